@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new rank's optimizer shard.  zero/shard_zero12.c and zero/shard_zero3.c describe
- * its format; state_dict of deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and
+ * A new rank's optimizer shard.  zero/shard.c describes its format; state_dict of
+ * deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and
  * runtime/bf16_optimizer.py writes it.
  */
 #include "ckpt/base/array.h"

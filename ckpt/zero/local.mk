@@ -2,8 +2,8 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/partition.h %D%/partition.c \
-	%D%/shard.h %D%/shard.c %D%/shard_zero12.c %D%/shard_zero3.c \
-	%D%/shard_nvme.c \
+	%D%/shard.h %D%/shard_impl.h \
+	%D%/shard.c %D%/shard_cut.c %D%/shard_nvme.c \
 	%D%/checkpoint.h %D%/checkpoint.c \
 	%D%/complete.h %D%/complete.c \
 	%D%/param_extents.h %D%/param_extents.c

@@ -1,65 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of optimizer shards that all stages share: the file, the flat tensors
- * and the optimizer's states. shard_zero12.c and shard_zero3.c have the rest.
+ * Optimizer shards.  Stages 1 and 2, and BF16_Optimizer, whose files are alike
+ * (deepspeed/runtime/zero/stage_1_and_2.py state_dict):
+ *
+ *   base_optimizer_state: {state: {g: {step, exp_avg, ...}}, param_groups}
+ *                         or, with elastic_checkpoint, a list of the {...}
+ *   single_partition_of_fp32_groups[g]: the rank's partition, mostly without
+ *                         the padding at the group's end
+ *   param_alignment_paddings[g][i], param_slice_mappings[g][name]
+ *
+ * Stage 3 (runtime/zero/stage3.py):
+ *
+ *   optimizer_state_dict: {state: {sg: {step, exp_avg, ...}}, param_groups}
+ *   fp32_flat_groups[sg]: the rank's slots of a sub-group's parameters.  Tensors
+ *                         on NVMe have no elements here, see shard_nvme.c
  *
  * A shard's pickle is read, reduced to offsets and lengths, and dropped, so
  * that a checkpoint of many ranks takes a few dozen bytes per rank and group.
  */
-#include "ckpt/zero/shard.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/checked.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
-
-#define WHAT_MAX 160
-
-int shard_build_layout(const struct shard_reader *r,
-		       int (*build)(const struct shard_reader *r, size_t g,
-				    const uint64_t *numel,
-				    struct partition *out))
-{
-	struct layout *const l = r->layout;
-
-	if (l->groups)
-		return 0;
-	l->groups = calloc(r->c->ngroups + 1, sizeof(*l->groups));
-	l->stripe = calloc(r->c->ngroups + 1, sizeof(*l->stripe));
-	if (!l->groups || !l->stripe)
-		return errmsg_nomem(r->err, r->file);
-	l->ngroups = r->c->ngroups;
-	assert(l->ranks > 0);
-	for (size_t g = 0; g < l->ngroups; g++) {
-		const struct slice_group *const group = &r->c->groups[g];
-		uint64_t *const numel = malloc((group->n + 1) * sizeof(*numel));
-		int rc;
-
-		if (!numel)
-			return errmsg_nomem(r->err, r->file);
-		for (size_t i = 0; i < group->n; i++)
-			numel[i] = group->slices[i]->numel;
-		/* The degree divides the ranks: rank_params has checked it. */
-		l->stripe[g] = (struct rank_stripe){
-			.ranks = l->ranks / group->degree,
-			.degree = group->degree,
-			.data_first = r->c->experts.data_first,
-		};
-		rc = build(r, g, numel, &l->groups[g]);
-		free(numel);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
+#include "ckpt/zero/shard_impl.h"
 
 const char *shard_group_name(const struct shard_reader *r, size_t g)
 {
@@ -68,16 +33,12 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	return group->n ? group->slices[0]->name : "no parameter";
 }
 
-unsigned shard_part(const struct shard_reader *r, size_t g)
-{
-	unsigned which;
+/* --- tensors ---------------------------------------------------------------- */
 
-	assert(g < r->layout->ngroups);
-	return rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
-}
-
-int shard_read_flat(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, struct flat *out)
+/* Read a flat tensor that should have `need` elements; `what` and `g` are for
+ * messages. */
+static int read_flat(const struct shard_reader *r, const struct value *v,
+		     const char *what, size_t g, uint64_t need, struct flat *out)
 {
 	struct tensor t;
 	uint64_t storage, skip;
@@ -87,15 +48,19 @@ int shard_read_flat(const struct shard_reader *r, const struct value *v,
 	if (rc)
 		return rc;
 	if (t.ndim > 1 || !tensor_is_contiguous(&t))
-		return ERRMSG_FILE(r, -EBADMSG, "%s of group %zu is no flat"
-				   " tensor: %u dimensions", what, g, t.ndim);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "%s of group %zu is no flat"
+				   " tensor: %u dimensions",
+				   what, g, t.ndim);
 	/* ptfile_tensor has checked that the view lies in the storage. */
 	skip = t.storage_offset * dtype_size(t.dtype);
 	*out = (struct flat){ .offset = storage + (t.numel ? skip : 0),
 			      .numel = t.numel,
 			      .dtype = t.dtype,
 			      .requires_grad = t.requires_grad };
-	return 0;
+	return !t.numel && need && r->c->zero3
+		       ? shard_find_nvme(r, v, what, g, need, out)
+		       : 0;
 }
 
 static int read_state_tensor(const struct shard_reader *r, size_t g,
@@ -111,23 +76,22 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 		return rc;
 	if (t.ndim == 0) {
 		st->kind = STATE_TENSOR;
-		rc = shard_read_flat(r, v, st->name, g, &st->flat);
-		return rc ? rc :
-			    source_read(&r->pt->ends, st->bytes,
+		rc = read_flat(r, v, st->name, g, 0, &st->flat);
+		return rc ? rc
+			  : source_read(&r->pt->ends, st->bytes,
 					dtype_size(t.dtype), st->flat.offset,
 					r->err);
 	}
 	st->kind = STATE_FLAT;
-	rc = shard_read_flat(r, v, st->name, g, &st->flat);
-	if (!rc && !st->flat.numel && need && r->c->zero3)
-		rc = shard_find_nvme(r, v, st->name, g, need, &st->flat);
+	rc = read_flat(r, v, st->name, g, need, &st->flat);
 	if (rc)
 		return rc;
 	if (st->flat.numel < need || st->flat.numel > most)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
-				   " elements, expected %" PRIu64, st->name, g,
-				   shard_group_name(r, g), st->flat.numel, need);
+				   " elements, expected %" PRIu64,
+				   st->name, g, shard_group_name(r, g),
+				   st->flat.numel, need);
 	return 0;
 }
 
@@ -149,8 +113,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
 	if (!value_is_cstr(p->key) || !is_state_name(p->key->str.p))
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "a state of group %zu has no usable name",
-				   g);
+				   "a state of group %zu has no usable name", g);
 	for (size_t i = 0; i < r->s->groups[g].nstates; i++)
 		if (value_is_str(p->key, r->s->groups[g].states[i].name))
 			return ERRMSG_FILE(r, -EBADMSG,
@@ -175,9 +138,10 @@ static int read_state(const struct shard_reader *r, size_t g,
 		st->f = p->val->f;
 		return 1;
 	}
-	return ERRMSG_FILE(r, -ENOTSUP, "state %s of group %zu is a %s: it"
-			   " cannot be divided among parameters", st->name, g,
-			   value_kind_name(p->val));
+	return ERRMSG_FILE(r, -ENOTSUP,
+			   "state %s of group %zu is a %s: it"
+			   " cannot be divided among parameters",
+			   st->name, g, value_kind_name(p->val));
 }
 
 /* transformers' Adafactor keeps the RMS of the rank's own partition, which it
@@ -187,9 +151,12 @@ static bool is_of_partition(const struct shard_state *st)
 	return st->kind != STATE_FLAT && strcmp(st->name, "RMS") == 0;
 }
 
-int shard_read_states(const struct shard_reader *r, size_t g,
-		      const struct value *states, uint64_t need,
-		      uint64_t most)
+/*
+ * Read the state dict of group g.  Tensors with elements must have at least `need`
+ * and at most `most` of them.
+ */
+static int read_states(const struct shard_reader *r, size_t g,
+		       const struct value *states, uint64_t need, uint64_t most)
 {
 	const struct value_dict *const d = value_pairs(states);
 	struct shard_group *const group = &r->s->groups[g];
@@ -197,21 +164,22 @@ int shard_read_states(const struct shard_reader *r, size_t g,
 	if (!states || states->kind == VALUE_NONE)
 		return 0; /* the optimizer has not stepped this group yet */
 	if (!d)
-		return ERRMSG_FILE(r, -EBADMSG, "the optimizer states of group"
-				   " %zu are not a dict but a %s", g,
-				   value_kind_name(states));
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "the optimizer states of group"
+				   " %zu are not a dict but a %s",
+				   g, value_kind_name(states));
 	if (d->n > SHARD_STATES_MAX)
 		return ERRMSG_FILE(r, -E2BIG,
 				   "group %zu has %zu optimizer states", g,
 				   d->n);
-	group->states = arena_alloc(&r->s->arena,
-				    (d->n + 1) * sizeof(*group->states));
+	group->states =
+		arena_alloc(&r->s->arena, (d->n + 1) * sizeof(*group->states));
 	if (!group->states)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < d->n; i++) {
-		const int rc = read_state(r, g, &d->v[i],
-					  &group->states[group->nstates], need,
-					  most);
+		const int rc =
+			read_state(r, g, &d->v[i],
+				   &group->states[group->nstates], need, most);
 
 		if (rc < 0)
 			return rc;
@@ -232,7 +200,9 @@ const struct value *shard_find_group_state(const struct value *state, size_t g)
 	return value_item(state, g);
 }
 
-int shard_check_state(const struct shard_reader *r, const struct value *state)
+/* Check that all entries of the optimizer's `state` belong to groups, so that none
+ * is dropped. */
+static int check_state(const struct shard_reader *r, const struct value *state)
 {
 	const struct value_dict *const d = value_pairs(state);
 	const struct value_seq *const list = value_items(state);
@@ -240,23 +210,140 @@ int shard_check_state(const struct shard_reader *r, const struct value *state)
 	if (!state || state->kind == VALUE_NONE)
 		return 0; /* no group has states */
 	if (!d && !list)
-		return ERRMSG_FILE(r, -EBADMSG, "the optimizer's state is a %s,"
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "the optimizer's state is a %s,"
 				   " expected a dict or a list",
 				   value_kind_name(state));
 	if (list && list->n > r->c->ngroups)
-		return ERRMSG_FILE(r, -EBADMSG, "the optimizer has states of"
-				   " %zu groups, but there are %zu", list->n,
-				   r->c->ngroups);
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "the optimizer has states of"
+				   " %zu groups, but there are %zu",
+				   list->n, r->c->ngroups);
 	for (size_t i = 0; d && i < d->n; i++) {
 		uint64_t g;
 
 		if (!value_get_count(d->v[i].key, &g) || g >= r->c->ngroups)
-			return ERRMSG_FILE(r, -EBADMSG, "entry %zu of the"
+			return ERRMSG_FILE(r, -EBADMSG,
+					   "entry %zu of the"
 					   " optimizer's state belongs to none"
-					   " of %zu groups", i, r->c->ngroups);
+					   " of %zu groups",
+					   i, r->c->ngroups);
 	}
 	return 0;
 }
+
+/* --- groups ----------------------------------------------------------------- */
+
+static int check_partition_count(const struct shard_reader *r, size_t g)
+{
+	const struct value *const v = value_find(r->dict, KEY_PARTITION_COUNT);
+	const unsigned ranks = r->layout->stripe[g].ranks;
+	int64_t count;
+
+	/* Stage 3 records one number for all sub-groups. */
+	if (r->c->zero3) {
+		if (!value_get_int(v, &count) || count == r->layout->ranks)
+			return 0;
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "partitioned over %" PRId64 " ranks, but there"
+				   " are %u optimizer shards",
+				   count, r->layout->ranks);
+	}
+	if (!value_get_int(value_item(v, g), &count) || count == ranks)
+		return 0;
+	return ERRMSG_FILE(r, -EBADMSG,
+			   "group %zu is partitioned over %" PRId64 " ranks,"
+			   " but there are %u optimizer shards of it",
+			   g, count, ranks);
+}
+
+/*
+ * Muon's update needs the momentum of whole matrices. Each rank keeps the whole
+ * momentum of every parameter of its partition, end to end
+ * (_muon_momentum_buffer). If the optimizer is offloaded, the momentum is cut like
+ * other states (_apply_muon_updates_cpu_offload).
+ */
+static bool keeps_whole(const struct shard_reader *r, size_t g)
+{
+	const struct value *const device =
+		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
+				"offload_optimizer", "device", NULL);
+
+	return value_is_true(value_find(shard_param_group(r, g), "use_muon")) &&
+	       (!device || value_is_str(device, "none"));
+}
+
+/* The elements of the rank's part of a group: `filled`, or `padded` with the
+ * padding at the group's end. */
+static int check_size(const struct shard_reader *r, size_t g, uint64_t filled,
+		      uint64_t padded)
+{
+	const uint64_t numel = r->s->groups[g].fp32.numel;
+
+	if (numel == filled || numel == padded)
+		return 0;
+	if (r->c->zero3)
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "sub-group %zu (%.100s, ...) has %" PRIu64
+				   " elements on this rank, its parameters need"
+				   " %" PRIu64 ": was it partitioned over another"
+				   " number of ranks (sequence parallel)?",
+				   g, shard_group_name(r, g), numel, filled);
+	return ERRMSG_FILE(r, -EBADMSG,
+			   "group %zu (%.100s, ...): the fp32 partition has"
+			   " %" PRIu64 " elements, expected %" PRIu64 " or,"
+			   " padded, %" PRIu64,
+			   g, shard_group_name(r, g), numel, filled, padded);
+}
+
+static int read_group(const struct shard_reader *r, size_t g, const char *what,
+		      const struct value *fp32, const struct value *state)
+{
+	const struct partition *const p = &r->layout->groups[g];
+	struct shard_group *const group = &r->s->groups[g];
+	unsigned which;
+	const unsigned part =
+		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
+	const uint64_t filled = partition_filled(p, part);
+	uint64_t need = filled, most = p->size;
+	const int rc = check_partition_count(r, g) ?:
+		       shard_check_cut(r, g) ?:
+		       read_flat(r, fp32, what, g, filled, &group->fp32) ?:
+		       check_size(r, g, filled, most);
+
+	if (rc)
+		return rc;
+	group->padding = filled == 0;
+	group->replicated = keeps_whole(r, g);
+	if (group->replicated)
+		need = most = partition_whole_size(p, part);
+	return read_states(r, g, shard_find_group_state(state, g), need, most) ?:
+	       shard_check_mapping(r, g);
+}
+
+static int read_groups(struct shard_reader *r)
+{
+	const bool zero3 = r->c->zero3;
+	const char *const what = zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS;
+	const struct value_seq *const fp32 = value_find_items(r->dict, what);
+	const struct value *state;
+	int rc;
+
+	r->base = value_find(r->dict, zero3 ? KEY_OPTIMIZER_STATE_DICT
+					    : KEY_BASE_OPTIMIZER_STATE);
+	state = value_items(r->base) ? r->base : value_find(r->base, "state");
+	if (!fp32 || fp32->n != r->c->ngroups)
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "%s holds %zu %sgroups, param_shapes %zu",
+				   what, fp32 ? fp32->n : 0,
+				   zero3 ? "sub-" : "", r->c->ngroups);
+	rc = check_state(r, state) ?: shard_build_layout(r);
+	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
+		rc = read_group(r, g, what, fp32->v[g], state);
+	return rc;
+}
+
+/* --- the shard -------------------------------------------------------------- */
 
 static int check_stage(const struct shard_reader *r)
 {
@@ -269,7 +356,8 @@ static int check_stage(const struct shard_reader *r)
 	if (stage < 1 || stage > 3 || (stage == 3) != r->c->zero3)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "is of ZeRO stage %" PRId64 ", but the"
-				   " model-states files are of %s", stage,
+				   " model-states files are of %s",
+				   stage,
 				   r->c->zero3 ? "stage 3" : "stage 1 or 2");
 	return 0;
 }
@@ -278,16 +366,17 @@ static int read_version(const struct shard_reader *r)
 {
 	const struct value *const v = value_find(r->pt->root, KEY_DS_VERSION);
 
-	r->s->ds_version = arena_strdup(&r->s->arena,
-					value_is_cstr(v) ? v->str.p : "");
+	r->s->ds_version =
+		arena_strdup(&r->s->arena, value_is_cstr(v) ? v->str.p : "");
 	if (!r->s->ds_version)
 		return errmsg_nomem(r->err, r->file);
 	if (*r->s->ds_version && *r->c->ds_version &&
 	    strcmp(r->s->ds_version, r->c->ds_version) != 0)
-		return ERRMSG_FILE(r, -EBADMSG, "was written by DeepSpeed"
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "was written by DeepSpeed"
 				   " %.20s, the model states by %.20s: not one"
-				   " checkpoint", r->s->ds_version,
-				   r->c->ds_version);
+				   " checkpoint",
+				   r->s->ds_version, r->c->ds_version);
 	return 0;
 }
 
@@ -297,17 +386,18 @@ static int read_dict(struct shard_reader *r)
 
 	r->dict = value_find(r->pt->root, KEY_OPTIMIZER_STATE_DICT);
 	if (!value_pairs(r->dict))
-		return ERRMSG_FILE(r, -EBADMSG, "has no optimizer_state_dict:"
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "has no optimizer_state_dict:"
 				   " not an optimizer shard");
 	rc = check_stage(r) ?: read_version(r);
 	if (rc)
 		return rc;
 	r->s->ngroups = r->c->ngroups;
-	r->s->groups = arena_alloc(&r->s->arena, (r->c->ngroups + 1) *
-							 sizeof(*r->s->groups));
+	r->s->groups = arena_alloc(&r->s->arena,
+				   (r->c->ngroups + 1) * sizeof(*r->s->groups));
 	if (!r->s->groups)
 		return errmsg_nomem(r->err, r->file);
-	return r->c->zero3 ? shard_read_zero3(r) : shard_read_zero12(r);
+	return read_groups(r);
 }
 
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
@@ -347,30 +437,31 @@ const struct flat *shard_find_flat(const struct shard_group *g,
 {
 	for (size_t i = 0; state && i < g->nstates; i++)
 		if (strcmp(g->states[i].name, state) == 0)
-			return g->states[i].kind == STATE_FLAT ?
-				       &g->states[i].flat :
-				       NULL;
+			return g->states[i].kind == STATE_FLAT
+				       ? &g->states[i].flat
+				       : NULL;
 	return state ? NULL : &g->fp32;
 }
 
-bool shard_state_equal(const struct shard_state *a,
-		       const struct shard_state *b)
+bool shard_state_equal(const struct shard_state *a, const struct shard_state *b)
 {
 	if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)
 		return false;
 	switch (a->kind) {
-	case STATE_FLAT: return a->flat.dtype == b->flat.dtype;
+	case STATE_FLAT:
+		return a->flat.dtype == b->flat.dtype;
 	case STATE_TENSOR:
 		return a->flat.dtype == b->flat.dtype &&
 		       memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
-	case STATE_INT: return a->i == b->i;
-	case STATE_FLOAT: return memcmp(&a->f, &b->f, sizeof(a->f)) == 0;
+	case STATE_INT:
+		return a->i == b->i;
+	case STATE_FLOAT:
+		return memcmp(&a->f, &b->f, sizeof(a->f)) == 0;
 	}
 	return false;
 }
 
-bool shard_state_agrees(const struct shard_state *a,
-			const struct shard_state *b)
+bool shard_state_agrees(const struct shard_state *a, const struct shard_state *b)
 {
 	return strcmp(a->name, b->name) == 0 && a->kind == b->kind &&
 	       a->flat.dtype == b->flat.dtype &&

@@ -13,7 +13,6 @@
 
 struct tagdir;
 struct errmsg;
-struct ptfile;
 struct value;
 
 /* Limit of optimizer states per group; Adam has three. */
@@ -105,60 +104,6 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 		      struct errmsg *err);
 
 void layout_done(struct layout *l);
-
-/* --- between shard.c and the stages' readers ---------------------------------- */
-
-struct shard_reader {
-	struct shard *s;
-	const struct tagdir *dir;
-	const struct ptfile *pt;
-	const struct rank_params *c;
-	struct layout *layout;
-	const struct value *dict; /* the file's optimizer_state_dict */
-	const char *file;
-	struct errmsg *err;
-};
-
-/* Fill in the layout (if it is empty) and the groups of the shard. */
-int shard_read_zero12(struct shard_reader *r);
-int shard_read_zero3(struct shard_reader *r);
-
-/*
- * Fill in the layout, if it is empty: `build` cuts group g, whose parameters
- * have `numel` elements each.
- */
-int shard_build_layout(const struct shard_reader *r,
-		       int (*build)(const struct shard_reader *r, size_t g,
-				    const uint64_t *numel,
-				    struct partition *out));
-
-/* The name of the first parameter of group g, for messages. */
-const char *shard_group_name(const struct shard_reader *r, size_t g);
-
-/* The part of group g that the rank holds. */
-unsigned shard_part(const struct shard_reader *r, size_t g);
-
-/* Find the file of tensor `v` that has no elements in the shard but should have
- * `need`; see shard_nvme.c. -EBADMSG if no file of that size exists. */
-int shard_find_nvme(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, uint64_t need,
-		    struct flat *flat);
-
-/* Read a flat tensor; `what` and `g` are for messages. */
-int shard_read_flat(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, struct flat *out);
-
-/*
- * Read the state dict of group g.  Tensors with elements must have at least
- * `need` and at most `most` of them.
- */
-int shard_read_states(const struct shard_reader *r, size_t g,
-		      const struct value *states, uint64_t need,
-		      uint64_t most);
-
-/* Check that all entries of a torch optimizer's `state` belong to groups, so that
- * none is dropped.  -EBADMSG if not. */
-int shard_check_state(const struct shard_reader *r, const struct value *state);
 
 /* The states of group g in a torch optimizer's `state`, or NULL.  It is a dict by
  * group, or a list, as DeepSpeed's unit tests write it. */

@@ -9,18 +9,12 @@
  * master weights, with <state>- before it for states. The file has the elements
  * as in memory, padded to the swapper's unit of I/O: KIB per thread.
  */
-#include "ckpt/zero/shard.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "ckpt/base/checked.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/zero/shard_impl.h"
 
 #define KIB 1024
 #define THREADS_MAX 4096

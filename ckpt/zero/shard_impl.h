@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SHARD_IMPL_H
+#define UCKPT_SHARD_IMPL_H
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/zero/shard.h"
+
+/* Shared by shard*.c: an optimizer shard while it is read. */
+struct shard_reader {
+	struct shard *s;
+	const struct tagdir *dir;
+	const struct ptfile *pt;
+	const struct rank_params *c;
+	struct layout *layout;
+	const struct value *dict; /* the file's optimizer_state_dict */
+	const struct value *base; /* torch's dict, or a list of states, in it */
+	const char *file;
+	struct errmsg *err;
+};
+
+/* The name of the first parameter of group g, for messages. */
+const char *shard_group_name(const struct shard_reader *r, size_t g);
+
+/* shard_cut.c: fill in the layout, if it is empty. */
+int shard_build_layout(const struct shard_reader *r);
+
+/* The optimizer's own entry for a group of stages 1 and 2, or NULL. */
+const struct value *shard_param_group(const struct shard_reader *r, size_t g);
+
+/* Check that the ranks over which group g is cut, and where parameters lie in it, are
+ * as recorded.  -EBADMSG if not. */
+int shard_check_cut(const struct shard_reader *r, size_t g);
+int shard_check_mapping(const struct shard_reader *r, size_t g);
+
+/* shard_nvme.c: find the file of tensor `v` that has no elements in the shard but
+ * should have `need`.  -EBADMSG if no file of that size exists. */
+int shard_find_nvme(const struct shard_reader *r, const struct value *v,
+		    const char *what, size_t g, uint64_t need,
+		    struct flat *flat);
+
+#endif
