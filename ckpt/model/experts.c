@@ -4,8 +4,13 @@
  * _save_moe_checkpoint):
  *
  *   num_experts		of each MoE layer, in the order of the model
- *   ds_autoep_layers	a dict for each layer that AutoEP made, or None; see
- *			experts_autoep.c
+ *   ds_autoep_layers	a dict for each layer that AutoEP made, or None
+ *			(checkpoint/autoep_affine.py):
+ *     moe_layer_id, expert_key_prefix, num_experts, num_local_experts, ep_size,
+ *     ep_rank
+ *     expert_placement	{version: 1, num_experts, ep_size, ranks:
+ *			[{rank, experts: [...]}]}, since 2026
+ *     affine_maps	the same for each parameter, as pieces
  *   ds_config.use_data_before_expert_parallelism
  *
  * For native layers nothing else is recorded; the rest follows from the names of
@@ -20,14 +25,268 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/model/experts_impl.h"
 #include "ckpt/pickle/value.h"
 
 #define NATIVE_MARK ".deepspeed_moe.experts.deepspeed_experts."
 
-/* --- all layers -------------------------------------------------------------- */
+#define PLACEMENT_VERSION 1
+#define ZERO3_FORMAT "zero3_partitioned"
+#define ZERO3_FORMAT_VERSION 1
+
+struct reader {
+	struct experts *x;
+	struct arena *a;
+	const char *file;
+	size_t i; /* index of the entry in ds_autoep_layers */
+	struct errmsg *err;
+};
+
+#define AUTOEP_FAIL(r, rc, fmt, ...)                                       \
+	errmsg_set((r)->err, rc, "%s: ds_autoep_layers[%zu]: " fmt, \
+		   (r)->file, (r)->i, ##__VA_ARGS__)
+
+/* A number from `least` to `most`. */
+static int read_number(const struct reader *r, const struct value *entry,
+			      const char *key, unsigned least, unsigned most,
+			      unsigned *out)
+{
+	int64_t i;
+
+	if (!value_get_int(value_find(entry, key), &i) || i < least || i > most)
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "%s is missing or not from %u to %u", key,
+				   least, most);
+	*out = (unsigned)i;
+	return 0;
+}
+
+static int expect(const struct reader *r, const struct value *entry,
+			 const char *key, unsigned expected)
+{
+	unsigned n;
+
+	return read_number(r, entry, key, expected, expected, &n);
+}
+
+static int set_place(const struct reader *r, const struct expert_layer *l,
+		     struct expert_place *places, bool *placed,
+		     const struct value *expert, unsigned rank, unsigned index)
+{
+	uint64_t e;
+
+	if (!value_get_count(expert, &e) || e >= l->n || placed[e])
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "expert_placement names an expert that is not"
+				   " there, or one twice");
+	placed[e] = true;
+	places[e] = (struct expert_place){ rank, index };
+	return 0;
+}
+
+/* Check that each rank has `local` experts and no expert occurs twice; then all
+ * are placed. */
+static int read_ranks(const struct reader *r, const struct expert_layer *l,
+		      const struct value_seq *ranks, struct expert_place *places)
+{
+	bool *const seen = arena_alloc(r->a, ranks->n + 1);
+	bool *const placed = arena_alloc(r->a, l->n);
+	int rc = seen && placed ? 0 : errmsg_nomem(r->err, r->file);
+
+	for (size_t i = 0; !rc && i < ranks->n; i++) {
+		const struct value_seq *const own =
+			value_find_items(ranks->v[i], "experts");
+		unsigned rank;
+
+		rc = read_number(r, ranks->v[i], "rank", 0,
+					(unsigned)ranks->n - 1, &rank);
+		if (rc)
+			break;
+		if (seen[rank] || !own)
+			return AUTOEP_FAIL(r, -EBADMSG,
+					   "expert_placement has a rank without"
+					   " experts, or twice");
+		seen[rank] = true;
+		if (own->n != l->local)
+			return AUTOEP_FAIL(r, -ENOTSUP,
+					   "ranks that hold different numbers of"
+					   " experts are not supported");
+		for (unsigned k = 0; !rc && k < l->local; k++)
+			rc = set_place(r, l, places, placed, own->v[k], rank, k);
+	}
+	return rc;
+}
+
+static int read_placement(const struct reader *r, struct expert_layer *l,
+			  const struct value *v)
+{
+	struct expert_place *const places =
+		arena_alloc(r->a, l->n * sizeof(*places));
+	const struct value_seq *const ranks = value_find_items(v, "ranks");
+	int rc;
+
+	if (!places)
+		return errmsg_nomem(r->err, r->file);
+	l->places = places;
+	if (!v || v->kind == VALUE_NONE) {
+		/* Without a placement experts are numbered rank after rank. */
+		for (unsigned e = 0; e < l->n; e++)
+			places[e] = (struct expert_place){ e / l->local,
+							   e % l->local };
+		return 0;
+	}
+	rc = expect(r, v, "version", PLACEMENT_VERSION) ?:
+	     expect(r, v, "num_experts", l->n) ?:
+	     expect(r, v, "ep_size", experts_degree(l));
+	if (rc)
+		return rc;
+	if (!ranks || ranks->n != experts_degree(l))
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "expert_placement does not list the ranks");
+	return read_ranks(r, l, ranks, places);
+}
+
+/* Does the piece {shape, source: [offset, strides], dest: [offset, strides]}
+ * place whole experts as `places` does? */
+static bool piece_agrees(const struct expert_layer *l, unsigned rank,
+			 const struct value *piece, bool *seen)
+{
+	const struct value_seq *const shape = value_find_items(piece, "shape");
+	const struct value_seq *const source = value_find_items(piece, "source");
+	const struct value_seq *const dest = value_find_items(piece, "dest");
+	uint64_t n, from, to, dim, len = 1;
+
+	if (!shape || !shape->n || !source || source->n != 2 || !dest ||
+	    dest->n != 2 || value_find(piece, "scale") ||
+	    !value_get_count(shape->v[0], &n) ||
+	    !value_get_count(source->v[0], &from) ||
+	    !value_get_count(dest->v[0], &to))
+		return false;
+	for (size_t i = 1; i < shape->n; i++)
+		if (!value_get_count(shape->v[i], &dim) || !dim ||
+		    !checked_mul(len, dim, &len))
+			return false;
+	if (from % len || to % len)
+		return false;
+	from /= len;
+	to /= len;
+	for (uint64_t k = 0; k < n; k++) {
+		if (from + k >= l->n || seen[from + k] ||
+		    l->places[from + k].rank != rank ||
+		    l->places[from + k].index != to + k)
+			return false;
+		seen[from + k] = true;
+	}
+	return true;
+}
+
+static bool map_agrees(const struct expert_layer *l, const struct value *map,
+		       bool *seen)
+{
+	const struct value_dict *const ranks = value_find_pairs(map, "ranks");
+	uint64_t rank;
+
+	memset(seen, 0, l->n);
+	for (size_t i = 0; ranks && i < ranks->n; i++) {
+		const struct value_seq *const pieces =
+			value_find_items(ranks->v[i].val, "pieces");
+
+		if (!pieces || !value_get_count(ranks->v[i].key, &rank) ||
+		    rank >= experts_degree(l))
+			return false;
+		for (size_t k = 0; k < pieces->n; k++)
+			if (!piece_agrees(l, (unsigned)rank, pieces->v[k],
+					  seen))
+				return false;
+	}
+	return ranks && !memchr(seen, 0, l->n);
+}
+
+static int check_maps(const struct reader *r, const struct expert_layer *l,
+		      const struct value *entry)
+{
+	const struct value_dict *const maps =
+		value_find_pairs(value_find(entry, "affine_maps"), "params");
+	bool *const seen = arena_alloc(r->a, l->n);
+
+	if (!seen)
+		return errmsg_nomem(r->err, r->file);
+	for (size_t i = 0; maps && i < maps->n; i++)
+		if (!map_agrees(l, maps->v[i].val, seen))
+			return AUTOEP_FAIL(r, -EBADMSG,
+					   "affine_maps place experts elsewhere"
+					   " than expert_placement does");
+	return 0;
+}
+
+/* Check that the storage format of the experts' tensors is that of the ZeRO
+ * stage. */
+static int check_format(const struct reader *r, const struct value *entry,
+			bool zero3)
+{
+	if (zero3 !=
+	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
+		return AUTOEP_FAIL(r, -ENOTSUP,
+				   "checkpoint_format is not the one of this"
+				   " ZeRO stage");
+	return zero3 ? expect(r, entry, "checkpoint_format_version",
+				     ZERO3_FORMAT_VERSION)
+		     : 0;
+}
+
+static int read_layer(const struct reader *r, const struct value *entry,
+		      bool zero3)
+{
+	const struct value *const prefix =
+		value_find(entry, "expert_key_prefix");
+	struct expert_layer *l;
+	unsigned id;
+	int rc = read_number(r, entry, "moe_layer_id", 0,
+				    (unsigned)r->x->n - 1, &id);
+
+	if (rc)
+		return rc;
+	l = &r->x->layers[id];
+	if (l->fused)
+		return AUTOEP_FAIL(r, -EBADMSG, "is of the same layer as another");
+	l->fused = true;
+	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
+		l->ep = -1;
+	rc = expect(r, entry, "num_experts", l->n) ?:
+	     read_number(r, entry, "num_local_experts", 1, l->n,
+				&l->local) ?:
+	     expect(r, entry, "ep_size", l->n / l->local) ?:
+	     check_format(r, entry, zero3);
+	if (rc)
+		return rc;
+	if (l->n % l->local)
+		return AUTOEP_FAIL(r, -EBADMSG,
+				   "num_local_experts does not divide"
+				   " num_experts");
+	if (!value_is_cstr(prefix) || !prefix->str.len ||
+	    prefix->str.len > EXPERT_NAME_MAX / 2)
+		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
+	l->prefix = arena_strdup(r->a, prefix->str.p);
+	if (!l->prefix)
+		return errmsg_nomem(r->err, r->file);
+	return read_placement(r, l, value_find(entry, "expert_placement")) ?:
+	       check_maps(r, l, entry);
+}
+
+/* Fill in the layers that ds_autoep_layers has entries for. */
+static int read_autoep(struct experts *x, struct arena *a,
+		       const struct value_seq *entries, bool zero3,
+		       const char *file, struct errmsg *err)
+{
+	struct reader r = { .x = x, .a = a, .file = file, .err = err };
+	int rc = 0;
+
+	for (; !rc && r.i < entries->n; r.i++)
+		rc = read_layer(&r, entries->v[r.i], zero3);
+	return rc;
+}
 
 static int read_counts(struct experts *x, struct arena *a,
 		       const struct value_seq *counts, const char *file,
@@ -83,7 +342,7 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 				  "%s: ds_autoep_layers is a %s, num_experts"
 				  " counts %zu layers",
 				  file, value_kind_name(list), x->n);
-	return experts_read_autoep(x, a, value_items(list), zero3, file, err);
+	return read_autoep(x, a, value_items(list), zero3, file, err);
 }
 
 static bool layers_equal(const struct expert_layer *a,
@@ -110,8 +369,6 @@ unsigned experts_degree(const struct expert_layer *l)
 	assert(!l->local || l->n % l->local == 0);
 	return l->local ? l->n / l->local : 1;
 }
-
-/* --- names ------------------------------------------------------------------- */
 
 /* Skip the decimal number at `*s`, which has no leading zeros. */
 static bool skip_number(const char **s, unsigned *out)

@@ -11,7 +11,7 @@
  *				the checkpoint records
  *   affine map			pieces {shape, place in the whole, place in the
  *				slice}; see geometry_affine.c
- *   experts			see geometry_experts.c
+ *   experts			of AutoEP, in the order of their numbers
  */
 #include "ckpt/model/geometry.h"
 
@@ -22,6 +22,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
@@ -188,8 +189,6 @@ static int concatenate(const struct geometry_job *j)
 	return rc;
 }
 
-/* --- sub-parameters --------------------------------------------------------- */
-
 /* An entry of a sub-parameter shape: a number, or a tuple of the widths of
  * the parts. */
 static bool entry_sum(const struct value *v, int64_t *sum)
@@ -353,13 +352,67 @@ bad:
 			       " cannot be divided among %zu ranks", j->n);
 }
 
-/* --- the whole --------------------------------------------------------------- */
+/* The number of experts from `e` on that are adjacent on one rank as well. */
+static unsigned run_length(const struct expert_layer *l, unsigned e)
+{
+	const struct expert_place *const first = &l->places[e];
+	unsigned n = 1;
+
+	while (e + n < l->n && first[n].rank == first->rank &&
+	       first[n].index == first->index + n)
+		n++;
+	return n;
+}
+
+/*
+ * Each expert-parallel rank has a tensor of its experts, end to end; the whole has all
+ * experts by number (checkpoint/autoep_affine.py).
+ *
+ *	placement {0: [2, 0], 1: [3, 1]}
+ *	whole	| 0: index 1 | 1: index 1 | 0: index 0 | 1: index 0 |
+ */
+static int join_experts(const struct geometry_job *j)
+{
+	const struct expert_layer *const l = j->m->experts;
+	const struct geometry_slice *const s = j->s;
+	struct geometry *const g = j->g;
+	uint64_t shape[TENSOR_DIMS_MAX], len;
+	int rc;
+
+	for (size_t i = 0; i < j->n; i++)
+		if (j->n != experts_degree(l) || s[i].ndim == 0 ||
+		    s[i].ndim != s[0].ndim || s[i].shape[0] != l->local ||
+		    memcmp(s[i].shape, s[0].shape,
+			   s[0].ndim * sizeof(*s[0].shape)) != 0)
+			return GEOMETRY_BAD(j, "is not of %u experts on each of"
+					       " %u ranks",
+					    l->local, experts_degree(l));
+	memcpy(shape, s->shape, s->ndim * sizeof(*shape));
+	shape[0] = l->n;
+	rc = geometry_set_shape(j, shape, s->ndim);
+	if (rc)
+		return rc;
+	g->rows = 1;
+	g->row_len = g->numel;
+	len = g->numel / l->n;
+	for (size_t i = 0; i < j->n; i++)
+		g->stride[i] = s[i].numel;
+	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
+		run = run_length(l, e);
+		rc = geometry_add(g, (struct geometry_segment){
+					     .at = e * len,
+					     .len = run * len,
+					     .from = l->places[e].index * len,
+					     .source = l->places[e].rank });
+	}
+	return rc;
+}
 
 static int geometry_apply(const struct geometry_job *j)
 {
 	switch (j->m->rule) {
 	case MERGE_AFFINE: return geometry_affine(j);
-	case MERGE_EXPERTS: return geometry_experts(j);
+	case MERGE_EXPERTS: return join_experts(j);
 	case MERGE_SUB_PARAMS: return sub_params(j);
 	case MERGE_AVERAGE:
 		/* The mean of one slice is the slice. */

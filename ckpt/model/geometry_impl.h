@@ -7,7 +7,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 
-struct expert_layer;
 struct merge;
 
 /* Shared by geometry*.c: what geometry_init was called with. */
@@ -37,8 +36,5 @@ bool geometry_is_covered(const struct geometry *g);
 
 /* The rule of an affine map. */
 int geometry_affine(const struct geometry_job *j);
-
-/* Merge all experts of a layer from the expert-parallel ranks' slices. */
-int geometry_experts(const struct geometry_job *j);
 
 #endif

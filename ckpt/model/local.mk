@@ -2,12 +2,11 @@
 # and the rules that put the slices together.
 # Uses the rooms above; knows no ZeRO.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/experts.h %D%/experts_impl.h %D%/experts.c %D%/experts_autoep.c \
+	%D%/experts.h %D%/experts.c \
 	%D%/merge_rules.h %D%/merge_rules.c \
 	%D%/user_rules.h %D%/user_rules.c \
 	%D%/module_dict.h %D%/module_dict.c \
 	%D%/rank_params.h %D%/rank_params_build.h \
-	%D%/rank_params.c %D%/rank_params_module.c %D%/rank_params_experts.c \
-	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c \
-	%D%/geometry_affine.c %D%/geometry_experts.c \
+	%D%/rank_params.c %D%/rank_params_experts.c \
+	%D%/geometry.h %D%/geometry_impl.h %D%/geometry.c %D%/geometry_affine.c \
 	%D%/model.h %D%/model.c

@@ -114,8 +114,6 @@ unsigned merge_rule_parts(enum merge_rule rule)
 						1;
 }
 
-/* --- reading the lists -------------------------------------------------------- */
-
 /* Reads one level. */
 struct reader {
 	struct merge_rules *r;
@@ -309,8 +307,6 @@ void merge_rules_free(struct merge_rules *r)
 	pcre2_match_context_free(r->limits);
 	free(r);
 }
-
-/* --- matching ------------------------------------------------------------------ */
 
 static int match_fail(const struct pattern *p, const char *name, int rc,
 		      struct errmsg *err)

@@ -27,8 +27,6 @@ struct builder {
 	struct errmsg *err;
 };
 
-/* --- degrees ----------------------------------------------------------------- */
-
 /* The recorded number of model-parallel ranks, at least. */
 static int64_t recorded_ranks(const struct rank_params *c)
 {
@@ -85,9 +83,9 @@ static int find_degrees(const struct builder *b)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: the files of model-parallel ranks %u to"
 				  " %lld are missing: %s says that there were"
-				  " %lld", b->dir->path, mp,
-				  (long long)ranks - 1, b->dir->model[0].name,
-				  (long long)ranks);
+				  " %lld",
+				  b->dir->path, mp, (long long)ranks - 1,
+				  b->dir->model[0].name, (long long)ranks);
 	b->m->tp = mp;
 	if (c->tp_degree > 0 && c->pp_degree > 0 &&
 	    c->tp_degree * c->pp_degree == mp)
@@ -97,8 +95,8 @@ static int find_degrees(const struct builder *b)
 	if (mp % b->m->tp)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: %u model-parallel ranks cannot be of"
-				  " tensor-parallel degree %u", b->dir->path,
-				  mp, b->m->tp);
+				  " tensor-parallel degree %u",
+				  b->dir->path, mp, b->m->tp);
 	b->m->pp = mp / b->m->tp;
 	/* DeepSpeed's pipeline engine asserts that the stage is below 2
 	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
@@ -110,170 +108,111 @@ static int find_degrees(const struct builder *b)
 	return 0;
 }
 
-/* --- parameters of the optimizer --------------------------------------------- */
+/* A slice under the name that it has in the whole model. */
+struct entry {
+	const char *name;
+	const struct slice *slice;
+};
 
-/* Sort after a rank has added to the first `sorted` parameters: names within one
- * rank are distinct. */
-static void sort_params(struct model *m, size_t sorted)
+struct entries {
+	struct entry *v;
+	size_t n;
+};
+
+/* By name; of one name what the optimizer owns comes first, each by rank. */
+static int model_by_name(const void *a, const void *b)
 {
-	if (m->nparams > sorted)
-		qsort(m->params, m->nparams, sizeof(*m->params), array_by_text);
+	const struct entry *const x = a, *const y = b;
+	const struct slice *const s = x->slice, *const t = y->slice;
+	const int order = x->name == y->name ? 0 : strcmp(x->name, y->name);
+
+	if (order || !s->module != !t->module)
+		return order ? order : s->module ? 1 : -1;
+	if (s->mp != t->mp)
+		return s->mp < t->mp ? -1 : 1;
+	return s->ep < t->ep ? -1 : s->ep > t->ep;
 }
 
-/* Add a parameter with room for `n` slices. */
-static struct param *model_add_param(const struct builder *b, const char *name,
-				     unsigned n)
+/* List an expert's slice once for each expert-parallel rank.  Every rank uses the same
+ * names for its native experts; in the whole model they are numbered rank after
+ * rank. */
+static int list_expert(const struct builder *b, struct entries *to,
+		       const struct slice *s)
 {
-	struct model *const m = b->m;
-	struct param *const p = &m->params[m->nparams];
-
-	*p = (struct param){ .name = name, .nslices = n };
-	p->slices = arena_alloc(&m->arena, n * sizeof(*p->slices));
-	if (!p->slices)
-		return NULL;
-	m->nparams++;
-	return p;
-}
-
-/* Find a name among the sorted parameters of earlier ranks. Names are asked for
- * in order, so `*at` only moves forward. */
-static struct param *find_next(struct model *m, size_t sorted, size_t *at,
-			       const char *name)
-{
-	for (; *at < sorted; (*at)++) {
-		struct param *const p = &m->params[*at];
-		const int order =
-			p->name == name ? 0 : strcmp(p->name, name);
-
-		if (order >= 0)
-			return order ? NULL : p;
-	}
-	return NULL;
-}
-
-static int add_slice(const struct builder *b, size_t sorted, size_t *at,
-		     const struct slice *s)
-{
-	struct model *const m = b->m;
-	struct param *p = find_next(m, sorted, at, s->name);
-
-	if (!p && !(p = model_add_param(b, s->name, m->tp)))
-		return errmsg_nomem(b->err, b->dir->path);
-	/* A later pipeline stage that repeats a parameter is ignored. */
-	if (p->first && p->first->mp / m->tp != s->mp / m->tp)
-		return 0;
-	assert(s->mp < m->tp * m->pp && !p->slices[s->mp % m->tp]);
-	p->slices[s->mp % m->tp] = s;
-	if (!p->first)
-		p->first = s;
-	return 0;
-}
-
-/* --- experts ------------------------------------------------------------------- */
-
-/* Set slice `at` of a parameter to a copy of `s` for expert-parallel rank
- * `ep`. */
-static int set_expert(const struct builder *b, struct param *p, unsigned at,
-		      const struct slice *s, unsigned ep)
-{
-	struct slice *const copy = arena_copy(&b->m->arena, s, sizeof(*s));
-
-	assert(at < p->nslices && !p->slices[at]);
-	if (!copy)
-		return errmsg_nomem(b->err, b->dir->path);
-	copy->ep = ep;
-	p->slices[at] = copy;
-	p->first = p->slices[0];
-	return 0;
-}
-
-static int add_fused(const struct builder *b, const struct slice *s)
-{
-	const unsigned n = experts_degree(s->layer);
-	struct param *const p = model_add_param(b, s->name, n);
-	int rc = p ? 0 : errmsg_nomem(b->err, b->dir->path);
-
-	for (unsigned ep = 0; !rc && ep < n; ep++)
-		rc = set_expert(b, p, ep, s, ep);
-	return rc;
-}
-
-/* Every rank uses the same names for its experts; in the whole model they are
- * numbered rank after rank. */
-static int add_native(const struct builder *b, const struct slice *s)
-{
+	struct arena *const a = &b->m->arena;
 	const struct expert_layer *const l = s->layer;
-	int rc = 0;
 
-	for (unsigned ep = 0; !rc && ep < experts_degree(l); ep++) {
+	for (unsigned ep = 0; ep < experts_degree(l); ep++) {
+		struct slice *const copy = arena_copy(a, s, sizeof(*s));
+		const char *name = s->name;
 		char key[EXPERT_NAME_MAX];
-		struct param *p;
-		const char *name;
 
-		experts_key(l, ep * l->local + s->expert, s->rest, key);
-		name = arena_strdup(&b->m->arena, key);
-		p = name ? model_add_param(b, name, 1) : NULL;
-		rc = p ? set_expert(b, p, 0, s, ep)
-		       : errmsg_nomem(b->err, b->dir->path);
+		if (!l->fused) {
+			experts_key(l, ep * l->local + s->expert, s->rest, key);
+			name = arena_strdup(a, key);
+		}
+		if (!copy || !name)
+			return errmsg_nomem(b->err, b->dir->path);
+		copy->ep = ep;
+		to->v[to->n++] = (struct entry){ name, copy };
 	}
-	return rc;
+	return 0;
 }
 
-/* --- all of them ----------------------------------------------------------------- */
-
-static int add_owned(const struct builder *b, const struct rank_params *c)
+static int list_rank(const struct builder *b, struct entries *to,
+		     const struct rank_params *c)
 {
-	const size_t sorted = b->m->nparams;
-	size_t at = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < c->nslices; i++) {
+	for (size_t i = 0; rc >= 0 && i < c->nslices; i++) {
 		const struct slice *const s = &c->slices[i];
-		int replica = 0;
 
-		if (s->module)
-			continue;
-		if (s->layer) {
-			rc = s->layer->fused ? add_fused(b, s)
-					     : add_native(b, s);
-			continue;
-		}
-		if (c->mp >= b->m->tp)
-			replica = merge_is_pipeline_replica(b->rules, s->name,
-							    b->err);
-		if (replica < 0)
-			rc = replica;
-		else if (!replica)
-			rc = add_slice(b, sorted, &at, s);
+		rc = 0;
+		if (s->layer)
+			rc = list_expert(b, to, s);
+		else if (!s->module && c->mp >= b->m->tp)
+			rc = merge_is_pipeline_replica(b->rules, s->name,
+						       b->err);
+		if (!rc && !s->layer)
+			to->v[to->n++] = (struct entry){ s->name, s };
 	}
-	sort_params(b->m, sorted);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
-/* The first rank that has the tensor provides it, as in the converter. */
-static void add_modules(const struct builder *b, const struct rank_params *c)
+/* Add the parameter that `n` entries of one name are.  The first rank that has a
+ * tensor of the module provides it, as in the converter. */
+static bool add_param(struct model *m, const struct entry *v, size_t n)
 {
-	const size_t sorted = b->m->nparams;
+	const struct slice *const first = v->slice;
+	const struct expert_layer *const l = first->layer;
+	struct param *const p = &m->params[m->nparams++];
 
-	for (size_t i = 0; i < c->nslices; i++) {
-		const struct slice *const s = &c->slices[i];
-
-		if (!s->module ||
-		    array_find(b->m->params, sorted, sizeof(struct param), s->name))
-			continue;
-		b->m->params[b->m->nparams++] = (struct param){
-			.name = s->name,
-			.ndim = s->ndim,
-			.shape = s->shape,
-			.numel = s->numel,
-			.module = s->module,
-		};
+	*p = (struct param){ .name = v->name };
+	if (first->module) {
+		p->ndim = first->ndim;
+		p->shape = first->shape;
+		p->numel = first->numel;
+		p->module = first->module;
+		return true;
 	}
-	sort_params(b->m, sorted);
+	p->first = first;
+	p->nslices = !l ? m->tp : l->fused ? experts_degree(l) : 1;
+	p->slices = arena_alloc(&m->arena, p->nslices * sizeof(*p->slices));
+	for (size_t i = 0; p->slices && i < n; i++) {
+		const struct slice *const s = v[i].slice;
+		const unsigned at = !l ? s->mp % m->tp : l->fused ? s->ep : 0;
+
+		/* A later pipeline stage that repeats a parameter is ignored. */
+		if (s->module || s->mp / m->tp != first->mp / m->tp)
+			break;
+		assert(at < p->nslices && !p->slices[at]);
+		p->slices[at] = s;
+	}
+	return p->slices;
 }
 
-/* The most parameters that a rank's slices can become. */
-static size_t count_params(const struct rank_params *c)
+/* The most entries that a rank's slices can become. */
+static size_t count_entries(const struct rank_params *c)
 {
 	size_t n = c->nslices;
 
@@ -287,33 +226,39 @@ static int model_collect(const struct builder *b)
 {
 	struct model *const m = b->m;
 	const unsigned mp = b->dir->mp_degree;
+	struct entries e = { 0 };
 	size_t total = 0;
+	bool ok;
 	int rc = 0;
 
 	for (unsigned i = 0; i < mp; i++)
-		total += count_params(&m->ranks[i]);
+		total += count_entries(&m->ranks[i]);
 	assert(m->tp * m->pp == mp);
 	if (total > MODEL_PARAMS_MAX)
 		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
 	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
-	if (!m->params)
-		return errmsg_nomem(b->err, b->dir->path);
-	for (unsigned i = 0; !rc && i < mp; i++)
-		rc = add_owned(b, &m->ranks[i]);
-	for (unsigned i = 0; !rc && i < mp; i++)
-		add_modules(b, &m->ranks[i]);
-	return rc;
+	e.v = malloc((total + 1) * sizeof(*e.v));
+	ok = m->params && e.v;
+	for (unsigned i = 0; ok && !rc && i < mp; i++)
+		rc = list_rank(b, &e, &m->ranks[i]);
+	if (ok && !rc)
+		qsort(e.v, e.n, sizeof(*e.v), model_by_name);
+	for (size_t i = 0, end; ok && !rc && i < e.n; i = end) {
+		for (end = i + 1; end < e.n; end++)
+			if (strcmp(e.v[i].name, e.v[end].name) != 0)
+				break;
+		ok = add_param(m, &e.v[i], end - i);
+	}
+	free(e.v);
+	return ok ? rc : errmsg_nomem(b->err, b->dir->path);
 }
-
-/* --- rules and shapes --------------------------------------------------------- */
 
 bool model_is_flat(const struct model *m)
 {
 	return m->ranks[0].zero3 && m->tp == 1;
 }
 
-int model_geometry(const struct param *p, struct geometry *g,
-		   struct errmsg *err)
+int model_geometry(const struct param *p, struct geometry *g, struct errmsg *err)
 {
 	struct geometry_slice *const s = calloc(p->nslices, sizeof(*s));
 	int rc;
@@ -322,10 +267,9 @@ int model_geometry(const struct param *p, struct geometry *g,
 		return errmsg_nomem(err, NULL);
 	for (unsigned t = 0; t < p->nslices; t++)
 		if (p->slices[t])
-			s[t] = (struct geometry_slice){
-				true, p->slices[t]->ndim, p->slices[t]->shape,
-				p->slices[t]->numel
-			};
+			s[t] = (struct geometry_slice){ true, p->slices[t]->ndim,
+							p->slices[t]->shape,
+							p->slices[t]->numel };
 	rc = geometry_init(g, &p->merge, p->name, s, p->nslices, err);
 	free(s);
 	return rc;
@@ -355,7 +299,8 @@ static int model_set_shape(const struct builder *b, struct param *p)
 	if (p->ndim != 2)
 		return errmsg_set(b->err, -EBADMSG,
 				  "parameter %s: is a vocabulary parameter of"
-				  " %u dimensions", p->name, p->ndim);
+				  " %u dimensions",
+				  p->name, p->ndim);
 	/* Python's slice [:n] stops at the last row. */
 	if (p->merge.vocab_rows > p->shape[0])
 		p->merge.vocab_rows = p->shape[0];
@@ -391,10 +336,8 @@ static int match_rules(const struct builder *b)
 		/* ZeRO-3 without tensor parallelism ignores the patterns; so do
 		 * AutoEP's experts. */
 		if (p->first->layer && p->first->layer->fused)
-			p->merge = (struct merge){
-				.rule = MERGE_EXPERTS,
-				.experts = p->first->layer
-			};
+			p->merge = (struct merge){ .rule = MERGE_EXPERTS,
+						   .experts = p->first->layer };
 		else if (!model_is_flat(m))
 			rc = merge_rules_match(b->rules, p->name, &p->merge,
 					       b->err);
@@ -415,9 +358,9 @@ static int list_unused(const struct builder *b)
 	while ((text = merge_rules_next_unused(b->rules, &pos))) {
 		const char *const copy = arena_strdup(&m->arena, text);
 
-		if (!copy || !arena_reserve(&m->arena, &m->unused, m->nunused,
-					    &cap, m->nunused + 1,
-					    sizeof(*m->unused)))
+		if (!copy ||
+		    !arena_reserve(&m->arena, &m->unused, m->nunused, &cap,
+				   m->nunused + 1, sizeof(*m->unused)))
 			return errmsg_nomem(b->err, b->dir->path);
 		m->unused[m->nunused++] = copy;
 	}

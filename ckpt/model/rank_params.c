@@ -23,6 +23,7 @@
 #include "ckpt/model/module_dict.h"
 #include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
 
 #define WARNING_MAX 300
 
@@ -47,8 +48,10 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 	return 0;
 }
 
-struct slice *rank_params_add_slice(const struct rank_params_loader *l,
-				    const char *name)
+/* Append a slice; the pointer is valid until the next call. NULL if memory runs
+ * out. */
+static struct slice *add_slice(const struct rank_params_loader *l,
+			       const char *name)
 {
 	struct rank_params *const c = l->c;
 	const char *const copy = arena_strdup(&c->arena, name);
@@ -60,8 +63,6 @@ struct slice *rank_params_add_slice(const struct rank_params_loader *l,
 	c->slices[c->nslices] = (struct slice){ .name = copy, .mp = c->mp };
 	return &c->slices[c->nslices++];
 }
-
-/* --- parameters of the optimizer ----------------------------------------- */
 
 static int rank_params_set_shape(const struct rank_params_loader *l,
 				 struct slice *p, const struct value *shape)
@@ -91,7 +92,7 @@ static int load_group(const struct rank_params_loader *l,
 					   "param_shapes: '%.100s' cannot be a"
 					   " directory's name",
 					   value_cstr(name));
-		p = rank_params_add_slice(l, name->str.p);
+		p = add_slice(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
@@ -184,7 +185,92 @@ static void drop_empty_slices(struct rank_params *c)
 	c->nslices = kept;
 }
 
-/* --- rules and metadata ------------------------------------------------------ */
+static int set_tensor(const struct rank_params_loader *l, struct slice *p,
+		      const struct tensor *t, uint64_t storage, uint32_t file)
+{
+	struct arena *const a = &l->c->arena;
+	struct module_tensor *const m = arena_alloc(a, sizeof(*m));
+
+	if (!m)
+		return errmsg_nomem(l->err, l->file);
+	*m = (struct module_tensor){
+		.file = file,
+		.dtype = t->dtype,
+		.requires_grad = t->requires_grad,
+		.ndim = t->ndim,
+		.shape = arena_copy(a, t->shape, t->ndim * sizeof(*t->shape)),
+		.stride = arena_copy(a, t->stride, t->ndim * sizeof(*t->stride)),
+		.numel = t->numel,
+		.storage = storage,
+		.storage_offset = t->storage_offset,
+		.storage_numel = t->storage_numel,
+	};
+	if (!m->shape || !m->stride)
+		return errmsg_nomem(l->err, l->file);
+	p->module = m;
+	p->ndim = m->ndim;
+	p->shape = m->shape;
+	p->numel = m->numel;
+	return 0;
+}
+
+int rank_params_add_tensor(const struct rank_params_loader *l,
+			   const struct ptfile *pt, uint32_t file,
+			   const struct value *name, const struct value *v)
+{
+	struct tensor t;
+	struct slice *p;
+	uint64_t storage;
+	int rc;
+
+	if (!value_is_cstr(name) || !names_is_param(name->str.p) || !tensor_is(v))
+		return rank_params_warn(l, "module: %s: left out: %s",
+					value_cstr(name),
+					tensor_is(v)
+						? "cannot be a directory's name"
+						: "not a tensor");
+	rc = ptfile_tensor(pt, v, name->str.p, &t, &storage, l->err);
+	if (rc == -ENOTSUP ||
+	    (!rc && !(cast_knows(t.dtype) && tensor_is_dense(&t))))
+		return rank_params_warn(l, "module: %s: left out: %s",
+					name->str.p, "no dense real tensor");
+	if (rc)
+		return rc;
+	p = add_slice(l, name->str.p);
+	return p ? set_tensor(l, p, &t, storage, file)
+		 : errmsg_nomem(l->err, l->file);
+}
+
+/*
+ * Add the tensors that the optimizer does not own.  For stages 1 and 2 the converter
+ * adds an fp32.pt for everything else in `module`: frozen parameters, tied aliases,
+ * buffers (ds_to_universal.py main, "parameters that have not received a gradient").
+ */
+static int load_module(const struct rank_params_loader *l)
+{
+	const struct value_dict *const module = l->module;
+	const size_t owned = l->c->nslices;
+	int rc = 0;
+
+	/* In a pipeline stage `module` is None: the layers have files of their
+	 * own, which the converter ignores. */
+	if (!module)
+		return l->dir->nlayer
+			       ? 0
+			       : ERRMSG_FILE(l, -EBADMSG,
+					     "has no module, and no layer_*"
+					     " files of a pipeline beside it");
+	for (size_t i = 0; !rc && i < module->n; i++) {
+		const struct value *const name = module->v[i].key;
+
+		if (value_is_cstr(name) &&
+		    rank_params_find_among(l->c, owned, name->str.p))
+			continue;
+		rc = rank_params_add_tensor(l, l->pt, l->c->mp, name,
+					    module->v[i].val);
+	}
+	return rc;
+}
 
 static int load_rules(const struct rank_params_loader *l)
 {
@@ -322,7 +408,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	/* Each of the first two adds slices and looks among the sorted ones. */
 	return rank_params_load_experts(l) ?:
 	       sort_slices(l) ?:
-	       (l->c->zero3 ? 0 : rank_params_load_module(l)) ?:
+	       (l->c->zero3 ? 0 : load_module(l)) ?:
 	       sort_slices(l) ?:
 	       load_rules(l) ?:
 	       list_groups(l);

@@ -24,18 +24,9 @@ struct rank_params_loader {
 int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 		     const char *name, const char *why);
 
-/* Append a slice; the pointer is valid until the next call. NULL if memory runs
- * out. */
-struct slice *rank_params_add_slice(const struct rank_params_loader *l,
-				    const char *name);
-
 /* rank_params_find among the first `n` slices, which are sorted. */
 const struct slice *rank_params_find_among(const struct rank_params *c,
 					   size_t n, const char *name);
-
-/* rank_params_module.c: add tensors of `module` that the optimizer does not
- * own. */
-int rank_params_load_module(const struct rank_params_loader *l);
 
 /* Add tensor `v` of an open file as a slice `name` that is in no group. `file`
  * is the file's index in tagdir.model, then tagdir.expert. */

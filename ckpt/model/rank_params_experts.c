@@ -23,8 +23,6 @@
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
 
-/* --- files ------------------------------------------------------------------- */
-
 /* Check that there are as many files as experts. tagdir has checked that the
  * files are numbered without gaps. */
 static int check_files(const struct rank_params_loader *l)
@@ -79,8 +77,6 @@ static int open_expert(const struct tag_file *f, struct ptfile *pt,
 	return -EBADMSG;
 }
 
-/* --- native layers ----------------------------------------------------------- */
-
 static int find_prefix(const struct rank_params_loader *l,
 		       struct expert_layer *layer, size_t file)
 {
@@ -128,8 +124,6 @@ static int find_prefixes(const struct rank_params_loader *l)
 	}
 	return rc;
 }
-
-/* --- slices ------------------------------------------------------------------ */
 
 static int claim(const struct rank_params_loader *l, struct slice *s)
 {
@@ -204,8 +198,6 @@ static int claim_slices(const struct rank_params_loader *l)
 			rc = set_group_degree(l, &c->slices[i]);
 	return rc;
 }
-
-/* --- against the files ------------------------------------------------------- */
 
 /* Check that an expert's file has the tensor of a slice. */
 static int check_slice(const struct slice *s, unsigned expert,

@@ -50,8 +50,6 @@ static const struct {
 				  "\": " MEGATRON_QKV "}" },
 };
 
-/* --- JSON to values ------------------------------------------------------------ */
-
 static struct value *from_json(struct arena *a, const cJSON *v, bool in_shape)
 {
 	const cJSON *below;
@@ -124,8 +122,6 @@ static int check_keys(const cJSON *root, const char *file, struct errmsg *err)
 	}
 	return 0;
 }
-
-/* --- the user's rules ------------------------------------------------------------ */
 
 /* Compile the rules once, so that a bad pattern fails before anything is
  * mounted. */

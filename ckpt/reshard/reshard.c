@@ -21,8 +21,6 @@
 /* DeepSpeed's default, zero/config.py. */
 #define SUB_GROUP_SIZE 1000000000.0
 
-/* --- the optimizer's file ------------------------------------------------- */
-
 static double read_sub_group_size(const struct value *root)
 {
 	const struct value *const v =
@@ -115,8 +113,6 @@ static int read_optimizer(struct resharder *b)
 	return rc;
 }
 
-/* --- what is refused ------------------------------------------------------ */
-
 static int refuse(const struct resharder *b, const char *why)
 {
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->r->dir.path, why);
@@ -184,8 +180,6 @@ static int check_stage(const struct resharder *b)
 				 " which stage 3 needs");
 	return 0;
 }
-
-/* --- one model-parallel rank ---------------------------------------------- */
 
 static void compare_groups(struct resharder *b)
 {

@@ -17,8 +17,6 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/reshard/reshard_impl.h"
 
-/* --- file names ----------------------------------------------------------- */
-
 /* Does a kind have a file of every data-parallel rank? */
 static bool is_per_rank(enum reshard_kind kind, bool zero3)
 {
@@ -83,8 +81,6 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt",
 			 f->id.mp);
 }
-
-/* --- values --------------------------------------------------------------- */
 
 struct value *const reshard_left_out = &(struct value){ .kind = VALUE_NONE };
 
@@ -219,8 +215,6 @@ bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
 	return s->key;
 }
 
-/* --- names ---------------------------------------------------------------- */
-
 void reshard_names_sort(struct reshard_names *s)
 {
 	qsort(s->v, s->n, sizeof(*s->v), array_by_text);
@@ -255,8 +249,6 @@ const struct reshard_name *reshard_names_find(const struct reshard_names *s,
 {
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
-
-/* --- the file ------------------------------------------------------------- */
 
 void reshard_file_done(struct reshard_file *f)
 {

@@ -174,8 +174,6 @@ struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
 		    : tensor_to_value(&b->a, &t);
 }
 
-/* --- fields --------------------------------------------------------------- */
-
 /* Is it a parameter of stages 1 and 2 that the optimizer does not own? */
 static bool is_frozen(const struct reshard_builder *b,
 		      const struct value_pair *pair)

@@ -14,8 +14,6 @@
 /* parameter_alignment: each parameter starts on a multiple of so many bytes. */
 #define ALIGNMENT_BYTES 16
 
-/* --- parameters of a group ------------------------------------------------ */
-
 static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_mp *const m = b->m;
@@ -104,8 +102,6 @@ static int join(const struct resharder *b, uint32_t param_group,
 		}
 	return !rc && dealt ? deal(b, to, to->stripe.ranks, true) : rc;
 }
-
-/* --- stages 1 and 2 ------------------------------------------------------- */
 
 static uint64_t old_padding(const struct resharder *b,
 			    const struct reshard_param *p)
@@ -214,8 +210,6 @@ int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 		rc = set_padding(b, g);
 	return rc ? rc : cut(b, g, &g->part);
 }
-
-/* --- stage 3 -------------------------------------------------------------- */
 
 /* Return the end of the sub-group that starts at parameter `first`: it is full
  * once a rank's part of it reaches sub_group_size. */

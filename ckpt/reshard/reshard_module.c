@@ -97,8 +97,6 @@ static bool place(struct reshard_builder *b, struct module_builder *x,
 	return true;
 }
 
-/* --- stages 1 and 2 ------------------------------------------------------- */
-
 /* Is the tensor its parameter's view of the old flat group? */
 static bool is_in_place(const struct reshard_builder *b, const struct slice *s,
 			const struct tensor *t)
@@ -215,8 +213,6 @@ static struct value *relaid_tensor(struct reshard_builder *b, void *ctx,
 		       : NULL;
 }
 
-/* --- from stages 1 and 2 to stage 3 --------------------------------------- */
-
 static struct value *without_elements(struct reshard_builder *b, void *ctx,
 				      const struct value_pair *pair)
 {
@@ -235,8 +231,6 @@ static struct value *without_elements(struct reshard_builder *b, void *ctx,
 	return reshard_add_storage(b, &t, &map) ? tensor_to_value(&b->a, &t)
 						: NULL;
 }
-
-/* --- from stage 3 to stages 1 and 2 --------------------------------------- */
 
 /* Return a parameter as a view of its flat group. */
 static struct value *filled_view(struct reshard_builder *b,
@@ -280,8 +274,6 @@ static struct value *filled_tensor(struct reshard_builder *b, void *ctx,
 		       ? reshard_frozen_tensor(b, name, pair->val, NULL)
 		       : pair->val;
 }
-
-/* --- the module ----------------------------------------------------------- */
 
 struct value *reshard_module(struct reshard_builder *b, struct value *old)
 {

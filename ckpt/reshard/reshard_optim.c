@@ -12,8 +12,6 @@ struct value *reshard_zero_dict(const struct reshard_builder *b)
 	return value_find(b->pt.root, KEY_OPTIMIZER_STATE_DICT);
 }
 
-/* --- lists of stages 1 and 2 ---------------------------------------------- */
-
 static struct value *group_ranks(struct reshard_builder *b,
 				 const struct reshard_group *g)
 {
@@ -130,8 +128,6 @@ static struct value *mappings(struct reshard_builder *b, struct value *old)
 	(void)old;
 	return reshard_list_groups(b, mapping);
 }
-
-/* --- the optimizer's dict ------------------------------------------------- */
 
 /* ZeroStageEnum(n), or a number if the old file has one. */
 static struct value *stage_value(struct reshard_builder *b, struct value *old)

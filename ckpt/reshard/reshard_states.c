@@ -47,8 +47,6 @@ uint64_t reshard_recorded_padding(const struct reshard_builder *b,
 	return g->part.size - partition_filled(&g->part, part);
 }
 
-/* --- elements ------------------------------------------------------------- */
-
 /* Load at once the shard maps of all old ranks that have elements of the new one. */
 static int load_shards(const struct reshard_builder *b,
 		       const struct reshard_group *g, unsigned part,
@@ -164,8 +162,6 @@ static struct value *flat_state(struct reshard_builder *b,
 			   size);
 }
 
-/* --- states of a group ---------------------------------------------------- */
-
 /* Return a copy of an old tensor in a new storage that holds nothing else. */
 static struct value *copy_tensor(struct reshard_builder *b,
 				 const struct value *v)
@@ -270,8 +266,6 @@ static struct value *add_states(struct reshard_builder *b, struct value *to,
 	return ok ? to : NULL;
 }
 
-/* --- torch's dict --------------------------------------------------------- */
-
 static struct value *state_dict(struct reshard_builder *b, struct value *old)
 {
 	return add_states(b, value_new(&b->a, VALUE_DICT), old);
@@ -318,8 +312,6 @@ struct value *reshard_base_optimizer(struct reshard_builder *b,
 	return b->m->elastic ? add_states(b, value_new(&b->a, VALUE_LIST), old)
 			     : reshard_edit(b, old, fields, COUNT(fields));
 }
-
-/* --- master weights ------------------------------------------------------- */
 
 /* "<ds_id of the first parameter>_<ds_id of the last>". */
 static struct value *ds_id(struct reshard_builder *b,

@@ -24,8 +24,6 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* --- model states -------------------------------------------------------------- */
-
 /* Check that the rank has the experts that belong to its position. */
 static int check_ep(const struct zero_checkpoint *r, const char *path,
 		    const struct expert_layer *l, struct errmsg *err)
@@ -90,8 +88,6 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 	return check_layers(r, path, root, err);
 }
 
-/* --- layers of a pipeline ------------------------------------------------------- */
-
 /*
  * Files of layers hold the model's weights, which a resumed run loads.  No tree shows
  * them, so nothing else notices that one is missing.
@@ -131,8 +127,6 @@ static void find_layers(const struct zero_checkpoint *r, zckpt_found_fn *found,
 			found(ctx, err.text);
 		}
 }
-
-/* --- all files ----------------------------------------------------------------- */
 
 /* Check a shard without comparing it with the first shard of its model-parallel
  * rank, which is damaged. */
@@ -267,8 +261,6 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 	find_layers(r, found, ctx);
 }
 
-/* --- directories that are no checkpoint ------------------------------------------- */
-
 static void try_file(const char *path, unsigned *ranks, zckpt_found_fn *found,
 		     void *ctx)
 {
@@ -308,8 +300,6 @@ unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx
 	dirlist_done(&l);
 	return ranks;
 }
-
-/* --- steps ----------------------------------------------------------------------- */
 
 /* The step that the optimizer has counted, if it counts whole ones. */
 static bool optimizer_step(const struct shard *s, double *step)
@@ -381,8 +371,6 @@ static bool warn_of_optimizer(const struct zero_checkpoint *r,
 		   r->dir.optim[0].name, step);
 	return true;
 }
-
-/* --- sizes ----------------------------------------------------------------------- */
 
 static bool warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 			  struct errmsg *out)

@@ -33,8 +33,6 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	return group->n ? group->slices[0]->name : "no parameter";
 }
 
-/* --- tensors ---------------------------------------------------------------- */
-
 /* Read a flat tensor that should have `need` elements; `what` and `g` are for
  * messages. */
 static int read_flat(const struct shard_reader *r, const struct value *v,
@@ -232,8 +230,6 @@ static int check_state(const struct shard_reader *r, const struct value *state)
 	return 0;
 }
 
-/* --- groups ----------------------------------------------------------------- */
-
 static int check_partition_count(const struct shard_reader *r, size_t g)
 {
 	const struct value *const v = value_find(r->dict, KEY_PARTITION_COUNT);
@@ -342,8 +338,6 @@ static int read_groups(struct shard_reader *r)
 		rc = read_group(r, g, what, fp32->v[g], state);
 	return rc;
 }
-
-/* --- the shard -------------------------------------------------------------- */
 
 static int check_stage(const struct shard_reader *r)
 {

@@ -17,8 +17,6 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/zero/shard_impl.h"
 
-/* --- layout ---------------------------------------------------------------- */
-
 static bool is_all_zero(const struct value_seq *v)
 {
 	int64_t i;
@@ -123,8 +121,6 @@ int shard_build_layout(const struct shard_reader *r)
 		rc = build_group(r, g);
 	return rc;
 }
-
-/* --- stages 1 and 2 -------------------------------------------------------- */
 
 const struct value *shard_param_group(const struct shard_reader *r, size_t g)
 {
@@ -243,8 +239,6 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 			   " param_shapes disagree on where %.100s lies",
 			   g, name);
 }
-
-/* --- stage 3 --------------------------------------------------------------- */
 
 /* Does `v` list the ranks over which the sub-group is cut? */
 static bool are_ranks(const struct value *v, const struct rank_stripe *s,
