@@ -23,7 +23,6 @@
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/param_extents.h"
 
 /* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
@@ -209,7 +208,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 	struct bytebuf head = { 0 };
 	struct vfile *f = NULL;
 
-	if (!(x->pair->holder ? param_extents_add(r, p, state, dtype, &map,
+	if (!(x->pair->holder ? zckpt_add_param(r, p, state, dtype, &map,
 						  &gathers, err)
 			      : zckpt_slice(r, s, state, dtype, &map, err)))
 		f = vfile_new_tensors(plan_shards(x->c->report.plan), &head,

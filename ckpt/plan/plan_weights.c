@@ -23,7 +23,6 @@
 #include "ckpt/weights/weights.h"
 #include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/param_extents.h"
 
 struct plan_weights {
 	struct plan plan;
@@ -248,7 +247,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 		rc = model_geometry(param, &g, &why);
 		if (rc)
 			break;
-		rc = param_extents_check(param, &g, NULL, w->v[i]->dtype, &why);
+		rc = zckpt_check_param(param, &g, NULL, w->v[i]->dtype, &why);
 		geometry_done(&g);
 	}
 	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)

@@ -29,7 +29,6 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/param_extents.h"
 
 void uc_file_done(struct uc_file *c)
 {
@@ -179,12 +178,12 @@ int uc_file_check_param(struct zero_checkpoint *r, const struct param *p,
 		rc = model_geometry(p, &g, err);
 	if (rc)
 		return rc;
-	rc = param_extents_check(p, &g, NULL, group->fp32.dtype, &why);
+	rc = zckpt_check_param(p, &g, NULL, group->fp32.dtype, &why);
 	for (size_t i = 0; !rc && i < group->nstates; i++)
 		if (group->states[i].kind == STATE_FLAT)
-			rc = param_extents_check(p, &g, group->states[i].name,
-						 group->states[i].flat.dtype,
-						 &why);
+			rc = zckpt_check_param(p, &g, group->states[i].name,
+					       group->states[i].flat.dtype,
+					       &why);
 	geometry_done(&g);
 	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
 }
@@ -208,9 +207,9 @@ static int state_file(struct zero_checkpoint *r, const struct param *p,
 			     &len, 1, err);
 	arena_done(&a);
 	return rc || !extents ? rc
-			      : param_extents_add(r, p, state, flat->dtype,
-						  &out->storages[0],
-						  &out->gathers, err);
+			      : zckpt_add_param(r, p, state, flat->dtype,
+						&out->storages[0],
+						&out->gathers, err);
 }
 
 /* The file of a state that belongs to the whole group, such as step. */

@@ -26,8 +26,7 @@ static struct value *world_size(struct reshard_builder *b, struct value *old)
 	return value_new_int(&b->a, b->s->ranks);
 }
 
-/* Return the entries of param_shapes that a new group has.  This file's may be
- * damaged although the first rank's is not. */
+/* Return the entries of param_shapes that a new group has. */
 static struct value *group_shapes(struct reshard_builder *b,
 				  const struct reshard_group *g)
 {
@@ -139,6 +138,10 @@ struct value *reshard_model_root(struct reshard_builder *b)
 	};
 	struct value *const root = b->pt.root;
 
+	/* The first rank's file has it; this one may be damaged. */
+	if (!b->m->same_order && !value_find(root, "param_shapes"))
+		return RESHARD_FAIL(b, -EBADMSG,
+				    "param_shapes is not that of other ranks");
 	return find_places(b) &&
 			       reshard_names_init(&b->buffers, &b->a,
 						  reshard_buffer_names(root)) &&

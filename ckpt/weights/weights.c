@@ -36,7 +36,6 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/weights/weights_impl.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/param_extents.h"
 
 struct weight *weights_find(const struct weights_loader *l, const char *name)
 {
@@ -391,8 +390,8 @@ int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 
 	assert(i < w->n && x->same == w->v[i]->same);
 	if (x->param) {
-		rc = param_extents_add(r, x->param, NULL, x->dtype, &whole,
-				       gathers, err);
+		rc = zckpt_add_param(r, x->param, NULL, x->dtype, &whole,
+				     gathers, err);
 		/* Cut off rows of padding. */
 		if (!rc && !extent_add_range(&map, &whole, 0,
 					     x->numel * dtype_size(x->dtype)))

@@ -59,7 +59,7 @@ void weights_done(struct weights *w);
 enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);
 
 /* Append the elements of weight `i`, converted to type `to`, to `out`.  Errors
- * as param_extents_add. */
+ * as zckpt_add_param. */
 int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err);

@@ -12,6 +12,8 @@
 
 struct errmsg;
 struct extent_map;
+struct gathers;
+struct geometry;
 struct shardcache;
 struct user_rules;
 
@@ -97,5 +99,17 @@ int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
 int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
 		const char *state, enum dtype dtype, struct extent_map *out,
 		struct errmsg *err);
+
+/* Check that a parameter's state (NULL: its master weights) of that type can be
+ * computed, if any of its elements are. -ENOTSUP or -EBADMSG if not. */
+int zckpt_check_param(const struct param *p, const struct geometry *g,
+		      const char *state, enum dtype dtype, struct errmsg *err);
+
+/* Append the elements of a whole state, merged from all slices: runs of shards,
+ * or a gather, which is added to `gathers`. Errors as zckpt_check_param and
+ * zckpt_slice. */
+int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
+		    const char *state, enum dtype dtype, struct extent_map *to,
+		    struct gathers *gathers, struct errmsg *err);
 
 #endif

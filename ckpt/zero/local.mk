@@ -5,5 +5,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/shard.h %D%/shard_impl.h \
 	%D%/shard.c %D%/shard_cut.c %D%/shard_nvme.c \
 	%D%/checkpoint.h %D%/checkpoint.c \
-	%D%/complete.h %D%/complete.c \
-	%D%/param_extents.h %D%/param_extents.c
+	%D%/complete.h %D%/complete.c

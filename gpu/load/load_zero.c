@@ -16,7 +16,6 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/param_extents.h"
 #include "gpu/load/load_impl.h"
 
 struct zero_source {
@@ -87,8 +86,8 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 			err, -ENOTSUP,
 			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
 			t->s->path, p->name);
-	return param_extents_add(&load_zero_of(t->s)->r, p, state, dtype,
-				 &x->map, &x->gathers, err);
+	return zckpt_add_param(&load_zero_of(t->s)->r, p, state, dtype, &x->map,
+			       &x->gathers, err);
 }
 
 static int load_zero_begin(struct load_tensor *t, const char *name,
