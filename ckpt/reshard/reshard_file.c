@@ -84,9 +84,22 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 
 struct value *const reshard_left_out = &(struct value){ .kind = VALUE_NONE };
 
-static struct value_dict *pairs_of(struct value *dict)
+struct value *reshard_append(struct reshard_builder *b, struct value *list,
+			     struct value *v)
 {
-	return dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
+	return list && value_seq_add(&b->a, &list->seq, v) ? list : NULL;
+}
+
+struct value *reshard_put(struct reshard_builder *b, struct value *dict,
+			  struct value *key, struct value *v)
+{
+	return dict && value_dict_add(&b->a,
+				      dict->kind == VALUE_DICT
+					      ? &dict->dict
+					      : &dict->obj->pairs,
+				      key, v)
+		       ? dict
+		       : NULL;
 }
 
 struct value *reshard_new_dict(struct reshard_builder *b)
@@ -117,15 +130,14 @@ struct value *reshard_map(struct reshard_builder *b, struct value *out,
 			  void *ctx)
 {
 	const struct value_dict *const d = value_pairs(from);
-	bool ok = out;
 
-	for (size_t i = 0; ok && d && i < d->n; i++) {
+	for (size_t i = 0; out && d && i < d->n; i++) {
 		struct value *const v = make(b, ctx, &d->v[i]);
 
-		ok = v == reshard_left_out ||
-		     value_dict_add(&b->a, pairs_of(out), d->v[i].key, v);
+		if (v != reshard_left_out)
+			out = reshard_put(b, out, d->v[i].key, v);
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 /* Fields and their number. */
@@ -176,12 +188,11 @@ struct value *reshard_set(struct reshard_builder *b, struct value *from,
 struct value *reshard_list_groups(struct reshard_builder *b,
 				  reshard_make_group *make)
 {
-	struct value *const list = value_new(&b->a, VALUE_LIST);
-	bool ok = list;
+	struct value *list = value_new(&b->a, VALUE_LIST);
 
-	for (size_t g = 0; ok && g < b->m->ngroups; g++)
-		ok = value_seq_add(&b->a, &list->seq, make(b, &b->m->groups[g]));
-	return ok ? list : NULL;
+	for (size_t g = 0; list && g < b->m->ngroups; g++)
+		list = reshard_append(b, list, make(b, &b->m->groups[g]));
+	return list;
 }
 
 struct value *reshard_config(struct reshard_builder *b, struct value *old)

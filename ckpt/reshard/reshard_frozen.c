@@ -190,24 +190,20 @@ static bool is_frozen(const struct reshard_builder *b,
 static struct value *shape_of(struct reshard_builder *b, void *ctx,
 			      const struct value_pair *pair)
 {
-	struct value *const dims = value_new(&b->a, VALUE_TUPLE);
-	struct value *const args = value_new(&b->a, VALUE_TUPLE);
+	struct value *dims = value_new(&b->a, VALUE_TUPLE);
 	struct tensor t;
-	bool ok = dims && args;
 
 	(void)ctx;
 	if (!is_frozen(b, pair))
 		return reshard_left_out;
 	if (!succeeded(b, tensor_from_value(pair->val, "module", &t, b->err)))
 		return NULL;
-	for (unsigned i = 0; ok && i < t.ndim; i++)
-		ok = value_seq_add(&b->a, &dims->seq,
-				   value_new_int(&b->a, (int64_t)t.shape[i]));
-	return ok && value_seq_add(&b->a, &args->seq, dims)
-		       ? value_new_reduce(
-				 &b->a,
-				 value_new_global(&b->a, "torch", "Size"), args)
-		       : NULL;
+	for (unsigned i = 0; i < t.ndim; i++)
+		dims = reshard_append(
+			b, dims, value_new_int(&b->a, (int64_t)t.shape[i]));
+	return value_new_reduce(
+		&b->a, value_new_global(&b->a, "torch", "Size"),
+		reshard_append(b, value_new(&b->a, VALUE_TUPLE), dims));
 }
 
 struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old)

@@ -189,6 +189,13 @@ struct value *reshard_map(struct reshard_builder *b, struct value *out,
 			  const struct value *from, reshard_make *make,
 			  void *ctx);
 
+/* Append to a list or tuple, or add a pair to a dict.  Return it; NULL if an argument
+ * is NULL. */
+struct value *reshard_append(struct reshard_builder *b, struct value *list,
+			     struct value *v);
+struct value *reshard_put(struct reshard_builder *b, struct value *dict,
+			  struct value *key, struct value *v);
+
 /* A dict or an OrderedDict like `from`, and an OrderedDict, without entries. */
 struct value *reshard_new_like(struct reshard_builder *b,
 			       const struct value *from);

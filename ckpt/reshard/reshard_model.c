@@ -31,10 +31,9 @@ static struct value *group_shapes(struct reshard_builder *b,
 				  const struct reshard_group *g)
 {
 	const struct value *const old = value_find(b->pt.root, "param_shapes");
-	struct value *const dict = reshard_new_dict(b);
-	bool ok = dict;
+	struct value *dict = reshard_new_dict(b);
 
-	for (size_t i = 0; ok && i < g->n; i++) {
+	for (size_t i = 0; dict && i < g->n; i++) {
 		const struct reshard_param *const p = &g->params[i];
 		const struct value_dict *const d =
 			value_pairs(value_item(old, p->group));
@@ -43,10 +42,10 @@ static struct value *group_shapes(struct reshard_builder *b,
 			return RESHARD_FAIL(b, -EBADMSG,
 					    "param_shapes is not"
 					    " that of other ranks");
-		ok = value_dict_add(&b->a, &dict->obj->pairs,
-				    d->v[p->listed].key, d->v[p->listed].val);
+		dict = reshard_put(b, dict, d->v[p->listed].key,
+				   d->v[p->listed].val);
 	}
-	return ok ? dict : NULL;
+	return dict;
 }
 
 static struct value *param_shapes(struct reshard_builder *b, struct value *old)
@@ -67,25 +66,22 @@ static struct value *shared_params(struct reshard_builder *b, struct value *old)
 static struct value *autoep_layers(struct reshard_builder *b, struct value *old)
 {
 	const struct value_seq *const list = value_items(old);
-	struct value *const out = value_new(&b->a, VALUE_LIST);
-	bool ok = out;
+	struct value *out = value_new(&b->a, VALUE_LIST);
 
 	if (!list)
 		return old;
-	for (size_t i = 0; ok && i < list->n; i++) {
-		int64_t ep_size = 1;
+	for (size_t i = 0; out && i < list->n; i++) {
+		int64_t ep = 1;
 
-		value_get_int(value_find(list->v[i], "ep_size"), &ep_size);
-		ok = value_seq_add(
-			&b->a, &out->seq,
-			reshard_set(b, list->v[i],
-				    "expert_data_parallel_world_size",
-				    value_new_int(&b->a,
-						  b->s->ranks /
-							  (ep_size > 0 ? ep_size
-								       : 1))));
+		value_get_int(value_find(list->v[i], "ep_size"), &ep);
+		out = reshard_append(
+			b, out,
+			reshard_set(
+				b, list->v[i], "expert_data_parallel_world_size",
+				value_new_int(&b->a,
+					      b->s->ranks / (ep > 0 ? ep : 1))));
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 /* universal_checkpoint_info has a copy of these records. */

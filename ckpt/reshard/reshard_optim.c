@@ -41,15 +41,14 @@ static struct value *group_paddings(struct reshard_builder *b, struct value *old
 static struct value *alignment(struct reshard_builder *b,
 			       const struct reshard_group *g)
 {
-	struct value *const v = value_new(&b->a, VALUE_LIST);
-	bool ok = v;
+	struct value *v = value_new(&b->a, VALUE_LIST);
 
-	for (size_t i = 0; ok && i < g->n; i++)
-		ok = value_seq_add(
-			&b->a, &v->seq,
+	for (size_t i = 0; v && i < g->n; i++)
+		v = reshard_append(
+			b, v,
 			value_new_int(&b->a,
 				      g->padding ? (int64_t)g->padding[i] : 0));
-	return ok ? v : NULL;
+	return v;
 }
 
 /* param_alignment_paddings, in the order of each group. */
@@ -74,28 +73,42 @@ static const struct value *find_fragment(const struct reshard_builder *b)
 	return NULL;
 }
 
-static struct value *fragment_value(struct reshard_builder *b,
-				    const struct value *like,
-				    const struct fragment *f)
+/* Return a `like`, or without one MODULE.NAME(), that pickles its attributes. */
+static struct value *new_object(struct reshard_builder *b,
+				const struct value *like, const char *module,
+				const char *name, struct value *state)
 {
-	struct arena *const a = &b->a;
-	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const out = value_new_reduce(
-		a,
-		like ? like->obj->callable
-		     : value_new_global(a, "deepspeed.utils.tensor_fragment",
-					"fragment_address"),
-		value_new(a, VALUE_TUPLE));
+	struct value *const out =
+		value_new_reduce(&b->a,
+				 like ? like->obj->callable
+				      : value_new_global(&b->a, module, name),
+				 value_new(&b->a, VALUE_TUPLE));
 
-	if (!out ||
-	    !value_dict_set(a, state, "numel",
-			    value_new_int(a, (int64_t)f->numel)) ||
-	    !value_dict_set(a, state, "start",
-			    value_new_int(a, (int64_t)f->start)))
+	if (!out || !state)
 		return NULL;
 	out->kind = VALUE_NEWOBJ;
 	out->obj->state = state;
 	return out;
+}
+
+static struct value *put_text(struct reshard_builder *b, struct value *dict,
+			      const char *key, struct value *v)
+{
+	return reshard_put(b, dict, value_new_str(&b->a, key), v);
+}
+
+static struct value *fragment_value(struct reshard_builder *b,
+				    const struct value *like,
+				    const struct fragment *f)
+{
+	struct value *state = value_new(&b->a, VALUE_DICT);
+
+	state = put_text(b, state, "numel",
+			 value_new_int(&b->a, (int64_t)f->numel));
+	state = put_text(b, state, "start",
+			 value_new_int(&b->a, (int64_t)f->start));
+	return new_object(b, like, "deepspeed.utils.tensor_fragment",
+			  "fragment_address", state);
 }
 
 static struct value *mapping(struct reshard_builder *b,
@@ -105,22 +118,19 @@ static struct value *mapping(struct reshard_builder *b,
 	const struct partition *const p =
 		g->recorded_order ? &g->recorded : &g->part;
 	const unsigned part = reshard_part_of(b, g);
-	struct value *const out = reshard_new_dict(b);
-	bool ok = out;
+	struct value *out = reshard_new_dict(b);
 	size_t k, end;
 
 	partition_params(p, part, &k, &end);
-	for (; ok && k < end; k++) {
+	for (; out && k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
 		const struct fragment f = partition_fragment(p, k, part);
 
 		if (f.numel)
-			ok = value_dict_add(
-				&b->a, &out->obj->pairs,
-				value_new_str(&b->a, g->params[i].slice->name),
-				fragment_value(b, like, &f));
+			out = put_text(b, out, g->params[i].slice->name,
+				       fragment_value(b, like, &f));
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 static struct value *mappings(struct reshard_builder *b, struct value *old)
@@ -134,18 +144,15 @@ static struct value *stage_value(struct reshard_builder *b, struct value *old)
 {
 	struct arena *const a = &b->a;
 	struct value *const n = value_new_int(a, b->s->stage);
-	struct value *const args = value_new(a, VALUE_TUPLE);
 
 	if (old && old->kind != VALUE_REDUCE)
 		return n;
-	if (!args || !value_seq_add(a, &args->seq, n))
-		return NULL;
 	return value_new_reduce(
 		a,
 		old ? old->obj->callable
 		    : value_new_global(a, "deepspeed.runtime.zero.config",
 				       "ZeroStageEnum"),
-		args);
+		reshard_append(b, value_new(a, VALUE_TUPLE), n));
 }
 
 static struct value *if_any(struct reshard_builder *b, struct value *old)
@@ -157,27 +164,17 @@ static struct value *if_any(struct reshard_builder *b, struct value *old)
 /* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
 static struct value *loss_scaler(struct reshard_builder *b, struct value *old)
 {
-	struct arena *const a = &b->a;
-	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const scale = value_new(a, VALUE_FLOAT);
-	struct value *const scaler = value_new_reduce(
-		a,
-		value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
-				 "LossScaler"),
-		value_new(a, VALUE_TUPLE));
+	struct value *state = value_new(&b->a, VALUE_DICT);
+	struct value *const scale = value_new(&b->a, VALUE_FLOAT);
 
 	if (old)
 		return old;
-	if (!scaler || !scale)
-		return NULL;
-	scale->f = 1.0;
-	scaler->kind = VALUE_NEWOBJ;
-	scaler->obj->state = state;
-	return value_dict_set(a, state, "cur_scale", scale) &&
-			       value_dict_set(a, state, "dynamic",
-					      value_new_bool(a, false))
-		       ? scaler
-		       : NULL;
+	if (scale)
+		scale->f = 1.0;
+	state = put_text(b, state, "cur_scale", scale);
+	state = put_text(b, state, "dynamic", value_new_bool(&b->a, false));
+	return new_object(b, NULL, "deepspeed.runtime.fp16.loss_scaler",
+			  "LossScaler", state);
 }
 
 /* A flag that goes with the loss scaler. */
@@ -200,17 +197,16 @@ static struct value *new_fields(struct reshard_builder *b,
 				const struct value *from,
 				const struct reshard_field *fields, size_t n)
 {
-	struct value *const out = value_new(&b->a, VALUE_DICT);
-	bool ok = out;
+	struct value *out = value_new(&b->a, VALUE_DICT);
 
-	for (size_t i = 0; ok && i < n; i++) {
+	for (size_t i = 0; out && i < n; i++) {
 		struct value *const v =
 			fields[i].make(b, value_find(from, fields[i].key));
 
-		ok = v == reshard_left_out ||
-		     value_dict_set(&b->a, out, fields[i].key, v);
+		if (v != reshard_left_out)
+			out = put_text(b, out, fields[i].key, v);
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 /* Return the dict, `old`, for the new ranks and stage. */

@@ -15,18 +15,11 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
 
-/* One group of the new rank, while its tensors are made. */
-struct group_builder {
-	const struct reshard_group *g;
-	const struct shard_group *profile; /* of old rank 0 */
-};
-
-static struct group_builder begin_group(const struct reshard_builder *b,
-					const struct reshard_group *g)
+/* The states of a group, as old rank 0 has them. */
+static const struct shard_group *profile_of(const struct reshard_builder *b,
+					    const struct reshard_group *g)
 {
-	return (struct group_builder){
-		g, &zckpt_shard(b->s->r, b->mp, 0)->groups[g->like]
-	};
+	return &zckpt_shard(b->s->r, b->mp, 0)->groups[g->like];
 }
 
 unsigned reshard_part_of(const struct reshard_builder *b,
@@ -128,7 +121,7 @@ static bool add_elements(struct reshard_builder *b,
 /* Return a flat tensor of `numel` elements in a storage of `size`.  It gets the
  * attributes of `like`, unless that is NULL. */
 static struct value *flat_tensor(struct reshard_builder *b,
-				 const struct group_builder *x,
+				 const struct reshard_group *g,
 				 const struct value *like, const char *state,
 				 const struct flat *flat, uint64_t numel,
 				 uint64_t size)
@@ -139,26 +132,26 @@ static struct value *flat_tensor(struct reshard_builder *b,
 	tensor_init(&t, flat->dtype, &numel, 1, flat->requires_grad);
 	t.storage_numel = size;
 	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents && !add_elements(b, x->g, state, flat->dtype,
-					 state && x->profile->replicated, map)))
+	    (b->extents &&
+	     !add_elements(b, g, state, flat->dtype,
+			   state && profile_of(b, g)->replicated, map)))
 		return NULL;
 	return like ? tensor_to_value_like(&b->a, like, &t)
 		    : tensor_to_value(&b->a, &t);
 }
 
 static struct value *flat_state(struct reshard_builder *b,
-				const struct group_builder *x,
+				const struct reshard_group *g,
 				const struct value *like,
 				const struct shard_state *st)
 {
-	const struct partition *const p = &x->g->part;
-	uint64_t size = p->size, left_out = 0;
+	uint64_t size = g->part.size, left_out = 0;
 
-	if (x->profile->replicated)
-		size = partition_whole_size(p, reshard_part_of(b, x->g));
+	if (profile_of(b, g)->replicated)
+		size = partition_whole_size(&g->part, reshard_part_of(b, g));
 	else if (b->m->elastic)
-		left_out = reshard_recorded_padding(b, x->g);
-	return flat_tensor(b, x, like, st->name, &st->flat, size - left_out,
+		left_out = reshard_recorded_padding(b, g);
+	return flat_tensor(b, g, like, st->name, &st->flat, size - left_out,
 			   size);
 }
 
@@ -189,15 +182,16 @@ static struct value *copy_tensor(struct reshard_builder *b,
 static struct value *state_value(struct reshard_builder *b, void *ctx,
 				 const struct value_pair *pair)
 {
-	const struct group_builder *const x = ctx;
+	const struct reshard_group *const g = ctx;
+	const struct shard_group *const profile = profile_of(b, g);
 
 	if (!tensor_is(pair->val))
 		return pair->val;
-	for (size_t i = 0; i < x->profile->nstates; i++) {
-		const struct shard_state *const st = &x->profile->states[i];
+	for (size_t i = 0; i < profile->nstates; i++) {
+		const struct shard_state *const st = &profile->states[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
-			return flat_state(b, x, pair->val, st);
+			return flat_state(b, g, pair->val, st);
 	}
 	/* torch updates such a tensor in place, so groups must not share it. */
 	return copy_tensor(b, pair->val);
@@ -206,42 +200,40 @@ static struct value *state_value(struct reshard_builder *b, void *ctx,
 /* Make states where the old file has none: Muon keeps none on a rank without
  * parameters. */
 static struct value *missing_states(struct reshard_builder *b,
-				    const struct group_builder *x)
+				    const struct reshard_group *g)
 {
-	struct value *const out = value_new(&b->a, VALUE_DICT);
-	bool ok = out;
+	const struct shard_group *const profile = profile_of(b, g);
+	struct value *out = value_new(&b->a, VALUE_DICT);
 
-	for (size_t i = 0; ok && i < x->profile->nstates; i++) {
-		const struct shard_state *const st = &x->profile->states[i];
+	for (size_t i = 0; out && i < profile->nstates; i++) {
+		const struct shard_state *const st = &profile->states[i];
 
 		if (st->kind != STATE_FLAT)
 			return RESHARD_FAIL(b, -EBADMSG,
 					    "has no states of group %" PRIu32,
-					    x->g->like);
-		ok = value_dict_set(&b->a, out, st->name,
-				    flat_state(b, x, NULL, st));
+					    g->like);
+		out = reshard_put(b, out, value_new_str(&b->a, st->name),
+				  flat_state(b, g, NULL, st));
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 /* Return the states of a group, made like those of the old file. */
 static struct value *new_states(struct reshard_builder *b,
-				const struct reshard_group *g,
-				const struct value *all)
+				struct reshard_group *g, const struct value *all)
 {
-	struct group_builder x = begin_group(b, g);
+	const struct shard_group *const profile = profile_of(b, g);
 	const struct value *const old = shard_find_group_state(all, g->like);
 	const struct value_dict *const d = value_pairs(old);
 
-	if (!x.profile->nstates && !d)
+	if (!profile->nstates && !d)
 		return reshard_left_out;
-	if (x.profile->replicated &&
+	if (profile->replicated &&
 	    !partition_filled(&g->part, reshard_part_of(b, g)))
 		return value_new(&b->a, VALUE_DICT);
-	if (!d || (!d->n && x.profile->nstates))
-		return missing_states(b, &x);
-	return reshard_map(b, value_new(&b->a, VALUE_DICT), old, state_value,
-			   &x);
+	if (!d || (!d->n && profile->nstates))
+		return missing_states(b, g);
+	return reshard_map(b, value_new(&b->a, VALUE_DICT), old, state_value, g);
 }
 
 /* Add the states of all groups, by group or, for elastic_checkpoint, in a list.
@@ -249,21 +241,19 @@ static struct value *new_states(struct reshard_builder *b,
 static struct value *add_states(struct reshard_builder *b, struct value *to,
 				const struct value *all)
 {
-	bool ok = to;
-
-	for (size_t g = 0; ok && g < b->m->ngroups; g++) {
+	for (size_t g = 0; to && g < b->m->ngroups; g++) {
 		struct value *const v = new_states(b, &b->m->groups[g], all);
 
 		if (to->kind == VALUE_LIST)
-			ok = value_seq_add(&b->a, &to->seq,
-					   v == reshard_left_out
-						   ? value_new(&b->a, VALUE_DICT)
-						   : v);
+			to = reshard_append(b, to,
+					    v == reshard_left_out
+						    ? value_new(&b->a, VALUE_DICT)
+						    : v);
 		else if (v != reshard_left_out)
-			ok = value_dict_add(&b->a, &to->dict,
-					    value_new_int(&b->a, (int64_t)g), v);
+			to = reshard_put(b, to,
+					 value_new_int(&b->a, (int64_t)g), v);
 	}
-	return ok ? to : NULL;
+	return to;
 }
 
 static struct value *state_dict(struct reshard_builder *b, struct value *old)
@@ -275,26 +265,24 @@ static struct value *state_dict(struct reshard_builder *b, struct value *old)
 static struct value *param_groups(struct reshard_builder *b, struct value *old)
 {
 	const struct value_seq *const list = value_items(old);
-	struct value *const out = value_new(&b->a, VALUE_LIST);
-	bool ok = out;
+	struct value *out = value_new(&b->a, VALUE_LIST);
 	size_t g = 0;
 
 	if (b->m->same_groups || !list)
 		return old;
-	for (size_t k = 0; ok && k < list->n; k++) {
-		struct value *const params = value_new(&b->a, VALUE_LIST);
+	for (size_t k = 0; out && k < list->n; k++) {
+		struct value *params = value_new(&b->a, VALUE_LIST);
 
-		ok = params;
-		for (; ok && g < b->m->ngroups &&
-		       b->m->groups[g].param_group == k;
+		for (; g < b->m->ngroups && b->m->groups[g].param_group == k;
 		     g++)
-			ok = value_seq_add(&b->a, &params->seq,
-					   value_new_int(&b->a, (int64_t)g));
-		ok = ok &&
-		     value_seq_add(&b->a, &out->seq,
-				   reshard_set(b, list->v[k], "params", params));
+			params = reshard_append(
+				b, params, value_new_int(&b->a, (int64_t)g));
+		out = params ? reshard_append(b, out,
+					      reshard_set(b, list->v[k],
+							  "params", params))
+			     : NULL;
 	}
-	return ok ? out : NULL;
+	return out;
 }
 
 struct value *reshard_base_optimizer(struct reshard_builder *b,
@@ -334,16 +322,14 @@ static struct value *with_ds_id(struct reshard_builder *b, struct value *tensor,
 				struct value *id)
 {
 	struct arena *const a = &b->a;
-	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const args = value_new(a, VALUE_TUPLE);
+	struct value *args = value_new(a, VALUE_TUPLE);
 
-	if (!args || !value_dict_set(a, state, "ds_id", id) ||
-	    !value_seq_add(a, &args->seq, tensor->obj->callable) ||
-	    !value_seq_add(a, &args->seq,
-			   value_new_global(a, "torch", "Tensor")) ||
-	    !value_seq_add(a, &args->seq, tensor->obj->args) ||
-	    !value_seq_add(a, &args->seq, state))
-		return NULL;
+	args = reshard_append(b, args, tensor->obj->callable);
+	args = reshard_append(b, args, value_new_global(a, "torch", "Tensor"));
+	args = reshard_append(b, args, tensor->obj->args);
+	args = reshard_append(b, args,
+			      reshard_put(b, value_new(a, VALUE_DICT),
+					  value_new_str(a, "ds_id"), id));
 	return value_new_reduce(
 		a, value_new_global(a, "torch._tensor", "_rebuild_from_type_v2"),
 		args);
@@ -354,18 +340,15 @@ static struct value *master_weights(struct reshard_builder *b,
 				    const struct reshard_group *g)
 {
 	const bool zero3 = b->s->stage == 3;
-	const struct group_builder x = begin_group(b, g);
+	const struct value *const old =
+		value_find(reshard_zero_dict(b),
+			   zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS);
 	const struct value *const like =
-		reshard_crosses(b->s)
-			? NULL
-			: value_item(value_find(reshard_zero_dict(b),
-						zero3 ? KEY_FP32_FLAT_GROUPS
-						      : KEY_FP32_GROUPS),
-				     g->like);
+		reshard_crosses(b->s) ? NULL : value_item(old, g->like);
 	const uint64_t left_out =
 		zero3 || b->m->bf16 ? 0 : reshard_recorded_padding(b, g);
 	struct value *const v =
-		flat_tensor(b, &x, like, NULL, &x.profile->fp32,
+		flat_tensor(b, g, like, NULL, &profile_of(b, g)->fp32,
 			    g->part.size - left_out, g->part.size);
 
 	if (!v || !zero3 || b->m->same_groups || !b->m->ids || !g->n)
