@@ -30,7 +30,6 @@
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/http.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/remote/transport.h"
 #include "ckpt/sys/parallel.h"
 #include "fs/detach.h"
 #include "fs/log/log.h"
@@ -110,7 +109,7 @@ static void *stop_requests(void *session)
 
 	while (!fuse_session_exited(session))
 		nanosleep(&pause, NULL);
-	transport_stop();
+	http_stop();
 	return NULL;
 }
 

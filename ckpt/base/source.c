@@ -61,30 +61,22 @@ int fileid_report_change(const char *path, const struct fileid *was,
 int source_open(struct source *s, const char *path, struct errmsg *err)
 {
 	const int fd = beneath_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-
-	return fd < 0 ? beneath_fail(path, fd, err)
-		      : source_take(s, path, fd, err);
-}
-
-int source_take(struct source *s, const char *path, int fd, struct errmsg *err)
-{
 	struct stat st;
 	int rc;
 
+	if (fd < 0)
+		return beneath_fail(path, fd, err);
 	if (fstat(fd, &st) < 0) {
 		rc = errmsg_errno(err, path, "cannot stat");
-		goto fail;
-	}
-	if (!S_ISREG(st.st_mode)) {
+	} else if (!S_ISREG(st.st_mode)) {
 		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
-		goto fail;
+	} else {
+		*s = (struct source){ .name = path,
+				      .size = (uint64_t)st.st_size,
+				      .fd = fd };
+		fileid_from_stat(&st, &s->id);
+		return 0;
 	}
-	*s = (struct source){ .name = path,
-			      .size = (uint64_t)st.st_size,
-			      .fd = fd };
-	fileid_from_stat(&st, &s->id);
-	return 0;
-fail:
 	close(fd);
 	return rc;
 }

@@ -71,10 +71,6 @@ struct source {
 /* Open a regular file.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
 
-/* The same for an open file, whose descriptor the source owns, and which is closed if
- * it cannot. */
-int source_take(struct source *s, const char *path, int fd, struct errmsg *err);
-
 /* The same for a file of known identity: -EIO, with how it differs, if it has
  * changed. */
 int source_open_known(struct source *s, const char *path,

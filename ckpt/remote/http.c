@@ -46,6 +46,7 @@ struct exchange {
 	struct bytebuf *out;
 	size_t max;
 	/* The last answer: */
+	struct transport_result result;
 	struct http_answer answer;
 	bool checked;
 	int refused; /* a negative errno: the answer must not be used */
@@ -53,6 +54,13 @@ struct exchange {
 	char snippet[SNIPPET_MAX];
 	size_t nsnippet;
 };
+
+static atomic_bool stopped;
+
+void http_stop(void)
+{
+	atomic_store(&stopped, true);
+}
 
 static bool is_good(long status)
 {
@@ -104,18 +112,17 @@ static bool check_answer(struct exchange *x)
 	return !x->meta || check_range(x);
 }
 
-static bool on_header(void *ctx, const char *line, size_t len)
+static size_t on_header(char *line, size_t size, size_t n, void *ctx)
 {
 	struct exchange *const x = ctx;
 
-	http_answer_line(&x->answer, line, len);
-	return true;
+	(void)size;
+	http_answer_line(&x->answer, line, n);
+	return n;
 }
 
-static bool on_body(void *ctx, const void *p, size_t len)
+static bool take_body(struct exchange *x, const char *p, size_t len)
 {
-	struct exchange *const x = ctx;
-
 	if (!x->checked && !check_answer(x))
 		return false;
 	if (!is_good(x->answer.status)) {
@@ -140,6 +147,12 @@ static bool on_body(void *ctx, const void *p, size_t len)
 			return refuse(x, -ENOMEM, "out of memory");
 	}
 	return true;
+}
+
+static size_t on_body(char *p, size_t size, size_t n, void *ctx)
+{
+	(void)size;
+	return take_body(ctx, p, n) ? n : 0;
 }
 
 /* The headers that make the file's generation a condition. */
@@ -167,8 +180,7 @@ static size_t add_condition(const struct exchange *x,
 	return n;
 }
 
-static int try_once(struct exchange *x, int64_t left_ms,
-		    struct transport_result *result)
+static int try_once(struct exchange *x, int64_t left_ms)
 {
 	const struct remote_options *const o = remote_options();
 	const int64_t third_ms = (int64_t)o->deadline_s * 1000 / 3;
@@ -186,6 +198,7 @@ static int try_once(struct exchange *x, int64_t left_ms,
 		.header = on_header,
 		.body = on_body,
 		.ctx = x,
+		.stop = &stopped,
 	};
 	char *url;
 	int rc = site_request(x->site, x->query ? NULL : x->path, x->slash,
@@ -206,10 +219,10 @@ static int try_once(struct exchange *x, int64_t left_ms,
 	x->nsnippet = 0;
 	if (x->out)
 		x->out->len = 0;
-	rc = transport_perform(&r, result);
+	rc = transport_perform(&r, &x->result);
 	sigv4_headers_done(&signature);
 	free(url);
-	if (result->status)
+	if (x->result.status)
 		atomic_store(&x->site->has_answered, true);
 	if (!rc && !x->checked && !check_answer(x))
 		rc = -ECANCELED;
@@ -250,13 +263,12 @@ static int fail_status(struct exchange *x, struct errmsg *err)
 }
 
 /* 1: try again, with why it failed in x->why; else the result. */
-static int judge(struct exchange *x, int rc,
-		 const struct transport_result *result, struct errmsg *err)
+static int judge(struct exchange *x, int rc, struct errmsg *err)
 {
 	if (x->refused)
 		return errmsg_set(err, x->refused, "%s: %s", x->path, x->why);
 	if (rc == -ECONNRESET || rc == -ETIMEDOUT) {
-		snprintf(x->why, sizeof(x->why), "%s", result->text);
+		snprintf(x->why, sizeof(x->why), "%s", x->result.text);
 		return 1;
 	}
 	if (rc == -ECANCELED)
@@ -264,7 +276,7 @@ static int judge(struct exchange *x, int rc,
 				  x->path);
 	if (rc)
 		return errmsg_set(err, rc == -ENOMEM ? rc : -EIO, "%s: %s",
-				  x->path, result->text);
+				  x->path, x->result.text);
 	if (is_temporary(x->answer.status)) {
 		const char *const code = error_code(x);
 
@@ -295,7 +307,7 @@ static bool pause_for(const struct exchange *x, unsigned tries)
 		ms = (int64_t)x->answer.retry_after_s * 1000;
 	if (ms >= until_ms)
 		return false;
-	for (; ms > 0 && !transport_is_stopped(); ms -= PAUSE_MIN_MS) {
+	for (; ms > 0 && !atomic_load(&stopped); ms -= PAUSE_MIN_MS) {
 		const int64_t some = ms < PAUSE_MIN_MS ? ms : PAUSE_MIN_MS;
 		const struct timespec ts = { .tv_nsec = (long)(some * MS) };
 
@@ -304,8 +316,7 @@ static bool pause_for(const struct exchange *x, unsigned tries)
 	return true;
 }
 
-static int exchange(struct exchange *x, struct transport_result *result,
-		    struct errmsg *err)
+static int exchange(struct exchange *x, struct errmsg *err)
 {
 	size_t before = 0;
 	unsigned tries = 0;
@@ -316,8 +327,8 @@ static int exchange(struct exchange *x, struct transport_result *result,
 
 		if (left_ms <= 0)
 			break;
-		rc = try_once(x, left_ms, result);
-		rc = judge(x, rc, result, err);
+		rc = try_once(x, left_ms);
+		rc = judge(x, rc, err);
 		if (rc <= 0)
 			return rc;
 		/* A good part has come: go on at once. */
@@ -366,13 +377,12 @@ int http_head(struct site *s, const char *path, bool slash, int64_t end,
 	struct exchange x = {
 		.site = s, .path = path, .end = end, .head = true, .slash = slash
 	};
-	struct transport_result result;
-	const int rc = exchange(&x, &result, err);
+	const int rc = exchange(&x, err);
 
 	if (rc)
 		return rc;
 	*out = x.answer.meta;
-	out->is_dir = result.is_slash;
+	out->is_dir = x.result.is_slash;
 	if (out->is_dir)
 		return 0;
 	if (!x.answer.has_length)
@@ -397,8 +407,7 @@ int http_get(struct site *s, const char *path, const char *query, int64_t end,
 			      .query = query,
 			      .out = &out,
 			      .max = max };
-	struct transport_result result;
-	const int rc = exchange(&x, &result, err);
+	const int rc = exchange(&x, err);
 
 	if (rc) {
 		bytebuf_done(&out);
@@ -418,9 +427,7 @@ int http_read(struct site *s, const char *path, const struct http_meta *m,
 			      .buf = buf,
 			      .len = len,
 			      .off = off };
-	struct transport_result result;
-
 	assert(len && len <= HTTP_READ_MAX && off <= m->size &&
 	       len <= m->size - off);
-	return exchange(&x, &result, err);
+	return exchange(&x, err);
 }

@@ -32,7 +32,7 @@ struct http_meta {
  * path, and the status or the reason.  Thread-safe.
  *
  * Errors: -ENOENT (404, 410), -EACCES (401, 403), -EIO, -ENOMEM, -ECANCELED after
- * transport_stop().
+ * http_stop().
  */
 
 /* The time (clock_ns) at which an operation that begins now is given up: one
@@ -42,6 +42,9 @@ int64_t http_deadline(void);
 /* From http_begin_together() until http_end_together(), all operations are one. */
 void http_begin_together(void);
 void http_end_together(void);
+
+/* End all requests under way, and all later ones, with -ECANCELED. */
+void http_stop(void);
 
 /* Ask for a file's attributes; with `slash`, for a directory's. */
 int http_head(struct site *s, const char *path, bool slash, int64_t end,

@@ -15,7 +15,6 @@
 #include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote_impl.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 

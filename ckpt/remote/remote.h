@@ -2,6 +2,9 @@
 #ifndef UCKPT_REMOTE_H
 #define UCKPT_REMOTE_H
 
+#include <stdatomic.h>
+
+#include "ckpt/remote/listing.h"
 #include "ckpt/remote/store.h"
 
 /*
@@ -14,5 +17,36 @@
 #define REMOTE_MEMORY_S 2
 
 extern const struct store remote_store;
+
+/* A list of a directory, shared by those who use it. */
+struct remote_list {
+	char *path;
+	uint64_t made_ns;
+	atomic_uint users; /* the table of lists is one while it remembers the list */
+	struct listing names; /* immutable, but for attributes that are added */
+};
+
+/* The list of a directory, from memory or from the server: -ENOENT if there is no
+ * such directory, -EIO if it cannot be had before `end` (http_deadline).
+ * remote_list_put() gives it back. */
+int remote_list_get(struct site *s, const char *path, int64_t end,
+		    struct remote_list **out, struct errmsg *err);
+void remote_list_put(struct remote_list *l);
+
+/* Attributes of a file in a list; those of all its files are asked for at once if
+ * the server did not send them with it. */
+int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
+		     int64_t end, struct http_meta *out, struct errmsg *err);
+
+/* Attributes of a file or directory, and the site that it is in. */
+int remote_find(const char *path, int64_t end, struct site **site,
+		struct http_meta *out, struct errmsg *err);
+
+/* The same as struct stat; -EFBIG. */
+int remote_set_stat(const char *path, const struct http_meta *m,
+		    struct stat *st, struct errmsg *err);
+
+/* As source_open. */
+int remote_open(struct source *s, const char *path, struct errmsg *err);
 
 #endif

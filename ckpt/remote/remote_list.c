@@ -16,7 +16,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote.h"
-#include "ckpt/remote/remote_impl.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"

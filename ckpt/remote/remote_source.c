@@ -13,7 +13,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/remote/remote.h"
-#include "ckpt/remote/remote_impl.h"
 #include "ckpt/remote/site.h"
 
 /* Smaller reads have a window of this size fetched, aligned to it. */

@@ -86,20 +86,6 @@ bool site_has_scheme(const char *path)
 	       strncmp(path + strspn(path, SCHEME_CHARS), "://", 3) == 0;
 }
 
-/* Where the user and password of a URL begin and end (at the @), and its query. */
-static void find_secrets(const char *url, size_t *begin, size_t *at,
-			 size_t *query)
-{
-	size_t end;
-
-	*begin = (size_t)(strstr(url, "://") + 3 - url);
-	end = *begin + strcspn(url + *begin, "/?#");
-	*at = end;
-	while (*at > *begin && url[*at] != '@')
-		--*at;
-	*query = strcspn(url, "?#");
-}
-
 /* What ends a word of a message or an argument. */
 #define WORD_ENDS " \t\n'\"{}"
 
@@ -169,25 +155,25 @@ void site_hide_secrets(char *text)
 	}
 }
 
-/* The path: the scheme in small letters, the host, and the decoded rest. */
-static int set_path(struct site *s, const char *url, size_t begin, size_t at,
-		    size_t end, struct errmsg *err)
+/* Set the path: the scheme, of `n` bytes, in small letters, the host, and the decoded
+ * rest. */
+static int set_path(struct site *s, const char *url, size_t n, const char *host,
+		    const char *end, struct errmsg *err)
 {
-	const size_t host = at + (url[at] == '@');
-	size_t n;
+	char *last;
 
-	if (asprintf(&s->path, "%.*s%.*s", (int)begin, url, (int)(end - host),
-		     url + host) < 0) {
+	if (asprintf(&s->path, "%.*s%.*s", (int)n, url, (int)(end - host),
+		     host) < 0) {
 		s->path = NULL;
 		return errmsg_nomem(err, NULL);
 	}
-	for (size_t i = 0; i < begin; i++)
+	for (size_t i = 0; i < n; i++)
 		s->path[i] = (char)tolower((unsigned char)s->path[i]);
-	s->root = begin + strcspn(s->path + begin, "/");
-	if (s->root == begin || !site_decode(s->path + s->root))
+	s->root = n + strcspn(s->path + n, "/");
+	if (s->root == n || !site_decode(s->path + s->root))
 		return errmsg_set(err, -EINVAL, "%s: not a URL", s->path);
-	for (n = strlen(s->path); n > s->root && s->path[n - 1] == '/'; n--)
-		s->path[n - 1] = '\0';
+	for (last = strchr(s->path, '\0'); last[-1] == '/'; last--)
+		last[-1] = '\0';
 	if (strstr(s->path + s->root, "//") || strstr(s->path + s->root, "/../"))
 		return errmsg_set(err, -EINVAL,
 				  "%s: has empty or relative components",
@@ -195,22 +181,24 @@ static int set_path(struct site *s, const char *url, size_t begin, size_t at,
 	return 0;
 }
 
-static int set_secrets(struct site *s, const char *url, size_t begin, size_t at,
-		       size_t query, struct errmsg *err)
+/* Set what is asked for of an HTTP server, from `user` up to `at` (NULL: none) and from
+ * `query`, which begins with its mark. */
+static int set_http(struct site *s, const char *user, const char *at,
+		    const char *query, struct errmsg *err)
 {
-	if (url[at] == '@') {
-		s->user = strndup(url + begin, at - begin);
-		if (!s->user || !site_decode(s->user))
-			return errmsg_set(err, -EINVAL,
-					  "%s: bad user or password", s->path);
-	}
-	if (url[query] == '?' && url[query + 1]) {
-		s->query =
-			strndup(url + query + 1, strcspn(url + query + 1, "#"));
-		if (!s->query)
-			return errmsg_nomem(err, NULL);
-	}
-	return 0;
+	s->origin = strndup(s->path, s->root);
+	s->prefix = strdup("");
+	if (at)
+		s->user = strndup(user, (size_t)(at - user));
+	if (*query == '?' && query[1])
+		s->query = strndup(query + 1, strcspn(query + 1, "#"));
+	if (!s->origin || !s->prefix || (at && !s->user) ||
+	    (*query == '?' && query[1] && !s->query))
+		return errmsg_nomem(err, NULL);
+	return !at || site_decode(s->user)
+		       ? 0
+		       : errmsg_set(err, -EINVAL, "%s: bad user or password",
+				    s->path);
 }
 
 /* The length of the scheme's own port, with its colon, at the end of a URL. */
@@ -306,7 +294,7 @@ static void site_free(struct site *s)
 
 static int parse(struct site *s, const char *url, struct errmsg *err)
 {
-	size_t begin, at, query;
+	const char *user, *at, *query;
 	int rc;
 
 	if (!site_is_url(url))
@@ -314,24 +302,19 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 				  "%.*s: unsupported scheme; sources are"
 				  " directories, or http://, https:// or s3://",
 				  (int)(strcspn(url, ":") + 3), url);
-	find_secrets(url, &begin, &at, &query);
-	if (url[at] != '@')
-		at = begin;
-	rc = set_path(s, url, begin, at, query, err);
+	user = strstr(url, "://") + 3;
+	at = memrchr(user, '@', strcspn(user, "/?#"));
+	query = user + strcspn(user, "?#");
+	rc = set_path(s, url, (size_t)(user - url), at ? at + 1 : user, query,
+		      err);
 	if (rc)
 		return rc;
-	if (strncmp(s->path, "s3:", 3) == 0) {
-		if (url[at] == '@' || url[query])
-			return errmsg_set(err, -EINVAL,
-					  "%s: s3:// has no user and no query",
-					  s->path);
-		return set_s3(s, err);
-	}
-	s->origin = strndup(s->path, s->root);
-	s->prefix = strdup("");
-	return s->origin && s->prefix
-		       ? set_secrets(s, url, begin, at, query, err)
-		       : errmsg_nomem(err, NULL);
+	if (strncmp(s->path, "s3:", 3) != 0)
+		return set_http(s, user, at, query, err);
+	if (at || *query)
+		return errmsg_set(err, -EINVAL,
+				  "%s: s3:// has no user and no query", s->path);
+	return set_s3(s, err);
 }
 
 int site_add(const char *url, char **path, struct errmsg *err)

@@ -2,6 +2,7 @@
 #ifndef UCKPT_TRANSPORT_H
 #define UCKPT_TRANSPORT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -20,12 +21,13 @@ struct transport_request {
 	bool follow; /* redirects, to the same scheme or from http to https */
 	long timeout_ms; /* for all of it */
 	long stall_ms;   /* without a byte */
-	/* Called with each line of the header, and then with pieces of the body.
-	 * After a redirect the header begins again with its status line.  False
-	 * ends the request. */
-	bool (*header)(void *ctx, const char *line, size_t len);
-	bool (*body)(void *ctx, const void *p, size_t len);
+	/* Called with each line of the header, and then with pieces of the body, of
+	 * `n` bytes (`size` is 1).  After a redirect the header begins again with
+	 * its status line.  Other results than `n` end the request. */
+	size_t (*header)(char *line, size_t size, size_t n, void *ctx);
+	size_t (*body)(char *p, size_t size, size_t n, void *ctx);
 	void *ctx;
+	const atomic_bool *stop; /* ends the request when it is set */
 };
 
 #define TRANSPORT_TEXT_MAX 256
@@ -39,13 +41,9 @@ struct transport_result {
 /*
  * Returns 0 when the whole answer came, whatever its status.  -ECONNRESET and
  * -ETIMEDOUT may be temporary, -EPROTO is not (a certificate, a redirect that is not
- * followed); -ECANCELED: a callback, or transport_stop(); -ENOSYS: without libcurl; -ENOMEM.
+ * followed); -ECANCELED: a callback, or `stop`; -ENOSYS: without libcurl; -ENOMEM.
  */
 int transport_perform(const struct transport_request *r,
 		      struct transport_result *result);
-
-/* End all requests under way, and all later ones, with -ECANCELED. */
-void transport_stop(void);
-bool transport_is_stopped(void);
 
 #endif

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -51,7 +50,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static CURL *idle[IDLE_MAX]; /* protected by lock */
 static size_t nidle;         /* protected by lock */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static atomic_bool stopped;
 
 static void initialise(void)
 {
@@ -60,16 +58,6 @@ static void initialise(void)
 	if (dynlib_load(LIBRARY, "", calls, sizeof(calls) / sizeof(*calls),
 			&missing))
 		api.curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-void transport_stop(void)
-{
-	atomic_store(&stopped, true);
-}
-
-bool transport_is_stopped(void)
-{
-	return atomic_load(&stopped);
 }
 
 static CURL *take_handle(void)
@@ -96,29 +84,14 @@ static void put_handle(CURL *h)
 		api.curl_easy_cleanup(h);
 }
 
-static size_t on_header(char *p, size_t size, size_t n, void *ctx)
-{
-	const struct transport_request *const r = ctx;
-
-	return r->header(r->ctx, p, size * n) ? size * n : 0;
-}
-
-static size_t on_body(char *p, size_t size, size_t n, void *ctx)
-{
-	const struct transport_request *const r = ctx;
-
-	return r->body(r->ctx, p, size * n) ? size * n : 0;
-}
-
 static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c,
 		       curl_off_t d)
 {
-	(void)ctx;
 	(void)a;
 	(void)b;
 	(void)c;
 	(void)d;
-	return transport_is_stopped();
+	return atomic_load((const atomic_bool *)ctx);
 }
 
 static void allow_protocols(CURL *h, const struct transport_request *r)
@@ -128,13 +101,13 @@ static void allow_protocols(CURL *h, const struct transport_request *r)
 #if LIBCURL_VERSION_NUM >= 0x075500
 	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
 	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
-			 tls ? "https" : "http,https");
+			     tls ? "https" : "http,https");
 #else
 	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS,
-			 (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+			     (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
-			 tls ? (long)CURLPROTO_HTTPS
-			     : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+			     tls ? (long)CURLPROTO_HTTPS
+				 : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
 }
 
@@ -154,17 +127,18 @@ static void set_options(CURL *h, const struct transport_request *r,
 	if (r->ca_file)
 		api.curl_easy_setopt(h, CURLOPT_CAINFO, r->ca_file);
 	api.curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
-	api.curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
-	api.curl_easy_setopt(h, CURLOPT_HEADERDATA, (void *)r);
-	api.curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
-	api.curl_easy_setopt(h, CURLOPT_WRITEDATA, (void *)r);
+	api.curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, r->header);
+	api.curl_easy_setopt(h, CURLOPT_HEADERDATA, r->ctx);
+	api.curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, r->body);
+	api.curl_easy_setopt(h, CURLOPT_WRITEDATA, r->ctx);
 	api.curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+	api.curl_easy_setopt(h, CURLOPT_XFERINFODATA, r->stop);
 	api.curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
 	api.curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
 	api.curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
 	api.curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
-			 r->timeout_ms < CONNECT_MS ? r->timeout_ms
-						    : CONNECT_MS);
+			     r->timeout_ms < CONNECT_MS ? r->timeout_ms
+							: CONNECT_MS);
 	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
 	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
 	api.curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -263,8 +237,7 @@ int transport_perform(const struct transport_request *r,
 	pthread_sigmask(SIG_BLOCK, &sigpipe, &before);
 	rc = perform(r, result);
 	if (!sigismember(&pending, SIGPIPE))
-		while (sigtimedwait(&sigpipe, NULL, &none) < 0 &&
-		       errno == EINTR)
+		while (sigtimedwait(&sigpipe, NULL, &none) < 0 && errno == EINTR)
 			;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;

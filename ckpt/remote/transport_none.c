@@ -14,12 +14,3 @@ int transport_perform(const struct transport_request *r,
 	};
 	return -ENOSYS;
 }
-
-void transport_stop(void)
-{
-}
-
-bool transport_is_stopped(void)
-{
-	return false;
-}

@@ -27,17 +27,12 @@ ssize_t send(int fd, const void *p, size_t len, int flags)
 	return -1;
 }
 
-static bool take(void *ctx, const void *p, size_t len)
+static size_t take(char *p, size_t size, size_t n, void *ctx)
 {
-	(void)ctx;
 	(void)p;
-	(void)len;
-	return true;
-}
-
-static bool take_line(void *ctx, const char *line, size_t len)
-{
-	return take(ctx, line, len);
+	(void)size;
+	(void)ctx;
+	return n;
 }
 
 static void test_sigpipe(void **state)
@@ -46,12 +41,14 @@ static void test_sigpipe(void **state)
 	struct sockaddr_in a = { .sin_family = AF_INET,
 				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t n = sizeof(a);
+	static const atomic_bool stop;
 	char url[64];
 	const struct transport_request r = { .url = url,
 					     .timeout_ms = 60000,
 					     .stall_ms = 60000,
-					     .header = take_line,
-					     .body = take };
+					     .header = take,
+					     .body = take,
+					     .stop = &stop };
 	struct transport_result result;
 	sigset_t pending, blocked;
 	int rc;
