@@ -38,9 +38,15 @@ static int list_in_root(const char *path, bool packs, struct dirlist *out,
 			struct errmsg *err)
 {
 	const int rc = store_of(path)->list(path, out, err);
+	int packed;
 
-	return packs && beneath_is_missing(rc) ? packfs.list(path, out, err)
-					       : rc;
+	if (!packs || !beneath_is_missing(rc))
+		return rc;
+	packed = packfs.list(path, out, err);
+	/* Something that is neither a directory nor a pack is there. */
+	return packed == -ENOENT && rc == -ENOTDIR
+		       ? beneath_fail(path, rc, err)
+		       : packed;
 }
 
 /* What a search has found so far. */

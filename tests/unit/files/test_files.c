@@ -136,6 +136,8 @@ static void test_list(void **state)
 	assert_int_equal(d.attrs.st.st_mode & 0777, 0550);
 	dirlist_done(&d);
 	assert_int_equal(files_list("{a,b}/none", true, &d, &err), -ENOENT);
+	assert_int_equal(files_list("/dev/null", true, &d, &err), -ENOTDIR);
+	assert_int_equal(files_list("a/both/x", true, &d, &err), -ENOTDIR);
 }
 
 int main(void)
