@@ -50,32 +50,57 @@ static int by_name(const void *a, const void *b)
 	const struct dirlist_entry *const x = a, *const y = b;
 	const int order = strverscmp(x->name, y->name);
 
-	return order ? order : x->dir < y->dir ? -1 : 1;
+	if (order)
+		return order;
+	return x->dir != y->dir ? (x->dir < y->dir ? -1 : 1)
+				: S_ISDIR(y->type) - S_ISDIR(x->type);
 }
 
-int dirlist_finish(struct dirlist *l, const char *whole)
+static void entry_done(struct dirlist_entry *e)
+{
+	free(e->name);
+	free(e->more);
+}
+
+void dirlist_sort(struct dirlist *l, size_t whole)
 {
 	size_t kept = 0;
 
-	if (add_path(l, whole))
-		return -ENOMEM;
 	if (l->n)
 		qsort(l->v, l->n, sizeof(*l->v), by_name);
 	for (size_t i = 0; i < l->n; i++)
 		if (kept && strcmp(l->v[kept - 1].name, l->v[i].name) == 0) {
-			l->v[kept - 1].dir = l->ndirs - 1;
-			free(l->v[i].name);
+			l->v[kept - 1].dir = whole;
+			entry_done(&l->v[i]);
 		} else {
 			l->v[kept++] = l->v[i];
 		}
 	l->n = kept;
+}
+
+int dirlist_finish(struct dirlist *l, const char *whole)
+{
+	if (add_path(l, whole))
+		return -ENOMEM;
+	dirlist_sort(l, l->ndirs - 1);
 	return 0;
+}
+
+static int compare_name(const void *name, const void *entry)
+{
+	return strverscmp(name, ((const struct dirlist_entry *)entry)->name);
+}
+
+struct dirlist_entry *dirlist_find(const struct dirlist *l, const char *name)
+{
+	return l->n ? bsearch(name, l->v, l->n, sizeof(*l->v), compare_name)
+		    : NULL;
 }
 
 void dirlist_done(struct dirlist *l)
 {
 	while (l->n)
-		free(l->v[--l->n].name);
+		entry_done(&l->v[--l->n]);
 	while (l->ndirs)
 		free(l->dirs[--l->ndirs]);
 	free(l->v);

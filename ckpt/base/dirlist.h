@@ -13,6 +13,7 @@ struct dirlist_entry {
 	size_t dir;      /* index into `dirs` */
 	mode_t type;     /* S_IFREG or such, links followed; 0 if it is gone */
 	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not say */
+	_Atomic(void *) more; /* malloc'ed, of the owner of the list; or NULL */
 };
 
 /* The entries of a directory, or of several that are shown as one.  Begin with zeros. */
@@ -27,16 +28,22 @@ struct dirlist {
 /* Begin the entries of one more directory.  -ENOMEM. */
 int dirlist_add_dir(struct dirlist *l, const char *path, const struct attrs *a);
 
-/* Add an entry of that directory, unless it is "." or "..".  -ENOMEM. */
+/* Add an entry of the last directory, unless it is "." or "..".  -ENOMEM. */
 int dirlist_add(struct dirlist *l, const char *name, mode_t type,
 		mode_t own_type);
 
 /*
  * Sort by name, in the order of strverscmp(3), and keep each name once: the entry of the
- * first directory that has it.  If others have it, too, its directory becomes `whole`,
- * the path of their union.  -ENOMEM.
+ * first directory that has it, and there the one that is itself a directory.  The
+ * directory of what was there twice becomes `whole`, an index.
  */
+void dirlist_sort(struct dirlist *l, size_t whole);
+
+/* The same; `whole` is the path of the directories' union.  -ENOMEM. */
 int dirlist_finish(struct dirlist *l, const char *whole);
+
+/* Find an entry of a sorted list, or NULL. */
+struct dirlist_entry *dirlist_find(const struct dirlist *l, const char *name);
 
 void dirlist_done(struct dirlist *l);
 

@@ -18,87 +18,36 @@
 
 #define NAME_LEN_MAX 255
 
-static void entry_done(struct listing_entry *e)
+int listing_set_meta(struct dirlist_entry *e, const struct http_meta *meta)
 {
-	free(e->name);
-	free(e->meta);
-}
-
-int listing_set_meta(struct listing_entry *e, const struct http_meta *meta)
-{
-	struct http_meta *const own = malloc(sizeof(*own)), *none = NULL;
+	struct http_meta *const own = malloc(sizeof(*own));
+	void *none = NULL;
 
 	if (!own)
 		return -ENOMEM;
 	*own = *meta;
-	if (!atomic_compare_exchange_strong(&e->meta, &none, own))
+	if (!atomic_compare_exchange_strong(&e->more, &none, own))
 		free(own);
 	return 0;
 }
 
-int listing_add(struct listing *l, const char *name,
-		const struct http_meta *meta)
+/* Add a name, which is cut at the slash at its end. */
+static int add_name(struct dirlist *l, char *name, const struct http_meta *meta)
 {
 	size_t n = strlen(name);
 	const bool is_dir = n && name[n - 1] == '/';
-	struct listing_entry e = { .is_dir = is_dir };
+	const mode_t type = is_dir ? S_IFDIR : S_IFREG;
+	const size_t before = l->n;
 
 	n -= is_dir;
-	if (!n || n > NAME_LEN_MAX || memchr(name, '/', n) ||
-	    strncmp(name, ".", n) == 0 || strncmp(name, "..", n) == 0)
+	name[n] = '\0';
+	if (!n || n > NAME_LEN_MAX || strchr(name, '/'))
 		return 0;
 	if (l->n == LISTING_ENTRIES_MAX)
 		return -E2BIG;
-	e.name = strndup(name, n);
-	if (!e.name || (meta && listing_set_meta(&e, meta)) ||
-	    !array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
-		entry_done(&e);
+	if (dirlist_add(l, name, type, type))
 		return -ENOMEM;
-	}
-	l->v[l->n++] = e;
-	return 0;
-}
-
-/* Of one name, a directory comes first: S3 may have both. */
-static int by_name(const void *a, const void *b)
-{
-	const struct listing_entry *const x = a, *const y = b;
-	const int order = strcmp(x->name, y->name);
-
-	return order ? order : y->is_dir - x->is_dir;
-}
-
-void listing_finish(struct listing *l)
-{
-	size_t kept = 0;
-
-	if (l->n)
-		qsort(l->v, l->n, sizeof(*l->v), by_name);
-	for (size_t i = 0; i < l->n; i++)
-		if (kept && strcmp(l->v[kept - 1].name, l->v[i].name) == 0)
-			entry_done(&l->v[i]);
-		else
-			l->v[kept++] = l->v[i];
-	l->n = kept;
-}
-
-static int compare_name(const void *key, const void *entry)
-{
-	return strcmp(key, ((const struct listing_entry *)entry)->name);
-}
-
-struct listing_entry *listing_find(const struct listing *l, const char *name)
-{
-	return l->n ? bsearch(name, l->v, l->n, sizeof(*l->v), compare_name)
-		    : NULL;
-}
-
-void listing_done(struct listing *l)
-{
-	for (size_t i = 0; i < l->n; i++)
-		entry_done(&l->v[i]);
-	free(l->v);
-	*l = (struct listing){ 0 };
+	return meta && l->n > before ? listing_set_meta(&l->v[before], meta) : 0;
 }
 
 /* Append a character as UTF-8. */
@@ -203,7 +152,7 @@ static char *link_name(char *link, const char *base)
 	return link;
 }
 
-int listing_parse_html(struct listing *l, char *text, const char *base)
+int listing_parse_html(struct dirlist *l, char *text, const char *base)
 {
 	int rc = 0;
 
@@ -212,7 +161,7 @@ int listing_parse_html(struct listing *l, char *text, const char *base)
 		char *const name = link ? link_name(link, base) : NULL;
 
 		if (name)
-			rc = listing_add(l, name, NULL);
+			rc = add_name(l, name, NULL);
 	}
 	return rc;
 }
@@ -261,7 +210,7 @@ static int64_t parse_iso_date(const char *text)
 /* Keys may be 1,024 bytes, and each byte an entity. */
 #define KEY_MAX 8192
 
-static int add_object(struct listing *l, const char *p, const char *end,
+static int add_object(struct dirlist *l, const char *p, const char *end,
 		      const char *prefix)
 {
 	char key[KEY_MAX], size[32], date[64] = "";
@@ -281,11 +230,11 @@ static int add_object(struct listing *l, const char *p, const char *end,
 		m.mtime_s = parse_iso_date(date);
 	/* A key that ends in a slash stands for an empty directory. */
 	return key[n] && key[strlen(key) - 1] != '/'
-		       ? listing_add(l, key + n, *m.etag ? &m : NULL)
+		       ? add_name(l, key + n, *m.etag ? &m : NULL)
 		       : 0;
 }
 
-static int add_prefix(struct listing *l, const char *p, const char *end,
+static int add_prefix(struct dirlist *l, const char *p, const char *end,
 		      const char *prefix)
 {
 	char key[KEY_MAX];
@@ -293,11 +242,11 @@ static int add_prefix(struct listing *l, const char *p, const char *end,
 
 	return field(p, end, "Prefix", key, sizeof(key)) &&
 			       strncmp(key, prefix, n) == 0
-		       ? listing_add(l, key + n, NULL)
+		       ? add_name(l, key + n, NULL)
 		       : 0;
 }
 
-int listing_parse_s3(struct listing *l, const char *text, const char *prefix,
+int listing_parse_s3(struct dirlist *l, const char *text, const char *prefix,
 		     char **next)
 {
 	const char *const end = text + strlen(text);
@@ -323,7 +272,7 @@ int listing_parse_s3(struct listing *l, const char *text, const char *prefix,
 	return rc;
 }
 
-int listing_parse_manifest(struct listing *l, char *text, const char *dir)
+int listing_parse_manifest(struct dirlist *l, char *text, const char *dir)
 {
 	const size_t n = strlen(dir);
 	int rc = 0;
@@ -343,7 +292,7 @@ int listing_parse_manifest(struct listing *l, char *text, const char *dir)
 		len = strcspn(line, "/");
 		len += line[len] == '/';
 		line[len] = '\0';
-		rc = listing_add(l, line, NULL);
+		rc = add_name(l, line, NULL);
 	}
 	return rc;
 }

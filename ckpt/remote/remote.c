@@ -123,18 +123,6 @@ static int remote_stat(const char *path, bool plain, struct attrs *out,
 	return rc ? rc : set_attrs(path, &m, out, err);
 }
 
-static int add_names(const struct listing *names, struct dirlist *out)
-{
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < names->n; i++) {
-		const mode_t type = names->v[i].is_dir ? S_IFDIR : S_IFREG;
-
-		rc = dirlist_add(out, names->v[i].name, type, type);
-	}
-	return rc;
-}
-
 static int remote_list(const char *path, struct dirlist *out, struct errmsg *err)
 {
 	const int64_t end = http_deadline();
@@ -151,10 +139,14 @@ static int remote_list(const char *path, struct dirlist *out, struct errmsg *err
 	rc = rc ?: remote_list_get(s, path, end, &list, err);
 	if (rc)
 		return rc;
-	if (dirlist_add_dir(out, path, &a) || add_names(&list->names, out))
-		rc = errmsg_nomem(err, path);
+	rc = dirlist_add_dir(out, path, &a);
+	for (size_t i = 0; !rc && i < list->names.n; i++) {
+		const struct dirlist_entry *const e = &list->names.v[i];
+
+		rc = dirlist_add(out, e->name, e->type, e->type);
+	}
 	remote_list_put(list);
-	return rc;
+	return rc ? errmsg_nomem(err, path) : 0;
 }
 
 const struct store remote_store = { remote_stat, remote_open, remote_list };

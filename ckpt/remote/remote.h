@@ -23,7 +23,7 @@ struct remote_list {
 	char *path;
 	uint64_t made_ns;
 	atomic_uint users; /* the table of lists is one while it remembers the list */
-	struct listing names; /* immutable, but for attributes that are added */
+	struct dirlist names; /* immutable, but for attributes that are added */
 };
 
 /* The list of a directory, from memory or from the server: -ENOENT if there is no

@@ -33,7 +33,7 @@ void remote_list_put(struct remote_list *l)
 {
 	if (atomic_fetch_sub(&l->users, 1) > 1)
 		return;
-	listing_done(&l->names);
+	dirlist_done(&l->names);
 	free(l->path);
 	free(l);
 }
@@ -86,7 +86,7 @@ struct asking {
 	struct site *site;
 	const char *path;
 	int64_t end;
-	struct listing *out;
+	struct dirlist *out;
 };
 
 static int fail_list(const struct asking *a, int rc, const char *why,
@@ -146,7 +146,7 @@ static int ask_s3_pages(const struct asking *a, const char *prefix,
 
 		next = NULL;
 		rc = ask_s3_page(a, prefix, token, &next, err);
-		listing_finish(a->out);
+		dirlist_sort(a->out, 0);
 		idle = a->out->n > n ? 0 : idle + 1;
 		if (!rc && next &&
 		    (idle == IDLE_PAGES_MAX || (token && !strcmp(token, next))))
@@ -261,7 +261,7 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 		remote_list_put(l);
 		return rc;
 	}
-	listing_finish(&l->names);
+	dirlist_sort(&l->names, 0);
 	l->made_ns = clock_ns();
 	remember(l);
 	*out = l;
@@ -276,10 +276,10 @@ struct heads {
 
 /* Ask for the attributes of a file, unless they are known, and keep them if memory
  * allows. */
-static int find_meta(const struct heads *h, struct listing_entry *e,
+static int find_meta(const struct heads *h, struct dirlist_entry *e,
 		     struct http_meta *out, struct errmsg *err)
 {
-	const struct http_meta *const known = atomic_load(&e->meta);
+	const struct http_meta *const known = atomic_load(&e->more);
 	char *path;
 	int rc;
 
@@ -300,11 +300,11 @@ static int find_meta(const struct heads *h, struct listing_entry *e,
 static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct heads *const h = ctx;
-	struct listing_entry *const e = &h->list->names.v[i];
+	struct dirlist_entry *const e = &h->list->names.v[i];
 	struct http_meta unused;
 
 	(void)err;
-	if (!e->is_dir)
+	if (S_ISREG(e->type))
 		find_meta(h, e, &unused, NULL);
 	return 0;
 }
@@ -312,17 +312,17 @@ static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err)
 {
-	struct listing_entry *const e = listing_find(&l->names, name);
+	struct dirlist_entry *const e = dirlist_find(&l->names, name);
 	struct heads h = { .site = s, .list = l, .end = end };
 
 	if (!e)
 		return errmsg_set(err, -ENOENT, "%s/%s: cannot open: %s",
 				  l->path, name, strerror(ENOENT));
-	if (e->is_dir) {
+	if (S_ISDIR(e->type)) {
 		*out = (struct http_meta){ .is_dir = true };
 		return 0;
 	}
-	if (!atomic_load(&e->meta))
+	if (!atomic_load(&e->more))
 		parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h, NULL);
 	return find_meta(&h, e, out, err);
 }

@@ -8,17 +8,17 @@
 #include "tests/support/unit.h"
 
 /* The names in order, a directory's with a slash, each followed by a blank. */
-static void assert_names(struct listing *l, const char *want)
+static void assert_names(struct dirlist *l, const char *want)
 {
 	char got[512] = "";
 
-	listing_finish(l);
+	dirlist_sort(l, 0);
 	for (size_t i = 0; i < l->n; i++) {
 		strcat(got, l->v[i].name);
-		strcat(got, l->v[i].is_dir ? "/ " : " ");
+		strcat(got, S_ISDIR(l->v[i].type) ? "/ " : " ");
 	}
 	assert_string_equal(got, want);
-	listing_done(l);
+	dirlist_done(l);
 }
 
 static const struct {
@@ -49,7 +49,7 @@ static const struct {
 static void test_pages(void **state)
 {
 	for (size_t i = 0; i < COUNT(pages); i++) {
-		struct listing l = { 0 };
+		struct dirlist l = { 0 };
 		char *const text = strdup(pages[i].page);
 
 		assert_int_equal(listing_parse_html(&l, text, "/run"), 0);
@@ -73,21 +73,23 @@ static const char list[] =
 
 static void test_s3(void **state)
 {
-	struct listing l = { 0 };
+	const struct http_meta *meta;
+	struct dirlist l = { 0 };
 	char *next;
 
 	assert_int_equal(listing_parse_s3(&l, list, "run/", &next), 0);
 	assert_string_equal(next, "a&b");
 	free(next);
-	listing_finish(&l);
+	dirlist_sort(&l, 0);
 	assert_int_equal(l.n, 2);
 	assert_string_equal(l.v[0].name, "d\xc3\xa9<");
-	assert_true(l.v[0].is_dir);
-	assert_non_null(l.v[1].meta);
-	assert_int_equal(l.v[1].meta->size, 12);
-	assert_string_equal(l.v[1].meta->etag, "\"abc\"");
-	assert_int_equal(l.v[1].meta->mtime_s, 1795378441);
-	listing_done(&l);
+	assert_true(S_ISDIR(l.v[0].type));
+	meta = l.v[1].more;
+	assert_non_null(meta);
+	assert_int_equal(meta->size, 12);
+	assert_string_equal(meta->etag, "\"abc\"");
+	assert_int_equal(meta->mtime_s, 1795378441);
+	dirlist_done(&l);
 	assert_int_equal(listing_parse_s3(&l, "<html>", "", &next), -EBADMSG);
 	assert_int_equal(listing_parse_s3(&l,
 					  "<ListBucketResult><IsTruncated>true"
@@ -108,7 +110,7 @@ static const struct {
 static void test_manifest(void **state)
 {
 	for (size_t i = 0; i < COUNT(dirs); i++) {
-		struct listing l = { 0 };
+		struct dirlist l = { 0 };
 		char text[] =
 			"# comment\n\nlatest\r\n./a/x\na/b/y\n../out\n/abs";
 
@@ -123,7 +125,7 @@ static void test_memory(void **state)
 {
 	static const char link[] = "href=aaaa ";
 	const size_t n = 10000, len = n * strlen(link);
-	struct listing l = { 0 };
+	struct dirlist l = { 0 };
 	char *const page = malloc(len + 1);
 
 	assert_non_null(page);
@@ -132,7 +134,7 @@ static void test_memory(void **state)
 	assert_int_equal(listing_parse_html(&l, page, ""), 0);
 	assert_int_equal(l.n, n);
 	assert_true(l.cap * sizeof(*l.v) <= 6 * len);
-	listing_done(&l);
+	dirlist_done(&l);
 	free(page);
 }
 
