@@ -8,11 +8,8 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/scratch.h"
 
-/* Bytes of a piece: several pieces for each thread, because a thread may start
- * late; below the minimum one thread is faster than starting another. */
-#define PIECES_EACH 4
-#define PIECE_MIN (UINT64_C(2) << 20)
-#define PIECE_MAX (UINT64_C(16) << 20)
+/* Bytes of a piece: for fewer one thread is faster than starting another. */
+#define PIECE (UINT64_C(4) << 20)
 
 uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 {
@@ -23,7 +20,6 @@ struct summing {
 	crc32_read *read;
 	void *ctx;
 	struct crc_range *v; /* pieces, in the order of ranges */
-	size_t n;
 };
 
 static int sum_piece(void *ctx, size_t i, struct errmsg *err)
@@ -46,38 +42,6 @@ static int sum_piece(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-static uint64_t piece_len(const struct crc_range *v, size_t n, unsigned width)
-{
-	uint64_t total = 0, len;
-
-	for (size_t i = 0; i < n; i++)
-		total += v[i].len;
-	len = total / (width > 1 ? width * PIECES_EACH : 1);
-	len = (len / CRC32_CHUNK + 1) * CRC32_CHUNK;
-	return len < PIECE_MIN ? PIECE_MIN : len > PIECE_MAX ? PIECE_MAX : len;
-}
-
-static size_t count_pieces(uint64_t len, uint64_t piece)
-{
-	return (size_t)((len + piece - 1) / piece);
-}
-
-/* Split the ranges into pieces; the first of each continues its range's CRC. */
-static void crc32_cut(struct summing *s, const struct crc_range *v, size_t n,
-		      uint64_t piece)
-{
-	for (size_t i = 0; i < n; i++)
-		for (uint64_t at = 0; at < v[i].len; at += piece) {
-			const uint64_t left = v[i].len - at;
-
-			s->v[s->n++] = (struct crc_range){
-				.off = v[i].off + at,
-				.len = left < piece ? left : piece,
-				.crc = at ? 0 : v[i].crc,
-			};
-		}
-}
-
 uint32_t crc32_zeros(uint64_t len)
 {
 	static const uint8_t zero;
@@ -92,38 +56,49 @@ uint32_t crc32_zeros(uint64_t len)
 	return sum;
 }
 
+/* Split the ranges into pieces, or count them if `out` is NULL.  The first of each
+ * continues its range's CRC. */
+static size_t crc32_cut(const struct crc_range *v, size_t n,
+			struct crc_range *out)
+{
+	size_t pieces = 0;
+
+	for (size_t i = 0; i < n; i++)
+		for (uint64_t at = 0; at < v[i].len; at += PIECE, pieces++) {
+			const uint64_t left = v[i].len - at;
+
+			if (out)
+				out[pieces] = (struct crc_range){
+					.off = v[i].off + at,
+					.len = left < PIECE ? left : PIECE,
+					.crc = at ? 0 : v[i].crc,
+				};
+		}
+	return pieces;
+}
+
 static void combine(const struct crc_range *piece, struct crc_range *v, size_t n)
 {
-	for (size_t i = 0; i < n; i++) {
-		const uint64_t end = v[i].off + v[i].len;
-
-		for (uint64_t at = v[i].off; at < end; piece++) {
-			if (at == v[i].off)
-				v[i].crc = piece->crc;
-			else
-				v[i].crc = (uint32_t)crc32_combine(
-					v[i].crc, piece->crc,
-					(z_off_t)piece->len);
-			at += piece->len;
-		}
-	}
+	for (size_t i = 0; i < n; i++)
+		for (uint64_t at = 0; at < v[i].len; at += piece->len, piece++)
+			v[i].crc = at ? (uint32_t)crc32_combine(
+						v[i].crc, piece->crc,
+						(z_off_t)piece->len)
+				      : piece->crc;
 }
 
 int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
 		 crc32_read *read, void *ctx, struct errmsg *err)
 {
-	const uint64_t piece = piece_len(v, n, width);
-	struct summing s = { .read = read, .ctx = ctx };
-	size_t pieces = 0;
+	const size_t pieces = crc32_cut(v, n, NULL);
+	struct summing s = { .read = read, .ctx = ctx,
+			     .v = scratch_take(pieces * sizeof(*s.v)) };
 	int rc;
 
-	for (size_t i = 0; i < n; i++)
-		pieces += count_pieces(v[i].len, piece);
-	s.v = scratch_take(pieces * sizeof(*s.v));
 	if (!s.v)
 		return errmsg_nomem(err, NULL);
-	crc32_cut(&s, v, n, piece);
-	rc = parallel_for(s.n, width, sum_piece, &s, err);
+	crc32_cut(v, n, s.v);
+	rc = parallel_for(pieces, width, sum_piece, &s, err);
 	if (!rc)
 		combine(s.v, v, n);
 	scratch_give(s.v);

@@ -4,14 +4,13 @@
  *
  * A process in a container sees the memory of the whole machine in sysconf, but is
  * killed when its cgroup exceeds its limit.  /proc/self/cgroup says where the
- * process lies in each hierarchy, and mountinfo where that hierarchy is mounted
- * and which of its directories is the root of the mount (cgroups(7)).  A limit
- * holds for all cgroups below, so that the lowest one on the way to the root
- * counts.
+ * process lies in each hierarchy (cgroups(7)).  A limit holds for all cgroups below,
+ * so that the lowest one on the way to the root counts.  A container without a cgroup
+ * namespace has the whole path there, but its mount shows only the path's end: all
+ * ends are looked for.
  */
 #include "ckpt/sys/memory.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,22 +19,26 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A hierarchy that controls memory. */
-struct hierarchy {
-	const char *type; /* of its file system */
-	const char *file; /* has a cgroup's limit, or "max" */
+#include "ckpt/base/array.h"
+
+/* A hierarchy that may control memory, where systemd mounts it, and the file that has a
+ * cgroup's limit. */
+static const struct hierarchy {
+	bool v1;
+	const char *mount, *file;
+} hierarchies[] = {
+	{ true, "/sys/fs/cgroup/memory", "memory.limit_in_bytes" },
+	{ false, "/sys/fs/cgroup", "memory.max" },
+	{ false, "/sys/fs/cgroup/unified", "memory.max" },
 };
 
-static const struct hierarchy v1 = { "cgroup", "memory.limit_in_bytes" };
-static const struct hierarchy v2 = { "cgroup2", "memory.max" };
-
-/* Open DIR/FILE below `root`. */
-static FILE *memory_open(const char *root, const char *dir, const char *file)
+static FILE *memory_open(const char *root, const char *dir, const char *cgroup,
+			 int len, const char *file)
 {
 	FILE *f;
 	char *path;
 
-	if (asprintf(&path, "%s%s/%s", root, dir, file) < 0)
+	if (asprintf(&path, "%s%s%.*s/%s", root, dir, len, cgroup, file) < 0)
 		return NULL;
 	f = fopen(path, "re");
 	free(path);
@@ -44,9 +47,10 @@ static FILE *memory_open(const char *root, const char *dir, const char *file)
 
 /* "max" is no limit, and the largest number of pages, which v1 shows, is in effect
  * none. */
-static uint64_t limit_in(const char *root, const char *dir, const char *file)
+static uint64_t limit_of(const char *root, const struct hierarchy *h,
+			 const char *cgroup, int len)
 {
-	FILE *const f = memory_open(root, dir, file);
+	FILE *const f = memory_open(root, h->mount, cgroup, len, h->file);
 	uint64_t limit = UINT64_MAX;
 	char text[32];
 
@@ -58,121 +62,65 @@ static uint64_t limit_in(const char *root, const char *dir, const char *file)
 	return limit;
 }
 
-/* The lowest limit of the directory `below` a mount point, and of those between
- * the two. */
+/* The lowest limit of a cgroup and those above, by each end of its path. */
 static uint64_t limit_on_way(const char *root, const struct hierarchy *h,
-			     const char *mount, const char *below)
+			     const char *cgroup)
 {
 	uint64_t lowest = UINT64_MAX;
-	char dir[2 * PATH_MAX];
-	const size_t top = strlen(mount);
 
-	snprintf(dir, sizeof(dir), "%s%s", mount, below);
-	for (;;) {
-		const uint64_t limit = limit_in(root, dir, h->file);
-		char *const slash = strrchr(dir, '/');
+	for (const char *at = cgroup; at; at = strchr(at + 1, '/'))
+		for (int len = (int)strlen(at); len >= 0; len--) {
+			const uint64_t limit =
+				len && at[len] && at[len] != '/'
+					? UINT64_MAX
+					: limit_of(root, h, at, len);
 
-		lowest = limit < lowest ? limit : lowest;
-		if (strlen(dir) <= top || !slash)
-			return lowest;
-		*slash = '\0';
-	}
+			lowest = limit < lowest ? limit : lowest;
+		}
+	return lowest;
 }
 
-/* Is `word` in a list that commas separate? */
-static bool has_word(const char *list, const char *word)
+/* Is "memory" in a list that commas separate? */
+static bool has_memory(char *controllers)
 {
-	const size_t len = strlen(word);
-
-	for (; list; list = strchr(list, ',')) {
-		list += *list == ',';
-		if (strncmp(list, word, len) == 0 &&
-		    (list[len] == ',' || list[len] == '\0'))
+	for (const char *word; (word = strsep(&controllers, ","));)
+		if (strcmp(word, "memory") == 0)
 			return true;
-	}
 	return false;
 }
 
-/* Where a process lies in a hierarchy. */
-struct place {
-	const struct hierarchy *h;
-	const char *cgroup;
-};
-
-/* By a line of mountinfo (proc(5)), for a process in the `struct place`. */
-static uint64_t limit_by_mount(const char *root, char *line, const void *ctx)
+/* A line is "NUMBER:CONTROLLERS:PATH"; v2 has no controllers. */
+uint64_t memory_cgroup_limit(const char *root)
 {
-	const struct place *const place = ctx;
-	const struct hierarchy *const h = place->h;
-	const char *cgroup = place->cgroup;
-	char top[PATH_MAX], mount[PATH_MAX], type[32], options[1024];
-	const char *const tail = strstr(line, " - ");
-	size_t len;
-
-	_Static_assert(PATH_MAX == 4096, "the widths below");
-	if (!tail || sscanf(line, "%*s %*s %*s %4095s %4095s", top, mount) != 2 ||
-	    sscanf(tail, " - %31s %*s %1023s", type, options) != 2 ||
-	    strcmp(type, h->type) != 0 ||
-	    (h == &v1 && !has_word(options, "memory")))
-		return UINT64_MAX;
-	/* Where the mount shows another part of the hierarchy, as in a container
-	 * without a cgroup namespace, its top is the container's cgroup. */
-	len = strcmp(top, "/") == 0 ? 0 : strlen(top);
-	if (strncmp(cgroup, top, len) != 0 ||
-	    (cgroup[len] != '/' && cgroup[len] != '\0') || strstr(cgroup, "/.."))
-		return limit_on_way(root, h, mount, "");
-	cgroup += len;
-	return limit_on_way(root, h, mount,
-			    strcmp(cgroup, "/") == 0 ? "" : cgroup);
-}
-
-/* The lowest limit by the lines of a file of /proc/self. */
-static uint64_t limit_by_lines(const char *root, const char *name,
-			       uint64_t (*by_line)(const char *root, char *line,
-						   const void *ctx),
-			       const void *ctx)
-{
-	FILE *const f = memory_open(root, "/proc/self", name);
+	FILE *const f = memory_open(root, "/proc/self", "", 0, "cgroup");
 	uint64_t lowest = UINT64_MAX;
 	char *line = NULL;
 	size_t room = 0;
 
-	if (!f)
-		return UINT64_MAX;
-	while (getline(&line, &room, f) > 0) {
-		const uint64_t limit = by_line(root, line, ctx);
+	while (f && getline(&line, &room, f) > 0) {
+		char *cgroup = line, *controllers;
+		bool v1, v2;
 
-		lowest = limit < lowest ? limit : lowest;
+		strsep(&cgroup, ":");
+		controllers = strsep(&cgroup, ":");
+		if (!cgroup)
+			continue;
+		cgroup[strcspn(cgroup, "\n")] = '\0';
+		v2 = !*controllers;
+		v1 = has_memory(controllers);
+		for (size_t i = 0; i < COUNT(hierarchies); i++) {
+			const struct hierarchy *const h = &hierarchies[i];
+			const uint64_t limit =
+				(h->v1 ? v1 : v2) ? limit_on_way(root, h, cgroup)
+						  : UINT64_MAX;
+
+			lowest = limit < lowest ? limit : lowest;
+		}
 	}
 	free(line);
-	fclose(f);
+	if (f)
+		fclose(f);
 	return lowest;
-}
-
-/* By a line "NUMBER:CONTROLLERS:PATH" of /proc/self/cgroup; v2 has the number 0
- * and no controllers. */
-static uint64_t limit_by_cgroup(const char *root, char *line, const void *ctx)
-{
-	char *const controllers = strchr(line, ':');
-	char *const cgroup = controllers ? strchr(controllers + 1, ':') : NULL;
-	struct place place = { .h = &v1 };
-
-	(void)ctx;
-	if (!cgroup)
-		return UINT64_MAX;
-	*cgroup = '\0';
-	cgroup[1 + strcspn(cgroup + 1, "\n")] = '\0';
-	place.cgroup = cgroup + 1;
-	if (strcmp(line, "0:") == 0)
-		place.h = &v2;
-	else if (!has_word(controllers + 1, "memory"))
-		return UINT64_MAX;
-	return limit_by_lines(root, "mountinfo", limit_by_mount, &place);
-}
-
-uint64_t memory_cgroup_limit(const char *root)
-{
-	return limit_by_lines(root, "cgroup", limit_by_cgroup, NULL);
 }
 
 static uint64_t cgroups;

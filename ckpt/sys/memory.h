@@ -17,8 +17,8 @@ uint64_t memory_share(unsigned divisor, uint64_t most);
 
 /*
  * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there
- * is none.  /proc/self/cgroup, /proc/self/mountinfo and the hierarchies themselves
- * are looked for below `root`: "" for those of the system.
+ * is none.  /proc/self/cgroup and /sys/fs/cgroup are looked for below `root`: "" for
+ * those of the system.
  */
 uint64_t memory_cgroup_limit(const char *root);
 

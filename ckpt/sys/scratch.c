@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -15,26 +16,24 @@
 /* Nested uses in a read: a window, a cast, a gather, a checksum. */
 #define DEPTH_MAX 8
 
-struct buffer {
-	void *p;
-	size_t room;
-};
-
-struct scratch {
+static _Thread_local struct scratch {
+	bool kept;    /* scratch_end frees the buffers */
 	size_t depth; /* buffers in use */
-	struct buffer v[DEPTH_MAX];
-};
+	struct buffer {
+		void *p;
+		size_t room;
+	} v[DEPTH_MAX];
+} own;
 
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void scratch_end(void *arg)
 {
-	struct scratch *const s = arg;
+	const struct scratch *const s = arg;
 
 	for (size_t i = 0; i < DEPTH_MAX; i++)
 		free(s->v[i].p);
-	free(s);
 }
 
 static void make_key(void)
@@ -42,31 +41,15 @@ static void make_key(void)
 	pthread_key_create(&key, scratch_end);
 }
 
-static struct scratch *own(void)
-{
-	struct scratch *s;
-
-	pthread_once(&once, make_key);
-	s = pthread_getspecific(key);
-	if (!s) {
-		s = calloc(1, sizeof(*s));
-		if (s && pthread_setspecific(key, s)) {
-			free(s);
-			s = NULL;
-		}
-	}
-	return s;
-}
-
 void *scratch_take(size_t len)
 {
-	struct scratch *const s = own();
-	struct buffer *b;
+	struct buffer *const b = &own.v[own.depth];
 
-	if (!s)
+	assert(own.depth < DEPTH_MAX);
+	pthread_once(&once, make_key);
+	own.kept = own.kept || pthread_setspecific(key, &own) == 0;
+	if (!own.kept)
 		return NULL;
-	assert(s->depth < DEPTH_MAX);
-	b = &s->v[s->depth];
 	if (!b->p || b->room < len) {
 		free(b->p);
 		b->room = len;
@@ -74,7 +57,7 @@ void *scratch_take(size_t len)
 		if (!b->p)
 			return NULL;
 	}
-	s->depth++;
+	own.depth++;
 	ASAN_POISON_MEMORY_REGION(b->p, b->room);
 	ASAN_UNPOISON_MEMORY_REGION(b->p, len);
 	return b->p;
@@ -82,12 +65,9 @@ void *scratch_take(size_t len)
 
 void scratch_give(void *p)
 {
-	struct scratch *const s = p ? own() : NULL;
-	struct buffer *b;
-
-	if (!s)
+	if (!p)
 		return;
-	assert(s->depth && s->v[s->depth - 1].p == p);
-	b = &s->v[--s->depth];
-	ASAN_UNPOISON_MEMORY_REGION(b->p, b->room);
+	assert(own.depth && own.v[own.depth - 1].p == p);
+	own.depth--;
+	ASAN_UNPOISON_MEMORY_REGION(p, own.v[own.depth].room);
 }
