@@ -3,6 +3,8 @@
 #include "ckpt/base/bytebuf.h"
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +37,21 @@ void bytebuf_add(struct bytebuf *b, const void *p, size_t len)
 void bytebuf_add_str(struct bytebuf *b, const char *s)
 {
 	bytebuf_add(b, s, strlen(s));
+}
+
+void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
+{
+	char *text;
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (vasprintf(&text, fmt, ap) < 0) {
+		b->failed = true;
+	} else {
+		bytebuf_add_str(b, text);
+		free(text);
+	}
+	va_end(ap);
 }
 
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len)

@@ -23,6 +23,8 @@ void bytebuf_reserve(struct bytebuf *b, size_t len);
 
 void bytebuf_add(struct bytebuf *b, const void *p, size_t len);
 void bytebuf_add_str(struct bytebuf *b, const char *s); /* without its NUL */
+void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len);
 void bytebuf_add_u8(struct bytebuf *b, uint8_t v);
 void bytebuf_add_le16(struct bytebuf *b, uint16_t v);

@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,10 +182,7 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 
 static void add_unit(struct bytebuf *out, uint32_t unit)
 {
-	char text[sizeof("\\uffff")];
-
-	snprintf(text, sizeof(text), "\\u%04x", unit & 0xffff);
-	bytebuf_add_str(out, text);
+	bytebuf_add_format(out, "\\u%04x", unit & 0xffff);
 }
 
 void json_write(struct bytebuf *out, const cJSON *value, bool pretty)

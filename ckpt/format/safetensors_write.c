@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,21 +59,17 @@ static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 		       struct bytebuf *out)
 {
 	const uint64_t end = *at + t->numel * dtype_size(t->dtype);
-	char text[64];
 
 	bytebuf_add_u8(out, ',');
 	json_write_string(out, t->name, false);
-	bytebuf_add_str(out, ":{\"dtype\":\"");
-	bytebuf_add_str(out, safetensors_dtype_name(t->dtype));
-	bytebuf_add_str(out, "\",\"shape\":[");
-	for (unsigned i = 0; i < t->ndim; i++) {
-		snprintf(text, sizeof(text), i ? ",%" PRIu64 : "%" PRIu64,
-			 t->shape[i]);
-		bytebuf_add_str(out, text);
-	}
-	snprintf(text, sizeof(text),
-		 "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, end);
-	bytebuf_add_str(out, text);
+	bytebuf_add_format(out, ":{\"dtype\":\"%s\",\"shape\":[",
+			   safetensors_dtype_name(t->dtype));
+	for (unsigned i = 0; i < t->ndim; i++)
+		bytebuf_add_format(out, "%s%" PRIu64, i ? "," : "",
+				   t->shape[i]);
+	bytebuf_add_format(out,
+			   "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+			   *at, end);
 	*at = end;
 }
 

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <syslog.h>
 #include <time.h>
 
 #include "ckpt/base/utf8.h"
@@ -63,11 +62,10 @@ static bool log_append(const char *line, const char *again)
 
 static void log_print(int priority, const char *line, uint64_t repeated)
 {
-	char again[REPEATS_TEXT_MAX] = "";
+	char again[REPEATS_TEXT_MAX];
 	bool appended;
 
-	if (repeated)
-		repeats_text(repeated, again);
+	repeats_text(repeated, again);
 	appended = log_append(line, again);
 	if (!to_syslog)
 		fprintf(stderr, "ucfs: %s%s\n", line, again);
@@ -75,11 +73,14 @@ static void log_print(int priority, const char *line, uint64_t repeated)
 		syslog(priority, "%s%s", line, again);
 }
 
-static void write_line(int priority, const char *fmt, va_list ap)
+void log_line(int priority, const char *fmt, ...)
 {
 	char text[LINE_MAX_LEN], line[LINE_MAX_LEN];
+	va_list ap;
 
+	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
 	site_hide_secrets(text);
 	utf8_clean(line, sizeof(line), text);
 	if (priority > LOG_WARNING) {
@@ -104,31 +105,4 @@ void log_end(void)
 	repeats_flush(&repeats);
 	repeats_done(&repeats);
 	pthread_mutex_unlock(&lock);
-}
-
-void log_warning(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	write_line(LOG_WARNING, fmt, ap);
-	va_end(ap);
-}
-
-void log_note(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	write_line(LOG_NOTICE, fmt, ap);
-	va_end(ap);
-}
-
-void log_error(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	write_line(LOG_ERR, fmt, ap);
-	va_end(ap);
 }

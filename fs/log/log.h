@@ -2,6 +2,8 @@
 #ifndef UCFS_LOG_H
 #define UCFS_LOG_H
 
+#include <syslog.h>
+
 struct bytebuf;
 
 /*
@@ -25,14 +27,17 @@ void log_recent(struct bytebuf *out);
 /* Print how often lines were repeated that have not been printed since. */
 void log_end(void);
 
-/* Something that does not prevent serving: a tag left out, a corrected defect
- * of the checkpoint. */
-void log_warning(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-/* Output that the user requested. */
-void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_line(int priority, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* A request that failed. */
-void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+#define log_error(...) log_line(LOG_ERR, __VA_ARGS__)
+
+/* Something that does not prevent serving: a tag left out, a corrected defect
+ * of the checkpoint. */
+#define log_warning(...) log_line(LOG_WARNING, __VA_ARGS__)
+
+/* Output that the user requested. */
+#define log_note(...) log_line(LOG_NOTICE, __VA_ARGS__)
 
 #endif

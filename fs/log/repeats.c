@@ -145,6 +145,9 @@ void repeats_text(uint64_t n, char text[REPEATS_TEXT_MAX])
 	char digits[24], *to = text;
 	const int len = snprintf(digits, sizeof(digits), "%" PRIu64, n);
 
+	*to = '\0';
+	if (!n)
+		return;
 	to += sprintf(to, " (repeated ");
 	for (int i = 0; i < len; i++) {
 		if (i > 0 && (len - i) % 3 == 0)
@@ -152,11 +155,6 @@ void repeats_text(uint64_t n, char text[REPEATS_TEXT_MAX])
 		*to++ = digits[i];
 	}
 	strcpy(to, n == 1 ? " time)" : " times)");
-}
-
-static void list_text(struct bytebuf *out, const char *text)
-{
-	bytebuf_add(out, text, strlen(text));
 }
 
 void repeats_list(const struct repeats *r, struct bytebuf *out)
@@ -167,21 +165,14 @@ void repeats_list(const struct repeats *r, struct bytebuf *out)
 	for (size_t i = 0; i < r->n; i++) {
 		const struct repeats_line *const l = &r->v[i];
 
-		strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ ",
+		strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ",
 			 gmtime_r(&l->first, &tm));
-		list_text(out, stamp);
-		list_text(out, l->text);
-		if (l->n > 1) {
-			repeats_text(l->n - 1, again);
-			list_text(out, again);
-		}
-		list_text(out, "\n");
+		repeats_text(l->n - 1, again);
+		bytebuf_add_format(out, "%s %s%s\n", stamp, l->text, again);
 	}
 	if (r->left_out) {
 		repeats_text(r->left_out, again);
-		list_text(out, LEFT_OUT);
-		list_text(out, again);
-		list_text(out, "\n");
+		bytebuf_add_format(out, LEFT_OUT "%s\n", again);
 	}
 }
 

@@ -48,7 +48,7 @@ void repeats_flush(struct repeats *r);
 /* Append the lines to `out`, each with its time and the number of repetitions. */
 void repeats_list(const struct repeats *r, struct bytebuf *out);
 
-/* " (repeated 1,234 times)". */
+/* Set `text` to " (repeated 1,234 times)", or to nothing for 0. */
 #define REPEATS_TEXT_MAX 64
 void repeats_text(uint64_t n, char text[REPEATS_TEXT_MAX]);
 

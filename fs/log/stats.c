@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/sys/clock.h"
@@ -48,35 +47,25 @@ static uint64_t value_of(const _Atomic uint64_t *v)
 /* Append the non-empty buckets: the upper bound in microseconds, and the count. */
 static void add_times(const _Atomic uint64_t *buckets, struct bytebuf *out)
 {
-	char text[64];
-
 	for (unsigned i = 0; i < STATS_BUCKETS; i++) {
 		const uint64_t n = value_of(&buckets[i]);
 
-		if (n == 0)
-			continue;
-		if (i == STATS_BUCKETS - 1)
-			snprintf(text, sizeof(text), " <inf:%" PRIu64, n);
-		else
-			snprintf(text, sizeof(text), " <%lu:%" PRIu64, 1ul << i,
-				 n);
-		bytebuf_add_str(out, text);
+		if (n && i == STATS_BUCKETS - 1)
+			bytebuf_add_format(out, " <inf:%" PRIu64, n);
+		else if (n)
+			bytebuf_add_format(out, " <%lu:%" PRIu64, 1ul << i, n);
 	}
 }
 
 int stats_text(const struct stats *s, struct bytebuf *out)
 {
-	char line[64];
-
-	for (unsigned i = 0; i < STATS_COUNTS; i++) {
-		snprintf(line, sizeof(line), "%s %" PRIu64 "\n", count_names[i],
-			 value_of(&s->count[i]));
-		bytebuf_add_str(out, line);
-	}
+	for (unsigned i = 0; i < STATS_COUNTS; i++)
+		bytebuf_add_format(out, "%s %" PRIu64 "\n", count_names[i],
+				   value_of(&s->count[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
 		bytebuf_add_str(out, time_names[i]);
 		add_times(s->time[i], out);
-		bytebuf_add_str(out, "\n");
+		bytebuf_add_u8(out, '\n');
 	}
 	return out->failed ? -ENOMEM : 0;
 }

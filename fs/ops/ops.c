@@ -6,6 +6,8 @@
  *
  * There is no getxattr: if it were implemented, even without any attributes,
  * every listing would send one request per file.
+ * Nor is there statfs: libfuse shows a file system without blocks, so that it does not
+ * look full.  Nor forget: lookups are not counted, since inode numbers are always valid.
  */
 #include "fs/ops/ops.h"
 
@@ -13,7 +15,6 @@
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
@@ -88,22 +89,6 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 }
 
-/* Lookups are not counted: inode numbers are always valid. */
-static void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
-{
-	(void)ino;
-	(void)nlookup;
-	fuse_reply_none(req);
-}
-
-static void op_forget_multi(fuse_req_t req, size_t count,
-			    struct fuse_forget_data *forgets)
-{
-	(void)count;
-	(void)forgets;
-	fuse_reply_none(req);
-}
-
 static void op_getattr(fuse_req_t req, fuse_ino_t ino,
 		       struct fuse_file_info *fi)
 {
@@ -129,18 +114,6 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	}
 	target[n] = '\0';
 	fuse_reply_readlink(req, target);
-}
-
-/* No blocks at all: a mount without free blocks looks full to `df` and to what
- * watches it. */
-static void op_statfs(fuse_req_t req, fuse_ino_t ino)
-{
-	const struct statvfs st = { .f_bsize = 4096, .f_frsize = 4096,
-				    .f_namemax = NAME_MAX,
-				    .f_flag = ST_RDONLY };
-
-	(void)ino;
-	fuse_reply_statfs(req, &st);
 }
 
 /* --- directories ------------------------------------------------------------ */
@@ -297,11 +270,8 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size,
 const struct fuse_lowlevel_ops ops = {
 	.init = op_init,
 	.lookup = op_lookup,
-	.forget = op_forget,
-	.forget_multi = op_forget_multi,
 	.getattr = op_getattr,
 	.readlink = op_readlink,
-	.statfs = op_statfs,
 	.opendir = op_opendir,
 	.readdir = op_readdir,
 	.readdirplus = op_readdirplus,

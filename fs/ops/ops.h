@@ -6,12 +6,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "fs/ops/passed.h"
 #include "fs/ops/passthrough.h"
 
 struct fuse_lowlevel_ops;
-struct handle;
 struct fuse_session;
 struct stats;
 struct tree;
@@ -36,7 +36,7 @@ struct server {
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects `open` */
-	struct handle *open;  /* list of all open files */
+	LIST_HEAD(, handle) open; /* all open files */
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 

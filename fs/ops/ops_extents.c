@@ -21,20 +21,16 @@ static uint32_t shard_kind(struct shardcache *c, uint32_t shard)
 
 static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 {
-	switch (e->kind) {
-	case EXTENT_SHARD:
-		return shard_kind(vfile_shards(f), e->shard);
-	case EXTENT_CAST:
-		return UCFS_EXTENT_CAST;
-	case EXTENT_ZERO:
-		return UCFS_EXTENT_ZERO;
-	case EXTENT_GATHER:
-	case EXTENT_GATHER_CAST:
-		return UCFS_EXTENT_GATHER;
-	case EXTENT_LITERAL:
-		break;
-	}
-	return UCFS_EXTENT_LITERAL;
+	static const uint32_t kinds[] = {
+		[EXTENT_LITERAL] = UCFS_EXTENT_LITERAL,
+		[EXTENT_CAST] = UCFS_EXTENT_CAST,
+		[EXTENT_ZERO] = UCFS_EXTENT_ZERO,
+		[EXTENT_GATHER] = UCFS_EXTENT_GATHER,
+		[EXTENT_GATHER_CAST] = UCFS_EXTENT_GATHER,
+	};
+
+	return e->kind == EXTENT_SHARD ? shard_kind(vfile_shards(f), e->shard)
+				       : kinds[e->kind];
 }
 
 static int get_extents(const struct tree_file *f, struct ucfs_extents *x)

@@ -25,40 +25,19 @@
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
 
-static void list_handle(struct handle *h)
-{
-	struct server *const s = h->server;
-
-	pthread_mutex_lock(&s->lock);
-	h->next = s->open;
-	h->link = &s->open;
-	if (h->next)
-		h->next->link = &h->next;
-	s->open = h;
-	pthread_mutex_unlock(&s->lock);
-}
-
-static void unlist_handle(struct handle *h)
-{
-	struct server *const s = h->server;
-
-	pthread_mutex_lock(&s->lock);
-	*h->link = h->next;
-	if (h->next)
-		h->next->link = h->link;
-	pthread_mutex_unlock(&s->lock);
-}
-
 static void handle_put(struct handle *h)
 {
+	struct server *const s = h->server;
 	const unsigned refs = atomic_fetch_sub(&h->refs, 1);
 
 	assert(refs > 0);
 	if (refs != 1)
 		return;
-	unlist_handle(h);
-	passed_close(&h->server->passed, h->passed);
-	stats_add(h->server->stats, STATS_OPEN_FILES, -1);
+	pthread_mutex_lock(&s->lock);
+	LIST_REMOVE(h, at);
+	pthread_mutex_unlock(&s->lock);
+	passed_close(&s->passed, h->passed);
+	stats_add(s->stats, STATS_OPEN_FILES, -1);
 	tree_file_close(&h->f);
 	free(h);
 }
@@ -184,7 +163,7 @@ static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct stats *const stats = ops_server(req)->stats;
+	struct server *const s = ops_server(req);
 	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
 	struct handle *h;
@@ -198,15 +177,17 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	rc = h ? open_file(req, ino, h, &err) : -ENOMEM;
 	if (rc) {
 		free(h);
-		stats_add(stats, STATS_OPENS_FAILED, 1);
+		stats_add(s->stats, STATS_OPENS_FAILED, 1);
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
-	h->server = ops_server(req);
+	h->server = s;
 	atomic_init(&h->refs, 1);
-	list_handle(h);
-	stats_add(stats, STATS_OPEN_FILES, 1);
-	stats_since(stats, STATS_TIME_OPEN, clock);
+	pthread_mutex_lock(&s->lock);
+	LIST_INSERT_HEAD(&s->open, h, at);
+	pthread_mutex_unlock(&s->lock);
+	stats_add(s->stats, STATS_OPEN_FILES, 1);
+	stats_since(s->stats, STATS_TIME_OPEN, clock);
 	reply_open(req, ino, h, fi->flags & O_NONBLOCK);
 }
 
@@ -219,23 +200,15 @@ void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 void ops_close_all(struct server *s)
 {
-	struct handle *next;
+	struct handle *h;
 
 	background_stop(s);
-	for (struct handle *h = s->open; h; h = next) {
-		next = h->next;
+	while ((h = LIST_FIRST(&s->open))) {
+		LIST_REMOVE(h, at);
 		passed_close(&s->passed, h->passed);
 		tree_file_close(&h->f);
 		free(h);
 	}
-	s->open = NULL;
-}
-
-static void count_read(struct stats *s, uint64_t bytes, uint64_t clock)
-{
-	stats_since(s, STATS_TIME_READ, clock);
-	stats_add(s, STATS_READS, 1);
-	stats_add(s, STATS_READ_BYTES, (int64_t)bytes);
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so
@@ -261,33 +234,33 @@ static void read_ahead(struct handle *h, size_t size, uint64_t off)
 	vfile_read_ahead(h->f.v, &h->ahead, off, size, window);
 }
 
+/* How a read ended: the bytes sent, READ_FAILED, or READ_GONE: the reader was
+ * interrupted. */
+#define READ_FAILED -1
+#define READ_GONE -2
+
 /* Read into the reply's place in the ring.  Otherwise libfuse would copy there
  * from mapped shards, in user code, which may raise SIGBUS. */
-static void read_to_ring(fuse_req_t req, struct handle *h, void *to,
-			 size_t size, uint64_t off)
+static int64_t read_to_ring(fuse_req_t req, struct handle *h, void *to,
+			    size_t size, uint64_t off)
 {
-	struct stats *const stats = h->server->stats;
-	const uint64_t clock = clock_ns();
 	struct errmsg err = { "" };
 	int64_t n;
 
 	read_ahead(h, size, off);
 	n = vfile_read(h->f.v, to, size, off, &err);
 	if (n < 0) {
-		stats_add(stats, STATS_READS_FAILED, 1);
 		ops_reply_failure(req, (int)n, &err);
-		return;
+		return READ_FAILED;
 	}
 	vfile_crc_advance(h->f.v, to, (size_t)n, off);
 	fuse_reply_buf(req, to, (size_t)n);
-	count_read(stats, (uint64_t)n, clock);
+	return n;
 }
 
-static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
-		       uint64_t off)
+static int64_t read_vfile(fuse_req_t req, struct handle *h, size_t size,
+			  uint64_t off)
 {
-	struct stats *const stats = h->server->stats;
-	const uint64_t clock = clock_ns();
 	struct vfile *const v = h->f.v;
 	struct errmsg err = { "" };
 	struct vfile_window w;
@@ -296,9 +269,8 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	read_ahead(h, size, off);
 	rc = vfile_map(v, size, off, &w, &err);
 	if (rc) {
-		stats_add(stats, STATS_READS_FAILED, 1);
 		ops_reply_failure(req, rc, &err);
-		return;
+		return READ_FAILED;
 	}
 	rc = fuse_reply_iov(req, w.iov, w.n);
 	if (!rc && vfile_check_window(v, &w, &err)) {
@@ -309,55 +281,66 @@ static void read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	vfile_crc_advance_window(v, &w, off);
 	vfile_unmap(v, &w);
 	if (!rc) {
-		count_read(stats, w.len, clock);
 		vfile_crc_catch_up(v);
-	} else if (vfile_map(v, size, off, &w, &err)) {
-		/* A shard was truncated while mapped: the kernel could not copy
-		 * and has failed the read with EIO.  Log the reason. */
-		stats_add(stats, STATS_READS_FAILED, 1);
-		log_error("%s", err.text);
-	} else {
-		vfile_unmap(v, &w); /* the reader was interrupted */
+		return (int64_t)w.len;
 	}
+	if (vfile_map(v, size, off, &w, &err) == 0) {
+		vfile_unmap(v, &w);
+		return READ_GONE;
+	}
+	/* A shard was truncated while mapped: the kernel could not copy
+	 * and has failed the read with EIO.  Log the reason. */
+	log_error("%s", err.text);
+	return READ_FAILED;
 }
 
-static void read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
+static int64_t read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
 {
-	struct stats *const stats = h->server->stats;
-	const uint64_t clock = clock_ns();
 	char *const buf = scratch_take(size);
-	ssize_t n = -1;
+	const ssize_t n = buf ? pread(h->f.fd, buf, size, off) : -1;
 
-	if (buf)
-		n = pread(h->f.fd, buf, size, off);
-	if (n < 0) {
-		stats_add(stats, STATS_READS_FAILED, 1);
+	if (n < 0)
 		fuse_reply_err(req, buf ? errno : ENOMEM);
-	} else {
+	else
 		fuse_reply_buf(req, buf, (size_t)n);
-		count_read(stats, (uint64_t)n, clock);
-	}
 	scratch_give(buf);
+	return n < 0 ? READ_FAILED : n;
+}
+
+static int64_t read_handle(fuse_req_t req, struct handle *h, size_t size, off_t off)
+{
+	size_t room = 0;
+	void *const ring = fuse_caps_ring_memory(req, &room);
+
+	if (!h->f.v)
+		return read_lower(req, h, size, off);
+	if (!ring)
+		return read_vfile(req, h, size, (uint64_t)off);
+	return read_to_ring(req, h, ring, size < room ? size : room,
+			    (uint64_t)off);
 }
 
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	      struct fuse_file_info *fi)
 {
 	struct handle *const h = ops_handle(req, fi);
-	size_t room = 0;
-	void *ring;
+	struct stats *const stats = h->server->stats;
+	const uint64_t clock = clock_ns();
+	int64_t n;
 
 	(void)ino;
-	atomic_fetch_add(&h->refs, 1);
-	ring = fuse_caps_ring_memory(req, &room);
-	if (atomic_load(&h->torn))
+	if (atomic_load(&h->torn)) {
 		fuse_reply_err(req, EIO);
-	else if (h->f.v && ring)
-		read_to_ring(req, h, ring, size < room ? size : room,
-			     (uint64_t)off);
-	else if (h->f.v)
-		read_vfile(req, h, size, (uint64_t)off);
-	else
-		read_lower(req, h, size, off);
+		return;
+	}
+	atomic_fetch_add(&h->refs, 1);
+	n = read_handle(req, h, size, off);
+	if (n >= 0) {
+		stats_since(stats, STATS_TIME_READ, clock);
+		stats_add(stats, STATS_READS, 1);
+		stats_add(stats, STATS_READ_BYTES, n);
+	} else if (n == READ_FAILED) {
+		stats_add(stats, STATS_READS_FAILED, 1);
+	}
 	handle_put(h);
 }

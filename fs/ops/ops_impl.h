@@ -28,7 +28,7 @@ static inline struct server *ops_server(fuse_req_t req)
  */
 struct handle {
 	struct server *server;
-	struct handle *next, **link; /* in server.open */
+	LIST_ENTRY(handle) at; /* in server.open */
 	struct tree_file f;
 	struct passed *passed; /* NULL: always streamed */
 	atomic_uint refs;
