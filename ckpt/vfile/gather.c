@@ -26,6 +26,9 @@
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)
 
+/* Runs of a source that lie no farther apart may be read at once. */
+#define GAP_MAX (4u << 10)
+
 /* The longest read of several runs. */
 #define BOUNCE_MAX (256u << 10)
 
@@ -104,11 +107,6 @@ void gathers_done(struct gathers *s)
 
 /* --- runs -------------------------------------------------------------------- */
 
-bool gather_is_mean(const struct gather *x)
-{
-	return x->g->mean;
-}
-
 bool gather_is_plain(const struct gather *x)
 {
 	return !x->g->mean && !x->divisors;
@@ -157,7 +155,7 @@ struct weaving {
 	const struct gather *x;
 	gather_read_fn read;
 	void *ctx;
-	uint8_t *buf; /* of the wanted range */
+	uint8_t *buf; /* of the wanted range; NULL: nothing is copied */
 	struct errmsg *err;
 
 	uint8_t *bounce;
@@ -210,7 +208,7 @@ static size_t find_close(const struct gather_run *v, size_t n, uint64_t *end)
 	for (; k < n && v[k].source == v->source; k++) {
 		const uint64_t to = v[k].from + v[k].n;
 
-		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GATHER_GAP_MAX ||
+		if (v[k].n >= RUN_DIRECT_MIN || v[k].from > *end + GAP_MAX ||
 		    to - v->from > BOUNCE_MAX)
 			break;
 		if (to > *end)
@@ -227,12 +225,14 @@ static int read_runs(struct weaving *w)
 	for (size_t i = 0, k; !rc && i < w->n; i += k) {
 		const struct gather_run *const v = &w->sorted[i];
 		const struct extent_map *const m = &w->x->sources[v->source];
+		bool direct;
 		uint64_t end;
 
 		k = find_close(v, w->n - i, &end);
-		rc = w->read(w->ctx, m, k == 1 ? w->buf + v->at : w->bounce,
+		direct = k == 1 && w->buf;
+		rc = w->read(w->ctx, m, direct ? w->buf + v->at : w->bounce,
 			     (size_t)(end - v->from), v->from, w->err);
-		for (size_t j = 0; !rc && k > 1 && j < k; j++)
+		for (size_t j = 0; !rc && !direct && w->buf && j < k; j++)
 			memcpy(w->buf + v[j].at,
 			       w->bounce + (v[j].from - v->from), v[j].n);
 	}
@@ -367,5 +367,18 @@ int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 			rc = compute(&w, n, off + at);
 		}
 	}
+	return rc;
+}
+
+int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx,
+		     size_t len, uint64_t off)
+{
+	struct weaving w = { .x = x, .read = read, .ctx = ctx };
+	int rc = 0;
+
+	if (!x->g->mean)
+		return weave(&w, len, off);
+	for (size_t t = 0; !rc && t < x->nsources; t++)
+		rc = read(ctx, &x->sources[t], NULL, len, off, NULL);
 	return rc;
 }

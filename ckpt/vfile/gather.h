@@ -68,12 +68,6 @@ typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off);
 
-/* Runs of a source that lie no farther apart may be read at once. */
-#define GATHER_GAP_MAX (4u << 10)
-
-/* Is it the mean of the slices? */
-bool gather_is_mean(const struct gather *x);
-
 /* Is every byte a copy of a source's, with no arithmetic? */
 bool gather_is_plain(const struct gather *x);
 
@@ -84,5 +78,10 @@ uint64_t gather_run_len(const struct gather *x);
  * memory. */
 int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 		void *buf, size_t len, uint64_t off, struct errmsg *err);
+
+/* Call `read` for what gather_read would read, without memory for it: `buf` must not be
+ * used. */
+int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx,
+		     size_t len, uint64_t off);
 
 #endif

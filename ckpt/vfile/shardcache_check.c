@@ -244,9 +244,8 @@ int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	return rc;
 }
 
-/* The path leads to a file of the planned size and mtime, but another ctime. */
-static int check_touched(struct shardcache *c, uint32_t shard,
-			 struct errmsg *err)
+/* Open and check a shard. */
+static int check_file(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
 	struct shard_map m;
 	const int rc = shardcache_get(c, shard, &m, err);
@@ -271,9 +270,10 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	rc = compare(e, &id, err);
 	if (rc)
 		return rc;
+	/* Another ctime, but the planned size and mtime: its content decides. */
 	return id.ctime_ns == (known == CTIME_UNKNOWN ? e->id.ctime_ns : known)
 		       ? 0
-		       : check_touched(c, shard, err);
+		       : check_file(c, shard, err);
 }
 
 static int check_path_now(struct shardcache *c, uint32_t shard,
@@ -370,15 +370,11 @@ struct opening {
 	const uint32_t *shards;
 };
 
-static int check_file(void *ctx, size_t i, struct errmsg *err)
+static int check_ith(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct opening *const x = ctx;
-	struct shard_map m;
-	const int rc = shardcache_get(x->c, x->shards[i], &m, err);
 
-	if (!rc)
-		shardcache_put(x->c, x->shards[i]);
-	return rc;
+	return check_file(x->c, x->shards[i], err);
 }
 
 int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
@@ -387,6 +383,6 @@ int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
 	struct opening x = { c, shards };
 
 	return shardcache_is_far(c)
-		       ? parallel_far(n, 1, check_file, &x, err)
-		       : parallel_for(n, 1, check_file, &x, err);
+		       ? parallel_far(n, 1, check_ith, &x, err)
+		       : parallel_for(n, 1, check_ith, &x, err);
 }

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Which bytes of shards a range of a virtual file will be read from.
- *
- * Runs of a gather that a reader takes at once (gather.h) are wanted at once: the
- * gaps between them are read, too.
- */
+/* Wants the bytes of shards from which a range of a virtual file will be read. */
 #include "ckpt/vfile/vfile.h"
 
+#include <errno.h>
+
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
@@ -27,85 +23,26 @@
 struct wanting {
 	struct vfile *f;
 	enum cache_when when;
-	const struct gather *gather;
-	/* Of each source of the gather, the run that is not wanted yet. */
-	struct wanted_run {
-		uint64_t from, to;
-	} * runs;
 };
 
-/* False if there is no memory for it. */
-static bool want_map(const struct wanting *w, const struct extent_map *m,
-		     uint64_t off, uint64_t len)
+/* As gather_read_fn, for bytes that will be read.  -ENOMEM if there is no memory for
+ * them. */
+static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
 {
-	struct extent_walk at = extent_walk(m, off, (size_t)len);
+	const struct wanting *const w = ctx;
+	struct extent_walk at = extent_walk(m, off, len);
 
+	(void)buf, (void)err;
 	while (extent_next(&at))
 		if (shardcache_want(w->f->shards, at.e->shard, at.from, at.len,
 				    w->when) < at.len)
-			return false;
-	return true;
+			return -ENOMEM;
+	return 0;
 }
 
-/* For gather_walk. */
-static int want_run(void *ctx, const struct gather_run *run)
-{
-	const struct wanting *const w = ctx;
-	struct wanted_run *const r = &w->runs[run->source];
-	const uint64_t to = run->from + run->n;
-	bool ok = true;
-
-	if (r->to &&
-	    (run->from < r->from || run->from > r->to + GATHER_GAP_MAX)) {
-		ok = want_map(w, &w->gather->sources[run->source], r->from,
-			      r->to - r->from);
-		r->to = 0;
-	}
-	if (!r->to)
-		r->from = run->from;
-	if (to > r->to)
-		r->to = to;
-	return ok ? 0 : -1;
-}
-
-static bool want_runs(struct wanting *w, uint64_t off, size_t len)
-{
-	const struct gather *const x = w->gather;
-	bool ok = gather_walk(x, want_run, w, len, off) == 0;
-
-	for (size_t t = 0; ok && t < x->nsources; t++)
-		if (w->runs[t].to)
-			ok = want_map(w, &x->sources[t], w->runs[t].from,
-				      w->runs[t].to - w->runs[t].from);
-	return ok;
-}
-
-static bool want_mean(struct wanting *w, uint64_t off, size_t len)
-{
-	bool ok = true;
-
-	for (size_t t = 0; ok && t < w->gather->nsources; t++)
-		ok = want_map(w, &w->gather->sources[t], off, len);
-	return ok;
-}
-
-static bool want_gather_chunk(struct wanting *w, uint64_t off, size_t len)
-{
-	bool ok = false;
-
-	if (gather_is_mean(w->gather))
-		return want_mean(w, off, len);
-	w->runs = scratch_take(w->gather->nsources * sizeof(*w->runs));
-	if (w->runs) {
-		for (size_t t = 0; t < w->gather->nsources; t++)
-			w->runs[t] = (struct wanted_run){ 0 };
-		ok = want_runs(w, off, len);
-	}
-	scratch_give(w->runs);
-	return ok;
-}
-
-static uint64_t want_gather(struct wanting *w, uint64_t off, uint64_t len)
+static uint64_t want_gather(struct wanting *w, const struct gather *x, uint64_t off,
+			    uint64_t len)
 {
 	uint64_t done = 0;
 
@@ -114,7 +51,7 @@ static uint64_t want_gather(struct wanting *w, uint64_t off, uint64_t len)
 		const size_t n =
 			(size_t)(left < GATHER_CHUNK ? left : GATHER_CHUNK);
 
-		if (!want_gather_chunk(w, off + done, n))
+		if (gather_each_read(x, want_map, w, n, off + done))
 			break;
 		done += n;
 	}
@@ -147,13 +84,12 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 		from = skip / size * item;
 		n = (skip + len + size - 1) / size * item - from;
 	}
-	if (extent_has_shard(e)) {
+	if (extent_has_shard(e))
 		done = shardcache_want(w->f->shards, e->shard, e->from + from,
 				       round_up(e, from, n), w->when);
-	} else {
-		w->gather = w->f->gathers.v[e->shard];
-		done = want_gather(w, e->from + from, n);
-	}
+	else
+		done = want_gather(w, w->f->gathers.v[e->shard],
+				   e->from + from, n);
 	if (done >= n || !extent_is_cast(e))
 		return done < len ? done : len;
 	done = (from + done) / item * size;
