@@ -63,14 +63,6 @@ static bool parse_readahead(const char *text, uint64_t *out)
 	       (size_parse_binary(text, out) && *out >= CACHE_MIN);
 }
 
-/* One of two words: false for the first, true for the second. */
-static bool parse_choice(const char *text, const char *first,
-			 const char *second, bool *out)
-{
-	*out = strcmp(text, second) == 0;
-	return *out || strcmp(text, first) == 0;
-}
-
 /* A file's absolute name, since the server changes its working directory later.
  * Replaces `*path`; false if there is none. */
 static bool parse_file(const char *text, char **path)
@@ -117,18 +109,18 @@ static const char *parse_value(struct options *o, int key, const char *text)
 
 	switch (key) {
 	case KEY_CRC:
-		return parse_choice(text, "exact", "zero", &plan->crc_zero)
+		return plan_set_option(plan, "crc", text)
 			       ? NULL
 			       : "must be exact or zero";
 	case KEY_STAGE:
-		return parse_choice(text, "native", "any", &plan->any_stage)
+		return plan_set_option(plan, "stage", text)
 			       ? NULL
 			       : "must be native or any";
 	case KEY_RULES:
 	case KEY_PRESET:
 		return take_rules(o, key, text);
 	case KEY_HF_DTYPE:
-		return plan_parse_dtype(text, &plan->dtype)
+		return plan_set_option(plan, "dtype", text)
 			       ? NULL
 			       : "must be fp32, bf16 or fp16";
 	case KEY_HF_SHARD_SIZE:
@@ -148,7 +140,7 @@ static const char *parse_value(struct options *o, int key, const char *text)
 	case KEY_LOG:
 		return parse_file(text, &o->log) ? NULL : "not a file name";
 	case KEY_VIEW:
-		return view_type_parse_kind(text, &plan->type.kind)
+		return plan_set_option(plan, "to", text)
 			       ? NULL
 			       : "must be universal, hf, fp32 or zero";
 	case KEY_RANKS:

@@ -154,34 +154,28 @@ static int check_run(struct check *c, char *const *args, size_t n, bool json)
 	return c->report.problems.n ? CMD_FAILED : rc;
 }
 
-static void check_print_help(void)
-{
-	puts("usage: ucckpt check [--data] [--json] DIRECTORY...\n"
-	     "\n"
-	     "Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
-	     " for its newest\n"
-	     "tag) or its Hugging Face weights are whole: all files, all ranks,"
-	     " every element\n"
-	     "exactly once.  Several are one whose files are spread over them.\n"
-	     "\n"
-	     "      --data  also read all tensors: verify checksums and compare"
-	     " replicas\n"
-	     "      --json  print JSON\n"
-	     "  -h, --help  print this\n"
-	     "\n"
-	     "Exit status: 0 whole, 1 problems found, 2 wrong usage.");
-}
-
 int cmd_check(int argc, char **argv)
 {
 	struct check c = { 0 };
 	bool json = false;
-	const struct cmd_flag flags[] = { { "data", &c.data },
-					  { "json", &json } };
+	const struct cmd_option options[] = {
+		{ "data",
+		  .help = "also read all tensors: verify checksums and compare replicas",
+		  .flag = &c.data },
+		{ "json", .help = "print JSON", .flag = &json },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt check [--data] [--json] DIRECTORY...\n"
+		"\n"
+		"Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
+		"tag) or its Hugging Face weights are whole: all files, all ranks, every element\n"
+		"exactly once.  Several are one whose files are spread over them.",
+		"Exit status: 0 whole, 1 problems found, 2 wrong usage.",
+		options, COUNT(options), 0, "a DIRECTORY",
+	};
 	int status;
 
-	if (!cmd_parse_flags(argc, argv, flags, COUNT(flags), 0, "a DIRECTORY",
-			     check_print_help, &status))
+	if (!cmd_parse(argc, argv, &syntax, &status))
 		return status;
 	status = check_run(&c, argv + optind, (size_t)(argc - optind), json);
 	check_done(&c);

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <cJSON.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -21,11 +22,13 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
-#include "ckpt/remote/site.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
+#include "ckpt/remote/site.h"
 
 #define INT64_LEN 24
+#define FIRST_OPTION \
+	256 /* what getopt_long returns for it; no letter has the number */
 
 /* Print text that may come from a file.  Returns the number of characters. */
 static int put(FILE *to, const char *text)
@@ -75,13 +78,94 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	return CMD_USAGE;
 }
 
-int cmd_bad_option(char **argv, const struct option *options, int c)
+/* --- command lines ------------------------------------------------------------ */
+
+/* Options with longer names have their help in the next line. */
+#define NAME_COLUMNS_MAX 30
+
+static int name_text(const struct cmd_option *o, char text[64])
+{
+	const char letter[] = { ' ',
+				' ',
+				o->letter ? '-' : ' ',
+				o->letter ? o->letter : ' ',
+				o->letter ? ',' : ' ',
+				'\0' };
+
+	return snprintf(text, 64, "%s --%s%s%s", letter, o->name,
+			o->value ? " " : "", o->value ? o->value : "");
+}
+
+static void print_option(const struct cmd_option *o, int column)
+{
+	char name[64];
+	int at = name_text(o, name);
+
+	fputs(name, stdout);
+	for (const char *line = o->help; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (line != o->help || at > column)
+			putchar('\n');
+		printf("%*s%.*s",
+		       line != o->help || at > column ? column : column - at,
+		       "", (int)strcspn(line, "\n"), line);
+	}
+	putchar('\n');
+}
+
+static const struct cmd_option help_option = { .name = "help",
+					       .letter = 'h',
+					       .help = "print this" };
+
+static void print_help(const struct cmd_syntax *s)
+{
+	char name[64];
+	int column = name_text(&help_option, name);
+
+	for (size_t i = 0; i < s->n; i++) {
+		const int n =
+			s->options[i].help ? name_text(&s->options[i], name) : 0;
+
+		if (n > column && n <= NAME_COLUMNS_MAX)
+			column = n;
+	}
+	printf("%s\n\n", s->usage);
+	for (size_t i = 0; i < s->n; i++)
+		if (s->options[i].help)
+			print_option(&s->options[i], column + 2);
+	print_option(&help_option, column + 2);
+	if (s->ending)
+		printf("\n%s\n", s->ending);
+}
+
+/* Set an option; CMD_OK, or CMD_USAGE after a message. */
+static int set_option(char **argv, const struct cmd_option *o, char *value)
+{
+	struct errmsg why = { "" };
+
+	if (o->flag)
+		*o->flag = true;
+	if (o->text)
+		*o->text = value;
+	if (!o->set || o->set(o->ctx, o->name, value, &why))
+		return CMD_OK;
+	if (*why.text)
+		cmd_say("%s", why.text);
+	else if (o->words)
+		cmd_usage(argv[0], "--%s must be %s, not '%s'", o->name,
+			  o->words, value);
+	else
+		cmd_usage(argv[0], "'%s' is not %s", value, o->what);
+	return CMD_USAGE;
+}
+
+/* Report the option that getopt_long refused with `c`, ':' or '?'. */
+static int bad_option(char **argv, const struct option *options, int c)
 {
 	const char *const word = argv[optind - 1];
 	const bool is_long = strncmp(word, "--", 2) == 0;
 	struct errmsg why;
 
-	assert(c == ':' || c == '?');
 	if (c == ':')
 		return cmd_usage(argv[0], "%s requires a value", word);
 	if (!optopt) {
@@ -94,28 +178,82 @@ int cmd_bad_option(char **argv, const struct option *options, int c)
 	return cmd_usage(argv[0], "unknown option -%c", optopt);
 }
 
-bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
-		     size_t n, int nargs, const char *expected,
-		     void (*print_help)(void), int *status)
+static const struct cmd_option *find_option(const struct cmd_syntax *s, int c)
 {
-	struct option options[CMD_FLAGS_MAX + 2] = { 0 };
-	int c;
+	if (c >= FIRST_OPTION)
+		return &s->options[c - FIRST_OPTION];
+	for (size_t i = 0; i < s->n; i++)
+		if (s->options[i].letter == c)
+			return &s->options[i];
+	return NULL;
+}
 
-	assert(n <= CMD_FLAGS_MAX);
-	for (size_t i = 0; i < n; i++) /* numbers that no character has */
-		options[i] = (struct option){ flags[i].name, no_argument, NULL,
-					      256 + (int)i };
+/* Describe the options to getopt_long, by their numbers in the table. */
+static void list_options(const struct cmd_syntax *s, struct option *options,
+			 char *letters)
+{
+	size_t n = 0;
+
+	letters = stpcpy(letters, ":h");
+	for (size_t i = 0; i < s->n; i++) {
+		const struct cmd_option *const o = &s->options[i];
+		const int has_value = o->value ? required_argument : no_argument;
+		size_t k = 0;
+
+		while (strcmp(s->options[k].name, o->name) != 0)
+			k++;
+		if (k == i)
+			options[n++] = (struct option){ o->name, has_value, NULL,
+							FIRST_OPTION + (int)i };
+		if (o->letter)
+			letters += sprintf(letters, "%c%s", o->letter,
+					   o->value ? ":" : "");
+	}
 	options[n] = (struct option){ "help", no_argument, NULL, 'h' };
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) >= 256)
-		*flags[c - 256].set = true;
-	if (c == -1 && (nargs ? argc - optind == nargs : argc > optind))
+}
+
+bool cmd_parse(int argc, char **argv, const struct cmd_syntax *s, int *status)
+{
+	struct option options[CMD_OPTIONS_MAX + 2] = { 0 };
+	char letters[2 * CMD_OPTIONS_MAX + 3];
+	int c, n;
+
+	assert(s->n <= CMD_OPTIONS_MAX);
+	list_options(s, options, letters);
+	*status = CMD_OK;
+	while ((c = getopt_long(argc, argv, letters, options, NULL)) != -1) {
+		const struct cmd_option *const o = find_option(s, c);
+
+		if (c == 'h')
+			print_help(s);
+		else
+			*status = o ? set_option(argv, o, optarg)
+				    : bad_option(argv, options, c);
+		if (c == 'h' || *status)
+			return false;
+	}
+	n = argc - optind;
+	if (s->nargs < 0 || (s->nargs ? n == s->nargs : n > 0))
 		return true;
-	if (c == 'h')
-		print_help();
-	*status = c == 'h'  ? CMD_OK
-		  : c == -1 ? cmd_usage(argv[0], "expected %s", expected)
-			    : cmd_bad_option(argv, options, c);
+	*status = cmd_usage(argv[0], "expected %s", s->args);
 	return false;
+}
+
+bool cmd_set_number(void *number, const char *name, const char *text,
+		    struct errmsg *why)
+{
+	const struct cmd_number *const x = number;
+	char *end;
+	unsigned long n;
+
+	(void)name;
+	(void)why;
+	errno = 0;
+	n = strtoul(text, &end, 10);
+	if (errno || *end || *text < '0' || *text > '9' || n < 1 || n > x->max)
+		return false;
+	*x->to = (unsigned)n;
+	return true;
 }
 
 char *cmd_source(char *const *args, size_t n)
@@ -140,8 +278,8 @@ int cmd_put(const char *text)
 
 const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN])
 {
-	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB",
-					     "PiB", "EiB" };
+	static const char *const units[] = { "KiB", "MiB", "GiB",
+					     "TiB", "PiB", "EiB" };
 	double v = (double)bytes / 1024;
 	size_t i = 0;
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct cJSON;
+struct errmsg;
 
 /*
  * The commands of ucckpt.  Each takes its own command line (`argv[0]` is its
@@ -35,28 +36,47 @@ void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cmd_usage(const char *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Report the option that getopt_long refused with `c`, ':' or '?'.  Returns
- * CMD_USAGE. */
-struct option;
-int cmd_bad_option(char **argv, const struct option *options, int c);
-
-/* A flag of a command, and what it sets. */
-struct cmd_flag {
-	const char *name;
-	bool *set;
+/*
+ * An option of a command, with exactly one of `flag`, `text` and `set`; with none of
+ * them, the option is accepted without effect.
+ */
+struct cmd_option {
+	const char *name; /* without "--"; a second row of a name is for the help only */
+	char letter;       /* of its short form, or 0 */
+	const char *value; /* what the help calls its value; NULL: it has none */
+	const char *help;  /* lines about it; NULL: not shown */
+	bool *flag;
+	char **text;
+	/* Parse a value.  False if it is wrong; `why` may say so, otherwise `words`
+	 * has those that are right, or `what` what the value must be. */
+	bool (*set)(void *ctx, const char *name, const char *text,
+		    struct errmsg *why);
+	void *ctx; /* for `set` */
+	const char *words, *what;
 };
 
-#define CMD_FLAGS_MAX 8
+struct cmd_syntax {
+	const char *usage; /* lines of the help before the options, and after them */
+	const char *ending;               /* may be NULL */
+	const struct cmd_option *options; /* --help is added */
+	size_t n;
+	int nargs;        /* arguments; 0: one or more; -1: any number */
+	const char *args; /* what they are called; NULL if nargs is -1 */
+};
 
-/*
- * Parse the command line of a command whose options are all flags, `n` of them and
- * --help, and which takes `nargs` arguments, from argv[optind] on; with 0 any number
- * of them but none.  False if there is nothing left to do: `*status` is then the exit
- * code.  `expected` names the arguments.
- */
-bool cmd_parse_flags(int argc, char **argv, const struct cmd_flag *flags,
-		     size_t n, int nargs, const char *expected,
-		     void (*print_help)(void), int *status);
+#define CMD_OPTIONS_MAX 24
+
+/* Parse a command line; its arguments are argv[optind] and those that follow.  False if
+ * there is nothing left to do: `*status` is then the exit code. */
+bool cmd_parse(int argc, char **argv, const struct cmd_syntax *syntax,
+	       int *status);
+
+/* A setter of options: a whole number from 1 to ctx->max. */
+struct cmd_number {
+	unsigned *to, max;
+};
+bool cmd_set_number(void *number, const char *name, const char *text,
+		    struct errmsg *why);
 
 /* The source that arguments mean (roots_unite); NULL, with a message, if they mean
  * none.  The caller frees it. */

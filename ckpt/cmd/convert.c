@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
@@ -35,8 +36,7 @@
 #define POINTER_MAX (sizeof("latest") + VIEW_SUFFIX_MAX)
 
 struct convert {
-	char *in;
-	const char *out;
+	char *in, *out;
 	unsigned readers; /* shards read at once; 0: one per processor */
 	unsigned writers; /* files written at once; 0: one per processor */
 	bool lenient;
@@ -182,207 +182,49 @@ static int convert_convert(const struct convert *c, const char *source)
 
 /* --- command line ---------------------------------------------------------- */
 
-enum option_code {
-	OPT_INPUT = 256,
-	OPT_OUTPUT,
-	OPT_READERS,
-	OPT_WRITERS,
-	OPT_KEEP_TEMP,
-	OPT_NO_STRICT,
-	OPT_INJECT,
-	OPT_CRC,
-	OPT_STAGE,
-	OPT_RULES,
-	OPT_PRESET,
-	OPT_TO,
-	OPT_DTYPE,
-	OPT_SHARD_SIZE,
-	OPT_RANKS,
-};
+/* Setters of options; see cmd.h. */
 
-static const struct option options[] = {
-	{ "input_folder", required_argument, NULL, OPT_INPUT },
-	{ "output_folder", required_argument, NULL, OPT_OUTPUT },
-	{ "num_extract_workers", required_argument, NULL, OPT_READERS },
-	{ "num_merge_workers", required_argument, NULL, OPT_WRITERS },
-	{ "keep_temp_folder", no_argument, NULL, OPT_KEEP_TEMP },
-	{ "no_strict", no_argument, NULL, OPT_NO_STRICT },
-	{ "inject_missing_state", no_argument, NULL, OPT_INJECT },
-	{ "crc", required_argument, NULL, OPT_CRC },
-	{ "stage", required_argument, NULL, OPT_STAGE },
-	{ "rules", required_argument, NULL, OPT_RULES },
-	{ "preset", required_argument, NULL, OPT_PRESET },
-	{ "ranks", required_argument, NULL, OPT_RANKS },
-	{ "to", required_argument, NULL, OPT_TO },
-	{ "dtype", required_argument, NULL, OPT_DTYPE },
-	{ "shard-size", required_argument, NULL, OPT_SHARD_SIZE },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
-};
-
-static void convert_print_help(void)
+static bool set_word(void *ctx, const char *name, const char *text,
+		     struct errmsg *why)
 {
-	puts("usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
-	     "\n"
-	     "Write the universal tree, or the weights, of the ZeRO checkpoint in"
-	     " INPUT (of a\n"
-	     "tag, or of a run for its newest tag) or of a Hugging Face model to"
-	     " the new\n"
-	     "directory OUTPUT; or the ZeRO checkpoint itself for another number"
-	     " of ranks.\n"
-	     "Several INPUTs are one checkpoint whose files are spread over"
-	     " them.\n"
-	     "For a universal tree, also write latest_universal beside it.\n"
-	     "\n"
-	     "      --to universal|hf|fp32|zero\n"
-	     "                               universal tree (default),"
-	     " model.safetensors for\n"
-	     "                               transformers, pytorch_model.bin, or"
-	     " ZeRO checkpoint\n"
-	     "      --ranks N                number of data-parallel ranks, with"
-	     " --to zero\n"
-	     "      --dtype fp32|bf16|fp16   type of the weights, with --to hf\n"
-	     "      --shard-size SIZE        largest file of weights, such as"
-	     " 500MB\n"
-	     "                               (default: 5GB)\n"
-	     "      --input_folder DIR       same as INPUT\n"
-	     "      --output_folder DIR      same as OUTPUT\n"
-	     "      --num_extract_workers N  shards read at once"
-	     " (default: processors)\n"
-	     "      --num_merge_workers N    files written at once"
-	     " (default: processors)\n"
-	     "      --no_strict              accept patterns that match no"
-	     " parameter\n"
-	     "      --crc exact|zero         compute checksums in .pt files"
-	     " (default), or\n"
-	     "                               leave them zero\n"
-	     "      --stage native|any       tree for the stage that saved the"
-	     " checkpoint\n"
-	     "                               (default), or for any stage\n"
-	     "      --rules FILE             merge rules that come before the"
-	     " checkpoint's own\n"
-	     "                               (JSON)\n"
-	     "      --preset NAME            merge rules of Megatron-DeepSpeed:\n"
-	     "                               megatron-qkv-thirds or"
-	     " megatron-qkv-by-head\n"
-	     "      --stage 1|2|3            ZeRO stage, with --to zero"
-	     " (default: the stage\n"
-	     "                               that saved the checkpoint)\n"
-	     "      --keep_temp_folder       accepted, without effect\n"
-	     "      --inject_missing_state   accepted, always on\n"
-	     "  -h, --help                   print this");
+	struct convert *const c = ctx;
+
+	(void)why;
+	c->has_dtype |= strcmp(name, "dtype") == 0;
+	return plan_set_option(&c->plan, name, text);
 }
 
-static bool parse_workers(const char *text, unsigned *out)
+/* A ZeRO stage, or a word about a universal tree. */
+static bool set_stage(void *ctx, const char *name, const char *text,
+		      struct errmsg *why)
 {
-	char *end;
-	unsigned long n;
+	struct convert *const c = ctx;
 
-	errno = 0;
-	n = strtoul(text, &end, 10);
-	if (errno || *end || *text < '0' || *text > '9' || n < 1 ||
-	    n > WORKERS_MAX)
-		return false;
-	*out = (unsigned)n;
-	return true;
-}
-
-static bool parse_ranks(const char *text, unsigned *out)
-{
-	return parse_workers(text, out) && *out <= RESHARD_RANKS_MAX;
-}
-
-/* Parse one of two words; `*out` is true for the second one.  False for other
- * text. */
-static bool parse_choice(const char *text, const char *first,
-			 const char *second, bool *is_second)
-{
-	*is_second = strcmp(text, second) == 0;
-	return *is_second || strcmp(text, first) == 0;
-}
-
-/* Parse a ZeRO stage, or "native" or "any" for a universal tree. */
-static bool parse_stage(const char *text, struct plan_options *out)
-{
 	if (*text < '1' || *text > '3' || text[1])
-		return parse_choice(text, "native", "any", &out->any_stage);
-	out->type.stage = (unsigned)(*text - '0');
+		return set_word(ctx, name, text, why);
+	c->plan.type.stage = (unsigned)(*text - '0');
 	return true;
 }
 
-/* Read merge rules from a file or a preset, as set_option. */
-static int set_rules(struct convert *c, int code)
+static bool set_shard_size(void *ctx, const char *name, const char *text,
+			   struct errmsg *why)
 {
-	struct errmsg err = { "" };
-	const int rc = code == OPT_RULES ?
-			       user_rules_read(&c->rules, optarg, &err) :
-			       user_rules_preset(&c->rules, optarg, &err);
+	struct convert *const c = ctx;
+
+	(void)name;
+	(void)why;
+	return size_parse_decimal(text, &c->plan.shard_size);
+}
+
+static bool set_rules(void *ctx, const char *name, const char *text,
+		      struct errmsg *why)
+{
+	struct convert *const c = ctx;
 
 	c->plan.rules = &c->rules;
-	if (rc)
-		cmd_say("%s", err.text);
-	return rc ? CMD_USAGE : CMD_OK;
-}
-
-/* Set an option about the kind of tree, as set_option. */
-static int set_kind(struct convert *c, char **argv, int code)
-{
-	if (code == OPT_TO && !view_type_parse_kind(optarg, &c->plan.type.kind))
-		return cmd_usage(argv[0], "--to must be 'universal', 'hf', 'fp32' or"
-				 " 'zero', not '%s'", optarg);
-	if (code == OPT_RANKS && !parse_ranks(optarg, &c->plan.type.ranks))
-		return cmd_usage(argv[0], "'%s' is not a number of ranks (1 to"
-				 " %u)", optarg, RESHARD_RANKS_MAX);
-	if (code == OPT_DTYPE &&
-	    !plan_parse_dtype(optarg, &c->plan.dtype))
-		return cmd_usage(argv[0], "--dtype must be 'fp32', 'bf16' or"
-				 " 'fp16', not '%s'", optarg);
-	if (code == OPT_SHARD_SIZE &&
-	    !size_parse_decimal(optarg, &c->plan.shard_size))
-		return cmd_usage(argv[0], "'%s' is not a size in KB, MB, GB or"
-				 " TB", optarg);
-	c->has_dtype |= code == OPT_DTYPE;
-	return CMD_OK;
-}
-
-/* Set an option.  Returns CMD_OK or CMD_USAGE. */
-static int set_option(struct convert *c, char **argv, int code)
-{
-	switch (code) {
-	case OPT_INPUT: c->in = optarg; break;
-	case OPT_OUTPUT: c->out = optarg; break;
-	case OPT_KEEP_TEMP: c->keep_temp = true; break;
-	case OPT_NO_STRICT: c->lenient = true; break;
-	case OPT_INJECT: break;
-	case OPT_READERS:
-	case OPT_WRITERS:
-		if (!parse_workers(optarg, code == OPT_READERS ? &c->readers :
-								 &c->writers))
-			return cmd_usage(argv[0], "'%s' is not a number of workers"
-					 " (1 to %d)", optarg, WORKERS_MAX);
-		break;
-	case OPT_CRC:
-		if (!parse_choice(optarg, "exact", "zero",
-				  &c->plan.crc_zero))
-			return cmd_usage(argv[0], "--crc must be 'exact' or 'zero',"
-					 " not '%s'", optarg);
-		break;
-	case OPT_STAGE:
-		if (!parse_stage(optarg, &c->plan))
-			return cmd_usage(argv[0],
-					 "--stage must be 'native', 'any', 1, 2"
-					 " or 3, not '%s'",
-					 optarg);
-		break;
-	case OPT_RULES:
-	case OPT_PRESET: return set_rules(c, code);
-	case OPT_TO:
-	case OPT_DTYPE:
-	case OPT_SHARD_SIZE:
-	case OPT_RANKS: return set_kind(c, argv, code);
-	default: return cmd_bad_option(argv, options, code);
-	}
-	return CMD_OK;
+	return (strcmp(name, "rules") == 0
+			? user_rules_read(&c->rules, text, why)
+			: user_rules_preset(&c->rules, text, why)) == 0;
 }
 
 /* Check that the options suit the kind of tree. */
@@ -421,36 +263,96 @@ static int convert_from(struct convert *c, char **operands, size_t n)
 	return rc;
 }
 
-static int convert_run(struct convert *c, int argc, char **argv)
+/* Convert what the arguments mean. */
+static int convert_run(struct convert *c, char **argv, char **args, size_t n)
 {
-	int code, rc, n;
+	int rc;
 
-	while ((code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		if (code == 'h') {
-			convert_print_help();
-			return CMD_OK;
-		}
-		rc = set_option(c, argv, code);
-		if (rc != CMD_OK)
-			return rc;
-	}
-	n = argc - optind;
 	if (!c->out && n)
-		c->out = argv[optind + --n];
+		c->out = args[--n];
 	if (!c->out || !(c->in || n))
 		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
 	if (c->in && n)
-		return cmd_usage(argv[0], "unexpected argument '%s'",
-				 argv[optind]);
+		return cmd_usage(argv[0], "unexpected argument '%s'", args[0]);
 	rc = check_options(c, argv);
-	return rc == CMD_OK ? convert_from(c, argv + optind, (size_t)n) : rc;
+	return rc == CMD_OK ? convert_from(c, args, n) : rc;
 }
 
 int cmd_convert(int argc, char **argv)
 {
 	struct convert c = { .plan.hugging_face = true };
-	const int rc = convert_run(&c, argc, argv);
+	struct cmd_number ranks = { &c.plan.type.ranks, RESHARD_RANKS_MAX };
+	struct cmd_number readers = { &c.readers, WORKERS_MAX };
+	struct cmd_number writers = { &c.writers, WORKERS_MAX };
+	const struct cmd_option options[] = {
+		{ "to", 0, "universal|hf|fp32|zero",
+		  "universal tree (default), model.safetensors for\n"
+		  "transformers, pytorch_model.bin, or ZeRO checkpoint",
+		  .set = set_word, .ctx = &c,
+		  .words = "'universal', 'hf', 'fp32' or 'zero'" },
+		{ "ranks", 0, "N", "number of data-parallel ranks, with --to zero",
+		  .set = cmd_set_number, .ctx = &ranks,
+		  .what = "a number of ranks (1 to 4096)" },
+		{ "dtype", 0, "fp32|bf16|fp16", "type of the weights, with --to hf",
+		  .set = set_word, .ctx = &c,
+		  .words = "'fp32', 'bf16' or 'fp16'" },
+		{ "shard-size", 0, "SIZE",
+		  "largest file of weights, such as 500MB\n"
+		  "(default: 5GB)",
+		  .set = set_shard_size, .ctx = &c,
+		  .what = "a size in KB, MB, GB or TB" },
+		{ "input_folder", 0, "DIR", "same as INPUT", .text = &c.in },
+		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &c.out },
+		{ "num_extract_workers", 0, "N",
+		  "shards read at once (default: processors)",
+		  .set = cmd_set_number, .ctx = &readers,
+		  .what = "a number of workers (1 to 4096)" },
+		{ "num_merge_workers", 0, "N",
+		  "files written at once (default: processors)",
+		  .set = cmd_set_number, .ctx = &writers,
+		  .what = "a number of workers (1 to 4096)" },
+		{ "no_strict", 0, NULL, "accept patterns that match no parameter",
+		  .flag = &c.lenient },
+		{ "crc", 0, "exact|zero",
+		  "compute checksums in .pt files (default), or\n"
+		  "leave them zero",
+		  .set = set_word, .ctx = &c, .words = "'exact' or 'zero'" },
+		{ "stage", 0, "native|any",
+		  "tree for the stage that saved the checkpoint\n"
+		  "(default), or for any stage",
+		  .set = set_stage, .ctx = &c,
+		  .words = "'native', 'any', 1, 2 or 3" },
+		{ "rules", 0, "FILE",
+		  "merge rules that come before the checkpoint's own\n"
+		  "(JSON)",
+		  .set = set_rules, .ctx = &c },
+		{ "preset", 0, "NAME",
+		  "merge rules of Megatron-DeepSpeed:\n"
+		  "megatron-qkv-thirds or megatron-qkv-by-head",
+		  .set = set_rules, .ctx = &c },
+		{ "stage", 0, "1|2|3",
+		  "ZeRO stage, with --to zero (default: the stage\n"
+		  "that saved the checkpoint)",
+		  .set = set_stage, .ctx = &c,
+		  .words = "'native', 'any', 1, 2 or 3" },
+		{ "keep_temp_folder", 0, NULL, "accepted, without effect",
+		  .flag = &c.keep_temp },
+		{ "inject_missing_state", .help = "accepted, always on" },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
+		"\n"
+		"Write the universal tree, or the weights, of the ZeRO checkpoint in INPUT (of a\n"
+		"tag, or of a run for its newest tag) or of a Hugging Face model to the new\n"
+		"directory OUTPUT; or the ZeRO checkpoint itself for another number of ranks.\n"
+		"Several INPUTs are one checkpoint whose files are spread over them.\n"
+		"For a universal tree, also write latest_universal beside it.",
+		NULL, options, COUNT(options), -1, NULL,
+	};
+	int rc;
 
+	if (cmd_parse(argc, argv, &syntax, &rc))
+		rc = convert_run(&c, argv, argv + optind, (size_t)(argc - optind));
 	user_rules_done(&c.rules);
 	return rc;
 }

@@ -228,27 +228,22 @@ static int extents_show(const char *path, bool json)
 	return rc;
 }
 
-static void extents_print_help(void)
-{
-	puts("usage: ucckpt extents [--json] FILE\n"
-	     "\n"
-	     "Locate the bytes of a file in a ucfs mount.  A 'source'"
-	     " run is bytes\n"
-	     "of another file as they are; 'literal' and 'cast' runs exist only"
-	     " in the mount.\n"
-	     "\n"
-	     "      --json  print JSON\n"
-	     "  -h, --help  print this");
-}
-
 int cmd_extents(int argc, char **argv)
 {
 	bool json = false;
-	const struct cmd_flag flags[] = { { "json", &json } };
+	const struct cmd_option options[] = {
+		{ "json", .help = "print JSON", .flag = &json },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt extents [--json] FILE\n"
+		"\n"
+		"Locate the bytes of a file in a ucfs mount.  A 'source' run is bytes\n"
+		"of another file as they are; 'literal' and 'cast' runs exist only in the mount.",
+		NULL, options, COUNT(options), 1, "one FILE",
+	};
 	int status;
 
-	return cmd_parse_flags(argc, argv, flags, COUNT(flags), 1, "one FILE",
-			       extents_print_help, &status)
+	return cmd_parse(argc, argv, &syntax, &status)
 		       ? extents_show(argv[optind], json)
 		       : status;
 }

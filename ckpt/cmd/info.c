@@ -129,33 +129,26 @@ static int info_run(struct info *info, char *const *args, size_t n, bool json)
 	return info->report.problems.n ? CMD_FAILED : rc;
 }
 
-static void info_print_help(void)
-{
-	puts("usage: ucckpt info [--json] [--quick] DIRECTORY...\n"
-	     "\n"
-	     "Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run"
-	     " for its newest\n"
-	     "tag) or its Hugging Face weights, and list everything that is"
-	     " missing or damaged.\n"
-	     "Several are one whose files are spread over them.\n"
-	     "\n"
-	     "      --json   print JSON\n"
-	     "      --quick  read only one rank's files\n"
-	     "  -h, --help   print this\n"
-	     "\n"
-	     "Exit status: 0 no problems, 1 problems found, 2 wrong usage.");
-}
-
 int cmd_info(int argc, char **argv)
 {
 	struct info info = { 0 };
 	bool json = false;
-	const struct cmd_flag flags[] = { { "json", &json },
-					  { "quick", &info.quick } };
+	const struct cmd_option options[] = {
+		{ "json", .help = "print JSON", .flag = &json },
+		{ "quick", .help = "read only one rank's files", .flag = &info.quick },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt info [--json] [--quick] DIRECTORY...\n"
+		"\n"
+		"Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
+		"tag) or its Hugging Face weights, and list everything that is missing or damaged.\n"
+		"Several are one whose files are spread over them.",
+		"Exit status: 0 no problems, 1 problems found, 2 wrong usage.",
+		options, COUNT(options), 0, "a DIRECTORY",
+	};
 	int status;
 
-	if (!cmd_parse_flags(argc, argv, flags, COUNT(flags), 0, "a DIRECTORY",
-			     info_print_help, &status))
+	if (!cmd_parse(argc, argv, &syntax, &status))
 		return status;
 	status = info_run(&info, argv + optind, (size_t)(argc - optind), json);
 	hfdir_done(&info.weights);

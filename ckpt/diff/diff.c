@@ -199,41 +199,33 @@ static int diff(struct diff *d, char *const args[2], bool json, bool all)
 	return d->equal ? CMD_OK : CMD_DIFFER;
 }
 
-static void diff_print_help(void)
-{
-	puts("usage: ucckpt diff [OPTION]... A B\n"
-	     "\n"
-	     "Compare two checkpoints, parameter by parameter and state by"
-	     " state.  Each is a\n"
-	     "ZeRO checkpoint (the directory of a tag, or of a run for its newest"
-	     " tag), a\n"
-	     "universal checkpoint or a Hugging Face model, on a disk or"
-	     " mounted.  '{A,B}'\n"
-	     "is one whose files are spread over A and B.\n"
-	     "\n"
-	     "      --all     print all states, not only those that differ\n"
-	     "      --json    print JSON\n"
-	     "      --strict  count as differences also equal values of different"
-	     " types, states\n"
-	     "                that one side lacks for all parameters, and tied"
-	     " parameters that\n"
-	     "                one side stores once\n"
-	     "  -h, --help    print this\n"
-	     "\n"
-	     "Exit status: 0 equal, 1 different, 2 trouble.");
-}
-
 int cmd_diff(int argc, char **argv)
 {
 	struct diff d = { 0 };
 	bool json = false, all = false;
-	const struct cmd_flag flags[] = { { "all", &all },
-					  { "json", &json },
-					  { "strict", &d.strict } };
+	const struct cmd_option options[] = {
+		{ "all", .help = "print all states, not only those that differ",
+		  .flag = &all },
+		{ "json", .help = "print JSON", .flag = &json },
+		{ "strict",
+		  .help = "count as differences also equal values of different types, states\n"
+			  "that one side lacks for all parameters, and tied parameters that\n"
+			  "one side stores once",
+		  .flag = &d.strict },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt diff [OPTION]... A B\n"
+		"\n"
+		"Compare two checkpoints, parameter by parameter and state by state.  Each is a\n"
+		"ZeRO checkpoint (the directory of a tag, or of a run for its newest tag), a\n"
+		"universal checkpoint or a Hugging Face model, on a disk or mounted.  '{A,B}'\n"
+		"is one whose files are spread over A and B.",
+		"Exit status: 0 equal, 1 different, 2 trouble.",
+		options, COUNT(options), 2, "A and B",
+	};
 	int status;
 
-	if (cmd_parse_flags(argc, argv, flags, COUNT(flags), 2, "A and B",
-			    diff_print_help, &status)) {
+	if (cmd_parse(argc, argv, &syntax, &status)) {
 		status = diff(&d, argv + optind, json, all);
 		diff_done(&d);
 	}

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/interrupt.h"
@@ -24,14 +25,7 @@
 #include "ckpt/sys/parallel.h"
 
 #define JOBS_MAX 4096
-
-enum option_code {
-	OPT_JOBS = 'j',
-	OPT_OUTPUT = 'o',
-	OPT_HELP = 'h',
-	OPT_CHECK = 256,
-	OPT_REMOVE, /* no longer removes anything */
-};
+#define JOBS_TEXT "a number of threads (1 to 4096)"
 
 struct pack_command {
 	char *in, *out; /* paths */
@@ -139,75 +133,25 @@ static int extract(struct pack_command *c, const char *path, const char *to,
 	return rc;
 }
 
-/* --- the command line -------------------------------------------------------- */
-
-static int parse_jobs(char **argv, unsigned *out)
+/* Read the command line.  False if there is nothing left to do: `*status` is then the
+ * exit code. */
+static bool parse(struct pack_command *c, int argc, char **argv, const char *usage,
+		  const struct cmd_option *options, size_t n, int *status)
 {
-	char *end;
-	unsigned long n;
+	const struct cmd_syntax syntax = { usage, NULL, options, n, -1, NULL };
 
-	errno = 0;
-	n = strtoul(optarg, &end, 10);
-	if (errno || *end || *optarg < '0' || *optarg > '9' || n < 1 ||
-	    n > JOBS_MAX)
-		return cmd_usage(argv[0],
-				 "'%s' is not a number of threads"
-				 " (1 to %d)",
-				 optarg, JOBS_MAX);
-	*out = (unsigned)n;
-	return CMD_OK;
-}
-
-/* Read the command line; CMD_OK, or what to exit with and *done. */
-static int parse(struct pack_command *c, int argc, char **argv,
-		 const struct option *options, const char *help, bool *done)
-{
-	int code, rc = CMD_OK;
-
-	*done = true;
-	while ((code = getopt_long(argc, argv, ":ho:j:", options, NULL)) != -1) {
-		if (code == OPT_HELP) {
-			puts(help);
-			return CMD_OK;
-		}
-		if (code == OPT_JOBS)
-			rc = parse_jobs(argv, &c->jobs);
-		else if (code == OPT_REMOVE)
-			cmd_say("--remove has no effect in this version:"
-				" remove the directory yourself");
-		else if (code == OPT_CHECK)
-			c->check = true;
-		else if (code == OPT_OUTPUT)
-			c->out = optarg;
-		else
-			rc = cmd_bad_option(argv, options, code);
-		if (rc != CMD_OK)
-			return rc;
-	}
-	if (optind == argc)
-		return cmd_usage(argv[0], "no path given");
-	c->in = argv[optind++];
-	if (optind < argc)
-		return cmd_usage(argv[0], "'%s' is one argument too many",
-				 argv[optind]);
-	*done = false;
-	return CMD_OK;
+	if (!cmd_parse(argc, argv, &syntax, status))
+		return false;
+	c->in = argv[optind];
+	if (argc - optind == 1)
+		return true;
+	*status = c->in ? cmd_usage(argv[0], "'%s' is one argument too many",
+				    argv[optind + 1])
+			: cmd_usage(argv[0], "no path given");
+	return false;
 }
 
 /* --- pack -------------------------------------------------------------------- */
-
-static const char pack_help[] =
-	"usage: ucckpt pack [OPTION]... TAG\n"
-	"\n"
-	"Write the files of a tag's directory, or of any other, to TAG" PACK_SUFFIX
-	", without\n"
-	"loss, and decode and compare all of it before it appears.  ucfs and"
-	" ucckpt read\n"
-	"it like the directory.\n"
-	"\n"
-	"  -o, --output FILE  the pack's name\n"
-	"  -j, --jobs N       threads (default: processors)\n"
-	"  -h, --help         print this";
 
 /* Give a pack its mode.  An ACL that it has from its directory would grant more to others
  * than the mode says: it goes with the group's bits. */
@@ -276,21 +220,32 @@ static void print_packed(const struct pack_command *c)
 
 int cmd_pack(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "output", required_argument, NULL, OPT_OUTPUT },
-		{ "jobs", required_argument, NULL, OPT_JOBS },
-		{ "remove", no_argument, NULL, OPT_REMOVE },
-		{ "help", no_argument, NULL, OPT_HELP },
-		{ 0 },
-	};
 	struct pack_command c = { 0 };
+	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
+	bool remove = false;
+	const struct cmd_option options[] = {
+		{ "output", 'o', "FILE", "the pack's name", .text = &c.out },
+		{ "jobs", 'j', "N", "threads (default: processors)",
+		  .set = cmd_set_number, .ctx = &jobs, .what = JOBS_TEXT },
+		{ "remove", .flag = &remove },
+	};
 	struct errmsg err = { "" };
 	char *out = NULL;
-	bool done;
-	int rc = parse(&c, argc, argv, options, pack_help, &done);
+	int rc;
 
-	if (done)
+	if (!parse(&c, argc, argv,
+		   "usage: ucckpt pack [OPTION]... TAG\n"
+		   "\n"
+		   "Write the files of a tag's directory, or of any other, to TAG" PACK_SUFFIX
+		   ", without\n"
+		   "loss, and decode and compare all of it before it appears.  ucfs and"
+		   " ucckpt read\n"
+		   "it like the directory.",
+		   options, COUNT(options), &rc))
 		return rc;
+	if (remove)
+		cmd_say("--remove has no effect in this version: remove the"
+			" directory yourself");
 	for (size_t n = strlen(c.in); n > 1 && c.in[n - 1] == '/'; n--)
 		c.in[n - 1] = '\0';
 	if (!c.out) {
@@ -310,18 +265,6 @@ int cmd_pack(int argc, char **argv)
 
 /* --- unpack ------------------------------------------------------------------ */
 
-static const char unpack_help[] =
-	"usage: ucckpt unpack [OPTION]... FILE" PACK_SUFFIX "\n"
-	"\n"
-	"Write the directory that a pack was made of, every file byte for byte,"
-	" with its\n"
-	"mode and time.  It appears whole or not at all.\n"
-	"\n"
-	"  -o, --output DIR   the directory's name (default: FILE)\n"
-	"      --check        decode and compare only; write nothing\n"
-	"  -j, --jobs N       threads (default: processors)\n"
-	"  -h, --help         print this";
-
 /* The name of the directory: the pack's without its suffix.  NULL if it has
  * another one. */
 static char *directory_of(const char *pack)
@@ -336,21 +279,28 @@ static char *directory_of(const char *pack)
 
 int cmd_unpack(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "output", required_argument, NULL, OPT_OUTPUT },
-		{ "check", no_argument, NULL, OPT_CHECK },
-		{ "jobs", required_argument, NULL, OPT_JOBS },
-		{ "help", no_argument, NULL, OPT_HELP },
-		{ 0 },
-	};
 	struct pack_command c = { 0 };
+	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
+	const struct cmd_option options[] = {
+		{ "output", 'o', "DIR", "the directory's name (default: FILE)",
+		  .text = &c.out },
+		{ "check", .help = "decode and compare only; write nothing",
+		  .flag = &c.check },
+		{ "jobs", 'j', "N", "threads (default: processors)",
+		  .set = cmd_set_number, .ctx = &jobs, .what = JOBS_TEXT },
+	};
 	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 	struct errmsg err = { "" };
 	char *out = NULL;
-	bool done;
-	int rc = parse(&c, argc, argv, options, unpack_help, &done);
+	int rc;
 
-	if (done)
+	if (!parse(&c, argc, argv,
+		   "usage: ucckpt unpack [OPTION]... FILE" PACK_SUFFIX "\n"
+		   "\n"
+		   "Write the directory that a pack was made of, every file byte for byte,"
+		   " with its\n"
+		   "mode and time.  It appears whole or not at all.",
+		   options, COUNT(options), &rc))
 		return rc;
 	if (c.check && c.out)
 		return cmd_usage(argv[0], "--check writes nothing");

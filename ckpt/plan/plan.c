@@ -23,23 +23,33 @@ static const struct plan_view *const views[PLAN_KINDS] = {
 	[PLAN_RESHARD] = &plan_reshard,
 };
 
-bool plan_parse_dtype(const char *text, enum dtype *out)
+bool plan_set_option(struct plan_options *o, const char *name, const char *word)
 {
 	static const struct {
-		const char *name;
-		enum dtype dtype;
-	} types[] = {
-		{ "fp32", DTYPE_F32 },
-		{ "bf16", DTYPE_BF16 },
-		{ "fp16", DTYPE_F16 },
+		const char *option, *word;
+		int value;
+	} words[] = {
+		{ "crc", "exact", false },	{ "crc", "zero", true },
+		{ "stage", "native", false },	{ "stage", "any", true },
+		{ "dtype", "fp32", DTYPE_F32 }, { "dtype", "bf16", DTYPE_BF16 },
+		{ "dtype", "fp16", DTYPE_F16 },
 	};
+	size_t i = 0;
 
-	for (size_t i = 0; i < COUNT(types); i++)
-		if (strcmp(text, types[i].name) == 0) {
-			*out = types[i].dtype;
-			return true;
-		}
-	return false;
+	if (strcmp(name, "to") == 0)
+		return view_type_parse_kind(word, &o->type.kind);
+	while (i < COUNT(words) && (strcmp(words[i].option, name) != 0 ||
+				    strcmp(words[i].word, word) != 0))
+		i++;
+	if (i == COUNT(words))
+		return false;
+	if (strcmp(name, "crc") == 0)
+		o->crc_zero = words[i].value;
+	else if (strcmp(name, "stage") == 0)
+		o->any_stage = words[i].value;
+	else
+		o->dtype = (enum dtype)words[i].value;
+	return true;
 }
 
 /* Open a plan of a source at `path`, or over a universal plan, which it takes over if

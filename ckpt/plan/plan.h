@@ -68,9 +68,17 @@ struct plan_options {
 	uint64_t shard_size;
 };
 
-/* Parse the type of weights as options name it: fp32, bf16, fp16.  Returns false for
- * other text. */
-bool plan_parse_dtype(const char *text, enum dtype *out);
+/*
+ * Set an option that is one of a few words, as commands and mounts call them:
+ *
+ *     crc	exact, zero
+ *     stage	native, any
+ *     to	universal, hf, fp32, zero
+ *     dtype	fp32, bf16, fp16
+ *
+ * Returns false for another word.
+ */
+bool plan_set_option(struct plan_options *o, const char *name, const char *word);
 
 /*
  * Plan the tree of a tag directory or a Hugging Face directory.  A universal
