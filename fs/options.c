@@ -12,26 +12,18 @@
  */
 #include "fs/options.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <fuse_lowlevel.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/size.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/roots.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
-#include "fs/ops/fuse_caps.h"
 #include "fs/options_impl.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */
@@ -44,184 +36,10 @@ static int bad_option(const char *arg, const char *why)
 	return -1;
 }
 
-static bool parse_id(const char *text, unsigned *out)
-{
-	char *end;
-	unsigned long v;
-
-	errno = 0;
-	v = strtoul(text, &end, 10);
-	*out = (unsigned)v;
-	return !errno && end != text && !*end && v < UINT32_MAX && *text != '-';
-}
-
-/* 0, or a size that is of use. */
-static bool parse_readahead(const char *text, uint64_t *out)
-{
-	*out = 0;
-	return strcmp(text, "0") == 0 ||
-	       (size_parse_binary(text, out) && *out >= CACHE_MIN);
-}
-
-/* A file's absolute name, since the server changes its working directory later.
- * Replaces `*path`; false if there is none. */
-static bool parse_file(const char *text, char **path)
-{
-	char cwd[PATH_MAX];
-
-	free(*path);
-	*path = NULL;
-	if (*text == '/')
-		*path = strdup(text);
-	else if (!*text || !getcwd(cwd, sizeof(cwd)) ||
-		 asprintf(path, "%s/%s", cwd, text) < 0)
-		*path = NULL;
-	return *path;
-}
-
-/* Parse one number of ranks.  Returns NULL, or what is wrong with it. */
-static const char *parse_ranks(const char *text, struct tree_options *t)
-{
-	if (t->nrecut == TREE_RECUT_MAX)
-		return "too many numbers of ranks";
-	if (!view_type_parse_ranks(text, &t->recut[t->nrecut]))
-		return "not a number of ranks (1 to 4096)";
-	t->nrecut++;
-	return NULL;
-}
-
-/* Read merge rules.  Returns NULL, or what is wrong with them. */
-static const char *take_rules(struct options *o, int key, const char *text)
-{
-	static struct errmsg err;
-	const int rc = key == KEY_RULES
-			       ? user_rules_read(&o->rules, text, &err)
-			       : user_rules_preset(&o->rules, text, &err);
-
-	o->tree.plan.rules = &o->rules;
-	return rc ? err.text : NULL;
-}
-
-/* Parse the value of an option.  Returns NULL, or what is wrong with it. */
-static const char *parse_value(struct options *o, int key, const char *text)
-{
-	struct plan_options *const plan = &o->tree.plan;
-
-	switch (key) {
-	case KEY_CRC:
-		return plan_set_option(plan, "crc", text)
-			       ? NULL
-			       : "must be exact or zero";
-	case KEY_STAGE:
-		return plan_set_option(plan, "stage", text)
-			       ? NULL
-			       : "must be native or any";
-	case KEY_RULES:
-	case KEY_PRESET:
-		return take_rules(o, key, text);
-	case KEY_HF_DTYPE:
-		return plan_set_option(plan, "dtype", text)
-			       ? NULL
-			       : "must be fp32, bf16 or fp16";
-	case KEY_HF_SHARD_SIZE:
-		return size_parse_decimal(text, &plan->shard_size)
-			       ? NULL
-			       : "not a size in KB, MB, GB or TB";
-	case KEY_UID:
-		o->tree.has_uid = true;
-		return parse_id(text, &o->tree.uid) ? NULL : "not a number";
-	case KEY_GID:
-		o->tree.has_gid = true;
-		return parse_id(text, &o->tree.gid) ? NULL : "not a number";
-	case KEY_READAHEAD:
-		return parse_readahead(text, &o->readahead)
-			       ? NULL
-			       : "neither 0 nor a size of at least 4M";
-	case KEY_LOG:
-		return parse_file(text, &o->log) ? NULL : "not a file name";
-	case KEY_VIEW:
-		return plan_set_option(plan, "to", text)
-			       ? NULL
-			       : "must be universal, hf, fp32 or zero";
-	case KEY_RANKS:
-		return parse_ranks(text, &o->tree);
-	}
-	assert(!"an option with a value");
-	return "unknown option";
-}
-
 static int no_memory(void)
 {
 	log_error("out of memory");
 	return -1;
-}
-
-static int options_take_operand(struct options *o, const char *arg)
-{
-	if (!array_reserve(&o->operands, &o->operands_cap, o->noperands + 1,
-			   sizeof(*o->operands)) ||
-	    !(o->operands[o->noperands] = strdup(arg)))
-		return no_memory();
-	o->noperands++;
-	return 0;
-}
-
-/* fuse_opt callback: 1 keeps the argument for libfuse, 0 drops it, and -1 reports
- * an error. */
-static int options_take(void *data, const char *arg, int key,
-			struct fuse_args *args)
-{
-	struct options *const o = data;
-	const char *wrong;
-
-	(void)args;
-	switch (key) {
-	case FUSE_OPT_KEY_NONOPT:
-		return options_take_operand(o, arg);
-	case FUSE_OPT_KEY_OPT:
-		/* The rest of ranks=N,N: libfuse splits options at commas. */
-		if (o->tree.nrecut && arg[0] >= '0' && arg[0] <= '9')
-			break;
-		/* Drop options of other readers of fstab, such as
-		 * x-systemd.automount. */
-		return strncmp(arg, "x-", 2) != 0 && strncmp(arg, "X-", 2) != 0 ?
-			       options_report_unknown(arg) : 0;
-	case KEY_IGNORE:
-		return 0;
-	case KEY_GONE:
-		log_warning("-o %s has no effect in this version and will be"
-			    " an error in the next", arg);
-		return 0;
-	case KEY_KEEP: return 1;
-	case KEY_REMOUNT:
-		return bad_option(arg, "no option can be changed while it is"
-				       " mounted: unmount it and mount again");
-	case KEY_NONEMPTY:
-		o->nonempty = true;
-		return 0;
-	case KEY_HELP: o->help = true; return 0;
-	case KEY_VERSION: o->version = true; return 0;
-	case KEY_FOREGROUND: o->foreground = true; return 0;
-	case KEY_DEBUG: o->debug = o->foreground = true; return 0;
-	case KEY_ALLOW_OTHER:
-		o->tree.shared = true;
-		return 1;
-	case KEY_FOLLOW_LINKS:
-		o->tree.follow_links = true;
-		return 0;
-	case KEY_CHECK:
-		o->tree.check = true;
-		return 0;
-	case KEY_REPLACE:
-		o->tree.replace = true;
-		return 0;
-	case KEY_IO_URING:
-		return fuse_caps_has_io_uring();
-	}
-	wrong = key == FUSE_OPT_KEY_OPT ? parse_ranks(arg, &o->tree)
-		: key == KEY_REMOTE        ? remote_options_set(arg)
-				 : parse_value(o, key, strchr(arg, '=') + 1);
-	return wrong ? bad_option(arg, wrong) : 0;
 }
 
 /* Drop the flags with which mount(8) calls a helper; they differ in meaning from
@@ -350,7 +168,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	if (copy_args(argc, argv, fuse_args) ||
-	    fuse_opt_parse(fuse_args, o, options_table, options_take) < 0)
+	    fuse_opt_parse(fuse_args, o, NULL, options_take) < 0)
 		return -1;
 	if (o->help || o->version)
 		return 0;

@@ -1,118 +1,317 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of ucfs, and the help about them. */
-#include <stdbool.h>
+/* The options of ucfs, and what each sets. */
+#include <errno.h>
+#include <fuse_opt.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
+#include "ckpt/base/size.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/remote/remote_options.h"
 #include "fs/log/log.h"
+#include "fs/ops/fuse_caps.h"
 #include "fs/options.h"
 #include "fs/options_impl.h"
 
-const struct fuse_opt options_table[] = {
-	FUSE_OPT_KEY("-h", KEY_HELP),
-	FUSE_OPT_KEY("--help", KEY_HELP),
-	FUSE_OPT_KEY("-V", KEY_VERSION),
-	FUSE_OPT_KEY("--version", KEY_VERSION),
-	FUSE_OPT_KEY("-f", KEY_FOREGROUND),
-	FUSE_OPT_KEY("--foreground", KEY_FOREGROUND),
-	FUSE_OPT_KEY("-d", KEY_DEBUG),
-	FUSE_OPT_KEY("--debug", KEY_DEBUG),
-	FUSE_OPT_KEY("debug", KEY_DEBUG),
-	FUSE_OPT_KEY("crc=%s", KEY_CRC),
-	FUSE_OPT_KEY("stage=%s", KEY_STAGE),
-	FUSE_OPT_KEY("rules=%s", KEY_RULES),
-	FUSE_OPT_KEY("preset=%s", KEY_PRESET),
-	FUSE_OPT_KEY("hf_dtype=%s", KEY_HF_DTYPE),
-	FUSE_OPT_KEY("hf_shard_size=%s", KEY_HF_SHARD_SIZE),
-	FUSE_OPT_KEY("uid=%s", KEY_UID),
-	FUSE_OPT_KEY("allow_other", KEY_ALLOW_OTHER),
-	FUSE_OPT_KEY("follow_links", KEY_FOLLOW_LINKS),
-	FUSE_OPT_KEY("gid=%s", KEY_GID),
-	/* Flags of the converter, which a mount always implies. */
-	FUSE_OPT_KEY("no_strict", KEY_IGNORE),
-	FUSE_OPT_KEY("inject_missing_state", KEY_IGNORE),
-	FUSE_OPT_KEY("no_cache", KEY_GONE),
-	FUSE_OPT_KEY("cache_size=%s", KEY_GONE),
-	FUSE_OPT_KEY("readahead=%s", KEY_READAHEAD),
-	FUSE_OPT_KEY("io_uring", KEY_IO_URING),
-	FUSE_OPT_KEY("index=%s", KEY_GONE),
-	FUSE_OPT_KEY("log=%s", KEY_LOG),
-	FUSE_OPT_KEY("check", KEY_CHECK),
-	FUSE_OPT_KEY("view=%s", KEY_VIEW),
-	FUSE_OPT_KEY("ranks=%s", KEY_RANKS),
-	FUSE_OPT_KEY("replace", KEY_REPLACE),
-	FUSE_OPT_KEY("deadline=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("manifest=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("cache_dir=%s", KEY_GONE),
-	FUSE_OPT_KEY("cache_bytes=%s", KEY_GONE),
-	FUSE_OPT_KEY("ca_file=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("s3_endpoint=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("s3_region=%s", KEY_REMOTE),
-	FUSE_OPT_KEY("s3_anonymous", KEY_REMOTE),
-	FUSE_OPT_KEY("nonempty", KEY_NONEMPTY),
-	FUSE_OPT_KEY("remount", KEY_REMOUNT),
-	/* The mount is always read-only and checks permissions. */
-	FUSE_OPT_KEY("rw", KEY_IGNORE),
-	FUSE_OPT_KEY("ro", KEY_IGNORE),
-	FUSE_OPT_KEY("default_permissions", KEY_IGNORE),
-	/* Of libfuse, fusermount3 and the kernel. */
-	FUSE_OPT_KEY("allow_root", KEY_KEEP),
-	FUSE_OPT_KEY("auto_unmount", KEY_KEEP),
-	FUSE_OPT_KEY("fsname=%s", KEY_KEEP),
-	FUSE_OPT_KEY("subtype=%s", KEY_KEEP),
-	FUSE_OPT_KEY("max_read=%s", KEY_KEEP),
-	FUSE_OPT_KEY("suid", KEY_KEEP),
-	FUSE_OPT_KEY("nosuid", KEY_KEEP),
-	FUSE_OPT_KEY("dev", KEY_KEEP),
-	FUSE_OPT_KEY("nodev", KEY_KEEP),
-	FUSE_OPT_KEY("exec", KEY_KEEP),
-	FUSE_OPT_KEY("noexec", KEY_KEEP),
-	FUSE_OPT_KEY("sync", KEY_KEEP),
-	FUSE_OPT_KEY("async", KEY_KEEP),
-	FUSE_OPT_KEY("dirsync", KEY_KEEP),
-	FUSE_OPT_KEY("atime", KEY_KEEP),
-	FUSE_OPT_KEY("noatime", KEY_KEEP),
-	FUSE_OPT_KEY("context=%s", KEY_KEEP),
-	FUSE_OPT_KEY("fscontext=%s", KEY_KEEP),
-	FUSE_OPT_KEY("defcontext=%s", KEY_KEEP),
-	FUSE_OPT_KEY("rootcontext=%s", KEY_KEEP),
-	/* Options of mount(8), its callers and systemd. */
-	FUSE_OPT_KEY("defaults", KEY_IGNORE),
-	FUSE_OPT_KEY("auto", KEY_IGNORE),
-	FUSE_OPT_KEY("noauto", KEY_IGNORE),
-	FUSE_OPT_KEY("user", KEY_IGNORE),
-	FUSE_OPT_KEY("user=%s", KEY_IGNORE),
-	FUSE_OPT_KEY("nouser", KEY_IGNORE),
-	FUSE_OPT_KEY("users", KEY_IGNORE),
-	FUSE_OPT_KEY("nousers", KEY_IGNORE),
-	FUSE_OPT_KEY("owner", KEY_IGNORE),
-	FUSE_OPT_KEY("noowner", KEY_IGNORE),
-	FUSE_OPT_KEY("group", KEY_IGNORE),
-	FUSE_OPT_KEY("nogroup", KEY_IGNORE),
-	FUSE_OPT_KEY("nofail", KEY_IGNORE),
-	FUSE_OPT_KEY("_netdev", KEY_IGNORE),
-	FUSE_OPT_KEY("comment=%s", KEY_IGNORE),
-	/* Options of mount(8) that some libfuse rejects. */
-	FUSE_OPT_KEY("relatime", KEY_IGNORE),
-	FUSE_OPT_KEY("norelatime", KEY_IGNORE),
-	FUSE_OPT_KEY("strictatime", KEY_IGNORE),
-	FUSE_OPT_KEY("nostrictatime", KEY_IGNORE),
-	FUSE_OPT_KEY("diratime", KEY_IGNORE),
-	FUSE_OPT_KEY("nodiratime", KEY_IGNORE),
-	FUSE_OPT_KEY("lazytime", KEY_IGNORE),
-	FUSE_OPT_KEY("nolazytime", KEY_IGNORE),
-	FUSE_OPT_KEY("symfollow", KEY_IGNORE),
-	FUSE_OPT_KEY("nosymfollow", KEY_IGNORE),
-	FUSE_OPT_KEY("mand", KEY_IGNORE),
-	FUSE_OPT_KEY("nomand", KEY_IGNORE),
-	FUSE_OPT_KEY("silent", KEY_IGNORE),
-	FUSE_OPT_KEY("loud", KEY_IGNORE),
-	FUSE_OPT_KEY("iversion", KEY_IGNORE),
-	FUSE_OPT_KEY("noiversion", KEY_IGNORE),
-	FUSE_OPT_END,
+/* --- setters ---------------------------------------------------------------------- */
+
+/* An option as it was given: "crc=zero".  A setter returns NULL, or what is wrong. */
+struct given {
+	const char *arg;
+	size_t name_len;
+	const char *value; /* after the '='; NULL: there is none */
+	const char *wrong; /* what a wrong value is not, by the table */
 };
+
+typedef const char *setter(struct options *o, const struct given *g);
+
+static bool is_named(const struct given *g, const char *name)
+{
+	return strlen(name) == g->name_len &&
+	       strncmp(g->arg, name, g->name_len) == 0;
+}
+
+static const char *set_word(struct options *o, const struct given *g)
+{
+	const char *const name = is_named(g, "crc")        ? "crc"
+				 : is_named(g, "stage")    ? "stage"
+				 : is_named(g, "hf_dtype") ? "dtype"
+							   : "to"; /* view */
+
+	return plan_set_option(&o->tree.plan, name, g->value) ? NULL : g->wrong;
+}
+
+static const char *set_shard_size(struct options *o, const struct given *g)
+{
+	return size_parse_decimal(g->value, &o->tree.plan.shard_size) ? NULL
+								      : g->wrong;
+}
+
+static const char *set_rules(struct options *o, const struct given *g)
+{
+	static struct errmsg err;
+	const int rc = is_named(g, "rules")
+			       ? user_rules_read(&o->rules, g->value, &err)
+			       : user_rules_preset(&o->rules, g->value, &err);
+
+	o->tree.plan.rules = &o->rules;
+	return rc ? err.text : NULL;
+}
+
+static const char *set_id(struct options *o, const struct given *g)
+{
+	const bool group = is_named(g, "gid");
+	char *end;
+	unsigned long v;
+
+	errno = 0;
+	v = strtoul(g->value, &end, 10);
+	if (errno || end == g->value || *end || v >= UINT32_MAX ||
+	    *g->value == '-')
+		return g->wrong;
+	*(group ? &o->tree.gid : &o->tree.uid) = (unsigned)v;
+	*(group ? &o->tree.has_gid : &o->tree.has_uid) = true;
+	return NULL;
+}
+
+/* 0, or a size that is of use. */
+static const char *set_readahead(struct options *o, const struct given *g)
+{
+	o->readahead = 0;
+	return strcmp(g->value, "0") == 0 ||
+			       (size_parse_binary(g->value, &o->readahead) &&
+				o->readahead >= CACHE_MIN)
+		       ? NULL
+		       : g->wrong;
+}
+
+/* Its absolute name, since the server changes its working directory later. */
+static const char *set_log(struct options *o, const struct given *g)
+{
+	char cwd[PATH_MAX];
+
+	free(o->log);
+	o->log = NULL;
+	if (*g->value == '/')
+		o->log = strdup(g->value);
+	else if (!*g->value || !getcwd(cwd, sizeof(cwd)) ||
+		 asprintf(&o->log, "%s/%s", cwd, g->value) < 0)
+		o->log = NULL;
+	return o->log ? NULL : g->wrong;
+}
+
+static const char *add_ranks(struct tree_options *t, const char *text)
+{
+	if (t->nrecut == TREE_RECUT_MAX)
+		return "too many numbers of ranks";
+	if (!view_type_parse_ranks(text, &t->recut[t->nrecut]))
+		return "not a number of ranks (1 to 4096)";
+	t->nrecut++;
+	return NULL;
+}
+
+static const char *set_ranks(struct options *o, const struct given *g)
+{
+	return add_ranks(&o->tree, g->value);
+}
+
+static const char *set_debug(struct options *o, const struct given *g)
+{
+	(void)g;
+	o->debug = o->foreground = true;
+	return NULL;
+}
+
+static const char *set_remote(struct options *o, const struct given *g)
+{
+	(void)o;
+	return remote_options_set(g->arg);
+}
+
+static const char *say_gone(struct options *o, const struct given *g)
+{
+	(void)o;
+	log_warning("-o %s has no effect in this version and will be an error in"
+		    " the next",
+		    g->arg);
+	return NULL;
+}
+
+static const char *refuse(struct options *o, const struct given *g)
+{
+	(void)o;
+	return g->wrong;
+}
+
+/* --- the table --------------------------------------------------------------------- */
+
+#define FLAG(field) .flag = offsetof(struct options, field)
+
+/* Options with the same meaning. */
+static const struct row {
+	const char *names; /* separated by blanks; '=' after a name: it needs a value */
+	size_t flag; /* offset of a bool that is set, or 0 */
+	setter *set;
+	const char *wrong; /* what `set` says of a wrong value */
+	bool keep;         /* for libfuse */
+	bool hidden;       /* without effect: never suggested */
+} rows[] = {
+	{ "-h --help", FLAG(help) },
+	{ "-V --version", FLAG(version) },
+	{ "-f --foreground", FLAG(foreground) },
+	{ "-d --debug debug", .set = set_debug },
+	{ "crc=", .set = set_word, .wrong = "must be exact or zero" },
+	{ "stage=", .set = set_word, .wrong = "must be native or any" },
+	{ "rules= preset=", .set = set_rules },
+	{ "hf_dtype=", .set = set_word, .wrong = "must be fp32, bf16 or fp16" },
+	{ "hf_shard_size=", .set = set_shard_size,
+	  .wrong = "not a size in KB, MB, GB or TB" },
+	{ "uid= gid=", .set = set_id, .wrong = "not a number" },
+	{ "allow_other", FLAG(tree.shared), .keep = true },
+	{ "follow_links", FLAG(tree.follow_links) },
+	{ "readahead=", .set = set_readahead,
+	  .wrong = "neither 0 nor a size of at least 4M" },
+	{ "io_uring", .keep = true },
+	{ "log=", .set = set_log, .wrong = "not a file name" },
+	{ "check", FLAG(tree.check) },
+	{ "view=", .set = set_word,
+	  .wrong = "must be universal, hf, fp32 or zero" },
+	{ "ranks=", .set = set_ranks },
+	{ "replace", FLAG(tree.replace) },
+	{ "deadline= manifest= ca_file= s3_endpoint= s3_region= s3_anonymous",
+	  .set = set_remote },
+	{ "nonempty", FLAG(nonempty) },
+	{ "remount", .set = refuse,
+	  .wrong = "no option can be changed while it is mounted: unmount it"
+		   " and mount again" },
+	/* Of an earlier version: accepted for one, without effect. */
+	{ "no_cache cache_size= index= cache_dir= cache_bytes=", .set = say_gone,
+	  .hidden = true },
+	/* Of libfuse, fusermount3 and the kernel. */
+	{ "allow_root auto_unmount fsname= subtype= max_read= suid nosuid dev"
+	  " nodev exec noexec sync async dirsync atime noatime context="
+	  " fscontext= defcontext= rootcontext=",
+	  .keep = true },
+	/* Flags of the converter, which a mount always implies.  It is always read-only
+	 * and checks permissions. */
+	{ "no_strict inject_missing_state rw ro default_permissions",
+	  .hidden = true },
+	/* Of mount(8), its callers and systemd.  Some libfuse rejects the second half. */
+	{ "defaults auto noauto user user= nouser users nousers owner noowner"
+	  " group nogroup nofail _netdev comment="
+	  " relatime norelatime strictatime nostrictatime diratime nodiratime"
+	  " lazytime nolazytime symfollow nosymfollow mand nomand silent loud"
+	  " iversion noiversion",
+	  .hidden = true },
+};
+
+/* Return the next name of a row with its length, which includes a '='; NULL at the
+ * end. */
+static const char *next_name(const char *at, size_t *len)
+{
+	at += strspn(at, " ");
+	*len = strcspn(at, " ");
+	return *at ? at : NULL;
+}
+
+static const struct row *find_row(const struct given *g)
+{
+	const size_t want = g->name_len + (g->value != NULL);
+	size_t len;
+
+	for (size_t i = 0; i < COUNT(rows); i++)
+		for (const char *name = rows[i].names;
+		     (name = next_name(name, &len)); name += len)
+			if (len == want && strncmp(name, g->arg, len) == 0)
+				return &rows[i];
+	return NULL;
+}
+
+/* Report an option that is not in the table, or has a value that it may not have or
+ * lacks; suggest the nearest, but none that has no effect.  Returns -1. */
+static int refuse_unknown(const struct given *g)
+{
+	const char *const dash = g->arg[0] == '-' ? "" : "-o ";
+	struct nearest near = nearest_begin(g->arg, g->name_len);
+	bool wants_value;
+	size_t len;
+
+	for (size_t i = 0; i < COUNT(rows); i++)
+		for (const char *name = rows[i].names;
+		     !rows[i].hidden && (name = next_name(name, &len));
+		     name += len)
+			if ((*name == '-') == !*dash)
+				nearest_consider(&near, name,
+						 len - (name[len - 1] == '='));
+	if (!near.name) {
+		log_error("unknown option %s%s; see ucfs --help", dash, g->arg);
+		return -1;
+	}
+	wants_value = near.name[near.name_len] == '=';
+	if (near.distance == 0)
+		log_error("option %s%s: %s", dash, g->arg,
+			  wants_value ? "needs a value" : "takes no value");
+	else
+		log_error("unknown option %s%s; did you mean %s%.*s%s?", dash,
+			  g->arg, dash, (int)near.name_len, near.name,
+			  !wants_value ? ""
+			  : g->value   ? g->arg + g->name_len
+				       : "=...");
+	return -1;
+}
+
+static int take_operand(struct options *o, const char *arg)
+{
+	if (array_reserve(&o->operands, &o->operands_cap, o->noperands + 1,
+			  sizeof(*o->operands)) &&
+	    (o->operands[o->noperands] = strdup(arg))) {
+		o->noperands++;
+		return 0;
+	}
+	log_error("out of memory");
+	return -1;
+}
+
+int options_take(void *options, const char *arg, int key, struct fuse_args *args)
+{
+	struct options *const o = options;
+	const size_t len = strcspn(arg, "=");
+	struct given g = { arg, len, arg[len] ? arg + len + 1 : NULL, NULL };
+	const struct row *const row = find_row(&g);
+	const char *wrong = NULL;
+
+	(void)args;
+	if (key == FUSE_OPT_KEY_NONOPT)
+		return take_operand(o, arg);
+	if (row) {
+		g.wrong = row->wrong;
+		if (row->flag)
+			*(bool *)((char *)o + row->flag) = true;
+		if (row->set)
+			wrong = row->set(o, &g);
+	} else if (o->tree.nrecut && arg[0] >= '0' && arg[0] <= '9') {
+		/* The rest of ranks=N,N: libfuse splits options at commas. */
+		wrong = add_ranks(&o->tree, arg);
+	} else if (strncmp(arg, "x-", 2) == 0 || strncmp(arg, "X-", 2) == 0) {
+		/* Of other readers of fstab, such as x-systemd.automount. */
+		return 0;
+	} else {
+		return refuse_unknown(&g);
+	}
+	if (wrong) {
+		log_error("%s: %s", arg, wrong);
+		return -1;
+	}
+	return row && row->keep &&
+	       (strcmp(arg, "io_uring") != 0 || fuse_caps_has_io_uring());
+}
 
 void options_print_help(void)
 {
@@ -178,34 +377,4 @@ void options_print_help(void)
 	       "        ro                accepted: the mount is always read-only\n"
 	       "\n"
 	       "To unmount: fusermount3 -u MOUNTPOINT, or umount.\n");
-}
-
-/* Suggest the nearest option, but none that has no effect. */
-int options_report_unknown(const char *arg)
-{
-	const size_t len = strcspn(arg, "=");
-	const char *const value = arg + len, *dash = arg[0] == '-' ? "" : "-o ";
-	struct nearest near = nearest_begin(arg, len);
-	bool wants_value;
-
-	for (const struct fuse_opt *o = options_table; o->templ; o++)
-		if (o->value != KEY_IGNORE && o->value != KEY_GONE &&
-		    (o->templ[0] == '-') == !*dash)
-			nearest_consider(&near, o->templ,
-					 strcspn(o->templ, "="));
-	if (!near.name) {
-		log_error("unknown option %s%s; see ucfs --help", dash, arg);
-		return -1;
-	}
-	wants_value = near.name[near.name_len] == '=';
-	if (near.distance == 0)
-		log_error("option %s%s: %s", dash, arg,
-			  wants_value ? "needs a value" : "takes no value");
-	else
-		log_error("unknown option %s%s; did you mean %s%.*s%s?", dash,
-			  arg, dash, (int)near.name_len, near.name,
-			  !wants_value ? ""
-			  : *value     ? value
-				       : "=...");
-	return -1;
 }
