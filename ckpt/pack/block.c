@@ -21,6 +21,7 @@
 
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/planes.h"
+#include "ckpt/tensor/cast.h"
 
 struct block_encoder {
 	ZSTD_CCtx *floats, *bytes;
@@ -49,6 +50,13 @@ unsigned block_width(enum block_type type)
 
 	assert(type < BLOCK_TYPES);
 	return width[type];
+}
+
+void block_round(enum block_type type, const void *floats, void *out, size_t n)
+{
+	assert(type == BLOCK_F16 || type == BLOCK_BF16);
+	cast(DTYPE_F32, floats, type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, out,
+	     n);
 }
 
 uint64_t block_hash(const void *bytes, size_t len)

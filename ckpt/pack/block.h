@@ -45,6 +45,9 @@ size_t block_encode(struct block_encoder *e, enum block_type type,
 int block_decode(enum block_type type, const void *bytes, size_t stored,
 		 uint64_t hash, void *out, size_t len);
 
+/* Round `n` floats to BLOCK_F16 or BLOCK_BF16, as ucpack(5) says. */
+void block_round(enum block_type type, const void *floats, void *out, size_t n);
+
 /* The XXH3-64 of a decoded block. */
 uint64_t block_hash(const void *bytes, size_t len);
 

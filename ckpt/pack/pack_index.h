@@ -116,4 +116,12 @@ uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent);
 /* Blocks of a stored extent. */
 uint64_t pack_extent_blocks(const struct pack_extent *x);
 
+/* Bytes of block `block` of `len` bytes that are cut into blocks. */
+static inline size_t pack_block_len(uint64_t len, uint64_t block)
+{
+	const uint64_t left = len - block * BLOCK_SIZE;
+
+	return left < BLOCK_SIZE ? (size_t)left : BLOCK_SIZE;
+}
+
 #endif

@@ -20,7 +20,6 @@
 #include "ckpt/pack/pack_impl.h"
 #include "ckpt/pack/pack_stream.h"
 #include "ckpt/sys/scratch.h"
-#include "ckpt/tensor/cast.h"
 
 /* Bytes of blocks that are read at once: what is worth a request to a server, or what the
  * processor's cache holds. */
@@ -100,19 +99,12 @@ static int load_table(struct pack *p, uint32_t extent,
 
 /* --- blocks ------------------------------------------------------------------ */
 
-static size_t block_len(const struct pack_extent *e, uint64_t block)
-{
-	const uint64_t left = e->len - block * BLOCK_SIZE;
-
-	return left < BLOCK_SIZE ? (size_t)left : BLOCK_SIZE;
-}
-
 static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
 			const struct pack_block *b, const uint8_t *stored,
 			uint8_t *to, struct errmsg *err)
 {
 	const struct pack_extent *const e = &p->x.extents[extent];
-	const size_t len = block_len(e, block);
+	const size_t len = pack_block_len(e->len, block);
 	const int rc = block_decode(e->type, stored, (size_t)(b[1].at - b->at),
 				    b->hash, to, len);
 
@@ -150,7 +142,7 @@ static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	whole = stored + size; /* a block of which a part is wanted */
 	rc = source_read_exact(&p->src, stored, size, v[first].at, err);
 	for (uint64_t i = first; !rc && i < end; i++) {
-		const size_t all = block_len(&p->x.extents[extent], i);
+		const size_t all = pack_block_len(p->x.extents[extent].len, i);
 		const size_t skip = i == first ? off % BLOCK_SIZE : 0;
 		const size_t n = all - skip < len ? all - skip : len;
 
@@ -229,8 +221,7 @@ static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
 	rc = read_stored(p, e->target, floats, n * sizeof(float),
 			 e->from + first * sizeof(float), err);
 	if (!rc) {
-		cast(DTYPE_F32, floats,
-		     e->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, rounded, n);
+		block_round(e->type, floats, rounded, n);
 		memcpy(to, rounded + off % 2, len);
 	}
 	scratch_give(floats);

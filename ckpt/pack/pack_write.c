@@ -18,9 +18,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/output.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/sys/parallel.h"
 
 /* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed
  * one after the other. */
@@ -77,13 +76,6 @@ static size_t unit_len(const struct packing *p, const struct unit *u)
 	return left < UNIT ? (size_t)left : UNIT;
 }
 
-static size_t block_len(size_t unit, size_t block)
-{
-	const size_t left = unit - block * BLOCK_SIZE;
-
-	return left < BLOCK_SIZE ? left : BLOCK_SIZE;
-}
-
 /* Bytes of its source for each byte of a region. */
 static unsigned scale_of(const struct pack_region *r)
 {
@@ -111,8 +103,8 @@ static void slot_end(void *slot)
 	free(s);
 }
 
-static int read_input(const struct pack_input *in, void *buf, size_t len,
-		      uint64_t off, struct errmsg *err)
+int pack_input_read(const struct pack_input *in, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
 {
 	struct source src;
 	int rc = source_open_known(&src, in->path, &in->id, err);
@@ -130,14 +122,12 @@ static int read_source(const struct packing *p, const struct unit *u,
 {
 	const struct pack_region *const r = region_of(p, u);
 	const unsigned scale = scale_of(r);
-	const int rc =
-		read_input(&p->v[r->source], scale == 1 ? s->source : s->floats,
-			   scale * len, r->from + scale * u->skip, err);
+	const int rc = pack_input_read(
+		&p->v[r->source], scale == 1 ? s->source : s->floats,
+		scale * len, r->from + scale * u->skip, err);
 
 	if (!rc && scale == 2)
-		cast(DTYPE_F32, s->floats,
-		     r->type == BLOCK_F16 ? DTYPE_F16 : DTYPE_BF16, s->source,
-		     len / 2);
+		block_round(r->type, s->floats, s->source, len / 2);
 	return rc;
 }
 
@@ -149,14 +139,14 @@ static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 	const bool stored = r->kind == PACK_STORED;
 	const size_t len = unit_len(p, u);
 	struct slot *const s = slot;
-	int rc = read_input(&p->v[u->input], s->bytes, len, r->start + u->skip,
-			    err);
+	int rc = pack_input_read(&p->v[u->input], s->bytes, len,
+				 r->start + u->skip, err);
 
 	if (!rc && !stored)
 		rc = read_source(p, u, s, len, err);
 	s->out_len = 0;
 	for (size_t b = 0; !rc && b * BLOCK_SIZE < len; b++) {
-		const size_t off = b * BLOCK_SIZE, n = block_len(len, b);
+		const size_t off = b * BLOCK_SIZE, n = pack_block_len(len, b);
 		const uint8_t *const bytes = s->bytes + off;
 
 		s->blocks[b].stored = 0;
@@ -219,7 +209,7 @@ static int unit_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
 
 		if (!e)
 			return errmsg_nomem(err, p->w->name);
-		e->len += block_len(len, b);
+		e->len += pack_block_len(len, b);
 		if (!stored)
 			continue;
 		e->stored += stored;

@@ -36,6 +36,10 @@ struct pack_input {
 	size_t nregions, cap;
 };
 
+/* Read bytes of a file; -EIO if it has changed, or as source_read. */
+int pack_input_read(const struct pack_input *in, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err);
+
 /*
  * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same files
  * give the same bytes, on however many threads.  -EINTR if progress said so; -EIO if a

@@ -54,19 +54,6 @@ static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 
 /* --- is it the master? ------------------------------------------------------- */
 
-static bool read_some(const struct pack_input *in, void *buf, size_t len,
-		      uint64_t off)
-{
-	struct source src;
-	bool ok;
-
-	if (source_open_known(&src, in->path, &in->id, NULL))
-		return false;
-	ok = source_read(&src, buf, len, off, NULL) == 0;
-	source_close(&src);
-	return ok;
-}
-
 /* Do the first elements of a region equal those of its source? */
 static bool is_master(const struct deriving *d, const struct weight *w,
 		      const struct pack_region *r)
@@ -76,8 +63,9 @@ static bool is_master(const struct deriving *d, const struct weight *w,
 	uint8_t weights[PROBE * sizeof(float)], made[PROBE * sizeof(float)];
 	float masters[PROBE];
 
-	if (!read_some(d->in, weights, n * size, r->start) ||
-	    !read_some(&d->x->v[r->source], masters, n * sizeof(float), r->from))
+	if (pack_input_read(d->in, weights, n * size, r->start, NULL) ||
+	    pack_input_read(&d->x->v[r->source], masters, n * sizeof(float),
+			    r->from, NULL))
 		return false;
 	cast(DTYPE_F32, masters, w->dtype, made, n);
 	return memcmp(weights, made, n * size) == 0;
@@ -139,7 +127,7 @@ static int try_slice(struct deriving *d, const struct weight *w,
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&
 		    is_master(d, w, &r))
-			found = pack_inputs_refer(d->in, &r)
+			found = pack_inputs_set(d->in, &r)
 					? 1
 					: errmsg_nomem(d->err, d->in->path);
 	extent_done(&map);

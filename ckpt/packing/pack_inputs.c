@@ -40,30 +40,21 @@ enum block_type pack_inputs_type(enum dtype d)
 				 : BLOCK_BYTES;
 }
 
-static bool add_region(struct pack_input *in, uint64_t start, uint64_t end,
-		       enum block_type type)
-{
-	if (start == end)
-		return true;
-	if (!array_reserve(&in->regions, &in->cap, in->nregions + 1,
-			   sizeof(*in->regions)))
-		return false;
-	in->regions[in->nregions++] = (struct pack_region){ .start = start,
-							    .len = end - start,
-							    .kind = PACK_STORED,
-							    .type = type };
-	return true;
-}
-
-/* Add a storage of at least `least` bytes of floats. */
+/* Add a storage of at least `least` bytes of floats.  Of storages that overlap the first
+ * is taken. */
 static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
 			uint64_t start, uint64_t len)
 {
 	const enum block_type type = pack_inputs_type(dtype);
+	const struct pack_region r = { .start = start,
+				       .len = len - len % block_width(type),
+				       .kind = PACK_STORED,
+				       .type = type };
+	const struct pack_region *const bytes =
+		pack_inputs_region(in, r.start, r.len);
 
-	return type == BLOCK_BYTES || len < least ||
-	       add_region(in, start, start + len - len % block_width(type),
-			  type);
+	return type == BLOCK_BYTES || r.len < least || !bytes ||
+	       bytes->type != BLOCK_BYTES || pack_inputs_set(in, &r);
 }
 
 /* Add the storages of a file of torch.save.  Writing its pickle again lists them. */
@@ -130,41 +121,7 @@ static bool find_storages(struct pack_input *in, uint64_t least,
 	return ok;
 }
 
-/* --- regions ----------------------------------------------------------------- */
-
-static int by_start(const void *a, const void *b)
-{
-	const struct pack_region *const x = a, *const y = b;
-
-	return (x->start > y->start) - (x->start < y->start);
-}
-
-/* Turn storages into regions that make up the file, with bytes between them.  Of
- * storages that overlap the first is taken. */
-static bool fill_gaps(struct pack_input *in)
-{
-	struct pack_region *const v = in->regions;
-	const size_t n = in->nregions;
-	uint64_t at = 0;
-	bool ok = true;
-
-	in->regions = NULL;
-	in->nregions = in->cap = 0;
-	if (n)
-		qsort(v, n, sizeof(*v), by_start);
-	for (size_t i = 0; ok && i < n; i++) {
-		if (v[i].start < at ||
-		    !checked_range(v[i].start, v[i].len, in->id.size))
-			continue;
-		ok = add_region(in, at, v[i].start, BLOCK_BYTES) &&
-		     add_region(in, v[i].start, v[i].start + v[i].len,
-				v[i].type);
-		at = v[i].start + v[i].len;
-	}
-	free(v);
-	return ok && add_region(in, at, in->id.size, BLOCK_BYTES);
-}
-
+/* Cut a file into regions. */
 static int find_regions(struct pack_input *in, uint64_t least,
 			struct errmsg *err)
 {
@@ -173,9 +130,14 @@ static int find_regions(struct pack_input *in, uint64_t least,
 
 	if (rc)
 		return rc;
-	return find_storages(in, least, &src) && fill_gaps(in)
-		       ? 0
-		       : errmsg_nomem(err, in->path);
+	in->regions = calloc(1, sizeof(*in->regions));
+	if (!in->regions) {
+		source_close(&src);
+		return errmsg_nomem(err, in->path);
+	}
+	in->regions[0].len = in->id.size;
+	in->nregions = in->cap = 1;
+	return find_storages(in, least, &src) ? 0 : errmsg_nomem(err, in->path);
 }
 
 /* --- readers ----------------------------------------------------------------- */
@@ -311,7 +273,7 @@ int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
 	if (!rc)
 		qsort(x->v, x->n, sizeof(*x->v), array_by_text);
 	for (size_t i = 0; !rc && i < x->n; i++)
-		if (S_ISREG(x->v[i].mode))
+		if (S_ISREG(x->v[i].mode) && x->v[i].id.size)
 			rc = find_regions(&x->v[i], least, err);
 	if (rc)
 		pack_inputs_done(x);
@@ -351,7 +313,7 @@ struct pack_region *pack_inputs_region(const struct pack_input *in,
 	return checked_range(off - v[i].start, len, v[i].len) ? &v[i] : NULL;
 }
 
-bool pack_inputs_refer(struct pack_input *in, const struct pack_region *r)
+bool pack_inputs_set(struct pack_input *in, const struct pack_region *r)
 {
 	struct pack_region *at, v[3];
 	size_t n = 0, after;

@@ -48,9 +48,9 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name);
 struct pack_region *pack_inputs_region(const struct pack_input *in,
 				       uint64_t off, uint64_t len);
 
-/* Let bytes of a file, which lie in one stored region, be the region `r` instead.
+/* Let bytes of a file, which lie in one region, be the region `r` instead.
  * False when memory runs out; then the regions are as before. */
-bool pack_inputs_refer(struct pack_input *in, const struct pack_region *r);
+bool pack_inputs_set(struct pack_input *in, const struct pack_region *r);
 
 /* The type of blocks for elements of a type. */
 enum block_type pack_inputs_type(enum dtype d);
