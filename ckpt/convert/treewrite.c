@@ -95,8 +95,6 @@ static int progress(const struct writer *w, uint64_t bytes)
 	return w->options->progress(w->options->ctx, bytes) ? 0 : -EINTR;
 }
 
-/* --- directories and the list of files -------------------------------------- */
-
 /* "DIR/NAME" in the arena; NULL if memory is short. */
 static char *join_path(struct arena *a, const char *dir, const char *name)
 {
@@ -148,8 +146,6 @@ static int add_tree(struct writer *w, uint64_t dir, const char *path,
 	return rc;
 }
 
-/* --- reading ahead ------------------------------------------------------------- */
-
 /* Go on to file i.  Called with the lock held. */
 static void go_to(struct writer *w, size_t i)
 {
@@ -195,8 +191,6 @@ static void read_ahead(const struct out *o, uint64_t off)
 		pthread_mutex_unlock(&o->w->lock);
 	}
 }
-
-/* --- one file -------------------------------------------------------------------- */
 
 static int copy_range(const struct out *o, uint64_t off, uint64_t end,
 		      bool literal, struct errmsg *err)
@@ -359,8 +353,6 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 	vfile_free(o.f);
 	return rc;
 }
-
-/* --- the whole ------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {

@@ -59,8 +59,6 @@ static struct hfdir *hfdir_of(struct plan *p)
 	return &((struct plan_hfdir *)p)->d;
 }
 
-/* --- files of a tensor ---------------------------------------------------------- */
-
 static int name_tensor(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	return plan_set_name(out, hfdir_of(e->p)->v[e->i].name, "");
@@ -164,8 +162,6 @@ static int lay_out_slot(const struct plan_item *e, bool extents,
 		       : errmsg_nomem(e->err, NULL);
 }
 
-/* --- files that engines require --------------------------------------------------- */
-
 static void describe_single(const struct plan_item *e, struct plan_facts *out)
 {
 	out->readers = &e->p->names;
@@ -242,8 +238,6 @@ static int lay_out_single(const struct plan_item *e, bool extents,
 	bytebuf_add_str(&out->head, SOURCE_TEXT);
 	return out->head.failed ? errmsg_nomem(e->err, e->stem) : 0;
 }
-
-/* --- the whole -------------------------------------------------------------------- */
 
 static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
 			     struct errmsg *err)

@@ -31,8 +31,6 @@ static struct plan_reshard *reshard_of(struct plan *p)
 	return (struct plan_reshard *)p;
 }
 
-/* --- files that are made ------------------------------------------------------- */
-
 static enum reshard_kind kind_of(unsigned group)
 {
 	return (enum reshard_kind)(group - OPTIM);
@@ -82,8 +80,6 @@ static int lay_out_made(const struct plan_item *e, bool extents,
 	return rc;
 }
 
-/* --- files on disk ------------------------------------------------------------- */
-
 static const struct tag_file *disk_file(const struct plan_item *e)
 {
 	const struct tagdir *const d = &e->p->zckpt->dir;
@@ -104,8 +100,6 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 
 	plan_describe_copy(e->p, disk_file(e), first + e->i, out);
 }
-
-/* --- the whole ----------------------------------------------------------------- */
 
 int plan_stat_recut(const struct plan *universal, unsigned ranks,
 		    struct plan_stat *out, struct errmsg *err)

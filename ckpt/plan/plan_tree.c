@@ -36,8 +36,6 @@ struct plan_record {
 	};
 };
 
-/* --- nodes and names ---------------------------------------------------------- */
-
 void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n)
 {
 	assert(n < PLAN_GROUPS_MAX);
@@ -202,8 +200,6 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 	return rc;
 }
 
-/* --- layouts ------------------------------------------------------------------- */
-
 /* Return the record of a file, or NULL if memory is short.  Called with the lock
  * held. */
 static struct plan_record *get_record(const struct plan_item *e)
@@ -312,8 +308,6 @@ int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
 	return get_size(&e, size);
 }
 
-/* --- files --------------------------------------------------------------------- */
-
 void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
 			struct plan_facts *out)
 {
@@ -391,8 +385,6 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		*out = f;
 	return rc;
 }
-
-/* --- attributes ---------------------------------------------------------------- */
 
 void plan_stat_dir(const struct plan *p, const struct access *names,
 		   int64_t mtime_s, struct plan_stat *out)

@@ -30,8 +30,6 @@ static struct plan_universal *universal_of(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* --- model states --------------------------------------------------------------- */
-
 /* The number of names under which engines of other stages look for model states. */
 static size_t naliases(const struct plan *p)
 {
@@ -60,8 +58,6 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 
 	plan_describe_copy(e->p, &d->model[n], d->noptim + n, out);
 }
-
-/* --- the optimizer and its parameters ------------------------------------------- */
 
 /* Its pickle has objects of the optimizer shards. */
 static void describe_optimizer(const struct plan_item *e, struct plan_facts *out)
@@ -114,8 +110,6 @@ static int lay_out_state(const struct plan_item *e, bool extents,
 	return uc_file_of_param(r, &r->model.params[e->dir], (unsigned)e->k,
 				extents, out, e->err);
 }
-
-/* --- the whole ------------------------------------------------------------------ */
 
 int plan_universal_weights(struct plan *p, const struct weights **out,
 			   struct errmsg *err)

@@ -64,8 +64,6 @@ static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
 	return x->w->v[weight]->numel * dtype_size(dtype_of(x, weight));
 }
 
-/* --- files of weights ----------------------------------------------------------- */
-
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	const struct plan_weights *const x = weights_of(e->p);
@@ -188,8 +186,6 @@ static int lay_out_file(const struct plan_item *e, bool extents,
 	return rc;
 }
 
-/* --- files beside them ---------------------------------------------------------- */
-
 static void describe_index(const struct plan_item *e, struct plan_facts *out)
 {
 	out->readers = &e->p->names;
@@ -228,8 +224,6 @@ static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 	out->mtime_s = s->v[e->i].mtime_s;
 	out->readers = &s->v[e->i].access;
 }
-
-/* --- the whole ------------------------------------------------------------------ */
 
 /* Check that weights which need computing can be computed. */
 static int weights_check(struct plan *p, struct errmsg *err)

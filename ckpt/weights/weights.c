@@ -110,8 +110,6 @@ bool weights_has_name(const struct weights_names *s, const char *name)
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
-/* --- parameters of the optimizer --------------------------------------------------------- */
-
 static int weights_add_param(struct weights_loader *l, const struct param *p)
 {
 	const struct shard_group *g;
@@ -222,8 +220,6 @@ static int for_listed(struct weights_loader *l, listed_fn step)
 	return rc;
 }
 
-/* --- tied ones ----------------------------------------------------------------------------- */
-
 static int add_tie(struct weights_loader *l, const char *name, const char *of)
 {
 	const struct weight *const x = weights_find(l, of);
@@ -258,8 +254,6 @@ static int load_ties(struct weights_loader *l)
 		rc = add_tie(l, l->ties[i].name, l->ties[i].of);
 	return rc;
 }
-
-/* --- the whole ------------------------------------------------------------------------------- */
 
 static int add_name(struct weights_loader *l, struct weights_names *s,
 		    const char *name)

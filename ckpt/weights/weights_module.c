@@ -21,8 +21,6 @@
 #define KEY_FROZEN_SHAPES "frozen_param_shapes"
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 
-/* --- tensors of the open file --------------------------------------------------- */
-
 /* The open file's number among all shards. */
 static uint32_t shard_number(const struct weights_loader *l)
 {
@@ -128,8 +126,6 @@ static int add_tensor(struct weights_loader *l, const char *name,
 	return add_extent(l, x, t.numel, shard_number(l), at);
 }
 
-/* --- buffers ------------------------------------------------------------------------ */
-
 int weights_load_buffers(struct weights_loader *l)
 {
 	const struct weights_names *const buffers = &l->buffers;
@@ -149,8 +145,6 @@ int weights_load_buffers(struct weights_loader *l)
 				  buffers->v[i]);
 	return rc;
 }
-
-/* --- frozen parameters ----------------------------------------------------------------- */
 
 /* Add a parameter of ZeRO-3 whose elements are parts in all ranks' files.  NULL, with
  * *rc set, on failure. */
@@ -285,8 +279,6 @@ int weights_load_frozen(struct weights_loader *l)
 	l->file = l->r->dir.model[base].path;
 	return rc;
 }
-
-/* --- what else the module has ----------------------------------------------------------- */
 
 static int weights_module_by_place(const void *a, const void *b)
 {

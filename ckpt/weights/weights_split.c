@@ -118,8 +118,6 @@ void weights_split_done(struct weights_split *s)
 	*s = (struct weights_split){ 0 };
 }
 
-/* --- names and index --------------------------------------------------------- */
-
 void weights_split_name(const struct weights_split *s, const char *stem,
 			const char *suffix, size_t f, char out[NAME_MAX + 1])
 {

@@ -2,9 +2,8 @@
 # Uses ckpt/ and log.  Knows no FUSE.
 ucfs_SOURCES += \
 	%D%/pathtab.h %D%/pathtab.c \
-	%D%/rankfile.h %D%/rankfile.c \
 	%D%/views.h %D%/views.c \
-	%D%/tree.h %D%/tree_impl.h %D%/survey.c \
+	%D%/tree.h %D%/tree_impl.h %D%/rankfile.c %D%/survey.c \
 	%D%/tree.c %D%/tree_open.c \
 	%D%/tree_lookup.c %D%/tree_dir.c \
 	%D%/tree_control.c

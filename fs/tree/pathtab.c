@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,50 +43,39 @@ void pathtab_free(struct pathtab *t)
 	free(t);
 }
 
-/* Find the number of a path.  Called with the lock held. */
-static bool pathtab_find(const struct pathtab *t, uint64_t hash,
-			 const char *path, uint32_t *index)
+/* Find or append a path.  Called with the lock held. */
+static int find_or_append(struct pathtab *t, const char *path, uint64_t parent,
+			  uint64_t *index)
 {
-	size_t pos = 0;
-
-	while (hashtab_next(&t->index, hash, &pos, index))
-		if (strcmp(t->v[*index].path, path) == 0)
-			return true;
-	return false;
-}
-
-/* Called with the lock held. */
-static bool pathtab_append(struct pathtab *t, uint64_t hash, const char *path,
-			   uint64_t parent)
-{
+	const uint64_t hash = hash_bytes(0, path, strlen(path));
+	uint32_t i;
 	char *copy;
 
+	for (size_t pos = 0; hashtab_next(&t->index, hash, &pos, &i);)
+		if (strcmp(t->v[i].path, path) == 0) {
+			*index = i;
+			return 0;
+		}
 	if (t->n == UINT32_MAX ||
 	    !array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
-		return false;
+		return -ENOMEM;
 	copy = strdup(path);
 	if (!copy || !hashtab_add(&t->index, hash, (uint32_t)t->n)) {
 		free(copy);
-		return false;
+		return -ENOMEM;
 	}
+	*index = t->n;
 	t->v[t->n++] = (struct pathtab_entry){ copy, parent };
-	return true;
+	return 0;
 }
 
 int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
 		uint64_t *index)
 {
-	const uint64_t hash = hash_bytes(0, path, strlen(path));
-	uint32_t found;
-	int rc = 0;
+	int rc;
 
 	pthread_mutex_lock(&t->lock);
-	if (pathtab_find(t, hash, path, &found))
-		*index = found;
-	else if (pathtab_append(t, hash, path, parent))
-		*index = t->n - 1;
-	else
-		rc = -ENOMEM;
+	rc = find_or_append(t, path, parent, index);
 	pthread_mutex_unlock(&t->lock);
 	return rc;
 }

@@ -2,8 +2,6 @@
 /* The names come from _save_rng_state in transformers/trainer.py and from
  * save_accelerator_state in accelerate/checkpointing.py.  With one rank the
  * Trainer's file has no number. */
-#include "fs/tree/rankfile.h"
-
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +12,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/files/files.h"
 #include "ckpt/reshard/reshard.h"
+#include "fs/tree/tree_impl.h"
 
 static const struct pattern {
 	const char *before, *after, *alone;

@@ -55,8 +55,6 @@ int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
 	return out->kind == NODE_VIEW && !out->view ? -ENOENT : 0;
 }
 
-/* --- attributes ------------------------------------------------------------- */
-
 void tree_set_owner(const struct tree *t, struct stat *st)
 {
 	if (t->o->has_uid)
@@ -312,8 +310,6 @@ bool tree_renew(struct tree *t)
 		return false;
 	return atomic_exchange(&t->root_view, x) != x;
 }
-
-/* --- files ------------------------------------------------------------------- */
 
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 {

@@ -94,8 +94,6 @@ bool tree_renew(struct tree *t);
  * byte.  Returns its length or a negative errno. */
 int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size);
 
-/* --- files ------------------------------------------------------------------- */
-
 /* An open file: either `v` or `fd` is set. */
 struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
@@ -110,8 +108,6 @@ struct tree_file {
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err);
 void tree_file_close(struct tree_file *f);
-
-/* --- directories ------------------------------------------------------------- */
 
 struct tree_entry {
 	uint64_t ino;

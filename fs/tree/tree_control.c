@@ -29,8 +29,6 @@ bool tree_control_is_dir(uint64_t ino)
 	return ino == INO_CONTROL || ino == INO_PLANS;
 }
 
-/* --- names ---------------------------------------------------------------------- */
-
 /* The part of a path below the source, or its last component. */
 static const char *within_source(const struct tree *t, const char *path)
 {
@@ -85,8 +83,6 @@ int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
 	return 0;
 }
 
-/* --- contents ------------------------------------------------------------------- */
-
 /* Views that cannot be served, a line each, then what was logged last. */
 static int control_errors(struct tree *t, struct bytebuf *out)
 {
@@ -136,8 +132,6 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 	view_put(x);
 	return rc;
 }
-
-/* --- attributes ----------------------------------------------------------------- */
 
 /* A plan names shards and describes their contents, so only users that may read
  * all of these shards may read it. */

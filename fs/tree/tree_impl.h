@@ -138,6 +138,16 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		       struct errmsg *err);
 
 /*
+ * Find the file in `dir` that replaces the missing `name` in a run of `ranks` ranks
+ * (rankfile.c).  Programs write such files beside a tag for each rank: the random states
+ * of the Hugging Face Trainer and of Accelerate.  In a run that is re-cut from n to
+ * another number of ranks, rank r has that of old rank r mod n.  The caller frees
+ * `*path`.  0, -ENOENT if there is none, or -ENOMEM.
+ */
+int rankfile_find(const char *dir, const char *name, unsigned ranks,
+		  char **path);
+
+/*
  * Warn of every tag of a run that will not be served, and of a `latest` that names
  * none (survey.c).  `tags` are those of the source itself; without any, tags are looked
  * for two levels below.  Opens no file that planning has not opened.

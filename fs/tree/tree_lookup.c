@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "ckpt/dirs/tagdir.h"
-#include "fs/tree/rankfile.h"
 #include "fs/tree/tree_impl.h"
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if

@@ -17,8 +17,6 @@
 #include "ckpt/zero/checkpoint.h"
 #include "fs/tree/tree_impl.h"
 
-/* --- the newest tag ------------------------------------------------------------ */
-
 /* Plan the newest usable tag. */
 static int open_tags(struct tree *t, const struct tag_list *tags,
 		     struct errmsg *err)
@@ -58,8 +56,6 @@ static int open_run(struct tree *t, struct errmsg *err)
 	tags_done(&tags);
 	return rc;
 }
-
-/* --- opening --------------------------------------------------------------------- */
 
 int tree_plan(struct tree *t, const char *path, const struct view_type *type,
 	      uint64_t parent, struct view **view, struct errmsg *err)

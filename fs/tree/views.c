@@ -115,7 +115,7 @@ void views_free(struct views *v)
 	free(v);
 }
 
-/* --- the list, with its lock held ------------------------------------------------- */
+/* The functions from here to evict_plans() are called with the list's lock held. */
 
 static uint64_t hash_view(const char *path, const struct view_type *type)
 {
@@ -230,8 +230,6 @@ static void evict_plans(struct views *v)
 		oldest->plan = NULL;
 	}
 }
-
-/* --- tags that are saved again ---------------------------------------------------- */
 
 /* Could a Hugging Face directory have another layout than that of its plan?  Weights of
  * a format that is preferred may have been added to others. */
@@ -357,8 +355,6 @@ void view_suspect(struct view *x)
 	x->tag->suspect = true;
 }
 
-/* --- views ------------------------------------------------------------------------ */
-
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, double moment, struct view **out)
 {
@@ -421,8 +417,6 @@ bool view_is_listed(struct view *x)
 	return x->type.kind == PLAN_RESHARD ? state == VIEW_PLANNED
 					    : state != VIEW_RETIRED;
 }
-
-/* --- plans ------------------------------------------------------------------------ */
 
 static void log_warnings(struct plan *p, const char *path)
 {
