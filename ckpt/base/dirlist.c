@@ -42,6 +42,7 @@ int dirlist_add(struct dirlist *l, const char *name, mode_t type,
 		return -ENOMEM;
 	}
 	l->v[l->n++] = e;
+	l->found |= l->wanted && l->wanted(name);
 	return 0;
 }
 

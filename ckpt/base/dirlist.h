@@ -23,6 +23,9 @@ struct dirlist {
 	struct attrs attrs; /* for users that may list and search all directories */
 	char **dirs; /* their paths; the last may be that of their union */
 	size_t ndirs;
+	/* If not NULL, the list may end with the first name for which it is true. */
+	bool (*wanted)(const char *name);
+	bool found; /* there is such a name */
 };
 
 /* Begin the entries of one more directory.  -ENOMEM. */

@@ -462,35 +462,22 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
-static bool has_file(const char *path, bool (*wanted)(enum tag_file_kind))
+static bool is_any(const char *name)
 {
-	struct dirlist dir;
-	bool found = false;
-
-	if (files_list(path, true, &dir, NULL))
-		return false;
-	for (size_t i = 0; !found && i < dir.n; i++)
-		found = wanted(names_parse(dir.v[i].name).kind);
-	dirlist_done(&dir);
-	return found;
+	return names_parse(name).kind != TAG_FILE_OTHER;
 }
 
-static bool is_any(enum tag_file_kind kind)
+static bool is_optim(const char *name)
 {
-	return kind != TAG_FILE_OTHER;
-}
-
-static bool is_optim(enum tag_file_kind kind)
-{
-	return kind == TAG_FILE_OPTIM;
+	return names_parse(name).kind == TAG_FILE_OPTIM;
 }
 
 bool tagdir_is_tag(const char *path)
 {
-	return has_file(path, is_any);
+	return files_has(path, is_any);
 }
 
 bool tagdir_is_zero_tag(const char *path)
 {
-	return has_file(path, is_optim);
+	return files_has(path, is_optim);
 }

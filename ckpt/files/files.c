@@ -44,9 +44,8 @@ static int list_in_root(const char *path, bool packs, struct dirlist *out,
 		return rc;
 	packed = packfs.list(path, out, err);
 	/* Something that is neither a directory nor a pack is there. */
-	return packed == -ENOENT && rc == -ENOTDIR
-		       ? beneath_fail(path, rc, err)
-		       : packed;
+	return packed == -ENOENT && rc == -ENOTDIR ? beneath_fail(path, rc, err)
+						   : packed;
 }
 
 /* What a search has found so far. */
@@ -190,14 +189,14 @@ int files_open_known(struct source *s, const char *path,
 	return rc ? rc : source_check_known(s, id, err);
 }
 
-int files_list(const char *path, bool packs, struct dirlist *out,
-	       struct errmsg *err)
+/* Add the entries of every root that has the directory. */
+static int list_roots(const char *path, bool packs, struct dirlist *out,
+		      struct errmsg *err)
 {
 	const size_t n = roots_count(path);
 	int missing = -ENOENT, rc = 0;
 
-	*out = (struct dirlist){ 0 };
-	for (size_t i = 0; !rc && i < n; i++) {
+	for (size_t i = 0; !rc && !out->found && i < n; i++) {
 		char *const where = roots_path(path, i);
 
 		rc = where ? list_in_root(where, packs, out, err)
@@ -208,13 +207,31 @@ int files_list(const char *path, bool packs, struct dirlist *out,
 		}
 		free(where);
 	}
-	if (!rc && !out->ndirs)
-		rc = beneath_fail(path, missing, err);
+	return rc || out->ndirs ? rc : beneath_fail(path, missing, err);
+}
+
+int files_list(const char *path, bool packs, struct dirlist *out,
+	       struct errmsg *err)
+{
+	int rc;
+
+	*out = (struct dirlist){ 0 };
+	rc = list_roots(path, packs, out, err);
 	if (!rc && dirlist_finish(out, path))
 		rc = errmsg_nomem(err, path);
 	if (rc)
 		dirlist_done(out);
 	return rc;
+}
+
+bool files_has(const char *path, bool (*wanted)(const char *name))
+{
+	struct dirlist l = { .wanted = wanted };
+	const int rc = list_roots(path, true, &l, NULL);
+	const bool found = l.found;
+
+	dirlist_done(&l);
+	return !rc && found;
 }
 
 int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err)

@@ -61,4 +61,8 @@ int files_open_plain(const char *path, int flags);
 int files_list(const char *path, bool packs, struct dirlist *out,
 	       struct errmsg *err);
 
+/* Does a directory have a name that is wanted?  Reads no further than to the first, since
+ * the directories of large runs have thousands of names. */
+bool files_has(const char *path, bool (*wanted)(const char *name));
+
 #endif

@@ -41,12 +41,12 @@ static int list_entries(DIR *dir, const char *path, struct dirlist *out,
 		return errmsg_errno(err, path, "cannot open");
 	a.access = access_of(&a.st, a.has_acl);
 	rc = dirlist_add_dir(out, path, &a);
-	while (!rc && (errno = 0, e = readdir(dir)))
+	while (!rc && !out->found && (errno = 0, e = readdir(dir)))
 		rc = dirlist_add(out, e->d_name, followed_type(dir, e),
 				 DTTOIF(e->d_type));
 	if (rc)
 		return errmsg_nomem(err, path);
-	return errno ? errmsg_errno(err, path, "cannot list") : 0;
+	return errno && !out->found ? errmsg_errno(err, path, "cannot list") : 0;
 }
 
 static int local_list(const char *path, struct dirlist *out, struct errmsg *err)

@@ -111,6 +111,19 @@ static void test_open(void **state)
 	assert_int_equal(files_open(&s, "{a,b}/none", &err), -ENOENT);
 }
 
+static bool is_y(const char *name)
+{
+	return strcmp(name, "y") == 0;
+}
+
+static void test_has(void **state)
+{
+	assert_true(files_has("{a,b}/d", is_y));
+	assert_true(files_has("b/d", is_y));
+	assert_false(files_has("a/d", is_y));
+	assert_false(files_has("a/none", is_y));
+}
+
 static void test_list(void **state)
 {
 	static const char *const names[] = { "both",   "d",      "kinds",
@@ -146,6 +159,7 @@ int main(void)
 		cmocka_unit_test(test_find),
 		cmocka_unit_test(test_open),
 		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_has),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
