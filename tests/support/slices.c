@@ -6,85 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/make/literal.h"
 #include "tests/support/unit.h"
-
-/* --- literals --------------------------------------------------------------- */
-
-static struct value *parse(struct mkpt *m, const char **s);
-
-static void pass(const char **s, const char *what)
-{
-	*s += strspn(*s, what);
-}
-
-static struct value *parse_dict(struct mkpt *m, const char **s)
-{
-	struct value *const d = mkpt_dict(m);
-
-	for (pass(s, " {"); **s != '}'; pass(s, ", ")) {
-		struct value *const key = parse(m, s);
-
-		pass(s, ": ");
-		mkpt_set_key(m, d, key, parse(m, s));
-	}
-	++*s;
-	return d;
-}
-
-static struct value *parse_number(struct mkpt *m, const char **s)
-{
-	char *end;
-	const int64_t i = strtoll(*s, &end, 10);
-	struct value *v;
-
-	if (*end == '.')
-		v = mkpt_float(m, strtod(*s, &end));
-	else
-		v = mkpt_int(m, i);
-	if (end == *s)
-		fail_msg("no literal: %s", *s);
-	*s = end;
-	return v;
-}
-
-/* None, numbers, 'strings', (tuples,), [lists] and {dicts}. */
-static struct value *parse(struct mkpt *m, const char **s)
-{
-	struct value *v;
-	char text[64];
-	size_t n;
-
-	pass(s, " ");
-	if (strncmp(*s, "None", 4) == 0) {
-		*s += 4;
-		return mkpt_none(m);
-	}
-	if (**s == '\'') {
-		n = strcspn(++*s, "'");
-		assert_true(n < sizeof(text));
-		memcpy(text, *s, n);
-		text[n] = '\0';
-		*s += n + 1;
-		return mkpt_str(m, arena_strndup(&m->arena, text, n));
-	}
-	if (**s == '{')
-		return parse_dict(m, s);
-	if (**s != '(' && **s != '[')
-		return parse_number(m, s);
-	v = **s == '(' ? mkpt_tuple(m, 0) : mkpt_list(m);
-	++*s;
-	while (**s != ')' && **s != ']') {
-		mkpt_add(m, v, parse(m, s));
-		pass(s, ", ");
-	}
-	++*s;
-	return v;
-}
-
-struct value *slices_literal(struct mkpt *m, const char *text)
-{
-	return text ? parse(m, &text) : NULL;
-}
 
 /* --- slices -------------------------------------------------------------- */
 
@@ -102,7 +25,7 @@ void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 
 void slices_parse(struct slices *l, struct mkpt *m, const char *text)
 {
-	const struct value_seq *const all = value_items(slices_literal(m, text));
+	const struct value_seq *const all = value_items(literal_value(m, text));
 
 	*l = (struct slices){ .n = all->n };
 	for (size_t t = 0; t < all->n; t++) {
@@ -174,7 +97,7 @@ void slices_check(const struct slices *l, const struct geometry *g,
 	struct element *const v = slices_expand(l, g);
 	uint64_t i = 0;
 
-	for (const char *s = runs; *s; pass(&s, " ")) {
+	for (const char *s = runs; *s; s += strspn(s, " ")) {
 		char *end;
 		const unsigned long t = strtoul(s, &end, 10);
 		unsigned long a, b;

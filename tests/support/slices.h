@@ -16,9 +16,6 @@
 #define SLICES_RANKS_MAX 8
 #define SLICES_DIMS_MAX 5
 
-/* The value of a Python literal; NULL for NULL. */
-struct value *slices_literal(struct mkpt *m, const char *text);
-
 struct slices {
 	struct geometry_slice v[SLICES_RANKS_MAX];
 	uint64_t shapes[SLICES_RANKS_MAX][SLICES_DIMS_MAX];

@@ -9,6 +9,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"
@@ -240,8 +241,8 @@ static void examples_are_laid_out_as_worked_out(void **state)
 		struct mkpt m = { 0 };
 		const struct merge rule = { .rule = x->rule,
 					    .dim = x->dim,
-					    .spec = slices_literal(&m, x->spec),
-					    .widths = slices_literal(
+					    .spec = literal_value(&m, x->spec),
+					    .widths = literal_value(
 						    &m, x->widths) };
 		struct errmsg err = { "" };
 		struct slices l;
@@ -250,7 +251,7 @@ static void examples_are_laid_out_as_worked_out(void **state)
 		slices_parse(&l, &m, x->slices);
 		if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
 			fail_msg("%s: %s", x->what, err.text);
-		check_shape(&g, slices_literal(&m, x->shape), x->what);
+		check_shape(&g, literal_value(&m, x->shape), x->what);
 		slices_check(&l, &g, x->elements, x->what);
 		if (g.rows != x->rows || g.mean)
 			fail_msg("%s: %llu rows", x->what,
@@ -273,7 +274,7 @@ static void copies_are_read_from_any_holder(void **state)
 		const struct merge rule = {
 			.rule = MERGE_AFFINE,
 			.holder = holder,
-			.spec = slices_literal(
+			.spec = literal_value(
 				&m, "{'logical_shape': [3], 'ranks': {"
 				    "0: {'pieces': [" BOTH
 				    ", {'shape': [1], 'source': [2,[1]],"
@@ -312,7 +313,7 @@ static void averages_are_means_of_all(void **state)
 		/* The mean of one slice is the slice. */
 		assert_int_equal(g.mean, l.n > 1);
 		assert_int_equal(g.nsources, l.n);
-		check_shape(&g, slices_literal(&m, "[2,3]"), slices[i]);
+		check_shape(&g, literal_value(&m, "[2,3]"), slices[i]);
 		slices_check_invariants(&l, &g);
 		geometry_done(&g);
 		mkpt_done(&m);

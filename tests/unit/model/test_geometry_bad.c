@@ -10,6 +10,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"
@@ -272,8 +273,8 @@ static void what_does_not_fit_is_refused(void **state)
 		const struct merge rule = {
 			.rule = refusals[i].rule,
 			.dim = refusals[i].dim,
-			.spec = slices_literal(&m, refusals[i].spec),
-			.widths = slices_literal(&m, refusals[i].widths)
+			.spec = literal_value(&m, refusals[i].spec),
+			.widths = literal_value(&m, refusals[i].widths)
 		};
 		struct errmsg err = { "" };
 		struct slices l;
@@ -312,7 +313,7 @@ static void runs_beyond_number_are_refused(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		const struct merge rule = { .rule = MERGE_AFFINE,
-					    .spec = slices_literal(
+					    .spec = literal_value(
 						    &m, cases[i].map) };
 		struct errmsg err = { "" };
 		struct slices l;
@@ -330,7 +331,7 @@ static void runs_beyond_number_are_refused(void **state)
 static int init_scales(unsigned n, double first, struct errmsg *err)
 {
 	struct mkpt m = { 0 };
-	struct value *const map = slices_literal(
+	struct value *const map = literal_value(
 		&m, "{'logical_shape': [300], 'ranks': {0: {'pieces': []}}}");
 	struct value *const pieces = value_find(
 		value_find(map, "ranks")->dict.v[0].val, "pieces");
@@ -340,7 +341,7 @@ static int init_scales(unsigned n, double first, struct errmsg *err)
 	int rc;
 
 	for (unsigned i = 0; i < 300; i++) {
-		struct value *const piece = slices_literal(
+		struct value *const piece = literal_value(
 			&m, "{'shape': [], 'source': [0,[]], 'dest': [0,[]]}");
 
 		value_find(piece, "source")->seq.v[0] = mkpt_int(&m, i);

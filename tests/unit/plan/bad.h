@@ -20,12 +20,13 @@ struct bad {
 	const char *expect; /* in the message */
 	const char *file;   /* in the message, too */
 
-	/* One of the two: change a file's values before it is written, or the
-	 * files afterwards. */
+	/* One of the three: change a file's values before it is written, by a
+	 * function or by statements (literal.h), or the files afterwards. */
 	enum mkckpt_file kind;
 	unsigned rank;
 	void (*edit)(struct mkpt *m, struct value *root);
 	void (*damage)(const struct mkckpt *c, const char *dir);
+	const char *change;
 };
 
 #define SHARD_0 "zero_pp_rank_0_mp_rank_00_optim_states.pt"

@@ -268,7 +268,7 @@ static void make_bytes(const struct mkckpt *c, const char *dir)
 
 #define FILES(name, stages, damage, file, expect)                          \
 	{                                                                  \
-#name, stages, expect, file, MKCKPT_OPTIM, 0, NULL, damage \
+#name, stages, expect, file, MKCKPT_OPTIM, 0, NULL, damage, NULL \
 	}
 
 const struct bad bad_files[] = {

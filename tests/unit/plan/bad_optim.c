@@ -46,64 +46,12 @@ static struct value *some_floats(struct mkpt *m, uint64_t n)
 	return mkpt_flat(m, DTYPE_F32, n, n, false, zeros);
 }
 
-static void no_optimizer_dict(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, root, "optimizer_state_dict", NULL);
-}
-
-static void state_is_a_string(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, optimizer_of(root), "state", mkpt_str(m, "none"));
-}
-
-static void state_of_no_group(struct mkpt *m, struct value *root)
-{
-	mkpt_set_key(m, value_find(optimizer_of(root), "state"),
-		     mkpt_int(m, 77), mkpt_dict(m));
-}
-
-static void states_are_a_list(struct mkpt *m, struct value *root)
-{
-	value_find(optimizer_of(root), "state")->dict.v[1].val = mkpt_list(m);
-}
-
-static void stage_three(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, shard_dict(root), "zero_stage", mkpt_int(m, 3));
-}
-
-static void stage_two(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, shard_dict(root), "zero_stage", mkpt_int(m, 2));
-}
-
-static void stage_of_text(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, shard_dict(root), "zero_stage", mkpt_str(m, "two"));
-}
-
-static void other_version(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, root, "ds_version", mkpt_str(m, "0.18.0"));
-}
-
 static void other_step(struct mkpt *m, struct value *root)
 {
 	const float five = 5;
 
 	mkpt_set(m, states_of(root, 0), "step",
 		 mkpt_tensor(m, DTYPE_F32, NULL, 0, &five));
-}
-
-static void fewer_states(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states_of(root, 0), "exp_avg_sq", NULL);
-}
-
-static void fewer_groups(struct mkpt *m, struct value *root)
-{
-	(void)m;
-	fp32_of(root)->seq.n--;
 }
 
 static void short_fp32(struct mkpt *m, struct value *root)
@@ -146,21 +94,6 @@ static void offloaded_to_a_number(struct mkpt *m, struct value *root)
 		mkpt_attribute(m, some_floats(m, 0), "ds_id", mkpt_int(m, 3));
 }
 
-static void state_of_text(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states_of(root, 1), "exp_avg", mkpt_str(m, "text"));
-}
-
-static void state_with_slash(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states_of(root, 1), "../fp32", mkpt_int(m, 1));
-}
-
-static void state_called_fp32(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states_of(root, 1), "fp32", mkpt_int(m, 1));
-}
-
 static void state_twice(struct mkpt *m, struct value *root)
 {
 	value_dict_add(&m->arena, &states_of(root, 1)->dict,
@@ -182,11 +115,6 @@ static void fp32_of_two_dimensions(struct mkpt *m, struct value *root)
 	const uint64_t shape[] = { 2, 20 };
 
 	fp32_of(root)->seq.v[0] = mkpt_tensor(m, DTYPE_F32, shape, 2, zeros);
-}
-
-static void fp32_of_text(struct mkpt *m, struct value *root)
-{
-	fp32_of(root)->seq.v[0] = mkpt_str(m, "text");
 }
 
 static void fp32_out_of_bounds(struct mkpt *m, struct value *root)
@@ -247,63 +175,47 @@ static void mapping_incomplete(struct mkpt *m, struct value *root)
 	mapping_of(root, 0)->obj->pairs.n--;
 }
 
-static void paddings_of_text(struct mkpt *m, struct value *root)
-{
-	value_find(shard_dict(root), "param_alignment_paddings")
-		->seq.v[0]
-		->seq.v[1] = mkpt_str(m, "x");
-}
-
-static void paddings_too_few(struct mkpt *m, struct value *root)
-{
-	struct value *const v =
-		value_find(shard_dict(root), "param_alignment_paddings")->seq.v[0];
-
-	v->seq.v[0] = mkpt_int(m, 1);
-	v->seq.n--;
-}
-
-static void paddings_too_large(struct mkpt *m, struct value *root)
-{
-	value_find(shard_dict(root), "param_alignment_paddings")
-		->seq.v[0]
-		->seq.v[1] = mkpt_int(m, INT64_MAX);
-	value_find(shard_dict(root), "param_alignment_paddings")
-		->seq.v[0]
-		->seq.v[0] = mkpt_int(m, INT64_MAX);
-}
-
-static void expert_groups(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, shard_dict(root), "ds_zero_partition_groups", mkpt_list(m));
-}
-
 #define SHARD(edit, rank, stages, expect)                                      \
 	{                                                                      \
 #edit, stages, expect, SHARD_##rank, MKCKPT_OPTIM, rank, edit, \
-			NULL                                                   \
+			NULL, NULL                                             \
 	}
+#define SHARD_SET(name, change, rank, stages, expect)                          \
+	{                                                                      \
+#name, stages, expect, SHARD_##rank, MKCKPT_OPTIM, rank, NULL, \
+			NULL, change                                           \
+	}
+#define SHARD_DICT "['optimizer_state_dict']"
+#define BASE SHARD_DICT "['base_optimizer_state|optimizer_state_dict']"
+#define FP32 SHARD_DICT "['single_partition_of_fp32_groups|fp32_flat_groups']"
+#define PADDINGS SHARD_DICT "['param_alignment_paddings'][0]"
 
 /* ZeRO-3; the message names the missing file. */
-#define LOST(edit, expect)                                               \
-	{                                                                \
-#edit, STAGE(3), expect, "", MKCKPT_OPTIM, 1, edit, NULL \
+#define LOST(edit, expect)                                                     \
+	{                                                                      \
+#edit, STAGE(3), expect, "", MKCKPT_OPTIM, 1, edit, NULL, NULL \
 	}
 
 #define NO_FILE "and does not say to which file it was offloaded"
 
 const struct bad bad_optim[] = {
 	SHARD(root_is_a_list, 1, STAGES_ALL, "not an optimizer shard"),
-	SHARD(no_optimizer_dict, 0, STAGES_ALL, "not an optimizer shard"),
-	SHARD(stage_three, 1, STAGES_12,
-	      "is of ZeRO stage 3, but the model-states files are of stage 1"),
-	SHARD(stage_two, 1, STAGE(3), "are of stage 3"),
-	SHARD(stage_of_text, 1, STAGES_ALL, "zero_stage is a str"),
-	SHARD(other_version, 1, STAGES_ALL,
-	      "was written by DeepSpeed 0.18.0, the model states by 0.19.8"),
+	SHARD_SET(no_optimizer_dict, "del ['optimizer_state_dict']", 0,
+		  STAGES_ALL, "not an optimizer shard"),
+	SHARD_SET(
+		stage_three, SHARD_DICT "['zero_stage'] = 3", 1, STAGES_12,
+		"is of ZeRO stage 3, but the model-states files are of stage 1"),
+	SHARD_SET(stage_two, SHARD_DICT "['zero_stage'] = 2", 1, STAGE(3),
+		  "are of stage 3"),
+	SHARD_SET(stage_of_text, SHARD_DICT "['zero_stage'] = 'two'", 1,
+		  STAGES_ALL, "zero_stage is a str"),
+	SHARD_SET(other_version, "['ds_version'] = '0.18.0'", 1, STAGES_ALL,
+		  "was written by DeepSpeed 0.18.0, the model states by 0.19.8"),
 	SHARD(other_step, 1, STAGES_ALL, "differ in step of group 0"),
-	SHARD(fewer_states, 1, STAGES_ALL, "do not hold the same"),
-	SHARD(fewer_groups, 1, STAGES_ALL, "groups, param_shapes 2"),
+	SHARD_SET(fewer_states, "del " BASE "['state'][0]['exp_avg_sq']", 1,
+		  STAGES_ALL, "do not hold the same"),
+	SHARD_SET(fewer_groups, "del " FP32 "[1]", 1, STAGES_ALL,
+		  "groups, param_shapes 2"),
 	SHARD(short_fp32, 1, STAGES_ALL, "9 elements"),
 	SHARD(short_state, 1, STAGES_ALL,
 	      "exp_avg of group 1 (l2.weight, ...) has 9 elements,"
@@ -318,17 +230,23 @@ const struct bad bad_optim[] = {
 	LOST(offloaded_state,
 	     "/offloaded_tensors/rank01/exp_avg-3_5.tensor.swp:"
 	     " is missing: exp_avg of group 1 (l2.weight, ...)"),
-	SHARD(state_of_text, 1, STAGES_ALL, "state exp_avg of group 1 is a str"),
-	SHARD(state_with_slash, 0, STAGES_ALL, "no usable name"),
-	SHARD(state_called_fp32, 0, STAGES_ALL, "no usable name"),
-	SHARD(state_is_a_string, 0, STAGES_ALL, "the optimizer's state is a str"),
-	SHARD(state_of_no_group, 0, STAGES_ALL, "belongs to none of 2 groups"),
-	SHARD(states_are_a_list, 0, STAGES_ALL,
-	      "states of group 1 are not a dict but a list"),
+	SHARD_SET(state_of_text, BASE "['state'][1]['exp_avg'] = 'text'", 1,
+		  STAGES_ALL, "state exp_avg of group 1 is a str"),
+	SHARD_SET(state_with_slash, BASE "['state'][1]['../fp32'] = 1", 0,
+		  STAGES_ALL, "no usable name"),
+	SHARD_SET(state_called_fp32, BASE "['state'][1]['fp32'] = 1", 0,
+		  STAGES_ALL, "no usable name"),
+	SHARD_SET(state_is_a_string, BASE "['state'] = 'none'", 0, STAGES_ALL,
+		  "the optimizer's state is a str"),
+	SHARD_SET(state_of_no_group, BASE "['state'][77] = {}", 0, STAGES_ALL,
+		  "belongs to none of 2 groups"),
+	SHARD_SET(states_are_a_list, BASE "['state'][1] = []", 0, STAGES_ALL,
+		  "states of group 1 are not a dict but a list"),
 	SHARD(state_twice, 0, STAGES_ALL, "step of group 1 occurs twice"),
 	SHARD(too_many_states, 0, STAGES_ALL, "has 16 optimizer states"),
 	SHARD(fp32_of_two_dimensions, 1, STAGES_ALL, "is no flat tensor"),
-	SHARD(fp32_of_text, 1, STAGES_ALL, "expected a tensor, found str"),
+	SHARD_SET(fp32_of_text, FP32 "[0] = 'text'", 1, STAGES_ALL,
+		  "expected a tensor, found str"),
 	SHARD(fp32_out_of_bounds, 1, STAGES_ALL, "tensor reaches element"),
 	SHARD(fp32_storage_lies, 1, STAGES_ALL, "its tensors need 400000"),
 	SHARD(fp32_overflows, 1, STAGES_ALL, "overflows"),
@@ -337,9 +255,15 @@ const struct bad bad_optim[] = {
 	      "partitioned over 4 ranks, but there are 3"),
 	SHARD(mapping_overlaps, 1, STAGES_12, "disagree on where"),
 	SHARD(mapping_incomplete, 1, STAGES_12, "disagree on where"),
-	SHARD(paddings_of_text, 0, STAGES_12, "[0][1] is not a count"),
-	SHARD(paddings_too_few, 0, STAGES_12, "2 entries for 3 parameters"),
-	SHARD(paddings_too_large, 0, STAGES_12, "group 0: Value too large"),
-	SHARD(expert_groups, 1, STAGE(3), "does not say that sub-group 0"),
+	SHARD_SET(paddings_of_text, PADDINGS "[1] = 'x'", 0, STAGES_12,
+		  "[0][1] is not a count"),
+	SHARD_SET(paddings_too_few, PADDINGS "[0] = 1; del " PADDINGS "[2]", 0,
+		  STAGES_12, "2 entries for 3 parameters"),
+	SHARD_SET(paddings_too_large,
+		  PADDINGS "[0] = 9223372036854775807;" PADDINGS
+			   "[1] = 9223372036854775807",
+		  0, STAGES_12, "group 0: Value too large"),
+	SHARD_SET(expert_groups, SHARD_DICT "['ds_zero_partition_groups'] = []",
+		  1, STAGE(3), "does not say that sub-group 0"),
 };
 const size_t bad_optim_n = COUNT(bad_optim);

@@ -21,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
@@ -154,8 +155,12 @@ static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 {
 	const struct bad *const b = ctx;
 
-	if (b->edit && b->kind == kind && b->rank == rank)
+	if (b->kind != kind || b->rank != rank)
+		return;
+	if (b->edit)
 		b->edit(m, root);
+	if (b->change)
+		literal_change(m, root, b->change);
 }
 
 typedef struct mkckpt (*make_good)(int stage);
