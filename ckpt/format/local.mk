@@ -7,4 +7,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/safetensors.h %D%/safetensors_read.c \
 	%D%/serialization_id.h %D%/serialization_id.c \
 	%D%/ptwrite.h %D%/ptwrite.c \
-	%D%/safetensors_write.h %D%/safetensors_write.c
+	%D%/safetensors_write.c

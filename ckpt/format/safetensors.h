@@ -8,6 +8,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/tensor/tensor.h"
 
+struct bytebuf;
 struct errmsg;
 struct source;
 
@@ -47,5 +48,18 @@ int safetensors_dtype(const char *name);
 
 /* Its name in a header, or NULL. */
 const char *safetensors_dtype_name(enum dtype d);
+
+/*
+ * Write the header of a safetensors file with these tensors, as the library's
+ * save_file(..., metadata={"format": "pt"}) writes it, the eight bytes of its
+ * length included.  The tensors' bytes follow it, without gaps, in the order
+ * `order`, which has room for `n` numbers.  Offsets of tensors are not used.
+ *
+ * -ENOTSUP for names that are not UTF-8 and types that the format lacks,
+ * -E2BIG, -ENOMEM.
+ */
+int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
+			     size_t *order, struct bytebuf *out,
+			     struct errmsg *err);
 
 #endif

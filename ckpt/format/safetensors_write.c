@@ -8,7 +8,7 @@
  * sorted by type, that of the largest elements first, and then by name.  Strings
  * are escaped as serde_json does it: what JSON demands, and no more.
  */
-#include "ckpt/format/safetensors_write.h"
+#include "ckpt/format/safetensors.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/utf8.h"
-#include "ckpt/format/safetensors.h"
 
 #define ALIGNMENT 8
 #define LENGTH_BYTES 8
@@ -44,9 +43,9 @@ static size_t find_type(enum dtype dtype)
 
 static int safetensors_write_by_place(const void *a, const void *b, void *ctx)
 {
-	const struct safetensors_write_tensor *const v = ctx;
-	const struct safetensors_write_tensor *const x = &v[*(const size_t *)a];
-	const struct safetensors_write_tensor *const y = &v[*(const size_t *)b];
+	const struct safetensors_tensor *const v = ctx;
+	const struct safetensors_tensor *const x = &v[*(const size_t *)a];
+	const struct safetensors_tensor *const y = &v[*(const size_t *)b];
 	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
 
 	if (s != t)
@@ -55,7 +54,7 @@ static int safetensors_write_by_place(const void *a, const void *b, void *ctx)
 }
 
 /* Add a tensor's member, and its bytes to `*at`. */
-static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
+static void add_tensor(const struct safetensors_tensor *t, uint64_t *at,
 		       struct bytebuf *out)
 {
 	const uint64_t end = *at + t->numel * dtype_size(t->dtype);
@@ -73,7 +72,7 @@ static void add_tensor(const struct safetensors_write_tensor *t, uint64_t *at,
 	*at = end;
 }
 
-static int check_tensor(const struct safetensors_write_tensor *t,
+static int check_tensor(const struct safetensors_tensor *t,
 			struct errmsg *err)
 {
 	if (find_type(t->dtype) == TYPES)
@@ -88,7 +87,7 @@ static int check_tensor(const struct safetensors_write_tensor *t,
 	return 0;
 }
 
-int safetensors_write_header(const struct safetensors_write_tensor *v, size_t n,
+int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
 			     size_t *order, struct bytebuf *out,
 			     struct errmsg *err)
 {

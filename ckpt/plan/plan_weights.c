@@ -15,7 +15,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/safetensors_write.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
@@ -84,7 +84,7 @@ struct contents {
 static int lay_out_safetensors(const struct contents *c, const char *stem,
 			       struct uc_file *out, struct errmsg *err)
 {
-	struct safetensors_write_tensor *const v = calloc(c->n + 1, sizeof(*v));
+	struct safetensors_tensor *const v = calloc(c->n + 1, sizeof(*v));
 	int rc;
 
 	out->storages = calloc(c->n + 1, sizeof(*out->storages));
@@ -92,9 +92,12 @@ static int lay_out_safetensors(const struct contents *c, const char *stem,
 	for (size_t i = 0; v && i < c->n; i++) {
 		const struct weight *const x = c->x->w->v[c->tensors[i]];
 
-		v[i] = (struct safetensors_write_tensor){
-			x->name, dtype_of(c->x, c->tensors[i]), x->ndim,
-			x->shape, x->numel
+		v[i] = (struct safetensors_tensor){
+			.name = x->name,
+			.dtype = dtype_of(c->x, c->tensors[i]),
+			.ndim = x->ndim,
+			.shape = x->shape,
+			.numel = x->numel,
 		};
 	}
 	rc = v && out->storages ? safetensors_write_header(v, c->n, c->stored,

@@ -6,7 +6,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
-	%D%/pagecache.h %D%/pagecache.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
 	%D%/cpu_clones.h \

@@ -3,6 +3,7 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/mount_extents.h %D%/mount_extents.c \
 	%D%/pt_head.h %D%/pt_head.c \
+	%D%/pagecache.h %D%/pagecache.c \
 	%D%/reader.h %D%/reader.c \
 	%D%/pinned.h %D%/pinned.c \
 	%D%/upload.h %D%/upload.c

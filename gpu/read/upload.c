@@ -31,9 +31,9 @@
 #include "ckpt/cache/far.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/sys/pagecache.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
+#include "gpu/read/pagecache.h"
 #include "gpu/read/pinned.h"
 #include "gpu/read/reader.h"
 

@@ -9,13 +9,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/format/safetensors_write.h"
 #include "tests/support/unit.h"
 
 static const uint64_t three[] = { 3 }, none[] = { 0, 3 }, matrix[] = { 2, 3 };
 
 /* `expect` is everything after the length. */
-static void check_header(const struct safetensors_write_tensor *v, size_t n,
+static void check_header(const struct safetensors_tensor *v, size_t n,
 			 const char *expect)
 {
 	struct bytebuf out = { 0 };
@@ -35,8 +34,8 @@ static void nothing_is_a_file_too(void **state)
 
 static void blanks_fill_it_up_to_eight(void **state)
 {
-	const struct safetensors_write_tensor v = { "a", DTYPE_BOOL, 1, three,
-						    3 };
+	const struct safetensors_tensor v = { "a", DTYPE_BOOL, 1, three,
+						    3, 0 };
 
 	check_header(&v, 1,
 		     "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":"
@@ -45,12 +44,12 @@ static void blanks_fill_it_up_to_eight(void **state)
 
 static void tensors_go_by_type_and_then_by_name(void **state)
 {
-	const struct safetensors_write_tensor v[] = {
-		{ "b", DTYPE_BF16, 1, three, 3 },
-		{ "z", DTYPE_F32, 2, matrix, 6 },
-		{ "e", DTYPE_F32, 2, none, 0 },
-		{ "Z", DTYPE_F32, 0, NULL, 1 },
-		{ "i", DTYPE_I64, 1, three, 3 },
+	const struct safetensors_tensor v[] = {
+		{ "b", DTYPE_BF16, 1, three, 3, 0 },
+		{ "z", DTYPE_F32, 2, matrix, 6, 0 },
+		{ "e", DTYPE_F32, 2, none, 0, 0 },
+		{ "Z", DTYPE_F32, 0, NULL, 1, 0 },
+		{ "i", DTYPE_I64, 1, three, 3, 0 },
 	};
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(v)];
@@ -83,15 +82,15 @@ static void types_have_the_librarys_order(void **state)
 		DTYPE_I32,     DTYPE_BF16,    DTYPE_F16, DTYPE_U16, DTYPE_I16,
 		DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_I8,  DTYPE_U8,  DTYPE_BOOL,
 	};
-	struct safetensors_write_tensor v[COUNT(types)];
+	struct safetensors_tensor v[COUNT(types)];
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(types)];
 
 	for (size_t i = 0; i < COUNT(types); i++)
-		v[i] = (struct safetensors_write_tensor){ "a", types[i], 1,
-							  three, 3 };
+		v[i] = (struct safetensors_tensor){ "a", types[i], 1,
+							  three, 3, 0 };
 	for (size_t i = 0; i < COUNT(types) / 2; i++) {
-		const struct safetensors_write_tensor t = v[i];
+		const struct safetensors_tensor t = v[i];
 
 		v[i] = v[COUNT(types) - 1 - i];
 		v[COUNT(types) - 1 - i] = t;
@@ -105,9 +104,9 @@ static void types_have_the_librarys_order(void **state)
 
 static void names_are_escaped_as_json_demands(void **state)
 {
-	const struct safetensors_write_tensor v = {
+	const struct safetensors_tensor v = {
 		"n\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa9\xf0\x9f\x98\x80",
-		DTYPE_F32, 0, NULL, 1
+		DTYPE_F32, 0, NULL, 1, 0
 	};
 
 	check_header(&v, 1,
@@ -120,16 +119,16 @@ static void names_are_escaped_as_json_demands(void **state)
 static void what_the_format_has_not_is_refused(void **state)
 {
 	static const struct {
-		struct safetensors_write_tensor t;
+		struct safetensors_tensor t;
 		const char *why;
 	} cases[] = {
-		{ { "c", DTYPE_C128, 1, three, 3 }, "complex128" },
-		{ { "o", DTYPE_OTHER, 1, three, 3 }, "no type" },
-		{ { "\xed\xa0\x80", DTYPE_F32, 1, three, 3 }, "UTF-8" },
-		{ { "a\xff", DTYPE_F32, 1, three, 3 }, "UTF-8" },
-		{ { "\xc0\x80", DTYPE_F32, 1, three, 3 }, "UTF-8" },
-		{ { "\xc3", DTYPE_F32, 1, three, 3 }, "UTF-8" },
-		{ { "\xf4\x90\x80\x80", DTYPE_F32, 1, three, 3 }, "UTF-8" },
+		{ { "c", DTYPE_C128, 1, three, 3, 0 }, "complex128" },
+		{ { "o", DTYPE_OTHER, 1, three, 3, 0 }, "no type" },
+		{ { "\xed\xa0\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
+		{ { "a\xff", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
+		{ { "\xc0\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
+		{ { "\xc3", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
+		{ { "\xf4\x90\x80\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -148,10 +147,10 @@ static void what_the_format_has_not_is_refused(void **state)
 /* The reader accepts what is written; its rules are the library's. */
 static void the_reader_takes_it(void **state)
 {
-	const struct safetensors_write_tensor v[] = {
-		{ "w", DTYPE_F16, 2, matrix, 6 },
-		{ "none", DTYPE_F32, 2, none, 0 },
-		{ "n\xc3\xa9\"", DTYPE_I64, 1, three, 3 },
+	const struct safetensors_tensor v[] = {
+		{ "w", DTYPE_F16, 2, matrix, 6, 0 },
+		{ "none", DTYPE_F32, 2, none, 0, 0 },
+		{ "n\xc3\xa9\"", DTYPE_I64, 1, three, 3, 0 },
 	};
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };

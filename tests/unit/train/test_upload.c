@@ -13,9 +13,9 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/sys/pagecache.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
+#include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"
 #include "gpu/read/upload.h"
 #include "tests/support/apart.h"

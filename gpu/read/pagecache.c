@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/sys/pagecache.h"
+#include "gpu/read/pagecache.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>

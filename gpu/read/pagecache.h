@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_PAGECACHE_H
-#define UCKPT_PAGECACHE_H
+#ifndef UCTRAIN_PAGECACHE_H
+#define UCTRAIN_PAGECACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>
