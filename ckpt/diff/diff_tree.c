@@ -14,7 +14,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/diff/diff_source.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tags.h"
@@ -24,7 +23,11 @@
 #include "ckpt/model/model.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/vfile/vfile_source.h"
 #include "ckpt/weights/weights.h"
+#include "ckpt/zero/checkpoint.h"
 
 #define WEIGHTS "fp32"
 #define SUFFIX ".pt"
@@ -433,6 +436,69 @@ static int open_file(const struct diff_tree *t, const char *param,
 	return rc;
 }
 
+/* Virtual files are read as sources.  The tensor of an open state is read from front to
+ * back, so it is read ahead; bytes that follow in the storage, as behind a tied
+ * parameter, are not. */
+static void expect_tensor(struct state *s)
+{
+	vfile_source_expect(&s->pt.src, state_end(s));
+}
+
+static int open_planned(struct plan *p, const char *param, const char *name,
+			struct state *out, struct errmsg *err)
+{
+	struct source src;
+	struct vfile *file;
+	uint64_t node;
+	char *entry;
+	int rc;
+
+	if (asprintf(&entry, "%s.pt", name) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = plan_lookup(p, PLAN_ZERO, param, &node, err)
+		     ?: plan_lookup(p, node, entry, &node, err)
+		     ?: plan_file_open(p, node, &file, err)
+		     ?: vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)
+		     ?: state_open_source(out, &src, err);
+	free(entry);
+	if (!rc)
+		expect_tensor(out);
+	return rc;
+}
+
+/* Open a weight of a ZeRO checkpoint in the type that the views give it. */
+static int open_weight(const struct diff_tree *t, size_t weight, struct state *out,
+		       struct errmsg *err)
+{
+	struct plan *const p = t->plan;
+	const struct weights *const w = t->weights;
+	const struct weight *const x = w->v[weight];
+	const enum dtype dtype = weights_dtype(w, weight, DTYPE_F32);
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct bytebuf head = { 0 };
+	struct tensor tensor;
+	struct vfile *file;
+	struct source src;
+	int rc = weights_add(w, weight, plan_zckpt(p), dtype, &map, &gathers,
+			     err);
+
+	if (!rc) {
+		file = vfile_new_tensors(plan_shards(p), &head, &map, 1,
+					 &gathers, err);
+		rc = file ? vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)
+			  : -ENOMEM;
+	}
+	if (!rc) {
+		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
+		state_init(out, &src, &tensor, 0);
+		expect_tensor(out);
+	}
+	extent_done(&map);
+	gathers_done(&gathers);
+	return rc;
+}
+
 int diff_tree_open_state(struct diff_tree *t, const char *param,
 			 const char *name, struct state *out, struct errmsg *err)
 {
@@ -445,7 +511,6 @@ int diff_tree_open_state(struct diff_tree *t, const char *param,
 	if (!t->plan)
 		return open_file(t, param, name, out, err);
 	return weight == DIFF_NO_WEIGHT
-		       ? diff_source_state(t->plan, param, name, out, err)
-		       : diff_source_weight(t->plan, t->weights, weight, out,
-					    err);
+		       ? open_planned(t->plan, param, name, out, err)
+		       : open_weight(t, weight, out, err);
 }

@@ -5,5 +5,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/kinds.h %D%/kinds.c \
 	%D%/hfindex.h %D%/hfindex.c \
 	%D%/hfdir.h %D%/hfdir.c \
-	%D%/tagdir.h %D%/tagdir_impl.h %D%/tagdir.c %D%/tagdir_nvme.c \
+	%D%/tagdir.h %D%/tagdir.c \
 	%D%/tags.h %D%/tags.c

@@ -123,7 +123,5 @@ bool names_is_file(const char *name)
 
 bool names_is_param(const char *name)
 {
-	return *name && strlen(name) <= NAME_MAX && !strchr(name, '/') &&
-	       strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
-	       strcmp(name, "optimizer_state.pt") != 0;
+	return names_is_file(name) && strcmp(name, "optimizer_state.pt") != 0;
 }

@@ -5,7 +5,7 @@
  * Only the directory itself and that of offloaded tensors are read.  DeepSpeed's
  * own converter walks all directories below and takes stray copies for ranks.
  */
-#include "ckpt/dirs/tagdir_impl.h"
+#include "ckpt/dirs/tagdir.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -25,8 +25,15 @@
 #include "ckpt/pack/packfs.h"
 #include "ckpt/sys/parallel.h"
 
-int list_add(struct list *l, const struct dirlist *dir, size_t i,
-	     struct ckname id, struct errmsg *err)
+/* Files of one kind, while they are found. */
+struct list {
+	struct tag_file *v;
+	size_t n, cap;
+};
+
+/* Add the file that entry `i` of `dir` names, with its path only.  -ENOMEM. */
+static int list_add(struct list *l, const struct dirlist *dir, size_t i,
+		    struct ckname id, struct errmsg *err)
 {
 	const struct dirlist_entry *const e = &dir->v[i];
 	struct tag_file f = { .id = id };
@@ -59,7 +66,8 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-int list_find(struct list *l, struct errmsg *err)
+/* Fill in the rest of all files; errors as files_find. */
+static int list_find(struct list *l, struct errmsg *err)
 {
 	return parallel_far(l->n, 1, find_file, l, err);
 }
@@ -86,6 +94,64 @@ static int by_layer(const void *a, const void *b)
 	if (x->id.mp != y->id.mp)
 		return x->id.mp < y->id.mp ? -1 : 1;
 	return 0;
+}
+
+/*
+ * Files of tensors that an optimizer kept on NVMe.  DeepSpeed copies those of each
+ * rank, except gradients, when it saves (runtime/engine.py, save_checkpoint):
+ *
+ *   offloaded_tensors/rank<global rank>/<tensor>.tensor.swp
+ *
+ * The rank's optimizer shard names the file of each tensor, see shard_nvme.c.
+ */
+static int scan_swapped(const char *path, unsigned rank, struct list *out,
+			struct errmsg *err)
+{
+	const struct ckname id = { .kind = TAG_FILE_OTHER, .dp = rank };
+	struct dirlist dir;
+	int rc = files_list(path, true, &dir, err);
+
+	if (rc)
+		return beneath_is_missing(rc) ? 0 : rc;
+	for (size_t i = 0; !rc && i < dir.n; i++)
+		if (names_is_swapped(dir.v[i].name))
+			rc = list_add(out, &dir, i, id, err);
+	dirlist_done(&dir);
+	return rc;
+}
+
+/* List them, sorted; none if the directory is missing. */
+static int scan_nvme(const char *tag, struct list *out, struct errmsg *err)
+{
+	struct dirlist dir = { 0 };
+	unsigned rank;
+	char *path, *sub;
+	int rc;
+
+	if (asprintf(&path, "%s/" NAMES_SWAP_DIR, tag) < 0)
+		return errmsg_nomem(err, tag);
+	rc = files_list(path, true, &dir, err);
+	if (rc) {
+		free(path);
+		return beneath_is_missing(rc) ? 0 : rc;
+	}
+	for (size_t i = 0; !rc && i < dir.n; i++) {
+		if (!names_is_swap_rank(dir.v[i].name, &rank))
+			continue;
+		if (asprintf(&sub, "%s/%s", path, dir.v[i].name) < 0) {
+			rc = errmsg_nomem(err, path);
+			break;
+		}
+		rc = scan_swapped(sub, rank, out, err);
+		free(sub);
+	}
+	dirlist_done(&dir);
+	free(path);
+	if (!rc)
+		rc = list_find(out, err);
+	if (out->n)
+		qsort(out->v, out->n, sizeof(*out->v), by_rank);
+	return rc;
 }
 
 /* The files of a directory by kind. */
@@ -335,7 +401,7 @@ int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
 	if (!rc)
 		rc = build_grid(d, &f, err);
 	if (!rc && d->zero3)
-		rc = tagdir_scan_nvme(d->path, &f.v[TAG_FILE_OTHER], err);
+		rc = scan_nvme(d->path, &f.v[TAG_FILE_OTHER], err);
 	take(&f.v[TAG_FILE_OPTIM], &d->optim, &d->noptim);
 	take(&f.v[d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL], &d->model,
 	     &d->nmodel);
@@ -409,6 +475,17 @@ void tagdir_missing(const char *path, unsigned ranks,
 	}
 	for (int kind = 0; kind < TAG_FILE_KINDS; kind++)
 		free_files(f.v[kind].v, f.v[kind].n);
+}
+
+int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank, const char *name)
+{
+	const struct tag_file key = { .name = name, .id.dp = rank };
+	const struct tag_file *const f =
+		d->nswapped ? bsearch(&key, d->swapped, d->nswapped,
+				      sizeof(key), by_rank)
+			    : NULL;
+
+	return f ? f - d->swapped : -1;
 }
 
 size_t tagdir_count(const struct tagdir *d)
