@@ -56,13 +56,15 @@ static bool on_progress(void *ctx, uint64_t bytes)
 static int check_patterns(const struct convert *c, struct plan *p)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(p);
-	const struct model *const m = r ? &r->model : NULL;
+	size_t pos = 0;
+	const char *text = r ? model_next_unused(&r->model, &pos) : NULL;
 
 	/* No rule applies when each model-parallel rank is re-cut for itself. */
-	if (!m || !m->nunused || c->lenient || c->plan.type.kind == PLAN_RESHARD)
+	if (!text || c->lenient || c->plan.type.kind == PLAN_RESHARD)
 		return CMD_OK;
-	for (size_t i = 0; i < m->nunused; i++)
-		cmd_say("%s: a pattern of merge rules matches no parameter: %s", r->dir.model[0].path, m->unused[i]);
+	for (; text; text = model_next_unused(&r->model, &pos))
+		cmd_say("%s: a pattern of merge rules matches no parameter: %s",
+			r->dir.model[0].path, text);
 	cmd_say("nothing was written; --no_strict ignores such patterns");
 	return CMD_FAILED;
 }

@@ -304,16 +304,11 @@ static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 	return sum;
 }
 
-static uint64_t slice_numel(const struct geometry_job *j, size_t t)
-{
-	return j->s[t].present ? j->s[t].numel : 0;
-}
-
 /* Do the widths account for exactly the elements of each slice? */
 static bool widths_fit(const struct geometry_job *j)
 {
 	for (size_t t = 0; t < j->n; t++)
-		if (j->g->rows * j->g->stride[t] != slice_numel(j, t))
+		if (j->g->rows * j->g->stride[t] != j->s[t].numel)
 			return false;
 	return true;
 }
@@ -327,7 +322,7 @@ static int sub_params(const struct geometry_job *j)
 	int rc;
 
 	for (size_t t = 0; t < j->n; t++)
-		numel += slice_numel(j, t);
+		numel += j->s[t].numel;
 	if (!spec || !value_get_count(value_find(v, "partition_dim"), &dim) ||
 	    dim >= spec->n ||
 	    !part_sizes(spec->v[dim], joined_extent(j, dim), sizes, &parts))

@@ -13,7 +13,7 @@ struct merge;
 
 /* The slice of one tensor-parallel or expert-parallel rank. */
 struct geometry_slice {
-	bool present; /* false: the rank has no slice */
+	bool present; /* false: the rank has no slice; all is 0 */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;

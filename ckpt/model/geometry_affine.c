@@ -154,7 +154,6 @@ static int get_scale(const struct geometry_job *j, const struct value *v,
 static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
 			    const struct value *v, uint32_t rank)
 {
-	const uint64_t slice_numel = j->s[rank].present ? j->s[rank].numel : 0;
 	struct piece p = { .source = rank, .numel = 1 };
 	struct geometry *const g = j->g;
 	size_t ndim;
@@ -173,7 +172,7 @@ static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
 	if (p.numel == 0 || !is_holder(v, rank, j->m->holder))
 		return 0;
 	if (!box_fits(&p, p.so, p.ss, g->numel) ||
-	    !box_fits(&p, p.from, p.ds, slice_numel))
+	    !box_fits(&p, p.from, p.ds, j->s[rank].numel))
 		goto bad;
 	rc = get_scale(j, v, &p.scale);
 	if (rc)

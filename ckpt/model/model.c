@@ -347,26 +347,6 @@ static int match_rules(const struct builder *b)
 	return rc;
 }
 
-static int list_unused(const struct builder *b)
-{
-	struct model *const m = b->m;
-	size_t pos = 0, cap = 0;
-	const char *text;
-
-	if (model_is_flat(m))
-		return 0;
-	while ((text = merge_rules_next_unused(b->rules, &pos))) {
-		const char *const copy = arena_strdup(&m->arena, text);
-
-		if (!copy ||
-		    !arena_reserve(&m->arena, &m->unused, m->nunused, &cap,
-				   m->nunused + 1, sizeof(*m->unused)))
-			return errmsg_nomem(b->err, b->dir->path);
-		m->unused[m->nunused++] = copy;
-	}
-	return 0;
-}
-
 /* An empty model with room for the ranks' tables. */
 static int model_init(const struct builder *b)
 {
@@ -398,8 +378,7 @@ int model_load(struct model *m, const struct tagdir *dir,
 	if (!rc) {
 		/* Messages from here on name parameters; prepend the file. */
 		b.err = &why;
-		rc = gather_rules(&b) ?: model_collect(&b) ?: match_rules(&b) ?:
-		     list_unused(&b);
+		rc = gather_rules(&b) ?: model_collect(&b) ?: match_rules(&b);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);
@@ -423,4 +402,11 @@ void model_done(struct model *m)
 const struct param *model_find(const struct model *m, const char *name)
 {
 	return array_find(m->params, m->nparams, sizeof(struct param), name);
+}
+
+const char *model_next_unused(const struct model *m, size_t *pos)
+{
+	return model_is_flat(m)
+		       ? NULL
+		       : merge_rules_next_unused(m->ranks[0].rules, pos);
 }

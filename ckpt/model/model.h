@@ -47,8 +47,6 @@ struct model {
 	unsigned tp, pp;
 	struct param *params; /* sorted by name */
 	size_t nparams;
-	const char **unused; /* patterns that match no parameter */
-	size_t nunused;
 	const struct param *scaled; /* a parameter with scaled pieces, or
 				     * NULL */
 };
@@ -67,6 +65,9 @@ void model_done(struct model *m);
 
 /* The parameter called `name`, or NULL. */
 const struct param *model_find(const struct model *m, const char *name);
+
+/* The next pattern of merge rules from `*pos` on that matches no parameter, or NULL. */
+const char *model_next_unused(const struct model *m, size_t *pos);
 
 /* Compute how the parameter is made of its slices. model_load does so once for
  * the shape, which shows that rule and slices agree, and each open of a file

@@ -142,7 +142,8 @@ int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 {
 	const struct zero_checkpoint *const r = p->zckpt;
 	const size_t fixed = MODEL_WARNINGS + ZCKPT_WARNINGS;
-	size_t i;
+	const char *text;
+	size_t i, at = 0;
 
 	*out = (struct errmsg){ "" };
 	while ((i = (*pos)++) < fixed)
@@ -160,9 +161,12 @@ int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
 		}
 		i -= c->nwarnings;
 	}
-	if (i >= r->model.nunused)
+	do
+		text = model_next_unused(&r->model, &at);
+	while (text && i--);
+	if (!text)
 		return 0;
 	errmsg_set(out, 0, "a pattern of merge rules matches no parameter: %s",
-		   r->model.unused[i]);
+		   text);
 	return 1;
 }
