@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a store's requests tell about it.
+ * Learning from requests whether a store is far, and how many it can take at once.
  *
- * A thread that reads from the page cache may lose its processor, but does not give
- * it up: only requests that slept count as slow.  No table of file systems could
- * say it: the same mount is near for what is cached.
+ * A thread that reads from the page cache may be preempted, but does not sleep: only
+ * requests that slept count as slow.  A table of file systems would not do: the same
+ * mount is near for files in the page cache.
  */
 #include "ckpt/cache/far.h"
 
@@ -18,8 +18,7 @@
 #define SCORE_FAR 5
 #define SCORE_MAX 24
 
-/* Of requests to a near store, so many smaller ones are measured: one of this
- * number. */
+/* One of so many requests to a near store is measured, and each large one. */
 #define SAMPLED 16
 #define LARGE (256u << 10)
 
@@ -28,8 +27,8 @@
 #define GAIN 1.08
 #define LOSS 0.97
 
-/* An epoch lasts so long at least; what brought nothing is tried again later.  Every
- * third attempt is to do with less. */
+/* The least length of an epoch; the time until a failed attempt is repeated; every third
+ * attempt is to do with fewer requests. */
 #define EPOCH_NS UINT64_C(30000000)
 #define RETRY_NS UINT64_C(1000000000)
 #define DOWN_EVERY 3
@@ -87,7 +86,7 @@ void far_end(struct far *f, const struct far_request *q)
 		return;
 	slow = clock_ns() - q->begun >= FAR_NS && count_sleeps() != q->sleeps;
 	score = atomic_load(&f->score);
-	/* If another thread changes it now, one of the two is enough. */
+	/* If another thread changes it now, one of the two changes is enough. */
 	if (slow && score < SCORE_MAX)
 		atomic_compare_exchange_strong(&f->score, &score,
 					       score + SCORE_SLOW);

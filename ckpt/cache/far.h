@@ -31,7 +31,7 @@ struct far_request {
 /* Does the store answer slowly most of the time? */
 bool far_is_far(const struct far *f);
 
-/* Is that being found out?  Requests should be such that far_end sees them. */
+/* Has a recent request been slow?  Then requests should be such that far_end sees them. */
 bool far_is_suspect(const struct far *f);
 
 /* Was a request for something else in the same store slow?  Then, the first time, suppose

@@ -30,8 +30,8 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
-/* Mapped bytes of a near store, of which one window is read instead, so that it is
- * noticed when the store becomes slow. */
+/* Of so many mapped bytes of a near store one window is read instead, which shows when
+ * the store becomes slow. */
 #define PROBE_BYTES (UINT64_C(32) << 20)
 
 static size_t open_limit(void)
@@ -128,10 +128,10 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
 	return &c->v[shard].id;
 }
 
-/* Close a shard without users; false if there is none.  Called with the lock held,
- * only when a limit is reached.  Any of them: readers that go through more ranks than
- * may be open, parameter by parameter, would find each closed just before they need it
- * if the least recently used one were. */
+/* Close a random shard without users; false if there is none.  Called with the lock held
+ * when a limit is reached.  Closing the least recently used one would thrash: readers go
+ * through all ranks, parameter by parameter, and would find each closed just before they
+ * need it. */
 static bool shardcache_evict(struct shardcache *c)
 {
 	size_t i = (size_t)random() % c->n;
@@ -161,8 +161,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 		return -EIO;
 	if (err)
 		err->text[0] = '\0'; /* of an attempt without a descriptor */
-	/* What has no descriptor is identified by its source, which checks what it
-	 * reads. */
+	/* A source without a descriptor checks what it reads. */
 	if (src->fd < 0)
 		return source_check_known(src, &e->id, err);
 	rc = shardcache_check_fd(c, e, src->fd, &src->id, err);
@@ -198,7 +197,7 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 		e->src = src;
 		if (src.fd < 0)
 			atomic_store(&c->decodes, true);
-		/* Its path has led to what was planned. */
+		/* The path leads to the planned file. */
 		check_passed(&e->of_path, begun);
 		check_passed(&e->of_file, begun);
 	}
@@ -386,9 +385,9 @@ bool shardcache_reads_ahead(const struct shardcache *c)
 	return shardcache_is_far(c) || cache_has_blocks(c->ahead);
 }
 
-/* What was read ahead is of the planned file; whether that is still there is looked at now
- * and then.  Of a shard that was never open nothing was read ahead: whoever fetches the
- * bytes opens and checks it, for several shards at once. */
+/* Check now and then that the planned file is still there: cached bytes are of it, but may
+ * be old.  A shard that was never open has no cached bytes; threads that fetch some open
+ * and check it, several shards at once. */
 static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
 	const int rc = atomic_load(&c->v[shard].was_open) &&

@@ -23,8 +23,7 @@ struct far;
 
 /*
  * The shard files of one checkpoint, opened and mapped on demand, a bounded
- * number at a time.  Thread-safe.  No lock is held across I/O other than
- * opening a file.
+ * number at a time.  Thread-safe.  No lock is held while a store is asked.
  */
 struct shardcache;
 
@@ -58,8 +57,7 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   struct errmsg *err);
 void shardcache_put(struct shardcache *c, uint32_t shard);
 
-/* Has the shard a descriptor, and perhaps a mapping?  One in a pack has not.  Opens
- * it; true if it cannot be opened. */
+/* Is the shard a local file?  Opens it; true if it cannot be opened. */
 bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard);
 
 /* Count `len` bytes that a caller has read from mappings; see
@@ -78,7 +76,7 @@ bool shardcache_reads_ahead(const struct shardcache *c);
 bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
 		       struct cache_loan *out);
 
-/* Reading the shards' maps has told this about where they are (far_suppose). */
+/* Suppose that the shards are where their maps were read from (far_suppose). */
 void shardcache_suppose(struct shardcache *c, const struct far *maps);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
@@ -93,9 +91,9 @@ bool shardcache_gains_ahead(const struct shardcache *c);
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
 			 uint64_t len, enum cache_when when);
 
-/* Should a reader use mappings for the next `len` bytes?  Not of a far store, whose
- * pages come one window at a time, nor for a few of all bytes, which show whether the
- * store is near. */
+/* Should a reader use mappings for the next `len` bytes?  False for a far store, whose
+ * pages come one window at a time, and now and then for a near one: reads show whether
+ * it still is near. */
 bool shardcache_can_map(struct shardcache *c, size_t len);
 
 /* Read bytes [off, off + len) of a map, which must have them and consist of

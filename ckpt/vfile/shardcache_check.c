@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether shards are still the files that were planned.
+ * Checks that shards are still the files that were planned.
  *
- * A look at a file costs a microsecond on a disk, and milliseconds on storage that is
- * far away: there it is repeated less often, shared by those who need it at the same
- * time, and made of many files at once.
+ * A check costs a microsecond on a disk, and milliseconds on far storage: there it is
+ * repeated less often, shared by readers that need it at the same time, and made of many
+ * files at once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,12 +26,12 @@
 #define CHECK_INTERVAL_MAX_NS UINT64_C(10000000000)
 #define CHECK_COST 100
 
-/* Of a .pt the last bytes are checksums of all others, which torch.save has written; of
- * other files they are tensors. */
+/* The tail of a .pt has checksums of all other bytes, written by torch.save; that of
+ * other files has tensors. */
 #define TAIL_BYTES (UINT64_C(64) << 10)
 
-/* A file may be written to twice within a tick of the clock that stamps it.  A ctime is
- * not trusted before it is so old. */
+/* A ctime is not trusted before it is so old: a file may be written to twice within a
+ * tick of the clock that stamps it. */
 #define TICK_NS INT64_C(20000000)
 #define TICKS_MAX 50
 
@@ -56,7 +56,7 @@ static int identify(const struct entry *e, int fd, struct fileid *now,
 	return compare(e, now, err);
 }
 
-/* Is a time stamp of the present tick, or of one that has not come? */
+/* Is a time stamp of the present tick, or in the future? */
 static bool is_fresh(int64_t ns)
 {
 	struct timespec t;
@@ -142,13 +142,13 @@ int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
 		return rc;
 	if (known == CTIME_UNKNOWN && !fileid_unchanged(&e->id, now))
 		return fileid_report_change(e->path, &e->id, now, err);
-	/* Readers of a file that has just been saved need not wait. */
+	/* Do not make readers of a file that has just been saved wait. */
 	if (known == CTIME_UNKNOWN && is_fresh(now->ctime_ns))
 		return 0;
 	return accept_ctime(c, e, fd, err);
 }
 
-/* Near, a check that took long was waiting for a processor. */
+/* A check of a near store that took long was waiting for a processor. */
 static uint64_t check_interval(const struct shardcache *c, const struct check *k)
 {
 	const uint64_t every = far_is_far(&c->far) ? k->cost * CHECK_COST : 0;
@@ -165,7 +165,7 @@ static bool is_due(const struct shardcache *c, const struct check *k,
 	return k->made == 0 || now - k->made >= check_interval(c, k);
 }
 
-/* See that others do not make a check, too.  Called with the lock held. */
+/* Keep others from making the same check.  Called with the lock held. */
 static void claim_check(struct check *k, uint64_t now)
 {
 	if (k->made)
@@ -335,7 +335,7 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	const struct checking *const x = ctx;
 	const int rc = check_path_now(x->c, x->shards[i], err);
 
-	/* Whoever needs it meets the error. */
+	/* A reader that needs the shard will meet the error. */
 	return i < x->needed ? rc : 0;
 }
 

@@ -16,8 +16,8 @@
 /* Smaller windows are of readers that may read something else next. */
 #define ROUNDED_MIN (UINT64_C(2) << 20)
 
-/* A window moves on by so much at once, but no more than half of it: a request for each
- * of several shards, and the store has little less to do than a whole window. */
+/* A window moves on by so much at once, but by no more than half of it: enough for a
+ * request to each of several shards, and little of what the store has to do. */
 #define STEP (UINT64_C(4) << 20)
 
 struct wanting {

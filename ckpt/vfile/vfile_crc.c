@@ -141,8 +141,8 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	uint64_t kept;
 
 	*crc = begun ? f->sums->sum : 0;
-	/* Whoever had to wait for the checksum reads the bytes next, from the first on,
-	 * torch.load the first of them twice. */
+	/* The reader that waits for the checksum reads the bytes next, from the first on;
+	 * torch.load reads the first of them twice. */
 	if (vfile_is_far(f)) {
 		kept = cache_keeps(vfile_size(f));
 		if (end - off > CACHE_PIECE)
@@ -193,13 +193,13 @@ int vfile_render_trailer(struct vfile *f, struct errmsg *err)
 	return rc;
 }
 
-/* Do `*n` bytes of [off, off + len) continue the checksum? */
+/* Do bytes of [off, off + len) continue the checksum?  `*n` becomes their number. */
 static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 {
 	const struct crc_progress *const s = f->sums;
 	uint64_t end = off + len, stop;
 
-	/* The file's index may have come meanwhile. */
+	/* A trailer that could not be rendered may have needed this sum. */
 	if (s->storage < f->nstorages && crc_known(f, s->storage))
 		begin_sum(f, s->storage);
 	if (atomic_load(&f->trailer_ready) || s->storage == f->nstorages ||
