@@ -35,7 +35,7 @@
 
 #define SERIALIZATION_ID_LEN 40
 #define RECORDS_BEFORE 4 /* data.pkl, format, alignment, byteorder */
-#define RECORDS_AFTER 2	 /* version, serialization id */
+#define RECORDS_AFTER 2  /* version, serialization id */
 #define RECORD_NAME_MAX 40
 
 /* Sizes of all literals stay far below this; a sum that passes it would have
@@ -60,7 +60,8 @@ static size_t nrecords(const struct ptwrite *w)
 }
 
 /* Describe record i, whose local header lies at `header`. */
-static struct record record_at(const struct ptwrite *w, size_t i, uint64_t header)
+static struct record record_at(const struct ptwrite *w, size_t i,
+			       uint64_t header)
 {
 	static const struct {
 		const char *name, *data;
@@ -197,7 +198,8 @@ static uint16_t flags_of(const struct record *r)
 }
 
 /* The ZIP64 field: sizes and offset, if they need more than 32 bits. */
-static void add_zip64(const struct record *r, uint64_t csize, struct bytebuf *out)
+static void add_zip64(const struct record *r, uint64_t csize,
+		      struct bytebuf *out)
 {
 	if (!r->zip64)
 		return;
@@ -302,9 +304,9 @@ static void add_end(const struct ptwrite *w, uint64_t directory_len,
 /* The CRC-32 of record i; 0 in a file without checksums. */
 static uint32_t record_crc(const struct record *r, size_t i, const uint32_t *crc)
 {
-	return !crc      ? 0
-	       : r->data ? crc32_add(0, r->data, (size_t)r->len)
-			 : crc[i - RECORDS_BEFORE];
+	return !crc || !r->len ? 0
+	       : r->data       ? crc32_add(0, r->data, (size_t)r->len)
+			       : crc[i - RECORDS_BEFORE];
 }
 
 /* A record whose bytes we have: header, data, descriptor. */
