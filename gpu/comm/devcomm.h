@@ -19,11 +19,12 @@ struct errmsg;
 struct devcomm;
 
 /*
- * Can all ranks' devices exchange data?  Not if there is only one rank, if several
- * ranks share a device, or if NCCL cannot be loaded: then they communicate through
- * their hosts, and rank 0 says why.  Collective: all ranks get the same answer.
+ * Check that the ranks' devices can exchange data.  -EINVAL if several ranks share a
+ * device, -ENOTSUP if NCCL cannot be loaded or was not built in; 0 for one rank, and
+ * where device memory is the host's.  Collective: all ranks get the same result.
  */
-bool devcomm_reach(struct comm *world, struct backend *b);
+int devcomm_check_devices(struct comm *world, struct backend *b,
+			  struct errmsg *err);
 
 /* For a group of ranks whose devices reach each other; *out is NULL if it is one
  * rank alone.  Collective: all ranks of `c` get the same result. */

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,20 +137,18 @@ static bool is_same(const struct seat *a, const struct seat *b)
 	return a->node == b->node && strcmp(a->device, b->device) == 0;
 }
 
-/* Is there a device that two ranks use?  Then *why names it.  All ranks get the
- * same answer. */
-static bool is_shared(struct comm *c, const struct seat *seats,
-		      struct errmsg *why)
+/* Refuse a device that two ranks use.  All ranks get the same result. */
+static int check_shared(struct comm *c, const struct seat *seats,
+			struct errmsg *err)
 {
 	for (unsigned r = 1; r < c->size; r++)
 		for (unsigned q = 0; q < r; q++)
-			if (is_same(&seats[q], &seats[r])) {
-				errmsg_set(why, -EBUSY,
-					   "ranks %u and %u share device %s", q,
-					   r, seats[r].device);
-				return true;
-			}
-	return false;
+			if (is_same(&seats[q], &seats[r]))
+				return errmsg_set(
+					err, -EINVAL,
+					"ranks %u and %u share device %s; each needs a GPU of its own",
+					q, r, seats[r].device);
+	return 0;
 }
 
 /* Gather the seats of all ranks. */
@@ -167,43 +164,38 @@ static void find_seats(struct comm *c, const struct backend *b,
 	comm_all_gather(c, mine, bytes, seats);
 }
 
-/* Does every rank have a device of its own, and NCCL?  0, or an error with the
- * cause, the same on all ranks. */
+/* Check that each rank has a device of its own, and NCCL. */
 static int check_usable(struct comm *c, const struct backend *b,
-			struct errmsg *cause)
+			struct errmsg *err)
 {
 	struct seat *seats = calloc(c->size, sizeof(*seats));
 	size_t *bytes = calloc(c->size, sizeof(*bytes));
-	int rc = seats && bytes ? 0 : errmsg_nomem(cause, NULL);
+	int rc = seats && bytes ? 0 : errmsg_nomem(err, NULL);
 	const char *why = NULL;
 
-	rc = comm_agree(c, rc, cause);
+	rc = comm_agree(c, rc, err);
 	if (!rc)
 		find_seats(c, b, seats, bytes);
-	if (!rc && is_shared(c, seats, cause))
-		rc = -EBUSY;
+	if (!rc)
+		rc = check_shared(c, seats, err);
 	if (!rc) {
-		rc = nccl_api(&why) ? 0 : errmsg_set(cause, -ENOENT, "%s", why);
-		rc = comm_agree(c, rc, cause);
+		rc = nccl_api(&why)
+			     ? 0
+			     : errmsg_set(err, -ENOTSUP,
+					  "%u ranks with GPUs need NCCL: %s",
+					  c->size, why);
+		rc = comm_agree(c, rc, err);
 	}
 	free(seats);
 	free(bytes);
 	return rc;
 }
 
-bool devcomm_reach(struct comm *world, struct backend *b)
+int devcomm_check_devices(struct comm *world, struct backend *b,
+			  struct errmsg *err)
 {
-	struct errmsg cause;
-
-	if (world->size == 1 || !*b->device)
-		return false;
-	if (check_usable(world, b, &cause) == 0)
-		return true;
-	if (world->rank == 0)
-		fprintf(stderr,
-			"uctrain: NCCL is not used, ranks communicate through their hosts: %s\n",
-			cause.text);
-	return false;
+	return world->size == 1 || !*b->device ? 0
+					       : check_usable(world, b, err);
 }
 
 static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
@@ -244,7 +236,7 @@ int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
 		free(d);
 		return rc;
 	}
-	d->nccl = nccl_api(&why); /* devcomm_reach has loaded it */
+	d->nccl = nccl_api(&why); /* devcomm_check_devices has loaded it */
 	assert(d->nccl);
 	d->b = b;
 	d->rank = c->rank;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces devcomm_nccl.c in builds without NCCL: ranks communicate through
- * their hosts. */
+/* Replaces devcomm_nccl.c in builds without NCCL, in which only one rank uses a GPU. */
 #include "gpu/comm/devcomm.h"
 
-#include <stdio.h>
+#include <errno.h>
 
+#include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 
-bool devcomm_reach(struct comm *world, struct backend *b)
+int devcomm_check_devices(struct comm *world, struct backend *b,
+			  struct errmsg *err)
 {
-	if (world->size > 1 && *b->device && world->rank == 0)
-		fprintf(stderr,
-			"uctrain: NCCL is not used, ranks communicate through "
-			"their hosts: this uctrain was built without it\n");
-	return false;
+	if (world->size == 1 || !*b->device)
+		return 0;
+	return errmsg_set(err, -ENOTSUP,
+			  "%u ranks with GPUs need NCCL, and this uctrain was built without it",
+			  world->size);
 }
 
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,

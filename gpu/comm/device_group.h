@@ -4,7 +4,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct backend;
 struct backend_event;
@@ -14,25 +13,21 @@ struct errmsg;
 
 /*
  * A group of ranks that exchange what is in the memory of their devices: by NCCL, or
- * through host memory.  An operation comes after what was queued on QUEUE_COMPUTE
+ * by comm.h where that is the host's memory.  An operation comes after what was queued on QUEUE_COMPUTE
  * before it, and what is queued there later comes after the operation.  All ranks
  * of the group make the same calls in the same order.
  */
 struct device_group {
 	struct comm *comm;
 	struct backend *b;
-	struct devcomm *direct; /* NULL: through host memory */
+	struct devcomm *direct; /* NULL: on hosts, or one rank alone */
 	struct backend_event *before, *after;
-	/* Where memory is not the host's and there is no NCCL: a window of pinned
-	 * host memory, and one of floats on the device. */
-	uint8_t *window;
-	float *wide;
 };
 
-/* `comm` and `b` must remain while the group is used.  `direct`: devcomm_reach said
- * so.  Collective: all ranks of `comm` get the same result. -ENOMEM. */
+/* `comm` and `b` must remain while the group is used.  Collective: all ranks of `comm`
+ * get the same result.  -ENOMEM, or as devcomm_new. */
 int device_group_init(struct device_group *g, struct comm *comm,
-		      struct backend *b, bool direct, struct errmsg *err);
+		      struct backend *b, struct errmsg *err);
 void device_group_done(struct device_group *g);
 
 /* x = its sum over ranks: activations, act_t, and floats.  All ranks get the same

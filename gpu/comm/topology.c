@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "ckpt/base/array.h"
+#include "gpu/backend/backend.h"
 #include "gpu/comm/devcomm.h"
 
 int topology_init(struct topology *t, struct comm *world,
@@ -49,7 +50,6 @@ void topology_done(struct topology *t)
 
 int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
 {
-	const bool direct = devcomm_reach(t->world, b);
 	const struct {
 		struct device_group *g;
 		struct comm *ranks;
@@ -57,14 +57,14 @@ int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
 		       { &t->sequence_device, &t->sequence },
 		       { &t->pipe_device, &t->pipe },
 		       { &t->ends_device, &t->ends } };
-	int rc = 0;
+	int rc = devcomm_check_devices(t->world, b, err);
 
 	for (size_t i = 0; i < COUNT(groups) && !rc; i++)
 		rc = comm_agree(t->world,
 				device_group_init(groups[i].g, groups[i].ranks,
-						  b, direct, err),
+						  b, err),
 				err);
-	if (!rc && direct)
+	if (!rc && *b->device)
 		rc = comm_agree(
 			t->world,
 			devcomm_new(&t->replicas_device, &t->replicas, b, err),

@@ -41,13 +41,13 @@ int topology_init(struct topology *t, struct comm *world,
 		  const struct topology_sizes *sizes, struct errmsg *err);
 void topology_done(struct topology *t);
 
-/* Connect the devices of the ranks of each group, by NCCL if all reach each other.
- * `b` must remain until topology_disconnect.  Collective: all ranks get the same
- * result. */
+/* Connect the devices of the ranks of each group.  `b` must remain until
+ * topology_disconnect.  Collective: all ranks get the same result.  Errors as
+ * devcomm_check_devices and devcomm_new. */
 int topology_connect(struct topology *t, struct backend *b, struct errmsg *err);
 void topology_disconnect(struct topology *t);
 
-/* Do devices exchange data without their hosts? */
+/* Do ranks exchange data between devices? */
 bool topology_is_direct(const struct topology *t);
 
 /* The first failure of a queued exchange between devices, with the call. */

@@ -196,7 +196,7 @@ static int open_backend(struct run *r, struct errmsg *err)
 		.deterministic = c->deterministic || c->rank_invariant,
 	};
 
-	if (c->deterministic)
+	if (c->deterministic || c->rank_invariant)
 		devcomm_fix_order();
 	if (c->device == DEVICE_CUDA)
 		return backend_cuda_new(&r->backend, c->dtype, &cuda, err);
@@ -389,20 +389,18 @@ static int open_metrics(struct run *r, struct errmsg *err)
  * Now that all else is allocated, logits may take a quarter of what is left of a
  * device's memory: cuBLASLt's algorithms are measured with as much again, and other
  * operations need memory, too.  All ranks have the least of any, since some exchange
- * numbers of a chunk's rows, and ranks without NCCL may share a device.  Where bits must
- * not depend on the machine, the backend's constant stays.
+ * numbers of a chunk's rows.  Where bits must not depend on the machine, the backend's
+ * constant stays.
  */
 static void share_rest(struct run *r)
 {
 	const struct config *c = r->config;
 	struct backend *const b = r->backend;
-	const unsigned sharing =
-		topology_is_direct(&r->ranks) ? 1 : r->comm->local_size;
 	double most;
 
 	if (b->on_host || c->deterministic || c->rank_invariant)
 		return;
-	most = -(double)(b->ops->memory_left(b) / sharing / 4);
+	most = -(double)(b->ops->memory_left(b) / 4);
 	comm_max_double(r->comm, &most, 1);
 	b->logits_bytes = -most < (double)LOGITS_LEAST  ? LOGITS_LEAST
 			  : -most > (double)LOGITS_MOST ? LOGITS_MOST

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO's collectives on device memory.  Devices that reach each other exchange
- * it directly, in a queue of their own; otherwise it goes through host memory
- * in windows, which bounds the memory needed.
+ * ZeRO's collectives on device memory.  GPUs exchange it directly, in
+ * a queue of their own.  What ranks on hosts exchange, and what --rank_invariant sums,
+ * goes through host memory in windows, which bounds the memory needed.
  */
 #include <assert.h>
 
@@ -53,8 +53,6 @@ bool zero_is_recorded(const struct zero *z, const char **why)
 	else if (ranks->tensor.size > 1 || ranks->sequence.size > 1 ||
 		 ranks->pipe.size > 1)
 		*why = "ranks share a model or its rows";
-	else if (z->world->size > 1 && !device)
-		*why = "ranks communicate through their hosts";
 	else if (device && !devcomm_is_recorded(device))
 		*why = "NCCL is older than 2.9.6";
 	return !*why;

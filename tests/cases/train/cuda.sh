@@ -40,8 +40,7 @@ for dtype in fp32 bf16; do
 		--resume="$tmp/cpu-$dtype" --checkpoint_tag "global_step$half"
 done
 
-# Three ranks, more than the emulation has devices, communicate through the host.  Two
-# ranks on the CPU resume what they saved.
+# Two ranks on the CPU resume what three have saved.
 several=("${tiny[@]}" --train_batch_size 6 --train_micro_batch_size_per_gpu 1)
 train 1 one "${several[@]}" --steps 2
 for stage in "${stages[@]}"; do

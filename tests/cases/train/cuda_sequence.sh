@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Ranks on CUDA that cut the positions of rows, around attention (Ulysses) or within a
 # tensor-parallel group (Megatron's), train as one rank does, and as ranks on the CPU:
-# with NCCL, and through hosts.  Without a GPU, CUDA and NCCL are emulated.
+# with NCCL.  Without a GPU, both are emulated.
 # shellcheck source=tests/cases/train/train_lib.sh
 . "$(dirname "$0")/train_lib.sh"
 require_train
@@ -50,34 +50,28 @@ for dtype in $dtypes; do
 	train_later 1 one-$dtype "${flags[@]}" --dtype $dtype --dropout 0.1
 done
 
-for how in nccl host; do
-	exchange_by $how
-	while read -r line; do
-		# shellcheck disable=SC2086
-		row $line
-		train_later "${line%% *}" "$how-$name" "${flags[@]}" "${how_cut[@]}"
-	done <<<"$plan"
-	for dtype in $dtypes; do
-		train_later 4 $how-$dtype "${flags[@]}" --sequence_parallel_size 2 \
-			--tensor_model_parallel_size 2 --sequence_parallel --dtype $dtype --dropout 0.1
-	done
+while read -r line; do
+	# shellcheck disable=SC2086
+	row $line
+	train_later "${line%% *}" "$name" "${flags[@]}" "${how_cut[@]}"
+done <<<"$plan"
+for dtype in $dtypes; do
+	train_later 4 cut-$dtype "${flags[@]}" --sequence_parallel_size 2 \
+		--tensor_model_parallel_size 2 --sequence_parallel --dtype $dtype --dropout 0.1
 done
 train_all
 
-for how in nccl host; do
-	while read -r line; do
-		# shellcheck disable=SC2086
-		row $line
-		case $line in *dropout*) one=one-drop ;; *) one=one ;; esac
-		alike "$how-$name" 1e-5 $one "$how-$name"
-		alike "$how-$name, the CPU's" 1e-4 "cpu-$name" "$how-$name"
-		check "$how-$name: its way" exchanged_by $how "$how-$name"
-	done <<<"$plan"
-	# 16-bit types round other sums.
-	for dtype in $dtypes; do
-		d=$(apart one-$dtype $how-$dtype 1)
-		check "$how, $dtype with dropout: $d apart" within 3e-3 "$d"
-	done
+while read -r line; do
+	# shellcheck disable=SC2086
+	row $line
+	case $line in *dropout*) one=one-drop ;; *) one=one ;; esac
+	alike "$name" 1e-5 $one "$name"
+	alike "$name, the CPU's" 1e-4 "cpu-$name" "$name"
+done <<<"$plan"
+# 16-bit types round other sums.
+for dtype in $dtypes; do
+	d=$(apart one-$dtype cut-$dtype 1)
+	check "$dtype with dropout: $d apart" within 3e-3 "$d"
 done
 
 # --- what a step copies between host and device -----------------------------------
@@ -91,9 +85,8 @@ step() {
 		END { print d[1], d[2], d[3], d[4] }' "$tmp/traffic-$tokens.$1"
 }
 
-# With NCCL, the tokens and targets of a row, int32, what differs between steps, 48 bytes in
+# The tokens and targets of a row, int32, what differs between steps, 48 bytes in
 # two copies, and the loss and the norm, doubles.
-exchange_by nccl
 while read -r tokens cut; do
 	# shellcheck disable=SC2086
 	CUDAEMU_STEPS=$tmp/traffic-$tokens train 2 "traffic-$tokens" "${tiny[@]}" --dtype bf16 \

@@ -45,7 +45,6 @@ for stage in "${stages[@]}"; do
 done
 # Ranks with NCCL, whose collectives are recorded on a stream of their own.
 if emulated; then
-	exchange_by nccl
 	for stage in "${nccl_stages[@]}"; do
 		both "NCCL, stage $stage" 2 --dtype bf16 --train_batch_size 4 --zero_stage "$stage" \
 			--train_micro_batch_size_per_gpu 1 --eval_interval 2
@@ -56,7 +55,7 @@ if emulated; then
 		both "NCCL, at the boundary" 2 --dtype bf16 --train_batch_size 4 --zero_stage 2 \
 			--train_micro_batch_size_per_gpu 1 --reduce_at_boundary
 fi
-exchange_by host
+train_all
 for name in "${!pairs[@]}"; do
 	same_bits "${pairs[name]}" "$name-off" "$name-on"
 done
@@ -76,13 +75,8 @@ refused "the device is not a GPU" 1 --device cpu
 refused "sums over ranks are made by hosts" 1 --device cuda --rank_invariant
 refused "ranks share a model or its rows" 2 --device cuda --tensor_model_parallel_size 2
 if emulated; then
-	exchange_by nccl
 	refused "ranks share a model or its rows" 2 --device cuda --sequence_parallel_size 2
-	exchange_by host
-	refused "ranks communicate through their hosts" 2 --device cuda
-	exchange_by nccl
 	NCCL_EMULATED_VERSION=2804 refused "NCCL is older than 2.9.6" 2 --device cuda
-	exchange_by host
 	CUDAEMU_GRAPHS=none refused "cudaGraphInstantiateWithFlags: out of memory" 1 --device cuda
 
 	# By itself it is only used where it can be.
@@ -90,7 +84,5 @@ if emulated; then
 		--train_micro_batch_size_per_gpu 2 --dropout 0.1
 	same_bits "a driver that cannot" 0-off without
 	check "a driver that cannot: one warning" test "$(grep -c 'going on without' "$tmp/without.log")" = 1
-	train 2 hosts "${flags[@]}" --train_batch_size 2
-	check "through hosts: no warning" test "$(grep -c 'graph' "$tmp/hosts.log")" = 0
 fi
 finish

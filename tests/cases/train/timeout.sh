@@ -44,7 +44,7 @@ told_once() {
 	local name=$1 of=$2
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
 	check "$name: the rank, the step and the collective" grep -q -E \
-		"^uctrain: rank $of: step [0-9]+: (a|an) [a-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
+		"^uctrain: rank $of: step [0-9]+: (a|an) [A-Za-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
 		"$tmp/$name.log"
 }
 
@@ -57,6 +57,7 @@ told_once stopped0 1
 begin killed --comm_timeout 4
 signal killed 1 KILL
 if [ -x "$emulated" ]; then
+	export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 	rank=("$emulated")
 	begin cuda --comm_timeout 4 --device cuda --zero_stage 2
 	signal cuda 1 STOP

@@ -11,6 +11,7 @@ require_train
 rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 [ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
+export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 
 # A step by the given rank of a run: what its third step asked for, in the order of struct
 # cudaemu_traffic.
@@ -20,9 +21,8 @@ step() {
 		"$tmp/$1-$3-$4.$5"
 }
 
-# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  With NCCL
-# ranks have a device each, else they share two.  What ends in 16 reduces gradients in 16 bits;
-# with -boundary, once per step.
+# runs HOW RANKS PASSES STAGE...: a run of each stage.  Each rank has a row per pass.  What
+# ends in 16 reduces gradients in 16 bits; with -boundary, once per step.
 runs() {
 	local how=$1 ranks=$2 passes=$3 stage flags=() steps=0
 
@@ -53,27 +53,9 @@ gathered=$((2 * embed + 4 * block + last))
 params=28 gathers=$((2 * 2 + 4 * 12 + 2))
 
 # Always, in a copy each: the tokens and targets of all passes, rows of 32 int32; what differs between
-# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.  Without NCCL, in
-# float32, each rank reads the whole gradient and writes its sum, and, where it has a part, the norm's; of bfloat16 weights it reads its own part and writes the
-# others'.  In 16 bits all pieces of a window are one copy.
+# passes, 16 bytes each, and between updates, 32; the losses, and the norm, doubles.
 due_copies() {
-	local ints=$((256 * $4 + 16 * $4 + 32)) out=$((8 * $4 + 8))
-
-	case $1,$2,$3,$5 in
-	host16,0,*) echo 4 $((ints + 2 * all)) 3 $((out + 2 * all)) ;;
-	host16,1,*) echo 6 $((ints + 8 + 2 * half + 2 * half)) 5 $((out + 8 + 2 * all + 2 * half)) ;;
-	host16,2,*) echo $((7 + $5)) $((ints + 8 + 2 * half + 2 * half)) 8 $((out + 8 + 2 * all + 2 * half)) ;;
-	host16,3,*) echo $((4 + params + gathers)) $((ints + 8 + 2 * half + gathered)) \
-		$((3 + params + gathers)) $((out + 8 + 2 * all + gathered)) ;;
-	nccl*,* | host,?,1,*) echo 3 $ints 2 $out ;;
-	*,0,2,*) echo 4 $((ints + 4 * all)) 3 $((out + 4 * all)) ;;
-	*,1,2,*) echo 6 $((ints + 8 + 4 * half + 2 * half)) 6 $((out + 8 + 4 * all + 2 * half)) ;;
-	# By unit: one has pieces of both ranks, two or three one of this rank.
-	*,2,2,0) echo 7 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
-	*,2,2,1) echo 8 $((ints + 8 + 4 * half + 2 * half)) 9 $((out + 8 + 4 * all + 2 * half)) ;;
-	*,3,2,*) echo $((4 + params + gathers)) $((ints + 8 + 4 * half + gathered)) \
-		$((3 + 2 * params + gathers)) $((out + 8 + 4 * all + gathered)) ;;
-	esac
+	echo 3 $((256 * $4 + 16 * $4 + 32)) 2 $((8 * $4 + 8))
 }
 
 # A pass: the embeddings, the last norm and its gradient, the losses and their sum, four kernels of
@@ -98,18 +80,13 @@ due_launches() {
 }
 
 # For 16 bits each unit is rounded, in all passes from stage 2 on, and this rank's pieces are made
-# float32 again: of two or three units, or of each parameter.  Through hosts each rank's piece is
-# rounded by itself.
+# float32 again: of two or three units, or of each parameter.
 due_rounding() {
 	case $1,$2 in
 	nccl16,0) echo $((4 + 4)) ;;
 	nccl16,1) echo $((4 + 2 + $5)) ;;
 	nccl16,2) echo $((($4) * (4 + 2 + $5))) ;;
 	nccl16,3) echo $(($4 * (4 + params))) ;;
-	host16,0) echo $((1 + 1)) ;;
-	host16,1) echo $((2 + 1)) ;;
-	host16,2) echo $((5 + 2 + $5)) ;;
-	host16,3) echo $((2 * params + params)) ;;
 	*) echo 0 ;;
 	esac
 }
@@ -132,7 +109,7 @@ due_zeroed() {
 # and backward.
 due_collectives() {
 	case $1,$2 in
-	host*,*) echo 0 ;;
+	one,*) echo 0 ;;
 	nccl*,0) echo 4 ;;
 	nccl*,1) echo $((4 + 1 + 1)) ;;
 	nccl*,2) echo $((4 * $4 + 1 + 1)) ;;
@@ -143,7 +120,7 @@ due_collectives() {
 # Bytes that a rank gives to these reductions: all of its gradient, and the norm's double.
 due_reduced() {
 	case $1,$2 in
-	host*,*) echo 0 ;;
+	one,*) echo 0 ;;
 	nccl,0) echo $((4 * all)) ;;
 	nccl,1) echo $((4 * all + 8)) ;;
 	nccl,*) echo $(($4 * 4 * all + 8)) ;;
@@ -153,33 +130,13 @@ due_reduced() {
 	esac
 }
 
-# A step that is replayed is the copy of its tokens, and the graph; another all that is counted, and
-# in stage 3 a copy of each piece of this rank to its place.
-due_calls() {
-	local calls
-
-	case $1,$3 in
-	nccl*,* | *,1) echo 2 && return ;;
-	esac
-	calls=$((in + out + $(due_launches "$@") + products * $4))
-	[ "$2" = 3 ] && calls=$((calls + gathers))
-	read -r zeroed _ <<<"$(due_zeroed "$@")"
-	echo $((calls + zeroed))
-}
-
-# The host waits once, and for each copy besides the five.
+# The host waits once.  A step is replayed by two calls: the copy of its tokens, and the graph.
 due() {
-	local copies in out zeroed
-
-	copies=$(due_copies "$@")
-	read -r in _ out _ <<<"$copies"
-	echo "$copies" $((1 + in + out - 5)) "$(due_launches "$@")" $((products * $4)) \
-		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")" \
-		"$(due_calls "$@")"
+	echo "$(due_copies "$@")" 1 "$(due_launches "$@")" $((products * $4)) \
+		"$(due_zeroed "$@")" "$(due_collectives "$@")" "$(due_reduced "$@")" 2
 }
 
 while read -r how ranks passes; do
-	exchange_by "${how%16}"
 	runs "$how" "$ranks" "$passes" 0 1 2 3
 	for stage in 0 1 2 3; do
 		for of in $(seq 0 $((ranks - 1))); do
@@ -188,26 +145,20 @@ while read -r how ranks passes; do
 				test "$(step "$@")" = "$(due "$@")"
 		done
 	done
-done <<<"host 1 1
-host 1 3
-host 2 1
-host16 2 1
+done <<<"one 1 1
+one 1 3
 nccl 2 1
 nccl 2 3
 nccl16 2 3"
 
 # Stage 2 with three passes that are reduced once asks for what stage 1 does.
-for how in nccl host; do
-	exchange_by $how
-	runs $how-boundary 2 3 2
-	for of in 0 1; do
-		set -- $how-boundary 2 2 3 $of
-		check "$how, stage 2 at the boundary, rank $of: $(step "$@")" test "$(step "$@")" = "$(due $how 1 2 3 $of)"
-	done
+runs nccl-boundary 2 3 2
+for of in 0 1; do
+	set -- nccl-boundary 2 2 3 $of
+	check "stage 2 at the boundary, rank $of: $(step "$@")" test "$(step "$@")" = "$(due nccl 1 2 3 $of)"
 done
 
-# Logits are in chunks of what memory is left for them, a quarter, or less where ranks share a
-# device; with --deterministic in those of any machine.  A chunk is three products.
+# Logits are in chunks of what memory is left for them, a quarter; with --deterministic in those of any machine.  A chunk is three products.
 products_of() {
 	local memory=$1 ranks=$2
 	shift 2
@@ -218,28 +169,20 @@ products_of() {
 	cut -d ' ' -f 7 "$tmp/logits.0"
 }
 # 256 rows of 128 KiB.
-exchange_by host
 whole=$(products_of 4096 1)
 check "logits: half fit in a quarter of what is left" test "$(products_of 90 1)" = $((whole + 3))
 check "logits: half at least" test "$(products_of 20 1)" = $((whole + 3))
-check "logits: two ranks share a device" test "$(products_of 180 2)" = $((whole + 3))
 check "logits: as on any machine" test "$(products_of 90 1 --deterministic)" = "$whole"
 
-# A build without NCCL gives that as the cause.
-no_nccl="^uctrain: NCCL is not used, .*: this uctrain was built without it$"
-reported_once() {
-	test "$(grep -c -e "^uctrain: NCCL is not used, .*: $1\$" -e "$no_nccl" "$tmp/$2.log")" = 1
+# refused "why" NAME RANKS: ranks without a GPU each, or without NCCL, end with one message.
+refused() {
+	if try_train "$3" "$2" "${tiny[@]}" --device cuda --train_batch_size "$3" --steps 1; then
+		fail "$2: was accepted"
+	fi
+	check "$2: one message" test "$(grep -c -e "^uctrain: .*$1" -e "built without it$" "$tmp/$2.log")" = 1
 }
-
-# Two ranks say once why they do not use NCCL, and only then.
-exchange_by host
-check "one rank: no warning" test "$(grep -c 'NCCL is not used' "$tmp/run-host-1-1-1.log")" = 0
-train 3 shared "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
-train 2 own "${tiny[@]}" --device cuda --train_batch_size 2 --steps 1
-check "three ranks on two devices: the cause" \
-	reported_once "ranks 0 and 2 share device 0000:00:00.0" shared
-check "a device each, but no NCCL: the cause" reported_once "the GPUs are emulated" own
-# As with Slurm, which shows each rank its own device as number 0.
-CUDAEMU_DEVICES=own train 3 visible "${tiny[@]}" --device cuda --train_batch_size 3 --steps 1
-check "each rank sees its own device alone" reported_once "the GPUs are emulated" visible
+unset CUDAEMU_DEVICES
+refused "ranks 0 and 2 share device 0000:00:00.0; each needs a GPU of its own" shared 3
+unset CUDAEMU_NCCL
+refused "2 ranks with GPUs need NCCL: the GPUs are emulated" own 2
 finish

@@ -21,10 +21,6 @@
 #   within LIMIT NUMBER    is it a number, and at most LIMIT?
 #   long MANY FEW          sets $steps to MANY, or to FEW under sanitizers and on
 #                          an emulated GPU
-#   exchange_by HOW        ranks that are started from now on exchange by "nccl", each
-#                          with a device, or by "host"; emulated ones share two devices
-#                          then; runs that wait are started before
-#   exchanged_by HOW NAME  did a run do so?
 #   find_cuda              sets $cuda to what runs with --device cuda: uctrain
 #                          where there is a GPU, else one that emulates it
 #
@@ -53,25 +49,13 @@ find_cuda() {
 		cuda=(uctrain)
 	elif [ -x "$top_builddir/tests/programs/uctrain_emulated" ]; then
 		cuda=("$top_builddir/tests/programs/uctrain_emulated")
+		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 	else
 		skip "no GPU ($(tail -n 1 <<<"$said")), and nothing that emulates one"
 	fi
 }
 
 emulated() { [ "${rank[0]}" != uctrain ]; }
-
-exchange_by() {
-	train_all
-	unset CUDAEMU_NCCL CUDAEMU_DEVICES
-	if [ "$1" = nccl ] && emulated; then
-		export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
-	fi
-}
-exchanged_by() {
-	local warnings=1
-	[ "$1" = host ] || warnings=0
-	test "$(grep -c 'NCCL is not used' "$tmp/$2.log")" = $warnings
-}
 
 # A model that trains in milliseconds and still has everything.
 # shellcheck disable=SC2034 # read by the cases

@@ -26,20 +26,18 @@ for n in 1 2 3 4; do
 	check "apart, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/apart$n"
 done
 
-# The same with NCCL, which MPI emulates, instead of the host: sums of these gradients
-# are exact in any order.
+# The same with NCCL, which MPI emulates: sums of these gradients are exact in any order.
 program=$top_builddir/tests/programs/ranks_nccl
 for n in 1 2 3 4; do
 	check "straight, on $n ranks" on_ranks "$n" "$program" own >"$tmp/own$n"
 	check "straight, on $n ranks as without mpirun" cmp "$tmp/apart" "$tmp/own$n"
 done
 
-# Ranks that share a device go through the host, with a warning that names the cause.
-check "a shared device" on_ranks 3 "$program" shared >"$tmp/shared" 2>"$tmp/shared.err"
-check "a shared device: as without mpirun" cmp "$tmp/apart" "$tmp/shared"
-check "a shared device: the cause" test "$(sort -u "$tmp/shared.err")" = \
-	"uctrain: NCCL is not used, ranks communicate through their hosts: ranks 0 and 1 share device gpu"
-check "own devices: no warning" test "$(on_ranks 2 "$program" own 2>&1 >/dev/null | grep -c uctrain:)" = 0
+# Ranks that share a device are refused.
+on_ranks 3 "$program" shared >"$tmp/shared" 2>&1
+check "a shared device: refused" test $? -eq 1
+check "a shared device: the cause" grep -q \
+	"ranks 0 and 1 share device gpu; each needs a GPU of its own" "$tmp/shared"
 
 # If NCCL fails on one rank, the others do not wait for it.
 NCCL_EMULATED_BROKEN=1 TRAIN_SECONDS=60 on_ranks 3 "$program" own >"$tmp/broken" 2>&1
