@@ -123,6 +123,44 @@ good_cases() {
 	fi
 }
 
+# good_lists: of all good cases with files, in $tmp/lists: NAME.sums for sha256sum, "cases"
+# (NAME TAG), "sizes" (SIZE NAME/PATH), and "all", the files of those that have no others.
+good_lists() {
+	mkdir "$tmp/lists"
+	# shellcheck disable=SC2046 # names of files
+	awk -v dir="$tmp/lists/" '
+	FNR == 1 { name = FILENAME; sub(".*/", "", name); sub("[.]digests$", "", name) }
+	$1 == "tag" { tag[name] = $2 }
+	$1 == "complete" { complete[name] = 1 }
+	$1 == "exists" { paths[name] = paths[name] name "/" substr($0, 8) "\n" }
+	$1 == "file" {
+		path = substr($0, 6, length($0) - length($NF) - length($(NF - 1)) - 7)
+		print $NF "  ./" path >(dir name ".sums")
+		print $(NF - 1), name "/" path >(dir "sizes")
+		paths[name] = paths[name] name "/" path "\n"
+		files[name]++
+	}
+	END {
+		for (name in files) {
+			print name, tag[name] >(dir "cases")
+			if (complete[name])
+				printf "%s", paths[name] >(dir "all")
+		}
+	}' $(good_cases)
+	sort -o "$tmp/lists/cases" "$tmp/lists/cases"
+}
+
+# good_compare FOUND: "SIZE NAME/PATH" of each file that was found; are the listed ones
+# there, of their sizes, and no others where all are listed?
+good_compare() {
+	local lists=$tmp/lists
+	check "all files, of their sizes" test -z "$(comm -23 <(sort "$lists/sizes") <(sort "$1") | tee /dev/stderr)"
+	check "no other files" diff <(sort "$lists/all") <(
+		awk 'NR == FNR { sub("/.*", ""); all[$0] = 1; next }
+			{ sub("^[0-9]* ", ""); name = $0; sub("/.*", "", name) }
+			name in all' "$lists/all" "$1" | sort)
+}
+
 # start_of FILE MEMBER: where the member's bytes begin, by its local header.
 start_of() {
 	local name at extra

@@ -10,32 +10,27 @@ convert() {
 	ucckpt convert "$@" >"$tmp/said" 2>&1
 }
 
-for digests in $(good_cases); do
-	name=$(basename "$digests" .digests)
-	grep -q '^file ' "$digests" || continue
-	out=$tmp/$name/global_step4_universal
+good_lists
+while read -r name tag; do
+	out=$tmp/all/$name/global_step4_universal
 	options=()
 	[[ $name == *unused_pattern* ]] && options=(--no_strict)
-	convert "${options[@]}" "$good/$name/$(tag_of "$name")" "$out" || {
+	convert "${options[@]}" "$good/$name/$tag" "$out" || {
 		fail "$name: $(cat "$tmp/said")"
 		continue
 	}
 	cd "$out" || exit 1
-	sed -n 's/^file \(.*\) [0-9]* \([0-9a-f]*\)$/\2  \1/p' "$digests" >"$tmp/sums"
-	sed -n 's/^file \(.*\) \([0-9]*\) [0-9a-f]*$/\2 \1/p' "$digests" >"$tmp/sizes"
-	check "$name: the converter's bytes" sha256sum --quiet -c "$tmp/sums"
-	check "$name: and sizes" test -z \
-		"$(comm -23 <(sort "$tmp/sizes") <(find . -type f -printf '%s %P\n' | sort))"
-	if grep -q '^complete$' "$digests"; then
-		check "$name: no other files" cmp <(find . -type f -printf '%P\n' | sort) \
-			<(sed -n -e 's/^exists //p' -e 's/^file \(.*\) [0-9]* [0-9a-f]*$/\1/p' "$digests" | sort)
-	fi
-	check "$name: latest_universal, without a newline" \
-		cmp ../latest_universal <(printf global_step4_universal)
-	check "$name: nothing else beside it" test "$(find .. -mindepth 1 -maxdepth 1 | wc -l)" = 2
-	cd "$tmp" || exit 1
-	rm -rf "${tmp:?}/$name"
-done
+	check "$name: the converter's bytes" sha256sum --quiet -c "$tmp/lists/$name.sums"
+done <"$tmp/lists/cases"
+cd "$tmp/all" || exit 1
+find . -mindepth 3 -type f -printf '%s %P\n' | sed 's|/global_step4_universal/|/|' >"$tmp/found"
+good_compare "$tmp/found"
+n=$(wc -l <"$tmp/lists/cases")
+check "latest_universal, without a newline" cmp <(cat ./*/latest_universal) \
+	<(for _ in $(seq "$n"); do printf global_step4_universal; done)
+check "nothing else beside it" test "$(find . -mindepth 2 -maxdepth 2 | wc -l)" = $((2 * n))
+cd "$tmp" || exit 1
+rm -rf "$tmp/all"
 
 # Weights: the files of zero_to_fp32.py, with what options as which variants of
 # good/NAME.weights.
