@@ -19,8 +19,6 @@
 
 #include "fs/log/log.h"
 
-/* --- before -------------------------------------------------------------------- */
-
 /* Decode \ooo, as the kernel writes blanks and backslashes in mountinfo. */
 static void decode_octal(char *s)
 {
@@ -99,8 +97,6 @@ int mountpoint_resolve(char **path, bool nonempty)
 	*path = full;
 	return !error && nonempty ? 0 : -1;
 }
-
-/* --- after ----------------------------------------------------------------------- */
 
 #define MESSAGE_MAX 512
 

@@ -20,8 +20,6 @@
 #include "fs/options.h"
 #include "fs/options_impl.h"
 
-/* --- setters ---------------------------------------------------------------------- */
-
 /* An option as it was given: "crc=zero".  A setter returns NULL, or what is wrong. */
 struct given {
 	const char *arg;
@@ -149,8 +147,6 @@ static const char *refuse(struct options *o, const struct given *g)
 	(void)o;
 	return g->wrong;
 }
-
-/* --- the table --------------------------------------------------------------------- */
 
 #define FLAG(field) .flag = offsetof(struct options, field)
 

@@ -20,8 +20,6 @@
 /* Below it a double holds every whole number. */
 #define COUNT_END 0x1p53
 
-/* --- before ------------------------------------------------------------------ */
-
 /* Check the string whose opening quote precedes `*at`, and advance `*at` past it.
  * Returns what is wrong, or NULL.  The text ends with a NUL, which continues no
  * sequence of UTF-8. */
@@ -78,8 +76,6 @@ static const char *check_text(const uint8_t *p, const uint8_t *end, int *rc)
 	return NULL;
 }
 
-/* --- after ------------------------------------------------------------------- */
-
 static int json_by_name(const void *a, const void *b)
 {
 	return strcmp((*(const cJSON *const *)a)->string,
@@ -132,8 +128,6 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 		    : 0;
 }
 
-/* --- the whole ---------------------------------------------------------------- */
-
 /* `text[len]` is a NUL. */
 static int json_parse(const char *file, const char *text, size_t len,
 		      cJSON **out, struct errmsg *err)
@@ -177,8 +171,6 @@ int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	free(text);
 	return rc;
 }
-
-/* --- writing ------------------------------------------------------------------ */
 
 static void add_unit(struct bytebuf *out, uint32_t unit)
 {

@@ -79,8 +79,6 @@ static void check_done(struct check *c)
 	report_close(&c->report);
 }
 
-/* --- reports --------------------------------------------------------------- */
-
 static void print_text(const struct check *c)
 {
 	char size[CMD_SIZE_LEN];
@@ -127,8 +125,6 @@ static int print_json(const struct check *c)
 	findings_add_json(&c->report.problems, root, "problems");
 	return cmd_json_print(root);
 }
-
-/* --- command line ---------------------------------------------------------- */
 
 static int check_run(struct check *c, char *const *args, size_t n, bool json)
 {

@@ -27,8 +27,6 @@
 /* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
 
-/* --- which pairs -------------------------------------------------------------- */
-
 static const struct shard_group *group_of(const struct check *c,
 					  const struct slice *s)
 {
@@ -123,8 +121,6 @@ uint64_t check_list_pairs(struct check *c)
 	assert(c->npairs < most);
 	return bytes;
 }
-
-/* --- comparing ------------------------------------------------------------------ */
 
 struct comparison {
 	struct check *c;
@@ -298,8 +294,6 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *ignored)
 	free(x.a);
 	return 0;
 }
-
-/* --- which differences are problems ----------------------------------------------- */
 
 /* Does another parameter of the same tied module have equal copies in these stages? */
 static bool has_equal_sibling(const struct check *c, const struct check_pair *p)

@@ -39,8 +39,6 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-/* --- which files ------------------------------------------------------------- */
-
 static void check_files_add_file(struct check *c, const char *name)
 {
 	struct check_file f = { 0 };
@@ -102,8 +100,6 @@ void check_list_files(struct check *c)
 	dirlist_done(&l);
 }
 
-/* --- directories ------------------------------------------------------------- */
-
 /* Add a problem of one member.  Returns false once the list is full. */
 static bool add_problem(struct check_file *f, const char *text)
 {
@@ -144,8 +140,6 @@ static void locate_all(struct check_file *f, struct locating *l)
 		    !add_problem(f, err.text))
 			break;
 }
-
-/* --- checksums --------------------------------------------------------------- */
 
 struct reading {
 	const struct source *src;
@@ -292,8 +286,6 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 			is_safetensors(f) ? "safetensors"
 					  : "torch's container without zip");
 }
-
-/* --- one file after the other -------------------------------------------------- */
 
 static void check_facts(const struct check *c, struct check_file *f,
 			const struct ptfile *pt)

@@ -147,8 +147,6 @@ void check_tree(struct check *c)
 	open_all(c, c->report.plan, &c->opened, &c->report.problems);
 }
 
-/* --- forms ---------------------------------------------------------------------- */
-
 static const struct form {
 	const char *name; /* options of convert */
 	enum plan_kind kind;

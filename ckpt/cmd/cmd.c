@@ -78,8 +78,6 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	return CMD_USAGE;
 }
 
-/* --- command lines ------------------------------------------------------------ */
-
 /* Options with longer names have their help in the next line. */
 #define NAME_COLUMNS_MAX 30
 

@@ -27,8 +27,6 @@ int cmd_convert(int argc, char **argv);
 int cmd_extents(int argc, char **argv);
 /* cmd_check, cmd_diff and others are declared in their own rooms. */
 
-/* --- what they share ------------------------------------------------------ */
-
 /* Print one line to stderr: "ucckpt: <message>". */
 void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -182,8 +182,6 @@ static int convert_convert(const struct convert *c, const char *source)
 	return rc;
 }
 
-/* --- command line ---------------------------------------------------------- */
-
 /* Setters of options; see cmd.h. */
 
 static bool set_word(void *ctx, const char *name, const char *text,

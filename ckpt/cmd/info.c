@@ -69,8 +69,6 @@ struct info_param info_param(const struct info *info, size_t i)
 					DTYPE_OTHER };
 }
 
-/* --- collecting ------------------------------------------------------------ */
-
 static void count_params(struct info *info)
 {
 	for (size_t i = 0; i < info_count(info); i++) {
@@ -110,8 +108,6 @@ static void collect(struct info *info)
 	if (zero)
 		report_add_warnings(r);
 }
-
-/* --- command line ---------------------------------------------------------- */
 
 static int info_run(struct info *info, char *const *args, size_t n, bool json)
 {

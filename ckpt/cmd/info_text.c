@@ -131,8 +131,6 @@ static void print_tree(const struct info *info)
 	putchar('\n');
 }
 
-/* --- the table ------------------------------------------------------------- */
-
 static const char *shape_text(const struct info_param *p, char buf[SHAPE_LEN])
 {
 	size_t n = 0;

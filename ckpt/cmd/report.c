@@ -34,8 +34,6 @@
 /* At most this many tags are named. */
 #define NAMED_MAX 16
 
-/* --- findings ----------------------------------------------------------------- */
-
 void findings_add(struct findings *l, const char *fmt, ...)
 {
 	va_list ap;
@@ -99,8 +97,6 @@ void findings_done(struct findings *l)
 	free(l->v);
 	*l = (struct findings){ 0 };
 }
-
-/* --- which directory ------------------------------------------------------------ */
 
 /* Name the tags in directories of the run, if there are `min`. */
 static void name_tags_below(struct report *r, const char *run, size_t min)
@@ -198,8 +194,6 @@ void report_close(struct report *r)
 	free(r->dir);
 }
 
-/* --- what is in it -------------------------------------------------------------- */
-
 void report_add_problems(struct report *r, bool all)
 {
 	zckpt_find_problems(plan_zckpt(r->plan), all, add_found, &r->problems);
@@ -219,8 +213,6 @@ void report_add_warnings(struct report *r)
 			     "param_slice_mappings is wrong: parameters are"
 			     " read in the order of param_shapes");
 }
-
-/* --- text ----------------------------------------------------------------------- */
 
 void report_label(const char *label)
 {

@@ -22,8 +22,6 @@
 #include "ckpt/format/state.h"
 #include "ckpt/sys/parallel.h"
 
-/* --- parameters ---------------------------------------------------------------- */
-
 /* Return the name under which the side without `p->name` stores the tied
  * parameter, or NULL. */
 static const char *find_tied(struct diff *d, const struct diff_param *p)
@@ -62,8 +60,6 @@ static int match_params(struct diff *d, struct errmsg *err)
 	assert(d->nparams <= a->n + b->n);
 	return 0;
 }
-
-/* --- their states -------------------------------------------------------------- */
 
 static int compare_state(struct diff *d, const struct diff_param *p,
 			 struct diff_state *s, struct errmsg *err)
@@ -132,8 +128,6 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 			rc = compare_state(d, p, &p->states[k], err);
 	return rc;
 }
-
-/* --- the command --------------------------------------------------------------- */
 
 static int compare_all(struct diff *d, struct errmsg *err)
 {

@@ -155,8 +155,6 @@ static int read_and_compare(const struct state *a, const struct state *b,
 	return rc;
 }
 
-/* --- shapes ------------------------------------------------------------------ */
-
 /* Format a list as "[3, 4]", which is also JSON. */
 static char *list_text(const uint64_t *v, unsigned n)
 {

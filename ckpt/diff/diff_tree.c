@@ -32,8 +32,6 @@
 #define WEIGHTS "fp32"
 #define SUFFIX ".pt"
 
-/* --- entries of directories ---------------------------------------------------- */
-
 struct walk {
 	struct diff_tree *t;
 	struct diff_states *states;
@@ -81,8 +79,6 @@ static int each_entry(const struct walk *w, const char *param, walk_fn *see,
 		rc = see(w, e.name, plan_is_dir(p, e.node), err);
 	return rc;
 }
-
-/* --- parameters ---------------------------------------------------------------- */
 
 static int add_entry(struct diff_tree *t, const char *name, size_t weight,
 		     struct errmsg *err)
@@ -139,8 +135,6 @@ static size_t find_weight(const struct diff_tree *t, const char *name)
 
 	return e ? e->weight : DIFF_NO_WEIGHT;
 }
-
-/* --- opening ------------------------------------------------------------------- */
 
 static int open_model(struct diff_tree *t, struct errmsg *err)
 {
@@ -223,8 +217,6 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 	sort_entries(t);
 	return rc;
 }
-
-/* --- ties ---------------------------------------------------------------------- */
 
 static int add_tie(struct diff_tree *t, const char *name, const char *of,
 		   struct errmsg *err)
@@ -347,8 +339,6 @@ const char *diff_tree_tied(struct diff_tree *t, const char *name,
 	return find_tied(t, name, name, other)
 		       ?: find_tied(t, owner->of, name, other);
 }
-
-/* --- states -------------------------------------------------------------------- */
 
 int diff_compare_states(const char *a, const char *b)
 {

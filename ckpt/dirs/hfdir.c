@@ -111,8 +111,6 @@ bool hfdir_layout_is_index(const char *name)
 	return i < COUNT(layouts) && layouts[i].is_index;
 }
 
-/* --- one file ----------------------------------------------------------------- */
-
 static int read_safetensors(struct hfdir_file *f, const struct source *src,
 			    struct errmsg *err)
 {
@@ -222,8 +220,6 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 	source_close(&src);
 	return rc;
 }
-
-/* --- all of them -------------------------------------------------------------- */
 
 struct reading {
 	struct hfdir *d;

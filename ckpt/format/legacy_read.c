@@ -48,8 +48,6 @@
 static const uint8_t magic_number[] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
 					0x20, 0x6a, 0xa8, 0x50, 0x19 };
 
-/* --- pickles one after the other ------------------------------------------ */
-
 struct chain {
 	const struct source *src;
 	uint8_t *window; /* the first `len` bytes of the file; owned */
@@ -181,8 +179,6 @@ static int read_header(struct chain *c, struct errmsg *err)
 	return 0;
 }
 
-/* --- keys ------------------------------------------------------------------ */
-
 static int by_key(const void *a, const void *b)
 {
 	const struct legacy_storage *const *const x = a, *const *const y = b;
@@ -259,8 +255,6 @@ static int read_keys(struct legacy *l, struct chain *c,
 	*storages = v;
 	return sort_keys(l, c->src->name, err);
 }
-
-/* --- persistent ids -------------------------------------------------------- */
 
 /* The persistent ids of the object, while they are read. */
 struct ids {
@@ -378,8 +372,6 @@ static int take_ids(struct ids *ids, const struct value_seq *nodes)
 		rc = take_id(ids, nodes->v[i]);
 	return rc;
 }
-
-/* --- where they lie -------------------------------------------------------- */
 
 /* Set the offsets of the `n` storages, which must fill the file from `pos` to its
  * end. */

@@ -182,8 +182,6 @@ uint64_t ptwrite_literal_len(const struct ptwrite *w, size_t i)
 	return end - ptwrite_literal_offset(w, i);
 }
 
-/* --- emission ------------------------------------------------------------ */
-
 static void ptwrite_add_name(const struct ptwrite *w, const struct record *r,
 			     struct bytebuf *out)
 {

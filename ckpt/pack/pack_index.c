@@ -31,8 +31,6 @@
 #define MODE_BITS (S_IFMT | 07777)
 #define NS_PER_S 1000000000u
 
-/* --- header ---------------------------------------------------------------- */
-
 static int read_header(const struct source *src, struct pack_header *out,
 		       struct errmsg *err)
 {
@@ -85,8 +83,6 @@ void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE])
 	put_le64(out + 40, h->index_hash);
 	put_le64(out + 48, XXH3_64bits(out, 48));
 }
-
-/* --- reading --------------------------------------------------------------- */
 
 struct parser {
 	const char *name;
@@ -450,8 +446,6 @@ void pack_index_done(struct pack_index *x)
 	*x = (struct pack_index){ 0 };
 }
 
-/* --- writing --------------------------------------------------------------- */
-
 static void put_entry(const struct pack_entry *e, uint64_t name,
 		      struct bytebuf *out)
 {
@@ -500,8 +494,6 @@ void pack_index_put(const struct pack_index *x, struct bytebuf *out)
 		bytebuf_add(out, x->entries[i].name,
 			    strlen(x->entries[i].name) + 1);
 }
-
-/* --- finding --------------------------------------------------------------- */
 
 int64_t pack_index_find(const struct pack_index *x, const char *name)
 {

@@ -28,8 +28,6 @@ static size_t chunk_of(const struct pack *p)
 	return (pack_is_requested(p) ? 32 : 8) * BLOCK_SIZE;
 }
 
-/* --- tables ---------------------------------------------------------------- */
-
 static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
 {
 	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
@@ -96,8 +94,6 @@ static int load_table(struct pack *p, uint32_t extent,
 		*out = v;
 	return rc;
 }
-
-/* --- blocks ------------------------------------------------------------------ */
 
 static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
 			const struct pack_block *b, const uint8_t *stored,
@@ -202,8 +198,6 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	}
 	return cache_read(p->cache, extent, to, len, off, err);
 }
-
-/* --- extents ----------------------------------------------------------------- */
 
 /* Bytes [off, off + len) of an extent that is rounded from another, which may begin and
  * end within an element. */

@@ -82,8 +82,6 @@ static unsigned scale_of(const struct pack_region *r)
 	return r->kind == PACK_ROUNDED ? 2 : 1;
 }
 
-/* --- work: reading, comparing, encoding -------------------------------------- */
-
 static void *slot_begin(void)
 {
 	struct slot *const s = malloc(sizeof(*s));
@@ -161,8 +159,6 @@ static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 	}
 	return rc;
 }
-
-/* --- commit: places, extents, hashes ----------------------------------------- */
 
 /* The extent that bytes of a unit belong to, which are at `start` of the file: the last
  * one, or a new one.  An extent is of one region, so that what refers to a region
@@ -247,8 +243,6 @@ static int unit_finish(void *ctx, void *slot, size_t i, struct errmsg *err)
 	return write_at(ctx, s->out, s->out_len, s->at, err);
 }
 
-/* --- the index --------------------------------------------------------------- */
-
 /* Let an extent refer to the extent that holds the bytes of the input that it names. */
 static void set_target(struct packing *p, struct pack_extent *e)
 {
@@ -317,8 +311,6 @@ static int write_index(struct packing *p, struct errmsg *err)
 	bytebuf_done(&index);
 	return rc;
 }
-
-/* --- the whole --------------------------------------------------------------- */
 
 static bool add_units(struct packing *p, uint32_t input)
 {

@@ -151,8 +151,6 @@ static bool parse(struct pack_command *c, int argc, char **argv, const char *usa
 	return false;
 }
 
-/* --- pack -------------------------------------------------------------------- */
-
 /* Give a pack its mode.  An ACL that it has from its directory would grant more to others
  * than the mode says: it goes with the group's bits. */
 static int set_mode(const struct outfile *out, const struct pack_inputs *x,
@@ -262,8 +260,6 @@ int cmd_pack(int argc, char **argv)
 	free(out);
 	return rc;
 }
-
-/* --- unpack ------------------------------------------------------------------ */
 
 /* The name of the directory: the pack's without its suffix.  NULL if it has
  * another one. */

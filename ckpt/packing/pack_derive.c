@@ -52,8 +52,6 @@ static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 	return pack_inputs_find(d->x, f->path + strlen(d->z.dir.path) + 1);
 }
 
-/* --- is it the master? ------------------------------------------------------- */
-
 /* Do the first elements of a region equal those of its source? */
 static bool is_master(const struct deriving *d, const struct weight *w,
 		      const struct pack_region *r)
@@ -133,8 +131,6 @@ static int try_slice(struct deriving *d, const struct weight *w,
 	extent_done(&map);
 	return found;
 }
-
-/* --- the weights of a file --------------------------------------------------- */
 
 /* Every rank is asked about a layer, since file names number ranks in another way
  * there. */

@@ -30,8 +30,6 @@
 /* Directories within each other. */
 #define DIRS_MAX 16
 
-/* --- storages ---------------------------------------------------------------- */
-
 enum block_type pack_inputs_type(enum dtype d)
 {
 	return d == DTYPE_F16    ? BLOCK_F16
@@ -140,8 +138,6 @@ static int find_regions(struct pack_input *in, uint64_t least,
 	return find_storages(in, least, &src) ? 0 : errmsg_nomem(err, in->path);
 }
 
-/* --- readers ----------------------------------------------------------------- */
-
 #define GROUP_AND_OTHERS 0044u
 
 /* Restrict `a` to users that may read the file `path`, or search the directory; and
@@ -188,8 +184,6 @@ mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid)
 	return 0600 |
 	       (bits == GROUP_AND_OTHERS || x->readers.gid == gid ? bits : 0);
 }
-
-/* --- directories ------------------------------------------------------------- */
 
 static int add_input(struct pack_inputs *x, const char *path,
 		     const struct stat *st, struct errmsg *err)
@@ -298,8 +292,6 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 
 	return found ? found - x->v : -1;
 }
-
-/* --- references -------------------------------------------------------------- */
 
 struct pack_region *pack_inputs_region(const struct pack_input *in,
 				       uint64_t off, uint64_t len)

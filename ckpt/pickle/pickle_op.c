@@ -12,8 +12,6 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 
-/* --- values ------------------------------------------------------------- */
-
 static int push_string(struct machine *m, enum value_kind kind, uint64_t len)
 {
 	const uint8_t *const p = machine_take(m, len);

@@ -44,8 +44,6 @@ int machine_fail_nomem(struct machine *m)
 			    memory_max(m) >> 20, m->in.len);
 }
 
-/* --- input ------------------------------------------------------------- */
-
 const uint8_t *machine_take(struct machine *m, uint64_t n)
 {
 	if (n > m->in.len - m->pos)
@@ -73,8 +71,6 @@ int machine_take_line(struct machine *m, char **out)
 	m->pos += (size_t)(nl - from) + 1;
 	return 0;
 }
-
-/* --- stack, marks, memo ------------------------------------------------- */
 
 static int push(struct machine *m, struct value *v)
 {
@@ -189,8 +185,6 @@ int machine_memo_get(struct machine *m, uint64_t index)
 				    "memo %" PRIu64 " was never stored", index);
 	return push(m, m->memo[index]);
 }
-
-/* --- the whole ------------------------------------------------------------ */
 
 static int pickle_read_run(struct machine *m)
 {

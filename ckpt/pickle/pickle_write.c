@@ -68,8 +68,6 @@ static void pickle_write_nomem(struct writer *w)
 	w->rc = errmsg_nomem(w->err, NULL);
 }
 
-/* --- memo --------------------------------------------------------------- */
-
 /* Write an opcode and its operand in the form for small or for large numbers. */
 static void emit_index(struct writer *w, uint8_t small, uint8_t large,
 		       uint32_t index)
@@ -177,8 +175,6 @@ static struct interned *find_unwritten(struct writer *w, struct interned wanted)
 	emit_get(w, e->index);
 	return NULL;
 }
-
-/* --- scalars and strings ------------------------------------------------ */
 
 static void emit_text(struct writer *w, const char *p, size_t len)
 {
@@ -291,8 +287,6 @@ static void save_global(struct writer *w, const struct value *v)
 	bytebuf_add_u8(w->out, '\n');
 	memoize_interned(w, e);
 }
-
-/* --- containers ---------------------------------------------------------- */
 
 static void save_pairs(struct writer *w, const struct value_dict *d,
 		       size_t from, size_t n, bool attributes)
@@ -428,8 +422,6 @@ static void save_object(struct writer *w, const struct value *v)
 	bytebuf_add_u8(w->out, 'b');
 }
 
-/* --- storages ------------------------------------------------------------ */
-
 /* Return the key of a storage, by which storages are one.  NULL after an error. */
 static struct interned *number_storage(struct writer *w, const struct value *v)
 {
@@ -487,8 +479,6 @@ static void save_storage(struct writer *w, const struct value *v)
 	emit_put(w); /* the tuple's; nothing refers to it */
 	bytebuf_add_u8(w->out, 'Q');
 }
-
-/* --- dispatch ------------------------------------------------------------ */
 
 static void save_kind(struct writer *w, const struct value *v)
 {

@@ -74,8 +74,6 @@ int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 	return put_all(fd, p, len, &off);
 }
 
-/* --- names ------------------------------------------------------------------- */
-
 /* Length of what precedes the last component of a path. */
 static int parent_len(const char *path)
 {
@@ -154,8 +152,6 @@ static int sync_parent(const char *path, struct errmsg *err)
 		close(fd);
 	return rc;
 }
-
-/* --- files ------------------------------------------------------------------- */
 
 int outfile_open(struct outfile *o, const char *path, struct errmsg *err)
 {
@@ -237,8 +233,6 @@ int outfile_write_text(const char *path, const char *text, struct errmsg *err)
 	free(tmp);
 	return rc;
 }
-
-/* --- directories: begin ------------------------------------------------------ */
 
 static int set_paths(struct outdir *o, const char *path, struct errmsg *err)
 {
@@ -379,8 +373,6 @@ int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err)
 	return outdir_begin(o, path, true, err);
 }
 
-/* --- directories: commit ----------------------------------------------------- */
-
 /* Rename; `*swapped` if the temporary is now the replaced directory. */
 static int rename_dir(struct outdir *o, bool *swapped, struct errmsg *err)
 {
@@ -440,8 +432,6 @@ int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err)
 	/* The parents differ if the name was a symbolic link. */
 	return sync_parent(o->final, err) ?: sync_parent(o->path, err);
 }
-
-/* --- directories: end -------------------------------------------------------- */
 
 static int remove_entry(const char *path, const struct stat *st, int type,
 			struct FTW *ftw)

@@ -238,8 +238,6 @@ int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
 	return run(&job, width);
 }
 
-/* --- in order ---------------------------------------------------------------- */
-
 struct sequence {
 	const struct parallel_steps *steps;
 	void *ctx;

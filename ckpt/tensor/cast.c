@@ -44,8 +44,6 @@ static inline float from_bits(uint32_t bits)
 	return f;
 }
 
-/* --- single elements ------------------------------------------------------- */
-
 /* c ? a : b without a branch, which would keep the loops below from being
  * vectorised. */
 static inline uint32_t cast_choose(bool c, uint32_t a, uint32_t b)
@@ -133,8 +131,6 @@ static inline float bool_to_float(uint8_t b)
 {
 	return b ? 1 : 0;
 }
-
-/* --- many ------------------------------------------------------------------ */
 
 /* Convert `n` elements, of any alignment. */
 typedef void loop(const void *in, void *out, size_t n);
@@ -272,8 +268,6 @@ static void floats_to_halves(const void *in, void *out, size_t n)
 				 (uint8_t *)out + 2 * done, n - done);
 }
 
-/* --- by type ----------------------------------------------------------------- */
-
 static loop *const to_floats[] = {
 	[DTYPE_F64] = doubles_to_floats,     [DTYPE_F32] = copy_floats,
 	[DTYPE_F16] = halves_to_floats,	     [DTYPE_BF16] = bfloats_to_floats,
@@ -354,8 +348,6 @@ void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n)
 		q += k * dtype_size(to);
 	}
 }
-
-/* --- arithmetic -------------------------------------------------------------- */
 
 bool arith_knows(enum dtype t)
 {

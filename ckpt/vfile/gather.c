@@ -105,8 +105,6 @@ void gathers_done(struct gathers *s)
 	*s = (struct gathers){ 0 };
 }
 
-/* --- runs -------------------------------------------------------------------- */
-
 bool gather_is_plain(const struct gather *x)
 {
 	return !x->g->mean && !x->divisors;
@@ -148,8 +146,6 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		}
 	return 0;
 }
-
-/* --- reading runs ------------------------------------------------------------- */
 
 struct weaving {
 	const struct gather *x;
@@ -272,8 +268,6 @@ static int weave(struct weaving *w, size_t len, uint64_t off)
 	scratch_give(w->runs);
 	return rc;
 }
-
-/* --- computing ---------------------------------------------------------------- */
 
 /*
  * sum(slices) / len(slices) as Python computes it: left to right, beginning

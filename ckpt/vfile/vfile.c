@@ -238,8 +238,6 @@ int vfile_check(struct vfile *f, struct errmsg *err)
 	return rc;
 }
 
-/* --- reading into memory --------------------------------------------------- */
-
 /* Read from a map of shards; for gather_read. */
 static int read_map(void *ctx, const struct extent_map *m, void *buf,
 		    size_t len, uint64_t off, struct errmsg *err)

@@ -50,8 +50,6 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	background_start(s);
 }
 
-/* --- names and attributes ------------------------------------------------- */
-
 static void fill_entry(const struct tree_attr *attr, double timeout,
 		       struct fuse_entry_param *e)
 {
@@ -115,8 +113,6 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	target[n] = '\0';
 	fuse_reply_readlink(req, target);
 }
-
-/* --- directories ------------------------------------------------------------ */
 
 static struct tree_dir *dir_of(const struct fuse_file_info *fi)
 {

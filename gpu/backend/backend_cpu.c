@@ -88,8 +88,6 @@ static void cpu_zero(struct backend *b, void *p, size_t bytes)
 		       bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
 }
 
-/* --- queues: there is nothing that could go on meanwhile ------------------- */
-
 static void *cpu_host_alloc(struct backend *b, size_t bytes)
 {
 	(void)b;
@@ -135,8 +133,6 @@ static void *cpu_native_queue(struct backend *b, enum backend_queue q)
 	(void)q;
 	return NULL;
 }
-
-/* --- arithmetic ------------------------------------------------------------ */
 
 void *cpu_scratch(struct cpu *c, size_t bytes)
 {

@@ -50,8 +50,6 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 #define NCCL_CALL(d, function, ...) \
 	devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
 
-/* --- being watched ----------------------------------------------------------- */
-
 /* A collective was queued, which the GPU may wait in.  A group is watched as one.
  * Those that are recorded have events that nobody may ask for: while they are
  * replayed the computation is what is watched. */
@@ -115,8 +113,6 @@ static void unwatch_devcomm(struct devcomm *d)
 		if (d->recent[i].done)
 			cudaEventDestroy(d->recent[i].done);
 }
-
-/* --- beginning and end ----------------------------------------------------- */
 
 void devcomm_fix_order(void)
 {
@@ -282,8 +278,6 @@ bool devcomm_is_recorded(const struct devcomm *d)
 	return d->nccl->ncclGetVersion(&version) == ncclSuccess &&
 	       version >= VERSION_RECORDED;
 }
-
-/* --- collectives ----------------------------------------------------------- */
 
 static const char reduce_scatter[] = "a reduce-scatter by NCCL";
 static const char all_gather[] = "an all-gather by NCCL";

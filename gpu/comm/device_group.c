@@ -13,8 +13,6 @@
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
 
-/* --- beginning and end ----------------------------------------------------- */
-
 static int take_events(struct device_group *g, struct errmsg *err)
 {
 	g->before = g->b->ops->event_new(g->b);
@@ -61,8 +59,6 @@ void device_group_wait(struct device_group *g)
 	g->b->ops->event_record(g->b, g->after, QUEUE_COMM);
 	g->b->ops->queue_wait(g->b, QUEUE_COMPUTE, g->after);
 }
-
-/* --- sums -------------------------------------------------------------------- */
 
 static void sum_direct(struct device_group *g, void *x, size_t n,
 		       enum dtype dtype)
@@ -118,8 +114,6 @@ void device_group_reduce_scatter(struct device_group *g, const void *parts,
 		b->ops->round(b, mine, mine, n);
 	}
 }
-
-/* --- copies ------------------------------------------------------------------- */
 
 void device_group_all_gather(struct device_group *g, const void *mine,
 			     void *all, size_t bytes)

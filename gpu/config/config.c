@@ -29,8 +29,6 @@
 #define BATCH_DEFAULT 16
 #define MICRO_BATCH_DEFAULT 4
 
-/* --- the command line ------------------------------------------------------ */
-
 /* A command line being parsed. */
 struct parse {
 	struct config *config;
@@ -169,8 +167,6 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 		rc = errmsg_set(err, -EINVAL, "'%s': not a flag", argv[optind]);
 	return rc;
 }
-
-/* --- what follows ---------------------------------------------------------- */
 
 /* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
@@ -496,8 +492,6 @@ static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
 	}
 	return rc;
 }
-
-/* --- defaults -------------------------------------------------------------- */
 
 static int set_defaults(struct config *c, struct errmsg *err)
 {

@@ -24,8 +24,6 @@
 #define FILE_LIMIT (1u << 20)
 #define PATH_LEN 128
 
-/* --- reading --------------------------------------------------------------- */
-
 struct json {
 	const char *file;
 	struct dskeys v;       /* strings are inside the tree */
@@ -182,8 +180,6 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 	return rc;
 }
 
-/* --- what it means --------------------------------------------------------- */
-
 /* Where DeepSpeed would default to one micro-batch per step, so do we. */
 static void apply_batch(struct config *c, const struct json *j)
 {
@@ -329,8 +325,6 @@ static int config_json_apply(struct config *c, struct config_ratios *ratios,
 		rc = apply_scheduler(c, ratios, j, err);
 	return rc;
 }
-
-/* --- the file -------------------------------------------------------------- */
 
 static int config_json_load(const char *path, char **text, size_t *len,
 			    struct errmsg *err)

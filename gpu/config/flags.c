@@ -19,8 +19,6 @@
 /* Integers up to here are exact as doubles. */
 #define STEPS_LIMIT 9007199254740992.0
 
-/* --- the table ------------------------------------------------------------- */
-
 const struct choice flag_dtypes[] = {
 	{ "fp32", DTYPE_F32 },
 	{ "bf16", DTYPE_BF16 },
@@ -289,8 +287,6 @@ uint64_t flags_digest(const struct config *c)
 	}
 	return digest;
 }
-
-/* --- values ---------------------------------------------------------------- */
 
 static int bad_value(const struct flag *f, const char *text, const char *want,
 		     struct errmsg *err)

@@ -25,8 +25,6 @@
  * unless the caller knows better. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
-/* --- failures --------------------------------------------------------------- */
-
 static int errno_of(cudaError_t e)
 {
 	return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
@@ -75,8 +73,6 @@ static int cuda_sync(struct backend *b, struct errmsg *err)
 	wait_for_stream(c);
 	return cuda_failure(c, err);
 }
-
-/* --- memory ----------------------------------------------------------------- */
 
 static void *cuda_alloc(struct backend *b, size_t bytes)
 {
@@ -190,8 +186,6 @@ static uint64_t cuda_memory_left(struct backend *b)
 	return left + (kept > used ? kept - used : 0);
 }
 
-/* --- what profilers show ------------------------------------------------------- */
-
 static void cuda_range_begin(struct backend *b, const char *name)
 {
 	(void)b;
@@ -230,8 +224,6 @@ static double peak_of(struct cuda *c)
 			return peaks[i].tflops * (c->tf32 ? 0.5e12 : 1e12);
 	return 0;
 }
-
-/* --- beginning and end ------------------------------------------------------ */
 
 static void cuda_destroy(struct backend *b)
 {

@@ -39,8 +39,6 @@ struct cudnn {
 	bool reported; /* the fallback was reported */
 };
 
-/* --- beginning and end ------------------------------------------------------ */
-
 static void close_cudnn(struct cudnn *d)
 {
 	if (d->target.handle)
@@ -101,8 +99,6 @@ void cuda_attention_cudnn_done(struct cuda *c)
 	free(d->plans);
 	free(d);
 }
-
-/* --- which way -------------------------------------------------------------- */
 
 static bool is_aligned(const void *p)
 {
@@ -185,8 +181,6 @@ static struct attention_plan *plan_for(struct cuda *c,
 	w = find_plan(d, &shape, back);
 	return w && w->graph ? w : NULL;
 }
-
-/* --- operations ------------------------------------------------------------- */
 
 /* If this fails, cuDNN has queued nothing. */
 static bool cuda_attention_cudnn_run(struct cuda *c, struct attention_plan *w,

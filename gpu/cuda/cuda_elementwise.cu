@@ -62,8 +62,6 @@ static void for_each(struct backend *b, const char *name, const F &op,
 	for_each_on<N>(c, c->stream, name, op, aligned, n);
 }
 
-/* --- activations ------------------------------------------------------------ */
-
 template <typename T> struct drop_op {
 	T *x;
 	uint32_t first;
@@ -162,8 +160,6 @@ void cuda_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 {
 	cuda_elementwise_add(b, "accumulate", dst, src, n);
 }
-
-/* --- masters and gradients -------------------------------------------------- */
 
 template <typename To, typename From> struct convert_op {
 	To *dst;
@@ -335,8 +331,6 @@ void cuda_adam(struct backend *b, const struct backend_adam *a,
 			    n);
 	});
 }
-
-/* --- sums ------------------------------------------------------------------- */
 
 /* The number of parts depends on n only, and hence also the order of the
  * sum. */

@@ -52,8 +52,6 @@ void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 	});
 }
 
-/* --- backward: the order of rows ----------------------------------------------- */
-
 /* Rows that are sorted by counting, which is quadratic but takes one launch, before
  * such runs are merged; and those of them that a block compares at a time. */
 #define RUN ((size_t)8192)
@@ -159,8 +157,6 @@ static place *sort_rows(struct cuda *c, place *sorted, place *other,
 	}
 	return sorted;
 }
-
-/* --- backward: sums -------------------------------------------------------------- */
 
 /* Rows of a chunk, and how many of them a thread loads at once. */
 #define CHUNK 32

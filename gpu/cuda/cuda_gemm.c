@@ -119,8 +119,6 @@ void cuda_gemm_done(struct cuda *c)
 	free(p);
 }
 
-/* --- plans ------------------------------------------------------------------ */
-
 static uint32_t alignment(const void *p)
 {
 	const uintptr_t at = (uintptr_t)p;
@@ -257,8 +255,6 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 		     &k->out_align, sizeof(k->out_align));
 }
 
-/* --- choices ---------------------------------------------------------------- */
-
 static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w,
 			       const struct cuda_gemm *p, void *out)
 {
@@ -363,8 +359,6 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 		w->algo = found[0].algo;
 	return n > 0;
 }
-
-/* --- products --------------------------------------------------------------- */
 
 static struct gemm_plan *new_plan(struct gemm_cache *all)
 {

@@ -120,8 +120,6 @@ static __device__ __forceinline__ void mask_later_keys(float s[N][4],
 		}
 }
 
-/* --- on the host ------------------------------------------------------------ */
-
 /* Blocks that take `rows` of a sequence each, in `slices`. */
 static inline dim3 attention_grid(const cuda_heads &a, size_t rows,
 				  size_t slices)

@@ -105,8 +105,6 @@ void cuda_linear(struct backend *b, void *out, void *pre, const void *in,
 		});
 }
 
-/* --- backward --------------------------------------------------------------- */
-
 static void gelu_grad(struct backend *b, void *din, const void *pre,
 		      size_t rows, size_t c)
 {

@@ -76,8 +76,6 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 	});
 }
 
-/* --- backward --------------------------------------------------------------- */
-
 /* A block goes through a chunk of rows, a row per warp at a time, and sums up over
  * its rows for each column: in shared memory, where all warps leave what a stretch of
  * columns adds and all threads then share the additions.  More blocks than a GPU has

@@ -82,8 +82,6 @@ template <int N> static __device__ __forceinline__ void clear(float x[N][4])
 			x[i][j] = 0;
 }
 
-/* --- 16-bit types: tensor cores --------------------------------------------- */
-
 static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4],
 					   const uint32_t b[2], bf16)
 {
@@ -191,8 +189,6 @@ static __device__ __forceinline__ void store_pair(T *to, float lo, float hi)
 	*reinterpret_cast<uint32_t *>(to) = pack(lo, hi, T());
 }
 
-/* --- float: plain arithmetic ------------------------------------------------ */
-
 /* Registers cannot hold a float's rows beside the accumulators: they stay in
  * the tile. */
 template <int D> struct left_rows<D, float> {
@@ -290,8 +286,6 @@ static __device__ __forceinline__ void store_pair(float *to, float lo, float hi)
 {
 	store<2>(to, floats<2>{ { lo, hi } });
 }
-
-/* --- results ---------------------------------------------------------------- */
 
 /* Store a warp's 16 x W block of o, from `row` and `first` column on, in the
  * matrix at `to`, which has m's shape; `factor` scales each of the lane's two

@@ -123,8 +123,6 @@ static __device__ __forceinline__ void store(T *p, const floats<N> &f)
 		reinterpret_cast<unit *>(p)[i] = raw[i];
 }
 
-/* --- on the host ------------------------------------------------------------ */
-
 /* The elements of a 16-byte access. */
 template <typename T> constexpr int wide()
 {

@@ -25,8 +25,6 @@ unsigned tokens_row_len(const struct tokens *t)
 	return t->options.seq + (t->options.samples != NULL);
 }
 
-/* --- opening --------------------------------------------------------------- */
-
 /* Is it the prefix of an indexed dataset? */
 static bool is_prefix(const char *source)
 {
@@ -157,8 +155,6 @@ void tokens_close(struct tokens *t)
 	tokens_samples_close(&t->samples);
 	free(t);
 }
-
-/* --- reading --------------------------------------------------------------- */
 
 static int check_row(const struct tokens *t, uint64_t row,
 		     const int32_t *tokens, struct errmsg *err)

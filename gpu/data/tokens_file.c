@@ -89,8 +89,6 @@ void tokens_file_close(struct tokens_file *f)
 	*f = (struct tokens_file){ 0 };
 }
 
-/* --- reading --------------------------------------------------------------- */
-
 static int32_t decode(const struct tokens_file *f, const uint8_t *p)
 {
 	const bool negative = f->is_signed && p[f->width - 1] & 0x80;

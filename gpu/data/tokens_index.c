@@ -156,8 +156,6 @@ static int check_documents(const struct index *x, struct errmsg *err)
 	return 0;
 }
 
-/* --- runs ------------------------------------------------------------------ */
-
 static int tokens_index_grow(struct tokens_file *f, size_t *cap,
 			     const char *name, struct errmsg *err)
 {

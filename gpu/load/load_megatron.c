@@ -21,8 +21,6 @@
 
 #define FPDT "ds_sequence_parallel_fpdt"
 
-/* --- names ------------------------------------------------------------------ */
-
 static bool has_shape(const struct value *root, const char *name)
 {
 	const struct value *shapes = value_find(root, "param_shapes");
@@ -76,8 +74,6 @@ static enum naming_family find_family(const struct load_options *o,
 	}
 	return NAMING_HF;
 }
-
-/* --- arguments -------------------------------------------------------------- */
 
 /* An argument, whatever its value; NULL if it is missing. */
 static const struct value *find_any_arg(const struct value *root,

@@ -59,8 +59,6 @@ static bool get_float(const struct value *v, double *out)
 	return true;
 }
 
-/* --- the run --------------------------------------------------------------- */
-
 static uint64_t count_at(const struct value *root, const char *key)
 {
 	int64_t i;
@@ -151,8 +149,6 @@ static int run_metadata(const struct load_options *o, const struct gpt2 *model,
 	ptfile_close(&pt);
 	return rc;
 }
-
-/* --- updates --------------------------------------------------------------- */
 
 /* A step is an int, or a tensor of one element. */
 static int take_step(const struct ptfile *pt, const struct value *v,
@@ -326,8 +322,6 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	return rc;
 }
 
-/* --- loss scale ------------------------------------------------------------ */
-
 static void take_scaler(const struct value *dict, struct load_metadata *f)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
@@ -376,8 +370,6 @@ static void take_plain_scaler(const struct value *dict, struct load_metadata *f)
 		s.scale > 0 && s.window > 0;
 	f->scaler = s;
 }
-
-/* --- where these are ------------------------------------------------------- */
 
 /* A universal checkpoint: read zero/optimizer_state.pt, and a parameter's
  * step.pt if the optimizer counts steps per parameter. */

@@ -52,8 +52,6 @@ static struct stage0_tensor *stage0_tensor_of(struct load_tensor *t)
 	return (struct stage0_tensor *)t;
 }
 
-/* --- tensors ----------------------------------------------------------------- */
-
 /* Find a tensor-parallel rank's slice in the stage that has it: in the first of
  * two. */
 static int find_slice(const struct stage0_source *w, unsigned rank,
@@ -239,8 +237,6 @@ static int load_stage0_check(struct load_source *s, struct errmsg *err)
 	return rc;
 }
 
-/* --- all parts ----------------------------------------------------------------- */
-
 static void load_stage0_close_source(struct load_source *s)
 {
 	struct stage0_source *w = load_stage0_of(s);
@@ -316,8 +312,6 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 			w->files[i + 1]->path, w->files[0]->path);
 	return rc;
 }
-
-/* --- their parameters ---------------------------------------------------------- */
 
 /* Name the parameters as the files do. */
 static int name_tensors(struct stage0_source *w, struct errmsg *err)

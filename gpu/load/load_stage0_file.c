@@ -36,8 +36,6 @@ struct stage0_layer {
 	struct ptfile pt;
 };
 
-/* --- model states ------------------------------------------------------------ */
-
 void stage0_file_close(struct stage0_file *f)
 {
 	if (!f)
@@ -119,8 +117,6 @@ int stage0_file_read_names(struct stage0_file *f, struct errmsg *err)
 	return rc;
 }
 
-/* --- the optimizer ----------------------------------------------------------- */
-
 /* torch's optimizer, which may be inside of DeepSpeed's. */
 static const struct value *torch_optimizer(const struct stage0_file *f)
 {
@@ -179,8 +175,6 @@ const struct value *stage0_file_find(const struct stage0_file *f,
 	*in = f->params[i].in;
 	return f->params[i].weights;
 }
-
-/* --- Megatron's parts -------------------------------------------------------- */
 
 int stage0_file_blocks(const struct stage0_file *f, bool first, bool last,
 		       unsigned *blocks, struct errmsg *err)

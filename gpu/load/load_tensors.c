@@ -44,8 +44,6 @@ struct batch {
 	size_t n;
 };
 
-/* --- shapes ---------------------------------------------------------------- */
-
 static const struct gpt2_param *param_of(const struct load *l,
 					 const struct item *m)
 {
@@ -143,8 +141,6 @@ static uint64_t usable(const struct load *l, const struct item *m)
 		       : have;
 }
 
-/* --- order ----------------------------------------------------------------- */
-
 /* Find the order of the rows of query_key_value: *ranks as in struct load_arranged. */
 static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 		     struct errmsg *err)
@@ -177,8 +173,6 @@ static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 			s->path, *ranks, l->whole.config.n_head);
 	return 0;
 }
-
-/* --- where it lies --------------------------------------------------------- */
 
 struct load_run *load_runs_add(struct load_runs *runs)
 {
@@ -267,8 +261,6 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 	return find_content(b->l, m, err);
 }
 
-/* --- its way --------------------------------------------------------------- */
-
 int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
 		   struct backend *b, struct upload *q, struct errmsg *err)
 {
@@ -344,8 +336,6 @@ static int load_batch(struct batch *b)
 	b->n = 0;
 	return rc;
 }
-
-/* --- all of them ----------------------------------------------------------- */
 
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err)

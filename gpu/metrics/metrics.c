@@ -63,8 +63,6 @@ static bool on_terminal(void)
 	return yes;
 }
 
-/* --- opening --------------------------------------------------------------- */
-
 /* Create the directory and its missing parents. */
 static int make_dirs(char *path, struct errmsg *err)
 {
@@ -144,8 +142,6 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 	return rc ? rc : rc_events;
 }
 
-/* --- the terminal ---------------------------------------------------------- */
-
 static void put_figures(FILE *f, const struct metrics *m,
 			const struct metrics_step *s)
 {
@@ -199,8 +195,6 @@ static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 	printf("\r%.*s\033[K", width, line);
 	m->drawn = true;
 }
-
-/* --- files ----------------------------------------------------------------- */
 
 /* One column; empty if it is not known. */
 struct column {

@@ -11,8 +11,6 @@ struct source;
 
 /* TensorBoard event files: scalars by tag and step. */
 
-/* --- writing --------------------------------------------------------------- */
-
 struct tbevents;
 
 /* Create a new file in directory `dir`.  It invalidates steps from `first_step`
@@ -30,8 +28,6 @@ int tbevents_add(struct tbevents *t, uint64_t step,
 		 const struct tbevents_scalar *scalars, size_t n,
 		 struct errmsg *err);
 int tbevents_close(struct tbevents *t, struct errmsg *err);
-
-/* --- reading --------------------------------------------------------------- */
 
 /* Called for each scalar in file order, and with a NULL tag where the file
  * invalidates `step` and later steps.  A result other than 0 stops reading. */

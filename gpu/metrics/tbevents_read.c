@@ -23,8 +23,6 @@
 #define DT_DOUBLE 2
 #define SESSION_START 1
 
-/* --- fields ---------------------------------------------------------------- */
-
 enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct field {
@@ -111,8 +109,6 @@ static double get_double(const uint8_t *p)
 	memcpy(&v, &bits, sizeof(v));
 	return v;
 }
-
-/* --- messages -------------------------------------------------------------- */
 
 /* Read a tensor of exactly one number. */
 static bool read_tensor(struct span s, double *out)
@@ -211,8 +207,6 @@ static bool parse_event(struct span s, struct event *e)
 	}
 	return !s.len;
 }
-
-/* --- records --------------------------------------------------------------- */
 
 static int bad_record(const struct reader *r, uint64_t at, const char *what,
 		      struct errmsg *err)

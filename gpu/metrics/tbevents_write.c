@@ -32,8 +32,6 @@ struct tbevents {
 	char *path;
 };
 
-/* --- messages -------------------------------------------------------------- */
-
 static void add_varint(struct bytebuf *b, uint64_t v)
 {
 	for (; v >= 0x80; v >>= 7)
@@ -89,8 +87,6 @@ static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
 	bytebuf_done(&value);
 }
 
-/* --- records --------------------------------------------------------------- */
-
 /* Write a record of `event`, and free the latter. */
 static int write_event(struct tbevents *t, struct bytebuf *event,
 		       struct errmsg *err)
@@ -130,8 +126,6 @@ static int write_preamble(struct tbevents *t, uint64_t first_step,
 	add_bytes(&b, 7, start, sizeof(start));
 	return write_event(t, &b, err);
 }
-
-/* --- files ----------------------------------------------------------------- */
 
 /* TensorBoard looks for "tfevents" in names, and reads the files of a directory
  * in the order of their names.  A second run within the same second must

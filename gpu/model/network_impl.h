@@ -50,8 +50,6 @@ struct network {
 	size_t nbuffers;
 };
 
-/* --- a pass ------------------------------------------------------------- */
-
 /* A pass: the network and the arguments of this micro-batch. */
 struct pass {
 	struct network *n;
@@ -88,8 +86,6 @@ void network_block_forward(const struct pass *p, unsigned unit,
  * that behind it was.  Errors are those of what gives weights and gradients. */
 int network_block_backward(const struct pass *p, unsigned unit, const void *x,
 			   struct block *k);
-
-/* --- between ranks -------------------------------------------------------- */
 
 /* All rows of `own`, which has own ones, until the next call. */
 const void *network_all_rows(struct network *n, const void *own);

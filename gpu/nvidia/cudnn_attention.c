@@ -132,8 +132,6 @@ struct cudnn_graph *cudnn_attention_graph(const struct cudnn_api *api,
 	return b.g;
 }
 
-/* --- backward --------------------------------------------------------------- */
-
 /* The dot product of out and dout for each query. */
 static cudnn_tensor delta(struct build *b, cudnn_tensor out, cudnn_tensor dout)
 {

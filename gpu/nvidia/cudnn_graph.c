@@ -32,8 +32,6 @@ struct cudnn_graph {
 	char why[128];
 };
 
-/* --- descriptors ------------------------------------------------------------ */
-
 static void cudnn_graph_fail(struct cudnn_graph *g, const char *call,
 			     const char *reason)
 {
@@ -117,8 +115,6 @@ void cudnn_graph_free(struct cudnn_graph *g)
 	free(g);
 }
 
-/* --- tensors ---------------------------------------------------------------- */
-
 struct cudnn_shape cudnn_packed(int64_t a, int64_t b, int64_t c, int64_t d)
 {
 	return (struct cudnn_shape){
@@ -196,8 +192,6 @@ cudnn_tensor cudnn_graph_between(struct cudnn_graph *g, cudnnDataType_t type,
 {
 	return tensor(g, ++g->between, type, &s, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
-
-/* --- operations ------------------------------------------------------------- */
 
 static void add_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 {
@@ -307,8 +301,6 @@ void cudnn_graph_reshape(struct cudnn_graph *g, cudnn_tensor y, cudnn_tensor x)
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
 	add_operation(g, d);
 }
-
-/* --- a plan ----------------------------------------------------------------- */
 
 /* Handles and described devices are set by different attributes. */
 static void set_handle(struct cudnn_graph *g, cudnnBackendDescriptor_t d,

@@ -49,8 +49,6 @@ const char *plot_column(const char *tag)
 	return tag;
 }
 
-/* --- reading --------------------------------------------------------------- */
-
 struct table {
 	const char *path;
 	const struct plot_tags *tags;
@@ -193,8 +191,6 @@ int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
 	fclose(f);
 	return rc;
 }
-
-/* --- writing --------------------------------------------------------------- */
 
 /* Write a field, in quotes if it needs them. */
 static void put_field(FILE *f, const char *s)

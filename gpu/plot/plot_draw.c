@@ -25,8 +25,6 @@
 
 extern char **environ;
 
-/* --- the script ------------------------------------------------------------ */
-
 static void put_quoted(FILE *f, const char *s)
 {
 	fputc('\'', f);
@@ -110,8 +108,6 @@ static void put_script(FILE *f, const struct plot_run *runs, size_t n,
 	put_data(f, runs, n);
 	put_curves(f, runs, n, tags);
 }
-
-/* --- running gnuplot ------------------------------------------------------- */
 
 static int spawn(int in, int out, pid_t *pid)
 {

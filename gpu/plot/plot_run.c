@@ -19,8 +19,6 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/metrics/tbevents.h"
 
-/* --- series ---------------------------------------------------------------- */
-
 void plot_series_drop(struct plot_series *s, double first_step)
 {
 	while (s->n && s->points[s->n - 1].step >= first_step)
@@ -36,8 +34,6 @@ int plot_series_add(struct plot_series *s, double step, double value)
 	s->points[s->n++] = (struct plot_point){ step, value };
 	return 0;
 }
-
-/* --- event files ----------------------------------------------------------- */
 
 struct events {
 	struct plot_run *run;
@@ -142,8 +138,6 @@ static int read_dir(struct plot_run *r, const char *dir,
 	return rc;
 }
 
-/* --- names ----------------------------------------------------------------- */
-
 /* The directory's name, or the file's without its suffix.  METRICS_CSV and
  * event files are named after their directory. */
 static char *name_of(const char *path, bool is_dir)
@@ -213,8 +207,6 @@ static char *label_of(const char *name)
 	}
 	return label;
 }
-
-/* --- runs ------------------------------------------------------------------ */
 
 static int read_path(struct plot_run *r, const char *path, bool is_dir,
 		     const struct plot_tags *tags, struct errmsg *err)

@@ -101,8 +101,6 @@ static void upload_close_file(struct slot *s)
 	s->job.file.name = NULL;
 }
 
-/* --- beginning and end ----------------------------------------------------- */
-
 static void put_free(struct upload *q, struct slot *s)
 {
 	s->next = q->free;
@@ -221,8 +219,6 @@ void upload_free(struct upload *q)
 	free(q);
 }
 
-/* --- a piece that has been read -------------------------------------------- */
-
 /* Is a piece not read in the form in which it is copied? */
 static bool casts_here(const struct slot *s)
 {
@@ -311,8 +307,6 @@ static void wait_for_copy(struct upload *q)
 		q->copying_end = &q->copying;
 	put_free(q, s);
 }
-
-/* --- a piece to be read ---------------------------------------------------- */
 
 /* May another piece be read now?  Memory for more of them is a help, no need. */
 static bool may_read(struct upload *q)

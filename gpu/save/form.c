@@ -20,8 +20,6 @@
 #include "gpu/comm/comm.h"
 #include "gpu/zero/zero.h"
 
-/* --- tensors --------------------------------------------------------------- */
-
 static void add_tensor(struct form *f, const struct gpt2 *m, size_t i, bool dead)
 {
 	struct form_tensor *const x = &f->tensors[f->ntensors++];
@@ -60,8 +58,6 @@ static int add_tensors(struct form *f, struct errmsg *err)
 	}
 	return rc;
 }
-
-/* --- groups ---------------------------------------------------------------- */
 
 static int partition_group(struct form *f, struct form_group *g,
 			   struct errmsg *err)
@@ -124,8 +120,6 @@ struct fragment form_fragment(const struct form *f, const struct form_group *g,
 {
 	return partition_fragment(&g->partition, i, f->zero->part);
 }
-
-/* --- copies ---------------------------------------------------------------- */
 
 bool form_writes_layer(const struct form *f, unsigned layer)
 {
@@ -220,8 +214,6 @@ static int make_copies(struct form *f, struct errmsg *err)
 	free(s.theirs);
 	return rc;
 }
-
-/* --- the form -------------------------------------------------------------- */
 
 /* The device's memory has Hugging Face's one group. */
 static void borrow(struct form *f)

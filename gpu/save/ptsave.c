@@ -29,8 +29,6 @@
 #define KEY_MAX 24
 #define ALIGN ((size_t)64)
 
-/* --- values ---------------------------------------------------------------- */
-
 int ptsave_init(struct ptsave *s, struct errmsg *err)
 {
 	*s = (struct ptsave){ 0 };
@@ -180,8 +178,6 @@ void ptsave_set_index(struct ptsave *s, struct value *dict, int64_t key,
 	ptsave_set_key(s, dict, ptsave_int(s, key), v);
 }
 
-/* --- tensors --------------------------------------------------------------- */
-
 size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage)
 {
 	if (!array_reserve(&s->storages, &s->cap, s->nstorages + 1,
@@ -253,8 +249,6 @@ void *ptsave_detach(struct ptsave *s, void *to)
 	}
 	return at;
 }
-
-/* --- the file -------------------------------------------------------------- */
 
 struct file {
 	struct ptsave *s;

@@ -20,8 +20,6 @@
 /* Rows of query_key_value are not mended by the loader. */
 #define CHECKPOINT_VERSION 3.0
 
-/* --- weights --------------------------------------------------------------- */
-
 /* A tensor of the weights that this rank writes, in a storage of its own. */
 static struct value *weights(const struct save *s, struct ptsave *pt,
 			     const struct form_tensor *x)
@@ -116,8 +114,6 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 	return root;
 }
 
-/* --- the scheduler --------------------------------------------------------- */
-
 static const char *decay_style(const struct config *c)
 {
 	switch (c->schedule.kind) {
@@ -170,8 +166,6 @@ struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt)
 #undef SET
 	return dict;
 }
-
-/* --- the script's arguments ------------------------------------------------ */
 
 struct count_arg {
 	const char *key;

@@ -101,8 +101,6 @@ int save_keep_last(const char *dir, unsigned k, uint64_t step,
 	return rc;
 }
 
-/* --- leftovers ------------------------------------------------------------- */
-
 static bool is_tag(const char *name)
 {
 	uint64_t step;

@@ -40,8 +40,6 @@ static struct value *flat(const struct save *s, struct ptsave *pt,
 	return ptsave_tensor(pt, storage, 0, &numel, 1, requires_grad);
 }
 
-/* --- the optimizer itself -------------------------------------------------- */
-
 static struct value *step_value(const struct save *s, struct ptsave *pt)
 {
 	float *step;
@@ -168,8 +166,6 @@ static struct value *sharded_optimizer(const struct save *s, struct ptsave *pt)
 	return dict;
 }
 
-/* --- loss scale ------------------------------------------------------------ */
-
 static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
 {
 	const struct loss_scaler *sc = s->o->scaler;
@@ -209,8 +205,6 @@ static struct value *zero_stage(const struct save *s, struct ptsave *pt)
 	return ptsave_call(pt, "deepspeed.runtime.zero.config", "ZeroStageEnum",
 			   ptsave_int(pt, s->zero->stage));
 }
-
-/* --- a shard of stages 1 and 2 --------------------------------------------- */
 
 static struct value *list_of(struct ptsave *pt, struct value *v)
 {
@@ -300,8 +294,6 @@ static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 	return dict;
 }
 
-/* --- a shard of stage 3 ---------------------------------------------------- */
-
 static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
 {
 	const struct form_group *g = s->form->groups;
@@ -346,8 +338,6 @@ int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
 		   ptsave_str(pt, NAMES_DS_VERSION));
 	return 0;
 }
-
-/* --- without ZeRO ---------------------------------------------------------- */
 
 /* A group's i-th tensor, in its shape, of a state of the group. */
 static struct value *shaped(const struct save *s, struct ptsave *pt,

@@ -70,8 +70,6 @@ uint64_t saver_saved(const struct saver *s)
 	return s->saved;
 }
 
-/* --- stages ---------------------------------------------------------------- */
-
 static void *saver_work(void *arg)
 {
 	struct saver *s = arg;
@@ -130,8 +128,6 @@ int saver_poll(struct saver *s, bool wait, struct errmsg *err)
 		rc = end_stage(s, err);
 	return rc;
 }
-
-/* --- what is saved --------------------------------------------------------- */
 
 /* Allocate host memory for copies; false if it fails on some rank. */
 static bool have_memory(struct saver *s, size_t bytes)

@@ -47,8 +47,6 @@ void zero_free(struct zero *z, void *p, uint64_t n, size_t size)
 	z->memory -= n * size;
 }
 
-/* --- beginning and end ----------------------------------------------------- */
-
 static int zero_partition(struct zero *z, struct errmsg *err)
 {
 	const struct gpt2 *m = z->model;
@@ -247,8 +245,6 @@ struct fragment zero_fragment(const struct zero *z, size_t i)
 	return partition_fragment(&z->partition, i, z->part);
 }
 
-/* --- weights --------------------------------------------------------------- */
-
 int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
@@ -349,8 +345,6 @@ int zero_publish(struct zero *z, struct errmsg *err)
 	share_weights(z, own);
 	return end_sharing(z, err);
 }
-
-/* --- update ---------------------------------------------------------------- */
 
 void zero_expect_last(struct zero *z)
 {

@@ -9,8 +9,6 @@
 #include "gpu/comm/pieces.h"
 #include "gpu/zero/zero_impl.h"
 
-/* --- direct ---------------------------------------------------------------- */
-
 /* Operations queued on QUEUE_COMM from now on wait for the computation so
  * far. */
 static void fork_comm(struct zero *z)
@@ -168,8 +166,6 @@ static void gather_direct(struct zero *z, const void *mine, void *dst)
 	fork_comm(z);
 	devcomm_all_gather(m->device, mine, m->window, dst);
 }
-
-/* --- through the host ------------------------------------------------------ */
 
 /* Store the n elements of a finished sum in dst, or add them: then by way of
  * `spent`, n elements on the device that are no longer needed. */
