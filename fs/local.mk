@@ -6,7 +6,7 @@ bin_PROGRAMS += ucfs
 endif
 ucfs_SOURCES = %D%/detach.h %D%/detach.c \
 	%D%/mountpoint.h %D%/mountpoint.c \
-	%D%/options.h %D%/options_impl.h %D%/options_table.c \
+	%D%/options.h %D%/options_table.c \
 	%D%/options.c %D%/main.c
 ucfs_LDADD = $(ckpt_libs) $(FUSE_LIBS)
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_log.h>
+#include <mntent.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,51 +20,17 @@
 
 #include "fs/log/log.h"
 
-/* Decode \ooo, as the kernel writes blanks and backslashes in mountinfo. */
-static void decode_octal(char *s)
-{
-	char *to = s;
-
-	while (*s)
-		if (s[0] == '\\' && s[1] && s[2] && s[3]) {
-			*to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 |
-				       (s[3] - '0'));
-			s += 4;
-		} else {
-			*to++ = *s++;
-		}
-	*to = '\0';
-}
-
-/* proc(5): ID, parent, device, root, mount point, options, ..., "-", type,
- * source. */
-static bool is_ucfs_line(char *line, const char *path)
-{
-	char *field, *rest = line;
-	char *const type = strstr(line, " - ");
-
-	if (!type || strncmp(type + 3, "fuse.ucfs ", 10) != 0)
-		return false;
-	for (int i = 0; i < 5; i++)
-		field = strsep(&rest, " ");
-	if (!field)
-		return false;
-	decode_octal(field);
-	return strcmp(field, path) == 0;
-}
-
 static bool is_ucfs_mount(const char *path)
 {
-	FILE *const f = fopen("/proc/self/mountinfo", "re");
-	char *line = NULL;
-	size_t cap = 0;
+	FILE *const f = setmntent("/proc/self/mounts", "re");
+	const struct mntent *m;
 	bool found = false;
 
-	while (f && !found && getline(&line, &cap, f) > 0)
-		found = is_ucfs_line(line, path);
-	free(line);
+	while (f && !found && (m = getmntent(f)))
+		found = strcmp(m->mnt_type, "fuse.ucfs") == 0 &&
+			strcmp(m->mnt_dir, path) == 0;
 	if (f)
-		fclose(f);
+		endmntent(f);
 	return found;
 }
 

@@ -24,7 +24,6 @@
 #include "ckpt/sys/memory.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
-#include "fs/options_impl.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */
 #define READAHEAD_PART 64

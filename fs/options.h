@@ -38,4 +38,9 @@ void options_done(struct options *o);
 
 void options_print_help(void);
 
+/* A callback of fuse_opt_parse without a table, so that libfuse never has to complain of
+ * an option: 1 keeps the argument for libfuse, 0 drops it, and -1 reports an error.
+ * `options` is a struct options. */
+int options_take(void *options, const char *arg, int key, struct fuse_args *args);
+
 #endif

@@ -18,7 +18,6 @@
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/options.h"
-#include "fs/options_impl.h"
 
 /* An option as it was given: "crc=zero".  A setter returns NULL, or what is wrong. */
 struct given {

@@ -36,7 +36,7 @@ listed=$(
 		}' "$room/local.mk"
 	done
 	printf '%s\n' fs/detach.h fs/detach.c fs/mountpoint.h fs/mountpoint.c \
-		fs/options.h fs/options_impl.h fs/options_table.c fs/options.c \
+		fs/options.h fs/options_table.c fs/options.c \
 		ckpt/main.c fs/main.c gpu/main.c
 )
 
