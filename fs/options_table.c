@@ -186,7 +186,7 @@ static const struct row {
 	{ "remount", .set = refuse,
 	  .wrong = "no option can be changed while it is mounted: unmount it"
 		   " and mount again" },
-	/* Of an earlier version: accepted for one, without effect. */
+	/* Options of an earlier version are accepted for one version, without effect. */
 	{ "no_cache cache_size= index= cache_dir= cache_bytes=", .set = say_gone,
 	  .hidden = true },
 	/* Of libfuse, fusermount3 and the kernel. */

@@ -375,14 +375,20 @@ void cache_set_limit(uint64_t bytes, uint64_t twice, bool keep)
 	pthread_mutex_unlock(&lock);
 }
 
-uint64_t cache_limit(void)
+/* Read a count of bytes that the lock protects. */
+static uint64_t get_bytes(const uint64_t *bytes)
 {
-	uint64_t bytes;
+	uint64_t n;
 
 	pthread_mutex_lock(&lock);
-	bytes = all.limit;
+	n = *bytes;
 	pthread_mutex_unlock(&lock);
-	return bytes;
+	return n;
+}
+
+uint64_t cache_limit(void)
+{
+	return get_bytes(&all.limit);
 }
 
 uint64_t cache_window(void)
@@ -413,12 +419,7 @@ uint64_t cache_keeps(uint64_t size)
 
 uint64_t cache_bytes(void)
 {
-	uint64_t bytes;
-
-	pthread_mutex_lock(&lock);
-	bytes = all.held;
-	pthread_mutex_unlock(&lock);
-	return bytes;
+	return get_bytes(&all.held);
 }
 
 void cache_trim(void)

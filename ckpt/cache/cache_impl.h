@@ -36,7 +36,7 @@ enum block_state { BLOCK_QUEUED, BLOCK_FETCHING, BLOCK_READY };
 enum block_use {
 	BLOCK_ONCE,  /* a reader to come */
 	BLOCK_TWICE, /* two of them */
-	BLOCK_USED,  /* nobody who needs it: it may be evicted */
+	BLOCK_USED,  /* no reader needs it: it may be evicted */
 	BLOCK_USES,
 };
 
@@ -92,7 +92,7 @@ struct cache_block *block_find(const struct blocks *a, const struct cache *c,
 bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
 	       size_t len, uint64_t most, enum cache_when when);
 
-/* Want `n` bytes of a block once more. */
+/* Ask for `n` bytes of a block for one more reading. */
 void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
 		enum cache_when when);
 

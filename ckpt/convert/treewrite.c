@@ -8,8 +8,8 @@
  * (a model states file is copied, and a tied parameter or optimizer_state.pt
  * repeats some of a shard) are read twice, normally from the page cache.
  *
- * Of a file the storages are written first and the literals between them last, because
- * the literals hold the storages' checksums:
+ * A file's storages are written first and the literals between them last, because the
+ * literals hold the storages' checksums:
  *
  *     | literal 0 | storage 0 | literal 1 | storage 1 | literal 2 |
  *           3           1           4           2           5

@@ -75,7 +75,7 @@ struct plan_view {
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
 	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
-	/* Of a tree with zero/: append members of a JSON object that say what is
+	/* For a tree with zero/, append members of a JSON object that say what is
 	 * known of parameter i. */
 	int (*describe)(struct plan *p, size_t i, struct bytebuf *out,
 			struct errmsg *err);

@@ -90,6 +90,7 @@ static int sign(const struct aws_profile *p, const char *form, const char *stamp
 {
 	char *const secret = format("AWS4%s", p->v[AWS_SECRET]);
 	uint8_t key[SHA256_DIGEST_SIZE];
+	int rc = -ENOMEM;
 	char *text;
 
 	hash_hex(form, hex);
@@ -99,10 +100,11 @@ static int sign(const struct aws_profile *p, const char *form, const char *stamp
 		hmac(key, sizeof(key), text, key);
 		hex_of(key, hex);
 		explicit_bzero(key, sizeof(key));
+		rc = 0;
 	}
 	free_secret(secret);
 	free(text);
-	return secret && text ? 0 : -ENOMEM;
+	return rc;
 }
 
 int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,

@@ -279,7 +279,7 @@ static loop *const to_floats[] = {
 	[DTYPE_F8_E5M2] = e5m2s_to_floats,
 };
 
-/* Of the types that float32 does not represent. */
+/* Conversions of types whose values float32 cannot represent. */
 static loop *const to_doubles[] = {
 	[DTYPE_F64] = copy_doubles,	[DTYPE_I64] = i64s_to_doubles,
 	[DTYPE_U64] = u64s_to_doubles,	[DTYPE_I32] = i32s_to_doubles,

@@ -348,8 +348,7 @@ static int list_names(struct names *names, struct errmsg *err)
 	if (rc)
 		return rc;
 	for (size_t i = 0; !rc && i < dir.n; i++)
-		if (dir.v[i].name[0] != '.' &&
-		    strcmp(dir.v[i].name, "optimizer_state.pt") != 0 &&
+		if (dir.v[i].name[0] != '.' && names_is_param(dir.v[i].name) &&
 		    !add_name(names, dir.v[i].name))
 			rc = errmsg_nomem(err, NULL);
 	dirlist_done(&dir);
