@@ -26,9 +26,10 @@ export OMP_NUM_THREADS=1
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_plm=isolated
 
 # A rank that waits gives the processor to those that it waits for, by sched_yield, for
-# which naps.so sleeps: other tests run beside these.
+# which naps.so sleeps: other tests run beside these.  Without $top_builddir, as in the
+# demonstration, the build is where the trainer is.
 export OMPI_MCA_mpi_yield_when_idle=1
-naps=$top_builddir/tests/programs/naps.so
+naps=${top_builddir:-$(dirname "$(command -v uctrain)")}/tests/programs/naps.so
 if [ -r "$naps" ]; then
 	export OMPI_MCA_mca_base_env_list="LD_PRELOAD=$naps"
 	export ASAN_OPTIONS="verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
