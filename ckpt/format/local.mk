@@ -4,7 +4,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/zip.h %D%/zip.c \
 	%D%/legacy.h %D%/legacy_read.c \
 	%D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \
-	%D%/safetensors.h %D%/safetensors_read.c \
+	%D%/safetensors.h %D%/safetensors.c \
 	%D%/serialization_id.h %D%/serialization_id.c \
-	%D%/ptwrite.h %D%/ptwrite.c \
-	%D%/safetensors_write.c
+	%D%/ptwrite.h %D%/ptwrite.c

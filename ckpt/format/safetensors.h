@@ -43,12 +43,6 @@ int safetensors_read(struct safetensors *s, const struct source *src,
 		     struct errmsg *err);
 void safetensors_done(struct safetensors *s);
 
-/* The type of this name ("BF16"), or -1. */
-int safetensors_dtype(const char *name);
-
-/* Its name in a header, or NULL. */
-const char *safetensors_dtype_name(enum dtype d);
-
 /*
  * Write the header of a safetensors file with these tensors, as the library's
  * save_file(..., metadata={"format": "pt"}) writes it, the eight bytes of its

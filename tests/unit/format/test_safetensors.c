@@ -106,22 +106,6 @@ static void a_file_may_have_no_tensors(void **state)
 	bytebuf_done(&b);
 }
 
-static void types_have_one_name(void **state)
-{
-	unsigned known = 0;
-
-	for (enum dtype d = 0; d <= DTYPE_F8_E5M2; d++) {
-		const char *const name = safetensors_dtype_name(d);
-
-		if (!name)
-			continue;
-		assert_int_equal(safetensors_dtype(name), d);
-		known++;
-	}
-	assert_int_equal(known, 15);
-	assert_int_equal(safetensors_dtype("f32"), -1);
-}
-
 /* --- bad ones ------------------------------------------------------------------- */
 
 #define T "{'t':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}"
@@ -370,7 +354,6 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tensors_come_in_the_order_of_their_bytes),
 		cmocka_unit_test(a_file_may_have_no_tensors),
-		cmocka_unit_test(types_have_one_name),
 		cmocka_unit_test(defects_of_headers_are_told),
 		cmocka_unit_test(lengths_of_headers_are_checked),
 		cmocka_unit_test(values_are_counted_before_they_are_made),

@@ -11,39 +11,49 @@
  *
  * Tensors cover the data from its beginning to the end of the file, without
  * gaps; the bytes of each are as many as its type and shape say.
+ *
+ * The header is written byte for byte as the library writes it: padded to a multiple of
+ * eight, the tensors sorted by type, that of the largest elements first, and then by
+ * name.  Strings are escaped as serde_json does it: what JSON demands, and no more.
  */
 #include "ckpt/format/safetensors.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
+#include "ckpt/base/utf8.h"
+
+#define ALIGNMENT 8
+#define LENGTH_BYTES 8
 
 /* Limit of the elements of a tensor: with 8 bytes each, they can be counted in an
  * int64_t. */
 #define NUMEL_MAX (UINT64_C(1) << 58)
 
+/* In the order of the library's enumeration, by which it sorts. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
 } types[] = {
+	{ "U64", DTYPE_U64 },         { "I64", DTYPE_I64 },
 	{ "F64", DTYPE_F64 },         { "F32", DTYPE_F32 },
-	{ "F16", DTYPE_F16 },         { "BF16", DTYPE_BF16 },
-	{ "I64", DTYPE_I64 },         { "I32", DTYPE_I32 },
-	{ "I16", DTYPE_I16 },         { "I8", DTYPE_I8 },
-	{ "U64", DTYPE_U64 },         { "U32", DTYPE_U32 },
-	{ "U16", DTYPE_U16 },         { "U8", DTYPE_U8 },
-	{ "BOOL", DTYPE_BOOL },       { "F8_E4M3", DTYPE_F8_E4M3 },
-	{ "F8_E5M2", DTYPE_F8_E5M2 },
+	{ "U32", DTYPE_U32 },         { "I32", DTYPE_I32 },
+	{ "BF16", DTYPE_BF16 },       { "F16", DTYPE_F16 },
+	{ "U16", DTYPE_U16 },         { "I16", DTYPE_I16 },
+	{ "F8_E4M3", DTYPE_F8_E4M3 }, { "F8_E5M2", DTYPE_F8_E5M2 },
+	{ "I8", DTYPE_I8 },           { "U8", DTYPE_U8 },
+	{ "BOOL", DTYPE_BOOL },
 };
-
-#define TYPES (sizeof(types) / sizeof(*types))
 
 struct reader {
 	struct safetensors *s;
@@ -51,27 +61,6 @@ struct reader {
 	uint64_t data; /* where the header ends, and their offsets begin */
 	struct errmsg *err;
 };
-
-/* The range of a tensor in the data, as the header gives it. */
-struct range {
-	uint64_t begin, end;
-};
-
-int safetensors_dtype(const char *name)
-{
-	for (size_t i = 0; i < TYPES; i++)
-		if (strcmp(types[i].name, name) == 0)
-			return (int)types[i].dtype;
-	return -1;
-}
-
-const char *safetensors_dtype_name(enum dtype d)
-{
-	for (size_t i = 0; i < TYPES; i++)
-		if (types[i].dtype == d)
-			return types[i].name;
-	return NULL;
-}
 
 static int fail_tensor(const struct reader *r, const cJSON *entry,
 		       const char *what)
@@ -85,19 +74,17 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 {
 	const cJSON *const name =
 		cJSON_GetObjectItemCaseSensitive(entry, "dtype");
-	int dtype;
 
 	if (!cJSON_IsString(name))
 		return fail_tensor(r, entry, "dtype is missing, or no string");
-	dtype = safetensors_dtype(name->valuestring);
-	if (dtype < 0)
-		return errmsg_set(r->err, -ENOTSUP,
-				  "%s: tensor %.200s: dtype %.40s is not"
-				  " supported",
-				  r->src->name, entry->string,
-				  name->valuestring);
-	t->dtype = (enum dtype)dtype;
-	return 0;
+	for (size_t i = 0; i < COUNT(types); i++)
+		if (strcmp(types[i].name, name->valuestring) == 0) {
+			t->dtype = types[i].dtype;
+			return 0;
+		}
+	return errmsg_set(r->err, -ENOTSUP,
+			  "%s: tensor %.200s: dtype %.40s is not supported",
+			  r->src->name, entry->string, name->valuestring);
 }
 
 /* The product of the sizes must not overflow even if those of 0 were 1: strides
@@ -139,45 +126,45 @@ static uint64_t size_of(const struct safetensors_tensor *t)
 	return t->numel * dtype_size(t->dtype);
 }
 
-/* Read the range of a tensor, which must have the length that its type and shape
+/* Read where the data of a tensor lies; it must have the length that its type and shape
  * give. */
 static int read_offsets(const struct reader *r, const cJSON *entry,
-			const struct safetensors_tensor *t, struct range *x)
+			struct safetensors_tensor *t)
 {
 	const cJSON *const list =
 		cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
+	uint64_t begin, end;
 
 	if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 ||
-	    !json_get_count(list->child, &x->begin) ||
-	    !json_get_count(list->child->next, &x->end))
+	    !json_get_count(list->child, &begin) ||
+	    !json_get_count(list->child->next, &end))
 		return fail_tensor(r, entry, "data_offsets is missing, or no"
 					     " pair of offsets");
-	if (x->end < x->begin)
+	if (end < begin)
 		return fail_tensor(r, entry,
 				   "data_offsets end before they begin");
-	if (x->end > r->src->size - r->data)
+	if (end > r->src->size - r->data)
 		return fail_tensor(r, entry, "data_offsets end behind the file:"
 					     " truncated?");
-	if (x->end - x->begin != size_of(t))
+	if (end - begin != size_of(t))
 		return fail_tensor(r, entry,
 				   "data_offsets do not fit dtype and shape");
+	t->offset = r->data + begin;
 	return 0;
 }
 
 static int read_tensor(const struct reader *r, const cJSON *entry,
 		       struct safetensors_tensor *t)
 {
-	struct range x;
 	int rc;
 
 	if (!cJSON_IsObject(entry))
 		return fail_tensor(r, entry, "is no object");
 	rc = read_dtype(r, entry, t) ?:
 	     read_shape(r, entry, t) ?:
-	     read_offsets(r, entry, t, &x);
+	     read_offsets(r, entry, t);
 	if (rc)
 		return rc;
-	t->offset = r->data + x.begin;
 	t->name = arena_strdup(&r->s->arena, entry->string);
 	return t->name ? 0 : errmsg_nomem(r->err, r->src->name);
 }
@@ -200,7 +187,7 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 }
 
 /* Tensors without elements may lie anywhere between others. */
-static int safetensors_read_by_place(const void *a, const void *b)
+static int by_place(const void *a, const void *b)
 {
 	const struct safetensors_tensor *const x = a, *const y = b;
 
@@ -218,7 +205,7 @@ static int check_cover(const struct reader *r)
 	uint64_t at = r->data;
 
 	if (s->n)
-		qsort(s->v, s->n, sizeof(*s->v), safetensors_read_by_place);
+		qsort(s->v, s->n, sizeof(*s->v), by_place);
 	for (size_t i = 0; i < s->n; i++) {
 		if (s->v[i].offset != at)
 			return errmsg_set(r->err, -EBADMSG,
@@ -264,7 +251,7 @@ static int read_header(const struct reader *r, const cJSON *root)
 static int find_header(const struct source *src, uint64_t *len,
 		       struct errmsg *err)
 {
-	uint8_t head[9];
+	uint8_t head[LENGTH_BYTES + 1];
 	int rc;
 
 	if (src->size < sizeof(head))
@@ -275,7 +262,7 @@ static int find_header(const struct source *src, uint64_t *len,
 	if (rc)
 		return rc;
 	*len = get_le64(head);
-	if (*len > src->size - 8 || head[8] != '{')
+	if (*len > src->size - LENGTH_BYTES || head[LENGTH_BYTES] != '{')
 		return errmsg_set(err, -EBADMSG,
 				  "%s: no safetensors file, or truncated",
 				  src->name);
@@ -295,10 +282,10 @@ int safetensors_read(struct safetensors *s, const struct source *src,
 
 	*s = (struct safetensors){ 0 };
 	rc = find_header(src, &len, err) ?:
-	     json_read(src, 8, (size_t)len, &root, err);
+	     json_read(src, LENGTH_BYTES, (size_t)len, &root, err);
 	if (rc)
 		return rc;
-	r.data = 8 + len;
+	r.data = LENGTH_BYTES + len;
 	assert(r.data <= src->size);
 	rc = read_header(&r, root);
 	cJSON_Delete(root);
@@ -312,4 +299,94 @@ void safetensors_done(struct safetensors *s)
 	arena_done(&s->arena);
 	s->v = NULL;
 	s->n = 0;
+}
+
+static size_t find_type(enum dtype dtype)
+{
+	size_t i = 0;
+
+	while (i < COUNT(types) && types[i].dtype != dtype)
+		i++;
+	return i;
+}
+
+static int by_type_and_name(const void *a, const void *b, void *ctx)
+{
+	const struct safetensors_tensor *const v = ctx;
+	const struct safetensors_tensor *const x = &v[*(const size_t *)a];
+	const struct safetensors_tensor *const y = &v[*(const size_t *)b];
+	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
+
+	if (s != t)
+		return s < t ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+/* Add a tensor's member, and its bytes to `*at`. */
+static void add_tensor(const struct safetensors_tensor *t, uint64_t *at,
+		       struct bytebuf *out)
+{
+	const uint64_t end = *at + t->numel * dtype_size(t->dtype);
+
+	bytebuf_add_u8(out, ',');
+	json_write_string(out, t->name, false);
+	bytebuf_add_format(out, ":{\"dtype\":\"%s\",\"shape\":[",
+			   types[find_type(t->dtype)].name);
+	for (unsigned i = 0; i < t->ndim; i++)
+		bytebuf_add_format(out, "%s%" PRIu64, i ? "," : "",
+				   t->shape[i]);
+	bytebuf_add_format(out,
+			   "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+			   *at, end);
+	*at = end;
+}
+
+static int check_tensor(const struct safetensors_tensor *t,
+			struct errmsg *err)
+{
+	if (find_type(t->dtype) == COUNT(types))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: safetensors has no type for %s", t->name,
+				  dtype_name(t->dtype));
+	if (!utf8_is(t->name))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: its name is no UTF-8, which safetensors"
+				  " demands",
+				  t->name);
+	return 0;
+}
+
+int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
+			     size_t *order, struct bytebuf *out,
+			     struct errmsg *err)
+{
+	struct bytebuf b = { 0 };
+	uint64_t at = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		rc = check_tensor(&v[i], err);
+		if (rc)
+			return rc;
+		order[i] = i;
+	}
+	if (n)
+		qsort_r(order, n, sizeof(*order), by_type_and_name,
+			(void *)v);
+	bytebuf_add_str(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
+	for (size_t i = 0; i < n && b.len <= SAFETENSORS_HEADER_MAX; i++)
+		add_tensor(&v[order[i]], &at, &b);
+	bytebuf_add_u8(&b, '}');
+	bytebuf_add_fill(&b, ' ', -b.len % ALIGNMENT);
+	if (b.len > SAFETENSORS_HEADER_MAX)
+		rc = errmsg_set(err, -E2BIG,
+				"a safetensors header of more than"
+				" %u bytes",
+				SAFETENSORS_HEADER_MAX);
+	bytebuf_add_le64(out, b.len);
+	bytebuf_add(out, b.data, b.len);
+	if (!rc && (b.failed || out->failed))
+		rc = errmsg_nomem(err, NULL);
+	bytebuf_done(&b);
+	return rc;
 }
