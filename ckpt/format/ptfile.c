@@ -3,7 +3,7 @@
  * torch.save's container as torch.load sees it.  torch/serialization.py decides by
  * the first four bytes whether it is a zip file; then it unpickles
  * <prefix>/data.pkl and finds each storage in <prefix>/data/<key>.  It reads any
- * other file as a chain of pickles (legacy_read.c).
+ * other file as a chain of pickles (legacy.c).
  */
 #include "ckpt/format/ptfile.h"
 
@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "ckpt/base/checked.h"
-#include "ckpt/base/ends.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pickle/pickle.h"
@@ -27,6 +26,61 @@
 #define ENDS_LEN (16u << 10)
 #define ENDS_LEN_LARGE (64u << 10)
 #define LARGE (UINT64_C(64) << 20)
+
+/* As source_read. */
+static int read_ends(const struct source *s, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
+{
+	const struct ptfile *const pt = s->ctx;
+
+	if (off + len <= pt->head_end)
+		memcpy(buf, pt->head + off, len);
+	else if (off >= pt->tail_begin)
+		memcpy(buf, pt->tail + (off - pt->tail_begin), len);
+	else
+		return source_read(&pt->src, buf, len, off, err);
+	return 0;
+}
+
+/* Have the bytes before `to` in memory, by one more read. */
+static int read_head(struct ptfile *pt, uint64_t to, struct errmsg *err)
+{
+	const uint64_t has = pt->head_end;
+	uint8_t *const grown = to > has ? realloc(pt->head, (size_t)to) : NULL;
+	int rc;
+
+	if (to <= has)
+		return 0;
+	if (!grown)
+		return errmsg_nomem(err, pt->src.name);
+	pt->head = grown;
+	rc = source_read(&pt->src, grown + has, (size_t)(to - has), has, err);
+	if (!rc)
+		pt->head_end = to;
+	return rc;
+}
+
+static int open_ends(struct ptfile *pt, struct errmsg *err)
+{
+	static const struct source_ops ops = { .read = read_ends };
+	const uint64_t size = pt->src.size;
+	const size_t len = size < LARGE ? ENDS_LEN : ENDS_LEN_LARGE;
+
+	pt->ends = (struct source){ .name = pt->src.name,
+				    .size = size,
+				    .fd = -1,
+				    .ops = &ops,
+				    .ctx = pt };
+	pt->tail_begin = size;
+	if (size <= 2 * len)
+		return read_head(pt, size, err);
+	pt->tail = malloc(len);
+	if (!pt->tail)
+		return errmsg_nomem(err, pt->src.name);
+	pt->tail_begin = size - len;
+	return read_head(pt, len, err) ?:
+	       source_read(&pt->src, pt->tail, len, pt->tail_begin, err);
+}
 
 static int check_magic(const struct source *src, bool *is_zip,
 		       struct errmsg *err)
@@ -115,7 +169,7 @@ static int read_pickle(struct ptfile *pt, struct errmsg *err)
 	if (order && order->end > end && order->end - end < ENDS_LEN)
 		end = order->end;
 	/* Nothing else is between them. */
-	return end - pickle->size > ENDS_LEN ? 0 : ends_grow(&pt->ends, end, err);
+	return end - pickle->size > ENDS_LEN ? 0 : read_head(pt, end, err);
 }
 
 static int open_zip(struct ptfile *pt, struct errmsg *err)
@@ -131,11 +185,8 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 {
 	int rc;
 
-	*pt = (struct ptfile){ .src = *src, .ends.fd = -1 };
-	rc = ends_open(&pt->ends, &pt->src,
-		       src->size < LARGE ? ENDS_LEN : ENDS_LEN_LARGE, err);
-	if (!rc)
-		rc = check_magic(&pt->ends, &pt->is_zip, err);
+	*pt = (struct ptfile){ .src = *src };
+	rc = open_ends(pt, err) ?: check_magic(&pt->ends, &pt->is_zip, err);
 	if (!rc)
 		rc = pt->is_zip ? open_zip(pt, err)
 				: legacy_open(&pt->legacy, &pt->src, &pt->arena,
@@ -159,8 +210,9 @@ void ptfile_close(struct ptfile *pt)
 	zip_close(&pt->zip);
 	legacy_close(&pt->legacy);
 	arena_done(&pt->arena);
-	if (pt->ends.ops)
-		source_close(&pt->ends);
+	free(pt->head);
+	free(pt->tail);
+	pt->head = pt->tail = NULL;
 	source_close(&pt->src);
 	pt->root = NULL;
 }

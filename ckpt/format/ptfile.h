@@ -21,7 +21,11 @@ struct value;
  */
 struct ptfile {
 	struct source src;
-	struct source ends; /* the same, for small reads; see ends.h */
+	/* The same for small reads.  Its ends are in memory: the formats are described
+	 * there in many small pieces, and a store may take milliseconds for each. */
+	struct source ends;
+	uint8_t *head, *tail;
+	uint64_t head_end, tail_begin; /* which bytes these are */
 	bool is_zip;
 	struct zip zip;	      /* empty in the other container */
 	struct legacy legacy; /* empty in a zip file */
