@@ -25,14 +25,13 @@ struct legacy_storage {
 	uint64_t off; /* of element 0 in the file */
 	uint64_t len; /* bytes */
 	size_t elem;  /* bytes of an element; 0: not known yet */
-	const struct legacy_storage *root; /* of a view, or NULL */
 };
 
 /* The storages of a file that torch.save wrote without a zip container. */
 struct legacy {
 	struct arena arena;
-	struct legacy_storage **by_key; /* sorted */
-	size_t n, cap;
+	struct legacy_storage *v; /* sorted by key */
+	size_t n;
 };
 
 /*

@@ -2,7 +2,7 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/zip.h %D%/zip.c \
-	%D%/legacy.h %D%/legacy_read.c \
+	%D%/legacy.h %D%/legacy.c \
 	%D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \
 	%D%/safetensors.h %D%/safetensors.c \
 	%D%/serialization_id.h %D%/serialization_id.c \

@@ -39,7 +39,7 @@ int pickle_load(struct span bytes, const char *name, struct arena *a,
 /*
  * One of the pickles in a file of torch's older container, which follow each other.
  * Its end is known when it has been read.  Its persistent ids have the six fields
- * of that container (legacy_read.c) and may stand for classes.
+ * of that container (legacy.c) and may stand for classes.
  */
 struct pickle_part {
 	/* Set by the caller, for messages: */

@@ -81,39 +81,15 @@ static void tensors_are_found(void **state)
 						  "K\0", "K\10"))) },
 		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
 		    { PART_DATA, BYTES(DATA_11) } } },
-		{ "views",
-		  "bbbbcccc",
-		  "dddd",
-		  { { PART_OBJECT,
-		      BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
-						  VIEW("33", "K\1", "K\2")),
-					  "K\0", "K\2"),
-				   TENSOR(STORAGE("FloatStorage", "11", "K\4",
-						  VIEW("44", "K\2", "K\2")),
-					  "K\1", "K\1"))) },
-		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
-		    { PART_DATA, BYTES(DATA_11) } } },
-		{ "one view twice",
-		  "bbbb",
-		  "cccc",
-		  { { PART_OBJECT,
-		      BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
-						  VIEW("33", "K\1", "K\2")),
-					  "K\0", "K\1"),
-				   TENSOR(STORAGE("FloatStorage", "11", "K\4",
-						  VIEW("33", "K\1", "K\2")),
-					  "K\1", "K\1"))) },
-		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
-		    { PART_DATA, BYTES(DATA_11) } } },
 		{ "one tuple twice",
 		  "bbbb",
 		  "cccc",
 		  { { PART_OBJECT,
 		      BYTES(OBJECT(
 			      TENSOR(STORAGE_ID("FloatStorage", "11", "K\4",
-						VIEW("33", "K\1", "K\2")) "q\1Q",
-				     "K\0", "K\1"),
-			      TENSOR("h\1Q", "K\1", "K\1"))) },
+						ROOT) "q\1Q",
+				     "K\1", "K\1"),
+			      TENSOR("h\1Q", "K\2", "K\1"))) },
 		    { PART_KEYS, BYTES(KEYS(KEY("11"))) },
 		    { PART_DATA, BYTES(DATA_11) } } },
 		{ "an empty storage",
@@ -210,20 +186,13 @@ static void a_class_with_its_source_is_the_class(void **state)
 	bytebuf_done(&b);
 }
 
-/* Written again, the storages are numbered and a view stands for itself. */
+/* Written again, the storages are numbered. */
 static void what_is_read_can_be_written(void **state)
 {
-	static const struct legacy_replaced r = {
-		PART_OBJECT,
-		BYTES(OBJECT(TENSOR(STORAGE("FloatStorage", "11", "K\4",
-					    VIEW("33", "K\1", "K\2")),
-				    "K\0", "K\2"),
-			     HALVES)),
-	};
 	static const struct span first =
 		BYTES("X\1\0\0\0"
-		      "0q\5X\3\0\0\0cpuq\6K\2tq\7Q");
-	struct bytebuf b = legacy_make(&r, 1), out = { 0 };
+		      "0q\5X\3\0\0\0cpuq\6K\4tq\7Q");
+	struct bytebuf b = legacy_make(NULL, 0), out = { 0 };
 	struct pickle_storages s = { 0 };
 	struct errmsg err = { "" };
 	struct ptfile pt;
