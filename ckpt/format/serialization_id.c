@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 
 #define NAME_MAX_LEN 32
@@ -67,71 +68,55 @@ static uint64_t hash_string(const char *s)
 	return shift_mix(shift_mix(h) * mul);
 }
 
-static _Bool rehash(struct table *t)
+static void link_node(struct table *t, size_t node)
 {
-	if (t->grown == sizeof(bucket_counts) / sizeof(*bucket_counts))
-		return 0;
+	size_t *const before = &t->before[t->hash[node] % t->nbuckets];
+	const bool empty = *before == SIZE_MAX;
+	const size_t after = empty ? 0 : *before;
 
-	const size_t n = bucket_counts[t->grown++];
-	size_t *const before = malloc(n * sizeof(*before));
-	size_t first_bucket = 0;
+	t->next[node] = t->next[after];
+	t->next[after] = node;
+	if (!empty)
+		return;
+	*before = 0;
+	if (t->next[node])
+		t->before[t->hash[t->next[node]] % t->nbuckets] = node;
+}
 
-	if (!before)
-		return 0;
-	memset(before, 0xff, n * sizeof(*before));
+static bool rehash(struct table *t)
+{
+	size_t node = t->next[0], n;
 
-	size_t node = t->next[0];
-
+	if (t->grown == COUNT(bucket_counts))
+		return false;
+	n = bucket_counts[t->grown++];
+	free(t->before);
+	t->before = malloc(n * sizeof(*t->before));
+	if (!t->before)
+		return false;
+	memset(t->before, 0xff, n * sizeof(*t->before));
+	t->nbuckets = n;
 	t->next[0] = 0;
 	while (node) {
 		const size_t following = t->next[node];
-		const size_t b = t->hash[node] % n;
 
-		if (before[b] == SIZE_MAX) {
-			t->next[node] = t->next[0];
-			t->next[0] = node;
-			before[b] = 0;
-			if (t->next[node])
-				before[first_bucket] = node;
-			first_bucket = b;
-		} else {
-			t->next[node] = t->next[before[b]];
-			t->next[before[b]] = node;
-		}
+		link_node(t, node);
 		node = following;
 	}
-	free(t->before);
-	t->before = before;
-	t->nbuckets = n;
-	return 1;
+	return true;
 }
 
-static _Bool insert(struct table *t, const char *name)
+static bool insert(struct table *t, const char *name)
 {
-	if (t->n + 1 > t->nbuckets && !rehash(t))
-		return 0;
-
-	const size_t node = ++t->n;
-
-	assert(t->n <= t->nbuckets); /* a load factor of 1 at most */
-	t->hash[node] = hash_string(name);
-
-	const size_t b = t->hash[node] % t->nbuckets;
-
-	if (t->before[b] != SIZE_MAX) {
-		t->next[node] = t->next[t->before[b]];
-		t->next[t->before[b]] = node;
-		return 1;
-	}
-	t->next[node] = t->next[0];
-	t->next[0] = node;
-	if (t->next[node])
-		t->before[t->hash[t->next[node]] % t->nbuckets] = node;
-	t->before[b] = 0;
-	return 1;
+	if (t->n == t->nbuckets && !rehash(t))
+		return false;
+	assert(t->n < t->nbuckets); /* a load factor of 1 at most */
+	t->hash[++t->n] = hash_string(name);
+	link_node(t, t->n);
+	return true;
 }
 
-_Bool serialization_id(size_t nstorages, uint64_t *out)
+bool serialization_id(size_t nstorages, uint64_t *out)
 {
 	static const char *const first[] = { "data.pkl", ".format_version",
 					     ".storage_alignment",
@@ -141,10 +126,10 @@ _Bool serialization_id(size_t nstorages, uint64_t *out)
 		.hash = calloc(n + 1, sizeof(*t.hash)),
 		.next = calloc(n + 1, sizeof(*t.next)),
 	};
-	_Bool ok = t.hash && t.next;
+	bool ok = t.hash && t.next;
 	uint64_t h = 0;
 
-	for (size_t i = 0; ok && i < sizeof(first) / sizeof(*first); i++)
+	for (size_t i = 0; ok && i < COUNT(first); i++)
 		ok = insert(&t, first[i]);
 	for (size_t i = 0; ok && i < nstorages; i++) {
 		char name[NAME_MAX_LEN];

@@ -2,6 +2,7 @@
 #ifndef UCKPT_SERIALIZATION_ID_H
 #define UCKPT_SERIALIZATION_ID_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,6 @@ static inline uint64_t serialization_id_combine(uint64_t seed, uint64_t value)
  * the writer's std::unordered_set<std::string> iterates.  False when memory
  * runs out.
  */
-_Bool serialization_id(size_t nstorages, uint64_t *out);
+bool serialization_id(size_t nstorages, uint64_t *out);
 
 #endif
