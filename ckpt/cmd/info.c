@@ -1,21 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ucckpt info: what a checkpoint is, and all problems that can be found without
- * reading tensors (report.h).
+ * reading tensors (report.h).  As text: facts, the table of parameters, and the
+ * problems last, where they remain visible on a terminal.  As JSON, to whose keys some
+ * may be added; none is ever removed.
  */
-#include "ckpt/cmd/info.h"
-
+#include <cJSON.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
+#include "ckpt/cmd/report.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/zero/checkpoint.h"
 
-bool info_state_number(const struct shard_state *st, double *value)
+#define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
+#define NAME_COLUMNS_MAX 60
+
+/* A row of the table of parameters. */
+struct row {
+	const char *name;
+	const uint64_t *shape;
+	unsigned ndim;
+	uint64_t numel;
+	int64_t group;    /* of the optimizer; -1: none */
+	enum dtype dtype; /* of Hugging Face weights */
+};
+
+struct info {
+	struct report report;
+	bool quick;
+
+	struct hfdir weights; /* of a Hugging Face directory, if plan_zckpt is NULL */
+	struct row *v;
+	size_t n;
+	uint64_t params, elements;               /* owned by the optimizer */
+	uint64_t module_params, module_elements; /* only in the module */
+
+	const struct shard *profile; /* of rank 0; NULL if damaged */
+	uint64_t files, bytes;       /* of the tree; 0 without a profile */
+};
+
+/* Get the value of a state that is one number per group; false for other states. */
+static bool state_number(const struct shard_state *st, double *value)
 {
 	float f;
 
@@ -38,45 +72,35 @@ bool info_state_number(const struct shard_state *st, double *value)
 	return true;
 }
 
-const char *info_state_type(const struct shard_state *st)
+static const char *state_type(const struct shard_state *st)
 {
 	return st->kind == STATE_INT     ? "int"
 	       : st->kind == STATE_FLOAT ? "float"
 					 : dtype_name(st->flat.dtype);
 }
 
-size_t info_count(const struct info *info)
-{
-	return plan_zckpt(info->report.plan)
-		       ? plan_zckpt(info->report.plan)->model.nparams
-		       : info->weights.n;
-}
-
-struct info_param info_param(const struct info *info, size_t i)
+/* List the parameters and count them. */
+static void list_params(struct info *info)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
-	const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
-	const struct param *const p = r ? &r->model.params[i] : NULL;
 
-	return t ? (struct info_param){ t->name,  t->shape, t->ndim,
-					t->numel, -1,       t->dtype }
-		 : (struct info_param){ p->name,
-					p->shape,
-					p->ndim,
-					p->numel,
-					p->module ? -1
-						  : (int64_t)p->first->group,
-					DTYPE_OTHER };
-}
+	info->n = r ? r->model.nparams : info->weights.n;
+	info->v = calloc(info->n + 1, sizeof(*info->v));
+	if (!info->v)
+		findings_add(&info->report.problems, "out of memory");
+	for (size_t i = 0; info->v && i < info->n; i++) {
+		const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
+		const struct param *const p = r ? &r->model.params[i] : NULL;
+		const bool owned = t || !p->module;
 
-static void count_params(struct info *info)
-{
-	for (size_t i = 0; i < info_count(info); i++) {
-		const struct info_param p = info_param(info, i);
-		const bool owned = p.group >= 0 || info->weights.n;
-
+		info->v[i] = t ? (struct row){ t->name, t->shape, t->ndim, t->numel,
+					       -1, t->dtype }
+			       : (struct row){ p->name, p->shape, p->ndim, p->numel,
+					       owned ? (int64_t)p->first->group : -1,
+					       DTYPE_OTHER };
 		*(owned ? &info->params : &info->module_params) += 1;
-		*(owned ? &info->elements : &info->module_elements) += p.numel;
+		*(owned ? &info->elements : &info->module_elements) +=
+			info->v[i].numel;
 	}
 }
 
@@ -101,12 +125,341 @@ static void collect(struct info *info)
 
 	if (!zero && hfdir_open(&info->weights, r->dir, &err))
 		findings_add(&r->problems, "%s", err.text);
-	count_params(info);
+	list_params(info);
 	read_profile(info);
 	if (zero && !info->quick)
 		report_add_problems(r, true);
 	if (zero)
 		report_add_warnings(r);
+}
+
+static bool are_alike(const struct expert_layer *a,
+		      const struct expert_layer *b)
+{
+	return a->fused == b->fused && a->n == b->n && a->local == b->local;
+}
+
+/* One line per group of equal layers. */
+static void print_experts(const struct experts *x)
+{
+	for (size_t i = 0, n; i < x->n; i += n) {
+		const struct expert_layer *const l = &x->layers[i];
+
+		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
+			n++;
+		report_label(i ? "" : "experts");
+		printf("%u in each of %zu MoE layers%s, shared by %u ranks\n",
+		       l->n, n, l->fused ? " (AutoEP)" : "",
+		       experts_degree(l));
+	}
+}
+
+static void print_origin(const struct model *m, const struct tagdir *d)
+{
+	const struct rank_params *const c = m->ranks;
+
+	report_label("written by");
+	fputs("DeepSpeed ", stdout);
+	cmd_put(*c->ds_version ? c->ds_version : "of unknown version");
+	putchar('\n');
+	report_label("ZeRO stage");
+	if (c->stage >= 0)
+		printf("%" PRId64 "\n", c->stage);
+	else
+		puts(c->zero3 ? "3" : "1 or 2");
+	report_label("ranks");
+	printf("%u data-parallel, %u tensor-parallel, %u pipeline stages\n",
+	       d->dp_degree, m->tp, m->pp);
+	print_experts(&c->experts);
+	report_label("global step");
+	if (c->global_steps >= 0)
+		printf("%" PRId64 "\n", c->global_steps);
+	else
+		puts("unknown");
+}
+
+static void print_types(const struct info *info, const struct rank_params *c)
+{
+	report_label("master weights");
+	puts(!info->profile	     ? "unknown" :
+	     !info->profile->ngroups ? "none" :
+				       dtype_name(info->profile->groups[0]
+							  .fp32.dtype));
+	report_label("module");
+	puts(c->module_dtype == DTYPE_OTHER ? "unknown" :
+					      dtype_name(c->module_dtype));
+}
+
+static void print_counts(const struct info *info)
+{
+	report_label("parameters");
+	printf("%" PRIu64 "%s, %" PRIu64 " elements\n", info->params,
+	       info->weights.n ? "" : " of the optimizer", info->elements);
+	if (!info->module_params)
+		return;
+	report_label("");
+	printf("%" PRIu64 " more in the module (frozen, tied, buffers), %" PRIu64
+	       " elements\n", info->module_params, info->module_elements);
+}
+
+static void print_state(const struct shard_state *st)
+{
+	double value;
+
+	cmd_put(st->name);
+	if (st->kind == STATE_FLAT)
+		printf(" %s", state_type(st));
+	else if (state_number(st, &value))
+		printf(" %.15g (%s%s)", value, state_type(st),
+		       st->kind == STATE_TENSOR ? " tensor" : "");
+}
+
+static void print_groups(const struct info *info, const struct rank_params *c)
+{
+	for (size_t g = 0; info->profile && g < c->ngroups; g++) {
+		const struct shard_group *const group =
+			&info->profile->groups[g];
+		char label[32];
+
+		snprintf(label, sizeof(label), "group %zu", g);
+		report_label(label);
+		printf("%zu parameters, %s", c->groups[g].n,
+		       dtype_name(group->fp32.dtype));
+		for (size_t i = 0; i < group->nstates; i++) {
+			fputs(i ? ", " : "; ", stdout);
+			print_state(&group->states[i]);
+		}
+		if (!group->nstates)
+			fputs("; no optimizer states", stdout);
+		putchar('\n');
+	}
+}
+
+static void print_tree(const struct info *info)
+{
+	char size[CMD_SIZE_LEN];
+
+	if (!info->files)
+		return;
+	report_label("universal tree");
+	printf("%" PRIu64 " files, %" PRIu64 " bytes", info->files,
+	       info->bytes);
+	if (info->bytes >= 1024)
+		printf(" (%s)", cmd_size(info->bytes, size));
+	putchar('\n');
+}
+
+static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
+{
+	size_t n = 0;
+
+	if (p->ndim == 0)
+		return "scalar";
+	for (unsigned i = 0; i < p->ndim; i++)
+		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64,
+				      i ? "x" : "", p->shape[i]);
+	return buf;
+}
+
+static void print_param(const struct row *p, int width)
+{
+	char shape[SHAPE_LEN];
+	const int n = cmd_put(p->name);
+
+	printf("%*s  %14s  ", n < width ? width - n : 0, "",
+	       shape_text(p, shape));
+	if (p->group >= 0)
+		printf("%6" PRId64, p->group);
+	else
+		printf("%6s", p->dtype == DTYPE_OTHER ? "module" : dtype_name(p->dtype));
+	printf("  %14" PRIu64 "\n", p->numel);
+}
+
+static void print_params(const struct info *info)
+{
+	int width = (int)strlen("parameter");
+
+	for (size_t i = 0; i < info->n; i++) {
+		const size_t n = strlen(info->v[i].name);
+
+		if (n > (size_t)width)
+			width = n < NAME_COLUMNS_MAX ? (int)n :
+						       NAME_COLUMNS_MAX;
+	}
+	printf("\n%-*s  %14s  %6s  %14s\n", width, "parameter", "shape",
+	       info->weights.n ? "type" : "group", "elements");
+	for (size_t i = 0; i < info->n; i++)
+		print_param(&info->v[i], width);
+}
+
+static void print_text(const struct info *info)
+{
+	const struct zero_checkpoint *const r =
+		info->report.plan ? plan_zckpt(info->report.plan) : NULL;
+
+	report_print_begin(&info->report);
+	if (r) {
+		print_origin(&r->model, &r->dir);
+		print_types(info, r->model.ranks);
+	}
+	if (info->report.plan) {
+		print_counts(info);
+		if (r)
+			print_groups(info, r->model.ranks);
+		print_tree(info);
+		print_params(info);
+	}
+	report_print_end(&info->report,
+			 info->quick ? "no problems found in one rank's files (--quick)"
+				     : "no problems found");
+}
+
+static const char *const choices[] = {
+	[TAGS_ITSELF] = "itself", [TAGS_LATEST] = "latest", [TAGS_STEP] = "step",
+	[TAGS_MTIME] = "mtime",	  [TAGS_BELOW] = "below",   [TAGS_WEIGHTS] = "weights",
+	[TAGS_NONE] = "none",
+};
+
+/* Add a number, or null for -1, which stands for unknown. */
+static void add_known(cJSON *o, const char *key, int64_t value)
+{
+	if (value < 0)
+		cJSON_AddNullToObject(o, key);
+	else
+		cmd_json_add_int(o, key, value);
+}
+
+static void add_text(cJSON *o, const char *key, const char *text)
+{
+	cJSON_AddItemToObject(o, key, text ? cJSON_CreateString(text)
+					   : cJSON_CreateNull());
+}
+
+static cJSON *state_json(const struct shard_state *st)
+{
+	cJSON *const o = cJSON_CreateObject();
+	double value;
+
+	cJSON_AddStringToObject(o, "name", st->name);
+	cJSON_AddStringToObject(o, "type", state_type(st));
+	cJSON_AddBoolToObject(o, "tensor", st->kind == STATE_FLAT ||
+						   st->kind == STATE_TENSOR);
+	if (state_number(st, &value))
+		cJSON_AddNumberToObject(o, "value", value);
+	return o;
+}
+
+static cJSON *group_json(const struct slice_group *pg,
+			 const struct shard_group *sg)
+{
+	cJSON *const o = cJSON_CreateObject();
+	uint64_t elements = 0;
+	cJSON *list;
+
+	for (size_t i = 0; i < pg->n; i++)
+		elements += pg->slices[i]->numel;
+	cmd_json_add_int(o, "parameters", (int64_t)pg->n);
+	cmd_json_add_int(o, "elements", (int64_t)elements);
+	if (!sg)
+		return o;
+	cJSON_AddStringToObject(o, "master_dtype",
+				dtype_name(sg->fp32.dtype));
+	list = cJSON_AddArrayToObject(o, "states");
+	for (size_t i = 0; i < sg->nstates; i++)
+		cJSON_AddItemToArray(list, state_json(&sg->states[i]));
+	return o;
+}
+
+static cJSON *param_json(const struct row *p)
+{
+	cJSON *const o = cJSON_CreateObject();
+	cJSON *shape;
+
+	cJSON_AddStringToObject(o, "name", p->name);
+	shape = cJSON_AddArrayToObject(o, "shape");
+	for (unsigned i = 0; i < p->ndim; i++)
+		cJSON_AddItemToArray(shape,
+				     cJSON_CreateNumber((double)p->shape[i]));
+	cmd_json_add_int(o, "elements", (int64_t)p->numel);
+	add_known(o, "group", p->group);
+	if (p->dtype != DTYPE_OTHER)
+		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
+	return o;
+}
+
+static void add_experts(cJSON *root, const struct experts *x)
+{
+	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
+
+	for (size_t i = 0; i < x->n; i++) {
+		const struct expert_layer *const l = &x->layers[i];
+		cJSON *const o = cJSON_CreateObject();
+
+		cmd_json_add_int(o, "experts", l->n);
+		cmd_json_add_int(o, "ep_size", experts_degree(l));
+		cJSON_AddBoolToObject(o, "autoep", l->fused);
+		cJSON_AddItemToArray(list, o);
+	}
+}
+
+static void add_origin(cJSON *root, const struct zero_checkpoint *r)
+{
+	const struct rank_params *const c = r->model.ranks;
+
+	add_text(root, "ds_version", *c->ds_version ? c->ds_version : NULL);
+	add_known(root, "stage", c->zero3 ? 3 : c->stage);
+	add_known(root, "global_step", c->global_steps);
+	cmd_json_add_int(root, "dp_degree", r->dir.dp_degree);
+	cmd_json_add_int(root, "mp_degree", r->dir.mp_degree);
+	cmd_json_add_int(root, "tp_degree", r->model.tp);
+	cmd_json_add_int(root, "pp_degree", r->model.pp);
+	add_experts(root, &c->experts);
+	add_text(root, "module_dtype",
+		 c->module_dtype == DTYPE_OTHER ? NULL : dtype_name(c->module_dtype));
+}
+
+static void add_contents(cJSON *root, const struct info *info)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
+	const struct rank_params *const c = r ? r->model.ranks : NULL;
+	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
+
+	cmd_json_add_int(o, "count", (int64_t)info->params);
+	cmd_json_add_int(o, "elements", (int64_t)info->elements);
+	cmd_json_add_int(o, "module_count", (int64_t)info->module_params);
+	cmd_json_add_int(o, "module_elements", (int64_t)info->module_elements);
+	o = cJSON_AddArrayToObject(root, "groups");
+	for (size_t g = 0; c && g < c->ngroups; g++)
+		cJSON_AddItemToArray(
+			o, group_json(&c->groups[g],
+				      info->profile ? &info->profile->groups[g] :
+						      NULL));
+	if (info->files) {
+		o = cJSON_AddObjectToObject(root, "tree");
+		cmd_json_add_int(o, "files", (int64_t)info->files);
+		cmd_json_add_int(o, "bytes", (int64_t)info->bytes);
+	}
+	o = cJSON_AddArrayToObject(root, "table");
+	for (size_t i = 0; i < info->n; i++)
+		cJSON_AddItemToArray(o, param_json(&info->v[i]));
+}
+
+static cJSON *to_json(const struct info *info)
+{
+	cJSON *const root = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(root, "checkpoint", info->report.dir);
+	cJSON_AddStringToObject(root, "chosen", choices[info->report.choice]);
+	cJSON_AddBoolToObject(root, "quick", info->quick);
+	cJSON_AddBoolToObject(root, "whole", info->report.problems.n == 0);
+	if (info->report.plan) {
+		if (plan_zckpt(info->report.plan))
+			add_origin(root, plan_zckpt(info->report.plan));
+		add_contents(root, info);
+	}
+	findings_add_json(&info->report.warnings, root, "warnings");
+	findings_add_json(&info->report.problems, root, "problems");
+	return root;
 }
 
 static int info_run(struct info *info, char *const *args, size_t n, bool json)
@@ -119,9 +472,9 @@ static int info_run(struct info *info, char *const *args, size_t n, bool json)
 	if (info->report.plan)
 		collect(info);
 	if (json)
-		rc = cmd_json_print(info_to_json(info));
+		rc = cmd_json_print(to_json(info));
 	else
-		info_print_text(info);
+		print_text(info);
 	return info->report.problems.n ? CMD_FAILED : rc;
 }
 
@@ -147,6 +500,7 @@ int cmd_info(int argc, char **argv)
 	if (!cmd_parse(argc, argv, &syntax, &status))
 		return status;
 	status = info_run(&info, argv + optind, (size_t)(argc - optind), json);
+	free(info.v);
 	hfdir_done(&info.weights);
 	report_close(&info.report);
 	return status;

@@ -5,6 +5,6 @@ ucckpt_SOURCES += \
 	%D%/progress.h %D%/progress.c \
 	%D%/interrupt.h %D%/interrupt.c \
 	%D%/report.h %D%/report.c \
-	%D%/info.h %D%/info.c %D%/info_text.c %D%/info_json.c \
+	%D%/info.c \
 	%D%/convert.c \
 	%D%/extents.c
