@@ -20,7 +20,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/interrupt.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/dirs/tags.h"
@@ -45,12 +44,6 @@ struct convert {
 	struct plan_options plan;
 	struct user_rules rules;
 };
-
-static bool on_progress(void *ctx, uint64_t bytes)
-{
-	progress_add(ctx, bytes);
-	return !interrupt_signal();
-}
 
 /* A pattern without a match means that the merge rules are wrong. */
 static int check_patterns(const struct convert *c, struct plan *p)
@@ -81,15 +74,14 @@ static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 	return name;
 }
 
-static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
-		      double *seconds, struct errmsg *err)
+static int write_tree(const struct convert *c, struct plan *p,
+		      struct progress *progress, struct errmsg *err)
 {
-	struct progress progress;
 	const struct treewrite_options how = {
 		.shown = c->out,
 		.width = c->writers ? c->writers : parallel_width(),
-		.progress = on_progress,
-		.ctx = &progress,
+		.progress = progress_add,
+		.ctx = progress,
 	};
 	char pointer[POINTER_MAX];
 	struct outdir out;
@@ -97,27 +89,19 @@ static int write_tree(const struct convert *c, struct plan *p, uint64_t bytes,
 
 	if (rc)
 		return rc;
-	progress_init(&progress, bytes);
 	rc = treewrite_save(p, out.fd, &how, err);
-	if (!rc && interrupt_signal())
+	if (!rc && !progress_add(progress, 0))
 		rc = -EINTR;
 	if (!rc)
 		rc = outdir_commit(&out, pointer_file(c, pointer), err);
 	outdir_close(&out);
-	*seconds = progress_seconds(&progress);
-	progress_done(&progress);
 	return rc;
 }
 
 static int convert_fail(const struct convert *c, int rc,
 			const struct errmsg *err)
 {
-	if (rc == -EINTR && interrupt_signal())
-		cmd_say("%s: interrupted by %s; nothing was written",
-			c->out, strsignal(interrupt_signal()));
-	else
-		cmd_say("%s", err->text);
-	return CMD_FAILED;
+	return progress_fail(rc, c->out, "nothing was written", err);
 }
 
 static void say_warnings(struct plan *p)
@@ -132,27 +116,24 @@ static void say_warnings(struct plan *p)
 static int convert_plan(const struct convert *c, struct plan *p)
 {
 	struct errmsg err = { "" };
+	struct progress progress;
 	uint64_t files, bytes;
-	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
-	double seconds;
 	int rc = check_patterns(c, p);
 
 	if (rc != CMD_OK)
 		return rc;
 	if (plan_zckpt(p))
 		plan_zckpt(p)->readers = c->readers;
-	rc = plan_check(p, &err);
-	if (!rc)
-		rc = plan_totals(p, &files, &bytes, &err);
-	if (!rc)
-		rc = write_tree(c, p, bytes, &seconds, &err);
+	rc = plan_check(p, &err) ?: plan_totals(p, &files, &bytes, &err);
+	if (!rc) {
+		progress_init(&progress, bytes);
+		rc = write_tree(c, p, &progress, &err);
+		progress_done(&progress);
+	}
 	if (rc)
 		return convert_fail(c, rc, &err);
 	say_warnings(p);
-	cmd_put(c->out);
-	printf(": %" PRIu64 " files, %s, in %.1f s (%s/s)\n", files,
-	       cmd_size(bytes, size), seconds,
-	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
+	progress_print(&progress, c->out, files, bytes, "");
 	return CMD_OK;
 }
 
@@ -175,7 +156,7 @@ static int convert_convert(const struct convert *c, const char *source)
 	if (c->keep_temp)
 		cmd_say("--keep_temp_folder has no effect: no temporary copy"
 			" is made");
-	interrupt_catch();
+	progress_catch_signals();
 	rc = convert_plan(c, p);
 	plan_close(p);
 	free(dir);

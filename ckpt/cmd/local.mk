@@ -3,7 +3,6 @@
 ucckpt_SOURCES += \
 	%D%/cmd.h %D%/cmd.c \
 	%D%/progress.h %D%/progress.c \
-	%D%/interrupt.h %D%/interrupt.c \
 	%D%/report.h %D%/report.c \
 	%D%/info.c \
 	%D%/convert.c \

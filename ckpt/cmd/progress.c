@@ -8,14 +8,51 @@
 #include "ckpt/cmd/progress.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/sys/clock.h"
 
 #define INTERVAL_NS INT64_C(100000000)
 #define BAR_LEN 28
+
+static atomic_int caught; /* written by the handler, read by all threads */
+
+static double seconds_since(int64_t began_ns)
+{
+	return (double)((int64_t)clock_ns() - began_ns) / 1e9;
+}
+
+static void note_signal(int sig)
+{
+	caught = sig;
+}
+
+void progress_catch_signals(void)
+{
+	const struct sigaction stop = { .sa_handler = note_signal };
+	const struct sigaction ignore = { .sa_handler = SIG_IGN };
+	static const int stops[] = { SIGINT, SIGTERM, SIGHUP };
+
+	for (size_t i = 0; i < COUNT(stops); i++) {
+		struct sigaction old;
+
+		/* nohup(1) and shells ignore some signals for background
+		 * jobs. */
+		if (sigaction(stops[i], NULL, &old) == 0 &&
+		    old.sa_handler != SIG_IGN)
+			sigaction(stops[i], &stop, NULL);
+	}
+	sigaction(SIGXFSZ, &ignore, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+}
 
 void progress_init(struct progress *p, uint64_t total)
 {
@@ -28,7 +65,7 @@ void progress_init(struct progress *p, uint64_t total)
 
 static void progress_draw(const struct progress *p, uint64_t done)
 {
-	const double seconds = progress_seconds(p);
+	const double seconds = seconds_since(p->began_ns);
 	const double part = p->total ? (double)done / (double)p->total : 1;
 	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 	char bar[BAR_LEN + 1];
@@ -44,19 +81,18 @@ static void progress_draw(const struct progress *p, uint64_t done)
 	fflush(stderr);
 }
 
-void progress_add(struct progress *p, uint64_t bytes)
+bool progress_add(void *progress, uint64_t bytes)
 {
+	struct progress *const p = progress;
 	const uint64_t done = atomic_fetch_add(&p->done, bytes) + bytes;
-	int64_t next, now;
+	int64_t next = atomic_load(&p->next_ns);
+	const int64_t now = p->shown ? (int64_t)clock_ns() : 0;
 
-	if (!p->shown)
-		return;
-	now = (int64_t)clock_ns();
-	next = atomic_load(&p->next_ns);
 	/* One of several late threads wins. */
-	if (now >= next && atomic_compare_exchange_strong(&p->next_ns, &next,
-							  now + INTERVAL_NS))
+	if (p->shown && now >= next &&
+	    atomic_compare_exchange_strong(&p->next_ns, &next, now + INTERVAL_NS))
 		progress_draw(p, done);
+	return !caught;
 }
 
 void progress_done(struct progress *p)
@@ -66,7 +102,24 @@ void progress_done(struct progress *p)
 	p->shown = false;
 }
 
-double progress_seconds(const struct progress *p)
+int progress_fail(int rc, const char *out, const char *left,
+		  const struct errmsg *err)
 {
-	return (double)((int64_t)clock_ns() - p->began_ns) / 1e9;
+	if (rc == -EINTR && caught)
+		cmd_say("%s: interrupted by %s; %s", out, strsignal(caught), left);
+	else
+		cmd_say("%s", err->text);
+	return CMD_FAILED;
+}
+
+void progress_print(const struct progress *p, const char *out, uint64_t files,
+		    uint64_t bytes, const char *more)
+{
+	const double seconds = seconds_since(p->began_ns);
+	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
+
+	cmd_put(out);
+	printf(": %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n", files,
+	       cmd_size(bytes, size), more, seconds,
+	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
 }

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/interrupt.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"
@@ -36,43 +34,14 @@ struct pack_command {
 	uint64_t files, bytes, packed;
 };
 
-static bool on_progress(void *ctx, uint64_t bytes)
-{
-	struct pack_command *const c = ctx;
-
-	progress_add(&c->progress, bytes);
-	return !interrupt_signal();
-}
-
 static struct pack_work work_of(struct pack_command *c)
 {
 	return (struct pack_work){
 		.name = c->out,
 		.width = c->jobs ? c->jobs : parallel_width(),
-		.progress = on_progress,
-		.ctx = c,
+		.progress = progress_add,
+		.ctx = &c->progress,
 	};
-}
-
-/* End the work: CMD_OK, or CMD_FAILED with a message. */
-static int report(struct pack_command *c, int rc, const struct errmsg *err)
-{
-	progress_done(&c->progress);
-	if (!rc)
-		return CMD_OK;
-	if (rc == -EINTR && interrupt_signal())
-		cmd_say("%s: interrupted by %s; nothing was left there",
-			c->out ? c->out : c->in, strsignal(interrupt_signal()));
-	else
-		cmd_say("%s", err->text);
-	return CMD_FAILED;
-}
-
-static const char *rate_of(const struct pack_command *c, char buf[CMD_SIZE_LEN])
-{
-	const double seconds = progress_seconds(&c->progress) + 1e-9;
-
-	return cmd_size((uint64_t)((double)c->bytes / seconds), buf);
 }
 
 /* A pack may claim files of any size. */
@@ -206,14 +175,17 @@ static int pack(struct pack_command *c, struct errmsg *err)
 	return rc;
 }
 
-static void print_packed(const struct pack_command *c)
+/* Say how the work ended; `more` follows the bytes of the files.  Returns an exit code. */
+static int report(struct pack_command *c, int rc, const char *more,
+		  const struct errmsg *err)
 {
-	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
+	const char *const name = c->out ? c->out : c->in;
 
-	printf("%s: %" PRIu64 " files, %s in %s (%.1f %%), in %.1f s (%s/s)\n",
-	       c->out, c->files, cmd_size(c->bytes, a), cmd_size(c->packed, b),
-	       c->bytes ? 100.0 * (double)c->packed / (double)c->bytes : 100.0,
-	       progress_seconds(&c->progress), rate_of(c, rate));
+	progress_done(&c->progress);
+	if (rc)
+		return progress_fail(rc, name, "nothing was left there", err);
+	progress_print(&c->progress, name, c->files, c->bytes, more);
+	return CMD_OK;
 }
 
 int cmd_pack(int argc, char **argv)
@@ -227,8 +199,8 @@ int cmd_pack(int argc, char **argv)
 		  .set = cmd_set_number, .ctx = &jobs, .what = JOBS_TEXT },
 		{ "remove", .flag = &remove },
 	};
+	char *out = NULL, size[CMD_SIZE_LEN], more[CMD_SIZE_LEN + 32];
 	struct errmsg err = { "" };
-	char *out = NULL;
 	int rc;
 
 	if (!parse(&c, argc, argv,
@@ -253,10 +225,11 @@ int cmd_pack(int argc, char **argv)
 		}
 		c.out = out;
 	}
-	interrupt_catch();
-	rc = report(&c, pack(&c, &err), &err);
-	if (rc == CMD_OK)
-		print_packed(&c);
+	progress_catch_signals();
+	rc = pack(&c, &err);
+	snprintf(more, sizeof(more), " in %s (%.1f %%)", cmd_size(c.packed, size),
+		 c.bytes ? 100.0 * (double)c.packed / (double)c.bytes : 100.0);
+	rc = report(&c, rc, more, &err);
 	free(out);
 	return rc;
 }
@@ -285,7 +258,6 @@ int cmd_unpack(int argc, char **argv)
 		{ "jobs", 'j', "N", "threads (default: processors)",
 		  .set = cmd_set_number, .ctx = &jobs, .what = JOBS_TEXT },
 	};
-	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 	struct errmsg err = { "" };
 	char *out = NULL;
 	int rc;
@@ -310,13 +282,9 @@ int cmd_unpack(int argc, char **argv)
 					 c.in);
 		c.out = out;
 	}
-	interrupt_catch();
-	rc = report(&c, extract(&c, c.in, c.out, &err), &err);
-	if (rc == CMD_OK)
-		printf("%s: %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n",
-		       c.check ? c.in : c.out, c.files, cmd_size(c.bytes, size),
-		       c.check ? ", all as packed" : "",
-		       progress_seconds(&c.progress), rate_of(&c, rate));
+	progress_catch_signals();
+	rc = report(&c, extract(&c, c.in, c.out, &err),
+		    c.check ? ", all as packed" : "", &err);
 	free(out);
 	return rc;
 }
