@@ -4,7 +4,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/planes.h %D%/planes.c \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
-	%D%/pack_stream.h %D%/pack_stream.c \
 	%D%/pack_index.h %D%/pack_index.c \
 	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c %D%/pack_extract.c \
 	%D%/packfs.h %D%/packfs.c \

@@ -8,14 +8,8 @@
 #include "ckpt/cache/cache.h"
 #include "ckpt/pack/pack.h"
 
-/* Where a block of a stored extent is, and what it decodes to. */
-struct pack_block {
-	uint64_t at; /* in the pack; the block ends where the next one begins */
-	uint64_t hash;
-};
-
-/* A stored extent's table: one more block than there are.  NULL until a reader has
- * needed it, and immutable then. */
+/* A stored extent's table (pack_table_read).  NULL until a reader has needed it, and
+ * immutable then. */
 typedef struct pack_block *_Atomic pack_table;
 
 /* Shared by pack.c (opening) and pack_read.c (bytes). */

@@ -12,6 +12,7 @@
  */
 #include "ckpt/pack/pack_index.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,73 +24,138 @@
 #include "ckpt/base/interval.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/pack/pack_stream.h"
 
-#define HEAD_SIZE 24u
-#define ENTRY_SIZE 64u
-#define EXTENT_SIZE 48u
 #define MODE_BITS (S_IFMT | 07777)
 #define NS_PER_S 1000000000u
 
-static int read_header(const struct source *src, struct pack_header *out,
+/* Most indices of servers' packs are one request of so many bytes. */
+#define STEP ((size_t)4 << 20)
+
+_Static_assert(sizeof(struct pack_header) == 56 &&
+		       sizeof(struct pack_entry) == sizeof(char *) + 64 &&
+		       sizeof(struct pack_extent) == 8 + 48,
+	       "records are those of the file");
+
+/* Reads an index or a table front to back, a step at a time, and hashes it. */
+struct stream {
+	const struct source *src;
+	uint64_t at, end; /* what has not been read of the source */
+	uint8_t *buf;
+	size_t first, have; /* bytes of `buf` that have not been taken */
+	XXH3_state_t *hash;
+};
+
+/* Begin bytes [at, at + len).  Close the stream in any case. */
+static int stream_open(struct stream *s, const struct source *src, uint64_t at,
+		       uint64_t len, struct errmsg *err)
+{
+	*s = (struct stream){
+		.src = src,
+		.at = at,
+		.end = at + len,
+		.buf = malloc(len < STEP ? (size_t)len + 1 : STEP),
+		.hash = XXH3_createState(),
+	};
+	if (!s->buf || !s->hash)
+		return errmsg_nomem(err, src->name);
+	XXH3_64bits_reset(s->hash);
+	return 0;
+}
+
+/* Take the next `len` bytes, which must be there (asserted). */
+static int stream_take(struct stream *s, void *out, size_t len, struct errmsg *err)
+{
+	uint8_t *to = out;
+	int rc = 0;
+
+	assert(len <= s->have + (s->end - s->at));
+	for (size_t n; len; to += n, len -= n) {
+		if (!s->have) {
+			s->first = 0;
+			s->have = s->end - s->at < STEP ? s->end - s->at : STEP;
+			rc = source_read(s->src, s->buf, s->have, s->at, err);
+			if (rc)
+				return rc;
+			XXH3_64bits_update(s->hash, s->buf, s->have);
+			s->at += s->have;
+		}
+		n = len < s->have ? len : s->have;
+		memcpy(to, s->buf + s->first, n);
+		s->first += n;
+		s->have -= n;
+	}
+	return 0;
+}
+
+/* The hash of all bytes, which must have been taken. */
+static uint64_t stream_hash(const struct stream *s)
+{
+	assert(!s->have && s->at == s->end);
+	return XXH3_64bits_digest(s->hash);
+}
+
+static void stream_close(struct stream *s)
+{
+	free(s->buf);
+	XXH3_freeState(s->hash);
+}
+
+static uint64_t header_hash(const struct pack_header *h)
+{
+	return XXH3_64bits(h, offsetof(struct pack_header, hash));
+}
+
+void pack_header_seal(struct pack_header *h)
+{
+	memcpy(h->magic, PACK_MAGIC, sizeof(h->magic));
+	h->version = PACK_VERSION;
+	h->block_size = BLOCK_SIZE;
+	h->hash = header_hash(h);
+}
+
+static int read_header(const struct source *src, struct pack_header *h,
 		       struct errmsg *err)
 {
 	const char *const name = src->name;
-	uint8_t bytes[PACK_HEADER_SIZE];
-	struct pack_header h;
 	int rc;
 
-	if (src->size < sizeof(bytes))
+	if (src->size < sizeof(*h))
 		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
-	rc = source_read_exact(src, bytes, sizeof(bytes), 0, err);
+	rc = source_read_exact(src, h, sizeof(*h), 0, err);
 	if (rc)
 		return rc;
-	if (memcmp(bytes, PACK_MAGIC, 8) != 0)
+	if (memcmp(h->magic, PACK_MAGIC, sizeof(h->magic)) != 0)
 		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
-	if (get_le32(bytes + 8) != PACK_VERSION)
+	if (h->version != PACK_VERSION)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: a pack of version %u; this program reads"
 				  " version %u: unpack it with the ucckpt that"
 				  " packed it",
-				  name, get_le32(bytes + 8), PACK_VERSION);
-	h = (struct pack_header){
-		.file_size = get_le64(bytes + 16),
-		.index_at = get_le64(bytes + 24),
-		.index_size = get_le64(bytes + 32),
-		.index_hash = get_le64(bytes + 40),
-	};
-	if (XXH3_64bits(bytes, 48) != get_le64(bytes + 48) ||
-	    get_le32(bytes + 12) != BLOCK_SIZE || h.index_at < PACK_HEADER_SIZE ||
-	    !checked_range(h.index_at, h.index_size, h.file_size) ||
-	    h.index_at + h.index_size != h.file_size)
+				  name, h->version, PACK_VERSION);
+	if (h->hash != header_hash(h) || h->block_size != BLOCK_SIZE ||
+	    h->index_at < sizeof(*h) ||
+	    !checked_range(h->index_at, h->index_size, h->file_size) ||
+	    h->index_at + h->index_size != h->file_size)
 		return errmsg_set(err, -EBADMSG, "%s: damaged header", name);
-	if (h.file_size != src->size)
+	if (h->file_size != src->size)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: has %llu bytes instead of %llu", name,
 				  (unsigned long long)src->size,
-				  (unsigned long long)h.file_size);
-	*out = h;
+				  (unsigned long long)h->file_size);
 	return 0;
 }
 
-void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE])
-{
-	memcpy(out, PACK_MAGIC, 8);
-	put_le32(out + 8, PACK_VERSION);
-	put_le32(out + 12, (uint32_t)BLOCK_SIZE);
-	put_le64(out + 16, h->file_size);
-	put_le64(out + 24, h->index_at);
-	put_le64(out + 32, h->index_size);
-	put_le64(out + 40, h->index_hash);
-	put_le64(out + 48, XXH3_64bits(out, 48));
-}
+/* What an index begins with. */
+struct index_head {
+	uint64_t nentries, nextents, names_size;
+};
 
 struct parser {
 	const char *name;
 	struct pack_header h;
-	struct pack_stream bytes;
-	uint64_t nentries, nextents, names_size; /* as the index says */
-	uint64_t files_size;                     /* bytes of all files */
+	struct stream bytes;
+	struct index_head head;
+	uint64_t files_size; /* bytes of all files */
 	uint64_t at; /* end of the blocks and tables so far, in the pack */
 	struct pack_index *x;
 	size_t entries_cap, extents_cap;
@@ -119,19 +185,25 @@ uint64_t pack_extent_blocks(const struct pack_extent *x)
 	return x->len / BLOCK_SIZE + (x->len % BLOCK_SIZE != 0);
 }
 
-/* Are all components names of files, none of them "." or ".."? */
-static bool is_relative(const char *name)
+bool pack_index_name(const char *path, char *name)
 {
-	while (*name) {
-		const size_t n = strcspn(name, "/");
+	size_t len = 0;
 
-		if (n == 0 || (n == 1 && name[0] == '.') ||
-		    (n == 2 && name[0] == '.' && name[1] == '.'))
+	for (size_t n; *path; path += n + (path[n] == '/')) {
+		const bool dot = path[0] == '.';
+
+		n = strcspn(path, "/");
+		if (n == 0 || (n == 1 && dot))
+			continue;
+		if ((n == 2 && dot && path[1] == '.') ||
+		    len + (len > 0) + n >= PACK_NAME_MAX)
 			return false;
-		name += n;
-		if (*name == '/' && !*++name)
-			return false;
+		if (len)
+			name[len++] = '/';
+		memcpy(name + len, path, n);
+		len += n;
 	}
+	name[len] = '\0';
 	return true;
 }
 
@@ -156,38 +228,28 @@ static bool has_parent(const struct pack_index *x, uint32_t i)
  * first extent. */
 static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first)
 {
-	struct pack_entry e = { .first = (uint32_t)first };
-	const uint8_t *r;
-	mode_t mode;
-	int rc = pack_stream_next(&p->bytes, ENTRY_SIZE, &r, p->err);
+	struct pack_entry e = { .name = NULL };
+	const int rc = stream_take(&p->bytes, e.file, sizeof(e.file), p->err);
 
 	if (rc)
 		return rc;
-	e.name_len = get_le32(r + 8);
-	mode = get_le32(r + 12);
-	/* Whoever unpacks owns the files: other users' set-id bits must not
-	 * come back as this user's. */
-	e.mode = mode & (S_IFMT | 0777);
-	e.mtime_s = (int64_t)get_le64(r + 16);
-	e.mtime_ns = get_le32(r + 24);
-	e.n = get_le32(r + 28);
-	e.size = get_le64(r + 32);
-	e.hash[0] = get_le64(r + 48);
-	e.hash[1] = get_le64(r + 56);
-	if (get_le64(r) != at || e.name_len >= PACK_NAME_MAX)
+	if (e.name_at != at || e.name_len >= PACK_NAME_MAX)
 		return fail_entry(p, i, "no name");
-	if ((mode & ~(mode_t)MODE_BITS) || !(S_ISDIR(mode) || S_ISREG(mode)) ||
-	    e.mtime_ns >= NS_PER_S)
+	if ((e.mode & ~(mode_t)MODE_BITS) ||
+	    !(S_ISDIR(e.mode) || S_ISREG(e.mode)) || e.mtime_ns >= NS_PER_S)
 		return fail_entry(p, i, "neither a file nor a directory");
-	if (get_le64(r + 40) != first)
+	if (e.first != first)
 		return fail_entry(p, i, "its extents are not there");
-	if (S_ISDIR(mode) && (e.n || e.size))
+	if (S_ISDIR(e.mode) && (e.n || e.size))
 		return fail_entry(p, i, "a directory with content");
 	if ((e.n == 0) != (e.size == 0))
 		return fail_entry(p, i, "its extents are not its size");
 	if (e.size > PACK_BYTES_MAX - p->files_size)
 		return fail_entry(p, i,
 				  "files of more bytes than a pack can hold");
+	/* Whoever unpacks owns the files: other users' set-id bits must not
+	 * come back as this user's. */
+	e.mode &= S_IFMT | 0777;
 	p->files_size += e.size;
 	if (!array_reserve(&p->x->entries, &p->entries_cap, i + 1, sizeof(e)))
 		return errmsg_nomem(p->err, p->name);
@@ -200,7 +262,7 @@ static int parse_entries(struct parser *p)
 {
 	uint64_t name = 0, extent = 0;
 
-	for (uint32_t i = 0; i < p->nentries; i++) {
+	for (uint32_t i = 0; i < p->head.nentries; i++) {
 		const int rc = parse_entry(p, i, name, extent);
 
 		if (rc)
@@ -208,7 +270,7 @@ static int parse_entries(struct parser *p)
 		name += p->x->entries[i].name_len + UINT64_C(1);
 		extent += p->x->entries[i].n;
 	}
-	return name == p->names_size && extent == p->nextents
+	return name == p->head.names_size && extent == p->head.nextents
 		       ? 0
 		       : fail(p, ": records that belong to no file");
 }
@@ -216,32 +278,20 @@ static int parse_entries(struct parser *p)
 /* Stored extents follow each other. */
 static int parse_extent(struct parser *p, uint32_t i)
 {
-	struct pack_extent e = { .start = 0 };
-	const uint8_t *r;
-	const int rc = pack_stream_next(&p->bytes, EXTENT_SIZE, &r, p->err);
+	struct pack_extent e = { .len = 0 };
+	const int rc = stream_take(&p->bytes, e.file, sizeof(e.file), p->err);
 
 	if (rc)
 		return rc;
-	if (get_le32(r + 8) > PACK_ROUNDED || get_le32(r + 12) >= BLOCK_TYPES)
+	if (e.kind > PACK_ROUNDED || e.type >= BLOCK_TYPES)
 		return fail_extent(p, i, "of no known kind");
-	e.start = get_le64(r);
-	e.kind = (enum pack_kind)get_le32(r + 8);
-	e.type = (enum block_type)get_le32(r + 12);
 	if (e.kind == PACK_STORED) {
-		e.at = get_le64(r + 16);
-		e.stored = get_le64(r + 24);
-		e.table = get_le64(r + 32);
-		e.table_hash = get_le64(r + 40);
 		if (e.at != p->at || e.stored == 0 ||
 		    !checked_range(e.at, e.stored, p->h.index_at))
 			return fail_extent(p, i, "its blocks are not there");
 		p->at += e.stored;
-	} else {
-		if (get_le64(r + 16) >= p->nextents || get_le64(r + 32) ||
-		    get_le64(r + 40))
-			return fail_extent(p, i, "refers to nothing");
-		e.target = (uint32_t)get_le64(r + 16);
-		e.from = get_le64(r + 24);
+	} else if (e.target >= p->head.nextents || e.table || e.table_hash) {
+		return fail_extent(p, i, "refers to nothing");
 	}
 	if (!array_reserve(&p->x->extents, &p->extents_cap, i + 1, sizeof(e)))
 		return errmsg_nomem(p->err, p->name);
@@ -345,10 +395,12 @@ static int check_references(struct parser *p)
 static int check_name(const struct parser *p, uint32_t i)
 {
 	const struct pack_entry *const e = &p->x->entries[i];
+	char name[PACK_NAME_MAX];
 
 	if (strlen(e->name) != e->name_len)
 		return fail_entry(p, i, "no name");
-	if ((i == 0) != (e->name_len == 0) || !is_relative(e->name))
+	if ((i == 0) != (e->name_len == 0) || !pack_index_name(e->name, name) ||
+	    strcmp(e->name, name) != 0)
 		return fail_entry(p, i, "a name that no file can have");
 	if (i > 0 && strcmp(e[-1].name, e->name) >= 0)
 		return fail_entry(p, i, "out of order");
@@ -359,18 +411,16 @@ static int check_name(const struct parser *p, uint32_t i)
 
 static int parse_names(struct parser *p)
 {
-	char *to = malloc(p->names_size);
+	char *to = malloc(p->head.names_size);
 	int rc = to ? 0 : errmsg_nomem(p->err, p->name);
 
 	p->x->names = to;
 	for (uint32_t i = 0; !rc && i < p->x->nentries; i++) {
 		const size_t n = p->x->entries[i].name_len + (size_t)1;
-		const uint8_t *name;
 
-		rc = pack_stream_next(&p->bytes, n, &name, p->err);
+		rc = stream_take(&p->bytes, to, n, p->err);
 		if (rc)
 			break;
-		memcpy(to, name, n);
 		if (to[n - 1])
 			return fail_entry(p, i, "no name");
 		p->x->entries[i].name = to;
@@ -382,30 +432,29 @@ static int parse_names(struct parser *p)
 
 static int parse_head(struct parser *p)
 {
-	const uint8_t *r;
+	struct index_head *const h = &p->head;
 	uint64_t size = p->h.index_size;
 	int rc;
 
-	if (size < HEAD_SIZE)
+	if (size < sizeof(*h))
 		return fail(p, "");
-	rc = pack_stream_next(&p->bytes, HEAD_SIZE, &r, p->err);
+	rc = stream_take(&p->bytes, h, sizeof(*h), p->err);
 	if (rc)
 		return rc;
-	p->nentries = get_le64(r);
-	p->nextents = get_le64(r + 8);
-	p->names_size = get_le64(r + 16);
-	if (p->nentries > PACK_ENTRIES_MAX || p->nextents > PACK_EXTENTS_MAX ||
-	    p->names_size > PACK_NAMES_MAX)
+	if (h->nentries > PACK_ENTRIES_MAX || h->nextents > PACK_EXTENTS_MAX ||
+	    h->names_size > PACK_NAMES_MAX)
 		return errmsg_set(p->err, -E2BIG,
 				  "%s: an index of %llu files and %llu extents,"
 				  " and names of %llu bytes",
-				  p->name, (unsigned long long)p->nentries,
-				  (unsigned long long)p->nextents,
-				  (unsigned long long)p->names_size);
-	size -= HEAD_SIZE;
-	return p->nentries && size == p->nentries * ENTRY_SIZE +
-					       p->nextents * EXTENT_SIZE +
-					       p->names_size
+				  p->name, (unsigned long long)h->nentries,
+				  (unsigned long long)h->nextents,
+				  (unsigned long long)h->names_size);
+	size -= sizeof(*h);
+	return h->nentries &&
+			       size == h->nentries * sizeof(p->x->entries->file) +
+					       h->nextents *
+						       sizeof(p->x->extents->file) +
+					       h->names_size
 		       ? 0
 		       : fail(p, "");
 }
@@ -421,16 +470,16 @@ int pack_index_read(const struct source *src, struct pack_index *out,
 
 	if (rc)
 		return rc;
-	rc = pack_stream_open(&p.bytes, src, p.h.index_at, p.h.index_size, err) ?:
+	rc = stream_open(&p.bytes, src, p.h.index_at, p.h.index_size, err) ?:
 	     parse_head(&p)       ?:
 	     parse_entries(&p)    ?:
 	     parse_extents(&p)    ?:
 	     check_tables(&p)     ?:
 	     check_references(&p) ?:
 	     parse_names(&p);
-	if (!rc && pack_stream_hash(&p.bytes) != p.h.index_hash)
+	if (!rc && stream_hash(&p.bytes) != p.h.index_hash)
 		rc = fail(&p, "");
-	pack_stream_close(&p.bytes);
+	stream_close(&p.bytes);
 	if (rc)
 		pack_index_done(&x);
 	else
@@ -446,53 +495,73 @@ void pack_index_done(struct pack_index *x)
 	*x = (struct pack_index){ 0 };
 }
 
-static void put_entry(const struct pack_entry *e, uint64_t name,
-		      struct bytebuf *out)
-{
-	bytebuf_add_le64(out, name);
-	bytebuf_add_le32(out, (uint32_t)strlen(e->name));
-	bytebuf_add_le32(out, (uint32_t)e->mode);
-	bytebuf_add_le64(out, (uint64_t)e->mtime_s);
-	bytebuf_add_le32(out, e->mtime_ns);
-	bytebuf_add_le32(out, e->n);
-	bytebuf_add_le64(out, e->size);
-	bytebuf_add_le64(out, e->first);
-	bytebuf_add_le64(out, e->hash[0]);
-	bytebuf_add_le64(out, e->hash[1]);
-}
-
-static void put_extent(const struct pack_extent *e, struct bytebuf *out)
-{
-	const bool stored = e->kind == PACK_STORED;
-
-	bytebuf_add_le64(out, e->start);
-	bytebuf_add_le32(out, (uint32_t)e->kind);
-	bytebuf_add_le32(out, (uint32_t)e->type);
-	bytebuf_add_le64(out, stored ? e->at : e->target);
-	bytebuf_add_le64(out, stored ? e->stored : e->from);
-	bytebuf_add_le64(out, stored ? e->table : 0);
-	bytebuf_add_le64(out, stored ? e->table_hash : 0);
-}
-
 void pack_index_put(const struct pack_index *x, struct bytebuf *out)
 {
-	uint64_t names = 0;
+	struct index_head h = { x->nentries, x->nextents, 0 };
+	const size_t head = out->len;
 
-	for (uint32_t i = 0; i < x->nentries; i++)
-		names += strlen(x->entries[i].name) + 1;
-	bytebuf_add_le64(out, x->nentries);
-	bytebuf_add_le64(out, x->nextents);
-	bytebuf_add_le64(out, names);
-	names = 0;
+	bytebuf_add(out, &h, sizeof(h));
 	for (uint32_t i = 0; i < x->nentries; i++) {
-		put_entry(&x->entries[i], names, out);
-		names += strlen(x->entries[i].name) + 1;
+		struct pack_entry e = x->entries[i];
+
+		e.name_at = h.names_size;
+		e.name_len = (uint32_t)strlen(e.name);
+		h.names_size += e.name_len + UINT64_C(1);
+		bytebuf_add(out, e.file, sizeof(e.file));
 	}
 	for (uint32_t i = 0; i < x->nextents; i++)
-		put_extent(&x->extents[i], out);
+		bytebuf_add(out, x->extents[i].file, sizeof(x->extents[i].file));
 	for (uint32_t i = 0; i < x->nentries; i++)
 		bytebuf_add(out, x->entries[i].name,
 			    strlen(x->entries[i].name) + 1);
+	if (!out->failed)
+		memcpy(out->data + head, &h, sizeof(h));
+}
+
+static int fail_table(const struct source *src, uint32_t extent,
+		      struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
+			  src->name, extent);
+}
+
+int pack_table_read(const struct source *src, const struct pack_index *x,
+		    uint32_t extent, struct pack_block **out, struct errmsg *err)
+{
+	const struct pack_extent *const e = &x->extents[extent];
+	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
+	struct pack_block *v = NULL;
+	uint64_t at = e->at;
+	struct stream s;
+	size_t cap = 0;
+	int rc = stream_open(&s, src, e->table, n * PACK_TABLE_RECORD, err);
+
+	for (uint64_t i = 0; !rc && i < n; i++) {
+		uint8_t r[PACK_TABLE_RECORD];
+		uint32_t len;
+
+		rc = stream_take(&s, r, sizeof(r), err);
+		if (rc)
+			break;
+		len = get_le32(r);
+		if (!len || len > BLOCK_STORED_MAX || len > end - at) {
+			rc = fail_table(src, extent, err);
+		} else if (!array_reserve(&v, &cap, i + 2, sizeof(*v))) {
+			rc = errmsg_nomem(err, src->name);
+		} else {
+			v[i] = (struct pack_block){ at, get_le64(r + 4) };
+			at += len;
+			v[i + 1].at = at;
+		}
+	}
+	if (!rc && (at != end || stream_hash(&s) != e->table_hash))
+		rc = fail_table(src, extent, err);
+	stream_close(&s);
+	if (rc)
+		free(v);
+	else
+		*out = v;
+	return rc;
 }
 
 int64_t pack_index_find(const struct pack_index *x, const char *name)

@@ -2,9 +2,9 @@
 #ifndef UCKPT_PACK_INDEX_H
 #define UCKPT_PACK_INDEX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
@@ -17,7 +17,7 @@ struct source;
 #define PACK_SUFFIX ".ucpack"
 #define PACK_MAGIC "\x89UCPACK\n"
 #define PACK_VERSION 2u
-#define PACK_HEADER_SIZE 56u
+#define PACK_HEADER_SIZE sizeof(struct pack_header)
 #define PACK_TABLE_RECORD 12u /* bytes for a block in its extent's table */
 
 /* Limits on what an index may ask for.  An extent is a storage, or a run of it;
@@ -42,33 +42,59 @@ enum pack_kind {
 			   * bits */
 };
 
+/* `file` is the record in the file, whose numbers are those of this machine
+ * (planes.c). */
 struct pack_extent {
-	uint64_t start; /* in its file */
-	uint64_t len;   /* at least 1 */
-	enum pack_kind kind;
-	enum block_type type; /* PACK_STORED: of its blocks; PACK_ROUNDED: of the
-			       * result; else BLOCK_BYTES */
-	/* PACK_STORED: */
-	uint64_t at;     /* of the first block, in the pack */
-	uint64_t stored; /* bytes of all blocks, which follow each other */
-	uint64_t table;  /* of its table, in the pack */
-	uint64_t table_hash;
-	/* The others: */
-	uint32_t target; /* number of a stored extent */
-	uint64_t from;   /* first byte of the source in it */
+	uint64_t len; /* at least 1 */
+	union {
+		uint8_t file[48];
+		struct {
+			uint64_t start; /* in its file */
+			uint32_t kind;  /* enum pack_kind */
+			/* PACK_STORED: enum block_type of its blocks;
+			 * PACK_ROUNDED: of the result; else BLOCK_BYTES. */
+			uint32_t type;
+			union {
+				uint64_t at; /* of the first block, in the pack */
+				uint64_t target; /* number of a stored extent */
+			};
+			union {
+				uint64_t stored; /* bytes of all blocks, which
+						  * follow each other */
+				uint64_t from; /* first byte of the source in
+						* the target */
+			};
+			/* PACK_STORED; else 0: */
+			uint64_t table; /* of its table, in the pack */
+			uint64_t table_hash;
+		};
+	};
 };
 
 /* A file or a directory; the first entry is the directory itself, named "". */
 struct pack_entry {
 	const char *name; /* relative; in the index; first: array_by_text */
-	uint32_t name_len;
-	mode_t mode;
-	int64_t mtime_s;
-	uint32_t mtime_ns;
-	uint64_t size;
-	uint64_t hash[2]; /* XXH3-128 of the content: low, high; 0 of directories */
-	uint64_t first; /* of its extents */
-	uint32_t n;
+	union {
+		uint8_t file[64];
+		struct {
+			uint64_t name_at; /* among the names; see pack_index_put */
+			uint32_t name_len;
+			uint32_t mode;
+			int64_t mtime_s;
+			uint32_t mtime_ns;
+			uint32_t n; /* extents */
+			uint64_t size;
+			uint64_t first;   /* of its extents */
+			uint64_t hash[2]; /* XXH3-128 of the content: low, high;
+					   * 0 of directories */
+		};
+	};
+};
+
+/* A block of a stored extent, which ends where the next one begins. */
+struct pack_block {
+	uint64_t at; /* in the pack */
+	uint64_t hash;
 };
 
 /* What a pack holds, sorted by name; extents in the order of their files. */
@@ -82,12 +108,16 @@ struct pack_index {
 
 /* The first bytes of a pack. */
 struct pack_header {
+	char magic[8];
+	uint32_t version, block_size;
 	uint64_t file_size;
 	uint64_t index_at, index_size;
 	uint64_t index_hash;
+	uint64_t hash; /* of the bytes before */
 };
 
-void pack_header_put(const struct pack_header *h, uint8_t out[PACK_HEADER_SIZE]);
+/* Set the other fields of a header: magic, version, size of blocks, and hash. */
+void pack_header_seal(struct pack_header *h);
 
 /*
  * Read the header and the index of a pack and check all of it: that names are sorted,
@@ -100,8 +130,20 @@ int pack_index_read(const struct source *src, struct pack_index *out,
 		    struct errmsg *err);
 void pack_index_done(struct pack_index *x);
 
-/* Append the bytes of an index. */
+/* Append the bytes of an index, with the places and lengths of names. */
 void pack_index_put(const struct pack_index *x, struct bytebuf *out);
+
+/*
+ * Read the table of a stored extent, with one record more than there are blocks.
+ * -EBADMSG if it is damaged; -ENOMEM, or as source_read.  Memory is taken for records
+ * that are there, whatever the index claims.
+ */
+int pack_table_read(const struct source *src, const struct pack_index *x,
+		    uint32_t extent, struct pack_block **out, struct errmsg *err);
+
+/* Write a path as the name of an entry would be (PACK_NAME_MAX bytes): without empty
+ * components and ".".  False if it is too long or has a "..". */
+bool pack_index_name(const char *path, char *name);
 
 /* The number of the entry of that name; -1: none. */
 int64_t pack_index_find(const struct pack_index *x, const char *name);

@@ -15,10 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack_impl.h"
-#include "ckpt/pack/pack_stream.h"
 #include "ckpt/sys/scratch.h"
 
 /* Bytes of blocks that are read at once: what is worth a request to a server, or what the
@@ -26,54 +24,6 @@
 static size_t chunk_of(const struct pack *p)
 {
 	return (pack_is_requested(p) ? 32 : 8) * BLOCK_SIZE;
-}
-
-static int fail_table(const struct pack *p, uint32_t extent, struct errmsg *err)
-{
-	return errmsg_set(err, -EBADMSG, "%s: table of extent %u is damaged",
-			  p->src.name, extent);
-}
-
-/* Read a table and turn lengths into offsets; their sum is in the index.  Every record
- * has a length, so that memory is taken for records alone that are there. */
-static int read_table(const struct pack *p, uint32_t extent,
-		      struct pack_block **out, struct errmsg *err)
-{
-	const struct pack_extent *const e = &p->x.extents[extent];
-	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
-	struct pack_block *v = NULL;
-	uint64_t at = e->at;
-	struct pack_stream s;
-	size_t cap = 0;
-	int rc = pack_stream_open(&s, &p->src, e->table, n * PACK_TABLE_RECORD,
-				  err);
-
-	for (uint64_t i = 0; !rc && i < n; i++) {
-		const uint8_t *r;
-		uint32_t len;
-
-		rc = pack_stream_next(&s, PACK_TABLE_RECORD, &r, err);
-		if (rc)
-			break;
-		len = get_le32(r);
-		if (!len || len > BLOCK_STORED_MAX || len > end - at) {
-			rc = fail_table(p, extent, err);
-		} else if (!array_reserve(&v, &cap, i + 2, sizeof(*v))) {
-			rc = errmsg_nomem(err, p->src.name);
-		} else {
-			v[i] = (struct pack_block){ at, get_le64(r + 4) };
-			at += len;
-			v[i + 1].at = at;
-		}
-	}
-	if (!rc && (at != end || pack_stream_hash(&s) != e->table_hash))
-		rc = fail_table(p, extent, err);
-	pack_stream_close(&s);
-	if (rc)
-		free(v);
-	else
-		*out = v;
-	return rc;
 }
 
 static int load_table(struct pack *p, uint32_t extent,
@@ -86,7 +36,7 @@ static int load_table(struct pack *p, uint32_t extent,
 	if (!v) {
 		pthread_mutex_lock(&p->lock);
 		v = atomic_load(t);
-		if (!v && !(rc = read_table(p, extent, &v, err)))
+		if (!v && !(rc = pack_table_read(&p->src, &p->x, extent, &v, err)))
 			atomic_store(t, v);
 		pthread_mutex_unlock(&p->lock);
 	}

@@ -181,10 +181,13 @@ static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 		.start = start,
 		.kind = kind,
 		.type = kind == PACK_COPY ? BLOCK_BYTES : r->type,
-		.at = p->at,
-		.target = (uint32_t)r->source,
-		.from = r->from + scale_of(r) * (start - r->start),
 	};
+	if (stored) {
+		e->at = p->at;
+	} else {
+		e->target = r->source;
+		e->from = r->from + scale_of(r) * (start - r->start);
+	}
 	return e;
 }
 
@@ -288,7 +291,6 @@ static int write_index(struct packing *p, struct errmsg *err)
 		.nextents = (uint32_t)p->nextents,
 	};
 	struct pack_header h = { .index_at = p->at + p->tables.len };
-	uint8_t head[PACK_HEADER_SIZE];
 	struct bytebuf index = { 0 };
 	int rc = 0;
 
@@ -301,13 +303,13 @@ static int write_index(struct packing *p, struct errmsg *err)
 	h.index_size = index.len;
 	h.index_hash = XXH3_64bits(index.data, index.len);
 	h.file_size = h.index_at + h.index_size;
-	pack_header_put(&h, head);
+	pack_header_seal(&h);
 	if (!rc)
 		rc = write_at(p, p->tables.data, p->tables.len, p->at, err);
 	if (!rc)
 		rc = write_at(p, index.data, index.len, h.index_at, err);
 	if (!rc)
-		rc = write_at(p, head, sizeof(head), 0, err);
+		rc = write_at(p, &h, sizeof(h), 0, err);
 	bytebuf_done(&index);
 	return rc;
 }

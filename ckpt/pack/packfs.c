@@ -71,30 +71,6 @@ static const char *split_path(const char *path, char *pack)
 	return path + strspn(path, "/");
 }
 
-/* A path within a pack as an entry's name (PACK_NAME_MAX bytes): without empty
- * components and ".".  False if it is too long or leads out. */
-static bool entry_name(const char *rest, char *name)
-{
-	size_t len = 0;
-
-	while (*rest) {
-		const size_t n = strcspn(rest, "/");
-		const bool dot = n == 0 || (n == 1 && rest[0] == '.');
-
-		if ((n == 2 && rest[0] == '.' && rest[1] == '.') ||
-		    len + n + 2 > PACK_NAME_MAX)
-			return false;
-		if (!dot && len)
-			name[len++] = '/';
-		if (!dot)
-			memcpy(name + len, rest, n);
-		len += dot ? 0 : n;
-		rest += n + (rest[n] == '/');
-	}
-	name[len] = '\0';
-	return true;
-}
-
 /* A file in a pack. */
 struct packed {
 	struct pack *p;
@@ -112,7 +88,7 @@ static int packed_find(struct packed *f, const char *path, char *where,
 	int64_t i;
 	int rc;
 
-	if (!rest || !entry_name(rest, name))
+	if (!rest || !pack_index_name(rest, name))
 		return beneath_fail(path, -ENOENT, err);
 	rc = pack_open(where, &f->p, err);
 	if (rc == -EBADMSG && strncmp(where, path, strlen(where)) == 0 &&

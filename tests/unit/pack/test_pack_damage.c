@@ -291,13 +291,12 @@ static void holes_init(struct holes *h, uint64_t pack_size, uint64_t index_size,
 	struct pack_header header = { .file_size = pack_size,
 				      .index_at = pack_size - index_size,
 				      .index_size = index_size };
-	uint8_t head[PACK_HEADER_SIZE];
 
 	*h = (struct holes){ .end_at = header.index_at };
 	pack_index_put(index, &h->end);
 	header.index_hash = XXH3_64bits(h->end.data, h->end.len);
-	pack_header_put(&header, head);
-	bytebuf_add(&h->head, head, sizeof(head));
+	pack_header_seal(&header);
+	bytebuf_add(&h->head, &header, sizeof(header));
 	h->src = (struct source){ .name = "pack", .fd = -1, .size = pack_size,
 				  .ops = &ops, .ctx = h };
 }
