@@ -9,7 +9,9 @@
  * under one name only.
  */
 #include <assert.h>
+#include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
+#include "ckpt/dirs/names.h"
 #include "ckpt/format/state.h"
 #include "ckpt/sys/parallel.h"
 
@@ -65,12 +68,12 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 			 struct diff_state *s, struct errmsg *err)
 {
 	struct state a, b;
-	int rc = diff_tree_open_state(&d->tree[0], diff_name_in(p, 0), s->name,
+	int rc = diff_tree_open_state(&d->tree[0], diff_name_in(p, 0), s->id.name,
 				      &a, err);
 
 	if (rc)
 		return rc;
-	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->name, &b,
+	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->id.name, &b,
 				  err);
 	if (!rc) {
 		rc = diff_compare(&a, &b, s, err);
@@ -80,38 +83,83 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 	return rc;
 }
 
+/* Find or add the state of `len` bytes at `name`; NULL if memory is short. */
+static struct diff_state *get_state(struct diff_param *p, const char *name,
+				    size_t len)
+{
+	struct diff_state *s;
+
+	for (size_t i = 0; i < p->nstates; i++)
+		if (strncmp(p->states[i].id.name, name, len) == 0 &&
+		    !p->states[i].id.name[len])
+			return &p->states[i];
+	if (!array_reserve(&p->states, &p->cap, p->nstates + 1, sizeof(*s)))
+		return NULL;
+	s = &p->states[p->nstates++];
+	*s = (struct diff_state){ .kind = DIFF_NONE };
+	memcpy(s->id.name, name, len);
+	return s;
+}
+
+/* Add the states that a side has: its .pt files. */
+static int add_states(struct diff *d, struct diff_param *p, unsigned side,
+		      struct errmsg *err)
+{
+	struct dirlist l = { 0 };
+	int rc = diff_tree_states(&d->tree[side], diff_name_in(p, side), &l, err);
+	size_t n = 0;
+
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		const char *const file = l.v[i].name;
+		const size_t len = strlen(file) - strlen(DIFF_SUFFIX);
+		struct diff_state *s;
+
+		if (file[0] == '.' || !names_ends_with(file, DIFF_SUFFIX))
+			continue;
+		if (len >= DIFF_STATE_LEN || n++ == DIFF_STATES_MAX)
+			rc = errmsg_set(err, -E2BIG,
+					"%s: parameter has more than %u states,"
+					" or a state's name is too long",
+					file, DIFF_STATES_MAX);
+		else if ((s = get_state(p, file, len)))
+			s->id.has[side] = true;
+		else
+			rc = errmsg_nomem(err, NULL);
+	}
+	dirlist_done(&l);
+	return rc;
+}
+
+/* fp32 comes first. */
+static int by_name(const void *a, const void *b)
+{
+	const char *const x = ((const struct diff_state *)a)->id.name;
+	const char *const y = ((const struct diff_state *)b)->id.name;
+
+	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0)
+		       ?: strcmp(x, y);
+}
+
 /* List the states of both sides.  If a parameter is matched by a tie, states
  * that only the side with the other name has are left out. */
-static int match_states(struct diff *d, struct diff_param *p, struct errmsg *err)
+static int list_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 {
-	struct diff_states a, b;
-	unsigned i = 0, j = 0;
-	int rc = diff_tree_states(&d->tree[0], diff_name_in(p, 0), &a, err);
+	const int rc = add_states(d, p, 0, err) ?: add_states(d, p, 1, err);
+	size_t n = 0;
 
-	if (!rc)
-		rc = diff_tree_states(&d->tree[1], diff_name_in(p, 1), &b, err);
-	if (rc)
-		return rc;
-	p->states = calloc(a.n + b.n + 1, sizeof(*p->states));
-	if (!p->states)
-		return errmsg_nomem(err, NULL);
-	while (i < a.n || j < b.n) {
-		struct diff_state *const s = &p->states[p->nstates];
-		const int order = i == a.n   ? 1
-				  : j == b.n ? -1
-					     : diff_compare_states(
-						       a.name[i], b.name[j]);
+	for (size_t i = 0; !rc && i < p->nstates; i++) {
+		struct diff_state *const s = &p->states[i];
 
-		p->nstates += !order || p->has[order > 0];
-		s->kind = order < 0   ? DIFF_ONLY_A
-			  : order > 0 ? DIFF_ONLY_B
-				      : DIFF_NONE;
-		memcpy(s->name, order <= 0 ? a.name[i] : b.name[j],
-		       sizeof(s->name));
-		i += order <= 0;
-		j += order >= 0;
+		if (!s->id.has[0] || !s->id.has[1])
+			s->kind = s->id.has[0] ? DIFF_ONLY_A : DIFF_ONLY_B;
+		if (!s->kind || p->has[s->kind == DIFF_ONLY_B])
+			p->states[n++] = *s;
 	}
-	return 0;
+	if (!rc)
+		p->nstates = n;
+	if (n)
+		qsort(p->states, n, sizeof(*p->states), by_name);
+	return rc;
 }
 
 static int compare_param(void *ctx, size_t i, struct errmsg *err)
@@ -122,7 +170,7 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 
 	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
 		return 0;
-	rc = match_states(d, p, err);
+	rc = list_states(d, p, err);
 	for (size_t k = 0; !rc && k < p->nstates; k++)
 		if (p->states[k].kind == DIFF_NONE)
 			rc = compare_state(d, p, &p->states[k], err);
@@ -134,6 +182,84 @@ static int compare_all(struct diff *d, struct errmsg *err)
 	return match_params(d, err)
 		       ?: parallel_far(d->nparams, parallel_width(),
 				       compare_param, d, err);
+}
+
+/* Find or add a name; NULL if there are too many. */
+static struct diff_name *find_name(struct diff *d, const char *name)
+{
+	for (size_t i = 0; i < d->nnames; i++)
+		if (strcmp(d->names[i].name, name) == 0)
+			return &d->names[i];
+	if (d->nnames == COUNT(d->names))
+		return NULL;
+	memcpy(d->names[d->nnames].name, name, DIFF_STATE_LEN);
+	return &d->names[d->nnames++];
+}
+
+static void note_names(struct diff *d, const struct diff_param *p)
+{
+	for (size_t i = 0; i < p->nstates; i++) {
+		const struct diff_name *const id = &p->states[i].id;
+		struct diff_name *const n = find_name(d, id->name);
+
+		for (unsigned side = 0; n && side < 2; side++)
+			n->has[side] |= id->has[side];
+	}
+}
+
+/* A state that one side lacks counts as a difference only if that side has the
+ * state for some other parameter. */
+static bool counts(struct diff *d, const struct diff_state *s)
+{
+	const struct diff_name *n;
+
+	if (s->id.has[0] && s->id.has[1])
+		return s->kind != DIFF_NONE;
+	n = find_name(d, s->id.name);
+	return !n || (n->has[0] && n->has[1]);
+}
+
+static void judge_state(struct diff *d, struct diff_state *s)
+{
+	assert(s->kind != DIFF_VALUES || s->values.differ);
+	s->counts = counts(d, s);
+	d->differ += s->counts;
+	if (!s->id.has[0] || !s->id.has[1])
+		return;
+	d->states++;
+	d->elements += s->values.numel;
+	d->types += s->kind == DIFF_NONE && s->dtype[0] != s->dtype[1];
+	d->worst.max_abs = fmax(d->worst.max_abs, s->values.max_abs);
+	d->worst.max_rel = fmax(d->worst.max_rel, s->values.max_rel);
+}
+
+/* True if both sides have the same types, states and names. */
+static bool alike(const struct diff *d)
+{
+	for (size_t i = 0; i < d->nnames; i++)
+		if (!d->names[i].has[0] || !d->names[i].has[1])
+			return false;
+	return !d->types && !d->tied[0] && !d->tied[1];
+}
+
+/* Sum up the comparisons of all parameters and set `equal`. */
+static void judge(struct diff *d)
+{
+	for (size_t i = 0; i < d->nparams; i++)
+		note_names(d, &d->params[i]);
+	for (size_t i = 0; i < d->nparams; i++) {
+		const struct diff_param *const p = &d->params[i];
+
+		for (unsigned side = 0; side < 2; side++) {
+			d->only[side] += !diff_name_in(p, !side);
+			d->tied[side] += !p->has[side] && p->tied;
+		}
+		d->common += diff_name_in(p, 0) && diff_name_in(p, 1);
+		for (size_t k = 0; k < p->nstates; k++)
+			judge_state(d, &p->states[k]);
+	}
+	d->equal = !d->only[0] && !d->only[1] && !d->differ &&
+		   (!d->strict || alike(d));
 }
 
 static void diff_done(struct diff *d)
@@ -185,7 +311,7 @@ static int diff(struct diff *d, char *const args[2], bool json, bool all)
 		cmd_say("%s", err.text);
 		return CMD_TROUBLE;
 	}
-	diff_judge(d);
+	judge(d);
 	if (!json)
 		diff_print_text(d, all);
 	else if (diff_print_json(d, all) != CMD_OK)

@@ -6,13 +6,98 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/diff/diff_tree.h"
+#include "ckpt/base/arena.h"
+#include "ckpt/base/dirlist.h"
+#include "ckpt/base/hashtab.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct plan;
 struct state;
+struct weights;
 
 int cmd_diff(int argc, char **argv);
+
+/* The name of a parameter or a weight. */
+struct diff_entry {
+	const char *name; /* first: array_by_text */
+	size_t weight; /* index among the weights; DIFF_NO_WEIGHT: not one */
+};
+
+#define DIFF_NO_WEIGHT ((size_t)-1)
+
+struct diff_tie {
+	const char *name, *of;
+};
+
+/*
+ * The parameters of a checkpoint and the states of each: in the shards of a
+ * ZeRO checkpoint, in the files of a universal checkpoint, or in those of a
+ * Hugging Face model, which has weights alone.  Thread-safe while entries and
+ * ties do not change.
+ */
+struct diff_tree {
+	const char *kind; /* in words, such as "ZeRO checkpoint" */
+	char *path;
+	struct plan *plan;   /* of a ZeRO checkpoint, or NULL */
+	struct hfdir *model; /* of Hugging Face, or NULL */
+	/* Those of a ZeRO checkpoint, if it provides them instead of its tree's
+	 * fp32; see diff_tree_match. */
+	const struct weights *weights;
+	struct arena arena;
+	struct diff_entry *v; /* sorted by name */
+	size_t n, cap;
+	/* Each tie in both directions, by `name`; loaded on first use. */
+	struct diff_tie *ties;
+	size_t nties, ties_cap;
+	struct hashtab ties_by_name;
+	bool ties_known;
+};
+
+/*
+ * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
+ * newest tag), a universal checkpoint or a model.  Errors are those of
+ * plan_open, plan_check and hfdir_open, or the system's.  Call diff_tree_close
+ * in any case.
+ */
+int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);
+void diff_tree_close(struct diff_tree *t);
+
+/*
+ * Prepare `t` for a comparison with `other`.  If `other` has weights alone, a
+ * ZeRO checkpoint provides the weights that its _hf view shows (weights.h)
+ * instead of those of its universal tree: a tree of ZeRO-3 has no buffers and
+ * frozen parameters, and trees of other stages have tied names as the model
+ * keeps them, rounded to its type, and vocabularies without padding.  Errors as
+ * weights_load.
+ */
+int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
+		    struct errmsg *err);
+
+/*
+ * Return a name that parameter `name` has in `other` according to the ties in
+ * the model states of `t`, or NULL.  `t` need not have either name.  Only the
+ * first DIFF_TIES_MAX names of a parameter are tried.  Not thread-safe.
+ */
+#define DIFF_TIES_MAX 64
+
+const char *diff_tree_tied(struct diff_tree *t, const char *name,
+			   const struct diff_tree *other);
+
+/* List the files of a parameter's states, among others.  dirlist_done() frees the list.
+ * Errors of reading. */
+int diff_tree_states(const struct diff_tree *t, const char *param,
+		     struct dirlist *out, struct errmsg *err);
+
+/* Open a state.  Close it with state_close before the tree is closed. */
+int diff_tree_open_state(struct diff_tree *t, const char *param,
+			 const char *name, struct state *out,
+			 struct errmsg *err);
+
+/* What states of weights are called, and their files. */
+#define DIFF_WEIGHTS "fp32"
+#define DIFF_SUFFIX ".pt"
 
 /* The comparison of two tensors with the same number of elements. */
 struct diff_values {
@@ -33,11 +118,19 @@ enum diff_kind {
 	DIFF_ONLY_B,
 };
 
+/* The name of a state, and which sides have it. */
+#define DIFF_STATE_LEN 64
+
+struct diff_name {
+	char name[DIFF_STATE_LEN];
+	bool has[2];
+};
+
 /* A state of a parameter, on one side or both. */
 struct diff_state {
-	char name[DIFF_STATE_LEN];
+	struct diff_name id;
 	enum diff_kind kind;
-	bool counts; /* counts as a difference; set by diff_judge */
+	bool counts; /* counts as a difference */
 	enum dtype dtype[2];
 	struct diff_values values; /* if compared */
 	char *shape[2];            /* DIFF_SHAPE: both shapes, as "[3, 4]" */
@@ -45,21 +138,16 @@ struct diff_state {
 				    * difference, as "[0, 2]" */
 };
 
+/* Most states of a parameter on one side. */
+#define DIFF_STATES_MAX 16
+
 struct diff_param {
 	const char *name;
 	bool has[2];
 	const char *tied; /* the name under which the side without this one
 			   * stores it; or NULL */
 	struct diff_state *states; /* if both sides have the parameter */
-	size_t nstates;
-};
-
-/* Which sides have any state of a name, for the first DIFF_NAMES_MAX names. */
-#define DIFF_NAMES_MAX 16
-
-struct diff_name {
-	char name[DIFF_STATE_LEN];
-	bool has[2];
+	size_t nstates, cap;
 };
 
 struct diff {
@@ -68,8 +156,8 @@ struct diff {
 	struct diff_param *params;
 	size_t nparams;
 
-	/* Set by diff_judge: */
-	struct diff_name names[DIFF_NAMES_MAX];
+	/* Which sides have any state of a name, for the first names. */
+	struct diff_name names[DIFF_STATES_MAX];
 	size_t nnames;
 	uint64_t only[2]; /* parameters that only one side has */
 	uint64_t tied[2]; /* parameters that one side has only under a tied
@@ -87,9 +175,6 @@ static inline const char *diff_name_in(const struct diff_param *p, unsigned side
 {
 	return p->has[side] ? p->name : p->tied;
 }
-
-/* Sum up the comparisons of all parameters and set `equal`. */
-void diff_judge(struct diff *d);
 
 /* Compare two open states.  Errors are those of reading. */
 int diff_compare(const struct state *a, const struct state *b,

@@ -10,10 +10,10 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/diff/diff.h"
@@ -37,6 +37,7 @@ struct side {
 
 struct comparison {
 	struct side a, b;
+	bool same_type;
 	struct diff_values *v;
 };
 
@@ -63,7 +64,6 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 {
 	const uint8_t *const a = c->a.buf + from * c->a.item;
 	const uint8_t *const b = c->b.buf + from * c->b.item;
-	const bool same_type = c->a.dtype == c->b.dtype;
 	double x[CAST_BATCH], y[CAST_BATCH];
 
 	assert(n <= CAST_BATCH && from + n <= CHUNK_FAR);
@@ -78,7 +78,7 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 			y[i] = NAN;
 	}
 	for (size_t i = 0; i < n; i++)
-		if (same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
+		if (c->same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
 				       c->a.item) != 0
 			      : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
 			count_element(c->v, first + i, x[i], y[i]);
@@ -86,12 +86,11 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 
 static void count_chunk(struct comparison *c, uint64_t first, size_t n)
 {
-	const bool same_type = c->a.dtype == c->b.dtype;
 	size_t some;
 
 	for (size_t i = 0; i < n; i += some) {
 		some = n - i < CAST_BATCH ? n - i : CAST_BATCH;
-		if (!same_type ||
+		if (!c->same_type ||
 		    memcmp(c->a.buf + i * c->a.item, c->b.buf + i * c->b.item,
 			   some * c->a.item) != 0)
 			count_batch(c, first + i, i, some);
@@ -116,6 +115,7 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 	int rc = 0;
 	size_t n;
 
+	assert(c->a.s->t.numel == numel && c->b.s->t.numel == numel);
 	for (uint64_t i = 0; !rc && i < numel; i += n) {
 		const size_t most =
 			far_is_far(&c->a.far) || far_is_far(&c->b.far)
@@ -123,33 +123,33 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 				: CHUNK;
 
 		n = numel - i < most ? (size_t)(numel - i) : most;
-		rc = read_side(&c->a, i, n, err);
-		if (!rc)
-			rc = read_side(&c->b, i, n, err);
+		rc = read_side(&c->a, i, n, err) ?: read_side(&c->b, i, n, err);
 		if (!rc)
 			count_chunk(c, i, n);
 	}
 	return rc;
 }
 
+/* FUSE splits a request whose memory touches one page more than it has bytes for. */
+static struct side open_side(const struct state *s)
+{
+	const size_t item = dtype_size(s->t.dtype);
+
+	return (struct side){ .s = s,
+			      .dtype = s->t.dtype,
+			      .item = item,
+			      .buf = aligned_alloc(PAGE, CHUNK_FAR * item) };
+}
+
 static int read_and_compare(const struct state *a, const struct state *b,
 			    struct diff_values *v, struct errmsg *err)
 {
 	struct comparison c = {
-		.a = { a, a->t.dtype, dtype_size(a->t.dtype), NULL, { 0 } },
-		.b = { b, b->t.dtype, dtype_size(b->t.dtype), NULL, { 0 } },
-		.v = v,
+		open_side(a), open_side(b), a->t.dtype == b->t.dtype, v
 	};
-	int rc;
+	const int rc = c.a.buf && c.b.buf ? compare_values(&c, err)
+					  : errmsg_nomem(err, NULL);
 
-	assert(a->t.numel == b->t.numel);
-	/* FUSE splits a request whose memory touches one page more than it has bytes for. */
-	c.a.buf = aligned_alloc(PAGE, CHUNK_FAR * c.a.item);
-	c.b.buf = aligned_alloc(PAGE, CHUNK_FAR * c.b.item);
-	if (c.a.buf && c.b.buf)
-		rc = compare_values(&c, err);
-	else
-		rc = errmsg_nomem(err, NULL);
 	free(c.a.buf);
 	free(c.b.buf);
 	return rc;
@@ -158,20 +158,13 @@ static int read_and_compare(const struct state *a, const struct state *b,
 /* Format a list as "[3, 4]", which is also JSON. */
 static char *list_text(const uint64_t *v, unsigned n)
 {
-	char *text = NULL;
-	size_t len;
-	FILE *const f = open_memstream(&text, &len);
+	struct bytebuf text = { 0 };
 
-	if (!f)
-		return NULL;
-	putc('[', f);
+	bytebuf_add_u8(&text, '[');
 	for (unsigned i = 0; i < n; i++)
-		fprintf(f, "%s%" PRIu64, i ? ", " : "", v[i]);
-	putc(']', f);
-	if (fclose(f) == 0)
-		return text;
-	free(text);
-	return NULL;
+		bytebuf_add_format(&text, "%s%" PRIu64, i ? ", " : "", v[i]);
+	bytebuf_add_u8(&text, ']');
+	return bytebuf_take_text(&text);
 }
 
 /* Format the indices of an element. */

@@ -4,7 +4,7 @@
  * universal tree for any stage, because that tree records shapes and steps,
  * which ZeRO-3's own does not.
  */
-#include "ckpt/diff/diff_tree.h"
+#include "ckpt/diff/diff.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -29,54 +29,30 @@
 #include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
-#define WEIGHTS "fp32"
-#define SUFFIX ".pt"
-
-struct walk {
-	struct diff_tree *t;
-	struct diff_states *states;
-};
-
-typedef int walk_fn(const struct walk *w, const char *name, bool is_dir,
-		    struct errmsg *err);
-
-/* Call `see` for each entry of a directory on a disk that is not hidden. */
-static int each_file(const struct walk *w, const char *path, walk_fn *see,
-		     struct errmsg *err)
+/* List zero/, or the directory of `param` there. */
+static int list(const struct diff_tree *t, const char *param,
+		struct dirlist *out, struct errmsg *err)
 {
-	struct dirlist d;
-	int rc = files_list(path, true, &d, err);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0; !rc && i < d.n; i++)
-		if (d.v[i].name[0] != '.')
-			rc = see(w, d.v[i].name, S_ISDIR(d.v[i].type), err);
-	dirlist_done(&d);
-	return rc;
-}
-
-/* Call `see` for each entry of zero/, or of the directory of `param`. */
-static int each_entry(const struct walk *w, const char *param, walk_fn *see,
-		      struct errmsg *err)
-{
-	struct plan *const p = w->t->plan;
 	uint64_t dir = PLAN_ZERO, pos = 0;
 	struct plan_entry e;
 	char *path;
 	int rc;
 
-	if (!p) {
-		if (asprintf(&path, "%s/zero%s%s", w->t->path, *param ? "/" : "",
+	if (!t->plan) {
+		if (asprintf(&path, "%s/zero%s%s", t->path, *param ? "/" : "",
 			     param) < 0)
 			return errmsg_nomem(err, NULL);
-		rc = each_file(w, path, see, err);
+		rc = files_list(path, true, out, err);
 		free(path);
 		return rc;
 	}
-	rc = *param ? plan_lookup(p, PLAN_ZERO, param, &dir, err) : 0;
-	while (!rc && (rc = plan_next(p, dir, &pos, &e, err)) == 1)
-		rc = see(w, e.name, plan_is_dir(p, e.node), err);
+	rc = *param ? plan_lookup(t->plan, dir, param, &dir, err) : 0;
+	while (!rc && (rc = plan_next(t->plan, dir, &pos, &e, err)) == 1)
+		rc = dirlist_add(out, e.name,
+				 plan_is_dir(t->plan, e.node) ? S_IFDIR : S_IFREG,
+				 0)
+			     ? errmsg_nomem(err, NULL)
+			     : 0;
 	return rc;
 }
 
@@ -95,10 +71,17 @@ static int add_entry(struct diff_tree *t, const char *name, size_t weight,
 	return 0;
 }
 
-static int see_param(const struct walk *w, const char *name, bool is_dir,
-		     struct errmsg *err)
+/* Add the parameters of a tree; one on a disk may have hidden directories. */
+static int add_params(struct diff_tree *t, struct errmsg *err)
 {
-	return is_dir ? add_entry(w->t, name, DIFF_NO_WEIGHT, err) : 0;
+	struct dirlist l = { 0 };
+	int rc = list(t, "", &l, err);
+
+	for (size_t i = 0; !rc && i < l.n; i++)
+		if (S_ISDIR(l.v[i].type) && (t->plan || l.v[i].name[0] != '.'))
+			rc = add_entry(t, l.v[i].name, DIFF_NO_WEIGHT, err);
+	dirlist_done(&l);
+	return rc;
 }
 
 static int by_name_weights_first(const void *a, const void *b)
@@ -162,8 +145,7 @@ static int open_zero(struct diff_tree *t, struct errmsg *err)
 	t->kind = "ZeRO checkpoint";
 	return plan_open(t->path, &options, &t->plan, err)
 		       ?: plan_check(t->plan, err)
-		       ?: each_entry(&(struct walk){ .t = t }, "", see_param,
-				     err);
+		       ?: add_params(t, err);
 }
 
 static int open_universal(struct diff_tree *t, const char *path,
@@ -171,8 +153,7 @@ static int open_universal(struct diff_tree *t, const char *path,
 {
 	t->kind = "universal checkpoint";
 	t->path = strdup(path);
-	return t->path ? each_entry(&(struct walk){ .t = t }, "", see_param, err)
-		       : errmsg_nomem(err, NULL);
+	return t->path ? add_params(t, err) : errmsg_nomem(err, NULL);
 }
 
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
@@ -201,6 +182,7 @@ void diff_tree_close(struct diff_tree *t)
 		hfdir_done(t->model);
 	free(t->model);
 	free(t->path);
+	hashtab_done(&t->ties_by_name);
 	arena_done(&t->arena);
 }
 
@@ -218,35 +200,41 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 	return rc;
 }
 
+static uint64_t hash_name(const char *name)
+{
+	return hash_bytes(0, name, strlen(name));
+}
+
+static bool add_one_tie(struct diff_tree *t, const char *name, const char *of)
+{
+	t->ties[t->nties] = (struct diff_tie){ name, of };
+	return hashtab_add(&t->ties_by_name, hash_name(name), (uint32_t)t->nties++);
+}
+
 static int add_tie(struct diff_tree *t, const char *name, const char *of,
 		   struct errmsg *err)
 {
 	const char *const a = arena_strdup(&t->arena, name);
 	const char *const b = arena_strdup(&t->arena, of);
 
-	if (!a || !b || !arena_reserve(&t->arena, &t->ties, t->nties,
-				       &t->ties_cap, t->nties + 2,
-				       sizeof(*t->ties)))
-		return errmsg_nomem(err, NULL);
-	t->ties[t->nties++] = (struct diff_tie){ a, b };
-	t->ties[t->nties++] = (struct diff_tie){ b, a };
-	return 0;
+	return a && b &&
+			       arena_reserve(&t->arena, &t->ties, t->nties,
+					     &t->ties_cap, t->nties + 2,
+					     sizeof(*t->ties)) &&
+			       add_one_tie(t, a, b) && add_one_tie(t, b, a)
+		       ? 0
+		       : errmsg_nomem(err, NULL);
 }
 
-/* The model states beside zero/ list tied names. */
-static int see_model(const struct walk *w, const char *file, bool is_dir,
-		     struct errmsg *err)
+/* Add the tied names that a file of model states lists. */
+static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err)
 {
-	const struct ckname name = names_parse(file);
 	const struct value_dict *shared;
 	struct ptfile pt;
 	char *path;
 	int rc;
 
-	if (is_dir || name.dp ||
-	    (name.kind != TAG_FILE_MODEL && name.kind != TAG_FILE_MODEL3))
-		return 0;
-	if (asprintf(&path, "%s/%s", w->t->path, file) < 0)
+	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);
 	rc = ptfile_open(&pt, path, err);
 	free(path);
@@ -257,10 +245,28 @@ static int see_model(const struct walk *w, const char *file, bool is_dir,
 		const struct value_pair *const pair = &shared->v[i];
 
 		if (value_is_cstr(pair->key) && value_is_cstr(pair->val))
-			rc = add_tie(w->t, pair->key->str.p, pair->val->str.p,
-				     err);
+			rc = add_tie(t, pair->key->str.p, pair->val->str.p, err);
 	}
 	ptfile_close(&pt);
+	return rc;
+}
+
+/* A universal checkpoint on a disk has model states beside zero/. */
+static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
+{
+	struct dirlist l;
+	int rc = files_list(t->path, true, &l, err);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && i < l.n; i++) {
+		const struct ckname name = names_parse(l.v[i].name);
+
+		if (!S_ISDIR(l.v[i].type) && !name.dp &&
+		    (name.kind == TAG_FILE_MODEL || name.kind == TAG_FILE_MODEL3))
+			rc = add_ties_of(t, l.v[i].name, err);
+	}
+	dirlist_done(&l);
 	return rc;
 }
 
@@ -269,11 +275,8 @@ static int load_ties(struct diff_tree *t, struct errmsg *err)
 	const struct weights *w;
 	int rc;
 
-	if (t->model)
-		return 0;
 	if (!t->plan)
-		return each_file(&(struct walk){ .t = t }, t->path, see_model,
-				 err);
+		return t->model ? 0 : load_ties_of_files(t, err);
 	rc = plan_universal_weights(t->plan, &w, err);
 	for (size_t i = 0; !rc && i < w->n; i++)
 		if (w->v[i]->same != i)
@@ -282,113 +285,50 @@ static int load_ties(struct diff_tree *t, struct errmsg *err)
 	return rc;
 }
 
-static int by_tie(const void *a, const void *b)
-{
-	const struct diff_tie *const x = a, *const y = b;
-
-	return strcmp(x->name, y->name) ?: strcmp(x->of, y->of);
-}
-
-/* Return the first tie of `name`; ties_end, if there is none. */
-static const struct diff_tie *find_ties(const struct diff_tree *t,
-					const char *name)
-{
-	size_t lo = 0, hi = t->nties;
-
-	while (lo < hi) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		if (strcmp(t->ties[mid].name, name) < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return t->ties + lo;
-}
-
-/* Return the first name tied to `name`, other than `but`, that `other` has. */
+/* Return the first name tied to `name`, other than `but`, that `other` has; or without
+ * `other`, the first. */
 static const char *find_tied(const struct diff_tree *t, const char *name,
 			     const char *but, const struct diff_tree *other)
 {
-	const struct diff_tie *const end = t->ties + t->nties;
-	const struct diff_tie *tie = find_ties(t, name);
+	const uint64_t hash = hash_name(name);
+	size_t pos = 0;
+	uint32_t i;
 
-	for (unsigned n = 0; n < DIFF_TIES_MAX && tie < end &&
-			     strcmp(tie->name, name) == 0; n++, tie++)
-		if (strcmp(tie->of, but) != 0 && find_entry(other, tie->of))
-			return tie->of;
+	for (unsigned n = 0; n < DIFF_TIES_MAX &&
+			     hashtab_next(&t->ties_by_name, hash, &pos, &i); n++)
+		if (strcmp(t->ties[i].name, name) == 0 &&
+		    strcmp(t->ties[i].of, but) != 0 &&
+		    (!other || find_entry(other, t->ties[i].of)))
+			return t->ties[i].of;
 	return NULL;
 }
 
 const char *diff_tree_tied(struct diff_tree *t, const char *name,
 			   const struct diff_tree *other)
 {
-	const struct diff_tie *owner;
+	const char *of;
 	struct errmsg why;
 
 	if (!t->ties_known) {
 		/* If the model states cannot be read, there are fewer ties. */
 		load_ties(t, &why);
 		t->ties_known = true;
-		if (t->nties)
-			qsort(t->ties, t->nties, sizeof(*t->ties), by_tie);
 	}
-	owner = find_ties(t, name);
-	if (owner == t->ties + t->nties || strcmp(owner->name, name) != 0)
-		return NULL;
-	return find_tied(t, name, name, other)
-		       ?: find_tied(t, owner->of, name, other);
+	of = find_tied(t, name, name, NULL);
+	return of ? find_tied(t, name, name, other) ?: find_tied(t, of, name, other)
+		  : NULL;
 }
 
-int diff_compare_states(const char *a, const char *b)
+int diff_tree_states(const struct diff_tree *t, const char *param,
+		     struct dirlist *out, struct errmsg *err)
 {
-	return (strcmp(b, WEIGHTS) == 0) - (strcmp(a, WEIGHTS) == 0)
-		       ?: strcmp(a, b);
-}
+	const int rc = t->model ? -ENOENT : list(t, param, out, err);
 
-static int add_state(struct diff_states *s, const char *name, size_t len,
-		     struct errmsg *err)
-{
-	char copy[DIFF_STATE_LEN];
-	unsigned i = s->n;
-
-	if (len >= sizeof(copy) || s->n == DIFF_STATES_MAX)
-		return errmsg_set(err, -E2BIG,
-				  "%s: parameter has more than %u states, or a"
-				  " state's name is too long",
-				  name, DIFF_STATES_MAX);
-	snprintf(copy, sizeof(copy), "%.*s", (int)len, name);
-	for (; i && diff_compare_states(s->name[i - 1], copy) > 0; i--)
-		memcpy(s->name[i], s->name[i - 1], sizeof(copy));
-	memcpy(s->name[i], copy, sizeof(copy));
-	s->n++;
-	return 0;
-}
-
-/* Add the state of a .pt file; ignore other files. */
-static int see_state(const struct walk *w, const char *name, bool is_dir,
-		     struct errmsg *err)
-{
-	const size_t len = strlen(name);
-
-	(void)is_dir;
-	return len > strlen(SUFFIX) && names_ends_with(name, SUFFIX)
-		       ? add_state(w->states, name, len - strlen(SUFFIX), err)
+	if (rc != -ENOENT || find_weight(t, param) == DIFF_NO_WEIGHT)
+		return rc;
+	return dirlist_add(out, DIFF_WEIGHTS DIFF_SUFFIX, S_IFREG, 0)
+		       ? errmsg_nomem(err, NULL)
 		       : 0;
-}
-
-int diff_tree_states(struct diff_tree *t, const char *param,
-		     struct diff_states *out, struct errmsg *err)
-{
-	const struct walk w = { t, out };
-	int rc = -ENOENT;
-
-	out->n = 0;
-	if (!t->model)
-		rc = each_entry(&w, param, see_state, err);
-	return rc == -ENOENT && find_weight(t, param) != DIFF_NO_WEIGHT
-		       ? add_state(out, WEIGHTS, strlen(WEIGHTS), err)
-		       : rc;
 }
 
 static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
@@ -414,7 +354,7 @@ static int open_file(const struct diff_tree *t, const char *param,
 	char *path;
 	int rc;
 
-	if (asprintf(&path, "%s/zero/%s/%s.pt", t->path, param, name) < 0)
+	if (asprintf(&path, "%s/zero/%s/%s" DIFF_SUFFIX, t->path, param, name) < 0)
 		return errmsg_nomem(err, NULL);
 	rc = files_open(&src, path, err);
 	if (!rc)
@@ -443,7 +383,7 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 	char *entry;
 	int rc;
 
-	if (asprintf(&entry, "%s.pt", name) < 0)
+	if (asprintf(&entry, "%s" DIFF_SUFFIX, name) < 0)
 		return errmsg_nomem(err, NULL);
 	rc = plan_lookup(p, PLAN_ZERO, param, &node, err)
 		     ?: plan_lookup(p, node, entry, &node, err)
@@ -492,7 +432,7 @@ static int open_weight(const struct diff_tree *t, size_t weight, struct state *o
 int diff_tree_open_state(struct diff_tree *t, const char *param,
 			 const char *name, struct state *out, struct errmsg *err)
 {
-	const size_t weight = strcmp(name, WEIGHTS) == 0
+	const size_t weight = strcmp(name, DIFF_WEIGHTS) == 0
 				      ? find_weight(t, param)
 				      : DIFF_NO_WEIGHT;
 
