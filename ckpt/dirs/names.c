@@ -11,16 +11,24 @@
 #include <limits.h>
 #include <string.h>
 
-/* Skip `text` at `*s`, if it is there. */
-static bool skip(const char **s, const char *text)
-{
-	const size_t n = strlen(text);
+#include "ckpt/base/array.h"
 
-	if (strncmp(*s, text, n) != 0)
-		return false;
-	*s += n;
-	return true;
-}
+/* The first that matches is it.  Capitals stand for the numbers of struct ckname, a star
+ * for any text. */
+static const struct {
+	const char *pattern;
+	enum tag_file_kind kind;
+} patterns[] = {
+	{ "mp_rank_M_model_states.pt", TAG_FILE_MODEL },
+	{ "zero_pp_rank_D_mp_rank_M_optim_states.pt", TAG_FILE_OPTIM },
+	/* The oldest files lack an underscore. */
+	{ "zero_pp_rank_D_mp_rank_Moptim_states.pt", TAG_FILE_OPTIM },
+	{ "zero_pp_rank_D_mp_rank_M_model_states.pt", TAG_FILE_MODEL3 },
+	{ "layer_L_expert_E_mp_rank_M_model_states.pt", TAG_FILE_EXPERT },
+	{ "layer_L*model_states.pt", TAG_FILE_LAYER },
+	{ "expert_*_model_states.pt", TAG_FILE_EXPERT_OLD },
+	{ "expp_rank_*optim_states.pt", TAG_FILE_EXPERT_OPTIM },
+};
 
 static bool skip_number(const char **s, unsigned *out)
 {
@@ -44,75 +52,51 @@ bool names_ends_with(const char *s, const char *tail)
 	return n >= t && strcmp(s + n - t, tail) == 0;
 }
 
-/* The rank on the axis "model" of a pipeline's topology, which may have others
- * ("-expert_01-model_00"), or not that one. */
-static unsigned find_slice(const char *axes)
+static bool matches(const char *pattern, const char *s, struct ckname *out)
 {
-	const char *s = strstr(axes, "-model_");
-	unsigned slice;
+	for (; *pattern && *pattern != '*'; pattern++) {
+		unsigned *const number = *pattern == 'D'   ? &out->dp
+					 : *pattern == 'M' ? &out->mp
+					 : *pattern == 'L' ? &out->layer
+					 : *pattern == 'E' ? &out->expert
+							   : NULL;
 
-	return s && skip(&s, "-model_") && skip_number(&s, &slice) ? slice : 0;
-}
-
-/* Files of single layers and experts. */
-static struct ckname parse_layer(const char *name)
-{
-	struct ckname r = { .kind = TAG_FILE_OTHER };
-	const char *s = name;
-
-	if (skip(&s, "layer_") && skip_number(&s, &r.layer) &&
-	    names_ends_with(name, "model_states.pt")) {
-		r.kind = TAG_FILE_LAYER;
-		if (skip(&s, "_expert_") && skip_number(&s, &r.expert) &&
-		    skip(&s, "_mp_rank_") && skip_number(&s, &r.mp) &&
-		    strcmp(s, "_model_states.pt") == 0)
-			r.kind = TAG_FILE_EXPERT;
-		else
-			r.mp = find_slice(s);
-	} else if (strncmp(name, "expert_", 7) == 0 &&
-		   names_ends_with(name, "_model_states.pt")) {
-		r.kind = TAG_FILE_EXPERT_OLD;
-	} else if (strncmp(name, "expp_rank_", 10) == 0 &&
-		   names_ends_with(name, "optim_states.pt")) {
-		r.kind = TAG_FILE_EXPERT_OPTIM;
+		if (number ? !skip_number(&s, number) : *s++ != *pattern)
+			return false;
 	}
-	return r;
+	return *pattern ? names_ends_with(s, pattern + 1) : !*s;
 }
 
 bool names_is_swap_rank(const char *name, unsigned *rank)
 {
-	return skip(&name, "rank") && skip_number(&name, rank) && !*name;
-}
+	struct ckname r = { 0 };
 
-bool names_is_swapped(const char *name)
-{
-	return names_ends_with(name, NAMES_SWAP_SUFFIX);
+	if (!matches("rankD", name, &r))
+		return false;
+	*rank = r.dp;
+	return true;
 }
 
 struct ckname names_parse(const char *name)
 {
-	struct ckname r = { .kind = TAG_FILE_OTHER };
-	const char *s = name;
-	unsigned dp, mp;
+	const char *axis = strstr(name, "-model_"), *s = name;
 
-	if (skip(&s, "mp_rank_") && skip_number(&s, &mp) &&
-	    strcmp(s, "_model_states.pt") == 0)
-		return (struct ckname){ .kind = TAG_FILE_MODEL, .mp = mp };
-	s = name;
-	if (!skip(&s, "bf16_"))
-		skip(&s, "fp16_");
-	if (skip(&s, "zero_pp_rank_") && skip_number(&s, &dp) &&
-	    skip(&s, "_mp_rank_") && skip_number(&s, &mp)) {
-		r = (struct ckname){ .dp = dp, .mp = mp };
-		/* The oldest files lack the underscore before "optim". */
-		if (strcmp(s, "_optim_states.pt") == 0 ||
-		    strcmp(s, "optim_states.pt") == 0)
-			r.kind = TAG_FILE_OPTIM;
-		else if (strcmp(s, "_model_states.pt") == 0)
-			r.kind = TAG_FILE_MODEL3;
-		return r.kind == TAG_FILE_OTHER ? (struct ckname){ 0 } : r;
+	if (strncmp(s, "bf16_zero_", 10) == 0 || strncmp(s, "fp16_zero_", 10) == 0)
+		s += 5;
+	for (size_t i = 0; i < COUNT(patterns); i++) {
+		struct ckname r = { .kind = patterns[i].kind };
+
+		if (!matches(patterns[i].pattern, s, &r))
+			continue;
+		/* A pipeline's topology may have other axes, too
+		 * ("-expert_01-model_00"), or not that one. */
+		if (r.kind == TAG_FILE_LAYER && axis) {
+			axis += strlen("-model_");
+			skip_number(&axis, &r.mp);
+		}
+		return r;
 	}
-	return parse_layer(name);
+	return (struct ckname){ 0 };
 }
 
 bool names_is_file(const char *name)

@@ -4,18 +4,20 @@
 
 #include <stdbool.h>
 
-/* The kind of a file in a tag directory, by its name. */
+/* The kind of a file in a tag directory, by its name.  Files are numbered in this order
+ * (tagdir.h). */
 enum tag_file_kind {
 	TAG_FILE_OTHER,
+	TAG_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
 	TAG_FILE_MODEL,  /* mp_rank_XX_model_states.pt */
 	TAG_FILE_MODEL3, /* zero_pp_rank_D_mp_rank_XX_model_states.pt (ZeRO-3) */
-	TAG_FILE_OPTIM,  /* [bf16_]zero_pp_rank_D_mp_rank_XX_optim_states.pt */
-	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
 	TAG_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
-	TAG_FILE_KINDS,  /* of files that are read */
-	TAG_FILE_EXPERT_OLD = TAG_FILE_KINDS, /* expert_E_mp_rank_XX_model_states.pt:
-					   * no layer */
-	TAG_FILE_EXPERT_OPTIM, /* expp_rank_R_mp_rank_XX_optim_states.pt: no ZeRO */
+	TAG_FILE_SWAPPED, /* a tensor in NAMES_SWAP_DIR */
+	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
+	TAG_FILE_EXPERT_OLD, /* expert_E_mp_rank_XX_model_states.pt: no layer */
+	TAG_FILE_KINDS, /* of files that a scan lists */
+	TAG_FILE_EXPERT_OPTIM = TAG_FILE_KINDS, /* expp_rank_R_mp_rank_XX_optim_states.pt:
+					         * no ZeRO */
 };
 
 struct ckname {
@@ -45,9 +47,8 @@ bool names_is_param(const char *name);
 #define NAMES_SWAP_DIR "offloaded_tensors"
 #define NAMES_SWAP_SUFFIX ".tensor.swp"
 
-/* Is this the directory of a rank ("rank07"), or a file, in NAMES_SWAP_DIR? */
+/* Is this the directory of a rank ("rank07") in NAMES_SWAP_DIR? */
 bool names_is_swap_rank(const char *name, unsigned *rank);
-bool names_is_swapped(const char *name);
 
 /* The DeepSpeed release whose files we write. */
 #define NAMES_DS_VERSION "0.19.8"

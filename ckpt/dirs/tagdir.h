@@ -35,20 +35,23 @@ struct tagdir {
 	struct access names;    /* users that may read all model states, which
 			         * have the parameters' names */
 	bool mixed;             /* not all files have the same readers */
+	/* All files, by kind; the kinds are parts of the array: */
+	struct tag_file *files;
+	size_t nfiles, cap;
 	struct tag_file *optim; /* optimizer shard of (mp, dp) at mp * dp_degree + dp */
 	size_t noptim;
 	struct tag_file *model; /* model-states files, by mp, then dp */
 	size_t nmodel;
-	unsigned dp_degree;
-	unsigned mp_degree; /* tensor times pipeline parallel */
-	bool zero3;	    /* model states are per data-parallel rank */
-	struct tag_file *layer; /* of a pipeline, by layer, then tensor rank */
-	size_t nlayer;
 	struct tag_file *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
 	/* Files of tensors on NVMe, by global rank (id.dp), then name. */
 	struct tag_file *swapped;
 	size_t nswapped;
+	struct tag_file *layer; /* of a pipeline, by layer, then tensor rank */
+	size_t nlayer;
+	unsigned dp_degree;
+	unsigned mp_degree; /* tensor times pipeline parallel */
+	bool zero3;	    /* model states are per data-parallel rank */
 };
 
 /*
