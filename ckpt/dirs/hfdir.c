@@ -21,7 +21,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfindex.h"
+#include "ckpt/base/json.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
@@ -95,20 +95,11 @@ bool hfdir_is_one(const char *path)
 	return find_layout(path) != NULL;
 }
 
-const char *hfdir_layout(const char *path)
+bool hfdir_is_found_by(const char *path, const char *name)
 {
 	const struct layout *const l = find_layout(path);
 
-	return l ? l->name : NULL;
-}
-
-bool hfdir_layout_is_index(const char *name)
-{
-	size_t i = 0;
-
-	while (i < COUNT(layouts) && strcmp(layouts[i].name, name) != 0)
-		i++;
-	return i < COUNT(layouts) && layouts[i].is_index;
+	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
 
 static int read_safetensors(struct hfdir_file *f, const struct source *src,
@@ -237,27 +228,6 @@ static int read_numbered(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-static int read_files(struct hfdir *d, bool safetensors, struct errmsg *err)
-{
-	struct reading r = { d, safetensors };
-
-	return parallel_for(d->nfiles, parallel_width(), read_numbered, &r,
-			    err);
-}
-
-static int hfdir_add_file(struct hfdir *d, const char *name, struct errmsg *err)
-{
-	struct hfdir_file *const f = &d->files[d->nfiles];
-
-	if (asprintf(&f->path, "%s/%s", d->path, name) < 0) {
-		f->path = NULL;
-		return errmsg_nomem(err, d->path);
-	}
-	f->name = f->path + strlen(f->path) - strlen(name);
-	d->nfiles++;
-	return 0;
-}
-
 /* List the tensors of all files, sorted.  Names must be unique. */
 static int list_tensors(struct hfdir *d, struct errmsg *err)
 {
@@ -291,21 +261,101 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 	return 0;
 }
 
+/* Read the headers of `n` files. */
+static int read_files(struct hfdir *d, const struct layout *l,
+		      const char *const *names, size_t n, struct errmsg *err)
+{
+	struct reading r = { d, l->safetensors };
+
+	d->files = calloc(n, sizeof(*d->files));
+	if (!d->files)
+		return errmsg_nomem(err, d->path);
+	for (; d->nfiles < n; d->nfiles++) {
+		struct hfdir_file *const f = &d->files[d->nfiles];
+
+		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0) {
+			f->path = NULL;
+			return errmsg_nomem(err, d->path);
+		}
+		f->name = f->path + strlen(d->path) + 1;
+	}
+	return parallel_for(n, parallel_width(), read_numbered, &r, err) ?:
+	       list_tensors(d, err);
+}
+
+/* List the names of the files that the map of an index names. */
+static int list_files(struct hfindex *x, const struct source *src,
+		      struct errmsg *err)
+{
+	const cJSON *entry;
+	size_t n = 0;
+
+	x->map = cJSON_GetObjectItemCaseSensitive(x->root, "weight_map");
+	if (!cJSON_IsObject(x->map) || !x->map->child)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: weight_map is missing, or empty",
+				  src->name);
+	x->files = calloc((size_t)cJSON_GetArraySize(x->map),
+			  sizeof(*x->files));
+	if (!x->files)
+		return errmsg_nomem(err, src->name);
+	cJSON_ArrayForEach(entry, x->map)
+	{
+		if (!cJSON_IsString(entry) || !names_is_file(entry->valuestring))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: weight_map: the file of %.200s is"
+					  " no name in this directory",
+					  src->name, entry->string);
+		x->files[n++] = entry->valuestring;
+	}
+	qsort(x->files, n, sizeof(*x->files), array_by_text);
+	for (size_t i = 0; i < n; i++)
+		if (i == 0 || strcmp(x->files[i], x->files[i - 1]) != 0)
+			x->files[x->nfiles++] = x->files[i];
+	return 0;
+}
+
+int hfindex_read(struct hfindex *x, const struct source *src, struct errmsg *err)
+{
+	int rc;
+
+	*x = (struct hfindex){ 0 };
+	if (src->size > HFINDEX_BYTES_MAX)
+		return errmsg_set(err, -E2BIG, "%s: %llu bytes", src->name,
+				  (unsigned long long)src->size);
+	rc = json_read(src, 0, (size_t)src->size, &x->root, err) ?:
+	     list_files(x, src, err);
+	if (rc)
+		hfindex_done(x);
+	return rc;
+}
+
+void hfindex_done(struct hfindex *x)
+{
+	cJSON_Delete(x->root);
+	free(x->files);
+	*x = (struct hfindex){ 0 };
+}
+
 /* Check that each file has the tensors that the index lists.  It may have
  * others. */
 static int check_index(const struct hfdir *d, const struct hfindex *x,
 		       const char *path, struct errmsg *err)
 {
-	for (size_t i = 0; i < x->n; i++) {
-		const struct hfdir_tensor *const t =
-			hfdir_find(d, x->v[i].tensor);
+	const cJSON *entry;
 
-		if (!t || t->file != x->v[i].file)
+	cJSON_ArrayForEach(entry, x->map)
+	{
+		const struct hfdir_tensor *const t =
+			hfdir_find(d, entry->string);
+
+		if (!t || strcmp(d->files[t->file].name,
+				 entry->valuestring) != 0)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %.200s should be in %s, and is"
 					  " not",
-					  path, x->v[i].tensor,
-					  x->files[x->v[i].file]);
+					  path, entry->string,
+					  entry->valuestring);
 	}
 	return 0;
 }
@@ -321,15 +371,9 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 		return rc;
 	rc = hfindex_read(&x, &src, err);
 	source_close(&src);
-	if (rc)
-		return rc;
-	d->files = calloc(x.nfiles, sizeof(*d->files));
-	rc = d->files ? 0 : errmsg_nomem(err, path);
-	for (size_t i = 0; !rc && i < x.nfiles; i++)
-		rc = hfdir_add_file(d, x.files[i], err);
-	rc = rc ?: read_files(d, l->safetensors, err) ?:
-	     list_tensors(d, err) ?:
-	     check_index(d, &x, path, err);
+	if (!rc)
+		rc = read_files(d, l, x.files, x.nfiles, err) ?:
+		     check_index(d, &x, path, err);
 	hfindex_done(&x);
 	return rc;
 }
@@ -340,14 +384,8 @@ static int open_layout(struct hfdir *d, const struct layout *l,
 	char *path;
 	int rc;
 
-	if (!l->is_index) {
-		d->files = calloc(1, sizeof(*d->files));
-		if (!d->files)
-			return errmsg_nomem(err, d->path);
-		return hfdir_add_file(d, l->name, err) ?:
-		       read_files(d, l->safetensors, err) ?:
-		       list_tensors(d, err);
-	}
+	if (!l->is_index)
+		return read_files(d, l, &l->name, 1, err);
 	if (asprintf(&path, "%s/%s", d->path, l->name) < 0)
 		return errmsg_nomem(err, d->path);
 	rc = open_indexed(d, l, path, err);

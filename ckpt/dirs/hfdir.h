@@ -53,13 +53,33 @@ struct hfdir {
 	size_t n;
 };
 
+/*
+ * model.safetensors.index.json, pytorch_model.bin.index.json: {"metadata": ...,
+ * "weight_map": {"TENSOR": "FILE", ...}}, as huggingface_hub writes it.  `metadata` is
+ * ignored: sizes are taken from the files.
+ */
+struct hfindex {
+	struct cJSON *root;
+	const struct cJSON *map;
+	const char **files; /* names in the directory, in order, each once */
+	size_t nfiles;
+};
+
+#define HFINDEX_BYTES_MAX 100000000u
+
+/*
+ * Read an index.  -EBADMSG if it is damaged or names a file outside of the directory;
+ * -E2BIG.  Messages name the source.  On failure nothing needs freeing.
+ */
+int hfindex_read(struct hfindex *x, const struct source *src,
+		 struct errmsg *err);
+void hfindex_done(struct hfindex *x);
+
 /* Does the directory hold weights?  Looks at names only. */
 bool hfdir_is_one(const char *path);
 
-/* The name of the file by which the weights of a directory are found, which is all
- * of them or an index; NULL if there are none. */
-const char *hfdir_layout(const char *path);
-bool hfdir_layout_is_index(const char *name);
+/* Are the weights of a directory found by an index, or all in the file `name`? */
+bool hfdir_is_found_by(const char *path, const char *name);
 
 /*
  * Read all headers and no tensor.  Of several kinds of files, the kind that

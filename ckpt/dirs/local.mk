@@ -3,7 +3,6 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/names.h %D%/names.c \
 	%D%/kinds.h %D%/kinds.c \
-	%D%/hfindex.h %D%/hfindex.c \
 	%D%/hfdir.h %D%/hfdir.c \
 	%D%/tagdir.h %D%/tagdir.c \
 	%D%/tags.h %D%/tags.c

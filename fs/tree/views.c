@@ -235,11 +235,9 @@ static void evict_plans(struct views *v)
  * a format that is preferred may have been added to others. */
 static bool is_other_layout(const struct shardcache *c, const char *path)
 {
-	const char *const name = hfdir_layout(path);
 	const char *const slash = strrchr(shardcache_path(c, 0), '/');
 
-	return !name || (!hfdir_layout_is_index(name) &&
-			 strcmp(slash ? slash + 1 : "", name) != 0);
+	return !hfdir_is_found_by(path, slash ? slash + 1 : "");
 }
 
 /* Are the files of a plan there?  A save replaces all of them, so two are looked at,
