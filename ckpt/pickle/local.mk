@@ -2,7 +2,6 @@
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/value.h %D%/value.c \
-	%D%/pickle.h %D%/pickle_machine.h \
-	%D%/pickle_op.c \
+	%D%/pickle.h \
 	%D%/pickle_read.c \
 	%D%/pickle_write.c

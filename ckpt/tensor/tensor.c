@@ -145,7 +145,7 @@ int tensor_storage(const struct value *pid, const char *name,
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a tensor without a storage", name);
 
-	/* pickle_op.c accepts only this shape of persistent id. */
+	/* pickle_read.c accepts only this shape of persistent id. */
 	const struct value_seq *const id = &pid->pid->seq;
 	const struct value *const cls = id->v[1];
 

@@ -12,7 +12,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/pickle_machine.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/unit.h"
 
@@ -483,22 +482,22 @@ static void memory_is_bounded_by_input(void **state)
 	bytebuf_done(&b);
 }
 
-/* A pickle over the limit of memory is refused with that limit. */
+/* A pickle over the limit of memory is refused with that limit, here the arena's own. */
 static void limit_of_memory_is_named(void **state)
 {
-	struct arena a = { .refused = true };
+	struct bytebuf b = repeated("", "]", 100000, ".");
+	struct arena a = { .limit = 2u << 20 };
 	struct errmsg err = { "" };
-	struct pickle_part part = { .file = "x", .part = "data.pkl" };
-	struct machine *const m = calloc(1, sizeof(*m));
+	struct value *root;
 
-	*m = (struct machine){ .in = { (const uint8_t *)"", PICKLE_BYTES_MAX },
-			       .out = &part,
-			       .a = &a,
-			       .err = &err };
-	assert_int_equal(machine_fail_nomem(m), -E2BIG);
-	assert_non_null(strstr(err.text, "more than 8192 MiB of memory"));
-	assert_non_null(strstr(err.text, "pickle of 1073741824 bytes"));
-	free(m);
+	assert_int_equal(pickle_load((struct span){ b.data, b.len }, "x", &a,
+				     &root, &err),
+			 -E2BIG);
+	assert_non_null(strstr(err.text, "more than 2 MiB of memory"));
+	assert_non_null(strstr(err.text, "pickle of 100001 bytes"));
+	assert_int_equal(a.limit, 2u << 20);
+	arena_done(&a);
+	bytebuf_done(&b);
 }
 
 /* The machine's lack of memory is not blamed on the pickle. */
