@@ -56,11 +56,14 @@ void *arena_alloc(struct arena *a, size_t size)
 {
 	struct arena_block *b = a->head;
 
-	if (size > SIZE_MAX / 2)
+	if (size > SIZE_MAX / 2) {
+		a->failed = true;
 		return NULL;
+	}
 	size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
 	if (!b || size > b->size - b->used) {
 		b = add_block(a, size);
+		a->failed |= !b;
 		if (!b)
 			return NULL;
 	}
@@ -103,7 +106,7 @@ bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
 		return true;
 	while (more < want)
 		more = more > SIZE_MAX / 2 ? want : more * 2;
-	grown = more > SIZE_MAX / elem ? NULL : arena_alloc(a, more * elem);
+	grown = arena_alloc(a, more > SIZE_MAX / elem ? SIZE_MAX : more * elem);
 	if (!grown)
 		return false;
 	/* `array` is a T **: copying the pointer breaks no aliasing rule. */

@@ -15,6 +15,7 @@ struct arena {
 	size_t used;  /* bytes handed out and block overhead */
 	size_t limit; /* most that `used` may reach; 0 means no limit */
 	bool refused; /* something, by the limit */
+	bool failed;  /* to hand out something: who makes many things may look once */
 };
 
 /* `size` bytes, 16-aligned and zeroed; NULL when memory or the limit is

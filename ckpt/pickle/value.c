@@ -37,6 +37,15 @@ struct value *value_new_bool(struct arena *a, bool b)
 	return v;
 }
 
+struct value *value_new_float(struct arena *a, double f)
+{
+	struct value *const v = value_new(a, VALUE_FLOAT);
+
+	if (v)
+		v->f = f;
+	return v;
+}
+
 struct value *value_new_str(struct arena *a, const char *s)
 {
 	struct value *const v = value_new(a, VALUE_STR);
@@ -73,6 +82,26 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 	return v;
 }
 
+struct value *value_new_object(struct arena *a, struct value *type,
+			       struct value *attributes)
+{
+	struct value *const v =
+		value_new_reduce(a, type, value_new(a, VALUE_TUPLE));
+
+	if (!v || !attributes)
+		return NULL;
+	v->kind = VALUE_NEWOBJ;
+	v->obj->state = attributes;
+	return v;
+}
+
+struct value *value_new_ordered(struct arena *a)
+{
+	return value_new_reduce(a,
+				value_new_global(a, "collections", "OrderedDict"),
+				value_new(a, VALUE_TUPLE));
+}
+
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
 {
 	if (!v || !arena_reserve(a, &seq->v, seq->n, &seq->cap, seq->n + 1,
@@ -93,11 +122,31 @@ bool value_dict_add(struct arena *a, struct value_dict *dict,
 	return true;
 }
 
+bool value_append(struct arena *a, struct value *list, struct value *v)
+{
+	const bool ok = list && value_seq_add(a, &list->seq, v);
+
+	a->failed |= !ok;
+	return ok;
+}
+
+bool value_put(struct arena *a, struct value *dict, struct value *key,
+	       struct value *val)
+{
+	const bool ok = dict && value_dict_add(a,
+					       dict->kind == VALUE_DICT
+						       ? &dict->dict
+						       : &dict->obj->pairs,
+					       key, val);
+
+	a->failed |= !ok;
+	return ok;
+}
+
 bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 		    struct value *val)
 {
-	return dict &&
-	       value_dict_add(a, &dict->dict, value_new_str(a, key), val);
+	return value_put(a, dict, value_new_str(a, key), val);
 }
 
 const struct value_dict *value_pairs(const struct value *v)

@@ -90,19 +90,33 @@ struct value {
 struct value *value_new(struct arena *a, enum value_kind kind);
 struct value *value_new_int(struct arena *a, int64_t i);
 struct value *value_new_bool(struct arena *a, bool b);
+struct value *value_new_float(struct arena *a, double f);
 struct value *value_new_str(struct arena *a, const char *s);
 struct value *value_new_global(struct arena *a, const char *module,
 			       const char *name);
 struct value *value_new_reduce(struct arena *a, struct value *callable,
 			       struct value *args);
 
+/* An instance of a class, made without arguments, that pickles its attributes. */
+struct value *value_new_object(struct arena *a, struct value *type,
+			       struct value *attributes);
+
+/* A collections.OrderedDict without entries. */
+struct value *value_new_ordered(struct arena *a);
+
 /* Append to a TUPLE or LIST; false when the arena is exhausted. */
 bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
 bool value_dict_add(struct arena *a, struct value_dict *dict,
 		    struct value *key, struct value *val);
 
-/* The same to a DICT, under a string, which is borrowed.  Also false if `dict` or
- * `val` is NULL, so that a constructor's result needs no check. */
+/*
+ * The same to a list or tuple, or to a dict or OrderedDict, there also under a string,
+ * which is borrowed.  If an argument is NULL, a->failed is set: an object can be made of
+ * the results of constructors without a look at each of them.
+ */
+bool value_append(struct arena *a, struct value *list, struct value *v);
+bool value_put(struct arena *a, struct value *dict, struct value *key,
+	       struct value *val);
 bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 		    struct value *val);
 

@@ -1,9 +1,8 @@
 # The tree: which files there are, their names, sizes and contents.
 # Uses the rooms above.  The way in for fs/ and for the commands.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/uc_file.h %D%/uc_file.c %D%/uc_file_optimizer.c \
 	%D%/view_type.h %D%/view_type.c \
 	%D%/plan.h %D%/plan_impl.h \
 	%D%/plan.c %D%/plan_tree.c %D%/plan_json.c %D%/plan_universal.c \
-	%D%/plan_universal_warn.c %D%/plan_hfdir.c %D%/plan_weights.c \
+	%D%/plan_universal_warn.c %D%/plan_optimizer.c %D%/plan_hfdir.c %D%/plan_weights.c \
 	%D%/plan_reshard.c

@@ -100,66 +100,42 @@ static bool is_vocabulary(const char *name)
 	return false;
 }
 
-static struct value *wrap(struct arena *a, const char *name,
-			  const struct tensor *t)
-{
-	struct value *const dict = value_new(a, VALUE_DICT);
-	bool ok = value_dict_set(a, dict, "param", tensor_to_value(a, t)) &&
-		  value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
-
-	if (ok && is_vocabulary(name))
-		ok = value_dict_set(a, dict, "vocab_tensor",
-				    value_new_bool(a, true));
-	return ok ? dict : NULL;
-}
-
 /* Step 0, in the form that torch's Adam keeps it. */
-static struct value *no_step(struct arena *a)
+static struct value *no_step(struct draft *d)
 {
 	struct tensor t;
 
 	tensor_init(&t, DTYPE_F32, NULL, 0, false);
-	return tensor_to_value(a, &t);
+	draft_require(d, extent_add(draft_add_storage(d, &t), EXTENT_ZERO,
+				    sizeof(float), 0, 0, DTYPE_F32));
+	return tensor_to_value(&d->a, &t);
 }
 
-/* Fill the only storage with zeros. */
-static int add_zeros(struct uc_file *c, uint64_t len, struct errmsg *err)
+static struct value *draft_slot(const struct plan_item *e, struct draft *d)
 {
-	return extent_add(&c->storages[0], EXTENT_ZERO, len, 0, 0, DTYPE_F32)
-		       ? 0
-		       : errmsg_nomem(err, NULL);
-}
-
-static int lay_out_slot(const struct plan_item *e, bool extents,
-			struct uc_file *out)
-{
-	const size_t slot = e->k;
 	const struct hfdir_tensor *const x = &hfdir_of(e->p)->v[e->dir];
-	const uint64_t numel = slot == SLOT_STEP ? 1 : x->numel;
-	const uint64_t len = numel * sizeof(float);
-	struct errmsg why = { "" };
-	struct arena a = { 0 };
+	struct value *const dict = value_new(&d->a, VALUE_DICT);
+	struct extent_map *map;
 	struct tensor t;
-	int rc;
 
-	(void)extents;
+	if (e->k == SLOT_STEP)
+		return no_step(d);
 	hfdir_describe(x, &t);
 	t.dtype = DTYPE_F32;
-	t.requires_grad = slot == SLOT_FP32 && x->requires_grad;
-	rc = uc_file_lay_out(out, e->stem,
-			     slot == SLOT_STEP ? no_step(&a)
-					       : wrap(&a, x->name, &t),
-			     &len, 1, &why);
-	arena_done(&a);
-	if (rc)
-		return errmsg_set(e->err, rc, "tensor %.200s: %.200s", x->name,
-				  why.text);
-	if (slot != SLOT_FP32)
-		return add_zeros(out, len, e->err);
-	return extent_add_cast(&out->storages[0], numel, x->file, x->offset,
-			       x->dtype, DTYPE_F32)
-		       ? 0
-		       : errmsg_nomem(e->err, NULL);
+	t.requires_grad = e->k == SLOT_FP32 && x->requires_grad;
+	map = draft_add_storage(d, &t);
+	draft_require(d, e->k == SLOT_FP32
+				 ? extent_add_cast(map, x->numel, x->file,
+						   x->offset, x->dtype, DTYPE_F32)
+				 : extent_add(map, EXTENT_ZERO,
+					      x->numel * sizeof(float), 0, 0,
+					      DTYPE_F32));
+	value_dict_set(&d->a, dict, "param", tensor_to_value(&d->a, &t));
+	value_dict_set(&d->a, dict, "cat_dim", value_new_int(&d->a, 0));
+	if (is_vocabulary(x->name))
+		value_dict_set(&d->a, dict, "vocab_tensor",
+			       value_new_bool(&d->a, true));
+	return dict;
 }
 
 static void describe_single(const struct plan_item *e, struct plan_facts *out)
@@ -167,41 +143,22 @@ static void describe_single(const struct plan_item *e, struct plan_facts *out)
 	out->readers = &e->p->names;
 }
 
-static int lay_out_optimizer(const struct plan_item *e, bool extents,
-			     struct uc_file *out)
+static struct value *draft_optimizer(const struct plan_item *e, struct draft *d)
 {
-	const uint64_t len = sizeof(float);
-	struct arena a = { 0 };
-	struct value *const root = value_new(&a, VALUE_DICT);
-	struct value *const groups = uc_file_empty_groups(&a, UC_FILE_GROUPS);
-	struct value *const step = no_step(&a);
-	const bool ok = step &&
-			value_dict_set(&a, root, KEY_DS_VERSION,
-				       value_new_str(&a, NAMES_DS_VERSION)) &&
-			value_dict_set(&a, root, KEY_OPTIMIZER_STATE_DICT,
-				       uc_file_stage3_state(&a, step, groups)) &&
-			value_dict_set(&a, root, KEY_PARAM_GROUPS, groups);
-	const int rc = uc_file_lay_out(out, e->stem, ok ? root : NULL, &len, 1,
-				       e->err);
+	struct arena *const a = &d->a;
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *const groups = plan_empty_groups(a, PLAN_ENGINE_GROUPS);
 
-	(void)extents;
-	arena_done(&a);
-	return rc ? rc : add_zeros(out, len, e->err);
+	(void)e;
+	value_dict_set(a, root, KEY_DS_VERSION,
+		       value_new_str(a, NAMES_DS_VERSION));
+	value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
+		       plan_stage3_state(a, no_step(d), groups));
+	value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
+	return root;
 }
 
-/* DeepSpeed's schedulers need this number and accept an unknown dict. */
-static struct value *no_schedule(struct arena *a)
-{
-	struct value *const dict = value_new(a, VALUE_DICT);
-
-	return value_dict_set(a, dict, "last_batch_iteration",
-			      value_new_int(a, -1))
-		       ? dict
-		       : NULL;
-}
-
-static int lay_out_model(const char *stem, struct uc_file *out,
-			 struct errmsg *err)
+static struct value *make_model(struct arena *a)
 {
 	static const struct {
 		const char *key;
@@ -211,32 +168,28 @@ static int lay_out_model(const char *stem, struct uc_file *out,
 		{ "global_steps", 0 },  { "global_samples", 0 },
 		{ "skipped_steps", 0 },
 	};
-	struct arena a = { 0 };
-	struct value *const root = value_new(&a, VALUE_DICT);
-	bool ok =
-		value_dict_set(&a, root, "module", value_new(&a, VALUE_DICT)) &&
-		value_dict_set(&a, root, "lr_scheduler", no_schedule(&a));
-	int rc;
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *const schedule = value_new(a, VALUE_DICT);
 
-	for (size_t i = 0; ok && i < COUNT(counts); i++)
-		ok = value_dict_set(&a, root, counts[i].key,
-				    value_new_int(&a, counts[i].n));
-	ok = ok && value_dict_set(&a, root, KEY_DS_VERSION,
-				  value_new_str(&a, NAMES_DS_VERSION));
-	rc = uc_file_lay_out(out, stem, ok ? root : NULL, NULL, 0, err);
-	arena_done(&a);
-	return rc;
+	/* DeepSpeed's schedulers need this number and accept an unknown dict. */
+	value_dict_set(a, schedule, "last_batch_iteration",
+		       value_new_int(a, -1));
+	value_dict_set(a, root, "module", value_new(a, VALUE_DICT));
+	value_dict_set(a, root, "lr_scheduler", schedule);
+	for (size_t i = 0; i < COUNT(counts); i++)
+		value_dict_set(a, root, counts[i].key,
+			       value_new_int(a, counts[i].n));
+	value_dict_set(a, root, KEY_DS_VERSION,
+		       value_new_str(a, NAMES_DS_VERSION));
+	return root;
 }
 
-static int lay_out_single(const struct plan_item *e, bool extents,
-			  struct uc_file *out)
+static struct value *draft_single(const struct plan_item *e, struct draft *d)
 {
-	(void)extents;
 	if (e->k)
-		return lay_out_model(e->stem, out, e->err);
-	out->size = strlen(SOURCE_TEXT);
-	bytebuf_add_str(&out->head, SOURCE_TEXT);
-	return out->head.failed ? errmsg_nomem(e->err, e->stem) : 0;
+		return make_model(&d->a);
+	bytebuf_add_str(&d->head, SOURCE_TEXT);
+	return NULL;
 }
 
 static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
@@ -283,12 +236,12 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 		  .n = any ? COUNT(single_names) : 1,
 		  .names = single_names,
 		  .describe = describe_single,
-		  .lay_out = lay_out_single },
+		  .draft = draft_single },
 		{ .dir = ZERO,
 		  .n = any,
 		  .names = optimizer,
 		  .describe = describe_single,
-		  .lay_out = lay_out_optimizer },
+		  .draft = draft_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
 		  .n = d->n,
@@ -299,7 +252,7 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 		  .n = any ? SLOTS : SLOT_STEP,
 		  .names = slot_names,
 		  .describe = describe_slot,
-		  .lay_out = lay_out_slot },
+		  .draft = draft_slot },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

@@ -5,11 +5,12 @@
 #include <pthread.h>
 
 #include "ckpt/plan/plan.h"
-#include "ckpt/plan/uc_file.h"
+#include "ckpt/vfile/draft.h"
 #include "ckpt/vfile/vfile.h"
 
 struct plan_record;
 struct tag_file;
+struct value;
 
 /* What a view knows of an entry without laying out a file.  Preset for a file that is
  * computed from shards; directories have the times and readers of the plan. */
@@ -29,7 +30,6 @@ struct plan_item {
 	unsigned group;
 	size_t i;         /* number in the group */
 	size_t dir, k;    /* it is entry k of directory `dir` */
-	const char *stem; /* for lay_out: its name without the suffix */
 	struct errmsg *err;
 };
 
@@ -51,10 +51,9 @@ struct plan_group {
 	 * or -1.  NULL: all names are compared. */
 	int64_t (*find)(struct plan *p, unsigned group, const char *name);
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
-	/* Lay out a file that is no copy.  Without `extents`, only sizes need to be
-	 * right, and few shards are opened. */
-	int (*lay_out)(const struct plan_item *e, bool extents,
-		       struct uc_file *out);
+	/* Make the object of a file that is no copy, or fill in the draft's `head`.  If
+	 * no extents are wanted, few shards are opened. */
+	struct value *(*draft)(const struct plan_item *e, struct draft *d);
 	/* Private to plan_tree.c: */
 	size_t dirs; /* directories in group `dir` */
 	struct plan_record **records;
@@ -130,6 +129,30 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 /* Append members of a JSON object about a tensor; `rule` may be NULL. */
 void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
 		     const char *rule, enum dtype dtype);
+
+/* Make the object of zero/optimizer_state.pt, which shard 0 has. */
+struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d);
+
+/* Stages 1 and 2 restore the parameters of as many groups as both their engine and
+ * the list in optimizer_state.pt have (deepspeed/runtime/base_optimizer.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is
+ * unknown, the list has so many, more than programs make. */
+#define PLAN_ENGINE_GROUPS 64
+
+/* Make a list of `n` empty dicts: param_groups that say nothing.  A loader
+ * updates its own groups from them and so keeps its hyperparameters. */
+struct value *plan_empty_groups(struct arena *a, size_t n);
+
+/*
+ * Make what stage 3's loader reads from optimizer_state.pt:
+ *
+ *   {state: {0: {step}}, param_groups}
+ *
+ * `step` may be NULL: there is none.  stage3.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir_stage3.
+ */
+struct value *plan_stage3_state(struct arena *a, struct value *step,
+				struct value *groups);
 
 /* The warnings about a universal tree: as plan_warning. */
 int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);

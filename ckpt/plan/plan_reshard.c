@@ -65,19 +65,9 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 	out->readers = &e->p->readers;
 }
 
-static int lay_out_made(const struct plan_item *e, bool extents,
-			struct uc_file *out)
+static struct value *draft_made(const struct plan_item *e, struct draft *d)
 {
-	struct reshard_file f;
-	const int rc = reshard_lay_out(&reshard_of(e->p)->s, kind_of(e->group),
-				       e->i, e->stem, extents, &f, e->err);
-
-	if (!rc)
-		*out = (struct uc_file){ .w = f.w,
-					 .size = f.w.size,
-					 .storages = f.storages,
-					 .nstorages = f.nstorages };
-	return rc;
+	return reshard_draft(&reshard_of(e->p)->s, kind_of(e->group), e->i, d);
 }
 
 static const struct tag_file *disk_file(const struct plan_item *e)
@@ -163,11 +153,8 @@ static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
 {
 	struct plan_reshard *const x = reshard_of(p);
 	const struct tagdir *const d = &p->zckpt->dir;
-	const struct reshard_options options = {
-		.ranks = p->options.type.ranks,
-		.stage = p->options.type.stage,
-	};
-	const int rc = reshard_init(&x->s, p->zckpt, &options, err)
+	const int rc = reshard_init(&x->s, p->zckpt, p->options.type.ranks,
+				    p->options.type.stage, err)
 			       ?: add_layers(x, d, err);
 
 	(void)path;
@@ -180,12 +167,12 @@ static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
-		  .lay_out = lay_out_made },
+		  .draft = draft_made },
 		{ .n = reshard_count(&x->s, RESHARD_MODEL),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
-		  .lay_out = lay_out_made },
+		  .draft = draft_made },
 		{ .n = d->nlayer, .name = name_copy, .describe = describe_copy },
 		{ .n = d->nexpert, .name = name_copy, .describe = describe_copy },
 	};

@@ -235,26 +235,29 @@ void plan_forget_files(struct plan *p)
 }
 
 /* Record what a layout says of a file.  Called with the lock held. */
-static int record_file(struct plan_record *r, const struct uc_file *c,
-		       const char *stem, struct errmsg *err)
+static int record_file(struct plan_record *r, const struct draft *d,
+		       const char *stem)
 {
-	const size_t n = c->nstorages;
+	const size_t n = d->nstorages;
 
+	if (!r)
+		return errmsg_nomem(d->err, stem);
 	if (r->size)
-		return r->size == c->size && r->nstorages == n
+		return r->size == d->size && r->nstorages == n
 			       ? 0
-			       : errmsg_set(err, -EIO, "%s: has changed", stem);
+			       : errmsg_set(d->err, -EIO, "%s: has changed", stem);
 	if (n > 1) {
 		r->sums = calloc(n, sizeof(*r->sums));
 		if (!r->sums)
-			return errmsg_nomem(err, stem);
+			return errmsg_nomem(d->err, stem);
 	}
 	r->nstorages = n;
-	r->size = c->size;
+	r->size = d->size;
 	return 0;
 }
 
-static int lay_out(struct plan_item *e, bool extents, struct uc_file *out,
+/* Lay out a file.  Call draft_done after success. */
+static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
 		   struct plan_record **record)
 {
 	char stem[NAME_MAX + 1];
@@ -265,25 +268,23 @@ static int lay_out(struct plan_item *e, bool extents, struct uc_file *out,
 	if (rc == 0)
 		return errmsg_set(e->err, -ENOENT, "no such file");
 	*strrchr(stem, '.') = '\0';
-	e->stem = stem;
-	*out = (struct uc_file){ 0 };
-	rc = group_of(e)->lay_out(e, extents, out);
+	*d = (struct draft){ .extents = extents, .err = e->err };
+	rc = draft_finish(d, group_of(e)->draft(e, d), stem);
 	if (!rc) {
 		pthread_mutex_lock(&e->p->lock);
 		*record = get_record(e);
-		rc = *record ? record_file(*record, out, stem, e->err)
-			     : errmsg_nomem(e->err, stem);
+		rc = record_file(*record, d, stem);
 		pthread_mutex_unlock(&e->p->lock);
 	}
 	if (rc)
-		uc_file_done(out);
+		draft_done(d);
 	return rc;
 }
 
-static int get_size(struct plan_item *e, uint64_t *size)
+static int get_size(const struct plan_item *e, uint64_t *size)
 {
 	struct plan_record *r;
-	struct uc_file c;
+	struct draft d;
 	int rc;
 
 	pthread_mutex_lock(&e->p->lock);
@@ -292,18 +293,18 @@ static int get_size(struct plan_item *e, uint64_t *size)
 	pthread_mutex_unlock(&e->p->lock);
 	if (*size)
 		return 0;
-	rc = lay_out(e, false, &c, &r);
+	rc = lay_out(e, false, &d, &r);
 	if (rc)
 		return rc;
-	*size = c.size;
-	uc_file_done(&c);
+	*size = d.size;
+	draft_done(&d);
 	return 0;
 }
 
 int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
 		   struct errmsg *err)
 {
-	struct plan_item e = get_item(p, group, i, err);
+	const struct plan_item e = get_item(p, group, i, err);
 
 	return get_size(&e, size);
 }
@@ -330,30 +331,30 @@ static struct plan_facts get_facts(const struct plan_item *e)
 	return facts;
 }
 
-static int open_laid_out(struct plan_item *e, struct vfile **out)
+static int open_laid_out(const struct plan_item *e, struct vfile **out)
 {
 	const struct plan *const p = e->p;
 	struct plan_record *r;
-	struct uc_file c;
-	const int rc = lay_out(e, true, &c, &r);
+	struct draft d;
+	const int rc = lay_out(e, true, &d, &r);
 
 	if (rc)
 		return rc;
-	if (c.head.len)
-		*out = vfile_new_tensors(c.nstorages ? p->shards : NULL,
-					 &c.head, c.storages, c.nstorages,
-					 &c.gathers, e->err);
+	if (d.head.len)
+		*out = vfile_new_tensors(d.nstorages ? p->shards : NULL,
+					 &d.head, d.storages, d.nstorages,
+					 &d.gathers, e->err);
 	else
-		*out = vfile_new_pt(p->shards, &c.w, c.storages, &c.gathers,
+		*out = vfile_new_pt(p->shards, &d.w, d.storages, &d.gathers,
 				    p->options.crc_zero ? NULL
 				    : r->nstorages > 1  ? r->sums
 							: &r->sum,
 				    e->err);
-	uc_file_done(&c);
+	draft_done(&d);
 	return *out ? 0 : -ENOMEM;
 }
 
-static int open_file(struct plan_item *e, struct vfile **out)
+static int open_file(const struct plan_item *e, struct vfile **out)
 {
 	const struct plan_facts facts = get_facts(e);
 
@@ -420,7 +421,7 @@ static int restrict_by_shard(void *ctx, uint32_t shard)
 
 /* Restrict the readers of a file that is computed from shards of a tag, which are
  * those of all its files at first. */
-static int find_readers(struct plan_item *e, struct access *out)
+static int find_readers(const struct plan_item *e, struct access *out)
 {
 	const struct tagdir *const d = &e->p->zckpt->dir;
 	struct readers r = { d, d->names };

@@ -3,6 +3,21 @@
  * The universal tree of a ZeRO tag.  Names, sizes and contents are derived from the
  * model on demand, so the memory of a tree is that of the model, and of the records of
  * files that were opened.
+ *
+ * A parameter's files are those that DeepSpeed 0.19.8 writes
+ * (checkpoint/ds_to_universal.py):
+ *
+ *   stages 1, 2   {cat_dim: 0, param: tensor of the full shape}; the other
+ *		   keys by merge rule (merge_tp_slices)
+ *   stage 3	   a bare 1-D tensor (merge_zero3_slices)
+ *   AutoEP	   {param, cat_dim: 0, is_expert_param, ep_num_experts} for
+ *		   experts, in all stages (autoep_universal.py)
+ *   step	   the bare object that the shard holds; stages 1 and 2 only
+ *   any stage	   as stages 1 and 2, whichever stage saved the checkpoint:
+ *		   stage 3 loads these files as well
+ *   not owned by the optimizer
+ *		   {param: the module's tensor.float()}; a float32 tensor stays
+ *		   a view and is written with its whole storage
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +25,13 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
-
-_Static_assert(SHARD_STATES_MAX + 1 <= UC_FILE_SLOTS, "states fit the slots");
 
 struct plan_universal {
 	struct plan plan;
@@ -65,13 +81,6 @@ static void describe_optimizer(const struct plan_item *e, struct plan_facts *out
 	out->readers = &e->p->readers;
 }
 
-static int lay_out_optimizer(const struct plan_item *e, bool extents,
-			     struct uc_file *out)
-{
-	(void)extents;
-	return uc_file_of_optimizer(e->p->zckpt, out, e->err);
-}
-
 static int name_param(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	return plan_set_name(out, e->p->zckpt->model.params[e->i].name, "");
@@ -86,29 +95,184 @@ static int64_t find_param(struct plan *p, unsigned group, const char *name)
 	return param ? param - m->params : -1;
 }
 
-/* A parameter's states are those of its group.  A parameter that the optimizer does
- * not own has no group. */
+/*
+ * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its group.  A
+ * parameter that the optimizer does not own has no group.
+ */
 static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	struct zero_checkpoint *const r = e->p->zckpt;
-	const struct param *const param = &r->model.params[e->dir];
-	const struct shard_group *group = NULL;
-	const char *name;
-	const int rc = param->module ? 0 : zckpt_group(r, param, &group, e->err);
+	const struct param *const p = &r->model.params[e->dir];
+	const struct shard_group *g = NULL;
+	const struct shard_state *st;
+	const int rc = p->module ? 0 : zckpt_group(r, p, &g, e->err);
 
 	if (rc)
 		return rc;
-	name = uc_file_name(r, group, param, (unsigned)e->k);
-	return name ? plan_set_name(out, name, ".pt") : 0;
+	if (e->k == 0)
+		return plan_set_name(out, "fp32", ".pt");
+	if (!g || e->k > g->nstates)
+		return 0;
+	st = &g->states[e->k - 1];
+	/* Stage 3 trees have no file for a state that is not a tensor: the
+	 * loader takes the step from optimizer_state.pt. */
+	if (st->kind != STATE_FLAT && r->model.ranks[0].zero3 && !r->any_stage)
+		return 0;
+	return plan_set_name(out, st->name, ".pt");
 }
 
-static int lay_out_state(const struct plan_item *e, bool extents,
-			 struct uc_file *out)
+/* The shape of sub-parameters in the newer form: where older files give only
+ * the number of equal parts, list each part. */
+static struct value *spell_out(struct arena *a, const struct param *p,
+			       const struct value_seq *shape, int64_t dim)
+{
+	const int64_t n = shape->v[dim]->i;
+	struct value *const parts = value_new(a, VALUE_TUPLE);
+	struct value *const out = value_new(a, VALUE_TUPLE);
+
+	for (int64_t i = 0; i < n && !a->failed; i++)
+		value_append(a, parts,
+			     value_new_int(a, (int64_t)p->shape[dim] / n));
+	for (size_t i = 0; i < shape->n; i++)
+		value_append(a, out, (int64_t)i == dim ? parts : shape->v[i]);
+	return out;
+}
+
+/* Build a SubparamShape (DeepSpeed's checkpoint/universal_checkpoint.py). */
+static struct value *sub_param_shape(struct arena *a, const struct param *p)
+{
+	const struct value *const spec = p->merge.spec;
+	struct value *shape = value_find(spec, "shape");
+	struct value *const dim = value_find(spec, "partition_dim");
+	struct value *const state = value_new(a, VALUE_DICT);
+
+	if (!p->merge.widths && value_items(shape)->v[dim->i]->kind == VALUE_INT)
+		shape = spell_out(a, p, value_items(shape), dim->i);
+	value_dict_set(a, state, "patterns", value_find(spec, "patterns"));
+	value_dict_set(a, state, "shape", shape);
+	value_dict_set(a, state, "partition_dim", dim);
+	return value_new_object(
+		a,
+		value_new_global(a, "deepspeed.checkpoint.universal_checkpoint",
+				 "SubparamShape"),
+		state);
+}
+
+/* Build the dict around a parameter's tensor. */
+static struct value *wrap_tensor(struct arena *a, const struct param *p,
+				 struct tensor *t)
+{
+	const struct merge *const m = &p->merge;
+	struct value *const dict = value_new(a, VALUE_DICT);
+
+	/* A tensor of the module has no rule: all fields of `m` are 0. */
+	if (!p->module && m->rule == MERGE_CAT)
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, m->dim));
+	if (merge_rule_parts(m->rule) > 1) {
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+		value_dict_set(a, dict, "param_n_sub_params",
+			       value_new_int(a, merge_rule_parts(m->rule)));
+	}
+	if (m->rule == MERGE_SUB_PARAMS)
+		value_dict_set(a, dict, "sub_param_shape", sub_param_shape(a, p));
+	if (m->vocab) {
+		/* The converter saves a slice, which is a view: the rows of
+		 * padding stay in the storage. */
+		value_dict_set(a, dict, "vocab_tensor", value_new_bool(a, true));
+		t->shape[0] = m->vocab_rows;
+	}
+	value_dict_set(a, dict, "param", tensor_to_value(a, t));
+	if (m->rule == MERGE_EXPERTS) {
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+		value_dict_set(a, dict, "is_expert_param",
+			       value_new_bool(a, true));
+		value_dict_set(a, dict, "ep_num_experts",
+			       value_new_int(a, m->experts->n));
+	}
+	return dict;
+}
+
+static struct value *draft_flat(const struct plan_item *e,
+				const struct param *p, const char *state,
+				const struct flat *flat, struct draft *d)
 {
 	struct zero_checkpoint *const r = e->p->zckpt;
+	const bool bare = model_is_flat(&r->model) && !r->any_stage &&
+			  p->merge.rule != MERGE_EXPERTS;
+	struct extent_map *map;
+	struct tensor t;
 
-	return uc_file_of_param(r, &r->model.params[e->dir], (unsigned)e->k,
-				extents, out, e->err);
+	tensor_init(&t, flat->dtype, bare ? &p->numel : p->shape,
+		    bare ? 1 : p->ndim, flat->requires_grad);
+	map = draft_add_storage(d, &t);
+	if (d->extents)
+		draft_try(d, zckpt_add_param(r, p, state, flat->dtype, map,
+					     &d->gathers, d->err));
+	return bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
+}
+
+/* The file of a state that belongs to the whole group, such as step. */
+static struct value *draft_scalar(const struct shard_state *st, uint32_t shard,
+				  struct draft *d)
+{
+	struct extent_map *map;
+	struct tensor t;
+
+	if (st->kind == STATE_INT)
+		return value_new_int(&d->a, st->i);
+	if (st->kind == STATE_FLOAT)
+		return value_new_float(&d->a, st->f);
+	tensor_init(&t, st->flat.dtype, NULL, 0, st->flat.requires_grad);
+	map = draft_add_storage(d, &t);
+	draft_require(d, extent_add(map, EXTENT_SHARD, dtype_size(t.dtype),
+				    shard, st->flat.offset, t.dtype));
+	return tensor_to_value(&d->a, &t);
+}
+
+static struct value *draft_module(const struct zero_checkpoint *r,
+				  const struct param *p, struct draft *d)
+{
+	const struct module_tensor *const m = p->module;
+	const bool cast = m->dtype != DTYPE_F32;
+	const uint64_t skip = cast ? m->storage_offset * dtype_size(m->dtype) : 0;
+	struct tensor t = {
+		.dtype = DTYPE_F32,
+		.ndim = m->ndim,
+		.numel = m->numel,
+		.storage_offset = cast ? 0 : m->storage_offset,
+		.storage_numel = cast ? m->numel : m->storage_numel,
+		.requires_grad = m->requires_grad,
+	};
+	struct extent_map *const map = draft_add_storage(d, &t);
+
+	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
+	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
+	/* Model-states and expert files follow the optimizer shards. */
+	draft_require(d, extent_add_cast(map, t.storage_numel,
+					 (uint32_t)r->dir.noptim + m->file,
+					 m->storage + skip, m->dtype,
+					 DTYPE_F32));
+	return wrap_tensor(&d->a, p, &t);
+}
+
+static struct value *draft_state(const struct plan_item *e, struct draft *d)
+{
+	struct zero_checkpoint *const r = e->p->zckpt;
+	const struct param *const p = &r->model.params[e->dir];
+	const struct shard_state *st;
+	const struct shard_group *g;
+
+	if (p->module)
+		return draft_module(r, p, d);
+	if (!draft_try(d, zckpt_group(r, p, &g, d->err)))
+		return NULL;
+	if (e->k == 0)
+		return draft_flat(e, p, NULL, &g->fp32, d);
+	st = &g->states[e->k - 1];
+	return st->kind == STATE_FLAT
+		       ? draft_flat(e, p, st->name, &st->flat, d)
+		       : draft_scalar(st, zckpt_shard_number(r, p->first->mp, 0),
+				      d);
 }
 
 int plan_universal_weights(struct plan *p, const struct weights **out,
@@ -133,13 +297,39 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 	return 0;
 }
 
+/* Check that all of a parameter's files can be computed. */
+static int check_param(struct zero_checkpoint *r, const struct param *p,
+		       struct errmsg *err)
+{
+	const struct shard_group *group;
+	struct errmsg why = { "" };
+	struct geometry g;
+	int rc;
+
+	if (!p->computed)
+		return 0;
+	rc = zckpt_group(r, p, &group, err);
+	if (!rc)
+		rc = model_geometry(p, &g, err);
+	if (rc)
+		return rc;
+	rc = zckpt_check_param(p, &g, NULL, group->fp32.dtype, &why);
+	for (size_t i = 0; !rc && i < group->nstates; i++)
+		if (group->states[i].kind == STATE_FLAT)
+			rc = zckpt_check_param(p, &g, group->states[i].name,
+					       group->states[i].flat.dtype,
+					       &why);
+	geometry_done(&g);
+	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
+}
+
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	struct zero_checkpoint *const r = p->zckpt;
 	int rc = zckpt_profiles(r, err);
 
 	for (size_t i = 0; !rc && i < r->model.nparams; i++)
-		rc = uc_file_check_param(r, &r->model.params[i], err);
+		rc = check_param(r, &r->model.params[i], err);
 	return rc;
 }
 
@@ -233,16 +423,16 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 		  .n = 1,
 		  .names = optimizer,
 		  .describe = describe_optimizer,
-		  .lay_out = lay_out_optimizer },
+		  .draft = plan_draft_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
 		  .n = r->model.nparams,
 		  .name = name_param,
 		  .find = find_param },
 		{ .dir = PARAM,
-		  .n = UC_FILE_SLOTS,
+		  .n = SHARD_STATES_MAX + 1,
 		  .name = name_state,
-		  .lay_out = lay_out_state },
+		  .draft = draft_state },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

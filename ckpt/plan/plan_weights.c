@@ -9,7 +9,6 @@
  * by the padding of the ranks' parts.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/base/arena.h"
@@ -73,120 +72,83 @@ static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 	return 1;
 }
 
-/* The tensors of one file. */
-struct contents {
-	const struct plan_weights *x;
-	const size_t *tensors; /* indices of weights, in the order of saving */
-	size_t n;
-	size_t *stored; /* those that have a storage, in the order of the file */
-};
-
-static int lay_out_safetensors(const struct contents *c, const char *stem,
-			       struct uc_file *out, struct errmsg *err)
+/* Append the elements of a weight to a new storage of `t`, which is filled in. */
+static void add_storage(const struct plan_item *e, struct draft *d,
+			size_t weight, struct tensor *t)
 {
-	struct safetensors_tensor *const v = calloc(c->n + 1, sizeof(*v));
-	int rc;
+	const struct plan_weights *const x = weights_of(e->p);
+	const struct weight *const w = x->w->v[weight];
+	struct extent_map *map;
 
-	out->storages = calloc(c->n + 1, sizeof(*out->storages));
-	out->nstorages = c->n;
-	for (size_t i = 0; v && i < c->n; i++) {
-		const struct weight *const x = c->x->w->v[c->tensors[i]];
-
-		v[i] = (struct safetensors_tensor){
-			.name = x->name,
-			.dtype = dtype_of(c->x, c->tensors[i]),
-			.ndim = x->ndim,
-			.shape = x->shape,
-			.numel = x->numel,
-		};
-	}
-	rc = v && out->storages ? safetensors_write_header(v, c->n, c->stored,
-							   &out->head, err)
-				: errmsg_nomem(err, stem);
-	free(v);
-	out->size = out->head.len;
-	for (size_t i = 0; !rc && i < c->n; i++) {
-		c->stored[i] = c->tensors[c->stored[i]];
-		out->size += bytes_of(c->x, c->stored[i]);
-	}
-	return rc;
+	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
+	map = draft_add_storage(d, t);
+	if (d->extents)
+		draft_try(d, weights_add(x->w, weight, e->p->zckpt, t->dtype,
+					 map, &d->gathers, d->err));
 }
 
-static struct value *tensor_value(struct arena *a, const struct weight *x,
-				  enum dtype dtype, size_t storage)
+/* Write the header for `n` weights, and add their storages in its order. */
+static void draft_safetensors(const struct plan_item *e, struct draft *d,
+			      const size_t *weights, size_t n)
 {
-	char key[24];
+	const struct plan_weights *const x = weights_of(e->p);
+	struct safetensors_tensor *const v =
+		arena_alloc(&d->a, (n + 1) * sizeof(*v));
+	size_t *const order = arena_alloc(&d->a, (n + 1) * sizeof(*order));
 	struct tensor t;
 
-	tensor_init(&t, dtype, x->shape, x->ndim, x->requires_grad);
-	snprintf(key, sizeof(key), "%zu", storage);
-	t.storage_key = arena_strdup(a, key);
-	return t.storage_key ? tensor_to_value(a, &t) : NULL;
+	if (!v || !order)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		const struct weight *const w = x->w->v[weights[i]];
+
+		v[i] = (struct safetensors_tensor){
+			.name = w->name,
+			.dtype = dtype_of(x, weights[i]),
+			.ndim = w->ndim,
+			.shape = w->shape,
+			.numel = w->numel,
+		};
+	}
+	draft_try(d, safetensors_write_header(v, n, order, &d->head, d->err));
+	for (size_t i = 0; i < n && !draft_failed(d); i++)
+		add_storage(e, d, weights[order[i]], &t);
 }
 
-/* Build the dict to pickle, and fill in its storages and their lengths.  The split puts
- * a tensor before those that are tied to it.  NULL if memory is short. */
-static struct value *make_dict(struct arena *a, const struct contents *c,
-			       uint64_t *len, size_t *nstorages)
+/* Make the dict to pickle.  The split puts a tensor before those that are tied to
+ * it. */
+static struct value *make_dict(const struct plan_item *e, struct draft *d,
+			       const size_t *weights, size_t n)
 {
-	const struct weights *const w = c->x->w;
-	struct value *const dict = value_new(a, VALUE_DICT);
+	const struct weights *const w = weights_of(e->p)->w;
+	struct value *const dict = value_new(&d->a, VALUE_DICT);
 	/* By weight. */
 	struct value **const values =
-		arena_alloc(a, (w->n + 1) * sizeof(struct value *));
-	bool ok = dict && values;
+		arena_alloc(&d->a, (w->n + 1) * sizeof(struct value *));
+	struct tensor t;
 
-	for (size_t i = 0; ok && i < c->n; i++) {
-		const size_t k = c->tensors[i];
-		const struct weight *const x = w->v[k];
+	for (size_t i = 0; i < n && !draft_failed(d); i++) {
+		const size_t k = weights[i], first = w->v[k]->same;
 
-		if (x->same == k) {
-			values[k] = tensor_value(a, x, dtype_of(c->x, k),
-						 *nstorages);
-			c->stored[*nstorages] = k;
-			len[(*nstorages)++] = bytes_of(c->x, k);
-		} else {
-			values[k] = values[x->same];
+		if (first == k) {
+			add_storage(e, d, k, &t);
+			values[k] = tensor_to_value(&d->a, &t);
 		}
-		ok = values[k] && value_dict_set(a, dict, x->name, values[k]);
+		value_dict_set(&d->a, dict, w->v[k]->name, values[first]);
 	}
-	return ok ? dict : NULL;
+	return dict;
 }
 
-static int lay_out_pt(const struct contents *c, const char *stem,
-		      struct uc_file *out, struct errmsg *err)
-{
-	uint64_t *const len = calloc(c->n + 1, sizeof(*len));
-	struct arena a = { 0 };
-	size_t n = 0;
-	struct value *const dict = len ? make_dict(&a, c, len, &n) : NULL;
-	const int rc = uc_file_lay_out(out, stem, dict, len, n, err);
-
-	arena_done(&a);
-	free(len);
-	return rc;
-}
-
-static int lay_out_file(const struct plan_item *e, bool extents,
-			struct uc_file *out)
+static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
 	const struct plan_weights *const x = weights_of(e->p);
 	const size_t *const begin = &x->split.begin[e->i];
-	struct contents c = { x, x->tensors + begin[0], begin[1] - begin[0],
-			      NULL };
-	int rc;
+	const size_t *const weights = x->tensors + begin[0];
 
-	c.stored = calloc(c.n + 1, sizeof(*c.stored));
-	rc = !c.stored ? errmsg_nomem(e->err, e->stem)
-	     : x->format->safetensors
-		     ? lay_out_safetensors(&c, e->stem, out, e->err)
-		     : lay_out_pt(&c, e->stem, out, e->err);
-	for (size_t i = 0; !rc && extents && i < out->nstorages; i++)
-		rc = weights_add(x->w, c.stored[i], e->p->zckpt,
-				 dtype_of(x, c.stored[i]), &out->storages[i],
-				 &out->gathers, e->err);
-	free(c.stored);
-	return rc;
+	if (!x->format->safetensors)
+		return make_dict(e, d, weights, begin[1] - begin[0]);
+	draft_safetensors(e, d, weights, begin[1] - begin[0]);
+	return NULL;
 }
 
 static void describe_index(const struct plan_item *e, struct plan_facts *out)
@@ -194,23 +156,19 @@ static void describe_index(const struct plan_item *e, struct plan_facts *out)
 	out->readers = &e->p->names;
 }
 
-static int lay_out_index(const struct plan_item *e, bool extents,
-			 struct uc_file *out)
+static struct value *draft_index(const struct plan_item *e, struct draft *d)
 {
 	const struct plan_weights *const x = weights_of(e->p);
-	const char **const names = calloc(x->split.n + 1, sizeof(*names));
-	int rc;
+	const char **const names =
+		arena_alloc(&d->a, (x->split.n + 1) * sizeof(*names));
 
-	(void)extents;
-	if (!names)
-		return errmsg_nomem(e->err, e->stem);
-	for (size_t i = 0; i < x->split.n; i++)
+	for (size_t i = 0; names && i < x->split.n; i++)
 		names[i] = x->w->v[x->tensors[i]]->name;
-	rc = weights_split_index(&x->split, x->format->stem, x->format->suffix,
-				 names, &out->head, e->err);
-	free(names);
-	out->size = out->head.len;
-	return rc;
+	if (names)
+		draft_try(d, weights_split_index(&x->split, x->format->stem,
+						 x->format->suffix, names,
+						 &d->head, d->err));
+	return NULL;
 }
 
 static int name_sidecar(const struct plan_item *e, char out[NAME_MAX + 1])
@@ -345,10 +303,10 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 		{ .n = x->split.nfiles > 1,
 		  .names = &x->format->index,
 		  .describe = describe_index,
-		  .lay_out = lay_out_index },
+		  .draft = draft_index },
 		{ .n = x->split.nfiles,
 		  .name = name_file,
-		  .lay_out = lay_out_file },
+		  .draft = draft_file },
 		{ .n = x->sidecars.n,
 		  .name = name_sidecar,
 		  .describe = describe_sidecar },

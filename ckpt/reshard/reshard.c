@@ -274,18 +274,16 @@ static int build_ranks(struct reshard *s, struct errmsg *err)
 	return rc;
 }
 
-int reshard_init(struct reshard *s, struct zero_checkpoint *r,
-		 const struct reshard_options *options, struct errmsg *err)
+int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
+		 unsigned stage, struct errmsg *err)
 {
 	int rc;
 
-	*s = (struct reshard){ .r = r,
-			       .ranks = options->ranks,
-			       .stage = options->stage };
-	if (s->ranks < 1 || s->ranks > RESHARD_RANKS_MAX || s->stage > 3)
+	*s = (struct reshard){ .r = r, .ranks = ranks, .stage = stage };
+	if (ranks < 1 || ranks > RESHARD_RANKS_MAX || stage > 3)
 		return errmsg_set(err, -EINVAL,
 				  "%s: cannot re-cut for %u ranks, stage %u",
-				  r->dir.path, s->ranks, s->stage);
+				  r->dir.path, ranks, stage);
 	rc = zckpt_profiles(r, err);
 	if (rc)
 		return rc;

@@ -6,12 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ckpt/format/ptwrite.h"
-#include "ckpt/vfile/extent.h"
-
+struct draft;
 struct errmsg;
 struct reshard_mp;
 struct tag_file;
+struct value;
 struct zero_checkpoint;
 
 /*
@@ -21,14 +20,9 @@ struct zero_checkpoint;
  */
 #define RESHARD_RANKS_MAX 4096u
 
-struct reshard_options {
-	unsigned ranks; /* data-parallel, 1 to RESHARD_RANKS_MAX */
-	unsigned stage; /* 1 to 3; 0: the old one */
-};
-
 struct reshard {
 	struct zero_checkpoint *r;
-	unsigned ranks;
+	unsigned ranks;            /* data-parallel */
 	unsigned stage, old_stage; /* 1 to 3 */
 	bool last_padded; /* group_paddings counts the last rank's padding only */
 	struct reshard_mp *mp; /* the new groups of each model-parallel rank */
@@ -36,12 +30,13 @@ struct reshard {
 };
 
 /*
- * Plan the new groups; opens the first optimizer shard of each model-parallel
- * rank.  `r` must outlive `s`.  Returns -ENOTSUP with the reason if the checkpoint
- * cannot be re-cut that way, otherwise errors of zckpt_profiles.
+ * Plan the new groups for 1 to RESHARD_RANKS_MAX ranks and a stage, 0 for the old one;
+ * opens the first optimizer shard of each model-parallel rank.  `r` must outlive `s`.
+ * Returns -ENOTSUP with the reason if the checkpoint cannot be re-cut that way,
+ * otherwise errors of zckpt_profiles.
  */
-int reshard_init(struct reshard *s, struct zero_checkpoint *r,
-		 const struct reshard_options *options, struct errmsg *err);
+int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
+		 unsigned stage, struct errmsg *err);
 void reshard_done(struct reshard *s);
 
 /* Refuse a number of ranks over which experts cannot be spread: 0 or -ENOTSUP.  Reads
@@ -70,21 +65,9 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 const struct tag_file *reshard_model_of(const struct reshard *s,
 					enum reshard_kind kind, size_t number);
 
-/* The layout of a file: storage i of `w` has the extents storages[i]. */
-struct reshard_file {
-	struct ptwrite w;
-	struct extent_map *storages;
-	size_t nstorages;
-};
-
-/*
- * Lay out a file; `prefix` (its stem) must outlive `out`.  Without `extents` the
- * layout is enough to know the file's size, and the only optimizer shard opened is
- * the one that the file is modelled on.
- */
-int reshard_lay_out(const struct reshard *s, enum reshard_kind kind,
-		    size_t number, const char *prefix, bool extents,
-		    struct reshard_file *out, struct errmsg *err);
-void reshard_file_done(struct reshard_file *f);
+/* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
+ * is the one that the file is modelled on. */
+struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
+			    size_t number, struct draft *d);
 
 #endif

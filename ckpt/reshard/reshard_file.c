@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a new file: reads the old file of the same kind, replaces what depends on
- * the number of ranks, and pickles the result.  Storages that are not replaced are
- * read from the old file.
+ * Makes the object of a new file: reads the old file of the same kind, and replaces
+ * what depends on the number of ranks.  Storages that are not replaced are read from
+ * the old file.
  */
-#include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/reshard/reshard_impl.h"
 
 /* Does a kind have a file of every data-parallel rank? */
@@ -84,31 +80,6 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 
 struct value *const reshard_left_out = &(struct value){ .kind = VALUE_NONE };
 
-struct value *reshard_append(struct reshard_builder *b, struct value *list,
-			     struct value *v)
-{
-	return list && value_seq_add(&b->a, &list->seq, v) ? list : NULL;
-}
-
-struct value *reshard_put(struct reshard_builder *b, struct value *dict,
-			  struct value *key, struct value *v)
-{
-	return dict && value_dict_add(&b->a,
-				      dict->kind == VALUE_DICT
-					      ? &dict->dict
-					      : &dict->obj->pairs,
-				      key, v)
-		       ? dict
-		       : NULL;
-}
-
-struct value *reshard_new_dict(struct reshard_builder *b)
-{
-	return value_new_reduce(
-		&b->a, value_new_global(&b->a, "collections", "OrderedDict"),
-		value_new(&b->a, VALUE_TUPLE));
-}
-
 struct value *reshard_new_like(struct reshard_builder *b,
 			       const struct value *from)
 {
@@ -118,8 +89,8 @@ struct value *reshard_new_like(struct reshard_builder *b,
 		return RESHARD_FAIL(b, -EBADMSG, "found %s in place of a dict",
 				    value_kind_name(from));
 	if (from->kind == VALUE_DICT)
-		return value_new(&b->a, VALUE_DICT);
-	out = value_new_reduce(&b->a, from->obj->callable, from->obj->args);
+		return value_new(b->a, VALUE_DICT);
+	out = value_new_reduce(b->a, from->obj->callable, from->obj->args);
 	if (out)
 		out->obj->state = from->obj->state;
 	return out;
@@ -131,11 +102,11 @@ struct value *reshard_map(struct reshard_builder *b, struct value *out,
 {
 	const struct value_dict *const d = value_pairs(from);
 
-	for (size_t i = 0; out && d && i < d->n; i++) {
+	for (size_t i = 0; d && i < d->n && !draft_failed(b->d); i++) {
 		struct value *const v = make(b, ctx, &d->v[i]);
 
 		if (v != reshard_left_out)
-			out = reshard_put(b, out, d->v[i].key, v);
+			value_put(b->a, out, d->v[i].key, v);
 	}
 	return out;
 }
@@ -166,32 +137,25 @@ struct value *reshard_edit(struct reshard_builder *b, struct value *from,
 			   &edits);
 }
 
-static struct value *set_pair(struct reshard_builder *b, void *ctx,
-			      const struct value_pair *pair)
-{
-	const struct value_pair *const set = ctx;
-
-	(void)b;
-	return value_is_str(pair->key, set->key->str.p) ? set->val : pair->val;
-}
-
 struct value *reshard_set(struct reshard_builder *b, struct value *from,
 			  const char *key, struct value *value)
 {
-	struct value_pair set = { value_new_str(&b->a, key), value };
+	const struct value_dict *const d = value_pairs(from);
+	struct value *const out = reshard_new_like(b, from);
 
-	return set.key ? reshard_map(b, reshard_new_like(b, from), from,
-				     set_pair, &set)
-		       : NULL;
+	for (size_t i = 0; d && i < d->n; i++)
+		value_put(b->a, out, d->v[i].key,
+			  value_is_str(d->v[i].key, key) ? value : d->v[i].val);
+	return out;
 }
 
 struct value *reshard_list_groups(struct reshard_builder *b,
 				  reshard_make_group *make)
 {
-	struct value *list = value_new(&b->a, VALUE_LIST);
+	struct value *const list = value_new(b->a, VALUE_LIST);
 
-	for (size_t g = 0; list && g < b->m->ngroups; g++)
-		list = reshard_append(b, list, make(b, &b->m->groups[g]));
+	for (size_t g = 0; g < b->m->ngroups && !draft_failed(b->d); g++)
+		value_append(b->a, list, make(b, &b->m->groups[g]));
 	return list;
 }
 
@@ -203,35 +167,16 @@ struct value *reshard_config(struct reshard_builder *b, struct value *old)
 		return old;
 	return reshard_set(b, old, "zero_optimization",
 			   reshard_set(b, zero, "stage",
-				       value_new_int(&b->a, b->s->stage)));
-}
-
-bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
-			 struct extent_map **map)
-{
-	struct reshard_storage *s;
-	char key[24];
-
-	if (!arena_reserve(&b->a, &b->storages, b->nstorages, &b->cap,
-			   b->nstorages + 1, sizeof(*b->storages)))
-		return false;
-	s = &b->storages[b->nstorages];
-	*s = (struct reshard_storage){
-		.len = t->storage_numel * dtype_size(t->dtype),
-	};
-	snprintf(key, sizeof(key), "new%zu", b->nstorages);
-	s->key = t->storage_key = arena_strdup(&b->a, key);
-	b->nstorages++;
-	*map = &s->map;
-	return s->key;
+				       value_new_int(b->a, b->s->stage)));
 }
 
 void reshard_names_sort(struct reshard_names *s)
 {
-	qsort(s->v, s->n, sizeof(*s->v), array_by_text);
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
-bool reshard_names_init(struct reshard_names *s, struct arena *a,
+void reshard_names_init(struct reshard_names *s, struct arena *a,
 			const struct value *v)
 {
 	const struct value_dict *const d = value_pairs(v);
@@ -250,9 +195,7 @@ bool reshard_names_init(struct reshard_names *s, struct arena *a,
 				.index = (uint32_t)i,
 			};
 	}
-	if (s->v)
-		reshard_names_sort(s);
-	return s->v;
+	reshard_names_sort(s);
 }
 
 const struct reshard_name *reshard_names_find(const struct reshard_names *s,
@@ -261,154 +204,34 @@ const struct reshard_name *reshard_names_find(const struct reshard_names *s,
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
-void reshard_file_done(struct reshard_file *f)
-{
-	for (size_t i = 0; f->storages && i < f->nstorages; i++)
-		extent_done(&f->storages[i]);
-	free(f->storages);
-	ptwrite_done(&f->w);
-	*f = (struct reshard_file){ 0 };
-}
-
-/* Find a new storage by its key.  An old file may use the same key: the caller must
- * compare the pointers. */
-static struct reshard_storage *find_new(struct reshard_builder *b,
-					const char *key)
-{
-	size_t i;
-
-	return sscanf(key, "new%zu", &i) == 1 && i < b->nstorages
-		       ? &b->storages[i]
-		       : NULL;
-}
-
-/* Map a storage of the old file. */
-static int map_old(struct reshard_builder *b, const struct value *pid,
-		   uint64_t *len, struct extent_map *map)
-{
-	enum dtype dtype;
-	const char *key;
-	uint64_t numel, at;
-	int rc = tensor_storage(pid, b->file->path, &dtype, &key, &numel,
-				b->err);
-
-	if (rc)
-		return rc;
-	if (numel > INT64_MAX / 16)
-		return errmsg_set(b->err, -EBADMSG,
-				  "%s: storage of %" PRIu64 " elements",
-				  b->file->path, numel);
-	*len = numel * dtype_size(dtype);
-	rc = ptfile_storage(&b->pt, key, *len, &at, b->err);
-	if (!rc && b->extents &&
-	    !extent_add(map, EXTENT_SHARD, *len, b->number, at, dtype))
-		rc = errmsg_nomem(b->err, b->file->path);
-	return rc;
-}
-
-static int map_storages(struct reshard_builder *b,
-			const struct pickle_storages *s, uint64_t *len,
-			struct reshard_file *out)
-{
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < s->n; i++) {
-		const char *const key = s->pid[i]->pid->seq.v[2]->str.p;
-		struct reshard_storage *const x = find_new(b, key);
-
-		if (x && x->key != key)
-			return errmsg_set(b->err, -EBADMSG,
-					  "%s: a storage is called %s",
-					  b->file->path, key);
-		if (!x) {
-			rc = map_old(b, s->pid[i], &len[i], &out->storages[i]);
-			continue;
-		}
-		len[i] = x->len;
-		assert(!b->extents || extent_size(&x->map) == x->len);
-		out->storages[i] = x->map;
-		x->map = (struct extent_map){ 0 };
-	}
-	return rc;
-}
-
-static int dump(struct reshard_builder *b, const struct value *root,
-		const char *prefix, struct reshard_file *out)
-{
-	struct pickle_storages s = { 0 };
-	struct bytebuf pickle = { 0 };
-	struct errmsg why = { "" };
-	uint64_t *len = NULL;
-	int rc = pickle_dump(root, &pickle, &s, &why);
-
-	if (rc)
-		errmsg_set(b->err, rc, "%s: %s", b->file->path, why.text);
-	if (!rc) {
-		out->storages = calloc(s.n + 1, sizeof(*out->storages));
-		out->nstorages = s.n;
-		len = calloc(s.n + 1, sizeof(*len));
-		rc = out->storages && len ? map_storages(b, &s, len, out)
-					  : errmsg_nomem(b->err, b->file->path);
-	}
-	if (!rc)
-		rc = ptwrite_init(&out->w, prefix, &pickle, len, s.n, b->err);
-	pickle_storages_done(&s);
-	bytebuf_done(&pickle);
-	free(len);
-	return rc;
-}
-
-static void builder_done(struct reshard_builder *b)
-{
-	for (size_t i = 0; i < b->nstorages; i++)
-		extent_done(&b->storages[i].map);
-	for (unsigned i = 0; b->ranks && i < b->s->r->dir.dp_degree; i++)
-		if (b->ranks[i].root)
-			ptfile_close(&b->ranks[i]);
-	free(b->ranks);
-	arena_done(&b->a);
-	ptfile_close(&b->pt);
-}
-
-int reshard_lay_out(const struct reshard *s, enum reshard_kind kind,
-		    size_t number, const char *prefix, bool extents,
-		    struct reshard_file *out, struct errmsg *err)
+struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
+			    size_t number, struct draft *d)
 {
 	const size_t model = model_number(s, kind, number);
 	const unsigned files = files_per_mp(s, kind);
+	const bool optim = kind == RESHARD_OPTIM;
 	struct reshard_builder b = {
 		.s = s,
+		.m = &s->mp[number / files],
 		.mp = (unsigned)(number / files),
 		.rank = (unsigned)(number % files),
 		.file = reshard_model_of(s, kind, number),
-		.number = (uint32_t)(kind == RESHARD_OPTIM
-					     ? model
-					     : s->r->dir.noptim + model),
-		.extents = extents,
-		.err = err,
+		.d = d,
+		.a = &d->a,
 	};
+	const unsigned old = b.file->id.dp;
 	struct value *root;
-	int rc;
 
-	*out = (struct reshard_file){ 0 };
-	b.m = &s->mp[b.mp];
 	/* This checks that the old file is a shard of this checkpoint. */
-	rc = kind == RESHARD_OPTIM
-		     ? zckpt_load_shards(s->r, b.mp, b.file->id.dp,
-					 b.file->id.dp + 1, 1, err)
-		     : 0;
-	if (!rc)
-		rc = tagdir_open_file(b.file, &b.pt, err);
-	if (rc)
-		return rc;
-	root = kind == RESHARD_OPTIM ? reshard_optim_root(&b)
-				     : reshard_model_root(&b);
-	if (!root && !b.rc)
-		b.rc = errmsg_nomem(err, b.file->path);
-	/* A value that could not be made may not be part of the graph. */
-	rc = b.rc ? b.rc : dump(&b, root, prefix, out);
-	if (rc)
-		reshard_file_done(out);
-	builder_done(&b);
-	return rc;
+	if (optim && !draft_try(d, zckpt_load_shards(s->r, b.mp, old, old + 1, 1,
+						     d->err)))
+		return NULL;
+	if (!draft_open(d, b.file, optim ? model : s->r->dir.noptim + model))
+		return NULL;
+	root = optim ? reshard_optim_root(&b) : reshard_model_root(&b);
+	for (unsigned i = 0; b.ranks && i < s->r->dir.dp_degree; i++)
+		if (b.ranks[i].root)
+			ptfile_close(&b.ranks[i]);
+	free(b.ranks);
+	return root;
 }

@@ -22,13 +22,6 @@ struct frozen {
 	uint64_t at; /* stages 1 and 2: where its elements begin in the file */
 };
 
-/* Note whether a call failed, which has set the message. */
-static bool succeeded(struct reshard_builder *b, int rc)
-{
-	b->rc = rc;
-	return !rc;
-}
-
 static bool find_slots(struct reshard_builder *b, const struct value *old,
 		       struct frozen *f)
 {
@@ -38,14 +31,12 @@ static bool find_slots(struct reshard_builder *b, const struct value *old,
 	struct errmsg why;
 	int rc;
 
-	if (!succeeded(b, tensor_from_value(old, f->name, &slot, b->err)))
+	if (!draft_try(b->d, tensor_from_value(old, f->name, &slot, b->d->err)))
 		return false;
 	rc = tensor_set_shape(&f->t, shape ? shape->value : NULL, &why);
-	if (rc) {
-		RESHARD_FAIL(b, rc, "frozen_param_shapes: %.100s: %s", f->name,
-			     why.text);
-		return false;
-	}
+	if (rc)
+		return RESHARD_FAIL(b, rc, "frozen_param_shapes: %.100s: %s",
+				    f->name, why.text);
 	f->t.dtype = slot.dtype;
 	f->listed = shape->index;
 	return true;
@@ -54,14 +45,12 @@ static bool find_slots(struct reshard_builder *b, const struct value *old,
 static bool find_whole(struct reshard_builder *b, const struct value *old,
 		       struct frozen *f)
 {
-	if (!succeeded(b, ptfile_tensor(&b->pt, old, "module", &f->t, &f->at,
-					b->err)))
+	if (!draft_try(b->d, ptfile_tensor(&b->d->old, old, "module", &f->t,
+					   &f->at, b->d->err)))
 		return false;
-	if (!tensor_is_contiguous(&f->t)) {
-		RESHARD_FAIL(b, -EBADMSG,
-			     "module: a frozen parameter is not contiguous");
-		return false;
-	}
+	if (!tensor_is_contiguous(&f->t))
+		return RESHARD_FAIL(b, -EBADMSG, "module: a frozen parameter is not"
+				    " contiguous");
 	f->at += f->t.storage_offset * dtype_size(f->t.dtype);
 	return true;
 }
@@ -75,11 +64,12 @@ static const struct ptfile *open_rank(struct reshard_builder *b, size_t number,
 
 	if (!b->ranks)
 		b->ranks = calloc(d->dp_degree, sizeof(*b->ranks));
+	draft_require(b->d, b->ranks);
 	if (!b->ranks)
 		return NULL;
 	pt = &b->ranks[rank];
-	return pt->root || succeeded(b, tagdir_open_file(&d->model[number], pt,
-							 b->err))
+	return pt->root || draft_try(b->d, tagdir_open_file(&d->model[number], pt,
+							    b->d->err))
 		       ? pt
 		       : NULL;
 }
@@ -99,50 +89,53 @@ static const struct value *find_fragment(const struct value *root,
 }
 
 /* Append elements [from, from + n) of an old rank's slot. */
-static bool add_fragment(struct reshard_builder *b, unsigned rank,
+static void add_fragment(struct reshard_builder *b, unsigned rank,
 			 const struct frozen *f, uint64_t from, uint64_t n,
 			 struct extent_map *map)
 {
-	const struct tagdir *const d = &b->s->r->dir;
-	const size_t number = (size_t)b->mp * d->dp_degree + rank;
+	const struct tagdir *const dir = &b->s->r->dir;
+	const size_t number = (size_t)b->mp * dir->dp_degree + rank;
 	const struct ptfile *const pt = open_rank(b, number, rank);
 	const size_t item = dtype_size(f->t.dtype);
+	struct draft *const d = b->d;
 	struct tensor t;
 	uint64_t storage;
 
-	if (!pt || !succeeded(b, ptfile_tensor(pt, find_fragment(pt->root, f),
-					       f->name, &t, &storage, b->err)))
-		return false;
+	if (!pt || !draft_try(d, ptfile_tensor(pt, find_fragment(pt->root, f),
+					       f->name, &t, &storage, d->err)))
+		return;
 	if (t.ndim != 1 || t.dtype != f->t.dtype || t.numel < from + n ||
 	    !tensor_is_contiguous(&t))
-		return succeeded(
-			b, errmsg_set(b->err, -EBADMSG,
-				      "%s: frozen_param_fragments: %.100s is not"
-				      " the rank's slot",
-				      pt->src.name, f->name));
-	return extent_add(map, EXTENT_SHARD, n * item,
-			  (uint32_t)(d->noptim + number),
-			  storage + (t.storage_offset + from) * item, t.dtype);
+		draft_try(d, errmsg_set(d->err, -EBADMSG,
+					"%s: frozen_param_fragments: %.100s is"
+					" not the rank's slot",
+					pt->src.name, f->name));
+	else
+		draft_require(d, extent_add(map, EXTENT_SHARD, n * item,
+					    (uint32_t)(dir->noptim + number),
+					    storage + (t.storage_offset + from) * item,
+					    t.dtype));
 }
 
 /* Append elements [first, first + numel). */
-static bool add_elements(struct reshard_builder *b, const struct frozen *f,
+static void add_elements(struct reshard_builder *b, const struct frozen *f,
 			 uint64_t first, uint64_t numel, struct extent_map *map)
 {
 	const size_t item = dtype_size(f->t.dtype);
 	const uint64_t slot = partition_slot(f->t.numel, b->s->r->dir.dp_degree);
-	bool ok = true;
 
-	if (b->s->old_stage != 3)
-		return extent_add(map, EXTENT_SHARD, numel * item, b->number,
-				  f->at + first * item, f->t.dtype);
-	for (uint64_t n; ok && numel; first += n, numel -= n) {
+	if (b->s->old_stage != 3) {
+		draft_require(b->d, extent_add(map, EXTENT_SHARD, numel * item,
+					       b->d->old_shard,
+					       f->at + first * item, f->t.dtype));
+		return;
+	}
+	for (uint64_t n; numel && !draft_failed(b->d); first += n, numel -= n) {
 		const uint64_t from = first % slot;
 
 		n = numel < slot - from ? numel : slot - from;
-		ok = add_fragment(b, (unsigned)(first / slot), f, from, n, map);
+		add_fragment(b, (unsigned)(first / slot), f, from, n, map);
 	}
-	return ok;
 }
 
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
@@ -164,14 +157,15 @@ struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
 	numel = f.t.numel - first < slot ? f.t.numel - first : slot;
 	tensor_init(&t, f.t.dtype, cut ? &slot : f.t.shape, cut ? 1 : f.t.ndim,
 		    false);
-	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents &&
-	     (!add_elements(b, &f, first, numel, map) ||
-	      !extent_add(map, EXTENT_ZERO,
-			  (slot - numel) * dtype_size(t.dtype), 0, 0, t.dtype))))
-		return NULL;
-	return like ? tensor_to_value_like(&b->a, like, &t)
-		    : tensor_to_value(&b->a, &t);
+	map = draft_add_storage(b->d, &t);
+	if (b->d->extents) {
+		add_elements(b, &f, first, numel, map);
+		draft_require(b->d, extent_add(map, EXTENT_ZERO,
+					       (slot - numel) * dtype_size(t.dtype),
+					       0, 0, t.dtype));
+	}
+	return like ? tensor_to_value_like(b->a, like, &t)
+		    : tensor_to_value(b->a, &t);
 }
 
 /* Is it a parameter of stages 1 and 2 that the optimizer does not own? */
@@ -190,20 +184,22 @@ static bool is_frozen(const struct reshard_builder *b,
 static struct value *shape_of(struct reshard_builder *b, void *ctx,
 			      const struct value_pair *pair)
 {
-	struct value *dims = value_new(&b->a, VALUE_TUPLE);
+	struct value *const dims = value_new(b->a, VALUE_TUPLE);
+	struct value *const args = value_new(b->a, VALUE_TUPLE);
 	struct tensor t;
 
 	(void)ctx;
 	if (!is_frozen(b, pair))
 		return reshard_left_out;
-	if (!succeeded(b, tensor_from_value(pair->val, "module", &t, b->err)))
+	if (!draft_try(b->d, tensor_from_value(pair->val, "module", &t,
+					       b->d->err)))
 		return NULL;
 	for (unsigned i = 0; i < t.ndim; i++)
-		dims = reshard_append(
-			b, dims, value_new_int(&b->a, (int64_t)t.shape[i]));
-	return value_new_reduce(
-		&b->a, value_new_global(&b->a, "torch", "Size"),
-		reshard_append(b, value_new(&b->a, VALUE_TUPLE), dims));
+		value_append(b->a, dims,
+			     value_new_int(b->a, (int64_t)t.shape[i]));
+	value_append(b->a, args, dims);
+	return value_new_reduce(b->a, value_new_global(b->a, "torch", "Size"),
+				args);
 }
 
 struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old)
@@ -211,11 +207,11 @@ struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old
 	const struct reshard *const s = b->s;
 
 	if (s->stage == 1 && s->old_stage != 1)
-		return value_new(&b->a, VALUE_NONE);
+		return value_new(b->a, VALUE_NONE);
 	if (s->old_stage != 1 || s->stage == 1)
 		return old;
-	return reshard_map(b, reshard_new_dict(b),
-			   value_find(b->pt.root, "module"), shape_of, NULL);
+	return reshard_map(b, value_new_ordered(b->a),
+			   value_find(b->d->old.root, "module"), shape_of, NULL);
 }
 
 /* From stage 3 to stage 3: made like the old slot. */
@@ -267,26 +263,22 @@ struct value *reshard_frozen_fragments(struct reshard_builder *b,
 				       struct value *old)
 {
 	const struct reshard *const s = b->s;
-	struct value *const weights = value_find(b->pt.root, "module");
-	struct value *module = NULL;
+	struct value *const weights = value_find(b->d->old.root, "module");
+	struct value *module, *out;
 	struct reshard_names names;
 
 	if (s->stage == s->old_stage && (s->stage != 3 || !value_pairs(old)))
 		return old;
 	if (s->stage == 1)
-		return value_new(&b->a, VALUE_NONE);
+		return value_new(b->a, VALUE_NONE);
+	out = value_new_ordered(b->a);
 	if (s->stage == 3)
 		return reshard_map(
-			b, reshard_new_dict(b),
-			s->old_stage == 3 ? old : weights,
+			b, out, s->old_stage == 3 ? old : weights,
 			s->old_stage == 3 ? recut_fragment : cut_tensor, NULL);
 	module = reshard_module(b, weights);
 	if (s->old_stage != 3)
-		return module ? reshard_map(b, reshard_new_dict(b), module,
-					    same_tensor, NULL)
-			      : NULL;
-	return module && reshard_names_init(&names, &b->a, module)
-		       ? reshard_map(b, reshard_new_dict(b), old, filled_tensor,
-				     &names)
-		       : NULL;
+		return reshard_map(b, out, module, same_tensor, NULL);
+	reshard_names_init(&names, b->a, module);
+	return reshard_map(b, out, old, filled_tensor, &names);
 }

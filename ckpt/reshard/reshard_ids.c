@@ -21,7 +21,7 @@ const struct value *reshard_buffer_names(const struct value *root)
 }
 
 /* Number the parameters of the module: `index` of each name. */
-static bool number_module(const struct value *root, struct arena *a,
+static void number_module(const struct value *root, struct arena *a,
 			  struct reshard_names *out)
 {
 	const struct value_dict *const module = value_find_pairs(root, "module");
@@ -29,11 +29,9 @@ static bool number_module(const struct value *root, struct arena *a,
 
 	out->v = arena_alloc(a,
 			     ((module ? module->n : 0) + 1) * sizeof(*out->v));
-	if (!out->v ||
-	    !reshard_names_init(&buffers, a, reshard_buffer_names(root)) ||
-	    !reshard_names_init(&shared, a, value_find(root, KEY_SHARED_PARAMS)))
-		return false;
-	for (size_t i = 0; module && i < module->n; i++) {
+	reshard_names_init(&buffers, a, reshard_buffer_names(root));
+	reshard_names_init(&shared, a, value_find(root, KEY_SHARED_PARAMS));
+	for (size_t i = 0; module && i < module->n && !a->failed; i++) {
 		const struct value *const key = module->v[i].key;
 
 		if (!value_is_cstr(key) || !tensor_is(module->v[i].val) ||
@@ -46,7 +44,6 @@ static bool number_module(const struct value *root, struct arena *a,
 		out->n++;
 	}
 	reshard_names_sort(out);
-	return true;
 }
 
 /* List the numbers in the order of param_shapes; false if a parameter has none. */
@@ -127,7 +124,8 @@ int reshard_find_ids(struct resharder *b)
 		total += b->c->groups[g].param_shapes_count;
 	m->ids = calloc(total + 1, sizeof(*m->ids));
 	m->ids_start = calloc(b->c->ngroups + 1, sizeof(*m->ids_start));
-	if (!m->ids || !m->ids_start || !number_module(pt.root, &a, &names))
+	number_module(pt.root, &a, &names);
+	if (!m->ids || !m->ids_start || a.failed)
 		rc = errmsg_nomem(b->err, f->path);
 	else
 		ok = list_ids(pt.root, &names, m->ids, m->ids_start);

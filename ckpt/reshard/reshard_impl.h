@@ -2,12 +2,10 @@
 #ifndef UCKPT_RESHARD_IMPL_H
 #define UCKPT_RESHARD_IMPL_H
 
-#include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/vfile/draft.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
@@ -101,8 +99,8 @@ struct reshard_names {
 };
 
 /* Set up the names of a dict's entries or a list's texts; `index` counts them.
- * Memory comes from the arena; false if it runs out. */
-bool reshard_names_init(struct reshard_names *s, struct arena *a,
+ * Memory comes from the arena; if it runs out there are none. */
+void reshard_names_init(struct reshard_names *s, struct arena *a,
 			const struct value *v);
 void reshard_names_sort(struct reshard_names *s);
 const struct reshard_name *reshard_names_find(const struct reshard_names *s,
@@ -114,10 +112,7 @@ const struct value *reshard_buffer_names(const struct value *root);
 /*
  * A new file while its object is built (reshard_file.c): the graph of an old file
  * with some values replaced.  All other nodes are the very ones that were read, so
- * that shared objects stay shared.
- *
- * Functions that return a value or bool return NULL or false on failure, with the
- * cause in `rc`; 0 there means out of memory.  Their callers give up at once.
+ * that shared objects stay shared.  Failures are noted in the draft (draft.h).
  */
 struct reshard_builder {
 	const struct reshard *s;
@@ -125,37 +120,24 @@ struct reshard_builder {
 	unsigned mp;
 	unsigned rank;               /* the new one */
 	const struct tag_file *file; /* the old file it is modelled on */
-	uint32_t number;             /* of that file, in extents */
-	struct ptfile pt;            /* that file, open */
-	bool extents;                /* are they wanted? */
-	struct arena a;              /* of new values */
-	struct reshard_storage *storages;
-	size_t nstorages, cap;
+	struct draft *d;             /* that file is d->old */
+	struct arena *a;             /* of the draft */
 	/* Of model states: parameters of the optimizer, buffers, tied names,
 	 * frozen parameters of stages 2 and 3. */
 	struct reshard_names places, buffers, shared, frozen;
 	struct value *module; /* the new one, once it is built */
 	struct ptfile *ranks; /* those of the old ranks, opened on demand */
-	struct errmsg *err;
-	int rc;
-};
-
-/* A new storage; its key is "new" and its number. */
-struct reshard_storage {
-	const char *key; /* in the arena */
-	uint64_t len;
-	struct extent_map map;
 };
 
 /* Note why building failed.  NULL. */
 static inline struct value *reshard_fail(struct reshard_builder *b, int rc)
 {
-	b->rc = rc;
+	draft_try(b->d, rc);
 	return NULL;
 }
 
 #define RESHARD_FAIL(b, code, fmt, ...)                                  \
-	reshard_fail(b, errmsg_set((b)->err, code, "%s: " fmt,           \
+	reshard_fail(b, errmsg_set((b)->d->err, code, "%s: " fmt,        \
 				   (b)->file->path, ##__VA_ARGS__))
 
 /* The objects of the two kinds of files (reshard_optim.c, reshard_model.c). */
@@ -182,24 +164,17 @@ struct value *reshard_edit(struct reshard_builder *b, struct value *from,
 struct value *reshard_set(struct reshard_builder *b, struct value *from,
 			  const char *key, struct value *value);
 
-/* Append the pairs of `from` to the dict `out`, with values that `make` returns. */
+/* Append the pairs of `from` to the dict `out`, with values that `make` returns, and
+ * return it. */
 typedef struct value *reshard_make(struct reshard_builder *b, void *ctx,
 				   const struct value_pair *pair);
 struct value *reshard_map(struct reshard_builder *b, struct value *out,
 			  const struct value *from, reshard_make *make,
 			  void *ctx);
 
-/* Append to a list or tuple, or add a pair to a dict.  Return it; NULL if an argument
- * is NULL. */
-struct value *reshard_append(struct reshard_builder *b, struct value *list,
-			     struct value *v);
-struct value *reshard_put(struct reshard_builder *b, struct value *dict,
-			  struct value *key, struct value *v);
-
-/* A dict or an OrderedDict like `from`, and an OrderedDict, without entries. */
+/* Return a dict or an OrderedDict like `from`, without entries. */
 struct value *reshard_new_like(struct reshard_builder *b,
 			       const struct value *from);
-struct value *reshard_new_dict(struct reshard_builder *b);
 
 /* Return a list of what `make` returns for each new group. */
 typedef struct value *reshard_make_group(struct reshard_builder *b,
@@ -209,13 +184,6 @@ struct value *reshard_list_groups(struct reshard_builder *b,
 
 /* Return the ds_config of the old file, with the new stage. */
 struct value *reshard_config(struct reshard_builder *b, struct value *old);
-
-/*
- * Add a storage for `t` and set its key.  If extents are wanted, the caller appends
- * them to `*map`, which is valid until the next storage is added.
- */
-bool reshard_add_storage(struct reshard_builder *b, struct tensor *t,
-			 struct extent_map **map);
 
 /* The fields of new model states: module (reshard_module.c), frozen_param_shapes and
  * frozen_param_fragments (reshard_frozen.c). */

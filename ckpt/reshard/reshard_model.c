@@ -23,17 +23,17 @@
 static struct value *world_size(struct reshard_builder *b, struct value *old)
 {
 	(void)old;
-	return value_new_int(&b->a, b->s->ranks);
+	return value_new_int(b->a, b->s->ranks);
 }
 
 /* Return the entries of param_shapes that a new group has. */
 static struct value *group_shapes(struct reshard_builder *b,
 				  const struct reshard_group *g)
 {
-	const struct value *const old = value_find(b->pt.root, "param_shapes");
-	struct value *dict = reshard_new_dict(b);
+	const struct value *const old = value_find(b->d->old.root, "param_shapes");
+	struct value *const dict = value_new_ordered(b->a);
 
-	for (size_t i = 0; dict && i < g->n; i++) {
+	for (size_t i = 0; i < g->n; i++) {
 		const struct reshard_param *const p = &g->params[i];
 		const struct value_dict *const d =
 			value_pairs(value_item(old, p->group));
@@ -42,8 +42,7 @@ static struct value *group_shapes(struct reshard_builder *b,
 			return RESHARD_FAIL(b, -EBADMSG,
 					    "param_shapes is not"
 					    " that of other ranks");
-		dict = reshard_put(b, dict, d->v[p->listed].key,
-				   d->v[p->listed].val);
+		value_put(b->a, dict, d->v[p->listed].key, d->v[p->listed].val);
 	}
 	return dict;
 }
@@ -58,7 +57,7 @@ static struct value *shared_params(struct reshard_builder *b, struct value *old)
 {
 	return b->rank == 0 || old->kind != VALUE_DICT || !old->dict.n
 		       ? old
-		       : value_new(&b->a, VALUE_DICT);
+		       : value_new(b->a, VALUE_DICT);
 }
 
 /* Return AutoEP's records of its layers, each with the new number of ranks that share
@@ -66,20 +65,20 @@ static struct value *shared_params(struct reshard_builder *b, struct value *old)
 static struct value *autoep_layers(struct reshard_builder *b, struct value *old)
 {
 	const struct value_seq *const list = value_items(old);
-	struct value *out = value_new(&b->a, VALUE_LIST);
+	struct value *const out = value_new(b->a, VALUE_LIST);
 
 	if (!list)
 		return old;
-	for (size_t i = 0; out && i < list->n; i++) {
+	for (size_t i = 0; i < list->n && !draft_failed(b->d); i++) {
 		int64_t ep = 1;
 
 		value_get_int(value_find(list->v[i], "ep_size"), &ep);
-		out = reshard_append(
-			b, out,
-			reshard_set(
-				b, list->v[i], "expert_data_parallel_world_size",
-				value_new_int(&b->a,
-					      b->s->ranks / (ep > 0 ? ep : 1))));
+		value_append(b->a, out,
+			     reshard_set(b, list->v[i],
+					 "expert_data_parallel_world_size",
+					 value_new_int(b->a,
+						       b->s->ranks /
+							       (ep > 0 ? ep : 1))));
 	}
 	return out;
 }
@@ -95,17 +94,15 @@ static struct value *uc_info(struct reshard_builder *b, struct value *old)
 		       : old;
 }
 
-static bool find_places(struct reshard_builder *b)
+static void find_places(struct reshard_builder *b)
 {
 	struct reshard_names *const s = &b->places;
 	size_t total = 0;
 
 	for (size_t g = 0; g < b->m->ngroups; g++)
 		total += b->m->groups[g].n;
-	s->v = arena_alloc(&b->a, (total + 1) * sizeof(*s->v));
-	if (!s->v)
-		return false;
-	for (uint32_t g = 0; g < b->m->ngroups; g++)
+	s->v = arena_alloc(b->a, (total + 1) * sizeof(*s->v));
+	for (uint32_t g = 0; s->v && g < b->m->ngroups; g++)
 		for (uint32_t i = 0; i < b->m->groups[g].n; i++) {
 			const struct slice *const p =
 				b->m->groups[g].params[i].slice;
@@ -116,7 +113,6 @@ static bool find_places(struct reshard_builder *b)
 				};
 		}
 	reshard_names_sort(s);
-	return true;
 }
 
 struct value *reshard_model_root(struct reshard_builder *b)
@@ -132,21 +128,16 @@ struct value *reshard_model_root(struct reshard_builder *b)
 		{ KEY_UC_INFO, uc_info },
 		{ KEY_DS_CONFIG, reshard_config },
 	};
-	struct value *const root = b->pt.root;
+	struct value *const root = b->d->old.root;
 
 	/* The first rank's file has it; this one may be damaged. */
 	if (!b->m->same_order && !value_find(root, "param_shapes"))
 		return RESHARD_FAIL(b, -EBADMSG,
 				    "param_shapes is not that of other ranks");
-	return find_places(b) &&
-			       reshard_names_init(&b->buffers, &b->a,
-						  reshard_buffer_names(root)) &&
-			       reshard_names_init(
-				       &b->shared, &b->a,
-				       value_find(root, KEY_SHARED_PARAMS)) &&
-			       reshard_names_init(
-				       &b->frozen, &b->a,
-				       value_find(root, "frozen_param_shapes"))
-		       ? reshard_edit(b, root, fields, COUNT(fields))
-		       : NULL;
+	find_places(b);
+	reshard_names_init(&b->buffers, b->a, reshard_buffer_names(root));
+	reshard_names_init(&b->shared, b->a, value_find(root, KEY_SHARED_PARAMS));
+	reshard_names_init(&b->frozen, b->a,
+			   value_find(root, "frozen_param_shapes"));
+	return reshard_edit(b, root, fields, COUNT(fields));
 }

@@ -35,66 +35,71 @@ static const struct partition *old_partition(const struct reshard_builder *b,
 	return &b->s->r->layouts[b->mp].groups[s->group];
 }
 
-/* Add the storage of a new group, parameter by parameter: copies of the old storage,
- * or casts of the master weights. */
-static bool add_flat_storage(struct reshard_builder *b, struct flat_module *f,
+/* Append a parameter: a copy from the old storage, or a cast of the master weights. */
+static void add_param(struct reshard_builder *b, const struct flat_module *f,
+		      const struct reshard_group *g, const struct slice *s,
+		      struct extent_map *map)
+{
+	const struct zckpt_run run = {
+		.slice = s,
+		.numel = s->numel,
+		.dtype = zckpt_shard(b->s->r, b->mp, 0)->groups[g->like].fp32.dtype,
+		.to = f->t.dtype,
+	};
+	const uint64_t item = dtype_size(f->t.dtype);
+	const uint64_t start = old_partition(b, s)->start[s->index];
+
+	if (f->old_key)
+		draft_require(b->d, extent_add(map, EXTENT_SHARD,
+					       s->numel * item, b->d->old_shard,
+					       f->old_storage + start * item,
+					       f->t.dtype));
+	else
+		draft_try(b->d, zckpt_add(b->s->r, &run, map, b->d->err));
+}
+
+/* Add the storage of a new group: its parameters, with zeros between them. */
+static void add_flat_storage(struct reshard_builder *b, struct flat_module *f,
 			     const struct reshard_group *g)
 {
 	const uint64_t item = dtype_size(f->t.dtype);
 	struct extent_map *map;
 	uint64_t at = 0;
-	bool ok;
 
 	f->added = true;
 	f->t.storage_numel = g->part.size * g->part.ranks;
-	ok = reshard_add_storage(b, &f->t, &map);
-	for (size_t i = 0; ok && b->extents && i < g->n; i++) {
+	map = draft_add_storage(b->d, &f->t);
+	if (!b->d->extents)
+		return;
+	for (size_t i = 0; i < g->n && !draft_failed(b->d); i++) {
 		const struct slice *const s = g->params[i].slice;
 
 		if (!s)
 			continue;
-		ok = extent_add(map, EXTENT_ZERO, (g->part.start[i] - at) * item,
-				0, 0, f->t.dtype);
+		draft_require(b->d,
+			      extent_add(map, EXTENT_ZERO,
+					 (g->part.start[i] - at) * item, 0, 0,
+					 f->t.dtype));
 		at = g->part.start[i] + s->numel;
-		if (ok && !f->old_key) {
-			const struct zckpt_run run = {
-				.slice = s,
-				.numel = s->numel,
-				.dtype = zckpt_shard(b->s->r, b->mp, 0)
-						 ->groups[g->like]
-						 .fp32.dtype,
-				.to = f->t.dtype,
-			};
-
-			b->rc = zckpt_add(b->s->r, &run, map, b->err);
-			ok = !b->rc;
-		} else if (ok) {
-			ok = extent_add(
-				map, EXTENT_SHARD, s->numel * item, b->number,
-				f->old_storage +
-					old_partition(b, s)->start[s->index] *
-						item,
-				f->t.dtype);
-		}
+		add_param(b, f, g, s, map);
 	}
-	return ok && (!b->extents || extent_add(map, EXTENT_ZERO,
-						(f->t.storage_numel - at) * item,
-						0, 0, f->t.dtype));
+	draft_require(b->d, extent_add(map, EXTENT_ZERO,
+				       (f->t.storage_numel - at) * item, 0, 0,
+				       f->t.dtype));
 }
 
 /* Place `t` in its group's new storage, `by` elements after the parameter's start. */
-static bool place(struct reshard_builder *b, struct module_builder *x,
+static void place(struct reshard_builder *b, struct module_builder *x,
 		  const struct reshard_name *p, uint64_t by, struct tensor *t)
 {
 	const struct reshard_group *const g = &b->m->groups[p->group];
 	struct flat_module *const f = &x->flat[p->group];
 
-	if (!f->added && !add_flat_storage(b, f, g))
-		return false;
+	if (!f->added)
+		add_flat_storage(b, f, g);
 	t->storage_offset = g->part.start[p->index] + by;
 	t->storage_key = f->t.storage_key;
 	t->storage_numel = f->t.storage_numel;
-	return true;
 }
 
 /* Is the tensor its parameter's view of the old flat group? */
@@ -109,7 +114,7 @@ static bool is_in_place(const struct reshard_builder *b, const struct slice *s,
 }
 
 /* Find the groups whose parameters all are views of one storage. */
-static bool find_flat_groups(struct reshard_builder *b, struct module_builder *x,
+static void find_flat_groups(struct reshard_builder *b, struct module_builder *x,
 			     const struct value_dict *old)
 {
 	for (size_t i = 0; i < old->n; i++) {
@@ -126,10 +131,9 @@ static bool find_flat_groups(struct reshard_builder *b, struct module_builder *x
 
 		if (!p || !tensor_is(pair->val))
 			continue;
-		b->rc = ptfile_tensor(&b->pt, pair->val, p->name, &t, &storage,
-				      b->err);
-		if (b->rc)
-			return false;
+		if (!draft_try(b->d, ptfile_tensor(&b->d->old, pair->val, p->name,
+						   &t, &storage, b->d->err)))
+			return;
 		f = &x->flat[p->group];
 		s = b->m->groups[p->group].params[p->index].slice;
 		if (!f->old_key)
@@ -139,7 +143,6 @@ static bool find_flat_groups(struct reshard_builder *b, struct module_builder *x
 		f->scattered |= !is_in_place(b, s, &t) ||
 				strcmp(f->old_key, t.storage_key) != 0;
 	}
-	return true;
 }
 
 /* Find the parameter that element `at` of an old group belongs to, or NULL. */
@@ -167,15 +170,14 @@ static const struct reshard_name *find_view(const struct module_builder *x,
 
 /* A group's storage cannot be replaced if a view of it does not lie in a
  * parameter. */
-static bool begin_relaid(struct reshard_builder *b, struct module_builder *x,
+static void begin_relaid(struct reshard_builder *b, struct module_builder *x,
 			 const struct value_dict *old)
 {
 	struct tensor t;
 
-	x->keys.v = arena_alloc(&b->a, (b->m->ngroups + 1) * sizeof(*x->keys.v));
-	if (!x->keys.v || !find_flat_groups(b, x, old))
-		return false;
-	for (size_t g = 0; g < b->m->ngroups; g++)
+	x->keys.v = arena_alloc(b->a, (b->m->ngroups + 1) * sizeof(*x->keys.v));
+	find_flat_groups(b, x, old);
+	for (size_t g = 0; x->keys.v && g < b->m->ngroups; g++)
 		if (x->flat[g].old_key && !x->flat[g].scattered)
 			x->keys.v[x->keys.n++] = (struct reshard_name){
 				.name = x->flat[g].old_key, .group = (uint32_t)g
@@ -189,7 +191,6 @@ static bool begin_relaid(struct reshard_builder *b, struct module_builder *x,
 						  t.storage_offset)))
 			x->flat[k->group].scattered = true;
 	}
-	return true;
 }
 
 /* Move a view of an old flat group to the new one. */
@@ -206,30 +207,29 @@ static struct value *relaid_tensor(struct reshard_builder *b, void *ctx,
 		return pair->val;
 	s = find_slice(b, b->m->groups[k->group].like, t.storage_offset);
 	p = reshard_names_find(&b->places, s->name);
-	return p && place(b, x, p,
-			  t.storage_offset - old_partition(b, s)->start[s->index],
-			  &t)
-		       ? tensor_to_value_like(&b->a, pair->val, &t)
-		       : NULL;
+	if (!p)
+		return NULL;
+	place(b, x, p, t.storage_offset - old_partition(b, s)->start[s->index],
+	      &t);
+	return tensor_to_value_like(b->a, pair->val, &t);
 }
 
 static struct value *without_elements(struct reshard_builder *b, void *ctx,
 				      const struct value_pair *pair)
 {
 	static const uint64_t none = 0;
-	struct extent_map *map;
 	struct tensor old, t;
 
 	(void)ctx;
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
 	    reshard_names_find(&b->buffers, pair->key->str.p))
 		return pair->val;
-	b->rc = tensor_from_value(pair->val, pair->key->str.p, &old, b->err);
-	if (b->rc)
+	if (!draft_try(b->d, tensor_from_value(pair->val, pair->key->str.p, &old,
+					       b->d->err)))
 		return NULL;
 	tensor_init(&t, old.dtype, &none, 1, false);
-	return reshard_add_storage(b, &t, &map) ? tensor_to_value(&b->a, &t)
-						: NULL;
+	draft_add_storage(b->d, &t);
+	return tensor_to_value(b->a, &t);
 }
 
 /* Return a parameter as a view of its flat group. */
@@ -250,7 +250,8 @@ static struct value *filled_view(struct reshard_builder *b,
 	if (!f->added)
 		f->t.dtype = to;
 	tensor_init(&t, f->t.dtype, s->shape, s->ndim, false);
-	return place(b, x, p, 0, &t) ? tensor_to_value(&b->a, &t) : NULL;
+	place(b, x, p, 0, &t);
+	return tensor_to_value(b->a, &t);
 }
 
 static struct value *filled_tensor(struct reshard_builder *b, void *ctx,
@@ -283,14 +284,16 @@ struct value *reshard_module(struct reshard_builder *b, struct value *old)
 							: filled_tensor;
 	const struct value_dict *const d = value_pairs(old);
 	struct module_builder x = {
-		.flat = arena_alloc(&b->a, (b->m->ngroups + 1) * sizeof(*x.flat)),
+		.flat = arena_alloc(b->a, (b->m->ngroups + 1) * sizeof(*x.flat)),
 	};
 
 	/* Pipelines have no module; that of stage 3 does not depend on ranks. */
 	if (!d || (b->s->stage == 3 && !crosses))
 		return old;
-	if (!b->module && x.flat && (crosses || begin_relaid(b, &x, d)))
-		b->module = reshard_map(b, reshard_new_like(b, old), old,
-					tensor, &x);
+	if (b->module || !x.flat)
+		return b->module;
+	if (!crosses)
+		begin_relaid(b, &x, d);
+	b->module = reshard_map(b, reshard_new_like(b, old), old, tensor, &x);
 	return b->module;
 }

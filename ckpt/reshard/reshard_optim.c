@@ -9,27 +9,27 @@
 
 struct value *reshard_zero_dict(const struct reshard_builder *b)
 {
-	return value_find(b->pt.root, KEY_OPTIMIZER_STATE_DICT);
+	return value_find(b->d->old.root, KEY_OPTIMIZER_STATE_DICT);
 }
 
 static struct value *group_ranks(struct reshard_builder *b,
 				 const struct reshard_group *g)
 {
-	return value_new_int(&b->a, g->stripe.ranks);
+	return value_new_int(b->a, g->stripe.ranks);
 }
 
 static struct value *partition_count(struct reshard_builder *b,
 				     struct value *old)
 {
 	(void)old;
-	return b->s->stage == 3 ? value_new_int(&b->a, b->s->ranks)
+	return b->s->stage == 3 ? value_new_int(b->a, b->s->ranks)
 				: reshard_list_groups(b, group_ranks);
 }
 
 static struct value *group_padding(struct reshard_builder *b,
 				   const struct reshard_group *g)
 {
-	return value_new_int(&b->a, (int64_t)reshard_recorded_padding(b, g));
+	return value_new_int(b->a, (int64_t)reshard_recorded_padding(b, g));
 }
 
 static struct value *group_paddings(struct reshard_builder *b, struct value *old)
@@ -41,13 +41,12 @@ static struct value *group_paddings(struct reshard_builder *b, struct value *old
 static struct value *alignment(struct reshard_builder *b,
 			       const struct reshard_group *g)
 {
-	struct value *v = value_new(&b->a, VALUE_LIST);
+	struct value *const v = value_new(b->a, VALUE_LIST);
 
-	for (size_t i = 0; v && i < g->n; i++)
-		v = reshard_append(
-			b, v,
-			value_new_int(&b->a,
-				      g->padding ? (int64_t)g->padding[i] : 0));
+	for (size_t i = 0; i < g->n; i++)
+		value_append(b->a, v,
+			     value_new_int(b->a, g->padding ? (int64_t)g->padding[i]
+							    : 0));
 	return v;
 }
 
@@ -73,42 +72,22 @@ static const struct value *find_fragment(const struct reshard_builder *b)
 	return NULL;
 }
 
-/* Return a `like`, or without one MODULE.NAME(), that pickles its attributes. */
-static struct value *new_object(struct reshard_builder *b,
-				const struct value *like, const char *module,
-				const char *name, struct value *state)
-{
-	struct value *const out =
-		value_new_reduce(&b->a,
-				 like ? like->obj->callable
-				      : value_new_global(&b->a, module, name),
-				 value_new(&b->a, VALUE_TUPLE));
-
-	if (!out || !state)
-		return NULL;
-	out->kind = VALUE_NEWOBJ;
-	out->obj->state = state;
-	return out;
-}
-
-static struct value *put_text(struct reshard_builder *b, struct value *dict,
-			      const char *key, struct value *v)
-{
-	return reshard_put(b, dict, value_new_str(&b->a, key), v);
-}
-
 static struct value *fragment_value(struct reshard_builder *b,
 				    const struct value *like,
 				    const struct fragment *f)
 {
-	struct value *state = value_new(&b->a, VALUE_DICT);
+	struct value *const state = value_new(b->a, VALUE_DICT);
 
-	state = put_text(b, state, "numel",
-			 value_new_int(&b->a, (int64_t)f->numel));
-	state = put_text(b, state, "start",
-			 value_new_int(&b->a, (int64_t)f->start));
-	return new_object(b, like, "deepspeed.utils.tensor_fragment",
-			  "fragment_address", state);
+	value_dict_set(b->a, state, "numel",
+		       value_new_int(b->a, (int64_t)f->numel));
+	value_dict_set(b->a, state, "start",
+		       value_new_int(b->a, (int64_t)f->start));
+	return value_new_object(
+		b->a,
+		like ? like->obj->callable
+		     : value_new_global(b->a, "deepspeed.utils.tensor_fragment",
+					"fragment_address"),
+		state);
 }
 
 static struct value *mapping(struct reshard_builder *b,
@@ -118,16 +97,16 @@ static struct value *mapping(struct reshard_builder *b,
 	const struct partition *const p =
 		g->recorded_order ? &g->recorded : &g->part;
 	const unsigned part = reshard_part_of(b, g);
-	struct value *out = reshard_new_dict(b);
+	struct value *const out = value_new_ordered(b->a);
 	size_t k, end;
 
 	partition_params(p, part, &k, &end);
-	for (; out && k < end; k++) {
+	for (; k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
 		const struct fragment f = partition_fragment(p, k, part);
 
 		if (f.numel)
-			out = put_text(b, out, g->params[i].slice->name,
+			value_dict_set(b->a, out, g->params[i].slice->name,
 				       fragment_value(b, like, &f));
 	}
 	return out;
@@ -142,17 +121,18 @@ static struct value *mappings(struct reshard_builder *b, struct value *old)
 /* ZeroStageEnum(n), or a number if the old file has one. */
 static struct value *stage_value(struct reshard_builder *b, struct value *old)
 {
-	struct arena *const a = &b->a;
-	struct value *const n = value_new_int(a, b->s->stage);
+	struct value *const n = value_new_int(b->a, b->s->stage);
+	struct value *const args = value_new(b->a, VALUE_TUPLE);
 
 	if (old && old->kind != VALUE_REDUCE)
 		return n;
+	value_append(b->a, args, n);
 	return value_new_reduce(
-		a,
+		b->a,
 		old ? old->obj->callable
-		    : value_new_global(a, "deepspeed.runtime.zero.config",
+		    : value_new_global(b->a, "deepspeed.runtime.zero.config",
 				       "ZeroStageEnum"),
-		reshard_append(b, value_new(a, VALUE_TUPLE), n));
+		args);
 }
 
 static struct value *if_any(struct reshard_builder *b, struct value *old)
@@ -164,17 +144,17 @@ static struct value *if_any(struct reshard_builder *b, struct value *old)
 /* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
 static struct value *loss_scaler(struct reshard_builder *b, struct value *old)
 {
-	struct value *state = value_new(&b->a, VALUE_DICT);
-	struct value *const scale = value_new(&b->a, VALUE_FLOAT);
+	struct value *const state = value_new(b->a, VALUE_DICT);
 
 	if (old)
 		return old;
-	if (scale)
-		scale->f = 1.0;
-	state = put_text(b, state, "cur_scale", scale);
-	state = put_text(b, state, "dynamic", value_new_bool(&b->a, false));
-	return new_object(b, NULL, "deepspeed.runtime.fp16.loss_scaler",
-			  "LossScaler", state);
+	value_dict_set(b->a, state, "cur_scale", value_new_float(b->a, 1));
+	value_dict_set(b->a, state, "dynamic", value_new_bool(b->a, false));
+	return value_new_object(
+		b->a,
+		value_new_global(b->a, "deepspeed.runtime.fp16.loss_scaler",
+				 "LossScaler"),
+		state);
 }
 
 /* A flag that goes with the loss scaler. */
@@ -182,14 +162,14 @@ static struct value *scaler_flag(struct reshard_builder *b, struct value *old)
 {
 	return value_find(reshard_zero_dict(b), "loss_scaler")
 		       ? if_any(b, old)
-		       : value_new_bool(&b->a, false);
+		       : value_new_bool(b->a, false);
 }
 
 /* Stage 3 stores ds_version beside the dict, where stages 1 and 2 do not look. */
 static struct value *version(struct reshard_builder *b, struct value *old)
 {
 	(void)old;
-	return if_any(b, value_find(b->pt.root, KEY_DS_VERSION));
+	return if_any(b, value_find(b->d->old.root, KEY_DS_VERSION));
 }
 
 /* Return a new dict with all fields in this order. */
@@ -197,14 +177,14 @@ static struct value *new_fields(struct reshard_builder *b,
 				const struct value *from,
 				const struct reshard_field *fields, size_t n)
 {
-	struct value *out = value_new(&b->a, VALUE_DICT);
+	struct value *const out = value_new(b->a, VALUE_DICT);
 
-	for (size_t i = 0; out && i < n; i++) {
+	for (size_t i = 0; i < n && !draft_failed(b->d); i++) {
 		struct value *const v =
 			fields[i].make(b, value_find(from, fields[i].key));
 
 		if (v != reshard_left_out)
-			out = put_text(b, out, fields[i].key, v);
+			value_dict_set(b->a, out, fields[i].key, v);
 	}
 	return out;
 }
@@ -265,5 +245,5 @@ struct value *reshard_optim_root(struct reshard_builder *b)
 		{ KEY_DS_CONFIG, reshard_config },
 	};
 
-	return reshard_edit(b, b->pt.root, fields, COUNT(fields));
+	return reshard_edit(b, b->d->old.root, fields, COUNT(fields));
 }

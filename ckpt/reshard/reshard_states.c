@@ -41,7 +41,7 @@ uint64_t reshard_recorded_padding(const struct reshard_builder *b,
 }
 
 /* Load at once the shard maps of all old ranks that have elements of the new one. */
-static int load_shards(const struct reshard_builder *b,
+static void load_shards(struct reshard_builder *b,
 		       const struct reshard_group *g, unsigned part,
 		       unsigned which)
 {
@@ -63,13 +63,12 @@ static int load_shards(const struct reshard_builder *b,
 		first = from < first ? from : first;
 		end = to > end ? to : end;
 	}
-	return first < end
-		       ? zckpt_load_shards(
-				 b->s->r, b->mp,
-				 rank_stripe_rank(stripe, which, first),
-				 rank_stripe_rank(stripe, which, end - 1) + 1,
-				 rank_stripe_step(stripe), b->err)
-		       : 0;
+	if (first < end)
+		draft_try(b->d, zckpt_load_shards(
+					b->s->r, b->mp,
+					rank_stripe_rank(stripe, which, first),
+					rank_stripe_rank(stripe, which, end - 1) + 1,
+					rank_stripe_step(stripe), b->d->err));
 }
 
 /*
@@ -77,21 +76,20 @@ static int load_shards(const struct reshard_builder *b,
  * fragments of the parameters, and zeros between them (alignment, the end of the
  * group, the end of stage 3's slots).  `whole`: the rank keeps whole parameters.
  */
-static bool add_elements(struct reshard_builder *b,
+static void add_elements(struct reshard_builder *b,
 			 const struct reshard_group *g, const char *state,
 			 enum dtype dtype, bool whole, struct extent_map *map)
 {
 	const size_t item = dtype_size(dtype);
+	struct draft *const d = b->d;
 	unsigned which;
 	const unsigned part = rank_stripe_part(&g->stripe, b->rank, &which);
 	uint64_t at = 0;
 	size_t i, end;
-	bool ok;
 
-	b->rc = load_shards(b, g, part, which);
-	ok = !b->rc;
+	load_shards(b, g, part, which);
 	partition_params(&g->part, part, &i, &end);
-	for (; ok && i < end; i++) {
+	for (; i < end && !draft_failed(d); i++) {
 		const struct fragment f = partition_fragment(&g->part, i, part);
 		const struct zckpt_run run = {
 			.slice = g->params[i].slice,
@@ -105,17 +103,15 @@ static bool add_elements(struct reshard_builder *b,
 
 		if (!f.numel)
 			continue;
-		ok = whole || extent_add(map, EXTENT_ZERO,
-					 (f.start - at) * item, 0, 0, dtype);
-		if (ok) {
-			b->rc = zckpt_add(b->s->r, &run, map, b->err);
-			ok = !b->rc;
-		}
+		draft_require(d, whole || extent_add(map, EXTENT_ZERO,
+						     (f.start - at) * item, 0, 0,
+						     dtype));
+		draft_try(d, zckpt_add(b->s->r, &run, map, d->err));
 		at = f.start + f.numel;
 	}
-	return ok &&
-	       (whole || extent_add(map, EXTENT_ZERO,
-				    (g->part.size - at) * item, 0, 0, dtype));
+	draft_require(d, whole || extent_add(map, EXTENT_ZERO,
+					     (g->part.size - at) * item, 0, 0,
+					     dtype));
 }
 
 /* Return a flat tensor of `numel` elements in a storage of `size`.  It gets the
@@ -131,13 +127,12 @@ static struct value *flat_tensor(struct reshard_builder *b,
 
 	tensor_init(&t, flat->dtype, &numel, 1, flat->requires_grad);
 	t.storage_numel = size;
-	if (!reshard_add_storage(b, &t, &map) ||
-	    (b->extents &&
-	     !add_elements(b, g, state, flat->dtype,
-			   state && profile_of(b, g)->replicated, map)))
-		return NULL;
-	return like ? tensor_to_value_like(&b->a, like, &t)
-		    : tensor_to_value(&b->a, &t);
+	map = draft_add_storage(b->d, &t);
+	if (b->d->extents)
+		add_elements(b, g, state, flat->dtype,
+			     state && profile_of(b, g)->replicated, map);
+	return like ? tensor_to_value_like(b->a, like, &t)
+		    : tensor_to_value(b->a, &t);
 }
 
 static struct value *flat_state(struct reshard_builder *b,
@@ -164,19 +159,17 @@ static struct value *copy_tensor(struct reshard_builder *b,
 	uint64_t storage;
 	size_t item;
 
-	b->rc = ptfile_tensor(&b->pt, v, "tensor", &old, &storage, b->err);
-	if (b->rc)
+	if (!draft_try(b->d, ptfile_tensor(&b->d->old, v, "tensor", &old, &storage,
+					   b->d->err)))
 		return NULL;
 	item = dtype_size(old.dtype);
 	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
-	return reshard_add_storage(b, &t, &map) &&
-			       (!b->extents ||
-				extent_add(map, EXTENT_SHARD, t.numel * item,
-					   b->number,
-					   storage + old.storage_offset * item,
-					   t.dtype))
-		       ? tensor_to_value_like(&b->a, v, &t)
-		       : NULL;
+	map = draft_add_storage(b->d, &t);
+	draft_require(b->d, extent_add(map, EXTENT_SHARD, t.numel * item,
+				       b->d->old_shard,
+				       storage + old.storage_offset * item,
+				       t.dtype));
+	return tensor_to_value_like(b->a, v, &t);
 }
 
 static struct value *state_value(struct reshard_builder *b, void *ctx,
@@ -203,17 +196,16 @@ static struct value *missing_states(struct reshard_builder *b,
 				    const struct reshard_group *g)
 {
 	const struct shard_group *const profile = profile_of(b, g);
-	struct value *out = value_new(&b->a, VALUE_DICT);
+	struct value *const out = value_new(b->a, VALUE_DICT);
 
-	for (size_t i = 0; out && i < profile->nstates; i++) {
+	for (size_t i = 0; i < profile->nstates && !draft_failed(b->d); i++) {
 		const struct shard_state *const st = &profile->states[i];
 
 		if (st->kind != STATE_FLAT)
 			return RESHARD_FAIL(b, -EBADMSG,
 					    "has no states of group %" PRIu32,
 					    g->like);
-		out = reshard_put(b, out, value_new_str(&b->a, st->name),
-				  flat_state(b, g, NULL, st));
+		value_dict_set(b->a, out, st->name, flat_state(b, g, NULL, st));
 	}
 	return out;
 }
@@ -230,10 +222,10 @@ static struct value *new_states(struct reshard_builder *b,
 		return reshard_left_out;
 	if (profile->replicated &&
 	    !partition_filled(&g->part, reshard_part_of(b, g)))
-		return value_new(&b->a, VALUE_DICT);
+		return value_new(b->a, VALUE_DICT);
 	if (!d || (!d->n && profile->nstates))
 		return missing_states(b, g);
-	return reshard_map(b, value_new(&b->a, VALUE_DICT), old, state_value, g);
+	return reshard_map(b, value_new(b->a, VALUE_DICT), old, state_value, g);
 }
 
 /* Add the states of all groups, by group or, for elastic_checkpoint, in a list.
@@ -241,46 +233,42 @@ static struct value *new_states(struct reshard_builder *b,
 static struct value *add_states(struct reshard_builder *b, struct value *to,
 				const struct value *all)
 {
-	for (size_t g = 0; to && g < b->m->ngroups; g++) {
+	for (size_t g = 0; g < b->m->ngroups && !draft_failed(b->d); g++) {
 		struct value *const v = new_states(b, &b->m->groups[g], all);
 
-		if (to->kind == VALUE_LIST)
-			to = reshard_append(b, to,
-					    v == reshard_left_out
-						    ? value_new(&b->a, VALUE_DICT)
-						    : v);
+		if (to && to->kind == VALUE_LIST)
+			value_append(b->a, to, v == reshard_left_out
+						       ? value_new(b->a, VALUE_DICT)
+						       : v);
 		else if (v != reshard_left_out)
-			to = reshard_put(b, to,
-					 value_new_int(&b->a, (int64_t)g), v);
+			value_put(b->a, to, value_new_int(b->a, (int64_t)g), v);
 	}
 	return to;
 }
 
 static struct value *state_dict(struct reshard_builder *b, struct value *old)
 {
-	return add_states(b, value_new(&b->a, VALUE_DICT), old);
+	return add_states(b, value_new(b->a, VALUE_DICT), old);
 }
 
 /* Return the parameter groups, each with its new flat groups as "params". */
 static struct value *param_groups(struct reshard_builder *b, struct value *old)
 {
 	const struct value_seq *const list = value_items(old);
-	struct value *out = value_new(&b->a, VALUE_LIST);
+	struct value *const out = value_new(b->a, VALUE_LIST);
 	size_t g = 0;
 
 	if (b->m->same_groups || !list)
 		return old;
-	for (size_t k = 0; out && k < list->n; k++) {
-		struct value *params = value_new(&b->a, VALUE_LIST);
+	for (size_t k = 0; k < list->n && !draft_failed(b->d); k++) {
+		struct value *const params = value_new(b->a, VALUE_LIST);
 
 		for (; g < b->m->ngroups && b->m->groups[g].param_group == k;
 		     g++)
-			params = reshard_append(
-				b, params, value_new_int(&b->a, (int64_t)g));
-		out = params ? reshard_append(b, out,
-					      reshard_set(b, list->v[k],
-							  "params", params))
-			     : NULL;
+			value_append(b->a, params,
+				     value_new_int(b->a, (int64_t)g));
+		value_append(b->a, out,
+			     reshard_set(b, list->v[k], "params", params));
 	}
 	return out;
 }
@@ -297,7 +285,7 @@ struct value *reshard_base_optimizer(struct reshard_builder *b,
 	old = value_find(reshard_zero_dict(b),
 			 b->s->r->dir.zero3 ? KEY_OPTIMIZER_STATE_DICT
 					    : KEY_BASE_OPTIMIZER_STATE);
-	return b->m->elastic ? add_states(b, value_new(&b->a, VALUE_LIST), old)
+	return b->m->elastic ? add_states(b, value_new(b->a, VALUE_LIST), old)
 			     : reshard_edit(b, old, fields, COUNT(fields));
 }
 
@@ -313,23 +301,23 @@ static struct value *ds_id(struct reshard_builder *b,
 	snprintf(text, sizeof(text), "%" PRId64 "_%" PRId64,
 		 b->m->ids[b->m->ids_start[first->group] + first->listed],
 		 b->m->ids[b->m->ids_start[last->group] + last->listed]);
-	copy = arena_strdup(&b->a, text);
-	return copy ? value_new_str(&b->a, copy) : NULL;
+	copy = arena_strdup(b->a, text);
+	return copy ? value_new_str(b->a, copy) : NULL;
 }
 
 /* Return the tensor with the attribute ds_id, by _rebuild_from_type_v2. */
 static struct value *with_ds_id(struct reshard_builder *b, struct value *tensor,
 				struct value *id)
 {
-	struct arena *const a = &b->a;
-	struct value *args = value_new(a, VALUE_TUPLE);
+	struct arena *const a = b->a;
+	struct value *const args = value_new(a, VALUE_TUPLE);
+	struct value *const attributes = value_new(a, VALUE_DICT);
 
-	args = reshard_append(b, args, tensor->obj->callable);
-	args = reshard_append(b, args, value_new_global(a, "torch", "Tensor"));
-	args = reshard_append(b, args, tensor->obj->args);
-	args = reshard_append(b, args,
-			      reshard_put(b, value_new(a, VALUE_DICT),
-					  value_new_str(a, "ds_id"), id));
+	value_dict_set(a, attributes, "ds_id", id);
+	value_append(a, args, tensor->obj->callable);
+	value_append(a, args, value_new_global(a, "torch", "Tensor"));
+	value_append(a, args, tensor->obj->args);
+	value_append(a, args, attributes);
 	return value_new_reduce(
 		a, value_new_global(a, "torch._tensor", "_rebuild_from_type_v2"),
 		args);
@@ -356,7 +344,7 @@ static struct value *master_weights(struct reshard_builder *b,
 	if (!like)
 		return with_ds_id(b, v, ds_id(b, g));
 	return tensor_attribute(v, "ds_id")
-		       ? tensor_with_attribute(&b->a, v, "ds_id", ds_id(b, g))
+		       ? tensor_with_attribute(b->a, v, "ds_id", ds_id(b, g))
 		       : v;
 }
 

@@ -314,14 +314,6 @@ static struct value *tuple_with(struct arena *a, struct value **v, size_t n,
 	return t;
 }
 
-/* Hooks, of which each tensor has an empty dict of its own. */
-static struct value *no_hooks(struct arena *a)
-{
-	return value_new_reduce(a,
-				value_new_global(a, "collections", "OrderedDict"),
-				value_new(a, VALUE_TUPLE));
-}
-
 /* Make the persistent id of the storage of `t`.  `location` may be a shared
  * string; NULL: a new one. */
 static struct value *storage_to_value(struct arena *a, const struct tensor *t,
@@ -349,7 +341,7 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
 		value_new_bool(a, t->requires_grad),
-		no_hooks(a),
+		value_new_ordered(a), /* hooks, of its own */
 	};
 
 	return value_new_reduce(a, value_new_global(a, "torch._utils",
@@ -382,7 +374,7 @@ static struct value *args_like(struct arena *a, const struct value *args,
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
 		old->n > 5 ? old->v[4] : NULL,
-		no_hooks(a),
+		value_new_ordered(a), /* hooks, of its own */
 	};
 
 	return tuple_with(a, v, old->n > 5 ? 6 : 4, args);

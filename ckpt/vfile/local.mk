@@ -1,8 +1,8 @@
-# The bytes of a virtual file: extents, gathers, open shards, checksums.
-# Uses the rooms up to tensor and format; knows no model.
+# The bytes of a virtual file: its layout, extents, gathers, open shards, checksums.
+# Uses the rooms up to dirs; knows no model.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/extent.h %D%/extent.c \
-	%D%/gather.h %D%/gather.c \
+	%D%/gather.h %D%/gather.c %D%/draft.h %D%/draft.c \
 	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
 	%D%/shardcache_check.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \

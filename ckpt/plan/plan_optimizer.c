@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lays out zero/optimizer_state.pt: what the optimizer of rank 0 keeps besides
+ * its states, as DeepSpeed 0.19.8 writes it (ds_to_universal.py
+ * _save_optimizer_state, _save_optimizer_state_stage3; zero_checkpoint.py
+ * _clear_group_paddings, _update_partition_count).
+ *
+ *   stages 1, 2	the shard's dict without the sharded states; paddings
+ *			cleared; partition counts set; param_groups at the end
+ *   stage 3		the whole dict with flat tensors; param_groups at the
+ *			end
+ *   any stage		that of stages 1 and 2, and for stage 3's loader
+ *			optimizer_state_dict: {state: {0: {step}}, param_groups}
+ *
+ * Objects of any class are written as they were read.
+ */
+#include "ckpt/base/array.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/zero/checkpoint.h"
+
+static bool is_sharded(const struct value *key)
+{
+	static const char *const keys[] = {
+		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS,
+		KEY_FP32_GROUPS,          KEY_FP32_FLAT_GROUPS,
+		KEY_OPTIMIZER_STATE_DICT,
+	};
+
+	for (size_t i = 0; i < COUNT(keys); i++)
+		if (value_is_str(key, keys[i]))
+			return true;
+	return false;
+}
+
+/* A list as long as `like` in which every item is the number `i`. */
+static struct value *list_of_int(struct arena *a, const struct value_seq *like,
+				 int64_t i)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+
+	for (size_t k = 0; k < like->n; k++)
+		value_append(a, list, value_new_int(a, i));
+	return list;
+}
+
+static struct value *replaced(struct arena *a, const struct value *key,
+			      struct value *v, unsigned ranks)
+{
+	const struct value_seq *const items = value_items(v);
+
+	if (!items || items->n == 0)
+		return v;
+	if (value_is_str(key, KEY_GROUP_PADDINGS))
+		return list_of_int(a, items, 0);
+	if (value_is_str(key, KEY_PARTITION_COUNT))
+		return list_of_int(a, items, ranks);
+	return v;
+}
+
+struct value *plan_empty_groups(struct arena *a, size_t n)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+
+	for (size_t g = 0; g < n; g++)
+		value_append(a, list, value_new(a, VALUE_DICT));
+	return list;
+}
+
+/* The step, from the first group; NULL if there is none. */
+static struct value *find_step(const struct zero_checkpoint *r,
+			       const struct value *dict)
+{
+	const struct value *const base = value_find(
+		dict, r->model.ranks[0].zero3 ? KEY_OPTIMIZER_STATE_DICT
+					      : KEY_BASE_OPTIMIZER_STATE);
+	const struct value *const first =
+		value_item(base, 0)
+			?: shard_find_group_state(value_find(base, "state"), 0);
+
+	return value_find(first, "step");
+}
+
+struct value *plan_stage3_state(struct arena *a, struct value *step,
+				struct value *groups)
+{
+	struct value *const out = value_new(a, VALUE_DICT);
+	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *const first = value_new(a, VALUE_DICT);
+
+	if (step)
+		value_dict_set(a, first, "step", step);
+	value_put(a, state, value_new_int(a, 0), first);
+	value_dict_set(a, out, "state", state);
+	value_dict_set(a, out, KEY_PARAM_GROUPS, groups);
+	return out;
+}
+
+/* The learning rate, if all groups have the same; else NULL. */
+static struct value *common_lr(const struct value_seq *groups)
+{
+	struct value *lr = NULL;
+
+	for (size_t i = 0; groups && i < groups->n; i++) {
+		struct value *const own = value_find(groups->v[i], "lr");
+
+		if (!own || own->kind != VALUE_FLOAT || (lr && own->f != lr->f))
+			return NULL;
+		lr = own;
+	}
+	return lr;
+}
+
+/*
+ * The groups of stage 3, followed by others that have only their learning rate,
+ * which a schedule has changed since the program set it.  A program may make fewer
+ * groups in stage 3 than in the others: Megatron-DeepSpeed tells weights from
+ * biases by their dimensions, and under zero.Init all of them have one.
+ */
+static struct value *add_groups(struct arena *a, const struct value *groups)
+{
+	const struct value_seq *const from = value_items(groups);
+	struct value *const lr = common_lr(from);
+	struct value *const all = value_new(a, VALUE_LIST);
+
+	for (size_t i = 0; from && i < from->n; i++)
+		value_append(a, all, from->v[i]);
+	while (!a->failed && all->seq.n < PLAN_ENGINE_GROUPS) {
+		struct value *const group = value_new(a, VALUE_DICT);
+
+		if (lr)
+			value_dict_set(a, group, "lr", lr);
+		value_append(a, all, group);
+	}
+	return all;
+}
+
+static struct value *make_root(const struct zero_checkpoint *r, struct arena *a,
+			       const struct value *dict, struct value *version)
+{
+	const bool zero3 = r->model.ranks[0].zero3;
+	const struct value_dict *const from = value_pairs(dict);
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *groups = value_find_path(dict,
+					       zero3 ? KEY_OPTIMIZER_STATE_DICT
+						     : KEY_BASE_OPTIMIZER_STATE,
+					       KEY_PARAM_GROUPS, NULL);
+
+	for (size_t i = 0; i < from->n; i++) {
+		const struct value_pair *const p = &from->v[i];
+
+		if (zero3 && !r->any_stage)
+			value_put(a, root, p->key, p->val);
+		else if (!is_sharded(p->key))
+			value_put(a, root, p->key,
+				  replaced(a, p->key, p->val, r->dir.dp_degree));
+	}
+	/* An elastic checkpoint records no param_groups.  The loader walks saved
+	 * and own groups together: empty ones make it load every group. */
+	if (!groups)
+		groups = plan_empty_groups(a, r->model.ranks[0].ngroups);
+	if (r->any_stage)
+		value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
+			       plan_stage3_state(a, find_step(r, dict), groups));
+	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
+	if (r->any_stage && zero3 && version && !value_find(root, KEY_DS_VERSION))
+		value_dict_set(a, root, KEY_DS_VERSION, version);
+	if (r->any_stage && zero3)
+		groups = add_groups(a, groups);
+	value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
+	return root;
+}
+
+struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
+{
+	struct zero_checkpoint *const r = e->p->zckpt;
+	const struct shard *profile;
+
+	/* Check that this is an optimizer shard of the checkpoint. */
+	if (!draft_try(d, zckpt_profile(r, 0, &profile, d->err)) ||
+	    !draft_open(d, &r->dir.optim[0], 0))
+		return NULL;
+	return make_root(r, &d->a,
+			 value_find(d->old.root, KEY_OPTIMIZER_STATE_DICT),
+			 value_find(d->old.root, KEY_DS_VERSION));
+}
