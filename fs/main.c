@@ -41,7 +41,10 @@
 #include "fs/options.h"
 #include "fs/tree/tree.h"
 
+/* Threads that answer requests: as many as there are processors, and so many at least; up to
+ * this number where readers may wait for a server, so that the others need not. */
 #define THREADS_MIN 2
+#define THREADS_SERVERS 1024
 
 /* Files of a far store that are read for their checksums first, and then by their
  * readers, get so many times the memory of option `readahead` beside it. */
@@ -76,9 +79,9 @@ static void prepare_to_cancel(void)
 		pthread_join(thread, NULL);
 }
 
-/* Run the loop of libfuse's threads; libfuse before 3.12 starts as many as there
- * are requests at a time. */
-static int loop(struct fuse_session *se, unsigned threads)
+/* Run the loop of libfuse's threads, of which `idle` stay without requests; libfuse before
+ * 3.12 starts as many as there are requests at a time. */
+static int loop(struct fuse_session *se, unsigned threads, unsigned idle)
 {
 #if FUSE_USE_VERSION >= 312
 	struct fuse_loop_config *const config = fuse_loop_cfg_create();
@@ -87,14 +90,15 @@ static int loop(struct fuse_session *se, unsigned threads)
 	if (!config)
 		return -ENOMEM;
 	fuse_loop_cfg_set_max_threads(config, threads);
-	fuse_loop_cfg_set_idle_threads(config, threads);
+	fuse_loop_cfg_set_idle_threads(config, idle);
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	rc = fuse_session_loop_mt(se, config);
 	fuse_loop_cfg_destroy(config);
 	return rc;
 #else
-	struct fuse_loop_config config = { .max_idle_threads = threads };
+	struct fuse_loop_config config = { .max_idle_threads = idle };
 
+	(void)threads;
 	return fuse_session_loop_mt(se, &config);
 #endif
 }
@@ -128,15 +132,15 @@ static bool has_servers(const char *source)
 }
 
 /* Answer requests until the unmount or a signal. */
-static int serve(struct fuse_session *se)
+static int serve(struct fuse_session *se, bool servers)
 {
 	const unsigned width = parallel_width();
-	const unsigned threads = width < THREADS_MIN ? THREADS_MIN : width;
+	const unsigned least = width < THREADS_MIN ? THREADS_MIN : width;
 	int rc = notify_ready();
 
 	if (rc)
 		log_warning("NOTIFY_SOCKET: %s", strerror(-rc));
-	rc = loop(se, threads);
+	rc = loop(se, servers ? THREADS_SERVERS : least, least);
 	/* A positive result is the number of the signal.  Linux answers the read that takes
 	 * a request during the unmount with ECONNABORTED, and only the others with ENODEV,
 	 * which libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
@@ -146,6 +150,7 @@ static int serve(struct fuse_session *se)
 static int mount_and_serve(const struct options *o, struct fuse_session *se,
 			   struct server *server)
 {
+	const bool servers = has_servers(o->tree.source);
 	bool watched = false;
 	pthread_t watcher;
 	int rc = 1;
@@ -166,9 +171,9 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 	if (rc)
 		log_error("cannot initialise the FUSE session: %s",
 			  strerror(-rc));
-	if (!rc && has_servers(o->tree.source))
+	if (!rc && servers)
 		watched = pthread_create(&watcher, NULL, stop_requests, se) == 0;
-	rc = rc || serve(se) ? 1 : 0;
+	rc = rc || serve(se, servers) ? 1 : 0;
 	if (watched) {
 		fuse_session_exit(se);
 		pthread_join(watcher, NULL);

@@ -74,15 +74,12 @@ struct shardcache *shardcache_new(void)
 	return c;
 }
 
-static void close_entry(struct shardcache *c, struct entry *e)
+static void close_entry(struct entry *e)
 {
 	assert(e->open && e->users == 0);
 	if (e->p)
 		munmap((void *)e->p, (size_t)e->id.size);
 	source_close(&e->src);
-	e->open = false;
-	e->p = NULL;
-	c->nopen--;
 }
 
 void shardcache_free(struct shardcache *c)
@@ -92,7 +89,7 @@ void shardcache_free(struct shardcache *c)
 	cache_free(c->ahead);
 	for (size_t i = 0; i < c->n; i++) {
 		if (c->v[i].open)
-			close_entry(c, &c->v[i]);
+			close_entry(&c->v[i]);
 		free(c->v[i].path);
 	}
 	free(c->v);
@@ -128,20 +125,28 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
 	return &c->v[shard].id;
 }
 
-/* Close a random shard without users; false if there is none.  Called with the lock held
- * when a limit is reached.  Closing the least recently used one would thrash: readers go
- * through all ranks, parameter by parameter, and would find each closed just before they
- * need it. */
+/* Close a random shard without users; false if there is none.  Called when a limit is
+ * reached.  Closing the least recently used one would thrash: readers go through all ranks,
+ * parameter by parameter, and would find each closed just before they need it.  A store may
+ * take its time to close a file, too. */
 static bool shardcache_evict(struct shardcache *c)
 {
+	struct entry victim = { .open = false };
 	size_t i = (size_t)random() % c->n;
 
+	pthread_mutex_lock(&c->lock);
 	for (size_t k = 0; k < c->n; k++, i = i + 1 < c->n ? i + 1 : 0)
 		if (c->v[i].open && c->v[i].users == 0) {
-			close_entry(c, &c->v[i]);
-			return true;
+			victim = c->v[i];
+			c->v[i].open = false;
+			c->v[i].p = NULL;
+			c->nopen--;
+			break;
 		}
-	return false;
+	pthread_mutex_unlock(&c->lock);
+	if (victim.open)
+		close_entry(&victim);
+	return victim.open;
 }
 
 /* Open a shard, wherever it lies.  Other parts of the process may hold more descriptors
@@ -149,14 +154,11 @@ static bool shardcache_evict(struct shardcache *c)
 static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 		      struct errmsg *err)
 {
-	bool again = true;
 	int rc;
 
-	while ((rc = files_open(src, e->path, err)) == -EMFILE && again) {
-		pthread_mutex_lock(&c->lock);
-		again = shardcache_evict(c);
-		pthread_mutex_unlock(&c->lock);
-	}
+	do
+		rc = files_open(src, e->path, err);
+	while (rc == -EMFILE && shardcache_evict(c));
 	if (rc)
 		return -EIO;
 	if (err)
@@ -176,14 +178,14 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
 	struct far_request q;
+	const bool full = c->nopen++ >= c->open_max;
 	struct source src;
 	int rc;
 
-	if (c->nopen >= c->open_max)
-		shardcache_evict(c);
-	c->nopen++;
 	e->opening = true;
 	pthread_mutex_unlock(&c->lock);
+	if (full)
+		shardcache_evict(c);
 	far_begin(&c->far, &q, SIZE_MAX);
 	rc = open_shard(c, e, &src, err);
 	far_end(&c->far, &q);

@@ -16,6 +16,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
@@ -289,12 +290,17 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 	return -ENOENT;
 }
 
+bool tree_is_tag(struct tree *t, const char *path)
+{
+	return views_is_there(t->views, path, tree_moment(t)) ||
+	       tagdir_is_zero_tag(path);
+}
+
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino)
 {
 	struct view *x;
-	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index),
-				 tree_moment(t), &x);
+	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index), &x);
 
 	if (!rc)
 		*ino = ino_of_view(t, x, PLAN_ROOT);
@@ -305,8 +311,10 @@ bool tree_renew(struct tree *t)
 {
 	struct view *x;
 
-	if (!t->is_view || views_add(t->views, t->o->source, &t->o->plan.type,
-				     TREE_ROOT, tree_moment(t), &x))
+	if (!t->is_view)
+		return false;
+	views_is_there(t->views, t->o->source, tree_moment(t));
+	if (views_add(t->views, t->o->source, &t->o->plan.type, TREE_ROOT, &x))
 		return false;
 	return atomic_exchange(&t->root_view, x) != x;
 }

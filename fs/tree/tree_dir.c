@@ -12,7 +12,6 @@
 #include "ckpt/base/access.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 #include "fs/tree/tree_impl.h"
@@ -139,7 +138,7 @@ static int add_views(struct tree_dir *d, const char *path, uint64_t index,
 	}
 	/* Where the directory itself is there the pack is a file like others, as
 	 * is what is no pack. */
-	if ((!packed || !find_name(d, name)) && tagdir_is_zero_tag(tag)) {
+	if ((!packed || !find_name(d, name)) && tree_is_tag(d->t, tag)) {
 		*added = true;
 		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
 			rc = add_view(d, tag, index,
@@ -194,7 +193,7 @@ static int add_pointers(struct tree_dir *d, const char *dir, uint64_t index)
 		rc = add_latest(d, dir, index, &t->o->recut[i]);
 	for (size_t i = 0; !rc && (x = views_get(t->views, i)); i++)
 		if (x->type.kind == PLAN_RESHARD && x->parent == d->ino &&
-		    view_is_listed(x) && tagdir_is_zero_tag(x->path))
+		    view_is_listed(x) && tree_is_tag(t, x->path))
 			rc = add_view(d, x->path, index, &x->type)
 				     ?: add_latest(d, dir, index, &x->type);
 	return rc;

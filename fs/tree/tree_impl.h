@@ -92,6 +92,10 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out);
  * again takes long. */
 double tree_moment(const struct tree *t);
 
+/* Is there a tag at `path`, whose files are seen at most once in a moment?  One that was
+ * saved again gets new views. */
+bool tree_is_tag(struct tree *t, const char *path);
+
 /* Find or add a view of `tag`, a path in directory `index` of the run; its root's
  * inode.  Errors as views_add. */
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,

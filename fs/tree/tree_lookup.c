@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "fs/tree/tree_impl.h"
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
@@ -23,10 +22,8 @@
 static int lookup_tag(struct tree *t, uint64_t index, const char *tag,
 		      const struct view_type *type, uint64_t *ino)
 {
-	if (!views_is_there(t->views, tag, tree_moment(t)) &&
-	    !tagdir_is_zero_tag(tag))
-		return -ENOENT;
-	return tree_add_view(t, tag, type, index, ino);
+	return tree_is_tag(t, tag) ? tree_add_view(t, tag, type, index, ino)
+				   : -ENOENT;
 }
 
 /* Find or add the view for `name`, such as "<tag>_universal", in a directory

@@ -62,7 +62,7 @@ int tree_plan(struct tree *t, const char *path, const struct view_type *type,
 {
 	const struct zero_checkpoint *tag;
 	struct plan *plan;
-	int rc = views_add(t->views, path, type, parent, tree_moment(t), view);
+	int rc = views_add(t->views, path, type, parent, view);
 
 	if (rc)
 		return errmsg_nomem(err, path);

@@ -45,11 +45,12 @@ struct tag {
 	char *path;         /* immutable */
 	struct view *views; /* list protected by views.lock */
 	bool retired;       /* saved again; written with both locks held */
+	bool closed;        /* its plans, by somebody; protected by views.lock */
 	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
 	struct plan *plan; /* the universal one, over which the others are made */
 	bool planned;      /* a view of it has had a plan */
 	atomic_bool suspect; /* a file could not be opened */
-	bool there;      /* its files were there when they were last compared */
+	atomic_bool there; /* its files were, when they were last compared */
 	uint64_t looked; /* the time of that */
 	uint32_t seen;   /* sum of what was seen then, if it was other files */
 };
@@ -78,7 +79,8 @@ struct views *views_new(const struct plan_options *options, bool check)
 	return v;
 }
 
-/* Close the plans of a tag, which nobody uses. */
+/* Close the plans of a tag, which nobody uses.  Called without the list's lock: what is
+ * being read ahead from a store is waited for. */
 static void close_plans(struct tag *tag)
 {
 	for (struct view *x = tag->views; x; x = x->next) {
@@ -115,7 +117,7 @@ void views_free(struct views *v)
 	free(v);
 }
 
-/* The functions from here to evict_plans() are called with the list's lock held. */
+/* The functions from here to take_excess() are called with the list's lock held. */
 
 static uint64_t hash_view(const char *path, const struct view_type *type)
 {
@@ -196,39 +198,54 @@ static int append_tag(struct views *v, const char *path, uint64_t parent,
 	return rc;
 }
 
-/* If a tag is retired, close its plans as soon as nobody uses them. */
-static void close_retired(struct tag *tag)
+/* Must the caller close the plans of a tag?  True once, if it is retired and nobody uses
+ * them any more. */
+static bool must_close(struct tag *tag)
 {
-	if (!tag->retired)
-		return;
+	if (!tag->retired || tag->closed)
+		return false;
 	for (const struct view *x = tag->views; x; x = x->next)
 		if (x->users)
-			return;
-	close_plans(tag);
+			return false;
+	tag->closed = true;
+	return true;
 }
 
-/* Close plans of re-cut views that nobody uses, the least recently used ones first,
- * until as many as may stay are left. */
+/* If there are more plans of re-cut views that nobody uses than may stay, take the least
+ * recently used one, which the caller closes; else NULL. */
+static struct plan *take_excess(struct views *v)
+{
+	struct view *oldest = NULL;
+	struct plan *plan;
+	size_t n = 0;
+
+	for (size_t i = 0; i < v->n; i++) {
+		struct view *const x = v->v[i];
+
+		if (!x->plan || x->users || x->tag->retired ||
+		    x->type.kind != PLAN_RESHARD)
+			continue;
+		n++;
+		if (!oldest || x->last_use < oldest->last_use)
+			oldest = x;
+	}
+	if (n <= VIEWS_RECUT_PLANS_MAX)
+		return NULL;
+	plan = oldest->plan;
+	oldest->plan = NULL;
+	return plan;
+}
+
 static void evict_plans(struct views *v)
 {
-	for (;;) {
-		struct view *oldest = NULL;
-		size_t n = 0;
+	struct plan *p;
 
-		for (size_t i = 0; i < v->n; i++) {
-			struct view *const x = v->v[i];
-
-			if (!x->plan || x->users || x->type.kind != PLAN_RESHARD)
-				continue;
-			n++;
-			if (!oldest || x->last_use < oldest->last_use)
-				oldest = x;
-		}
-		if (n <= VIEWS_RECUT_PLANS_MAX)
-			return;
-		plan_close(oldest->plan);
-		oldest->plan = NULL;
-	}
+	do {
+		pthread_mutex_lock(&v->lock);
+		p = take_excess(v);
+		pthread_mutex_unlock(&v->lock);
+		plan_close(p);
+	} while (p);
 }
 
 /* Could a Hugging Face directory have another layout than that of its plan?  Weights of
@@ -320,18 +337,22 @@ static bool compare_files(struct tag *tag)
 /* Called with the tag's lock held. */
 static void retire(struct views *v, struct tag *tag)
 {
+	bool last;
+
 	log_note("%s: was saved again", tag->path);
+	tag->there = false;
 	pthread_mutex_lock(&v->lock);
 	tag->retired = true;
-	close_retired(tag);
+	last = must_close(tag);
 	pthread_mutex_unlock(&v->lock);
+	if (last)
+		close_plans(tag);
 }
 
 bool views_is_there(struct views *v, const char *path, double moment)
 {
 	struct view *x;
 	struct tag *tag;
-	bool there;
 
 	pthread_mutex_lock(&v->lock);
 	x = find_view(v, path, &universal);
@@ -339,13 +360,14 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	if (!x)
 		return false;
 	tag = x->tag;
-	pthread_mutex_lock(&tag->lock);
-	if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
-	    compare_files(tag))
-		retire(v, tag);
-	there = !tag->retired && tag->plan && tag->there;
-	pthread_mutex_unlock(&tag->lock);
-	return there;
+	/* Somebody may be looking, or planning, who waits for a store. */
+	if (pthread_mutex_trylock(&tag->lock) == 0) {
+		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
+		    compare_files(tag))
+			retire(v, tag);
+		pthread_mutex_unlock(&tag->lock);
+	}
+	return tag->there;
 }
 
 void view_suspect(struct view *x)
@@ -354,12 +376,11 @@ void view_suspect(struct view *x)
 }
 
 int views_add(struct views *v, const char *path, const struct view_type *type,
-	      uint64_t parent, double moment, struct view **out)
+	      uint64_t parent, struct view **out)
 {
 	struct view *tag;
 	int rc = 0;
 
-	views_is_there(v, path, moment);
 	pthread_mutex_lock(&v->lock);
 	*out = find_view(v, path, type);
 	tag = find_view(v, path, &universal);
@@ -482,9 +503,9 @@ static void make_plan(struct view *x)
 		x->why = malloc(sizeof(*x->why));
 	if (rc && x->why)
 		*x->why = why;
+	pthread_mutex_unlock(&x->views->lock);
 	if (!rc && x->type.kind == PLAN_RESHARD)
 		evict_plans(x->views);
-	pthread_mutex_unlock(&x->views->lock);
 }
 
 int view_plan(struct view *x, struct plan **out, struct errmsg *err)
@@ -514,9 +535,13 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 
 void view_put(struct view *x)
 {
+	bool last;
+
 	pthread_mutex_lock(&x->views->lock);
 	assert(x->users > 0);
 	x->users--;
-	close_retired(x->tag);
+	last = must_close(x->tag);
 	pthread_mutex_unlock(&x->views->lock);
+	if (last)
+		close_plans(x->tag);
 }

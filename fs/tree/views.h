@@ -57,15 +57,15 @@ struct views *views_new(const struct plan_options *options, bool check);
 void views_free(struct views *v);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
- * with inode `parent`.  If the tag was saved again since its plans were made, its
- * views are retired, and a new one is added; what was seen of its files is believed
- * for `moment` seconds.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views, or
+ * with inode `parent`.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views, or
  * VIEWS_RECUT_MAX re-cut ones. */
 int views_add(struct views *v, const char *path, const struct view_type *type,
-	      uint64_t parent, double moment, struct view **out);
+	      uint64_t parent, struct view **out);
 
-/* Are the files of the tag at `path` there as they were planned, or were a moment ago?
- * False also for a tag without a plan. */
+/* Are the files of the tag at `path` there as they were planned?  What was seen of them is
+ * believed for `moment` seconds, or until another thread has looked.  If the tag was saved
+ * again, its views are retired, so that views_add adds new ones.  False also for a tag
+ * without a plan. */
 bool views_is_there(struct views *v, const char *path, double moment);
 
 /* Get the view of a number, or NULL. */

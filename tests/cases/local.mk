@@ -2,6 +2,7 @@
 # be left over in the end.
 scripts += \
 	%D%/remote/faults.sh \
+	%D%/remote/hangs.sh \
 	%D%/train/cuda_shared.sh \
 	%D%/train/cuda_sequence.sh \
 	%D%/train/traffic.sh \

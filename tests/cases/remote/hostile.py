@@ -46,7 +46,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return mode, os.path.join(root, rest.strip("/"))
 
     def stall(self, mode):
-        """In mode "after_N", all requests but the first N, which DIRECTORY/after_N lists."""
+        """In mode "dead", all requests; in mode "after_N", all but the first N, which
+        DIRECTORY/after_N lists."""
+        if mode == "dead":
+            time.sleep(600)
         if not mode.startswith("after_"):
             return
         with lock:
