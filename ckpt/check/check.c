@@ -28,10 +28,8 @@
 
 static void find_whole(struct check *c, const struct zero_checkpoint *r)
 {
-	c->whole = calloc(r->dir.mp_degree, sizeof(*c->whole));
-	if (!c->whole)
-		findings_add(&c->report.problems, "out of memory");
-	for (unsigned mp = 0; c->whole && mp < r->dir.mp_degree; mp++) {
+	c->whole = cmd_alloc(r->dir.mp_degree, sizeof(*c->whole));
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		c->whole[mp] = true;
 		for (unsigned i = 0; i < r->dir.dp_degree; i++)
 			c->whole[mp] &= zckpt_shard(r, mp, i) != NULL;
@@ -49,8 +47,7 @@ static void check_plan(struct check *c)
 	c->params = r->model.nparams;
 	report_add_problems(&c->report, false);
 	find_whole(c, r);
-	if (c->whole)
-		check_tree(c);
+	check_tree(c);
 	report_add_warnings(&c->report);
 }
 

@@ -17,7 +17,6 @@ int cmd_check(int argc, char **argv);
 /* A file written by a rank. */
 struct check_file {
 	char *path;
-	uint64_t size;
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
 	struct findings problems;
@@ -42,8 +41,7 @@ struct check {
 
 	struct check_file *files;
 	size_t nfiles;
-	struct shardcache *shards; /* the same files, by the same numbers; NULL
-				    * if they cannot all be read */
+	struct shardcache *shards; /* the same files, by the same numbers */
 	struct check_pair *pairs;
 	size_t npairs;
 	size_t params;

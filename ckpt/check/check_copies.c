@@ -15,6 +15,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
+#include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
@@ -110,11 +111,7 @@ uint64_t check_list_pairs(struct check *c)
 
 	for (size_t i = 0; i < m->nparams; i++)
 		most += m->params[i].module ? 0 : m->params[i].holders;
-	c->pairs = calloc(most, sizeof(*c->pairs));
-	if (!c->pairs) {
-		findings_add(&c->report.problems, "out of memory");
-		return 0;
-	}
+	c->pairs = cmd_alloc(most, sizeof(*c->pairs));
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
 			bytes += add_param(c, &m->params[i]);
@@ -282,15 +279,12 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *ignored)
 	struct comparison x = { .c = c,
 				.pair = p,
 				.other = *p->param,
-				.a = malloc(2 * COMPARE_CHUNK) };
+				.a = cmd_alloc(2, COMPARE_CHUNK) };
 
 	(void)ignored;
 	x.other.merge.holder = p->holder;
 	x.b = x.a + COMPARE_CHUNK;
-	if (x.a)
-		compare_states(&x);
-	else
-		findings_add(&p->problems, "out of memory");
+	compare_states(&x);
 	free(x.a);
 	return 0;
 }

@@ -22,6 +22,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/names.h"
@@ -39,64 +40,49 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-static void check_files_add_file(struct check *c, const char *name)
+static void add_file(struct check *c, const char *name)
 {
-	struct check_file f = { 0 };
+	struct check_file *const f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
 	char *where = NULL; /* in the root that has it */
 	struct stat st;
 
-	if (asprintf(&f.path, "%s/%s", c->report.dir, name) < 0)
-		return;
-	if (files_find(f.path, &where, &st, NULL, NULL) == 0 &&
-	    S_ISREG(st.st_mode)) {
-		f.size = (uint64_t)st.st_size;
+	if (asprintf(&f->path, "%s/%s", c->report.dir, name) < 0)
+		cmd_nomem();
+	if (files_find(f->path, &where, &st, NULL, NULL) == 0 &&
+	    S_ISREG(st.st_mode))
 		fileid_from_stat(&st, &id);
-	}
-	c->bytes += f.size;
-	if (c->shards &&
-	    shardcache_add(c->shards, where ? where : f.path, &id) < 0) {
-		shardcache_free(c->shards);
-		c->shards = NULL;
-	}
+	c->bytes += id.size;
+	if (shardcache_add(c->shards, where ? where : f->path, &id) < 0)
+		cmd_nomem();
 	free(where);
-	c->files[c->nfiles++] = f;
-}
-
-/* Those of weights; what is wrong with them is a problem of the plan. */
-static void list_weights(struct check *c)
-{
-	struct hfdir d;
-
-	if (hfdir_open(&d, c->report.dir, NULL))
-		return;
-	c->files = calloc(d.nfiles + 1, sizeof(*c->files));
-	c->params = d.n;
-	for (size_t i = 0; c->files && i < d.nfiles; i++)
-		check_files_add_file(c, d.files[i].name);
-	hfdir_done(&d);
 }
 
 void check_list_files(struct check *c)
 {
 	struct errmsg err = { "" };
-	struct dirlist l;
+	struct hfdir weights = { 0 };
+	struct dirlist l = { 0 };
 
+	c->shards = shardcache_new();
+	if (!c->shards)
+		cmd_nomem();
 	if (c->report.choice == TAGS_WEIGHTS) {
-		list_weights(c);
-		return;
-	}
-	if (files_list(c->report.dir, true, &l, &err)) {
+		/* What is wrong with them is a problem of the plan. */
+		if (hfdir_open(&weights, c->report.dir, NULL))
+			return;
+	} else if (files_list(c->report.dir, true, &l, &err)) {
 		findings_add_new(&c->report.problems, err.text);
 		return;
 	}
-	c->files = calloc(l.n + 1, sizeof(*c->files));
-	c->shards = c->data ? shardcache_new() : NULL;
-	if (!c->files)
-		findings_add(&c->report.problems, "out of memory");
-	for (size_t i = 0; c->files && i < l.n; i++)
+	c->params = weights.n;
+	c->files = cmd_alloc(weights.nfiles + l.n, sizeof(*c->files));
+	for (size_t i = 0; i < weights.nfiles; i++)
+		add_file(c, weights.files[i].name);
+	for (size_t i = 0; i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
-			check_files_add_file(c, l.v[i].name);
+			add_file(c, l.v[i].name);
+	hfdir_done(&weights);
 	dirlist_done(&l);
 }
 
@@ -206,36 +192,22 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 	return n;
 }
 
-/* Open the file again, to be read ahead up to `end`; its own source if it cannot. */
-static int open_ahead(struct check *c, const struct check_file *f, uint64_t end,
-		      struct source *out, struct errmsg *err)
-{
-	struct vfile *const v =
-		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
-	const int rc = v ? vfile_source_open(out, v, f->path, err) : -EIO;
-
-	if (!rc)
-		vfile_source_expect(out, end);
-	return rc;
-}
-
+/* Sum members of a file that is opened again, to be read ahead. */
 static int sum_members(struct check *c, const struct check_file *f,
-		       const struct ptfile *pt, struct crc_range *v, size_t n,
-		       unsigned width, struct errmsg *err)
+		       struct crc_range *v, size_t n, unsigned width,
+		       struct errmsg *err)
 {
-	const uint64_t end = n ? v[n - 1].off + v[n - 1].len : 0;
-	struct source ahead;
-	struct reading r = { &pt->src, c->progress };
-	int rc = 0;
+	struct vfile *const file =
+		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
+	struct source src;
+	struct reading r = { &src, c->progress };
+	int rc = file ? vfile_source_open(&src, file, f->path, err) : -EIO;
 
-	if (!c->shards)
-		return crc32_ranges(v, n, width, read_bytes, &r, err);
-	rc = open_ahead(c, f, end, &ahead, err);
 	if (rc)
 		return rc;
-	r.src = &ahead;
+	vfile_source_expect(&src, n ? v[n - 1].off + v[n - 1].len : 0);
 	rc = crc32_ranges(v, n, width, read_bytes, &r, err);
-	source_close(&ahead);
+	source_close(&src);
 	return rc;
 }
 
@@ -244,20 +216,16 @@ static void sum_file(struct check *c, struct check_file *f,
 		     unsigned width)
 {
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
-	struct crc_range *const v = calloc(max + 1, sizeof(*v));
-	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
-	struct errmsg err = { "out of memory" };
+	struct crc_range *const v = cmd_alloc(max, sizeof(*v));
+	const struct zip_entry **const e = cmd_alloc(max, sizeof(*e));
+	struct errmsg err;
 	size_t n = 1;
-	int rc = -ENOMEM;
 
-	if (v && e) {
-		if (pt->is_zip)
-			n = list_members(l, e, v);
-		else
-			v[0].len = pt->src.size;
-		rc = sum_members(c, f, pt, v, n, width, &err);
-	}
-	if (rc)
+	if (pt->is_zip)
+		n = list_members(l, e, v);
+	else
+		v[0].len = pt->src.size;
+	if (sum_members(c, f, v, n, width, &err))
 		add_problem(f, err.text);
 	else if (f->summed)
 		compare_sums(f, e, v, n);
@@ -326,13 +294,10 @@ static int check_file(void *ctx, size_t i, struct errmsg *ignored)
 	f->is_zip = pt.is_zip;
 	for (size_t k = 0; k < pt.zip.n; k++)
 		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
-	l.at = calloc(pt.zip.n + 1, sizeof(*l.at));
-	if (l.at)
-		locate_all(f, &l);
-	else
-		findings_add(&f->problems, "out of memory");
+	l.at = cmd_alloc(pt.zip.n, sizeof(*l.at));
+	locate_all(f, &l);
 	check_facts(c, f, &pt);
-	if (c->data && l.at)
+	if (c->data)
 		sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
 	free(l.at);
 	ptfile_close(&pt);

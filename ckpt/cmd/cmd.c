@@ -78,6 +78,17 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	return CMD_USAGE;
 }
 
+void *cmd_alloc(size_t n, size_t size)
+{
+	return calloc(n ? n : 1, size) ?: (cmd_nomem(), NULL);
+}
+
+void cmd_nomem(void)
+{
+	cmd_say("out of memory");
+	exit(CMD_FAILED);
+}
+
 /* Options with longer names have their help in the next line. */
 #define NAME_COLUMNS_MAX 30
 
@@ -305,17 +316,14 @@ void cmd_json_add_int(cJSON *object, const char *key, int64_t value)
 int cmd_json_print(cJSON *root)
 {
 	struct bytebuf text = { 0 };
-	int rc = CMD_OK;
 
 	json_write(&text, root, true);
 	bytebuf_add_u8(&text, '\n');
-	if (text.failed) {
+	if (text.failed)
 		cmd_say("out of memory");
-		rc = CMD_FAILED;
-	} else {
+	else
 		fwrite(text.data, 1, text.len, stdout);
-	}
-	bytebuf_done(&text);
 	cJSON_Delete(root);
-	return rc;
+	bytebuf_done(&text);
+	return text.failed ? CMD_FAILED : CMD_OK;
 }

@@ -34,6 +34,11 @@ void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cmd_usage(const char *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
+/* Zeroed memory for `n` items, at least one; and the end of a command that reports
+ * problems and has no memory left, with a message and CMD_FAILED. */
+void *cmd_alloc(size_t n, size_t size);
+_Noreturn void cmd_nomem(void);
+
 /*
  * An option of a command, with exactly one of `flag`, `text` and `set`; with none of
  * them, the option is accepted without effect.

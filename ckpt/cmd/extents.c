@@ -30,12 +30,6 @@ struct listing {
 	size_t nsources, sources_cap;
 };
 
-static int extents_fail_nomem(void)
-{
-	cmd_say("out of memory");
-	return CMD_FAILED;
-}
-
 static int fail_ioctl(const struct listing *l)
 {
 	if (errno == ENOTTY)
@@ -50,23 +44,12 @@ static int fail_ioctl(const struct listing *l)
 	return CMD_FAILED;
 }
 
-static int add_extents(struct listing *l, const struct ucfs_extents *x)
-{
-	if (!array_reserve(&l->v, &l->cap, l->n + x->count, sizeof(*l->v)))
-		return extents_fail_nomem();
-	memcpy(l->v + l->n, x->extent, x->count * sizeof(*l->v));
-	l->n += x->count;
-	return CMD_OK;
-}
-
 static int read_extents(struct listing *l)
 {
-	struct ucfs_extents *const x = calloc(1, sizeof(*x));
-	int rc = x ? CMD_OK : extents_fail_nomem();
+	struct ucfs_extents *const x = cmd_alloc(1, sizeof(*x));
+	int rc = CMD_OK;
 
-	while (rc == CMD_OK) {
-		const uint64_t start = x->start;
-
+	for (uint64_t start = 0;; start = x->start = x->next) {
 		x->version = UCFS_EXTENTS_VERSION;
 		if (ioctl(l->fd, UCFS_IOC_EXTENTS, x) < 0) {
 			rc = fail_ioctl(l);
@@ -81,8 +64,10 @@ static int read_extents(struct listing *l)
 			rc = CMD_FAILED;
 			break;
 		}
-		rc = add_extents(l, x);
-		x->start = x->next;
+		if (!array_reserve(&l->v, &l->cap, l->n + x->count, sizeof(*l->v)))
+			cmd_nomem();
+		memcpy(l->v + l->n, x->extent, x->count * sizeof(*l->v));
+		l->n += x->count;
 	}
 	free(x);
 	return rc;
@@ -109,12 +94,11 @@ static int read_sources(struct listing *l)
 		const struct ucfs_extent *const e = &l->v[i];
 		struct ucfs_source *s;
 
-		if (!has_source(e) ||
-		    find_source(l, e->source))
+		if (!has_source(e) || find_source(l, e->source))
 			continue;
 		if (!array_reserve(&l->sources, &l->sources_cap,
 				   l->nsources + 1, sizeof(*s)))
-			return extents_fail_nomem();
+			cmd_nomem();
 		s = &l->sources[l->nsources];
 		*s = (struct ucfs_source){ .version = UCFS_EXTENTS_VERSION,
 					   .source = e->source };
@@ -129,17 +113,17 @@ static int read_sources(struct listing *l)
 
 static const char *kind_name(uint32_t kind)
 {
-	switch (kind) {
-	case UCFS_EXTENT_LITERAL: return "literal";
-	case UCFS_EXTENT_SOURCE: return "source";
-	case UCFS_EXTENT_CAST: return "cast";
-	case UCFS_EXTENT_GATHER: return "gather";
-	case UCFS_EXTENT_ZERO: return "zero";
-	case UCFS_EXTENT_PACKED: return "packed";
-	case UCFS_EXTENT_REMOTE:
-		return "remote";
-	}
-	return "unknown";
+	static const char *const names[] = {
+		[UCFS_EXTENT_LITERAL] = "literal",
+		[UCFS_EXTENT_SOURCE] = "source",
+		[UCFS_EXTENT_CAST] = "cast",
+		[UCFS_EXTENT_GATHER] = "gather",
+		[UCFS_EXTENT_ZERO] = "zero",
+		[UCFS_EXTENT_PACKED] = "packed",
+		[UCFS_EXTENT_REMOTE] = "remote",
+	};
+
+	return kind < COUNT(names) && names[kind] ? names[kind] : "unknown";
 }
 
 static int print_text(const struct listing *l)

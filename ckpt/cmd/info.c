@@ -85,10 +85,8 @@ static void list_params(struct info *info)
 	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
 
 	info->n = r ? r->model.nparams : info->weights.n;
-	info->v = calloc(info->n + 1, sizeof(*info->v));
-	if (!info->v)
-		findings_add(&info->report.problems, "out of memory");
-	for (size_t i = 0; info->v && i < info->n; i++) {
+	info->v = cmd_alloc(info->n, sizeof(*info->v));
+	for (size_t i = 0; i < info->n; i++) {
 		const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
 		const struct param *const p = r ? &r->model.params[i] : NULL;
 		const bool owned = t || !p->module;

@@ -44,10 +44,8 @@ void findings_add(struct findings *l, const char *fmt, ...)
 		    ? vasprintf(&l->v[l->n], fmt, ap)
 		    : -1;
 	va_end(ap);
-	if (n < 0) {
-		cmd_say("out of memory");
-		exit(CMD_FAILED);
-	}
+	if (n < 0)
+		cmd_nomem();
 	l->n++;
 }
 
