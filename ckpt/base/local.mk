@@ -6,7 +6,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/errmsg.h %D%/errmsg.c \
 	%D%/array.h %D%/array.c \
 	%D%/checked.h \
-	%D%/splitmix.h \
 	%D%/hashtab.h %D%/hashtab.c \
 	%D%/interval.h \
 	%D%/bytes.h \

@@ -8,11 +8,11 @@
 #include <sys/mman.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 
 /* Large buffers use pages of this size if the system has them. */
 #define HUGE_PAGE ((size_t)2 << 20)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "ckpt/base/splitmix.h"
+#include "gpu/backend/splitmix.h"
 
 /* As in torch and DeepSpeed: avoids division by a norm of zero. */
 #define CLIP_EPS 1e-6

@@ -11,10 +11,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 
 #define QUERIES ((size_t)64) /* of a block */
 

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/backend.h"
+#include "gpu/backend/splitmix.h"
 
 /* What selects the elements; where the device's memory can be read. */
 SPLITMIX_FN uint64_t dropout_seed(const struct backend_dropout *d)

@@ -1,7 +1,7 @@
 # What a device can do (backend.h), and the CPU, which is the oracle.
 # Uses ckpt/.
 gpu_libuctrain_a_SOURCES += \
-	%D%/backend.h \
+	%D%/splitmix.h %D%/backend.h \
 	%D%/dropout.h %D%/clip.h \
 	%D%/cpu.h %D%/cpu_math.h \
 	%D%/cpu_gemm.c \

@@ -5,7 +5,7 @@
  * logarithm of each query's sum of exponentials.  A warp computes 16 queries;
  * tiles of keys and values are copied while the one before is used.
  */
-#include "ckpt/base/splitmix.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_head.cuh"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"

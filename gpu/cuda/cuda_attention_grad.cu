@@ -5,7 +5,7 @@
  * products instead of five, but no block adds to the result of another, so that
  * the order of all sums is fixed.
  */
-#include "ckpt/base/splitmix.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_head.cuh"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"

@@ -5,9 +5,9 @@
  * elements from the i-th on; unaligned arrays are processed one element at a
  * time.
  */
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/clip.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/cuda/cuda_reduce.cuh"

@@ -7,8 +7,8 @@
  * block's head, streaming tiles, masking, and the choice of an instantiation.
  * The grid is parts of the sequence x heads x rows of the batch.
  */
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/cuda/cuda_attention.h"
 #include "gpu/cuda/cuda_tile.cuh"
 

@@ -10,9 +10,9 @@
 #include <assert.h>
 #include <math.h>
 
-#include "ckpt/base/splitmix.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/sys/parallel.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/model/gpt2.h"
 
 #define STD 0.02

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/backend.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 

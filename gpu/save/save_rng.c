@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/base/splitmix.h"
 #include "ckpt/pickle/value.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/save/save_impl.h"
 
 #define WORDS 624

@@ -15,8 +15,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/sys/clock.h"
+#include "gpu/backend/splitmix.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
 #include "gpu/data/tokens.h"

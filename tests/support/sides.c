@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
 void side_begin(struct side *s, struct backend *b, size_t skew)

@@ -7,7 +7,6 @@ unit_tests += \
 	%D%/test_size \
 	%D%/test_beneath \
 	%D%/test_hashtab \
-	%D%/test_splitmix \
 	%D%/test_memory \
 	%D%/test_write_all \
 	%D%/test_parallel \

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/sys/parallel.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"

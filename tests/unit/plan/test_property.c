@@ -21,11 +21,11 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/make/world.h"
 #include "tests/support/recut.h"
 #include "tests/support/unit.h"

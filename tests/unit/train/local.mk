@@ -9,6 +9,7 @@ train_tests = \
 	%D%/test_stop \
 	%D%/test_watch \
 	%D%/test_pt_head \
+	%D%/test_splitmix \
 	%D%/test_cpu_math \
 	%D%/test_cpu_elementwise \
 	%D%/test_cpu_ops \
@@ -39,6 +40,7 @@ tests_unit_train_test_stop_LDADD = $(train_ldadd)
 tests_unit_train_test_samples_LDADD = $(train_ldadd)
 tests_unit_train_test_watch_LDADD = $(train_ldadd)
 tests_unit_train_test_pt_head_LDADD = $(train_ldadd)
+tests_unit_train_test_splitmix_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_math_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_elementwise_LDADD = $(train_ldadd)
 tests_unit_train_test_cpu_ops_LDADD = $(train_ldadd)

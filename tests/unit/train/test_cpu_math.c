@@ -3,10 +3,10 @@
  * for all inputs. */
 #include <math.h>
 
-#include "ckpt/base/splitmix.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
 /* Steps between tested floats: prime, so that all bits of the mantissa

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/splitmix.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/vfile/gather.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
 #define SOURCES_MAX 6

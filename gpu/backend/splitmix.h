@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_SPLITMIX_H
-#define UCKPT_SPLITMIX_H
+#ifndef UCTRAIN_SPLITMIX_H
+#define UCTRAIN_SPLITMIX_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers are those of splitmix64, in sequence and by index. */
-#include "ckpt/base/splitmix.h"
+#include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
 static void numbers_are_those_of_the_reference(void **state)
