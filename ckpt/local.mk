@@ -26,8 +26,8 @@ include %D%/pack/local.mk
 include %D%/files/local.mk
 include %D%/format/local.mk
 include %D%/dirs/local.mk
-include %D%/model/local.mk
 include %D%/vfile/local.mk
+include %D%/model/local.mk
 include %D%/zero/local.mk
 include %D%/weights/local.mk
 include %D%/reshard/local.mk

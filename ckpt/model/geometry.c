@@ -452,13 +452,3 @@ int geometry_init(struct geometry *g, const struct merge *m, const char *name,
 		geometry_done(g);
 	return rc;
 }
-
-void geometry_done(struct geometry *g)
-{
-	free(g->segs);
-	free(g->stride);
-	free(g->scales);
-	g->segs = NULL;
-	g->stride = NULL;
-	g->scales = NULL;
-}

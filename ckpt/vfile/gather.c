@@ -19,7 +19,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
-#include "ckpt/model/geometry.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/tensor/cast.h"
 
@@ -38,9 +37,19 @@
 /* Bytes of a mean, and of a slice, that are in memory at once. */
 #define MEAN_CHUNK (64u << 10)
 
+void geometry_done(struct geometry *g)
+{
+	free(g->segs);
+	free(g->stride);
+	free(g->scales);
+	g->segs = NULL;
+	g->stride = NULL;
+	g->scales = NULL;
+}
+
 static double *make_divisors(const struct geometry *g, int power)
 {
-	double *const v = malloc((g->nscales + 1) * sizeof(*v));
+	double *const v = malloc(g->nscales * sizeof(*v));
 
 	for (size_t i = 0; v && i < g->nscales; i++)
 		v[i] = pow(g->scales[i], power);
@@ -53,18 +62,11 @@ struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 	struct gather *const x = calloc(1, sizeof(*x));
 
 	assert((!g->mean && !g->nscales) || arith_knows(dtype));
-	if (!x)
-		return NULL;
-	x->g = malloc(sizeof(*x->g));
-	if (g->nscales)
-		x->divisors = make_divisors(g, power);
-	if (!x->g || (g->nscales && !x->divisors)) {
-		free(x->g);
-		free(x->divisors);
+	if (!x || (g->nscales && !(x->divisors = make_divisors(g, power)))) {
 		free(x);
 		return NULL;
 	}
-	*x->g = *g;
+	x->g = *g;
 	x->dtype = dtype;
 	x->sources = sources;
 	x->nsources = g->nsources;
@@ -82,8 +84,7 @@ void gather_free(struct gather *x)
 		extent_done(&x->sources[t]);
 	free(x->sources);
 	free(x->divisors);
-	geometry_done(x->g);
-	free(x->g);
+	geometry_done(&x->g);
 	free(x);
 }
 
@@ -107,18 +108,18 @@ void gathers_done(struct gathers *s)
 
 bool gather_is_plain(const struct gather *x)
 {
-	return !x->g->mean && !x->divisors;
+	return !x->g.mean && !x->divisors;
 }
 
 uint64_t gather_run_len(const struct gather *x)
 {
-	return x->g->row_len * dtype_size(x->dtype) / x->g->nsegs;
+	return x->g.row_len * dtype_size(x->dtype) / x->g.nsegs;
 }
 
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off)
 {
-	const struct geometry *const g = x->g;
+	const struct geometry *const g = &x->g;
 	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
 	uint64_t row = off / row_bytes;
 	size_t i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs),
@@ -316,7 +317,7 @@ static int compute(struct weaving *w, size_t len, uint64_t off)
 {
 	int rc;
 
-	if (w->x->g->mean)
+	if (w->x->g.mean)
 		return read_mean(w, len, off);
 	rc = weave(w, len, off);
 	return rc ? rc : gather_walk(w->x, divide_run, w, len, off);
@@ -370,7 +371,7 @@ int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx,
 	struct weaving w = { .x = x, .read = read, .ctx = ctx };
 	int rc = 0;
 
-	if (!x->g->mean)
+	if (!x->g.mean)
 		return weave(&w, len, off);
 	for (size_t t = 0; !rc && t < x->nsources; t++)
 		rc = read(ctx, &x->sources[t], NULL, len, off, NULL);

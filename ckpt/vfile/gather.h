@@ -10,7 +10,41 @@
 #include "ckpt/vfile/extent.h"
 
 struct errmsg;
-struct geometry;
+
+/* A run of elements within a row of the output. */
+struct geometry_segment {
+	uint64_t at;	 /* in the row */
+	uint64_t len;
+	uint64_t from;	 /* in the source's row */
+	uint32_t source; /* the slice */
+	uint32_t scale;	 /* index of its scale in geometry.scales */
+};
+
+/*
+ * How a parameter is made of its slices, in elements. The output is `rows` rows
+ * of `row_len` with the same segments: row r takes segment s from its source at
+ * r * stride[source] + from. The structure's size does not depend on the number
+ * of rows.
+ */
+struct geometry {
+	unsigned ndim;
+	uint64_t shape[TENSOR_DIMS_MAX]; /* of the output, padding included */
+	uint64_t numel;
+	bool mean; /* the elementwise mean of all sources instead */
+	/* Factors; the first is 1. Empty if no segment is scaled. A slice holds
+	 * the elements of the whole times its scale. */
+	double *scales;
+	size_t nscales;
+	size_t holders; /* most ranks that hold the same piece */
+	uint64_t rows;
+	uint64_t row_len;
+	struct geometry_segment *segs; /* in order of `at`, without gaps */
+	size_t nsegs, cap;
+	uint64_t *stride; /* of each source */
+	size_t nsources;
+};
+
+void geometry_done(struct geometry *g);
 
 /*
  * Bytes gathered from several slices: the rows of a geometry, some of whose
@@ -18,9 +52,9 @@ struct geometry;
  * built.
  */
 struct gather {
-	struct geometry *g;	    /* owned; in elements */
+	struct geometry g;	    /* in elements */
 	enum dtype dtype;
-	double *divisors;	    /* owned: of g->scales; NULL if none */
+	double *divisors;	    /* owned: of g.scales; NULL if none */
 	struct extent_map *sources; /* owned: of each slice, shards only */
 	size_t nsources;
 };
@@ -54,7 +88,7 @@ typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
 /* A run of bytes that is contiguous in a source. */
 struct gather_run {
 	uint32_t source;
-	uint32_t scale; /* as in struct geometry_segment */
+	uint32_t scale; /* as in its segment */
 	uint64_t from;	/* in the source */
 	size_t n;
 	size_t at; /* in the wanted range */
