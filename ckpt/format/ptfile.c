@@ -267,3 +267,21 @@ int ptfile_tensor(const struct ptfile *pt, const struct value *v,
 				  (unsigned long long)t->storage_numel);
 	return ptfile_storage(pt, t->storage_key, bytes, storage, err);
 }
+
+int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
+	       struct tensor *t, uint64_t *at, struct errmsg *err)
+{
+	const int rc = ptfile_tensor(pt, v, name, t, at, err);
+
+	if (rc)
+		return rc;
+	if (t->dtype == DTYPE_OTHER)
+		return errmsg_set(err, -ENOTSUP, "%s: %s: unknown element type",
+				  pt->src.name, name);
+	if (!tensor_is_contiguous(t))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: %s: tensor is not contiguous",
+				  pt->src.name, name);
+	*at += t->storage_offset * dtype_size(t->dtype);
+	return 0;
+}

@@ -52,6 +52,11 @@ int ptfile_tensor(const struct ptfile *pt, const struct value *v,
 		  const char *name, struct tensor *t, uint64_t *storage,
 		  struct errmsg *err);
 
+/* The same for a contiguous tensor of a known type: its elements begin at `*at` in the
+ * file.  -ENOTSUP if it is none. */
+int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
+	       struct tensor *t, uint64_t *at, struct errmsg *err);
+
 /* Offset in the file of a storage of `bytes` bytes under `key`. */
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err);

@@ -181,7 +181,7 @@ static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 	const struct sidecars *const s = &weights_of(e->p)->sidecars;
 
 	out->copied = s->shards;
-	out->shard = (uint32_t)e->i;
+	out->shard = s->v[e->i].shard;
 	out->mtime_s = s->v[e->i].mtime_s;
 	out->readers = &s->v[e->i].access;
 }

@@ -229,9 +229,6 @@ struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
 	if (!draft_open(d, b.file, optim ? model : s->r->dir.noptim + model))
 		return NULL;
 	root = optim ? reshard_optim_root(&b) : reshard_model_root(&b);
-	for (unsigned i = 0; b.ranks && i < s->r->dir.dp_degree; i++)
-		if (b.ranks[i].root)
-			ptfile_close(&b.ranks[i]);
-	free(b.ranks);
+	frozen_done(&b.frozen);
 	return root;
 }

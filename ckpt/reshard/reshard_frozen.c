@@ -9,133 +9,44 @@
  *		of the ranks, in equal slots
  */
 #include <errno.h>
-#include <stdlib.h>
 
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
 
 /* A frozen parameter of the old files. */
-struct frozen {
-	const char *name;
+struct frozen_old {
+	const struct frozen_param *slots; /* stage 3 */
 	struct tensor t; /* the whole */
-	size_t listed;   /* stage 3: entry of frozen_param_shapes */
 	uint64_t at; /* stages 1 and 2: where its elements begin in the file */
 };
 
-static bool find_slots(struct reshard_builder *b, const struct value *old,
-		       struct frozen *f)
+static bool find_old(struct reshard_builder *b, const char *name,
+		     const struct value *old, struct frozen_old *f)
 {
-	const struct reshard_name *const shape =
-		reshard_names_find(&b->frozen, f->name);
-	struct tensor slot;
-	struct errmsg why;
-	int rc;
-
-	if (!draft_try(b->d, tensor_from_value(old, f->name, &slot, b->d->err)))
-		return false;
-	rc = tensor_set_shape(&f->t, shape ? shape->value : NULL, &why);
-	if (rc)
-		return RESHARD_FAIL(b, rc, "frozen_param_shapes: %.100s: %s",
-				    f->name, why.text);
-	f->t.dtype = slot.dtype;
-	f->listed = shape->index;
+	if (b->s->old_stage != 3)
+		return draft_try(b->d, ptfile_run(&b->d->old, old, name, &f->t,
+						  &f->at, b->d->err));
+	f->slots = frozen_find(&b->frozen, name);
+	if (!f->slots)
+		return RESHARD_FAIL(b, -EBADMSG, KEY_FROZEN_SHAPES
+				    " does not list %.100s", name);
+	tensor_init(&f->t, f->slots->dtype, f->slots->shape, f->slots->ndim,
+		    false);
 	return true;
-}
-
-static bool find_whole(struct reshard_builder *b, const struct value *old,
-		       struct frozen *f)
-{
-	if (!draft_try(b->d, ptfile_tensor(&b->d->old, old, "module", &f->t,
-					   &f->at, b->d->err)))
-		return false;
-	if (!tensor_is_contiguous(&f->t))
-		return RESHARD_FAIL(b, -EBADMSG, "module: a frozen parameter is not"
-				    " contiguous");
-	f->at += f->t.storage_offset * dtype_size(f->t.dtype);
-	return true;
-}
-
-/* Open the model-states file of an old rank of stage 3. */
-static const struct ptfile *open_rank(struct reshard_builder *b, size_t number,
-				      unsigned rank)
-{
-	const struct tagdir *const d = &b->s->r->dir;
-	struct ptfile *pt;
-
-	if (!b->ranks)
-		b->ranks = calloc(d->dp_degree, sizeof(*b->ranks));
-	draft_require(b->d, b->ranks);
-	if (!b->ranks)
-		return NULL;
-	pt = &b->ranks[rank];
-	return pt->root || draft_try(b->d, tagdir_open_file(&d->model[number], pt,
-							    b->d->err))
-		       ? pt
-		       : NULL;
-}
-
-/* Find a rank's slot, which is most likely where the shape is listed. */
-static const struct value *find_fragment(const struct value *root,
-					 const struct frozen *f)
-{
-	const struct value *const all =
-		value_find(root, "frozen_param_fragments");
-	const struct value_dict *const d = value_pairs(all);
-
-	return d && f->listed < d->n &&
-			       value_is_str(d->v[f->listed].key, f->name)
-		       ? d->v[f->listed].val
-		       : value_find(all, f->name);
-}
-
-/* Append elements [from, from + n) of an old rank's slot. */
-static void add_fragment(struct reshard_builder *b, unsigned rank,
-			 const struct frozen *f, uint64_t from, uint64_t n,
-			 struct extent_map *map)
-{
-	const struct tagdir *const dir = &b->s->r->dir;
-	const size_t number = (size_t)b->mp * dir->dp_degree + rank;
-	const struct ptfile *const pt = open_rank(b, number, rank);
-	const size_t item = dtype_size(f->t.dtype);
-	struct draft *const d = b->d;
-	struct tensor t;
-	uint64_t storage;
-
-	if (!pt || !draft_try(d, ptfile_tensor(pt, find_fragment(pt->root, f),
-					       f->name, &t, &storage, d->err)))
-		return;
-	if (t.ndim != 1 || t.dtype != f->t.dtype || t.numel < from + n ||
-	    !tensor_is_contiguous(&t))
-		draft_try(d, errmsg_set(d->err, -EBADMSG,
-					"%s: frozen_param_fragments: %.100s is"
-					" not the rank's slot",
-					pt->src.name, f->name));
-	else
-		draft_require(d, extent_add(map, EXTENT_SHARD, n * item,
-					    (uint32_t)(dir->noptim + number),
-					    storage + (t.storage_offset + from) * item,
-					    t.dtype));
 }
 
 /* Append elements [first, first + numel). */
-static void add_elements(struct reshard_builder *b, const struct frozen *f,
+static void add_elements(struct reshard_builder *b, const struct frozen_old *f,
 			 uint64_t first, uint64_t numel, struct extent_map *map)
 {
 	const size_t item = dtype_size(f->t.dtype);
-	const uint64_t slot = partition_slot(f->t.numel, b->s->r->dir.dp_degree);
 
-	if (b->s->old_stage != 3) {
+	if (f->slots)
+		draft_try(b->d, frozen_add(&b->frozen, f->slots, first, numel,
+					   map, b->d->err));
+	else
 		draft_require(b->d, extent_add(map, EXTENT_SHARD, numel * item,
 					       b->d->old_shard,
 					       f->at + first * item, f->t.dtype));
-		return;
-	}
-	for (uint64_t n; numel && !draft_failed(b->d); first += n, numel -= n) {
-		const uint64_t from = first % slot;
-
-		n = numel < slot - from ? numel : slot - from;
-		add_fragment(b, (unsigned)(first / slot), f, from, n, map);
-	}
 }
 
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
@@ -143,13 +54,12 @@ struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
 				    const struct value *like)
 {
 	const bool cut = b->s->stage == 3;
-	struct frozen f = { .name = name };
+	struct frozen_old f = { 0 };
 	struct extent_map *map;
 	struct tensor t;
 	uint64_t slot, first, numel;
 
-	if (!(b->s->old_stage == 3 ? find_slots(b, old, &f)
-				   : find_whole(b, old, &f)))
+	if (!find_old(b, name, old, &f))
 		return NULL;
 	slot = cut ? partition_slot(f.t.numel, b->s->ranks) : f.t.numel;
 	first = cut ? b->rank * slot : 0;

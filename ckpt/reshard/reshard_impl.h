@@ -6,6 +6,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/vfile/draft.h"
+#include "ckpt/weights/frozen.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
@@ -122,11 +123,10 @@ struct reshard_builder {
 	const struct tag_file *file; /* the old file it is modelled on */
 	struct draft *d;             /* that file is d->old */
 	struct arena *a;             /* of the draft */
-	/* Of model states: parameters of the optimizer, buffers, tied names,
-	 * frozen parameters of stages 2 and 3. */
-	struct reshard_names places, buffers, shared, frozen;
+	/* Of model states: parameters of the optimizer, buffers, tied names. */
+	struct reshard_names places, buffers, shared;
+	struct frozen frozen; /* of stage 3 */
 	struct value *module; /* the new one, once it is built */
-	struct ptfile *ranks; /* those of the old ranks, opened on demand */
 };
 
 /* Note why building failed.  NULL. */

@@ -122,8 +122,8 @@ struct value *reshard_model_root(struct reshard_builder *b)
 		{ "param_shapes", param_shapes },
 		{ KEY_SHARED_PARAMS, shared_params },
 		{ "module", reshard_module },
-		{ "frozen_param_fragments", reshard_frozen_fragments },
-		{ "frozen_param_shapes", reshard_frozen_shapes },
+		{ KEY_FROZEN_FRAGMENTS, reshard_frozen_fragments },
+		{ KEY_FROZEN_SHAPES, reshard_frozen_shapes },
 		{ KEY_AUTOEP_LAYERS, autoep_layers },
 		{ KEY_UC_INFO, uc_info },
 		{ KEY_DS_CONFIG, reshard_config },
@@ -137,7 +137,9 @@ struct value *reshard_model_root(struct reshard_builder *b)
 	find_places(b);
 	reshard_names_init(&b->buffers, b->a, reshard_buffer_names(root));
 	reshard_names_init(&b->shared, b->a, value_find(root, KEY_SHARED_PARAMS));
-	reshard_names_init(&b->frozen, b->a,
-			   value_find(root, "frozen_param_shapes"));
+	if (b->s->old_stage == 3 &&
+	    !draft_try(b->d, frozen_init(&b->frozen, &b->s->r->dir, b->mp,
+					 b->file->id.dp, &b->d->old, b->d->err)))
+		return NULL;
 	return reshard_edit(b, root, fields, COUNT(fields));
 }

@@ -271,7 +271,7 @@ static struct value *filled_tensor(struct reshard_builder *b, void *ctx,
 	p = reshard_names_find(&b->places, name);
 	if (p)
 		return filled_view(b, ctx, p, t.dtype);
-	return reshard_names_find(&b->frozen, name)
+	return frozen_find(&b->frozen, name)
 		       ? reshard_frozen_tensor(b, name, pair->val, NULL)
 		       : pair->val;
 }

@@ -2,5 +2,6 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/weights_split.h %D%/weights_split.c \
-	%D%/weights.h %D%/weights_impl.h %D%/weights.c %D%/weights_module.c \
+	%D%/frozen.h %D%/frozen.c \
+	%D%/weights.h %D%/weights.c %D%/weights_load.c \
 	%D%/sidecars.h %D%/sidecars.c

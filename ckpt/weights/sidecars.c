@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/weights/sidecars.h"
 
-#include <assert.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,12 +98,36 @@ static bool has_name(const struct sidecars *c, const char *name)
 	return false;
 }
 
-static bool sidecars_add_name(struct sidecars *c, const char *name, bool own)
+/* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
+static bool add_file(struct sidecars *c, const char *dir, const char *name)
 {
-	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
-		return false;
-	c->v[c->n] = (struct sidecar){ .name = strdup(name), .own = own };
-	return c->v[c->n].name ? ++c->n : false;
+	struct sidecar x = { .name = strdup(name) };
+	char *path = NULL, *where = NULL;
+	struct fileid id;
+	struct stat st;
+	int64_t shard = -1;
+	bool there = false;
+	bool ok = x.name && asprintf(&path, "%s/%s", dir, name) >= 0 &&
+		  array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v));
+
+	if (ok)
+		there = files_find(path, &where, &st, &x.access, NULL) == 0;
+	if (there) {
+		fileid_from_stat(&st, &id);
+		shard = shardcache_add(c->shards, where, &id);
+		ok = shard >= 0;
+	}
+	if (there && ok) {
+		x.shard = (uint32_t)shard;
+		x.size = id.size;
+		x.mtime_s = st.st_mtim.tv_sec;
+		c->v[c->n++] = x;
+	} else {
+		free(x.name);
+	}
+	free(path);
+	free(where);
+	return ok;
 }
 
 /* The run's directory.  A union of tags has that of the first. */
@@ -117,9 +140,9 @@ static char *run_of(const char *tag)
 	return dir;
 }
 
-/* Add the regular files of `dir` that match a pattern.  Links count, because a
- * trainer may link to files elsewhere. */
-static bool list_names(struct sidecars *c, const char *dir, bool own)
+/* Add the regular files of `dir` that match a pattern and are not there yet.  Links
+ * count, because a trainer may link to files elsewhere. */
+static bool add_dir(struct sidecars *c, const char *dir)
 {
 	struct dirlist d;
 	bool ok = true;
@@ -129,40 +152,8 @@ static bool list_names(struct sidecars *c, const char *dir, bool own)
 	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d.n; i++)
 		if (is_wanted(d.v[i].name) && !has_name(c, d.v[i].name) &&
 		    S_ISREG(d.v[i].type))
-			ok = sidecars_add_name(c, d.v[i].name, own);
+			ok = add_file(c, dir, d.v[i].name);
 	dirlist_done(&d);
-	return ok;
-}
-
-static bool add_files(struct sidecars *c, const char *tag, const char *dir)
-{
-	size_t kept = 0;
-	bool ok = true;
-
-	for (size_t i = 0; i < c->n; i++) {
-		struct sidecar x = c->v[i];
-		struct fileid id;
-		struct stat st;
-		char *path = NULL, *where = NULL;
-		int64_t shard;
-
-		ok = ok && asprintf(&path, "%s/%s", x.own ? tag : dir,
-				    x.name) >= 0;
-		if (!ok || files_find(path, &where, &st, &x.access, NULL)) {
-			free(x.name);
-		} else {
-			fileid_from_stat(&st, &id);
-			shard = shardcache_add(c->shards, where, &id);
-			assert(shard < 0 || (size_t)shard == kept);
-			ok = shard >= 0;
-			x.size = id.size;
-			x.mtime_s = st.st_mtim.tv_sec;
-			c->v[kept++] = x;
-		}
-		free(path);
-		free(where);
-	}
-	c->n = kept;
 	return ok;
 }
 
@@ -172,12 +163,9 @@ int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err)
 	bool ok;
 
 	*c = (struct sidecars){ .shards = shardcache_new() };
-	ok = dir && c->shards && list_names(c, path, true) &&
-	     list_names(c, dir, false);
+	ok = dir && c->shards && add_dir(c, path) && add_dir(c, dir);
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
-	if (ok)
-		ok = add_files(c, path, dir);
 	free(dir);
 	if (ok)
 		return 0;

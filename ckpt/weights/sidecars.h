@@ -2,7 +2,6 @@
 #ifndef UCKPT_SIDECARS_H
 #define UCKPT_SIDECARS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,13 +16,13 @@ struct sidecar {
 	uint64_t size;
 	int64_t mtime_s;
 	struct access access; /* who may read it */
-	bool own;      /* in the tag's directory, not beside it */
+	uint32_t shard;       /* in `shards` */
 };
 
 /*
  * Files in a tag and beside it that transformers' from_pretrained reads in
  * addition to the weights: the configurations of the model and the tokenizer,
- * and the code that they name.  v[i] is shard i of `shards`.  Immutable.
+ * and the code that they name.  Immutable.
  */
 struct sidecars {
 	struct sidecar *v; /* sorted by name */

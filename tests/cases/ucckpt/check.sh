@@ -306,7 +306,7 @@ LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 run_check 1 .
 says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to hf)" \
 	"problem: .*frozen_param_fragments: .* is missing (needed by convert --to fp32)" \
-	"problem: .*adapter.weight: .* (needed by convert --to zero)" \
+	"problem: .*frozen_param_fragments: .* is missing (needed by convert --to zero)" \
 	"can convert --to universal" "--to universal --stage any"
 problems 3
 for to in hf fp32 "zero --ranks 3"; do

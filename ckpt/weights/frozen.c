@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/weights/frozen.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/zero/partition.h"
+
+int frozen_part(const struct ptfile *pt, const char *name, size_t index,
+		const struct value **out, struct errmsg *err)
+{
+	const struct value *const parts =
+		value_find(pt->root, KEY_FROZEN_FRAGMENTS);
+	const struct value_dict *const d = value_pairs(parts);
+
+	*out = d && index < d->n && value_is_str(d->v[index].key, name)
+		       ? d->v[index].val
+		       : value_find(parts, name);
+	return *out ? 0
+		    : errmsg_set(err, -EBADMSG,
+				 "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
+				 pt->src.name, name);
+}
+
+/* Find the slots in the file of a rank.  The first file that is read has the types. */
+static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank,
+		      bool first, struct errmsg *err)
+{
+	uint64_t *const at = arena_alloc(&f->arena, (f->n + 1) * sizeof(*at));
+	const struct value *v;
+	struct tensor t;
+	int rc = at ? 0 : errmsg_nomem(err, pt->src.name);
+
+	for (size_t i = 0; !rc && i < f->n; i++) {
+		struct frozen_param *const p = &f->v[i];
+		const uint64_t slot =
+			partition_slot(p->numel, f->dir->dp_degree);
+
+		rc = frozen_part(pt, p->name, p->index, &v, err)
+			     ?: ptfile_run(pt, v, p->name, &t, &at[i], err);
+		if (!rc && first)
+			p->dtype = t.dtype;
+		if (!rc && (t.dtype != p->dtype || t.numel != slot))
+			rc = errmsg_set(err, -EBADMSG,
+					"%s: %s: part has %llu elements of %s,"
+					" expected %llu of %s",
+					pt->src.name, p->name,
+					(unsigned long long)t.numel,
+					dtype_name(t.dtype),
+					(unsigned long long)slot,
+					dtype_name(p->dtype));
+	}
+	if (!rc)
+		f->at[rank] = at;
+	return rc;
+}
+
+static int read_shape(struct frozen *f, const struct value_pair *pair,
+		      const char *file, struct errmsg *err)
+{
+	struct frozen_param *const p = &f->v[f->n];
+	struct errmsg why;
+	struct tensor t;
+
+	if (!value_is_cstr(pair->key))
+		return 0;
+	if (tensor_set_shape(&t, pair->val, &why))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: " KEY_FROZEN_SHAPES ": %.100s: %s", file,
+				  pair->key->str.p, why.text);
+	*p = (struct frozen_param){
+		.name = arena_strdup(&f->arena, pair->key->str.p),
+		.index = f->n,
+		.ndim = t.ndim,
+		.shape = arena_copy(&f->arena, t.shape,
+				    t.ndim * sizeof(*t.shape)),
+		.numel = t.numel,
+	};
+	f->n++;
+	return p->name && p->shape ? 0 : errmsg_nomem(err, file);
+}
+
+int frozen_init(struct frozen *f, const struct tagdir *dir, unsigned mp,
+		unsigned rank, const struct ptfile *pt, struct errmsg *err)
+{
+	const struct value_dict *const shapes =
+		value_find_pairs(pt->root, KEY_FROZEN_SHAPES);
+	int rc = 0;
+
+	*f = (struct frozen){ .dir = dir, .mp = mp };
+	if (!shapes || !shapes->n)
+		return 0;
+	f->v = arena_alloc(&f->arena, shapes->n * sizeof(*f->v));
+	f->at = arena_alloc(&f->arena, dir->dp_degree * sizeof(*f->at));
+	if (!f->v || !f->at)
+		rc = errmsg_nomem(err, pt->src.name);
+	for (size_t i = 0; !rc && i < shapes->n; i++)
+		rc = read_shape(f, &shapes->v[i], pt->src.name, err);
+	if (!rc) {
+		qsort(f->v, f->n, sizeof(*f->v), array_by_text);
+		rc = find_slots(f, pt, rank, true, err);
+	}
+	if (rc)
+		frozen_done(f);
+	return rc;
+}
+
+void frozen_done(struct frozen *f)
+{
+	arena_done(&f->arena);
+	*f = (struct frozen){ 0 };
+}
+
+const struct frozen_param *frozen_find(const struct frozen *f, const char *name)
+{
+	return array_find(f->v, f->n, sizeof(*f->v), name);
+}
+
+static int need_slots(struct frozen *f, size_t number, unsigned rank,
+		      struct errmsg *err)
+{
+	struct ptfile pt;
+	int rc;
+
+	if (f->at[rank])
+		return 0;
+	rc = tagdir_open_file(&f->dir->model[number], &pt, err);
+	if (rc)
+		return rc;
+	rc = find_slots(f, &pt, rank, false, err);
+	ptfile_close(&pt);
+	return rc;
+}
+
+int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
+	       uint64_t n, struct extent_map *out, struct errmsg *err)
+{
+	const struct tagdir *const d = f->dir;
+	const uint64_t slot = partition_slot(p->numel, d->dp_degree);
+	const size_t item = dtype_size(p->dtype);
+
+	for (uint64_t len; n; first += len, n -= len) {
+		const unsigned rank = (unsigned)(first / slot);
+		const size_t number = tagdir_model_number(d, f->mp) + rank;
+		const int rc = need_slots(f, number, rank, err);
+
+		if (rc)
+			return rc;
+		len = slot - first % slot;
+		len = n < len ? n : len;
+		if (!extent_add(out, EXTENT_SHARD, len * item,
+				(uint32_t)(d->noptim + number),
+				f->at[rank][p - f->v] + first % slot * item,
+				p->dtype))
+			return errmsg_nomem(err, d->path);
+	}
+	return 0;
+}

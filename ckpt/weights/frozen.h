@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_FROZEN_H
+#define UCKPT_FROZEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/tensor/tensor.h"
+#include "ckpt/vfile/extent.h"
+
+struct errmsg;
+struct ptfile;
+struct tagdir;
+struct value;
+
+#define KEY_FROZEN_SHAPES "frozen_param_shapes"
+#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
+
+/* A frozen parameter, whole. */
+struct frozen_param {
+	const char *name; /* first: array_by_text */
+	size_t index;     /* among those of the file */
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	enum dtype dtype;
+};
+
+/*
+ * The frozen parameters of a model-parallel rank of ZeRO-3.  The model states of each
+ * data-parallel rank have the shapes, and a slot of each parameter; slots are of equal
+ * length, the last ones padded.  Not thread-safe.
+ */
+struct frozen {
+	const struct tagdir *dir;
+	unsigned mp;
+	struct arena arena;
+	struct frozen_param *v; /* sorted by name */
+	size_t n;
+	uint64_t **at; /* of each rank, once needed: where the slots, by number
+			* of the parameter, begin in its file */
+};
+
+/* Read the parameters from the open model states of data-parallel rank `rank`.
+ * -EBADMSG for a parameter without a shape or a slot.  Call frozen_done in the end. */
+int frozen_init(struct frozen *f, const struct tagdir *dir, unsigned mp,
+		unsigned rank, const struct ptfile *pt, struct errmsg *err);
+void frozen_done(struct frozen *f);
+
+/* NULL if there is none. */
+const struct frozen_param *frozen_find(const struct frozen *f, const char *name);
+
+/* Append elements [first, first + n), from the slots of all ranks that have some.
+ * -EBADMSG if a slot is of another length or type. */
+int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
+	       uint64_t n, struct extent_map *out, struct errmsg *err);
+
+/* What a model-states file has of a frozen parameter, which is most likely number `index`
+ * of those.  -EBADMSG if it has nothing. */
+int frozen_part(const struct ptfile *pt, const char *name, size_t index,
+		const struct value **out, struct errmsg *err);
+
+#endif
