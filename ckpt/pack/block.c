@@ -3,6 +3,10 @@
  * One block: the planes of its elements, one after the other, each a zstd frame
  * (RFC 8878).
  *
+ * In a trained float the exponent compresses well, the sign and the mantissa hardly
+ * at all.  So the same byte of all elements is coded together, and the sign, which
+ * would spoil the byte with the exponent, is moved to another.
+ *
  * Planes of floats have hardly any matches: what shrinks is the exponent, by its
  * Huffman code alone, and random planes, as mantissas are, stay as they are.  The
  * parameters make the search for matches as short as the library allows, which is
@@ -20,8 +24,18 @@
 #include <zstd.h>
 
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/pack/planes.h"
+#include "ckpt/sys/cpu_clones.h"
 #include "ckpt/tensor/cast.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "elements of checkpoints are little-endian, and are taken as they are"
+#endif
+
+/* Compilers make vectors of the loops over planes; gcc does so for loops of any length
+ * at -O3 only. */
+#ifndef __clang__
+#pragma GCC optimize("O3")
+#endif
 
 struct block_encoder {
 	ZSTD_CCtx *floats, *bytes;
@@ -38,6 +52,69 @@ struct decoder {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct decoder *idle; /* protected by the lock */
+
+#define LEFT(x, bits) ((x) << 1 | (x) >> ((bits)-1))
+#define RIGHT(x, bits) ((x) >> 1 | (x) << ((bits)-1))
+
+/* Split `n` floats (little-endian, any alignment) into byte planes: byte k of float i
+ * goes to out[k * n + i].  Each float is first turned left by one bit, so that its sign
+ * becomes the lowest bit. */
+CPU_CLONES static void split16(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint16_t x;
+
+		memcpy(&x, in + 2 * i, 2);
+		x = (uint16_t)LEFT(x, 16);
+		out[i] = (uint8_t)x;
+		out[n + i] = (uint8_t)(x >> 8);
+	}
+}
+
+CPU_CLONES static void split32(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint32_t x;
+
+		memcpy(&x, in + 4 * i, 4);
+		x = LEFT(x, 32);
+		out[i] = (uint8_t)x;
+		out[n + i] = (uint8_t)(x >> 8);
+		out[2 * n + i] = (uint8_t)(x >> 16);
+		out[3 * n + i] = (uint8_t)(x >> 24);
+	}
+}
+
+static inline uint16_t join(uint8_t low, uint8_t high)
+{
+	return (uint16_t)(low | high << 8);
+}
+
+CPU_CLONES static void merge16(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint16_t x = join(in[i], in[n + i]);
+
+		x = (uint16_t)RIGHT(x, 16);
+		memcpy(out + 2 * i, &x, 2);
+	}
+}
+
+CPU_CLONES static void merge32(const uint8_t *restrict in,
+			       uint8_t *restrict out, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint16_t low = join(in[i], in[n + i]);
+		const uint16_t high = join(in[2 * n + i], in[3 * n + i]);
+		uint32_t x = low | (uint32_t)high << 16;
+
+		x = RIGHT(x, 32);
+		memcpy(out + 4 * i, &x, 4);
+	}
+}
 
 unsigned block_width(enum block_type type)
 {
@@ -118,7 +195,7 @@ size_t block_encode(struct block_encoder *e, enum block_type type,
 
 	assert(len && len <= BLOCK_SIZE && len % width == 0);
 	if (width > 1)
-		planes_split(bytes, e->planes, n, width);
+		(width == 2 ? split16 : split32)(bytes, e->planes, n);
 	for (unsigned k = 0; k < width; k++) {
 		const size_t got = ZSTD_compress2(z, (uint8_t *)out + size,
 						  BLOCK_STORED_MAX - size,
@@ -172,7 +249,7 @@ int block_decode(enum block_type type, const void *bytes, size_t stored,
 	planes = width == 1 ? out : d->planes;
 	ok = ZSTD_decompressDCtx(d->z, planes, len, bytes, stored) == len;
 	if (ok && width > 1)
-		planes_merge(planes, out, len / width, width);
+		(width == 2 ? merge16 : merge32)(planes, out, len / width);
 	give_decoder(d);
 	return ok && block_hash(out, len) == hash ? 0 : -EBADMSG;
 }

@@ -1,7 +1,6 @@
 # A pack: the files of a directory, compressed, in one file that is read in place.
 # Uses base, sys and tensor.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/planes.h %D%/planes.c \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
 	%D%/pack_index.h %D%/pack_index.c \

@@ -43,7 +43,7 @@ enum pack_kind {
 };
 
 /* `file` is the record in the file, whose numbers are those of this machine
- * (planes.c). */
+ * (block.c). */
 struct pack_extent {
 	uint64_t len; /* at least 1 */
 	union {
