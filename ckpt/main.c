@@ -19,12 +19,13 @@
 #include "ckpt/check/check.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
+#include "ckpt/files/files.h"
 #include "ckpt/packing/cmd_pack.h"
 #include "ckpt/remote/remote_options.h"
 
 static const struct {
 	const char *name;
-	int (*run)(int argc, char **argv);
+	int (*run)(struct uckpt *u, int argc, char **argv);
 	const char *summary;
 } commands[] = {
 	{ "info", cmd_info, "describe a checkpoint and list its problems" },
@@ -76,7 +77,7 @@ static bool set_options(const char *list)
 	return false;
 }
 
-static int main_run(int argc, char **argv)
+static int main_run(struct uckpt *u, int argc, char **argv)
 {
 	const char *const word = argv[1];
 
@@ -94,7 +95,7 @@ static int main_run(int argc, char **argv)
 	}
 	for (size_t i = 0; i < NCOMMANDS; i++)
 		if (strcmp(word, commands[i].name) == 0)
-			return commands[i].run(argc - 1, argv + 1);
+			return commands[i].run(u, argc - 1, argv + 1);
 	cmd_say("unknown %s '%s'; see 'ucckpt --help'",
 		*word == '-' ? "option" : "command", word);
 	return CMD_USAGE;
@@ -102,12 +103,18 @@ static int main_run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	struct uckpt *const u = uckpt_new();
 	int rc = CMD_OK;
 
+	if (!u) {
+		cmd_say("out of memory");
+		return CMD_FAILED;
+	}
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)
 		rc = set_options(argv[2]) ? CMD_OK : CMD_USAGE;
-	rc = rc ? rc : main_run(argc, argv);
+	rc = rc ? rc : main_run(u, argc, argv);
+	uckpt_free(u);
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return rc;

@@ -117,13 +117,13 @@ static void *stop_requests(void *session)
 	return NULL;
 }
 
-static bool has_servers(const char *source)
+static bool has_servers(struct uckpt *u, const char *source)
 {
-	const size_t n = roots_count(source);
+	const size_t n = roots_count(u, source);
 	bool has = false;
 
 	for (size_t i = 0; !has && i < n; i++) {
-		char *const root = roots_path(source, i);
+		char *const root = roots_path(u, source, i);
 
 		has = root && site_is_url(root);
 		free(root);
@@ -150,7 +150,7 @@ static int serve(struct fuse_session *se, bool servers)
 static int mount_and_serve(const struct options *o, struct fuse_session *se,
 			   struct server *server)
 {
-	const bool servers = has_servers(o->tree.source);
+	const bool servers = has_servers(o->tree.u, o->tree.source);
 	bool watched = false;
 	pthread_t watcher;
 	int rc = 1;

@@ -19,6 +19,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"
@@ -85,8 +86,8 @@ static int take_source(struct options *o)
 {
 	struct errmsg err = { "" };
 
-	if (roots_unite(o->operands, o->noperands - 1, true, &o->tree.source,
-			&err)) {
+	if (roots_unite(o->tree.u, o->operands, o->noperands - 1, true,
+			&o->tree.source, &err)) {
 		log_error("source %s", err.text);
 		return -1;
 	}
@@ -113,11 +114,11 @@ static int copy_args(int argc, char **argv, struct fuse_args *args)
 /* A server that lists its own mount point deadlocks. */
 static int check_nesting(const struct options *o)
 {
-	const size_t roots = roots_count(o->tree.source);
+	const size_t roots = roots_count(o->tree.u, o->tree.source);
 	bool inside = false;
 
 	for (size_t i = 0; !inside && i < roots; i++) {
-		char *const root = roots_path(o->tree.source, i);
+		char *const root = roots_path(o->tree.u, o->tree.source, i);
 		const size_t n = root ? strlen(root) : 0;
 
 		if (!root)
@@ -161,9 +162,12 @@ int options_parse(struct options *o, int argc, char **argv,
 	const char *const name = slash ? slash + 1 : argv[0];
 
 	*o = (struct options){
+		.tree.u = uckpt_new(),
 		.tree.plan.hugging_face = true,
 		.readahead = memory_share(READAHEAD_PART, CACHE_DEFAULT),
 	};
+	if (!o->tree.u)
+		return no_memory();
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
 	if (copy_args(argc, argv, fuse_args) ||
@@ -195,6 +199,7 @@ void options_done(struct options *o)
 		free(o->operands[--o->noperands]);
 	free(o->operands);
 	free(o->tree.source);
+	uckpt_free(o->tree.u);
 	free(o->mountpoint);
 	free(o->log);
 	user_rules_done(&o->rules);

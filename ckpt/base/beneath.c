@@ -24,56 +24,52 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 
 /* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
 #define DEPTH_MAX 64
 #define LINKS_MAX 40
 
-struct root {
+struct confined {
 	int fd;
 	size_t len;
 	char *path;
 	bool follow; /* links may lead out */
+	struct confined *next;
 };
-
-static struct root *roots; /* as long as the process lives */
-static size_t nroots, roots_cap;
-
-bool beneath_is_confined(void)
-{
-	return nroots > 0;
-}
 
 /* Return the root that a path begins with, and what follows it in the path; NULL if
  * there is none. */
-static const struct root *find_root(const char *path, const char **below)
+static const struct confined *find_root(const struct uckpt *u, const char *path,
+					const char **below)
 {
-	for (size_t i = 0; i < nroots; i++) {
-		const struct root *const r = &roots[i];
+	const struct confined *r = u->confined;
 
-		if (strncmp(path, r->path, r->len) != 0 ||
-		    (path[r->len] != '/' && path[r->len] != '\0'))
-			continue;
-		path += r->len;
-		while (*path == '/')
-			path++;
-		*below = *path ? path : ".";
-		return r;
-	}
-	return NULL;
+	while (r && (strncmp(path, r->path, r->len) != 0 ||
+		     (path[r->len] != '/' && path[r->len] != '\0')))
+		r = r->next;
+	if (!r)
+		return NULL;
+	path += r->len;
+	while (*path == '/')
+		path++;
+	*below = *path ? path : ".";
+	return r;
 }
 
 /* An O_PATH descriptor has no extended attributes, its name in /proc does. */
-bool beneath_has_acl(int fd)
+static bool has_acl(int fd)
 {
 	char name[32];
 
-	if (!beneath_is_confined())
-		return false;
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
 	return getxattr(name, "system.posix_acl_access", NULL, 0) > 0;
+}
+
+bool beneath_has_acl(const struct uckpt *u, int fd)
+{
+	return u->confined && has_acl(fd);
 }
 
 struct walk {
@@ -93,7 +89,7 @@ static int walk_push(struct walk *w, int fd, const struct stat *st)
 	if (w->n == DEPTH_MAX)
 		return -ENAMETOOLONG;
 	if (w->access) {
-		const struct access a = access_of(st, beneath_has_acl(fd));
+		const struct access a = access_of(st, has_acl(fd));
 
 		access_restrict(w->access, &a);
 	}
@@ -227,10 +223,11 @@ static int walk_step(struct walk *w, int *out)
 
 /* Open a path once confined: a descriptor, or a negative errno.  Restrict `access`, unless
  * it is NULL, to users that may search all directories on the way. */
-static int walk(const char *path, int flags, struct access *access)
+static int walk(const struct uckpt *u, const char *path, int flags,
+		struct access *access)
 {
 	const char *below;
-	const struct root *const root = find_root(path, &below);
+	const struct confined *const root = find_root(u, path, &below);
 	struct walk w = { .flags = flags, .access = access };
 	int fd = -1, rc;
 
@@ -248,20 +245,21 @@ static int walk(const char *path, int flags, struct access *access)
 	return rc < 0 ? rc : fd;
 }
 
-int beneath_open(const char *path, int flags)
+int beneath_open(const struct uckpt *u, const char *path, int flags)
 {
 	int fd;
 
-	if (beneath_is_confined())
-		return walk(path, flags, NULL);
+	if (u->confined)
+		return walk(u, path, flags, NULL);
 	fd = open(path, flags | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 
-int beneath_fail(const char *path, int rc, struct errmsg *err)
+int beneath_fail(const struct uckpt *u, const char *path, int rc,
+		 struct errmsg *err)
 {
 	const char *below;
-	const struct root *const root = find_root(path, &below);
+	const struct confined *const root = find_root(u, path, &below);
 
 	if (rc == -EXDEV)
 		return errmsg_set(err, -EACCES,
@@ -272,24 +270,25 @@ int beneath_fail(const char *path, int rc, struct errmsg *err)
 	return errmsg_set(err, rc, "%s: cannot open: %s", path, strerror(-rc));
 }
 
-int beneath_stat(const char *path, bool plain, struct attrs *out)
+int beneath_stat(const struct uckpt *u, const char *path, bool plain,
+		 struct attrs *out)
 {
 	struct access way = ACCESS_ALL;
 	int fd, rc;
 
-	if (!beneath_is_confined()) {
+	if (!u->confined) {
 		if ((plain ? lstat(path, &out->st) : stat(path, &out->st)) < 0)
 			return -errno;
 		out->has_acl = false;
 		out->access = access_of(&out->st, false);
 		return 0;
 	}
-	fd = plain ? walk(path, O_PATH | O_NOFOLLOW, NULL)
-		   : walk(path, O_PATH, &way);
+	fd = plain ? walk(u, path, O_PATH | O_NOFOLLOW, NULL)
+		   : walk(u, path, O_PATH, &way);
 	if (fd < 0)
 		return fd;
 	rc = fstat(fd, &out->st) < 0 ? -errno : 0;
-	out->has_acl = !rc && !S_ISLNK(out->st.st_mode) && beneath_has_acl(fd);
+	out->has_acl = !rc && !S_ISLNK(out->st.st_mode) && has_acl(fd);
 	out->access = access_of(&out->st, out->has_acl);
 	access_restrict(&out->access, &way);
 	close(fd);
@@ -318,39 +317,49 @@ static int search_ancestors(const char *of, struct access *access)
 				close(fd);
 			return rc;
 		}
-		a = access_of(&st, beneath_has_acl(fd));
+		a = access_of(&st, has_acl(fd));
 		access_restrict(access, &a);
 		close(fd);
 	}
 	return 0;
 }
 
-int beneath_confine(const char *path, size_t root_len, bool follow,
-		    struct access *access, struct errmsg *err)
+int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
+		    bool follow, struct access *access, struct errmsg *err)
 {
-	struct root r = {
-		.len = root_len == 1 ? 0 : root_len, /* "/" */
-		.path = strndup(path, root_len),
-		.follow = follow,
-	};
+	struct confined *const r = malloc(sizeof(*r)), **last = &u->confined;
 	int rc;
 
 	assert(path[0] == '/' && root_len <= strlen(path));
-	if (!r.path ||
-	    !array_reserve(&roots, &roots_cap, nroots + 1, sizeof(*roots))) {
-		free(r.path);
+	if (!r)
+		return errmsg_nomem(err, path);
+	*r = (struct confined){ .fd = -1,
+				.len = root_len == 1 ? 0 : root_len, /* "/" */
+				.path = strndup(path, root_len),
+				.follow = follow };
+	while (*last)
+		last = &(*last)->next;
+	if (!r->path) {
+		free(r);
 		return errmsg_nomem(err, path);
 	}
-	if (strlen(path) >= PATH_MAX) {
-		free(r.path);
+	*last = r;
+	if (strlen(path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
-	}
-	r.fd = open(r.path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	rc = r.fd < 0 ? -errno : 0;
-	roots[nroots++] = r;
-	if (!rc)
-		rc = search_ancestors(path, access);
+	r->fd = open(r->path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	rc = r->fd < 0 ? -errno : search_ancestors(path, access);
 	return rc ? errmsg_set(err, rc, "%s: cannot open: %s", path,
 			       strerror(-rc))
 		  : 0;
+}
+
+void beneath_done(struct uckpt *u)
+{
+	for (struct confined *r; (r = u->confined);) {
+		u->confined = r->next;
+		if (r->fd >= 0)
+			close(r->fd);
+		free(r->path);
+		free(r);
+	}
 }

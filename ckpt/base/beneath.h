@@ -9,6 +9,7 @@
 #include "ckpt/base/access.h"
 
 struct errmsg;
+struct uckpt;
 
 /*
  * Files of a checkpoint, opened without leaving it.  A server that shows files
@@ -22,19 +23,20 @@ struct errmsg;
  * then beneath_stat gives the users that could follow them.
  */
 
-/* Confine all later calls of this process to a root, which is a directory, or, after
- * further calls, to one of several: each path to the root that it begins with.  The
- * root is the first `root_len` bytes of `source`, which is absolute and without links.
- * If `follow`, links may lead out of the root; a path itself may not.  Call it
- * before threads are started.  `access` becomes the users that may search the directories
- * above the source. */
-int beneath_confine(const char *source, size_t root_len, bool follow,
-		    struct access *access, struct errmsg *err);
-bool beneath_is_confined(void);
+/* Confine the context to a root, which is a directory, or, after further calls, to one of
+ * several: each path to the root that it begins with.  The root is the first `root_len`
+ * bytes of `source`, which is absolute and without links.  If `follow`, links may lead out
+ * of the root; a path itself may not.  Call it before threads are started.  `access`
+ * becomes the users that may search the directories above the source. */
+int beneath_confine(struct uckpt *u, const char *source, size_t root_len,
+		    bool follow, struct access *access, struct errmsg *err);
+
+/* Forget the roots. */
+void beneath_done(struct uckpt *u);
 
 /* As open(2): a descriptor, or a negative errno.  Once confined, O_NOFOLLOW allows no
  * link as any component: -ELOOP. */
-int beneath_open(const char *path, int flags);
+int beneath_open(const struct uckpt *u, const char *path, int flags);
 
 /* Does a result say that nothing is at a path, or that it leads below what is no
  * directory? */
@@ -45,17 +47,19 @@ static inline bool beneath_is_missing(int rc)
 
 /* Say why a file could not be opened, `rc` being a negative errno of one of these
  * functions.  Returns `rc`, or -EACCES for -EXDEV. */
-int beneath_fail(const char *path, int rc, struct errmsg *err);
+int beneath_fail(const struct uckpt *u, const char *path, int rc,
+		 struct errmsg *err);
 
 /*
  * As stat(2), or if `plain` as lstat(2) of a path whose directories may not be links: 0
  * or a negative errno.  Neither ACLs nor directories on the way count while nothing is
  * confined, nor do those directories if `plain`.
  */
-int beneath_stat(const char *path, bool plain, struct attrs *out);
+int beneath_stat(const struct uckpt *u, const char *path, bool plain,
+		 struct attrs *out);
 
 /* Does an ACL restrict or extend the attributes of an open file?  Always false
  * while nothing is confined. */
-bool beneath_has_acl(int fd);
+bool beneath_has_acl(const struct uckpt *u, int fd);
 
 #endif

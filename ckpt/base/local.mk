@@ -13,6 +13,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/nearest.h %D%/nearest.c \
 	%D%/size.h %D%/size.c \
 	%D%/arena.h %D%/arena.c \
-	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c %D%/beneath.h %D%/beneath.c \
+	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \
+	%D%/uckpt.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
 	%D%/json.h %D%/json.c

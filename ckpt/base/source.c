@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
@@ -60,12 +59,18 @@ int fileid_report_change(const char *path, const struct fileid *was,
 
 int source_open(struct source *s, const char *path, struct errmsg *err)
 {
-	const int fd = beneath_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+	const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+
+	return fd < 0 ? errmsg_errno(err, path, "cannot open")
+		      : source_open_fd(s, fd, path, err);
+}
+
+int source_open_fd(struct source *s, int fd, const char *path,
+		   struct errmsg *err)
+{
 	struct stat st;
 	int rc;
 
-	if (fd < 0)
-		return beneath_fail(path, fd, err);
 	if (fstat(fd, &st) < 0) {
 		rc = errmsg_errno(err, path, "cannot stat");
 	} else if (!S_ISREG(st.st_mode)) {

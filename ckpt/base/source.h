@@ -68,8 +68,12 @@ struct source {
 	void *ctx;		      /* for `ops` */
 };
 
-/* Open a regular file.  `path` must outlive the source. */
+/* Open a regular file, wherever links lead.  `path` must outlive the source. */
 int source_open(struct source *s, const char *path, struct errmsg *err);
+
+/* The same for an open file, whose descriptor the source owns; on an error it is closed. */
+int source_open_fd(struct source *s, int fd, const char *path,
+		   struct errmsg *err);
 
 /* The same for a file of known identity: -EIO, with how it differs, if it has
  * changed. */

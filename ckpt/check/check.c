@@ -147,9 +147,9 @@ static int check_run(struct check *c, char *const *args, size_t n, bool json)
 	return c->report.problems.n ? CMD_FAILED : rc;
 }
 
-int cmd_check(int argc, char **argv)
+int cmd_check(struct uckpt *u, int argc, char **argv)
 {
-	struct check c = { 0 };
+	struct check c = { .report.u = u };
 	bool json = false;
 	const struct cmd_option options[] = {
 		{ "data",

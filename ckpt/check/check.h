@@ -11,8 +11,9 @@
 struct param;
 struct progress;
 struct slice;
+struct uckpt;
 
-int cmd_check(int argc, char **argv);
+int cmd_check(struct uckpt *u, int argc, char **argv);
 
 /* A file written by a rank. */
 struct check_file {

@@ -49,7 +49,7 @@ static void add_file(struct check *c, const char *name)
 
 	if (asprintf(&f->path, "%s/%s", c->report.dir, name) < 0)
 		cmd_nomem();
-	if (files_find(f->path, &where, &st, NULL, NULL) == 0 &&
+	if (files_find(c->report.u, f->path, &where, &st, NULL, NULL) == 0 &&
 	    S_ISREG(st.st_mode))
 		fileid_from_stat(&st, &id);
 	c->bytes += id.size;
@@ -64,14 +64,14 @@ void check_list_files(struct check *c)
 	struct hfdir weights = { 0 };
 	struct dirlist l = { 0 };
 
-	c->shards = shardcache_new();
+	c->shards = shardcache_new(c->report.u);
 	if (!c->shards)
 		cmd_nomem();
 	if (c->report.choice == TAGS_WEIGHTS) {
 		/* What is wrong with them is a problem of the plan. */
-		if (hfdir_open(&weights, c->report.dir, NULL))
+		if (hfdir_open(c->report.u, &weights, c->report.dir, NULL))
 			return;
-	} else if (files_list(c->report.dir, true, &l, &err)) {
+	} else if (files_list(c->report.u, c->report.dir, true, &l, &err)) {
 		findings_add_new(&c->report.problems, err.text);
 		return;
 	}
@@ -286,8 +286,8 @@ static int check_file(void *ctx, size_t i, struct errmsg *ignored)
 
 	(void)ignored;
 	/* Opening the plan has read the headers of safetensors. */
-	if (is_safetensors(f) ? files_open(&pt.src, f->path, &err)
-			      : ptfile_open(&pt, f->path, &err)) {
+	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &err)
+			      : ptfile_open(c->report.u, &pt, f->path, &err)) {
 		findings_add_new(&f->problems, err.text);
 		return 0;
 	}

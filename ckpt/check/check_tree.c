@@ -172,7 +172,7 @@ static int plan_form(const struct check *c, const struct form *f,
 	unsigned ranks;
 
 	if (f->kind == PLAN_UNIVERSAL)
-		return plan_open(c->report.dir, &options, out, err);
+		return plan_open(c->report.u, c->report.dir, &options, out, err);
 	/* For twice the ranks every file is cut again.  A multiple of the old number
 	 * suits expert parallelism. */
 	ranks = plan_zckpt(p)->dir.dp_degree;

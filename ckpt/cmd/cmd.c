@@ -265,11 +265,11 @@ bool cmd_set_number(void *number, const char *name, const char *text,
 	return true;
 }
 
-char *cmd_source(char *const *args, size_t n)
+char *cmd_source(struct uckpt *u, char *const *args, size_t n)
 {
 	struct errmsg err = { "" };
 	char *path = NULL;
-	const int rc = files_unite(args, n, &path, &err);
+	const int rc = files_unite(u, args, n, &path, &err);
 
 	for (size_t i = 0; i < n; i++) /* other users see the command line */
 		site_hide_secrets(args[i]);

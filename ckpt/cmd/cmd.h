@@ -8,6 +8,7 @@
 
 struct cJSON;
 struct errmsg;
+struct uckpt;
 
 /*
  * The commands of ucckpt.  Each takes its own command line (`argv[0]` is its
@@ -22,9 +23,9 @@ enum cmd_exit {
 	CMD_TROUBLE = 2,
 };
 
-int cmd_info(int argc, char **argv);
-int cmd_convert(int argc, char **argv);
-int cmd_extents(int argc, char **argv);
+int cmd_info(struct uckpt *u, int argc, char **argv);
+int cmd_convert(struct uckpt *u, int argc, char **argv);
+int cmd_extents(struct uckpt *u, int argc, char **argv);
 /* cmd_check, cmd_diff and others are declared in their own rooms. */
 
 /* Print one line to stderr: "ucckpt: <message>". */
@@ -83,7 +84,7 @@ bool cmd_set_number(void *number, const char *name, const char *text,
 
 /* The source that arguments mean (roots_unite); NULL, with a message, if they mean
  * none.  The caller frees it. */
-char *cmd_source(char *const *args, size_t n);
+char *cmd_source(struct uckpt *u, char *const *args, size_t n);
 
 /* Print text that may come from a file, as utf8_show shows it.  Returns the
  * number of characters. */

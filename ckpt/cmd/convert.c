@@ -35,6 +35,7 @@
 #define POINTER_MAX (sizeof("latest") + VIEW_SUFFIX_MAX)
 
 struct convert {
+	struct uckpt *u;
 	char *in, *out;
 	unsigned readers; /* shards read at once; 0: one per processor */
 	unsigned writers; /* files written at once; 0: one per processor */
@@ -143,10 +144,10 @@ static int convert_convert(const struct convert *c, const char *source)
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
 	char *dir = NULL;
-	int rc = tags_choose(source, &dir, &choice, &err);
+	int rc = tags_choose(c->u, source, &dir, &choice, &err);
 
 	if (!rc)
-		rc = plan_open(dir, &c->plan, &p, &err);
+		rc = plan_open(c->u, dir, &c->plan, &p, &err);
 	if (rc) {
 		free(dir);
 		return convert_fail(c, rc, &err);
@@ -234,7 +235,7 @@ static int check_options(const struct convert *c, char **argv)
 /* Convert what operands [0, n), or else --input_folder, mean. */
 static int convert_from(struct convert *c, char **operands, size_t n)
 {
-	char *const source = cmd_source(n ? operands : &c->in, n ? n : 1);
+	char *const source = cmd_source(c->u, n ? operands : &c->in, n ? n : 1);
 	int rc;
 
 	if (!source)
@@ -259,9 +260,9 @@ static int convert_run(struct convert *c, char **argv, char **args, size_t n)
 	return rc == CMD_OK ? convert_from(c, args, n) : rc;
 }
 
-int cmd_convert(int argc, char **argv)
+int cmd_convert(struct uckpt *u, int argc, char **argv)
 {
-	struct convert c = { .plan.hugging_face = true };
+	struct convert c = { .u = u, .plan.hugging_face = true };
 	struct cmd_number ranks = { &c.plan.type.ranks, RESHARD_RANKS_MAX };
 	struct cmd_number readers = { &c.readers, WORKERS_MAX };
 	struct cmd_number writers = { &c.writers, WORKERS_MAX };

@@ -212,7 +212,7 @@ static int extents_show(const char *path, bool json)
 	return rc;
 }
 
-int cmd_extents(int argc, char **argv)
+int cmd_extents(struct uckpt *u, int argc, char **argv)
 {
 	bool json = false;
 	const struct cmd_option options[] = {
@@ -227,6 +227,7 @@ int cmd_extents(int argc, char **argv)
 	};
 	int status;
 
+	(void)u; /* the mount has opened all */
 	return cmd_parse(argc, argv, &syntax, &status)
 		       ? extents_show(argv[optind], json)
 		       : status;

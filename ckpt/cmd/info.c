@@ -121,7 +121,7 @@ static void collect(struct info *info)
 	struct errmsg err = { "" };
 	const bool zero = plan_zckpt(r->plan);
 
-	if (!zero && hfdir_open(&info->weights, r->dir, &err))
+	if (!zero && hfdir_open(r->u, &info->weights, r->dir, &err))
 		findings_add(&r->problems, "%s", err.text);
 	list_params(info);
 	read_profile(info);
@@ -476,9 +476,9 @@ static int info_run(struct info *info, char *const *args, size_t n, bool json)
 	return info->report.problems.n ? CMD_FAILED : rc;
 }
 
-int cmd_info(int argc, char **argv)
+int cmd_info(struct uckpt *u, int argc, char **argv)
 {
-	struct info info = { 0 };
+	struct info info = { .report.u = u };
 	bool json = false;
 	const struct cmd_option options[] = {
 		{ "json", .help = "print JSON", .flag = &json },

@@ -102,7 +102,7 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	struct bytebuf names = { 0 };
 	struct tag_list tags;
 
-	if (tags_list_below(run, &tags, NULL))
+	if (tags_list_below(r->u, run, &tags, NULL))
 		return;
 	for (size_t i = 0; i < tags.n && i < NAMED_MAX; i++) {
 		bytebuf_add_str(&names, i ? ", " : "");
@@ -125,7 +125,7 @@ static void warn_of_choice(struct report *r, const char *run)
 	if (r->choice == TAGS_BELOW || r->choice == TAGS_WEIGHTS)
 		name_tags_below(r, run, r->choice == TAGS_BELOW ? 2 : 1);
 	if ((r->choice != TAGS_STEP && r->choice != TAGS_MTIME) ||
-	    tags_list(run, &tags, NULL))
+	    tags_list(r->u, run, &tags, NULL))
 		return;
 	if (tags.latest)
 		findings_add(&r->warnings,
@@ -156,14 +156,14 @@ static bool add_missing(void *ctx, const char *name)
 int report_open(struct report *r, char *const *args, size_t n,
 		const struct plan_options *options)
 {
-	char *const path = cmd_source(args, n);
+	char *const path = cmd_source(r->u, args, n);
 	struct missing missing = { .r = r };
 	struct errmsg err = { "" };
 	int rc;
 
 	if (!path)
 		return CMD_FAILED;
-	rc = tags_choose(path, &r->dir, &r->choice, &err);
+	rc = tags_choose(r->u, path, &r->dir, &r->choice, &err);
 	if (rc)
 		cmd_say("%s", err.text);
 	else
@@ -171,14 +171,14 @@ int report_open(struct report *r, char *const *args, size_t n,
 	free(path);
 	if (rc)
 		return CMD_FAILED;
-	rc = plan_open(r->dir, options, &r->plan, &err);
+	rc = plan_open(r->u, r->dir, options, &r->plan, &err);
 	if (rc)
 		findings_add_new(&r->problems, err.text);
 	if (rc == -EBADMSG) {
-		const unsigned ranks =
-			zckpt_find_unreadable(r->dir, add_found, &r->problems);
+		const unsigned ranks = zckpt_find_unreadable(
+			r->u, r->dir, add_found, &r->problems);
 
-		tagdir_missing(r->dir, ranks, add_missing, &missing);
+		tagdir_missing(r->u, r->dir, ranks, add_missing, &missing);
 	}
 	return CMD_OK;
 }

@@ -37,6 +37,7 @@ void findings_done(struct findings *l);
 /* What `ucckpt info` and `ucckpt check` report about a tag's directory, or one of
  * Hugging Face weights. */
 struct report {
+	struct uckpt *u;
 	char *dir;
 	enum tags_choice choice;
 	struct plan *plan; /* NULL if it cannot be served */

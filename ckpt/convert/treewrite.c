@@ -285,9 +285,10 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 static int copy_mode_and_times(const struct out *o, uint32_t shard,
 			       struct errmsg *err)
 {
-	const char *const original = shardcache_path(vfile_shards(o->f), shard);
+	const struct shardcache *const c = vfile_shards(o->f);
+	const char *const original = shardcache_path(c, shard);
 	struct stat st;
-	const int rc = files_stat(original, &st, NULL);
+	const int rc = files_stat(shardcache_context(c), original, &st, NULL);
 
 	if (rc)
 		return errmsg_set(err, rc, "%s: cannot stat: %s", original,

@@ -283,7 +283,7 @@ static void diff_done(struct diff *d)
 static int open_side(struct diff *d, unsigned side, char *arg)
 {
 	struct errmsg err = { "" };
-	char *const path = cmd_source(&arg, 1);
+	char *const path = cmd_source(d->tree[side].u, &arg, 1);
 	int rc = CMD_TROUBLE;
 
 	if (!path)
@@ -319,9 +319,9 @@ static int diff(struct diff *d, char *const args[2], bool json, bool all)
 	return d->equal ? CMD_OK : CMD_DIFFER;
 }
 
-int cmd_diff(int argc, char **argv)
+int cmd_diff(struct uckpt *u, int argc, char **argv)
 {
-	struct diff d = { 0 };
+	struct diff d = { .tree = { { .u = u }, { .u = u } } };
 	bool json = false, all = false;
 	const struct cmd_option options[] = {
 		{ "all", .help = "print all states, not only those that differ",

@@ -13,11 +13,12 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct uckpt;
 struct plan;
 struct state;
 struct weights;
 
-int cmd_diff(int argc, char **argv);
+int cmd_diff(struct uckpt *u, int argc, char **argv);
 
 /* The name of a parameter or a weight. */
 struct diff_entry {
@@ -38,6 +39,7 @@ struct diff_tie {
  * ties do not change.
  */
 struct diff_tree {
+	struct uckpt *u;
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
 	struct plan *plan;   /* of a ZeRO checkpoint, or NULL */
@@ -57,7 +59,7 @@ struct diff_tree {
 
 /*
  * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
- * newest tag), a universal checkpoint or a model.  Errors are those of
+ * newest tag), a universal checkpoint or a model, of the context `t->u`.  Errors are those of
  * plan_open, plan_check and hfdir_open, or the system's.  Call diff_tree_close
  * in any case.
  */

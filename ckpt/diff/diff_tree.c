@@ -42,7 +42,7 @@ static int list(const struct diff_tree *t, const char *param,
 		if (asprintf(&path, "%s/zero%s%s", t->path, *param ? "/" : "",
 			     param) < 0)
 			return errmsg_nomem(err, NULL);
-		rc = files_list(path, true, out, err);
+		rc = files_list(t->u, path, true, out, err);
 		free(path);
 		return rc;
 	}
@@ -125,7 +125,7 @@ static int open_model(struct diff_tree *t, struct errmsg *err)
 
 	t->kind = "Hugging Face model";
 	t->model = calloc(1, sizeof(*t->model));
-	rc = t->model ? hfdir_open(t->model, t->path, err)
+	rc = t->model ? hfdir_open(t->u, t->model, t->path, err)
 		      : errmsg_nomem(err, NULL);
 	if (rc) {
 		free(t->model);
@@ -143,7 +143,7 @@ static int open_zero(struct diff_tree *t, struct errmsg *err)
 						     .any_stage = true };
 
 	t->kind = "ZeRO checkpoint";
-	return plan_open(t->path, &options, &t->plan, err)
+	return plan_open(t->u, t->path, &options, &t->plan, err)
 		       ?: plan_check(t->plan, err)
 		       ?: add_params(t, err);
 }
@@ -161,10 +161,10 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 	enum tags_choice choice;
 	int rc;
 
-	if (kinds_is_universal(path)) {
+	if (kinds_is_universal(t->u, path)) {
 		rc = open_universal(t, path, err);
 	} else {
-		rc = tags_choose(path, &t->path, &choice, err);
+		rc = tags_choose(t->u, path, &t->path, &choice, err);
 		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the
 		 * tag goes first. */
 		if (!rc)
@@ -236,7 +236,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 
 	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = ptfile_open(&pt, path, err);
+	rc = ptfile_open(t->u, &pt, path, err);
 	free(path);
 	if (rc)
 		return rc;
@@ -255,7 +255,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
 {
 	struct dirlist l;
-	int rc = files_list(t->path, true, &l, err);
+	int rc = files_list(t->u, t->path, true, &l, err);
 
 	if (rc)
 		return rc;
@@ -338,7 +338,8 @@ static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
 	const struct hfdir_file *const file = &t->model->files[tensor->file];
 	struct tensor described;
 	struct source src;
-	const int rc = files_open_known(&src, file->path, &file->file, err);
+	const int rc =
+		files_open_known(t->u, &src, file->path, &file->file, err);
 
 	if (rc)
 		return rc;
@@ -356,7 +357,7 @@ static int open_file(const struct diff_tree *t, const char *param,
 
 	if (asprintf(&path, "%s/zero/%s/%s" DIFF_SUFFIX, t->path, param, name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = files_open(&src, path, err);
+	rc = files_open(t->u, &src, path, err);
 	if (!rc)
 		rc = state_open_source(out, &src, err);
 	if (rc)

@@ -50,11 +50,12 @@ static const struct layout {
 /* Find which layouts' files have their names in a directory: most have none, and a store
  * may take milliseconds to say so of each.  False if it cannot be listed, as those of some
  * servers. */
-static bool list_layouts(const char *dir, bool there[COUNT(layouts)])
+static bool list_layouts(struct uckpt *u, const char *dir,
+			 bool there[COUNT(layouts)])
 {
 	struct dirlist d;
 
-	if (files_list(dir, true, &d, NULL))
+	if (files_list(u, dir, true, &d, NULL))
 		return false;
 	for (size_t k = 0; k < d.n; k++) {
 		char *const name = packfs_dir_name(d.v[k].name);
@@ -68,10 +69,10 @@ static bool list_layouts(const char *dir, bool there[COUNT(layouts)])
 }
 
 /* Return the first layout whose file exists, or NULL. */
-static const struct layout *find_layout(const char *dir)
+static const struct layout *find_layout(struct uckpt *u, const char *dir)
 {
 	bool named[COUNT(layouts)] = { false };
-	const bool listed = list_layouts(dir, named);
+	const bool listed = list_layouts(u, dir, named);
 
 	for (size_t i = 0; i < COUNT(layouts); i++) {
 		struct stat st;
@@ -82,7 +83,8 @@ static const struct layout *find_layout(const char *dir)
 			continue;
 		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
 			return NULL;
-		there = files_stat(path, &st, NULL) == 0 && S_ISREG(st.st_mode);
+		there = files_stat(u, path, &st, NULL) == 0 &&
+			S_ISREG(st.st_mode);
 		free(path);
 		if (there)
 			return &layouts[i];
@@ -90,14 +92,14 @@ static const struct layout *find_layout(const char *dir)
 	return NULL;
 }
 
-bool hfdir_is_one(const char *path)
+bool hfdir_is_one(struct uckpt *u, const char *path)
 {
-	return find_layout(path) != NULL;
+	return find_layout(u, path) != NULL;
 }
 
-bool hfdir_is_found_by(const char *path, const char *name)
+bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 {
-	const struct layout *const l = find_layout(path);
+	const struct layout *const l = find_layout(u, path);
 
 	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
@@ -189,12 +191,13 @@ static int read_torch(struct hfdir_file *f, struct source *src,
 	return rc;
 }
 
-static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
+static int read_file(struct uckpt *u, struct hfdir_file *f, bool safetensors,
+		     struct errmsg *err)
 {
 	struct source src;
 	struct stat st;
 	char *where;
-	int rc = files_find(f->path, &where, &st, &f->access, err);
+	int rc = files_find(u, f->path, &where, &st, &f->access, err);
 
 	if (rc)
 		return rc;
@@ -203,7 +206,7 @@ static int read_file(struct hfdir_file *f, bool safetensors, struct errmsg *err)
 	f->path = where;
 	fileid_from_stat(&st, &f->file);
 	f->mtime_s = st.st_mtim.tv_sec;
-	rc = files_open_known(&src, f->path, &f->file, err);
+	rc = files_open_known(u, &src, f->path, &f->file, err);
 	if (rc)
 		return rc;
 	rc = safetensors ? read_safetensors(f, &src, err)
@@ -221,7 +224,7 @@ static int read_numbered(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
 	struct hfdir_file *const f = &r->d->files[i];
-	const int rc = read_file(f, r->safetensors, err);
+	const int rc = read_file(r->d->u, f, r->safetensors, err);
 
 	for (size_t k = 0; k < f->n; k++)
 		f->v[k].file = (uint32_t)i;
@@ -365,7 +368,7 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 {
 	struct hfindex x;
 	struct source src;
-	int rc = files_open(&src, path, err);
+	int rc = files_open(d->u, &src, path, err);
 
 	if (rc)
 		return rc;
@@ -393,15 +396,16 @@ static int open_layout(struct hfdir *d, const struct layout *l,
 	return rc;
 }
 
-int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err)
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
+	       struct errmsg *err)
 {
-	const struct layout *const l = find_layout(path);
+	const struct layout *const l = find_layout(u, path);
 	struct stat st;
 	int rc;
 
-	if (!l || files_stat(path, &st, NULL))
-		return kinds_refuse(path, err);
-	*d = (struct hfdir){ .path = strdup(path), .st = st };
+	if (!l || files_stat(u, path, &st, NULL))
+		return kinds_refuse(u, path, err);
+	*d = (struct hfdir){ .u = u, .path = strdup(path), .st = st };
 	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
 	if (!rc)
 		d->access = d->files[0].access;

@@ -12,6 +12,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct uckpt;
 
 /* A file of weights. */
 struct hfdir_file {
@@ -44,6 +45,7 @@ struct hfdir_tensor {
  * that an index names, of safetensors or of torch.save.  Immutable.
  */
 struct hfdir {
+	struct uckpt *u;
 	char *path;
 	struct stat st;       /* the directory's owner and permission bits */
 	struct access access; /* who may read all files */
@@ -76,10 +78,10 @@ int hfindex_read(struct hfindex *x, const struct source *src,
 void hfindex_done(struct hfindex *x);
 
 /* Does the directory hold weights?  Looks at names only. */
-bool hfdir_is_one(const char *path);
+bool hfdir_is_one(struct uckpt *u, const char *path);
 
 /* Are the weights of a directory found by an index, or all in the file `name`? */
-bool hfdir_is_found_by(const char *path, const char *name);
+bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name);
 
 /*
  * Read all headers and no tensor.  Of several kinds of files, the kind that
@@ -89,7 +91,8 @@ bool hfdir_is_found_by(const char *path, const char *name);
  * or of types that are not real numbers; -E2BIG, -ENOMEM, or the system's error.
  * Messages name the file.
  */
-int hfdir_open(struct hfdir *d, const char *path, struct errmsg *err);
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
+	       struct errmsg *err);
 void hfdir_done(struct hfdir *d);
 
 /* NULL if there is none. */

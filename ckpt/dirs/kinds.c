@@ -64,7 +64,7 @@ static const struct kind {
 	{ "*.ckpt", TORCH_SAVE },
 };
 
-bool kinds_is_universal(const char *path)
+bool kinds_is_universal(struct uckpt *u, const char *path)
 {
 	struct stat st;
 	char *zero;
@@ -72,7 +72,7 @@ bool kinds_is_universal(const char *path)
 
 	if (asprintf(&zero, "%s/zero", path) < 0)
 		return false;
-	is = files_stat(zero, &st, NULL) == 0 && S_ISDIR(st.st_mode);
+	is = files_stat(u, zero, &st, NULL) == 0 && S_ISDIR(st.st_mode);
 	free(zero);
 	return is;
 }
@@ -87,27 +87,27 @@ static const struct kind *find_kind(const char *name)
 }
 
 /* Refuse a file. */
-static int refuse_file(const char *path, struct errmsg *err)
+static int refuse_file(struct uckpt *u, const char *path, struct errmsg *err)
 {
-	const struct kind *const k = find_kind(roots_base(path));
+	const struct kind *const k = find_kind(roots_base(u, path));
 
 	return errmsg_set(err, k ? -ENOTSUP : -ENOTDIR, "%s: %s", path,
 			  k ? k->text : "not a directory, and not a pack");
 }
 
-int kinds_refuse(const char *path, struct errmsg *err)
+int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 {
 	const struct kind *k, *best = NULL;
 	struct dirlist dir;
 	int rc;
 
-	if (kinds_is_universal(path))
+	if (kinds_is_universal(u, path))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: already a universal checkpoint: load it"
 				  " as it is", path);
-	rc = files_list(path, true, &dir, err);
+	rc = files_list(u, path, true, &dir, err);
 	if (rc)
-		return rc == -ENOTDIR ? refuse_file(path, err) : rc;
+		return rc == -ENOTDIR ? refuse_file(u, path, err) : rc;
 	for (size_t i = 0; i < dir.n; i++) {
 		k = find_kind(dir.v[i].name);
 		if (!k || (best && k >= best))

@@ -5,15 +5,16 @@
 #include <stdbool.h>
 
 struct errmsg;
+struct uckpt;
 
 /* Is the directory a universal checkpoint, which needs no view? */
-bool kinds_is_universal(const char *path);
+bool kinds_is_universal(struct uckpt *u, const char *path);
 
 /*
  * Say what `path` is, which is no ZeRO checkpoint, and what can be done with it.
  * Returns -ENOTSUP if the format is known, -ENOENT if there is no checkpoint, or the
  * system's error.
  */
-int kinds_refuse(const char *path, struct errmsg *err);
+int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err);
 
 #endif

@@ -30,7 +30,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 		    struct ckname id, struct errmsg *err)
 {
 	const struct dirlist_entry *const e = &dir->v[i];
-	struct tag_file f = { .id = id };
+	struct tag_file f = { .u = d->u, .id = id };
 
 	if (asprintf(&f.path, "%s/%s", dir->dirs[e->dir], e->name) < 0)
 		return errmsg_nomem(err, e->name);
@@ -47,7 +47,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 static int scan_names(struct tagdir *d, struct errmsg *err)
 {
 	struct dirlist dir;
-	int rc = files_list(d->path, true, &dir, err);
+	int rc = files_list(d->u, d->path, true, &dir, err);
 
 	if (rc)
 		return rc;
@@ -71,12 +71,12 @@ static int scan_names(struct tagdir *d, struct errmsg *err)
  *
  * The rank's optimizer shard names the file of each tensor, see shard_nvme.c.
  */
-static int scan_swapped(struct tagdir *d, const char *path, unsigned rank,
-			struct errmsg *err)
+static int scan_swapped(struct uckpt *u, struct tagdir *d, const char *path,
+			unsigned rank, struct errmsg *err)
 {
 	const struct ckname id = { .kind = TAG_FILE_SWAPPED, .dp = rank };
 	struct dirlist dir;
-	int rc = files_list(path, true, &dir, err);
+	int rc = files_list(u, path, true, &dir, err);
 
 	if (rc)
 		return beneath_is_missing(rc) ? 0 : rc;
@@ -88,7 +88,7 @@ static int scan_swapped(struct tagdir *d, const char *path, unsigned rank,
 }
 
 /* Scan the directories of all ranks; there are none if theirs is missing. */
-static int scan_nvme(struct tagdir *d, struct errmsg *err)
+static int scan_nvme(struct uckpt *u, struct tagdir *d, struct errmsg *err)
 {
 	struct dirlist dir = { 0 };
 	unsigned rank;
@@ -97,7 +97,7 @@ static int scan_nvme(struct tagdir *d, struct errmsg *err)
 
 	if (asprintf(&path, "%s/" NAMES_SWAP_DIR, d->path) < 0)
 		return errmsg_nomem(err, d->path);
-	rc = files_list(path, true, &dir, err);
+	rc = files_list(u, path, true, &dir, err);
 	if (rc) {
 		free(path);
 		return beneath_is_missing(rc) ? 0 : rc;
@@ -109,7 +109,7 @@ static int scan_nvme(struct tagdir *d, struct errmsg *err)
 			rc = errmsg_nomem(err, path);
 			break;
 		}
-		rc = scan_swapped(d, sub, rank, err);
+		rc = scan_swapped(u, d, sub, rank, err);
 		free(sub);
 	}
 	dirlist_done(&dir);
@@ -123,7 +123,7 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	struct tag_file *const f = &((struct tagdir *)ctx)->files[i];
 	struct stat st;
 	char *where;
-	const int rc = files_find(f->path, &where, &st, &f->access, err);
+	const int rc = files_find(f->u, f->path, &where, &st, &f->access, err);
 
 	if (rc)
 		return rc;
@@ -281,7 +281,7 @@ static int check_files(const struct tagdir *d, struct errmsg *err)
 	struct failure f = { d, err };
 
 	if (d->noptim == 0)
-		return kinds_refuse(d->path, err);
+		return kinds_refuse(d->u, d->path, err);
 	if (d->zero3 && d->model > d->optim + d->noptim)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: model states of ZeRO-3 (%s) and of other"
@@ -323,19 +323,20 @@ static void set_readers(struct tagdir *d)
 		access_restrict(&d->names, &d->model[i].access);
 }
 
-int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err)
+int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
+		struct errmsg *err)
 {
 	int rc;
 
-	*d = (struct tagdir){ .path = strdup(path) };
+	*d = (struct tagdir){ .u = u, .path = strdup(path) };
 	if (!d->path)
 		return errmsg_nomem(err, path);
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
-	d->tag = packfs_dir_name(roots_base(d->path));
+	d->tag = packfs_dir_name(roots_base(u, d->path));
 	rc = d->tag ? scan_names(d, err) : errmsg_nomem(err, path);
 	if (!rc && d->zero3)
-		rc = scan_nvme(d, err);
+		rc = scan_nvme(u, d, err);
 	if (!rc)
 		rc = parallel_far(d->nfiles, 1, find_file, d, err);
 	if (!rc) {
@@ -382,10 +383,10 @@ static bool name_gap(void *ctx, const struct ckname *missing)
 	return g->found(g->ctx, name);
 }
 
-void tagdir_missing(const char *path, unsigned ranks,
+void tagdir_missing(struct uckpt *u, const char *path, unsigned ranks,
 		    bool (*found)(void *ctx, const char *name), void *ctx)
 {
-	struct tagdir d = { .path = strdup(path), .dp_degree = ranks };
+	struct tagdir d = { .u = u, .path = strdup(path), .dp_degree = ranks };
 	struct gaps g = { .prefix = "", .found = found, .ctx = ctx };
 
 	if (d.path && !scan_names(&d, NULL)) {
@@ -440,7 +441,7 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err)
 {
 	struct source src;
-	const int rc = files_open_known(&src, f->path, &f->file, err);
+	const int rc = files_open_known(f->u, &src, f->path, &f->file, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
@@ -455,12 +456,12 @@ static bool is_optim(const char *name)
 	return names_parse(name).kind == TAG_FILE_OPTIM;
 }
 
-bool tagdir_is_tag(const char *path)
+bool tagdir_is_tag(struct uckpt *u, const char *path)
 {
-	return files_has(path, is_any);
+	return files_has(u, path, is_any);
 }
 
-bool tagdir_is_zero_tag(const char *path)
+bool tagdir_is_zero_tag(struct uckpt *u, const char *path)
 {
-	return files_has(path, is_optim);
+	return files_has(u, path, is_optim);
 }

@@ -12,9 +12,11 @@
 
 struct errmsg;
 struct ptfile;
+struct uckpt;
 
 /* A shard: one file that a rank wrote. */
 struct tag_file {
+	struct uckpt *u;
 	char *path;
 	const char *name; /* within path */
 	struct ckname id;
@@ -28,6 +30,7 @@ struct tag_file {
  * No file is opened.
  */
 struct tagdir {
+	struct uckpt *u;
 	char *path;
 	char *tag; /* last component of path */
 	struct stat st;         /* the directory's owner and permission bits */
@@ -58,7 +61,8 @@ struct tagdir {
  * Scan a tag directory.  Fails with one message if it cannot be a complete
  * ZeRO checkpoint: as kinds_refuse, or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
  */
-int tagdir_scan(struct tagdir *d, const char *path, struct errmsg *err);
+int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
+		struct errmsg *err);
 void tagdir_done(struct tagdir *d);
 
 /*
@@ -66,7 +70,7 @@ void tagdir_done(struct tagdir *d);
  * and has not, until it returns false.  The ranks are those that left a file, and
  * `ranks` data-parallel ones if there are fewer.
  */
-void tagdir_missing(const char *path, unsigned ranks,
+void tagdir_missing(struct uckpt *u, const char *path, unsigned ranks,
 		    bool (*found)(void *ctx, const char *name), void *ctx);
 
 /* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
@@ -98,9 +102,9 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 
 /* Does the directory hold files of a checkpoint, of whatever kind?  Looks at
  * names only. */
-bool tagdir_is_tag(const char *path);
+bool tagdir_is_tag(struct uckpt *u, const char *path);
 
 /* Does it hold optimizer shards, so that it should have a view? */
-bool tagdir_is_zero_tag(const char *path);
+bool tagdir_is_zero_tag(struct uckpt *u, const char *path);
 
 #endif

@@ -72,8 +72,8 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
  * Return the path and the name of the tag that an entry stands for: its own if it is a directory, those of the packed directory if it is a pack whose
  * directory is missing.  NULL if it is neither, or memory runs out.
  */
-static char *tag_path(const char *dir, const struct dirlist_entry *e,
-		      char **name)
+static char *tag_path(struct uckpt *u, const char *dir,
+		      const struct dirlist_entry *e, char **name)
 {
 	const mode_t type = e->name[0] == '.' ? 0 : e->type;
 	char *path = NULL;
@@ -87,7 +87,7 @@ static char *tag_path(const char *dir, const struct dirlist_entry *e,
 	if (*name)
 		path = tags_join(dir, *name);
 	/* A file that is no pack has its own name, so it is there. */
-	if (path && (S_ISDIR(type) || files_lstat(path, &a) == -ENOENT))
+	if (path && (S_ISDIR(type) || files_lstat(u, path, &a) == -ENOENT))
 		return path;
 	free(path);
 	free(*name);
@@ -97,24 +97,26 @@ static char *tag_path(const char *dir, const struct dirlist_entry *e,
 
 /* Add the tags of `dir`, and of directories to a depth of `levels`, until there are
  * `max`.  One that is removed meanwhile is ignored. */
-static int collect(struct tag_list *t, const char *dir, const char *below,
-		   unsigned levels, size_t max, struct errmsg *err)
+static int collect(struct uckpt *u, struct tag_list *t, const char *dir,
+		   const char *below, unsigned levels, size_t max,
+		   struct errmsg *err)
 {
 	struct dirlist d;
-	int rc = files_list(dir, true, &d, err);
+	int rc = files_list(u, dir, true, &d, err);
 
 	if (rc)
 		return rc;
 	for (size_t i = 0; !rc && t->n < max && i < d.n; i++) {
-		char *name, *const path = tag_path(dir, &d.v[i], &name);
+		char *name, *const path = tag_path(u, dir, &d.v[i], &name);
 		char *const child = below && name ? tags_join(below, name) : NULL;
 		struct stat st;
 
-		if (path && tagdir_is_zero_tag(path)) {
-			if (files_stat(path, &st, NULL) == 0)
+		if (path && tagdir_is_zero_tag(u, path)) {
+			if (files_stat(u, path, &st, NULL) == 0)
 				rc = add_tag(t, below, name, &st);
 		} else if (path && levels) {
-			collect(t, path, child ? child : name, levels - 1, max, NULL);
+			collect(u, t, path, child ? child : name, levels - 1,
+				max, NULL);
 		}
 		free(child);
 		free(path);
@@ -128,13 +130,13 @@ static int collect(struct tag_list *t, const char *dir, const char *below,
 
 /* Return the text of `latest` up to the first white space, or NULL if it cannot be
  * a tag's name. */
-static char *read_latest(const char *dir)
+static char *read_latest(struct uckpt *u, const char *dir)
 {
 	char text[NAME_MAX + 2] = "";
 	char *const path = tags_join(dir, "latest");
 	struct source src;
 	size_t n;
-	int rc = path ? files_open(&src, path, NULL) : -ENOMEM;
+	int rc = path ? files_open(u, &src, path, NULL) : -ENOMEM;
 
 	if (!rc) {
 		n = src.size < sizeof(text) ? (size_t)src.size
@@ -181,32 +183,34 @@ static void sort_tags(struct tag_list *t)
 	}
 }
 
-static int list_tags(const char *dir, unsigned levels, struct tag_list *out,
-		     struct errmsg *err)
+static int list_tags(struct uckpt *u, const char *dir, unsigned levels,
+		     struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	const int rc = collect(&t, dir, NULL, levels, SIZE_MAX, err);
+	const int rc = collect(u, &t, dir, NULL, levels, SIZE_MAX, err);
 
 	if (rc) {
 		tags_done(&t);
-		return rc == -ENOTDIR ? kinds_refuse(dir, err) : rc;
+		return rc == -ENOTDIR ? kinds_refuse(u, dir, err) : rc;
 	}
 	if (!levels)
-		t.latest = read_latest(dir);
+		t.latest = read_latest(u, dir);
 	sort_tags(&t);
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;
 }
 
-int tags_list(const char *dir, struct tag_list *out, struct errmsg *err)
+int tags_list(struct uckpt *u, const char *dir, struct tag_list *out,
+	      struct errmsg *err)
 {
-	return list_tags(dir, 0, out, err);
+	return list_tags(u, dir, 0, out, err);
 }
 
-int tags_list_below(const char *dir, struct tag_list *out, struct errmsg *err)
+int tags_list_below(struct uckpt *u, const char *dir, struct tag_list *out,
+		    struct errmsg *err)
 {
-	return list_tags(dir, 1, out, err);
+	return list_tags(u, dir, 1, out, err);
 }
 
 void tags_done(struct tag_list *t)
@@ -218,12 +222,12 @@ void tags_done(struct tag_list *t)
 	*t = (struct tag_list){ .choice = TAGS_NONE };
 }
 
-bool tags_exist_below(const char *dir)
+bool tags_exist_below(struct uckpt *u, const char *dir)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
 	bool exist;
 
-	collect(&t, dir, NULL, 1, 1, NULL);
+	collect(u, &t, dir, NULL, 1, 1, NULL);
 	exist = t.n > 0;
 	tags_done(&t);
 	return exist;
@@ -231,40 +235,41 @@ bool tags_exist_below(const char *dir)
 
 /* Choose the directory where there is no ZeRO tag: the one that `latest` names, or
  * `path`, unless it has tags below. */
-static char *choose_other(const char *path, struct tag_list *t)
+static char *choose_other(struct uckpt *u, const char *path, struct tag_list *t)
 {
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;
 	struct stat st;
-	const bool is_named = named && files_stat(named, &st, NULL) == 0 &&
+	const bool is_named = named && files_stat(u, named, &st, NULL) == 0 &&
 			      S_ISDIR(st.st_mode);
 	char *const dir = is_named ? strdup(named) : strdup(path);
 
 	free(named);
-	t->choice = dir && hfdir_is_one(dir) ? TAGS_WEIGHTS : TAGS_NONE;
+	t->choice = dir && hfdir_is_one(u, dir) ? TAGS_WEIGHTS : TAGS_NONE;
 	if (is_named || t->choice == TAGS_WEIGHTS)
 		return dir;
 	tags_done(t);
-	if (!dir || tags_list_below(path, t, NULL) || !t->n)
+	if (!dir || tags_list_below(u, path, t, NULL) || !t->n)
 		return dir;
 	free(dir);
 	t->choice = TAGS_BELOW;
 	return tags_join(path, t->v[0].name);
 }
 
-int tags_choose(const char *path, char **out, enum tags_choice *choice,
-		struct errmsg *err)
+int tags_choose(struct uckpt *u, const char *path, char **out,
+		enum tags_choice *choice, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_ITSELF };
 	char *dir;
 	int rc = 0;
 
-	if (tagdir_is_tag(path)) {
+	if (tagdir_is_tag(u, path)) {
 		dir = strdup(path);
 	} else {
-		rc = tags_list(path, &t, err);
+		rc = tags_list(u, path, &t, err);
 		if (rc)
 			return rc;
-		dir = t.n ? tags_join(path, t.v[0].name) : choose_other(path, &t);
+		dir = t.n ? tags_join(path, t.v[0].name)
+			  : choose_other(u, path, &t);
 	}
 	if (dir) {
 		*choice = t.choice;

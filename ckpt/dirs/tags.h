@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct errmsg;
+struct uckpt;
 
 /* A directory of a run directory that holds a ZeRO checkpoint. */
 struct tag {
@@ -37,18 +38,20 @@ struct tag_list {
 
 /* List the tags of `dir`, which may have none.  Errors: -ENOMEM, or what the
  * system said when the directory was listed. */
-int tags_list(const char *dir, struct tag_list *out, struct errmsg *err);
+int tags_list(struct uckpt *u, const char *dir, struct tag_list *out,
+	      struct errmsg *err);
 void tags_done(struct tag_list *t);
 
 /* The same for the tags in directories of `dir` and in theirs, as trainers leave them:
  * "checkpoint-4/global_step4". */
-int tags_list_below(const char *dir, struct tag_list *out, struct errmsg *err);
+int tags_list_below(struct uckpt *u, const char *dir, struct tag_list *out,
+		    struct errmsg *err);
 
 /* The number in a name "global_step<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
 /* Is there a ZeRO tag in a directory of `dir`, or in one of theirs? */
-bool tags_exist_below(const char *dir);
+bool tags_exist_below(struct uckpt *u, const char *dir);
 
 /*
  * The tag directory that `path` means: itself, or the newest tag of the run
@@ -56,7 +59,7 @@ bool tags_exist_below(const char *dir);
  * what `latest` names in it, and the choice TAGS_WEIGHTS or TAGS_NONE.  The caller
  * frees `*out`.
  */
-int tags_choose(const char *path, char **out, enum tags_choice *choice,
-		struct errmsg *err);
+int tags_choose(struct uckpt *u, const char *path, char **out,
+		enum tags_choice *choice, struct errmsg *err);
 
 #endif

@@ -12,40 +12,64 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/files/roots.h"
+#include "ckpt/pack/pack.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/store.h"
 
-static int stat_in_root(const char *path, bool plain, struct attrs *out,
-			struct errmsg *err)
+struct uckpt *uckpt_new(void)
 {
-	const int rc = store_of(path)->stat(path, plain, out, err);
+	struct uckpt *const u = calloc(1, sizeof(*u));
+
+	if (u)
+		pthread_mutex_init(&u->lock, NULL);
+	return u;
+}
+
+void uckpt_free(struct uckpt *u)
+{
+	if (!u)
+		return;
+	pack_close_kept(u);
+	roots_done(u);
+	beneath_done(u);
+	pthread_mutex_destroy(&u->lock);
+	free(u);
+}
+
+static int stat_in_root(struct uckpt *u, const char *path, bool plain,
+			struct attrs *out, struct errmsg *err)
+{
+	const int rc = store_of(path)->stat(u, path, plain, out, err);
 
 	return !plain && beneath_is_missing(rc)
-		       ? packfs.stat(path, plain, out, err)
+		       ? packfs.stat(u, path, plain, out, err)
 		       : rc;
 }
 
-static int open_in_root(struct source *s, const char *path, struct errmsg *err)
-{
-	const int rc = store_of(path)->open(s, path, err);
-
-	return beneath_is_missing(rc) ? packfs.open(s, path, err) : rc;
-}
-
-static int list_in_root(const char *path, bool packs, struct dirlist *out,
+static int open_in_root(struct uckpt *u, struct source *s, const char *path,
 			struct errmsg *err)
 {
-	const int rc = store_of(path)->list(path, out, err);
+	const int rc = store_of(path)->open(u, s, path, err);
+
+	return beneath_is_missing(rc) ? packfs.open(u, s, path, err) : rc;
+}
+
+static int list_in_root(struct uckpt *u, const char *path, bool packs,
+			struct dirlist *out, struct errmsg *err)
+{
+	const int rc = store_of(path)->list(u, path, out, err);
 	int packed;
 
 	if (!packs || !beneath_is_missing(rc))
 		return rc;
-	packed = packfs.list(path, out, err);
+	packed = packfs.list(u, path, out, err);
 	/* Something that is neither a directory nor a pack is there. */
-	return packed == -ENOENT && rc == -ENOTDIR ? beneath_fail(path, rc, err)
-						   : packed;
+	return packed == -ENOENT && rc == -ENOTDIR
+		       ? beneath_fail(u, path, rc, err)
+		       : packed;
 }
 
 /* What a search has found so far. */
@@ -84,18 +108,18 @@ static int found_add(struct found *f, char *where, bool plain,
 
 /* Look into every root, and find the path in the first that has the file.  Nothing
  * found is -ENOENT. */
-static int search(const char *path, bool plain, struct found *f,
-		  struct errmsg *err)
+static int search(struct uckpt *u, const char *path, bool plain,
+		  struct found *f, struct errmsg *err)
 {
-	const size_t n = roots_count(path);
+	const size_t n = roots_count(u, path);
 	int rc = 0;
 
 	*f = (struct found){ 0 };
 	for (size_t i = 0; !rc && i < n; i++) {
-		char *const where = roots_path(path, i);
+		char *const where = roots_path(u, path, i);
 		struct attrs a;
 
-		rc = where ? stat_in_root(where, plain, &a, err)
+		rc = where ? stat_in_root(u, where, plain, &a, err)
 			   : errmsg_nomem(err, path);
 		if (!rc) {
 			rc = found_add(f, where, plain, &a, err);
@@ -105,17 +129,17 @@ static int search(const char *path, bool plain, struct found *f,
 		free(where);
 	}
 	if (!rc && !f->where) /* a message of one root names that one only */
-		rc = beneath_fail(path, -ENOENT, err);
+		rc = beneath_fail(u, path, -ENOENT, err);
 	if (rc)
 		free(f->where);
 	return rc;
 }
 
-int files_find(const char *path, char **where, struct stat *st,
+int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
 	       struct access *access, struct errmsg *err)
 {
 	struct found f;
-	const int rc = search(path, false, &f, err);
+	const int rc = search(u, path, false, &f, err);
 
 	if (rc)
 		return rc;
@@ -129,15 +153,16 @@ int files_find(const char *path, char **where, struct stat *st,
 	return 0;
 }
 
-int files_stat(const char *path, struct stat *st, struct access *access)
+int files_stat(struct uckpt *u, const char *path, struct stat *st,
+	       struct access *access)
 {
-	return files_find(path, NULL, st, access, NULL);
+	return files_find(u, path, NULL, st, access, NULL);
 }
 
-int files_lstat(const char *path, struct attrs *out)
+int files_lstat(struct uckpt *u, const char *path, struct attrs *out)
 {
 	struct found f;
-	const int rc = search(path, true, &f, NULL);
+	const int rc = search(u, path, true, &f, NULL);
 
 	if (rc)
 		return rc;
@@ -146,60 +171,61 @@ int files_lstat(const char *path, struct attrs *out)
 	return 0;
 }
 
-int files_open_plain(const char *path, int flags)
+int files_open_plain(struct uckpt *u, const char *path, int flags)
 {
-	const size_t n = roots_count(path);
+	const size_t n = roots_count(u, path);
 	int rc = -ENOENT;
 
 	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
-		char *const where = roots_path(path, i);
+		char *const where = roots_path(u, path, i);
 
 		rc = !where ? -ENOMEM
 		     : site_is_url(where)
 			     ? -EREMOTE
-			     : beneath_open(where, flags | O_NOFOLLOW);
+			     : beneath_open(u, where, flags | O_NOFOLLOW);
 		free(where);
 	}
 	return rc;
 }
 
-int files_open(struct source *s, const char *path, struct errmsg *err)
+int files_open(struct uckpt *u, struct source *s, const char *path,
+	       struct errmsg *err)
 {
 	struct stat st;
 	char *where;
 	int rc;
 
-	if (roots_count(path) == 1)
-		return open_in_root(s, path, err);
-	rc = files_find(path, &where, &st, NULL, err);
+	if (roots_count(u, path) == 1)
+		return open_in_root(u, s, path, err);
+	rc = files_find(u, path, &where, &st, NULL, err);
 	if (rc)
 		return rc;
-	rc = open_in_root(s, where, err);
+	rc = open_in_root(u, s, where, err);
 	if (!rc)
 		s->name = path;
 	free(where);
 	return rc;
 }
 
-int files_open_known(struct source *s, const char *path,
+int files_open_known(struct uckpt *u, struct source *s, const char *path,
 		     const struct fileid *id, struct errmsg *err)
 {
-	const int rc = files_open(s, path, err);
+	const int rc = files_open(u, s, path, err);
 
 	return rc ? rc : source_check_known(s, id, err);
 }
 
 /* Add the entries of every root that has the directory. */
-static int list_roots(const char *path, bool packs, struct dirlist *out,
-		      struct errmsg *err)
+static int list_roots(struct uckpt *u, const char *path, bool packs,
+		      struct dirlist *out, struct errmsg *err)
 {
-	const size_t n = roots_count(path);
+	const size_t n = roots_count(u, path);
 	int missing = -ENOENT, rc = 0;
 
 	for (size_t i = 0; !rc && !out->found && i < n; i++) {
-		char *const where = roots_path(path, i);
+		char *const where = roots_path(u, path, i);
 
-		rc = where ? list_in_root(where, packs, out, err)
+		rc = where ? list_in_root(u, where, packs, out, err)
 			   : errmsg_nomem(err, path);
 		if (beneath_is_missing(rc)) {
 			missing = rc;
@@ -207,16 +233,16 @@ static int list_roots(const char *path, bool packs, struct dirlist *out,
 		}
 		free(where);
 	}
-	return rc || out->ndirs ? rc : beneath_fail(path, missing, err);
+	return rc || out->ndirs ? rc : beneath_fail(u, path, missing, err);
 }
 
-int files_list(const char *path, bool packs, struct dirlist *out,
-	       struct errmsg *err)
+int files_list(struct uckpt *u, const char *path, bool packs,
+	       struct dirlist *out, struct errmsg *err)
 {
 	int rc;
 
 	*out = (struct dirlist){ 0 };
-	rc = list_roots(path, packs, out, err);
+	rc = list_roots(u, path, packs, out, err);
 	if (!rc && dirlist_finish(out, path))
 		rc = errmsg_nomem(err, path);
 	if (rc)
@@ -224,28 +250,30 @@ int files_list(const char *path, bool packs, struct dirlist *out,
 	return rc;
 }
 
-bool files_has(const char *path, bool (*wanted)(const char *name))
+bool files_has(struct uckpt *u, const char *path,
+	       bool (*wanted)(const char *name))
 {
 	struct dirlist l = { .wanted = wanted };
-	const int rc = list_roots(path, true, &l, NULL);
+	const int rc = list_roots(u, path, true, &l, NULL);
 	const bool found = l.found;
 
 	dirlist_done(&l);
 	return !rc && found;
 }
 
-int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err)
+int files_unite(struct uckpt *u, char *const *dirs, size_t n, char **path,
+		struct errmsg *err)
 {
-	int rc = roots_unite(dirs, n, false, path, err);
+	int rc = roots_unite(u, dirs, n, false, path, err);
 
 	if (rc)
 		return rc;
 	for (size_t i = 0;
-	     !rc && roots_count(*path) > 1 && i < roots_count(*path); i++) {
-		char *const root = roots_path(*path, i);
+	     !rc && roots_count(u, *path) > 1 && i < roots_count(u, *path); i++) {
+		char *const root = roots_path(u, *path, i);
 		struct stat st;
 
-		rc = root ? files_find(root, NULL, &st, NULL, err)
+		rc = root ? files_find(u, root, NULL, &st, NULL, err)
 			  : errmsg_nomem(err, NULL);
 		free(root);
 	}

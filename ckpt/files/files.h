@@ -10,6 +10,13 @@
 #include "ckpt/base/source.h"
 
 struct errmsg;
+struct uckpt;
+
+/* A context with the default options, and nothing open; NULL when memory runs out. */
+struct uckpt *uckpt_new(void);
+
+/* All that was opened in it must have been closed.  `u` may be NULL. */
+void uckpt_free(struct uckpt *u);
 
 /*
  * The files of a checkpoint, by path.  A path leads to a file in a directory or in a
@@ -25,44 +32,48 @@ struct errmsg;
  * may search all of them.  -EBADMSG if a file's sizes differ; otherwise as
  * beneath_fail.
  */
-int files_find(const char *path, char **where, struct stat *st,
+int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
 	       struct access *access, struct errmsg *err);
 
 /* The same without a message. */
-int files_stat(const char *path, struct stat *st, struct access *access);
+int files_stat(struct uckpt *u, const char *path, struct stat *st,
+	       struct access *access);
 
 /* As beneath_stat of a plain path: what a directory really has, no packed files.  A
  * directory of several roots is accessible to those who may list and search all of
  * them. */
-int files_lstat(const char *path, struct attrs *out);
+int files_lstat(struct uckpt *u, const char *path, struct attrs *out);
 
 /* As roots_unite.  Several directories must all be there, since one that is not would
  * look as if it had no files; a single one is looked at when it is used. */
-int files_unite(char *const *dirs, size_t n, char **path, struct errmsg *err);
+int files_unite(struct uckpt *u, char *const *dirs, size_t n, char **path,
+		struct errmsg *err);
 
 /* As source_open.  `path` must outlive the source, which has no descriptor unless it is
  * a local file. */
-int files_open(struct source *s, const char *path, struct errmsg *err);
+int files_open(struct uckpt *u, struct source *s, const char *path,
+	       struct errmsg *err);
 
 /* The same for a file of known identity: -EIO, with how it differs, if it has
  * changed. */
-int files_open_known(struct source *s, const char *path,
+int files_open_known(struct uckpt *u, struct source *s, const char *path,
 		     const struct fileid *id, struct errmsg *err);
 
 /* As beneath_open with O_NOFOLLOW; -EREMOTE for a file of a server, which has no
  * descriptor. */
-int files_open_plain(const char *path, int flags);
+int files_open_plain(struct uckpt *u, const char *path, int flags);
 
 /*
  * List a directory; one of a union has the names that any root has.  Without `packs`
  * only what is really there counts.  dirlist_done() frees the list.  -EBADMSG for a
  * damaged pack; otherwise as beneath_fail, or what the system said.
  */
-int files_list(const char *path, bool packs, struct dirlist *out,
-	       struct errmsg *err);
+int files_list(struct uckpt *u, const char *path, bool packs,
+	       struct dirlist *out, struct errmsg *err);
 
 /* Does a directory have a name that is wanted?  Reads no further than to the first, since
  * the directories of large runs have thousands of names. */
-bool files_has(const char *path, bool (*wanted)(const char *name));
+bool files_has(struct uckpt *u, const char *path,
+	       bool (*wanted)(const char *name));
 
 #endif

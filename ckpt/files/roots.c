@@ -12,6 +12,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/remote/site.h"
 
 /* Longer names are shortened, so that messages have room for what they say. */
@@ -22,85 +23,92 @@ struct united {
 	size_t len;
 	char **roots;
 	size_t n;
+	struct united *next;
 };
 
-static struct united unions[ROOTS_UNIONS_MAX];
-static size_t nunions;
-
-static const struct united *find(const char *path)
+static const struct united *find(const struct uckpt *u, const char *path)
 {
-	for (size_t i = 0; *path == '{' && i < nunions; i++) {
-		const struct united *const u = &unions[i];
+	const struct united *x = *path == '{' ? u->unions : NULL;
 
-		if (strncmp(path, u->name, u->len) == 0 &&
-		    (path[u->len] == '/' || !path[u->len]))
-			return u;
-	}
-	return NULL;
+	while (x && (strncmp(path, x->name, x->len) != 0 ||
+		     (path[x->len] != '/' && path[x->len])))
+		x = x->next;
+	return x;
 }
 
-size_t roots_count(const char *path)
+size_t roots_count(const struct uckpt *u, const char *path)
 {
-	const struct united *const u = find(path);
+	const struct united *const x = find(u, path);
 
-	return u ? u->n : 1;
+	return x ? x->n : 1;
 }
 
-const char *roots_below(const char *path)
+const char *roots_below(const struct uckpt *u, const char *path)
 {
-	const struct united *const u = find(path);
+	const struct united *const x = find(u, path);
 
-	return u ? path + u->len : path;
+	return x ? path + x->len : path;
 }
 
-char *roots_path(const char *path, size_t i)
+char *roots_path(const struct uckpt *u, const char *path, size_t i)
 {
-	const struct united *const u = find(path);
+	const struct united *const x = find(u, path);
 	char *full;
 
-	if (!u)
+	if (!x)
 		return strdup(path);
-	assert(i < u->n);
-	return asprintf(&full, "%s%s", u->roots[i], path + u->len) < 0 ? NULL
+	assert(i < x->n);
+	return asprintf(&full, "%s%s", x->roots[i], path + x->len) < 0 ? NULL
 								       : full;
 }
 
-const char *roots_base(const char *path)
+const char *roots_base(const struct uckpt *u, const char *path)
 {
-	const struct united *const u = find(path);
-	const char *const whole = u && !path[u->len] ? u->roots[0] : path;
+	const struct united *const x = find(u, path);
+	const char *const whole = x && !path[x->len] ? x->roots[0] : path;
 	const char *const slash = strrchr(whole, '/');
 
 	return slash && slash[1] ? slash + 1 : whole;
 }
 
-static void union_done(struct united *u)
+static void union_free(struct united *x)
 {
-	for (size_t i = 0; i < u->n; i++)
-		free(u->roots[i]);
-	free(u->roots);
-	free(u->name);
+	for (size_t i = 0; x && i < x->n; i++)
+		free(x->roots[i]);
+	if (x) {
+		free(x->roots);
+		free(x->name);
+	}
+	free(x);
+}
+
+void roots_done(struct uckpt *u)
+{
+	for (struct united *x; (x = u->unions);) {
+		u->unions = x->next;
+		union_free(x);
+	}
 }
 
 /* Name all roots, or the first ones and the number of the others; with a number of its
- * own if another union has the name. */
-static char *union_name(const struct united *u, bool numbered)
+ * own, unless that is 0. */
+static char *union_name(const struct united *x, size_t number)
 {
 	struct bytebuf b = { 0 };
 	char end[64] = "";
 	size_t i = 0;
 
-	for (; i < u->n; i++) {
-		if (i && b.len + strlen(u->roots[i]) > NAME_LEN_MAX)
+	for (; i < x->n; i++) {
+		if (i && b.len + strlen(x->roots[i]) > NAME_LEN_MAX)
 			break;
 		bytebuf_add_str(&b, i ? "," : "{");
-		bytebuf_add_str(&b, u->roots[i]);
+		bytebuf_add_str(&b, x->roots[i]);
 	}
-	if (i < u->n)
-		snprintf(end, sizeof(end), ",...%zu more", u->n - i);
-	if (numbered)
+	if (i < x->n)
+		snprintf(end, sizeof(end), ",...%zu more", x->n - i);
+	if (number)
 		snprintf(end + strlen(end), sizeof(end) - strlen(end), ";%zu",
-			 nunions);
+			 number);
 	bytebuf_add_str(&b, end);
 	bytebuf_add_str(&b, "}");
 	return bytebuf_take_text(&b);
@@ -115,36 +123,36 @@ static bool same_roots(const struct united *a, const struct united *b)
 	return a->n == b->n && i == a->n;
 }
 
-/* Keep the union, or drop it for an equal one. */
-static int keep(struct united *u, char **path, struct errmsg *err)
+/* Keep the union, unless there is an equal one, and name it as no other. */
+static int keep(struct uckpt *u, struct united *x, char **path,
+		struct errmsg *err)
 {
-	size_t i = 0;
+	const struct united *y = u->unions;
+	size_t number = 0;
 
-	while (i < nunions && !same_roots(&unions[i], u))
-		i++;
-	if (i < nunions) {
-		union_done(u);
-	} else if (nunions == ROOTS_UNIONS_MAX) {
-		union_done(u);
-		return errmsg_set(err, -E2BIG, "too many unions of directories");
-	} else {
-		u->name = union_name(u, false);
-		if (u->name && find(u->name)) {
-			free(u->name);
-			u->name = union_name(u, true);
-		}
-		if (!u->name) {
-			union_done(u);
-			return errmsg_nomem(err, NULL);
-		}
-		u->len = strlen(u->name);
-		unions[nunions++] = *u;
+	for (; y && !same_roots(x, y); y = y->next)
+		number++;
+	if (y) {
+		union_free(x);
+		*path = strdup(y->name);
+		return *path ? 0 : errmsg_nomem(err, NULL);
 	}
-	*path = strdup(unions[i].name);
-	return *path ? 0 : errmsg_nomem(err, NULL);
+	x->name = union_name(x, 0);
+	if (x->name && find(u, x->name)) {
+		free(x->name);
+		x->name = union_name(x, number);
+	}
+	if (!x->name || !(*path = strdup(x->name))) {
+		union_free(x);
+		return errmsg_nomem(err, NULL);
+	}
+	x->len = strlen(x->name);
+	x->next = u->unions;
+	u->unions = x;
+	return 0;
 }
 
-static int set_root(struct united *u, const char *dir, bool absolute,
+static int set_root(struct united *x, const char *dir, bool absolute,
 		    struct errmsg *err)
 {
 	size_t n = strlen(dir);
@@ -160,31 +168,33 @@ static int set_root(struct united *u, const char *dir, bool absolute,
 	else if (!(root = absolute ? realpath(dir, NULL) : strndup(dir, n)))
 		rc = errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (!rc)
-		u->roots[u->n++] = root;
+		x->roots[x->n++] = root;
 	return rc;
 }
 
-static int unite(char *const *dirs, size_t n, bool absolute, char **path,
-		 struct errmsg *err)
+static int unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+		 char **path, struct errmsg *err)
 {
-	struct united u = { .roots = calloc(n, sizeof(*u.roots)) };
-	int rc = u.roots ? 0 : errmsg_nomem(err, NULL);
+	struct united *const x = calloc(1, sizeof(*x));
+	int rc = 0;
 
 	if (n > ROOTS_MAX)
 		rc = errmsg_set(err, -E2BIG, "more than %u directories",
 				ROOTS_MAX);
+	else if (!x || !(x->roots = calloc(n, sizeof(*x->roots))))
+		rc = errmsg_nomem(err, NULL);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = set_root(&u, dirs[i], absolute, err);
+		rc = set_root(x, dirs[i], absolute, err);
 	if (!rc && n > 1)
-		return keep(&u, path, err);
+		return keep(u, x, path, err);
 	if (!rc)
-		*path = u.roots[--u.n];
-	union_done(&u);
+		*path = x->roots[--x->n];
+	union_free(x);
 	return rc;
 }
 
-int roots_unite(char *const *dirs, size_t n, bool absolute, char **path,
-		struct errmsg *err)
+int roots_unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+		char **path, struct errmsg *err)
 {
 	const size_t len = strlen(dirs[0]);
 	char **parts = NULL, *text = NULL, *rest;
@@ -194,12 +204,12 @@ int roots_unite(char *const *dirs, size_t n, bool absolute, char **path,
 	/* "{A,B}", and no file has this name? */
 	if (n > 1 || len < 3 || dirs[0][0] != '{' || dirs[0][len - 1] != '}' ||
 	    access(dirs[0], F_OK) == 0)
-		return unite(dirs, n, absolute, path, err);
+		return unite(u, dirs, n, absolute, path, err);
 	text = rest = strndup(dirs[0] + 1, len - 2);
 	parts = calloc(len, sizeof(*parts));
 	for (n = 0; text && parts && rest; n++)
 		parts[n] = strsep(&rest, ",");
-	rc = text && parts ? unite(parts, n, absolute, path, err)
+	rc = text && parts ? unite(u, parts, n, absolute, path, err)
 			   : errmsg_nomem(err, NULL);
 	free(text);
 	free(parts);

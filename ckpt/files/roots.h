@@ -6,15 +6,15 @@
 #include <stddef.h>
 
 struct errmsg;
+struct uckpt;
 
 /*
  * Several directories shown as one, such as the local disks of the nodes that saved
  * a run.  The union has a name, "{/n0/run,/n1/run}", with which paths begin as with
- * a directory's; a long one names the first root and counts the others.  Names are
- * known to the process from roots_unite() on and are never forgotten.
+ * a directory's; a long one names the first root and counts the others.  The context
+ * knows names from roots_unite() on.
  */
 #define ROOTS_MAX 4096u
-#define ROOTS_UNIONS_MAX 64u
 
 /*
  * The path that stands for `n` directories (1 to ROOTS_MAX): the directory itself if
@@ -24,19 +24,22 @@ struct errmsg;
  * frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as realpath(3).  Not thread-safe: called
  * before threads are started.
  */
-int roots_unite(char *const *dirs, size_t n, bool absolute, char **path,
-		struct errmsg *err);
+int roots_unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+		char **path, struct errmsg *err);
+
+/* Forget all unions. */
+void roots_done(struct uckpt *u);
 
 /* The number of directories that a path is looked up in: 1 if it is in no union. */
-size_t roots_count(const char *path);
+size_t roots_count(const struct uckpt *u, const char *path);
 
 /* The path in root `i`; malloc'ed.  NULL when memory runs out. */
-char *roots_path(const char *path, size_t i);
+char *roots_path(const struct uckpt *u, const char *path, size_t i);
 
 /* The last component of a path; of a union, of its first root. */
-const char *roots_base(const char *path);
+const char *roots_base(const struct uckpt *u, const char *path);
 
 /* What follows the union's name, or the whole path if it is in no union. */
-const char *roots_below(const char *path);
+const char *roots_below(const struct uckpt *u, const char *path);
 
 #endif

@@ -197,10 +197,11 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 	return rc;
 }
 
-int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err)
+int ptfile_open(struct uckpt *u, struct ptfile *pt, const char *path,
+		struct errmsg *err)
 {
 	struct source src;
-	const int rc = files_open(&src, path, err);
+	const int rc = files_open(u, &src, path, err);
 
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }

@@ -12,6 +12,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct uckpt;
 struct value;
 
 /*
@@ -38,7 +39,8 @@ struct ptfile {
  * source.  Messages name the file.  -ENOTSUP for big-endian files.  On failure
  * nothing needs closing.
  */
-int ptfile_open(struct ptfile *pt, const char *path, struct errmsg *err);
+int ptfile_open(struct uckpt *u, struct ptfile *pt, const char *path,
+		struct errmsg *err);
 int ptfile_open_source(struct ptfile *pt, const struct source *src,
 		       struct errmsg *err);
 void ptfile_close(struct ptfile *pt);

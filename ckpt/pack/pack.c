@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening packs.  All who open a path share one pack, since plan, readers and
+ * Opening packs.  All of a context who open a path share one pack, since plan, readers and
  * checks each come by the path, and the index of a large checkpoint takes a
  * while to check.
  *
@@ -15,13 +15,11 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/cache/far.h"
 
 /* Packs that stay so. */
 #define KEPT_MAX 4
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pack *packs; /* by pack_open; protected by the lock */
 
 static void pack_free(struct pack *p)
 {
@@ -51,8 +49,8 @@ static int make_tables(struct pack *p, struct errmsg *err)
 	return p->tables && p->cache ? 0 : errmsg_nomem(err, p->src.name);
 }
 
-int pack_open_source(const struct source *src, struct pack **out,
-		     struct errmsg *err)
+int pack_open_source(struct uckpt *u, const struct source *src,
+		     struct pack **out, struct errmsg *err)
 {
 	struct pack *const p = calloc(1, sizeof(*p));
 	int rc;
@@ -61,7 +59,7 @@ int pack_open_source(const struct source *src, struct pack **out,
 		return errmsg_nomem(err, src->name);
 	pthread_mutex_init(&p->lock, NULL);
 	p->src = *src;
-	p->users = 1;
+	p->u = u;
 	rc = pack_index_read(&p->src, &p->x, err);
 	if (!rc)
 		rc = make_tables(p, err);
@@ -75,29 +73,30 @@ int pack_open_source(const struct source *src, struct pack **out,
 }
 
 /* The pack of this path that is open already; NULL if there is none. */
-static struct pack *ref_open(const char *path)
+static struct pack *ref_open(struct uckpt *u, const char *path)
 {
 	struct fileid id;
 	struct attrs a;
 	struct pack *p;
 
-	if (store_of(path)->stat(path, false, &a, NULL))
+	if (store_of(path)->stat(u, path, false, &a, NULL))
 		return NULL;
 	fileid_from_stat(&a.st, &id);
-	pthread_mutex_lock(&lock);
-	p = packs;
+	pthread_mutex_lock(&u->lock);
+	p = u->packs;
 	while (p &&
 	       (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, &id)))
 		p = p->next;
 	if (p)
 		p->users++;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&u->lock);
 	return p;
 }
 
-int pack_open(const char *path, struct pack **out, struct errmsg *err)
+int pack_open(struct uckpt *u, const char *path, struct pack **out,
+	      struct errmsg *err)
 {
-	struct pack *p = ref_open(path);
+	struct pack *p = ref_open(u, path);
 	struct source src;
 	char *copy;
 	int rc;
@@ -109,57 +108,57 @@ int pack_open(const char *path, struct pack **out, struct errmsg *err)
 	copy = strdup(path);
 	if (!copy)
 		return errmsg_nomem(err, path);
-	rc = store_of(copy)->open(&src, copy, err);
-	if (!rc && (rc = pack_open_source(&src, &p, err)))
+	rc = store_of(copy)->open(u, &src, copy, err);
+	if (!rc && (rc = pack_open_source(u, &src, &p, err)))
 		source_close(&src);
 	if (rc) {
 		free(copy);
 		return rc;
 	}
 	/* Another thread may have opened it meanwhile; then there are two. */
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&u->lock);
 	p->path = copy;
-	p->next = packs;
-	packs = p;
-	pthread_mutex_unlock(&lock);
+	p->users = 1;
+	p->next = u->packs;
+	u->packs = p;
+	pthread_mutex_unlock(&u->lock);
 	*out = p;
 	return 0;
 }
 
-struct pack *pack_ref(struct pack *p)
+/* Take the oldest pack without a user out of the list, but for those that are kept; NULL if
+ * there is none.  Called with the context's lock held. */
+static struct pack *take_surplus(struct uckpt *u, unsigned keep)
 {
-	pthread_mutex_lock(&lock);
-	p->users++;
-	pthread_mutex_unlock(&lock);
-	return p;
-}
-
-/* After `p` has lost its last user, take the pack that is to be freed out of the list: it,
- * or the oldest of those that are kept.  NULL if there is none.  Called with the lock
- * held. */
-static struct pack *take_surplus(struct pack *p)
-{
-	unsigned kept = 0;
-
-	for (struct pack **at = &packs; *at; at = &(*at)->next) {
+	for (struct pack **at = &u->packs; *at; at = &(*at)->next) {
 		struct pack *const q = *at;
 
-		if (q->users || (pack_is_requested(q) && ++kept <= KEPT_MAX))
+		if (q->users || (keep && pack_is_requested(q) && keep--))
 			continue;
 		*at = q->next;
 		return q;
 	}
-	return p->path ? NULL : p; /* in no list */
+	return NULL;
 }
 
 void pack_close(struct pack *p)
 {
-	if (!p)
-		return;
-	pthread_mutex_lock(&lock);
-	p = --p->users == 0 ? take_surplus(p) : NULL;
-	pthread_mutex_unlock(&lock);
+	if (p && p->path) {
+		struct uckpt *const u = p->u;
+
+		pthread_mutex_lock(&u->lock);
+		p = --p->users == 0 ? take_surplus(u, KEPT_MAX) : NULL;
+		pthread_mutex_unlock(&u->lock);
+	}
 	pack_free(p);
+}
+
+void pack_close_kept(struct uckpt *u)
+{
+	struct pack *p;
+
+	while ((p = take_surplus(u, 0)))
+		pack_free(p);
 }
 
 const struct pack_index *pack_index_of(const struct pack *p)
@@ -172,13 +171,13 @@ const struct fileid *pack_id(const struct pack *p)
 	return &p->src.id;
 }
 
-bool pack_is_one(const char *path)
+bool pack_is_one(struct uckpt *u, const char *path)
 {
 	uint8_t magic[sizeof(PACK_MAGIC) - 1];
 	struct source src;
 	bool is;
 
-	if (store_of(path)->open(&src, path, NULL))
+	if (store_of(path)->open(u, &src, path, NULL))
 		return false;
 	is = src.size >= sizeof(magic) &&
 	     source_read_exact(&src, magic, sizeof(magic), 0, NULL) == 0 &&

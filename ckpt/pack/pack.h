@@ -10,6 +10,7 @@
 #include "ckpt/pack/pack_index.h"
 
 struct errmsg;
+struct uckpt;
 
 /*
  * A pack, opened for reading: the files of a directory in one file, as
@@ -19,19 +20,22 @@ struct errmsg;
 struct pack;
 
 /*
- * Open the pack at `path`.  Whoever opens the same file gets the same pack;
+ * Open the pack at `path`.  Whoever opens the same file in a context gets the same pack;
  * each calls pack_close.  Errors as source_open and pack_index_read; messages
  * name the file.
  */
-int pack_open(const char *path, struct pack **out, struct errmsg *err);
+int pack_open(struct uckpt *u, const char *path, struct pack **out,
+	      struct errmsg *err);
 
 /* Open a pack whose bytes the source has.  Takes over the source, on success
  * only; its name must outlive the pack. */
-int pack_open_source(const struct source *src, struct pack **out,
-		     struct errmsg *err);
+int pack_open_source(struct uckpt *u, const struct source *src,
+		     struct pack **out, struct errmsg *err);
 
-struct pack *pack_ref(struct pack *p);
 void pack_close(struct pack *p);
+
+/* Free the packs that stay open without a user. */
+void pack_close_kept(struct uckpt *u);
 
 const struct pack_index *pack_index_of(const struct pack *p);
 
@@ -39,7 +43,7 @@ const struct pack_index *pack_index_of(const struct pack *p);
 const struct fileid *pack_id(const struct pack *p);
 
 /* Does the file at `path` begin like a pack? */
-bool pack_is_one(const char *path);
+bool pack_is_one(struct uckpt *u, const char *path);
 
 /*
  * Read bytes [off, off + len) of an entry, which must have them (asserted).

@@ -20,8 +20,10 @@ struct pack {
 	pack_table *tables;   /* of each extent; those of stored ones used */
 	struct cache *cache;  /* decoded bytes of stored extents */
 	pthread_mutex_t lock; /* held while a table is read */
-	unsigned users;       /* protected by pack.c's lock */
-	struct pack *next;    /* the same */
+	struct uckpt *u;
+	/* Of pack_open, protected by the context's lock: */
+	unsigned users;
+	struct pack *next;
 };
 
 /* Is each read of the pack a request to a server? */

@@ -17,11 +17,11 @@
 #include "ckpt/remote/site.h"
 
 /* The type of a file, or 0 if it is not there. */
-static mode_t type_of(const char *path)
+static mode_t type_of(struct uckpt *u, const char *path)
 {
 	struct attrs a;
 
-	return store_of(path)->stat(path, false, &a, NULL) == 0
+	return store_of(path)->stat(u, path, false, &a, NULL) == 0
 		       ? a.st.st_mode & S_IFMT
 		       : 0;
 }
@@ -39,7 +39,7 @@ char *packfs_dir_name(const char *name)
  * follows in the path.  NULL if there is none.  Goes up from the end, to the first
  * thing that exists.
  */
-static const char *split_path(const char *path, char *pack)
+static const char *split_path(struct uckpt *u, const char *path, char *pack)
 {
 	size_t n = strlen(path);
 
@@ -50,13 +50,13 @@ static const char *split_path(const char *path, char *pack)
 		pack[n] = '\0';
 		if (site_is_url(path) && !site_of(pack))
 			return NULL; /* above the source */
-		type = type_of(pack);
+		type = type_of(u, pack);
 		if (S_ISREG(type))
 			break;
 		if (type)
 			return NULL;
 		memcpy(pack + n, PACK_SUFFIX, sizeof(PACK_SUFFIX));
-		if (path[n - 1] != '/' && S_ISREG(type_of(pack)))
+		if (path[n - 1] != '/' && S_ISREG(type_of(u, pack)))
 			break;
 		while (n > 0 && path[n - 1] != '/')
 			n--;
@@ -80,20 +80,20 @@ struct packed {
 /* Find the file that a path leads to, and the path of its pack (PATH_MAX bytes at
  * `where`).  -ENOENT if there is no pack, or no such file in it; -ENOTDIR if the path leads
  * through a file that is no pack. */
-static int packed_find(struct packed *f, const char *path, char *where,
-		       struct errmsg *err)
+static int packed_find(struct uckpt *u, struct packed *f, const char *path,
+		       char *where, struct errmsg *err)
 {
-	const char *const rest = split_path(path, where);
+	const char *const rest = split_path(u, path, where);
 	char name[PACK_NAME_MAX];
 	int64_t i;
 	int rc;
 
 	if (!rest || !pack_index_name(rest, name))
-		return beneath_fail(path, -ENOENT, err);
-	rc = pack_open(where, &f->p, err);
+		return beneath_fail(u, path, -ENOENT, err);
+	rc = pack_open(u, where, &f->p, err);
 	if (rc == -EBADMSG && strncmp(where, path, strlen(where)) == 0 &&
-	    !pack_is_one(where))
-		return beneath_fail(path, -ENOTDIR, err);
+	    !pack_is_one(u, where))
+		return beneath_fail(u, path, -ENOTDIR, err);
 	if (rc)
 		return rc;
 	i = pack_index_find(pack_index_of(f->p), name);
@@ -156,12 +156,12 @@ static void set_stat(const struct pack *p, uint32_t entry,
 }
 
 /* Set the attributes of a file in the pack at `where`. */
-static int packed_attrs(const struct packed *f, const char *where,
-			struct attrs *out, struct errmsg *err)
+static int packed_attrs(struct uckpt *u, const struct packed *f,
+			const char *where, struct attrs *out, struct errmsg *err)
 {
 	struct attrs pack;
 	struct access own;
-	const int rc = store_of(where)->stat(where, false, &pack, err);
+	const int rc = store_of(where)->stat(u, where, false, &pack, err);
 
 	if (rc)
 		return rc;
@@ -173,17 +173,17 @@ static int packed_attrs(const struct packed *f, const char *where,
 	return 0;
 }
 
-static int packed_stat(const char *path, bool plain, struct attrs *out,
-		       struct errmsg *err)
+static int packed_stat(struct uckpt *u, const char *path, bool plain,
+		       struct attrs *out, struct errmsg *err)
 {
 	char where[PATH_MAX];
 	struct packed f;
-	int rc = packed_find(&f, path, where, err);
+	int rc = packed_find(u, &f, path, where, err);
 
 	(void)plain; /* packs have no links */
 	if (rc)
 		return rc;
-	rc = packed_attrs(&f, where, out, err);
+	rc = packed_attrs(u, &f, where, out, err);
 	pack_close(f.p);
 	return rc;
 }
@@ -204,7 +204,8 @@ static void packed_close(struct source *s)
 	free(f);
 }
 
-static int packed_open(struct source *s, const char *path, struct errmsg *err)
+static int packed_open(struct uckpt *u, struct source *s, const char *path,
+		       struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = packed_read,
 					       .close = packed_close };
@@ -215,7 +216,7 @@ static int packed_open(struct source *s, const char *path, struct errmsg *err)
 
 	if (!f)
 		return errmsg_nomem(err, path);
-	rc = packed_find(f, path, where, err);
+	rc = packed_find(u, f, path, where, err);
 	if (rc) {
 		free(f);
 		return rc;
@@ -252,19 +253,20 @@ static int add_entries(const struct packed *f, struct dirlist *out)
 	return rc;
 }
 
-static int packed_list(const char *path, struct dirlist *out, struct errmsg *err)
+static int packed_list(struct uckpt *u, const char *path, struct dirlist *out,
+		       struct errmsg *err)
 {
 	char where[PATH_MAX];
 	struct packed f;
 	struct attrs a;
-	int rc = packed_find(&f, path, where, err);
+	int rc = packed_find(u, &f, path, where, err);
 
 	if (rc)
 		return rc;
 	if (!S_ISDIR(pack_index_of(f.p)->entries[f.entry].mode))
-		rc = beneath_fail(path, -ENOTDIR, err);
+		rc = beneath_fail(u, path, -ENOTDIR, err);
 	else
-		rc = packed_attrs(&f, where, &a, err);
+		rc = packed_attrs(u, &f, where, &a, err);
 	if (!rc && (dirlist_add_dir(out, path, &a) || add_entries(&f, out)))
 		rc = errmsg_nomem(err, path);
 	pack_close(f.p);

@@ -26,6 +26,7 @@
 #define JOBS_TEXT "a number of threads (1 to 4096)"
 
 struct pack_command {
+	struct uckpt *u;
 	char *in, *out; /* paths */
 	unsigned jobs;  /* 0: one per processor */
 	bool check;
@@ -83,7 +84,7 @@ static int extract(struct pack_command *c, const char *path, const char *to,
 	const struct pack_work w = work_of(c);
 	struct outdir dir;
 	struct pack *pack;
-	int rc = pack_open(path, &pack, err);
+	int rc = pack_open(c->u, path, &pack, err);
 
 	if (rc)
 		return rc;
@@ -166,7 +167,7 @@ static int pack(struct pack_command *c, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	rc = pack_inputs_list(&x, c->in, PACK_INPUTS_LEAST, err);
+	rc = pack_inputs_list(c->u, &x, c->in, PACK_INPUTS_LEAST, err);
 	if (!rc) {
 		rc = pack_derive(&x, err) ?: write_pack(c, &x, &out, err);
 		pack_inputs_done(&x);
@@ -188,9 +189,9 @@ static int report(struct pack_command *c, int rc, const char *more,
 	return CMD_OK;
 }
 
-int cmd_pack(int argc, char **argv)
+int cmd_pack(struct uckpt *u, int argc, char **argv)
 {
-	struct pack_command c = { 0 };
+	struct pack_command c = { .u = u };
 	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
 	bool remove = false;
 	const struct cmd_option options[] = {
@@ -246,9 +247,9 @@ static char *directory_of(const char *pack)
 		       : NULL;
 }
 
-int cmd_unpack(int argc, char **argv)
+int cmd_unpack(struct uckpt *u, int argc, char **argv)
 {
-	struct pack_command c = { 0 };
+	struct pack_command c = { .u = u };
 	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
 	const struct cmd_option options[] = {
 		{ "output", 'o', "DIR", "the directory's name (default: FILE)",

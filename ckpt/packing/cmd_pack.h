@@ -2,7 +2,9 @@
 #ifndef UCKPT_CMD_PACK_H
 #define UCKPT_CMD_PACK_H
 
-int cmd_pack(int argc, char **argv);
-int cmd_unpack(int argc, char **argv);
+struct uckpt;
+
+int cmd_pack(struct uckpt *u, int argc, char **argv);
+int cmd_unpack(struct uckpt *u, int argc, char **argv);
 
 #endif

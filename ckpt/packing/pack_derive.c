@@ -245,7 +245,7 @@ int pack_derive(struct pack_inputs *x, struct errmsg *err)
 	struct deriving d = { .x = x, .err = err };
 	int rc = 0;
 
-	if (zckpt_init(&d.z, x->dir, NULL, NULL))
+	if (zckpt_init(x->u, &d.z, x->dir, NULL, NULL))
 		return 0;
 	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nmodel; i++)
 		rc = derive_file(&d, &d.z.dir.model[i]);

@@ -237,7 +237,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 {
 	struct dirlist l = { 0 };
 	int rc = depth > DIRS_MAX ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
-				  : store_of(dir)->list(dir, &l, err);
+				  : store_of(dir)->list(x->u, dir, &l, err);
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		char *path;
@@ -253,14 +253,14 @@ static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 	return rc;
 }
 
-int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
-		     struct errmsg *err)
+int pack_inputs_list(struct uckpt *u, struct pack_inputs *x, const char *dir,
+		     uint64_t least, struct errmsg *err)
 {
 	int rc;
 
-	*x = (struct pack_inputs){ .dir = dir,
-				   .least = least,
-				   .readers = ACCESS_ALL };
+	*x = (struct pack_inputs){
+		.u = u, .dir = dir, .least = least, .readers = ACCESS_ALL
+	};
 	rc = list_path(x, dir, 0, err);
 	if (!rc)
 		rc = restrict_to_ancestors(&x->readers, dir, err);

@@ -10,9 +10,11 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct uckpt;
 
 /* What a directory holds, sorted by name, the directory itself first. */
 struct pack_inputs {
+	struct uckpt *u;
 	const char *dir; /* borrowed */
 	struct pack_input *v;
 	size_t n, cap;
@@ -30,8 +32,8 @@ struct pack_inputs {
  * bytes.  -ENOTSUP for anything but files and directories, -E2BIG, -ENOMEM, or the
  * system's error.
  */
-int pack_inputs_list(struct pack_inputs *x, const char *dir, uint64_t least,
-		     struct errmsg *err);
+int pack_inputs_list(struct uckpt *u, struct pack_inputs *x, const char *dir,
+		     uint64_t least, struct errmsg *err);
 void pack_inputs_done(struct pack_inputs *x);
 
 /*

@@ -54,8 +54,8 @@ bool plan_set_option(struct plan_options *o, const char *name, const char *word)
 
 /* Open a plan of a source at `path`, or over a universal plan, which it takes over if
  * `owned`: on failure it is closed then. */
-static int open_view(const struct plan_view *view, const char *path,
-		     struct plan *universal, bool owned,
+static int open_view(struct uckpt *u, const struct plan_view *view,
+		     const char *path, struct plan *universal, bool owned,
 		     const struct plan_options *options, struct plan **out,
 		     struct errmsg *err)
 {
@@ -78,6 +78,7 @@ static int open_view(const struct plan_view *view, const char *path,
 				    .names = universal->names,
 				    .st = universal->st,
 				    .mtime_s = universal->mtime_s };
+	p->u = u;
 	p->view = view;
 	p->options = *options;
 	pthread_mutex_init(&p->lock, NULL);
@@ -89,16 +90,18 @@ static int open_view(const struct plan_view *view, const char *path,
 	return rc;
 }
 
-int plan_open(const char *path, const struct plan_options *options,
-	      struct plan **out, struct errmsg *err)
+int plan_open(struct uckpt *u, const char *path,
+	      const struct plan_options *options, struct plan **out,
+	      struct errmsg *err)
 {
 	struct plan_options universal = *options;
 	struct plan *p;
 	int rc;
 
-	if (options->hugging_face && !tagdir_is_tag(path) && hfdir_is_one(path))
+	if (options->hugging_face && !tagdir_is_tag(u, path) &&
+	    hfdir_is_one(u, path))
 		return options->type.kind == PLAN_UNIVERSAL
-			       ? open_view(&plan_hfdir, path, NULL, false,
+			       ? open_view(u, &plan_hfdir, path, NULL, false,
 					   options, out, err)
 			       : errmsg_set(
 					 err, -ENOTSUP,
@@ -107,11 +110,12 @@ int plan_open(const char *path, const struct plan_options *options,
 					 " of it",
 					 path);
 	universal.type.kind = PLAN_UNIVERSAL;
-	rc = open_view(&plan_universal, path, NULL, false, &universal, &p, err);
+	rc = open_view(u, &plan_universal, path, NULL, false, &universal, &p,
+		       err);
 	if (rc)
 		return rc;
 	if (options->type.kind != PLAN_UNIVERSAL)
-		return open_view(views[options->type.kind], path, p, true,
+		return open_view(u, views[options->type.kind], path, p, true,
 				 options, out, err);
 	*out = p;
 	return 0;
@@ -123,8 +127,9 @@ int plan_open_derived(struct plan *universal, const struct view_type *type,
 	struct plan_options options = universal->options;
 
 	options.type = *type;
-	return open_view(views[type->kind], universal->zckpt->dir.path,
-			 universal, false, &options, out, err);
+	return open_view(universal->u, views[type->kind],
+			 universal->zckpt->dir.path, universal, false, &options,
+			 out, err);
 }
 
 void plan_close(struct plan *p)

@@ -14,6 +14,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct uckpt;
 struct zero_checkpoint;
 struct shardcache;
 struct user_rules;
@@ -88,8 +89,9 @@ bool plan_set_option(struct plan_options *o, const char *name, const char *word)
  * message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO, -E2BIG,
  * -ENOMEM or the system's error.  Call plan_close after success.
  */
-int plan_open(const char *path, const struct plan_options *options,
-	      struct plan **out, struct errmsg *err);
+int plan_open(struct uckpt *u, const char *path,
+	      const struct plan_options *options, struct plan **out,
+	      struct errmsg *err);
 void plan_close(struct plan *p);
 
 /*

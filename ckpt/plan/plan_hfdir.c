@@ -214,15 +214,15 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 	static const char *const optimizer[] = { "optimizer_state.pt" };
 	const bool any = p->options.any_stage;
 	struct hfdir *const d = hfdir_of(p);
-	int rc = hfdir_open(d, path, err);
+	int rc = hfdir_open(p->u, d, path, err);
 
 	if (rc)
 		return rc;
-	p->tag = roots_base(d->path);
+	p->tag = roots_base(p->u, d->path);
 	p->readers = p->names = d->access;
 	p->st = d->st;
 	p->mtime_s = d->files[0].mtime_s;
-	p->shards = shardcache_new();
+	p->shards = shardcache_new(p->u);
 	if (!p->shards)
 		return errmsg_nomem(err, path);
 	for (size_t i = 0; i < d->nfiles; i++)

@@ -86,6 +86,7 @@ extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
 /* The part that all kinds share.  A plan over a universal one of the same tag gets
  * its facts from there. */
 struct plan {
+	struct uckpt *u;
 	const struct plan_view *view;
 	struct plan_options options;
 	struct plan *universal; /* over which it is made, or NULL */

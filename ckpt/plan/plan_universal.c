@@ -398,7 +398,7 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
 	struct zero_checkpoint *const r = &universal_of(p)->r;
-	const int rc = zckpt_init(r, path, p->options.rules, err);
+	const int rc = zckpt_init(p->u, r, path, p->options.rules, err);
 
 	if (rc)
 		return rc;

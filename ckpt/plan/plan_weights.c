@@ -295,7 +295,7 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 	if (!rc)
 		rc = split_weights(x, err);
 	if (!rc && x->format->safetensors)
-		rc = sidecars_find(&x->sidecars, path, err);
+		rc = sidecars_find(p->u, &x->sidecars, path, err);
 	if (rc)
 		return rc;
 

@@ -112,18 +112,20 @@ static int set_attrs(const char *path, const struct http_meta *m,
 	return 0;
 }
 
-static int remote_stat(const char *path, bool plain, struct attrs *out,
-		       struct errmsg *err)
+static int remote_stat(struct uckpt *u, const char *path, bool plain,
+		       struct attrs *out, struct errmsg *err)
 {
 	struct site *s;
 	struct http_meta m;
 	const int rc = remote_find(path, http_deadline(), &s, &m, err);
 
+	(void)u;
 	(void)plain; /* servers show no links */
 	return rc ? rc : set_attrs(path, &m, out, err);
 }
 
-static int remote_list(const char *path, struct dirlist *out, struct errmsg *err)
+static int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
+		       struct errmsg *err)
 {
 	const int64_t end = http_deadline();
 	struct site *s;
@@ -132,6 +134,7 @@ static int remote_list(const char *path, struct dirlist *out, struct errmsg *err
 	struct attrs a;
 	int rc = remote_find(path, end, &s, &m, err);
 
+	(void)u;
 	if (!rc && !m.is_dir)
 		rc = errmsg_set(err, -ENOTDIR, "%s: cannot open: %s", path,
 				strerror(ENOTDIR));

@@ -47,6 +47,7 @@ int remote_set_stat(const char *path, const struct http_meta *m,
 		    struct stat *st, struct errmsg *err);
 
 /* As source_open. */
-int remote_open(struct source *s, const char *path, struct errmsg *err);
+int remote_open(struct uckpt *u, struct source *s, const char *path,
+		struct errmsg *err);
 
 #endif

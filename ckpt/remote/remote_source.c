@@ -102,7 +102,8 @@ static int open_file(struct remote_file *f, const char *path, struct stat *st,
 	return f->path && f->cache ? 0 : errmsg_nomem(err, path);
 }
 
-int remote_open(struct source *s, const char *path, struct errmsg *err)
+int remote_open(struct uckpt *u, struct source *s, const char *path,
+		struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = remote_read,
 					       .read_exact = remote_read_exact,
@@ -112,6 +113,7 @@ int remote_open(struct source *s, const char *path, struct errmsg *err)
 	const int rc =
 		f ? open_file(f, path, &st, err) : errmsg_nomem(err, path);
 
+	(void)u;
 	if (rc) {
 		free_file(f);
 		return rc;

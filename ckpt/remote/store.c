@@ -11,12 +11,21 @@
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 
-static int local_stat(const char *path, bool plain, struct attrs *out,
+static int local_stat(struct uckpt *u, const char *path, bool plain,
+		      struct attrs *out, struct errmsg *err)
+{
+	const int rc = beneath_stat(u, path, plain, out);
+
+	return rc ? beneath_fail(u, path, rc, err), rc : 0;
+}
+
+static int local_open(struct uckpt *u, struct source *s, const char *path,
 		      struct errmsg *err)
 {
-	const int rc = beneath_stat(path, plain, out);
+	const int fd = beneath_open(u, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 
-	return rc ? beneath_fail(path, rc, err), rc : 0;
+	return fd < 0 ? beneath_fail(u, path, fd, err)
+		      : source_open_fd(s, fd, path, err);
 }
 
 /* The type of an entry, links followed; 0 if it is gone. */
@@ -30,10 +39,10 @@ static mode_t followed_type(DIR *dir, const struct dirent *e)
 							  : st.st_mode & S_IFMT;
 }
 
-static int list_entries(DIR *dir, const char *path, struct dirlist *out,
-			struct errmsg *err)
+static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
+			struct dirlist *out, struct errmsg *err)
 {
-	struct attrs a = { .has_acl = beneath_has_acl(dirfd(dir)) };
+	struct attrs a = { .has_acl = beneath_has_acl(u, dirfd(dir)) };
 	struct dirent *e;
 	int rc;
 
@@ -49,28 +58,28 @@ static int list_entries(DIR *dir, const char *path, struct dirlist *out,
 	return errno && !out->found ? errmsg_errno(err, path, "cannot list") : 0;
 }
 
-static int local_list(const char *path, struct dirlist *out, struct errmsg *err)
+static int local_list(struct uckpt *u, const char *path, struct dirlist *out,
+		      struct errmsg *err)
 {
-	const int fd = beneath_open(path, O_RDONLY | O_DIRECTORY);
+	const int fd = beneath_open(u, path, O_RDONLY | O_DIRECTORY);
 	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
 	int rc;
 
 	if (fd < 0)
-		return beneath_fail(path, fd, err);
+		return beneath_fail(u, path, fd, err);
 	if (!dir) {
 		rc = errmsg_errno(err, path, "cannot open");
 		close(fd);
 		return rc;
 	}
-	rc = list_entries(dir, path, out, err);
+	rc = list_entries(u, dir, path, out, err);
 	closedir(dir);
 	return rc;
 }
 
 const struct store *store_of(const char *path)
 {
-	static const struct store local = { local_stat, source_open,
-					    local_list };
+	static const struct store local = { local_stat, local_open, local_list };
 
 	return site_is_url(path) ? &remote_store : &local;
 }

@@ -53,7 +53,7 @@ static size_t open_limit(void)
 static cache_fill fill_shard;
 static cache_check check_shard;
 
-struct shardcache *shardcache_new(void)
+struct shardcache *shardcache_new(struct uckpt *u)
 {
 	struct shardcache *const c = calloc(1, sizeof(*c));
 
@@ -67,6 +67,7 @@ struct shardcache *shardcache_new(void)
 		free(c);
 		return NULL;
 	}
+	c->u = u;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->opened, NULL);
 	pthread_cond_init(&c->checked, NULL);
@@ -108,6 +109,11 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 				     .id = *id,
 				     .ctime_ns = CTIME_UNKNOWN };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
+}
+
+struct uckpt *shardcache_context(const struct shardcache *c)
+{
+	return c->u;
 }
 
 size_t shardcache_count(const struct shardcache *c)
@@ -157,7 +163,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 	int rc;
 
 	do
-		rc = files_open(src, e->path, err);
+		rc = files_open(c->u, src, e->path, err);
 	while (rc == -EMFILE && shardcache_evict(c));
 	if (rc)
 		return -EIO;

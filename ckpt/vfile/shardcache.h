@@ -12,6 +12,7 @@
 struct errmsg;
 struct extent_map;
 struct far;
+struct uckpt;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
  * that many descriptors. */
@@ -27,7 +28,7 @@ struct far;
  */
 struct shardcache;
 
-struct shardcache *shardcache_new(void);
+struct shardcache *shardcache_new(struct uckpt *u);
 
 void shardcache_free(struct shardcache *c);
 
@@ -37,6 +38,7 @@ void shardcache_free(struct shardcache *c);
 int64_t shardcache_add(struct shardcache *c, const char *path,
 		       const struct fileid *id);
 
+struct uckpt *shardcache_context(const struct shardcache *c);
 size_t shardcache_count(const struct shardcache *c);
 const char *shardcache_path(const struct shardcache *c, uint32_t shard);
 const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard);

@@ -261,7 +261,7 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
 	struct stat st;
-	int rc = files_stat(e->path, &st, NULL);
+	int rc = files_stat(c->u, e->path, &st, NULL);
 
 	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,

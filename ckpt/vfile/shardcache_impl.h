@@ -41,6 +41,7 @@ struct entry {
 };
 
 struct shardcache {
+	struct uckpt *u;
 	pthread_mutex_t lock;
 	pthread_cond_t opened;  /* or failed to open */
 	pthread_cond_t checked; /* a shared check has ended */

@@ -99,7 +99,7 @@ static bool has_name(const struct sidecars *c, const char *name)
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
-static bool add_file(struct sidecars *c, const char *dir, const char *name)
+static bool add_file(struct uckpt *u, struct sidecars *c, const char *dir, const char *name)
 {
 	struct sidecar x = { .name = strdup(name) };
 	char *path = NULL, *where = NULL;
@@ -111,7 +111,7 @@ static bool add_file(struct sidecars *c, const char *dir, const char *name)
 		  array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v));
 
 	if (ok)
-		there = files_find(path, &where, &st, &x.access, NULL) == 0;
+		there = files_find(u, path, &where, &st, &x.access, NULL) == 0;
 	if (there) {
 		fileid_from_stat(&st, &id);
 		shard = shardcache_add(c->shards, where, &id);
@@ -131,9 +131,9 @@ static bool add_file(struct sidecars *c, const char *dir, const char *name)
 }
 
 /* The run's directory.  A union of tags has that of the first. */
-static char *run_of(const char *tag)
+static char *run_of(struct uckpt *u, const char *tag)
 {
-	char *const first = *roots_below(tag) ? strdup(tag) : roots_path(tag, 0);
+	char *const first = *roots_below(u, tag) ? strdup(tag) : roots_path(u, tag, 0);
 	char *const dir = first ? parent_of(first) : NULL;
 
 	free(first);
@@ -142,28 +142,28 @@ static char *run_of(const char *tag)
 
 /* Add the regular files of `dir` that match a pattern and are not there yet.  Links
  * count, because a trainer may link to files elsewhere. */
-static bool add_dir(struct sidecars *c, const char *dir)
+static bool add_dir(struct uckpt *u, struct sidecars *c, const char *dir)
 {
 	struct dirlist d;
 	bool ok = true;
 
-	if (files_list(dir, true, &d, NULL))
+	if (files_list(u, dir, true, &d, NULL))
 		return true;
 	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d.n; i++)
 		if (is_wanted(d.v[i].name) && !has_name(c, d.v[i].name) &&
 		    S_ISREG(d.v[i].type))
-			ok = add_file(c, dir, d.v[i].name);
+			ok = add_file(u, c, dir, d.v[i].name);
 	dirlist_done(&d);
 	return ok;
 }
 
-int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err)
+int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path, struct errmsg *err)
 {
-	char *const dir = run_of(path);
+	char *const dir = run_of(u, path);
 	bool ok;
 
-	*c = (struct sidecars){ .shards = shardcache_new() };
-	ok = dir && c->shards && add_dir(c, path) && add_dir(c, dir);
+	*c = (struct sidecars){ .shards = shardcache_new(u) };
+	ok = dir && c->shards && add_dir(u, c, path) && add_dir(u, c, dir);
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
 	free(dir);

@@ -9,6 +9,7 @@
 
 struct errmsg;
 struct shardcache;
+struct uckpt;
 
 /* A small file that belongs to a model's weights. */
 struct sidecar {
@@ -34,7 +35,8 @@ struct sidecars {
  * and in the directory above it; a name in the tag takes precedence.  A
  * directory that cannot be read counts as empty.  Returns -ENOMEM. Call
  * sidecars_done after success. */
-int sidecars_find(struct sidecars *c, const char *path, struct errmsg *err);
+int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path,
+		  struct errmsg *err);
 void sidecars_done(struct sidecars *c);
 
 #endif

@@ -39,13 +39,14 @@ static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 }
 
 /* Scan the directory and allocate the tables of its shards. */
-static int scan(struct zero_checkpoint *r, const char *path, struct errmsg *err)
+static int scan(struct uckpt *u, struct zero_checkpoint *r, const char *path,
+		struct errmsg *err)
 {
 	int rc;
 
 	*r = (struct zero_checkpoint){ 0 };
 	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(&r->dir, path, err);
+	rc = tagdir_scan(u, &r->dir, path, err);
 	if (rc)
 		return rc;
 	r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
@@ -58,10 +59,10 @@ static int scan(struct zero_checkpoint *r, const char *path, struct errmsg *err)
 	return 0;
 }
 
-int zckpt_init(struct zero_checkpoint *r, const char *path,
+int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err)
 {
-	const int rc = scan(r, path, err) ?:
+	const int rc = scan(u, r, path, err) ?:
 		       model_load(&r->model, &r->dir, user, err) ?:
 		       check_degrees(r, err);
 
@@ -200,7 +201,7 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 
 struct shardcache *zckpt_shards(const struct tagdir *d)
 {
-	struct shardcache *const c = shardcache_new();
+	struct shardcache *const c = shardcache_new(d->u);
 
 	for (size_t i = 0; c && i < tagdir_count(d); i++) {
 		const struct tag_file *const f = tagdir_file(d, i);

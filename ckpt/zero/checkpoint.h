@@ -15,6 +15,7 @@ struct extent_map;
 struct gathers;
 struct geometry;
 struct shardcache;
+struct uckpt;
 struct user_rules;
 
 /*
@@ -41,7 +42,7 @@ struct zero_checkpoint {
 
 /* Scan a tag directory and read its model, with rules of the user (may be
  * NULL).  Errors as tagdir_scan and model_load. */
-int zckpt_init(struct zero_checkpoint *r, const char *path,
+int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err);
 void zckpt_done(struct zero_checkpoint *r);
 

@@ -261,14 +261,14 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 	find_layers(r, found, ctx);
 }
 
-static void try_file(const char *path, unsigned *ranks, zckpt_found_fn *found,
-		     void *ctx)
+static void try_file(struct uckpt *u, const char *path, unsigned *ranks,
+		     zckpt_found_fn *found, void *ctx)
 {
 	struct errmsg err;
 	struct ptfile pt;
 	int64_t n;
 
-	if (ptfile_open(&pt, path, &err)) {
+	if (ptfile_open(u, &pt, path, &err)) {
 		found(ctx, err.text);
 		return;
 	}
@@ -278,13 +278,14 @@ static void try_file(const char *path, unsigned *ranks, zckpt_found_fn *found,
 	ptfile_close(&pt);
 }
 
-unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx)
+unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
+			       zckpt_found_fn *found, void *ctx)
 {
 	unsigned ranks = 0;
 	struct dirlist l;
 	char *path;
 
-	if (files_list(dir, true, &l, NULL))
+	if (files_list(u, dir, true, &l, NULL))
 		return 0;
 	for (size_t i = 0; i < l.n; i++) {
 		const char *const name = l.v[i].name;
@@ -294,7 +295,7 @@ unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx
 		     kind != TAG_FILE_MODEL3) ||
 		    asprintf(&path, "%s/%s", dir, name) < 0)
 			continue;
-		try_file(path, &ranks, found, ctx);
+		try_file(u, path, &ranks, found, ctx);
 		free(path);
 	}
 	dirlist_done(&l);

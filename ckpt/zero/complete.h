@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 struct errmsg;
+struct uckpt;
 struct value;
 struct zero_checkpoint;
 
@@ -32,7 +33,8 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
  * and model-states file that cannot be read.  Returns the number of data-parallel ranks
  * that the others record, or 0.
  */
-unsigned zckpt_find_unreadable(const char *dir, zckpt_found_fn *found, void *ctx);
+unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
+			       zckpt_found_fn *found, void *ctx);
 
 /* Check that the model-states file `path`, whose object is `root`, agrees with
  * the first one on DeepSpeed's version, the step and the experts. */

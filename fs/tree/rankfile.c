@@ -41,8 +41,8 @@ static long parse_rank(const struct pattern *p, const char *name, unsigned ranks
 
 /* Return the path of old rank `rank`'s file (-1: the file without a number), or
  * NULL with `*rc` set to a negative errno if it cannot be found. */
-static char *rank_path(const char *dir, const struct pattern *p, long rank,
-		       int *rc)
+static char *rank_path(struct uckpt *u, const char *dir,
+		       const struct pattern *p, long rank, int *rc)
 {
 	struct attrs a;
 	char *path;
@@ -50,7 +50,7 @@ static char *rank_path(const char *dir, const struct pattern *p, long rank,
 				 asprintf(&path, "%s/%s%ld%s", dir, p->before,
 					  rank, p->after);
 
-	*rc = n < 0 ? -ENOMEM : files_lstat(path, &a);
+	*rc = n < 0 ? -ENOMEM : files_lstat(u, path, &a);
 	if (!*rc)
 		return path;
 	if (n >= 0)
@@ -59,21 +59,22 @@ static char *rank_path(const char *dir, const struct pattern *p, long rank,
 }
 
 /* Count the old ranks from 0 on that have a file. */
-static long count_ranks(const char *dir, const struct pattern *p)
+static long count_ranks(struct uckpt *u, const char *dir,
+			const struct pattern *p)
 {
 	long n = 0;
 	char *path;
 	int rc;
 
-	while (n < RESHARD_RANKS_MAX && (path = rank_path(dir, p, n, &rc))) {
+	while (n < RESHARD_RANKS_MAX && (path = rank_path(u, dir, p, n, &rc))) {
 		free(path);
 		n++;
 	}
 	return n;
 }
 
-int rankfile_find(const char *dir, const char *name, unsigned ranks,
-		  char **path)
+int rankfile_find(struct uckpt *u, const char *dir, const char *name,
+		  unsigned ranks, char **path)
 {
 	int rc = -ENOENT;
 
@@ -84,10 +85,10 @@ int rankfile_find(const char *dir, const char *name, unsigned ranks,
 
 		if (rank < 0)
 			continue;
-		n = count_ranks(dir, p);
+		n = count_ranks(u, dir, p);
 		if (!n && !p->alone)
 			return -ENOENT;
-		*path = rank_path(dir, p, n ? rank % n : -1, &rc);
+		*path = rank_path(u, dir, p, n ? rank % n : -1, &rc);
 		return *path ? 0 : rc;
 	}
 	return rc;

@@ -82,10 +82,10 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 
 	(void)err;
 	x->odd = tried == VIEW_FAILED;
-	if (tried != VIEW_NEW || !tagdir_is_tag(x->path) ||
-	    kinds_is_universal(x->path)) /* shown as it is */
+	if (tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
+	    kinds_is_universal(s->t->o->u, x->path)) /* shown as it is */
 		return 0;
-	x->odd = tagdir_scan(&d, x->path, NULL);
+	x->odd = tagdir_scan(s->t->o->u, &d, x->path, NULL);
 	if (!x->odd) {
 		x->odd = tagdir_find_tiny(&d, &tiny);
 		tagdir_done(&d);
@@ -103,16 +103,16 @@ static void survey_report(const struct survey *s, const char *path)
 	struct tagdir d;
 	int rc;
 
-	if (tagdir_is_zero_tag(path)) {
+	if (tagdir_is_zero_tag(s->t->o->u, path)) {
 		rc = tree_plan_tag(s->t, s->index, path, &why);
 	} else {
-		rc = tagdir_scan(&d, path, &why);
+		rc = tagdir_scan(s->t->o->u, &d, path, &why);
 		if (!rc)
 			tagdir_done(&d);
 	}
 	if (rc)
-		log_warning("%s will not be served: %s", roots_base(path),
-			    why.text);
+		log_warning("%s will not be served: %s",
+			    roots_base(s->t->o->u, path), why.text);
 }
 
 /* Recursive to a depth of two. */
@@ -125,9 +125,9 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 	struct tag_list tags;
 	uint64_t child;
 
-	if (tagdir_is_tag(dir) ||
+	if (tagdir_is_tag(s->t->o->u, dir) ||
 	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
-	    tags_list(dir, &tags, NULL))
+	    tags_list(s->t->o->u, dir, &tags, NULL))
 		return;
 	survey_dir(s->t, dir, child, &tags, levels - 1);
 	tags_done(&tags);
@@ -139,7 +139,7 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	struct survey s = { .t = t, .index = index };
 	struct dirlist d = { 0 };
 
-	files_list(dir, false, &d, NULL);
+	files_list(t->o->u, dir, false, &d, NULL);
 	for (size_t i = 0; i < d.n; i++)
 		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
 			break;

@@ -128,7 +128,7 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 	int rc;
 
 	far_begin(&t->far, &q, SIZE_MAX);
-	rc = files_lstat(path, out);
+	rc = files_lstat(t->o->u, path, out);
 	far_end(&t->far, &q);
 	took = clock_ns() - begun;
 	/* Some answers come from a cache. */
@@ -216,12 +216,12 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 	return 0;
 }
 
-int tree_latest_text(const char *dir, const struct view_type *type,
-		     char text[LATEST_TEXT_MAX])
+int tree_latest_text(struct uckpt *u, const char *dir,
+		     const struct view_type *type, char text[LATEST_TEXT_MAX])
 {
 	char suffix[VIEW_SUFFIX_MAX];
 	struct tag_list tags;
-	int rc = tags_list(dir, &tags, NULL);
+	int rc = tags_list(u, dir, &tags, NULL);
 
 	if (rc)
 		return rc;
@@ -246,7 +246,7 @@ static int read_latest(struct tree *t, uint64_t index, const char **dir,
 	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
 	if (!*dir || !view_type_parse(path + strlen(*dir) + 1, &n, &type))
 		return -ENOENT;
-	return tree_latest_text(*dir, &type, text);
+	return tree_latest_text(t->o->u, *dir, &type, text);
 }
 
 static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
@@ -293,7 +293,7 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 bool tree_is_tag(struct tree *t, const char *path)
 {
 	return views_is_there(t->views, path, tree_moment(t)) ||
-	       tagdir_is_zero_tag(path);
+	       tagdir_is_zero_tag(t->o->u, path);
 }
 
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
@@ -331,7 +331,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
 		return -ENOENT;
-	fd = files_open_plain(path, O_PATH);
+	fd = files_open_plain(t->o->u, path, O_PATH);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", buf, size);
@@ -342,18 +342,18 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 }
 
 /* A file of a server has no descriptor: it is a file of one shard. */
-static int open_remote(const char *path, struct tree_file *out,
+static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 		       struct errmsg *err)
 {
 	struct fileid id;
 	struct stat st;
 	char *where;
-	int rc = files_find(path, &where, &st, NULL, err);
+	int rc = files_find(u, path, &where, &st, NULL, err);
 
 	if (rc)
 		return rc;
 	fileid_from_stat(&st, &id);
-	out->own = shardcache_new();
+	out->own = shardcache_new(u);
 	if (!out->own || shardcache_add(out->own, where, &id) < 0)
 		rc = errmsg_nomem(err, where);
 	else if (!(out->v = vfile_new_verbatim(out->own, 0, err)))
@@ -373,16 +373,16 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
 	if (!path)
 		return -ENOENT;
 	/* Opening a FIFO without O_NONBLOCK would wait for a writer. */
-	out->fd = files_open_plain(path, O_RDONLY | O_NONBLOCK);
+	out->fd = files_open_plain(t->o->u, path, O_RDONLY | O_NONBLOCK);
 	if (out->fd == -EREMOTE) {
 		out->fd = -1;
-		return open_remote(path, out, err);
+		return open_remote(t->o->u, path, out, err);
 	}
 	if (out->fd < 0)
 		return out->fd;
 	if (!t->o->shared || fstat(out->fd, &st) < 0)
 		return 0;
-	tree_show_lower(t, index, beneath_has_acl(out->fd), &st);
+	tree_show_lower(t, index, beneath_has_acl(t->o->u, out->fd), &st);
 	out->readers = access_of(&st, false);
 	return 0;
 }

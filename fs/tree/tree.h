@@ -36,6 +36,7 @@ struct tree;
 #define TREE_RECUT_MAX 64
 
 struct tree_options {
+	struct uckpt *u;
 	char *source; /* absolute */
 	bool has_uid, has_gid;
 	uid_t uid; /* owner of all files, if has_uid */

@@ -75,7 +75,7 @@ static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 {
 	struct dirlist dir;
 	struct stat *const st = &dir.attrs.st;
-	int rc = files_list(path, false, &dir, NULL);
+	int rc = files_list(d->t->o->u, path, false, &dir, NULL);
 
 	if (rc)
 		return rc;

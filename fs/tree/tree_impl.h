@@ -128,8 +128,8 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 /* Get the content of a pointer to views of a type in a directory of the run: the name
  * of the newest tag's view.  -ENOENT if the directory has no tag. */
 #define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
-int tree_latest_text(const char *dir, const struct view_type *type,
-		     char text[LATEST_TEXT_MAX]);
+int tree_latest_text(struct uckpt *u, const char *dir,
+		     const struct view_type *type, char text[LATEST_TEXT_MAX]);
 
 /* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr; the
  * bytes of a file, appended to `out`. */
@@ -148,8 +148,8 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
  * another number of ranks, rank r has that of old rank r mod n.  The caller frees
  * `*path`.  0, -ENOENT if there is none, or -ENOMEM.
  */
-int rankfile_find(const char *dir, const char *name, unsigned ranks,
-		  char **path);
+int rankfile_find(struct uckpt *u, const char *dir, const char *name,
+		  unsigned ranks, char **path);
 
 /*
  * Warn of every tag of a run that will not be served, and of a `latest` that names

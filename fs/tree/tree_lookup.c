@@ -72,7 +72,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir,
 	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
 	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0)
 		return -ENOENT;
-	rc = tree_latest_text(dir, &type, text)
+	rc = tree_latest_text(t->o->u, dir, &type, text)
 		     ?: pathtab_add(t->pathtab, path, index, &child);
 	if (rc)
 		return rc == -ENOMEM ? rc : -ENOENT;
@@ -108,7 +108,7 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
 	rc = lookup_tag(t, index, path, &t->o->recut[0], ino);
 	if (rc != -ENOENT)
 		return rc;
-	rc = rankfile_find(dir, name, t->o->recut[0].ranks, &twin);
+	rc = rankfile_find(t->o->u, dir, name, t->o->recut[0].ranks, &twin);
 	if (rc)
 		return rc;
 	rc = lookup_path(t, index, twin, ino);

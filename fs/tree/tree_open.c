@@ -44,13 +44,13 @@ static int open_run(struct tree *t, struct errmsg *err)
 
 	if (rc)
 		return errmsg_set(err, rc, "out of memory");
-	rc = tags_list(source, &tags, err);
+	rc = tags_list(t->o->u, source, &tags, err);
 	if (rc)
 		return rc;
 	if (tags.n)
 		rc = open_tags(t, &tags, err);
-	else if (!tags_exist_below(source))
-		rc = kinds_refuse(source, err);
+	else if (!tags_exist_below(t->o->u, source))
+		rc = kinds_refuse(t->o->u, source, err);
 	if (!rc)
 		survey_run(t, &tags);
 	tags_done(&tags);
@@ -113,9 +113,9 @@ static int check_kind(const struct tree_options *o, bool tag, struct errmsg *err
 
 /* Is the root a view?  Weights beside the tags of a run are files of the
  * run. */
-static bool is_one_view(const char *source, bool tag)
+static bool is_one_view(struct uckpt *u, const char *source, bool tag)
 {
-	return tag || (hfdir_is_one(source) && !tags_exist_below(source));
+	return tag || (hfdir_is_one(u, source) && !tags_exist_below(u, source));
 }
 
 /*
@@ -152,18 +152,19 @@ static size_t confined_len(const char *source)
  * files to other users.  A server has no links and no owners. */
 static int confine(struct tree *t, struct errmsg *err)
 {
-	const size_t n = roots_count(t->o->source);
+	const size_t n = roots_count(t->o->u, t->o->source);
 	int rc = 0;
 
 	t->search = ACCESS_ALL;
 	for (size_t i = 0; !rc && t->o->shared && i < n; i++) {
-		char *const source = roots_path(t->o->source, i);
+		char *const source = roots_path(t->o->u, t->o->source, i);
 		struct access search;
 
 		if (!source) {
 			rc = errmsg_nomem(err, NULL);
 		} else if (!site_is_url(source)) {
-			rc = beneath_confine(source, confined_len(source),
+			rc = beneath_confine(t->o->u, source,
+					     confined_len(source),
 					     t->o->follow_links, &search, err);
 			if (!rc)
 				access_restrict(&t->search, &search);
@@ -185,17 +186,18 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	t->o = o;
 	t->stats = stats;
 	t->pathtab = pathtab_new();
-	t->views = views_new(&o->plan, o->check);
+	t->views = views_new(o->u, &o->plan, o->check);
 	if (!t->pathtab || !t->views) {
 		rc = errmsg_nomem(err, NULL);
 	} else if ((rc = confine(t, err))) {
 		/* err is set */
-	} else if ((rc = files_find(o->source, NULL, &t->source, NULL, err))) {
+	} else if ((rc = files_find(o->u, o->source, NULL, &t->source, NULL,
+				    err))) {
 		/* err is set */
 	} else {
-		tag = tagdir_is_tag(o->source);
+		tag = tagdir_is_tag(o->u, o->source);
 		rc = check_kind(o, tag, err);
-		t->is_view = !rc && is_one_view(o->source, tag);
+		t->is_view = !rc && is_one_view(o->u, o->source, tag);
 		if (!rc)
 			rc = t->is_view ? tree_open_view(t, err)
 					: open_run(t, err);

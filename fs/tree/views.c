@@ -56,6 +56,7 @@ struct tag {
 };
 
 struct views {
+	struct uckpt *u;
 	struct plan_options options;
 	bool check;           /* all files of a tag */
 	pthread_mutex_t lock; /* protects the rest */
@@ -66,12 +67,14 @@ struct views {
 	uint64_t clock;       /* of last_use */
 };
 
-struct views *views_new(const struct plan_options *options, bool check)
+struct views *views_new(struct uckpt *u, const struct plan_options *options,
+			bool check)
 {
 	struct views *const v = calloc(1, sizeof(*v));
 
 	if (!v)
 		return NULL;
+	v->u = u;
 	v->options = *options;
 	v->options.type = universal;
 	v->check = check;
@@ -254,7 +257,8 @@ static bool is_other_layout(const struct shardcache *c, const char *path)
 {
 	const char *const slash = strrchr(shardcache_path(c, 0), '/');
 
-	return !hfdir_is_found_by(path, slash ? slash + 1 : "");
+	return !hfdir_is_found_by(shardcache_context(c), path,
+				  slash ? slash + 1 : "");
 }
 
 /* Are the files of a plan there?  A save replaces all of them, so two are looked at,
@@ -296,13 +300,13 @@ static uint32_t sum_files(struct plan *p, const char *path)
 	struct hfdir h;
 
 	if (!plan_zckpt(p)) {
-		if (hfdir_open(&h, path, NULL))
+		if (hfdir_open(shardcache_context(s.planned), &h, path, NULL))
 			return 0;
 		for (size_t i = 0; i < h.nfiles; i++)
 			sum_add(&s, &h.files[i].file);
 		hfdir_done(&h);
 	} else {
-		if (tagdir_scan(&d, path, NULL))
+		if (tagdir_scan(shardcache_context(s.planned), &d, path, NULL))
 			return 0;
 		for (size_t i = 0; i < tagdir_count(&d); i++)
 			sum_add(&s, &tagdir_file(&d, i)->file);
@@ -456,7 +460,7 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 	int rc = 0;
 
 	if (!tag->plan)
-		rc = plan_open(tag->path, &v->options, &tag->plan, why);
+		rc = plan_open(v->u, tag->path, &v->options, &tag->plan, why);
 	p = tag->plan;
 	if (!rc && x->type.kind != PLAN_UNIVERSAL)
 		rc = plan_open_derived(tag->plan, &x->type, &p, why);

@@ -53,7 +53,8 @@ struct view {
 /* A plan needs all files of its tag to be readable and to belong together if
  * `check`, else only those that it is made of.  Returns NULL when memory runs
  * out. */
-struct views *views_new(const struct plan_options *options, bool check);
+struct views *views_new(struct uckpt *u, const struct plan_options *options,
+			bool check);
 void views_free(struct views *v);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory

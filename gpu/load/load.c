@@ -39,8 +39,8 @@ static const struct load_ops *kind_of(const struct load *l)
 {
 	if (l->o->universal)
 		return &load_universal_ops;
-	return tagdir_is_zero_tag(l->got->path) ? &load_zero_ops
-						: &load_stage0_ops;
+	return tagdir_is_zero_tag(l->o->u, l->got->path) ? &load_zero_ops
+							 : &load_stage0_ops;
 }
 
 static int load_open_source(struct load *l)
@@ -52,6 +52,7 @@ static int load_open_source(struct load *l)
 
 	if (!s)
 		return errmsg_nomem(l->err, NULL);
+	s->u = l->o->u;
 	s->ops = ops;
 	s->path = l->got->path;
 	s->model = l->z->model;
@@ -200,8 +201,8 @@ static int open_upload(struct load *l, struct backend *b, struct upload **q)
 	const struct comm *const c = l->z->world;
 	const unsigned reads = share(c, parallel_width(), READS_MIN, READS_MAX);
 
-	return upload_new(q, b, reads, share(c, READS_FAR, reads, READS_FAR),
-			  l->err);
+	return upload_new(l->o->u, q, b, reads,
+			  share(c, READS_FAR, reads, READS_FAR), l->err);
 }
 
 /* For what is rearranged before it goes to the device. */

@@ -15,6 +15,7 @@ struct user_rules;
 struct zero;
 
 struct load_options {
+	struct uckpt *u;
 	const char *dir;   /* of a run, or of a tag */
 	const char *tag;   /* NULL: the one that `latest` or `latest_universal`
 			    * names */

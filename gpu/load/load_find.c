@@ -13,13 +13,13 @@
 #include "ckpt/files/files.h"
 #include "gpu/load/load_impl.h"
 
-static bool is_dir(const char *path, const char *name)
+static bool is_dir(struct uckpt *u, const char *path, const char *name)
 {
 	char full[PATH_MAX];
 	struct stat st;
 	const int n = snprintf(full, sizeof(full), "%s/%s", path, name);
 
-	return n < (int)sizeof(full) && files_stat(full, &st, NULL) == 0 &&
+	return n < (int)sizeof(full) && files_stat(u, full, &st, NULL) == 0 &&
 	       S_ISDIR(st.st_mode);
 }
 
@@ -32,7 +32,7 @@ static int set_path(char path[PATH_MAX], const char *dir, const char *tag,
 }
 
 /* Read the tag that DIR/`pointer` names; "" if there is no such file. */
-static int read_pointer(const char *dir, const char *pointer,
+static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 			char tag[NAME_MAX + 1], struct errmsg *err)
 {
 	char path[PATH_MAX];
@@ -43,7 +43,7 @@ static int read_pointer(const char *dir, const char *pointer,
 	tag[0] = '\0';
 	if (rc)
 		return rc;
-	rc = files_open(&src, path, err);
+	rc = files_open(u, &src, path, err);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	n = src.size < NAME_MAX ? (size_t)src.size : NAME_MAX;
@@ -53,7 +53,7 @@ static int read_pointer(const char *dir, const char *pointer,
 		return rc;
 	tag[n] = '\0';
 	tag[strcspn(tag, " \t\r\n")] = '\0';
-	if (!*tag || strchr(tag, '/') || !is_dir(dir, tag))
+	if (!*tag || strchr(tag, '/') || !is_dir(u, dir, tag))
 		rc = errmsg_set(err, -ENOENT,
 				"%s: names '%s', which does not exist", path,
 				tag);
@@ -62,20 +62,20 @@ static int read_pointer(const char *dir, const char *pointer,
 
 /* Without `latest`, take the tag that is newest by name, or the directory
  * itself. */
-static int load_find_choose(const char *dir, char path[PATH_MAX],
-			    struct errmsg *err)
+static int load_find_choose(struct uckpt *u, const char *dir,
+			    char path[PATH_MAX], struct errmsg *err)
 {
 	enum tags_choice choice;
 	char *tag;
 	int rc;
 
-	if (tagdir_is_tag(dir))
+	if (tagdir_is_tag(u, dir))
 		return set_path(path, dir, ".", err);
-	rc = tags_choose(dir, &tag, &choice, err);
+	rc = tags_choose(u, dir, &tag, &choice, err);
 	if (rc)
 		return rc;
 	if (choice == TAGS_NONE || choice == TAGS_WEIGHTS)
-		rc = kinds_refuse(tag, err);
+		rc = kinds_refuse(u, tag, err);
 	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 	free(tag);
@@ -86,7 +86,7 @@ static int load_find_choose(const char *dir, char path[PATH_MAX],
 static int check_kind(const struct load_options *o, const char *path,
 		      struct errmsg *err)
 {
-	const bool universal = kinds_is_universal(path);
+	const bool universal = kinds_is_universal(o->u, path);
 
 	if (!o->universal && universal)
 		return errmsg_set(
@@ -109,7 +109,7 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	struct stat st;
 	int rc;
 
-	rc = files_find(o->dir, NULL, &st, NULL, err);
+	rc = files_find(o->u, o->dir, NULL, &st, NULL, err);
 	if (rc == -ENOENT)
 		return errmsg_set(err, rc, "%s: no `%s`: %s", o->dir, pointer,
 				  strerror(-rc));
@@ -117,19 +117,19 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 		return rc;
 	if (o->tag) {
 		rc = set_path(path, o->dir, o->tag, err);
-		if (!rc && !is_dir(o->dir, o->tag))
+		if (!rc && !is_dir(o->u, o->dir, o->tag))
 			rc = errmsg_set(err, -ENOENT, "%s: no such checkpoint",
 					path);
 		return rc ? rc : check_kind(o, path, err);
 	}
-	rc = read_pointer(o->dir, pointer, tag, err);
+	rc = read_pointer(o->u, o->dir, pointer, tag, err);
 	if (rc)
 		return rc;
 	if (*tag)
 		rc = set_path(path, o->dir, tag, err);
 	else if (!o->universal)
-		rc = load_find_choose(o->dir, path, err);
-	else if (kinds_is_universal(o->dir))
+		rc = load_find_choose(o->u, o->dir, path, err);
+	else if (kinds_is_universal(o->u, o->dir))
 		rc = set_path(path, o->dir, ".", err);
 	else
 		rc = errmsg_set(

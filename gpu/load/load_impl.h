@@ -73,6 +73,7 @@ struct load_ops {
 };
 
 struct load_source {
+	struct uckpt *u;
 	const struct load_ops *ops;
 	const char *path;                 /* of the tag; borrowed */
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */

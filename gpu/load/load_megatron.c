@@ -44,14 +44,14 @@ static bool has_vocabulary(const struct value *root, const char *name)
 	return false;
 }
 
-static bool has_directory(const char *dir, const char *name)
+static bool has_directory(struct uckpt *u, const char *dir, const char *name)
 {
 	char path[PATH_MAX];
 	struct stat st;
 
 	return snprintf(path, sizeof(path), "%s/zero/%s", dir, name) <
 		       (int)sizeof(path) &&
-	       files_stat(path, &st, NULL) == 0;
+	       files_stat(u, path, &st, NULL) == 0;
 }
 
 /* By the name of the token embedding. */
@@ -67,7 +67,7 @@ static enum naming_family find_family(const struct load_options *o,
 		struct naming_tensor t;
 
 		naming_tensor(&t, &n, model, &model->params[GPT2_WTE]);
-		if (o->universal ? has_directory(dir, t.name)
+		if (o->universal ? has_directory(o->u, dir, t.name)
 				 : has_shape(root, t.name) ||
 					   has_vocabulary(root, t.name))
 			return families[i];

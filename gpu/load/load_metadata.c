@@ -33,14 +33,14 @@
 #define DECAY_MAX 1e3
 
 /* Find the first of `names` that exists in `dir`; false if none does. */
-static bool first_file(char path[PATH_MAX], const char *dir,
+static bool first_file(struct uckpt *u, char path[PATH_MAX], const char *dir,
 		       const char *const *names)
 {
 	struct stat st;
 
 	for (; *names; names++)
 		if (snprintf(path, PATH_MAX, "%s/%s", dir, *names) < PATH_MAX &&
-		    files_stat(path, &st, NULL) == 0)
+		    files_stat(u, path, &st, NULL) == 0)
 			return true;
 	return false;
 }
@@ -78,8 +78,9 @@ static double config_dropout(const struct load_options *o, const char *tag)
 	cJSON *config = NULL;
 	double most = 0;
 
-	if ((!first_file(path, tag, names) && !first_file(path, o->dir, names)) ||
-	    files_open(&src, path, NULL))
+	if ((!first_file(o->u, path, tag, names) &&
+	     !first_file(o->u, path, o->dir, names)) ||
+	    files_open(o->u, &src, path, NULL))
 		return 0;
 	json_read(&src, 0, (size_t)src.size, &config, NULL);
 	source_close(&src);
@@ -126,14 +127,14 @@ static int run_metadata(const struct load_options *o, const struct gpt2 *model,
 	struct ptfile pt;
 	int rc;
 
-	if (!first_file(path, dir, names))
+	if (!first_file(o->u, path, dir, names))
 		return o->ignore_missing
 			       ? load_megatron(o, model, dir, NULL, f, err)
 			       : errmsg_set(
 					 err, -ENOENT,
 					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
 					 dir);
-	rc = ptfile_open(&pt, path, err);
+	rc = ptfile_open(o->u, &pt, path, err);
 	if (rc)
 		return rc;
 	f->step = count_at(pt.root, "global_steps");
@@ -388,8 +389,8 @@ static int universal_metadata(const struct load_options *o,
 
 	naming_tensor(&t, &f->naming, model, &model->params[GPT2_WTE]);
 	snprintf(name, sizeof(name), "zero/%s/step.pt", t.name);
-	if (first_file(path, dir, optimizer)) {
-		rc = ptfile_open(&pt, path, err);
+	if (first_file(o->u, path, dir, optimizer)) {
+		rc = ptfile_open(o->u, &pt, path, err);
 		if (rc)
 			return rc;
 		take_scaler(pt.root, f);
@@ -401,9 +402,9 @@ static int universal_metadata(const struct load_options *o,
 			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
 			dir, optimizer[0]);
 	}
-	if (rc || !first_file(path, dir, step))
+	if (rc || !first_file(o->u, path, dir, step))
 		return rc;
-	rc = ptfile_open(&pt, path, err);
+	rc = ptfile_open(o->u, &pt, path, err);
 	if (rc)
 		return rc;
 	rc = take_step(&pt, pt.root, f, err);
@@ -412,8 +413,8 @@ static int universal_metadata(const struct load_options *o,
 }
 
 /* ZeRO shards: read the first rank's file. */
-static int shard_metadata(const char *dir, struct load_metadata *f,
-			  struct errmsg *err)
+static int shard_metadata(const struct load_options *o, const char *dir,
+			  struct load_metadata *f, struct errmsg *err)
 {
 	static const char *const names[] = {
 		"zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -428,9 +429,9 @@ static int shard_metadata(const char *dir, struct load_metadata *f,
 	struct ptfile pt;
 	int rc;
 
-	if (!first_file(path, dir, names))
+	if (!first_file(o->u, path, dir, names))
 		return errmsg_set(err, -ENOENT, "%s: not a checkpoint", dir);
-	rc = ptfile_open(&pt, path, err);
+	rc = ptfile_open(o->u, &pt, path, err);
 	if (rc)
 		return rc;
 	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
@@ -461,5 +462,5 @@ int load_metadata(const struct load_options *o, const struct gpt2 *model,
 	if (rc || o->no_optimizer)
 		return rc;
 	return o->universal ? universal_metadata(o, model, path, f, err)
-			    : shard_metadata(path, f, err);
+			    : shard_metadata(o, path, f, err);
 }

@@ -299,8 +299,8 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 	const struct stage0_source *const w = ctx;
 	const struct stage0_ranks first = ranks_of(w->files[0]);
 	struct stage0_ranks r;
-	int rc = stage0_file_open(&w->files[i + 1], w->s.path, (unsigned)i + 1,
-				  err);
+	int rc = stage0_file_open(w->s.u, &w->files[i + 1], w->s.path,
+				  (unsigned)i + 1, err);
 
 	if (rc)
 		return rc;
@@ -396,7 +396,7 @@ static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct stage0_source *w = load_stage0_of(s);
 	struct stage0_file *first;
-	int rc = stage0_file_open(&first, s->path, 0, err);
+	int rc = stage0_file_open(s->u, &first, s->path, 0, err);
 
 	if (rc)
 		return rc;

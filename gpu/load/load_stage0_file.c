@@ -52,8 +52,8 @@ void stage0_file_close(struct stage0_file *f)
 	free(f);
 }
 
-int stage0_file_open(struct stage0_file **out, const char *dir, unsigned number,
-		     struct errmsg *err)
+int stage0_file_open(struct uckpt *u, struct stage0_file **out, const char *dir,
+		     unsigned number, struct errmsg *err)
 {
 	struct stage0_file *f = calloc(1, sizeof(*f));
 	int rc;
@@ -63,7 +63,8 @@ int stage0_file_open(struct stage0_file **out, const char *dir, unsigned number,
 		free(f);
 		return errmsg_nomem(err, NULL);
 	}
-	rc = ptfile_open(&f->pt, f->path, err);
+	f->u = u;
+	rc = ptfile_open(u, &f->pt, f->path, err);
 	if (rc) {
 		free(f->path);
 		free(f);
@@ -231,7 +232,7 @@ static int open_layer(struct stage0_file *f, const struct stage0_part *p,
 	if (asprintf(&l->path, "%s/layer_%02u-model_%02u-model_states.pt",
 		     p->dir, layer, p->rank) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = ptfile_open(&l->pt, l->path, err);
+	rc = ptfile_open(f->u, &l->pt, l->path, err);
 	if (rc)
 		free(l->path);
 	else

@@ -25,6 +25,7 @@ struct stage0_param {
  * of Megatron's pipeline, the weights of layers, a file each.
  */
 struct stage0_file {
+	struct uckpt *u;
 	char *path;
 	struct ptfile pt;
 	const struct value *optimizer;
@@ -47,8 +48,8 @@ struct stage0_part {
 };
 
 /* Open the model states of part `number`; params are missing. */
-int stage0_file_open(struct stage0_file **out, const char *dir, unsigned number,
-		     struct errmsg *err);
+int stage0_file_open(struct uckpt *u, struct stage0_file **out, const char *dir,
+		     unsigned number, struct errmsg *err);
 void stage0_file_close(struct stage0_file *f);
 
 /* Find the parameters of a part in Hugging Face's names: those of its module. */

@@ -181,7 +181,7 @@ static int load_universal_begin(struct load_tensor *t, const char *param,
 
 	if (rc)
 		return rc;
-	rc = files_open(&u->src, u->path, err);
+	rc = files_open(t->s->u, &u->src, u->path, err);
 	if (rc)
 		return rc;
 	u->opened = true;
@@ -251,10 +251,11 @@ static bool is_mask(const char *name)
 	       names_ends_with(name, ".attn.masked_bias");
 }
 
-static int read_whole(const char *path, struct bytebuf *out, struct errmsg *err)
+static int read_whole(struct uckpt *u, const char *path, struct bytebuf *out,
+		      struct errmsg *err)
 {
 	struct source src;
-	int rc = files_open(&src, path, err);
+	int rc = files_open(u, &src, path, err);
 
 	if (rc)
 		return rc;
@@ -273,7 +274,7 @@ static int read_param(const struct universal_source *u, const char *name,
 	char path[PATH_MAX];
 	const int rc = set_path(u, name, "fp32", path, err);
 
-	return rc ? rc : read_whole(path, out, err);
+	return rc ? rc : read_whole(u->s.u, path, out, err);
 }
 
 /* This model's head is its embedding: a separate head would be lost. */
@@ -323,8 +324,9 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
 	rc = set_path(u, full, "exp_avg", path, err);
-	return rc || files_stat(path, &st, NULL) ? rc
-						 : load_known(&u->s, full, err);
+	return rc || files_stat(u->s.u, path, &st, NULL)
+		       ? rc
+		       : load_known(&u->s, full, err);
 }
 
 static bool add_name(struct names *names, const char *name)
@@ -344,7 +346,7 @@ static int list_names(struct names *names, struct errmsg *err)
 	    (int)sizeof(path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
 				  names->u->s.path);
-	rc = files_list(path, true, &dir, err);
+	rc = files_list(names->u->s.u, path, true, &dir, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; !rc && i < dir.n; i++)
@@ -404,7 +406,7 @@ static bool has(const struct universal_source *u, const char *name)
 
 	return snprintf(path, sizeof(path), "%s/%s", u->s.path, name) <
 		       (int)sizeof(path) &&
-	       files_stat(path, &st, NULL) == 0;
+	       files_stat(u->s.u, path, &st, NULL) == 0;
 }
 
 static int load_universal_open_source(struct load_source *s, struct errmsg *err)

@@ -268,7 +268,7 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = load_zero_of(s);
 	const unsigned tensor = s->model->part.size;
-	int rc = zckpt_init(&z->r, s->path, s->rules, err);
+	int rc = zckpt_init(s->u, &z->r, s->path, s->rules, err);
 
 	if (rc)
 		return rc;

@@ -74,6 +74,7 @@ struct block {
 };
 
 struct upload {
+	struct uckpt *u;
 	struct backend *b;
 	struct reader *reader;
 	struct block *blocks;
@@ -175,8 +176,8 @@ static void begin_after_compute(struct upload *q)
 	b->ops->queue_wait(b, QUEUE_COPY, e);
 }
 
-int upload_new(struct upload **out, struct backend *b, unsigned width,
-	       unsigned most, struct errmsg *err)
+int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
+	       unsigned width, unsigned most, struct errmsg *err)
 {
 	struct upload *q = calloc(1, sizeof(*q));
 	int rc;
@@ -184,6 +185,7 @@ int upload_new(struct upload **out, struct backend *b, unsigned width,
 	assert(width && width <= most);
 	if (!q)
 		return errmsg_nomem(err, NULL);
+	q->u = u;
 	q->b = b;
 	q->copying_end = &q->copying;
 	q->most = most * SLOTS_OF_READ;
@@ -355,13 +357,13 @@ static void *upload_place(struct slot *s)
 	return s->ready ? s->ready : s->to;
 }
 
-static int upload_open_file(struct slot *s, const struct source *file,
-			    struct errmsg *err)
+static int upload_open_file(struct upload *q, struct slot *s,
+			    const struct source *file, struct errmsg *err)
 {
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
 	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return files_open_known(&s->job.file, s->job.file.name,
+		return files_open_known(q->u, &s->job.file, s->job.file.name,
 					&file->id, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
@@ -403,7 +405,7 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 	s->number = q->added++;
 	s->job.off = off;
 	s->job.len = piece.n * dtype_size(piece.dtype);
-	rc = upload_open_file(s, file, err);
+	rc = upload_open_file(q, s, file, err);
 	s->job.buf = upload_place(s);
 	if (!rc && !s->job.buf)
 		rc = errmsg_nomem(err, NULL);

@@ -10,6 +10,7 @@
 struct backend;
 struct errmsg;
 struct source;
+struct uckpt;
 
 /*
  * Uploads of tensor elements from files to a device, in large pieces, with
@@ -20,8 +21,8 @@ struct upload;
 
 /* Starts with `width` reads at once, and goes up to `most` as long as more of them
  * make the source faster (far.h). */
-int upload_new(struct upload **out, struct backend *b, unsigned width,
-	       unsigned most, struct errmsg *err);
+int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
+	       unsigned width, unsigned most, struct errmsg *err);
 
 /*
  * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be

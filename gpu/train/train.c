@@ -116,7 +116,8 @@ static void say_gone(const char *option)
 }
 
 /* The path that stands for what --resume names: a directory, several, or servers. */
-static int find_source(const struct run *r, char **path, struct errmsg *err)
+static int find_source(const struct run *r, struct uckpt *u, char **path,
+		       struct errmsg *err)
 {
 	const struct config *const c = r->config;
 	int rc = 0;
@@ -124,14 +125,16 @@ static int find_source(const struct run *r, char **path, struct errmsg *err)
 	if (c->source_options)
 		rc = remote_options_set_all(
 			c->source_options, r->comm->rank ? NULL : say_gone, err);
-	return rc ? rc : files_unite(&c->resume_dir, 1, path, err);
+	return rc ? rc : files_unite(u, &c->resume_dir, 1, path, err);
 }
 
-static int load_source(struct run *r, const char *dir, struct errmsg *err)
+static int load_source(struct run *r, struct uckpt *u, const char *dir,
+		       struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct user_rules rules = { 0 };
 	const struct load_options o = {
+		.u = u,
 		.dir = dir,
 		.tag = c->checkpoint_tag,
 		.universal = c->universal,
@@ -161,12 +164,15 @@ static int load_source(struct run *r, const char *dir, struct errmsg *err)
 
 static int resume(struct run *r, struct errmsg *err)
 {
+	struct uckpt *const u = uckpt_new();
 	char *path = NULL;
-	int rc = comm_agree(r->comm, find_source(r, &path, err), err);
+	int rc = u ? find_source(r, u, &path, err) : errmsg_nomem(err, NULL);
 
+	rc = comm_agree(r->comm, rc, err);
 	if (!rc)
-		rc = load_source(r, path, err);
+		rc = load_source(r, u, path, err);
 	free(path);
+	uckpt_free(u);
 	return rc;
 }
 

@@ -17,6 +17,7 @@
 #include "ckpt/cache/cache.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/clock.h"
+#include "tests/support/context.h"
 
 static const size_t sizes[] = { 4u << 10, 128u << 10, 1u << 20 };
 
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
 	if (argc < 4 || !a || !b || !x || !y)
 		return 2;
 	cache_set_limit(0, 0, false);
-	if (pack_open(argv[1], &p, &err)) {
+	if (pack_open(test_context(), argv[1], &p, &err)) {
 		fprintf(stderr, "packread: %s\n", err.text);
 		return 1;
 	}

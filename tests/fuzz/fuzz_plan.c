@@ -27,6 +27,7 @@
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/walk.h"
 
 #define SEPARATOR "\xfe#cut#"
@@ -156,7 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	save_all(&c, dir, data[0] & FLAG_EXPERTS,
 		 (struct span){ data + 1, size - 1 });
-	rc = plan_open(dir, &options, &p, &err);
+	rc = plan_open(test_context(), dir, &options, &p, &err);
 	if (!rc)
 		rc = plan_check(p, &err);
 	if (!rc)

@@ -14,6 +14,7 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
+#include "tests/support/context.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -46,7 +47,7 @@ static int open_bytes(const uint8_t *bytes, size_t size, struct pack **p)
 	int rc;
 
 	source_init_span(&src, "fuzz", (struct span){ bytes, size });
-	rc = pack_open_source(&src, p, &err);
+	rc = pack_open_source(test_context(), &src, p, &err);
 	assert(!rc == !*err.text);
 	return rc;
 }

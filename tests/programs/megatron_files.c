@@ -24,6 +24,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/tensor.h"
+#include "tests/support/context.h"
 
 enum form { SAME, TRANSPOSED, FUSED };
 
@@ -74,7 +75,7 @@ static struct floats read_floats(const char *tree, const char *name,
 	uint64_t at;
 
 	snprintf(path, sizeof(path), "%s/zero/%s/%s.pt", tree, name, state);
-	if (ptfile_open(&pt, path, &err) ||
+	if (ptfile_open(test_context(), &pt, path, &err) ||
 	    ptfile_tensor(&pt, value_find(pt.root, "param"), name, &t, &at, &err))
 		die(path, err.text);
 	f = (struct floats){ .v = malloc(t.numel * sizeof(float)),
@@ -234,7 +235,7 @@ int main(int argc, char **argv)
 	}
 	if (argc != 3 || strcmp(argv[1], "keys") != 0)
 		die("usage", "tree HF MEGATRON WIDTH HEADS, or keys FILE");
-	if (ptfile_open(&pt, argv[2], &err))
+	if (ptfile_open(test_context(), &pt, argv[2], &err))
 		die(argv[2], err.text);
 	print_below(pt.root, "", 3);
 	ptfile_close(&pt);

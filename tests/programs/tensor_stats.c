@@ -19,6 +19,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/tensor/tensor.h"
+#include "tests/support/context.h"
 
 struct stats {
 	double min, max, sum;
@@ -103,7 +104,7 @@ int main(int argc, char **argv)
 	for (int i = 1; !rc && i < argc; i++) {
 		struct ptfile pt;
 
-		rc = ptfile_open(&pt, argv[i], &err);
+		rc = ptfile_open(test_context(), &pt, argv[i], &err);
 		if (!rc) {
 			rc = show(&pt, argv[i], &err);
 			ptfile_close(&pt);

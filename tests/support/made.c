@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/made.h"
+#include "tests/support/context.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ void shards_make(struct shards *f)
 	uint64_t s = 42;
 
 	f->dir = mkckpt_new_dir();
-	f->c = shardcache_new();
+	f->c = shardcache_new(test_context());
 	for (unsigned i = 0; i < SHARDS; i++) {
 		struct fileid id;
 		struct stat st;

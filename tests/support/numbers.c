@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/numbers.h"
+#include "tests/support/context.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ void numbers_open(struct numbers *n, const char *name)
 
 	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s",
 		 getenv("top_srcdir"), name);
-	if (ptfile_open(&n->file, n->path, &err))
+	if (ptfile_open(test_context(), &n->file, n->path, &err))
 		fail_msg("%s", err.text);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Re-cut checkpoints, written to a disk without threads or sync. */
 #include "tests/support/recut.h"
+#include "tests/support/context.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -17,7 +18,7 @@ int recut_open(const char *tag, unsigned ranks, unsigned stage,
 	const struct plan_options options = {
 		.type = { PLAN_RESHARD, ranks, stage },
 	};
-	int rc = plan_open(tag, &options, out, err);
+	int rc = plan_open(test_context(), tag, &options, out, err);
 
 	if (rc)
 		return rc;

@@ -16,6 +16,7 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 static char top[PATH_MAX]; /* has run/ and outside/ */
@@ -56,8 +57,9 @@ static void make_following(void)
 	snprintf(path, sizeof(path), "%s/outside/file", top);
 	link_to(path, "above/run/absolute_open");
 	snprintf(path, sizeof(path), "%s/above/run/tag", top);
-	assert_int_equal(beneath_confine(path, strlen(path) - strlen("/tag"),
-					 true, &far_ancestors, &err),
+	assert_int_equal(beneath_confine(test_context(), path,
+					 strlen(path) - strlen("/tag"), true,
+					 &far_ancestors, &err),
 			 0);
 }
 
@@ -93,8 +95,8 @@ static int set_up(void **state)
 	make_file("outside/shut/file", "out");
 	link_to("shut/file", "outside/in");
 	snprintf(path, sizeof(path), "%s/run", top);
-	assert_int_equal(beneath_confine(path, strlen(path), false, &ancestors,
-					 &err),
+	assert_int_equal(beneath_confine(test_context(), path, strlen(path),
+					 false, &ancestors, &err),
 			 0);
 	make_following();
 	return 0;
@@ -115,7 +117,8 @@ static int first_byte(const char *name, bool plain)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/%s/%s", top, root, name);
-	fd = beneath_open(path, O_RDONLY | (plain ? O_NOFOLLOW : 0));
+	fd = beneath_open(test_context(), path,
+			  O_RDONLY | (plain ? O_NOFOLLOW : 0));
 	if (fd < 0)
 		return fd;
 	assert_int_equal(read(fd, &c, 1), 1);
@@ -151,7 +154,8 @@ static void paths_stay_below(void **state)
 		assert_int_equal(first_byte(rows[i].name, false), rows[i].any);
 		assert_int_equal(first_byte(rows[i].name, true), rows[i].plain);
 	}
-	assert_int_equal(beneath_open("/etc/passwd", O_RDONLY), -EXDEV);
+	assert_int_equal(beneath_open(test_context(), "/etc/passwd", O_RDONLY),
+			 -EXDEV);
 }
 
 static struct access readers_of(const char *name)
@@ -160,7 +164,7 @@ static struct access readers_of(const char *name)
 	struct attrs a;
 
 	snprintf(path, sizeof(path), "%s/%s/%s", top, root, name);
-	assert_int_equal(beneath_stat(path, false, &a), 0);
+	assert_int_equal(beneath_stat(test_context(), path, false, &a), 0);
 	assert_true(S_ISREG(a.st.st_mode));
 	return a.access;
 }
@@ -211,9 +215,9 @@ static void a_link_is_described_not_followed(void **state)
 	struct attrs a;
 
 	snprintf(path, sizeof(path), "%s/run/tag/out", top);
-	assert_int_equal(beneath_stat(path, true, &a), 0);
+	assert_int_equal(beneath_stat(test_context(), path, true, &a), 0);
 	assert_true(S_ISLNK(a.st.st_mode));
-	assert_int_equal(beneath_stat(path, false, &a), -EXDEV);
+	assert_int_equal(beneath_stat(test_context(), path, false, &a), -EXDEV);
 }
 
 static atomic_bool swapping;

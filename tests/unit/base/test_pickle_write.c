@@ -13,6 +13,7 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
@@ -346,7 +347,7 @@ static void check_real_file(const char *path, unsigned *exact)
 	struct bytebuf in, out;
 	struct ptfile pt;
 
-	if (ptfile_open(&pt, path, &err))
+	if (ptfile_open(test_context(), &pt, path, &err))
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);

@@ -13,6 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 static char *top, *whole;
@@ -51,7 +52,7 @@ static int set_up(void **state)
 	make("b/d/y", "");
 	make("a/kinds", "");
 	assert_int_equal(mkdir("b/kinds", 0755), 0);
-	return roots_unite(dirs, 2, false, &whole, NULL);
+	return roots_unite(test_context(), dirs, 2, false, &whole, NULL);
 }
 
 static int tear_down(void **state)
@@ -82,11 +83,14 @@ static void test_find(void **state)
 		struct attrs a;
 		struct stat st;
 		char *where;
-		int rc = files_find(cases[i].path, &where, &st, NULL, &err);
+		int rc = files_find(test_context(), cases[i].path, &where, &st,
+				    NULL, &err);
 
 		if (rc != cases[i].rc)
 			fail_msg("%s: %d, %s", cases[i].path, rc, err.text);
-		assert_int_equal(files_lstat(cases[i].path, &a) == 0, rc == 0);
+		assert_int_equal(
+			files_lstat(test_context(), cases[i].path, &a) == 0,
+			rc == 0);
 		if (rc) {
 			assert_non_null(strstr(
 				err.text, rc == -EBADMSG ? "b/" : "{a,b}"));
@@ -103,12 +107,14 @@ static void test_open(void **state)
 	struct source s;
 	char text[6] = "";
 
-	assert_int_equal(files_open(&s, "{a,b}/both", &err), 0);
+	assert_int_equal(files_open(test_context(), &s, "{a,b}/both", &err), 0);
 	assert_int_equal(source_read(&s, text, 5, 0, &err), 0);
 	assert_string_equal(text, "first");
 	source_close(&s);
-	assert_int_equal(files_open(&s, "{a,b}/sizes", &err), -EBADMSG);
-	assert_int_equal(files_open(&s, "{a,b}/none", &err), -ENOENT);
+	assert_int_equal(files_open(test_context(), &s, "{a,b}/sizes", &err),
+			 -EBADMSG);
+	assert_int_equal(files_open(test_context(), &s, "{a,b}/none", &err),
+			 -ENOENT);
 }
 
 static bool is_y(const char *name)
@@ -118,10 +124,10 @@ static bool is_y(const char *name)
 
 static void test_has(void **state)
 {
-	assert_true(files_has("{a,b}/d", is_y));
-	assert_true(files_has("b/d", is_y));
-	assert_false(files_has("a/d", is_y));
-	assert_false(files_has("a/none", is_y));
+	assert_true(files_has(test_context(), "{a,b}/d", is_y));
+	assert_true(files_has(test_context(), "b/d", is_y));
+	assert_false(files_has(test_context(), "a/d", is_y));
+	assert_false(files_has(test_context(), "a/none", is_y));
 }
 
 static void test_list(void **state)
@@ -131,7 +137,7 @@ static void test_list(void **state)
 	struct errmsg err = { "" };
 	struct dirlist d;
 
-	assert_int_equal(files_list(whole, true, &d, &err), 0);
+	assert_int_equal(files_list(test_context(), whole, true, &d, &err), 0);
 	assert_int_equal(d.n, COUNT(names));
 	for (size_t i = 0; i < d.n; i++) {
 		const struct dirlist_entry *const e = &d.v[i];
@@ -145,12 +151,16 @@ static void test_list(void **state)
 	}
 	assert_int_equal(d.v[1].type, S_IFDIR);
 	dirlist_done(&d);
-	assert_int_equal(files_list("{a,b}/d", true, &d, &err), 0);
+	assert_int_equal(files_list(test_context(), "{a,b}/d", true, &d, &err),
+			 0);
 	assert_int_equal(d.attrs.st.st_mode & 0777, 0550);
 	dirlist_done(&d);
-	assert_int_equal(files_list("{a,b}/none", true, &d, &err), -ENOENT);
-	assert_int_equal(files_list("/dev/null", true, &d, &err), -ENOTDIR);
-	assert_int_equal(files_list("a/both/x", true, &d, &err), -ENOTDIR);
+	assert_int_equal(files_list(test_context(), "{a,b}/none", true, &d, &err),
+			 -ENOENT);
+	assert_int_equal(files_list(test_context(), "/dev/null", true, &d, &err),
+			 -ENOTDIR);
+	assert_int_equal(files_list(test_context(), "a/both/x", true, &d, &err),
+			 -ENOTDIR);
 }
 
 int main(void)

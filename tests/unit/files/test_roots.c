@@ -8,6 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/roots.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define DIRS_MAX 3
@@ -38,13 +39,15 @@ static void test_names(void **state)
 
 		while (n < DIRS_MAX && cases[i].dirs[n])
 			n++;
-		rc = roots_unite(cases[i].dirs, n, false, &path, NULL);
+		rc = roots_unite(test_context(), cases[i].dirs, n, false, &path,
+				 NULL);
 		assert_int_equal(rc, cases[i].name ? 0 : -EINVAL);
 		if (rc)
 			continue;
 		assert_string_equal(path, cases[i].name);
-		assert_string_equal(roots_base(path), cases[i].base);
-		assert_int_equal(roots_count(path), cases[i].n);
+		assert_string_equal(roots_base(test_context(), path),
+				    cases[i].base);
+		assert_int_equal(roots_count(test_context(), path), cases[i].n);
 		free(path);
 	}
 }
@@ -54,16 +57,17 @@ static void test_paths(void **state)
 	char *dirs[] = { "/p", "/q" };
 	char *whole, *in;
 
-	assert_int_equal(roots_unite(dirs, 2, false, &whole, NULL), 0);
-	in = roots_path("{/p,/q}/tag/file", 1);
+	assert_int_equal(
+		roots_unite(test_context(), dirs, 2, false, &whole, NULL), 0);
+	in = roots_path(test_context(), "{/p,/q}/tag/file", 1);
 	assert_string_equal(in, "/q/tag/file");
 	free(in);
-	assert_string_equal(roots_below("{/p,/q}/tag"), "/tag");
-	assert_string_equal(roots_below(whole), "");
-	assert_string_equal(roots_base("{/p,/q}/tag"), "tag");
+	assert_string_equal(roots_below(test_context(), "{/p,/q}/tag"), "/tag");
+	assert_string_equal(roots_below(test_context(), whole), "");
+	assert_string_equal(roots_base(test_context(), "{/p,/q}/tag"), "tag");
 	/* No union has these names. */
-	assert_int_equal(roots_count("{/p,/q}x/tag"), 1);
-	assert_int_equal(roots_count("/{/p,/q}"), 1);
+	assert_int_equal(roots_count(test_context(), "{/p,/q}x/tag"), 1);
+	assert_int_equal(roots_count(test_context(), "/{/p,/q}"), 1);
 	free(whole);
 }
 
@@ -78,16 +82,19 @@ static void test_long(void **state)
 		snprintf(text[i], sizeof(text[i]), "/nodes/n%04d/run", i);
 		dirs[i] = text[i];
 	}
-	assert_int_equal(roots_unite(dirs, N, false, &a, NULL), 0);
-	assert_int_equal(roots_unite(dirs, N, false, &again, NULL), 0);
+	assert_int_equal(roots_unite(test_context(), dirs, N, false, &a, NULL),
+			 0);
+	assert_int_equal(
+		roots_unite(test_context(), dirs, N, false, &again, NULL), 0);
 	dirs[N - 1] = "/nodes/other/run";
-	assert_int_equal(roots_unite(dirs, N, false, &b, NULL), 0);
+	assert_int_equal(roots_unite(test_context(), dirs, N, false, &b, NULL),
+			 0);
 	assert_true(strlen(a) < 250 && strlen(b) < 250);
 	assert_string_equal(a, again);
 	assert_string_not_equal(a, b);
-	assert_int_equal(roots_count(a), N);
+	assert_int_equal(roots_count(test_context(), a), N);
 	free(again);
-	again = roots_path(b, N - 1);
+	again = roots_path(test_context(), b, N - 1);
 	assert_string_equal(again, "/nodes/other/run");
 	free(again);
 	free(a);

@@ -22,6 +22,7 @@
 #include "ckpt/dirs/hfdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 /* Write a file with this text into the directory; ' stands for ". */
@@ -95,7 +96,7 @@ static void check_names(const char *dir, const char *names)
 	struct hfdir d;
 	char got[64] = "";
 
-	if (hfdir_open(&d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < d.n; i++)
 		strcat(got, d.v[i].name);
@@ -108,7 +109,7 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 {
 	struct errmsg err = { "" };
 	struct hfdir d;
-	const int rc = hfdir_open(&d, dir, &err);
+	const int rc = hfdir_open(test_context(), &d, dir, &err);
 
 	if (rc != expect_rc || !strstr(err.text, expect) ||
 	    !strstr(err.text, file))
@@ -124,7 +125,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	assert_false(hfdir_is_one(dir));
+	assert_false(hfdir_is_one(test_context(), dir));
 	check_refused(dir, -ENOENT, dir, "nor Hugging Face weights");
 	put_torch(dir, "b.bin", "d");
 	put_text(dir, "pytorch_model.bin.index.json",
@@ -135,7 +136,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 		 "{'weight_map':{'b':'s1'}}");
 	put_tensors(dir, "model.safetensors", "a");
 
-	assert_true(hfdir_is_one(dir));
+	assert_true(hfdir_is_one(test_context(), dir));
 	check_names(dir, "a");
 	remove_file(dir, "model.safetensors");
 	check_names(dir, "b");
@@ -156,7 +157,7 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	put_tensors(dir, "m2", "bx");
 	put_text(dir, "model.safetensors.index.json",
 		 "{'weight_map':{'z':'m1','b':'m2','a':'m1','x':'m2'}}");
-	if (hfdir_open(&d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.nfiles, 2);
 	assert_int_equal(d.n, 5);
@@ -187,7 +188,7 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 
 	snprintf(path, sizeof(path), "%s/tests/good/hfdir_bin",
 		 srcdir ? srcdir : ".");
-	if (hfdir_open(&d, path, &err))
+	if (hfdir_open(test_context(), &d, path, &err))
 		fail_msg("%s", err.text);
 	x = hfdir_find(&d, "transposed");
 	assert_non_null(x);

@@ -20,6 +20,7 @@
 #include "ckpt/pickle/value.h"
 #include "tests/make/mklegacy.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 /* The bytes of the tensor under `key`, as a string. */
@@ -241,7 +242,7 @@ static void check_long(uint32_t len)
 	char text[256];
 
 	mkpt_save(path, b.data, b.len);
-	if (ptfile_open(&pt, path, &err))
+	if (ptfile_open(test_context(), &pt, path, &err))
 		fail_msg("%u: %s", len, err.text);
 	assert_int_equal(value_find(pt.root, "s")->str.len, len);
 	tensor_text(&pt, "b", text);
@@ -294,7 +295,7 @@ static void storages_are_stepped_over(void **state)
 		skip();
 	}
 	close(fd);
-	if (ptfile_open(&pt, path, &err))
+	if (ptfile_open(test_context(), &pt, path, &err))
 		fail_msg("%s", err.text);
 	tensor_text(&pt, "b", text);
 	assert_string_equal(text, "eeffgghhii");

@@ -11,6 +11,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 static void names_tell_kind_and_ranks(void **state)
@@ -109,7 +110,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 		}
 	touch(dir, "latest", 0, 0);
 	snprintf(path, sizeof(path), "%s//", dir);
-	if (tagdir_scan(&d, path, &err))
+	if (tagdir_scan(test_context(), &d, path, &err))
 		fail_msg("%s", err.text);
 	assert_string_equal(d.path, dir);
 	assert_string_equal(d.tag, strrchr(dir, '/') + 1);
@@ -126,7 +127,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 	}
 	tagdir_done(&d);
 	tagdir_done(&d);
-	assert_true(tagdir_is_zero_tag(dir));
+	assert_true(tagdir_is_zero_tag(test_context(), dir));
 	mkckpt_free_dir(dir);
 }
 
@@ -142,7 +143,8 @@ static void each_hole_in_the_grid_is_told(void **state)
 			if (dp != hole)
 				touch(dir, OPTIM, dp, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-		assert_int_equal(tagdir_scan(&d, dir, &err), -EBADMSG);
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+				 -EBADMSG);
 		snprintf(expect, sizeof(expect), "data-parallel rank %u,", hole);
 		assert_non_null(strstr(err.text, expect));
 		mkckpt_free_dir(dir);
@@ -167,7 +169,7 @@ static void check_experts(const struct expert_case *x)
 	for (size_t i = 0; i < COUNT(x->files); i++)
 		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
 		      x->files[i][0], x->files[i][1]);
-	assert_int_equal(tagdir_scan(&d, dir, &err), x->rc);
+	assert_int_equal(tagdir_scan(test_context(), &d, dir, &err), x->rc);
 	if (x->rc)
 		assert_non_null(strstr(err.text, x->expect));
 	for (size_t i = 1; i < d.nexpert; i++) {
@@ -229,7 +231,8 @@ static void other_files_of_experts_are_refused(void **state)
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].name, 0, 0);
-		assert_int_equal(tagdir_scan(&d, dir, &err), cases[i].rc);
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+				 cases[i].rc);
 		assert_non_null(strstr(err.text, cases[i].expect));
 		mkckpt_free_dir(dir);
 	}
@@ -262,7 +265,8 @@ static void a_layer_is_there_once(void **state)
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].a, 0, 0);
 		touch(dir, cases[i].b, 0, 0);
-		assert_int_equal(tagdir_scan(&d, dir, &err), cases[i].rc);
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+				 cases[i].rc);
 		if (cases[i].rc) {
 			assert_non_null(strstr(err.text, "is there twice"));
 			assert_non_null(strstr(err.text, cases[i].a));
@@ -279,12 +283,12 @@ static void other_directories_are_no_tags(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	assert_false(tagdir_is_zero_tag(dir));
+	assert_false(tagdir_is_zero_tag(test_context(), dir));
 	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-	assert_false(tagdir_is_zero_tag(dir));
+	assert_false(tagdir_is_zero_tag(test_context(), dir));
 	touch(dir, "expp_rank_0_mp_rank_00_optim_states.pt", 0, 0);
-	assert_false(tagdir_is_zero_tag(dir));
-	assert_false(tagdir_is_zero_tag("/nonexistent"));
+	assert_false(tagdir_is_zero_tag(test_context(), dir));
+	assert_false(tagdir_is_zero_tag(test_context(), "/nonexistent"));
 	mkckpt_free_dir(dir);
 }
 

@@ -21,6 +21,7 @@
 #include "ckpt/sys/crc32.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
@@ -245,7 +246,7 @@ static void a_file_of_5_gib_can_be_read(void **state)
 		bytebuf_done(&b);
 	}
 	close(fd);
-	if (ptfile_open(&pt, path, &err))
+	if (ptfile_open(test_context(), &pt, path, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < 4; i++) {
 		uint64_t at = 0;

@@ -13,6 +13,7 @@
 #include "fs/ops/passthrough.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 /* The kernel: */
@@ -55,7 +56,7 @@ static void set_up(struct fixture *f)
 	mkpt_save(f->path, "bytes", 5);
 	assert_int_equal(stat(f->path, &st), 0);
 	fileid_from_stat(&st, &id);
-	f->shards = shardcache_new();
+	f->shards = shardcache_new(test_context());
 	assert_int_equal(shardcache_add(f->shards, f->path, &id), 0);
 	f->v = vfile_new_verbatim(f->shards, 0, NULL);
 	assert_non_null(f->v);

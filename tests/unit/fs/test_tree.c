@@ -17,6 +17,7 @@
 #include "fs/log/stats.h"
 #include "fs/tree/tree.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define THREADS 4
@@ -52,6 +53,7 @@ static void set_up(struct fixture *f)
 	write_tag(f->source, "global_step1", 1);
 	write_tag(f->source, "global_step2", 3);
 	f->options = (struct tree_options){
+		.u = test_context(),
 		.source = f->source,
 		.plan.hugging_face = true,
 	};

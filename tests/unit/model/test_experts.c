@@ -14,6 +14,7 @@
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
@@ -326,7 +327,7 @@ static void check_mixture(uint64_t number)
 	assert_non_null(x);
 	make_mixture(x, number);
 	mkckpt_write(&x->c, dir);
-	if (plan_open(dir, &options, &p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err))
 		fail_msg("number %llu: %s", (unsigned long long)number,
 			 err.text);
 	if (!mkckpt_check(&x->c, p, why, sizeof(why)))

@@ -13,6 +13,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
 #include "tests/make/world.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 /* --- what the model knows ------------------------------------------------------------ */
@@ -20,7 +21,7 @@
 static int load(const char *dir, struct model *m, struct errmsg *err)
 {
 	struct tagdir d;
-	int rc = tagdir_scan(&d, dir, err);
+	int rc = tagdir_scan(test_context(), &d, dir, err);
 
 	if (rc)
 		fail_msg("%s", err->text);

@@ -4,6 +4,7 @@
  * masters.  Real checkpoints, file by file; every reference is followed, and leads to
  * the weights' bytes.
  */
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #include <glob.h>
@@ -128,7 +129,8 @@ static void weights_follow_from_masters(void **state)
 		unsigned files = 0;
 
 		print_message("%s %s\n", cases[i].tag, cases[i].file);
-		assert_int_equal(pack_inputs_list(&x, dir, 1, &err), 0);
+		assert_int_equal(
+			pack_inputs_list(test_context(), &x, dir, 1, &err), 0);
 		assert_int_equal(pack_derive(&x, &err), 0);
 		for (size_t k = 0; k < x.n; k++)
 			if (strncmp(x.v[k].name, cases[i].file,
@@ -149,7 +151,8 @@ static void nothing_refers(const char *dir, uint64_t least)
 	struct errmsg err = { "" };
 	struct pack_inputs x;
 
-	assert_int_equal(pack_inputs_list(&x, dir, least, &err), 0);
+	assert_int_equal(pack_inputs_list(test_context(), &x, dir, least, &err),
+			 0);
 	assert_int_equal(pack_derive(&x, &err), 0);
 	assert_true(x.n > 1);
 	for (size_t i = 0; i < x.n; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is packed is read back, whole and in parts, by one thread and by several,
  * within the cache's limit; and is written back as it was. */
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@ static struct pack *open_pack(void)
 	struct errmsg err = { "" };
 	struct pack *p;
 
-	if (pack_open("pack", &p, &err))
+	if (pack_open(test_context(), "pack", &p, &err))
 		fail_msg("%s", err.text);
 	return p;
 }
@@ -318,7 +319,7 @@ static void far_open(struct far_pack *f, unsigned delay)
 	f->bytes = packed_load(&size);
 	f->ranges = (struct ranges){ .bytes = f->bytes, .delay = delay };
 	src.size = size;
-	assert_int_equal(pack_open_source(&src, &f->p, &err), 0);
+	assert_int_equal(pack_open_source(test_context(), &src, &f->p, &err), 0);
 	f->master = (uint32_t)pack_index_find(pack_index_of(f->p), "master");
 }
 

@@ -4,6 +4,7 @@
  * pack is cut at every length, and indices that lie are refused although their
  * checksums are right.
  */
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #include <errno.h>
@@ -48,7 +49,7 @@ static int open_bytes(size_t n, struct pack **p, struct errmsg *err)
 	struct source src;
 
 	source_init_span(&src, "pack", (struct span){ bytes, n });
-	return pack_open_source(&src, p, err);
+	return pack_open_source(test_context(), &src, p, err);
 }
 
 /* Read everything: how many files were refused.  The others must be right. */
@@ -122,10 +123,10 @@ static void no_pack_is_none(void **state)
 	struct errmsg err = { "" };
 	struct pack *p;
 
-	assert_int_equal(pack_open("text", &p, &err), -EBADMSG);
+	assert_int_equal(pack_open(test_context(), "text", &p, &err), -EBADMSG);
 	assert_string_equal(err.text, "text: not a pack");
-	assert_int_equal(pack_open("none", &p, &err), -ENOENT);
-	assert_int_equal(pack_open("dir", &p, &err), -EBADMSG);
+	assert_int_equal(pack_open(test_context(), "none", &p, &err), -ENOENT);
+	assert_int_equal(pack_open(test_context(), "dir", &p, &err), -EBADMSG);
 }
 
 /* --- indices that lie ------------------------------------------------------ */
@@ -332,7 +333,8 @@ static void an_index_of_holes_takes_no_memory(void **state)
 		put_le64(h.end.data, cases[i].entries);
 		put_le64(h.end.data + 8, cases[i].extents);
 		put_le64(h.end.data + 16, cases[i].names);
-		assert_true(pack_open_source(&h.src, &p, &err) < 0);
+		assert_true(pack_open_source(test_context(), &h.src, &p, &err) <
+			    0);
 		if (!strstr(err.text, cases[i].why))
 			fail_msg("case %zu: '%s'", i, err.text);
 		assert_true(h.read < STEPS_MAX);
@@ -367,7 +369,7 @@ static int open_copies(struct holes *h, uint64_t len, uint32_t n, struct pack **
 						      len / BLOCK_SIZE };
 	holes_init(h, x.extents[n].table + table + index_size, index_size, &x);
 	free(x.extents);
-	return pack_open_source(&h->src, p, err);
+	return pack_open_source(test_context(), &h->src, p, err);
 }
 
 static void a_table_of_holes_takes_no_memory(void **state)

@@ -24,6 +24,7 @@
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 #include "tests/unit/plan/bad.h"
@@ -116,7 +117,7 @@ static int open_and_walk(const char *dir, struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = false };
 	struct plan *p = NULL;
-	int rc = plan_open(dir, &options, &p, err);
+	int rc = plan_open(test_context(), dir, &options, &p, err);
 
 	if (!rc)
 		rc = walk_plan(p, err);
@@ -194,7 +195,7 @@ static void check_good(make_good make)
 
 		mkckpt_write(&c, dir);
 		if (open_and_walk(dir, &err) ||
-		    plan_open(dir, &options, &p, &err))
+		    plan_open(test_context(), dir, &options, &p, &err))
 			fail_msg("stage %d: %s", stage, err.text);
 		if (!mkckpt_check(&c, p, why, sizeof(why)))
 			fail_msg("stage %d: %s", stage, why);
@@ -322,7 +323,8 @@ static void strings_in_the_module_are_left_out(void **state)
 	c.edit = edit_one;
 	c.ctx = (void *)&b;
 	mkckpt_write(&c, dir);
-	if (plan_open(dir, &options, &p, &err) || walk_plan(p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err) ||
+	    walk_plan(p, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err),
 			 -ENOENT);

@@ -15,6 +15,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
@@ -87,7 +88,7 @@ static int serve(const char *dir, struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = false };
 	struct plan *p = NULL;
-	int rc = plan_open(dir, &options, &p, err);
+	int rc = plan_open(test_context(), dir, &options, &p, err);
 
 	if (!rc)
 		rc = plan_check(p, err);

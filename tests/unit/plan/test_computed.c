@@ -14,6 +14,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define RANKS 2
@@ -140,7 +141,7 @@ static struct plan *open_plan(const char *dir)
 	struct errmsg err = { "" };
 	struct plan *p;
 
-	if (plan_open(dir, &options, &p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err))
 		fail_msg("%s", err.text);
 	return p;
 }

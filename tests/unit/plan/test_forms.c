@@ -7,6 +7,7 @@
 #include "ckpt/plan/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
@@ -95,7 +96,8 @@ static void check_form(const struct form *f, int stage)
 	c.edit = edit_file;
 	c.ctx = (void *)f;
 	mkckpt_write(&c, dir);
-	if (plan_open(dir, &options, &p, &err) || walk_plan(p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err) ||
+	    walk_plan(p, &err))
 		fail_msg("%s, stage %d: %s", f->name, stage, err.text);
 	if (!mkckpt_check(&c, p, why, sizeof(why)))
 		fail_msg("%s, stage %d: %s", f->name, stage, why);
@@ -146,7 +148,7 @@ static void a_lora_run_without_its_weights_is_noticed(void **state)
 		c.extras = base < COUNT(bases) ? &bases[base] : NULL;
 		c.nextras = base < COUNT(bases);
 		mkckpt_write(&c, dir);
-		if (plan_open(dir, &options, &p, &err))
+		if (plan_open(test_context(), dir, &options, &p, &err))
 			fail_msg("%s", err.text);
 		assert_int_equal(plan_warning(p, &pos, &err), base == COUNT(bases));
 		if (base == COUNT(bases))

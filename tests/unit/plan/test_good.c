@@ -22,6 +22,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/vfile.h"
+#include "tests/support/context.h"
 #include "tests/support/goodcase.h"
 
 /* One case: its digests file, split, and the plan made of its checkpoint. */
@@ -391,7 +392,7 @@ static void check_open(struct good *g, const char *dir)
 
 	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->tally.name,
 		 tag ? tag->field[1] : "");
-	rc = plan_open(path, &options, &g->plan, &err);
+	rc = plan_open(test_context(), path, &options, &g->plan, &err);
 	g->tally.checks++;
 	if (refuse)
 		check_refused(g, rc, !strcmp(refuse->field[1], "shards"), &err);

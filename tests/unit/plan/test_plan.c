@@ -22,6 +22,7 @@
 #include "ckpt/zero/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 
@@ -34,7 +35,7 @@ static struct plan *open_plan(const char *dir, bool crc_zero)
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
 
-	if (plan_open(dir, &options, &p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err))
 		fail_msg("%s", err.text);
 	return p;
 }
@@ -131,7 +132,7 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 	int64_t len;
 
 	mkckpt_write(&c, dir);
-	assert_int_equal(plan_open(dir, &options, &p, &err), 0);
+	assert_int_equal(plan_open(test_context(), dir, &options, &p, &err), 0);
 	assert_int_equal(
 		plan_file_open(p, find(p, PLAN_ZERO, "optimizer_state.pt"), &f,
 			       &err),

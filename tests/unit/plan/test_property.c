@@ -27,6 +27,7 @@
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/backend/splitmix.h"
 #include "tests/make/world.h"
+#include "tests/support/context.h"
 #include "tests/support/recut.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
@@ -458,7 +459,7 @@ static int check_recut(const struct world *w, const char *tag,
 		plan_close(p);
 	}
 	if (!rc)
-		rc = plan_open(dir, options, &p, err);
+		rc = plan_open(test_context(), dir, options, &p, err);
 	if (!rc) {
 		plan_zckpt(p)->readers = 1;
 		rc = check_tree(w, p, d, err);
@@ -481,7 +482,7 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 	int rc;
 
 	world_write(w, dir);
-	rc = plan_open(dir, &options, &p, err);
+	rc = plan_open(test_context(), dir, &options, &p, err);
 	if (!rc) {
 		/* Geometries already run in parallel. */
 		plan_zckpt(p)->readers = 1;

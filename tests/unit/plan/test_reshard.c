@@ -22,6 +22,7 @@
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
 #include "tests/support/goodcase.h"
 #include "tests/support/recut.h"
 #include "tests/support/walk.h"
@@ -135,7 +136,7 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
 	struct errmsg err = { "" };
 	struct plan *p;
 
-	if (plan_open(dir, &options, &p, &err)) {
+	if (plan_open(test_context(), dir, &options, &p, &err)) {
 		fail(r, "%s: %s", what, err.text);
 		return;
 	}
@@ -256,7 +257,7 @@ static void check_autoep(struct recut *r, const char *dir, unsigned n)
 	struct ptfile pt;
 
 	snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", dir);
-	if (access(path, F_OK) || ptfile_open(&pt, path, &err))
+	if (access(path, F_OK) || ptfile_open(test_context(), &pt, path, &err))
 		return;
 	layers = value_items(value_find(pt.root, "ds_autoep_layers"));
 	for (size_t i = 0; layers && i < layers->n; i++) {
@@ -330,7 +331,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 		 tag ? tag->field[1] : "");
 	if (!findings_find(&lines, "refuse") &&
 	    !findings_find(&lines, "hugging-face")) {
-		if (plan_open(r.tag, &options, &r.whole, &err)) {
+		if (plan_open(test_context(), r.tag, &options, &r.whole, &err)) {
 			fail(&r, "%s", err.text);
 		} else {
 			check_checkpoint(&r);

@@ -26,6 +26,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
+#include "tests/support/context.h"
 #include "tests/support/goodcase.h"
 #include "tests/support/walk.h"
 
@@ -360,7 +361,7 @@ static void check_variant(struct good *g, size_t i)
 	struct errmsg err = { "" };
 	struct plan *p;
 
-	if (plan_open(g->tag, &variants[i].options, &p, &err)) {
+	if (plan_open(test_context(), g->tag, &variants[i].options, &p, &err)) {
 		good_fail(&g->tally, "%s: does not open: %s", variants[i].name,
 			  err.text);
 		return;
@@ -379,7 +380,8 @@ static void check_refused(struct good *g)
 		struct plan *p;
 
 		g->tally.checks++;
-		if (!plan_open(g->tag, &variants[i].options, &p, &err)) {
+		if (!plan_open(test_context(), g->tag, &variants[i].options, &p,
+			       &err)) {
 			good_fail(&g->tally, "%s: should be refused",
 				  variants[i].name);
 			plan_close(p);
@@ -398,7 +400,7 @@ static void check_derived(struct good *g)
 	struct plan *p, *hf = NULL, *fp32 = NULL;
 	struct errmsg err = { "" };
 
-	if (plan_open(g->tag, &options, &p, &err)) {
+	if (plan_open(test_context(), g->tag, &options, &p, &err)) {
 		good_fail(&g->tally, "does not open: %s", err.text);
 		return;
 	}

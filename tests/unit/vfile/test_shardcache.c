@@ -23,6 +23,7 @@
 #include "ckpt/vfile/shardcache.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 struct fixture {
@@ -56,7 +57,7 @@ static void set_up(struct fixture *f)
 	f->dir = mkckpt_new_dir();
 	snprintf(f->path, sizeof(f->path), "%s/shard", f->dir);
 	mkpt_save(f->path, "0123456789", 10);
-	f->c = shardcache_new();
+	f->c = shardcache_new(test_context());
 	id = identify(f->path);
 	assert_int_equal(shardcache_add(f->c, f->path, &id), 0);
 }
@@ -324,7 +325,7 @@ static void rewriting_with_the_mtime_put_back_is_never_read(void **state)
 	memset(want, 'A', sizeof(want));
 	mkpt_save(f.path, want, sizeof(want));
 	shardcache_free(f.c);
-	f.c = shardcache_new();
+	f.c = shardcache_new(test_context());
 	id = identify(f.path);
 	assert_int_equal(shardcache_add(f.c, f.path, &id), 0);
 	settle();
@@ -387,7 +388,7 @@ static unsigned open_files(void)
 
 static struct shardcache *many_shards(const char *dir)
 {
-	struct shardcache *const c = shardcache_new();
+	struct shardcache *const c = shardcache_new(test_context());
 
 	for (unsigned i = 0; i < SHARDS; i++) {
 		char path[PATH_MAX], text[16];

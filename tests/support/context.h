@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_CONTEXT_H
+#define TESTS_CONTEXT_H
+
+#include "ckpt/files/files.h"
+
+/* The context of a test program, as long as it runs. */
+static inline struct uckpt *test_context(void)
+{
+	static struct uckpt *u;
+
+	return u ? u : (u = uckpt_new());
+}
+
+#endif
