@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two contexts of one process: what is set in one is unknown to the other, also while
+ * threads use both.
+ *
+ *	run/in  run/out -> ../outside  outside  a/one  b/two
+ */
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/beneath.h"
+#include "ckpt/files/files.h"
+#include "ckpt/files/roots.h"
+#include "tests/support/unit.h"
+
+#define ROUNDS 200
+
+static char top[PATH_MAX];
+
+/* A context, and what it must say of the files. */
+struct side {
+	struct uckpt *u;
+	char *whole; /* its union */
+	char out[PATH_MAX + 16];
+	int out_rc;          /* of opening run/out */
+	const char *present; /* in the union */
+	int wrong;
+};
+
+static void make(const char *name)
+{
+	FILE *const f = fopen(name, "w");
+
+	assert_non_null(f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int set_up(void **state)
+{
+	char template[] = "/tmp/context.XXXXXX";
+
+	(void)state;
+	assert_non_null(mkdtemp(template));
+	assert_non_null(realpath(template, top));
+	assert_int_equal(chdir(top), 0);
+	for (const char *const *d =
+		     (const char *const[]){ "run", "a", "b", NULL };
+	     *d; d++)
+		assert_int_equal(mkdir(*d, 0755), 0);
+	make("run/in");
+	make("outside");
+	make("a/one");
+	make("b/two");
+	return symlink("../outside", "run/out");
+}
+
+static int tear_down(void **state)
+{
+	char command[PATH_MAX + 16];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -rf %s", top);
+	return system(command);
+}
+
+static void begin(struct side *s, char *const dirs[2], const char *present,
+		  bool confined)
+{
+	char run[PATH_MAX + 8];
+	struct access access;
+
+	s->u = uckpt_new();
+	assert_non_null(s->u);
+	assert_int_equal(roots_unite(s->u, dirs, 2, false, &s->whole, NULL), 0);
+	s->present = present;
+	snprintf(run, sizeof(run), "%s/run", top);
+	snprintf(s->out, sizeof(s->out), "%s/out", run);
+	s->out_rc = confined ? -EACCES : 0;
+	if (confined)
+		assert_int_equal(beneath_confine(s->u, run, strlen(run), false,
+						 &access, NULL),
+				 0);
+}
+
+static void *look(void *side)
+{
+	struct side *const s = side;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		struct source src;
+		const int rc = files_open(s->u, &src, s->out, NULL);
+
+		s->wrong += rc != s->out_rc;
+		s->wrong += roots_count(s->u, s->whole) != 2;
+		if (!rc)
+			source_close(&src);
+	}
+	return NULL;
+}
+
+static void contexts_know_nothing_of_each_other(void **state)
+{
+	struct side x = { 0 }, y = { 0 };
+	char *ab[] = { "a", "b" }, *ar[] = { "a", "run" };
+	pthread_t thread;
+	struct stat st;
+	char path[PATH_MAX];
+
+	(void)state;
+	begin(&x, ab, "two", false);
+	begin(&y, ar, "in", true);
+	assert_string_not_equal(x.whole, y.whole);
+	assert_int_equal(roots_count(x.u, y.whole), 1);
+	assert_int_equal(roots_count(y.u, x.whole), 1);
+	snprintf(path, sizeof(path), "%s/%s", x.whole, x.present);
+	assert_int_equal(files_stat(x.u, path, &st, NULL), 0);
+	assert_true(files_stat(y.u, path, &st, NULL) < 0);
+	assert_int_equal(pthread_create(&thread, NULL, look, &x), 0);
+	look(&y);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(x.wrong, 0);
+	assert_int_equal(y.wrong, 0);
+	uckpt_free(y.u);
+	look(&x);
+	assert_int_equal(x.wrong, 0);
+	uckpt_free(x.u);
+	free(x.whole);
+	free(y.whole);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(contexts_know_nothing_of_each_other),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
