@@ -136,7 +136,7 @@ static int get_dir(struct plan *p, uint64_t node, struct plan_item *out,
 int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 	      struct plan_entry *out, struct errmsg *err)
 {
-	struct plan_item in;
+	struct plan_item in = { 0 };
 	uint64_t at = *pos;
 	int rc = get_dir(p, dir, &in, err);
 
@@ -188,7 +188,7 @@ static int find_in_group(const struct plan_item *dir, unsigned k,
 int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 		struct errmsg *err)
 {
-	struct plan_item in;
+	struct plan_item in = { 0 };
 	int rc = get_dir(p, dir, &in, err);
 
 	if (rc)

@@ -31,6 +31,7 @@
 #include "gpu/zero/lr_schedule.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
+#include "tests/support/context.h"
 
 struct run {
 	struct config config;
@@ -349,6 +350,7 @@ static int resume(struct run *r, struct errmsg *err)
 	int rc = r->preset ? user_rules_preset(&rules, r->preset, err) : 0;
 
 	r->load.rules = &rules;
+	r->load.u = test_context();
 	if (!rc)
 		rc = load_checkpoint(&r->zero, &r->load, &got, err);
 	user_rules_done(&rules);
