@@ -55,7 +55,7 @@ leave "$far"
 
 # --- mounts -------------------------------------------------------------------------
 for options in ro readahead=8M; do
-	be_far
+	be_far -d 15000 # longer than a busy machine takes from one request to the next
 	mount_fg "$far" -o "$options" || finish
 	check "$options: the same bytes" diff -r "$mnt/global_step4_universal" "$tmp/copy"
 	# When memory is short, what nobody reads for seconds is given up.
