@@ -24,7 +24,7 @@
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/feed.h"
-#include "gpu/train/stop.h"
+#include "gpu/watch/stop.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/watch.h"
 #include "gpu/zero/loss_scaler.h"

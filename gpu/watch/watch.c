@@ -16,14 +16,20 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
+#include "gpu/watch/stop.h"
 
 #define TICK_NS 250000000
 #define STOPPED 2.0 /* seconds without a tick */
 #define TICKS_PER_CHECK 4
 
-/* Between the deadlines of consecutive ranks, in seconds, and the most of all. */
-#define STAGGER 0.25
+/* Seconds between the deadlines of consecutive ranks, and the most of all: a launcher on
+ * a busy machine takes half a second to end the others. */
+#define STAGGER 1.0
 #define STAGGER_MAX 10.0
+
+/* A launcher that ends the ranks because one has reported sends SIGTERM, and SIGKILL
+ * within this many seconds. */
+#define LAUNCHER_SECONDS 3.0
 
 static struct {
 	pthread_mutex_t lock;
@@ -34,7 +40,8 @@ static struct {
 	uint64_t step;
 	const char *what; /* NULL: the training thread does not wait */
 	unsigned depth;
-	double waited; /* seconds */
+	double waited;   /* seconds */
+	double stopping; /* seconds since a signal asked this rank to stop */
 	struct watch_probe *probes;
 } watch = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -65,6 +72,8 @@ static bool is_late(void)
 {
 	const double later = watch.rank * STAGGER;
 
+	if (stop_requested() && watch.stopping < LAUNCHER_SECONDS)
+		return false;
 	return watch.what &&
 	       watch.waited >
 		       watch.seconds +
@@ -104,6 +113,8 @@ static void *watch_run(void *unused)
 		now = clock_seconds();
 		watch.waited =
 			now - last < STOPPED ? watch.waited + now - last : 0;
+		if (stop_requested())
+			watch.stopping += now - last;
 		last = now;
 		if (++ticks % TICKS_PER_CHECK == 0)
 			check_probes();

@@ -13,15 +13,16 @@ echo $$ >"$PIDS.$OMPI_COMM_WORLD_RANK"
 exec "$@"
 EOS
 chmod +x "$tmp/rank"
-flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
+flags=("${tiny[@]}" --train_batch_size 4 --train_micro_batch_size_per_gpu 1)
+ranks=2
 emulated=$top_builddir/tests/programs/uctrain_emulated
 
-# begin NAME FLAG...: an endless run on two ranks, which has made five steps.
+# begin NAME FLAG...: an endless run on $ranks ranks, which has made five steps.
 begin() {
 	local name=$1 program=("${rank[@]}")
 	export PIDS=$tmp/$name.pid
 	rank=("$tmp/rank" "${rank[@]}")
-	try_train 2 "$@" "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/$name" --checkpoint_interval 2 &
+	try_train $ranks "$@" "${flags[@]}" --steps 100000 --checkpoint_dir "$tmp/$name" --checkpoint_interval 2 &
 	job=$!
 	rank=("${program[@]}")
 	for _ in $(seq 600); do
@@ -39,7 +40,7 @@ signal() {
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
 
-# One line, from the rank that is left.
+# One line, from the rank that is left, or the lowest of these.
 told_once() {
 	local name=$1 of=$2
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
@@ -54,6 +55,12 @@ told_once stopped1 0
 begin stopped0 --comm_timeout 4 --zero_stage 3
 signal stopped0 0 STOP
 told_once stopped0 1
+# Three are left: the first to report has the launcher end the others.
+ranks=4
+begin many --comm_timeout 4
+signal many 1 STOP
+told_once many 0
+ranks=2
 begin killed --comm_timeout 4
 signal killed 1 KILL
 if [ -x "$emulated" ]; then

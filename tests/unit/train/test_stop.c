@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gpu/train/stop.h"
+#include "gpu/watch/stop.h"
 #include "tests/support/unit.h"
 
 static void *has_both_blocked(void *arg)

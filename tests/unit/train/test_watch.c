@@ -2,6 +2,7 @@
 /* A process that waits too long ends with one line that says in what; others do
  * not.  Each case is a process of its own. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "gpu/watch/stop.h"
 #include "gpu/watch/watch.h"
 #include "tests/support/unit.h"
 
@@ -44,12 +46,31 @@ static const char *something(void *ctx)
 	return ctx;
 }
 
-/* --- what a process does, with a limit of a second ---------------------------- */
+/* --- what a process does, with a limit of two seconds ---------------------------- */
 
 static void hang(void)
 {
 	watch_begin("a barrier");
 	wait_for_ever();
+}
+
+/* The launcher asks this rank to stop, since another one has reported. */
+static void hang_while_ended(void)
+{
+	stop_on_signals();
+	watch_begin("a barrier");
+	wait_ms(1500);
+	kill(getpid(), SIGTERM);
+	wait_ms(2000);
+	_exit(0);
+}
+
+/* The batch system has asked it to stop, which it cannot. */
+static void hang_and_be_asked_to_stop(void)
+{
+	stop_on_signals();
+	kill(getpid(), SIGTERM);
+	hang();
 }
 
 static void hang_in_step(void)
@@ -101,19 +122,19 @@ static void wait_often(void)
 {
 	for (int i = 0; i < 8; i++) {
 		watch_begin("a barrier");
-		wait_ms(200);
+		wait_ms(300);
 		watch_end();
 	}
 	watch_stop();
 	watch_begin("a barrier");
-	wait_ms(1500);
+	wait_ms(2500);
 	watch_end();
 	exit(0);
 }
 
 static void compute(void)
 {
-	wait_ms(2000);
+	wait_ms(2500);
 	watch_stop();
 	exit(0);
 }
@@ -129,15 +150,18 @@ static void processes_end_as_they_should(void **state)
 		const char *says; /* "": it ends well */
 	} of[] = {
 		{ "before the first step", hang,
-		  "uctrain: rank 2: before the first step: a barrier" LATE },
+		  "uctrain: rank 1: before the first step: a barrier" LATE },
+		{ "a rank that is being ended", hang_while_ended, "" },
+		{ "a rank that was asked to stop", hang_and_be_asked_to_stop,
+		  "uctrain: rank 1: before the first step: a barrier" LATE },
 		{ "the outermost operation", hang_in_step,
-		  "uctrain: rank 2: step 7: an all-reduce" LATE },
+		  "uctrain: rank 1: step 7: an all-reduce" LATE },
 		{ "what was queued", hang_in_what_is_queued,
-		  "uctrain: rank 2: step 7: a reduction" LATE },
+		  "uctrain: rank 1: step 7: a reduction" LATE },
 		{ "a probe that was removed", hang_after_removal,
-		  "uctrain: rank 2: before the first step: a barrier" LATE },
+		  "uctrain: rank 1: before the first step: a barrier" LATE },
 		{ "an error", be_told,
-		  "uctrain: rank 2: step 3: the wire is cut\n" },
+		  "uctrain: rank 1: step 3: the wire is cut\n" },
 		{ "short waits", wait_often, "" },
 		{ "no waits", compute, "" },
 	};
@@ -155,7 +179,7 @@ static void processes_end_as_they_should(void **state)
 		if (child[i].pid == 0) {
 			dup2(ends[1], STDERR_FILENO);
 			alarm(60);
-			if (watch_start(2, 1, NULL))
+			if (watch_start(1, 1, NULL))
 				_exit(3);
 			of[i].run();
 		}

@@ -6,18 +6,19 @@
  * sigtimedwait.  Threads that MPI started earlier may still receive them: the
  * handler only sets a flag.
  */
-#include "gpu/train/stop.h"
+#include "gpu/watch/stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
 
-static volatile sig_atomic_t requested;
+static atomic_bool requested;
 
 static void note(int sig)
 {
 	(void)sig;
-	requested = 1;
+	requested = true;
 }
 
 static sigset_t requests(void)
@@ -48,6 +49,6 @@ bool stop_requested(void)
 	const sigset_t set = requests();
 
 	while (sigtimedwait(&set, NULL, &now) > 0)
-		requested = 1;
+		requested = true;
 	return requested;
 }

@@ -12,7 +12,7 @@
  */
 void stop_on_signals(void);
 
-/* Has this process received such a signal? */
+/* Has this process received such a signal?  Thread-safe. */
 bool stop_requested(void);
 
 #endif
