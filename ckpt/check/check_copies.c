@@ -145,7 +145,7 @@ static uint32_t find_rank(const struct param *p, uint64_t element)
 	struct geometry g;
 	uint32_t rank = 0;
 
-	if (model_geometry(p, &g, NULL))
+	if (geometry_init(&g, p, NULL))
 		return 0;
 	for (size_t i = 0; i < g.nsegs && g.segs[i].at <= element % g.row_len;
 	     i++)

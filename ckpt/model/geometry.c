@@ -22,9 +22,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
-#include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
 
 /* Limit of sub-parameters of one parameter. */
@@ -51,15 +49,6 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 	return n;
 }
 
-static const struct geometry_slice *first_slice(const struct geometry_job *j)
-{
-	for (size_t t = 0; t < j->n; t++)
-		if (j->s[t].present)
-			return &j->s[t];
-	assert(!"a parameter has a slice");
-	return NULL;
-}
-
 int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
 		       size_t ndim)
 {
@@ -76,16 +65,20 @@ int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
 	return 0;
 }
 
+static bool slice_has_shape(const struct slice *s, const struct slice *first)
+{
+	return s && s->ndim == first->ndim &&
+	       memcmp(s->shape, first->shape, s->ndim * sizeof(*s->shape)) == 0;
+}
+
 /* The whole is one slice: the first of slices that must be of one shape. */
 static int take_first(const struct geometry_job *j)
 {
-	const struct geometry_slice *const first = first_slice(j);
+	const struct slice *const first = j->p->first;
 	struct geometry *const g = j->g;
 
-	for (size_t t = 0; t < j->n; t++)
-		if (!j->s[t].present || j->s[t].ndim != first->ndim ||
-		    memcmp(j->s[t].shape, first->shape,
-			   first->ndim * sizeof(*first->shape)) != 0)
+	for (unsigned t = 0; t < j->p->nslices; t++)
+		if (!slice_has_shape(j->p->slices[t], first))
 			return GEOMETRY_BAD(j, "is not of one shape on all"
 					       " tensor-parallel ranks");
 	g->rows = 1;
@@ -97,26 +90,26 @@ static int take_first(const struct geometry_job *j)
 /* The shape of the slices concatenated along `dim`. */
 static int joined_shape(const struct geometry_job *j, unsigned dim)
 {
-	const struct geometry_slice *const first = first_slice(j);
+	const struct slice *const first = j->p->first;
 	uint64_t shape[TENSOR_DIMS_MAX];
 
 	if (dim >= first->ndim)
-		return GEOMETRY_BAD(j, "%zu slices of %u dimensions cannot be"
+		return GEOMETRY_BAD(j, "%u slices of %u dimensions cannot be"
 				       " joined along dimension %u",
-				    j->n, first->ndim, dim);
+				    j->p->nslices, first->ndim, dim);
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[dim] = 0;
-	for (size_t t = 0; t < j->n; t++) {
-		const struct geometry_slice *const s = &j->s[t];
+	for (unsigned t = 0; t < j->p->nslices; t++) {
+		const struct slice *const s = j->p->slices[t];
 
-		if (!s->present)
+		if (!s)
 			continue;
 		for (unsigned i = 0; i < first->ndim; i++)
 			if (s->ndim != first->ndim ||
 			    (i != dim && s->shape[i] != first->shape[i]))
 				return GEOMETRY_BAD(j, "the slice of"
 						       " tensor-parallel rank"
-						       " %zu does not fit the"
+						       " %u does not fit the"
 						       " others", t);
 		if (!checked_add(shape[dim], s->shape[dim], &shape[dim]))
 			return GEOMETRY_BAD(j, "its size overflows");
@@ -160,9 +153,9 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 
 static int concatenate(const struct geometry_job *j)
 {
-	const unsigned parts = merge_rule_parts(j->m->rule);
-	const unsigned dim = parts > 1 ? 0 : j->m->dim;
-	const size_t n = j->n;
+	const unsigned parts = merge_rule_parts(j->p->merge.rule);
+	const unsigned dim = parts > 1 ? 0 : j->p->merge.dim;
+	const size_t n = j->p->nslices;
 	uint64_t *widths;
 	int rc = joined_shape(j, dim);
 
@@ -172,7 +165,8 @@ static int concatenate(const struct geometry_job *j)
 	if (!widths)
 		return -ENOMEM;
 	for (size_t t = 0; t < n; t++) {
-		uint64_t left = j->s[t].present ? j->s[t].shape[dim] : 0;
+		const struct slice *const s = j->p->slices[t];
+		uint64_t left = s ? s->shape[dim] : 0;
 		/* As torch.chunk: what does not divide is missing at the
 		 * end. */
 		const uint64_t chunk = (left + parts - 1) / parts;
@@ -298,31 +292,35 @@ static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 {
 	uint64_t sum = 0;
 
-	for (size_t t = 0; t < j->n; t++)
-		if (j->s[t].present && dim < j->s[t].ndim)
-			sum += j->s[t].shape[dim];
+	for (unsigned t = 0; t < j->p->nslices; t++) {
+		const struct slice *const s = j->p->slices[t];
+
+		if (s && dim < s->ndim)
+			sum += s->shape[dim];
+	}
 	return sum;
 }
 
 /* Do the widths account for exactly the elements of each slice? */
 static bool widths_fit(const struct geometry_job *j)
 {
-	for (size_t t = 0; t < j->n; t++)
-		if (j->g->rows * j->g->stride[t] != j->s[t].numel)
+	for (unsigned t = 0; t < j->p->nslices; t++)
+		if (j->g->rows * j->g->stride[t] != geometry_numel(j, t))
 			return false;
 	return true;
 }
 
 static int sub_params(const struct geometry_job *j)
 {
-	const struct value *const v = j->m->spec;
+	const struct value *const v = j->p->merge.spec;
+	const size_t n = j->p->nslices;
 	const struct value_seq *const spec = value_find_items(v, "shape");
 	uint64_t sizes[PARTS_MAX], *widths, numel = 0, whole = 0, dim;
 	size_t parts = 0;
 	int rc;
 
-	for (size_t t = 0; t < j->n; t++)
-		numel += j->s[t].numel;
+	for (unsigned t = 0; t < n; t++)
+		numel += geometry_numel(j, t);
 	if (!spec || !value_get_count(value_find(v, "partition_dim"), &dim) ||
 	    dim >= spec->n ||
 	    !part_sizes(spec->v[dim], joined_extent(j, dim), sizes, &parts))
@@ -333,18 +331,18 @@ static int sub_params(const struct geometry_job *j)
 	rc = logical_shape(j, spec, dim, whole, numel);
 	if (rc)
 		return rc;
-	widths = calloc(parts * j->n, sizeof(*widths));
+	widths = calloc(parts * n, sizeof(*widths));
 	if (!widths)
 		return -ENOMEM;
-	rc = part_widths(j->m, sizes, parts, j->n, widths)
-		     ? lay_parts(j->g, widths, parts, j->n, (unsigned)dim)
+	rc = part_widths(&j->p->merge, sizes, parts, n, widths)
+		     ? lay_parts(j->g, widths, parts, n, (unsigned)dim)
 		     : -EBADMSG;
 	free(widths);
 	if (rc == -ENOMEM || (!rc && widths_fit(j)))
 		return rc;
 bad:
 	return GEOMETRY_BAD(j, "its sub-parameters do not fit its slices, or"
-			       " cannot be divided among %zu ranks", j->n);
+			       " cannot be divided among %zu ranks", n);
 }
 
 /* The number of experts from `e` on that are adjacent on one rank as well. */
@@ -368,30 +366,29 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
  */
 static int join_experts(const struct geometry_job *j)
 {
-	const struct expert_layer *const l = j->m->experts;
-	const struct geometry_slice *const s = j->s;
+	const struct expert_layer *const l = j->p->merge.experts;
+	const struct slice *const first = j->p->first;
 	struct geometry *const g = j->g;
 	uint64_t shape[TENSOR_DIMS_MAX], len;
 	int rc;
 
-	for (size_t i = 0; i < j->n; i++)
-		if (j->n != experts_degree(l) || s[i].ndim == 0 ||
-		    s[i].ndim != s[0].ndim || s[i].shape[0] != l->local ||
-		    memcmp(s[i].shape, s[0].shape,
-			   s[0].ndim * sizeof(*s[0].shape)) != 0)
+	for (unsigned i = 0; i < j->p->nslices; i++)
+		if (j->p->nslices != experts_degree(l) || first->ndim == 0 ||
+		    first->shape[0] != l->local ||
+		    !slice_has_shape(j->p->slices[i], first))
 			return GEOMETRY_BAD(j, "is not of %u experts on each of"
 					       " %u ranks",
 					    l->local, experts_degree(l));
-	memcpy(shape, s->shape, s->ndim * sizeof(*shape));
+	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[0] = l->n;
-	rc = geometry_set_shape(j, shape, s->ndim);
+	rc = geometry_set_shape(j, shape, first->ndim);
 	if (rc)
 		return rc;
 	g->rows = 1;
 	g->row_len = g->numel;
 	len = g->numel / l->n;
-	for (size_t i = 0; i < j->n; i++)
-		g->stride[i] = s[i].numel;
+	for (unsigned i = 0; i < j->p->nslices; i++)
+		g->stride[i] = first->numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
 		run = run_length(l, e);
 		rc = geometry_add(g, (struct geometry_segment){
@@ -405,13 +402,13 @@ static int join_experts(const struct geometry_job *j)
 
 static int geometry_apply(const struct geometry_job *j)
 {
-	switch (j->m->rule) {
+	switch (j->p->merge.rule) {
 	case MERGE_AFFINE: return geometry_affine(j);
 	case MERGE_EXPERTS: return join_experts(j);
 	case MERGE_SUB_PARAMS: return sub_params(j);
 	case MERGE_AVERAGE:
 		/* The mean of one slice is the slice. */
-		j->g->mean = j->n > 1;
+		j->g->mean = j->p->nslices > 1;
 		return take_first(j);
 	case MERGE_REPLICATED: return take_first(j);
 	case MERGE_TWO_SUB_PARAMS:
@@ -420,7 +417,7 @@ static int geometry_apply(const struct geometry_job *j)
 	}
 	/* A single slice is the whole, even a scalar, which cannot be
 	 * concatenated. */
-	return j->n == 1 ? take_first(j) : concatenate(j);
+	return j->p->nslices == 1 ? take_first(j) : concatenate(j);
 }
 
 bool geometry_is_covered(const struct geometry *g)
@@ -433,20 +430,19 @@ bool geometry_is_covered(const struct geometry *g)
 	return i == g->nsegs && at == g->row_len;
 }
 
-int geometry_init(struct geometry *g, const struct merge *m, const char *name,
-		  const struct geometry_slice *slices, size_t n,
-		  struct errmsg *err)
+int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err)
 {
-	const struct geometry_job j = { g, m, name, slices, n, err };
+	const struct geometry_job j = { g, p, err };
 	int rc = -ENOMEM;
 
-	assert(n > 0);
-	*g = (struct geometry){ .nsources = n, .holders = 1,
-				.stride = calloc(n, sizeof(*g->stride)) };
+	assert(p->first);
+	*g = (struct geometry){ .nsources = p->nslices, .holders = 1,
+				.stride = calloc(p->nslices,
+						 sizeof(*g->stride)) };
 	if (g->stride)
 		rc = geometry_apply(&j);
 	if (rc == -ENOMEM)
-		errmsg_set(err, rc, "parameter %s: out of memory", name);
+		errmsg_set(err, rc, "parameter %s: out of memory", p->name);
 	assert(rc || geometry_is_covered(g));
 	if (rc)
 		geometry_done(g);

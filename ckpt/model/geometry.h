@@ -6,26 +6,42 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/model/merge_rules.h"
+#include "ckpt/model/rank_params.h"
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;
-struct merge;
 
-/* The slice of one tensor-parallel or expert-parallel rank. */
-struct geometry_slice {
-	bool present; /* false: the rank has no slice; all is 0 */
-	unsigned ndim;
+/* A parameter of the whole model. */
+struct param {
+	const char *name; /* first: array_by_text */
+	unsigned ndim; /* shape in its universal files */
 	const uint64_t *shape;
 	uint64_t numel;
+	struct merge merge;
+	size_t holders; /* most ranks that hold the same piece */
+	bool computed; /* some of its elements are: averaged or scaled */
+	/* Owned by the optimizer: the slice of each tensor-parallel rank of its
+	 * pipeline stage, NULL where a rank has none; of fused experts, the
+	 * slice of each expert-parallel rank. */
+	const struct slice **slices;
+	unsigned nslices;
+	const struct slice *first; /* first of them that is not NULL */
+	/* Not owned by the optimizer: the tensor in a module or an expert's
+	 * file. */
+	const struct module_tensor *module;
 };
 
 /* Limit of the segments of one row. */
 #define GEOMETRY_SEGMENTS_MAX (1u << 22)
 
-/* Find how a rule gathers the slices of `n` ranks. `name` is for messages. -EBADMSG if
- * shapes and rule do not agree, or an element of the output has no source. */
-int geometry_init(struct geometry *g, const struct merge *m, const char *name,
-		  const struct geometry_slice *slices, size_t n,
-		  struct errmsg *err);
+/*
+ * Find how the slices of a parameter that the optimizer owns make the whole, by its
+ * rule.  -EBADMSG if shapes and rule do not agree, or an element of the output has no
+ * source.  model_load does so once for the shape, which shows that rule and slices
+ * agree, and each open of a file does so again: it takes microseconds, while keeping
+ * the result would take 600 bytes and more for each of a hundred thousand parameters.
+ */
+int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err);
 
 #endif

@@ -19,7 +19,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/model/geometry_impl.h"
-#include "ckpt/model/merge_rules.h"
 #include "ckpt/pickle/value.h"
 
 /* Limit of different scales in one map. */
@@ -147,7 +146,7 @@ static int get_scale(const struct geometry_job *j, const struct value *v,
 		       ? errmsg_set(j->err, rc,
 				    "parameter %s: the pieces of its affine map"
 				    " have more than %u scales",
-				    j->name, SCALES_MAX - 1)
+				    j->p->name, SCALES_MAX - 1)
 		       : rc;
 }
 
@@ -169,10 +168,10 @@ static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
 			goto bad;
 	if (count_holders(v) > g->holders)
 		g->holders = count_holders(v);
-	if (p.numel == 0 || !is_holder(v, rank, j->m->holder))
+	if (p.numel == 0 || !is_holder(v, rank, j->p->merge.holder))
 		return 0;
 	if (!box_fits(&p, p.so, p.ss, g->numel) ||
-	    !box_fits(&p, p.from, p.ds, j->s[rank].numel))
+	    !box_fits(&p, p.from, p.ds, geometry_numel(j, rank)))
 		goto bad;
 	rc = get_scale(j, v, &p.scale);
 	if (rc)
@@ -189,7 +188,7 @@ bad:
 static int read_pieces(struct pieces *l, const struct geometry_job *j)
 {
 	const struct value_dict *const ranks =
-		value_find_pairs(j->m->spec, "ranks");
+		value_find_pairs(j->p->merge.spec, "ranks");
 	int rc = 0;
 
 	if (!ranks)
@@ -200,9 +199,10 @@ static int read_pieces(struct pieces *l, const struct geometry_job *j)
 		uint64_t r;
 
 		if (!pieces || !value_get_count(ranks->v[i].key, &r) ||
-		    r >= j->n)
+		    r >= j->p->nslices)
 			return GEOMETRY_BAD(j, "its affine map is of other ranks"
-					       " than the %zu here", j->n);
+					       " than the %u here",
+					    j->p->nslices);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
 			rc = affine_add_piece(l, j, pieces->v[k], (uint32_t)r);
 	}
@@ -211,10 +211,10 @@ static int read_pieces(struct pieces *l, const struct geometry_job *j)
 
 /* Do all boxes step through the whole and their slices in the same rows? Then
  * one row describes all. */
-static bool find_rows(struct geometry *g, const struct pieces *l,
-		      const struct geometry_slice *s)
+static bool find_rows(const struct geometry_job *j, const struct pieces *l)
 {
 	const struct piece *const first = l->v;
+	struct geometry *const g = j->g;
 
 	if (l->n == 0 || first->ndim < 2 || first->shape[0] < 2)
 		return false;
@@ -235,7 +235,7 @@ static bool find_rows(struct geometry *g, const struct pieces *l,
 			return false;
 		/* The slice must hold the last row completely. */
 		if (!checked_mul(g->rows, p->ds[0], &taken) ||
-		    taken > s[p->source].numel)
+		    taken > geometry_numel(j, p->source))
 			return false;
 		if (g->stride[p->source] && g->stride[p->source] != p->ds[0])
 			return false;
@@ -292,13 +292,13 @@ int geometry_affine(const struct geometry_job *j)
 	size_t ndim;
 	int rc;
 
-	if (!get_counts(value_find(j->m->spec, "logical_shape"), shape, &ndim))
+	if (!get_counts(value_find(j->p->merge.spec, "logical_shape"), shape, &ndim))
 		return GEOMETRY_BAD(j, "its affine map has no shape");
 	rc = geometry_set_shape(j, shape, ndim) ?: read_pieces(&l, j);
-	if (!rc && !find_rows(g, &l, j->s)) {
+	if (!rc && !find_rows(j, &l)) {
 		g->rows = 1;
 		g->row_len = g->numel;
-		memset(g->stride, 0, j->n * sizeof(*g->stride));
+		memset(g->stride, 0, j->p->nslices * sizeof(*g->stride));
 		dim = 0;
 	}
 	for (size_t i = 0; !rc && i < l.n; i++)

@@ -7,21 +7,22 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 
-struct merge;
-
 /* Shared by geometry*.c: what geometry_init was called with. */
 struct geometry_job {
 	struct geometry *g;
-	const struct merge *m;
-	const char *name;
-	const struct geometry_slice *s;
-	size_t n;
+	const struct param *p;
 	struct errmsg *err;
 };
 
+/* The elements of a rank's slice; 0 if it has none. */
+static inline uint64_t geometry_numel(const struct geometry_job *j, size_t rank)
+{
+	return j->p->slices[rank] ? j->p->slices[rank]->numel : 0;
+}
+
 /* Report that slices and rule do not agree.  Returns -EBADMSG. */
-#define GEOMETRY_BAD(j, fmt, ...)                                       \
-	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->name, \
+#define GEOMETRY_BAD(j, fmt, ...)                                          \
+	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->p->name, \
 		   ##__VA_ARGS__)
 
 /* Append a segment, unless it is empty. -ENOMEM, also when the limit is

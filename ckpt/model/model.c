@@ -15,7 +15,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/model/geometry.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/sys/parallel.h"
 
@@ -258,29 +257,12 @@ bool model_is_flat(const struct model *m)
 	return m->ranks[0].zero3 && m->tp == 1;
 }
 
-int model_geometry(const struct param *p, struct geometry *g, struct errmsg *err)
-{
-	struct geometry_slice *const s = calloc(p->nslices, sizeof(*s));
-	int rc;
-
-	if (!s)
-		return errmsg_nomem(err, NULL);
-	for (unsigned t = 0; t < p->nslices; t++)
-		if (p->slices[t])
-			s[t] = (struct geometry_slice){ true, p->slices[t]->ndim,
-							p->slices[t]->shape,
-							p->slices[t]->numel };
-	rc = geometry_init(g, &p->merge, p->name, s, p->nslices, err);
-	free(s);
-	return rc;
-}
-
 /* Set the shape that universal files show. (Files of ZeRO-3 without tensor
  * parallelism are 1-D and do not use it.) */
 static int model_set_shape(const struct builder *b, struct param *p)
 {
 	struct geometry g;
-	int rc = model_geometry(p, &g, b->err);
+	int rc = geometry_init(&g, p, b->err);
 
 	if (rc)
 		return rc;

@@ -310,7 +310,7 @@ static int check_param(struct zero_checkpoint *r, const struct param *p,
 		return 0;
 	rc = zckpt_group(r, p, &group, err);
 	if (!rc)
-		rc = model_geometry(p, &g, err);
+		rc = geometry_init(&g, p, err);
 	if (rc)
 		return rc;
 	rc = zckpt_check_param(p, &g, NULL, group->fp32.dtype, &why);

@@ -199,7 +199,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 
 		if (!param || !param->computed)
 			continue;
-		rc = model_geometry(param, &g, &why);
+		rc = geometry_init(&g, param, &why);
 		if (rc)
 			break;
 		rc = zckpt_check_param(param, &g, NULL, w->v[i]->dtype, &why);

@@ -513,7 +513,7 @@ int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
 
 	if (!maps)
 		return errmsg_nomem(err, NULL);
-	rc = model_geometry(p, &g, err);
+	rc = geometry_init(&g, p, err);
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
 		if (!rc)

@@ -20,7 +20,9 @@ void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 		l->shapes[t][i] = shape[i];
 		numel *= shape[i];
 	}
-	l->v[t] = (struct geometry_slice){ true, ndim, l->shapes[t], numel };
+	l->v[t] = (struct slice){ .ndim = ndim, .shape = l->shapes[t],
+				  .numel = numel };
+	l->slices[t] = &l->v[t];
 }
 
 void slices_parse(struct slices *l, struct mkpt *m, const char *text)
@@ -37,6 +39,17 @@ void slices_parse(struct slices *l, struct mkpt *m, const char *text)
 		if (s)
 			slices_set(l, t, shape, (unsigned)s->n);
 	}
+}
+
+int slices_geometry(struct geometry *g, const struct merge *rule,
+		    const char *name, struct slices *l, struct errmsg *err)
+{
+	struct param p = { .name = name, .merge = *rule, .slices = l->slices,
+			   .nslices = (unsigned)l->n };
+
+	for (unsigned t = 0; !p.first && t < p.nslices; t++)
+		p.first = p.slices[t];
+	return geometry_init(g, &p, err);
 }
 
 /* --- elements ------------------------------------------------------------ */
@@ -59,7 +72,7 @@ void slices_check_invariants(const struct slices *l, const struct geometry *g)
 		assert_true(s->len > 0);
 		at += s->len;
 		assert_true(s->source < l->n);
-		assert_true(l->v[s->source].present);
+		assert_non_null(l->slices[s->source]);
 		if (g->rows == 1) {
 			assert_true(s->from + s->len <= l->v[s->source].numel);
 			continue;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "ckpt/model/geometry.h"
+#include "ckpt/model/model.h"
 #include "tests/make/mkpt.h"
 
 /*
@@ -17,7 +18,8 @@
 #define SLICES_DIMS_MAX 5
 
 struct slices {
-	struct geometry_slice v[SLICES_RANKS_MAX];
+	struct slice v[SLICES_RANKS_MAX];
+	const struct slice *slices[SLICES_RANKS_MAX]; /* NULL: the rank has none */
 	uint64_t shapes[SLICES_RANKS_MAX][SLICES_DIMS_MAX];
 	size_t n;
 };
@@ -27,6 +29,10 @@ void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 
 /* [shape or None, ...] */
 void slices_parse(struct slices *l, struct mkpt *m, const char *text);
+
+/* geometry_init for a parameter of these slices. */
+int slices_geometry(struct geometry *g, const struct merge *rule,
+		    const char *name, struct slices *l, struct errmsg *err);
 
 /* An element of a slice. */
 struct element {

@@ -119,7 +119,7 @@ static void check_placement(const struct expert_place *places,
 	struct slices l;
 
 	slices_parse(&l, &m, slices);
-	if (geometry_init(&g, &rule, "m.experts.w1", l.v, l.n, &err))
+	if (slices_geometry(&g, &rule, "m.experts.w1", &l, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(g.shape[0], 4);
 	slices_check(&l, &g, runs, slices);
@@ -164,7 +164,7 @@ static void ranks_must_hold_what_the_layer_says(void **state)
 		struct slices l;
 
 		slices_parse(&l, &m, cases[i]);
-		assert_int_equal(geometry_init(&g, &rule, "w", l.v, l.n, &err),
+		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err),
 				 -EBADMSG);
 		assert_non_null(strstr(err.text, "2 experts on each of 2"));
 		mkpt_done(&m);

@@ -249,7 +249,7 @@ static void examples_are_laid_out_as_worked_out(void **state)
 		struct geometry g;
 
 		slices_parse(&l, &m, x->slices);
-		if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
+		if (slices_geometry(&g, &rule, "w", &l, &err))
 			fail_msg("%s: %s", x->what, err.text);
 		check_shape(&g, literal_value(&m, x->shape), x->what);
 		slices_check(&l, &g, x->elements, x->what);
@@ -287,7 +287,7 @@ static void copies_are_read_from_any_holder(void **state)
 		struct slices l;
 
 		slices_parse(&l, &m, "[[3],[2],[2]]");
-		if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
+		if (slices_geometry(&g, &rule, "w", &l, &err))
 			fail_msg("holder %zu: %s", holder, err.text);
 		assert_int_equal(g.holders, 3);
 		slices_check(&l, &g, elements[holder], "a copy");
@@ -308,7 +308,7 @@ static void averages_are_means_of_all(void **state)
 		struct geometry g;
 
 		slices_parse(&l, &m, slices[i]);
-		assert_int_equal(geometry_init(&g, &rule, "w", l.v, l.n, NULL),
+		assert_int_equal(slices_geometry(&g, &rule, "w", &l, NULL),
 				 0);
 		/* The mean of one slice is the slice. */
 		assert_int_equal(g.mean, l.n > 1);
@@ -325,13 +325,16 @@ static void large_weights_cost_no_more_than_a_row(void **state)
 {
 	static const uint64_t shape[] = { UINT64_C(1) << 30, 1024 };
 	static const struct merge rule = { .rule = MERGE_CAT, .dim = 1 };
-	struct geometry_slice s[64];
+	static const struct slice s = { .ndim = 2, .shape = shape,
+					.numel = UINT64_C(1) << 40 };
+	const struct slice *slices[64];
+	const struct param p = { .name = "w", .merge = rule, .slices = slices,
+				 .nslices = 64, .first = &s };
 	struct geometry g;
 
 	for (size_t t = 0; t < 64; t++)
-		s[t] = (struct geometry_slice){ true, 2, shape,
-						shape[0] * shape[1] };
-	assert_int_equal(geometry_init(&g, &rule, "w", s, 64, NULL), 0);
+		slices[t] = &s;
+	assert_int_equal(geometry_init(&g, &p, NULL), 0);
 	assert_int_equal(g.nsegs, 64);
 	assert_int_equal(g.rows, shape[0]);
 	assert_int_equal(g.numel, UINT64_C(1) << 46);

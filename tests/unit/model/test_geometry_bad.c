@@ -282,7 +282,7 @@ static void what_does_not_fit_is_refused(void **state)
 		int rc;
 
 		slices_parse(&l, &m, refusals[i].slices);
-		rc = geometry_init(&g, &rule, "h.0.w", l.v, l.n, &err);
+		rc = slices_geometry(&g, &rule, "h.0.w", &l, &err);
 		if (rc != refusals[i].rc || !strstr(err.text, refusals[i].says))
 			fail_msg("case %zu, %s: %d, %s", i,
 				 refusals[i].spec ? refusals[i].spec :
@@ -320,7 +320,7 @@ static void runs_beyond_number_are_refused(void **state)
 		struct geometry g;
 
 		slices_parse(&l, &m, "[[1099511627776]]");
-		assert_int_equal(geometry_init(&g, &rule, "w", l.v, l.n, &err),
+		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err),
 				 cases[i].rc);
 		assert_string_not_equal(err.text, "");
 		mkpt_done(&m);
@@ -350,7 +350,7 @@ static int init_scales(unsigned n, double first, struct errmsg *err)
 		mkpt_add(&m, pieces, piece);
 	}
 	slices_parse(&l, &m, "[[300]]");
-	rc = geometry_init(&g, &rule, "w", l.v, l.n, err);
+	rc = slices_geometry(&g, &rule, "w", &l, err);
 	if (!rc) {
 		assert_int_equal(g.nscales, n + 1);
 		for (unsigned i = 0; i < 300; i++)

@@ -163,7 +163,7 @@ static void check_parts(enum merge_rule kind)
 	rule.dim = p.dim;
 	if (kind == MERGE_SUB_PARAMS)
 		parts_as_values(&p, &m, &rule);
-	if (geometry_init(&g, &rule, "w", l.v, l.n, &err))
+	if (slices_geometry(&g, &rule, "w", &l, &err))
 		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
 	assert_int_equal(g.ndim, p.ndim);
 	assert_memory_equal(g.shape, p.shape, p.ndim * sizeof(*p.shape));
@@ -316,7 +316,7 @@ static uint64_t check_boxes(void)
 	}
 	mkpt_set(&m, map, "logical_shape", numbers(&m, b.shape, b.ndim));
 	mkpt_set(&m, map, "ranks", ranks);
-	if (geometry_init(&g, &rule, "w", b.l.v, b.l.n, &err))
+	if (slices_geometry(&g, &rule, "w", &b.l, &err))
 		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
 	v = slices_expand(&b.l, &g);
 	for (uint64_t x = 0; x < g.numel; x++)
