@@ -38,8 +38,8 @@
  * soon reached by a pattern made to explode. */
 #define MATCH_LIMIT 100000
 
-/* Those that are plain lists of patterns come first, in the order in which the
- * converter tries them. */
+/* Plain lists of patterns that give a rule come first, in the order in which the
+ * converter tries them, then other plain lists. */
 enum list {
 	LIST_REPLICATED,
 	LIST_AVERAGE,
@@ -53,19 +53,28 @@ enum list {
 	LIST_AFFINE,
 };
 
-static const char *const list_keys[] = {
-	[LIST_REPLICATED] = "tp_replicated_parameter_patterns",
-	[LIST_AVERAGE] = "parameter_to_average_patterns",
-	[LIST_TWO_SUB_PARAMS] = "parameter_with_2_sub_params_cat_dim_0",
-	[LIST_THREE_SUB_PARAMS] = MERGE_RULES_THREE,
-	[LIST_COLUMN_PARALLEL] = MERGE_RULES_COLUMN,
-	[LIST_ROW_PARALLEL] = "parameter_with_row_parallelism_patterns",
-	[LIST_VOCABULARY] = "vocabulary_parameter_patterns",
-	[LIST_PIPELINE] = "pipeline_replicated_parameter_patterns",
+/* The lists that have a key of their own. */
+static const struct {
+	const char *key;
+	enum merge_rule rule;
+	bool users_alone; /* the checkpoint's is not read */
+} lists[] = {
+	[LIST_REPLICATED] = { "tp_replicated_parameter_patterns",
+			      MERGE_REPLICATED },
+	[LIST_AVERAGE] = { "parameter_to_average_patterns", MERGE_AVERAGE },
+	[LIST_TWO_SUB_PARAMS] = { "parameter_with_2_sub_params_cat_dim_0",
+				  MERGE_TWO_SUB_PARAMS },
+	[LIST_THREE_SUB_PARAMS] = { MERGE_RULES_THREE, MERGE_THREE_SUB_PARAMS,
+				    true },
+	[LIST_COLUMN_PARALLEL] = { MERGE_RULES_COLUMN, MERGE_CAT, true },
+	[LIST_ROW_PARALLEL] = { "parameter_with_row_parallelism_patterns",
+				MERGE_CAT },
+	[LIST_VOCABULARY] = { "vocabulary_parameter_patterns" },
+	[LIST_PIPELINE] = { "pipeline_replicated_parameter_patterns" },
+	[LIST_SUB_PARAMS] = { "parameter_with_sub_params", MERGE_SUB_PARAMS },
 };
 
 #define KEY_VOCAB_ROWS "original_vocab_size"
-#define KEY_SUB_PARAMS "parameter_with_sub_params"
 #define KEY_WIDTHS "sub_param_shard_widths"
 
 struct pattern {
@@ -179,7 +188,7 @@ static int add_structured(const struct reader *x)
 {
 	const struct value *const info = x->r->info[x->r->level];
 	const struct value_seq *const subs =
-		value_find_items(info, KEY_SUB_PARAMS);
+		value_find_items(info, lists[LIST_SUB_PARAMS].key);
 	const struct value_dict *const affine =
 		value_find_pairs(value_find(info, "affine_map"), "params");
 	int rc = 0;
@@ -215,11 +224,6 @@ static int check_info(const struct reader *x)
 	return 0;
 }
 
-static bool is_users_alone(enum list list)
-{
-	return list == LIST_THREE_SUB_PARAMS || list == LIST_COLUMN_PARALLEL;
-}
-
 /* Add the lists of the highest level. */
 static int add_level(const struct reader *x, const struct value *info)
 {
@@ -240,9 +244,9 @@ static int add_level(const struct reader *x, const struct value *info)
 	if (r->level == 0)
 		rc = check_info(x);
 	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
-		if (r->level > 0 || !is_users_alone((enum list)l))
+		if (r->level > 0 || !lists[l].users_alone)
 			rc = add_list(x, (enum list)l,
-				      value_find(*copy, list_keys[l]), NULL);
+				      value_find(*copy, lists[l].key), NULL);
 	return rc ?: add_structured(x);
 }
 
@@ -281,16 +285,10 @@ int merge_rules_override(struct merge_rules *r, const struct value *info,
 
 bool merge_rules_knows(const char *key)
 {
-	static const char *const others[] = { KEY_VOCAB_ROWS, KEY_SUB_PARAMS,
-					      KEY_WIDTHS };
-
-	for (int l = 0; l <= LIST_PIPELINE; l++)
-		if (strcmp(key, list_keys[l]) == 0)
+	for (size_t l = 0; l < COUNT(lists); l++)
+		if (strcmp(key, lists[l].key) == 0)
 			return true;
-	for (size_t i = 0; i < COUNT(others); i++)
-		if (strcmp(key, others[i]) == 0)
-			return true;
-	return false;
+	return strcmp(key, KEY_VOCAB_ROWS) == 0 || strcmp(key, KEY_WIDTHS) == 0;
 }
 
 void merge_rules_free(struct merge_rules *r)
@@ -428,13 +426,6 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 static int match_level(struct merge_rules *r, unsigned level, const char *name,
 		       struct merge *m, struct errmsg *err)
 {
-	static const enum merge_rule plain[] = {
-		[LIST_REPLICATED] = MERGE_REPLICATED,
-		[LIST_AVERAGE] = MERGE_AVERAGE,
-		[LIST_TWO_SUB_PARAMS] = MERGE_TWO_SUB_PARAMS,
-		[LIST_THREE_SUB_PARAMS] = MERGE_THREE_SUB_PARAMS,
-		[LIST_COLUMN_PARALLEL] = MERGE_CAT,
-	};
 	const struct pattern *affine = NULL, *sub = NULL;
 	int hit = match_list(r, level, LIST_AFFINE, name, &affine, err);
 
@@ -448,10 +439,10 @@ static int match_level(struct merge_rules *r, unsigned level, const char *name,
 		mark_superseded(r, level, name);
 		return 1;
 	}
-	for (size_t i = 0; i < COUNT(plain); i++) {
-		hit = match_list(r, level, (enum list)i, name, NULL, err);
+	for (int l = 0; l <= LIST_COLUMN_PARALLEL; l++) {
+		hit = match_list(r, level, (enum list)l, name, NULL, err);
 		if (hit > 0)
-			m->rule = plain[i];
+			m->rule = lists[l].rule;
 		if (hit)
 			return hit;
 	}

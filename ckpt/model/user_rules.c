@@ -50,17 +50,14 @@ static const struct {
 				  "\": " MEGATRON_QKV "}" },
 };
 
+/* Sets a->failed when memory runs out. */
 static struct value *from_json(struct arena *a, const cJSON *v, bool in_shape)
 {
 	const cJSON *below;
 	struct value *out;
 
-	if (cJSON_IsString(v)) {
-		const char *const s = arena_strndup(a, v->valuestring,
-						    strlen(v->valuestring));
-
-		return s ? value_new_str(a, s) : NULL;
-	}
+	if (cJSON_IsString(v))
+		return value_new_str(a, arena_strdup(a, v->valuestring));
 	if (cJSON_IsNumber(v))
 		return value_new_int(a, (int64_t)v->valuedouble);
 	out = value_new(a, cJSON_IsObject(v) ? VALUE_DICT
@@ -68,21 +65,15 @@ static struct value *from_json(struct arena *a, const cJSON *v, bool in_shape)
 					     : VALUE_LIST);
 	cJSON_ArrayForEach(below, v)
 	{
-		const char *const key =
-			below->string ? arena_strndup(a, below->string,
-						      strlen(below->string))
-				      : NULL;
-		const bool shape =
-			in_shape || (key && strcmp(key, "shape") == 0);
-		struct value *const item = from_json(a, below, shape);
-		const bool added =
-			out && item &&
-			(out->kind == VALUE_DICT
-				 ? key && value_dict_set(a, out, key, item)
-				 : value_seq_add(a, &out->seq, item));
+		const char *const key = below->string;
+		struct value *const item =
+			from_json(a, below,
+				  in_shape || (key && !strcmp(key, "shape")));
 
-		if (!added)
-			return NULL;
+		if (key)
+			value_dict_set(a, out, arena_strdup(a, key), item);
+		else
+			value_append(a, out, item);
 	}
 	return out;
 }
@@ -156,7 +147,7 @@ static int take_json(struct user_rules *r, struct user_rules_level *level,
 	free(level->name);
 	level->name = strdup(src->name);
 	level->info = rc ? NULL : from_json(r->arena, root, false);
-	if (!rc && (!level->info || !level->name))
+	if (!rc && (!level->name || r->arena->failed))
 		rc = errmsg_nomem(err, src->name);
 	cJSON_Delete(root);
 	return rc ? rc : try_rules(level, err);
