@@ -13,18 +13,35 @@
 
 #include "ckpt/base/utf8.h"
 
-int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
+static void format(struct errmsg *err, const char *fmt, va_list ap)
 {
 	char text[ERRMSG_MAX];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	utf8_clean(err->text, sizeof(err->text), text);
+}
+
+int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
+{
 	va_list ap;
 
 	if (!err)
 		return rc;
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
+	format(err, fmt, ap);
 	va_end(ap);
-	utf8_clean(err->text, sizeof(err->text), text);
 	return rc;
+}
+
+void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
+{
+	struct errmsg text;
+	va_list ap;
+
+	va_start(ap, fmt);
+	format(&text, fmt, ap);
+	va_end(ap);
+	to->put(to->ctx, text.text);
 }
 
 int errmsg_nomem(struct errmsg *err, const char *name)

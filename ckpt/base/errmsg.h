@@ -22,8 +22,18 @@ struct errmsg {
 int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* The same with the file's name before the message.  `x` points to any structure
- * with a `file` and an `err`. */
+/* Where texts go that are no errors of the caller, such as warnings. */
+struct errmsg_sink {
+	void (*put)(void *ctx, const char *text);
+	void *ctx;
+};
+
+/* Format a text as errmsg_set does, and pass it to the sink. */
+void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* As errmsg_set, with the file's name before the message.  `x` points to any
+ * structure with a `file` and an `err`. */
 #define ERRMSG_FILE(x, rc, fmt, ...) \
 	errmsg_set((x)->err, rc, "%s: " fmt, (x)->file, ##__VA_ARGS__)
 

@@ -105,13 +105,10 @@ static int convert_fail(const struct convert *c, int rc,
 	return progress_fail(rc, c->out, "nothing was written", err);
 }
 
-static void say_warnings(struct plan *p)
+static void say_warning(void *ctx, const char *text)
 {
-	struct errmsg text;
-	size_t pos = 0;
-
-	while (plan_warning(p, &pos, &text))
-		cmd_say("warning: %s", text.text);
+	(void)ctx;
+	cmd_say("warning: %s", text);
 }
 
 static int convert_plan(const struct convert *c, struct plan *p)
@@ -133,7 +130,7 @@ static int convert_plan(const struct convert *c, struct plan *p)
 	}
 	if (rc)
 		return convert_fail(c, rc, &err);
-	say_warnings(p);
+	plan_warn(p, &(struct errmsg_sink){ say_warning, NULL });
 	progress_print(&progress, c->out, files, bytes, "");
 	return CMD_OK;
 }

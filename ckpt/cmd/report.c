@@ -175,8 +175,9 @@ int report_open(struct report *r, char *const *args, size_t n,
 	if (rc)
 		findings_add_new(&r->problems, err.text);
 	if (rc == -EBADMSG) {
-		const unsigned ranks = zckpt_find_unreadable(
-			r->u, r->dir, add_found, &r->problems);
+		const struct errmsg_sink found = { add_found, &r->problems };
+		const unsigned ranks =
+			zckpt_find_unreadable(r->u, r->dir, &found);
 
 		tagdir_missing(r->u, r->dir, ranks, add_missing, &missing);
 	}
@@ -194,17 +195,17 @@ void report_close(struct report *r)
 
 void report_add_problems(struct report *r, bool all)
 {
-	zckpt_find_problems(plan_zckpt(r->plan), all, add_found, &r->problems);
+	const struct errmsg_sink found = { add_found, &r->problems };
+
+	zckpt_find_problems(plan_zckpt(r->plan), all, &found);
 }
 
 void report_add_warnings(struct report *r)
 {
 	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);
-	struct errmsg text;
-	size_t pos = 0;
+	const struct errmsg_sink found = { add_found, &r->warnings };
 
-	while (plan_warning(r->plan, &pos, &text))
-		findings_add_new(&r->warnings, text.text);
+	plan_warn(r->plan, &found);
 	if (zckpt_shard(zero, 0, 0) && zckpt_shard(zero, 0, 0)->mapping_ignored &&
 	    !zero->model.ranks[0].round_robin)
 		findings_add(&r->warnings,

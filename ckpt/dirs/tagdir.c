@@ -398,6 +398,14 @@ void tagdir_missing(struct uckpt *u, const char *path, unsigned ranks,
 	tagdir_done(&d);
 }
 
+const struct tag_file *tagdir_find(const struct tagdir *d,
+				   const struct ckname *id)
+{
+	const struct tag_file key = { .id = *id };
+
+	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_id);
+}
+
 int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank, const char *name)
 {
 	const struct tag_file key = { .name = name,

@@ -80,6 +80,10 @@ static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
 	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
 }
 
+/* A file of this kind, rank, layer and expert, or NULL. */
+const struct tag_file *tagdir_find(const struct tagdir *d,
+				   const struct ckname *id);
+
 /* The number of a rank's file in `swapped`, or -1. */
 int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
 			 const char *name);

@@ -162,9 +162,10 @@ void plan_warm(struct plan *p)
 		p->view->warm(p);
 }
 
-int plan_warning(struct plan *p, size_t *pos, struct errmsg *out)
+void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	return p->view->warning ? p->view->warning(p, pos, out) : 0;
+	if (p->view->warn)
+		p->view->warn(p, to);
 }
 
 const char *plan_tag(const struct plan *p)

@@ -14,6 +14,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct errmsg_sink;
 struct uckpt;
 struct zero_checkpoint;
 struct shardcache;
@@ -128,9 +129,8 @@ int plan_check_files(struct plan *p, struct errmsg *err);
 #define PLAN_WARM_SHARDS 64
 void plan_warm(struct plan *p);
 
-/* Iterate over warnings about a tree that can be served.  Start with `*pos` 0.
- * Returns 1 and a text without the tag's path, or 0 at the end. */
-int plan_warning(struct plan *p, size_t *pos, struct errmsg *out);
+/* Warn of what is unusual about a tree that can be served, without the tag's path. */
+void plan_warn(struct plan *p, const struct errmsg_sink *to);
 
 struct plan_stat {
 	bool is_dir;

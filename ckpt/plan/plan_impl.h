@@ -73,7 +73,7 @@ struct plan_view {
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
-	int (*warning)(struct plan *p, size_t *pos, struct errmsg *out);
+	void (*warn)(struct plan *p, const struct errmsg_sink *to);
 	/* For a tree with zero/, append members of a JSON object that say what is
 	 * known of parameter i. */
 	int (*describe)(struct plan *p, size_t i, struct bytebuf *out,
@@ -155,7 +155,7 @@ struct value *plan_empty_groups(struct arena *a, size_t n);
 struct value *plan_stage3_state(struct arena *a, struct value *step,
 				struct value *groups);
 
-/* The warnings about a universal tree: as plan_warning. */
-int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out);
+/* plan_warn for a universal tree. */
+void plan_universal_warn(struct plan *p, const struct errmsg_sink *to);
 
 #endif

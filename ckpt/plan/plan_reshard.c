@@ -116,14 +116,10 @@ static int reshard_check(struct plan *p, struct errmsg *err)
 	return rc;
 }
 
-static int reshard_warning(struct plan *p, size_t *pos, struct errmsg *out)
+static void reshard_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	const char *const text = reshard_of(p)->s.warning;
-
-	if ((*pos)++ || !text)
-		return 0;
-	errmsg_set(out, 0, "%s", text);
-	return 1;
+	if (reshard_of(p)->s.warning)
+		errmsg_put(to, "%s", reshard_of(p)->s.warning);
 }
 
 static void reshard_close(struct plan *p)
@@ -186,5 +182,5 @@ const struct plan_view plan_reshard = {
 	.make = reshard_make,
 	.close = reshard_close,
 	.check = reshard_check,
-	.warning = reshard_warning,
+	.warn = reshard_warn,
 };

@@ -445,6 +445,6 @@ const struct plan_view plan_universal = {
 	.close = universal_close,
 	.check = universal_check,
 	.warm = universal_warm,
-	.warning = plan_universal_warning,
+	.warn = plan_universal_warn,
 	.describe = universal_describe,
 };

@@ -11,8 +11,6 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
-#define MODEL_WARNINGS 7
-
 /* A parameter whose name ends so and which the checkpoint, not the user, says to
  * concatenate along dimension 0; NULL if there is none. */
 static const struct param *find_plain(const struct model *m, const char *suffix)
@@ -33,13 +31,14 @@ static const struct param *find_plain(const struct model *m, const char *suffix)
 
 /* Megatron-DeepSpeed's pattern names the position embeddings of a model with tied
  * embeddings only, although all tensor-parallel ranks have the whole of them. */
-static void warn_of_positions(const struct model *m, struct errmsg *out)
+static void warn_of_positions(const struct model *m,
+			      const struct errmsg_sink *to)
 {
 	const struct param *const p =
 		find_plain(m, ".position_embeddings.weight");
 
 	if (p && m->tp > 1 && p->ndim == 2)
-		errmsg_set(out, 0,
+		errmsg_put(to,
 			   "%s: no pattern of the checkpoint names it, so the"
 			   " tree joins the copies of %u tensor-parallel ranks"
 			   " to %" PRIu64 "x%" PRIu64 ", as the converter's"
@@ -53,7 +52,8 @@ static void warn_of_positions(const struct model *m, struct errmsg *out)
 
 /* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
  * a resume on another tensor-parallel size may be wrong without a message. */
-static void warn_of_megatron(const struct model *m, size_t i, struct errmsg *out)
+static void warn_of_megatron(const struct model *m,
+			     const struct errmsg_sink *to)
 {
 	const struct param *const qkv =
 		find_plain(m, ".self_attention.query_key_value.weight");
@@ -62,28 +62,27 @@ static void warn_of_megatron(const struct model *m, size_t i, struct errmsg *out
 
 	if (!m->ranks->has_uc_info || model_is_flat(m))
 		return;
-	if (i == 0 && qkv)
-		errmsg_set(out, 0,
+	if (qkv)
+		errmsg_put(to,
 			   "%s: the order of its rows is not recorded; with"
 			   " another tensor-parallel size Megatron-DeepSpeed"
 			   " since December 2024 mixes Q, K and V up unless"
 			   " preset=megatron-qkv-thirds is given"
 			   " (preset=megatron-qkv-by-head: older versions)",
 			   qkv->name);
-	if (i == 1 && row && m->tp == 1)
-		errmsg_set(out, 0,
+	if (row && m->tp == 1)
+		errmsg_put(to,
 			   "%s: a run on one tensor-parallel rank records no"
 			   " row-parallel parameters; with more ranks it is cut"
 			   " along the wrong dimension unless a megatron preset"
 			   " is given",
 			   row->name);
-	if (i == 2)
-		warn_of_positions(m, out);
+	warn_of_positions(m, to);
 }
 
 /* Report a matrix of LoRA whose frozen weight is missing: PEFT's trainers save with
  * exclude_frozen_parameters.  Before PEFT 0.6 the weight's name had no base_layer. */
-static void warn_of_lora(const struct model *m, struct errmsg *out)
+static void warn_of_lora(const struct model *m, const struct errmsg_sink *to)
 {
 	static const char *const bases[] = { "base_layer.weight", "weight" };
 	bool whole = false;
@@ -99,7 +98,7 @@ static void warn_of_lora(const struct model *m, struct errmsg *out)
 			whole |= model_find(m, name) != NULL;
 		}
 		if (end && !whole)
-			errmsg_set(out, 0,
+			errmsg_put(to,
 				   "%s: a LoRA run that saved no frozen weights:"
 				   " the views have only the trained ones",
 				   lora);
@@ -108,65 +107,33 @@ static void warn_of_lora(const struct model *m, struct errmsg *out)
 	}
 }
 
-/* Report what is unusual about the model as a whole. */
-static bool warn_of_model(const struct plan *p, size_t i, struct errmsg *out)
+void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	const struct model *const m = &p->zckpt->model;
+	const char *text;
+	size_t pos = 0;
 
-	if (i == 6)
-		warn_of_lora(m, out);
-	else if (i >= 3)
-		warn_of_megatron(m, i - 3, out);
-	if (i == 2 && p->options.rules && model_is_flat(m))
-		errmsg_set(out, 0,
-			   "merge rules do not apply: ZeRO-3 without tensor"
-			   " parallelism has whole parameters");
-	if (i == 0 && m->ranks->round_robin)
-		errmsg_set(out, 0,
-			   "round_robin_gradients was on: DeepSpeed"
-			   " scrambles every universal tree in an engine"
-			   " where it is on; turn it off to resume from the"
-			   " universal tree, or resume from TAG_dpN");
-	if (i == 1 && m->scaled)
-		errmsg_set(out, 0,
+	if (m->ranks->round_robin)
+		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
+			       " scrambles every universal tree in an engine"
+			       " where it is on; turn it off to resume from the"
+			       " universal tree, or resume from TAG_dpN");
+	if (m->scaled)
+		errmsg_put(to,
 			   "pieces of %s are scaled: its moments are"
 			   " correct only if lr and eps are scaled as"
 			   " well",
 			   m->scaled->name);
-	return *out->text;
-}
-
-/* Positions: those for the model and for its files, then the warnings of each rank's
- * parameter table, then unused patterns. */
-int plan_universal_warning(struct plan *p, size_t *pos, struct errmsg *out)
-{
-	const struct zero_checkpoint *const r = p->zckpt;
-	const size_t fixed = MODEL_WARNINGS + ZCKPT_WARNINGS;
-	const char *text;
-	size_t i, at = 0;
-
-	*out = (struct errmsg){ "" };
-	while ((i = (*pos)++) < fixed)
-		if (i < MODEL_WARNINGS
-			    ? warn_of_model(p, i, out)
-			    : zckpt_warning(r, i - MODEL_WARNINGS, out))
-			return 1;
-	i -= fixed;
-	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
-		const struct rank_params *const c = &r->model.ranks[mp];
-
-		if (i < c->nwarnings) {
-			errmsg_set(out, 0, "%s", c->warnings[i]);
-			return 1;
-		}
-		i -= c->nwarnings;
-	}
-	do
-		text = model_next_unused(&r->model, &at);
-	while (text && i--);
-	if (!text)
-		return 0;
-	errmsg_set(out, 0, "a pattern of merge rules matches no parameter: %s",
-		   text);
-	return 1;
+	if (p->options.rules && model_is_flat(m))
+		errmsg_put(to, "merge rules do not apply: ZeRO-3 without tensor"
+			       " parallelism has whole parameters");
+	warn_of_megatron(m, to);
+	warn_of_lora(m, to);
+	zckpt_warn(p->zckpt, to);
+	for (unsigned mp = 0; mp < p->zckpt->dir.mp_degree; mp++)
+		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)
+			errmsg_put(to, "%s", m->ranks[mp].warnings[i]);
+	while ((text = model_next_unused(m, &pos)))
+		errmsg_put(to, "a pattern of merge rules matches no parameter: %s",
+			   text);
 }

@@ -209,14 +209,12 @@ static int weights_check(struct plan *p, struct errmsg *err)
 		  : 0;
 }
 
-static int weights_warning(struct plan *p, size_t *pos, struct errmsg *out)
+static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	const struct weights *const w = weights_of(p)->w;
 
-	if (*pos >= w->nwarnings)
-		return 0;
-	errmsg_set(out, 0, "%s", w->warnings[(*pos)++]);
-	return 1;
+	for (size_t i = 0; i < w->nwarnings; i++)
+		errmsg_put(to, "%s", w->warnings[i]);
 }
 
 static void weights_close(struct plan *p)
@@ -321,5 +319,5 @@ const struct plan_view plan_weights = {
 	.make = weights_make,
 	.close = weights_close,
 	.check = weights_check,
-	.warning = weights_warning,
+	.warn = weights_warn,
 };

@@ -112,6 +112,13 @@ struct loading {
  * are: one takes as long as several at once. */
 #define EARLY_MIN 8
 
+int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
+		  bool alike, struct errmsg *err)
+{
+	return shard_check_equal(&r->shards[a], r->dir.optim[a].path,
+				 &r->shards[b], r->dir.optim[b].name, alike, err);
+}
+
 /* Load shard `i`: the first one of its model-parallel rank, or any other once
  * the first is loaded. */
 static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
@@ -128,9 +135,7 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 			err);
 	far_end(&r->far, &q);
 	if (rc == 0 && rank) {
-		rc = shard_check_equal(&r->shards[i - rank],
-				       r->dir.optim[i - rank].path, s,
-				       r->dir.optim[i].name, err);
+		rc = zckpt_compare(r, i - rank, i, true, err);
 		if (rc)
 			shard_done(s);
 	}
@@ -235,42 +240,6 @@ int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
 	return rc;
 }
 
-/* The name of a number, such as the step, that differs between two groups, or
- * NULL. */
-static const char *find_other_number(const struct shard_group *a,
-				     const struct shard_group *b)
-{
-	for (size_t i = 0; i < a->nstates; i++)
-		for (size_t k = 0; k < b->nstates; k++)
-			if (a->states[i].kind != STATE_FLAT &&
-			    strcmp(a->states[i].name, b->states[k].name) == 0 &&
-			    !shard_state_agrees(&a->states[i], &b->states[k]))
-				return a->states[i].name;
-	return NULL;
-}
-
-int zckpt_check_numbers(const struct zero_checkpoint *r, unsigned mp,
-			struct errmsg *err)
-{
-	const struct shard *const a = zckpt_shard(r, 0, 0);
-	const struct shard *const b = zckpt_shard(r, mp, 0);
-	const struct tag_file *const shard =
-		&r->dir.optim[zckpt_shard_number(r, mp, 0)];
-
-	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
-		const char *const name =
-			find_other_number(&a->groups[g], &b->groups[g]);
-
-		if (name)
-			return errmsg_set(err, -EBADMSG,
-					  "%s and %s differ in %s of group %zu:"
-					  " not of one step?",
-					  r->dir.optim[0].path, shard->name,
-					  name, g);
-	}
-	return 0;
-}
-
 /* A tensor is merged from slices of several model-parallel ranks: all must be
  * from one step. */
 static int check_steps(const struct zero_checkpoint *r, unsigned mp,
@@ -287,7 +256,7 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 				  d->model[tagdir_model_number(d, mp)].path,
 				  (long long)step, d->model[0].name,
 				  (long long)first);
-	return zckpt_check_numbers(r, mp, err);
+	return zckpt_compare(r, 0, zckpt_shard_number(r, mp, 0), false, err);
 }
 
 int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)

@@ -60,10 +60,9 @@ int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
  * are not all from one step. */
 int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
 
-/* Check that the profiles of ranks 0 and `mp`, which must be loaded, have the same
- * numbers, such as steps.  -EBADMSG if not. */
-int zckpt_check_numbers(const struct zero_checkpoint *r, unsigned mp,
-			struct errmsg *err);
+/* Compare two shards, by number, which must be loaded: shard_check_equal. */
+int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
+		  bool alike, struct errmsg *err);
 
 /* The profile of a model-parallel rank: its first shard, which says which
  * states exist and of which types. */

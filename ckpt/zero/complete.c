@@ -8,7 +8,6 @@
  */
 #include "ckpt/zero/complete.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdint.h>
@@ -96,19 +95,11 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
  * writes layer_<layer>-model_<slice>-model_states.pt, without the slice if the topology
  * has no axis for it (runtime/pipe/module.py).
  */
-static bool has_layer(const struct tagdir *d, unsigned long layer, unsigned slice)
-{
-	for (size_t i = 0; i < d->nlayer; i++)
-		if (d->layer[i].id.layer == layer && d->layer[i].id.mp == slice)
-			return true;
-	return false;
-}
-
-static void find_layers(const struct zero_checkpoint *r, zckpt_found_fn *found,
-			void *ctx)
+static void find_layers(const struct zero_checkpoint *r,
+			const struct errmsg_sink *found)
 {
 	const struct model *const m = &r->model;
-	struct errmsg err;
+	struct ckname id = { .kind = TAG_FILE_LAYER };
 
 	for (unsigned mp = 0; r->dir.nlayer && mp < r->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nslices; i++) {
@@ -117,14 +108,15 @@ static void find_layers(const struct zero_checkpoint *r, zckpt_found_fn *found,
 			const unsigned long layer = strtoul(name, &end, 10);
 
 			/* Tied parameters have names without a layer. */
-			if (*name < '0' || *name > '9' || *end != '.' ||
-			    has_layer(&r->dir, layer, mp % m->tp))
+			if (*name < '0' || *name > '9' || *end != '.')
 				continue;
-			errmsg_set(&err, 0,
-				   "%s: the file of layer %lu, tensor-parallel"
-				   " rank %u, is missing", r->dir.path, layer,
-				   mp % m->tp);
-			found(ctx, err.text);
+			id.layer = (unsigned)layer;
+			id.mp = mp % m->tp;
+			if (layer > NAMES_RANK_MAX || !tagdir_find(&r->dir, &id))
+				errmsg_put(found,
+					   "%s: the file of layer %lu,"
+					   " tensor-parallel rank %u, is missing",
+					   r->dir.path, layer, id.mp);
 		}
 }
 
@@ -202,22 +194,12 @@ static int check_profile(const struct zero_checkpoint *r, unsigned mp,
 {
 	const unsigned in_stage = mp % r->model.tp;
 	const unsigned first = in_stage ? mp - in_stage : 0;
-	const struct shard *const a = zckpt_shard(r, first, 0);
-	const struct shard *const b = zckpt_shard(r, mp, 0);
-	const char *const a_path =
-		r->dir.optim[zckpt_shard_number(r, first, 0)].path;
-	const char *const b_name =
-		r->dir.optim[zckpt_shard_number(r, mp, 0)].name;
 
-	if (!a || !b)
-		return 0;
-	if (!in_stage)
-		return zckpt_check_numbers(r, mp, err);
-	if (a->ngroups != b->ngroups)
-		return errmsg_set(err, -EBADMSG,
-				  "%s has %zu groups, but %s has %zu", a_path,
-				  a->ngroups, b_name, b->ngroups);
-	return shard_check_equal(a, a_path, b, b_name, err);
+	return zckpt_shard(r, first, 0) && zckpt_shard(r, mp, 0)
+		       ? zckpt_compare(r, zckpt_shard_number(r, first, 0),
+				       zckpt_shard_number(r, mp, 0), in_stage,
+				       err)
+		       : 0;
 }
 
 struct listing {
@@ -236,14 +218,14 @@ static int list_file(void *ctx, size_t i, struct errmsg *ignored)
 }
 
 void zckpt_find_problems(struct zero_checkpoint *r, bool all,
-			 zckpt_found_fn *found, void *ctx)
+			 const struct errmsg_sink *found)
 {
 	const size_t n = count_files(&r->dir, all);
 	struct listing l = { r, calloc(n, sizeof(*l.err)) };
 	struct errmsg err;
 
 	if (!l.err) {
-		found(ctx, "out of memory");
+		errmsg_put(found, "out of memory");
 		return;
 	}
 	/* Load a rank's shards in parallel.  If that fails, each shard is read again
@@ -253,23 +235,23 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 	parallel_far(n, parallel_width(), list_file, &l, NULL);
 	for (size_t i = 0; i < n; i++)
 		if (*l.err[i].text)
-			found(ctx, l.err[i].text);
+			errmsg_put(found, "%s", l.err[i].text);
 	free(l.err);
 	for (unsigned mp = 1; mp < r->dir.mp_degree; mp++)
 		if (check_profile(r, mp, &err))
-			found(ctx, err.text);
-	find_layers(r, found, ctx);
+			errmsg_put(found, "%s", err.text);
+	find_layers(r, found);
 }
 
 static void try_file(struct uckpt *u, const char *path, unsigned *ranks,
-		     zckpt_found_fn *found, void *ctx)
+		     const struct errmsg_sink *found)
 {
 	struct errmsg err;
 	struct ptfile pt;
 	int64_t n;
 
 	if (ptfile_open(u, &pt, path, &err)) {
-		found(ctx, err.text);
+		errmsg_put(found, "%s", err.text);
 		return;
 	}
 	if (value_get_int(value_find(pt.root, "dp_world_size"), &n) &&
@@ -279,7 +261,7 @@ static void try_file(struct uckpt *u, const char *path, unsigned *ranks,
 }
 
 unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
-			       zckpt_found_fn *found, void *ctx)
+			       const struct errmsg_sink *found)
 {
 	unsigned ranks = 0;
 	struct dirlist l;
@@ -295,7 +277,7 @@ unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
 		     kind != TAG_FILE_MODEL3) ||
 		    asprintf(&path, "%s/%s", dir, name) < 0)
 			continue;
-		try_file(u, path, &ranks, found, ctx);
+		try_file(u, path, &ranks, found);
 		free(path);
 	}
 	dirlist_done(&l);
@@ -305,39 +287,33 @@ unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
 /* The step that the optimizer has counted, if it counts whole ones. */
 static bool optimizer_step(const struct shard *s, double *step)
 {
-	const struct shard_state *const v = s->ngroups ? s->groups[0].states :
-							 NULL;
+	const struct shard_state *const v =
+		s->ngroups ? shard_find_state(&s->groups[0], "step") : NULL;
 	float f;
 
-	for (size_t i = 0; v && i < s->groups[0].nstates; i++) {
-		if (strcmp(v[i].name, "step") != 0)
-			continue;
-		if (v[i].kind == STATE_INT) {
-			*step = (double)v[i].i;
-			return true;
-		}
-		if (v[i].kind == STATE_TENSOR && v[i].flat.dtype == DTYPE_F32) {
-			memcpy(&f, v[i].bytes, sizeof(f));
-			*step = (double)f;
-			return true;
-		}
+	if (v && v->kind == STATE_INT) {
+		*step = (double)v->i;
+		return true;
 	}
-	return false;
+	if (!v || v->kind != STATE_TENSOR || v->flat.dtype != DTYPE_F32)
+		return false;
+	memcpy(&f, v->bytes, sizeof(f));
+	*step = (double)f;
+	return true;
 }
 
 /* A name that says another step than the files: a renamed tag, or files of another
  * one. */
-static bool warn_of_name(const struct zero_checkpoint *r, struct errmsg *out)
+static void warn_of_name(const struct zero_checkpoint *r,
+			 const struct errmsg_sink *to)
 {
 	const int64_t step = r->model.ranks[0].global_steps;
 	const int64_t named = tags_step(r->dir.tag);
 
-	if (step < 0 || named < 0 || step == named)
-		return false;
-	errmsg_set(out, 0, "%s is of global step %" PRId64 ", not of the step in"
-		   " the tag's name: files of different steps?",
-		   r->dir.model[0].name, step);
-	return true;
+	if (step >= 0 && named >= 0 && step != named)
+		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
+			   " step in the tag's name: files of different steps?",
+			   r->dir.model[0].name, step);
 }
 
 /*
@@ -354,44 +330,42 @@ static bool is_odd_step(const struct zero_checkpoint *r, double step,
 		step > (double)expected + 1);
 }
 
-static bool warn_of_optimizer(const struct zero_checkpoint *r,
-			      struct errmsg *out)
+static void warn_of_optimizer(const struct zero_checkpoint *r,
+			      const struct errmsg_sink *to)
 {
 	const struct rank_params *const c = &r->model.ranks[0];
 	const struct shard *const s = zckpt_shard(r, 0, 0);
 	const int64_t skipped = c->skipped_steps > 0 ? c->skipped_steps : 0;
 	double step;
 
-	if (!s || c->global_steps < skipped || !optimizer_step(s, &step) ||
-	    !is_odd_step(r, step, c->global_steps - skipped))
-		return false;
-	errmsg_set(out, 0, "%s was saved at global step %" PRId64 " (%" PRId64 " skipped),"
-		   " but the optimizer in %s has made %.0f steps: the files are"
-		   " of different steps, or the optimizer was reset",
-		   r->dir.model[0].name, c->global_steps, skipped,
-		   r->dir.optim[0].name, step);
-	return true;
+	if (s && c->global_steps >= skipped && optimizer_step(s, &step) &&
+	    is_odd_step(r, step, c->global_steps - skipped))
+		errmsg_put(to, "%s was saved at global step %" PRId64
+			   " (%" PRId64 " skipped), but the optimizer in %s has"
+			   " made %.0f steps: the files are of different steps,"
+			   " or the optimizer was reset",
+			   r->dir.model[0].name, c->global_steps, skipped,
+			   r->dir.optim[0].name, step);
 }
 
-static bool warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
-			  struct errmsg *out)
+/* Warn of `n` files that are too small, the first of which is `f`; it takes `least`
+ * bytes, 0: those of any file of torch.save. */
+static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
+			  const struct errmsg_sink *to)
 {
 	char more[64] = "";
 
-	if (!f)
-		return false;
 	if (n > 1)
 		snprintf(more, sizeof(more), ", and %zu more files are too small",
 			 n - 1);
 	if (least)
-		errmsg_set(out, 0, "%s is truncated: it has %" PRIu64 " bytes, and"
+		errmsg_put(to, "%s is truncated: it has %" PRIu64 " bytes, and"
 			   " its tensors take %" PRIu64 "%s; reading what it"
 			   " holds will fail", f->name, f->file.size, least, more);
 	else
-		errmsg_set(out, 0, "%s is no file of torch.save: it has %" PRIu64
+		errmsg_put(to, "%s is no file of torch.save: it has %" PRIu64
 			   " bytes%s; reading what it holds will fail",
 			   f->name, f->file.size, more);
-	return true;
 }
 
 static uint64_t flat_bytes(const struct flat *f, uint64_t numel)
@@ -425,16 +399,15 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 	return bytes;
 }
 
-static bool warn_of_truncated(const struct zero_checkpoint *r,
-			      struct errmsg *out)
+static void warn_of_truncated(const struct zero_checkpoint *r,
+			      const struct errmsg_sink *to)
 {
-	const struct tag_file *first = NULL;
+	size_t n;
+	const struct tag_file *first = tagdir_find_tiny(&r->dir, &n);
+	const bool tiny = first;
 	uint64_t least = 0;
-	size_t tiny, n = 0;
 
-	if (tagdir_find_tiny(&r->dir, &tiny))
-		return false; /* warned of already */
-	for (size_t i = 0; i < r->dir.noptim; i++) {
+	for (size_t i = 0; !tiny && i < r->dir.noptim; i++) {
 		const uint64_t bytes = least_bytes(r, i);
 
 		if (r->dir.optim[i].file.size < bytes && !n++) {
@@ -442,23 +415,13 @@ static bool warn_of_truncated(const struct zero_checkpoint *r,
 			least = bytes;
 		}
 	}
-	return warn_of_small(first, n, least, out);
+	if (first)
+		warn_of_small(first, n, least, to);
 }
 
-bool zckpt_warning(const struct zero_checkpoint *r, size_t i, struct errmsg *out)
+void zckpt_warn(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
-	const struct tag_file *tiny;
-	size_t n;
-
-	assert(i < ZCKPT_WARNINGS);
-	switch (i) {
-	case 0:
-		return warn_of_name(r, out);
-	case 1:
-		return warn_of_optimizer(r, out);
-	case 2:
-		tiny = tagdir_find_tiny(&r->dir, &n);
-		return warn_of_small(tiny, n, 0, out);
-	}
-	return warn_of_truncated(r, out);
+	warn_of_name(r, to);
+	warn_of_optimizer(r, to);
+	warn_of_truncated(r, to);
 }

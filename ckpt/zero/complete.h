@@ -3,9 +3,9 @@
 #define UCKPT_COMPLETE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 struct errmsg;
+struct errmsg_sink;
 struct uckpt;
 struct value;
 struct zero_checkpoint;
@@ -20,21 +20,20 @@ struct zero_checkpoint;
 int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err);
 
 /*
- * Call `found` with each of these problems, and each missing file of a layer, on the
- * caller's thread.  A problem may be found twice.  Unless `all` is set, the caller
- * opens model states and layers itself.
+ * Report each of these problems, and each missing file of a layer, on the caller's
+ * thread.  A problem may be reported twice.  Unless `all` is set, the caller opens
+ * model states and layers itself.
  */
-typedef void zckpt_found_fn(void *ctx, const char *problem);
 void zckpt_find_problems(struct zero_checkpoint *r, bool all,
-			 zckpt_found_fn *found, void *ctx);
+			 const struct errmsg_sink *found);
 
 /*
- * For a directory that is no complete checkpoint: call `found` for each optimizer shard
- * and model-states file that cannot be read.  Returns the number of data-parallel ranks
+ * For a directory that is no complete checkpoint: report each optimizer shard and
+ * model-states file that cannot be read.  Returns the number of data-parallel ranks
  * that the others record, or 0.
  */
 unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
-			       zckpt_found_fn *found, void *ctx);
+			       const struct errmsg_sink *found);
 
 /* Check that the model-states file `path`, whose object is `root`, agrees with
  * the first one on DeepSpeed's version, the step and the experts. */
@@ -42,12 +41,10 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 		      const struct value *root, struct errmsg *err);
 
 /*
- * Warning `i` of what can be known without opening another file: steps that differ
- * between the model states, the first shard and the tag's name, perhaps for good
- * reasons; files that are too small for what they must hold.  False if there is
- * nothing to warn of.
+ * Warn of what can be known without opening another file: steps that differ between
+ * the model states, the first shard and the tag's name, perhaps for good reasons; files
+ * that are too small for what they must hold.
  */
-#define ZCKPT_WARNINGS 4
-bool zckpt_warning(const struct zero_checkpoint *r, size_t i, struct errmsg *out);
+void zckpt_warn(const struct zero_checkpoint *r, const struct errmsg_sink *to);
 
 #endif

@@ -426,15 +426,24 @@ void shard_done(struct shard *s)
 	*s = (struct shard){ 0 };
 }
 
+const struct shard_state *shard_find_state(const struct shard_group *g,
+					   const char *name)
+{
+	for (size_t i = 0; i < g->nstates; i++)
+		if (strcmp(g->states[i].name, name) == 0)
+			return &g->states[i];
+	return NULL;
+}
+
 const struct flat *shard_find_flat(const struct shard_group *g,
 				   const char *state)
 {
-	for (size_t i = 0; state && i < g->nstates; i++)
-		if (strcmp(g->states[i].name, state) == 0)
-			return g->states[i].kind == STATE_FLAT
-				       ? &g->states[i].flat
-				       : NULL;
-	return state ? NULL : &g->fp32;
+	const struct shard_state *const st =
+		state ? shard_find_state(g, state) : NULL;
+
+	if (!state)
+		return &g->fp32;
+	return st && st->kind == STATE_FLAT ? &st->flat : NULL;
 }
 
 bool shard_state_equal(const struct shard_state *a, const struct shard_state *b)
@@ -455,37 +464,59 @@ bool shard_state_equal(const struct shard_state *a, const struct shard_state *b)
 	return false;
 }
 
-bool shard_state_agrees(const struct shard_state *a, const struct shard_state *b)
+/* Can both be of one step?  Only `step` must have one value on all ranks: other
+ * numbers may be of a rank's own partition. */
+static bool agree(const struct shard_state *a, const struct shard_state *b)
 {
-	return strcmp(a->name, b->name) == 0 && a->kind == b->kind &&
-	       a->flat.dtype == b->flat.dtype &&
+	return a->kind == b->kind && a->flat.dtype == b->flat.dtype &&
 	       (strcmp(a->name, "step") != 0 || shard_state_equal(a, b));
 }
 
+/* Find a state of group `a` with which group `b` does not agree, or return NULL. */
+static const struct shard_state *find_other(const struct shard_group *a,
+					    const struct shard_group *b,
+					    bool alike)
+{
+	for (size_t i = 0; i < a->nstates; i++) {
+		const struct shard_state *const x = &a->states[i];
+		const struct shard_state *const y = shard_find_state(b, x->name);
+
+		if (alike ? !y || !agree(x, y)
+			  : y && x->kind != STATE_FLAT && !agree(x, y))
+			return x;
+	}
+	return NULL;
+}
+
 int shard_check_equal(const struct shard *a, const char *a_name,
-		      const struct shard *b, const char *b_name,
+		      const struct shard *b, const char *b_name, bool alike,
 		      struct errmsg *err)
 {
-	for (size_t g = 0; g < a->ngroups; g++) {
+	if (alike && a->ngroups != b->ngroups)
+		return errmsg_set(err, -EBADMSG,
+				  "%s has %zu groups, but %s has %zu", a_name,
+				  a->ngroups, b_name, b->ngroups);
+	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
 		const struct shard_group *const x = &a->groups[g];
 		const struct shard_group *const y = &b->groups[g];
+		const struct shard_state *other;
 
 		/* Muon keeps no state on a rank that holds only padding. */
 		if (y->padding && y->nstates == 0)
 			continue;
-		if (x->nstates != y->nstates || x->replicated != y->replicated ||
-		    x->fp32.dtype != y->fp32.dtype)
+		if (alike && (x->nstates != y->nstates ||
+			      x->replicated != y->replicated ||
+			      x->fp32.dtype != y->fp32.dtype))
 			return errmsg_set(err, -EBADMSG,
 					  "%s and %s do not hold the same"
 					  " optimizer states in group %zu",
 					  a_name, b_name, g);
-		for (size_t i = 0; i < x->nstates; i++)
-			if (!shard_state_agrees(&x->states[i], &y->states[i]))
-				return errmsg_set(err, -EBADMSG,
-						  "%s and %s differ in %s of"
-						  " group %zu: not of one step?",
-						  a_name, b_name,
-						  x->states[i].name, g);
+		other = find_other(x, y, alike);
+		if (other)
+			return errmsg_set(err, -EBADMSG,
+					  "%s and %s differ in %s of"
+					  " group %zu: not of one step?",
+					  a_name, b_name, other->name, g);
 	}
 	return 0;
 }

@@ -88,19 +88,20 @@ void shard_done(struct shard *s);
 bool shard_state_equal(const struct shard_state *a,
 		       const struct shard_state *b);
 
-/* Can both be of one step?  Only `step` must have one value on all ranks: other
- * numbers may be of a rank's own partition. */
-bool shard_state_agrees(const struct shard_state *a,
-			const struct shard_state *b);
+/* The state of that name, or NULL. */
+const struct shard_state *shard_find_state(const struct shard_group *g,
+					   const char *name);
 
 /* The flat tensor of a group: its master weights (`state` is NULL), or the
  * optimizer state of that name; NULL if there is none. */
 const struct flat *shard_find_flat(const struct shard_group *g,
 				   const char *state);
 
-/* Do two ranks agree on states, types and steps?  -EBADMSG if not. */
+/* Do two ranks agree on the numbers of states of one name, such as steps, and if
+ * `alike`, since they have slices of the same parameters, on states and types?
+ * -EBADMSG if not. */
 int shard_check_equal(const struct shard *a, const char *a_name,
-		      const struct shard *b, const char *b_name,
+		      const struct shard *b, const char *b_name, bool alike,
 		      struct errmsg *err);
 
 void layout_done(struct layout *l);

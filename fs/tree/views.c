@@ -441,13 +441,9 @@ bool view_is_listed(struct view *x)
 					    : state != VIEW_RETIRED;
 }
 
-static void log_warnings(struct plan *p, const char *path)
+static void log_of_view(void *view, const char *text)
 {
-	struct errmsg text;
-	size_t pos = 0;
-
-	while (plan_warning(p, &pos, &text))
-		log_warning("%s: %s", path, text.text);
+	log_warning("%s: %s", ((const struct view *)view)->path, text);
 }
 
 /* Open the plan of a view, over the universal one of its tag.  Called with the tag's
@@ -479,6 +475,7 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 static void make_plan(struct view *x)
 {
 	const time_t now = time(NULL);
+	const struct errmsg_sink log = { log_of_view, x };
 	struct tag *const tag = x->tag;
 	struct errmsg why = { "" };
 	struct plan *p = NULL;
@@ -495,10 +492,10 @@ static void make_plan(struct view *x)
 	if (!rc && !tag->planned) {
 		tag->planned = tag->there = true;
 		tag->looked = clock_ns();
-		log_warnings(tag->plan, x->path);
+		plan_warn(tag->plan, &log);
 	}
 	if (!rc && p != tag->plan)
-		log_warnings(p, x->path);
+		plan_warn(p, &log);
 	pthread_mutex_lock(&x->views->lock);
 	x->plan = p;
 	x->tried = now;
