@@ -102,7 +102,7 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	struct bytebuf names = { 0 };
 	struct tag_list tags;
 
-	if (tags_list_below(r->u, run, &tags, NULL))
+	if (tags_list(r->u, run, true, &tags, NULL))
 		return;
 	for (size_t i = 0; i < tags.n && i < NAMED_MAX; i++) {
 		bytebuf_add_str(&names, i ? ", " : "");
@@ -125,7 +125,7 @@ static void warn_of_choice(struct report *r, const char *run)
 	if (r->choice == TAGS_BELOW || r->choice == TAGS_WEIGHTS)
 		name_tags_below(r, run, r->choice == TAGS_BELOW ? 2 : 1);
 	if ((r->choice != TAGS_STEP && r->choice != TAGS_MTIME) ||
-	    tags_list(r->u, run, &tags, NULL))
+	    tags_list(r->u, run, false, &tags, NULL))
 		return;
 	if (tags.latest)
 		findings_add(&r->warnings,

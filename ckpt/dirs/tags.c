@@ -69,8 +69,9 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
 }
 
 /*
- * Return the path and the name of the tag that an entry stands for: its own if it is a directory, those of the packed directory if it is a pack whose
- * directory is missing.  NULL if it is neither, or memory runs out.
+ * Return the path and the name of the tag that an entry stands for: its own if it is a
+ * directory, those of the packed directory if it is a pack whose directory is missing.
+ * NULL if it is neither, or memory runs out.
  */
 static char *tag_path(struct uckpt *u, const char *dir,
 		      const struct dirlist_entry *e, char **name)
@@ -183,34 +184,22 @@ static void sort_tags(struct tag_list *t)
 	}
 }
 
-static int list_tags(struct uckpt *u, const char *dir, unsigned levels,
-		     struct tag_list *out, struct errmsg *err)
+int tags_list(struct uckpt *u, const char *dir, bool below,
+	      struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	const int rc = collect(u, &t, dir, NULL, levels, SIZE_MAX, err);
+	const int rc = collect(u, &t, dir, NULL, below, SIZE_MAX, err);
 
 	if (rc) {
 		tags_done(&t);
 		return rc == -ENOTDIR ? kinds_refuse(u, dir, err) : rc;
 	}
-	if (!levels)
+	if (!below)
 		t.latest = read_latest(u, dir);
 	sort_tags(&t);
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;
-}
-
-int tags_list(struct uckpt *u, const char *dir, struct tag_list *out,
-	      struct errmsg *err)
-{
-	return list_tags(u, dir, 0, out, err);
-}
-
-int tags_list_below(struct uckpt *u, const char *dir, struct tag_list *out,
-		    struct errmsg *err)
-{
-	return list_tags(u, dir, 1, out, err);
 }
 
 void tags_done(struct tag_list *t)
@@ -248,7 +237,7 @@ static char *choose_other(struct uckpt *u, const char *path, struct tag_list *t)
 	if (is_named || t->choice == TAGS_WEIGHTS)
 		return dir;
 	tags_done(t);
-	if (!dir || tags_list_below(u, path, t, NULL) || !t->n)
+	if (!dir || tags_list(u, path, true, t, NULL) || !t->n)
 		return dir;
 	free(dir);
 	t->choice = TAGS_BELOW;
@@ -265,7 +254,7 @@ int tags_choose(struct uckpt *u, const char *path, char **out,
 	if (tagdir_is_tag(u, path)) {
 		dir = strdup(path);
 	} else {
-		rc = tags_list(u, path, &t, err);
+		rc = tags_list(u, path, false, &t, err);
 		if (rc)
 			return rc;
 		dir = t.n ? tags_join(path, t.v[0].name)

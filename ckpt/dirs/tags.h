@@ -36,21 +36,17 @@ struct tag_list {
 	char *latest;		 /* the name that `latest` holds, or NULL */
 };
 
-/* List the tags of `dir`, which may have none.  Errors: -ENOMEM, or what the
- * system said when the directory was listed. */
-int tags_list(struct uckpt *u, const char *dir, struct tag_list *out,
-	      struct errmsg *err);
+/* List the tags of `dir`, which may have none; if `below`, also those in its
+ * directories, as trainers leave them: "checkpoint-4/global_step4".  Errors: -ENOMEM,
+ * or what the system said when the directory was listed. */
+int tags_list(struct uckpt *u, const char *dir, bool below,
+	      struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
-
-/* The same for the tags in directories of `dir` and in theirs, as trainers leave them:
- * "checkpoint-4/global_step4". */
-int tags_list_below(struct uckpt *u, const char *dir, struct tag_list *out,
-		    struct errmsg *err);
 
 /* The number in a name "global_step<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
-/* Is there a ZeRO tag in a directory of `dir`, or in one of theirs? */
+/* Is there a ZeRO tag in `dir`, or in one of its directories? */
 bool tags_exist_below(struct uckpt *u, const char *dir);
 
 /*

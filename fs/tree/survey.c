@@ -127,7 +127,7 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 
 	if (tagdir_is_tag(s->t->o->u, dir) ||
 	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
-	    tags_list(s->t->o->u, dir, &tags, NULL))
+	    tags_list(s->t->o->u, dir, false, &tags, NULL))
 		return;
 	survey_dir(s->t, dir, child, &tags, levels - 1);
 	tags_done(&tags);

@@ -221,7 +221,7 @@ int tree_latest_text(struct uckpt *u, const char *dir,
 {
 	char suffix[VIEW_SUFFIX_MAX];
 	struct tag_list tags;
-	int rc = tags_list(u, dir, &tags, NULL);
+	int rc = tags_list(u, dir, false, &tags, NULL);
 
 	if (rc)
 		return rc;

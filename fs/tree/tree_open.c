@@ -44,7 +44,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 
 	if (rc)
 		return errmsg_set(err, rc, "out of memory");
-	rc = tags_list(t->o->u, source, &tags, err);
+	rc = tags_list(t->o->u, source, false, &tags, err);
 	if (rc)
 		return rc;
 	if (tags.n)
