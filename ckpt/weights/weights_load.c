@@ -76,8 +76,8 @@ struct loader {
 	struct listed *listed; /* sorted by name */
 	size_t nlisted, listed_cap;
 	void *places;     /* search tree of the module's tensors, by place */
-	struct tie *ties; /* in the order of `module` */
-	size_t nties;
+	struct tie *ties; /* of shared_params, then in the order of `module` */
+	size_t nties, ties_cap;
 };
 
 static struct weight *find_weight(const struct loader *l, const char *name)
@@ -330,6 +330,15 @@ static const struct placed *place(struct loader *l, uint64_t at, uint64_t numel,
 	return found ? *found : NULL;
 }
 
+static int tie(struct loader *l, const char *name, const char *of)
+{
+	if (!arena_reserve(&l->arena, &l->ties, l->nties, &l->ties_cap,
+			   l->nties + 1, sizeof(*l->ties)))
+		return nomem(l);
+	l->ties[l->nties++] = (struct tie){ name, of };
+	return 0;
+}
+
 /* Add an entry of `module` that is no buffer.  Tied parameters are one tensor,
  * pickled once, so two names at one place are a tie. */
 static int add_rest(struct loader *l, const char *name, const struct value *v)
@@ -352,10 +361,8 @@ static int add_rest(struct loader *l, const char *name, const struct value *v)
 		first = place(l, at, t.numel, name);
 		if (!first)
 			return nomem(l);
-		if (!owned && first->name != name) {
-			l->ties[l->nties++] = (struct tie){ name, first->name };
-			return 0;
-		}
+		if (!owned && first->name != name)
+			return tie(l, name, first->name);
 		if (is_listed(l, name, SHARED))
 			return 0;
 	}
@@ -397,9 +404,6 @@ static int load_rest(struct loader *l)
 
 	if (l->r->dir.zero3 || !l->module)
 		return 0;
-	l->ties = arena_alloc(&l->arena, (l->module->n + 1) * sizeof(*l->ties));
-	if (!l->ties)
-		return nomem(l);
 	while (!rc && (name = next_named(l->module, &pos, &v)))
 		if (!is_listed(l, name, BUFFER))
 			rc = add_rest(l, name, v);
@@ -514,36 +518,23 @@ static int for_listed(struct loader *l, listed_fn step)
 	return rc;
 }
 
-static int add_tie(struct loader *l, const char *name, const char *of)
-{
-	const struct weight *const x = find_weight(l, of);
-	struct weight *w;
-
-	/* A name with a tensor of its own is not really tied. */
-	if (!x || find_weight(l, name))
-		return 0;
-	w = new_weight(l, name, x->shape, x->ndim, x->dtype, x->requires_grad);
-	if (!w)
-		return nomem(l);
-	w->same = x->same;
-	return 0;
-}
-
 static int load_ties(struct loader *l)
 {
-	const struct value_dict *const shared =
-		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
-	const struct value *of;
-	const char *name;
-	size_t pos = 0;
-	int rc = 0;
+	for (size_t i = 0; i < l->nties; i++) {
+		const struct tie *const t = &l->ties[i];
+		const struct weight *const x = find_weight(l, t->of);
+		struct weight *w;
 
-	while (!rc && (name = next_named(shared, &pos, &of)))
-		if (value_is_cstr(of))
-			rc = add_tie(l, name, of->str.p);
-	for (size_t i = 0; !rc && i < l->nties; i++)
-		rc = add_tie(l, l->ties[i].name, l->ties[i].of);
-	return rc;
+		/* A name with a tensor of its own is not really tied. */
+		if (!x || find_weight(l, t->name))
+			continue;
+		w = new_weight(l, t->name, x->shape, x->ndim, x->dtype,
+			       x->requires_grad);
+		if (!w)
+			return nomem(l);
+		w->same = x->same;
+	}
+	return 0;
 }
 
 static int list(struct loader *l, const struct value *name, unsigned lists)
@@ -574,8 +565,13 @@ static int read_names(struct loader *l)
 
 	for (size_t i = 0; !rc && buffers && i < buffers->n; i++)
 		rc = list(l, buffers->v[i], BUFFER);
-	for (size_t i = 0; !rc && shared && i < shared->n; i++)
-		rc = list(l, shared->v[i].key, SHARED);
+	for (size_t i = 0; !rc && shared && i < shared->n; i++) {
+		const struct value_pair *const pair = &shared->v[i];
+
+		rc = list(l, pair->key, SHARED);
+		if (!rc && value_is_cstr(pair->key) && value_is_cstr(pair->val))
+			rc = tie(l, pair->key->str.p, pair->val->str.p);
+	}
 	if (l->nlisted)
 		qsort(l->listed, l->nlisted, sizeof(*l->listed), array_by_text);
 	for (size_t i = 0; i < l->nlisted; i++)
