@@ -417,26 +417,21 @@ void experts_key(const struct expert_layer *l, unsigned expert,
 			 rest);
 }
 
-const char *experts_find_prefix(struct arena *a, const char *key,
-				unsigned expert, bool *nomem)
+size_t experts_prefix_len(const char *key, unsigned expert)
 {
 	const char *end = NULL, *s = key;
-	const char *prefix;
 	unsigned number;
 
-	*nomem = false;
 	/* The last mark counts: an expert may itself be a model with
 	 * experts. */
 	while ((s = strstr(s, NATIVE_MARK))) {
 		s += strlen(NATIVE_MARK);
 		end = s;
 	}
-	if (!end || strlen(key) >= EXPERT_NAME_MAX - 16)
-		return NULL;
 	s = end;
-	if (!skip_number(&s, &number) || number != expert || *s != '.')
-		return NULL;
-	prefix = arena_strndup(a, key, (size_t)(end - key));
-	*nomem = !prefix;
-	return prefix;
+	return end && strlen(key) < EXPERT_NAME_MAX - 16 &&
+			       skip_number(&s, &number) &&
+			       number == expert && *s == '.'
+		       ? (size_t)(end - key)
+		       : 0;
 }

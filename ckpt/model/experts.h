@@ -77,9 +77,8 @@ bool experts_parse(const struct expert_layer *l, const char *name,
 void experts_key(const struct expert_layer *l, unsigned expert,
 		 const char *rest, char *out);
 
-/* The prefix in a key of a native expert's file, in the arena. NULL if it is
- * not a key of expert `expert`, or memory runs out (then *nomem is set). */
-const char *experts_find_prefix(struct arena *a, const char *key,
-				unsigned expert, bool *nomem);
+/* The length of the prefix in a key of a native expert's file; 0 if it is not a key of
+ * expert `expert`. */
+size_t experts_prefix_len(const char *key, unsigned expert);
 
 #endif

@@ -77,16 +77,18 @@ static bool is_nested(const struct value_dict *d)
 int module_dict(const struct value *root, const char *file, struct arena *a,
 		const struct value_dict **out, struct errmsg *err)
 {
-	const struct value_dict *const module = value_find_pairs(root, "module");
-	struct value *const flat =
-		module && is_nested(module) ? value_new(a, VALUE_DICT) : NULL;
 	struct flattening f = { .a = a, .file = file, .err = err };
+	struct value *flat;
+	int rc;
 
-	*out = module;
-	if (!module || !is_nested(module))
+	*out = value_find_pairs(root, "module");
+	if (!*out || !is_nested(*out))
 		return 0;
+	flat = value_new(a, VALUE_DICT);
 	if (!flat)
 		return errmsg_nomem(err, file);
-	*out = f.out = &flat->dict;
-	return flatten(&f, module, 0, 0);
+	f.out = &flat->dict;
+	rc = flatten(&f, *out, 0, 0);
+	*out = f.out;
+	return rc;
 }

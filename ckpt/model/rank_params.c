@@ -79,9 +79,14 @@ static int rank_params_set_shape(const struct rank_params_loader *l,
 	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 
+/* Skip parameters without elements in stages 1 and 2: they have no slice of a flat
+ * group, but are in the module. */
 static int load_group(const struct rank_params_loader *l,
 		      const struct value_dict *shapes, uint32_t group)
 {
+	struct slice_group *const g = &l->c->groups[group];
+
+	g->param_shapes_count = shapes->n;
 	for (size_t i = 0; i < shapes->n; i++) {
 		const struct value *const name = shapes->v[i].key;
 		struct slice *p;
@@ -96,10 +101,15 @@ static int load_group(const struct rank_params_loader *l,
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
-		p->index = p->param_shapes_index = (uint32_t)i;
+		p->index = (uint32_t)g->n;
+		p->param_shapes_index = (uint32_t)i;
 		rc = rank_params_set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
+		if (p->numel || l->c->zero3)
+			g->n++;
+		else
+			l->c->nslices--;
 	}
 	return 0;
 }
@@ -126,6 +136,7 @@ static int load_groups(const struct rank_params_loader *l)
 	struct value *slot;
 	const struct value_seq *const list = group_list(v, &single, &slot);
 	size_t total = 0;
+	int rc = 0;
 
 	if (!list)
 		return ERRMSG_FILE(l, -EBADMSG,
@@ -147,15 +158,9 @@ static int load_groups(const struct rank_params_loader *l)
 	if (!c->groups)
 		return errmsg_nomem(l->err, l->file);
 	c->ngroups = list->n;
-	for (size_t g = 0; g < list->n; g++) {
-		const struct value_dict *const shapes = value_pairs(list->v[g]);
-		const int rc = load_group(l, shapes, (uint32_t)g);
-
-		c->groups[g].param_shapes_count = shapes->n;
-		if (rc)
-			return rc;
-	}
-	return 0;
+	for (size_t g = 0; !rc && g < list->n; g++)
+		rc = load_group(l, value_pairs(list->v[g]), (uint32_t)g);
+	return rc;
 }
 
 static int sort_slices(const struct rank_params_loader *l)
@@ -171,18 +176,6 @@ static int sort_slices(const struct rank_params_loader *l)
 					   "param_shapes: %s occurs twice",
 					   c->slices[i].name);
 	return 0;
-}
-
-/* Drop parameters without elements: in stages 1 and 2 they have no slice of a
- * flat group, but are in the module. */
-static void drop_empty_slices(struct rank_params *c)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < c->nslices; i++)
-		if (c->slices[i].numel)
-			c->slices[kept++] = c->slices[i];
-	c->nslices = kept;
 }
 
 static int set_tensor(const struct rank_params_loader *l, struct slice *p,
@@ -313,14 +306,11 @@ static int load_metadata(const struct rank_params_loader *l)
 	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-/* Fill in the groups' lists of parameters, once places are final. */
+/* Fill in the groups' lists of parameters, once the slices stay where they are. */
 static int list_groups(const struct rank_params_loader *l)
 {
 	struct rank_params *const c = l->c;
 
-	for (size_t i = 0; i < c->nslices; i++)
-		if (!c->slices[i].module)
-			c->groups[c->slices[i].group].n++;
 	for (size_t g = 0; g < c->ngroups; g++) {
 		c->groups[g].slices =
 			arena_alloc(&c->arena, (c->groups[g].n + 1) *
@@ -341,28 +331,6 @@ static int list_groups(const struct rank_params_loader *l)
 		g->slices[p->index] = p;
 	}
 	return 0;
-}
-
-/* Order by place, to number the remaining parameters of each group. */
-static int rank_params_by_place(const void *a, const void *b)
-{
-	const struct slice *const x = a, *const y = b;
-
-	if (x->group != y->group)
-		return x->group < y->group ? -1 : 1;
-	return x->index < y->index ? -1 : x->index > y->index;
-}
-
-static void renumber(struct rank_params *c)
-{
-	if (c->nslices)
-		qsort(c->slices, c->nslices, sizeof(*c->slices),
-		      rank_params_by_place);
-	for (size_t i = 0; i < c->nslices; i++)
-		c->slices[i].index =
-			i == 0 || c->slices[i - 1].group != c->slices[i].group ?
-				0 :
-				c->slices[i - 1].index + 1;
 }
 
 /* The type in which the model computes: that of the module's first tensor of an
@@ -395,14 +363,8 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
 			 l->err) ?:
 	     load_metadata(l) ?:
-	     load_groups(l);
-	if (rc)
-		return rc;
-	if (!l->c->zero3) {
-		drop_empty_slices(l->c);
-		renumber(l->c);
-	}
-	rc = sort_slices(l);
+	     load_groups(l) ?:
+	     sort_slices(l);
 	if (rc)
 		return rc;
 	find_module_dtype(l);

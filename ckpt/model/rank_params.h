@@ -45,7 +45,7 @@ struct slice {
 	uint32_t group;
 	uint32_t index;	 /* position in the group */
 	uint32_t param_shapes_index; /* position in param_shapes, which
-				      * includes empty ones */
+				      * includes parameters without elements */
 	/* Of an expert: its layer, or NULL.  The parameter's name is the one
 	 * that the rank uses (experts.h). */
 	const struct expert_layer *layer;
@@ -61,8 +61,8 @@ struct slice {
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
-	size_t param_shapes_count; /* parameters in param_shapes, empty ones
-				    * included */
+	size_t param_shapes_count; /* parameters in param_shapes, those without
+				    * elements included */
 	unsigned degree; /* expert-parallel ranks, each with a group of its
 			  * own; 1: not a group of experts */
 };

@@ -80,25 +80,27 @@ static int open_expert(const struct tag_file *f, struct ptfile *pt,
 static int find_prefix(const struct rank_params_loader *l,
 		       struct expert_layer *layer, size_t file)
 {
+	const struct tag_file *const f = &l->dir->expert[file];
 	const struct value_dict *keys;
-	bool nomem = false;
 	struct ptfile pt;
-	int rc = open_expert(&l->dir->expert[file], &pt, l->err);
+	size_t n = 0;
+	int rc = open_expert(f, &pt, l->err);
 
 	if (rc)
 		return rc;
 	keys = value_pairs(pt.root);
-	for (size_t i = 0; !layer->prefix && !nomem && i < keys->n; i++)
-		if (value_is_cstr(keys->v[i].key))
-			layer->prefix = experts_find_prefix(
-				&l->c->arena, keys->v[i].key->str.p, 0, &nomem);
+	for (size_t i = 0; !n && i < keys->n; i++) {
+		const char *const key = value_cstr(keys->v[i].key);
+
+		n = experts_prefix_len(key, 0);
+		if (n)
+			layer->prefix = arena_strndup(&l->c->arena, key, n);
+	}
 	ptfile_close(&pt);
-	if (nomem)
-		return errmsg_nomem(l->err, l->file);
-	return layer->prefix ? 0
-			     : errmsg_set(l->err, -EBADMSG,
-					  "%s: has no parameters of expert 0",
-					  l->dir->expert[file].path);
+	if (!n)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: has no parameters of expert 0", f->path);
+	return layer->prefix ? 0 : errmsg_nomem(l->err, l->file);
 }
 
 static int find_prefixes(const struct rank_params_loader *l)
@@ -231,42 +233,52 @@ static int check_slice(const struct slice *s, unsigned expert,
 	return 0;
 }
 
+/* Find the slice of a key of a native expert's file among the first `n`, by the name
+ * that ranks use; NULL if there is none.  Sets *own: is it a key of that expert? */
+static const struct slice *find_native(const struct rank_params *c, size_t n,
+				       const struct expert_layer *layer,
+				       unsigned expert, const struct value *key,
+				       bool *own)
+{
+	char name[EXPERT_NAME_MAX];
+	unsigned number;
+	const char *rest;
+
+	*own = value_is_cstr(key) &&
+	       experts_parse(layer, key->str.p, &number, &rest) &&
+	       number == expert;
+	if (!*own || !layer->local)
+		return NULL;
+	experts_key(layer, expert % layer->local, rest, name);
+	return rank_params_find_among(c, n, name);
+}
+
 /* Add an expert's tensors that the optimizer does not own. */
 static int add_rest(const struct rank_params_loader *l,
 		    const struct expert_layer *layer, unsigned expert,
 		    size_t file, size_t owned)
 {
+	const struct tag_file *const f = &l->dir->expert[file];
 	const struct value_dict *keys;
 	struct ptfile pt;
-	int rc = open_expert(&l->dir->expert[file], &pt, l->err);
+	bool own;
+	int rc = open_expert(f, &pt, l->err);
 
 	if (rc)
 		return rc;
 	keys = value_pairs(pt.root);
 	for (size_t i = 0; !rc && i < keys->n; i++) {
 		const struct value *const key = keys->v[i].key;
-		char name[EXPERT_NAME_MAX];
-		const char *rest;
-		unsigned number;
 
-		if (!value_is_cstr(key) ||
-		    !experts_parse(layer, key->str.p, &number, &rest) ||
-		    number != expert) {
-			rc = errmsg_set(l->err, -EBADMSG,
-					"%s: has a %.100s, which does not belong"
-					" to expert %u",
-					l->dir->expert[file].path,
-					value_cstr(key), expert);
-			break;
-		}
-		if (layer->local) {
-			experts_key(layer, expert % layer->local, rest, name);
-			if (rank_params_find_among(l->c, owned, name))
-				continue;
-		}
-		rc = rank_params_add_tensor(l, &pt,
-					    (uint32_t)(l->dir->nmodel + file),
-					    key, keys->v[i].val);
+		if (find_native(l->c, owned, layer, expert, key, &own))
+			continue;
+		rc = own ? rank_params_add_tensor(
+				   l, &pt, (uint32_t)(l->dir->nmodel + file),
+				   key, keys->v[i].val)
+			 : errmsg_set(l->err, -EBADMSG,
+				      "%s: has a %.100s, which does not belong"
+				      " to expert %u",
+				      f->path, value_cstr(key), expert);
 	}
 	ptfile_close(&pt);
 	return rc;
@@ -376,15 +388,10 @@ static int check_keys(const struct rank_params *c, const struct tag_file *f,
 
 	for (size_t i = 0; i < keys->n; i++) {
 		const struct value *const key = keys->v[i].key;
-		char name[EXPERT_NAME_MAX] = "";
-		unsigned expert;
-		const char *rest;
+		bool own;
 
-		if (value_is_cstr(key) && layer->local &&
-		    experts_parse(layer, key->str.p, &expert, &rest) &&
-		    expert == f->id.expert)
-			experts_key(layer, expert % layer->local, rest, name);
-		if (!rank_params_find(c, name) &&
+		if (!find_native(c, c->nslices, layer, f->id.expert, key,
+				 &own) &&
 		    !rank_params_find(c, value_cstr(key)))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: has a %.100s, which other experts"

@@ -113,12 +113,6 @@ void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 	*end = (unsigned)((start + numel - 1) / size) + 1;
 }
 
-void partition_ranks(const struct partition *p, size_t i, unsigned *first,
-		     unsigned *end)
-{
-	partition_ranks_of(p, i, 0, p->numel[i], first, end);
-}
-
 void partition_params(const struct partition *p, unsigned rank, size_t *first,
 		      size_t *end)
 {

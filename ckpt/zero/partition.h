@@ -89,10 +89,6 @@ uint64_t partition_filled(const struct partition *p, unsigned rank);
 void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 			uint64_t numel, unsigned *first, unsigned *end);
 
-/* The ranks that hold parameter i, as partition_ranks_of. */
-void partition_ranks(const struct partition *p, size_t i, unsigned *first,
-		     unsigned *end);
-
 /* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1
  * and 2 it holds a part of all of them that have elements. */
 void partition_params(const struct partition *p, unsigned rank, size_t *first,

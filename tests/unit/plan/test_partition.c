@@ -122,7 +122,7 @@ static void ranks_may_hold_nothing(void **state)
 		assert_int_equal(partition_filled(&p, r), filled[r]);
 		assert_int_equal(partition_fragment(&p, 0, r).numel, filled[r]);
 	}
-	partition_ranks(&p, 0, &first, &end);
+	partition_ranks_of(&p, 0, 0, p.numel[0], &first, &end);
 	assert_int_equal(first, 0);
 	assert_int_equal(end, 5);
 	partition_done(&p);
@@ -181,10 +181,10 @@ static void stage_3_parameters_smaller_than_the_world(void **state)
 
 	assert_int_equal(partition_init(&p, true, numel, NULL, 3, 1000), 0);
 	assert_int_equal(p.size, 2);
-	partition_ranks(&p, 0, &first, &end);
+	partition_ranks_of(&p, 0, 0, p.numel[0], &first, &end);
 	assert_int_equal(first, 0);
 	assert_int_equal(end, 3);
-	partition_ranks(&p, 1, &first, &end);
+	partition_ranks_of(&p, 1, 0, p.numel[1], &first, &end);
 	assert_int_equal(first, end);
 	assert_int_equal(partition_fragment(&p, 0, 2).numel, 1);
 	assert_int_equal(partition_fragment(&p, 0, 3).numel, 0);
@@ -290,7 +290,7 @@ static void count_holders(const struct partition *p, size_t i, unsigned *taken)
 	unsigned holders[NUMEL_MAX] = { 0 };
 	unsigned first, end;
 
-	partition_ranks(p, i, &first, &end);
+	partition_ranks_of(p, i, 0, p->numel[i], &first, &end);
 	assert_true(end <= p->ranks);
 	for (unsigned r = 0; r < p->ranks; r++) {
 		const struct fragment f = partition_fragment(p, i, r);
