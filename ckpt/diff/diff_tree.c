@@ -335,7 +335,7 @@ static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
 		       struct errmsg *err)
 {
 	const struct hfdir_tensor *const tensor = &t->model->v[i];
-	const struct hfdir_file *const file = &t->model->files[tensor->file];
+	const struct tag_file *const file = &t->model->files[tensor->file];
 	struct tensor described;
 	struct source src;
 	const int rc =

@@ -43,6 +43,13 @@ static const struct layout {
 	{ "pytorch_model.bin.index.json", true, false },
 };
 
+/* The tensors of a file, and what they point to. */
+struct hfdir_header {
+	struct arena arena;
+	struct hfdir_tensor *v;
+	size_t n;
+};
+
 /* Limit of the memory for descriptions of a pickle's tensors.  Several names may
  * share a tensor, so a small file could ask for any amount. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
@@ -104,7 +111,7 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
 
-static int read_safetensors(struct hfdir_file *f, const struct source *src,
+static int read_safetensors(struct hfdir_header *h, const struct source *src,
 			    struct errmsg *err)
 {
 	struct safetensors s;
@@ -112,14 +119,14 @@ static int read_safetensors(struct hfdir_file *f, const struct source *src,
 
 	if (rc)
 		return rc;
-	f->arena = s.arena;
-	f->v = arena_alloc(&f->arena, s.n * sizeof(*f->v) + 1);
-	if (!f->v)
-		return errmsg_nomem(err, f->path);
-	for (; f->n < s.n; f->n++) {
-		const struct safetensors_tensor *const t = &s.v[f->n];
+	h->arena = s.arena;
+	h->v = arena_alloc(&h->arena, s.n * sizeof(*h->v) + 1);
+	if (!h->v)
+		return errmsg_nomem(err, src->name);
+	for (; h->n < s.n; h->n++) {
+		const struct safetensors_tensor *const t = &s.v[h->n];
 
-		f->v[f->n] = (struct hfdir_tensor){
+		h->v[h->n] = (struct hfdir_tensor){
 			.name = t->name,
 			.dtype = t->dtype,
 			.ndim = t->ndim,
@@ -131,44 +138,43 @@ static int read_safetensors(struct hfdir_file *f, const struct source *src,
 	return 0;
 }
 
-static int read_pair(struct hfdir_file *f, const struct ptfile *pt,
+static int read_pair(struct arena *a, const struct ptfile *pt,
 		     const struct value_pair *pair, struct hfdir_tensor *out,
 		     struct errmsg *err)
 {
+	const char *const file = pt->src.name;
 	struct tensor t;
 	uint64_t storage;
 	int rc;
 
 	if (!value_is_cstr(pair->key))
 		return errmsg_set(err, -EBADMSG,
-				  "%s: a tensor's name is not a string", f->path);
+				  "%s: a tensor's name is not a string", file);
 	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
 	if (rc)
 		return rc;
 	if (!cast_knows(t.dtype) || !tensor_is_dense(&t))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: tensor %.200s: %s is not supported",
-				  f->path, pair->key->str.p,
+				  file, pair->key->str.p,
 				  cast_knows(t.dtype) ? "a view with gaps"
 						      : dtype_name(t.dtype));
 	*out = (struct hfdir_tensor){
-		.name = arena_strdup(&f->arena, pair->key->str.p),
+		.name = arena_strdup(a, pair->key->str.p),
 		.dtype = t.dtype,
 		.requires_grad = t.requires_grad,
 		.ndim = t.ndim,
-		.shape = arena_copy(&f->arena, t.shape,
-				    t.ndim * sizeof(*t.shape)),
-		.stride = arena_copy(&f->arena, t.stride,
-				     t.ndim * sizeof(*t.stride)),
+		.shape = arena_copy(a, t.shape, t.ndim * sizeof(*t.shape)),
+		.stride = arena_copy(a, t.stride, t.ndim * sizeof(*t.stride)),
 		.numel = t.numel,
 		.offset = storage + t.storage_offset * dtype_size(t.dtype),
 	};
 	return out->name && out->shape && out->stride
 		       ? 0
-		       : errmsg_nomem(err, f->path);
+		       : errmsg_nomem(err, file);
 }
 
-static int read_torch(struct hfdir_file *f, struct source *src,
+static int read_torch(struct hfdir_header *h, struct source *src,
 		      struct errmsg *err)
 {
 	const struct value_dict *pairs;
@@ -178,40 +184,17 @@ static int read_torch(struct hfdir_file *f, struct source *src,
 	*src = (struct source){ .fd = -1 }; /* ptfile_open_source took it */
 	if (rc)
 		return rc;
-	f->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
+	h->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
 	pairs = value_pairs(pt.root);
 	if (!pairs)
 		rc = errmsg_set(err, -EBADMSG, "%s: is no dict of tensors",
-				f->path);
-	else if (!(f->v = arena_alloc(&f->arena, pairs->n * sizeof(*f->v) + 1)))
-		rc = errmsg_nomem(err, f->path);
-	for (; !rc && f->n < pairs->n; f->n++)
-		rc = read_pair(f, &pt, &pairs->v[f->n], &f->v[f->n], err);
+				pt.src.name);
+	else if (!(h->v = arena_alloc(&h->arena, pairs->n * sizeof(*h->v) + 1)))
+		rc = errmsg_nomem(err, pt.src.name);
+	for (; !rc && h->n < pairs->n; h->n++)
+		rc = read_pair(&h->arena, &pt, &pairs->v[h->n], &h->v[h->n],
+			       err);
 	ptfile_close(&pt);
-	return rc;
-}
-
-static int read_file(struct uckpt *u, struct hfdir_file *f, bool safetensors,
-		     struct errmsg *err)
-{
-	struct source src;
-	struct stat st;
-	char *where;
-	int rc = files_find(u, f->path, &where, &st, &f->access, err);
-
-	if (rc)
-		return rc;
-	f->name = where + strlen(where) - strlen(f->name);
-	free(f->path);
-	f->path = where;
-	fileid_from_stat(&st, &f->file);
-	f->mtime_s = st.st_mtim.tv_sec;
-	rc = files_open_known(u, &src, f->path, &f->file, err);
-	if (rc)
-		return rc;
-	rc = safetensors ? read_safetensors(f, &src, err)
-			 : read_torch(f, &src, err);
-	source_close(&src);
 	return rc;
 }
 
@@ -220,14 +203,22 @@ struct reading {
 	bool safetensors;
 };
 
-static int read_numbered(void *ctx, size_t i, struct errmsg *err)
+static int read_file(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct reading *const r = ctx;
-	struct hfdir_file *const f = &r->d->files[i];
-	const int rc = read_file(r->d->u, f, r->safetensors, err);
+	struct tag_file *const f = &r->d->files[i];
+	struct hfdir_header *const h = &r->d->headers[i];
+	struct source src;
+	int rc = tag_file_find(f, err) ?:
+		 files_open_known(f->u, &src, f->path, &f->file, err);
 
-	for (size_t k = 0; k < f->n; k++)
-		f->v[k].file = (uint32_t)i;
+	if (rc)
+		return rc;
+	rc = r->safetensors ? read_safetensors(h, &src, err)
+			    : read_torch(h, &src, err);
+	source_close(&src);
+	for (size_t k = 0; k < h->n; k++)
+		h->v[k].file = (uint32_t)i;
 	return rc;
 }
 
@@ -237,14 +228,14 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 	size_t n = 0;
 
 	for (size_t i = 0; i < d->nfiles; i++)
-		n += d->files[i].n;
+		n += d->headers[i].n;
 	d->v = malloc((n + 1) * sizeof(*d->v));
 	if (!d->v)
 		return errmsg_nomem(err, d->path);
-	for (size_t i = 0; i < d->nfiles; d->n += d->files[i++].n)
-		if (d->files[i].n)
-			memcpy(d->v + d->n, d->files[i].v,
-			       d->files[i].n * sizeof(*d->v));
+	for (size_t i = 0; i < d->nfiles; d->n += d->headers[i++].n)
+		if (d->headers[i].n)
+			memcpy(d->v + d->n, d->headers[i].v,
+			       d->headers[i].n * sizeof(*d->v));
 	qsort(d->v, d->n, sizeof(*d->v), array_by_text);
 	for (size_t i = 0; i < d->n; i++) {
 		const char *const path = d->files[d->v[i].file].path;
@@ -271,18 +262,17 @@ static int read_files(struct hfdir *d, const struct layout *l,
 	struct reading r = { d, l->safetensors };
 
 	d->files = calloc(n, sizeof(*d->files));
-	if (!d->files)
+	d->headers = calloc(n, sizeof(*d->headers));
+	if (!d->files || !d->headers)
 		return errmsg_nomem(err, d->path);
 	for (; d->nfiles < n; d->nfiles++) {
-		struct hfdir_file *const f = &d->files[d->nfiles];
+		struct tag_file *const f = &d->files[d->nfiles];
 
-		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0) {
-			f->path = NULL;
+		f->u = d->u;
+		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0)
 			return errmsg_nomem(err, d->path);
-		}
-		f->name = f->path + strlen(d->path) + 1;
 	}
-	return parallel_for(n, parallel_width(), read_numbered, &r, err) ?:
+	return parallel_for(n, parallel_width(), read_file, &r, err) ?:
 	       list_tensors(d, err);
 }
 
@@ -419,10 +409,11 @@ int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
 void hfdir_done(struct hfdir *d)
 {
 	for (size_t i = 0; i < d->nfiles; i++) {
-		arena_done(&d->files[i].arena);
+		arena_done(&d->headers[i].arena);
 		free(d->files[i].path);
 	}
 	free(d->files);
+	free(d->headers);
 	free(d->v);
 	free(d->path);
 	*d = (struct hfdir){ 0 };

@@ -6,26 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/access.h"
-#include "ckpt/base/arena.h"
-#include "ckpt/base/source.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
 struct uckpt;
-
-/* A file of weights. */
-struct hfdir_file {
-	char *path;
-	const char *name;   /* within path */
-	struct fileid file; /* as it was when its header was read */
-	int64_t mtime_s;
-	struct access access; /* who may read it */
-	/* Owns what its tensors point to: */
-	struct arena arena;
-	struct hfdir_tensor *v;
-	size_t n;
-};
 
 /* A tensor: a contiguous run of elements of a file. */
 struct hfdir_tensor {
@@ -49,7 +34,8 @@ struct hfdir {
 	char *path;
 	struct stat st;       /* the directory's owner and permission bits */
 	struct access access; /* who may read all files */
-	struct hfdir_file *files;
+	struct tag_file *files;
+	struct hfdir_header *headers; /* of each; owns what tensors point to */
 	size_t nfiles;
 	struct hfdir_tensor *v; /* by name */
 	size_t n;

@@ -3,6 +3,6 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/names.h %D%/names.c \
 	%D%/kinds.h %D%/kinds.c \
-	%D%/hfdir.h %D%/hfdir.c \
 	%D%/tagdir.h %D%/tagdir.c \
+	%D%/hfdir.h %D%/hfdir.c \
 	%D%/tags.h %D%/tags.c

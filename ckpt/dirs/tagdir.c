@@ -117,10 +117,8 @@ static int scan_nvme(struct uckpt *u, struct tagdir *d, struct errmsg *err)
 	return rc;
 }
 
-/* Fill in the rest of a file; errors as files_find. */
-static int find_file(void *ctx, size_t i, struct errmsg *err)
+int tag_file_find(struct tag_file *f, struct errmsg *err)
 {
-	struct tag_file *const f = &((struct tagdir *)ctx)->files[i];
 	struct stat st;
 	char *where;
 	const int rc = files_find(f->u, f->path, &where, &st, &f->access, err);
@@ -133,6 +131,11 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	f->mtime_s = st.st_mtim.tv_sec;
 	fileid_from_stat(&st, &f->file);
 	return 0;
+}
+
+static int find_numbered(void *ctx, size_t i, struct errmsg *err)
+{
+	return tag_file_find(&((struct tagdir *)ctx)->files[i], err);
 }
 
 /* By kind and place; a kind's names lack some of the numbers, which are 0. */
@@ -338,7 +341,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
 	if (!rc)
-		rc = parallel_far(d->nfiles, 1, find_file, d, err);
+		rc = parallel_far(d->nfiles, 1, find_numbered, d, err);
 	if (!rc) {
 		sort_files(d);
 		rc = check_files(d, err);

@@ -14,16 +14,20 @@ struct errmsg;
 struct ptfile;
 struct uckpt;
 
-/* A shard: one file that a rank wrote. */
+/* A file of a checkpoint: a shard, which is a file that a rank wrote, or one of Hugging
+ * Face weights. */
 struct tag_file {
+	const char *name; /* first: array_by_text; within path */
 	struct uckpt *u;
 	char *path;
-	const char *name; /* within path */
-	struct ckname id;
-	struct fileid file; /* as it was when the directory was scanned */
+	struct ckname id;   /* of a shard */
+	struct fileid file; /* as it was when it was found */
 	int64_t mtime_s;
 	struct access access; /* who may read it */
 };
+
+/* Find the file at f->path and fill in the rest, but for `id`; errors as files_find. */
+int tag_file_find(struct tag_file *f, struct errmsg *err);
 
 /*
  * The files of a tag directory, by their names: one for each rank, none missing.

@@ -28,6 +28,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 
 #define SOURCE_TEXT "Huggingface checkpoint"
 
@@ -83,7 +84,7 @@ static void describe_tensor(const struct plan_item *e, struct plan_facts *out)
 static void describe_slot(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct hfdir *const d = hfdir_of(e->p);
-	const struct hfdir_file *const f = &d->files[d->v[e->dir].file];
+	const struct tag_file *const f = &d->files[d->v[e->dir].file];
 
 	out->mtime_s = f->mtime_s;
 	out->readers = &f->access;
@@ -222,13 +223,9 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 	p->readers = p->names = d->access;
 	p->st = d->st;
 	p->mtime_s = d->files[0].mtime_s;
-	p->shards = shardcache_new(p->u);
+	p->shards = zckpt_shards(p->u, d->files, d->nfiles);
 	if (!p->shards)
 		return errmsg_nomem(err, path);
-	for (size_t i = 0; i < d->nfiles; i++)
-		if (shardcache_add(p->shards, d->files[i].path,
-				   &d->files[i].file) < 0)
-			return errmsg_nomem(err, path);
 
 	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },

@@ -133,7 +133,7 @@ static void reshard_close(struct plan *p)
 static int add_layers(struct plan_reshard *x, const struct tagdir *d,
 		      struct errmsg *err)
 {
-	x->shards = zckpt_shards(d);
+	x->shards = zckpt_shards(d->u, d->files, tagdir_count(d));
 	if (!x->shards)
 		return errmsg_nomem(err, d->path);
 	x->first_layer = shardcache_count(x->shards);

@@ -409,7 +409,7 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	p->names = r->dir.names;
 	p->st = r->dir.st;
 	p->mtime_s = r->dir.optim[0].mtime_s;
-	p->shards = zckpt_shards(&r->dir);
+	p->shards = zckpt_shards(p->u, r->dir.files, tagdir_count(&r->dir));
 	if (!p->shards)
 		return errmsg_nomem(err, path);
 

@@ -180,10 +180,8 @@ static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct sidecars *const s = &weights_of(e->p)->sidecars;
 
+	plan_describe_copy(e->p, &s->v[e->i], e->i, out);
 	out->copied = s->shards;
-	out->shard = s->v[e->i].shard;
-	out->mtime_s = s->v[e->i].mtime_s;
-	out->readers = &s->v[e->i].access;
 }
 
 /* Check that weights which need computing can be computed. */

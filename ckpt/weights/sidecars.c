@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/checkpoint.h"
 
 /*
  * Names of the files that from_pretrained of transformers' models, tokenizers
@@ -99,35 +100,19 @@ static bool has_name(const struct sidecars *c, const char *name)
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
-static bool add_file(struct uckpt *u, struct sidecars *c, const char *dir, const char *name)
+static bool add_file(struct uckpt *u, struct sidecars *c, const char *dir,
+		     const char *name)
 {
-	struct sidecar x = { .name = strdup(name) };
-	char *path = NULL, *where = NULL;
-	struct fileid id;
-	struct stat st;
-	int64_t shard = -1;
-	bool there = false;
-	bool ok = x.name && asprintf(&path, "%s/%s", dir, name) >= 0 &&
-		  array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v));
+	struct tag_file f = { .u = u };
 
-	if (ok)
-		there = files_find(u, path, &where, &st, &x.access, NULL) == 0;
-	if (there) {
-		fileid_from_stat(&st, &id);
-		shard = shardcache_add(c->shards, where, &id);
-		ok = shard >= 0;
-	}
-	if (there && ok) {
-		x.shard = (uint32_t)shard;
-		x.size = id.size;
-		x.mtime_s = st.st_mtim.tv_sec;
-		c->v[c->n++] = x;
-	} else {
-		free(x.name);
-	}
-	free(path);
-	free(where);
-	return ok;
+	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
+	    asprintf(&f.path, "%s/%s", dir, name) < 0)
+		return false;
+	if (tag_file_find(&f, NULL))
+		free(f.path);
+	else
+		c->v[c->n++] = f;
+	return true;
 }
 
 /* The run's directory.  A union of tags has that of the first. */
@@ -162,12 +147,14 @@ int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path, struct 
 	char *const dir = run_of(u, path);
 	bool ok;
 
-	*c = (struct sidecars){ .shards = shardcache_new(u) };
-	ok = dir && c->shards && add_dir(u, c, path) && add_dir(u, c, dir);
+	*c = (struct sidecars){ 0 };
+	ok = dir && add_dir(u, c, path) && add_dir(u, c, dir);
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
 	free(dir);
 	if (ok)
+		c->shards = zckpt_shards(u, c->v, c->n);
+	if (c->shards)
 		return 0;
 	sidecars_done(c);
 	return errmsg_nomem(err, path);
@@ -176,7 +163,7 @@ int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path, struct 
 void sidecars_done(struct sidecars *c)
 {
 	for (size_t i = 0; i < c->n; i++)
-		free(c->v[i].name);
+		free(c->v[i].path);
 	free(c->v);
 	shardcache_free(c->shards);
 	*c = (struct sidecars){ 0 };

@@ -3,22 +3,11 @@
 #define UCKPT_SIDECARS_H
 
 #include <stddef.h>
-#include <stdint.h>
-
-#include "ckpt/base/access.h"
 
 struct errmsg;
 struct shardcache;
+struct tag_file;
 struct uckpt;
-
-/* A small file that belongs to a model's weights. */
-struct sidecar {
-	char *name; /* first: array_by_text */
-	uint64_t size;
-	int64_t mtime_s;
-	struct access access; /* who may read it */
-	uint32_t shard;       /* in `shards` */
-};
 
 /*
  * Files in a tag and beside it that transformers' from_pretrained reads in
@@ -26,9 +15,9 @@ struct sidecar {
  * and the code that they name.  Immutable.
  */
 struct sidecars {
-	struct sidecar *v; /* sorted by name */
+	struct tag_file *v; /* sorted by name */
 	size_t n, cap;
-	struct shardcache *shards;
+	struct shardcache *shards; /* numbered as in `v` */
 };
 
 /* Find the sidecars in the tag's directory `path`, where uctrain writes them,

@@ -204,18 +204,16 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	return rc;
 }
 
-struct shardcache *zckpt_shards(const struct tagdir *d)
+struct shardcache *zckpt_shards(struct uckpt *u, const struct tag_file *files,
+				size_t n)
 {
-	struct shardcache *const c = shardcache_new(d->u);
+	struct shardcache *const c = shardcache_new(u);
 
-	for (size_t i = 0; c && i < tagdir_count(d); i++) {
-		const struct tag_file *const f = tagdir_file(d, i);
-
-		if (shardcache_add(c, f->path, &f->file) < 0) {
+	for (size_t i = 0; c && i < n; i++)
+		if (shardcache_add(c, files[i].path, &files[i].file) < 0) {
 			shardcache_free(c);
 			return NULL;
 		}
-	}
 	return c;
 }
 

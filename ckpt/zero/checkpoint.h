@@ -46,9 +46,9 @@ int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err);
 void zckpt_done(struct zero_checkpoint *r);
 
-/* Make a cache of all files of a tag, numbered as in tagdir_file(); NULL when memory runs
- * out. */
-struct shardcache *zckpt_shards(const struct tagdir *d);
+/* Make a cache of `n` files, in their order; NULL when memory runs out. */
+struct shardcache *zckpt_shards(struct uckpt *u, const struct tag_file *files,
+				size_t n);
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
  * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
