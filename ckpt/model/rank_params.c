@@ -179,7 +179,8 @@ static int sort_slices(const struct rank_params_loader *l)
 }
 
 static int set_tensor(const struct rank_params_loader *l, struct slice *p,
-		      const struct tensor *t, uint64_t storage, uint32_t file)
+		      const struct tensor *t, uint64_t storage,
+		      const struct tag_file *f)
 {
 	struct arena *const a = &l->c->arena;
 	struct module_tensor *const m = arena_alloc(a, sizeof(*m));
@@ -187,7 +188,7 @@ static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 	if (!m)
 		return errmsg_nomem(l->err, l->file);
 	*m = (struct module_tensor){
-		.file = file,
+		.file = (uint32_t)(f - l->dir->model),
 		.dtype = t->dtype,
 		.requires_grad = t->requires_grad,
 		.contiguous = tensor_is_contiguous(t),
@@ -209,7 +210,7 @@ static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 }
 
 int rank_params_add_tensor(const struct rank_params_loader *l,
-			   const struct ptfile *pt, uint32_t file,
+			   const struct ptfile *pt, const struct tag_file *f,
 			   const struct value *name, const struct value *v)
 {
 	struct tensor t;
@@ -231,7 +232,7 @@ int rank_params_add_tensor(const struct rank_params_loader *l,
 	if (rc)
 		return rc;
 	p = add_slice(l, name->str.p);
-	return p ? set_tensor(l, p, &t, storage, file)
+	return p ? set_tensor(l, p, &t, storage, f)
 		 : errmsg_nomem(l->err, l->file);
 }
 
@@ -260,8 +261,8 @@ static int load_module(const struct rank_params_loader *l)
 		if (value_is_cstr(name) &&
 		    rank_params_find_among(l->c, owned, name->str.p))
 			continue;
-		rc = rank_params_add_tensor(l, l->pt, l->c->mp, name,
-					    module->v[i].val);
+		rc = rank_params_add_tensor(l, l->pt, &l->dir->model[l->c->mp],
+					    name, module->v[i].val);
 	}
 	return rc;
 }

@@ -28,10 +28,9 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 const struct slice *rank_params_find_among(const struct rank_params *c,
 					   size_t n, const char *name);
 
-/* Add tensor `v` of an open file as a slice `name` that is in no group. `file`
- * is the file's index in tagdir.model, then tagdir.expert. */
+/* Add tensor `v` of the open file `f` as a slice `name` that is in no group. */
 int rank_params_add_tensor(const struct rank_params_loader *l,
-			   const struct ptfile *pt, uint32_t file,
+			   const struct ptfile *pt, const struct tag_file *f,
 			   const struct value *name, const struct value *v);
 
 /* rank_params_experts.c: find the experts from their files, assign them their

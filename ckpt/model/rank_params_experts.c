@@ -54,14 +54,12 @@ static int check_files(const struct rank_params_loader *l)
 	return 0;
 }
 
-/* The index of a layer's first expert file in tagdir.expert. */
-static size_t first_file(const struct rank_params_loader *l, size_t layer)
+/* The file of a layer's expert 0; the others follow it. */
+static const struct tag_file *first_file(const struct rank_params_loader *l,
+					 size_t layer)
 {
-	size_t at = 0;
-
-	for (size_t i = 0; i < layer; i++)
-		at += l->c->experts.layers[i].n;
-	return at;
+	return tagdir_find(l->dir, &(struct ckname){ .kind = TAG_FILE_EXPERT,
+						     .layer = (unsigned)layer });
 }
 
 static int open_expert(const struct tag_file *f, struct ptfile *pt,
@@ -78,9 +76,8 @@ static int open_expert(const struct tag_file *f, struct ptfile *pt,
 }
 
 static int find_prefix(const struct rank_params_loader *l,
-		       struct expert_layer *layer, size_t file)
+		       struct expert_layer *layer, const struct tag_file *f)
 {
-	const struct tag_file *const f = &l->dir->expert[file];
 	const struct value_dict *keys;
 	struct ptfile pt;
 	size_t n = 0;
@@ -202,9 +199,8 @@ static int claim_slices(const struct rank_params_loader *l)
 }
 
 /* Check that an expert's file has the tensor of a slice. */
-static int check_slice(const struct slice *s, unsigned expert,
-		       const struct ptfile *pt, const char *path,
-		       struct errmsg *err)
+static int check_slice(const struct slice *s, const struct tag_file *f,
+		       const struct ptfile *pt, struct errmsg *err)
 {
 	const unsigned skip = s->layer->fused; /* its first dimension is the
 					        * expert */
@@ -214,13 +210,13 @@ static int check_slice(const struct slice *s, unsigned expert,
 	struct tensor t;
 	int rc;
 
-	experts_key(s->layer, expert, s->rest, key);
+	experts_key(s->layer, f->id.expert, s->rest, key);
 	v = value_find(pt->root, key);
 	if (!v)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: has no %s, which the model states"
 				  " list",
-				  path, key);
+				  f->path, key);
 	rc = ptfile_tensor(pt, v, key, &t, &storage, err);
 	if (rc)
 		return rc;
@@ -229,16 +225,16 @@ static int check_slice(const struct slice *s, unsigned expert,
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %s is of another shape than in the"
 				  " model states",
-				  path, key);
+				  f->path, key);
 	return 0;
 }
 
-/* Find the slice of a key of a native expert's file among the first `n`, by the name
- * that ranks use; NULL if there is none.  Sets *own: is it a key of that expert? */
+/* Find the slice of a key of a native expert's file `f` among the first `n`, by the
+ * name that ranks use; NULL if there is none.  Sets *own: is it a key of that expert? */
 static const struct slice *find_native(const struct rank_params *c, size_t n,
 				       const struct expert_layer *layer,
-				       unsigned expert, const struct value *key,
-				       bool *own)
+				       const struct tag_file *f,
+				       const struct value *key, bool *own)
 {
 	char name[EXPERT_NAME_MAX];
 	unsigned number;
@@ -246,19 +242,18 @@ static const struct slice *find_native(const struct rank_params *c, size_t n,
 
 	*own = value_is_cstr(key) &&
 	       experts_parse(layer, key->str.p, &number, &rest) &&
-	       number == expert;
+	       number == f->id.expert;
 	if (!*own || !layer->local)
 		return NULL;
-	experts_key(layer, expert % layer->local, rest, name);
+	experts_key(layer, number % layer->local, rest, name);
 	return rank_params_find_among(c, n, name);
 }
 
 /* Add an expert's tensors that the optimizer does not own. */
 static int add_rest(const struct rank_params_loader *l,
-		    const struct expert_layer *layer, unsigned expert,
-		    size_t file, size_t owned)
+		    const struct expert_layer *layer, const struct tag_file *f,
+		    size_t owned)
 {
-	const struct tag_file *const f = &l->dir->expert[file];
 	const struct value_dict *keys;
 	struct ptfile pt;
 	bool own;
@@ -270,15 +265,14 @@ static int add_rest(const struct rank_params_loader *l,
 	for (size_t i = 0; !rc && i < keys->n; i++) {
 		const struct value *const key = keys->v[i].key;
 
-		if (find_native(l->c, owned, layer, expert, key, &own))
+		if (find_native(l->c, owned, layer, f, key, &own))
 			continue;
-		rc = own ? rank_params_add_tensor(
-				   l, &pt, (uint32_t)(l->dir->nmodel + file),
-				   key, keys->v[i].val)
+		rc = own ? rank_params_add_tensor(l, &pt, f, key,
+						  keys->v[i].val)
 			 : errmsg_set(l->err, -EBADMSG,
 				      "%s: has a %.100s, which does not belong"
 				      " to expert %u",
-				      f->path, value_cstr(key), expert);
+				      f->path, value_cstr(key), f->id.expert);
 	}
 	ptfile_close(&pt);
 	return rc;
@@ -303,21 +297,20 @@ static int warn_frozen(const struct rank_params_loader *l,
 }
 
 static int check_layer(const struct rank_params_loader *l,
-		       const struct expert_layer *layer, size_t first,
-		       size_t owned)
+		       const struct expert_layer *layer,
+		       const struct tag_file *first, size_t owned)
 {
 	struct rank_params *const c = l->c;
 	size_t n = 0, keys;
 	struct ptfile pt;
-	int rc = open_expert(&l->dir->expert[first], &pt, l->err);
+	int rc = open_expert(first, &pt, l->err);
 
 	if (rc)
 		return rc;
 	keys = value_pairs(pt.root)->n;
 	for (size_t i = 0; !rc && i < owned; i++)
 		if (c->slices[i].layer == layer) {
-			rc = check_slice(&c->slices[i], 0, &pt,
-					 l->dir->expert[first].path, l->err);
+			rc = check_slice(&c->slices[i], first, &pt, l->err);
 			n++;
 		}
 	ptfile_close(&pt);
@@ -328,7 +321,7 @@ static int check_layer(const struct rank_params_loader *l,
 	if (n && n == keys * layer->local)
 		return 0;
 	for (unsigned e = 0; !rc && e < layer->n; e++)
-		rc = add_rest(l, layer, e, first + e, owned);
+		rc = add_rest(l, layer, first + e, owned);
 	return rc;
 }
 
@@ -390,8 +383,7 @@ static int check_keys(const struct rank_params *c, const struct tag_file *f,
 		const struct value *const key = keys->v[i].key;
 		bool own;
 
-		if (!find_native(c, c->nslices, layer, f->id.expert, key,
-				 &own) &&
+		if (!find_native(c, c->nslices, layer, f, key, &own) &&
 		    !rank_params_find(c, value_cstr(key)))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: has a %.100s, which other experts"
@@ -414,7 +406,7 @@ int rank_params_check_expert(const struct rank_params *c,
 
 		if (s->layer == layer &&
 		    (layer->fused || s->expert == f->id.expert % layer->local))
-			rc = check_slice(s, f->id.expert, &pt, f->path, err);
+			rc = check_slice(s, f, &pt, err);
 	}
 	if (!rc && !layer->fused)
 		rc = check_keys(c, f, &pt, err);
