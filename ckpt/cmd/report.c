@@ -28,9 +28,6 @@
 
 #define LABEL_LEN 16
 
-/* At most this many missing files are listed one by one. */
-#define MISSING_MAX 100
-
 /* At most this many tags are named. */
 #define NAMED_MAX 16
 
@@ -134,30 +131,11 @@ static void warn_of_choice(struct report *r, const char *run)
 	tags_done(&tags);
 }
 
-struct missing {
-	struct report *r;
-	size_t n;
-};
-
-/* Stop at MISSING_MAX: a stray file may claim to be of rank 999999. */
-static bool add_missing(void *ctx, const char *name)
-{
-	struct missing *const m = ctx;
-
-	if (m->n++ < MISSING_MAX) {
-		findings_add(&m->r->problems, "%s/%s: missing", m->r->dir, name);
-		return true;
-	}
-	findings_add(&m->r->problems, "%s: more files are missing (not listed)",
-		     m->r->dir);
-	return false;
-}
-
 int report_open(struct report *r, char *const *args, size_t n,
 		const struct plan_options *options)
 {
 	char *const path = cmd_source(r->u, args, n);
-	struct missing missing = { .r = r };
+	const struct errmsg_sink found = { add_found, &r->problems };
 	struct errmsg err = { "" };
 	int rc;
 
@@ -174,13 +152,8 @@ int report_open(struct report *r, char *const *args, size_t n,
 	rc = plan_open(r->u, r->dir, options, &r->plan, &err);
 	if (rc)
 		findings_add_new(&r->problems, err.text);
-	if (rc == -EBADMSG) {
-		const struct errmsg_sink found = { add_found, &r->problems };
-		const unsigned ranks =
-			zckpt_find_unreadable(r->u, r->dir, &found);
-
-		tagdir_missing(r->u, r->dir, ranks, add_missing, &missing);
-	}
+	if (rc == -EBADMSG)
+		tagdir_find_missing(r->u, r->dir, &found);
 	return CMD_OK;
 }
 

@@ -23,7 +23,11 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
+
+/* At most this many missing files are listed one by one. */
+#define MISSING_MAX 100
 
 /* Add the file that entry `i` of `dir` names, with its path only.  -ENOMEM. */
 static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
@@ -363,40 +367,69 @@ void tagdir_done(struct tagdir *d)
 	*d = (struct tagdir){ 0 };
 }
 
-struct gaps {
-	const char *prefix; /* of optimizer shards */
-	bool (*found)(void *ctx, const char *name);
-	void *ctx;
+struct missing {
+	const struct tagdir *d;
+	const struct errmsg_sink *found;
+	size_t n;
 };
 
-static bool name_gap(void *ctx, const struct ckname *missing)
+/* Report a missing file.  Stop at MISSING_MAX: a stray file may claim to be of rank
+ * 999999. */
+static bool report_gap(void *ctx, const struct ckname *missing)
 {
-	const struct gaps *const g = ctx;
+	struct missing *const m = ctx;
+	const struct tagdir *const d = m->d;
 	const bool optim = missing->kind == TAG_FILE_OPTIM;
-	char name[128];
+	const bool bf16 = optim && d->noptim &&
+			  strncmp(d->optim->name, "bf16_", 5) == 0;
 
+	if (m->n++ == MISSING_MAX) {
+		errmsg_put(m->found, "%s: more files are missing (not listed)",
+			   d->path);
+		return false;
+	}
 	if (missing->kind == TAG_FILE_MODEL)
-		snprintf(name, sizeof(name), "mp_rank_%02u_model_states.pt",
-			 missing->mp);
+		errmsg_put(m->found, "%s/mp_rank_%02u_model_states.pt: missing",
+			   d->path, missing->mp);
 	else
-		snprintf(name, sizeof(name),
-			 "%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt",
-			 optim ? g->prefix : "", missing->dp, missing->mp,
-			 optim ? "optim" : "model");
-	return g->found(g->ctx, name);
+		errmsg_put(m->found,
+			   "%s/%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt:"
+			   " missing",
+			   d->path, bf16 ? "bf16_" : "", missing->dp,
+			   missing->mp, optim ? "optim" : "model");
+	return true;
 }
 
-void tagdir_missing(struct uckpt *u, const char *path, unsigned ranks,
-		    bool (*found)(void *ctx, const char *name), void *ctx)
+/* Widen the grid to the number of data-parallel ranks that a file records. */
+static void try_file(struct tagdir *d, const struct tag_file *f,
+		     const struct errmsg_sink *found)
 {
-	struct tagdir d = { .u = u, .path = strdup(path), .dp_degree = ranks };
-	struct gaps g = { .prefix = "", .found = found, .ctx = ctx };
+	struct errmsg err;
+	struct ptfile pt;
+	int64_t n;
+
+	if (ptfile_open(d->u, &pt, f->path, &err)) {
+		errmsg_put(found, "%s", err.text);
+		return;
+	}
+	if (value_get_int(value_find(pt.root, "dp_world_size"), &n) &&
+	    n > d->dp_degree && n <= NAMES_RANK_MAX)
+		d->dp_degree = (unsigned)n;
+	ptfile_close(&pt);
+}
+
+void tagdir_find_missing(struct uckpt *u, const char *path,
+			 const struct errmsg_sink *found)
+{
+	struct tagdir d = { .u = u, .path = strdup(path) };
+	struct missing m = { .d = &d, .found = found };
 
 	if (d.path && !scan_names(&d, NULL)) {
+		for (size_t i = 0; i < d.nfiles; i++)
+			if (d.files[i].id.kind <= TAG_FILE_MODEL3)
+				try_file(&d, &d.files[i], found);
 		sort_files(&d);
-		if (d.noptim && strncmp(d.optim->name, "bf16_", 5) == 0)
-			g.prefix = "bf16_";
-		each_gap(&d, name_gap, &g);
+		each_gap(&d, report_gap, &m);
 	}
 	tagdir_done(&d);
 }

@@ -11,6 +11,7 @@
 #include "ckpt/dirs/names.h"
 
 struct errmsg;
+struct errmsg_sink;
 struct ptfile;
 struct uckpt;
 
@@ -70,12 +71,12 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 void tagdir_done(struct tagdir *d);
 
 /*
- * Call `found` with the name of each file of a rank that a tag directory should have
- * and has not, until it returns false.  The ranks are those that left a file, and
- * `ranks` data-parallel ones if there are fewer.
+ * For a directory that is no complete checkpoint: report each optimizer shard and
+ * model-states file that cannot be read, then each that is missing.  The ranks are those
+ * that left a file, and as many data-parallel ones as a file records.
  */
-void tagdir_missing(struct uckpt *u, const char *path, unsigned ranks,
-		    bool (*found)(void *ctx, const char *name), void *ctx);
+void tagdir_find_missing(struct uckpt *u, const char *path,
+			 const struct errmsg_sink *found);
 
 /* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
  * its data-parallel ranks have one each; they agree on all that concerns us. */

@@ -17,7 +17,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
@@ -241,47 +240,6 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 		if (check_profile(r, mp, &err))
 			errmsg_put(found, "%s", err.text);
 	find_layers(r, found);
-}
-
-static void try_file(struct uckpt *u, const char *path, unsigned *ranks,
-		     const struct errmsg_sink *found)
-{
-	struct errmsg err;
-	struct ptfile pt;
-	int64_t n;
-
-	if (ptfile_open(u, &pt, path, &err)) {
-		errmsg_put(found, "%s", err.text);
-		return;
-	}
-	if (value_get_int(value_find(pt.root, "dp_world_size"), &n) &&
-	    n > *ranks && n <= NAMES_RANK_MAX)
-		*ranks = (unsigned)n;
-	ptfile_close(&pt);
-}
-
-unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
-			       const struct errmsg_sink *found)
-{
-	unsigned ranks = 0;
-	struct dirlist l;
-	char *path;
-
-	if (files_list(u, dir, true, &l, NULL))
-		return 0;
-	for (size_t i = 0; i < l.n; i++) {
-		const char *const name = l.v[i].name;
-		const enum tag_file_kind kind = names_parse(name).kind;
-
-		if ((kind != TAG_FILE_OPTIM && kind != TAG_FILE_MODEL &&
-		     kind != TAG_FILE_MODEL3) ||
-		    asprintf(&path, "%s/%s", dir, name) < 0)
-			continue;
-		try_file(u, path, &ranks, found);
-		free(path);
-	}
-	dirlist_done(&l);
-	return ranks;
 }
 
 /* The step that the optimizer has counted, if it counts whole ones. */

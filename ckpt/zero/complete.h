@@ -6,7 +6,6 @@
 
 struct errmsg;
 struct errmsg_sink;
-struct uckpt;
 struct value;
 struct zero_checkpoint;
 
@@ -26,14 +25,6 @@ int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err);
  */
 void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 			 const struct errmsg_sink *found);
-
-/*
- * For a directory that is no complete checkpoint: report each optimizer shard and
- * model-states file that cannot be read.  Returns the number of data-parallel ranks
- * that the others record, or 0.
- */
-unsigned zckpt_find_unreadable(struct uckpt *u, const char *dir,
-			       const struct errmsg_sink *found);
 
 /* Check that the model-states file `path`, whose object is `root`, agrees with
  * the first one on DeepSpeed's version, the step and the experts. */
