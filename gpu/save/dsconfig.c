@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/pickle/value.h"
 #include "gpu/config/config.h"
 #include "gpu/save/ptsave.h"
 
@@ -19,21 +18,19 @@
 
 static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j);
 
+/* A copy, which outlives the configuration. */
 static const char *dsconfig_keep(struct ptsave *s, const char *text)
 {
-	const char *copy = arena_strndup(&s->arena, text, strlen(text));
+	const char *const copy = arena_strdup(&s->arena, text);
 
-	if (copy)
-		return copy;
-	s->failed = true;
-	return "";
+	return copy ? copy : "";
 }
 
 static struct value *convert_number(struct ptsave *s, double x)
 {
 	if (x == floor(x) && fabs(x) <= EXACT_MAX)
-		return ptsave_int(s, (int64_t)x);
-	return ptsave_float(s, x);
+		return value_new_int(&s->arena, (int64_t)x);
+	return value_new_float(&s->arena, x);
 }
 
 static struct value *convert_items(struct ptsave *s, const cJSON *j)
@@ -59,52 +56,53 @@ static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 	if (cJSON_IsObject(j) || cJSON_IsArray(j))
 		return convert_items(s, j);
 	if (cJSON_IsString(j))
-		return ptsave_str(s, dsconfig_keep(s, j->valuestring));
+		return value_new_str(&s->arena,
+				     dsconfig_keep(s, j->valuestring));
 	if (cJSON_IsBool(j))
-		return ptsave_bool(s, cJSON_IsTrue(j));
+		return value_new_bool(&s->arena, cJSON_IsTrue(j));
 	if (cJSON_IsNumber(j))
 		return convert_number(s, j->valuedouble);
 	return ptsave_none(s);
 }
 
-static bool dsconfig_set(cJSON *object, const char *key, cJSON *item)
+/* Set a key, which may have a value. */
+static void dsconfig_put(struct ptsave *s, struct value *dict, const char *key,
+			 struct value *v)
 {
-	bool done;
+	struct value_dict *const d = dict ? &dict->dict : NULL;
 
-	if (!item)
-		return false;
-	done = cJSON_HasObjectItem(object, key)
-		       ? cJSON_ReplaceItemInObjectCaseSensitive(object, key,
-								item)
-		       : cJSON_AddItemToObject(object, key, item);
-	if (!done)
-		cJSON_Delete(item);
-	return done;
+	for (size_t i = 0; d && i < d->n; i++) {
+		if (!value_is_str(d->v[i].key, key))
+			continue;
+		s->arena.failed |= !v;
+		d->v[i].val = v;
+		return;
+	}
+	ptsave_set(s, dict, key, v);
 }
 
-/* Get the object under `key`, or add an empty one. */
-static cJSON *section(cJSON *object, const char *key)
+/* Get the dict under `key`, or put an empty one there. */
+static struct value *section(struct ptsave *s, struct value *dict,
+			     const char *key)
 {
-	cJSON *have = cJSON_GetObjectItemCaseSensitive(object, key);
+	struct value *v = value_find(dict, key);
 
-	if (cJSON_IsObject(have))
-		return have;
-	return dsconfig_set(object, key, cJSON_CreateObject())
-		       ? cJSON_GetObjectItemCaseSensitive(object, key)
-		       : NULL;
+	if (!v || v->kind != VALUE_DICT) {
+		v = ptsave_dict(s);
+		dsconfig_put(s, dict, key, v);
+	}
+	return v;
 }
 
-static bool set_enabled(cJSON *root, const char *key, bool enabled)
+static void set_enabled(struct ptsave *s, struct value *root, const char *key,
+			bool enabled)
 {
-	cJSON *of = enabled || cJSON_HasObjectItem(root, key)
-			    ? section(root, key)
-			    : NULL;
-
-	return !of ? !enabled
-		   : dsconfig_set(of, "enabled", cJSON_CreateBool(enabled));
+	if (enabled || value_find(root, key))
+		dsconfig_put(s, section(s, root, key), "enabled",
+			     value_new_bool(&s->arena, enabled));
 }
 
-static bool set_all(cJSON *root, const struct config *c)
+struct value *dsconfig_value(struct ptsave *s, const struct config *c)
 {
 	const struct {
 		const char *key;
@@ -115,29 +113,19 @@ static bool set_all(cJSON *root, const struct config *c)
 		{ "gradient_accumulation_steps", c->accumulation },
 		{ "gradient_clipping", c->gradient_clipping },
 	};
-	cJSON *zero = section(root, "zero_optimization");
-	bool ok = zero && dsconfig_set(zero, "stage",
-				       cJSON_CreateNumber(c->zero_stage));
+	cJSON *const json =
+		c->deepspeed_json ? cJSON_Parse(c->deepspeed_json) : NULL;
+	struct value *root =
+		cJSON_IsObject(json) ? convert_items(s, json) : ptsave_dict(s);
 
+	s->arena.failed |= c->deepspeed_json && !json;
+	cJSON_Delete(json);
+	dsconfig_put(s, section(s, root, "zero_optimization"), "stage",
+		     convert_number(s, c->zero_stage));
 	for (size_t i = 0; i < COUNT(numbers); i++)
-		ok = ok && dsconfig_set(root, numbers[i].key,
-					cJSON_CreateNumber(numbers[i].value));
-	return ok && set_enabled(root, "bf16", c->dtype == DTYPE_BF16) &&
-	       set_enabled(root, "fp16", c->dtype == DTYPE_F16);
-}
-
-struct value *dsconfig_value(struct ptsave *s, const struct config *c)
-{
-	cJSON *root = c->deepspeed_json ? cJSON_Parse(c->deepspeed_json) : NULL;
-	struct value *v;
-
-	if (!cJSON_IsObject(root)) {
-		cJSON_Delete(root);
-		root = cJSON_CreateObject();
-	}
-	if (!root || !set_all(root, c))
-		s->failed = true;
-	v = root ? dsconfig_convert(s, root) : ptsave_dict(s);
-	cJSON_Delete(root);
-	return v;
+		dsconfig_put(s, root, numbers[i].key,
+			     convert_number(s, numbers[i].value));
+	set_enabled(s, root, "bf16", c->dtype == DTYPE_BF16);
+	set_enabled(s, root, "fp16", c->dtype == DTYPE_F16);
+	return root;
 }

@@ -14,12 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/tensor/cast.h"
@@ -29,162 +27,47 @@
 #define KEY_MAX 24
 #define ALIGN ((size_t)64)
 
-int ptsave_init(struct ptsave *s, struct errmsg *err)
+struct value *ptsave_itself(struct arena *a, struct value *v)
 {
-	*s = (struct ptsave){ 0 };
-	s->spare = value_new(&s->arena, VALUE_NONE);
-	return s->spare ? 0 : errmsg_nomem(err, NULL);
-}
-
-void ptsave_done(struct ptsave *s)
-{
-	arena_done(&s->arena);
-	free(s->storages);
-	*s = (struct ptsave){ 0 };
-}
-
-static struct value *have(struct ptsave *s, struct value *v)
-{
-	if (v)
-		return v;
-	s->failed = true;
-	return s->spare;
-}
-
-struct value *ptsave_none(struct ptsave *s)
-{
-	return have(s, value_new(&s->arena, VALUE_NONE));
-}
-
-struct value *ptsave_bool(struct ptsave *s, bool b)
-{
-	return have(s, value_new_bool(&s->arena, b));
-}
-
-struct value *ptsave_int(struct ptsave *s, int64_t i)
-{
-	return have(s, value_new_int(&s->arena, i));
-}
-
-struct value *ptsave_float(struct ptsave *s, double f)
-{
-	struct value *v = value_new(&s->arena, VALUE_FLOAT);
-
-	if (v)
-		v->f = f;
-	return have(s, v);
-}
-
-struct value *ptsave_str(struct ptsave *s, const char *text)
-{
-	return have(s, value_new_str(&s->arena, text));
-}
-
-struct value *ptsave_global(struct ptsave *s, const char *module,
-			    const char *name)
-{
-	return have(s, value_new_global(&s->arena, module, name));
-}
-
-struct value *ptsave_tuple(struct ptsave *s)
-{
-	return have(s, value_new(&s->arena, VALUE_TUPLE));
-}
-
-struct value *ptsave_list(struct ptsave *s)
-{
-	return have(s, value_new(&s->arena, VALUE_LIST));
-}
-
-struct value *ptsave_dict(struct ptsave *s)
-{
-	return have(s, value_new(&s->arena, VALUE_DICT));
+	(void)a;
+	return v;
 }
 
 struct value *ptsave_apply(struct ptsave *s, const char *module,
 			   const char *name, struct value *args,
 			   struct value *state)
 {
-	struct value *v =
-		have(s, value_new_reduce(&s->arena,
-					 ptsave_global(s, module, name), args));
+	struct value *const v = value_new_reduce(
+		&s->arena, value_new_global(&s->arena, module, name), args);
 
-	if (v->kind == VALUE_REDUCE)
+	if (v)
 		v->obj->state = state;
 	return v;
 }
 
-struct value *ptsave_ordered_dict(struct ptsave *s)
-{
-	return ptsave_apply(s, "collections", "OrderedDict", ptsave_tuple(s),
-			    NULL);
-}
-
-struct value *ptsave_call(struct ptsave *s, const char *module,
-			  const char *name, struct value *arg)
-{
-	struct value *args = ptsave_tuple(s);
-
-	ptsave_add(s, args, arg);
-	return ptsave_apply(s, module, name, args, NULL);
-}
-
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim)
 {
+	struct value *args = ptsave_tuple(s);
 	struct value *dims = ptsave_tuple(s);
 
 	for (unsigned i = 0; i < ndim; i++)
-		ptsave_add(s, dims, ptsave_int(s, (int64_t)shape[i]));
-	return ptsave_call(s, "torch", "Size", dims);
+		ptsave_add(s, dims, shape[i]);
+	ptsave_add(s, args, dims);
+	return ptsave_apply(s, "torch", "Size", args, NULL);
 }
 
 struct value *ptsave_object(struct ptsave *s, const char *module,
 			    const char *name, struct value *state)
 {
-	struct value *v = ptsave_apply(s, module, name, ptsave_tuple(s), state);
-
-	if (v->kind == VALUE_REDUCE)
-		v->kind = VALUE_NEWOBJ;
-	return v;
-}
-
-void ptsave_add(struct ptsave *s, struct value *seq, struct value *v)
-{
-	if (seq != s->spare && !value_seq_add(&s->arena, &seq->seq, v))
-		s->failed = true;
-}
-
-static void ptsave_set_key(struct ptsave *s, struct value *dict,
-			   struct value *key, struct value *v)
-{
-	struct value_dict *pairs;
-
-	if (dict == s->spare)
-		return;
-	pairs = dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
-	if (!value_dict_add(&s->arena, pairs, key, v))
-		s->failed = true;
-}
-
-void ptsave_set(struct ptsave *s, struct value *dict, const char *key,
-		struct value *v)
-{
-	ptsave_set_key(s, dict, ptsave_str(s, key), v);
-}
-
-void ptsave_set_index(struct ptsave *s, struct value *dict, int64_t key,
-		      struct value *v)
-{
-	ptsave_set_key(s, dict, ptsave_int(s, key), v);
+	return value_new_object(
+		&s->arena, value_new_global(&s->arena, module, name), state);
 }
 
 size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage)
 {
-	if (!array_reserve(&s->storages, &s->cap, s->nstorages + 1,
-			   sizeof(*s->storages))) {
-		s->failed = true;
+	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap,
+			   s->nstorages + 1, sizeof(*s->storages)))
 		return 0;
-	}
 	s->storages[s->nstorages] = *storage;
 	return s->nstorages++;
 }
@@ -196,15 +79,15 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 	char key[KEY_MAX];
 	struct tensor t;
 
-	if (s->failed)
-		return s->spare;
+	if (s->arena.failed)
+		return NULL;
 	assert(storage < s->nstorages);
 	tensor_init(&t, s->storages[storage].dtype, shape, ndim, requires_grad);
 	snprintf(key, sizeof(key), "%zu", storage);
-	t.storage_key = arena_strndup(&s->arena, key, strlen(key));
+	t.storage_key = arena_strdup(&s->arena, key);
 	t.storage_offset = offset;
 	t.storage_numel = s->storages[storage].numel;
-	return have(s, t.storage_key ? tensor_to_value(&s->arena, &t) : NULL);
+	return t.storage_key ? tensor_to_value(&s->arena, &t) : NULL;
 }
 
 /* Size of an element in memory. */
@@ -354,12 +237,14 @@ static int ptsave_create(struct file *f)
 /* Order storages as the pickle first refers to them. */
 static int order_storages(struct file *f, const struct pickle_storages *met)
 {
-	f->storages = calloc(met->n + 1, sizeof(const void *));
-	f->len = calloc(met->n + 1, sizeof(*f->len));
-	f->crc = calloc(met->n + 1, sizeof(*f->crc));
+	struct arena *const a = &f->s->arena;
+
+	f->storages = arena_alloc(a, met->n * sizeof(const void *));
+	f->len = arena_alloc(a, met->n * sizeof(*f->len));
+	f->crc = arena_alloc(a, met->n * sizeof(*f->crc));
 	f->piece = malloc(PIECE_ELEMENTS * sizeof(double));
 	f->wide = malloc(PIECE_ELEMENTS * sizeof(float));
-	if (!f->storages || !f->len || !f->crc || !f->piece || !f->wide)
+	if (a->failed || !f->piece || !f->wide)
 		return -ENOMEM;
 	for (size_t i = 0; i < met->n; i++) {
 		const char *key = met->pid[i]->pid->seq.v[2]->str.p;
@@ -371,14 +256,14 @@ static int order_storages(struct file *f, const struct pickle_storages *met)
 	return 0;
 }
 
-static char *stem(const char *path)
+/* The name of a file without directory and extension. */
+static char *stem(struct arena *a, const char *path)
 {
-	const char *name = strrchr(path, '/');
-	const char *dot;
+	const char *const slash = strrchr(path, '/');
+	const char *const name = slash ? slash + 1 : path;
+	const char *const dot = strrchr(name, '.');
 
-	name = name ? name + 1 : path;
-	dot = strrchr(name, '.');
-	return dot ? strndup(name, (size_t)(dot - name)) : strdup(name);
+	return arena_strndup(a, name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
 static int ptsave_lay_out(struct file *f, const char *prefix,
@@ -403,19 +288,15 @@ int ptsave_write(struct ptsave *s, const struct value *root, const char *path,
 		 struct errmsg *err)
 {
 	struct file f = { .s = s, .path = path, .err = err };
-	char *prefix = s->failed ? NULL : stem(path);
+	const char *const prefix = stem(&s->arena, path);
 	int rc;
 
-	if (!prefix)
+	if (s->arena.failed)
 		return errmsg_nomem(err, path);
 	rc = ptsave_lay_out(&f, prefix, root);
 	if (!rc)
 		rc = ptsave_create(&f);
 	ptwrite_done(&f.layout);
-	free(prefix);
-	free(f.storages);
-	free(f.len);
-	free(f.crc);
 	free(f.piece);
 	free(f.wide);
 	return rc;

@@ -7,11 +7,11 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/tensor/tensor.h"
 
 struct backend;
 struct errmsg;
-struct value;
 
 /* A storage, which stays where it is until the file is written. */
 struct ptsave_storage {
@@ -27,32 +27,44 @@ struct ptsave_storage {
  * A file of torch.save being built: Python objects, and tensor storages in host
  * or device memory.  Zero-initialised it is empty.
  *
- * The functions that make values never return NULL: an allocation failure is
- * remembered and reported by ptsave_write.  Values live as long as the file;
- * strings are borrowed.
+ * Values and strings that are copied live in the arena, as long as the file; other
+ * strings are borrowed.  An allocation failure is noted there and reported by
+ * ptsave_write: functions that make a value return NULL then, and take NULL.
  */
 struct ptsave {
 	struct arena arena;
-	bool failed;
-	struct value *spare; /* returned when out of memory */
 	struct ptsave_storage *storages;
 	size_t nstorages, cap;
 };
 
-int ptsave_init(struct ptsave *s, struct errmsg *err);
-void ptsave_done(struct ptsave *s);
+static inline void ptsave_done(struct ptsave *s)
+{
+	arena_done(&s->arena);
+}
 
-struct value *ptsave_none(struct ptsave *s);
-struct value *ptsave_bool(struct ptsave *s, bool b);
-struct value *ptsave_int(struct ptsave *s, int64_t i);
-struct value *ptsave_float(struct ptsave *s, double f);
-struct value *ptsave_str(struct ptsave *s, const char *text);
-struct value *ptsave_global(struct ptsave *s, const char *module,
-			    const char *name);
-struct value *ptsave_tuple(struct ptsave *s);
-struct value *ptsave_list(struct ptsave *s);
-struct value *ptsave_dict(struct ptsave *s);
-struct value *ptsave_ordered_dict(struct ptsave *s);
+/* The Python value of a C value: bool, an integer, double, a string, or a value
+ * itself.  `true` is an int in C and does not compile, nor do other ints. */
+#define ptsave_value(s, x) \
+	_Generic((x), bool: value_new_bool, double: value_new_float,   \
+		unsigned: value_new_int, int64_t: value_new_int,       \
+		uint64_t: value_new_int, char *: value_new_str,        \
+		const char *: value_new_str,                           \
+		struct value *: ptsave_itself)(&(s)->arena, x)
+struct value *ptsave_itself(struct arena *a, struct value *v);
+
+/* Append `x` to a tuple or list; add it to a dict under a new key. */
+#define ptsave_add(s, list, x) \
+	value_append(&(s)->arena, list, ptsave_value(s, x))
+#define ptsave_set(s, dict, key, x) \
+	value_dict_set(&(s)->arena, dict, key, ptsave_value(s, x))
+
+#define ptsave_none(s) value_new(&(s)->arena, VALUE_NONE)
+/* Empty ones. */
+#define ptsave_tuple(s) value_new(&(s)->arena, VALUE_TUPLE)
+#define ptsave_list(s) value_new(&(s)->arena, VALUE_LIST)
+#define ptsave_dict(s) value_new(&(s)->arena, VALUE_DICT)
+#define ptsave_ordered_dict(s) value_new_ordered(&(s)->arena)
+
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape,
 			  unsigned ndim);
 /* An instance of a class; `state` is its __dict__. */
@@ -62,16 +74,6 @@ struct value *ptsave_object(struct ptsave *s, const char *module,
 struct value *ptsave_apply(struct ptsave *s, const char *module,
 			   const char *name, struct value *args,
 			   struct value *state);
-/* The result of callable(arg). */
-struct value *ptsave_call(struct ptsave *s, const char *module,
-			  const char *name, struct value *arg);
-
-/* Append to a tuple or list; add a new key to a dict. */
-void ptsave_add(struct ptsave *s, struct value *seq, struct value *v);
-void ptsave_set(struct ptsave *s, struct value *dict, const char *key,
-		struct value *v);
-void ptsave_set_index(struct ptsave *s, struct value *dict, int64_t key,
-		      struct value *v);
 
 /* Add a storage.  Returns its number. */
 size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage);

@@ -48,24 +48,20 @@ static int open_dir(struct save_job *c, struct errmsg *err)
 static int make_files(struct save_job *c, const struct zero *z,
 		      struct errmsg *err)
 {
-	const struct save s = {
-		.zero = z, .form = &c->form, .o = &c->o, .dir = c->path
-	};
+	const struct save s = { .zero = z, .form = &c->form, .o = &c->o };
 	const unsigned layers = c->form.naming.family == NAMING_MEGATRON
 					? (unsigned)z->model->nunits
 					: 0;
-	int rc;
 
 	c->files = calloc(2 + layers, sizeof(*c->files));
 	if (!c->files)
 		return errmsg_nomem(err, NULL);
 	c->nfiles = 2 + layers;
-	rc = save_model(&s, &c->files[0], err);
-	if (!rc)
-		rc = save_shard(&s, &c->files[1], err);
-	for (unsigned i = 0; i < layers && !rc; i++)
-		rc = save_layer(&s, i, &c->files[2 + i], err);
-	return rc;
+	save_model(&s, &c->files[0]);
+	save_shard(&s, &c->files[1]);
+	for (unsigned i = 0; i < layers; i++)
+		save_layer(&s, i, &c->files[2 + i]);
+	return 0;
 }
 
 /* Collective. */
@@ -127,6 +123,7 @@ int save_job_begin(struct save_job *c, const struct zero *z,
 
 int save_job_write(struct save_job *c, struct errmsg *err)
 {
+	char path[PATH_MAX + SAVE_NAME_LEN];
 	int rc = 0;
 
 	if (c->first)
@@ -134,8 +131,10 @@ int save_job_write(struct save_job *c, struct errmsg *err)
 	for (unsigned i = 0; i < c->nfiles && !rc; i++) {
 		struct save_file *f = &c->files[i];
 
-		if (f->path)
-			rc = ptsave_write(&f->pt, f->root, f->path, err);
+		if (!*f->name)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", c->path, f->name);
+		rc = ptsave_write(&f->pt, f->root, path, err);
 	}
 	return rc ? unsaved(c, rc, err) : 0;
 }
@@ -164,10 +163,8 @@ int save_job_commit(struct save_job *c, struct errmsg *err)
 
 void save_job_end(struct save_job *c)
 {
-	for (unsigned i = 0; i < c->nfiles; i++) {
+	for (unsigned i = 0; i < c->nfiles; i++)
 		ptsave_done(&c->files[i].pt);
-		free(c->files[i].path);
-	}
 	free(c->files);
 	c->files = NULL;
 	c->nfiles = 0;

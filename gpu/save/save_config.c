@@ -4,14 +4,11 @@
  * ucfs finds it for its view of the weights.  Keys and defaults are
  * GPT2Config's; omitted keys have the default that this model uses.
  */
-#include <cJSON.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/save/save_impl.h"
 
@@ -31,51 +28,35 @@ static double decimal_of(float f)
 	return (double)f;
 }
 
-static void add_token(cJSON *o, const char *key, const struct gpt2_config *m)
-{
-	if (m->vocab_size > END_OF_TEXT)
-		cJSON_AddNumberToObject(o, key, END_OF_TEXT);
-	else
-		cJSON_AddNullToObject(o, key);
-}
-
-/* The JSON text, ending in a newline; NULL if out of memory. */
+/* The JSON text; NULL if out of memory. */
 static char *config_text(const struct gpt2_config *m)
 {
-	static const char *const architecture = "GPT2LMHeadModel";
-	cJSON *o = cJSON_CreateObject();
+	const char *const token = m->vocab_size > END_OF_TEXT ? "50256" : "null";
 	const double dropout = decimal_of(m->dropout);
-	const struct {
-		const char *key;
-		double value;
-	} numbers[] = {
-		{ "n_layer", m->n_layer },
-		{ "n_head", m->n_head },
-		{ "n_embd", m->n_embd },
-		{ "vocab_size", m->vocab_size },
-		{ "n_positions", m->n_positions },
-		{ "layer_norm_epsilon", decimal_of(m->layer_norm_epsilon) },
-		{ "embd_pdrop", dropout },
-		{ "attn_pdrop", dropout },
-		{ "resid_pdrop", dropout },
-	};
-	char *json, *text = NULL;
+	char *text;
+	const int n = asprintf(&text,
+			       "{\n"
+			       "\t\"architectures\":\t[\"GPT2LMHeadModel\"],\n"
+			       "\t\"model_type\":\t\"gpt2\",\n"
+			       "\t\"n_layer\":\t%u,\n"
+			       "\t\"n_head\":\t%u,\n"
+			       "\t\"n_embd\":\t%u,\n"
+			       "\t\"vocab_size\":\t%u,\n"
+			       "\t\"n_positions\":\t%u,\n"
+			       "\t\"layer_norm_epsilon\":\t%.15g,\n"
+			       "\t\"embd_pdrop\":\t%.15g,\n"
+			       "\t\"attn_pdrop\":\t%.15g,\n"
+			       "\t\"resid_pdrop\":\t%.15g,\n"
+			       "\t\"activation_function\":\t\"gelu_new\",\n"
+			       "\t\"tie_word_embeddings\":\ttrue,\n"
+			       "\t\"bos_token_id\":\t%s,\n"
+			       "\t\"eos_token_id\":\t%s\n"
+			       "}\n",
+			       m->n_layer, m->n_head, m->n_embd, m->vocab_size,
+			       m->n_positions, decimal_of(m->layer_norm_epsilon),
+			       dropout, dropout, dropout, token, token);
 
-	cJSON_AddItemToObject(o, "architectures",
-			      cJSON_CreateStringArray(&architecture, 1));
-	cJSON_AddStringToObject(o, "model_type", "gpt2");
-	for (size_t i = 0; i < COUNT(numbers); i++)
-		cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
-	cJSON_AddStringToObject(o, "activation_function", "gelu_new");
-	cJSON_AddBoolToObject(o, "tie_word_embeddings", true);
-	add_token(o, "bos_token_id", m);
-	add_token(o, "eos_token_id", m);
-	json = cJSON_Print(o);
-	cJSON_Delete(o);
-	if (json && asprintf(&text, "%s\n", json) < 0)
-		text = NULL;
-	cJSON_free(json);
-	return text;
+	return n < 0 ? NULL : text;
 }
 
 int save_config(const struct save_job *c, struct errmsg *err)

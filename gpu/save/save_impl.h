@@ -23,14 +23,15 @@ struct save {
 	const struct zero *zero;
 	const struct form *form;
 	const struct save_options *o;
-	const char *dir; /* of the checkpoint's files */
 };
+
+#define SAVE_NAME_LEN 80
 
 /* A file before it is written. */
 struct save_file {
 	struct ptsave pt;
 	struct value *root;
-	char *path; /* NULL: this rank writes no such file */
+	char name[SAVE_NAME_LEN]; /* "": this rank writes no such file */
 };
 
 /* The number of this rank's part of the model, as in names of files: that of its
@@ -49,14 +50,13 @@ static inline bool save_as_megatron(const struct save *s)
 }
 
 /* Build this rank's model states, if it has any. */
-int save_model(const struct save *s, struct save_file *f, struct errmsg *err);
+void save_model(const struct save *s, struct save_file *f);
 
 /* Build this rank's optimizer shard (stages 1 to 3). */
-int save_shard(const struct save *s, struct save_file *f, struct errmsg *err);
+void save_shard(const struct save *s, struct save_file *f);
 
 /* Build the weights of a unit of Megatron's pipeline, if this rank writes them. */
-int save_layer(const struct save *s, unsigned unit, struct save_file *f,
-	       struct errmsg *err);
+void save_layer(const struct save *s, unsigned unit, struct save_file *f);
 
 /* Build the universal_checkpoint_info of the model states. */
 struct value *save_universal_info(const struct save *s, struct ptsave *pt);

@@ -7,14 +7,9 @@
  * wrote.
  */
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
 #include "gpu/save/save_impl.h"
 
 /* Rows of query_key_value are not mended by the loader. */
@@ -50,28 +45,20 @@ static const struct form_tensor *first_of_unit(const struct save *s,
 	return u->n && f->tensors[i].weights ? &f->tensors[i] : NULL;
 }
 
-int save_layer(const struct save *s, unsigned unit, struct save_file *f,
-	       struct errmsg *err)
+void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 {
 	const struct gpt2_unit *u = &s->zero->model->units[unit];
 	const struct form_tensor *first = first_of_unit(s, unit);
-	int rc;
 
 	if (!first)
-		return 0;
-	if (asprintf(&f->path, "%s/layer_%02u-model_%02u-model_states.pt",
-		     s->dir, first->t.layer, s->zero->model->part.rank) < 0) {
-		f->path = NULL;
-		return errmsg_nomem(err, NULL);
-	}
-	rc = ptsave_init(&f->pt, err);
-	if (rc)
-		return rc;
+		return;
+	snprintf(f->name, sizeof(f->name),
+		 "layer_%02u-model_%02u-model_states.pt", first->t.layer,
+		 s->zero->model->part.rank);
 	f->root = ptsave_ordered_dict(&f->pt);
 	for (size_t i = 0; i < u->n; i++)
 		ptsave_set(&f->pt, f->root, first[i].t.last,
 			   weights(s, &f->pt, &first[i]));
-	return 0;
 }
 
 /* A tensor's name behind `prefix`; NULL if it begins otherwise. */
@@ -132,12 +119,12 @@ static double least_lr(const struct config *c)
 						   : c->schedule.min_lr;
 }
 
-static int64_t samples(const struct save *s, uint64_t steps)
+static uint64_t samples(const struct save *s, uint64_t steps)
 {
-	return (int64_t)(steps * s->o->config->batch);
+	return steps * s->o->config->batch;
 }
 
-static int64_t tokens(const struct save *s, uint64_t steps)
+static uint64_t tokens(const struct save *s, uint64_t steps)
 {
 	return samples(s, steps) * s->o->config->seq_length;
 }
@@ -149,48 +136,20 @@ struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt)
 	const uint64_t before = s->o->step ? s->o->step - 1 : 0;
 	struct value *dict = ptsave_dict(pt);
 
-#define SET(key, value) ptsave_set(pt, dict, key, value)
-	SET("max_lr", ptsave_float(pt, o->lr));
-	SET("lr_warmup_steps", ptsave_int(pt, samples(s, c->schedule.warmup)));
-	SET("lr_warmup_tokens", ptsave_none(pt));
-	SET("num_steps", ptsave_int(pt, samples(s, s->o->step)));
-	SET("num_tokens", ptsave_int(pt, tokens(s, before)));
-	SET("lr_decay_style", ptsave_str(pt, decay_style(c)));
-	SET("lr_decay_steps", ptsave_int(pt, samples(s, c->schedule.total)));
-	SET("lr_decay_tokens", ptsave_none(pt));
-	SET("min_lr", ptsave_float(pt, least_lr(c)));
-	SET("start_wd", ptsave_float(pt, o->weight_decay));
-	SET("end_wd", ptsave_float(pt, o->weight_decay));
-	SET("wd_incr_style", ptsave_str(pt, "constant"));
-	SET("wd_incr_steps", ptsave_int(pt, samples(s, c->steps)));
-#undef SET
+	ptsave_set(pt, dict, "max_lr", o->lr);
+	ptsave_set(pt, dict, "lr_warmup_steps", samples(s, c->schedule.warmup));
+	ptsave_set(pt, dict, "lr_warmup_tokens", ptsave_none(pt));
+	ptsave_set(pt, dict, "num_steps", samples(s, s->o->step));
+	ptsave_set(pt, dict, "num_tokens", tokens(s, before));
+	ptsave_set(pt, dict, "lr_decay_style", decay_style(c));
+	ptsave_set(pt, dict, "lr_decay_steps", samples(s, c->schedule.total));
+	ptsave_set(pt, dict, "lr_decay_tokens", ptsave_none(pt));
+	ptsave_set(pt, dict, "min_lr", least_lr(c));
+	ptsave_set(pt, dict, "start_wd", o->weight_decay);
+	ptsave_set(pt, dict, "end_wd", o->weight_decay);
+	ptsave_set(pt, dict, "wd_incr_style", "constant");
+	ptsave_set(pt, dict, "wd_incr_steps", samples(s, c->steps));
 	return dict;
-}
-
-struct count_arg {
-	const char *key;
-	uint64_t value;
-};
-
-struct switch_arg {
-	const char *key;
-	bool value;
-};
-
-static void set_counts(struct ptsave *pt, struct value *args,
-		       const struct count_arg *counts, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		ptsave_set(pt, args, counts[i].key,
-			   ptsave_int(pt, (int64_t)counts[i].value));
-}
-
-static void set_switches(struct ptsave *pt, struct value *args,
-			 const struct switch_arg *switches, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		ptsave_set(pt, args, switches[i].key,
-			   ptsave_bool(pt, switches[i].value));
 }
 
 static void add_model(const struct save *s, struct ptsave *pt,
@@ -200,39 +159,31 @@ static void add_model(const struct save *s, struct ptsave *pt,
 	const struct gpt2_config *m = &c->model;
 	const uint64_t size = s->zero->model->part.size;
 	const uint64_t rows = (m->vocab_size + size - 1) / size * size;
-	const struct count_arg counts[] = {
-		{ "num_layers", m->n_layer },
-		{ "encoder_num_layers", m->n_layer },
-		{ "hidden_size", m->n_embd },
-		{ "ffn_hidden_size", (uint64_t)m->n_embd * 4 },
-		{ "num_attention_heads", m->n_head },
-		{ "num_key_value_heads", m->n_head },
-		{ "kv_channels", m->n_embd / m->n_head },
-		{ "max_position_embeddings", m->n_positions },
-		{ "seq_length", c->seq_length },
-		{ "make_vocab_size_divisible_by", 1 },
-		{ "padded_vocab_size", rows },
-	};
-	const struct switch_arg switches[] = {
-		{ "add_position_embedding", true },
-		{ "use_rotary_position_embeddings", false },
-		{ "untie_embeddings_and_output_weights", false },
-		{ "add_bias_linear", true },
-		{ "apply_layernorm_1p", false },
-		{ "swiglu", false },
-		/* The approximation by tanh, as Hugging Face's gelu_new. */
-		{ "openai_gelu", true },
-	};
 
-	set_counts(pt, args, counts, COUNT(counts));
-	set_switches(pt, args, switches, COUNT(switches));
+	ptsave_set(pt, args, "num_layers", m->n_layer);
+	ptsave_set(pt, args, "encoder_num_layers", m->n_layer);
+	ptsave_set(pt, args, "hidden_size", m->n_embd);
+	ptsave_set(pt, args, "ffn_hidden_size", m->n_embd * UINT64_C(4));
+	ptsave_set(pt, args, "num_attention_heads", m->n_head);
+	ptsave_set(pt, args, "num_key_value_heads", m->n_head);
+	ptsave_set(pt, args, "kv_channels", m->n_embd / m->n_head);
+	ptsave_set(pt, args, "max_position_embeddings", m->n_positions);
+	ptsave_set(pt, args, "seq_length", c->seq_length);
+	ptsave_set(pt, args, "make_vocab_size_divisible_by", 1u);
+	ptsave_set(pt, args, "padded_vocab_size", rows);
+	ptsave_set(pt, args, "add_position_embedding", (bool)true);
+	ptsave_set(pt, args, "use_rotary_position_embeddings", (bool)false);
+	ptsave_set(pt, args, "untie_embeddings_and_output_weights", (bool)false);
+	ptsave_set(pt, args, "add_bias_linear", (bool)true);
+	ptsave_set(pt, args, "apply_layernorm_1p", (bool)false);
+	ptsave_set(pt, args, "swiglu", (bool)false);
+	/* The approximation by tanh, as Hugging Face's gelu_new. */
+	ptsave_set(pt, args, "openai_gelu", (bool)true);
 	/* Its presence tells readers the order of query_key_value's rows. */
 	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
-		ptsave_set(pt, args, "ds_sequence_parallel_fpdt",
-			   ptsave_bool(pt, false));
-	ptsave_set(pt, args, "normalization", ptsave_str(pt, "layernorm"));
-	ptsave_set(pt, args, "tokenizer_type",
-		   ptsave_str(pt, "GPT2BPETokenizer"));
+		ptsave_set(pt, args, "ds_sequence_parallel_fpdt", (bool)false);
+	ptsave_set(pt, args, "normalization", "layernorm");
+	ptsave_set(pt, args, "tokenizer_type", "GPT2BPETokenizer");
 }
 
 static void add_training(const struct save *s, struct ptsave *pt,
@@ -240,66 +191,54 @@ static void add_training(const struct save *s, struct ptsave *pt,
 {
 	const struct config *c = s->o->config;
 	const struct optimizer_config *o = &s->zero->optimizer;
-	const struct {
-		const char *key;
-		double value;
-	} numbers[] = {
-		{ "rotary_percent", 1 }, /* without effect */
-		{ "layernorm_epsilon", (double)c->model.layer_norm_epsilon },
-		{ "attention_dropout", (double)c->model.dropout },
-		{ "hidden_dropout", (double)c->model.dropout },
-		{ "weight_decay", o->weight_decay },
-		{ "start_weight_decay", o->weight_decay },
-		{ "end_weight_decay", o->weight_decay },
-		{ "clip_grad", c->gradient_clipping },
-		{ "adam_beta1", o->beta1 },
-		{ "adam_beta2", o->beta2 },
-		{ "adam_eps", o->eps },
-		{ "lr", o->lr },
-		{ "min_lr", least_lr(c) },
-	};
+	const double dropout = (double)c->model.dropout;
 
-	for (size_t i = 0; i < COUNT(numbers); i++)
-		ptsave_set(pt, args, numbers[i].key,
-			   ptsave_float(pt, numbers[i].value));
-	ptsave_set(pt, args, "lr_decay_style", ptsave_str(pt, decay_style(c)));
-	ptsave_set(pt, args, "weight_decay_incr_style",
-		   ptsave_str(pt, "constant"));
-	ptsave_set(pt, args, "optimizer", ptsave_str(pt, "adam"));
+	ptsave_set(pt, args, "rotary_percent", 1.0); /* without effect */
+	ptsave_set(pt, args, "layernorm_epsilon",
+		   (double)c->model.layer_norm_epsilon);
+	ptsave_set(pt, args, "attention_dropout", dropout);
+	ptsave_set(pt, args, "hidden_dropout", dropout);
+	ptsave_set(pt, args, "weight_decay", o->weight_decay);
+	ptsave_set(pt, args, "start_weight_decay", o->weight_decay);
+	ptsave_set(pt, args, "end_weight_decay", o->weight_decay);
+	ptsave_set(pt, args, "clip_grad", c->gradient_clipping);
+	ptsave_set(pt, args, "adam_beta1", o->beta1);
+	ptsave_set(pt, args, "adam_beta2", o->beta2);
+	ptsave_set(pt, args, "adam_eps", o->eps);
+	ptsave_set(pt, args, "lr", o->lr);
+	ptsave_set(pt, args, "min_lr", least_lr(c));
+	ptsave_set(pt, args, "lr_decay_style", decay_style(c));
+	ptsave_set(pt, args, "weight_decay_incr_style", "constant");
+	ptsave_set(pt, args, "optimizer", "adam");
 }
 
 static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 {
 	const struct config *c = s->o->config;
-	const struct count_arg counts[] = {
-		{ "micro_batch_size", c->micro_batch },
-		{ "global_batch_size", c->batch },
-		{ "train_iters", c->steps },
-		{ "seed", c->seed },
-		{ "zero_stage", c->zero_stage },
-		{ "rank", s->zero->world->rank },
-		{ "world_size", s->zero->world->size },
-		{ "data_parallel_size", c->data_parallel },
-		{ "tensor_model_parallel_size", c->tensor_parallel },
-		{ "pipeline_model_parallel_size", c->pipeline_parallel },
-		{ "ds_sequence_parallel_size", c->sequence_parallel },
-		{ "iteration", s->o->step },
-		{ "consumed_train_samples", (uint64_t)samples(s, s->o->step) },
-		{ "consumed_valid_samples", 0 },
-		{ "consumed_train_tokens", (uint64_t)tokens(s, s->o->step) },
-	};
-	const struct switch_arg switches[] = {
-		{ "fp16", c->dtype == DTYPE_F16 },
-		{ "bf16", c->dtype == DTYPE_BF16 },
-		{ "sequence_parallel", c->cut_residual },
-		{ "data_parallel_random_init", false },
-		{ "no_pipeline_parallel",
-		  s->form->naming.family == NAMING_MEGATRON_MODEL },
-		{ "deepspeed", true },
-	};
+	const bool pipe = s->form->naming.family != NAMING_MEGATRON_MODEL;
 
-	set_counts(pt, args, counts, COUNT(counts));
-	set_switches(pt, args, switches, COUNT(switches));
+	ptsave_set(pt, args, "micro_batch_size", c->micro_batch);
+	ptsave_set(pt, args, "global_batch_size", c->batch);
+	ptsave_set(pt, args, "train_iters", c->steps);
+	ptsave_set(pt, args, "seed", c->seed);
+	ptsave_set(pt, args, "zero_stage", c->zero_stage);
+	ptsave_set(pt, args, "rank", s->zero->world->rank);
+	ptsave_set(pt, args, "world_size", s->zero->world->size);
+	ptsave_set(pt, args, "data_parallel_size", c->data_parallel);
+	ptsave_set(pt, args, "tensor_model_parallel_size", c->tensor_parallel);
+	ptsave_set(pt, args, "pipeline_model_parallel_size",
+		   c->pipeline_parallel);
+	ptsave_set(pt, args, "ds_sequence_parallel_size", c->sequence_parallel);
+	ptsave_set(pt, args, "iteration", s->o->step);
+	ptsave_set(pt, args, "consumed_train_samples", samples(s, s->o->step));
+	ptsave_set(pt, args, "consumed_valid_samples", 0u);
+	ptsave_set(pt, args, "consumed_train_tokens", tokens(s, s->o->step));
+	ptsave_set(pt, args, "fp16", (bool)(c->dtype == DTYPE_F16));
+	ptsave_set(pt, args, "bf16", (bool)(c->dtype == DTYPE_BF16));
+	ptsave_set(pt, args, "sequence_parallel", c->cut_residual);
+	ptsave_set(pt, args, "data_parallel_random_init", (bool)false);
+	ptsave_set(pt, args, "no_pipeline_parallel", (bool)!pipe);
+	ptsave_set(pt, args, "deepspeed", (bool)true);
 }
 
 void save_megatron_state(const struct save *s, struct ptsave *pt,
@@ -310,11 +249,10 @@ void save_megatron_state(const struct save *s, struct ptsave *pt,
 	add_model(s, pt, args);
 	add_training(s, pt, args);
 	add_run(s, pt, args);
-#define SET(key, value) ptsave_set(pt, root, key, value)
-	SET("args", ptsave_object(pt, "argparse", "Namespace", args));
-	SET("checkpoint_version", ptsave_float(pt, CHECKPOINT_VERSION));
-	SET("iteration", ptsave_int(pt, (int64_t)s->o->step));
-	SET("tokens", ptsave_int(pt, tokens(s, s->o->step)));
-	SET("rng_state", save_megatron_rng(s, pt));
-#undef SET
+	ptsave_set(pt, root, "args",
+		   ptsave_object(pt, "argparse", "Namespace", args));
+	ptsave_set(pt, root, "checkpoint_version", CHECKPOINT_VERSION);
+	ptsave_set(pt, root, "iteration", s->o->step);
+	ptsave_set(pt, root, "tokens", tokens(s, s->o->step));
+	ptsave_set(pt, root, "rng_state", save_megatron_rng(s, pt));
 }

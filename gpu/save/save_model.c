@@ -6,11 +6,8 @@
  */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/pickle/value.h"
 #include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 
@@ -118,8 +115,7 @@ static struct value *shared_params(const struct save *s, struct ptsave *pt)
 	struct value *dict = ptsave_dict(pt);
 
 	if (s->zero->comm->rank == 0 && has_head(s) && !save_as_megatron(s))
-		ptsave_set(pt, dict, HEAD,
-			   ptsave_str(pt, s->zero->model->params[0].name));
+		ptsave_set(pt, dict, HEAD, s->zero->model->params[0].name);
 	return dict;
 }
 
@@ -132,8 +128,7 @@ static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
 	if (s->o->config->schedule.kind == SCHEDULE_CONSTANT)
 		return ptsave_none(pt);
 	dict = ptsave_dict(pt);
-	ptsave_set(pt, dict, "last_batch_iteration",
-		   ptsave_int(pt, (int64_t)s->zero->step - 1));
+	ptsave_set(pt, dict, "last_batch_iteration", s->zero->step - 1);
 	return dict;
 }
 
@@ -141,9 +136,8 @@ static struct value *degrees(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt);
 
-	ptsave_set(pt, dict, "pp_degree",
-		   ptsave_int(pt, s->zero->model->part.stages));
-	ptsave_set(pt, dict, "tp_degree", ptsave_int(pt, s->zero->tensor->size));
+	ptsave_set(pt, dict, "pp_degree", s->zero->model->part.stages);
+	ptsave_set(pt, dict, "tp_degree", s->zero->tensor->size);
 	return dict;
 }
 
@@ -152,8 +146,7 @@ static void add_client_state(const struct save *s, struct ptsave *pt,
 			     struct value *root)
 {
 	if (!save_as_megatron(s))
-		ptsave_set(pt, root, "iteration",
-			   ptsave_int(pt, (int64_t)s->o->step));
+		ptsave_set(pt, root, "iteration", s->o->step);
 	ptsave_set(pt, root, KEY_UC_INFO, save_universal_info(s, pt));
 	if (save_as_megatron(s))
 		save_megatron_state(s, pt, root);
@@ -173,62 +166,55 @@ static struct value *module_of(const struct save *s, struct ptsave *pt)
 	return module(s, pt);
 }
 
+/* What only stages 2 and 3 have. */
+static struct value *frozen(const struct save *s, struct ptsave *pt)
+{
+	return s->zero->stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt);
+}
+
 static struct value *model_states(const struct save *s, struct ptsave *pt)
 {
 	const struct config *c = s->o->config;
-	const unsigned stage = s->zero->stage;
+	const struct zero *z = s->zero;
 	struct value *root = ptsave_dict(pt);
 
-#define SET(key, value) ptsave_set(pt, root, key, value)
-	SET("module", module_of(s, pt));
-	SET("buffer_names", ptsave_list(pt));
-	SET("optimizer", stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
-	SET("param_shapes", stage ? param_shapes(s, pt) : ptsave_none(pt));
-	SET("frozen_param_shapes",
-	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
-	SET(KEY_SHARED_PARAMS, stage ? shared_params(s, pt) : ptsave_none(pt));
-	SET("frozen_param_fragments",
-	    stage > 1 ? ptsave_ordered_dict(pt) : ptsave_none(pt));
-	SET("lr_scheduler", lr_scheduler(s, pt));
-	SET("data_sampler", ptsave_none(pt));
-	SET("random_ltd", ptsave_none(pt));
-	SET("skipped_steps", ptsave_int(pt, (int64_t)s->o->skipped));
-	SET("global_steps", ptsave_int(pt, (int64_t)s->o->step));
-	SET("global_samples", ptsave_int(pt, (int64_t)(s->o->step * c->batch)));
-	SET("dp_world_size", ptsave_int(pt, s->zero->comm->size));
-	SET("mp_world_size",
-	    ptsave_int(pt, s->zero->world->size / s->zero->comm->size));
-	SET("checkpoint_parallel_dimensions", degrees(s, pt));
-	SET(KEY_DS_CONFIG, dsconfig_value(pt, c));
-	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
-#undef SET
+	ptsave_set(pt, root, "module", module_of(s, pt));
+	ptsave_set(pt, root, "buffer_names", ptsave_list(pt));
+	ptsave_set(pt, root, "optimizer",
+		   z->stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
+	ptsave_set(pt, root, "param_shapes",
+		   z->stage ? param_shapes(s, pt) : ptsave_none(pt));
+	ptsave_set(pt, root, "frozen_param_shapes", frozen(s, pt));
+	ptsave_set(pt, root, KEY_SHARED_PARAMS,
+		   z->stage ? shared_params(s, pt) : ptsave_none(pt));
+	ptsave_set(pt, root, "frozen_param_fragments", frozen(s, pt));
+	ptsave_set(pt, root, "lr_scheduler", lr_scheduler(s, pt));
+	ptsave_set(pt, root, "data_sampler", ptsave_none(pt));
+	ptsave_set(pt, root, "random_ltd", ptsave_none(pt));
+	ptsave_set(pt, root, "skipped_steps", s->o->skipped);
+	ptsave_set(pt, root, "global_steps", s->o->step);
+	ptsave_set(pt, root, "global_samples", s->o->step * c->batch);
+	ptsave_set(pt, root, "dp_world_size", z->comm->size);
+	ptsave_set(pt, root, "mp_world_size", z->world->size / z->comm->size);
+	ptsave_set(pt, root, "checkpoint_parallel_dimensions", degrees(s, pt));
+	ptsave_set(pt, root, KEY_DS_CONFIG, dsconfig_value(pt, c));
+	ptsave_set(pt, root, KEY_DS_VERSION, NAMES_DS_VERSION);
 	add_client_state(s, pt, root);
 	return root;
 }
 
-static int file_name(const struct save *s, char **path)
+void save_model(const struct save *s, struct save_file *f)
 {
-	const unsigned part = save_part(s);
+	const unsigned part = save_part(s), rank = s->zero->comm->rank;
 
+	if (s->zero->stage < 3 && rank != 0)
+		return;
 	if (s->zero->stage < 3)
-		return asprintf(path, "%s/mp_rank_%02u_model_states.pt", s->dir,
-				part);
-	return asprintf(path, "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
-			s->dir, s->zero->comm->rank, part);
-}
-
-int save_model(const struct save *s, struct save_file *f, struct errmsg *err)
-{
-	int rc;
-
-	if (s->zero->stage < 3 && s->zero->comm->rank != 0)
-		return 0;
-	if (file_name(s, &f->path) < 0) {
-		f->path = NULL;
-		return errmsg_nomem(err, NULL);
-	}
-	rc = ptsave_init(&f->pt, err);
-	if (!rc)
-		f->root = model_states(s, &f->pt);
-	return rc;
+		snprintf(f->name, sizeof(f->name),
+			 "mp_rank_%02u_model_states.pt", part);
+	else
+		snprintf(f->name, sizeof(f->name),
+			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", rank,
+			 part);
+	f->root = model_states(s, &f->pt);
 }

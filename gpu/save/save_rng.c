@@ -12,21 +12,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/pickle/value.h"
 #include "gpu/backend/splitmix.h"
 #include "gpu/save/save_impl.h"
 
-#define WORDS 624
+#define WORDS 624u
 #define WORD_BITS 32
 
 /* Bytes of torch's state of a generator on the host (ATen/CPUGeneratorImpl.cpp):
  * seed, numbers left, whether it is seeded, the next word, words of 64 bits, and
  * what normal numbers are left over. */
-#define TORCH_BYTES 5056
+#define TORCH_BYTES 5056u
 #define TORCH_LEFT 8
 #define TORCH_SEEDED 12
 #define TORCH_WORDS 24
-#define CUDA_BYTES 16
+#define CUDA_BYTES 16u
 
 struct twister {
 	uint32_t seed;
@@ -50,9 +49,9 @@ static struct value *python_state(struct ptsave *pt, const struct twister *t)
 	struct value *state = ptsave_tuple(pt), *words = ptsave_tuple(pt);
 
 	for (unsigned i = 0; i < WORDS; i++)
-		ptsave_add(pt, words, ptsave_int(pt, t->words[i]));
-	ptsave_add(pt, words, ptsave_int(pt, WORDS));
-	ptsave_add(pt, state, ptsave_int(pt, 3));
+		ptsave_add(pt, words, t->words[i]);
+	ptsave_add(pt, words, WORDS);
+	ptsave_add(pt, state, 3u);
 	ptsave_add(pt, state, words);
 	ptsave_add(pt, state, ptsave_none(pt));
 	return state;
@@ -63,14 +62,13 @@ static struct value *python_state(struct ptsave *pt, const struct twister *t)
 static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 {
 	const uint8_t *const bytes = p;
-	struct value *args = ptsave_tuple(pt), *text = ptsave_str(pt, "");
+	struct value *args = ptsave_tuple(pt);
+	struct value *text = value_new_str(&pt->arena, "");
 	char *const utf8 = arena_alloc(&pt->arena, 2 * n + 1);
 	size_t len = 0;
 
-	if (!utf8) {
-		pt->failed = true;
-		return pt->spare;
-	}
+	if (!utf8 || !text)
+		return NULL;
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] >= 0x80)
 			utf8[len++] = (char)(0xc0 | bytes[i] >> 6);
@@ -78,10 +76,9 @@ static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 						      : bytes[i]);
 	}
 	utf8[len] = '\0';
-	if (text != pt->spare)
-		text->str = (struct value_str){ utf8, len };
+	text->str = (struct value_str){ utf8, len };
 	ptsave_add(pt, args, text);
-	ptsave_add(pt, args, ptsave_str(pt, "latin1"));
+	ptsave_add(pt, args, "latin1");
 	return ptsave_apply(pt, "_codecs", "encode", args, NULL);
 }
 
@@ -90,24 +87,24 @@ static struct value *words_dtype(struct ptsave *pt)
 {
 	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
 
-	ptsave_add(pt, args, ptsave_str(pt, "u4"));
-	ptsave_add(pt, args, ptsave_bool(pt, false));
-	ptsave_add(pt, args, ptsave_bool(pt, true));
-	ptsave_add(pt, state, ptsave_int(pt, 3));
-	ptsave_add(pt, state, ptsave_str(pt, "<"));
+	ptsave_add(pt, args, "u4");
+	ptsave_add(pt, args, (bool)false);
+	ptsave_add(pt, args, (bool)true);
+	ptsave_add(pt, state, 3u);
+	ptsave_add(pt, state, "<");
 	for (unsigned i = 0; i < 3; i++)
 		ptsave_add(pt, state, ptsave_none(pt));
-	ptsave_add(pt, state, ptsave_int(pt, -1));
-	ptsave_add(pt, state, ptsave_int(pt, -1));
-	ptsave_add(pt, state, ptsave_int(pt, 0));
+	ptsave_add(pt, state, INT64_C(-1));
+	ptsave_add(pt, state, INT64_C(-1));
+	ptsave_add(pt, state, 0u);
 	return ptsave_apply(pt, "numpy", "dtype", args, state);
 }
 
-static struct value *one_of(struct ptsave *pt, int64_t i)
+static struct value *one_of(struct ptsave *pt, unsigned i)
 {
 	struct value *v = ptsave_tuple(pt);
 
-	ptsave_add(pt, v, ptsave_int(pt, i));
+	ptsave_add(pt, v, i);
 	return v;
 }
 
@@ -116,13 +113,13 @@ static struct value *words_array(struct ptsave *pt, const struct twister *t)
 {
 	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
 
-	ptsave_add(pt, args, ptsave_global(pt, "numpy", "ndarray"));
+	ptsave_add(pt, args, value_new_global(&pt->arena, "numpy", "ndarray"));
 	ptsave_add(pt, args, one_of(pt, 0));
 	ptsave_add(pt, args, bytes_value(pt, "b", 1));
-	ptsave_add(pt, state, ptsave_int(pt, 1));
+	ptsave_add(pt, state, 1u);
 	ptsave_add(pt, state, one_of(pt, WORDS));
 	ptsave_add(pt, state, words_dtype(pt));
-	ptsave_add(pt, state, ptsave_bool(pt, false));
+	ptsave_add(pt, state, (bool)false);
 	ptsave_add(pt, state, bytes_value(pt, t->words, sizeof(t->words)));
 	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct", args,
 			    state);
@@ -133,11 +130,11 @@ static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
 {
 	struct value *state = ptsave_tuple(pt);
 
-	ptsave_add(pt, state, ptsave_str(pt, "MT19937"));
+	ptsave_add(pt, state, "MT19937");
 	ptsave_add(pt, state, words_array(pt, t));
-	ptsave_add(pt, state, ptsave_int(pt, WORDS));
-	ptsave_add(pt, state, ptsave_int(pt, 0));
-	ptsave_add(pt, state, ptsave_float(pt, 0));
+	ptsave_add(pt, state, WORDS);
+	ptsave_add(pt, state, 0u);
+	ptsave_add(pt, state, 0.0);
 	return state;
 }
 
@@ -151,25 +148,14 @@ static struct value *bytes_tensor(struct ptsave *pt, const uint8_t *p,
 	return ptsave_tensor(pt, storage, 0, &n, 1, false);
 }
 
-static uint8_t *zeros(struct ptsave *pt, size_t n)
-{
-	uint8_t *const p = arena_alloc(&pt->arena, n);
-
-	if (p)
-		memset(p, 0, n);
-	else
-		pt->failed = true;
-	return p;
-}
-
 static struct value *torch_state(struct ptsave *pt, const struct twister *t)
 {
 	static const uint32_t one = 1;
 	const uint64_t seed = t->seed;
-	uint8_t *const p = zeros(pt, TORCH_BYTES);
+	uint8_t *const p = arena_alloc(&pt->arena, TORCH_BYTES);
 
 	if (!p)
-		return pt->spare;
+		return NULL;
 	memcpy(p, &seed, sizeof(seed));
 	memcpy(p + TORCH_LEFT, &one, sizeof(one));
 	memcpy(p + TORCH_SEEDED, &one, sizeof(one));
@@ -190,9 +176,9 @@ static struct value *device_state(const struct save *s, struct ptsave *pt,
 
 	if (s->zero->backend->on_host)
 		return torch_state(pt, t);
-	p = zeros(pt, CUDA_BYTES);
+	p = arena_alloc(&pt->arena, CUDA_BYTES);
 	if (!p)
-		return pt->spare;
+		return NULL;
 	memcpy(p, &seed, sizeof(seed));
 	return bytes_tensor(pt, p, CUDA_BYTES);
 }
@@ -209,13 +195,11 @@ struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
 	twister_init(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
 	ptsave_set(pt, tracker, "model-parallel-rng",
 		   device_state(s, pt, &of_part));
-#define SET(key, value) ptsave_set(pt, dict, key, value)
-	SET("random_rng_state", python_state(pt, &of_stage));
-	SET("np_rng_state", numpy_state(pt, &of_stage));
-	SET("torch_rng_state", torch_state(pt, &of_stage));
-	SET("cuda_rng_state", device_state(s, pt, &of_stage));
-	SET("rng_tracker_states", tracker);
-#undef SET
+	ptsave_set(pt, dict, "random_rng_state", python_state(pt, &of_stage));
+	ptsave_set(pt, dict, "np_rng_state", numpy_state(pt, &of_stage));
+	ptsave_set(pt, dict, "torch_rng_state", torch_state(pt, &of_stage));
+	ptsave_set(pt, dict, "cuda_rng_state", device_state(s, pt, &of_stage));
+	ptsave_set(pt, dict, "rng_tracker_states", tracker);
 	ptsave_add(pt, list, dict);
 	return list;
 }

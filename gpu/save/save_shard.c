@@ -10,12 +10,8 @@
  */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/pickle/value.h"
 #include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/lr_schedule.h"
@@ -23,21 +19,46 @@
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
-/* A 1-D tensor of `numel` floats of the form at `p`, in a storage of `capacity`
- * elements. */
-static struct value *flat(const struct save *s, struct ptsave *pt,
-			  const float *p, uint64_t numel, uint64_t capacity,
-			  bool requires_grad)
+/* A storage of `numel` floats of the form at `p`. */
+static size_t floats(const struct save *s, struct ptsave *pt, const float *p,
+		     uint64_t numel)
 {
-	const size_t storage = ptsave_storage(pt, &(struct ptsave_storage){
-							  .dtype = DTYPE_F32,
-							  .numel = capacity,
-							  .p = p,
-							  .from = s->form->from,
-						  });
+	return ptsave_storage(pt, &(struct ptsave_storage){
+					  .dtype = DTYPE_F32,
+					  .numel = numel,
+					  .p = p,
+					  .from = s->form->from,
+				  });
+}
 
-	assert(numel <= capacity);
-	return ptsave_tensor(pt, storage, 0, &numel, 1, requires_grad);
+/* A group's i-th tensor, in its shape, of a state of the group. */
+static struct value *shaped(const struct save *s, struct ptsave *pt,
+			    const struct form_group *g, const float *state,
+			    size_t i)
+{
+	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
+
+	return ptsave_tensor(
+		pt, floats(s, pt, state + g->partition.start[i], t->numel), 0,
+		t->shape, t->ndim, false);
+}
+
+/* A flat moment of a group: this rank's part. */
+static struct value *flat(const struct save *s, struct ptsave *pt,
+			  const struct form_group *g, const float *state)
+{
+	const uint64_t n = g->partition.size;
+
+	return ptsave_tensor(pt, floats(s, pt, state, n), 0, &n, 1, false);
+}
+
+/* The masters, of which `numel` are shown. */
+static struct value *flat_masters(const struct save *s, struct ptsave *pt,
+				  const struct form_group *g, uint64_t numel)
+{
+	assert(numel <= g->partition.size);
+	return ptsave_tensor(pt, floats(s, pt, g->master, g->partition.size), 0,
+			     &numel, 1, true);
 }
 
 static struct value *step_value(const struct save *s, struct ptsave *pt)
@@ -45,12 +66,10 @@ static struct value *step_value(const struct save *s, struct ptsave *pt)
 	float *step;
 
 	if (s->zero->optimizer.flavor != OPTIMIZER_TORCH)
-		return ptsave_int(pt, (int64_t)s->zero->step);
+		return value_new_int(&pt->arena, (int64_t)s->zero->step);
 	step = arena_alloc(&pt->arena, sizeof(*step));
-	if (!step) {
-		pt->failed = true;
-		return pt->spare;
-	}
+	if (!step)
+		return NULL;
 	*step = (float)s->zero->step;
 	return ptsave_tensor(
 		pt,
@@ -64,27 +83,20 @@ static struct value *betas(const struct save *s, struct ptsave *pt)
 {
 	struct value *v = ptsave_tuple(pt);
 
-	ptsave_add(pt, v, ptsave_float(pt, s->zero->optimizer.beta1));
-	ptsave_add(pt, v, ptsave_float(pt, s->zero->optimizer.beta2));
+	ptsave_add(pt, v, s->zero->optimizer.beta1);
+	ptsave_add(pt, v, s->zero->optimizer.beta2);
 	return v;
 }
 
 /* The flags of torch.optim.Adam, which AdamW shares. */
 static void add_torch_flags(struct ptsave *pt, struct value *group)
 {
-	static const struct {
-		const char *key;
-		bool none;
-	} flags[] = {
-		{ "amsgrad", false },        { "maximize", false },
-		{ "foreach", true },         { "capturable", false },
-		{ "differentiable", false }, { "fused", true },
-	};
-
-	for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++)
-		ptsave_set(pt, group, flags[i].key,
-			   flags[i].none ? ptsave_none(pt)
-					 : ptsave_bool(pt, false));
+	ptsave_set(pt, group, "amsgrad", (bool)false);
+	ptsave_set(pt, group, "maximize", (bool)false);
+	ptsave_set(pt, group, "foreach", ptsave_none(pt));
+	ptsave_set(pt, group, "capturable", (bool)false);
+	ptsave_set(pt, group, "differentiable", (bool)false);
+	ptsave_set(pt, group, "fused", ptsave_none(pt));
 }
 
 /* What Megatron adds to its groups, by which its scheduler sets their decay. */
@@ -92,10 +104,9 @@ static void add_megatron_keys(struct ptsave *pt, struct value *group,
 			      bool decays)
 {
 	ptsave_set(pt, group, "name",
-		   ptsave_str(pt,
-			      decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"));
-	ptsave_set(pt, group, "wd_mult", ptsave_float(pt, decays));
-	ptsave_set(pt, group, "lr_mult", ptsave_float(pt, 1));
+		   decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr");
+	ptsave_set(pt, group, "wd_mult", decays ? 1.0 : 0.0);
+	ptsave_set(pt, group, "lr_mult", 1.0);
 }
 
 /* Group number `k` of param_groups, of tensors from `first` on, before `end`. */
@@ -110,56 +121,62 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 
 	if (save_as_megatron(s))
 		add_megatron_keys(pt, group, matrices && o->decay != DECAY_NONE);
-	ptsave_set(pt, group, "lr", ptsave_float(pt, lr));
+	ptsave_set(pt, group, "lr", lr);
 	ptsave_set(pt, group, "betas", betas(s, pt));
-	ptsave_set(pt, group, "eps", ptsave_float(pt, o->eps));
-	ptsave_set(pt, group, "weight_decay",
-		   ptsave_float(pt, optimizer_decay(o, matrices)));
+	ptsave_set(pt, group, "eps", o->eps);
+	ptsave_set(pt, group, "weight_decay", optimizer_decay(o, matrices));
 	if (o->flavor == OPTIMIZER_TORCH) {
 		add_torch_flags(pt, group);
 	} else {
-		ptsave_set(pt, group, "bias_correction", ptsave_bool(pt, true));
-		ptsave_set(pt, group, "amsgrad", ptsave_bool(pt, false));
+		ptsave_set(pt, group, "bias_correction", (bool)true);
+		ptsave_set(pt, group, "amsgrad", (bool)false);
 	}
 	/* torch's Adam reads it; in groups of the others only we do. */
 	ptsave_set(pt, group, "decoupled_weight_decay",
-		   ptsave_bool(pt, o->kind == OPTIMIZER_ADAMW));
+		   (bool)(o->kind == OPTIMIZER_ADAMW));
 	if (o->flavor == OPTIMIZER_APEX)
 		ptsave_set(pt, group, "step", step_value(s, pt));
 	for (size_t i = first; i < end; i++)
-		ptsave_add(pt, params, ptsave_int(pt, (int64_t)i));
+		ptsave_add(pt, params, i);
 	ptsave_set(pt, group, "params", params);
 	return group;
 }
 
-/* {step, exp_avg, exp_avg_sq} with the moments given. */
+/* {step, exp_avg, exp_avg_sq} of a group: of its i-th tensor without ZeRO, else of its
+ * one flat tensor. */
 static struct value *adam_state(const struct save *s, struct ptsave *pt,
-				struct value *exp_avg, struct value *exp_avg_sq)
+				const struct form_group *g, size_t i)
 {
+	const bool whole = s->zero->stage == 0;
 	struct value *dict = ptsave_dict(pt);
 
 	if (s->zero->optimizer.flavor != OPTIMIZER_APEX)
 		ptsave_set(pt, dict, "step", step_value(s, pt));
-	ptsave_set(pt, dict, "exp_avg", exp_avg);
-	ptsave_set(pt, dict, "exp_avg_sq", exp_avg_sq);
+	ptsave_set(pt, dict, "exp_avg",
+		   whole ? shaped(s, pt, g, g->exp_avg, i)
+			 : flat(s, pt, g, g->exp_avg));
+	ptsave_set(pt, dict, "exp_avg_sq",
+		   whole ? shaped(s, pt, g, g->exp_avg_sq, i)
+			 : flat(s, pt, g, g->exp_avg_sq));
 	return dict;
 }
 
-/* The optimizer, which has one flat tensor per group: this rank's part. */
-static struct value *sharded_optimizer(const struct save *s, struct ptsave *pt)
+/* torch's optimizer, which numbers its tensors through all groups. */
+static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 {
 	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
 	struct value *groups = ptsave_list(pt);
+	size_t first = 0, end;
 
-	for (unsigned k = 0; k < s->form->ngroups; k++) {
+	for (unsigned k = 0; k < s->form->ngroups; k++, first = end) {
 		const struct form_group *g = &s->form->groups[k];
-		const uint64_t n = g->partition.size;
 
-		ptsave_set_index(
-			pt, state, k,
-			adam_state(s, pt, flat(s, pt, g->exp_avg, n, n, false),
-				   flat(s, pt, g->exp_avg_sq, n, n, false)));
-		ptsave_add(pt, groups, param_group(s, pt, k, k, k + 1));
+		end = first + (s->zero->stage ? 1 : g->n);
+		for (size_t i = first; i < end; i++)
+			value_put(&pt->arena, state,
+				  value_new_int(&pt->arena, (int64_t)i),
+				  adam_state(s, pt, g, i - first));
+		ptsave_add(pt, groups, param_group(s, pt, k, first, end));
 	}
 	ptsave_set(pt, dict, "state", state);
 	ptsave_set(pt, dict, KEY_PARAM_GROUPS, groups);
@@ -171,23 +188,22 @@ static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
 	const struct loss_scaler *sc = s->o->scaler;
 	struct value *state = ptsave_dict(pt);
 
-#define SET(key, value) ptsave_set(pt, state, key, value)
-	SET("cur_scale", ptsave_float(pt, sc->scale));
-	SET("dynamic", ptsave_bool(pt, sc->dynamic));
+	ptsave_set(pt, state, "cur_scale", sc->scale);
+	ptsave_set(pt, state, "dynamic", sc->dynamic);
 	if (!sc->dynamic)
 		return ptsave_object(pt, LOSS_SCALER_MODULE, "LossScaler",
 				     state);
-	SET("cur_iter", ptsave_int(pt, sc->iteration));
-	SET("last_overflow_iter", ptsave_int(pt, sc->last_overflow));
-	SET("scale_factor", ptsave_float(pt, 2));
-	SET("scale_window", ptsave_int(pt, sc->window));
-	SET("min_scale", ptsave_float(pt, sc->minimum));
-	SET("delayed_shift", ptsave_int(pt, sc->hysteresis));
-	SET("cur_hysteresis", ptsave_int(pt, sc->patience));
-	SET("consecutive_hysteresis", ptsave_bool(pt, false));
-	SET("raise_error_at_min_scale", ptsave_bool(pt, true));
-	SET("dtype", ptsave_global(pt, "torch", "float16"));
-#undef SET
+	ptsave_set(pt, state, "cur_iter", sc->iteration);
+	ptsave_set(pt, state, "last_overflow_iter", sc->last_overflow);
+	ptsave_set(pt, state, "scale_factor", 2.0);
+	ptsave_set(pt, state, "scale_window", sc->window);
+	ptsave_set(pt, state, "min_scale", sc->minimum);
+	ptsave_set(pt, state, "delayed_shift", sc->hysteresis);
+	ptsave_set(pt, state, "cur_hysteresis", sc->patience);
+	ptsave_set(pt, state, "consecutive_hysteresis", (bool)false);
+	ptsave_set(pt, state, "raise_error_at_min_scale", (bool)true);
+	ptsave_set(pt, state, "dtype",
+		   value_new_global(&pt->arena, "torch", "float16"));
 	return ptsave_object(pt, LOSS_SCALER_MODULE, "DynamicLossScaler", state);
 }
 
@@ -195,23 +211,17 @@ static void add_scale(const struct save *s, struct ptsave *pt,
 		      struct value *dict)
 {
 	ptsave_set(pt, dict, "loss_scaler", loss_scaler(s, pt));
-	ptsave_set(pt, dict, "dynamic_loss_scale",
-		   ptsave_bool(pt, s->o->scaler->dynamic));
-	ptsave_set(pt, dict, "overflow", ptsave_bool(pt, false));
+	ptsave_set(pt, dict, "dynamic_loss_scale", s->o->scaler->dynamic);
+	ptsave_set(pt, dict, "overflow", (bool)false);
 }
 
 static struct value *zero_stage(const struct save *s, struct ptsave *pt)
 {
-	return ptsave_call(pt, "deepspeed.runtime.zero.config", "ZeroStageEnum",
-			   ptsave_int(pt, s->zero->stage));
-}
+	struct value *args = ptsave_tuple(pt);
 
-static struct value *list_of(struct ptsave *pt, struct value *v)
-{
-	struct value *list = ptsave_list(pt);
-
-	ptsave_add(pt, list, v);
-	return list;
+	ptsave_add(pt, args, s->zero->stage);
+	return ptsave_apply(pt, "deepspeed.runtime.zero.config",
+			    "ZeroStageEnum", args, NULL);
 }
 
 static struct value *slices_of(const struct save *s, struct ptsave *pt,
@@ -226,8 +236,8 @@ static struct value *slices_of(const struct save *s, struct ptsave *pt,
 		if (!f.numel)
 			continue;
 		at = ptsave_dict(pt);
-		ptsave_set(pt, at, "numel", ptsave_int(pt, (int64_t)f.numel));
-		ptsave_set(pt, at, "start", ptsave_int(pt, (int64_t)f.start));
+		ptsave_set(pt, at, "numel", f.numel);
+		ptsave_set(pt, at, "start", f.start);
 		ptsave_set(pt, dict, s->form->tensors[g->tensors[i]].t.name,
 			   ptsave_object(pt, "deepspeed.utils.tensor_fragment",
 					 "fragment_address", at));
@@ -256,13 +266,12 @@ static void add_group(const struct save *s, struct ptsave *pt,
 	struct value *none = ptsave_list(pt);
 
 	for (size_t i = 0; i < g->n; i++)
-		ptsave_add(pt, none, ptsave_int(pt, 0));
+		ptsave_add(pt, none, 0u);
 	ptsave_add(pt, to->masters,
-		   flat(s, pt, g->master, is_bf16_optimizer(s) ? local : filled,
-			local, true));
-	ptsave_add(pt, to->paddings, ptsave_int(pt, (int64_t)(local - filled)));
+		   flat_masters(s, pt, g, is_bf16_optimizer(s) ? local : filled));
+	ptsave_add(pt, to->paddings, local - filled);
 	ptsave_add(pt, to->alignments, none);
-	ptsave_add(pt, to->ranks, ptsave_int(pt, s->zero->comm->size));
+	ptsave_add(pt, to->ranks, s->zero->comm->size);
 	ptsave_add(pt, to->slices, slices_of(s, pt, g));
 }
 
@@ -276,108 +285,53 @@ static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 
 	if (!bf16)
 		add_scale(s, pt, dict);
-#define SET(key, value) ptsave_set(pt, dict, key, value)
-	SET("clip_grad", ptsave_float(pt, s->o->config->gradient_clipping));
-	SET(KEY_BASE_OPTIMIZER_STATE, sharded_optimizer(s, pt));
+	ptsave_set(pt, dict, "clip_grad", s->o->config->gradient_clipping);
+	ptsave_set(pt, dict, KEY_BASE_OPTIMIZER_STATE, torch_optimizer(s, pt));
 	for (unsigned k = 0; k < s->form->ngroups; k++)
 		add_group(s, pt, &s->form->groups[k], &of);
-	SET(KEY_FP32_GROUPS, of.masters);
+	ptsave_set(pt, dict, KEY_FP32_GROUPS, of.masters);
 	if (!bf16)
-		SET(KEY_ZERO_STAGE, zero_stage(s, pt));
-	SET(KEY_GROUP_PADDINGS, of.paddings);
+		ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
+	ptsave_set(pt, dict, KEY_GROUP_PADDINGS, of.paddings);
 	if (!bf16)
-		SET("param_alignment_paddings", of.alignments);
-	SET(KEY_PARTITION_COUNT, of.ranks);
-	SET(KEY_DS_VERSION, ptsave_str(pt, NAMES_DS_VERSION));
-	SET(KEY_PARAM_SLICE_MAPPINGS, of.slices);
-#undef SET
+		ptsave_set(pt, dict, "param_alignment_paddings", of.alignments);
+	ptsave_set(pt, dict, KEY_PARTITION_COUNT, of.ranks);
+	ptsave_set(pt, dict, KEY_DS_VERSION, NAMES_DS_VERSION);
+	ptsave_set(pt, dict, KEY_PARAM_SLICE_MAPPINGS, of.slices);
 	return dict;
 }
 
 static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
 {
 	const struct form_group *g = s->form->groups;
-	const uint64_t n = g->partition.size;
-	struct value *dict = ptsave_dict(pt);
+	struct value *dict = ptsave_dict(pt), *masters = ptsave_list(pt);
 
 	assert(s->form->ngroups == 1);
-#define SET(key, value) ptsave_set(pt, dict, key, value)
-	SET(KEY_ZERO_STAGE, zero_stage(s, pt));
+	ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
 	add_scale(s, pt, dict);
-	SET(KEY_PARTITION_COUNT, ptsave_int(pt, s->zero->comm->size));
-	SET(KEY_OPTIMIZER_STATE_DICT, sharded_optimizer(s, pt));
-	SET(KEY_FP32_FLAT_GROUPS,
-	    list_of(pt, flat(s, pt, g->master, n, n, true)));
-#undef SET
+	ptsave_set(pt, dict, KEY_PARTITION_COUNT, s->zero->comm->size);
+	ptsave_set(pt, dict, KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
+	ptsave_add(pt, masters, flat_masters(s, pt, g, g->partition.size));
+	ptsave_set(pt, dict, KEY_FP32_FLAT_GROUPS, masters);
 	return dict;
 }
 
-int save_shard(const struct save *s, struct save_file *f, struct errmsg *err)
+void save_shard(const struct save *s, struct save_file *f)
 {
 	const struct zero *z = s->zero;
 	struct ptsave *pt = &f->pt;
-	int rc;
 
 	if (z->stage == 0)
-		return 0;
-	if (asprintf(&f->path,
-		     "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
-		     s->dir, z->backend->dtype == DTYPE_BF16 ? "bf16_" : "",
-		     z->comm->rank, save_part(s)) < 0) {
-		f->path = NULL;
-		return errmsg_nomem(err, NULL);
-	}
-	rc = ptsave_init(pt, err);
-	if (rc)
-		return rc;
+		return;
+	snprintf(f->name, sizeof(f->name),
+		 "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+		 z->backend->dtype == DTYPE_BF16 ? "bf16_" : "", z->comm->rank,
+		 save_part(s));
 	f->root = ptsave_dict(pt);
 	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
 		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
 	ptsave_set(pt, f->root, KEY_DS_CONFIG, dsconfig_value(pt, s->o->config));
-	ptsave_set(pt, f->root, KEY_DS_VERSION,
-		   ptsave_str(pt, NAMES_DS_VERSION));
-	return 0;
-}
-
-/* A group's i-th tensor, in its shape, of a state of the group. */
-static struct value *shaped(const struct save *s, struct ptsave *pt,
-			    const struct form_group *g, const float *state,
-			    size_t i)
-{
-	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
-	const size_t storage =
-		ptsave_storage(pt, &(struct ptsave_storage){
-					   .dtype = DTYPE_F32,
-					   .numel = t->numel,
-					   .p = state + g->partition.start[i],
-					   .from = s->form->from,
-				   });
-
-	return ptsave_tensor(pt, storage, 0, t->shape, t->ndim, false);
-}
-
-/* Parameters are numbered through all groups. */
-static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
-{
-	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
-	struct value *groups = ptsave_list(pt);
-	size_t first = 0;
-
-	for (unsigned k = 0; k < s->form->ngroups; k++) {
-		const struct form_group *g = &s->form->groups[k];
-
-		for (size_t i = 0; i < g->n; i++)
-			ptsave_set_index(
-				pt, state, (int64_t)(first + i),
-				adam_state(s, pt, shaped(s, pt, g, g->exp_avg, i),
-					   shaped(s, pt, g, g->exp_avg_sq, i)));
-		ptsave_add(pt, groups,
-			   param_group(s, pt, k, first, first + g->n));
-		first += g->n;
-	}
-	ptsave_set(pt, dict, "state", state);
-	ptsave_set(pt, dict, KEY_PARAM_GROUPS, groups);
-	return dict;
+	ptsave_set(pt, f->root, KEY_DS_VERSION, NAMES_DS_VERSION);
 }
 
 static struct value *whole_masters(const struct save *s, struct ptsave *pt)
@@ -403,17 +357,15 @@ struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt)
 	if (s->zero->backend->dtype == DTYPE_F32)
 		return torch_optimizer(s, pt);
 	dict = ptsave_dict(pt);
-#define SET(key, value) ptsave_set(pt, dict, key, value)
-	SET("dynamic_loss_scale", ptsave_bool(pt, sc->dynamic));
-	SET("cur_scale", ptsave_float(pt, sc->scale));
-	SET("cur_iter", ptsave_int(pt, sc->iteration));
+	ptsave_set(pt, dict, "dynamic_loss_scale", sc->dynamic);
+	ptsave_set(pt, dict, "cur_scale", sc->scale);
+	ptsave_set(pt, dict, "cur_iter", sc->iteration);
 	if (sc->dynamic) {
-		SET("last_overflow_iter", ptsave_int(pt, sc->last_overflow));
-		SET("scale_factor", ptsave_float(pt, 2));
-		SET("scale_window", ptsave_int(pt, sc->window));
+		ptsave_set(pt, dict, "last_overflow_iter", sc->last_overflow);
+		ptsave_set(pt, dict, "scale_factor", 2.0);
+		ptsave_set(pt, dict, "scale_window", sc->window);
 	}
-	SET(KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
-	SET("fp32_groups", whole_masters(s, pt));
-#undef SET
+	ptsave_set(pt, dict, KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
+	ptsave_set(pt, dict, "fp32_groups", whole_masters(s, pt));
 	return dict;
 }

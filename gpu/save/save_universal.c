@@ -12,74 +12,59 @@
  * (universal_checkpoint_info of its gpt_model.py).  It does not say how to join
  * query_key_value's rows, and that a rank has them in thirds; we do.
  */
-#include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
 #include "gpu/save/save_impl.h"
 
-#define BLOCK "^transformer\\.h\\.\\d+\\."
 #define THIRDS 3
+#define BLOCK "^transformer\\.h\\.\\d+\\."
 
-static const char *const vocabulary[] = { "^transformer\\.wte\\.weight$", NULL };
-static const char *const replicated[] = { "^transformer\\.wpe\\.weight$",
-					  BLOCK "ln_[12]\\.(weight|bias)$",
-					  BLOCK "(attn|mlp)\\.c_proj\\.bias$",
-					  "^transformer\\.ln_f\\.(weight|bias)$",
-					  NULL };
-static const char *const second_dimension[] = { BLOCK "mlp\\.c_fc\\.weight$",
-						NULL };
-#define QUERIES_KEYS_VALUES BLOCK "attn\\.c_attn\\."
-
-/* Megatron's patterns of a family, with what blocks and the last norm are called. */
-#define MEGATRON_REPLICATED(block, last, embed)                     \
-	{                                                           \
-		block "input_layernorm.weight",                     \
-			block "post_attention_layernorm.weight",    \
-			last ".weight", last ".bias",               \
-			embed ".position_embeddings.weight",        \
-			block "self_attention.dense.bias",          \
-			block "mlp.dense_4h_to_h.bias",             \
-			block "input_layernorm.bias",               \
-			block "post_attention_layernorm.bias", NULL \
-	}
-#define MEGATRON_ROWS(block)                                      \
-	{                                                         \
-		block "mlp.dense_4h_to_h.weight",                 \
-			block "self_attention.dense.weight", NULL \
-	}
-
-#define PIPE_BLOCK "\\d+."
-#define PIPE_EMBED "tied_modules.embed"
-#define MODEL_BLOCK "language_model.encoder.layers.\\d+."
-#define MODEL_EMBED "language_model.embedding"
-#define MEGATRON_QKV "self_attention.query_key_value."
-
+/* The patterns of a family; lists end with NULL. */
 struct patterns {
-	const char *block_qkv[2]; /* weight and bias */
+	const char *qkv[2]; /* weight and bias of query_key_value */
 	const char *vocabulary[2];
-	const char *stages[3]; /* on the first and the last stage; only of a
-				* pipeline engine */
+	const char *stages[3]; /* on the first and the last stage */
 	const char *replicated[10];
-	const char *rows[3];
+	const char *second_dimension[3]; /* cut along it */
 };
 
-static const struct patterns megatron_pipe = {
-	.block_qkv = { PIPE_BLOCK MEGATRON_QKV "weight",
-		       PIPE_BLOCK MEGATRON_QKV "bias" },
-	.vocabulary = { PIPE_EMBED ".word_embeddings.weight", NULL },
-	.stages = { PIPE_EMBED ".word_embeddings.weight",
-		    PIPE_EMBED ".position_embeddings.weight", NULL },
-	.replicated = MEGATRON_REPLICATED(PIPE_BLOCK, "\\d+", PIPE_EMBED),
-	.rows = MEGATRON_ROWS(PIPE_BLOCK),
-};
+/* Megatron's patterns, with what blocks, the last norm and the embeddings are called. */
+#define MEGATRON(block, last, embed)                                           \
+	.qkv = { block "self_attention.query_key_value.weight",                \
+		 block "self_attention.query_key_value.bias" },                \
+	.vocabulary = { embed ".word_embeddings.weight" },                     \
+	.replicated = { block "input_layernorm.weight",                        \
+			block "post_attention_layernorm.weight",               \
+			last ".weight",                                        \
+			last ".bias",                                          \
+			embed ".position_embeddings.weight",                   \
+			block "self_attention.dense.bias",                     \
+			block "mlp.dense_4h_to_h.bias",                        \
+			block "input_layernorm.bias",                          \
+			block "post_attention_layernorm.bias" },               \
+	.second_dimension = { block "mlp.dense_4h_to_h.weight",                \
+			      block "self_attention.dense.weight" }
 
-static const struct patterns megatron_model = {
-	.block_qkv = { MODEL_BLOCK MEGATRON_QKV "weight",
-		       MODEL_BLOCK MEGATRON_QKV "bias" },
-	.vocabulary = { MODEL_EMBED ".word_embeddings.weight", NULL },
-	.replicated = MEGATRON_REPLICATED(
-		MODEL_BLOCK, "language_model.encoder.final_layernorm",
-		MODEL_EMBED),
-	.rows = MEGATRON_ROWS(MODEL_BLOCK),
+static const struct patterns families[] = {
+	[NAMING_HF] = {
+		.qkv = { BLOCK "attn\\.c_attn\\.weight$",
+			 BLOCK "attn\\.c_attn\\.bias$" },
+		.vocabulary = { "^transformer\\.wte\\.weight$" },
+		.stages = { "^transformer\\.wte\\.weight$" },
+		.replicated = { "^transformer\\.wpe\\.weight$",
+				BLOCK "ln_[12]\\.(weight|bias)$",
+				BLOCK "(attn|mlp)\\.c_proj\\.bias$",
+				"^transformer\\.ln_f\\.(weight|bias)$" },
+		.second_dimension = { BLOCK "mlp\\.c_fc\\.weight$" },
+	},
+	[NAMING_MEGATRON] = {
+		MEGATRON("\\d+.", "\\d+", "tied_modules.embed"),
+		.stages = { "tied_modules.embed.word_embeddings.weight",
+			    "tied_modules.embed.position_embeddings.weight" },
+	},
+	[NAMING_MEGATRON_MODEL] = {
+		MEGATRON("language_model.encoder.layers.\\d+.",
+			 "language_model.encoder.final_layernorm",
+			 "language_model.embedding"),
+	},
 };
 
 static void add_list(struct ptsave *pt, struct value *info, const char *key,
@@ -88,7 +73,7 @@ static void add_list(struct ptsave *pt, struct value *info, const char *key,
 	struct value *list = ptsave_list(pt);
 
 	for (; *patterns; patterns++)
-		ptsave_add(pt, list, ptsave_str(pt, *patterns));
+		ptsave_add(pt, list, *patterns);
 	ptsave_set(pt, info, key, list);
 }
 
@@ -96,7 +81,7 @@ static struct value *copies(struct ptsave *pt, struct value *seq, size_t n,
 			    unsigned size)
 {
 	for (size_t i = 0; i < n; i++)
-		ptsave_add(pt, seq, ptsave_int(pt, size));
+		ptsave_add(pt, seq, size);
 	return seq;
 }
 
@@ -112,14 +97,14 @@ static void add_thirds(const struct save *s, struct ptsave *pt,
 	struct value *spec = ptsave_dict(pt), *shape = ptsave_tuple(pt);
 	struct value *of_parts = ptsave_list(pt), *names = ptsave_list(pt);
 
-	ptsave_add(pt, names, ptsave_str(pt, pattern));
+	ptsave_add(pt, names, pattern);
 	for (unsigned i = 0; i < ndim; i++)
 		ptsave_add(pt, shape,
 			   i == cut ? copies(pt, ptsave_tuple(pt), THIRDS, width)
-				    : ptsave_int(pt, width));
+				    : value_new_int(&pt->arena, width));
 	ptsave_set(pt, spec, "patterns", names);
 	ptsave_set(pt, spec, "shape", shape);
-	ptsave_set(pt, spec, "partition_dim", ptsave_int(pt, cut));
+	ptsave_set(pt, spec, "partition_dim", cut);
 	ptsave_add(pt, list, spec);
 	for (unsigned i = 0; i < THIRDS; i++)
 		ptsave_add(pt, of_parts,
@@ -129,13 +114,12 @@ static void add_thirds(const struct save *s, struct ptsave *pt,
 }
 
 static void add_sub_params(const struct save *s, struct ptsave *pt,
-			   struct value *info, const char *weight,
-			   const char *bias)
+			   struct value *info, const char *const qkv[2])
 {
 	struct value *list = ptsave_list(pt), *widths = ptsave_dict(pt);
 
-	add_thirds(s, pt, list, widths, weight, 2);
-	add_thirds(s, pt, list, widths, bias, 1);
+	add_thirds(s, pt, list, widths, qkv[0], 2);
+	add_thirds(s, pt, list, widths, qkv[1], 1);
 	ptsave_set(pt, info, "parameter_with_sub_params", list);
 	ptsave_set(pt, info, "sub_param_shard_widths", widths);
 }
@@ -160,53 +144,31 @@ static void add_vocabulary(const struct save *s, struct ptsave *pt,
 			? s->o->vocab_rows
 			: words;
 
-	ptsave_set(pt, info, "original_vocab_size",
-		   ptsave_int(pt, (int64_t)original));
-	ptsave_set(pt, info, "padded_vocab_size", ptsave_int(pt, (int64_t)rows));
+	ptsave_set(pt, info, "original_vocab_size", original);
+	ptsave_set(pt, info, "padded_vocab_size", rows);
 	if (cut)
 		add_list(pt, info, "vocabulary_parameter_patterns", patterns);
 }
 
-static void add_megatron(const struct save *s, struct ptsave *pt,
-			 struct value *info)
+struct value *save_universal_info(const struct save *s, struct ptsave *pt)
 {
-	const bool pipe = s->form->naming.family == NAMING_MEGATRON;
-	const struct patterns *p = pipe ? &megatron_pipe : &megatron_model;
+	const struct naming *naming = &s->form->naming;
+	const struct patterns *p = &families[naming->family];
+	const bool hf = naming->family == NAMING_HF;
+	struct value *info = ptsave_dict(pt);
 
+	ptsave_set(pt, info, "universal_checkpoint_version", 0.4);
 	add_vocabulary(s, pt, info, p->vocabulary);
-	if (pipe)
+	if (*p->stages && (!hf || s->zero->model->part.stages > 1))
 		add_list(pt, info, "pipeline_replicated_parameter_patterns",
 			 p->stages);
 	add_list(pt, info, "tp_replicated_parameter_patterns", p->replicated);
-	add_list(pt, info, "parameter_with_row_parallelism_patterns", p->rows);
-	ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0",
-		   ptsave_list(pt));
-	if (s->form->naming.qkv == NAMING_QKV_THIRDS)
-		add_sub_params(s, pt, info, p->block_qkv[0], p->block_qkv[1]);
-}
-
-static void add_hf(const struct save *s, struct ptsave *pt, struct value *info)
-{
-	add_vocabulary(s, pt, info, vocabulary);
-	if (s->zero->model->part.stages > 1)
-		add_list(pt, info, "pipeline_replicated_parameter_patterns",
-			 vocabulary);
-	add_list(pt, info, "tp_replicated_parameter_patterns", replicated);
 	add_list(pt, info, "parameter_with_row_parallelism_patterns",
-		 second_dimension);
-	add_sub_params(s, pt, info, QUERIES_KEYS_VALUES "weight$",
-		       QUERIES_KEYS_VALUES "bias$");
-}
-
-struct value *save_universal_info(const struct save *s, struct ptsave *pt)
-{
-	struct value *info = ptsave_dict(pt);
-
-	ptsave_set(pt, info, "universal_checkpoint_version",
-		   ptsave_float(pt, 0.4));
-	if (save_as_megatron(s))
-		add_megatron(s, pt, info);
-	else
-		add_hf(s, pt, info);
+		 p->second_dimension);
+	if (!hf)
+		ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0",
+			   ptsave_list(pt));
+	if (hf || naming->qkv == NAMING_QKV_THIRDS)
+		add_sub_params(s, pt, info, p->qkv);
 	return info;
 }
