@@ -37,21 +37,17 @@
 #pragma GCC optimize("O3")
 #endif
 
-struct block_encoder {
+/* A thread encodes or decodes with one of these; as many are made as threads work at the
+ * same time. */
+struct coder {
 	ZSTD_CCtx *floats, *bytes;
-	uint8_t planes[BLOCK_SIZE];
-};
-
-/* A thread decodes with one of these; as many are made as threads decode at the same
- * time. */
-struct decoder {
-	ZSTD_DCtx *z;
-	struct decoder *next;
+	ZSTD_DCtx *decoder;
+	struct coder *next;
 	uint8_t planes[BLOCK_SIZE];
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct decoder *idle; /* protected by the lock */
+static struct coder *idle; /* protected by the lock */
 
 #define LEFT(x, bits) ((x) << 1 | (x) >> ((bits)-1))
 #define RIGHT(x, bits) ((x) >> 1 | (x) << ((bits)-1))
@@ -160,96 +156,84 @@ static bool set_parameters(ZSTD_CCtx *floats, ZSTD_CCtx *bytes)
 	       set(bytes, ZSTD_c_compressionLevel, 1);
 }
 
-struct block_encoder *block_encoder_new(void)
+static struct coder *new_coder(void)
 {
-	struct block_encoder *const e = malloc(sizeof(*e));
+	struct coder *const c = malloc(sizeof(*c));
 
-	if (!e)
+	if (!c)
 		return NULL;
-	e->floats = ZSTD_createCCtx();
-	e->bytes = ZSTD_createCCtx();
-	if (!e->floats || !e->bytes || !set_parameters(e->floats, e->bytes)) {
-		block_encoder_free(e);
-		return NULL;
-	}
-	return e;
+	c->decoder = ZSTD_createDCtx();
+	c->floats = ZSTD_createCCtx();
+	c->bytes = ZSTD_createCCtx();
+	if (c->decoder && c->floats && c->bytes &&
+	    set_parameters(c->floats, c->bytes))
+		return c;
+	ZSTD_freeDCtx(c->decoder);
+	ZSTD_freeCCtx(c->floats);
+	ZSTD_freeCCtx(c->bytes);
+	free(c);
+	return NULL;
 }
 
-void block_encoder_free(struct block_encoder *e)
+static struct coder *take_coder(void)
 {
-	if (!e)
-		return;
-	ZSTD_freeCCtx(e->floats);
-	ZSTD_freeCCtx(e->bytes);
-	free(e);
+	struct coder *c;
+
+	pthread_mutex_lock(&lock);
+	c = idle;
+	if (c)
+		idle = c->next;
+	pthread_mutex_unlock(&lock);
+	return c ? c : new_coder();
 }
 
-size_t block_encode(struct block_encoder *e, enum block_type type,
-		    const void *bytes, size_t len, void *out)
+static void give_coder(struct coder *c)
+{
+	pthread_mutex_lock(&lock);
+	c->next = idle;
+	idle = c;
+	pthread_mutex_unlock(&lock);
+}
+
+size_t block_encode(enum block_type type, const void *bytes, size_t len,
+		    void *out)
 {
 	const unsigned width = block_width(type);
-	ZSTD_CCtx *const z = width == 1 ? e->bytes : e->floats;
-	const uint8_t *const planes = width == 1 ? bytes : e->planes;
+	struct coder *const c = take_coder();
 	const size_t n = len / width;
-	size_t size = 0;
+	size_t size = 0, got = 0;
 
 	assert(len && len <= BLOCK_SIZE && len % width == 0);
+	if (!c)
+		return 0;
 	if (width > 1)
-		(width == 2 ? split16 : split32)(bytes, e->planes, n);
-	for (unsigned k = 0; k < width; k++) {
-		const size_t got = ZSTD_compress2(z, (uint8_t *)out + size,
-						  BLOCK_STORED_MAX - size,
-						  planes + k * n, n);
-
-		if (ZSTD_isError(got))
-			return 0;
+		(width == 2 ? split16 : split32)(bytes, c->planes, n);
+	for (unsigned k = 0; k < width && !ZSTD_isError(got); k++) {
+		got = ZSTD_compress2(width == 1 ? c->bytes : c->floats,
+				     (uint8_t *)out + size,
+				     BLOCK_STORED_MAX - size,
+				     width == 1 ? bytes : c->planes + k * n, n);
 		size += got;
 	}
-	return size;
-}
-
-static struct decoder *take_decoder(void)
-{
-	struct decoder *d;
-
-	pthread_mutex_lock(&lock);
-	d = idle;
-	if (d)
-		idle = d->next;
-	pthread_mutex_unlock(&lock);
-	if (d)
-		return d;
-	d = malloc(sizeof(*d));
-	if (d && !(d->z = ZSTD_createDCtx())) {
-		free(d);
-		return NULL;
-	}
-	return d;
-}
-
-static void give_decoder(struct decoder *d)
-{
-	pthread_mutex_lock(&lock);
-	d->next = idle;
-	idle = d;
-	pthread_mutex_unlock(&lock);
+	give_coder(c);
+	return ZSTD_isError(got) ? 0 : size;
 }
 
 int block_decode(enum block_type type, const void *bytes, size_t stored,
 		 uint64_t hash, void *out, size_t len)
 {
 	const unsigned width = block_width(type);
-	struct decoder *const d = take_decoder();
+	struct coder *const c = take_coder();
 	uint8_t *planes;
 	bool ok;
 
 	assert(len && len <= BLOCK_SIZE && len % width == 0);
-	if (!d)
+	if (!c)
 		return -ENOMEM;
-	planes = width == 1 ? out : d->planes;
-	ok = ZSTD_decompressDCtx(d->z, planes, len, bytes, stored) == len;
+	planes = width == 1 ? out : c->planes;
+	ok = ZSTD_decompressDCtx(c->decoder, planes, len, bytes, stored) == len;
 	if (ok && width > 1)
 		(width == 2 ? merge16 : merge32)(planes, out, len / width);
-	give_decoder(d);
+	give_coder(c);
 	return ok && block_hash(out, len) == hash ? 0 : -EBADMSG;
 }

@@ -25,16 +25,11 @@ unsigned block_width(enum block_type type);
  * plane. */
 #define BLOCK_STORED_MAX (BLOCK_SIZE + 128)
 
-/* Working memory of one thread at a time; NULL when memory runs out. */
-struct block_encoder;
-struct block_encoder *block_encoder_new(void);
-void block_encoder_free(struct block_encoder *e);
-
 /* Encode `len` bytes (1 .. BLOCK_SIZE, a multiple of the width) into `out`, which has
  * room for BLOCK_STORED_MAX.  Returns the number of bytes, or 0 when memory runs
- * out. */
-size_t block_encode(struct block_encoder *e, enum block_type type,
-		    const void *bytes, size_t len, void *out);
+ * out.  Thread-safe. */
+size_t block_encode(enum block_type type, const void *bytes, size_t len,
+		    void *out);
 
 /*
  * Decode `stored` bytes to exactly `len` (as block_encode) and compare their

@@ -11,8 +11,9 @@
 #include "ckpt/base/interval.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/pack/pack_impl.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/output.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/sys/scratch.h"
 
 /* Bytes that a thread takes at once. */
 #define UNIT (32 * BLOCK_SIZE)
@@ -28,7 +29,8 @@ struct extracting {
 	int dir; /* -1: nothing is written */
 	const struct pack_work *w;
 	uint64_t *first;    /* units before those of each entry, and of all */
-	XXH3_state_t *hash; /* of the file that is being committed */
+	struct turns turns;
+	XXH3_state_t *hash; /* of the file whose turn it is */
 };
 
 static bool count_units(struct extracting *x)
@@ -54,54 +56,68 @@ static struct unit unit_of(const struct extracting *x, size_t i)
 	return (struct unit){ e, off, left < UNIT ? (size_t)left : UNIT };
 }
 
-static void *unit_begin(void)
+/* The bytes of a unit. */
+struct slot {
+	struct extracting *x;
+	struct unit u;
+	uint8_t bytes[UNIT];
+};
+
+/* Compare a file with its hash. */
+static int unit_check(void *slot, size_t i, struct errmsg *err)
 {
-	return malloc(UNIT);
-}
+	const struct slot *const s = slot;
+	const struct extracting *const x = s->x;
+	const struct unit *const u = &s->u;
 
-static int unit_read(void *ctx, void *slot, size_t i, struct errmsg *err)
-{
-	const struct extracting *const x = ctx;
-	const struct unit u = unit_of(x, i);
-
-	return pack_read(x->p, (uint32_t)(u.e - x->p->x.entries), slot, u.len,
-			 u.off, err);
-}
-
-static int unit_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
-{
-	const struct extracting *const x = ctx;
-	const struct unit u = unit_of(x, i);
-
-	if (u.off == 0)
+	(void)i;
+	if (u->off == 0)
 		XXH3_128bits_reset(x->hash);
-	XXH3_128bits_update(x->hash, slot, u.len);
-	if (u.off + u.len == u.e->size) {
+	XXH3_128bits_update(x->hash, s->bytes, u->len);
+	if (u->off + u->len == u->e->size) {
 		const XXH128_hash_t h = XXH3_128bits_digest(x->hash);
 
-		if (h.low64 != u.e->hash[0] || h.high64 != u.e->hash[1])
+		if (h.low64 != u->e->hash[0] || h.high64 != u->e->hash[1])
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %s: its content is not what was"
 					  " packed",
-					  x->p->src.name, u.e->name);
+					  x->p->src.name, u->e->name);
 	}
-	return x->w->progress && !x->w->progress(x->w->ctx, u.len) ? -EINTR : 0;
+	return x->w->progress && !x->w->progress(x->w->ctx, u->len) ? -EINTR : 0;
 }
 
-static int unit_write(void *ctx, void *slot, size_t i, struct errmsg *err)
+static int unit_write(const struct slot *s, struct errmsg *err)
 {
-	const struct extracting *const x = ctx;
-	const struct unit u = unit_of(x, i);
-	int fd, rc = 0;
+	const char *const name = s->u.e->name;
+	const int fd =
+		openat(s->x->dir, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+	int rc = 0;
 
-	if (x->dir < 0)
-		return 0;
-	fd = openat(x->dir, u.e->name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
-		return errmsg_errno(err, u.e->name, "cannot open");
-	if (pwrite_all(fd, slot, u.len, u.off))
-		rc = errmsg_errno(err, u.e->name, "cannot write");
+		return errmsg_errno(err, name, "cannot open");
+	if (pwrite_all(fd, s->bytes, s->u.len, s->u.off))
+		rc = errmsg_errno(err, name, "cannot write");
 	close(fd);
+	return rc;
+}
+
+static int unit_extract(void *extracting, size_t i, struct errmsg *err)
+{
+	struct extracting *const x = extracting;
+	struct slot *const s = scratch_take(sizeof(*s));
+	int rc;
+
+	if (s) {
+		s->x = x;
+		s->u = unit_of(x, i);
+	}
+	rc = s ? pack_read(x->p, (uint32_t)(s->u.e - x->p->x.entries), s->bytes,
+			   s->u.len, s->u.off, err)
+	       : errmsg_nomem(err, NULL);
+	rc = turns_take(&x->turns, i, rc, unit_check, s, err);
+	if (!rc && x->dir >= 0)
+		rc = unit_write(s, err);
+	scratch_give(s);
 	return rc;
 }
 
@@ -169,14 +185,9 @@ static int finish_entries(struct extracting *x, struct errmsg *err)
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
 		 struct errmsg *err)
 {
-	static const struct parallel_steps steps = {
-		.begin = unit_begin,
-		.end = free,
-		.work = unit_read,
-		.commit = unit_commit,
-		.finish = unit_write,
+	struct extracting x = {
+		.p = p, .dir = dirfd, .w = w, .turns = TURNS_INIT
 	};
-	struct extracting x = { .p = p, .dir = dirfd, .w = w };
 	int rc = 0;
 
 	x.hash = XXH3_createState();
@@ -185,8 +196,8 @@ int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
 	if (!rc && dirfd >= 0)
 		rc = make_entries(&x, err);
 	if (!rc)
-		rc = parallel_in_order((size_t)x.first[p->x.nentries], w->width,
-				       &steps, &x, err);
+		rc = parallel_for((size_t)x.first[p->x.nentries], w->width,
+				  unit_extract, &x, err);
 	if (!rc && dirfd >= 0)
 		rc = finish_entries(&x, err);
 	XXH3_freeState(x.hash);

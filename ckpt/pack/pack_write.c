@@ -20,6 +20,7 @@
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/scratch.h"
 
 /* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed
  * one after the other. */
@@ -31,9 +32,10 @@ struct unit {
 	uint64_t skip; /* bytes of the region before it */
 };
 
-/* What a thread has of its unit. */
+/* A unit while a thread works on it. */
 struct slot {
-	struct block_encoder *encoder;
+	struct packing *p;
+	const struct unit *u;
 	struct {
 		uint32_t stored; /* bytes in the pack; 0: equals its source */
 		uint64_t hash;
@@ -54,7 +56,8 @@ struct packing {
 	struct unit *units;
 	size_t nunits, units_cap;
 
-	/* What has been committed: */
+	/* What has been committed, a unit at a time: */
+	struct turns turns;
 	uint64_t at; /* end of the blocks in the pack */
 	struct pack_entry *entries;
 	struct pack_extent *extents; /* those that refer: to bytes of an input */
@@ -82,25 +85,6 @@ static unsigned scale_of(const struct pack_region *r)
 	return r->kind == PACK_ROUNDED ? 2 : 1;
 }
 
-static void *slot_begin(void)
-{
-	struct slot *const s = malloc(sizeof(*s));
-
-	if (s && !(s->encoder = block_encoder_new())) {
-		free(s);
-		return NULL;
-	}
-	return s;
-}
-
-static void slot_end(void *slot)
-{
-	struct slot *const s = slot;
-
-	block_encoder_free(s->encoder);
-	free(s);
-}
-
 int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
@@ -115,33 +99,30 @@ int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 }
 
 /* Read what `len` bytes of a region are according to its source. */
-static int read_source(const struct packing *p, const struct unit *u,
-		       struct slot *s, size_t len, struct errmsg *err)
+static int read_source(struct slot *s, size_t len, struct errmsg *err)
 {
-	const struct pack_region *const r = region_of(p, u);
+	const struct pack_region *const r = region_of(s->p, s->u);
 	const unsigned scale = scale_of(r);
 	const int rc = pack_input_read(
-		&p->v[r->source], scale == 1 ? s->source : s->floats,
-		scale * len, r->from + scale * u->skip, err);
+		&s->p->v[r->source], scale == 1 ? s->source : s->floats,
+		scale * len, r->from + scale * s->u->skip, err);
 
 	if (!rc && scale == 2)
 		block_round(r->type, s->floats, s->source, len / 2);
 	return rc;
 }
 
-static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
+static int unit_encode(struct slot *s, struct errmsg *err)
 {
-	const struct packing *const p = ctx;
-	const struct unit *const u = &p->units[i];
-	const struct pack_region *const r = region_of(p, u);
+	const struct unit *const u = s->u;
+	const struct pack_region *const r = region_of(s->p, u);
 	const bool stored = r->kind == PACK_STORED;
-	const size_t len = unit_len(p, u);
-	struct slot *const s = slot;
-	int rc = pack_input_read(&p->v[u->input], s->bytes, len,
+	const size_t len = unit_len(s->p, u);
+	int rc = pack_input_read(&s->p->v[u->input], s->bytes, len,
 				 r->start + u->skip, err);
 
 	if (!rc && !stored)
-		rc = read_source(p, u, s, len, err);
+		rc = read_source(s, len, err);
 	s->out_len = 0;
 	for (size_t b = 0; !rc && b * BLOCK_SIZE < len; b++) {
 		const size_t off = b * BLOCK_SIZE, n = pack_block_len(len, b);
@@ -152,10 +133,10 @@ static int unit_work(void *ctx, void *slot, size_t i, struct errmsg *err)
 			continue;
 		s->blocks[b].hash = block_hash(bytes, n);
 		s->blocks[b].stored = (uint32_t)block_encode(
-			s->encoder, r->type, bytes, n, s->out + s->out_len);
+			r->type, bytes, n, s->out + s->out_len);
 		s->out_len += s->blocks[b].stored;
 		if (!s->blocks[b].stored)
-			rc = errmsg_nomem(err, p->w->name);
+			rc = errmsg_nomem(err, s->p->w->name);
 	}
 	return rc;
 }
@@ -191,15 +172,17 @@ static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 	return e;
 }
 
-static int unit_commit(void *ctx, void *slot, size_t i, struct errmsg *err)
+/* Place a unit in the pack. */
+static int unit_commit(void *slot, size_t i, struct errmsg *err)
 {
-	struct packing *const p = ctx;
 	struct slot *const s = slot;
-	const struct unit *const u = &p->units[i];
+	struct packing *const p = s->p;
+	const struct unit *const u = s->u;
 	const uint64_t start = region_of(p, u)->start + u->skip;
 	const size_t len = unit_len(p, u);
 	struct pack_entry *const entry = &p->entries[u->input];
 
+	(void)i;
 	s->at = p->at;
 	for (size_t b = 0; b * BLOCK_SIZE < len; b++) {
 		const uint32_t stored = s->blocks[b].stored;
@@ -238,12 +221,22 @@ static int write_at(const struct packing *p, const void *bytes, size_t len,
 	return 0;
 }
 
-static int unit_finish(void *ctx, void *slot, size_t i, struct errmsg *err)
+static int unit_pack(void *packing, size_t i, struct errmsg *err)
 {
-	const struct slot *const s = slot;
+	struct packing *const p = packing;
+	struct slot *const s = scratch_take(sizeof(*s));
+	int rc;
 
-	(void)i;
-	return write_at(ctx, s->out, s->out_len, s->at, err);
+	if (s) {
+		s->p = p;
+		s->u = &p->units[i];
+	}
+	rc = s ? unit_encode(s, err) : errmsg_nomem(err, NULL);
+	rc = turns_take(&p->turns, i, rc, unit_commit, s, err);
+	if (!rc)
+		rc = write_at(p, s->out, s->out_len, s->at, err);
+	scratch_give(s);
+	return rc;
 }
 
 /* Let an extent refer to the extent that holds the bytes of the input that it names. */
@@ -355,13 +348,6 @@ static bool make_entries(struct packing *p)
 
 static int pack_all(struct packing *p, struct errmsg *err)
 {
-	static const struct parallel_steps steps = {
-		.begin = slot_begin,
-		.end = slot_end,
-		.work = unit_work,
-		.commit = unit_commit,
-		.finish = unit_finish,
-	};
 	int rc;
 
 	if (p->n > PACK_ENTRIES_MAX)
@@ -369,7 +355,7 @@ static int pack_all(struct packing *p, struct errmsg *err)
 				  p->w->name, p->n);
 	if (!make_entries(p))
 		return errmsg_nomem(err, p->w->name);
-	rc = parallel_in_order(p->nunits, p->w->width, &steps, p, err);
+	rc = parallel_for(p->nunits, p->w->width, unit_pack, p, err);
 	if (rc)
 		return rc;
 	if (p->nextents > PACK_EXTENTS_MAX)
@@ -382,9 +368,12 @@ static int pack_all(struct packing *p, struct errmsg *err)
 int pack_write(int fd, const struct pack_input *v, size_t n,
 	       const struct pack_work *w, struct errmsg *err)
 {
-	struct packing p = {
-		.fd = fd, .v = v, .n = n, .w = w, .at = PACK_HEADER_SIZE
-	};
+	struct packing p = { .fd = fd,
+			     .v = v,
+			     .n = n,
+			     .w = w,
+			     .turns = TURNS_INIT,
+			     .at = PACK_HEADER_SIZE };
 	const int rc = pack_all(&p, err);
 
 	XXH3_freeState(p.hash);

@@ -9,11 +9,11 @@
  */
 #include "ckpt/sys/parallel.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <sys/queue.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -238,98 +238,19 @@ int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
 	return run(&job, width);
 }
 
-struct sequence {
-	const struct parallel_steps *steps;
-	void *ctx;
-
-	pthread_mutex_t lock; /* protects the rest */
-	pthread_cond_t moved; /* `turn` or `end` has */
-	size_t turn;          /* item to commit */
-	size_t end;           /* the first item that failed, or their number */
-	void **slots;         /* those not in use */
-	size_t nslots;
-};
-
-/* Wait for the turn of item i.  False if one before it has failed. */
-static bool wait_for_turn(struct sequence *s, size_t i)
+int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
+	       void *ctx, struct errmsg *err)
 {
-	bool comes;
-
-	pthread_mutex_lock(&s->lock);
-	while (s->turn != i && i < s->end)
-		pthread_cond_wait(&s->moved, &s->lock);
-	comes = i < s->end;
-	pthread_mutex_unlock(&s->lock);
-	return comes;
-}
-
-/* Pass the turn on from item i, or end with it. */
-static void pass_turn(struct sequence *s, size_t i, int rc)
-{
-	pthread_mutex_lock(&s->lock);
+	pthread_mutex_lock(&t->lock);
+	while (!rc && t->next < i && i < t->end)
+		pthread_cond_wait(&t->moved, &t->lock);
 	if (!rc)
-		s->turn = i + 1;
-	else if (i < s->end)
-		s->end = i;
-	pthread_cond_broadcast(&s->moved);
-	pthread_mutex_unlock(&s->lock);
-}
-
-static int take_steps(struct sequence *s, void *slot, size_t i,
-		      struct errmsg *err)
-{
-	int rc = slot ? s->steps->work(s->ctx, slot, i, err)
-		      : errmsg_nomem(err, NULL);
-
-	if (!rc) {
-		if (!wait_for_turn(s, i))
-			return 0;
-		rc = s->steps->commit(s->ctx, slot, i, err);
-	}
-	pass_turn(s, i, rc);
-	return rc || !s->steps->finish ? rc
-				       : s->steps->finish(s->ctx, slot, i, err);
-}
-
-static int take_item(void *ctx, size_t i, struct errmsg *err)
-{
-	struct sequence *const s = ctx;
-	void *slot = NULL;
-	int rc;
-
-	pthread_mutex_lock(&s->lock);
-	if (s->nslots)
-		slot = s->slots[--s->nslots];
-	pthread_mutex_unlock(&s->lock);
-	if (!slot)
-		slot = s->steps->begin();
-	rc = take_steps(s, slot, i, err);
-	pthread_mutex_lock(&s->lock);
-	if (slot)
-		s->slots[s->nslots++] = slot;
-	pthread_mutex_unlock(&s->lock);
-	return rc;
-}
-
-int parallel_in_order(size_t n, unsigned width,
-		      const struct parallel_steps *steps, void *ctx,
-		      struct errmsg *err)
-{
-	struct sequence s = { .steps = steps,
-			      .ctx = ctx,
-			      .end = n,
-			      .slots = calloc(width + 1, sizeof(*s.slots)) };
-	int rc;
-
-	if (!s.slots)
-		return errmsg_nomem(err, NULL);
-	pthread_mutex_init(&s.lock, NULL);
-	pthread_cond_init(&s.moved, NULL);
-	rc = parallel_for(n, width, take_item, &s, err);
-	while (s.nslots)
-		steps->end(s.slots[--s.nslots]);
-	pthread_cond_destroy(&s.moved);
-	pthread_mutex_destroy(&s.lock);
-	free(s.slots);
+		rc = i < t->end ? step(ctx, i, err) : -ECANCELED;
+	if (!rc)
+		t->next = i + 1;
+	else if (i < t->end)
+		t->end = i;
+	pthread_cond_broadcast(&t->moved);
+	pthread_mutex_unlock(&t->lock);
 	return rc;
 }

@@ -2,7 +2,9 @@
 #ifndef UCKPT_PARALLEL_H
 #define UCKPT_PARALLEL_H
 
+#include <pthread.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct errmsg;
 
@@ -30,22 +32,26 @@ int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
 		 struct errmsg *err);
 
 /*
- * The steps of each item of a sequence, taken with a slot that only the item's thread
- * uses.  Errors as those of `work` above.
+ * Turns of the items of a parallel_for, for a step that one item at a time takes, in
+ * order.
  */
-struct parallel_steps {
-	void *(*begin)(void); /* make a slot; NULL when memory runs out */
-	void (*end)(void *slot);
-	int (*work)(void *ctx, void *slot, size_t i, struct errmsg *err);
-	/* One item at a time, in order, after its work. */
-	int (*commit)(void *ctx, void *slot, size_t i, struct errmsg *err);
-	/* After the commit, in any order; may be NULL. */
-	int (*finish)(void *ctx, void *slot, size_t i, struct errmsg *err);
+struct turns {
+	pthread_mutex_t lock; /* protects the rest; held during the step */
+	pthread_cond_t moved; /* `next` or `end` has */
+	size_t next;          /* item whose turn it is */
+	size_t end;           /* the first item that failed */
 };
 
-/* Take `n` items through all steps, as parallel_for.  At most `width` slots are made. */
-int parallel_in_order(size_t n, unsigned width,
-		      const struct parallel_steps *steps, void *ctx,
-		      struct errmsg *err);
+#define TURNS_INIT                                                      \
+	{                                                               \
+		PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, \
+			SIZE_MAX                                        \
+	}
+
+/* Call `step(ctx, i)` when all items before i have had their turn.  If one of them has
+ * failed return -ECANCELED, which parallel_for does not report.  `rc` is the error of
+ * item i before its turn, which is returned, or 0. */
+int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
+	       void *ctx, struct errmsg *err);
 
 #endif

@@ -46,13 +46,12 @@ static void fill(enum content c, enum block_type type, uint8_t *to, size_t len)
 
 static size_t round_trip(enum block_type type, const uint8_t *in, size_t len)
 {
-	struct block_encoder *const e = block_encoder_new();
 	uint8_t *const stored = malloc(BLOCK_STORED_MAX);
 	uint8_t *const back = malloc(len + 1);
 	size_t n;
 
-	assert_true(e && stored && back);
-	n = block_encode(e, type, in, len, stored);
+	assert_true(stored && back);
+	n = block_encode(type, in, len, stored);
 	assert_in_range(n, 1, len + BLOCK_STORED_MAX - BLOCK_SIZE);
 	back[len] = GUARD;
 	assert_int_equal(
@@ -63,7 +62,6 @@ static size_t round_trip(enum block_type type, const uint8_t *in, size_t len)
 	assert_int_equal(
 		block_decode(type, stored, n, ~block_hash(in, len), back, len),
 		-EBADMSG);
-	block_encoder_free(e);
 	free(stored);
 	free(back);
 	return n;
@@ -119,22 +117,19 @@ static void the_layout_is_the_documented_one(void **unused)
 {
 	static const uint8_t in[] = { 0x01, 0x80, 0x02, 0x40 };
 	static const uint8_t planes[] = { 0x03, 0x04, 0x00, 0x80 };
-	struct block_encoder *const e = block_encoder_new();
 	uint8_t stored[BLOCK_STORED_MAX], out[sizeof(planes)];
 	size_t n;
 
 	(void)unused;
-	n = block_encode(e, BLOCK_BF16, in, sizeof(in), stored);
+	n = block_encode(BLOCK_BF16, in, sizeof(in), stored);
 	assert_int_equal(ZSTD_decompress(out, sizeof(out), stored, n),
 			 sizeof(out));
 	assert_memory_equal(out, planes, sizeof(out));
-	block_encoder_free(e);
 }
 
 /* Random changes of a block: the right bytes, or none. */
 static void damaged_blocks_are_refused(void **unused)
 {
-	struct block_encoder *const e = block_encoder_new();
 	const size_t len = 40000;
 	uint8_t *const in = malloc(len), *const back = malloc(len + 1);
 	uint8_t *const stored = malloc(BLOCK_STORED_MAX);
@@ -144,7 +139,7 @@ static void damaged_blocks_are_refused(void **unused)
 	(void)unused;
 	fill(NORMAL, BLOCK_F32, in, len);
 	hash = block_hash(in, len);
-	n = block_encode(e, BLOCK_F32, in, len, stored);
+	n = block_encode(BLOCK_F32, in, len, stored);
 	back[len] = GUARD;
 	for (int i = 0; i < 20000; i++) {
 		/* Every bit of the headers; then some. */
@@ -163,7 +158,6 @@ static void damaged_blocks_are_refused(void **unused)
 		block_decode(BLOCK_F32, stored, n + 1, hash, back, len),
 		-EBADMSG);
 	assert_int_equal(back[len], GUARD);
-	block_encoder_free(e);
 	free(in);
 	free(back);
 	free(stored);
