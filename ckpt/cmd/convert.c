@@ -85,8 +85,8 @@ static int write_tree(const struct convert *c, struct plan *p,
 		.ctx = progress,
 	};
 	char pointer[POINTER_MAX];
-	struct outdir out;
-	int rc = outdir_open(&out, c->out, err);
+	struct output out;
+	int rc = output_open(&out, c->out, OUTPUT_DIR, err);
 
 	if (rc)
 		return rc;
@@ -94,8 +94,8 @@ static int write_tree(const struct convert *c, struct plan *p,
 	if (!rc && !progress_add(progress, 0))
 		rc = -EINTR;
 	if (!rc)
-		rc = outdir_commit(&out, pointer_file(c, pointer), err);
-	outdir_close(&out);
+		rc = output_commit(&out, pointer_file(c, pointer), err);
+	output_close(&out);
 	return rc;
 }
 

@@ -46,7 +46,7 @@ static struct pack_work work_of(struct pack_command *c)
 }
 
 /* A pack may claim files of any size. */
-static int check_room(const struct pack_command *c, const struct outdir *dir,
+static int check_room(const struct pack_command *c, const struct output *dir,
 		      struct errmsg *err)
 {
 	struct statvfs fs;
@@ -82,7 +82,7 @@ static int extract(struct pack_command *c, const char *path, const char *to,
 		   struct errmsg *err)
 {
 	const struct pack_work w = work_of(c);
-	struct outdir dir;
+	struct output dir;
 	struct pack *pack;
 	int rc = pack_open(c->u, path, &pack, err);
 
@@ -93,11 +93,11 @@ static int extract(struct pack_command *c, const char *path, const char *to,
 		progress_init(&c->progress, c->bytes);
 	if (!to) {
 		rc = pack_extract(pack, -1, &w, err);
-	} else if (!(rc = outdir_open(&dir, to, err))) {
+	} else if (!(rc = output_open(&dir, to, OUTPUT_DIR, err))) {
 		rc = check_room(c, &dir, err) ?:
 		     pack_extract(pack, dir.fd, &w, err) ?:
-		     outdir_commit(&dir, NULL, err);
-		outdir_close(&dir);
+		     output_commit(&dir, NULL, err);
+		output_close(&dir);
 	}
 	pack_close(pack);
 	return rc;
@@ -123,7 +123,7 @@ static bool parse(struct pack_command *c, int argc, char **argv, const char *usa
 
 /* Give a pack its mode.  An ACL that it has from its directory would grant more to others
  * than the mode says: it goes with the group's bits. */
-static int set_mode(const struct outfile *out, const struct pack_inputs *x,
+static int set_mode(const struct output *out, const struct pack_inputs *x,
 		    struct errmsg *err)
 {
 	const mode_t masked = umask(077);
@@ -144,7 +144,7 @@ static int set_mode(const struct outfile *out, const struct pack_inputs *x,
 /* Write a pack, and prove it as any reader would read it: its hashes are of the bytes
  * that were read from the files. */
 static int write_pack(struct pack_command *c, const struct pack_inputs *x,
-		      struct outfile *out, struct errmsg *err)
+		      struct output *out, struct errmsg *err)
 {
 	const struct pack_work w = work_of(c);
 	uint64_t bytes = 0;
@@ -154,16 +154,15 @@ static int write_pack(struct pack_command *c, const struct pack_inputs *x,
 	progress_init(&c->progress, 2 * bytes);
 	return pack_write(out->fd, x->v, x->n, &w, err) ?:
 	       set_mode(out, x, err) ?:
-	       outfile_sync(out, err) ?:
 	       extract(c, out->tmp, NULL, err) ?:
-	       outfile_commit(out, err);
+	       output_commit(out, NULL, err);
 }
 
 static int pack(struct pack_command *c, struct errmsg *err)
 {
 	struct pack_inputs x;
-	struct outfile out;
-	int rc = outfile_open(&out, c->out, err);
+	struct output out;
+	int rc = output_open(&out, c->out, OUTPUT_FILE, err);
 
 	if (rc)
 		return rc;
@@ -172,7 +171,7 @@ static int pack(struct pack_command *c, struct errmsg *err)
 		rc = pack_derive(&x, err) ?: write_pack(c, &x, &out, err);
 		pack_inputs_done(&x);
 	}
-	outfile_close(&out);
+	output_close(&out);
 	return rc;
 }
 

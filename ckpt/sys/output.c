@@ -21,13 +21,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,10 +40,7 @@
 #define renameat2(...) (int)syscall(SYS_renameat2, __VA_ARGS__)
 #endif
 
-#define TMP_MARK ".tmp-"
-#define TMP_LETTERS "XXXXXX"
-#define TMP_SUFFIX TMP_MARK TMP_LETTERS
-#define TRIES_MAX 100
+#define TMP_SUFFIX ".tmp-XXXXXX"
 
 static int put_all(int fd, const void *p, size_t len, const uint64_t *off)
 {
@@ -74,64 +71,28 @@ int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 	return put_all(fd, p, len, &off);
 }
 
+int write_text(const char *path, const char *text, struct errmsg *err)
+{
+	const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int rc = 0;
+
+	if (fd < 0)
+		return errmsg_errno(err, path, "cannot create");
+	if (write_all(fd, text, strlen(text)) || fsync(fd) < 0)
+		rc = errmsg_errno(err, path, "cannot write");
+	if (close(fd) < 0 && !rc)
+		rc = errmsg_errno(err, path, "cannot write");
+	if (rc)
+		unlink(path);
+	return rc;
+}
+
 /* Length of what precedes the last component of a path. */
 static int parent_len(const char *path)
 {
 	const char *const slash = strrchr(path, '/');
 
 	return slash ? (int)(slash + 1 - path) : 0;
-}
-
-static int new_dir(const char *path)
-{
-	return mkdir(path, 0777);
-}
-
-static int new_file(const char *path)
-{
-	return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-}
-
-static int new_private_file(const char *path)
-{
-	return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-}
-
-/*
- * Call `make` with new names beside `path` until one is free.  It creates the file with
- * its final mode: mkdtemp and mkostemp deny others access, and restoring it needs the
- * umask, which can only be read by changing it, for all threads.  Returns `make`'s
- * result and the name in `*tmp`, or a negative errno.
- */
-static int make_tmp(const char *path, int (*make)(const char *path), char **tmp,
-		    struct errmsg *err)
-{
-	static const char letters[32] = "abcdefghijklmnopqrstuvwxyz012345";
-	const int above = parent_len(path);
-	unsigned char random[sizeof(TMP_LETTERS) - 1];
-	char *name, *end;
-	int rc = -1;
-
-	if (asprintf(&name, "%.*s.%s" TMP_SUFFIX, above, path, path + above) < 0)
-		return errmsg_nomem(err, path);
-	end = name + strlen(name) - sizeof(random);
-	for (unsigned i = 0; i < TRIES_MAX; i++) {
-		if (getrandom(random, sizeof(random), 0) !=
-		    (ssize_t)sizeof(random))
-			break;
-		for (size_t k = 0; k < sizeof(random); k++)
-			end[k] = letters[random[k] % sizeof(letters)];
-		rc = make(name);
-		if (rc >= 0 || errno != EEXIST)
-			break;
-	}
-	if (rc < 0) {
-		rc = errmsg_errno(err, path, "cannot create");
-		free(name);
-		return rc;
-	}
-	*tmp = name;
-	return rc;
 }
 
 /* Write the entries of a path's directory to the medium.  Takes no memory, whose lack
@@ -153,100 +114,20 @@ static int sync_parent(const char *path, struct errmsg *err)
 	return rc;
 }
 
-int outfile_open(struct outfile *o, const char *path, struct errmsg *err)
+static int set_paths(struct output *o, const char *path, struct errmsg *err)
 {
-	struct stat st;
-	int rc;
-
-	*o = (struct outfile){ .fd = -1, .final = strdup(path) };
-	if (!o->final)
-		return errmsg_nomem(err, path);
-	if (lstat(path, &st) == 0)
-		rc = errmsg_set(err, -EEXIST, "%s: exists", path);
-	else
-		rc = make_tmp(path, new_private_file, &o->tmp, err);
-	if (rc >= 0)
-		o->fd = rc;
-	else
-		outfile_close(o);
-	return rc < 0 ? rc : 0;
-}
-
-int outfile_sync(struct outfile *o, struct errmsg *err)
-{
-	return fsync(o->fd) < 0 ? errmsg_errno(err, o->tmp, "cannot write") : 0;
-}
-
-int outfile_commit(struct outfile *o, struct errmsg *err)
-{
-	int rc = renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final,
-			   RENAME_NOREPLACE);
-
-	/* Some file systems lack RENAME_NOREPLACE. */
-	if (rc < 0 && errno == EINVAL)
-		rc = rename(o->tmp, o->final);
-	if (rc < 0)
-		return errmsg_errno(err, o->final, "cannot rename to");
-	free(o->tmp);
-	o->tmp = NULL;
-	return sync_parent(o->final, err);
-}
-
-void outfile_close(struct outfile *o)
-{
-	if (o->fd >= 0)
-		close(o->fd);
-	if (o->tmp)
-		unlink(o->tmp);
-	free(o->tmp);
-	free(o->final);
-	*o = (struct outfile){ .fd = -1 };
-}
-
-/* Write `text` to a temporary file beside `path`. */
-static int write_tmp_text(const char *path, const char *text, char **tmp,
-			  struct errmsg *err)
-{
-	const int fd = make_tmp(path, new_file, tmp, err);
-	int rc = 0;
-
-	if (fd < 0)
-		return fd;
-	if (write_all(fd, text, strlen(text)) || fsync(fd) < 0)
-		rc = errmsg_errno(err, *tmp, "cannot write");
-	if (close(fd) < 0 && !rc)
-		rc = errmsg_errno(err, *tmp, "cannot write");
-	if (rc)
-		unlink(*tmp);
-	return rc;
-}
-
-int outfile_write_text(const char *path, const char *text, struct errmsg *err)
-{
-	char *tmp = NULL;
-	int rc = write_tmp_text(path, text, &tmp, err);
-
-	if (!rc && rename(tmp, path) < 0) {
-		rc = errmsg_errno(err, path, "cannot rename to");
-		unlink(tmp);
-	}
-	free(tmp);
-	return rc;
-}
-
-static int set_paths(struct outdir *o, const char *path, struct errmsg *err)
-{
+	const bool dir = o->kind != OUTPUT_FILE;
 	size_t n = strlen(path);
 	const char *name;
 
-	while (n > 1 && path[n - 1] == '/')
+	while (dir && n > 1 && path[n - 1] == '/')
 		n--;
 	o->path = strndup(path, n);
 	o->final = strndup(path, n);
 	if (!o->path || !o->final)
 		return errmsg_nomem(err, path);
 	name = o->path + parent_len(o->path);
-	if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+	if (dir && (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
 		return errmsg_set(err, -EINVAL,
 				  "'%s' is no name that a new directory could"
 				  " have",
@@ -255,7 +136,7 @@ static int set_paths(struct outdir *o, const char *path, struct errmsg *err)
 }
 
 /* Make the missing directories above `o->final`. */
-static int make_parents(struct outdir *o, struct errmsg *err)
+static int make_parents(struct output *o, struct errmsg *err)
 {
 	char *const path = o->final;
 	int rc = 0;
@@ -272,7 +153,7 @@ static int make_parents(struct outdir *o, struct errmsg *err)
 }
 
 /* Remove the directories made that are empty. */
-static void unmake_parents(struct outdir *o)
+static void unmake_parents(struct output *o)
 {
 	char *slash;
 
@@ -285,7 +166,7 @@ static void unmake_parents(struct outdir *o)
 }
 
 /* Can the directory `o->final` be replaced?  The rename would tell, but late. */
-static int check_dir(const struct outdir *o, const struct stat *st,
+static int check_dir(const struct output *o, const struct stat *st,
 		     struct errmsg *err)
 {
 	DIR *const dir = opendir(o->final);
@@ -301,7 +182,7 @@ static int check_dir(const struct outdir *o, const struct stat *st,
 				"%s: is a mount point: name a new directory"
 				" in it",
 				o->final);
-	while (!rc && !o->replace && readdir(dir))
+	while (!rc && o->kind == OUTPUT_DIR && readdir(dir))
 		if (++n > 2) /* "." and ".." */
 			rc = errmsg_set(err, -EEXIST,
 					"%s: exists and is not empty", o->final);
@@ -309,16 +190,17 @@ static int check_dir(const struct outdir *o, const struct stat *st,
 	return rc;
 }
 
-/* An existing directory must be empty, unless the caller wants it replaced. */
-static int check_free(struct outdir *o, struct errmsg *err)
+/* Only a directory may exist: it must be empty, unless the caller wants it replaced. */
+static int check_free(struct output *o, struct errmsg *err)
 {
+	const bool dir = o->kind != OUTPUT_FILE;
 	struct stat st;
 
 	if (lstat(o->final, &st) < 0)
-		return errno == ENOENT
+		return !dir || errno == ENOENT
 			       ? 0
 			       : errmsg_errno(err, o->final, "cannot stat");
-	if (S_ISLNK(st.st_mode)) {
+	if (dir && S_ISLNK(st.st_mode)) {
 		char *const real = realpath(o->final, NULL);
 
 		if (!real)
@@ -328,58 +210,75 @@ static int check_free(struct outdir *o, struct errmsg *err)
 		if (stat(real, &st) < 0)
 			return errmsg_errno(err, real, "cannot stat");
 	}
-	return S_ISDIR(st.st_mode)
+	return dir && S_ISDIR(st.st_mode)
 		       ? check_dir(o, &st, err)
 		       : errmsg_set(err, -EEXIST, "%s: exists", o->final);
 }
 
-static int open_tmp(struct outdir *o, struct errmsg *err)
+/* Make a temporary directory with the mode of an ordinary one.  mkdtemp denies others
+ * access, and restoring it needs the umask, which can only be read by changing it, for
+ * all threads: only the name is its. */
+static bool make_dir(char *tmp)
 {
-	const int rc = make_tmp(o->final, new_dir, &o->tmp, err);
+	return mkdtemp(tmp) && rmdir(tmp) == 0 && mkdir(tmp, 0777) == 0;
+}
 
-	if (rc < 0)
+static int make_tmp(struct output *o, struct errmsg *err)
+{
+	const bool dir = o->kind != OUTPUT_FILE;
+	const int above = parent_len(o->final);
+	char *tmp;
+
+	if (asprintf(&tmp, "%.*s.%s" TMP_SUFFIX, above, o->final,
+		     o->final + above) < 0)
+		return errmsg_nomem(err, o->final);
+	if (dir ? !make_dir(tmp) : (o->fd = mkostemp(tmp, O_CLOEXEC)) < 0) {
+		const int rc = errmsg_errno(err, o->final, "cannot create");
+
+		free(tmp);
 		return rc;
-	o->fd = open(o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	}
+	o->tmp = tmp;
+	if (!dir)
+		return 0;
+	o->fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (o->fd < 0)
-		return errmsg_errno(err, o->tmp, "cannot open");
+		return errmsg_errno(err, tmp, "cannot open");
 	/* Without locks on this file system no sweep takes this one either. */
 	if (flock(o->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
-		return errmsg_errno(err, o->tmp, "is being removed");
+		return errmsg_errno(err, tmp, "is being removed");
 	return 0;
 }
 
-static int outdir_begin(struct outdir *o, const char *path, bool replace,
-			struct errmsg *err)
+int output_open(struct output *o, const char *path, enum output_kind kind,
+		struct errmsg *err)
 {
 	int rc;
 
-	*o = (struct outdir){ .fd = -1, .replace = replace };
-	rc = set_paths(o, path, err) ?:
-	     check_free(o, err) ?:
-	     make_parents(o, err) ?:
-	     open_tmp(o, err);
+	*o = (struct output){ .kind = kind, .fd = -1 };
+	rc = set_paths(o, path, err) ?: check_free(o, err);
+	if (!rc && kind != OUTPUT_FILE)
+		rc = make_parents(o, err);
+	if (!rc)
+		rc = make_tmp(o, err);
 	if (rc)
-		outdir_close(o);
+		output_close(o);
 	return rc;
 }
 
-int outdir_open(struct outdir *o, const char *path, struct errmsg *err)
-{
-	return outdir_begin(o, path, false, err);
-}
-
-int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err)
-{
-	return outdir_begin(o, path, true, err);
-}
-
 /* Rename; `*swapped` if the temporary is now the replaced directory. */
-static int rename_dir(struct outdir *o, bool *swapped, struct errmsg *err)
+static int rename_tmp(struct output *o, bool *swapped, struct errmsg *err)
 {
+	const unsigned flags = o->kind == OUTPUT_FILE ? RENAME_NOREPLACE : 0;
+
 	*swapped = false;
-	if (rename(o->tmp, o->final) == 0)
+	if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final, flags) == 0)
 		return 0;
-	if (!o->replace || (errno != EEXIST && errno != ENOTEMPTY))
+	/* Some file systems lack RENAME_NOREPLACE. */
+	if (flags && errno == EINVAL && rename(o->tmp, o->final) == 0)
+		return 0;
+	if (o->kind != OUTPUT_DIR_OVER ||
+	    (errno != EEXIST && errno != ENOTEMPTY))
 		return errmsg_errno(err, o->final, "cannot rename to");
 	if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->final, RENAME_EXCHANGE) < 0)
 		return errmsg_errno(err, o->final, "cannot replace");
@@ -387,41 +286,46 @@ static int rename_dir(struct outdir *o, bool *swapped, struct errmsg *err)
 	return 0;
 }
 
-/* Rename, and write the pointer file `to`: both or neither. */
-static int rename_with_pointer(struct outdir *o, const char *to, bool *swapped,
-			       struct errmsg *err)
+/* Rename, and write the pointer file `to`, which is `tmp` until then: both or
+ * neither. */
+static int rename_with_pointer(struct output *o, const char *to, const char *tmp,
+			       bool *swapped, struct errmsg *err)
 {
-	char *tmp = NULL;
-	int rc = write_tmp_text(to, o->path + parent_len(o->path), &tmp, err);
+	int rc = write_text(tmp, o->path + parent_len(o->path), err);
 
-	if (!rc) {
-		rc = rename_dir(o, swapped, err);
-		if (!rc && rename(tmp, to) < 0) {
-			rc = errmsg_errno(err, to, "cannot rename to");
-			renameat2(AT_FDCWD, o->final, AT_FDCWD, o->tmp,
-				  *swapped ? RENAME_EXCHANGE : 0);
-		}
-		if (rc)
-			unlink(tmp);
+	if (rc)
+		return rc;
+	rc = rename_tmp(o, swapped, err);
+	if (!rc && rename(tmp, to) < 0) {
+		rc = errmsg_errno(err, to, "cannot rename to");
+		renameat2(AT_FDCWD, o->final, AT_FDCWD, o->tmp,
+			  *swapped ? RENAME_EXCHANGE : 0);
 	}
-	free(tmp);
+	if (rc)
+		unlink(tmp);
 	return rc;
 }
 
-int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err)
+int output_commit(struct output *o, const char *pointer, struct errmsg *err)
 {
-	char *to = NULL;
+	const int above = parent_len(o->path);
+	char *to = NULL, *tmp = NULL;
 	bool swapped;
 	int rc;
 
+	if (o->kind == OUTPUT_FILE && fsync(o->fd) < 0)
+		return errmsg_errno(err, o->tmp, "cannot write");
 	if (!pointer)
-		rc = rename_dir(o, &swapped, err);
-	else if (asprintf(&to, "%.*s%s", parent_len(o->path), o->path,
-			  pointer) < 0)
-		return errmsg_nomem(err, pointer);
+		rc = rename_tmp(o, &swapped, err);
+	else if (asprintf(&to, "%.*s%s", above, o->path, pointer) < 0 ||
+		 /* Random as the name of the output is. */
+		 asprintf(&tmp, "%.*s.%s%s", above, o->path, pointer,
+			  o->tmp + strlen(o->tmp) - strlen(TMP_SUFFIX)) < 0)
+		rc = errmsg_nomem(err, pointer);
 	else
-		rc = rename_with_pointer(o, to, &swapped, err);
+		rc = rename_with_pointer(o, to, tmp, &swapped, err);
 	free(to);
+	free(tmp);
 	if (rc)
 		return rc;
 	if (!swapped) {
@@ -449,23 +353,17 @@ static void remove_tree(const char *path)
 	nftw(path, remove_entry, 1, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Set `name` to the final name in a temporary's.  False if this is not a temporary's
- * name. */
-static bool final_name(const char *tmp, char name[NAME_MAX + 1])
+size_t output_tmp_len(const char *tmp)
 {
-	const size_t n = strlen(tmp), suffix = strlen(TMP_SUFFIX);
-
-	if (*tmp != '.' || n <= suffix + 1 ||
-	    strncmp(tmp + n - suffix, TMP_MARK, strlen(TMP_MARK)) != 0)
-		return false;
-	snprintf(name, NAME_MAX + 1, "%.*s", (int)(n - suffix - 1), tmp + 1);
-	return true;
+	return fnmatch(".?*.tmp-??????", tmp, 0) == 0
+		       ? strlen(tmp) - strlen("." TMP_SUFFIX)
+		       : 0;
 }
 
-static void sweep_one(int parent, const char *path, const char *name)
+void output_sweep(const char *path)
 {
-	const int fd = openat(parent, name,
-			      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int fd =
+		open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd < 0)
 		return;
@@ -474,23 +372,7 @@ static void sweep_one(int parent, const char *path, const char *name)
 	close(fd);
 }
 
-void outdir_sweep(const char *parent, bool (*ours)(const char *name))
-{
-	DIR *const dir = opendir(parent);
-	char name[NAME_MAX + 1], *path;
-	const struct dirent *e;
-
-	while (dir && (e = readdir(dir)))
-		if (final_name(e->d_name, name) && ours(name) &&
-		    asprintf(&path, "%s/%s", parent, e->d_name) >= 0) {
-			sweep_one(dirfd(dir), path, e->d_name);
-			free(path);
-		}
-	if (dir)
-		closedir(dir);
-}
-
-void outdir_close(struct outdir *o)
+void output_close(struct output *o)
 {
 	if (o->fd >= 0)
 		close(o->fd);
@@ -501,5 +383,5 @@ void outdir_close(struct outdir *o)
 	free(o->tmp);
 	free(o->final);
 	free(o->path);
-	*o = (struct outdir){ .fd = -1 };
+	*o = (struct output){ .fd = -1 };
 }

@@ -16,72 +16,55 @@ int write_all(int fd, const void *p, size_t len)
 int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 	__attribute__((warn_unused_result));
 
+/* Create the file `path` with `text`, and wait until both are on the medium. */
+int write_text(const char *path, const char *text, struct errmsg *err);
+
+enum output_kind {
+	/* A file, readable by its owner alone until the caller gives it another
+	 * mode. */
+	OUTPUT_FILE,
+	/* A directory.  Missing parents are made. */
+	OUTPUT_DIR,
+	/* The same, which atomically replaces an existing directory. */
+	OUTPUT_DIR_OVER,
+};
+
 /*
- * A file that appears whole or not at all: it is written under a temporary name
- * beside its final one, and readable by its owner alone until the caller gives it
- * another mode.
+ * A file or a directory that appears whole or not at all: it is written, or filled,
+ * under a temporary name beside its final one, and renamed when it is complete.
  */
-struct outfile {
-	int fd;
+struct output {
+	enum output_kind kind;
+	int fd;      /* of the file, or of the directory to be filled */
+	char *path;  /* requested; of a directory, without slashes at its end */
+	char *final; /* the same; of a directory, symbolic links followed */
 	char *tmp;   /* its path now; NULL: nothing to remove */
-	char *final; /* its path when it is complete */
+	size_t made; /* length of the first directory of `final` that we made */
 };
 
-/* Begin `path`, which must not exist: -EEXIST if it does, or the system's error. */
-int outfile_open(struct outfile *o, const char *path, struct errmsg *err);
-
-/* Make sure that the content is on the medium. */
-int outfile_sync(struct outfile *o, struct errmsg *err);
-
-/* Give the file, which has been synced, its name; both are on the medium when
- * this returns.  -EEXIST if another process took the name meanwhile. */
-int outfile_commit(struct outfile *o, struct errmsg *err);
-
-/* Remove the file unless it was committed. */
-void outfile_close(struct outfile *o);
-
-/* Replace the file `path`, or create it, with `text`. */
-int outfile_write_text(const char *path, const char *text, struct errmsg *err);
+/* Begin `path`, which must not exist yet or be an empty directory for one.  -EEXIST if
+ * there is something already, -EINVAL for names that cannot be renamed to, or the
+ * system's error. */
+int output_open(struct output *o, const char *path, enum output_kind kind,
+		struct errmsg *err);
 
 /*
- * A directory that appears whole or not at all: it is filled under a
- * temporary name beside its final one and renamed when it is complete.
+ * Give it its name, and write that name into the file `pointer` beside it
+ * ("latest_universal"; NULL: none).  The content of a directory must be on the
+ * medium already; a file's content and the names are when this returns 0.  If only
+ * writing the names to the medium fails, both are in place, and the error says that they
+ * "cannot sync".
  */
-struct outdir {
-	int fd; /* of the directory to be filled */
+int output_commit(struct output *o, const char *pointer, struct errmsg *err);
 
-	char *path;   /* requested, without slashes at its end */
-	char *final;  /* the same, symbolic links followed */
-	char *tmp;    /* its path now; NULL: nothing to remove */
-	bool replace; /* an existing directory */
-	size_t made;  /* length of the first directory of `final` that we made */
-};
+/* Remove it unless it was committed. */
+void output_close(struct output *o);
 
-/*
- * Begin `path`, which must not exist yet or be an empty directory.  Missing
- * parents are made.  -EEXIST if there is something already, -EINVAL for
- * names that cannot be renamed to, or the system's error.
- */
-int outdir_open(struct outdir *o, const char *path, struct errmsg *err);
+/* Return the length of NAME if `tmp` is the name of a temporary of it, which begins at
+ * tmp + 1; else 0. */
+size_t output_tmp_len(const char *tmp);
 
-/* The same, but outdir_commit atomically replaces an existing directory. */
-int outdir_open_over(struct outdir *o, const char *path, struct errmsg *err);
-
-/*
- * Give the directory its name, and write that name into the file `pointer`
- * beside it ("latest_universal"; NULL: none).  Its content must be on the
- * medium already; the names are when this returns 0.  If only writing the names to
- * the medium fails, both are in place, and the error says that they "cannot sync".
- */
-int outdir_commit(struct outdir *o, const char *pointer, struct errmsg *err);
-
-/*
- * Remove temporaries in `parent` whose makers were killed, which are those
- * without a lock.  `ours` decides by the final name whether one is ours.
- */
-void outdir_sweep(const char *parent, bool (*ours)(const char *name));
-
-/* Remove the directory unless it was committed. */
-void outdir_close(struct outdir *o);
+/* Remove the temporary directory `path` if its maker was killed: then it has no lock. */
+void output_sweep(const char *path);
 
 #endif

@@ -34,7 +34,7 @@ static int open_dir(struct save_job *c, struct errmsg *err)
 
 	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, c->o.dir, c->o.step) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = outdir_open_over(&c->dir, path, err);
+	rc = output_open(&c->dir, path, OUTPUT_DIR_OVER, err);
 	free(path);
 	if (!rc && strlen(c->dir.tmp) >= sizeof(c->path))
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
@@ -152,7 +152,7 @@ int save_job_commit(struct save_job *c, struct errmsg *err)
 	if (!rc && fsync(c->dir.fd) < 0 && errno != EINVAL)
 		rc = errmsg_errno(err, c->dir.tmp, "cannot sync");
 	if (!rc)
-		rc = outdir_commit(&c->dir, "latest", err);
+		rc = output_commit(&c->dir, "latest", err);
 	if (rc)
 		return unsaved(c, rc, err);
 	/* Failing to remove an old checkpoint does not stop the training. */
@@ -170,5 +170,5 @@ void save_job_end(struct save_job *c)
 	c->nfiles = 0;
 	form_done(&c->form);
 	if (c->first)
-		outdir_close(&c->dir);
+		output_close(&c->dir);
 }

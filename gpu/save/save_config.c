@@ -71,7 +71,7 @@ int save_config(const struct save_job *c, struct errmsg *err)
 	text = config_text(&c->o.config->model);
 	if (!text)
 		return errmsg_nomem(err, NULL);
-	rc = outfile_write_text(path, text, err);
+	rc = write_text(path, text, err);
 	free(text);
 	return rc;
 }

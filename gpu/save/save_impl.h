@@ -85,7 +85,7 @@ struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
 struct save_job {
 	struct save_options o;
 	bool first;          /* is this rank 0? */
-	struct outdir dir;   /* rank 0's */
+	struct output dir;   /* rank 0's */
 	char path[PATH_MAX]; /* of the temporary directory */
 	struct form form;
 	struct save_file *files;

@@ -101,40 +101,41 @@ int save_keep_last(const char *dir, unsigned k, uint64_t step,
 	return rc;
 }
 
-static bool is_tag(const char *name)
+static bool is_tag(const char *name, size_t len)
 {
+	char tag[NAME_MAX + 1];
 	uint64_t step;
 
-	return parse_tag(name, &step);
+	snprintf(tag, sizeof(tag), "%.*s", (int)len, name);
+	return parse_tag(tag, &step);
 }
 
-/* Is it a name that remove_tag gives? */
-static bool is_hidden(const char *name)
+/* Remove what remove_tag has renamed, and what a save that was killed has begun. */
+static void remove_if_stale(const char *dir, const char *name)
 {
 	const size_t n = strlen(name), end = strlen(HIDDEN);
-	char tag[NAME_MAX + 1];
+	const bool hidden = *name == '.' && n > end + 1 &&
+			    strcmp(name + n - end, HIDDEN) == 0;
+	const size_t len = hidden ? n - end - 1 : output_tmp_len(name);
+	char *path;
 
-	if (*name != '.' || n <= end + 1 || n > NAME_MAX ||
-	    strcmp(name + n - end, HIDDEN) != 0)
-		return false;
-	snprintf(tag, sizeof(tag), "%.*s", (int)(n - end - 1), name + 1);
-	return is_tag(tag);
+	if (!len || !is_tag(name + 1, len) ||
+	    asprintf(&path, "%s/%s", dir, name) < 0)
+		return;
+	if (hidden)
+		nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);
+	else
+		output_sweep(path);
+	free(path);
 }
 
 void save_remove_stale(const char *dir)
 {
 	struct dirent **entries;
 	const int n = scandir(dir, &entries, NULL, NULL);
-	char *path;
 
-	outdir_sweep(dir, is_tag);
 	for (int i = 0; i < n; i++) {
-		if (is_hidden(entries[i]->d_name) &&
-		    asprintf(&path, "%s/%s", dir, entries[i]->d_name) >= 0) {
-			nftw(path, remove_entry, WALK_FDS_MAX,
-			     FTW_DEPTH | FTW_PHYS);
-			free(path);
-		}
+		remove_if_stale(dir, entries[i]->d_name);
 		free(entries[i]);
 	}
 	if (n >= 0)

@@ -35,17 +35,18 @@ static void modes_follow_the_umask(void **state)
 	assert_int_equal(chdir(dir), 0);
 	for (size_t i = 0; i < COUNT(masks); i++) {
 		struct errmsg err = { "" };
-		struct outdir o;
+		struct output o;
 
 		syscall(SYS_umask, masks[i]);
-		if (outdir_open_over(&o, "all/tag", &err) ||
-		    outfile_write_text("all/text", "text", &err) ||
-		    outdir_commit(&o, "latest", &err))
+		if (output_open(&o, "all/tag", OUTPUT_DIR_OVER, &err) ||
+		    write_text("all/text", "text", &err) ||
+		    output_commit(&o, "latest", &err))
 			fail_msg("%s", err.text);
-		outdir_close(&o);
+		output_close(&o);
 		assert_int_equal(mode_of("all/tag"), 0777 & ~masks[i]);
 		assert_int_equal(mode_of("all/latest"), 0666 & ~masks[i]);
 		assert_int_equal(mode_of("all/text"), 0666 & ~masks[i]);
+		assert_int_equal(unlink("all/text"), 0);
 	}
 	mkckpt_free_dir(dir);
 }

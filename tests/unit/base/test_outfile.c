@@ -41,15 +41,14 @@ static int tear_down(void **state)
 static void it_appears_with_the_commit(void **state)
 {
 	struct errmsg err = { "" };
-	struct outfile o;
+	struct output o;
 	struct stat st;
 
-	assert_int_equal(outfile_open(&o, "out", &err), 0);
+	assert_int_equal(output_open(&o, "out", OUTPUT_FILE, &err), 0);
 	assert_int_equal(write(o.fd, "text", 4), 4);
 	assert_int_equal(access("out", F_OK), -1);
-	assert_int_equal(outfile_sync(&o, &err), 0);
-	assert_int_equal(outfile_commit(&o, &err), 0);
-	outfile_close(&o);
+	assert_int_equal(output_commit(&o, NULL, &err), 0);
+	output_close(&o);
 	assert_int_equal(stat("out", &st), 0);
 	assert_int_equal(st.st_size, 4);
 	assert_int_equal(st.st_mode & 0777, 0600);
@@ -58,38 +57,38 @@ static void it_appears_with_the_commit(void **state)
 
 static void without_commit_nothing_is_left(void **state)
 {
-	struct outfile o;
+	struct output o;
 
-	assert_int_equal(outfile_open(&o, "other", NULL), 0);
+	assert_int_equal(output_open(&o, "other", OUTPUT_FILE, NULL), 0);
 	assert_int_equal(entries(), 2);
-	outfile_close(&o);
+	output_close(&o);
 	assert_int_equal(entries(), 1);
 }
 
 static void nothing_is_replaced(void **state)
 {
 	struct errmsg err = { "" };
-	struct outfile o;
+	struct output o;
 	int fd;
 
-	assert_int_equal(outfile_open(&o, "out", &err), -EEXIST);
+	assert_int_equal(output_open(&o, "out", OUTPUT_FILE, &err), -EEXIST);
 	assert_string_equal(err.text, "out: exists");
 
-	assert_int_equal(outfile_open(&o, "late", &err), 0);
+	assert_int_equal(output_open(&o, "late", OUTPUT_FILE, &err), 0);
 	fd = open("late", O_WRONLY | O_CREAT | O_EXCL, 0600);
 	assert_true(fd >= 0);
 	close(fd);
-	assert_int_equal(outfile_commit(&o, &err), -EEXIST);
-	outfile_close(&o);
+	assert_int_equal(output_commit(&o, NULL, &err), -EEXIST);
+	output_close(&o);
 	assert_int_equal(entries(), 2);
 }
 
 static void a_directory_that_is_missing_is_an_error(void **state)
 {
 	struct errmsg err = { "" };
-	struct outfile o;
+	struct output o;
 
-	assert_int_equal(outfile_open(&o, "no/out", &err), -ENOENT);
+	assert_int_equal(output_open(&o, "no/out", OUTPUT_FILE, &err), -ENOENT);
 	assert_non_null(strstr(err.text, "no/out"));
 }
 
