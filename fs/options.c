@@ -160,11 +160,12 @@ int options_parse(struct options *o, int argc, char **argv,
 {
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
+	const uint64_t share = memory_size() / READAHEAD_PART;
 
 	*o = (struct options){
 		.tree.u = uckpt_new(),
 		.tree.plan.hugging_face = true,
-		.readahead = memory_share(READAHEAD_PART, CACHE_DEFAULT),
+		.readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT,
 	};
 	if (!o->tree.u)
 		return no_memory();

@@ -11,7 +11,6 @@
  */
 #include "ckpt/sys/memory.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,38 +18,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "ckpt/base/array.h"
-
-/* A hierarchy that may control memory, where systemd mounts it, and the file that has a
- * cgroup's limit. */
-static const struct hierarchy {
-	bool v1;
-	const char *mount, *file;
-} hierarchies[] = {
-	{ true, "/sys/fs/cgroup/memory", "memory.limit_in_bytes" },
-	{ false, "/sys/fs/cgroup", "memory.max" },
-	{ false, "/sys/fs/cgroup/unified", "memory.max" },
-};
-
-static FILE *memory_open(const char *root, const char *dir, const char *cgroup,
-			 int len, const char *file)
+static uint64_t least(uint64_t a, uint64_t b)
 {
-	FILE *f;
-	char *path;
-
-	if (asprintf(&path, "%s%s%.*s/%s", root, dir, len, cgroup, file) < 0)
-		return NULL;
-	f = fopen(path, "re");
-	free(path);
-	return f;
+	return a < b ? a : b;
 }
 
-/* "max" is no limit, and the largest number of pages, which v1 shows, is in effect
- * none. */
-static uint64_t limit_of(const char *root, const struct hierarchy *h,
-			 const char *cgroup, int len)
+/* The limit in a file; UINT64_MAX if there is none.  "max" is no limit, and the largest
+ * number of pages, which v1 shows, is in effect none. */
+static uint64_t read_limit(const char *path)
 {
-	FILE *const f = memory_open(root, h->mount, cgroup, len, h->file);
+	FILE *const f = fopen(path, "re");
 	uint64_t limit = UINT64_MAX;
 	char text[32];
 
@@ -62,20 +39,22 @@ static uint64_t limit_of(const char *root, const struct hierarchy *h,
 	return limit;
 }
 
-/* The lowest limit of a cgroup and those above, by each end of its path. */
-static uint64_t limit_on_way(const char *root, const struct hierarchy *h,
-			     const char *cgroup)
+/* The lowest limit of a cgroup and those above, by each end of its path, in the
+ * hierarchy that is mounted at `mount`. */
+static uint64_t limit_on_way(const char *root, const char *mount,
+			     const char *cgroup, const char *file)
 {
 	uint64_t lowest = UINT64_MAX;
+	char *path;
 
 	for (const char *at = cgroup; at; at = strchr(at + 1, '/'))
 		for (int len = (int)strlen(at); len >= 0; len--) {
-			const uint64_t limit =
-				len && at[len] && at[len] != '/'
-					? UINT64_MAX
-					: limit_of(root, h, at, len);
-
-			lowest = limit < lowest ? limit : lowest;
+			if ((len && at[len] && at[len] != '/') ||
+			    asprintf(&path, "%s/sys/fs/cgroup%s%.*s/%s", root,
+				     mount, len, at, file) < 0)
+				continue;
+			lowest = least(lowest, read_limit(path));
+			free(path);
 		}
 	return lowest;
 }
@@ -89,68 +68,52 @@ static bool has_memory(char *controllers)
 	return false;
 }
 
-/* A line is "NUMBER:CONTROLLERS:PATH"; v2 has no controllers. */
+/* The limit by a line of /proc/self/cgroup, which is "NUMBER:CONTROLLERS:PATH"; v2 has no
+ * controllers.  systemd mounts the hierarchies where they are looked for. */
+static uint64_t limit_of_line(const char *root, char *line)
+{
+	char *cgroup = line, *controllers;
+
+	strsep(&cgroup, ":");
+	controllers = strsep(&cgroup, ":");
+	if (!cgroup)
+		return UINT64_MAX;
+	cgroup[strcspn(cgroup, "\n")] = '\0';
+	if (!*controllers)
+		return least(
+			limit_on_way(root, "", cgroup, "memory.max"),
+			limit_on_way(root, "/unified", cgroup, "memory.max"));
+	return has_memory(controllers) ? limit_on_way(root, "/memory", cgroup,
+						      "memory.limit_in_bytes")
+				       : UINT64_MAX;
+}
+
 uint64_t memory_cgroup_limit(const char *root)
 {
-	FILE *const f = memory_open(root, "/proc/self", "", 0, "cgroup");
 	uint64_t lowest = UINT64_MAX;
-	char *line = NULL;
+	char *line = NULL, *path;
 	size_t room = 0;
+	FILE *f = NULL;
 
-	while (f && getline(&line, &room, f) > 0) {
-		char *cgroup = line, *controllers;
-		bool v1, v2;
-
-		strsep(&cgroup, ":");
-		controllers = strsep(&cgroup, ":");
-		if (!cgroup)
-			continue;
-		cgroup[strcspn(cgroup, "\n")] = '\0';
-		v2 = !*controllers;
-		v1 = has_memory(controllers);
-		for (size_t i = 0; i < COUNT(hierarchies); i++) {
-			const struct hierarchy *const h = &hierarchies[i];
-			const uint64_t limit =
-				(h->v1 ? v1 : v2) ? limit_on_way(root, h, cgroup)
-						  : UINT64_MAX;
-
-			lowest = limit < lowest ? limit : lowest;
-		}
+	if (asprintf(&path, "%s/proc/self/cgroup", root) >= 0) {
+		f = fopen(path, "re");
+		free(path);
 	}
+	while (f && getline(&line, &room, f) > 0)
+		lowest = least(lowest, limit_of_line(root, line));
 	free(line);
 	if (f)
 		fclose(f);
 	return lowest;
 }
 
-static uint64_t cgroups;
-
-static void find_cgroups(void)
-{
-	cgroups = memory_cgroup_limit("");
-}
-
-/* The files of cgroups take longer to read than a shard's directory: once is
- * enough. */
 uint64_t memory_size(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
 	uint64_t size =
 		pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 	struct rlimit rl;
 
-	pthread_once(&once, find_cgroups);
-	if (cgroups < size)
-		size = cgroups;
-	if (getrlimit(RLIMIT_AS, &rl) == 0 && rl.rlim_cur < size)
-		size = rl.rlim_cur;
-	return size;
-}
-
-uint64_t memory_share(unsigned divisor, uint64_t most)
-{
-	const uint64_t share = memory_size() / divisor;
-
-	return share < most ? share : most;
+	size = least(size, memory_cgroup_limit(""));
+	return getrlimit(RLIMIT_AS, &rl) == 0 ? least(size, rl.rlim_cur) : size;
 }

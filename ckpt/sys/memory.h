@@ -12,9 +12,6 @@
  */
 uint64_t memory_size(void);
 
-/* The part `1 / divisor` of memory_size, and at most `most`. */
-uint64_t memory_share(unsigned divisor, uint64_t most);
-
 /*
  * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there
  * is none.  /proc/self/cgroup and /sys/fs/cgroup are looked for below `root`: "" for

@@ -105,20 +105,12 @@ static void the_lowest_limit_counts(void **state)
 	}
 }
 
-static void a_share_is_bounded(void **state)
-{
-	const uint64_t all = memory_size();
-
-	assert_true(all > 0);
-	assert_int_equal(memory_share(16, UINT64_MAX), all / 16);
-	assert_int_equal(memory_share(16, 1000), 1000);
-}
-
 static void address_space_is_memory(void **state)
 {
 	const uint64_t all = memory_size();
 	struct rlimit was, low;
 
+	assert_true(all > 0);
 #ifdef __SANITIZE_ADDRESS__
 	skip(); /* it reserves more address space than any limit allows */
 #endif
@@ -133,7 +125,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_lowest_limit_counts),
-		cmocka_unit_test(a_share_is_bounded),
 		cmocka_unit_test(address_space_is_memory),
 	};
 
