@@ -28,7 +28,7 @@
 #include "ckpt/base/uckpt.h"
 
 /* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
-#define DEPTH_MAX 64
+#define DEPTH_MAX 128
 #define LINKS_MAX 40
 
 struct confined {
@@ -49,12 +49,8 @@ static const struct confined *find_root(const struct uckpt *u, const char *path,
 	while (r && (strncmp(path, r->path, r->len) != 0 ||
 		     (path[r->len] != '/' && path[r->len] != '\0')))
 		r = r->next;
-	if (!r)
-		return NULL;
-	path += r->len;
-	while (*path == '/')
-		path++;
-	*below = *path ? path : ".";
+	if (r)
+		*below = path + r->len;
 	return r;
 }
 
@@ -210,39 +206,44 @@ static int walk_step(struct walk *w, int *out)
 		return rc;
 	if (len && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
 		return walk_into(w, name, rest, out);
-	if (*rest) {
-		memmove(w->rest, rest, strlen(rest) + 1);
-		return 0;
-	}
-	*out = fcntl(w->fds[w->n - 1], F_DUPFD_CLOEXEC, 0);
-	if (*out < 0)
-		return -errno;
-	*out = open_last(w, *out, ".");
-	return *out < 0 ? *out : 1;
+	if (!*rest)
+		return walk_into(w, ".", rest, out);
+	memmove(w->rest, rest, strlen(rest) + 1);
+	return 0;
 }
 
-/* Open a path once confined: a descriptor, or a negative errno.  Restrict `access`, unless
- * it is NULL, to users that may search all directories on the way. */
-static int walk(const struct uckpt *u, const char *path, int flags,
-		struct access *access)
+/* Open the path `below` from the directory `dir`, which the walk owns: a descriptor, or a
+ * negative errno.  Restrict `access`, unless it is NULL, to users that may search all
+ * directories on the way. */
+static int walk_from(int dir, const char *below, int flags, bool follow,
+		     struct access *access)
 {
-	const char *below;
-	const struct confined *const root = find_root(u, path, &below);
-	struct walk w = { .flags = flags, .access = access };
-	int fd = -1, rc;
+	struct walk w = { .flags = flags,
+			  .follow = follow && !(flags & O_NOFOLLOW),
+			  .access = access };
+	int fd = -1, rc = walk_restart(&w, dir);
 
-	if (!root)
-		return -EXDEV;
-	if (strlen(below) >= sizeof(w.rest))
-		return -ENAMETOOLONG;
-	strcpy(w.rest, below);
-	w.follow = root->follow && !(flags & O_NOFOLLOW);
-	rc = walk_restart(&w, fcntl(root->fd, F_DUPFD_CLOEXEC, 0));
+	if (!rc && strlen(below) >= sizeof(w.rest))
+		rc = -ENAMETOOLONG;
+	if (!rc)
+		strcpy(w.rest, below);
 	while (rc == 0)
 		rc = walk_step(&w, &fd);
 	while (w.n)
 		close(w.fds[--w.n]);
 	return rc < 0 ? rc : fd;
+}
+
+/* Open a path once confined, as walk_from. */
+static int walk(const struct uckpt *u, const char *path, int flags,
+		struct access *access)
+{
+	const char *below;
+	const struct confined *const root = find_root(u, path, &below);
+
+	return root ? walk_from(fcntl(root->fd, F_DUPFD_CLOEXEC, 0), below,
+				flags, root->follow, access)
+		    : -EXDEV;
 }
 
 int beneath_open(const struct uckpt *u, const char *path, int flags)
@@ -295,40 +296,11 @@ int beneath_stat(const struct uckpt *u, const char *path, bool plain,
 	return rc;
 }
 
-/* Find the users that may search every directory above a path. */
-static int search_ancestors(const char *of, struct access *access)
-{
-	char path[PATH_MAX];
-	struct stat st;
-
-	*access = ACCESS_ALL;
-	strcpy(path, of);
-	for (char *slash; (slash = strrchr(path, '/'));) {
-		const char *const dir = slash == path ? "/" : path;
-		struct access a;
-		int fd;
-
-		*slash = '\0';
-		fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-		if (fd < 0 || fstat(fd, &st) < 0) {
-			const int rc = -errno;
-
-			if (fd >= 0)
-				close(fd);
-			return rc;
-		}
-		a = access_of(&st, has_acl(fd));
-		access_restrict(access, &a);
-		close(fd);
-	}
-	return 0;
-}
-
 int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
 		    bool follow, struct access *access, struct errmsg *err)
 {
 	struct confined *const r = malloc(sizeof(*r)), **last = &u->confined;
-	int rc;
+	int fd;
 
 	assert(path[0] == '/' && root_len <= strlen(path));
 	if (!r)
@@ -346,11 +318,16 @@ int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
 	*last = r;
 	if (strlen(path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
+	*access = ACCESS_ALL;
 	r->fd = open(r->path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	rc = r->fd < 0 ? -errno : search_ancestors(path, access);
-	return rc ? errmsg_set(err, rc, "%s: cannot open: %s", path,
-			       strerror(-rc))
-		  : 0;
+	fd = r->fd < 0 ? -errno
+		       : walk_from(open("/", O_PATH | O_CLOEXEC), path, O_PATH,
+				   false, access);
+	if (fd < 0)
+		return errmsg_set(err, fd, "%s: cannot open: %s", path,
+				  strerror(-fd));
+	close(fd);
+	return 0;
 }
 
 void beneath_done(struct uckpt *u)
