@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
@@ -94,15 +95,9 @@ void cmd_nomem(void)
 
 static int name_text(const struct cmd_option *o, char text[64])
 {
-	const char letter[] = { ' ',
-				' ',
-				o->letter ? '-' : ' ',
-				o->letter ? o->letter : ' ',
-				o->letter ? ',' : ' ',
-				'\0' };
-
-	return snprintf(text, 64, "%s --%s%s%s", letter, o->name,
-			o->value ? " " : "", o->value ? o->value : "");
+	return snprintf(text, 64, "  %c%c%c --%s%s%s", o->letter ? '-' : ' ',
+			o->letter ? o->letter : ' ', o->letter ? ',' : ' ',
+			o->name, o->value ? " " : "", o->value ? o->value : "");
 }
 
 static void print_option(const struct cmd_option *o, int column)
@@ -111,15 +106,16 @@ static void print_option(const struct cmd_option *o, int column)
 	int at = name_text(o, name);
 
 	fputs(name, stdout);
+	if (at > column) {
+		putchar('\n');
+		at = 0;
+	}
 	for (const char *line = o->help; line; line = strchr(line, '\n')) {
 		line += *line == '\n';
-		if (line != o->help || at > column)
-			putchar('\n');
-		printf("%*s%.*s",
-		       line != o->help || at > column ? column : column - at,
-		       "", (int)strcspn(line, "\n"), line);
+		printf("%*s%.*s\n", column - at, "", (int)strcspn(line, "\n"),
+		       line);
+		at = 0;
 	}
-	putchar('\n');
 }
 
 static const struct cmd_option help_option = { .name = "help",
@@ -300,7 +296,7 @@ const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN])
 		v /= 1024;
 		i++;
 	}
-	assert(i < sizeof(units) / sizeof(*units));
+	assert(i < COUNT(units));
 	snprintf(buf, CMD_SIZE_LEN, "%.1f %s", v, units[i]);
 	return buf;
 }
