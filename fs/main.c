@@ -119,16 +119,10 @@ static void *stop_requests(void *session)
 
 static bool has_servers(struct uckpt *u, const char *source)
 {
-	const size_t n = roots_count(u, source);
-	bool has = false;
-
-	for (size_t i = 0; !has && i < n; i++) {
-		char *const root = roots_path(u, source, i);
-
-		has = root && site_is_url(root);
-		free(root);
-	}
-	return has;
+	for (size_t i = 0; i < roots_count(u, source); i++)
+		if (site_is_url(roots_root(u, source, i)))
+			return true;
+	return false;
 }
 
 /* Answer requests until the unmount or a signal. */
@@ -162,7 +156,7 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		goto out_signals;
 	}
 	mountpoint_mounted();
-	passthrough_init(&server->passthrough, se);
+	server->passthrough.fuse_fd = fuse_session_fd(se);
 	detach_ready();
 	if (!o->foreground)
 		log_to_syslog();

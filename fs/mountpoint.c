@@ -111,22 +111,6 @@ void mountpoint_mounted(void)
 		log_warning("libfuse: %s", said);
 }
 
-static bool has_program(const char *name)
-{
-	const char *const path = getenv("PATH");
-	char *const dirs = path ? strdup(path) : NULL;
-	char *rest = dirs, file[4096];
-	const char *dir;
-	bool found = false;
-
-	while (dirs && !found && (dir = strsep(&rest, ":"))) {
-		snprintf(file, sizeof(file), "%s/%s", dir, name);
-		found = access(file, X_OK) == 0;
-	}
-	free(dirs);
-	return found;
-}
-
 /* Why the device cannot be opened, or NULL. */
 static const char *explain_device(void)
 {
@@ -162,7 +146,7 @@ static const char *explain(const char *path)
 	if (geteuid() == 0)
 		return "root may not mount here: start the container with"
 		       " '--cap-add SYS_ADMIN' (ucfs-deploy(7))";
-	if (!has_program("fusermount3"))
+	if (system("command -v fusermount3 >/dev/null 2>&1") != 0)
 		return "users other than root need fusermount3: install the"
 		       " package fuse3";
 	if (access(path, W_OK) < 0)

@@ -81,19 +81,6 @@ static int check_ranks(struct options *o)
 	return 0;
 }
 
-/* The source is one directory, or the union of several. */
-static int take_source(struct options *o)
-{
-	struct errmsg err = { "" };
-
-	if (roots_unite(o->tree.u, o->operands, o->noperands - 1, true,
-			&o->tree.source, &err)) {
-		log_error("source %s", err.text);
-		return -1;
-	}
-	return 0;
-}
-
 /* Copy the command line, with -o for --options. */
 static int copy_args(int argc, char **argv, struct fuse_args *args)
 {
@@ -111,26 +98,36 @@ static int copy_args(int argc, char **argv, struct fuse_args *args)
 	return rc;
 }
 
+/* The source is one directory, or the union of several. */
+static int take_source(struct options *o)
+{
+	struct errmsg err = { "" };
+
+	if (roots_unite(o->tree.u, o->operands, o->noperands - 1, true,
+			&o->tree.source, &err) == 0)
+		return 0;
+	log_error("source %s", err.text);
+	return -1;
+}
+
 /* A server that lists its own mount point deadlocks. */
 static int check_nesting(const struct options *o)
 {
 	const size_t roots = roots_count(o->tree.u, o->tree.source);
-	bool inside = false;
 
-	for (size_t i = 0; !inside && i < roots; i++) {
-		char *const root = roots_path(o->tree.u, o->tree.source, i);
-		const size_t n = root ? strlen(root) : 0;
+	for (size_t i = 0; i < roots; i++) {
+		const char *const root =
+			roots_root(o->tree.u, o->tree.source, i);
+		const size_t n = strlen(root);
 
-		if (!root)
-			return no_memory();
-		inside = strncmp(o->mountpoint, root, n) == 0 &&
-			 (o->mountpoint[n] == '/' || o->mountpoint[n] == '\0');
-		if (inside)
-			log_error("mount point %s is inside the source %s",
-				  o->mountpoint, root);
-		free(root);
+		if (strncmp(o->mountpoint, root, n) != 0 ||
+		    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
+			continue;
+		log_error("mount point %s is inside the source %s",
+			  o->mountpoint, root);
+		return -1;
 	}
-	return inside ? -1 : 0;
+	return 0;
 }
 
 /* Options for the kernel.  The name is escaped, since a comma ends an option. */
@@ -141,15 +138,12 @@ static int add_mount_options(const struct options *o, struct fuse_args *args)
 
 	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
 		return no_memory();
-	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs");
-	if (!rc && o->debug)
-		rc = fuse_opt_add_opt(&option, "debug");
-	if (!rc)
-		rc = fuse_opt_add_opt_escaped(&option, fsname);
-	if (!rc)
-		rc = fuse_opt_add_arg(args, "-o");
-	if (!rc)
-		rc = fuse_opt_add_arg(args, option);
+	rc = fuse_opt_add_opt(&option,
+			      o->debug ? "ro,default_permissions,subtype=ucfs,debug"
+				       : "ro,default_permissions,subtype=ucfs") ?:
+	     fuse_opt_add_opt_escaped(&option, fsname) ?:
+	     fuse_opt_add_arg(args, "-o") ?:
+	     fuse_opt_add_arg(args, option);
 	free(option);
 	free(fsname);
 	return rc;
@@ -174,6 +168,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (copy_args(argc, argv, fuse_args) ||
 	    fuse_opt_parse(fuse_args, o, NULL, options_take) < 0)
 		return -1;
+	o->foreground |= o->debug;
 	if (o->help || o->version)
 		return 0;
 	if (o->noperands < 2) {

@@ -24,10 +24,21 @@ struct given {
 	const char *arg;
 	size_t name_len;
 	const char *value; /* after the '='; NULL: there is none */
-	const char *wrong; /* what a wrong value is not, by the table */
+	const struct row *row;
 };
 
 typedef const char *setter(struct options *o, const struct given *g);
+
+/* Options with the same meaning. */
+struct row {
+	const char *names; /* separated by blanks; '=' after a name: it needs a value */
+	size_t flag; /* offset of a bool that is set, or 0 */
+	setter *set;
+	const char *word; /* its name for plan_set_option */
+	const char *wrong; /* what `set` says of a wrong value; without `set`, always */
+	bool keep;         /* for libfuse */
+	bool hidden; /* without effect: never suggested */
+};
 
 static bool is_named(const struct given *g, const char *name)
 {
@@ -37,18 +48,16 @@ static bool is_named(const struct given *g, const char *name)
 
 static const char *set_word(struct options *o, const struct given *g)
 {
-	const char *const name = is_named(g, "crc")        ? "crc"
-				 : is_named(g, "stage")    ? "stage"
-				 : is_named(g, "hf_dtype") ? "dtype"
-							   : "to"; /* view */
-
-	return plan_set_option(&o->tree.plan, name, g->value) ? NULL : g->wrong;
+	return plan_set_option(&o->tree.plan, g->row->word, g->value)
+		       ? NULL
+		       : g->row->wrong;
 }
 
 static const char *set_shard_size(struct options *o, const struct given *g)
 {
-	return size_parse_decimal(g->value, &o->tree.plan.shard_size) ? NULL
-								      : g->wrong;
+	return size_parse_decimal(g->value, &o->tree.plan.shard_size)
+		       ? NULL
+		       : g->row->wrong;
 }
 
 static const char *set_rules(struct options *o, const struct given *g)
@@ -72,7 +81,7 @@ static const char *set_id(struct options *o, const struct given *g)
 	v = strtoul(g->value, &end, 10);
 	if (errno || end == g->value || *end || v >= UINT32_MAX ||
 	    *g->value == '-')
-		return g->wrong;
+		return g->row->wrong;
 	*(group ? &o->tree.gid : &o->tree.uid) = (unsigned)v;
 	*(group ? &o->tree.has_gid : &o->tree.has_uid) = true;
 	return NULL;
@@ -86,7 +95,7 @@ static const char *set_readahead(struct options *o, const struct given *g)
 			       (size_parse_binary(g->value, &o->readahead) &&
 				o->readahead >= CACHE_MIN)
 		       ? NULL
-		       : g->wrong;
+		       : g->row->wrong;
 }
 
 /* Its absolute name, since the server changes its working directory later. */
@@ -101,28 +110,18 @@ static const char *set_log(struct options *o, const struct given *g)
 	else if (!*g->value || !getcwd(cwd, sizeof(cwd)) ||
 		 asprintf(&o->log, "%s/%s", cwd, g->value) < 0)
 		o->log = NULL;
-	return o->log ? NULL : g->wrong;
-}
-
-static const char *add_ranks(struct tree_options *t, const char *text)
-{
-	if (t->nrecut == TREE_RECUT_MAX)
-		return "too many numbers of ranks";
-	if (!view_type_parse_ranks(text, &t->recut[t->nrecut]))
-		return "not a number of ranks (1 to 4096)";
-	t->nrecut++;
-	return NULL;
+	return o->log ? NULL : g->row->wrong;
 }
 
 static const char *set_ranks(struct options *o, const struct given *g)
 {
-	return add_ranks(&o->tree, g->value);
-}
+	struct tree_options *const t = &o->tree;
 
-static const char *set_debug(struct options *o, const struct given *g)
-{
-	(void)g;
-	o->debug = o->foreground = true;
+	if (t->nrecut == TREE_RECUT_MAX)
+		return "too many numbers of ranks";
+	if (!view_type_parse_ranks(g->value, &t->recut[t->nrecut]))
+		return "not a number of ranks (1 to 4096)";
+	t->nrecut++;
 	return NULL;
 }
 
@@ -141,31 +140,20 @@ static const char *say_gone(struct options *o, const struct given *g)
 	return NULL;
 }
 
-static const char *refuse(struct options *o, const struct given *g)
-{
-	(void)o;
-	return g->wrong;
-}
-
 #define FLAG(field) .flag = offsetof(struct options, field)
 
-/* Options with the same meaning. */
-static const struct row {
-	const char *names; /* separated by blanks; '=' after a name: it needs a value */
-	size_t flag; /* offset of a bool that is set, or 0 */
-	setter *set;
-	const char *wrong; /* what `set` says of a wrong value */
-	bool keep;         /* for libfuse */
-	bool hidden;       /* without effect: never suggested */
-} rows[] = {
+static const struct row rows[] = {
 	{ "-h --help", FLAG(help) },
 	{ "-V --version", FLAG(version) },
 	{ "-f --foreground", FLAG(foreground) },
-	{ "-d --debug debug", .set = set_debug },
-	{ "crc=", .set = set_word, .wrong = "must be exact or zero" },
-	{ "stage=", .set = set_word, .wrong = "must be native or any" },
+	{ "-d --debug debug", FLAG(debug) },
+	{ "crc=", .set = set_word, .word = "crc",
+	  .wrong = "must be exact or zero" },
+	{ "stage=", .set = set_word, .word = "stage",
+	  .wrong = "must be native or any" },
 	{ "rules= preset=", .set = set_rules },
-	{ "hf_dtype=", .set = set_word, .wrong = "must be fp32, bf16 or fp16" },
+	{ "hf_dtype=", .set = set_word, .word = "dtype",
+	  .wrong = "must be fp32, bf16 or fp16" },
 	{ "hf_shard_size=", .set = set_shard_size,
 	  .wrong = "not a size in KB, MB, GB or TB" },
 	{ "uid= gid=", .set = set_id, .wrong = "not a number" },
@@ -176,14 +164,14 @@ static const struct row {
 	{ "io_uring", .keep = true },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
 	{ "check", FLAG(tree.check) },
-	{ "view=", .set = set_word,
+	{ "view=", .set = set_word, .word = "to",
 	  .wrong = "must be universal, hf, fp32 or zero" },
 	{ "ranks=", .set = set_ranks },
 	{ "replace", FLAG(tree.replace) },
 	{ "deadline= manifest= ca_file= s3_endpoint= s3_region= s3_anonymous",
 	  .set = set_remote },
 	{ "nonempty", FLAG(nonempty) },
-	{ "remount", .set = refuse,
+	{ "remount",
 	  .wrong = "no option can be changed while it is mounted: unmount it"
 		   " and mount again" },
 	/* Options of an earlier version are accepted for one version, without effect. */
@@ -279,21 +267,23 @@ int options_take(void *options, const char *arg, int key, struct fuse_args *args
 	struct options *const o = options;
 	const size_t len = strcspn(arg, "=");
 	struct given g = { arg, len, arg[len] ? arg + len + 1 : NULL, NULL };
-	const struct row *const row = find_row(&g);
+	const struct row *const row = g.row = find_row(&g);
 	const char *wrong = NULL;
 
 	(void)args;
 	if (key == FUSE_OPT_KEY_NONOPT)
 		return take_operand(o, arg);
 	if (row) {
-		g.wrong = row->wrong;
 		if (row->flag)
 			*(bool *)((char *)o + row->flag) = true;
 		if (row->set)
 			wrong = row->set(o, &g);
+		else
+			wrong = row->wrong;
 	} else if (o->tree.nrecut && arg[0] >= '0' && arg[0] <= '9') {
 		/* The rest of ranks=N,N: libfuse splits options at commas. */
-		wrong = add_ranks(&o->tree, arg);
+		g.value = arg;
+		wrong = set_ranks(o, &g);
 	} else if (strncmp(arg, "x-", 2) == 0 || strncmp(arg, "X-", 2) == 0) {
 		/* Of other readers of fstab, such as x-systemd.automount. */
 		return 0;

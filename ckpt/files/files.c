@@ -270,12 +270,10 @@ int files_unite(struct uckpt *u, char *const *dirs, size_t n, char **path,
 		return rc;
 	for (size_t i = 0;
 	     !rc && roots_count(u, *path) > 1 && i < roots_count(u, *path); i++) {
-		char *const root = roots_path(u, *path, i);
 		struct stat st;
 
-		rc = root ? files_find(u, root, NULL, &st, NULL, err)
-			  : errmsg_nomem(err, NULL);
-		free(root);
+		rc = files_find(u, roots_root(u, *path, i), NULL, &st, NULL,
+				err);
 	}
 	if (rc) {
 		free(*path);

@@ -43,6 +43,14 @@ size_t roots_count(const struct uckpt *u, const char *path)
 	return x ? x->n : 1;
 }
 
+const char *roots_root(const struct uckpt *u, const char *path, size_t i)
+{
+	const struct united *const x = find(u, path);
+
+	assert(!x || i < x->n);
+	return x ? x->roots[i] : path;
+}
+
 const char *roots_below(const struct uckpt *u, const char *path)
 {
 	const struct united *const x = find(u, path);

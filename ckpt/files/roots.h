@@ -33,6 +33,9 @@ void roots_done(struct uckpt *u);
 /* The number of directories that a path is looked up in: 1 if it is in no union. */
 size_t roots_count(const struct uckpt *u, const char *path);
 
+/* Root `i` of the union that a path is in; the path itself if it is in none. */
+const char *roots_root(const struct uckpt *u, const char *path, size_t i);
+
 /* The path in root `i`; malloc'ed.  NULL when memory runs out. */
 char *roots_path(const struct uckpt *u, const char *path, size_t i);
 

@@ -32,14 +32,9 @@
 #define FLAGS2_DIRECT_IO_ALLOW_MMAP (1u << 4)
 #define FLAGS2_PASSTHROUGH (1u << 5)
 
-static bool passes_through;
+static bool passes_through; /* the kernel, as INIT says */
 
-bool fuse_caps_passes_through(void)
-{
-	return passes_through;
-}
-
-void fuse_caps_init(struct fuse_conn_info *conn)
+bool fuse_caps_init(struct fuse_conn_info *conn)
 {
 	/* Attributes of views never change; those of the run's own files expire
 	 * after a second. */
@@ -60,40 +55,27 @@ void fuse_caps_init(struct fuse_conn_info *conn)
 	conn->want |= conn->capable & FUSE_CAP_PASSTHROUGH;
 	passes_through = conn->capable & FUSE_CAP_PASSTHROUGH;
 #endif
+	return passes_through;
 }
-
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 
 bool fuse_caps_has_io_uring(void)
 {
-	return true;
+	return FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18);
 }
 
 void *fuse_caps_ring_memory(struct fuse_req *req, size_t *size)
 {
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
 	char *memory;
 
-	if (!fuse_req_is_uring(req) ||
-	    fuse_req_get_payload(req, &memory, size, NULL))
-		return NULL;
-	return memory;
-}
-
-#else
-
-bool fuse_caps_has_io_uring(void)
-{
-	return false;
-}
-
-void *fuse_caps_ring_memory(struct fuse_req *req, size_t *size)
-{
+	if (fuse_req_is_uring(req) &&
+	    fuse_req_get_payload(req, &memory, size, NULL) == 0)
+		return memory;
+#endif
 	(void)req;
 	(void)size;
 	return NULL;
 }
-
-#endif
 
 #ifdef FUSE_CAP_PASSTHROUGH
 

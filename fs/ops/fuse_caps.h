@@ -9,8 +9,9 @@ struct fuse_conn_info;
 struct fuse_req;
 struct fuse_session;
 
-/* Request capabilities from libfuse.  Called from the init operation. */
-void fuse_caps_init(struct fuse_conn_info *conn);
+/* Request capabilities from libfuse.  Called from the init operation.  Does the kernel
+ * support passthrough (passthrough.h)? */
+bool fuse_caps_init(struct fuse_conn_info *conn);
 
 /*
  * Answer INIT, requesting capabilities that this libfuse does not support.  Called
@@ -18,10 +19,6 @@ void fuse_caps_init(struct fuse_conn_info *conn);
  * 0 or a negative errno.
  */
 int fuse_caps_patch_init(struct fuse_session *se);
-
-/* Does the kernel support passthrough (passthrough.h)?  Valid from the init
- * operation on. */
-bool fuse_caps_passes_through(void);
 
 /* Does libfuse support requests through io_uring?  It falls back to read() if
  * the kernel does not. */

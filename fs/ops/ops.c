@@ -43,10 +43,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct server *const s = userdata;
 
-	fuse_caps_init(conn);
+	atomic_store(&s->passthrough.on, fuse_caps_init(conn));
 	s->no_opendir = tree_is_immutable(s->tree) &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
-	atomic_store(&s->passthrough.on, fuse_caps_passes_through());
 	background_start(s);
 }
 
@@ -123,7 +122,6 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 		       struct fuse_file_info *fi)
 {
 	struct errmsg err = { "" };
-	struct access readers;
 	struct tree_dir *d;
 	int rc;
 
@@ -134,19 +132,16 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino,
 		return;
 	}
 	rc = tree_dir_open(tree_of(req), ino, &d, &err);
-	if (!rc) {
-		readers = tree_dir_readers(d);
-		if (!ops_may_read(req, &readers)) {
-			tree_dir_close(d);
-			rc = -EACCES;
-		}
+	if (!rc && !ops_may_read(req, &d->readers)) {
+		tree_dir_close(d);
+		rc = -EACCES;
 	}
 	if (rc) {
 		ops_reply_failure(req, rc, &err);
 		return;
 	}
 	fi->fh = (uintptr_t)d;
-	fi->cache_readdir = fi->keep_cache = tree_dir_is_immutable(d);
+	fi->cache_readdir = fi->keep_cache = d->immutable;
 	if (fuse_reply_open(req, fi) == -ENOENT)
 		tree_dir_close(d);
 }
@@ -169,7 +164,7 @@ static int next_entry(fuse_ino_t ino, struct tree_dir *d, uint64_t *pos,
 	if (*pos < 2) {
 		*out = (struct tree_entry){ .type = S_IFDIR };
 		strcpy(out->name, *pos ? ".." : ".");
-		out->ino = *pos ? tree_dir_parent(d) : ino;
+		out->ino = *pos ? d->parent : ino;
 		++*pos;
 		return 1;
 	}

@@ -33,12 +33,6 @@ _Static_assert(sizeof(struct open_out) == sizeof(struct fuse_open_out),
 #define OPEN_PASSTHROUGH (1u << 7)
 #define OPEN_NOFLUSH (1u << 5)
 
-void passthrough_init(struct passthrough *p, const struct fuse_session *se)
-{
-	p->fuse_fd = fuse_session_fd((struct fuse_session *)se);
-	atomic_init(&p->on, false);
-}
-
 int passthrough_begin(struct passthrough *p, int fd)
 {
 	const struct backing_map map = { .fd = fd };

@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 struct fuse_req;
-struct fuse_session;
 
 /*
  * FUSE passthrough (Linux 6.9): the kernel serves reads and mappings of a file
@@ -15,12 +14,9 @@ struct fuse_session;
  * `on` is false where it is not available.  Thread-safe.
  */
 struct passthrough {
-	int fuse_fd;
+	int fuse_fd; /* of the session */
 	atomic_bool on;
 };
-
-/* Called before INIT has been answered; leaves passthrough off. */
-void passthrough_init(struct passthrough *p, const struct fuse_session *se);
 
 /* Register the open file `fd` as a backing file.  Returns its backing id, or 0 if
  * the kernel refuses.  The kernel holds the file until passthrough_end. */

@@ -41,19 +41,16 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry,
 {
 	char *const name =
 		S_ISREG(type) ? packfs_dir_name(entry) : strdup(entry);
+	const bool may_be = name && entry[0] != '.' &&
+			    (!S_ISREG(type) || strcmp(name, entry) != 0);
 	struct candidate x = { 0 };
 	bool ok = name;
 
-	if (ok && entry[0] != '.' &&
-	    (!S_ISREG(type) || strcmp(name, entry) != 0)) {
-		if (asprintf(&x.path, "%s/%s", dir, name) < 0)
-			x.path = NULL;
-		ok = x.path &&
-		     array_reserve(&s->v, &s->cap, s->n + 1, sizeof(*s->v));
+	if (may_be) {
+		ok = array_reserve(&s->v, &s->cap, s->n + 1, sizeof(x)) &&
+		     asprintf(&x.path, "%s/%s", dir, name) >= 0;
 		if (ok)
 			s->v[s->n++] = x;
-		else
-			free(x.path);
 	}
 	free(name);
 	return ok;

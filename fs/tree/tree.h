@@ -122,24 +122,28 @@ struct tree_entry {
  * A directory of the run is a snapshot, so that a listing neither repeats nor
  * loses names while files are created and removed.
  */
-struct tree_dir;
+struct tree_dir {
+	uint64_t parent; /* inode, for ".." */
+	bool immutable;  /* part of a view, which does not change */
+	/* In a shared mount, the users that may list a directory of the run.  It may
+	 * not be the one whose permissions the kernel has checked. */
+	struct access readers;
+	/* Private to tree_dir.c: */
+	struct tree *t;
+	uint64_t ino;
+	struct view *view; /* in use, if `plan` is not NULL */
+	struct plan *plan;
+	uint64_t node;
+	struct tree_entry *v; /* of the run */
+	size_t n, cap;
+};
 
 int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		  struct errmsg *err);
 void tree_dir_close(struct tree_dir *d);
 
-/* In a shared mount, the users that may list a directory of the run.  The directory
- * may not be the one whose permissions the kernel has checked. */
-struct access tree_dir_readers(const struct tree_dir *d);
-
 /* Is the whole tree a view, so that no directory ever changes? */
 bool tree_is_immutable(const struct tree *t);
-
-/* Is the directory part of a view, which does not change? */
-bool tree_dir_is_immutable(const struct tree_dir *d);
-
-/* The parent's inode, for "..". */
-uint64_t tree_dir_parent(const struct tree_dir *d);
 
 /* Read the entry at `*pos` (the first is at 0) and advance `*pos`.  Returns 1
  * with an entry, 0 at the end, or a negative errno. */

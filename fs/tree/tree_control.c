@@ -94,11 +94,7 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 		if (view_state(x, &why) != VIEW_FAILED)
 			continue;
 		view_type_suffix(&x->type, suffix);
-		bytebuf_add_str(out, x->path);
-		bytebuf_add_str(out, suffix);
-		bytebuf_add_str(out, ": ");
-		bytebuf_add_str(out, why.text);
-		bytebuf_add_str(out, "\n");
+		bytebuf_add_format(out, "%s%s: %s\n", x->path, suffix, why.text);
 	}
 	log_recent(out);
 	return out->failed ? -ENOMEM : 0;

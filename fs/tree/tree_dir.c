@@ -16,21 +16,6 @@
 #include "ckpt/pack/packfs.h"
 #include "fs/tree/tree_impl.h"
 
-struct tree_dir {
-	struct tree *t;
-	enum tree_kind kind;
-	uint64_t ino;
-	uint64_t parent;
-	struct access readers;
-	/* NODE_VIEW: */
-	struct view *view; /* in use, if `plan` is not NULL */
-	struct plan *plan;
-	uint64_t node;
-	/* NODE_LOWER: */
-	struct tree_entry *v;
-	size_t n, cap;
-};
-
 static int tree_dir_add(struct tree_dir *d, uint64_t ino, mode_t type,
 			bool cheap, const char *name)
 {
@@ -248,7 +233,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 		return -ENOMEM;
 	rc = tree_parse(t, ino, &n);
 	d->t = t;
-	d->kind = n.kind;
+	d->immutable = n.kind == NODE_VIEW;
 	d->ino = ino;
 	d->readers = ACCESS_ALL;
 	d->view = n.view;
@@ -276,24 +261,9 @@ void tree_dir_close(struct tree_dir *d)
 	free(d);
 }
 
-struct access tree_dir_readers(const struct tree_dir *d)
-{
-	return d->readers;
-}
-
 bool tree_is_immutable(const struct tree *t)
 {
 	return t->is_view;
-}
-
-bool tree_dir_is_immutable(const struct tree_dir *d)
-{
-	return d->kind == NODE_VIEW;
-}
-
-uint64_t tree_dir_parent(const struct tree_dir *d)
-{
-	return d->parent;
 }
 
 int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
@@ -302,9 +272,9 @@ int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 	struct plan_entry e;
 	int rc;
 
-	if (d->kind == NODE_CONTROL)
+	if (tree_control_is_dir(d->ino))
 		return tree_control_next(d->t, d->ino, pos, out);
-	if (d->kind == NODE_LOWER) {
+	if (!d->immutable) {
 		if (*pos >= d->n)
 			return 0;
 		*out = d->v[(*pos)++];

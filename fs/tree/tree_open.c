@@ -157,28 +157,35 @@ static int confine(struct tree *t, struct errmsg *err)
 
 	t->search = ACCESS_ALL;
 	for (size_t i = 0; !rc && t->o->shared && i < n; i++) {
-		char *const source = roots_path(t->o->u, t->o->source, i);
+		const char *const source = roots_root(t->o->u, t->o->source, i);
 		struct access search;
 
-		if (!source) {
-			rc = errmsg_nomem(err, NULL);
-		} else if (!site_is_url(source)) {
-			rc = beneath_confine(t->o->u, source,
-					     confined_len(source),
-					     t->o->follow_links, &search, err);
-			if (!rc)
-				access_restrict(&t->search, &search);
-		}
-		free(source);
+		if (site_is_url(source))
+			continue;
+		rc = beneath_confine(t->o->u, source, confined_len(source),
+				     t->o->follow_links, &search, err);
+		if (!rc)
+			access_restrict(&t->search, &search);
 	}
 	return rc;
+}
+
+/* Recognise the root, and plan what it shows. */
+static int open_root(struct tree *t, struct errmsg *err)
+{
+	const bool tag = tagdir_is_tag(t->o->u, t->o->source);
+	const int rc = check_kind(t->o, tag, err);
+
+	t->is_view = !rc && is_one_view(t->o->u, t->o->source, tag);
+	if (rc)
+		return rc;
+	return t->is_view ? tree_open_view(t, err) : open_run(t, err);
 }
 
 int tree_open(const struct tree_options *o, const struct stats *stats,
 	      struct tree **out, struct errmsg *err)
 {
 	struct tree *const t = calloc(1, sizeof(*t));
-	bool tag;
 	int rc;
 
 	if (!t)
@@ -187,21 +194,12 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	t->stats = stats;
 	t->pathtab = pathtab_new();
 	t->views = views_new(o->u, &o->plan, o->check);
-	if (!t->pathtab || !t->views) {
+	if (!t->pathtab || !t->views)
 		rc = errmsg_nomem(err, NULL);
-	} else if ((rc = confine(t, err))) {
-		/* err is set */
-	} else if ((rc = files_find(o->u, o->source, NULL, &t->source, NULL,
-				    err))) {
-		/* err is set */
-	} else {
-		tag = tagdir_is_tag(o->u, o->source);
-		rc = check_kind(o, tag, err);
-		t->is_view = !rc && is_one_view(o->u, o->source, tag);
-		if (!rc)
-			rc = t->is_view ? tree_open_view(t, err)
-					: open_run(t, err);
-	}
+	else
+		rc = confine(t, err) ?:
+		     files_find(o->u, o->source, NULL, &t->source, NULL, err) ?:
+		     open_root(t, err);
 	if (rc)
 		tree_close(t);
 	else

@@ -114,8 +114,7 @@ static struct fuse_entry_param entry_of(const struct node *n)
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	(void)userdata;
-	fuse_caps_init(conn);
-	if (!fuse_caps_passes_through())
+	if (!fuse_caps_init(conn))
 		exit(1);
 	kernel.on = true;
 }
@@ -238,7 +237,7 @@ int main(int argc, char **argv)
 	session = fuse_session_new(&args, &ops, sizeof(ops), NULL);
 	if (!session || fuse_session_mount(session, argv[2]))
 		return 1;
-	passthrough_init(&kernel, session);
+	kernel.fuse_fd = fuse_session_fd(session);
 	if (fuse_daemonize(0) || fuse_caps_patch_init(session))
 		return 1;
 	rc = serve(session);

@@ -138,7 +138,7 @@ static void walk_dir(struct walk *w, uint64_t ino, unsigned depth)
 		w->defect = "a directory cannot be listed";
 		return;
 	}
-	w->views += depth == 1 && tree_dir_is_immutable(d);
+	w->views += depth == 1 && d->immutable;
 	while (!w->defect && tree_dir_next(d, &pos, &e, &err) == 1)
 		walk_entry(w, ino, &e, depth);
 	tree_dir_close(d);
