@@ -8,8 +8,6 @@
  */
 #include "ckpt/cache/far.h"
 
-#include <sys/resource.h>
-
 #include "ckpt/sys/clock.h"
 
 /* The score rises with each slow request and falls with each other one, which is more
@@ -57,13 +55,6 @@ void far_suppose(struct far *f, const struct far *other)
 		atomic_compare_exchange_strong(&f->score, &none, SCORE_FAR);
 }
 
-static long count_sleeps(void)
-{
-	struct rusage u;
-
-	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
-}
-
 void far_begin(struct far *f, struct far_request *q, size_t len)
 {
 	q->measured =
@@ -73,7 +64,7 @@ void far_begin(struct far *f, struct far_request *q, size_t len)
 			0;
 	if (!q->measured)
 		return;
-	q->sleeps = count_sleeps();
+	q->sleeps = clock_sleeps();
 	q->begun = clock_ns();
 }
 
@@ -84,7 +75,7 @@ void far_end(struct far *f, const struct far_request *q)
 
 	if (!q->measured)
 		return;
-	slow = clock_ns() - q->begun >= FAR_NS && count_sleeps() != q->sleeps;
+	slow = clock_ns() - q->begun >= FAR_NS && clock_sleeps() != q->sleeps;
 	score = atomic_load(&f->score);
 	/* If another thread changes it now, one of the two changes is enough. */
 	if (slow && score < SCORE_MAX)

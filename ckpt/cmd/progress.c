@@ -20,15 +20,11 @@
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/sys/clock.h"
 
-#define INTERVAL_NS INT64_C(100000000)
-#define BAR_LEN 28
+#define INTERVAL 0.1
+#define BAR "============================"
+#define BAR_LEN (sizeof(BAR) - 1)
 
 static atomic_int caught; /* written by the handler, read by all threads */
-
-static double seconds_since(int64_t began_ns)
-{
-	return (double)((int64_t)clock_ns() - began_ns) / 1e9;
-}
 
 static void note_signal(int sig)
 {
@@ -58,25 +54,21 @@ void progress_init(struct progress *p, uint64_t total)
 {
 	p->shown = isatty(STDERR_FILENO);
 	p->total = total;
-	p->began_ns = (int64_t)clock_ns();
+	p->began = clock_seconds();
 	atomic_init(&p->done, 0);
-	atomic_init(&p->next_ns, p->began_ns + INTERVAL_NS);
+	atomic_init(&p->next, p->began + INTERVAL);
 }
 
 static void progress_draw(const struct progress *p, uint64_t done)
 {
-	const double seconds = seconds_since(p->began_ns);
+	const double seconds = clock_seconds() - p->began;
 	const double part = p->total ? (double)done / (double)p->total : 1;
 	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
-	char bar[BAR_LEN + 1];
 
 	assert(p->shown);
-	for (int i = 0; i < BAR_LEN; i++)
-		bar[i] = i < (int)(part * BAR_LEN) ? '=' : ' ';
-	bar[BAR_LEN] = '\0';
-	fprintf(stderr, "\r%3d%% [%s]  %s of %s  %s/s\033[K",
-		(int)(part * 100), bar, cmd_size(done, a),
-		cmd_size(p->total, b),
+	fprintf(stderr, "\r%3d%% [%-*.*s]  %s of %s  %s/s\033[K",
+		(int)(part * 100), (int)BAR_LEN, (int)(part * BAR_LEN), BAR,
+		cmd_size(done, a), cmd_size(p->total, b),
 		cmd_size((uint64_t)((double)done / seconds), rate));
 	fflush(stderr);
 }
@@ -85,12 +77,12 @@ bool progress_add(void *progress, uint64_t bytes)
 {
 	struct progress *const p = progress;
 	const uint64_t done = atomic_fetch_add(&p->done, bytes) + bytes;
-	int64_t next = atomic_load(&p->next_ns);
-	const int64_t now = p->shown ? (int64_t)clock_ns() : 0;
+	double next = atomic_load(&p->next);
+	const double now = p->shown ? clock_seconds() : 0;
 
 	/* One of several late threads wins. */
 	if (p->shown && now >= next &&
-	    atomic_compare_exchange_strong(&p->next_ns, &next, now + INTERVAL_NS))
+	    atomic_compare_exchange_strong(&p->next, &next, now + INTERVAL))
 		progress_draw(p, done);
 	return !caught;
 }
@@ -115,7 +107,7 @@ int progress_fail(int rc, const char *out, const char *left,
 void progress_print(const struct progress *p, const char *out, uint64_t files,
 		    uint64_t bytes, const char *more)
 {
-	const double seconds = seconds_since(p->began_ns);
+	const double seconds = clock_seconds() - p->began;
 	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
 
 	cmd_put(out);

@@ -16,9 +16,9 @@ struct errmsg;
 struct progress {
 	bool shown;
 	uint64_t total;
-	int64_t began_ns;
+	double began; /* clock_seconds */
 	_Atomic uint64_t done;
-	_Atomic int64_t next_ns; /* time of the next drawing */
+	_Atomic double next; /* time of the next drawing */
 };
 
 void progress_init(struct progress *p, uint64_t total);

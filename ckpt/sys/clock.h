@@ -3,6 +3,7 @@
 #define UCKPT_CLOCK_H
 
 #include <stdint.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* The time since some fixed moment, which no change of the date moves. */
@@ -17,6 +18,14 @@ static inline uint64_t clock_ns(void)
 static inline double clock_seconds(void)
 {
 	return (double)clock_ns() * 1e-9;
+}
+
+/* How often this thread has waited for something. */
+static inline long clock_sleeps(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
 }
 
 #endif

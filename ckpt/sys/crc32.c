@@ -56,25 +56,20 @@ uint32_t crc32_zeros(uint64_t len)
 	return sum;
 }
 
-/* Split the ranges into pieces, or count them if `out` is NULL.  The first of each
- * continues its range's CRC. */
-static size_t crc32_cut(const struct crc_range *v, size_t n,
-			struct crc_range *out)
+/* Split the ranges into pieces.  The first of each continues its range's CRC. */
+static void crc32_cut(const struct crc_range *v, size_t n,
+		      struct crc_range *piece)
 {
-	size_t pieces = 0;
-
 	for (size_t i = 0; i < n; i++)
-		for (uint64_t at = 0; at < v[i].len; at += PIECE, pieces++) {
+		for (uint64_t at = 0; at < v[i].len; at += PIECE) {
 			const uint64_t left = v[i].len - at;
 
-			if (out)
-				out[pieces] = (struct crc_range){
-					.off = v[i].off + at,
-					.len = left < PIECE ? left : PIECE,
-					.crc = at ? 0 : v[i].crc,
-				};
+			*piece++ = (struct crc_range){
+				.off = v[i].off + at,
+				.len = left < PIECE ? left : PIECE,
+				.crc = at ? 0 : v[i].crc,
+			};
 		}
-	return pieces;
 }
 
 static void combine(const struct crc_range *piece, struct crc_range *v, size_t n)
@@ -90,11 +85,13 @@ static void combine(const struct crc_range *piece, struct crc_range *v, size_t n
 int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
 		 crc32_read *read, void *ctx, struct errmsg *err)
 {
-	const size_t pieces = crc32_cut(v, n, NULL);
-	struct summing s = { .read = read, .ctx = ctx,
-			     .v = scratch_take(pieces * sizeof(*s.v)) };
+	struct summing s = { .read = read, .ctx = ctx };
+	size_t pieces = 0;
 	int rc;
 
+	for (size_t i = 0; i < n; i++)
+		pieces += (size_t)((v[i].len + PIECE - 1) / PIECE);
+	s.v = scratch_take(pieces * sizeof(*s.v));
 	if (!s.v)
 		return errmsg_nomem(err, NULL);
 	crc32_cut(v, n, s.v);

@@ -15,7 +15,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
@@ -109,23 +108,14 @@ static void *pool_run(void *arg);
  * jobs slower. */
 static void summon(void)
 {
-	pthread_attr_t attr;
 	pthread_t thread;
 
 	pthread_cond_broadcast(&pool.more);
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	while (pool.free < pool.wanted &&
-	       pthread_create(&thread, &attr, pool_run, NULL) == 0)
+	       pthread_create(&thread, NULL, pool_run, NULL) == 0) {
+		pthread_detach(thread);
 		pool.free++;
-	pthread_attr_destroy(&attr);
-}
-
-static long count_sleeps(void)
-{
-	struct rusage u;
-
-	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
+	}
 }
 
 static bool has_work(const struct job *job)
@@ -140,7 +130,7 @@ static void run_job(struct job *job)
 	while (has_work(job)) {
 		const size_t i = job->next++;
 		const uint64_t begun = job->grows ? clock_ns() : 0;
-		const long sleeps = job->grows ? count_sleeps() : 0;
+		const long sleeps = job->grows ? clock_sleeps() : 0;
 		struct errmsg err;
 		bool waited;
 		int rc;
@@ -149,7 +139,7 @@ static void run_job(struct job *job)
 		err.text[0] = '\0';
 		rc = job->work(job->ctx, i, &err);
 		waited = job->grows && clock_ns() - begun > WAITED_NS &&
-			 count_sleeps() != sleeps;
+			 clock_sleeps() != sleeps;
 		lock_pool();
 		if (rc && (!job->rc || i < job->failed_at)) {
 			job->rc = rc;

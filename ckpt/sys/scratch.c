@@ -26,7 +26,6 @@ static _Thread_local struct scratch {
 } own;
 
 static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void scratch_end(void *arg)
 {
@@ -36,7 +35,7 @@ static void scratch_end(void *arg)
 		free(s->v[i].p);
 }
 
-static void make_key(void)
+__attribute__((constructor)) static void make_key(void)
 {
 	pthread_key_create(&key, scratch_end);
 }
@@ -46,7 +45,6 @@ void *scratch_take(size_t len)
 	struct buffer *const b = &own.v[own.depth];
 
 	assert(own.depth < DEPTH_MAX);
-	pthread_once(&once, make_key);
 	own.kept = own.kept || pthread_setspecific(key, &own) == 0;
 	if (!own.kept)
 		return NULL;

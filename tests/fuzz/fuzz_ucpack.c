@@ -30,8 +30,7 @@ static void seal(uint8_t *bytes, size_t size)
 	const uint64_t at = get_le64(bytes + 24);
 
 	memcpy(bytes, PACK_MAGIC, 8);
-	put_le32(bytes + 8, PACK_VERSION);
-	put_le32(bytes + 12, (uint32_t)BLOCK_SIZE);
+	put_le64(bytes + 8, PACK_VERSION | (uint64_t)BLOCK_SIZE << 32);
 	put_le64(bytes + 16, size);
 	if (at <= size) {
 		put_le64(bytes + 32, size - at);
