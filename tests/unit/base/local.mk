@@ -8,13 +8,10 @@ unit_tests += \
 	%D%/test_beneath \
 	%D%/test_hashtab \
 	%D%/test_memory \
-	%D%/test_write_all \
 	%D%/test_parallel \
-	%D%/test_in_order \
 	%D%/test_crc32 \
 	%D%/test_scratch \
-	%D%/test_outdir \
-	%D%/test_outfile \
+	%D%/test_output \
 	%D%/test_tensor \
 	%D%/test_cast \
 	%D%/test_arith \

@@ -200,6 +200,81 @@ static void who_waits_is_not_alone(void **state)
 	assert_int_equal(parallel_far(0, 1, wait_a_little, &c, &err), 0);
 }
 
+/* Items whose middle step is taken in order. */
+struct seen {
+	struct turns turns;
+	atomic_uint worked[ITEMS], finished[ITEMS];
+	size_t committed; /* by one at a time: no lock */
+	size_t fail_at;   /* ITEMS: never */
+	int fail_step;
+};
+
+static int seen_fail(const struct seen *s, size_t i, int step,
+		     struct errmsg *err)
+{
+	return i == s->fail_at && s->fail_step == step
+		       ? errmsg_set(err, -EIO, "item %zu", i)
+		       : 0;
+}
+
+static int seen_commit(void *ctx, size_t i, struct errmsg *err)
+{
+	struct seen *const s = ctx;
+
+	assert_int_equal(s->committed, i);
+	s->committed++;
+	return seen_fail(s, i, 1, err);
+}
+
+static int seen_item(void *ctx, size_t i, struct errmsg *err)
+{
+	struct seen *const s = ctx;
+	int rc;
+
+	atomic_fetch_add(&s->worked[i], 1);
+	rc = turns_take(&s->turns, i, seen_fail(s, i, 0, err), seen_commit, s,
+			err);
+	if (rc)
+		return rc;
+	atomic_fetch_add(&s->finished[i], 1);
+	return seen_fail(s, i, 2, err);
+}
+
+static void every_item_goes_through_all_steps(void **state)
+{
+	static const unsigned widths[] = { 1, 2, 7 };
+
+	for (size_t w = 0; w < sizeof(widths) / sizeof(*widths); w++) {
+		struct seen s = { .turns = TURNS_INIT, .fail_at = ITEMS };
+
+		assert_int_equal(
+			parallel_for(ITEMS, widths[w], seen_item, &s, NULL), 0);
+		assert_int_equal(s.committed, ITEMS);
+		for (size_t i = 0; i < ITEMS; i++) {
+			assert_int_equal(s.worked[i], 1);
+			assert_int_equal(s.finished[i], 1);
+		}
+	}
+}
+
+static void an_error_ends_it(void **state)
+{
+	for (int step = 0; step < 3; step++)
+		for (unsigned width = 1; width < 4; width++) {
+			struct seen s = { .turns = TURNS_INIT,
+					  .fail_at = 50,
+					  .fail_step = step };
+			struct errmsg err = { "" };
+
+			assert_int_equal(
+				parallel_for(ITEMS, width, seen_item, &s, &err),
+				-EIO);
+			assert_string_equal(err.text, "item 50");
+			assert_true(s.committed >= 50);
+			assert_true(s.committed < ITEMS);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -211,6 +286,8 @@ int main(void)
 		cmocka_unit_test(threads_are_used_again),
 		cmocka_unit_test(a_forked_child_has_threads_of_its_own),
 		cmocka_unit_test(who_waits_is_not_alone),
+		cmocka_unit_test(every_item_goes_through_all_steps),
+		cmocka_unit_test(an_error_ends_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
