@@ -40,40 +40,19 @@ struct row {
 	bool hidden; /* without effect: never suggested */
 };
 
-static bool is_named(const struct given *g, const char *name)
+static const char *set_plan(struct options *o, const struct given *g)
 {
-	return strlen(name) == g->name_len &&
-	       strncmp(g->arg, name, g->name_len) == 0;
-}
+	static struct errmsg why;
 
-static const char *set_word(struct options *o, const struct given *g)
-{
-	return plan_set_option(&o->tree.plan, g->row->word, g->value)
-		       ? NULL
-		       : g->row->wrong;
-}
-
-static const char *set_shard_size(struct options *o, const struct given *g)
-{
-	return size_parse_decimal(g->value, &o->tree.plan.shard_size)
-		       ? NULL
-		       : g->row->wrong;
-}
-
-static const char *set_rules(struct options *o, const struct given *g)
-{
-	static struct errmsg err;
-	const int rc = is_named(g, "rules")
-			       ? user_rules_read(&o->rules, g->value, &err)
-			       : user_rules_preset(&o->rules, g->value, &err);
-
-	o->tree.plan.rules = &o->rules;
-	return rc ? err.text : NULL;
+	return plan_set_option(&o->tree.plan, &o->rules, g->row->word, g->value,
+			       &why) ?
+		       NULL :
+		       g->row->wrong ?: why.text;
 }
 
 static const char *set_id(struct options *o, const struct given *g)
 {
-	const bool group = is_named(g, "gid");
+	const bool group = strncmp(g->arg, "gid", 3) == 0;
 	char *end;
 	unsigned long v;
 
@@ -147,14 +126,15 @@ static const struct row rows[] = {
 	{ "-V --version", FLAG(version) },
 	{ "-f --foreground", FLAG(foreground) },
 	{ "-d --debug debug", FLAG(debug) },
-	{ "crc=", .set = set_word, .word = "crc",
+	{ "crc=", .set = set_plan, .word = "crc",
 	  .wrong = "must be exact or zero" },
-	{ "stage=", .set = set_word, .word = "stage",
+	{ "stage=", .set = set_plan, .word = "stage",
 	  .wrong = "must be native or any" },
-	{ "rules= preset=", .set = set_rules },
-	{ "hf_dtype=", .set = set_word, .word = "dtype",
+	{ "rules=", .set = set_plan, .word = "rules" },
+	{ "preset=", .set = set_plan, .word = "preset" },
+	{ "hf_dtype=", .set = set_plan, .word = "dtype",
 	  .wrong = "must be fp32, bf16 or fp16" },
-	{ "hf_shard_size=", .set = set_shard_size,
+	{ "hf_shard_size=", .set = set_plan, .word = "shard-size",
 	  .wrong = "not a size in KB, MB, GB or TB" },
 	{ "uid= gid=", .set = set_id, .wrong = "not a number" },
 	{ "allow_other", FLAG(tree.shared), .keep = true },
@@ -164,7 +144,7 @@ static const struct row rows[] = {
 	{ "io_uring", .keep = true },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
 	{ "check", FLAG(tree.check) },
-	{ "view=", .set = set_word, .word = "to",
+	{ "view=", .set = set_plan, .word = "to",
 	  .wrong = "must be universal, hf, fp32 or zero" },
 	{ "ranks=", .set = set_ranks },
 	{ "replace", FLAG(tree.replace) },

@@ -18,7 +18,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/convert/treewrite.h"
@@ -163,14 +162,13 @@ static int convert_convert(const struct convert *c, const char *source)
 
 /* Setters of options; see cmd.h. */
 
-static bool set_word(void *ctx, const char *name, const char *text,
+static bool set_plan(void *ctx, const char *name, const char *text,
 		     struct errmsg *why)
 {
 	struct convert *const c = ctx;
 
-	(void)why;
 	c->has_dtype |= strcmp(name, "dtype") == 0;
-	return plan_set_option(&c->plan, name, text);
+	return plan_set_option(&c->plan, &c->rules, name, text, why);
 }
 
 /* A ZeRO stage, or a word about a universal tree. */
@@ -180,30 +178,9 @@ static bool set_stage(void *ctx, const char *name, const char *text,
 	struct convert *const c = ctx;
 
 	if (*text < '1' || *text > '3' || text[1])
-		return set_word(ctx, name, text, why);
+		return set_plan(ctx, name, text, why);
 	c->plan.type.stage = (unsigned)(*text - '0');
 	return true;
-}
-
-static bool set_shard_size(void *ctx, const char *name, const char *text,
-			   struct errmsg *why)
-{
-	struct convert *const c = ctx;
-
-	(void)name;
-	(void)why;
-	return size_parse_decimal(text, &c->plan.shard_size);
-}
-
-static bool set_rules(void *ctx, const char *name, const char *text,
-		      struct errmsg *why)
-{
-	struct convert *const c = ctx;
-
-	c->plan.rules = &c->rules;
-	return (strcmp(name, "rules") == 0
-			? user_rules_read(&c->rules, text, why)
-			: user_rules_preset(&c->rules, text, why)) == 0;
 }
 
 /* Check that the options suit the kind of tree. */
@@ -267,18 +244,19 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "to", 0, "universal|hf|fp32|zero",
 		  "universal tree (default), model.safetensors for\n"
 		  "transformers, pytorch_model.bin, or ZeRO checkpoint",
-		  .set = set_word, .ctx = &c,
+		  .set = set_plan, .ctx = &c,
 		  .words = "'universal', 'hf', 'fp32' or 'zero'" },
-		{ "ranks", 0, "N", "number of data-parallel ranks, with --to zero",
+		{ "ranks", 0, "N",
+		  "number of data-parallel ranks, with --to zero",
 		  .set = cmd_set_number, .ctx = &ranks,
 		  .what = "a number of ranks (1 to 4096)" },
-		{ "dtype", 0, "fp32|bf16|fp16", "type of the weights, with --to hf",
-		  .set = set_word, .ctx = &c,
-		  .words = "'fp32', 'bf16' or 'fp16'" },
+		{ "dtype", 0, "fp32|bf16|fp16",
+		  "type of the weights, with --to hf", .set = set_plan,
+		  .ctx = &c, .words = "'fp32', 'bf16' or 'fp16'" },
 		{ "shard-size", 0, "SIZE",
 		  "largest file of weights, such as 500MB\n"
 		  "(default: 5GB)",
-		  .set = set_shard_size, .ctx = &c,
+		  .set = set_plan, .ctx = &c,
 		  .what = "a size in KB, MB, GB or TB" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &c.in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &c.out },
@@ -290,12 +268,12 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "files written at once (default: processors)",
 		  .set = cmd_set_number, .ctx = &writers,
 		  .what = "a number of workers (1 to 4096)" },
-		{ "no_strict", 0, NULL, "accept patterns that match no parameter",
-		  .flag = &c.lenient },
+		{ "no_strict", 0, NULL,
+		  "accept patterns that match no parameter", .flag = &c.lenient },
 		{ "crc", 0, "exact|zero",
 		  "compute checksums in .pt files (default), or\n"
 		  "leave them zero",
-		  .set = set_word, .ctx = &c, .words = "'exact' or 'zero'" },
+		  .set = set_plan, .ctx = &c, .words = "'exact' or 'zero'" },
 		{ "stage", 0, "native|any",
 		  "tree for the stage that saved the checkpoint\n"
 		  "(default), or for any stage",
@@ -304,11 +282,11 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "rules", 0, "FILE",
 		  "merge rules that come before the checkpoint's own\n"
 		  "(JSON)",
-		  .set = set_rules, .ctx = &c },
+		  .set = set_plan, .ctx = &c },
 		{ "preset", 0, "NAME",
 		  "merge rules of Megatron-DeepSpeed:\n"
 		  "megatron-qkv-thirds or megatron-qkv-by-head",
-		  .set = set_rules, .ctx = &c },
+		  .set = set_plan, .ctx = &c },
 		{ "stage", 0, "1|2|3",
 		  "ZeRO stage, with --to zero (default: the stage\n"
 		  "that saved the checkpoint)",

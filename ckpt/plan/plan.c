@@ -10,8 +10,10 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/size.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
@@ -23,7 +25,8 @@ static const struct plan_view *const views[PLAN_KINDS] = {
 	[PLAN_RESHARD] = &plan_reshard,
 };
 
-bool plan_set_option(struct plan_options *o, const char *name, const char *word)
+/* Set an option that is one of a few words. */
+static bool set_word(struct plan_options *o, const char *name, const char *word)
 {
 	static const struct {
 		const char *option, *word;
@@ -36,8 +39,6 @@ bool plan_set_option(struct plan_options *o, const char *name, const char *word)
 	};
 	size_t i = 0;
 
-	if (strcmp(name, "to") == 0)
-		return view_type_parse_kind(word, &o->type.kind);
 	while (i < COUNT(words) && (strcmp(words[i].option, name) != 0 ||
 				    strcmp(words[i].word, word) != 0))
 		i++;
@@ -50,6 +51,23 @@ bool plan_set_option(struct plan_options *o, const char *name, const char *word)
 	else
 		o->dtype = (enum dtype)words[i].value;
 	return true;
+}
+
+bool plan_set_option(struct plan_options *o, struct user_rules *rules,
+		     const char *name, const char *value, struct errmsg *why)
+{
+	const bool preset = strcmp(name, "preset") == 0;
+
+	if (preset || strcmp(name, "rules") == 0) {
+		o->rules = rules;
+		return (preset ? user_rules_preset
+			       : user_rules_read)(rules, value, why) == 0;
+	}
+	if (strcmp(name, "shard-size") == 0)
+		return size_parse_decimal(value, &o->shard_size);
+	if (strcmp(name, "to") == 0)
+		return view_type_parse_kind(value, &o->type.kind);
+	return set_word(o, name, value);
 }
 
 /* Open a plan of a source at `path`, or over a universal plan, which it takes over if

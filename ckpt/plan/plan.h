@@ -71,16 +71,19 @@ struct plan_options {
 };
 
 /*
- * Set an option that is one of a few words, as commands and mounts call them:
+ * Set an option of commands and mounts:
  *
- *     crc	exact, zero
- *     stage	native, any
- *     to	universal, hf, fp32, zero
- *     dtype	fp32, bf16, fp16
+ *     crc		exact, zero
+ *     stage		native, any
+ *     to		universal, hf, fp32, zero
+ *     dtype		fp32, bf16, fp16
+ *     shard-size	as size_parse_decimal
+ *     rules, preset	as user_rules_read and user_rules_preset, into `rules`
  *
- * Returns false for another word.
+ * Returns false for another value, with the reason in `why` if it is about rules.
  */
-bool plan_set_option(struct plan_options *o, const char *name, const char *word);
+bool plan_set_option(struct plan_options *o, struct user_rules *rules,
+		     const char *name, const char *value, struct errmsg *why);
 
 /*
  * Plan the tree of a tag directory or a Hugging Face directory.  A universal
