@@ -8,6 +8,7 @@
 #include "fs/log/repeats.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,29 +27,28 @@ static size_t number_len(const char *p, char before)
 	return n && strchr(" (", before) && strchr(" ,:;)", p[n]) ? n : 0;
 }
 
-/* The line with "#" for each number; NULL when memory runs out. */
-static char *cause_of(const char *line)
+/* Do two lines differ in numbers alone? */
+static bool same_cause(const char *a, const char *b)
 {
-	char *const cause = malloc(strlen(line) + 1), *to = cause;
 	char before = 'a';
 
-	if (!cause)
-		return NULL;
-	while (*line) {
-		const size_t n = number_len(line, before);
+	while (*a || *b) {
+		const size_t n = number_len(a, before);
+		const size_t m = number_len(b, before);
 
-		before = *line;
-		*to++ = n ? '#' : *line;
-		line += n ? n : 1;
+		if (!n != !m || (!n && *a != *b))
+			return false;
+		before = *a;
+		a += n ? n : 1;
+		b += m ? m : 1;
 	}
-	*to = '\0';
-	return cause;
+	return true;
 }
 
-static struct repeats_line *repeats_find(struct repeats *r, const char *cause)
+static struct repeats_line *repeats_find(struct repeats *r, const char *line)
 {
 	for (size_t i = 0; i < r->n; i++)
-		if (strcmp(r->v[i].cause, cause) == 0)
+		if (same_cause(r->v[i].text, line))
 			return &r->v[i];
 	return NULL;
 }
@@ -73,7 +73,6 @@ static void make_room(struct repeats *r, time_t now)
 	if (r->v[oldest].unprinted)
 		print_repeats(r, &r->v[oldest], now);
 	free(r->v[oldest].text);
-	free(r->v[oldest].cause);
 	r->n--;
 	memmove(&r->v[oldest], &r->v[oldest + 1],
 		(r->n - oldest) * sizeof(*r->v));
@@ -89,11 +88,10 @@ static void leave_out(struct repeats *r, time_t now)
 	r->left_out_printed = now;
 }
 
-/* Takes `cause`. */
 static void add_new(struct repeats *r, int priority, const char *line,
-		    char *cause, time_t now)
+		    time_t now)
 {
-	char *const text = cause ? strdup(line) : NULL;
+	char *const text = strdup(line);
 
 	for (size_t i = 0; i < r->n; i++)
 		if (r->v[i].unprinted && now - r->v[i].printed >= REPEATS_SECONDS)
@@ -101,13 +99,11 @@ static void add_new(struct repeats *r, int priority, const char *line,
 	if (text && r->n == REPEATS_MAX)
 		make_room(r, now);
 	if (!text || r->n == REPEATS_MAX) {
-		free(cause);
 		free(text);
 		leave_out(r, now);
 		return;
 	}
 	r->v[r->n++] = (struct repeats_line){ .text = text,
-					      .cause = cause,
 					      .priority = priority,
 					      .first = now,
 					      .last = now,
@@ -118,14 +114,12 @@ static void add_new(struct repeats *r, int priority, const char *line,
 
 void repeats_add(struct repeats *r, int priority, const char *line, time_t now)
 {
-	char *const cause = cause_of(line);
-	struct repeats_line *const l = cause ? repeats_find(r, cause) : NULL;
+	struct repeats_line *const l = repeats_find(r, line);
 
 	if (!l) {
-		add_new(r, priority, line, cause, now);
+		add_new(r, priority, line, now);
 		return;
 	}
-	free(cause);
 	l->n++;
 	l->unprinted++;
 	l->last = now;
@@ -178,9 +172,7 @@ void repeats_list(const struct repeats *r, struct bytebuf *out)
 
 void repeats_done(struct repeats *r)
 {
-	for (size_t i = 0; i < r->n; i++) {
+	for (size_t i = 0; i < r->n; i++)
 		free(r->v[i].text);
-		free(r->v[i].cause);
-	}
 	r->n = 0;
 }

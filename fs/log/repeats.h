@@ -17,7 +17,6 @@ struct bytebuf;
 
 struct repeats_line {
 	char *text;   /* as it came first */
-	char *cause;  /* the same without numbers */
 	int priority; /* of syslog */
 	time_t first, last, printed;
 	uint64_t n;         /* how often it came */
