@@ -6,28 +6,18 @@
  */
 #include "gpu/config/config.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
 #include "gpu/config/config_impl.h"
-#include "gpu/config/flags.h"
+#include "gpu/config/settings.h"
 
 #define AT(member) offsetof(struct config, member)
-
-/* Sizes that are multiplied with each other and must not overflow. */
-#define SIZE_LIMIT (1u << 22)
-
-#define MODEL_DEFAULT "gpt2-dsuc"
-#define BATCH_DEFAULT 16
-#define MICRO_BATCH_DEFAULT 4
 
 /* A command line being parsed. */
 struct parse {
@@ -41,29 +31,29 @@ static void config_print_help(void)
 {
 	puts("usage: [mpirun -n RANKS] uctrain [--FLAG VALUE]...\n\n"
 	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.\n"
-	     "Defaults are in parentheses.\n");
-	flags_print();
+	     "Defaults are in parentheses.");
+	settings_print();
 }
 
 /* Handle the flags that other flags override. */
-static int set_early(struct parse *p, const struct flag *f, const char *text,
+static int set_early(struct parse *p, const struct setting *s, const char *text,
 		     struct errmsg *err)
 {
 	struct errmsg why;
 
-	switch (f->kind) {
-	case FLAG_HELP:
+	switch (s->kind) {
+	case SETTING_HELP:
 		if (p->verbose)
 			config_print_help();
 		return 1;
-	case FLAG_VERSION:
+	case SETTING_VERSION:
 		if (p->verbose)
 			puts("uctrain " PACKAGE_VERSION);
 		return 1;
-	case FLAG_JSON:
+	case SETTING_JSON:
 		return config_read_json(p->config, &p->ratios, text, p->verbose,
 					err);
-	case FLAG_MODEL:
+	case SETTING_MODEL:
 		if (gpt2_preset(text, &p->config->model, &why))
 			return errmsg_set(err, -EINVAL, "--model: %s", why.text);
 		p->model = text;
@@ -94,48 +84,50 @@ static int refuse(char **argv, const struct option *options, int code,
 }
 
 /* Discard values of the configuration that a flag replaces. */
-static void config_forget(struct parse *p, const struct flag *f)
+static void config_forget(struct parse *p, const struct setting *s)
 {
 	struct config *const c = p->config;
 
-	if (f->at == AT(batch) || f->at == AT(micro_batch))
+	if (s->at == AT(batch) || s->at == AT(micro_batch))
 		c->accumulation = 0;
-	if (f->at == AT(schedule.kind))
+	if (s->at == AT(schedule.kind))
 		c->schedule = (struct lr_schedule_config){
 			.kind = c->schedule.kind,
 			.start_lr = NAN,
 			.min_lr = c->schedule.min_lr,
 			.warmup = c->schedule.warmup,
 		};
-	if (f->at == AT(schedule.min_lr)) {
+	if (s->at == AT(schedule.min_lr)) {
 		c->schedule.start_lr = NAN;
 		p->ratios = (struct config_ratios){ NAN, NAN };
 	}
 }
 
-static void make_options(struct option *options)
+static void make_options(struct option options[SETTINGS + 1])
 {
-	size_t i;
+	struct option *to = options;
 
-	for (i = 0; i < FLAGS; i++)
-		options[i] = (struct option){
-			.name = flags[i].name,
-			.has_arg = *flags[i].help == '[' ? optional_argument
-				   : flag_takes_value(&flags[i])
-					   ? required_argument
-					   : no_argument,
-			.val = (int)i + FLAG_CODE,
-		};
-	options[i] = (struct option){ 0 };
+	for (size_t i = 0; i < SETTINGS; i++)
+		if (settings[i].flag)
+			*to++ = (struct option){
+				.name = settings[i].flag,
+				.has_arg = *settings[i].help == '['
+						   ? optional_argument
+					   : setting_takes_value(&settings[i])
+						   ? required_argument
+						   : no_argument,
+				.val = (int)i + FLAG_CODE,
+			};
+	*to = (struct option){ 0 };
 }
 
-static const struct flag *help_flag(void)
+static const struct setting *find_kind(enum setting_kind kind)
 {
-	const struct flag *f = flags;
+	const struct setting *s = settings;
 
-	while (f->kind != FLAG_HELP)
-		f++;
-	return f;
+	while (s->kind != kind)
+		s++;
+	return s;
 }
 
 /* One pass over the arguments: with `early` the flags that others override,
@@ -143,7 +135,7 @@ static const struct flag *help_flag(void)
 static int read_flags(struct parse *p, int argc, char **argv, bool early,
 		      struct errmsg *err)
 {
-	struct option options[FLAGS + 1];
+	struct option options[SETTINGS + 1];
 	int code, rc = 0;
 
 	make_options(options);
@@ -151,384 +143,36 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 	optind = 0; /* GNU: reinitialise */
 	while (!rc &&
 	       (code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		const struct flag *f;
+		const struct setting *s;
 
 		if (code == ':' || code == '?')
 			return refuse(argv, options, code, err);
-		f = code == 'h' ? help_flag() : &flags[code - FLAG_CODE];
+		s = code == 'h' ? find_kind(SETTING_HELP)
+				: &settings[code - FLAG_CODE];
 		if (early) {
-			rc = set_early(p, f, optarg, err);
+			rc = set_early(p, s, optarg, err);
 			continue;
 		}
-		rc = flag_set(p->config, f, optarg, err);
-		config_forget(p, f);
+		rc = setting_set(p->config, s, optarg, err);
+		config_forget(p, s);
 	}
 	if (!rc && optind < argc)
 		rc = errmsg_set(err, -EINVAL, "'%s': not a flag", argv[optind]);
 	return rc;
 }
 
-/* Report a batch that is not a multiple of `unit` rows. */
-static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
-{
-	const bool shared = c->tensor_parallel > 1 ||
-			    c->pipeline_parallel > 1 || c->sequence_parallel > 1;
-	const char *const kind = shared ? "data-parallel " : "";
-	const unsigned ranks = c->data_parallel;
-	const unsigned below = c->batch / unit * unit;
-	char micro[64] = "", steps[64] = "", less[16] = "";
-
-	if (c->micro_batch)
-		snprintf(micro, sizeof(micro),
-			 " x --train_micro_batch_size_per_gpu %u",
-			 c->micro_batch);
-	if (c->accumulation)
-		snprintf(steps, sizeof(steps),
-			 " x gradient_accumulation_steps %u", c->accumulation);
-	if (below)
-		snprintf(less, sizeof(less), "%u or ", below);
-	if (c->micro_batch && c->accumulation)
-		return errmsg_set(
-			err, -EINVAL,
-			"--train_batch_size %u: is not %u %sranks%s%s = %u",
-			c->batch, ranks, kind, micro, steps, unit);
-	return errmsg_set(
-		err, -EINVAL,
-		"--train_batch_size %u: is not a multiple of %u %sranks%s%s; %s%u would work",
-		c->batch, ranks, kind, micro, steps, less, below + unit);
-}
-
-/* The largest divisor of a rank's rows that does not exceed the default. */
-static unsigned default_micro_batch(unsigned rows)
-{
-	unsigned micro = MICRO_BATCH_DEFAULT;
-
-	while (rows % micro)
-		micro--;
-	return micro;
-}
-
-/* DeepSpeed's rule: batch = micro batch * accumulation * data-parallel ranks.
- * Values that are not given follow from the others. */
-static int settle_batch(struct config *c, struct errmsg *err)
-{
-	const unsigned ranks = c->data_parallel;
-	uint64_t unit = (uint64_t)ranks * (c->micro_batch ? c->micro_batch : 1);
-
-	/* Each factor is at most 2^22 or a number of processes. */
-	if (unit <= UINT32_MAX)
-		unit *= c->accumulation ? c->accumulation : 1;
-	if (unit > SIZE_LIMIT)
-		return errmsg_set(
-			err, -ERANGE,
-			"a batch of %u ranks x micro batch %u x accumulation %u is too large",
-			ranks, c->micro_batch, c->accumulation);
-	if (!c->batch && c->micro_batch && c->accumulation)
-		c->batch = (unsigned)unit;
-	if (!c->batch)
-		c->batch = BATCH_DEFAULT;
-	if (c->batch % unit ||
-	    (c->micro_batch && c->accumulation && c->batch != unit))
-		return bad_batch(c, (unsigned)unit, err);
-	if (!c->micro_batch)
-		c->micro_batch =
-			c->accumulation ? c->batch / (unsigned)unit
-					: default_micro_batch(c->batch / ranks);
-	c->accumulation = c->batch / ranks / c->micro_batch;
-	return 0;
-}
-
-/* Refuse what ranks that share a model or rows cannot have. */
-static int check_shared(const struct config *c, struct errmsg *err)
-{
-	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-
-	 * batch. */
-	if (c->pipeline_parallel > 1 && c->zero_stage > 1)
-		return errmsg_set(
-			err, -EINVAL,
-			"--pipeline_model_parallel_size %u: does not go with --zero_stage %u; use 0 or 1",
-			c->pipeline_parallel, c->zero_stage);
-	return 0;
-}
-
-static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
-{
-	const struct {
-		const char *flag;
-		unsigned size;
-	} kinds[] = {
-		{ "tensor_model_parallel_size", c->tensor_parallel },
-		{ "sequence_parallel_size", c->sequence_parallel },
-		{ "pipeline_model_parallel_size", c->pipeline_parallel },
-	};
-
-	c->data_parallel = ranks;
-	for (size_t i = 0; i < COUNT(kinds); i++) {
-		if (c->data_parallel % kinds[i].size)
-			return errmsg_set(
-				err, -EINVAL,
-				"--%s %u: does not divide the %u %s of this run",
-				kinds[i].flag, kinds[i].size, c->data_parallel,
-				i ? "groups of ranks" : "ranks");
-		c->data_parallel /= kinds[i].size;
-	}
-	return check_shared(c, err);
-}
-
-/* Without ZeRO, DeepSpeed 0.19.8 unscales fp16's gradients though it has not scaled the
- * loss (runtime/fp16/unfused_optimizer.py); and its pipeline engine saves bf16's
- * state for BF16_Optimizer, which cannot load it. */
-static int check_whole(const struct config *c, struct errmsg *err)
-{
-	if (c->dtype == DTYPE_F16)
-		return errmsg_set(
-			err, -EINVAL,
-			"--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1");
-	if (c->dtype == DTYPE_BF16 && c->pipeline_parallel > 1)
-		return errmsg_set(
-			err, -EINVAL,
-			"--names megatron: --zero_stage 0 does not go with a pipeline of bf16, which Megatron-DeepSpeed cannot resume; use --zero_stage 1");
-	return 0;
-}
-
-/*
- * As Megatron-DeepSpeed: a pipeline engine in stages 0 and 1, with one stage too, but
- * its model alone in stages 2 and 3, where one stage's ranks cut sequences, and of
- * bf16 in stage 0, which only that can load.
- *
- * Its optimizer does not decay biases and norms, and in stage 3 nothing, since it takes
- * all parameters, which are empty when it looks at them, for biases.
- */
-static int settle_naming(struct config *c, struct errmsg *err)
-{
-	const bool whole16 = !c->zero_stage && c->dtype != DTYPE_F32;
-	int rc;
-
-	if (c->naming.family == NAMING_HF)
-		return 0;
-	rc = whole16 ? check_whole(c, err) : 0;
-	if (rc)
-		return rc;
-	if (c->zero_stage > 1 || whole16 ||
-	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
-		c->naming.family = NAMING_MEGATRON_MODEL;
-	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;
-	c->optimizer.decay = c->zero_stage == 3 ? DECAY_NONE : DECAY_MATRICES;
-	return 0;
-}
-
-static int check_schedule(const struct config *c, struct errmsg *err)
-{
-	const struct lr_schedule_config *const s = &c->schedule;
-
-	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
-	    s->warmup > s->total)
-		return errmsg_set(
-			err, -EINVAL,
-			"--warmup_steps %llu: is more than the %llu steps of the schedule",
-			(unsigned long long)s->warmup,
-			(unsigned long long)s->total);
-	if (s->kind == SCHEDULE_COSINE && s->min_lr > c->optimizer.lr)
-		return errmsg_set(err, -EINVAL,
-				  "--min_lr %g: is more than --lr %g",
-				  s->min_lr, c->optimizer.lr);
-	return 0;
-}
-
-/* Merge rules are for shards that this run resumes from. */
-static int check_rules(const struct config *c, struct errmsg *err)
-{
-	const char *const flag = c->rules ? "rules" : "preset";
-	const char *const value = c->rules ? c->rules : c->preset;
-
-	if (value && !c->resume_dir)
-		return errmsg_set(
-			err, -EINVAL,
-			"--%s %s: says how slices are merged, but there is no --resume",
-			flag, value);
-	if (value && c->universal)
-		return errmsg_set(
-			err, -EINVAL,
-			"--%s %s: the slices of a universal checkpoint have been merged; mount it with ucfs -o %s=%s",
-			flag, value, flag, value);
-	return 0;
-}
-
-static int settle_resume(struct config *c, struct errmsg *err)
-{
-	const int rc = check_rules(c, err);
-
-	if (rc)
-		return rc;
-	if (!c->resume_dir && c->checkpoint_tag)
-		return errmsg_set(
-			err, -EINVAL,
-			"--checkpoint_tag %s: names what to continue from, but there is no --resume",
-			c->checkpoint_tag);
-	if (!c->resume_dir || *c->resume_dir)
-		return 0;
-	if (!c->checkpoint_dir)
-		return errmsg_set(
-			err, -EINVAL,
-			"--resume: from where? Give --resume=DIR or --checkpoint_dir DIR");
-	return flag_set_text(&c->resume_dir, c->checkpoint_dir, err);
-}
-
-/* Set the schedule's start, end and warm-up from ratios and steps. */
-static int settle_schedule(struct config *c, const struct config_ratios *ratios,
-			   struct errmsg *err)
-{
-	struct lr_schedule_config *const s = &c->schedule;
-	const double lr = c->optimizer.lr;
-
-	if (!isnan(ratios->start))
-		s->start_lr = ratios->start * lr;
-	if (!isnan(ratios->min))
-		s->min_lr = ratios->min * lr;
-	if (isnan(s->start_lr))
-		s->start_lr = s->min_lr;
-	if (!s->total)
-		s->total = c->steps;
-	return check_schedule(c, err);
-}
-
-/* Can ranks share the positions? */
-static int check_positions(const struct config *c, struct errmsg *err)
-{
-	const unsigned sequence = c->sequence_parallel;
-	const unsigned tensor = c->tensor_parallel;
-	const unsigned heads = c->model.n_head / tensor;
-
-	if (c->cut_residual && tensor == 1)
-		return errmsg_set(
-			err, -EINVAL,
-			"--sequence_parallel: needs --tensor_model_parallel_size of 2 or more");
-	if (heads % sequence)
-		return errmsg_set(
-			err, -EINVAL,
-			"--sequence_parallel_size %u: does not divide the %u heads of a rank",
-			sequence, heads);
-	if (c->seq_length % sequence)
-		return errmsg_set(
-			err, -EINVAL,
-			"--sequence_parallel_size %u: does not divide --seq_length %u",
-			sequence, c->seq_length);
-	if (c->cut_residual && c->seq_length / sequence % tensor)
-		return errmsg_set(
-			err, -EINVAL,
-			"--sequence_parallel: %u tensor-parallel ranks do not divide a row of %u positions",
-			tensor, c->seq_length / sequence);
-	return 0;
-}
-
-static int settle_model(struct config *c, struct errmsg *err)
-{
-	struct gpt2 trial = { 0 };
-	const struct gpt2_split split = { .size = c->tensor_parallel,
-					  .stages = c->pipeline_parallel,
-					  .partition = c->partition };
-	const int rc = gpt2_init_part(&trial, &c->model, &split, err);
-
-	gpt2_done(&trial);
-	if (!rc && c->seq_length > c->model.n_positions)
-		return errmsg_set(
-			err, -EINVAL,
-			"--seq_length %u: is more than the model's --n_positions %u",
-			c->seq_length, c->model.n_positions);
-	return rc ? rc : check_positions(c, err);
-}
-
-/* Sums that are the same on any ranks are made on hosts, in float64. */
-static int check_sums(const struct config *c, struct errmsg *err)
-{
-	if (c->rank_invariant && c->comm_dtype != DTYPE_F32)
-		return errmsg_set(
-			err, -EINVAL,
-			"--rank_invariant: does not go with --communication_data_type %s",
-			c->comm_dtype == DTYPE_BF16 ? "bf16" : "fp16");
-	return 0;
-}
-
-static int check_boundary(const struct config *c, struct errmsg *err)
-{
-	if (c->reduce_at_boundary && c->zero_stage == 3)
-		return errmsg_set(
-			err, -EINVAL,
-			"--reduce_at_boundary: does not go with --zero_stage 3; use 2");
-	return 0;
-}
-
-static int settle(struct parse *p, unsigned ranks, struct errmsg *err)
-{
-	struct config *const c = p->config;
-	int rc = settle_ranks(c, ranks, err);
-
-	if (!rc)
-		rc = settle_batch(c, err);
-	if (!rc)
-		rc = settle_model(c, err);
-	if (!rc)
-		rc = settle_naming(c, err);
-	if (!rc)
-		rc = settle_schedule(c, &p->ratios, err);
-	if (!rc)
-		rc = settle_resume(c, err);
-	if (!rc)
-		rc = check_sums(c, err);
-	if (!rc)
-		rc = check_boundary(c, err);
-	assert(rc ||
-	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
-	if (c->dtype != DTYPE_F16)
-		c->scaler = (struct loss_scaler_config){ 0 };
-	/* The model and its parallelism, in the form of the DSUC demo's run
-	 * names. */
-	if (!rc && !c->run_name &&
-	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", p->model,
-		     c->tensor_parallel, c->pipeline_parallel, c->data_parallel,
-		     c->sequence_parallel) < 0) {
-		c->run_name = NULL;
-		rc = errmsg_nomem(err, NULL);
-	}
-	return rc;
-}
-
-static int set_defaults(struct config *c, struct errmsg *err)
+static int set_defaults(struct parse *p, struct errmsg *err)
 {
 	int rc;
 
-	*c = (struct config){
+	*p->config = (struct config){
 		.model = { .layer_norm_epsilon = 1e-5f },
-		.seq_length = 128,
-		.dtype = DTYPE_F32,
-		.comm_dtype = DTYPE_F32,
-		.tensor_parallel = 1,
-		.pipeline_parallel = 1,
-		.sequence_parallel = 1,
-		.zero_stage = 1,
-		.steps = 100,
-		.comm_timeout = 1800,
-		.seed = 42,
-		.optimizer = { .kind = OPTIMIZER_ADAMW,
-			       .lr = 5e-4,
-			       .beta1 = 0.9,
-			       .beta2 = 0.999,
-			       .eps = 1e-8,
-			       .weight_decay = 0.01 },
 		.schedule = { .start_lr = NAN },
-		.scaler = { .initial = 65536,
-			    .dynamic = true,
-			    .window = 1000,
-			    .hysteresis = 2,
-			    .minimum = 1 },
-		.gradient_clipping = 1,
+		.scaler = { .initial = 65536, .dynamic = true },
 	};
-	rc = gpt2_preset(MODEL_DEFAULT, &c->model, err);
-	if (!rc)
-		rc = flag_set_text(&c->data, "synthetic", err);
-	if (!rc)
-		rc = flag_set_text(&c->log_dir, "runs", err);
-	return rc;
+	p->model = find_kind(SETTING_MODEL)->initial;
+	rc = gpt2_preset(p->model, &p->config->model, err);
+	return rc ? rc : settings_init(p->config, err);
 }
 
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
@@ -536,16 +180,15 @@ int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 {
 	struct parse p = { .config = c,
 			   .ratios = { NAN, NAN },
-			   .model = MODEL_DEFAULT,
 			   .verbose = verbose };
-	int rc = set_defaults(c, err);
+	int rc = set_defaults(&p, err);
 
 	if (!rc)
 		rc = read_flags(&p, argc, argv, true, err);
 	if (!rc)
 		rc = read_flags(&p, argc, argv, false, err);
 	if (!rc)
-		rc = settle(&p, ranks, err);
+		rc = config_settle(c, &p.ratios, p.model, ranks, err);
 	if (rc)
 		config_done(c);
 	return rc;
@@ -553,16 +196,8 @@ int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 
 void config_done(struct config *c)
 {
-	free(c->data);
-	free(c->data_samples);
-	free(c->checkpoint_dir);
-	free(c->resume_dir);
-	free(c->source_options);
-	free(c->checkpoint_tag);
-	free(c->rules);
-	free(c->preset);
-	free(c->run_name);
-	free(c->log_dir);
-	free(c->deepspeed_json);
+	for (const struct setting *s = settings; s < settings + SETTINGS; s++)
+		if (s->size && setting_text(c, s))
+			free(*setting_text(c, s));
 	*c = (struct config){ 0 };
 }

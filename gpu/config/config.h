@@ -72,7 +72,7 @@ struct config {
 	enum dtype dtype;    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16 */
 	unsigned zero_stage;
 	bool reduce_at_boundary; /* gradients, in stage 2: once per step */
-	enum dtype comm_dtype; /* of gradients that ranks sum; as `dtype` */
+	enum dtype comm_dtype;   /* of gradients that ranks sum; as `dtype` */
 	enum device_kind device;
 	enum cuda_graph cuda_graph;
 

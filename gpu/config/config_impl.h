@@ -6,8 +6,15 @@
 
 #include "gpu/config/config.h"
 
+struct errmsg;
+
+/* Shared by the files of config. */
+
 /* The flag that names a DeepSpeed configuration, also for messages. */
 #define CONFIG_JSON_FLAG "deepspeed_config"
+
+/* Sizes that are multiplied with each other and must not overflow. */
+#define CONFIG_SIZE_LIMIT (1u << 22)
 
 /* The schedule's ends as fractions of the learning rate, which flags may still
  * set.  NaN if not given. */
@@ -23,5 +30,23 @@ struct config_ratios {
  */
 int config_read_json(struct config *c, struct config_ratios *ratios,
 		     const char *path, bool verbose, struct errmsg *err);
+
+/* Keys of DeepSpeed's configuration that are no settings. */
+enum dskey_class {
+	DSKEY_UNKNOWN,
+	DSKEY_IRRELEVANT,  /* concerns DeepSpeed's own speed, memory or logs */
+	DSKEY_UNSUPPORTED, /* if true, training or checkpoints would differ */
+};
+
+/* Does the configuration have an object of this path in which keys are known? */
+bool dskeys_is_object(const char *path);
+
+/* Classify a key of such an object; "" is the configuration itself. */
+enum dskey_class dskeys_class(const char *object, const char *key);
+
+/* Set what follows from other values on `ranks` ranks, and refuse what does not go
+ * together.  `model` is the name of the model. */
+int config_settle(struct config *c, const struct config_ratios *ratios,
+		  const char *model, unsigned ranks, struct errmsg *err);
 
 #endif

@@ -18,27 +18,16 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "gpu/config/dskeys.h"
-#include "gpu/config/flags.h"
+#include "gpu/config/settings.h"
 
 #define FILE_LIMIT (1u << 20)
 #define PATH_LEN 128
 
 struct json {
 	const char *file;
-	struct dskeys v;       /* strings are inside the tree */
+	const cJSON *root;
 	struct errmsg unknown; /* keys, comma-separated */
 };
-
-static double number_or(double number, double otherwise)
-{
-	return isnan(number) ? otherwise : number;
-}
-
-static bool is_true(double number)
-{
-	return number_or(number, 0) != 0;
-}
 
 static int bad_json(const struct json *j, const char *path, const char *want,
 		    struct errmsg *err)
@@ -48,65 +37,80 @@ static int bad_json(const struct json *j, const char *path, const char *want,
 			  path, want);
 }
 
-static int config_json_read_number(struct json *j, const struct dskey_rule *k,
-				   const cJSON *value, struct errmsg *err)
+static bool is_given(const cJSON *value)
 {
-	const double v = value->valuedouble;
-	char want[96];
-
-	if (cJSON_IsNumber(value) && v >= k->min && v <= k->max &&
-	    (k->type == DS_REAL || v == floor(v))) {
-		*(double *)((char *)&j->v + k->at) = v;
-		return 0;
-	}
-	snprintf(want, sizeof(want), "%s from %.16g to %.16g",
-		 k->type == DS_REAL ? "a number" : "an integer", k->min, k->max);
-	return bad_json(j, k->path, want, err);
+	return value && !cJSON_IsNull(value) &&
+	       !(cJSON_IsString(value) &&
+		 strcmp(value->valuestring, "auto") == 0);
 }
 
-static int read_betas(struct json *j, const struct dskey_rule *k,
-		      const cJSON *value, struct errmsg *err)
+static const struct choice *find_choice(const struct setting *s,
+					const char *name)
 {
-	for (int i = 0; i < 2; i++) {
+	const struct choice *of = s->choices;
+
+	while (of->name && (s->kind == SETTING_EXACT_CHOICE
+				    ? strcmp(name, of->name)
+				    : strcasecmp(name, of->name)) != 0)
+		of++;
+	return of->name ? of : NULL;
+}
+
+static bool is_choice(const struct setting *s, const cJSON *value,
+		      struct errmsg *want)
+{
+	errmsg_set(want, 0, "%s", s->choices->name);
+	for (const struct choice *of = s->choices + 1; of->name; of++) {
+		const struct errmsg sofar = *want;
+
+		errmsg_set(want, 0, "%s%s%s", sofar.text,
+			   of[1].name ? ", " : " or ", of->name);
+	}
+	return cJSON_IsString(value) && find_choice(s, value->valuestring);
+}
+
+static bool are_betas(const cJSON *value, struct errmsg *want)
+{
+	bool ok = cJSON_IsArray(value) && cJSON_GetArraySize(value) == 2;
+
+	errmsg_set(want, 0, "two numbers from 0 to less than 1");
+	for (int i = 0; ok && i < 2; i++) {
 		const cJSON *const beta = cJSON_GetArrayItem(value, i);
 
-		if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 ||
-		    !cJSON_IsNumber(beta) || !(beta->valuedouble >= 0) ||
-		    !(beta->valuedouble < 1))
-			return bad_json(j, k->path,
-					"two numbers from 0 to less than 1",
-					err);
-		j->v.betas[i] = beta->valuedouble;
+		ok = cJSON_IsNumber(beta) && beta->valuedouble >= 0 &&
+		     beta->valuedouble < 1;
 	}
-	return 0;
+	return ok;
 }
 
-static int read_known(struct json *j, const struct dskey_rule *k,
-		      const cJSON *value, struct errmsg *err)
+/* Is it a value that the setting can have?  If not, `want` says which. */
+static bool is_allowed(const struct setting *s, const cJSON *value,
+		       struct errmsg *want)
 {
-	void *const at = (char *)&j->v + k->at;
-
-	if (cJSON_IsNull(value) ||
-	    (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0))
-		return 0;
-	switch (k->type) {
-	case DS_WHOLE:
-	case DS_REAL:
-		return config_json_read_number(j, k, value, err);
-	case DS_BETAS:
-		return read_betas(j, k, value, err);
-	case DS_BOOL:
-		if (!cJSON_IsBool(value))
-			return bad_json(j, k->path, "true or false", err);
-		*(double *)at = cJSON_IsTrue(value);
-		return 0;
-	case DS_TEXT:
-		if (!cJSON_IsString(value))
-			return bad_json(j, k->path, "a string", err);
-		*(const char **)at = value->valuestring;
-		return 0;
+	switch (s->kind) {
+	case SETTING_CHOICE:
+	case SETTING_EXACT_CHOICE:
+		return is_choice(s, value, want);
+	case SETTING_BETAS:
+		return are_betas(value, want);
+	case SETTING_ON:
+		errmsg_set(want, 0, "true or false");
+		return cJSON_IsBool(value);
+	case SETTING_TEXT:
+		errmsg_set(want, 0, "a string");
+		return cJSON_IsString(value);
+	default:
+		return setting_allows(s, value->valuedouble, want) &&
+		       cJSON_IsNumber(value);
 	}
-	return 0;
+}
+
+static const struct setting *setting_of(const char *path)
+{
+	for (const struct setting *s = settings; s < settings + SETTINGS; s++)
+		if (s->key && strcmp(s->key, path) == 0)
+			return s;
+	return NULL;
 }
 
 static void note_unknown(struct json *j, const char *path)
@@ -120,8 +124,8 @@ static void note_unknown(struct json *j, const char *path)
 static int walk(struct json *j, const cJSON *object, const char *prefix,
 		struct errmsg *err);
 
-static int read_parent(struct json *j, const cJSON *value, const char *path,
-		       struct errmsg *err)
+static int check_object(struct json *j, const cJSON *value, const char *path,
+			struct errmsg *err)
 {
 	if (cJSON_IsObject(value))
 		return walk(j, value, path, err);
@@ -130,34 +134,38 @@ static int read_parent(struct json *j, const cJSON *value, const char *path,
 	return bad_json(j, path, "an object", err);
 }
 
-static int read_item(struct json *j, const cJSON *value, const char *path,
-		     struct errmsg *err)
+/* `path` is that of `value` in the object `prefix`. */
+static int check_item(struct json *j, const cJSON *value, const char *prefix,
+		      const char *path, struct errmsg *err)
 {
-	const struct dskey_rule *rule;
+	const struct setting *const s = setting_of(path);
+	struct errmsg want;
 
-	switch (dskey_find(path, &rule)) {
-	case DS_KNOWN:
-		return read_known(j, rule, value, err);
-	case DS_UNSUPPORTED:
+	if (s)
+		return !is_given(value) || is_allowed(s, value, &want)
+			       ? 0
+			       : bad_json(j, path, want.text, err);
+	if (dskeys_is_object(path))
+		return check_object(j, value, path, err);
+	switch (dskeys_class(prefix, value->string)) {
+	case DSKEY_UNSUPPORTED:
 		if (cJSON_IsTrue(value))
 			return errmsg_set(err, -ENOTSUP,
 					  "--" CONFIG_JSON_FLAG
 					  " %s: uctrain has no %s",
 					  j->file, path);
 		return 0;
-	case DS_PARENT:
-		return read_parent(j, value, path, err);
-	case DS_UNKNOWN:
+	case DSKEY_UNKNOWN:
 		note_unknown(j, path);
 		return 0;
-	case DS_IRRELEVANT:
+	case DSKEY_IRRELEVANT:
 		return 0;
 	}
 	return 0;
 }
 
-/* Visit the keys of an object.  Recursion is bounded: it follows only paths in
- * the table of keys. */
+/* Check the values of an object.  Recursion is bounded: it follows only paths of the
+ * table of objects. */
 static int walk(struct json *j, const cJSON *object, const char *prefix,
 		struct errmsg *err)
 {
@@ -173,61 +181,91 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 		if (n >= (int)sizeof(path))
 			note_unknown(j, path);
 		else
-			rc = read_item(j, value, path, err);
+			rc = check_item(j, value, prefix, path, err);
 		if (rc)
 			break;
 	}
 	return rc;
 }
 
-/* Where DeepSpeed would default to one micro-batch per step, so do we. */
-static void apply_batch(struct config *c, const struct json *j)
+/* The value of a path; NULL if it is not given. */
+static const cJSON *find(const struct json *j, const char *path)
 {
-	const bool one_size = isnan(j->v.batch) != isnan(j->v.micro_batch);
+	const cJSON *at = j->root;
+	char name[PATH_LEN];
 
-	c->batch = (unsigned)number_or(j->v.batch, 0);
-	c->micro_batch = (unsigned)number_or(j->v.micro_batch, 0);
-	c->accumulation =
-		(unsigned)number_or(j->v.accumulation, one_size ? 1 : 0);
+	while (at && *path) {
+		const size_t n = strcspn(path, ".");
+
+		snprintf(name, sizeof(name), "%.*s", (int)n, path);
+		at = cJSON_GetObjectItemCaseSensitive(at, name);
+		path += n + (path[n] == '.');
+	}
+	return is_given(at) ? at : NULL;
 }
 
-/* Without it DeepSpeed would take the model's type.  False for an unknown name. */
-static bool apply_comm_dtype(struct config *c, const char *name)
+static double number(const struct json *j, const char *path, double otherwise)
 {
-	const struct choice *of = flag_dtypes;
+	const cJSON *const value = find(j, path);
 
-	if (!name)
-		return true;
-	while (of->name && strcasecmp(name, of->name) != 0)
-		of++;
-	if (of->name)
-		c->comm_dtype = (enum dtype)of->value;
-	return of->name != NULL;
+	return value ? value->valuedouble : otherwise;
+}
+
+static bool is_on(const struct json *j, const char *path)
+{
+	return cJSON_IsTrue(find(j, path));
+}
+
+/* The choice of a path. */
+static int choice(const struct json *j, const char *path, int otherwise)
+{
+	const cJSON *const value = find(j, path);
+
+	return value ? find_choice(setting_of(path), value->valuestring)->value
+		     : otherwise;
+}
+
+/* Store the values of settings that are stored as they are. */
+static void store_all(struct config *c, const struct json *j)
+{
+	for (const struct setting *s = settings; s < settings + SETTINGS; s++) {
+		const cJSON *const value =
+			s->key && s->size ? find(j, s->key) : NULL;
+
+		if (!value)
+			continue;
+		if (s->kind == SETTING_BETAS) {
+			c->optimizer.beta1 = value->child->valuedouble;
+			c->optimizer.beta2 = value->child->next->valuedouble;
+		} else if (s->kind == SETTING_CHOICE) {
+			setting_store(c, s, choice(j, s->key, 0));
+		} else if (s->kind == SETTING_ON) {
+			setting_store(c, s, cJSON_IsTrue(value));
+		} else {
+			setting_store(c, s, value->valuedouble);
+		}
+	}
 }
 
 static int apply_dtype(struct config *c, const struct json *j,
 		       struct errmsg *err)
 {
-	const double scale = number_or(j->v.loss_scale, 0);
+	const bool bf16 =
+		is_on(j, "bf16.enabled") || is_on(j, "bfloat16.enabled");
+	const bool fp16 = is_on(j, "fp16.enabled");
+	const double scale = number(j, "fp16.loss_scale", 0);
 
-	if (is_true(j->v.bf16) && is_true(j->v.fp16))
+	if (bf16 && fp16)
 		return errmsg_set(err, -EINVAL,
 				  "--" CONFIG_JSON_FLAG
 				  " %s: bf16 and fp16 are both enabled",
 				  j->file);
-	if (is_true(j->v.bf16))
-		c->dtype = DTYPE_BF16;
-	if (is_true(j->v.fp16))
-		c->dtype = DTYPE_F16;
-	if (!apply_comm_dtype(c, j->v.comm_dtype))
-		return bad_json(j, "communication_data_type",
-				"fp32, bf16 or fp16", err);
+	if (bf16 || fp16)
+		c->dtype = bf16 ? DTYPE_BF16 : DTYPE_F16;
 	c->scaler.dynamic = scale == 0;
 	c->scaler.initial =
-		scale != 0 ? scale : exp2(number_or(j->v.scale_power, 16));
-	c->scaler.window = (uint64_t)number_or(j->v.scale_window, 1000);
-	c->scaler.hysteresis = (uint64_t)number_or(j->v.hysteresis, 2);
-	c->scaler.minimum = number_or(j->v.min_scale, 1);
+		scale != 0 ? scale
+			   : exp2(number(j, "fp16.initial_scale_power", 16));
 	return 0;
 }
 
@@ -235,95 +273,68 @@ static int apply_dtype(struct config *c, const struct json *j,
  * stored. */
 static enum optimizer_flavor flavor_of(const struct json *j)
 {
-	const char *const device = j->v.offload_device;
+	const cJSON *const device =
+		find(j, "zero_optimization.offload_optimizer.device");
 
-	if (is_true(j->v.torch_adam))
+	if (is_on(j, "optimizer.params.torch_adam"))
 		return OPTIMIZER_TORCH;
-	if (is_true(j->v.cpu_offload) || (device && strcmp(device, "none") != 0))
+	if (is_on(j, "zero_optimization.cpu_offload") ||
+	    (device && strcmp(device->valuestring, "none") != 0))
 		return OPTIMIZER_DEEPSPEED_CPU;
 	return OPTIMIZER_APEX;
 }
 
 /* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has
  * its own default for weight decay: torch's AdamW decays, the others do not. */
-static int apply_optimizer(struct config *c, const struct json *j,
-			   struct errmsg *err)
+static void apply_optimizer(struct config *c, const struct json *j)
 {
 	struct optimizer_config *const o = &c->optimizer;
-	const char *const type = j->v.optimizer;
+	const cJSON *const mode = find(j, "optimizer.params.adam_w_mode");
+	bool decoupled;
 
-	if (type && strcasecmp(type, "adam") != 0 &&
-	    strcasecmp(type, "adamw") != 0)
-		return bad_json(j, "optimizer.type", "Adam or AdamW", err);
-	if (type) {
-		const bool decoupled = strcasecmp(type, "adamw") == 0 ||
-				       number_or(j->v.adam_w_mode, 1) != 0;
-
-		o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
-		o->flavor = flavor_of(j);
-		o->lr = 1e-3;
-		o->weight_decay =
-			decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
-	}
-	o->lr = number_or(j->v.lr, o->lr);
-	o->beta1 = number_or(j->v.betas[0], o->beta1);
-	o->beta2 = number_or(j->v.betas[1], o->beta2);
-	o->eps = number_or(j->v.eps, o->eps);
-	o->weight_decay = number_or(j->v.weight_decay, o->weight_decay);
-	return 0;
+	if (!find(j, "optimizer.type"))
+		return;
+	decoupled = choice(j, "optimizer.type", 0) == OPTIMIZER_ADAMW ||
+		    !mode || cJSON_IsTrue(mode);
+	o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+	o->flavor = flavor_of(j);
+	o->lr = 1e-3;
+	o->weight_decay = decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
 }
 
-static int apply_scheduler(struct config *c, struct config_ratios *ratios,
-			   const struct json *j, struct errmsg *err)
+#define PARAMS "scheduler.params."
+
+static void apply_scheduler(struct config *c, struct config_ratios *ratios,
+			    const struct json *j)
 {
 	struct lr_schedule_config *const s = &c->schedule;
-	const char *const type = j->v.scheduler;
-	const char *const warmup = j->v.warmup_type;
 
-	if (!type)
-		return 0;
-	if (strcmp(type, "WarmupLR") == 0)
-		s->kind = SCHEDULE_WARMUP;
-	else if (strcmp(type, "WarmupDecayLR") == 0)
-		s->kind = SCHEDULE_LINEAR;
-	else if (strcmp(type, "WarmupCosineLR") == 0)
-		s->kind = SCHEDULE_COSINE;
-	else
-		return bad_json(j, "scheduler.type",
-				"WarmupLR, WarmupDecayLR or WarmupCosineLR",
-				err);
-	if (warmup && strcmp(warmup, "log") != 0 && strcmp(warmup, "linear") != 0)
-		return bad_json(j, "scheduler.params.warmup_type",
-				"log or linear", err);
-	s->log_warmup = !warmup || strcmp(warmup, "log") == 0;
-	s->warmup = (uint64_t)number_or(j->v.warmup_steps, 1000);
-	s->total = (uint64_t)number_or(j->v.total_steps, 0);
+	if (!find(j, "scheduler.type"))
+		return;
+	s->kind = (enum lr_schedule_kind)choice(j, "scheduler.type", 0);
+	s->log_warmup = choice(j, PARAMS "warmup_type", true);
+	s->warmup = (uint64_t)number(j, PARAMS "warmup_num_steps", 1000);
+	s->total = (uint64_t)number(j, PARAMS "total_num_steps", 0);
 	if (s->kind == SCHEDULE_COSINE) {
-		ratios->start = number_or(j->v.start_ratio, 0);
-		ratios->min = number_or(j->v.min_ratio, 1e-4);
-		return 0;
+		ratios->start = number(j, PARAMS "warmup_min_ratio", 0);
+		ratios->min = number(j, PARAMS "cos_min_ratio", 1e-4);
+		return;
 	}
-	s->start_lr = number_or(j->v.warmup_min_lr, 0);
-	c->optimizer.lr =
-		number_or(j->v.warmup_max_lr, number_or(j->v.lr, 1e-3));
-	return 0;
+	s->start_lr = number(j, PARAMS "warmup_min_lr", 0);
+	c->optimizer.lr = number(j, PARAMS "warmup_max_lr",
+				 number(j, "optimizer.params.lr", 1e-3));
 }
 
 static int config_json_apply(struct config *c, struct config_ratios *ratios,
 			     const struct json *j, struct errmsg *err)
 {
-	int rc = apply_dtype(c, j, err);
-
-	apply_batch(c, j);
-	c->gradient_clipping = number_or(j->v.clipping, c->gradient_clipping);
-	c->universal = is_true(j->v.universal);
-	if (!isnan(j->v.stage))
-		c->zero_stage = (unsigned)j->v.stage;
-	if (!rc)
-		rc = apply_optimizer(c, j, err);
-	if (!rc)
-		rc = apply_scheduler(c, ratios, j, err);
-	return rc;
+	apply_optimizer(c, j);
+	store_all(c, j);
+	apply_scheduler(c, ratios, j);
+	/* Where DeepSpeed would default to one micro-batch per step, so do we. */
+	if (!c->accumulation && !c->batch != !c->micro_batch)
+		c->accumulation = 1;
+	return apply_dtype(c, j, err);
 }
 
 static int config_json_load(const char *path, char **text, size_t *len,
@@ -381,8 +392,7 @@ int config_read_json(struct config *c, struct config_ratios *ratios,
 
 	if (rc)
 		return rc;
-	dskeys_init(&j.v);
-	root = cJSON_ParseWithOpts(text, &end, true);
+	j.root = root = cJSON_ParseWithOpts(text, &end, true);
 	/* cJSON stops at a NUL within the text. */
 	if (!root || end != text + len)
 		rc = no_json(path, text,

@@ -2,8 +2,7 @@
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
 	%D%/config.h \
-	%D%/flags.h \
 	%D%/config_impl.h \
-	%D%/flags.c \
-	%D%/dskeys.h %D%/dskeys.c \
-	%D%/config.c %D%/config_json.c
+	%D%/settings.h %D%/settings.c %D%/settings_table.c \
+	%D%/dskeys.c \
+	%D%/config.c %D%/config_json.c %D%/settle.c

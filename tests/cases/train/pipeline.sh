@@ -37,6 +37,12 @@ while read -r ranks tensor pipe stage micro; do
 done <<<"$plan"
 p2=(--pipeline_model_parallel_size 2)
 train_later 2 again "${flags[@]}" --steps "$steps" "${p2[@]}" --recompute
+for method in uniform type:transformer; do
+	train_later 2 $method "${flags[@]}" --steps "$few" "${p2[@]}" --partition_method $method
+done
+# Without tensor cores --tf32 changes nothing; a large eps does.
+train_later 1 tf32 "${flags[@]}" --steps "$steps" --tf32 --eps 1e-8
+train_later 1 eps "${flags[@]}" --steps "$few" --eps 1e-2
 shared_later p2 "${p2[@]}"
 all=(--steps $((10 + few)))
 # shellcheck disable=SC2046
@@ -53,6 +59,11 @@ while read -r ranks tensor pipe stage micro; do
 	alike $name 1e-5 one $name
 done <<<"$plan"
 same_bits "recomputed" n2-t1-p2-z1-m2 again
+for method in uniform type:transformer; do
+	alike "stages by $method" 1e-5 one $method
+done
+same_bits "TF32 on the CPU, and the default eps" one tf32
+within 1e-3 "$(apart one eps 5)" && fail "another eps makes no difference"
 shared_alike p2
 
 # --- from the mount ------------------------------------------------------------

@@ -3,7 +3,7 @@
  * with their message. */
 #include <string.h>
 
-#include "gpu/config/flags.h"
+#include "gpu/config/settings.h"
 #include "gpu/model/network.h"
 #include "tests/support/commandline.h"
 #include "tests/support/unit.h"
@@ -77,12 +77,14 @@ static void flags_set_what_they_say(void **state)
 	line_is_taken(
 		&c,
 		"--n_layer 2 --model gpt2-medium --dropout 0.1 --betas 0.8,0.95 "
-		"--dtype fp16 --optimizer Adam --lr_schedule cosine --warmup_steps 10",
+		"--dtype fp16 --optimizer Adam --lr_schedule cosine --warmup_steps 10 "
+		"--eps 1e-6",
 		1);
 	assert_int_equal(c.model.n_layer, 2);
 	assert_int_equal(c.model.n_embd, 1024);
 	assert_true(c.model.dropout == 0.1f);
 	assert_true(c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95);
+	assert_true(c.optimizer.eps == 1e-6);
 	assert_int_equal(c.dtype, DTYPE_F16);
 	assert_int_equal(c.optimizer.kind, OPTIMIZER_ADAM);
 	assert_int_equal(c.schedule.kind, SCHEDULE_COSINE);
@@ -107,8 +109,7 @@ static void flags_set_what_they_say(void **state)
 		      "--min_lr 1e-5 --lr_schedule warmup --run_name it",
 		      1);
 	assert_int_equal(c.seed, 7);
-	assert_true(c.deterministic && c.async_save && c.tf32 &&
-		    c.no_cudnn);
+	assert_true(c.deterministic && c.async_save && c.tf32 && c.no_cudnn);
 	assert_int_equal(c.recompute, RECOMPUTE_BLOCKS);
 	assert_int_equal(c.device, DEVICE_CUDA);
 	assert_string_equal(c.data, "a.u16");
@@ -141,13 +142,61 @@ static void what_is_recomputed(void **state)
 	}
 }
 
-static void every_flag_is_told_in_the_table(void **state)
+static void every_setting_has_a_flag_or_a_key(void **state)
 {
-	for (size_t i = 0; i < FLAGS; i++) {
-		assert_non_null(flags[i].name);
-		assert_non_null(strchr(flags[i].help, '\t'));
-		assert_true((flags[i].help[0] != '\t') ==
-			    flag_takes_value(&flags[i]));
+	for (size_t i = 0; i < SETTINGS; i++) {
+		const struct setting *s = &settings[i];
+
+		if (s->kind == SETTING_GROUP) {
+			assert_non_null(s->help);
+			continue;
+		}
+		assert_true(s->flag || s->key);
+		assert_true(!s->flag == !s->help);
+		if (s->flag)
+			assert_true((s->help[0] != '\t') ==
+				    setting_takes_value(s));
+		if (s->flag && setting_takes_value(s))
+			assert_non_null(strchr(s->help, '\t'));
+	}
+}
+
+/* The flags that --help shows under a heading. */
+static void flags_come_in_groups(void **state)
+{
+	static const char *const groups[] = { "Model",      "Data",
+					      "Training",   "Parallel",
+					      "Checkpoint", "Output",
+					      "Advanced" };
+	size_t n = 0;
+
+	assert_int_equal(settings[0].kind, SETTING_GROUP);
+	for (size_t i = 0; i < SETTINGS; i++)
+		if (settings[i].kind == SETTING_GROUP) {
+			assert_true(n < COUNT(groups));
+			assert_string_equal(settings[i].help, groups[n++]);
+			assert_non_null(settings[i + 1].flag);
+		}
+	assert_int_equal(n, COUNT(groups));
+}
+
+static void partition_methods(void **state)
+{
+	static const struct {
+		const char *line;
+		enum gpt2_partition what;
+	} cases[] = {
+		{ "", GPT2_PARTITION_PARAMETERS },
+		{ "--partition_method parameters", GPT2_PARTITION_PARAMETERS },
+		{ "--partition_method uniform", GPT2_PARTITION_UNIFORM },
+		{ "--partition_method type:transformer", GPT2_PARTITION_BLOCKS },
+	};
+	struct config c;
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		line_is_taken(&c, cases[i].line, 1);
+		assert_int_equal(c.partition, cases[i].what);
+		config_done(&c);
 	}
 }
 
@@ -210,6 +259,9 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--lr inf", "--lr inf: must be a number" },
 		{ "--lr x", "--lr x: must be a number" },
 		{ "--dropout 1", "--dropout 1: must be" },
+		{ "--eps 2", "--eps 2: must be a number from 0 to 1" },
+		{ "--partition_method layers",
+		  "--partition_method layers: must be one of parameters uniform type:transformer" },
 		{ "--names megatron --zero_stage 0 --dtype fp16",
 		  "--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1" },
 		{ "--names llama", "--names llama: must be one of hf megatron" },
@@ -332,7 +384,9 @@ int main(void)
 		cmocka_unit_test(defaults_are_the_demos),
 		cmocka_unit_test(flags_set_what_they_say),
 		cmocka_unit_test(what_is_recomputed),
-		cmocka_unit_test(every_flag_is_told_in_the_table),
+		cmocka_unit_test(every_setting_has_a_flag_or_a_key),
+		cmocka_unit_test(flags_come_in_groups),
+		cmocka_unit_test(partition_methods),
 		cmocka_unit_test(resuming),
 		cmocka_unit_test(help_and_version_are_answers),
 		cmocka_unit_test(wrong_flags_are_named_with_their_value),

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/config/settings.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+
+bool setting_takes_value(const struct setting *s)
+{
+	return s->kind != SETTING_ON && s->kind != SETTING_HELP &&
+	       s->kind != SETTING_VERSION;
+}
+
+static void print_setting(const struct setting *s)
+{
+	const char *const tab = strchr(s->help, '\t');
+	char left[48];
+
+	snprintf(left, sizeof(left), "--%s%s%.*s", s->flag,
+		 *s->help == '[' ? "" : " ", (int)(tab - s->help), s->help);
+	printf("  %-36s %s", left, tab + 1);
+	if (s->initial)
+		printf(" (%s)", s->initial);
+	puts("");
+}
+
+void settings_print(void)
+{
+	for (const struct setting *s = settings; s < settings + SETTINGS; s++)
+		if (s->kind == SETTING_GROUP)
+			printf("\n%s:\n", s->help);
+		else if (s->flag)
+			print_setting(s);
+}
+
+char **setting_text(struct config *c, const struct setting *s)
+{
+	return s->kind == SETTING_TEXT || s->kind == SETTING_NAME ||
+			       s->kind == SETTING_JSON ||
+			       s->kind == SETTING_RESUME
+		       ? (char **)((char *)c + s->at)
+		       : NULL;
+}
+
+uint64_t settings_digest(struct config *c)
+{
+	uint64_t digest = 0;
+
+	for (const struct setting *s = settings; s < settings + SETTINGS; s++) {
+		char **const text = setting_text(c, s);
+		const void *p = (const char *)c + s->at;
+		size_t n = s->size;
+
+		if (text && s->size) {
+			const bool path = s->kind == SETTING_TEXT ||
+					  s->kind == SETTING_RESUME;
+
+			p = !*text ? "" : path ? "given" : *text;
+			n = strlen(p);
+		}
+		digest = XXH3_64bits_withSeed(p, n,
+					      digest + (size_t)(s - settings));
+	}
+	return digest;
+}
+
+static int bad_value(const struct setting *s, const char *text,
+		     const char *want, struct errmsg *err)
+{
+	return errmsg_set(err, -EINVAL, "--%s %s: must be %s", s->flag,
+			  *text ? text : "''", want);
+}
+
+static bool is_whole(const struct setting *s)
+{
+	return s->kind == SETTING_UINT || s->kind == SETTING_U64;
+}
+
+bool setting_allows(const struct setting *s, double value, struct errmsg *want)
+{
+	errmsg_set(want, 0, "%s from %.16g to %.16g",
+		   is_whole(s) ? "an integer" : "a number", s->min, s->max);
+	return value >= s->min && value <= s->max &&
+	       (!is_whole(s) || value == floor(value));
+}
+
+void setting_store(struct config *c, const struct setting *s, double value)
+{
+	void *const at = (char *)c + s->at;
+
+	switch (s->kind) {
+	case SETTING_UINT:
+	case SETTING_CHOICE:
+	case SETTING_CHOICE_OR_FIRST:
+		*(unsigned *)at = (unsigned)value;
+		break;
+	case SETTING_U64:
+		*(uint64_t *)at = (uint64_t)value;
+		break;
+	case SETTING_REAL:
+		*(double *)at = value;
+		break;
+	case SETTING_FLOAT:
+		*(float *)at = (float)value;
+		break;
+	case SETTING_ON:
+		*(bool *)at = value != 0;
+		break;
+	default: /* is no number */
+		break;
+	}
+}
+
+static int set_number(struct config *c, const struct setting *s,
+		      const char *text, struct errmsg *err)
+{
+	const bool digits = !text[strspn(text, "0123456789")];
+	struct errmsg want;
+	char *end;
+	const double value = strtod(text, &end);
+
+	if (!setting_allows(s, value, &want) || end == text || *end ||
+	    (is_whole(s) && !digits))
+		return bad_value(s, text, want.text, err);
+	setting_store(c, s, value);
+	return 0;
+}
+
+static int set_betas(const struct setting *s, const char *text, double *out,
+		     struct errmsg *err)
+{
+	static const char want[] =
+		"two numbers from 0 to less than 1, such as 0.9,0.999";
+	const char *p = text;
+
+	for (int i = 0; i < 2; i++) {
+		char *end;
+		const double beta = strtod(p, &end);
+
+		if (end == p || *end != (i ? '\0' : ',') ||
+		    !(beta >= 0 && beta < 1))
+			return bad_value(s, text, want, err);
+		out[i] = beta;
+		p = end + 1;
+	}
+	return 0;
+}
+
+static int set_choice(struct config *c, const struct setting *s,
+		      const char *text, struct errmsg *err)
+{
+	char names[64] = "one of";
+
+	for (const struct choice *of = s->choices; of->name; of++) {
+		if (strcmp(text, of->name) == 0) {
+			setting_store(c, s, of->value);
+			return 0;
+		}
+		snprintf(names + strlen(names), sizeof(names) - strlen(names),
+			 " %s", of->name);
+	}
+	return bad_value(s, text, names, err);
+}
+
+int setting_set_text(char **out, const char *text, struct errmsg *err)
+{
+	char *const copy = strdup(text);
+
+	if (!copy)
+		return errmsg_nomem(err, NULL);
+	free(*out);
+	*out = copy;
+	return 0;
+}
+
+static int set_text(const struct setting *s, const char *text, char **out,
+		    struct errmsg *err)
+{
+	if (!*text)
+		return bad_value(s, text, "not empty", err);
+	if (s->kind == SETTING_NAME &&
+	    (!names_is_file(text) || strlen(text) > 200))
+		return bad_value(s, text,
+				 "a name without slashes, of at most 200 bytes",
+				 err);
+	return setting_set_text(out, text, err);
+}
+
+int setting_set(struct config *c, const struct setting *s, const char *text,
+		struct errmsg *err)
+{
+	void *const at = (char *)c + s->at;
+
+	switch (s->kind) {
+	case SETTING_UINT:
+	case SETTING_U64:
+	case SETTING_REAL:
+	case SETTING_FLOAT:
+		return set_number(c, s, text, err);
+	case SETTING_BETAS:
+		return set_betas(s, text, at, err);
+	case SETTING_CHOICE:
+	case SETTING_CHOICE_OR_FIRST:
+		return set_choice(c, s, text ? text : s->choices->name, err);
+	case SETTING_TEXT:
+	case SETTING_NAME:
+		return set_text(s, text, at, err);
+	case SETTING_RESUME: /* without DIR: settle_resume sets it */
+		return setting_set_text(at, text ? text : "", err);
+	case SETTING_ON:
+		setting_store(c, s, true);
+		return 0;
+	default: /* handled in the early pass */
+		return 0;
+	}
+}
+
+int settings_init(struct config *c, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < SETTINGS && !rc; i++)
+		if (settings[i].initial)
+			rc = setting_set(c, &settings[i], settings[i].initial,
+					 err);
+	return rc;
+}
