@@ -22,7 +22,6 @@
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
-#include "gpu/load/load_arranged.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/read/upload.h"

@@ -41,13 +41,13 @@ struct load_result {
 	enum naming_qkv told_qkv;
 	bool has_scaler; /* fp16, and the checkpoint has a loss scaler */
 	struct loss_scaler scaler;
-	bool has_updates;          /* the checkpoint has the optimizer's step */
-	uint64_t missing;          /* states that start at zero */
-	struct errmsg first;       /* the first of them; "" if none */
-	uint64_t bytes;            /* of tensors, read by this rank */
-	uint64_t direct;           /* of those, read from shards, not through
+	bool has_updates;    /* the checkpoint has the optimizer's step */
+	uint64_t missing;    /* states that start at zero */
+	struct errmsg first; /* the first of them; "" if none */
+	uint64_t bytes;      /* of tensors, read by this rank */
+	uint64_t direct;     /* of those, read from shards, not through
 				    * the mount */
-	double seconds;            /* duration */
+	double seconds;      /* duration */
 };
 
 /*

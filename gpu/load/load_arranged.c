@@ -5,8 +5,6 @@
  * rows, is a box of the tensor: the same range of each of the rows that stand for
  * this rank's columns.
  */
-#include "gpu/load/load_arranged.h"
-
 #include <assert.h>
 #include <stdlib.h>
 

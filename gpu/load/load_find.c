@@ -2,6 +2,7 @@
 /* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's
  * meaning. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,22 +14,32 @@
 #include "ckpt/files/files.h"
 #include "gpu/load/load_impl.h"
 
-static bool is_dir(struct uckpt *u, const char *path, const char *name)
+int load_path(char path[PATH_MAX], const char *dir, struct errmsg *err,
+	      const char *format, ...)
 {
-	char full[PATH_MAX];
-	struct stat st;
-	const int n = snprintf(full, sizeof(full), "%s/%s", path, name);
+	const int at = snprintf(path, PATH_MAX, "%s/", dir);
+	va_list args;
+	int n;
 
-	return n < (int)sizeof(full) && files_stat(u, full, &st, NULL) == 0 &&
-	       S_ISDIR(st.st_mode);
+	va_start(args, format);
+	n = at < PATH_MAX
+		    ? vsnprintf(path + at, (size_t)(PATH_MAX - at), format, args)
+		    : 0;
+	va_end(args);
+	return at + n < PATH_MAX ? 0
+				 : errmsg_set(err, -ENAMETOOLONG,
+					      "%s: name too long", dir);
 }
 
-static int set_path(char path[PATH_MAX], const char *dir, const char *tag,
-		    struct errmsg *err)
+mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 {
-	if (snprintf(path, PATH_MAX, "%s/%s", dir, tag) < PATH_MAX)
-		return 0;
-	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
+	char path[PATH_MAX];
+	struct stat st;
+
+	return load_path(path, dir, NULL, "%s", name) ||
+			       files_stat(u, path, &st, NULL)
+		       ? 0
+		       : st.st_mode;
 }
 
 /* Read the tag that DIR/`pointer` names; "" if there is no such file. */
@@ -38,7 +49,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	char path[PATH_MAX];
 	struct source src;
 	size_t n;
-	int rc = set_path(path, dir, pointer, err);
+	int rc = load_path(path, dir, err, "%s", pointer);
 
 	tag[0] = '\0';
 	if (rc)
@@ -53,7 +64,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 		return rc;
 	tag[n] = '\0';
 	tag[strcspn(tag, " \t\r\n")] = '\0';
-	if (!*tag || strchr(tag, '/') || !is_dir(u, dir, tag))
+	if (!*tag || strchr(tag, '/') || !S_ISDIR(load_mode(u, dir, tag)))
 		rc = errmsg_set(err, -ENOENT,
 				"%s: names '%s', which does not exist", path,
 				tag);
@@ -70,7 +81,7 @@ static int load_find_choose(struct uckpt *u, const char *dir,
 	int rc;
 
 	if (tagdir_is_tag(u, dir))
-		return set_path(path, dir, ".", err);
+		return load_path(path, dir, err, ".");
 	rc = tags_choose(u, dir, &tag, &choice, err);
 	if (rc)
 		return rc;
@@ -116,8 +127,8 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	if (rc)
 		return rc;
 	if (o->tag) {
-		rc = set_path(path, o->dir, o->tag, err);
-		if (!rc && !is_dir(o->u, o->dir, o->tag))
+		rc = load_path(path, o->dir, err, "%s", o->tag);
+		if (!rc && !S_ISDIR(load_mode(o->u, o->dir, o->tag)))
 			rc = errmsg_set(err, -ENOENT, "%s: no such checkpoint",
 					path);
 		return rc ? rc : check_kind(o, path, err);
@@ -126,11 +137,11 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	if (rc)
 		return rc;
 	if (*tag)
-		rc = set_path(path, o->dir, tag, err);
+		rc = load_path(path, o->dir, err, "%s", tag);
 	else if (!o->universal)
 		rc = load_find_choose(o->u, o->dir, path, err);
 	else if (kinds_is_universal(o->u, o->dir))
-		rc = set_path(path, o->dir, ".", err);
+		rc = load_path(path, o->dir, err, ".");
 	else
 		rc = errmsg_set(
 			err, -ENOENT,

@@ -3,6 +3,7 @@
 #define UCTRAIN_LOAD_IMPL_H
 
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include "ckpt/base/source.h"
 #include "ckpt/tensor/tensor.h"
@@ -11,6 +12,8 @@
 #include "gpu/model/naming.h"
 
 struct backend;
+struct fragment;
+struct ptfile;
 struct upload;
 struct user_rules;
 struct value;
@@ -36,8 +39,10 @@ struct load_runs {
 	size_t n, cap;
 };
 
-/* Append a run to fill in.  NULL when memory runs out. */
-struct load_run *load_runs_add(struct load_runs *runs);
+/* Append a run, or make the last one longer; elements have `size` bytes in the file.
+ * False when memory runs out. */
+bool load_runs_add(struct load_runs *runs, const struct load_run *run,
+		   size_t size);
 
 /* Queue the uploads of a tensor's runs to the memory of `b`, which is not used (NULL) if
  * none of them is zero. */
@@ -91,6 +96,16 @@ struct load_tensor {
 	bool sorted_thirds;
 };
 
+/* Locate a tensor in a file.  It must be contiguous and of a real type; *at is
+ * the file offset of its first element. */
+int load_tensor_at(const struct ptfile *pt, const struct value *v,
+		   const char *name, struct tensor *t, uint64_t *at,
+		   struct errmsg *err);
+
+/* Check that a tensor is contiguous and of a real type; -ENOTSUP if not. */
+int load_tensor_check(const struct tensor *t, const char *file,
+		      const char *name, struct errmsg *err);
+
 /* Does the model have a parameter of this name?  -EINVAL if not. */
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err);
@@ -101,9 +116,38 @@ int load_lacks(const struct load_source *s, const char *param,
 
 extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 
+/* The path of what is below `dir`; `format` makes its name.  -ENAMETOOLONG. */
+int load_path(char path[PATH_MAX], const char *dir, struct errmsg *err,
+	      const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* The st_mode of what is below `dir`; 0 if it is not there. */
+mode_t load_mode(struct uckpt *u, const char *dir, const char *name);
+
 /* Find the tag's directory. */
 int load_find(const struct load_options *o, char path[PATH_MAX],
 	      struct errmsg *err);
+
+/* A tensor that a checkpoint has in another order than this program. */
+struct load_arranged {
+	struct load_tensor *from; /* it has been begun */
+	const struct naming_tensor *tensor;
+	/* The rows of query_key_value are queries, keys and values of each of so
+	 * many ranks, one rank after the other; 0: as `tensor` says. */
+	unsigned ranks;
+	struct upload *host; /* to host memory, without other pieces in it */
+};
+
+/* Is the order another one? */
+bool load_arranged_is(const struct load_arranged *a);
+
+/*
+ * Read the fragment `f` of this rank's part `p` to `part` on the device, as
+ * pieces of the tensor's rows that hold it.  Takes three times the fragment's
+ * bytes of host memory at most.
+ */
+int load_arranged_send(const struct load_arranged *a,
+		       const struct gpt2_param *p, const struct fragment *f,
+		       struct backend *b, float *part, struct errmsg *err);
 
 /* A checkpoint's scalars.  Read by rank 0 and broadcast. */
 struct load_metadata {

@@ -10,12 +10,9 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
 
@@ -44,16 +41,6 @@ static bool has_vocabulary(const struct value *root, const char *name)
 	return false;
 }
 
-static bool has_directory(struct uckpt *u, const char *dir, const char *name)
-{
-	char path[PATH_MAX];
-	struct stat st;
-
-	return snprintf(path, sizeof(path), "%s/zero/%s", dir, name) <
-		       (int)sizeof(path) &&
-	       files_stat(u, path, &st, NULL) == 0;
-}
-
 /* By the name of the token embedding. */
 static enum naming_family find_family(const struct load_options *o,
 				      const struct gpt2 *model, const char *dir,
@@ -64,10 +51,12 @@ static enum naming_family find_family(const struct load_options *o,
 
 	for (size_t i = 0; i < COUNT(families); i++) {
 		const struct naming n = { .family = families[i] };
+		char in_tree[sizeof("zero/") + NAMING_NAME_MAX];
 		struct naming_tensor t;
 
 		naming_tensor(&t, &n, model, &model->params[GPT2_WTE]);
-		if (o->universal ? has_directory(o->u, dir, t.name)
+		snprintf(in_tree, sizeof(in_tree), "zero/%s", t.name);
+		if (o->universal ? load_mode(o->u, dir, in_tree) != 0
 				 : has_shape(root, t.name) ||
 					   has_vocabulary(root, t.name))
 			return families[i];

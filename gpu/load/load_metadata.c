@@ -36,13 +36,9 @@
 static bool first_file(struct uckpt *u, char path[PATH_MAX], const char *dir,
 		       const char *const *names)
 {
-	struct stat st;
-
-	for (; *names; names++)
-		if (snprintf(path, PATH_MAX, "%s/%s", dir, *names) < PATH_MAX &&
-		    files_stat(u, path, &st, NULL) == 0)
-			return true;
-	return false;
+	while (*names && !load_mode(u, dir, *names))
+		names++;
+	return *names && !load_path(path, dir, NULL, "%s", *names);
 }
 
 static bool get_float(const struct value *v, double *out)
@@ -323,53 +319,38 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	return rc;
 }
 
+static bool get_count(const struct value *dict, const char *key, int64_t *out)
+{
+	return value_get_int(value_find(dict, key), out);
+}
+
+/* The loss scaler of ZeRO, or that of FP16_UnfusedOptimizer, whose numbers are in its
+ * dict and which has no hysteresis. */
 static void take_scaler(const struct value *dict, struct load_metadata *f)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
-	struct loss_scaler s = { .dynamic = true };
-	const struct value *state;
-	const struct {
-		const char *key;
-		int64_t *to;
-	} counts[] = {
-		{ "cur_iter", &s.iteration },
-		{ "last_overflow_iter", &s.last_overflow },
-		{ "scale_window", &s.window },
-		{ "delayed_shift", &s.hysteresis },
-		{ "cur_hysteresis", &s.patience },
-	};
-
-	if (!object ||
-	    (object->kind != VALUE_NEWOBJ && object->kind != VALUE_REDUCE))
-		return;
-	state = object->obj->state;
-	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
-		if (!value_get_int(value_find(state, counts[i].key),
-				   counts[i].to))
-			return;
-	if (!get_float(value_find(state, "cur_scale"), &s.scale) ||
-	    !get_float(value_find(state, "min_scale"), &s.minimum) ||
-	    !(s.scale > 0) || s.window < 1)
-		return;
-	f->has_scaler = true;
-	f->scaler = s;
-}
-
-/* The scaler of FP16_UnfusedOptimizer, which has no hysteresis. */
-static void take_plain_scaler(const struct value *dict, struct load_metadata *f)
-{
 	struct loss_scaler s = {
 		.dynamic = true, .hysteresis = 1, .patience = 1, .minimum = 1
 	};
+	bool all = true;
 
+	if (object && object->kind != VALUE_NEWOBJ &&
+	    object->kind != VALUE_REDUCE)
+		return;
+	if (object) {
+		dict = object->obj->state;
+		all = get_count(dict, "delayed_shift", &s.hysteresis) &&
+		      get_count(dict, "cur_hysteresis", &s.patience) &&
+		      get_float(value_find(dict, "min_scale"), &s.minimum);
+	}
 	f->has_scaler =
-		value_get_int(value_find(dict, "cur_iter"), &s.iteration) &&
-		value_get_int(value_find(dict, "last_overflow_iter"),
-			      &s.last_overflow) &&
-		value_get_int(value_find(dict, "scale_window"), &s.window) &&
+		all && get_count(dict, "cur_iter", &s.iteration) &&
+		get_count(dict, "last_overflow_iter", &s.last_overflow) &&
+		get_count(dict, "scale_window", &s.window) &&
 		get_float(value_find(dict, "cur_scale"), &s.scale) &&
 		s.scale > 0 && s.window > 0;
-	f->scaler = s;
+	if (f->has_scaler)
+		f->scaler = s;
 }
 
 /* A universal checkpoint: read zero/optimizer_state.pt, and a parameter's
@@ -435,12 +416,9 @@ static int shard_metadata(const struct load_options *o, const char *dir,
 	if (rc)
 		return rc;
 	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
-	if (dict) {
-		take_scaler(dict, f);
-	} else {
+	if (!dict)
 		dict = value_find(pt.root, "optimizer");
-		take_plain_scaler(dict, f);
-	}
+	take_scaler(dict, f);
 	rc = optimizer_metadata(&pt, dict, f, err);
 	ptfile_close(&pt);
 	return rc;

@@ -17,7 +17,6 @@
 #include "ckpt/sys/parallel.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_stage0_file.h"
-#include "gpu/load/load_tensor.h"
 
 struct stage0_source {
 	struct load_source s;
@@ -41,16 +40,6 @@ struct stage0_tensor {
 	unsigned n;
 	uint64_t run;
 };
-
-static struct stage0_source *load_stage0_of(struct load_source *s)
-{
-	return (struct stage0_source *)s;
-}
-
-static struct stage0_tensor *stage0_tensor_of(struct load_tensor *t)
-{
-	return (struct stage0_tensor *)t;
-}
 
 /* Find a tensor-parallel rank's slice in the stage that has it: in the first of
  * two. */
@@ -140,14 +129,14 @@ static const struct gpt2_param *find_param(const struct stage0_source *w,
 
 static void load_stage0_end(struct load_tensor *t)
 {
-	free(stage0_tensor_of(t)->slices);
+	free(((struct stage0_tensor *)t)->slices);
 }
 
 static int load_stage0_begin(struct load_tensor *t, const char *param,
 			     const char *state, struct errmsg *err)
 {
-	const struct stage0_source *w = load_stage0_of(t->s);
-	struct stage0_tensor *const x = stage0_tensor_of(t);
+	const struct stage0_source *w = (struct stage0_source *)t->s;
+	struct stage0_tensor *const x = (struct stage0_tensor *)t;
 	const struct gpt2_param *p = find_param(w, param);
 	struct tensor slice;
 	int rc;
@@ -166,30 +155,11 @@ static int load_stage0_begin(struct load_tensor *t, const char *param,
 	return rc;
 }
 
-/* Append a run of a file, or make the last one longer. */
-static int add_run(struct load_runs *runs, const struct load_run *run,
-		   size_t size)
-{
-	struct load_run *last = runs->n ? &runs->v[runs->n - 1] : NULL;
-
-	if (last && !last->zero && last->file.name == run->file.name &&
-	    last->off + last->len == run->off &&
-	    last->to + last->len / size == run->to) {
-		last->len += run->len;
-		return 0;
-	}
-	last = load_runs_add(runs);
-	if (!last)
-		return -ENOMEM;
-	*last = *run;
-	return 0;
-}
-
 static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 			    float *to, struct load_runs *runs,
 			    struct errmsg *err)
 {
-	const struct stage0_tensor *const x = stage0_tensor_of(t);
+	const struct stage0_tensor *const x = (struct stage0_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
 	size_t some;
 
@@ -200,14 +170,14 @@ static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 		const uint64_t at = number / x->n * x->run + within;
 
 		some = n < x->run - within ? n : (size_t)(x->run - within);
-		if (add_run(runs,
-			    &(struct load_run){
-				    .file = slice->in->src,
-				    .off = slice->at + at * size,
-				    .len = some * size,
-				    .to = to,
-			    },
-			    size))
+		if (!load_runs_add(runs,
+				   &(struct load_run){
+					   .file = slice->in->src,
+					   .off = slice->at + at * size,
+					   .len = some * size,
+					   .to = to,
+				   },
+				   size))
 			return errmsg_nomem(err, NULL);
 	}
 	return 0;
@@ -229,7 +199,7 @@ static int check_names(struct load_source *s, const struct stage0_file *f,
 
 static int load_stage0_check(struct load_source *s, struct errmsg *err)
 {
-	const struct stage0_source *w = load_stage0_of(s);
+	const struct stage0_source *w = (struct stage0_source *)s;
 	int rc = 0;
 
 	for (unsigned i = 0; i < w->tensor * w->stages && !rc; i++)
@@ -239,7 +209,7 @@ static int load_stage0_check(struct load_source *s, struct errmsg *err)
 
 static void load_stage0_close_source(struct load_source *s)
 {
-	struct stage0_source *w = load_stage0_of(s);
+	struct stage0_source *w = (struct stage0_source *)s;
 
 	for (unsigned i = 0; i < w->tensor * w->stages; i++)
 		stage0_file_close(w->files[i]);
@@ -394,7 +364,7 @@ static int name_files(struct stage0_source *w, struct errmsg *err)
 
 static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
-	struct stage0_source *w = load_stage0_of(s);
+	struct stage0_source *w = (struct stage0_source *)s;
 	struct stage0_file *first;
 	int rc = stage0_file_open(s->u, &first, s->path, 0, err);
 

@@ -10,7 +10,6 @@
  */
 #include "gpu/load/load_stage0_file.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,7 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/model/module_dict.h"
 #include "ckpt/pickle/value.h"
+#include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"
 
 /* Matrices, and biases and norms, of a unit. */
@@ -30,9 +30,9 @@ enum {
 	LAST_VECTORS = GPT2_LAST_PARAMS,
 };
 
+/* The weights of a layer: opened when they are first needed. */
 struct stage0_layer {
-	unsigned layer;
-	char *path;
+	bool opened;
 	struct ptfile pt;
 };
 
@@ -40,44 +40,48 @@ void stage0_file_close(struct stage0_file *f)
 {
 	if (!f)
 		return;
-	for (size_t i = 0; i < f->nlayers; i++) {
-		ptfile_close(&f->layers[i].pt);
-		free(f->layers[i].path);
-	}
+	for (size_t i = 0; i < f->nlayers; i++)
+		if (f->layers[i].opened)
+			ptfile_close(&f->layers[i].pt);
 	free(f->layers);
 	free(f->params);
+	if (f->opened)
+		ptfile_close(&f->pt);
 	arena_done(&f->arena);
-	ptfile_close(&f->pt);
-	free(f->path);
 	free(f);
+}
+
+/* Open a file, whose path remains as long as `f`. */
+static int open_file(struct stage0_file *f, struct ptfile *pt, const char *path,
+		     const char **kept, struct errmsg *err)
+{
+	*kept = arena_strdup(&f->arena, path);
+	return *kept ? ptfile_open(f->u, pt, *kept, err)
+		     : errmsg_nomem(err, NULL);
 }
 
 int stage0_file_open(struct uckpt *u, struct stage0_file **out, const char *dir,
 		     unsigned number, struct errmsg *err)
 {
 	struct stage0_file *f = calloc(1, sizeof(*f));
+	char path[PATH_MAX];
 	int rc;
 
-	if (!f || asprintf(&f->path, "%s/mp_rank_%02u_model_states.pt", dir,
-			   number) < 0) {
-		free(f);
+	if (!f)
 		return errmsg_nomem(err, NULL);
-	}
 	f->u = u;
-	rc = ptfile_open(u, &f->pt, f->path, err);
-	if (rc) {
-		free(f->path);
-		free(f);
-		return rc;
-	}
-	f->optimizer = value_find(f->pt.root, "optimizer");
-	if (!value_pairs(f->optimizer)) {
+	rc = load_path(path, dir, err, "mp_rank_%02u_model_states.pt", number);
+	if (!rc)
+		rc = open_file(f, &f->pt, path, &f->path, err);
+	f->opened = !rc;
+	f->optimizer = rc ? NULL : value_find(f->pt.root, "optimizer");
+	if (!rc && !value_pairs(f->optimizer))
 		rc = errmsg_set(err, -EBADMSG, "%s: no optimizer", f->path);
+	if (rc)
 		stage0_file_close(f);
-		return rc;
-	}
-	*out = f;
-	return 0;
+	else
+		*out = f;
+	return rc;
 }
 
 /* The module's weights by name; NULL with 0 if it has none. */
@@ -222,43 +226,31 @@ static bool has_param(const struct stage0_part *p, size_t i)
 	       unit < GPT2_UNIT_BLOCK(p->end_block);
 }
 
-static int open_layer(struct stage0_file *f, const struct stage0_part *p,
-		      unsigned layer, struct errmsg *err)
-{
-	struct stage0_layer *const l = &f->layers[f->nlayers];
-	int rc;
-
-	l->layer = layer;
-	if (asprintf(&l->path, "%s/layer_%02u-model_%02u-model_states.pt",
-		     p->dir, layer, p->rank) < 0)
-		return errmsg_nomem(err, NULL);
-	rc = ptfile_open(f->u, &l->pt, l->path, err);
-	if (rc)
-		free(l->path);
-	else
-		f->nlayers++;
-	return rc;
-}
-
 /* Find the weights of a parameter in the file of its layer. */
 static int find_in_layer(struct stage0_file *f, const struct stage0_part *p,
 			 const struct naming_tensor *t, struct stage0_param *x,
 			 struct errmsg *err)
 {
-	size_t i = 0;
+	struct stage0_layer *const l = &f->layers[t->layer];
+	char path[PATH_MAX];
+	const char *kept;
 	int rc = 0;
 
-	while (i < f->nlayers && f->layers[i].layer != t->layer)
-		i++;
-	if (i == f->nlayers)
-		rc = open_layer(f, p, t->layer, err);
+	if (!l->opened) {
+		rc = load_path(path, p->dir, err,
+			       "layer_%02u-model_%02u-model_states.pt",
+			       t->layer, p->rank);
+		if (!rc)
+			rc = open_file(f, &l->pt, path, &kept, err);
+		l->opened = !rc;
+	}
 	if (rc)
 		return rc;
-	x->in = &f->layers[i].pt;
-	x->weights = value_find(x->in->root, t->last);
+	x->in = &l->pt;
+	x->weights = value_find(l->pt.root, t->last);
 	return x->weights ? 0
 			  : errmsg_set(err, -EBADMSG, "%s: has no %s",
-				       x->in->src.name, t->last);
+				       l->pt.src.name, t->last);
 }
 
 /* Find the weights of float32.  Those of the embedding the first stage has. */
@@ -307,7 +299,9 @@ int stage0_file_number(struct stage0_file *f, const struct stage0_part *p,
 		rc = alloc_params(f, p->model->nparams, err);
 	if (rc)
 		return rc;
-	f->layers = calloc(p->model->nunits, sizeof(*f->layers));
+	/* They are numbered from 1. */
+	f->nlayers = p->model->nunits + 1;
+	f->layers = calloc(f->nlayers, sizeof(*f->layers));
 	if (!f->layers)
 		return errmsg_nomem(err, NULL);
 	for (unsigned k = 0; k < NAMING_GROUPS && !rc; k++)

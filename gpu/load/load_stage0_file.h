@@ -26,14 +26,15 @@ struct stage0_param {
  */
 struct stage0_file {
 	struct uckpt *u;
-	char *path;
+	const char *path;
+	bool opened;
 	struct ptfile pt;
 	const struct value *optimizer;
 	struct stage0_param *params; /* by their numbers in the optimizer */
 	size_t n;
-	struct stage0_layer *layers;
+	struct stage0_layer *layers; /* by number */
 	size_t nlayers;
-	struct arena arena; /* names of a nested module */
+	struct arena arena; /* paths, and names of a nested module */
 };
 
 /* What a part in Megatron's names consists of: its optimizer has numbers, not names. */

@@ -13,10 +13,11 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
-#include "gpu/load/load_arranged.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
@@ -174,12 +175,45 @@ static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 	return 0;
 }
 
-struct load_run *load_runs_add(struct load_runs *runs)
+int load_tensor_check(const struct tensor *t, const char *file,
+		      const char *name, struct errmsg *err)
 {
+	if (tensor_is_contiguous(t) && cast_knows(t->dtype))
+		return 0;
+	return errmsg_set(
+		err, -ENOTSUP,
+		"%s: %s is not contiguous, or no tensor of real numbers", file,
+		name);
+}
+
+int load_tensor_at(const struct ptfile *pt, const struct value *v,
+		   const char *name, struct tensor *t, uint64_t *at,
+		   struct errmsg *err)
+{
+	int rc = ptfile_tensor(pt, v, name, t, at, err);
+
+	if (rc)
+		return rc;
+	*at += t->storage_offset * dtype_size(t->dtype);
+	return load_tensor_check(t, pt->src.name, name, err);
+}
+
+bool load_runs_add(struct load_runs *runs, const struct load_run *run,
+		   size_t size)
+{
+	struct load_run *const last = runs->n ? &runs->v[runs->n - 1] : NULL;
+
+	if (last && !last->zero && !run->zero &&
+	    last->file.name == run->file.name && last->direct == run->direct &&
+	    last->off + last->len == run->off &&
+	    last->to + last->len / size == run->to) {
+		last->len += run->len;
+		return true;
+	}
 	if (!array_reserve(&runs->v, &runs->cap, runs->n + 1, sizeof(*runs->v)))
-		return NULL;
-	runs->v[runs->n] = (struct load_run){ 0 };
-	return &runs->v[runs->n++];
+		return false;
+	runs->v[runs->n++] = *run;
+	return true;
 }
 
 /* Find `n` elements of the tensor, from `first` on, of which it has `have` in all.
@@ -189,16 +223,12 @@ static int find_run(const struct load *l, struct item *m, uint64_t first,
 {
 	const uint64_t there = first < have ? have - first : 0;
 	const uint64_t some = there < n ? there : n;
-	struct load_run *zeros;
+	const struct load_run zeros = { .to = to + some,
+					.len = (size_t)(n - some) * sizeof(*to),
+					.zero = true };
 
-	if (some < n) {
-		zeros = load_runs_add(&m->runs);
-		if (!zeros)
-			return errmsg_nomem(err, NULL);
-		zeros->zero = true;
-		zeros->to = to + some;
-		zeros->len = (size_t)(n - some) * sizeof(*to);
-	}
+	if (some < n && !load_runs_add(&m->runs, &zeros, sizeof(*to)))
+		return errmsg_nomem(err, NULL);
 	return some ? l->source->ops->find(m->t, first, (size_t)some, to,
 					   &m->runs, err)
 		    : 0;

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
@@ -27,7 +26,6 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "gpu/load/load_impl.h"
-#include "gpu/load/load_tensor.h"
 #include "gpu/read/mount_extents.h"
 #include "gpu/read/pt_head.h"
 
@@ -55,23 +53,11 @@ struct universal_tensor {
 /* The prefix that a GPT-2 without a head lacks. */
 #define PREFIX "transformer."
 
-static struct universal_source *load_universal_of(struct load_source *s)
-{
-	return (struct universal_source *)s;
-}
-
-static struct universal_tensor *universal_tensor_of(struct load_tensor *t)
-{
-	return (struct universal_tensor *)t;
-}
-
 static int set_path(const struct universal_source *u, const char *param,
 		    const char *state, char path[PATH_MAX], struct errmsg *err)
 {
-	if (snprintf(path, PATH_MAX, "%s/zero/%s/%s.pt", u->s.path,
-		     param + u->skip, state) < PATH_MAX)
-		return 0;
-	return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", u->s.path);
+	return load_path(path, u->s.path, err, "zero/%s/%s.pt", param + u->skip,
+			 state);
 }
 
 /* The parts that a file's slices were sorted into: a number, or a SubparamShape,
@@ -79,9 +65,8 @@ static int set_path(const struct universal_source *u, const char *param,
 static size_t count_parts(const struct value *root)
 {
 	const struct value *spec = value_find(root, "sub_param_shape");
-	const struct value *state = spec && spec->kind == VALUE_NEWOBJ
-					    ? spec->obj->state
-					    : NULL;
+	const struct value *state =
+		spec && spec->kind == VALUE_NEWOBJ ? spec->obj->state : NULL;
 	const struct value_seq *sizes;
 	uint64_t n = 0;
 
@@ -161,7 +146,7 @@ static int begin_file(struct universal_tensor *u, const char *param,
 
 static void load_universal_end(struct load_tensor *t)
 {
-	struct universal_tensor *u = universal_tensor_of(t);
+	struct universal_tensor *u = (struct universal_tensor *)t;
 
 	if (u->has_head)
 		pt_head_done(&u->head);
@@ -175,8 +160,8 @@ static void load_universal_end(struct load_tensor *t)
 static int load_universal_begin(struct load_tensor *t, const char *param,
 				const char *state, struct errmsg *err)
 {
-	struct universal_tensor *u = universal_tensor_of(t);
-	struct universal_source *s = load_universal_of(t->s);
+	struct universal_tensor *u = (struct universal_tensor *)t;
+	struct universal_source *s = (struct universal_source *)t->s;
 	int rc = set_path(s, param, state ? state : "fp32", u->path, err);
 
 	if (rc)
@@ -219,7 +204,7 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 			       float *to, struct load_runs *runs,
 			       struct errmsg *err)
 {
-	struct universal_tensor *u = universal_tensor_of(t);
+	struct universal_tensor *u = (struct universal_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
 	uint64_t off = u->at + first * size;
 	size_t left = n * size;
@@ -227,19 +212,16 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 
 	assert(first + n <= t->tensor.numel);
 	while (left && !rc) {
-		struct load_run *const run = load_runs_add(runs);
+		struct load_run run = { .file = u->src, .off = off, .len = left };
 
-		if (!run)
-			return errmsg_nomem(err, NULL);
-		*run = (struct load_run){ .file = u->src,
-					  .off = off,
-					  .len = left };
 		if (t->tensor.dtype == DTYPE_F32)
-			rc = find_direct(u, off, left, run, err);
-		run->to = to;
-		to += run->len / size;
-		off += run->len;
-		left -= run->len;
+			rc = find_direct(u, off, left, &run, err);
+		run.to = to;
+		if (!rc && !load_runs_add(runs, &run, size))
+			rc = errmsg_nomem(err, NULL);
+		to += run.len / size;
+		off += run.len;
+		left -= run.len;
 	}
 	return rc;
 }
@@ -300,11 +282,10 @@ static int check_head(const struct universal_source *u, struct errmsg *err)
 	return rc;
 }
 
-/* The directories of zero/. */
+/* The entries of zero/. */
 struct names {
 	const struct universal_source *u;
-	char **v;
-	size_t n, cap;
+	struct dirlist dir;
 };
 
 /* Visit one of them.  Those of parameters contain an optimizer state; buffers, frozen
@@ -313,12 +294,13 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct names *names = ctx;
 	const struct universal_source *u = names->u;
-	const char *name = names->v[i];
+	const char *name = names->dir.v[i].name;
 	char full[NAME_MAX + sizeof(PREFIX)], path[PATH_MAX];
 	struct stat st;
 	int rc;
 
-	if (u->weights && is_mask(name))
+	if (name[0] == '.' || !names_is_param(name) ||
+	    (u->weights && is_mask(name)))
 		return 0;
 	if (u->weights && strcmp(name, "lm_head.weight") == 0)
 		return check_head(u, err);
@@ -329,42 +311,6 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 		       : load_known(&u->s, full, err);
 }
 
-static bool add_name(struct names *names, const char *name)
-{
-	return array_reserve(&names->v, &names->cap, names->n + 1,
-			     sizeof(*names->v)) &&
-	       (names->v[names->n] = strdup(name)) && ++names->n;
-}
-
-static int list_names(struct names *names, struct errmsg *err)
-{
-	char path[PATH_MAX];
-	struct dirlist dir;
-	int rc;
-
-	if (snprintf(path, sizeof(path), "%s/zero", names->u->s.path) >=
-	    (int)sizeof(path))
-		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
-				  names->u->s.path);
-	rc = files_list(names->u->s.u, path, true, &dir, err);
-	if (rc)
-		return rc;
-	for (size_t i = 0; !rc && i < dir.n; i++)
-		if (dir.v[i].name[0] != '.' && names_is_param(dir.v[i].name) &&
-		    !add_name(names, dir.v[i].name))
-			rc = errmsg_nomem(err, NULL);
-	dirlist_done(&dir);
-	return rc;
-}
-
-static bool has_name(const struct names *names, const char *name)
-{
-	for (size_t i = 0; i < names->n; i++)
-		if (strcmp(names->v[i], name) == 0)
-			return true;
-	return false;
-}
-
 /* Does the tree have each parameter of the model? */
 static int check_lacking(const struct names *names, struct errmsg *err)
 {
@@ -373,7 +319,7 @@ static int check_lacking(const struct names *names, struct errmsg *err)
 
 	for (size_t i = 0; i < s->whole->nparams; i++) {
 		naming_tensor(&t, &s->naming, s->whole, &s->whole->params[i]);
-		if (!has_name(names, t.name + names->u->skip))
+		if (!dirlist_find(&names->dir, t.name + names->u->skip))
 			return load_lacks(s, t.name, err);
 	}
 	return 0;
@@ -381,42 +327,35 @@ static int check_lacking(const struct names *names, struct errmsg *err)
 
 static int load_universal_check(struct load_source *s, struct errmsg *err)
 {
-	struct names names = { .u = load_universal_of(s) };
-	int rc = list_names(&names, err);
+	struct names names = { .u = (struct universal_source *)s };
+	char path[PATH_MAX];
+	int rc = load_path(path, s->path, err, "zero");
 
 	if (!rc)
-		rc = check_lacking(&names, err);
+		rc = files_list(s->u, path, true, &names.dir, err);
+	if (rc)
+		return rc;
+	rc = check_lacking(&names, err);
 	if (!rc)
-		rc = parallel_far(names.n, 1, check_entry, &names, err);
-	while (names.n)
-		free(names.v[--names.n]);
-	free(names.v);
+		rc = parallel_far(names.dir.n, 1, check_entry, &names, err);
+	dirlist_done(&names.dir);
 	return rc;
 }
 
 static void load_universal_close_source(struct load_source *s)
 {
-	mount_shards_done(&load_universal_of(s)->shards);
-}
-
-static bool has(const struct universal_source *u, const char *name)
-{
-	char path[PATH_MAX];
-	struct stat st;
-
-	return snprintf(path, sizeof(path), "%s/%s", u->s.path, name) <
-		       (int)sizeof(path) &&
-	       files_stat(u->s.u, path, &st, NULL) == 0;
+	mount_shards_done(&((struct universal_source *)s)->shards);
 }
 
 static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 {
-	struct universal_source *u = load_universal_of(s);
+	struct universal_source *u = (struct universal_source *)s;
 
 	(void)err;
 	mount_shards_init(&u->shards);
-	u->weights = has(u, "source.txt");
-	if (!has(u, "zero/" PREFIX "wte.weight") && has(u, "zero/wte.weight"))
+	u->weights = load_mode(s->u, s->path, "source.txt") != 0;
+	if (!load_mode(s->u, s->path, "zero/" PREFIX "wte.weight") &&
+	    load_mode(s->u, s->path, "zero/wte.weight"))
 		u->skip = strlen(PREFIX);
 	return 0;
 }

@@ -32,16 +32,6 @@ struct zero_tensor {
 	size_t nused, cap;
 };
 
-static struct zero_source *load_zero_of(struct load_source *s)
-{
-	return (struct zero_source *)s;
-}
-
-static struct zero_tensor *zero_tensor_of(struct load_tensor *t)
-{
-	return (struct zero_tensor *)t;
-}
-
 static const struct shard_state *find_state(const struct shard_group *g,
 					    const char *name)
 {
@@ -65,10 +55,11 @@ static const struct slice *own_slice(const struct zero_source *z,
 
 static void load_zero_end(struct load_tensor *t)
 {
-	struct zero_tensor *const x = zero_tensor_of(t);
+	struct zero_tensor *const x = (struct zero_tensor *)t;
 
 	while (x->nused)
-		shardcache_put(load_zero_of(t->s)->shards, x->used[--x->nused]);
+		shardcache_put(((struct zero_source *)t->s)->shards,
+			       x->used[--x->nused]);
 	free(x->used);
 	extent_done(&x->map);
 	gathers_done(&x->gathers);
@@ -77,7 +68,7 @@ static void load_zero_end(struct load_tensor *t)
 static int find_whole(struct load_tensor *t, const struct param *p,
 		      const char *state, enum dtype dtype, struct errmsg *err)
 {
-	struct zero_tensor *const x = zero_tensor_of(t);
+	struct zero_tensor *const x = (struct zero_tensor *)t;
 
 	tensor_init(&t->tensor, dtype, p->shape, p->ndim, false);
 	t->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
@@ -86,15 +77,15 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 			err, -ENOTSUP,
 			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
 			t->s->path, p->name);
-	return zckpt_add_param(&load_zero_of(t->s)->r, p, state, dtype, &x->map,
-			       &x->gathers, err);
+	return zckpt_add_param(&((struct zero_source *)t->s)->r, p, state,
+			       dtype, &x->map, &x->gathers, err);
 }
 
 static int load_zero_begin(struct load_tensor *t, const char *name,
 			   const char *state, struct errmsg *err)
 {
 	struct load_source *const s = t->s;
-	struct zero_source *z = load_zero_of(s);
+	struct zero_source *z = (struct zero_source *)s;
 	const struct param *p = model_find(&z->r.model, name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct shard_group *group;
@@ -114,7 +105,7 @@ static int load_zero_begin(struct load_tensor *t, const char *name,
 	if (s->cut) {
 		tensor_init(&t->tensor, dtype, slice->shape, slice->ndim, false);
 		rc = zckpt_slice(&z->r, slice, state, dtype,
-				 &zero_tensor_of(t)->map, err);
+				 &((struct zero_tensor *)t)->map, err);
 	} else {
 		rc = find_whole(t, p, state, dtype, err);
 	}
@@ -132,10 +123,10 @@ struct finding {
 };
 
 /* Keep a shard open until the tensor ends.  Its descriptor is in *map. */
-static int use_shard(struct finding *f, uint32_t number, struct shard_map *map)
+static int use_shard(struct finding *f, struct shardcache *shards,
+		     uint32_t number, struct shard_map *map)
 {
 	struct zero_tensor *const x = f->x;
-	struct shardcache *const shards = load_zero_of(x->t.s)->shards;
 	int rc;
 
 	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
@@ -149,28 +140,28 @@ static int use_shard(struct finding *f, uint32_t number, struct shard_map *map)
 /* Append a run of a shard. */
 static int find_run(struct finding *f, const struct extent_walk *w)
 {
-	const struct shardcache *const shards = load_zero_of(f->x->t.s)->shards;
+	struct shardcache *const shards =
+		((struct zero_source *)f->x->t.s)->shards;
+	const size_t size = dtype_size(f->x->t.tensor.dtype);
 	const struct fileid *const id = shardcache_id(shards, w->e->shard);
-	struct load_run *const run = load_runs_add(f->runs);
 	struct shard_map map;
-	int rc;
+	int rc = use_shard(f, shards, w->e->shard, &map);
 
-	if (!run)
-		return errmsg_nomem(f->err, NULL);
-	rc = use_shard(f, w->e->shard, &map);
-	if (rc)
-		return rc;
-	*run = (struct load_run){
-		.file = { .name = shardcache_path(shards, w->e->shard),
-			  .size = id->size,
-			  .fd = map.fd,
-			  .id = *id },
-		.off = w->from,
-		.len = w->len,
-		.to = f->to,
-	};
-	f->to += w->len / dtype_size(f->x->t.tensor.dtype);
-	return 0;
+	if (!rc && !load_runs_add(f->runs,
+				  &(struct load_run){
+					  .file = { .name = shardcache_path(
+							    shards, w->e->shard),
+						    .size = id->size,
+						    .fd = map.fd,
+						    .id = *id },
+					  .off = w->from,
+					  .len = w->len,
+					  .to = f->to,
+				  },
+				  size))
+		rc = errmsg_nomem(f->err, NULL);
+	f->to += w->len / size;
+	return rc;
 }
 
 static int find_in_shards(struct finding *f, const struct extent_map *map,
@@ -197,7 +188,7 @@ static int find_gathered(void *ctx, const struct gather_run *run)
 static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
 			  float *to, struct load_runs *runs, struct errmsg *err)
 {
-	struct zero_tensor *const x = zero_tensor_of(t);
+	struct zero_tensor *const x = (struct zero_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
 	struct finding f = { .x = x, .runs = runs, .to = to, .err = err };
 
@@ -211,7 +202,7 @@ static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
 
 static int load_zero_check(struct load_source *s, struct errmsg *err)
 {
-	const struct model *m = &load_zero_of(s)->r.model;
+	const struct model *m = &((struct zero_source *)s)->r.model;
 	int rc = 0;
 
 	for (size_t i = 0; i < m->nparams && !rc; i++)
@@ -222,7 +213,7 @@ static int load_zero_check(struct load_source *s, struct errmsg *err)
 
 static void load_zero_close_source(struct load_source *s)
 {
-	struct zero_source *z = load_zero_of(s);
+	struct zero_source *z = (struct zero_source *)s;
 
 	zckpt_done(&z->r);
 	shardcache_free(z->shards);
@@ -266,7 +257,7 @@ static int check_layers(const struct zero_source *z, struct errmsg *err)
 
 static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
-	struct zero_source *z = load_zero_of(s);
+	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
 	int rc = zckpt_init(s->u, &z->r, s->path, s->rules, err);
 

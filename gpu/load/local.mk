@@ -1,8 +1,7 @@
 # Resuming from any checkpoint: what this rank keeps.
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
-	%D%/load_tensor.h %D%/load_tensor.c \
-	%D%/load.h %D%/load_impl.h %D%/load_arranged.h %D%/load_arranged.c \
+	%D%/load.h %D%/load_impl.h %D%/load_arranged.c \
 	%D%/load.c %D%/load_find.c %D%/load_tensors.c \
 	%D%/load_metadata.c %D%/load_megatron.c %D%/load_zero.c \
 	%D%/load_stage0_file.h %D%/load_stage0_file.c %D%/load_stage0.c \
