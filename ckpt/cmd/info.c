@@ -352,11 +352,14 @@ static cJSON *group_json(const struct slice_group *pg,
 {
 	cJSON *const o = cJSON_CreateObject();
 	uint64_t elements = 0;
+	int64_t n = 0;
 	cJSON *list;
 
-	for (size_t i = 0; i < pg->n; i++)
+	for (size_t i = 0; i < pg->n; i++) {
 		elements += pg->slices[i]->numel;
-	cmd_json_add_int(o, "parameters", (int64_t)pg->n);
+		n += pg->slices[i]->numel != 0;
+	}
+	cmd_json_add_int(o, "parameters", n);
 	cmd_json_add_int(o, "elements", (int64_t)elements);
 	if (!sg)
 		return o;

@@ -79,14 +79,16 @@ static int rank_params_set_shape(const struct rank_params_loader *l,
 	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-/* Skip parameters without elements in stages 1 and 2: they have no slice of a flat
- * group, but are in the module. */
 static int load_group(const struct rank_params_loader *l,
 		      const struct value_dict *shapes, uint32_t group)
 {
 	struct slice_group *const g = &l->c->groups[group];
+	struct arena *const a = &l->c->arena;
 
-	g->param_shapes_count = shapes->n;
+	g->n = shapes->n;
+	g->slices = arena_alloc(a, (g->n + 1) * sizeof(*g->slices));
+	if (!g->slices)
+		return errmsg_nomem(l->err, l->file);
 	for (size_t i = 0; i < shapes->n; i++) {
 		const struct value *const name = shapes->v[i].key;
 		struct slice *p;
@@ -101,15 +103,16 @@ static int load_group(const struct rank_params_loader *l,
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
-		p->index = (uint32_t)g->n;
-		p->param_shapes_index = (uint32_t)i;
+		p->index = (uint32_t)i;
 		rc = rank_params_set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
 		if (p->numel || l->c->zero3)
-			g->n++;
-		else
-			l->c->nslices--;
+			continue;
+		g->slices[i] = arena_copy(a, p, sizeof(*p));
+		if (!g->slices[i])
+			return errmsg_nomem(l->err, l->file);
+		l->c->nslices--;
 	}
 	return 0;
 }
@@ -308,20 +311,12 @@ static int load_metadata(const struct rank_params_loader *l)
 }
 
 /* Fill in the groups' lists of parameters, once the slices stay where they are. */
-static int list_groups(const struct rank_params_loader *l)
+static void list_groups(struct rank_params *c)
 {
-	struct rank_params *const c = l->c;
-
-	for (size_t g = 0; g < c->ngroups; g++) {
-		c->groups[g].slices =
-			arena_alloc(&c->arena, (c->groups[g].n + 1) *
-						       sizeof(struct slice *));
-		if (!c->groups[g].slices)
-			return errmsg_nomem(l->err, l->file);
+	for (size_t g = 0; g < c->ngroups; g++)
 		if (!c->groups[g].degree)
 			c->groups[g].degree = 1; /* no expert has claimed the
 						  * group */
-	}
 	for (size_t i = 0; i < c->nslices; i++) {
 		const struct slice *const p = &c->slices[i];
 		const struct slice_group *const g = &c->groups[p->group];
@@ -331,7 +326,6 @@ static int list_groups(const struct rank_params_loader *l)
 		assert(p->index < g->n && !g->slices[p->index]);
 		g->slices[p->index] = p;
 	}
-	return 0;
 }
 
 /* The type in which the model computes: that of the module's first tensor of an
@@ -370,12 +364,14 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 		return rc;
 	find_module_dtype(l);
 	/* Each of the first two adds slices and looks among the sorted ones. */
-	return rank_params_load_experts(l) ?:
-	       sort_slices(l) ?:
-	       (l->c->zero3 ? 0 : load_module(l)) ?:
-	       sort_slices(l) ?:
-	       load_rules(l) ?:
-	       list_groups(l);
+	rc = rank_params_load_experts(l) ?:
+	     sort_slices(l) ?:
+	     (l->c->zero3 ? 0 : load_module(l)) ?:
+	     sort_slices(l) ?:
+	     load_rules(l);
+	if (!rc)
+		list_groups(l->c);
+	return rc;
 }
 
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,

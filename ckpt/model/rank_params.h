@@ -44,8 +44,6 @@ struct slice {
 	/* Owned by the optimizer: the place in a flat group. */
 	uint32_t group;
 	uint32_t index;	 /* position in the group */
-	uint32_t param_shapes_index; /* position in param_shapes, which
-				      * includes parameters without elements */
 	/* Of an expert: its layer, or NULL.  The parameter's name is the one
 	 * that the rank uses (experts.h). */
 	const struct expert_layer *layer;
@@ -57,12 +55,12 @@ struct slice {
 	const struct module_tensor *module;
 };
 
-/* Slices in the order of a flat group (ZeRO-3: a sub-group). */
+/* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
+ * stages 1 and 2 those without elements are only here: the optimizer does not have
+ * them, but the module. */
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
-	size_t param_shapes_count; /* parameters in param_shapes, those without
-				    * elements included */
 	unsigned degree; /* expert-parallel ranks, each with a group of its
 			  * own; 1: not a group of experts */
 };

@@ -190,7 +190,7 @@ static void compare_groups(struct resharder *b)
 		const struct reshard_group *const x = &m->groups[g];
 
 		if (g >= b->c->ngroups ||
-		    x->n != b->c->groups[g].param_shapes_count)
+		    x->n != b->c->groups[g].n)
 			m->same_groups = m->same_order = false;
 		for (size_t i = 0; i < x->n; i++) {
 			m->same_groups &= x->params[i].group == g;

@@ -40,18 +40,15 @@ static int add_old(const struct resharder *b, struct reshard_group *to,
 		   uint32_t group)
 {
 	const struct slice_group *const old = &b->c->groups[group];
-	size_t next = 0;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < old->param_shapes_count; i++) {
-		const bool placed = next < old->n &&
-				    old->slices[next]->param_shapes_index == i;
+	for (size_t i = 0; !rc && i < old->n; i++) {
+		const struct slice *const s = old->slices[i];
 
 		rc = add_param(b, to,
 			       (struct reshard_param){
 				       group, (uint32_t)i,
-				       placed ? old->slices[next] : NULL });
-		next += placed;
+				       s->numel || b->c->zero3 ? s : NULL });
 	}
 	return rc;
 }

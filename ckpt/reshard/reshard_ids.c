@@ -78,7 +78,7 @@ static bool agree(const struct value *root, const struct rank_params *c,
 		root, KEY_OPTIMIZER_STATE_DICT, KEY_FP32_FLAT_GROUPS, NULL));
 
 	for (size_t g = 0; flat && g < flat->n && g < c->ngroups; g++) {
-		const size_t n = c->groups[g].param_shapes_count;
+		const size_t n = c->groups[g].n;
 		char text[64];
 
 		if (!n)
@@ -121,7 +121,7 @@ int reshard_find_ids(struct resharder *b)
 	if (rc)
 		return rc;
 	for (size_t g = 0; g < b->c->ngroups; g++)
-		total += b->c->groups[g].param_shapes_count;
+		total += b->c->groups[g].n;
 	m->ids = calloc(total + 1, sizeof(*m->ids));
 	m->ids_start = calloc(b->c->ngroups + 1, sizeof(*m->ids_start));
 	number_module(pt.root, &a, &names);

@@ -458,63 +458,40 @@ static int add_experts(struct loader *l, const struct slice *s)
 	return rc;
 }
 
-/* Add a parameter without elements, which no group lists. */
-static int add_empty(struct loader *l, const char *name,
-		     const struct value *shape)
+/* Add an entry of param_shapes. */
+static int add_listed(struct loader *l, const struct slice *s)
 {
-	struct tensor t;
-
-	if (find_weight(l, name))
-		return 0;
-	if (tensor_set_shape(&t, shape, NULL) || t.numel)
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "param_shapes lists %s, which no parameter"
-				   " group contains",
-				   name);
-	return new_weight(l, name, t.shape, t.ndim, DTYPE_F32, false) ? 0
-								      : nomem(l);
-}
-
-static int add_listed(struct loader *l, const struct value_pair *pair)
-{
-	const struct slice *s;
 	const struct param *p;
 
-	if (!value_is_cstr(pair->key))
-		return 0;
-	s = rank_params_find(&l->r->model.ranks[l->mp], pair->key->str.p);
-	if (s && s->layer && !s->layer->fused)
+	if (s->layer && !s->layer->fused)
 		return add_experts(l, s);
-	p = model_find(&l->r->model, pair->key->str.p);
+	p = model_find(&l->r->model, s->name);
 	if (p && !p->module)
 		return add_param(l, p);
 	/* The universal tree does not have it either. */
-	if (s && !s->module)
+	if (s->numel)
 		return warn(l,
 			    "left out: recorded as shared with the first"
 			    " pipeline stage, which does not have it",
 			    s->name);
-	return add_empty(l, pair->key->str.p, pair->val);
+	return find_weight(l, s->name) ||
+			       new_weight(l, s->name, s->shape, s->ndim,
+					  DTYPE_F32, false)
+		       ? 0
+		       : nomem(l);
 }
 
-/* Call `step` for each entry of param_shapes, which is a dict or a list of
- * dicts. */
-typedef int (*listed_fn)(struct loader *l, const struct value_pair *pair);
+typedef int (*listed_fn)(struct loader *l, const struct slice *s);
 
+/* Call `step` for each entry of param_shapes. */
 static int for_listed(struct loader *l, listed_fn step)
 {
-	struct value *const shapes = value_find(l->pt->root, "param_shapes");
-	const struct value_seq *const groups = value_items(shapes);
-	const size_t n = groups ? groups->n : 1;
+	const struct rank_params *const c = &l->r->model.ranks[l->mp];
 	int rc = 0;
 
-	for (size_t g = 0; !rc && g < n; g++) {
-		const struct value_dict *const d =
-			value_pairs(groups ? groups->v[g] : shapes);
-
-		for (size_t i = 0; !rc && d && i < d->n; i++)
-			rc = step(l, &d->v[i]);
-	}
+	for (size_t g = 0; !rc && g < c->ngroups; g++)
+		for (size_t i = 0; !rc && i < c->groups[g].n; i++)
+			rc = step(l, c->groups[g].slices[i]);
 	return rc;
 }
 
@@ -537,20 +514,18 @@ static int load_ties(struct loader *l)
 	return 0;
 }
 
-static int list(struct loader *l, const struct value *name, unsigned lists)
+static int list(struct loader *l, const char *name, unsigned lists)
 {
-	if (!value_is_cstr(name))
-		return 0;
 	if (!arena_reserve(&l->arena, &l->listed, l->nlisted, &l->listed_cap,
 			   l->nlisted + 1, sizeof(*l->listed)))
 		return nomem(l);
-	l->listed[l->nlisted++] = (struct listed){ name->str.p, lists };
+	l->listed[l->nlisted++] = (struct listed){ name, lists };
 	return 0;
 }
 
-static int list_owned(struct loader *l, const struct value_pair *pair)
+static int list_owned(struct loader *l, const struct slice *s)
 {
-	return list(l, pair->key, OWNED);
+	return list(l, s->name, OWNED);
 }
 
 /* Read the names that the open file lists. */
@@ -560,17 +535,18 @@ static int read_names(struct loader *l)
 		value_find_items(l->pt->root, "buffer_names");
 	const struct value_dict *const shared =
 		value_find_pairs(l->pt->root, KEY_SHARED_PARAMS);
-	size_t n = 0;
+	const struct value *of;
+	const char *name;
+	size_t pos = 0, n = 0;
 	int rc = for_listed(l, list_owned);
 
 	for (size_t i = 0; !rc && buffers && i < buffers->n; i++)
-		rc = list(l, buffers->v[i], BUFFER);
-	for (size_t i = 0; !rc && shared && i < shared->n; i++) {
-		const struct value_pair *const pair = &shared->v[i];
-
-		rc = list(l, pair->key, SHARED);
-		if (!rc && value_is_cstr(pair->key) && value_is_cstr(pair->val))
-			rc = tie(l, pair->key->str.p, pair->val->str.p);
+		if (value_is_cstr(buffers->v[i]))
+			rc = list(l, buffers->v[i]->str.p, BUFFER);
+	while (!rc && (name = next_named(shared, &pos, &of))) {
+		rc = list(l, name, SHARED);
+		if (!rc && value_is_cstr(of))
+			rc = tie(l, name, of->str.p);
 	}
 	if (l->nlisted)
 		qsort(l->listed, l->nlisted, sizeof(*l->listed), array_by_text);

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/checked.h"
 #include "ckpt/zero/shard_impl.h"
 
 static bool is_all_zero(const struct value_seq *v)
@@ -29,11 +28,8 @@ static bool is_all_zero(const struct value_seq *v)
 
 /*
  * The alignment padding after each parameter of group g; NULL if none is
- * recorded, which means that there is none.
- *
- * The list has the entries of param_shapes. DeepSpeed 0.19 leaves parameters
- * without elements out of both; older versions list them, and their padding
- * counts as that of the last parameter with elements before them.
+ * recorded, which means that there is none.  The list has the entries of
+ * param_shapes.
  */
 static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 {
@@ -41,26 +37,20 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 	const struct value_seq *const v = value_items(
 		value_item(value_find(r->dict, "param_alignment_paddings"), g));
 	uint64_t *pad;
-	size_t at = 0; /* parameters with elements up to the entry */
 
 	*out = NULL;
 	if (!v || is_all_zero(v))
 		return 0;
-	if (v->n != group->param_shapes_count)
+	if (v->n != group->n)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "param_alignment_paddings[%zu]"
 				   " has %zu entries for %zu parameters",
-				   g, v->n, group->param_shapes_count);
+				   g, v->n, group->n);
 	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < v->n; i++) {
-		uint64_t p;
-
-		if (at < group->n && group->slices[at]->param_shapes_index == i)
-			at++;
-		if (value_get_count(v->v[i], &p) &&
-		    (at ? checked_add(pad[at - 1], p, &pad[at - 1]) : !p))
+		if (value_get_count(v->v[i], &pad[i]))
 			continue;
 		free(pad);
 		return ERRMSG_FILE(r, -EBADMSG,
@@ -207,14 +197,12 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 	partition_params(p, part, &i, &end);
 	for (; i < end; i++) {
 		const struct fragment f = partition_fragment(p, i, part);
+		const char *const name = group->slices[i]->name;
+		const bool named = k < m->n && value_is_str(m->v[k].key, name);
 
-		if (!f.numel)
-			continue;
-		if (k == m->n ||
-		    !value_is_str(m->v[k].key, group->slices[i]->name) ||
-		    !is_fragment(m->v[k].val, &f))
-			return group->slices[i]->name;
-		k++;
+		if (f.numel && (!named || !is_fragment(m->v[k].val, &f)))
+			return name;
+		k += named; /* also one without elements, if it is listed */
 	}
 	return k == m->n ? NULL : "a parameter of another rank";
 }
