@@ -39,14 +39,15 @@
 struct reader {
 	struct experts *x;
 	struct arena *a;
+	bool zero3;
 	const char *file;
 	size_t i; /* index of the entry in ds_autoep_layers */
 	struct errmsg *err;
 };
 
-#define AUTOEP_FAIL(r, rc, fmt, ...)                                       \
-	errmsg_set((r)->err, rc, "%s: ds_autoep_layers[%zu]: " fmt, \
-		   (r)->file, (r)->i, ##__VA_ARGS__)
+#define AUTOEP_FAIL(r, rc, fmt, ...)                                \
+	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, \
+		    ##__VA_ARGS__)
 
 /* A number from `least` to `most`. */
 static int read_number(const struct reader *r, const struct value *entry,
@@ -223,21 +224,19 @@ static int check_maps(const struct reader *r, const struct expert_layer *l,
 
 /* Check that the storage format of the experts' tensors is that of the ZeRO
  * stage. */
-static int check_format(const struct reader *r, const struct value *entry,
-			bool zero3)
+static int check_format(const struct reader *r, const struct value *entry)
 {
-	if (zero3 !=
+	if (r->zero3 !=
 	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
 		return AUTOEP_FAIL(r, -ENOTSUP,
 				   "checkpoint_format is not the one of this"
 				   " ZeRO stage");
-	return zero3 ? expect(r, entry, "checkpoint_format_version",
-				     ZERO3_FORMAT_VERSION)
-		     : 0;
+	return r->zero3 ? expect(r, entry, "checkpoint_format_version",
+				 ZERO3_FORMAT_VERSION)
+			: 0;
 }
 
-static int read_layer(const struct reader *r, const struct value *entry,
-		      bool zero3)
+static int read_layer(const struct reader *r, const struct value *entry)
 {
 	const struct value *const prefix =
 		value_find(entry, "expert_key_prefix");
@@ -258,7 +257,7 @@ static int read_layer(const struct reader *r, const struct value *entry,
 	     read_number(r, entry, "num_local_experts", 1, l->n,
 				&l->local) ?:
 	     expect(r, entry, "ep_size", l->n / l->local) ?:
-	     check_format(r, entry, zero3);
+	     check_format(r, entry);
 	if (rc)
 		return rc;
 	if (l->n % l->local)
@@ -275,43 +274,27 @@ static int read_layer(const struct reader *r, const struct value *entry,
 	       check_maps(r, l, entry);
 }
 
-/* Fill in the layers that ds_autoep_layers has entries for. */
-static int read_autoep(struct experts *x, struct arena *a,
-		       const struct value_seq *entries, bool zero3,
-		       const char *file, struct errmsg *err)
+static int read_counts(const struct reader *r, const struct value_seq *counts)
 {
-	struct reader r = { .x = x, .a = a, .file = file, .err = err };
-	int rc = 0;
-
-	for (; !rc && r.i < entries->n; r.i++)
-		rc = read_layer(&r, entries->v[r.i], zero3);
-	return rc;
-}
-
-static int read_counts(struct experts *x, struct arena *a,
-		       const struct value_seq *counts, const char *file,
-		       struct errmsg *err)
-{
+	struct experts *const x = r->x;
 	unsigned total = 0;
 
 	if (counts->n > EXPERTS_LAYERS_MAX)
-		return errmsg_set(err, -E2BIG, "%s: %zu MoE layers", file,
-				  counts->n);
+		return ERRMSG_FILE(r, -E2BIG, "%zu MoE layers", counts->n);
 	x->n = counts->n;
-	x->layers = arena_alloc(a, (x->n + 1) * sizeof(*x->layers));
+	x->layers = arena_alloc(r->a, (x->n + 1) * sizeof(*x->layers));
 	if (!x->layers)
-		return errmsg_nomem(err, file);
+		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < x->n; i++) {
 		int64_t n;
 
 		if (!value_get_int(counts->v[i], &n) || n < 1)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: num_experts[%zu] is not a number of"
-					  " experts", file, i);
+			return ERRMSG_FILE(r, -EBADMSG,
+					   "num_experts[%zu] is not a number of"
+					   " experts", i);
 		if (n > (int64_t)(EXPERTS_MAX - total))
-			return errmsg_set(err, -E2BIG,
-					  "%s: more than %u experts", file,
-					  EXPERTS_MAX);
+			return ERRMSG_FILE(r, -E2BIG, "more than %u experts",
+					   EXPERTS_MAX);
 		x->layers[i].n = (unsigned)n;
 		total += (unsigned)n;
 	}
@@ -324,6 +307,8 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 	const struct value_seq *const counts =
 		value_find_items(root, "num_experts");
 	const struct value *list = value_find(root, "ds_autoep_layers");
+	struct reader r = { .x = x, .a = a, .zero3 = zero3, .file = file,
+			    .err = err };
 	int rc = 0;
 
 	*x = (struct experts){ .data_first = value_is_true(value_find_path(
@@ -331,18 +316,20 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 				       "use_data_before_expert_parallelism",
 				       NULL)) };
 	if (counts)
-		rc = read_counts(x, a, counts, file, err);
+		rc = read_counts(&r, counts);
 	if (!list)
 		list = value_find(root, "autoep_layers"); /* the key in older
 							   * files */
 	if (rc || !list || list->kind == VALUE_NONE)
 		return rc;
 	if (!value_items(list) || !x->n)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: ds_autoep_layers is a %s, num_experts"
-				  " counts %zu layers",
-				  file, value_kind_name(list), x->n);
-	return read_autoep(x, a, value_items(list), zero3, file, err);
+		return ERRMSG_FILE(&r, -EBADMSG,
+				   "ds_autoep_layers is a %s, num_experts"
+				   " counts %zu layers",
+				   value_kind_name(list), x->n);
+	for (; !rc && r.i < value_items(list)->n; r.i++)
+		rc = read_layer(&r, value_item(list, r.i));
+	return rc;
 }
 
 static bool layers_equal(const struct expert_layer *a,

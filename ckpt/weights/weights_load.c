@@ -67,7 +67,7 @@ struct loader {
 	struct errmsg *err;
 	void *names; /* search tree of weights by name */
 	/* The rank whose file is open, and its contents: */
-	unsigned mp;
+	const struct rank_params *params;
 	uint32_t shard; /* the file's number */
 	const struct ptfile *pt;
 	const struct value_dict *module; /* NULL for a pipeline */
@@ -259,7 +259,7 @@ static int load_buffers(struct loader *l)
 /* Experts have files of their own, and names that differ from rank to rank. */
 static bool is_expert(const struct loader *l, const char *name)
 {
-	const struct experts *const x = &l->r->model.ranks[l->mp].experts;
+	const struct experts *const x = &l->params->experts;
 	unsigned expert;
 	const char *rest;
 
@@ -293,7 +293,7 @@ static int load_frozen(struct loader *l)
 	int rc = 0;
 
 	if (l->r->dir.zero3)
-		rc = frozen_init(&f, &l->r->dir, l->mp, 0, l->pt, l->err);
+		rc = frozen_init(&f, &l->r->dir, l->params->mp, 0, l->pt, l->err);
 	if (f.n && l->r->model.tp > 1)
 		rc = ERRMSG_FILE(l, -ENOTSUP,
 				 "%s: is frozen, and the checkpoint does not"
@@ -481,17 +481,14 @@ static int add_listed(struct loader *l, const struct slice *s)
 		       : nomem(l);
 }
 
-typedef int (*listed_fn)(struct loader *l, const struct slice *s);
-
-/* Call `step` for each entry of param_shapes. */
-static int for_listed(struct loader *l, listed_fn step)
+static int load_trainable(struct loader *l)
 {
-	const struct rank_params *const c = &l->r->model.ranks[l->mp];
+	const struct rank_params *const c = l->params;
 	int rc = 0;
 
 	for (size_t g = 0; !rc && g < c->ngroups; g++)
 		for (size_t i = 0; !rc && i < c->groups[g].n; i++)
-			rc = step(l, c->groups[g].slices[i]);
+			rc = add_listed(l, c->groups[g].slices[i]);
 	return rc;
 }
 
@@ -523,11 +520,6 @@ static int list(struct loader *l, const char *name, unsigned lists)
 	return 0;
 }
 
-static int list_owned(struct loader *l, const struct slice *s)
-{
-	return list(l, s->name, OWNED);
-}
-
 /* Read the names that the open file lists. */
 static int read_names(struct loader *l)
 {
@@ -538,8 +530,12 @@ static int read_names(struct loader *l)
 	const struct value *of;
 	const char *name;
 	size_t pos = 0, n = 0;
-	int rc = for_listed(l, list_owned);
+	int rc = 0;
 
+	for (size_t g = 0; !rc && g < l->params->ngroups; g++)
+		for (size_t i = 0; !rc && i < l->params->groups[g].n; i++)
+			rc = list(l, l->params->groups[g].slices[i]->name,
+				  OWNED);
 	for (size_t i = 0; !rc && buffers && i < buffers->n; i++)
 		if (value_is_cstr(buffers->v[i]))
 			rc = list(l, buffers->v[i]->str.p, BUFFER);
@@ -568,7 +564,7 @@ static int load_rank(struct loader *l, unsigned mp)
 	int rc;
 
 	assert(number < d->nmodel);
-	l->mp = mp;
+	l->params = &l->r->model.ranks[mp];
 	l->shard = (uint32_t)(d->noptim + number);
 	l->file = d->model[number].path;
 	rc = tagdir_open_file(&d->model[number], &pt, l->err);
@@ -580,7 +576,7 @@ static int load_rank(struct loader *l, unsigned mp)
 	     load_buffers(l) ?:
 	     load_frozen(l) ?:
 	     load_rest(l) ?:
-	     for_listed(l, add_listed) ?:
+	     load_trainable(l) ?:
 	     load_ties(l);
 	tdestroy(l->places, keep);
 	arena_done(&l->arena);
