@@ -200,40 +200,37 @@ static void sort_files(struct tagdir *d)
 	d->nlayer = n[TAG_FILE_LAYER];
 }
 
+const struct tag_file *tagdir_find(const struct tagdir *d,
+				   const struct ckname *id)
+{
+	const struct tag_file key = { .id = *id };
+
+	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_id);
+}
+
 /* Told of a file that is missing; false: no more, please. */
 typedef bool gap_fn(void *ctx, const struct ckname *missing);
 
-/* Call `gap` for each rank without a file among `n` of one kind, of which one of `dp`
- * data-parallel ranks has one each.  Returns whether it always returned true. */
+/* Call `gap` for each rank without a file of a kind, of which one of `dp` data-parallel
+ * ranks has one each.  Returns whether it always returned true. */
 static bool find_gaps(const struct tagdir *d, enum tag_file_kind kind,
-		      const struct tag_file *v, size_t n, unsigned dp,
-		      gap_fn *gap, void *ctx)
+		      unsigned dp, gap_fn *gap, void *ctx)
 {
-	struct tag_file want = { .id.kind = kind };
-	size_t i = 0;
+	struct ckname want = { .kind = kind };
 
-	for (unsigned mp = 0; mp < d->mp_degree; mp++)
-		for (unsigned r = 0; r < dp; r++) {
-			const size_t first = i;
-
-			want.id.mp = mp;
-			want.id.dp = r;
-			while (i < n && by_id(&v[i], &want) == 0)
-				i++;
-			if (i == first && !gap(ctx, &want.id))
+	for (want.mp = 0; want.mp < d->mp_degree; want.mp++)
+		for (want.dp = 0; want.dp < dp; want.dp++)
+			if (!tagdir_find(d, &want) && !gap(ctx, &want))
 				return false;
-		}
 	return true;
 }
 
 /* Call `gap` for each file of a rank that is missing from the grid. */
 static bool each_gap(const struct tagdir *d, gap_fn *gap, void *ctx)
 {
-	return find_gaps(d, TAG_FILE_OPTIM, d->optim, d->noptim, d->dp_degree,
-			 gap, ctx) &&
+	return find_gaps(d, TAG_FILE_OPTIM, d->dp_degree, gap, ctx) &&
 	       find_gaps(d, d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL,
-			 d->model, d->nmodel, d->zero3 ? d->dp_degree : 1, gap,
-			 ctx);
+			 d->zero3 ? d->dp_degree : 1, gap, ctx);
 }
 
 struct failure {
@@ -432,14 +429,6 @@ void tagdir_find_missing(struct uckpt *u, const char *path,
 		each_gap(&d, report_gap, &m);
 	}
 	tagdir_done(&d);
-}
-
-const struct tag_file *tagdir_find(const struct tagdir *d,
-				   const struct ckname *id)
-{
-	const struct tag_file key = { .id = *id };
-
-	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_id);
 }
 
 int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank, const char *name)
