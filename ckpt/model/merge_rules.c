@@ -30,8 +30,7 @@
 /* The checkpoint's, a preset and a file. */
 #define LEVELS_MAX 3
 
-/* Limit of the copy of the lists. Objects that are shared in the file are not
- * shared in the copy, so a small file could ask for any amount. */
+/* Limit of the copy of the lists. */
 #define INFO_MEMORY_MAX (256u << 20)
 
 /* Limit of the steps of one match: far more than a parameter name needs, and

@@ -26,7 +26,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/experts.h"
-#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
@@ -301,25 +300,20 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 static int check_param(struct zero_checkpoint *r, const struct param *p,
 		       struct errmsg *err)
 {
-	const struct shard_group *group;
+	const struct shard_group *g;
 	struct errmsg why = { "" };
-	struct geometry g;
 	int rc;
 
 	if (!p->computed)
 		return 0;
-	rc = zckpt_group(r, p, &group, err);
-	if (!rc)
-		rc = geometry_init(&g, p, err);
+	rc = zckpt_group(r, p, &g, err);
 	if (rc)
 		return rc;
-	rc = zckpt_check_param(p, &g, NULL, group->fp32.dtype, &why);
-	for (size_t i = 0; !rc && i < group->nstates; i++)
-		if (group->states[i].kind == STATE_FLAT)
-			rc = zckpt_check_param(p, &g, group->states[i].name,
-					       group->states[i].flat.dtype,
-					       &why);
-	geometry_done(&g);
+	rc = zckpt_check_param(p, NULL, g->fp32.dtype, &why);
+	for (size_t i = 0; !rc && i < g->nstates; i++)
+		if (g->states[i].kind == STATE_FLAT)
+			rc = zckpt_check_param(p, g->states[i].name,
+					       g->states[i].flat.dtype, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
 }
 

@@ -15,7 +15,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/sidecars.h"
@@ -191,18 +190,10 @@ static int weights_check(struct plan *p, struct errmsg *err)
 	struct errmsg why = { "" };
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < w->n; i++) {
-		const struct param *const param = w->v[i]->param;
-		struct geometry g;
-
-		if (!param || !param->computed)
-			continue;
-		rc = geometry_init(&g, param, &why);
-		if (rc)
-			break;
-		rc = zckpt_check_param(param, &g, NULL, w->v[i]->dtype, &why);
-		geometry_done(&g);
-	}
+	for (size_t i = 0; !rc && i < w->n; i++)
+		if (w->v[i]->param)
+			rc = zckpt_check_param(w->v[i]->param, NULL,
+					       w->v[i]->dtype, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
 		  : 0;
 }

@@ -409,8 +409,9 @@ static bool find_power(const char *state, int *power)
 	return *power != 0;
 }
 
-int zckpt_check_param(const struct param *p, const struct geometry *g,
-		      const char *state, enum dtype dtype, struct errmsg *err)
+static int check_computed(const struct param *p, const struct geometry *g,
+			  const char *state, enum dtype dtype,
+			  struct errmsg *err)
 {
 	int power;
 
@@ -439,6 +440,19 @@ int zckpt_check_param(const struct param *p, const struct geometry *g,
 					  g->scales[i], power);
 	}
 	return 0;
+}
+
+int zckpt_check_param(const struct param *p, const char *state,
+		      enum dtype dtype, struct errmsg *err)
+{
+	struct geometry g;
+	int rc = p->computed ? geometry_init(&g, p, err) : 0;
+
+	if (rc || !p->computed)
+		return rc;
+	rc = check_computed(p, &g, state, dtype, err);
+	geometry_done(&g);
+	return rc;
 }
 
 /* A single row that is not computed is a list of runs; everything else is a
@@ -484,7 +498,7 @@ int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
 	if (!rc) {
 		rc = slice_maps(r, p, state, dtype, maps, err);
 		if (!rc)
-			rc = zckpt_check_param(p, &g, state, dtype, err);
+			rc = check_computed(p, &g, state, dtype, err);
 		if (!rc &&
 		    (rc = add_merged(&g, dtype, state, &maps, to, gathers)))
 			errmsg_nomem(err, NULL);

@@ -13,7 +13,6 @@
 struct errmsg;
 struct extent_map;
 struct gathers;
-struct geometry;
 struct shardcache;
 struct uckpt;
 struct user_rules;
@@ -102,8 +101,8 @@ int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
 
 /* Check that a parameter's state (NULL: its master weights) of that type can be
  * computed, if any of its elements are. -ENOTSUP or -EBADMSG if not. */
-int zckpt_check_param(const struct param *p, const struct geometry *g,
-		      const char *state, enum dtype dtype, struct errmsg *err);
+int zckpt_check_param(const struct param *p, const char *state,
+		      enum dtype dtype, struct errmsg *err);
 
 /* Append the elements of a whole state, merged from all slices: runs of shards,
  * or a gather, which is added to `gathers`. Errors as zckpt_check_param and
