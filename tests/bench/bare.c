@@ -44,8 +44,6 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* --- the tree ---------------------------------------------------------------- */
-
 static void add_node(const char *dir, const char *name)
 {
 	struct node *n;
@@ -99,8 +97,6 @@ static void load(const char *root)
 		if (S_ISDIR(nodes[i].st.st_mode))
 			add_entries(i);
 }
-
-/* --- requests ------------------------------------------------------------------ */
 
 static struct fuse_entry_param entry_of(const struct node *n)
 {

@@ -82,8 +82,6 @@ static void *acts(size_t n)
 	return p;
 }
 
-/* --- operations ------------------------------------------------------------- */
-
 static void *unaligned(void *p)
 {
 	return (char *)p + b->act_size;
@@ -222,8 +220,6 @@ static void zero(void)
 {
 	b->ops->zero(b, more[1], numel() * sizeof(float));
 }
-
-/* --- measuring -------------------------------------------------------------- */
 
 static void measure(const char *name, void (*op)(void), size_t times,
 		    double flop, double bytes)

@@ -17,8 +17,7 @@ echo "$tag" >"$run/latest"
 source=$run
 header pack
 
-# --- packing -----------------------------------------------------------------------
-
+# Packing.
 warm
 for ((i = 0; i < rounds; i++)); do
 	rm -rf "$work/copy" "$work/p.ucpack"
@@ -57,16 +56,14 @@ rm -rf "$work/copy"
 figure "packed, % of the original" \
 	"$(awk -v a="$(stat -c %s "$work/p.ucpack")" -v b="$size" 'BEGIN { printf "%.1f", 100 * a / b }')"
 
-# --- random reads ------------------------------------------------------------------
-
+# Random reads.
 name=$(cd "$run/$tag" && ls -S | head -n 1)
 "${top_builddir:-.}/tests/bench/packread" "$work/p.ucpack" "$name" "$run/$tag/$name" >"$work/random"
 cat "$work/random"
 bar "random 4 KiB, us" "$(awk '/^4 KiB/ { print $3 }' "$work/random")" "<" 30
 bar "random 128 KiB, times pread" "$(awk '/^128 KiB/ { print $(NF - 1) }' "$work/random")" "<" 5
 
-# --- the mount ------------------------------------------------------------------------
-
+# The mount.
 mkdir "$work/packed"
 mv "$work/p.ucpack" "$work/packed/$tag.ucpack"
 ticks() { awk '{ print ($14 + $15) * 10 }' "/proc/$server/stat"; }

@@ -72,8 +72,6 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* --- the way to the server -------------------------------------------------------- */
-
 static void begin(enum kind kind)
 {
 	unsigned now, was = atomic_load(&most_under_way);
@@ -122,8 +120,6 @@ static void *keep_log(void *file)
 	}
 	return NULL;
 }
-
-/* --- names ------------------------------------------------------------------------- */
 
 static int compare_nodes(const void *a, const void *b)
 {
@@ -233,8 +229,6 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		fuse_reply_attr(req, &st, BELIEVED);
 }
 
-/* --- directories ------------------------------------------------------------------- */
-
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct open_file *const f = calloc(1, sizeof(*f));
@@ -291,8 +285,6 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 	free(f);
 	fuse_reply_err(req, 0);
 }
-
-/* --- files ------------------------------------------------------------------------- */
 
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {

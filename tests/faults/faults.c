@@ -82,8 +82,6 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* --- the log ----------------------------------------------------------------------- */
-
 static void faults_log(const char *line, int len)
 {
 	const char *const path = getenv("FAULTS_LOG");
@@ -120,8 +118,6 @@ static void log_fault(enum class c, uint64_t n, int kind)
 
 	faults_log(line, len);
 }
-
-/* --- what fails -------------------------------------------------------------------- */
 
 /* How this call fails: an errno, SHORT, or 0. */
 static int fault(enum class c, const void *caller)
@@ -173,8 +169,6 @@ static bool fails(int kind, size_t *len)
 	static __typeof__(name) *real; \
 	if (!real)                     \
 	real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
-
-/* --- files ------------------------------------------------------------------------- */
 
 static mode_t mode_of(int flags, va_list ap)
 {
@@ -370,8 +364,6 @@ long syscall(long number, ...)
 	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* --- memory and threads ------------------------------------------------------------- */
-
 void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t n, size_t len);
 void *__libc_realloc(void *p, size_t len);
@@ -440,8 +432,6 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 	REAL(pthread_create);
 	return kind ? kind : real(thread, attr, start, arg);
 }
-
-/* --- beginning and end --------------------------------------------------------------- */
 
 /* The first object is the program. */
 static int find_text(struct dl_phdr_info *info, size_t size, void *ctx)

@@ -155,8 +155,6 @@ part_unpack() {
 	nothing_left "$tmp/dir"
 }
 
-# --- saving -----------------------------------------------------------------------
-
 # What `latest` names is whole, and only tags are there.
 saved() {
 	local left
@@ -219,8 +217,6 @@ part_kill_ranks() {
 	saved "$tmp/dir"
 	rm -rf "$tmp/dir" "$tmp/logs"
 }
-
-# --- mounts -------------------------------------------------------------------------
 
 # readers N SUMS DIR: N readers at a time; other bytes fail.
 readers() {
@@ -375,8 +371,6 @@ part_growth() {
 	[ "$rss_now" -le $((rss + 8192)) ] || fail "$what: $rss KiB become $rss_now"
 	unmount
 }
-
-# --- mutants --------------------------------------------------------------------------
 
 # number N: the next number below N of the seed.
 number() {

@@ -75,8 +75,6 @@ CASES = {
 }
 
 
-# --- models ------------------------------------------------------------------
-
 class MoeNet(nn.Module):
     def __init__(self, ep, layers):
         super().__init__()
@@ -163,8 +161,6 @@ def make_config(case):
             "preset_model": "mixtral", "use_grouped_mm": False}
     return config | case.get("config", {})
 
-
-# --- the truth ---------------------------------------------------------------
 
 def gather(part, group):
     parts = [torch.empty_like(part)
@@ -273,8 +269,6 @@ def merge_truth(ranks):
                          if state in states else tensor)
     return merged
 
-
-# --- running -----------------------------------------------------------------
 
 def join_ranks(case, rank, rendezvous):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank),

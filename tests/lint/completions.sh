@@ -30,8 +30,7 @@ uctrain --device |cpu cuda
 uctrain --cuda_graph |auto on off
 '
 
-# --- asking shells: candidates_of_SHELL reads lines, and writes one file for each,
-# $tmp/SHELL/NUMBER
+# candidates_of_SHELL reads lines, and writes one file for each, $tmp/SHELL/NUMBER.
 
 candidates_of_bash() {
 	local line n=0 program words
@@ -98,8 +97,6 @@ candidates_of_fish() {
 	sed -i 's/\t.*//' "$tmp"/fish/*
 }
 
-# --- what is expected ---------------------------------------------------------------------
-
 # The lines to ask, and for each what candidates count and which they must be.
 lines=()
 kinds=()
@@ -155,8 +152,6 @@ count() {
 	value) sed 's/^[^ ]*=//; s/ $//' | grep -v '^$' ;;
 	esac | sort -u
 }
-
-# --- -------------------------------------------------------------------------------------
 
 cd "$tmp" || exit 1 # without files, which would be candidates
 asked=0

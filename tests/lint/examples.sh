@@ -26,8 +26,6 @@ not_run=(
 	"examples/guide.sh |a case of its own: cases/train/guide.sh"
 )
 
-# --- what they say ---------------------------------------------------------------------
-
 # extract FILE: for each block with commands a line "B", for each command "C LINE
 # COMMAND", with \n for line ends, and for each line of its output "O TEXT".
 extract() {
@@ -63,8 +61,7 @@ extract() {
 	' "$1"
 }
 
-# --- the machine that they speak of ------------------------------------------------------
-
+# The machine that they speak of.
 mkdir "$tmp/data" "$tmp/mnt" "$tmp/bin" "$tmp/work" "$tmp/out"
 mkdir "$tmp/data/run" "$tmp/mnt/run"
 tag=$good/z2_padded_vocab_dp2/$(tag_of z2_padded_vocab_dp2)
@@ -88,8 +85,6 @@ echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}' >"$tmp/work/
 for ranks in 4 2; do
 	ln -s gpt2-dsuc_tp1_pp1_dp${ranks}_sp1 "$tmp/work/runs/gpt2_tp1_pp1_dp${ranks}_sp1"
 done
-
-# --- trying them ---------------------------------------------------------------------------
 
 # Why a command cannot be run here; empty if it can be.
 reason_of() {

@@ -42,16 +42,13 @@ listed=$(
 
 bad=0
 
-# --- every source is listed -------------------------------------------------------
-
+# Every source is listed.
 for f in $(find ckpt fs gpu -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
 	if ! printf '%s\n' "$listed" | grep -qxF "$f"; then
 		echo "$f: not listed in $(dirname "$f")/local.mk"
 		bad=$((bad + 1))
 	fi
 done
-
-# --- includes ---------------------------------------------------------------------
 
 # shellcheck disable=SC2086
 printf '%s\n' "$listed" | awk '
@@ -105,8 +102,7 @@ END {
 }
 ' - $listed || bad=$((bad + 1))
 
-# --- calls ------------------------------------------------------------------------
-
+# Calls.
 objects=$(cd "$build" && for room in $rooms; do
 	for o in "$room"/*.o; do
 		[ -f "$o" ] && echo "$o"

@@ -106,8 +106,6 @@ struct value *literal_value(struct mkpt *m, const char *text)
 	return text ? parse(m, &text) : NULL;
 }
 
-/* --- changes ----------------------------------------------------------------- */
-
 /* Of keys that '|' separates, the one that `in` has, or the first. */
 static const struct value *choose(struct mkpt *m, const struct value *in,
 				  const struct value *key)

@@ -60,8 +60,6 @@ uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
 	return (uint32_t)(h >> 32);
 }
 
-/* --- one flat group ------------------------------------------------------ */
-
 /* A group of stages 1 and 2: which element of which parameter lies where. */
 struct flat_group {
 	size_t *params; /* numbers, in flat order */
@@ -197,8 +195,6 @@ static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 	free(numel);
 	return dict;
 }
-
-/* --- files --------------------------------------------------------------- */
 
 static struct value *stage_value(struct mkpt *m, int stage)
 {

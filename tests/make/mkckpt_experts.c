@@ -66,8 +66,6 @@ static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank,
 	return ep;
 }
 
-/* --- what a rank has ------------------------------------------------------- */
-
 /* The parameter as the rank has it; false if the rank does not have it. */
 static bool localize(struct mkpt *m, const struct mkckpt_layer *l, unsigned ep,
 		     struct mkckpt_param *p)
@@ -137,8 +135,6 @@ uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
 	}
 	return mkckpt_element(v->whole, whole, state, i);
 }
-
-/* --- what is recorded ------------------------------------------------------ */
 
 static struct value *placement(struct mkpt *m, const struct mkckpt_layer *l)
 {
@@ -237,8 +233,6 @@ struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
 	}
 	return list;
 }
-
-/* --- files of experts ------------------------------------------------------ */
 
 unsigned mkckpt_nexperts(const struct mkckpt *c)
 {

@@ -44,8 +44,6 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 	return n;
 }
 
-/* --- elements ------------------------------------------------------------- */
-
 /* Small numbers: the means of some are exact, those of others are not. */
 static float whole_element(const struct world *w, const struct world_tensor *t,
 			   unsigned state, uint64_t i)
@@ -99,8 +97,6 @@ static uint32_t param_extents_element(const struct world *w,
 		sum = sum + slice_element(w, t, k, state, i);
 	return bits_of(w->tp == 1 ? sum : sum / (float)w->tp);
 }
-
-/* --- cutting -------------------------------------------------------------- */
 
 static bool is_cut(const struct world_tensor *t)
 {
@@ -163,8 +159,6 @@ void world_done(struct world *w)
 		for (unsigned k = 0; k < w->tp; k++)
 			free(w->v[i].place[k]);
 }
-
-/* --- the ranks' files ------------------------------------------------------- */
 
 static void set_info(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		     unsigned rank, void *ctx)
@@ -236,8 +230,6 @@ void world_write(const struct world *w, const char *dir)
 		for (unsigned tp = 0; tp < w->tp; tp++)
 			write_rank(w, tp, pp, dir);
 }
-
-/* --- the universal files ------------------------------------------------------ */
 
 /* ZeRO-3 without tensor parallelism never looks at rules. */
 static bool is_flat(const struct world *w)

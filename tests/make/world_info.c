@@ -24,8 +24,6 @@ static void add_to(struct mkpt *m, struct value *dict, const char *key,
 	mkpt_add(m, l, v);
 }
 
-/* --- sub-parameters ------------------------------------------------------- */
-
 /* The sizes of the parts or, in the oldest files, their number. */
 static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t,
 				bool spelled)
@@ -73,8 +71,6 @@ static void add_sub_params(struct mkpt *m, struct value *info,
 		mkpt_add(m, widths, ints(m, t->widths[j], w->tp));
 	mkpt_set(m, value_find(info, "sub_param_shard_widths"), t->name, widths);
 }
-
-/* --- affine maps ---------------------------------------------------------- */
 
 /* Row-major strides of a tensor of shape `shape`, but with `size` along the
  * partitioned dimension. */
@@ -145,8 +141,6 @@ static void add_affine(struct mkpt *m, struct value *info,
 	mkpt_set(m, value_find_path(info, "affine_map", "params", NULL),
 		 t->name, map);
 }
-
-/* --- the whole ------------------------------------------------------------ */
 
 static void add_tensor(struct mkpt *m, struct value *info,
 		       const struct world *w, const struct world_tensor *t)

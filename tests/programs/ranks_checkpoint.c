@@ -69,8 +69,6 @@ print_from(const struct run *r, const char *format, ...)
 	va_end(args);
 }
 
-/* --- the command line ------------------------------------------------------ */
-
 static void set_defaults(struct config *c)
 {
 	*c = (struct config){
@@ -188,8 +186,6 @@ static int parse(struct run *r, int argc, char **argv)
 	c->scaler.minimum = 1;
 	return 0;
 }
-
-/* --- the run --------------------------------------------------------------- */
 
 /* The gradient of element e of the model in a step. */
 static float known_gradient(uint64_t step, uint64_t e)
@@ -375,8 +371,6 @@ static int begin(struct run *r, struct errmsg *err)
 		return resume(r, err);
 	return zero_init_weights(&r->zero, r->config.seed, err);
 }
-
-/* --- what it came to ------------------------------------------------------- */
 
 static uint64_t digest(uint64_t h, const float *x, size_t n)
 {

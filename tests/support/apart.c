@@ -60,8 +60,6 @@ static const struct backend_ops *host(struct backend *b)
 	return hostbackend(b->dtype)->ops;
 }
 
-/* --- memory ---------------------------------------------------------------- */
-
 /* Freed memory is never used again, so that stale accesses stay wrong. */
 static void *take(struct backend *b, size_t bytes)
 {
@@ -78,8 +76,6 @@ static void give_back(struct backend *b, void *p)
 	(void)b;
 	of(p);
 }
-
-/* --- queues ---------------------------------------------------------------- */
 
 struct copy {
 	void *dst;
@@ -279,8 +275,6 @@ static void *native_queue(struct backend *b, enum backend_queue q)
 	(void)b;
 	return &queues[q];
 }
-
-/* --- arithmetic ------------------------------------------------------------ */
 
 static void zero(struct backend *b, void *p, size_t bytes)
 {

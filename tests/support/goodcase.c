@@ -36,8 +36,6 @@ void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1])
 		sprintf(out + 2 * i, "%02x", digest[i]);
 }
 
-/* --- statements ------------------------------------------------------------------ */
-
 void lines_load(struct findings *x, const char *path)
 {
 	FILE *const f = fopen(path, "r");
@@ -82,8 +80,6 @@ const struct line *findings_find(const struct findings *x, const char *keyword)
 			return &x->v[i];
 	return NULL;
 }
-
-/* --- cases ------------------------------------------------------------------------ */
 
 /* Where the suffix of a name begins; NULL if it has another one. */
 static char *find_suffix(char *name, const char *suffix)

@@ -26,8 +26,6 @@ void side_end(struct side *s)
 		free(s->shown[--s->nshown].x);
 }
 
-/* --- what is read ----------------------------------------------------------- */
-
 static void *take(struct side *s, size_t n, size_t size, size_t skew)
 {
 	char *const p = s->b->ops->alloc(s->b, (n + skew) * size);
@@ -113,8 +111,6 @@ int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not)
 	return p;
 }
 
-/* --- what was written ------------------------------------------------------- */
-
 static float *show(struct side *s, const char *name, size_t n)
 {
 	float *const x = allocate(n, sizeof(*x));
@@ -153,8 +149,6 @@ void side_show_double(struct side *s, const char *name, const double *p)
 	s->b->ops->to_host(s->b, &d, p, sizeof(d));
 	*x = (float)d;
 }
-
-/* --- both ------------------------------------------------------------------- */
 
 static void near(const char *what, const char *name, const float *got,
 		 const float *want, size_t n, double tolerance)

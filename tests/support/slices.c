@@ -9,8 +9,6 @@
 #include "tests/make/literal.h"
 #include "tests/support/unit.h"
 
-/* --- slices -------------------------------------------------------------- */
-
 void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 		unsigned ndim)
 {
@@ -51,8 +49,6 @@ int slices_geometry(struct geometry *g, const struct merge *rule,
 		p.first = p.slices[t];
 	return geometry_init(g, &p, err);
 }
-
-/* --- elements ------------------------------------------------------------ */
 
 void slices_check_invariants(const struct slices *l, const struct geometry *g)
 {

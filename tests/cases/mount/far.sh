@@ -25,7 +25,7 @@ within() {
 }
 size=$(du -sb "$tmp/copy" | cut -f1)
 
-# --- convert ------------------------------------------------------------------------
+# Convert.
 be_far || fail "slowfs"
 check "convert from afar" ucckpt convert "$far/global_step4" "$tmp/far_copy" >"$tmp/convert.log" 2>&1
 check "the same bytes" diff -r "$tmp/copy" "$tmp/far_copy"
@@ -34,7 +34,7 @@ check "with several requests at once" test "$(far_count most)" -ge 4
 leave "$far"
 rm -rf "$tmp/far_copy"
 
-# --- check and diff -----------------------------------------------------------------
+# Check and diff.
 shards=$(du -sb "$tag" | cut -f1)
 be_far || fail "slowfs"
 check "check from afar" ucckpt check --data "$far/global_step4" >"$tmp/check.log" 2>&1
@@ -53,7 +53,7 @@ check "diff with a copy that is far" ucckpt diff "$tag" "$far" >"$tmp/diff.log" 
 check "diff: its requests are large" test "$(far_count reads)" -le $((36 * 10))
 leave "$far"
 
-# --- mounts -------------------------------------------------------------------------
+# Mounts.
 for options in ro readahead=8M; do
 	be_far -d 15000 # longer than a busy machine takes from one request to the next
 	mount_fg "$far" -o "$options" || finish
@@ -91,7 +91,6 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# --- a checksum that is read before the bytes ----------------------------------------
 # All of a file's pieces at once; its bytes come from the same requests.
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
@@ -121,7 +120,7 @@ wait "$server"
 leave "$far"
 rm -rf "$tmp/large" "$tmp/large_copy"
 
-# --- memory -------------------------------------------------------------------------
+# Memory.
 be_far
 mount_fg "$far" -o readahead=8M || finish
 cat "$mnt"/global_step4_universal/zero/*/*.pt >/dev/null
@@ -133,7 +132,7 @@ leave "$mnt"
 wait "$server"
 leave "$far"
 
-# --- a shard that is saved again ------------------------------------------------------
+# A shard that is saved again.
 be_far
 mount_fg "$far" || finish
 first=$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt

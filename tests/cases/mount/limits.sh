@@ -43,16 +43,13 @@ under() {
 	unmount
 }
 
-# --- descriptors ------------------------------------------------------------------
-
+# Descriptors.
 under "ulimit -n 20"
 check "ulimit -n 20: everything can be read" test "$unread" -eq 0
 # How many are needed to read anything depends on the kernel and libfuse.
 for n in 9 11 13 16; do
 	under "ulimit -n $n"
 done
-
-# --- address space ----------------------------------------------------------------
 
 # Threads have stacks and heaps in address space; what is left over for shards
 # differs.
@@ -61,8 +58,6 @@ for v in 200000 400000; do
 done
 under "ulimit -v 2000000"
 check "ulimit -v 2000000: everything can be read" test "$unread" -eq 0
-
-# --- memory -----------------------------------------------------------------------
 
 # A cgroup below that of this test, so that what limits the test still does.
 make_cgroup() {

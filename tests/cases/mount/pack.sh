@@ -48,8 +48,7 @@ for name in z1_bf16_dp2 z3_fp32_dp2 dsuc_gpt2_z3_offload_dp4; do
 	[ -d "$good/$name" ] && packed_as_original "$name"
 done
 
-# --- commands ---------------------------------------------------------------------------
-
+# Commands.
 run=$tmp/run
 tag=$(basename "$run"/*.ucpack .ucpack)
 original=$(echo "$good"/dsuc_gpt2_z3_offload_dp4/global_step*)
@@ -67,16 +66,13 @@ mkdir "$run/$tag"
 check "a directory hides its pack" test "$(ucckpt info "$run" | grep -c 'problem: ')" -gt 0
 rmdir "$run/$tag"
 
-# --- extents -----------------------------------------------------------------------------
-
+# Extents.
 mount_fg "$run" || finish
 file=$(find "$tmp/mnt/${tag}_universal/zero" -name fp32.pt -size +2k | head -n 1)
 ucckpt extents "$file" >"$tmp/extents"
 check "extents that are packed are said to be" grep -q ' packed ' "$tmp/extents"
 check "no extent is a source's" test "$(grep -c ' source  ' "$tmp/extents")" = 0
 unmount
-
-# --- damage --------------------------------------------------------------------------------
 
 # Where the pack's blocks of the largest file end.
 size=$(stat -c %s "$run/$tag.ucpack")

@@ -25,7 +25,7 @@ read_all() {
 	done <"$tmp/large"
 }
 
-# --- streamed -----------------------------------------------------------------
+# Streamed.
 mount_fg "$tmp/run" || finish
 check "the tree" diff -r "$view" "$tmp/copy"
 check "again" read_all
@@ -60,7 +60,7 @@ done
 check "no handle is left" test "$(count open_files)" -le 1
 check "no open failed" test "$(count opens_failed)" -eq 0
 
-# --- small files ----------------------------------------------------------------------
+# Small files.
 small=$view/zero/optimizer_state.pt
 [ "$(stat -c %s "$small")" -le 131072 ] || fail "a file of 128 KiB at most was wanted"
 own=$(count reads) # what it takes to ask
@@ -72,7 +72,7 @@ for _ in 1 2 3; do
 done
 check "came with its open" test "$(count reads)" -eq $((reads + own))
 
-# --- passed through --------------------------------------------------------------
+# Passed through.
 model=$view/mp_rank_00_model_states.pt
 identical=$(count opens_passthrough)
 if [ "$identical" -gt 0 ]; then
@@ -96,7 +96,7 @@ if [ "$identical" -gt 0 ]; then
 	mount_fg "$tmp/run" || finish
 fi
 
-# --- shards that change ------------------------------------------------------------
+# Shards that change.
 check "before" read_all
 : >"$tmp/log"
 echo x >>"$tag/zero_pp_rank_0_mp_rank_00_optim_states.pt"

@@ -28,8 +28,7 @@ spread() {
 roots=("$tmp/n0" "$tmp/n1" "$tmp/n2")
 says() { grep -q -- "$1" "$tmp/out"; }
 
-# --- without a mount -------------------------------------------------------------------
-
+# Without a mount.
 spread $name
 ucckpt convert "$good/$name" "$tmp/whole" >/dev/null || fail "convert of the whole run"
 check "convert reads all roots" ucckpt convert "${roots[@]}" "$tmp/spread" >/dev/null
@@ -46,8 +45,7 @@ ucckpt convert "$tmp/n0" "$tmp/n1" "$tmp/none" "$tmp/out1" 2>"$tmp/out" &&
 	fail "a run with a root that lacks files was converted"
 check "a root that is not there is named" says "^ucckpt: $tmp/none: "
 
-# --- the same file twice ----------------------------------------------------------------
-
+# The same file twice.
 f=$(basename "$tmp/n0/$tag"/*_00_model_states.pt)
 cp -p "$tmp/n0/$tag/$f" "$tmp/n1/$tag/"
 check "a file may be in two roots" ucckpt check "${roots[@]}" >/dev/null
@@ -56,8 +54,7 @@ ucckpt check "${roots[@]}" >"$tmp/out"
 check "but not with two sizes" says "$tmp/n0/$tag/$f .* and $tmp/n1/$tag/$f .* are not the same file"
 rm "$tmp/n1/$tag/$f"
 
-# --- packs ------------------------------------------------------------------------------
-
+# Packs.
 if ucckpt pack "$good/$name/$tag" "$tmp/all.ucpack" >/dev/null 2>&1; then
 	mkdir "$tmp/packed" "$tmp/empty"
 	cp "$tmp/all.ucpack" "$tmp/packed/$tag.ucpack"
@@ -65,8 +62,7 @@ if ucckpt pack "$good/$name/$tag" "$tmp/all.ucpack" >/dev/null 2>&1; then
 	check "beside roots that hold files of it" ucckpt diff "{$tmp/n0,$tmp/packed}" "$good/$name" >/dev/null
 fi
 
-# --- mounted ----------------------------------------------------------------------------
-
+# Mounted.
 require_fuse
 for n in $name z3_nvme_dp2; do
 	tag=$(tag_of $n)
@@ -95,8 +91,7 @@ mkdir -p "$tmp/n0/inside"
 ucfs "$tmp/n1" "$tmp/n0" "$tmp/n0/inside" 2>"$tmp/out" && fail "mounted inside of a root"
 check "a mount point is inside of no root" says "is inside the source $tmp/n0"
 
-# --- shared mounts: each root is confined -----------------------------------------------
-
+# Shared mounts: each root is confined.
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	tag=$(tag_of $name)
 	spread $name

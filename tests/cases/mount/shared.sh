@@ -41,8 +41,7 @@ chmod 600 "$secret"
 echo "{}" >"$tmp/elsewhere.json"
 chmod 644 "$tmp/elsewhere.json"
 
-# --- what everyone may read, everyone reads ------------------------------------------
-
+# What everyone may read, everyone reads.
 fresh_run
 shared "$run"
 check "an open run is open" reads $stranger "$param"
@@ -50,8 +49,7 @@ check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
 check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:555"
 unmount
 
-# --- a shard that only its owner may read ---------------------------------------------
-
+# A shard that only its owner may read.
 fresh_run
 chmod 600 "$run/$tag"/*rank_1*optim_states.pt
 shared "$run"
@@ -59,8 +57,7 @@ check "what is not readable is not read" lacks $stranger "$param"
 check "the owner reads it" reads $owner "$param"
 unmount
 
-# --- a pack whose files have modes of their own --------------------------------------
-
+# A pack whose files have modes of their own.
 fresh_run
 chmod 600 "$run/$tag"/*optim_states.pt
 ucckpt pack "$run/$tag" >/dev/null || fail pack
@@ -78,8 +75,7 @@ shared "$run"
 check "a private pack is private" lacks $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
 unmount
 
-# --- links that lead out --------------------------------------------------------------
-
+# Links that lead out.
 fresh_run
 ln -sf "$secret" "$run/$tag/config.json"
 ln -sf "$tmp/elsewhere.json" "$run/tokenizer.json"
@@ -166,8 +162,7 @@ ln -s "$tmp/w.safetensors" "$weights/$file"
 ucfs "$weights" "$tmp/mnt" -o allow_other 2>"$tmp/out" && umount "$tmp/mnt"
 check "linked weights are refused" grep -q "a symbolic link leads out of" "$tmp/out"
 
-# --- links within ---------------------------------------------------------------------
-
+# Links within.
 hub=$tmp/hub/models--org--gpt2
 mkdir -p "$hub/snapshots/0123abcd" "$hub/blobs"
 for f in "$good"/hfdir_gpt2_bf16_sharded/*; do
@@ -187,8 +182,7 @@ for closes in "" blobs snapshots .; do
 	done
 done
 
-# --- directories above the roots of a union ---------------------------------------------
-
+# Directories above the roots of a union.
 fresh_run
 mkdir -p "$tmp/above/node1/$tag"
 mv "$run/$tag/$shard" "$tmp/above/node1/$tag/"
@@ -203,8 +197,7 @@ for mode in 755 700; do
 done
 rm -rf "$tmp/above"
 
-# --- permissions of what a file is made of ---------------------------------------------
-
+# Permissions of what a file is made of.
 fresh_run
 chmod 600 "$run/$tag"/*rank_1_*optim_states.pt
 shared "$run"
@@ -258,8 +251,7 @@ if command -v setfacl >/dev/null && fresh_run &&
 	unmount
 fi
 
-# --- swapped while it is read -----------------------------------------------------------
-
+# Swapped while it is read.
 fresh_run
 mkdir "$run/dir" "$tmp/dir"
 echo "public" >"$run/dir/file"

@@ -76,8 +76,6 @@ while IFS='|' read -r mode words; do
 	fi
 done < <(printf '%s\n' "$modes")
 
-# --- lists of S3 without an end -------------------------------------------------------------
-
 # A minute would be a hang.
 tools=ucckpt
 [ ! -x "$top_builddir/ucfs" ] || tools='ucckpt ucfs'
@@ -101,8 +99,7 @@ for tool in $tools; do
 	END
 done
 
-# --- mounted --------------------------------------------------------------------------
-
+# Mounted.
 require_fuse
 
 # Between the first requests of a mount, and within what it asks for at once.

@@ -85,8 +85,7 @@ fetches_once() {
 }
 same() { ucckpt "${@:2}" diff "$1" "$good/$name" >"$tmp/out" 2>&1; }
 
-# --- ucckpt ----------------------------------------------------------------------------
-
+# ucckpt.
 check "diff reads a server's run" same "$http/run"
 check "and its tag" same "$http/run/$tag/"
 check "names may need encoding" same "$http/odd%20name+%2541"
@@ -137,8 +136,7 @@ check "a list that is refused is named with its status" says "$http/unlisted: HT
 ucckpt info http://127.0.0.1:1/run >"$tmp/out" 2>&1
 check "so is a server that is not there" says "http://127.0.0.1:1/run: .*onnect"
 
-# --- secrets ----------------------------------------------------------------------------
-
+# Secrets.
 withuser=http://reader:secret7@127.0.0.1:$plain/private
 cp "$tmp/manifest" "$tmp/m"
 check "user and password open" same "$withuser" -o "manifest=$tmp/m"
@@ -149,8 +147,7 @@ same "$http/token?sig=wrong9" -o "manifest=$tmp/m"
 check "a wrong one opens nothing" says "HTTP status 403"
 check "messages have none of it" test "$(grep -c wrong9 "$tmp/out")" = 0
 
-# --- TLS ----------------------------------------------------------------------------------
-
+# TLS.
 if [ -n "$tls_ok" ]; then
 	https=https://127.0.0.1:$tls
 	check "TLS, by a known authority" same "$https/run" -o "ca_file=$tmp/ca.pem"
@@ -163,8 +160,7 @@ else
 	echo "no openssl: TLS is not shown"
 fi
 
-# --- mounted ------------------------------------------------------------------------------
-
+# Mounted.
 require_fuse
 mount_remote "$http/run"
 check "the view is that of the run" diff -r "$tmp/local" "$tmp/mnt/${tag}_universal"
@@ -182,8 +178,7 @@ mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
 unmount
 
-# --- shared with other users ------------------------------------------------------------------
-
+# Shared with other users.
 if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 	echo "only root can become other users: allow_other is not shown"
 	finish

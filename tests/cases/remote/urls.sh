@@ -55,8 +55,7 @@ for tool in "${tools[@]}"; do
 	END
 done
 
-# --- not as a source -----------------------------------------------------------------------
-
+# Not as a source.
 quiet() {
 	"$@" >"$tmp/said" 2>&1 && fail "$* succeeds"
 	check "$*: says something" test -s "$tmp/said"
@@ -76,16 +75,14 @@ if [ -x "$top_builddir/ucfs" ]; then
 	quiet ucfs "--frobnicate=$url"
 fi
 
-# --- keys --------------------------------------------------------------------------------------
-
+# Keys.
 AWS_ACCESS_KEY_ID=K AWS_SECRET_ACCESS_KEY=S AWS_SESSION_TOKEN=$(head -c 5000 /dev/zero | tr '\0' t) \
 	ucckpt info s3://bucket/run >"$tmp/said" 2>&1
 check "a token that is too long to sign: exit status 1" test $? = 1
 check "and the reason" test "$(cat "$tmp/said")" = \
 	"ucckpt: s3://bucket/run: a key or a session's token is too long to sign with"
 
-# --- what is there is no URL -----------------------------------------------------------------
-
+# What is there is no URL.
 cd "$tmp" || exit 1
 mkdir -p gs:
 cp -r "$good/z1_fp32_dp2" gs:/run

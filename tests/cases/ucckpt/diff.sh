@@ -21,8 +21,6 @@ says() {
 	check "the report" diff -u "$tmp/want" <(grep -v '^[AB]: ' "$tmp/said")
 }
 
-# --- checkpoints of DeepSpeed ---------------------------------------------------
-
 # Each is equal to its universal tree.
 for name in autoep2_dp4_z3_bf16 autotp2_llama_uneven_z1_dp1 autotp2_llama_z3_dp1 hf_trainer \
 	legacy_z2_bf16_master_bf16_dp2 meg_tp2_dp2_z1_bf16 moe2_ep2_dp4_z1 pp2_tp2_dp2_z1_bf16 \
@@ -85,8 +83,7 @@ says "of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08
 	"different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)"
 rm -r "$tmp/tree"
 
-# --- tied parameters, under one name --------------------------------------------
-
+# Tied parameters, under one name.
 tag=$good/z1_tied_frozen_buffers_dp2/global_step4
 ucckpt convert --to hf "$tag" "$tmp/once" >/dev/null 2>&1 || fail "convert to hf"
 ucckpt convert --to fp32 "$tag" "$tmp/twice" >/dev/null 2>&1 || fail "convert to fp32"
@@ -140,8 +137,7 @@ check "the head is the embedding" grep -q -x \
 run_diff 1 "$tmp/both" "$tmp/one" --strict
 rm -r "$tmp/u"
 
-# --- what differs is named -----------------------------------------------------
-
+# What differs is named.
 tag=$good/z1_fp32_dp2/global_step4
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 zero=$tmp/v/zero
@@ -273,8 +269,7 @@ says "block.0000.weight exp_avg: 1 of 200000 elements differ, 1 of them NaN or i
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
-# --- for programs --------------------------------------------------------------
-
+# For programs.
 fresh
 rm -rf "${zero:?}/one" "${zero:?}"/*/exp_avg_sq.pt
 put "$zero/cube/fp32.pt" 29 "$nan"
@@ -285,8 +280,6 @@ for words in '{"equal":false,"strict":false,"a":{' '"kind":"universal checkpoint
 	'"differences":[{"parameter":"cube","state":"fp32","kind":"values","counts":true,"type_a":"float32","type_b":"float32","elements":30,"differ":1,"not_finite":1,"max_abs":0,"max_rel":0,"first":[1, 2, 4]}, {"parameter":"one","kind":"only_in_a","counts":true}]}'; do
 	check "$words is in: $(cat "$tmp/json")" grep -q -F -e "$words" <(sed 's/: */:/g; s/":\([^ ]\)/":\1/g' "$tmp/json")
 done
-
-# --- trouble -------------------------------------------------------------------
 
 # trouble WORDS ARGUMENT...
 trouble() {

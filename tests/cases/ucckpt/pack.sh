@@ -25,8 +25,7 @@ said() {
 		fail "not said: '$1', but: $(cat "$tmp/said" "$tmp/errors")"
 }
 
-# --- all good checkpoints, there and back ------------------------------------------
-
+# All good checkpoints, there and back.
 mkdir "$tmp/good" "$tmp/back"
 for digests in $(good_cases); do
 	tag=${digests%.digests}/$(sed -n 's/^tag //p' "$digests")
@@ -45,8 +44,7 @@ touch -r "$tmp/good" "$tmp/back"
 check "all unpacked as they were" cmp "$tmp/was" <(state "$tmp/back")
 rm -rf "$tmp/good" "$tmp/back"
 
-# --- whatever else a directory holds --------------------------------------------------
-
+# Whatever else a directory holds.
 mkdir -p "$tmp/odd/a/b" "$tmp/odd/empty"
 : >"$tmp/odd/nothing"
 head -c 300000 /dev/urandom >"$tmp/odd/a/noise"
@@ -72,8 +70,6 @@ check "the manual has the size of blocks" test "$(od -An -tu4 -j12 -N4 "$tmp/odd
 check "names, permissions, times, content" cmp "$tmp/was" <(state "$tmp/new/odd")
 ran 0 pack "$tmp/odd" -j 1 -o "$tmp/again.pack"
 check "the same pack on any number of threads" cmp "$tmp/odd.pack" "$tmp/again.pack"
-
-# --- who may read the pack -----------------------------------------------------------------
 
 # mode_of_pack EXPECTED COMMAND: after this change to an open directory.
 open_dir=$tmp/readers/dir
@@ -119,8 +115,7 @@ if command -v setfacl >/dev/null && setfacl -m u:65533:--- "$tmp/odd/nothing" 2>
 	mode_of_pack 600 'setfacl -m u:65533:--- "$open_dir/file"'
 fi
 
-# --- nothing is replaced, nothing half done --------------------------------------------
-
+# Nothing is replaced, nothing half done.
 ran 1 pack "$tmp/odd" -o "$tmp/odd.pack"
 said "odd.pack: exists"
 ran 1 unpack "$tmp/odd.pack" -o "$tmp/new/odd"
@@ -152,8 +147,7 @@ else
 	echo "not root: a full file system was not tried"
 fi
 
-# --- damage ----------------------------------------------------------------------------
-
+# Damage.
 cp "$tmp/odd.pack" "$tmp/bad.pack"
 flip "$tmp/bad.pack" 200000
 ran 1 unpack "$tmp/bad.pack" -o "$tmp/no"
@@ -165,8 +159,7 @@ head -c -1 "$tmp/odd.pack" >"$tmp/bad.pack"
 ran 1 unpack --check "$tmp/bad.pack"
 said "bytes instead of"
 
-# --- ended in the middle ------------------------------------------------------------------
-
+# Ended in the middle.
 mkdir "$tmp/big"
 head -c 40000000 /dev/urandom >"$tmp/big/noise"
 state "$tmp/big" >"$tmp/was"
@@ -186,8 +179,7 @@ done
 ran 0 pack "$tmp/big" -o "$tmp/ended.pack"
 ran 0 unpack --check "$tmp/ended.pack"
 
-# --- --remove removes nothing ---------------------------------------------------------------
-
+# --remove removes nothing.
 state "$tmp/odd" >"$tmp/was"
 ran 0 pack --remove "$tmp/odd"
 said "--remove has no effect in this version"

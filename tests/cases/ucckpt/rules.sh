@@ -40,8 +40,7 @@ END
 ucckpt convert --rules "$tmp/rules.json" "$run/$tag" "$tmp/own" || fail "convert --rules"
 check "rules from a file do the same" diff -r "$tmp/thirds" "$tmp/own"
 
-# --- mistakes -----------------------------------------------------------------------
-
+# Mistakes.
 ucckpt convert --preset megatron "$run/$tag" "$tmp/no" 2>"$tmp/said"
 check "unknown presets are a usage error" test $? = 2
 check "that names those there are" grep -q megatron-qkv-by-head "$tmp/said"
@@ -55,8 +54,7 @@ ucckpt convert --no_strict --rules "$tmp/damaged.json" --preset megatron-qkv-thi
 check "a file comes before a preset" test \
 	"$(tensor "$tmp/replicated/$qkv" | wc -c)" = $(($(wc -c <"$tmp/rows") / 2))
 
-# --- mounted ------------------------------------------------------------------------
-
+# Mounted.
 require_fuse
 for options in ro preset=megatron-qkv-thirds "rules=$tmp/rules.json"; do
 	want=thirds

@@ -21,8 +21,6 @@
 		(const uint8_t *)(s), sizeof(s) - 1 \
 	}
 
-/* --- a value as text ----------------------------------------------------- */
-
 struct text {
 	char s[1024];
 	size_t n;
@@ -150,8 +148,6 @@ static void show(struct text *t, const struct value *v)
 		break;
 	}
 }
-
-/* --- opcodes ------------------------------------------------------------- */
 
 static void each_opcode_builds_its_value(void **state)
 {

@@ -304,8 +304,6 @@ static void dump_writes_many_names_and_storages(void **state)
 	mkpt_done(&m);
 }
 
-/* --- real files ---------------------------------------------------------- */
-
 static struct bytebuf read_pickle(const struct ptfile *pt)
 {
 	const struct zip_entry *const e = zip_find(&pt->zip, "data.pkl");

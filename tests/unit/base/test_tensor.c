@@ -57,8 +57,6 @@ static struct value *plain(struct mkpt *m)
 		    arguments(m, 10, 4, shape, stride, 2));
 }
 
-/* --- forms --------------------------------------------------------------- */
-
 static struct value *form_v1(struct mkpt *m)
 {
 	struct value *const v = plain(m);
@@ -203,8 +201,6 @@ static void other_values_are_no_tensors(void **state)
 	mkpt_done(&m);
 }
 
-/* --- storages ------------------------------------------------------------ */
-
 static void every_storage_class_is_known(void **state)
 {
 	static const struct {
@@ -269,8 +265,6 @@ static void other_storages_are_refused(void **state)
 			 -EBADMSG);
 	mkpt_done(&m);
 }
-
-/* --- views --------------------------------------------------------------- */
 
 static void views_must_lie_within_their_storage(void **state)
 {
@@ -347,8 +341,6 @@ static void malformed_calls_are_refused(void **state)
 	assert_int_equal(tensor_from_value(v, "w", &t, &err), -EBADMSG);
 	mkpt_done(&m);
 }
-
-/* --- shapes -------------------------------------------------------------- */
 
 static void lists_of_sizes_are_shapes(void **state)
 {

@@ -470,8 +470,6 @@ static void many_readers_at_once(void **state)
 	cache_free(c);
 }
 
-/* --- far.h ---------------------------------------------------------------------------- */
-
 /* A store that gives each request its own latency up to `most` at once, and has no
  * more than that. */
 static void the_width_finds_what_the_store_has(void **state)

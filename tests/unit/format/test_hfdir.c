@@ -117,8 +117,6 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 			 expect, strerror(-expect_rc), err.text, strerror(-rc));
 }
 
-/* --- good ones ------------------------------------------------------------------ */
-
 /* From the first choice to the last: each is used once those before it are
  * gone. */
 static void the_files_that_transformers_takes_are_taken(void **state)
@@ -205,8 +203,6 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 			 hfdir_find(&d, "wte.weight")->offset);
 	hfdir_done(&d);
 }
-
-/* --- bad ones ------------------------------------------------------------------- */
 
 static void files_that_contradict_an_index_are_told(void **state)
 {
@@ -305,8 +301,6 @@ static void what_is_no_tensor_of_numbers_is_told(void **state)
 	}
 	mkckpt_free_dir(dir);
 }
-
-/* --- tests/bad ------------------------------------------------------------------ */
 
 static int is_ours(const struct dirent *d)
 {

@@ -42,8 +42,6 @@ static void tensor_text(const struct ptfile *pt, const char *key, char *out)
 	out[t.numel * elem] = '\0';
 }
 
-/* --- good files ------------------------------------------------------------ */
-
 static void tensors_are_found(void **state)
 {
 	static const struct {
@@ -210,8 +208,6 @@ static void what_is_read_can_be_written(void **state)
 	bytebuf_done(&out);
 	bytebuf_done(&b);
 }
-
-/* --- windows and files ------------------------------------------------------ */
 
 static char path[] = "/tmp/ucfs-legacy-XXXXXX";
 

@@ -81,8 +81,6 @@ static void names_tell_kind_and_ranks(void **state)
 	}
 }
 
-/* --- directories --------------------------------------------------------- */
-
 static void touch(const char *dir, const char *fmt, unsigned dp, unsigned mp)
 {
 	char path[4096];

@@ -47,8 +47,6 @@ static void lay_out(struct ptwrite *w, const char *prefix, size_t pickle_len,
 	assert_null(pickle.data);
 }
 
-/* --- layouts that torch was seen to write -------------------------------- */
-
 /* {'a': 5 floats, 'b': 6 bf16, 'n': 3} saved as a.pt by torch 2.15. */
 static void small_file_has_torchs_offsets(void **state)
 {
@@ -85,8 +83,6 @@ static void universal_files_have_torchs_sizes(void **state)
 		ptwrite_done(&w);
 	}
 }
-
-/* --- arithmetic ---------------------------------------------------------- */
 
 struct expected {
 	uint64_t at;        /* end of the last record */
@@ -286,8 +282,6 @@ static void sizes_that_overflow_are_refused(void **state)
 	}
 }
 
-/* --- checksums ----------------------------------------------------------- */
-
 /* Every checksum field of a small file, zero or not. */
 static void without_sums_all_fields_are_zero(void **state)
 {
@@ -331,8 +325,6 @@ static void without_sums_all_fields_are_zero(void **state)
 	bytebuf_done(&without);
 	ptwrite_done(&w);
 }
-
-/* --- real files ---------------------------------------------------------- */
 
 static struct span member(const struct ptfile *pt, const struct bytebuf *file,
 			  const char *name)

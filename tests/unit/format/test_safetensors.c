@@ -50,8 +50,6 @@ static void check_refused(int rc, const struct errmsg *err, int expect_rc,
 			 expect, strerror(-expect_rc), err->text, strerror(-rc));
 }
 
-/* --- good ones ------------------------------------------------------------------ */
-
 static void tensors_come_in_the_order_of_their_bytes(void **state)
 {
 	static const char header[] =
@@ -105,8 +103,6 @@ static void a_file_may_have_no_tensors(void **state)
 	safetensors_done(&s);
 	bytebuf_done(&b);
 }
-
-/* --- bad ones ------------------------------------------------------------------- */
 
 #define T "{'t':{'dtype':'F32','shape':[2],'data_offsets':[0,8]}"
 #define OF(dtype, shape, offsets) \
@@ -255,8 +251,6 @@ static void values_are_counted_before_they_are_made(void **state)
 		      "[0,0,...");
 	bytebuf_done(&b);
 }
-
-/* --- indices -------------------------------------------------------------------- */
 
 static int read_index(const char *text, struct hfindex *x, struct errmsg *err)
 {

@@ -180,8 +180,6 @@ static void check_refused(struct archive *a, int rc, const char *says)
 	bytebuf_done(&a->b);
 }
 
-/* --- good ones ----------------------------------------------------------- */
-
 static void check_member(const struct opened *o, const char *name,
 			 const char *data)
 {
@@ -284,8 +282,6 @@ static void longest_comment_is_skipped(void **state)
 	bytebuf_done(&a.b);
 	free(comment);
 }
-
-/* --- bad ones ------------------------------------------------------------ */
 
 static void every_truncation_is_refused(void **state)
 {
@@ -496,8 +492,6 @@ static void zip64_field_must_hold_what_is_asked_of_it(void **state)
 	}
 	bytebuf_done(&a.b);
 }
-
-/* --- local headers ------------------------------------------------------- */
 
 static void local_header_must_agree(void **state)
 {

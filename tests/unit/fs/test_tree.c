@@ -67,8 +67,6 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* --- a walk -------------------------------------------------------------------- */
-
 struct walk {
 	struct tree *t;
 	uint32_t sum; /* of all names, inodes, sizes and bytes */

@@ -21,8 +21,6 @@
 
 #define MARK ".deepspeed_moe.experts.deepspeed_experts."
 
-/* --- names ----------------------------------------------------------------- */
-
 static void native_prefixes_are_found_in_keys(void **state)
 {
 	static const struct {
@@ -98,8 +96,6 @@ static void names_are_taken_apart_and_made(void **state)
 	}
 }
 
-/* --- places ---------------------------------------------------------------- */
-
 /* Check the placement of a layer of four experts on two ranks. */
 static void check_placement(const struct expert_place *places,
 			    const char *slices, const char *runs)
@@ -165,8 +161,6 @@ static void ranks_must_hold_what_the_layer_says(void **state)
 		mkpt_done(&m);
 	}
 }
-
-/* --- whole checkpoints ----------------------------------------------------- */
 
 #define LAYERS_MAX 3
 #define EXPERTS_LOCAL_MAX 3

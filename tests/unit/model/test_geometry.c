@@ -27,8 +27,6 @@ static void check_shape(const struct geometry *g, const struct value *shape,
 				 (unsigned long long)g->shape[i]);
 }
 
-/* --- worked examples ------------------------------------------------------------ */
-
 struct example {
 	const char *what;
 	enum merge_rule rule;

@@ -14,8 +14,6 @@
 #include "tests/support/rules.h"
 #include "tests/support/unit.h"
 
-/* --- rules --------------------------------------------------------------- */
-
 static void lists_decide_in_the_converters_order(void **state)
 {
 	static const struct {
@@ -200,8 +198,6 @@ static void unused_patterns_are_listed(void **state)
 	mkpt_done(&m);
 }
 
-/* --- refusals ------------------------------------------------------------ */
-
 static void contradictions_are_reported(void **state)
 {
 	static const struct {
@@ -310,8 +306,6 @@ static void exploding_patterns_are_bounded(void **state)
 	}
 }
 
-/* --- pipeline --------------------------------------------------------------- */
-
 static void pipeline_replicas_match_any_pattern(void **state)
 {
 	static const struct entry lists[] = {
@@ -336,8 +330,6 @@ static void pipeline_replicas_match_any_pattern(void **state)
 	merge_rules_free(r);
 	mkpt_done(&m);
 }
-
-/* --- damage ------------------------------------------------------------------ */
 
 /* The structured lists may be objects of any kind. */
 static void odd_structures_are_refused_or_passed_over(void **state)

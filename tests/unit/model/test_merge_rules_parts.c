@@ -11,8 +11,6 @@
 #include "tests/support/rules.h"
 #include "tests/support/unit.h"
 
-/* --- sub-parameters ------------------------------------------------------- */
-
 /* {patterns, shape: ((8, 2, 2), 6), partition_dim: 0} */
 static struct value *sub_params(struct mkpt *m, const char *a, const char *b)
 {
@@ -176,8 +174,6 @@ static void new_sub_params_need_widths(void **state)
 		mkpt_done(&m);
 	}
 }
-
-/* --- affine maps ----------------------------------------------------------- */
 
 /* {version: 1, params: {a: {...}, b: {...}}} beside `lists` */
 static struct value *affine_info(struct mkpt *m, int64_t version, const char *a,

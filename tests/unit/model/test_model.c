@@ -16,8 +16,6 @@
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
-/* --- what the model knows ------------------------------------------------------------ */
-
 static int load(const char *dir, struct model *m, struct errmsg *err)
 {
 	struct tagdir d;
@@ -223,8 +221,6 @@ static void later_stages_do_not_count_if_listed(void **state)
 		mkckpt_free_dir(dir);
 	}
 }
-
-/* --- refusals ------------------------------------------------------------------------- */
 
 /* Rank 1's slice is a row short. */
 static void slices_that_do_not_fit_name_the_file(void **state)

@@ -129,8 +129,6 @@ static void no_pack_is_none(void **state)
 	assert_int_equal(pack_open(test_context(), "dir", &p, &err), -EBADMSG);
 }
 
-/* --- indices that lie ------------------------------------------------------ */
-
 #define ENTRY(i) (24 + 64 * (i))
 #define EXTENT(i) (24 + 64 * PACKED_FILES + 48 * (i))
 
@@ -241,8 +239,6 @@ static void names_stay_below(void **state)
 		free(at);
 	}
 }
-
-/* --- claims that nothing bears out -------------------------------------------- */
 
 /* A pack of any size: what has been written to it, and otherwise holes. */
 struct holes {

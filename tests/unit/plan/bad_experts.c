@@ -16,8 +16,6 @@
 #define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
 #define FUSED "mlp.experts"
 
-/* --- files ----------------------------------------------------------------- */
-
 static void in_dir(const char *dir, const char *name, char *path)
 {
 	snprintf(path, PATH_MAX, "%s/%s", dir, name);
@@ -98,8 +96,6 @@ static void cut(const struct mkckpt *c, const char *dir)
 	assert_int_equal(truncate(path, 700), 0);
 }
 
-/* --- what is in them ------------------------------------------------------- */
-
 static void no_dict(struct mkpt *m, struct value *root)
 {
 	*root = *mkpt_list(m);
@@ -129,8 +125,6 @@ static void hostile(struct mkpt *m, struct value *root)
 		 mkpt_reduce(m, mkpt_global(m, "os", "system"),
 			     mkpt_tuple(m, 1, mkpt_str(m, "true"))));
 }
-
-/* --- model states ---------------------------------------------------------- */
 
 static struct value *autoep(struct value *root)
 {
@@ -162,8 +156,6 @@ static void placed_unevenly(struct mkpt *m, struct value *root)
 
 	mkpt_add(m, placed_on(root, 1), from->seq.v[--from->seq.n]);
 }
-
-/* --- all of them ----------------------------------------------------------- */
 
 #define FILES(damage, file, expect)                                      \
 	{                                                                \

@@ -163,8 +163,6 @@ static void swap_ranks(const struct mkckpt *c, const char *dir)
 	assert_int_equal(rename(between, b), 0);
 }
 
-/* --- bytes of files ------------------------------------------------------ */
-
 static void replace_bytes(const char *path, const char *from, const char *to)
 {
 	struct bytebuf b = mkpt_load(path);

@@ -239,8 +239,6 @@ static void defects_of_experts_are_reported(void **state)
 	check_table(bad_experts, bad_experts_n, good_experts);
 }
 
-/* --- lengths, permissions ------------------------------------------------ */
-
 static void check_truncated(const struct mkckpt *c, const char *dir,
 			    enum mkckpt_file kind, unsigned rank,
 			    const char *file)
@@ -334,8 +332,6 @@ static void strings_in_the_module_are_left_out(void **state)
 	plan_close(p);
 	mkckpt_free_dir(dir);
 }
-
-/* --- tests/bad ----------------------------------------------------------- */
 
 /* The file of a case, as a .pt file; bare pickles are wrapped into one. */
 static struct bytebuf load_case(const char *path)

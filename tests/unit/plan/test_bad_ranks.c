@@ -37,8 +37,6 @@ struct defect {
 	const char *file, *expect; /* in the message */
 };
 
-/* --- good ones -------------------------------------------------------------- */
-
 static const struct mkckpt_param stages[PP][2] = {
 	{ { "1.weight", 2, { 4, 3 }, 0 }, { "1.bias", 1, { 4 }, 0 } },
 	{ { "2.weight", 2, { 2, 5 }, 0 }, { "2.bias", 1, { 2 }, 0 } },
@@ -97,8 +95,6 @@ static int serve(const char *dir, struct errmsg *err)
 	plan_close(p);
 	return rc;
 }
-
-/* --- defects ------------------------------------------------------------------ */
 
 static void in_dir(const char *dir, const char *name, char *path)
 {

@@ -172,8 +172,6 @@ static void check_file(struct plan *p, const char *name, enum dtype dtype,
 	vfile_free(f);
 }
 
-/* --- what is computed -------------------------------------------------------- */
-
 static void means_are_of_the_tensors_type(void **state)
 {
 	/* 1 + 1.0078125 is 2 in bfloat16; the largest and itself overflow. */
@@ -255,8 +253,6 @@ static void scales_are_undone_by_state(void **state)
 		mkckpt_free_dir(dir);
 	}
 }
-
-/* --- what is refused --------------------------------------------------------- */
 
 static void what_cannot_be_computed_is_refused(void **state)
 {

@@ -13,8 +13,6 @@
 #define PARAMS_MAX 12
 #define NUMEL_MAX 400
 
-/* --- worked examples ----------------------------------------------------- */
-
 struct piece {
 	size_t param;
 	unsigned rank;
@@ -229,8 +227,6 @@ static void sums_that_overflow_are_refused(void **state)
 	partition_done(&p);
 }
 
-/* --- random groups ------------------------------------------------------- */
-
 static uint64_t next_random(uint64_t *s)
 {
 	*s ^= *s << 13;
@@ -349,8 +345,6 @@ static void every_element_is_held_exactly_once(void **state)
 	for (uint64_t seed = 1; seed <= 3000; seed++)
 		check_random(seed);
 }
-
-/* --- which ranks ---------------------------------------------------------- */
 
 static void experts_are_spread_over_ranks(void **state)
 {

@@ -50,8 +50,6 @@ static uint64_t find(struct plan *p, uint64_t dir, const char *name)
 	return node;
 }
 
-/* --- the tree ------------------------------------------------------------ */
-
 static void check_listing(struct plan *p, uint64_t dir,
 			  const char *const *expect)
 {
@@ -236,8 +234,6 @@ static void directories_have_the_links_of_theirs(void **state)
 	mkckpt_free_dir(dir);
 }
 
-/* --- content ------------------------------------------------------------- */
-
 static void crc_zero_changes_nothing_but_sums(void **state)
 {
 	const struct mkckpt c = mkckpt_small(2);
@@ -361,8 +357,6 @@ static void the_plan_can_be_told_as_json(void **state)
 		mkckpt_free_dir(dir);
 	}
 }
-
-/* --- any geometry -------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *s)
 {

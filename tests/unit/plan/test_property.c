@@ -51,8 +51,6 @@ static uint64_t roll(struct dice *d, uint64_t n)
 	return splitmix64_next(&d->state) % n;
 }
 
-/* --- a geometry from its number --------------------------------------------- */
-
 /* The width of each rank's share of part `j`: at least `least`. */
 static void make_part(struct dice *d, const struct world *w,
 		      struct world_tensor *t, size_t j, uint64_t least)
@@ -227,8 +225,6 @@ static void describe(const struct world *w)
 		print_message("\n");
 	}
 }
-
-/* --- reading it back ---------------------------------------------------------- */
 
 #define WRONG (-1000) /* not an errno */
 
@@ -496,8 +492,6 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 	mkckpt_free_dir(dir);
 	return rc;
 }
-
-/* --- many of them --------------------------------------------------------------- */
 
 struct range {
 	uint64_t first, last;

@@ -72,8 +72,6 @@ static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size,
 	return bytes;
 }
 
-/* --- tensors ---------------------------------------------------------------------- */
-
 static void compare_files(struct recut *r, struct plan *p, uint64_t a,
 			  uint64_t b, const char *what)
 {
@@ -147,8 +145,6 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
 	plan_close(p);
 }
 
-/* --- files -------------------------------------------------------------------------- */
-
 /*
  * Files that are not reproduced to the byte: padding of stage 3 holds anything,
  * that of stage 1 what Lion and Adafactor (which adds eps to the squares) made of
@@ -211,8 +207,6 @@ static void check_files(struct recut *r, const char *from, const char *what)
 		compare_with_disk(r, p, &e, what);
 	plan_close(p);
 }
-
-/* --- one number of ranks --------------------------------------------------------------- */
 
 /* Re-cut the checkpoint in `dir` back: the result is the original. */
 static void check_way_back(struct recut *r, const char *dir, const char *what)
@@ -304,8 +298,6 @@ static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 	}
 	mkckpt_free_dir(dir);
 }
-
-/* --- cases -------------------------------------------------------------------------------- */
 
 static void check_checkpoint(struct recut *r)
 {

@@ -51,8 +51,6 @@ struct good {
 	struct findings digests, weights;
 };
 
-/* --- reading ----------------------------------------------------------------- */
-
 /* The whole file in memory, which the caller frees; .p is NULL after a failure,
  * which has been reported. */
 static struct span read_node(struct good *g, struct plan *p, uint64_t node,
@@ -128,8 +126,6 @@ static void shape_text(const struct tensor *t, char out[64])
 		n += (size_t)sprintf(out + n, i ? "x%" PRIu64 : "%" PRIu64,
 				     t->shape[i]);
 }
-
-/* --- against the script --------------------------------------------------------- */
 
 /* tensors <variant> <file> <sha256 of a line for each tensor> */
 static void check_tensors(struct good *g, const struct line *l,
@@ -234,8 +230,6 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 		good_fail(&g->tally, "%s: %zu files, expected %zu (%s)",
 			  variant, found, expected, err.text);
 }
-
-/* --- against training ------------------------------------------------------------- */
 
 /* The elements of a parameter by its `shape` line.  A vocabulary has more: rows
  * of padding, which the script keeps. */
@@ -353,8 +347,6 @@ static void check_trained(struct good *g, struct plan *hf, struct plan *fp32)
 	free((void *)bin.p);
 	free((void *)st.p);
 }
-
-/* --- cases --------------------------------------------------------------------------- */
 
 static void check_variant(struct good *g, size_t i)
 {

@@ -30,8 +30,6 @@ static uint64_t below(uint64_t n)
 	return draw() % n;
 }
 
-/* --- sources ----------------------------------------------------------------- */
-
 /*
  * The bytes of all sources in one "shard", and a map for each source that
  * divides it into runs, which are stored there in reverse order.
@@ -138,8 +136,6 @@ static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 	}
 	free(got);
 }
-
-/* --- rows ---------------------------------------------------------------------- */
 
 /* Rows of random segments; some are long enough for reads of their own. */
 static void make_rows(struct geometry *g, bool large)
@@ -288,8 +284,6 @@ static void small_reads_read_little(void **state)
 	}
 }
 
-/* --- scales ------------------------------------------------------------------------ */
-
 /*
  * Rows of float32 segments, some of them scaled: unscaled ones are copied, the
  * others are divided by their scale to the power of the state.
@@ -341,8 +335,6 @@ static void scaled_segments_are_divided(void **state)
 	for (int i = 0; i < 300; i++)
 		check_scaled(i % 3 == 2 ? 1 : -1 - i % 3);
 }
-
-/* --- means ----------------------------------------------------------------------- */
 
 /* A mean over `n` slices of `numel` elements; m->whole is filled. */
 static void make_mean(struct memory *m, size_t n, uint64_t numel)
@@ -430,8 +422,6 @@ static void a_worked_mean(void **state)
 	assert_memory_equal(&got, &(const uint32_t){ 0x3e19999a }, 4);
 	memory_done(&m);
 }
-
-/* --- errors ------------------------------------------------------------------------ */
 
 /* A gather that needs each of its reads fails if any of them fails. */
 static void check_failures(struct memory *m, uint64_t len, unsigned reads)

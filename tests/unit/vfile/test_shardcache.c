@@ -371,8 +371,6 @@ static void changes_are_told_of_a_path(void **state)
 	}
 }
 
-/* --- many shards --------------------------------------------------------- */
-
 #define SHARDS 200
 
 static unsigned open_files(void)

@@ -109,8 +109,6 @@ static void reads_need_no_mapping(void **state)
 	shards_done(&f);
 }
 
-/* --- shards that change -------------------------------------------------- */
-
 static void a_shard_that_shrinks_is_an_error(void **state)
 {
 	struct errmsg err = { "" };
@@ -130,8 +128,6 @@ static void a_shard_that_shrinks_is_an_error(void **state)
 	vfile_free(v);
 	shards_done(&f);
 }
-
-/* --- threads ------------------------------------------------------------- */
 
 struct reader {
 	struct made *m;
