@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 
 static struct value *parse(struct mkpt *m, const char **s);
 
@@ -57,11 +58,18 @@ static struct value *parse_items(struct mkpt *m, const char **s,
 static struct value *parse_string(struct mkpt *m, const char **s)
 {
 	const size_t n = strcspn(*s, "'");
-	const char *const text = arena_strndup(&m->arena, *s, n);
+	char *const text = arena_strndup(&m->arena, *s, n);
+	struct value *const v = mkpt_str(m, text);
+	char *const nul = strstr(text, "\\0");
 
-	check(text && (*s)[n] == '\'', *s);
+	check((*s)[n] == '\'', *s);
 	*s += n + 1;
-	return mkpt_str(m, text);
+	if (nul) {
+		*nul = '\0';
+		memmove(nul + 1, nul + 2, strlen(nul + 2) + 1);
+		v->str.len = n - 1;
+	}
+	return v;
 }
 
 static struct value *parse_number(struct mkpt *m, const char **s)
@@ -79,6 +87,46 @@ static struct value *parse_number(struct mkpt *m, const char **s)
 	return v;
 }
 
+static struct value *parse_zeros(struct mkpt *m, const char **s,
+				 enum dtype dtype)
+{
+	static const float zeros[64];
+	const struct value *const dims = parse_items(m, s, mkpt_tuple(m, 0));
+	uint64_t shape[4], numel = 1;
+
+	check(dims->seq.n <= COUNT(shape), *s);
+	for (size_t i = 0; i < dims->seq.n; i++) {
+		shape[i] = (uint64_t)dims->seq.v[i]->i;
+		numel *= shape[i];
+	}
+	check(numel <= COUNT(zeros), *s);
+	return mkpt_tensor(m, dtype, shape, (unsigned)dims->seq.n, zeros);
+}
+
+static struct value *parse_scalar(struct mkpt *m, const char **s)
+{
+	const float f = (float)parse_items(m, s, mkpt_tuple(m, 0))->seq.v[0]->f;
+
+	return mkpt_tensor(m, DTYPE_F32, NULL, 0, &f);
+}
+
+static struct value *parse_nvme(struct mkpt *m, const char **s)
+{
+	const uint64_t none = 0;
+	struct value *const id = parse_items(m, s, mkpt_tuple(m, 0))->seq.v[0];
+
+	return mkpt_attribute(m, mkpt_tensor(m, DTYPE_F32, &none, 1, NULL),
+			      "ds_id", id);
+}
+
+static struct value *parse_call(struct mkpt *m, const char **s)
+{
+	struct value **const v = parse_items(m, s, mkpt_tuple(m, 0))->seq.v;
+
+	return mkpt_reduce(m, mkpt_global(m, v[0]->str.p, v[1]->str.p),
+			   mkpt_tuple(m, 1, v[2]));
+}
+
 static struct value *parse(struct mkpt *m, const char **s)
 {
 	pass(s, " ");
@@ -90,6 +138,16 @@ static struct value *parse(struct mkpt *m, const char **s)
 		return mkpt_reduce(
 			m, mkpt_global(m, "torch", "Size"),
 			mkpt_tuple(m, 1, parse_items(m, s, mkpt_tuple(m, 0))));
+	if (take(s, "Zeros("))
+		return parse_zeros(m, s, DTYPE_F32);
+	if (take(s, "Halves("))
+		return parse_zeros(m, s, DTYPE_BF16);
+	if (take(s, "Scalar("))
+		return parse_scalar(m, s);
+	if (take(s, "Nvme("))
+		return parse_nvme(m, s);
+	if (take(s, "Call("))
+		return parse_call(m, s);
 	if (take(s, "'"))
 		return parse_string(m, s);
 	if (take(s, "{"))
@@ -156,33 +214,95 @@ static void set(struct mkpt *m, struct value *in, const struct value *key,
 				sizeof(*slot));
 }
 
-static void change_one(struct mkpt *m, struct value *in, const char **s)
+static void append(struct mkpt *m, struct value *to, struct value *v)
+{
+	const struct value_dict *const pairs = value_pairs(to);
+
+	if (!pairs)
+		mkpt_add(m, to, v);
+	for (size_t i = 0; pairs && i < v->dict.n; i++)
+		mkpt_set_new(m, to, v->dict.v[i].key->str.p, v->dict.v[i].val);
+}
+
+/* The part of an object that has this name in the statement, or NULL. */
+static struct value *part(struct value *in, const char **s)
+{
+	if (take(s, ".pid"))
+		return in->pid;
+	if (take(s, ".state"))
+		return in->obj->state;
+	if (!take(s, ".args"))
+		return NULL;
+	return value_is_global(in->obj->callable, "torch._tensor",
+			       "_rebuild_from_type_v2")
+		       ? in->obj->args->seq.v[2]
+		       : in->obj->args;
+}
+
+/* Follow a path from `*in` on up to its last key, which is returned, or NULL if there is
+ * none. */
+static const struct value *follow(struct mkpt *m, struct value **in,
+				  const char **s)
+{
+	const char *const at = *s;
+	const struct value *key = NULL;
+
+	while (**s == '[' || **s == '.') {
+		if (key) {
+			struct value **const next = find(*in, key);
+
+			check(next != NULL, at);
+			*in = *next;
+			key = NULL;
+		}
+		if (take(s, "[")) {
+			key = choose(m, *in, parse(m, s));
+			check(take(s, "]"), at);
+		} else {
+			*in = part(*in, s);
+			check(*in != NULL, at);
+		}
+	}
+	return key;
+}
+
+static struct value *parse_right(struct mkpt *m, struct value *root,
+				 const char **s)
+{
+	const struct value *key;
+	struct value **there;
+
+	pass(s, " ");
+	if (!take(s, "@"))
+		return parse(m, s);
+	key = follow(m, &root, s);
+	there = key ? find(root, key) : NULL;
+	check(there != NULL, *s);
+	return *there;
+}
+
+static void change_one(struct mkpt *m, struct value *root, const char **s)
 {
 	const char *const at = *s;
 	const bool del = take(s, "del ");
-	const struct value *key = NULL;
+	struct value *in = root;
+	const struct value *const key = follow(m, &in, s);
 
-	for (pass(s, " "); take(s, "["); check(take(s, "]"), at)) {
-		if (key) {
-			struct value **const next = find(in, key);
-
-			check(next != NULL, at);
-			in = *next;
-		}
-		key = choose(m, in, parse(m, s));
-	}
-	check(key != NULL, at);
 	pass(s, " ");
 	if (del) {
+		check(key != NULL, at);
 		set(m, in, key, NULL, at);
 	} else if (take(s, "+=")) {
-		struct value **const list = find(in, key);
+		struct value **const to = key ? find(in, key) : NULL;
 
-		check(list != NULL, at);
-		mkpt_add(m, *list, parse(m, s));
+		check(to != NULL, at);
+		append(m, *to, parse_right(m, root, s));
 	} else {
 		check(take(s, "="), at);
-		set(m, in, key, parse(m, s), at);
+		if (key)
+			set(m, in, key, parse_right(m, root, s), at);
+		else
+			*in = *parse_right(m, root, s);
 	}
 }
 

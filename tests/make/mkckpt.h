@@ -117,6 +117,9 @@ bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
 char *mkckpt_new_dir(void);
 void mkckpt_free_dir(char *dir);
 
+/* Run shell commands in a directory.  One that fails aborts. */
+void mkckpt_shell(const char *dir, const char *commands);
+
 /* A checkpoint for tests that need nothing special: two ranks, three parameters
  * in two groups, of shapes that two ranks do not divide, and tensors of the
  * module. */

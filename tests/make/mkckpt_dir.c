@@ -85,3 +85,13 @@ void mkckpt_free_dir(char *dir)
 	remove_all(dir);
 	free(dir);
 }
+
+void mkckpt_shell(const char *dir, const char *commands)
+{
+	char line[2 * PATH_MAX];
+	const int n = snprintf(line, sizeof(line), "set -e; cd '%s'; %s", dir,
+			       commands);
+
+	if (n >= (int)sizeof(line) || system(line) != 0)
+		mkckpt_die(commands);
+}

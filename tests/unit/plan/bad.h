@@ -20,18 +20,17 @@ struct bad {
 	const char *expect; /* in the message */
 	const char *file;   /* in the message, too */
 
-	/* One of the three: change a file's values before it is written, by a
-	 * function or by statements (literal.h), or the files afterwards. */
+	/* Statements (literal.h) that change this file before it is written, or shell
+	 * commands that change the directory. */
 	enum mkckpt_file kind;
 	unsigned rank;
-	void (*edit)(struct mkpt *m, struct value *root);
-	void (*damage)(const struct mkckpt *c, const char *dir);
-	const char *change;
+	const char *change, *shell;
 };
 
 #define SHARD_0 "zero_pp_rank_0_mp_rank_00_optim_states.pt"
 #define SHARD_1 "zero_pp_rank_1_mp_rank_00_optim_states.pt"
 #define MODEL "mp_rank_00_model_states.pt"
+#define DIRECTORY "ucfs-test-" /* where no file is to be named */
 
 /* Defects of files and directories, of model states, of optimizer shards. */
 extern const struct bad bad_files[];
@@ -44,8 +43,5 @@ extern const size_t bad_optim_n;
 /* Of checkpoints with experts. */
 extern const struct bad bad_experts[];
 extern const size_t bad_experts_n;
-
-/* The arguments of a tensor's rebuild call, however it is wrapped. */
-struct value_seq *bad_rebuild(struct value *tensor);
 
 #endif

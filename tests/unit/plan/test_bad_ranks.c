@@ -5,15 +5,14 @@
  * be refused, at the latest when it is used, with its name and the cause.  (One
  * rank: test_bad.c.)
  */
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -22,7 +21,6 @@
 #define TP 2u
 #define PP 2u
 #define RANKS (TP * PP)
-#define NONE UINT_MAX
 
 #define MODEL(mp) "mp_rank_0" #mp "_model_states.pt"
 #define SHARD(mp) "zero_pp_rank_0_mp_rank_0" #mp "_optim_states.pt"
@@ -31,9 +29,9 @@
 struct defect {
 	const char *name;
 	enum mkckpt_file kind;
-	unsigned mp; /* whose file is changed before it is written, or NONE */
-	void (*edit)(struct mkpt *m, struct value *root);
-	void (*damage)(const char *dir);
+	unsigned mp;               /* whose file is changed by `change` */
+	const char *change;        /* before it is written: see literal.h */
+	const char *shell;         /* commands in the directory */
 	const char *file, *expect; /* in the message */
 };
 
@@ -57,17 +55,22 @@ static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
 		mkpt_set(m, root, "mp_world_size", mkpt_int(m, RANKS));
 	}
-	if (w->defect && w->defect->edit && w->defect->kind == kind &&
+	if (w->defect && w->defect->change && w->defect->kind == kind &&
 	    w->defect->mp == w->mp)
-		w->defect->edit(m, root);
+		literal_change(m, root, w->defect->change);
 }
 
 static char *write_ranks(const struct defect *defect, bool degrees)
 {
 	struct writing w = { .defect = defect };
-	struct mkckpt c = { .stage = 1,	  .ranks = 1, .nparams = 2,
-			    .ngroups = 1, .edit = edit_one, .ctx = &w,
-			    .tp = degrees ? TP : 0, .pp = degrees ? PP : 0 };
+	struct mkckpt c = { .stage = 1,
+			    .ranks = 1,
+			    .nparams = 2,
+			    .ngroups = 1,
+			    .edit = edit_one,
+			    .ctx = &w,
+			    .tp = degrees ? TP : 0,
+			    .pp = degrees ? PP : 0 };
 	char *const dir = mkckpt_new_dir();
 
 	for (w.mp = 0; w.mp < RANKS; w.mp++) {
@@ -76,8 +79,8 @@ static char *write_ranks(const struct defect *defect, bool degrees)
 		c.params = stages[w.mp / TP];
 		mkckpt_write(&c, dir);
 	}
-	if (defect && defect->damage)
-		defect->damage(dir);
+	if (defect && defect->shell)
+		mkckpt_shell(dir, defect->shell);
 	return dir;
 }
 
@@ -96,191 +99,59 @@ static int serve(const char *dir, struct errmsg *err)
 	return rc;
 }
 
-static void in_dir(const char *dir, const char *name, char *path)
-{
-	snprintf(path, PATH_MAX, "%s/%s", dir, name);
-}
-
-static void lose(const char *dir, const char *name)
-{
-	char path[PATH_MAX];
-
-	in_dir(dir, name, path);
-	assert_int_equal(unlink(path), 0);
-}
-
-static void copy(const char *dir, const char *from, const char *to)
-{
-	char path[PATH_MAX];
-	struct bytebuf b;
-
-	in_dir(dir, from, path);
-	b = mkpt_load(path);
-	in_dir(dir, to, path);
-	mkpt_save(path, b.data, b.len);
-	bytebuf_done(&b);
-}
-
-static void cut(const char *dir, const char *name)
-{
-	char path[PATH_MAX];
-
-	in_dir(dir, name, path);
-	assert_int_equal(truncate(path, 500), 0);
-}
-
-static void lose_model(const char *dir)
-{
-	lose(dir, MODEL(2));
-}
-
-static void lose_shard(const char *dir)
-{
-	lose(dir, SHARD(1));
-}
-
-static void lose_last_rank(const char *dir)
-{
-	lose(dir, MODEL(3));
-	lose(dir, SHARD(3));
-}
-
-static void rank_too_many(const char *dir)
-{
-	copy(dir, SHARD(3), SHARD(4));
-}
-
-static void model_twice(const char *dir)
-{
-	copy(dir, MODEL(1), "mp_rank_1_model_states.pt");
-}
-
-static void shard_twice(const char *dir)
-{
-	copy(dir, SHARD(1), "bf16_" SHARD(1));
-}
-
-static void cut_model(const char *dir)
-{
-	cut(dir, MODEL(3));
-}
-
-static void cut_shard(const char *dir)
-{
-	cut(dir, SHARD(3));
-}
-
-/* What the other stage has. */
-static void shard_of_another(const char *dir)
-{
-	copy(dir, SHARD(0), SHARD(2));
-}
-
-static void later_step(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, root, "global_steps", mkpt_int(m, 5));
-}
-
-static struct value *states(struct value *root)
-{
-	return value_find_path(root, "optimizer_state_dict",
-			       "base_optimizer_state", "state", NULL)
-		->dict.v[0]
-		.val;
-}
-
-static void later_optimizer(struct mkpt *m, struct value *root)
-{
-	const float five = 5;
-
-	mkpt_set(m, states(root), "step",
-		 mkpt_tensor(m, DTYPE_F32, NULL, 0, &five));
-}
-
-static void step_of_another_kind(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states(root), "step", mkpt_int(m, 4));
-}
-
-static void other_version(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, root, "ds_version", mkpt_str(m, "0.18.0"));
-}
-
-static void wider(struct mkpt *m, struct value *root)
-{
-	const uint64_t shape[] = { 4, 4 };
-
-	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
-		 mkpt_size(m, shape, 2));
-}
-
-static void more_dimensions(struct mkpt *m, struct value *root)
-{
-	const uint64_t shape[] = { 2, 2, 3 };
-
-	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
-		 mkpt_size(m, shape, 3));
-}
-
-/* Of the same shape otherwise: the shard has other lengths. */
-static void longer(struct mkpt *m, struct value *root)
-{
-	const uint64_t shape[] = { 40, 3 };
-
-	mkpt_set(m, value_find(root, "param_shapes")->seq.v[0], "1.weight",
-		 mkpt_size(m, shape, 2));
-}
-
-static void other_type(struct mkpt *m, struct value *root)
-{
-	static const uint16_t zeros[16];
-
-	value_find_path(root, "optimizer_state_dict",
-			"single_partition_of_fp32_groups", NULL)
-		->seq.v[0] = mkpt_flat(m, DTYPE_BF16, 16, 16, true, zeros);
-}
-
-static void fewer_states(struct mkpt *m, struct value *root)
-{
-	mkpt_set(m, states(root), "exp_avg_sq", NULL);
-}
-
-#define FILES(damage, file, expect) \
-	{ #damage, MKCKPT_MODEL, NONE, NULL, damage, file, expect }
-#define EDIT(edit, kind, mp, file, expect) \
-	{ #edit, MKCKPT_##kind, mp, edit, NULL, file, expect }
+#define FILES(name, shell, file, expect)                          \
+	{                                                         \
+#name, MKCKPT_MODEL, 0, NULL, shell, file, expect \
+	}
+#define EDIT(name, kind, mp, change, file, expect)                   \
+	{                                                            \
+#name, MKCKPT_##kind, mp, change, NULL, file, expect \
+	}
+#define SHAPE "['param_shapes'][0]['1.weight']"
+#define STATES "['optimizer_state_dict']['base_optimizer_state']['state'][0]"
+#define FP32 "['optimizer_state_dict']['single_partition_of_fp32_groups'][0]"
+#define LATER STATES "['step'] = Scalar(5.0)"
 
 static const struct defect defects[] = {
-	FILES(lose_model, "",
+	FILES(lose_model, "rm " MODEL(2), "",
 	      "the model-states file of data-parallel rank 0, model-parallel"
 	      " rank 2 is missing"),
-	FILES(lose_shard, "",
+	FILES(lose_shard, "rm " SHARD(1), "",
 	      "the optimizer shard of data-parallel rank 0, model-parallel rank"
 	      " 1 is missing"),
-	FILES(rank_too_many, "", "model-parallel rank 4 is missing"),
-	FILES(model_twice, MODEL(1), "is there twice"),
-	FILES(shard_twice, SHARD(1), "is there twice"),
-	FILES(cut_model, MODEL(3), "truncated?"),
-	FILES(cut_shard, SHARD(3), "truncated?"),
-	FILES(shard_of_another, SHARD(2), "elements"),
-	EDIT(later_step, MODEL, 1, MODEL(1),
+	FILES(rank_too_many, "cp " SHARD(3) " " SHARD(4), "",
+	      "model-parallel rank 4 is missing"),
+	FILES(model_twice, "cp " MODEL(1) " mp_rank_1_model_states.pt",
+	      MODEL(1), "is there twice"),
+	FILES(shard_twice, "cp " SHARD(1) " bf16_" SHARD(1), SHARD(1),
+	      "is there twice"),
+	FILES(cut_model, "truncate -s 500 " MODEL(3), MODEL(3), "truncated?"),
+	FILES(cut_shard, "truncate -s 500 " SHARD(3), SHARD(3), "truncated?"),
+	/* What the other stage has. */
+	FILES(shard_of_another, "cp " SHARD(0) " " SHARD(2), SHARD(2),
+	      "elements"),
+	EDIT(later_step, MODEL, 1, "['global_steps'] = 5", MODEL(1),
 	     "is of global step 5, mp_rank_00_model_states.pt of 4"),
-	EDIT(later_step, MODEL, 3, MODEL(3), "is of global step 5"),
-	EDIT(later_optimizer, OPTIM, 1, SHARD(1),
+	EDIT(later_step, MODEL, 3, "['global_steps'] = 5", MODEL(3),
+	     "is of global step 5"),
+	EDIT(later_optimizer, OPTIM, 1, LATER, SHARD(1),
 	     "differ in step of group 0: not of one step?"),
-	EDIT(later_optimizer, OPTIM, 2, SHARD(2), "differ in step of group 0"),
-	EDIT(step_of_another_kind, OPTIM, 3, SHARD(3), "differ in step"),
-	EDIT(other_version, OPTIM, 1, SHARD(1),
+	EDIT(later_optimizer, OPTIM, 2, LATER, SHARD(2),
+	     "differ in step of group 0"),
+	EDIT(step_of_another_kind, OPTIM, 3, STATES "['step'] = 4", SHARD(3),
+	     "differ in step"),
+	EDIT(other_version, OPTIM, 1, "['ds_version'] = '0.18.0'", SHARD(1),
 	     "was written by DeepSpeed 0.18.0"),
-	EDIT(wider, MODEL, 1, MODEL(0),
+	EDIT(wider, MODEL, 1, SHAPE "= Size(4, 4)", MODEL(0),
 	     "1.weight: the slice of tensor-parallel rank 1 does not fit"),
-	EDIT(more_dimensions, MODEL, 1, MODEL(0), "1.weight: the slice of"),
-	EDIT(longer, MODEL, 1, SHARD(1),
+	EDIT(more_dimensions, MODEL, 1, SHAPE "= Size(2, 2, 3)", MODEL(0),
+	     "1.weight: the slice of"),
+	/* Of the same shape otherwise: the shard has other lengths. */
+	EDIT(longer, MODEL, 1, SHAPE "= Size(40, 3)", SHARD(1),
 	     "group 0 (1.weight, ...): the fp32 partition has"),
-	EDIT(other_type, OPTIM, 1, SHARD(1),
+	EDIT(other_type, OPTIM, 1, FP32 "= Halves(16)", SHARD(1),
 	     "fp32 of parameter 1.bias is missing or of another type"),
-	EDIT(fewer_states, OPTIM, 1, SHARD(1),
+	EDIT(fewer_states, OPTIM, 1, "del " STATES "['exp_avg_sq']", SHARD(1),
 	     "exp_avg_sq of parameter 1.bias is missing"),
 };
 
@@ -319,7 +190,7 @@ static void undamaged_is_served(void **state)
  * or the model-parallel size of older files, shows that it is not. */
 static void a_lost_last_rank_is_missed(void **state)
 {
-	const struct defect d = { .damage = lose_last_rank, .mp = NONE };
+	const struct defect d = { .shell = "rm " MODEL(3) " " SHARD(3) };
 
 	for (int degrees = 0; degrees < 2; degrees++) {
 		char *const dir = write_ranks(&d, degrees);

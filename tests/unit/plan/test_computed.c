@@ -13,6 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -24,69 +25,30 @@
 struct bias {
 	enum dtype dtype;
 	const void *slices[RANKS];
-	double scale;	    /* of the only piece; 0: a mean */
+	double scale;       /* of the only piece; 0: a mean */
 	const char *second; /* name of the second state */
 };
 
-static struct value *one_string(struct mkpt *m, const char *s)
-{
-	struct value *const list = mkpt_list(m);
-
-	mkpt_add(m, list, mkpt_str(m, s));
-	return list;
-}
-
-static struct value *place(struct mkpt *m)
-{
-	struct value *const strides = mkpt_list(m), *const v = mkpt_list(m);
-
-	mkpt_add(m, strides, mkpt_int(m, 1));
-	mkpt_add(m, v, mkpt_int(m, 0));
-	mkpt_add(m, v, strides);
-	return v;
-}
-
-/* All of it on each rank, in one piece. */
-static struct value *whole_on_each(struct mkpt *m, double scale)
-{
-	struct value *const map = mkpt_dict(m), *const ranks = mkpt_dict(m);
-	struct value *const shape = mkpt_list(m), *const both = mkpt_list(m);
-
-	mkpt_add(m, shape, mkpt_int(m, NUMEL));
-	mkpt_set(m, map, "logical_shape", shape);
-	mkpt_set(m, map, "ranks", ranks);
-	for (unsigned t = 0; t < RANKS; t++)
-		mkpt_add(m, both, mkpt_int(m, t));
-	for (unsigned t = 0; t < RANKS; t++) {
-		struct value *const piece = mkpt_dict(m), *const rank = mkpt_dict(m);
-		struct value *const pieces = mkpt_list(m);
-
-		mkpt_set(m, piece, "shape", shape);
-		mkpt_set(m, piece, "source", place(m));
-		mkpt_set(m, piece, "dest", place(m));
-		mkpt_set(m, piece, "locations", both);
-		mkpt_set(m, piece, "scale", mkpt_float(m, scale));
-		mkpt_add(m, pieces, piece);
-		mkpt_set(m, rank, "pieces", pieces);
-		mkpt_set_key(m, ranks, mkpt_int(m, t), rank);
-	}
-	return map;
-}
-
 static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 {
-	struct value *const info = value_find(root, "universal_checkpoint_info");
-	struct value *const affine = mkpt_dict(m), *const params = mkpt_dict(m);
+	/* Each rank has all of it, in one piece. */
+	static const char rank[] =
+		"{'pieces': [{'shape': [4], 'source': [0, [1]], 'dest': [0, [1]],"
+		" 'locations': [0, 1], 'scale': %1$.60f}]}";
+	char ranks[2 * sizeof(rank) + 32], map[1024];
 
 	if (!b->scale) {
-		mkpt_set(m, info, "parameter_to_average_patterns",
-			 one_string(m, "bias"));
+		literal_change(m, root,
+			       "['universal_checkpoint_info']"
+			       "['parameter_to_average_patterns'] = ['bias']");
 		return;
 	}
-	mkpt_set(m, info, "affine_map", affine);
-	mkpt_set(m, affine, "version", mkpt_int(m, 1));
-	mkpt_set(m, affine, "params", params);
-	mkpt_set(m, params, "bias", whole_on_each(m, b->scale));
+	snprintf(ranks, sizeof(ranks), "{0: %s, 1: %s}", rank, rank);
+	snprintf(map, sizeof(map),
+		 "['universal_checkpoint_info']['affine_map'] = {'version': 1,"
+		 " 'params': {'bias': {'logical_shape': [4], 'ranks': ");
+	snprintf(map + strlen(map), sizeof(map) - strlen(map), ranks, b->scale);
+	literal_change(m, root, strcat(map, "}}}"));
 }
 
 static unsigned writing; /* the tensor-parallel rank */
@@ -111,20 +73,22 @@ static void edit(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 	for (unsigned s = 1; s < MKCKPT_STATES; s++)
 		mkpt_set(m, states, mkckpt_state_names[s], NULL);
 	mkpt_set(m, states, "exp_avg",
-		 mkpt_flat(m, b->dtype, NUMEL, NUMEL, false,
-			   b->slices[writing]));
+		 mkpt_flat(m, b->dtype, NUMEL, NUMEL, false, b->slices[writing]));
 	mkpt_set(m, states, b->second,
-		 mkpt_flat(m, b->dtype, NUMEL, NUMEL, false,
-			   b->slices[writing]));
+		 mkpt_flat(m, b->dtype, NUMEL, NUMEL, false, b->slices[writing]));
 }
 
 static char *write_bias(const struct bias *b)
 {
 	static const struct mkckpt_param param = { "bias", 1, { NUMEL }, 0 };
-	struct mkckpt c = { .stage = 1,	   .ranks = 1,
-			    .params = &param, .nparams = 1,
-			    .ngroups = 1,     .tp = RANKS,
-			    .pp = 1,	      .edit = edit,
+	struct mkckpt c = { .stage = 1,
+			    .ranks = 1,
+			    .params = &param,
+			    .nparams = 1,
+			    .ngroups = 1,
+			    .tp = RANKS,
+			    .pp = 1,
+			    .edit = edit,
 			    .ctx = (void *)b };
 	char *const dir = mkckpt_new_dir();
 
@@ -265,14 +229,15 @@ static void what_cannot_be_computed_is_refused(void **state)
 	} cases[] = {
 		{ DTYPE_I64, 0, "exp_avg_sq",
 		  "parameter bias: the mean of int64 tensors", -ENOTSUP },
-		{ DTYPE_I64, 2, "exp_avg_sq", "scaled pieces of them",
-		  -ENOTSUP },
+		{ DTYPE_I64, 2, "exp_avg_sq", "scaled pieces of them", -ENOTSUP },
 		{ DTYPE_F32, 2, "momentum",
 		  "parameter bias: its pieces are scaled, and how that scales"
-		  " momentum is not known", -ENOTSUP },
+		  " momentum is not known",
+		  -ENOTSUP },
 		{ DTYPE_F32, 1e-30, "exp_avg_sq",
 		  "parameter bias: its exp_avg_sq cannot be divided by 1e-30 to"
-		  " the power of -2", -EBADMSG },
+		  " the power of -2",
+		  -EBADMSG },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
