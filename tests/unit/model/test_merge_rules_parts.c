@@ -7,44 +7,25 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/merge_rules.h"
+#include "tests/make/literal.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"
 #include "tests/support/unit.h"
 
-/* {patterns, shape: ((8, 2, 2), 6), partition_dim: 0} */
-static struct value *sub_params(struct mkpt *m, const char *a, const char *b)
-{
-	struct value *const d = mkpt_dict(m), *const patterns = mkpt_list(m);
-	struct value *const sizes = mkpt_tuple(m, 3, mkpt_int(m, 8),
-					       mkpt_int(m, 2), mkpt_int(m, 2));
+#define SUB_PARAMS(patterns)                                    \
+	"{'patterns': [" patterns "], 'shape': ((8, 2, 2), 6)," \
+	" 'partition_dim': 0}"
 
-	mkpt_add(m, patterns, mkpt_str(m, a));
-	if (b)
-		mkpt_add(m, patterns, mkpt_str(m, b));
-	mkpt_set(m, d, "patterns", patterns);
-	mkpt_set(m, d, "shape", mkpt_tuple(m, 2, sizes, mkpt_int(m, 6)));
-	mkpt_set(m, d, "partition_dim", mkpt_int(m, 0));
-	return d;
-}
-
-/* Info with `first` and a second entry for "q". */
-static struct value *sub_params_info(struct mkpt *m, struct value *first)
-{
-	struct value *const info = mkpt_dict(m), *const list = mkpt_list(m);
-
-	mkpt_add(m, list, first);
-	mkpt_add(m, list, sub_params(m, "q", NULL));
-	mkpt_set(m, info, SUB, list);
-	return info;
-}
+/* Info with sub-parameters of these patterns, and a second entry for "q". */
+#define SUB_PARAMS_INFO(patterns) \
+	"{'" SUB "': [" SUB_PARAMS(patterns) ", " SUB_PARAMS("'q'") "]}"
 
 static void sub_params_bring_their_dict(void **state)
 {
 	static const char *const names[] = { "qkv.weight", "qkv.bias" };
 	struct mkpt m = { 0 };
-	struct value *const info = sub_params_info(
-		&m, sub_params(&m, "qkv.weight", "qkv.bias"));
-	struct merge_rules *const r = rules_new(info);
+	struct merge_rules *const r = rules_new(
+		literal_value(&m, SUB_PARAMS_INFO("'qkv.weight', 'qkv.bias'")));
 	struct merge out;
 	int64_t dim;
 
@@ -62,9 +43,8 @@ static void sub_params_bring_their_dict(void **state)
 		assert_int_equal(shape->n, 2);
 		assert_true(value_get_int(value_find(out.spec, "partition_dim"),
 					  &dim));
-		assert_int_equal(value_items(value_find(out.spec, "patterns"))
-					 ->n,
-				 2);
+		assert_int_equal(
+			value_items(value_find(out.spec, "patterns"))->n, 2);
 	}
 	assert_int_equal(merge_rules_match(r, "q.weight", &out, NULL), 0);
 	assert_int_equal(value_items(value_find(out.spec, "patterns"))->n, 1);
@@ -78,8 +58,8 @@ static void sub_params_bring_their_dict(void **state)
 static void specs_are_copies(void **state)
 {
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(
-		sub_params_info(&m, sub_params(&m, "qkv", NULL)));
+	struct merge_rules *const r =
+		rules_new(literal_value(&m, SUB_PARAMS_INFO("'qkv'")));
 	struct merge out;
 	int64_t dim = -1;
 
@@ -94,25 +74,23 @@ static void specs_are_copies(void **state)
 static void sub_params_come_after_the_plain_lists(void **state)
 {
 	static const struct {
-		const char *list;
+		const char *change;
 		enum merge_rule rule;
 	} cases[] = {
-		{ REPLICATED, MERGE_REPLICATED },
-		{ AVERAGE, MERGE_AVERAGE },
-		{ TWO, MERGE_TWO_SUB_PARAMS },
-		{ ROW, MERGE_SUB_PARAMS },
+		{ "['" REPLICATED "'] = ['qkv']", MERGE_REPLICATED },
+		{ "['" AVERAGE "'] = ['qkv']", MERGE_AVERAGE },
+		{ "['" TWO "'] = ['qkv']", MERGE_TWO_SUB_PARAMS },
+		{ "['" ROW "'] = ['qkv']", MERGE_SUB_PARAMS },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct value *const info = sub_params_info(
-			&m, sub_params(&m, "qkv", NULL));
-		struct value *const list = mkpt_list(&m);
+		struct value *const info =
+			literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
 		struct merge_rules *r;
 		struct merge out;
 
-		mkpt_add(&m, list, mkpt_str(&m, "qkv"));
-		mkpt_set(&m, info, cases[i].list, list);
+		literal_change(&m, info, cases[i].change);
 		r = rules_new(info);
 		assert_int_equal(merge_rules_match(r, "qkv", &out, NULL), 0);
 		assert_int_equal(out.rule, cases[i].rule);
@@ -122,42 +100,37 @@ static void sub_params_come_after_the_plain_lists(void **state)
 	}
 }
 
+#define RECORDED "['universal_checkpoint_version']"
+#define WIDTHS "['sub_param_shard_widths']"
+
 /* From version 0.4 on, widths of the shards are required. */
 static void new_sub_params_need_widths(void **state)
 {
 	static const struct {
-		double version; /* 0: none */
-		const char *key;
+		const char *change;
 		int rc;
 		bool widths;
 	} cases[] = {
-		{ 0, NULL, 0, false },
-		{ 0.2, NULL, 0, false },
-		{ 0.2, "qkv", 0, false },
-		{ 0.4, "qkv", 0, true },
-		{ 0.5, "qkv", 0, true },
-		{ 0.4, NULL, -EBADMSG, false },
-		{ 0.4, "qk", -EBADMSG, false },
-		{ 1.0, "other", -EBADMSG, false },
+		{ "", 0, false },
+		{ RECORDED "= 0.2", 0, false },
+		{ RECORDED "= 0.2;" WIDTHS "= {'qkv': []}", 0, false },
+		{ RECORDED "= 0.4;" WIDTHS "= {'qkv': []}", 0, true },
+		{ RECORDED "= 0.5;" WIDTHS "= {'qkv': []}", 0, true },
+		{ RECORDED "= 0.4", -EBADMSG, false },
+		{ RECORDED "= 0.4;" WIDTHS "= {'qk': []}", -EBADMSG, false },
+		{ RECORDED "= 1.0;" WIDTHS "= {'other': []}", -EBADMSG, false },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct value *const info = sub_params_info(
-			&m, sub_params(&m, "qkv", NULL));
-		struct value *const widths = mkpt_dict(&m);
+		struct value *const info =
+			literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
 		struct errmsg err = { "" };
 		struct merge_rules *r;
 		struct merge out = { .rule = MERGE_CAT };
 		int rc;
 
-		if (cases[i].version > 0)
-			mkpt_set(&m, info, "universal_checkpoint_version",
-				 mkpt_float(&m, cases[i].version));
-		if (cases[i].key) {
-			mkpt_set(&m, widths, cases[i].key, mkpt_list(&m));
-			mkpt_set(&m, info, "sub_param_shard_widths", widths);
-		}
+		literal_change(&m, info, cases[i].change);
 		r = rules_new(info);
 		rc = merge_rules_match(r, "qkv", &out, &err);
 		if (rc != cases[i].rc || !!out.widths != cases[i].widths)
@@ -175,41 +148,21 @@ static void new_sub_params_need_widths(void **state)
 	}
 }
 
-/* {version: 1, params: {a: {...}, b: {...}}} beside `lists` */
-static struct value *affine_info(struct mkpt *m, int64_t version, const char *a,
-				 const char *b)
-{
-	struct value *const info = mkpt_dict(m), *const map = mkpt_dict(m);
-	struct value *const params = mkpt_dict(m);
-
-	mkpt_set(m, params, a, mkpt_dict(m));
-	if (b)
-		mkpt_set(m, params, b, mkpt_dict(m));
-	if (version)
-		mkpt_set(m, map, "version", mkpt_int(m, version));
-	mkpt_set(m, map, "params", params);
-	mkpt_set(m, info, "affine_map", map);
-	return info;
-}
+#define AFFINE(params) "{'affine_map': {'version': 1, 'params': " params "}}"
 
 static void affine_maps_have_priority_and_consume_lists(void **state)
 {
-	static const char *const lists[] = { REPLICATED, AVERAGE, TWO, ROW };
 	struct mkpt m = { 0 };
-	struct value *const info = affine_info(&m, 1, "^h\\.0\\.w$", NULL);
-	struct value *const subs = mkpt_list(&m);
+	struct value *const info =
+		literal_value(&m, AFFINE("{'^h\\.0\\.w$': {}}"));
 	struct merge_rules *r;
 	struct merge out;
 	size_t pos = 0;
 
-	for (size_t i = 0; i < COUNT(lists); i++) {
-		struct value *const l = mkpt_list(&m);
-
-		mkpt_add(&m, l, mkpt_str(&m, "h.0"));
-		mkpt_set(&m, info, lists[i], l);
-	}
-	mkpt_add(&m, subs, sub_params(&m, "h.0", NULL));
-	mkpt_set(&m, info, SUB, subs);
+	literal_change(&m, info,
+		       "['" REPLICATED "'] = ['h.0']; ['" AVERAGE "'] = ['h.0'];"
+		       "['" TWO "'] = ['h.0']; ['" ROW "'] = ['h.0'];"
+		       "['" SUB "'] = [" SUB_PARAMS("'h.0'") "]");
 	r = rules_new(info);
 	assert_int_equal(merge_rules_match(r, "h.0.w", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_AFFINE);
@@ -226,7 +179,8 @@ static void affine_maps_have_priority_and_consume_lists(void **state)
 static void two_affine_maps_are_a_contradiction(void **state)
 {
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(affine_info(&m, 1, "w", "w.*"));
+	struct merge_rules *const r =
+		rules_new(literal_value(&m, AFFINE("{'w': {}, 'w.*': {}}")));
 	struct errmsg err = { "" };
 	struct merge out;
 
@@ -239,14 +193,12 @@ static void two_affine_maps_are_a_contradiction(void **state)
 static void affine_vocabularies_are_cut_too(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = affine_info(&m, 1, "emb", NULL);
-	struct value *const list = mkpt_list(&m);
+	struct value *const info = literal_value(&m, AFFINE("{'emb': {}}"));
 	struct merge_rules *r;
 	struct merge out;
 
-	mkpt_add(&m, list, mkpt_str(&m, "emb"));
-	mkpt_set(&m, info, VOCAB, list);
-	mkpt_set(&m, info, "original_vocab_size", mkpt_int(&m, 90));
+	literal_change(&m, info,
+		       "['" VOCAB "'] = ['emb']; ['original_vocab_size'] = 90");
 	r = rules_new(info);
 	assert_int_equal(merge_rules_match(r, "emb", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_AFFINE);
@@ -259,18 +211,25 @@ static void affine_vocabularies_are_cut_too(void **state)
 static void affine_maps_of_the_future_are_refused(void **state)
 {
 	static const struct {
-		int64_t version;
+		const char *change;
 		int rc;
-	} cases[] = { { 0, 0 }, { 1, 0 }, { 2, -ENOTSUP }, { 99, -ENOTSUP } };
+	} cases[] = {
+		{ "del ['affine_map']['version']", 0 },
+		{ "", 0 },
+		{ "['affine_map']['version'] = 2", -ENOTSUP },
+		{ "['affine_map']['version'] = 99", -ENOTSUP },
+	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
+		struct value *const info =
+			literal_value(&m, AFFINE("{'w': {}}"));
 		struct merge_rules *r = NULL;
 		struct errmsg err = { "" };
-		const int rc = merge_rules_new(
-			affine_info(&m, cases[i].version, "w", NULL), "f", &r,
-			&err);
+		int rc;
 
+		literal_change(&m, info, cases[i].change);
+		rc = merge_rules_new(info, "f", &r, &err);
 		assert_int_equal(rc, cases[i].rc);
 		assert_true(!r == !!rc);
 		if (rc)
@@ -284,13 +243,15 @@ static void affine_maps_of_the_future_are_refused(void **state)
 static void what_its_author_rules_out_is_refused(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = mkpt_dict(&m), *const refused = mkpt_dict(&m);
+	struct value *const info = literal_value(
+		&m, "{'autotp_unsupported_parameter_patterns': {}}");
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
-	mkpt_set(&m, info, "autotp_unsupported_parameter_patterns", refused);
 	merge_rules_free(rules_new(info)); /* empty: nothing is refused */
-	mkpt_set(&m, refused, "^qkv\\.w$", mkpt_str(&m, "interleaved"));
+	literal_change(&m, info,
+		       "['autotp_unsupported_parameter_patterns']['^qkv\\.w$']"
+		       " = 'interleaved'");
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -ENOTSUP);
 	assert_null(r);
 	assert_non_null(strstr(err.text, "f: universal_checkpoint_info"));
