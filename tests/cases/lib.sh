@@ -3,7 +3,7 @@
 #
 #   $good           real checkpoints and their digests (good/README.md)
 #   $tmp            a directory of its own, removed at the end
-#   mount_fg SRC    mounts SRC on $tmp/mnt and logs the server to $tmp/log
+#   mount_fg SRC    mounts SRC on $mnt, which is $tmp/mnt, and logs the server to $tmp/log
 #   unmount         unmounts, waits for the server and checks its exit status
 #   check/fail      report what was expected
 #   good_cases      digests files of real checkpoints
@@ -23,6 +23,8 @@ if [ -z "${CASE_SIGNALS-}" ]; then
 fi
 good=$(realpath "${top_srcdir:?}")/tests/good
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-case.XXXXXX") || exit 1
+# shellcheck disable=SC2034 # of the cases
+mnt=$tmp/mnt
 failures=0
 server=
 

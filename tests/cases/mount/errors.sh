@@ -6,7 +6,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 mkdir -p "$mnt"
 
 # refused SOURCE WORDS: without -f, so that the failure precedes daemonising.

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 
 mkdir -p "$tmp/include/ucfs"
 cp "$top_srcdir/ckpt/vfile/ucfs_ioctl.h" "$tmp/include/ucfs/"

@@ -7,7 +7,6 @@
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
 . "$(dirname "$0")/../far_lib.sh"
-mnt=$tmp/mnt
 
 # 36 files of 2.8 MB and one that has them all.
 mkdir "$tmp/run"

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 mkdir "$mnt"
 
 # refused PATH "WORDS": ucfs and each command of ucckpt refuse the path with one line

@@ -6,7 +6,6 @@
 . "$(dirname "$0")/../lib.sh"
 require_fuse
 tag=$good/z1_fp32_dp2/global_step4
-mnt=$tmp/mnt
 mkdir -p "$mnt"
 
 check "--help" grep -q 'usage: ucfs SOURCE... MOUNTPOINT' <(ucfs --help)

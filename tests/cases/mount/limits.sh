@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 run=$good/dsuc_gpt2_z3_offload_dp4
 [ "${sanitize:-no}" = no ] || skip "sanitizers need more than any limit allows"
 

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 file=$mnt/global_step4_universal/zero/block.0001.weight/exp_avg.pt
 
 mkdir "$tmp/run"

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 view=$mnt/global_step4_universal
 
 # Nine files of 4.4 MB each.

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 mkdir -p "$mnt" "$tmp/run"
 tag=$good/z1_fp32_dp4/global_step4
 run=$tmp/run

@@ -9,7 +9,6 @@ run=$tmp/run
 tag=global_step4
 cp -r "$good/z1_fp32_dp4" "$run"
 for r in 0 1 2 3; do echo "$r" >"$run/rng_state_$r.pth"; done
-mnt=$tmp/mnt
 
 # absent NAME...: these are not in the mount.
 absent() {

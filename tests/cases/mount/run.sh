@@ -14,7 +14,6 @@ echo '{}' >"$run/config.json"
 mkdir -p "$run/logs/deep"
 echo hello >"$run/logs/deep/a.txt"
 ln -s a.txt "$run/logs/deep/link"
-mnt=$tmp/mnt
 
 mount_fg "$run" || finish
 check "a tag is shown as it is" diff -r "$run/global_step4" "$mnt/global_step4"

@@ -7,7 +7,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 old=$good/z1_fp32_dp2/global_step4
 new=$good/z1_fp16_dp2/global_step4 # other parameters' values, in the same files
 

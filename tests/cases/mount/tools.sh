@@ -6,7 +6,6 @@
 require_fuse
 
 name=z1_tied_frozen_buffers_dp2
-mnt=$tmp/mnt
 mount_fg "$good/$name/$(tag_of $name)" || finish
 
 ls -lR "$mnt" >"$tmp/ls1" 2>&1 || fail "ls -lR"

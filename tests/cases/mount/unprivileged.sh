@@ -34,7 +34,6 @@ open_device)
 esac
 
 require_fuse
-mnt=$tmp/mnt
 mkdir "$tmp/run"
 "$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1100000 || fail "mkrun"
 tag=$tmp/run/global_step4

@@ -5,7 +5,6 @@
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
-mnt=$tmp/mnt
 
 # A variant's `file` lines give the bytes of each file of the view.
 compare() {
