@@ -4,9 +4,7 @@
 # Writing a universal tree to a disk: DeepSpeed's converter, cp -r from a mount, and
 # ucckpt convert.  UCFS_DEEPSPEED_PYTHON names a Python that has DeepSpeed.
 . "${BASH_SOURCE%/*}/lib.sh"
-[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
-"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed' >/dev/null 2>&1 ||
-	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed"
+needs_python deepspeed
 begin
 room "$dest" 3 || skip "no room for a conversion in $dest"
 ucckpt=$(command -v ucckpt || true)

@@ -10,9 +10,7 @@
 
 command -v mpirun >/dev/null || skip "no mpirun"
 command -v uctrain >/dev/null || skip "uctrain is not in PATH"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+begin_work
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 flags=(--model gpt2 --seq_length 256 --train_batch_size 8 --steps 3 --zero_stage 0

@@ -49,11 +49,7 @@ sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 || {
 }
 build=${top_builddir:-.}
 PATH=$PATH:$build:$build/tests/bench:$build/tests/unit/train
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
-mnt=$work/mnt
-mkdir "$mnt"
+begin_work
 
 # ours MODEL BATCH STEPS FLAG...: the median of tokens/s after warm-up
 ours() {

@@ -8,7 +8,7 @@
 # 			the usual one)
 . "${BASH_SOURCE%/*}/lib.sh"
 begin
-[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+needs_python
 "$UCFS_DEEPSPEED_PYTHON" "${top_srcdir:-.}/tests/interop/make_sparse.py" \
 	--times "${UCFS_BENCH_LARGE:-305}" "$source" "$work/large" \
 	>"$work/log" 2>&1 || skip "no large checkpoint: $(tail -n 1 "$work/log")"

@@ -52,6 +52,26 @@ cleanup() {
 	[ -z "${dest:-}" ] || { chmod -R u+w "$dest" && rm -rf "$dest"; }
 }
 
+# begin_work [DIR]: makes a directory $work, below DIR or on a disk, that goes in the end.
+begin_work() {
+	trap cleanup EXIT
+	trap 'exit 1' INT TERM HUP
+	work=$(mktemp -d "${UCFS_BENCH_TMP:-${1:-${TMPDIR:-/tmp}}}/ucfs-bench.XXXXXX") || exit 1
+	mnt=$work/mnt
+	mkdir "$mnt"
+}
+
+# needs_python MODULE...: UCFS_DEEPSPEED_PYTHON has these.
+needs_python() {
+	local module
+
+	[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
+	for module; do
+		"$UCFS_DEEPSPEED_PYTHON" -c "import $module" >/dev/null 2>&1 ||
+			skip "$UCFS_DEEPSPEED_PYTHON has no $module"
+	done
+}
+
 # Set up what all benchmarks need: the checkpoint in $source, its tag's view in
 # $view once mounted, directories $work (disk), $dest and $mnt.
 begin() {
@@ -72,13 +92,9 @@ begin() {
 		dest_in=${TMPDIR:-/tmp}
 		[ ! -w /dev/shm ] || dest_in=/dev/shm
 	fi
-	trap cleanup EXIT
-	trap 'exit 1' INT TERM HUP
-	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+	begin_work
 	dest=$(mktemp -d "$dest_in/ucfs-bench.XXXXXX") || exit 1
-	mnt=$work/mnt
 	view=$mnt/${tag}_universal
-	mkdir "$mnt"
 	compile readfile
 }
 
@@ -89,17 +105,13 @@ compile() {
 		skip "$1.c cannot be compiled"
 }
 
-# For benchmarks that make their own checkpoints: directories $work and $mnt.
+# begin_own [DIR]: for benchmarks that make their own checkpoints, as begin_work.
 begin_own() {
 	[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
 	command -v ucfs >/dev/null || skip "ucfs is not built"
 	mkrun=${top_builddir:-.}/tests/programs/mkrun
 	[ -x "$mkrun" ] || skip "tests/programs/mkrun is not built: make check builds it"
-	trap cleanup EXIT
-	trap 'exit 1' INT TERM HUP
-	work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
-	mnt=$work/mnt
-	mkdir "$mnt"
+	begin_work "$@"
 }
 
 # mount_bare DIR: mount DIR at $mnt with the minimal server, bare.c.  has_bare: is

@@ -5,9 +5,7 @@
 # one of 154 MiB are read 1 MiB at a time by open, read, close from the disk's file
 # system, in the page cache.
 . "${BASH_SOURCE%/*}/lib.sh"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+begin_work
 compile readers
 compile readfile
 mkdir "$work/disk"

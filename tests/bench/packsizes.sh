@@ -8,9 +8,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 command -v uctrain >/dev/null || skip "uctrain is not built"
 command -v mpirun >/dev/null || skip "no mpirun"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+begin_work
 tmp=$work
 top_srcdir=${top_srcdir:-.}
 # shellcheck source=tests/cases/mpi.sh

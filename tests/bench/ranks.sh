@@ -9,15 +9,7 @@
 . "${BASH_SOURCE%/*}/lib.sh"
 
 sizes=${UCFS_BENCH_RANKS:-200:4:1 20000:1024:1}
-mkrun=${top_builddir:-.}/tests/programs/mkrun
-
-[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
-[ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
-mnt=$work/mnt
-mkdir "$mnt"
+begin_own
 
 # stat(2) by this shell's builtin: starting a program would take as long as a small
 # mount.

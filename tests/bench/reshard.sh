@@ -10,9 +10,7 @@
 # UCFS_BENCH_STAGE	ZeRO stage of the run (1)
 # UCFS_BENCH_RANKS	numbers of ranks ("2 8")
 . "${BASH_SOURCE%/*}/lib.sh"
-[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
-"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||
-	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed or no transformers"
+needs_python deepspeed transformers
 begin
 room "$work" 2 || skip "no room for a checkpoint in $work"
 stage=${UCFS_BENCH_STAGE:-1}

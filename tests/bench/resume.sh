@@ -8,9 +8,7 @@
 # UCFS_BENCH_STAGE	ZeRO stage of the resumed run (1)
 # UCFS_BENCH_RANKS	its number of ranks (2)
 . "${BASH_SOURCE%/*}/lib.sh"
-[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
-"$UCFS_DEEPSPEED_PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 ||
-	skip "$UCFS_DEEPSPEED_PYTHON has no DeepSpeed or no transformers"
+needs_python deepspeed transformers
 begin
 room "$work" 3 || skip "no room for a conversion in $work"
 

@@ -12,18 +12,11 @@
 
 ranks='64:64:3 64:256:3 64:1024:3 64:4096:3 64:16384:3'
 parameters='1000:4:1 10000:4:1 100000:4:1 1000000:4:1'
-mkrun=${top_builddir:-.}/tests/programs/mkrun
 ELEMENTS=64
 READ_MAX=100 # parameters that are read
 
-[ -w /dev/fuse ] || skip "/dev/fuse cannot be used"
-[ -x "$mkrun" ] || skip "$mkrun is not built (make check builds it)"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-/dev/shm}/ucfs-bench.XXXXXX") || exit 1
-mnt=$work/mnt
+begin_own /dev/shm
 source=$work/run
-mkdir "$mnt"
 ulimit -n 1024
 
 # Processor seconds of a command, in $spent.

@@ -17,9 +17,7 @@ python=${UCFS_DEEPSPEED_PYTHON:-}
 here=${BASH_SOURCE%/*}
 ours=${top_builddir:-.}/tests/bench/trainstep
 [ -x "$ours" ] || skip "the trainer is not built"
-trap cleanup EXIT
-trap 'exit 1' INT TERM HUP
-work=$(mktemp -d "${UCFS_BENCH_TMP:-${TMPDIR:-/tmp}}/ucfs-bench.XXXXXX") || exit 1
+begin_work
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} GOMP_SPINCOUNT=1000
 
 # both SERIES "TOKENS/S MILLISECONDS"

@@ -7,9 +7,7 @@
 # round starts with another of them: the first pays for memory that was freed
 # meanwhile.
 . "${BASH_SOURCE%/*}/lib.sh"
-[ -n "${UCFS_DEEPSPEED_PYTHON:-}" ] || skip "UCFS_DEEPSPEED_PYTHON is not set"
-"$UCFS_DEEPSPEED_PYTHON" -c 'import torch' >/dev/null 2>&1 ||
-	skip "$UCFS_DEEPSPEED_PYTHON has no torch"
+needs_python torch
 begin
 room "$work" 2 || skip "no room for a converted tree in $work"
 load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/tree_load.py" "$@"; }
