@@ -429,23 +429,26 @@ def compare(case, identical, results):
     return found, len(reference["stepped"]["states"]), far, loss
 
 
-def main():
+def run_cases(usage, every, run, width):
+    """Run the cases that the command line names, or all, in the directory that comes
+    first, and print a row for each, its name in `width` columns.  Return the exit
+    status."""
     if len(sys.argv) < 2:
-        sys.exit(__doc__)
+        sys.exit(usage)
     scratch, wanted = sys.argv[1], sys.argv[2:]
-    unknown = set(wanted) - {case.name for case in cases()}
+    unknown = set(wanted) - {case.name for case in every}
     if unknown:
         sys.exit(f"no such case: {', '.join(sorted(unknown))}")
     print(f"DeepSpeed {deepspeed.__version__}, torch {torch.__version__}")
-    print(f"{'case':22}{'as expected':>13}{'tensors':>9}"
+    print(f"{'case':{width}}{'as expected':>13}{'tensors':>9}"
           f"{'to uninterrupted':>18}   loss of both")
     failed = 0
-    for case in cases():
+    for case in every:
         if wanted and case.name not in wanted:
             continue
-        found, tensors, far, loss = run_case(
+        found, tensors, far, loss = run(
             case, os.path.join(scratch, case.name))
-        print(f"{case.name:22}{'no' if found else 'yes':>13}{tensors:9}"
+        print(f"{case.name:{width}}{'no' if found else 'yes':>13}{tensors:9}"
               f"{far:18.2g}   {loss[0]:.7f} {loss[1]:.7f}", flush=True)
         for what in found:
             print("  " + what, flush=True)
@@ -454,4 +457,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cases(__doc__, list(cases()), run_case, 22))

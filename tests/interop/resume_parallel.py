@@ -204,29 +204,5 @@ def run_case(case, top):
                                                        got["loss"])
 
 
-def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    scratch, wanted = sys.argv[1], sys.argv[2:]
-    unknown = set(wanted) - {case.name for case in CASES}
-    if unknown:
-        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
-    print(f"DeepSpeed {deepspeed.__version__}, torch {torch.__version__}")
-    print(f"{'case':29}{'as expected':>13}{'tensors':>9}"
-          f"{'to uninterrupted':>18}   loss of both")
-    failed = 0
-    for case in CASES:
-        if wanted and case.name not in wanted:
-            continue
-        found, tensors, far, loss = run_case(
-            case, os.path.join(scratch, case.name))
-        print(f"{case.name:29}{'no' if found else 'yes':>13}{tensors:9}"
-              f"{far:18.2g}   {loss[0]:.7f} {loss[1]:.7f}", flush=True)
-        for what in found:
-            print("  " + what, flush=True)
-        failed += bool(found)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(resume.run_cases(__doc__, CASES, run_case, 29))
