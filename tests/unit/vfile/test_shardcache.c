@@ -68,127 +68,42 @@ static void tear_down(struct fixture *f)
 	mkckpt_free_dir(f->dir);
 }
 
-/* Time stamps are coarse: a change within one tick cannot be detected. */
-static void step_clock(const char *path)
-{
-	const struct timespec later[] = { { .tv_sec = 2000000000 },
-					  { .tv_sec = 2000000000 } };
-
-	assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
-}
-
-static void truncate_it(const struct fixture *f)
-{
-	assert_int_equal(truncate(f->path, 5), 0);
-}
-
-static void append_to_it(const struct fixture *f)
-{
-	FILE *const file = fopen(f->path, "a");
-
-	fputs("more", file);
-	fclose(file);
-}
-
-static void overwrite_it(const struct fixture *f)
-{
-	const int fd = open(f->path, O_WRONLY);
-
-	assert_int_equal(pwrite(fd, "X", 1, 3), 1);
-	close(fd);
-	step_clock(f->path);
-}
-
-static void replace_it(const struct fixture *f)
-{
-	char other[PATH_MAX + 8];
-
-	snprintf(other, sizeof(other), "%s.new", f->path);
-	mkpt_save(other, "0123456789", 10);
-	assert_int_equal(rename(other, f->path), 0);
-}
-
-static void remove_it(const struct fixture *f)
-{
-	assert_int_equal(unlink(f->path), 0);
-}
-
-/* Write to it, and put its mtime back. */
-static void rewrite_it(const struct fixture *f)
-{
-	struct stat st;
-	int fd;
-
-	assert_int_equal(stat(f->path, &st), 0);
-	fd = open(f->path, O_WRONLY);
-	assert_int_equal(pwrite(fd, "X", 1, 3), 1);
-	assert_int_equal(futimens(fd, (struct timespec[]){ st.st_mtim,
-							   st.st_mtim }),
-			 0);
-	close(fd);
-}
-
-static void change_mode(const struct fixture *f)
-{
-	assert_int_equal(chmod(f->path, 0400), 0);
-}
-
-static void link_it(const struct fixture *f)
-{
-	char other[PATH_MAX + 8];
-
-	snprintf(other, sizeof(other), "%s.backup", f->path);
-	assert_int_equal(link(f->path, other), 0);
-}
+/* Write to it.  Time stamps are coarse: a change within one tick cannot be detected, so
+ * that another mtime is given, or the one that it had. */
+#define WRITE "printf X | dd of=shard bs=1 seek=3 conv=notrunc status=none"
+#define OVERWRITE WRITE "; touch -d @2000000000 shard"
+#define REWRITE "touch -r shard was; " WRITE "; touch -r was shard"
 
 /* The ctime changes, and no other attribute. */
-static void link_and_unlink_it(const struct fixture *f)
-{
-	char other[PATH_MAX + 8];
-
-	link_it(f);
-	snprintf(other, sizeof(other), "%s.backup", f->path);
-	assert_int_equal(unlink(other), 0);
-}
-
-static void link_and_rewrite_it(const struct fixture *f)
-{
-	link_it(f);
-	rewrite_it(f);
-}
-
-static void leave_it(const struct fixture *f)
-{
-	(void)f;
-}
+#define LINK_AND_UNLINK "ln shard backup; rm backup"
 
 struct change {
 	const char *name;
-	void (*make)(const struct fixture *f);
+	const char *commands; /* of the shell, in the directory */
 	const char *unopened; /* message of shardcache_get, or NULL */
 	const char *open;     /* the same if it was opened before */
 	const char *path;     /* message of shardcache_check_paths */
 };
 
 static const struct change changes[] = {
-	{ "nothing", leave_it, NULL, NULL, NULL },
-	{ "truncate", truncate_it, "was truncated since", "was truncated since",
-	  "was truncated since" },
-	{ "append", append_to_it, "was written to since",
+	{ "nothing", ":", NULL, NULL, NULL },
+	{ "truncate", "truncate -s 5 shard", "was truncated since",
+	  "was truncated since", "was truncated since" },
+	{ "append", "printf more >>shard", "was written to since",
 	  "was written to since", "was written to since" },
-	{ "overwrite", overwrite_it, "was written to since",
+	{ "overwrite", OVERWRITE, "was written to since",
 	  "was written to since", "was written to since" },
-	{ "rewrite", rewrite_it, "was written to since", "was written to since",
+	{ "rewrite", REWRITE, "was written to since", "was written to since",
 	  "was written to since" },
-	{ "mode", change_mode, NULL, NULL, NULL },
-	{ "link", link_it, NULL, NULL, NULL },
+	{ "mode", "chmod 400 shard", NULL, NULL, NULL },
+	{ "link", "ln shard backup", NULL, NULL, NULL },
 	/* Nobody knows the content of a file that was never opened. */
-	{ "link and unlink", link_and_unlink_it, "was written to since", NULL,
+	{ "link and unlink", LINK_AND_UNLINK, "was written to since", NULL,
 	  "was written to since" },
 	/* An open file remains the same, whatever happens to its name. */
-	{ "replace", replace_it, "was replaced since", NULL,
-	  "was replaced since" },
-	{ "remove", remove_it, "cannot open", NULL, "is gone" },
+	{ "replace", "printf 0123456789 >new; mv new shard",
+	  "was replaced since", NULL, "was replaced since" },
+	{ "remove", "rm shard", "cannot open", NULL, "is gone" },
 };
 
 static void expect(const struct fixture *f, const char *what, int rc,
@@ -220,8 +135,9 @@ static void expect_use(const struct fixture *f, const char *what,
 /* File systems store times that 64 bits of nanoseconds cannot hold (after 2262). */
 static void times_wrap_around(void **state)
 {
-	static const time_t seconds[] = { 0, 9223372036, 9223372037, 1LL << 40,
-					  INT64_MAX, -9223372037, INT64_MIN };
+	static const time_t seconds[] = { 0,         9223372036, 9223372037,
+					  1LL << 40, INT64_MAX,  -9223372037,
+					  INT64_MIN };
 	struct fileid last = { 0 };
 
 	for (size_t i = 0; i < COUNT(seconds); i++) {
@@ -242,7 +158,7 @@ static void changes_are_told_when_a_shard_is_opened(void **state)
 		struct fixture f;
 
 		set_up(&f);
-		changes[i].make(&f);
+		mkckpt_shell(f.dir, changes[i].commands);
 		expect_use(&f, changes[i].name, changes[i].unopened);
 		tear_down(&f);
 	}
@@ -256,7 +172,7 @@ static void changes_are_told_of_an_open_shard(void **state)
 		set_up(&f);
 		settle();
 		expect_use(&f, "before any change", NULL);
-		changes[i].make(&f);
+		mkckpt_shell(f.dir, changes[i].commands);
 		expect_use(&f, changes[i].name, changes[i].open);
 		tear_down(&f);
 	}
@@ -272,7 +188,7 @@ static void content_decides_once_a_shard_was_opened(void **state)
 	set_up(&f);
 	settle();
 	expect_use(&f, "before any change", NULL);
-	link_and_rewrite_it(&f);
+	mkckpt_shell(f.dir, "ln shard backup; " REWRITE);
 	expect_use(&f, "link and rewrite", "was written to since");
 	tear_down(&f);
 
@@ -280,7 +196,7 @@ static void content_decides_once_a_shard_was_opened(void **state)
 	settle();
 	expect_use(&f, "before any change", NULL);
 	for (int i = 0; i < 3; i++) {
-		link_and_unlink_it(&f);
+		mkckpt_shell(f.dir, LINK_AND_UNLINK);
 		assert_int_equal(shardcache_read(f.c, 0, &byte, 1, 3, NULL), 0);
 		assert_int_equal(byte, '3');
 	}
@@ -360,7 +276,7 @@ static void changes_are_told_of_a_path(void **state)
 		/* Asked again at once, it may use its last answer. */
 		assert_int_equal(shardcache_check_paths(f.c, &first, 1, &err),
 				 0);
-		changes[i].make(&f);
+		mkckpt_shell(f.dir, changes[i].commands);
 		nanosleep(&interval, NULL);
 		rc = shardcache_check_paths(f.c, &first, 1, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
@@ -632,7 +548,7 @@ static void what_changed_is_not_lent(void **state)
 	char buf[10];
 
 	set_up(&f);
-	truncate_it(&f);
+	mkckpt_shell(f.dir, "truncate -s 5 shard");
 	shardcache_want(f.c, 0, 0, 10, CACHE_NEXT);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), -EIO);
