@@ -67,11 +67,11 @@ static void say_gone(const char *option)
 }
 
 /* Set options about servers. */
-static bool set_options(const char *list)
+static bool set_options(struct uckpt *u, const char *list)
 {
 	struct errmsg err;
 
-	if (remote_options_set_all(list, say_gone, &err) == 0)
+	if (remote_options_set_all(u, list, say_gone, &err) == 0)
 		return true;
 	cmd_say("-o %s; see 'ucckpt --help'", err.text);
 	return false;
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
 	}
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)
-		rc = set_options(argv[2]) ? CMD_OK : CMD_USAGE;
+		rc = set_options(u, argv[2]) ? CMD_OK : CMD_USAGE;
 	rc = rc ? rc : main_run(u, argc, argv);
 	uckpt_free(u);
 	errno = 0;

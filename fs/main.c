@@ -107,13 +107,14 @@ static int loop(struct fuse_session *se, unsigned threads, unsigned idle)
 
 /* Requests to servers end with the session: libfuse waits for its threads, and a
  * server that stalls would keep them until the deadline. */
-static void *stop_requests(void *session)
+static void *stop_requests(void *server)
 {
+	const struct server *const s = server;
 	const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000L };
 
-	while (!fuse_session_exited(session))
+	while (!fuse_session_exited(s->session))
 		nanosleep(&pause, NULL);
-	http_stop();
+	http_stop(s->u);
 	return NULL;
 }
 
@@ -166,7 +167,8 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		log_error("cannot initialise the FUSE session: %s",
 			  strerror(-rc));
 	if (!rc && servers)
-		watched = pthread_create(&watcher, NULL, stop_requests, se) == 0;
+		watched = pthread_create(&watcher, NULL, stop_requests,
+					 server) == 0;
 	rc = rc || serve(se, servers) ? 1 : 0;
 	if (watched) {
 		fuse_session_exit(se);
@@ -182,7 +184,9 @@ out_signals:
 static int serve_tree(const struct options *o, struct fuse_args *args,
 		      struct tree *tree, struct stats *stats)
 {
-	struct server server = { .tree = tree, .stats = stats,
+	struct server server = { .u = o->tree.u,
+				 .tree = tree,
+				 .stats = stats,
 				 .end_background = -1,
 				 .prefill.busy = ATOMIC_FLAG_INIT,
 				 .passed = { .passthrough = &server.passthrough,
@@ -223,9 +227,9 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		return 1;
 	}
 	/* A server that stalls now and then must not hold up the mount for longer. */
-	http_begin_together();
+	http_begin_together(o->tree.u);
 	rc = tree_open(&o->tree, &stats, &tree, &err);
-	http_end_together();
+	http_end_together(o->tree.u);
 	if (rc) {
 		log_error("%s", err.text);
 		return 1;

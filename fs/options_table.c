@@ -106,8 +106,7 @@ static const char *set_ranks(struct options *o, const struct given *g)
 
 static const char *set_remote(struct options *o, const struct given *g)
 {
-	(void)o;
-	return remote_options_set(g->arg);
+	return remote_options_set(o->tree.u, g->arg);
 }
 
 static const char *say_gone(struct options *o, const struct given *g)

@@ -3,6 +3,9 @@
 #define UCKPT_UCKPT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 /*
  * What one user of the library has set and opened: everything that reads checkpoints is
@@ -13,9 +16,23 @@ struct uckpt {
 	/* Set before threads are started: */
 	struct confined *confined; /* roots that no link leaves (beneath.h) */
 	struct united *unions;     /* of directories (files/roots.h) */
+	struct site *sites;        /* servers (remote/site.h) */
+	struct {
+		unsigned deadline_s;
+		char *manifest;    /* file with the names of files, or NULL */
+		char *ca_file;     /* or NULL: the system's certificates */
+		char *s3_endpoint; /* or NULL */
+		char *s3_region;   /* or NULL */
+		bool s3_anonymous;
+	} remote; /* options about servers (remote/remote_options.h) */
+
+	/* Of requests to servers (remote/http.h): */
+	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
+	atomic_bool stopped;
 
 	pthread_mutex_t lock; /* not held across I/O; protects the lists below */
 	struct pack *packs;   /* that are open (pack/pack.h) */
+	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
 };
 
 #endif

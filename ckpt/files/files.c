@@ -16,6 +16,8 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/remote/remote.h"
+#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/store.h"
 
@@ -23,8 +25,10 @@ struct uckpt *uckpt_new(void)
 {
 	struct uckpt *const u = calloc(1, sizeof(*u));
 
-	if (u)
-		pthread_mutex_init(&u->lock, NULL);
+	if (!u)
+		return NULL;
+	pthread_mutex_init(&u->lock, NULL);
+	u->remote.deadline_s = REMOTE_DEADLINE_S;
 	return u;
 }
 
@@ -33,6 +37,9 @@ void uckpt_free(struct uckpt *u)
 	if (!u)
 		return;
 	pack_close_kept(u);
+	remote_lists_done(u);
+	sites_done(u);
+	remote_options_done(u);
 	roots_done(u);
 	beneath_done(u);
 	pthread_mutex_destroy(&u->lock);

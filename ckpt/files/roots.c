@@ -160,8 +160,8 @@ static int keep(struct uckpt *u, struct united *x, char **path,
 	return 0;
 }
 
-static int set_root(struct united *x, const char *dir, bool absolute,
-		    struct errmsg *err)
+static int set_root(struct uckpt *u, struct united *x, const char *dir,
+		    bool absolute, struct errmsg *err)
 {
 	size_t n = strlen(dir);
 	char *root = NULL;
@@ -172,7 +172,7 @@ static int set_root(struct united *x, const char *dir, bool absolute,
 	while (n > 1 && dir[n - 1] == '/')
 		n--;
 	if (site_is_url(dir) || (site_has_scheme(dir) && access(dir, F_OK) < 0))
-		rc = site_add(dir, &root, err);
+		rc = site_add(u, dir, &root, err);
 	else if (!(root = absolute ? realpath(dir, NULL) : strndup(dir, n)))
 		rc = errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (!rc)
@@ -192,7 +192,7 @@ static int unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
 	else if (!x || !(x->roots = calloc(n, sizeof(*x->roots))))
 		rc = errmsg_nomem(err, NULL);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = set_root(x, dirs[i], absolute, err);
+		rc = set_root(u, x, dirs[i], absolute, err);
 	if (!rc && n > 1)
 		return keep(u, x, path, err);
 	if (!rc)

@@ -48,7 +48,7 @@ static const char *split_path(struct uckpt *u, const char *path, char *pack)
 
 		memcpy(pack, path, n);
 		pack[n] = '\0';
-		if (site_is_url(path) && !site_of(pack))
+		if (site_is_url(path) && !site_of(u, pack))
 			return NULL; /* above the source */
 		type = type_of(u, pack);
 		if (S_ISREG(type))

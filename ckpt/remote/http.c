@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/clock.h"
@@ -55,11 +55,9 @@ struct exchange {
 	size_t nsnippet;
 };
 
-static atomic_bool stopped;
-
-void http_stop(void)
+void http_stop(struct uckpt *u)
 {
-	atomic_store(&stopped, true);
+	atomic_store(&u->stopped, true);
 }
 
 static bool is_good(long status)
@@ -182,15 +180,15 @@ static size_t add_condition(const struct exchange *x,
 
 static int try_once(struct exchange *x, int64_t left_ms)
 {
-	const struct remote_options *const o = remote_options();
-	const int64_t third_ms = (int64_t)o->deadline_s * 1000 / 3;
+	const struct uckpt *const u = x->site->u;
+	const int64_t third_ms = (int64_t)u->remote.deadline_s * 1000 / 3;
 	char condition[CONDITION_MAX], range[64];
 	const char *headers[HEADERS_MAX];
 	struct sigv4_headers signature;
 	struct transport_request r = {
 		.headers = headers,
 		.user = x->site->user,
-		.ca_file = o->ca_file,
+		.ca_file = u->remote.ca_file,
 		.head = x->head,
 		.follow = !x->site->s3,
 		.timeout_ms = (long)left_ms,
@@ -198,7 +196,7 @@ static int try_once(struct exchange *x, int64_t left_ms)
 		.header = on_header,
 		.body = on_body,
 		.ctx = x,
-		.stop = &stopped,
+		.stop = &u->stopped,
 	};
 	char *url;
 	int rc = site_request(x->site, x->query ? NULL : x->path, x->slash,
@@ -307,7 +305,7 @@ static bool pause_for(const struct exchange *x, unsigned tries)
 		ms = (int64_t)x->answer.retry_after_s * 1000;
 	if (ms >= until_ms)
 		return false;
-	for (; ms > 0 && !atomic_load(&stopped); ms -= PAUSE_MIN_MS) {
+	for (; ms > 0 && !atomic_load(&x->site->u->stopped); ms -= PAUSE_MIN_MS) {
 		const int64_t some = ms < PAUSE_MIN_MS ? ms : PAUSE_MIN_MS;
 		const struct timespec ts = { .tv_nsec = (long)(some * MS) };
 
@@ -345,30 +343,27 @@ static int exchange(struct exchange *x, struct errmsg *err)
 			break;
 	}
 	return errmsg_set(err, -EIO, "%s: not read within %u s%s%s", x->path,
-			  remote_options()->deadline_s, *x->why ? ": " : "",
+			  x->site->u->remote.deadline_s, *x->why ? ": " : "",
 			  x->why);
 }
 
-static _Atomic int64_t together; /* the deadline of all operations; 0: each its own */
-
-int64_t http_deadline(void)
+int64_t http_deadline(const struct uckpt *u)
 {
-	const int64_t shared = atomic_load(&together);
+	const int64_t shared = atomic_load(&u->deadline);
 
 	return shared ? shared
 		      : (int64_t)clock_ns() +
-				(int64_t)remote_options()->deadline_s * 1000 *
-					MS;
+				(int64_t)u->remote.deadline_s * 1000 * MS;
 }
 
-void http_begin_together(void)
+void http_begin_together(struct uckpt *u)
 {
-	atomic_store(&together, http_deadline());
+	atomic_store(&u->deadline, http_deadline(u));
 }
 
-void http_end_together(void)
+void http_end_together(struct uckpt *u)
 {
-	atomic_store(&together, 0);
+	atomic_store(&u->deadline, 0);
 }
 
 int http_head(struct site *s, const char *path, bool slash, int64_t end,
@@ -422,7 +417,7 @@ int http_read(struct site *s, const char *path, const struct http_meta *m,
 {
 	struct exchange x = { .site = s,
 			      .path = path,
-			      .end = http_deadline(),
+			      .end = http_deadline(s->u),
 			      .meta = m,
 			      .buf = buf,
 			      .len = len,

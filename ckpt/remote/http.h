@@ -9,6 +9,7 @@
 #include "ckpt/remote/site.h"
 
 struct errmsg;
+struct uckpt;
 
 /* What a server says of a file. */
 #define HTTP_ETAG_MAX 256
@@ -37,14 +38,14 @@ struct http_meta {
 
 /* The time (clock_ns) at which an operation that begins now is given up: one
  * operation may take several requests. */
-int64_t http_deadline(void);
+int64_t http_deadline(const struct uckpt *u);
 
 /* From http_begin_together() until http_end_together(), all operations are one. */
-void http_begin_together(void);
-void http_end_together(void);
+void http_begin_together(struct uckpt *u);
+void http_end_together(struct uckpt *u);
 
 /* End all requests under way, and all later ones, with -ECANCELED. */
-void http_stop(void);
+void http_stop(struct uckpt *u);
 
 /* Ask for a file's attributes; with `slash`, for a directory's. */
 int http_head(struct site *s, const char *path, bool slash, int64_t end,

@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/remote/site.h"
 
 /* No device has such a number. */
@@ -25,17 +25,17 @@
 static int find_top(struct site *s, const char *path, int64_t end,
 		    struct http_meta *out, struct errmsg *err)
 {
+	const bool has_manifest = s->u->remote.manifest;
 	struct remote_list *list;
 	int rc;
 
-	if (remote_options()->manifest || s->s3) {
+	if (has_manifest || s->s3) {
 		rc = remote_list_get(s, path, end, &list, err);
 		if (!rc) {
 			remote_list_put(list);
 			*out = (struct http_meta){ .is_dir = true };
 		}
-		if (rc != -ENOENT || remote_options()->manifest ||
-		    !*site_key(s, path))
+		if (rc != -ENOENT || has_manifest || !*site_key(s, path))
 			return rc;
 	}
 	rc = http_head(s, path, false, end, out, err);
@@ -44,11 +44,11 @@ static int find_top(struct site *s, const char *path, int64_t end,
 				       : rc;
 }
 
-int remote_find(const char *path, int64_t end, struct site **site,
-		struct http_meta *out, struct errmsg *err)
+int remote_find(struct uckpt *u, const char *path, int64_t end,
+		struct site **site, struct http_meta *out, struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
-	struct site *const s = site_of(path);
+	struct site *const s = site_of(u, path);
 	struct remote_list *list;
 	char *dir;
 	int rc;
@@ -117,9 +117,8 @@ static int remote_stat(struct uckpt *u, const char *path, bool plain,
 {
 	struct site *s;
 	struct http_meta m;
-	const int rc = remote_find(path, http_deadline(), &s, &m, err);
+	const int rc = remote_find(u, path, http_deadline(u), &s, &m, err);
 
-	(void)u;
 	(void)plain; /* servers show no links */
 	return rc ? rc : set_attrs(path, &m, out, err);
 }
@@ -127,14 +126,13 @@ static int remote_stat(struct uckpt *u, const char *path, bool plain,
 static int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 		       struct errmsg *err)
 {
-	const int64_t end = http_deadline();
+	const int64_t end = http_deadline(u);
 	struct site *s;
 	struct remote_list *list;
 	struct http_meta m;
 	struct attrs a;
-	int rc = remote_find(path, end, &s, &m, err);
+	int rc = remote_find(u, path, end, &s, &m, err);
 
-	(void)u;
 	if (!rc && !m.is_dir)
 		rc = errmsg_set(err, -ENOTDIR, "%s: cannot open: %s", path,
 				strerror(ENOTDIR));

@@ -22,7 +22,8 @@ extern const struct store remote_store;
 struct remote_list {
 	char *path;
 	uint64_t made_ns;
-	atomic_uint users; /* the table of lists is one while it remembers the list */
+	struct remote_list *next; /* older, of the context's */
+	atomic_uint users; /* the context is one while it remembers the list */
 	struct dirlist names; /* immutable, but for attributes that are added */
 };
 
@@ -33,14 +34,17 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err);
 void remote_list_put(struct remote_list *l);
 
+/* Forget all lists. */
+void remote_lists_done(struct uckpt *u);
+
 /* Attributes of a file in a list; those of all its files are asked for at once if
  * the server did not send them with it. */
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err);
 
 /* Attributes of a file or directory, and the site that it is in. */
-int remote_find(const char *path, int64_t end, struct site **site,
-		struct http_meta *out, struct errmsg *err);
+int remote_find(struct uckpt *u, const char *path, int64_t end,
+		struct site **site, struct http_meta *out, struct errmsg *err);
 
 /* The same as struct stat; -EFBIG. */
 int remote_set_stat(const char *path, const struct http_meta *m,

@@ -9,25 +9,21 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/remote/remote.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
 
 #define LISTS_MAX 256
+#define MEMORY_NS ((uint64_t)REMOTE_MEMORY_S * 1000000000)
 #define HEADS_WIDTH 64     /* requests for attributes at once */
 #define IDLE_PAGES_MAX 100 /* in a row, without a new name */
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct remote_list *lists[LISTS_MAX]; /* protected by lock */
-static size_t nlists;                        /* protected by lock */
 
 void remote_list_put(struct remote_list *l)
 {
@@ -38,47 +34,51 @@ void remote_list_put(struct remote_list *l)
 	free(l);
 }
 
-/* Forget lists[i].  Called with the lock held. */
-static void forget(size_t i)
-{
-	struct remote_list *const l = lists[i];
-
-	lists[i] = lists[--nlists];
-	remote_list_put(l);
-}
-
-static struct remote_list *find_remembered(const char *path)
+/* Forget lists that are too old, or the oldest ones of too many.  Called with the
+ * context's lock held. */
+static void forget(struct uckpt *u, size_t most)
 {
 	const uint64_t now = clock_ns();
-	struct remote_list *found = NULL;
+	size_t n = 0;
 
-	pthread_mutex_lock(&lock);
-	for (size_t i = nlists; i-- > 0;)
-		if (now - lists[i]->made_ns >
-		    (uint64_t)REMOTE_MEMORY_S * 1000000000)
-			forget(i);
-		else if (strcmp(lists[i]->path, path) == 0)
-			found = lists[i];
-	if (found)
-		atomic_fetch_add(&found->users, 1);
-	pthread_mutex_unlock(&lock);
-	return found;
+	for (struct remote_list *l, **at = &u->lists; (l = *at);) {
+		if (n < most && now - l->made_ns <= MEMORY_NS) {
+			at = &l->next;
+			n++;
+			continue;
+		}
+		*at = l->next;
+		remote_list_put(l);
+	}
 }
 
-/* Remember a list, instead of the oldest if there are too many. */
-static void remember(struct remote_list *l)
+void remote_lists_done(struct uckpt *u)
 {
-	size_t oldest = 0;
+	forget(u, 0);
+}
 
+static struct remote_list *find_remembered(struct uckpt *u, const char *path)
+{
+	struct remote_list *l;
+
+	pthread_mutex_lock(&u->lock);
+	forget(u, LISTS_MAX);
+	for (l = u->lists; l && strcmp(l->path, path) != 0;)
+		l = l->next;
+	if (l)
+		atomic_fetch_add(&l->users, 1);
+	pthread_mutex_unlock(&u->lock);
+	return l;
+}
+
+static void remember(struct uckpt *u, struct remote_list *l)
+{
 	atomic_fetch_add(&l->users, 1);
-	pthread_mutex_lock(&lock);
-	for (size_t i = 1; i < nlists; i++)
-		if (lists[i]->made_ns < lists[oldest]->made_ns)
-			oldest = i;
-	if (nlists == LISTS_MAX)
-		forget(oldest);
-	lists[nlists++] = l;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&u->lock);
+	l->next = u->lists;
+	u->lists = l;
+	forget(u, LISTS_MAX);
+	pthread_mutex_unlock(&u->lock);
 }
 
 /* A list that is being made.  All requests for it have one deadline. */
@@ -215,7 +215,7 @@ static int read_manifest(const char *path, char **text, struct errmsg *err)
 
 static int ask_manifest(const struct asking *a, struct errmsg *err)
 {
-	const char *const manifest = remote_options()->manifest;
+	const char *const manifest = a->site->u->remote.manifest;
 	const char *below = a->path + strlen(a->site->path);
 	char *dir, *text;
 	int rc = read_manifest(manifest, &text, err);
@@ -239,7 +239,7 @@ static int ask_manifest(const struct asking *a, struct errmsg *err)
 int remote_list_get(struct site *s, const char *path, int64_t end,
 		    struct remote_list **out, struct errmsg *err)
 {
-	struct remote_list *l = find_remembered(path);
+	struct remote_list *l = find_remembered(s->u, path);
 	struct asking a = { .site = s, .path = path, .end = end };
 	int rc;
 
@@ -254,16 +254,16 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 	}
 	l->users = 1;
 	a.out = &l->names;
-	rc = remote_options()->manifest ? ask_manifest(&a, err)
-	     : s->s3                    ? ask_s3(&a, err)
-					: ask_http(&a, err);
+	rc = s->u->remote.manifest ? ask_manifest(&a, err)
+	     : s->s3               ? ask_s3(&a, err)
+				   : ask_http(&a, err);
 	if (rc) {
 		remote_list_put(l);
 		return rc;
 	}
 	dirlist_sort(&l->names, 0);
 	l->made_ns = clock_ns();
-	remember(l);
+	remember(s->u, l);
 	*out = l;
 	return 0;
 }

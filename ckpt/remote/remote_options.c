@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +12,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 
 #define DEADLINE_MAX_S 86400u
-
-static struct remote_options options = { .deadline_s = REMOTE_DEADLINE_S };
-
-const struct remote_options *remote_options(void)
-{
-	return &options;
-}
 
 /* Set a text; a relative one begins with `dir` and a slash, unless that is NULL. */
 static const char *set_text(char **to, const char *dir, const char *value)
@@ -43,7 +38,7 @@ static const char *set_path(char **to, const char *value)
 					: "not a file name";
 }
 
-static const char *set_deadline(const char *value)
+static const char *set_deadline(struct uckpt *u, const char *value)
 {
 	char *end;
 	unsigned long n;
@@ -53,21 +48,32 @@ static const char *set_deadline(const char *value)
 	if (errno || *end || *value < '0' || *value > '9' || n < 1 ||
 	    n > DEADLINE_MAX_S)
 		return "not a number of seconds (1 to 86400)";
-	options.deadline_s = (unsigned)n;
+	u->remote.deadline_s = (unsigned)n;
 	return NULL;
 }
 
 /* The options whose values are texts. */
 static const struct {
 	const char *name;
-	char **to;
+	size_t at; /* in struct uckpt */
 	enum { TEXT, PATH, URL } kind;
 } texts[] = {
-	{ "manifest", &options.manifest, PATH },
-	{ "ca_file", &options.ca_file, PATH },
-	{ "s3_endpoint", &options.s3_endpoint, URL },
-	{ "s3_region", &options.s3_region, TEXT },
+	{ "manifest", offsetof(struct uckpt, remote.manifest), PATH },
+	{ "ca_file", offsetof(struct uckpt, remote.ca_file), PATH },
+	{ "s3_endpoint", offsetof(struct uckpt, remote.s3_endpoint), URL },
+	{ "s3_region", offsetof(struct uckpt, remote.s3_region), TEXT },
 };
+
+static char **text_of(struct uckpt *u, size_t i)
+{
+	return (char **)((char *)u + texts[i].at);
+}
+
+void remote_options_done(struct uckpt *u)
+{
+	for (size_t i = 0; i < COUNT(texts); i++)
+		free(*text_of(u, i));
+}
 
 static bool is_named(const char *option, const char *name)
 {
@@ -76,15 +82,15 @@ static bool is_named(const char *option, const char *name)
 	return strncmp(option, name, n) == 0 && (option[n] == '=' || !option[n]);
 }
 
-const char *remote_options_set(const char *text)
+const char *remote_options_set(struct uckpt *u, const char *text)
 {
 	const char *const equals = strchr(text, '=');
 	const char *const value = equals ? equals + 1 : "";
 
 	if (is_named(text, "deadline"))
-		return set_deadline(value);
+		return set_deadline(u, value);
 	if (is_named(text, "s3_anonymous")) {
-		options.s3_anonymous = true;
+		u->remote.s3_anonymous = true;
 		return equals ? "takes no value" : NULL;
 	}
 	for (size_t i = 0; i < COUNT(texts); i++) {
@@ -96,14 +102,14 @@ const char *remote_options_set(const char *text)
 		if (!*value)
 			return "needs a value";
 		return texts[i].kind == PATH
-			       ? set_path(texts[i].to, value)
-			       : set_text(texts[i].to, NULL, value);
+			       ? set_path(text_of(u, i), value)
+			       : set_text(text_of(u, i), NULL, value);
 	}
 	return "unknown option";
 }
 
-int remote_options_set_all(const char *list, void (*gone)(const char *option),
-			   struct errmsg *err)
+int remote_options_set_all(struct uckpt *u, const char *list,
+			   void (*gone)(const char *option), struct errmsg *err)
 {
 	char *const copy = strdup(list);
 	char *rest = copy, *option;
@@ -113,7 +119,7 @@ int remote_options_set_all(const char *list, void (*gone)(const char *option),
 		const bool is_gone = is_named(option, "cache_dir") ||
 				     is_named(option, "cache_bytes");
 		const char *const wrong =
-			is_gone ? NULL : remote_options_set(option);
+			is_gone ? NULL : remote_options_set(u, option);
 
 		if (is_gone && gone)
 			gone(option);

@@ -84,12 +84,11 @@ static void remote_close(struct source *s)
 	free_file(s->ctx);
 }
 
-static int open_file(struct remote_file *f, const char *path, struct stat *st,
-		     struct errmsg *err)
+static int open_file(struct uckpt *u, struct remote_file *f, const char *path,
+		     struct stat *st, struct errmsg *err)
 {
-	int rc;
+	int rc = remote_find(u, path, http_deadline(u), &f->site, &f->meta, err);
 
-	rc = remote_find(path, http_deadline(), &f->site, &f->meta, err);
 	if (!rc && f->meta.is_dir)
 		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
 	if (!rc)
@@ -111,9 +110,8 @@ int remote_open(struct uckpt *u, struct source *s, const char *path,
 	struct remote_file *const f = calloc(1, sizeof(*f));
 	struct stat st;
 	const int rc =
-		f ? open_file(f, path, &st, err) : errmsg_nomem(err, path);
+		f ? open_file(u, f, path, &st, err) : errmsg_nomem(err, path);
 
-	(void)u;
 	if (rc) {
 		free_file(f);
 		return rc;

@@ -13,16 +13,12 @@
 #include <strings.h>
 #include <time.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/base/uckpt.h"
 
 #define SITES_MAX 4096u
 #define DEFAULT_REGION "us-east-1"
 #define AWS_SETTING_MAX 4000 /* servers refuse longer headers */
-
-static struct site **sites; /* as long as the process lives */
-static size_t nsites, sites_cap;
 
 bool site_is_url(const char *path)
 {
@@ -247,19 +243,20 @@ static int set_s3_origin(struct site *s, const char *endpoint,
 
 static int set_s3(struct site *s, struct errmsg *err)
 {
-	const struct remote_options *const o = remote_options();
+	const struct uckpt *const u = s->u;
 	char **const region = &s->aws.v[AWS_REGION];
 
 	s->s3 = true;
 	if (aws_profile_read(&s->aws))
 		return errmsg_nomem(err, NULL);
-	if (o->s3_region || !*region) {
+	if (u->remote.s3_region || !*region) {
 		free(*region);
-		*region = strdup(o->s3_region ? o->s3_region : DEFAULT_REGION);
+		*region = strdup(u->remote.s3_region ? u->remote.s3_region
+						     : DEFAULT_REGION);
 		if (!*region)
 			return errmsg_nomem(err, NULL);
 	}
-	s->is_signed = !o->s3_anonymous;
+	s->is_signed = !u->remote.s3_anonymous;
 	if (s->is_signed && !s->aws.v[AWS_KEY_ID])
 		return errmsg_set(err, -EINVAL,
 				  "%s: no key in the environment or"
@@ -272,15 +269,14 @@ static int set_s3(struct site *s, struct errmsg *err)
 					  "%s: a key or a session's token is too"
 					  " long to sign with",
 					  s->path);
-	return set_s3_origin(
-		s, o->s3_endpoint ? o->s3_endpoint : s->aws.v[AWS_ENDPOINT],
-		err);
+	return set_s3_origin(s,
+			     u->remote.s3_endpoint ? u->remote.s3_endpoint
+						   : s->aws.v[AWS_ENDPOINT],
+			     err);
 }
 
 static void site_free(struct site *s)
 {
-	if (!s)
-		return;
 	free(s->path);
 	free(s->origin);
 	free(s->prefix);
@@ -317,37 +313,58 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 	return set_s3(s, err);
 }
 
-int site_add(const char *url, char **path, struct errmsg *err)
+static bool has_room(const struct uckpt *u)
+{
+	size_t n = 0;
+
+	for (const struct site *s = u->sites; s; s = s->next)
+		n++;
+	return n < SITES_MAX;
+}
+
+int site_add(struct uckpt *u, const char *url, char **path, struct errmsg *err)
 {
 	struct site *const s = calloc(1, sizeof(*s));
-	int rc = s ? parse(s, url, err) : errmsg_nomem(err, NULL);
+	int rc;
 
-	if (!rc && nsites == SITES_MAX)
+	if (!s)
+		return errmsg_nomem(err, NULL);
+	s->u = u;
+	rc = parse(s, url, err);
+	if (!rc && !has_room(u))
 		rc = errmsg_set(err, -E2BIG, "more than %u URLs", SITES_MAX);
-	if (!rc &&
-	    (!array_reserve(&sites, &sites_cap, nsites + 1, sizeof(*sites)) ||
-	     !(*path = strdup(s->path))))
+	if (!rc && !(*path = strdup(s->path)))
 		rc = errmsg_nomem(err, NULL);
 	if (rc) {
 		site_free(s);
 		return rc;
 	}
-	/* A URL given again may have another secret: the last one counts. */
-	sites[nsites++] = s;
+	s->next = u->sites;
+	u->sites = s;
 	return 0;
 }
 
-struct site *site_of(const char *path)
+void sites_done(struct uckpt *u)
+{
+	for (struct site *s; (s = u->sites);) {
+		u->sites = s->next;
+		site_free(s);
+	}
+}
+
+/* A URL given again may have another secret: the last one counts. */
+struct site *site_of(const struct uckpt *u, const char *path)
 {
 	struct site *best = NULL;
 	size_t len = 0;
 
-	for (size_t i = nsites; site_is_url(path) && i-- > 0;) {
-		const size_t n = strlen(sites[i]->path);
+	for (struct site *s = site_is_url(path) ? u->sites : NULL; s;
+	     s = s->next) {
+		const size_t n = strlen(s->path);
 
-		if ((!best || n > len) && strncmp(path, sites[i]->path, n) == 0 &&
+		if ((!best || n > len) && strncmp(path, s->path, n) == 0 &&
 		    (path[n] == '/' || !path[n])) {
-			best = sites[i];
+			best = s;
 			len = n;
 		}
 	}

@@ -11,6 +11,7 @@
 #include "ckpt/remote/sigv4.h"
 
 struct errmsg;
+struct uckpt;
 
 /*
  * Servers, as the URLs that the user gave:
@@ -21,9 +22,11 @@ struct errmsg;
  *
  * A site's path is its URL without user, password and query, which may be secret,
  * and with percent-encoding decoded: names of files are appended to it as to a
- * directory's.  Sites are known to the process from site_add() on.
+ * directory's.  Sites are known to the context from site_add() on.
  */
 struct site {
+	struct uckpt *u;
+	struct site *next; /* of the context's, the last one added first */
 	char *path;   /* without a slash at its end */
 	size_t root;  /* length of "scheme://host" or "s3://bucket" in it */
 	char *origin; /* "scheme://host[:port]" that is asked */
@@ -43,11 +46,14 @@ bool site_has_scheme(const char *path);
 
 /* Add the site of a URL.  The caller frees `*path`, the site's path.  -EINVAL for a
  * bad URL or an unsupported scheme; -ENOMEM.  Not thread-safe: called before threads
- * are started.  Sites stay as long as the process lives. */
-int site_add(const char *url, char **path, struct errmsg *err);
+ * are started. */
+int site_add(struct uckpt *u, const char *url, char **path, struct errmsg *err);
+
+/* Forget all sites. */
+void sites_done(struct uckpt *u);
 
 /* The site that a path is in, or NULL. */
-struct site *site_of(const char *path);
+struct site *site_of(const struct uckpt *u, const char *path);
 
 /*
  * The URL for a path in the site, or for its bucket if `path` is NULL, with `query`

@@ -15,6 +15,7 @@ struct fuse_lowlevel_ops;
 struct fuse_session;
 struct stats;
 struct tree;
+struct uckpt;
 
 /* Small files that are in the kernel's page cache, at their inode's hash. */
 #define PREFILL_BITS 12
@@ -26,6 +27,7 @@ struct prefill {
 
 /* The state behind all requests. */
 struct server {
+	struct uckpt *u;
 	struct fuse_session *session;
 	struct tree *tree;
 	struct stats *stats;

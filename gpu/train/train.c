@@ -123,8 +123,9 @@ static int find_source(const struct run *r, struct uckpt *u, char **path,
 	int rc = 0;
 
 	if (c->source_options)
-		rc = remote_options_set_all(
-			c->source_options, r->comm->rank ? NULL : say_gone, err);
+		rc = remote_options_set_all(u, c->source_options,
+					    r->comm->rank ? NULL : say_gone,
+					    err);
 	return rc ? rc : files_unite(u, &c->resume_dir, 1, path, err);
 }
 

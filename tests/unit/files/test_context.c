@@ -4,6 +4,8 @@
  * threads use both.
  *
  *	run/in  run/out -> ../outside  outside  a/one  b/two
+ *
+ * and http://h/run, of which each has a manifest of its own.
  */
 #include <errno.h>
 #include <limits.h>
@@ -16,6 +18,8 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
+#include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
 #include "tests/support/unit.h"
 
 #define ROUNDS 200
@@ -28,15 +32,16 @@ struct side {
 	char *whole; /* its union */
 	char out[PATH_MAX + 16];
 	int out_rc;          /* of opening run/out */
-	const char *present; /* in the union */
+	const char *present; /* in the union, and on the server; and the server's key */
 	int wrong;
 };
 
-static void make(const char *name)
+static void make(const char *name, const char *text)
 {
 	FILE *const f = fopen(name, "w");
 
 	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
 	assert_int_equal(fclose(f), 0);
 }
 
@@ -52,10 +57,10 @@ static int set_up(void **state)
 		     (const char *const[]){ "run", "a", "b", NULL };
 	     *d; d++)
 		assert_int_equal(mkdir(*d, 0755), 0);
-	make("run/in");
-	make("outside");
-	make("a/one");
-	make("b/two");
+	make("run/in", "");
+	make("outside", "");
+	make("a/one", "");
+	make("b/two", "");
 	return symlink("../outside", "run/out");
 }
 
@@ -68,6 +73,43 @@ static int tear_down(void **state)
 	return system(command);
 }
 
+#define SITE "http://h/run"
+
+static void begin_site(struct side *s)
+{
+	char name[PATH_MAX], text[PATH_MAX + 16], *path;
+
+	snprintf(name, sizeof(name), "%s.txt", s->present);
+	snprintf(text, sizeof(text), "tag/%s\n", s->present);
+	make(name, text);
+	snprintf(text, sizeof(text), "manifest=%s", name);
+	assert_null(remote_options_set(s->u, text));
+	snprintf(text, sizeof(text), SITE "?key=%s", s->present);
+	assert_int_equal(site_add(s->u, text, &path, NULL), 0);
+	free(path);
+}
+
+/* Is the site the context's own, and what it lists? */
+static bool is_own_site(const struct side *s)
+{
+	const char *const path = SITE "/tag";
+	struct site *const site = site_of(s->u, path);
+	struct sigv4_headers none;
+	struct dirlist list;
+	char *url;
+	bool own;
+
+	if (!site || site_request(site, path, false, "", false, &url, &none))
+		return false;
+	own = strcmp(strstr(url, "?key=") + 5, s->present) == 0;
+	free(url);
+	if (files_list(s->u, path, true, &list, NULL))
+		return false;
+	own = own && list.n == 1 && dirlist_find(&list, s->present);
+	dirlist_done(&list);
+	return own;
+}
+
 static void begin(struct side *s, char *const dirs[2], const char *present,
 		  bool confined)
 {
@@ -78,6 +120,7 @@ static void begin(struct side *s, char *const dirs[2], const char *present,
 	assert_non_null(s->u);
 	assert_int_equal(roots_unite(s->u, dirs, 2, false, &s->whole, NULL), 0);
 	s->present = present;
+	begin_site(s);
 	snprintf(run, sizeof(run), "%s/run", top);
 	snprintf(s->out, sizeof(s->out), "%s/out", run);
 	s->out_rc = confined ? -EACCES : 0;
@@ -97,6 +140,7 @@ static void *look(void *side)
 
 		s->wrong += rc != s->out_rc;
 		s->wrong += roots_count(s->u, s->whole) != 2;
+		s->wrong += !is_own_site(s);
 		if (!rc)
 			source_close(&src);
 	}

@@ -8,6 +8,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 static const struct {
@@ -36,8 +37,8 @@ static const struct {
 
 static void test_urls(void **state)
 {
-	assert_null(remote_options_set("s3_anonymous"));
-	assert_null(remote_options_set("s3_region=eu-x"));
+	assert_null(remote_options_set(test_context(), "s3_anonymous"));
+	assert_null(remote_options_set(test_context(), "s3_region=eu-x"));
 	unsetenv("AWS_ENDPOINT_URL");
 	unsetenv("AWS_ENDPOINT_URL_S3");
 	setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
@@ -45,7 +46,8 @@ static void test_urls(void **state)
 		struct errmsg err = { "" };
 		struct sigv4_headers h;
 		char *path, *url, *file;
-		const int rc = site_add(cases[i].url, &path, &err);
+		const int rc =
+			site_add(test_context(), cases[i].url, &path, &err);
 
 		if (!cases[i].path) {
 			assert_int_equal(rc, -EINVAL);
@@ -55,9 +57,9 @@ static void test_urls(void **state)
 			fail_msg("%s: %s", cases[i].url, err.text);
 		assert_string_equal(path, cases[i].path);
 		assert_true(asprintf(&file, "%s%s", path, cases[i].file) > 0);
-		assert_non_null(site_of(file));
-		assert_int_equal(site_request(site_of(file), file, false, "",
-					      false, &url, &h),
+		assert_non_null(site_of(test_context(), file));
+		assert_int_equal(site_request(site_of(test_context(), file),
+					      file, false, "", false, &url, &h),
 				 0);
 		assert_string_equal(url, cases[i].asked);
 		sigv4_headers_done(&h);
@@ -65,9 +67,9 @@ static void test_urls(void **state)
 		free(file);
 		free(path);
 	}
-	assert_null(site_of("http://h"));
-	assert_null(site_of("http://h/run2"));
-	assert_null(site_of("/local"));
+	assert_null(site_of(test_context(), "http://h"));
+	assert_null(site_of(test_context(), "http://h/run2"));
+	assert_null(site_of(test_context(), "/local"));
 }
 
 /* Files that are open keep their site while others are added. */
@@ -77,15 +79,16 @@ static void test_sites_stay(void **state)
 	struct errmsg err = { "" };
 	char *path, url[32];
 
-	assert_int_equal(site_add("http://first/run", &path, &err), 0);
+	assert_int_equal(
+		site_add(test_context(), "http://first/run", &path, &err), 0);
 	free(path);
-	first = site_of("http://first/run");
+	first = site_of(test_context(), "http://first/run");
 	for (int i = 0; i < 1000; i++) {
 		snprintf(url, sizeof(url), "http://h%d/run", i);
-		assert_int_equal(site_add(url, &path, &err), 0);
+		assert_int_equal(site_add(test_context(), url, &path, &err), 0);
 		free(path);
 	}
-	assert_ptr_equal(site_of("http://first/run"), first);
+	assert_ptr_equal(site_of(test_context(), "http://first/run"), first);
 	assert_string_equal(first->path, "http://first/run");
 }
 
@@ -111,10 +114,12 @@ static void test_endpoints(void **state)
 
 		snprintf(option, sizeof(option), "s3_endpoint=%s",
 			 endpoints[i].endpoint);
-		assert_null(remote_options_set(option));
-		assert_int_equal(site_add("s3://bucket", &path, &err), 0);
-		assert_int_equal(site_request(site_of(path), "s3://bucket/k",
-					      false, "", false, &url, &h),
+		assert_null(remote_options_set(test_context(), option));
+		assert_int_equal(
+			site_add(test_context(), "s3://bucket", &path, &err), 0);
+		assert_int_equal(site_request(site_of(test_context(), path),
+					      "s3://bucket/k", false, "", false,
+					      &url, &h),
 				 0);
 		assert_string_equal(url, endpoints[i].asked);
 		free(url);
