@@ -201,7 +201,8 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 		mountpoint_explain(o->mountpoint);
 		return 1;
 	}
-	cache_set_limit(o->readahead, TWICE_FACTOR * o->readahead, true);
+	cache_set_limit(o->tree.u, o->readahead, TWICE_FACTOR * o->readahead,
+			true);
 	server.session = se;
 	rc = mount_and_serve(o, se, &server);
 	fuse_session_destroy(se);

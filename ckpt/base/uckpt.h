@@ -30,6 +30,8 @@ struct uckpt {
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
 	atomic_bool stopped;
 
+	struct cache_pool *cache; /* of blocks (cache/cache.h) */
+
 	pthread_mutex_t lock; /* not held across I/O; protects the lists below */
 	struct pack *packs;   /* that are open (pack/pack.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */

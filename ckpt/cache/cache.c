@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/cache/cache_impl.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
@@ -33,35 +34,22 @@
 /* A thread without work ends after this time. */
 #define IDLE_NS UINT64_C(5000000000)
 
-static pthread_mutex_t lock =
-	PTHREAD_MUTEX_INITIALIZER; /* not held across I/O; protects all below */
-static pthread_cond_t more = PTHREAD_COND_INITIALIZER; /* the queue has grown */
-static pthread_cond_t done = PTHREAD_COND_INITIALIZER; /* a block came in */
-static struct blocks all = { .queue = TAILQ_HEAD_INITIALIZER(all.queue),
-			     .ready = TAILQ_HEAD_INITIALIZER(all.ready),
-			     .used = TAILQ_HEAD_INITIALIZER(all.used),
-			     .limit = CACHE_DEFAULT };
-static struct far_width width;
-/* Threads: all, those that fetch, those that check what they fetched, those without
- * work. */
-static unsigned nthreads, fetching, checking, idle;
-
 /* Return the first block of the queue that a thread may fetch now, or NULL. */
-static struct cache_block *next_block(void)
+static struct cache_block *next_block(const struct cache_pool *a)
 {
 	struct cache_block *b;
 
-	if (fetching >= width.width)
+	if (a->fetching >= a->width.width)
 		return NULL;
-	TAILQ_FOREACH(b, &all.queue, at)
+	TAILQ_FOREACH(b, &a->queue, at)
 	if (cache_is_far(b->c) || b->c->fetching < parallel_width())
 		return b;
 	return NULL;
 }
 
-static void *run(void *arg);
+static void *run(void *pool);
 
-static bool start_thread(void)
+static bool start_thread(struct cache_pool *a)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -69,7 +57,7 @@ static bool start_thread(void)
 
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = pthread_create(&thread, &attr, run, NULL);
+	rc = pthread_create(&thread, &attr, run, a);
 	pthread_attr_destroy(&attr);
 	return rc == 0;
 }
@@ -77,138 +65,179 @@ static bool start_thread(void)
 /* Release the lock, and see that up to `n` blocks of the queue are being fetched.  Only
  * the first thread is started by a reader; each starts the next one, since a new stack
  * may have to wait until pages of blocks under way have been filled with zeros. */
-static void unlock_and_summon(size_t n, bool reader)
+static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 {
 	bool start = false;
 
-	if (n && next_block()) {
-		start = !idle && nthreads < (reader ? 1 : width.width + checking);
-		for (size_t i = 0; i < n && i < idle; i++)
-			pthread_cond_signal(&more);
+	if (n && next_block(a)) {
+		start = !a->idle &&
+			a->nthreads <
+				(reader ? 1 : a->width.width + a->checking);
+		for (size_t i = 0; i < n && i < a->idle; i++)
+			pthread_cond_signal(&a->more);
 	}
-	nthreads += start;
-	pthread_mutex_unlock(&lock);
-	if (!start || start_thread())
+	a->nthreads += start;
+	pthread_mutex_unlock(a->lock);
+	if (!start || start_thread(a))
 		return;
-	pthread_mutex_lock(&lock);
-	nthreads--;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(a->lock);
+	a->nthreads--;
+	pthread_mutex_unlock(a->lock);
 }
 
 /* Give free memory beyond so many bytes back to the system.  Releases the lock
  * meanwhile: it takes time. */
-static void release_beyond(uint64_t bytes)
+static void release_beyond(struct cache_pool *a, uint64_t bytes)
 {
 	void *p;
 
-	while ((p = blocks_take_excess(&all, bytes))) {
-		pthread_mutex_unlock(&lock);
+	while ((p = blocks_take_excess(a, bytes))) {
+		pthread_mutex_unlock(a->lock);
 		madvise(p, CACHE_PIECE, MADV_DONTNEED);
-		pthread_mutex_lock(&lock);
-		blocks_return_place(&all, p);
+		pthread_mutex_lock(a->lock);
+		blocks_return_place(a, p);
 	}
 }
 
-static void release_excess(void)
+static void release_excess(struct cache_pool *a)
 {
-	const uint64_t twice = all.bytes[BLOCK_TWICE];
+	const uint64_t twice = a->bytes[BLOCK_TWICE];
 
-	release_beyond(all.limit +
-		       (twice < all.twice_limit ? twice : all.twice_limit));
+	release_beyond(a, a->limit + (twice < a->twice_limit ? twice
+							     : a->twice_limit));
 }
 
 /* Fetch a block of the queue.  Releases the lock meanwhile. */
 static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 {
 	struct cache *const c = b->c;
+	struct cache_pool *const a = c->pool;
 	int rc = -EBADMSG;
 
-	block_begin(&all, b);
+	block_begin(a, b);
 	c->fetching++;
-	fetching += !reader;
-	unlock_and_summon(!reader, false); /* one calls the next */
+	a->fetching += !reader;
+	unlock_and_summon(a, !reader, false); /* one calls the next */
 	if (b->data)
 		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len,
 				    b->off, err);
-	pthread_mutex_lock(&lock);
-	fetching -= !reader;
+	pthread_mutex_lock(a->lock);
+	a->fetching -= !reader;
 	if (!rc && !reader && cache_is_far(c))
-		far_width_done(&width, b->len, !TAILQ_EMPTY(&all.queue),
+		far_width_done(&a->width, b->len, !TAILQ_EMPTY(&a->queue),
 			       clock_ns());
 	if (!rc && c->config.check) {
-		checking += !reader;
-		unlock_and_summon(!reader, false); /* the next need not wait */
+		a->checking += !reader;
+		unlock_and_summon(a, !reader, false); /* the next need not wait */
 		rc = c->config.check(c->config.ctx, b->file, err);
-		pthread_mutex_lock(&lock);
-		checking -= !reader;
+		pthread_mutex_lock(a->lock);
+		a->checking -= !reader;
 	}
 	c->fetching--;
-	block_settle(&all, b, rc != 0);
-	pthread_cond_broadcast(&done);
-	release_excess();
+	block_settle(a, b, rc != 0);
+	pthread_cond_broadcast(&a->done);
+	release_excess(a);
 	return rc;
 }
 
 /* False if no block came within the time. */
-static bool wait_for_more(void)
+static bool wait_for_more(struct cache_pool *a)
 {
 	struct timespec until;
 	int rc;
 
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += IDLE_NS / 1000000000;
-	idle++;
-	rc = pthread_cond_timedwait(&more, &lock, &until);
-	idle--;
+	a->idle++;
+	rc = pthread_cond_timedwait(&a->more, a->lock, &until);
+	a->idle--;
 	return rc == 0;
 }
 
-static void *run(void *arg)
+static void *run(void *pool)
 {
+	struct cache_pool *const a = pool;
 	struct cache_block *b;
 
-	(void)arg;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(a->lock);
 	do {
-		while ((b = next_block()))
+		while ((b = next_block(a)))
 			fetch(b, false, NULL);
-	} while (wait_for_more() || next_block());
-	nthreads--;
-	pthread_mutex_unlock(&lock);
+	} while (!a->ends && (wait_for_more(a) || next_block(a)));
+	if (--a->nthreads == 0)
+		pthread_cond_broadcast(&a->done);
+	pthread_mutex_unlock(a->lock);
 	return NULL;
 }
 
-struct cache *cache_new(const struct cache_config *config)
+struct cache_pool *cache_pool_new(struct uckpt *u)
+{
+	struct cache_pool *const a = calloc(1, sizeof(*a));
+
+	if (!a)
+		return NULL;
+	a->lock = &u->lock;
+	pthread_cond_init(&a->more, NULL);
+	pthread_cond_init(&a->done, NULL);
+	TAILQ_INIT(&a->queue);
+	TAILQ_INIT(&a->ready);
+	TAILQ_INIT(&a->used);
+	a->limit = CACHE_DEFAULT;
+	far_width_init(&a->width, WIDTH_FIRST);
+	return a;
+}
+
+void cache_pool_free(struct cache_pool *a)
+{
+	if (!a)
+		return;
+	pthread_mutex_lock(a->lock);
+	a->ends = true;
+	pthread_cond_broadcast(&a->more);
+	while (a->nthreads)
+		pthread_cond_wait(&a->done, a->lock);
+	pthread_mutex_unlock(a->lock);
+	blocks_done(a);
+	pthread_cond_destroy(&a->done);
+	pthread_cond_destroy(&a->more);
+	free(a);
+}
+
+struct cache *cache_new(struct uckpt *u, const struct cache_config *config)
 {
 	struct cache *const c = calloc(1, sizeof(*c));
 
-	if (c)
-		c->config = *config;
+	if (!c)
+		return NULL;
+	c->pool = u->cache;
+	c->config = *config;
 	return c;
 }
 
 void cache_free(struct cache *c)
 {
+	struct cache_pool *const a = c ? c->pool : NULL;
+
 	if (!c)
 		return;
-	pthread_mutex_lock(&lock);
-	blocks_drop(&all, c);
+	pthread_mutex_lock(a->lock);
+	blocks_drop(a, c);
 	while (c->fetching)
-		pthread_cond_wait(&done, &lock);
-	blocks_drop(&all, c);
-	pthread_mutex_unlock(&lock);
+		pthread_cond_wait(&a->done, a->lock);
+	blocks_drop(a, c);
+	pthread_mutex_unlock(a->lock);
 	free(c);
 }
 
 /* The most memory for readers to come when bytes are wanted.  Called with the lock
  * held. */
-static uint64_t room_for(enum cache_when when)
+static uint64_t room_for(const struct cache_pool *a, enum cache_when when)
 {
 	if (when == CACHE_NOW)
-		return all.limit;
+		return a->limit;
 	if (when == CACHE_LATER)
-		return all.limit / 2;
-	return all.limit - all.limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
+		return a->limit / 2;
+	return a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
 }
 
 /* Where a block that begins at `off` ends, at most `to`. */
@@ -228,23 +257,21 @@ static uint64_t end_in(const struct cache_block *b, uint64_t to)
 uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 		    enum cache_when when)
 {
+	struct cache_pool *const a = c->pool;
 	const uint64_t to = off + len;
 	uint64_t at = off;
 	size_t added = 0;
 
-	pthread_mutex_lock(&lock);
-	if (!width.width)
-		far_width_init(&width, WIDTH_FIRST);
+	pthread_mutex_lock(a->lock);
 	while (at < to) {
 		uint64_t end = end_of_block(c, at, to);
-		struct cache_block *const b =
-			block_find(&all, c, file, at, &end);
+		struct cache_block *const b = block_find(a, c, file, at, &end);
 
 		if (b) {
 			end = end_in(b, to);
-			block_want(&all, b, end - at, when);
-		} else if (block_add(&all, c, file, at, (size_t)(end - at),
-				     room_for(when), when)) {
+			block_want(a, b, end - at, when);
+		} else if (block_add(a, c, file, at, (size_t)(end - at),
+				     room_for(a, when), when)) {
 			added++;
 		} else {
 			break;
@@ -252,7 +279,7 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 		at = end;
 	}
 	/* The caller fetches a single block that it keeps. */
-	unlock_and_summon(when == CACHE_KEEP && added == 1 ? 0 : added, true);
+	unlock_and_summon(a, when == CACHE_KEEP && added == 1 ? 0 : added, true);
 	return at - off;
 }
 
@@ -262,6 +289,7 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
  * with the lock held, releases it meanwhile. */
 static int enter(struct cache_block *b, struct errmsg *err)
 {
+	struct cache_pool *const a = b->c->pool;
 	const bool own = b->use == BLOCK_USED;
 	int rc = -EBADMSG;
 
@@ -270,10 +298,10 @@ static int enter(struct cache_block *b, struct errmsg *err)
 	if (b->state == BLOCK_QUEUED)
 		rc = fetch(b, true, own ? err : NULL);
 	while (b->state != BLOCK_READY)
-		pthread_cond_wait(&done, &lock);
+		pthread_cond_wait(&a->done, a->lock);
 	if (!b->failed)
 		return 0;
-	block_leave(&all, b, 0);
+	block_leave(a, b, 0);
 	return own && rc != -EBADMSG ? rc : 1;
 }
 
@@ -281,14 +309,15 @@ static int enter(struct cache_block *b, struct errmsg *err)
 static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
+	struct cache_pool *const a = b->c->pool;
 	const int rc = enter(b, err);
 
 	if (rc)
 		return rc;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(a->lock);
 	memcpy(buf, b->data + (off - b->off), len);
-	pthread_mutex_lock(&lock);
-	block_leave(&all, b, len);
+	pthread_mutex_lock(a->lock);
+	block_leave(a, b, len);
 	return 0;
 }
 
@@ -297,29 +326,31 @@ static int read_past(struct cache *c, uint32_t file, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
 	const struct cache_config *const x = &c->config;
+	pthread_mutex_t *const lock = c->pool->lock;
 	int rc;
 
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(lock);
 	rc = x->fill(x->ctx, file, buf, len, off, err);
 	if (!rc && x->check)
 		rc = x->check(x->ctx, file, err);
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(lock);
 	return rc;
 }
 
 int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
 	       struct errmsg *err)
 {
+	struct cache_pool *const a = c->pool;
 	const uint64_t to = off + len;
 	int rc = 0;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(a->lock);
 	for (uint64_t at = off, end; rc >= 0 && at < to; at = rc ? at : end) {
 		uint8_t *const p = (uint8_t *)buf + (at - off);
 		struct cache_block *b;
 
 		end = to - at < CACHE_PIECE ? to : at + CACHE_PIECE;
-		b = block_find(&all, c, file, at, &end);
+		b = block_find(a, c, file, at, &end);
 		if (b) {
 			end = end_in(b, to);
 			rc = copy_from(b, p, (size_t)(end - at), at, err);
@@ -327,20 +358,21 @@ int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t o
 			rc = read_past(c, file, p, (size_t)(end - at), at, err);
 		}
 	}
-	release_excess();
-	pthread_mutex_unlock(&lock);
+	release_excess(a);
+	pthread_mutex_unlock(a->lock);
 	return rc;
 }
 
 bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 		  struct cache_loan *out)
 {
+	struct cache_pool *const a = c->pool;
 	uint64_t end = off + len;
 	bool found = false;
 	struct cache_block *b;
 
-	pthread_mutex_lock(&lock);
-	b = block_find(&all, c, file, off, &end);
+	pthread_mutex_lock(a->lock);
+	b = block_find(a, c, file, off, &end);
 	if (b && enter(b, NULL) == 0) {
 		*out = (struct cache_loan){
 			.b = b,
@@ -349,16 +381,18 @@ bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 		};
 		found = true;
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(a->lock);
 	return found;
 }
 
 void cache_return(const struct cache_loan *l, bool read)
 {
-	pthread_mutex_lock(&lock);
-	block_leave(&all, l->b, read ? l->len : 0);
-	release_excess();
-	pthread_mutex_unlock(&lock);
+	struct cache_pool *const a = l->b->c->pool;
+
+	pthread_mutex_lock(a->lock);
+	block_leave(a, l->b, read ? l->len : 0);
+	release_excess(a);
+	pthread_mutex_unlock(a->lock);
 }
 
 bool cache_has_blocks(const struct cache *c)
@@ -366,66 +400,66 @@ bool cache_has_blocks(const struct cache *c)
 	return c->nblocks != 0;
 }
 
-void cache_set_limit(uint64_t bytes, uint64_t twice, bool keep)
+void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep)
 {
-	pthread_mutex_lock(&lock);
-	all.limit = bytes < CACHE_MIN ? 0 : bytes;
-	all.twice_limit = twice;
-	all.keeps = keep;
-	pthread_mutex_unlock(&lock);
+	struct cache_pool *const a = u->cache;
+
+	pthread_mutex_lock(a->lock);
+	a->limit = bytes < CACHE_MIN ? 0 : bytes;
+	a->twice_limit = twice;
+	a->keeps = keep;
+	pthread_mutex_unlock(a->lock);
 }
 
-/* Read a count of bytes that the lock protects. */
-static uint64_t get_bytes(const uint64_t *bytes)
+uint64_t cache_limit(const struct uckpt *u)
 {
-	uint64_t n;
-
-	pthread_mutex_lock(&lock);
-	n = *bytes;
-	pthread_mutex_unlock(&lock);
-	return n;
+	return u->cache->limit;
 }
 
-uint64_t cache_limit(void)
+uint64_t cache_window(const struct uckpt *u)
 {
-	return get_bytes(&all.limit);
-}
-
-uint64_t cache_window(void)
-{
-	return cache_limit() / WINDOW_PART;
+	return cache_limit(u) / WINDOW_PART;
 }
 
 /* Memory for more that is read twice.  Blocks take a little more than their bytes.
  * Called with the lock held. */
-static uint64_t room_for_twice(void)
+static uint64_t room_for_twice(const struct cache_pool *a)
 {
-	const uint64_t most = TWICE_PART(all.limit) + all.twice_limit / 17 * 16;
-	const uint64_t taken = all.bytes[BLOCK_ONCE] + all.bytes[BLOCK_TWICE];
+	const uint64_t most = TWICE_PART(a->limit) + a->twice_limit / 17 * 16;
+	const uint64_t taken = a->bytes[BLOCK_ONCE] + a->bytes[BLOCK_TWICE];
 
 	return most > taken ? most - taken : 0;
 }
 
-uint64_t cache_keeps(uint64_t size)
+uint64_t cache_keeps(const struct uckpt *u, uint64_t size)
 {
+	const struct cache_pool *const a = u->cache;
 	uint64_t room = 0;
 
-	pthread_mutex_lock(&lock);
-	if (all.keeps)
-		room = size <= TWICE_PART(all.limit) ? size : room_for_twice();
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(a->lock);
+	if (a->keeps)
+		room = size <= TWICE_PART(a->limit) ? size : room_for_twice(a);
+	pthread_mutex_unlock(a->lock);
 	return size < room ? size : room;
 }
 
-uint64_t cache_bytes(void)
+uint64_t cache_bytes(const struct uckpt *u)
 {
-	return get_bytes(&all.held);
+	const struct cache_pool *const a = u->cache;
+	uint64_t n;
+
+	pthread_mutex_lock(a->lock);
+	n = a->held;
+	pthread_mutex_unlock(a->lock);
+	return n;
 }
 
-void cache_trim(void)
+void cache_trim(struct uckpt *u)
 {
-	pthread_mutex_lock(&lock);
-	blocks_trim(&all);
-	release_beyond(0);
-	pthread_mutex_unlock(&lock);
+	struct cache_pool *const a = u->cache;
+
+	pthread_mutex_lock(a->lock);
+	blocks_trim(a);
+	release_beyond(a, 0);
+	pthread_mutex_unlock(a->lock);
 }

@@ -8,16 +8,17 @@
 
 struct errmsg;
 struct far;
+struct uckpt;
 
 /*
- * The process's cache of blocks that are expensive to read: files of far storage,
+ * The context's cache of blocks that are expensive to read: files of far storage,
  * windows of a server's file, decoded blocks of a pack.
  *
  * A caller that knows what will be read next wants it; background threads fetch it,
  * with as many requests at once as make the store faster (far.h), and readers take it
  * from memory.  A block is exactly what was wanted, at most CACHE_PIECE bytes: no byte
  * is fetched that nobody wants, and none twice while it is there or under way.
- * All caches share the threads and one limit of memory.  Thread-safe.
+ * All caches of a context share its threads and its limit of memory.  Thread-safe.
  */
 struct cache;
 
@@ -44,8 +45,14 @@ struct cache_config {
 	bool crosses;
 };
 
+/* What caches of a context share; NULL when memory runs out. */
+struct cache_pool *cache_pool_new(struct uckpt *u);
+
+/* Waits for the threads.  All caches must have been freed.  `a` may be NULL. */
+void cache_pool_free(struct cache_pool *a);
+
 /* A cache of files that are identified by a number; NULL when memory runs out. */
-struct cache *cache_new(const struct cache_config *config);
+struct cache *cache_new(struct uckpt *u, const struct cache_config *config);
 
 /* Waits for requests under way.  Nobody may read any more.  `c` may be NULL. */
 void cache_free(struct cache *c);
@@ -100,18 +107,18 @@ bool cache_has_blocks(const struct cache *c);
 /* Set the most memory for blocks, and how much more there is for those that are read
  * twice (CACHE_TWICE).  `keep`: blocks of far stores that have been read stay for other
  * readers as long as there is memory. */
-void cache_set_limit(uint64_t bytes, uint64_t twice, bool keep);
-uint64_t cache_limit(void);
+void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep);
+uint64_t cache_limit(const struct uckpt *u);
 
 /* How far a reader should want its file beyond what it reads now. */
-uint64_t cache_window(void);
+uint64_t cache_window(const struct uckpt *u);
 
 /* The number of bytes, of a file of this size, that memory can hold until they have been
  * read twice. */
-uint64_t cache_keeps(uint64_t size);
+uint64_t cache_keeps(const struct uckpt *u, uint64_t size);
 
 /* Bytes of memory that are held now; free blocks that nobody waits for. */
-uint64_t cache_bytes(void);
-void cache_trim(void);
+uint64_t cache_bytes(const struct uckpt *u);
+void cache_trim(struct uckpt *u);
 
 #endif

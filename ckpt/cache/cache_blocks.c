@@ -28,6 +28,7 @@
 /* Address space is taken so much at once: taking more has to wait while pages are being
  * filled with zeros. */
 #define SLAB ((size_t)64 << 20)
+#define PIECES (SLAB / CACHE_PIECE)
 
 /* The memory that a block of `len` bytes takes. */
 static size_t size_of(size_t len)
@@ -38,18 +39,20 @@ static size_t size_of(size_t len)
 
 static bool grow_pieces(struct pieces *p)
 {
-	const size_t more = SLAB / CACHE_PIECE;
 	char *slab;
 
 	assert(p->nhollow == 0);
-	if (!array_reserve(&p->v, &p->cap, p->n + more, sizeof(*p->v)))
+	if (!array_reserve(&p->v, &p->cap, p->n + PIECES, sizeof(*p->v)) ||
+	    !array_reserve(&p->slabs, &p->slabs_cap, p->nslabs + 1,
+			   sizeof(*p->slabs)))
 		return false;
 	slab = aligned_alloc(HUGE, SLAB);
 	if (!slab)
 		return false;
 	madvise(slab, SLAB, MADV_HUGEPAGE);
-	p->n += more;
-	while (p->nhollow < more) {
+	p->slabs[p->nslabs++] = slab;
+	p->n += PIECES;
+	while (p->nhollow < PIECES) {
 		const size_t i = ++p->nhollow;
 
 		p->v[p->n - i] = slab + SLAB - i * CACHE_PIECE;
@@ -57,7 +60,7 @@ static bool grow_pieces(struct pieces *p)
 	return true;
 }
 
-static void *take_memory(struct blocks *a, size_t len)
+static void *take_memory(struct cache_pool *a, size_t len)
 {
 	struct pieces *const p = &a->pieces;
 	void *m;
@@ -74,7 +77,7 @@ static void *take_memory(struct blocks *a, size_t len)
 	return m;
 }
 
-static void give_memory(struct blocks *a, void *m, size_t len)
+static void give_memory(struct cache_pool *a, void *m, size_t len)
 {
 	if (len > SMALL) {
 		a->pieces.v[a->pieces.nfree++] = m;
@@ -84,7 +87,7 @@ static void give_memory(struct blocks *a, void *m, size_t len)
 	free(m);
 }
 
-void *blocks_take_excess(struct blocks *a, uint64_t limit)
+void *blocks_take_excess(struct cache_pool *a, uint64_t limit)
 {
 	if (!a->pieces.nfree || a->held <= limit)
 		return NULL;
@@ -92,14 +95,25 @@ void *blocks_take_excess(struct blocks *a, uint64_t limit)
 	return a->pieces.v[--a->pieces.nfree];
 }
 
-void blocks_return_place(struct blocks *a, void *piece)
+void blocks_return_place(struct cache_pool *a, void *piece)
 {
 	struct pieces *const p = &a->pieces;
 
 	p->v[p->n - ++p->nhollow] = piece;
 }
 
-static struct cache_block **bucket_of(const struct blocks *a,
+void blocks_done(struct cache_pool *a)
+{
+	struct pieces *const p = &a->pieces;
+
+	assert(p->nfree + p->nhollow == p->n);
+	while (p->nslabs)
+		free(p->slabs[--p->nslabs]);
+	free(p->slabs);
+	free(p->v);
+}
+
+static struct cache_block **bucket_of(const struct cache_pool *a,
 				      const struct cache *c, uint32_t file,
 				      uint64_t slot)
 {
@@ -111,7 +125,8 @@ static struct cache_block **bucket_of(const struct blocks *a,
 		->buckets[key * UINT64_C(0x9e3779b97f4a7c15) >> 52];
 }
 
-static struct block_list *list_of(struct blocks *a, const struct cache_block *b)
+static struct block_list *list_of(struct cache_pool *a,
+				  const struct cache_block *b)
 {
 	return b->state == BLOCK_QUEUED ? &a->queue
 	       : b->use == BLOCK_USED   ? &a->used
@@ -119,24 +134,25 @@ static struct block_list *list_of(struct blocks *a, const struct cache_block *b)
 }
 
 /* Put a block into its list; take it out before its state changes. */
-static void enlist(struct blocks *a, struct cache_block *b)
+static void enlist(struct cache_pool *a, struct cache_block *b)
 {
 	TAILQ_INSERT_TAIL(list_of(a, b), b, at);
 }
 
-static void delist(struct blocks *a, struct cache_block *b)
+static void delist(struct cache_pool *a, struct cache_block *b)
 {
 	TAILQ_REMOVE(list_of(a, b), b, at);
 }
 
-static void set_use(struct blocks *a, struct cache_block *b, enum block_use use)
+static void set_use(struct cache_pool *a, struct cache_block *b,
+		    enum block_use use)
 {
 	a->bytes[b->use] -= size_of(b->len);
 	b->use = use;
 	a->bytes[b->use] += size_of(b->len);
 }
 
-static void unhash(struct blocks *a, struct cache_block *b)
+static void unhash(struct cache_pool *a, struct cache_block *b)
 {
 	struct cache_block **at =
 		bucket_of(a, b->c, b->file, b->off / CACHE_PIECE);
@@ -148,7 +164,7 @@ static void unhash(struct blocks *a, struct cache_block *b)
 }
 
 /* Free a block that is in no list. */
-static void free_block(struct blocks *a, struct cache_block *b)
+static void free_block(struct cache_pool *a, struct cache_block *b)
 {
 	assert(b->users == 0 && b->state != BLOCK_FETCHING);
 	if (!b->failed)
@@ -159,13 +175,13 @@ static void free_block(struct blocks *a, struct cache_block *b)
 	free(b);
 }
 
-static void drop_block(struct blocks *a, struct cache_block *b)
+static void drop_block(struct cache_pool *a, struct cache_block *b)
 {
 	delist(a, b);
 	free_block(a, b);
 }
 
-static bool drop_oldest(struct blocks *a, struct block_list *list,
+static bool drop_oldest(struct cache_pool *a, struct block_list *list,
 			uint64_t before)
 {
 	struct cache_block *b;
@@ -179,7 +195,7 @@ static bool drop_oldest(struct blocks *a, struct block_list *list,
 }
 
 /* The part of the limit that readers to come have. */
-static uint64_t waiting(const struct blocks *a)
+static uint64_t waiting(const struct cache_pool *a)
 {
 	const uint64_t twice = a->bytes[BLOCK_TWICE];
 
@@ -188,7 +204,7 @@ static uint64_t waiting(const struct blocks *a)
 }
 
 /* The memory for blocks that are kept: also if nothing is read ahead, there is some. */
-static uint64_t room_for_used(const struct blocks *a)
+static uint64_t room_for_used(const struct cache_pool *a)
 {
 	const uint64_t all = a->limit ? a->limit : CACHE_MIN;
 
@@ -196,7 +212,7 @@ static uint64_t room_for_used(const struct blocks *a)
 }
 
 /* Is there room for `size` more bytes, now that others have gone? */
-static bool make_room(struct blocks *a, size_t size, uint64_t most,
+static bool make_room(struct cache_pool *a, size_t size, uint64_t most,
 		      enum block_use use)
 {
 	const uint64_t now = clock_ns();
@@ -213,7 +229,7 @@ static bool make_room(struct blocks *a, size_t size, uint64_t most,
 	return true;
 }
 
-struct cache_block *block_find(const struct blocks *a, const struct cache *c,
+struct cache_block *block_find(const struct cache_pool *a, const struct cache *c,
 			       uint32_t file, uint64_t off, uint64_t *end)
 {
 	const uint64_t slot = off / CACHE_PIECE;
@@ -244,7 +260,7 @@ static bool can_extend(const struct cache_block *b, uint64_t off, uint64_t end)
 
 /* Find a block of the queue that may begin or end with these bytes, too: one request
  * takes as long as two. */
-static struct cache_block *find_neighbour(const struct blocks *a,
+static struct cache_block *find_neighbour(const struct cache_pool *a,
 					  const struct cache *c, uint32_t file,
 					  uint64_t off, uint64_t end)
 {
@@ -259,8 +275,9 @@ static struct cache_block *find_neighbour(const struct blocks *a,
 	return b && b->off == end && can_extend(b, off, end + b->len) ? b : NULL;
 }
 
-static bool extend_block(struct blocks *a, struct cache_block *b, uint64_t off,
-			 size_t len, uint64_t most, enum block_use use)
+static bool extend_block(struct cache_pool *a, struct cache_block *b,
+			 uint64_t off, size_t len, uint64_t most,
+			 enum block_use use)
 {
 	if (b->use != use ||
 	    !make_room(a, size_of(b->len + len) - size_of(b->len), most, use))
@@ -272,7 +289,7 @@ static bool extend_block(struct blocks *a, struct cache_block *b, uint64_t off,
 	return true;
 }
 
-static struct cache_block *insert_block(struct blocks *a, struct cache *c,
+static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
 					uint32_t file, uint64_t off, size_t len,
 					enum block_use use)
 {
@@ -296,8 +313,8 @@ static struct cache_block *insert_block(struct blocks *a, struct cache *c,
 	return b;
 }
 
-bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
-	       size_t len, uint64_t most, enum cache_when when)
+bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
+	       uint64_t off, size_t len, uint64_t most, enum cache_when when)
 {
 	const enum block_use use = when == CACHE_KEEP    ? BLOCK_USED
 				   : when == CACHE_TWICE ? BLOCK_TWICE
@@ -317,7 +334,7 @@ bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
 	return b != NULL;
 }
 
-void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
+void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
 		enum cache_when when)
 {
 	const bool twice = when == CACHE_TWICE;
@@ -335,14 +352,14 @@ void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
 		enlist(a, b);
 }
 
-void block_begin(struct blocks *a, struct cache_block *b)
+void block_begin(struct cache_pool *a, struct cache_block *b)
 {
 	delist(a, b);
 	b->state = BLOCK_FETCHING;
 	b->data = take_memory(a, b->len);
 }
 
-void block_settle(struct blocks *a, struct cache_block *b, bool failed)
+void block_settle(struct cache_pool *a, struct cache_block *b, bool failed)
 {
 	b->state = BLOCK_READY;
 	b->touched = clock_ns();
@@ -356,7 +373,7 @@ void block_settle(struct blocks *a, struct cache_block *b, bool failed)
 		free_block(a, b);
 }
 
-void block_leave(struct blocks *a, struct cache_block *b, size_t n)
+void block_leave(struct cache_pool *a, struct cache_block *b, size_t n)
 {
 	b->users--;
 	if (b->failed) {
@@ -377,7 +394,7 @@ void block_leave(struct blocks *a, struct cache_block *b, size_t n)
 		enlist(a, b);
 }
 
-void blocks_drop(struct blocks *a, struct cache *c)
+void blocks_drop(struct cache_pool *a, struct cache *c)
 {
 	for (size_t i = 0; c->nblocks && i < BLOCK_BUCKETS; i++)
 		for (struct cache_block *b = a->buckets[i], *next; b; b = next) {
@@ -387,7 +404,7 @@ void blocks_drop(struct blocks *a, struct cache *c)
 		}
 }
 
-void blocks_trim(struct blocks *a)
+void blocks_trim(struct cache_pool *a)
 {
 	const uint64_t now = clock_ns();
 

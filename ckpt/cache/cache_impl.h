@@ -11,8 +11,9 @@
 
 /* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
 struct cache {
+	struct cache_pool *pool;
 	struct cache_config config;
-	unsigned fetching;     /* protected by the lock of cache.c */
+	unsigned fetching; /* protected by the lock */
 	_Atomic size_t nblocks;
 };
 
@@ -63,17 +64,28 @@ TAILQ_HEAD(block_list, cache_block);
 struct pieces {
 	void **v;
 	size_t n, cap, nfree, nhollow;
+	void **slabs; /* what was allocated */
+	size_t nslabs, slabs_cap;
 };
 
 #define BLOCK_BUCKETS 4096
 
-/* All blocks; the lock of cache.c protects them. */
-struct blocks {
+/* All blocks of a context, and the threads that fetch them. */
+struct cache_pool {
+	pthread_mutex_t *lock; /* the context's, which protects the rest */
+	pthread_cond_t more;   /* the queue has grown, or the pool ends */
+	pthread_cond_t done;   /* a block came in, or the last thread ended */
+	struct far_width width;
+	/* Threads: all, those that fetch, those that check what they fetched, those
+	 * without work. */
+	unsigned nthreads, fetching, checking, idle;
+	bool ends;
+
 	struct cache_block *buckets[BLOCK_BUCKETS];
 	struct block_list queue;
 	struct block_list ready;
 	struct block_list used; /* of BLOCK_USED */
-	uint64_t limit;
+	_Atomic uint64_t limit; /* written with the lock held */
 	uint64_t twice_limit;  /* beyond it, for BLOCK_TWICE */
 	bool keeps;            /* blocks that have been read stay */
 	uint64_t bytes[BLOCK_USES];
@@ -83,38 +95,41 @@ struct blocks {
 
 /* Return the block that has byte `off`, or NULL; then `*end` becomes the beginning of the
  * next block if that is below `*end`. */
-struct cache_block *block_find(const struct blocks *a, const struct cache *c,
+struct cache_block *block_find(const struct cache_pool *a, const struct cache *c,
 			       uint32_t file, uint64_t off, uint64_t *end);
 
 /* Queue bytes that no block has, joined to an adjacent block of the queue if there is
  * one.  False if blocks for readers to come would take more than `most` bytes, or memory
  * runs out. */
-bool block_add(struct blocks *a, struct cache *c, uint32_t file, uint64_t off,
-	       size_t len, uint64_t most, enum cache_when when);
+bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
+	       uint64_t off, size_t len, uint64_t most, enum cache_when when);
 
 /* Ask for `n` bytes of a block for one more reading. */
-void block_want(struct blocks *a, struct cache_block *b, uint64_t n,
+void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
 		enum cache_when when);
 
 /* Take a block out of the queue to fetch it.  `data` is NULL if memory runs out. */
-void block_begin(struct blocks *a, struct cache_block *b);
+void block_begin(struct cache_pool *a, struct cache_block *b);
 
 /* The fetch has ended. */
-void block_settle(struct blocks *a, struct cache_block *b, bool failed);
+void block_settle(struct cache_pool *a, struct cache_block *b, bool failed);
 
 /* A user has read `n` bytes and leaves; of a block that failed, none. */
-void block_leave(struct blocks *a, struct cache_block *b, size_t n);
+void block_leave(struct cache_pool *a, struct cache_block *b, size_t n);
 
 /* Free the blocks of a cache that are not being fetched. */
-void blocks_drop(struct blocks *a, struct cache *c);
+void blocks_drop(struct cache_pool *a, struct cache *c);
 
 /* Free what nobody waits for. */
-void blocks_trim(struct blocks *a);
+void blocks_trim(struct cache_pool *a);
+
+/* Free the memory of all blocks, of which none is left. */
+void blocks_done(struct cache_pool *a);
 
 /* Take a piece of memory that is free, while more than `limit` bytes are held; else
  * NULL.  The caller gives its memory back to the system, without the lock, and returns
  * the place. */
-void *blocks_take_excess(struct blocks *a, uint64_t limit);
-void blocks_return_place(struct blocks *a, void *piece);
+void *blocks_take_excess(struct cache_pool *a, uint64_t limit);
+void blocks_return_place(struct cache_pool *a, void *piece);
 
 #endif

@@ -179,7 +179,8 @@ static void want_next(struct writer *w)
 /* Bytes from `off` on will be read. */
 static void read_ahead(const struct out *o, uint64_t off)
 {
-	const uint64_t left = vfile_size(o->f) - off, most = cache_window();
+	const uint64_t left = vfile_size(o->f) - off;
+	const uint64_t most = vfile_window(o->f);
 	const uint64_t n = left < most ? left : most;
 
 	if (!vfile_is_far(o->f) ||

@@ -13,6 +13,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/uckpt.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/packfs.h"
@@ -29,7 +30,11 @@ struct uckpt *uckpt_new(void)
 		return NULL;
 	pthread_mutex_init(&u->lock, NULL);
 	u->remote.deadline_s = REMOTE_DEADLINE_S;
-	return u;
+	u->cache = cache_pool_new(u);
+	if (u->cache)
+		return u;
+	uckpt_free(u);
+	return NULL;
 }
 
 void uckpt_free(struct uckpt *u)
@@ -42,6 +47,7 @@ void uckpt_free(struct uckpt *u)
 	remote_options_done(u);
 	roots_done(u);
 	beneath_done(u);
+	cache_pool_free(u->cache);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
 }

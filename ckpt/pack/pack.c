@@ -41,11 +41,12 @@ static int make_tables(struct pack *p, struct errmsg *err)
 	static const struct far local; /* never far */
 
 	p->tables = calloc((size_t)p->x.nextents + 1, sizeof(*p->tables));
-	p->cache = cache_new(&(struct cache_config){
-		.fill = pack_fill,
-		.ctx = p,
-		.far = pack_is_requested(p) ? NULL : &local,
-		.crosses = true });
+	p->cache = cache_new(
+		p->u, &(struct cache_config){
+			      .fill = pack_fill,
+			      .ctx = p,
+			      .far = pack_is_requested(p) ? NULL : &local,
+			      .crosses = true });
 	return p->tables && p->cache ? 0 : errmsg_nomem(err, p->src.name);
 }
 

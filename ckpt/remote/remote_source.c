@@ -97,7 +97,7 @@ static int open_file(struct uckpt *u, struct remote_file *f, const char *path,
 		return rc;
 	f->path = strdup(path);
 	f->cache = cache_new(
-		&(struct cache_config){ .fill = fill_window, .ctx = f });
+		u, &(struct cache_config){ .fill = fill_window, .ctx = f });
 	return f->path && f->cache ? 0 : errmsg_nomem(err, path);
 }
 

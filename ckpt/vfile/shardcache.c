@@ -59,10 +59,10 @@ struct shardcache *shardcache_new(struct uckpt *u)
 
 	if (!c)
 		return NULL;
-	c->ahead = cache_new(&(struct cache_config){ .fill = fill_shard,
-						     .check = check_shard,
-						     .ctx = c,
-						     .far = &c->far });
+	c->ahead = cache_new(u, &(struct cache_config){ .fill = fill_shard,
+							.check = check_shard,
+							.ctx = c,
+							.far = &c->far });
 	if (!c->ahead) {
 		free(c);
 		return NULL;
@@ -452,13 +452,13 @@ void shardcache_suppose(struct shardcache *c, const struct far *maps)
 
 bool shardcache_is_far(const struct shardcache *c)
 {
-	return far_is_far(&c->far) && cache_limit() > 0;
+	return far_is_far(&c->far) && cache_limit(c->u) > 0;
 }
 
 bool shardcache_gains_ahead(const struct shardcache *c)
 {
 	return (far_is_far(&c->far) || atomic_load(&c->decodes)) &&
-	       cache_limit() > 0;
+	       cache_limit(c->u) > 0;
 }
 
 uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
@@ -471,7 +471,7 @@ bool shardcache_can_map(struct shardcache *c, size_t len)
 {
 	const uint64_t before = atomic_fetch_add(&c->asked, len);
 
-	if (cache_limit() == 0)
+	if (cache_limit(c->u) == 0)
 		return true;
 	return !far_is_suspect(&c->far) &&
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;

@@ -77,6 +77,10 @@ int vfile_check(struct vfile *f, struct errmsg *err);
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err);
 
+/* How far a reader should have the file read ahead (cache_window); 0 if it has no bytes
+ * of shards. */
+uint64_t vfile_window(const struct vfile *f);
+
 /* Do the file's shards answer slowly (shardcache.h)? */
 bool vfile_is_far(const struct vfile *f);
 

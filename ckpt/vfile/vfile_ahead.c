@@ -119,6 +119,11 @@ bool vfile_is_far(const struct vfile *f)
 	return f->shards && shardcache_is_far(f->shards);
 }
 
+uint64_t vfile_window(const struct vfile *f)
+{
+	return f->shards ? cache_window(shardcache_context(f->shards)) : 0;
+}
+
 /* Enough for all processors to decode a piece while the reader takes another. */
 static uint64_t near_window(void)
 {

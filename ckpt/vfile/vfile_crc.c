@@ -20,6 +20,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* The progress of all open files that have checksums. */
@@ -114,7 +115,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 {
 	struct summing *const s = ctx;
 
-	vfile_read_ahead(s->f, &s->ahead, off, len, cache_window());
+	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_window(s->f));
 	return vfile_read_exact(s->f, buf, len, off, err);
 }
 
@@ -144,7 +145,7 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 	/* The reader that waits for the checksum reads the bytes next, from the first on;
 	 * torch.load reads the first of them twice. */
 	if (vfile_is_far(f)) {
-		kept = cache_keeps(vfile_size(f));
+		kept = cache_keeps(shardcache_context(f->shards), vfile_size(f));
 		if (end - off > CACHE_PIECE)
 			vfile_want(f, 0, CACHE_PIECE, CACHE_TWICE);
 		vfile_want(f, off, kept < end - off ? kept : end - off,

@@ -16,7 +16,7 @@ static int read_opened(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
 	struct opened *const o = s->ctx;
-	const uint64_t most = cache_window();
+	const uint64_t most = vfile_window(o->f);
 	int64_t n;
 
 	if (off < o->end)

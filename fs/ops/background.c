@@ -19,7 +19,7 @@ static void *background_run(void *arg)
 		const unsigned opened = atomic_load(&s->opened);
 
 		if (opened == seen)
-			cache_trim();
+			cache_trim(s->u);
 		seen = opened;
 	}
 	return NULL;

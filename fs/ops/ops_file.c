@@ -212,14 +212,14 @@ void ops_close_all(struct server *s)
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so
- * many times as large, up to cache_window. */
+ * many times as large, up to vfile_window. */
 #define WINDOW_FIRST (UINT64_C(4) << 20)
 #define WINDOW_GROWTH 4
 
 /* Have read ahead what the reader will want, if it reads in order. */
 static void read_ahead(struct handle *h, size_t size, uint64_t off)
 {
-	const uint64_t most = cache_window();
+	const uint64_t most = vfile_window(h->f.v);
 	uint64_t window = atomic_load(&h->window);
 
 	if (off != atomic_exchange(&h->goes_on, off + size)) {

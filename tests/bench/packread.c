@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || !a || !b || !x || !y)
 		return 2;
-	cache_set_limit(0, 0, false);
+	cache_set_limit(test_context(), 0, 0, false);
 	if (pack_open(test_context(), argv[1], &p, &err)) {
 		fprintf(stderr, "packread: %s\n", err.text);
 		return 1;

@@ -16,6 +16,7 @@
 #include "ckpt/cache/far.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/splitmix.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -71,9 +72,9 @@ static void assert_reads(struct cache *c, uint32_t file, uint64_t off,
 
 static struct cache *new_cache(cache_check *check, struct store *s)
 {
-	return cache_new(&(struct cache_config){ .fill = fill,
-						 .check = check,
-						 .ctx = s });
+	return cache_new(test_context(), &(struct cache_config){ .fill = fill,
+								 .check = check,
+								 .ctx = s });
 }
 
 static void a_reader_does_not_wait_for_threads_that_hang(void **state)
@@ -82,14 +83,14 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 	struct store s = { .stopped = true, .spared = &self };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(256 * MIB, 0, false);
+	cache_set_limit(test_context(), 256 * MIB, 0, false);
 	/* More than all threads together take from the queue. */
 	assert_int_equal(cache_want(c, 1, 0, 200 * MIB, CACHE_NEXT),
 			 200 * MIB);
 	assert_reads(c, 1, 199 * MIB, MIB);
 	atomic_store(&s.stopped, false);
 	cache_free(c);
-	cache_trim();
+	cache_trim(test_context());
 }
 
 static void each_byte_is_read_once(void **state)
@@ -97,7 +98,7 @@ static void each_byte_is_read_once(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(64 * MIB, 0, false);
+	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	assert_int_equal(cache_want(c, 1, 1000, 5 * MIB, CACHE_NEXT),
 			 5 * MIB);
 	/* What is wanted already is not wanted again. */
@@ -108,8 +109,8 @@ static void each_byte_is_read_once(void **state)
 			     at + 12345 < 6 * MIB ? 12345
 						  : (size_t)(6 * MIB - at));
 	assert_int_equal(s.bytes, 6 * MIB);
-	cache_trim();
-	assert_int_equal(cache_bytes(), 0);
+	cache_trim(test_context());
+	assert_int_equal(cache_bytes(test_context()), 0);
 	cache_free(c);
 }
 
@@ -118,7 +119,7 @@ static void only_what_is_wanted_is_read(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(64 * MIB, 0, false);
+	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (uint64_t i = 0; i < 100; i++)
 		assert_int_equal(
 			cache_want(c, 0, i * 9999, 77, CACHE_LATER), 77);
@@ -137,7 +138,7 @@ static void two_readers_share_what_is_wanted_twice(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(64 * MIB, 0, false);
+	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(
 			cache_want(c, 0, 0, 3 * MIB, CACHE_LATER),
@@ -155,7 +156,7 @@ static void kept_bytes_are_there_for_others(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(8 * MIB, 0, true);
+	cache_set_limit(test_context(), 8 * MIB, 0, true);
 	assert_int_equal(cache_want(c, 0, 0, 3 * MIB, CACHE_NEXT),
 			 3 * MIB);
 	for (int i = 0; i < 3; i++)
@@ -165,7 +166,7 @@ static void kept_bytes_are_there_for_others(void **state)
 	assert_int_equal(cache_want(c, 1, 0, 8 * MIB, CACHE_NEXT),
 			 8 * MIB);
 	assert_reads(c, 1, 0, 8 * MIB);
-	assert_true(cache_bytes() <= 8 * MIB);
+	assert_true(cache_bytes(test_context()) <= 8 * MIB);
 	cache_free(c);
 }
 
@@ -174,7 +175,7 @@ static void memory_is_bounded(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(8 * MIB, 0, false);
+	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_LATER),
 			 4 * MIB);
 	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_NEXT),
@@ -183,12 +184,12 @@ static void memory_is_bounded(void **state)
 	assert_reads(c, 0, 0, 2 * MIB);
 	assert_int_equal(cache_want(c, 1, 0, 100 * MIB, CACHE_NEXT),
 			 2 * MIB);
-	assert_true(cache_bytes() <= 8 * MIB);
+	assert_true(cache_bytes(test_context()) <= 8 * MIB);
 	/* Whoever finds no memory reads all the same. */
 	assert_reads(c, 2, 123, 3 * MIB);
 	cache_free(c);
-	cache_trim();
-	assert_int_equal(cache_bytes(), 0);
+	cache_trim(test_context());
+	assert_int_equal(cache_bytes(test_context()), 0);
 }
 
 /* Whatever others have wanted. */
@@ -197,7 +198,7 @@ static void what_was_read_last_is_there_again(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(32 * MIB, 0, true);
+	cache_set_limit(test_context(), 32 * MIB, 0, true);
 	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_NEXT),
 			 30 * MIB);
 	assert_int_equal(cache_want(c, 1, 0, MIB, CACHE_NEXT), 0);
@@ -206,7 +207,7 @@ static void what_was_read_last_is_there_again(void **state)
 		assert_reads(c, 1, 0, MIB);
 	assert_reads(c, 0, 0, 30 * MIB);
 	assert_int_equal(s.bytes, 31 * MIB);
-	assert_true(cache_bytes() <= 32 * MIB);
+	assert_true(cache_bytes(test_context()) <= 32 * MIB);
 	cache_free(c);
 }
 
@@ -215,8 +216,8 @@ static void nothing_is_read_ahead_without_memory(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(CACHE_MIN - 1, 0, false);
-	assert_int_equal(cache_limit(), 0);
+	cache_set_limit(test_context(), CACHE_MIN - 1, 0, false);
+	assert_int_equal(cache_limit(test_context()), 0);
 	assert_int_equal(cache_want(c, 0, 0, 100, CACHE_NEXT), 0);
 	assert_reads(c, 0, 0, 3 * MIB);
 	cache_free(c);
@@ -229,7 +230,7 @@ static void errors_reach_the_reader(void **state)
 	struct errmsg err = { "" };
 	char buf[100];
 
-	cache_set_limit(8 * MIB, 0, false);
+	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	cache_want(c, 3, 0, MIB, CACHE_NEXT);
 	assert_int_equal(cache_read(c, 3, buf, 100, 50, &err), -EIO);
 	assert_string_equal(err.text, "file 3: gone");
@@ -244,7 +245,7 @@ static void ends_while_requests_are_under_way(void **state)
 	struct store s = { .stopped = true };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(64 * MIB, 0, false);
+	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	cache_want(c, 0, 0, 60 * MIB, CACHE_NEXT);
 	while (atomic_load(&s.under_way) == 0)
 		usleep(100);
@@ -259,10 +260,10 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
 
-	cache_set_limit(8 * MIB, 0, true);
-	assert_int_equal(cache_keeps(20 * MIB), 5 * MIB);
-	cache_set_limit(8 * MIB, 32 * MIB, true);
-	assert_int_equal(cache_keeps(20 * MIB), 20 * MIB);
+	cache_set_limit(test_context(), 8 * MIB, 0, true);
+	assert_int_equal(cache_keeps(test_context(), 20 * MIB), 5 * MIB);
+	cache_set_limit(test_context(), 8 * MIB, 32 * MIB, true);
+	assert_int_equal(cache_keeps(test_context(), 20 * MIB), 20 * MIB);
 	assert_int_equal(cache_want(c, 0, 0, 20 * MIB, CACHE_TWICE),
 			 20 * MIB);
 	for (uint64_t at = 0; at < 20 * MIB; at += MIB)
@@ -270,15 +271,16 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 	/* Others can be read ahead meanwhile, but of another there is room for a part. */
 	assert_int_equal(cache_want(c, 1, 0, 4 * MIB, CACHE_NEXT),
 			 4 * MIB);
-	assert_in_range(cache_keeps(20 * MIB), 10 * MIB, 13 * MIB);
-	assert_true(cache_bytes() <= 28 * MIB);
+	assert_in_range(cache_keeps(test_context(), 20 * MIB), 10 * MIB,
+			13 * MIB);
+	assert_true(cache_bytes(test_context()) <= 28 * MIB);
 	for (uint64_t at = 0; at < 20 * MIB; at += MIB)
 		assert_reads(c, 0, at, MIB);
 	assert_reads(c, 1, 0, 4 * MIB);
 	assert_int_equal(s.bytes, 24 * MIB);
-	assert_true(cache_bytes() <= 8 * MIB);
+	assert_true(cache_bytes(test_context()) <= 8 * MIB);
 	cache_free(c);
-	cache_trim();
+	cache_trim(test_context());
 }
 
 #define BLOCK (UINT64_C(64) << 10)
@@ -296,7 +298,7 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	/* Also if nothing is read ahead; each takes a little more than its bytes. */
-	cache_set_limit(0, 0, false);
+	cache_set_limit(test_context(), 0, 0, false);
 	for (uint64_t i = 0; i < 63; i++)
 		use_block(c, i);
 	use_block(c, 0);
@@ -307,9 +309,9 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 	assert_int_equal(s.bytes, 64 * BLOCK);
 	use_block(c, 1);
 	assert_int_equal(s.bytes, 65 * BLOCK);
-	assert_true(cache_bytes() <= CACHE_MIN);
+	assert_true(cache_bytes(test_context()) <= CACHE_MIN);
 	cache_free(c);
-	assert_int_equal(cache_bytes(), 0);
+	assert_int_equal(cache_bytes(test_context()), 0);
 }
 
 static void caches_do_not_mix(void **state)
@@ -334,7 +336,7 @@ static void lent_blocks_stay(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 	struct cache_loan l;
 
-	cache_set_limit(0, 0, false);
+	cache_set_limit(test_context(), 0, 0, false);
 	use_block(c, 0);
 	assert_true(cache_borrow(c, 0, 7, 20, &l));
 	for (uint64_t i = 1; i < 100; i++)
@@ -343,7 +345,7 @@ static void lent_blocks_stay(void **state)
 	for (uint64_t i = 0; i < 20; i++)
 		assert_int_equal(l.p[i], byte_at(0, 7 + i));
 	cache_return(&l, true);
-	assert_true(cache_bytes() <= CACHE_MIN);
+	assert_true(cache_bytes(test_context()) <= CACHE_MIN);
 	cache_free(c);
 }
 
@@ -361,7 +363,7 @@ static void one_of_many_readers_fetches(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 	struct errmsg err = { "" };
 
-	cache_set_limit(8 * MIB, 0, false);
+	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	assert_int_equal(parallel_for(8, 8, use_one, c, &err), 0);
 	assert_int_equal(s.bytes, BLOCK);
 	cache_free(c);
@@ -385,10 +387,12 @@ static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 static void blocks_may_cross_pieces(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = cache_new(&(struct cache_config){
-		.fill = fill, .ctx = &s, .crosses = true });
+	struct cache *const c =
+		cache_new(test_context(),
+			  &(struct cache_config){
+				  .fill = fill, .ctx = &s, .crosses = true });
 
-	cache_set_limit(8 * MIB, 0, false);
+	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	for (uint64_t i = 0; i < 5; i++) {
 		const uint64_t off = i * MIB + 3 * BLOCK;
 
@@ -415,7 +419,7 @@ static void bytes_of_a_file_that_has_changed_are_not_given(void **state)
 	struct errmsg err = { "" };
 	uint8_t byte;
 
-	cache_set_limit(8 * MIB, 0, false);
+	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	cache_want(c, 0, 0, MIB, CACHE_NEXT);
 	cache_want(c, 1, 0, MIB, CACHE_NEXT);
 	assert_reads(c, 0, 0, MIB);
@@ -457,7 +461,7 @@ static void many_readers_at_once(void **state)
 	pthread_t threads[4];
 
 	for (int keep = 0; keep < 2; keep++) {
-		cache_set_limit(6 * MIB, 0, keep);
+		cache_set_limit(test_context(), 6 * MIB, 0, keep);
 		for (unsigned i = 0; i < 4; i++) {
 			minds[i] = (struct mind){ c, i + 1 };
 			pthread_create(&threads[i], NULL, want_and_read,
@@ -465,7 +469,7 @@ static void many_readers_at_once(void **state)
 		}
 		for (int i = 0; i < 4; i++)
 			pthread_join(threads[i], NULL);
-		assert_true(cache_bytes() <= 6 * MIB);
+		assert_true(cache_bytes(test_context()) <= 6 * MIB);
 	}
 	cache_free(c);
 }

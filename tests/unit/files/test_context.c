@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/beneath.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/remote/remote_options.h"
@@ -23,6 +24,7 @@
 #include "tests/support/unit.h"
 
 #define ROUNDS 200
+#define MIB (UINT64_C(1) << 20)
 
 static char top[PATH_MAX];
 
@@ -33,6 +35,8 @@ struct side {
 	char out[PATH_MAX + 16];
 	int out_rc;          /* of opening run/out */
 	const char *present; /* in the union, and on the server; and the server's key */
+	uint64_t limit;      /* of its cached blocks */
+	struct cache *cache; /* of a file that has the byte `limit` / MIB only */
 	int wrong;
 };
 
@@ -110,8 +114,40 @@ static bool is_own_site(const struct side *s)
 	return own;
 }
 
+static int fill(void *side, uint32_t file, void *buf, size_t len, uint64_t off,
+		struct errmsg *err)
+{
+	const struct side *const s = side;
+
+	(void)file;
+	(void)off;
+	(void)err;
+	memset(buf, (int)(s->limit / MIB), len);
+	return 0;
+}
+
+static void begin_cache(struct side *s, uint64_t limit)
+{
+	s->limit = limit;
+	cache_set_limit(s->u, limit, 0, false);
+	s->cache = cache_new(s->u,
+			     &(struct cache_config){ .fill = fill, .ctx = s });
+	assert_non_null(s->cache);
+}
+
+/* Has the context's memory room for its own limit, and its own bytes? */
+static bool is_own_cache(const struct side *s, uint64_t at)
+{
+	unsigned char byte = 0;
+
+	return cache_limit(s->u) == s->limit &&
+	       cache_want(s->cache, 0, at, 2 * s->limit, CACHE_NOW) <= s->limit &&
+	       cache_read(s->cache, 0, &byte, 1, at, NULL) == 0 &&
+	       byte == s->limit / MIB && cache_bytes(s->u) <= s->limit;
+}
+
 static void begin(struct side *s, char *const dirs[2], const char *present,
-		  bool confined)
+		  bool confined, uint64_t limit)
 {
 	char run[PATH_MAX + 8];
 	struct access access;
@@ -121,6 +157,7 @@ static void begin(struct side *s, char *const dirs[2], const char *present,
 	assert_int_equal(roots_unite(s->u, dirs, 2, false, &s->whole, NULL), 0);
 	s->present = present;
 	begin_site(s);
+	begin_cache(s, limit);
 	snprintf(run, sizeof(run), "%s/run", top);
 	snprintf(s->out, sizeof(s->out), "%s/out", run);
 	s->out_rc = confined ? -EACCES : 0;
@@ -130,17 +167,25 @@ static void begin(struct side *s, char *const dirs[2], const char *present,
 				 0);
 }
 
+static void end(struct side *s)
+{
+	cache_free(s->cache);
+	uckpt_free(s->u);
+	free(s->whole);
+}
+
 static void *look(void *side)
 {
 	struct side *const s = side;
 
-	for (int i = 0; i < ROUNDS; i++) {
+	for (uint64_t i = 0; i < ROUNDS; i++) {
 		struct source src;
 		const int rc = files_open(s->u, &src, s->out, NULL);
 
 		s->wrong += rc != s->out_rc;
 		s->wrong += roots_count(s->u, s->whole) != 2;
 		s->wrong += !is_own_site(s);
+		s->wrong += !is_own_cache(s, i * MIB);
 		if (!rc)
 			source_close(&src);
 	}
@@ -156,8 +201,8 @@ static void contexts_know_nothing_of_each_other(void **state)
 	char path[PATH_MAX];
 
 	(void)state;
-	begin(&x, ab, "two", false);
-	begin(&y, ar, "in", true);
+	begin(&x, ab, "two", false, 4 * MIB);
+	begin(&y, ar, "in", true, 9 * MIB);
 	assert_string_not_equal(x.whole, y.whole);
 	assert_int_equal(roots_count(x.u, y.whole), 1);
 	assert_int_equal(roots_count(y.u, x.whole), 1);
@@ -169,12 +214,10 @@ static void contexts_know_nothing_of_each_other(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(x.wrong, 0);
 	assert_int_equal(y.wrong, 0);
-	uckpt_free(y.u);
+	end(&y);
 	look(&x);
 	assert_int_equal(x.wrong, 0);
-	uckpt_free(x.u);
-	free(x.whole);
-	free(y.whole);
+	end(&x);
 }
 
 int main(void)

@@ -176,14 +176,14 @@ static void many_readers_share_a_small_cache(void **state)
 	struct pack *p;
 
 	packed_make(&large, true, 2);
-	cache_set_limit(0, 0, false);
+	cache_set_limit(test_context(), 0, 0, false);
 	p = open_pack();
 	assert_int_equal(parallel_for(40, 8, read_in_sequence, p, NULL), 0);
-	assert_true(cache_bytes() <= CACHE_MIN);
+	assert_true(cache_bytes(test_context()) <= CACHE_MIN);
 	assert_int_equal(parallel_for(10, 3, read_in_sequence, p, NULL), 0);
 	pack_close(p);
-	assert_int_equal(cache_bytes(), 0);
-	cache_set_limit(CACHE_DEFAULT, 0, false);
+	assert_int_equal(cache_bytes(test_context()), 0);
+	cache_set_limit(test_context(), CACHE_DEFAULT, 0, false);
 	packed_done(&large);
 }
 
@@ -406,8 +406,8 @@ static void a_block_that_cannot_be_fetched_fails_for_all(void **state)
 	f.ranges.broken = false;
 	assert_int_equal(read_pieces(&f), 0);
 	far_close(&f);
-	cache_trim();
-	assert_int_equal(cache_bytes(), 0);
+	cache_trim(test_context());
+	assert_int_equal(cache_bytes(test_context()), 0);
 }
 
 int main(void)
