@@ -35,6 +35,7 @@ struct uckpt {
 	pthread_mutex_t lock; /* not held across I/O; protects the lists below */
 	struct pack *packs;   /* that are open (pack/pack.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
+	struct crc_progress *sums; /* of open files (vfile/vfile_crc.c) */
 };
 
 #endif

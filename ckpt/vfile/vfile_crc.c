@@ -18,14 +18,11 @@
 #include <zlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"
-
-/* The progress of all open files that have checksums. */
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct crc_progress *list;
 
 /* Is the CRC of storage i known?  The file must have checksums. */
 static bool crc_known(const struct vfile *f, size_t i)
@@ -66,22 +63,23 @@ static void begin_sum(struct vfile *f, size_t storage)
 
 int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 {
+	struct uckpt *const u = shardcache_context(f->shards);
 	struct crc_progress *s;
 
-	pthread_mutex_lock(&list_lock);
-	for (s = list; s && s->file != f->crc;)
+	pthread_mutex_lock(&u->lock);
+	for (s = u->sums; s && s->file != f->crc;)
 		s = s->link;
 	f->sums = s ? s : calloc(1, sizeof(*s));
 	if (f->sums && !s) {
 		pthread_mutex_init(&f->sums->lock, NULL);
 		begin_sum(f, 0);
 		f->sums->file = f->crc;
-		f->sums->link = list;
-		list = f->sums;
+		f->sums->link = u->sums;
+		u->sums = f->sums;
 	}
 	if (f->sums)
 		f->sums->refs++;
-	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&u->lock);
 	if (!f->sums)
 		return errmsg_nomem(err, NULL);
 	atomic_store(&f->trailer_ready, false);
@@ -90,19 +88,21 @@ int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 
 void vfile_crc_end(struct vfile *f)
 {
-	struct crc_progress *const s = f->sums, **at = &list;
+	struct crc_progress *const s = f->sums, **at;
+	struct uckpt *u;
 
 	if (!s)
 		return;
-	pthread_mutex_lock(&list_lock);
+	u = shardcache_context(f->shards);
+	pthread_mutex_lock(&u->lock);
 	if (--s->refs == 0) {
-		while (*at != s)
+		for (at = &u->sums; *at != s;)
 			at = &(*at)->link;
 		*at = s->link;
 		pthread_mutex_destroy(&s->lock);
 		free(s);
 	}
-	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_unlock(&u->lock);
 }
 
 struct summing {

@@ -21,7 +21,7 @@ struct crc_progress {
 	uint64_t next;        /* offset of the next byte to sum */
 	uint32_t sum;         /* CRC-32 of the storage up to `next` */
 
-	/* vfile_crc.c's own: */
+	/* Protected by the context's lock: */
 	const vfile_crc *file;
 	unsigned refs;
 	struct crc_progress *link;

@@ -10,6 +10,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/shardcache.h"
+#include "tests/support/context.h"
 #include "tests/support/made.h"
 #include "tests/support/unit.h"
 
@@ -26,6 +28,7 @@ static void zeros_come_from_nowhere(void **state)
 	struct vfile_window w = { 0 };
 	uint8_t *const bytes = calloc(1, ZEROS);
 	vfile_crc crc[3] = { 0 };
+	struct shardcache *const c = shardcache_new(test_context());
 	struct ptwrite layout;
 	struct vfile *f;
 
@@ -40,7 +43,7 @@ static void zeros_come_from_nowhere(void **state)
 	}
 	const uint64_t at = layout.offset[0];
 
-	f = vfile_new_pt(NULL, &layout, maps, &none, crc, NULL);
+	f = vfile_new_pt(c, &layout, maps, &none, crc, NULL);
 	assert_non_null(f);
 	for (size_t i = 0; i < 3; i++)
 		assert_int_equal(crc[i],
@@ -56,6 +59,7 @@ static void zeros_come_from_nowhere(void **state)
 	for (size_t i = 0; i < ZEROS; i++)
 		assert_int_equal(bytes[i], 0);
 	vfile_free(f);
+	shardcache_free(c);
 	for (size_t i = 0; i < 3; i++)
 		extent_done(&maps[i]);
 	free(bytes);
