@@ -29,7 +29,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,8 @@ struct writer {
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
-	pthread_mutex_t lock; /* protects the rest */
+	atomic_size_t begun; /* the first so many files are being written */
+	atomic_flag busy; /* a thread reads ahead, and has the rest to itself */
 	size_t next;          /* the first file that is not read ahead yet */
 	struct vfile *ahead;  /* it, once open */
 	uint64_t done;        /* bytes of it that are wanted */
@@ -146,7 +147,7 @@ static int add_tree(struct writer *w, uint64_t dir, const char *path,
 	return rc;
 }
 
-/* Go on to file i.  Called with the lock held. */
+/* Go on to file i. */
 static void go_to(struct writer *w, size_t i)
 {
 	vfile_free(w->ahead);
@@ -155,13 +156,17 @@ static void go_to(struct writer *w, size_t i)
 	w->done = 0;
 }
 
-/* Want the files that follow, as far as there is memory.  Called with the lock
- * held. */
+/* Want the files that follow, as far as there is memory. */
 static void want_next(struct writer *w)
 {
 	while (w->next < w->n) {
+		const size_t begun = atomic_load(&w->begun);
 		uint64_t size;
 
+		if (w->next < begun) {
+			go_to(w, begun);
+			continue;
+		}
 		/* Its writer will meet the error. */
 		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node,
 						&w->ahead, NULL))
@@ -187,9 +192,9 @@ static void read_ahead(const struct out *o, uint64_t off)
 	    vfile_want(o->f, off, n, CACHE_NEXT) < n || n < left)
 		return;
 	/* One thread is enough. */
-	if (pthread_mutex_trylock(&o->w->lock) == 0) {
+	if (!atomic_flag_test_and_set(&o->w->busy)) {
 		want_next(o->w);
-		pthread_mutex_unlock(&o->w->lock);
+		atomic_flag_clear(&o->w->busy);
 	}
 }
 
@@ -343,10 +348,7 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 	struct out o = { .w = w, .path = w->tasks[i].path };
 	int rc;
 
-	pthread_mutex_lock(&w->lock);
-	if (w->next <= i)
-		go_to(w, i + 1);
-	pthread_mutex_unlock(&w->lock);
+	atomic_fetch_add(&w->begun, 1);
 	rc = plan_file_open(w->p, w->tasks[i].node, &o.f, err);
 	if (rc)
 		return rc;
@@ -368,11 +370,12 @@ static int by_size(const void *a, const void *b)
 int treewrite_save(struct plan *p, int dir,
 		   const struct treewrite_options *options, struct errmsg *err)
 {
-	struct writer w = { .p = p, .dir = dir, .options = options };
+	struct writer w = {
+		.p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT
+	};
 	int rc = add_tree(&w, PLAN_ROOT, "", err);
 
 	assert(options->width > 0);
-	pthread_mutex_init(&w.lock, NULL);
 	if (w.n)
 		qsort(w.tasks, w.n, sizeof(*w.tasks), by_size);
 	if (!rc)
@@ -380,7 +383,6 @@ int treewrite_save(struct plan *p, int dir,
 	if (!rc && syncfs(dir) < 0)
 		rc = errmsg_errno(err, options->shown, "cannot sync");
 	vfile_free(w.ahead);
-	pthread_mutex_destroy(&w.lock);
 	arena_done(&w.arena);
 	return rc;
 }
