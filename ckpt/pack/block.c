@@ -16,7 +16,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,7 @@
 
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/cpu_clones.h"
+#include "ckpt/sys/idle.h"
 #include "ckpt/tensor/cast.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -42,12 +42,10 @@
 struct coder {
 	ZSTD_CCtx *floats, *bytes;
 	ZSTD_DCtx *decoder;
-	struct coder *next;
 	uint8_t planes[BLOCK_SIZE];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct coder *idle; /* protected by the lock */
+static struct idle coders;
 
 #define LEFT(x, bits) ((x) << 1 | (x) >> ((bits)-1))
 #define RIGHT(x, bits) ((x) >> 1 | (x) << ((bits)-1))
@@ -156,6 +154,14 @@ static bool set_parameters(ZSTD_CCtx *floats, ZSTD_CCtx *bytes)
 	       set(bytes, ZSTD_c_compressionLevel, 1);
 }
 
+static void free_coder(struct coder *c)
+{
+	ZSTD_freeDCtx(c->decoder);
+	ZSTD_freeCCtx(c->floats);
+	ZSTD_freeCCtx(c->bytes);
+	free(c);
+}
+
 static struct coder *new_coder(void)
 {
 	struct coder *const c = malloc(sizeof(*c));
@@ -168,31 +174,21 @@ static struct coder *new_coder(void)
 	if (c->decoder && c->floats && c->bytes &&
 	    set_parameters(c->floats, c->bytes))
 		return c;
-	ZSTD_freeDCtx(c->decoder);
-	ZSTD_freeCCtx(c->floats);
-	ZSTD_freeCCtx(c->bytes);
-	free(c);
+	free_coder(c);
 	return NULL;
 }
 
 static struct coder *take_coder(void)
 {
-	struct coder *c;
+	struct coder *const c = idle_take(&coders);
 
-	pthread_mutex_lock(&lock);
-	c = idle;
-	if (c)
-		idle = c->next;
-	pthread_mutex_unlock(&lock);
 	return c ? c : new_coder();
 }
 
 static void give_coder(struct coder *c)
 {
-	pthread_mutex_lock(&lock);
-	c->next = idle;
-	idle = c;
-	pthread_mutex_unlock(&lock);
+	if (!idle_put(&coders, c))
+		free_coder(c);
 }
 
 size_t block_encode(enum block_type type, const void *bytes, size_t len,

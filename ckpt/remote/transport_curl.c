@@ -2,9 +2,8 @@
 /*
  * Requests by libcurl.  It and the libraries that it needs take longer to load than a
  * checkpoint to mount, so it is loaded for the first request.  Each handle has its own
- * connections, so idle handles are kept for the next request: the last one used first,
- * whose connection is most likely still open.  libcurl tries again by itself if a kept
- * connection turns out closed.
+ * connections, so idle handles are kept for the next request.  libcurl tries again by
+ * itself if a kept connection turns out closed.
  */
 #include <curl/curl.h>
 #include <errno.h>
@@ -16,6 +15,7 @@
 
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/dynlib.h"
+#include "ckpt/sys/idle.h"
 
 #define LIBRARY "libcurl.so.4"
 
@@ -41,14 +41,11 @@ static struct {
 
 static const char *missing; /* why the library cannot be used; NULL: it can */
 
-#define IDLE_MAX 256
 #define REDIRECTS_MAX 5L
 #define CONNECT_MS 10000L
 #define BUFFER (512L << 10)
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CURL *idle[IDLE_MAX]; /* protected by lock */
-static size_t nidle;         /* protected by lock */
+static struct idle handles;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void initialise(void)
@@ -62,25 +59,15 @@ static void initialise(void)
 
 static CURL *take_handle(void)
 {
-	CURL *h = NULL;
+	CURL *const h = idle_take(&handles);
 
-	pthread_mutex_lock(&lock);
-	if (nidle)
-		h = idle[--nidle];
-	pthread_mutex_unlock(&lock);
 	return h ? h : api.curl_easy_init();
 }
 
 static void put_handle(CURL *h)
 {
 	api.curl_easy_reset(h);
-	pthread_mutex_lock(&lock);
-	if (nidle < IDLE_MAX) {
-		idle[nidle++] = h;
-		h = NULL;
-	}
-	pthread_mutex_unlock(&lock);
-	if (h)
+	if (!idle_put(&handles, h))
 		api.curl_easy_cleanup(h);
 }
 

@@ -3,6 +3,7 @@
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/clock.h \
+	%D%/idle.h \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
