@@ -190,8 +190,7 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 				 .end_background = -1,
 				 .prefill.busy = ATOMIC_FLAG_INIT,
 				 .passed = { .passthrough = &server.passthrough,
-					     .lock = PTHREAD_MUTEX_INITIALIZER },
-				 .lock = PTHREAD_MUTEX_INITIALIZER };
+					     .u = o->tree.u } };
 	struct fuse_session *se;
 	int rc;
 

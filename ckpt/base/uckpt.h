@@ -32,8 +32,9 @@ struct uckpt {
 
 	struct cache_pool *cache; /* of blocks (cache/cache.h) */
 
-	pthread_mutex_t lock; /* not held across I/O; protects the lists below */
-	struct pack *packs;   /* that are open (pack/pack.h) */
+	/* Protects what HACKING.md lists, of which these are; not held across I/O. */
+	pthread_mutex_t lock;
+	struct pack *packs;        /* that are open (pack/pack.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
 	struct crc_progress *sums; /* of open files (vfile/vfile_crc.c) */
 };

@@ -15,6 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
@@ -27,7 +28,7 @@ struct walk {
 	struct plan *plan;
 	struct plan_entry *v; /* entries of the root, then of /zero */
 	size_t n, cap, nroot;
-	pthread_mutex_t lock; /* protects the fields below */
+	/* Protected by the context's lock: */
 	struct findings *problems;
 	uint64_t opened; /* files */
 	int rc;          /* of the first failure */
@@ -36,11 +37,11 @@ struct walk {
 static void add_failure(struct walk *w, int rc, const char *text)
 {
 	assert(rc < 0);
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->c->report.u->lock);
 	findings_add_new(w->problems, text);
 	if (!w->rc)
 		w->rc = rc;
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->c->report.u->lock);
 }
 
 static void open_file(struct walk *w, const struct plan_entry *e)
@@ -63,9 +64,9 @@ static void open_file(struct walk *w, const struct plan_entry *e)
 		add_failure(w, rc, err.text);
 	}
 	vfile_free(f);
-	pthread_mutex_lock(&w->lock);
+	pthread_mutex_lock(&w->c->report.u->lock);
 	w->opened++;
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&w->c->report.u->lock);
 }
 
 /* Parameters with damaged shards, and optimizer_state.pt, which is made of rank 0's,
@@ -130,14 +131,12 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
 {
 	struct walk w = { .c = c, .plan = p, .problems = problems };
 
-	pthread_mutex_init(&w.lock, NULL);
 	list_dir(&w, PLAN_ROOT);
 	w.nroot = w.n;
 	if (plan_is_dir(p, PLAN_ZERO))
 		list_dir(&w, PLAN_ZERO);
 	parallel_for(w.n, parallel_width(), open_entry, &w, NULL);
 	*opened = w.opened;
-	pthread_mutex_destroy(&w.lock);
 	free(w.v);
 	return w.rc;
 }

@@ -99,7 +99,6 @@ static int open_view(struct uckpt *u, const struct plan_view *view,
 	p->u = u;
 	p->view = view;
 	p->options = *options;
-	pthread_mutex_init(&p->lock, NULL);
 	rc = view->make(p, path, err);
 	if (rc)
 		plan_close(p);
@@ -158,7 +157,6 @@ void plan_close(struct plan *p)
 	p->view->close(p);
 	if (p->owns_universal)
 		plan_close(p->universal);
-	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
 

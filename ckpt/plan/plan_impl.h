@@ -2,8 +2,6 @@
 #ifndef UCKPT_PLAN_IMPL_H
 #define UCKPT_PLAN_IMPL_H
 
-#include <pthread.h>
-
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/draft.h"
 #include "ckpt/vfile/vfile.h"
@@ -101,8 +99,7 @@ struct plan {
 	int64_t mtime_s;
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];
-	unsigned ngroups;
-	pthread_mutex_t lock; /* protects records of files */
+	unsigned ngroups; /* the context's lock protects their records of files */
 };
 
 /* Set the groups of a tree, from PLAN_GROUP_FIRST on. */

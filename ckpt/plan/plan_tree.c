@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
@@ -271,10 +272,10 @@ static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
 	*d = (struct draft){ .extents = extents, .err = e->err };
 	rc = draft_finish(d, group_of(e)->draft(e, d), stem);
 	if (!rc) {
-		pthread_mutex_lock(&e->p->lock);
+		pthread_mutex_lock(&e->p->u->lock);
 		*record = get_record(e);
 		rc = record_file(*record, d, stem);
-		pthread_mutex_unlock(&e->p->lock);
+		pthread_mutex_unlock(&e->p->u->lock);
 	}
 	if (rc)
 		draft_done(d);
@@ -287,10 +288,10 @@ static int get_size(const struct plan_item *e, uint64_t *size)
 	struct draft d;
 	int rc;
 
-	pthread_mutex_lock(&e->p->lock);
+	pthread_mutex_lock(&e->p->u->lock);
 	r = get_record(e);
 	*size = r ? r->size : 0;
-	pthread_mutex_unlock(&e->p->lock);
+	pthread_mutex_unlock(&e->p->u->lock);
 	if (*size)
 		return 0;
 	rc = lay_out(e, false, &d, &r);

@@ -24,6 +24,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
@@ -68,7 +69,6 @@ struct shardcache *shardcache_new(struct uckpt *u)
 		return NULL;
 	}
 	c->u = u;
-	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->opened, NULL);
 	pthread_cond_init(&c->checked, NULL);
 	c->open_max = open_limit();
@@ -96,7 +96,6 @@ void shardcache_free(struct shardcache *c)
 	free(c->v);
 	pthread_cond_destroy(&c->checked);
 	pthread_cond_destroy(&c->opened);
-	pthread_mutex_destroy(&c->lock);
 	free(c);
 }
 
@@ -140,7 +139,7 @@ static bool shardcache_evict(struct shardcache *c)
 	struct entry victim = { .open = false };
 	size_t i = (size_t)random() % c->n;
 
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	for (size_t k = 0; k < c->n; k++, i = i + 1 < c->n ? i + 1 : 0)
 		if (c->v[i].open && c->v[i].users == 0) {
 			victim = c->v[i];
@@ -149,7 +148,7 @@ static bool shardcache_evict(struct shardcache *c)
 			c->nopen--;
 			break;
 		}
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	if (victim.open)
 		close_entry(&victim);
 	return victim.open;
@@ -189,13 +188,13 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	int rc;
 
 	e->opening = true;
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	if (full)
 		shardcache_evict(c);
 	far_begin(&c->far, &q, SIZE_MAX);
 	rc = open_shard(c, e, &src, err);
 	far_end(&c->far, &q);
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	e->opening = false;
 	if (rc) {
 		c->nopen--;
@@ -220,9 +219,9 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 	int rc = 0;
 
 	*fresh = false;
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	while (e->opening)
-		pthread_cond_wait(&c->opened, &c->lock);
+		pthread_cond_wait(&c->opened, &c->u->lock);
 	if (!e->open) {
 		rc = open_entry(c, e, err);
 		*fresh = true;
@@ -232,7 +231,7 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		e->last_use = ++c->clock;
 		*out = (struct shard_map){ .p = e->p, .fd = e->src.fd };
 	}
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	return rc;
 }
 
@@ -245,9 +244,9 @@ static int check_used(struct shardcache *c, uint32_t shard,
 
 	if (!rc)
 		return 0;
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	e->of_path.made = 0; /* the next open of a file of it checks it */
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	return rc;
 }
 
@@ -255,17 +254,19 @@ static int check_used(struct shardcache *c, uint32_t shard,
  * pieces too small for that.  Under `ulimit -v` readers use pread. */
 static const uint8_t *map_used(struct shardcache *c, struct entry *e)
 {
+	void *const m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED,
+			     e->src.fd, 0);
 	const uint8_t *p;
 
-	pthread_mutex_lock(&c->lock);
-	if (!e->p) {
-		void *const m = mmap(NULL, (size_t)e->id.size, PROT_READ,
-				     MAP_SHARED, e->src.fd, 0);
-
-		e->p = m == MAP_FAILED ? NULL : m;
-	}
+	if (m == MAP_FAILED)
+		return NULL;
+	pthread_mutex_lock(&c->u->lock);
+	if (!e->p)
+		e->p = m;
 	p = e->p;
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
+	if (p != m) /* another reader was faster */
+		munmap(m, (size_t)e->id.size);
 	return p;
 }
 
@@ -284,10 +285,10 @@ int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
 
 void shardcache_put(struct shardcache *c, uint32_t shard)
 {
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	assert(shard < c->n && c->v[shard].users > 0);
 	c->v[shard].users--;
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 }
 
 /* Unmap the pages of shards used since the last call, to bound our resident set.
@@ -297,7 +298,7 @@ static void let_go(struct shardcache *c)
 {
 	uint64_t since;
 
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	since = c->let_go;
 	c->let_go = c->clock;
 	for (size_t i = 0; i < c->n; i++) {
@@ -306,12 +307,12 @@ static void let_go(struct shardcache *c)
 		if (!e->p || (e->last_use <= since && e->users == 0))
 			continue;
 		e->users++;
-		pthread_mutex_unlock(&c->lock);
+		pthread_mutex_unlock(&c->u->lock);
 		madvise((void *)e->p, (size_t)e->id.size, MADV_DONTNEED);
-		pthread_mutex_lock(&c->lock);
+		pthread_mutex_lock(&c->u->lock);
 		e->users--;
 	}
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 }
 
 void shardcache_count_mapped(struct shardcache *c, size_t len)

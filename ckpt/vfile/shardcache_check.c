@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
@@ -118,14 +119,14 @@ static int accept_ctime(struct shardcache *c, struct entry *e, int fd,
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	if (atomic_load(&e->ctime_ns) == CTIME_UNKNOWN)
 		e->tail = sum;
 	if (e->tail == sum)
 		atomic_store(&e->ctime_ns, now.ctime_ns);
 	else
 		rc = fileid_report_change(e->path, &e->id, &now, err);
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	return rc;
 }
 
@@ -177,23 +178,23 @@ bool shardcache_check_due(struct shardcache *c, struct check *k)
 	const uint64_t now = clock_ns();
 	bool due;
 
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	due = is_due(c, k, now);
 	if (due)
 		claim_check(k, now);
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	return due;
 }
 
 static void check_made(struct shardcache *c, struct check *k, uint64_t begun,
 		       int rc)
 {
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	if (rc)
 		k->made = 0;
 	else
 		check_passed(k, begun);
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 }
 
 /* Take part in a check.  Called while the entry is in use. */
@@ -204,26 +205,26 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 	uint64_t mine;
 	int rc;
 
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	mine = e->begun + 1;
 	while (e->ended < mine && e->ended < e->begun)
-		pthread_cond_wait(&c->checked, &c->lock);
+		pthread_cond_wait(&c->checked, &c->u->lock);
 	if (e->ended >= mine) {
 		rc = e->result;
-		pthread_mutex_unlock(&c->lock);
+		pthread_mutex_unlock(&c->u->lock);
 		return rc && rc != -EAGAIN ? shardcache_check_fd(c, e, fd, NULL, err)
 					   : rc;
 	}
 	e->begun = mine;
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	rc = shardcache_check_fd(c, e, fd, NULL, err);
 	if (!rc && atomic_load(&e->ctime_ns) != ctime_ns)
 		rc = -EAGAIN;
-	pthread_mutex_lock(&c->lock);
+	pthread_mutex_lock(&c->u->lock);
 	e->ended = mine;
 	e->result = rc;
 	pthread_cond_broadcast(&c->checked);
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_unlock(&c->u->lock);
 	return rc;
 }
 
@@ -350,7 +351,7 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t 
 		const uint64_t now = clock_ns();
 
 		x.n = 0;
-		pthread_mutex_lock(&c->lock);
+		pthread_mutex_lock(&c->u->lock);
 		for (; i < n && x.n < AT_ONCE; i++) {
 			if (is_due(c, &c->v[shards[i]].of_path, now))
 				add_check(&x, shards[i], now);
@@ -358,7 +359,7 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t 
 		x.needed = x.n;
 		if (far && x.n)
 			add_following(&x, now);
-		pthread_mutex_unlock(&c->lock);
+		pthread_mutex_unlock(&c->u->lock);
 		rc = parallel_for(x.n, far ? AT_ONCE : 1, check_listed, &x,
 				  err);
 	}

@@ -27,7 +27,7 @@ struct entry {
 	 * CTIME_UNKNOWN before the file was first opened. */
 	_Atomic int64_t ctime_ns;
 	atomic_bool was_open; /* at any time */
-	/* Protected by shardcache.lock: */
+	/* Protected by the context's lock: */
 	bool open;
 	bool opening; /* by a thread that does not hold the lock meanwhile */
 	const uint8_t *p; /* the whole file, or NULL */
@@ -42,15 +42,16 @@ struct entry {
 
 struct shardcache {
 	struct uckpt *u;
-	pthread_mutex_t lock;
 	pthread_cond_t opened;  /* or failed to open */
 	pthread_cond_t checked; /* a shared check has ended */
 	struct entry *v;        /* immutable array */
 	size_t n, cap;
-	size_t nopen;   /* open or opening; protected by lock */
-	uint64_t clock; /* protected by lock */
 	size_t open_max;
-	uint64_t let_go; /* protected by lock: the clock at the last let_go() */
+	/* Protected by the context's lock: */
+	size_t nopen; /* open or opening */
+	uint64_t clock;
+	uint64_t let_go; /* the clock at the last let_go() */
+
 	_Atomic uint64_t mapped; /* bytes read through mappings since then */
 	struct far far;          /* where the shards are */
 	struct cache *ahead;

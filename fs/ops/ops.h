@@ -37,8 +37,8 @@ struct server {
 	pthread_t background; /* background.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
-	pthread_mutex_t lock; /* protects `open` */
-	LIST_HEAD(, handle) open; /* all open files */
+	LIST_HEAD(, handle)
+	open; /* all open files; protected by the context's lock */
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/vfile.h"
@@ -33,9 +34,9 @@ static void handle_put(struct handle *h)
 	assert(refs > 0);
 	if (refs != 1)
 		return;
-	pthread_mutex_lock(&s->lock);
+	pthread_mutex_lock(&s->u->lock);
 	LIST_REMOVE(h, at);
-	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_unlock(&s->u->lock);
 	passed_close(&s->passed, h->passed);
 	stats_add(s->stats, STATS_OPEN_FILES, -1);
 	tree_file_close(&h->f);
@@ -183,9 +184,9 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	h->server = s;
 	atomic_init(&h->refs, 1);
-	pthread_mutex_lock(&s->lock);
+	pthread_mutex_lock(&s->u->lock);
 	LIST_INSERT_HEAD(&s->open, h, at);
-	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_unlock(&s->u->lock);
 	stats_add(s->stats, STATS_OPEN_FILES, 1);
 	stats_since(s->stats, STATS_TIME_OPEN, clock);
 	reply_open(req, ino, h, fi->flags & O_NONBLOCK);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "ckpt/base/uckpt.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "fs/ops/passthrough.h"
@@ -42,25 +43,31 @@ int passed_open(struct passed_files *p, uint64_t ino, const struct vfile *v,
 	rc = shardcache_get(c, (uint32_t)shard, &m, err);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&p->lock);
 	/* The kernel would wait for each window of a far shard. */
-	*out = add_handle(p, ino, shardcache_can_map(c, 0) ? m.fd : -1);
-	pthread_mutex_unlock(&p->lock);
+	if (!shardcache_can_map(c, 0))
+		m.fd = -1;
+	pthread_mutex_lock(&p->u->lock);
+	*out = add_handle(p, ino, m.fd);
+	pthread_mutex_unlock(&p->u->lock);
 	shardcache_put(c, (uint32_t)shard);
 	return *out ? 0 : -ENOMEM;
 }
 
 void passed_close(struct passed_files *p, struct passed *file)
 {
+	bool last;
+
 	if (!file)
 		return;
-	pthread_mutex_lock(&p->lock);
+	pthread_mutex_lock(&p->u->lock);
 	assert(file->handles > 0);
-	if (--file->handles == 0) {
-		if (file->id)
-			passthrough_end(p->passthrough, file->id);
+	last = --file->handles == 0;
+	if (last)
 		LIST_REMOVE(file, link);
-		free(file);
-	}
-	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->u->lock);
+	if (!last)
+		return;
+	if (file->id)
+		passthrough_end(p->passthrough, file->id);
+	free(file);
 }

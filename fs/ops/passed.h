@@ -2,23 +2,23 @@
 #ifndef UCFS_PASSED_H
 #define UCFS_PASSED_H
 
-#include <pthread.h>
 #include <stdint.h>
 #include <sys/queue.h>
 
 struct errmsg;
 struct passthrough;
+struct uckpt;
 struct vfile;
 
 /*
  * Open files that show a shard unchanged, which the kernel can read by itself.  All
  * handles of such a file are passed through with the same backing id, or all are
  * streamed: the kernel answers a mixture with EIO.  Thread-safe; valid when
- * zero-initialised but for `lock` and `passthrough`.
+ * zero-initialised but for `u` and `passthrough`.
  */
 struct passed_files {
 	struct passthrough *passthrough;
-	pthread_mutex_t lock; /* protects the list */
+	struct uckpt *u; /* its lock protects the list */
 	LIST_HEAD(, passed) list;
 };
 

@@ -9,6 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/base/uckpt.h"
 
 struct pathtab_entry {
 	char *path; /* immutable once added */
@@ -16,18 +17,18 @@ struct pathtab_entry {
 };
 
 struct pathtab {
-	pthread_mutex_t lock; /* protects the rest */
+	struct uckpt *u; /* its lock protects the rest */
 	struct pathtab_entry *v;
 	size_t n, cap;
 	struct hashtab index; /* into `v`, by path */
 };
 
-struct pathtab *pathtab_new(void)
+struct pathtab *pathtab_new(struct uckpt *u)
 {
 	struct pathtab *const t = calloc(1, sizeof(*t));
 
 	if (t)
-		pthread_mutex_init(&t->lock, NULL);
+		t->u = u;
 	return t;
 }
 
@@ -39,7 +40,6 @@ void pathtab_free(struct pathtab *t)
 		free(t->v[i].path);
 	free(t->v);
 	hashtab_done(&t->index);
-	pthread_mutex_destroy(&t->lock);
 	free(t);
 }
 
@@ -74,9 +74,9 @@ int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
 {
 	int rc;
 
-	pthread_mutex_lock(&t->lock);
+	pthread_mutex_lock(&t->u->lock);
 	rc = find_or_append(t, path, parent, index);
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_unlock(&t->u->lock);
 	return rc;
 }
 
@@ -84,12 +84,12 @@ const char *pathtab_path(struct pathtab *t, uint64_t index, uint64_t *parent)
 {
 	const char *path = NULL;
 
-	pthread_mutex_lock(&t->lock);
+	pthread_mutex_lock(&t->u->lock);
 	if (index < t->n) {
 		path = t->v[index].path;
 		if (parent)
 			*parent = t->v[index].parent;
 	}
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_unlock(&t->u->lock);
 	return path;
 }

@@ -11,8 +11,9 @@
  * Thread-safe.
  */
 struct pathtab;
+struct uckpt;
 
-struct pathtab *pathtab_new(void);
+struct pathtab *pathtab_new(struct uckpt *u);
 void pathtab_free(struct pathtab *t);
 
 /* Find or add `path` (absolute; copied) in the directory with the number

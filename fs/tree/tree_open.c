@@ -192,7 +192,7 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 		return errmsg_nomem(err, NULL);
 	t->o = o;
 	t->stats = stats;
-	t->pathtab = pathtab_new();
+	t->pathtab = pathtab_new(o->u);
 	t->views = views_new(o->u, &o->plan, o->check);
 	if (!t->pathtab || !t->views)
 		rc = errmsg_nomem(err, NULL);

@@ -27,6 +27,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
 #include "ckpt/base/source.h"
+#include "ckpt/base/uckpt.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/sys/clock.h"
@@ -43,9 +44,9 @@ static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
 /* A tag, of one generation. */
 struct tag {
 	char *path;         /* immutable */
-	struct view *views; /* list protected by views.lock */
+	struct view *views; /* list protected by the context's lock */
 	bool retired;       /* saved again; written with both locks held */
-	bool closed;        /* its plans, by somebody; protected by views.lock */
+	bool closed; /* its plans, by somebody; protected by the context's */
 	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
 	struct plan *plan; /* the universal one, over which the others are made */
 	bool planned;      /* a view of it has had a plan */
@@ -58,8 +59,8 @@ struct tag {
 struct views {
 	struct uckpt *u;
 	struct plan_options options;
-	bool check;           /* all files of a tag */
-	pthread_mutex_t lock; /* protects the rest */
+	bool check; /* all files of a tag */
+	/* Protected by the context's lock: */
 	size_t n;
 	struct view *v[VIEWS_MAX];
 	struct hashtab index; /* into `v`, by path and type */
@@ -78,11 +79,10 @@ struct views *views_new(struct uckpt *u, const struct plan_options *options,
 	v->options = *options;
 	v->options.type = universal;
 	v->check = check;
-	pthread_mutex_init(&v->lock, NULL);
 	return v;
 }
 
-/* Close the plans of a tag, which nobody uses.  Called without the list's lock: what is
+/* Close the plans of a tag, which nobody uses.  Called without the context's lock: what is
  * being read ahead from a store is waited for. */
 static void close_plans(struct tag *tag)
 {
@@ -116,11 +116,10 @@ void views_free(struct views *v)
 		free(v->v[i]);
 	}
 	hashtab_done(&v->index);
-	pthread_mutex_destroy(&v->lock);
 	free(v);
 }
 
-/* The functions from here to take_excess() are called with the list's lock held. */
+/* The functions from here to take_excess() are called with the context's lock held. */
 
 static uint64_t hash_view(const char *path, const struct view_type *type)
 {
@@ -131,13 +130,8 @@ static uint64_t hash_view(const char *path, const struct view_type *type)
 /* Is there room for one more? */
 static bool has_room(const struct views *v, const struct view_type *type)
 {
-	if (v->n < VIEWS_MAX &&
-	    (type->kind != PLAN_RESHARD || v->recut < VIEWS_RECUT_MAX))
-		return true;
-	log_warning("a mount has at most %u views, of which %u TAG_dp<ranks>;"
-		    " mount again to see others",
-		    VIEWS_MAX, VIEWS_RECUT_MAX);
-	return false;
+	return v->n < VIEWS_MAX &&
+	       (type->kind != PLAN_RESHARD || v->recut < VIEWS_RECUT_MAX);
 }
 
 /* NULL if there is none. */
@@ -244,9 +238,9 @@ static void evict_plans(struct views *v)
 	struct plan *p;
 
 	do {
-		pthread_mutex_lock(&v->lock);
+		pthread_mutex_lock(&v->u->lock);
 		p = take_excess(v);
-		pthread_mutex_unlock(&v->lock);
+		pthread_mutex_unlock(&v->u->lock);
 		plan_close(p);
 	} while (p);
 }
@@ -345,10 +339,10 @@ static void retire(struct views *v, struct tag *tag)
 
 	log_note("%s: was saved again", tag->path);
 	tag->there = false;
-	pthread_mutex_lock(&v->lock);
+	pthread_mutex_lock(&v->u->lock);
 	tag->retired = true;
 	last = must_close(tag);
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_unlock(&v->u->lock);
 	if (last)
 		close_plans(tag);
 }
@@ -358,9 +352,9 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	struct view *x;
 	struct tag *tag;
 
-	pthread_mutex_lock(&v->lock);
+	pthread_mutex_lock(&v->u->lock);
 	x = find_view(v, path, &universal);
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_unlock(&v->u->lock);
 	if (!x)
 		return false;
 	tag = x->tag;
@@ -385,7 +379,7 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 	struct view *tag;
 	int rc = 0;
 
-	pthread_mutex_lock(&v->lock);
+	pthread_mutex_lock(&v->u->lock);
 	*out = find_view(v, path, type);
 	tag = find_view(v, path, &universal);
 	if (!tag)
@@ -394,7 +388,11 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 		*out = tag;
 	else if (!rc && !*out)
 		rc = append_view(v, tag->tag, type, parent, out);
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_unlock(&v->u->lock);
+	if (rc == -ENFILE)
+		log_warning("a mount has at most %u views, of which %u"
+			    " TAG_dp<ranks>; mount again to see others",
+			    VIEWS_MAX, VIEWS_RECUT_MAX);
 	return rc;
 }
 
@@ -402,9 +400,9 @@ struct view *views_get(struct views *v, size_t number)
 {
 	struct view *x;
 
-	pthread_mutex_lock(&v->lock);
+	pthread_mutex_lock(&v->u->lock);
 	x = number < v->n ? v->v[number] : NULL;
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_unlock(&v->u->lock);
 	return x;
 }
 
@@ -419,7 +417,7 @@ enum view_state view_state(struct view *x, struct errmsg *why)
 {
 	enum view_state state = VIEW_NEW;
 
-	pthread_mutex_lock(&x->views->lock);
+	pthread_mutex_lock(&x->views->u->lock);
 	if (x->tag->retired)
 		state = VIEW_RETIRED;
 	else if (x->plan)
@@ -428,7 +426,7 @@ enum view_state view_state(struct view *x, struct errmsg *why)
 		state = VIEW_FAILED;
 	if (state == VIEW_FAILED)
 		*why = *x->why;
-	pthread_mutex_unlock(&x->views->lock);
+	pthread_mutex_unlock(&x->views->u->lock);
 	return state;
 }
 
@@ -496,7 +494,7 @@ static void make_plan(struct view *x)
 	}
 	if (!rc && p != tag->plan)
 		plan_warn(p, &log);
-	pthread_mutex_lock(&x->views->lock);
+	pthread_mutex_lock(&x->views->u->lock);
 	x->plan = p;
 	x->tried = now;
 	x->rc = rc;
@@ -504,7 +502,7 @@ static void make_plan(struct view *x)
 		x->why = malloc(sizeof(*x->why));
 	if (rc && x->why)
 		*x->why = why;
-	pthread_mutex_unlock(&x->views->lock);
+	pthread_mutex_unlock(&x->views->u->lock);
 	if (!rc && x->type.kind == PLAN_RESHARD)
 		evict_plans(x->views);
 }
@@ -514,12 +512,12 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 	struct views *const v = x->views;
 	int rc;
 
-	pthread_mutex_lock(&v->lock);
+	pthread_mutex_lock(&v->u->lock);
 	x->last_use = ++v->clock;
 	x->users++; /* it is not evicted meanwhile */
 	*out = x->tag->retired ? NULL : x->plan;
 	rc = x->tag->retired ? -ESTALE : 0;
-	pthread_mutex_unlock(&v->lock);
+	pthread_mutex_unlock(&v->u->lock);
 	if (!rc && !*out) {
 		pthread_mutex_lock(&x->tag->lock);
 		make_plan(x);
@@ -538,11 +536,11 @@ void view_put(struct view *x)
 {
 	bool last;
 
-	pthread_mutex_lock(&x->views->lock);
+	pthread_mutex_lock(&x->views->u->lock);
 	assert(x->users > 0);
 	x->users--;
 	last = must_close(x->tag);
-	pthread_mutex_unlock(&x->views->lock);
+	pthread_mutex_unlock(&x->views->u->lock);
 	if (last)
 		close_plans(x->tag);
 }

@@ -48,8 +48,7 @@ static void set_up(struct fixture *f)
 	struct stat st;
 
 	*f = (struct fixture){ .dir = mkckpt_new_dir(), .kernel.on = true };
-	f->files = (struct passed_files){ &f->kernel,
-					  PTHREAD_MUTEX_INITIALIZER, { 0 } };
+	f->files = (struct passed_files){ &f->kernel, test_context(), { 0 } };
 	refuses = false;
 	begun = ended = 0;
 	assert_true(asprintf(&f->path, "%s/shard", f->dir) > 0);

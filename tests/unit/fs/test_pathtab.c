@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "fs/tree/pathtab.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define PATHS 2000u
@@ -17,7 +18,7 @@ static void path_name(char path[32], uint64_t i)
 
 static void a_path_keeps_its_number(void **state)
 {
-	struct pathtab *const t = pathtab_new();
+	struct pathtab *const t = pathtab_new(test_context());
 	uint64_t index, parent;
 	char path[32];
 
@@ -67,7 +68,7 @@ static void *add_all(void *arg)
 
 static void threads_agree_on_numbers(void **state)
 {
-	struct pathtab *const t = pathtab_new();
+	struct pathtab *const t = pathtab_new(test_context());
 	static struct adder adders[THREADS];
 	pthread_t threads[THREADS];
 
