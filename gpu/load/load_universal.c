@@ -352,7 +352,6 @@ static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 	struct universal_source *u = (struct universal_source *)s;
 
 	(void)err;
-	mount_shards_init(&u->shards);
 	u->weights = load_mode(s->u, s->path, "source.txt") != 0;
 	if (!load_mode(s->u, s->path, "zero/" PREFIX "wte.weight") &&
 	    load_mode(s->u, s->path, "zero/wte.weight"))

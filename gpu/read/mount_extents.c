@@ -5,8 +5,9 @@
  * and the server, and a rank that needs part of a tensor reads only the shards
  * that contain it.
  *
- * The mount is asked for a shard once, which is opened and compared with the identity
- * that the mount reports.
+ * A shard that the mount tells of is opened and compared with the identity that the
+ * mount reports; then it is kept.  If two threads open one at the same time, one of them
+ * closes it again.
  * One that cannot be opened here (a path of another machine, a file of another
  * user) is read through the mount.
  */
@@ -26,8 +27,6 @@ struct mount_shard {
 	struct mount_shard *next;
 	struct mount_plan plan; /* in which it has this number */
 	uint32_t number;
-	pthread_mutex_t opening; /* protects the rest until it is opened */
-	bool opened;
 	char *path;
 	int fd; /* -1: cannot be opened here */
 	struct fileid id;
@@ -162,54 +161,56 @@ static int ask_shard(const struct mount_extents *o, struct mount_shard *f,
 	return rc;
 }
 
-static void close_shard(struct mount_shard *f)
+static void free_shard(struct mount_shard *f)
 {
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->path);
-	f->fd = -1;
-	f->path = NULL;
+	free(f);
 }
 
-/* Open a shard unless it is open. */
-static int mount_shard_open(const struct mount_extents *o,
-			    struct mount_shard *f, struct errmsg *err)
+/* Find a shard of a list by its number in a plan. */
+static struct mount_shard *find_shard(struct mount_shard *f,
+				      const struct mount_plan *plan,
+				      uint32_t number)
 {
-	int rc = 0;
-
-	pthread_mutex_lock(&f->opening);
-	if (!f->opened) {
-		rc = ask_shard(o, f, err);
-		if (rc)
-			close_shard(f);
-		f->opened = !rc;
-	}
-	pthread_mutex_unlock(&f->opening);
-	return rc;
-}
-
-/* Find or add a shard by its number in a plan.  NULL when memory runs out. */
-static struct mount_shard *mount_shard_get(struct mount_shards *o,
-					   const struct mount_plan *plan,
-					   uint32_t number)
-{
-	struct mount_shard *f;
-
-	pthread_mutex_lock(&o->lock);
-	for (f = o->first; f; f = f->next)
-		if (f->number == number && f->plan.dev == plan->dev &&
-		    f->plan.number == plan->number)
-			break;
-	if (!f && (f = calloc(1, sizeof(*f)))) {
-		pthread_mutex_init(&f->opening, NULL);
-		f->plan = *plan;
-		f->number = number;
-		f->fd = -1;
-		f->next = o->first;
-		o->first = f;
-	}
-	pthread_mutex_unlock(&o->lock);
+	while (f && (f->number != number || f->plan.dev != plan->dev ||
+		     f->plan.number != plan->number))
+		f = f->next;
 	return f;
+}
+
+/* Keep a shard, unless there is one of its number now. */
+static const struct mount_shard *keep_shard(struct mount_shards *o,
+					    struct mount_shard *f)
+{
+	struct mount_shard *first = atomic_load(&o->first), *same;
+
+	do {
+		same = find_shard(first, &f->plan, f->number);
+		f->next = first;
+	} while (!same && !atomic_compare_exchange_strong(&o->first, &first, f));
+	if (!same)
+		return f;
+	free_shard(f);
+	return same;
+}
+
+static int open_numbered(struct mount_extents *o, uint32_t number,
+			 const struct mount_shard **out, struct errmsg *err)
+{
+	struct mount_shard *const f = calloc(1, sizeof(*f));
+	int rc;
+
+	if (!f)
+		return errmsg_nomem(err, NULL);
+	*f = (struct mount_shard){ .plan = o->plan, .number = number, .fd = -1 };
+	rc = ask_shard(o, f, err);
+	if (rc)
+		free_shard(f);
+	else
+		*out = keep_shard(o->shards, f);
+	return rc;
 }
 
 /* The shard of this number, open; NULL if it cannot be opened here. */
@@ -217,11 +218,13 @@ static int mount_extents_find_shard(struct mount_extents *o, uint32_t number,
 				    const struct mount_shard **out,
 				    struct errmsg *err)
 {
-	struct mount_shard *const f =
-		mount_shard_get(o->shards, &o->plan, number);
-	const int rc = f ? mount_shard_open(o, f, err) : errmsg_nomem(err, NULL);
+	int rc = 0;
 
-	*out = !rc && f->fd >= 0 ? f : NULL;
+	*out = find_shard(atomic_load(&o->shards->first), &o->plan, number);
+	if (!*out)
+		rc = open_numbered(o, number, out, err);
+	if (!rc && (*out)->fd < 0)
+		*out = NULL;
 	return rc;
 }
 
@@ -267,21 +270,12 @@ int mount_extents_find(struct mount_extents *o, const struct source *file,
 	return 0;
 }
 
-void mount_shards_init(struct mount_shards *o)
-{
-	*o = (struct mount_shards){ 0 };
-	pthread_mutex_init(&o->lock, NULL);
-}
-
 void mount_shards_done(struct mount_shards *o)
 {
 	struct mount_shard *f;
 
-	while ((f = o->first)) {
-		o->first = f->next;
-		close_shard(f);
-		pthread_mutex_destroy(&f->opening);
-		free(f);
+	while ((f = atomic_load(&o->first))) {
+		atomic_store(&o->first, f->next);
+		free_shard(f);
 	}
-	pthread_mutex_destroy(&o->lock);
 }

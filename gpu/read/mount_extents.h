@@ -2,7 +2,7 @@
 #ifndef UCTRAIN_MOUNT_EXTENTS_H
 #define UCTRAIN_MOUNT_EXTENTS_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,14 +20,12 @@ struct mount_plan {
 /*
  * The shards of mounts that have been opened, to be read past the mount.
  * Thread-safe: several are opened at once, since that takes time on storage that is
- * far away.
+ * far away.  Valid when zero-initialised.
  */
 struct mount_shards {
-	pthread_mutex_t lock;
-	struct mount_shard *first; /* those seen so far */
+	_Atomic(struct mount_shard *) first; /* those seen so far */
 };
 
-void mount_shards_init(struct mount_shards *o);
 void mount_shards_done(struct mount_shards *o);
 
 /*
