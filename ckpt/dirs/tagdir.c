@@ -20,9 +20,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/files/files.h"
+#include "ckpt/files/packfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 

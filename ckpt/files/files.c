@@ -14,13 +14,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/uckpt.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/files/packfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/remote/store.h"
 
 struct uckpt *uckpt_new(void)
 {
@@ -50,39 +49,6 @@ void uckpt_free(struct uckpt *u)
 	cache_pool_free(u->cache);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
-}
-
-static int stat_in_root(struct uckpt *u, const char *path, bool plain,
-			struct attrs *out, struct errmsg *err)
-{
-	const int rc = store_of(path)->stat(u, path, plain, out, err);
-
-	return !plain && beneath_is_missing(rc)
-		       ? packfs.stat(u, path, plain, out, err)
-		       : rc;
-}
-
-static int open_in_root(struct uckpt *u, struct source *s, const char *path,
-			struct errmsg *err)
-{
-	const int rc = store_of(path)->open(u, s, path, err);
-
-	return beneath_is_missing(rc) ? packfs.open(u, s, path, err) : rc;
-}
-
-static int list_in_root(struct uckpt *u, const char *path, bool packs,
-			struct dirlist *out, struct errmsg *err)
-{
-	const int rc = store_of(path)->list(u, path, out, err);
-	int packed;
-
-	if (!packs || !beneath_is_missing(rc))
-		return rc;
-	packed = packfs.list(u, path, out, err);
-	/* Something that is neither a directory nor a pack is there. */
-	return packed == -ENOENT && rc == -ENOTDIR
-		       ? beneath_fail(u, path, rc, err)
-		       : packed;
 }
 
 /* What a search has found so far. */
@@ -132,7 +98,7 @@ static int search(struct uckpt *u, const char *path, bool plain,
 		char *const where = roots_path(u, path, i);
 		struct attrs a;
 
-		rc = where ? stat_in_root(u, where, plain, &a, err)
+		rc = where ? packfs_stat(u, where, plain, &a, err)
 			   : errmsg_nomem(err, path);
 		if (!rc) {
 			rc = found_add(f, where, plain, &a, err);
@@ -209,11 +175,11 @@ int files_open(struct uckpt *u, struct source *s, const char *path,
 	int rc;
 
 	if (roots_count(u, path) == 1)
-		return open_in_root(u, s, path, err);
+		return packfs_open(u, s, path, err);
 	rc = files_find(u, path, &where, &st, NULL, err);
 	if (rc)
 		return rc;
-	rc = open_in_root(u, s, where, err);
+	rc = packfs_open(u, s, where, err);
 	if (!rc)
 		s->name = path;
 	free(where);
@@ -238,7 +204,7 @@ static int list_roots(struct uckpt *u, const char *path, bool packs,
 	for (size_t i = 0; !rc && !out->found && i < n; i++) {
 		char *const where = roots_path(u, path, i);
 
-		rc = where ? list_in_root(u, where, packs, out, err)
+		rc = where ? packfs_list(u, where, packs, out, err)
 			   : errmsg_nomem(err, path);
 		if (beneath_is_missing(rc)) {
 			missing = rc;

@@ -2,5 +2,6 @@
 # spread over several roots.
 # Uses base, remote and pack.
 ckpt_libuckpt_a_SOURCES += \
+	%D%/packfs.h %D%/packfs.c \
 	%D%/roots.h %D%/roots.c \
 	%D%/files.h %D%/files.c

@@ -5,5 +5,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/block.h %D%/block.c \
 	%D%/pack_index.h %D%/pack_index.c \
 	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c %D%/pack_extract.c \
-	%D%/packfs.h %D%/packfs.c \
 	%D%/pack_write.h %D%/pack_write.c

@@ -80,7 +80,7 @@ static struct pack *ref_open(struct uckpt *u, const char *path)
 	struct attrs a;
 	struct pack *p;
 
-	if (store_of(path)->stat(u, path, false, &a, NULL))
+	if (store_stat(u, path, false, &a, NULL))
 		return NULL;
 	fileid_from_stat(&a.st, &id);
 	pthread_mutex_lock(&u->lock);
@@ -109,7 +109,7 @@ int pack_open(struct uckpt *u, const char *path, struct pack **out,
 	copy = strdup(path);
 	if (!copy)
 		return errmsg_nomem(err, path);
-	rc = store_of(copy)->open(u, &src, copy, err);
+	rc = store_open(u, &src, copy, err);
 	if (!rc && (rc = pack_open_source(u, &src, &p, err)))
 		source_close(&src);
 	if (rc) {
@@ -178,7 +178,7 @@ bool pack_is_one(struct uckpt *u, const char *path)
 	struct source src;
 	bool is;
 
-	if (store_of(path)->open(u, &src, path, NULL))
+	if (store_open(u, &src, path, NULL))
 		return false;
 	is = src.size >= sizeof(magic) &&
 	     source_read_exact(&src, magic, sizeof(magic), 0, NULL) == 0 &&

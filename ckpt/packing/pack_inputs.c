@@ -237,7 +237,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 {
 	struct dirlist l = { 0 };
 	int rc = depth > DIRS_MAX ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
-				  : store_of(dir)->list(x->u, dir, &l, err);
+				  : store_list(x->u, dir, &l, err);
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		char *path;

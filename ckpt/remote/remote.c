@@ -112,19 +112,18 @@ static int set_attrs(const char *path, const struct http_meta *m,
 	return 0;
 }
 
-static int remote_stat(struct uckpt *u, const char *path, bool plain,
-		       struct attrs *out, struct errmsg *err)
+int remote_stat(struct uckpt *u, const char *path, struct attrs *out,
+		struct errmsg *err)
 {
 	struct site *s;
 	struct http_meta m;
 	const int rc = remote_find(u, path, http_deadline(u), &s, &m, err);
 
-	(void)plain; /* servers show no links */
 	return rc ? rc : set_attrs(path, &m, out, err);
 }
 
-static int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
-		       struct errmsg *err)
+int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
+		struct errmsg *err)
 {
 	const int64_t end = http_deadline(u);
 	struct site *s;
@@ -149,5 +148,3 @@ static int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 	remote_list_put(list);
 	return rc ? errmsg_nomem(err, path) : 0;
 }
-
-const struct store remote_store = { remote_stat, remote_open, remote_list };

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
+#include "ckpt/base/source.h"
 #include "ckpt/remote/listing.h"
-#include "ckpt/remote/store.h"
 
 /*
  * Files of servers, by paths that begin with a site's (site.h).  A file's identity
@@ -16,7 +16,13 @@
  */
 #define REMOTE_MEMORY_S 2
 
-extern const struct store remote_store;
+/* As store_stat; servers show no links. */
+int remote_stat(struct uckpt *u, const char *path, struct attrs *out,
+		struct errmsg *err);
+
+/* As store_list. */
+int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
+		struct errmsg *err);
 
 /* A list of a directory, shared by those who use it. */
 struct remote_list {

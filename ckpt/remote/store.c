@@ -11,19 +11,25 @@
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 
-static int local_stat(struct uckpt *u, const char *path, bool plain,
-		      struct attrs *out, struct errmsg *err)
+int store_stat(struct uckpt *u, const char *path, bool plain, struct attrs *out,
+	       struct errmsg *err)
 {
-	const int rc = beneath_stat(u, path, plain, out);
+	int rc;
 
+	if (site_is_url(path))
+		return remote_stat(u, path, out, err);
+	rc = beneath_stat(u, path, plain, out);
 	return rc ? beneath_fail(u, path, rc, err), rc : 0;
 }
 
-static int local_open(struct uckpt *u, struct source *s, const char *path,
-		      struct errmsg *err)
+int store_open(struct uckpt *u, struct source *s, const char *path,
+	       struct errmsg *err)
 {
-	const int fd = beneath_open(u, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+	int fd;
 
+	if (site_is_url(path))
+		return remote_open(u, s, path, err);
+	fd = beneath_open(u, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 	return fd < 0 ? beneath_fail(u, path, fd, err)
 		      : source_open_fd(s, fd, path, err);
 }
@@ -58,7 +64,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 	return errno && !out->found ? errmsg_errno(err, path, "cannot list") : 0;
 }
 
-static int local_list(struct uckpt *u, const char *path, struct dirlist *out,
+static int list_local(struct uckpt *u, const char *path, struct dirlist *out,
 		      struct errmsg *err)
 {
 	const int fd = beneath_open(u, path, O_RDONLY | O_DIRECTORY);
@@ -77,9 +83,9 @@ static int local_list(struct uckpt *u, const char *path, struct dirlist *out,
 	return rc;
 }
 
-const struct store *store_of(const char *path)
+int store_list(struct uckpt *u, const char *path, struct dirlist *out,
+	       struct errmsg *err)
 {
-	static const struct store local = { local_stat, local_open, local_list };
-
-	return site_is_url(path) ? &remote_store : &local;
+	return site_is_url(path) ? remote_list(u, path, out, err)
+				 : list_local(u, path, out, err);
 }

@@ -11,22 +11,18 @@
 struct errmsg;
 struct uckpt;
 
-/* Where files are, by path. */
-struct store {
-	/* As beneath_stat, with a message. */
-	int (*stat)(struct uckpt *u, const char *path, bool plain,
-		    struct attrs *out, struct errmsg *err);
+/* Files of this machine (beneath.h) and of servers (remote.h), by path. */
 
-	/* As source_open.  Only a local file has a descriptor. */
-	int (*open)(struct uckpt *u, struct source *s, const char *path,
-		    struct errmsg *err);
+/* As beneath_stat, with a message. */
+int store_stat(struct uckpt *u, const char *path, bool plain, struct attrs *out,
+	       struct errmsg *err);
 
-	/* Add a directory and its entries.  -ENOTDIR; otherwise as `open`. */
-	int (*list)(struct uckpt *u, const char *path, struct dirlist *out,
-		    struct errmsg *err);
-};
+/* As source_open.  Only a local file has a descriptor. */
+int store_open(struct uckpt *u, struct source *s, const char *path,
+	       struct errmsg *err);
 
-/* The store that a path is in: this machine (beneath.h) or servers (remote.h). */
-const struct store *store_of(const char *path);
+/* Add a directory and its entries.  -ENOTDIR; otherwise as store_open. */
+int store_list(struct uckpt *u, const char *path, struct dirlist *out,
+	       struct errmsg *err);
 
 #endif

@@ -4,7 +4,7 @@
  * above finds files by path, so that a path that leads into a pack is all that it
  * takes to read packed checkpoints.
  */
-#include "ckpt/pack/packfs.h"
+#include "ckpt/files/packfs.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -15,15 +15,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/site.h"
+#include "ckpt/remote/store.h"
 
-/* The type of a file, or 0 if it is not there. */
-static mode_t type_of(struct uckpt *u, const char *path)
+/* The type of a file, or 0 if it is not there; and its attributes. */
+static mode_t type_of(struct uckpt *u, const char *path, struct attrs *a)
 {
-	struct attrs a;
-
-	return store_of(path)->stat(u, path, false, &a, NULL) == 0
-		       ? a.st.st_mode & S_IFMT
-		       : 0;
+	return store_stat(u, path, false, a, NULL) ? 0 : a->st.st_mode & S_IFMT;
 }
 
 char *packfs_dir_name(const char *name)
@@ -35,11 +32,12 @@ char *packfs_dir_name(const char *name)
 }
 
 /*
- * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), and what
- * follows in the path.  NULL if there is none.  Goes up from the end, to the first
- * thing that exists.
+ * The pack that a path leads into: its path (PATH_MAX bytes at `pack`), its attributes,
+ * and what follows in the path.  NULL if there is none.  Goes up from the end, to the
+ * first thing that exists.
  */
-static const char *split_path(struct uckpt *u, const char *path, char *pack)
+static const char *split_path(struct uckpt *u, const char *path, char *pack,
+			      struct attrs *a)
 {
 	size_t n = strlen(path);
 
@@ -50,13 +48,13 @@ static const char *split_path(struct uckpt *u, const char *path, char *pack)
 		pack[n] = '\0';
 		if (site_is_url(path) && !site_of(u, pack))
 			return NULL; /* above the source */
-		type = type_of(u, pack);
+		type = type_of(u, pack, a);
 		if (S_ISREG(type))
 			break;
 		if (type)
 			return NULL;
 		memcpy(pack + n, PACK_SUFFIX, sizeof(PACK_SUFFIX));
-		if (path[n - 1] != '/' && S_ISREG(type_of(u, pack)))
+		if (path[n - 1] != '/' && S_ISREG(type_of(u, pack, a)))
 			break;
 		while (n > 0 && path[n - 1] != '/')
 			n--;
@@ -75,6 +73,7 @@ static const char *split_path(struct uckpt *u, const char *path, char *pack)
 struct packed {
 	struct pack *p;
 	uint32_t entry;
+	struct attrs pack; /* of the whole pack */
 };
 
 /* Find the file that a path leads to, and the path of its pack (PATH_MAX bytes at
@@ -83,7 +82,7 @@ struct packed {
 static int packed_find(struct uckpt *u, struct packed *f, const char *path,
 		       char *where, struct errmsg *err)
 {
-	const char *const rest = split_path(u, path, where);
+	const char *const rest = split_path(u, path, where, &f->pack);
 	char name[PACK_NAME_MAX];
 	int64_t i;
 	int rc;
@@ -130,62 +129,44 @@ static mode_t entry_mode(const struct pack *p, uint32_t entry, mode_t pack_mode)
 	       (S_IFMT | readers | readers >> 1 | readers >> 2);
 }
 
-/* The attributes of an entry.  The identity of the pack is in its inode number:
- * a pack that was replaced or written to has other files. */
-static void set_stat(const struct pack *p, uint32_t entry,
-		     const struct stat *pack_st, struct stat *st)
+/* The identity of the pack is in the inode number: a pack that was replaced or written to
+ * has other files. */
+static struct attrs packed_attrs(const struct packed *f)
 {
-	const struct pack_entry *const e = &pack_index_of(p)->entries[entry];
-	const struct fileid *const id = pack_id(p);
-
-	*st = (struct stat){
-		.st_dev = pack_st->st_dev,
-		.st_ino = id->ino ^
-			  (uint64_t)id->mtime_ns * UINT64_C(0x9e3779b97f4a7c15),
-		.st_mode = entry_mode(p, entry, pack_st->st_mode),
-		.st_nlink = 1,
-		.st_uid = pack_st->st_uid,
-		.st_gid = pack_st->st_gid,
-		.st_size = (off_t)e->size,
-		.st_blksize = pack_st->st_blksize,
-		.st_blocks = (blkcnt_t)((e->size + 511) / 512),
-	};
-	st->st_mtim.tv_sec = e->mtime_s;
-	st->st_mtim.tv_nsec = e->mtime_ns;
-	st->st_atim = st->st_ctim = st->st_mtim;
-}
-
-/* Set the attributes of a file in the pack at `where`. */
-static int packed_attrs(struct uckpt *u, const struct packed *f,
-			const char *where, struct attrs *out, struct errmsg *err)
-{
-	struct attrs pack;
+	const struct pack_entry *const e =
+		&pack_index_of(f->p)->entries[f->entry];
+	const struct fileid *const id = pack_id(f->p);
+	const struct timespec time = { e->mtime_s, e->mtime_ns };
+	struct attrs a = { .st = f->pack.st, .access = f->pack.access };
 	struct access own;
-	const int rc = store_of(where)->stat(u, where, false, &pack, err);
 
-	if (rc)
-		return rc;
-	set_stat(f->p, f->entry, &pack.st, &out->st);
-	own = access_of(&out->st, false);
-	out->access = pack.access;
-	access_restrict(&out->access, &own);
-	out->has_acl = false;
-	return 0;
+	a.st.st_ino =
+		id->ino ^ (uint64_t)id->mtime_ns * UINT64_C(0x9e3779b97f4a7c15);
+	a.st.st_mode = entry_mode(f->p, f->entry, f->pack.st.st_mode);
+	a.st.st_nlink = 1;
+	a.st.st_size = (off_t)e->size;
+	a.st.st_blocks = (blkcnt_t)((e->size + 511) / 512);
+	a.st.st_mtim = a.st.st_atim = a.st.st_ctim = time;
+	own = access_of(&a.st, false);
+	access_restrict(&a.access, &own);
+	return a;
 }
 
-static int packed_stat(struct uckpt *u, const char *path, bool plain,
-		       struct attrs *out, struct errmsg *err)
+int packfs_stat(struct uckpt *u, const char *path, bool plain,
+		struct attrs *out, struct errmsg *err)
 {
+	int rc = store_stat(u, path, plain, out, err);
 	char where[PATH_MAX];
 	struct packed f;
-	int rc = packed_find(u, &f, path, where, err);
 
-	(void)plain; /* packs have no links */
+	if (plain || !beneath_is_missing(rc))
+		return rc;
+	rc = packed_find(u, &f, path, where, err);
 	if (rc)
 		return rc;
-	rc = packed_attrs(u, &f, where, out, err);
+	*out = packed_attrs(&f);
 	pack_close(f.p);
-	return rc;
+	return 0;
 }
 
 static int packed_read(const struct source *s, void *buf, size_t len,
@@ -204,14 +185,14 @@ static void packed_close(struct source *s)
 	free(f);
 }
 
-static int packed_open(struct uckpt *u, struct source *s, const char *path,
+static int open_packed(struct uckpt *u, struct source *s, const char *path,
 		       struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = packed_read,
 					       .close = packed_close };
 	struct packed *const f = malloc(sizeof(*f));
 	char where[PATH_MAX];
-	struct stat st;
+	struct attrs a;
 	int rc;
 
 	if (!f)
@@ -222,14 +203,21 @@ static int packed_open(struct uckpt *u, struct source *s, const char *path,
 		return rc;
 	}
 	*s = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = f };
-	set_stat(f->p, f->entry, &(struct stat){ .st_dev = pack_id(f->p)->dev },
-		 &st);
-	fileid_from_stat(&st, &s->id);
+	a = packed_attrs(f);
+	fileid_from_stat(&a.st, &s->id);
 	s->size = s->id.size;
-	if (!S_ISDIR(pack_index_of(f->p)->entries[f->entry].mode))
+	if (!S_ISDIR(a.st.st_mode))
 		return 0;
 	source_close(s);
 	return errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
+}
+
+int packfs_open(struct uckpt *u, struct source *s, const char *path,
+		struct errmsg *err)
+{
+	const int rc = store_open(u, s, path, err);
+
+	return beneath_is_missing(rc) ? open_packed(u, s, path, err) : rc;
 }
 
 /* Entries below a directory follow it, those of deeper directories among them. */
@@ -253,7 +241,7 @@ static int add_entries(const struct packed *f, struct dirlist *out)
 	return rc;
 }
 
-static int packed_list(struct uckpt *u, const char *path, struct dirlist *out,
+static int list_packed(struct uckpt *u, const char *path, struct dirlist *out,
 		       struct errmsg *err)
 {
 	char where[PATH_MAX];
@@ -263,14 +251,26 @@ static int packed_list(struct uckpt *u, const char *path, struct dirlist *out,
 
 	if (rc)
 		return rc;
-	if (!S_ISDIR(pack_index_of(f.p)->entries[f.entry].mode))
+	a = packed_attrs(&f);
+	if (!S_ISDIR(a.st.st_mode))
 		rc = beneath_fail(u, path, -ENOTDIR, err);
-	else
-		rc = packed_attrs(u, &f, where, &a, err);
-	if (!rc && (dirlist_add_dir(out, path, &a) || add_entries(&f, out)))
+	else if (dirlist_add_dir(out, path, &a) || add_entries(&f, out))
 		rc = errmsg_nomem(err, path);
 	pack_close(f.p);
 	return rc;
 }
 
-const struct store packfs = { packed_stat, packed_open, packed_list };
+int packfs_list(struct uckpt *u, const char *path, bool packs,
+		struct dirlist *out, struct errmsg *err)
+{
+	const int rc = store_list(u, path, out, err);
+	int packed;
+
+	if (!packs || !beneath_is_missing(rc))
+		return rc;
+	packed = list_packed(u, path, out, err);
+	/* Something that is neither a directory nor a pack is there. */
+	return packed == -ENOENT && rc == -ENOTDIR
+		       ? beneath_fail(u, path, rc, err)
+		       : packed;
+}
