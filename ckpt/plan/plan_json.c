@@ -37,7 +37,7 @@ static void add_run(const struct plan *p, const struct vfile *f,
 {
 	add_number(out, "[", e->start);
 	add_number(out, ",", e[1].start - e->start);
-	if (!extent_has_shard(e)) {
+	if (e->kind != EXTENT_SHARD) {
 		bytebuf_add_str(out, e->kind == EXTENT_LITERAL ? ",\"literal\"]"
 				     : e->kind == EXTENT_ZERO  ? ",\"zero\"]"
 							      : ",\"gather\"]");
@@ -50,7 +50,7 @@ static void add_run(const struct plan *p, const struct vfile *f,
 		add_string(out, shardcache_path(vfile_shards(f), e->shard));
 	}
 	add_number(out, ",", e->from);
-	if (e->kind == EXTENT_CAST) {
+	if (extent_is_cast(e)) {
 		bytebuf_add_str(out, ",");
 		add_string(out, dtype_name(e->dtype));
 	}

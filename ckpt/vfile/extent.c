@@ -15,7 +15,8 @@
 static bool continues(const struct extent *e, uint64_t len,
 		      const struct extent *next)
 {
-	if (e->kind != next->kind || e->shard != next->shard)
+	if (e->kind != next->kind || e->shard != next->shard ||
+	    extent_is_cast(e) != extent_is_cast(next))
 		return false;
 	if (e->kind == EXTENT_ZERO)
 		return true;
@@ -57,15 +58,13 @@ bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 				  .shard = shard,
 				  .from = from };
 
-	assert(!extent_is_cast(&e));
 	return extent_append_run(m, e, len);
 }
 
 bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 		     uint64_t from, enum dtype dtype, enum dtype to)
 {
-	const struct extent e = { .kind = dtype == to ? EXTENT_SHARD
-						      : EXTENT_CAST,
+	const struct extent e = { .kind = EXTENT_SHARD,
 				  .dtype = dtype,
 				  .to = to,
 				  .shard = shard,
@@ -74,42 +73,34 @@ bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 	return extent_append_run(m, e, n * dtype_size(to));
 }
 
-bool extent_append(struct extent_map *m, const struct extent *e)
-{
-	return extent_append_run(m, *e, e[1].start - e->start);
-}
-
-bool extent_add_all(struct extent_map *m, const struct extent_map *from,
-		    enum dtype dtype, enum dtype to)
+bool extent_add_map(struct extent_map *m, const struct extent_map *from)
 {
 	bool ok = true;
 
-	for (size_t i = 0; ok && i < from->n; i++) {
-		const uint64_t len = from->v[i + 1].start - from->v[i].start;
-		struct extent e = from->v[i];
-
-		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
-		e.dtype = dtype;
-		e.to = to;
-		if (dtype != to)
-			e.kind = e.kind == EXTENT_SHARD ? EXTENT_CAST
-							: EXTENT_GATHER_CAST;
-		ok = extent_append_run(
-			m, e, len / dtype_size(dtype) * dtype_size(to));
-	}
+	for (size_t i = 0; ok && i < from->n; i++)
+		ok = extent_append_run(m, from->v[i],
+				       from->v[i + 1].start - from->v[i].start);
 	return ok;
 }
 
 bool extent_add_range(struct extent_map *m, const struct extent_map *from,
-		      uint64_t off, uint64_t len)
+		      uint64_t off, uint64_t len, enum dtype dtype,
+		      enum dtype to)
 {
 	struct extent_walk w = extent_walk(from, off, len);
 	bool ok = true;
 
 	while (ok && extent_next(&w)) {
+		const struct extent e = { .kind = w.e->kind,
+					  .dtype = dtype,
+					  .to = to,
+					  .shard = w.e->shard,
+					  .from = w.from };
+
+		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
 		assert(!extent_is_cast(w.e));
-		ok = extent_add(m, w.e->kind, w.len, w.e->shard, w.from,
-				w.e->dtype);
+		ok = extent_append_run(
+			m, e, w.len / dtype_size(dtype) * dtype_size(to));
 	}
 	return ok;
 }

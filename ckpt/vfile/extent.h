@@ -11,19 +11,17 @@
 
 /* Where a run of a virtual file's bytes comes from. */
 enum extent_kind {
-	EXTENT_LITERAL,     /* rendered by us: headers, pickle, trailer */
-	EXTENT_SHARD,       /* a copy of bytes of a shard */
-	EXTENT_CAST,        /* elements of a shard, converted */
-	EXTENT_GATHER,      /* from several shards; see gather.h */
-	EXTENT_GATHER_CAST, /* the same, converted */
-	EXTENT_ZERO,        /* zeros, which have no source */
+	EXTENT_LITERAL, /* rendered by us: headers, pickle, trailer */
+	EXTENT_SHARD,   /* bytes of a shard */
+	EXTENT_GATHER,  /* from several shards; see gather.h */
+	EXTENT_ZERO,    /* zeros, which have no source */
 };
 
 struct extent {
 	uint64_t start; /* in the virtual file */
 	enum extent_kind kind;
 	enum dtype dtype;  /* of the elements in the shard or the gather */
-	enum dtype to;     /* what they are converted to */
+	enum dtype to;     /* what they are converted to, if it differs */
 	uint32_t shard;    /* which one, or which gather; else 0 */
 	uint64_t from;	   /* byte offset of the source run, or in the gather */
 };
@@ -48,36 +46,21 @@ bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
 bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 		     uint64_t from, enum dtype dtype, enum dtype to);
 
-/* Append a map of shards and gathers without casts (asserted); its elements are
- * converted if `to` differs from `dtype`. */
-bool extent_add_all(struct extent_map *m, const struct extent_map *from,
-		    enum dtype dtype, enum dtype to);
+/* Append another map. */
+bool extent_add_map(struct extent_map *m, const struct extent_map *from);
 
-/* Append an extent of any kind of another map. */
-bool extent_append(struct extent_map *m, const struct extent *e);
+/* Append bytes [off, off + len) of another map, which must have them and consist of
+ * shards and gathers without casts (asserted); its elements are converted if `to`
+ * differs from `dtype`. */
+bool extent_add_range(struct extent_map *m, const struct extent_map *from,
+		      uint64_t off, uint64_t len, enum dtype dtype,
+		      enum dtype to);
 
 /* Does the extent convert elements? */
 static inline bool extent_is_cast(const struct extent *e)
 {
-	return e->kind == EXTENT_CAST || e->kind == EXTENT_GATHER_CAST;
+	return e->dtype != e->to;
 }
-
-/* Does the extent come from one shard? */
-static inline bool extent_has_shard(const struct extent *e)
-{
-	return e->kind == EXTENT_SHARD || e->kind == EXTENT_CAST;
-}
-
-/* Does the extent come from a gather? */
-static inline bool extent_is_gather(const struct extent *e)
-{
-	return e->kind == EXTENT_GATHER || e->kind == EXTENT_GATHER_CAST;
-}
-
-/* Append bytes [off, off + len) of another map, which must have them
- * (asserted) and must not hold casts. */
-bool extent_add_range(struct extent_map *m, const struct extent_map *from,
-		      uint64_t off, uint64_t len);
 
 uint64_t extent_size(const struct extent_map *m);
 

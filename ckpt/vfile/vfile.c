@@ -76,15 +76,6 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 				 err);
 }
 
-static bool add_storage(struct extent_map *to, const struct extent_map *from)
-{
-	bool ok = true;
-
-	for (size_t i = 0; ok && i < from->n; i++)
-		ok = extent_append(to, &from->v[i]);
-	return ok;
-}
-
 struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				const struct extent_map *tensors, size_t n,
 				struct gathers *gathers, struct errmsg *err)
@@ -94,7 +85,7 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				  DTYPE_U8);
 
 	for (size_t i = 0; ok && i < n; i++)
-		ok = add_storage(&f->map, &tensors[i]);
+		ok = extent_add_map(&f->map, &tensors[i]);
 	if (!ok)
 		return drop_vfile(f, err);
 	f->literal = *head;
@@ -124,7 +115,7 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 		if (!ok || i == w->n)
 			break;
 		assert(extent_size(&storages[i]) == w->len[i]);
-		ok = add_storage(&f->map, &storages[i]);
+		ok = extent_add_map(&f->map, &storages[i]);
 	}
 	/* Readers hold pointers to early literals while late ones are added,
 	 * so the bytes must not move. */
@@ -189,7 +180,7 @@ static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step,
 	for (size_t i = 0; !rc && i < m->n; i++) {
 		const struct extent *const e = &m->v[i];
 
-		if (!extent_has_shard(e) || e->shard == last)
+		if (e->kind != EXTENT_SHARD || e->shard == last)
 			continue;
 		last = e->shard;
 		rc = step(ctx, last);
@@ -247,13 +238,11 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 	return shardcache_read_map(f->shards, m, buf, len, off, err);
 }
 
-/* Read elements of a cast extent before conversion. */
-static int read_elements(void *ctx, const struct extent *e, void *buf,
-			 size_t len, uint64_t off, struct errmsg *err)
+/* Read bytes [off, off + len) of an extent's shard or gather, before conversion. */
+static int read_source(struct vfile *f, const struct extent *e, void *buf,
+		       size_t len, uint64_t off, struct errmsg *err)
 {
-	struct vfile *const f = ctx;
-
-	if (e->kind == EXTENT_CAST)
+	if (e->kind == EXTENT_SHARD)
 		return shardcache_read(f->shards, e->shard, buf, len,
 				       e->from + off, err);
 	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
@@ -281,7 +270,7 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 		const size_t count = want < batch ? want : batch;
 		size_t n = count * size - lead;
 
-		rc = read_elements(f, e, raw, count * item, first * item, err);
+		rc = read_source(f, e, raw, count * item, first * item, err);
 		if (rc)
 			break;
 		n = n < len ? n : len;
@@ -311,14 +300,10 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 
 	switch (e->kind) {
 	case EXTENT_SHARD:
-		return shardcache_read(f->shards, e->shard, buf, len,
-				       e->from + skip, err);
 	case EXTENT_GATHER:
-		return gather_read(f->gathers.v[e->shard], read_map, f, buf,
-				   len, e->from + skip, err);
-	case EXTENT_CAST:
-	case EXTENT_GATHER_CAST:
-		return read_cast(f, e, skip, buf, len, err);
+		return extent_is_cast(e)
+			       ? read_cast(f, e, skip, buf, len, err)
+			       : read_source(f, e, buf, len, skip, err);
 	case EXTENT_ZERO:
 		memset(buf, 0, len);
 		return 0;

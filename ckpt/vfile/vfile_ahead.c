@@ -78,13 +78,13 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 	const uint64_t item = dtype_size(e->dtype), size = dtype_size(e->to);
 	uint64_t from = skip, n = len, done;
 
-	if (!extent_has_shard(e) && !extent_is_gather(e))
+	if (e->kind != EXTENT_SHARD && e->kind != EXTENT_GATHER)
 		return len;
 	if (extent_is_cast(e)) { /* whole elements */
 		from = skip / size * item;
 		n = (skip + len + size - 1) / size * item - from;
 	}
-	if (extent_has_shard(e))
+	if (e->kind == EXTENT_SHARD)
 		done = shardcache_want(w->f->shards, e->shard, e->from + from,
 				       round_up(e, from, n), w->when);
 	else

@@ -145,7 +145,8 @@ static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 
 	while (extent_next(&w)) {
 		const struct gather *const x =
-			extent_is_gather(w.e) ? f->gathers.v[w.e->shard] : NULL;
+			w.e->kind == EXTENT_GATHER ? f->gathers.v[w.e->shard]
+						   : NULL;
 
 		if (extent_is_cast(w.e) || (x && !gather_is_plain(x)))
 			return false;

@@ -34,21 +34,18 @@ int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 		struct errmsg *err)
 {
 	const struct weight *const x = w->v[w->v[i]->same];
-	struct extent_map whole = { 0 }, map = { 0 };
+	struct extent_map padded = { 0 };
 	int rc = 0;
 
 	assert(i < w->n && x->same == w->v[i]->same);
-	if (x->param) {
-		rc = zckpt_add_param(r, x->param, NULL, x->dtype, &whole,
+	if (x->param)
+		rc = zckpt_add_param(r, x->param, NULL, x->dtype, &padded,
 				     gathers, err);
-		/* Cut off rows of padding. */
-		if (!rc && !extent_add_range(&map, &whole, 0,
-					     x->numel * dtype_size(x->dtype)))
-			rc = errmsg_nomem(err, NULL);
-	}
-	if (!rc && !extent_add_all(out, x->param ? &map : &x->map, x->dtype, to))
+	/* Rows of padding are at the end. */
+	if (!rc && !extent_add_range(out, x->param ? &padded : &x->map, 0,
+				     x->numel * dtype_size(x->dtype), x->dtype,
+				     to))
 		rc = errmsg_nomem(err, NULL);
-	extent_done(&whole);
-	extent_done(&map);
+	extent_done(&padded);
 	return rc;
 }

@@ -470,7 +470,8 @@ static int add_merged(struct geometry *g, enum dtype dtype, const char *state,
 		for (size_t i = 0; ok && i < g->nsegs; i++)
 			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
 					      g->segs[i].from * item,
-					      g->segs[i].len * item);
+					      g->segs[i].len * item, dtype,
+					      dtype);
 		return ok ? 0 : -ENOMEM;
 	}
 	if (!extent_add(to, EXTENT_GATHER, g->numel * item,

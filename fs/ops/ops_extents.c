@@ -23,14 +23,14 @@ static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 {
 	static const uint32_t kinds[] = {
 		[EXTENT_LITERAL] = UCFS_EXTENT_LITERAL,
-		[EXTENT_CAST] = UCFS_EXTENT_CAST,
+		[EXTENT_SHARD] = UCFS_EXTENT_CAST,
 		[EXTENT_ZERO] = UCFS_EXTENT_ZERO,
 		[EXTENT_GATHER] = UCFS_EXTENT_GATHER,
-		[EXTENT_GATHER_CAST] = UCFS_EXTENT_GATHER,
 	};
 
-	return e->kind == EXTENT_SHARD ? shard_kind(vfile_shards(f), e->shard)
-				       : kinds[e->kind];
+	return e->kind == EXTENT_SHARD && !extent_is_cast(e)
+		       ? shard_kind(vfile_shards(f), e->shard)
+		       : kinds[e->kind];
 }
 
 static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
@@ -51,9 +51,9 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 		x->extent[x->count++] = (struct ucfs_extent){
 			.offset = e->start,
 			.length = e[1].start - e->start,
-			.source_offset = extent_has_shard(e) ? e->from : 0,
+			.source_offset = e->kind == EXTENT_SHARD ? e->from : 0,
 			.kind = ops_extent_kind(f->v, e),
-			.source = extent_has_shard(e) ? e->shard : 0,
+			.source = e->kind == EXTENT_SHARD ? e->shard : 0,
 		};
 		x->next = e[1].start;
 	}

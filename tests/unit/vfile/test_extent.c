@@ -82,7 +82,7 @@ static void the_same_type_is_not_converted(void **state)
 	struct extent_map m = { 0 };
 
 	assert_true(extent_add_cast(&m, 10, 3, 1000, DTYPE_F32, DTYPE_F32));
-	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	assert_false(extent_is_cast(&m.v[0]));
 	add(&m, EXTENT_SHARD, 4, 3, 1040, DTYPE_F32);
 	assert_int_equal(m.n, 1);
 	extent_done(&m);
@@ -95,20 +95,29 @@ static void a_map_is_converted_run_by_run(void **state)
 	add(&from, EXTENT_SHARD, 40, 1, 100, DTYPE_F32);
 	add(&from, EXTENT_SHARD, 8, 2, 500, DTYPE_F32);
 	add(&from, EXTENT_GATHER, 16, 7, 0, DTYPE_F32);
-	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_BF16));
+	assert_true(extent_add_range(&m, &from, 0, 64, DTYPE_F32, DTYPE_BF16));
 	assert_int_equal(m.n, 3);
 	assert_int_equal(extent_size(&m), 32);
-	assert_int_equal(m.v[0].kind, EXTENT_CAST);
-	assert_int_equal(m.v[1].kind, EXTENT_CAST);
+	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
+	assert_int_equal(m.v[1].kind, EXTENT_SHARD);
+	assert_true(extent_is_cast(&m.v[1]));
 	assert_int_equal(m.v[1].start, 20);
 	assert_int_equal(m.v[1].from, 500);
-	assert_int_equal(m.v[2].kind, EXTENT_GATHER_CAST);
+	assert_int_equal(m.v[2].kind, EXTENT_GATHER);
+	assert_int_equal(m.v[2].to, DTYPE_BF16);
 	assert_int_equal(m.v[2].shard, 7);
 	extent_done(&m);
-	assert_true(extent_add_all(&m, &from, DTYPE_F32, DTYPE_F32));
-	assert_int_equal(m.v[0].kind, EXTENT_SHARD);
-	assert_int_equal(m.v[2].kind, EXTENT_GATHER);
+	assert_true(extent_add_range(&m, &from, 0, 64, DTYPE_F32, DTYPE_F32));
+	assert_false(extent_is_cast(&m.v[0]));
+	assert_false(extent_is_cast(&m.v[2]));
 	assert_int_equal(extent_size(&m), 64);
+	extent_done(&m);
+	/* A part, which begins and ends inside extents. */
+	assert_true(extent_add_range(&m, &from, 36, 8, DTYPE_F32, DTYPE_BF16));
+	assert_int_equal(m.n, 2);
+	assert_int_equal(m.v[0].from, 136);
+	assert_int_equal(m.v[1].from, 500);
+	assert_int_equal(extent_size(&m), 4);
 	extent_done(&m);
 	extent_done(&from);
 }
