@@ -158,7 +158,6 @@ int options_parse(struct options *o, int argc, char **argv,
 
 	*o = (struct options){
 		.tree.u = uckpt_new(),
-		.tree.plan.hugging_face = true,
 		.readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT,
 	};
 	if (!o->tree.u)

@@ -125,9 +125,7 @@ static int print_json(const struct check *c)
 
 static int check_run(struct check *c, char *const *args, size_t n, bool json)
 {
-	static const struct plan_options options = { .crc_zero = true,
-						     .hugging_face = true };
-	int rc = report_open(&c->report, args, n, &options);
+	int rc = report_open(&c->report, args, n);
 
 	if (rc)
 		return rc;

@@ -164,8 +164,7 @@ static int plan_form(const struct check *c, const struct form *f,
 		     struct plan **out, struct errmsg *err)
 {
 	const struct plan_options options = { .crc_zero = true,
-					      .any_stage = f->any_stage,
-					      .hugging_face = true };
+					      .any_stage = f->any_stage };
 	struct plan *const p = c->report.plan;
 	struct view_type type = { .kind = f->kind };
 	unsigned ranks;

@@ -236,7 +236,7 @@ static int convert_run(struct convert *c, char **argv, char **args, size_t n)
 
 int cmd_convert(struct uckpt *u, int argc, char **argv)
 {
-	struct convert c = { .u = u, .plan.hugging_face = true };
+	struct convert c = { .u = u };
 	struct cmd_number ranks = { &c.plan.type.ranks, RESHARD_RANKS_MAX };
 	struct cmd_number readers = { &c.readers, WORKERS_MAX };
 	struct cmd_number writers = { &c.writers, WORKERS_MAX };

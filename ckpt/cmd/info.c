@@ -465,8 +465,7 @@ static cJSON *to_json(const struct info *info)
 
 static int info_run(struct info *info, char *const *args, size_t n, bool json)
 {
-	static const struct plan_options options = { .hugging_face = true };
-	int rc = report_open(&info->report, args, n, &options);
+	int rc = report_open(&info->report, args, n);
 
 	if (rc)
 		return rc;

@@ -131,9 +131,9 @@ static void warn_of_choice(struct report *r, const char *run)
 	tags_done(&tags);
 }
 
-int report_open(struct report *r, char *const *args, size_t n,
-		const struct plan_options *options)
+int report_open(struct report *r, char *const *args, size_t n)
 {
+	static const struct plan_options options = { .crc_zero = true };
 	char *const path = cmd_source(r->u, args, n);
 	const struct errmsg_sink found = { add_found, &r->problems };
 	struct errmsg err = { "" };
@@ -149,7 +149,7 @@ int report_open(struct report *r, char *const *args, size_t n,
 	free(path);
 	if (rc)
 		return CMD_FAILED;
-	rc = plan_open(r->u, r->dir, options, &r->plan, &err);
+	rc = plan_open(r->u, r->dir, &options, &r->plan, &err);
 	if (rc)
 		findings_add_new(&r->problems, err.text);
 	if (rc == -EBADMSG)

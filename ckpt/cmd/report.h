@@ -9,7 +9,6 @@
 
 struct cJSON;
 struct plan;
-struct plan_options;
 
 /* Lines of a report.  A zero-initialised list is empty.  Not thread-safe. */
 struct findings {
@@ -52,8 +51,7 @@ struct report {
  * cannot be read.  Returns CMD_FAILED, with a message, if there is nothing to report
  * on.  Call report_close in any case.
  */
-int report_open(struct report *r, char *const *args, size_t n,
-		const struct plan_options *options);
+int report_open(struct report *r, char *const *args, size_t n);
 void report_close(struct report *r);
 
 /* Add the problems of all files of a ZeRO checkpoint (zckpt_find_problems), and the

@@ -115,8 +115,7 @@ int plan_open(struct uckpt *u, const char *path,
 	struct plan *p;
 	int rc;
 
-	if (options->hugging_face && !tagdir_is_tag(u, path) &&
-	    hfdir_is_one(u, path))
+	if (!tagdir_is_tag(u, path) && hfdir_is_one(u, path))
 		return options->type.kind == PLAN_UNIVERSAL
 			       ? open_view(u, &plan_hfdir, path, NULL, false,
 					   options, out, err)

@@ -59,9 +59,6 @@ struct plan_options {
 	/* Merge rules that come before the checkpoint's own; NULL: none.  They
 	 * must outlive the plan. */
 	const struct user_rules *rules;
-	/* Accept a Hugging Face directory if the path is no tag.  plan_zckpt
-	 * then returns NULL. */
-	bool hugging_face;
 	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
 	 * every other value means float32. */
 	enum dtype dtype;
@@ -86,9 +83,9 @@ bool plan_set_option(struct plan_options *o, struct user_rules *rules,
 		     const char *name, const char *value, struct errmsg *why);
 
 /*
- * Plan the tree of a tag directory or a Hugging Face directory.  A universal
- * tree opens one model-states file per model-parallel rank and no optimizer
- * shard; weights open what weights_load reads; a Hugging Face directory opens
+ * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
+ * whose plan_zckpt is NULL.  A universal tree opens one model-states file per
+ * model-parallel rank and no optimizer shard; weights open what weights_load reads; a Hugging Face directory opens
  * all files of weights.  Fails if the checkpoint cannot be served, with one
  * message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO, -E2BIG,
  * -ENOMEM or the system's error.  Call plan_close after success.
@@ -184,9 +181,8 @@ int plan_stat_recut(const struct plan *universal, unsigned ranks,
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		   struct errmsg *err);
 
-/* The tag's name, the checkpoint that the plan was made from, and its shards in
- * the numbering of extents.  All belong to the plan. */
-const char *plan_tag(const struct plan *p);
+/* The checkpoint that the plan was made from, and its shards in the numbering of
+ * extents.  Both belong to the plan. */
 struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL for a Hugging Face
 						     * directory */
 struct shardcache *plan_shards(struct plan *p);

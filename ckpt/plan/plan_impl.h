@@ -90,7 +90,7 @@ struct plan {
 	struct plan *universal; /* over which it is made, or NULL */
 	bool owns_universal;
 	/* Facts about the source, borrowed from it: */
-	const char *tag;               /* plan_tag */
+	const char *tag;               /* its name */
 	struct zero_checkpoint *zckpt; /* plan_zckpt */
 	struct shardcache *shards;     /* plan_shards */
 	struct access readers;         /* plan_readers */

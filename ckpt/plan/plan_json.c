@@ -6,7 +6,6 @@
  */
 #include <cJSON.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
@@ -22,21 +21,12 @@ static void add_string(struct bytebuf *out, const char *s)
 	cJSON_Delete(value);
 }
 
-static void add_number(struct bytebuf *out, const char *before, uint64_t n)
-{
-	char text[24];
-
-	snprintf(text, sizeof(text), "%" PRIu64, n);
-	bytebuf_add_str(out, before);
-	bytebuf_add_str(out, text);
-}
-
 /* A source outside the plan's own shards is named by its path. */
 static void add_run(const struct plan *p, const struct vfile *f,
 		    const struct extent *e, struct bytebuf *out)
 {
-	add_number(out, "[", e->start);
-	add_number(out, ",", e[1].start - e->start);
+	bytebuf_add_format(out, "[%" PRIu64 ",%" PRIu64, e->start,
+			   e[1].start - e->start);
 	if (e->kind != EXTENT_SHARD) {
 		bytebuf_add_str(out, e->kind == EXTENT_LITERAL ? ",\"literal\"]"
 				     : e->kind == EXTENT_ZERO  ? ",\"zero\"]"
@@ -44,12 +34,12 @@ static void add_run(const struct plan *p, const struct vfile *f,
 		return;
 	}
 	if (vfile_shards(f) == p->shards) {
-		add_number(out, ",", e->shard);
+		bytebuf_add_format(out, ",%" PRIu32, e->shard);
 	} else {
 		bytebuf_add_str(out, ",");
 		add_string(out, shardcache_path(vfile_shards(f), e->shard));
 	}
-	add_number(out, ",", e->from);
+	bytebuf_add_format(out, ",%" PRIu64, e->from);
 	if (extent_is_cast(e)) {
 		bytebuf_add_str(out, ",");
 		add_string(out, dtype_name(e->dtype));
@@ -80,8 +70,8 @@ static int add_files(struct plan *p, uint64_t dir, struct bytebuf *out,
 		bytebuf_add_str(out, before);
 		before = ",";
 		add_string(out, e.name);
-		add_number(out, ":{\"bytes\":", vfile_size(f));
-		bytebuf_add_str(out, ",\"runs\":[");
+		bytebuf_add_format(out, ":{\"bytes\":%" PRIu64 ",\"runs\":[",
+				   vfile_size(f));
 		for (size_t i = 0; i < m->n; i++) {
 			bytebuf_add_str(out, i ? "," : "");
 			add_run(p, f, &m->v[i], out);
@@ -98,7 +88,7 @@ void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
 {
 	bytebuf_add_str(out, ",\"shape\":[");
 	for (unsigned i = 0; i < ndim; i++)
-		add_number(out, i ? "," : "", shape[i]);
+		bytebuf_add_format(out, "%s%" PRIu64, i ? "," : "", shape[i]);
 	bytebuf_add_str(out, "]");
 	if (rule) {
 		bytebuf_add_str(out, ",\"rule\":");

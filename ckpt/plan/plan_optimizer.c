@@ -136,9 +136,11 @@ static struct value *add_groups(struct arena *a, const struct value *groups)
 	return all;
 }
 
-static struct value *make_root(const struct zero_checkpoint *r, struct arena *a,
+static struct value *make_root(const struct plan *p, struct arena *a,
 			       const struct value *dict, struct value *version)
 {
+	const struct zero_checkpoint *const r = p->zckpt;
+	const bool any = p->options.any_stage;
 	const bool zero3 = r->model.ranks[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
@@ -148,25 +150,26 @@ static struct value *make_root(const struct zero_checkpoint *r, struct arena *a,
 					       KEY_PARAM_GROUPS, NULL);
 
 	for (size_t i = 0; i < from->n; i++) {
-		const struct value_pair *const p = &from->v[i];
+		const struct value_pair *const pair = &from->v[i];
 
-		if (zero3 && !r->any_stage)
-			value_put(a, root, p->key, p->val);
-		else if (!is_sharded(p->key))
-			value_put(a, root, p->key,
-				  replaced(a, p->key, p->val, r->dir.dp_degree));
+		if (zero3 && !any)
+			value_put(a, root, pair->key, pair->val);
+		else if (!is_sharded(pair->key))
+			value_put(a, root, pair->key,
+				  replaced(a, pair->key, pair->val,
+					   r->dir.dp_degree));
 	}
 	/* An elastic checkpoint records no param_groups.  The loader walks saved
 	 * and own groups together: empty ones make it load every group. */
 	if (!groups)
 		groups = plan_empty_groups(a, r->model.ranks[0].ngroups);
-	if (r->any_stage)
+	if (any)
 		value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
 			       plan_stage3_state(a, find_step(r, dict), groups));
 	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
-	if (r->any_stage && zero3 && version && !value_find(root, KEY_DS_VERSION))
+	if (any && zero3 && version && !value_find(root, KEY_DS_VERSION))
 		value_dict_set(a, root, KEY_DS_VERSION, version);
-	if (r->any_stage && zero3)
+	if (any && zero3)
 		groups = add_groups(a, groups);
 	value_dict_set(a, root, KEY_PARAM_GROUPS, groups);
 	return root;
@@ -181,7 +184,7 @@ struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 	if (!draft_try(d, zckpt_profile(r, 0, &profile, d->err)) ||
 	    !draft_open(d, &r->dir.optim[0], 0))
 		return NULL;
-	return make_root(r, &d->a,
+	return make_root(e->p, &d->a,
 			 value_find(d->old.root, KEY_OPTIMIZER_STATE_DICT),
 			 value_find(d->old.root, KEY_DS_VERSION));
 }

@@ -115,7 +115,8 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	st = &g->states[e->k - 1];
 	/* Stage 3 trees have no file for a state that is not a tensor: the
 	 * loader takes the step from optimizer_state.pt. */
-	if (st->kind != STATE_FLAT && r->model.ranks[0].zero3 && !r->any_stage)
+	if (st->kind != STATE_FLAT && r->model.ranks[0].zero3 &&
+	    !e->p->options.any_stage)
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
 }
@@ -196,7 +197,7 @@ static struct value *draft_flat(const struct plan_item *e,
 				const struct flat *flat, struct draft *d)
 {
 	struct zero_checkpoint *const r = e->p->zckpt;
-	const bool bare = model_is_flat(&r->model) && !r->any_stage &&
+	const bool bare = model_is_flat(&r->model) && !e->p->options.any_stage &&
 			  p->merge.rule != MERGE_EXPERTS;
 	struct extent_map *map;
 	struct tensor t;
@@ -357,7 +358,6 @@ static int universal_describe(struct plan *p, size_t i, struct bytebuf *out,
 {
 	const struct param *const x = &p->zckpt->model.params[i];
 	const struct shard_group *group;
-	char text[32];
 	int rc;
 
 	if (x->module) {
@@ -370,8 +370,7 @@ static int universal_describe(struct plan *p, size_t i, struct bytebuf *out,
 		return rc;
 	plan_add_tensor(out, x->shape, x->ndim, merge_rule_name(x->merge.rule),
 			group->fp32.dtype);
-	snprintf(text, sizeof(text), ",\"group\":%u", x->first->group);
-	bytebuf_add_str(out, text);
+	bytebuf_add_format(out, ",\"group\":%u", x->first->group);
 	return 0;
 }
 
@@ -396,7 +395,6 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	r->any_stage = p->options.any_stage;
 	p->zckpt = r;
 	p->tag = r->dir.tag;
 	p->readers = r->dir.access;

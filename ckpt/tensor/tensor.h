@@ -37,10 +37,6 @@ enum dtype {
 size_t dtype_size(enum dtype d);
 const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
 
-/* The class in module torch that tags such a storage ("FloatStorage"), if there
- * is one. */
-const char *dtype_storage_class(enum dtype d);
-
 /*
  * A torch tensor as its pickle describes it: a strided view of a storage.
  * Offsets, sizes and strides count elements.

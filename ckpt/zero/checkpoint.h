@@ -33,8 +33,6 @@ struct zero_checkpoint {
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
 	struct far far;         /* where the shards are */
-	bool any_stage;         /* files must load into any stage; see
-				 * plan_options */
 	unsigned readers;       /* shards to read at once; 0: one per
 				 * processor */
 };

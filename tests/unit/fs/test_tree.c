@@ -55,7 +55,6 @@ static void set_up(struct fixture *f)
 	f->options = (struct tree_options){
 		.u = test_context(),
 		.source = f->source,
-		.plan.hugging_face = true,
 	};
 	if (tree_open(&f->options, &f->stats, &f->t, &err))
 		fail_msg("%s", err.text);

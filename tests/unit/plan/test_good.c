@@ -385,7 +385,7 @@ static void check_open(struct good *g, const char *dir)
 {
 	const struct line *const tag = findings_find(&g->lines, "tag");
 	const struct line *const refuse = findings_find(&g->lines, "refuse");
-	const struct plan_options options = { .hugging_face = true };
+	static const struct plan_options options = { .crc_zero = false };
 	struct errmsg err = { "" };
 	char path[GOOD_PATH_LEN];
 	int rc;

@@ -88,7 +88,7 @@ static void stage_2_has_the_converters_files(void **state)
 	check_listing(p, PLAN_ZERO, zero);
 	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
 	check_listing(p, find(p, PLAN_ZERO, "frozen"), module);
-	assert_string_equal(plan_tag(p), strrchr(dir, '/') + 1);
+	assert_string_equal(plan_zckpt(p)->dir.tag, strrchr(dir, '/') + 1);
 	plan_close(p);
 	mkckpt_free_dir(dir);
 }
