@@ -12,7 +12,6 @@
  */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/dirs/tagdir.h"
@@ -71,9 +70,9 @@ static int read_groups(struct resharder *b, const struct value *dict)
 	const struct value *const base =
 		value_find(dict, KEY_BASE_OPTIMIZER_STATE);
 
-	b->param_group = calloc(b->c->ngroups + 1, sizeof(*b->param_group));
+	b->param_group = reshard_alloc(b, b->c->ngroups, sizeof(*b->param_group));
 	if (!b->param_group)
-		return errmsg_nomem(b->err, b->file);
+		return -ENOMEM;
 	if (b->c->zero3)
 		return read_sub_groups(b, dict);
 	b->m->elastic = value_items(base) != NULL;
@@ -97,20 +96,12 @@ static void read_stage(struct resharder *b, const struct value *dict)
 
 static int read_optimizer(struct resharder *b)
 {
-	const struct tag_file *const f =
-		&b->s->r->dir.optim[zckpt_shard_number(b->s->r, b->mp, 0)];
-	const struct value *dict;
-	struct ptfile pt;
-	int rc = tagdir_open_file(f, &pt, b->err);
+	const struct value *const dict =
+		value_find(b->root, KEY_OPTIMIZER_STATE_DICT);
 
-	if (rc)
-		return rc;
-	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
-	b->sub_group_size = read_sub_group_size(pt.root);
+	b->sub_group_size = read_sub_group_size(b->root);
 	read_stage(b, dict);
-	rc = read_groups(b, dict);
-	ptfile_close(&pt);
-	return rc;
+	return read_groups(b, dict);
 }
 
 static int refuse(const struct resharder *b, const char *why)
@@ -224,7 +215,7 @@ static int check_joined(const struct resharder *b, const struct reshard_group *g
 	return 0;
 }
 
-static int build_rank(struct resharder *b)
+static int build_groups(struct resharder *b)
 {
 	int rc = read_optimizer(b);
 
@@ -240,6 +231,22 @@ static int build_rank(struct resharder *b)
 		rc = check_joined(b, &b->m->groups[g]);
 	if (!rc && b->s->stage == 3 && !b->m->same_groups)
 		rc = reshard_find_ids(b);
+	return rc;
+}
+
+static int build_rank(struct resharder *b)
+{
+	struct ptfile pt;
+	int rc = tagdir_open_file(
+		&b->s->r->dir.optim[zckpt_shard_number(b->s->r, b->mp, 0)], &pt,
+		b->err);
+
+	if (rc)
+		return rc;
+	b->root = pt.root;
+	b->file = pt.src.name;
+	rc = build_groups(b);
+	ptfile_close(&pt);
 	return rc;
 }
 
@@ -264,12 +271,10 @@ static int build_ranks(struct reshard *s, struct errmsg *err)
 			.mp = mp,
 			.c = &r->model.ranks[mp],
 			.old = &r->layouts[mp],
-			.file = r->dir.optim[zckpt_shard_number(r, mp, 0)].path,
 			.err = err,
 		};
 
 		rc = build_rank(&b);
-		free(b.param_group);
 	}
 	return rc;
 }
@@ -288,33 +293,16 @@ int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
 	if (rc)
 		return rc;
 	s->last_padded = counts_last_only(zckpt_shard(r, 0, 0)->ds_version);
-	s->mp = calloc(r->dir.mp_degree, sizeof(*s->mp));
-	if (!s->mp)
-		return errmsg_nomem(err, r->dir.path);
-	rc = build_ranks(s, err);
-	if (rc)
-		reshard_done(s);
-	return rc;
-}
-
-static void group_done(struct reshard_group *g)
-{
-	free(g->params);
-	free(g->padding);
-	free(g->recorded_order);
-	partition_done(&g->part);
-	partition_done(&g->recorded);
+	s->mp = arena_alloc(&s->arena, r->dir.mp_degree * sizeof(*s->mp));
+	return s->mp ? build_ranks(s, err) : errmsg_nomem(err, r->dir.path);
 }
 
 void reshard_done(struct reshard *s)
 {
-	for (unsigned mp = 0; s->mp && mp < s->r->dir.mp_degree; mp++) {
-		for (size_t g = 0; g < s->mp[mp].ngroups; g++)
-			group_done(&s->mp[mp].groups[g]);
-		free(s->mp[mp].groups);
-		free(s->mp[mp].ids);
-		free(s->mp[mp].ids_start);
-	}
-	free(s->mp);
-	s->mp = NULL;
+	for (unsigned mp = 0; s->mp && mp < s->r->dir.mp_degree; mp++)
+		for (size_t g = 0; g < s->mp[mp].ngroups; g++) {
+			partition_done(&s->mp[mp].groups[g].part);
+			partition_done(&s->mp[mp].groups[g].recorded);
+		}
+	arena_done(&s->arena);
 }

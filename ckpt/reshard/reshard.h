@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "ckpt/base/arena.h"
+
 struct draft;
 struct errmsg;
 struct reshard_mp;
@@ -27,13 +29,14 @@ struct reshard {
 	bool last_padded; /* group_paddings counts the last rank's padding only */
 	struct reshard_mp *mp; /* the new groups of each model-parallel rank */
 	const char *warning;   /* for the user, or NULL */
+	struct arena arena;    /* owns `mp` and what it refers to */
 };
 
 /*
  * Plan the new groups for 1 to RESHARD_RANKS_MAX ranks and a stage, 0 for the old one;
  * opens the first optimizer shard of each model-parallel rank.  `r` must outlive `s`.
  * Returns -ENOTSUP with the reason if the checkpoint cannot be re-cut that way,
- * otherwise errors of zckpt_profiles.
+ * otherwise errors of zckpt_profiles.  Call reshard_done in any case.
  */
 int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
 		 unsigned stage, struct errmsg *err);

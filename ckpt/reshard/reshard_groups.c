@@ -5,52 +5,50 @@
  * (_round_robin_reorder, param_padding) and runtime/zero/stage3.py
  * (_create_fp16_sub_groups).
  */
-#include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/reshard/reshard_impl.h"
 
 /* parameter_alignment: each parameter starts on a multiple of so many bytes. */
 #define ALIGNMENT_BYTES 16
 
+void *reshard_alloc(const struct resharder *b, size_t n, size_t item)
+{
+	void *const p = arena_alloc(&b->s->arena, n * item);
+
+	if (!p)
+		errmsg_nomem(b->err, b->file);
+	return p;
+}
+
 static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_mp *const m = b->m;
 
-	if (!array_reserve(&m->groups, &m->cap, m->ngroups + 1,
-			   sizeof(*m->groups)))
+	if (!arena_reserve(&b->s->arena, &m->groups, m->ngroups, &m->cap,
+			   m->ngroups + 1, sizeof(*m->groups))) {
+		errmsg_nomem(b->err, b->file);
 		return NULL;
+	}
 	m->groups[m->ngroups] =
 		(struct reshard_group){ .param_group = param_group };
 	return &m->groups[m->ngroups++];
 }
 
-static int add_param(const struct resharder *b, struct reshard_group *g,
-		     struct reshard_param p)
-{
-	if (!array_reserve(&g->params, &g->cap, g->n + 1, sizeof(*g->params)))
-		return errmsg_nomem(b->err, b->file);
-	g->params[g->n++] = p;
-	return 0;
-}
-
 /* Append the parameters of an old group in its order. */
-static int add_old(const struct resharder *b, struct reshard_group *to,
-		   uint32_t group)
+static void add_old(const struct resharder *b, struct reshard_group *to,
+		    uint32_t group)
 {
 	const struct slice_group *const old = &b->c->groups[group];
-	int rc = 0;
 
-	for (size_t i = 0; !rc && i < old->n; i++) {
+	for (size_t i = 0; i < old->n; i++) {
 		const struct slice *const s = old->slices[i];
 
-		rc = add_param(b, to,
-			       (struct reshard_param){
-				       group, (uint32_t)i,
-				       s->numel || b->c->zero3 ? s : NULL });
+		to->params[to->n++] = (struct reshard_param){
+			group, (uint32_t)i, s->numel || b->c->zero3 ? s : NULL
+		};
 	}
-	return rc;
 }
 
 static uint64_t numel_of(const struct reshard_param *p)
@@ -63,11 +61,11 @@ static uint64_t numel_of(const struct reshard_param *p)
 static int deal(const struct resharder *b, struct reshard_group *g,
 		unsigned ranks, bool back)
 {
-	struct reshard_param *const to = malloc((g->n + 1) * sizeof(*to));
+	struct reshard_param *const to = reshard_alloc(b, g->n, sizeof(*to));
 	size_t k = 0;
 
 	if (!to)
-		return errmsg_nomem(b->err, b->file);
+		return -ENOMEM;
 	for (size_t r = 0; r < ranks && r < g->n; r++)
 		for (size_t i = r; i < g->n; i += ranks, k++) {
 			if (back)
@@ -75,9 +73,7 @@ static int deal(const struct resharder *b, struct reshard_group *g,
 			else
 				to[k] = g->params[i];
 		}
-	free(g->params);
 	g->params = to;
-	g->cap = g->n + 1;
 	return 0;
 }
 
@@ -87,17 +83,23 @@ static int join(const struct resharder *b, uint32_t param_group,
 {
 	const bool dealt = b->c->round_robin && !b->c->zero3 && !b->bf16;
 	bool first = true;
-	int rc = 0;
+	size_t n = 0;
 
+	for (uint32_t g = 0; g < b->c->ngroups; g++)
+		if (b->param_group[g] == param_group)
+			n += b->c->groups[g].n;
+	to->params = reshard_alloc(b, n, sizeof(*to->params));
+	if (!to->params)
+		return -ENOMEM;
 	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
-	for (uint32_t g = 0; !rc && g < b->c->ngroups; g++)
+	for (uint32_t g = 0; g < b->c->ngroups; g++)
 		if (b->param_group[g] == param_group) {
-			rc = add_old(b, to, g);
+			add_old(b, to, g);
 			to->stripe = b->old->stripe[g];
 			to->like = first ? g : to->like;
 			first = false;
 		}
-	return !rc && dealt ? deal(b, to, to->stripe.ranks, true) : rc;
+	return dealt ? deal(b, to, to->stripe.ranks, true) : 0;
 }
 
 static uint64_t old_padding(const struct resharder *b,
@@ -141,9 +143,9 @@ static int set_padding(const struct resharder *b, struct reshard_group *g)
 		item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
 	const bool keep = in_old_order(g);
 
-	g->padding = calloc(g->n + 1, sizeof(*g->padding));
+	g->padding = reshard_alloc(b, g->n, sizeof(*g->padding));
 	if (!g->padding)
-		return errmsg_nomem(b->err, b->file);
+		return -ENOMEM;
 	for (size_t i = 0; i < g->n; i++) {
 		const uint64_t n = numel_of(&g->params[i]);
 
@@ -158,16 +160,15 @@ static int set_padding(const struct resharder *b, struct reshard_group *g)
 static int cut(const struct resharder *b, const struct reshard_group *g,
 	       struct partition *out)
 {
-	uint64_t *const numel = malloc((g->n + 1) * sizeof(*numel));
+	uint64_t *const numel = reshard_alloc(b, g->n, sizeof(*numel));
 	int rc;
 
 	if (!numel)
-		return errmsg_nomem(b->err, b->file);
+		return -ENOMEM;
 	for (size_t i = 0; i < g->n; i++)
 		numel[i] = numel_of(&g->params[i]);
 	rc = partition_init(out, b->s->stage == 3, numel, g->padding, g->n,
 			    g->stripe.ranks);
-	free(numel);
 	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
 }
 
@@ -179,9 +180,9 @@ static int record(const struct resharder *b, struct reshard_group *g)
 	size_t k = 0;
 	int rc;
 
-	g->recorded_order = malloc((g->n + 1) * sizeof(*g->recorded_order));
+	g->recorded_order = reshard_alloc(b, g->n, sizeof(*g->recorded_order));
 	if (!g->recorded_order)
-		return errmsg_nomem(b->err, b->file);
+		return -ENOMEM;
 	rc = cut(b, g, &g->recorded);
 	for (size_t r = 0; !rc && r < ranks && r < g->n; r++)
 		for (size_t i = r; i < g->n; i += ranks)
@@ -193,7 +194,7 @@ int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_group *const g = add_group(b, param_group);
 	const bool deals = b->c->round_robin && !b->m->bf16;
-	int rc = g ? join(b, param_group, g) : errmsg_nomem(b->err, b->file);
+	int rc = g ? join(b, param_group, g) : -ENOMEM;
 
 	if (rc)
 		return rc;
@@ -253,16 +254,15 @@ static int build_sub_group(struct resharder *b, const struct reshard_group *all,
 			   size_t first, size_t end)
 {
 	struct reshard_group *const g = add_group(b, all->param_group);
-	int rc = g ? 0 : errmsg_nomem(b->err, b->file);
 
-	if (rc)
-		return rc;
+	if (!g)
+		return -ENOMEM;
 	g->stripe = all->stripe;
 	g->stripe.ranks = b->s->ranks;
 	g->like = all->params[first].group;
-	for (size_t i = first; !rc && i < end; i++)
-		rc = add_param(b, g, all->params[i]);
-	return rc ? rc : cut(b, g, &g->part);
+	g->params = all->params + first;
+	g->n = end - first;
+	return cut(b, g, &g->part);
 }
 
 int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
@@ -281,6 +281,5 @@ int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
 			   : old_end(&all, i);
 		rc = build_sub_group(b, &all, i, end);
 	}
-	free(all.params);
 	return rc;
 }

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
@@ -91,51 +90,33 @@ static bool agree(const struct value *root, const struct rank_params *c,
 	return true;
 }
 
-static int check_optimizer(const struct resharder *b, bool *ok)
-{
-	const struct zero_checkpoint *const r = b->s->r;
-	struct ptfile pt;
-	const int rc = tagdir_open_file(
-		&r->dir.optim[zckpt_shard_number(r, b->mp, 0)], &pt, b->err);
-
-	if (rc)
-		return rc;
-	*ok = agree(pt.root, b->c, b->m->ids, b->m->ids_start);
-	ptfile_close(&pt);
-	return 0;
-}
-
 int reshard_find_ids(struct resharder *b)
 {
 	const struct tagdir *const d = &b->s->r->dir;
 	const struct tag_file *const f =
 		&d->model[tagdir_model_number(d, b->mp)];
-	struct reshard_mp *const m = b->m;
 	struct reshard_names names = { 0 };
 	struct arena a = { 0 };
 	struct ptfile pt;
-	size_t total = 0;
-	bool ok = false;
+	size_t *start, total = 0;
+	int64_t *ids;
 	int rc = tagdir_open_file(f, &pt, b->err);
 
 	if (rc)
 		return rc;
 	for (size_t g = 0; g < b->c->ngroups; g++)
 		total += b->c->groups[g].n;
-	m->ids = calloc(total + 1, sizeof(*m->ids));
-	m->ids_start = calloc(b->c->ngroups + 1, sizeof(*m->ids_start));
+	ids = reshard_alloc(b, total, sizeof(*ids));
+	start = reshard_alloc(b, b->c->ngroups, sizeof(*start));
 	number_module(pt.root, &a, &names);
-	if (!m->ids || !m->ids_start || a.failed)
+	if (!ids || !start || a.failed) {
 		rc = errmsg_nomem(b->err, f->path);
-	else
-		ok = list_ids(pt.root, &names, m->ids, m->ids_start);
+	} else if (list_ids(pt.root, &names, ids, start) &&
+		   agree(b->root, b->c, ids, start)) {
+		b->m->ids = ids;
+		b->m->ids_start = start;
+	}
 	arena_done(&a);
 	ptfile_close(&pt);
-	if (!rc && ok)
-		rc = check_optimizer(b, &ok);
-	if (rc || !ok) {
-		free(m->ids);
-		m->ids = NULL;
-	}
 	return rc;
 }

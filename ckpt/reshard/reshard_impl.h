@@ -22,7 +22,6 @@ struct reshard_param {
 struct reshard_group {
 	struct reshard_param *params; /* in the order of the flat group */
 	size_t n;
-	size_t cap;
 	struct partition part; /* of `params` */
 	struct rank_stripe stripe;
 	uint32_t like;        /* the old group that holds its first parameter */
@@ -64,6 +63,7 @@ struct resharder {
 	unsigned mp;
 	const struct rank_params *c;
 	const struct layout *old;
+	const struct value *root; /* of the first optimizer shard */
 	double sub_group_size;
 	uint32_t *param_group; /* of each old group */
 	uint32_t nparam_groups;
@@ -71,6 +71,10 @@ struct resharder {
 	const char *file; /* for messages */
 	struct errmsg *err;
 };
+
+/* Allocate what lives as long as the re-cut checkpoint.  NULL, with a message, if there
+ * is no memory. */
+void *reshard_alloc(const struct resharder *b, size_t n, size_t item);
 
 /*
  * Append to `b->m` the new flat groups of one parameter group of the optimizer:
@@ -82,8 +86,7 @@ int reshard_build_sub_groups(struct resharder *b, uint32_t param_group);
 /*
  * Find the ds_id of each parameter: ZeRO-3 numbers parameters, and tags the master
  * weights of a sub-group with the numbers of its first and last one.  b->m->ids stays
- * NULL if the numbers cannot be inferred.  Opens the first model-states file and the
- * first optimizer shard.
+ * NULL if the numbers cannot be inferred.  Opens the first model-states file.
  */
 int reshard_find_ids(struct resharder *b);
 
