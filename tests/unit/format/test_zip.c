@@ -166,18 +166,24 @@ static void opened_done(struct opened *o)
 	free(o->copy);
 }
 
+/* The same with an archive, which is used up. */
+static void open_archive(struct opened *o, struct archive *a)
+{
+	finish(a);
+	open_bytes(o, a->b.data, a->b.len);
+	bytebuf_done(&a->b);
+}
+
 static void check_refused(struct archive *a, int rc, const char *says)
 {
 	struct opened o;
 
-	finish(a);
-	open_bytes(&o, a->b.data, a->b.len);
+	open_archive(&o, a);
 	if (o.rc != rc || !strstr(o.err.text, says) ||
 	    strncmp(o.err.text, "a.pt: ", 6) != 0)
 		fail_msg("expected \"%s\", got \"%s\" (%s)", says, o.err.text,
 			 strerror(-o.rc));
 	opened_done(&o);
-	bytebuf_done(&a->b);
 }
 
 static void check_member(const struct opened *o, const char *name,
@@ -207,8 +213,7 @@ static void members_are_found(void **state)
 		add(&a, "p/version", "3\n")->zip64 = variant & 1;
 		a.no_zip64 = variant & 2;
 		a.comment = variant & 4 ? "written by hand" : "";
-		finish(&a);
-		open_bytes(&o, a.b.data, a.b.len);
+		open_archive(&o, &a);
 		assert_int_equal(o.rc, 0);
 		assert_int_equal(o.zip.n, 4);
 		assert_string_equal(o.zip.prefix, "p/");
@@ -220,7 +225,6 @@ static void members_are_found(void **state)
 		assert_null(zip_find(&o.zip, ""));
 		assert_null(zip_find(&o.zip, "p/version"));
 		opened_done(&o);
-		bytebuf_done(&a.b);
 	}
 }
 
@@ -234,13 +238,11 @@ static void members_of_other_folders_are_ignored(void **state)
 	add(&a, "q/data.pkl", "evil");
 	add(&a, "pp/data.pkl", "evil");
 	add(&a, "p/", "a folder");
-	finish(&a);
-	open_bytes(&o, a.b.data, a.b.len);
+	open_archive(&o, &a);
 	assert_int_equal(o.rc, 0);
 	assert_int_equal(o.zip.n, 1);
 	assert_null(zip_find(&o.zip, "data.pkl"));
 	opened_done(&o);
-	bytebuf_done(&a.b);
 }
 
 static void directory_in_any_order_is_read(void **state)
@@ -254,13 +256,11 @@ static void directory_in_any_order_is_read(void **state)
 	swap = a.m[0];
 	a.m[0] = a.m[1];
 	a.m[1] = swap;
-	finish(&a);
-	open_bytes(&o, a.b.data, a.b.len);
+	open_archive(&o, &a);
 	assert_int_equal(o.rc, 0);
 	check_member(&o, "a", "AA");
 	check_member(&o, "b", "B");
 	opened_done(&o);
-	bytebuf_done(&a.b);
 }
 
 /* The end record is found behind a comment of maximal length. */
@@ -274,12 +274,10 @@ static void longest_comment_is_skipped(void **state)
 	comment[65535] = '\0';
 	add(&a, "p/a", "A");
 	a.comment = comment;
-	finish(&a);
-	open_bytes(&o, a.b.data, a.b.len);
+	open_archive(&o, &a);
 	assert_int_equal(o.rc, 0);
 	check_member(&o, "a", "A");
 	opened_done(&o);
-	bytebuf_done(&a.b);
 	free(comment);
 }
 
@@ -515,8 +513,7 @@ static void local_header_must_agree(void **state)
 		uint64_t at;
 
 		a.b.data[a.m[1].header + cases[i].off] = cases[i].byte;
-		finish(&a);
-		open_bytes(&o, a.b.data, a.b.len);
+		open_archive(&o, &a);
 		assert_int_equal(o.rc, 0);
 		assert_int_equal(zip_locate(&o.zip, zip_find(&o.zip, "data/0"),
 					    &at, &err),
@@ -524,7 +521,6 @@ static void local_header_must_agree(void **state)
 		assert_non_null(strstr(err.text, cases[i].says));
 		check_member(&o, "data.pkl", "pickle");
 		opened_done(&o);
-		bytebuf_done(&a.b);
 	}
 }
 
@@ -538,15 +534,13 @@ static void local_extra_may_not_push_data_into_the_next(void **state)
 	uint64_t at;
 
 	a.b.data[28] = 6;
-	finish(&a);
-	open_bytes(&o, a.b.data, a.b.len);
+	open_archive(&o, &a);
 	assert_int_equal(o.rc, 0);
 	assert_int_equal(
 		zip_locate(&o.zip, zip_find(&o.zip, "data.pkl"), &at, &err),
 		-EBADMSG);
 	assert_non_null(strstr(err.text, "run into what follows"));
 	opened_done(&o);
-	bytebuf_done(&a.b);
 }
 
 int main(void)

@@ -40,6 +40,28 @@ static struct plan *open_plan(const char *dir, bool crc_zero)
 	return p;
 }
 
+/* A small checkpoint on a disk, and its plan. */
+struct planned {
+	struct mkckpt c;
+	char *dir;
+	struct plan *p;
+};
+
+static struct planned set_up(int stage)
+{
+	struct planned x = { mkckpt_small(stage), mkckpt_new_dir(), NULL };
+
+	mkckpt_write(&x.c, x.dir);
+	x.p = open_plan(x.dir, false);
+	return x;
+}
+
+static void tear_down(struct planned *x)
+{
+	plan_close(x->p);
+	mkckpt_free_dir(x->dir);
+}
+
 static uint64_t find(struct plan *p, uint64_t dir, const char *name)
 {
 	struct errmsg err = { "" };
@@ -78,19 +100,14 @@ static void stage_2_has_the_converters_files(void **state)
 	static const char *const owned[] = { "fp32.pt", "step.pt", "exp_avg.pt",
 					     "exp_avg_sq.pt", NULL };
 	static const char *const module[] = { "fp32.pt", NULL };
-	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
-	struct plan *p;
+	struct planned x = set_up(2);
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	check_listing(p, PLAN_ROOT, root);
-	check_listing(p, PLAN_ZERO, zero);
-	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
-	check_listing(p, find(p, PLAN_ZERO, "frozen"), module);
-	assert_string_equal(plan_zckpt(p)->dir.tag, strrchr(dir, '/') + 1);
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	check_listing(x.p, PLAN_ROOT, root);
+	check_listing(x.p, PLAN_ZERO, zero);
+	check_listing(x.p, find(x.p, PLAN_ZERO, "bias"), owned);
+	check_listing(x.p, find(x.p, PLAN_ZERO, "frozen"), module);
+	assert_string_equal(plan_zckpt(x.p)->dir.tag, strrchr(x.dir, '/') + 1);
+	tear_down(&x);
 }
 
 /* Stage 3: no step.pt, and the model states of all ranks. */
@@ -102,16 +119,11 @@ static void stage_3_has_the_converters_files(void **state)
 	};
 	static const char *const owned[] = { "fp32.pt", "exp_avg.pt",
 					     "exp_avg_sq.pt", NULL };
-	const struct mkckpt c = mkckpt_small(3);
-	char *const dir = mkckpt_new_dir();
-	struct plan *p;
+	struct planned x = set_up(3);
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	check_listing(p, PLAN_ROOT, root);
-	check_listing(p, find(p, PLAN_ZERO, "bias"), owned);
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	check_listing(x.p, PLAN_ROOT, root);
+	check_listing(x.p, find(x.p, PLAN_ZERO, "bias"), owned);
+	tear_down(&x);
 }
 
 /* An engine in stage 1 or 2 may have more groups than the one that saved. */
@@ -164,74 +176,61 @@ static void what_is_not_there_is_not_found(void **state)
 					     ".",       "..",
 					     "fp32",    "fp32.pt.bak",
 					     "FP32.pt", "zero/bias" };
-	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	struct planned x = set_up(2);
 	uint64_t dirs[3], node;
-	struct plan *p;
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
 	dirs[0] = PLAN_ROOT;
 	dirs[1] = PLAN_ZERO;
-	dirs[2] = find(p, PLAN_ZERO, "bias");
+	dirs[2] = find(x.p, PLAN_ZERO, "bias");
 	for (size_t i = 0; i < COUNT(dirs); i++)
 		for (size_t k = 0; k < COUNT(names); k++)
 			assert_int_equal(
-				plan_lookup(p, dirs[i], names[k], &node, NULL),
+				plan_lookup(x.p, dirs[i], names[k], &node, NULL),
 				-ENOENT);
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	tear_down(&x);
 }
 
 /* Invalid node numbers, and operations on the wrong kind of node. */
 static void wrong_nodes_are_refused(void **state)
 {
-	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	struct planned x = set_up(2);
 	struct plan_entry e;
 	struct plan_stat st;
 	struct vfile *f;
-	struct plan *p;
 	uint64_t file, pos = 0, node;
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	file = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
-	assert_int_equal(plan_next(p, file, &pos, &e, NULL), -ENOTDIR);
-	assert_int_equal(plan_lookup(p, file, "x", &node, NULL), -ENOTDIR);
-	assert_int_equal(plan_file_open(p, PLAN_ROOT, &f, NULL), -EISDIR);
-	assert_int_equal(plan_file_open(p, PLAN_ZERO, &f, NULL), -EISDIR);
-	assert_int_equal(plan_file_open(p, find(p, PLAN_ZERO, "bias"), &f, NULL),
-			 -EISDIR);
+	file = find(x.p, find(x.p, PLAN_ZERO, "bias"), "fp32.pt");
+	assert_int_equal(plan_next(x.p, file, &pos, &e, NULL), -ENOTDIR);
+	assert_int_equal(plan_lookup(x.p, file, "x", &node, NULL), -ENOTDIR);
+	assert_int_equal(plan_file_open(x.p, PLAN_ROOT, &f, NULL), -EISDIR);
+	assert_int_equal(plan_file_open(x.p, PLAN_ZERO, &f, NULL), -EISDIR);
+	assert_int_equal(
+		plan_file_open(x.p, find(x.p, PLAN_ZERO, "bias"), &f, NULL),
+		-EISDIR);
 	/* A state that the parameter does not have. */
-	assert_true(plan_file_open(p, file + 12, &f, NULL) < 0);
-	assert_true(plan_stat(p, file + 12, &st, NULL) < 0);
-	assert_true(plan_stat(p, 3, &st, NULL) < 0);
-	assert_true(plan_stat(p, PLAN_NODE_END - 1, &st, NULL) < 0);
-	assert_true(plan_stat(p, UINT64_MAX, &st, NULL) < 0);
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	assert_true(plan_file_open(x.p, file + 12, &f, NULL) < 0);
+	assert_true(plan_stat(x.p, file + 12, &st, NULL) < 0);
+	assert_true(plan_stat(x.p, 3, &st, NULL) < 0);
+	assert_true(plan_stat(x.p, PLAN_NODE_END - 1, &st, NULL) < 0);
+	assert_true(plan_stat(x.p, UINT64_MAX, &st, NULL) < 0);
+	tear_down(&x);
 }
 
 static void directories_have_the_links_of_theirs(void **state)
 {
-	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	struct planned x = set_up(2);
 	struct plan_stat st;
-	struct plan *p;
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	assert_int_equal(plan_stat(p, PLAN_ROOT, &st, NULL), 0);
+	assert_int_equal(plan_stat(x.p, PLAN_ROOT, &st, NULL), 0);
 	assert_true(st.is_dir);
 	assert_int_equal(st.nlink, 3);
-	assert_int_equal(plan_stat(p, PLAN_ZERO, &st, NULL), 0);
+	assert_int_equal(plan_stat(x.p, PLAN_ZERO, &st, NULL), 0);
 	assert_int_equal(st.nlink, 2 + 5);
-	assert_int_equal(plan_stat(p, find(p, PLAN_ZERO, "bias"), &st, NULL), 0);
+	assert_int_equal(
+		plan_stat(x.p, find(x.p, PLAN_ZERO, "bias"), &st, NULL), 0);
 	assert_int_equal(st.nlink, 2);
 	assert_true(st.mtime_s > 0);
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	tear_down(&x);
 }
 
 static void crc_zero_changes_nothing_but_sums(void **state)
@@ -263,33 +262,28 @@ static void crc_zero_changes_nothing_but_sums(void **state)
  * fails. */
 static void replaced_shards_are_noticed_at_open(void **state)
 {
-	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	struct planned x = set_up(2);
 	char path[PATH_MAX], other[PATH_MAX + 8];
 	struct errmsg err = { "" };
 	struct bytebuf b;
-	struct plan *p;
 	struct vfile *f;
 	uint64_t bias;
 
-	mkckpt_write(&c, dir);
-	p = open_plan(dir, false);
-	bias = find(p, find(p, PLAN_ZERO, "bias"), "fp32.pt");
-	assert_int_equal(plan_file_open(p, bias, &f, &err), 0);
+	bias = find(x.p, find(x.p, PLAN_ZERO, "bias"), "fp32.pt");
+	assert_int_equal(plan_file_open(x.p, bias, &f, &err), 0);
 	vfile_free(f);
 	usleep(120000);
-	for (unsigned r = 0; r < c.ranks; r++) {
-		mkckpt_path(&c, dir, MKCKPT_OPTIM, r, path);
+	for (unsigned r = 0; r < x.c.ranks; r++) {
+		mkckpt_path(&x.c, x.dir, MKCKPT_OPTIM, r, path);
 		b = mkpt_load(path);
 		snprintf(other, sizeof(other), "%s.new", path);
 		mkpt_save(other, b.data, b.len);
 		assert_int_equal(rename(other, path), 0);
 		bytebuf_done(&b);
 	}
-	assert_int_equal(plan_file_open(p, bias, &f, &err), -EIO);
+	assert_int_equal(plan_file_open(x.p, bias, &f, &err), -EIO);
 	assert_non_null(strstr(err.text, "was replaced since"));
-	plan_close(p);
-	mkckpt_free_dir(dir);
+	tear_down(&x);
 }
 
 struct walker {
@@ -339,22 +333,17 @@ static void threads_share_a_plan(void **state)
 static void the_plan_can_be_told_as_json(void **state)
 {
 	for (int stage = 1; stage <= 3; stage++) {
-		const struct mkckpt c = mkckpt_small(stage);
-		char *const dir = mkckpt_new_dir();
+		struct planned x = set_up(stage);
 		struct bytebuf out = { 0 };
 		struct errmsg err = { "" };
-		struct plan *p;
 
-		mkckpt_write(&c, dir);
-		p = open_plan(dir, false);
-		if (plan_json(p, &out, &err))
+		if (plan_json(x.p, &out, &err))
 			fail_msg("%s", err.text);
 		assert_true(out.len > 2);
 		assert_int_equal(out.data[0], '{');
 		assert_non_null(memmem(out.data, out.len, "emb.weight", 10));
 		bytebuf_done(&out);
-		plan_close(p);
-		mkckpt_free_dir(dir);
+		tear_down(&x);
 	}
 }
 

@@ -300,22 +300,41 @@ static unsigned open_files(void)
 	return n;
 }
 
-static struct shardcache *many_shards(const char *dir)
-{
-	struct shardcache *const c = shardcache_new(test_context());
+/* Many shards in a process that may open few files. */
+struct many {
+	char *dir;
+	struct shardcache *c;
+	struct rlimit limit;
+};
 
+static void set_up_many(struct many *m)
+{
+	struct rlimit low;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &m->limit), 0);
+	low = m->limit;
+	low.rlim_cur = 64;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	m->dir = mkckpt_new_dir();
+	m->c = shardcache_new(test_context());
 	for (unsigned i = 0; i < SHARDS; i++) {
 		char path[PATH_MAX], text[16];
 		struct fileid id;
 
-		snprintf(path, sizeof(path), "%s/%u", dir, i);
+		snprintf(path, sizeof(path), "%s/%u", m->dir, i);
 		snprintf(text, sizeof(text), "%u", i);
 		mkpt_save(path, text, strlen(text));
 		id = identify(path);
-		assert_int_equal(shardcache_add(c, path, &id), i);
+		assert_int_equal(shardcache_add(m->c, path, &id), i);
 	}
-	assert_int_equal(shardcache_count(c), SHARDS);
-	return c;
+	assert_int_equal(shardcache_count(m->c), SHARDS);
+}
+
+static void tear_down_many(struct many *m)
+{
+	shardcache_free(m->c);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &m->limit), 0);
+	mkckpt_free_dir(m->dir);
 }
 
 static void check_shard(struct shardcache *c, uint32_t i)
@@ -331,76 +350,52 @@ static void check_shard(struct shardcache *c, uint32_t i)
 
 static void few_files_are_open_at_once(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct rlimit limit, low;
-	struct shardcache *c;
+	struct many m;
 	unsigned before;
 
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	low = limit;
-	low.rlim_cur = 64;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	c = many_shards(dir);
+	set_up_many(&m);
 	before = open_files();
 	for (int turn = 0; turn < 2; turn++)
 		for (uint32_t i = 0; i < SHARDS; i++)
-			check_shard(c, i);
+			check_shard(m.c, i);
 	assert_true(open_files() - before <= 32);
-	shardcache_free(c);
+	tear_down_many(&m);
 	assert_int_equal(open_files(), before);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	mkckpt_free_dir(dir);
 }
 
 /* If other code holds more descriptors than were left for it, shards that
  * nobody uses are closed before opening one fails. */
 static void shards_make_room_for_shards(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct rlimit limit, low;
-	struct shardcache *c;
 	int held[64], n = 0;
+	struct many m;
 
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	low = limit;
-	low.rlim_cur = 64;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	c = many_shards(dir);
+	set_up_many(&m);
 	while ((held[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
 		n++;
 	assert_true(n > 3);
 	for (int i = 0; i < 3; i++)
 		close(held[--n]);
 	for (uint32_t i = 0; i < SHARDS; i++)
-		check_shard(c, i);
+		check_shard(m.c, i);
 	while (n)
 		close(held[--n]);
-	shardcache_free(c);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	mkckpt_free_dir(dir);
+	tear_down_many(&m);
 }
 
 /* Shards in use are not closed under their users. */
 static void shards_in_use_stay_open(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct rlimit limit, low;
 	struct shard_map held;
-	struct shardcache *c;
+	struct many m;
 
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	low = limit;
-	low.rlim_cur = 64;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	c = many_shards(dir);
-	assert_int_equal(shardcache_get(c, 7, &held, NULL), 0);
+	set_up_many(&m);
+	assert_int_equal(shardcache_get(m.c, 7, &held, NULL), 0);
 	for (uint32_t i = 0; i < SHARDS; i++)
-		check_shard(c, i);
+		check_shard(m.c, i);
 	assert_memory_equal(held.p, "7", 1);
-	shardcache_put(c, 7);
-	shardcache_free(c);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	mkckpt_free_dir(dir);
+	shardcache_put(m.c, 7);
+	tear_down_many(&m);
 }
 
 /* KiB of the mapping at `p` that count as resident. */
@@ -474,18 +469,12 @@ static void *use_many(void *arg)
 
 static void threads_share_shards(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct rlimit limit, low;
-	struct shardcache *c;
 	pthread_t threads[6];
+	struct many m;
 
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-	low = limit;
-	low.rlim_cur = 64;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	c = many_shards(dir);
+	set_up_many(&m);
 	for (size_t i = 0; i < COUNT(threads); i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, use_many, c),
+		assert_int_equal(pthread_create(&threads[i], NULL, use_many, m.c),
 				 0);
 	for (size_t i = 0; i < COUNT(threads); i++) {
 		void *failure;
@@ -493,9 +482,7 @@ static void threads_share_shards(void **state)
 		pthread_join(threads[i], &failure);
 		assert_null(failure);
 	}
-	shardcache_free(c);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	mkckpt_free_dir(dir);
+	tear_down_many(&m);
 }
 
 /* A store that was far, and seems to be near when the reader comes. */
