@@ -333,7 +333,7 @@ static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
 	int rc = read_header(c, err) ?:
 		 read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object, err) ?:
 		 read_keys(l, c, &keys, err) ?:
-		 take_ids(l, c->src->name, &object.storages, err) ?:
+		 take_ids(l, c->src->name, &object.storages.seq, err) ?:
 		 locate(l, c->src, c->pos, keys, err);
 
 	if (!rc)

@@ -17,7 +17,7 @@
 
 struct flattening {
 	struct arena *a;
-	struct value_dict *out;
+	struct value *out; /* a dict */
 	const char *file;
 	struct errmsg *err;
 	char name[NESTED_NAME_MAX];
@@ -59,8 +59,7 @@ static int flatten(struct flattening *f, const struct value_dict *from,
 		}
 		f->name[end] = '\0';
 		name = arena_strndup(f->a, f->name, end);
-		if (!name || !value_dict_add(f->a, f->out,
-					     value_new_str(f->a, name), v))
+		if (!name || !value_dict_set(f->a, f->out, name, v))
 			return errmsg_nomem(f->err, f->file);
 	}
 	return 0;
@@ -87,8 +86,8 @@ int module_dict(const struct value *root, const char *file, struct arena *a,
 	flat = value_new(a, VALUE_DICT);
 	if (!flat)
 		return errmsg_nomem(err, file);
-	f.out = &flat->dict;
+	f.out = flat;
 	rc = flatten(&f, *out, 0, 0);
-	*out = f.out;
+	*out = &flat->dict;
 	return rc;
 }

@@ -48,7 +48,7 @@ struct pickle_part {
 	bool is_whole; /* of a zip file: ids have five fields, all of storages */
 	/* Set by pickle_load_part: */
 	struct value *root;
-	struct value_seq storages; /* VALUE_STORAGE nodes in order of visit */
+	struct value storages; /* list of VALUE_STORAGE nodes in order of visit */
 	size_t len;		   /* bytes, STOP included */
 };
 

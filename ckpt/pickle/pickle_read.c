@@ -346,28 +346,21 @@ static void make_list(struct machine *m, size_t from)
 	make_sequence(m, from, VALUE_LIST);
 }
 
-static bool is_object(const struct value *v)
-{
-	return v->kind == VALUE_REDUCE || v->kind == VALUE_NEWOBJ;
-}
-
 /* Append stack[from .. depth) to the list (or object) right below them. */
 static void append(struct machine *m, size_t from)
 {
 	const size_t end = m->depth;
-	struct value_seq *seq;
 	struct value *to;
 
 	m->depth = from;
 	to = top(m);
 	if (!to)
 		return;
-	if (to->kind != VALUE_LIST && !is_object(to))
+	if (to->kind != VALUE_LIST && !value_is_object(to))
 		FAIL(m, -EBADMSG, "appends to a %s", value_kind_name(to));
-	seq = is_object(to) ? &to->obj->items : &to->seq;
 	for (size_t i = from; i < end && !m->rc; i++) {
 		nest(m, to, m->stack[i]);
-		if (!value_seq_add(m->a, seq, m->stack[i]))
+		if (!value_append(m->a, to, m->stack[i]))
 			fail_nomem(m);
 	}
 }
@@ -377,7 +370,6 @@ static void append(struct machine *m, size_t from)
 static void set_items(struct machine *m, size_t from)
 {
 	const size_t end = m->depth;
-	struct value_dict *dict;
 	struct value *to;
 
 	m->depth = from;
@@ -386,13 +378,12 @@ static void set_items(struct machine *m, size_t from)
 		fail_underflow(m);
 	if (m->rc)
 		return;
-	if (to->kind != VALUE_DICT && !is_object(to))
+	if (to->kind != VALUE_DICT && !value_is_object(to))
 		FAIL(m, -EBADMSG, "sets an item of a %s", value_kind_name(to));
-	dict = is_object(to) ? &to->obj->pairs : &to->dict;
 	for (size_t i = from; i < end && !m->rc; i += 2) {
 		nest(m, to, m->stack[i]);
 		nest(m, to, m->stack[i + 1]);
-		if (!value_dict_add(m->a, dict, m->stack[i], m->stack[i + 1]))
+		if (!value_put(m->a, to, m->stack[i], m->stack[i + 1]))
 			fail_nomem(m);
 	}
 }
@@ -448,7 +439,7 @@ static void op_build(struct machine *m)
 
 	if (m->rc)
 		return;
-	if (!is_object(obj) || obj->obj->state) {
+	if (!value_is_object(obj) || obj->obj->state) {
 		FAIL(m, -EBADMSG, "sets the state of a %s",
 		     value_kind_name(obj));
 		return;
@@ -490,7 +481,7 @@ static void op_persid(struct machine *m)
 		v = value_new(m->a, VALUE_STORAGE);
 		if (v)
 			v->pid = id;
-		if (!whole && !value_seq_add(m->a, &m->out->storages, v))
+		if (!whole && !value_append(m->a, &m->out->storages, v))
 			fail_nomem(m);
 		push_new(m, v);
 	} else {
@@ -639,6 +630,7 @@ int pickle_load_part(struct span bytes, struct arena *a,
 		return errmsg_nomem(err, part->file);
 	*m = (struct machine){ .in = bytes, .out = part, .a = a, .err = err };
 	part->root = NULL;
+	part->storages = (struct value){ .kind = VALUE_LIST };
 	run(m);
 	rc = m->rc;
 	free(m->stack);

@@ -10,6 +10,11 @@
 
 #include "ckpt/base/arena.h"
 
+bool value_is_object(const struct value *v)
+{
+	return v->kind == VALUE_REDUCE || v->kind == VALUE_NEWOBJ;
+}
+
 struct value *value_new(struct arena *a, enum value_kind kind)
 {
 	struct value *const v = arena_alloc(a, sizeof(*v));
@@ -102,30 +107,18 @@ struct value *value_new_ordered(struct arena *a)
 				value_new(a, VALUE_TUPLE));
 }
 
-bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v)
-{
-	if (!v || !arena_reserve(a, &seq->v, seq->n, &seq->cap, seq->n + 1,
-				 sizeof(*seq->v)))
-		return false;
-	seq->v[seq->n++] = v;
-	return true;
-}
-
-bool value_dict_add(struct arena *a, struct value_dict *dict,
-		    struct value *key, struct value *val)
-{
-	if (!key || !val ||
-	    !arena_reserve(a, &dict->v, dict->n, &dict->cap, dict->n + 1,
-			   sizeof(*dict->v)))
-		return false;
-	dict->v[dict->n++] = (struct value_pair){ .key = key, .val = val };
-	return true;
-}
-
 bool value_append(struct arena *a, struct value *list, struct value *v)
 {
-	const bool ok = list && value_seq_add(a, &list->seq, v);
+	struct value_seq *seq = NULL;
+	bool ok;
 
+	if (list)
+		seq = value_is_object(list) ? &list->obj->items : &list->seq;
+	ok = seq && v &&
+	     arena_reserve(a, &seq->v, seq->n, &seq->cap, seq->n + 1,
+			   sizeof(*seq->v));
+	if (ok)
+		seq->v[seq->n++] = v;
 	a->failed |= !ok;
 	return ok;
 }
@@ -133,12 +126,15 @@ bool value_append(struct arena *a, struct value *list, struct value *v)
 bool value_put(struct arena *a, struct value *dict, struct value *key,
 	       struct value *val)
 {
-	const bool ok = dict && value_dict_add(a,
-					       dict->kind == VALUE_DICT
-						       ? &dict->dict
-						       : &dict->obj->pairs,
-					       key, val);
+	struct value_dict *d = NULL;
+	bool ok;
 
+	if (dict)
+		d = value_is_object(dict) ? &dict->obj->pairs : &dict->dict;
+	ok = d && key && val &&
+	     arena_reserve(a, &d->v, d->n, &d->cap, d->n + 1, sizeof(*d->v));
+	if (ok)
+		d->v[d->n++] = (struct value_pair){ .key = key, .val = val };
 	a->failed |= !ok;
 	return ok;
 }

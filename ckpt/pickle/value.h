@@ -104,15 +104,11 @@ struct value *value_new_object(struct arena *a, struct value *type,
 /* A collections.OrderedDict without entries. */
 struct value *value_new_ordered(struct arena *a);
 
-/* Append to a TUPLE or LIST; false when the arena is exhausted. */
-bool value_seq_add(struct arena *a, struct value_seq *seq, struct value *v);
-bool value_dict_add(struct arena *a, struct value_dict *dict,
-		    struct value *key, struct value *val);
-
 /*
- * The same to a list or tuple, or to a dict or OrderedDict, there also under a string,
- * which is borrowed.  If an argument is NULL, a->failed is set: an object can be made of
- * the results of constructors without a look at each of them.
+ * Append to a list or a tuple, or to what an object gets after its construction; set an
+ * item of a dict or an OrderedDict, also under a string, which is borrowed.  False when
+ * the arena is exhausted or an argument is NULL; a->failed is set then: an object can be
+ * made of the results of constructors without a look at each of them.
  */
 bool value_append(struct arena *a, struct value *list, struct value *v);
 bool value_put(struct arena *a, struct value *dict, struct value *key,
@@ -143,6 +139,9 @@ const struct value_seq *value_find_items(const struct value *v,
 /* value_find along a path of keys, ending with NULL. */
 struct value *value_find_path(const struct value *v, ...)
 	__attribute__((sentinel));
+
+/* Is `v` a REDUCE or a NEWOBJ? */
+bool value_is_object(const struct value *v);
 
 bool value_is_str(const struct value *v, const char *s);
 bool value_is_global(const struct value *v, const char *module,

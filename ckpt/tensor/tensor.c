@@ -288,11 +288,9 @@ static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 {
 	struct value *const v = value_new(a, VALUE_TUPLE);
 
-	for (unsigned i = 0; v && i < n; i++)
-		if (!value_seq_add(a, &v->seq,
-				   value_new_int(a, (int64_t)dims[i])))
-			return NULL;
-	return v;
+	for (unsigned i = 0; i < n; i++)
+		value_append(a, v, value_new_int(a, (int64_t)dims[i]));
+	return a->failed ? NULL : v;
 }
 
 /* A tuple of `v[0 .. n)` and then of what `from` (may be NULL) has from there
@@ -303,10 +301,9 @@ static struct value *tuple_with(struct arena *a, struct value **v, size_t n,
 	const size_t end = from && from->seq.n > n ? from->seq.n : n;
 	struct value *const t = value_new(a, VALUE_TUPLE);
 
-	for (size_t i = 0; t && i < end; i++)
-		if (!value_seq_add(a, &t->seq, i < n ? v[i] : from->seq.v[i]))
-			return NULL;
-	return t;
+	for (size_t i = 0; i < end; i++)
+		value_append(a, t, i < n ? v[i] : from->seq.v[i]);
+	return a->failed ? NULL : t;
 }
 
 /* Make the persistent id of the storage of `t`.  `location` may be a shared
@@ -412,18 +409,16 @@ struct value *tensor_with_attribute(struct arena *a, const struct value *like,
 	const struct value_dict *const old =
 		is_from_type(like) ? value_pairs(value_item(args, 3)) : NULL;
 	struct value *v[4] = { NULL };
-	bool ok = old;
 
-	if (!ok)
+	if (!old)
 		return NULL;
 	memcpy(v, args->seq.v, sizeof(v));
 	v[3] = value_new(a, VALUE_DICT);
-	for (size_t i = 0; ok && v[3] && i < old->n; i++)
-		ok = value_dict_add(a, &v[3]->dict, old->v[i].key,
-				    value_is_str(old->v[i].key, name)
-					    ? attribute
-					    : old->v[i].val);
-	return ok ? call_with(a, like, tuple_with(a, v, 4, args)) : NULL;
+	for (size_t i = 0; i < old->n; i++)
+		value_put(a, v[3], old->v[i].key,
+			  value_is_str(old->v[i].key, name) ? attribute
+							    : old->v[i].val);
+	return call_with(a, like, tuple_with(a, v, 4, args));
 }
 
 bool tensor_is_contiguous(const struct tensor *t)

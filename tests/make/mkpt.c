@@ -141,7 +141,7 @@ struct value *mkpt_size(struct mkpt *m, const uint64_t *shape, unsigned ndim)
 
 void mkpt_add(struct mkpt *m, struct value *seq, struct value *v)
 {
-	if (!value_seq_add(&m->arena, &seq->seq, v))
+	if (!value_append(&m->arena, seq, v))
 		die("out of memory");
 }
 
@@ -160,10 +160,10 @@ static struct value_dict *pairs_of(struct value *dict)
 	return dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
 }
 
-static void append(struct mkpt *m, struct value_dict *d, struct value *key,
+static void append(struct mkpt *m, struct value *dict, struct value *key,
 		   struct value *v)
 {
-	if (!value_dict_add(&m->arena, d, key, v))
+	if (!value_put(&m->arena, dict, key, v))
 		die("out of memory");
 }
 
@@ -182,13 +182,13 @@ void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
 		return;
 	}
 	if (v)
-		append(m, d, key, v);
+		append(m, dict, key, v);
 }
 
 void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key,
 		  struct value *v)
 {
-	append(m, pairs_of(dict), mkpt_str(m, key), v);
+	append(m, dict, mkpt_str(m, key), v);
 }
 
 void mkpt_set(struct mkpt *m, struct value *dict, const char *key,

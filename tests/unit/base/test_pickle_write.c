@@ -190,9 +190,8 @@ static void containers_are_filled_in_batches_of_1000(void **state)
 		for (size_t k = 0; k < cases[i].n; k++) {
 			struct value *const key = mkpt_int(&m, (int64_t)k);
 
-			value_dict_add(&m.arena, &dict->dict, key, zero);
-			value_dict_add(&m.arena, &ordered->obj->pairs, key,
-				       zero);
+			value_put(&m.arena, dict, key, zero);
+			value_put(&m.arena, ordered, key, zero);
 			mkpt_add(&m, list, zero);
 		}
 		for (size_t k = 0; k < COUNT(forms); k++) {
