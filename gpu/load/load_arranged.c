@@ -16,8 +16,6 @@
 #include "gpu/model/naming.h"
 #include "gpu/read/upload.h"
 
-#define THIRDS 3
-
 /* The box of a fragment: of each of `columns` rows of the tensor the elements
  * [first, first + rows).  A vector is a tensor of rows of one element. */
 struct box {
@@ -28,7 +26,7 @@ struct box {
 
 bool load_arranged_is(const struct load_arranged *a)
 {
-	return a->tensor->transposed || a->tensor->heads || a->ranks > 1;
+	return a->tensor->transposed || a->tensor->heads;
 }
 
 static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
@@ -49,20 +47,6 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 			     .skip = f->first % columns };
 }
 
-/* The row of the tensor that stands for a column of the whole parameter. */
-static uint64_t row_of(const struct load_arranged *a, uint64_t column,
-		       uint64_t columns)
-{
-	const uint64_t third = columns / THIRDS;
-	uint64_t width, rank;
-
-	if (a->ranks <= 1)
-		return naming_row(a->tensor, column);
-	width = third / a->ranks;
-	rank = column % third / width;
-	return (rank * THIRDS + column / third) * width + column % width;
-}
-
 /* Find all rows of the box; those that follow each other in the file in one. */
 static int find_box(const struct load_arranged *a, const struct gpt2_param *p,
 		    const struct box *x, float *to, struct load_runs *runs,
@@ -78,7 +62,8 @@ static int find_box(const struct load_arranged *a, const struct gpt2_param *p,
 		uint64_t column, from;
 
 		gpt2_whole_run(p, x->column + c, 1, &column);
-		from = row_of(a, column % columns, columns) * width + x->first;
+		from = naming_row(a->tensor, column % columns) * width +
+		       x->first;
 		if (n && first + n == from) {
 			n += x->rows;
 			continue;

@@ -131,9 +131,6 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 struct load_arranged {
 	struct load_tensor *from; /* it has been begun */
 	const struct naming_tensor *tensor;
-	/* The rows of query_key_value are queries, keys and values of each of so
-	 * many ranks, one rank after the other; 0: as `tensor` says. */
-	unsigned ranks;
 	struct upload *host; /* to host memory, without other pieces in it */
 };
 

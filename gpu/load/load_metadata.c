@@ -57,10 +57,9 @@ static bool get_float(const struct value *v, double *out)
 
 static uint64_t count_at(const struct value *root, const char *key)
 {
-	int64_t i;
+	uint64_t n = 0;
 
-	return value_get_int(value_find(root, key), &i) && i > 0 ? (uint64_t)i
-								 : 0;
+	return value_get_count(value_find(root, key), &n) ? n : 0;
 }
 
 /* The largest dropout in config.json of the tag or of the run; 0 if there is none. */
@@ -97,10 +96,10 @@ static void take_configured_kind(const struct value *root,
 				 struct load_metadata *f)
 {
 	const struct value *o =
-		value_find(value_find(root, KEY_DS_CONFIG), "optimizer");
+		value_find_path(root, KEY_DS_CONFIG, "optimizer", NULL);
 	const struct value *type = value_find(o, "type");
 	const struct value *mode =
-		value_find(value_find(o, "params"), "adam_w_mode");
+		value_find_path(o, "params", "adam_w_mode", NULL);
 	const bool adam = type && type->kind == VALUE_STR &&
 			  strcasecmp(type->str.p, "adam") == 0;
 
@@ -188,14 +187,6 @@ static int take_step(const struct ptfile *pt, const struct value *v,
 	return 0;
 }
 
-/* The first item of a list, or NULL. */
-static const struct value *first_of(const struct value *list)
-{
-	const struct value_seq *items = value_items(list);
-
-	return items && items->n ? items->v[0] : NULL;
-}
-
 /* The optimizer's own dict inside ZeRO's.  A universal checkpoint has
  * param_groups at the top level: then it is `dict` itself. */
 static const struct value *inner_optimizer(const struct value *dict)
@@ -207,7 +198,7 @@ static const struct value *inner_optimizer(const struct value *dict)
 		const struct value *v = value_find(dict, keys[i]);
 
 		if (v)
-			return value_items(v) ? first_of(v) : v;
+			return value_items(v) ? value_item(v, 0) : v;
 	}
 	return dict;
 }
@@ -304,9 +295,9 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
-	in_group = value_find(first_of(groups), "step");
-	take_kind(first_of(groups), f);
-	rc = take_group(pt, first_of(groups), f, err);
+	in_group = value_find(value_item(groups, 0), "step");
+	take_kind(value_item(groups, 0), f);
+	rc = take_group(pt, value_item(groups, 0), f, err);
 	if (rc)
 		return rc;
 	take_decay(groups, f);

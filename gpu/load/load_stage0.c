@@ -26,6 +26,8 @@ struct stage0_source {
 	 * files do. */
 	struct gpt2 saved;
 	struct naming_tensor *tensors;
+	/* Of Megatron's: stage i has the blocks from begin[i] on, before begin[i + 1]. */
+	unsigned *begin;
 };
 
 struct stage0_slice {
@@ -215,6 +217,7 @@ static void load_stage0_close_source(struct load_source *s)
 		stage0_file_close(w->files[i]);
 	free(w->files);
 	free(w->tensors);
+	free(w->begin);
 	gpt2_done(&w->saved);
 }
 
@@ -296,39 +299,33 @@ static int name_tensors(struct stage0_source *w, struct errmsg *err)
 	return 0;
 }
 
-/* The parameters of files, and which blocks stages have: stage i those from `begin[i]`
- * on, before begin[i + 1]. */
-struct naming_files {
-	struct stage0_source *w;
-	unsigned *begin;
-};
-
-static int find_blocks(struct naming_files *x, struct errmsg *err)
+static int find_blocks(struct stage0_source *w, struct errmsg *err)
 {
-	const struct stage0_source *const w = x->w;
 	unsigned blocks;
 	int rc = 0;
 
+	w->begin = calloc(w->stages + 1, sizeof(*w->begin));
+	if (!w->begin)
+		return errmsg_nomem(err, NULL);
 	for (unsigned i = 0; i < w->stages && !rc; i++) {
 		rc = stage0_file_blocks(w->files[i * w->tensor], i == 0,
 					i + 1 == w->stages, &blocks, err);
-		x->begin[i + 1] = x->begin[i] + (rc ? 0 : blocks);
+		w->begin[i + 1] = w->begin[i] + (rc ? 0 : blocks);
 	}
-	if (rc || x->begin[w->stages] == w->s.whole->config.n_layer)
+	if (rc || w->begin[w->stages] == w->s.whole->config.n_layer)
 		return rc;
 	return errmsg_set(
 		err, -EINVAL,
 		"%s: checkpoint of another model: it has %u blocks, this model has %u",
-		w->s.path, x->begin[w->stages], w->s.whole->config.n_layer);
+		w->s.path, w->begin[w->stages], w->s.whole->config.n_layer);
 }
 
 static int name_file(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct naming_files *const x = ctx;
-	const struct stage0_source *const w = x->w;
+	const struct stage0_source *const w = ctx;
 	const unsigned stage = (unsigned)i / w->tensor;
 
-	if (w->s.naming.family == NAMING_HF)
+	if (!w->begin)
 		return stage0_file_read_names(w->files[i], err);
 	return stage0_file_number(w->files[i],
 				  &(struct stage0_part){
@@ -339,27 +336,10 @@ static int name_file(void *ctx, size_t i, struct errmsg *err)
 					  .rank = (unsigned)i % w->tensor,
 					  .first = stage == 0,
 					  .last = stage + 1 == w->stages,
-					  .first_block = x->begin[stage],
-					  .end_block = x->begin[stage + 1],
+					  .first_block = w->begin[stage],
+					  .end_block = w->begin[stage + 1],
 				  },
 				  err);
-}
-
-static int name_files(struct stage0_source *w, struct errmsg *err)
-{
-	struct naming_files x = {
-		.w = w,
-		.begin = calloc(w->stages + 1, sizeof(*x.begin)),
-	};
-	int rc = x.begin ? 0 : errmsg_nomem(err, NULL);
-
-	if (!rc && w->s.naming.family != NAMING_HF)
-		rc = find_blocks(&x, err);
-	if (!rc)
-		rc = parallel_far((size_t)w->tensor * w->stages, 1, name_file,
-				  &x, err);
-	free(x.begin);
-	return rc;
 }
 
 static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
@@ -386,8 +366,11 @@ static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 			  err);
 	if (!rc)
 		rc = name_tensors(w, err);
+	if (!rc && s->naming.family != NAMING_HF)
+		rc = find_blocks(w, err);
 	if (!rc)
-		rc = name_files(w, err);
+		rc = parallel_far((size_t)w->tensor * w->stages, 1, name_file,
+				  w, err);
 	if (rc)
 		load_stage0_close_source(s);
 	return rc;

@@ -142,14 +142,13 @@ static uint64_t usable(const struct load *l, const struct item *m)
 		       : have;
 }
 
-/* Find the order of the rows of query_key_value: *ranks as in struct load_arranged. */
-static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
-		     struct errmsg *err)
+/* Find the order of the rows of query_key_value. */
+static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 {
+	const unsigned ranks = l->metadata.tensor_ranks;
 	const struct load_source *s = l->source;
 	struct naming n = s->naming;
 
-	*ranks = 0;
 	if (!m->want.qkv)
 		return 0;
 	/* A tree's sorted rows tell their order themselves. */
@@ -165,13 +164,16 @@ static int find_rows(const struct load *l, struct item *m, unsigned *ranks,
 			err, -EINVAL,
 			"%s: does not tell the order of the rows of %s; give --qkv_order",
 			s->path, m->want.name);
-	if (n.qkv == NAMING_QKV_THIRDS)
-		*ranks = l->metadata.tensor_ranks;
-	if (*ranks && l->whole.config.n_head % *ranks)
+	if (n.qkv != NAMING_QKV_THIRDS || ranks <= 1)
+		return 0;
+	if (l->whole.config.n_head % ranks)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: was saved by %u tensor-parallel ranks, which do not divide %u attention heads",
-			s->path, *ranks, l->whole.config.n_head);
+			s->path, ranks, l->whole.config.n_head);
+	/* Thirds of each rank, one rank after the other: as by head, of large heads. */
+	m->want.heads = ranks;
+	m->want.head_dim = l->whole.config.n_embd / ranks;
 	return 0;
 }
 
@@ -262,7 +264,7 @@ static int find_content(const struct load *l, struct item *m, struct errmsg *err
 
 	m->other = (struct load_arranged){ .from = m->t, .tensor = &m->want };
 	if (!rc)
-		rc = find_rows(l, m, &m->other.ranks, err);
+		rc = find_rows(l, m, err);
 	return rc || load_arranged_is(&m->other) ? rc
 						 : find_fragment(l, m, &f, err);
 }
