@@ -180,21 +180,30 @@ static void zero_store_sum(struct zero *z, float *dst, const float *sum,
 		b->ops->accumulate(b, dst, spent, n);
 }
 
-/* Round a window of all ranks' pieces and copy it to the host. */
-static void narrow_window(struct zero *z, const float *gradient, size_t at)
+/* Copy a window of all ranks' pieces to the host, from element `at` of each on; round
+ * it if ranks exchange a 16-bit type. */
+static void fetch_window(struct zero *z, const float *gradient, size_t at)
 {
 	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	size_t n = 0;
+	size_t all = 0;
 
 	for (unsigned r = 0; r < z->comm->size; r++) {
-		m->window[r] = pieces_within(m->pieces[r], at, m->share);
-		b->ops->narrow(b, QUEUE_COMPUTE, narrow_at(z, n), m->comm_dtype,
-			       gradient + at, m->window[r]);
-		n += m->window[r];
+		const size_t n = pieces_within(m->pieces[r], at, m->share);
+
+		if (m->narrow)
+			b->ops->narrow(b, QUEUE_COMPUTE, narrow_at(z, all),
+				       m->comm_dtype, gradient + at, n);
+		else if (n)
+			b->ops->to_host(b, m->host + all, gradient + at,
+					n * sizeof(*gradient));
+		m->window[r] = n;
 		gradient += m->pieces[r];
+		all += n;
 	}
-	b->ops->to_host(b, m->host, m->narrow, n * dtype_size(m->comm_dtype));
+	if (m->narrow)
+		b->ops->to_host(b, m->host, m->narrow,
+				all * dtype_size(m->comm_dtype));
 }
 
 /* Store n reduced elements in dst, or add them. */
@@ -208,20 +217,25 @@ static void widen_window(struct zero *z, const void *sums, float *dst, size_t n,
 	b->ops->cast(b, QUEUE_COMPUTE, dst, m->narrow, m->comm_dtype, n, add);
 }
 
-static void reduce_narrow_by_host(struct zero *z, const float *gradient,
-				  float *dst, bool add)
+static void reduce_by_host(struct zero *z, float *gradient, float *dst, bool add)
 {
 	struct zero_impl *m = z->impl;
 	const unsigned ranks = z->comm->size, me = z->comm->rank;
 	const size_t most = pieces_longest(m->pieces, ranks);
-	float *mine = m->host + ranks * m->share;
+	float *const mine = m->host + ranks * m->share;
+	float *const own = gradient + pieces_start(m->pieces, me);
 
 	for (size_t at = 0; at < most; at += m->share) {
-		narrow_window(z, gradient, at);
-		comm_reduce_scatter(z->comm, m->host, m->window, m->comm_dtype,
-				    mine);
-		if (m->window[me])
+		fetch_window(z, gradient, at);
+		comm_reduce_scatter(z->comm, m->host, m->window,
+				    m->narrow ? m->comm_dtype : DTYPE_F32, mine);
+		if (!m->window[me])
+			continue;
+		if (m->narrow)
 			widen_window(z, mine, dst + at, m->window[me], add);
+		else
+			zero_store_sum(z, dst + at, mine, m->window[me],
+				       add ? own + at : NULL);
 	}
 }
 
@@ -254,49 +268,17 @@ void zero_sum_by_host(struct zero *z, float *x, uint64_t n)
 
 void zero_reduce(struct zero *z, float *gradient, float *dst, bool add)
 {
-	struct zero_impl *m = z->impl;
 	struct backend *b = z->backend;
-	const unsigned ranks = z->comm->size, me = z->comm->rank;
-	const size_t most = pieces_longest(m->pieces, ranks);
-	float *mine = m->host + ranks * m->share;
-	float *own = gradient + pieces_start(m->pieces, me);
+	const size_t n = z->impl->pieces[0];
 
-	if (m->device) {
+	if (z->impl->device)
 		reduce_direct(z, gradient, dst, add);
-		return;
-	}
-	if (m->narrow) {
-		reduce_narrow_by_host(z, gradient, dst, add);
-		return;
-	}
-	if (ranks == 1 && add)
-		b->ops->accumulate(b, dst, gradient, most);
-	else if (ranks == 1 && dst != gradient)
-		b->ops->copy(b, QUEUE_COMPUTE, dst, gradient,
-			     most * sizeof(*dst));
-	if (ranks == 1)
-		return;
-	for (size_t at = 0; at < most; at += m->share) {
-		const float *from = gradient + at;
-		float *to = m->host;
-
-		for (unsigned r = 0; r < ranks; r++) {
-			const size_t n =
-				pieces_within(m->pieces[r], at, m->share);
-
-			if (n)
-				b->ops->to_host(b, to, from, n * sizeof(*to));
-			m->window[r] = n;
-			from += m->pieces[r];
-			to += n;
-		}
-		comm_reduce_scatter(z->comm, m->host, m->window, DTYPE_F32,
-				    mine);
-
-		if (m->window[me])
-			zero_store_sum(z, dst + at, mine, m->window[me],
-				       add ? own + at : NULL);
-	}
+	else if (z->comm->size > 1)
+		reduce_by_host(z, gradient, dst, add);
+	else if (add)
+		b->ops->accumulate(b, dst, gradient, n);
+	else if (dst != gradient)
+		b->ops->copy(b, QUEUE_COMPUTE, dst, gradient, n * sizeof(*dst));
 }
 
 /* Copy this rank's piece to its place in dst, on the device. */
