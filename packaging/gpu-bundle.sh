@@ -8,8 +8,8 @@
 #   gpu-bundle.sh OUT.tar.gz SOURCE CUDA_DIRS PROGRAM...
 #
 #   SOURCE       the source tree, whose tests/bench is packed
-#   CUDA_DIRS    directories, separated by colons, whose cuBLASLt, cuDNN and NCCL are
-#                packed as well (1.5 GB); "" if the machine has them
+#   CUDA_DIRS    directories, separated by colons, whose cuBLASLt and NCCL are
+#                packed as well; "" if the machine has them
 #
 # `make gpu-bundle` runs it.
 set -eu
@@ -59,7 +59,7 @@ while [ -n "$dirs" ]; do
 	*:*) dirs=${dirs#*:} ;;
 	*) dirs= ;;
 	esac
-	for library in "$dir"/libcublasLt.so.?? "$dir"/libcudnn*.so.? "$dir"/libnccl.so.? "$dir"/libnvrtc*.so.??; do
+	for library in "$dir"/libcublasLt.so.?? "$dir"/libnccl.so.?; do
 		[ -e "$library" ] || continue
 		case $library in
 		*libcublasLt*) missing= ;;
@@ -105,8 +105,7 @@ installed.  Unpack anywhere, then:
     ./gpu PART     measures; without PART it lists its parts, each of which takes
                    less than eight minutes
 
-cuBLASLt, cuDNN and NCCL are taken from lib/, LD_LIBRARY_PATH or
-/usr/local/cuda/lib64.
+cuBLASLt and NCCL are taken from lib/, LD_LIBRARY_PATH or /usr/local/cuda/lib64.
 END
 mkdir -p "$(dirname "$out")"
 tar -C "$stage" --owner=0 --group=0 --sort=name -cf - "$name" | gzip -9 >"$out.tmp"

@@ -93,7 +93,6 @@ struct config {
 			      * and micro-batches */
 	unsigned recompute;  /* network_recompute */
 	bool tf32;
-	bool no_cudnn;      /* use our own attention kernels */
 	double peak_tflops; /* of a device; 0: what the backend knows */
 	struct optimizer_config optimizer;
 	struct lr_schedule_config schedule;

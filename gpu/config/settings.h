@@ -53,7 +53,7 @@ struct setting {
 			      * description; NULL without a flag */
 };
 
-#define SETTINGS 90
+#define SETTINGS 89
 extern const struct setting settings[SETTINGS];
 
 bool setting_takes_value(const struct setting *s);

@@ -183,7 +183,6 @@ const struct setting settings[SETTINGS] = {
 			     { "gelu,norms", RECOMPUTE_GELU | RECOMPUTE_NORMS }),
 	  .help = "[=NAME]\tin the backward pass: blocks, gelu, norms or gelu,norms" },
 	ON("tf32", tf32, "\tuse TF32 for fp32 GEMMs, on devices that have it"),
-	ON("no_cudnn", no_cudnn, "\tuse uctrain's own attention kernels"),
 	CHOICE("cuda_graph", cuda_graph, "auto",
 	       "WHEN\treplay steps as a CUDA graph: auto, on or off",
 	       { "auto", CUDA_GRAPH_AUTO }, { "on", CUDA_GRAPH_ON },

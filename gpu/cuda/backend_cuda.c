@@ -230,7 +230,6 @@ static void cuda_destroy(struct backend *b)
 	struct cuda *const c = cuda_of(b);
 
 	cuda_gemm_done(c);
-	cuda_attention_cudnn_done(c);
 	cuda_queues_done(c);
 	if (c->scratch)
 		cudaFreeAsync(c->scratch, c->stream);
@@ -337,7 +336,6 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 		.act_size = dtype == DTYPE_F32 ? 4 : 2,
 		.logits_bytes = LOGITS_BYTES,
 	};
-	c->no_cudnn = o->no_cudnn;
 	c->deterministic = o->deterministic;
 	c->tf32 = o->tf32 && dtype == DTYPE_F32;
 	rc = choose_device(c, o->local_rank, err);

@@ -10,7 +10,6 @@
 struct backend_cuda_options {
 	unsigned local_rank; /* of this machine: ranks take GPUs round robin */
 	bool tf32;           /* float32 GEMMs may round factors to 11 bits */
-	bool no_cudnn;       /* use our own attention kernels */
 	bool deterministic;  /* bit-identical results in every run */
 };
 

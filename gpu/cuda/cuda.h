@@ -26,9 +26,7 @@ struct cuda {
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;
-	struct cudnn *cudnn;      /* NULL: not opened yet */
 	bool tf32;                /* float32 GEMMs may use tf32 */
-	bool no_cudnn;            /* use our own attention kernels */
 	bool deterministic;       /* bit-identical results in every run */
 	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;

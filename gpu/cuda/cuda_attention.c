@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <math.h>
 
-#define WIDTH_MAX 256 /* elements of a head, for our kernels */
+#define WIDTH_MAX 256 /* elements of a head */
 #define CHUNK_BYTES 16
 
 struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,

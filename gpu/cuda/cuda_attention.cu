@@ -178,7 +178,7 @@ void cuda_attention(struct backend *b, void *out, float *stats, const void *qkv,
 
 	a.out = out;
 	a.stats = stats;
-	if (cuda_attention_cudnn(cuda, &a) || !cuda_heads_fit(cuda, &a))
+	if (!cuda_heads_fit(cuda, &a))
 		return;
 	by_kind(b->dtype, a, [&](auto t, auto room, auto drops) {
 		typedef decltype(t) T;

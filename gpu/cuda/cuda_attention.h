@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 /*
- * The arguments of backend_ops' `attention` and `attention_grad`, for cuDNN and
- * for our kernels.  `stats` is the logarithm of the sum of each query's
- * exponentials, `delta` the product of its output and the output's gradient.
+ * The arguments of backend_ops' `attention` and `attention_grad`.  `stats` is the
+ * logarithm of the sum of each query's exponentials, `delta` the product of its
+ * output and the output's gradient.
  */
 struct cuda_heads {
 	const void *qkv;
@@ -34,15 +34,9 @@ struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
 				size_t heads, size_t c,
 				struct backend_dropout drop);
 
-/* Prepare `a` for our kernels: set `chunked`.  False if a head is wider than
- * they support, which sync reports. */
+/* Set `chunked`.  False if a head is wider than the kernels support, which sync
+ * reports. */
 bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a);
-
-/* Attention by cuDNN.  Return false with nothing queued if cuDNN cannot compute
- * it; a later failure is reported by sync. */
-bool cuda_attention_cudnn(struct cuda *c, const struct cuda_heads *a);
-bool cuda_attention_cudnn_grad(struct cuda *c, const struct cuda_heads *a);
-void cuda_attention_cudnn_done(struct cuda *c);
 
 #ifdef __cplusplus
 }

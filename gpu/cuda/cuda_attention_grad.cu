@@ -251,7 +251,7 @@ void cuda_attention_grad(struct backend *b, void *dqkv, const void *dout,
 	a.stats = (float *)stats;
 	a.dout = dout;
 	a.dqkv = dqkv;
-	if (cuda_attention_cudnn_grad(cuda, &a) || !cuda_heads_fit(cuda, &a))
+	if (!cuda_heads_fit(cuda, &a))
 		return;
 	delta = (float *)cuda_scratch(cuda,
 				      batch * heads * seq * sizeof(*delta));

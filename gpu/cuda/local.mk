@@ -10,7 +10,6 @@ cuda_sources = \
 	%D%/cuda_gemm.h %D%/cuda_gemm.c \
 	%D%/cuda_attention.h %D%/cuda_attention.c \
 	%D%/backend_cuda.c
-cudnn_sources += %D%/cuda_attention_cudnn.c
 cuda_headers = \
 	%D%/cuda_launch.cuh %D%/cuda_ptx.cuh %D%/cuda_types.cuh \
 	%D%/cuda_reduce.cuh %D%/cuda_column_sums.cuh \
@@ -33,9 +32,6 @@ am__v_NVCC_1 =
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) $(NVCC_FLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
 -include $(cuda_kernels:.cu=.d)
-if !HAVE_CUDNN
-gpu_libuctrain_a_SOURCES += %D%/cuda_attention_nocudnn.c
-endif
 else
 gpu_libuctrain_a_SOURCES += %D%/backend_nocuda.c
 endif

@@ -199,7 +199,6 @@ static int open_backend(struct run *r, struct errmsg *err)
 	const struct backend_cuda_options cuda = {
 		.local_rank = r->comm->local_rank,
 		.tf32 = c->tf32,
-		.no_cudnn = c->no_cudnn,
 		.deterministic = c->deterministic || c->rank_invariant,
 	};
 

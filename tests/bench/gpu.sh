@@ -12,7 +12,7 @@
 #
 #   tests		test_cuda, test_graph, and a few steps under compute-sanitizer if it is there
 #   ops			the operations of a step, one by one (gpuops)
-#   gpt2, gpt2-xl	our steps, with and without cuDNN, and a CUDA graph
+#   gpt2, gpt2-xl	our steps, with and without a CUDA graph
 #   gpt2-torch, gpt2-xl-torch
 #   			our steps and PyTorch's, in turns
 #   load		loading a checkpoint of gpt2-xl
@@ -90,7 +90,6 @@ in_rounds() {
 
 step_round() {
 	add "$1.ours" "$(ours "$1" "$2" 30)"
-	add "$1.own" "$(ours "$1" "$2" 30 --no_cudnn)"
 	add "$1.queued" "$(ours "$1" "$2" 30 --cuda_graph off)"
 }
 
@@ -100,7 +99,6 @@ steps() {
 	row_of "$1, $2 x 1024" "$1.ours" tokens/s
 	bar "  model FLOP utilisation" \
 		"$(utilisation "$(median "$1.ours")" "$1")" ">=" "$3"
-	row_of "  attention by our kernels, not cuDNN" "$1.own" tokens/s
 	row_of "  without a CUDA graph" "$1.queued" tokens/s
 }
 
@@ -142,14 +140,11 @@ tests() {
 }
 
 ops() {
-	local width kernels
+	local width
 
 	for width in 768 1600; do
-		for kernels in "" -k; do
-			echo "gpuops -w $width $kernels"
-			# shellcheck disable=SC2086 # none or one
-			unless_missing gpuops gpuops -b 16 -w "$width" $kernels
-		done
+		echo "gpuops -w $width"
+		unless_missing gpuops gpuops -b 16 -w "$width"
 	done
 }
 

@@ -4,9 +4,9 @@
  * the shapes of GPT-2 124M in bfloat16 (or of width -w), its calls per step, and its
  * rate in TFLOP/s and in GB/s of the bytes that it must read and write.
  *
- *     gpuops [-k] [-d] [-c] [-b BATCH] [-s SEQ] [-w WIDTH]
+ *     gpuops [-d] [-c] [-b BATCH] [-s SEQ] [-w WIDTH]
  *
- * -k: attention by our kernels; -d: as with --deterministic; -c: on the CPU.
+ * -d: as with --deterministic; -c: on the CPU.
  * Heads have 64 elements.
  */
 #include <errno.h>
@@ -315,8 +315,7 @@ int main(int argc, char **argv)
 	bool on_cpu = false;
 	int o, rc;
 
-	while ((o = getopt(argc, argv, "kdcb:s:w:")) != -1) {
-		options.no_cudnn |= o == 'k';
+	while ((o = getopt(argc, argv, "dcb:s:w:")) != -1) {
 		options.deterministic |= o == 'd';
 		on_cpu |= o == 'c';
 		if (o == 'b')

@@ -42,7 +42,6 @@ scripts += \
 	%D%/train/mount.sh \
 	%D%/train/far.sh \
 	%D%/train/pack.sh \
-	%D%/train/cudnn.sh \
 	%D%/mount/run.sh \
 	%D%/mount/pack.sh \
 	%D%/mount/torch.sh \

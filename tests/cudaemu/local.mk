@@ -15,16 +15,14 @@ cudaemu_cxxflags = -std=c++17 -pthread $(UCFS_CFLAGS) -fno-strict-aliasing \
 	-Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics
 EXTRA_LIBRARIES += tests/libcudaemu.a
 tests_libcudaemu_a_SOURCES = \
-	$(cuda_sources) $(cudnn_sources) \
+	$(cuda_sources) \
 	%D%/cuda_runtime.h %D%/cuda_runtime_api.h \
 	%D%/cublasLt.h \
-	%D%/cudnn.h %D%/nvtx3/nvToolsExt.h \
+	%D%/nvtx3/nvToolsExt.h \
 	%D%/gpu/cuda/cuda_launch.cuh %D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
 	%D%/cudaemu_impl.h %D%/cudaemu_api.c \
 	%D%/cudaemu_graph.c %D%/cudaemu_lt.c \
-	%D%/cudaemu_cudnn.h %D%/cudaemu_cudnn.c \
-	%D%/cudaemu_cudnn_impl.h %D%/cudaemu_cudnn_ops.c \
 	%D%/cudaemu_calls.c %D%/cudaemu_types.c
 tests_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)

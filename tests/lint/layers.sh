@@ -92,7 +92,7 @@ FNR == 1 {
 	sub(/>.*/, "", header)
 	if (column != "fs" && header ~ /^fuse/)
 		complain(column "/ may not include <" header ">")
-	if (column != "gpu" && header ~ /^(cuda|cublas|cudnn|curand|nccl|mpi)/)
+	if (column != "gpu" && header ~ /^(cuda|cublas|curand|nccl|mpi)/)
 		complain(column "/ may not include <" header ">")
 }
 

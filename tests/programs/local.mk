@@ -24,11 +24,6 @@ cuda_programs =
 if HAVE_CXX
 cuda_programs += %D%/uctrain_emulated %D%/uctrain_emulated_runs
 endif
-if HAVE_CUDNN
-cuda_programs += %D%/cudnn_plans
-endif
-%C%_cudnn_plans_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
-%C%_cudnn_plans_LDADD = $(train_libs)
 emulated_sources = tests/cudaemu/cudaemu_nccl.c $(nccl_emulated)
 %C%_uctrain_emulated_SOURCES = gpu/main.c $(emulated_sources)
 %C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) $(MPI_CFLAGS)

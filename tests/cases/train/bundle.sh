@@ -80,7 +80,7 @@ bench() {
 }
 check "parts by name" bench tests ops gpt2 >"$tmp/words"
 check "tests" grep -q '^test_cuda: $' "$tmp/words"
-check "operations" test "$(grep -c '^gpuops: -b' "$tmp/words")" = 4
+check "operations" test "$(grep -c '^gpuops: -b' "$tmp/words")" = 2
 check "steps" grep -q '^gpt2, 32 x 1024 .*1000 .*1000\.\.1000' "$tmp/words"
 check "rounds" grep -q '^gpt2: 3 rounds' "$tmp/words"
 check "only those" test "$(grep -c 'gpt2-xl' "$tmp/words")" = 0

@@ -20,12 +20,10 @@ on_cuda() {
 half=$((steps / 2))
 stages=(1 2 3)
 recomputed=(blocks gelu norms gelu,norms)
-attentions=("" --no_cudnn --deterministic)
 if [ "${sanitize:-no}" != no ]; then
-	echo "under sanitizers: one stage on three ranks, and one way to recompute and to attend"
+	echo "under sanitizers: one stage on three ranks, and one way to recompute"
 	stages=(3)
 	recomputed=(gelu,norms)
-	attentions=(--deterministic)
 fi
 for dtype in fp32 bf16; do
 	f=("${flags[@]}" --dtype "$dtype")
@@ -70,16 +68,13 @@ for what in "${recomputed[@]}"; do
 	check "recomputed: $what" within 0 "$(apart kept "again-$what" 1)"
 done
 
-# Attention by cuDNN, if it is available, and by our kernels, for enough positions that
-# cuDNN is used.
+# More positions than a tile has.
 wide=(--dtype bf16 --n_positions 64 --seq_length 64 --steps 2)
 train 1 wide-cpu "${flags[@]}" "${wide[@]}"
-for attention in "${attentions[@]}"; do
-	on_cuda 1 "wide$attention" "${flags[@]}" "${wide[@]}" $attention
-	check "attention ${attention:-by default}" within 0.1 "$(apart wide-cpu "wide$attention" 1)"
-done
+on_cuda 1 wide "${flags[@]}" "${wide[@]}" --deterministic
+check "attention" within 0.1 "$(apart wide-cpu wide 1)"
 on_cuda 1 wide-again "${flags[@]}" "${wide[@]}" --deterministic
-check "attention --deterministic, again" within 0 "$(apart wide--deterministic wide-again 1)"
+check "attention, again" within 0 "$(apart wide wide-again 1)"
 
 # Needs a real GPU.
 if [ "${cuda[0]}" = uctrain ] && command -v compute-sanitizer >/dev/null; then

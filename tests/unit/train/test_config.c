@@ -103,13 +103,13 @@ static void flags_set_what_they_say(void **state)
 
 	line_is_taken(&c,
 		      "--seed 7 --deterministic --device cuda --data=a.u16 "
-		      "--recompute --tf32 --no_cudnn --async_save "
+		      "--recompute --tf32 --async_save "
 		      "--comm_timeout 9 "
 		      "--peak_tflops 0.5 "
 		      "--min_lr 1e-5 --lr_schedule warmup --run_name it",
 		      1);
 	assert_int_equal(c.seed, 7);
-	assert_true(c.deterministic && c.async_save && c.tf32 && c.no_cudnn);
+	assert_true(c.deterministic && c.async_save && c.tf32);
 	assert_int_equal(c.recompute, RECOMPUTE_BLOCKS);
 	assert_int_equal(c.device, DEVICE_CUDA);
 	assert_string_equal(c.data, "a.u16");

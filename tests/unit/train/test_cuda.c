@@ -25,7 +25,6 @@
 #include "tests/support/unit.h"
 #ifdef CUDA_EMULATED
 #include "cudaemu.h"
-#include "cudaemu_cudnn.h"
 #endif
 
 /* What an emulated device accesses is the same in both 16-bit types and in any order of
@@ -133,9 +132,8 @@ static void check_shape(struct backend *want_by, struct backend *got_by,
 /* Shapes that are also tested with unaligned buffers. */
 #define SKEWED 3
 
-/* Of all shapes and types, or of those that `some` takes. */
-static void check_op(const struct op *op,
-		     bool (*some)(const struct shape *h, enum dtype dtype))
+/* Of all shapes and types. */
+static void check_op(const struct op *op)
 {
 	size_t t, i, skew;
 
@@ -144,8 +142,6 @@ static void check_op(const struct op *op,
 		struct backend *const got = cuda(types[t].dtype);
 
 		for (i = 0; i < op->nshapes; i++) {
-			if (some && !some(&op->shapes[i], types[t].dtype))
-				continue;
 			for (skew = 0; skew <= (i < SKEWED); skew++)
 				check_shape(want, got, op, i, skew,
 					    types[t].name, types[t].tolerance);
@@ -157,142 +153,20 @@ static void check_op(const struct op *op,
 
 static void is_the_cpus(void **state)
 {
-	check_op(*state, NULL);
+	check_op(*state);
 }
 
 static void numbers_are_narrowed_as_by_the_cpu(void **state)
 {
-	check_op(&narrowing, NULL);
-}
-
-/* Attention that cuDNN computes, but for dropout.  Of any other, is_the_cpus has shown what
- * our kernels do. */
-static bool may_be_cudnns(const struct shape *h, enum dtype dtype)
-{
-	const size_t seq = h->n[1], width = h->n[3];
-
-	return dtype != DTYPE_F32 && seq >= 64 && width % 8 == 0 && width <= 128;
-}
-
-/* If results need not be reproducible, cuDNN computes all attention it can. */
-static void attention_is_the_cpus_by_cudnn(void **state)
-{
-	options.deterministic = false;
-	check_op(op_named("attention"), may_be_cudnns);
-	options.deterministic = true;
-}
-
-static void attention_is_the_cpus_by_our_kernels(void **state)
-{
-	options.no_cudnn = true;
-	check_op(op_named("attention"), may_be_cudnns);
-	options.no_cudnn = false;
+	check_op(&narrowing);
 }
 
 #ifdef CUDA_EMULATED
-/* The number of graphs that cuDNN executes for a shape. */
-static unsigned runs_of(const struct shape *h, enum dtype dtype)
-{
-	struct backend *const b = cuda(dtype);
-	const unsigned before = cudaemu_cudnn.runs;
-	struct errmsg err = { "" };
-	struct side s;
-
-	side_begin(&s, b, 0);
-	op_named("attention")->work(&s, h);
-	assert_int_equal(b->ops->sync(b, &err), 0);
-	side_end(&s);
-	b->ops->destroy(b);
-	return cudaemu_cudnn.runs - before;
-}
-
-#define SOME .shape = { .n = { 1, 70, 2, 16 } }
-#define BF16 .dtype = DTYPE_BF16
-
-static void cudnn_is_asked_for_what_it_can(void **state)
-{
-	static const struct {
-		const char *what;
-		struct shape shape;
-		enum dtype dtype;
-		unsigned runs;
-		bool deterministic, no_cudnn;
-		struct cudaemu_cudnn library;
-	} cases[] = {
-		{ .what = "both ways", SOME, BF16, .runs = 2 },
-		{ .what = "float16", SOME, .dtype = DTYPE_F16, .runs = 2 },
-		{ .what = "sums in one order",
-		  SOME,
-		  BF16,
-		  .runs = 1,
-		  .deterministic = true },
-		{ .what = "--no_cudnn", SOME, BF16, .no_cudnn = true },
-		{ .what = "float32", SOME, .dtype = DTYPE_F32 },
-		{ .what = "dropout",
-		  BF16,
-		  .shape = { .n = { 1, 70, 2, 16 }, .drop = 0.1f } },
-		{ .what = "heads of odd width",
-		  BF16,
-		  .shape = { .n = { 1, 70, 2, 12 } } },
-		{ .what = "wide heads",
-		  BF16,
-		  .shape = { .n = { 1, 70, 1, 136 } } },
-		{ .what = "few positions",
-		  BF16,
-		  .shape = { .n = { 1, 63, 2, 16 } } },
-		{ .what = "no library", SOME, BF16, .library = { .absent = true } },
-		{ .what = "one that is too old",
-		  BF16,
-		  .shape = { .n = { 1, 128, 2, 16 } },
-		  .library = { .version = 91002 } },
-		{ .what = "an old one",
-		  BF16,
-		  .shape = { .n = { 1, 128, 2, 16 } },
-		  .library = { .version = 91200 },
-		  .runs = 2 },
-		{ .what = "what that cannot",
-		  SOME,
-		  BF16,
-		  .library = { .version = 91200 } },
-		{ .what = "one that does not begin",
-		  SOME,
-		  BF16,
-		  .library = { .broken = true } },
-		{ .what = "one that refuses",
-		  SOME,
-		  BF16,
-		  .library = { .refuses = true } },
-	};
-	size_t i;
-
-	for (i = 0; i < COUNT(cases); i++) {
-		unsigned runs;
-
-		cudaemu_cudnn = cases[i].library;
-		options.deterministic = cases[i].deterministic;
-		options.no_cudnn = cases[i].no_cudnn;
-		runs = runs_of(&cases[i].shape, cases[i].dtype);
-		if (runs != cases[i].runs)
-			fail_msg("%s: %u runs", cases[i].what, runs);
-	}
-	cudaemu_cudnn = (struct cudaemu_cudnn){ 0 };
-	options.no_cudnn = false;
-	options.deterministic = true;
-}
-
-static void attention_is_the_cpus_where_cudnn_fails(void **state)
-{
-	cudaemu_cudnn = (struct cudaemu_cudnn){ .fails = true };
-	attention_is_the_cpus_by_cudnn(state);
-	assert_true(cudaemu_cudnn.runs > 0);
-	cudaemu_cudnn = (struct cudaemu_cudnn){ 0 };
-}
-
 /* As if cuBLASLt had no epilogue: the same results from other kernels. */
 static void linear_needs_no_epilogues(void **state)
 {
 	cudaemu_refuse_epilogues(true);
-	check_op(op_named("linear"), NULL);
+	check_op(op_named("linear"));
 	cudaemu_refuse_epilogues(false);
 }
 
@@ -308,7 +182,7 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 		const unsigned before = cudaemu_products_with_sums();
 
 		cudaemu_be(of[i].capability);
-		check_op(op_named("linear"), NULL);
+		check_op(op_named("linear"));
 		assert_int_equal(cudaemu_products_with_sums() > before,
 				 of[i].in_products);
 	}
@@ -321,7 +195,7 @@ static void norms_need_little_shared_memory(void **state)
 	const size_t usual = cudaemu_shared_limit;
 
 	cudaemu_shared_limit = 64 << 10; /* Turing has no less */
-	check_op(op_named("norm"), NULL);
+	check_op(op_named("norm"));
 	cudaemu_shared_limit = usual;
 }
 
@@ -563,7 +437,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[OPS + 12];
+	struct CMUnitTest tests[OPS + 8];
 	char names[OPS][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -579,20 +453,12 @@ int main(void)
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		numbers_are_narrowed_as_by_the_cpu);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		attention_is_the_cpus_by_cudnn);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		attention_is_the_cpus_by_our_kernels);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		a_model_learns_as_on_the_cpu);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
 #ifdef CUDA_EMULATED
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		cudnn_is_asked_for_what_it_can);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		attention_is_the_cpus_where_cudnn_fails);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
