@@ -156,7 +156,7 @@ __launch_bounds__(TILE_ROWS<D, T> * 2, D == 64 ? (of_keys && drops ? 2 : 3) : 1)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	constexpr int rows = TILE_ROWS<D, T>, slices = D / SLICE<D, T>;
-	__shared__ float stats[2][2 * rows];
+	CUDA_SHARED(float, stats, [2][2 * rows]);
 	const head_of_block<T> h = head_of<T>(a);
 	const tile_stream<D, rows * 2, T> queries = { (T *)shared, h.q, h.dout };
 	const tile_stream<D, rows * 2, T> keys = { (T *)shared, h.k, h.v };

@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 	columns_of_chunks(F of, float *parts, size_t rows, size_t c,
 			  size_t chunk)
 {
-	__shared__ float shared[COLUMN_WARPS][F::SUMS][WARP * N];
+	CUDA_SHARED(float, shared, [COLUMN_WARPS][F::SUMS][WARP * N]);
 	const size_t first = (size_t)blockIdx.x * WARP * N;
 	const size_t column = first + threadIdx.x * N;
 	const size_t begin = blockIdx.y * chunk;
@@ -65,7 +65,7 @@ struct column_sums {
 static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 	add_chunks(column_sums sums, const float *parts, size_t chunks, size_t c)
 {
-	__shared__ float shared[COLUMN_WARPS][WARP];
+	CUDA_SHARED(float, shared, [COLUMN_WARPS][WARP]);
 	const size_t column = (size_t)blockIdx.x * WARP + threadIdx.x;
 	const size_t step = gridDim.y * c;
 	float sum = 0;

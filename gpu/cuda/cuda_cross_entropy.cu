@@ -70,7 +70,7 @@ static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i,
 template <int N, typename T>
 static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 {
-	__shared__ softmax shared[WARP];
+	CUDA_SHARED(softmax, shared, [WARP]);
 	const unsigned lane = threadIdx.x % WARP;
 	const softmax none = { -INFINITY, 0 };
 	softmax all = none;
@@ -190,7 +190,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
 	add_losses(double *loss, const float *losses, size_t rows)
 {
-	__shared__ double shared[WARP];
+	CUDA_SHARED(double, shared, [WARP]);
 	double sum = 0;
 
 	for (size_t i = threadIdx.x; i < rows; i += THREADS)

@@ -342,7 +342,7 @@ template <int N>
 static __global__ void __launch_bounds__(THREADS)
 	squares_of_parts(double *parts, const float *x, size_t n)
 {
-	__shared__ double shared[WARP];
+	CUDA_SHARED(double, shared, [WARP]);
 	const size_t step = (size_t)gridDim.x * THREADS;
 	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
 	const size_t whole = n / N;
@@ -369,7 +369,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void __launch_bounds__(THREADS)
 	add_parts(double *to, const double *parts, size_t n)
 {
-	__shared__ double shared[WARP];
+	CUDA_SHARED(double, shared, [WARP]);
 	double sum = 0;
 
 	for (size_t i = threadIdx.x; i < n; i += THREADS)

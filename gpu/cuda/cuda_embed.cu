@@ -74,7 +74,7 @@ static __device__ __forceinline__ uint32_t row_at(place p)
 static __global__ void __launch_bounds__(THREADS)
 	sort_runs(place *sorted, const int32_t *tokens, size_t rows)
 {
-	__shared__ int32_t tile[TILE];
+	CUDA_SHARED(int32_t, tile, [TILE]);
 	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
 	const size_t run = me / RUN * RUN;
 	const size_t end = run + RUN < rows ? run + RUN : rows;
@@ -230,7 +230,7 @@ static __global__ void __launch_bounds__(THREADS)
 	add_tokens(float *dwte, float *parts, const T *dout,
 		   const place *sorted, size_t rows, size_t c)
 {
-	__shared__ chunk h;
+	CUDA_SHARED(chunk, h);
 
 	load_chunk(h, sorted, rows);
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
 	join_chunks(float *dwte, float *parts, const place *sorted, size_t rows,
 		    size_t c)
 {
-	__shared__ float shared[JOIN_WARPS][WARP * N];
+	CUDA_SHARED(float, shared, [JOIN_WARPS][WARP * N]);
 	const size_t me = blockIdx.x, last = (me + 1) * CHUNK - 1;
 	const size_t column = ((size_t)blockIdx.y * WARP + threadIdx.x) * N;
 

@@ -2,35 +2,33 @@
 #ifndef UCTRAIN_CUDA_LAUNCH_CUH
 #define UCTRAIN_CUDA_LAUNCH_CUH
 
-/* Kernel launches.  Tests without a GPU replace this header and cuda_ptx.cuh:
- * these two have all code that only nvcc can compile. */
+/* Kernel launches. */
 #include <cuda_runtime.h>
 
 #include "gpu/cuda/cuda.h"
 
-/* Dynamic shared memory that needs no opt-in. */
-#define CUDA_SHARED_DEFAULT ((size_t)48 << 10)
-
-/* The block's dynamic shared memory, whose size is an argument of the
- * launch. */
-#define CUDA_DYNAMIC_SHARED(name) \
-	extern __shared__ __align__(128) unsigned char name[]
-
-/* Queue a kernel.  A failure is reported by sync. */
+/* Queue a kernel.  A failure is reported by sync.  A kernel has to ask for dynamic
+ * shared memory where that and its static shared memory exceed 48 KiB; asking for less
+ * does no harm. */
 template <typename... P, typename... A>
 static void cuda_launch_on(struct cuda *c, cudaStream_t stream,
 			   const char *name, void (*kernel)(P...), dim3 grid,
 			   dim3 block, size_t shared, A... args)
 {
-	if (shared > CUDA_SHARED_DEFAULT)
+	const auto launch = [=](P... values) {
+		void *at[] = { &values... };
+
+		return cudaLaunchKernel(kernel, grid, block, at, shared, stream);
+	};
+
+	if (shared)
 		cuda_ok(c,
 			cudaFuncSetAttribute(
 				kernel,
 				cudaFuncAttributeMaxDynamicSharedMemorySize,
 				(int)shared),
 			name);
-	kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
-	cuda_ok(c, cudaGetLastError(), name);
+	cuda_ok(c, launch(static_cast<P>(args)...), name);
 }
 
 /* The same on the computation's stream. */

@@ -2,10 +2,16 @@
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
-/* Instructions without a CUDA C++ equivalent.  Tests without a GPU replace this
- * header.  The PTX ISA defines which lane holds which elements of a matrix. */
+/* What only nvcc can compile: tests without a GPU replace this header.  The PTX ISA
+ * defines which lane holds which elements of a matrix. */
 #include <cuda_runtime.h>
 #include <stdint.h>
+
+/* Declare shared memory of the block: of a fixed shape, CUDA_SHARED(float, name,
+ * [2][32]), or of the size that the launch gives. */
+#define CUDA_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
+#define CUDA_DYNAMIC_SHARED(name) \
+	extern __shared__ __align__(128) unsigned char name[]
 
 /* Round to the nearest bfloat16 or float16; returns the bits. */
 static __device__ __forceinline__ uint16_t ptx_to_bf16(float x)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <utility>
 
 #include "cuda_runtime_api.h"
 #include "cudaemu.h"
@@ -14,8 +15,6 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-/* Blocks run one after the other. */
-#define __shared__ static
 #define __launch_bounds__(...)
 
 struct dim3 : cudaemu_dim {
@@ -36,6 +35,51 @@ struct alignas(16) uint4 {
 #define blockIdx cudaemu_block
 #define blockDim cudaemu_block_dim
 #define gridDim cudaemu_grid_dim
+
+/* --- launches ------------------------------------------------------------- */
+
+template <typename K>
+static cudaError_t cudaFuncSetAttribute(K *kernel, enum cudaFuncAttribute, int bytes)
+{
+	cudaemu_allow_shared((const void *)kernel, (size_t)bytes);
+	return cudaSuccess;
+}
+
+template <typename... P>
+static auto cudaemu_body_of(void (*kernel)(P...), P... values)
+{
+	return [=] { kernel(values...); };
+}
+
+/* A kernel with the values at `args`. */
+template <typename... P, size_t... I>
+static auto cudaemu_body(void (*kernel)(P...), void **args,
+			 std::index_sequence<I...>)
+{
+	return cudaemu_body_of<P...>(kernel, *(P *)args[I]...);
+}
+
+template <typename... P>
+static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block,
+				    void **args, size_t shared,
+				    cudaStream_t stream)
+{
+	auto body = cudaemu_body(kernel, args, std::index_sequence_for<P...>());
+	auto launch = [=]() mutable {
+		cudaemu_run(
+			(const void *)kernel, grid, block, shared,
+			[](void *p) { (*static_cast<decltype(body) *>(p))(); },
+			&body);
+	};
+	auto later = [](void *p) { (*static_cast<decltype(launch) *>(p))(); };
+
+	static_assert(__is_trivially_copyable(decltype(launch)));
+	if (!cudaemu_record(stream, later, &launch, sizeof(launch)))
+		launch();
+	return cudaSuccess;
+}
+
+/* --- threads ---------------------------------------------------------------- */
 
 static inline void __syncthreads()
 {

@@ -28,6 +28,9 @@ struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 enum state { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 
 #define COPIES_MAX 256
+#define STATICS_MAX 8
+#define KERNELS_MAX 256
+#define SHARED_UNASKED ((size_t)48 << 10)
 
 /* A pending copy of a thread. */
 struct copy {
@@ -63,6 +66,11 @@ static struct warp warps[WARPS_MAX];
 static unsigned nthreads, current, waiting, alive;
 static bool reversed;
 static void *shared;
+static size_t shared_bytes; /* static and dynamic */
+/* What has been counted of the static memory, and what the kernel has asked for. */
+static const void *counted[STATICS_MAX];
+static unsigned ncounted;
+static size_t asked_for;
 size_t cudaemu_shared_limit = (size_t)163 << 10; /* of an A100 */
 static void (*thread_body)(void *arg);
 static void *thread_arg;
@@ -307,8 +315,54 @@ static void run_block(void)
 	switch_to(&caller, &threads[current]);
 }
 
-void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
-		 size_t bytes, void (*body)(void *arg), void *arg)
+/* Kernels that have asked for dynamic shared memory. */
+static struct {
+	const void *kernel;
+	size_t bytes;
+} askers[KERNELS_MAX];
+
+void cudaemu_allow_shared(const void *kernel, size_t bytes)
+{
+	unsigned i = 0;
+
+	while (askers[i].kernel && askers[i].kernel != kernel)
+		if (++i == KERNELS_MAX)
+			die("too many kernels ask for shared memory");
+	askers[i].kernel = kernel;
+	askers[i].bytes = bytes;
+}
+
+static size_t asked_by(const void *kernel)
+{
+	for (unsigned i = 0; i < KERNELS_MAX; i++)
+		if (askers[i].kernel == kernel)
+			return askers[i].bytes;
+	return 0;
+}
+
+static void take_shared(size_t bytes)
+{
+	shared_bytes += bytes;
+	if (shared_bytes > cudaemu_shared_limit)
+		die("a block has less shared memory");
+	if (shared_bytes > SHARED_UNASKED && !asked_for)
+		die("has not asked for so much shared memory");
+}
+
+void cudaemu_has_shared(const void *p, size_t bytes)
+{
+	for (unsigned i = 0; i < ncounted; i++)
+		if (counted[i] == p)
+			return;
+	if (ncounted == STATICS_MAX)
+		die("has too many pieces of shared memory");
+	counted[ncounted++] = p;
+	take_shared(bytes);
+}
+
+void cudaemu_run(const void *kernel, struct cudaemu_dim grid,
+		 struct cudaemu_dim block, size_t bytes,
+		 void (*body)(void *arg), void *arg)
 {
 	struct cudaemu_dim at = { 0, 0, 0 };
 
@@ -316,8 +370,12 @@ void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
 	if (nthreads == 0 || nthreads > THREADS_MAX ||
 	    nthreads % CUDAEMU_WARP || grid.x * grid.y * grid.z == 0)
 		die("such a grid cannot be launched");
-	if (bytes > cudaemu_shared_limit)
-		die("a block has less shared memory");
+	ncounted = 0;
+	shared_bytes = 0;
+	asked_for = asked_by(kernel);
+	if (asked_for && bytes > asked_for)
+		die("has not asked for so much shared memory");
+	take_shared(bytes);
 	cudaemu_traffic.launches++;
 	cudaemu_grid_dim = grid;
 	cudaemu_block_dim = block;

@@ -98,9 +98,17 @@ bool cudaemu_is_on_device(const void *p);
 extern struct cudaemu_dim cudaemu_thread, cudaemu_block;
 extern struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 
-/* The body of each thread of each block. */
-void cudaemu_run(struct cudaemu_dim grid, struct cudaemu_dim block,
-		 size_t shared, void (*body)(void *arg), void *arg);
+/* Run `body` as each thread of each block of a kernel. */
+void cudaemu_run(const void *kernel, struct cudaemu_dim grid,
+		 struct cudaemu_dim block, size_t shared,
+		 void (*body)(void *arg), void *arg);
+
+/* A kernel asks for dynamic shared memory.  Without it, one that has more than 48 KiB,
+ * static and dynamic, ends the process. */
+void cudaemu_allow_shared(const void *kernel, size_t bytes);
+
+/* The running block has this static shared memory, too. */
+void cudaemu_has_shared(const void *p, size_t bytes);
 
 void cudaemu_syncthreads(void);
 

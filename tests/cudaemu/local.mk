@@ -19,16 +19,16 @@ tests_libcudaemu_a_SOURCES = \
 	%D%/cuda_runtime.h %D%/cuda_runtime_api.h \
 	%D%/cublasLt.h \
 	%D%/nvtx3/nvToolsExt.h \
-	%D%/gpu/cuda/cuda_launch.cuh %D%/gpu/cuda/cuda_ptx.cuh \
+	%D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
 	%D%/cudaemu_impl.h %D%/cudaemu_api.c \
 	%D%/cudaemu_graph.c %D%/cudaemu_lt.c \
 	%D%/cudaemu_calls.c %D%/cudaemu_types.c
 tests_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)
-CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.d) tests/libcudaemu.a
-%D%/%.o: gpu/cuda/%.cu
+CLEANFILES += $(cudaemu_kernels) $(cudaemu_kernels:.o=.dep) tests/libcudaemu.a
+%D%/%.o: gpu/cuda/%.cu %D%/local.mk
 	$(AM_V_CXX)$(MKDIR_P) $(@D) && \
 	$(CXX) $(cudaemu_cxxflags) $(CXXFLAGS) $(cudaemu_includes) \
-		-I$(top_srcdir) -MD -MF $(@:.o=.d) -x c++ -c -o $@ $<
--include $(cudaemu_kernels:.o=.d)
+		-I$(top_srcdir) -MD -MP -MF $(@:.o=.dep) -x c++ -c -o $@ $<
+-include $(cudaemu_kernels:.o=.dep)

@@ -189,13 +189,15 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 	cudaemu_be(8);
 }
 
-/* The gradients of norms go through columns in strips that fit. */
-static void norms_need_little_shared_memory(void **state)
+/* The gradients of norms go through columns in strips that fit, and the widest heads
+ * of attention just do. */
+static void kernels_need_little_shared_memory(void **state)
 {
 	const size_t usual = cudaemu_shared_limit;
 
-	cudaemu_shared_limit = 64 << 10; /* Turing has no less */
+	cudaemu_shared_limit = 99 << 10; /* sm_86 has no less */
 	check_op(op_named("norm"));
+	check_op(op_named("attention"));
 	cudaemu_shared_limit = usual;
 }
 
@@ -464,7 +466,7 @@ int main(void)
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		columns_are_summed_in_products_before_hopper);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		norms_need_little_shared_memory);
+		kernels_need_little_shared_memory);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif
 	return _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);

@@ -7,6 +7,13 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+/* Blocks run one after the other. */
+#define CUDA_SHARED(type, name, ...)    \
+	static type name __VA_ARGS__; \
+	cudaemu_has_shared(&name, sizeof(name))
+#define CUDA_DYNAMIC_SHARED(name) \
+	unsigned char *const name = (unsigned char *)cudaemu_shared()
+
 static inline uint16_t ptx_to_bf16(float x)
 {
 	return cudaemu_to_bf16(x);
