@@ -62,7 +62,7 @@ void devcomm_group_end(struct devcomm *d);
 /* Can backend_ops' record_begin record collectives? */
 bool devcomm_is_recorded(const struct devcomm *d);
 
-/* The first failure of a queued collective, with the call and the rank. */
+/* The first failure of a collective, queued or called, since the last check. */
 int devcomm_check(struct devcomm *d, struct errmsg *err);
 
 #endif

@@ -28,7 +28,8 @@ struct devcomm {
 	unsigned rank, size;
 	cudaStream_t stream;
 	ncclComm_t comm;
-	struct errmsg failure; /* the first; "" if none */
+	struct errmsg failure; /* the first since the last check; "" if none */
+	bool broken;           /* some call or collective has failed */
 	struct {
 		cudaEvent_t done; /* NULL: none could be made */
 		const char *what;
@@ -42,6 +43,7 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 {
 	if (r == ncclSuccess)
 		return true;
+	d->broken = true;
 	if (!*d->failure.text)
 		errmsg_set(&d->failure, -EIO, "%s: %s", call,
 			   d->nccl->ncclGetErrorString(r));
@@ -252,7 +254,11 @@ void devcomm_free(struct devcomm *d)
 {
 	if (d && d->comm) {
 		unwatch_devcomm(d);
-		d->nccl->ncclCommDestroy(d->comm);
+		/* ncclCommDestroy would wait for what cannot end any more. */
+		if (d->broken)
+			d->nccl->ncclCommAbort(d->comm);
+		else
+			d->nccl->ncclCommDestroy(d->comm);
 	}
 	free(d);
 }
@@ -260,11 +266,13 @@ void devcomm_free(struct devcomm *d)
 int devcomm_check(struct devcomm *d, struct errmsg *err)
 {
 	ncclResult_t late = ncclSuccess;
+	int rc;
 
 	NCCL_CALL(d, ncclCommGetAsyncError, d->comm, &late);
 	devcomm_nccl_ok(d, late, "a collective of NCCL");
-	return *d->failure.text ? errmsg_set(err, -EIO, "%s", d->failure.text)
-				: 0;
+	rc = *d->failure.text ? errmsg_set(err, -EIO, "%s", d->failure.text) : 0;
+	*d->failure.text = '\0';
+	return rc;
 }
 
 /* By NVIDIA's documentation graphs may have collectives from NCCL 2.9 on, whose first

@@ -99,8 +99,11 @@ int topology_check(const struct topology *t, struct errmsg *err)
 	};
 	int rc = 0;
 
-	for (size_t i = 0; i < COUNT(all) && !rc; i++)
-		if (all[i])
-			rc = devcomm_check(all[i], err);
+	for (size_t i = 0; i < COUNT(all); i++) {
+		const int failed =
+			all[i] ? devcomm_check(all[i], rc ? NULL : err) : 0;
+
+		rc = rc ? rc : failed;
+	}
 	return rc;
 }

@@ -50,7 +50,8 @@ void topology_disconnect(struct topology *t);
 /* Do ranks exchange data between devices? */
 bool topology_is_direct(const struct topology *t);
 
-/* The first failure of a queued exchange between devices, with the call. */
+/* The first failure of an exchange between devices since the last check, with the
+ * call. */
 int topology_check(const struct topology *t, struct errmsg *err);
 
 #endif

@@ -13,6 +13,7 @@
 	X(ncclGetUniqueId)       \
 	X(ncclCommInitRank)      \
 	X(ncclCommDestroy)       \
+	X(ncclCommAbort)         \
 	X(ncclCommGetAsyncError) \
 	X(ncclGetErrorString)    \
 	X(ncclGroupStart)        \

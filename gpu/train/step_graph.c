@@ -43,6 +43,11 @@ static int record(struct run *r, int (*queue)(struct run *r, struct errmsg *err)
 		*failed = o->record_end(r->backend, &r->graph.recorded, why);
 	else if (r->backend->recording)
 		o->record_end(r->backend, &r->graph.recorded, err);
+	/* Calls of NCCL that cannot be recorded fail the recording, not the run. */
+	if (rc || *failed)
+		topology_check(&r->ranks, NULL);
+	else
+		*failed = topology_check(&r->ranks, why);
 	*failed = comm_agree(r->comm, *failed, why);
 	if (*failed)
 		step_graph_close(r);

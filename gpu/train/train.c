@@ -533,7 +533,7 @@ int train_run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
 	int rc = 0;
 
-	if (comm->size > 1 && c->comm_timeout)
+	if (comm->size > 1)
 		rc = watch_start(comm->rank, c->comm_timeout, err);
 	rc = comm_agree(comm, rc, err);
 	if (!rc)

@@ -74,7 +74,7 @@ static bool is_late(void)
 
 	if (stop_requested() && watch.stopping < LAUNCHER_SECONDS)
 		return false;
-	return watch.what &&
+	return watch.seconds && watch.what &&
 	       watch.waited >
 		       watch.seconds +
 			       (later < STAGGER_MAX ? later : STAGGER_MAX);
@@ -130,7 +130,7 @@ int watch_start(unsigned rank, unsigned seconds, struct errmsg *err)
 	pthread_condattr_t attr;
 	int rc;
 
-	assert(seconds && !watch.watching);
+	assert(!watch.watching);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&watch.stopped, &attr);

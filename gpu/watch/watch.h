@@ -16,10 +16,10 @@ struct errmsg;
  */
 
 /* Watch this thread, whose messages have the rank's number, and end the process when a
- * wait takes more than `seconds`.  Of several ranks that wait for the same, the lowest is
- * the first to report: the others wait longer by a second per rank, up to ten
- * seconds, and say nothing while the launcher ends them (SIGTERM).  A negative errno if
- * there is no thread. */
+ * wait takes more than `seconds`, if these are not 0, or a probe's check fails.  Of
+ * several ranks that wait for the same, the lowest is the first to report: the others
+ * wait longer by a second per rank, up to ten seconds, and say nothing while the
+ * launcher ends them (SIGTERM).  A negative errno if there is no thread. */
 int watch_start(unsigned rank, unsigned seconds, struct errmsg *err);
 void watch_stop(void);
 

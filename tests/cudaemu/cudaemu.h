@@ -92,6 +92,8 @@ struct cudaemu_stream;
 bool cudaemu_record(struct cudaemu_stream *stream, void (*run)(void *arg),
 		    const void *arg, size_t bytes);
 
+bool cudaemu_is_recorded(const struct cudaemu_stream *stream);
+
 bool cudaemu_is_on_device(const void *p);
 
 /* The position of the running thread. */

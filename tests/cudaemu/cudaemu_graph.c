@@ -136,6 +136,11 @@ bool cudaemu_record(cudaStream_t s, void (*run)(void *arg), const void *arg,
 	return true;
 }
 
+bool cudaemu_is_recorded(const struct cudaemu_stream *stream)
+{
+	return stream && stream->graph;
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t s,
 				   enum cudaStreamCaptureMode mode)
 {

@@ -33,6 +33,11 @@ bool ncclemu_record(cudaStream_t stream, void (*run)(void *arg),
 	return cudaemu_record(stream, run, arg, bytes);
 }
 
+bool ncclemu_is_recorded(cudaStream_t stream)
+{
+	return cudaemu_is_recorded(stream);
+}
+
 const struct nccl_api *nccl_api(const char **why)
 {
 	*why = "the GPUs are emulated";

@@ -10,6 +10,8 @@
 typedef enum {
 	ncclSuccess = 0,
 	ncclUnhandledCudaError = 1,
+	ncclSystemError = 2,
+	ncclInvalidUsage = 5,
 	ncclInProgress = 7,
 } ncclResult_t;
 typedef enum {
@@ -30,6 +32,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id,
 			      int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *e);
 const char *ncclGetErrorString(ncclResult_t r);
 ncclResult_t ncclGroupStart(void);

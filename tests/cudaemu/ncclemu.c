@@ -118,10 +118,20 @@ static ncclResult_t destroy(ncclComm_t comm)
 	return ncclSuccess;
 }
 
+static ncclResult_t comm_abort(ncclComm_t comm)
+{
+	free(comm);
+	return ncclSuccess;
+}
+
+/* NCCL_EMULATED_LOST is the number of a rank that loses a connection in its first
+ * reduce-scatter. */
+static bool is_lost;
+
 static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *e)
 {
 	(void)comm;
-	*e = ncclSuccess;
+	*e = is_lost ? ncclSystemError : ncclSuccess;
 	return ncclSuccess;
 }
 
@@ -195,8 +205,17 @@ static void call_now(void *arg)
 		abort();
 }
 
+/* With NCCL_EMULATED_UNRECORDED rank 1 cannot record a collective. */
+static bool cannot_record(cudaStream_t stream)
+{
+	return getenv("NCCL_EMULATED_UNRECORDED") && world_rank() == 1 &&
+	       ncclemu_is_recorded(stream);
+}
+
 static ncclResult_t call_or_later(cudaStream_t stream, const struct call *c)
 {
+	if (cannot_record(stream))
+		return ncclInvalidUsage;
 	if (depth && !recorded && ncclemu_record(stream, start_later, "", 1))
 		recorded = stream;
 	if (ncclemu_record(stream, call_now, c, sizeof(*c)))
@@ -245,7 +264,9 @@ static void alone(void)
 static bool is_stuck(void)
 {
 	const char *const stuck = getenv("NCCL_EMULATED_STUCK");
+	const char *const lost = getenv("NCCL_EMULATED_LOST");
 
+	is_lost = lost && atoi(lost) == world_rank();
 	if (stuck && atoi(stuck) == world_rank())
 		raise(SIGSTOP);
 	ncclemu_hangs = stuck && getenv("NCCL_EMULATED_LATER");
@@ -462,6 +483,7 @@ const struct nccl_api ncclemu = {
 	.ncclGetUniqueId = get_unique_id,
 	.ncclCommInitRank = init_rank,
 	.ncclCommDestroy = destroy,
+	.ncclCommAbort = comm_abort,
 	.ncclCommGetAsyncError = async_error,
 	.ncclGetErrorString = error_string,
 	.ncclGroupStart = group_start,

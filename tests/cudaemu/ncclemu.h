@@ -30,6 +30,9 @@ void ncclemu_reduces(size_t bytes);
 bool ncclemu_record(cudaStream_t stream, void (*run)(void *arg),
 		    const void *arg, size_t bytes);
 
+/* Is the stream captured? */
+bool ncclemu_is_recorded(cudaStream_t stream);
+
 /* The memory behind a device address. */
 void *ncclemu_memory(const void *p);
 

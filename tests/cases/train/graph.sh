@@ -65,6 +65,7 @@ check "scales: $scales" test "$(tr ' ' '\n' <<<"$scales" | sort -u | wc -l)" -gt
 # refused "why" RANKS FLAG...: one message, if a graph is asked for.
 refused() {
 	local why=$1
+	rm -rf "$tmp/logs/refused"
 	if try_train "$2" refused "${tiny[@]}" --train_batch_size 2 --steps 3 --cuda_graph on "${@:3}"; then
 		fail "$why: was accepted"
 	fi
@@ -84,5 +85,14 @@ if emulated; then
 		--train_micro_batch_size_per_gpu 2 --dropout 0.1
 	same_bits "a driver that cannot" 0-off without
 	check "a driver that cannot: one warning" test "$(grep -c 'going on without' "$tmp/without.log")" = 1
+
+	# One rank's NCCL cannot record a collective.
+	nccl=("${flags[@]}" --dtype bf16 --train_batch_size 4 --zero_stage 2 --train_micro_batch_size_per_gpu 1)
+	train 2 nccl-queued "${nccl[@]}" --cuda_graph off
+	NCCL_EMULATED_UNRECORDED=1 train 2 nccl-without "${nccl[@]}"
+	same_bits "an NCCL that cannot" nccl-queued nccl-without
+	check "an NCCL that cannot: one warning" test \
+		"$(grep -c 'going on without: rank 1: nccl' "$tmp/nccl-without.log")" = 1
+	NCCL_EMULATED_UNRECORDED=1 refused "rank 1: nccl" 2 --device cuda --zero_stage 2
 fi
 finish

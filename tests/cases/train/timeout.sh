@@ -69,6 +69,13 @@ if [ -x "$emulated" ]; then
 	begin cuda --comm_timeout 4 --device cuda --zero_stage 2
 	signal cuda 1 STOP
 	told_once cuda 0
+
+	# An error of NCCL ends a wait that has no deadline.
+	NCCL_EMULATED_STUCK=1 NCCL_EMULATED_LOST=0 TRAIN_SECONDS=60 try_train 2 lost "${flags[@]}" \
+		--steps 3 --comm_timeout 0 --device cuda --zero_stage 2
+	status=$?
+	check "lost: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
+	check "lost: one message" test "$(grep -c '^uctrain: rank 0: .*a collective of NCCL: some error$' "$tmp/lost.log")" = 1
 	rank=(uctrain)
 fi
 
