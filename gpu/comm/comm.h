@@ -36,12 +36,11 @@ int comm_split(struct comm *out, struct comm *c, unsigned group,
 	       struct errmsg *err);
 void comm_join(struct comm *group);
 
-/* Print why this rank fails and end all ranks: others may be waiting for it in
- * a collective, where they cannot receive an error.  Does not return. */
+/* Print why this rank fails, with its number among all, and end all ranks: others may
+ * be waiting for it in a collective, where they cannot receive an error.  Does not
+ * return. */
 void comm_abort(struct comm *c, const struct errmsg *why)
 	__attribute__((noreturn));
-
-void comm_barrier(struct comm *c);
 
 /* Agree on success.  Returns 0 if all ranks pass 0, else the result and the
  * message of the first rank that does not, prefixed by the rank unless all

@@ -48,7 +48,10 @@ int dlclose(void *handle)
 #define WINDOW_BYTES ((size_t)16 << 20) /* received at once, in total */
 #define SUMS_BYTES \
 	(WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* of two ranks */
-#define BROADCAST_BYTES ((size_t)1 << 30)
+/* Of one message; tests have a smaller one. */
+#ifndef MESSAGE_BYTES
+#define MESSAGE_BYTES ((size_t)1 << 30)
+#endif
 
 struct comm_impl {
 	MPI_Comm mpi;
@@ -202,19 +205,14 @@ void comm_done(struct comm *c)
 
 void comm_abort(struct comm *c, const struct errmsg *why)
 {
-	fprintf(stderr, "uctrain: rank %u: %s\n", c->rank, why->text);
+	int rank = (int)c->rank;
+
+	if (c->impl)
+		MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	fprintf(stderr, "uctrain: rank %d: %s\n", rank, why->text);
 	if (c->impl)
 		MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
 	exit(EXIT_FAILURE);
-}
-
-void comm_barrier(struct comm *c)
-{
-	if (!c->impl)
-		return;
-	watch_begin("a barrier");
-	MPI_Barrier(c->impl->mpi);
-	watch_end();
 }
 
 /* The message of rank `first` for all. */
@@ -261,8 +259,7 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 		return;
 	watch_begin("a broadcast");
 	while (bytes) {
-		const size_t n =
-			bytes < BROADCAST_BYTES ? bytes : BROADCAST_BYTES;
+		const size_t n = bytes < MESSAGE_BYTES ? bytes : MESSAGE_BYTES;
 
 		MPI_Bcast(at, (int)n, MPI_BYTE, (int)root, c->impl->mpi);
 		at += n;
@@ -507,8 +504,8 @@ void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes)
 	if (!c->impl)
 		return;
 	watch_begin("an all-to-all");
-	for (size_t at = 0; at < bytes; at += BROADCAST_BYTES) {
-		const int n = (int)pieces_within(bytes, at, BROADCAST_BYTES);
+	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
+		const int n = (int)pieces_within(bytes, at, MESSAGE_BYTES);
 		int wait = 0;
 
 		for (unsigned r = 0; r < c->size; r++) {
@@ -529,20 +526,27 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
 {
 	const uint8_t *from = out;
 	uint8_t *to = in;
+	const size_t most = 2 * (bytes / MESSAGE_BYTES + 1);
+	MPI_Request *const request = malloc(most * sizeof(*request));
+	int wait = 0;
 
 	assert(c->impl && peer < c->size);
+	if (!request)
+		comm_abort(c, &(struct errmsg){ "out of memory" });
 	watch_begin("an exchange with a neighbour");
-	for (size_t at = 0; at < bytes; at += BROADCAST_BYTES) {
-		const int n = (int)pieces_within(bytes, at, BROADCAST_BYTES);
-		int wait = 0;
+	/* All messages are under way before one is awaited: the peer may send all of
+	 * its own in one call and receive these in the next. */
+	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
+		const int n = (int)pieces_within(bytes, at, MESSAGE_BYTES);
 
 		if (to)
 			MPI_Irecv(to + at, n, MPI_BYTE, (int)peer, 0,
-				  c->impl->mpi, &c->impl->request[wait++]);
+				  c->impl->mpi, &request[wait++]);
 		if (from)
 			MPI_Isend(from + at, n, MPI_BYTE, (int)peer, 0,
-				  c->impl->mpi, &c->impl->request[wait++]);
-		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+				  c->impl->mpi, &request[wait++]);
 	}
+	MPI_Waitall(wait, request, MPI_STATUSES_IGNORE);
 	watch_end();
+	free(request);
 }
