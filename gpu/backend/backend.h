@@ -90,6 +90,9 @@ struct backend_group {
 	/* all[rank][n] = every rank's `mine`, on the device. */
 	void (*gather)(const struct backend_group *g, const float *mine,
 		       size_t n, float *all);
+	/* This rank has failed before a `gather` for which others wait: report the
+	 * failure of `b` and end all ranks. */
+	void (*fail)(const struct backend_group *g, struct backend *b);
 
 	/* What ranks need that cut the positions of rows, act_t but for the
 	 * first.  Buffers do not overlap. */

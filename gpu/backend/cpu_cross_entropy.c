@@ -278,6 +278,8 @@ void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 	float *const scratch = cpu_scratch(cpu, tile * per_row * sizeof(float));
 	size_t at;
 
+	if (!scratch && group)
+		group->fail(group, b);
 	if (!scratch)
 		return;
 	for (at = 0; at < rows; at += tile) {

@@ -3,7 +3,9 @@
 
 #include <assert.h>
 
+#include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
 #include "gpu/comm/device_group.h"
 
 static void group_sum(const struct backend_group *g, struct backend *b, void *x,
@@ -24,6 +26,15 @@ static void group_gather(const struct backend_group *g, const float *mine,
 			 size_t n, float *all)
 {
 	device_group_all_gather(g->ctx, mine, all, n * sizeof(*mine));
+}
+
+static void group_fail(const struct backend_group *g, struct backend *b)
+{
+	struct device_group *const ranks = g->ctx;
+	struct errmsg err = { "an operation failed" };
+
+	b->ops->sync(b, &err);
+	comm_abort(ranks->comm, &err);
 }
 
 static void group_sum_floats(const struct backend_group *g, struct backend *b,
@@ -63,6 +74,7 @@ void tensor_group_init(struct backend_group *g, struct device_group *ranks,
 		.sum = group_sum,
 		.wait = group_wait,
 		.gather = group_gather,
+		.fail = group_fail,
 		.sum_floats = group_sum_floats,
 		.reduce_scatter = group_reduce_scatter,
 		.all_gather = group_all_gather,

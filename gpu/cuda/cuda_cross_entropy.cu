@@ -297,9 +297,9 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float) +
 						    sums * sizeof(row_sums)));
 
-	if (!scratch)
-		return;
-	for (size_t at = 0; at < rows; at += chunk) {
+	bool well = scratch != NULL;
+
+	for (size_t at = 0; well && at < rows; at += chunk) {
 		float *const losses = (float *)(scratch + chunk * of_row);
 		const head h = {
 			.c = cuda,
@@ -322,7 +322,8 @@ void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
 			.all_sums = (row_sums *)(losses + chunk) + chunk,
 		};
 
-		if (!cross_entropy_of_rows(h))
-			return;
+		well = cross_entropy_of_rows(h);
 	}
+	if (!well && group)
+		group->fail(group, b);
 }

@@ -201,6 +201,60 @@ static void kernels_need_little_shared_memory(void **state)
 	cudaemu_shared_limit = usual;
 }
 
+static void old_devices_are_refused(void **state)
+{
+	struct errmsg err = { "" };
+	struct backend *b = NULL;
+
+	cudaemu_be(7);
+	assert_int_equal(backend_cuda_new(&b, DTYPE_F32, &options, &err),
+			 -ENOTSUP);
+	assert_non_null(strstr(err.text, "compute capability 7"));
+	cudaemu_be(8);
+}
+
+static unsigned group_failures, group_gathers;
+
+static void count_gather(const struct backend_group *g, const float *mine,
+			 size_t n, float *all)
+{
+	group_gathers++;
+}
+
+static void count_failure(const struct backend_group *g, struct backend *b)
+{
+	group_failures++;
+}
+
+/* A rank that cannot join the gather of a row's sums says so: others wait for it. */
+static void failures_end_a_group(void **state)
+{
+	const struct backend_group g = { .size = 2,
+					 .gather = count_gather,
+					 .fail = count_failure };
+	const size_t bytes = 4096;
+
+	for (int products = 0; products < 2; products++) {
+		struct backend *const b = cuda(DTYPE_F32);
+		struct errmsg err = { "" };
+		void *const x = b->ops->alloc(b, bytes);
+
+		if (products)
+			cudaemu_offer(1, 0, true);
+		else
+			cudaemu_limit_memory(0);
+		b->ops->cross_entropy(b, x, NULL, NULL, x, x, x, 4, 8, 16, x,
+				      true, &g);
+		cudaemu_offer(1, 0, false);
+		cudaemu_limit_memory(SIZE_MAX);
+		assert_true(b->ops->sync(b, &err) < 0);
+		assert_int_equal(group_failures, products + 1);
+		assert_int_equal(group_gathers, 0);
+		b->ops->free(b, x);
+		b->ops->destroy(b);
+	}
+}
+
 static void out_of_memory_is_told(void **state)
 {
 	struct backend *const b = cuda(DTYPE_F32);
@@ -439,7 +493,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[OPS + 8];
+	struct CMUnitTest tests[OPS + 10];
 	char names[OPS][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -467,6 +521,8 @@ int main(void)
 		columns_are_summed_in_products_before_hopper);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		kernels_need_little_shared_memory);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(old_devices_are_refused);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(failures_end_a_group);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif
 	return _cmocka_run_group_tests("cuda", tests, n, NULL, NULL);
