@@ -10,7 +10,7 @@ AC_DEFUN([UCFS_CUDA],
    [], [with_cuda=check])
 AC_ARG_WITH([cuda-arch],
    [AS_HELP_STRING([--with-cuda-arch=LIST],
-      [compute capabilities to compile for @<:@default="80 90"@:>@])],
+      [compute capabilities to compile for, 80 or later @<:@default="80 90"@:>@])],
    [], [with_cuda_arch="80 90"])
 AC_ARG_VAR([NVCC], [CUDA compiler])
 
@@ -79,6 +79,9 @@ AC_DEFUN([_UCFS_CUDA_FLAGS],
 [NVCC_FLAGS="-std=c++17 -O3"
 ucfs_last_arch=
 for ucfs_arch in `echo "$with_cuda_arch" | sed 's/sm_//g; s/,/ /g'`; do
+  AS_CASE([$ucfs_arch],
+    [@<:@89@:>@@<:@0-9@:>@*|1@<:@0-9@:>@@<:@0-9@:>@*], [],
+    [AC_MSG_ERROR([--with-cuda-arch: $ucfs_arch: kernels need compute capability 8.0 (80) or later])])
   NVCC_FLAGS="$NVCC_FLAGS -gencode arch=compute_$ucfs_arch,code=sm_$ucfs_arch"
   ucfs_last_arch=$ucfs_arch
 done

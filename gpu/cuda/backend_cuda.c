@@ -288,6 +288,10 @@ static const struct backend_ops ops = {
 	.adam = cuda_adam,
 };
 
+/* Kernels use instructions of sm_80: products of bfloat16, asynchronous copies.
+ * m4/ucfs_cuda.m4 refuses to compile for less. */
+#define MAJOR_MIN 8
+
 /* Ranks of a machine take its GPUs round robin. */
 static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err)
 {
@@ -307,6 +311,11 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 	CUDA_CALL(c, cudaDeviceGetAttribute, &shared,
 		  cudaDevAttrMaxSharedMemoryPerBlockOptin, c->device);
 	c->shared_limit = (size_t)shared;
+	if (!c->failed && c->major < MAJOR_MIN)
+		return errmsg_set(
+			err, -ENOTSUP,
+			"CUDA device %d (%s) has compute capability %d.x; at least %d.0 is needed (Ampere, such as A100)",
+			c->device, c->base.device, c->major, MAJOR_MIN);
 	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream,
 		  cudaStreamNonBlocking);
 	cuda_queues_init(c);

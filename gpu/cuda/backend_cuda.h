@@ -13,7 +13,8 @@ struct backend_cuda_options {
 	bool deterministic;  /* bit-identical results in every run */
 };
 
-/* Create a backend. -ENOTSUP in builds without CUDA, -ENODEV without a GPU. */
+/* Create a backend.  -ENOTSUP in builds without CUDA and for a GPU that is too old,
+ * -ENODEV without a GPU. */
 int backend_cuda_new(struct backend **out, enum dtype dtype,
 		     const struct backend_cuda_options *o, struct errmsg *err);
 
