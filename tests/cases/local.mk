@@ -33,6 +33,7 @@ scripts += \
 	%D%/train/errors.sh \
 	%D%/train/load_traffic.sh \
 	%D%/train/reductions.sh \
+	%D%/train/streams.sh \
 	%D%/train/bundle.sh \
 	%D%/train/figures.sh \
 	%D%/train/lock.sh \

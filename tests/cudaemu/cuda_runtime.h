@@ -74,8 +74,7 @@ static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block,
 	auto later = [](void *p) { (*static_cast<decltype(launch) *>(p))(); };
 
 	static_assert(__is_trivially_copyable(decltype(launch)));
-	if (!cudaemu_record(stream, later, &launch, sizeof(launch)))
-		launch();
+	cudaemu_queue(stream, later, &launch, sizeof(launch));
 	return cudaSuccess;
 }
 

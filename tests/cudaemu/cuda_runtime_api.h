@@ -5,8 +5,8 @@
 /*
  * The part of CUDA's runtime that the CUDA backend calls, with the names and
  * meanings of NVIDIA's documentation.  The device is the host: device memory
- * comes from malloc, and operations are complete when they return, or kept if a
- * stream is captured.
+ * comes from malloc; operations are done when somebody waits for them, or kept if
+ * their stream is captured.
  */
 #include <stddef.h>
 

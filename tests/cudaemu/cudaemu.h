@@ -53,13 +53,12 @@ extern size_t cudaemu_shared_limit;
 /* Let allocations beyond this total fail; SIZE_MAX: no limit. */
 void cudaemu_limit_memory(size_t bytes);
 
-/* Has the calling thread selected a device? */
-bool cudaemu_has_device(void);
+/* Choose another order of operations on different streams; at first that is $CUDAEMU_SEED,
+ * or 0. */
+void cudaemu_seed(unsigned seed);
 
-/* Is this range inside an allocation, and has somebody waited for the
- * operations queued when it was allocated?  Otherwise a reader that knows no
- * queues may not write to it yet. */
-bool cudaemu_is_settled(const void *p, size_t bytes);
+/* Do all that is queued, unless an operation calls this. */
+void cudaemu_finish(void);
 
 /* What was asked of the device since the process began.  The numbers are written, in this
  * order, to $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the
@@ -86,11 +85,11 @@ struct cudaemu_dim {
 	unsigned x, y, z;
 };
 
-/* Keep an operation with a copy of its argument if the stream is captured; false:
- * do it. */
+/* Queue an operation, with a copy of its argument; keep it in the graph if the stream is
+ * captured. */
 struct cudaemu_stream;
-bool cudaemu_record(struct cudaemu_stream *stream, void (*run)(void *arg),
-		    const void *arg, size_t bytes);
+void cudaemu_queue(struct cudaemu_stream *stream, void (*run)(void *arg),
+		   const void *arg, size_t bytes);
 
 bool cudaemu_is_recorded(const struct cudaemu_stream *stream);
 

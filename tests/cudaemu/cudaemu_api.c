@@ -17,20 +17,16 @@ struct cudaemu_traffic cudaemu_traffic;
 
 static cudaError_t last_error;
 static size_t taken, most, limit = SIZE_MAX;
-static _Thread_local bool has_device;
 
-/* Allocations are numbered; those up to `settled` are complete. */
 struct allocation {
 	uint8_t *p;
 	size_t bytes;
-	uint64_t number;
 	struct allocation *next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Copies access this memory directly: the device's, and pinned memory of the host. */
 static struct allocation *allocations, *pinned;
-static uint64_t made, settled;
 
 cudaError_t cudaemu_result(cudaError_t e)
 {
@@ -46,15 +42,17 @@ static bool remember(struct allocation **all, void *p, size_t bytes)
 	if (!a)
 		return false;
 	pthread_mutex_lock(&lock);
-	*a = (struct allocation){ p, bytes, ++made, *all };
+	*a = (struct allocation){ p, bytes, *all };
 	*all = a;
 	pthread_mutex_unlock(&lock);
 	return true;
 }
 
-static void forget(struct allocation **at, const void *p)
+/* Returns its size. */
+static size_t forget(struct allocation **at, const void *p)
 {
 	struct allocation *a;
+	size_t bytes;
 
 	pthread_mutex_lock(&lock);
 	while (*at && (*at)->p != p)
@@ -62,40 +60,9 @@ static void forget(struct allocation **at, const void *p)
 	if ((a = *at))
 		*at = a->next;
 	pthread_mutex_unlock(&lock);
+	bytes = a ? a->bytes : 0;
 	free(a);
-}
-
-uint64_t cudaemu_allocated(void)
-{
-	return made;
-}
-
-void cudaemu_settle(uint64_t number)
-{
-	pthread_mutex_lock(&lock);
-	if (number > made)
-		number = made;
-	if (number > settled)
-		settled = number;
-	pthread_mutex_unlock(&lock);
-}
-
-bool cudaemu_is_settled(const void *p, size_t bytes)
-{
-	const uint8_t *const first = p;
-	bool is = false;
-
-	pthread_mutex_lock(&lock);
-	for (const struct allocation *a = allocations; a && !is; a = a->next)
-		is = first >= a->p && bytes <= a->bytes &&
-		     first <= a->p + (a->bytes - bytes) && a->number <= settled;
-	pthread_mutex_unlock(&lock);
-	return is;
-}
-
-bool cudaemu_has_device(void)
-{
-	return has_device;
+	return bytes;
 }
 
 void cudaemu_limit_memory(size_t bytes)
@@ -156,8 +123,9 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-	has_device = device == 0 || device == 1;
-	return cudaemu_result(has_device ? cudaSuccess : cudaErrorInvalidDevice);
+	return cudaemu_result(device == 0 || device == 1
+				      ? cudaSuccess
+				      : cudaErrorInvalidDevice);
 }
 
 static int major = 8;
@@ -218,11 +186,12 @@ cudaError_t cudaMallocHost(void **p, size_t bytes)
 	return cudaSuccess;
 }
 
+/* What is queued must not use it any more. */
 cudaError_t cudaFreeHost(void *p)
 {
 	if (cudaemu_forbids("cudaFreeHost"))
 		return cudaErrorStreamCaptureUnsupported;
-	forget(&pinned, p);
+	memset(p, 0xff, forget(&pinned, p));
 	free(p);
 	return cudaSuccess;
 }
@@ -274,11 +243,28 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 	return cudaSuccess;
 }
 
-/* Aligned like cudaMalloc's memory, and no more, so that reliance on more
- * fails. */
+struct range {
+	void *p;
+	size_t bytes;
+};
+
+static void spoil_range(void *arg)
+{
+	const struct range *const r = arg;
+
+	memset(r->p, 0xff, r->bytes);
+}
+
+static void free_range(void *arg)
+{
+	spoil_range(arg);
+	free(((const struct range *)arg)->p);
+}
+
+/* Aligned like cudaMalloc's memory, and no more, so that reliance on more fails.  What
+ * another stream writes there before its turn is lost. */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
-	(void)stream;
 	if (cudaemu_forbids("cudaMallocAsync"))
 		return cudaErrorStreamCaptureUnsupported;
 	if (limit < taken || bytes > limit - taken ||
@@ -288,7 +274,8 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 		free(*p);
 		return cudaemu_result(cudaErrorMemoryAllocation);
 	}
-	memset(*p, 0xff, bytes);
+	cudaemu_queue_quietly(stream, spoil_range, &(struct range){ *p, bytes },
+			      sizeof(struct range));
 	taken += malloc_usable_size(*p);
 	if (taken > most)
 		most = taken;
@@ -297,12 +284,13 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 {
-	(void)stream;
+	struct range r = { p, 0 };
+
 	if (cudaemu_forbids("cudaFreeAsync"))
 		return cudaErrorStreamCaptureUnsupported;
-	forget(&allocations, p);
+	r.bytes = forget(&allocations, p);
+	cudaemu_queue_quietly(stream, free_range, &r, sizeof(r));
 	taken -= malloc_usable_size(p);
-	free(p);
 	return cudaSuccess;
 }
 
@@ -404,24 +392,25 @@ static bool is_reachable(const void *p)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
 			    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-	struct move m = { .dst = dst, .src = src, .bytes = bytes };
+	const struct move m = { .dst = dst, .src = src, .bytes = bytes };
+	const bool direct = is_reachable(dst) && is_reachable(src);
 
 	(void)kind;
-	if ((!is_reachable(dst) || !is_reachable(src)) &&
+	if (!direct &&
 	    cudaemu_forbids("cudaMemcpyAsync of memory that is not pinned"))
 		return cudaErrorStreamCaptureUnsupported;
-	if (!cudaemu_record(stream, copy, &m, sizeof(m)))
-		copy(&m);
+	cudaemu_queue(stream, copy, &m, sizeof(m));
+	if (!direct)
+		cudaemu_finish_stream(stream);
 	return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
 			    cudaStream_t stream)
 {
-	struct move m = { .dst = p, .value = value, .bytes = bytes };
+	const struct move m = { .dst = p, .value = value, .bytes = bytes };
 
-	if (!cudaemu_record(stream, set, &m, sizeof(m)))
-		set(&m);
+	cudaemu_queue(stream, set, &m, sizeof(m));
 	return cudaSuccess;
 }
 
@@ -431,8 +420,10 @@ static int depth;
 
 int nvtxRangePushA(const char *name)
 {
-	if (strcmp(name, "data") == 0) /* a step's first phase */
+	if (getenv("CUDAEMU_STEPS") && strcmp(name, "data") == 0) {
+		cudaemu_finish(); /* the step before this one */
 		report_traffic(cudaemu_report("CUDAEMU_STEPS", "a"));
+	}
 	return depth++;
 }
 

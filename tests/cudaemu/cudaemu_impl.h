@@ -3,19 +3,53 @@
 #define CUDAEMU_IMPL_H
 
 /* Shared by the files of the emulated runtime. */
-#include <stdint.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "cuda_runtime_api.h"
 
 /* Remember an error for cudaGetLastError, and return it. */
 cudaError_t cudaemu_result(cudaError_t e);
 
-/* The number of allocations so far, and: those up to a number are complete. */
-uint64_t cudaemu_allocated(void);
-void cudaemu_settle(uint64_t number);
+/* Operations before others: indices into the nodes of a graph. */
+struct nodes {
+	size_t *v, n;
+};
+void nodes_add(struct nodes *set, size_t node);
+void nodes_add_all(struct nodes *set, const struct nodes *more);
+void nodes_clear(struct nodes *set);
+
+struct cudaemu_stream {
+	struct cudaemu_graph *graph; /* NULL: not captured */
+	struct nodes ends;           /* what the next captured operation comes after */
+	struct queued *first, **end; /* what is not done yet */
+	struct cudaemu_stream *next;
+};
+
+/* All streams. */
+extern cudaStream_t cudaemu_streams;
+/* What this thread captures, or NULL. */
+extern _Thread_local struct cudaemu_graph *cudaemu_capture;
+
+/* Fail, and spoil this thread's capture. */
+cudaError_t cudaemu_spoil(cudaError_t e, const char *call);
 
 /* Does the calling thread capture?  Then the call fails, and so does the
  * capture. */
 bool cudaemu_forbids(const char *call);
+
+/* Keep an operation, with a copy of its argument, in the stream's graph. */
+void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg),
+			       const void *arg, size_t bytes);
+
+/* Queue what is no operation of the host's: it is not counted. */
+void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg),
+			   const void *arg, size_t bytes);
+
+/* Do all that was queued on a stream, and what that waits for. */
+void cudaemu_finish_stream(cudaStream_t s);
+
+/* Below n. */
+size_t cudaemu_random(size_t n);
 
 #endif

@@ -420,8 +420,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	cudaemu_spend(algo->number == offered.fastest ? 0.5 : 1);
 	memcpy(&p.by[0], alpha, sizeof(p.by[0]));
 	memcpy(&p.by[1], beta, sizeof(p.by[1]));
-	if (!cudaemu_record(stream, compute, &p, sizeof(p)))
-		compute(&p);
+	cudaemu_queue(stream, compute, &p, sizeof(p));
 	return CUBLAS_STATUS_SUCCESS;
 }
 

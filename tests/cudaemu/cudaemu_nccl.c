@@ -3,6 +3,8 @@
  * CUDAEMU_NCCL there is an emulated one. */
 #include <stdlib.h>
 
+#include <mpi.h>
+
 #include "cudaemu.h"
 #include "ncclemu.h"
 
@@ -10,11 +12,6 @@
 void *ncclemu_memory(const void *p)
 {
 	return (void *)p;
-}
-
-void ncclemu_after(cudaStream_t stream)
-{
-	(void)stream; /* that is done */
 }
 
 void ncclemu_reduces(size_t bytes)
@@ -27,15 +24,42 @@ void ncclemu_started(void)
 	cudaemu_traffic.collectives++;
 }
 
-bool ncclemu_record(cudaStream_t stream, void (*run)(void *arg),
-		    const void *arg, size_t bytes)
+void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg,
+		   size_t bytes)
 {
-	return cudaemu_record(stream, run, arg, bytes);
+	cudaemu_queue(stream, run, arg, bytes);
 }
 
 bool ncclemu_is_recorded(cudaStream_t stream)
 {
 	return cudaemu_is_recorded(stream);
+}
+
+/* What the host waits in while devices work: other ranks may wait for this one's. */
+int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type,
+		  MPI_Op op, MPI_Comm comm)
+{
+	cudaemu_finish();
+	return PMPI_Allreduce(from, to, n, type, op, comm);
+}
+
+int MPI_Allgather(const void *from, int n, MPI_Datatype type, void *to, int m,
+		  MPI_Datatype to_type, MPI_Comm comm)
+{
+	cudaemu_finish();
+	return PMPI_Allgather(from, n, type, to, m, to_type, comm);
+}
+
+int MPI_Bcast(void *p, int n, MPI_Datatype type, int root, MPI_Comm comm)
+{
+	cudaemu_finish();
+	return PMPI_Bcast(p, n, type, root, comm);
+}
+
+int MPI_Waitall(int n, MPI_Request *request, MPI_Status *status)
+{
+	cudaemu_finish();
+	return PMPI_Waitall(n, request, status);
 }
 
 const struct nccl_api *nccl_api(const char **why)

@@ -22,7 +22,7 @@ tests_libcudaemu_a_SOURCES = \
 	%D%/gpu/cuda/cuda_ptx.cuh \
 	%D%/cudaemu.h %D%/cudaemu.cc \
 	%D%/cudaemu_impl.h %D%/cudaemu_api.c \
-	%D%/cudaemu_graph.c %D%/cudaemu_lt.c \
+	%D%/cudaemu_stream.c %D%/cudaemu_graph.c %D%/cudaemu_lt.c \
 	%D%/cudaemu_calls.c %D%/cudaemu_types.c
 tests_libcudaemu_a_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS)
 tests_libcudaemu_a_CXXFLAGS = $(cudaemu_cxxflags)

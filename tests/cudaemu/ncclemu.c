@@ -142,10 +142,41 @@ static const char *error_string(ncclResult_t r)
 
 /* --- groups ------------------------------------------------------------------- */
 
-static MPI_Request pending[16];
-static int depth, npending;
-/* The stream that a group is recorded for; NULL: for none yet. */
-static cudaStream_t recorded;
+/* Sends and receives that are under way. */
+#define PENDING_MAX 64
+static MPI_Request pending[PENDING_MAX];
+static int npending;
+
+struct call {
+	void (*now)(const struct call *c);
+	const void *from;
+	void *to;
+	size_t n;
+	ncclDataType_t t;
+	int root; /* or peer */
+	ncclComm_t comm;
+};
+
+/* The calls of a group, which are one operation of a stream, or one alone. */
+struct unit {
+	size_t n;
+	struct call calls[];
+};
+
+static struct unit *group;
+static cudaStream_t group_stream;
+static unsigned depth;
+
+static void run_unit(void *arg)
+{
+	const struct unit *const u = arg;
+
+	for (size_t i = 0; i < u->n; i++)
+		u->calls[i].now(&u->calls[i]);
+	MPI_Waitall(npending, pending, MPI_STATUSES_IGNORE);
+	npending = 0;
+	ncclemu_started();
+}
 
 static ncclResult_t group_start(void)
 {
@@ -156,53 +187,13 @@ static ncclResult_t group_start(void)
 static ncclResult_t group_end(void)
 {
 	assert(depth);
-	if (--depth == 0) {
-		MPI_Waitall(npending, pending, MPI_STATUSES_IGNORE);
-		npending = 0;
-		ncclemu_started();
-	}
+	if (--depth || !group)
+		return ncclSuccess;
+	ncclemu_queue(group_stream, run_unit, group,
+		      sizeof(*group) + group->n * sizeof(*group->calls));
+	free(group);
+	group = NULL;
 	return ncclSuccess;
-}
-
-static void start_later(void *unused)
-{
-	(void)unused;
-	group_start();
-}
-
-static void end_later(void *unused)
-{
-	(void)unused;
-	group_end();
-}
-
-static ncclResult_t group_end_or_later(void)
-{
-	if (depth > 1 || !recorded)
-		return group_end();
-	depth--;
-	ncclemu_record(recorded, end_later, "", 1);
-	recorded = NULL;
-	return ncclSuccess;
-}
-
-/* A collective whose stream is captured: `now` does it. */
-struct call {
-	ncclResult_t (*now)(const struct call *c);
-	const void *from;
-	void *to;
-	size_t n;
-	ncclDataType_t t;
-	int root;
-	ncclComm_t comm;
-};
-
-static void call_now(void *arg)
-{
-	const struct call *const c = arg;
-
-	if (c->now(c) != ncclSuccess)
-		abort();
 }
 
 /* With NCCL_EMULATED_UNRECORDED rank 1 cannot record a collective. */
@@ -212,49 +203,55 @@ static bool cannot_record(cudaStream_t stream)
 	       ncclemu_is_recorded(stream);
 }
 
-static ncclResult_t call_or_later(cudaStream_t stream, const struct call *c)
+static ncclResult_t call(cudaStream_t stream, const struct call *c)
 {
+	const size_t n = group ? group->n : 0;
+
 	if (cannot_record(stream))
 		return ncclInvalidUsage;
-	if (depth && !recorded && ncclemu_record(stream, start_later, "", 1))
-		recorded = stream;
-	if (ncclemu_record(stream, call_now, c, sizeof(*c)))
-		return ncclSuccess;
-	ncclemu_after(stream);
-	return c->now(c);
+	assert(c->root < c->comm->size);
+	group_start();
+	group = realloc(group, sizeof(*group) + (n + 1) * sizeof(*c));
+	assert(group && (!n || group_stream == stream));
+	group_stream = stream;
+	group->calls[n] = *c;
+	group->n = n + 1;
+	return group_end();
+}
+
+static void send_now(const struct call *c)
+{
+	assert(npending < PENDING_MAX);
+	MPI_Isend(ncclemu_memory(c->from), (int)c->n, type_of(c->t), c->root, 0,
+		  c->comm->mpi, &pending[npending++]);
 }
 
 static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
 			      int peer, ncclComm_t comm, cudaStream_t stream)
 {
-	ncclemu_after(stream);
-	assert(peer < comm->size && npending < 16);
-	group_start();
-	MPI_Isend(ncclemu_memory(from), (int)n, type_of(t), peer, 0, comm->mpi,
-		  &pending[npending++]);
-	return group_end();
+	const struct call c = { send_now, from, NULL, n, t, peer, comm };
+
+	return call(stream, &c);
+}
+
+static void recv_now(const struct call *c)
+{
+	assert(npending < PENDING_MAX);
+	MPI_Irecv(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root, 0,
+		  c->comm->mpi, &pending[npending++]);
 }
 
 static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
 			      ncclComm_t comm, cudaStream_t stream)
 {
-	ncclemu_after(stream);
-	assert(peer < comm->size && npending < 16);
-	group_start();
-	MPI_Irecv(ncclemu_memory(to), (int)n, type_of(t), peer, 0, comm->mpi,
-		  &pending[npending++]);
-	return group_end();
+	const struct call c = { recv_now, NULL, to, n, t, peer, comm };
+
+	return call(stream, &c);
 }
 
 /* --- collectives ---------------------------------------------------------------- */
 
 bool ncclemu_hangs;
-
-static void alone(void)
-{
-	if (!depth)
-		ncclemu_started();
-}
 
 /*
  * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
@@ -322,22 +319,20 @@ static void reduce_halves(const void *from, void *to, size_t n,
 	free(all);
 }
 
-static ncclResult_t reduce_now(const struct call *c)
+static void reduce_now(const struct call *c)
 {
 	const void *const send = ncclemu_memory(c->from);
 	void *const recv =
 		c->root == c->comm->rank ? ncclemu_memory(c->to) : NULL;
 
-	alone();
 	ncclemu_reduces(c->n * size_of(c->t));
 	if (is_stuck())
-		return ncclSuccess;
+		return;
 	if (is_half(c->t))
 		reduce_halves(send, recv, c->n, c->t, c->root, c->comm);
 	else
 		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)c->n,
 			   type_of(c->t), MPI_SUM, c->root, c->comm->mpi);
-	return ncclSuccess;
 }
 
 static ncclResult_t reduce(const void *from, void *to, size_t n,
@@ -347,18 +342,16 @@ static ncclResult_t reduce(const void *from, void *to, size_t n,
 	const struct call c = { reduce_now, from, to, n, t, root, comm };
 
 	assert(op == ncclSum);
-	return call_or_later(stream, &c);
+	return call(stream, &c);
 }
 
-static ncclResult_t broadcast_now(const struct call *c)
+static void broadcast_now(const struct call *c)
 {
-	alone();
 	if (c->root == c->comm->rank && c->from != c->to)
 		memmove(ncclemu_memory(c->to), ncclemu_memory(c->from),
 			c->n * (c->t == ncclFloat32 ? sizeof(float) : 1));
 	MPI_Bcast(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root,
 		  c->comm->mpi);
-	return ncclSuccess;
 }
 
 static ncclResult_t broadcast(const void *from, void *to, size_t n,
@@ -367,7 +360,7 @@ static ncclResult_t broadcast(const void *from, void *to, size_t n,
 {
 	const struct call c = { broadcast_now, from, to, n, t, root, comm };
 
-	return call_or_later(stream, &c);
+	return call(stream, &c);
 }
 
 static void reduce_scatter_halves(const void *from, void *to, size_t n,
@@ -393,20 +386,18 @@ static void reduce_scatter_floats(const void *from, void *to, size_t n,
 	free(sum);
 }
 
-static ncclResult_t reduce_scatter_now(const struct call *c)
+static void reduce_scatter_now(const struct call *c)
 {
 	const void *const parts = ncclemu_memory(c->from);
 	void *const mine = ncclemu_memory(c->to);
 
-	alone();
 	ncclemu_reduces((size_t)c->comm->size * c->n * size_of(c->t));
 	if (is_stuck())
-		return ncclSuccess;
+		return;
 	if (is_half(c->t))
 		reduce_scatter_halves(parts, mine, c->n, c->t, c->comm);
 	else
 		reduce_scatter_floats(parts, mine, c->n, c->comm);
-	return ncclSuccess;
 }
 
 static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
@@ -416,20 +407,18 @@ static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
 	const struct call c = { reduce_scatter_now, from, to, n, t, 0, comm };
 
 	assert(op == ncclSum && (t == ncclFloat32 || is_half(t)));
-	return call_or_later(stream, &c);
+	return call(stream, &c);
 }
 
-static ncclResult_t all_gather_now(const struct call *c)
+static void all_gather_now(const struct call *c)
 {
 	char *const all = ncclemu_memory(c->to);
 	char *const own = all + (size_t)c->comm->rank * c->n;
 
-	alone();
 	if (own != ncclemu_memory(c->from))
 		memmove(own, ncclemu_memory(c->from), c->n);
 	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)c->n, MPI_BYTE,
 		      c->comm->mpi);
-	return ncclSuccess;
 }
 
 static ncclResult_t all_gather(const void *from, void *to, size_t n,
@@ -439,7 +428,7 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 	const struct call c = { all_gather_now, from, to, n, t, 0, comm };
 
 	assert(t == ncclUint8);
-	return call_or_later(stream, &c);
+	return call(stream, &c);
 }
 
 static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
@@ -454,18 +443,16 @@ static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
 	free(all);
 }
 
-static ncclResult_t all_reduce_now(const struct call *c)
+static void all_reduce_now(const struct call *c)
 {
 	void *const x = ncclemu_memory(c->to);
 
-	alone();
 	ncclemu_reduces(c->n * size_of(c->t));
 	if (is_half(c->t))
 		all_reduce_halves(c->t, x, c->n, c->comm);
 	else
 		MPI_Allreduce(MPI_IN_PLACE, x, (int)c->n, type_of(c->t),
 			      MPI_SUM, c->comm->mpi);
-	return ncclSuccess;
 }
 
 static ncclResult_t all_reduce(const void *from, void *to, size_t n,
@@ -475,7 +462,7 @@ static ncclResult_t all_reduce(const void *from, void *to, size_t n,
 	const struct call c = { all_reduce_now, from, to, n, t, 0, comm };
 
 	assert(op == ncclSum && from == to);
-	return call_or_later(stream, &c);
+	return call(stream, &c);
 }
 
 const struct nccl_api ncclemu = {
@@ -487,7 +474,7 @@ const struct nccl_api ncclemu = {
 	.ncclCommGetAsyncError = async_error,
 	.ncclGetErrorString = error_string,
 	.ncclGroupStart = group_start,
-	.ncclGroupEnd = group_end_or_later,
+	.ncclGroupEnd = group_end,
 	.ncclReduce = reduce,
 	.ncclBroadcast = broadcast,
 	.ncclReduceScatter = reduce_scatter,

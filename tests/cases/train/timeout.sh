@@ -40,12 +40,13 @@ signal() {
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
 
-# One line, from the rank that is left, or the lowest of these.
+# One line, from the rank that is left, or the lowest of these.  Where a graph is replayed
+# it names the computation.
 told_once() {
 	local name=$1 of=$2
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
 	check "$name: the rank, the step and the collective" grep -q -E \
-		"^uctrain: rank $of: step [0-9]+: (a|an) [A-Za-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
+		"^uctrain: rank $of: step [0-9]+: (a|an|the computation on) [A-Za-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
 		"$tmp/$name.log"
 }
 
