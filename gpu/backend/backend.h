@@ -271,7 +271,6 @@ struct backend_ops {
 	/* *sum += the sum of squares; NaN or infinite if an element is. */
 	void (*sum_squares)(struct backend *b, double *sum, const float *x,
 			    size_t n);
-	void (*scale)(struct backend *b, float *x, float factor, size_t n);
 	void (*accumulate)(struct backend *b, float *dst, const float *src,
 			   size_t n);
 	/* Weights in the model's type, from masters, and back.  Where both

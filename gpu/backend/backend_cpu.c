@@ -400,7 +400,6 @@ static const struct backend_ops ops = {
 	.transpose = cpu_transpose,
 	.cross_entropy = cpu_cross_entropy,
 	.sum_squares = cpu_sum_squares,
-	.scale = cpu_scale,
 	.accumulate = cpu_accumulate,
 	.round = cpu_round,
 	.widen = cpu_widen,

@@ -53,7 +53,6 @@ BACKEND_OP(attention) cpu_attention;
 BACKEND_OP(attention_grad) cpu_attention_grad;
 BACKEND_OP(cross_entropy) cpu_cross_entropy;
 BACKEND_OP(sum_squares) cpu_sum_squares;
-BACKEND_OP(scale) cpu_scale;
 BACKEND_OP(accumulate) cpu_accumulate;
 BACKEND_OP(clip) cpu_clip;
 BACKEND_OP(adam) cpu_adam;

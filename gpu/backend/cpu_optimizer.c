@@ -47,16 +47,6 @@ void cpu_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
 		*sum += parts[i];
 }
 
-void cpu_scale(struct backend *b, float *x, float factor, size_t n)
-{
-	size_t at;
-
-	(void)b;
-#pragma omp parallel for schedule(static)
-	for (at = 0; at < n; at += BLOCK)
-		cpu_scale_row(x + at, factor, block_len(at, n));
-}
-
 void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 {
 	size_t at;

@@ -280,7 +280,6 @@ static const struct backend_ops ops = {
 	.transpose = cuda_transpose,
 	.cross_entropy = cuda_cross_entropy,
 	.sum_squares = cuda_sum_squares,
-	.scale = cuda_scale,
 	.accumulate = cuda_accumulate,
 	.round = cuda_round,
 	.widen = cuda_widen,

@@ -229,28 +229,6 @@ void cuda_narrow(struct backend *b, enum backend_queue q, void *dst,
 	});
 }
 
-struct scale_op {
-	float *x;
-	float factor;
-
-	template <int N> __device__ void run(size_t i) const
-	{
-		floats<N> f = load<N>(x + i);
-
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			f.x[k] *= factor;
-		store(x + i, f);
-	}
-};
-
-void cuda_scale(struct backend *b, float *x, float factor, size_t n)
-{
-	const scale_op op = { x, factor };
-
-	for_each<4>(b, "scale", op, is_aligned<4>(x), n);
-}
-
 template <typename T> struct adam_op {
 	/* struct backend_adam, with constant subexpressions precomputed. */
 	float keep_v, to_m, to_v;

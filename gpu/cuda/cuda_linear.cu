@@ -173,7 +173,8 @@ static void grad_of_bias(struct backend *b, float *dbias, const void *dout,
 
 /* The first architecture with new GEMM kernels.  On all devices cuBLASLt 13.0
  * has only Ampere's kernels with column sums in the epilogue; on Hopper, a GEMM
- * without them plus another pass over the gradient is faster. */
+ * without them plus another pass over the gradient should be faster; this was not
+ * measured. */
 #define HOPPER 9
 
 /* False with nothing queued if cuBLASLt cannot compute it, or would be

@@ -22,7 +22,6 @@ BACKEND_OP(add) cuda_add;
 BACKEND_OP(transpose) cuda_transpose;
 BACKEND_OP(cross_entropy) cuda_cross_entropy;
 BACKEND_OP(sum_squares) cuda_sum_squares;
-BACKEND_OP(scale) cuda_scale;
 BACKEND_OP(accumulate) cuda_accumulate;
 BACKEND_OP(round) cuda_round;
 BACKEND_OP(widen) cuda_widen;

@@ -54,7 +54,6 @@ static void flat(struct side *s, const struct shape *h)
 	o->round(s->b, y, f, n);
 	o->add(s->b, y, x, n);
 	o->widen(s->b, f, y, n);
-	o->scale(s->b, f, 1.5f, n);
 	o->accumulate(s->b, f, g, n);
 	o->sum_squares(s->b, sum, f, n);
 	if (h->how == NOT_FINITE)
