@@ -76,6 +76,7 @@ static int find_degrees(const struct builder *b)
 	const struct rank_params *const c = &b->m->ranks[0];
 	const unsigned mp = b->dir->mp_degree;
 	const int64_t ranks = recorded_ranks(c);
+	unsigned tp = mp;
 
 	/* Without the last ranks' files the grid still looks complete. */
 	if (ranks > mp)
@@ -85,18 +86,18 @@ static int find_degrees(const struct builder *b)
 				  " %lld",
 				  b->dir->path, mp, (long long)ranks - 1,
 				  b->dir->model[0].name, (long long)ranks);
-	b->m->tp = mp;
 	if (c->tp_degree > 0 && c->pp_degree > 0 &&
 	    c->tp_degree * c->pp_degree == mp)
-		b->m->tp = (unsigned)c->tp_degree;
-	else if (b->dir->nlayer && count_slices(b, &b->m->tp))
+		tp = (unsigned)c->tp_degree;
+	else if (b->dir->nlayer && count_slices(b, &tp))
 		return -EBADMSG;
-	if (mp % b->m->tp)
+	if (mp % tp)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: %u model-parallel ranks cannot be of"
 				  " tensor-parallel degree %u",
-				  b->dir->path, mp, b->m->tp);
-	b->m->pp = mp / b->m->tp;
+				  b->dir->path, mp, tp);
+	b->m->tp = tp;
+	b->m->pp = mp / tp;
 	/* DeepSpeed's pipeline engine asserts that the stage is below 2
 	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
 	if (b->m->pp > 1 && b->dir->zero3)
@@ -227,7 +228,6 @@ static int model_collect(const struct builder *b)
 	const unsigned mp = b->dir->mp_degree;
 	struct entries e = { 0 };
 	size_t total = 0;
-	bool ok;
 	int rc = 0;
 
 	for (unsigned i = 0; i < mp; i++)
@@ -237,19 +237,21 @@ static int model_collect(const struct builder *b)
 		return errmsg_set(b->err, -E2BIG, "%zu parameters", total);
 	m->params = arena_alloc(&m->arena, (total + 1) * sizeof(*m->params));
 	e.v = malloc((total + 1) * sizeof(*e.v));
-	ok = m->params && e.v;
-	for (unsigned i = 0; ok && !rc && i < mp; i++)
+	if (!m->params || !e.v)
+		rc = errmsg_nomem(b->err, b->dir->path);
+	for (unsigned i = 0; !rc && i < mp; i++)
 		rc = list_rank(b, &e, &m->ranks[i]);
-	if (ok && !rc)
+	if (!rc)
 		qsort(e.v, e.n, sizeof(*e.v), model_by_name);
-	for (size_t i = 0, end; ok && !rc && i < e.n; i = end) {
+	for (size_t i = 0, end; !rc && i < e.n; i = end) {
 		for (end = i + 1; end < e.n; end++)
 			if (strcmp(e.v[i].name, e.v[end].name) != 0)
 				break;
-		ok = add_param(m, &e.v[i], end - i);
+		if (!add_param(m, &e.v[i], end - i))
+			rc = errmsg_nomem(b->err, b->dir->path);
 	}
 	free(e.v);
-	return ok ? rc : errmsg_nomem(b->err, b->dir->path);
+	return rc;
 }
 
 bool model_is_flat(const struct model *m)
@@ -365,11 +367,8 @@ int model_load(struct model *m, const struct tagdir *dir,
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);
 	}
-	if (rc) {
-		m->tp = dir->mp_degree;
-		m->pp = 1;
+	if (rc)
 		model_done(m);
-	}
 	return rc;
 }
 

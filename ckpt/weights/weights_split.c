@@ -151,11 +151,10 @@ int weights_split_index(const struct weights_split *s, const char *stem,
 	}
 	/* strcmp orders UTF-8 by code points, as Python orders strings. */
 	qsort(v, s->n, sizeof(*v), array_by_text);
-	snprintf(text, sizeof(text),
-		 "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
-		 "\n  },\n  \"weight_map\": {",
-		 s->total);
-	bytebuf_add_str(out, text);
+	bytebuf_add_format(out,
+			   "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
+			   "\n  },\n  \"weight_map\": {",
+			   s->total);
 	for (size_t i = 0; i < s->n; i++) {
 		bytebuf_add_str(out, i ? ",\n    " : "\n    ");
 		json_write_string(out, v[i].name, true);
