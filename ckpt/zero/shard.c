@@ -33,10 +33,11 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	return group->n ? group->slices[0]->name : "no parameter";
 }
 
-/* Read a flat tensor that should have `need` elements; `what` and `g` are for
- * messages. */
+/* Read a flat tensor, or one without dimensions, that should have `need` elements;
+ * `what` and `g` are for messages. */
 static int read_flat(const struct shard_reader *r, const struct value *v,
-		     const char *what, size_t g, uint64_t need, struct flat *out)
+		     const char *what, size_t g, uint64_t need,
+		     struct flat *out, unsigned *ndim)
 {
 	struct tensor t;
 	uint64_t storage, skip;
@@ -50,6 +51,7 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 				   "%s of group %zu is no flat"
 				   " tensor: %u dimensions",
 				   what, g, t.ndim);
+	*ndim = t.ndim;
 	/* ptfile_tensor has checked that the view lies in the storage. */
 	skip = t.storage_offset * dtype_size(t.dtype);
 	*out = (struct flat){ .offset = storage + (t.numel ? skip : 0),
@@ -65,25 +67,16 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 			     const struct value *v, struct shard_state *st,
 			     uint64_t need, uint64_t most)
 {
-	struct tensor t;
-	uint64_t storage;
-	int rc;
+	unsigned ndim;
+	const int rc = read_flat(r, v, st->name, g, need, &st->flat, &ndim);
 
-	rc = ptfile_tensor(r->pt, v, st->name, &t, &storage, r->err);
 	if (rc)
 		return rc;
-	if (t.ndim == 0) {
-		st->kind = STATE_TENSOR;
-		rc = read_flat(r, v, st->name, g, 0, &st->flat);
-		return rc ? rc
-			  : source_read(&r->pt->ends, st->bytes,
-					dtype_size(t.dtype), st->flat.offset,
-					r->err);
-	}
-	st->kind = STATE_FLAT;
-	rc = read_flat(r, v, st->name, g, need, &st->flat);
-	if (rc)
-		return rc;
+	st->kind = ndim ? STATE_FLAT : STATE_TENSOR;
+	if (st->kind == STATE_TENSOR)
+		return source_read(&r->pt->ends, st->bytes,
+				   dtype_size(st->flat.dtype), st->flat.offset,
+				   r->err);
 	if (st->flat.numel < need || st->flat.numel > most)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
@@ -112,11 +105,10 @@ static int read_state(const struct shard_reader *r, size_t g,
 	if (!value_is_cstr(p->key) || !is_state_name(p->key->str.p))
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "a state of group %zu has no usable name", g);
-	for (size_t i = 0; i < r->s->groups[g].nstates; i++)
-		if (value_is_str(p->key, r->s->groups[g].states[i].name))
-			return ERRMSG_FILE(r, -EBADMSG,
-					   "state %s of group %zu occurs twice",
-					   r->s->groups[g].states[i].name, g);
+	if (shard_find_state(&r->s->groups[g], p->key->str.p))
+		return ERRMSG_FILE(r, -EBADMSG,
+				   "state %s of group %zu occurs twice",
+				   p->key->str.p, g);
 	*st = (struct shard_state){
 		.name = arena_strdup(&r->s->arena, p->key->str.p),
 	};
@@ -297,14 +289,15 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 {
 	const struct partition *const p = &r->layout->groups[g];
 	struct shard_group *const group = &r->s->groups[g];
-	unsigned which;
+	unsigned which, ndim;
 	const unsigned part =
 		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 	const uint64_t filled = partition_filled(p, part);
 	uint64_t need = filled, most = p->size;
 	const int rc = check_partition_count(r, g) ?:
 		       shard_check_cut(r, g) ?:
-		       read_flat(r, fp32, what, g, filled, &group->fp32) ?:
+		       read_flat(r, fp32, what, g, filled, &group->fp32,
+				 &ndim) ?:
 		       check_size(r, g, filled, most);
 
 	if (rc)
