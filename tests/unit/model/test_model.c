@@ -222,55 +222,47 @@ static void later_stages_do_not_count_if_listed(void **state)
 	}
 }
 
-/* Rank 1's slice is a row short. */
-static void slices_that_do_not_fit_name_the_file(void **state)
+static void check_refused(struct world *w, int rc, const char *says)
 {
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
-	struct world w;
 	struct model m;
+
+	world_write(w, dir);
+	assert_int_equal(load(dir, &m, &err), rc);
+	assert_non_null(strstr(err.text, says));
+	world_done(w);
+	mkckpt_free_dir(dir);
+}
+
+/* Rank 1's slice is a row short. */
+static void slices_that_do_not_fit_name_the_file(void **state)
+{
+	struct world w;
 
 	make_small(&w, MERGE_REPLICATED, 2, 1);
 	w.v[0].shapes[1][0]--;
-	world_write(&w, dir);
-	assert_int_equal(load(dir, &m, &err), -EBADMSG);
-	assert_non_null(strstr(err.text, "mp_rank_00_model_states.pt: parameter"
-					 " w: is not of one shape"));
-	world_done(&w);
-	mkckpt_free_dir(dir);
+	check_refused(&w, -EBADMSG, "mp_rank_00_model_states.pt: parameter w: is"
+				    " not of one shape");
 }
 
 static void vocabularies_are_matrices(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct errmsg err = { "" };
 	struct world w;
-	struct model m;
 
 	make_small(&w, MERGE_REPLICATED, 2, 1);
 	w.v[0].vocab = true;
 	w.v[0].ndim = 1;
-	world_write(&w, dir);
-	assert_int_equal(load(dir, &m, &err), -EBADMSG);
-	assert_non_null(strstr(err.text, "is a vocabulary parameter of 1"));
-	world_done(&w);
-	mkckpt_free_dir(dir);
+	check_refused(&w, -EBADMSG, "is a vocabulary parameter of 1");
 }
 
 static void stage_3_has_no_pipeline(void **state)
 {
-	char *const dir = mkckpt_new_dir();
-	struct errmsg err = { "" };
 	struct world w;
-	struct model m;
 
 	make_small(&w, MERGE_REPLICATED, 1, 2);
 	w.as.stage = 3;
-	world_write(&w, dir);
-	assert_int_equal(load(dir, &m, &err), -ENOTSUP);
-	assert_non_null(strstr(err.text, "ZeRO-3 with pipeline parallelism"));
-	world_done(&w);
-	mkckpt_free_dir(dir);
+	check_refused(&w, -ENOTSUP, "ZeRO-3 with pipeline parallelism");
 }
 
 int main(void)
