@@ -163,7 +163,8 @@ static int by_place(const void *a, const void *b)
 {
 	const struct tag_file *const x = a, *const y = b;
 
-	return by_id(x, y) ?: strcmp(x->name, y->name);
+	/* A key of tagdir_find may have no name. */
+	return by_id(x, y) ?: (x->name ? strcmp(x->name, y->name) : 0);
 }
 
 /* Sort the files, find those of each kind, and widen the grid of ranks to hold all that
@@ -201,11 +202,11 @@ static void sort_files(struct tagdir *d)
 }
 
 const struct tag_file *tagdir_find(const struct tagdir *d,
-				   const struct ckname *id)
+				   const struct ckname *id, const char *name)
 {
-	const struct tag_file key = { .id = *id };
+	const struct tag_file key = { .id = *id, .name = name };
 
-	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_id);
+	return bsearch(&key, d->files, d->nfiles, sizeof(key), by_place);
 }
 
 /* Told of a file that is missing; false: no more, please. */
@@ -220,7 +221,7 @@ static bool find_gaps(const struct tagdir *d, enum tag_file_kind kind,
 
 	for (want.mp = 0; want.mp < d->mp_degree; want.mp++)
 		for (want.dp = 0; want.dp < dp; want.dp++)
-			if (!tagdir_find(d, &want) && !gap(ctx, &want))
+			if (!tagdir_find(d, &want, NULL) && !gap(ctx, &want))
 				return false;
 	return true;
 }
@@ -429,19 +430,6 @@ void tagdir_find_missing(struct uckpt *u, const char *path,
 		each_gap(&d, report_gap, &m);
 	}
 	tagdir_done(&d);
-}
-
-int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank, const char *name)
-{
-	const struct tag_file key = { .name = name,
-				      .id.kind = TAG_FILE_SWAPPED,
-				      .id.dp = rank };
-	const struct tag_file *const f =
-		d->nswapped ? bsearch(&key, d->swapped, d->nswapped,
-				      sizeof(key), by_place)
-			    : NULL;
-
-	return f ? f - d->swapped : -1;
 }
 
 size_t tagdir_count(const struct tagdir *d)

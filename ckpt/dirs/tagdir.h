@@ -64,7 +64,8 @@ struct tagdir {
 
 /*
  * Scan a tag directory.  Fails with one message if it cannot be a complete
- * ZeRO checkpoint: as kinds_refuse, or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
+ * ZeRO checkpoint: as kinds_refuse, or -EBADMSG if a rank's file is missing.  Call
+ * tagdir_done in the end.
  */
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 		struct errmsg *err);
@@ -85,13 +86,10 @@ static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
 	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
 }
 
-/* A file of this kind, rank, layer and expert, or NULL. */
+/* A file of this kind, rank, layer and expert, and of this name unless `name` is NULL; or
+ * NULL. */
 const struct tag_file *tagdir_find(const struct tagdir *d,
-				   const struct ckname *id);
-
-/* The number of a rank's file in `swapped`, or -1. */
-int64_t tagdir_find_nvme(const struct tagdir *d, unsigned rank,
-			 const char *name);
+				   const struct ckname *id, const char *name);
 
 /*
  * Files in the numbering of extents: optimizer shards, model states, experts,

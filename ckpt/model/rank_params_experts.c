@@ -58,8 +58,10 @@ static int check_files(const struct rank_params_loader *l)
 static const struct tag_file *first_file(const struct rank_params_loader *l,
 					 size_t layer)
 {
-	return tagdir_find(l->dir, &(struct ckname){ .kind = TAG_FILE_EXPERT,
-						     .layer = (unsigned)layer });
+	const struct ckname id = { .kind = TAG_FILE_EXPERT,
+				   .layer = (unsigned)layer };
+
+	return tagdir_find(l->dir, &id, NULL);
 }
 
 static int open_expert(const struct tag_file *f, struct ptfile *pt,

@@ -111,7 +111,7 @@ static void find_layers(const struct zero_checkpoint *r,
 				continue;
 			id.layer = (unsigned)layer;
 			id.mp = mp % m->tp;
-			if (layer > NAMES_RANK_MAX || !tagdir_find(&r->dir, &id))
+			if (layer > NAMES_RANK_MAX || !tagdir_find(&r->dir, &id, NULL))
 				errmsg_put(found,
 					   "%s: the file of layer %lu,"
 					   " tensor-parallel rank %u, is missing",

@@ -58,8 +58,8 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 {
 	const struct tagdir *const d = r->dir;
 	const struct value *const id = tensor_attribute(v, "ds_id");
+	const struct tag_file *f;
 	char name[256];
-	int64_t i;
 
 	if (!value_is_cstr(id) || id->str.len > 200)
 		return ERRMSG_FILE(r, -EBADMSG, "%s of group %zu (%.100s, ...)"
@@ -71,8 +71,11 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 				   " is not supported together with tensor"
 				   " parallelism");
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
-	i = tagdir_find_nvme(d, r->s->rank, name);
-	if (i < 0)
+	f = tagdir_find(d,
+			&(struct ckname){ .kind = TAG_FILE_SWAPPED,
+					  .dp = r->s->rank },
+			name);
+	if (!f)
 		return errmsg_set(r->err, -EBADMSG,
 				  "%s/" NAMES_SWAP_DIR "/rank%02u/%s: is"
 				  " missing: %s of group %zu (%.100s, ...) was"
@@ -83,8 +86,8 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded"
 				   " to NVMe as %s", what, g,
 				   dtype_name(flat->dtype));
-	flat->swapped = (uint32_t)i + 1;
+	flat->swapped = (uint32_t)(f - d->swapped) + 1;
 	flat->offset = 0;
 	flat->numel = need;
-	return check_size(r, &d->swapped[i], what, g, need);
+	return check_size(r, f, what, g, need);
 }
