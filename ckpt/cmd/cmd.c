@@ -102,6 +102,7 @@ static int name_text(const struct cmd_option *o, char text[64])
 
 static void print_option(const struct cmd_option *o, int column)
 {
+	const char *line = o->help;
 	char name[64];
 	int at = name_text(o, name);
 
@@ -110,12 +111,13 @@ static void print_option(const struct cmd_option *o, int column)
 		putchar('\n');
 		at = 0;
 	}
-	for (const char *line = o->help; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		printf("%*s%.*s\n", column - at, "", (int)strcspn(line, "\n"),
-		       line);
+	do {
+		const int n = (int)strcspn(line, "\n");
+
+		printf("%*s%.*s\n", column - at, "", n, line);
+		line += n;
 		at = 0;
-	}
+	} while (*line++);
 }
 
 static const struct cmd_option help_option = { .name = "help",

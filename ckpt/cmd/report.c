@@ -46,18 +46,15 @@ void findings_add(struct findings *l, const char *fmt, ...)
 	l->n++;
 }
 
-void findings_add_new(struct findings *l, const char *text)
+void findings_add_new(void *findings, const char *text)
 {
+	struct findings *const l = findings;
+
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
 			return;
 	if (*text)
 		findings_add(l, "%s", text);
-}
-
-static void add_found(void *findings, const char *text)
-{
-	findings_add_new(findings, text);
 }
 
 void findings_take(struct findings *l, struct findings *from)
@@ -135,7 +132,7 @@ int report_open(struct report *r, char *const *args, size_t n)
 {
 	static const struct plan_options options = { .crc_zero = true };
 	char *const path = cmd_source(r->u, args, n);
-	const struct errmsg_sink found = { add_found, &r->problems };
+	const struct errmsg_sink found = { findings_add_new, &r->problems };
 	struct errmsg err = { "" };
 	int rc;
 
@@ -168,7 +165,7 @@ void report_close(struct report *r)
 
 void report_add_problems(struct report *r, bool all)
 {
-	const struct errmsg_sink found = { add_found, &r->problems };
+	const struct errmsg_sink found = { findings_add_new, &r->problems };
 
 	zckpt_find_problems(plan_zckpt(r->plan), all, &found);
 }
@@ -176,7 +173,7 @@ void report_add_problems(struct report *r, bool all)
 void report_add_warnings(struct report *r)
 {
 	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);
-	const struct errmsg_sink found = { add_found, &r->warnings };
+	const struct errmsg_sink found = { findings_add_new, &r->warnings };
 
 	plan_warn(r->plan, &found);
 	if (zckpt_shard(zero, 0, 0) && zckpt_shard(zero, 0, 0)->mapping_ignored &&

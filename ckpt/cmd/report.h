@@ -20,8 +20,9 @@ struct findings {
 void findings_add(struct findings *l, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Add `text` unless it is empty or already in the list. */
-void findings_add_new(struct findings *l, const char *text);
+/* Add `text` unless it is empty or already in `findings`, a struct findings: for an
+ * errmsg_sink. */
+void findings_add_new(void *findings, const char *text);
 
 /* Move the lines of `from` to the end of `l`, without duplicates.  Leaves
  * `from` empty. */

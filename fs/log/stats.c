@@ -39,16 +39,11 @@ void stats_since(struct stats *s, enum stats_time what, uint64_t clock)
 				  memory_order_relaxed);
 }
 
-static uint64_t value_of(const _Atomic uint64_t *v)
-{
-	return atomic_load_explicit(v, memory_order_relaxed);
-}
-
 /* Append the non-empty buckets: the upper bound in microseconds, and the count. */
 static void add_times(const _Atomic uint64_t *buckets, struct bytebuf *out)
 {
 	for (unsigned i = 0; i < STATS_BUCKETS; i++) {
-		const uint64_t n = value_of(&buckets[i]);
+		const uint64_t n = atomic_load(&buckets[i]);
 
 		if (n && i == STATS_BUCKETS - 1)
 			bytebuf_add_format(out, " <inf:%" PRIu64, n);
@@ -61,7 +56,7 @@ int stats_text(const struct stats *s, struct bytebuf *out)
 {
 	for (unsigned i = 0; i < STATS_COUNTS; i++)
 		bytebuf_add_format(out, "%s %" PRIu64 "\n", count_names[i],
-				   value_of(&s->count[i]));
+				   atomic_load(&s->count[i]));
 	for (unsigned i = 0; i < STATS_TIMES; i++) {
 		bytebuf_add_str(out, time_names[i]);
 		add_times(s->time[i], out);
