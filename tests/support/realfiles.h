@@ -4,8 +4,17 @@
 
 #include <glob.h>
 
-/* All .pt files of the reference checkpoints in tests/good.  The test program
- * ends if there are none.  The caller frees with globfree(). */
-void realfiles_list(glob_t *g);
+/* The files of the source tree that match a pattern, made as by printf.  The test
+ * program ends if there are none.  The caller frees with globfree(). */
+__attribute__((format(printf, 2, 3))) void realfiles_glob(glob_t *g,
+							   const char *pattern,
+							   ...);
+
+/* All .pt files of the reference checkpoints. */
+#define REALFILES_PT "tests/good/*/*/*.pt"
+
+/* The first line of the file `path`, which says how another one is refused; `path`
+ * becomes that of the other, without ".expect" at its end.  The caller frees. */
+char *realfiles_expect(char *path);
 
 #endif

@@ -364,7 +364,7 @@ static void real_files_come_out_unchanged(void **state)
 	unsigned exact = 0;
 	glob_t g;
 
-	realfiles_list(&g);
+	realfiles_glob(&g, REALFILES_PT);
 	for (size_t i = 0; i < g.gl_pathc; i++)
 		check_real_file(g.gl_pathv[i], &exact);
 	globfree(&g);

@@ -7,7 +7,6 @@
  * Files of tests/bad that end in .safetensors or .json stand in the place of a
  * model's only file, or of its index.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -23,6 +22,7 @@
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
+#include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
 /* Write a file with this text into the directory; ' stands for ". */
@@ -177,17 +177,16 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 
 static void a_transposed_tensor_keeps_its_strides(void **state)
 {
-	const char *const srcdir = getenv("top_srcdir");
 	const struct hfdir_tensor *x;
 	struct errmsg err = { "" };
-	char path[PATH_MAX];
 	struct tensor t;
 	struct hfdir d;
+	glob_t g;
 
-	snprintf(path, sizeof(path), "%s/tests/good/hfdir_bin",
-		 srcdir ? srcdir : ".");
-	if (hfdir_open(test_context(), &d, path, &err))
+	realfiles_glob(&g, "tests/good/hfdir_bin");
+	if (hfdir_open(test_context(), &d, g.gl_pathv[0], &err))
 		fail_msg("%s", err.text);
+	globfree(&g);
 	x = hfdir_find(&d, "transposed");
 	assert_non_null(x);
 	hfdir_describe(x, &t);
@@ -302,50 +301,32 @@ static void what_is_no_tensor_of_numbers_is_told(void **state)
 	mkckpt_free_dir(dir);
 }
 
-static int is_ours(const struct dirent *d)
+static void check_file(char *path)
 {
-	return strstr(d->d_name, ".safetensors.expect") ||
-	       strstr(d->d_name, ".json.expect");
-}
-
-static void check_file(const char *bad, char *name)
-{
-	char path[PATH_MAX + NAME_MAX + 2];
+	char *const expect = realfiles_expect(path);
+	struct bytebuf file = mkpt_load(path);
 	char *const dir = mkckpt_new_dir();
-	struct bytebuf expect, file;
-	const char *place;
+	const char *const place = strstr(path, ".json")
+					  ? "model.safetensors.index.json"
+					  : "model.safetensors";
+	char copy[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s/%s", bad, name);
-	expect = mkpt_load(path);
-	bytebuf_add_u8(&expect, 0);
-	((char *)expect.data)[strcspn((char *)expect.data, "\n")] = '\0';
-	path[strlen(path) - strlen(".expect")] = '\0';
-	file = mkpt_load(path);
-	place = strstr(name, ".json") ? "model.safetensors.index.json"
-				      : "model.safetensors";
-	snprintf(path, sizeof(path), "%s/%s", dir, place);
-	mkpt_save(path, file.data, file.len);
-	check_refused(dir, -EBADMSG, place, (char *)expect.data);
-	bytebuf_done(&expect);
+	snprintf(copy, sizeof(copy), "%s/%s", dir, place);
+	mkpt_save(copy, file.data, file.len);
+	check_refused(dir, -EBADMSG, place, expect);
 	bytebuf_done(&file);
+	free(expect);
 	mkckpt_free_dir(dir);
 }
 
 static void each_bad_file_is_refused(void **state)
 {
-	const char *const srcdir = getenv("top_srcdir");
-	struct dirent **entries;
-	char bad[PATH_MAX];
-	int n;
+	glob_t g;
 
-	snprintf(bad, sizeof(bad), "%s/tests/bad", srcdir ? srcdir : ".");
-	n = scandir(bad, &entries, is_ours, alphasort);
-	assert_true(n > 0);
-	for (int i = 0; i < n; i++) {
-		check_file(bad, entries[i]->d_name);
-		free(entries[i]);
-	}
-	free(entries);
+	realfiles_glob(&g, "tests/bad/*[ns].expect"); /* safetensors, json */
+	for (size_t i = 0; i < g.gl_pathc; i++)
+		check_file(g.gl_pathv[i]);
+	globfree(&g);
 }
 
 int main(void)

@@ -402,7 +402,7 @@ static void real_files_come_out_unchanged(void **state)
 	unsigned checked = 0;
 	glob_t g;
 
-	realfiles_list(&g);
+	realfiles_glob(&g, REALFILES_PT);
 	for (size_t i = 0; i < g.gl_pathc; i++)
 		checked += check_real_file(g.gl_pathv[i]);
 	globfree(&g);

@@ -93,7 +93,7 @@ static void ids_of_real_files_are_met(void **state)
 	size_t sizes = 0, most = 0;
 	glob_t g;
 
-	realfiles_list(&g);
+	realfiles_glob(&g, REALFILES_PT);
 	for (size_t i = 0; i < g.gl_pathc; i++) {
 		const size_t n = check_file(g.gl_pathv[i]);
 

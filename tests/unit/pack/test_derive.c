@@ -5,9 +5,9 @@
  * the weights' bytes.
  */
 #include "tests/support/context.h"
+#include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,13 +107,10 @@ static void check_file(const struct pack_inputs *x, const struct pack_input *in,
 /* The directory of a case's last tag. */
 static char *tag_of(const char *name)
 {
-	char pattern[1024];
 	glob_t found;
 	char *dir;
 
-	snprintf(pattern, sizeof(pattern), "%s/tests/good/%s/global_step*",
-		 getenv("top_srcdir") ? getenv("top_srcdir") : ".", name);
-	assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+	realfiles_glob(&found, "tests/good/%s/global_step*", name);
 	dir = strdup(found.gl_pathv[found.gl_pathc - 1]);
 	globfree(&found);
 	return dir;

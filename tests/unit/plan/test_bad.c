@@ -8,7 +8,6 @@
  * tests/bad (its README.md explains them), which are put in the place of an
  * optimizer shard and of a model-states file.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -25,6 +24,7 @@
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
+#include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 #include "tests/support/walk.h"
 #include "tests/unit/plan/bad.h"
@@ -351,52 +351,26 @@ static void check_in_place(const char *name, const struct bytebuf *file,
 	mkckpt_free_dir(dir);
 }
 
-static void check_case(const char *dir, const char *name)
-{
-	char path[PATH_MAX + NAME_MAX + 16], *newline;
-	struct bytebuf expect, file;
-
-	snprintf(path, sizeof(path), "%s/%s.expect", dir, name);
-	expect = mkpt_load(path);
-	bytebuf_add_u8(&expect, 0);
-	newline = strchr((char *)expect.data, '\n');
-	assert_non_null(newline);
-	*newline = '\0';
-	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	file = load_case(path);
-	for (int stage = 2; stage <= 3; stage++) {
-		check_in_place(name, &file, stage, MKCKPT_OPTIM, SHARD_0,
-			       (char *)expect.data);
-		check_in_place(name, &file, stage, MKCKPT_MODEL, MODEL,
-			       (char *)expect.data);
-	}
-	bytebuf_done(&expect);
-	bytebuf_done(&file);
-}
-
-/* Other files belong to other kinds of checkpoints (test_hfdir.c). */
-static int is_expect(const struct dirent *d)
-{
-	return strstr(d->d_name, ".pkl.expect") ||
-	       strstr(d->d_name, ".pt.expect");
-}
-
 static void each_file_is_refused(void **state)
 {
-	const char *const srcdir = getenv("top_srcdir");
-	struct dirent **entries;
-	char dir[PATH_MAX];
-	int n;
+	glob_t g;
 
-	snprintf(dir, sizeof(dir), "%s/tests/bad", srcdir ? srcdir : ".");
-	n = scandir(dir, &entries, is_expect, alphasort);
-	assert_true(n > 0);
-	for (int i = 0; i < n; i++) {
-		entries[i]->d_name[strlen(entries[i]->d_name) - 7] = '\0';
-		check_case(dir, entries[i]->d_name);
-		free(entries[i]);
+	realfiles_glob(&g, "tests/bad/*.p[kt]*.expect");
+	for (size_t i = 0; i < g.gl_pathc; i++) {
+		char *const path = g.gl_pathv[i];
+		char *const expect = realfiles_expect(path);
+		struct bytebuf file = load_case(path);
+
+		for (int stage = 2; stage <= 3; stage++) {
+			check_in_place(path, &file, stage, MKCKPT_OPTIM, SHARD_0,
+				       expect);
+			check_in_place(path, &file, stage, MKCKPT_MODEL, MODEL,
+				       expect);
+		}
+		bytebuf_done(&file);
+		free(expect);
 	}
-	free(entries);
+	globfree(&g);
 	assert_int_equal(failures, 0);
 }
 
