@@ -4,5 +4,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
 	%D%/pack_index.h %D%/pack_index.c \
-	%D%/pack.h %D%/pack_impl.h %D%/pack.c %D%/pack_read.c %D%/pack_extract.c \
+	%D%/pack.h %D%/pack.c %D%/pack_extract.c \
 	%D%/pack_write.h %D%/pack_write.c

@@ -55,7 +55,7 @@ int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 
 /* How to work on a whole pack. */
 struct pack_work {
-	const char *name; /* of a pack that is written, for messages */
+	const char *name; /* of the pack, for messages */
 	unsigned width;   /* threads */
 	/* So many more bytes of files are done; false to stop.  Called by one thread at
 	 * a time.  May be NULL. */

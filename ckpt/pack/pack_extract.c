@@ -9,8 +9,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
+#include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/pack/pack_impl.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/scratch.h"
@@ -26,6 +26,7 @@ struct unit {
 
 struct extracting {
 	struct pack *p;
+	const struct pack_index *index;
 	int dir; /* -1: nothing is written */
 	const struct pack_work *w;
 	uint64_t *first;    /* units before those of each entry, and of all */
@@ -35,7 +36,7 @@ struct extracting {
 
 static bool count_units(struct extracting *x)
 {
-	const struct pack_index *const index = &x->p->x;
+	const struct pack_index *const index = x->index;
 
 	x->first = calloc((size_t)index->nentries + 1, sizeof(*x->first));
 	for (uint32_t i = 0; x->first && i < index->nentries; i++)
@@ -47,7 +48,7 @@ static bool count_units(struct extracting *x)
 /* The number of units is what an index claims: they are found, not listed. */
 static struct unit unit_of(const struct extracting *x, size_t i)
 {
-	const struct pack_index *const index = &x->p->x;
+	const struct pack_index *const index = x->index;
 	const size_t entry =
 		interval_find(x->first, index->nentries, sizeof(*x->first), i);
 	const struct pack_entry *const e = &index->entries[entry];
@@ -81,7 +82,7 @@ static int unit_check(void *slot, size_t i, struct errmsg *err)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %s: its content is not what was"
 					  " packed",
-					  x->p->src.name, u->e->name);
+					  x->w->name, u->e->name);
 	}
 	return x->w->progress && !x->w->progress(x->w->ctx, u->len) ? -EINTR : 0;
 }
@@ -111,7 +112,7 @@ static int unit_extract(void *extracting, size_t i, struct errmsg *err)
 		s->x = x;
 		s->u = unit_of(x, i);
 	}
-	rc = s ? pack_read(x->p, (uint32_t)(s->u.e - x->p->x.entries), s->bytes,
+	rc = s ? pack_read(x->p, (uint32_t)(s->u.e - x->index->entries), s->bytes,
 			   s->u.len, s->u.off, err)
 	       : errmsg_nomem(err, NULL);
 	rc = turns_take(&x->turns, i, rc, unit_check, s, err);
@@ -124,8 +125,8 @@ static int unit_extract(void *extracting, size_t i, struct errmsg *err)
 /* Make all files, empty, and directories, which come before what is in them. */
 static int make_entries(const struct extracting *x, struct errmsg *err)
 {
-	for (uint32_t i = 1; i < x->p->x.nentries; i++) {
-		const struct pack_entry *const e = &x->p->x.entries[i];
+	for (uint32_t i = 1; i < x->index->nentries; i++) {
+		const struct pack_entry *const e = &x->index->entries[i];
 		const int fd = S_ISDIR(e->mode)
 				       ? mkdirat(x->dir, e->name, 0700)
 				       : openat(x->dir, e->name,
@@ -165,7 +166,7 @@ static int finish_entry(const struct extracting *x, const struct pack_entry *e,
 static int finish_file(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct extracting *const x = ctx;
-	const struct pack_entry *const e = &x->p->x.entries[i];
+	const struct pack_entry *const e = &x->index->entries[i];
 
 	return S_ISDIR(e->mode) ? 0 : finish_entry(x, e, err);
 }
@@ -173,7 +174,7 @@ static int finish_file(void *ctx, size_t i, struct errmsg *err)
 /* Directories come last, the innermost first: their modes may lock us out. */
 static int finish_entries(struct extracting *x, struct errmsg *err)
 {
-	const struct pack_index *const index = &x->p->x;
+	const struct pack_index *const index = x->index;
 	int rc = parallel_for(index->nentries, x->w->width, finish_file, x, err);
 
 	for (uint32_t i = index->nentries; !rc && i-- > 0;)
@@ -185,18 +186,20 @@ static int finish_entries(struct extracting *x, struct errmsg *err)
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,
 		 struct errmsg *err)
 {
-	struct extracting x = {
-		.p = p, .dir = dirfd, .w = w, .turns = TURNS_INIT
-	};
+	struct extracting x = { .p = p,
+				.index = pack_index_of(p),
+				.dir = dirfd,
+				.w = w,
+				.turns = TURNS_INIT };
 	int rc = 0;
 
 	x.hash = XXH3_createState();
 	if (!x.hash || !count_units(&x))
-		rc = errmsg_nomem(err, p->src.name);
+		rc = errmsg_nomem(err, w->name);
 	if (!rc && dirfd >= 0)
 		rc = make_entries(&x, err);
 	if (!rc)
-		rc = parallel_for((size_t)x.first[p->x.nentries], w->width,
+		rc = parallel_for((size_t)x.first[x.index->nentries], w->width,
 				  unit_extract, &x, err);
 	if (!rc && dirfd >= 0)
 		rc = finish_entries(&x, err);

@@ -35,10 +35,10 @@ struct pack_command {
 	uint64_t files, bytes, packed;
 };
 
-static struct pack_work work_of(struct pack_command *c)
+static struct pack_work work_of(struct pack_command *c, const char *pack)
 {
 	return (struct pack_work){
-		.name = c->out,
+		.name = pack,
 		.width = c->jobs ? c->jobs : parallel_width(),
 		.progress = progress_add,
 		.ctx = &c->progress,
@@ -81,7 +81,7 @@ static void count_files(struct pack_command *c, const struct pack *p)
 static int extract(struct pack_command *c, const char *path, const char *to,
 		   struct errmsg *err)
 {
-	const struct pack_work w = work_of(c);
+	const struct pack_work w = work_of(c, path);
 	struct output dir;
 	struct pack *pack;
 	int rc = pack_open(c->u, path, &pack, err);
@@ -146,7 +146,7 @@ static int set_mode(const struct output *out, const struct pack_inputs *x,
 static int write_pack(struct pack_command *c, const struct pack_inputs *x,
 		      struct output *out, struct errmsg *err)
 {
-	const struct pack_work w = work_of(c);
+	const struct pack_work w = work_of(c, c->out);
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < x->n; i++)

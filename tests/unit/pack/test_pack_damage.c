@@ -370,7 +370,7 @@ static int open_copies(struct holes *h, uint64_t len, uint32_t n, struct pack **
 
 static void a_table_of_holes_takes_no_memory(void **state)
 {
-	const struct pack_work o = { .width = 1 };
+	const struct pack_work o = { .name = "pack", .width = 1 };
 	struct errmsg err = { "" };
 	struct holes h;
 	struct pack *p;
@@ -419,7 +419,7 @@ static void another_version_is_named(void **state)
 /* A block that is right, in a file whose hash is not. */
 static void extraction_compares_files(void **state)
 {
-	const struct pack_work o = { .width = 2 };
+	const struct pack_work o = { .name = "pack", .width = 2 };
 	uint8_t *const at = bytes + index_at + ENTRY(4) + 48;
 	struct errmsg err = { "" };
 	struct pack *p;
