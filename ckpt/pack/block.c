@@ -38,7 +38,8 @@
 #endif
 
 /* A thread encodes or decodes with one of these; as many are made as threads work at the
- * same time. */
+ * same time.  To make one takes longer than to decode a block, since libzstd asks for the
+ * processor's features, which virtual machines trap. */
 struct coder {
 	ZSTD_CCtx *floats, *bytes;
 	ZSTD_DCtx *decoder;
