@@ -188,46 +188,31 @@ static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 	return cache_read(p->cache, extent, to, len, off, err);
 }
 
-/* Bytes [off, off + len) of an extent that is rounded from another, which may begin and
- * end within an element. */
-static int round_some(struct pack *p, const struct pack_extent *e, uint8_t *to,
-		      size_t len, uint64_t off, struct errmsg *err)
+/* Bytes from `off` on of an extent that is rounded from another: up to `*len`, which is
+ * set, and up to the end of some blocks of the source.  They may begin and end within an
+ * element. */
+static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to,
+			size_t *len, uint64_t off, struct errmsg *err)
 {
 	const uint64_t first = off / 2;
-	const size_t n = (size_t)((off + len + 1) / 2 - first);
+	const uint64_t source = e->from + first * sizeof(float);
+	const size_t most = chunk_of(p) - (size_t)(source % BLOCK_SIZE);
+	const size_t room = most / 2 - off % 2;
+	const size_t got = *len < room ? *len : room;
+	const size_t n = (size_t)((off + got + 1) / 2 - first);
 	uint8_t *const floats = scratch_take(n * (sizeof(float) + 2));
 	uint8_t *const rounded = floats + n * sizeof(float);
 	int rc;
 
 	if (!floats)
 		return errmsg_nomem(err, p->src.name);
-	rc = read_stored(p, e->target, floats, n * sizeof(float),
-			 e->from + first * sizeof(float), err);
+	rc = read_stored(p, e->target, floats, n * sizeof(float), source, err);
 	if (!rc) {
 		block_round(e->type, floats, rounded, n);
-		memcpy(to, rounded + off % 2, len);
+		memcpy(to, rounded + off % 2, got);
 	}
 	scratch_give(floats);
-	return rc;
-}
-
-/* In steps that end where blocks of the source do. */
-static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to,
-			size_t len, uint64_t off, struct errmsg *err)
-{
-	int rc = 0;
-
-	while (!rc && len) {
-		const uint64_t source = e->from + off / 2 * sizeof(float);
-		const size_t most = chunk_of(p) - (size_t)(source % BLOCK_SIZE);
-		const size_t room = most / 2 - off % 2;
-		const size_t n = len < room ? len : room;
-
-		rc = round_some(p, e, to, n, off, err);
-		to += n;
-		off += n;
-		len -= n;
-	}
+	*len = got;
 	return rc;
 }
 
@@ -240,10 +225,10 @@ int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 	int rc = 0;
 
 	assert(off <= f->size && len <= f->size - off);
-	for (; !rc && len; i++) {
+	while (!rc && len) {
 		const struct pack_extent *const e = &p->x.extents[i];
 		const uint64_t skip = off - e->start, left = e->len - skip;
-		const size_t n = left < len ? (size_t)left : len;
+		size_t n = left < len ? (size_t)left : len;
 
 		if (e->kind == PACK_STORED)
 			rc = read_stored(p, i, to, n, skip, err);
@@ -251,7 +236,8 @@ int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 			rc = read_stored(p, e->target, to, n, e->from + skip,
 					 err);
 		else
-			rc = read_rounded(p, e, to, n, skip, err);
+			rc = read_rounded(p, e, to, &n, skip, err);
+		i += n == left;
 		to += n;
 		off += n;
 		len -= n;

@@ -168,16 +168,12 @@ static int fail(const struct parser *p, const char *what)
 			  what);
 }
 
-static int fail_entry(const struct parser *p, uint32_t i, const char *what)
+/* `record` is "entry" or "extent", of number i. */
+static int fail_at(const struct parser *p, const char *record, uint32_t i,
+		   const char *what)
 {
-	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: entry %u: %s",
-			  p->name, i, what);
-}
-
-static int fail_extent(const struct parser *p, uint32_t i, const char *what)
-{
-	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: extent %u: %s",
-			  p->name, i, what);
+	return errmsg_set(p->err, -EBADMSG, "%s: damaged index: %s %u: %s",
+			  p->name, record, i, what);
 }
 
 uint64_t pack_extent_blocks(const struct pack_extent *x)
@@ -234,19 +230,19 @@ static int parse_entry(struct parser *p, uint32_t i, uint64_t at, uint64_t first
 	if (rc)
 		return rc;
 	if (e.name_at != at || e.name_len >= PACK_NAME_MAX)
-		return fail_entry(p, i, "no name");
+		return fail_at(p, "entry", i, "no name");
 	if ((e.mode & ~(mode_t)MODE_BITS) ||
 	    !(S_ISDIR(e.mode) || S_ISREG(e.mode)) || e.mtime_ns >= NS_PER_S)
-		return fail_entry(p, i, "neither a file nor a directory");
+		return fail_at(p, "entry", i, "neither a file nor a directory");
 	if (e.first != first)
-		return fail_entry(p, i, "its extents are not there");
+		return fail_at(p, "entry", i, "its extents are not there");
 	if (S_ISDIR(e.mode) && (e.n || e.size))
-		return fail_entry(p, i, "a directory with content");
+		return fail_at(p, "entry", i, "a directory with content");
 	if ((e.n == 0) != (e.size == 0))
-		return fail_entry(p, i, "its extents are not its size");
+		return fail_at(p, "entry", i, "its extents are not its size");
 	if (e.size > PACK_BYTES_MAX - p->files_size)
-		return fail_entry(p, i,
-				  "files of more bytes than a pack can hold");
+		return fail_at(p, "entry", i,
+			       "files of more bytes than a pack can hold");
 	/* Whoever unpacks owns the files: other users' set-id bits must not
 	 * come back as this user's. */
 	e.mode &= S_IFMT | 0777;
@@ -284,14 +280,14 @@ static int parse_extent(struct parser *p, uint32_t i)
 	if (rc)
 		return rc;
 	if (e.kind > PACK_ROUNDED || e.type >= BLOCK_TYPES)
-		return fail_extent(p, i, "of no known kind");
+		return fail_at(p, "extent", i, "of no known kind");
 	if (e.kind == PACK_STORED) {
 		if (e.at != p->at || e.stored == 0 ||
 		    !checked_range(e.at, e.stored, p->h.index_at))
-			return fail_extent(p, i, "its blocks are not there");
+			return fail_at(p, "extent", i, "its blocks are not there");
 		p->at += e.stored;
 	} else if (e.target >= p->head.nextents || e.table || e.table_hash) {
-		return fail_extent(p, i, "refers to nothing");
+		return fail_at(p, "extent", i, "refers to nothing");
 	}
 	if (!array_reserve(&p->x->extents, &p->extents_cap, i + 1, sizeof(e)))
 		return errmsg_nomem(p->err, p->name);
@@ -314,7 +310,7 @@ static int parse_file(struct parser *p, const struct pack_entry *e)
 			return rc;
 		if (x->start >= e->size ||
 		    (i == first ? x->start != 0 : x->start <= from))
-			return fail_extent(p, i, "out of order");
+			return fail_at(p, "extent", i, "out of order");
 		if (i > first)
 			x[-1].len = x->start - from;
 		x->len = e->size - x->start; /* of the last one */
@@ -342,10 +338,10 @@ static int check_tables(struct parser *p)
 		if (e->kind != PACK_STORED)
 			continue;
 		if (e->len % block_width(e->type))
-			return fail_extent(p, i, "ends within an element");
+			return fail_at(p, "extent", i, "ends within an element");
 		if (e->table != p->at ||
 		    !checked_range(e->table, size, p->h.index_at))
-			return fail_extent(p, i, "its table is not there");
+			return fail_at(p, "extent", i, "its table is not there");
 		p->at += size;
 	}
 	return p->at == p->h.index_at
@@ -376,10 +372,10 @@ static int check_references(struct parser *p)
 		if (e->kind == PACK_STORED)
 			continue;
 		if (!has_source(x, e))
-			return fail_extent(p, i, "refers to nothing");
+			return fail_at(p, "extent", i, "refers to nothing");
 		if (e->kind == PACK_ROUNDED &&
 		    (x->extents[e->target].type != BLOCK_F32 || e->from % 4))
-			return fail_extent(p, i, "rounds what is no float");
+			return fail_at(p, "extent", i, "rounds what is no float");
 		references += e->len;
 	}
 	if (references / PACK_REFERENCES_MAX > p->files_size - references)
@@ -398,14 +394,14 @@ static int check_name(const struct parser *p, uint32_t i)
 	char name[PACK_NAME_MAX];
 
 	if (strlen(e->name) != e->name_len)
-		return fail_entry(p, i, "no name");
+		return fail_at(p, "entry", i, "no name");
 	if ((i == 0) != (e->name_len == 0) || !pack_index_name(e->name, name) ||
 	    strcmp(e->name, name) != 0)
-		return fail_entry(p, i, "a name that no file can have");
+		return fail_at(p, "entry", i, "a name that no file can have");
 	if (i > 0 && strcmp(e[-1].name, e->name) >= 0)
-		return fail_entry(p, i, "out of order");
+		return fail_at(p, "entry", i, "out of order");
 	if (i == 0 ? !S_ISDIR(e->mode) : !has_parent(p->x, i))
-		return fail_entry(p, i, "not in a directory");
+		return fail_at(p, "entry", i, "not in a directory");
 	return 0;
 }
 
@@ -422,7 +418,7 @@ static int parse_names(struct parser *p)
 		if (rc)
 			break;
 		if (to[n - 1])
-			return fail_entry(p, i, "no name");
+			return fail_at(p, "entry", i, "no name");
 		p->x->entries[i].name = to;
 		to += n;
 		rc = check_name(p, i);
