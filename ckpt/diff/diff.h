@@ -43,7 +43,7 @@ struct diff_tree {
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
 	struct plan *plan;   /* of a ZeRO checkpoint, or NULL */
-	struct hfdir *model; /* of Hugging Face, or NULL */
+	struct hfdir hfdir, *model; /* of Hugging Face, or NULL */
 	/* Those of a ZeRO checkpoint, if it provides them instead of its tree's
 	 * fp32; see diff_tree_match. */
 	const struct weights *weights;

@@ -121,16 +121,12 @@ static size_t find_weight(const struct diff_tree *t, const char *name)
 
 static int open_model(struct diff_tree *t, struct errmsg *err)
 {
-	int rc;
+	int rc = hfdir_open(t->u, &t->hfdir, t->path, err);
 
 	t->kind = "Hugging Face model";
-	t->model = calloc(1, sizeof(*t->model));
-	rc = t->model ? hfdir_open(t->u, t->model, t->path, err)
-		      : errmsg_nomem(err, NULL);
-	if (rc) {
-		free(t->model);
-		t->model = NULL;
-	}
+	if (rc)
+		return rc;
+	t->model = &t->hfdir;
 	for (size_t i = 0; !rc && i < t->model->n; i++)
 		rc = add_entry(t, t->model->v[i].name, i, err);
 	return rc;
@@ -179,8 +175,7 @@ void diff_tree_close(struct diff_tree *t)
 {
 	plan_close(t->plan);
 	if (t->model)
-		hfdir_done(t->model);
-	free(t->model);
+		hfdir_done(&t->hfdir);
 	free(t->path);
 	hashtab_done(&t->ties_by_name);
 	arena_done(&t->arena);

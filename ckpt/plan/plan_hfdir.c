@@ -107,8 +107,7 @@ static struct value *no_step(struct draft *d)
 	struct tensor t;
 
 	tensor_init(&t, DTYPE_F32, NULL, 0, false);
-	draft_require(d, extent_add(draft_add_storage(d, &t), EXTENT_ZERO,
-				    sizeof(float), 0, 0, DTYPE_F32));
+	draft_add_zeros(d, draft_add_storage(d, &t), sizeof(float));
 	return tensor_to_value(&d->a, &t);
 }
 
@@ -125,12 +124,12 @@ static struct value *draft_slot(const struct plan_item *e, struct draft *d)
 	t.dtype = DTYPE_F32;
 	t.requires_grad = e->k == SLOT_FP32 && x->requires_grad;
 	map = draft_add_storage(d, &t);
-	draft_require(d, e->k == SLOT_FP32
-				 ? extent_add_cast(map, x->numel, x->file,
-						   x->offset, x->dtype, DTYPE_F32)
-				 : extent_add(map, EXTENT_ZERO,
-					      x->numel * sizeof(float), 0, 0,
-					      DTYPE_F32));
+	if (e->k == SLOT_FP32)
+		draft_require(d, extent_add_cast(map, x->numel, x->file,
+						 x->offset, x->dtype,
+						 DTYPE_F32));
+	else
+		draft_add_zeros(d, map, x->numel * sizeof(float));
 	value_dict_set(&d->a, dict, "param", tensor_to_value(&d->a, &t));
 	value_dict_set(&d->a, dict, "cat_dim", value_new_int(&d->a, 0));
 	if (is_vocabulary(x->name))

@@ -20,7 +20,6 @@
  *		   a view and is written with its whole storage
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -35,7 +34,8 @@
 struct plan_universal {
 	struct plan plan;
 	struct zero_checkpoint r;
-	struct weights *weights; /* NULL until they are needed */
+	struct weights weights; /* valid once `weighed` is set */
+	bool weighed;
 };
 
 enum { ROOT, ZERO, MODEL, OPTIMIZER, PARAM, STATE };
@@ -279,22 +279,13 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 			   struct errmsg *err)
 {
 	struct plan_universal *const u = universal_of(p);
-	struct weights *w = u->weights;
-	int rc;
+	const int rc = u->weighed ? 0
+				  : weights_load(&u->weights, &u->r, p->shards,
+						 err);
 
-	if (!w) {
-		w = malloc(sizeof(*w));
-		if (!w)
-			return errmsg_nomem(err, u->r.dir.path);
-		rc = weights_load(w, &u->r, p->shards, err);
-		if (rc) {
-			free(w);
-			return rc;
-		}
-		u->weights = w;
-	}
-	*out = w;
-	return 0;
+	u->weighed |= !rc;
+	*out = &u->weights;
+	return rc;
 }
 
 /* Check that all of a parameter's files can be computed. */
@@ -378,9 +369,8 @@ static void universal_close(struct plan *p)
 {
 	struct plan_universal *const u = universal_of(p);
 
-	if (u->weights)
-		weights_done(u->weights);
-	free(u->weights);
+	if (u->weighed)
+		weights_done(&u->weights);
 	shardcache_free(p->shards);
 	if (p->zckpt)
 		zckpt_done(p->zckpt);

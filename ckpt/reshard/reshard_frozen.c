@@ -44,9 +44,7 @@ static void add_elements(struct reshard_builder *b, const struct frozen_old *f,
 		draft_try(b->d, frozen_add(&b->frozen, f->slots, first, numel,
 					   map, b->d->err));
 	else
-		draft_require(b->d, extent_add(map, EXTENT_SHARD, numel * item,
-					       b->d->old_shard,
-					       f->at + first * item, f->t.dtype));
+		draft_add_old(b->d, map, numel * item, f->at + first * item);
 }
 
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
@@ -70,9 +68,7 @@ struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
 	map = draft_add_storage(b->d, &t);
 	if (b->d->extents) {
 		add_elements(b, &f, first, numel, map);
-		draft_require(b->d, extent_add(map, EXTENT_ZERO,
-					       (slot - numel) * dtype_size(t.dtype),
-					       0, 0, t.dtype));
+		draft_add_zeros(b->d, map, (slot - numel) * dtype_size(t.dtype));
 	}
 	return like ? tensor_to_value_like(b->a, like, &t)
 		    : tensor_to_value(b->a, &t);

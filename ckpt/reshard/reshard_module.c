@@ -50,10 +50,8 @@ static void add_param(struct reshard_builder *b, const struct flat_module *f,
 	const uint64_t start = old_partition(b, s)->start[s->index];
 
 	if (f->old_key)
-		draft_require(b->d, extent_add(map, EXTENT_SHARD,
-					       s->numel * item, b->d->old_shard,
-					       f->old_storage + start * item,
-					       f->t.dtype));
+		draft_add_old(b->d, map, s->numel * item,
+			      f->old_storage + start * item);
 	else
 		draft_try(b->d, zckpt_add(b->s->r, &run, map, b->d->err));
 }
@@ -76,16 +74,11 @@ static void add_flat_storage(struct reshard_builder *b, struct flat_module *f,
 
 		if (!s)
 			continue;
-		draft_require(b->d,
-			      extent_add(map, EXTENT_ZERO,
-					 (g->part.start[i] - at) * item, 0, 0,
-					 f->t.dtype));
+		draft_add_zeros(b->d, map, (g->part.start[i] - at) * item);
 		at = g->part.start[i] + s->numel;
 		add_param(b, f, g, s, map);
 	}
-	draft_require(b->d, extent_add(map, EXTENT_ZERO,
-				       (f->t.storage_numel - at) * item, 0, 0,
-				       f->t.dtype));
+	draft_add_zeros(b->d, map, (f->t.storage_numel - at) * item);
 }
 
 /* Place `t` in its group's new storage, `by` elements after the parameter's start. */

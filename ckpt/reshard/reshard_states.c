@@ -103,15 +103,13 @@ static void add_elements(struct reshard_builder *b,
 
 		if (!f.numel)
 			continue;
-		draft_require(d, whole || extent_add(map, EXTENT_ZERO,
-						     (f.start - at) * item, 0, 0,
-						     dtype));
+		if (!whole)
+			draft_add_zeros(d, map, (f.start - at) * item);
 		draft_try(d, zckpt_add(b->s->r, &run, map, d->err));
 		at = f.start + f.numel;
 	}
-	draft_require(d, whole || extent_add(map, EXTENT_ZERO,
-					     (g->part.size - at) * item, 0, 0,
-					     dtype));
+	if (!whole)
+		draft_add_zeros(d, map, (g->part.size - at) * item);
 }
 
 /* Return a flat tensor of `numel` elements in a storage of `size`.  It gets the
@@ -165,10 +163,8 @@ static struct value *copy_tensor(struct reshard_builder *b,
 	item = dtype_size(old.dtype);
 	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
 	map = draft_add_storage(b->d, &t);
-	draft_require(b->d, extent_add(map, EXTENT_SHARD, t.numel * item,
-				       b->d->old_shard,
-				       storage + old.storage_offset * item,
-				       t.dtype));
+	draft_add_old(b->d, map, t.numel * item,
+		      storage + old.storage_offset * item);
 	return tensor_to_value_like(b->a, v, &t);
 }
 

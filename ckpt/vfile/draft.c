@@ -41,6 +41,18 @@ struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 	return &s->map;
 }
 
+void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len,
+		   uint64_t at)
+{
+	draft_require(d, extent_add(map, EXTENT_SHARD, len, d->old_shard, at,
+				    DTYPE_U8));
+}
+
+void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len)
+{
+	draft_require(d, extent_add(map, EXTENT_ZERO, len, 0, 0, DTYPE_U8));
+}
+
 /* Take the extents of a new storage. */
 static struct extent_map take_map(const struct draft *d, struct draft_storage *s)
 {

@@ -75,6 +75,11 @@ static inline bool draft_failed(const struct draft *d)
  * them to the map that is returned. */
 struct extent_map *draft_add_storage(struct draft *d, struct tensor *t);
 
+/* Append bytes of the old file, or zeros, to the map of a new storage. */
+void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len,
+		   uint64_t at);
+void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len);
+
 /*
  * Lay out the torch.save of `root` in a file of that stem; or, if there is no root,
  * `head` with all new storages, in order.  Returns the error that was noted, or those
