@@ -32,9 +32,8 @@ struct json {
 static int bad_json(const struct json *j, const char *path, const char *want,
 		    struct errmsg *err)
 {
-	return errmsg_set(err, -EINVAL,
-			  "--" CONFIG_JSON_FLAG " %s: %s must be %s", j->file,
-			  path, want);
+	return errmsg_set(err, -EINVAL, "%s: %s must be %s", j->file, path,
+			  want);
 }
 
 static bool is_given(const cJSON *value)
@@ -124,16 +123,6 @@ static void note_unknown(struct json *j, const char *path)
 static int walk(struct json *j, const cJSON *object, const char *prefix,
 		struct errmsg *err);
 
-static int check_object(struct json *j, const cJSON *value, const char *path,
-			struct errmsg *err)
-{
-	if (cJSON_IsObject(value))
-		return walk(j, value, path, err);
-	if (cJSON_IsNull(value) || cJSON_IsString(value)) /* "auto" */
-		return 0;
-	return bad_json(j, path, "an object", err);
-}
-
 /* `path` is that of `value` in the object `prefix`. */
 static int check_item(struct json *j, const cJSON *value, const char *prefix,
 		      const char *path, struct errmsg *err)
@@ -145,14 +134,16 @@ static int check_item(struct json *j, const cJSON *value, const char *prefix,
 		return !is_given(value) || is_allowed(s, value, &want)
 			       ? 0
 			       : bad_json(j, path, want.text, err);
+	if (dskeys_is_object(path) && cJSON_IsObject(value))
+		return walk(j, value, path, err);
 	if (dskeys_is_object(path))
-		return check_object(j, value, path, err);
+		return cJSON_IsNull(value) || cJSON_IsString(value) /* "auto" */
+			       ? 0
+			       : bad_json(j, path, "an object", err);
 	switch (dskeys_class(prefix, value->string)) {
 	case DSKEY_UNSUPPORTED:
 		if (cJSON_IsTrue(value))
-			return errmsg_set(err, -ENOTSUP,
-					  "--" CONFIG_JSON_FLAG
-					  " %s: uctrain has no %s",
+			return errmsg_set(err, -ENOTSUP, "%s: uctrain has no %s",
 					  j->file, path);
 		return 0;
 	case DSKEY_UNKNOWN:
@@ -257,9 +248,7 @@ static int apply_dtype(struct config *c, const struct json *j,
 
 	if (bf16 && fp16)
 		return errmsg_set(err, -EINVAL,
-				  "--" CONFIG_JSON_FLAG
-				  " %s: bf16 and fp16 are both enabled",
-				  j->file);
+				  "%s: bf16 and fp16 are both enabled", j->file);
 	if (bf16 || fp16)
 		c->dtype = bf16 ? DTYPE_BF16 : DTYPE_F16;
 	c->scaler.dynamic = scale == 0;
@@ -337,32 +326,25 @@ static int config_json_apply(struct config *c, struct config_ratios *ratios,
 	return apply_dtype(c, j, err);
 }
 
+/* Read the file; the text ends with a NUL, which `len` does not count. */
 static int config_json_load(const char *path, char **text, size_t *len,
 			    struct errmsg *err)
 {
-	struct errmsg why = { "" };
 	struct source src;
-	int rc = source_open(&src, path, &why);
+	int rc = source_open(&src, path, err);
 
 	if (rc)
-		return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s",
-				  why.text);
-	*text = NULL;
+		return rc;
 	*len = (size_t)src.size;
 	if (src.size > FILE_LIMIT)
-		rc = errmsg_set(&why, -EFBIG,
+		rc = errmsg_set(err, -EFBIG,
 				"%s: is too large for a configuration", path);
-	else if (!(*text = malloc(*len + 1)))
-		rc = errmsg_nomem(&why, path);
+	else if (!(*text = calloc(1, *len + 1)))
+		rc = errmsg_nomem(err, path);
 	else
-		rc = source_read(&src, *text, *len, 0, &why);
+		rc = source_read(&src, *text, *len, 0, err);
 	source_close(&src);
-	if (!rc) {
-		(*text)[*len] = '\0';
-		return 0;
-	}
-	free(*text);
-	return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s", why.text);
+	return rc;
 }
 
 static int no_json(const char *path, const char *text, const char *at,
@@ -375,43 +357,49 @@ static int no_json(const char *path, const char *text, const char *at,
 		line += *p == '\n';
 	}
 	return errmsg_set(err, -EINVAL,
-			  "--" CONFIG_JSON_FLAG
-			  " %s: near line %u, column %u: no valid JSON",
-			  path, line, column);
+			  "%s: near line %u, column %u: no valid JSON", path,
+			  line, column);
+}
+
+static int config_json_parse(struct json *j, const char *text, size_t len,
+			     cJSON **root, struct errmsg *err)
+{
+	const char *end = NULL;
+
+	*root = cJSON_ParseWithOpts(text, &end, true);
+	j->root = *root;
+	/* cJSON stops at a NUL within the text. */
+	if (!*root || end != text + len)
+		return no_json(j->file, text,
+			       end && end < text + len ? end : text + len, err);
+	if (!cJSON_IsObject(*root))
+		return errmsg_set(err, -EINVAL, "%s: is no JSON object",
+				  j->file);
+	return walk(j, *root, "", err);
 }
 
 int config_read_json(struct config *c, struct config_ratios *ratios,
 		     const char *path, bool verbose, struct errmsg *err)
 {
 	struct json j = { .file = path, .unknown = { "" } };
-	const char *end = NULL;
-	cJSON *root;
-	size_t len = 0;
+	struct errmsg why = { "" };
+	cJSON *root = NULL;
 	char *text = NULL;
-	int rc = config_json_load(path, &text, &len, err);
+	size_t len = 0;
+	int rc = config_json_load(path, &text, &len, &why);
 
-	if (rc)
-		return rc;
-	j.root = root = cJSON_ParseWithOpts(text, &end, true);
-	/* cJSON stops at a NUL within the text. */
-	if (!root || end != text + len)
-		rc = no_json(path, text,
-			     end && end < text + len ? end : text + len, err);
-	else if (!cJSON_IsObject(root))
-		rc = errmsg_set(err, -EINVAL,
-				"--" CONFIG_JSON_FLAG " %s: is no JSON object",
-				path);
-	else
-		rc = walk(&j, root, "", err);
 	if (!rc)
-		rc = config_json_apply(c, ratios, &j, err);
+		rc = config_json_parse(&j, text, len, &root, &why);
+	if (!rc)
+		rc = config_json_apply(c, ratios, &j, &why);
 	if (!rc && verbose && *j.unknown.text)
 		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n",
 			path, j.unknown.text);
 	cJSON_Delete(root);
 	if (rc) {
 		free(text);
-		return rc;
+		return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s",
+				  why.text);
 	}
 	free(c->deepspeed_json);
 	c->deepspeed_json = text;

@@ -233,12 +233,16 @@ static bool is_mask(const char *name)
 	       names_ends_with(name, ".attn.masked_bias");
 }
 
-static int read_whole(struct uckpt *u, const char *path, struct bytebuf *out,
-		      struct errmsg *err)
+/* Read the file of a parameter's masters. */
+static int read_param(const struct universal_source *u, const char *name,
+		      struct bytebuf *out, struct errmsg *err)
 {
+	char path[PATH_MAX];
 	struct source src;
-	int rc = files_open(u, &src, path, err);
+	int rc = set_path(u, name, "fp32", path, err);
 
+	if (!rc)
+		rc = files_open(u->s.u, &src, path, err);
 	if (rc)
 		return rc;
 	bytebuf_reserve(out, (size_t)src.size);
@@ -248,15 +252,6 @@ static int read_whole(struct uckpt *u, const char *path, struct bytebuf *out,
 	out->len = (size_t)src.size;
 	source_close(&src);
 	return rc;
-}
-
-static int read_param(const struct universal_source *u, const char *name,
-		      struct bytebuf *out, struct errmsg *err)
-{
-	char path[PATH_MAX];
-	const int rc = set_path(u, name, "fp32", path, err);
-
-	return rc ? rc : read_whole(u->s.u, path, out, err);
 }
 
 /* This model's head is its embedding: a separate head would be lost. */
