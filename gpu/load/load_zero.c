@@ -145,23 +145,23 @@ static int find_run(struct finding *f, const struct extent_walk *w)
 	const size_t size = dtype_size(f->x->t.tensor.dtype);
 	const struct fileid *const id = shardcache_id(shards, w->e->shard);
 	struct shard_map map;
-	int rc = use_shard(f, shards, w->e->shard, &map);
+	struct load_run run;
+	const int rc = use_shard(f, shards, w->e->shard, &map);
 
-	if (!rc && !load_runs_add(f->runs,
-				  &(struct load_run){
-					  .file = { .name = shardcache_path(
-							    shards, w->e->shard),
-						    .size = id->size,
-						    .fd = map.fd,
-						    .id = *id },
-					  .off = w->from,
-					  .len = w->len,
-					  .to = f->to,
-				  },
-				  size))
-		rc = errmsg_nomem(f->err, NULL);
+	if (rc)
+		return rc;
+	run = (struct load_run){
+		.file = { .name = shardcache_path(shards, w->e->shard),
+			  .size = id->size,
+			  .fd = map.fd,
+			  .id = *id },
+		.off = w->from,
+		.len = w->len,
+		.to = f->to,
+	};
 	f->to += w->len / size;
-	return rc;
+	return load_runs_add(f->runs, &run, size) ? 0
+						  : errmsg_nomem(f->err, NULL);
 }
 
 static int find_in_shards(struct finding *f, const struct extent_map *map,
@@ -266,7 +266,7 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 	/* The user's rules say how slices are merged. */
 	s->cut = tensor > 1 && z->r.model.tp == tensor && !s->rules;
 	if (!(z->shards = zckpt_shards(z->r.dir.u, z->r.dir.files,
-				     tagdir_count(&z->r.dir))))
+				       tagdir_count(&z->r.dir))))
 		rc = errmsg_nomem(err, NULL);
 	if (!rc)
 		rc = check_layers(z, err);
