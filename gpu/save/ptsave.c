@@ -124,8 +124,10 @@ void *ptsave_detach(struct ptsave *s, void *to)
 
 		if (!from)
 			continue;
-		from->ops->copy(from, QUEUE_COPY, at, one->p,
-				one->numel * size_of(one));
+		/* Without elements there may be no memory to copy to. */
+		if (n)
+			from->ops->copy(from, QUEUE_COPY, at, one->p,
+					one->numel * size_of(one));
 		one->p = at;
 		one->from = NULL;
 		at += n;
