@@ -3,7 +3,6 @@
 #define UCPLOT_PLOT_H
 
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 struct errmsg;
@@ -27,18 +26,19 @@ struct plot_tags {
 };
 
 struct plot_run {
-	char *name;                 /* of the run, for file names */
-	char *label;                /* for the legend */
+	char *name;   /* of the run, for file names */
+	char *label;  /* for the legend */
+	double first; /* step that was logged, whatever its tags */
 	struct plot_series *series; /* one per tag */
 	size_t nseries;
 };
 
-/*
- * Add a point, and drop points of the same and later steps: a resumed run logs
- * some steps twice, and its later values replace the earlier ones. -ENOMEM.
- */
-int plot_series_add(struct plot_series *s, double step, double value);
+/* Drop the points of a step and of later ones: a resumed run logs some steps twice, and
+ * its later values replace the earlier ones. */
 void plot_series_drop(struct plot_series *s, double first_step);
+
+/* Add a point, and drop points of the same and later steps. -ENOMEM. */
+int plot_series_add(struct plot_series *s, double step, double value);
 
 /*
  * Read a run: a directory with METRICS_CSV or event files, an event file, or
@@ -49,19 +49,23 @@ int plot_run_read(struct plot_run *r, const char *path,
 		  const struct plot_tags *tags, struct errmsg *err);
 void plot_run_done(struct plot_run *r);
 
-/* Read a table into `series`, one per tag. -EBADMSG. */
-int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
-		  const char *path, struct errmsg *err);
+/* Read a table into the run's series. -EBADMSG. */
+int plot_csv_read(struct plot_run *r, const char *path,
+		  const struct plot_tags *tags, struct errmsg *err);
 
 /* Write a run as a table.  The loss tags have columns "loss" and
  * "valid_loss". */
 int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 		   const char *path, struct errmsg *err);
 
+/* Write the rows of a table of `n` runs: the step, and a column per run and tag, which
+ * is empty where the run has no value. -ENOMEM. */
+int plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
+
 /* The name of a tag's column. */
 const char *plot_column(const char *tag);
 
-/* Run gnuplot to draw all runs into a PNG file. */
+/* Have gnuplot draw all runs into a PNG file. */
 int plot_draw(const struct plot_run *runs, size_t n,
 	      const struct plot_tags *tags, const char *path,
 	      struct errmsg *err);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/metrics/decimal.h"
 #include "gpu/metrics/metrics.h"
@@ -39,11 +40,9 @@ static const struct {
 	{ "speed/device_memory", "device_memory" },
 };
 
-#define NCOLUMNS (sizeof(columns) / sizeof(columns[0]))
-
 const char *plot_column(const char *tag)
 {
-	for (size_t i = 0; i < NCOLUMNS; i++)
+	for (size_t i = 0; i < COUNT(columns); i++)
 		if (strcmp(tag, columns[i].tag) == 0)
 			return columns[i].column;
 	return tag;
@@ -52,7 +51,7 @@ const char *plot_column(const char *tag)
 struct table {
 	const char *path;
 	const struct plot_tags *tags;
-	struct plot_series *series;
+	struct plot_run *run;
 	size_t step;    /* column */
 	size_t *column; /* of each tag, or NONE */
 };
@@ -106,7 +105,7 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 		const char *const tag = t->tags->names[i];
 
 		t->column[i] = plot_csv_find(fields, n, tag);
-		for (size_t k = 0; t->column[i] == NONE && k < NCOLUMNS; k++)
+		for (size_t k = 0; t->column[i] == NONE && k < COUNT(columns); k++)
 			if (strcmp(columns[k].tag, tag) == 0)
 				t->column[i] = plot_csv_find(fields, n,
 							     columns[k].column);
@@ -138,9 +137,10 @@ static int read_row(struct table *t, char *line, size_t number,
 		return errmsg_set(err, -EBADMSG,
 				  "%s: line %zu: the step is not a number",
 				  t->path, number);
+	t->run->first = fmin(t->run->first, step);
 	/* A resumed run repeats rows from an earlier step on. */
 	for (size_t i = 0; i < t->tags->n; i++)
-		plot_series_drop(&t->series[i], step);
+		plot_series_drop(&t->run->series[i], step);
 	for (size_t i = 0; i < t->tags->n; i++) {
 		const size_t at = t->column[i];
 
@@ -150,7 +150,7 @@ static int read_row(struct table *t, char *line, size_t number,
 			return errmsg_set(err, -EBADMSG,
 					  "%s: line %zu: '%s' is not a number",
 					  t->path, number, fields[at]);
-		if (plot_series_add(&t->series[i], step, value))
+		if (plot_series_add(&t->run->series[i], step, value))
 			return errmsg_nomem(err, t->path);
 	}
 	return 0;
@@ -176,10 +176,10 @@ static int read_lines(struct table *t, FILE *f, struct errmsg *err)
 	return rc;
 }
 
-int plot_csv_read(struct plot_series *series, const struct plot_tags *tags,
-		  const char *path, struct errmsg *err)
+int plot_csv_read(struct plot_run *r, const char *path,
+		  const struct plot_tags *tags, struct errmsg *err)
 {
-	struct table t = { .path = path, .tags = tags, .series = series };
+	struct table t = { .path = path, .tags = tags, .run = r };
 	FILE *const f = fopen(path, "re");
 	int rc;
 
@@ -205,13 +205,21 @@ static void put_field(FILE *f, const char *s)
 	fputc('"', f);
 }
 
-/* Get the smallest step not written yet; false at the end. */
-static bool next_step(const struct plot_run *r, const size_t *at, double *step)
+/* Series `i` of a table of runs. */
+static const struct plot_series *series_of(const struct plot_run *runs, size_t i)
+{
+	return &runs[i / runs->nseries].series[i % runs->nseries];
+}
+
+/* Get the smallest step not written yet; false at the end.  at[] has the number of points
+ * written of each series. */
+static bool next_step(const struct plot_run *runs, size_t n, const size_t *at,
+		      double *step)
 {
 	bool any = false;
 
-	for (size_t i = 0; i < r->nseries; i++) {
-		const struct plot_series *const s = &r->series[i];
+	for (size_t i = 0; i < n * runs->nseries; i++) {
+		const struct plot_series *const s = series_of(runs, i);
 
 		if (at[i] < s->n && (!any || s->points[at[i]].step < *step)) {
 			*step = s->points[at[i]].step;
@@ -221,15 +229,18 @@ static bool next_step(const struct plot_run *r, const size_t *at, double *step)
 	return any;
 }
 
-static void put_rows(FILE *f, const struct plot_run *r, size_t *at)
+int plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 {
+	size_t *const at = calloc(n * runs->nseries, sizeof(*at));
 	char number[DECIMAL_LEN];
 	double step = 0;
 
-	while (next_step(r, at, &step)) {
+	if (!at)
+		return -ENOMEM;
+	while (next_step(runs, n, at, &step)) {
 		fputs(decimal(step, number), f);
-		for (size_t i = 0; i < r->nseries; i++) {
-			const struct plot_series *const s = &r->series[i];
+		for (size_t i = 0; i < n * runs->nseries; i++) {
+			const struct plot_series *const s = series_of(runs, i);
 
 			fputc(',', f);
 			if (at[i] < s->n && s->points[at[i]].step == step)
@@ -238,33 +249,29 @@ static void put_rows(FILE *f, const struct plot_run *r, size_t *at)
 		}
 		fputc('\n', f);
 	}
+	free(at);
+	return 0;
 }
 
 int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 		   const char *path, struct errmsg *err)
 {
-	size_t *const at = calloc(r->nseries, sizeof(*at));
-	FILE *f;
+	FILE *const f = fopen(path, "we");
+	int rc;
 
-	if (!at)
-		return errmsg_nomem(err, NULL);
-	f = fopen(path, "we");
-	if (!f) {
-		free(at);
+	if (!f)
 		return errmsg_errno(err, path, "cannot create");
-	}
 	fputs("step", f);
 	for (size_t i = 0; i < tags->n; i++) {
 		fputc(',', f);
 		put_field(f, plot_column(tags->names[i]));
 	}
 	fputc('\n', f);
-	put_rows(f, r, at);
-	free(at);
+	rc = plot_csv_put_rows(f, r, 1);
 	errno = 0;
 	if (ferror(f) | fclose(f))
 		return errmsg_set(err, errno ? -errno : -EIO,
 				  "%s: cannot write: %s", path,
 				  strerror(errno ? errno : EIO));
-	return 0;
+	return rc ? errmsg_nomem(err, path) : 0;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gnuplot reads a script from its standard input and writes the picture to its
- * standard output; both are files opened here.  No shell sees a name, and the
- * script has names only in single quotes, where only the quote itself is
- * special.
+ * gnuplot reads a script from a pipe and writes the picture to our standard output,
+ * which is the file.  No shell sees a name, and the script has names only in single
+ * quotes, where only the quote itself is special.
+ *
+ * A run that resumes the first one is drawn thin on the thick curve of that run: the
+ * eye sees one curve where they agree.  A mark shows the step of the resume, and a
+ * second panel the differences, on a logarithmic scale.
  */
 #include "gpu/plot/plot.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <spawn.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,14 +22,18 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/metrics/decimal.h"
 
-/* With fewer points than this, the points are marked. */
-#define FEW_POINTS 60
+/* Added to differences, since a logarithmic scale has no 0. */
+#define LEAST "1e-10"
 
-extern char **environ;
+struct picture {
+	const struct plot_run *runs;
+	size_t n;
+	const struct plot_tags *tags;
+};
 
-static void put_quoted(FILE *f, const char *s)
+/* Put text into a string in single quotes. */
+static void put_text(FILE *f, const char *s)
 {
-	fputc('\'', f);
 	for (; *s; s++) {
 		if (*s == '\'')
 			fputs("''", f);
@@ -35,159 +41,189 @@ static void put_quoted(FILE *f, const char *s)
 			fputc((unsigned char)*s < 0x20 || *s == 0x7f ? '?' : *s,
 			      f);
 	}
-	fputc('\'', f);
 }
 
-static void put_data(FILE *f, const struct plot_run *runs, size_t n)
+static bool share_step(const struct plot_series *a, const struct plot_series *b)
 {
-	char step[DECIMAL_LEN], value[DECIMAL_LEN];
-
-	for (size_t r = 0; r < n; r++) {
-		for (size_t i = 0; i < runs[r].nseries; i++) {
-			const struct plot_series *const s = &runs[r].series[i];
-
-			fprintf(f, "$data_%zu_%zu << END\n", r, i);
-			/* Leave a gap where a loss was not finite. */
-			for (size_t k = 0; k < s->n; k++)
-				if (isfinite(s->points[k].value))
-					fprintf(f, "%s %s\n",
-						decimal(s->points[k].step, step),
-						decimal(s->points[k].value,
-							value));
-				else
-					fputc('\n', f);
-			fputs("END\n", f);
-		}
+	for (size_t i = 0, k = 0; i < a->n && k < b->n;) {
+		if (a->points[i].step == b->points[k].step)
+			return true;
+		if (a->points[i].step < b->points[k].step)
+			i++;
+		else
+			k++;
 	}
+	return false;
 }
 
-/* Colours distinguish runs, line styles distinguish tags. */
-static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
-		       const struct plot_tags *tags)
+/* Does run `r` resume the first one, and can their series `i` be compared? */
+static bool resumes(const struct picture *p, size_t r, size_t i)
 {
-	const char *separator = "plot ";
+	return p->runs[r].first > p->runs[0].first &&
+	       share_step(&p->runs[r].series[i], &p->runs[0].series[i]);
+}
 
-	for (size_t r = 0; r < n; r++) {
-		for (size_t i = 0; i < tags->n; i++) {
-			const struct plot_series *const s = &runs[r].series[i];
-			char *title;
+/* The column of a series in the table of all runs. */
+static size_t column_of(const struct picture *p, size_t r, size_t i)
+{
+	return 2 + r * p->tags->n + i;
+}
 
-			if (!s->n)
+/* Colours distinguish runs, line styles distinguish tags.  `resumed`: the first run is
+ * beneath the others. */
+static void put_curves(FILE *f, const struct picture *p, bool resumed)
+{
+	const char *separator = "plot";
+
+	for (size_t r = 0; r < p->n; r++) {
+		for (size_t i = 0; i < p->tags->n; i++) {
+			if (!p->runs[r].series[i].n)
 				continue;
 			fprintf(f,
-				"%s$data_%zu_%zu using 1:2 with %s"
-				" linewidth 2 linecolor %zu dashtype %zu title ",
-				separator, r, i,
-				s->n > FEW_POINTS
-					? "lines"
-					: "linespoints pointtype 7 pointsize 0.6",
-				r + 1, i + 1);
-			if (asprintf(&title, "%s, %s", runs[r].label,
-				     tags->names[i]) < 0)
-				title = NULL;
-			put_quoted(f, title ? title : runs[r].name);
-			free(title);
-			separator = ", \\\n     ";
+				"%s $runs using 1:%zu with linespoints"
+				" pointtype 7 dashtype %zu ",
+				separator, column_of(p, r, i), i + 1);
+			if (resumed && r == 0)
+				fputs("pointsize 0 linewidth 7 linecolor rgb 'gray70'",
+				      f);
+			else
+				fprintf(f,
+					"pointsize 0.4 linewidth 2 linecolor %zu",
+					r + 1);
+			fputs(" title '", f);
+			put_text(f, p->runs[r].label);
+			fputs(", ", f);
+			put_text(f, p->tags->names[i]);
+			fputc('\'', f);
+			separator = ", \\\n    ";
 		}
 	}
 	fputc('\n', f);
 }
 
-static void put_script(FILE *f, const struct plot_run *runs, size_t n,
-		       const struct plot_tags *tags)
+/* Mark the steps of the checkpoints that runs resume from, and name them where there are
+ * no differences: before these steps.  False if no run resumes the first one. */
+static bool put_marks(FILE *f, const struct picture *p)
 {
+	char step[DECIMAL_LEN];
+	bool any = false;
+
+	for (size_t r = 1; r < p->n; r++) {
+		for (size_t i = 0; i < p->tags->n; i++) {
+			if (!resumes(p, r, i))
+				continue;
+			decimal(p->runs[r].first - 1, step);
+			fprintf(f,
+				"set arrow %zu from %s, graph 0 to %s, graph 1"
+				" nohead linecolor rgb 'gray40'\n"
+				"set label %zu \"resumed at\\nstep %s\""
+				" at %s, screen 0.2 right offset -1, 0\n",
+				r, step, step, r, step, step);
+			any = true;
+		}
+	}
+	return any;
+}
+
+/* The first plot cannot be seen: equal runs have an axis, too. */
+static void put_differences(FILE *f, const struct picture *p)
+{
+	fputs("plot 1e-9 with dots linecolor bgnd notitle", f);
+	for (size_t r = 1; r < p->n; r++)
+		for (size_t i = 0; i < p->tags->n; i++)
+			if (resumes(p, r, i))
+				fprintf(f,
+					", \\\n     $runs using 1:(abs(column(%zu)"
+					" - column(%zu)) + " LEAST ") with points"
+					" pointtype %zu pointsize 0.7"
+					" linecolor %zu notitle",
+					column_of(p, r, i), column_of(p, 0, i),
+					7 - i % 2, r + 1);
+	fputc('\n', f);
+}
+
+/* The curves above, the differences of runs that were resumed below. */
+static void put_panels(FILE *f, const struct picture *p)
+{
+	fputs("set multiplot\nset lmargin 11\n"
+	      "set size 1, 0.7\nset origin 0, 0.3\n",
+	      f);
+	put_curves(f, p, true);
+	fputs("set size 1, 0.3\nset origin 0, 0\n"
+	      "set xrange [GPVAL_X_MIN:GPVAL_X_MAX]\n"
+	      "set logscale y\nset yrange [" LEAST ":*]\n"
+	      "set xlabel 'step'\nset ylabel 'difference'\n",
+	      f);
+	put_differences(f, p);
+	fputs("unset multiplot\n", f);
+}
+
+static int put_script(FILE *f, const struct picture *p)
+{
+	int rc;
+
 	fputs("if (strstrt(GPVAL_TERMINALS, 'pngcairo')) {\n"
 	      "  set terminal pngcairo noenhanced size 1200,800\n"
 	      "} else {\n"
 	      "  set terminal png noenhanced size 1200,800\n"
 	      "}\n"
-	      "set grid\nset xlabel 'step'\nset ylabel ",
+	      "set datafile separator comma\n$runs << END\n",
 	      f);
-	put_quoted(f, plot_column(tags->names[0]));
-	fputc('\n', f);
-	put_data(f, runs, n);
-	put_curves(f, runs, n, tags);
-}
-
-static int spawn(int in, int out, pid_t *pid)
-{
-	char *const argv[] = { "gnuplot", "-d", "-", NULL };
-	posix_spawn_file_actions_t actions;
-	int rc = posix_spawn_file_actions_init(&actions);
-
-	if (rc)
-		return rc;
-	posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
-	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
-	rc = posix_spawnp(pid, "gnuplot", &actions, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&actions);
+	rc = plot_csv_put_rows(f, p->runs, p->n);
+	fputs("END\nset grid\nset ylabel '", f);
+	put_text(f, plot_column(p->tags->names[0]));
+	fputs("'\n", f);
+	if (put_marks(f, p)) {
+		put_panels(f, p);
+	} else {
+		fputs("set xlabel 'step'\n", f);
+		put_curves(f, p, false);
+	}
 	return rc;
 }
 
-static int run_gnuplot(int in, int out, struct errmsg *err)
+/* Draw to our standard output. */
+static int run_gnuplot(const struct picture *p, struct errmsg *err)
 {
 	struct stat st;
-	pid_t pid;
-	int status, rc = spawn(in, out, &pid);
+	FILE *script;
+	int rc, status;
 
-	if (rc == ENOENT)
+	signal(SIGPIPE, SIG_IGN); /* its status says how gnuplot ended */
+	script = popen("command -v gnuplot >/dev/null || exit 127\n"
+		       "exec gnuplot -d -",
+		       "w");
+	if (!script)
+		return errmsg_set(err, -errno, "cannot run gnuplot: %s",
+				  strerror(errno));
+	rc = put_script(script, p);
+	status = pclose(script);
+	if (rc)
+		return errmsg_nomem(err, NULL);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return errmsg_set(
 			err, -ENOENT,
 			"gnuplot is not installed (Debian: gnuplot-nox); --csv writes tables only");
-	if (rc)
-		return errmsg_set(err, -rc, "cannot run gnuplot: %s",
-				  strerror(rc));
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return errmsg_set(err, -errno,
-					  "cannot wait for gnuplot: %s",
-					  strerror(errno));
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+	if (status != 0)
 		return errmsg_set(err, -EIO, "gnuplot failed");
-	if (fstat(out, &st) < 0 || st.st_size == 0)
+	if (fstat(STDOUT_FILENO, &st) < 0 || st.st_size == 0)
 		return errmsg_set(err, -EIO, "gnuplot drew nothing");
 	return 0;
-}
-
-/* Draw into the new file `tmp`. */
-static int plot_draw_draw(const struct plot_run *runs, size_t n,
-			  const struct plot_tags *tags, const char *tmp,
-			  struct errmsg *err)
-{
-	FILE *const script = tmpfile();
-	int rc = 0, out;
-
-	if (!script)
-		return errmsg_set(err, -errno,
-				  "cannot create a temporary file: %s",
-				  strerror(errno));
-	put_script(script, runs, n, tags);
-	errno = 0;
-	if (ferror(script) || fflush(script) ||
-	    lseek(fileno(script), 0, SEEK_SET) < 0)
-		rc = errmsg_set(err, -EIO, "cannot write gnuplot's script: %s",
-				strerror(errno ? errno : EIO));
-	out = rc ? -1
-		 : open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (!rc && out < 0)
-		rc = errmsg_errno(err, tmp, "cannot create");
-	if (!rc)
-		rc = run_gnuplot(fileno(script), out, err);
-	if (out >= 0)
-		close(out);
-	fclose(script);
-	return rc;
 }
 
 int plot_draw(const struct plot_run *runs, size_t n,
 	      const struct plot_tags *tags, const char *path, struct errmsg *err)
 {
+	const struct picture p = { runs, n, tags };
 	char *tmp;
-	int rc;
+	int rc = 0;
 
 	if (asprintf(&tmp, "%s.tmp", path) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = plot_draw_draw(runs, n, tags, tmp, err);
+	if (!freopen(tmp, "w", stdout))
+		rc = errmsg_errno(err, tmp, "cannot create");
+	if (!rc)
+		rc = run_gnuplot(&p, err);
 	if (!rc && rename(tmp, path) < 0)
 		rc = errmsg_errno(err, path, "cannot rename to");
 	if (rc)

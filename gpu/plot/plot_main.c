@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
 #include "gpu/metrics/metrics.h"
@@ -109,32 +110,24 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 	return -1;
 }
 
-/* Append "-N" to an owned string. */
-static int append_number(char **s, size_t n)
-{
-	char *longer;
-
-	if (asprintf(&longer, "%s-%zu", *s, n) < 0)
-		return -ENOMEM;
-	free(*s);
-	*s = longer;
-	return 0;
-}
-
 /* Number a run whose name an earlier one has, since runs in different
  * directories may have equal names. */
 static int number_duplicate(struct plot_run *runs, size_t i)
 {
+	char **const names[] = { &runs[i].name, &runs[i].label };
 	size_t same = 1;
-	int rc = 0;
 
 	for (size_t k = 0; k < i; k++)
 		same += strcmp(runs[k].name, runs[i].name) == 0;
-	if (same > 1)
-		rc = append_number(&runs[i].name, same);
-	if (same > 1 && !rc)
-		rc = append_number(&runs[i].label, same);
-	return rc;
+	for (size_t k = 0; same > 1 && k < COUNT(names); k++) {
+		char *longer;
+
+		if (asprintf(&longer, "%s-%zu", *names[k], same) < 0)
+			return -ENOMEM;
+		free(*names[k]);
+		*names[k] = longer;
+	}
+	return 0;
 }
 
 static int read_all(struct plot_run *runs, size_t n, char **paths,

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <regex.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,7 @@ static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 {
 	const struct events *const e = ctx;
 
+	e->run->first = fmin(e->run->first, (double)step);
 	for (size_t i = 0; i < e->tags->n; i++) {
 		struct plot_series *const s = &e->run->series[i];
 		const char *const name = e->tags->names[i];
@@ -77,6 +79,22 @@ static int read_events(struct plot_run *r, const char *path,
 	return 0;
 }
 
+/* Read the file of this name in a directory. */
+static int read_in(struct plot_run *r, const char *dir, const char *name,
+		   int (*read)(struct plot_run *r, const char *path,
+			       const struct plot_tags *tags, struct errmsg *err),
+		   const struct plot_tags *tags, struct errmsg *err)
+{
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/%s", dir, name) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = read(r, path, tags, err);
+	free(path);
+	return rc;
+}
+
 static int is_event_file(const struct dirent *d)
 {
 	return strstr(d->d_name, "tfevents") != NULL;
@@ -98,15 +116,9 @@ static int read_event_files(struct plot_run *r, const char *dir,
 			err, -ENOENT,
 			"%s: has neither " METRICS_CSV " nor event files", dir);
 	for (int i = 0; i < n; i++) {
-		char *path = NULL;
-
-		if (!rc && asprintf(&path, "%s/%s", dir, names[i]->d_name) < 0) {
-			path = NULL;
-			rc = errmsg_nomem(err, NULL);
-		}
 		if (!rc)
-			rc = read_events(r, path, tags, err);
-		free(path);
+			rc = read_in(r, dir, names[i]->d_name, read_events,
+				     tags, err);
 		free(names[i]);
 	}
 	free(names);
@@ -125,14 +137,10 @@ static bool is_empty(const struct plot_run *r)
 static int read_dir(struct plot_run *r, const char *dir,
 		    const struct plot_tags *tags, struct errmsg *err)
 {
-	char *csv;
-	int rc = 0;
+	int rc = read_in(r, dir, METRICS_CSV, plot_csv_read, tags, err);
 
-	if (asprintf(&csv, "%s/" METRICS_CSV, dir) < 0)
-		return errmsg_nomem(err, NULL);
-	if (access(csv, F_OK) == 0)
-		rc = plot_csv_read(r->series, tags, csv, err);
-	free(csv);
+	if (rc == -ENOENT)
+		rc = 0;
 	if (!rc && is_empty(r))
 		rc = read_event_files(r, dir, tags, err);
 	return rc;
@@ -161,50 +169,37 @@ static char *name_of(const char *path, bool is_dir)
 	return strdup(slash[1] ? slash + 1 : "root");
 }
 
-/* Is it "tp", "pp", "dp" or "sp" and a number? */
-static bool is_degree(const char *s, size_t len)
-{
-	if (len < 3 || !strchr("tpds", s[0]) || s[1] != 'p')
-		return false;
-	for (size_t i = 2; i < len; i++)
-		if (!isdigit((unsigned char)s[i]))
-			return false;
-	return true;
-}
-
 /* "gpt2_tp1_pp1_dp4_sp1" becomes "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names
  * stay as they are. */
 static char *label_of(const char *name)
 {
-	const char *end = name + strlen(name), *p = end;
+	regmatch_t degrees;
+	regex_t re;
 	char *label = NULL;
 	size_t len;
 	FILE *f;
+	bool any;
 
-	for (;;) {
-		const char *const bar = memrchr(name, '_', (size_t)(p - name));
-
-		if (!bar || !is_degree(bar + 1, (size_t)(p - bar - 1)))
-			break;
-		p = bar;
-	}
+	if (regcomp(&re, "(_[tpds]p[0-9]+)+$", REG_EXTENDED))
+		return NULL;
+	any = regexec(&re, name, 1, &degrees, 0) == 0;
+	regfree(&re);
+	if (!any)
+		return strdup(name);
 	f = open_memstream(&label, &len);
 	if (!f)
 		return NULL;
-	fprintf(f, "%.*s", (int)(p - name), name);
-	for (bool first = true; p < end; first = false) {
-		const char *const next = strchrnul(p + 1, '_');
-
-		fprintf(f, "%s%c%c %.*s", first ? " (" : ", ", toupper(p[1]),
-			toupper(p[2]), (int)(next - p - 3), p + 3);
-		p = next;
-		if (p == end)
-			fputc(')', f);
+	fprintf(f, "%.*s (", (int)degrees.rm_so, name);
+	for (const char *p = name + degrees.rm_so + 1; *p; p++) {
+		if (*p == '_')
+			fputs(", ", f);
+		else
+			fputc(toupper(*p), f);
+		if (*p == 'p' && isdigit((unsigned char)p[1]))
+			fputc(' ', f);
 	}
-	if (fclose(f)) {
-		free(label);
-		return NULL;
-	}
+	fputc(')', f);
+	fclose(f);
 	return label;
 }
 
@@ -215,7 +210,7 @@ static int read_path(struct plot_run *r, const char *path, bool is_dir,
 		return read_dir(r, path, tags, err);
 	if (strstr(path, "tfevents"))
 		return read_events(r, path, tags, err);
-	return plot_csv_read(r->series, tags, path, err);
+	return plot_csv_read(r, path, tags, err);
 }
 
 int plot_run_read(struct plot_run *r, const char *path,
@@ -224,7 +219,7 @@ int plot_run_read(struct plot_run *r, const char *path,
 	struct stat st;
 	int rc;
 
-	*r = (struct plot_run){ .nseries = tags->n };
+	*r = (struct plot_run){ .nseries = tags->n, .first = INFINITY };
 	if (stat(path, &st) < 0)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
 	r->series = calloc(tags->n, sizeof(*r->series));

@@ -63,6 +63,31 @@ plots "$events/simple" --tag valid/loss --png -o valid
 picture valid.png
 check "--png alone: no table" test ! -e valid-simple.csv
 
+# --- a resume
+
+# What gnuplot is told.
+gnuplot=$(command -v gnuplot)
+mkdir spy
+printf '#!/bin/sh\ntee "%s" | "%s" "$@"\n' "$tmp/script" "$gnuplot" >spy/gnuplot
+chmod +x spy/gnuplot
+PATH=$tmp/spy:$PATH
+printf '%s\n' step,loss,valid_loss 1,5,6 2,4.5, 3,4,5 4,3.5, 5,3,4 6,2.5, >first.csv
+printf '%s\n' step,loss,valid_loss 4,3.5, 5,3.000001,4 6,2.5, >rest.csv
+printf '%s\n' step,loss 7,2.25 8,2 >after.csv
+plots first.csv rest.csv after.csv --png -o resumed
+picture resumed.png
+check "the rows of all runs" grep -q '^5,3,4,3.000001,4,,$' script
+check "the first run is thick" test "$(grep -c 'linewidth 7' script)" = 2
+check "the step of the resume" test "$(sed -n 's/.*resumed at.nstep \([0-9]*\)".*/\1/p' script | sort -u)" = 3
+check "the differences" test "$(grep -o 'column([0-9]*) - column([0-9]*)' script | tr '\n' ' ')" = \
+	"column(4) - column(2) column(5) - column(3) "
+# Bit for bit the same, and another tag than the loss.
+plots first.csv first.csv rest.csv --tag valid/loss --png -o same
+check "a run from the start resumes none" test "$(grep -o 'column([0-9]*) - column([0-9]*)' script)" = \
+	"column(4) - column(2)"
+plots first.csv first.csv after.csv --png -o apart
+check "no common steps: one panel" test "$(grep -c -e multiplot -e resumed script)" = 0
+
 # --- names
 
 # shellcheck disable=SC2016 # not to be expanded is the point
