@@ -86,7 +86,7 @@ train()
 		grep '^uctrain: ' "$out/$run.log" >&2 || tail -n 5 "$out/$run.log" >&2
 		exit 1
 	}
-	tail -n 1 "$out/$run.log"
+	grep '^step ' "$out/$run.log" | tail -n 1
 }
 
 # apart RUN: the largest difference of its losses from those of the first run

@@ -6,7 +6,6 @@
  */
 #include "gpu/metrics/csvlog.h"
 
-#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -16,19 +15,6 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-
-struct csvlog {
-	FILE *file;
-	char *path;
-};
-
-static int csvlog_fail(const char *path, const char *what, struct errmsg *err)
-{
-	const int error = errno ? errno : EIO;
-
-	return errmsg_set(err, -error, "%s: %s: %s", path, what,
-			  strerror(error));
-}
 
 /* Is it the row of a step before `first_step`? */
 static bool is_kept(const char *line, uint64_t first_step)
@@ -75,82 +61,48 @@ static int copy_kept(FILE *to, FILE *from, const char *path, const char *header,
 		first = false;
 	}
 	if (!rc && ferror(from))
-		rc = csvlog_fail(path, "cannot read", err);
+		rc = errmsg_errno(err, path, "cannot read");
 	free(line);
 	return rc;
 }
 
-static int write_new(struct csvlog *c, const char *tmp, const char *header,
-		     uint64_t first_step, struct errmsg *err)
+static int write_new(FILE *f, const char *tmp, const char *path,
+		     const char *header, uint64_t first_step, struct errmsg *err)
 {
-	FILE *const old = fopen(c->path, "re");
+	FILE *const old = fopen(path, "re");
 	int rc = 0;
 
 	if (!old && errno != ENOENT)
-		return csvlog_fail(c->path, "cannot open", err);
-	c->file = fopen(tmp, "we");
-	if (!c->file) {
-		rc = csvlog_fail(tmp, "cannot create", err);
-	} else {
-		fprintf(c->file, "%s\n", header);
-		if (old)
-			rc = copy_kept(c->file, old, c->path, header,
-				       first_step, err);
-		errno = 0;
-		if (!rc && (fflush(c->file) || fsync(fileno(c->file)) < 0))
-			rc = csvlog_fail(tmp, "cannot write", err);
-	}
-	if (old)
+		return errmsg_errno(err, path, "cannot open");
+	fprintf(f, "%s\n", header);
+	if (old) {
+		rc = copy_kept(f, old, path, header, first_step, err);
 		fclose(old);
-	if (!rc && rename(tmp, c->path) < 0)
-		rc = csvlog_fail(c->path, "cannot rename to", err);
-	if (rc)
-		unlink(tmp);
+	}
+	if (!rc && (fflush(f) || fsync(fileno(f)) < 0))
+		rc = errmsg_errno(err, tmp, "cannot write");
+	if (!rc && rename(tmp, path) < 0)
+		rc = errmsg_errno(err, path, "cannot rename to");
 	return rc;
 }
 
-int csvlog_open(struct csvlog **out, const char *path, const char *header,
+int csvlog_open(FILE **out, const char *path, const char *header,
 		uint64_t first_step, struct errmsg *err)
 {
-	struct csvlog *const c = calloc(1, sizeof(*c));
-	char *tmp = NULL;
+	char *tmp;
+	FILE *f;
 	int rc;
 
-	if (c)
-		c->path = strdup(path);
-	if (!c || !c->path || asprintf(&tmp, "%s.tmp", path) < 0) {
-		csvlog_close(c, NULL);
+	if (asprintf(&tmp, "%s.tmp", path) < 0)
 		return errmsg_nomem(err, NULL);
+	f = fopen(tmp, "we");
+	rc = f ? write_new(f, tmp, path, header, first_step, err)
+	       : errmsg_errno(err, tmp, "cannot create");
+	if (f && rc) {
+		unlink(tmp);
+		fclose(f);
 	}
-	rc = write_new(c, tmp, header, first_step, err);
 	free(tmp);
-	if (rc) {
-		csvlog_close(c, NULL);
-		return rc;
-	}
-	*out = c;
-	return 0;
-}
-
-int csvlog_add(struct csvlog *c, const char *row, struct errmsg *err)
-{
-	assert(!strchr(row, '\n'));
-	errno = 0;
-	if (fprintf(c->file, "%s\n", row) < 0 || fflush(c->file))
-		return csvlog_fail(c->path, "cannot write", err);
-	return 0;
-}
-
-int csvlog_close(struct csvlog *c, struct errmsg *err)
-{
-	int rc = 0;
-
-	if (!c)
-		return 0;
-	errno = 0;
-	if (c->file && fclose(c->file))
-		rc = csvlog_fail(c->path, "cannot write", err);
-	free(c->path);
-	free(c);
+	*out = rc ? NULL : f;
 	return rc;
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On a terminal, one line is redrawn, with the remaining time:
+ * Each step prints a line.  On a terminal it is redrawn, behind a bar:
  *
- *      37% [==========          ] 0:42  step 37/100  loss 4.1234  lr ...
- *
- * Elsewhere, each step prints a line.
+ *      37% [======            ] step 37/100  0:42 left  loss 4.1234  lr ...
  */
 #include "gpu/metrics/metrics.h"
 
@@ -12,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -38,7 +35,8 @@ struct metrics {
 	uint64_t first_step, last_step;
 	bool bar, drawn;
 	double began; /* time of the start, in seconds */
-	struct csvlog *csv;
+	char *csv_path;
+	FILE *csv; /* NULL: terminal only */
 	struct tbevents *events;
 };
 
@@ -47,16 +45,13 @@ struct metrics {
 static bool on_terminal(void)
 {
 	char launcher[32];
-	struct stat st;
 	int fd;
 	bool yes;
 
 	if (!isatty(STDOUT_FILENO) || !getenv("OMPI_COMM_WORLD_RANK"))
 		return isatty(STDOUT_FILENO);
 	snprintf(launcher, sizeof(launcher), "/proc/%d/fd/1", (int)getppid());
-	if (stat(launcher, &st) < 0 || !S_ISCHR(st.st_mode))
-		return false;
-	fd = open(launcher, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	fd = open(launcher, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
 	yes = fd >= 0 && isatty(fd);
 	if (fd >= 0)
 		close(fd);
@@ -86,21 +81,21 @@ static int make_dirs(char *path, struct errmsg *err)
 static int open_files(struct metrics *m, const struct metrics_options *o,
 		      struct errmsg *err)
 {
-	char *dir, *csv = NULL;
+	char *dir;
 	int rc;
 
 	if (asprintf(&dir, "%s/%s", o->log_dir, o->run_name) < 0)
 		return errmsg_nomem(err, NULL);
 	rc = make_dirs(dir, err);
-	if (!rc && asprintf(&csv, "%s/" METRICS_CSV, dir) < 0) {
-		csv = NULL;
+	if (!rc && asprintf(&m->csv_path, "%s/" METRICS_CSV, dir) < 0) {
+		m->csv_path = NULL;
 		rc = errmsg_nomem(err, NULL);
 	}
 	if (!rc)
-		rc = csvlog_open(&m->csv, csv, HEADER, o->first_step, err);
+		rc = csvlog_open(&m->csv, m->csv_path, HEADER, o->first_step,
+				 err);
 	if (!rc)
 		rc = tbevents_create(&m->events, dir, o->first_step, err);
-	free(csv);
 	free(dir);
 	return rc;
 }
@@ -127,26 +122,51 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 	return 0;
 }
 
+/* Leave the bar of the last step where it is. */
+static void end_line(struct metrics *m)
+{
+	if (m->drawn)
+		putchar('\n');
+	m->drawn = false;
+}
+
 int metrics_close(struct metrics *m, struct errmsg *err)
 {
-	int rc, rc_events;
+	int rc = 0, rc_events;
 
 	if (!m)
 		return 0;
-	if (m->drawn)
-		putchar('\n');
+	end_line(m);
 	fflush(stdout);
-	rc = csvlog_close(m->csv, err);
+	if (m->csv && fclose(m->csv))
+		rc = errmsg_errno(err, m->csv_path, "cannot write");
+	free(m->csv_path);
 	rc_events = tbevents_close(m->events, rc ? NULL : err);
 	free(m);
 	return rc ? rc : rc_events;
 }
 
+/* The time that the remaining steps take if they are as fast as those of this run. */
+static void put_time_left(FILE *f, const struct metrics *m, uint64_t step)
+{
+	const double each = (clock_seconds() - m->began) /
+			    (double)(step - m->first_step + 1);
+	const uint64_t left = (uint64_t)(each * (double)(m->last_step - step));
+
+	if (left >= 3600)
+		fprintf(f, "  %" PRIu64 ":%02u", left / 3600,
+			(unsigned)(left / 60 % 60));
+	else
+		fprintf(f, "  %u", (unsigned)(left / 60));
+	fprintf(f, ":%02u left", (unsigned)(left % 60));
+}
+
 static void put_figures(FILE *f, const struct metrics *m,
 			const struct metrics_step *s)
 {
-	fprintf(f, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", s->step,
-		m->last_step, s->loss);
+	fprintf(f, "step %" PRIu64 "/%" PRIu64, s->step, m->last_step);
+	put_time_left(f, m, s->step);
+	fprintf(f, "  loss %.4f", s->loss);
 	if (s->has_valid)
 		fprintf(f, "  valid %.4f", s->valid_loss);
 	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
@@ -160,20 +180,14 @@ static void put_figures(FILE *f, const struct metrics *m,
 		fprintf(f, "  skipped, loss scale %g", s->loss_scale);
 }
 
-static void put_bar(FILE *f, const struct metrics *m,
-		    const struct metrics_step *s)
+static void put_bar(FILE *f, const struct metrics *m, uint64_t step)
 {
-	const double part = (double)s->step / (double)m->last_step;
-	const double each = (clock_seconds() - m->began) /
-			    (double)(s->step - m->first_step + 1);
-	const double left = each * (double)(m->last_step - s->step);
-	char bar[BAR_LEN + 1];
+	const double part = (double)step / (double)m->last_step;
 
+	fprintf(f, "%3d%% [", (int)(part * 100));
 	for (int i = 0; i < BAR_LEN; i++)
-		bar[i] = i < (int)(part * BAR_LEN) ? '=' : ' ';
-	bar[BAR_LEN] = '\0';
-	fprintf(f, "%3d%% [%s] %.0f:%02.0f  ", (int)(part * 100), bar,
-		floor(left / 60), floor(fmod(left, 60)));
+		fputc(i < (int)(part * BAR_LEN) ? '=' : ' ', f);
+	fputs("] ", f);
 }
 
 /* Redraw the line, cut to the terminal's width: a wrapped line could not be
@@ -187,7 +201,7 @@ static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 
 	if (!f)
 		return;
-	put_bar(f, m, s);
+	put_bar(f, m, s->step);
 	put_figures(f, m, s);
 	fclose(f);
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
@@ -228,7 +242,9 @@ static int add_row(struct metrics *m, const struct metrics_step *s,
 		n += snprintf(
 			row + n, sizeof(row) - (size_t)n, ",%s",
 			columns[i].unknown ? "" : decimal(columns[i].x, number));
-	return csvlog_add(m->csv, row, err);
+	if (fprintf(m->csv, "%s\n", row) < 0 || fflush(m->csv))
+		return errmsg_errno(err, m->csv_path, "cannot write");
+	return 0;
 }
 
 static int add_event(struct metrics *m, const struct metrics_step *s,
@@ -276,4 +292,11 @@ int metrics_add(struct metrics *m, const struct metrics_step *s,
 	if (!rc && m->events)
 		rc = add_event(m, s, err);
 	return rc;
+}
+
+void metrics_saved(struct metrics *m, const char *dir, uint64_t step)
+{
+	end_line(m);
+	printf("saved %s/global_step%" PRIu64 "\n", dir, step);
+	fflush(stdout);
 }

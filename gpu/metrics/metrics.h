@@ -27,7 +27,7 @@ struct metrics_step {
 };
 
 /*
- * A run's figures: a line or a progress bar on the terminal, and in
+ * A run's figures: a line or a progress bar with the time left on the terminal, and in
  * LOG_DIR/RUN_NAME, which is created, METRICS_CSV (columns step and loss first)
  * and a TensorBoard event file.  A resumed run continues the CSV: rows of
  * `first_step` and later are replaced; a new event file invalidates those steps
@@ -52,6 +52,8 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 /* Report a step.  Steps are in order; each is in the files on return. */
 int metrics_add(struct metrics *m, const struct metrics_step *s,
 		struct errmsg *err);
+/* Report that the checkpoint of `step` is complete in `dir`. */
+void metrics_saved(struct metrics *m, const char *dir, uint64_t step);
 /* Close the files and free `m`, also after an error.  `m` may be NULL. */
 int metrics_close(struct metrics *m, struct errmsg *err);
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
@@ -141,6 +142,8 @@ struct reader {
 	const struct source *src;
 	tbevents_fn fn;
 	void *ctx;
+	uint8_t *buf; /* a record */
+	size_t cap;
 };
 
 static int emit_value(const struct reader *r, uint64_t step, struct span s,
@@ -224,13 +227,16 @@ static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 	return 0;
 }
 
-static int emit_record(const struct reader *r, uint64_t at, struct span data,
+static int emit_record(const struct reader *r, uint64_t at, size_t len,
 		       struct errmsg *err)
 {
 	struct event e;
-	bool ok = parse_event(data, &e);
+	bool ok;
 	int rc = 0;
 
+	if (get_le32(r->buf + len) != tfrecord_crc(r->buf, len))
+		return bad_record(r, at, "has a wrong checksum", err);
+	ok = parse_event((struct span){ r->buf, len }, &e);
 	if (ok && e.starts)
 		rc = r->fn(r->ctx, NULL, 0, e.step, 0);
 	if (ok && !rc)
@@ -238,13 +244,13 @@ static int emit_record(const struct reader *r, uint64_t at, struct span data,
 	return ok || rc ? rc : bad_record(r, at, "is not an event", err);
 }
 
-/* Read the record at `at` into *buf, and its length, or 0 if the file ends
- * within it. */
-static int read_record(const struct reader *r, uint64_t at, uint8_t **buf,
-		       uint64_t *len, struct errmsg *err)
+/* Read the record at `at` with its tail into r->buf, and its length, or 0 if the file
+ * ends within it. */
+static int read_record(struct reader *r, uint64_t at, uint64_t *len,
+		       struct errmsg *err)
 {
 	const uint64_t left = r->src->size - at;
-	uint8_t head[TFRECORD_HEAD], *grown;
+	uint8_t head[TFRECORD_HEAD];
 	int rc;
 
 	*len = 0;
@@ -258,42 +264,32 @@ static int read_record(const struct reader *r, uint64_t at, uint8_t **buf,
 				  at ? "its length has a wrong checksum"
 				     : "not an event file",
 				  err);
-	*len = get_le64(head);
-	if (*len > RECORD_MAX)
+	if (get_le64(head) > RECORD_MAX)
 		return bad_record(r, at, "is too large", err);
-	*len += TFRECORD_TAIL;
-	if (*len > left - TFRECORD_HEAD) {
-		*len = 0;
+	if (get_le64(head) + TFRECORD_TAIL > left - TFRECORD_HEAD)
 		return cut_short(r, at, err);
-	}
-	grown = realloc(*buf, (size_t)*len);
-	if (!grown)
+	*len = get_le64(head) + TFRECORD_TAIL;
+	if (!array_reserve(&r->buf, &r->cap, (size_t)*len, 1))
 		return errmsg_nomem(err, r->src->name);
-	*buf = grown;
-	return source_read(r->src, *buf, (size_t)*len, at + TFRECORD_HEAD, err);
+	return source_read(r->src, r->buf, (size_t)*len, at + TFRECORD_HEAD,
+			   err);
 }
 
 int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
 		  struct errmsg *err)
 {
-	const struct reader r = { src, fn, ctx };
-	uint8_t *buf = NULL;
-	uint64_t at = 0, len;
+	struct reader r = { .src = src, .fn = fn, .ctx = ctx };
+	uint64_t at = 0, len = 1;
 	int rc = 0;
 
 	errmsg_set(err, 0, "%s", "");
-	while (!rc && at < src->size) {
-		rc = read_record(&r, at, &buf, &len, err);
-		if (rc || !len)
-			break;
-		len -= TFRECORD_TAIL;
-		if (get_le32(buf + len) != tfrecord_crc(buf, (size_t)len))
-			rc = bad_record(&r, at, "has a wrong checksum", err);
-		else
-			rc = emit_record(
-				&r, at, (struct span){ buf, (size_t)len }, err);
-		at += TFRECORD_HEAD + len + TFRECORD_TAIL;
+	while (!rc && len && at < src->size) {
+		rc = read_record(&r, at, &len, err);
+		if (!rc && len)
+			rc = emit_record(&r, at, (size_t)len - TFRECORD_TAIL,
+					 err);
+		at += TFRECORD_HEAD + len;
 	}
-	free(buf);
+	free(r.buf);
 	return rc;
 }

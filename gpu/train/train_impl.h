@@ -71,6 +71,7 @@ struct run {
 	struct save_lock lock; /* rank 0 only */
 	bool saves;            /* there is a writable checkpoint directory */
 	struct saver *saver;
+	uint64_t reported; /* the last checkpoint whose end was reported */
 };
 
 /* Losses of this rank, summed over passes. */

@@ -284,6 +284,16 @@ static int validate(struct run *r, double *loss, struct errmsg *err)
 	return rc;
 }
 
+/* Report a checkpoint that is complete by now. */
+static void report_saved(struct run *r)
+{
+	const uint64_t saved = saver_saved(r->saver);
+
+	if (r->metrics && saved != r->reported)
+		metrics_saved(r->metrics, r->config->checkpoint_dir, saved);
+	r->reported = saved;
+}
+
 /* Finish the save that is under way, also after a failed step.  Return the
  * first error; a second one is printed. */
 static int end_save(struct run *r, int rc, struct errmsg *err)
@@ -295,6 +305,7 @@ static int end_save(struct run *r, int rc, struct errmsg *err)
 		fprintf(stderr, "uctrain: %s\n", late.text);
 	if (end && !rc)
 		*err = late;
+	report_saved(r);
 	return rc ? rc : end;
 }
 
@@ -462,6 +473,7 @@ int train_steps(struct run *r, struct errmsg *err)
 		    (stop || r->step == c->steps ||
 		     due(r->step, c->checkpoint_interval)))
 			rc = train_steps_save(r, err);
+		report_saved(r);
 	}
 	return end_save(r, rc, err);
 }

@@ -11,7 +11,7 @@ fuzz_targets = \
 	%D%/fuzz_plan \
 	%D%/fuzz_events \
 	%D%/fuzz_index
-events_sources = gpu/metrics/tfrecord.c gpu/metrics/tbevents_read.c
+events_sources = gpu/metrics/tbevents_read.c
 %C%_fuzz_events_SOURCES = %D%/fuzz_events.c $(events_sources)
 %C%_fuzz_index_SOURCES = %D%/fuzz_index.c gpu/data/tokens_index.c
 

@@ -29,6 +29,9 @@ check "FLOP/s" test "$(paste <(column tokens_per_second cpu) <(column tflops cpu
 check "the part of the peak" test "$(paste <(column tflops cpu) <(column mfu cpu) |
 	awk '{ want = $1 / 1e-3; n += $2 > want * 0.999 && $2 < want * 1.001 } END { print n }')" = 3
 check "and in the log" test "$(grep -c ' % MFU$' "$tmp/cpu.log")" = 3
+check "the time left" test "$(grep -c '^step [123]/3  [0-9]*:[0-5][0-9] left  loss ' "$tmp/cpu.log")" = 3
+check "and each checkpoint" test "$(grep "^saved $tmp/run/" "$tmp/cpu.log" | tr '\n' ' ')" = \
+	"saved $tmp/run/global_step1 saved $tmp/run/global_step2 saved $tmp/run/global_step3 "
 check "no device memory" test -z "$(column device_memory cpu)"
 for phase in data pass update; do
 	check "$phase" every "${phase}_seconds" cpu "x > 0 && x < 60"
@@ -38,6 +41,15 @@ check "saves, before the next step" test "$(column save_seconds cpu | awk '{ pri
 train 1 unknown "${tiny[@]}" --train_batch_size 1 --steps 3
 check "no peak is known of a CPU" test -z "$(column mfu unknown)"
 check "figures are plotted" ucplot --csv --output "$tmp/plot" --tag speed/tflops "$tmp/logs/cpu" >"$tmp/words" 2>&1
+
+# On a terminal a line is redrawn, and stays where a checkpoint is reported.
+if command -v script >/dev/null; then
+	TERM=dumb script -qec "uctrain ${tiny[*]} --train_batch_size 1 --steps 3 --log_dir '$tmp/logs' \
+		--run_name bar --checkpoint_dir '$tmp/bar' --checkpoint_interval 2" "$tmp/typescript" </dev/null >/dev/null 2>&1
+	check "a bar" test "$(tr '\r' '\n' <"$tmp/typescript" |
+		grep -c -E '^ *(33|66|100)% \[=+ *\] step [123]/3  [0-9]+:[0-9]+ left  loss ')" = 3
+	check "checkpoints have lines" test "$(tr -d '\r' <"$tmp/typescript" | grep -c "^saved $tmp/bar/global_step[23]$")" = 2
+fi
 
 # Emulated GPUs count memory, and would notice ranges that stay open.
 rank=("$top_builddir/tests/programs/uctrain_emulated")
