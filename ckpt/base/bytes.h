@@ -37,6 +37,12 @@ static inline uint64_t get_be64(const uint8_t *p)
 	return v;
 }
 
+static inline void put_le32(uint8_t *p, uint32_t v)
+{
+	for (int i = 0; i < 4; i++)
+		p[i] = (uint8_t)(v >> 8 * i);
+}
+
 static inline void put_le64(uint8_t *p, uint64_t v)
 {
 	for (int i = 0; i < 8; i++)

@@ -12,10 +12,8 @@
  * A field is a varint, number << 3 | wire type, and its value: a varint (0),
  * eight bytes (1), a varint of length and bytes (2), or four bytes (5).
  */
-#include "ckpt/sys/output.h"
 #include "gpu/metrics/tbevents.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +22,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/output.h"
 #include "gpu/metrics/tfrecord.h"
 
 struct tbevents {
@@ -65,11 +65,13 @@ static void add_float(struct bytebuf *b, unsigned field, float v)
 	bytebuf_add_le32(b, bits);
 }
 
+/* Begin a record, whose head is filled in when it is complete. */
 static void begin_event(struct bytebuf *b, uint64_t step)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
+	bytebuf_add_fill(b, 0, TFRECORD_HEAD);
 	add_double(b, 1, (double)now.tv_sec + (double)now.tv_nsec / 1e9);
 	add_varint(b, 2 << 3);
 	add_varint(b, step);
@@ -87,25 +89,24 @@ static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
 	bytebuf_done(&value);
 }
 
-/* Write a record of `event`, and free the latter. */
-static int write_event(struct tbevents *t, struct bytebuf *event,
+/* Write the record, and free it. */
+static int write_event(struct tbevents *t, struct bytebuf *b,
 		       struct errmsg *err)
 {
-	struct bytebuf b = { 0 };
-	int rc;
+	int rc = 0;
 
-	bytebuf_add_le64(&b, event->len);
-	if (!b.failed)
-		bytebuf_add_le32(&b, tfrecord_crc(b.data, b.len));
-	bytebuf_add(&b, event->data, event->len);
-	bytebuf_add_le32(&b, tfrecord_crc(event->data, event->len));
-	if (b.failed || event->failed)
+	if (!b->failed) {
+		const size_t len = b->len - TFRECORD_HEAD;
+
+		put_le64(b->data, len);
+		put_le32(b->data + 8, tfrecord_crc(b->data, 8));
+		bytebuf_add_le32(b, tfrecord_crc(b->data + TFRECORD_HEAD, len));
+	}
+	if (b->failed)
 		rc = errmsg_nomem(err, t->path);
-	else if ((rc = write_all(t->fd, b.data, b.len)))
-		errmsg_set(err, rc, "%s: cannot write: %s", t->path,
-			   strerror(-rc));
-	bytebuf_done(&b);
-	bytebuf_done(event);
+	else if (write_all(t->fd, b->data, b->len))
+		rc = errmsg_errno(err, t->path, "cannot write");
+	bytebuf_done(b);
 	return rc;
 }
 
@@ -130,29 +131,21 @@ static int write_preamble(struct tbevents *t, uint64_t first_step,
 /* TensorBoard looks for "tfevents" in names, and reads the files of a directory
  * in the order of their names.  A second run within the same second must
  * neither sort before the first nor get the same name. */
-static int tbevents_write_create(struct tbevents *t, const char *dir,
-				 struct errmsg *err)
+static int create_file(struct tbevents *t, const char *dir, struct errmsg *err)
 {
 	char host[256] = "";
-	unsigned i;
+	struct timespec now;
 
 	gethostname(host, sizeof(host) - 1);
-	for (i = 0; i < 1000; i++) {
-		free(t->path);
-		if (asprintf(&t->path, "%s/events.out.tfevents.%010lld.%s.%03u",
-			     dir, (long long)time(NULL), *host ? host : "host",
-			     i) < 0) {
-			t->path = NULL;
-			return errmsg_nomem(err, NULL);
-		}
-		t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-			     0666);
-		if (t->fd >= 0 || errno != EEXIST)
-			break;
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (asprintf(&t->path, "%s/events.out.tfevents.%010lld.%s.%09ld", dir,
+		     (long long)now.tv_sec, *host ? host : "host",
+		     now.tv_nsec) < 0) {
+		t->path = NULL;
+		return errmsg_nomem(err, NULL);
 	}
-	if (t->fd < 0)
-		return errmsg_errno(err, t->path, "cannot create");
-	return 0;
+	t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	return t->fd < 0 ? errmsg_errno(err, t->path, "cannot create") : 0;
 }
 
 int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
@@ -164,7 +157,7 @@ int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->fd = -1;
-	rc = tbevents_write_create(t, dir, err);
+	rc = create_file(t, dir, err);
 	if (!rc)
 		rc = write_preamble(t, first_step, err);
 	if (rc) {

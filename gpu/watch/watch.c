@@ -33,9 +33,7 @@
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t stopped;
 	pthread_t thread;
-	bool watching;
 	unsigned rank, seconds;
 	uint64_t step;
 	const char *what; /* NULL: the training thread does not wait */
@@ -94,69 +92,54 @@ static void report_late(void)
 	give_up(why.text);
 }
 
+/* Is cancelled while it sleeps, when it does not hold the lock. */
 static void *watch_run(void *unused)
 {
+	const struct timespec tick = { .tv_nsec = TICK_NS };
 	double last = clock_seconds(), now;
 	unsigned ticks = 0;
 
 	(void)unused;
-	pthread_mutex_lock(&watch.lock);
-	while (watch.watching) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += TICK_NS;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
-		pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
-		/* After a pause of the process itself the wait starts again. */
+	for (;; last = now) {
+		nanosleep(&tick, NULL);
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+		pthread_mutex_lock(&watch.lock);
 		now = clock_seconds();
+		/* After a pause of the process itself the wait starts again. */
 		watch.waited =
 			now - last < STOPPED ? watch.waited + now - last : 0;
 		if (stop_requested())
 			watch.stopping += now - last;
-		last = now;
 		if (++ticks % TICKS_PER_CHECK == 0)
 			check_probes();
 		if (is_late())
 			report_late();
+		pthread_mutex_unlock(&watch.lock);
+		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
 	}
-	pthread_mutex_unlock(&watch.lock);
 	return NULL;
 }
 
 int watch_start(unsigned rank, unsigned seconds, struct errmsg *err)
 {
-	pthread_condattr_t attr;
 	int rc;
 
-	assert(!watch.watching);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&watch.stopped, &attr);
-	pthread_condattr_destroy(&attr);
+	assert(!is_watched);
 	watch.rank = rank;
 	watch.seconds = seconds;
 	watch.step = 0;
-	watch.watching = is_watched = true;
 	rc = pthread_create(&watch.thread, NULL, watch_run, NULL);
-	if (rc) {
-		watch.watching = is_watched = false;
-		return errmsg_set(err, -rc, "--comm_timeout: no thread");
-	}
-	return 0;
+	is_watched = !rc;
+	return rc ? errmsg_set(err, -rc, "--comm_timeout: no thread") : 0;
 }
 
 void watch_stop(void)
 {
 	if (!is_watched)
 		return;
-	pthread_mutex_lock(&watch.lock);
-	watch.watching = is_watched = false;
-	pthread_cond_signal(&watch.stopped);
-	pthread_mutex_unlock(&watch.lock);
+	is_watched = false;
+	pthread_cancel(watch.thread);
 	pthread_join(watch.thread, NULL);
-	pthread_cond_destroy(&watch.stopped);
 }
 
 void watch_step(uint64_t step)
