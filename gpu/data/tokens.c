@@ -51,7 +51,7 @@ static int tokens_open_file(struct tokens_file *f, const char *source,
 			"%s: an indexed dataset is named without .bin and .idx",
 			source);
 	if (is_prefix(source))
-		return tokens_file_open_indexed(f, source, err);
+		return tokens_file_open_indexed(f, source, false, err);
 	return tokens_file_open(f, source, 1, false, err);
 }
 
@@ -111,10 +111,9 @@ static int open_samples(struct tokens *t, struct errmsg *err)
 			err, -EINVAL,
 			"%s: is not an indexed dataset, which alone has samples",
 			o->source);
-	rc = tokens_file_open_indexed(&t->file, o->source, err);
+	rc = tokens_file_open_indexed(&t->file, o->source, true, err);
 	if (!rc)
-		rc = tokens_samples_open(&t->samples, o->samples, o->source,
-					 err);
+		rc = tokens_samples_open(&t->samples, o->samples, err);
 	t->rows[0] = t->samples.n;
 	return rc ? rc : try_sample(t, err);
 }

@@ -55,7 +55,7 @@ int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 }
 
 int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     struct errmsg *err)
+			     bool starts, struct errmsg *err)
 {
 	struct source idx;
 	char *bin, *path;
@@ -66,6 +66,7 @@ int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
 	if (asprintf(&bin, "%s.bin", prefix) < 0)
 		bin = NULL;
 	rc = open_path(f, bin, err);
+	f->has_starts = starts;
 	if (!rc) {
 		rc = source_open(&idx, path, err);
 		if (!rc) {
@@ -85,6 +86,7 @@ void tokens_file_close(struct tokens_file *f)
 		return;
 	source_close(&f->source);
 	free(f->runs);
+	free(f->starts);
 	free(f->path);
 	*f = (struct tokens_file){ 0 };
 }

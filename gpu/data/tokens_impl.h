@@ -37,14 +37,18 @@ struct tokens_file {
 	bool is_signed;
 	struct tokens_run *runs;
 	size_t nruns; /* without the end mark */
+	/* Of an indexed dataset, if they are asked for: the token with which each
+	 * sequence starts, and where the last one ends. */
+	bool has_starts;
+	uint64_t *starts, nsequences;
 };
 
 /* Open a file of nothing but tokens. */
 int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 		     bool is_signed, struct errmsg *err);
-/* Open PREFIX.bin, as described by PREFIX.idx. */
+/* Open PREFIX.bin, as described by PREFIX.idx, with or without `starts`. */
 int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     struct errmsg *err);
+			     bool starts, struct errmsg *err);
 void tokens_file_close(struct tokens_file *f);
 
 static inline uint64_t tokens_file_count(const struct tokens_file *f)
@@ -59,32 +63,40 @@ int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
 
 /*
  * Parse Megatron's index: where the tokens of all sequences lie in a data file
- * of `bin_size` bytes.  Sets width, is_signed, runs and nruns. -EBADMSG if the
- * index is inconsistent.
+ * of `bin_size` bytes.  Sets width, is_signed, runs and nruns, and with has_starts
+ * also starts and nsequences. -EBADMSG if the index is inconsistent.
  */
 int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		      uint64_t bin_size, struct errmsg *err);
 
-/* Read where the sequences of PREFIX.idx start, in tokens: (*starts)[n] is the end
- * of the last one.  The index has been read by tokens_index_read. */
-int tokens_index_starts(const char *prefix, uint64_t **starts, uint64_t *n,
-			struct errmsg *err);
+/* A table of little-endian integers in a file, which is read in pieces.  Begin with the
+ * first four fields. */
+struct tokens_table {
+	const struct source *src;
+	uint64_t at, end; /* bytes not read yet */
+	unsigned width;   /* bytes of an integer: 4 or 8 */
+	size_t len, used; /* bytes of the piece in `buf` */
+	uint8_t buf[8192];
+};
+
+/* Get the next integer, which must exist. */
+int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err);
 
 /* Megatron's samples of an indexed dataset.  Arrays are owned. */
 struct tokens_samples {
 	const char *prefix;              /* borrowed */
-	uint64_t *sequences, nsequences; /* see tokens_index_starts */
 	uint64_t *documents, ndocuments; /* sequences in the order of use */
 	uint64_t *starts; /* two numbers of each sample, and the end */
 	uint64_t *order, n;
 };
 
-/* Read PREFIX_*_idx.npy, of the dataset `data`. */
+/* Read PREFIX_*_idx.npy. */
 int tokens_samples_open(struct tokens_samples *s, const char *prefix,
-			const char *data, struct errmsg *err);
+			struct errmsg *err);
 void tokens_samples_close(struct tokens_samples *s);
 
-/* Read sample `row` in the order of training, which must have `n` tokens. */
+/* Read sample `row` in the order of training, which must have `n` tokens, from the
+ * dataset `f`, which has starts. */
 int tokens_samples_read(const struct tokens_samples *s,
 			const struct tokens_file *f, uint64_t row, size_t n,
 			int32_t *out, struct errmsg *err);

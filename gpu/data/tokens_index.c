@@ -31,7 +31,6 @@
 #define MAGIC "MMIDIDX\0"
 #define MAGIC_LEN 9
 #define HEADER_LEN (MAGIC_LEN + 8 + 1 + 8 + 8)
-#define ENTRIES 1024        /* read at once */
 #define RUNS_MAX (1u << 24) /* 256 MiB of them */
 
 static const struct {
@@ -48,8 +47,29 @@ static const struct {
 struct index {
 	const struct source *src;
 	uint64_t sequences, boundaries;
-	uint64_t lengths, pointers, documents; /* offsets of the tables */
+	struct tokens_table lengths, pointers, documents;
 };
+
+int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err)
+{
+	const uint8_t *p = t->buf + t->used;
+
+	if (t->used == t->len) {
+		const uint64_t left = t->end - t->at;
+		int rc;
+
+		p = t->buf;
+		t->used = 0;
+		t->len = left < sizeof(t->buf) ? (size_t)left : sizeof(t->buf);
+		rc = source_read(t->src, t->buf, t->len, t->at, err);
+		if (rc)
+			return rc;
+		t->at += t->len;
+	}
+	*out = t->width == 8 ? get_le64(p) : get_le32(p);
+	t->used += t->width;
+	return 0;
+}
 
 static int bad_index(const struct source *src, const char *what,
 		     struct errmsg *err)
@@ -60,7 +80,7 @@ static int bad_index(const struct source *src, const char *what,
 static int read_type(struct tokens_file *f, const struct source *src,
 		     unsigned code, struct errmsg *err)
 {
-	if (code == 0 || code >= sizeof(types) / sizeof(types[0]))
+	if (code == 0 || code >= COUNT(types))
 		return errmsg_set(err, -EBADMSG, "%s: unknown token type %u",
 				  src->name, code);
 	if (!types[code].width)
@@ -72,21 +92,32 @@ static int read_type(struct tokens_file *f, const struct source *src,
 	return 0;
 }
 
+/* A table of `n` integers that begins at *end, which becomes its end. */
+static struct tokens_table place_table(const struct index *x, uint64_t *end,
+				       uint64_t n, unsigned width)
+{
+	const uint64_t at = *end;
+
+	*end = at + n * width;
+	return (struct tokens_table){
+		.src = x->src, .at = at, .end = *end, .width = width
+	};
+}
+
 /* Locate the tables, which end with the file. */
 static int place_tables(struct index *x, struct errmsg *err)
 {
 	const uint64_t n = x->sequences, size = x->src->size;
-	uint64_t end;
+	uint64_t end = HEADER_LEN;
 
-	x->lengths = HEADER_LEN;
 	/* Counts that pass this check cannot overflow later products. */
-	if (n > size / 12 || x->boundaries > size / 8)
-		return bad_index(x->src,
-				 "is too short for the tables in its header",
-				 err);
-	x->pointers = x->lengths + n * 4;
-	x->documents = x->pointers + n * 8;
-	end = x->documents + x->boundaries * 8;
+	if (n <= size / 12 && x->boundaries <= size / 8) {
+		x->lengths = place_table(x, &end, n, 4);
+		x->pointers = place_table(x, &end, n, 8);
+		x->documents = place_table(x, &end, x->boundaries, 8);
+	} else {
+		end = UINT64_MAX;
+	}
 	if (end > size)
 		return bad_index(x->src,
 				 "is too short for the tables in its header",
@@ -126,29 +157,22 @@ static int tokens_index_read_header(struct tokens_file *f, struct index *x,
 }
 
 /* Boundaries must ascend from 0 to n. */
-static int check_documents(const struct index *x, struct errmsg *err)
+static int check_documents(struct index *x, struct errmsg *err)
 {
-	uint8_t buf[ENTRIES * 8];
 	uint64_t last = 0;
 
-	for (uint64_t i = 0; i < x->boundaries;) {
-		const uint64_t left = x->boundaries - i;
-		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
-		const int rc = source_read(x->src, buf, n * 8,
-					   x->documents + i * 8, err);
+	for (uint64_t i = 0; i < x->boundaries; i++) {
+		uint64_t at;
+		const int rc = tokens_table_next(&x->documents, &at, err);
 
 		if (rc)
 			return rc;
-		for (size_t k = 0; k < n; k++, i++) {
-			const uint64_t at = get_le64(buf + k * 8);
-
-			if (at < last || at > x->sequences || (i == 0 && at))
-				return errmsg_set(
-					err, -EBADMSG,
-					"%s: document boundary %llu is out of order",
-					x->src->name, (unsigned long long)i);
-			last = at;
-		}
+		if (at < last || at > x->sequences || (i == 0 && at))
+			return errmsg_set(
+				err, -EBADMSG,
+				"%s: document boundary %llu is out of order",
+				x->src->name, (unsigned long long)i);
+		last = at;
 	}
 	if (last != x->sequences)
 		return bad_index(
@@ -193,14 +217,16 @@ static int tokens_index_add_run(struct tokens_file *f, size_t *cap,
 	return 0;
 }
 
-static int add_sequence(struct tokens_file *f, size_t *cap,
-			const struct index *x, uint64_t i,
-			const uint8_t *length, const uint8_t *pointer,
-			uint64_t bin_size, struct errmsg *err)
+static int add_sequence(struct tokens_file *f, size_t *cap, struct index *x,
+			uint64_t i, uint64_t bin_size, struct errmsg *err)
 {
-	const uint64_t len = get_le32(length);
-	const uint64_t at = get_le64(pointer);
+	uint64_t len, at;
+	int rc = tokens_table_next(&x->lengths, &len, err);
 
+	if (!rc)
+		rc = tokens_table_next(&x->pointers, &at, err);
+	if (rc)
+		return rc;
 	if (len > INT32_MAX || !checked_range(at, len * f->width, bin_size))
 		return errmsg_set(
 			err, -EBADMSG,
@@ -208,76 +234,26 @@ static int add_sequence(struct tokens_file *f, size_t *cap,
 			" of data",
 			x->src->name, (unsigned long long)i, (int)(int32_t)len,
 			(long long)at, (unsigned long long)bin_size);
+	if (f->starts)
+		f->starts[i + 1] = f->starts[i] + len;
 	return len ? tokens_index_add_run(f, cap, x, at, len, err) : 0;
 }
 
-static int read_sequences(struct tokens_file *f, const struct index *x,
+static int read_sequences(struct tokens_file *f, struct index *x,
 			  uint64_t bin_size, struct errmsg *err)
 {
-	uint8_t lengths[ENTRIES * 4], pointers[ENTRIES * 8];
 	size_t cap = 0;
 	int rc = tokens_index_grow(f, &cap, x->src->name, err);
 
-	for (uint64_t i = 0; !rc && i < x->sequences;) {
-		const uint64_t left = x->sequences - i;
-		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
-
-		rc = source_read(x->src, lengths, n * 4, x->lengths + i * 4,
-				 err);
-		if (!rc)
-			rc = source_read(x->src, pointers, n * 8,
-					 x->pointers + i * 8, err);
-		for (size_t k = 0; !rc && k < n; k++, i++)
-			rc = add_sequence(f, &cap, x, i, lengths + k * 4,
-					  pointers + k * 8, bin_size, err);
-	}
-	if (!rc && f->nruns == 0)
+	if (!rc)
 		f->runs[0] = (struct tokens_run){ 0, 0 };
-	return rc;
-}
-
-/* Sum up the lengths of all sequences. */
-static int sum_lengths(const struct index *x, uint64_t *starts,
-		       struct errmsg *err)
-{
-	uint8_t buf[ENTRIES * 4];
-	int rc = 0;
-
-	starts[0] = 0;
-	for (uint64_t i = 0; !rc && i < x->sequences;) {
-		const uint64_t left = x->sequences - i;
-		const size_t n = left < ENTRIES ? (size_t)left : ENTRIES;
-
-		rc = source_read(x->src, buf, n * 4, x->lengths + i * 4, err);
-		for (size_t k = 0; !rc && k < n; k++, i++)
-			starts[i + 1] = starts[i] + get_le32(buf + k * 4);
-	}
-	return rc;
-}
-
-int tokens_index_starts(const char *prefix, uint64_t **starts, uint64_t *n,
-			struct errmsg *err)
-{
-	struct tokens_file unused = { 0 };
-	struct source idx;
-	struct index x = { .src = &idx };
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%s.idx", prefix) < 0)
-		return errmsg_nomem(err, NULL);
-	rc = source_open(&idx, path, err);
-	if (!rc) {
-		rc = tokens_index_read_header(&unused, &x, err);
-		*n = x.sequences;
-		*starts = rc ? NULL : malloc((*n + 1) * sizeof(**starts));
-		if (!rc && !*starts)
-			rc = errmsg_nomem(err, path);
-		if (!rc)
-			rc = sum_lengths(&x, *starts, err);
-		source_close(&idx);
-	}
-	free(path);
+	f->nsequences = x->sequences;
+	if (f->has_starts)
+		f->starts = calloc(x->sequences + 1, sizeof(*f->starts));
+	if (!rc && f->has_starts && !f->starts)
+		rc = errmsg_nomem(err, x->src->name);
+	for (uint64_t i = 0; !rc && i < x->sequences; i++)
+		rc = add_sequence(f, &cap, x, i, bin_size, err);
 	return rc;
 }
 
@@ -293,7 +269,9 @@ int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		rc = read_sequences(f, &x, bin_size, err);
 	if (rc) {
 		free(f->runs);
+		free(f->starts);
 		f->runs = NULL;
+		f->starts = NULL;
 		f->nruns = 0;
 	}
 	return rc;

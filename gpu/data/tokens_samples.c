@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "ckpt/base/bytes.h"
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens_impl.h"
 
@@ -56,48 +55,50 @@ static int read_header(const struct source *src, char text[HEADER_MAX + 1],
 	return rc;
 }
 
-static uint64_t element(const uint8_t *p, unsigned width)
+/* Find the table in an array of integers with `columns` in a row, by its header. */
+static int place_array(struct tokens_table *t, const char *header,
+		       unsigned columns, struct errmsg *err)
 {
-	return width == 8 ? get_le64(p) : get_le32(p);
+	const uint64_t len = t->src->size - t->at;
+
+	if (strstr(header, "'fortran_order': True") ||
+	    !strstr(header, columns == 1 ? ",)" : ", 2)"))
+		return bad_array(t->src, "has another shape than expected", err);
+	if (strstr(header, "'<i8'"))
+		t->width = 8;
+	else if (strstr(header, "'<i4'") || strstr(header, "'<u4'"))
+		t->width = 4;
+	else
+		return bad_array(t->src, "has no integers of 4 or 8 bytes", err);
+	if (len > ELEMENTS_MAX * t->width || len % (t->width * columns))
+		return bad_array(t->src, "is cut off, or too large", err);
+	t->end = t->src->size;
+	return 0;
 }
 
-/* Read a whole array of integers with `columns` in a row.  Negative ones become too
- * large for any use. */
+/* Read a whole array.  Negative numbers become too large for any use. */
 static int read_array(const char *path, unsigned columns, uint64_t **out,
 		      uint64_t *rows, struct errmsg *err)
 {
 	char header[HEADER_MAX + 1];
 	struct source src;
-	uint64_t at = 0, n;
-	unsigned width;
-	uint8_t *bytes = NULL;
+	struct tokens_table t = { .src = &src };
+	uint64_t n = 0;
 	int rc = source_open(&src, path, err);
 
 	if (rc)
 		return rc;
-	rc = read_header(&src, header, &at, err);
-	if (!rc && (strstr(header, "'fortran_order': True") ||
-		    !strstr(header, columns == 1 ? ",)" : ", 2)")))
-		rc = bad_array(&src, "has another shape than expected", err);
-	width = strstr(header, "'<i8'")                              ? 8
-		: strstr(header, "'<i4'") || strstr(header, "'<u4'") ? 4
-								     : 0;
-	if (!rc && !width)
-		rc = bad_array(&src, "has no integers of 4 or 8 bytes", err);
-	n = rc ? 0 : (src.size - at) / width;
-	if (!rc &&
-	    (n > ELEMENTS_MAX || n % columns || n * width != src.size - at))
-		rc = bad_array(&src, "is cut off, or too large", err);
+	rc = read_header(&src, header, &t.at, err);
+	if (!rc)
+		rc = place_array(&t, header, columns, err);
 	if (!rc) {
-		bytes = malloc(n * width + 1);
+		n = (t.end - t.at) / t.width;
 		*out = malloc((n + 1) * sizeof(**out));
-		rc = bytes && *out ? source_read(&src, bytes, n * width, at, err)
-				   : errmsg_nomem(err, path);
+		rc = *out ? 0 : errmsg_nomem(err, path);
 	}
 	for (uint64_t i = 0; !rc && i < n; i++)
-		(*out)[i] = element(bytes + i * width, width);
+		rc = tokens_table_next(&t, &(*out)[i], err);
 	*rows = n / columns;
-	free(bytes);
 	source_close(&src);
 	return rc;
 }
@@ -116,16 +117,13 @@ static int read_named(const char *prefix, const char *name, unsigned columns,
 }
 
 int tokens_samples_open(struct tokens_samples *s, const char *prefix,
-			const char *data, struct errmsg *err)
+			struct errmsg *err)
 {
 	uint64_t starts = 0;
 	int rc;
 
 	*s = (struct tokens_samples){ .prefix = prefix };
-	rc = tokens_index_starts(data, &s->sequences, &s->nsequences, err);
-	if (!rc)
-		rc = read_named(prefix, "doc", 1, &s->documents, &s->ndocuments,
-				err);
+	rc = read_named(prefix, "doc", 1, &s->documents, &s->ndocuments, err);
 	if (!rc)
 		rc = read_named(prefix, "sample", 2, &s->starts, &starts, err);
 	if (!rc)
@@ -143,7 +141,6 @@ int tokens_samples_open(struct tokens_samples *s, const char *prefix,
 
 void tokens_samples_close(struct tokens_samples *s)
 {
-	free(s->sequences);
 	free(s->documents);
 	free(s->starts);
 	free(s->order);
@@ -151,13 +148,14 @@ void tokens_samples_close(struct tokens_samples *s)
 }
 
 /* The tokens [*first, *end) of the place `at` in the order of documents. */
-static bool document(const struct tokens_samples *s, uint64_t at,
-		     uint64_t *first, uint64_t *end)
+static bool document(const struct tokens_samples *s,
+		     const struct tokens_file *f, uint64_t at, uint64_t *first,
+		     uint64_t *end)
 {
-	if (at >= s->ndocuments || s->documents[at] >= s->nsequences)
+	if (at >= s->ndocuments || s->documents[at] >= f->nsequences)
 		return false;
-	*first = s->sequences[s->documents[at]];
-	*end = s->sequences[s->documents[at] + 1];
+	*first = f->starts[s->documents[at]];
+	*end = f->starts[s->documents[at] + 1];
 	return true;
 }
 
@@ -178,7 +176,7 @@ int tokens_samples_read(const struct tokens_samples *s,
 	for (uint64_t at = from[0]; at <= to[0] && !rc; at++) {
 		uint64_t begin, len;
 
-		if (!document(s, at, &first, &end))
+		if (!document(s, f, at, &first, &end))
 			goto bad;
 		begin = at == from[0] ? from[1] : 0;
 		len = at == to[0] ? to[1] + 1 : end - first;
