@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two buffers of a step each: the device copies from one while the thread fills the
- * other.  The lock is held while rows are read, since whoever takes it needs
- * those rows. */
+/* Two buffers of a step each: the device copies from one while the next step's rows are
+ * read into the other. */
 #include "gpu/train/feed.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,13 +31,7 @@ struct feed {
 	int32_t *rows;      /* of one pass, as they are read */
 	int32_t *on_device; /* the passes of a batch */
 	struct feed_buffer of[BUFFERS];
-	pthread_t thread;
-	bool threaded; /* else steps are read when they are asked for */
-	pthread_mutex_t lock;
-	pthread_cond_t wanted;
-	uint64_t next;  /* the step to be read next */
-	uint64_t until; /* steps before this one may be read */
-	bool stop;
+	uint64_t next; /* the step to be read next */
 };
 
 static size_t bytes_of(const struct feed *f)
@@ -85,24 +77,11 @@ static void fill(struct feed *f, struct feed_buffer *b, bool valid,
 	}
 }
 
-static void read_next(struct feed *f)
+void feed_ahead(struct feed *f, uint64_t step)
 {
-	fill(f, &f->of[f->next % 2], false, f->next);
-	f->next++;
-}
-
-static void *feed_run(void *arg)
-{
-	struct feed *const f = arg;
-
-	pthread_mutex_lock(&f->lock);
-	while (!f->stop)
-		if (f->next < f->until)
-			read_next(f);
-		else
-			pthread_cond_wait(&f->wanted, &f->lock);
-	pthread_mutex_unlock(&f->lock);
-	return NULL;
+	assert(f->next == step || f->next == step + 1);
+	if (f->next == step)
+		fill(f, &f->of[f->next++ % 2], false, step);
 }
 
 const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
@@ -110,18 +89,10 @@ const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 {
 	struct feed_buffer *const b = &f->of[valid ? VALID : batch % 2];
 
-	pthread_mutex_lock(&f->lock);
-	if (valid) {
+	if (valid)
 		fill(f, b, true, batch);
-	} else {
-		assert(f->next == batch || f->next == batch + 1);
-		/* The step before is over, so that its buffer can be filled. */
-		f->until = batch + 2;
-		if (f->next == batch)
-			read_next(f);
-		pthread_cond_signal(&f->wanted);
-	}
-	pthread_mutex_unlock(&f->lock);
+	else
+		feed_ahead(f, batch);
 	*unread = b->rc;
 	if (b->rc)
 		*why = b->why;
@@ -142,9 +113,6 @@ int feed_new(struct feed **out, const struct feed_options *o, struct errmsg *err
 	f->o = *o;
 	f->pass_ints = network_ints(o->network);
 	f->next = o->step;
-	f->until = o->step + 1;
-	pthread_mutex_init(&f->lock, NULL);
-	pthread_cond_init(&f->wanted, NULL);
 	f->rows = calloc((size_t)o->pass_rows * tokens_row_len(o->tokens),
 			 sizeof(*f->rows));
 	for (unsigned i = 0; i < BUFFERS; i++) {
@@ -157,17 +125,7 @@ int feed_new(struct feed **out, const struct feed_options *o, struct errmsg *err
 		*out = NULL;
 		return errmsg_nomem(err, NULL);
 	}
-	f->threaded = pthread_create(&f->thread, NULL, feed_run, f) == 0;
 	return 0;
-}
-
-static void stop_thread(struct feed *f)
-{
-	pthread_mutex_lock(&f->lock);
-	f->stop = true;
-	pthread_cond_signal(&f->wanted);
-	pthread_mutex_unlock(&f->lock);
-	pthread_join(f->thread, NULL);
 }
 
 void feed_free(struct feed *f)
@@ -176,15 +134,11 @@ void feed_free(struct feed *f)
 
 	if (!f)
 		return;
-	if (f->threaded)
-		stop_thread(f);
 	b = f->o.backend;
 	for (unsigned i = 0; i < BUFFERS; i++)
 		if (f->of[i].ints)
 			b->ops->host_free(b, f->of[i].ints);
 	b->ops->free(b, f->on_device);
 	free(f->rows);
-	pthread_mutex_destroy(&f->lock);
-	pthread_cond_destroy(&f->wanted);
 	free(f);
 }

@@ -12,17 +12,15 @@ struct errmsg;
 struct network;
 struct tokens;
 
-/*
- * The tokens of this rank's passes, on their way to the device: a thread reads those of
- * the next step, while the device computes, into memory that the device copies from.
- */
+/* The tokens of this rank's passes, on their way to the device, through memory that the
+ * device copies from. */
 struct feed;
 
 struct feed_options {
 	const struct config *config;
 	const struct comm *data; /* the data-parallel group */
 	struct backend *backend;
-	struct tokens *tokens;         /* used by nobody else until feed_free */
+	struct tokens *tokens;
 	const struct network *network; /* any one of the run */
 	unsigned passes, pass_rows;    /* of a batch; rows of each */
 	uint64_t step;                 /* the first that is asked for */
@@ -42,5 +40,9 @@ void feed_free(struct feed *f);
  */
 const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 			  int *unread, struct errmsg *why);
+
+/* Read the rows of the step after the one that is queued, which a device computes
+ * meanwhile. */
+void feed_ahead(struct feed *f, uint64_t step);
 
 #endif

@@ -25,6 +25,7 @@ struct tokens;
 /* What a step's time is spent on. */
 enum phase {
 	PHASE_DATA,
+	PHASE_AHEAD,  /* the next step's data */
 	PHASE_PASSES, /* includes the data */
 	PHASE_UPDATE,
 	PHASE_VALIDATION, /* includes its data */

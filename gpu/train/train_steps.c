@@ -44,8 +44,11 @@ static uint64_t resident_bytes(void)
 double train_phase_begin(struct run *r, enum phase p)
 {
 	static const char *const names[] = {
-		[PHASE_DATA] = "data",     [PHASE_PASSES] = "passes",
-		[PHASE_UPDATE] = "update", [PHASE_VALIDATION] = "validation",
+		[PHASE_DATA] = "data",
+		[PHASE_AHEAD] = "read ahead",
+		[PHASE_PASSES] = "passes",
+		[PHASE_UPDATE] = "update",
+		[PHASE_VALIDATION] = "validation",
 		[PHASE_SAVE] = "save",
 	};
 
@@ -235,18 +238,33 @@ static int queue_step(struct run *r, struct errmsg *err)
 	return 0;
 }
 
+/* Read the rows of the next step while a device computes this one. */
+static void read_ahead(struct run *r)
+{
+	const double begun = train_phase_begin(r, PHASE_PASSES);
+	const double data = train_phase_begin(r, PHASE_AHEAD);
+
+	if (r->step + 1 < r->config->steps)
+		feed_ahead(r->feed, r->step + 1);
+	train_phase_end(r, PHASE_AHEAD, data);
+	train_phase_end(r, PHASE_PASSES, begun);
+}
+
 /* Queue the step, after what differs from others. */
 static int start_step(struct run *r, const struct zero_update *u,
 		      struct losses *l, struct errmsg *err)
 {
 	const double begun = train_phase_begin(r, PHASE_PASSES);
+	int rc;
 
 	watch_step(r->step + 1);
 	begin_batch(r, false, r->step, l);
 	set_passes(r);
 	train_phase_end(r, PHASE_PASSES, begun);
 	zero_begin_update(&r->zero, u);
-	return step_graph_queue(r, queue_step, err);
+	rc = step_graph_queue(r, queue_step, err);
+	read_ahead(r);
+	return rc;
 }
 
 static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
@@ -421,7 +439,7 @@ static void measure(struct run *r, struct metrics_step *m)
 		    gpt2_flops_per_token(&r->model, c->seq_length) /
 		    r->comm->size / 1e12;
 	m->mfu = peak > 0 ? m->tflops / peak : 0;
-	m->data_seconds = r->spent[PHASE_DATA];
+	m->data_seconds = r->spent[PHASE_DATA] + r->spent[PHASE_AHEAD];
 	m->pass_seconds = r->spent[PHASE_PASSES];
 	m->update_seconds = r->spent[PHASE_UPDATE];
 	m->save_seconds = r->spent[PHASE_SAVE];
