@@ -13,13 +13,15 @@ struct plot_point {
 	double step, value;
 };
 
-/* In ascending order of steps, without duplicates. */
+/* Points in ascending order of steps, without duplicates. */
 struct plot_series {
 	struct plot_point *points;
 	size_t n, cap;
 };
 
-/* The TensorBoard tags to show. */
+#define PLOT_TAGS_MAX 16
+
+/* The TensorBoard tags to show, at most PLOT_TAGS_MAX. */
 struct plot_tags {
 	const char *const *names;
 	size_t n;
@@ -29,8 +31,8 @@ struct plot_run {
 	char *name;   /* of the run, for file names */
 	char *label;  /* for the legend */
 	double first; /* step that was logged, whatever its tags */
-	struct plot_series *series; /* one per tag */
-	size_t nseries;
+	struct plot_series series[PLOT_TAGS_MAX];
+	size_t nseries; /* one per tag */
 };
 
 /* Drop the points of a step and of later ones: a resumed run logs some steps twice, and
@@ -39,6 +41,10 @@ void plot_series_drop(struct plot_series *s, double first_step);
 
 /* Add a point, and drop points of the same and later steps. -ENOMEM. */
 int plot_series_add(struct plot_series *s, double step, double value);
+
+/* Return the first point of a step that is at least `step`, or NULL. */
+const struct plot_point *plot_series_from(const struct plot_series *s,
+					  double step);
 
 /*
  * Read a run: a directory with METRICS_CSV or event files, an event file, or
@@ -59,8 +65,8 @@ int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 		   const char *path, struct errmsg *err);
 
 /* Write the rows of a table of `n` runs: the step, and a column per run and tag, which
- * is empty where the run has no value. -ENOMEM. */
-int plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
+ * is empty where the run has no value. */
+void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
 
 /* The name of a tag's column. */
 const char *plot_column(const char *tag);

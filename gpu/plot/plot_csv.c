@@ -52,8 +52,8 @@ struct table {
 	const char *path;
 	const struct plot_tags *tags;
 	struct plot_run *run;
-	size_t step;    /* column */
-	size_t *column; /* of each tag, or NONE */
+	size_t step;                  /* column */
+	size_t column[PLOT_TAGS_MAX]; /* of each tag, or NONE */
 };
 
 /* Split a line at its commas, in place, and remove quotes around fields.
@@ -185,9 +185,7 @@ int plot_csv_read(struct plot_run *r, const char *path,
 
 	if (!f)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
-	t.column = calloc(tags->n, sizeof(*t.column));
-	rc = t.column ? read_lines(&t, f, err) : errmsg_nomem(err, path);
-	free(t.column);
+	rc = read_lines(&t, f, err);
 	fclose(f);
 	return rc;
 }
@@ -211,53 +209,44 @@ static const struct plot_series *series_of(const struct plot_run *runs, size_t i
 	return &runs[i / runs->nseries].series[i % runs->nseries];
 }
 
-/* Get the smallest step not written yet; false at the end.  at[] has the number of points
- * written of each series. */
-static bool next_step(const struct plot_run *runs, size_t n, const size_t *at,
-		      double *step)
+/* Advance to the next step that a run has; false at the end. */
+static bool next_step(const struct plot_run *runs, size_t n, double *step)
 {
-	bool any = false;
+	const double from = nextafter(*step, INFINITY);
 
+	*step = INFINITY;
 	for (size_t i = 0; i < n * runs->nseries; i++) {
-		const struct plot_series *const s = series_of(runs, i);
+		const struct plot_point *const p =
+			plot_series_from(series_of(runs, i), from);
 
-		if (at[i] < s->n && (!any || s->points[at[i]].step < *step)) {
-			*step = s->points[at[i]].step;
-			any = true;
-		}
+		if (p)
+			*step = fmin(*step, p->step);
 	}
-	return any;
+	return isfinite(*step);
 }
 
-int plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
+void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 {
-	size_t *const at = calloc(n * runs->nseries, sizeof(*at));
 	char number[DECIMAL_LEN];
-	double step = 0;
 
-	if (!at)
-		return -ENOMEM;
-	while (next_step(runs, n, at, &step)) {
+	for (double step = -INFINITY; next_step(runs, n, &step);) {
 		fputs(decimal(step, number), f);
 		for (size_t i = 0; i < n * runs->nseries; i++) {
-			const struct plot_series *const s = series_of(runs, i);
+			const struct plot_point *const p =
+				plot_series_from(series_of(runs, i), step);
 
 			fputc(',', f);
-			if (at[i] < s->n && s->points[at[i]].step == step)
-				fputs(decimal(s->points[at[i]++].value, number),
-				      f);
+			if (p && p->step == step)
+				fputs(decimal(p->value, number), f);
 		}
 		fputc('\n', f);
 	}
-	free(at);
-	return 0;
 }
 
 int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 		   const char *path, struct errmsg *err)
 {
 	FILE *const f = fopen(path, "we");
-	int rc;
 
 	if (!f)
 		return errmsg_errno(err, path, "cannot create");
@@ -267,11 +256,11 @@ int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
 		put_field(f, plot_column(tags->names[i]));
 	}
 	fputc('\n', f);
-	rc = plot_csv_put_rows(f, r, 1);
+	plot_csv_put_rows(f, r, 1);
 	errno = 0;
 	if (ferror(f) | fclose(f))
 		return errmsg_set(err, errno ? -errno : -EIO,
 				  "%s: cannot write: %s", path,
 				  strerror(errno ? errno : EIO));
-	return rc ? errmsg_nomem(err, path) : 0;
+	return 0;
 }

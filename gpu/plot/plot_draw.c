@@ -45,13 +45,12 @@ static void put_text(FILE *f, const char *s)
 
 static bool share_step(const struct plot_series *a, const struct plot_series *b)
 {
-	for (size_t i = 0, k = 0; i < a->n && k < b->n;) {
-		if (a->points[i].step == b->points[k].step)
+	for (size_t i = 0; i < a->n; i++) {
+		const struct plot_point *const p =
+			plot_series_from(b, a->points[i].step);
+
+		if (p && p->step == a->points[i].step)
 			return true;
-		if (a->points[i].step < b->points[k].step)
-			i++;
-		else
-			k++;
 	}
 	return false;
 }
@@ -158,10 +157,8 @@ static void put_panels(FILE *f, const struct picture *p)
 	fputs("unset multiplot\n", f);
 }
 
-static int put_script(FILE *f, const struct picture *p)
+static void put_script(FILE *f, const struct picture *p)
 {
-	int rc;
-
 	fputs("if (strstrt(GPVAL_TERMINALS, 'pngcairo')) {\n"
 	      "  set terminal pngcairo noenhanced size 1200,800\n"
 	      "} else {\n"
@@ -169,7 +166,7 @@ static int put_script(FILE *f, const struct picture *p)
 	      "}\n"
 	      "set datafile separator comma\n$runs << END\n",
 	      f);
-	rc = plot_csv_put_rows(f, p->runs, p->n);
+	plot_csv_put_rows(f, p->runs, p->n);
 	fputs("END\nset grid\nset ylabel '", f);
 	put_text(f, plot_column(p->tags->names[0]));
 	fputs("'\n", f);
@@ -179,7 +176,6 @@ static int put_script(FILE *f, const struct picture *p)
 		fputs("set xlabel 'step'\n", f);
 		put_curves(f, p, false);
 	}
-	return rc;
 }
 
 /* Draw to our standard output. */
@@ -187,7 +183,7 @@ static int run_gnuplot(const struct picture *p, struct errmsg *err)
 {
 	struct stat st;
 	FILE *script;
-	int rc, status;
+	int status;
 
 	signal(SIGPIPE, SIG_IGN); /* its status says how gnuplot ended */
 	script = popen("command -v gnuplot >/dev/null || exit 127\n"
@@ -196,10 +192,8 @@ static int run_gnuplot(const struct picture *p, struct errmsg *err)
 	if (!script)
 		return errmsg_set(err, -errno, "cannot run gnuplot: %s",
 				  strerror(errno));
-	rc = put_script(script, p);
+	put_script(script, p);
 	status = pclose(script);
-	if (rc)
-		return errmsg_nomem(err, NULL);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return errmsg_set(
 			err, -ENOENT,

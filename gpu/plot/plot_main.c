@@ -15,12 +15,10 @@
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-#define TAGS_MAX 16
-
 struct options {
 	bool csv, png;
 	const char *prefix;
-	const char *names[TAGS_MAX];
+	const char *names[PLOT_TAGS_MAX];
 	struct plot_tags tags;
 };
 
@@ -83,7 +81,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 			o->csv = true;
 			break;
 		case 't':
-			if (o->tags.n == TAGS_MAX)
+			if (o->tags.n == PLOT_TAGS_MAX)
 				return usage("--tag", "too many");
 			o->names[o->tags.n++] = optarg;
 			break;

@@ -36,6 +36,22 @@ int plot_series_add(struct plot_series *s, double step, double value)
 	return 0;
 }
 
+const struct plot_point *plot_series_from(const struct plot_series *s,
+					  double step)
+{
+	size_t low = 0, high = s->n;
+
+	while (low < high) {
+		const size_t mid = low + (high - low) / 2;
+
+		if (s->points[mid].step < step)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < s->n ? &s->points[low] : NULL;
+}
+
 struct events {
 	struct plot_run *run;
 	const struct plot_tags *tags;
@@ -222,11 +238,10 @@ int plot_run_read(struct plot_run *r, const char *path,
 	*r = (struct plot_run){ .nseries = tags->n, .first = INFINITY };
 	if (stat(path, &st) < 0)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
-	r->series = calloc(tags->n, sizeof(*r->series));
 	r->name = name_of(path, S_ISDIR(st.st_mode));
 	if (r->name)
 		r->label = label_of(r->name);
-	if (!r->series || !r->label)
+	if (!r->label)
 		rc = errmsg_nomem(err, NULL);
 	else
 		rc = read_path(r, path, S_ISDIR(st.st_mode), tags, err);
@@ -241,9 +256,8 @@ int plot_run_read(struct plot_run *r, const char *path,
 
 void plot_run_done(struct plot_run *r)
 {
-	for (size_t i = 0; r->series && i < r->nseries; i++)
+	for (size_t i = 0; i < r->nseries; i++)
 		free(r->series[i].points);
-	free(r->series);
 	free(r->name);
 	free(r->label);
 	*r = (struct plot_run){ 0 };
