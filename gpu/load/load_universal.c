@@ -87,37 +87,26 @@ static const struct value *find_tensor(struct universal_tensor *u,
 	return v ? v : root;
 }
 
-/* Read the file's first `len` bytes, which end with the pickle.  To read the file
- * itself would begin to read its tensor. */
-static int read_head(struct universal_tensor *u, uint64_t len,
-		     struct errmsg *err)
-{
-	uint8_t bytes[UCFS_LITERAL_MAX];
-	struct source head;
-
-	if (len > sizeof(bytes) ||
-	    !mount_extents_head(&u->extents, bytes, (size_t)len))
-		return pt_head_read(&u->head, &u->src, len, err);
-	source_init_span(&head, u->path,
-			 (struct span){ .p = bytes, .len = (size_t)len });
-	return pt_head_read(&u->head, &head, len, err);
-}
-
 /*
- * In a mount: read the pickle from the beginning of the file, and ask the mount
- * for the storage's extents. -ENOTSUP if the file is not in a mount, or has an
- * unexpected form.
+ * In a mount: get the beginning of the file with the pickle and the storage's extents
+ * from the mount.  To read the file itself would begin to read its tensor. -ENOTSUP if
+ * the file is not in a mount, or has an unexpected form.
  */
 static int begin_head(struct universal_tensor *u, const char *param,
 		      struct errmsg *err)
 {
 	struct tensor *t = &u->t.tensor;
+	uint8_t head[UCFS_LITERAL_MAX];
 	uint64_t start = 0, len = 0;
 	int rc;
 
-	if (!mount_extents_storage(&u->extents, &start, &len))
+	if (!mount_extents_storage(&u->extents, &start, &len) ||
+	    start > sizeof(head) ||
+	    !mount_extents_head(&u->extents, head, (size_t)start))
 		return -ENOTSUP;
-	rc = read_head(u, start, err);
+	rc = pt_head_read(&u->head,
+			  (struct span){ .p = head, .len = (size_t)start },
+			  u->path, err);
 	if (rc)
 		return rc;
 	u->has_head = true;

@@ -101,8 +101,7 @@ bool mount_extents_head(struct mount_extents *o, void *buf, size_t len)
 	if (!l)
 		return false;
 	l->version = UCFS_EXTENTS_VERSION;
-	all = ioctl(o->fd, UCFS_IOC_LITERAL, l) == 0 && l->count >= len &&
-	      len <= sizeof(l->bytes);
+	all = ioctl(o->fd, UCFS_IOC_LITERAL, l) == 0 && l->count >= len;
 	if (all)
 		memcpy(buf, l->bytes, len);
 	free(l);

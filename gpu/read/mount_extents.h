@@ -50,8 +50,8 @@ void mount_extents_end(struct mount_extents *o);
 bool mount_extents_storage(struct mount_extents *o, uint64_t *start,
 			   uint64_t *len);
 
-/* Get the file's first `len` bytes, which the mount has made.  False if it does not
- * give them so; then they can be read. */
+/* Get the file's first `len` bytes, at most UCFS_LITERAL_MAX, which the mount has made.
+ * False if it does not give them so. */
 bool mount_extents_head(struct mount_extents *o, void *buf, size_t len);
 
 /* A contiguous range. */

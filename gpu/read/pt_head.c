@@ -11,16 +11,13 @@
 
 #include <errno.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/source.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/sys/crc32.h"
 
-#define HEAD_MAX ((uint64_t)16 << 20)
 #define HEADER_LEN 30u
 #define DESCRIPTOR_LEN 16u
 #define PICKLE_NAME "/data.pkl"
@@ -64,30 +61,16 @@ static struct span find_pickle(const uint8_t *p, size_t len)
 	return (struct span){ 0 };
 }
 
-int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
+int pt_head_read(struct pt_head *f, struct span bytes, const char *name,
 		 struct errmsg *err)
 {
-	uint8_t *bytes = NULL;
-	struct span pickle;
+	const struct span pickle = find_pickle(bytes.p, bytes.len);
 	int rc;
 
 	*f = (struct pt_head){ 0 };
-	if (len > HEAD_MAX)
-		return errmsg_set(err, -ENOTSUP, "%s: unrecognised .pt header",
-				  src->name);
-	bytes = malloc(len + 1);
-	if (!bytes)
-		return errmsg_nomem(err, NULL);
-	rc = source_read(src, bytes, len, 0, err);
-	if (!rc) {
-		pickle = find_pickle(bytes, len);
-		rc = pickle.len ? pickle_load(pickle, src->name, &f->arena,
-					      &f->root, err)
-				: errmsg_set(err, -ENOTSUP,
-					     "%s: unrecognised .pt header",
-					     src->name);
-	}
-	free(bytes);
+	rc = pickle.len ? pickle_load(pickle, name, &f->arena, &f->root, err)
+			: errmsg_set(err, -ENOTSUP,
+				     "%s: unrecognised .pt header", name);
 	if (rc)
 		pt_head_done(f);
 	return rc;

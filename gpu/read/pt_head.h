@@ -2,12 +2,10 @@
 #ifndef UCTRAIN_PT_HEAD_H
 #define UCTRAIN_PT_HEAD_H
 
-#include <stdint.h>
-
 #include "ckpt/base/arena.h"
+#include "ckpt/base/bytes.h"
 
 struct errmsg;
-struct source;
 struct value;
 
 /*
@@ -20,9 +18,9 @@ struct pt_head {
 	struct value *root;
 };
 
-/* `len` bytes precede the file's first storage. -ENOTSUP if they do not have
- * the form that torch 2.7 or later writes, a pickle error, or -ENOMEM. */
-int pt_head_read(struct pt_head *f, const struct source *src, uint64_t len,
+/* `bytes` are those before the first storage of the file `name`. -ENOTSUP if they do not
+ * have the form that torch 2.7 or later writes, a pickle error, or -ENOMEM. */
+int pt_head_read(struct pt_head *f, struct span bytes, const char *name,
 		 struct errmsg *err);
 void pt_head_done(struct pt_head *f);
 

@@ -54,8 +54,7 @@ struct slot {
 	enum dtype dtype;
 	size_t n; /* elements */
 	float *to;
-	bool direct;  /* read past the page cache, else by: */
-	int buffered; /* another descriptor of the file */
+	bool direct;  /* read past the page cache */
 	bool staged;  /* cast by the device */
 	void *raw;    /* PIECE bytes of elements to be cast here */
 	float *ready; /* PIECE bytes, pinned; NULL: device memory is host
@@ -94,9 +93,6 @@ struct upload {
 /* The piece owns its file descriptor and name. */
 static void upload_close_file(struct slot *s)
 {
-	if (s->direct)
-		close(s->buffered);
-	s->direct = false;
 	source_close(&s->job.file);
 	free((char *)s->job.file.name);
 	s->job.file.name = NULL;
@@ -265,8 +261,7 @@ static void copy_to_device(struct upload *q, struct slot *s)
  * cache. */
 static void read_buffered(struct upload *q, struct slot *s)
 {
-	close(s->job.file.fd);
-	s->job.file.fd = s->buffered;
+	fcntl(s->job.file.fd, F_SETFL, 0);
 	s->direct = false;
 	reader_start(q->reader, &s->job);
 }
@@ -371,20 +366,20 @@ static int upload_open_file(struct upload *q, struct slot *s,
 	return errmsg_errno(err, file->name, "cannot be read");
 }
 
-/* Read past the page cache what can be. */
-static void go_direct(struct slot *s)
+/* Read whole pages past the page cache.  False if that is not possible. */
+static bool go_direct(struct slot *s)
 {
 	int fd;
 
 	if ((uintptr_t)s->job.buf % PAGECACHE_ALIGN ||
 	    s->job.off % PAGECACHE_ALIGN || s->job.len % PAGECACHE_ALIGN)
-		return;
+		return false;
 	fd = pagecache_bypass(s->job.file.fd);
 	if (fd < 0)
-		return;
-	s->buffered = s->job.file.fd;
+		return false;
+	close(s->job.file.fd);
 	s->job.file.fd = fd;
-	s->direct = true;
+	return true;
 }
 
 static int upload_add_piece(struct upload *q, const struct source *file,
@@ -414,8 +409,7 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 		put_free(q, s);
 		return rc;
 	}
-	if (cold)
-		go_direct(s);
+	s->direct = cold && go_direct(s);
 	reader_start(q->reader, &s->job);
 	q->reading++;
 	return 0;
