@@ -95,69 +95,43 @@ bool mount_extents_storage(struct mount_extents *o, uint64_t *start,
 
 bool mount_extents_head(struct mount_extents *o, void *buf, size_t len)
 {
-	struct ucfs_literal *l = calloc(1, sizeof(*l));
-	bool all;
+	struct ucfs_literal l = { .version = UCFS_EXTENTS_VERSION };
 
-	if (!l)
+	if (ioctl(o->fd, UCFS_IOC_LITERAL, &l) < 0 || l.count < len)
 		return false;
-	l->version = UCFS_EXTENTS_VERSION;
-	all = ioctl(o->fd, UCFS_IOC_LITERAL, l) == 0 && l->count >= len;
-	if (all)
-		memcpy(buf, l->bytes, len);
-	free(l);
-	return all;
+	memcpy(buf, l.bytes, len);
+	return true;
 }
 
-/* Is the shard behind `f` the file that the mount planned with? */
-static int mount_extents_check(const struct mount_shard *f,
-			       const struct ucfs_source *s, struct errmsg *err)
-{
-	const struct fileid was = { .dev = s->dev,
-				    .ino = s->ino,
-				    .size = s->size,
-				    .mtime_ns = s->mtime_ns };
-
-	if (fileid_equal(&f->id, &was))
-		return 0;
-	return fileid_report_change(f->path, &was, &f->id, err);
-}
-
-/* Open the shard that the mount has told of, and check it. */
-static int open_shard(struct mount_shard *f, const struct ucfs_source *s,
+/* Ask the mount for a shard, open it, and compare it with the file that the mount
+ * planned with.  It is left closed if the mount does not know it or it cannot be
+ * opened. */
+static int open_shard(const struct mount_extents *o, struct mount_shard *f,
 		      struct errmsg *err)
 {
+	struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION,
+				 .source = f->number };
+	struct fileid was;
 	struct stat st;
-	int rc;
 
-	f->path = strdup(s->path);
+	if (ioctl(o->fd, UCFS_IOC_SOURCE, &s) < 0)
+		return 0;
+	f->path = strdup(s.path);
 	if (!f->path)
 		return errmsg_nomem(err, NULL);
 	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
 	if (f->fd < 0)
 		return 0;
-	rc = fstat(f->fd, &st) ? errmsg_errno(err, f->path, "cannot stat") : 0;
-	if (!rc) {
-		fileid_from_stat(&st, &f->id);
-		rc = mount_extents_check(f, s, err);
-	}
-	return rc;
-}
-
-/* Ask the mount for a shard.  One that it does not know cannot be opened. */
-static int ask_shard(const struct mount_extents *o, struct mount_shard *f,
-		     struct errmsg *err)
-{
-	struct ucfs_source *s = calloc(1, sizeof(*s));
-	int rc = 0;
-
-	if (!s)
-		return errmsg_nomem(err, NULL);
-	s->version = UCFS_EXTENTS_VERSION;
-	s->source = f->number;
-	if (ioctl(o->fd, UCFS_IOC_SOURCE, s) == 0)
-		rc = open_shard(f, s, err);
-	free(s);
-	return rc;
+	if (fstat(f->fd, &st) < 0)
+		return errmsg_errno(err, f->path, "cannot stat");
+	fileid_from_stat(&st, &f->id);
+	was = (struct fileid){ .dev = s.dev,
+			       .ino = s.ino,
+			       .size = s.size,
+			       .mtime_ns = s.mtime_ns };
+	if (fileid_equal(&f->id, &was))
+		return 0;
+	return fileid_report_change(f->path, &was, &f->id, err);
 }
 
 static void free_shard(struct mount_shard *f)
@@ -204,7 +178,7 @@ static int open_numbered(struct mount_extents *o, uint32_t number,
 	if (!f)
 		return errmsg_nomem(err, NULL);
 	*f = (struct mount_shard){ .plan = o->plan, .number = number, .fd = -1 };
-	rc = ask_shard(o, f, err);
+	rc = open_shard(o, f, err);
 	if (rc)
 		free_shard(f);
 	else

@@ -13,6 +13,7 @@
 #include "gpu/config/config.h"
 #include "gpu/data/tokens.h"
 #include "gpu/model/network.h"
+#include "gpu/train/train_impl.h"
 
 /* Those of even and of odd steps, and of validations. */
 #define BUFFERS 3
@@ -26,7 +27,7 @@ struct feed_buffer {
 };
 
 struct feed {
-	struct feed_options o;
+	const struct run *run;
 	size_t pass_ints;
 	int32_t *rows;      /* of one pass, as they are read */
 	int32_t *on_device; /* the passes of a batch */
@@ -36,26 +37,27 @@ struct feed {
 
 static size_t bytes_of(const struct feed *f)
 {
-	return f->o.passes * f->pass_ints * sizeof(*f->rows);
+	return f->run->passes * f->pass_ints * sizeof(*f->rows);
 }
 
 /* Read the rows of this rank's pass `pass` over a batch, both counted from 0. */
 static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass,
 		     struct errmsg *err)
 {
-	const struct comm *const data = f->o.data;
-	const size_t len = tokens_row_len(f->o.tokens);
+	const struct run *const r = f->run;
+	const struct comm *const data = &r->ranks.data;
+	const size_t len = tokens_row_len(r->tokens);
 	int rc = 0;
 
-	for (unsigned i = 0; i < f->o.pass_rows && !rc; i++) {
-		const uint64_t mine = (uint64_t)pass * f->o.pass_rows + i;
-		const uint64_t row = batch * f->o.config->batch +
+	for (unsigned i = 0; i < r->pass_rows && !rc; i++) {
+		const uint64_t mine = (uint64_t)pass * r->pass_rows + i;
+		const uint64_t row = batch * r->config->batch +
 				     mine * data->size + data->rank;
 
-		rc = tokens_row(f->o.tokens, valid, row, f->rows + i * len, err);
+		rc = tokens_row(r->tokens, valid, row, f->rows + i * len, err);
 	}
 	if (rc)
-		memset(f->rows, 0, f->o.pass_rows * len * sizeof(*f->rows));
+		memset(f->rows, 0, r->pass_rows * len * sizeof(*f->rows));
 	return rc;
 }
 
@@ -65,14 +67,14 @@ static void fill(struct feed *f, struct feed_buffer *b, bool valid,
 	struct errmsg why;
 
 	b->rc = 0;
-	for (unsigned i = 0; i < f->o.passes; i++) {
+	for (unsigned i = 0; i < f->run->passes; i++) {
 		const int rc = read_rows(f, valid, batch, i, &why);
 
 		if (rc && !b->rc) {
 			b->rc = rc;
 			b->why = why;
 		}
-		network_prepare(f->o.network, f->rows,
+		network_prepare(f->run->networks[0], f->rows,
 				b->ints + i * f->pass_ints);
 	}
 }
@@ -88,6 +90,7 @@ const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 			  int *unread, struct errmsg *why)
 {
 	struct feed_buffer *const b = &f->of[valid ? VALID : batch % 2];
+	struct backend *const backend = f->run->backend;
 
 	if (valid)
 		fill(f, b, true, batch);
@@ -96,36 +99,33 @@ const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 	*unread = b->rc;
 	if (b->rc)
 		*why = b->why;
-	f->o.backend->ops->copy(f->o.backend, QUEUE_COMPUTE, f->on_device,
-				b->ints, bytes_of(f));
+	backend->ops->copy(backend, QUEUE_COMPUTE, f->on_device, b->ints,
+			   bytes_of(f));
 	return f->on_device;
 }
 
-int feed_new(struct feed **out, const struct feed_options *o, struct errmsg *err)
+int feed_new(struct feed **out, const struct run *r, struct errmsg *err)
 {
-	const struct backend_ops *const ops = o->backend->ops;
+	struct backend *const b = r->backend;
 	struct feed *const f = calloc(1, sizeof(*f));
 	bool missing = false;
 
 	*out = f;
 	if (!f)
 		return errmsg_nomem(err, NULL);
-	f->o = *o;
-	f->pass_ints = network_ints(o->network);
-	f->next = o->step;
-	f->rows = calloc((size_t)o->pass_rows * tokens_row_len(o->tokens),
+	f->run = r;
+	f->pass_ints = network_ints(r->networks[0]);
+	f->next = r->step;
+	f->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens),
 			 sizeof(*f->rows));
 	for (unsigned i = 0; i < BUFFERS; i++) {
-		f->of[i].ints = ops->host_alloc(o->backend, bytes_of(f));
+		f->of[i].ints = b->ops->host_alloc(b, bytes_of(f));
 		missing = missing || !f->of[i].ints;
 	}
-	f->on_device = ops->alloc(o->backend, bytes_of(f));
-	if (missing || !f->rows || !f->on_device) {
-		feed_free(f);
-		*out = NULL;
-		return errmsg_nomem(err, NULL);
-	}
-	return 0;
+	f->on_device = b->ops->alloc(b, bytes_of(f));
+	/* The caller frees what there is. */
+	return missing || !f->rows || !f->on_device ? errmsg_nomem(err, NULL)
+						    : 0;
 }
 
 void feed_free(struct feed *f)
@@ -134,7 +134,7 @@ void feed_free(struct feed *f)
 
 	if (!f)
 		return;
-	b = f->o.backend;
+	b = f->run->backend;
 	for (unsigned i = 0; i < BUFFERS; i++)
 		if (f->of[i].ints)
 			b->ops->host_free(b, f->of[i].ints);

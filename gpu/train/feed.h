@@ -5,30 +5,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct backend;
-struct comm;
-struct config;
 struct errmsg;
-struct network;
-struct tokens;
+struct run;
 
 /* The tokens of this rank's passes, on their way to the device, through memory that the
  * device copies from. */
 struct feed;
 
-struct feed_options {
-	const struct config *config;
-	const struct comm *data; /* the data-parallel group */
-	struct backend *backend;
-	struct tokens *tokens;
-	const struct network *network; /* any one of the run */
-	unsigned passes, pass_rows;    /* of a batch; rows of each */
-	uint64_t step;                 /* the first that is asked for */
-};
-
-/* -ENOMEM. */
-int feed_new(struct feed **out, const struct feed_options *o,
-	     struct errmsg *err);
+/* For a run whose backend, networks and tokens are open, from its next step on. -ENOMEM;
+ * feed_free takes what there is then, too. */
+int feed_new(struct feed **out, const struct run *r, struct errmsg *err);
 void feed_free(struct feed *f);
 
 /*

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run from its configuration to its end. */
 #include "gpu/train/train.h"
-#include "gpu/train/feed.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,6 +26,7 @@
 #include "gpu/load/load.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/save/saver.h"
+#include "gpu/train/feed.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/zero/optimizer.h"
 #include "gpu/watch/watch.h"
@@ -353,22 +353,6 @@ static void log_memory(const struct run *r)
 				1048576);
 }
 
-static int open_feed(struct run *r, struct errmsg *err)
-{
-	const struct feed_options o = {
-		.config = r->config,
-		.data = &r->ranks.data,
-		.backend = r->backend,
-		.tokens = r->tokens,
-		.network = r->networks[0],
-		.passes = r->passes,
-		.pass_rows = r->pass_rows,
-		.step = r->step,
-	};
-
-	return comm_agree(r->comm, feed_new(&r->feed, &o, err), err);
-}
-
 static int open_metrics(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
@@ -517,7 +501,7 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 		log_memory(&r);
 	}
 	if (!rc)
-		rc = open_feed(&r, err);
+		rc = comm_agree(comm, feed_new(&r.feed, &r, err), err);
 	if (!rc)
 		rc = open_metrics(&r, err);
 	if (!rc)
