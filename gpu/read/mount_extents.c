@@ -5,15 +5,15 @@
  * and the server, and a rank that needs part of a tensor reads only the shards
  * that contain it.
  *
- * A shard that the mount tells of is opened and compared with the identity that the
- * mount reports; then it is kept.  If two threads open one at the same time, one of them
- * closes it again.
- * One that cannot be opened here (a path of another machine, a file of another
- * user) is read through the mount.
+ * The first thread that needs a shard asks the mount for it, opens it, and compares it
+ * with the identity that the mount reports; others wait for that.  A shard that cannot
+ * be opened here (a path of another machine, a file of another user) is read through
+ * the mount.
  */
 #include "gpu/read/mount_extents.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +27,8 @@ struct mount_shard {
 	struct mount_shard *next;
 	struct mount_plan plan; /* in which it has this number */
 	uint32_t number;
+	pthread_mutex_t opening; /* protects the rest until it is opened */
+	bool opened;
 	char *path;
 	int fd; /* -1: cannot be opened here */
 	struct fileid id;
@@ -134,11 +136,36 @@ static int open_shard(const struct mount_extents *o, struct mount_shard *f,
 	return fileid_report_change(f->path, &was, &f->id, err);
 }
 
-static void free_shard(struct mount_shard *f)
+static void close_shard(struct mount_shard *f)
 {
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->path);
+	f->fd = -1;
+	f->path = NULL;
+}
+
+/* Open a shard unless it is open. */
+static int open_once(const struct mount_extents *o, struct mount_shard *f,
+		     struct errmsg *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&f->opening);
+	if (!f->opened) {
+		rc = open_shard(o, f, err);
+		if (rc)
+			close_shard(f);
+		f->opened = !rc;
+	}
+	pthread_mutex_unlock(&f->opening);
+	return rc;
+}
+
+static void free_shard(struct mount_shard *f)
+{
+	close_shard(f);
+	pthread_mutex_destroy(&f->opening);
 	free(f);
 }
 
@@ -153,14 +180,21 @@ static struct mount_shard *find_shard(struct mount_shard *f,
 	return f;
 }
 
-/* Keep a shard, unless there is one of its number now. */
-static const struct mount_shard *keep_shard(struct mount_shards *o,
-					    struct mount_shard *f)
+/* Add a shard, unless another thread has added it meanwhile.  NULL when memory runs
+ * out. */
+static struct mount_shard *add_shard(struct mount_shards *o,
+				     const struct mount_plan *plan,
+				     uint32_t number)
 {
 	struct mount_shard *first = atomic_load(&o->first), *same;
+	struct mount_shard *const f = calloc(1, sizeof(*f));
 
+	if (!f)
+		return NULL;
+	*f = (struct mount_shard){ .plan = *plan, .number = number, .fd = -1 };
+	pthread_mutex_init(&f->opening, NULL);
 	do {
-		same = find_shard(first, &f->plan, f->number);
+		same = find_shard(first, plan, number);
 		f->next = first;
 	} while (!same && !atomic_compare_exchange_strong(&o->first, &first, f));
 	if (!same)
@@ -169,35 +203,19 @@ static const struct mount_shard *keep_shard(struct mount_shards *o,
 	return same;
 }
 
-static int open_numbered(struct mount_extents *o, uint32_t number,
-			 const struct mount_shard **out, struct errmsg *err)
-{
-	struct mount_shard *const f = calloc(1, sizeof(*f));
-	int rc;
-
-	if (!f)
-		return errmsg_nomem(err, NULL);
-	*f = (struct mount_shard){ .plan = o->plan, .number = number, .fd = -1 };
-	rc = open_shard(o, f, err);
-	if (rc)
-		free_shard(f);
-	else
-		*out = keep_shard(o->shards, f);
-	return rc;
-}
-
 /* The shard of this number, open; NULL if it cannot be opened here. */
 static int mount_extents_find_shard(struct mount_extents *o, uint32_t number,
 				    const struct mount_shard **out,
 				    struct errmsg *err)
 {
-	int rc = 0;
+	struct mount_shard *f =
+		find_shard(atomic_load(&o->shards->first), &o->plan, number);
+	int rc;
 
-	*out = find_shard(atomic_load(&o->shards->first), &o->plan, number);
-	if (!*out)
-		rc = open_numbered(o, number, out, err);
-	if (!rc && (*out)->fd < 0)
-		*out = NULL;
+	if (!f && !(f = add_shard(o->shards, &o->plan, number)))
+		return errmsg_nomem(err, NULL);
+	rc = open_once(o, f, err);
+	*out = !rc && f->fd >= 0 ? f : NULL;
 	return rc;
 }
 
