@@ -150,7 +150,7 @@ static void put_panels(FILE *f, const struct picture *p)
 	put_curves(f, p, true);
 	fputs("set size 1, 0.3\nset origin 0, 0\n"
 	      "set xrange [GPVAL_X_MIN:GPVAL_X_MAX]\n"
-	      "set logscale y\nset yrange [" LEAST ":*]\n"
+	      "set logscale y\nset format y '%.0e'\nset yrange [" LEAST ":*]\n"
 	      "set xlabel 'step'\nset ylabel 'difference'\n",
 	      f);
 	put_differences(f, p);
