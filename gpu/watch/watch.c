@@ -33,7 +33,9 @@
 
 static struct {
 	pthread_mutex_t lock;
+	pthread_cond_t stopped;
 	pthread_t thread;
+	bool watching;
 	unsigned rank, seconds;
 	uint64_t step;
 	const char *what; /* NULL: the training thread does not wait */
@@ -92,18 +94,28 @@ static void report_late(void)
 	give_up(why.text);
 }
 
-/* Is cancelled while it sleeps, when it does not hold the lock. */
+/* Wait for the next tick, or until the thread is to stop. */
+static void wait_tick(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += TICK_NS;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_cond_timedwait(&watch.stopped, &watch.lock, &until);
+}
+
+/* It is not cancelled: sanitizers do not survive a cancelled thread. */
 static void *watch_run(void *unused)
 {
-	const struct timespec tick = { .tv_nsec = TICK_NS };
 	double last = clock_seconds(), now;
 	unsigned ticks = 0;
 
 	(void)unused;
-	for (;; last = now) {
-		nanosleep(&tick, NULL);
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
-		pthread_mutex_lock(&watch.lock);
+	pthread_mutex_lock(&watch.lock);
+	for (; watch.watching; last = now) {
+		wait_tick();
 		now = clock_seconds();
 		/* After a pause of the process itself the wait starts again. */
 		watch.waited =
@@ -114,20 +126,25 @@ static void *watch_run(void *unused)
 			check_probes();
 		if (is_late())
 			report_late();
-		pthread_mutex_unlock(&watch.lock);
-		pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
 	}
+	pthread_mutex_unlock(&watch.lock);
 	return NULL;
 }
 
 int watch_start(unsigned rank, unsigned seconds, struct errmsg *err)
 {
+	pthread_condattr_t attr;
 	int rc;
 
 	assert(!is_watched);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&watch.stopped, &attr);
+	pthread_condattr_destroy(&attr);
 	watch.rank = rank;
 	watch.seconds = seconds;
 	watch.step = 0;
+	watch.watching = true;
 	rc = pthread_create(&watch.thread, NULL, watch_run, NULL);
 	is_watched = !rc;
 	return rc ? errmsg_set(err, -rc, "--comm_timeout: no thread") : 0;
@@ -138,8 +155,12 @@ void watch_stop(void)
 	if (!is_watched)
 		return;
 	is_watched = false;
-	pthread_cancel(watch.thread);
+	pthread_mutex_lock(&watch.lock);
+	watch.watching = false;
+	pthread_cond_signal(&watch.stopped);
+	pthread_mutex_unlock(&watch.lock);
 	pthread_join(watch.thread, NULL);
+	pthread_cond_destroy(&watch.stopped);
 }
 
 void watch_step(uint64_t step)
