@@ -53,8 +53,9 @@ struct value *value_new_float(struct arena *a, double f)
 
 struct value *value_new_str(struct arena *a, const char *s)
 {
-	struct value *const v = value_new(a, VALUE_STR);
+	struct value *const v = s ? value_new(a, VALUE_STR) : NULL;
 
+	a->failed |= !v;
 	if (v)
 		v->str = (struct value_str){ .p = s, .len = strlen(s) };
 	return v;

@@ -291,14 +291,12 @@ static struct value *ds_id(struct reshard_builder *b,
 {
 	const struct reshard_param *const first = &g->params[0];
 	const struct reshard_param *const last = &g->params[g->n - 1];
-	const char *copy;
 	char text[64];
 
 	snprintf(text, sizeof(text), "%" PRId64 "_%" PRId64,
 		 b->m->ids[b->m->ids_start[first->group] + first->listed],
 		 b->m->ids[b->m->ids_start[last->group] + last->listed]);
-	copy = arena_strdup(b->a, text);
-	return copy ? value_new_str(b->a, copy) : NULL;
+	return value_new_str(b->a, arena_strdup(b->a, text));
 }
 
 /* Return the tensor with the attribute ds_id, by _rebuild_from_type_v2. */

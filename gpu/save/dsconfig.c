@@ -18,14 +18,6 @@
 
 static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j);
 
-/* A copy, which outlives the configuration. */
-static const char *dsconfig_keep(struct ptsave *s, const char *text)
-{
-	const char *const copy = arena_strdup(&s->arena, text);
-
-	return copy ? copy : "";
-}
-
 static struct value *convert_number(struct ptsave *s, double x)
 {
 	if (x == floor(x) && fabs(x) <= EXACT_MAX)
@@ -42,7 +34,7 @@ static struct value *convert_items(struct ptsave *s, const cJSON *j)
 	cJSON_ArrayForEach(item, j)
 	{
 		if (object)
-			ptsave_set(s, v, dsconfig_keep(s, item->string),
+			ptsave_set(s, v, arena_strdup(&s->arena, item->string),
 				   dsconfig_convert(s, item));
 		else
 			ptsave_add(s, v, dsconfig_convert(s, item));
@@ -57,7 +49,7 @@ static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 		return convert_items(s, j);
 	if (cJSON_IsString(j))
 		return value_new_str(&s->arena,
-				     dsconfig_keep(s, j->valuestring));
+				     arena_strdup(&s->arena, j->valuestring));
 	if (cJSON_IsBool(j))
 		return value_new_bool(&s->arena, cJSON_IsTrue(j));
 	if (cJSON_IsNumber(j))

@@ -273,6 +273,23 @@ static void dump_refuses_bottomless_nesting(void **state)
 
 /* Many distinct classes and storages do not take quadratic time: the test would not
  * end. */
+/* As arena_strdup returns none when memory runs out. */
+static void a_missing_string_is_noted_in_the_arena(void **state)
+{
+	struct arena a = { 0 };
+	struct value *const dict = value_new(&a, VALUE_DICT);
+	struct value *const none = value_new(&a, VALUE_NONE);
+
+	(void)state;
+	assert_false(a.failed);
+	assert_null(value_new_str(&a, NULL));
+	assert_true(a.failed);
+	a.failed = false;
+	assert_false(value_dict_set(&a, dict, NULL, none));
+	assert_true(a.failed);
+	arena_done(&a);
+}
+
 static void dump_writes_many_names_and_storages(void **state)
 {
 	struct mkpt m = { 0 };
@@ -380,6 +397,7 @@ int main(void)
 		cmocka_unit_test(memo_indices_above_255_use_the_long_form),
 		cmocka_unit_test(storages_are_numbered_as_they_are_met),
 		cmocka_unit_test(dump_refuses_bottomless_nesting),
+		cmocka_unit_test(a_missing_string_is_noted_in_the_arena),
 		cmocka_unit_test(dump_writes_many_names_and_storages),
 		cmocka_unit_test(real_files_come_out_unchanged),
 	};
