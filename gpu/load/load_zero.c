@@ -32,16 +32,6 @@ struct zero_tensor {
 	size_t nused, cap;
 };
 
-static const struct shard_state *find_state(const struct shard_group *g,
-					    const char *name)
-{
-	for (size_t i = 0; i < g->nstates; i++)
-		if (strcmp(g->states[i].name, name) == 0 &&
-		    g->states[i].kind == STATE_FLAT)
-			return &g->states[i];
-	return NULL;
-}
-
 /* The slice of this tensor-parallel rank; NULL if it has none. */
 static const struct slice *own_slice(const struct zero_source *z,
 				     const struct param *p)
@@ -89,8 +79,7 @@ static int load_zero_begin(struct load_tensor *t, const char *name,
 	const struct param *p = model_find(&z->r.model, name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct shard_group *group;
-	const struct shard_state *found = NULL;
-	enum dtype dtype;
+	const struct flat *found;
 	int rc;
 
 	if (!slice)
@@ -98,16 +87,17 @@ static int load_zero_begin(struct load_tensor *t, const char *name,
 	rc = zckpt_group(&z->r, p, &group, err);
 	if (rc)
 		return rc;
-	if (state && !(found = find_state(group, state)))
+	found = shard_find_flat(group, state);
+	if (!found)
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
 				  state, name);
-	dtype = found ? found->flat.dtype : group->fp32.dtype;
 	if (s->cut) {
-		tensor_init(&t->tensor, dtype, slice->shape, slice->ndim, false);
-		rc = zckpt_slice(&z->r, slice, state, dtype,
+		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
+			    false);
+		rc = zckpt_slice(&z->r, slice, state, found->dtype,
 				 &((struct zero_tensor *)t)->map, err);
 	} else {
-		rc = find_whole(t, p, state, dtype, err);
+		rc = find_whole(t, p, state, found->dtype, err);
 	}
 	if (rc)
 		load_zero_end(t);
