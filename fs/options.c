@@ -138,9 +138,8 @@ static int add_mount_options(const struct options *o, struct fuse_args *args)
 
 	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
 		return no_memory();
-	rc = fuse_opt_add_opt(&option,
-			      o->debug ? "ro,default_permissions,subtype=ucfs,debug"
-				       : "ro,default_permissions,subtype=ucfs") ?:
+	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs") ?:
+	     (o->debug ? fuse_opt_add_opt(&option, "debug") : 0) ?:
 	     fuse_opt_add_opt_escaped(&option, fsname) ?:
 	     fuse_opt_add_arg(args, "-o") ?:
 	     fuse_opt_add_arg(args, option);

@@ -216,10 +216,11 @@ struct cache *cache_new(struct uckpt *u, const struct cache_config *config)
 
 void cache_free(struct cache *c)
 {
-	struct cache_pool *const a = c ? c->pool : NULL;
+	struct cache_pool *a;
 
 	if (!c)
 		return;
+	a = c->pool;
 	pthread_mutex_lock(a->lock);
 	blocks_drop(a, c);
 	while (c->fetching)

@@ -10,9 +10,9 @@ struct errmsg;
 struct uckpt;
 
 /*
- * Files in directories and in packs, by path.  Where a directory is not there, a pack of its name with
- * PACK_SUFFIX stands for it, and a pack is a directory itself: run/TAG/FILE and
- * run/TAG.ucpack/FILE are FILE in run/TAG.ucpack.  What is really there comes first.
+ * Files in directories and in packs, by path.  Where a directory is not there, a pack of
+ * its name with PACK_SUFFIX stands for it, and a pack is a directory itself: run/TAG/FILE
+ * and run/TAG.ucpack/FILE are FILE in run/TAG.ucpack.  What is really there comes first.
  * Paths of packs are resolved as in beneath.h.
  *
  * What is packed has its own type, size and modification time, the owner of the pack,

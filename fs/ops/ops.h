@@ -37,8 +37,8 @@ struct server {
 	pthread_t background; /* background.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
-	LIST_HEAD(, handle)
-	open; /* all open files; protected by the context's lock */
+	/* All open files; protected by the context's lock. */
+	LIST_HEAD(, handle) open;
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 

@@ -82,8 +82,8 @@ struct views *views_new(struct uckpt *u, const struct plan_options *options,
 	return v;
 }
 
-/* Close the plans of a tag, which nobody uses.  Called without the context's lock: what is
- * being read ahead from a store is waited for. */
+/* Close the plans of a tag, which nobody uses.  Called without the context's lock, since
+ * it waits for what is being read ahead from a store. */
 static void close_plans(struct tag *tag)
 {
 	for (struct view *x = tag->views; x; x = x->next) {

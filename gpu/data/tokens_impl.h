@@ -37,8 +37,8 @@ struct tokens_file {
 	bool is_signed;
 	struct tokens_run *runs;
 	size_t nruns; /* without the end mark */
-	/* Of an indexed dataset, if they are asked for: the token with which each
-	 * sequence starts, and where the last one ends. */
+	/* has_starts: the caller wants `starts` of an indexed dataset, the token with
+	 * which each of nsequences starts, followed by the end of the last one. */
 	bool has_starts;
 	uint64_t *starts, nsequences;
 };

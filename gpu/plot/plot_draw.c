@@ -108,18 +108,20 @@ static bool put_marks(FILE *f, const struct picture *p)
 	bool any = false;
 
 	for (size_t r = 1; r < p->n; r++) {
-		for (size_t i = 0; i < p->tags->n; i++) {
-			if (!resumes(p, r, i))
-				continue;
-			decimal(p->runs[r].first - 1, step);
-			fprintf(f,
-				"set arrow %zu from %s, graph 0 to %s, graph 1"
-				" nohead linecolor rgb 'gray40'\n"
-				"set label %zu \"resumed at\\nstep %s\""
-				" at %s, screen 0.2 right offset -1, 0\n",
-				r, step, step, r, step, step);
-			any = true;
-		}
+		size_t i = 0;
+
+		while (i < p->tags->n && !resumes(p, r, i))
+			i++;
+		if (i == p->tags->n)
+			continue;
+		decimal(p->runs[r].first - 1, step);
+		fprintf(f,
+			"set arrow %zu from %s, graph 0 to %s, graph 1"
+			" nohead linecolor rgb 'gray40'\n"
+			"set label %zu \"resumed at\\nstep %s\""
+			" at %s, screen 0.2 right offset -1, 0\n",
+			r, step, step, r, step, step);
+		any = true;
 	}
 	return any;
 }

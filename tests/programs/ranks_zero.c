@@ -100,8 +100,8 @@ static void agreement(struct comm *c)
 	      "one rank's failure is everybody's");
 }
 
-/* Of several messages, as of activations beyond 1 GiB: one rank does in one call what
- * its neighbour does in two. */
+/* Exchange more bytes than one message has, as for activations beyond 1 GiB.  One rank
+ * sends and receives in one call; its neighbour needs two. */
 static void exchange(struct comm *c)
 {
 	const size_t bytes = EXCHANGED;

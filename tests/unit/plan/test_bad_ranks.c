@@ -146,7 +146,7 @@ static const struct defect defects[] = {
 	     "1.weight: the slice of tensor-parallel rank 1 does not fit"),
 	EDIT(more_dimensions, MODEL, 1, SHAPE "= Size(2, 2, 3)", MODEL(0),
 	     "1.weight: the slice of"),
-	/* Of the same shape otherwise: the shard has other lengths. */
+	/* The slices fit each other; the shard has other lengths. */
 	EDIT(longer, MODEL, 1, SHAPE "= Size(40, 3)", SHARD(1),
 	     "group 0 (1.weight, ...): the fp32 partition has"),
 	EDIT(other_type, OPTIM, 1, FP32 "= Halves(16)", SHARD(1),
