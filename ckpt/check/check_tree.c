@@ -174,7 +174,10 @@ static int plan_form(const struct check *c, const struct form *f,
 	/* For twice the ranks every file is cut again.  A multiple of the old number
 	 * suits expert parallelism. */
 	ranks = plan_zckpt(p)->dir.dp_degree;
-	type.ranks = ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks : ranks;
+	if (ranks > RESHARD_RANKS_MAX)
+		type.ranks = RESHARD_RANKS_MAX;
+	else
+		type.ranks = ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks : ranks;
 	return plan_open_derived(p, &type, out, err);
 }
 

@@ -10,6 +10,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
+#include "ckpt/sys/parallel.h"
 
 int store_stat(struct uckpt *u, const char *path, bool plain, struct attrs *out,
 	       struct errmsg *err)
@@ -34,21 +35,32 @@ int store_open(struct uckpt *u, struct source *s, const char *path,
 		      : source_open_fd(s, fd, path, err);
 }
 
-/* The type of an entry, links followed; 0 if it is gone. */
-static mode_t followed_type(DIR *dir, const struct dirent *e)
+/* Entries of a directory whose types are not known yet. */
+struct untyped {
+	int dirfd;
+	struct dirlist_entry *v;
+};
+
+/* Links are followed; the type of an entry that is gone is 0. */
+static int find_type(void *ctx, size_t i, struct errmsg *err)
 {
+	const struct untyped *const t = ctx;
+	struct dirlist_entry *const e = &t->v[i];
 	struct stat st;
 
-	if (e->d_type == DT_REG || e->d_type == DT_DIR)
-		return DTTOIF(e->d_type);
-	return fstatat(dirfd(dir), e->d_name, &st, 0) < 0 ? 0
-							  : st.st_mode & S_IFMT;
+	(void)err;
+	if (e->own_type == S_IFREG || e->own_type == S_IFDIR)
+		e->type = e->own_type;
+	else if (fstatat(t->dirfd, e->name, &st, 0) == 0)
+		e->type = st.st_mode & S_IFMT;
+	return 0;
 }
 
 static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 			struct dirlist *out, struct errmsg *err)
 {
 	struct attrs a = { .has_acl = beneath_has_acl(u, dirfd(dir)) };
+	const size_t first = out->n;
 	struct dirent *e;
 	int rc;
 
@@ -57,11 +69,14 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 	a.access = access_of(&a.st, a.has_acl);
 	rc = dirlist_add_dir(out, path, &a);
 	while (!rc && !out->found && (errno = 0, e = readdir(dir)))
-		rc = dirlist_add(out, e->d_name, followed_type(dir, e),
-				 DTTOIF(e->d_type));
+		rc = dirlist_add(out, e->d_name, 0, DTTOIF(e->d_type));
 	if (rc)
 		return errmsg_nomem(err, path);
-	return errno && !out->found ? errmsg_errno(err, path, "cannot list") : 0;
+	if (errno && !out->found)
+		return errmsg_errno(err, path, "cannot list");
+	/* A far store that does not tell them is asked for many types at once. */
+	return parallel_far(out->n - first, 1, find_type,
+			    &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
 
 static int list_local(struct uckpt *u, const char *path, struct dirlist *out,

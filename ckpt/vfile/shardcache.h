@@ -16,7 +16,7 @@ struct uckpt;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
  * that many descriptors. */
-#define SHARDCACHE_OPEN_MAX 2048
+#define SHARDCACHE_OPEN_MAX 16384
 
 /* The pages of mappings count as memory of the process.  When this many bytes
  * were touched, the cache lets the kernel take them back. */

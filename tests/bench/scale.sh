@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# How time grows with ranks and with parameters, on tiny shards made by mkrun, with 1024
-# descriptors: processor seconds of `ucckpt check`, of a mount and its first stat, and of
-# reading the parameters of a mount.  Beside each row stands the slope to the row
-# before: 1 is proportional to the number that grows.  At last, seconds to a mount and to
-# its first parameter on storage that takes 20 ms for a request.
+# How time grows with ranks and with parameters, on tiny shards made by mkrun: processor
+# seconds of `ucckpt check`, of a mount and its first stat, and of reading the parameters
+# of a mount.  Beside each row stands the slope to the row before: 1 is proportional to the
+# number that grows.  Then the same of two sizes with 1024 descriptors, fewer than there
+# are shards.  At last, seconds to a mount and to its first parameter on storage that takes
+# 20 ms for a request, and requests for a parameter that one rank holds.
 #
 # UCFS_BENCH_SCALE	sizes: PARAMETERS:DP:STAGE ... in which one number grows
 . "${BASH_SOURCE%/*}/lib.sh"
@@ -17,7 +18,7 @@ READ_MAX=100 # parameters that are read
 
 begin_own /dev/shm
 source=$work/run
-ulimit -n 1024
+ulimit -n "$(ulimit -H -n)"
 
 # Processor seconds of a command, in $spent.
 spend() {
@@ -114,6 +115,30 @@ far() {
 	rm -rf "${work:?}/run"
 }
 
+# few_descriptors SIZE: sets $check and $read.
+few_descriptors() {
+	local -r few=1024
+
+	read -r check read < <(ulimit -n $few
+		measure "$1" >&2
+		awk "BEGIN { print $check, $all - $stat }")
+}
+
+# requests RANKS: to a mount and a parameter of the first rank.
+requests() {
+	local slow=$work/slow
+
+	mkdir -p "$source" "$slow"
+	"$mkrun" "$source" 1000 64 "$1" 1 1
+	"${top_builddir:-.}/tests/bench/slowfs" -d 0 "$source" "$slow"
+	ucfs "$slow" "$mnt"
+	cat "$mnt/global_step4_universal/zero/block.0000.weight/fp32.pt" >/dev/null
+	cat "$slow/.slowfs"
+	unmount
+	mnt=$slow unmount
+	rm -rf "${work:?}/run"
+}
+
 if [ -n "${UCFS_BENCH_SCALE-}" ]; then
 	# shellcheck disable=SC2086 # a list of sizes
 	grow "sizes" 2 $UCFS_BENCH_SCALE
@@ -122,6 +147,12 @@ else
 	grow "data-parallel ranks, stage 3, 64 parameters" 2 $ranks
 	# shellcheck disable=SC2086
 	grow "parameters, stage 1, 4 ranks" 1 $parameters
+	few_descriptors 64:1024:3
+	bar "1024 ranks, 1024 descriptors: 64 parameters (CPU s)" "$read" "<" 1
+	few_descriptors 64:4096:3
+	bar "4096 ranks, 1024 descriptors: check (CPU s)" "$check" "<" 5
+	figure "4096 ranks, 1024 descriptors: 64 parameters (CPU s)" "$read"
 	rm -rf "${work:?}/run"
 	far 256 2
+	requests 256
 fi

@@ -157,4 +157,11 @@ check "and gives no bytes of another generation" bash -c "! cat '$last' >'$tmp/o
 leave "$mnt"
 wait "$server"
 leave "$far"
+
+# A store that does not tell the types of a directory's entries, which are looked up.
+mkdir "$tmp/many" && touch "$tmp/many/"{1..200}
+"$slowfs" -d 5000 "$tmp/many" "$far"
+ucckpt info "$far" >"$tmp/info.log" 2>&1
+check "types that are not told: many lookups at once" test "$(far_count most)" -ge 8
+leave "$far"
 finish
