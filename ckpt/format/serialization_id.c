@@ -30,13 +30,14 @@
 /* Bucket counts that one-by-one insertion goes through (_Prime_rehash_policy:
  * the first prime of its list that doubles the last). */
 static const size_t bucket_counts[] = {
-	13,    29,     59,     127,    257,    541,	1109,	 2357,	 5087,
-	10273, 20753,  42043,  85229,  172933, 351061,	712697,	 1447153,
+	13,     29,     59,      127,     257,     541,      1109,
+	2357,   5087,   10273,   20753,   42043,   85229,    172933,
+	351061, 712697, 1447153, 2938679, 5967347, 12117689,
 };
 
 struct table {
 	uint64_t *hash; /* of each node; node 0 is before-begin */
-	size_t *next;	/* 0: end */
+	size_t *next;   /* 0: end */
 	size_t *before; /* per bucket: node before its first; SIZE_MAX: empty */
 	size_t nbuckets;
 	size_t grown; /* next index into bucket_counts */
@@ -119,8 +120,7 @@ static bool insert(struct table *t, const char *name)
 bool serialization_id(size_t nstorages, uint64_t *out)
 {
 	static const char *const first[] = { "data.pkl", ".format_version",
-					     ".storage_alignment",
-					     "byteorder" };
+					     ".storage_alignment", "byteorder" };
 	const size_t n = nstorages + 5;
 	struct table t = {
 		.hash = calloc(n + 1, sizeof(*t.hash)),

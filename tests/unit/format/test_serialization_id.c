@@ -27,6 +27,8 @@ static void constants_of_torch_are_met(void **state)
 		{ 0, UINT64_C(2908468677762923104) },
 		{ 1, UINT64_C(15728199511854643026) },
 		{ 2, UINT64_C(5611085236196705294) },
+		/* By libstdc++'s unordered_set. */
+		{ 3000000, UINT64_C(2701897870042220202) },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
