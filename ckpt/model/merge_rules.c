@@ -58,19 +58,24 @@ static const struct {
 	enum merge_rule rule;
 	bool users_alone; /* the checkpoint's is not read */
 } lists[] = {
-	[LIST_REPLICATED] = { "tp_replicated_parameter_patterns",
-			      MERGE_REPLICATED },
-	[LIST_AVERAGE] = { "parameter_to_average_patterns", MERGE_AVERAGE },
-	[LIST_TWO_SUB_PARAMS] = { "parameter_with_2_sub_params_cat_dim_0",
-				  MERGE_TWO_SUB_PARAMS },
-	[LIST_THREE_SUB_PARAMS] = { MERGE_RULES_THREE, MERGE_THREE_SUB_PARAMS,
-				    true },
-	[LIST_COLUMN_PARALLEL] = { MERGE_RULES_COLUMN, MERGE_CAT, true },
-	[LIST_ROW_PARALLEL] = { "parameter_with_row_parallelism_patterns",
-				MERGE_CAT },
-	[LIST_VOCABULARY] = { "vocabulary_parameter_patterns" },
-	[LIST_PIPELINE] = { "pipeline_replicated_parameter_patterns" },
-	[LIST_SUB_PARAMS] = { "parameter_with_sub_params", MERGE_SUB_PARAMS },
+	[LIST_REPLICATED] = { .key = "tp_replicated_parameter_patterns",
+			      .rule = MERGE_REPLICATED },
+	[LIST_AVERAGE] = { .key = "parameter_to_average_patterns",
+			   .rule = MERGE_AVERAGE },
+	[LIST_TWO_SUB_PARAMS] = { .key = "parameter_with_2_sub_params_cat_dim_0",
+				  .rule = MERGE_TWO_SUB_PARAMS },
+	[LIST_THREE_SUB_PARAMS] = { .key = MERGE_RULES_THREE,
+				    .rule = MERGE_THREE_SUB_PARAMS,
+				    .users_alone = true },
+	[LIST_COLUMN_PARALLEL] = { .key = MERGE_RULES_COLUMN,
+				   .rule = MERGE_CAT,
+				   .users_alone = true },
+	[LIST_ROW_PARALLEL] = { .key = "parameter_with_row_parallelism_patterns",
+				.rule = MERGE_CAT },
+	[LIST_VOCABULARY] = { .key = "vocabulary_parameter_patterns" },
+	[LIST_PIPELINE] = { .key = "pipeline_replicated_parameter_patterns" },
+	[LIST_SUB_PARAMS] = { .key = "parameter_with_sub_params",
+			      .rule = MERGE_SUB_PARAMS },
 };
 
 #define KEY_VOCAB_ROWS "original_vocab_size"
@@ -93,7 +98,7 @@ struct merge_rules {
 	/* The checkpoint's info is level 0; those of the user are above.
 	 * NULL: none. */
 	const struct value *info[LEVELS_MAX];
-	unsigned level;	    /* the highest */
+	unsigned level;     /* the highest */
 	int64_t vocab_rows; /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
@@ -117,9 +122,9 @@ const char *merge_rule_name(enum merge_rule rule)
 
 unsigned merge_rule_parts(enum merge_rule rule)
 {
-	return rule == MERGE_TWO_SUB_PARAMS   ? 2 :
-	       rule == MERGE_THREE_SUB_PARAMS ? 3 :
-						1;
+	return rule == MERGE_TWO_SUB_PARAMS     ? 2
+	       : rule == MERGE_THREE_SUB_PARAMS ? 3
+						: 1;
 }
 
 /* Reads one level. */
@@ -176,7 +181,8 @@ static int add_list(const struct reader *x, enum list list,
 	if (!items)
 		return ERRMSG_FILE(x, -EBADMSG,
 				   "universal_checkpoint_info: expected a list"
-				   " of patterns, found %s", value_kind_name(v));
+				   " of patterns, found %s",
+				   value_kind_name(v));
 	for (size_t i = 0; !rc && i < items->n; i++)
 		rc = add_pattern(x, list, items->v[i], spec);
 	return rc;
@@ -219,7 +225,8 @@ static int check_info(const struct reader *x)
 	    version > 1)
 		return ERRMSG_FILE(x, -ENOTSUP,
 				   "affine maps of version %lld: only 1 is"
-				   " known", (long long)version);
+				   " known",
+				   (long long)version);
 	return 0;
 }
 
@@ -314,12 +321,13 @@ static int match_fail(const struct pattern *p, const char *name, int rc,
 		return errmsg_set(err, -EBADMSG,
 				  "parameter %s: gave up on pattern '%.100s'"
 				  " after %d steps: it can match in too many"
-				  " ways, as nested repetitions do", name,
-				  p->text, MATCH_LIMIT);
+				  " ways, as nested repetitions do",
+				  name, p->text, MATCH_LIMIT);
 	pcre2_get_error_message(rc, why, sizeof(why));
 	return errmsg_set(err, -EBADMSG,
 			  "parameter %s: pattern '%.100s' cannot be matched:"
-			  " %s", name, p->text, (const char *)why);
+			  " %s",
+			  name, p->text, (const char *)why);
 }
 
 /* Match a name against `list` of one level: 1 and the pattern if exactly one
@@ -344,14 +352,13 @@ static int match_list(struct merge_rules *r, unsigned level, enum list list,
 		if (rc < 0)
 			return match_fail(p, name, rc, err);
 		p->used = true;
-		if (first &&
-		    (list == LIST_SUB_PARAMS || list == LIST_PIPELINE))
+		if (first && (list == LIST_SUB_PARAMS || list == LIST_PIPELINE))
 			continue;
 		if (first)
 			return errmsg_set(err, -EBADMSG,
 					  "parameter %s: matches two patterns:"
-					  " '%.100s' and '%.100s'", name,
-					  first->text, p->text);
+					  " '%.100s' and '%.100s'",
+					  name, first->text, p->text);
 		first = p;
 	}
 	if (hit)
@@ -370,8 +377,8 @@ static int match_levels(struct merge_rules *r, enum list list, const char *name,
 	return hit;
 }
 
-static int match_vocab(struct merge_rules *r, const char *name,
-		       struct merge *m, struct errmsg *err)
+static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
+		       struct errmsg *err)
 {
 	const int hit = match_levels(r, LIST_VOCABULARY, name, err);
 
@@ -380,7 +387,8 @@ static int match_vocab(struct merge_rules *r, const char *name,
 	if (r->vocab_rows < 0)
 		return errmsg_set(err, -EBADMSG,
 				  "parameter %s: is a vocabulary parameter, but"
-				  " original_vocab_size is missing", name);
+				  " original_vocab_size is missing",
+				  name);
 	m->vocab = true;
 	m->vocab_rows = (uint64_t)r->vocab_rows;
 	return 0;
@@ -406,8 +414,8 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 	const struct value *const info = r->info[p->level];
 	const struct value *const version =
 		value_find(info, "universal_checkpoint_version");
-	const bool recorded = version && version->kind == VALUE_FLOAT &&
-			      version->f >= 0.4;
+	const bool recorded =
+		version && version->kind == VALUE_FLOAT && version->f >= 0.4;
 
 	m->rule = MERGE_SUB_PARAMS;
 	m->spec = p->spec;
@@ -417,7 +425,8 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 		return 1;
 	return errmsg_set(err, -EBADMSG,
 			  "parameter %s: sub_param_shard_widths has no entry for"
-			  " its pattern '%.100s'", name, p->text);
+			  " its pattern '%.100s'",
+			  name, p->text);
 }
 
 /* The rule of the first list of a level, in the converter's order, that matches
@@ -466,8 +475,7 @@ int merge_rules_match(struct merge_rules *r, const char *name,
 	m.from_user = rc && level > 0;
 	while (m.from_user && level-- > 0)
 		mark_superseded(r, level, name);
-	assert(!m.spec == (m.rule != MERGE_AFFINE &&
-			   m.rule != MERGE_SUB_PARAMS));
+	assert(!m.spec == (m.rule != MERGE_AFFINE && m.rule != MERGE_SUB_PARAMS));
 	rc = match_vocab(r, name, &m, err);
 	if (!rc)
 		*out = m;

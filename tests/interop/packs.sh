@@ -14,6 +14,8 @@
 require_programs ucfs ucckpt fusermount3 sha256sum
 require_ucfs
 make_scratch mnt
+# What lies below a private directory is packed for its owner alone.
+chmod 755 "$scratch"
 
 # tree DIR: all below it with mode, size and time, and the digests of all files.
 # What a view cannot serve it cannot packed, either: errors are compared, too.
