@@ -39,12 +39,13 @@
 	{ .flag = name, .kind = SETTING_CHOICE, MEMBER(member), \
 	  .choices = CHOICES(__VA_ARGS__), .initial = value, .help = text }
 
-/* Of DeepSpeed's configuration alone; config_json.c looks for these by their keys. */
+/* Of DeepSpeed's configuration alone; config_json.c looks for these by their keys.
+ * gcc 10 calls fields missing where a compound literal comes last. */
 #define KEY(path, type) { .key = path, .kind = type }
 #define KEY_NUMBER(path, type, least, most) \
 	{ .key = path, .kind = type, .min = least, .max = most }
 #define KEY_CHOICE(path, type, ...) \
-	{ .key = path, .kind = type, .choices = CHOICES(__VA_ARGS__) }
+	{ .choices = CHOICES(__VA_ARGS__), .key = path, .kind = type }
 
 const struct setting settings[SETTINGS] = {
 	GROUP("Model"),
