@@ -17,10 +17,8 @@
  * gradients of what the first one took from it (network_ranks.c).
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdbool.h>
 
-#include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
@@ -98,17 +96,15 @@ static bool is_last(const struct network *n)
 	return n->model->part.stage + 1 == n->model->part.stages;
 }
 
-static int embed(const struct pass *p)
+static void embed(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	const void *w = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
-	const char *wpe;
+	const void *const w = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED);
+	const char *const wpe =
+		(const char *)network_weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE) +
+		n->position * n->c * n->b->act_size;
 
-	if (!w)
-		return -ENOMEM;
-	wpe = (const char *)network_weight(p, w, GPT2_UNIT_EMBED, GPT2_WPE) +
-	      n->position * n->c * n->b->act_size;
 	o->embed(n->b, network_summand(n, n->embedded),
 		 network_weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
 		 n->ranks.tensor && n->ranks.tensor->rank ? NULL : wpe,
@@ -118,34 +114,30 @@ static int embed(const struct pass *p)
 	if (p->drop > 0)
 		network_dropout(n, n->embedded,
 				network_drop(p, GPT2_UNIT_EMBED, PLACE_MLP_PROJ));
-	return 0;
 }
 
 /* The forward pass of this rank's layers, without the head. */
-static int forward(const struct pass *p)
+static void forward(const struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct gpt2_part *const part = &n->model->part;
 	unsigned layer;
-	int rc = is_first(n) ? embed(p) : 0;
 
-	if (rc)
-		return rc;
+	if (is_first(n))
+		embed(p);
 	for (layer = part->first_layer; layer < part->end_layer; layer++) {
 		const unsigned unit = GPT2_UNIT_BLOCK(layer);
-		const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
-		if (!w)
-			return -ENOMEM;
+		const void *const w = p->w->acquire(p->w->ctx, unit);
+
 		network_block_forward(p, unit, w, input_of(n, layer),
 				      block_of(n, layer));
 		p->w->release(p->w->ctx, unit);
 	}
-	return 0;
 }
 
 /* The last norm and the head: computes the loss and, in training, when `d_last`
  * is the last unit's gradient, the gradient of the residual stream. */
-static int head(struct pass *p, const void *last, float *d_last, bool fresh)
+static void head(struct pass *p, const void *last, float *d_last, bool fresh)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -156,9 +148,7 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 
 	network_norm(p, n->normed, n->ln_f_stats, x, ln_w,
 		     network_weight(p, last, unit, GPT2_LN_F_BIAS));
-	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED, p->err);
-	if (!embed)
-		return -ENOMEM;
+	embed = p->w->acquire(p->w->ctx, GPT2_UNIT_EMBED);
 	o->cross_entropy(n->b, p->loss, d_last ? n->d_branch : NULL,
 			 d_last ? network_gradient(p, p->d_embed,
 						   GPT2_UNIT_EMBED, GPT2_WTE)
@@ -170,58 +160,48 @@ static int head(struct pass *p, const void *last, float *d_last, bool fresh)
 			 n->ranks.tensor);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
-		return 0;
+		return;
 	sum = network_sum_branch(n);
 	o->zero(n->b, n->d, n->own_rows * n->c * n->b->act_size);
 	network_sum_wait(n);
 	network_norm_grad(n, network_gradient(p, d_last, unit, GPT2_LN_F_WEIGHT),
 			  network_gradient(p, d_last, unit, GPT2_LN_F_BIAS),
 			  NULL, NULL, sum, x, n->ln_f_stats, ln_w, fresh);
-	return 0;
 }
 
-static int last_unit(struct pass *p)
+static void last_unit(struct pass *p)
 {
 	struct network *const n = p->n;
 	const unsigned unit = gpt2_unit_last(n->model);
-	const void *const w = p->w->acquire(p->w->ctx, unit, p->err);
-	const bool train = p->now != NULL;
+	const void *const w = p->w->acquire(p->w->ctx, unit);
 	float *d_last = NULL;
 	bool fresh = false;
-	int rc;
 
-	if (!w)
-		return -ENOMEM;
-	if (train) {
-		d_last = p->w->gradient(p->w->ctx, unit, &fresh, p->err);
+	if (p->now) {
+		d_last = p->w->gradient(p->w->ctx, unit, &fresh);
 		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED,
-					    &p->fresh_embed, p->err);
-		if (!d_last || !p->d_embed)
-			return -ENOMEM;
+					    &p->fresh_embed);
 		/* The head stores the rest; only the first stage has both. */
 		if (p->fresh_embed && is_first(n))
 			zero_gradient(p, GPT2_WPE);
 	}
-	rc = head(p, w, d_last, fresh);
+	head(p, w, d_last, fresh);
 	p->w->release(p->w->ctx, unit);
-	if (!rc && train)
-		rc = p->w->complete(p->w->ctx, unit, p->err);
+	if (p->now)
+		p->w->complete(p->w->ctx, unit);
 	/* Another stage adds the gradient of the embedding's other use. */
-	if (!rc && train && !is_first(n))
-		rc = p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
-	return rc;
+	if (p->now && !is_first(n))
+		p->w->complete(p->w->ctx, GPT2_UNIT_EMBED);
 }
 
-static int embed_backward(struct pass *p)
+static void embed_backward(struct pass *p)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
 
 	if (!is_last(n))
 		p->d_embed = p->w->gradient(p->w->ctx, GPT2_UNIT_EMBED,
-					    &p->fresh_embed, p->err);
-	if (!p->d_embed)
-		return -ENOMEM;
+					    &p->fresh_embed);
 	if (!is_last(n) && p->fresh_embed) {
 		zero_gradient(p, GPT2_WTE);
 		zero_gradient(p, GPT2_WPE);
@@ -234,20 +214,19 @@ static int embed_backward(struct pass *p)
 		network_gradient(p, p->d_embed, GPT2_UNIT_EMBED, GPT2_WPE) +
 			n->position * n->c,
 		network_all_rows(n, n->d), n->tokens, n->batch, n->length, n->c);
-	return p->w->complete(p->w->ctx, GPT2_UNIT_EMBED, p->err);
+	p->w->complete(p->w->ctx, GPT2_UNIT_EMBED);
 }
 
-static int backward(struct pass *p)
+static void backward(struct pass *p)
 {
 	struct network *const n = p->n;
 	unsigned layer = n->model->part.end_layer;
-	int rc = 0;
 
-	while (!rc && layer-- > n->model->part.first_layer)
-		rc = network_block_backward(p, GPT2_UNIT_BLOCK(layer),
-					    input_of(n, layer),
-					    block_of(n, layer));
-	return rc || !is_first(n) ? rc : embed_backward(p);
+	while (layer-- > n->model->part.first_layer)
+		network_block_backward(p, GPT2_UNIT_BLOCK(layer),
+				       input_of(n, layer), block_of(n, layer));
+	if (is_first(n))
+		embed_backward(p);
 }
 
 size_t network_predictions(const struct network *n)
@@ -264,32 +243,15 @@ struct network_pass network_pass_of(const struct network *n, float scale,
 	};
 }
 
-static int network_run(struct pass *p, const int32_t *ints)
-{
-	struct network *const n = p->n;
-	int rc;
-
-	n->tokens = ints;
-	n->targets = ints + n->rows;
-	rc = forward(p);
-	if (!rc && is_last(n))
-		rc = last_unit(p);
-	if (!rc && p->now && n->model->part.stages == 1)
-		rc = backward(p);
-	return rc;
-}
-
-static struct pass training_pass(struct network *n,
-				 const struct network_weights *w,
-				 const struct network_pass *now,
-				 struct errmsg *err)
+static struct pass pass_of(struct network *n, const struct network_weights *w,
+			   const struct network_pass *now, double *loss)
 {
 	return (struct pass){
 		.n = n,
 		.w = w,
-		.err = err,
-		.drop = n->model->config.dropout,
+		.drop = now ? n->model->config.dropout : 0,
 		.now = now,
+		.loss = loss,
 	};
 }
 
@@ -298,22 +260,27 @@ void network_predict_beyond(struct network *n)
 	n->tokens_of_row = n->seq + 1;
 }
 
-int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *ints, const struct network_pass *now,
-		  double *loss, struct errmsg *err)
+void network_train(struct network *n, const struct network_weights *w,
+		   const int32_t *ints, const struct network_pass *now,
+		   double *loss)
 {
-	struct pass p = training_pass(n, w, now, err);
+	struct pass p = pass_of(n, w, now, loss);
 
-	p.loss = loss;
-	return network_run(&p, ints);
+	n->tokens = ints;
+	n->targets = ints + n->rows;
+	forward(&p);
+	if (is_last(n))
+		last_unit(&p);
+	if (now && n->model->part.stages == 1)
+		backward(&p);
 }
 
-int network_backward(struct network *n, const struct network_weights *w,
-		     const struct network_pass *now, struct errmsg *err)
+void network_backward(struct network *n, const struct network_weights *w,
+		      const struct network_pass *now)
 {
-	struct pass p = training_pass(n, w, now, err);
+	struct pass p = pass_of(n, w, now, NULL);
 
-	return backward(&p);
+	backward(&p);
 }
 
 void *network_input(struct network *n)
@@ -334,12 +301,4 @@ void *network_residual_gradient(struct network *n)
 size_t network_residual_bytes(const struct network *n)
 {
 	return n->own_rows * n->c * n->b->act_size;
-}
-
-int network_evaluate(struct network *n, const struct network_weights *w,
-		     const int32_t *ints, double *loss, struct errmsg *err)
-{
-	struct pass p = { .n = n, .w = w, .err = err, .loss = loss };
-
-	return network_run(&p, ints);
 }

@@ -16,20 +16,19 @@ struct gpt2;
  * their gradients, as act_t and float buffers on the backend's device, with a
  * unit's parameters end to end.  ZeRO implements them: it may gather a unit on
  * `acquire` and free it on `release`, and reduce a gradient over ranks on
- * `complete`.
+ * `complete`.  None can fail: other ranks would wait for a rank that left a pass.  What
+ * fails on the device is reported by its `sync`.
  */
 struct network_weights {
 	void *ctx;
-	/* NULL with a message on failure. */
-	const void *(*acquire)(void *ctx, unsigned unit, struct errmsg *err);
+	const void *(*acquire)(void *ctx, unsigned unit);
 	void (*release)(void *ctx, unsigned unit);
 	/* The buffer in which the unit's gradient is accumulated; if *fresh, it is
 	 * undefined and all of it is to be stored.  Called once per unit and
 	 * micro-batch, before its first part is computed. */
-	float *(*gradient)(void *ctx, unsigned unit, bool *fresh,
-			   struct errmsg *err);
+	float *(*gradient)(void *ctx, unsigned unit, bool *fresh);
 	/* The unit's gradient of this micro-batch is complete. */
-	int (*complete)(void *ctx, unsigned unit, struct errmsg *err);
+	void (*complete)(void *ctx, unsigned unit);
 };
 
 /* Activations for micro-batches of one size. */
@@ -102,31 +101,27 @@ struct network_pass network_pass_of(const struct network *n, float scale,
  * are the tokens themselves, shifted by one.  `ints` are the network's until the
  * pass is over.  *loss, on the device, grows by the sum over all predictions;
  * gradients are those of `now`, and are accumulated.  Of ranks of `sequence` each has
- * its positions' summand of both.  Units are acquired in order, then in reverse.  After
- * an error some units may still be acquired: the network cannot be used again.
+ * its positions' summand of both.  Units are acquired in order, then in reverse.
+ * Without `now` the loss alone is computed, without dropout.
  */
-int network_train(struct network *n, const struct network_weights *w,
-		  const int32_t *ints, const struct network_pass *now,
-		  double *loss, struct errmsg *err);
+void network_train(struct network *n, const struct network_weights *w,
+		   const int32_t *ints, const struct network_pass *now,
+		   double *loss);
 
 /*
- * In a stage of a pipeline, network_train and network_evaluate go forward only:
- * from network_input, which the caller has filled with the output of the stage
- * before, to network_output.  The last stage computes the loss, others leave it.
+ * In a stage of a pipeline, network_train goes forward only: from network_input,
+ * which the caller has filled with the output of the stage before, to
+ * network_output.  The last stage computes the loss, others leave it.
  * network_backward then takes the gradient of the output from
  * network_residual_gradient, where the last stage has it already, and leaves that
  * of the input there.  `now` is that of network_train.
  */
-int network_backward(struct network *n, const struct network_weights *w,
-		     const struct network_pass *now, struct errmsg *err);
+void network_backward(struct network *n, const struct network_weights *w,
+		      const struct network_pass *now);
 void *network_input(struct network *n);
 const void *network_output(const struct network *n);
 void *network_residual_gradient(struct network *n);
 /* The size of each of these three. */
 size_t network_residual_bytes(const struct network *n);
-
-/* The loss alone, without dropout. */
-int network_evaluate(struct network *n, const struct network_weights *w,
-		     const int32_t *ints, double *loss, struct errmsg *err);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A transformer block of GPT-2, forward and backward. */
 #include <assert.h>
-#include <errno.h>
 #include <stdbool.h>
 
 #include "gpu/backend/backend.h"
@@ -245,19 +244,16 @@ static void block_again(const struct pass *p, unsigned unit, const void **w,
 		mlp_inside(p, w, k);
 }
 
-int network_block_backward(const struct pass *p, unsigned unit, const void *x,
-			   struct block *k)
+void network_block_backward(const struct pass *p, unsigned unit, const void *x,
+			    struct block *k)
 {
-	bool fresh = false;
-	const void *const weights = p->w->acquire(p->w->ctx, unit, p->err);
-	float *const grads =
-		weights ? p->w->gradient(p->w->ctx, unit, &fresh, p->err) : NULL;
+	bool fresh;
+	const void *const weights = p->w->acquire(p->w->ctx, unit);
+	float *const grads = p->w->gradient(p->w->ctx, unit, &fresh);
 	const void *w[GPT2_BLOCK_PARAMS];
 	float *g[GPT2_BLOCK_PARAMS];
 	unsigned i;
 
-	if (!grads)
-		return -ENOMEM;
 	for (i = 0; i < GPT2_BLOCK_PARAMS; i++) {
 		w[i] = network_weight(p, weights, unit, i);
 		g[i] = network_gradient(p, grads, unit, i);
@@ -268,5 +264,5 @@ int network_block_backward(const struct pass *p, unsigned unit, const void *x,
 	mlp_backward(p, unit, w, g, fresh, k);
 	attention_backward(p, unit, w, g, fresh, x, k);
 	p->w->release(p->w->ctx, unit);
-	return p->w->complete(p->w->ctx, unit, p->err);
+	p->w->complete(p->w->ctx, unit);
 }

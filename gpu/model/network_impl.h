@@ -54,7 +54,6 @@ struct network {
 struct pass {
 	struct network *n;
 	const struct network_weights *w;
-	struct errmsg *err;
 	float drop;
 	const struct network_pass *now; /* on the device; of training */
 	float *d_embed; /* the gradient of the embeddings' unit */
@@ -83,9 +82,9 @@ void network_block_forward(const struct pass *p, unsigned unit,
 			   const void *weights, const void *x, struct block *k);
 
 /* The gradients of its weights, and in n->d that of the residual stream before it, where
- * that behind it was.  Errors are those of what gives weights and gradients. */
-int network_block_backward(const struct pass *p, unsigned unit, const void *x,
-			   struct block *k);
+ * that behind it was. */
+void network_block_backward(const struct pass *p, unsigned unit, const void *x,
+			    struct block *k);
 
 /* All rows of `own`, which has own ones, until the next call. */
 const void *network_all_rows(struct network *n, const void *own);

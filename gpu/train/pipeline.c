@@ -64,46 +64,40 @@ static void exchange_behind(struct run *r, struct network *out,
 			in ? network_residual_gradient(in) : NULL, bytes_of(r));
 }
 
-int pipeline_accumulate(struct run *r, struct errmsg *err)
+void pipeline_accumulate(struct run *r)
 {
 	const unsigned n = r->passes, ahead = r->nnetworks - 1;
 	unsigned forth, back;
-	int rc = 0;
 
-	for (forth = 0; forth < ahead && !rc; forth++) {
+	for (forth = 0; forth < ahead; forth++) {
 		exchange_before(r, NULL, network_of(r, forth));
-		rc = train_pass(r, network_of(r, forth), false, forth, err);
+		train_pass(r, network_of(r, forth), false, forth);
 		exchange_behind(r, network_of(r, forth), NULL);
 	}
-	if (!rc)
-		exchange_before(r, NULL, network_of(r, forth));
-	for (back = 0; forth < n && !rc; forth++, back++) {
+	exchange_before(r, NULL, network_of(r, forth));
+	for (back = 0; forth < n; forth++, back++) {
 		struct network *const old = network_of(r, back);
 		struct network *const new = network_of(r, forth);
 
-		rc = train_pass(r, new, false, forth, err);
+		train_pass(r, new, false, forth);
 		exchange_behind(r, new, old);
-		if (!rc)
-			rc = train_pass_back(r, old, back, err);
+		train_pass_back(r, old, back);
 		exchange_before(r, old,
 				forth + 1 < n ? network_of(r, forth + 1) : NULL);
 	}
-	for (; back < n && !rc; back++) {
+	for (; back < n; back++) {
 		exchange_behind(r, NULL, network_of(r, back));
-		rc = train_pass_back(r, network_of(r, back), back, err);
+		train_pass_back(r, network_of(r, back), back);
 		exchange_before(r, network_of(r, back), NULL);
 	}
-	return rc;
 }
 
-int pipeline_validate(struct run *r, unsigned pass, struct errmsg *err)
+void pipeline_validate(struct run *r, unsigned pass)
 {
 	struct network *const n = r->networks[0];
-	int rc;
 
 	exchange_before(r, NULL, n);
-	rc = train_pass(r, n, true, pass, err);
+	train_pass(r, n, true, pass);
 	exchange_behind(r, n, NULL);
 	device_group_wait(&r->ranks.pipe_device);
-	return rc;
 }

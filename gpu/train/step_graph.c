@@ -29,44 +29,43 @@ void step_graph_close(struct run *r)
 	r->graph.recorded = NULL;
 }
 
-/* Record on all ranks, or on none: *why is the first failure.  An error of `queue` is
- * the run's. */
-static int record(struct run *r, int (*queue)(struct run *r, struct errmsg *err),
-		  int *failed, struct errmsg *why, struct errmsg *err)
+/* Record on all ranks, or on none: then the first failure is returned. */
+static int record(struct run *r, void (*queue)(struct run *r),
+		  struct errmsg *why)
 {
 	const struct backend_ops *const o = r->backend->ops;
-	int rc;
+	int rc = comm_agree(r->comm, o->record_begin(r->backend, why), why);
+	int failed;
 
-	*failed = comm_agree(r->comm, o->record_begin(r->backend, why), why);
-	rc = *failed ? 0 : queue(r, err);
-	if (r->backend->recording && !*failed)
-		*failed = o->record_end(r->backend, &r->graph.recorded, why);
-	else if (r->backend->recording)
-		o->record_end(r->backend, &r->graph.recorded, err);
+	if (!rc)
+		queue(r);
+	if (r->backend->recording) {
+		failed = o->record_end(r->backend, &r->graph.recorded,
+				       rc ? NULL : why);
+		rc = rc ? rc : failed;
+	}
 	/* Calls of NCCL that cannot be recorded fail the recording, not the run. */
-	if (rc || *failed)
-		topology_check(&r->ranks, NULL);
-	else
-		*failed = topology_check(&r->ranks, why);
-	*failed = comm_agree(r->comm, *failed, why);
-	if (*failed)
+	failed = topology_check(&r->ranks, rc ? NULL : why);
+	rc = comm_agree(r->comm, rc ? rc : failed, why);
+	if (rc)
 		step_graph_close(r);
 	return rc;
 }
 
-static int record_or_not(struct run *r,
-			 int (*queue)(struct run *r, struct errmsg *err),
+static int record_or_not(struct run *r, void (*queue)(struct run *r),
 			 struct errmsg *err)
 {
 	struct errmsg why;
+	int failed;
 	/* What has failed until now is not blamed on the graph. */
-	int failed, rc = r->backend->ops->sync(r->backend, err);
+	const int rc = comm_agree(r->comm,
+				  r->backend->ops->sync(r->backend, err), err);
 
-	rc = comm_agree(r->comm, rc, err);
-	if (!rc)
-		rc = record(r, queue, &failed, &why, err);
-	if (rc || !failed)
+	if (rc)
 		return rc;
+	failed = record(r, queue, &why);
+	if (!failed)
+		return 0;
 	if (r->graph.forced)
 		return errmsg_set(err, failed, "--cuda_graph on: %s", why.text);
 	r->graph.used = false;
@@ -77,8 +76,7 @@ static int record_or_not(struct run *r,
 	return 0;
 }
 
-int step_graph_queue(struct run *r,
-		     int (*queue)(struct run *r, struct errmsg *err),
+int step_graph_queue(struct run *r, void (*queue)(struct run *r),
 		     struct errmsg *err)
 {
 	struct step_graph *const g = &r->graph;
@@ -91,7 +89,8 @@ int step_graph_queue(struct run *r,
 		return rc;
 	if (!g->recorded) {
 		g->warm = true;
-		return queue(r, err);
+		queue(r);
+		return 0;
 	}
 	begun = train_phase_begin(r, PHASE_PASSES);
 	r->backend->ops->replay(r->backend, g->recorded);

@@ -26,8 +26,7 @@ void step_graph_close(struct run *r);
 
 /* Queue what `queue` queues, which is the same in every step.  Collective when it is
  * recorded. */
-int step_graph_queue(struct run *r,
-		     int (*queue)(struct run *r, struct errmsg *err),
+int step_graph_queue(struct run *r, void (*queue)(struct run *r),
 		     struct errmsg *err);
 
 #endif

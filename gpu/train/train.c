@@ -28,8 +28,8 @@
 #include "gpu/save/saver.h"
 #include "gpu/train/feed.h"
 #include "gpu/train/train_impl.h"
-#include "gpu/zero/optimizer.h"
 #include "gpu/watch/watch.h"
+#include "gpu/zero/optimizer.h"
 
 /* The fraction of the data that is held out for validation. */
 #define HELD_OUT 0.1
@@ -85,8 +85,7 @@ static void log_optimizer(const struct run *r)
 	if (r->comm->rank != 0 ||
 	    (now->kind == asked->kind && now->lr == asked->lr &&
 	     now->beta1 == asked->beta1 && now->beta2 == asked->beta2 &&
-	     now->eps == asked->eps &&
-	     now->weight_decay == asked->weight_decay))
+	     now->eps == asked->eps && now->weight_decay == asked->weight_decay))
 		return;
 	fprintf(stderr,
 		"uctrain: using the checkpoint's hyperparameters, not the "
@@ -414,11 +413,12 @@ static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 	if (n < r->comm->size)
 		return comm_agree(
 			r->comm,
-			read_only ? errmsg_set(
-					    err, -EROFS,
-					    "%s: read-only, but not on all ranks",
-					    dir)
-				  : 0,
+			read_only
+				? errmsg_set(
+					  err, -EROFS,
+					  "%s: read-only, but not on all ranks",
+					  dir)
+				: 0,
 			err);
 	if (r->comm->rank == 0)
 		fprintf(stderr,

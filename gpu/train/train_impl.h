@@ -88,22 +88,20 @@ void train_phase_end(struct run *r, enum phase p, double begun);
 
 /* Queue one pass over micro-batch `pass` of the batch in r->ints, forward and
  * backward, or forward only: to validate, or in a stage of a pipeline (network.h). */
-int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
-	       struct errmsg *err);
+void train_pass(struct run *r, struct network *n, bool valid, unsigned pass);
 
 /* Go backward with what train_pass went forward with. */
-int train_pass_back(struct run *r, struct network *n, unsigned pass,
-		    struct errmsg *err);
+void train_pass_back(struct run *r, struct network *n, unsigned pass);
 
 /* The networks that a stage needs for `passes` micro-batches. */
 unsigned pipeline_depth(const struct comm *pipe, unsigned passes);
 
 /* Run all passes of a batch through all stages.  Every rank of the pipeline makes the
  * same call; only the last stage has losses. */
-int pipeline_accumulate(struct run *r, struct errmsg *err);
+void pipeline_accumulate(struct run *r);
 
 /* One pass of a validation. */
-int pipeline_validate(struct run *r, unsigned pass, struct errmsg *err);
+void pipeline_validate(struct run *r, unsigned pass);
 
 /* Run all remaining steps, or until a signal.  Returns as train_run does. */
 int train_steps(struct run *r, struct errmsg *err);

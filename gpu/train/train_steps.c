@@ -24,8 +24,8 @@
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/feed.h"
-#include "gpu/watch/stop.h"
 #include "gpu/train/train_impl.h"
+#include "gpu/watch/stop.h"
 #include "gpu/watch/watch.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/lr_schedule.h"
@@ -74,14 +74,6 @@ static uint64_t dropout_seed(const struct run *r, unsigned pass)
 			  r->config->seed);
 }
 
-/* A rank whose pass failed must not leave alone: others would wait for it. */
-static int pass_failed(const struct run *r, int rc, const struct errmsg *err)
-{
-	if (rc && r->comm->size > 1)
-		comm_abort(r->comm, err);
-	return rc;
-}
-
 /*
  * The factor by which a gradient is divided before accumulation.  Every pass
  * counts for its share, as if the rank's rows were one large batch; the
@@ -106,30 +98,20 @@ static void expect_last(struct run *r, unsigned pass)
 		zero_expect_last(&r->zero);
 }
 
-int train_pass(struct run *r, struct network *n, bool valid, unsigned pass,
-	       struct errmsg *err)
+void train_pass(struct run *r, struct network *n, bool valid, unsigned pass)
 {
-	const int32_t *const ints = r->ints + pass * network_ints(n);
-	double *const loss = r->losses + pass;
-
 	assert(pass < r->passes);
 	/* Only the last stage has gradients now. */
 	if (!valid && r->ranks.pipe.rank + 1 == r->ranks.pipe.size)
 		expect_last(r, pass);
-	return pass_failed(
-		r,
-		valid ? network_evaluate(n, &r->weights, ints, loss, err)
-		      : network_train(n, &r->weights, ints, &r->now[pass], loss,
-				      err),
-		err);
+	network_train(n, &r->weights, r->ints + pass * network_ints(n),
+		      valid ? NULL : &r->now[pass], r->losses + pass);
 }
 
-int train_pass_back(struct run *r, struct network *n, unsigned pass,
-		    struct errmsg *err)
+void train_pass_back(struct run *r, struct network *n, unsigned pass)
 {
 	expect_last(r, pass);
-	return pass_failed(
-		r, network_backward(n, &r->weights, &r->now[pass], err), err);
+	network_backward(n, &r->weights, &r->now[pass]);
 }
 
 /* Average the loss over the data-parallel ranks and `n` passes on each; sequence-
@@ -206,36 +188,31 @@ static void add_losses(const struct run *r, struct losses *l)
 }
 
 /* Queue the computation of the whole batch's gradient. */
-static int accumulate(struct run *r, struct errmsg *err)
+static void accumulate(struct run *r)
 {
 	const double begun = train_phase_begin(r, PHASE_PASSES);
-	int rc = 0;
 
 	begin_losses(r);
 	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->now, r->now_set,
 			      r->passes * sizeof(*r->now));
 	if (r->ranks.pipe.size > 1)
-		rc = pipeline_accumulate(r, err);
+		pipeline_accumulate(r);
 	else
-		for (unsigned i = 0; i < r->passes && !rc; i++)
-			rc = train_pass(r, r->networks[0], false, i, err);
+		for (unsigned i = 0; i < r->passes; i++)
+			train_pass(r, r->networks[0], false, i);
 	end_losses(r);
 	train_phase_end(r, PHASE_PASSES, begun);
-	return rc;
 }
 
 /* Queue what is the same in each step. */
-static int queue_step(struct run *r, struct errmsg *err)
+static void queue_step(struct run *r)
 {
 	double begun;
-	int rc = accumulate(r, err);
 
-	if (rc)
-		return rc;
+	accumulate(r);
 	begun = train_phase_begin(r, PHASE_UPDATE);
 	zero_queue_update(&r->zero, r->config->gradient_clipping);
 	train_phase_end(r, PHASE_UPDATE, begun);
-	return 0;
 }
 
 /* Read the rows of the next step while a device computes this one. */
@@ -270,15 +247,17 @@ static int start_step(struct run *r, const struct zero_update *u,
 static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
 			  struct errmsg *err)
 {
-	int rc = 0;
+	int rc;
 
 	begin_batch(r, true, batch, l);
 	begin_losses(r);
-	for (unsigned i = 0; i < r->passes && !rc; i++)
-		rc = pipeline_validate(r, i, err);
+	for (unsigned i = 0; i < r->passes; i++)
+		pipeline_validate(r, i);
 	end_losses(r);
-	if (!rc)
-		rc = pass_failed(r, r->backend->ops->sync(r->backend, err), err);
+	rc = r->backend->ops->sync(r->backend, err);
+	/* Others would wait for a rank that left alone. */
+	if (rc && r->comm->size > 1)
+		comm_abort(r->comm, err);
 	if (!rc)
 		add_losses(r, l);
 	return rc;

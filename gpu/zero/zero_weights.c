@@ -5,9 +5,7 @@
  * range.  Otherwise a unit has buffers of its own while it is in use.
  */
 #include <assert.h>
-#include <errno.h>
 
-#include "ckpt/base/errmsg.h"
 #include "gpu/zero/zero_impl.h"
 
 /* Stage 3: every parameter is partitioned by itself. */
@@ -90,12 +88,11 @@ void zero_discard_prefetch(struct zero *z)
 	}
 }
 
-static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
+static const void *acquire(void *ctx, unsigned unit)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
-	(void)err;
 	assert(unit < z->model->nunits);
 	if (z->stage < 3)
 		return (uint8_t *)z->impl->weights +
@@ -133,13 +130,11 @@ static bool unit_gradients(const struct zero *z)
 	return !z->whole_gradients || z->impl->exact;
 }
 
-static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh,
-				    struct errmsg *err)
+static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
-	(void)err;
 	*fresh = true;
 	if (!unit_gradients(z)) {
 		*fresh = !u->begun;
@@ -243,18 +238,17 @@ void zero_release_grad(struct zero *z)
 
 /* A unit's gradient is complete.  Between devices its reduction overlaps the
  * computation of the next unit's gradient. */
-static int complete(void *ctx, unsigned unit, struct errmsg *err)
+static void complete(void *ctx, unsigned unit)
 {
 	struct zero *z = ctx;
 	const struct gpt2_unit *shape = &z->model->units[unit];
 	struct zero_unit *u = &z->impl->units[unit];
 
-	(void)err;
 	if (!unit_gradients(z)) {
 		if (z->impl->device && z->impl->last_pass &&
 		    !(unit == GPT2_UNIT_EMBED && zero_shares_embedding(z)))
 			zero_sum_unit(z, unit);
-		return 0;
+		return;
 	}
 	assert(u->gradient);
 	zero_release_grad(z);
@@ -268,7 +262,6 @@ static int complete(void *ctx, unsigned unit, struct errmsg *err)
 	u->gradient = NULL;
 	if (!z->impl->device)
 		zero_release_grad(z);
-	return 0;
 }
 
 struct network_weights zero_weights(struct zero *z)

@@ -227,7 +227,7 @@ static void add_gradients(struct run *r)
 		const struct gpt2_unit *unit = &r->model.units[u];
 		const uint64_t n = unit->numel;
 		bool fresh;
-		float *g = n ? w.gradient(w.ctx, u, &fresh, NULL) : NULL;
+		float *g = n ? w.gradient(w.ctx, u, &fresh) : NULL;
 		float *x = calloc(n + 1, sizeof(*x));
 
 		if (!n) {
@@ -245,7 +245,7 @@ static void add_gradients(struct run *r)
 		}
 		r->backend->ops->to_device(r->backend, g, x, n * sizeof(*x));
 		free(x);
-		w.complete(w.ctx, u, NULL);
+		w.complete(w.ctx, u);
 	}
 }
 

@@ -164,13 +164,12 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 	/* As backward does: the last unit first, the embeddings in between
 	 * too. */
 	bool fresh_embed = false;
-	float *embed = w->gradient(w->ctx, 0, &fresh_embed, NULL);
+	float *embed = w->gradient(w->ctx, 0, &fresh_embed);
 
 	for (size_t u = m->nunits; u-- > 0;) {
 		const uint64_t n = m->units[u].numel;
 		bool fresh = fresh_embed;
-		float *g = u ? w->gradient(w->ctx, (unsigned)u, &fresh, NULL)
-			     : embed;
+		float *g = u ? w->gradient(w->ctx, (unsigned)u, &fresh) : embed;
 		float *add = malloc(n * sizeof(*add));
 
 		end -= n;
@@ -185,7 +184,7 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 		}
 		z->backend->ops->to_device(z->backend, g, add, n * sizeof(*add));
 		free(add);
-		w->complete(w->ctx, (unsigned)u, NULL);
+		w->complete(w->ctx, (unsigned)u);
 	}
 }
 
@@ -219,9 +218,9 @@ static void check_weights(struct zero *z, const struct network_weights *w,
 	for (unsigned u = 0; u < z->model->nunits; u++) {
 		const uint64_t n = z->model->units[u].numel;
 		float *x = malloc(n * sizeof(*x));
-		const void *unit = w->acquire(w->ctx, u, NULL);
+		const void *unit = w->acquire(w->ctx, u);
 
-		right &= w->acquire(w->ctx, u, NULL) == unit;
+		right &= w->acquire(w->ctx, u) == unit;
 		z->backend->ops->to_host(z->backend, x, unit, n * sizeof(*x));
 		w->release(w->ctx, u);
 		w->release(w->ctx, u);
@@ -294,13 +293,13 @@ static void train(struct topology *t, struct backend *b,
 	/* A NaN in any gradient skips the step. */
 	add_gradients(&z, &w, run->exactly, STEPS, c->rank);
 	bool fresh;
-	float *g = w.gradient(w.ctx, 1, &fresh, NULL);
+	float *g = w.gradient(w.ctx, 1, &fresh);
 
 	if (fresh)
 		b->ops->zero(b, g, model->units[1].numel * sizeof(*g));
 	if (c->rank == c->size - 1)
 		b->ops->to_device(b, g, &(float){ NAN }, sizeof(*g));
-	w.complete(w.ctx, 1, NULL);
+	w.complete(w.ctx, 1);
 	check(c, !zero_update(&z, &u, NULL) && u.overflow && z.step == STEPS,
 	      "overflow is found by all");
 	check_weights(&z, &w, run->all);

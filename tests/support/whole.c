@@ -15,11 +15,10 @@ static uint64_t unit_start(const struct gpt2 *m, unsigned unit)
 	return at;
 }
 
-static const void *acquire(void *ctx, unsigned unit, struct errmsg *err)
+static const void *acquire(void *ctx, unsigned unit)
 {
 	struct whole *w = ctx;
 
-	(void)err;
 	w->acquired++;
 	return w->weights + unit_start(&w->model, unit);
 }
@@ -32,21 +31,18 @@ static void release(void *ctx, unsigned unit)
 	w->acquired--;
 }
 
-static float *gradient(void *ctx, unsigned unit, bool *fresh, struct errmsg *err)
+static float *gradient(void *ctx, unsigned unit, bool *fresh)
 {
 	struct whole *w = ctx;
 
-	(void)err;
 	*fresh = false;
 	return w->grads + unit_start(&w->model, unit);
 }
 
-static int complete(void *ctx, unsigned unit, struct errmsg *err)
+static void complete(void *ctx, unsigned unit)
 {
 	(void)ctx;
 	(void)unit;
-	(void)err;
-	return 0;
 }
 
 static struct network_weights weights_of(struct whole *w)
@@ -100,10 +96,10 @@ static const int32_t *begin_pass(struct whole *w, double *loss)
 	return w->ints;
 }
 
-static int mean_of(struct whole *w, int rc, double *loss, struct errmsg *err)
+static int mean_of(struct whole *w, double *loss, struct errmsg *err)
 {
-	if (!rc)
-		rc = w->b->ops->sync(w->b, err);
+	const int rc = w->b->ops->sync(w->b, err);
+
 	*loss /= (double)network_predictions(w->net);
 	return rc;
 }
@@ -114,18 +110,14 @@ int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
 	const struct network_weights weights = weights_of(w);
 	const struct network_pass now = network_pass_of(w->net, scale, seed);
 
-	return mean_of(w,
-		       network_train(w->net, &weights, begin_pass(w, loss),
-				     &now, loss, err),
-		       loss, err);
+	network_train(w->net, &weights, begin_pass(w, loss), &now, loss);
+	return mean_of(w, loss, err);
 }
 
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err)
 {
 	const struct network_weights weights = weights_of(w);
 
-	return mean_of(w,
-		       network_evaluate(w->net, &weights, begin_pass(w, loss),
-					loss, err),
-		       loss, err);
+	network_train(w->net, &weights, begin_pass(w, loss), NULL, loss);
+	return mean_of(w, loss, err);
 }

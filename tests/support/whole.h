@@ -31,7 +31,7 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	       struct errmsg *err);
 void whole_done(struct whole *w);
 
-/* network_train and network_evaluate of the tokens. */
+/* network_train of the tokens, with gradients and without. */
 int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
 		struct errmsg *err);
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err);
