@@ -3,6 +3,5 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/decimal.h %D%/decimal.c \
 	%D%/csvlog.h %D%/csvlog.c \
-	%D%/tfrecord.h \
 	%D%/tbevents.h %D%/tbevents_write.c %D%/tbevents_read.c \
 	%D%/metrics.h %D%/metrics.c

@@ -2,14 +2,34 @@
 #ifndef UCTRAIN_TBEVENTS_H
 #define UCTRAIN_TBEVENTS_H
 
-#include <stdbool.h>
+#include <isa-l/crc.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct errmsg;
 struct source;
 
-/* TensorBoard event files: scalars by tag and step. */
+/*
+ * TensorBoard event files: scalars by tag and step, in TensorFlow's framing of records:
+ *
+ *     u64  length
+ *     u32  masked CRC-32C of the eight bytes of length
+ *     ...  length bytes
+ *     u32  masked CRC-32C of these
+ */
+#define TFRECORD_HEAD 12
+#define TFRECORD_TAIL 4
+
+/* TensorFlow masks CRCs because the CRC of data that contains a CRC is weak. */
+static inline uint32_t tfrecord_crc(const void *p, size_t len)
+{
+	const uint32_t crc = ~crc32_iscsi((void *)p, (int)len, 0xffffffffu);
+
+	return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* The wire types of Protocol Buffers. */
+enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct tbevents;
 

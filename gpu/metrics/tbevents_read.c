@@ -15,7 +15,6 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "gpu/metrics/tfrecord.h"
 
 /* Larger records hold images or graphs. */
 #define RECORD_MAX (64u << 20)
@@ -24,7 +23,8 @@
 #define DT_DOUBLE 2
 #define SESSION_START 1
 
-enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
+/* Of a message, fields of larger numbers are not used. */
+#define FIELDS 9
 
 struct field {
 	uint64_t number;
@@ -76,10 +76,8 @@ static bool take_field(struct span *s, struct field *f)
 		ok = take_varint(&rest, &f->varint);
 		break;
 	case WIRE_64:
-		ok = take_bytes(&rest, 8, &f->bytes);
-		break;
 	case WIRE_32:
-		ok = take_bytes(&rest, 4, &f->bytes);
+		ok = take_bytes(&rest, f->wire == WIRE_64 ? 8 : 4, &f->bytes);
 		break;
 	case WIRE_BYTES:
 		ok = take_varint(&rest, &len) &&
@@ -93,50 +91,50 @@ static bool take_field(struct span *s, struct field *f)
 	return ok;
 }
 
-static double get_float(const uint8_t *p)
+/* Parse a message into its fields by number, the last of each; absent ones are zero.
+ * False if it is malformed. */
+static bool parse_message(struct span s, struct field fields[FIELDS])
 {
-	const uint32_t bits = get_le32(p);
-	float v;
+	struct field f;
 
-	memcpy(&v, &bits, sizeof(v));
-	return v;
+	memset(fields, 0, FIELDS * sizeof(*fields));
+	while (take_field(&s, &f))
+		if (f.number < FIELDS)
+			fields[f.number] = f;
+	return !s.len;
 }
 
-static double get_double(const uint8_t *p)
+/* Four or eight bytes are a float or a double. */
+static double get_number(struct span s)
 {
-	const uint64_t bits = get_le64(p);
-	double v;
+	const uint64_t bits = s.len == 4 ? get_le32(s.p) : get_le64(s.p);
+	const uint32_t low = (uint32_t)bits;
+	double wide;
+	float narrow;
 
-	memcpy(&v, &bits, sizeof(v));
-	return v;
+	memcpy(&narrow, &low, sizeof(narrow));
+	memcpy(&wide, &bits, sizeof(wide));
+	return s.len == 4 ? narrow : wide;
 }
 
 /* Read a tensor of exactly one number. */
 static bool read_tensor(struct span s, double *out)
 {
-	struct field f;
+	struct field f[FIELDS];
 	struct span content = { NULL, 0 };
-	uint64_t dtype = 0;
 	size_t width;
 
-	while (take_field(&s, &f)) {
-		if (f.number == 1 && f.wire == WIRE_VARINT)
-			dtype = f.varint;
-		else if (f.number == 4 || f.number == 5 || f.number == 6)
-			content = f.bytes;
-	}
-	width = dtype == DT_FLOAT ? 4 : dtype == DT_DOUBLE ? 8 : 0;
-	if (s.len || !width || content.len != width)
+	if (!parse_message(s, f))
 		return false;
-	*out = width == 4 ? get_float(content.p) : get_double(content.p);
+	for (unsigned i = 4; i <= 6; i++)
+		if (f[i].bytes.len)
+			content = f[i].bytes;
+	width = f[1].varint == DT_FLOAT ? 4 : f[1].varint == DT_DOUBLE ? 8 : 0;
+	if (!width || content.len != width)
+		return false;
+	*out = get_number(content);
 	return true;
 }
-
-struct event {
-	uint64_t step;
-	struct span summary;
-	bool starts; /* a session starts at `step` */
-};
 
 struct reader {
 	const struct source *src;
@@ -146,69 +144,50 @@ struct reader {
 	size_t cap;
 };
 
-static int emit_value(const struct reader *r, uint64_t step, struct span s,
-		      bool *ok)
+/* Report a value if it is a scalar.  As all that follow, -EBADMSG if it is malformed. */
+static int emit_value(const struct reader *r, uint64_t step, struct span s)
 {
-	struct span tag = { NULL, 0 };
-	bool found = false;
-	double value = 0;
-	struct field f;
+	struct field f[FIELDS];
+	const struct span *const tag = &f[1].bytes;
+	double value;
 
-	while (take_field(&s, &f)) {
-		if (f.number == 1 && f.wire == WIRE_BYTES) {
-			tag = f.bytes;
-		} else if (f.number == 2 && f.wire == WIRE_32) {
-			value = get_float(f.bytes.p);
-			found = true;
-		} else if (f.number == 8 && f.wire == WIRE_BYTES) {
-			found = read_tensor(f.bytes, &value);
-		}
-	}
-	*ok = !s.len;
-	if (s.len || !found || !tag.p)
+	if (!parse_message(s, f))
+		return -EBADMSG;
+	if (f[2].wire == WIRE_32)
+		value = get_number(f[2].bytes);
+	else if (f[8].wire != WIRE_BYTES || !read_tensor(f[8].bytes, &value))
 		return 0;
-	return r->fn(r->ctx, (const char *)tag.p, tag.len, step, value);
+	return f[1].wire != WIRE_BYTES ? 0
+				       : r->fn(r->ctx, (const char *)tag->p,
+					       tag->len, step, value);
 }
 
-static int emit_summary(const struct reader *r, const struct event *e, bool *ok)
+static int emit_summary(const struct reader *r, uint64_t step, struct span s)
 {
-	struct span s = e->summary;
 	struct field f;
 	int rc = 0;
 
-	while (!rc && *ok && take_field(&s, &f))
+	while (!rc && take_field(&s, &f))
 		if (f.number == 1 && f.wire == WIRE_BYTES)
-			rc = emit_value(r, e->step, f.bytes, ok);
-	if (!rc && s.len)
-		*ok = false;
+			rc = emit_value(r, step, f.bytes);
+	return !rc && s.len ? -EBADMSG : rc;
+}
+
+static int emit_event(const struct reader *r, struct span s)
+{
+	struct field f[FIELDS], session[FIELDS];
+	uint64_t step;
+	int rc = 0;
+
+	if (!parse_message(s, f))
+		return -EBADMSG;
+	step = f[2].varint;
+	if (f[7].wire == WIRE_BYTES && parse_message(f[7].bytes, session) &&
+	    session[1].varint == SESSION_START)
+		rc = r->fn(r->ctx, NULL, 0, step, 0);
+	if (!rc && f[5].wire == WIRE_BYTES)
+		rc = emit_summary(r, step, f[5].bytes);
 	return rc;
-}
-
-static bool starts_session(struct span s)
-{
-	struct field f;
-	bool starts = false;
-
-	while (take_field(&s, &f))
-		if (f.number == 1 && f.wire == WIRE_VARINT)
-			starts = f.varint == SESSION_START;
-	return starts;
-}
-
-static bool parse_event(struct span s, struct event *e)
-{
-	struct field f;
-
-	*e = (struct event){ 0 };
-	while (take_field(&s, &f)) {
-		if (f.number == 2 && f.wire == WIRE_VARINT)
-			e->step = f.varint;
-		else if (f.number == 5 && f.wire == WIRE_BYTES)
-			e->summary = f.bytes;
-		else if (f.number == 7 && f.wire == WIRE_BYTES)
-			e->starts = starts_session(f.bytes);
-	}
-	return !s.len;
 }
 
 static int bad_record(const struct reader *r, uint64_t at, const char *what,
@@ -230,18 +209,12 @@ static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 static int emit_record(const struct reader *r, uint64_t at, size_t len,
 		       struct errmsg *err)
 {
-	struct event e;
-	bool ok;
-	int rc = 0;
+	int rc;
 
 	if (get_le32(r->buf + len) != tfrecord_crc(r->buf, len))
 		return bad_record(r, at, "has a wrong checksum", err);
-	ok = parse_event((struct span){ r->buf, len }, &e);
-	if (ok && e.starts)
-		rc = r->fn(r->ctx, NULL, 0, e.step, 0);
-	if (ok && !rc)
-		rc = emit_summary(r, &e, &ok);
-	return ok || rc ? rc : bad_record(r, at, "is not an event", err);
+	rc = emit_event(r, (struct span){ r->buf, len });
+	return rc == -EBADMSG ? bad_record(r, at, "is not an event", err) : rc;
 }
 
 /* Read the record at `at` with its tail into r->buf, and its length, or 0 if the file

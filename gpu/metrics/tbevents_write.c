@@ -25,7 +25,6 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/output.h"
-#include "gpu/metrics/tfrecord.h"
 
 struct tbevents {
 	int fd;
@@ -42,7 +41,7 @@ static void add_varint(struct bytebuf *b, uint64_t v)
 static void add_bytes(struct bytebuf *b, unsigned field, const void *p,
 		      size_t len)
 {
-	add_varint(b, field << 3 | 2);
+	add_varint(b, field << 3 | WIRE_BYTES);
 	add_varint(b, len);
 	bytebuf_add(b, p, len);
 }
@@ -52,7 +51,7 @@ static void add_double(struct bytebuf *b, unsigned field, double v)
 	uint64_t bits;
 
 	memcpy(&bits, &v, sizeof(bits));
-	add_varint(b, field << 3 | 1);
+	add_varint(b, field << 3 | WIRE_64);
 	bytebuf_add_le64(b, bits);
 }
 
@@ -61,7 +60,7 @@ static void add_float(struct bytebuf *b, unsigned field, float v)
 	uint32_t bits;
 
 	memcpy(&bits, &v, sizeof(bits));
-	add_varint(b, field << 3 | 5);
+	add_varint(b, field << 3 | WIRE_32);
 	bytebuf_add_le32(b, bits);
 }
 
@@ -73,7 +72,7 @@ static void begin_event(struct bytebuf *b, uint64_t step)
 	clock_gettime(CLOCK_REALTIME, &now);
 	bytebuf_add_fill(b, 0, TFRECORD_HEAD);
 	add_double(b, 1, (double)now.tv_sec + (double)now.tv_nsec / 1e9);
-	add_varint(b, 2 << 3);
+	add_varint(b, 2 << 3 | WIRE_VARINT);
 	add_varint(b, step);
 }
 
@@ -90,8 +89,7 @@ static void add_scalar(struct bytebuf *summary, const struct tbevents_scalar *s)
 }
 
 /* Write the record, and free it. */
-static int write_event(struct tbevents *t, struct bytebuf *b,
-		       struct errmsg *err)
+static int write_event(struct tbevents *t, struct bytebuf *b, struct errmsg *err)
 {
 	int rc = 0;
 

@@ -3,7 +3,6 @@
 bin_PROGRAMS += ucplot
 ucplot_SOURCES = \
 	gpu/metrics/decimal.h gpu/metrics/decimal.c \
-	gpu/metrics/tfrecord.h \
 	gpu/metrics/tbevents.h gpu/metrics/tbevents_read.c \
 	gpu/metrics/metrics.h \
 	%D%/plot.h %D%/plot_run.c %D%/plot_csv.c %D%/plot_draw.c \

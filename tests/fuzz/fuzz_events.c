@@ -16,7 +16,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/metrics/tbevents.h"
-#include "gpu/metrics/tfrecord.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -12,7 +12,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/metrics/tbevents.h"
-#include "gpu/metrics/tfrecord.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
