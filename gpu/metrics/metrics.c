@@ -7,11 +7,13 @@
 #include "gpu/metrics/metrics.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,15 +21,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
-#include "gpu/metrics/csvlog.h"
-#include "gpu/metrics/decimal.h"
 #include "gpu/metrics/tbevents.h"
 
-#define HEADER                                                                   \
-	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss," \
-	"tflops,mfu,device_memory,data_seconds,pass_seconds,update_seconds,"     \
-	"save_seconds"
-#define ROW_LEN 512
+#define HEADER_MAX 512
 #define BAR_LEN 18
 #define LINE_LEN 256
 
@@ -78,6 +74,82 @@ static int make_dirs(char *path, struct errmsg *err)
 	return rc;
 }
 
+/* Is it the row of a step before `first_step`? */
+static bool is_before(const char *line, uint64_t first_step)
+{
+	char *end;
+	unsigned long long step;
+
+	errno = 0;
+	step = strtoull(line, &end, 10);
+	return isdigit((unsigned char)*line) && *end == ',' && !errno &&
+	       step < first_step;
+}
+
+/* Find the end of the last row of a step before `first_step`; 0 if there is none: then
+ * nothing is kept.  A row without a newline is the rest of a crashed write. */
+static int find_end(const struct metrics *m, const char *header, off_t *end,
+		    struct errmsg *err)
+{
+	const size_t len = strlen(header);
+	bool same = false;
+	char *line = NULL;
+	size_t cap = 0;
+	ssize_t n;
+	int rc = 0;
+
+	*end = 0;
+	for (off_t at = 0; !rc && (n = getline(&line, &cap, m->csv)) > 0;
+	     at += n) {
+		if (at == 0)
+			same = (size_t)n == len + 1 &&
+			       memcmp(line, header, len) == 0;
+		else if (m->first_step <= 1 && is_before(line, UINT64_MAX))
+			rc = errmsg_set(
+				err, -EEXIST,
+				"%s: has the steps of another run; move it away, choose another --run_name,"
+				" or --resume that run",
+				m->csv_path);
+		else if (line[n - 1] != '\n' || !is_before(line, m->first_step))
+			continue;
+		else if (!same)
+			rc = errmsg_set(
+				err, -EEXIST,
+				"%s: has other columns than %s; move it away or choose another --run_name",
+				m->csv_path, header);
+		else
+			*end = at + n;
+	}
+	if (!rc && ferror(m->csv))
+		rc = errmsg_errno(err, m->csv_path, "cannot read");
+	free(line);
+	return rc;
+}
+
+/* Continue the table, or create it.  Steps ascend, so the rows to keep are the file's
+ * beginning, and the rest is cut off at once. */
+static int open_csv(struct metrics *m, struct errmsg *err)
+{
+	char header[HEADER_MAX];
+	int len = snprintf(header, sizeof(header), "step");
+	off_t end;
+	int rc;
+
+	for (size_t i = 0; i < METRICS_FIGURES; i++)
+		len += snprintf(header + len, sizeof(header) - (size_t)len,
+				",%s", metrics_figures[i].column);
+	m->csv = fopen(m->csv_path, "a+e");
+	if (!m->csv)
+		return errmsg_errno(err, m->csv_path, "cannot open");
+	rc = find_end(m, header, &end, err);
+	if (rc)
+		return rc;
+	if (fseek(m->csv, 0, SEEK_END) || ftruncate(fileno(m->csv), end) ||
+	    (!end && (fprintf(m->csv, "%s\n", header) < 0 || fflush(m->csv))))
+		return errmsg_errno(err, m->csv_path, "cannot write");
+	return 0;
+}
+
 static int open_files(struct metrics *m, const struct metrics_options *o,
 		      struct errmsg *err)
 {
@@ -92,8 +164,7 @@ static int open_files(struct metrics *m, const struct metrics_options *o,
 		rc = errmsg_nomem(err, NULL);
 	}
 	if (!rc)
-		rc = csvlog_open(&m->csv, m->csv_path, HEADER, o->first_step,
-				 err);
+		rc = open_csv(m, err);
 	if (!rc)
 		rc = tbevents_create(&m->events, dir, o->first_step, err);
 	free(dir);
@@ -167,14 +238,14 @@ static void put_figures(FILE *f, const struct metrics *m,
 	fprintf(f, "step %" PRIu64 "/%" PRIu64, s->step, m->last_step);
 	put_time_left(f, m, s->step);
 	fprintf(f, "  loss %.4f", s->loss);
-	if (s->has_valid)
+	if (!(s->valid_loss < 0))
 		fprintf(f, "  valid %.4f", s->valid_loss);
 	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
-		s->grad_norm, s->tokens_per_second, (double)s->memory / 0x1p20);
-	if (s->device_memory)
+		s->grad_norm, s->tokens_per_second, s->memory / 0x1p20);
+	if (s->device_memory >= 0)
 		fprintf(f, ", %.0f MiB on the device",
-			(double)s->device_memory / 0x1p20);
-	if (s->mfu > 0)
+			s->device_memory / 0x1p20);
+	if (s->mfu >= 0)
 		fprintf(f, "  %.1f %% MFU", 100 * s->mfu);
 	if (s->skipped)
 		fprintf(f, "  skipped, loss scale %g", s->loss_scale);
@@ -210,39 +281,26 @@ static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 	m->drawn = true;
 }
 
-/* One column; empty if it is not known. */
-struct column {
-	double x;
-	bool unknown;
-};
+static double figure(const struct metrics_step *s, size_t i)
+{
+	const void *const at = (const char *)s + metrics_figures[i].offset;
+
+	return *(const double *)at;
+}
 
 static int add_row(struct metrics *m, const struct metrics_step *s,
 		   struct errmsg *err)
 {
-	const struct column columns[] = {
-		{ .x = s->loss },
-		{ .x = s->lr },
-		{ .x = s->grad_norm },
-		{ .x = s->tokens_per_second },
-		{ .x = (double)s->memory },
-		{ .x = s->loss_scale },
-		{ .x = s->valid_loss, .unknown = !s->has_valid },
-		{ .x = s->tflops },
-		{ .x = s->mfu, .unknown = !(s->mfu > 0) },
-		{ .x = (double)s->device_memory, .unknown = !s->device_memory },
-		{ .x = s->data_seconds },
-		{ .x = s->pass_seconds },
-		{ .x = s->update_seconds },
-		{ .x = s->save_seconds },
-	};
-	char row[ROW_LEN], number[DECIMAL_LEN];
-	int n = snprintf(row, sizeof(row), "%" PRIu64, s->step);
+	char number[METRICS_DECIMAL];
 
-	for (size_t i = 0; i < COUNT(columns); i++)
-		n += snprintf(
-			row + n, sizeof(row) - (size_t)n, ",%s",
-			columns[i].unknown ? "" : decimal(columns[i].x, number));
-	if (fprintf(m->csv, "%s\n", row) < 0 || fflush(m->csv))
+	fprintf(m->csv, "%" PRIu64, s->step);
+	for (size_t i = 0; i < METRICS_FIGURES; i++)
+		fprintf(m->csv, ",%s",
+			figure(s, i) < 0
+				? ""
+				: metrics_decimal(figure(s, i), number));
+	putc('\n', m->csv);
+	if (fflush(m->csv) || ferror(m->csv))
 		return errmsg_errno(err, m->csv_path, "cannot write");
 	return 0;
 }
@@ -250,27 +308,14 @@ static int add_row(struct metrics *m, const struct metrics_step *s,
 static int add_event(struct metrics *m, const struct metrics_step *s,
 		     struct errmsg *err)
 {
-	struct tbevents_scalar scalars[10] = {
-		{ METRICS_TRAIN_LOSS, s->loss },
-		{ "train/lr", s->lr },
-		{ "train/grad_norm", s->grad_norm },
-		{ "train/loss_scale", s->loss_scale },
-		{ "speed/tokens_per_second", s->tokens_per_second },
-		{ "speed/memory", (double)s->memory },
-		{ "speed/tflops", s->tflops },
-	};
-	size_t n = 7;
+	struct tbevents_scalar scalars[METRICS_FIGURES];
+	size_t n = 0;
 
-	if (s->mfu > 0)
-		scalars[n++] = (struct tbevents_scalar){ "speed/mfu", s->mfu };
-	if (s->device_memory)
-		scalars[n++] =
-			(struct tbevents_scalar){ "speed/device_memory",
-						  (double)s->device_memory };
-	if (s->has_valid)
-		scalars[n++] = (struct tbevents_scalar){ METRICS_VALID_LOSS,
-							 s->valid_loss };
-	assert(n <= COUNT(scalars));
+	for (size_t i = 0; i < METRICS_FIGURES; i++)
+		if (metrics_figures[i].tag && !(figure(s, i) < 0))
+			scalars[n++] =
+				(struct tbevents_scalar){ metrics_figures[i].tag,
+							  figure(s, i) };
 	return tbevents_add(m->events, s->step, scalars, n, err);
 }
 

@@ -3,28 +3,48 @@
 #define UCTRAIN_METRICS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct errmsg;
 
-/* The figures of a step, reported by rank 0. */
+/* The figures of a step, reported by rank 0.  They are not negative: a negative one is
+ * unknown, and is not reported. */
 struct metrics_step {
 	uint64_t step; /* from 1 */
+	bool skipped;  /* fp16: gradients overflowed, no update */
 	double loss; /* mean over ranks and micro-batches, before the update */
 	double lr;
-	double grad_norm;  /* before clipping */
-	double loss_scale; /* fp16 */
-	bool skipped;      /* fp16: gradients overflowed, no update */
+	double grad_norm; /* before clipping */
 	double tokens_per_second;
-	uint64_t memory; /* bytes; the largest resident set of a rank */
-	bool has_valid;
+	double memory;     /* bytes; the largest resident set of a rank */
+	double loss_scale; /* fp16 */
 	double valid_loss;
-	double tflops; /* of the model, per rank */
-	double mfu;    /* the fraction of a device's peak; 0 if unknown */
-	uint64_t device_memory; /* bytes; the most of a rank; 0 if unknown */
+	double tflops;        /* of the model, per rank */
+	double mfu;           /* the fraction of a device's peak */
+	double device_memory; /* bytes; the most of a rank */
 	double data_seconds, pass_seconds, update_seconds; /* on rank 0 */
 	double save_seconds; /* of the save before this step */
 };
+
+/* The tags under which TensorBoard users and ucplot look for losses. */
+#define METRICS_TRAIN_LOSS "train/loss"
+#define METRICS_VALID_LOSS "valid/loss"
+
+/* What a figure is called in METRICS_CSV and in event files, in the order of columns
+ * after "step". */
+struct metrics_figure {
+	const char *column, *tag; /* tag NULL: in no event file */
+	size_t offset;            /* of a double in struct metrics_step */
+};
+
+#define METRICS_FIGURES 14
+extern const struct metrics_figure metrics_figures[METRICS_FIGURES];
+
+/* Format a number with the fewest digits, from 15 to 17, that read back as the
+ * same number. */
+#define METRICS_DECIMAL 32
+const char *metrics_decimal(double v, char buf[METRICS_DECIMAL]);
 
 /*
  * A run's figures: a line or a progress bar with the time left on the terminal, and in
@@ -34,10 +54,6 @@ struct metrics_step {
  * in earlier ones.
  */
 #define METRICS_CSV "metrics.csv"
-
-/* The tags under which TensorBoard users and ucplot look for losses. */
-#define METRICS_TRAIN_LOSS "train/loss"
-#define METRICS_VALID_LOSS "valid/loss"
 
 struct metrics;
 

@@ -2,9 +2,8 @@
 # Uses ckpt/ and metrics.
 bin_PROGRAMS += ucplot
 ucplot_SOURCES = \
-	gpu/metrics/decimal.h gpu/metrics/decimal.c \
 	gpu/metrics/tbevents.h gpu/metrics/tbevents_read.c \
-	gpu/metrics/metrics.h \
+	gpu/metrics/metrics.h gpu/metrics/metrics_figures.c \
 	%D%/plot.h %D%/plot_run.c %D%/plot_csv.c %D%/plot_draw.c \
 	%D%/plot_main.c
 ucplot_LDADD = $(ckpt_libs)

@@ -12,39 +12,28 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "gpu/metrics/decimal.h"
 #include "gpu/metrics/metrics.h"
 
 #define COLUMNS_MAX 256
 #define NONE SIZE_MAX
 
+/* Other programs' columns, beside those of metrics_figures. */
 static const struct {
 	const char *tag, *column;
-} columns[] = {
-	/* Names that are read for a tag.  The first of each tag is the one
-	 * written. */
-	{ METRICS_TRAIN_LOSS, "loss" },
+} others[] = {
 	{ METRICS_TRAIN_LOSS, "train_loss" },
 	{ METRICS_TRAIN_LOSS, "value" },
-	{ METRICS_VALID_LOSS, "valid_loss" },
 	{ METRICS_VALID_LOSS, "val_loss" },
 	{ METRICS_VALID_LOSS, "eval_loss" },
 	{ METRICS_VALID_LOSS, "validation_loss" },
-	{ "train/lr", "lr" },
-	{ "train/grad_norm", "grad_norm" },
-	{ "train/loss_scale", "loss_scale" },
-	{ "speed/tokens_per_second", "tokens_per_second" },
-	{ "speed/memory", "memory" },
-	{ "speed/tflops", "tflops" },
-	{ "speed/mfu", "mfu" },
-	{ "speed/device_memory", "device_memory" },
 };
 
 const char *plot_column(const char *tag)
 {
-	for (size_t i = 0; i < COUNT(columns); i++)
-		if (strcmp(tag, columns[i].tag) == 0)
-			return columns[i].column;
+	for (size_t i = 0; i < METRICS_FIGURES; i++)
+		if (metrics_figures[i].tag &&
+		    strcmp(tag, metrics_figures[i].tag) == 0)
+			return metrics_figures[i].column;
 	return tag;
 }
 
@@ -105,10 +94,14 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 		const char *const tag = t->tags->names[i];
 
 		t->column[i] = plot_csv_find(fields, n, tag);
-		for (size_t k = 0; t->column[i] == NONE && k < COUNT(columns); k++)
-			if (strcmp(columns[k].tag, tag) == 0)
+		if (t->column[i] == NONE)
+			t->column[i] =
+				plot_csv_find(fields, n, plot_column(tag));
+		for (size_t k = 0; t->column[i] == NONE && k < COUNT(others);
+		     k++)
+			if (strcmp(others[k].tag, tag) == 0)
 				t->column[i] = plot_csv_find(fields, n,
-							     columns[k].column);
+							     others[k].column);
 	}
 	return 0;
 }
@@ -227,17 +220,17 @@ static bool next_step(const struct plot_run *runs, size_t n, double *step)
 
 void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 {
-	char number[DECIMAL_LEN];
+	char number[METRICS_DECIMAL];
 
 	for (double step = -INFINITY; next_step(runs, n, &step);) {
-		fputs(decimal(step, number), f);
+		fputs(metrics_decimal(step, number), f);
 		for (size_t i = 0; i < n * runs->nseries; i++) {
 			const struct plot_point *const p =
 				plot_series_from(series_of(runs, i), step);
 
 			fputc(',', f);
 			if (p && p->step == step)
-				fputs(decimal(p->value, number), f);
+				fputs(metrics_decimal(p->value, number), f);
 		}
 		fputc('\n', f);
 	}

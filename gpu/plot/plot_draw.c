@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/metrics/decimal.h"
+#include "gpu/metrics/metrics.h"
 
 /* Added to differences, since a logarithmic scale has no 0. */
 #define LEAST "1e-10"
@@ -104,7 +104,7 @@ static void put_curves(FILE *f, const struct picture *p, bool resumed)
  * no differences: before these steps.  False if no run resumes the first one. */
 static bool put_marks(FILE *f, const struct picture *p)
 {
-	char step[DECIMAL_LEN];
+	char step[METRICS_DECIMAL];
 	bool any = false;
 
 	for (size_t r = 1; r < p->n; r++) {
@@ -114,7 +114,7 @@ static bool put_marks(FILE *f, const struct picture *p)
 			i++;
 		if (i == p->tags->n)
 			continue;
-		decimal(p->runs[r].first - 1, step);
+		metrics_decimal(p->runs[r].first - 1, step);
 		fprintf(f,
 			"set arrow %zu from %s, graph 0 to %s, graph 1"
 			" nohead linecolor rgb 'gray40'\n"

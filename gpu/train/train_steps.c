@@ -417,7 +417,7 @@ static void measure(struct run *r, struct metrics_step *m)
 	m->tflops = m->tokens_per_second *
 		    gpt2_flops_per_token(&r->model, c->seq_length) /
 		    r->comm->size / 1e12;
-	m->mfu = peak > 0 ? m->tflops / peak : 0;
+	m->mfu = peak > 0 ? m->tflops / peak : -1;
 	m->data_seconds = r->spent[PHASE_DATA] + r->spent[PHASE_AHEAD];
 	m->pass_seconds = r->spent[PHASE_PASSES];
 	m->update_seconds = r->spent[PHASE_UPDATE];
@@ -439,8 +439,8 @@ static int train_steps_report(struct run *r, struct metrics_step *m,
 	comm_max_double(r->comm, most, COUNT(most));
 	m->tokens_per_second =
 		(double)c->batch * c->seq_length / (clock_seconds() - begun);
-	m->memory = (uint64_t)most[0];
-	m->device_memory = (uint64_t)most[2];
+	m->memory = most[0];
+	m->device_memory = most[2] > 0 ? most[2] : -1;
 	measure(r, m);
 	*stop = most[1] > 0;
 	return comm_agree(
@@ -454,16 +454,14 @@ int train_steps(struct run *r, struct errmsg *err)
 	int rc = prepare_to_save(r, err);
 
 	while (!rc && !stop && r->step < c->steps) {
-		struct metrics_step m = { 0 };
+		struct metrics_step m = { .valid_loss = -1 };
 		double begun = clock_seconds();
 
 		rc = train_step(r, &m, err);
 		if (!rc)
 			rc = saver_poll(r->saver, false, err);
-		if (!rc && due(r->step, c->eval_interval)) {
-			m.has_valid = true;
+		if (!rc && due(r->step, c->eval_interval))
 			rc = validate(r, &m.valid_loss, err);
-		}
 		if (!rc)
 			rc = train_steps_report(r, &m, begun, &stop, err);
 		if (!rc && r->saves &&

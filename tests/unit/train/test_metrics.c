@@ -19,9 +19,9 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-#define HEADER \
+#define HEADER                                                                   \
 	"step,loss,lr,grad_norm,tokens_per_second,memory,loss_scale,valid_loss," \
-	"tflops,mfu,device_memory,data_seconds,pass_seconds,update_seconds,"  \
+	"tflops,mfu,device_memory,data_seconds,pass_seconds,update_seconds,"     \
 	"save_seconds\n"
 
 static char *dir;
@@ -54,13 +54,12 @@ static void run(uint64_t first, uint64_t last)
 						.lr = 5e-4,
 						.grad_norm = 1e300,
 						.tokens_per_second = 1000,
-						.memory = UINT64_C(1) << 40,
-						.has_valid = i % 2 == 0,
-						.valid_loss = 0.1,
+						.memory = 0x1p40,
+						.valid_loss = i % 2 ? -1 : 0.1,
 						.tflops = 2.5,
-						.mfu = i % 2 ? 0 : 0.5,
-						.device_memory = i % 2 ? 0
-								       : 4096,
+						.mfu = i % 2 ? -1 : 0.5,
+						.device_memory =
+							i % 2 ? -1 : 4096,
 						.data_seconds = 0.1,
 						.pass_seconds = 2,
 						.update_seconds = 0.3,
@@ -81,9 +80,12 @@ static void csv_must_be(const char *want)
 }
 
 #define ROW1 "1,1,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
-#define ROW2 "2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
-#define ROW3 "3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
-#define ROW4 "4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
+#define ROW2 \
+	"2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
+#define ROW3 \
+	"3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
+#define ROW4 \
+	"4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
 
 static void numbers_are_exact(void **state)
 {

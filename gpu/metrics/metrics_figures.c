@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gpu/metrics/metrics.h"
+
+#define FIGURE(column, tag)                                         \
+	{                                                           \
+#column, tag, offsetof(struct metrics_step, column) \
+	}
+
+const struct metrics_figure metrics_figures[METRICS_FIGURES] = {
+	FIGURE(loss, METRICS_TRAIN_LOSS),
+	FIGURE(lr, "train/lr"),
+	FIGURE(grad_norm, "train/grad_norm"),
+	FIGURE(tokens_per_second, "speed/tokens_per_second"),
+	FIGURE(memory, "speed/memory"),
+	FIGURE(loss_scale, "train/loss_scale"),
+	FIGURE(valid_loss, METRICS_VALID_LOSS),
+	FIGURE(tflops, "speed/tflops"),
+	FIGURE(mfu, "speed/mfu"),
+	FIGURE(device_memory, "speed/device_memory"),
+	FIGURE(data_seconds, NULL),
+	FIGURE(pass_seconds, NULL),
+	FIGURE(update_seconds, NULL),
+	FIGURE(save_seconds, NULL),
+};
+
+const char *metrics_decimal(double v, char buf[METRICS_DECIMAL])
+{
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(buf, METRICS_DECIMAL, "%.*g", digits, v);
+		if (strtod(buf, NULL) == v)
+			break;
+	}
+	return buf;
+}
