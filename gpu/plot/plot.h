@@ -28,11 +28,11 @@ struct plot_tags {
 };
 
 struct plot_run {
-	char *name;   /* of the run, for file names */
-	char *label;  /* for the legend */
+	const struct plot_tags *tags; /* borrowed */
+	char *name;                   /* of the run, for file names */
+	char *label;                  /* for the legend */
 	double first; /* step that was logged, whatever its tags */
-	struct plot_series series[PLOT_TAGS_MAX];
-	size_t nseries; /* one per tag */
+	struct plot_series series[PLOT_TAGS_MAX]; /* one per tag */
 };
 
 /* Drop the points of a step and of later ones: a resumed run logs some steps twice, and
@@ -56,13 +56,12 @@ int plot_run_read(struct plot_run *r, const char *path,
 void plot_run_done(struct plot_run *r);
 
 /* Read a table into the run's series. -EBADMSG. */
-int plot_csv_read(struct plot_run *r, const char *path,
-		  const struct plot_tags *tags, struct errmsg *err);
+int plot_csv_read(struct plot_run *r, const char *path, struct errmsg *err);
 
 /* Write a run as a table.  The loss tags have columns "loss" and
  * "valid_loss". */
-int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
-		   const char *path, struct errmsg *err);
+int plot_csv_write(const struct plot_run *r, const char *path,
+		   struct errmsg *err);
 
 /* Write the rows of a table of `n` runs: the step, and a column per run and tag, which
  * is empty where the run has no value. */
@@ -71,9 +70,8 @@ void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
 /* The name of a tag's column. */
 const char *plot_column(const char *tag);
 
-/* Have gnuplot draw all runs into a PNG file. */
-int plot_draw(const struct plot_run *runs, size_t n,
-	      const struct plot_tags *tags, const char *path,
+/* Have gnuplot draw all runs, which have the same tags, into a PNG file. */
+int plot_draw(const struct plot_run *runs, size_t n, const char *path,
 	      struct errmsg *err);
 
 #endif

@@ -39,7 +39,6 @@ const char *plot_column(const char *tag)
 
 struct table {
 	const char *path;
-	const struct plot_tags *tags;
 	struct plot_run *run;
 	size_t step;                  /* column */
 	size_t column[PLOT_TAGS_MAX]; /* of each tag, or NONE */
@@ -90,8 +89,8 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: the header has no column \"step\"",
 				  t->path);
-	for (size_t i = 0; i < t->tags->n; i++) {
-		const char *const tag = t->tags->names[i];
+	for (size_t i = 0; i < t->run->tags->n; i++) {
+		const char *const tag = t->run->tags->names[i];
 
 		t->column[i] = plot_csv_find(fields, n, tag);
 		if (t->column[i] == NONE)
@@ -132,9 +131,9 @@ static int read_row(struct table *t, char *line, size_t number,
 				  t->path, number);
 	t->run->first = fmin(t->run->first, step);
 	/* A resumed run repeats rows from an earlier step on. */
-	for (size_t i = 0; i < t->tags->n; i++)
+	for (size_t i = 0; i < t->run->tags->n; i++)
 		plot_series_drop(&t->run->series[i], step);
-	for (size_t i = 0; i < t->tags->n; i++) {
+	for (size_t i = 0; i < t->run->tags->n; i++) {
 		const size_t at = t->column[i];
 
 		if (at == NONE || at >= n || !*fields[at])
@@ -161,18 +160,16 @@ static int read_lines(struct table *t, FILE *f, struct errmsg *err)
 				 : read_row(t, line, number, err);
 	}
 	if (!rc && ferror(f))
-		rc = errmsg_set(err, -EIO, "%s: cannot read: %s", t->path,
-				strerror(errno));
+		rc = errmsg_errno(err, t->path, "cannot read");
 	if (!rc && number == 0)
 		rc = errmsg_set(err, -EBADMSG, "%s: is empty", t->path);
 	free(line);
 	return rc;
 }
 
-int plot_csv_read(struct plot_run *r, const char *path,
-		  const struct plot_tags *tags, struct errmsg *err)
+int plot_csv_read(struct plot_run *r, const char *path, struct errmsg *err)
 {
-	struct table t = { .path = path, .tags = tags, .run = r };
+	struct table t = { .path = path, .run = r };
 	FILE *const f = fopen(path, "re");
 	int rc;
 
@@ -199,7 +196,7 @@ static void put_field(FILE *f, const char *s)
 /* Series `i` of a table of runs. */
 static const struct plot_series *series_of(const struct plot_run *runs, size_t i)
 {
-	return &runs[i / runs->nseries].series[i % runs->nseries];
+	return &runs[i / runs->tags->n].series[i % runs->tags->n];
 }
 
 /* Advance to the next step that a run has; false at the end. */
@@ -208,7 +205,7 @@ static bool next_step(const struct plot_run *runs, size_t n, double *step)
 	const double from = nextafter(*step, INFINITY);
 
 	*step = INFINITY;
-	for (size_t i = 0; i < n * runs->nseries; i++) {
+	for (size_t i = 0; i < n * runs->tags->n; i++) {
 		const struct plot_point *const p =
 			plot_series_from(series_of(runs, i), from);
 
@@ -224,7 +221,7 @@ void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 
 	for (double step = -INFINITY; next_step(runs, n, &step);) {
 		fputs(metrics_decimal(step, number), f);
-		for (size_t i = 0; i < n * runs->nseries; i++) {
+		for (size_t i = 0; i < n * runs->tags->n; i++) {
 			const struct plot_point *const p =
 				plot_series_from(series_of(runs, i), step);
 
@@ -236,24 +233,20 @@ void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 	}
 }
 
-int plot_csv_write(const struct plot_run *r, const struct plot_tags *tags,
-		   const char *path, struct errmsg *err)
+int plot_csv_write(const struct plot_run *r, const char *path,
+		   struct errmsg *err)
 {
 	FILE *const f = fopen(path, "we");
 
 	if (!f)
 		return errmsg_errno(err, path, "cannot create");
 	fputs("step", f);
-	for (size_t i = 0; i < tags->n; i++) {
+	for (size_t i = 0; i < r->tags->n; i++) {
 		fputc(',', f);
-		put_field(f, plot_column(tags->names[i]));
+		put_field(f, plot_column(r->tags->names[i]));
 	}
 	fputc('\n', f);
 	plot_csv_put_rows(f, r, 1);
-	errno = 0;
-	if (ferror(f) | fclose(f))
-		return errmsg_set(err, errno ? -errno : -EIO,
-				  "%s: cannot write: %s", path,
-				  strerror(errno ? errno : EIO));
-	return 0;
+	return ferror(f) | fclose(f) ? errmsg_errno(err, path, "cannot write")
+				     : 0;
 }

@@ -25,12 +25,6 @@
 /* Added to differences, since a logarithmic scale has no 0. */
 #define LEAST "1e-10"
 
-struct picture {
-	const struct plot_run *runs;
-	size_t n;
-	const struct plot_tags *tags;
-};
-
 /* Put text into a string in single quotes. */
 static void put_text(FILE *f, const char *s)
 {
@@ -56,32 +50,33 @@ static bool share_step(const struct plot_series *a, const struct plot_series *b)
 }
 
 /* Does run `r` resume the first one, and can their series `i` be compared? */
-static bool resumes(const struct picture *p, size_t r, size_t i)
+static bool resumes(const struct plot_run *runs, size_t r, size_t i)
 {
-	return p->runs[r].first > p->runs[0].first &&
-	       share_step(&p->runs[r].series[i], &p->runs[0].series[i]);
+	return runs[r].first > runs[0].first &&
+	       share_step(&runs[r].series[i], &runs[0].series[i]);
 }
 
 /* The column of a series in the table of all runs. */
-static size_t column_of(const struct picture *p, size_t r, size_t i)
+static size_t column_of(const struct plot_run *runs, size_t r, size_t i)
 {
-	return 2 + r * p->tags->n + i;
+	return 2 + r * runs->tags->n + i;
 }
 
 /* Colours distinguish runs, line styles distinguish tags.  `resumed`: the first run is
  * beneath the others. */
-static void put_curves(FILE *f, const struct picture *p, bool resumed)
+static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
+		       bool resumed)
 {
 	const char *separator = "plot";
 
-	for (size_t r = 0; r < p->n; r++) {
-		for (size_t i = 0; i < p->tags->n; i++) {
-			if (!p->runs[r].series[i].n)
+	for (size_t r = 0; r < n; r++) {
+		for (size_t i = 0; i < runs->tags->n; i++) {
+			if (!runs[r].series[i].n)
 				continue;
 			fprintf(f,
 				"%s $runs using 1:%zu with linespoints"
 				" pointtype 7 dashtype %zu ",
-				separator, column_of(p, r, i), i + 1);
+				separator, column_of(runs, r, i), i + 1);
 			if (resumed && r == 0)
 				fputs("pointsize 0 linewidth 7 linecolor rgb 'gray70'",
 				      f);
@@ -90,9 +85,9 @@ static void put_curves(FILE *f, const struct picture *p, bool resumed)
 					"pointsize 0.4 linewidth 2 linecolor %zu",
 					r + 1);
 			fputs(" title '", f);
-			put_text(f, p->runs[r].label);
+			put_text(f, runs[r].label);
 			fputs(", ", f);
-			put_text(f, p->tags->names[i]);
+			put_text(f, runs->tags->names[i]);
 			fputc('\'', f);
 			separator = ", \\\n    ";
 		}
@@ -102,19 +97,19 @@ static void put_curves(FILE *f, const struct picture *p, bool resumed)
 
 /* Mark the steps of the checkpoints that runs resume from, and name them where there are
  * no differences: before these steps.  False if no run resumes the first one. */
-static bool put_marks(FILE *f, const struct picture *p)
+static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 {
 	char step[METRICS_DECIMAL];
 	bool any = false;
 
-	for (size_t r = 1; r < p->n; r++) {
+	for (size_t r = 1; r < n; r++) {
 		size_t i = 0;
 
-		while (i < p->tags->n && !resumes(p, r, i))
+		while (i < runs->tags->n && !resumes(runs, r, i))
 			i++;
-		if (i == p->tags->n)
+		if (i == runs->tags->n)
 			continue;
-		metrics_decimal(p->runs[r].first - 1, step);
+		metrics_decimal(runs[r].first - 1, step);
 		fprintf(f,
 			"set arrow %zu from %s, graph 0 to %s, graph 1"
 			" nohead linecolor rgb 'gray40'\n"
@@ -127,39 +122,39 @@ static bool put_marks(FILE *f, const struct picture *p)
 }
 
 /* The first plot cannot be seen: equal runs have an axis, too. */
-static void put_differences(FILE *f, const struct picture *p)
+static void put_differences(FILE *f, const struct plot_run *runs, size_t n)
 {
 	fputs("plot 1e-9 with dots linecolor bgnd notitle", f);
-	for (size_t r = 1; r < p->n; r++)
-		for (size_t i = 0; i < p->tags->n; i++)
-			if (resumes(p, r, i))
+	for (size_t r = 1; r < n; r++)
+		for (size_t i = 0; i < runs->tags->n; i++)
+			if (resumes(runs, r, i))
 				fprintf(f,
 					", \\\n     $runs using 1:(abs(column(%zu)"
 					" - column(%zu)) + " LEAST ") with points"
 					" pointtype %zu pointsize 0.7"
 					" linecolor %zu notitle",
-					column_of(p, r, i), column_of(p, 0, i),
-					7 - i % 2, r + 1);
+					column_of(runs, r, i),
+					column_of(runs, 0, i), 7 - i % 2, r + 1);
 	fputc('\n', f);
 }
 
 /* The curves above, the differences of runs that were resumed below. */
-static void put_panels(FILE *f, const struct picture *p)
+static void put_panels(FILE *f, const struct plot_run *runs, size_t n)
 {
 	fputs("set multiplot\nset lmargin 11\n"
 	      "set size 1, 0.7\nset origin 0, 0.3\n",
 	      f);
-	put_curves(f, p, true);
+	put_curves(f, runs, n, true);
 	fputs("set size 1, 0.3\nset origin 0, 0\n"
 	      "set xrange [GPVAL_X_MIN:GPVAL_X_MAX]\n"
 	      "set logscale y\nset format y '%.0e'\nset yrange [" LEAST ":*]\n"
 	      "set xlabel 'step'\nset ylabel 'difference'\n",
 	      f);
-	put_differences(f, p);
+	put_differences(f, runs, n);
 	fputs("unset multiplot\n", f);
 }
 
-static void put_script(FILE *f, const struct picture *p)
+static void put_script(FILE *f, const struct plot_run *runs, size_t n)
 {
 	fputs("if (strstrt(GPVAL_TERMINALS, 'pngcairo')) {\n"
 	      "  set terminal pngcairo noenhanced size 1200,800\n"
@@ -168,20 +163,20 @@ static void put_script(FILE *f, const struct picture *p)
 	      "}\n"
 	      "set datafile separator comma\n$runs << END\n",
 	      f);
-	plot_csv_put_rows(f, p->runs, p->n);
+	plot_csv_put_rows(f, runs, n);
 	fputs("END\nset grid\nset ylabel '", f);
-	put_text(f, plot_column(p->tags->names[0]));
+	put_text(f, plot_column(runs->tags->names[0]));
 	fputs("'\n", f);
-	if (put_marks(f, p)) {
-		put_panels(f, p);
+	if (put_marks(f, runs, n)) {
+		put_panels(f, runs, n);
 	} else {
 		fputs("set xlabel 'step'\n", f);
-		put_curves(f, p, false);
+		put_curves(f, runs, n, false);
 	}
 }
 
 /* Draw to our standard output. */
-static int run_gnuplot(const struct picture *p, struct errmsg *err)
+static int run_gnuplot(const struct plot_run *runs, size_t n, struct errmsg *err)
 {
 	struct stat st;
 	FILE *script;
@@ -194,7 +189,7 @@ static int run_gnuplot(const struct picture *p, struct errmsg *err)
 	if (!script)
 		return errmsg_set(err, -errno, "cannot run gnuplot: %s",
 				  strerror(errno));
-	put_script(script, p);
+	put_script(script, runs, n);
 	status = pclose(script);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return errmsg_set(
@@ -207,10 +202,9 @@ static int run_gnuplot(const struct picture *p, struct errmsg *err)
 	return 0;
 }
 
-int plot_draw(const struct plot_run *runs, size_t n,
-	      const struct plot_tags *tags, const char *path, struct errmsg *err)
+int plot_draw(const struct plot_run *runs, size_t n, const char *path,
+	      struct errmsg *err)
 {
-	const struct picture p = { runs, n, tags };
 	char *tmp;
 	int rc = 0;
 
@@ -219,7 +213,7 @@ int plot_draw(const struct plot_run *runs, size_t n,
 	if (!freopen(tmp, "w", stdout))
 		rc = errmsg_errno(err, tmp, "cannot create");
 	if (!rc)
-		rc = run_gnuplot(&p, err);
+		rc = run_gnuplot(runs, n, err);
 	if (!rc && rename(tmp, path) < 0)
 		rc = errmsg_errno(err, path, "cannot rename to");
 	if (rc)

@@ -149,7 +149,7 @@ static int write_table(const struct options *o, const struct plot_run *run,
 
 	if (asprintf(&path, "%s-%s.csv", o->prefix, run->name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = plot_csv_write(run, &o->tags, path, err);
+	rc = plot_csv_write(run, path, err);
 	free(path);
 	return rc;
 }
@@ -167,7 +167,7 @@ static int plot_main_write_all(const struct options *o,
 		return rc;
 	if (asprintf(&path, "%s.png", o->prefix) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = plot_draw(runs, n, &o->tags, path, err);
+	rc = plot_draw(runs, n, path, err);
 	free(path);
 	return rc;
 }

@@ -52,20 +52,15 @@ const struct plot_point *plot_series_from(const struct plot_series *s,
 	return low < s->n ? &s->points[low] : NULL;
 }
 
-struct events {
-	struct plot_run *run;
-	const struct plot_tags *tags;
-};
-
 static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 		      double value)
 {
-	const struct events *const e = ctx;
+	struct plot_run *const r = ctx;
 
-	e->run->first = fmin(e->run->first, (double)step);
-	for (size_t i = 0; i < e->tags->n; i++) {
-		struct plot_series *const s = &e->run->series[i];
-		const char *const name = e->tags->names[i];
+	r->first = fmin(r->first, (double)step);
+	for (size_t i = 0; i < r->tags->n; i++) {
+		struct plot_series *const s = &r->series[i];
+		const char *const name = r->tags->names[i];
 
 		if (!tag)
 			plot_series_drop(s, (double)step);
@@ -76,17 +71,15 @@ static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 	return 0;
 }
 
-static int read_events(struct plot_run *r, const char *path,
-		       const struct plot_tags *tags, struct errmsg *err)
+static int read_events(struct plot_run *r, const char *path, struct errmsg *err)
 {
-	struct events e = { r, tags };
 	struct errmsg why = { "" };
 	struct source src;
 	int rc = source_open(&src, path, err);
 
 	if (rc)
 		return rc;
-	rc = tbevents_read(&src, take_event, &e, &why);
+	rc = tbevents_read(&src, take_event, r, &why);
 	source_close(&src);
 	if (rc == -ENOMEM)
 		return errmsg_nomem(err, path);
@@ -98,15 +91,15 @@ static int read_events(struct plot_run *r, const char *path,
 /* Read the file of this name in a directory. */
 static int read_in(struct plot_run *r, const char *dir, const char *name,
 		   int (*read)(struct plot_run *r, const char *path,
-			       const struct plot_tags *tags, struct errmsg *err),
-		   const struct plot_tags *tags, struct errmsg *err)
+			       struct errmsg *err),
+		   struct errmsg *err)
 {
 	char *path;
 	int rc;
 
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = read(r, path, tags, err);
+	rc = read(r, path, err);
 	free(path);
 	return rc;
 }
@@ -119,7 +112,7 @@ static int is_event_file(const struct dirent *d)
 /* Read all event files of a directory in the order of their names, which start
  * with a time. */
 static int read_event_files(struct plot_run *r, const char *dir,
-			    const struct plot_tags *tags, struct errmsg *err)
+			    struct errmsg *err)
 {
 	struct dirent **names;
 	const int n = scandir(dir, &names, is_event_file, alphasort);
@@ -133,8 +126,7 @@ static int read_event_files(struct plot_run *r, const char *dir,
 			"%s: has neither " METRICS_CSV " nor event files", dir);
 	for (int i = 0; i < n; i++) {
 		if (!rc)
-			rc = read_in(r, dir, names[i]->d_name, read_events,
-				     tags, err);
+			rc = read_in(r, dir, names[i]->d_name, read_events, err);
 		free(names[i]);
 	}
 	free(names);
@@ -143,22 +135,19 @@ static int read_event_files(struct plot_run *r, const char *dir,
 
 static bool is_empty(const struct plot_run *r)
 {
-	for (size_t i = 0; i < r->nseries; i++)
+	for (size_t i = 0; i < r->tags->n; i++)
 		if (r->series[i].n)
 			return false;
 	return true;
 }
 
-/* Read the table, which is exact, and take tags it lacks from event files. */
-static int read_dir(struct plot_run *r, const char *dir,
-		    const struct plot_tags *tags, struct errmsg *err)
+/* Read the table, which is exact, or event files if it lacks the tags. */
+static int read_dir(struct plot_run *r, const char *dir, struct errmsg *err)
 {
-	int rc = read_in(r, dir, METRICS_CSV, plot_csv_read, tags, err);
+	int rc = read_in(r, dir, METRICS_CSV, plot_csv_read, err);
 
-	if (rc == -ENOENT)
-		rc = 0;
-	if (!rc && is_empty(r))
-		rc = read_event_files(r, dir, tags, err);
+	if (rc == -ENOENT || (!rc && is_empty(r)))
+		rc = read_event_files(r, dir, err);
 	return rc;
 }
 
@@ -219,23 +208,13 @@ static char *label_of(const char *name)
 	return label;
 }
 
-static int read_path(struct plot_run *r, const char *path, bool is_dir,
-		     const struct plot_tags *tags, struct errmsg *err)
-{
-	if (is_dir)
-		return read_dir(r, path, tags, err);
-	if (strstr(path, "tfevents"))
-		return read_events(r, path, tags, err);
-	return plot_csv_read(r, path, tags, err);
-}
-
 int plot_run_read(struct plot_run *r, const char *path,
 		  const struct plot_tags *tags, struct errmsg *err)
 {
 	struct stat st;
 	int rc;
 
-	*r = (struct plot_run){ .nseries = tags->n, .first = INFINITY };
+	*r = (struct plot_run){ .tags = tags, .first = INFINITY };
 	if (stat(path, &st) < 0)
 		return errmsg_set(err, -errno, "%s: %s", path, strerror(errno));
 	r->name = name_of(path, S_ISDIR(st.st_mode));
@@ -243,22 +222,22 @@ int plot_run_read(struct plot_run *r, const char *path,
 		r->label = label_of(r->name);
 	if (!r->label)
 		rc = errmsg_nomem(err, NULL);
+	else if (S_ISDIR(st.st_mode))
+		rc = read_dir(r, path, err);
 	else
-		rc = read_path(r, path, S_ISDIR(st.st_mode), tags, err);
+		rc = strstr(path, "tfevents") ? read_events(r, path, err)
+					      : plot_csv_read(r, path, err);
 	if (!rc && is_empty(r))
 		rc = errmsg_set(err, -ENODATA, "%s: has no values of %s%s%s",
 				path, tags->names[0], tags->n > 1 ? " or " : "",
 				tags->n > 1 ? tags->names[1] : "");
-	if (rc)
-		plot_run_done(r);
 	return rc;
 }
 
 void plot_run_done(struct plot_run *r)
 {
-	for (size_t i = 0; i < r->nseries; i++)
+	for (size_t i = 0; i < PLOT_TAGS_MAX; i++)
 		free(r->series[i].points);
 	free(r->name);
 	free(r->label);
-	*r = (struct plot_run){ 0 };
 }
