@@ -10,15 +10,41 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "gpu/data/rng.h"
 #include "gpu/data/tokens_impl.h"
+
+/* Rows of torch.randint(0, vocab, (rows, seq)).  Continuing is cheap; going
+ * back restarts the generator and skips 5e9 numbers a second. */
+struct random {
+	struct rng rng;
+	uint64_t seed, next; /* `next` is a row */
+};
 
 struct tokens {
 	struct tokens_options options;
 	struct tokens_file file; /* path NULL: synthetic data */
 	struct tokens_samples samples;
-	struct tokens_random random[2]; /* training, validation */
-	uint64_t rows[2];               /* UINT64_MAX: unlimited */
+	struct random random[2]; /* training, validation */
+	uint64_t rows[2];        /* UINT64_MAX: unlimited */
 };
+
+static void start_random(struct random *r, uint64_t seed)
+{
+	*r = (struct random){ .seed = seed };
+	rng_seed(&r->rng, seed);
+}
+
+static void random_row(struct random *r, const struct tokens_options *o,
+		       uint64_t row, int32_t *out)
+{
+	if (row < r->next)
+		start_random(r, r->seed);
+	rng_skip(&r->rng,
+		 (row - r->next) * o->seq * rng_randint_draws(o->vocab));
+	for (unsigned i = 0; i < o->seq; i++)
+		out[i] = (int32_t)rng_randint(&r->rng, o->vocab);
+	r->next = row + 1;
+}
 
 unsigned tokens_row_len(const struct tokens *t)
 {
@@ -82,7 +108,7 @@ static void open_synthetic(struct tokens *t, bool fresh)
 	const struct tokens_options *const o = &t->options;
 
 	for (unsigned i = 0; i < 2; i++)
-		tokens_random_init(&t->random[i], o->seed + i, o->seq, o->vocab);
+		start_random(&t->random[i], o->seed + i);
 	t->rows[0] = fresh ? UINT64_MAX : o->batch;
 	t->rows[1] = o->held_out > 0 ? o->batch : 0;
 }
@@ -179,7 +205,7 @@ int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	assert(t->rows[valid]);
 	row %= t->rows[valid];
 	if (!t->file.path) {
-		tokens_random_row(&t->random[valid], row, out);
+		random_row(&t->random[valid], &t->options, row, out);
 		return 0;
 	}
 	if (valid)

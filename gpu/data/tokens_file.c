@@ -7,76 +7,59 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
 
 #define CHUNK 8192 /* bytes */
 
-static int open_path(struct tokens_file *f, char *path, struct errmsg *err)
+/* Open PATH SUFFIX. */
+static int open_path(struct tokens_file *f, const char *path,
+		     const char *suffix, struct errmsg *err)
 {
-	int rc;
-
-	*f = (struct tokens_file){ .path = path };
-	if (!path)
-		return errmsg_nomem(err, NULL);
-	rc = source_open(&f->source, path, err);
-	if (rc) {
-		free(path);
+	*f = (struct tokens_file){ .source.fd = -1 };
+	if (asprintf(&f->path, "%s%s", path, suffix) < 0) {
 		f->path = NULL;
+		return errmsg_nomem(err, path);
 	}
-	return rc;
+	return source_open(&f->source, f->path, err);
 }
 
 int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 		     bool is_signed, struct errmsg *err)
 {
-	int rc = open_path(f, strdup(path), err);
+	const int rc = open_path(f, path, "", err);
 
 	if (rc)
 		return rc;
+	if (f->source.size % width)
+		return errmsg_set(
+			err, -EBADMSG,
+			"%s: its %llu bytes are not a multiple of a token's %u",
+			path, (unsigned long long)f->source.size, width);
 	f->width = width;
 	f->is_signed = is_signed;
 	f->nruns = 1;
 	f->runs = calloc(2, sizeof(*f->runs));
 	if (!f->runs)
-		rc = errmsg_nomem(err, path);
-	else if (f->source.size % width)
-		rc = errmsg_set(
-			err, -EBADMSG,
-			"%s: its %llu bytes are not a multiple of a token's %u",
-			path, (unsigned long long)f->source.size, width);
-	else
-		f->runs[1].token = f->source.size / width;
-	if (rc)
-		tokens_file_close(f);
-	return rc;
+		return errmsg_nomem(err, path);
+	f->runs[1].token = f->source.size / width;
+	return 0;
 }
 
 int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     bool starts, struct errmsg *err)
+			     bool separate, struct errmsg *err)
 {
-	struct source idx;
-	char *bin, *path;
-	int rc;
+	struct tokens_file idx;
+	int rc = open_path(f, prefix, ".bin", err);
 
-	if (asprintf(&path, "%s.idx", prefix) < 0)
-		return errmsg_nomem(err, NULL);
-	if (asprintf(&bin, "%s.bin", prefix) < 0)
-		bin = NULL;
-	rc = open_path(f, bin, err);
-	f->has_starts = starts;
-	if (!rc) {
-		rc = source_open(&idx, path, err);
-		if (!rc) {
-			rc = tokens_index_read(f, &idx, f->source.size, err);
-			source_close(&idx);
-		}
-		if (rc)
-			tokens_file_close(f);
-	}
-	free(path);
+	if (rc)
+		return rc;
+	f->separate = separate;
+	rc = open_path(&idx, prefix, ".idx", err);
+	if (!rc)
+		rc = tokens_index_read(f, &idx.source, f->source.size, err);
+	tokens_file_close(&idx);
 	return rc;
 }
 
@@ -86,7 +69,6 @@ void tokens_file_close(struct tokens_file *f)
 		return;
 	source_close(&f->source);
 	free(f->runs);
-	free(f->starts);
 	free(f->path);
 	*f = (struct tokens_file){ 0 };
 }

@@ -7,21 +7,8 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "gpu/data/rng.h"
 
 struct errmsg;
-
-/* Rows of torch.randint(0, vocab, (rows, seq)).  Continuing is cheap; going
- * back restarts the generator and skips 5e9 numbers a second. */
-struct tokens_random {
-	struct rng rng;
-	uint64_t seed, next; /* `next` is a row */
-	unsigned seq, vocab;
-};
-
-void tokens_random_init(struct tokens_random *r, uint64_t seed, unsigned seq,
-			unsigned vocab);
-void tokens_random_row(struct tokens_random *r, uint64_t row, int32_t *out);
 
 /* Integers in a file, in runs: run i starts with token runs[i].token at byte
  * runs[i].at and ends where the next one starts.  An empty run marks the
@@ -35,20 +22,19 @@ struct tokens_file {
 	struct source source;
 	unsigned width; /* bytes of a token: 1, 2, 4, 8 */
 	bool is_signed;
+	/* Every sequence of an indexed dataset is a run, even an empty one; otherwise
+	 * adjacent sequences share one. */
+	bool separate;
 	struct tokens_run *runs;
 	size_t nruns; /* without the end mark */
-	/* has_starts: the caller wants `starts` of an indexed dataset, the token with
-	 * which each of nsequences starts, followed by the end of the last one. */
-	bool has_starts;
-	uint64_t *starts, nsequences;
 };
 
-/* Open a file of nothing but tokens. */
+/* Open a file of nothing but tokens.  Close it after an error, too. */
 int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 		     bool is_signed, struct errmsg *err);
-/* Open PREFIX.bin, as described by PREFIX.idx, with or without `starts`. */
+/* The same for PREFIX.bin, as described by PREFIX.idx. */
 int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     bool starts, struct errmsg *err);
+			     bool separate, struct errmsg *err);
 void tokens_file_close(struct tokens_file *f);
 
 static inline uint64_t tokens_file_count(const struct tokens_file *f)
@@ -63,8 +49,8 @@ int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
 
 /*
  * Parse Megatron's index: where the tokens of all sequences lie in a data file
- * of `bin_size` bytes.  Sets width, is_signed, runs and nruns, and with has_starts
- * also starts and nsequences. -EBADMSG if the index is inconsistent.
+ * of `bin_size` bytes.  Sets width, is_signed, runs and nruns; the caller frees `runs`,
+ * also after an error. -EBADMSG if the index is inconsistent.
  */
 int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		      uint64_t bin_size, struct errmsg *err);
@@ -90,13 +76,13 @@ struct tokens_samples {
 	uint64_t *order, n;
 };
 
-/* Read PREFIX_*_idx.npy. */
+/* Read PREFIX_*_idx.npy.  Close it after an error, too. */
 int tokens_samples_open(struct tokens_samples *s, const char *prefix,
 			struct errmsg *err);
 void tokens_samples_close(struct tokens_samples *s);
 
 /* Read sample `row` in the order of training, which must have `n` tokens, from the
- * dataset `f`, which has starts. */
+ * dataset `f`, whose sequences are separate. */
 int tokens_samples_read(const struct tokens_samples *s,
 			const struct tokens_file *f, uint64_t row, size_t n,
 			int32_t *out, struct errmsg *err);

@@ -45,9 +45,13 @@ static const struct {
 };
 
 struct index {
+	const char *file; /* and `err`: for messages */
+	struct errmsg *err;
 	const struct source *src;
-	uint64_t sequences, boundaries;
+	struct tokens_file *f;
+	uint64_t sequences, boundaries, bin_size;
 	struct tokens_table lengths, pointers, documents;
+	size_t cap; /* of f->runs */
 };
 
 int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err)
@@ -71,24 +75,16 @@ int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err)
 	return 0;
 }
 
-static int bad_index(const struct source *src, const char *what,
-		     struct errmsg *err)
-{
-	return errmsg_set(err, -EBADMSG, "%s: %s", src->name, what);
-}
-
-static int read_type(struct tokens_file *f, const struct source *src,
-		     unsigned code, struct errmsg *err)
+static int read_type(const struct index *x, unsigned code)
 {
 	if (code == 0 || code >= COUNT(types))
-		return errmsg_set(err, -EBADMSG, "%s: unknown token type %u",
-				  src->name, code);
+		return ERRMSG_FILE(x, -EBADMSG, "unknown token type %u", code);
 	if (!types[code].width)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: its tokens are %s; integers are expected",
-				  src->name, types[code].name);
-	f->width = types[code].width;
-	f->is_signed = types[code].is_signed;
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "its tokens are %s; integers are expected",
+				   types[code].name);
+	x->f->width = types[code].width;
+	x->f->is_signed = types[code].is_signed;
 	return 0;
 }
 
@@ -105,7 +101,7 @@ static struct tokens_table place_table(const struct index *x, uint64_t *end,
 }
 
 /* Locate the tables, which end with the file. */
-static int place_tables(struct index *x, struct errmsg *err)
+static int place_tables(struct index *x)
 {
 	const uint64_t n = x->sequences, size = x->src->size;
 	uint64_t end = HEADER_LEN;
@@ -119,160 +115,125 @@ static int place_tables(struct index *x, struct errmsg *err)
 		end = UINT64_MAX;
 	}
 	if (end > size)
-		return bad_index(x->src,
-				 "is too short for the tables in its header",
-				 err);
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "is too short for the tables in its header");
 	if (end != size && end + n != size)
-		return bad_index(
-			x->src, "is longer than the tables in its header", err);
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "is longer than the tables in its header");
 	return 0;
 }
 
-static int tokens_index_read_header(struct tokens_file *f, struct index *x,
-				    struct errmsg *err)
+static int tokens_index_read_header(struct index *x)
 {
 	uint8_t h[HEADER_LEN];
 	int rc;
 
 	if (x->src->size < HEADER_LEN)
-		return bad_index(
-			x->src,
-			"is shorter than the header of an indexed dataset", err);
-	rc = source_read(x->src, h, sizeof(h), 0, err);
+		return ERRMSG_FILE(
+			x, -EBADMSG,
+			"is shorter than the header of an indexed dataset");
+	rc = source_read(x->src, h, sizeof(h), 0, x->err);
 	if (rc)
 		return rc;
 	if (memcmp(h, MAGIC, MAGIC_LEN) != 0)
-		return bad_index(x->src,
-				 "is not the index of an indexed dataset", err);
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "is not the index of an indexed dataset");
 	if (get_le64(h + MAGIC_LEN) != 1)
-		return errmsg_set(
-			err, -EBADMSG,
-			"%s: unknown version %llu of an indexed dataset",
-			x->src->name,
-			(unsigned long long)get_le64(h + MAGIC_LEN));
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "unknown version %llu of an indexed dataset",
+				   (unsigned long long)get_le64(h + MAGIC_LEN));
 	x->sequences = get_le64(h + MAGIC_LEN + 9);
 	x->boundaries = get_le64(h + MAGIC_LEN + 17);
-	rc = read_type(f, x->src, h[MAGIC_LEN + 8], err);
-	return rc ? rc : place_tables(x, err);
+	rc = read_type(x, h[MAGIC_LEN + 8]);
+	return rc ? rc : place_tables(x);
 }
 
 /* Boundaries must ascend from 0 to n. */
-static int check_documents(struct index *x, struct errmsg *err)
+static int check_documents(struct index *x)
 {
 	uint64_t last = 0;
 
 	for (uint64_t i = 0; i < x->boundaries; i++) {
 		uint64_t at;
-		const int rc = tokens_table_next(&x->documents, &at, err);
+		const int rc = tokens_table_next(&x->documents, &at, x->err);
 
 		if (rc)
 			return rc;
 		if (at < last || at > x->sequences || (i == 0 && at))
-			return errmsg_set(
-				err, -EBADMSG,
-				"%s: document boundary %llu is out of order",
-				x->src->name, (unsigned long long)i);
+			return ERRMSG_FILE(
+				x, -EBADMSG,
+				"document boundary %llu is out of order",
+				(unsigned long long)i);
 		last = at;
 	}
 	if (last != x->sequences)
-		return bad_index(
-			x->src, "its documents do not cover all sequences", err);
+		return ERRMSG_FILE(x, -EBADMSG,
+				   "its documents do not cover all sequences");
 	return 0;
-}
-
-static int tokens_index_grow(struct tokens_file *f, size_t *cap,
-			     const char *name, struct errmsg *err)
-{
-	if (f->nruns >= RUNS_MAX)
-		return errmsg_set(err, -EFBIG,
-				  "%s: its sequences lie in more than %u places",
-				  name, RUNS_MAX);
-	return array_reserve(&f->runs, cap, f->nruns + 2, sizeof(*f->runs))
-		       ? 0
-		       : errmsg_nomem(err, name);
 }
 
 /* Append `len` tokens at byte `at`.  The entry after the last run is the end
  * mark. */
-static int tokens_index_add_run(struct tokens_file *f, size_t *cap,
-				const struct index *x, uint64_t at,
-				uint64_t len, struct errmsg *err)
+static int tokens_index_add_run(struct index *x, uint64_t at, uint64_t len)
 {
+	struct tokens_file *const f = x->f;
 	struct tokens_run *end;
-	const int rc = tokens_index_grow(f, cap, x->src->name, err);
 
-	if (rc)
-		return rc;
+	if (f->nruns >= RUNS_MAX && !f->separate)
+		return ERRMSG_FILE(x, -EFBIG,
+				   "its sequences lie in more than %u places",
+				   RUNS_MAX);
+	if (!array_reserve(&f->runs, &x->cap, f->nruns + 2, sizeof(*f->runs)))
+		return errmsg_nomem(x->err, x->file);
 	end = &f->runs[f->nruns];
-	if (f->nruns == 0 || end->at != at) {
-		/* Start a new run. */
-		const uint64_t token = f->nruns ? end->token : 0;
-
-		*end = (struct tokens_run){ token, at };
-		end = &f->runs[++f->nruns];
-		end->token = token;
+	if (f->nruns == 0 || f->separate || end->at != at) {
+		end->at = at;
+		end[1].token = end->token;
+		end++;
+		f->nruns++;
 	}
 	end->token += len;
 	end->at = at + len * f->width;
 	return 0;
 }
 
-static int add_sequence(struct tokens_file *f, size_t *cap, struct index *x,
-			uint64_t i, uint64_t bin_size, struct errmsg *err)
+static int add_sequence(struct index *x, uint64_t i)
 {
+	const struct tokens_file *const f = x->f;
 	uint64_t len, at;
-	int rc = tokens_table_next(&x->lengths, &len, err);
+	int rc = tokens_table_next(&x->lengths, &len, x->err);
 
 	if (!rc)
-		rc = tokens_table_next(&x->pointers, &at, err);
+		rc = tokens_table_next(&x->pointers, &at, x->err);
 	if (rc)
 		return rc;
-	if (len > INT32_MAX || !checked_range(at, len * f->width, bin_size))
-		return errmsg_set(
-			err, -EBADMSG,
-			"%s: sequence %llu, %d tokens at byte %lld, is not within the %llu bytes"
+	if (len > INT32_MAX || !checked_range(at, len * f->width, x->bin_size))
+		return ERRMSG_FILE(
+			x, -EBADMSG,
+			"sequence %llu, %d tokens at byte %lld, is not within the %llu bytes"
 			" of data",
-			x->src->name, (unsigned long long)i, (int)(int32_t)len,
-			(long long)at, (unsigned long long)bin_size);
-	if (f->starts)
-		f->starts[i + 1] = f->starts[i] + len;
-	return len ? tokens_index_add_run(f, cap, x, at, len, err) : 0;
-}
-
-static int read_sequences(struct tokens_file *f, struct index *x,
-			  uint64_t bin_size, struct errmsg *err)
-{
-	size_t cap = 0;
-	int rc = tokens_index_grow(f, &cap, x->src->name, err);
-
-	if (!rc)
-		f->runs[0] = (struct tokens_run){ 0, 0 };
-	f->nsequences = x->sequences;
-	if (f->has_starts)
-		f->starts = calloc(x->sequences + 1, sizeof(*f->starts));
-	if (!rc && f->has_starts && !f->starts)
-		rc = errmsg_nomem(err, x->src->name);
-	for (uint64_t i = 0; !rc && i < x->sequences; i++)
-		rc = add_sequence(f, &cap, x, i, bin_size, err);
-	return rc;
+			(unsigned long long)i, (int)(int32_t)len, (long long)at,
+			(unsigned long long)x->bin_size);
+	return len || f->separate ? tokens_index_add_run(x, at, len) : 0;
 }
 
 int tokens_index_read(struct tokens_file *f, const struct source *idx,
 		      uint64_t bin_size, struct errmsg *err)
 {
-	struct index x = { .src = idx };
-	int rc = tokens_index_read_header(f, &x, err);
+	struct index x = { .file = idx->name,
+			   .err = err,
+			   .src = idx,
+			   .f = f,
+			   .bin_size = bin_size,
+			   .cap = 1 };
+	int rc = tokens_index_read_header(&x);
 
 	if (!rc)
-		rc = check_documents(&x, err);
-	if (!rc)
-		rc = read_sequences(f, &x, bin_size, err);
-	if (rc) {
-		free(f->runs);
-		free(f->starts);
-		f->runs = NULL;
-		f->starts = NULL;
-		f->nruns = 0;
-	}
+		rc = check_documents(&x);
+	f->runs = calloc(x.cap, sizeof(*f->runs));
+	if (!rc && !f->runs)
+		rc = errmsg_nomem(err, x.file);
+	for (uint64_t i = 0; !rc && i < x.sequences; i++)
+		rc = add_sequence(&x, i);
 	return rc;
 }

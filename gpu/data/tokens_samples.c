@@ -134,8 +134,6 @@ int tokens_samples_open(struct tokens_samples *s, const char *prefix,
 			"%s: its arrays have %llu samples and %llu starts of samples",
 			prefix, (unsigned long long)s->n,
 			(unsigned long long)starts);
-	if (rc)
-		tokens_samples_close(s);
 	return rc;
 }
 
@@ -144,19 +142,16 @@ void tokens_samples_close(struct tokens_samples *s)
 	free(s->documents);
 	free(s->starts);
 	free(s->order);
-	*s = (struct tokens_samples){ 0 };
 }
 
-/* The tokens [*first, *end) of the place `at` in the order of documents. */
-static bool document(const struct tokens_samples *s,
-		     const struct tokens_file *f, uint64_t at, uint64_t *first,
-		     uint64_t *end)
+/* The sequence at the place `at` in the order of documents, or NULL. */
+static const struct tokens_run *document(const struct tokens_samples *s,
+					 const struct tokens_file *f,
+					 uint64_t at)
 {
-	if (at >= s->ndocuments || s->documents[at] >= f->nsequences)
-		return false;
-	*first = f->starts[s->documents[at]];
-	*end = f->starts[s->documents[at] + 1];
-	return true;
+	return at < s->ndocuments && s->documents[at] < f->nruns
+		       ? &f->runs[s->documents[at]]
+		       : NULL;
 }
 
 int tokens_samples_read(const struct tokens_samples *s,
@@ -165,7 +160,6 @@ int tokens_samples_read(const struct tokens_samples *s,
 {
 	const uint64_t sample = s->order[row];
 	const uint64_t *from, *to;
-	uint64_t first, end;
 	size_t got = 0;
 	int rc = 0;
 
@@ -174,17 +168,16 @@ int tokens_samples_read(const struct tokens_samples *s,
 	from = s->starts + 2 * sample;
 	to = from + 2;
 	for (uint64_t at = from[0]; at <= to[0] && !rc; at++) {
-		uint64_t begin, len;
+		const struct tokens_run *const run = document(s, f, at);
+		const uint64_t len = run ? run[1].token - run->token : 0;
+		const uint64_t begin = at == from[0] ? from[1] : 0;
+		const uint64_t end = at == to[0] ? to[1] + 1 : len;
 
-		if (!document(s, f, at, &first, &end))
+		if (!run || begin > end || end > len || end - begin > n - got)
 			goto bad;
-		begin = at == from[0] ? from[1] : 0;
-		len = at == to[0] ? to[1] + 1 : end - first;
-		if (begin > len || len > end - first || len - begin > n - got)
-			goto bad;
-		rc = tokens_file_read(f, first + begin, len - begin, out + got,
-				      err);
-		got += len - begin;
+		rc = tokens_file_read(f, run->token + begin, end - begin,
+				      out + got, err);
+		got += end - begin;
 	}
 	if (rc || got == n)
 		return rc;
