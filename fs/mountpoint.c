@@ -16,9 +16,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "fs/log/log.h"
+
+/* /dev/fuse: Documentation/admin-guide/devices.txt of Linux, and <linux/miscdevice.h>. */
+#define FUSE_MAJOR 10
+#define FUSE_MINOR 229
 
 static bool is_ucfs_mount(const char *path)
 {
@@ -34,15 +39,15 @@ static bool is_ucfs_mount(const char *path)
 	return found;
 }
 
-int mountpoint_resolve(char **path, bool nonempty)
+static int resolve_directory(char **path, bool nonempty)
 {
 	char *const full = realpath(*path, NULL);
 	struct statvfs fs;
 	struct stat st;
 	/* Attributes may be cached; statvfs asks the server. */
-	int error = full && stat(full, &st) == 0 && statvfs(full, &fs) == 0 ?
-			    0 :
-			    errno;
+	int error = full && stat(full, &st) == 0 && statvfs(full, &fs) == 0
+			    ? 0
+			    : errno;
 
 	if (!error && !S_ISDIR(st.st_mode))
 		error = ENOTDIR;
@@ -63,6 +68,30 @@ int mountpoint_resolve(char **path, bool nonempty)
 	free(*path);
 	*path = full;
 	return !error && nonempty ? 0 : -1;
+}
+
+/* Whether it is mounted shows when requests are read. */
+static int check_descriptor(const char *path, int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		log_error("mount point %s: %s", path, strerror(errno));
+	else if (!S_ISCHR(st.st_mode) ||
+		 st.st_rdev != makedev(FUSE_MAJOR, FUSE_MINOR))
+		log_error("mount point %s: not a descriptor of /dev/fuse", path);
+	else
+		return 1;
+	return -1;
+}
+
+int mountpoint_resolve(char **path, bool nonempty)
+{
+	int fd, len = 0;
+
+	if (sscanf(*path, "/dev/fd/%d%n", &fd, &len) == 1 && !(*path)[len])
+		return check_descriptor(*path, fd);
+	return resolve_directory(path, nonempty);
 }
 
 #define MESSAGE_MAX 512

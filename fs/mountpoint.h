@@ -8,9 +8,10 @@
  * and say what to do. */
 
 /*
- * Replace `*path` by its absolute name.  Returns -1 after a message if it is no
- * directory, is left over from a server that ended, or, unless `nonempty`, is a
- * ucfs mount already.
+ * Replace `*path` by its absolute name, and return 0.  Returns -1 after a message if it
+ * is no directory, is left over from a server that ended, or, unless `nonempty`, is a
+ * ucfs mount already.  Returns 1 for /dev/fd/N: somebody else has mounted, on a
+ * descriptor of /dev/fuse that we have inherited.
  */
 int mountpoint_resolve(char **path, bool nonempty);
 

@@ -154,6 +154,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
 	const uint64_t share = memory_size() / READAHEAD_PART;
+	int inherited;
 
 	*o = (struct options){
 		.tree.u = uckpt_new(),
@@ -182,8 +183,10 @@ int options_parse(struct options *o, int argc, char **argv,
 	o->mountpoint = strdup(o->operands[o->noperands - 1]);
 	if (!o->mountpoint)
 		return no_memory();
-	if (mountpoint_resolve(&o->mountpoint, o->nonempty))
+	inherited = mountpoint_resolve(&o->mountpoint, o->nonempty);
+	if (inherited < 0)
 		return -1;
+	o->foreground |= inherited > 0;
 	return check_nesting(o) ? -1 : add_mount_options(o, fuse_args);
 }
 

@@ -48,7 +48,7 @@ endif
 
 # What cases/mount map files with, and what makes checkpoints of large
 # parameters.
-check_PROGRAMS += %D%/mapcmp %D%/mapload %D%/mkrun
+check_PROGRAMS += %D%/fdmount %D%/mapcmp %D%/mapload %D%/mkrun
 
 # What cases/train asks about files in Megatron's names.
 check_PROGRAMS += %D%/megatron_files
