@@ -34,6 +34,15 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
+ucfs "$tag" "$mnt" -o auto_unmount || fail "mount"
+pkill -KILL -f "ucfs .*$mnt"
+check "auto_unmount: SIGKILL ends the server" gone
+for _ in $(seq 100); do
+	mountpoint -q "$mnt" || break
+	sleep 0.05
+done
+check "and leaves no mount" ls "$mnt" >/dev/null
+
 # Readers with open files get errors, and the server leaks nothing.
 mount_fg "$tag" || finish
 exec 5<"$mnt/zero/cube/fp32.pt" 6<"$mnt/.ucfs/stats"
