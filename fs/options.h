@@ -22,6 +22,7 @@ struct options {
 	struct tree_options tree; /* its plan.rules are `rules` */
 	struct user_rules rules;
 	uint64_t readahead; /* bytes; 0: nothing is read ahead */
+	bool auto_unmount;
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
 };

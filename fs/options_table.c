@@ -137,6 +137,7 @@ static const struct row rows[] = {
 	  .wrong = "not a size in KB, MB, GB or TB" },
 	{ "uid= gid=", .set = set_id, .wrong = "not a number" },
 	{ "allow_other", FLAG(tree.shared), .keep = true },
+	{ "auto_unmount", FLAG(auto_unmount), .keep = true },
 	{ "follow_links", FLAG(tree.follow_links) },
 	{ "readahead=", .set = set_readahead,
 	  .wrong = "neither 0 nor a size of at least 4M" },
@@ -157,7 +158,7 @@ static const struct row rows[] = {
 	{ "no_cache cache_size= index= cache_dir= cache_bytes=", .set = say_gone,
 	  .hidden = true },
 	/* Of libfuse, fusermount3 and the kernel. */
-	{ "allow_root auto_unmount fsname= subtype= max_read= suid nosuid dev"
+	{ "allow_root fsname= subtype= max_read= suid nosuid dev"
 	  " nodev exec noexec sync async dirsync atime noatime context="
 	  " fscontext= defcontext= rootcontext=",
 	  .keep = true },

@@ -44,7 +44,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	struct server *const s = userdata;
 
 	atomic_store(&s->passthrough.on, fuse_caps_init(conn));
-	s->no_opendir = tree_is_immutable(s->tree) &&
+	/* fusermount3 takes us for alive as long as the root can be opened. */
+	s->no_opendir = tree_is_immutable(s->tree) && !s->auto_unmount &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
 	background_start(s);
 }
@@ -86,8 +87,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 }
 
-static void op_getattr(fuse_req_t req, fuse_ino_t ino,
-		       struct fuse_file_info *fi)
+static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct errmsg err = { "" };
 	struct tree_attr attr;
@@ -118,8 +118,7 @@ static struct tree_dir *dir_of(const struct fuse_file_info *fi)
 	return (struct tree_dir *)(uintptr_t)fi->fh;
 }
 
-static void op_opendir(fuse_req_t req, fuse_ino_t ino,
-		       struct fuse_file_info *fi)
+static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct errmsg err = { "" };
 	struct tree_dir *d;
@@ -186,8 +185,8 @@ static void entry_attributes(fuse_req_t req, fuse_ino_t dir,
 	};
 	if (entry->cheap &&
 	    tree_getattr(tree_of(req), entry->ino, &attr, NULL) == 0)
-		fill_entry(&attr,
-			   tree_entry_timeout(tree_of(req), dir, &attr), e);
+		fill_entry(&attr, tree_entry_timeout(tree_of(req), dir, &attr),
+			   e);
 }
 
 static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
@@ -209,9 +208,8 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 
 		if (plus) {
 			entry_attributes(req, ino, &entry, &e);
-			n = fuse_add_direntry_plus(req, buf + used,
-						   size - used, entry.name, &e,
-						   (off_t)pos);
+			n = fuse_add_direntry_plus(req, buf + used, size - used,
+						   entry.name, &e, (off_t)pos);
 		} else {
 			const struct stat st = { .st_ino = entry.ino,
 						 .st_mode = entry.type };

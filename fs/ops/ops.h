@@ -36,6 +36,7 @@ struct server {
 	struct prefill prefill;
 	pthread_t background; /* background.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
+	bool auto_unmount;    /* fusermount3 unmounts when we have died */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	/* All open files; protected by the context's lock. */
 	LIST_HEAD(, handle) open;

@@ -34,14 +34,15 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
-ucfs "$tag" "$mnt" -o auto_unmount || fail "mount"
-pkill -KILL -f "ucfs .*$mnt"
-check "auto_unmount: SIGKILL ends the server" gone
+mount_fg "$tag" -o auto_unmount || finish
+kill -KILL "$server"
+wait "$server" 2>/dev/null
+server=
 for _ in $(seq 100); do
 	mountpoint -q "$mnt" || break
 	sleep 0.05
 done
-check "and leaves no mount" ls "$mnt" >/dev/null
+check "auto_unmount: a server that is killed leaves no mount" ls "$mnt" >/dev/null
 
 # Readers with open files get errors, and the server leaks nothing.
 mount_fg "$tag" || finish
