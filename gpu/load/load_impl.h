@@ -13,7 +13,6 @@
 
 struct backend;
 struct fragment;
-struct ptfile;
 struct upload;
 struct user_rules;
 struct value;
@@ -95,16 +94,6 @@ struct load_tensor {
 	 * thirds. */
 	bool sorted_thirds;
 };
-
-/* Locate a tensor in a file.  It must be contiguous and of a real type; *at is
- * the file offset of its first element. */
-int load_tensor_at(const struct ptfile *pt, const struct value *v,
-		   const char *name, struct tensor *t, uint64_t *at,
-		   struct errmsg *err);
-
-/* Check that a tensor is contiguous and of a real type; -ENOTSUP if not. */
-int load_tensor_check(const struct tensor *t, const char *file,
-		      const char *name, struct errmsg *err);
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
 int load_known(const struct load_source *s, const char *param,

@@ -56,8 +56,8 @@ static int find_slice(const struct stage0_source *w, unsigned rank,
 					 param, state, &slice->in);
 
 		if (v)
-			return load_tensor_at(slice->in, v, param, t,
-					      &slice->at, err);
+			return ptfile_run(slice->in, v, param, t, &slice->at,
+					  err);
 	}
 	return state ? errmsg_set(err, -ENOENT, "%s: has no %s of %s",
 				  w->s.path, state, param)

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
@@ -97,15 +96,19 @@ static bool fits_padded(const struct load *l, const struct item *m)
 		l->metadata.original_vocab <= p->whole_shape[0]);
 }
 
-/* Does the tensor have the shape that is expected?  Flat tensors have only a number of
+/* Does the tensor have the form that is expected?  Flat tensors have only a number of
  * elements. */
-static int check_shape(const struct load *l, const struct item *m,
-		       struct errmsg *err)
+static int check_form(const struct load *l, const struct item *m,
+		      struct errmsg *err)
 {
 	const struct tensor *t = &m->t->tensor;
 	const struct naming_tensor *const want = &m->want;
 	bool same = t->numel == want->numel;
 
+	if (!cast_knows(t->dtype))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: %s is no tensor of real numbers",
+				  l->source->path, want->name);
 	if (t->ndim > 1)
 		same = t->ndim == want->ndim && t->shape[0] == want->shape[0] &&
 		       t->shape[1] == want->shape[1];
@@ -177,29 +180,6 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	return 0;
 }
 
-int load_tensor_check(const struct tensor *t, const char *file,
-		      const char *name, struct errmsg *err)
-{
-	if (tensor_is_contiguous(t) && cast_knows(t->dtype))
-		return 0;
-	return errmsg_set(
-		err, -ENOTSUP,
-		"%s: %s is not contiguous, or no tensor of real numbers", file,
-		name);
-}
-
-int load_tensor_at(const struct ptfile *pt, const struct value *v,
-		   const char *name, struct tensor *t, uint64_t *at,
-		   struct errmsg *err)
-{
-	int rc = ptfile_tensor(pt, v, name, t, at, err);
-
-	if (rc)
-		return rc;
-	*at += t->storage_offset * dtype_size(t->dtype);
-	return load_tensor_check(t, pt->src.name, name, err);
-}
-
 bool load_runs_add(struct load_runs *runs, const struct load_run *run,
 		   size_t size)
 {
@@ -260,7 +240,7 @@ static int find_fragment(const struct load *l, struct item *m,
 static int find_content(const struct load *l, struct item *m, struct errmsg *err)
 {
 	const struct fragment f = zero_fragment(l->z, m->i);
-	int rc = check_shape(l, m, err);
+	int rc = check_form(l, m, err);
 
 	m->other = (struct load_arranged){ .from = m->t, .tensor = &m->want };
 	if (!rc)

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
@@ -24,10 +25,8 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/ucfs_ioctl.h"
 #include "gpu/load/load_impl.h"
-#include "gpu/read/mount_extents.h"
-#include "gpu/read/pt_head.h"
+#include "gpu/load/load_mount.h"
 
 struct universal_source {
 	struct load_source s;
@@ -40,13 +39,8 @@ struct universal_source {
 struct universal_tensor {
 	struct load_tensor t;
 	char path[PATH_MAX];
-	bool opened;
-	struct source src; /* the file; `pt` owns it if has_file */
-	bool has_head;
-	struct pt_head head;
-	bool has_file;
-	struct ptfile pt;
-	uint64_t at; /* file offset of the tensor's first element */
+	struct ptfile pt; /* of a mount, its source alone is open */
+	uint64_t at;      /* file offset of the tensor's first element */
 	struct mount_extents extents;
 };
 
@@ -88,62 +82,34 @@ static const struct value *find_tensor(struct universal_tensor *u,
 }
 
 /*
- * In a mount: get the beginning of the file with the pickle and the storage's extents
- * from the mount.  To read the file itself would begin to read its tensor. -ENOTSUP if
+ * In a mount: get the beginning of the file with the pickle, and the storage's extents,
+ * from the mount.  To read the file itself would begin to read its tensor.  False if
  * the file is not in a mount, or has an unexpected form.
  */
-static int begin_head(struct universal_tensor *u, const char *param,
-		      struct errmsg *err)
+static bool begin_head(struct universal_tensor *u, const char *param)
 {
-	struct tensor *t = &u->t.tensor;
-	uint8_t head[UCFS_LITERAL_MAX];
-	uint64_t start = 0, len = 0;
-	int rc;
+	struct tensor *const t = &u->t.tensor;
+	struct ucfs_literal head;
+	struct arena arena = { 0 };
+	struct value *root;
+	uint64_t len;
+	bool found;
 
-	if (!mount_extents_storage(&u->extents, &start, &len) ||
-	    start > sizeof(head) ||
-	    !mount_extents_head(&u->extents, head, (size_t)start))
-		return -ENOTSUP;
-	rc = pt_head_read(&u->head,
-			  (struct span){ .p = head, .len = (size_t)start },
-			  u->path, err);
-	if (rc)
-		return rc;
-	u->has_head = true;
-	rc = tensor_from_value(find_tensor(u, u->head.root), param, t, err);
-	if (rc)
-		return rc;
-	u->at = start + t->storage_offset * dtype_size(t->dtype);
-	if (t->storage_numel * dtype_size(t->dtype) != len)
-		return -ENOTSUP;
-	return load_tensor_check(t, u->path, param, err);
-}
-
-static int begin_file(struct universal_tensor *u, const char *param,
-		      struct errmsg *err)
-{
-	int rc = ptfile_open_source(&u->pt, &u->src, err);
-
-	u->opened = false; /* `pt` owns the file now, or has closed it */
-	if (rc)
-		return rc;
-	u->has_file = true;
-	u->src = u->pt.src;
-	return load_tensor_at(&u->pt, find_tensor(u, u->pt.root), param,
-			      &u->t.tensor, &u->at, err);
+	if (!mount_extents_head(&u->extents, &head, &len))
+		return false;
+	found = mount_head_object((struct span){ head.bytes, head.count },
+				  u->path, &arena, &root) &&
+		!tensor_from_value(find_tensor(u, root), param, t, NULL) &&
+		tensor_is_contiguous(t) &&
+		t->storage_numel * dtype_size(t->dtype) == len;
+	u->at = head.count + t->storage_offset * dtype_size(t->dtype);
+	arena_done(&arena);
+	return found;
 }
 
 static void load_universal_end(struct load_tensor *t)
 {
-	struct universal_tensor *u = (struct universal_tensor *)t;
-
-	if (u->has_head)
-		pt_head_done(&u->head);
-	if (u->has_file)
-		ptfile_close(&u->pt);
-	else if (u->opened)
-		source_close(&u->src);
-	mount_extents_end(&u->extents);
+	ptfile_close(&((struct universal_tensor *)t)->pt);
 }
 
 static int load_universal_begin(struct load_tensor *t, const char *param,
@@ -151,42 +117,24 @@ static int load_universal_begin(struct load_tensor *t, const char *param,
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct universal_source *s = (struct universal_source *)t->s;
-	int rc = set_path(s, param, state ? state : "fp32", u->path, err);
+	struct source *const src = &u->pt.src;
+	int rc = set_path(s, param, state ? state : "fp32", u->path, err)
+			 ?: files_open(t->s->u, src, u->path, err);
 
 	if (rc)
 		return rc;
-	rc = files_open(t->s->u, &u->src, u->path, err);
+	u->extents.shards = &s->shards;
+	u->extents.file = src;
+	if (begin_head(u, param))
+		return 0;
+	rc = ptfile_open_source(&u->pt, src, err);
 	if (rc)
 		return rc;
-	u->opened = true;
-	rc = mount_extents_begin(&u->extents, &s->shards, u->src.fd, err);
-	if (!rc)
-		rc = begin_head(u, param, err);
-	if (rc == -ENOTSUP)
-		rc = begin_file(u, param, err);
+	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), param, &t->tensor,
+			&u->at, err);
 	if (rc)
 		load_universal_end(t);
 	return rc;
-}
-
-/* Floats are read from the shards. */
-static int find_direct(struct universal_tensor *u, uint64_t off, size_t len,
-		       struct load_run *run, struct errmsg *err)
-{
-	struct mount_extents_run found;
-	const int rc =
-		mount_extents_find(&u->extents, &u->src, off, len, &found, err);
-
-	if (rc)
-		return rc;
-	if (found.len % sizeof(float))
-		return errmsg_set(err, -EIO, "%s: an element spans two extents",
-				  u->path);
-	*run = (struct load_run){ .file = found.file,
-				  .off = found.off,
-				  .len = found.len,
-				  .direct = found.direct };
-	return 0;
 }
 
 static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
@@ -196,21 +144,26 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
 	uint64_t off = u->at + first * size;
-	size_t left = n * size;
+	const uint64_t end = off + n * size;
 	int rc = 0;
 
 	assert(first + n <= t->tensor.numel);
-	while (left && !rc) {
-		struct load_run run = { .file = u->src, .off = off, .len = left };
+	while (off < end && !rc) {
+		struct load_run run = { .file = u->pt.src,
+					.off = off,
+					.len = (size_t)(end - off),
+					.to = to };
 
 		if (t->tensor.dtype == DTYPE_F32)
-			rc = find_direct(u, off, left, &run, err);
-		run.to = to;
+			rc = mount_extents_find(&u->extents, &run, err);
+		if (!rc && run.len % size)
+			rc = errmsg_set(err, -EIO,
+					"%s: an element spans two extents",
+					u->path);
 		if (!rc && !load_runs_add(runs, &run, size))
 			rc = errmsg_nomem(err, NULL);
 		to += run.len / size;
 		off += run.len;
-		left -= run.len;
 	}
 	return rc;
 }
@@ -336,6 +289,7 @@ static int load_universal_open_source(struct load_source *s, struct errmsg *err)
 	struct universal_source *u = (struct universal_source *)s;
 
 	(void)err;
+	pthread_mutex_init(&u->shards.lock, NULL);
 	u->weights = load_mode(s->u, s->path, "source.txt") != 0;
 	if (!load_mode(s->u, s->path, "zero/" PREFIX "wte.weight") &&
 	    load_mode(s->u, s->path, "zero/wte.weight"))

@@ -1,8 +1,6 @@
 # From files to the memory of a device, several reads at a time.
 # Uses ckpt/, backend and nvidia.
 gpu_libuctrain_a_SOURCES += \
-	%D%/mount_extents.h %D%/mount_extents.c \
-	%D%/pt_head.h %D%/pt_head.c \
 	%D%/pagecache.h %D%/pagecache.c \
 	%D%/reader.h %D%/reader.c \
 	%D%/pinned.h %D%/pinned.c \
