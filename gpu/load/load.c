@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,59 +110,14 @@ static int load_find_checkpoint(struct load *l)
 	if (c->rank == 0) {
 		rc = load_find(l->o, l->got->path, l->err);
 		if (!rc)
-			rc = load_metadata(l->o, &l->whole, l->got->path,
-					   &l->metadata, l->err);
+			rc = load_metadata(l);
 	}
 	rc = comm_agree(c, rc, l->err);
 	if (rc)
 		return rc;
-	comm_broadcast(c, l->got->path, sizeof(l->got->path), 0);
+	comm_broadcast(c, l->got, sizeof(*l->got), 0);
 	comm_broadcast(c, &l->metadata, sizeof(l->metadata), 0);
 	return add_preset(l);
-}
-
-/* Adopt the hyperparameters that the checkpoint stores. */
-static void take_hyperparameters(struct load *l)
-{
-	const struct load_metadata *f = &l->metadata;
-	struct optimizer_config *o = &l->z->optimizer;
-	const struct {
-		double value, *to;
-	} numbers[] = {
-		{ l->o->scheduled ? NAN : f->lr, &o->lr },
-		{ f->beta1, &o->beta1 },
-		{ f->beta2, &o->beta2 },
-		{ f->eps, &o->eps },
-		{ f->weight_decay, &o->weight_decay },
-	};
-
-	for (size_t i = 0; i < COUNT(numbers); i++)
-		if (!isnan(numbers[i].value))
-			*numbers[i].to = numbers[i].value;
-	if (f->has_kind)
-		o->kind = (enum optimizer_kind)f->kind;
-	/* Where nothing may decay, nothing does. */
-	if (f->naming.family != NAMING_HF && !l->o->no_optimizer &&
-	    o->decay != DECAY_NONE)
-		o->decay = f->decay;
-}
-
-static void take_metadata(struct load *l)
-{
-	const struct load_metadata *f = &l->metadata;
-
-	l->got->step = f->step;
-	l->got->skipped = f->skipped;
-	l->got->exact_gelu = f->exact_gelu;
-	l->got->dropout = f->dropout;
-	l->got->has_scaler = f->has_scaler && l->z->backend->dtype == DTYPE_F16;
-	l->got->scaler = f->scaler;
-	take_hyperparameters(l);
-	l->got->has_updates = f->has_updates;
-	if (!f->has_updates)
-		return;
-	l->z->step = f->updates;
-	l->z->optimizer.flavor = (enum optimizer_flavor)f->flavor;
 }
 
 /* Count the missing states of all ranks, and share the first one. */
@@ -265,7 +219,10 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	gpt2_done(&l.whole);
 	if (rc)
 		return rc;
-	take_metadata(&l);
+	got->has_scaler = got->has_scaler && z->backend->dtype == DTYPE_F16;
+	z->optimizer = l.metadata.optimizer;
+	if (got->has_updates)
+		z->step = l.metadata.updates;
 	/* Rank 0 has read the beginning of the embedding. */
 	comm_broadcast(z->world, &got->vocab_rows, sizeof(got->vocab_rows), 0);
 	sum_missing(&l);

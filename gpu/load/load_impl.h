@@ -135,25 +135,16 @@ int load_arranged_send(const struct load_arranged *a,
 		       const struct gpt2_param *p, const struct fragment *f,
 		       struct backend *b, float *part, struct errmsg *err);
 
-/* A checkpoint's scalars.  Read by rank 0 and broadcast. */
+/* What a checkpoint says about itself.  Read by rank 0 and broadcast, as the result's
+ * scalars are. */
 struct load_metadata {
-	uint64_t step, skipped;   /* of the run */
 	uint64_t original_vocab;  /* 0: unknown */
 	struct naming naming;     /* of its parameters */
 	enum naming_qkv told_qkv; /* by `args`, whatever `naming` has */
 	unsigned tensor_ranks;    /* that saved the checkpoint; 0: unknown */
-	bool exact_gelu;          /* the model was trained with it */
-	bool has_updates;         /* the next two are known */
-	uint64_t updates;
-	int flavor;    /* enum optimizer_flavor */
-	bool has_kind; /* the next one is known */
-	int kind;      /* enum optimizer_kind */
-	double dropout; /* the largest that the model was trained with; 0: unknown */
-	/* Of the optimizer's first parameter group; NAN where missing. */
-	double lr, beta1, beta2, eps, weight_decay;
-	enum decay decay; /* of Megatron's groups */
-	bool has_scaler;
-	struct loss_scaler scaler;
+	uint64_t updates;         /* if the result has them */
+	/* The run's, with what the checkpoint stores. */
+	struct optimizer_config optimizer;
 };
 
 /* A checkpoint that is being loaded. */
@@ -175,14 +166,12 @@ struct load {
 /* Find all that this rank keeps, and queue its upload. */
 int load_tensors(struct load *l);
 
-int load_metadata(const struct load_options *o, const struct gpt2 *model,
-		  const char *path, struct load_metadata *f, struct errmsg *err);
+/* Fill in l->metadata, and the result's scalars. */
+int load_metadata(struct load *l);
 
 /* Find out whether a checkpoint is Megatron's, with `root` the content of its
  * first model states (NULL: it has none), and what these tell about the model.
  * -EINVAL for a model that GPT-2 is not. */
-int load_megatron(const struct load_options *o, const struct gpt2 *model,
-		  const char *dir, const struct value *root,
-		  struct load_metadata *f, struct errmsg *err);
+int load_megatron(struct load *l, const struct value *root);
 
 #endif

@@ -42,8 +42,7 @@ static bool has_vocabulary(const struct value *root, const char *name)
 }
 
 /* By the name of the token embedding. */
-static enum naming_family find_family(const struct load_options *o,
-				      const struct gpt2 *model, const char *dir,
+static enum naming_family find_family(const struct load *l,
 				      const struct value *root)
 {
 	static const enum naming_family families[] = { NAMING_MEGATRON,
@@ -54,40 +53,29 @@ static enum naming_family find_family(const struct load_options *o,
 		char in_tree[sizeof("zero/") + NAMING_NAME_MAX];
 		struct naming_tensor t;
 
-		naming_tensor(&t, &n, model, &model->params[GPT2_WTE]);
+		naming_tensor(&t, &n, &l->whole, &l->whole.params[GPT2_WTE]);
 		snprintf(in_tree, sizeof(in_tree), "zero/%s", t.name);
-		if (o->universal ? load_mode(o->u, dir, in_tree) != 0
-				 : has_shape(root, t.name) ||
-					   has_vocabulary(root, t.name))
+		if (l->o->universal
+			    ? load_mode(l->o->u, l->got->path, in_tree) != 0
+			    : has_shape(root, t.name) ||
+				      has_vocabulary(root, t.name))
 			return families[i];
 	}
 	return NAMING_HF;
 }
 
 /* An argument, whatever its value; NULL if it is missing. */
-static const struct value *find_any_arg(const struct value *root,
-					const char *name)
+static const struct value *find_arg(const struct value *root, const char *name)
 {
 	const struct value *args = value_find(root, "args");
 
-	if (!args || (args->kind != VALUE_NEWOBJ && args->kind != VALUE_REDUCE))
-		return NULL;
-	return value_find(args->obj->state, name);
-}
-
-/* The same; also NULL if it is None. */
-static const struct value *find_arg(const struct value *root, const char *name)
-{
-	const struct value *v = find_any_arg(root, name);
-
-	return v && v->kind != VALUE_NONE ? v : NULL;
+	return args && value_is_object(args) ? value_find(args->obj->state, name)
+					     : NULL;
 }
 
 static bool is_on(const struct value *root, const char *name)
 {
-	const struct value *v = find_arg(root, name);
-
-	return v && v->kind == VALUE_BOOL && v->i;
+	return value_is_true(find_arg(root, name));
 }
 
 static double float_arg(const struct value *root, const char *name)
@@ -98,8 +86,7 @@ static double float_arg(const struct value *root, const char *name)
 }
 
 /* Sizes that no shape shows, and variants of GPT that GPT-2 is not. */
-static int check_args(const struct value *root, const struct gpt2 *model,
-		      const char *dir, struct errmsg *err)
+static int check_args(const struct load *l, const struct value *root)
 {
 	static const char *const others[] = {
 		"swiglu",
@@ -109,27 +96,29 @@ static int check_args(const struct value *root, const struct gpt2 *model,
 		"apply_layernorm_1p",
 		"untie_embeddings_and_output_weights",
 	};
+	const struct gpt2_config *const model = &l->whole.config;
+	const char *const dir = l->got->path;
 	const struct value *eps = find_arg(root, "layernorm_epsilon");
 	int64_t heads;
 
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (is_on(root, others[i]))
 			return errmsg_set(
-				err, -EINVAL,
+				l->err, -EINVAL,
 				"%s: checkpoint of another model: it was trained with %s",
 				dir, others[i]);
 	if (value_get_int(find_arg(root, "num_attention_heads"), &heads) &&
-	    heads != model->config.n_head)
+	    heads != model->n_head)
 		return errmsg_set(
-			err, -EINVAL,
+			l->err, -EINVAL,
 			"%s: checkpoint of another model: it has %lld attention heads, this one has %u",
-			dir, (long long)heads, model->config.n_head);
+			dir, (long long)heads, model->n_head);
 	if (eps && eps->kind == VALUE_FLOAT &&
-	    (float)eps->f != model->config.layer_norm_epsilon)
+	    (float)eps->f != model->layer_norm_epsilon)
 		return errmsg_set(
-			err, -EINVAL,
+			l->err, -EINVAL,
 			"%s: checkpoint of another model: its norms have an epsilon of %g, this one's %g",
-			dir, eps->f, (double)model->config.layer_norm_epsilon);
+			dir, eps->f, (double)model->layer_norm_epsilon);
 	return 0;
 }
 
@@ -145,30 +134,24 @@ static unsigned tensor_ranks(const struct value *root)
 	return n > 0 && n <= UINT16_MAX ? (unsigned)n : 0;
 }
 
-static void find_order(const struct load_options *o, const struct value *root,
-		       struct load_metadata *f)
+int load_megatron(struct load *l, const struct value *root)
 {
-	if (find_any_arg(root, FPDT))
-		f->told_qkv = NAMING_QKV_THIRDS;
-	else if (find_any_arg(root, "num_attention_heads"))
-		f->told_qkv = NAMING_QKV_HEADS;
-	f->naming.qkv = o->qkv_order ? o->qkv_order : f->told_qkv;
-}
+	struct load_metadata *const f = &l->metadata;
 
-int load_megatron(const struct load_options *o, const struct gpt2 *model,
-		  const char *dir, const struct value *root,
-		  struct load_metadata *f, struct errmsg *err)
-{
-	f->naming.family = find_family(o, model, dir, root);
+	f->naming.family = find_family(l, root);
 	if (f->naming.family == NAMING_HF)
 		return 0;
 	f->tensor_ranks = tensor_ranks(root);
-	find_order(o, root, f);
-	f->dropout = fmax(float_arg(root, "hidden_dropout"),
-			  float_arg(root, "attention_dropout"));
+	if (find_arg(root, FPDT))
+		f->told_qkv = NAMING_QKV_THIRDS;
+	else if (find_arg(root, "num_attention_heads"))
+		f->told_qkv = NAMING_QKV_HEADS;
+	f->naming.qkv = l->o->qkv_order ? l->o->qkv_order : f->told_qkv;
+	l->got->dropout = fmax(float_arg(root, "hidden_dropout"),
+			       float_arg(root, "attention_dropout"));
 	/* Fused with the bias, it is the approximation by tanh, as ours. */
-	f->exact_gelu = find_any_arg(root, "bias_gelu_fusion") &&
-			!is_on(root, "bias_gelu_fusion") &&
-			!is_on(root, "openai_gelu");
-	return check_args(root, model, dir, err);
+	l->got->exact_gelu = find_arg(root, "bias_gelu_fusion") &&
+			     !is_on(root, "bias_gelu_fusion") &&
+			     !is_on(root, "openai_gelu");
+	return check_args(l, root);
 }

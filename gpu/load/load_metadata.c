@@ -8,12 +8,9 @@
  * in one dict, or in any parameter's step.pt.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
@@ -25,6 +22,7 @@
 #include "ckpt/tensor/cast.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load_impl.h"
+#include "gpu/zero/zero.h"
 
 #define STEP_MAX (INT64_C(1) << 53)
 
@@ -32,13 +30,24 @@
 #define LR_MAX 1e3
 #define DECAY_MAX 1e3
 
-/* Find the first of `names` that exists in `dir`; false if none does. */
-static bool first_file(struct uckpt *u, char path[PATH_MAX], const char *dir,
-		       const char *const *names)
+struct file {
+	char path[PATH_MAX];
+	struct ptfile pt;
+};
+
+/* Open the first file of the tag that is there, of names that end with NULL.  -ENOENT
+ * without a message if none is. */
+static int open_first(const struct load *l, struct file *f,
+		      const char *const *names)
 {
-	while (*names && !load_mode(u, dir, *names))
+	const char *const dir = l->got->path;
+
+	while (*names && !load_mode(l->o->u, dir, *names))
 		names++;
-	return *names && !load_path(path, dir, NULL, "%s", *names);
+	if (!*names)
+		return -ENOENT;
+	return load_path(f->path, dir, l->err, "%s", *names)
+		       ?: ptfile_open(l->o->u, &f->pt, f->path, l->err);
 }
 
 static bool get_float(const struct value *v, double *out)
@@ -63,22 +72,23 @@ static uint64_t count_at(const struct value *root, const char *key)
 }
 
 /* The largest dropout in config.json of the tag or of the run; 0 if there is none. */
-static double config_dropout(const struct load_options *o, const char *tag)
+static double config_dropout(const struct load *l)
 {
-	static const char *const names[] = { "config.json", NULL };
 	static const char *const keys[] = { "embd_pdrop", "attn_pdrop",
 					    "resid_pdrop" };
+	const char *const dirs[] = { l->got->path, l->o->dir };
 	char path[PATH_MAX];
 	struct source src;
 	cJSON *config = NULL;
 	double most = 0;
 
-	if ((!first_file(o->u, path, tag, names) &&
-	     !first_file(o->u, path, o->dir, names)) ||
-	    files_open(o->u, &src, path, NULL))
-		return 0;
-	json_read(&src, 0, (size_t)src.size, &config, NULL);
-	source_close(&src);
+	for (size_t i = 0; i < COUNT(dirs) && !config; i++) {
+		if (load_path(path, dirs[i], NULL, "config.json") ||
+		    files_open(l->o->u, &src, path, NULL))
+			continue;
+		json_read(&src, 0, (size_t)src.size, &config, NULL);
+		source_close(&src);
+	}
 	for (size_t i = 0; i < COUNT(keys); i++) {
 		const cJSON *p =
 			cJSON_GetObjectItemCaseSensitive(config, keys[i]);
@@ -90,100 +100,106 @@ static double config_dropout(const struct load_options *o, const char *tag)
 	return most;
 }
 
+static bool is_type(const struct value *type, const char *name)
+{
+	return type && type->kind == VALUE_STR &&
+	       strcasecmp(type->str.p, name) == 0;
+}
+
 /* The kind of Adam that DeepSpeed made from its configuration.  The parameter groups of
  * DeepSpeed's own kinds do not store it. */
 static void take_configured_kind(const struct value *root,
-				 struct load_metadata *f)
+				 struct optimizer_config *to)
 {
 	const struct value *o =
 		value_find_path(root, KEY_DS_CONFIG, "optimizer", NULL);
 	const struct value *type = value_find(o, "type");
 	const struct value *mode =
 		value_find_path(o, "params", "adam_w_mode", NULL);
-	const bool adam = type && type->kind == VALUE_STR &&
-			  strcasecmp(type->str.p, "adam") == 0;
 
-	f->has_kind = adam || (type && type->kind == VALUE_STR &&
-			       strcasecmp(type->str.p, "adamw") == 0);
-	f->kind = adam && mode && mode->kind == VALUE_BOOL && !mode->b
-			  ? OPTIMIZER_ADAM
-			  : OPTIMIZER_ADAMW;
+	if (is_type(type, "adam") && mode && mode->kind == VALUE_BOOL && !mode->b)
+		to->kind = OPTIMIZER_ADAM;
+	else if (is_type(type, "adam") || is_type(type, "adamw"))
+		to->kind = OPTIMIZER_ADAMW;
 }
 
-static int run_metadata(const struct load_options *o, const struct gpt2 *model,
-			const char *dir, struct load_metadata *f,
-			struct errmsg *err)
+/* The run's part of a checkpoint, in its first model states. */
+static int run_metadata(struct load *l)
 {
 	static const char *const names[] = {
 		"mp_rank_00_model_states.pt",
 		"zero_pp_rank_0_mp_rank_00_model_states.pt", NULL
 	};
-	char path[PATH_MAX];
-	struct ptfile pt;
-	int rc;
+	const struct value *root;
+	struct file f;
+	int rc = open_first(l, &f, names);
 
-	if (!first_file(o->u, path, dir, names))
-		return o->ignore_missing
-			       ? load_megatron(o, model, dir, NULL, f, err)
+	if (rc == -ENOENT)
+		return l->o->ignore_missing
+			       ? load_megatron(l, NULL)
 			       : errmsg_set(
-					 err, -ENOENT,
+					 l->err, rc,
 					 "%s: no model states, which contain the step; --ignore_missing_optim starts at step 0",
-					 dir);
-	rc = ptfile_open(o->u, &pt, path, err);
+					 l->got->path);
 	if (rc)
 		return rc;
-	f->step = count_at(pt.root, "global_steps");
-	f->skipped = count_at(pt.root, "skipped_steps");
-	f->original_vocab = count_at(value_find(pt.root, KEY_UC_INFO),
-				     "original_vocab_size");
-	if (!o->no_optimizer)
-		take_configured_kind(pt.root, f);
-	if (!value_find(pt.root, "global_steps"))
-		rc = errmsg_set(err, -EBADMSG, "%s: has no global_steps", path);
-	else
-		rc = load_megatron(o, model, dir, pt.root, f, err);
-	ptfile_close(&pt);
+	root = f.pt.root;
+	l->got->step = count_at(root, "global_steps");
+	l->got->skipped = count_at(root, "skipped_steps");
+	l->metadata.original_vocab =
+		count_at(value_find(root, KEY_UC_INFO), "original_vocab_size");
+	if (!l->o->no_optimizer)
+		take_configured_kind(root, &l->metadata.optimizer);
+	rc = value_find(root, "global_steps")
+		     ? load_megatron(l, root)
+		     : errmsg_set(l->err, -EBADMSG, "%s: has no global_steps",
+				  f.path);
+	ptfile_close(&f.pt);
 	return rc;
 }
 
-/* A step is an int, or a tensor of one element. */
-static int take_step(const struct ptfile *pt, const struct value *v,
-		     struct load_metadata *f, struct errmsg *err)
+/* Read the element of a tensor; *out stays as it is if that is no step. */
+static int read_number(const struct ptfile *pt, enum dtype dtype, uint64_t at,
+		       int64_t *out, struct errmsg *err)
 {
 	uint8_t bytes[sizeof(double)];
-	uint64_t at;
-	struct tensor t;
+	const int rc = source_read(&pt->ends, bytes, dtype_size(dtype), at, err);
 	float x;
-	int64_t i;
+
+	if (rc)
+		return rc;
+	cast_to_float(dtype, bytes, &x, 1);
+	if (x >= 0 && x < (float)STEP_MAX)
+		*out = (int64_t)x;
+	return 0;
+}
+
+/* A step is an int, or a tensor of one element. */
+static int take_step(struct load *l, const struct ptfile *pt,
+		     const struct value *v)
+{
+	int64_t step = -1;
+	struct tensor t;
+	uint64_t at;
 	int rc;
 
 	if (tensor_is(v)) {
-		rc = ptfile_tensor(pt, v, "step", &t, &at, err);
+		l->metadata.optimizer.flavor = OPTIMIZER_TORCH;
+		rc = ptfile_run(pt, v, "step", &t, &at, l->err);
+		if (!rc && t.numel == 1 && cast_knows(t.dtype))
+			rc = read_number(pt, t.dtype, at, &step, l->err);
 		if (rc)
 			return rc;
-		if (t.numel != 1 || dtype_size(t.dtype) > sizeof(bytes))
-			return errmsg_set(err, -EBADMSG,
-					  "%s: the step is not a number",
-					  pt->src.name);
-		rc = source_read(&pt->ends, bytes, dtype_size(t.dtype),
-				 at + t.storage_offset * dtype_size(t.dtype),
-				 err);
-		if (rc)
-			return rc;
-		cast_to_float(t.dtype, bytes, &x, 1);
-		if (!(x >= 0 && x < (float)STEP_MAX))
-			return errmsg_set(err, -EBADMSG, "%s: the step is %g",
-					  pt->src.name, (double)x);
-		i = (int64_t)x;
-		f->flavor = OPTIMIZER_TORCH;
-	} else if (value_get_int(v, &i) && i >= 0 && i < STEP_MAX) {
-		f->flavor = OPTIMIZER_DEEPSPEED_CPU;
 	} else {
-		return errmsg_set(err, -EBADMSG, "%s: the step is not a number",
-				  pt->src.name);
+		l->metadata.optimizer.flavor = OPTIMIZER_DEEPSPEED_CPU;
+		value_get_int(v, &step);
 	}
-	f->has_updates = true;
-	f->updates = (uint64_t)i;
+	if (step < 0 || step >= STEP_MAX)
+		return errmsg_set(l->err, -EBADMSG,
+				  "%s: the step is not a number from 0 to 2^53",
+				  pt->src.name);
+	l->got->has_updates = true;
+	l->metadata.updates = (uint64_t)step;
 	return 0;
 }
 
@@ -203,65 +219,6 @@ static const struct value *inner_optimizer(const struct value *dict)
 	return dict;
 }
 
-/* Store `v` in *to if it exists.  It must be a number from 0 to `most`. */
-static int take_number(const struct ptfile *pt, const char *key,
-		       const struct value *v, double most, double *to,
-		       struct errmsg *err)
-{
-	if (v && (!get_float(v, to) || !(*to >= 0 && *to <= most)))
-		return errmsg_set(
-			err, -EBADMSG,
-			"%s: %s of the optimizer is not a number from 0 to %g",
-			pt->src.name, key, most);
-	return 0;
-}
-
-/* The kind that a group of torch's Adam or of uctrain stores. */
-static void take_kind(const struct value *group, struct load_metadata *f)
-{
-	const struct value *v = value_find(group, "decoupled_weight_decay");
-
-	if (!v || v->kind != VALUE_BOOL)
-		return;
-	f->has_kind = true;
-	f->kind = v->b ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
-}
-
-/* DeepSpeed, too, restores all hyperparameters of a group. */
-static int take_group(const struct ptfile *pt, const struct value *group,
-		      struct load_metadata *f, struct errmsg *err)
-{
-	const struct value_seq *betas = value_items(value_find(group, "betas"));
-	const bool both = betas && betas->n == 2;
-	const struct {
-		const char *key;
-		const struct value *v;
-		double most, *to;
-	} numbers[] = {
-		{ "lr", value_find(group, "lr"), LR_MAX, &f->lr },
-		{ "betas", both ? betas->v[0] : NULL, 1, &f->beta1 },
-		{ "betas", both ? betas->v[1] : NULL, 1, &f->beta2 },
-		{ "eps", value_find(group, "eps"), 1, &f->eps },
-		{ "weight_decay", value_find(group, "weight_decay"), DECAY_MAX,
-		  &f->weight_decay },
-	};
-	int rc = 0;
-
-	for (size_t i = 0; i < COUNT(numbers) && !rc; i++)
-		rc = take_number(pt, numbers[i].key, numbers[i].v,
-				 numbers[i].most, numbers[i].to, err);
-	return rc;
-}
-
-/* The state of an optimizer's first tensor. */
-static const struct value *first_state(const struct value *optimizer)
-{
-	const struct value_dict *states =
-		value_pairs(value_find(optimizer, "state"));
-
-	return states && states->n ? states->v[0].val : NULL;
-}
-
 static bool is_zero(const struct value *group, const char *key)
 {
 	double x;
@@ -271,21 +228,63 @@ static bool is_zero(const struct value *group, const char *key)
 
 /* Megatron's second group has biases and norms.  In stage 3 all parameters are in a
  * group that does not decay, and says nothing of the run's weight decay. */
-static void take_decay(const struct value *groups, struct load_metadata *f)
+static enum decay find_decay(const struct value *groups)
 {
-	const struct value_seq *items = value_items(groups);
-
-	if (items && items->n && is_zero(items->v[0], "wd_mult")) {
-		f->decay = DECAY_NONE;
-		f->weight_decay = NAN;
-	} else if (items && items->n > 1 &&
-		   is_zero(items->v[1], "weight_decay")) {
-		f->decay = DECAY_MATRICES;
-	}
+	if (is_zero(value_item(groups, 0), "wd_mult"))
+		return DECAY_NONE;
+	return is_zero(value_item(groups, 1), "weight_decay") ? DECAY_MATRICES
+							      : DECAY_ALL;
 }
 
-static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
-			      struct load_metadata *f, struct errmsg *err)
+/* Take the hyperparameters of the first group.  DeepSpeed, too, restores all of them; the
+ * kind is stored by torch's Adam and by uctrain. */
+static int take_groups(struct load *l, const struct ptfile *pt,
+		       const struct value *groups)
+{
+	struct optimizer_config *const o = &l->metadata.optimizer;
+	const enum decay decay = find_decay(groups);
+	const struct value *group = value_item(groups, 0);
+	const struct value *kind = value_find(group, "decoupled_weight_decay");
+	const struct value_seq *betas = value_find_items(group, "betas");
+	const bool both = betas && betas->n == 2;
+	const struct {
+		const char *key;
+		const struct value *v;
+		double most, *to;
+	} numbers[] = {
+		{ "lr", value_find(group, "lr"), LR_MAX, &o->lr },
+		{ "betas", both ? betas->v[0] : NULL, 1, &o->beta1 },
+		{ "betas", both ? betas->v[1] : NULL, 1, &o->beta2 },
+		{ "eps", value_find(group, "eps"), 1, &o->eps },
+		{ "weight_decay",
+		  decay == DECAY_NONE ? NULL : value_find(group, "weight_decay"),
+		  DECAY_MAX, &o->weight_decay },
+	};
+
+	for (size_t i = 0; i < COUNT(numbers); i++)
+		if (numbers[i].v && (!get_float(numbers[i].v, numbers[i].to) ||
+				     !(*numbers[i].to >= 0 &&
+				       *numbers[i].to <= numbers[i].most)))
+			return errmsg_set(
+				l->err, -EBADMSG,
+				"%s: %s of the optimizer is not a number from 0 to %g",
+				pt->src.name, numbers[i].key, numbers[i].most);
+	if (kind && kind->kind == VALUE_BOOL)
+		o->kind = kind->b ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+	o->decay = decay;
+	return 0;
+}
+
+/* The state of an optimizer's first tensor. */
+static const struct value *first_state(const struct value *optimizer)
+{
+	const struct value_dict *states = value_find_pairs(optimizer, "state");
+
+	return states && states->n ? states->v[0].val : NULL;
+}
+
+static int take_optimizer(struct load *l, const struct ptfile *pt,
+			  const struct value *dict)
 {
 	const struct value *inner = inner_optimizer(dict);
 	const struct value *groups = value_find(inner, KEY_PARAM_GROUPS);
@@ -296,17 +295,13 @@ static int optimizer_metadata(const struct ptfile *pt, const struct value *dict,
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
 	in_group = value_find(value_item(groups, 0), "step");
-	take_kind(value_item(groups, 0), f);
-	rc = take_group(pt, value_item(groups, 0), f, err);
-	if (rc)
-		return rc;
-	take_decay(groups, f);
-	if (in_state)
-		return take_step(pt, in_state, f, err);
+	rc = take_groups(l, pt, groups);
+	if (rc || in_state)
+		return rc ? rc : take_step(l, pt, in_state);
 	if (!in_group)
 		return 0;
-	rc = take_step(pt, in_group, f, err);
-	f->flavor = OPTIMIZER_APEX;
+	rc = take_step(l, pt, in_group);
+	l->metadata.optimizer.flavor = OPTIMIZER_APEX;
 	return rc;
 }
 
@@ -317,7 +312,7 @@ static bool get_count(const struct value *dict, const char *key, int64_t *out)
 
 /* The loss scaler of ZeRO, or that of FP16_UnfusedOptimizer, whose numbers are in its
  * dict and which has no hysteresis. */
-static void take_scaler(const struct value *dict, struct load_metadata *f)
+static void take_scaler(const struct value *dict, struct load_result *got)
 {
 	const struct value *object = value_find(dict, "loss_scaler");
 	struct loss_scaler s = {
@@ -325,8 +320,7 @@ static void take_scaler(const struct value *dict, struct load_metadata *f)
 	};
 	bool all = true;
 
-	if (object && object->kind != VALUE_NEWOBJ &&
-	    object->kind != VALUE_REDUCE)
+	if (object && !value_is_object(object))
 		return;
 	if (object) {
 		dict = object->obj->state;
@@ -334,61 +328,20 @@ static void take_scaler(const struct value *dict, struct load_metadata *f)
 		      get_count(dict, "cur_hysteresis", &s.patience) &&
 		      get_float(value_find(dict, "min_scale"), &s.minimum);
 	}
-	f->has_scaler =
+	got->has_scaler =
 		all && get_count(dict, "cur_iter", &s.iteration) &&
 		get_count(dict, "last_overflow_iter", &s.last_overflow) &&
 		get_count(dict, "scale_window", &s.window) &&
 		get_float(value_find(dict, "cur_scale"), &s.scale) &&
 		s.scale > 0 && s.window > 0;
-	if (f->has_scaler)
-		f->scaler = s;
+	if (got->has_scaler)
+		got->scaler = s;
 }
 
-/* A universal checkpoint: read zero/optimizer_state.pt, and a parameter's
- * step.pt if the optimizer counts steps per parameter. */
-static int universal_metadata(const struct load_options *o,
-			      const struct gpt2 *model, const char *dir,
-			      struct load_metadata *f, struct errmsg *err)
+/* The optimizer's part, in a file of a universal checkpoint or the first rank's shard. */
+static int optimizer_metadata(struct load *l)
 {
-	static const char *const optimizer[] = { "zero/optimizer_state.pt",
-						 NULL };
-	char name[sizeof("zero//step.pt") + NAMING_NAME_MAX];
-	const char *const step[] = { name, NULL };
-	struct naming_tensor t;
-	char path[PATH_MAX];
-	struct ptfile pt;
-	int rc = 0;
-
-	naming_tensor(&t, &f->naming, model, &model->params[GPT2_WTE]);
-	snprintf(name, sizeof(name), "zero/%s/step.pt", t.name);
-	if (first_file(o->u, path, dir, optimizer)) {
-		rc = ptfile_open(o->u, &pt, path, err);
-		if (rc)
-			return rc;
-		take_scaler(pt.root, f);
-		rc = optimizer_metadata(&pt, pt.root, f, err);
-		ptfile_close(&pt);
-	} else if (!o->ignore_missing) {
-		return errmsg_set(
-			err, -ENOENT,
-			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
-			dir, optimizer[0]);
-	}
-	if (rc || !first_file(o->u, path, dir, step))
-		return rc;
-	rc = ptfile_open(o->u, &pt, path, err);
-	if (rc)
-		return rc;
-	rc = take_step(&pt, pt.root, f, err);
-	ptfile_close(&pt);
-	return rc;
-}
-
-/* ZeRO shards: read the first rank's file. */
-static int shard_metadata(const struct load_options *o, const char *dir,
-			  struct load_metadata *f, struct errmsg *err)
-{
-	static const char *const names[] = {
+	static const char *const shards[] = {
 		"zero_pp_rank_0_mp_rank_00_optim_states.pt",
 		"bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
 		"fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
@@ -396,40 +349,73 @@ static int shard_metadata(const struct load_options *o, const char *dir,
 		"mp_rank_00_model_states.pt",
 		NULL
 	};
+	static const char *const tree[] = { "zero/optimizer_state.pt", NULL };
+	const bool universal = l->o->universal;
 	const struct value *dict;
-	char path[PATH_MAX];
-	struct ptfile pt;
-	int rc;
+	struct file f;
+	int rc = open_first(l, &f, universal ? tree : shards);
 
-	if (!first_file(o->u, path, dir, names))
-		return errmsg_set(err, -ENOENT, "%s: not a checkpoint", dir);
-	rc = ptfile_open(o->u, &pt, path, err);
+	if (rc == -ENOENT && !universal)
+		return errmsg_set(l->err, rc, "%s: not a checkpoint",
+				  l->got->path);
+	if (rc == -ENOENT && !l->o->ignore_missing)
+		return errmsg_set(
+			l->err, rc,
+			"%s/%s: missing; --ignore_missing_optim starts with fresh optimizer state",
+			l->got->path, tree[0]);
 	if (rc)
-		return rc;
-	dict = value_find(pt.root, KEY_OPTIMIZER_STATE_DICT);
-	if (!dict)
-		dict = value_find(pt.root, "optimizer");
-	take_scaler(dict, f);
-	rc = optimizer_metadata(&pt, dict, f, err);
-	ptfile_close(&pt);
+		return rc == -ENOENT ? 0 : rc;
+	dict = f.pt.root;
+	if (!universal)
+		dict = value_find(dict, KEY_OPTIMIZER_STATE_DICT)
+			       ?: value_find(dict, "optimizer");
+	take_scaler(dict, l->got);
+	rc = take_optimizer(l, &f.pt, dict);
+	ptfile_close(&f.pt);
 	return rc;
 }
 
-int load_metadata(const struct load_options *o, const struct gpt2 *model,
-		  const char *path, struct load_metadata *f, struct errmsg *err)
+/* A universal checkpoint has a parameter's step.pt if the optimizer counts steps per
+ * parameter. */
+static int step_metadata(struct load *l)
 {
+	char name[sizeof("zero//step.pt") + NAMING_NAME_MAX];
+	const char *const names[] = { name, NULL };
+	struct naming_tensor t;
+	struct file f;
 	int rc;
 
-	*f = (struct load_metadata){ .lr = NAN,
-				     .beta1 = NAN,
-				     .beta2 = NAN,
-				     .eps = NAN,
-				     .weight_decay = NAN };
-	rc = run_metadata(o, model, path, f, err);
-	if (!rc && f->dropout == 0)
-		f->dropout = config_dropout(o, path);
-	if (rc || o->no_optimizer)
+	naming_tensor(&t, &l->metadata.naming, &l->whole,
+		      &l->whole.params[GPT2_WTE]);
+	snprintf(name, sizeof(name), "zero/%s/step.pt", t.name);
+	rc = open_first(l, &f, names);
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
+	rc = take_step(l, &f.pt, f.pt.root);
+	ptfile_close(&f.pt);
+	return rc;
+}
+
+int load_metadata(struct load *l)
+{
+	const struct optimizer_config *const run = &l->z->optimizer;
+	struct optimizer_config *const o = &l->metadata.optimizer;
+	int rc;
+
+	*o = *run;
+	rc = run_metadata(l);
+	if (!rc && l->got->dropout == 0)
+		l->got->dropout = config_dropout(l);
+	if (rc || l->o->no_optimizer)
 		return rc;
-	return o->universal ? universal_metadata(o, model, path, f, err)
-			    : shard_metadata(o, path, f, err);
+	o->decay = DECAY_ALL;
+	rc = optimizer_metadata(l);
+	if (!rc && l->o->universal)
+		rc = step_metadata(l);
+	if (l->o->scheduled)
+		o->lr = run->lr;
+	/* Where nothing may decay, nothing does. */
+	if (l->metadata.naming.family == NAMING_HF || run->decay == DECAY_NONE)
+		o->decay = run->decay;
+	return rc;
 }

@@ -381,7 +381,7 @@ static int check(const struct load *l)
 {
 	const int rc = l->source->ops->check(l->source, l->err);
 
-	if (rc || l->o->no_optimizer || l->metadata.has_updates ||
+	if (rc || l->o->no_optimizer || l->got->has_updates ||
 	    l->o->ignore_missing)
 		return rc;
 	return errmsg_set(
