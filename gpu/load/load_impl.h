@@ -56,13 +56,13 @@ struct load_ops {
 	 * called. */
 	int (*open)(struct load_source *s, struct errmsg *err);
 	/*
-	 * Find a parameter's masters (`state` is NULL) or the named state, and fill
-	 * in the rest of `t`.  -ENOENT with a message that names it if it is missing.
+	 * Find the masters of the parameter (`state` is NULL) or the named state, and
+	 * fill in the rest of `t`.  -ENOENT with a message that names it if it is missing.
 	 * After an error `end` is not called.  Thread-safe, as are the next two: on
 	 * storage that is far away many tensors are found at once.
 	 */
-	int (*begin)(struct load_tensor *t, const char *param,
-		     const char *state, struct errmsg *err);
+	int (*begin)(struct load_tensor *t, const char *state,
+		     struct errmsg *err);
 	/* Append where elements [first, first + n) lie, which go to `to`, in order.
 	 * The files stay open until `end`. */
 	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to,
@@ -71,8 +71,8 @@ struct load_ops {
 
 	/* Call load_known for each parameter that the optimizer owns, until it
 	 * fails.  A source in which a missing parameter is a missing file looks for
-	 * all parameters of the model, too. */
-	int (*check)(struct load_source *s, struct errmsg *err);
+	 * all parameters of the model, too.  NULL: `open` has done so. */
+	int (*check)(const struct load_source *s, struct errmsg *err);
 	void (*close)(struct load_source *s); /* frees all but `s` itself */
 };
 
@@ -89,6 +89,8 @@ struct load_source {
 
 struct load_tensor {
 	struct load_source *s;
+	const char *name;     /* of its parameter, in the checkpoint */
+	size_t number;        /* the same, among all of the model */
 	struct tensor tensor; /* flat ones have one dimension */
 	/* Its slices of queries, keys and values have been sorted into whole
 	 * thirds. */

@@ -6,6 +6,8 @@
  * that this program saved, which it cuts as it does its own; Megatron's are cut in the
  * same places, of which each slice has all rows or all columns.
  */
+#include "gpu/load/load_stage0.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,20 +17,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "gpu/load/load_impl.h"
-#include "gpu/load/load_stage0_file.h"
-
-struct stage0_source {
-	struct load_source s;
-	unsigned tensor, stages;    /* ranks that shared the model */
-	struct stage0_file **files; /* [stage * tensor + rank] */
-	/* The parameters as a tensor-parallel rank has them, of all stages, and as
-	 * files do. */
-	struct gpt2 saved;
-	struct naming_tensor *tensors;
-	/* Of Megatron's: stage i has the blocks from begin[i] on, before begin[i + 1]. */
-	unsigned *begin;
-};
 
 struct stage0_slice {
 	const struct ptfile *in;
@@ -45,23 +33,25 @@ struct stage0_tensor {
 
 /* Find a tensor-parallel rank's slice in the stage that has it: in the first of
  * two. */
-static int find_slice(const struct stage0_source *w, unsigned rank,
-		      const char *param, const char *state,
-		      struct stage0_slice *slice, struct tensor *t,
-		      struct errmsg *err)
+static int find_slice(const struct stage0_tensor *x, unsigned rank,
+		      const char *state, struct tensor *t, struct errmsg *err)
 {
+	const struct stage0_source *w = (struct stage0_source *)x->t.s;
+	struct stage0_slice *const slice = &x->slices[rank];
+	const char *const name = x->t.name;
+
 	for (unsigned stage = 0; stage < w->stages; stage++) {
 		const struct value *v =
 			stage0_file_find(w->files[stage * w->tensor + rank],
-					 param, state, &slice->in);
+					 x->t.number, state, &slice->in);
 
 		if (v)
-			return ptfile_run(slice->in, v, param, t, &slice->at,
+			return ptfile_run(slice->in, v, name, t, &slice->at,
 					  err);
 	}
 	return state ? errmsg_set(err, -ENOENT, "%s: has no %s of %s",
-				  w->s.path, state, param)
-		     : load_lacks(&w->s, param, err);
+				  w->s.path, state, name)
+		     : load_lacks(&w->s, name, err);
 }
 
 static bool same_form(const struct tensor *a, const struct tensor *b)
@@ -71,20 +61,19 @@ static bool same_form(const struct tensor *a, const struct tensor *b)
 }
 
 /* Find all slices of a tensor, which are of the form of *first. */
-static int find_slices(const struct stage0_source *w, struct stage0_tensor *x,
-		       const char *param, const char *state,
+static int find_slices(const struct stage0_tensor *x, const char *state,
 		       struct tensor *first, struct errmsg *err)
 {
 	struct tensor other;
-	int rc = find_slice(w, 0, param, state, &x->slices[0], first, err);
+	int rc = find_slice(x, 0, state, first, err);
 
 	for (unsigned i = 1; i < x->n && !rc; i++) {
-		rc = find_slice(w, i, param, state, &x->slices[i], &other, err);
+		rc = find_slice(x, i, state, &other, err);
 		if (!rc && !same_form(first, &other))
 			rc = errmsg_set(
 				err, -EBADMSG,
 				"%s: %s has another shape or type than the other slices",
-				x->slices[i].in->src.name, param);
+				x->slices[i].in->src.name, x->t.name);
 	}
 	return rc;
 }
@@ -120,36 +109,25 @@ static void join(const struct stage0_source *w, struct stage0_tensor *x,
 	x->run = runs ? slice->numel / runs : 0;
 }
 
-static const struct gpt2_param *find_param(const struct stage0_source *w,
-					   const char *name)
-{
-	for (size_t i = 0; i < w->saved.nparams; i++)
-		if (strcmp(w->tensors[i].name, name) == 0)
-			return &w->saved.params[i];
-	return NULL;
-}
-
 static void load_stage0_end(struct load_tensor *t)
 {
 	free(((struct stage0_tensor *)t)->slices);
 }
 
-static int load_stage0_begin(struct load_tensor *t, const char *param,
-			     const char *state, struct errmsg *err)
+static int load_stage0_begin(struct load_tensor *t, const char *state,
+			     struct errmsg *err)
 {
 	const struct stage0_source *w = (struct stage0_source *)t->s;
+	const struct gpt2_param *p = &w->saved.params[t->number];
 	struct stage0_tensor *const x = (struct stage0_tensor *)t;
-	const struct gpt2_param *p = find_param(w, param);
 	struct tensor slice;
 	int rc;
 
-	if (!p)
-		return load_lacks(&w->s, param, err);
 	x->n = p->parts;
 	x->slices = calloc(x->n, sizeof(*x->slices));
 	if (!x->slices)
 		return errmsg_nomem(err, NULL);
-	rc = find_slices(w, x, param, state, &slice, err);
+	rc = find_slices(x, state, &slice, err);
 	if (rc)
 		load_stage0_end(t);
 	else
@@ -185,39 +163,14 @@ static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 	return 0;
 }
 
-/* Names that share another parameter's storage are skipped: the optimizer has
- * no state for them. */
-static int check_names(struct load_source *s, const struct stage0_file *f,
-		       struct errmsg *err)
-{
-	const struct ptfile *in;
-	int rc = 0;
-
-	for (size_t i = 0; i < f->n && !rc; i++)
-		if (stage0_file_find(f, f->params[i].name, "exp_avg", &in))
-			rc = load_known(s, f->params[i].name, err);
-	return rc;
-}
-
-static int load_stage0_check(struct load_source *s, struct errmsg *err)
-{
-	const struct stage0_source *w = (struct stage0_source *)s;
-	int rc = 0;
-
-	for (unsigned i = 0; i < w->tensor * w->stages && !rc; i++)
-		rc = check_names(s, w->files[i], err);
-	return rc;
-}
-
 static void load_stage0_close_source(struct load_source *s)
 {
 	struct stage0_source *w = (struct stage0_source *)s;
 
-	for (unsigned i = 0; i < w->tensor * w->stages; i++)
+	for (size_t i = 0; i < w->nfiles; i++)
 		stage0_file_close(w->files[i]);
 	free(w->files);
 	free(w->tensors);
-	free(w->begin);
 	gpt2_done(&w->saved);
 }
 
@@ -241,11 +194,11 @@ static struct stage0_ranks ranks_of(const struct stage0_file *f)
 }
 
 /* Find out from the first file how many there are. */
-static int take_ranks(struct stage0_source *w, const struct stage0_file *first,
-		      struct errmsg *err)
+static int take_ranks(struct stage0_source *w, struct errmsg *err)
 {
 	const struct gpt2 *const m = w->s.whole;
-	const struct stage0_ranks r = ranks_of(first);
+	const struct stage0_ranks r = ranks_of(w->files[0]);
+	const char *const first = w->files[0]->pt.src.name;
 	struct errmsg why = { 0 };
 	int rc;
 
@@ -254,26 +207,26 @@ static int take_ranks(struct stage0_source *w, const struct stage0_file *first,
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: was saved by %lld ranks that shared the model, %lld of them tensor-parallel, in %lld stages: not by ranks of this model",
-			first->path, (long long)r.all, (long long)r.tensor,
+			first, (long long)r.all, (long long)r.tensor,
 			(long long)r.stages);
 	w->tensor = (unsigned)r.tensor;
 	w->stages = (unsigned)r.stages;
+	w->nfiles = (size_t)r.all;
 	rc = gpt2_init_part(
 		&w->saved, &m->config,
 		&(struct gpt2_split){ .size = w->tensor, .stages = 1 }, &why);
 	return rc ? errmsg_set(err, rc, "%s: was saved by other ranks: %s",
-			       first->path, why.text)
+			       first, why.text)
 		  : 0;
 }
 
 /* Open the files that follow the first. */
 static int open_other(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct stage0_source *const w = ctx;
+	struct stage0_source *const w = ctx;
 	const struct stage0_ranks first = ranks_of(w->files[0]);
 	struct stage0_ranks r;
-	int rc = stage0_file_open(w->s.u, &w->files[i + 1], w->s.path,
-				  (unsigned)i + 1, err);
+	int rc = stage0_file_open(w, i + 1, err);
 
 	if (rc)
 		return rc;
@@ -282,7 +235,7 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 		rc = errmsg_set(
 			err, -EBADMSG,
 			"%s: was saved at another step or by other ranks than %s",
-			w->files[i + 1]->path, w->files[0]->path);
+			w->files[i + 1]->pt.src.name, w->files[0]->pt.src.name);
 	return rc;
 }
 
@@ -299,78 +252,57 @@ static int name_tensors(struct stage0_source *w, struct errmsg *err)
 	return 0;
 }
 
+/* Find out which blocks Megatron's stages have. */
 static int find_blocks(struct stage0_source *w, struct errmsg *err)
 {
-	unsigned blocks;
+	const unsigned all = w->s.whole->config.n_layer;
+	unsigned n = 0, end = 0;
 	int rc = 0;
 
-	w->begin = calloc(w->stages + 1, sizeof(*w->begin));
-	if (!w->begin)
-		return errmsg_nomem(err, NULL);
-	for (unsigned i = 0; i < w->stages && !rc; i++) {
-		rc = stage0_file_blocks(w->files[i * w->tensor], i == 0,
-					i + 1 == w->stages, &blocks, err);
-		w->begin[i + 1] = w->begin[i] + (rc ? 0 : blocks);
+	for (size_t i = 0; i < w->nfiles && !rc; i++) {
+		struct stage0_file *const f = w->files[i];
+
+		if (f->rank == 0) {
+			rc = stage0_file_blocks(w, f, &n, err);
+			end += n;
+		}
+		f->first_block = end - n;
+		f->end_block = end;
 	}
-	if (rc || w->begin[w->stages] == w->s.whole->config.n_layer)
+	if (rc || end == all)
 		return rc;
 	return errmsg_set(
 		err, -EINVAL,
 		"%s: checkpoint of another model: it has %u blocks, this model has %u",
-		w->s.path, w->begin[w->stages], w->s.whole->config.n_layer);
+		w->s.path, end, all);
 }
 
-static int name_file(void *ctx, size_t i, struct errmsg *err)
+static int find_params(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct stage0_source *const w = ctx;
-	const unsigned stage = (unsigned)i / w->tensor;
 
-	if (!w->begin)
-		return stage0_file_read_names(w->files[i], err);
-	return stage0_file_number(w->files[i],
-				  &(struct stage0_part){
-					  .dir = w->s.path,
-					  .family = w->s.naming.family,
-					  .model = &w->saved,
-					  .tensors = w->tensors,
-					  .rank = (unsigned)i % w->tensor,
-					  .first = stage == 0,
-					  .last = stage + 1 == w->stages,
-					  .first_block = w->begin[stage],
-					  .end_block = w->begin[stage + 1],
-				  },
-				  err);
+	return stage0_file_params(w, w->files[i], err);
 }
 
 static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct stage0_source *w = (struct stage0_source *)s;
-	struct stage0_file *first;
-	int rc = stage0_file_open(s->u, &first, s->path, 0, err);
+	const struct gpt2_config *const c = &s->whole->config;
+	int rc;
 
-	if (rc)
-		return rc;
-	rc = take_ranks(w, first, err);
-	if (!rc) {
-		w->files = calloc((size_t)w->tensor * w->stages,
-				  sizeof(struct stage0_file *));
-		rc = w->files ? 0 : errmsg_nomem(err, NULL);
-	}
-	if (rc) {
-		gpt2_done(&w->saved);
-		stage0_file_close(first);
-		return rc;
-	}
-	w->files[0] = first;
-	rc = parallel_far((size_t)w->tensor * w->stages - 1, 1, open_other, w,
-			  err);
-	if (!rc)
-		rc = name_tensors(w, err);
+	/* More ranks cannot have shared the model. */
+	w->files = calloc((size_t)c->n_head * c->n_layer, sizeof(*w->files));
+	if (!w->files)
+		return errmsg_nomem(err, NULL);
+	w->nfiles = w->tensor = w->stages = 1;
+	rc = stage0_file_open(w, 0, err) ?:
+	     take_ranks(w, err) ?:
+	     parallel_far(w->nfiles - 1, 1, open_other, w, err) ?:
+	     name_tensors(w, err);
 	if (!rc && s->naming.family != NAMING_HF)
 		rc = find_blocks(w, err);
 	if (!rc)
-		rc = parallel_far((size_t)w->tensor * w->stages, 1, name_file,
-				  w, err);
+		rc = parallel_far(w->nfiles, 1, find_params, w, err);
 	if (rc)
 		load_stage0_close_source(s);
 	return rc;
@@ -383,6 +315,5 @@ const struct load_ops load_stage0_ops = {
 	.begin = load_stage0_begin,
 	.find = load_stage0_find,
 	.end = load_stage0_end,
-	.check = load_stage0_check,
 	.close = load_stage0_close_source,
 };

@@ -8,7 +8,7 @@
  * engine, in files of layers (DeepSpeed's runtime/fp16/unfused_optimizer.py and
  * runtime/pipe/module.py).
  */
-#include "gpu/load/load_stage0_file.h"
+#include "gpu/load/load_stage0.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,6 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/model/module_dict.h"
 #include "ckpt/pickle/value.h"
-#include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"
 
 /* Matrices, and biases and norms, of a unit. */
@@ -30,95 +29,69 @@ enum {
 	LAST_VECTORS = GPT2_LAST_PARAMS,
 };
 
-/* The weights of a layer: opened when they are first needed. */
-struct stage0_layer {
-	bool opened;
-	struct ptfile pt;
-};
-
 void stage0_file_close(struct stage0_file *f)
 {
 	if (!f)
 		return;
 	for (size_t i = 0; i < f->nlayers; i++)
-		if (f->layers[i].opened)
-			ptfile_close(&f->layers[i].pt);
+		if (f->layers[i].root)
+			ptfile_close(&f->layers[i]);
 	free(f->layers);
 	free(f->params);
-	if (f->opened)
+	if (f->pt.root)
 		ptfile_close(&f->pt);
 	arena_done(&f->arena);
 	free(f);
 }
 
-/* Open a file, whose path remains as long as `f`. */
-static int open_file(struct stage0_file *f, struct ptfile *pt, const char *path,
-		     const char **kept, struct errmsg *err)
+/* Open a file of the checkpoint, whose path remains as long as `f`. */
+static int open_file(const struct stage0_source *w, struct stage0_file *f,
+		     struct ptfile *pt, const char *name, struct errmsg *err)
 {
-	*kept = arena_strdup(&f->arena, path);
-	return *kept ? ptfile_open(f->u, pt, *kept, err)
-		     : errmsg_nomem(err, NULL);
+	char path[PATH_MAX];
+	const char *kept;
+	const int rc = load_path(path, w->s.path, err, "%s", name);
+
+	if (rc)
+		return rc;
+	kept = arena_strdup(&f->arena, path);
+	return kept ? ptfile_open(w->s.u, pt, kept, err)
+		    : errmsg_nomem(err, NULL);
 }
 
-int stage0_file_open(struct uckpt *u, struct stage0_file **out, const char *dir,
-		     unsigned number, struct errmsg *err)
+int stage0_file_open(struct stage0_source *w, size_t number, struct errmsg *err)
 {
-	struct stage0_file *f = calloc(1, sizeof(*f));
-	char path[PATH_MAX];
+	struct stage0_file *const f = calloc(1, sizeof(*f));
+	char name[64];
 	int rc;
 
 	if (!f)
 		return errmsg_nomem(err, NULL);
-	f->u = u;
-	rc = load_path(path, dir, err, "mp_rank_%02u_model_states.pt", number);
-	if (!rc)
-		rc = open_file(f, &f->pt, path, &f->path, err);
-	f->opened = !rc;
-	f->optimizer = rc ? NULL : value_find(f->pt.root, "optimizer");
-	if (!rc && !value_pairs(f->optimizer))
-		rc = errmsg_set(err, -EBADMSG, "%s: no optimizer", f->path);
+	w->files[number] = f;
+	f->rank = (unsigned)number % w->tensor;
+	f->stage = (unsigned)number / w->tensor;
+	snprintf(name, sizeof(name), "mp_rank_%02zu_model_states.pt", number);
+	rc = open_file(w, f, &f->pt, name, err);
 	if (rc)
-		stage0_file_close(f);
-	else
-		*out = f;
-	return rc;
+		return rc;
+	f->optimizer = value_find(f->pt.root, "optimizer");
+	return value_pairs(f->optimizer)
+		       ? 0
+		       : errmsg_set(err, -EBADMSG, "%s: no optimizer",
+				    f->pt.src.name);
 }
 
 /* The module's weights by name; NULL with 0 if it has none. */
 static int read_module(struct stage0_file *f, const struct value_dict **module,
 		       struct errmsg *err)
 {
-	int rc = module_dict(f->pt.root, f->path, &f->arena, module, err);
+	int rc = module_dict(f->pt.root, f->pt.src.name, &f->arena, module, err);
 
 	for (size_t i = 0; !rc && *module && i < (*module)->n; i++)
 		if (!value_is_cstr((*module)->v[i].key))
 			rc = errmsg_set(err, -EBADMSG,
 					"%s: module: a key is not a name",
-					f->path);
-	return rc;
-}
-
-static int alloc_params(struct stage0_file *f, size_t n, struct errmsg *err)
-{
-	f->params = calloc(n ? n : 1, sizeof(*f->params));
-	return f->params ? 0 : errmsg_nomem(err, NULL);
-}
-
-int stage0_file_read_names(struct stage0_file *f, struct errmsg *err)
-{
-	const struct value_dict *module;
-	int rc = read_module(f, &module, err);
-
-	if (!rc && !module)
-		rc = errmsg_set(err, -EBADMSG, "%s: no module", f->path);
-	if (!rc)
-		rc = alloc_params(f, module->n, err);
-	for (size_t i = 0; !rc && i < module->n; i++)
-		f->params[f->n++] = (struct stage0_param){
-			.name = value_cstr(module->v[i].key),
-			.weights = module->v[i].val,
-			.in = &f->pt,
-		};
+					f->pt.src.name);
 	return rc;
 }
 
@@ -159,35 +132,43 @@ static const struct value *find_item(const struct value *lists, size_t i)
 	return NULL;
 }
 
-const struct value *stage0_file_find(const struct stage0_file *f,
-				     const char *param, const char *state,
-				     const struct ptfile **in)
+static const struct value *find_state(const struct stage0_file *f, size_t index,
+				      const char *state)
 {
-	const struct value *masters = value_find(f->optimizer, "fp32_groups");
-	size_t i = 0;
-
-	while (i < f->n && strcmp(f->params[i].name, param) != 0)
-		i++;
-	if (i == f->n)
-		return NULL;
-	*in = &f->pt;
-	if (state)
-		return value_find(
-			find_index(value_find(torch_optimizer(f), "state"), i),
-			state);
-	if (masters)
-		return find_item(masters, i);
-	*in = f->params[i].in;
-	return f->params[i].weights;
+	return value_find(
+		find_index(value_find(torch_optimizer(f), "state"), index),
+		state);
 }
 
-int stage0_file_blocks(const struct stage0_file *f, bool first, bool last,
-		       unsigned *blocks, struct errmsg *err)
+const struct value *stage0_file_find(const struct stage0_file *f, size_t number,
+				     const char *state, const struct ptfile **in)
+{
+	const struct value *masters = value_find(f->optimizer, "fp32_groups");
+	const struct stage0_param *const p = &f->params[number];
+
+	*in = state || masters ? &f->pt : p->in;
+	if (!p->id)
+		return NULL;
+	if (state)
+		return find_state(f, p->id - 1, state);
+	return masters ? find_item(masters, p->id - 1) : p->weights;
+}
+
+/* Does the part have the embedding, for the tokens or for the head? */
+static bool has_embedding(const struct stage0_source *w,
+			  const struct stage0_file *f)
+{
+	return f->stage == 0 || f->stage + 1 == w->stages;
+}
+
+int stage0_file_blocks(const struct stage0_source *w,
+		       const struct stage0_file *f, unsigned *blocks,
+		       struct errmsg *err)
 {
 	const struct value_seq *groups =
 		value_find_items(torch_optimizer(f), KEY_PARAM_GROUPS);
-	const size_t matrices = first || last ? EMBED_MATRICES : 0;
-	const size_t vectors = last ? LAST_VECTORS : 0;
+	const size_t matrices = has_embedding(w, f) ? EMBED_MATRICES : 0;
+	const size_t vectors = f->stage + 1 == w->stages ? LAST_VECTORS : 0;
 	size_t n[NAMING_GROUPS] = { 0 };
 
 	for (size_t k = 0; groups && k < groups->n && k < NAMING_GROUPS; k++) {
@@ -209,102 +190,125 @@ int stage0_file_blocks(const struct stage0_file *f, bool first, bool last,
 	return errmsg_set(
 		err, -EINVAL,
 		"%s: checkpoint of another model: its optimizer has %zu groups, of %zu and %zu parameters",
-		f->path, groups ? groups->n : 0, n[NAMING_DECAYED],
+		f->pt.src.name, groups ? groups->n : 0, n[NAMING_DECAYED],
 		n[NAMING_UNDECAYED]);
 }
 
-/* Is a parameter in the part? */
-static bool has_param(const struct stage0_part *p, size_t i)
+/* Is a parameter of the model in the part? */
+static bool has_param(const struct stage0_source *w,
+		      const struct stage0_file *f, size_t i)
 {
-	const unsigned unit = p->model->params[i].unit;
+	const unsigned unit = w->saved.params[i].unit;
 
 	if (unit == GPT2_UNIT_EMBED)
-		return p->first || p->last;
-	if (unit == gpt2_unit_last(p->model))
-		return p->last;
-	return unit >= GPT2_UNIT_BLOCK(p->first_block) &&
-	       unit < GPT2_UNIT_BLOCK(p->end_block);
+		return has_embedding(w, f);
+	if (unit == gpt2_unit_last(&w->saved))
+		return f->stage + 1 == w->stages;
+	return unit >= GPT2_UNIT_BLOCK(f->first_block) &&
+	       unit < GPT2_UNIT_BLOCK(f->end_block);
 }
 
 /* Find the weights of a parameter in the file of its layer. */
-static int find_in_layer(struct stage0_file *f, const struct stage0_part *p,
+static int find_in_layer(const struct stage0_source *w, struct stage0_file *f,
 			 const struct naming_tensor *t, struct stage0_param *x,
 			 struct errmsg *err)
 {
-	struct stage0_layer *const l = &f->layers[t->layer];
-	char path[PATH_MAX];
-	const char *kept;
+	struct ptfile *const pt = &f->layers[t->layer];
+	char name[64];
 	int rc = 0;
 
-	if (!l->opened) {
-		rc = load_path(path, p->dir, err,
-			       "layer_%02u-model_%02u-model_states.pt",
-			       t->layer, p->rank);
-		if (!rc)
-			rc = open_file(f, &l->pt, path, &kept, err);
-		l->opened = !rc;
-	}
+	snprintf(name, sizeof(name), "layer_%02u-model_%02u-model_states.pt",
+		 t->layer, f->rank);
+	if (!pt->root)
+		rc = open_file(w, f, pt, name, err);
 	if (rc)
 		return rc;
-	x->in = &l->pt;
-	x->weights = value_find(l->pt.root, t->last);
+	x->in = pt;
+	x->weights = value_find(pt->root, t->last);
 	return x->weights ? 0
 			  : errmsg_set(err, -EBADMSG, "%s: has no %s",
-				       l->pt.src.name, t->last);
+				       pt->src.name, t->last);
 }
 
 /* Find the weights of float32.  Those of the embedding the first stage has. */
-static int find_weights(struct stage0_file *f, const struct stage0_part *p,
+static int find_weights(const struct stage0_source *w, struct stage0_file *f,
 			const struct value_dict *module, size_t i,
-			struct stage0_param *x, struct errmsg *err)
+			struct errmsg *err)
 {
+	const struct naming_tensor *const t = &w->tensors[i];
+	struct stage0_param *const x = &f->params[i];
+
 	if (value_find(f->optimizer, "fp32_groups") ||
-	    (p->model->params[i].unit == GPT2_UNIT_EMBED && !p->first))
+	    (w->saved.params[i].unit == GPT2_UNIT_EMBED && f->stage))
 		return 0;
-	if (p->family == NAMING_MEGATRON)
-		return find_in_layer(f, p, &p->tensors[i], x, err);
+	if (w->s.naming.family == NAMING_MEGATRON)
+		return find_in_layer(w, f, t, x, err);
 	for (size_t k = 0; module && k < module->n && !x->weights; k++)
-		if (strcmp(value_cstr(module->v[k].key), x->name) == 0)
+		if (strcmp(value_cstr(module->v[k].key), t->name) == 0)
 			x->weights = module->v[k].val;
 	x->in = &f->pt;
 	return 0;
 }
 
-/* Find all parameters of a group. */
-static int number_group(struct stage0_file *f, const struct stage0_part *p,
-			const struct value_dict *module, enum naming_group k,
-			struct errmsg *err)
+/* Parameters have numbers, group by group. */
+static int find_numbers(const struct stage0_source *w, struct stage0_file *f,
+			const struct value_dict *module, struct errmsg *err)
 {
+	const size_t n = w->saved.nparams;
+	size_t id = 0;
 	int rc = 0;
 
-	for (size_t i = 0; i < p->model->nparams && !rc; i++) {
-		struct stage0_param *const x = &f->params[f->n];
+	/* They are numbered from 1. */
+	f->nlayers = w->saved.nunits + 1;
+	f->layers = calloc(f->nlayers, sizeof(*f->layers));
+	if (!f->layers)
+		return errmsg_nomem(err, NULL);
+	for (unsigned k = 0; k < NAMING_GROUPS; k++)
+		for (size_t i = 0; i < n && !rc; i++) {
+			if (w->tensors[i].group != k || !has_param(w, f, i))
+				continue;
+			f->params[i].id = ++id;
+			rc = find_weights(w, f, module, i, err);
+		}
+	return rc;
+}
 
-		if (p->tensors[i].group != k || !has_param(p, i))
-			continue;
-		x->name = p->tensors[i].name;
-		rc = find_weights(f, p, module, i, x, err);
-		f->n++;
+/* Parameters have names.  Those that share another one's storage are not looked for: the
+ * optimizer has no state for them. */
+static int find_names(const struct stage0_source *w, struct stage0_file *f,
+		      const struct value_dict *module, struct errmsg *err)
+{
+	int rc = module ? 0
+			: errmsg_set(err, -EBADMSG, "%s: no module",
+				     f->pt.src.name);
+
+	for (size_t k = 0; !rc && k < module->n; k++) {
+		const char *const name = value_cstr(module->v[k].key);
+
+		for (size_t i = 0; i < w->saved.nparams; i++)
+			if (strcmp(w->tensors[i].name, name) == 0)
+				f->params[i] = (struct stage0_param){
+					.id = k + 1,
+					.weights = module->v[k].val,
+					.in = &f->pt,
+				};
+		if (find_state(f, k, "exp_avg"))
+			rc = load_known(&w->s, name, err);
 	}
 	return rc;
 }
 
-int stage0_file_number(struct stage0_file *f, const struct stage0_part *p,
+int stage0_file_params(const struct stage0_source *w, struct stage0_file *f,
 		       struct errmsg *err)
 {
 	const struct value_dict *module;
-	int rc = read_module(f, &module, err);
+	const int rc = read_module(f, &module, err);
 
-	if (!rc)
-		rc = alloc_params(f, p->model->nparams, err);
 	if (rc)
 		return rc;
-	/* They are numbered from 1. */
-	f->nlayers = p->model->nunits + 1;
-	f->layers = calloc(f->nlayers, sizeof(*f->layers));
-	if (!f->layers)
+	f->params = calloc(w->saved.nparams, sizeof(*f->params));
+	if (!f->params)
 		return errmsg_nomem(err, NULL);
-	for (unsigned k = 0; k < NAMING_GROUPS && !rc; k++)
-		rc = number_group(f, p, module, (enum naming_group)k, err);
-	return rc;
+	return w->s.naming.family == NAMING_HF ? find_names(w, f, module, err)
+					       : find_numbers(w, f, module, err);
 }

@@ -261,8 +261,10 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->s = s;
+	t->number = param_of(b->l, m)->number;
+	t->name = m->want.name;
 	expect(b->l, &s->naming, m);
-	rc = s->ops->begin(t, m->want.name, m->state, &m->missing);
+	rc = s->ops->begin(t, m->state, &m->missing);
 	if (rc) {
 		free(t);
 		if (rc != -ENOENT)
@@ -379,7 +381,8 @@ int load_lacks(const struct load_source *s, const char *param,
 /* Before the first tensor, by rank 0. */
 static int check(const struct load *l)
 {
-	const int rc = l->source->ops->check(l->source, l->err);
+	const struct load_source *const s = l->source;
+	const int rc = s->ops->check ? s->ops->check(s, l->err) : 0;
 
 	if (rc || l->o->no_optimizer || l->got->has_updates ||
 	    l->o->ignore_missing)

@@ -86,7 +86,7 @@ static const struct value *find_tensor(struct universal_tensor *u,
  * from the mount.  To read the file itself would begin to read its tensor.  False if
  * the file is not in a mount, or has an unexpected form.
  */
-static bool begin_head(struct universal_tensor *u, const char *param)
+static bool begin_head(struct universal_tensor *u)
 {
 	struct tensor *const t = &u->t.tensor;
 	struct ucfs_literal head;
@@ -99,7 +99,7 @@ static bool begin_head(struct universal_tensor *u, const char *param)
 		return false;
 	found = mount_head_object((struct span){ head.bytes, head.count },
 				  u->path, &arena, &root) &&
-		!tensor_from_value(find_tensor(u, root), param, t, NULL) &&
+		!tensor_from_value(find_tensor(u, root), u->t.name, t, NULL) &&
 		tensor_is_contiguous(t) &&
 		t->storage_numel * dtype_size(t->dtype) == len;
 	u->at = head.count + t->storage_offset * dtype_size(t->dtype);
@@ -112,25 +112,25 @@ static void load_universal_end(struct load_tensor *t)
 	ptfile_close(&((struct universal_tensor *)t)->pt);
 }
 
-static int load_universal_begin(struct load_tensor *t, const char *param,
-				const char *state, struct errmsg *err)
+static int load_universal_begin(struct load_tensor *t, const char *state,
+				struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct universal_source *s = (struct universal_source *)t->s;
 	struct source *const src = &u->pt.src;
-	int rc = set_path(s, param, state ? state : "fp32", u->path, err)
+	int rc = set_path(s, t->name, state ? state : "fp32", u->path, err)
 			 ?: files_open(t->s->u, src, u->path, err);
 
 	if (rc)
 		return rc;
 	u->extents.shards = &s->shards;
 	u->extents.file = src;
-	if (begin_head(u, param))
+	if (begin_head(u))
 		return 0;
 	rc = ptfile_open_source(&u->pt, src, err);
 	if (rc)
 		return rc;
-	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), param, &t->tensor,
+	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), t->name, &t->tensor,
 			&u->at, err);
 	if (rc)
 		load_universal_end(t);
@@ -262,7 +262,7 @@ static int check_lacking(const struct names *names, struct errmsg *err)
 	return 0;
 }
 
-static int load_universal_check(struct load_source *s, struct errmsg *err)
+static int load_universal_check(const struct load_source *s, struct errmsg *err)
 {
 	struct names names = { .u = (struct universal_source *)s };
 	char path[PATH_MAX];

@@ -71,26 +71,26 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 			       dtype, &x->map, &x->gathers, err);
 }
 
-static int load_zero_begin(struct load_tensor *t, const char *name,
-			   const char *state, struct errmsg *err)
+static int load_zero_begin(struct load_tensor *t, const char *state,
+			   struct errmsg *err)
 {
 	struct load_source *const s = t->s;
 	struct zero_source *z = (struct zero_source *)s;
-	const struct param *p = model_find(&z->r.model, name);
+	const struct param *p = model_find(&z->r.model, t->name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct shard_group *group;
 	const struct flat *found;
 	int rc;
 
 	if (!slice)
-		return load_lacks(s, name, err);
+		return load_lacks(s, t->name, err);
 	rc = zckpt_group(&z->r, p, &group, err);
 	if (rc)
 		return rc;
 	found = shard_find_flat(group, state);
 	if (!found)
 		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
-				  state, name);
+				  state, t->name);
 	if (s->cut) {
 		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
 			    false);
@@ -190,7 +190,7 @@ static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
 		       : find_in_shards(&f, &x->map, first * size, n * size);
 }
 
-static int load_zero_check(struct load_source *s, struct errmsg *err)
+static int load_zero_check(const struct load_source *s, struct errmsg *err)
 {
 	const struct model *m = &((struct zero_source *)s)->r.model;
 	int rc = 0;
