@@ -41,9 +41,16 @@ static const struct load_ops *kind_of(const struct load *l)
 							 : &load_stage0_ops;
 }
 
+static void free_source(struct load_source *s)
+{
+	free(s->tensors);
+	free(s);
+}
+
 static int load_open_source(struct load *l)
 {
 	const struct user_rules *const rules = l->o->rules;
+	const struct gpt2 *const m = &l->whole;
 	const struct load_ops *ops = kind_of(l);
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
@@ -54,12 +61,15 @@ static int load_open_source(struct load *l)
 	s->ops = ops;
 	s->path = l->got->path;
 	s->model = l->z->model;
-	s->whole = &l->whole;
+	s->whole = m;
 	s->rules = rules->preset.info || rules->file.info ? rules : NULL;
 	s->naming = l->metadata.naming;
-	rc = ops->open(s, l->err);
+	s->tensors = calloc(m->nparams, sizeof(*s->tensors));
+	for (size_t i = 0; s->tensors && i < m->nparams; i++)
+		naming_tensor(&s->tensors[i], &s->naming, m, &m->params[i]);
+	rc = s->tensors ? ops->open(s, l->err) : errmsg_nomem(l->err, NULL);
 	if (rc)
-		free(s);
+		free_source(s);
 	else
 		l->source = s;
 	return rc;
@@ -68,7 +78,7 @@ static int load_open_source(struct load *l)
 static void load_close_source(struct load *l)
 {
 	l->source->ops->close(l->source);
-	free(l->source);
+	free_source(l->source);
 }
 
 /*

@@ -15,6 +15,7 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/naming.h"
 #include "gpu/read/upload.h"
+#include "gpu/zero/zero.h"
 
 /* The box of a fragment: of each of `columns` rows of the tensor the elements
  * [first, first + rows).  A vector is a tensor of rows of one element. */
@@ -23,11 +24,6 @@ struct box {
 	uint64_t column; /* of this rank's part, where the box starts */
 	uint64_t skip;   /* elements of the first row before the fragment */
 };
-
-bool load_arranged_is(const struct load_arranged *a)
-{
-	return a->tensor->transposed || a->tensor->heads;
-}
 
 static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 {
@@ -48,13 +44,13 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 }
 
 /* Find all rows of the box; those that follow each other in the file in one. */
-static int find_box(const struct load_arranged *a, const struct gpt2_param *p,
-		    const struct box *x, float *to, struct load_runs *runs,
-		    struct errmsg *err)
+static int find_box(struct load_tensor *t, const struct naming_tensor *form,
+		    const struct gpt2_param *p, const struct box *x, float *to,
+		    struct load_runs *runs, struct errmsg *err)
 {
 	const uint64_t columns = p->whole_shape[p->ndim - 1];
 	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
-	const struct load_ops *const ops = a->from->s->ops;
+	const struct load_ops *const ops = t->s->ops;
 	uint64_t first = 0, n = 0;
 	int rc = 0;
 
@@ -62,33 +58,18 @@ static int find_box(const struct load_arranged *a, const struct gpt2_param *p,
 		uint64_t column, from;
 
 		gpt2_whole_run(p, x->column + c, 1, &column);
-		from = naming_row(a->tensor, column % columns) * width +
-		       x->first;
+		from = naming_row(form, column % columns) * width + x->first;
 		if (n && first + n == from) {
 			n += x->rows;
 			continue;
 		}
 		if (n)
-			rc = ops->find(a->from, first, n, to, runs, err);
+			rc = ops->find(t, first, n, to, runs, err);
 		to += n;
 		first = from;
 		n = x->rows;
 	}
-	return rc ? rc : ops->find(a->from, first, n, to, runs, err);
-}
-
-static int read_box(const struct load_arranged *a, const struct gpt2_param *p,
-		    const struct box *x, float *to, struct errmsg *err)
-{
-	struct load_runs runs = { 0 };
-	int rc = find_box(a, p, x, to, &runs, err);
-
-	if (!rc)
-		rc = load_runs_send(&runs, a->from, NULL, a->host, err);
-	if (!rc)
-		rc = upload_finish(a->host, err);
-	free(runs.v);
-	return rc;
+	return rc ? rc : ops->find(t, first, n, to, runs, err);
 }
 
 /* Take the fragment's elements out of the box, which has them column by column. */
@@ -101,22 +82,28 @@ static void arrange(const struct box *x, uint64_t n, const float *box, float *to
 	}
 }
 
-int load_arranged_send(const struct load_arranged *a,
+int load_arranged_send(struct load *l, struct load_tensor *t,
+		       const struct naming_tensor *form,
 		       const struct gpt2_param *p, const struct fragment *f,
-		       struct backend *b, float *part, struct errmsg *err)
+		       float *part)
 {
+	struct backend *const b = l->z->backend;
 	const struct box x = box_of(p, f);
 	float *const box = malloc(x.columns * x.rows * sizeof(*box));
 	float *const own = malloc(f->numel * sizeof(*own));
-	int rc = box && own ? 0 : errmsg_nomem(err, NULL);
+	struct load_runs runs = { 0 };
+	int rc = box && own ? 0 : errmsg_nomem(l->err, NULL);
 
 	assert(f->numel && f->first + f->numel <= p->numel);
 	if (!rc)
-		rc = read_box(a, p, &x, box, err);
+		rc = find_box(t, form, p, &x, box, &runs, l->err) ?:
+		     load_runs_send(&runs, t, l->host, l->host_upload, l->err) ?:
+		     upload_finish(l->host_upload, l->err);
 	if (!rc) {
 		arrange(&x, f->numel, box, own);
 		b->ops->to_device(b, part, own, f->numel * sizeof(*own));
 	}
+	free(runs.v);
 	free(box);
 	free(own);
 	return rc;

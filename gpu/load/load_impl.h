@@ -43,8 +43,7 @@ struct load_runs {
 bool load_runs_add(struct load_runs *runs, const struct load_run *run,
 		   size_t size);
 
-/* Queue the uploads of a tensor's runs to the memory of `b`, which is not used (NULL) if
- * none of them is zero. */
+/* Queue the uploads of a tensor's runs to the memory of `b`. */
 int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
 		   struct backend *b, struct upload *q, struct errmsg *err);
 
@@ -83,8 +82,9 @@ struct load_source {
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
 	const struct user_rules *rules;   /* NULL: none */
 	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
-	struct naming naming;   /* of its parameters */
-	uint64_t bytes, direct; /* that were queued */
+	struct naming naming;          /* of its parameters */
+	struct naming_tensor *tensors; /* all of them, whole, by number */
+	uint64_t bytes, direct;        /* that were queued */
 };
 
 struct load_tensor {
@@ -101,9 +101,10 @@ struct load_tensor {
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err);
 
-/* The checkpoint lacks a parameter of the model: return -ENOENT with the message. */
+/* The checkpoint lacks a parameter of the model (`state` is NULL) or a state of it:
+ * return -ENOENT with the message. */
 int load_lacks(const struct load_source *s, const char *param,
-	       struct errmsg *err);
+	       const char *state, struct errmsg *err);
 
 extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 
@@ -117,25 +118,6 @@ mode_t load_mode(struct uckpt *u, const char *dir, const char *name);
 /* Find the tag's directory. */
 int load_find(const struct load_options *o, char path[PATH_MAX],
 	      struct errmsg *err);
-
-/* A tensor that a checkpoint has in another order than this program. */
-struct load_arranged {
-	struct load_tensor *from; /* it has been begun */
-	const struct naming_tensor *tensor;
-	struct upload *host; /* to host memory, without other pieces in it */
-};
-
-/* Is the order another one? */
-bool load_arranged_is(const struct load_arranged *a);
-
-/*
- * Read the fragment `f` of this rank's part `p` to `part` on the device, as
- * pieces of the tensor's rows that hold it.  Takes three times the fragment's
- * bytes of host memory at most.
- */
-int load_arranged_send(const struct load_arranged *a,
-		       const struct gpt2_param *p, const struct fragment *f,
-		       struct backend *b, float *part, struct errmsg *err);
 
 /* What a checkpoint says about itself.  Read by rank 0 and broadcast, as the result's
  * scalars are. */
@@ -167,6 +149,16 @@ struct load {
 
 /* Find all that this rank keeps, and queue its upload. */
 int load_tensors(struct load *l);
+
+/*
+ * Read the fragment `f` of this rank's part `p` of a tensor that the checkpoint has in
+ * another order, `form`, to `part` on the device, as pieces of the tensor's rows that
+ * hold it.  Takes three times the fragment's bytes of host memory at most.
+ */
+int load_arranged_send(struct load *l, struct load_tensor *t,
+		       const struct naming_tensor *form,
+		       const struct gpt2_param *p, const struct fragment *f,
+		       float *part);
 
 /* Fill in l->metadata, and the result's scalars. */
 int load_metadata(struct load *l);

@@ -49,9 +49,7 @@ static int find_slice(const struct stage0_tensor *x, unsigned rank,
 			return ptfile_run(slice->in, v, name, t, &slice->at,
 					  err);
 	}
-	return state ? errmsg_set(err, -ENOENT, "%s: has no %s of %s",
-				  w->s.path, state, name)
-		     : load_lacks(&w->s, name, err);
+	return load_lacks(&w->s, name, state, err);
 }
 
 static bool same_form(const struct tensor *a, const struct tensor *b)
@@ -87,7 +85,7 @@ static int find_slices(const struct stage0_tensor *x, const char *state,
 static uint64_t runs_of(const struct stage0_source *w,
 			const struct gpt2_param *p, const struct tensor *slice)
 {
-	const struct naming_tensor *const t = &w->tensors[p - w->saved.params];
+	const struct naming_tensor *const t = &w->s.tensors[p - w->saved.params];
 	const uint64_t runs = p->numel / p->run;
 
 	if (w->s.naming.family == NAMING_HF)
@@ -170,7 +168,6 @@ static void load_stage0_close_source(struct load_source *s)
 	for (size_t i = 0; i < w->nfiles; i++)
 		stage0_file_close(w->files[i]);
 	free(w->files);
-	free(w->tensors);
 	gpt2_done(&w->saved);
 }
 
@@ -239,19 +236,6 @@ static int open_other(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-/* Name the parameters as the files do. */
-static int name_tensors(struct stage0_source *w, struct errmsg *err)
-{
-	const struct gpt2 *const m = &w->saved;
-
-	w->tensors = calloc(m->nparams, sizeof(*w->tensors));
-	if (!w->tensors)
-		return errmsg_nomem(err, NULL);
-	for (size_t i = 0; i < m->nparams; i++)
-		naming_tensor(&w->tensors[i], &w->s.naming, m, &m->params[i]);
-	return 0;
-}
-
 /* Find out which blocks Megatron's stages have. */
 static int find_blocks(struct stage0_source *w, struct errmsg *err)
 {
@@ -297,8 +281,7 @@ static int load_stage0_open_source(struct load_source *s, struct errmsg *err)
 	w->nfiles = w->tensor = w->stages = 1;
 	rc = stage0_file_open(w, 0, err) ?:
 	     take_ranks(w, err) ?:
-	     parallel_far(w->nfiles - 1, 1, open_other, w, err) ?:
-	     name_tensors(w, err);
+	     parallel_far(w->nfiles - 1, 1, open_other, w, err);
 	if (!rc && s->naming.family != NAMING_HF)
 		rc = find_blocks(w, err);
 	if (!rc)

@@ -36,10 +36,7 @@ struct stage0_source {
 	unsigned tensor, stages;    /* ranks that shared the model */
 	struct stage0_file **files; /* [stage * tensor + rank] */
 	size_t nfiles;
-	/* The parameters as a tensor-parallel rank has them, of all stages, and as
-	 * files do. */
-	struct gpt2 saved;
-	struct naming_tensor *tensors;
+	struct gpt2 saved; /* as a tensor-parallel rank has it, of all stages */
 };
 
 /* Open the model states of part `number` as w->files[number]; params are missing. */

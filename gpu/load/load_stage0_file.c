@@ -235,7 +235,7 @@ static int find_weights(const struct stage0_source *w, struct stage0_file *f,
 			const struct value_dict *module, size_t i,
 			struct errmsg *err)
 {
-	const struct naming_tensor *const t = &w->tensors[i];
+	const struct naming_tensor *const t = &w->s.tensors[i];
 	struct stage0_param *const x = &f->params[i];
 
 	if (value_find(f->optimizer, "fp32_groups") ||
@@ -265,7 +265,7 @@ static int find_numbers(const struct stage0_source *w, struct stage0_file *f,
 		return errmsg_nomem(err, NULL);
 	for (unsigned k = 0; k < NAMING_GROUPS; k++)
 		for (size_t i = 0; i < n && !rc; i++) {
-			if (w->tensors[i].group != k || !has_param(w, f, i))
+			if (w->s.tensors[i].group != k || !has_param(w, f, i))
 				continue;
 			f->params[i].id = ++id;
 			rc = find_weights(w, f, module, i, err);
@@ -286,7 +286,7 @@ static int find_names(const struct stage0_source *w, struct stage0_file *f,
 		const char *const name = value_cstr(module->v[k].key);
 
 		for (size_t i = 0; i < w->saved.nparams; i++)
-			if (strcmp(w->tensors[i].name, name) == 0)
+			if (strcmp(w->s.tensors[i].name, name) == 0)
 				f->params[i] = (struct stage0_param){
 					.id = k + 1,
 					.weights = module->v[k].val,

@@ -34,8 +34,7 @@ struct item {
 	struct errmsg missing;     /* why */
 	/* Of rows that are read in another order than the checkpoint tells. */
 	bool other_qkv;
-	struct load_arranged other; /* in another order */
-	struct load_runs runs;      /* in the same order */
+	struct load_runs runs; /* if it is not arranged */
 };
 
 struct batch {
@@ -237,16 +236,18 @@ static int find_fragment(const struct load *l, struct item *m,
 	return rc;
 }
 
+/* Does the checkpoint have it in another order than this program? */
+static bool is_arranged(const struct item *m)
+{
+	return m->want.transposed || m->want.heads;
+}
+
 static int find_content(const struct load *l, struct item *m, struct errmsg *err)
 {
 	const struct fragment f = zero_fragment(l->z, m->i);
-	int rc = check_form(l, m, err);
+	const int rc = check_form(l, m, err) ?: find_rows(l, m, err);
 
-	m->other = (struct load_arranged){ .from = m->t, .tensor = &m->want };
-	if (!rc)
-		rc = find_rows(l, m, err);
-	return rc || load_arranged_is(&m->other) ? rc
-						 : find_fragment(l, m, &f, err);
+	return rc || is_arranged(m) ? rc : find_fragment(l, m, &f, err);
 }
 
 /* Find one tensor.  A missing one is no error yet. */
@@ -307,27 +308,21 @@ static int take_missing(struct load *l, const struct item *m)
 	return 0;
 }
 
-static int send_arranged(struct load *l, struct item *m)
-{
-	const struct fragment f = zero_fragment(l->z, m->i);
-
-	m->other.host = l->host_upload;
-	return load_arranged_send(&m->other, param_of(l, m), &f, l->z->backend,
-				  m->part + f.start, l->err);
-}
-
 static int send_item(struct load *l, struct item *m)
 {
+	const struct gpt2_param *const p = param_of(l, m);
+	const struct fragment f = zero_fragment(l->z, m->i);
+
 	if (!m->t)
 		return take_missing(l, m);
-	if (param_of(l, m)->number == GPT2_WTE)
+	if (p->number == GPT2_WTE)
 		l->got->vocab_rows = find_vocab_rows(l, m);
 	if (m->other_qkv)
 		l->got->told_qkv = l->metadata.told_qkv;
-	return load_arranged_is(&m->other)
-		       ? send_arranged(l, m)
-		       : load_runs_send(&m->runs, m->t, l->z->backend,
-					l->upload, l->err);
+	return is_arranged(m) ? load_arranged_send(l, m->t, &m->want, p, &f,
+						   m->part + f.start)
+			      : load_runs_send(&m->runs, m->t, l->z->backend,
+					       l->upload, l->err);
 }
 
 /* Find the tensors of a batch, and queue their uploads.  Empties it. */
@@ -354,15 +349,9 @@ static int load_batch(struct batch *b)
 int load_known(const struct load_source *s, const char *param,
 	       struct errmsg *err)
 {
-	const struct gpt2 *m = s->whole;
-
-	for (size_t i = 0; i < m->nparams; i++) {
-		struct naming_tensor t;
-
-		naming_tensor(&t, &s->naming, m, &m->params[i]);
-		if (strcmp(t.name, param) == 0)
+	for (size_t i = 0; i < s->whole->nparams; i++)
+		if (strcmp(s->tensors[i].name, param) == 0)
 			return 0;
-	}
 	return errmsg_set(
 		err, -EINVAL,
 		"%s: checkpoint of another model: it has %s, which this model, a GPT-2, lacks",
@@ -370,8 +359,11 @@ int load_known(const struct load_source *s, const char *param,
 }
 
 int load_lacks(const struct load_source *s, const char *param,
-	       struct errmsg *err)
+	       const char *state, struct errmsg *err)
 {
+	if (state)
+		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
+				  state, param);
 	return errmsg_set(
 		err, -ENOENT,
 		"%s: checkpoint of another model: it lacks %s, which this model, a GPT-2, has",

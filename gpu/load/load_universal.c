@@ -252,12 +252,12 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 static int check_lacking(const struct names *names, struct errmsg *err)
 {
 	const struct load_source *s = &names->u->s;
-	struct naming_tensor t;
 
 	for (size_t i = 0; i < s->whole->nparams; i++) {
-		naming_tensor(&t, &s->naming, s->whole, &s->whole->params[i]);
-		if (!dirlist_find(&names->dir, t.name + names->u->skip))
-			return load_lacks(s, t.name, err);
+		const char *name = s->tensors[i].name;
+
+		if (!dirlist_find(&names->dir, name + names->u->skip))
+			return load_lacks(s, name, NULL, err);
 	}
 	return 0;
 }

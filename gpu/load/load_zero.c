@@ -83,14 +83,13 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	int rc;
 
 	if (!slice)
-		return load_lacks(s, t->name, err);
+		return load_lacks(s, t->name, NULL, err);
 	rc = zckpt_group(&z->r, p, &group, err);
 	if (rc)
 		return rc;
 	found = shard_find_flat(group, state);
 	if (!found)
-		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
-				  state, t->name);
+		return load_lacks(s, t->name, state, err);
 	if (s->cut) {
 		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
 			    false);
@@ -225,22 +224,20 @@ static bool has_layer(const struct tagdir *dir, unsigned layer, unsigned slice)
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
 	const struct tagdir *dir = &z->r.dir;
-	const struct gpt2 *m = z->s.whole;
 
 	if (z->s.naming.family != NAMING_MEGATRON)
 		return 0;
-	for (size_t i = 0; i < m->nparams; i++) {
-		struct naming_tensor t;
+	for (size_t i = 0; i < z->s.whole->nparams; i++) {
+		const struct naming_tensor *t = &z->s.tensors[i];
 
-		naming_tensor(&t, &z->s.naming, m, &m->params[i]);
-		if (!model_find(&z->r.model, t.name))
+		if (!model_find(&z->r.model, t->name))
 			continue; /* of another model */
 		for (unsigned slice = 0; slice < z->r.model.tp; slice++)
-			if (!has_layer(dir, t.layer, slice))
+			if (!has_layer(dir, t->layer, slice))
 				return errmsg_set(
 					err, -ENOENT,
 					"%s: layer_%02u-model_%02u-model_states.pt is missing",
-					dir->path, t.layer, slice);
+					dir->path, t->layer, slice);
 	}
 	return 0;
 }
