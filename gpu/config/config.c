@@ -15,14 +15,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
 #include "gpu/config/config_impl.h"
-#include "gpu/config/settings.h"
 
 #define AT(member) offsetof(struct config, member)
 
 /* A command line being parsed. */
 struct parse {
 	struct config *config;
-	struct config_ratios ratios;
 	const char *model; /* its name */
 	bool verbose;
 };
@@ -51,8 +49,7 @@ static int set_early(struct parse *p, const struct setting *s, const char *text,
 			puts("uctrain " PACKAGE_VERSION);
 		return 1;
 	case SETTING_JSON:
-		return config_read_json(p->config, &p->ratios, text, p->verbose,
-					err);
+		return config_read_json(p->config, text, p->verbose, err);
 	case SETTING_MODEL:
 		if (gpt2_preset(text, &p->config->model, &why))
 			return errmsg_set(err, -EINVAL, "--model: %s", why.text);
@@ -84,10 +81,8 @@ static int refuse(char **argv, const struct option *options, int code,
 }
 
 /* Discard values of the configuration that a flag replaces. */
-static void config_forget(struct parse *p, const struct setting *s)
+static void config_forget(struct config *c, const struct setting *s)
 {
-	struct config *const c = p->config;
-
 	if (s->at == AT(batch) || s->at == AT(micro_batch))
 		c->accumulation = 0;
 	if (s->at == AT(schedule.kind))
@@ -99,7 +94,7 @@ static void config_forget(struct parse *p, const struct setting *s)
 		};
 	if (s->at == AT(schedule.min_lr)) {
 		c->schedule.start_lr = NAN;
-		p->ratios = (struct config_ratios){ NAN, NAN };
+		c->keys.schedule.kind = SCHEDULE_CONSTANT;
 	}
 }
 
@@ -136,6 +131,7 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 		      struct errmsg *err)
 {
 	struct option options[SETTINGS + 1];
+	struct errmsg where;
 	int code, rc = 0;
 
 	make_options(options);
@@ -153,8 +149,10 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 			rc = set_early(p, s, optarg, err);
 			continue;
 		}
-		rc = setting_set(p->config, s, optarg, err);
-		config_forget(p, s);
+		errmsg_set(&where, 0, "--%s %s:", s->flag,
+			   optarg && *optarg ? optarg : "''");
+		rc = setting_set(p->config, s, where.text, optarg, err);
+		config_forget(p->config, s);
 	}
 	if (!rc && optind < argc)
 		rc = errmsg_set(err, -EINVAL, "'%s': not a flag", argv[optind]);
@@ -169,6 +167,7 @@ static int set_defaults(struct parse *p, struct errmsg *err)
 		.model = { .layer_norm_epsilon = 1e-5f },
 		.schedule = { .start_lr = NAN },
 		.scaler = { .initial = 65536, .dynamic = true },
+		.keys = { .max_lr = NAN },
 	};
 	p->model = find_kind(SETTING_MODEL)->initial;
 	rc = gpt2_preset(p->model, &p->config->model, err);
@@ -178,17 +177,12 @@ static int set_defaults(struct parse *p, struct errmsg *err)
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 		 bool verbose, struct errmsg *err)
 {
-	struct parse p = { .config = c,
-			   .ratios = { NAN, NAN },
-			   .verbose = verbose };
-	int rc = set_defaults(&p, err);
+	struct parse p = { .config = c, .verbose = verbose };
+	const int rc = set_defaults(&p, err)
+			       ?: read_flags(&p, argc, argv, true, err)
+			       ?: read_flags(&p, argc, argv, false, err)
+			       ?: config_settle(c, p.model, ranks, err);
 
-	if (!rc)
-		rc = read_flags(&p, argc, argv, true, err);
-	if (!rc)
-		rc = read_flags(&p, argc, argv, false, err);
-	if (!rc)
-		rc = config_settle(c, &p.ratios, p.model, ranks, err);
 	if (rc)
 		config_done(c);
 	return rc;
@@ -197,7 +191,7 @@ int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 void config_done(struct config *c)
 {
 	for (const struct setting *s = settings; s < settings + SETTINGS; s++)
-		if (s->size && setting_text(c, s))
+		if (setting_text(c, s))
 			free(*setting_text(c, s));
 	*c = (struct config){ 0 };
 }

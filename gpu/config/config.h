@@ -44,11 +44,11 @@ enum lr_schedule_kind {
 
 struct lr_schedule_config {
 	enum lr_schedule_kind kind;
-	double start_lr; /* at the start of warm-up */
-	double min_lr;   /* at the end of the cosine */
-	uint64_t warmup; /* steps */
-	uint64_t total;  /* steps of cosine or line, including warm-up */
-	bool log_warmup; /* logarithmic in the step, not linear */
+	double start_lr;     /* at the start of warm-up */
+	double min_lr;       /* at the end of the cosine */
+	uint64_t warmup;     /* steps */
+	uint64_t total;      /* steps of cosine or line, including warm-up */
+	unsigned log_warmup; /* 1: logarithmic in the step, 0: linear */
 };
 
 /* Loss scaling for fp16; all zero with other types. */
@@ -60,6 +60,22 @@ struct loss_scaler_config {
 };
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+
+/* Keys of a DeepSpeed configuration that decide several settings, or in which those
+ * have other units. */
+struct deepspeed_keys {
+	bool bf16, bfloat16, fp16;
+	double loss_scale; /* 0: dynamic */
+	unsigned scale_power;
+	unsigned optimizer; /* its kind + 1; 0: not given */
+	bool adam_w_mode, torch_adam, cpu_offload;
+	char *offload_device;
+	struct lr_schedule_config schedule; /* CONSTANT: not given */
+	double max_lr;                      /* NaN: not given */
+	/* The schedule's ends as fractions of the learning rate, which flags may
+	 * still set. */
+	double start_ratio, min_ratio;
+};
 
 /* Whether steps are recorded and replayed: AUTO, where they can be. */
 enum cuda_graph { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
@@ -121,6 +137,7 @@ struct config {
 	char *run_name; /* can be the name of a directory */
 	char *log_dir;
 	char *deepspeed_json; /* text of the configuration, or NULL */
+	struct deepspeed_keys keys;
 };
 
 /*
@@ -132,5 +149,10 @@ struct config {
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 		 bool verbose, struct errmsg *err);
 void config_done(struct config *c);
+
+/* A number that differs where the values of flags differ, but for the names of files
+ * and directories, which may be other ones on another machine: of these it counts
+ * whether they are given. */
+uint64_t config_digest(struct config *c);
 
 #endif

@@ -3,6 +3,7 @@
 #define UCTRAIN_CONFIG_IMPL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "gpu/config/config.h"
 
@@ -16,11 +17,70 @@ struct errmsg;
 /* Sizes that are multiplied with each other and must not overflow. */
 #define CONFIG_SIZE_LIMIT (1u << 22)
 
-/* The schedule's ends as fractions of the learning rate, which flags may still
- * set.  NaN if not given. */
-struct config_ratios {
-	double start, min;
+/*
+ * The settings of uctrain as a table: the flag, the key of DeepSpeed's configuration,
+ * the type, where the value is stored, its range and default, and the line of --help.
+ */
+struct choice {
+	const char *name; /* NULL: the end */
+	int value;
 };
+
+enum setting_kind {
+	SETTING_GROUP, /* heads those that follow in --help */
+	SETTING_UINT,  /* unsigned */
+	SETTING_U64,
+	SETTING_REAL, /* double */
+	SETTING_FLOAT,
+	SETTING_BETAS, /* two doubles, "0.9,0.999" */
+	SETTING_CHOICE,
+	SETTING_CHOICE_OR_FIRST, /* the first choice without a value */
+	SETTING_CHOICE_ANY_CASE,
+	SETTING_TEXT,
+	SETTING_NAME, /* text that can be the name of a file */
+	SETTING_ON,   /* bool; a flag without a value */
+	/* Flags with their own handling. */
+	SETTING_MODEL,
+	SETTING_RESUME,
+	SETTING_JSON,
+	SETTING_HELP,
+	SETTING_VERSION,
+};
+
+struct setting {
+	const char *flag; /* NULL: none */
+	const char *key;  /* a path of names joined by dots; NULL: none */
+	enum setting_kind kind;
+	size_t at, size; /* of the value in struct config */
+	double min, max; /* of numbers */
+	const struct choice *choices;
+	const char *initial; /* the default, as a flag's value; NULL: 0 */
+	const char *help;    /* the value's placeholder, a tab, and the
+			      * description; NULL without a flag */
+};
+
+#define SETTINGS 89
+extern const struct setting settings[SETTINGS];
+
+bool setting_takes_value(const struct setting *s);
+
+/* Store a value in the configuration; flags with their own handling are left
+ * alone.  `text` is NULL if the flag has no value. -EINVAL: "WHERE must be", and what
+ * is allowed. */
+int setting_set(struct config *c, const struct setting *s, const char *where,
+		const char *text, struct errmsg *err);
+
+/* Set a value of each setting that has a default. */
+int settings_init(struct config *c, struct errmsg *err);
+
+/* The owned string of a setting; NULL if its value is none. */
+char **setting_text(struct config *c, const struct setting *s);
+
+/* Replace an owned string. */
+int setting_set_text(char **out, const char *text, struct errmsg *err);
+
+/* Print a line for each flag to stdout, in groups. */
+void settings_print(void);
 
 /*
  * Apply the DeepSpeed configuration in the file `path`, and store its text in
@@ -28,25 +88,25 @@ struct config_ratios {
  * for invalid JSON, with line and column; unknown keys are reported on stderr
  * if `verbose`.
  */
-int config_read_json(struct config *c, struct config_ratios *ratios,
-		     const char *path, bool verbose, struct errmsg *err);
+int config_read_json(struct config *c, const char *path, bool verbose,
+		     struct errmsg *err);
 
 /* Keys of DeepSpeed's configuration that are no settings. */
 enum dskey_class {
 	DSKEY_UNKNOWN,
+	DSKEY_OBJECT,      /* in which keys are known */
 	DSKEY_IRRELEVANT,  /* concerns DeepSpeed's own speed, memory or logs */
 	DSKEY_UNSUPPORTED, /* if true, training or checkpoints would differ */
 };
 
-/* Does the configuration have an object of this path in which keys are known? */
-bool dskeys_is_object(const char *path);
-
-/* Classify a key of such an object; "" is the configuration itself. */
-enum dskey_class dskeys_class(const char *object, const char *key);
+/* Classify the key with this path in an object of that class; "" is the configuration
+ * itself. */
+enum dskey_class dskeys_class(const char *object, const char *key,
+			      const char *path);
 
 /* Set what follows from other values on `ranks` ranks, and refuse what does not go
  * together.  `model` is the name of the model. */
-int config_settle(struct config *c, const struct config_ratios *ratios,
-		  const char *model, unsigned ranks, struct errmsg *err);
+int config_settle(struct config *c, const char *model, unsigned ranks,
+		  struct errmsg *err);
 
 #endif

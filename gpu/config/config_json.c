@@ -14,27 +14,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "gpu/config/settings.h"
 
 #define FILE_LIMIT (1u << 20)
 #define PATH_LEN 128
 
+#define VALUE_LEN 64
+
 struct json {
 	const char *file;
-	const cJSON *root;
+	struct config *config;
 	struct errmsg unknown; /* keys, comma-separated */
 };
-
-static int bad_json(const struct json *j, const char *path, const char *want,
-		    struct errmsg *err)
-{
-	return errmsg_set(err, -EINVAL, "%s: %s must be %s", j->file, path,
-			  want);
-}
 
 static bool is_given(const cJSON *value)
 {
@@ -43,64 +36,32 @@ static bool is_given(const cJSON *value)
 		 strcmp(value->valuestring, "auto") == 0);
 }
 
-static const struct choice *find_choice(const struct setting *s,
-					const char *name)
+/* The value as a flag's; "" if a value of this type is none that the setting can have. */
+static const char *text_of(const struct setting *s, const cJSON *value,
+			   char buf[VALUE_LEN])
 {
-	const struct choice *of = s->choices;
-
-	while (of->name && (s->kind == SETTING_EXACT_CHOICE
-				    ? strcmp(name, of->name)
-				    : strcasecmp(name, of->name)) != 0)
-		of++;
-	return of->name ? of : NULL;
-}
-
-static bool is_choice(const struct setting *s, const cJSON *value,
-		      struct errmsg *want)
-{
-	errmsg_set(want, 0, "%s", s->choices->name);
-	for (const struct choice *of = s->choices + 1; of->name; of++) {
-		const struct errmsg sofar = *want;
-
-		errmsg_set(want, 0, "%s%s%s", sofar.text,
-			   of[1].name ? ", " : " or ", of->name);
-	}
-	return cJSON_IsString(value) && find_choice(s, value->valuestring);
-}
-
-static bool are_betas(const cJSON *value, struct errmsg *want)
-{
-	bool ok = cJSON_IsArray(value) && cJSON_GetArraySize(value) == 2;
-
-	errmsg_set(want, 0, "two numbers from 0 to less than 1");
-	for (int i = 0; ok && i < 2; i++) {
-		const cJSON *const beta = cJSON_GetArrayItem(value, i);
-
-		ok = cJSON_IsNumber(beta) && beta->valuedouble >= 0 &&
-		     beta->valuedouble < 1;
-	}
-	return ok;
-}
-
-/* Is it a value that the setting can have?  If not, `want` says which. */
-static bool is_allowed(const struct setting *s, const cJSON *value,
-		       struct errmsg *want)
-{
+	*buf = '\0';
 	switch (s->kind) {
 	case SETTING_CHOICE:
-	case SETTING_EXACT_CHOICE:
-		return is_choice(s, value, want);
-	case SETTING_BETAS:
-		return are_betas(value, want);
-	case SETTING_ON:
-		errmsg_set(want, 0, "true or false");
-		return cJSON_IsBool(value);
+	case SETTING_CHOICE_ANY_CASE:
 	case SETTING_TEXT:
-		errmsg_set(want, 0, "a string");
-		return cJSON_IsString(value);
+		return cJSON_IsString(value) ? value->valuestring : "";
+	case SETTING_ON:
+		return !cJSON_IsBool(value)  ? ""
+		       : cJSON_IsTrue(value) ? "true"
+					     : "false";
+	case SETTING_BETAS:
+		if (cJSON_IsArray(value) && cJSON_GetArraySize(value) == 2 &&
+		    cJSON_IsNumber(value->child) &&
+		    cJSON_IsNumber(value->child->next))
+			snprintf(buf, VALUE_LEN, "%.17g,%.17g",
+				 value->child->valuedouble,
+				 value->child->next->valuedouble);
+		return buf;
 	default:
-		return setting_allows(s, value->valuedouble, want) &&
-		       cJSON_IsNumber(value);
+		if (cJSON_IsNumber(value))
+			snprintf(buf, VALUE_LEN, "%.17g", value->valuedouble);
+		return buf;
 	}
 }
 
@@ -128,19 +89,24 @@ static int check_item(struct json *j, const cJSON *value, const char *prefix,
 		      const char *path, struct errmsg *err)
 {
 	const struct setting *const s = setting_of(path);
-	struct errmsg want;
+	char buf[VALUE_LEN];
+	struct errmsg where;
 
+	if (s && is_given(value)) {
+		errmsg_set(&where, 0, "%s: %s", j->file, path);
+		return setting_set(j->config, s, where.text,
+				   text_of(s, value, buf), err);
+	}
 	if (s)
-		return !is_given(value) || is_allowed(s, value, &want)
-			       ? 0
-			       : bad_json(j, path, want.text, err);
-	if (dskeys_is_object(path) && cJSON_IsObject(value))
-		return walk(j, value, path, err);
-	if (dskeys_is_object(path))
-		return cJSON_IsNull(value) || cJSON_IsString(value) /* "auto" */
-			       ? 0
-			       : bad_json(j, path, "an object", err);
-	switch (dskeys_class(prefix, value->string)) {
+		return 0;
+	switch (dskeys_class(prefix, value->string, path)) {
+	case DSKEY_OBJECT:
+		if (cJSON_IsObject(value))
+			return walk(j, value, path, err);
+		if (cJSON_IsNull(value) || cJSON_IsString(value)) /* "auto" */
+			return 0;
+		return errmsg_set(err, -EINVAL, "%s: %s must be an object",
+				  j->file, path);
 	case DSKEY_UNSUPPORTED:
 		if (cJSON_IsTrue(value))
 			return errmsg_set(err, -ENOTSUP, "%s: uctrain has no %s",
@@ -155,7 +121,7 @@ static int check_item(struct json *j, const cJSON *value, const char *prefix,
 	return 0;
 }
 
-/* Check the values of an object.  Recursion is bounded: it follows only paths of the
+/* Take over the values of an object.  Recursion is bounded: it follows only paths of the
  * table of objects. */
 static int walk(struct json *j, const cJSON *object, const char *prefix,
 		struct errmsg *err)
@@ -179,151 +145,87 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 	return rc;
 }
 
-/* The value of a path; NULL if it is not given. */
-static const cJSON *find(const struct json *j, const char *path)
+static int apply_dtype(struct config *c, const char *file, struct errmsg *err)
 {
-	const cJSON *at = j->root;
-	char name[PATH_LEN];
+	const struct deepspeed_keys *const k = &c->keys;
+	const bool bf16 = k->bf16 || k->bfloat16;
 
-	while (at && *path) {
-		const size_t n = strcspn(path, ".");
-
-		snprintf(name, sizeof(name), "%.*s", (int)n, path);
-		at = cJSON_GetObjectItemCaseSensitive(at, name);
-		path += n + (path[n] == '.');
-	}
-	return is_given(at) ? at : NULL;
-}
-
-static double number(const struct json *j, const char *path, double otherwise)
-{
-	const cJSON *const value = find(j, path);
-
-	return value ? value->valuedouble : otherwise;
-}
-
-static bool is_on(const struct json *j, const char *path)
-{
-	return cJSON_IsTrue(find(j, path));
-}
-
-/* The choice of a path. */
-static int choice(const struct json *j, const char *path, int otherwise)
-{
-	const cJSON *const value = find(j, path);
-
-	return value ? find_choice(setting_of(path), value->valuestring)->value
-		     : otherwise;
-}
-
-/* Store the values of settings that are stored as they are. */
-static void store_all(struct config *c, const struct json *j)
-{
-	for (const struct setting *s = settings; s < settings + SETTINGS; s++) {
-		const cJSON *const value =
-			s->key && s->size ? find(j, s->key) : NULL;
-
-		if (!value)
-			continue;
-		if (s->kind == SETTING_BETAS) {
-			c->optimizer.beta1 = value->child->valuedouble;
-			c->optimizer.beta2 = value->child->next->valuedouble;
-		} else if (s->kind == SETTING_CHOICE) {
-			setting_store(c, s, choice(j, s->key, 0));
-		} else if (s->kind == SETTING_ON) {
-			setting_store(c, s, cJSON_IsTrue(value));
-		} else {
-			setting_store(c, s, value->valuedouble);
-		}
-	}
-}
-
-static int apply_dtype(struct config *c, const struct json *j,
-		       struct errmsg *err)
-{
-	const bool bf16 =
-		is_on(j, "bf16.enabled") || is_on(j, "bfloat16.enabled");
-	const bool fp16 = is_on(j, "fp16.enabled");
-	const double scale = number(j, "fp16.loss_scale", 0);
-
-	if (bf16 && fp16)
+	if (bf16 && k->fp16)
 		return errmsg_set(err, -EINVAL,
-				  "%s: bf16 and fp16 are both enabled", j->file);
-	if (bf16 || fp16)
+				  "%s: bf16 and fp16 are both enabled", file);
+	if (bf16 || k->fp16)
 		c->dtype = bf16 ? DTYPE_BF16 : DTYPE_F16;
-	c->scaler.dynamic = scale == 0;
-	c->scaler.initial =
-		scale != 0 ? scale
-			   : exp2(number(j, "fp16.initial_scale_power", 16));
+	c->scaler.dynamic = k->loss_scale == 0;
+	c->scaler.initial = k->loss_scale ?: exp2(k->scale_power);
 	return 0;
 }
 
 /* The kind of Adam that DeepSpeed would choose, which decides how steps are
  * stored. */
-static enum optimizer_flavor flavor_of(const struct json *j)
+static enum optimizer_flavor flavor_of(const struct deepspeed_keys *k)
 {
-	const cJSON *const device =
-		find(j, "zero_optimization.offload_optimizer.device");
-
-	if (is_on(j, "optimizer.params.torch_adam"))
+	if (k->torch_adam)
 		return OPTIMIZER_TORCH;
-	if (is_on(j, "zero_optimization.cpu_offload") ||
-	    (device && strcmp(device->valuestring, "none") != 0))
+	if (k->cpu_offload ||
+	    (k->offload_device && strcmp(k->offload_device, "none") != 0))
 		return OPTIMIZER_DEEPSPEED_CPU;
 	return OPTIMIZER_APEX;
 }
 
 /* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has
- * its own default for weight decay: torch's AdamW decays, the others do not. */
-static void apply_optimizer(struct config *c, const struct json *j)
+ * its own default for weight decay: torch's AdamW decays, the others do not.  `o` has
+ * the defaults of one that is not named. */
+static void apply_optimizer(struct config *c, struct optimizer_config o)
 {
-	struct optimizer_config *const o = &c->optimizer;
-	const cJSON *const mode = find(j, "optimizer.params.adam_w_mode");
-	bool decoupled;
+	const struct deepspeed_keys *const k = &c->keys;
+	const bool decoupled =
+		k->optimizer == OPTIMIZER_ADAMW + 1 || k->adam_w_mode;
 
-	if (!find(j, "optimizer.type"))
-		return;
-	decoupled = choice(j, "optimizer.type", 0) == OPTIMIZER_ADAMW ||
-		    !mode || cJSON_IsTrue(mode);
-	o->kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
-	o->flavor = flavor_of(j);
-	o->lr = 1e-3;
-	o->weight_decay = decoupled && o->flavor == OPTIMIZER_TORCH ? 0.01 : 0;
-}
-
-#define PARAMS "scheduler.params."
-
-static void apply_scheduler(struct config *c, struct config_ratios *ratios,
-			    const struct json *j)
-{
-	struct lr_schedule_config *const s = &c->schedule;
-
-	if (!find(j, "scheduler.type"))
-		return;
-	s->kind = (enum lr_schedule_kind)choice(j, "scheduler.type", 0);
-	s->log_warmup = choice(j, PARAMS "warmup_type", true);
-	s->warmup = (uint64_t)number(j, PARAMS "warmup_num_steps", 1000);
-	s->total = (uint64_t)number(j, PARAMS "total_num_steps", 0);
-	if (s->kind == SCHEDULE_COSINE) {
-		ratios->start = number(j, PARAMS "warmup_min_ratio", 0);
-		ratios->min = number(j, PARAMS "cos_min_ratio", 1e-4);
-		return;
+	if (k->optimizer) {
+		c->optimizer.kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
+		c->optimizer.flavor = flavor_of(k);
+		o.lr = 1e-3;
+		o.weight_decay =
+			decoupled && c->optimizer.flavor == OPTIMIZER_TORCH
+				? 0.01
+				: 0;
 	}
-	s->start_lr = number(j, PARAMS "warmup_min_lr", 0);
-	c->optimizer.lr = number(j, PARAMS "warmup_max_lr",
-				 number(j, "optimizer.params.lr", 1e-3));
+	if (isnan(c->optimizer.lr))
+		c->optimizer.lr = o.lr;
+	if (isnan(c->optimizer.weight_decay))
+		c->optimizer.weight_decay = o.weight_decay;
 }
 
-static int config_json_apply(struct config *c, struct config_ratios *ratios,
-			     const struct json *j, struct errmsg *err)
+/* The ends of a cosine follow from the learning rate (settle_schedule). */
+static void apply_scheduler(struct config *c)
 {
-	apply_optimizer(c, j);
-	store_all(c, j);
-	apply_scheduler(c, ratios, j);
+	const struct deepspeed_keys *const k = &c->keys;
+	double *const lr = &c->optimizer.lr;
+
+	if (k->schedule.kind == SCHEDULE_CONSTANT)
+		return;
+	c->schedule = k->schedule;
+	if (k->schedule.kind != SCHEDULE_COSINE)
+		*lr = !isnan(k->max_lr) ? k->max_lr : isnan(*lr) ? 1e-3 : *lr;
+}
+
+static int config_json_apply(struct json *j, const cJSON *root,
+			     struct errmsg *err)
+{
+	struct config *const c = j->config;
+	const struct optimizer_config before = c->optimizer;
+	int rc;
+
+	c->optimizer.lr = c->optimizer.weight_decay = NAN; /* not given */
+	rc = walk(j, root, "", err);
+	if (rc)
+		return rc;
+	apply_scheduler(c);
+	apply_optimizer(c, before);
 	/* Where DeepSpeed would default to one micro-batch per step, so do we. */
 	if (!c->accumulation && !c->batch != !c->micro_batch)
 		c->accumulation = 1;
-	return apply_dtype(c, j, err);
+	return apply_dtype(c, j->file, err);
 }
 
 /* Read the file; the text ends with a NUL, which `len` does not count. */
@@ -361,37 +263,33 @@ static int no_json(const char *path, const char *text, const char *at,
 			  line, column);
 }
 
-static int config_json_parse(struct json *j, const char *text, size_t len,
+static int config_json_parse(const char *path, const char *text, size_t len,
 			     cJSON **root, struct errmsg *err)
 {
 	const char *end = NULL;
 
 	*root = cJSON_ParseWithOpts(text, &end, true);
-	j->root = *root;
 	/* cJSON stops at a NUL within the text. */
 	if (!*root || end != text + len)
-		return no_json(j->file, text,
+		return no_json(path, text,
 			       end && end < text + len ? end : text + len, err);
-	if (!cJSON_IsObject(*root))
-		return errmsg_set(err, -EINVAL, "%s: is no JSON object",
-				  j->file);
-	return walk(j, *root, "", err);
+	return cJSON_IsObject(*root)
+		       ? 0
+		       : errmsg_set(err, -EINVAL, "%s: is no JSON object", path);
 }
 
-int config_read_json(struct config *c, struct config_ratios *ratios,
-		     const char *path, bool verbose, struct errmsg *err)
+int config_read_json(struct config *c, const char *path, bool verbose,
+		     struct errmsg *err)
 {
-	struct json j = { .file = path, .unknown = { "" } };
+	struct json j = { .file = path, .config = c, .unknown = { "" } };
 	struct errmsg why = { "" };
 	cJSON *root = NULL;
 	char *text = NULL;
 	size_t len = 0;
-	int rc = config_json_load(path, &text, &len, &why);
+	const int rc = config_json_load(path, &text, &len, &why)
+			       ?: config_json_parse(path, text, len, &root, &why)
+			       ?: config_json_apply(&j, root, &why);
 
-	if (!rc)
-		rc = config_json_parse(&j, text, len, &root, &why);
-	if (!rc)
-		rc = config_json_apply(c, ratios, &j, &why);
 	if (!rc && verbose && *j.unknown.text)
 		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n",
 			path, j.unknown.text);

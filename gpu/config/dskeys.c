@@ -101,15 +101,13 @@ static const struct object *find_object(const char *path)
 	return NULL;
 }
 
-bool dskeys_is_object(const char *path)
-{
-	return find_object(path) != NULL;
-}
-
-enum dskey_class dskeys_class(const char *object, const char *key)
+enum dskey_class dskeys_class(const char *object, const char *key,
+			      const char *path)
 {
 	const struct object *const o = find_object(object);
 
+	if (find_object(path))
+		return DSKEY_OBJECT;
 	if (has_word(o->unsupported, key))
 		return DSKEY_UNSUPPORTED;
 	return strcmp(o->irrelevant, "*") == 0 || has_word(o->irrelevant, key)

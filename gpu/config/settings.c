@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gpu/config/settings.h"
+#include "gpu/config/config_impl.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
@@ -48,7 +48,7 @@ char **setting_text(struct config *c, const struct setting *s)
 		       : NULL;
 }
 
-uint64_t settings_digest(struct config *c)
+uint64_t config_digest(struct config *c)
 {
 	uint64_t digest = 0;
 
@@ -70,36 +70,13 @@ uint64_t settings_digest(struct config *c)
 	return digest;
 }
 
-static int bad_value(const struct setting *s, const char *text,
-		     const char *want, struct errmsg *err)
-{
-	return errmsg_set(err, -EINVAL, "--%s %s: must be %s", s->flag,
-			  *text ? text : "''", want);
-}
-
-static bool is_whole(const struct setting *s)
-{
-	return s->kind == SETTING_UINT || s->kind == SETTING_U64;
-}
-
-bool setting_allows(const struct setting *s, double value, struct errmsg *want)
-{
-	errmsg_set(want, 0, "%s from %.16g to %.16g",
-		   is_whole(s) ? "an integer" : "a number", s->min, s->max);
-	return value >= s->min && value <= s->max &&
-	       (!is_whole(s) || value == floor(value));
-}
-
-void setting_store(struct config *c, const struct setting *s, double value)
+/* Store a number, a choice or a truth value. */
+static void setting_store(struct config *c, const struct setting *s,
+			  double value)
 {
 	void *const at = (char *)c + s->at;
 
 	switch (s->kind) {
-	case SETTING_UINT:
-	case SETTING_CHOICE:
-	case SETTING_CHOICE_OR_FIRST:
-		*(unsigned *)at = (unsigned)value;
-		break;
 	case SETTING_U64:
 		*(uint64_t *)at = (uint64_t)value;
 		break;
@@ -112,60 +89,74 @@ void setting_store(struct config *c, const struct setting *s, double value)
 	case SETTING_ON:
 		*(bool *)at = value != 0;
 		break;
-	default: /* is no number */
+	default:
+		*(unsigned *)at = (unsigned)value;
 		break;
 	}
 }
 
 static int set_number(struct config *c, const struct setting *s,
-		      const char *text, struct errmsg *err)
+		      const char *text, struct errmsg *want)
 {
-	const bool digits = !text[strspn(text, "0123456789")];
-	struct errmsg want;
+	const bool whole = s->kind == SETTING_UINT || s->kind == SETTING_U64;
 	char *end;
 	const double value = strtod(text, &end);
 
-	if (!setting_allows(s, value, &want) || end == text || *end ||
-	    (is_whole(s) && !digits))
-		return bad_value(s, text, want.text, err);
+	if (end == text || *end || !(value >= s->min && value <= s->max) ||
+	    (whole && text[strspn(text, "0123456789")]))
+		return errmsg_set(want, -EINVAL, "%s from %.16g to %.16g",
+				  whole ? "an integer" : "a number", s->min,
+				  s->max);
 	setting_store(c, s, value);
 	return 0;
 }
 
-static int set_betas(const struct setting *s, const char *text, double *out,
-		     struct errmsg *err)
+static int set_betas(const char *text, double *out, struct errmsg *want)
 {
-	static const char want[] =
-		"two numbers from 0 to less than 1, such as 0.9,0.999";
-	const char *p = text;
-
 	for (int i = 0; i < 2; i++) {
 		char *end;
-		const double beta = strtod(p, &end);
+		const double beta = strtod(text, &end);
 
-		if (end == p || *end != (i ? '\0' : ',') ||
+		if (end == text || *end != (i ? '\0' : ',') ||
 		    !(beta >= 0 && beta < 1))
-			return bad_value(s, text, want, err);
+			return errmsg_set(
+				want, -EINVAL,
+				"two numbers from 0 to less than 1, such as 0.9,0.999");
 		out[i] = beta;
-		p = end + 1;
+		text = end + 1;
 	}
 	return 0;
 }
 
 static int set_choice(struct config *c, const struct setting *s,
-		      const char *text, struct errmsg *err)
+		      const char *text, struct errmsg *want)
 {
-	char names[64] = "one of";
+	char names[64] = "";
 
 	for (const struct choice *of = s->choices; of->name; of++) {
-		if (strcmp(text, of->name) == 0) {
+		if ((s->kind == SETTING_CHOICE_ANY_CASE
+			     ? strcasecmp(text, of->name)
+			     : strcmp(text, of->name)) == 0) {
 			setting_store(c, s, of->value);
 			return 0;
 		}
 		snprintf(names + strlen(names), sizeof(names) - strlen(names),
-			 " %s", of->name);
+			 "%s%s",
+			 of == s->choices ? ""
+			 : of[1].name     ? ", "
+					  : " or ",
+			 of->name);
 	}
-	return bad_value(s, text, names, err);
+	return errmsg_set(want, -EINVAL, "%s", names);
+}
+
+static int set_on(struct config *c, const struct setting *s, const char *text,
+		  struct errmsg *want)
+{
+	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+		return errmsg_set(want, -EINVAL, "true or false");
+	setting_store(c, s, *text == 't');
+	return 0;
 }
 
 int setting_set_text(char **out, const char *text, struct errmsg *err)
@@ -180,20 +171,19 @@ int setting_set_text(char **out, const char *text, struct errmsg *err)
 }
 
 static int set_text(const struct setting *s, const char *text, char **out,
-		    struct errmsg *err)
+		    struct errmsg *want)
 {
 	if (!*text)
-		return bad_value(s, text, "not empty", err);
+		return errmsg_set(want, -EINVAL, "a string that is not empty");
 	if (s->kind == SETTING_NAME &&
 	    (!names_is_file(text) || strlen(text) > 200))
-		return bad_value(s, text,
-				 "a name without slashes, of at most 200 bytes",
-				 err);
-	return setting_set_text(out, text, err);
+		return errmsg_set(want, -EINVAL,
+				  "a name without slashes, of at most 200 bytes");
+	return setting_set_text(out, text, want);
 }
 
-int setting_set(struct config *c, const struct setting *s, const char *text,
-		struct errmsg *err)
+static int set_value(struct config *c, const struct setting *s,
+		     const char *text, struct errmsg *want)
 {
 	void *const at = (char *)c + s->at;
 
@@ -202,23 +192,34 @@ int setting_set(struct config *c, const struct setting *s, const char *text,
 	case SETTING_U64:
 	case SETTING_REAL:
 	case SETTING_FLOAT:
-		return set_number(c, s, text, err);
+		return set_number(c, s, text, want);
 	case SETTING_BETAS:
-		return set_betas(s, text, at, err);
+		return set_betas(text, at, want);
 	case SETTING_CHOICE:
+	case SETTING_CHOICE_ANY_CASE:
 	case SETTING_CHOICE_OR_FIRST:
-		return set_choice(c, s, text ? text : s->choices->name, err);
+		return set_choice(c, s, text ? text : s->choices->name, want);
 	case SETTING_TEXT:
 	case SETTING_NAME:
-		return set_text(s, text, at, err);
+		return set_text(s, text, at, want);
 	case SETTING_RESUME: /* without DIR: settle_resume sets it */
-		return setting_set_text(at, text ? text : "", err);
+		return setting_set_text(at, text ? text : "", want);
 	case SETTING_ON:
-		setting_store(c, s, true);
-		return 0;
+		return set_on(c, s, text ? text : "true", want);
 	default: /* handled in the early pass */
 		return 0;
 	}
+}
+
+int setting_set(struct config *c, const struct setting *s, const char *where,
+		const char *text, struct errmsg *err)
+{
+	struct errmsg want;
+	const int rc = set_value(c, s, text, &want);
+
+	if (rc == -EINVAL)
+		return errmsg_set(err, rc, "%s must be %s", where, want.text);
+	return rc ? errmsg_nomem(err, NULL) : 0;
 }
 
 int settings_init(struct config *c, struct errmsg *err)
@@ -227,7 +228,7 @@ int settings_init(struct config *c, struct errmsg *err)
 
 	for (size_t i = 0; i < SETTINGS && !rc; i++)
 		if (settings[i].initial)
-			rc = setting_set(c, &settings[i], settings[i].initial,
-					 err);
+			rc = setting_set(c, &settings[i], "",
+					 settings[i].initial, err);
 	return rc;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys are those of the configuration classes of DeepSpeed 0.19. */
 #include "gpu/config/config_impl.h"
-#include "gpu/config/settings.h"
 #include "gpu/model/network.h"
 
 /* Integers up to here are exact as doubles. */
@@ -10,7 +9,6 @@
 /* clang-format off: rows are initialisers */
 #define CHOICES(...) (const struct choice[]){ __VA_ARGS__, { NULL, 0 } }
 #define DTYPES { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }
-#define OPTIMIZERS { "Adam", OPTIMIZER_ADAM }, { "AdamW", OPTIMIZER_ADAMW }
 
 #define MEMBER(member) \
 	.at = offsetof(struct config, member), \
@@ -39,13 +37,15 @@
 	{ .flag = name, .kind = SETTING_CHOICE, MEMBER(member), \
 	  .choices = CHOICES(__VA_ARGS__), .initial = value, .help = text }
 
-/* Of DeepSpeed's configuration alone; config_json.c looks for these by their keys.
- * gcc 10 calls fields missing where a compound literal comes last. */
-#define KEY(path, type) { .key = path, .kind = type }
-#define KEY_NUMBER(path, type, least, most) \
-	{ .key = path, .kind = type, .min = least, .max = most }
-#define KEY_CHOICE(path, type, ...) \
-	{ .choices = CHOICES(__VA_ARGS__), .key = path, .kind = type }
+/* Of DeepSpeed's configuration alone.  gcc 10 calls fields missing where a compound
+ * literal comes last. */
+#define KEY(path, member, least, most, value) \
+	NUMBER(NULL, path, member, least, most, value, NULL)
+#define KEY_ON(path, member, value) \
+	{ .key = path, .kind = SETTING_ON, MEMBER(member), .initial = value }
+#define KEY_CHOICE(path, type, member, value, ...) \
+	{ .choices = CHOICES(__VA_ARGS__), .key = path, .kind = type, \
+	  MEMBER(member), .initial = value }
 
 const struct setting settings[SETTINGS] = {
 	GROUP("Model"),
@@ -78,7 +78,7 @@ const struct setting settings[SETTINGS] = {
 	       "train_micro_batch_size_per_gpu", micro_batch, 1,
 	       CONFIG_SIZE_LIMIT, NULL, "N\trows per rank and micro-batch (4)"),
 	CHOICE("optimizer", optimizer.kind, "AdamW", "NAME\tAdam or AdamW",
-	       OPTIMIZERS),
+	       { "Adam", OPTIMIZER_ADAM }, { "AdamW", OPTIMIZER_ADAMW }),
 	NUMBER("lr", "optimizer.params.lr", optimizer.lr, 0, 1e3, "5e-4",
 	       "X\tlearning rate"),
 	NUMBER("weight_decay", "optimizer.params.weight_decay",
@@ -110,8 +110,8 @@ const struct setting settings[SETTINGS] = {
 	ON("reduce_at_boundary", reduce_at_boundary,
 	   "\tstage 2 reduces once per step, not per micro-batch"),
 	{ .flag = "communication_data_type", .key = "communication_data_type",
-	  .kind = SETTING_CHOICE, MEMBER(comm_dtype), .choices = CHOICES(DTYPES),
-	  .initial = "fp32",
+	  .kind = SETTING_CHOICE_ANY_CASE, MEMBER(comm_dtype),
+	  .choices = CHOICES(DTYPES), .initial = "fp32",
 	  .help = "TYPE\tof gradients that ranks sum: fp32, bf16 or fp16" },
 	SIZE("tensor_model_parallel_size", tensor_parallel, "1",
 	     "N\tranks that share every layer's matrices"),
@@ -191,35 +191,35 @@ const struct setting settings[SETTINGS] = {
 	NUMBER("peak_tflops", NULL, peak_tflops, 0, 1e9, NULL,
 	       "X\tof a device, for its utilization (known GPUs': data sheets)"),
 
-	NUMBER(NULL, "gradient_accumulation_steps", accumulation, 1,
-	       CONFIG_SIZE_LIMIT, NULL, NULL),
-	NUMBER(NULL, "fp16.loss_scale_window", scaler.window, 1, STEPS_LIMIT,
-	       "1000", NULL),
-	NUMBER(NULL, "fp16.hysteresis", scaler.hysteresis, 1, STEPS_LIMIT, "2",
-	       NULL),
-	NUMBER(NULL, "fp16.min_loss_scale", scaler.minimum, 0, 1e30, "1", NULL),
-	KEY("fp16.enabled", SETTING_ON),
-	KEY_NUMBER("fp16.loss_scale", SETTING_REAL, 0, 1e30),
-	KEY_NUMBER("fp16.initial_scale_power", SETTING_UINT, 0, 64),
-	KEY("bf16.enabled", SETTING_ON),
-	KEY("bfloat16.enabled", SETTING_ON),
-	KEY("zero_optimization.offload_optimizer.device", SETTING_TEXT),
-	KEY("zero_optimization.cpu_offload", SETTING_ON),
-	KEY_CHOICE("optimizer.type", SETTING_CHOICE, OPTIMIZERS),
-	KEY("optimizer.params.adam_w_mode", SETTING_ON),
-	KEY("optimizer.params.torch_adam", SETTING_ON),
-	KEY_CHOICE("scheduler.type", SETTING_EXACT_CHOICE,
+	KEY("gradient_accumulation_steps", accumulation, 1, CONFIG_SIZE_LIMIT, NULL),
+	KEY("fp16.loss_scale_window", scaler.window, 1, STEPS_LIMIT, "1000"),
+	KEY("fp16.hysteresis", scaler.hysteresis, 1, STEPS_LIMIT, "2"),
+	KEY("fp16.min_loss_scale", scaler.minimum, 0, 1e30, "1"),
+	KEY_ON("fp16.enabled", keys.fp16, NULL),
+	KEY("fp16.loss_scale", keys.loss_scale, 0, 1e30, NULL),
+	KEY("fp16.initial_scale_power", keys.scale_power, 0, 64, "16"),
+	KEY_ON("bf16.enabled", keys.bf16, NULL),
+	KEY_ON("bfloat16.enabled", keys.bfloat16, NULL),
+	{ .key = "zero_optimization.offload_optimizer.device",
+	  .kind = SETTING_TEXT, MEMBER(keys.offload_device) },
+	KEY_ON("zero_optimization.cpu_offload", keys.cpu_offload, NULL),
+	KEY_CHOICE("optimizer.type", SETTING_CHOICE_ANY_CASE, keys.optimizer,
+		   NULL, { "Adam", OPTIMIZER_ADAM + 1 },
+		   { "AdamW", OPTIMIZER_ADAMW + 1 }),
+	KEY_ON("optimizer.params.adam_w_mode", keys.adam_w_mode, "true"),
+	KEY_ON("optimizer.params.torch_adam", keys.torch_adam, NULL),
+	KEY_CHOICE("scheduler.type", SETTING_CHOICE, keys.schedule.kind, NULL,
 		   { "WarmupLR", SCHEDULE_WARMUP },
 		   { "WarmupDecayLR", SCHEDULE_LINEAR },
 		   { "WarmupCosineLR", SCHEDULE_COSINE }),
-	KEY_NUMBER("scheduler.params.warmup_min_lr", SETTING_REAL, 0, 1e3),
-	KEY_NUMBER("scheduler.params.warmup_max_lr", SETTING_REAL, 0, 1e3),
-	KEY_NUMBER("scheduler.params.warmup_num_steps", SETTING_U64, 0,
-		   STEPS_LIMIT),
-	KEY_CHOICE("scheduler.params.warmup_type", SETTING_EXACT_CHOICE,
-		   { "log", true }, { "linear", false }),
-	KEY_NUMBER("scheduler.params.total_num_steps", SETTING_U64, 1,
-		   STEPS_LIMIT),
-	KEY_NUMBER("scheduler.params.warmup_min_ratio", SETTING_REAL, 0, 1),
-	KEY_NUMBER("scheduler.params.cos_min_ratio", SETTING_REAL, 0, 1),
+	KEY("scheduler.params.warmup_min_lr", keys.schedule.start_lr, 0, 1e3, NULL),
+	KEY("scheduler.params.warmup_max_lr", keys.max_lr, 0, 1e3, NULL),
+	KEY("scheduler.params.warmup_num_steps", keys.schedule.warmup, 0,
+	    STEPS_LIMIT, "1000"),
+	KEY_CHOICE("scheduler.params.warmup_type", SETTING_CHOICE,
+		   keys.schedule.log_warmup, "log", { "log", 1 }, { "linear", 0 }),
+	KEY("scheduler.params.total_num_steps", keys.schedule.total, 1,
+	    STEPS_LIMIT, NULL),
+	KEY("scheduler.params.warmup_min_ratio", keys.start_ratio, 0, 1, NULL),
+	KEY("scheduler.params.cos_min_ratio", keys.min_ratio, 0, 1, "1e-4"),
 };

@@ -2,16 +2,19 @@
 /* What follows from the values that were given, and what does not go together. */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/config/config_impl.h"
-#include "gpu/config/settings.h"
 
 #define BATCH_DEFAULT 16
 #define MICRO_BATCH_DEFAULT 4
+
+/* Report what does not go together. */
+#define REFUSE(err, ...) errmsg_set(err, -EINVAL, __VA_ARGS__)
 
 /* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
@@ -33,12 +36,11 @@ static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
 	if (below)
 		snprintf(less, sizeof(less), "%u or ", below);
 	if (c->micro_batch && c->accumulation)
-		return errmsg_set(
-			err, -EINVAL,
-			"--train_batch_size %u: is not %u %sranks%s%s = %u",
+		return REFUSE(
+			err, "--train_batch_size %u: is not %u %sranks%s%s = %u",
 			c->batch, ranks, kind, micro, steps, unit);
-	return errmsg_set(
-		err, -EINVAL,
+	return REFUSE(
+		err,
 		"--train_batch_size %u: is not a multiple of %u %sranks%s%s; %s%u would work",
 		c->batch, ranks, kind, micro, steps, less, below + unit);
 }
@@ -97,8 +99,8 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	c->data_parallel = ranks;
 	for (size_t i = 0; i < COUNT(kinds); i++) {
 		if (c->data_parallel % kinds[i].size)
-			return errmsg_set(
-				err, -EINVAL,
+			return REFUSE(
+				err,
 				"--%s %u: does not divide the %u %s of this run",
 				kinds[i].flag, kinds[i].size, c->data_parallel,
 				i ? "groups of ranks" : "ranks");
@@ -106,8 +108,8 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	}
 	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-batch. */
 	if (c->pipeline_parallel > 1 && c->zero_stage > 1)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--pipeline_model_parallel_size %u: does not go with --zero_stage %u; use 0 or 1",
 			c->pipeline_parallel, c->zero_stage);
 	return 0;
@@ -119,12 +121,12 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 static int check_whole(const struct config *c, struct errmsg *err)
 {
 	if (c->dtype == DTYPE_F16)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1");
 	if (c->dtype == DTYPE_BF16 && c->pipeline_parallel > 1)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--names megatron: --zero_stage 0 does not go with a pipeline of bf16, which Megatron-DeepSpeed cannot resume; use --zero_stage 1");
 	return 0;
 }
@@ -140,36 +142,16 @@ static int check_whole(const struct config *c, struct errmsg *err)
 static int settle_naming(struct config *c, struct errmsg *err)
 {
 	const bool whole16 = !c->zero_stage && c->dtype != DTYPE_F32;
-	int rc;
+	const bool megatron = c->naming.family != NAMING_HF;
+	const int rc = megatron && whole16 ? check_whole(c, err) : 0;
 
-	if (c->naming.family == NAMING_HF)
-		return 0;
-	rc = whole16 ? check_whole(c, err) : 0;
-	if (rc)
+	if (rc || !megatron)
 		return rc;
 	if (c->zero_stage > 1 || whole16 ||
 	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
 		c->naming.family = NAMING_MEGATRON_MODEL;
 	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;
 	c->optimizer.decay = c->zero_stage == 3 ? DECAY_NONE : DECAY_MATRICES;
-	return 0;
-}
-
-static int check_schedule(const struct config *c, struct errmsg *err)
-{
-	const struct lr_schedule_config *const s = &c->schedule;
-
-	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
-	    s->warmup > s->total)
-		return errmsg_set(
-			err, -EINVAL,
-			"--warmup_steps %llu: is more than the %llu steps of the schedule",
-			(unsigned long long)s->warmup,
-			(unsigned long long)s->total);
-	if (s->kind == SCHEDULE_COSINE && s->min_lr > c->optimizer.lr)
-		return errmsg_set(err, -EINVAL,
-				  "--min_lr %g: is more than --lr %g",
-				  s->min_lr, c->optimizer.lr);
 	return 0;
 }
 
@@ -180,13 +162,13 @@ static int check_rules(const struct config *c, struct errmsg *err)
 	const char *const value = c->rules ? c->rules : c->preset;
 
 	if (value && !c->resume_dir)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--%s %s: says how slices are merged, but there is no --resume",
 			flag, value);
 	if (value && c->universal)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--%s %s: the slices of a universal checkpoint have been merged; mount it with ucfs -o %s=%s",
 			flag, value, flag, value);
 	return 0;
@@ -194,72 +176,82 @@ static int check_rules(const struct config *c, struct errmsg *err)
 
 static int settle_resume(struct config *c, struct errmsg *err)
 {
-	const int rc = check_rules(c, err);
-
-	if (rc)
-		return rc;
 	if (!c->resume_dir && c->checkpoint_tag)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--checkpoint_tag %s: names what to continue from, but there is no --resume",
 			c->checkpoint_tag);
 	if (!c->resume_dir || *c->resume_dir)
 		return 0;
 	if (!c->checkpoint_dir)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--resume: from where? Give --resume=DIR or --checkpoint_dir DIR");
 	return setting_set_text(&c->resume_dir, c->checkpoint_dir, err);
 }
 
 /* Set the schedule's start, end and warm-up from ratios and steps. */
-static int settle_schedule(struct config *c, const struct config_ratios *ratios,
-			   struct errmsg *err)
+static int settle_schedule(struct config *c, struct errmsg *err)
 {
 	struct lr_schedule_config *const s = &c->schedule;
 	const double lr = c->optimizer.lr;
 
-	if (!isnan(ratios->start))
-		s->start_lr = ratios->start * lr;
-	if (!isnan(ratios->min))
-		s->min_lr = ratios->min * lr;
+	if (c->keys.schedule.kind == SCHEDULE_COSINE) {
+		s->start_lr = c->keys.start_ratio * lr;
+		s->min_lr = c->keys.min_ratio * lr;
+	}
 	if (isnan(s->start_lr))
 		s->start_lr = s->min_lr;
 	if (!s->total)
 		s->total = c->steps;
-	return check_schedule(c, err);
+	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
+	    s->warmup > s->total)
+		return REFUSE(err,
+			      "--warmup_steps %" PRIu64
+			      ": is more than the %" PRIu64
+			      " steps of the schedule",
+			      s->warmup, s->total);
+	if (s->kind == SCHEDULE_COSINE && s->min_lr > lr)
+		return REFUSE(err, "--min_lr %g: is more than --lr %g",
+			      s->min_lr, lr);
+	return 0;
 }
 
-/* Can ranks share the positions? */
+/* Are there so many positions, and can ranks share them? */
 static int check_positions(const struct config *c, struct errmsg *err)
 {
 	const unsigned sequence = c->sequence_parallel;
 	const unsigned tensor = c->tensor_parallel;
 	const unsigned heads = c->model.n_head / tensor;
 
+	if (c->seq_length > c->model.n_positions)
+		return REFUSE(
+			err,
+			"--seq_length %u: is more than the model's --n_positions %u",
+			c->seq_length, c->model.n_positions);
 	if (c->cut_residual && tensor == 1)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--sequence_parallel: needs --tensor_model_parallel_size of 2 or more");
 	if (heads % sequence)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--sequence_parallel_size %u: does not divide the %u heads of a rank",
 			sequence, heads);
 	if (c->seq_length % sequence)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--sequence_parallel_size %u: does not divide --seq_length %u",
 			sequence, c->seq_length);
 	if (c->cut_residual && c->seq_length / sequence % tensor)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--sequence_parallel: %u tensor-parallel ranks do not divide a row of %u positions",
 			tensor, c->seq_length / sequence);
 	return 0;
 }
 
-static int settle_model(struct config *c, struct errmsg *err)
+static int check_model(const struct config *c, struct errmsg *err)
 {
 	struct gpt2 trial = { 0 };
 	const struct gpt2_split split = { .size = c->tensor_parallel,
@@ -268,12 +260,7 @@ static int settle_model(struct config *c, struct errmsg *err)
 	const int rc = gpt2_init_part(&trial, &c->model, &split, err);
 
 	gpt2_done(&trial);
-	if (!rc && c->seq_length > c->model.n_positions)
-		return errmsg_set(
-			err, -EINVAL,
-			"--seq_length %u: is more than the model's --n_positions %u",
-			c->seq_length, c->model.n_positions);
-	return rc ? rc : check_positions(c, err);
+	return rc;
 }
 
 /* Refuse what does not go together. */
@@ -281,13 +268,13 @@ static int check_together(const struct config *c, struct errmsg *err)
 {
 	/* Sums that are the same on any ranks are made on hosts, in float64. */
 	if (c->rank_invariant && c->comm_dtype != DTYPE_F32)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--rank_invariant: does not go with --communication_data_type %s",
 			c->comm_dtype == DTYPE_BF16 ? "bf16" : "fp16");
 	if (c->reduce_at_boundary && c->zero_stage == 3)
-		return errmsg_set(
-			err, -EINVAL,
+		return REFUSE(
+			err,
 			"--reduce_at_boundary: does not go with --zero_stage 3; use 2");
 	return 0;
 }
@@ -304,26 +291,23 @@ static int name_run(struct config *c, const char *model, struct errmsg *err)
 	return errmsg_nomem(err, NULL);
 }
 
-int config_settle(struct config *c, const struct config_ratios *ratios,
-		  const char *model, unsigned ranks, struct errmsg *err)
+int config_settle(struct config *c, const char *model, unsigned ranks,
+		  struct errmsg *err)
 {
-	int rc = settle_ranks(c, ranks, err);
+	const int rc = settle_ranks(c, ranks, err)
+			       ?: settle_batch(c, err)
+			       ?: check_model(c, err)
+			       ?: check_positions(c, err)
+			       ?: settle_naming(c, err)
+			       ?: settle_schedule(c, err)
+			       ?: check_rules(c, err)
+			       ?: settle_resume(c, err)
+			       ?: check_together(c, err)
+			       ?: name_run(c, model, err);
 
-	if (!rc)
-		rc = settle_batch(c, err);
-	if (!rc)
-		rc = settle_model(c, err);
-	if (!rc)
-		rc = settle_naming(c, err);
-	if (!rc)
-		rc = settle_schedule(c, ratios, err);
-	if (!rc)
-		rc = settle_resume(c, err);
-	if (!rc)
-		rc = check_together(c, err);
 	assert(rc ||
 	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
 	if (c->dtype != DTYPE_F16)
 		c->scaler = (struct loss_scaler_config){ 0 };
-	return rc ? rc : name_run(c, model, err);
+	return rc;
 }

@@ -10,7 +10,6 @@
 #include "ckpt/remote/site.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
-#include "gpu/config/settings.h"
 #include "gpu/train/train.h"
 
 enum { EXIT_USAGE = 2 };
@@ -22,7 +21,7 @@ static int parse(struct config *c, struct comm *comm, int argc, char **argv,
 {
 	const int parsed =
 		config_parse(c, argc, argv, comm->size, comm->rank == 0, err);
-	const uint64_t mine = parsed ? (uint64_t)parsed : settings_digest(c);
+	const uint64_t mine = parsed ? (uint64_t)parsed : config_digest(c);
 	uint64_t first = mine;
 	int rc = comm_agree(comm, parsed < 0 ? parsed : 0, err);
 
