@@ -135,16 +135,14 @@ static int set_paths(struct output *o, const char *path, struct errmsg *err)
 	return 0;
 }
 
-/* Make the missing directories above `o->final`. */
-static int make_parents(struct output *o, struct errmsg *err)
+int make_parents(char *path, size_t *made, struct errmsg *err)
 {
-	char *const path = o->final;
 	int rc = 0;
 
 	for (char *p = strchr(path + 1, '/'); p && !rc; p = strchr(p + 1, '/')) {
 		*p = '\0';
 		if (mkdir(path, 0777) == 0)
-			o->made = o->made ? o->made : (size_t)(p - path);
+			*made = *made ? *made : (size_t)(p - path);
 		else if (errno != EEXIST)
 			rc = errmsg_errno(err, path, "cannot create");
 		*p = '/';
@@ -152,15 +150,14 @@ static int make_parents(struct output *o, struct errmsg *err)
 	return rc;
 }
 
-/* Remove the directories made that are empty. */
-static void unmake_parents(struct output *o)
+void unmake_parents(char *path, size_t made)
 {
 	char *slash;
 
-	while (o->made && (slash = strrchr(o->final, '/')) &&
-	       (size_t)(slash - o->final) >= o->made) {
+	while (made && (slash = strrchr(path, '/')) &&
+	       (size_t)(slash - path) >= made) {
 		*slash = '\0';
-		if (rmdir(o->final) < 0)
+		if (rmdir(path) < 0)
 			break;
 	}
 }
@@ -258,7 +255,7 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
 	*o = (struct output){ .kind = kind, .fd = -1 };
 	rc = set_paths(o, path, err) ?: check_free(o, err);
 	if (!rc && kind != OUTPUT_FILE)
-		rc = make_parents(o, err);
+		rc = make_parents(o->final, &o->made, err);
 	if (!rc)
 		rc = make_tmp(o, err);
 	if (rc)
@@ -379,7 +376,7 @@ void output_close(struct output *o)
 	if (o->tmp)
 		remove_tree(o->tmp);
 	if (o->final)
-		unmake_parents(o);
+		unmake_parents(o->final, o->made);
 	free(o->tmp);
 	free(o->final);
 	free(o->path);

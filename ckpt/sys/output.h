@@ -19,6 +19,14 @@ int pwrite_all(int fd, const void *p, size_t len, uint64_t off)
 /* Create the file `path` with `text`, and wait until both are on the medium. */
 int write_text(const char *path, const char *text, struct errmsg *err);
 
+/* Make the missing directories above `path`.  The length of the first one goes into
+ * `*made`, unless that has one already. */
+int make_parents(char *path, size_t *made, struct errmsg *err);
+
+/* Remove the directories that were made, upwards, as far as they are empty.  Cuts
+ * `path`. */
+void unmake_parents(char *path, size_t made);
+
 enum output_kind {
 	/* A file, readable by its owner alone until the caller gives it another
 	 * mode. */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/output.h"
 
 #define LOCK_NAME ".uctrain.lock"
 #define OWNER_LEN 128
@@ -55,36 +56,6 @@ static bool is_current(const struct save_lock *l)
 	       open_file.st_ino == named.st_ino;
 }
 
-static int make_directories(struct save_lock *l, struct errmsg *err)
-{
-	for (char *p = strchr(l->path + 1, '/'); p; p = strchr(p + 1, '/')) {
-		int rc = 0;
-
-		*p = '\0';
-		if (mkdir(l->path, 0777) == 0)
-			l->made = l->made ? l->made : (size_t)(p - l->path);
-		else if (errno != EEXIST)
-			rc = errmsg_errno(err, l->path, "cannot create");
-		*p = '/';
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
-static void remove_directories(struct save_lock *l)
-{
-	char *slash;
-
-	while (l->made && (slash = strrchr(l->path, '/')) &&
-	       (size_t)(slash - l->path) >= l->made) {
-		*slash = '\0';
-		if (rmdir(l->path) < 0)
-			break;
-	}
-	l->made = 0;
-}
-
 static void close_lock(struct save_lock *l)
 {
 	close(l->fd);
@@ -117,7 +88,7 @@ int save_lock(struct save_lock *l, const char *dir, bool create,
 	if (snprintf(l->path, sizeof(l->path), "%s/" LOCK_NAME, dir) >=
 	    (int)sizeof(l->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
-	rc = create ? make_directories(l, err) : 0;
+	rc = create ? make_parents(l->path, &l->made, err) : 0;
 	while (!rc) {
 		l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
 			     0666);
@@ -136,7 +107,7 @@ int save_lock(struct save_lock *l, const char *dir, bool create,
 		close_lock(l);
 	}
 	if (rc)
-		remove_directories(l);
+		unmake_parents(l->path, l->made);
 	return rc;
 }
 
@@ -145,6 +116,6 @@ void save_unlock(struct save_lock *l)
 	if (l->fd < 0)
 		return;
 	unlink(l->path);
-	remove_directories(l);
+	unmake_parents(l->path, l->made);
 	close_lock(l);
 }
