@@ -6,6 +6,6 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/saver.h \
 	%D%/form.h %D%/form.c \
 	%D%/save_lock.h %D%/save_lock.c \
-	%D%/save_impl.h %D%/save.c %D%/save_prune.c %D%/save_model.c %D%/save_universal.c \
+	%D%/save_impl.h %D%/save_prune.c %D%/save_model.c %D%/save_universal.c \
 	%D%/save_megatron.c %D%/save_rng.c \
 	%D%/save_shard.c %D%/save_config.c %D%/saver.c

@@ -4,12 +4,11 @@
  * ucfs finds it for its view of the weights.  Keys and defaults are
  * GPT2Config's; omitted keys have the default that this model uses.
  */
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/output.h"
 #include "gpu/save/save_impl.h"
 
 /* <|endoftext|> in GPT-2's vocabulary, which both begins and ends a text. */
@@ -59,19 +58,16 @@ static char *config_text(const struct gpt2_config *m)
 	return n < 0 ? NULL : text;
 }
 
-int save_config(const struct save_job *c, struct errmsg *err)
+int save_config(const char *dir, const struct gpt2_config *m, struct errmsg *err)
 {
-	char path[PATH_MAX];
-	char *text;
+	char *path = NULL, *text = config_text(m);
 	int rc;
 
-	if (snprintf(path, sizeof(path), "%s/config.json", c->path) >= PATH_MAX)
-		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
-				  c->o.dir);
-	text = config_text(&c->o.config->model);
-	if (!text)
-		return errmsg_nomem(err, NULL);
-	rc = write_text(path, text, err);
+	if (!text || asprintf(&path, "%s/config.json", dir) < 0)
+		rc = errmsg_nomem(err, NULL);
+	else
+		rc = write_text(path, text, err);
+	free(path);
 	free(text);
 	return rc;
 }

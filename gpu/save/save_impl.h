@@ -2,9 +2,6 @@
 #ifndef UCTRAIN_SAVE_IMPL_H
 #define UCTRAIN_SAVE_IMPL_H
 
-#include <limits.h>
-
-#include "ckpt/sys/output.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
@@ -81,43 +78,9 @@ struct value *save_megatron_rng(const struct save *s, struct ptsave *pt);
 /* Build the value of `optimizer` in stage 0's model states. */
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
 
-/* A save in progress. */
-struct save_job {
-	struct save_options o;
-	bool first;          /* is this rank 0? */
-	struct output dir;   /* rank 0's */
-	char path[PATH_MAX]; /* of the temporary directory */
-	struct form form;
-	struct save_file *files;
-	unsigned nfiles;
-};
-
-/* Write the model's config.json into the checkpoint.  Rank 0 only. */
-int save_config(const struct save_job *c, struct errmsg *err);
-
-/* Create the temporary directory and build this rank's files, which refer to
- * device memory.  Collective: all ranks get the same result. */
-int save_job_begin(struct save_job *c, const struct zero *z,
-		   const struct save_options *o, struct errmsg *err);
-
-/* Build the files as save_job_begin does, without a directory, to measure
- * them. */
-int save_job_measure(struct save_job *c, const struct zero *z,
-		     const struct save_options *o, struct errmsg *err);
-
-/* Bytes of device memory that this rank's files refer to. */
-size_t save_job_bytes(const struct save_job *c);
-
-/* Write and sync this rank's files.  Any thread may call it. */
-int save_job_write(struct save_job *c, struct errmsg *err);
-
-/* Publish the checkpoint, after all ranks have written theirs, and remove those
- * beyond keep_last; one that cannot be removed is reported on stderr.  Does
- * nothing but on rank 0.  Any thread may call it. */
-int save_job_commit(struct save_job *c, struct errmsg *err);
-
-/* Free the job.  No rank may still be writing. */
-void save_job_end(struct save_job *c);
+/* Write a model's config.json into a checkpoint's directory. */
+int save_config(const char *dir, const struct gpt2_config *m,
+		struct errmsg *err);
 
 /* Remove checkpoints of up to `step`, which was just saved, except the newest
  * `k`. 0 keeps all. */

@@ -1,36 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A save has two stages, each run by a thread on every rank and complete when
- * all ranks have finished it: the files are written, then rank 0 publishes the
- * checkpoint.  The threads do not communicate; the training threads of all
- * ranks agree on the results between steps.
+ * A checkpoint appears when it is complete: the ranks write into a temporary
+ * directory (ckpt/sys/output.h), and after all of them have synced their files,
+ * rank 0 renames it and then replaces `latest`.  If a rank fails or the disk is
+ * full, earlier checkpoints remain as they are.
+ *
+ * So a save has two stages, each run by a thread on every rank and complete when
+ * all ranks have finished it.  The threads do not communicate; the training threads of
+ * all ranks agree on the results between steps.
  */
 #include "gpu/save/saver.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/sys/output.h"
 #include "gpu/save/save_impl.h"
 
 struct saver {
 	struct zero *z;
-	bool background;
+	bool background, first; /* `first`: this is rank 0 */
 	uint64_t saved;
-	struct save_job checkpoint;
+	void *memory; /* host memory for copies; kept between saves */
+	size_t size;
+	struct backend_event *copied;
+
+	/* Of the save in progress: */
+	struct save_options o;
+	struct form form;
+	struct save_file *files;
+	unsigned nfiles;
+	struct output dir;   /* rank 0's */
+	char path[PATH_MAX]; /* of the temporary directory */
 	/* NULL: no save in progress. */
-	int (*stage)(struct save_job *c, struct errmsg *err);
+	int (*stage)(struct saver *s, struct errmsg *err);
 	pthread_t thread;
 	bool threaded; /* `thread` was started */
 	atomic_bool over;
 	int rc; /* the thread's result, with its message */
 	struct errmsg err;
-	void *memory; /* host memory for copies; kept between saves */
-	size_t size;
-	struct backend_event *copied;
 };
 
 int saver_new(struct saver **out, struct zero *z, bool background,
@@ -41,6 +58,8 @@ int saver_new(struct saver **out, struct zero *z, bool background,
 	if (s) {
 		s->z = z;
 		s->background = background;
+		s->first = z->world->rank == 0;
+		s->dir.fd = -1;
 		s->copied = z->backend->ops->event_new(z->backend);
 	}
 	if (!s || !s->copied) {
@@ -70,17 +89,112 @@ uint64_t saver_saved(const struct saver *s)
 	return s->saved;
 }
 
+/* Build this rank's files: model states, a shard, and layers. */
+static int build_files(struct saver *s, struct errmsg *err)
+{
+	const struct save save = { .zero = s->z, .form = &s->form, .o = &s->o };
+	const unsigned layers = s->form.naming.family == NAMING_MEGATRON
+					? (unsigned)s->z->model->nunits
+					: 0;
+
+	s->files = calloc(2 + layers, sizeof(*s->files));
+	if (!s->files)
+		return errmsg_nomem(err, NULL);
+	s->nfiles = 2 + layers;
+	save_model(&save, &s->files[0]);
+	save_shard(&save, &s->files[1]);
+	for (unsigned i = 0; i < layers; i++)
+		save_layer(&save, i, &s->files[2 + i]);
+	return 0;
+}
+
+/* Build the files, which refer to device memory.  Collective. */
+static int saver_build(struct saver *s, const struct save_options *o,
+		       struct errmsg *err)
+{
+	int rc;
+
+	s->o = *o;
+	rc = form_init(&s->form, s->z, &o->config->naming, err);
+	return rc ? rc : comm_agree(s->z->world, build_files(s, err), err);
+}
+
+/* End the save.  No rank may still be writing. */
+static void saver_end(struct saver *s)
+{
+	for (unsigned i = 0; i < s->nfiles; i++)
+		ptsave_done(&s->files[i].pt);
+	free(s->files);
+	s->files = NULL;
+	s->nfiles = 0;
+	form_done(&s->form);
+	if (s->first)
+		output_close(&s->dir);
+	s->stage = NULL;
+}
+
+static int unsaved(const struct saver *s, int rc, struct errmsg *err)
+{
+	const struct errmsg why = *err;
+
+	return errmsg_set(err, rc,
+			  "the checkpoint of step %" PRIu64
+			  " was not saved, earlier ones remain: %.400s",
+			  s->o.step, why.text);
+}
+
+/* The first stage: write and sync this rank's files. */
+static int write_files(struct saver *s, struct errmsg *err)
+{
+	char path[PATH_MAX + SAVE_NAME_LEN];
+	int rc = 0;
+
+	if (s->first)
+		save_remove_stale(s->o.dir);
+	for (unsigned i = 0; i < s->nfiles && !rc; i++) {
+		struct save_file *f = &s->files[i];
+
+		if (!*f->name)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", s->path, f->name);
+		rc = ptsave_write(&f->pt, f->root, path, err);
+	}
+	return rc;
+}
+
+/* The second: rank 0 publishes the checkpoint, and removes those beyond keep_last. */
+static int publish(struct saver *s, struct errmsg *err)
+{
+	struct errmsg kept = { "" };
+	int rc = 0;
+
+	if (!s->first)
+		return 0;
+	assert(*s->path && s->dir.fd >= 0);
+	/* config.json says that the names are Hugging Face's. */
+	if (s->form.naming.family == NAMING_HF)
+		rc = save_config(s->path, &s->o.config->model, err);
+	if (!rc && fsync(s->dir.fd) < 0 && errno != EINVAL)
+		rc = errmsg_errno(err, s->dir.tmp, "cannot sync");
+	if (!rc)
+		rc = output_commit(&s->dir, "latest", err);
+	/* Failing to remove an old checkpoint does not stop the training. */
+	if (!rc && save_keep_last(s->o.dir, s->o.keep_last, s->o.step, &kept))
+		fprintf(stderr, "uctrain: %s\n", kept.text);
+	return rc;
+}
+
 static void *saver_work(void *arg)
 {
 	struct saver *s = arg;
 
-	s->rc = s->stage(&s->checkpoint, &s->err);
+	s->rc = s->stage(s, &s->err);
 	atomic_store(&s->over, true);
 	return NULL;
 }
 
 static void saver_start(struct saver *s,
-			int (*stage)(struct save_job *c, struct errmsg *err))
+			int (*stage)(struct saver *s, struct errmsg *err))
 {
 	s->stage = stage;
 	atomic_store(&s->over, false);
@@ -107,16 +221,17 @@ static int end_stage(struct saver *s, struct errmsg *err)
 	if (s->threaded)
 		pthread_join(s->thread, NULL);
 	rc = comm_agree(s->z->world, s->rc, &s->err);
+	if (!rc && s->stage == write_files) {
+		saver_start(s, publish);
+		return 0;
+	}
 	if (rc) {
 		*err = s->err;
-	} else if (s->stage == save_job_write) {
-		saver_start(s, save_job_commit);
-		return 0;
+		unsaved(s, rc, err);
 	} else {
-		s->saved = s->checkpoint.o.step;
+		s->saved = s->o.step;
 	}
-	s->stage = NULL;
-	save_job_end(&s->checkpoint);
+	saver_end(s);
 	return rc;
 }
 
@@ -149,12 +264,14 @@ static bool have_memory(struct saver *s, size_t bytes)
 /* Without this memory, saves are made in the foreground. */
 static void take_memory(struct saver *s)
 {
-	const size_t bytes = save_job_bytes(&s->checkpoint);
+	size_t bytes = 0;
 
+	for (unsigned i = 0; i < s->nfiles; i++)
+		bytes += ptsave_device_bytes(&s->files[i].pt);
 	if (!s->background || have_memory(s, bytes))
 		return;
 	s->background = false;
-	if (s->checkpoint.first)
+	if (s->first)
 		fprintf(stderr,
 			"uctrain: cannot allocate %zu MiB to save in the "
 			"background; training waits for checkpoints\n",
@@ -169,12 +286,11 @@ int saver_prepare(struct saver *s, const struct save_options *o,
 	/* A form of the files' own is in host memory already. */
 	if (!s->background || o->config->naming.family != NAMING_HF)
 		return 0;
-	rc = save_job_measure(&s->checkpoint, s->z, o, err);
-	if (rc)
-		return rc;
-	take_memory(s);
-	save_job_end(&s->checkpoint);
-	return 0;
+	rc = saver_build(s, o, err);
+	if (!rc)
+		take_memory(s);
+	saver_end(s);
+	return rc;
 }
 
 static int take_copy(struct saver *s, struct errmsg *err)
@@ -184,31 +300,56 @@ static int take_copy(struct saver *s, struct errmsg *err)
 
 	b->ops->event_record(b, s->copied, QUEUE_COMPUTE);
 	b->ops->queue_wait(b, QUEUE_COPY, s->copied);
-	for (unsigned i = 0; i < s->checkpoint.nfiles; i++)
-		to = ptsave_detach(&s->checkpoint.files[i].pt, to);
+	for (unsigned i = 0; i < s->nfiles; i++)
+		to = ptsave_detach(&s->files[i].pt, to);
 	assert((size_t)(to - (uint8_t *)s->memory) <= s->size);
 	b->ops->event_record(b, s->copied, QUEUE_COPY);
 	b->ops->event_wait(b, s->copied);
 	return comm_agree(s->z->world, b->ops->sync(b, err), err);
 }
 
+/* Create the temporary directory.  Collective. */
+static int open_dir(struct saver *s, const struct save_options *o,
+		    struct errmsg *err)
+{
+	char *path = NULL;
+	int rc = 0;
+
+	if (s->first) {
+		if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, o->dir,
+			     o->step) < 0)
+			rc = errmsg_nomem(err, NULL);
+		else
+			rc = output_open(&s->dir, path, OUTPUT_DIR_OVER, err);
+		free(path);
+		if (!rc && snprintf(s->path, sizeof(s->path), "%s",
+				    s->dir.tmp) >= (int)sizeof(s->path))
+			rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+					o->dir);
+	}
+	rc = comm_agree(s->z->world, rc, err);
+	if (!rc)
+		comm_broadcast(s->z->world, s->path, sizeof(s->path), 0);
+	return rc;
+}
+
 int saver_begin(struct saver *s, const struct save_options *o,
 		struct errmsg *err)
 {
-	struct save_job *c = &s->checkpoint;
 	int rc = saver_poll(s, true, err);
 
-	if (!rc)
-		rc = save_job_begin(c, s->z, o, err);
 	if (rc)
 		return rc;
-	take_memory(s);
-	if (s->background)
+	rc = open_dir(s, o, err) ?: saver_build(s, o, err);
+	if (!rc)
+		take_memory(s);
+	if (!rc && s->background)
 		rc = take_copy(s, err);
 	if (rc) {
-		save_job_end(c);
-		return rc;
+		s->o = *o;
+		saver_end(s);
+		return unsaved(s, rc, err);
 	}
-	saver_start(s, save_job_write);
+	saver_start(s, write_files);
 	return s->background ? 0 : saver_poll(s, true, err);
 }
