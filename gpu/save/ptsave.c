@@ -63,18 +63,18 @@ struct value *ptsave_object(struct ptsave *s, const char *module,
 		&s->arena, value_new_global(&s->arena, module, name), state);
 }
 
-size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage)
+size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage)
 {
 	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap,
 			   s->nstorages + 1, sizeof(*s->storages)))
 		return 0;
-	s->storages[s->nstorages] = *storage;
+	s->storages[s->nstorages] = storage;
 	return s->nstorages++;
 }
 
-struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
-			    const uint64_t *shape, unsigned ndim,
-			    bool requires_grad)
+struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset,
+			  const uint64_t *shape, unsigned ndim,
+			  bool requires_grad)
 {
 	char key[KEY_MAX];
 	struct tensor t;
@@ -88,6 +88,12 @@ struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
 	t.storage_offset = offset;
 	t.storage_numel = s->storages[storage].numel;
 	return t.storage_key ? tensor_to_value(&s->arena, &t) : NULL;
+}
+
+struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage,
+			    const uint64_t *shape, unsigned ndim)
+{
+	return ptsave_view(s, ptsave_storage(s, storage), 0, shape, ndim, false);
 }
 
 /* Size of an element in memory. */
@@ -136,26 +142,20 @@ void *ptsave_detach(struct ptsave *s, void *to)
 }
 
 struct file {
-	struct ptsave *s;
 	const char *path;
 	int fd;
 	struct ptwrite layout;
 	const struct ptsave_storage **storages; /* in file order */
-	uint64_t *len;
 	uint32_t *crc;
 	uint8_t *piece, *wide; /* of PIECE_ELEMENTS each */
 	struct errmsg *err;
 };
 
-static int ptsave_fail(const struct file *f, const char *what)
-{
-	return errmsg_set(f->err, -errno, "%s: %s: %s", f->path, what,
-			  strerror(errno));
-}
-
 static int ptsave_put(const struct file *f, const void *p, size_t n)
 {
-	return write_all(f->fd, p, n) < 0 ? ptsave_fail(f, "cannot write") : 0;
+	return write_all(f->fd, p, n) < 0
+		       ? errmsg_errno(f->err, f->path, "cannot write")
+		       : 0;
 }
 
 /* Get elements [at, at + n) of a storage in the file's type. */
@@ -217,7 +217,7 @@ static int put_all(const struct file *f)
 			rc = put_literal(f, i + 1);
 	}
 	if (!rc && fsync(f->fd) < 0)
-		rc = ptsave_fail(f, "cannot write");
+		rc = errmsg_errno(f->err, f->path, "cannot write");
 	return rc;
 }
 
@@ -227,35 +227,13 @@ static int ptsave_create(struct file *f)
 
 	f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0)
-		return ptsave_fail(f, "cannot create");
+		return errmsg_errno(f->err, f->path, "cannot create");
 	rc = put_all(f);
 	if (close(f->fd) < 0 && !rc)
-		rc = ptsave_fail(f, "cannot write");
+		rc = errmsg_errno(f->err, f->path, "cannot write");
 	if (rc)
 		unlink(f->path);
 	return rc;
-}
-
-/* Order storages as the pickle first refers to them. */
-static int order_storages(struct file *f, const struct pickle_storages *met)
-{
-	struct arena *const a = &f->s->arena;
-
-	f->storages = arena_alloc(a, met->n * sizeof(const void *));
-	f->len = arena_alloc(a, met->n * sizeof(*f->len));
-	f->crc = arena_alloc(a, met->n * sizeof(*f->crc));
-	f->piece = malloc(PIECE_ELEMENTS * sizeof(double));
-	f->wide = malloc(PIECE_ELEMENTS * sizeof(float));
-	if (a->failed || !f->piece || !f->wide)
-		return -ENOMEM;
-	for (size_t i = 0; i < met->n; i++) {
-		const char *key = met->pid[i]->pid->seq.v[2]->str.p;
-
-		f->storages[i] = &f->s->storages[strtoul(key, NULL, 10)];
-		f->len[i] = f->storages[i]->numel *
-			    dtype_size(f->storages[i]->dtype);
-	}
-	return 0;
 }
 
 /* The name of a file without directory and extension. */
@@ -268,38 +246,51 @@ static char *stem(struct arena *a, const char *path)
 	return arena_strndup(a, name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
-static int ptsave_lay_out(struct file *f, const char *prefix,
-			  const struct value *root)
+/* Lay out the file, with its storages in the order in which the pickle first refers to
+ * them.  What writing it takes is in `a`. */
+static int ptsave_lay_out(struct file *f, const struct ptsave *s,
+			  const struct value *root, struct arena *a)
 {
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
 	int rc = pickle_dump(root, &pickle, &met, f->err);
+	const char *const prefix = stem(a, f->path);
+	uint64_t *const len = arena_alloc(a, met.n * sizeof(*len));
 
-	if (!rc && order_storages(f, &met))
-		rc = errmsg_nomem(f->err, NULL);
+	f->storages = arena_alloc(a, met.n * sizeof(*f->storages));
+	f->crc = arena_alloc(a, met.n * sizeof(*f->crc));
+	f->piece = arena_alloc(a, PIECE_ELEMENTS * sizeof(double));
+	f->wide = arena_alloc(a, PIECE_ELEMENTS * sizeof(float));
+	if (!rc && a->failed)
+		rc = errmsg_nomem(f->err, f->path);
+	for (size_t i = 0; i < met.n && !rc; i++) {
+		const char *key = met.pid[i]->pid->seq.v[2]->str.p;
+
+		f->storages[i] = &s->storages[strtoul(key, NULL, 10)];
+		len[i] = f->storages[i]->numel *
+			 dtype_size(f->storages[i]->dtype);
+	}
 	if (!rc)
-		rc = ptwrite_init(&f->layout, prefix, &pickle, f->len, met.n,
+		rc = ptwrite_init(&f->layout, prefix, &pickle, len, met.n,
 				  f->err);
-	if (rc)
-		bytebuf_done(&pickle);
+	bytebuf_done(&pickle);
 	pickle_storages_done(&met);
 	return rc;
 }
 
-int ptsave_write(struct ptsave *s, const struct value *root, const char *path,
-		 struct errmsg *err)
+int ptsave_write(const struct ptsave *s, const struct value *root,
+		 const char *path, struct errmsg *err)
 {
-	struct file f = { .s = s, .path = path, .err = err };
-	const char *const prefix = stem(&s->arena, path);
+	struct file f = { .path = path, .err = err };
+	struct arena a = { 0 };
 	int rc;
 
 	if (s->arena.failed)
 		return errmsg_nomem(err, path);
-	rc = ptsave_lay_out(&f, prefix, root);
+	rc = ptsave_lay_out(&f, s, root, &a);
 	if (!rc)
 		rc = ptsave_create(&f);
 	ptwrite_done(&f.layout);
-	free(f.piece);
-	free(f.wide);
+	arena_done(&a);
 	return rc;
 }

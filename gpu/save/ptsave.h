@@ -76,13 +76,17 @@ struct value *ptsave_apply(struct ptsave *s, const char *module,
 			   struct value *state);
 
 /* Add a storage.  Returns its number. */
-size_t ptsave_storage(struct ptsave *s, const struct ptsave_storage *storage);
+size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage);
 
 /* A contiguous tensor: elements of storage number `storage` from `offset`
  * on. */
-struct value *ptsave_tensor(struct ptsave *s, size_t storage, uint64_t offset,
-			    const uint64_t *shape, unsigned ndim,
-			    bool requires_grad);
+struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset,
+			  const uint64_t *shape, unsigned ndim,
+			  bool requires_grad);
+
+/* A tensor with a storage of its own. */
+struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage,
+			    const uint64_t *shape, unsigned ndim);
 
 /* Bytes of host memory that ptsave_detach needs. */
 size_t ptsave_device_bytes(const struct ptsave *s);
@@ -98,7 +102,7 @@ void *ptsave_detach(struct ptsave *s, void *to);
  * Write the file and sync it.  It must not exist yet.  Like torch, it names its
  * records after the file without extension.  After an error there is no file.
  */
-int ptsave_write(struct ptsave *s, const struct value *root, const char *path,
-		 struct errmsg *err);
+int ptsave_write(const struct ptsave *s, const struct value *root,
+		 const char *path, struct errmsg *err);
 
 #endif

@@ -20,16 +20,13 @@ static struct value *weights(const struct save *s, struct ptsave *pt,
 			     const struct form_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
-	const size_t storage =
-		ptsave_storage(pt, &(struct ptsave_storage){
-					   .dtype = dtype,
-					   .numel = x->t.numel,
-					   .p = x->weights,
-					   .wide = dtype != DTYPE_F32,
-				   });
+	const struct ptsave_storage own = { .dtype = dtype,
+					    .numel = x->t.numel,
+					    .p = x->weights,
+					    .wide = dtype != DTYPE_F32 };
 
 	assert(x->weights);
-	return ptsave_tensor(pt, storage, 0, x->t.shape, x->t.ndim, false);
+	return ptsave_tensor(pt, own, x->t.shape, x->t.ndim);
 }
 
 /* The first tensor of a unit that this rank has in its files. */

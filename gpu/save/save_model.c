@@ -23,37 +23,35 @@ static bool has_head(const struct save *s)
 	return p->size * p->stages == 1;
 }
 
-/* Add a storage with `numel` of the model's weights from `start` on. */
-static size_t weights_storage(const struct save *s, struct ptsave *pt,
-			      uint64_t start, uint64_t numel)
+/* `numel` of the model's weights from `start` on. */
+static struct ptsave_storage weights(const struct save *s, uint64_t start,
+				     uint64_t numel)
 {
 	struct backend *b = s->zero->backend;
 	uint64_t all;
 	const uint8_t *p = zero_model(s->zero, &all);
 
 	assert(start + numel <= all);
-	return ptsave_storage(
-		pt, &(struct ptsave_storage){
-			    .dtype = b->dtype,
-			    .numel = numel,
-			    .p = p + start * b->act_size,
-			    .from = b,
-			    .wide = b->act_size != dtype_size(b->dtype),
-		    });
+	return (struct ptsave_storage){
+		.dtype = b->dtype,
+		.numel = numel,
+		.p = p + start * b->act_size,
+		.from = b,
+		.wide = b->act_size != dtype_size(b->dtype),
+	};
 }
 
 struct value *save_nothing(const struct save *s, struct ptsave *pt)
 {
 	static const uint64_t nothing = 0;
 
-	return ptsave_tensor(pt, weights_storage(s, pt, 0, 0), 0, &nothing, 1,
-			     false);
+	return ptsave_tensor(pt, weights(s, 0, 0), &nothing, 1);
 }
 
 /*
  * The module's state dict.  In stages 1 and 2 all weights are views of one
- * storage; in stage 0 each has its own; in stage 3 they are empty, since the
- * shards have the weights.
+ * storage, the file's first; in stage 0 each has its own, and the head is a view of the
+ * first; in stage 3 they are empty, since the shards have the weights.
  */
 static struct value *module(const struct save *s, struct ptsave *pt)
 {
@@ -62,29 +60,25 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 	const unsigned stage = s->zero->stage;
 	struct value *dict = ptsave_ordered_dict(pt);
 	uint64_t all;
-	size_t one = 0;
 
 	zero_model(s->zero, &all);
 	if (stage == 1 || stage == 2)
-		one = weights_storage(s, pt, 0, all);
+		ptsave_storage(pt, weights(s, 0, all));
 	for (size_t i = 0; i < m->nparams + has_head(s); i++) {
 		const bool head = i == m->nparams;
-		const struct gpt2_param *p = &m->params[head ? 0 : i];
-		const char *name = head ? HEAD : p->name;
+		const size_t k = head ? 0 : i;
+		const struct gpt2_param *p = &m->params[k];
 		struct value *v;
 
 		if (stage == 3)
 			v = save_nothing(s, pt);
-		else if (stage == 0)
-			v = ptsave_tensor(pt,
-					  head ? 0
-					       : weights_storage(s, pt, start[i],
-								 p->numel),
-					  0, p->shape, p->ndim, false);
+		else if (stage == 0 && !head)
+			v = ptsave_tensor(pt, weights(s, start[k], p->numel),
+					  p->shape, p->ndim);
 		else
-			v = ptsave_tensor(pt, one, head ? 0 : start[i],
-					  p->shape, p->ndim, false);
-		ptsave_set(pt, dict, name, v);
+			v = ptsave_view(pt, 0, start[k], p->shape, p->ndim,
+					false);
+		ptsave_set(pt, dict, head ? HEAD : p->name, v);
 	}
 	return dict;
 }

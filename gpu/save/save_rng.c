@@ -141,11 +141,11 @@ static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
 static struct value *bytes_tensor(struct ptsave *pt, const uint8_t *p,
 				  uint64_t n)
 {
-	const size_t storage = ptsave_storage(
-		pt, &(struct ptsave_storage){
-			    .dtype = DTYPE_U8, .numel = n, .p = p });
+	const struct ptsave_storage own = { .dtype = DTYPE_U8,
+					    .numel = n,
+					    .p = p };
 
-	return ptsave_tensor(pt, storage, 0, &n, 1, false);
+	return ptsave_tensor(pt, own, &n, 1);
 }
 
 static struct value *torch_state(struct ptsave *pt, const struct twister *t)

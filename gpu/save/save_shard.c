@@ -19,46 +19,40 @@
 
 #define LOSS_SCALER_MODULE "deepspeed.runtime.fp16.loss_scaler"
 
-/* A storage of `numel` floats of the form at `p`. */
-static size_t floats(const struct save *s, struct ptsave *pt, const float *p,
-		     uint64_t numel)
+/* `numel` floats of the form at `p`. */
+static struct ptsave_storage floats(const struct save *s, const float *p,
+				    uint64_t numel)
 {
-	return ptsave_storage(pt, &(struct ptsave_storage){
-					  .dtype = DTYPE_F32,
-					  .numel = numel,
-					  .p = p,
-					  .from = s->form->from,
-				  });
+	return (struct ptsave_storage){
+		.dtype = DTYPE_F32, .numel = numel, .p = p, .from = s->form->from
+	};
 }
 
-/* A group's i-th tensor, in its shape, of a state of the group. */
-static struct value *shaped(const struct save *s, struct ptsave *pt,
-			    const struct form_group *g, const float *state,
-			    size_t i)
+/* A state of a group: of its i-th tensor, in its shape, without ZeRO, else this rank's
+ * part. */
+static struct value *group_state(const struct save *s, struct ptsave *pt,
+				 const struct form_group *g, const float *state,
+				 size_t i)
 {
 	const struct naming_tensor *t = &s->form->tensors[g->tensors[i]].t;
-
-	return ptsave_tensor(
-		pt, floats(s, pt, state + g->partition.start[i], t->numel), 0,
-		t->shape, t->ndim, false);
-}
-
-/* A flat moment of a group: this rank's part. */
-static struct value *flat(const struct save *s, struct ptsave *pt,
-			  const struct form_group *g, const float *state)
-{
 	const uint64_t n = g->partition.size;
 
-	return ptsave_tensor(pt, floats(s, pt, state, n), 0, &n, 1, false);
+	if (s->zero->stage)
+		return ptsave_tensor(pt, floats(s, state, n), &n, 1);
+	return ptsave_tensor(pt,
+			     floats(s, state + g->partition.start[i], t->numel),
+			     t->shape, t->ndim);
 }
 
 /* The masters, of which `numel` are shown. */
 static struct value *flat_masters(const struct save *s, struct ptsave *pt,
 				  const struct form_group *g, uint64_t numel)
 {
-	assert(numel <= g->partition.size);
-	return ptsave_tensor(pt, floats(s, pt, g->master, g->partition.size), 0,
-			     &numel, 1, true);
+	const uint64_t n = g->partition.size;
+
+	assert(numel <= n);
+	return ptsave_view(pt, ptsave_storage(pt, floats(s, g->master, n)), 0,
+			   &numel, 1, true);
 }
 
 static struct value *step_value(const struct save *s, struct ptsave *pt)
@@ -71,12 +65,10 @@ static struct value *step_value(const struct save *s, struct ptsave *pt)
 	if (!step)
 		return NULL;
 	*step = (float)s->zero->step;
-	return ptsave_tensor(
-		pt,
-		ptsave_storage(pt, &(struct ptsave_storage){ .dtype = DTYPE_F32,
-							     .numel = 1,
-							     .p = step }),
-		0, NULL, 0, false);
+	return ptsave_tensor(pt,
+			     (struct ptsave_storage){
+				     .dtype = DTYPE_F32, .numel = 1, .p = step },
+			     NULL, 0);
 }
 
 static struct value *betas(const struct save *s, struct ptsave *pt)
@@ -147,17 +139,13 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 static struct value *adam_state(const struct save *s, struct ptsave *pt,
 				const struct form_group *g, size_t i)
 {
-	const bool whole = s->zero->stage == 0;
 	struct value *dict = ptsave_dict(pt);
 
 	if (s->zero->optimizer.flavor != OPTIMIZER_APEX)
 		ptsave_set(pt, dict, "step", step_value(s, pt));
-	ptsave_set(pt, dict, "exp_avg",
-		   whole ? shaped(s, pt, g, g->exp_avg, i)
-			 : flat(s, pt, g, g->exp_avg));
+	ptsave_set(pt, dict, "exp_avg", group_state(s, pt, g, g->exp_avg, i));
 	ptsave_set(pt, dict, "exp_avg_sq",
-		   whole ? shaped(s, pt, g, g->exp_avg_sq, i)
-			 : flat(s, pt, g, g->exp_avg_sq));
+		   group_state(s, pt, g, g->exp_avg_sq, i));
 	return dict;
 }
 
@@ -343,7 +331,8 @@ static struct value *whole_masters(const struct save *s, struct ptsave *pt)
 		struct value *group = ptsave_list(pt);
 
 		for (size_t i = 0; i < g->n; i++)
-			ptsave_add(pt, group, shaped(s, pt, g, g->master, i));
+			ptsave_add(pt, group,
+				   group_state(s, pt, g, g->master, i));
 		ptsave_add(pt, groups, group);
 	}
 	return groups;

@@ -27,20 +27,20 @@ struct patterns {
 };
 
 /* Megatron's patterns, with what blocks, the last norm and the embeddings are called. */
-#define MEGATRON(block, last, embed)                                           \
-	.qkv = { block "self_attention.query_key_value.weight",                \
-		 block "self_attention.query_key_value.bias" },                \
-	.vocabulary = { embed ".word_embeddings.weight" },                     \
-	.replicated = { block "input_layernorm.weight",                        \
-			block "post_attention_layernorm.weight",               \
-			last ".weight",                                        \
-			last ".bias",                                          \
-			embed ".position_embeddings.weight",                   \
-			block "self_attention.dense.bias",                     \
-			block "mlp.dense_4h_to_h.bias",                        \
-			block "input_layernorm.bias",                          \
-			block "post_attention_layernorm.bias" },               \
-	.second_dimension = { block "mlp.dense_4h_to_h.weight",                \
+#define MEGATRON(block, last, embed)                             \
+	.qkv = { block "self_attention.query_key_value.weight",  \
+		 block "self_attention.query_key_value.bias" },  \
+	.vocabulary = { embed ".word_embeddings.weight" },       \
+	.replicated = { block "input_layernorm.weight",          \
+			block "post_attention_layernorm.weight", \
+			last ".weight",                          \
+			last ".bias",                            \
+			embed ".position_embeddings.weight",     \
+			block "self_attention.dense.bias",       \
+			block "mlp.dense_4h_to_h.bias",          \
+			block "input_layernorm.bias",            \
+			block "post_attention_layernorm.bias" }, \
+	.second_dimension = { block "mlp.dense_4h_to_h.weight",  \
 			      block "self_attention.dense.weight" }
 
 static const struct patterns families[] = {
