@@ -12,7 +12,6 @@
 #include "gpu/save/form.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
@@ -48,7 +47,8 @@ static int add_tensors(struct form *f, struct errmsg *err)
 			  m->part.stage + 1 == m->part.stages;
 	int rc = 0;
 
-	f->tensors = calloc(m->nparams + 1, sizeof(*f->tensors));
+	f->tensors =
+		arena_alloc(&f->memory, (m->nparams + 1) * sizeof(*f->tensors));
 	if (!f->tensors)
 		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < m->nparams && !rc; i++) {
@@ -63,7 +63,8 @@ static int partition_group(struct form *f, struct form_group *g,
 			   struct errmsg *err)
 {
 	const struct zero *const z = f->zero;
-	uint64_t *const numel = calloc(f->ntensors, sizeof(*numel));
+	uint64_t *const numel =
+		arena_alloc(&f->memory, f->ntensors * sizeof(*numel));
 	int rc;
 
 	if (!numel)
@@ -72,20 +73,13 @@ static int partition_group(struct form *f, struct form_group *g,
 		numel[i] = f->tensors[g->tensors[i]].t.numel;
 	rc = partition_init(&g->partition, z->stage == 3, numel, NULL, g->n,
 			    z->stage ? z->comm->size : 1);
-	free(numel);
 	return rc ? errmsg_set(err, rc, "the groups cannot be partitioned") : 0;
 }
 
-static int alloc_group(struct form_group *g, struct errmsg *err)
+/* Allocate this rank's part of a state of the group. */
+static float *alloc_state(struct form *f, const struct form_group *g)
 {
-	const uint64_t n = g->partition.size;
-
-	g->master = calloc(n, sizeof(*g->master));
-	g->exp_avg = calloc(n, sizeof(*g->exp_avg));
-	g->exp_avg_sq = calloc(n, sizeof(*g->exp_avg_sq));
-	return g->master && g->exp_avg && g->exp_avg_sq
-		       ? 0
-		       : errmsg_nomem(err, NULL);
+	return arena_alloc(&f->memory, g->partition.size * sizeof(float));
 }
 
 /* Megatron tells matrices from others by the shape that a parameter has when its
@@ -96,34 +90,23 @@ static int add_groups(struct form *f, struct errmsg *err)
 	int rc = 0;
 
 	f->ngroups = one ? 1 : naming_groups(f->naming.family);
-	f->groups = calloc(f->ngroups, sizeof(*f->groups));
-	if (!f->groups)
-		return errmsg_nomem(err, NULL);
-	for (unsigned k = 0; k < f->ngroups && !rc; k++) {
+	f->groups = arena_alloc(&f->memory, f->ngroups * sizeof(*f->groups));
+	for (unsigned k = 0; f->groups && k < f->ngroups && !rc; k++) {
 		struct form_group *const g = &f->groups[k];
 
-		g->tensors = calloc(f->ntensors, sizeof(*g->tensors));
-		if (!g->tensors)
-			return errmsg_nomem(err, NULL);
-		for (size_t i = 0; i < f->ntensors; i++)
+		g->tensors = arena_alloc(&f->memory,
+					 f->ntensors * sizeof(*g->tensors));
+		for (size_t i = 0; g->tensors && i < f->ntensors; i++)
 			if (one || f->tensors[i].t.group == k)
 				g->tensors[g->n++] = i;
 		rc = partition_group(f, g, err);
-		if (!rc && !f->from)
-			rc = alloc_group(g, err);
+		if (rc || f->from)
+			continue;
+		g->master = alloc_state(f, g);
+		g->exp_avg = alloc_state(f, g);
+		g->exp_avg_sq = alloc_state(f, g);
 	}
-	return rc;
-}
-
-struct fragment form_fragment(const struct form *f, const struct form_group *g,
-			      size_t i)
-{
-	return partition_fragment(&g->partition, i, f->zero->part);
-}
-
-bool form_writes_layer(const struct form *f, unsigned layer)
-{
-	return layer % f->zero->comm->size == f->zero->comm->rank;
+	return !rc && f->memory.failed ? errmsg_nomem(err, NULL) : rc;
 }
 
 /* Does this rank write the weights of a tensor? */
@@ -132,13 +115,14 @@ static bool writes_weights(const struct form *f, const struct form_tensor *x)
 	const struct gpt2 *const m = f->zero->model;
 
 	/* The first stage writes the embedding.  In ZeRO-3 the shards have the
-	 * weights. */
+	 * weights.  Data-parallel ranks take turns at the layers of a pipeline, as
+	 * DeepSpeed's do. */
 	if (x->param == FORM_DEAD || f->zero->stage == 3 ||
 	    (m->params[x->param].unit == GPT2_UNIT_EMBED && m->part.stage))
 		return false;
-	return f->naming.family == NAMING_MEGATRON
-		       ? form_writes_layer(f, x->t.layer)
-		       : f->zero->comm->rank == 0;
+	return f->zero->comm->rank == (f->naming.family == NAMING_MEGATRON
+					       ? x->t.layer % f->zero->comm->size
+					       : 0);
 }
 
 /* A tensor, in our order and in that of the files. */
@@ -146,7 +130,8 @@ struct scratch {
 	float *ours, *theirs;
 };
 
-static int alloc_copies(struct form *f, struct scratch *s, struct errmsg *err)
+static int alloc_copies(struct form *f, struct scratch *s, struct arena *a,
+			struct errmsg *err)
 {
 	uint64_t most = 0;
 
@@ -155,15 +140,13 @@ static int alloc_copies(struct form *f, struct scratch *s, struct errmsg *err)
 
 		if (x->t.numel > most)
 			most = x->t.numel;
-		if (!writes_weights(f, x))
-			continue;
-		x->weights = malloc(x->t.numel * sizeof(*x->weights));
-		if (!x->weights)
-			return errmsg_nomem(err, NULL);
+		if (writes_weights(f, x))
+			x->weights = arena_alloc(
+				&f->memory, x->t.numel * sizeof(*x->weights));
 	}
-	s->ours = malloc(most * sizeof(*s->ours));
-	s->theirs = malloc(most * sizeof(*s->theirs));
-	return s->ours && s->theirs ? 0 : errmsg_nomem(err, NULL);
+	s->ours = arena_alloc(a, most * sizeof(*s->ours));
+	s->theirs = arena_alloc(a, most * sizeof(*s->theirs));
+	return a->failed || f->memory.failed ? errmsg_nomem(err, NULL) : 0;
 }
 
 /* Copy one state of a group's i-th tensor to its place in `part`. */
@@ -172,7 +155,8 @@ static void copy_state(const struct form *f, const struct form_group *g,
 		       float *part)
 {
 	const struct form_tensor *const x = &f->tensors[g->tensors[i]];
-	const struct fragment own = form_fragment(f, g, i);
+	const struct fragment own =
+		partition_fragment(&g->partition, i, f->zero->part);
 
 	zero_collect(f->zero, state, x->param, s->ours);
 	naming_arrange(&x->t, s->theirs, s->ours);
@@ -205,13 +189,14 @@ static void copy_all(const struct form *f, const struct scratch *s)
 
 static int make_copies(struct form *f, struct errmsg *err)
 {
-	struct scratch s = { NULL, NULL };
-	const int rc = comm_agree(f->zero->world, alloc_copies(f, &s, err), err);
+	struct arena a = { 0 };
+	struct scratch s;
+	const int rc =
+		comm_agree(f->zero->world, alloc_copies(f, &s, &a, err), err);
 
 	if (!rc)
 		copy_all(f, &s);
-	free(s.ours);
-	free(s.theirs);
+	arena_done(&a);
 	return rc;
 }
 
@@ -236,10 +221,8 @@ int form_init(struct form *f, const struct zero *z, const struct naming *n,
 		.zero = z,
 		.from = n->family == NAMING_HF ? z->backend : NULL,
 	};
-	rc = add_tensors(f, err);
-	if (!rc)
-		rc = add_groups(f, err);
-	rc = comm_agree(z->world, rc, err);
+	rc = comm_agree(z->world, add_tensors(f, err) ?: add_groups(f, err),
+			err);
 	if (!rc && f->from)
 		borrow(f);
 	else if (!rc)
@@ -251,20 +234,8 @@ int form_init(struct form *f, const struct zero *z, const struct naming *n,
 
 void form_done(struct form *f)
 {
-	for (unsigned k = 0; f->groups && k < f->ngroups; k++) {
-		struct form_group *const g = &f->groups[k];
-
-		free(g->tensors);
-		partition_done(&g->partition);
-		if (f->from)
-			continue;
-		free(g->master);
-		free(g->exp_avg);
-		free(g->exp_avg_sq);
-	}
-	for (size_t i = 0; i < f->ntensors; i++)
-		free(f->tensors[i].weights);
-	free(f->tensors);
-	free(f->groups);
+	for (unsigned k = 0; f->groups && k < f->ngroups; k++)
+		partition_done(&f->groups[k].partition);
+	arena_done(&f->memory);
 	*f = (struct form){ 0 };
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/zero/partition.h"
 #include "gpu/model/naming.h"
 
@@ -42,6 +43,7 @@ struct form {
 	const struct zero *zero;
 	struct backend *from; /* the owner of the groups' memory; NULL: host
 			       * memory, owned by the form */
+	struct arena memory;
 	struct form_tensor *tensors; /* in the order of modules */
 	size_t ntensors;
 	struct form_group *groups;
@@ -52,13 +54,5 @@ struct form {
 int form_init(struct form *f, const struct zero *z, const struct naming *n,
 	      struct errmsg *err);
 void form_done(struct form *f);
-
-/* The part of a group's i-th tensor that this rank keeps. */
-struct fragment form_fragment(const struct form *f, const struct form_group *g,
-			      size_t i);
-
-/* Does this rank write the file of a layer of Megatron's pipeline?  Data-parallel
- * ranks take turns, as DeepSpeed's do. */
-bool form_writes_layer(const struct form *f, unsigned layer);
 
 #endif

@@ -55,6 +55,10 @@ void save_shard(const struct save *s, struct save_file *f);
 /* Build the weights of a unit of Megatron's pipeline, if this rank writes them. */
 void save_layer(const struct save *s, unsigned unit, struct save_file *f);
 
+/* Build a checkpoint's `ds_config` dict: the DeepSpeed configuration file, if
+ * any, updated with the values in effect. */
+struct value *save_dsconfig(struct ptsave *pt, const struct config *c);
+
 /* Build the universal_checkpoint_info of the model states. */
 struct value *save_universal_info(const struct save *s, struct ptsave *pt);
 

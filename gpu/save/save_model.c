@@ -8,7 +8,6 @@
 #include <stdio.h>
 
 #include "ckpt/dirs/names.h"
-#include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 
 /* The head shares its tensor with the token embedding.  A part of it would be no
@@ -191,7 +190,7 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 	ptsave_set(pt, root, "dp_world_size", z->comm->size);
 	ptsave_set(pt, root, "mp_world_size", z->world->size / z->comm->size);
 	ptsave_set(pt, root, "checkpoint_parallel_dimensions", degrees(s, pt));
-	ptsave_set(pt, root, KEY_DS_CONFIG, dsconfig_value(pt, c));
+	ptsave_set(pt, root, KEY_DS_CONFIG, save_dsconfig(pt, c));
 	ptsave_set(pt, root, KEY_DS_VERSION, NAMES_DS_VERSION);
 	add_client_state(s, pt, root);
 	return root;

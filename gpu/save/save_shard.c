@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #include "ckpt/dirs/names.h"
-#include "gpu/save/dsconfig.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/lr_schedule.h"
 #include "gpu/zero/optimizer.h"
@@ -218,7 +217,8 @@ static struct value *slices_of(const struct save *s, struct ptsave *pt,
 	struct value *dict = ptsave_ordered_dict(pt);
 
 	for (size_t i = 0; i < g->n; i++) {
-		const struct fragment f = form_fragment(s->form, g, i);
+		const struct fragment f =
+			partition_fragment(&g->partition, i, s->zero->part);
 		struct value *at;
 
 		if (!f.numel)
@@ -318,7 +318,7 @@ void save_shard(const struct save *s, struct save_file *f)
 	f->root = ptsave_dict(pt);
 	ptsave_set(pt, f->root, KEY_OPTIMIZER_STATE_DICT,
 		   z->stage == 3 ? shard_zero3(s, pt) : shard_zero12(s, pt));
-	ptsave_set(pt, f->root, KEY_DS_CONFIG, dsconfig_value(pt, s->o->config));
+	ptsave_set(pt, f->root, KEY_DS_CONFIG, save_dsconfig(pt, s->o->config));
 	ptsave_set(pt, f->root, KEY_DS_VERSION, NAMES_DS_VERSION);
 }
 

@@ -4,15 +4,13 @@
  * stage, round-robin gradients.  Command-line flags override the configuration
  * file, so their values are written into it.
  */
-#include "gpu/save/dsconfig.h"
 
 #include <cJSON.h>
 #include <math.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "gpu/config/config.h"
-#include "gpu/save/ptsave.h"
+#include "gpu/save/save_impl.h"
 
 #define EXACT_MAX 9007199254740992.0 /* largest exact integer in a double */
 
@@ -94,7 +92,7 @@ static void set_enabled(struct ptsave *s, struct value *root, const char *key,
 			     value_new_bool(&s->arena, enabled));
 }
 
-struct value *dsconfig_value(struct ptsave *s, const struct config *c)
+struct value *save_dsconfig(struct ptsave *s, const struct config *c)
 {
 	const struct {
 		const char *key;
