@@ -33,6 +33,19 @@ struct value *ptsave_itself(struct arena *a, struct value *v)
 	return v;
 }
 
+struct value *ptsave_fill(struct ptsave *s, struct value *to,
+			  struct value *const *v, size_t n)
+{
+	const bool dict = to && to->kind == VALUE_DICT;
+
+	for (size_t i = 0; i < n; i += 1 + dict)
+		if (dict)
+			value_put(&s->arena, to, v[i], v[i + 1]);
+		else
+			value_append(&s->arena, to, v[i]);
+	return to;
+}
+
 struct value *ptsave_apply(struct ptsave *s, const char *module,
 			   const char *name, struct value *args,
 			   struct value *state)
@@ -47,13 +60,11 @@ struct value *ptsave_apply(struct ptsave *s, const char *module,
 
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim)
 {
-	struct value *args = ptsave_tuple(s);
 	struct value *dims = ptsave_tuple(s);
 
 	for (unsigned i = 0; i < ndim; i++)
 		ptsave_add(s, dims, shape[i]);
-	ptsave_add(s, args, dims);
-	return ptsave_apply(s, "torch", "Size", args, NULL);
+	return ptsave_apply(s, "torch", "Size", ptsave_tuple_of(s, dims), NULL);
 }
 
 struct value *ptsave_object(struct ptsave *s, const char *module,

@@ -65,6 +65,30 @@ struct value *ptsave_itself(struct arena *a, struct value *v);
 #define ptsave_dict(s) value_new(&(s)->arena, VALUE_DICT)
 #define ptsave_ordered_dict(s) value_new_ordered(&(s)->arena)
 
+/* A tuple, a list or a dict of up to eight values, in a dict keys and values in turn. */
+#define ptsave_tuple_of(s, ...) PTSAVE_FILL(s, ptsave_tuple(s), __VA_ARGS__)
+#define ptsave_list_of(s, ...) PTSAVE_FILL(s, ptsave_list(s), __VA_ARGS__)
+#define ptsave_dict_of(s, ...) PTSAVE_FILL(s, ptsave_dict(s), __VA_ARGS__)
+
+#define PTSAVE_FILL(s, to, ...)                                        \
+	ptsave_fill(s, to,                                             \
+		    (struct value *[]){ PTSAVE_PICK(                   \
+			    __VA_ARGS__, PTSAVE_8, PTSAVE_7, PTSAVE_6, \
+			    PTSAVE_5, PTSAVE_4, PTSAVE_3, PTSAVE_2,    \
+			    PTSAVE_1, )(s, __VA_ARGS__) },             \
+		    PTSAVE_PICK(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, ))
+#define PTSAVE_PICK(a, b, c, d, e, f, g, h, macro, ...) macro
+#define PTSAVE_1(s, x) ptsave_value(s, x)
+#define PTSAVE_2(s, x, ...) ptsave_value(s, x), PTSAVE_1(s, __VA_ARGS__)
+#define PTSAVE_3(s, x, ...) ptsave_value(s, x), PTSAVE_2(s, __VA_ARGS__)
+#define PTSAVE_4(s, x, ...) ptsave_value(s, x), PTSAVE_3(s, __VA_ARGS__)
+#define PTSAVE_5(s, x, ...) ptsave_value(s, x), PTSAVE_4(s, __VA_ARGS__)
+#define PTSAVE_6(s, x, ...) ptsave_value(s, x), PTSAVE_5(s, __VA_ARGS__)
+#define PTSAVE_7(s, x, ...) ptsave_value(s, x), PTSAVE_6(s, __VA_ARGS__)
+#define PTSAVE_8(s, x, ...) ptsave_value(s, x), PTSAVE_7(s, __VA_ARGS__)
+struct value *ptsave_fill(struct ptsave *s, struct value *to,
+			  struct value *const *v, size_t n);
+
 struct value *ptsave_size(struct ptsave *s, const uint64_t *shape,
 			  unsigned ndim);
 /* An instance of a class; `state` is its __dict__. */

@@ -37,9 +37,6 @@ static int report_owner(const struct save_lock *l, const char *dir,
 	const ssize_t n = pread(l->fd, owner, sizeof(owner) - 1, 0);
 
 	owner[n > 0 ? n : 0] = '\0';
-	for (char *c = owner; *c; c++)
-		if (*c < ' ' || *c > '~')
-			*c = '?';
 	return errmsg_set(err, -EBUSY,
 			  "%s: another run saves checkpoints here (%s); choose "
 			  "another --checkpoint_dir",

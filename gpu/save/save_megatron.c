@@ -72,7 +72,6 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 {
 	static const char *const embeddings[] = { "word_embeddings",
 						  "position_embeddings" };
-	struct value *root = ptsave_dict(pt), *language = ptsave_dict(pt);
 	struct value *embedding = ptsave_dict(pt);
 	struct value *encoder = ptsave_ordered_dict(pt);
 
@@ -92,10 +91,9 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 			ptsave_set(pt, embedding, embeddings[x->param], one);
 		}
 	}
-	ptsave_set(pt, language, "embedding", embedding);
-	ptsave_set(pt, language, "encoder", encoder);
-	ptsave_set(pt, root, "language_model", language);
-	return root;
+	return ptsave_dict_of(
+		pt, "language_model",
+		ptsave_dict_of(pt, "embedding", embedding, "encoder", encoder));
 }
 
 static const char *decay_style(const struct config *c)

@@ -114,24 +114,17 @@ static struct value *shared_params(const struct save *s, struct ptsave *pt)
 
 static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
 {
-	struct value *dict;
-
 	if (save_as_megatron(s))
 		return save_megatron_schedule(s, pt);
 	if (s->o->config->schedule.kind == SCHEDULE_CONSTANT)
 		return ptsave_none(pt);
-	dict = ptsave_dict(pt);
-	ptsave_set(pt, dict, "last_batch_iteration", s->zero->step - 1);
-	return dict;
+	return ptsave_dict_of(pt, "last_batch_iteration", s->zero->step - 1);
 }
 
 static struct value *degrees(const struct save *s, struct ptsave *pt)
 {
-	struct value *dict = ptsave_dict(pt);
-
-	ptsave_set(pt, dict, "pp_degree", s->zero->model->part.stages);
-	ptsave_set(pt, dict, "tp_degree", s->zero->tensor->size);
-	return dict;
+	return ptsave_dict_of(pt, "pp_degree", s->zero->model->part.stages,
+			      "tp_degree", s->zero->tensor->size);
 }
 
 /* The dict that training scripts pass as client_state. */

@@ -4,57 +4,31 @@
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tags.h"
 #include "ckpt/sys/output.h"
 #include "gpu/save/save_impl.h"
 
 #define HIDDEN ".old"
 #define WALK_FDS_MAX 16
 
-/* Parse a tag's name; false if it is not one of ours. */
-static bool parse_tag(const char *name, uint64_t *step)
+/* Is it the name of one of our checkpoints? */
+static bool is_tag(const char *name, size_t len)
 {
-	char again[NAME_MAX + 1];
-	int end = 0;
+	char tag[NAME_MAX + 1];
 
-	if (sscanf(name, SAVE_TAG "%" SCNu64 "%n", step, &end) != 1 || name[end])
-		return false;
-	snprintf(again, sizeof(again), SAVE_TAG "%" PRIu64, *step);
-	return strcmp(again, name) == 0;
+	snprintf(tag, sizeof(tag), "%.*s", (int)len, name);
+	return tags_step(tag) > 0 && tag[strlen(SAVE_TAG)] != '0';
 }
 
-static int newest_first(const void *a, const void *b)
+static int is_entry_tag(const struct dirent *e)
 {
-	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? 1 : x > y ? -1 : 0;
-}
-
-/* The steps of tags before `step`, newest first.  NULL if there are none. */
-static uint64_t *steps_before(const char *dir, uint64_t step, size_t *n)
-{
-	struct dirent **entries;
-	const int all = scandir(dir, &entries, NULL, NULL);
-	uint64_t *steps = calloc(all > 0 ? (size_t)all : 1, sizeof(*steps));
-	uint64_t one;
-
-	*n = 0;
-	for (int i = 0; i < all; i++) {
-		if (steps && parse_tag(entries[i]->d_name, &one) && one < step)
-			steps[(*n)++] = one;
-		free(entries[i]);
-	}
-	if (all >= 0)
-		free(entries);
-	if (steps)
-		qsort(steps, *n, sizeof(*steps), newest_first);
-	return steps;
+	return is_tag(e->d_name, NAME_MAX);
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type,
@@ -68,13 +42,13 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 
 /* Rename a tag to a hidden name before removing it, so that no reader sees a
  * part of it. */
-static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
+static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 {
 	char *path = NULL, *hidden = NULL;
 	int rc = 0;
 
-	if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, dir, step) < 0 ||
-	    asprintf(&hidden, "%s/." SAVE_TAG "%" PRIu64 HIDDEN, dir, step) < 0)
+	if (asprintf(&path, "%s/%s", dir, tag) < 0 ||
+	    asprintf(&hidden, "%s/.%s" HIDDEN, dir, tag) < 0)
 		rc = errmsg_nomem(err, NULL);
 	else if (rename(path, hidden) < 0 ||
 		 nftw(hidden, remove_entry, WALK_FDS_MAX,
@@ -88,26 +62,24 @@ static int remove_tag(const char *dir, uint64_t step, struct errmsg *err)
 int save_keep_last(const char *dir, unsigned k, uint64_t step,
 		   struct errmsg *err)
 {
-	uint64_t *steps;
-	size_t n;
-	int rc = 0;
+	struct dirent **tags; /* by step */
+	int n, rc = 0;
 
 	if (k == 0)
 		return 0;
-	steps = steps_before(dir, step, &n);
-	for (size_t i = k - 1; i < n && !rc; i++)
-		rc = remove_tag(dir, steps[i], err);
-	free(steps);
+	n = scandir(dir, &tags, is_entry_tag, versionsort);
+	for (int i = n - 1; i >= 0; i--) {
+		const bool older = (uint64_t)tags_step(tags[i]->d_name) < step;
+
+		if (older && k > 1)
+			k--;
+		else if (older && !rc)
+			rc = remove_tag(dir, tags[i]->d_name, err);
+		free(tags[i]);
+	}
+	if (n >= 0)
+		free(tags);
 	return rc;
-}
-
-static bool is_tag(const char *name, size_t len)
-{
-	char tag[NAME_MAX + 1];
-	uint64_t step;
-
-	snprintf(tag, sizeof(tag), "%.*s", (int)len, name);
-	return parse_tag(tag, &step);
 }
 
 /* Remove what remove_tag has renamed, and what a save that was killed has begun. */

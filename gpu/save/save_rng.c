@@ -46,15 +46,12 @@ static void twister_init(struct twister *t, uint32_t seed)
 /* random.getstate() */
 static struct value *python_state(struct ptsave *pt, const struct twister *t)
 {
-	struct value *state = ptsave_tuple(pt), *words = ptsave_tuple(pt);
+	struct value *words = ptsave_tuple(pt);
 
 	for (unsigned i = 0; i < WORDS; i++)
 		ptsave_add(pt, words, t->words[i]);
 	ptsave_add(pt, words, WORDS);
-	ptsave_add(pt, state, 3u);
-	ptsave_add(pt, state, words);
-	ptsave_add(pt, state, ptsave_none(pt));
-	return state;
+	return ptsave_tuple_of(pt, 3u, words, ptsave_none(pt));
 }
 
 /* The bytes `p`, as protocol 2 writes them: encoded from a string with a character
@@ -62,7 +59,6 @@ static struct value *python_state(struct ptsave *pt, const struct twister *t)
 static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 {
 	const uint8_t *const bytes = p;
-	struct value *args = ptsave_tuple(pt);
 	struct value *text = value_new_str(&pt->arena, "");
 	char *const utf8 = arena_alloc(&pt->arena, 2 * n + 1);
 	size_t len = 0;
@@ -77,65 +73,39 @@ static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 	}
 	utf8[len] = '\0';
 	text->str = (struct value_str){ utf8, len };
-	ptsave_add(pt, args, text);
-	ptsave_add(pt, args, "latin1");
-	return ptsave_apply(pt, "_codecs", "encode", args, NULL);
+	return ptsave_apply(pt, "_codecs", "encode",
+			    ptsave_tuple_of(pt, text, "latin1"), NULL);
 }
 
 /* numpy.dtype('<u4') */
 static struct value *words_dtype(struct ptsave *pt)
 {
-	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
+	struct value *none = ptsave_none(pt);
 
-	ptsave_add(pt, args, "u4");
-	ptsave_add(pt, args, (bool)false);
-	ptsave_add(pt, args, (bool)true);
-	ptsave_add(pt, state, 3u);
-	ptsave_add(pt, state, "<");
-	for (unsigned i = 0; i < 3; i++)
-		ptsave_add(pt, state, ptsave_none(pt));
-	ptsave_add(pt, state, INT64_C(-1));
-	ptsave_add(pt, state, INT64_C(-1));
-	ptsave_add(pt, state, 0u);
-	return ptsave_apply(pt, "numpy", "dtype", args, state);
-}
-
-static struct value *one_of(struct ptsave *pt, unsigned i)
-{
-	struct value *v = ptsave_tuple(pt);
-
-	ptsave_add(pt, v, i);
-	return v;
+	return ptsave_apply(pt, "numpy", "dtype",
+			    ptsave_tuple_of(pt, "u4", (bool)false, (bool)true),
+			    ptsave_tuple_of(pt, 3u, "<", none, none, none,
+					    INT64_C(-1), INT64_C(-1), 0u));
 }
 
 /* An array of the words.  All versions of numpy find this function by this name. */
 static struct value *words_array(struct ptsave *pt, const struct twister *t)
 {
-	struct value *args = ptsave_tuple(pt), *state = ptsave_tuple(pt);
-
-	ptsave_add(pt, args, value_new_global(&pt->arena, "numpy", "ndarray"));
-	ptsave_add(pt, args, one_of(pt, 0));
-	ptsave_add(pt, args, bytes_value(pt, "b", 1));
-	ptsave_add(pt, state, 1u);
-	ptsave_add(pt, state, one_of(pt, WORDS));
-	ptsave_add(pt, state, words_dtype(pt));
-	ptsave_add(pt, state, (bool)false);
-	ptsave_add(pt, state, bytes_value(pt, t->words, sizeof(t->words)));
-	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct", args,
-			    state);
+	return ptsave_apply(
+		pt, "numpy.core.multiarray", "_reconstruct",
+		ptsave_tuple_of(
+			pt, value_new_global(&pt->arena, "numpy", "ndarray"),
+			ptsave_tuple_of(pt, 0u), bytes_value(pt, "b", 1)),
+		ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, WORDS),
+				words_dtype(pt), (bool)false,
+				bytes_value(pt, t->words, sizeof(t->words))));
 }
 
 /* numpy.random.get_state() */
 static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
 {
-	struct value *state = ptsave_tuple(pt);
-
-	ptsave_add(pt, state, "MT19937");
-	ptsave_add(pt, state, words_array(pt, t));
-	ptsave_add(pt, state, WORDS);
-	ptsave_add(pt, state, 0u);
-	ptsave_add(pt, state, 0.0);
-	return state;
+	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), WORDS, 0u,
+			       0.0);
 }
 
 static struct value *bytes_tensor(struct ptsave *pt, const uint8_t *p,
@@ -187,19 +157,17 @@ struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
 {
 	const struct gpt2_part *part = &s->zero->model->part;
 	const uint64_t seed = splitmix64(s->o->config->seed, s->o->step + 1);
-	struct value *list = ptsave_list(pt), *dict = ptsave_dict(pt);
-	struct value *tracker = ptsave_dict(pt);
+	struct value *dict = ptsave_dict(pt);
 	struct twister of_stage, of_part;
 
 	twister_init(&of_stage, (uint32_t)splitmix64(seed, part->stage + 1));
 	twister_init(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
-	ptsave_set(pt, tracker, "model-parallel-rng",
-		   device_state(s, pt, &of_part));
 	ptsave_set(pt, dict, "random_rng_state", python_state(pt, &of_stage));
 	ptsave_set(pt, dict, "np_rng_state", numpy_state(pt, &of_stage));
 	ptsave_set(pt, dict, "torch_rng_state", torch_state(pt, &of_stage));
 	ptsave_set(pt, dict, "cuda_rng_state", device_state(s, pt, &of_stage));
-	ptsave_set(pt, dict, "rng_tracker_states", tracker);
-	ptsave_add(pt, list, dict);
-	return list;
+	ptsave_set(pt, dict, "rng_tracker_states",
+		   ptsave_dict_of(pt, "model-parallel-rng",
+				  device_state(s, pt, &of_part)));
+	return ptsave_list_of(pt, dict);
 }

@@ -70,15 +70,6 @@ static struct value *step_value(const struct save *s, struct ptsave *pt)
 			     NULL, 0);
 }
 
-static struct value *betas(const struct save *s, struct ptsave *pt)
-{
-	struct value *v = ptsave_tuple(pt);
-
-	ptsave_add(pt, v, s->zero->optimizer.beta1);
-	ptsave_add(pt, v, s->zero->optimizer.beta2);
-	return v;
-}
-
 /* The flags of torch.optim.Adam, which AdamW shares. */
 static void add_torch_flags(struct ptsave *pt, struct value *group)
 {
@@ -113,7 +104,7 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 	if (save_as_megatron(s))
 		add_megatron_keys(pt, group, matrices && o->decay != DECAY_NONE);
 	ptsave_set(pt, group, "lr", lr);
-	ptsave_set(pt, group, "betas", betas(s, pt));
+	ptsave_set(pt, group, "betas", ptsave_tuple_of(pt, o->beta1, o->beta2));
 	ptsave_set(pt, group, "eps", o->eps);
 	ptsave_set(pt, group, "weight_decay", optimizer_decay(o, matrices));
 	if (o->flavor == OPTIMIZER_TORCH) {
@@ -151,8 +142,7 @@ static struct value *adam_state(const struct save *s, struct ptsave *pt,
 /* torch's optimizer, which numbers its tensors through all groups. */
 static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 {
-	struct value *dict = ptsave_dict(pt), *state = ptsave_dict(pt);
-	struct value *groups = ptsave_list(pt);
+	struct value *state = ptsave_dict(pt), *groups = ptsave_list(pt);
 	size_t first = 0, end;
 
 	for (unsigned k = 0; k < s->form->ngroups; k++, first = end) {
@@ -165,9 +155,7 @@ static struct value *torch_optimizer(const struct save *s, struct ptsave *pt)
 				  adam_state(s, pt, g, i - first));
 		ptsave_add(pt, groups, param_group(s, pt, k, first, end));
 	}
-	ptsave_set(pt, dict, "state", state);
-	ptsave_set(pt, dict, KEY_PARAM_GROUPS, groups);
-	return dict;
+	return ptsave_dict_of(pt, "state", state, KEY_PARAM_GROUPS, groups);
 }
 
 static struct value *loss_scaler(const struct save *s, struct ptsave *pt)
@@ -204,11 +192,8 @@ static void add_scale(const struct save *s, struct ptsave *pt,
 
 static struct value *zero_stage(const struct save *s, struct ptsave *pt)
 {
-	struct value *args = ptsave_tuple(pt);
-
-	ptsave_add(pt, args, s->zero->stage);
-	return ptsave_apply(pt, "deepspeed.runtime.zero.config",
-			    "ZeroStageEnum", args, NULL);
+	return ptsave_apply(pt, "deepspeed.runtime.zero.config", "ZeroStageEnum",
+			    ptsave_tuple_of(pt, s->zero->stage), NULL);
 }
 
 static struct value *slices_of(const struct save *s, struct ptsave *pt,
@@ -219,16 +204,14 @@ static struct value *slices_of(const struct save *s, struct ptsave *pt,
 	for (size_t i = 0; i < g->n; i++) {
 		const struct fragment f =
 			partition_fragment(&g->partition, i, s->zero->part);
-		struct value *at;
 
 		if (!f.numel)
 			continue;
-		at = ptsave_dict(pt);
-		ptsave_set(pt, at, "numel", f.numel);
-		ptsave_set(pt, at, "start", f.start);
 		ptsave_set(pt, dict, s->form->tensors[g->tensors[i]].t.name,
 			   ptsave_object(pt, "deepspeed.utils.tensor_fragment",
-					 "fragment_address", at));
+					 "fragment_address",
+					 ptsave_dict_of(pt, "numel", f.numel,
+							"start", f.start)));
 	}
 	return dict;
 }
@@ -292,15 +275,15 @@ static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 static struct value *shard_zero3(const struct save *s, struct ptsave *pt)
 {
 	const struct form_group *g = s->form->groups;
-	struct value *dict = ptsave_dict(pt), *masters = ptsave_list(pt);
+	struct value *dict = ptsave_dict(pt);
 
 	assert(s->form->ngroups == 1);
 	ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
 	add_scale(s, pt, dict);
 	ptsave_set(pt, dict, KEY_PARTITION_COUNT, s->zero->comm->size);
 	ptsave_set(pt, dict, KEY_OPTIMIZER_STATE_DICT, torch_optimizer(s, pt));
-	ptsave_add(pt, masters, flat_masters(s, pt, g, g->partition.size));
-	ptsave_set(pt, dict, KEY_FP32_FLAT_GROUPS, masters);
+	ptsave_set(pt, dict, KEY_FP32_FLAT_GROUPS,
+		   ptsave_list_of(pt, flat_masters(s, pt, g, g->partition.size)));
 	return dict;
 }
 

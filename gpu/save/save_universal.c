@@ -14,7 +14,6 @@
  */
 #include "gpu/save/save_impl.h"
 
-#define THIRDS 3
 #define BLOCK "^transformer\\.h\\.\\d+\\."
 
 /* The patterns of a family; lists end with NULL. */
@@ -77,12 +76,14 @@ static void add_list(struct ptsave *pt, struct value *info, const char *key,
 	ptsave_set(pt, info, key, list);
 }
 
-static struct value *copies(struct ptsave *pt, struct value *seq, size_t n,
-			    unsigned size)
+/* The widths of a third on all ranks. */
+static struct value *rank_widths(const struct gpt2_part *part, struct ptsave *pt)
 {
-	for (size_t i = 0; i < n; i++)
-		ptsave_add(pt, seq, size);
-	return seq;
+	struct value *list = ptsave_list(pt);
+
+	for (unsigned i = 0; i < part->size; i++)
+		ptsave_add(pt, list, part->width);
+	return list;
 }
 
 /* Queries, keys and values are cut each by itself, along the rows of Megatron's
@@ -94,23 +95,19 @@ static void add_thirds(const struct save *s, struct ptsave *pt,
 	const struct gpt2 *m = s->zero->model;
 	const unsigned width = m->config.n_embd;
 	const unsigned cut = save_as_megatron(s) ? 0 : ndim - 1;
-	struct value *spec = ptsave_dict(pt), *shape = ptsave_tuple(pt);
-	struct value *of_parts = ptsave_list(pt), *names = ptsave_list(pt);
+	struct value *shape = ptsave_tuple(pt);
 
-	ptsave_add(pt, names, pattern);
 	for (unsigned i = 0; i < ndim; i++)
 		ptsave_add(pt, shape,
-			   i == cut ? copies(pt, ptsave_tuple(pt), THIRDS, width)
+			   i == cut ? ptsave_tuple_of(pt, width, width, width)
 				    : value_new_int(&pt->arena, width));
-	ptsave_set(pt, spec, "patterns", names);
-	ptsave_set(pt, spec, "shape", shape);
-	ptsave_set(pt, spec, "partition_dim", cut);
-	ptsave_add(pt, list, spec);
-	for (unsigned i = 0; i < THIRDS; i++)
-		ptsave_add(pt, of_parts,
-			   copies(pt, ptsave_list(pt), m->part.size,
-				  m->part.width));
-	ptsave_set(pt, widths, pattern, of_parts);
+	ptsave_add(pt, list,
+		   ptsave_dict_of(pt, "patterns", ptsave_list_of(pt, pattern),
+				  "shape", shape, "partition_dim", cut));
+	ptsave_set(pt, widths, pattern,
+		   ptsave_list_of(pt, rank_widths(&m->part, pt),
+				  rank_widths(&m->part, pt),
+				  rank_widths(&m->part, pt)));
 }
 
 static void add_sub_params(const struct save *s, struct ptsave *pt,
