@@ -21,12 +21,12 @@ train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) $(MPI_LIBS
 
 include %D%/watch/local.mk
 include %D%/backend/local.mk
+include %D%/nvidia/local.mk
+include %D%/comm/local.mk
 include %D%/model/local.mk
 include %D%/config/local.mk
-include %D%/nvidia/local.mk
 include %D%/read/local.mk
 include %D%/cuda/local.mk
-include %D%/comm/local.mk
 include %D%/zero/local.mk
 include %D%/load/local.mk
 include %D%/save/local.mk

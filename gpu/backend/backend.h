@@ -72,41 +72,16 @@ enum backend_queue {
 };
 #define BACKEND_QUEUES 3
 
-/*
- * Ranks that compute the same rows: with parts of the same parameters, where each has
- * a range of the tokens, of the heads, and of the widest activation, or each with the
- * same parameters a range of the positions.  All ranks of a group get the same
- * results, bit for bit.
- */
+/* Ranks that compute the same rows, of which each has a range of the tokens. */
 struct backend_group {
 	unsigned rank, size;
 	void *ctx;
-	/* x = its sum over ranks, act_t.  This and reduce_scatter may be under way
-	 * when they return: nothing that is queued before `wait` accesses their
-	 * buffers. */
-	void (*sum)(const struct backend_group *g, struct backend *b, void *x,
-		    size_t n);
-	void (*wait)(const struct backend_group *g);
 	/* all[rank][n] = every rank's `mine`, on the device. */
 	void (*gather)(const struct backend_group *g, const float *mine,
 		       size_t n, float *all);
 	/* This rank has failed before a `gather` for which others wait: report the
 	 * failure of `b` and end all ranks. */
 	void (*fail)(const struct backend_group *g, struct backend *b);
-
-	/* What ranks need that cut the positions of rows, act_t but for the
-	 * first.  Buffers do not overlap. */
-	void (*sum_floats)(const struct backend_group *g, struct backend *b,
-			   float *x, size_t n);
-	/* mine[n] = this rank's part of the sum over ranks of parts[size][n]. */
-	void (*reduce_scatter)(const struct backend_group *g, struct backend *b,
-			       const void *parts, void *mine, size_t n);
-	/* all[rank][n] = every rank's `mine`. */
-	void (*all_gather)(const struct backend_group *g, struct backend *b,
-			   const void *mine, void *all, size_t n);
-	/* all[rank][n] = what every rank has for this one in parts[size][n]. */
-	void (*all_to_all)(const struct backend_group *g, struct backend *b,
-			   const void *parts, void *all, size_t n);
 };
 
 /* Instead of a token or a target: it is none, or one of another rank's. */
@@ -308,7 +283,7 @@ struct backend {
 	/* What cross_entropy may use for logits.  Ranks of its group have the
 	 * same.  Sums, and so the last digits of gradients, depend on it. */
 	size_t logits_bytes;
-	bool recording;    /* between record_begin and record_end */
+	bool recording; /* between record_begin and record_end */
 };
 
 /* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has

@@ -60,18 +60,10 @@ void comm_sum(struct comm *c, void *x, size_t n, enum dtype dtype);
 void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
 			 enum dtype dtype, void *mine);
 
-/* The same with `n` floats for each rank. */
-void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
-			       float *mine);
-
 /* `all` = the bytes[rank] bytes of every rank, end to end.  `mine` may be its
  * own place in `all`. */
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		     void *all);
-
-/* The same with `bytes` of every rank. */
-void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
-			   void *all);
 
 /* `out` has `bytes` for each rank, end to end; `in` gets from every rank, end to end,
  * those that it has for this one.  They do not overlap. */

@@ -415,18 +415,6 @@ void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
 	watch_end();
 }
 
-void comm_reduce_scatter_equal(struct comm *c, const float *parts, size_t n,
-			       float *mine)
-{
-	if (!c->impl) {
-		memmove(mine, parts, n * sizeof(*mine));
-		return;
-	}
-	for (unsigned r = 0; r < c->size; r++)
-		c->impl->lengths[r] = n;
-	comm_reduce_scatter(c, parts, c->impl->lengths, DTYPE_F32, mine);
-}
-
 void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		     void *all)
 {
@@ -461,18 +449,6 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
 	watch_end();
-}
-
-void comm_all_gather_equal(struct comm *c, const void *mine, size_t bytes,
-			   void *all)
-{
-	if (!c->impl) {
-		memmove(all, mine, bytes);
-		return;
-	}
-	for (unsigned r = 0; r < c->size; r++)
-		c->impl->lengths[r] = bytes;
-	comm_all_gather(c, mine, c->impl->lengths, all);
 }
 
 void comm_sum(struct comm *c, void *x, size_t n, enum dtype dtype)

@@ -35,24 +35,18 @@ void devcomm_free(struct devcomm *d);
 /* Make the sums of devcomms created later the same in every run. */
 void devcomm_fix_order(void);
 
-/* Like comm_reduce_scatter, comm_all_gather, comm_all_gather_equal,
- * comm_all_to_all and comm_exchange. */
+/* Like comm_reduce_scatter, also of float64, comm_all_gather, comm_all_to_all and
+ * comm_exchange. */
 void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
 			    const size_t *n, enum dtype dtype, void *mine);
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all);
-void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
-			      void *all);
 void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
 			size_t bytes);
 void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
 		      void *in, size_t bytes);
 
-/* Like comm_reduce_scatter_equal, for floats of 64, 32 or 16 bits. */
-void devcomm_reduce_scatter_equal(struct devcomm *d, const void *parts,
-				  size_t n, enum dtype dtype, void *mine);
-
-/* x = its sum over ranks: such floats.  All ranks get the same bits. */
+/* x = its sum over ranks: floats of 64, 32 or 16 bits.  All ranks get the same bits. */
 void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype);
 
 /* The collectives between these two start as one, at the end. */

@@ -192,8 +192,7 @@ static int check_usable(struct comm *c, const struct backend *b,
 int devcomm_check_devices(struct comm *world, struct backend *b,
 			  struct errmsg *err)
 {
-	return world->size == 1 || !*b->device ? 0
-					       : check_usable(world, b, err);
+	return world->size == 1 || !*b->device ? 0 : check_usable(world, b, err);
 }
 
 static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
@@ -287,9 +286,6 @@ bool devcomm_is_recorded(const struct devcomm *d)
 	       version >= VERSION_RECORDED;
 }
 
-static const char reduce_scatter[] = "a reduce-scatter by NCCL";
-static const char all_gather[] = "an all-gather by NCCL";
-
 static bool all_equal(const struct devcomm *d, const size_t *n)
 {
 	for (unsigned r = 1; r < d->size; r++)
@@ -304,15 +300,6 @@ static ncclDataType_t type_of(enum dtype dtype)
 	       : dtype == DTYPE_F16 ? ncclFloat16
 	       : dtype == DTYPE_F64 ? ncclFloat64
 				    : ncclFloat32;
-}
-
-void devcomm_reduce_scatter_equal(struct devcomm *d, const void *parts,
-				  size_t n, enum dtype dtype, void *mine)
-{
-	watch_begin(reduce_scatter);
-	NCCL_CALL(d, ncclReduceScatter, parts, mine, n, type_of(dtype), ncclSum,
-		  d->comm, d->stream);
-	queued(d, reduce_scatter);
 }
 
 static void reduce_pieces(struct devcomm *d, const uint8_t *parts,
@@ -332,13 +319,15 @@ static void reduce_pieces(struct devcomm *d, const uint8_t *parts,
 void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
 			    const size_t *n, enum dtype dtype, void *mine)
 {
-	if (all_equal(d, n)) {
-		devcomm_reduce_scatter_equal(d, parts, n[0], dtype, mine);
-		return;
-	}
-	watch_begin(reduce_scatter);
-	reduce_pieces(d, parts, n, dtype, mine);
-	queued(d, reduce_scatter);
+	static const char what[] = "a reduce-scatter by NCCL";
+
+	watch_begin(what);
+	if (all_equal(d, n))
+		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0],
+			  type_of(dtype), ncclSum, d->comm, d->stream);
+	else
+		reduce_pieces(d, parts, n, dtype, mine);
+	queued(d, what);
 }
 
 static void gather_pieces(struct devcomm *d, const void *mine,
@@ -353,25 +342,18 @@ static void gather_pieces(struct devcomm *d, const void *mine,
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
-void devcomm_all_gather_equal(struct devcomm *d, const void *mine, size_t bytes,
-			      void *all)
-{
-	watch_begin(all_gather);
-	NCCL_CALL(d, ncclAllGather, mine, all, bytes, ncclUint8, d->comm,
-		  d->stream);
-	queued(d, all_gather);
-}
-
 void devcomm_all_gather(struct devcomm *d, const void *mine,
 			const size_t *bytes, void *all)
 {
-	if (all_equal(d, bytes)) {
-		devcomm_all_gather_equal(d, mine, bytes[0], all);
-		return;
-	}
-	watch_begin(all_gather);
-	gather_pieces(d, mine, bytes, all);
-	queued(d, all_gather);
+	static const char what[] = "an all-gather by NCCL";
+
+	watch_begin(what);
+	if (all_equal(d, bytes))
+		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
+			  d->comm, d->stream);
+	else
+		gather_pieces(d, mine, bytes, all);
+	queued(d, what);
 }
 
 void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)

@@ -25,9 +25,10 @@ int devcomm_check_devices(struct comm *world, struct backend *b,
 {
 	if (world->size == 1 || !*b->device)
 		return 0;
-	return errmsg_set(err, -ENOTSUP,
-			  "%u ranks with GPUs need NCCL, and this uctrain was built without it",
-			  world->size);
+	return errmsg_set(
+		err, -ENOTSUP,
+		"%u ranks with GPUs need NCCL, and this uctrain was built without it",
+		world->size);
 }
 
 int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
@@ -49,12 +50,8 @@ NEVER(bool, devcomm_is_recorded, const struct devcomm *d)
 NEVER(int, devcomm_check, struct devcomm *d, struct errmsg *err)
 NEVER(void, devcomm_reduce_scatter, struct devcomm *d, const void *parts,
       const size_t *n, enum dtype dtype, void *mine)
-NEVER(void, devcomm_reduce_scatter_equal, struct devcomm *d, const void *parts,
-      size_t n, enum dtype dtype, void *mine)
 NEVER(void, devcomm_all_gather, struct devcomm *d, const void *mine,
       const size_t *bytes, void *all)
-NEVER(void, devcomm_all_gather_equal, struct devcomm *d, const void *mine,
-      size_t bytes, void *all)
 NEVER(void, devcomm_all_to_all, struct devcomm *d, const void *out, void *in,
       size_t bytes)
 NEVER(void, devcomm_exchange, struct devcomm *d, unsigned peer, const void *out,

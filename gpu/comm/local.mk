@@ -6,8 +6,7 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/comm_mpi.c \
 	%D%/devcomm.h \
 	%D%/device_group.h %D%/device_group.c \
-	%D%/topology.h %D%/topology.c \
-	%D%/tensor_group.h %D%/tensor_group.c
+	%D%/topology.h %D%/topology.c
 if HAVE_NCCL
 gpu_libuctrain_a_SOURCES += %D%/devcomm_nccl.c
 else

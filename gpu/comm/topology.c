@@ -18,21 +18,27 @@ int topology_init(struct topology *t, struct comm *world,
 	const bool between = stage > 0 && stage + 1 < pipe;
 	const struct {
 		struct comm *out;
+		struct device_group *device;
 		unsigned group;
 	} groups[] = {
-		{ &t->tensor, rank / tensor },
-		{ &t->sequence, rank / of_rows * tensor + rank % tensor },
-		{ &t->data, stage * of_rows + rank % of_rows },
-		{ &t->replicas, stage * tensor + rank % tensor },
-		{ &t->pipe, rank % of_stage },
-		{ &t->ends, rank % of_stage * 2 + between },
+		{ &t->tensor, &t->tensor_device, rank / tensor },
+		{ &t->sequence, &t->sequence_device,
+		  rank / of_rows * tensor + rank % tensor },
+		{ &t->data, NULL, stage * of_rows + rank % of_rows },
+		{ &t->replicas, &t->replicas_device,
+		  stage * tensor + rank % tensor },
+		{ &t->pipe, &t->pipe_device, rank % of_stage },
+		{ &t->ends, &t->ends_device, rank % of_stage * 2 + between },
 	};
 	int rc = 0;
 
 	assert(of_rows && pipe && world->size % (of_rows * pipe) == 0);
 	*t = (struct topology){ .world = world };
-	for (size_t i = 0; i < COUNT(groups) && !rc; i++)
+	for (size_t i = 0; i < COUNT(groups) && !rc; i++) {
 		rc = comm_split(groups[i].out, world, groups[i].group, err);
+		if (groups[i].device)
+			groups[i].device->comm = groups[i].out;
+	}
 	if (rc)
 		topology_done(t);
 	return rc;
@@ -48,27 +54,27 @@ void topology_done(struct topology *t)
 	comm_join(&t->ends);
 }
 
+/* Groups with what is in devices' memory. */
+#define DEVICE_GROUPS 5
+
+static struct device_group *device_group(struct topology *t, size_t i)
+{
+	struct device_group *const all[DEVICE_GROUPS] = {
+		&t->tensor_device, &t->sequence_device, &t->pipe_device,
+		&t->ends_device, &t->replicas_device
+	};
+
+	return all[i];
+}
+
 int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
 {
-	const struct {
-		struct device_group *g;
-		struct comm *ranks;
-	} groups[] = { { &t->tensor_device, &t->tensor },
-		       { &t->sequence_device, &t->sequence },
-		       { &t->pipe_device, &t->pipe },
-		       { &t->ends_device, &t->ends } };
 	int rc = devcomm_check_devices(t->world, b, err);
 
-	for (size_t i = 0; i < COUNT(groups) && !rc; i++)
+	for (size_t i = 0; i < DEVICE_GROUPS && !rc; i++)
 		rc = comm_agree(t->world,
-				device_group_init(groups[i].g, groups[i].ranks,
-						  b, err),
+				device_group_connect(device_group(t, i), b, err),
 				err);
-	if (!rc && *b->device)
-		rc = comm_agree(
-			t->world,
-			devcomm_new(&t->replicas_device, &t->replicas, b, err),
-			err);
 	if (rc)
 		topology_disconnect(t);
 	return rc;
@@ -76,32 +82,26 @@ int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
 
 void topology_disconnect(struct topology *t)
 {
-	device_group_done(&t->tensor_device);
-	device_group_done(&t->sequence_device);
-	device_group_done(&t->pipe_device);
-	device_group_done(&t->ends_device);
-	devcomm_free(t->replicas_device);
-	t->replicas_device = NULL;
+	for (size_t i = 0; i < DEVICE_GROUPS; i++)
+		device_group_disconnect(device_group(t, i));
 }
 
-bool topology_is_direct(const struct topology *t)
+bool topology_is_direct(struct topology *t)
 {
-	return t->tensor_device.direct || t->sequence_device.direct ||
-	       t->pipe_device.direct || t->ends_device.direct ||
-	       t->replicas_device;
+	bool direct = false;
+
+	for (size_t i = 0; i < DEVICE_GROUPS; i++)
+		direct = direct || device_group(t, i)->direct;
+	return direct;
 }
 
-int topology_check(const struct topology *t, struct errmsg *err)
+int topology_check(struct topology *t, struct errmsg *err)
 {
-	struct devcomm *const all[] = {
-		t->tensor_device.direct, t->sequence_device.direct,
-		t->pipe_device.direct, t->ends_device.direct, t->replicas_device
-	};
 	int rc = 0;
 
-	for (size_t i = 0; i < COUNT(all); i++) {
-		const int failed =
-			all[i] ? devcomm_check(all[i], rc ? NULL : err) : 0;
+	for (size_t i = 0; i < DEVICE_GROUPS; i++) {
+		struct devcomm *const d = device_group(t, i)->direct;
+		const int failed = d ? devcomm_check(d, rc ? NULL : err) : 0;
 
 		rc = rc ? rc : failed;
 	}

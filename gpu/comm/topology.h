@@ -24,11 +24,9 @@ struct topology {
 	/* The first and the last stage of the pipeline, which both have the
 	 * embedding; on stages between them, those. */
 	struct comm ends;
-	/* The same groups for what is in devices' memory, after topology_connect;
-	 * of `replicas`, what NCCL needs, or NULL. */
-	struct device_group tensor_device, sequence_device, pipe_device;
-	struct device_group ends_device;
-	struct devcomm *replicas_device;
+	/* The same groups for what is in devices' memory, after topology_connect. */
+	struct device_group tensor_device, sequence_device, replicas_device;
+	struct device_group pipe_device, ends_device;
 };
 
 /* Sizes of groups, whose product divides the number of ranks. */
@@ -48,10 +46,10 @@ int topology_connect(struct topology *t, struct backend *b, struct errmsg *err);
 void topology_disconnect(struct topology *t);
 
 /* Do ranks exchange data between devices? */
-bool topology_is_direct(const struct topology *t);
+bool topology_is_direct(struct topology *t);
 
 /* The first failure of an exchange between devices since the last check, with the
  * call. */
-int topology_check(const struct topology *t, struct errmsg *err);
+int topology_check(struct topology *t, struct errmsg *err);
 
 #endif

@@ -1,5 +1,5 @@
 # GPT-2: its parameters, its forward and its backward pass.
-# Uses ckpt/ and backend.
+# Uses ckpt/, backend and comm.
 gpu_libuctrain_a_SOURCES += \
 	%D%/gpt2.h %D%/gpt2.c \
 	%D%/naming.h %D%/naming.c \

@@ -107,8 +107,8 @@ static void embed(const struct pass *p)
 
 	o->embed(n->b, network_summand(n, n->embedded),
 		 network_weight(p, w, GPT2_UNIT_EMBED, GPT2_WTE),
-		 n->ranks.tensor && n->ranks.tensor->rank ? NULL : wpe,
-		 n->tokens, n->batch, n->length, n->c);
+		 n->model->part.rank ? NULL : wpe, n->tokens, n->batch,
+		 n->length, n->c);
 	network_sum(n, n->embedded);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (p->drop > 0)
@@ -157,7 +157,7 @@ static void head(struct pass *p, const void *last, float *d_last, bool fresh)
 			 network_weight(p, embed, GPT2_UNIT_EMBED, GPT2_WTE),
 			 n->targets, n->rows, n->c, n->model->part.vocab_size,
 			 p->now ? &p->now->scale : NULL, p->fresh_embed,
-			 n->ranks.tensor);
+			 n->ranks.tensor ? &n->tokens_group : NULL);
 	p->w->release(p->w->ctx, GPT2_UNIT_EMBED);
 	if (!d_last)
 		return;

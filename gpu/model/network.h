@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct backend;
-struct backend_group;
+struct device_group;
 struct errmsg;
 struct gpt2;
 
@@ -57,7 +57,7 @@ enum network_recompute {
  * of theirs.
  */
 struct network_ranks {
-	const struct backend_group *tensor, *sequence;
+	struct device_group *tensor, *sequence;
 	bool cut_residual;
 };
 

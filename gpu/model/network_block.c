@@ -21,7 +21,7 @@ static void project(const struct pass *p, void *out, const void *x,
 		return;
 	}
 	/* One rank's summand has the bias. */
-	if (n->ranks.tensor && n->ranks.tensor->rank)
+	if (n->model->part.rank)
 		bias = n->no_bias;
 	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL,
 		  n->rows, ic, n->c);

@@ -24,6 +24,7 @@ struct network {
 	const struct gpt2 *model;
 	struct backend *b;
 	struct network_ranks ranks;
+	struct backend_group tokens_group; /* ranks.tensor's */
 	size_t batch, seq, c;
 	size_t tokens_of_row;       /* seq, or one more: the last target */
 	size_t length, position;    /* own positions of `seq`, and the first */

@@ -6,6 +6,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/comm/device_group.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 
@@ -95,9 +97,14 @@ static void take_rest(struct network *n)
 /* The rows of the batch that this rank computes. */
 static void set_rows(struct network *n)
 {
-	const struct backend_group *const tensor = n->ranks.tensor;
-	const struct backend_group *const sequence = n->ranks.sequence;
+	const struct comm *const tensor =
+		n->ranks.tensor ? n->ranks.tensor->comm : NULL;
+	const struct comm *const sequence =
+		n->ranks.sequence ? n->ranks.sequence->comm : NULL;
 
+	assert((tensor ? tensor->size : 1) == n->model->part.size);
+	if (tensor)
+		n->tokens_group = device_group_of_backend(n->ranks.tensor);
 	n->length = n->seq;
 	if (sequence) {
 		assert(n->seq % sequence->size == 0);
@@ -135,7 +142,6 @@ int network_new(struct network **out, const struct gpt2 *model,
 		.width = model->part.width,
 		.recompute = recompute,
 	};
-	assert((n->ranks.tensor ? n->ranks.tensor->size : 1) == model->part.size);
 	set_rows(n);
 	n->blocks = calloc(layers, sizeof(*n->blocks));
 	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,

@@ -13,16 +13,21 @@
 #include <assert.h>
 
 #include "gpu/backend/backend.h"
+#include "gpu/comm/comm.h"
+#include "gpu/comm/device_group.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 
 const void *network_all_rows(struct network *n, const void *own)
 {
-	const struct backend_group *const g = n->ranks.tensor;
+	struct device_group *const g = n->ranks.tensor;
+	const size_t bytes = n->own_rows * n->c * n->b->act_size;
 
 	if (!n->ranks.cut_residual)
 		return own;
-	g->all_gather(g, n->b, own, n->all_rows, n->own_rows * n->c);
+	device_group_all_gather(g, own, device_group_equal(g, bytes),
+				n->all_rows);
+	device_group_wait(g);
 	return n->all_rows;
 }
 
@@ -33,18 +38,26 @@ void *network_summand(struct network *n, void *out)
 
 static void begin_sum(struct network *n, void *out)
 {
-	const struct backend_group *const g = n->ranks.tensor;
+	struct device_group *const g = n->ranks.tensor;
+	const size_t len = n->own_rows * n->c;
+	/* On hosts act_t are floats, rounded to the model's type. */
+	const enum dtype dtype = n->b->on_host ? DTYPE_F32 : n->b->dtype;
 
+	if (!g)
+		return;
 	if (n->ranks.cut_residual)
-		g->reduce_scatter(g, n->b, n->d_branch, out, n->own_rows * n->c);
-	else if (g)
-		g->sum(g, n->b, out, n->rows * n->c);
+		device_group_reduce_scatter(
+			g, n->d_branch, device_group_equal(g, len), dtype, out);
+	else
+		device_group_sum(g, out, len, dtype);
+	if (n->b->on_host)
+		n->b->ops->round(n->b, out, out, len);
 }
 
 void network_sum_wait(struct network *n)
 {
 	if (n->ranks.tensor)
-		n->ranks.tensor->wait(n->ranks.tensor);
+		device_group_wait(n->ranks.tensor);
 }
 
 void network_sum(struct network *n, void *out)
@@ -68,7 +81,6 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 		       bool fresh)
 {
 	const struct backend_ops *const o = n->b->ops;
-	const struct backend_group *const g = n->ranks.tensor;
 	float *const to[] = { dweight, dbias, dold, dnew };
 	const size_t sums = dold ? 4 : 2;
 	float *const from = n->d_norm;
@@ -83,7 +95,8 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 		     dold ? from + 2 * n->c : NULL,
 		     dnew ? from + 3 * n->c : NULL, dout, in, stats, weight,
 		     n->own_rows, n->c, true);
-	g->sum_floats(g, n->b, from, sums * n->c);
+	device_group_sum(n->ranks.tensor, from, sums * n->c, DTYPE_F32);
+	network_sum_wait(n);
 	for (size_t i = 0; i < sums; i++) {
 		if (fresh)
 			o->zero(n->b, to[i], n->c * sizeof(*from));
@@ -111,31 +124,35 @@ void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 	}
 }
 
-static size_t sequence_size(const struct network *n)
-{
-	return n->ranks.sequence ? n->ranks.sequence->size : 1;
-}
-
 size_t network_heads(const struct network *n, size_t *first)
 {
-	const struct backend_group *const g = n->ranks.sequence;
 	const struct gpt2_part *const part = &n->model->part;
-	const size_t heads = part->n_head / sequence_size(n);
+	/* As many heads of the ranks' as positions of the row. */
+	const size_t heads = part->n_head / (n->seq / n->length);
 
-	*first = (size_t)part->rank * part->n_head + (g ? g->rank * heads : 0);
+	*first = (size_t)part->rank * part->n_head +
+		 n->position / n->length * heads;
 	return heads;
+}
+
+/* exchanged[1] = what every rank has for this one in exchanged[0]. */
+static void exchange(struct network *n, size_t width)
+{
+	struct device_group *const g = n->ranks.sequence;
+
+	device_group_all_to_all(g, n->exchanged[0], n->exchanged[1],
+				n->rows * width * n->b->act_size);
+	device_group_wait(g);
 }
 
 void network_to_heads(struct network *n, void *out, const void *in, size_t parts)
 {
 	const struct backend_ops *const o = n->b->ops;
-	const struct backend_group *const g = n->ranks.sequence;
-	const size_t width = n->width / g->size;
+	const size_t ranks = n->seq / n->length, width = n->width / ranks;
 
-	o->transpose(n->b, n->exchanged[0], in, n->rows * parts, g->size, width);
-	g->all_to_all(g, n->b, n->exchanged[0], n->exchanged[1],
-		      n->rows * parts * width);
-	o->transpose(n->b, out, n->exchanged[1], g->size, n->batch,
+	o->transpose(n->b, n->exchanged[0], in, n->rows * parts, ranks, width);
+	exchange(n, parts * width);
+	o->transpose(n->b, out, n->exchanged[1], ranks, n->batch,
 		     n->length * parts * width);
 }
 
@@ -143,13 +160,10 @@ void network_to_positions(struct network *n, void *out, const void *in,
 			  size_t parts)
 {
 	const struct backend_ops *const o = n->b->ops;
-	const struct backend_group *const g = n->ranks.sequence;
-	const size_t width = n->width / g->size;
+	const size_t ranks = n->seq / n->length, width = n->width / ranks;
 
-	o->transpose(n->b, n->exchanged[0], in, n->batch, g->size,
+	o->transpose(n->b, n->exchanged[0], in, n->batch, ranks,
 		     n->length * parts * width);
-	g->all_to_all(g, n->b, n->exchanged[0], n->exchanged[1],
-		      n->rows * parts * width);
-	o->transpose(n->b, out, n->exchanged[1], g->size, n->rows * parts,
-		     width);
+	exchange(n, parts * width);
+	o->transpose(n->b, out, n->exchanged[1], ranks, n->rows * parts, width);
 }

@@ -28,14 +28,15 @@ static struct network *network_of(const struct run *r, unsigned pass)
 	return r->networks[pass % r->nnetworks];
 }
 
-static size_t bytes_of(const struct run *r)
+/* Exchange with a neighbour; NULL: nothing. */
+static void exchange(struct run *r, unsigned peer, const void *out, void *in)
 {
-	return network_residual_bytes(r->networks[0]);
-}
+	struct device_group *const g = &r->ranks.pipe_device;
 
-static bool is_last(const struct run *r)
-{
-	return r->ranks.pipe.rank + 1 == r->ranks.pipe.size;
+	device_group_exchange(g, peer, out, in,
+			      network_residual_bytes(r->networks[0]));
+	if (in)
+		device_group_wait(g);
 }
 
 /* Exchange with the stage before: `out` is a micro-batch's gradient of what that
@@ -46,10 +47,9 @@ static void exchange_before(struct run *r, struct network *out,
 	const unsigned stage = r->ranks.pipe.rank;
 
 	if (stage)
-		device_group_exchange(
-			&r->ranks.pipe_device, stage - 1,
-			out ? network_residual_gradient(out) : NULL,
-			in ? network_input(in) : NULL, bytes_of(r));
+		exchange(r, stage - 1,
+			 out ? network_residual_gradient(out) : NULL,
+			 in ? network_input(in) : NULL);
 }
 
 /* Exchange with the stage behind: `out` has an output for it, `in` gets a
@@ -57,11 +57,11 @@ static void exchange_before(struct run *r, struct network *out,
 static void exchange_behind(struct run *r, struct network *out,
 			    struct network *in)
 {
-	if (!is_last(r))
-		device_group_exchange(
-			&r->ranks.pipe_device, r->ranks.pipe.rank + 1,
-			out ? network_output(out) : NULL,
-			in ? network_residual_gradient(in) : NULL, bytes_of(r));
+	const unsigned stage = r->ranks.pipe.rank;
+
+	if (stage + 1 < r->ranks.pipe.size)
+		exchange(r, stage + 1, out ? network_output(out) : NULL,
+			 in ? network_residual_gradient(in) : NULL);
 }
 
 void pipeline_accumulate(struct run *r)

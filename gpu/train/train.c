@@ -19,7 +19,6 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
-#include "gpu/comm/tensor_group.h"
 #include "gpu/config/config.h"
 #include "gpu/cuda/backend_cuda.h"
 #include "gpu/data/tokens.h"
@@ -214,9 +213,11 @@ static int open_networks(struct run *r, struct errmsg *err)
 	const struct config *c = r->config;
 	const unsigned n = pipeline_depth(&r->ranks.pipe, r->passes);
 	const struct network_ranks ranks = {
-		.tensor = r->tensor.size > 1 ? &r->tensor : NULL,
-		.sequence = r->sequence.size > 1 ? &r->sequence : NULL,
-		.cut_residual = r->tensor.size > 1 && c->cut_residual,
+		.tensor = r->ranks.tensor.size > 1 ? &r->ranks.tensor_device
+						   : NULL,
+		.sequence = r->ranks.sequence.size > 1 ? &r->ranks.sequence_device
+						       : NULL,
+		.cut_residual = r->ranks.tensor.size > 1 && c->cut_residual,
 	};
 	int rc = 0;
 
@@ -256,7 +257,6 @@ static int open_parts(struct run *r, struct errmsg *err)
 		.held_out = c->eval_interval ? HELD_OUT : 0,
 	};
 	const struct comm *const tensor = &r->ranks.tensor;
-	const struct comm *const sequence = &r->ranks.sequence;
 	const struct comm *const pipe = &r->ranks.pipe;
 	const struct gpt2_split split = { tensor->rank, tensor->size,
 					  pipe->rank, pipe->size, c->partition };
@@ -264,12 +264,6 @@ static int open_parts(struct run *r, struct errmsg *err)
 
 	if (!rc)
 		rc = open_backend(r, err);
-	if (!rc && tensor->size > 1)
-		tensor_group_init(&r->tensor, &r->ranks.tensor_device,
-				  tensor->rank, tensor->size);
-	if (!rc && sequence->size > 1)
-		tensor_group_init(&r->sequence, &r->ranks.sequence_device,
-				  sequence->rank, sequence->size);
 	if (!rc)
 		rc = open_networks(r, err);
 	if (!rc)

@@ -39,7 +39,6 @@ struct run {
 	const struct config *config;
 	struct comm *comm; /* all ranks */
 	struct topology ranks;
-	struct backend_group tensor, sequence;
 	struct gpt2 model;
 	struct backend *backend;
 	struct zero zero;

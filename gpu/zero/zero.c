@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/clip.h"
 #include "gpu/comm/pieces.h"
@@ -20,7 +21,7 @@
 #include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero_impl.h"
 
-#define WINDOW_ELEMENTS ((size_t)4 << 20) /* host window, all ranks together */
+#define WINDOW_ELEMENTS ((size_t)4 << 20) /* staged on the host */
 
 void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
 {
@@ -72,18 +73,14 @@ static int zero_partition(struct zero *z, struct errmsg *err)
 static int alloc_host(struct zero *z, struct errmsg *err)
 {
 	struct zero_impl *m = z->impl;
-	const unsigned ranks = z->comm->size;
 
-	m->share = WINDOW_ELEMENTS / ranks;
-	if (m->share > z->partition.size * z->partition.ranks)
-		m->share = z->partition.size * z->partition.ranks;
-	if (m->share == 0)
-		m->share = 1;
+	m->window = WINDOW_ELEMENTS;
+	if (m->window > z->partition.size * z->partition.ranks)
+		m->window = z->partition.size * z->partition.ranks;
 	m->units = calloc(z->model->nunits, sizeof(*m->units));
-	m->pieces = calloc(ranks, sizeof(*m->pieces));
-	m->window = calloc(ranks, sizeof(*m->window));
-	m->host = malloc((ranks + 1) * m->share * sizeof(*m->host));
-	if (!m->units || !m->pieces || !m->window || !m->host)
+	m->pieces = calloc(z->comm->size, sizeof(*m->pieces));
+	m->host = malloc(m->window * sizeof(*m->host));
+	if (!m->units || !m->pieces || !m->host)
 		return errmsg_nomem(err, NULL);
 	return 0;
 }
@@ -111,12 +108,8 @@ static int alloc_device(struct zero *z, struct errmsg *err)
 		z->backend->ops->host_alloc(z->backend, sizeof(*m->step_set));
 	if (!m->norm_read || !m->step_set)
 		return errmsg_nomem(err, NULL);
-	m->before = z->backend->ops->event_new(z->backend);
-	m->after = z->backend->ops->event_new(z->backend);
 	m->arrived = z->backend->ops->event_new(z->backend);
-	if (!m->before || !m->after || !m->arrived)
-		return errmsg_nomem(err, NULL);
-	return 0;
+	return m->arrived ? 0 : errmsg_nomem(err, NULL);
 }
 
 /* The buffers for units of weights and gradients that are partitioned. */
@@ -151,8 +144,7 @@ static int alloc_narrow(struct zero *z, enum dtype dtype, struct errmsg *err)
 
 	assert(dtype_size(dtype) == 2);
 	m->comm_dtype = dtype;
-	m->nnarrow =
-		m->device ? largest_unit(z->model) : z->comm->size * m->share;
+	m->nnarrow = largest_unit(z->model);
 	m->narrow = zero_alloc(z, m->nnarrow, dtype_size(dtype), err);
 	return m->narrow ? 0 : -ENOMEM;
 }
@@ -177,15 +169,16 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 			    .optimizer = o->optimizer,
 			    .impl = calloc(1, sizeof(*z->impl)) };
 	rc = z->impl ? 0 : errmsg_nomem(err, NULL);
-	if (!rc)
+	if (!rc) {
+		z->impl->group = &ranks->replicas_device;
 		rc = zero_partition(z, err);
+	}
 	if (!rc)
 		rc = alloc_host(z, err);
 	if (!rc)
 		rc = alloc_device(z, err);
 	rc = comm_agree(z->world, rc, err);
 	if (!rc) {
-		z->impl->device = ranks->replicas_device;
 		rc = alloc_units(z, err);
 		if (!rc && z->comm->size > 1 && o->comm_dtype != DTYPE_F32)
 			rc = alloc_narrow(z, o->comm_dtype, err);
@@ -196,23 +189,14 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	return rc;
 }
 
-static void free_events(struct zero *z)
-{
-	struct backend_event *all[] = { z->impl->before, z->impl->after,
-					z->impl->arrived };
-
-	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
-		if (all[i])
-			z->backend->ops->event_free(z->backend, all[i]);
-}
-
 void zero_done(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
 
 	if (m) {
 		zero_release_grad(z);
-		free_events(z);
+		if (m->arrived)
+			z->backend->ops->event_free(z->backend, m->arrived);
 		unit_buffers_done(z, &m->unit_weights);
 		unit_buffers_done(z, &m->unit_gradients);
 		zero_free(z, z->master, z->local, sizeof(float));
@@ -230,7 +214,6 @@ void zero_done(struct zero *z)
 			z->backend->ops->host_free(z->backend, m->norm_read);
 		free(m->units);
 		free(m->pieces);
-		free(m->window);
 		free(m->host);
 		free(m->exact);
 	}
@@ -253,8 +236,8 @@ int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
 		const struct fragment f = zero_fragment(z, i);
 
 		assert(f.start + f.numel <= z->local);
-		for (uint64_t at = 0; at < f.numel; at += m->share) {
-			const size_t n = pieces_within(f.numel, at, m->share);
+		for (uint64_t at = 0; at < f.numel; at += m->window) {
+			const size_t n = pieces_within(f.numel, at, m->window);
 
 			init_weights(z->model, i, seed, f.first + at, n,
 				     m->host);
@@ -274,7 +257,7 @@ const void *zero_model(const struct zero *z, uint64_t *numel)
 
 void zero_collect(const struct zero *z, const float *state, size_t i, float *out)
 {
-	size_t *const bytes = z->impl->window;
+	size_t *const bytes = z->impl->pieces;
 	const struct fragment own = zero_fragment(z, i);
 
 	z->backend->ops->to_host(z->backend, out + own.first, state + own.start,
@@ -285,13 +268,6 @@ void zero_collect(const struct zero *z, const float *state, size_t i, float *out
 		bytes[r] = partition_fragment(&z->partition, i, r).numel *
 			   sizeof(*out);
 	comm_all_gather(z->comm, out + own.first, bytes, out);
-}
-
-/* The offset of this rank's part in a full buffer. */
-static uint64_t part_start(const struct zero *z)
-{
-	assert(z->stage || z->part == 0);
-	return z->part * z->local;
 }
 
 /* Wait for the device and report its first error.  A rank whose device failed
@@ -315,20 +291,20 @@ static void *own_weights(struct zero *z)
 
 	zero_discard_prefetch(z);
 	if (z->stage < 3)
-		own += part_start(z) * z->backend->act_size;
+		own += z->part * z->local * z->backend->act_size;
 	return own;
 }
 
 /* Ranks that have all weights get the others' parts. */
 static void share_weights(struct zero *z, const void *own)
 {
-	struct zero_impl *m = z->impl;
+	struct device_group *const g = z->impl->group;
+	const size_t bytes = z->local * z->backend->act_size;
 
 	if (z->stage == 1 || z->stage == 2) {
-		for (unsigned r = 0; r < z->comm->size; r++)
-			m->pieces[r] = z->local;
-		zero_gather(z, own, m->weights);
-		zero_wait_comm(z);
+		device_group_all_gather(g, own, device_group_equal(g, bytes),
+					z->impl->weights);
+		device_group_wait(g);
 	}
 }
 
@@ -348,7 +324,7 @@ int zero_publish(struct zero *z, struct errmsg *err)
 
 void zero_expect_last(struct zero *z)
 {
-	z->impl->last_pass = true;
+	z->impl->last_pass = z->impl->group->direct;
 }
 
 bool zero_shares_embedding(const struct zero *z)
@@ -364,20 +340,22 @@ bool zero_shares_embedding(const struct zero *z)
 static void sum_ends(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
+	struct device_group *const ends = &z->ranks->ends_device;
 	const uint64_t n = z->model->params[GPT2_WTE].numel;
 
 	if (!zero_shares_embedding(z))
 		return;
 	assert(z->stage < 2);
-	if (m->exact)
+	if (m->exact) {
 		comm_sum_double(&z->ranks->ends, m->exact, n);
-	else
-		device_group_sum_float(
-			&z->ranks->ends_device,
-			m->gradient + z->partition.start[GPT2_WTE], n);
+		return;
+	}
+	device_group_sum(ends, m->gradient + z->partition.start[GPT2_WTE], n,
+			 DTYPE_F32);
+	device_group_wait(ends);
 }
 
-/* Between devices: reduce the units that were not reduced when they were complete. */
+/* Reduce the units that were not reduced when they were complete. */
 static void sum_rest(struct zero *z)
 {
 	for (unsigned i = 0; i < z->model->nunits; i++)
@@ -391,24 +369,16 @@ static void sum_rest(struct zero *z)
  * gradient. */
 static float *zero_reduce_units(struct zero *z)
 {
-	struct zero_impl *m = z->impl;
-	float *own = m->gradient + (z->whole_gradients ? part_start(z) : 0);
+	float *const own = zero_own_gradient(z);
 
-	if (m->exact) {
+	if (z->impl->exact) {
 		zero_exact_sum(z, own);
 		return own;
 	}
 	zero_release_grad(z);
-	if (m->device && z->whole_gradients)
+	if (z->whole_gradients)
 		sum_rest(z);
-	else if (z->stage == 0)
-		zero_sum_by_host(z, m->gradient, m->ngradient);
-	else if (z->whole_gradients) {
-		for (unsigned r = 0; r < z->comm->size; r++)
-			m->pieces[r] = z->local;
-		zero_reduce(z, m->gradient, own, false);
-	}
-	zero_wait_comm(z);
+	device_group_wait(z->impl->group);
 	return own;
 }
 
@@ -432,33 +402,19 @@ static void sum_squares(struct zero *z, const float *gradient)
 	}
 }
 
-/* m->norm = its sum over the data-parallel ranks. */
-static void sum_norm(struct zero *z)
-{
-	struct zero_impl *m = z->impl;
-	struct backend *b = z->backend;
-	double sum;
-
-	if (m->device) {
-		zero_sum_double(z, m->norm);
-		zero_wait_comm(z);
-	} else if (z->comm->size > 1) {
-		b->ops->to_host(b, &sum, m->norm, sizeof(sum));
-		comm_sum_double(z->comm, &sum, 1);
-		b->ops->to_device(b, m->norm, &sum, sizeof(sum));
-	}
-}
-
 /* Queue the sum of squares of the whole gradient, which stays on the device. */
 static void global_norm(struct zero *z, const float *gradient)
 {
+	struct device_group *const groups[] = { z->impl->group,
+						&z->ranks->tensor_device,
+						&z->ranks->pipe_device };
+
 	sum_squares(z, gradient);
-	if (z->stage)
-		sum_norm(z);
-	if (z->tensor->size > 1)
-		device_group_sum_double(&z->ranks->tensor_device, z->impl->norm);
-	if (z->ranks->pipe.size > 1)
-		device_group_sum_double(&z->ranks->pipe_device, z->impl->norm);
+	/* In stage 0 all ranks of the first group have the whole sum. */
+	for (size_t i = z->stage ? 0 : 1; i < COUNT(groups); i++) {
+		device_group_sum(groups[i], z->impl->norm, 1, DTYPE_F64);
+		device_group_wait(groups[i]);
+	}
 }
 
 /* The optimizer of matrices, or of biases and norms. */

@@ -41,8 +41,8 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient)
 	assert(m->exact && unit < z->model->nunits);
 	for (unsigned u = 0; u < unit; u++)
 		to += z->model->units[u].numel;
-	for (uint64_t at = 0; at < numel; at += m->share) {
-		const size_t n = pieces_within(numel, at, m->share);
+	for (uint64_t at = 0; at < numel; at += m->window) {
+		const size_t n = pieces_within(numel, at, m->window);
 
 		z->backend->ops->to_host(z->backend, m->host, gradient + at,
 					 n * sizeof(*m->host));
@@ -57,8 +57,8 @@ static void round_sums(struct zero *z, const double *sums, uint64_t numel,
 {
 	struct zero_impl *m = z->impl;
 
-	for (uint64_t at = 0; at < numel; at += m->share) {
-		const size_t n = pieces_within(numel, at, m->share);
+	for (uint64_t at = 0; at < numel; at += m->window) {
+		const size_t n = pieces_within(numel, at, m->window);
 
 		for (size_t i = 0; i < n; i++)
 			m->host[i] = (float)sums[at + i];

@@ -5,6 +5,7 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
+#include "gpu/comm/device_group.h"
 #include "gpu/comm/topology.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/zero/zero.h"
@@ -48,15 +49,14 @@ struct zero_impl {
 	struct zero_unit *units;
 	/* For weights in stage 3, and for gradients that are reduced by unit. */
 	struct unit_buffers unit_weights, unit_gradients;
-	size_t *pieces; /* elements per rank */
-	size_t *window; /* elements per rank of the current window */
-	float *host;    /* a window of all ranks, then this rank's own */
-	/* Gradients on their way between ranks in a 16-bit type: a unit's between
-	 * devices, a window's through hosts.  NULL if they are float32. */
+	size_t *pieces; /* elements or bytes per rank */
+	float *host;    /* what is on its way to or from the device: a window */
+	size_t window;  /* elements */
+	/* A unit's gradient on its way between ranks in a 16-bit type.  NULL if that
+	 * is float32. */
 	void *narrow;
 	uint64_t nnarrow;
 	enum dtype comm_dtype;
-	size_t share;   /* elements of one rank in a window */
 	/* On the device: the sum of the gradient's squares, and what the update
 	 * multiplies it with. */
 	double *norm;
@@ -64,15 +64,13 @@ struct zero_impl {
 	double *norm_read; /* a copy of the norm, complete after a sync */
 	/* On the device, and where it is copied from. */
 	struct zero_step *step, *step_set;
-	/* Collectives between devices; NULL if they go through the host.  Of
-	 * the topology. */
-	struct devcomm *device;
-	/* Events around collectives, and the end of the prefetch. */
-	struct backend_event *before, *after, *arrived;
+	/* The ranks of zero.comm.  If they are `direct`, communication overlaps the
+	 * computation. */
+	struct device_group *group;
+	struct backend_event *arrived; /* the end of the prefetch */
 	/* A unit's gradient whose reduction is under way. */
 	float *reducing;
 	unsigned reducing_unit;
-	bool grouped;   /* between zero_group_begin and zero_group_end */
 	unsigned last;  /* the unit acquired last */
 	bool last_pass; /* of the step: complete gradients are final */
 	/* Exact gradient sums of the whole model, on the host; NULL if sums are
@@ -95,45 +93,17 @@ void *unit_buffers_take(const struct zero *z, struct unit_buffers *all,
 			unsigned unit);
 void unit_buffers_give(struct unit_buffers *all, const void *p);
 
-/* zero_reduce and zero_gather may still be under way when they return.  After
- * zero_wait_comm, the computation waits for them. */
-void zero_wait_comm(struct zero *z);
-
-/* dst = the sum over ranks of this rank's piece of `gradient`, plus dst if
- * `add`.  `gradient` has impl->pieces end to end and is undefined afterwards.
- * On one rank without `add` the two may be the same buffer. */
-void zero_reduce(struct zero *z, float *gradient, float *dst, bool add);
-
-/* Add the sum so far of this rank's piece to the piece's place in `gradient`, where the
- * next reduction without `add` takes it from. */
-void zero_add_own(struct zero *z, float *gradient, const float *sum);
+/* Stage 3: impl->pieces = what ranks have of a parameter, in elements of `size`. */
+void zero_set_pieces(struct zero *z, size_t param, size_t size);
 
 /*
- * With impl->narrow, between devices, in QUEUE_COMM: round the n elements of a unit's
- * gradient; reduce impl->pieces of them, which begin at element `at`; and store this
- * rank's piece of these in dst, or add it.
+ * Sum a unit's gradient over ranks.  This rank's part is stored at its place in
+ * impl->gradient, or added to what is there; `from` is undefined afterwards.  The sum may
+ * still be under way on return: device_group_wait.
  */
-void zero_narrow(struct zero *z, const float *gradient, uint64_t n);
-void zero_reduce_narrow(struct zero *z, uint64_t at);
-void zero_widen(struct zero *z, uint64_t at, float *dst, bool add);
+void zero_reduce_unit(struct zero *z, unsigned unit, float *from, bool add);
 
-/* Between devices, collectives between these two start as one, at the end.  They use
- * nothing that the computation is asked for in between. */
-void zero_group_begin(struct zero *z);
-void zero_group_end(struct zero *z);
-
-/* x = its sum over ranks, between devices: of a unit's gradient, or a double. */
-void zero_sum_floats(struct zero *z, float *x, uint64_t n);
-void zero_sum_double(struct zero *z, double *x);
-
-/* The same of floats through hosts, of any number of units. */
-void zero_sum_by_host(struct zero *z, float *x, uint64_t n);
-
-/* `dst` = the weights of all ranks' pieces, end to end.  `mine` is this rank's
- * piece, possibly at its place in `dst`. */
-void zero_gather(struct zero *z, const void *mine, void *dst);
-
-/* Reduce a unit of a full gradient buffer, in place, between devices. */
+/* The same of a unit of a full gradient buffer, in place. */
 void zero_sum_unit(struct zero *z, unsigned unit);
 
 /* Is the embedding also used by another stage of the pipeline?  Then its gradient is
@@ -152,6 +122,12 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient);
 /* With impl->exact: sum over ranks, store this rank's part in `own`, and zero
  * the sums. */
 void zero_exact_sum(struct zero *z, float *own);
+
+/* This rank's part of the gradient. */
+static inline float *zero_own_gradient(const struct zero *z)
+{
+	return z->impl->gradient + (z->whole_gradients ? z->part * z->local : 0);
+}
 
 /* The offset of a unit in a full buffer. */
 static inline uint64_t zero_unit_start(const struct zero *z, unsigned unit)

@@ -50,8 +50,8 @@ int unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size,
 	/* All blocks are alike.  One is in use, and between devices also the one
 	 * that is gathered ahead or reduced meanwhile. */
 	n = count_units(z, GPT2_UNIT_BLOCK(0), last, &block);
-	for (unsigned i = 0; !rc && i < n && i < (z->impl->device ? 2u : 1u);
-	     i++)
+	for (unsigned i = 0;
+	     !rc && i < n && i < (z->impl->group->direct ? 2u : 1u); i++)
 		rc = add_buffer(z, all, block, err);
 	if (!rc && z->model->units[GPT2_UNIT_EMBED].numel)
 		rc = add_buffer(z, all, GPT2_UNIT_EMBED, err);

@@ -8,42 +8,21 @@
 
 #include "gpu/zero/zero_impl.h"
 
-/* Stage 3: every parameter is partitioned by itself. */
-static void set_pieces_of(struct zero *z, size_t param)
-{
-	assert(z->stage == 3 && param < z->model->nparams);
-	for (unsigned r = 0; r < z->comm->size; r++)
-		z->impl->pieces[r] =
-			partition_fragment(&z->partition, param, r).numel;
-}
-
-/* Stage 2: intersect a range of the flat group with each rank's part. */
-static void set_pieces_within(struct zero *z, uint64_t start, uint64_t numel)
-{
-	const uint64_t part = z->local, end = start + numel;
-
-	assert(end <= part * z->partition.ranks);
-	for (unsigned r = 0; r < z->comm->size; r++) {
-		const uint64_t lo = r * part > start ? r * part : start;
-		const uint64_t hi = (r + 1) * part < end ? (r + 1) * part : end;
-
-		z->impl->pieces[r] = lo < hi ? hi - lo : 0;
-	}
-}
-
 static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 			uint8_t *weights)
 {
 	const size_t size = z->backend->act_size;
 	const uint8_t *own = z->impl->weights;
 
-	zero_group_begin(z);
+	device_group_begin(z->impl->group);
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
-		set_pieces_of(z, i);
-		zero_gather(z, own + z->partition.start[i] * size,
-			    weights + z->model->params[i].start * size);
+		zero_set_pieces(z, i, size);
+		device_group_all_gather(
+			z->impl->group, own + z->partition.start[i] * size,
+			z->impl->pieces,
+			weights + z->model->params[i].start * size);
 	}
-	zero_group_end(z);
+	device_group_end(z->impl->group);
 }
 
 static void start_gather(struct zero *z, unsigned unit)
@@ -65,7 +44,7 @@ static void prefetch_unit(struct zero *z, unsigned unit)
 	const unsigned next = unit + (unsigned)step;
 
 	m->last = unit;
-	if (!m->device || (step != 1 && step != -1) ||
+	if (!m->group->direct || (step != 1 && step != -1) ||
 	    next < GPT2_UNIT_BLOCK(0) || next >= gpt2_unit_last(z->model) ||
 	    m->units[next].weights)
 		return;
@@ -81,7 +60,7 @@ void zero_discard_prefetch(struct zero *z)
 
 		if (!u->prefetched)
 			continue;
-		zero_wait_comm(z);
+		device_group_wait(z->impl->group);
 		unit_buffers_give(&z->impl->unit_weights, u->weights);
 		*u = (struct zero_unit){ .gradient = u->gradient,
 					 .begun = u->begun };
@@ -104,7 +83,7 @@ static const void *acquire(void *ctx, unsigned unit)
 					    z->impl->arrived);
 	} else {
 		start_gather(z, unit);
-		zero_wait_comm(z);
+		device_group_wait(z->impl->group);
 	}
 	u->prefetched = false;
 	prefetch_unit(z, unit);
@@ -149,89 +128,13 @@ static float *zero_weights_gradient(void *ctx, unsigned unit, bool *fresh)
 	return u->gradient;
 }
 
-/* Reduce a range of the flat group.  This rank's share is stored in `own`, its
- * part. */
-static void reduce_stretch(struct zero *z, uint64_t start, uint64_t numel,
-			   float *from, float *own, bool add)
-{
-	const uint64_t part = z->part * z->local;
-
-	set_pieces_within(z, start, numel);
-	if (start > part && z->impl->pieces[z->part])
-		own += start - part;
-	zero_reduce(z, from, own, add);
-}
-
-void zero_sum_unit(struct zero *z, unsigned unit)
-{
-	const uint64_t start = zero_unit_start(z, unit);
-	const uint64_t numel = z->model->units[unit].numel;
-	float *gradient = z->impl->gradient;
-
-	if (z->stage == 0)
-		zero_sum_floats(z, gradient + start, numel);
-	else
-		reduce_stretch(z, start, numel, gradient + start,
-			       gradient + z->part * z->local, false);
-}
-
-/* Stage 3, between devices in a 16-bit type: all of a unit is rounded before its
- * reductions start as one, and widened after them. */
-static void reduce_unit_narrow(struct zero *z, const struct gpt2_unit *unit,
-			       const float *from, bool add)
-{
-	zero_narrow(z, from, unit->numel);
-	zero_group_begin(z);
-	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
-		set_pieces_of(z, i);
-		zero_reduce_narrow(z, z->model->params[i].start);
-	}
-	zero_group_end(z);
-	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
-		set_pieces_of(z, i);
-		zero_widen(z, z->model->params[i].start,
-			   z->impl->gradient + z->partition.start[i], add);
-	}
-}
-
-static void reduce_unit(struct zero *z, const struct gpt2_unit *unit,
-			float *from, bool add)
-{
-	float *to = z->impl->gradient;
-
-	if (z->stage == 2) {
-		reduce_stretch(z, z->partition.start[unit->first], unit->numel,
-			       from, to, add);
-		return;
-	}
-	if (z->impl->device && z->impl->narrow) {
-		reduce_unit_narrow(z, unit, from, add);
-		return;
-	}
-	/* All of a unit's sums so far come first, so that the reductions can start as
-	 * one. */
-	for (size_t i = unit->first;
-	     add && z->impl->device && i < unit->first + unit->n; i++) {
-		set_pieces_of(z, i);
-		zero_add_own(z, from + z->model->params[i].start,
-			     to + z->partition.start[i]);
-	}
-	zero_group_begin(z);
-	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
-		set_pieces_of(z, i);
-		zero_reduce(z, from + z->model->params[i].start,
-			    to + z->partition.start[i], add && !z->impl->device);
-	}
-	zero_group_end(z);
-}
-
 void zero_release_grad(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
 
 	if (!m->reducing)
 		return;
-	zero_wait_comm(z);
+	device_group_wait(z->impl->group);
 	unit_buffers_give(&m->unit_gradients, m->reducing);
 	m->reducing = NULL;
 }
@@ -241,11 +144,10 @@ void zero_release_grad(struct zero *z)
 static void complete(void *ctx, unsigned unit)
 {
 	struct zero *z = ctx;
-	const struct gpt2_unit *shape = &z->model->units[unit];
 	struct zero_unit *u = &z->impl->units[unit];
 
 	if (!unit_gradients(z)) {
-		if (z->impl->device && z->impl->last_pass &&
+		if (z->impl->last_pass &&
 		    !(unit == GPT2_UNIT_EMBED && zero_shares_embedding(z)))
 			zero_sum_unit(z, unit);
 		return;
@@ -255,12 +157,12 @@ static void complete(void *ctx, unsigned unit)
 	if (z->impl->exact)
 		zero_exact_add(z, unit, u->gradient);
 	else
-		reduce_unit(z, shape, u->gradient, u->begun);
+		zero_reduce_unit(z, unit, u->gradient, u->begun);
 	u->begun = true;
 	z->impl->reducing = u->gradient;
 	z->impl->reducing_unit = unit;
 	u->gradient = NULL;
-	if (!z->impl->device)
+	if (!z->impl->group->direct)
 		zero_release_grad(z);
 }
 

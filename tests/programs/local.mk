@@ -7,7 +7,9 @@ train_programs = \
 	%D%/ranks_nccl \
 	%D%/ranks_checkpoint \
 	%D%/uctrain_runs
-%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart)
+%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart) \
+	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
+%C%_ranks_checkpoint_CPPFLAGS = $(%C%_ranks_nccl_CPPFLAGS)
 %C%_ranks_checkpoint_LDADD = $(train_libs)
 %C%_uctrain_runs_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart) gpu/comm/comm_mpi.c

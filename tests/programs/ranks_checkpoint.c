@@ -48,7 +48,7 @@ struct run {
 	bool background;     /* save in the background of training ... */
 	unsigned more;       /* ... for so many steps */
 	bool killed;         /* stop in the middle of these */
-	bool apart;          /* on a device with memory of its own */
+	bool apart;          /* on a device with memory of its own, by NCCL */
 	unsigned vocab_rows; /* unpadded vocabulary rows; 0: all */
 	bool padding;        /* has non-zero values */
 	char *name, *preset;
@@ -473,9 +473,11 @@ static int run(struct run *r, struct errmsg *err)
 					      pipe->rank, pipe->size,
 					      c->partition },
 			err);
-	if (r->apart)
+	if (r->apart) {
 		r->backend = apart_backend(c->dtype);
-	else if (!rc)
+		snprintf(r->backend->device, sizeof(r->backend->device),
+			 "gpu%u", r->comm->rank);
+	} else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
 		rc = topology_connect(&r->ranks, r->backend, err);

@@ -321,13 +321,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 			       .weight_decay = 0.01 },
 	};
 	struct comm alone = { .size = 1, .local_size = 1 };
-	struct topology ranks = { .world = &alone,
-				  .tensor = alone,
-				  .sequence = alone,
-				  .data = alone,
-				  .replicas = alone,
-				  .pipe = alone,
-				  .ends = alone };
+	struct topology ranks;
 	struct network_weights weights;
 	struct network *net = NULL;
 	struct errmsg err = { "" };
@@ -339,7 +333,10 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	size_t i;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
-	if (network_new(&net, &model, b, NULL, BATCH, SEQ, false, &err) ||
+	if (topology_init(&ranks, &alone, &(struct topology_sizes){ 1, 1, 1 },
+			  &err) ||
+	    topology_connect(&ranks, b, &err) ||
+	    network_new(&net, &model, b, NULL, BATCH, SEQ, false, &err) ||
 	    zero_init(&z, &model, &ranks, b, &o, &err) ||
 	    zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);
@@ -371,6 +368,8 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	zero_done(&z);
 	network_free(net);
 	gpt2_done(&model);
+	topology_disconnect(&ranks);
+	topology_done(&ranks);
 	b->ops->destroy(b);
 }
 
@@ -562,9 +561,10 @@ int main(void)
 		columns_are_summed_in_products_before_hopper);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
 		kernels_need_little_shared_memory);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		waits_that_are_missing_show);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(old_devices_are_refused);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(waits_that_are_missing_show);
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(old_devices_are_refused);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(failures_end_a_group);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif
