@@ -181,10 +181,8 @@ static int open_host_upload(struct load *l)
 
 static void close_uploads(struct load *l)
 {
-	if (l->upload)
-		upload_free(l->upload);
-	if (l->host_upload)
-		upload_free(l->host_upload);
+	upload_free(l->upload);
+	upload_free(l->host_upload);
 	if (l->host)
 		l->host->ops->destroy(l->host);
 }

@@ -3,5 +3,4 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/pagecache.h %D%/pagecache.c \
 	%D%/reader.h %D%/reader.c \
-	%D%/pinned.h %D%/pinned.c \
 	%D%/upload.h %D%/upload.c

@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,7 +35,6 @@
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/pagecache.h"
-#include "gpu/read/pinned.h"
 #include "gpu/read/reader.h"
 
 /* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are
@@ -64,10 +64,14 @@ struct slot {
 	struct slot *next; /* in a list */
 };
 
-/* Slots that were made together. */
+/* Slots that were made together.  Their pinned memory is allocated by a thread, since
+ * pinning takes about as long as copying: meanwhile the caller finds out what to read. */
 struct block {
 	struct block *next;
-	struct pinned pinned; /* `ready` of all of them */
+	struct backend *b;
+	pthread_t thread;
+	bool running;
+	uint8_t *pinned; /* `ready` of all of them; NULL: none */
 	unsigned n;
 	struct slot slots[];
 };
@@ -104,15 +108,34 @@ static void put_free(struct upload *q, struct slot *s)
 	q->free = s;
 }
 
-static void free_block(struct backend *b, struct block *k)
+static void *pin(void *arg)
 {
+	struct block *const k = arg;
+
+	k->pinned = k->b->ops->host_alloc(k->b, k->n * PIECE);
+	return NULL;
+}
+
+static void wait_for_pinned(struct block *k)
+{
+	if (k->running)
+		pthread_join(k->thread, NULL);
+	k->running = false;
+}
+
+static void free_block(struct block *k)
+{
+	struct backend *const b = k->b;
+
+	wait_for_pinned(k);
 	for (unsigned i = 0; i < k->n; i++) {
 		upload_close_file(&k->slots[i]);
 		free(k->slots[i].raw);
 		if (k->slots[i].copied)
 			b->ops->event_free(b, k->slots[i].copied);
 	}
-	pinned_done(&k->pinned);
+	if (k->pinned)
+		b->ops->host_free(b, k->pinned);
 	free(k);
 }
 
@@ -123,20 +146,20 @@ static int add_block(struct upload *q, unsigned n, struct errmsg *err)
 
 	if (!k)
 		return errmsg_nomem(err, NULL);
+	k->b = b;
+	k->n = n;
 	k->next = q->blocks;
 	q->blocks = k;
-	if (!b->on_host)
-		pinned_begin(&k->pinned, b, n * PIECE);
-	for (; k->n < n; k->n++) {
-		struct slot *const s = &k->slots[k->n];
-
-		s->job.file.fd = -1;
-		if (b->on_host)
-			continue;
-		s->copied = b->ops->event_new(b);
-		if (!s->copied)
+	for (unsigned i = 0; i < n; i++)
+		k->slots[i].job.file.fd = -1;
+	if (b->on_host)
+		return 0;
+	k->running = pthread_create(&k->thread, NULL, pin, k) == 0;
+	if (!k->running)
+		pin(k);
+	for (unsigned i = 0; i < n; i++)
+		if (!(k->slots[i].copied = b->ops->event_new(b)))
 			return errmsg_nomem(err, NULL);
-	}
 	return 0;
 }
 
@@ -144,16 +167,16 @@ static int add_block(struct upload *q, unsigned n, struct errmsg *err)
 static int place_block(struct upload *q, struct errmsg *err)
 {
 	struct block *const k = q->blocks;
-	uint8_t *const p = pinned_memory(&k->pinned);
 
-	if (!p && !q->b->on_host)
+	wait_for_pinned(k);
+	if (!k->pinned && !q->b->on_host)
 		return errmsg_set(
 			err, -ENOMEM,
 			"%s: no %zu MiB of pinned memory to load through",
 			q->b->name, k->n * PIECE >> 20);
 	for (unsigned i = 0; i < k->n; i++) {
-		if (p)
-			k->slots[i].ready = (float *)(p + i * PIECE);
+		if (k->pinned)
+			k->slots[i].ready = (float *)(k->pinned + i * PIECE);
 		put_free(q, &k->slots[i]);
 	}
 	q->nslots += k->n;
@@ -202,15 +225,17 @@ int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
 
 void upload_free(struct upload *q)
 {
-	struct backend *b = q->b;
+	struct backend *const b = q ? q->b : NULL;
 	struct block *k;
 
+	if (!q)
+		return;
 	reader_free(q->reader);
 	for (struct slot *s = q->copying; s; s = s->next)
 		b->ops->event_wait(b, s->copied);
 	while ((k = q->blocks)) {
 		q->blocks = k->next;
-		free_block(b, k);
+		free_block(k);
 	}
 	if (q->staging)
 		b->ops->free(b, q->staging);
@@ -226,8 +251,8 @@ static bool casts_here(const struct slot *s)
 /* A piece has come.  Its time tells something unless there was too little to do. */
 static void count_read(struct upload *q, const struct slot *s)
 {
-	far_width_done(&q->width, s->job.len,
-		       q->reading >= q->width.width / 2, clock_ns());
+	far_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2,
+		       clock_ns());
 }
 
 static void note_failure(struct upload *q, const struct slot *s)

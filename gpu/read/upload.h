@@ -36,7 +36,7 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 /* Wait for all pieces.  Returns the first error. */
 int upload_finish(struct upload *q, struct errmsg *err);
 
-/* Pieces in progress are discarded. */
+/* Pieces in progress are discarded.  `q` may be NULL. */
 void upload_free(struct upload *q);
 
 #endif
