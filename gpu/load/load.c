@@ -33,14 +33,6 @@
 #define READS_MAX 16u
 #define READS_FAR 64u
 
-static const struct load_ops *kind_of(const struct load *l)
-{
-	if (l->o->universal)
-		return &load_universal_ops;
-	return tagdir_is_zero_tag(l->o->u, l->got->path) ? &load_zero_ops
-							 : &load_stage0_ops;
-}
-
 static void free_source(struct load_source *s)
 {
 	free(s->tensors);
@@ -51,7 +43,10 @@ static int load_open_source(struct load *l)
 {
 	const struct user_rules *const rules = l->o->rules;
 	const struct gpt2 *const m = &l->whole;
-	const struct load_ops *ops = kind_of(l);
+	const struct load_ops *const ops =
+		l->o->universal ? &load_universal_ops
+		: tagdir_is_zero_tag(l->o->u, l->got->path) ? &load_zero_ops
+							    : &load_stage0_ops;
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
 
@@ -130,24 +125,20 @@ static int load_find_checkpoint(struct load *l)
 	return add_preset(l);
 }
 
-/* Count the missing states of all ranks, and share the first one. */
-static void sum_missing(struct load *l)
+/* Share what single ranks have found. */
+static void share_result(struct load *l)
 {
-	struct comm *c = l->z->world;
-	double n = (double)l->got->missing;
+	struct comm *const c = l->z->world;
+	struct load_result *const got = l->got;
+	double missing = (double)got->missing, told = got->told_qkv;
 
-	comm_agree(c, l->got->missing ? -ENOENT : 0, &l->got->first);
-	comm_sum_double(c, &n, 1);
-	l->got->missing = (uint64_t)n;
-}
-
-/* Has any rank read query_key_value in another order than the checkpoint tells? */
-static void share_told_qkv(struct load *l)
-{
-	double told = l->got->told_qkv;
-
-	comm_max_double(l->z->world, &told, 1);
-	l->got->told_qkv = (enum naming_qkv)told;
+	/* Rank 0 has read the beginning of the embedding. */
+	comm_broadcast(c, &got->vocab_rows, sizeof(got->vocab_rows), 0);
+	comm_agree(c, got->missing ? -ENOENT : 0, &got->first);
+	comm_sum_double(c, &missing, 1);
+	comm_max_double(c, &told, 1);
+	got->missing = (uint64_t)missing;
+	got->told_qkv = (enum naming_qkv)told;
 }
 
 /* At least `least` and at most `most` for this rank, of `all` for the machine. */
@@ -231,9 +222,6 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 	z->optimizer = l.metadata.optimizer;
 	if (got->has_updates)
 		z->step = l.metadata.updates;
-	/* Rank 0 has read the beginning of the embedding. */
-	comm_broadcast(z->world, &got->vocab_rows, sizeof(got->vocab_rows), 0);
-	sum_missing(&l);
-	share_told_qkv(&l);
+	share_result(&l);
 	return zero_publish(z, err);
 }

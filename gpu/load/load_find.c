@@ -2,7 +2,6 @@
 /* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's
  * meaning. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,21 +13,13 @@
 #include "ckpt/files/files.h"
 #include "gpu/load/load_impl.h"
 
-int load_path(char path[PATH_MAX], const char *dir, struct errmsg *err,
-	      const char *format, ...)
+int load_path(char path[PATH_MAX], const char *dir, const char *name,
+	      struct errmsg *err)
 {
-	const int at = snprintf(path, PATH_MAX, "%s/", dir);
-	va_list args;
-	int n;
-
-	va_start(args, format);
-	n = at < PATH_MAX
-		    ? vsnprintf(path + at, (size_t)(PATH_MAX - at), format, args)
-		    : 0;
-	va_end(args);
-	return at + n < PATH_MAX ? 0
-				 : errmsg_set(err, -ENAMETOOLONG,
-					      "%s: name too long", dir);
+	return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
+		       ? 0
+		       : errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
+				    dir);
 }
 
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
@@ -36,8 +27,7 @@ mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 	char path[PATH_MAX];
 	struct stat st;
 
-	return load_path(path, dir, NULL, "%s", name) ||
-			       files_stat(u, path, &st, NULL)
+	return load_path(path, dir, name, NULL) || files_stat(u, path, &st, NULL)
 		       ? 0
 		       : st.st_mode;
 }
@@ -49,7 +39,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	char path[PATH_MAX];
 	struct source src;
 	size_t n;
-	int rc = load_path(path, dir, err, "%s", pointer);
+	int rc = load_path(path, dir, pointer, err);
 
 	tag[0] = '\0';
 	if (rc)
@@ -71,8 +61,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	return rc;
 }
 
-/* Without `latest`, take the tag that is newest by name, or the directory
- * itself. */
+/* Without `latest`, take the tag that is newest by name. */
 static int load_find_choose(struct uckpt *u, const char *dir,
 			    char path[PATH_MAX], struct errmsg *err)
 {
@@ -80,8 +69,6 @@ static int load_find_choose(struct uckpt *u, const char *dir,
 	char *tag;
 	int rc;
 
-	if (tagdir_is_tag(u, dir))
-		return load_path(path, dir, err, ".");
 	rc = tags_choose(u, dir, &tag, &choice, err);
 	if (rc)
 		return rc;
@@ -126,22 +113,20 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 				  strerror(-rc));
 	if (rc)
 		return rc;
-	if (o->tag) {
-		rc = load_path(path, o->dir, err, "%s", o->tag);
-		if (!rc && !S_ISDIR(load_mode(o->u, o->dir, o->tag)))
-			rc = errmsg_set(err, -ENOENT, "%s: no such checkpoint",
-					path);
-		return rc ? rc : check_kind(o, path, err);
-	}
-	rc = read_pointer(o->u, o->dir, pointer, tag, err);
+	if (!o->tag)
+		rc = read_pointer(o->u, o->dir, pointer, tag, err);
+	else if (!S_ISDIR(load_mode(o->u, o->dir, o->tag)))
+		rc = errmsg_set(err, -ENOENT, "%s/%s: no such checkpoint",
+				o->dir, o->tag);
 	if (rc)
 		return rc;
-	if (*tag)
-		rc = load_path(path, o->dir, err, "%s", tag);
+	if (o->tag || *tag)
+		rc = load_path(path, o->dir, o->tag ? o->tag : tag, err);
+	else if (o->universal ? kinds_is_universal(o->u, o->dir)
+			      : tagdir_is_tag(o->u, o->dir))
+		rc = load_path(path, o->dir, ".", err);
 	else if (!o->universal)
 		rc = load_find_choose(o->u, o->dir, path, err);
-	else if (kinds_is_universal(o->u, o->dir))
-		rc = load_path(path, o->dir, err, ".");
 	else
 		rc = errmsg_set(
 			err, -ENOENT,

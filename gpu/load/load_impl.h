@@ -38,10 +38,9 @@ struct load_runs {
 	size_t n, cap;
 };
 
-/* Append a run, or make the last one longer; elements have `size` bytes in the file.
- * False when memory runs out. */
-bool load_runs_add(struct load_runs *runs, const struct load_run *run,
-		   size_t size);
+/* Append a run, or make the last one longer; elements have `size` bytes in the file. */
+int load_runs_add(struct load_runs *runs, const struct load_run *run,
+		  size_t size, struct errmsg *err);
 
 /* Queue the uploads of a tensor's runs to the memory of `b`. */
 int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
@@ -108,9 +107,9 @@ int load_lacks(const struct load_source *s, const char *param,
 
 extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
 
-/* The path of what is below `dir`; `format` makes its name.  -ENAMETOOLONG. */
-int load_path(char path[PATH_MAX], const char *dir, struct errmsg *err,
-	      const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* The path of what is below `dir`.  -ENAMETOOLONG. */
+int load_path(char path[PATH_MAX], const char *dir, const char *name,
+	      struct errmsg *err);
 
 /* The st_mode of what is below `dir`; 0 if it is not there. */
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name);

@@ -46,7 +46,7 @@ static int open_first(const struct load *l, struct file *f,
 		names++;
 	if (!*names)
 		return -ENOENT;
-	return load_path(f->path, dir, l->err, "%s", *names)
+	return load_path(f->path, dir, *names, l->err)
 		       ?: ptfile_open(l->o->u, &f->pt, f->path, l->err);
 }
 
@@ -83,7 +83,7 @@ static double config_dropout(const struct load *l)
 	double most = 0;
 
 	for (size_t i = 0; i < COUNT(dirs) && !config; i++) {
-		if (load_path(path, dirs[i], NULL, "config.json") ||
+		if (load_path(path, dirs[i], "config.json", NULL) ||
 		    files_open(l->o->u, &src, path, NULL))
 			continue;
 		json_read(&src, 0, (size_t)src.size, &config, NULL);

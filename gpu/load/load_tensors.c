@@ -26,9 +26,10 @@
 
 /* What this rank keeps of one tensor. */
 struct item {
-	size_t i;                  /* of the parameter */
+	const struct gpt2_param *p;
+	struct fragment f;         /* of it */
+	float *to;                 /* where the fragment goes */
 	const char *state;         /* NULL: masters */
-	float *part;               /* the memory that the fragment lies in */
 	struct naming_tensor want; /* the tensor as it is expected */
 	struct load_tensor *t;     /* NULL: not found */
 	struct errmsg missing;     /* why */
@@ -43,16 +44,10 @@ struct batch {
 	size_t n;
 };
 
-static const struct gpt2_param *param_of(const struct load *l,
-					 const struct item *m)
-{
-	return &l->z->model->params[m->i];
-}
-
 /* How the source has the tensor. */
 static void expect(const struct load *l, const struct naming *n, struct item *m)
 {
-	const struct gpt2_param *const p = param_of(l, m);
+	const struct gpt2_param *const p = m->p;
 	const bool cut = l->source->cut;
 
 	naming_tensor(&m->want, n, cut ? l->z->model : &l->whole,
@@ -83,7 +78,7 @@ static int other_model(const struct load *l, const struct item *m,
 /* The token embedding may be padded, in the checkpoint or in this model. */
 static bool fits_padded(const struct load *l, const struct item *m)
 {
-	const struct gpt2_param *const p = param_of(l, m);
+	const struct gpt2_param *const p = m->p;
 	const struct tensor *t = &m->t->tensor;
 	const uint64_t width = p->shape[1], rows = t->numel / width;
 
@@ -120,7 +115,7 @@ static int check_form(const struct load *l, const struct item *m,
  */
 static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 {
-	const uint64_t rows = m->t->tensor.numel / param_of(l, m)->shape[1];
+	const uint64_t rows = m->t->tensor.numel / m->p->shape[1];
 	const uint64_t original = l->metadata.original_vocab;
 
 	if (original)
@@ -136,7 +131,7 @@ static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 static uint64_t usable(const struct load *l, const struct item *m)
 {
 	const uint64_t have = m->t->tensor.numel;
-	const uint64_t width = param_of(l, m)->shape[1];
+	const uint64_t width = m->p->shape[1];
 	const uint64_t vocab_rows = l->metadata.original_vocab;
 
 	return have != m->want.numel && vocab_rows && vocab_rows < have / width
@@ -179,8 +174,8 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	return 0;
 }
 
-bool load_runs_add(struct load_runs *runs, const struct load_run *run,
-		   size_t size)
+int load_runs_add(struct load_runs *runs, const struct load_run *run,
+		  size_t size, struct errmsg *err)
 {
 	struct load_run *const last = runs->n ? &runs->v[runs->n - 1] : NULL;
 
@@ -189,12 +184,12 @@ bool load_runs_add(struct load_runs *runs, const struct load_run *run,
 	    last->off + last->len == run->off &&
 	    last->to + last->len / size == run->to) {
 		last->len += run->len;
-		return true;
+		return 0;
 	}
 	if (!array_reserve(&runs->v, &runs->cap, runs->n + 1, sizeof(*runs->v)))
-		return false;
+		return errmsg_nomem(err, NULL);
 	runs->v[runs->n++] = *run;
-	return true;
+	return 0;
 }
 
 /* Find `n` elements of the tensor, from `first` on, of which it has `have` in all.
@@ -207,31 +202,30 @@ static int find_run(const struct load *l, struct item *m, uint64_t first,
 	const struct load_run zeros = { .to = to + some,
 					.len = (size_t)(n - some) * sizeof(*to),
 					.zero = true };
+	const int rc =
+		some < n ? load_runs_add(&m->runs, &zeros, sizeof(*to), err) : 0;
 
-	if (some < n && !load_runs_add(&m->runs, &zeros, sizeof(*to)))
-		return errmsg_nomem(err, NULL);
-	return some ? l->source->ops->find(m->t, first, (size_t)some, to,
-					   &m->runs, err)
-		    : 0;
+	return rc || !some ? rc
+			   : l->source->ops->find(m->t, first, (size_t)some, to,
+						  &m->runs, err);
 }
 
 /* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in
  * within the whole parameter. */
 static int find_fragment(const struct load *l, struct item *m,
-			 const struct fragment *f, struct errmsg *err)
+			 struct errmsg *err)
 {
-	const struct gpt2_param *const p = param_of(l, m);
-	float *const to = m->part + f->start;
+	const struct fragment *const f = &m->f;
 	const uint64_t have = usable(l, m);
 	uint64_t at, n, i;
 	int rc = 0;
 
-	assert(f->first + f->numel <= p->numel);
+	assert(f->first + f->numel <= m->p->numel);
 	if (l->source->cut)
-		return find_run(l, m, f->first, f->numel, have, to, err);
+		return find_run(l, m, f->first, f->numel, have, m->to, err);
 	for (i = 0; i < f->numel && !rc; i += n) {
-		n = gpt2_whole_run(p, f->first + i, f->numel - i, &at);
-		rc = find_run(l, m, at, n, have, to + i, err);
+		n = gpt2_whole_run(m->p, f->first + i, f->numel - i, &at);
+		rc = find_run(l, m, at, n, have, m->to + i, err);
 	}
 	return rc;
 }
@@ -244,10 +238,9 @@ static bool is_arranged(const struct item *m)
 
 static int find_content(const struct load *l, struct item *m, struct errmsg *err)
 {
-	const struct fragment f = zero_fragment(l->z, m->i);
 	const int rc = check_form(l, m, err) ?: find_rows(l, m, err);
 
-	return rc || is_arranged(m) ? rc : find_fragment(l, m, &f, err);
+	return rc || is_arranged(m) ? rc : find_fragment(l, m, err);
 }
 
 /* Find one tensor.  A missing one is no error yet. */
@@ -262,7 +255,7 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->s = s;
-	t->number = param_of(b->l, m)->number;
+	t->number = m->p->number;
 	t->name = m->want.name;
 	expect(b->l, &s->naming, m);
 	rc = s->ops->begin(t, m->state, &m->missing);
@@ -310,17 +303,14 @@ static int take_missing(struct load *l, const struct item *m)
 
 static int send_item(struct load *l, struct item *m)
 {
-	const struct gpt2_param *const p = param_of(l, m);
-	const struct fragment f = zero_fragment(l->z, m->i);
-
 	if (!m->t)
 		return take_missing(l, m);
-	if (p->number == GPT2_WTE)
+	if (m->p->number == GPT2_WTE)
 		l->got->vocab_rows = find_vocab_rows(l, m);
 	if (m->other_qkv)
 		l->got->told_qkv = l->metadata.told_qkv;
-	return is_arranged(m) ? load_arranged_send(l, m->t, &m->want, p, &f,
-						   m->part + f.start)
+	return is_arranged(m) ? load_arranged_send(l, m->t, &m->want, m->p,
+						   &m->f, m->to)
 			      : load_runs_send(&m->runs, m->t, l->z->backend,
 					       l->upload, l->err);
 }
@@ -387,11 +377,15 @@ static int check(const struct load *l)
 
 static int add_item(struct batch *b, size_t i, const char *state, float *part)
 {
-	struct zero *const z = b->l->z;
+	const struct zero *const z = b->l->z;
+	const struct fragment f = zero_fragment(z, i);
 
-	if (!zero_fragment(z, i).numel)
+	if (!f.numel)
 		return 0;
-	b->items[b->n++] = (struct item){ .i = i, .state = state, .part = part };
+	b->items[b->n++] = (struct item){ .p = &z->model->params[i],
+					  .f = f,
+					  .to = part + f.start,
+					  .state = state };
 	return b->n == AT_ONCE ? load_batch(b) : 0;
 }
 

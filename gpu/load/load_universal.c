@@ -50,8 +50,10 @@ struct universal_tensor {
 static int set_path(const struct universal_source *u, const char *param,
 		    const char *state, char path[PATH_MAX], struct errmsg *err)
 {
-	return load_path(path, u->s.path, err, "zero/%s/%s.pt", param + u->skip,
-			 state);
+	char name[2 * NAME_MAX];
+
+	snprintf(name, sizeof(name), "zero/%s/%s.pt", param, state);
+	return load_path(path, u->s.path, name, err);
 }
 
 /* The parts that a file's slices were sorted into: a number, or a SubparamShape,
@@ -118,7 +120,8 @@ static int load_universal_begin(struct load_tensor *t, const char *state,
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct universal_source *s = (struct universal_source *)t->s;
 	struct source *const src = &u->pt.src;
-	int rc = set_path(s, t->name, state ? state : "fp32", u->path, err)
+	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path,
+			  err)
 			 ?: files_open(t->s->u, src, u->path, err);
 
 	if (rc)
@@ -160,8 +163,8 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 			rc = errmsg_set(err, -EIO,
 					"%s: an element spans two extents",
 					u->path);
-		if (!rc && !load_runs_add(runs, &run, size))
-			rc = errmsg_nomem(err, NULL);
+		if (!rc)
+			rc = load_runs_add(runs, &run, size, err);
 		to += run.len / size;
 		off += run.len;
 	}
@@ -199,14 +202,13 @@ static int read_param(const struct universal_source *u, const char *name,
 /* This model's head is its embedding: a separate head would be lost. */
 static int check_head(const struct universal_source *u, struct errmsg *err)
 {
-	struct universal_source whole_names = *u;
 	struct bytebuf head = { 0 }, embedding = { 0 };
 	int rc;
 
-	whole_names.skip = 0;
-	rc = read_param(&whole_names, "lm_head.weight", &head, err);
+	rc = read_param(u, "lm_head.weight", &head, err);
 	if (!rc)
-		rc = read_param(u, PREFIX "wte.weight", &embedding, err);
+		rc = read_param(u, &(PREFIX "wte.weight")[u->skip], &embedding,
+				err);
 	if (!rc && (head.len != embedding.len ||
 		    memcmp(head.data, embedding.data, head.len) != 0))
 		rc = errmsg_set(
@@ -242,37 +244,25 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	if (u->weights && strcmp(name, "lm_head.weight") == 0)
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
-	rc = set_path(u, full, "exp_avg", path, err);
+	rc = set_path(u, name, "exp_avg", path, err);
 	return rc || files_stat(u->s.u, path, &st, NULL)
 		       ? rc
 		       : load_known(&u->s, full, err);
-}
-
-/* Does the tree have each parameter of the model? */
-static int check_lacking(const struct names *names, struct errmsg *err)
-{
-	const struct load_source *s = &names->u->s;
-
-	for (size_t i = 0; i < s->whole->nparams; i++) {
-		const char *name = s->tensors[i].name;
-
-		if (!dirlist_find(&names->dir, name + names->u->skip))
-			return load_lacks(s, name, NULL, err);
-	}
-	return 0;
 }
 
 static int load_universal_check(const struct load_source *s, struct errmsg *err)
 {
 	struct names names = { .u = (struct universal_source *)s };
 	char path[PATH_MAX];
-	int rc = load_path(path, s->path, err, "zero");
+	int rc = load_path(path, s->path, "zero", err);
 
 	if (!rc)
 		rc = files_list(s->u, path, true, &names.dir, err);
 	if (rc)
 		return rc;
-	rc = check_lacking(&names, err);
+	for (size_t i = 0; i < s->whole->nparams && !rc; i++)
+		if (!dirlist_find(&names.dir, s->tensors[i].name + names.u->skip))
+			rc = load_lacks(s, s->tensors[i].name, NULL, err);
 	if (!rc)
 		rc = parallel_far(names.dir.n, 1, check_entry, &names, err);
 	dirlist_done(&names.dir);

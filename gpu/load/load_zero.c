@@ -111,36 +111,26 @@ struct finding {
 	struct errmsg *err;
 };
 
-/* Keep a shard open until the tensor ends.  Its descriptor is in *map. */
-static int use_shard(struct finding *f, struct shardcache *shards,
-		     uint32_t number, struct shard_map *map)
+/* Append a run of a shard, which stays open until the tensor ends. */
+static int find_run(struct finding *f, const struct extent_walk *w)
 {
 	struct zero_tensor *const x = f->x;
+	struct shardcache *const shards = ((struct zero_source *)x->t.s)->shards;
+	const size_t size = dtype_size(x->t.tensor.dtype);
+	const uint32_t shard = w->e->shard;
+	const struct fileid *const id = shardcache_id(shards, shard);
+	struct shard_map map;
+	struct load_run run;
 	int rc;
 
 	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
 		return errmsg_nomem(f->err, NULL);
-	rc = shardcache_get(shards, number, map, f->err);
-	if (!rc)
-		x->used[x->nused++] = number;
-	return rc;
-}
-
-/* Append a run of a shard. */
-static int find_run(struct finding *f, const struct extent_walk *w)
-{
-	struct shardcache *const shards =
-		((struct zero_source *)f->x->t.s)->shards;
-	const size_t size = dtype_size(f->x->t.tensor.dtype);
-	const struct fileid *const id = shardcache_id(shards, w->e->shard);
-	struct shard_map map;
-	struct load_run run;
-	const int rc = use_shard(f, shards, w->e->shard, &map);
-
+	rc = shardcache_get(shards, shard, &map, f->err);
 	if (rc)
 		return rc;
+	x->used[x->nused++] = shard;
 	run = (struct load_run){
-		.file = { .name = shardcache_path(shards, w->e->shard),
+		.file = { .name = shardcache_path(shards, shard),
 			  .size = id->size,
 			  .fd = map.fd,
 			  .id = *id },
@@ -149,8 +139,7 @@ static int find_run(struct finding *f, const struct extent_walk *w)
 		.to = f->to,
 	};
 	f->to += w->len / size;
-	return load_runs_add(f->runs, &run, size) ? 0
-						  : errmsg_nomem(f->err, NULL);
+	return load_runs_add(f->runs, &run, size, f->err);
 }
 
 static int find_in_shards(struct finding *f, const struct extent_map *map,
