@@ -187,13 +187,8 @@ static int load_all(struct load *l)
 	if (!rc)
 		rc = load_open_source(l);
 	if (!rc) {
-		rc = open_host_upload(l);
-		if (!rc)
-			rc = load_tensors(l);
-		if (!rc)
-			rc = upload_finish(l->upload, l->err);
-		l->got->bytes = l->source->bytes;
-		l->got->direct = l->source->direct;
+		rc = open_host_upload(l) ?: load_tensors(l) ?:
+		     upload_finish(l->upload, l->err);
 		load_close_source(l);
 	}
 	close_uploads(l);

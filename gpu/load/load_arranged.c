@@ -46,7 +46,7 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 /* Find all rows of the box; those that follow each other in the file in one. */
 static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 		    const struct gpt2_param *p, const struct box *x, float *to,
-		    struct load_runs *runs, struct errmsg *err)
+		    struct errmsg *err)
 {
 	const uint64_t columns = p->whole_shape[p->ndim - 1];
 	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
@@ -64,12 +64,12 @@ static int find_box(struct load_tensor *t, const struct naming_tensor *form,
 			continue;
 		}
 		if (n)
-			rc = ops->find(t, first, n, to, runs, err);
+			rc = ops->find(t, first, n, to, err);
 		to += n;
 		first = from;
 		n = x->rows;
 	}
-	return rc ? rc : ops->find(t, first, n, to, runs, err);
+	return rc ? rc : ops->find(t, first, n, to, err);
 }
 
 /* Take the fragment's elements out of the box, which has them column by column. */
@@ -91,19 +91,17 @@ int load_arranged_send(struct load *l, struct load_tensor *t,
 	const struct box x = box_of(p, f);
 	float *const box = malloc(x.columns * x.rows * sizeof(*box));
 	float *const own = malloc(f->numel * sizeof(*own));
-	struct load_runs runs = { 0 };
 	int rc = box && own ? 0 : errmsg_nomem(l->err, NULL);
 
 	assert(f->numel && f->first + f->numel <= p->numel);
 	if (!rc)
-		rc = find_box(t, form, p, &x, box, &runs, l->err) ?:
-		     load_runs_send(&runs, t, l->host, l->host_upload, l->err) ?:
+		rc = find_box(t, form, p, &x, box, l->err) ?:
+		     load_tensor_send(l, t, l->host, l->host_upload) ?:
 		     upload_finish(l->host_upload, l->err);
 	if (!rc) {
 		arrange(&x, f->numel, box, own);
 		b->ops->to_device(b, part, own, f->numel * sizeof(*own));
 	}
-	free(runs.v);
 	free(box);
 	free(own);
 	return rc;

@@ -33,19 +33,6 @@ struct load_run {
 	bool zero;   /* of no file: `len` bytes at `to` are zero */
 };
 
-struct load_runs {
-	struct load_run *v;
-	size_t n, cap;
-};
-
-/* Append a run, or make the last one longer; elements have `size` bytes in the file. */
-int load_runs_add(struct load_runs *runs, const struct load_run *run,
-		  size_t size, struct errmsg *err);
-
-/* Queue the uploads of a tensor's runs to the memory of `b`. */
-int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
-		   struct backend *b, struct upload *q, struct errmsg *err);
-
 struct load_ops {
 	size_t size;        /* of the kind's own struct, whose first member is
 		      * load_source */
@@ -61,10 +48,10 @@ struct load_ops {
 	 */
 	int (*begin)(struct load_tensor *t, const char *state,
 		     struct errmsg *err);
-	/* Append where elements [first, first + n) lie, which go to `to`, in order.
-	 * The files stay open until `end`. */
+	/* Add the runs in which elements [first, first + n) lie, which go to `to`, in
+	 * order.  The files stay open until `end`. */
 	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to,
-		    struct load_runs *runs, struct errmsg *err);
+		    struct errmsg *err);
 	void (*end)(struct load_tensor *t);
 
 	/* Call load_known for each parameter that the optimizer owns, until it
@@ -83,7 +70,6 @@ struct load_source {
 	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
 	struct naming naming;          /* of its parameters */
 	struct naming_tensor *tensors; /* all of them, whole, by number */
-	uint64_t bytes, direct;        /* that were queued */
 };
 
 struct load_tensor {
@@ -94,7 +80,13 @@ struct load_tensor {
 	/* Its slices of queries, keys and values have been sorted into whole
 	 * thirds. */
 	bool sorted_thirds;
+	struct load_run *runs; /* that have been found */
+	size_t nruns, cap;
 };
+
+/* Add a run of a tensor, or make the last one longer. */
+int load_tensor_add(struct load_tensor *t, const struct load_run *run,
+		    struct errmsg *err);
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
 int load_known(const struct load_source *s, const char *param,
@@ -145,6 +137,10 @@ struct load {
 	struct upload *host_upload;
 	struct errmsg *err;
 };
+
+/* Queue the uploads of a tensor's runs to the memory of `b`, and count their bytes. */
+int load_tensor_send(struct load *l, const struct load_tensor *t,
+		     struct backend *b, struct upload *q);
 
 /* Find all that this rank keeps, and queue its upload. */
 int load_tensors(struct load *l);

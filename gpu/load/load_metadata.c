@@ -207,16 +207,11 @@ static int take_step(struct load *l, const struct ptfile *pt,
  * param_groups at the top level: then it is `dict` itself. */
 static const struct value *inner_optimizer(const struct value *dict)
 {
-	static const char *const keys[] = { KEY_OPTIMIZER_STATE_DICT,
-					    KEY_BASE_OPTIMIZER_STATE };
+	const struct value *v = value_find(dict, KEY_OPTIMIZER_STATE_DICT) ?:
+				value_find(dict, KEY_BASE_OPTIMIZER_STATE) ?:
+				dict;
 
-	for (size_t i = 0; i < 2; i++) {
-		const struct value *v = value_find(dict, keys[i]);
-
-		if (v)
-			return value_items(v) ? value_item(v, 0) : v;
-	}
-	return dict;
+	return value_items(v) ? value_item(v, 0) : v;
 }
 
 static bool is_zero(const struct value *group, const char *key)

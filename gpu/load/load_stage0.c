@@ -424,8 +424,7 @@ static int load_stage0_begin(struct load_tensor *t, const char *state,
 }
 
 static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
-			    float *to, struct load_runs *runs,
-			    struct errmsg *err)
+			    float *to, struct errmsg *err)
 {
 	const struct stage0_tensor *const x = (struct stage0_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
@@ -443,7 +442,7 @@ static int load_stage0_find(struct load_tensor *t, uint64_t first, size_t n,
 
 		some = n < x->run - within ? n : (size_t)(x->run - within);
 		run.len = some * size;
-		rc = load_runs_add(runs, &run, size, err);
+		rc = load_tensor_add(t, &run, err);
 	}
 	return rc;
 }

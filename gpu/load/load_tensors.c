@@ -35,7 +35,6 @@ struct item {
 	struct errmsg missing;     /* why */
 	/* Of rows that are read in another order than the checkpoint tells. */
 	bool other_qkv;
-	struct load_runs runs; /* if it is not arranged */
 };
 
 struct batch {
@@ -174,10 +173,11 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	return 0;
 }
 
-int load_runs_add(struct load_runs *runs, const struct load_run *run,
-		  size_t size, struct errmsg *err)
+int load_tensor_add(struct load_tensor *t, const struct load_run *run,
+		    struct errmsg *err)
 {
-	struct load_run *const last = runs->n ? &runs->v[runs->n - 1] : NULL;
+	const size_t size = dtype_size(t->tensor.dtype);
+	struct load_run *const last = t->nruns ? &t->runs[t->nruns - 1] : NULL;
 
 	if (last && !last->zero && !run->zero &&
 	    last->file.name == run->file.name && last->direct == run->direct &&
@@ -186,9 +186,9 @@ int load_runs_add(struct load_runs *runs, const struct load_run *run,
 		last->len += run->len;
 		return 0;
 	}
-	if (!array_reserve(&runs->v, &runs->cap, runs->n + 1, sizeof(*runs->v)))
+	if (!array_reserve(&t->runs, &t->cap, t->nruns + 1, sizeof(*t->runs)))
 		return errmsg_nomem(err, NULL);
-	runs->v[runs->n++] = *run;
+	t->runs[t->nruns++] = *run;
 	return 0;
 }
 
@@ -202,12 +202,11 @@ static int find_run(const struct load *l, struct item *m, uint64_t first,
 	const struct load_run zeros = { .to = to + some,
 					.len = (size_t)(n - some) * sizeof(*to),
 					.zero = true };
-	const int rc =
-		some < n ? load_runs_add(&m->runs, &zeros, sizeof(*to), err) : 0;
+	const int rc = some < n ? load_tensor_add(m->t, &zeros, err) : 0;
 
 	return rc || !some ? rc
 			   : l->source->ops->find(m->t, first, (size_t)some, to,
-						  &m->runs, err);
+						  err);
 }
 
 /* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in
@@ -269,22 +268,22 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 	return find_content(b->l, m, err);
 }
 
-int load_runs_send(const struct load_runs *runs, struct load_tensor *t,
-		   struct backend *b, struct upload *q, struct errmsg *err)
+int load_tensor_send(struct load *l, const struct load_tensor *t,
+		     struct backend *b, struct upload *q)
 {
 	int rc = 0;
 
-	for (size_t i = 0; i < runs->n && !rc; i++) {
-		const struct load_run *const run = &runs->v[i];
+	for (size_t i = 0; i < t->nruns && !rc; i++) {
+		const struct load_run *const run = &t->runs[i];
 
 		if (run->zero) {
 			b->ops->zero(b, run->to, run->len);
 			continue;
 		}
-		t->s->bytes += run->len;
-		t->s->direct += run->direct ? run->len : 0;
+		l->got->bytes += run->len;
+		l->got->direct += run->direct ? run->len : 0;
 		rc = upload_add(q, &run->file, run->off, run->len,
-				t->tensor.dtype, run->to, err);
+				t->tensor.dtype, run->to, l->err);
 	}
 	return rc;
 }
@@ -309,10 +308,10 @@ static int send_item(struct load *l, struct item *m)
 		l->got->vocab_rows = find_vocab_rows(l, m);
 	if (m->other_qkv)
 		l->got->told_qkv = l->metadata.told_qkv;
-	return is_arranged(m) ? load_arranged_send(l, m->t, &m->want, m->p,
-						   &m->f, m->to)
-			      : load_runs_send(&m->runs, m->t, l->z->backend,
-					       l->upload, l->err);
+	return is_arranged(m)
+		       ? load_arranged_send(l, m->t, &m->want, m->p, &m->f,
+					    m->to)
+		       : load_tensor_send(l, m->t, l->z->backend, l->upload);
 }
 
 /* Find the tensors of a batch, and queue their uploads.  Empties it. */
@@ -327,10 +326,11 @@ static int load_batch(struct batch *b)
 
 		if (!rc)
 			rc = send_item(l, m);
-		if (m->t)
+		if (m->t) {
 			l->source->ops->end(m->t);
+			free(m->t->runs);
+		}
 		free(m->t);
-		free(m->runs.v);
 	}
 	b->n = 0;
 	return rc;

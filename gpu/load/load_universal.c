@@ -141,8 +141,7 @@ static int load_universal_begin(struct load_tensor *t, const char *state,
 }
 
 static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
-			       float *to, struct load_runs *runs,
-			       struct errmsg *err)
+			       float *to, struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
@@ -164,7 +163,7 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 					"%s: an element spans two extents",
 					u->path);
 		if (!rc)
-			rc = load_runs_add(runs, &run, size, err);
+			rc = load_tensor_add(t, &run, err);
 		to += run.len / size;
 		off += run.len;
 	}

@@ -106,7 +106,6 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 /* Elements of a tensor are looked for. */
 struct finding {
 	struct zero_tensor *x;
-	struct load_runs *runs;
 	float *to; /* of the next element */
 	struct errmsg *err;
 };
@@ -139,7 +138,7 @@ static int find_run(struct finding *f, const struct extent_walk *w)
 		.to = f->to,
 	};
 	f->to += w->len / size;
-	return load_runs_add(f->runs, &run, size, f->err);
+	return load_tensor_add(&x->t, &run, f->err);
 }
 
 static int find_in_shards(struct finding *f, const struct extent_map *map,
@@ -164,11 +163,11 @@ static int find_gathered(void *ctx, const struct gather_run *run)
 }
 
 static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
-			  float *to, struct load_runs *runs, struct errmsg *err)
+			  float *to, struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
-	struct finding f = { .x = x, .runs = runs, .to = to, .err = err };
+	struct finding f = { .x = x, .to = to, .err = err };
 
 	assert(first + n <= t->tensor.numel);
 	/* A gather is the whole tensor. */
@@ -197,15 +196,6 @@ static void load_zero_close_source(struct load_source *s)
 	shardcache_free(z->shards);
 }
 
-static bool has_layer(const struct tagdir *dir, unsigned layer, unsigned slice)
-{
-	for (size_t i = 0; i < dir->nlayer; i++)
-		if (dir->layer[i].id.layer == layer &&
-		    dir->layer[i].id.mp == slice)
-			return true;
-	return false;
-}
-
 /*
  * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is
  * read here does not lie in them, but where one is missing, others may be, too.
@@ -222,7 +212,11 @@ static int check_layers(const struct zero_source *z, struct errmsg *err)
 		if (!model_find(&z->r.model, t->name))
 			continue; /* of another model */
 		for (unsigned slice = 0; slice < z->r.model.tp; slice++)
-			if (!has_layer(dir, t->layer, slice))
+			if (!tagdir_find(dir,
+					 &(struct ckname){ .kind = TAG_FILE_LAYER,
+							   .mp = slice,
+							   .layer = t->layer },
+					 NULL))
 				return errmsg_set(
 					err, -ENOENT,
 					"%s: layer_%02u-model_%02u-model_states.pt is missing",
