@@ -270,25 +270,19 @@ static int take_groups(struct load *l, const struct ptfile *pt,
 	return 0;
 }
 
-/* The state of an optimizer's first tensor. */
-static const struct value *first_state(const struct value *optimizer)
-{
-	const struct value_dict *states = value_find_pairs(optimizer, "state");
-
-	return states && states->n ? states->v[0].val : NULL;
-}
-
 static int take_optimizer(struct load *l, const struct ptfile *pt,
 			  const struct value *dict)
 {
 	const struct value *inner = inner_optimizer(dict);
 	const struct value *groups = value_find(inner, KEY_PARAM_GROUPS);
-	const struct value *in_state = value_find(first_state(inner), "step");
-	const struct value *in_group;
+	const struct value_dict *states = value_find_pairs(inner, "state");
+	const struct value *in_state, *in_group;
 	int rc;
 
 	if (!groups)
 		groups = value_find(dict, KEY_PARAM_GROUPS);
+	in_state = states && states->n ? value_find(states->v[0].val, "step")
+				       : NULL;
 	in_group = value_find(value_item(groups, 0), "step");
 	rc = take_groups(l, pt, groups);
 	if (rc || in_state)

@@ -45,31 +45,23 @@ static uint32_t mount_extents_ask(struct mount_extents *o, uint64_t off)
 	return x->count;
 }
 
+/* The single storage lies between the first extent and the last. */
 bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head,
 			uint64_t *len)
 {
 	const struct ucfs_extents *const x = &o->some;
-	uint64_t start = 0, end = 0;
-	unsigned literals = 0;
+	const struct ucfs_extent *last;
+	uint64_t start;
 
-	for (uint64_t at = 0; mount_extents_ask(o, at); at = x->next) {
-		for (uint32_t i = 0; i < x->count; i++) {
-			const struct ucfs_extent *e = &x->extent[i];
-
-			if (e->kind != UCFS_EXTENT_LITERAL)
-				continue;
-			if (literals++ == 0)
-				start = e->offset + e->length;
-			else
-				end = e->offset;
-		}
-		/* The next request overwrites these extents. */
-		if (x->next <= at || x->next >= x->size)
-			break;
-	}
-	*len = end - start;
 	*head = (struct ucfs_literal){ .version = UCFS_EXTENTS_VERSION };
-	return literals == 2 && end > start &&
+	if (!mount_extents_ask(o, 0) || x->extent[0].kind != UCFS_EXTENT_LITERAL)
+		return false;
+	start = x->extent[0].length;
+	if (x->next < x->size && !mount_extents_ask(o, x->size - 1))
+		return false;
+	last = &x->extent[x->count - 1];
+	*len = last->offset - start;
+	return last->kind == UCFS_EXTENT_LITERAL && last->offset > start &&
 	       ioctl(o->file->fd, UCFS_IOC_LITERAL, head) == 0 &&
 	       head->count == start && start <= sizeof(head->bytes);
 }
