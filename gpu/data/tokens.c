@@ -140,7 +140,7 @@ static int open_samples(struct tokens *t, struct errmsg *err)
 	rc = tokens_file_open_indexed(&t->file, o->source, true, err);
 	if (!rc)
 		rc = tokens_samples_open(&t->samples, o->samples, err);
-	t->rows[0] = t->samples.n;
+	t->rows[0] = t->samples.order.rows;
 	return rc ? rc : try_sample(t, err);
 }
 

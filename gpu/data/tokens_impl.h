@@ -68,12 +68,16 @@ struct tokens_table {
 /* Get the next integer, which must exist. */
 int tokens_table_next(struct tokens_table *t, uint64_t *out, struct errmsg *err);
 
-/* Megatron's samples of an indexed dataset.  Arrays are owned. */
+/* Megatron's samples of an indexed dataset. */
+struct tokens_array {
+	uint64_t *v, rows; /* owned */
+};
+
 struct tokens_samples {
-	const char *prefix;              /* borrowed */
-	uint64_t *documents, ndocuments; /* sequences in the order of use */
-	uint64_t *starts; /* two numbers of each sample, and the end */
-	uint64_t *order, n;
+	const char *prefix;            /* borrowed */
+	struct tokens_array documents; /* sequences in the order of use */
+	struct tokens_array starts; /* two numbers of each sample, and the end */
+	struct tokens_array order;
 };
 
 /* Read PREFIX_*_idx.npy.  Close it after an error, too. */

@@ -19,9 +19,12 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens_impl.h"
 
-#define MAGIC "\x93NUMPY"
-#define MAGIC_LEN 6
-#define HEADER_MAX 1024
+/* Version 1: then a minor version, 16 bits of the header's length, and the header, a
+ * Python dictionary. */
+#define MAGIC "\x93NUMPY\1"
+#define MAGIC_LEN 7
+#define TEXT_AT (MAGIC_LEN + 3)
+#define HEADER_MAX (TEXT_AT + 1024)
 #define ELEMENTS_MAX (UINT64_C(1) << 32)
 
 static int bad_array(const struct source *src, const char *what,
@@ -30,57 +33,46 @@ static int bad_array(const struct source *src, const char *what,
 	return errmsg_set(err, -EBADMSG, "%s: %s", src->name, what);
 }
 
-/* Read the header's text.  The array starts at *at. */
-static int read_header(const struct source *src, char text[HEADER_MAX + 1],
-		       uint64_t *at, struct errmsg *err)
+/* Find the table in an array of integers with `columns` in a row, by its header. */
+static int place_array(struct tokens_table *t, unsigned columns,
+		       struct errmsg *err)
 {
-	uint8_t head[MAGIC_LEN + 4];
+	const struct source *const src = t->src;
+	const size_t n = src->size < HEADER_MAX ? src->size : HEADER_MAX;
+	uint8_t head[HEADER_MAX + 1];
+	const char *const text = (const char *)head + TEXT_AT;
 	uint64_t len;
-	int rc;
+	const int rc = source_read(src, head, n, 0, err);
 
-	if (src->size < sizeof(head))
-		return bad_array(src, "is not an array of NumPy", err);
-	rc = source_read(src, head, sizeof(head), 0, err);
 	if (rc)
 		return rc;
-	if (memcmp(head, MAGIC, MAGIC_LEN) != 0 || head[MAGIC_LEN] != 1)
+	if (n < TEXT_AT || memcmp(head, MAGIC, MAGIC_LEN) != 0)
 		return bad_array(src, "is not an array of NumPy, version 1",
 				 err);
-	len = get_le16(head + MAGIC_LEN + 2);
-	if (len > HEADER_MAX)
+	t->at = TEXT_AT + get_le16(head + MAGIC_LEN + 1);
+	if (t->at > n)
 		return bad_array(src, "has too long a header", err);
-	rc = source_read(src, text, len, sizeof(head), err);
-	text[len] = '\0';
-	*at = sizeof(head) + len;
-	return rc;
-}
-
-/* Find the table in an array of integers with `columns` in a row, by its header. */
-static int place_array(struct tokens_table *t, const char *header,
-		       unsigned columns, struct errmsg *err)
-{
-	const uint64_t len = t->src->size - t->at;
-
-	if (strstr(header, "'fortran_order': True") ||
-	    !strstr(header, columns == 1 ? ",)" : ", 2)"))
-		return bad_array(t->src, "has another shape than expected", err);
-	if (strstr(header, "'<i8'"))
+	head[t->at] = '\0';
+	if (strstr(text, "'fortran_order': True") ||
+	    !strstr(text, columns == 1 ? ",)" : ", 2)"))
+		return bad_array(src, "has another shape than expected", err);
+	if (strstr(text, "'<i8'"))
 		t->width = 8;
-	else if (strstr(header, "'<i4'") || strstr(header, "'<u4'"))
+	else if (strstr(text, "'<i4'") || strstr(text, "'<u4'"))
 		t->width = 4;
 	else
-		return bad_array(t->src, "has no integers of 4 or 8 bytes", err);
+		return bad_array(src, "has no integers of 4 or 8 bytes", err);
+	len = src->size - t->at;
 	if (len > ELEMENTS_MAX * t->width || len % (t->width * columns))
-		return bad_array(t->src, "is cut off, or too large", err);
-	t->end = t->src->size;
+		return bad_array(src, "is cut off, or too large", err);
+	t->end = src->size;
 	return 0;
 }
 
 /* Read a whole array.  Negative numbers become too large for any use. */
-static int read_array(const char *path, unsigned columns, uint64_t **out,
-		      uint64_t *rows, struct errmsg *err)
+static int read_array(struct tokens_array *a, const char *path,
+		      unsigned columns, struct errmsg *err)
 {
-	char header[HEADER_MAX + 1];
 	struct source src;
 	struct tokens_table t = { .src = &src };
 	uint64_t n = 0;
@@ -88,30 +80,28 @@ static int read_array(const char *path, unsigned columns, uint64_t **out,
 
 	if (rc)
 		return rc;
-	rc = read_header(&src, header, &t.at, err);
-	if (!rc)
-		rc = place_array(&t, header, columns, err);
+	rc = place_array(&t, columns, err);
 	if (!rc) {
 		n = (t.end - t.at) / t.width;
-		*out = malloc((n + 1) * sizeof(**out));
-		rc = *out ? 0 : errmsg_nomem(err, path);
+		a->rows = n / columns;
+		a->v = malloc((n + 1) * sizeof(*a->v));
+		rc = a->v ? 0 : errmsg_nomem(err, path);
 	}
 	for (uint64_t i = 0; !rc && i < n; i++)
-		rc = tokens_table_next(&t, &(*out)[i], err);
-	*rows = n / columns;
+		rc = tokens_table_next(&t, &a->v[i], err);
 	source_close(&src);
 	return rc;
 }
 
-static int read_named(const char *prefix, const char *name, unsigned columns,
-		      uint64_t **out, uint64_t *rows, struct errmsg *err)
+static int read_named(struct tokens_array *a, const char *prefix,
+		      const char *name, unsigned columns, struct errmsg *err)
 {
 	char *path;
 	int rc;
 
 	if (asprintf(&path, "%s_%s_idx.npy", prefix, name) < 0)
 		return errmsg_nomem(err, prefix);
-	rc = read_array(path, columns, out, rows, err);
+	rc = read_array(a, path, columns, err);
 	free(path);
 	return rc;
 }
@@ -119,29 +109,28 @@ static int read_named(const char *prefix, const char *name, unsigned columns,
 int tokens_samples_open(struct tokens_samples *s, const char *prefix,
 			struct errmsg *err)
 {
-	uint64_t starts = 0;
 	int rc;
 
 	*s = (struct tokens_samples){ .prefix = prefix };
-	rc = read_named(prefix, "doc", 1, &s->documents, &s->ndocuments, err);
+	rc = read_named(&s->documents, prefix, "doc", 1, err);
 	if (!rc)
-		rc = read_named(prefix, "sample", 2, &s->starts, &starts, err);
+		rc = read_named(&s->starts, prefix, "sample", 2, err);
 	if (!rc)
-		rc = read_named(prefix, "shuffle", 1, &s->order, &s->n, err);
-	if (!rc && (!s->n || s->n >= starts))
+		rc = read_named(&s->order, prefix, "shuffle", 1, err);
+	if (!rc && (!s->order.rows || s->order.rows >= s->starts.rows))
 		rc = errmsg_set(
 			err, -EBADMSG,
 			"%s: its arrays have %llu samples and %llu starts of samples",
-			prefix, (unsigned long long)s->n,
-			(unsigned long long)starts);
+			prefix, (unsigned long long)s->order.rows,
+			(unsigned long long)s->starts.rows);
 	return rc;
 }
 
 void tokens_samples_close(struct tokens_samples *s)
 {
-	free(s->documents);
-	free(s->starts);
-	free(s->order);
+	free(s->documents.v);
+	free(s->starts.v);
+	free(s->order.v);
 }
 
 /* The sequence at the place `at` in the order of documents, or NULL. */
@@ -149,8 +138,8 @@ static const struct tokens_run *document(const struct tokens_samples *s,
 					 const struct tokens_file *f,
 					 uint64_t at)
 {
-	return at < s->ndocuments && s->documents[at] < f->nruns
-		       ? &f->runs[s->documents[at]]
+	return at < s->documents.rows && s->documents.v[at] < f->nruns
+		       ? &f->runs[s->documents.v[at]]
 		       : NULL;
 }
 
@@ -158,14 +147,14 @@ int tokens_samples_read(const struct tokens_samples *s,
 			const struct tokens_file *f, uint64_t row, size_t n,
 			int32_t *out, struct errmsg *err)
 {
-	const uint64_t sample = s->order[row];
+	const uint64_t sample = s->order.v[row];
 	const uint64_t *from, *to;
 	size_t got = 0;
 	int rc = 0;
 
-	if (sample >= s->n)
+	if (sample >= s->order.rows)
 		goto bad;
-	from = s->starts + 2 * sample;
+	from = s->starts.v + 2 * sample;
 	to = from + 2;
 	for (uint64_t at = from[0]; at <= to[0] && !rc; at++) {
 		const struct tokens_run *const run = document(s, f, at);
