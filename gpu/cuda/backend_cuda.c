@@ -13,12 +13,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/cuda/backend_cuda.h"
-#include "gpu/cuda/cuda.h"
 #include "gpu/cuda/cuda_attention.h"
 #include "gpu/cuda/cuda_gemm.h"
-#include "gpu/cuda/cuda_graph.h"
 #include "gpu/cuda/cuda_ops.h"
-#include "gpu/cuda/cuda_stream.h"
 #include "gpu/watch/watch.h"
 
 /* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine,
@@ -240,52 +237,20 @@ static void cuda_destroy(struct backend *b)
 	free(c);
 }
 
-static const struct backend_ops ops = {
-	.destroy = cuda_destroy,
-	.sync = cuda_sync,
-	.alloc = cuda_alloc,
-	.free = cuda_free,
-	.to_device = cuda_to_device,
-	.to_host = cuda_to_host,
-	.zero = cuda_zero,
-	.host_alloc = cuda_host_alloc,
-	.host_free = cuda_host_free,
-	.copy = cuda_copy,
-	.cast = cuda_cast,
-	.narrow = cuda_narrow,
-	.event_new = cuda_event_new,
-	.event_free = cuda_event_free,
-	.event_record = cuda_event_record,
-	.event_wait = cuda_event_wait,
-	.queue_wait = cuda_queue_wait,
-	.native_queue = cuda_native_queue,
-	.record_begin = cuda_record_begin,
-	.record_end = cuda_record_end,
-	.replay = cuda_replay,
-	.graph_free = cuda_graph_free,
-	.memory_peak = cuda_memory_peak,
-	.memory_left = cuda_memory_left,
-	.range_begin = cuda_range_begin,
-	.range_end = cuda_range_end,
-	.embed = cuda_embed,
-	.embed_grad = cuda_embed_grad,
-	.norm = cuda_norm,
-	.norm_grad = cuda_norm_grad,
-	.linear = cuda_linear,
-	.linear_grad = cuda_linear_grad,
-	.attention = cuda_attention,
-	.attention_grad = cuda_attention_grad,
-	.dropout = cuda_dropout,
-	.add = cuda_add,
-	.transpose = cuda_transpose,
-	.cross_entropy = cuda_cross_entropy,
-	.sum_squares = cuda_sum_squares,
-	.accumulate = cuda_accumulate,
-	.round = cuda_round,
-	.widen = cuda_widen,
-	.clip = cuda_clip,
-	.adam = cuda_adam,
-};
+#define CUDA_OP_ENTRY(op) .op = cuda_##op,
+
+static const struct backend_ops ops = { .destroy = cuda_destroy,
+					.sync = cuda_sync,
+					.alloc = cuda_alloc,
+					.free = cuda_free,
+					.to_device = cuda_to_device,
+					.to_host = cuda_to_host,
+					.zero = cuda_zero,
+					.memory_peak = cuda_memory_peak,
+					.memory_left = cuda_memory_left,
+					.range_begin = cuda_range_begin,
+					.range_end = cuda_range_end,
+					CUDA_OPS(CUDA_OP_ENTRY) };
 
 /* Kernels use instructions of sm_80: products of bfloat16, asynchronous copies.
  * m4/ucfs_cuda.m4 refuses to compile for less. */

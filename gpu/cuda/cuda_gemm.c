@@ -161,23 +161,17 @@ static cudaDataType_t type_of(const struct cuda *c, bool wide)
 	return c->base.dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-static bool cuda_gemm_set(struct cuda *c, cublasLtMatmulDesc_t d,
-			  cublasLtMatmulDescAttributes_t what,
-			  const void *value, size_t size)
-{
-	return LT_CALL(c, cublasLtMatmulDescSetAttribute, d, what, value, size);
-}
+/* Set an attribute of a product. */
+#define SET(c, desc, what, value)                        \
+	LT_CALL(c, cublasLtMatmulDescSetAttribute, desc, \
+		CUBLASLT_MATMUL_DESC_##what, &(value), sizeof(value))
 
 /* Pointers of the epilogue differ between calls with the same plan. */
 static bool set_pointers(struct cuda *c, cublasLtMatmulDesc_t d,
 			 const struct cuda_gemm *p)
 {
-	return (!p->vector ||
-		cuda_gemm_set(c, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-			      &p->vector, sizeof(p->vector))) &&
-	       (!p->aux ||
-		cuda_gemm_set(c, d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-			      &p->aux, sizeof(p->aux)));
+	return (!p->vector || SET(c, d, BIAS_POINTER, p->vector)) &&
+	       (!p->aux || SET(c, d, EPILOGUE_AUX_POINTER, p->aux));
 }
 
 static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
@@ -199,15 +193,9 @@ static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
 
 	return LT_CALL(c, cublasLtMatmulDescCreate, &w->desc, compute,
 		       CUDA_R_32F) &&
-	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSA, &b,
-			     sizeof(b)) &&
-	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_TRANSB, &a,
-			     sizeof(a)) &&
-	       cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
-			     &epilogues[p->epilogue], sizeof(epilogues[0])) &&
-	       (!p->aux ||
-		cuda_gemm_set(c, w->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-			      &pitch, sizeof(pitch))) &&
+	       SET(c, w->desc, TRANSA, b) && SET(c, w->desc, TRANSB, a) &&
+	       SET(c, w->desc, EPILOGUE, epilogues[p->epilogue]) &&
+	       (!p->aux || SET(c, w->desc, EPILOGUE_AUX_LD, pitch)) &&
 	       set_pointers(c, w->desc, p);
 }
 
@@ -229,13 +217,10 @@ static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w,
 	       layout(c, &w->out, p->wide, p->m, p->n, p->out_pitch);
 }
 
-static bool limit(struct cuda *c, cublasLtMatmulPreference_t preference,
-		  cublasLtMatmulPreferenceAttributes_t what, const void *value,
-		  size_t size)
-{
-	return LT_CALL(c, cublasLtMatmulPreferenceSetAttribute, preference,
-		       what, value, size);
-}
+/* Set an attribute of a preference. */
+#define LIMIT(c, preference, what, value)                            \
+	LT_CALL(c, cublasLtMatmulPreferenceSetAttribute, preference, \
+		CUBLASLT_MATMUL_PREF_##what##_BYTES, &(value), sizeof(value))
 
 static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 		       const struct key *k)
@@ -243,16 +228,11 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 	const size_t workspace = WORKSPACE_BYTES;
 	const uint32_t add = k->add ? k->add_align : k->out_align;
 
-	return limit(c, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-		     &workspace, sizeof(workspace)) &&
-	       limit(c, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-		     &k->b_align, sizeof(k->b_align)) &&
-	       limit(c, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-		     &k->a_align, sizeof(k->a_align)) &&
-	       limit(c, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-		     &add, sizeof(add)) &&
-	       limit(c, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-		     &k->out_align, sizeof(k->out_align));
+	return LIMIT(c, preference, MAX_WORKSPACE, workspace) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_A, k->b_align) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_B, k->a_align) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_C, add) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_D, k->out_align);
 }
 
 static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w,
@@ -350,8 +330,7 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 			     const struct cuda_gemm *p)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-	const int n =
-		suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
+	const int n = suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
 
 	if (n > 1 && keep_fastest(c, w, p, found, n))
 		return true;
@@ -360,31 +339,22 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 	return n > 0;
 }
 
-static struct gemm_plan *new_plan(struct gemm_cache *all)
-{
-	if (!array_reserve(&all->plans, &all->room, all->n + 1,
-			   sizeof(*all->plans)))
-		return NULL;
-	all->plans[all->n] = (struct gemm_plan){ .can = false };
-	return &all->plans[all->n++];
-}
-
 static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 {
 	struct gemm_cache *const all = c->gemm_cache;
 	const struct key key = key_of(p);
 	struct gemm_plan *w;
-	size_t i;
 
-	for (i = 0; i < all->n; i++)
+	for (size_t i = 0; i < all->n; i++)
 		if (memcmp(&all->plans[i].key, &key, sizeof(key)) == 0)
 			return &all->plans[i];
-	w = new_plan(all);
-	if (!w) {
+	if (!array_reserve(&all->plans, &all->room, all->n + 1,
+			   sizeof(*all->plans))) {
 		cuda_fail(c, -ENOMEM, "GEMM", "out of memory");
 		return NULL;
 	}
-	w->key = key;
+	w = &all->plans[all->n++];
+	*w = (struct gemm_plan){ .key = key };
 	w->can = cuda_gemm_describe(c, w, p) && cuda_gemm_lay_out(c, w, p) &&
 		 cuda_gemm_choose(c, w, p);
 	return w;

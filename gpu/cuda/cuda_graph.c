@@ -4,7 +4,7 @@
  * the streams that wait for its events.  Only this thread's calls are restricted: one
  * that saves or watches goes on.
  */
-#include "gpu/cuda/cuda_graph.h"
+#include "gpu/cuda/cuda_ops.h"
 
 #include <assert.h>
 #include <stdlib.h>

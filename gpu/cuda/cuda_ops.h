@@ -2,33 +2,32 @@
 #ifndef UCTRAIN_CUDA_OPS_H
 #define UCTRAIN_CUDA_OPS_H
 
-#include "gpu/backend/backend.h"
+#include "gpu/cuda/cuda.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Implementations of the backend_ops of the same names. */
-BACKEND_OP(embed) cuda_embed;
-BACKEND_OP(embed_grad) cuda_embed_grad;
-BACKEND_OP(norm) cuda_norm;
-BACKEND_OP(norm_grad) cuda_norm_grad;
-BACKEND_OP(linear) cuda_linear;
-BACKEND_OP(linear_grad) cuda_linear_grad;
-BACKEND_OP(attention) cuda_attention;
-BACKEND_OP(attention_grad) cuda_attention_grad;
-BACKEND_OP(dropout) cuda_dropout;
-BACKEND_OP(add) cuda_add;
-BACKEND_OP(transpose) cuda_transpose;
-BACKEND_OP(cross_entropy) cuda_cross_entropy;
-BACKEND_OP(sum_squares) cuda_sum_squares;
-BACKEND_OP(accumulate) cuda_accumulate;
-BACKEND_OP(round) cuda_round;
-BACKEND_OP(widen) cuda_widen;
-BACKEND_OP(cast) cuda_cast;
-BACKEND_OP(narrow) cuda_narrow;
-BACKEND_OP(clip) cuda_clip;
-BACKEND_OP(adam) cuda_adam;
+/* The backend_ops that functions cuda_NAME of other files than the backend's implement. */
+/* clang-format off */
+#define CUDA_OPS(OP) \
+	OP(host_alloc) OP(host_free) OP(copy) \
+	OP(event_new) OP(event_free) OP(event_record) OP(event_wait) \
+	OP(queue_wait) OP(native_queue) \
+	OP(record_begin) OP(record_end) OP(replay) OP(graph_free) \
+	OP(embed) OP(embed_grad) OP(norm) OP(norm_grad) \
+	OP(linear) OP(linear_grad) OP(attention) OP(attention_grad) \
+	OP(dropout) OP(add) OP(transpose) OP(cross_entropy) \
+	OP(sum_squares) OP(accumulate) OP(round) OP(widen) \
+	OP(cast) OP(narrow) OP(clip) OP(adam)
+/* clang-format on */
+
+#define CUDA_OP_DECLARE(op) BACKEND_OP(op) cuda_##op;
+CUDA_OPS(CUDA_OP_DECLARE)
+
+/* The streams besides the computation's.  Failures are reported by sync. */
+void cuda_queues_init(struct cuda *c);
+void cuda_queues_done(struct cuda *c);
 
 #ifdef __cplusplus
 }

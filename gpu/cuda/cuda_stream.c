@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queues are CUDA streams, events are CUDA events. */
-#include "gpu/cuda/cuda_stream.h"
+#include "gpu/cuda/cuda_ops.h"
 
 #include <assert.h>
 

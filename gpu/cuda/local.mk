@@ -5,8 +5,7 @@ gpu_libuctrain_a_SOURCES += %D%/backend_cuda.h
 # Host code is C, kernels are nvcc's; without CUDA something says so.
 cuda_sources = \
 	%D%/cuda.h %D%/cuda_ops.h \
-	%D%/cuda_stream.h %D%/cuda_stream.c \
-	%D%/cuda_graph.h %D%/cuda_graph.c \
+	%D%/cuda_stream.c %D%/cuda_graph.c \
 	%D%/cuda_gemm.h %D%/cuda_gemm.c \
 	%D%/cuda_attention.h %D%/cuda_attention.c \
 	%D%/backend_cuda.c
