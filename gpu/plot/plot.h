@@ -21,9 +21,9 @@ struct plot_series {
 
 #define PLOT_TAGS_MAX 16
 
-/* The TensorBoard tags to show, at most PLOT_TAGS_MAX. */
+/* The TensorBoard tags to show. */
 struct plot_tags {
-	const char *const *names;
+	const char *names[PLOT_TAGS_MAX];
 	size_t n;
 };
 

@@ -52,21 +52,14 @@ static size_t plot_csv_cut(char *line, char *fields[COLUMNS_MAX])
 
 	line[strcspn(line, "\r\n")] = '\0';
 	for (char *p = line; p && n < COLUMNS_MAX;) {
-		char *end;
+		char *const quote = *p == '"' ? strchr(p + 1, '"') : NULL;
 
-		if (*p == '"') {
-			fields[n++] = ++p;
-			end = strchr(p, '"');
-			if (end)
-				*end++ = '\0';
-			p = end ? strchr(end, ',') : NULL;
-			p = p ? p + 1 : NULL;
-		} else {
-			fields[n++] = p;
-			p = strchr(p, ',');
-			if (p)
-				*p++ = '\0';
-		}
+		fields[n++] = quote ? p + 1 : p;
+		if (quote)
+			*quote = '\0';
+		p = strchr(quote ? quote + 1 : p, ',');
+		if (p)
+			*p++ = '\0';
 	}
 	return n;
 }

@@ -18,12 +18,8 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 struct options {
 	bool csv, png;
 	const char *prefix;
-	const char *names[PLOT_TAGS_MAX];
 	struct plot_tags tags;
 };
-
-static const char *const default_tags[] = { METRICS_TRAIN_LOSS,
-					    METRICS_VALID_LOSS };
 
 static void plot_main_print_help(void)
 {
@@ -83,7 +79,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 		case 't':
 			if (o->tags.n == PLOT_TAGS_MAX)
 				return usage("--tag", "too many");
-			o->names[o->tags.n++] = optarg;
+			o->tags.names[o->tags.n++] = optarg;
 			break;
 		case 'h':
 			plot_main_print_help();
@@ -100,9 +96,10 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 	}
 	if (optind == argc)
 		return usage("", "no RUN to plot");
-	o->tags.names = o->names;
 	if (!o->tags.n)
-		o->tags = (struct plot_tags){ default_tags, 2 };
+		o->tags = (struct plot_tags){
+			{ METRICS_TRAIN_LOSS, METRICS_VALID_LOSS }, 2
+		};
 	if (!o->png && !o->csv)
 		o->png = o->csv = true;
 	return -1;
@@ -141,19 +138,6 @@ static int read_all(struct plot_run *runs, size_t n, char **paths,
 	return rc;
 }
 
-static int write_table(const struct options *o, const struct plot_run *run,
-		       struct errmsg *err)
-{
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%s-%s.csv", o->prefix, run->name) < 0)
-		return errmsg_nomem(err, NULL);
-	rc = plot_csv_write(run, path, err);
-	free(path);
-	return rc;
-}
-
 static int plot_main_write_all(const struct options *o,
 			       const struct plot_run *runs, size_t n,
 			       struct errmsg *err)
@@ -161,8 +145,12 @@ static int plot_main_write_all(const struct options *o,
 	char *path;
 	int rc = 0;
 
-	for (size_t i = 0; o->csv && !rc && i < n; i++)
-		rc = write_table(o, &runs[i], err);
+	for (size_t i = 0; o->csv && !rc && i < n; i++) {
+		if (asprintf(&path, "%s-%s.csv", o->prefix, runs[i].name) < 0)
+			return errmsg_nomem(err, NULL);
+		rc = plot_csv_write(&runs[i], path, err);
+		free(path);
+	}
 	if (rc || !o->png)
 		return rc;
 	if (asprintf(&path, "%s.png", o->prefix) < 0)
