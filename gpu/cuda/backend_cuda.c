@@ -22,11 +22,6 @@
  * unless the caller knows better. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
-static int errno_of(cudaError_t e)
-{
-	return e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO;
-}
-
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
 {
 	assert(rc < 0);
@@ -41,7 +36,8 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 	if (e == cudaSuccess)
 		return true;
 	cudaGetLastError(); /* otherwise the next call returns it again */
-	cuda_fail(c, errno_of(e), call, cudaGetErrorString(e));
+	cuda_fail(c, e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, call,
+		  cudaGetErrorString(e));
 	return false;
 }
 

@@ -34,17 +34,10 @@
 #define CANDIDATES 16
 #define REPEATS 4
 
-/* A problem, as far as it determines the algorithm.  Without implicit padding:
- * keys are compared as bytes. */
-struct key {
-	size_t m, n, k, a_pitch, b_pitch, out_pitch;
-	uint32_t a_align, b_align, add_align, out_align, vector_align;
-	uint8_t a_transposed, b_transposed, add, wide;
-	uint32_t epilogue, padding;
-};
+#define KEY_LEN 16
 
 struct gemm_plan {
-	struct key key;
+	uint64_t key[KEY_LEN]; /* the problem, as far as it determines the algorithm */
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, out;
 	cublasLtMatmulAlgo_t algo;
@@ -129,31 +122,6 @@ static uint32_t alignment(const void *p)
 	return n;
 }
 
-static struct key key_of(const struct cuda_gemm *p)
-{
-	struct key k;
-
-	memset(&k, 0, sizeof(k));
-	k.m = p->m;
-	k.n = p->n;
-	k.k = p->k;
-	k.a_pitch = p->a.pitch;
-	k.b_pitch = p->b.pitch;
-	k.out_pitch = p->out_pitch;
-	k.a_align = alignment(p->a.p);
-	k.b_align = alignment(p->b.p);
-	k.add_align = alignment(p->add);
-	k.out_align = alignment(p->out);
-	k.vector_align = alignment(
-		p->epilogue == CUDA_EPILOGUE_GELU_GRAD ? p->aux : p->vector);
-	k.a_transposed = p->a.transposed;
-	k.b_transposed = p->b.transposed;
-	k.add = p->add != NULL;
-	k.wide = p->wide;
-	k.epilogue = p->epilogue;
-	return k;
-}
-
 static cudaDataType_t type_of(const struct cuda *c, bool wide)
 {
 	if (wide || c->base.dtype == DTYPE_F32)
@@ -223,16 +191,19 @@ static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w,
 		CUBLASLT_MATMUL_PREF_##what##_BYTES, &(value), sizeof(value))
 
 static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
-		       const struct key *k)
+		       const struct cuda_gemm *p)
 {
 	const size_t workspace = WORKSPACE_BYTES;
-	const uint32_t add = k->add ? k->add_align : k->out_align;
+	const uint32_t a = alignment(p->a.p), b = alignment(p->b.p);
+	const uint32_t add = alignment(p->add ? p->add : p->out);
+	const uint32_t out = alignment(p->out);
 
+	/* cuBLASLt's A is our b */
 	return LIMIT(c, preference, MAX_WORKSPACE, workspace) &&
-	       LIMIT(c, preference, MIN_ALIGNMENT_A, k->b_align) &&
-	       LIMIT(c, preference, MIN_ALIGNMENT_B, k->a_align) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_A, b) &&
+	       LIMIT(c, preference, MIN_ALIGNMENT_B, a) &&
 	       LIMIT(c, preference, MIN_ALIGNMENT_C, add) &&
-	       LIMIT(c, preference, MIN_ALIGNMENT_D, k->out_align);
+	       LIMIT(c, preference, MIN_ALIGNMENT_D, out);
 }
 
 static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w,
@@ -302,6 +273,7 @@ static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
 /* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None
  * for an epilogue is a valid answer. */
 static int suggest(struct cuda *c, const struct gemm_plan *w,
+		   const struct cuda_gemm *p,
 		   cublasLtMatmulHeuristicResult_t *found, int most)
 {
 	cublasLtMatmulPreference_t preference;
@@ -310,7 +282,7 @@ static int suggest(struct cuda *c, const struct gemm_plan *w,
 
 	if (!LT_CALL(c, cublasLtMatmulPreferenceCreate, &preference))
 		return 0;
-	if (set_limits(c, preference, &w->key))
+	if (set_limits(c, preference, p))
 		s = c->gemm_cache->api->cublasLtMatmulAlgoGetHeuristic(
 			c->gemm_cache->lt, w->desc, w->b, w->a, w->out, w->out,
 			preference, most, found, &n);
@@ -318,7 +290,7 @@ static int suggest(struct cuda *c, const struct gemm_plan *w,
 	for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; i++)
 		if (found[i].state == CUBLAS_STATUS_SUCCESS)
 			found[good++] = found[i];
-	if (!good && w->key.epilogue == CUDA_EPILOGUE_NONE)
+	if (!good && p->epilogue == CUDA_EPILOGUE_NONE)
 		lt_ok(c, s ? s : CUBLAS_STATUS_NOT_SUPPORTED,
 		      "cublasLtMatmulAlgoGetHeuristic");
 	return good;
@@ -330,7 +302,7 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 			     const struct cuda_gemm *p)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-	const int n = suggest(c, w, found, c->deterministic ? 1 : CANDIDATES);
+	const int n = suggest(c, w, p, found, c->deterministic ? 1 : CANDIDATES);
 
 	if (n > 1 && keep_fastest(c, w, p, found, n))
 		return true;
@@ -342,11 +314,30 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 {
 	struct gemm_cache *const all = c->gemm_cache;
-	const struct key key = key_of(p);
+	const void *const extra =
+		p->epilogue == CUDA_EPILOGUE_GELU_GRAD ? p->aux : p->vector;
+	const uint64_t key[KEY_LEN] = {
+		p->m,
+		p->n,
+		p->k,
+		p->a.pitch,
+		p->b.pitch,
+		p->out_pitch,
+		p->a.transposed,
+		p->b.transposed,
+		p->wide,
+		p->epilogue,
+		p->add != NULL,
+		alignment(p->a.p),
+		alignment(p->b.p),
+		alignment(p->add),
+		alignment(p->out),
+		alignment(extra),
+	};
 	struct gemm_plan *w;
 
 	for (size_t i = 0; i < all->n; i++)
-		if (memcmp(&all->plans[i].key, &key, sizeof(key)) == 0)
+		if (memcmp(all->plans[i].key, key, sizeof(key)) == 0)
 			return &all->plans[i];
 	if (!array_reserve(&all->plans, &all->room, all->n + 1,
 			   sizeof(*all->plans))) {
@@ -354,7 +345,8 @@ static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 		return NULL;
 	}
 	w = &all->plans[all->n++];
-	*w = (struct gemm_plan){ .key = key };
+	*w = (struct gemm_plan){ .can = false };
+	memcpy(w->key, key, sizeof(key));
 	w->can = cuda_gemm_describe(c, w, p) && cuda_gemm_lay_out(c, w, p) &&
 		 cuda_gemm_choose(c, w, p);
 	return w;
