@@ -292,9 +292,7 @@ int backend_cuda_new(struct backend **out, enum dtype dtype,
 	struct cuda *c;
 	int rc;
 
-	if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
-		return errmsg_set(err, -ENOTSUP, "CUDA does not train in %s",
-				  dtype_name(dtype));
+	assert(dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16);
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return errmsg_nomem(err, NULL);

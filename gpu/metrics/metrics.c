@@ -33,7 +33,7 @@ struct metrics {
 	double began; /* time of the start, in seconds */
 	char *csv_path;
 	FILE *csv; /* NULL: terminal only */
-	struct tbevents *events;
+	struct tbevents events;
 };
 
 /* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to
@@ -181,6 +181,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *o,
 		return errmsg_nomem(err, NULL);
 	m->first_step = o->first_step;
 	m->last_step = o->last_step;
+	m->events.fd = -1;
 	m->bar = on_terminal();
 	m->began = clock_seconds();
 	if (o->log_dir)
@@ -212,7 +213,7 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 	if (m->csv && fclose(m->csv))
 		rc = errmsg_errno(err, m->csv_path, "cannot write");
 	free(m->csv_path);
-	rc_events = tbevents_close(m->events, rc ? NULL : err);
+	rc_events = tbevents_close(&m->events, rc ? NULL : err);
 	free(m);
 	return rc ? rc : rc_events;
 }
@@ -316,7 +317,7 @@ static int add_event(struct metrics *m, const struct metrics_step *s,
 			scalars[n++] =
 				(struct tbevents_scalar){ metrics_figures[i].tag,
 							  figure(s, i) };
-	return tbevents_add(m->events, s->step, scalars, n, err);
+	return tbevents_add(&m->events, s->step, scalars, n, err);
 }
 
 int metrics_add(struct metrics *m, const struct metrics_step *s,
@@ -334,7 +335,7 @@ int metrics_add(struct metrics *m, const struct metrics_step *s,
 	fflush(stdout);
 	if (m->csv)
 		rc = add_row(m, s, err);
-	if (!rc && m->events)
+	if (!rc && m->csv)
 		rc = add_event(m, s, err);
 	return rc;
 }

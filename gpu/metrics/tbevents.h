@@ -31,11 +31,14 @@ static inline uint32_t tfrecord_crc(const void *p, size_t len)
 /* The wire types of Protocol Buffers. */
 enum wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
-struct tbevents;
+struct tbevents {
+	int fd;     /* -1: not open */
+	char *path; /* owned */
+};
 
 /* Create a new file in directory `dir`.  It invalidates steps from `first_step`
- * on in earlier files there. */
-int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
+ * on in earlier files there.  Close it after an error, too. */
+int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
 		    struct errmsg *err);
 
 struct tbevents_scalar {

@@ -26,11 +26,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/output.h"
 
-struct tbevents {
-	int fd;
-	char *path;
-};
-
 static void add_varint(struct bytebuf *b, uint64_t v)
 {
 	for (; v >= 0x80; v >>= 7)
@@ -129,11 +124,13 @@ static int write_preamble(struct tbevents *t, uint64_t first_step,
 /* TensorBoard looks for "tfevents" in names, and reads the files of a directory
  * in the order of their names.  A second run within the same second must
  * neither sort before the first nor get the same name. */
-static int create_file(struct tbevents *t, const char *dir, struct errmsg *err)
+int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
+		    struct errmsg *err)
 {
 	char host[256] = "";
 	struct timespec now;
 
+	*t = (struct tbevents){ .fd = -1 };
 	gethostname(host, sizeof(host) - 1);
 	clock_gettime(CLOCK_REALTIME, &now);
 	if (asprintf(&t->path, "%s/events.out.tfevents.%010lld.%s.%09ld", dir,
@@ -143,27 +140,8 @@ static int create_file(struct tbevents *t, const char *dir, struct errmsg *err)
 		return errmsg_nomem(err, NULL);
 	}
 	t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	return t->fd < 0 ? errmsg_errno(err, t->path, "cannot create") : 0;
-}
-
-int tbevents_create(struct tbevents **out, const char *dir, uint64_t first_step,
-		    struct errmsg *err)
-{
-	struct tbevents *const t = calloc(1, sizeof(*t));
-	int rc;
-
-	if (!t)
-		return errmsg_nomem(err, NULL);
-	t->fd = -1;
-	rc = create_file(t, dir, err);
-	if (!rc)
-		rc = write_preamble(t, first_step, err);
-	if (rc) {
-		tbevents_close(t, NULL);
-		return rc;
-	}
-	*out = t;
-	return 0;
+	return t->fd < 0 ? errmsg_errno(err, t->path, "cannot create")
+			 : write_preamble(t, first_step, err);
 }
 
 int tbevents_add(struct tbevents *t, uint64_t step,
@@ -185,11 +163,8 @@ int tbevents_close(struct tbevents *t, struct errmsg *err)
 {
 	int rc = 0;
 
-	if (!t)
-		return 0;
 	if (t->fd >= 0 && close(t->fd) < 0)
 		rc = errmsg_errno(err, t->path, "cannot write");
 	free(t->path);
-	free(t);
 	return rc;
 }

@@ -56,7 +56,7 @@ static struct bytebuf make_file(void)
 	const struct tbevents_scalar two[] = { { "train/loss", 4.25 },
 					       { "valid/loss", -1 } };
 	char *const dir = mkckpt_new_dir();
-	struct tbevents *t;
+	struct tbevents t;
 	struct dirent **names;
 	struct bytebuf b;
 	char path[PATH_MAX];
@@ -64,9 +64,9 @@ static struct bytebuf make_file(void)
 	int n;
 
 	assert_int_equal(tbevents_create(&t, dir, 5, &err), 0);
-	assert_int_equal(tbevents_add(t, 5, one, 1, &err), 0);
-	assert_int_equal(tbevents_add(t, 300, two, 2, &err), 0);
-	assert_int_equal(tbevents_close(t, &err), 0);
+	assert_int_equal(tbevents_add(&t, 5, one, 1, &err), 0);
+	assert_int_equal(tbevents_add(&t, 300, two, 2, &err), 0);
+	assert_int_equal(tbevents_close(&t, &err), 0);
 	n = scandir(dir, &names, NULL, alphasort);
 	assert_int_equal(n, 3);
 	assert_non_null(strstr(names[2]->d_name, "events.out.tfevents."));
