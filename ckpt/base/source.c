@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -177,4 +178,27 @@ int source_read_exact(const struct source *s, void *buf, size_t len,
 	return s->ops && s->ops->read_exact
 		       ? s->ops->read_exact(s, buf, len, off, err)
 		       : source_read(s, buf, len, off, err);
+}
+
+int source_text(const char *path, size_t limit, char **text, size_t *len,
+		struct errmsg *err)
+{
+	struct source src;
+	int rc = source_open(&src, path, err);
+
+	if (rc)
+		return rc;
+	*len = (size_t)src.size;
+	*text = src.size <= limit ? calloc(1, *len + 1) : NULL;
+	if (src.size > limit)
+		rc = errmsg_set(err, -E2BIG, "%s: is too large", path);
+	else
+		rc = *text ? source_read(&src, *text, *len, 0, err)
+			   : errmsg_nomem(err, path);
+	source_close(&src);
+	if (rc) {
+		free(*text);
+		*text = NULL;
+	}
+	return rc;
 }

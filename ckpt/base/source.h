@@ -100,4 +100,9 @@ int source_read(const struct source *s, void *buf, size_t len, uint64_t off,
 int source_read_exact(const struct source *s, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err);
 
+/* Read a whole file of at most `limit` bytes as a text, which the caller frees.  It ends
+ * with a NUL that `*len` does not count.  -E2BIG. */
+int source_text(const char *path, size_t limit, char **text, size_t *len,
+		struct errmsg *err);
+
 #endif

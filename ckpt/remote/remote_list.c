@@ -192,33 +192,13 @@ static int ask_http(const struct asking *a, struct errmsg *err)
 	return rc ? fail_list(a, rc, NULL, err) : 0;
 }
 
-/* Get the whole of a file of the local disk as a text. */
-static int read_manifest(const char *path, char **text, struct errmsg *err)
-{
-	struct source src;
-	int rc = source_open(&src, path, err);
-
-	if (rc)
-		return rc;
-	*text = src.size <= LISTING_BYTES_MAX ? calloc(1, (size_t)src.size + 1)
-					      : NULL;
-	if (src.size > LISTING_BYTES_MAX)
-		rc = errmsg_set(err, -E2BIG, "%s: is too large", path);
-	else
-		rc = *text ? source_read(&src, *text, (size_t)src.size, 0, err)
-			   : errmsg_nomem(err, path);
-	source_close(&src);
-	if (rc)
-		free(*text);
-	return rc;
-}
-
 static int ask_manifest(const struct asking *a, struct errmsg *err)
 {
 	const char *const manifest = a->site->u->remote.manifest;
 	const char *below = a->path + strlen(a->site->path);
 	char *dir, *text;
-	int rc = read_manifest(manifest, &text, err);
+	size_t len;
+	int rc = source_text(manifest, LISTING_BYTES_MAX, &text, &len, err);
 
 	if (rc)
 		return rc;

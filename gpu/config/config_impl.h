@@ -32,9 +32,8 @@ enum setting_kind {
 	SETTING_U64,
 	SETTING_REAL, /* double */
 	SETTING_FLOAT,
-	SETTING_BETAS, /* two doubles, "0.9,0.999" */
-	SETTING_CHOICE,
-	SETTING_CHOICE_OR_FIRST, /* the first choice without a value */
+	SETTING_BETAS,  /* two doubles, "0.9,0.999" */
+	SETTING_CHOICE, /* the first one for a flag without a value */
 	SETTING_CHOICE_ANY_CASE,
 	SETTING_TEXT,
 	SETTING_NAME, /* text that can be the name of a file */

@@ -228,27 +228,6 @@ static int config_json_apply(struct json *j, const cJSON *root,
 	return apply_dtype(c, j->file, err);
 }
 
-/* Read the file; the text ends with a NUL, which `len` does not count. */
-static int config_json_load(const char *path, char **text, size_t *len,
-			    struct errmsg *err)
-{
-	struct source src;
-	int rc = source_open(&src, path, err);
-
-	if (rc)
-		return rc;
-	*len = (size_t)src.size;
-	if (src.size > FILE_LIMIT)
-		rc = errmsg_set(err, -EFBIG,
-				"%s: is too large for a configuration", path);
-	else if (!(*text = calloc(1, *len + 1)))
-		rc = errmsg_nomem(err, path);
-	else
-		rc = source_read(&src, *text, *len, 0, err);
-	source_close(&src);
-	return rc;
-}
-
 static int no_json(const char *path, const char *text, const char *at,
 		   struct errmsg *err)
 {
@@ -286,7 +265,7 @@ int config_read_json(struct config *c, const char *path, bool verbose,
 	cJSON *root = NULL;
 	char *text = NULL;
 	size_t len = 0;
-	const int rc = config_json_load(path, &text, &len, &why)
+	const int rc = source_text(path, FILE_LIMIT, &text, &len, &why)
 			       ?: config_json_parse(path, text, len, &root, &why)
 			       ?: config_json_apply(&j, root, &why);
 

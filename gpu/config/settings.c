@@ -197,7 +197,6 @@ static int set_value(struct config *c, const struct setting *s,
 		return set_betas(text, at, want);
 	case SETTING_CHOICE:
 	case SETTING_CHOICE_ANY_CASE:
-	case SETTING_CHOICE_OR_FIRST:
 		return set_choice(c, s, text ? text : s->choices->name, want);
 	case SETTING_TEXT:
 	case SETTING_NAME:

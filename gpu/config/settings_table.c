@@ -176,7 +176,7 @@ const struct setting settings[SETTINGS] = {
 	   "\tbit-identical results in every run"),
 	ON("rank_invariant", rank_invariant,
 	   "\tthe same on any number of ranks; slower"),
-	{ .flag = "recompute", .kind = SETTING_CHOICE_OR_FIRST,
+	{ .flag = "recompute", .kind = SETTING_CHOICE,
 	  MEMBER(recompute),
 	  .choices = CHOICES({ "blocks", RECOMPUTE_BLOCKS },
 			     { "gelu", RECOMPUTE_GELU },

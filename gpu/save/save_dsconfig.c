@@ -4,7 +4,6 @@
  * stage, round-robin gradients.  Command-line flags override the configuration
  * file, so their values are written into it.
  */
-
 #include <cJSON.h>
 #include <math.h>
 #include <string.h>
