@@ -90,19 +90,6 @@ void settings_print(void);
 int config_read_json(struct config *c, const char *path, bool verbose,
 		     struct errmsg *err);
 
-/* Keys of DeepSpeed's configuration that are no settings. */
-enum dskey_class {
-	DSKEY_UNKNOWN,
-	DSKEY_OBJECT,      /* in which keys are known */
-	DSKEY_IRRELEVANT,  /* concerns DeepSpeed's own speed, memory or logs */
-	DSKEY_UNSUPPORTED, /* if true, training or checkpoints would differ */
-};
-
-/* Classify the key with this path in an object of that class; "" is the configuration
- * itself. */
-enum dskey_class dskeys_class(const char *object, const char *key,
-			      const char *path);
-
 /* Set what follows from other values on `ranks` ranks, and refuse what does not go
  * together.  `model` is the name of the model. */
 int config_settle(struct config *c, const char *model, unsigned ranks,

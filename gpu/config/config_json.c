@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 
@@ -22,6 +23,102 @@
 #define PATH_LEN 128
 
 #define VALUE_LEN 64
+
+/*
+ * Objects of the configuration, with the keys that are no settings of ours: those of the
+ * configuration classes of DeepSpeed 0.19.  Words are separated by blanks.
+ */
+struct object {
+	const char *path; /* "": the configuration itself */
+	/* Keys that concern DeepSpeed's own speed, memory or logs; "*": all others. */
+	const char *irrelevant;
+	/* Keys that would change training or checkpoints if they were true. */
+	const char *unsupported;
+};
+
+static const struct object objects[] = {
+	{ "",
+	  "$schema activation_checkpointing aio autotuning comet comms_logger "
+	  "compile csv_monitor data_types dataloader_drop_last "
+	  "datastates_ckpt disable_allgather disable_python_gc dump_state "
+	  "elasticity flops_profiler gradient_predivide_factor hybrid_engine "
+	  "log_level managed_gradient_accumulation memory_breakdown nebula "
+	  "pipeline prescale_gradients seq_parallel_communication_data_type "
+	  "sparse_gradients steps_per_print tensorboard timers "
+	  "use_data_before_expert_parallelism use_node_local_storage "
+	  "vocabulary_size wall_clock_breakdown wandb "
+	  "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer",
+	  "" },
+	{ "amp", "", "enabled" },
+	{ "bf16", "check_grad_overflow immediate_grad_update",
+	  "bf16_master_weights_and_grads bf16_optimizer_states" },
+	{ "bfloat16", "", "" },
+	{ "checkpoint",
+	  "parallel_write tag_validation use_node_local_storage writer", "" },
+	{ "compression_training", "", "enabled" },
+	{ "curriculum_learning", "", "enabled" },
+	{ "data_efficiency", "", "enabled" },
+	{ "eigenvalue", "", "enabled" },
+	{ "fp16", "auto_cast",
+	  "consecutive_hysteresis fp16_master_weights_and_grads" },
+	{ "optimizer", "legacy_fusion", "" },
+	{ "optimizer.params",
+	  "bias_correction foreach fp32_optimizer_states fused",
+	  "amsgrad maximize" },
+	{ "progressive_layer_drop", "", "enabled" },
+	{ "quantize_training", "", "enabled" },
+	{ "scheduler", "", "" },
+	{ "scheduler.params", "last_batch_iteration", "" },
+	{ "torch_autocast", "", "enabled" },
+	{ "zero_optimization",
+	  "allgather_bucket_size allgather_partitions compute_grad_norm "
+	  "contiguous_gradients cpu_offload_param cpu_offload_params "
+	  "cpu_offload_use_pin_memory elastic_checkpoint enable_sanity_checks "
+	  "gather_16bit_weights_on_model_save ignore_unused_parameters "
+	  "leaf_module legacy_stage1 load_from_fp32_weights "
+	  "log_trace_cache_warnings max_live_parameters max_reuse_distance "
+	  "memory_efficient_linear model_persistence_threshold "
+	  "module_granularity_threshold offload_param overlap_comm "
+	  "override_module_apply param_persistence_threshold "
+	  "parameter_alignment pipeline_loading_checkpoint "
+	  "prefetch_bucket_size reduce_bucket_size reduce_scatter "
+	  "round_robin_gradients save_muon_momentum_buffer_in_memory "
+	  "stage3_allgather_sequential "
+	  "stage3_gather_16bit_weights_on_model_save "
+	  "stage3_gather_fp16_weights_on_model_save "
+	  "stage3_max_live_parameters stage3_max_reuse_distance "
+	  "stage3_model_persistence_threshold "
+	  "stage3_module_granularity_threshold "
+	  "stage3_param_persistence_threshold stage3_prefetch_bucket_size "
+	  "stage3_use_all_reduce_for_fetch_params sub_group_size "
+	  "use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce "
+	  "zero_hpz_partition_size",
+	  "zero_quantized_gradients zero_quantized_nontrainable_weights "
+	  "zero_quantized_weights" },
+	{ "zero_optimization.offload_optimizer", "*", "" },
+};
+
+static bool has_word(const char *words, const char *word)
+{
+	const size_t len = strlen(word);
+
+	while (*words) {
+		const size_t n = strcspn(words, " ");
+
+		if (n == len && memcmp(words, word, n) == 0)
+			return true;
+		words += n + strspn(words + n, " ");
+	}
+	return false;
+}
+
+static const struct object *find_object(const char *path)
+{
+	for (size_t i = 0; i < COUNT(objects); i++)
+		if (strcmp(path, objects[i].path) == 0)
+			return &objects[i];
+	return NULL;
+}
 
 struct json {
 	const char *file;
@@ -81,14 +178,16 @@ static void note_unknown(struct json *j, const char *path)
 		   *sofar.text ? ", " : "", path);
 }
 
-static int walk(struct json *j, const cJSON *object, const char *prefix,
+static int walk(struct json *j, const cJSON *object, const struct object *of,
 		struct errmsg *err);
 
-/* `path` is that of `value` in the object `prefix`. */
-static int check_item(struct json *j, const cJSON *value, const char *prefix,
-		      const char *path, struct errmsg *err)
+/* `path` is that of `value` in the object `of`. */
+static int check_item(struct json *j, const cJSON *value,
+		      const struct object *of, const char *path,
+		      struct errmsg *err)
 {
 	const struct setting *const s = setting_of(path);
+	const struct object *const inner = find_object(path);
 	char buf[VALUE_LEN];
 	struct errmsg where;
 
@@ -97,33 +196,27 @@ static int check_item(struct json *j, const cJSON *value, const char *prefix,
 		return setting_set(j->config, s, where.text,
 				   text_of(s, value, buf), err);
 	}
-	if (s)
-		return 0;
-	switch (dskeys_class(prefix, value->string, path)) {
-	case DSKEY_OBJECT:
-		if (cJSON_IsObject(value))
-			return walk(j, value, path, err);
-		if (cJSON_IsNull(value) || cJSON_IsString(value)) /* "auto" */
-			return 0;
+	if (inner && cJSON_IsObject(value))
+		return walk(j, value, inner, err);
+	if (inner && !cJSON_IsNull(value) && !cJSON_IsString(value)) /* "auto" */
 		return errmsg_set(err, -EINVAL, "%s: %s must be an object",
 				  j->file, path);
-	case DSKEY_UNSUPPORTED:
-		if (cJSON_IsTrue(value))
-			return errmsg_set(err, -ENOTSUP, "%s: uctrain has no %s",
-					  j->file, path);
+	if (s || inner)
 		return 0;
-	case DSKEY_UNKNOWN:
+	if (has_word(of->unsupported, value->string))
+		return cJSON_IsTrue(value) ? errmsg_set(err, -ENOTSUP,
+							"%s: uctrain has no %s",
+							j->file, path)
+					   : 0;
+	if (strcmp(of->irrelevant, "*") != 0 &&
+	    !has_word(of->irrelevant, value->string))
 		note_unknown(j, path);
-		return 0;
-	case DSKEY_IRRELEVANT:
-		return 0;
-	}
 	return 0;
 }
 
 /* Take over the values of an object.  Recursion is bounded: it follows only paths of the
  * table of objects. */
-static int walk(struct json *j, const cJSON *object, const char *prefix,
+static int walk(struct json *j, const cJSON *object, const struct object *of,
 		struct errmsg *err)
 {
 	const cJSON *value;
@@ -132,13 +225,13 @@ static int walk(struct json *j, const cJSON *object, const char *prefix,
 
 	cJSON_ArrayForEach(value, object)
 	{
-		const int n = snprintf(path, sizeof(path), "%s%s%s", prefix,
-				       *prefix ? "." : "", value->string);
+		const int n = snprintf(path, sizeof(path), "%s%s%s", of->path,
+				       *of->path ? "." : "", value->string);
 
 		if (n >= (int)sizeof(path))
 			note_unknown(j, path);
 		else
-			rc = check_item(j, value, prefix, path, err);
+			rc = check_item(j, value, of, path, err);
 		if (rc)
 			break;
 	}
@@ -217,7 +310,7 @@ static int config_json_apply(struct json *j, const cJSON *root,
 	int rc;
 
 	c->optimizer.lr = c->optimizer.weight_decay = NAN; /* not given */
-	rc = walk(j, root, "", err);
+	rc = walk(j, root, find_object(""), err);
 	if (rc)
 		return rc;
 	apply_scheduler(c);

@@ -4,5 +4,4 @@ gpu_libuctrain_a_SOURCES += \
 	%D%/config.h \
 	%D%/config_impl.h \
 	%D%/settings.c %D%/settings_table.c \
-	%D%/dskeys.c \
 	%D%/config.c %D%/config_json.c %D%/settle.c
