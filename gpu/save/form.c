@@ -9,15 +9,11 @@
  * token embedding alone: the last stage's positions have no use, no gradient and
  * no moments, but are in its groups.
  */
-#include "gpu/save/form.h"
-
 #include <assert.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "gpu/backend/backend.h"
-#include "gpu/comm/comm.h"
-#include "gpu/zero/zero.h"
+#include "gpu/save/save_impl.h"
 
 static void add_tensor(struct form *f, const struct gpt2 *m, size_t i, bool dead)
 {

@@ -3,8 +3,7 @@
 gpu_libuctrain_a_SOURCES += \
 	%D%/ptsave.h %D%/ptsave.c \
 	%D%/saver.h \
-	%D%/form.h %D%/form.c \
 	%D%/save_lock.h %D%/save_lock.c \
-	%D%/save_impl.h %D%/save_prune.c %D%/save_model.c %D%/save_universal.c \
+	%D%/save_impl.h %D%/form.c %D%/save_prune.c %D%/save_model.c %D%/save_universal.c \
 	%D%/save_megatron.c %D%/save_rng.c \
 	%D%/save_shard.c %D%/save_config.c %D%/save_dsconfig.c %D%/saver.c

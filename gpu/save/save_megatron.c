@@ -98,14 +98,12 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 
 static const char *decay_style(const struct config *c)
 {
-	switch (c->schedule.kind) {
-	case SCHEDULE_COSINE:
-		return "cosine";
-	case SCHEDULE_LINEAR:
-		return "linear";
-	default:
-		return "constant";
-	}
+	static const char *const styles[] = { [SCHEDULE_CONSTANT] = "constant",
+					      [SCHEDULE_WARMUP] = "constant",
+					      [SCHEDULE_COSINE] = "cosine",
+					      [SCHEDULE_LINEAR] = "linear" };
+
+	return styles[c->schedule.kind];
 }
 
 static double least_lr(const struct config *c)

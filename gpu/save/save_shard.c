@@ -81,14 +81,16 @@ static void add_torch_flags(struct ptsave *pt, struct value *group)
 	ptsave_set(pt, group, "fused", ptsave_none(pt));
 }
 
-/* What Megatron adds to its groups, by which its scheduler sets their decay. */
-static void add_megatron_keys(struct ptsave *pt, struct value *group,
-			      bool decays)
+/* A parameter group to be filled, with what Megatron adds to its own, by which its
+ * scheduler sets their decay. */
+static struct value *new_group(const struct save *s, struct ptsave *pt,
+			       bool decays)
 {
-	ptsave_set(pt, group, "name",
-		   decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr");
-	ptsave_set(pt, group, "wd_mult", decays ? 1.0 : 0.0);
-	ptsave_set(pt, group, "lr_mult", 1.0);
+	if (!save_as_megatron(s))
+		return ptsave_dict(pt);
+	return ptsave_dict_of(pt, "name",
+			      decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr",
+			      "wd_mult", decays ? 1.0 : 0.0, "lr_mult", 1.0);
 }
 
 /* Group number `k` of param_groups, of tensors from `first` on, before `end`. */
@@ -99,10 +101,10 @@ static struct value *param_group(const struct save *s, struct ptsave *pt,
 	const double lr = lr_schedule_lr(&s->o->config->schedule, o->lr,
 					 s->zero->step + 1);
 	const bool matrices = k == NAMING_DECAYED;
-	struct value *group = ptsave_dict(pt), *params = ptsave_list(pt);
+	struct value *group =
+		new_group(s, pt, matrices && o->decay != DECAY_NONE);
+	struct value *params = ptsave_list(pt);
 
-	if (save_as_megatron(s))
-		add_megatron_keys(pt, group, matrices && o->decay != DECAY_NONE);
 	ptsave_set(pt, group, "lr", lr);
 	ptsave_set(pt, group, "betas", ptsave_tuple_of(pt, o->beta1, o->beta2));
 	ptsave_set(pt, group, "eps", o->eps);
@@ -224,51 +226,42 @@ static bool is_bf16_optimizer(const struct save *s)
 	       s->zero->backend->dtype == DTYPE_BF16;
 }
 
-/* The lists of a shard of stages 1 and 2, with an item per group. */
-struct group_lists {
-	struct value *masters, *paddings, *alignments, *ranks, *slices;
-};
-
-static void add_group(const struct save *s, struct ptsave *pt,
-		      const struct form_group *g, const struct group_lists *to)
-{
-	const uint64_t local = g->partition.size;
-	const uint64_t filled = partition_filled(&g->partition, s->zero->part);
-	struct value *none = ptsave_list(pt);
-
-	for (size_t i = 0; i < g->n; i++)
-		ptsave_add(pt, none, 0u);
-	ptsave_add(pt, to->masters,
-		   flat_masters(s, pt, g, is_bf16_optimizer(s) ? local : filled));
-	ptsave_add(pt, to->paddings, local - filled);
-	ptsave_add(pt, to->alignments, none);
-	ptsave_add(pt, to->ranks, s->zero->comm->size);
-	ptsave_add(pt, to->slices, slices_of(s, pt, g));
-}
-
 static struct value *shard_zero12(const struct save *s, struct ptsave *pt)
 {
 	const bool bf16 = is_bf16_optimizer(s);
-	const struct group_lists of = { ptsave_list(pt), ptsave_list(pt),
-					ptsave_list(pt), ptsave_list(pt),
-					ptsave_list(pt) };
-	struct value *dict = ptsave_dict(pt);
+	struct value *masters = ptsave_list(pt), *paddings = ptsave_list(pt);
+	struct value *alignments = ptsave_list(pt), *ranks = ptsave_list(pt);
+	struct value *slices = ptsave_list(pt), *dict = ptsave_dict(pt);
 
+	for (unsigned k = 0; k < s->form->ngroups; k++) {
+		const struct form_group *g = &s->form->groups[k];
+		const uint64_t local = g->partition.size;
+		const uint64_t filled =
+			partition_filled(&g->partition, s->zero->part);
+		struct value *none = ptsave_list(pt);
+
+		for (size_t i = 0; i < g->n; i++)
+			ptsave_add(pt, none, 0u);
+		ptsave_add(pt, masters,
+			   flat_masters(s, pt, g, bf16 ? local : filled));
+		ptsave_add(pt, paddings, local - filled);
+		ptsave_add(pt, alignments, none);
+		ptsave_add(pt, ranks, s->zero->comm->size);
+		ptsave_add(pt, slices, slices_of(s, pt, g));
+	}
 	if (!bf16)
 		add_scale(s, pt, dict);
 	ptsave_set(pt, dict, "clip_grad", s->o->config->gradient_clipping);
 	ptsave_set(pt, dict, KEY_BASE_OPTIMIZER_STATE, torch_optimizer(s, pt));
-	for (unsigned k = 0; k < s->form->ngroups; k++)
-		add_group(s, pt, &s->form->groups[k], &of);
-	ptsave_set(pt, dict, KEY_FP32_GROUPS, of.masters);
+	ptsave_set(pt, dict, KEY_FP32_GROUPS, masters);
 	if (!bf16)
 		ptsave_set(pt, dict, KEY_ZERO_STAGE, zero_stage(s, pt));
-	ptsave_set(pt, dict, KEY_GROUP_PADDINGS, of.paddings);
+	ptsave_set(pt, dict, KEY_GROUP_PADDINGS, paddings);
 	if (!bf16)
-		ptsave_set(pt, dict, "param_alignment_paddings", of.alignments);
-	ptsave_set(pt, dict, KEY_PARTITION_COUNT, of.ranks);
+		ptsave_set(pt, dict, "param_alignment_paddings", alignments);
+	ptsave_set(pt, dict, KEY_PARTITION_COUNT, ranks);
 	ptsave_set(pt, dict, KEY_DS_VERSION, NAMES_DS_VERSION);
-	ptsave_set(pt, dict, KEY_PARAM_SLICE_MAPPINGS, of.slices);
+	ptsave_set(pt, dict, KEY_PARAM_SLICE_MAPPINGS, slices);
 	return dict;
 }
 
