@@ -21,7 +21,6 @@
 /* A command line being parsed. */
 struct parse {
 	struct config *config;
-	const char *model; /* its name */
 	bool verbose;
 };
 
@@ -34,12 +33,12 @@ static void config_print_help(void)
 }
 
 /* Handle the flags that other flags override. */
-static int set_early(struct parse *p, const struct setting *s, const char *text,
-		     struct errmsg *err)
+static int set_early(const struct parse *p, enum setting_kind kind,
+		     const char *text, struct errmsg *err)
 {
 	struct errmsg why;
 
-	switch (s->kind) {
+	switch (kind) {
 	case SETTING_HELP:
 		if (p->verbose)
 			config_print_help();
@@ -51,10 +50,10 @@ static int set_early(struct parse *p, const struct setting *s, const char *text,
 	case SETTING_JSON:
 		return config_read_json(p->config, text, p->verbose, err);
 	case SETTING_MODEL:
-		if (gpt2_preset(text, &p->config->model, &why))
-			return errmsg_set(err, -EINVAL, "--model: %s", why.text);
-		p->model = text;
-		return 0;
+		return gpt2_preset(text, &p->config->model, &why)
+			       ? errmsg_set(err, -EINVAL, "--model: %s",
+					    why.text)
+			       : 0;
 	default:
 		return 0;
 	}
@@ -116,18 +115,9 @@ static void make_options(struct option options[SETTINGS + 1])
 	*to = (struct option){ 0 };
 }
 
-static const struct setting *find_kind(enum setting_kind kind)
-{
-	const struct setting *s = settings;
-
-	while (s->kind != kind)
-		s++;
-	return s;
-}
-
 /* One pass over the arguments: with `early` the flags that others override,
  * else those others. */
-static int read_flags(struct parse *p, int argc, char **argv, bool early,
+static int read_flags(const struct parse *p, int argc, char **argv, bool early,
 		      struct errmsg *err)
 {
 	struct option options[SETTINGS + 1];
@@ -143,10 +133,10 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 
 		if (code == ':' || code == '?')
 			return refuse(argv, options, code, err);
-		s = code == 'h' ? find_kind(SETTING_HELP)
-				: &settings[code - FLAG_CODE];
+		s = code == 'h' ? NULL : &settings[code - FLAG_CODE];
 		if (early) {
-			rc = set_early(p, s, optarg, err);
+			rc = set_early(p, s ? s->kind : SETTING_HELP, optarg,
+				       err);
 			continue;
 		}
 		errmsg_set(&where, 0, "--%s %s:", s->flag,
@@ -159,29 +149,26 @@ static int read_flags(struct parse *p, int argc, char **argv, bool early,
 	return rc;
 }
 
-static int set_defaults(struct parse *p, struct errmsg *err)
+static int set_defaults(struct config *c, struct errmsg *err)
 {
-	int rc;
-
-	*p->config = (struct config){
+	*c = (struct config){
 		.model = { .layer_norm_epsilon = 1e-5f },
 		.schedule = { .start_lr = NAN },
 		.scaler = { .initial = 65536, .dynamic = true },
 		.keys = { .max_lr = NAN },
 	};
-	p->model = find_kind(SETTING_MODEL)->initial;
-	rc = gpt2_preset(p->model, &p->config->model, err);
-	return rc ? rc : settings_init(p->config, err);
+	return settings_init(c, err)
+		       ?: gpt2_preset(c->model_name, &c->model, err);
 }
 
 int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
 		 bool verbose, struct errmsg *err)
 {
-	struct parse p = { .config = c, .verbose = verbose };
-	const int rc = set_defaults(&p, err)
+	const struct parse p = { .config = c, .verbose = verbose };
+	const int rc = set_defaults(c, err)
 			       ?: read_flags(&p, argc, argv, true, err)
 			       ?: read_flags(&p, argc, argv, false, err)
-			       ?: config_settle(c, p.model, ranks, err);
+			       ?: config_settle(c, ranks, err);
 
 	if (rc)
 		config_done(c);

@@ -83,6 +83,7 @@ enum cuda_graph { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 /* The configuration of a run: flags override a DeepSpeed JSON configuration,
  * which overrides defaults.  Strings are owned. */
 struct config {
+	char *model_name;
 	struct gpt2_config model;
 	unsigned seq_length; /* at most n_positions */
 	enum dtype dtype;    /* DTYPE_F32, DTYPE_BF16 or DTYPE_F16 */

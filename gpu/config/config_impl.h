@@ -91,8 +91,7 @@ int config_read_json(struct config *c, const char *path, bool verbose,
 		     struct errmsg *err);
 
 /* Set what follows from other values on `ranks` ranks, and refuse what does not go
- * together.  `model` is the name of the model. */
-int config_settle(struct config *c, const char *model, unsigned ranks,
-		  struct errmsg *err);
+ * together. */
+int config_settle(struct config *c, unsigned ranks, struct errmsg *err);
 
 #endif

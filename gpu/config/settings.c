@@ -41,11 +41,11 @@ void settings_print(void)
 
 char **setting_text(struct config *c, const struct setting *s)
 {
-	return s->kind == SETTING_TEXT || s->kind == SETTING_NAME ||
-			       s->kind == SETTING_JSON ||
-			       s->kind == SETTING_RESUME
-		       ? (char **)((char *)c + s->at)
-		       : NULL;
+	const bool text = s->kind == SETTING_TEXT || s->kind == SETTING_NAME ||
+			  s->kind == SETTING_MODEL || s->kind == SETTING_JSON ||
+			  s->kind == SETTING_RESUME;
+
+	return text ? (char **)((char *)c + s->at) : NULL;
 }
 
 uint64_t config_digest(struct config *c)
@@ -57,7 +57,7 @@ uint64_t config_digest(struct config *c)
 		const void *p = (const char *)c + s->at;
 		size_t n = s->size;
 
-		if (text && s->size) {
+		if (text) {
 			const bool path = s->kind == SETTING_TEXT ||
 					  s->kind == SETTING_RESUME;
 
@@ -200,6 +200,7 @@ static int set_value(struct config *c, const struct setting *s,
 		return set_choice(c, s, text ? text : s->choices->name, want);
 	case SETTING_TEXT:
 	case SETTING_NAME:
+	case SETTING_MODEL:
 		return set_text(s, text, at, want);
 	case SETTING_RESUME: /* without DIR: settle_resume sets it */
 		return setting_set_text(at, text ? text : "", want);

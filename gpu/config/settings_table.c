@@ -49,8 +49,8 @@
 
 const struct setting settings[SETTINGS] = {
 	GROUP("Model"),
-	{ .flag = "model", .kind = SETTING_MODEL, .initial = "gpt2-dsuc",
-	  .help = "NAME\tsizes: gpt2-dsuc, gpt2, gpt2-medium, ..." },
+	TEXT("model", SETTING_MODEL, model_name, "gpt2-dsuc",
+	     "NAME\tsizes: gpt2-dsuc, gpt2, gpt2-medium, ..."),
 	SIZE("n_layer", model.n_layer, NULL, "N\tblocks"),
 	SIZE("n_head", model.n_head, NULL, "N\tattention heads"),
 	SIZE("n_embd", model.n_embd, NULL, "N\twidth"),

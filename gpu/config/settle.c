@@ -280,10 +280,10 @@ static int check_together(const struct config *c, struct errmsg *err)
 }
 
 /* The model and its parallelism, in the form of the DSUC demo's run names. */
-static int name_run(struct config *c, const char *model, struct errmsg *err)
+static int name_run(struct config *c, struct errmsg *err)
 {
 	if (c->run_name ||
-	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", model,
+	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", c->model_name,
 		     c->tensor_parallel, c->pipeline_parallel, c->data_parallel,
 		     c->sequence_parallel) >= 0)
 		return 0;
@@ -291,8 +291,7 @@ static int name_run(struct config *c, const char *model, struct errmsg *err)
 	return errmsg_nomem(err, NULL);
 }
 
-int config_settle(struct config *c, const char *model, unsigned ranks,
-		  struct errmsg *err)
+int config_settle(struct config *c, unsigned ranks, struct errmsg *err)
 {
 	const int rc = settle_ranks(c, ranks, err)
 			       ?: settle_batch(c, err)
@@ -303,7 +302,7 @@ int config_settle(struct config *c, const char *model, unsigned ranks,
 			       ?: check_rules(c, err)
 			       ?: settle_resume(c, err)
 			       ?: check_together(c, err)
-			       ?: name_run(c, model, err);
+			       ?: name_run(c, err);
 
 	assert(rc ||
 	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
