@@ -58,29 +58,23 @@ static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 static void dsconfig_put(struct ptsave *s, struct value *dict, const char *key,
 			 struct value *v)
 {
-	struct value_dict *const d = dict ? &dict->dict : NULL;
+	struct value *const old = value_find(dict, key);
 
-	for (size_t i = 0; d && i < d->n; i++) {
-		if (!value_is_str(d->v[i].key, key))
-			continue;
-		s->arena.failed |= !v;
-		d->v[i].val = v;
-		return;
-	}
-	ptsave_set(s, dict, key, v);
+	if (old && v)
+		*old = *v;
+	else
+		ptsave_set(s, dict, key, v);
 }
 
 /* Get the dict under `key`, or put an empty one there. */
 static struct value *section(struct ptsave *s, struct value *dict,
 			     const char *key)
 {
-	struct value *v = value_find(dict, key);
+	const struct value *const v = value_find(dict, key);
 
-	if (!v || v->kind != VALUE_DICT) {
-		v = ptsave_dict(s);
-		dsconfig_put(s, dict, key, v);
-	}
-	return v;
+	if (!v || v->kind != VALUE_DICT)
+		dsconfig_put(s, dict, key, ptsave_dict(s));
+	return value_find(dict, key);
 }
 
 static void set_enabled(struct ptsave *s, struct value *root, const char *key,
