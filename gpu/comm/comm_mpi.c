@@ -373,6 +373,22 @@ static void sum_window(struct comm *c, const void *own, size_t share, size_t n,
 	round_sums(sums, n, dtype, out);
 }
 
+/* Begin to receive `nin` bytes from a rank and to send it `nout`, of which 0 are no message.
+ * Returns the number of requests. */
+static int post(struct comm *c, unsigned peer, void *in, size_t nin,
+		const void *out, size_t nout, MPI_Request *request)
+{
+	int n = 0;
+
+	if (nin)
+		MPI_Irecv(in, (int)nin, MPI_BYTE, (int)peer, 0, c->impl->mpi,
+			  &request[n++]);
+	if (nout)
+		MPI_Isend(out, (int)nout, MPI_BYTE, (int)peer, 0, c->impl->mpi,
+			  &request[n++]);
+	return n;
+}
+
 void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
 			 enum dtype dtype, void *mine)
 {
@@ -398,15 +414,11 @@ void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
 		for (unsigned r = 0; r < c->size; part += n[r] * size, r++) {
 			const size_t their = pieces_within(n[r], at, share);
 
-			if (r != c->rank && my)
-				MPI_Irecv(window + r * share * size,
-					  (int)(my * size), MPI_BYTE, (int)r, 0,
-					  c->impl->mpi,
-					  &c->impl->request[wait++]);
-			if (r != c->rank && their)
-				MPI_Isend(part + at * size, (int)(their * size),
-					  MPI_BYTE, (int)r, 0, c->impl->mpi,
-					  &c->impl->request[wait++]);
+			if (r != c->rank)
+				wait += post(c, r, window + r * share * size,
+					     my * size, part + at * size,
+					     their * size,
+					     c->impl->request + wait);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 		sum_window(c, own + at * size, share, my, dtype,
@@ -437,14 +449,9 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 		for (unsigned r = 0; r < c->size; part += bytes[r], r++) {
 			const size_t their = pieces_within(bytes[r], at, share);
 
-			if (r != c->rank && their)
-				MPI_Irecv(part + at, (int)their, MPI_BYTE,
-					  (int)r, 0, c->impl->mpi,
-					  &c->impl->request[wait++]);
-			if (r != c->rank && my)
-				MPI_Isend(own + at, (int)my, MPI_BYTE, (int)r,
-					  0, c->impl->mpi,
-					  &c->impl->request[wait++]);
+			if (r != c->rank)
+				wait += post(c, r, part + at, their, own + at,
+					     my, c->impl->request + wait);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
@@ -481,17 +488,14 @@ void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes)
 		return;
 	watch_begin("an all-to-all");
 	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
-		const int n = (int)pieces_within(bytes, at, MESSAGE_BYTES);
+		const size_t n = pieces_within(bytes, at, MESSAGE_BYTES);
 		int wait = 0;
 
-		for (unsigned r = 0; r < c->size; r++) {
-			if (r == c->rank)
-				continue;
-			MPI_Irecv(to + r * bytes + at, n, MPI_BYTE, (int)r, 0,
-				  c->impl->mpi, &c->impl->request[wait++]);
-			MPI_Isend(from + r * bytes + at, n, MPI_BYTE, (int)r, 0,
-				  c->impl->mpi, &c->impl->request[wait++]);
-		}
+		for (unsigned r = 0; r < c->size; r++)
+			if (r != c->rank)
+				wait += post(c, r, to + r * bytes + at, n,
+					     from + r * bytes + at, n,
+					     c->impl->request + wait);
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
 	watch_end();
@@ -513,14 +517,11 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
 	/* All messages are under way before one is awaited: the peer may send all of
 	 * its own in one call and receive these in the next. */
 	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
-		const int n = (int)pieces_within(bytes, at, MESSAGE_BYTES);
+		const size_t n = pieces_within(bytes, at, MESSAGE_BYTES);
 
-		if (to)
-			MPI_Irecv(to + at, n, MPI_BYTE, (int)peer, 0,
-				  c->impl->mpi, &request[wait++]);
-		if (from)
-			MPI_Isend(from + at, n, MPI_BYTE, (int)peer, 0,
-				  c->impl->mpi, &request[wait++]);
+		wait += post(c, peer, to ? to + at : NULL, to ? n : 0,
+			     from ? from + at : NULL, from ? n : 0,
+			     request + wait);
 	}
 	MPI_Waitall(wait, request, MPI_STATUSES_IGNORE);
 	watch_end();

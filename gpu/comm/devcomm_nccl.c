@@ -149,50 +149,31 @@ static int check_shared(struct comm *c, const struct seat *seats,
 	return 0;
 }
 
-/* Gather the seats of all ranks. */
-static void find_seats(struct comm *c, const struct backend *b,
-		       struct seat *seats, size_t *bytes)
+int devcomm_check_devices(struct comm *c, struct backend *b, struct errmsg *err)
 {
-	struct seat *mine = &seats[c->rank];
+	struct seat *seats;
+	const char *why;
+	int rc;
 
-	mine->node = c->node;
-	memcpy(mine->device, b->device, sizeof(mine->device));
-	for (unsigned r = 0; r < c->size; r++)
-		bytes[r] = sizeof(*seats);
-	comm_all_gather(c, mine, bytes, seats);
-}
-
-/* Check that each rank has a device of its own, and NCCL. */
-static int check_usable(struct comm *c, const struct backend *b,
-			struct errmsg *err)
-{
-	struct seat *seats = calloc(c->size, sizeof(*seats));
-	size_t *bytes = calloc(c->size, sizeof(*bytes));
-	int rc = seats && bytes ? 0 : errmsg_nomem(err, NULL);
-	const char *why = NULL;
-
-	rc = comm_agree(c, rc, err);
-	if (!rc)
-		find_seats(c, b, seats, bytes);
-	if (!rc)
-		rc = check_shared(c, seats, err);
+	if (c->size == 1 || !*b->device)
+		return 0;
+	seats = calloc(c->size, sizeof(*seats));
+	rc = comm_agree(c, seats ? 0 : errmsg_nomem(err, NULL), err);
 	if (!rc) {
-		rc = nccl_api(&why)
-			     ? 0
-			     : errmsg_set(err, -ENOTSUP,
-					  "%u ranks with GPUs need NCCL: %s",
-					  c->size, why);
-		rc = comm_agree(c, rc, err);
+		seats[c->rank].node = c->node;
+		memcpy(seats[c->rank].device, b->device, sizeof(seats->device));
+		for (unsigned r = 0; r < c->size; r++)
+			comm_broadcast(c, &seats[r], sizeof(*seats), r);
+		rc = check_shared(c, seats, err);
 	}
 	free(seats);
-	free(bytes);
-	return rc;
-}
-
-int devcomm_check_devices(struct comm *world, struct backend *b,
-			  struct errmsg *err)
-{
-	return world->size == 1 || !*b->device ? 0 : check_usable(world, b, err);
+	if (rc)
+		return rc;
+	if (!nccl_api(&why))
+		rc = errmsg_set(err, -ENOTSUP,
+				"%u ranks with GPUs need NCCL: %s", c->size,
+				why);
+	return comm_agree(c, rc, err);
 }
 
 static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
@@ -366,6 +347,18 @@ void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 	queued(d, what);
 }
 
+/* Send to a rank and receive from it; NULL: not. */
+static void transfer(struct devcomm *d, unsigned peer, const void *out,
+		     void *in, size_t bytes)
+{
+	if (out)
+		NCCL_CALL(d, ncclSend, out, bytes, ncclUint8, (int)peer,
+			  d->comm, d->stream);
+	if (in)
+		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm,
+			  d->stream);
+}
+
 void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
 			size_t bytes)
 {
@@ -373,12 +366,9 @@ void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
 
 	watch_begin(what);
 	NCCL_CALL(d, ncclGroupStart);
-	for (unsigned r = 0; r < d->size; r++) {
-		NCCL_CALL(d, ncclSend, (const char *)out + r * bytes, bytes,
-			  ncclUint8, (int)r, d->comm, d->stream);
-		NCCL_CALL(d, ncclRecv, (char *)in + r * bytes, bytes, ncclUint8,
-			  (int)r, d->comm, d->stream);
-	}
+	for (unsigned r = 0; r < d->size; r++)
+		transfer(d, r, (const char *)out + r * bytes,
+			 (char *)in + r * bytes, bytes);
 	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }
@@ -391,12 +381,7 @@ void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
 	assert(peer < d->size && peer != d->rank);
 	watch_begin(what);
 	NCCL_CALL(d, ncclGroupStart);
-	if (out)
-		NCCL_CALL(d, ncclSend, out, bytes, ncclUint8, (int)peer,
-			  d->comm, d->stream);
-	if (in)
-		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm,
-			  d->stream);
+	transfer(d, peer, out, in, bytes);
 	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }
