@@ -28,27 +28,6 @@ struct head {
 	struct cpu *cpu;
 };
 
-static struct head head_of(struct backend *b, const float *qkv, size_t batch,
-			   size_t h, size_t seq, size_t heads, size_t c,
-			   float drop, uint64_t seed)
-{
-	const size_t width = c / heads;
-	const float *const base = qkv + batch * seq * 3 * c + h * width;
-
-	return (struct head){
-		.q = base,
-		.k = base + c,
-		.v = base + 2 * c,
-		.seq = seq,
-		.width = width,
-		.pitch = 3 * c,
-		.scale = 1.0f / sqrtf((float)width),
-		.drop = drop,
-		.seed = splitmix64(seed, batch * heads + h),
-		.cpu = (struct cpu *)b,
-	};
-}
-
 /* Replace a query's scores of the first `n` keys by weights.  Returns the
  * logarithm of the sum of exponentials. */
 CPU_CLONES static float softmax_row(float *x, size_t n)
@@ -92,33 +71,6 @@ static void scores(const struct head *h, size_t q, size_t n, float *out,
 		 h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
 }
 
-static void attend(const struct head *h, float *out, size_t out_pitch,
-		   float *stats, float *w)
-{
-	size_t q, i;
-
-	for (q = 0; q < h->seq; q += QUERIES) {
-		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
-		const size_t keys = q + n;
-
-		scores(h, q, n, w, h->seq);
-		for (i = 0; i < n; i++) {
-			float *const row = w + i * h->seq;
-
-			stats[q + i] = softmax_row(row, q + i + 1);
-			drop_row(h, row, q + i);
-			memset(row + q + i + 1, 0,
-			       (keys - q - i - 1) * sizeof(*row));
-		}
-		cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, n, h->width, keys, 1, w,
-			 h->seq, h->v, h->pitch, 0, out + q * out_pitch,
-			 out_pitch);
-		for (i = 0; i < n; i++)
-			cpu_round_to(h->cpu->base.dtype,
-				     out + (q + i) * out_pitch, h->width);
-	}
-}
-
 /* An operation on all heads.  The forward pass has no gradients. */
 struct job {
 	struct backend *b;
@@ -126,8 +78,7 @@ struct job {
 	const float *qkv, *out, *dout;
 	float *dqkv, *written, *made_stats;
 	const float *stats;
-	float drop;
-	uint64_t seed;
+	struct backend_dropout drop;
 };
 
 /* Call `work` for every head, with `each` floats of scratch memory. */
@@ -151,10 +102,24 @@ static void for_each_head(const struct job *j, size_t each,
 	}
 }
 
-static struct head head_of_job(const struct job *j, size_t i)
+static struct head head_of(const struct job *j, size_t i)
 {
-	return head_of(j->b, j->qkv, i / j->heads, i % j->heads, j->seq,
-		       j->heads, j->c, j->drop, j->seed);
+	const size_t width = j->c / j->heads;
+	const float *const base = j->qkv + i / j->heads * j->seq * 3 * j->c +
+				  i % j->heads * width;
+
+	return (struct head){
+		.q = base,
+		.k = base + j->c,
+		.v = base + 2 * j->c,
+		.seq = j->seq,
+		.width = width,
+		.pitch = 3 * j->c,
+		.scale = 1.0f / sqrtf((float)width),
+		.drop = j->drop.p,
+		.seed = splitmix64(dropout_seed(&j->drop), i),
+		.cpu = (struct cpu *)j->b,
+	};
 }
 
 /* The offset of head i in a matrix with rows of `c`. */
@@ -164,12 +129,31 @@ static size_t head_start(const struct job *j, size_t i)
 	return i / j->heads * j->seq * j->c + i % j->heads * (j->c / j->heads);
 }
 
-static void cpu_attention_forward(const struct job *j, size_t i, float *scratch)
+static void attend(const struct job *j, size_t i, float *w)
 {
-	const struct head h = head_of_job(j, i);
+	const struct head h = head_of(j, i);
+	float *const out = j->written + head_start(j, i);
+	float *const stats = j->made_stats + i * j->seq;
 
-	attend(&h, j->written + head_start(j, i), j->c,
-	       j->made_stats + i * j->seq, scratch);
+	for (size_t q = 0; q < h.seq; q += QUERIES) {
+		const size_t n = h.seq - q < QUERIES ? h.seq - q : QUERIES;
+		const size_t keys = q + n;
+
+		scores(&h, q, n, w, h.seq);
+		for (size_t k = 0; k < n; k++) {
+			float *const row = w + k * h.seq;
+
+			stats[q + k] = softmax_row(row, q + k + 1);
+			drop_row(&h, row, q + k);
+			memset(row + q + k + 1, 0,
+			       (keys - q - k - 1) * sizeof(*row));
+		}
+		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, w,
+			 h.seq, h.v, h.pitch, 0, out + q * j->c, j->c);
+		for (size_t k = 0; k < n; k++)
+			cpu_round_to(h.cpu->base.dtype, out + (q + k) * j->c,
+				     h.width);
+	}
 }
 
 void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
@@ -185,11 +169,10 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
 		.qkv = qkv,
 		.written = out,
 		.made_stats = stats,
-		.drop = drop.p,
-		.seed = dropout_seed(&drop),
+		.drop = drop,
 	};
 
-	for_each_head(&j, QUERIES * seq, cpu_attention_forward);
+	for_each_head(&j, QUERIES * seq, attend);
 }
 
 /* d = p * (d - delta) * scale: softmax and scaling, backward. */
@@ -284,7 +267,7 @@ static void attend_grad(const struct head *h, const struct head_grad *g,
 
 static void cpu_attention_backward(const struct job *j, size_t i, float *scratch)
 {
-	const struct head h = head_of_job(j, i);
+	const struct head h = head_of(j, i);
 	const size_t at = head_start(j, i);
 	float *const dq = j->dqkv + (h.q - j->qkv);
 	const struct head_grad g = {
@@ -315,8 +298,7 @@ void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 		.dout = dout,
 		.dqkv = dqkv,
 		.stats = stats,
-		.drop = drop.p,
-		.seed = dropout_seed(&drop),
+		.drop = drop,
 	};
 
 	for_each_head(&j, 2 * QUERIES * seq, cpu_attention_backward);
