@@ -248,10 +248,9 @@ struct backend_ops {
 			    size_t n);
 	void (*accumulate)(struct backend *b, float *dst, const float *src,
 			   size_t n);
-	/* Weights in the model's type, from masters, and back.  Where both
-	 * have floats, `dst` may be `src`. */
+	/* Weights in the model's type, from masters.  Where both have floats, `dst`
+	 * may be `src`. */
 	void (*round)(struct backend *b, void *dst, const float *src, size_t n);
-	void (*widen)(struct backend *b, float *dst, const void *src, size_t n);
 	/* *factor = what the optimizer multiplies gradients with, whose sum of
 	 * squares is *sum: clip_factor of clip.h. */
 	void (*clip)(struct backend *b, float *factor, const double *sum,

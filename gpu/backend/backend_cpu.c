@@ -185,12 +185,6 @@ static void cpu_round(struct backend *b, void *dst, const float *src, size_t n)
 	}
 }
 
-static void cpu_widen(struct backend *b, float *dst, const void *src, size_t n)
-{
-	(void)b;
-	memcpy(dst, src, n * sizeof(float));
-}
-
 static void cpu_cast(struct backend *b, enum backend_queue q, float *dst,
 		     const void *src, enum dtype from, size_t n, bool add)
 {
@@ -402,7 +396,6 @@ static const struct backend_ops ops = {
 	.sum_squares = cpu_sum_squares,
 	.accumulate = cpu_accumulate,
 	.round = cpu_round,
-	.widen = cpu_widen,
 	.clip = cpu_clip,
 	.adam = cpu_adam,
 };

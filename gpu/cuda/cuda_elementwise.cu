@@ -187,14 +187,6 @@ void cuda_round(struct backend *b, void *dst, const float *src, size_t n)
 	});
 }
 
-void cuda_widen(struct backend *b, float *dst, const void *src, size_t n)
-{
-	by_type(b->dtype, [=](auto t) {
-		cuda_elementwise_convert(b, "widen", dst,
-					 (const decltype(t) *)src, n);
-	});
-}
-
 void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
 	       const void *src, enum dtype from, size_t n, bool add)
 {

@@ -18,7 +18,7 @@ extern "C" {
 	OP(embed) OP(embed_grad) OP(norm) OP(norm_grad) \
 	OP(linear) OP(linear_grad) OP(attention) OP(attention_grad) \
 	OP(dropout) OP(add) OP(transpose) OP(cross_entropy) \
-	OP(sum_squares) OP(accumulate) OP(round) OP(widen) \
+	OP(sum_squares) OP(accumulate) OP(round) \
 	OP(cast) OP(narrow) OP(clip) OP(adam)
 /* clang-format on */
 

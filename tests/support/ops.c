@@ -53,7 +53,7 @@ static void flat(struct side *s, const struct shape *h)
 	o->dropout(s->b, x, n, 5, drop_of(s, 0.3f));
 	o->round(s->b, y, f, n);
 	o->add(s->b, y, x, n);
-	o->widen(s->b, f, y, n);
+	side_widen(s, f, y, n);
 	o->accumulate(s->b, f, g, n);
 	o->sum_squares(s->b, sum, f, n);
 	if (h->how == NOT_FINITE)

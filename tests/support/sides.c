@@ -130,13 +130,23 @@ void side_show_floats(struct side *s, const char *name, const float *p, size_t n
 	s->b->ops->to_host(s->b, x, p, n * sizeof(*x));
 }
 
+void side_widen(struct side *s, float *dst, const void *src, size_t n)
+{
+	struct backend *const b = s->b;
+
+	if (b->act_size == sizeof(*dst))
+		b->ops->copy(b, QUEUE_COMPUTE, dst, src, n * sizeof(*dst));
+	else
+		b->ops->cast(b, QUEUE_COMPUTE, dst, src, b->dtype, n, false);
+}
+
 void side_show_act(struct side *s, const char *name, const void *p, size_t n)
 {
 	float *const x = show(s, name, n);
 	float *const wide = s->b->ops->alloc(s->b, n * sizeof(*x));
 
 	assert_non_null(wide);
-	s->b->ops->widen(s->b, wide, p, n);
+	side_widen(s, wide, p, n);
 	s->b->ops->to_host(s->b, x, wide, n * sizeof(*x));
 	s->b->ops->free(s->b, wide);
 }

@@ -46,6 +46,9 @@ void *side_copy(struct side *s, const void *from, size_t bytes);
 /* Integers from 0 to below `limit`; every fifth is -1 if `some_not`. */
 int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not);
 
+/* dst = n activations, as floats. */
+void side_widen(struct side *s, float *dst, const void *src, size_t n);
+
 void side_show_act(struct side *s, const char *name, const void *p, size_t n);
 void side_show_floats(struct side *s, const char *name, const float *p,
 		      size_t n);

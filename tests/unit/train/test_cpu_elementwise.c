@@ -97,14 +97,12 @@ static void check_arrays(struct backend *cpu, struct backend *host, size_t n)
 	host->ops->accumulate(host, want, y, n);
 	cpu->ops->accumulate(cpu, x, y, n);
 	assert_memory_equal(x, want, LONGEST * sizeof(*x));
-	cpu->ops->widen(cpu, y, x, n);
-	assert_memory_equal(y, want, n * sizeof(*x));
 	free(x);
 	free(y);
 	free(want);
 }
 
-static void adds_and_widens(void **state)
+static void adds(void **state)
 {
 	each(check_arrays);
 }
@@ -231,7 +229,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sums_squares),
-		cmocka_unit_test(adds_and_widens),
+		cmocka_unit_test(adds),
 		cmocka_unit_test(updates_as_adam),
 		cmocka_unit_test(rounds_masters),
 		cmocka_unit_test(threads_make_no_difference),
