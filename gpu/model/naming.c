@@ -6,7 +6,6 @@
  */
 #include "gpu/model/naming.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,14 +107,6 @@ uint64_t naming_row(const struct naming_tensor *t, uint64_t column)
 		return column;
 	head = column % third / t->head_dim;
 	return (head * 3 + column / third) * t->head_dim + column % t->head_dim;
-}
-
-uint64_t naming_place(const struct naming_tensor *t, uint64_t i)
-{
-	assert(i < t->numel);
-	if (!t->transposed)
-		return naming_row(t, i);
-	return naming_row(t, i % t->shape[0]) * t->shape[1] + i / t->shape[0];
 }
 
 /* Columns that are transposed at a time: lines of the cache that are written to. */

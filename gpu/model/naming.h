@@ -64,9 +64,6 @@ void naming_tensor(struct naming_tensor *t, const struct naming *n,
 /* The row in the tensor, or the element of a 1-D tensor, of our column. */
 uint64_t naming_row(const struct naming_tensor *t, uint64_t column);
 
-/* The place in the tensor of our element `i`. */
-uint64_t naming_place(const struct naming_tensor *t, uint64_t i);
-
 /* Store our elements `from`, all of them, in the tensor's order. */
 void naming_arrange(const struct naming_tensor *t, float *to, const float *from);
 

@@ -168,6 +168,14 @@ static void names_of_each_family(void **state)
 	gpt2_done(&m);
 }
 
+/* The place in the tensor of our element `i`. */
+static uint64_t place_of(const struct naming_tensor *t, uint64_t i)
+{
+	if (!t->transposed)
+		return naming_row(t, i);
+	return naming_row(t, i % t->shape[0]) * t->shape[1] + i / t->shape[0];
+}
+
 /* Our columns of c_attn on a rank with 2 heads of 4: q0 q1, k0 k1, v0 v1. */
 static void rows_of_queries_keys_and_values(void **state)
 {
@@ -197,8 +205,8 @@ static void rows_of_queries_keys_and_values(void **state)
 				 rows[i].heads);
 	}
 	/* Row 2 of 16, column 4 of 24. */
-	assert_int_equal(naming_place(&thirds, 2 * 24 + 4), 4 * 16 + 2);
-	assert_int_equal(naming_place(&heads, 2 * 24 + 4), 12 * 16 + 2);
+	assert_int_equal(place_of(&thirds, 2 * 24 + 4), 4 * 16 + 2);
+	assert_int_equal(place_of(&heads, 2 * 24 + 4), 12 * 16 + 2);
 	gpt2_done(&m);
 }
 
@@ -225,8 +233,7 @@ static void every_element_has_its_place(void **state)
 			memset(theirs, 0, sizeof(theirs));
 			naming_arrange(&t, theirs, ours);
 			for (uint64_t e = 0; e < p->numel; e++)
-				assert_true(theirs[naming_place(&t, e)] ==
-					    ours[e]);
+				assert_true(theirs[place_of(&t, e)] == ours[e]);
 		}
 	gpt2_done(&m);
 }
