@@ -2,6 +2,7 @@
 # Uses ckpt/.
 gpu_libuctrain_a_SOURCES += \
 	%D%/splitmix.h %D%/backend.h \
+	%D%/memory.h %D%/memory.c \
 	%D%/dropout.h %D%/clip.h \
 	%D%/cpu.h %D%/cpu_math.h \
 	%D%/cpu_gemm.c \

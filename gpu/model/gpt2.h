@@ -147,6 +147,15 @@ uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
  * products of attention, as if no position were masked. */
 double gpt2_flops_per_token(const struct gpt2 *m, size_t seq);
 
+/*
+ * Compute elements [first, first + n) of this rank's part of parameter i of a
+ * new model, distributed as Hugging Face initialises GPT-2.  They depend only on
+ * the seed, the parameter and the index in the whole parameter, so that any
+ * number of ranks gets the same model.  Padding is zero.
+ */
+void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
+		  size_t n, float *out);
+
 /* The index of the last unit, which follows all blocks. */
 unsigned gpt2_unit_last(const struct gpt2 *m);
 

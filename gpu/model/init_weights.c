@@ -5,8 +5,6 @@
  * added to the residual stream; ones and zeros for norms; zeros for biases.
  * The generator is counter-based: splitmix64 of an element's index.
  */
-#include "gpu/model/init_weights.h"
-
 #include <assert.h>
 #include <math.h>
 

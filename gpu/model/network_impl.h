@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "gpu/backend/backend.h"
+#include "gpu/backend/memory.h"
 #include "gpu/model/network.h"
 
 /* Activations of a block: act_t buffers of own_rows * n_embd elements, or of rows times
@@ -45,10 +46,7 @@ struct network {
 	void *exchanged[2];              /* 3; ranks of a sequence */
 	const int32_t *tokens, *targets; /* of this micro-batch, on the device */
 	void *no_bias; /* zeros, of the width; ranks of a group */
-	size_t memory;
-	/* All allocations, to be freed by one loop. */
-	void **buffers;
-	size_t nbuffers;
+	struct backend_memory memory;
 };
 
 /* A pass: the network and the arguments of this micro-batch. */

@@ -2,6 +2,7 @@
 /* The buffers of a network: all device memory that a micro-batch needs. */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
@@ -11,33 +12,21 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
 
-#define BUFFERS_OF_BLOCK 12
-#define BUFFERS_OF_REST 11
-
-static void *network_memory_take(struct network *n, size_t bytes)
-{
-	void *const p = n->b->ops->alloc(n->b, bytes);
-
-	n->memory += bytes;
-	n->buffers[n->nbuffers++] = p;
-	return p;
-}
-
 /* Allocate `width` elements in each row, act_t. */
 static void *take_rows(struct network *n, size_t width)
 {
-	return network_memory_take(n, n->rows * width * n->b->act_size);
+	return backend_take(&n->memory, n->rows * width * n->b->act_size);
 }
 
 /* Allocate rows of the residual stream. */
 static void *take_own(struct network *n)
 {
-	return network_memory_take(n, n->own_rows * n->c * n->b->act_size);
+	return backend_take(&n->memory, n->own_rows * n->c * n->b->act_size);
 }
 
 static float *take_stats(struct network *n, size_t rows, size_t of_row)
 {
-	return network_memory_take(n, rows * of_row * sizeof(float));
+	return backend_take(&n->memory, rows * of_row * sizeof(float));
 }
 
 static void take_norms(struct network *n, struct block *k)
@@ -85,10 +74,10 @@ static void take_rest(struct network *n)
 	n->d_branch = take_rows(n, n->c);
 	n->d_wide = take_rows(n, 4 * n->width);
 	if (n->ranks.tensor)
-		n->no_bias = network_memory_take(n, n->c * n->b->act_size);
+		n->no_bias = backend_take(&n->memory, n->c * n->b->act_size);
 	if (n->ranks.cut_residual) {
 		n->all_rows = take_rows(n, n->c);
-		n->d_norm = network_memory_take(n, 4 * n->c * sizeof(float));
+		n->d_norm = backend_take(&n->memory, 4 * n->c * sizeof(float));
 	}
 	for (size_t i = 0; n->ranks.sequence && i < 2; i++)
 		n->exchanged[i] = take_rows(n, 3 * n->width);
@@ -126,14 +115,13 @@ int network_new(struct network **out, const struct gpt2 *model,
 {
 	const unsigned layers = model->part.end_layer - model->part.first_layer;
 	struct network *const n = calloc(1, sizeof(*n));
-	bool missing = false;
-	size_t i;
 
 	if (!n)
 		return errmsg_nomem(err, NULL);
 	*n = (struct network){
 		.model = model,
 		.b = b,
+		.memory = { .b = b },
 		.ranks = ranks ? *ranks : (struct network_ranks){ 0 },
 		.batch = batch,
 		.seq = seq,
@@ -144,24 +132,20 @@ int network_new(struct network **out, const struct gpt2 *model,
 	};
 	set_rows(n);
 	n->blocks = calloc(layers, sizeof(*n->blocks));
-	n->buffers = calloc(layers * BUFFERS_OF_BLOCK + BUFFERS_OF_REST,
-			    sizeof(*n->buffers));
-	if (!n->blocks || !n->buffers) {
+	if (!n->blocks) {
 		network_free(n);
 		return errmsg_nomem(err, NULL);
 	}
-	for (i = 0; i < layers; i++)
+	for (unsigned i = 0; i < layers; i++)
 		take_block(n, &n->blocks[i], i ? recompute : 0);
 	take_rest(n);
-	for (i = 0; i < n->nbuffers; i++)
-		missing = missing || !n->buffers[i];
-	if (missing) {
-		const size_t wanted = n->memory;
+	if (n->memory.lacking) {
+		const uint64_t wanted = n->memory.bytes;
 
 		network_free(n);
 		return errmsg_set(
 			err, -ENOMEM,
-			"cannot allocate %zu MiB of activations for a "
+			"cannot allocate %" PRIu64 " MiB of activations for a "
 			"micro-batch of %zu: make it smaller%s",
 			wanted >> 20, batch,
 			recompute == RECOMPUTE_BLOCKS ? "" : ", or --recompute");
@@ -172,18 +156,14 @@ int network_new(struct network **out, const struct gpt2 *model,
 
 void network_free(struct network *n)
 {
-	size_t i;
-
 	if (!n)
 		return;
-	for (i = 0; i < n->nbuffers; i++)
-		n->b->ops->free(n->b, n->buffers[i]);
-	free(n->buffers);
+	backend_give_back(&n->memory);
 	free(n->blocks);
 	free(n);
 }
 
 size_t network_memory(const struct network *n)
 {
-	return n->memory;
+	return n->memory.bytes;
 }

@@ -10,7 +10,7 @@
 #include "ckpt/remote/site.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"
-#include "gpu/train/train.h"
+#include "gpu/train/train_impl.h"
 
 enum { EXIT_USAGE = 2 };
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two buffers of a step each: the device copies from one while the next step's rows are
  * read into the other. */
-#include "gpu/train/feed.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +30,7 @@ struct feed {
 	int32_t *rows;      /* of one pass, as they are read */
 	int32_t *on_device; /* the passes of a batch */
 	struct feed_buffer of[BUFFERS];
+	struct backend_memory memory;
 	uint64_t next; /* the step to be read next */
 };
 
@@ -106,39 +105,29 @@ const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 
 int feed_new(struct feed **out, const struct run *r, struct errmsg *err)
 {
-	struct backend *const b = r->backend;
 	struct feed *const f = calloc(1, sizeof(*f));
-	bool missing = false;
 
 	*out = f;
 	if (!f)
 		return errmsg_nomem(err, NULL);
 	f->run = r;
+	f->memory.b = r->backend;
 	f->pass_ints = network_ints(r->networks[0]);
 	f->next = r->step;
 	f->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens),
 			 sizeof(*f->rows));
-	for (unsigned i = 0; i < BUFFERS; i++) {
-		f->of[i].ints = b->ops->host_alloc(b, bytes_of(f));
-		missing = missing || !f->of[i].ints;
-	}
-	f->on_device = b->ops->alloc(b, bytes_of(f));
+	for (unsigned i = 0; i < BUFFERS; i++)
+		f->of[i].ints = backend_take_pinned(&f->memory, bytes_of(f));
+	f->on_device = backend_take(&f->memory, bytes_of(f));
 	/* The caller frees what there is. */
-	return missing || !f->rows || !f->on_device ? errmsg_nomem(err, NULL)
-						    : 0;
+	return f->memory.lacking || !f->rows ? errmsg_nomem(err, NULL) : 0;
 }
 
 void feed_free(struct feed *f)
 {
-	struct backend *b;
-
 	if (!f)
 		return;
-	b = f->run->backend;
-	for (unsigned i = 0; i < BUFFERS; i++)
-		if (f->of[i].ints)
-			b->ops->host_free(b, f->of[i].ints);
-	b->ops->free(b, f->on_device);
+	backend_give_back(&f->memory);
 	free(f->rows);
 	free(f);
 }

@@ -1,7 +1,7 @@
 # The loop: rows, gradient, update, checkpoint.
 # Uses ckpt/ and the rooms above.
 gpu_libuctrain_a_SOURCES += \
-	%D%/step_graph.h %D%/train.h %D%/train_impl.h \
-	%D%/feed.h %D%/feed.c %D%/pipeline.c %D%/step_graph.c \
+	%D%/train_impl.h \
+	%D%/feed.c %D%/pipeline.c %D%/step_graph.c \
 	%D%/train_steps.c %D%/train.c \
 	%D%/command.h %D%/command.c

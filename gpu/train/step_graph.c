@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gpu/train/step_graph.h"
-
 #include <errno.h>
 #include <stdio.h>
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run from its configuration to its end. */
-#include "gpu/train/train.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -25,7 +23,6 @@
 #include "gpu/load/load.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/save/saver.h"
-#include "gpu/train/feed.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/watch.h"
 #include "gpu/zero/optimizer.h"
@@ -274,14 +271,14 @@ static int open_parts(struct run *r, struct errmsg *err)
 		network_predict_beyond(r->networks[i]);
 	if (rc)
 		return rc;
-	r->losses = r->backend->ops->alloc(r->backend,
-					   r->passes * sizeof(*r->losses));
-	r->losses_read = r->backend->ops->host_alloc(
-		r->backend, r->passes * sizeof(*r->losses));
-	r->now = r->backend->ops->alloc(r->backend, r->passes * sizeof(*r->now));
-	r->now_set = r->backend->ops->host_alloc(
-		r->backend, r->passes * sizeof(*r->now_set));
-	if (!r->losses || !r->losses_read || !r->now || !r->now_set)
+	r->memory.b = r->backend;
+	r->losses = backend_take(&r->memory, r->passes * sizeof(*r->losses));
+	r->losses_read = backend_take_pinned(
+		&r->memory, r->passes * sizeof(*r->losses_read));
+	r->now = backend_take(&r->memory, r->passes * sizeof(*r->now));
+	r->now_set = backend_take_pinned(&r->memory,
+					 r->passes * sizeof(*r->now_set));
+	if (r->memory.lacking)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);
 	return 0;
@@ -341,7 +338,7 @@ static void log_memory(const struct run *r)
 			"%u: each keeps %.1f MiB of training state and %.1f "
 			"MiB of activations\n",
 			(double)r->model.whole_numel / 1e6, r->comm->size,
-			r->zero.stage, (double)r->zero.memory / 1048576,
+			r->zero.stage, (double)r->zero.memory.bytes / 1048576,
 			(double)network_memory(r->networks[0]) * r->nnetworks /
 				1048576);
 }
@@ -441,14 +438,7 @@ static void run_close(struct run *r)
 	zero_done(&r->zero);
 	feed_free(r->feed);
 	tokens_close(r->tokens);
-	if (r->losses)
-		r->backend->ops->free(r->backend, r->losses);
-	if (r->losses_read)
-		r->backend->ops->host_free(r->backend, r->losses_read);
-	if (r->now)
-		r->backend->ops->free(r->backend, r->now);
-	if (r->now_set)
-		r->backend->ops->host_free(r->backend, r->now_set);
+	backend_give_back(&r->memory);
 	for (unsigned i = 0; i < r->nnetworks; i++)
 		network_free(r->networks[i]);
 	free(r->networks);

@@ -11,12 +11,10 @@
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network.h"
 #include "gpu/save/save_lock.h"
-#include "gpu/train/step_graph.h"
 #include "gpu/zero/loss_scaler.h"
 #include "gpu/zero/zero.h"
 
 struct config;
-struct errmsg;
 struct feed;
 struct metrics;
 struct saver;
@@ -33,6 +31,17 @@ enum phase {
 	PHASES
 };
 
+/*
+ * What the device does in every step: recorded once, in the second step, when all that
+ * is chosen or allocated on the way has been, and replayed from then on.
+ */
+struct step_graph {
+	bool used;   /* a step is to be recorded */
+	bool forced; /* it is an error if it cannot be */
+	bool warm;   /* a step was queued */
+	struct backend_graph *recorded;
+};
+
 /* The state of a run, shared by train.c (its beginning and end) and
  * train_steps.c and pipeline.c (the loop). */
 struct run {
@@ -41,6 +50,7 @@ struct run {
 	struct topology ranks;
 	struct gpt2 model;
 	struct backend *backend;
+	struct backend_memory memory; /* of what passes read and leave */
 	struct zero zero;
 	struct network_weights weights;
 	/* One for each micro-batch whose activations are kept at a time: a
@@ -104,5 +114,46 @@ void pipeline_validate(struct run *r, unsigned pass);
 
 /* Run all remaining steps, or until a signal.  Returns as train_run does. */
 int train_steps(struct run *r, struct errmsg *err);
+
+/*
+ * Train from the first step, or the one after the checkpoint's, to the last.
+ * Collective: every rank passes the same configuration and gets the same
+ * result.  Returns 0, also if a signal ended the run early (after saving a
+ * checkpoint if there is a directory for it), or a negative errno with the
+ * message of the rank that failed.
+ */
+int train_run(const struct config *c, struct comm *comm, struct errmsg *err);
+
+/* Decide whether steps are recorded, by --cuda_graph and by what the run is.  The
+ * training state is open.  All ranks get the same result. */
+int step_graph_open(struct run *r, struct errmsg *err);
+void step_graph_close(struct run *r);
+
+/* Queue what `queue` queues, which is the same in every step.  Collective when it is
+ * recorded. */
+int step_graph_queue(struct run *r, void (*queue)(struct run *r),
+		     struct errmsg *err);
+
+/*
+ * The feed: tokens of this rank's passes on their way to the device, through memory that
+ * the device copies from.  For a run whose backend, networks and tokens are open, from its
+ * next step on. -ENOMEM; feed_free takes what there is then, too.
+ */
+int feed_new(struct feed **out, const struct run *r, struct errmsg *err);
+void feed_free(struct feed *f);
+
+/*
+ * Queue the copy of a batch.  Returns what network_train takes for the first pass, on
+ * the device; those of the others follow, network_ints apart.  They stay until the next
+ * call, which comes after a sync.  Steps are asked for in order, validation batches
+ * (`valid`) in any.  If a row could not be read, *unread is the error and *why its
+ * message, and the tokens of its pass are 0.
+ */
+const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
+			  int *unread, struct errmsg *why);
+
+/* Read the rows of the step after the one that is queued, which a device computes
+ * meanwhile. */
+void feed_ahead(struct feed *f, uint64_t step);
 
 #endif

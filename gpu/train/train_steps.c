@@ -23,7 +23,6 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/model/network.h"
 #include "gpu/save/saver.h"
-#include "gpu/train/feed.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/stop.h"
 #include "gpu/watch/watch.h"

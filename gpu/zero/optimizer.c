@@ -34,24 +34,24 @@ static bool is_decoupled(const struct optimizer_config *o)
 	return o->kind == OPTIMIZER_ADAMW;
 }
 
-struct backend_adam optimizer_adam(const struct optimizer_config *o)
+struct backend_adam optimizer_adam(const struct optimizer_config *o, bool matrix)
 {
 	return (struct backend_adam){
 		.beta1 = o->beta1,
 		.beta2 = o->beta2,
 		.eps = (float)o->eps,
-		.l2 = is_decoupled(o) ? 0 : (float)o->weight_decay,
+		.l2 = is_decoupled(o) ? 0 : (float)optimizer_decay(o, matrix),
 	};
 }
 
 struct backend_rate optimizer_rate(const struct optimizer_config *o,
-				   uint64_t step, double lr)
+				   bool matrix, uint64_t step, double lr)
 {
-	const double t = (double)step;
+	const double t = (double)step, decay = optimizer_decay(o, matrix);
 
 	assert(step >= 1);
 	return (struct backend_rate){
-		.decay = is_decoupled(o) ? (float)(1 - lr * o->weight_decay) : 1,
+		.decay = is_decoupled(o) ? (float)(1 - lr * decay) : 1,
 		.step_size = (float)(lr / (1 - pow(o->beta1, t))),
 		.denom = (float)sqrt(1 - pow(o->beta2, t)),
 	};

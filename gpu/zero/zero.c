@@ -17,35 +17,24 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/backend/clip.h"
 #include "gpu/comm/pieces.h"
-#include "gpu/model/init_weights.h"
 #include "gpu/zero/optimizer.h"
 #include "gpu/zero/zero_impl.h"
 
 #define WINDOW_ELEMENTS ((size_t)4 << 20) /* staged on the host */
 
-void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err)
+int zero_check_memory(const struct zero *z, struct errmsg *err)
 {
-	void *p = z->backend->ops->alloc(z->backend, n * size);
+	const uint64_t lacking = z->memory.lacking;
 
-	if (p)
-		z->memory += n * size;
-	else
-		errmsg_set(err, -ENOMEM,
-			   "%s: out of memory: %" PRIu64
-			   " bytes are in use and %" PRIu64
-			   " more are needed; try a higher --zero_stage on more "
-			   "ranks, --recompute or a smaller micro-batch",
-			   z->backend->name, z->memory, n * size);
-	return p;
-}
-
-void zero_free(struct zero *z, void *p, uint64_t n, size_t size)
-{
-	if (!p)
-		return;
-	assert(z->memory >= n * size);
-	z->backend->ops->free(z->backend, p);
-	z->memory -= n * size;
+	return lacking ? errmsg_set(err, -ENOMEM,
+				    "%s: out of memory: %" PRIu64
+				    " bytes are in use and %" PRIu64
+				    " more are needed; try a higher "
+				    "--zero_stage on more ranks, --recompute "
+				    "or a smaller micro-batch",
+				    z->backend->name, z->memory.bytes - lacking,
+				    lacking)
+		       : 0;
 }
 
 static int zero_partition(struct zero *z, struct errmsg *err)
@@ -80,51 +69,35 @@ static int alloc_host(struct zero *z, struct errmsg *err)
 	m->units = calloc(z->model->nunits, sizeof(*m->units));
 	m->pieces = calloc(z->comm->size, sizeof(*m->pieces));
 	m->host = malloc(m->window * sizeof(*m->host));
-	if (!m->units || !m->pieces || !m->host)
+	m->arrived = z->backend->ops->event_new(z->backend);
+	if (!m->units || !m->pieces || !m->host || !m->arrived)
 		return errmsg_nomem(err, NULL);
 	return 0;
 }
 
-static int alloc_device(struct zero *z, struct errmsg *err)
+static void alloc_device(struct zero *z)
 {
+	struct backend_memory *const all = &z->memory;
 	struct zero_impl *m = z->impl;
-	const uint64_t all = z->partition.size * z->partition.ranks;
+	const uint64_t whole = z->partition.size * z->partition.ranks;
 
-	m->nweights = z->stage < 3 ? all : z->local;
-	m->ngradient = z->whole_gradients ? all : z->local;
-	if (!(z->master = zero_alloc(z, z->local, sizeof(float), err)) ||
-	    !(z->exp_avg = zero_alloc(z, z->local, sizeof(float), err)) ||
-	    !(z->exp_avg_sq = zero_alloc(z, z->local, sizeof(float), err)) ||
-	    !(m->weights =
-		      zero_alloc(z, m->nweights, z->backend->act_size, err)) ||
-	    !(m->gradient = zero_alloc(z, m->ngradient, sizeof(float), err)) ||
-	    !(m->norm = zero_alloc(z, 1, sizeof(double), err)) ||
-	    !(m->factor = zero_alloc(z, 1, sizeof(float), err)) ||
-	    !(m->step = zero_alloc(z, 1, sizeof(*m->step), err)))
-		return -ENOMEM;
-	m->norm_read =
-		z->backend->ops->host_alloc(z->backend, sizeof(*m->norm_read));
-	m->step_set =
-		z->backend->ops->host_alloc(z->backend, sizeof(*m->step_set));
-	if (!m->norm_read || !m->step_set)
-		return errmsg_nomem(err, NULL);
-	m->arrived = z->backend->ops->event_new(z->backend);
-	return m->arrived ? 0 : errmsg_nomem(err, NULL);
-}
-
-/* The buffers for units of weights and gradients that are partitioned. */
-static int alloc_units(struct zero *z, struct errmsg *err)
-{
-	struct zero_impl *m = z->impl;
-	int rc = 0;
-
+	m->nweights = z->stage < 3 ? whole : z->local;
+	z->master = backend_take(all, z->local * sizeof(float));
+	z->exp_avg = backend_take(all, z->local * sizeof(float));
+	z->exp_avg_sq = backend_take(all, z->local * sizeof(float));
+	m->weights = backend_take(all, m->nweights * z->backend->act_size);
+	m->gradient = backend_take(
+		all, (z->whole_gradients ? whole : z->local) * sizeof(float));
+	m->norm = backend_take(all, sizeof(*m->norm));
+	m->factor = backend_take(all, sizeof(*m->factor));
+	m->step = backend_take(all, sizeof(*m->step));
+	m->norm_read = backend_take_pinned(all, sizeof(*m->norm_read));
+	m->step_set = backend_take_pinned(all, sizeof(*m->step_set));
+	/* Buffers of units whose weights or gradients are partitioned. */
 	if (z->stage == 3)
-		rc = unit_buffers_init(z, &m->unit_weights,
-				       z->backend->act_size, err);
-	if (!rc && !z->whole_gradients)
-		rc = unit_buffers_init(z, &m->unit_gradients,
-				       sizeof(*m->gradient), err);
-	return rc;
+		unit_buffers_init(z, &m->unit_weights, z->backend->act_size);
+	if (!z->whole_gradients)
+		unit_buffers_init(z, &m->unit_gradients, sizeof(*m->gradient));
 }
 
 static uint64_t largest_unit(const struct gpt2 *model)
@@ -138,15 +111,16 @@ static uint64_t largest_unit(const struct gpt2 *model)
 }
 
 /* The buffer of gradients that ranks exchange in a 16-bit type. */
-static int alloc_narrow(struct zero *z, enum dtype dtype, struct errmsg *err)
+static void alloc_narrow(struct zero *z, enum dtype dtype)
 {
 	struct zero_impl *m = z->impl;
 
+	if (z->comm->size == 1 || dtype == DTYPE_F32)
+		return;
 	assert(dtype_size(dtype) == 2);
 	m->comm_dtype = dtype;
 	m->nnarrow = largest_unit(z->model);
-	m->narrow = zero_alloc(z, m->nnarrow, dtype_size(dtype), err);
-	return m->narrow ? 0 : -ENOMEM;
+	m->narrow = backend_take(&z->memory, m->nnarrow * dtype_size(dtype));
 }
 
 int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
@@ -162,6 +136,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 			    .tensor = &ranks->tensor,
 			    .world = ranks->world,
 			    .backend = b,
+			    .memory = { .b = b },
 			    .stage = o->stage,
 			    .whole_gradients =
 				    o->stage < 2 ||
@@ -175,15 +150,12 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 	}
 	if (!rc)
 		rc = alloc_host(z, err);
-	if (!rc)
-		rc = alloc_device(z, err);
-	rc = comm_agree(z->world, rc, err);
 	if (!rc) {
-		rc = alloc_units(z, err);
-		if (!rc && z->comm->size > 1 && o->comm_dtype != DTYPE_F32)
-			rc = alloc_narrow(z, o->comm_dtype, err);
-		rc = comm_agree(z->world, rc, err);
+		alloc_device(z);
+		alloc_narrow(z, o->comm_dtype);
+		rc = zero_check_memory(z, err);
 	}
+	rc = comm_agree(z->world, rc, err);
 	if (rc)
 		zero_done(z);
 	return rc;
@@ -197,27 +169,13 @@ void zero_done(struct zero *z)
 		zero_release_grad(z);
 		if (m->arrived)
 			z->backend->ops->event_free(z->backend, m->arrived);
-		unit_buffers_done(z, &m->unit_weights);
-		unit_buffers_done(z, &m->unit_gradients);
-		zero_free(z, z->master, z->local, sizeof(float));
-		zero_free(z, z->exp_avg, z->local, sizeof(float));
-		zero_free(z, z->exp_avg_sq, z->local, sizeof(float));
-		zero_free(z, m->weights, m->nweights, z->backend->act_size);
-		zero_free(z, m->gradient, m->ngradient, sizeof(float));
-		zero_free(z, m->norm, 1, sizeof(double));
-		zero_free(z, m->narrow, m->nnarrow, dtype_size(m->comm_dtype));
-		zero_free(z, m->factor, 1, sizeof(float));
-		zero_free(z, m->step, 1, sizeof(*m->step));
-		if (m->step_set)
-			z->backend->ops->host_free(z->backend, m->step_set);
-		if (m->norm_read)
-			z->backend->ops->host_free(z->backend, m->norm_read);
 		free(m->units);
 		free(m->pieces);
 		free(m->host);
 		free(m->exact);
 	}
 	free(m);
+	backend_give_back(&z->memory);
 	partition_done(&z->partition);
 	*z = (struct zero){ 0 };
 }
@@ -417,24 +375,14 @@ static void global_norm(struct zero *z, const float *gradient)
 	}
 }
 
-/* The optimizer of matrices, or of biases and norms. */
-static struct optimizer_config optimizer_of(const struct zero *z, bool matrix)
-{
-	struct optimizer_config o = z->optimizer;
-
-	o.weight_decay = optimizer_decay(&z->optimizer, matrix);
-	return o;
-}
-
 void zero_begin_update(struct zero *z, const struct zero_update *u)
 {
-	const struct optimizer_config matrix = optimizer_of(z, true);
-	const struct optimizer_config vector = optimizer_of(z, false);
+	const struct optimizer_config *const o = &z->optimizer;
 
 	assert(u->grad_scale > 0);
 	*z->impl->step_set = (struct zero_step){
-		.rate = { optimizer_rate(&matrix, z->step + 1, u->lr),
-			  optimizer_rate(&vector, z->step + 1, u->lr) },
+		.rate = { optimizer_rate(o, true, z->step + 1, u->lr),
+			  optimizer_rate(o, false, z->step + 1, u->lr) },
 		.scale = 1 / (u->grad_scale * z->ranks->data.size),
 	};
 }
@@ -445,10 +393,9 @@ static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 {
 	const struct backend_rate *const rate = z->impl->step->rate;
 	const float *const factor = z->impl->factor;
-	const struct optimizer_config matrix = optimizer_of(z, true);
-	const struct optimizer_config vector = optimizer_of(z, false);
-	const struct backend_adam adam[] = { optimizer_adam(&matrix),
-					     optimizer_adam(&vector) };
+	const struct backend_adam adam[] = { optimizer_adam(&z->optimizer, true),
+					     optimizer_adam(&z->optimizer,
+							    false) };
 	struct backend *b = z->backend;
 
 	if (z->optimizer.decay != DECAY_MATRICES) {
@@ -500,11 +447,4 @@ int zero_end_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 	if (!rc && !u->overflow)
 		z->step++;
 	return rc;
-}
-
-int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err)
-{
-	zero_begin_update(z, u);
-	zero_queue_update(z, u->clip);
-	return zero_end_update(z, u, err);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/zero/partition.h"
+#include "gpu/backend/memory.h"
 #include "gpu/config/config.h"
 #include "gpu/model/network.h"
 
@@ -49,8 +50,8 @@ struct zero {
 	/* On the device, `local` floats each. */
 	float *master, *exp_avg, *exp_avg_sq;
 	struct optimizer_config optimizer;
-	uint64_t step;   /* updates done */
-	uint64_t memory; /* bytes of device memory allocated */
+	uint64_t step; /* updates done */
+	struct backend_memory memory;
 	struct zero_impl *impl;
 };
 
@@ -122,12 +123,9 @@ struct zero_update {
 
 /* Sum gradients over sequence-parallel ranks and average them over data-parallel ones,
  * clip, update and publish.  The next gradients are fresh.
- * Collective: all ranks get the same result. */
-int zero_update(struct zero *z, struct zero_update *u, struct errmsg *err);
-
-/* The same in parts: what this update alone does; what the device does in each, where
- * `clip` is that of zero_update, and what can be recorded once and replayed; the end,
- * which waits for it. */
+ * Collective: all ranks get the same result.  In parts: what this update alone does;
+ * what the device does in each, where `clip` is that of zero_update, and what can be
+ * recorded once and replayed; the end, which waits for it. */
 void zero_begin_update(struct zero *z, const struct zero_update *u);
 void zero_queue_update(struct zero *z, double clip);
 int zero_end_update(struct zero *z, struct zero_update *u, struct errmsg *err);

@@ -21,9 +21,10 @@ int zero_sum_exactly(struct zero *z, struct errmsg *err)
 	double *sums = calloc(z->model->numel, sizeof(*sums));
 	int rc = sums ? 0 : errmsg_set(err, -ENOMEM, "out of memory for sums");
 
-	if (!rc && !units->n)
-		rc = unit_buffers_init(z, units, sizeof(*z->impl->gradient),
-				       err);
+	if (!units->n)
+		unit_buffers_init(z, units, sizeof(*z->impl->gradient));
+	if (!rc)
+		rc = zero_check_memory(z, err);
 	rc = comm_agree(z->world, rc, err);
 	if (rc)
 		free(sums);

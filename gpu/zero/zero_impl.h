@@ -25,7 +25,6 @@ struct zero_unit {
 /* Buffers for units, each of one size, that are taken and given back in the order of
  * the computation: what uses a buffer next is queued after what used it last. */
 struct unit_buffers {
-	size_t size; /* of an element */
 	unsigned n;
 	struct unit_buffer {
 		void *p;
@@ -44,8 +43,7 @@ struct zero_step {
 struct zero_impl {
 	void *weights;     /* act_t, nweights */
 	uint64_t nweights; /* of all parts, or this rank's */
-	float *gradient;   /* ngradient */
-	uint64_t ngradient;
+	float *gradient;   /* of all parts, or this rank's */
 	struct zero_unit *units;
 	/* For weights in stage 3, and for gradients that are reduced by unit. */
 	struct unit_buffers unit_weights, unit_gradients;
@@ -78,15 +76,12 @@ struct zero_impl {
 	double *exact;
 };
 
-/* Allocate zeroed device memory and count it.  NULL with a message. */
-void *zero_alloc(struct zero *z, uint64_t n, size_t size, struct errmsg *err);
-void zero_free(struct zero *z, void *p, uint64_t n, size_t size);
+/* -ENOMEM with a message if some of zero.memory could not be allocated. */
+int zero_check_memory(const struct zero *z, struct errmsg *err);
 
 /* Allocate buffers of elements of `size` bytes for the units that are in use at
- * once. -ENOMEM with a message. */
-int unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size,
-		      struct errmsg *err);
-void unit_buffers_done(struct zero *z, struct unit_buffers *all);
+ * once. */
+void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size);
 
 /* Take a buffer for a unit, with undefined content; there is one. */
 void *unit_buffers_take(const struct zero *z, struct unit_buffers *all,

@@ -5,7 +5,6 @@
  * collectives that this rank does not join.
  */
 #include <assert.h>
-#include <errno.h>
 
 #include "ckpt/base/array.h"
 #include "gpu/zero/zero_impl.h"
@@ -25,48 +24,32 @@ static unsigned count_units(const struct zero *z, unsigned first, unsigned end,
 	return n;
 }
 
-static int add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
-		      struct errmsg *err)
+static void add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
+		       size_t size)
 {
-	struct unit_buffer *const b = &all->of[all->n];
+	const uint64_t numel = z->model->units[unit].numel;
 
 	assert(all->n < COUNT(all->of));
-	b->numel = z->model->units[unit].numel;
-	b->p = zero_alloc(z, b->numel, all->size, err);
-	if (!b->p)
-		return -ENOMEM;
-	all->n++;
-	return 0;
+	all->of[all->n++] = (struct unit_buffer){
+		.p = backend_take(&z->memory, numel * size), .numel = numel
+	};
 }
 
-int unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size,
-		      struct errmsg *err)
+void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size)
 {
 	const unsigned last = gpt2_unit_last(z->model);
 	unsigned block = 0, n;
-	int rc = 0;
 
-	*all = (struct unit_buffers){ .size = size };
 	/* All blocks are alike.  One is in use, and between devices also the one
 	 * that is gathered ahead or reduced meanwhile. */
 	n = count_units(z, GPT2_UNIT_BLOCK(0), last, &block);
-	for (unsigned i = 0;
-	     !rc && i < n && i < (z->impl->group->direct ? 2u : 1u); i++)
-		rc = add_buffer(z, all, block, err);
-	if (!rc && z->model->units[GPT2_UNIT_EMBED].numel)
-		rc = add_buffer(z, all, GPT2_UNIT_EMBED, err);
-	if (!rc && z->model->units[last].numel)
-		rc = add_buffer(z, all, last, err);
-	return rc;
-}
-
-void unit_buffers_done(struct zero *z, struct unit_buffers *all)
-{
-	while (all->n) {
-		const struct unit_buffer *const b = &all->of[--all->n];
-
-		zero_free(z, b->p, b->numel, all->size);
-	}
+	for (unsigned i = 0; i < n && i < (z->impl->group->direct ? 2u : 1u);
+	     i++)
+		add_buffer(z, all, block, size);
+	if (z->model->units[GPT2_UNIT_EMBED].numel)
+		add_buffer(z, all, GPT2_UNIT_EMBED, size);
+	if (z->model->units[last].numel)
+		add_buffer(z, all, last, size);
 }
 
 void *unit_buffers_take(const struct zero *z, struct unit_buffers *all,

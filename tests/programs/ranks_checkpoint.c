@@ -32,6 +32,7 @@
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
 #include "tests/support/context.h"
+#include "tests/support/update.h"
 
 struct run {
 	struct config config;
@@ -263,7 +264,7 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 		};
 
 		add_gradients(r);
-		rc = zero_update(&r->zero, &u, err);
+		rc = update_all(&r->zero, &u, err);
 		r->step++;
 		r->skipped += u.overflow;
 		if (!rc)

@@ -21,6 +21,7 @@
 #include "gpu/watch/watch.h"
 #include "gpu/zero/zero.h"
 #include "tests/support/apart.h"
+#include "tests/support/update.h"
 
 /* Six messages of comm_mpi.c as it is built for this program (local.mk). */
 #define EXCHANGED ((size_t)5 * 65536 + 7)
@@ -274,7 +275,7 @@ static void train(struct topology *t, struct backend *b,
 	check(c, !zero_init(&z, model, t, b, &o, NULL), "init");
 	check(c, !run->exactly || !zero_sum_exactly(&z, NULL), "sums");
 	check(c, !zero_init_weights(&z, SEED, NULL), "initial weights");
-	before = z.memory;
+	before = z.memory.bytes;
 	w = zero_weights(&z);
 	for (unsigned step = 0; step < STEPS; step++) {
 		for (unsigned k = c->rank; k < MICRO_BATCHES; k += c->size) {
@@ -283,7 +284,7 @@ static void train(struct topology *t, struct backend *b,
 				zero_expect_last(&z);
 			add_gradients(&z, &w, run->exactly, step, k);
 		}
-		check(c, !zero_update(&z, &u, NULL), "update");
+		check(c, !update_all(&z, &u, NULL), "update");
 		check(c, !u.overflow, "no overflow");
 	}
 	run->norm = u.grad_norm;
@@ -300,12 +301,12 @@ static void train(struct topology *t, struct backend *b,
 	if (c->rank == c->size - 1)
 		b->ops->to_device(b, g, &(float){ NAN }, sizeof(*g));
 	w.complete(w.ctx, 1);
-	check(c, !zero_update(&z, &u, NULL) && u.overflow && z.step == STEPS,
+	check(c, !update_all(&z, &u, NULL) && u.overflow && z.step == STEPS,
 	      "overflow is found by all");
 	check_weights(&z, &w, run->all);
-	check(c, z.memory == before, "nothing was allocated on the way");
+	check(c, z.memory.bytes == before, "nothing was allocated on the way");
 	zero_done(&z);
-	check(c, z.memory == 0, "memory is given back");
+	check(c, z.memory.bytes == 0, "memory is given back");
 }
 
 /* Elements of the units that are in use at once: the embeddings, a block, between
@@ -349,7 +350,7 @@ static void memory(struct topology *t, struct backend *b)
 		double got;
 
 		check(c, !zero_init(&z, &model, t, b, &o, NULL), "init");
-		got = (double)z.memory / (double)model.numel;
+		got = (double)z.memory.bytes / (double)model.numel;
 		check(c, got < want * 1.01, "memory falls with the stage");
 		check(c, got > want * 0.99, "all of it from the start");
 		zero_done(&z);

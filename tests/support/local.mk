@@ -16,4 +16,5 @@ recut = %D%/recut.h %D%/recut.c
 rules = %D%/rules.h %D%/rules.c
 sides = %D%/sides.h %D%/sides.c
 slices = %D%/slices.h %D%/slices.c
+update = %D%/update.h
 whole = %D%/whole.h %D%/whole.c

@@ -23,6 +23,7 @@
 #include "gpu/zero/zero.h"
 #include "tests/support/ops.h"
 #include "tests/support/unit.h"
+#include "tests/support/update.h"
 #ifdef CUDA_EMULATED
 #include "cudaemu.h"
 #endif
@@ -357,7 +358,7 @@ static void learn(struct backend *b, double *losses, size_t steps)
 		b->ops->to_device(b, now, &pass, sizeof(pass));
 		b->ops->zero(b, loss, sizeof(*loss));
 		network_train(net, &weights, ints, now, loss);
-		if (zero_update(&z, &u, &err))
+		if (update_all(&z, &u, &err))
 			fail_msg("%s", err.text);
 		b->ops->to_host(b, &losses[i], loss, sizeof(*loss));
 		losses[i] /= (double)network_predictions(net);

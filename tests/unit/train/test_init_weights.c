@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "gpu/model/gpt2.h"
-#include "gpu/model/init_weights.h"
 #include "tests/support/unit.h"
 
 static void make_model(struct gpt2 *m)

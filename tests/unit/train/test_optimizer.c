@@ -52,9 +52,9 @@ static void updates_of_torch(void **state)
 			/* Gradients arrive scaled by 8. */
 			const float g[3] = { 0.8f * (float)t, -16 * (float)t,
 					     0.24f * (float)t };
-			const struct backend_adam a = optimizer_adam(&o);
+			const struct backend_adam a = optimizer_adam(&o, true);
 			const struct backend_rate rate =
-				optimizer_rate(&o, t, 0.01);
+				optimizer_rate(&o, true, t, 0.01);
 			const float eighth = 1.0f / 8;
 
 			b->ops->adam(b, &a, &rate, &eighth, w, p, m, v, g, 3);
