@@ -131,8 +131,7 @@ struct backend_ops {
 	/* Operations queued on `q` from now on wait for the event. */
 	void (*queue_wait)(struct backend *b, enum backend_queue q,
 			   struct backend_event *e);
-	/* The queue as an object of the device's own library, or NULL if there
-	 * is none. */
+	/* The queue as an object of the device's own library.  NULL: it has none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
 	/*

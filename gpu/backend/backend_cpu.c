@@ -2,6 +2,7 @@
 /* The CPU as a device: its memory is the host's, and operations are complete on
  * return. */
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,13 +128,6 @@ static void cpu_queue_wait(struct backend *b, enum backend_queue q,
 	cpu_event(b, e);
 }
 
-static void *cpu_native_queue(struct backend *b, enum backend_queue q)
-{
-	(void)b;
-	(void)q;
-	return NULL;
-}
-
 void *cpu_scratch(struct cpu *c, size_t bytes)
 {
 	if (bytes > c->scratch_len) {
@@ -233,6 +227,31 @@ CPU_CLONES void cpu_scale_row(float *x, float factor, size_t n)
 
 	for (i = 0; i < n; i++)
 		x[i] *= factor;
+}
+
+CPU_CLONES float cpu_largest(const float *x, size_t n)
+{
+	float top = -INFINITY;
+	size_t i;
+
+#pragma omp simd reduction(max : top)
+	for (i = 0; i < n; i++)
+		top = x[i] > top ? x[i] : top;
+	return top;
+}
+
+CPU_CLONES float cpu_exponentials(float *out, const float *x, size_t n,
+				  float top)
+{
+	float sum = 0;
+	size_t i;
+
+#pragma omp simd reduction(+ : sum)
+	for (i = 0; i < n; i++) {
+		out[i] = cpu_exp(x[i] - top);
+		sum += out[i];
+	}
+	return sum;
 }
 
 static void cpu_embed(struct backend *b, void *out, const void *wte,
@@ -377,7 +396,6 @@ static const struct backend_ops ops = {
 	.event_record = cpu_event_record,
 	.event_wait = cpu_event,
 	.queue_wait = cpu_queue_wait,
-	.native_queue = cpu_native_queue,
 	.memory_peak = cpu_memory_peak,
 	.range_begin = cpu_range_begin,
 	.range_end = cpu_range_end,

@@ -40,6 +40,11 @@ void cpu_round_to(enum dtype dtype, float *x, size_t n);
 void cpu_add_row(float *sum, const float *x, size_t n);
 void cpu_scale_row(float *x, float factor, size_t n);
 
+/* The largest of n elements, and out = e^(x - top), of which the sum is returned; `out` may
+ * be `x`. */
+float cpu_largest(const float *x, size_t n);
+float cpu_exponentials(float *out, const float *x, size_t n, float top);
+
 /* Apply dropout to n elements of a row (dropout.h), starting with its element
  * `first`, on the calling thread. */
 void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first);

@@ -32,18 +32,10 @@ struct head {
  * logarithm of the sum of exponentials. */
 CPU_CLONES static float softmax_row(float *x, size_t n)
 {
-	float top = -INFINITY, sum = 0;
-	size_t i;
+	const float top = cpu_largest(x, n);
+	const float sum = cpu_exponentials(x, x, n, top);
 
-#pragma omp simd reduction(max : top)
-	for (i = 0; i < n; i++)
-		top = x[i] > top ? x[i] : top;
-#pragma omp simd reduction(+ : sum)
-	for (i = 0; i < n; i++) {
-		x[i] = cpu_exp(x[i] - top);
-		sum += x[i];
-	}
-	for (i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++)
 		x[i] /= sum;
 	return top + logf(sum);
 }
@@ -196,35 +188,29 @@ CPU_CLONES static float dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* A head's gradients and their sources. */
-struct head_grad {
-	float *dq, *dk, *dv;     /* as in struct head */
-	const float *out, *dout; /* rows `pitch` apart */
-	size_t pitch;
-};
-
-/* Gradients of the scores of queries [q, q + n), from the weights `p`.  On
+/* Gradients `d` of the scores of queries [q, q + n) of a head, from the weights `p`.  On
  * return `p` has dropout applied. */
-static void scores_grad(const struct head *h, const struct head_grad *g,
-			size_t q, size_t n, const float *stats, float *p,
-			float *d)
+static void scores_grad(const struct head *h, const struct job *j, size_t head,
+			size_t q, size_t n, float *p, float *d)
 {
+	const float *const out = j->out + head_start(j, head);
+	const float *const dout = j->dout + head_start(j, head);
 	const size_t keys = q + n;
 	size_t i;
 
 	scores(h, q, n, p, h->seq);
-	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1,
-		 g->dout + q * g->pitch, g->pitch, h->v, h->pitch, 0, d, h->seq);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1, dout + q * j->c,
+		 j->c, h->v, h->pitch, 0, d, h->seq);
 	for (i = 0; i < n; i++) {
 		const size_t valid = q + i + 1, row = q + i;
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
 
-		weights_again(pr, valid, stats[row]);
+		weights_again(pr, valid, j->stats[head * j->seq + row]);
 		drop_row(h, dr, row);
-		softmax_row_grad(dr, pr, valid,
-				 dot(g->out + row * g->pitch,
-				     g->dout + row * g->pitch, h->width),
-				 h->scale);
+		softmax_row_grad(
+			dr, pr, valid,
+			dot(out + row * j->c, dout + row * j->c, h->width),
+			h->scale);
 		drop_row(h, pr, row);
 		memset(pr + valid, 0, (keys - valid) * sizeof(*pr));
 		memset(dr + valid, 0, (keys - valid) * sizeof(*dr));
@@ -233,53 +219,36 @@ static void scores_grad(const struct head *h, const struct head_grad *g,
 
 /* From the last block to the first: the last one sees all keys and can
  * overwrite their gradients, to which the others add. */
-static void attend_grad(const struct head *h, const struct head_grad *g,
-			const float *stats, float *scratch)
+static void attend_grad(const struct job *j, size_t head, float *scratch)
 {
-	float *const p = scratch, *const d = scratch + QUERIES * h->seq;
-	size_t q = (h->seq - 1) / QUERIES * QUERIES, i;
+	const struct head h = head_of(j, head);
+	float *const dq = j->dqkv + (h.q - j->qkv);
+	float *const dk = dq + j->c, *const dv = dk + j->c;
+	const float *const dout = j->dout + head_start(j, head);
+	float *const p = scratch, *const d = scratch + QUERIES * h.seq;
+	size_t q = (h.seq - 1) / QUERIES * QUERIES, i;
 	float beta = 0;
 
 	for (;; q -= QUERIES) {
-		const size_t n = h->seq - q < QUERIES ? h->seq - q : QUERIES;
+		const size_t n = h.seq - q < QUERIES ? h.seq - q : QUERIES;
 		const size_t keys = q + n;
 
-		scores_grad(h, g, q, n, stats, p, d);
-		cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, n, h->width, keys, 1, d,
-			 h->seq, h->k, h->pitch, 0, g->dq + q * h->pitch,
-			 h->pitch);
-		cpu_gemm(h->cpu, TRANS, NO_TRANS, keys, h->width, n, 1, d,
-			 h->seq, h->q + q * h->pitch, h->pitch, beta, g->dk,
-			 h->pitch);
-		cpu_gemm(h->cpu, TRANS, NO_TRANS, keys, h->width, n, 1, p,
-			 h->seq, g->dout + q * g->pitch, g->pitch, beta, g->dv,
-			 h->pitch);
+		scores_grad(&h, j, head, q, n, p, d);
+		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, d,
+			 h.seq, h.k, h.pitch, 0, dq + q * h.pitch, h.pitch);
+		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, d, h.seq,
+			 h.q + q * h.pitch, h.pitch, beta, dk, h.pitch);
+		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, p, h.seq,
+			 dout + q * j->c, j->c, beta, dv, h.pitch);
 		beta = 1;
 		if (q == 0)
 			break;
 	}
-	for (i = 0; i < h->seq; i++) {
-		cpu_round_to(h->cpu->base.dtype, g->dq + i * h->pitch, h->width);
-		cpu_round_to(h->cpu->base.dtype, g->dk + i * h->pitch, h->width);
-		cpu_round_to(h->cpu->base.dtype, g->dv + i * h->pitch, h->width);
+	for (i = 0; i < h.seq; i++) {
+		cpu_round_to(h.cpu->base.dtype, dq + i * h.pitch, h.width);
+		cpu_round_to(h.cpu->base.dtype, dk + i * h.pitch, h.width);
+		cpu_round_to(h.cpu->base.dtype, dv + i * h.pitch, h.width);
 	}
-}
-
-static void cpu_attention_backward(const struct job *j, size_t i, float *scratch)
-{
-	const struct head h = head_of(j, i);
-	const size_t at = head_start(j, i);
-	float *const dq = j->dqkv + (h.q - j->qkv);
-	const struct head_grad g = {
-		.dq = dq,
-		.dk = dq + j->c,
-		.dv = dq + 2 * j->c,
-		.out = j->out + at,
-		.dout = j->dout + at,
-		.pitch = j->c,
-	};
-
-	attend_grad(&h, &g, j->stats + i * j->seq, scratch);
 }
 
 void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
@@ -301,5 +270,5 @@ void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
 		.drop = drop,
 	};
 
-	for_each_head(&j, 2 * QUERIES * seq, cpu_attention_backward);
+	for_each_head(&j, 2 * QUERIES * seq, attend_grad);
 }

@@ -79,32 +79,6 @@ static bool has_target(const struct head *h, size_t block, size_t i,
 	return target >= 0 && (size_t)target / COLUMNS == block;
 }
 
-CPU_CLONES static float largest(const float *x, size_t n)
-{
-	float top = -INFINITY;
-	size_t i;
-
-#pragma omp simd reduction(max : top)
-	for (i = 0; i < n; i++)
-		top = x[i] > top ? x[i] : top;
-	return top;
-}
-
-/* out = e^(x - top).  Returns the sum. */
-CPU_CLONES static float exponentials(float *out, const float *x, size_t n,
-				     float top)
-{
-	float sum = 0;
-	size_t i;
-
-#pragma omp simd reduction(+ : sum)
-	for (i = 0; i < n; i++) {
-		out[i] = cpu_exp(x[i] - top);
-		sum += out[i];
-	}
-	return sum;
-}
-
 static void block_forward(const struct head *h, size_t block, float *logits)
 {
 	const size_t n = columns(h, block);
@@ -119,9 +93,9 @@ static void block_forward(const struct head *h, size_t block, float *logits)
 		cpu_round_to(h->cpu->base.dtype, x, n);
 		if (has_target(h, block, i, &column))
 			h->local[i].wanted = x[column];
-		h->top[at] = largest(x, n);
-		h->sum[at] = exponentials(exps_of(h, block) + i * n, x, n,
-					  h->top[at]);
+		h->top[at] = cpu_largest(x, n);
+		h->sum[at] = cpu_exponentials(exps_of(h, block) + i * n, x, n,
+					      h->top[at]);
 	}
 }
 
