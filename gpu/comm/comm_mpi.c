@@ -268,21 +268,23 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 	watch_end();
 }
 
-static void fold_window(struct comm *c, double *x, int n,
-			double (*fold)(double, double))
+/* x[i] = the sum, or the maximum, over all ranks, in their order. */
+static void fold_window(struct comm *c, double *x, int n, bool max)
 {
 	double *all = (double *)c->impl->window;
 
 	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, c->impl->mpi);
 	for (int i = 0; i < n; i++) {
 		x[i] = all[i];
-		for (unsigned r = 1; r < c->size; r++)
-			x[i] = fold(x[i], all[r * (unsigned)n + (unsigned)i]);
+		for (unsigned r = 1; r < c->size; r++) {
+			const double y = all[r * (unsigned)n + (unsigned)i];
+
+			x[i] = !max ? x[i] + y : x[i] > y ? x[i] : y;
+		}
 	}
 }
 
-static void fold_doubles(struct comm *c, double *x, size_t n,
-			 double (*fold)(double, double))
+static void fold_doubles(struct comm *c, double *x, size_t n, bool max)
 {
 	if (!c->impl)
 		return;
@@ -291,28 +293,18 @@ static void fold_doubles(struct comm *c, double *x, size_t n,
 
 	watch_begin("an exchange of numbers");
 	for (size_t i = 0; i < n; i += most)
-		fold_window(c, x + i, (int)pieces_within(n, i, most), fold);
+		fold_window(c, x + i, (int)pieces_within(n, i, most), max);
 	watch_end();
-}
-
-static double sum_of(double a, double b)
-{
-	return a + b;
-}
-
-static double larger_of(double a, double b)
-{
-	return a > b ? a : b;
 }
 
 void comm_sum_double(struct comm *c, double *x, size_t n)
 {
-	fold_doubles(c, x, n, sum_of);
+	fold_doubles(c, x, n, false);
 }
 
 void comm_max_double(struct comm *c, double *x, size_t n)
 {
-	fold_doubles(c, x, n, larger_of);
+	fold_doubles(c, x, n, true);
 }
 
 /* sums = or, with `add`, += n elements. */

@@ -86,15 +86,6 @@ void topology_disconnect(struct topology *t)
 		device_group_disconnect(device_group(t, i));
 }
 
-bool topology_is_direct(struct topology *t)
-{
-	bool direct = false;
-
-	for (size_t i = 0; i < DEVICE_GROUPS; i++)
-		direct = direct || device_group(t, i)->direct;
-	return direct;
-}
-
 int topology_check(struct topology *t, struct errmsg *err)
 {
 	int rc = 0;

@@ -45,9 +45,6 @@ void topology_done(struct topology *t);
 int topology_connect(struct topology *t, struct backend *b, struct errmsg *err);
 void topology_disconnect(struct topology *t);
 
-/* Do ranks exchange data between devices? */
-bool topology_is_direct(struct topology *t);
-
 /* The first failure of an exchange between devices since the last check, with the
  * call. */
 int topology_check(struct topology *t, struct errmsg *err);

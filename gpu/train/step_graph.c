@@ -12,10 +12,9 @@ int step_graph_open(struct run *r, struct errmsg *err)
 	const enum cuda_graph asked = r->config->cuda_graph;
 	const char *why = "the device is not a GPU";
 
-	r->graph.forced = asked == CUDA_GRAPH_ON;
 	if (asked != CUDA_GRAPH_OFF && r->backend->ops->record_begin)
 		r->graph.used = zero_is_recorded(&r->zero, &why);
-	if (r->graph.used || !r->graph.forced)
+	if (r->graph.used || asked != CUDA_GRAPH_ON)
 		return 0;
 	return errmsg_set(err, -ENOTSUP, "--cuda_graph on: %s", why);
 }
@@ -64,7 +63,7 @@ static int record_or_not(struct run *r, void (*queue)(struct run *r),
 	failed = record(r, queue, &why);
 	if (!failed)
 		return 0;
-	if (r->graph.forced)
+	if (r->config->cuda_graph == CUDA_GRAPH_ON)
 		return errmsg_set(err, failed, "--cuda_graph on: %s", why.text);
 	r->graph.used = false;
 	if (r->comm->rank == 0)

@@ -36,9 +36,8 @@ enum phase {
  * is chosen or allocated on the way has been, and replayed from then on.
  */
 struct step_graph {
-	bool used;   /* a step is to be recorded */
-	bool forced; /* it is an error if it cannot be */
-	bool warm;   /* a step was queued */
+	bool used; /* a step is to be recorded */
+	bool warm; /* a step was queued */
 	struct backend_graph *recorded;
 };
 

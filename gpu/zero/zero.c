@@ -237,7 +237,7 @@ static int check_device(struct zero *z, struct errmsg *err)
 
 	if (!rc)
 		rc = topology_check(z->ranks, err);
-	if (rc && rc != -ENOMEM && topology_is_direct(z->ranks))
+	if (rc && rc != -ENOMEM && !z->backend->on_host && z->world->size > 1)
 		comm_abort(z->world, err);
 	return rc;
 }

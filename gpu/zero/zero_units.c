@@ -9,21 +9,6 @@
 #include "ckpt/base/array.h"
 #include "gpu/zero/zero_impl.h"
 
-/* The units that this rank has a part of, from `first` on, before `end`: their
- * number, and one of them in *unit.  A pipeline's other stages have the rest. */
-static unsigned count_units(const struct zero *z, unsigned first, unsigned end,
-			    unsigned *unit)
-{
-	unsigned n = 0;
-
-	for (unsigned i = first; i < end; i++)
-		if (z->model->units[i].numel) {
-			*unit = i;
-			n++;
-		}
-	return n;
-}
-
 static void add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
 		       size_t size)
 {
@@ -38,14 +23,14 @@ static void add_buffer(struct zero *z, struct unit_buffers *all, unsigned unit,
 void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size)
 {
 	const unsigned last = gpt2_unit_last(z->model);
-	unsigned block = 0, n;
+	const struct gpt2_part *const part = &z->model->part;
+	const unsigned blocks = part->end_layer - part->first_layer;
 
 	/* All blocks are alike.  One is in use, and between devices also the one
 	 * that is gathered ahead or reduced meanwhile. */
-	n = count_units(z, GPT2_UNIT_BLOCK(0), last, &block);
-	for (unsigned i = 0; i < n && i < (z->impl->group->direct ? 2u : 1u);
-	     i++)
-		add_buffer(z, all, block, size);
+	for (unsigned i = 0;
+	     i < blocks && i < (z->impl->group->direct ? 2u : 1u); i++)
+		add_buffer(z, all, GPT2_UNIT_BLOCK(part->first_layer), size);
 	if (z->model->units[GPT2_UNIT_EMBED].numel)
 		add_buffer(z, all, GPT2_UNIT_EMBED, size);
 	if (z->model->units[last].numel)
