@@ -183,11 +183,6 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to)
 		p->view->warn(p, to);
 }
 
-const char *plan_tag(const struct plan *p)
-{
-	return p->tag;
-}
-
 struct zero_checkpoint *plan_zckpt(struct plan *p)
 {
 	return p->zckpt;
