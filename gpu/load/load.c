@@ -112,11 +112,8 @@ static int load_find_checkpoint(struct load *l)
 	struct comm *c = l->z->world;
 	int rc = 0;
 
-	if (c->rank == 0) {
-		rc = load_find(l->o, l->got->path, l->err);
-		if (!rc)
-			rc = load_metadata(l);
-	}
+	if (c->rank == 0)
+		rc = load_find(l->o, l->got->path, l->err) ?: load_metadata(l);
 	rc = comm_agree(c, rc, l->err);
 	if (rc)
 		return rc;
@@ -207,9 +204,7 @@ int load_checkpoint(struct zero *z, const struct load_options *o,
 			err);
 	if (rc)
 		return rc;
-	rc = load_find_checkpoint(&l);
-	if (!rc)
-		rc = load_all(&l);
+	rc = load_find_checkpoint(&l) ?: load_all(&l);
 	gpt2_done(&l.whole);
 	if (rc)
 		return rc;
