@@ -9,23 +9,19 @@
  * first number.  A device of NVIDIA has a counter instead, of which torch saves the
  * seed and the offset.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "gpu/backend/splitmix.h"
 #include "gpu/save/save_impl.h"
 
 #define WORDS 624u
 #define WORD_BITS 32
 
-/* Bytes of torch's state of a generator on the host (ATen/CPUGeneratorImpl.cpp):
- * seed, numbers left, whether it is seeded, the next word, words of 64 bits, and
- * what normal numbers are left over. */
-#define TORCH_BYTES 5056u
-#define TORCH_LEFT 8
-#define TORCH_SEEDED 12
-#define TORCH_WORDS 24
-#define CUDA_BYTES 16u
+/* torch's state of a generator on the host (ATen/CPUGeneratorImpl.cpp). */
+struct torch_generator {
+	uint64_t seed;
+	uint32_t left, seeded;
+	uint64_t next, words[WORDS];
+	double normal[5]; /* what is left over of normal numbers */
+};
 
 struct twister {
 	uint32_t seed;
@@ -108,49 +104,33 @@ static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
 			       0.0);
 }
 
-static struct value *bytes_tensor(struct ptsave *pt, const uint8_t *p,
-				  uint64_t n)
+static struct value *bytes_tensor(struct ptsave *pt, const void *p, uint64_t n)
 {
 	const struct ptsave_storage own = { .dtype = DTYPE_U8,
 					    .numel = n,
-					    .p = p };
+					    .p = arena_copy(&pt->arena, p, n) };
 
 	return ptsave_tensor(pt, own, &n, 1);
 }
 
 static struct value *torch_state(struct ptsave *pt, const struct twister *t)
 {
-	static const uint32_t one = 1;
-	const uint64_t seed = t->seed;
-	uint8_t *const p = arena_alloc(&pt->arena, TORCH_BYTES);
+	struct torch_generator g = { .seed = t->seed, .left = 1, .seeded = 1 };
 
-	if (!p)
-		return NULL;
-	memcpy(p, &seed, sizeof(seed));
-	memcpy(p + TORCH_LEFT, &one, sizeof(one));
-	memcpy(p + TORCH_SEEDED, &one, sizeof(one));
-	for (unsigned i = 0; i < WORDS; i++) {
-		const uint64_t word = t->words[i];
-
-		memcpy(p + TORCH_WORDS + i * sizeof(word), &word, sizeof(word));
-	}
-	return bytes_tensor(pt, p, TORCH_BYTES);
+	for (unsigned i = 0; i < WORDS; i++)
+		g.words[i] = t->words[i];
+	return bytes_tensor(pt, &g, sizeof(g));
 }
 
-/* The state of a generator on the device. */
+/* The state of a generator on the device: seed and offset. */
 static struct value *device_state(const struct save *s, struct ptsave *pt,
 				  const struct twister *t)
 {
-	const uint64_t seed = t->seed;
-	uint8_t *p;
+	const uint64_t state[2] = { t->seed };
 
-	if (s->zero->backend->on_host)
-		return torch_state(pt, t);
-	p = arena_alloc(&pt->arena, CUDA_BYTES);
-	if (!p)
-		return NULL;
-	memcpy(p, &seed, sizeof(seed));
-	return bytes_tensor(pt, p, CUDA_BYTES);
+	return s->zero->backend->on_host
+		       ? torch_state(pt, t)
+		       : bytes_tensor(pt, state, sizeof(state));
 }
 
 struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
