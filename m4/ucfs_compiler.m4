@@ -6,7 +6,7 @@ AC_DEFUN([UCFS_WARNINGS],
 [AC_ARG_ENABLE([werror],
    [AS_HELP_STRING([--enable-werror], [treat compiler warnings as errors])],
    [], [enable_werror=no])
-UCFS_CFLAGS="$UCFS_CFLAGS -Wall -Wextra -Wshadow -Wmissing-prototypes"
+UCFS_CFLAGS="$UCFS_CFLAGS -Wall -Wextra -Wshadow"
 AS_IF([test "x$enable_werror" = xyes], [UCFS_CFLAGS="$UCFS_CFLAGS -Werror"])
 AC_SUBST([UCFS_CFLAGS])
 AC_SUBST([UCFS_LDFLAGS])])

@@ -19,6 +19,7 @@ src=$(realpath "$top_srcdir")
 not_run=(
 	"systemctl |needs root and systemd"
 	"docker run |needs another machine"
+	"unshare -rm |needs a /dev/fuse that users may open: cases/mount/descriptor.sh"
 	"mount -t overlay |needs root; part of what precedes it"
 	"ucfs /data/run1 /mnt/run1|needs root: part of the overlay"
 	"mkdir -p /data/new |needs root: part of the overlay"

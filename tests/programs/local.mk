@@ -7,17 +7,17 @@ train_programs = \
 	%D%/ranks_nccl \
 	%D%/ranks_checkpoint \
 	%D%/uctrain_runs
-%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart) \
+%C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart) $(update) \
 	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
 %C%_ranks_checkpoint_CPPFLAGS = $(%C%_ranks_nccl_CPPFLAGS)
 %C%_ranks_checkpoint_LDADD = $(train_libs)
 %C%_uctrain_runs_LDADD = $(train_libs)
-%C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart) gpu/comm/comm_mpi.c
+%C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart) $(update) gpu/comm/comm_mpi.c
 %C%_ranks_zero_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DMESSAGE_BYTES=65536
 %C%_ranks_zero_LDADD = $(train_libs)
 nccl_emulated = tests/cudaemu/nccl.h tests/cudaemu/ncclemu.h \
 	tests/cudaemu/ncclemu.c gpu/nvidia/nccl_api.h gpu/comm/devcomm_nccl.c
-%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) \
+%C%_ranks_nccl_SOURCES = %D%/ranks_zero.c $(apart) $(update) \
 	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
 %C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/tests/cudaemu $(AM_CPPFLAGS) \
 	$(MPI_CFLAGS)

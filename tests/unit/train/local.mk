@@ -57,7 +57,7 @@ tests_unit_train_test_metrics_LDADD = $(train_ldadd)
 # The CUDA backend without a GPU: its kernels compiled as C++, with headers and
 # a runtime that emulate CUDA.  test_cuda and test_graph are the same tests on a GPU.
 cuda_tests =
-cuda_test_sources = %D%/test_cuda.c $(sides) $(ops)
+cuda_test_sources = %D%/test_cuda.c $(sides) $(ops) $(update)
 if HAVE_CXX
 cuda_tests += %D%/test_cuda_emulated %D%/test_graph_emulated %D%/test_gemm_choice
 endif
