@@ -198,7 +198,7 @@ static int check_item(struct json *j, const cJSON *value,
 	}
 	if (inner && cJSON_IsObject(value))
 		return walk(j, value, inner, err);
-	if (inner && !cJSON_IsNull(value) && !cJSON_IsString(value)) /* "auto" */
+	if (inner && is_given(value))
 		return errmsg_set(err, -EINVAL, "%s: %s must be an object",
 				  j->file, path);
 	if (s || inner)

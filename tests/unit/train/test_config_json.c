@@ -198,6 +198,7 @@ static void wrong_configurations_are_refused(void **state)
 		  "zero_optimization.stage must be an integer from 0 to 3" },
 		{ "{\"zero_optimization\": 1}",
 		  "zero_optimization must be an object" },
+		{ "{\"bf16\": \"x\"}", "bf16 must be an object" },
 		{ "{\"bf16\": {\"enabled\": 1}}",
 		  "bf16.enabled must be true or false" },
 		{ "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
