@@ -34,7 +34,9 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
+# Its root was opened; a mount whose server is killed before it answers is left.
 mount_fg "$tag" -o auto_unmount || finish
+check "it lists its root" ls "$mnt" >/dev/null
 kill -KILL "$server"
 wait "$server" 2>/dev/null
 server=
