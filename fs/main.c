@@ -244,7 +244,7 @@ static int main_run(const struct options *o, struct fuse_args *args)
 
 int main(int argc, char **argv)
 {
-	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	struct fuse_args args;
 	struct options o;
 	int rc = 1;
 

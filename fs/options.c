@@ -88,7 +88,6 @@ static int copy_args(int argc, char **argv, struct fuse_args *args)
 	const size_t n = sizeof(options) - 1;
 	int rc = 0;
 
-	*args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
 	for (int i = 0; !rc && i < argc; i++)
 		if (strncmp(argv[i], options, n) != 0 ||
 		    (argv[i][n] && argv[i][n] != '='))
@@ -156,6 +155,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	const uint64_t share = memory_size() / READAHEAD_PART;
 	int inherited;
 
+	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
 	*o = (struct options){
 		.tree.u = uckpt_new(),
 		.readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT,

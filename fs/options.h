@@ -29,7 +29,7 @@ struct options {
 
 /*
  * Parse a command line of a user or of mount(8).  Arguments for libfuse and the
- * kernel are left in `*fuse_args`, which the caller frees.  `*o` must not be
+ * kernel are left in `*fuse_args`, which the caller frees in any case.  `*o` must not be
  * moved afterwards.  Returns 0, or -1
  * with a message on stderr.  Call options_done in any case.
  */

@@ -35,7 +35,7 @@ int store_open(struct uckpt *u, struct source *s, const char *path,
 		      : source_open_fd(s, fd, path, err);
 }
 
-/* Entries of a directory whose types are not known yet. */
+/* Entries of a directory, some of whose types are not known yet. */
 struct untyped {
 	int dirfd;
 	struct dirlist_entry *v;
@@ -49,9 +49,7 @@ static int find_type(void *ctx, size_t i, struct errmsg *err)
 	struct stat st;
 
 	(void)err;
-	if (e->own_type == S_IFREG || e->own_type == S_IFDIR)
-		e->type = e->own_type;
-	else if (fstatat(t->dirfd, e->name, &st, 0) == 0)
+	if (!e->type && fstatat(t->dirfd, e->name, &st, 0) == 0)
 		e->type = st.st_mode & S_IFMT;
 	return 0;
 }
@@ -61,6 +59,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 {
 	struct attrs a = { .has_acl = beneath_has_acl(u, dirfd(dir)) };
 	const size_t first = out->n;
+	bool untold = false;
 	struct dirent *e;
 	int rc;
 
@@ -68,12 +67,19 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 		return errmsg_errno(err, path, "cannot open");
 	a.access = access_of(&a.st, a.has_acl);
 	rc = dirlist_add_dir(out, path, &a);
-	while (!rc && !out->found && (errno = 0, e = readdir(dir)))
-		rc = dirlist_add(out, e->d_name, 0, DTTOIF(e->d_type));
+	while (!rc && !out->found && (errno = 0, e = readdir(dir))) {
+		const mode_t own = DTTOIF(e->d_type);
+		const bool told = own == S_IFREG || own == S_IFDIR;
+
+		rc = dirlist_add(out, e->d_name, told ? own : 0, own);
+		untold |= !told;
+	}
 	if (rc)
 		return errmsg_nomem(err, path);
 	if (errno && !out->found)
 		return errmsg_errno(err, path, "cannot list");
+	if (!untold)
+		return 0;
 	/* A far store that does not tell them is asked for many types at once. */
 	return parallel_far(out->n - first, 1, find_type,
 			    &(struct untyped){ dirfd(dir), out->v + first }, err);

@@ -5,10 +5,10 @@
 
 #include "gpu/metrics/metrics.h"
 
-#define FIGURE(column, tag)                                         \
-	{                                                           \
-#column, tag, offsetof(struct metrics_step, column) \
-	}
+/* clang-format off: it takes a row for a block */
+#define FIGURE(column, tag) \
+	{ #column, tag, offsetof(struct metrics_step, column) }
+/* clang-format on */
 
 const struct metrics_figure metrics_figures[METRICS_FIGURES] = {
 	FIGURE(loss, METRICS_TRAIN_LOSS),

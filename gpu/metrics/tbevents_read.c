@@ -23,7 +23,7 @@
 #define DT_DOUBLE 2
 #define SESSION_START 1
 
-/* Of a message, fields of larger numbers are not used. */
+/* No field that is read has this number or a larger one. */
 #define FIELDS 9
 
 struct field {

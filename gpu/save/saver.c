@@ -34,7 +34,7 @@ struct saver {
 	size_t size;
 	struct backend_event *copied;
 
-	/* Of the save in progress: */
+	/* The save in progress: */
 	struct save_options o;
 	struct form form;
 	struct save_file *files;
