@@ -4,7 +4,7 @@
 # (tests/lint/layers.sh).
 
 noinst_LIBRARIES += %D%/libuckpt.a
-%C%_libuckpt_a_SOURCES =
+%C%_libuckpt_a_SOURCES = %D%/uckpt.h
 # Each needs the other.
 ckpt_archives = %D%/libuckpt.a $(ckpt_transport) %D%/libuckpt.a
 ckpt_static_archives = %D%/libuckpt.a %D%/remote/libucnocurl.a
@@ -32,6 +32,7 @@ include %D%/zero/local.mk
 include %D%/weights/local.mk
 include %D%/reshard/local.mk
 include %D%/plan/local.mk
+include %D%/tree/local.mk
 include %D%/convert/local.mk
 include %D%/cmd/local.mk
 include %D%/check/local.mk

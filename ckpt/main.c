@@ -103,7 +103,7 @@ static int main_run(struct uckpt *u, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct uckpt *const u = uckpt_new();
+	struct uckpt *const u = context_new();
 	int rc = CMD_OK;
 
 	if (!u) {
@@ -114,7 +114,7 @@ int main(int argc, char **argv)
 	     argc -= 2, argv += 2)
 		rc = set_options(u, argv[2]) ? CMD_OK : CMD_USAGE;
 	rc = rc ? rc : main_run(u, argc, argv);
-	uckpt_free(u);
+	context_free(u);
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return rc;

@@ -11,5 +11,4 @@ ucfs_SOURCES = %D%/detach.h %D%/detach.c \
 ucfs_LDADD = $(ckpt_libs) $(FUSE_LIBS)
 
 include %D%/log/local.mk
-include %D%/tree/local.mk
 include %D%/ops/local.mk

@@ -24,6 +24,8 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/roots.h"
@@ -39,7 +41,7 @@
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
 #include "fs/options.h"
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 
 /* Threads that answer requests: as many as there are processors, and so many at least; up to
  * this number where readers may wait for a server, so that the others need not. */
@@ -209,9 +211,57 @@ static int serve_tree(const struct options *o, struct fuse_args *args,
 	return rc;
 }
 
+static struct stats stats;
+
+static void warn(void *arg, const char *text)
+{
+	(void)arg;
+	log_warning("%s", text);
+}
+
+static void note(void *arg, const char *text)
+{
+	(void)arg;
+	log_note("%s", text);
+}
+
+/* Hand out a text of .ucfs. */
+static void put_bytes(struct bytebuf *text,
+		      void (*put)(void *to, const char *text), void *to)
+{
+	bytebuf_add_u8(text, 0);
+	if (!text->failed)
+		put(to, (const char *)text->data);
+	bytebuf_done(text);
+}
+
+static void put_errors(void *arg, void (*put)(void *to, const char *text), void *to)
+{
+	struct bytebuf text = { 0 };
+
+	(void)arg;
+	log_recent(&text);
+	put_bytes(&text, put, to);
+}
+
+static void put_stats(void *arg, void (*put)(void *to, const char *text), void *to)
+{
+	struct bytebuf text = { 0 };
+
+	stats_text(arg, &text);
+	put_bytes(&text, put, to);
+}
+
+static const struct uckpt_calls calls = {
+	.arg = &stats,
+	.warning = warn,
+	.note = note,
+	.errors = put_errors,
+	.stats = put_stats,
+};
+
 static int main_run(const struct options *o, struct fuse_args *args)
 {
-	static struct stats stats;
 	struct errmsg err = { "" };
 	struct tree *tree;
 	int rc = 0;
@@ -229,7 +279,8 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	}
 	/* A server that stalls now and then must not hold up the mount for longer. */
 	http_begin_together(o->tree.u);
-	rc = tree_open(&o->tree, &stats, &tree, &err);
+	o->tree.u->calls = calls;
+	rc = tree_open(&o->tree, &tree, &err);
 	http_end_together(o->tree.u);
 	if (rc) {
 		log_error("%s", err.text);

@@ -157,7 +157,7 @@ int options_parse(struct options *o, int argc, char **argv,
 
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
 	*o = (struct options){
-		.tree.u = uckpt_new(),
+		.tree.u = context_new(),
 		.readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT,
 	};
 	if (!o->tree.u)
@@ -196,7 +196,7 @@ void options_done(struct options *o)
 		free(o->operands[--o->noperands]);
 	free(o->operands);
 	free(o->tree.source);
-	uckpt_free(o->tree.u);
+	context_free(o->tree.u);
 	free(o->mountpoint);
 	free(o->log);
 	user_rules_done(&o->rules);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "ckpt/model/user_rules.h"
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 
 struct fuse_args;
 

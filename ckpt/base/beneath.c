@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 
 /* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
 #define DEPTH_MAX 128

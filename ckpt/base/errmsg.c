@@ -38,6 +38,8 @@ void errmsg_put(const struct errmsg_sink *to, const char *fmt, ...)
 	struct errmsg text;
 	va_list ap;
 
+	if (!to->put)
+		return;
 	va_start(ap, fmt);
 	format(&text, fmt, ap);
 	va_end(ap);

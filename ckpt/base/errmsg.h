@@ -24,7 +24,7 @@ int errmsg_set(struct errmsg *err, int rc, const char *fmt, ...)
 
 /* Where texts go that are no errors of the caller, such as warnings. */
 struct errmsg_sink {
-	void (*put)(void *ctx, const char *text);
+	void (*put)(void *ctx, const char *text); /* NULL: nowhere */
 	void *ctx;
 };
 

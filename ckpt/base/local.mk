@@ -14,6 +14,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/size.h %D%/size.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \
-	%D%/uckpt.h %D%/beneath.h %D%/beneath.c \
+	%D%/context.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
 	%D%/json.h %D%/json.c

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/cache/cache_impl.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"

@@ -12,7 +12,7 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/packfs.h"
 #include "ckpt/files/roots.h"
@@ -21,7 +21,7 @@
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 
-struct uckpt *uckpt_new(void)
+struct uckpt *context_new(void)
 {
 	struct uckpt *const u = calloc(1, sizeof(*u));
 
@@ -32,11 +32,11 @@ struct uckpt *uckpt_new(void)
 	u->cache = cache_pool_new(u);
 	if (u->cache)
 		return u;
-	uckpt_free(u);
+	context_free(u);
 	return NULL;
 }
 
-void uckpt_free(struct uckpt *u)
+void context_free(struct uckpt *u)
 {
 	if (!u)
 		return;

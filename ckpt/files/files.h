@@ -13,10 +13,10 @@ struct errmsg;
 struct uckpt;
 
 /* A context with the default options, and nothing open; NULL when memory runs out. */
-struct uckpt *uckpt_new(void);
+struct uckpt *context_new(void);
 
 /* All that was opened in it must have been closed.  `u` may be NULL. */
-void uckpt_free(struct uckpt *u);
+void context_free(struct uckpt *u);
 
 /*
  * The files of a checkpoint, by path.  A path leads to a file in a directory or in a

@@ -12,7 +12,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/remote/site.h"
 
 /* Longer names are shortened, so that messages have room for what they say. */

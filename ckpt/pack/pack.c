@@ -26,7 +26,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/sys/scratch.h"

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"

@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
 #include "ckpt/sys/clock.h"

@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/remote/site.h"
 
 /* No device has such a number. */

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"

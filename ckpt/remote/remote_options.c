@@ -12,7 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 
 #define DEADLINE_MAX_S 86400u
 

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 
 #define SITES_MAX 4096u
 #define DEFAULT_REGION "us-east-1"

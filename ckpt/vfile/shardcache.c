@@ -24,7 +24,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"

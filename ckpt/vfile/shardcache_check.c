@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"

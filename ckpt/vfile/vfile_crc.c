@@ -18,7 +18,7 @@
 #include <zlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"

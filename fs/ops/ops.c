@@ -22,7 +22,7 @@
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 
 static struct tree *tree_of(fuse_req_t req)
 {

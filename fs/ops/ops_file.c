@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/scratch.h"
 #include "ckpt/vfile/vfile.h"

@@ -9,7 +9,7 @@
 
 #include "ckpt/vfile/vfile.h"
 #include "fs/ops/ops.h"
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 
 struct access;
 struct errmsg;

@@ -160,7 +160,7 @@ static int load_source(struct run *r, struct uckpt *u, const char *dir,
 
 static int resume(struct run *r, struct errmsg *err)
 {
-	struct uckpt *const u = uckpt_new();
+	struct uckpt *const u = context_new();
 	char *path = NULL;
 	int rc = u ? find_source(r, u, &path, err) : errmsg_nomem(err, NULL);
 
@@ -168,7 +168,7 @@ static int resume(struct run *r, struct errmsg *err)
 	if (!rc)
 		rc = load_source(r, u, path, err);
 	free(path);
-	uckpt_free(u);
+	context_free(u);
 	return rc;
 }
 

@@ -25,6 +25,7 @@ done)
 # Every file in order: those of the rooms, then those of the top folders.
 # shellcheck disable=SC2086 # our own names: no blanks
 listed=$(
+	echo ckpt/uckpt.h
 	for room in $rooms; do
 		awk -v room="$room/" '
 		!/^[ \t]*(gpu|ckpt)\// {

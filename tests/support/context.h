@@ -9,7 +9,7 @@ static inline struct uckpt *test_context(void)
 {
 	static struct uckpt *u;
 
-	return u ? u : (u = uckpt_new());
+	return u ? u : (u = context_new());
 }
 
 #endif

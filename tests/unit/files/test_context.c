@@ -152,7 +152,7 @@ static void begin(struct side *s, char *const dirs[2], const char *present,
 	char run[PATH_MAX + 8];
 	struct access access;
 
-	s->u = uckpt_new();
+	s->u = context_new();
 	assert_non_null(s->u);
 	assert_int_equal(roots_unite(s->u, dirs, 2, false, &s->whole, NULL), 0);
 	s->present = present;
@@ -170,7 +170,7 @@ static void begin(struct side *s, char *const dirs[2], const char *present,
 static void end(struct side *s)
 {
 	cache_free(s->cache);
-	uckpt_free(s->u);
+	context_free(s->u);
 	free(s->whole);
 }
 

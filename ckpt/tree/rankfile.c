@@ -12,7 +12,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/files/files.h"
 #include "ckpt/reshard/reshard.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 static const struct pattern {
 	const char *before, *after, *alone;

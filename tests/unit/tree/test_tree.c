@@ -14,8 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/log/stats.h"
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -27,7 +26,6 @@ struct fixture {
 	char *dir;
 	char source[4096];
 	struct tree_options options;
-	struct stats stats;
 	struct tree *t;
 };
 
@@ -56,7 +54,7 @@ static void set_up(struct fixture *f)
 		.u = test_context(),
 		.source = f->source,
 	};
-	if (tree_open(&f->options, &f->stats, &f->t, &err))
+	if (tree_open(&f->options, &f->t, &err))
 		fail_msg("%s", err.text);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_TREE_IMPL_H
-#define UCFS_TREE_IMPL_H
+#ifndef UCKPT_TREE_IMPL_H
+#define UCKPT_TREE_IMPL_H
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -13,9 +13,9 @@
 #include "ckpt/cache/far.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
-#include "fs/tree/pathtab.h"
-#include "fs/tree/tree.h"
-#include "fs/tree/views.h"
+#include "ckpt/tree/pathtab.h"
+#include "ckpt/tree/tree.h"
+#include "ckpt/tree/views.h"
 
 struct attrs;
 struct bytebuf;
@@ -38,7 +38,6 @@ struct tree {
 	struct view *_Atomic root_view; /* until its tag is saved again */
 	struct pathtab *pathtab;
 	struct views *views;
-	const struct stats *stats;
 	struct far far;           /* where the run's directories are */
 	_Atomic uint64_t look_ns; /* how long the last look at a path took */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_PATHTAB_H
-#define UCFS_PATHTAB_H
+#ifndef UCKPT_PATHTAB_H
+#define UCKPT_PATHTAB_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -14,7 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/packfs.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 static int tree_dir_add(struct tree_dir *d, uint64_t ino, mode_t type,
 			bool cheap, const char *name)

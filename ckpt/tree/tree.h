@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_TREE_H
-#define UCFS_TREE_H
+#ifndef UCKPT_TREE_H
+#define UCKPT_TREE_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -12,7 +12,6 @@
 #include "ckpt/plan/plan.h"
 
 struct errmsg;
-struct stats;
 struct vfile;
 struct view;
 
@@ -56,12 +55,10 @@ struct tree_options {
  * Recognise the source and check that it can be served: plans the tag, or for a
  * run the newest usable tag; the others are planned on first access.  Warns of
  * tags that will not be served, as far as their files' names and sizes show it; with
- * `check` all tags are planned.  `o` and
- * `stats`, which .ucfs shows, must outlive the tree.  On failure returns a
+ * `check` all tags are planned.  `o` must outlive the tree.  On failure returns a
  * negative errno, with a message in `err`.
  */
-int tree_open(const struct tree_options *o, const struct stats *stats,
-	      struct tree **out, struct errmsg *err);
+int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *err);
 void tree_close(struct tree *t);
 
 /* Warm the plan that was made first (plan_warm), unless the mount shows another view of

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
@@ -16,8 +17,7 @@
 #include "ckpt/files/packfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/sys/parallel.h"
-#include "fs/log/log.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 #define SURVEY_WIDTH 16 /* directories that are scanned at once */
 
@@ -96,6 +96,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 /* A tag without optimizer shards has no view, so only the scan can say why. */
 static void survey_report(const struct survey *s, const char *path)
 {
+	const struct errmsg_sink warnings = context_warnings(s->t->o->u);
 	struct errmsg why = { "" };
 	struct tagdir d;
 	int rc;
@@ -108,8 +109,8 @@ static void survey_report(const struct survey *s, const char *path)
 			tagdir_done(&d);
 	}
 	if (rc)
-		log_warning("%s will not be served: %s",
-			    roots_base(s->t->o->u, path), why.text);
+		errmsg_put(&warnings, "%s will not be served: %s",
+			   roots_base(s->t->o->u, path), why.text);
 }
 
 /* Recursive to a depth of two. */
@@ -133,6 +134,7 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		       const struct tag_list *tags, unsigned levels)
 {
+	const struct errmsg_sink warnings = context_warnings(t->o->u);
 	struct survey s = { .t = t, .index = index };
 	struct dirlist d = { 0 };
 
@@ -150,9 +152,10 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	/* `latest` is written after the tag, so it can name one that was
 	 * removed. */
 	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
-		log_warning("%s/latest names %s, which is not a ZeRO checkpoint"
-			    " here; latest_universal names %s_universal",
-			    dir, tags->latest, tags->v[0].name);
+		errmsg_put(&warnings,
+			   "%s/latest names %s, which is not a ZeRO checkpoint"
+			   " here; latest_universal names %s_universal",
+			   dir, tags->latest, tags->v[0].name);
 	for (size_t i = 0; i < s.n; i++)
 		free(s.v[i].path);
 	free(s.v);

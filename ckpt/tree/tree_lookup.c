@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
  * there is no such tag. */

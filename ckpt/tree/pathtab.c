@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Paths by number, and a hash table of them.  Entries are never removed. */
-#include "fs/tree/pathtab.h"
+#include "ckpt/tree/pathtab.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/hashtab.h"
-#include "ckpt/base/uckpt.h"
+#include "ckpt/base/context.h"
 
 struct pathtab_entry {
 	char *path; /* immutable once added */

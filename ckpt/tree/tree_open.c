@@ -15,7 +15,7 @@
 #include "ckpt/files/roots.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/zero/checkpoint.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 /* Plan the newest usable tag. */
 static int open_tags(struct tree *t, const struct tag_list *tags,
@@ -182,8 +182,7 @@ static int open_root(struct tree *t, struct errmsg *err)
 	return t->is_view ? tree_open_view(t, err) : open_run(t, err);
 }
 
-int tree_open(const struct tree_options *o, const struct stats *stats,
-	      struct tree **out, struct errmsg *err)
+int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *err)
 {
 	struct tree *const t = calloc(1, sizeof(*t));
 	int rc;
@@ -191,7 +190,6 @@ int tree_open(const struct tree_options *o, const struct stats *stats,
 	if (!t)
 		return errmsg_nomem(err, NULL);
 	t->o = o;
-	t->stats = stats;
 	t->pathtab = pathtab_new(o->u);
 	t->views = views_new(o->u, &o->plan, o->check);
 	if (!t->pathtab || !t->views)

@@ -1,6 +1,6 @@
 # The namespace as inodes: a run's own files, views of its tags, and .ucfs.
-# Uses ckpt/ and log.  Knows no FUSE.
-ucfs_SOURCES += \
+# Uses the rooms above.
+ckpt_libuckpt_a_SOURCES += \
 	%D%/pathtab.h %D%/pathtab.c \
 	%D%/views.h %D%/views.c \
 	%D%/tree.h %D%/tree_impl.h %D%/rankfile.c %D%/survey.c \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_VIEWS_H
-#define UCFS_VIEWS_H
+#ifndef UCKPT_VIEWS_H
+#define UCKPT_VIEWS_H
 
 #include <stdbool.h>
 #include <stddef.h>

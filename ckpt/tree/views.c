@@ -15,7 +15,7 @@
  * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same.
  * The same holds for a Hugging Face directory.
  */
-#include "fs/tree/views.h"
+#include "ckpt/tree/views.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,17 +24,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
 #include "ckpt/base/source.h"
-#include "ckpt/base/uckpt.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
-#include "fs/log/log.h"
 
 #define RETRY_SECONDS 1
 #define LOOK_SECONDS 1.0
@@ -335,9 +334,10 @@ static bool compare_files(struct tag *tag)
 /* Called with the tag's lock held. */
 static void retire(struct views *v, struct tag *tag)
 {
+	const struct errmsg_sink notes = context_notes(v->u);
 	bool last;
 
-	log_note("%s: was saved again", tag->path);
+	errmsg_put(&notes, "%s: was saved again", tag->path);
 	tag->there = false;
 	pthread_mutex_lock(&v->u->lock);
 	tag->retired = true;
@@ -376,6 +376,7 @@ void view_suspect(struct view *x)
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, struct view **out)
 {
+	const struct errmsg_sink warnings = context_warnings(v->u);
 	struct view *tag;
 	int rc = 0;
 
@@ -390,9 +391,10 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 		rc = append_view(v, tag->tag, type, parent, out);
 	pthread_mutex_unlock(&v->u->lock);
 	if (rc == -ENFILE)
-		log_warning("a mount has at most %u views, of which %u"
-			    " TAG_dp<ranks>; mount again to see others",
-			    VIEWS_MAX, VIEWS_RECUT_MAX);
+		errmsg_put(&warnings,
+			   "a mount has at most %u views, of which %u"
+			   " TAG_dp<ranks>; mount again to see others",
+			   VIEWS_MAX, VIEWS_RECUT_MAX);
 	return rc;
 }
 
@@ -439,9 +441,12 @@ bool view_is_listed(struct view *x)
 					    : state != VIEW_RETIRED;
 }
 
-static void log_of_view(void *view, const char *text)
+static void warn_of_view(void *view, const char *text)
 {
-	log_warning("%s: %s", ((const struct view *)view)->path, text);
+	const struct view *const x = view;
+	const struct errmsg_sink warnings = context_warnings(x->views->u);
+
+	errmsg_put(&warnings, "%s: %s", x->path, text);
 }
 
 /* Open the plan of a view, over the universal one of its tag.  Called with the tag's
@@ -473,7 +478,7 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 static void make_plan(struct view *x)
 {
 	const time_t now = time(NULL);
-	const struct errmsg_sink log = { log_of_view, x };
+	const struct errmsg_sink warnings = { warn_of_view, x };
 	struct tag *const tag = x->tag;
 	struct errmsg why = { "" };
 	struct plan *p = NULL;
@@ -490,10 +495,10 @@ static void make_plan(struct view *x)
 	if (!rc && !tag->planned) {
 		tag->planned = tag->there = true;
 		tag->looked = clock_ns();
-		plan_warn(tag->plan, &log);
+		plan_warn(tag->plan, &warnings);
 	}
 	if (!rc && p != tag->plan)
-		plan_warn(p, &log);
+		plan_warn(p, &warnings);
 	pthread_mutex_lock(&x->views->u->lock);
 	x->plan = p;
 	x->tried = now;

@@ -14,10 +14,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "fs/log/log.h"
-#include "fs/log/stats.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 #define INO_PLANS (INO_CONTROL | 1)
 #define INO_STATS (INO_CONTROL | 2)
@@ -83,9 +82,15 @@ int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
 	return 0;
 }
 
-/* Views that cannot be served, a line each, then what was logged last. */
+static void put_text(void *bytes, const char *text)
+{
+	bytebuf_add_str(bytes, text);
+}
+
+/* Views that cannot be served, a line each, then what the caller knows. */
 static int control_errors(struct tree *t, struct bytebuf *out)
 {
+	const struct uckpt_calls *const calls = &t->o->u->calls;
 	char suffix[VIEW_SUFFIX_MAX];
 	struct errmsg why;
 	struct view *x;
@@ -96,7 +101,8 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 		view_type_suffix(&x->type, suffix);
 		bytebuf_add_format(out, "%s%s: %s\n", x->path, suffix, why.text);
 	}
-	log_recent(out);
+	if (calls->errors)
+		calls->errors(calls->arg, put_text, out);
 	return out->failed ? -ENOMEM : 0;
 }
 
@@ -111,14 +117,18 @@ static int get_plan(struct tree *t, uint64_t ino, struct view **x,
 int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 		       struct errmsg *err)
 {
+	const struct uckpt_calls *const calls = &t->o->u->calls;
 	struct view *x;
 	struct plan *p;
 	int rc;
 
 	if (tree_control_is_dir(ino))
 		return -EISDIR;
-	if (ino == INO_STATS)
-		return stats_text(t->stats, out);
+	if (ino == INO_STATS) {
+		if (calls->stats)
+			calls->stats(calls->arg, put_text, out);
+		return out->failed ? -ENOMEM : 0;
+	}
 	if (ino == INO_ERRORS)
 		return control_errors(t, out);
 	rc = get_plan(t, ino, &x, &p, err);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "fs/tree/pathtab.h"
+#include "ckpt/tree/pathtab.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_UCKPT_H
-#define UCKPT_UCKPT_H
+#ifndef UCKPT_CONTEXT_H
+#define UCKPT_CONTEXT_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/base/errmsg.h"
+#include "ckpt/uckpt.h"
+
 /*
  * What one user of the library has set and opened: everything that reads checkpoints is
  * passed this context, and two of them in one process know nothing of each other.  Each
- * member belongs to the room that declares its type; uckpt_new (files/files.h) makes one.
+ * member belongs to the room that declares its type; context_new (files/files.h) makes one.
  */
 struct uckpt {
 	/* Set before threads are started: */
+	struct uckpt_calls calls;
 	struct confined *confined; /* roots that no link leaves (beneath.h) */
 	struct united *unions;     /* of directories (files/roots.h) */
 	struct site *sites;        /* servers (remote/site.h) */
@@ -38,5 +42,16 @@ struct uckpt {
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
 	struct crc_progress *sums; /* of open files (vfile/vfile_crc.c) */
 };
+
+/* Where the caller of the library wants to be told of something, if it does. */
+static inline struct errmsg_sink context_warnings(const struct uckpt *u)
+{
+	return (struct errmsg_sink){ u->calls.warning, u->calls.arg };
+}
+
+static inline struct errmsg_sink context_notes(const struct uckpt *u)
+{
+	return (struct errmsg_sink){ u->calls.note, u->calls.arg };
+}
 
 #endif

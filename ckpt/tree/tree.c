@@ -4,7 +4,7 @@
  * source, tree_lookup.c finds names, tree_dir.c lists directories, tree_control.c
  * has the files of .ucfs.
  */
-#include "fs/tree/tree.h"
+#include "ckpt/tree/tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
-#include "fs/tree/tree_impl.h"
+#include "ckpt/tree/tree_impl.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
 

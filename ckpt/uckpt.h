@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libuckpt: the trees that ucfs mounts, without a mount.
+ *
+ * A context opens one source: a run, a tag, a pack, or a Hugging Face directory, also on
+ * a server.  What a mount of it would show is then looked up, listed and read here:
+ *
+ *     struct uckpt *u = uckpt_new();
+ *     uckpt_open(u, (const char *[]){ "/data/run" }, 1, &err);
+ *     uckpt_find(u, "global_step10_universal/zero/lm_head.weight/fp32.pt", &node, &err);
+ *     uckpt_file_open(u, node, &f, &err);
+ *     uckpt_file_read(f, buf, size, offset, &err);
+ *
+ * and the commands of ucckpt (ucckpt(1)) are functions.
+ *
+ * Contexts know nothing of each other.  Threads may share one that is open, and what is
+ * open in it; uckpt_set, uckpt_set_calls and uckpt_open come before.  Nothing is printed,
+ * no signal handler is installed, and the process is never ended.
+ *
+ * A function that returns an int or int64_t returns a negative errno if it fails, and
+ * fills in `err`, which may be NULL.  The text names the file and the cause; it is empty
+ * where strerror() says all, as of a name that does not exist.  A NULL that a function
+ * does not allow, or a number that is no node of the source, is an error, too; what was
+ * freed or closed must not be used.
+ */
+#ifndef UCKPT_H
+#define UCKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+struct iovec;
+struct ucfs_extents; /* <ucfs/ucfs_ioctl.h> */
+struct ucfs_literal;
+struct ucfs_source;
+
+struct uckpt;
+struct uckpt_dir;
+struct uckpt_file;
+
+#define UCKPT_ERROR_MAX 512
+
+struct uckpt_error {
+	char text[UCKPT_ERROR_MAX]; /* UTF-8 that a terminal may show */
+};
+
+/* "0.1.0" */
+const char *uckpt_version(void);
+
+/* A context with the default options; NULL when memory runs out. */
+struct uckpt *uckpt_new(void);
+
+/* Close the source.  All its files and directories must have been closed.  NULL is
+ * allowed. */
+void uckpt_free(struct uckpt *u);
+
+/*
+ * Set an option, "crc=zero" or "replace": those of ucfs(1) about what is shown and how
+ * servers are asked, and those of `ucckpt convert` by their long names.  -ENOENT for an
+ * option that the library does not have, -EINVAL for a wrong value, -EBUSY once a source
+ * is open.
+ */
+int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
+
+/* Name `i` of an option, such as "crc=" or "replace" (with '=': it needs a value); NULL
+ * after the last. */
+const char *uckpt_option_name(size_t i);
+
+/* What the library tells while it works, by any of its threads; each may be NULL. */
+struct uckpt_calls {
+	void *arg; /* of all of them */
+	/* Something that does not prevent serving: a tag left out, a corrected defect. */
+	void (*warning)(void *arg, const char *text);
+	void (*note)(void *arg, const char *text);
+	/* So many bytes of `total` are done.  Another result than 0 stops the work, which
+	 * then fails with -EINTR. */
+	int (*progress)(void *arg, uint64_t done, uint64_t total);
+	/* A piece of a report, of uckpt_info and its like. */
+	void (*report)(void *arg, const char *text, size_t len);
+	/* Append to .ucfs/errors and .ucfs/stats what the caller knows of both, through
+	 * `put`. */
+	void (*errors)(void *arg, void (*put)(void *to, const char *text), void *to);
+	void (*stats)(void *arg, void (*put)(void *to, const char *text), void *to);
+};
+
+/* `*calls` is copied. */
+void uckpt_set_calls(struct uckpt *u, const struct uckpt_calls *calls);
+
+/*
+ * Open a source: a directory, a pack, a URL, or several whose files are one checkpoint.
+ * Checks that it can be served: plans the tag, or of a run the newest usable one; others
+ * are planned when they are first used.  Paths are copied.
+ */
+int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
+	       struct uckpt_error *err);
+
+/* The name of the open source, and the absolute path, or the URL, of directory `i` of
+ * those that it consists of; NULL after the last.  They belong to the context. */
+const char *uckpt_source_name(const struct uckpt *u);
+const char *uckpt_source_root(const struct uckpt *u, size_t i);
+
+/* Is the root a view, of a tag or of Hugging Face weights, and not a run? */
+bool uckpt_is_view(const struct uckpt *u);
+
+/*
+ * Files and directories are numbered.  A number is valid until the context is freed, and
+ * those of views, which never change, mean the same bytes all the time: a tag that is saved
+ * again gets new ones.  Files of one plan have the same `node >> UCFS_PLAN_SHIFT`.
+ */
+#define UCKPT_ROOT UINT64_C(1)
+
+struct uckpt_attr {
+	uint64_t node;
+	uint64_t size;	 /* in bytes; of a view's file exact before any data is read */
+	uint64_t blocks; /* of 512 bytes */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* since 1970 */
+	uint32_t mode; /* S_IFDIR, S_IFREG or S_IFLNK, and permissions; as stat(2) */
+	uint32_t nlink, uid, gid, blksize;
+	double timeout; /* for so many seconds they may be taken for true */
+};
+
+/* Find what a path below the root leads to, by '/'; "" is the root.  Follows symbolic links
+ * of the run that stay in it.  -ENOENT, -ENOTDIR, -ELOOP. */
+int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
+	       struct uckpt_error *err);
+
+/* Find a name in a directory.  `*timeout`, unless it is NULL, is for how many seconds the
+ * result, which may be -ENOENT, may be taken for true. */
+int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
+		 struct uckpt_attr *out, double *timeout, struct uckpt_error *err);
+
+int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
+	       struct uckpt_error *err);
+
+/* Read the target of a symbolic link, without a terminating null byte; returns its
+ * length. */
+int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size);
+
+/* If the root is a view: was its tag saved again since the last call, so that its listing
+ * has changed? */
+bool uckpt_renew(struct uckpt *u);
+
+/*
+ * Directories.  One of the run is a snapshot; one of a view never changes.  `.` and `..`
+ * are not listed.
+ */
+struct uckpt_entry {
+	uint64_t node;
+	uint32_t type; /* S_IFDIR, S_IFREG, S_IFLNK, or 0: look it up */
+	uint32_t cheap; /* private */
+	char name[256];
+};
+
+int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
+		   struct uckpt_error *err);
+
+/* Get the entry at `*pos`, of which the first is 0, and advance it.  Returns 1, or 0 at the
+ * end.  Threads may read a directory at different positions. */
+int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
+		   struct uckpt_error *err);
+
+/* The attributes of an entry that was just got, and how long the name means it, as
+ * uckpt_lookup; -EAGAIN where that would take planning a view. */
+int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
+		   struct uckpt_attr *out, double *timeout);
+
+uint64_t uckpt_dir_parent(const struct uckpt_dir *d);
+void uckpt_dir_close(struct uckpt_dir *d);
+
+/* Files. */
+int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
+		    struct uckpt_error *err);
+void uckpt_file_close(struct uckpt_file *f);
+
+uint64_t uckpt_file_size(const struct uckpt_file *f);
+
+/* Read up to `len` bytes at `offset`, fewer only at the end of the file; returns their
+ * number.  A reader that goes on in order is read ahead of. */
+int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
+			uint64_t offset, struct uckpt_error *err);
+
+/* The runs of shards that a file of a view consists of, their files, and bytes that no
+ * shard has: as the ioctls of a mounted file (<ucfs/ucfs_ioctl.h>), with their structures
+ * and errors; -ENOTTY for a file of the run. */
+int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x);
+int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s);
+int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l);
+
+/*
+ * Report the tensors of a .pt file of a parameter or of a .safetensors file as a JSON array
+ * (uckpt_calls.report is not used; `put` gets pieces of it):
+ *
+ *     [{"name": "", "dtype": "F32", "shape": [3, 4], "offset": 1024, "bytes": 48}]
+ *
+ * dtypes are those of safetensors.  The elements lie at `offset` of the file in row-major
+ * order, little-endian.  -ENOTSUP for other files.  Reads no tensor.
+ */
+int uckpt_file_tensors(struct uckpt_file *f,
+		       void (*put)(void *arg, const char *text, size_t len),
+		       void *arg, struct uckpt_error *err);
+
+/*
+ * Commands.  Each takes the paths of one source, as uckpt_open, and needs no source open.
+ * A run means its newest tag.  Reports go to uckpt_calls.report, as text or JSON
+ * (ucckpt(1) has its keys).
+ */
+#define UCKPT_JSON 1u
+#define UCKPT_QUICK 2u	/* info: read one rank's files only */
+#define UCKPT_DATA 4u	/* check: read tensors, too */
+#define UCKPT_STRICT 8u /* diff: other types are differences, too */
+#define UCKPT_ALL 16u	/* diff: report what is equal, too */
+
+/* 0, or 1 if problems were found. */
+int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
+	       unsigned flags, struct uckpt_error *err);
+int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
+		unsigned flags, struct uckpt_error *err);
+
+/* 0 if equal, 1 if different. */
+int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
+	       struct uckpt_error *err);
+
+struct uckpt_done {
+	uint64_t files, bytes;
+	uint64_t packed; /* size of the pack */
+};
+
+/* Write the tree that options say (to, ranks, stage, ...) to the new directory `dest`,
+ * which appears whole or not at all. */
+int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
+		  const char *dest, struct uckpt_done *done,
+		  struct uckpt_error *err);
+
+/* Write a directory to a new pack; restore a pack to the new directory `dest`, or with
+ * NULL decode and compare it only. */
+int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,
+	       struct uckpt_done *done, struct uckpt_error *err);
+int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
+		 struct uckpt_done *done, struct uckpt_error *err);
+
+/*
+ * For servers, such as ucfs.
+ */
+
+/* Who may read a file or list a directory that is open: a process of the mount's user, or in
+ * a shared source (option `shared`) one that these permission bits let read. */
+struct uckpt_readers {
+	uint32_t uid, gid, mode; /* 0444: all */
+};
+void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out);
+void uckpt_dir_readers(const struct uckpt_dir *d, struct uckpt_readers *out);
+
+/* Does it belong to a view, so that it never changes? */
+bool uckpt_file_is_immutable(const struct uckpt_file *f);
+bool uckpt_dir_is_immutable(const struct uckpt_dir *d);
+
+/* Get a new descriptor of the local file that has just the bytes of this one, for the
+ * kernel to read; -1 if there is none.  0, or -EIO if the file is not the planned one. */
+int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err);
+
+/*
+ * Bytes of a file as pieces of memory, mostly of mapped shards, to be handed to the
+ * kernel, which answers EFAULT if a shard was cut meanwhile; a program that touched them
+ * would be sent SIGBUS.  The thread that mapped them unmaps them, the last ones first.
+ */
+struct uckpt_map {
+	const struct iovec *iov;
+	int n;
+	size_t len;
+};
+int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
+		   struct uckpt_map **out, struct uckpt_error *err);
+
+/* -EIO unless the pieces were of the planned shards until now. */
+int uckpt_map_check(struct uckpt_map *m, struct uckpt_error *err);
+
+/* `sent`: the bytes were used, and go into the checksum of the file, so that a reader
+ * that gets to its end need not wait. */
+void uckpt_map_free(struct uckpt_map *m, bool sent);
+
+/* Do early what the first readers of a far source would wait for; it may take long. */
+void uckpt_warm(struct uckpt *u);
+
+/* Give back the memory of what was read ahead. */
+void uckpt_trim(struct uckpt *u);
+
+/* End all requests to servers, now and from now on, with an error. */
+void uckpt_stop(struct uckpt *u);
+
+/* Replace user, password and query of URLs in `text` by stars, in place. */
+void uckpt_hide_secrets(char *text);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
