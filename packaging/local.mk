@@ -1,9 +1,9 @@
 # What is handed to others: static programs, Debian packages, a Python wheel.
 # tests/lint/packages.sh installs them into fresh roots.
 
-# For programs that include ucfs/ucfs_ioctl.h.
+# For programs that include ucfs/ucfs_ioctl.h, and for those that use the library.
 pkgconfigdir = $(libdir)/pkgconfig
-pkgconfig_DATA = %D%/ucfs.pc
+pkgconfig_DATA = %D%/ucfs.pc %D%/uckpt.pc
 
 if BUILD_FUSE
 systemdunit_DATA = %D%/systemd/ucfs@.service

@@ -1,7 +1,8 @@
 # Errors, bytes, memory, text and the bytes of a file: what every room
 # stands on.
-# Uses nothing of ours.
-ckpt_libuckpt_a_SOURCES += \
+# Uses nothing of ours.  An archive of its own, for programs on top of the shared library.
+noinst_LIBRARIES += %D%/libucbase.a
+%C%_libucbase_a_SOURCES = \
 	%D%/utf8.h %D%/utf8.c \
 	%D%/errmsg.h %D%/errmsg.c \
 	%D%/array.h %D%/array.c \
