@@ -90,7 +90,7 @@ for suite in "$@"; do
 		python3 -m venv /opt/v && /opt/v/bin/pip install -q --no-index /out/ucfs-*.whl'
 	[ "$suite" != bookworm ] ||
 		try "$suite" deb "" 'apt-get -qq update &&
-			apt-get -qq -y --no-install-recommends install /out/deb/ucfs_*.deb /out/deb/ucfs-train_*.deb &&
+			apt-get -qq -y --no-install-recommends install $(ls /out/deb/*.deb | grep -v dbgsym) &&
 			man=/usr/share/man/man8/mount.ucfs.8.gz && test -e $man &&
 			mkdir -p /mnt/t && mount -t ucfs -o ro /good/z1_fp32_dp2 /mnt/t &&
 			umount /mnt/t && uctrain --help >/dev/null'
