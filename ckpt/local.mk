@@ -83,7 +83,9 @@ include %D%/reshard/local.mk
 include %D%/plan/local.mk
 include %D%/tree/local.mk
 include %D%/convert/local.mk
-include %D%/cmd/local.mk
+include %D%/report/local.mk
+include %D%/info/local.mk
 include %D%/check/local.mk
 include %D%/diff/local.mk
+include %D%/cmd/local.mk
 include %D%/packing/local.mk

@@ -3,9 +3,9 @@
  * ucckpt: inspects, checks, converts and compares checkpoints without a mount.
  *
  *     info	describe a checkpoint and its problems	cmd/info.c
- *     check	prove a checkpoint whole		check/check.c
+ *     check	prove a checkpoint whole		cmd/check.c
  *     convert	write the trees that a mount shows	cmd/convert.c
- *     diff	compare two checkpoints			diff/diff.c
+ *     diff	compare two checkpoints			cmd/diff.c
  *     pack	write a checkpoint to one smaller file	packing/cmd_pack.c
  *     unpack	write a pack's directory again		packing/cmd_pack.c
  *     extents	locate a mounted file's bytes		cmd/extents.c
@@ -13,15 +13,17 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/check/check.h"
 #include "ckpt/cmd/cmd.h"
-#include "ckpt/diff/diff.h"
+#include "ckpt/cmd/progress.h"
 #include "ckpt/files/files.h"
 #include "ckpt/packing/cmd_pack.h"
 #include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
 
 static const struct {
 	const char *name;
@@ -101,15 +103,40 @@ static int main_run(struct uckpt *u, int argc, char **argv)
 	return CMD_USAGE;
 }
 
-int main(int argc, char **argv)
+static void put_report(void *arg, const char *text, size_t len)
+{
+	(void)arg;
+	progress_clear();
+	fwrite(text, 1, len, stdout);
+}
+
+/* Copy the arguments, and hide the secrets of the command line, which other users see. */
+static char **take_arguments(int argc, char **argv)
+{
+	static char **copy; /* to the end of the process */
+
+	copy = calloc((size_t)argc + 1, sizeof(*copy));
+	for (int i = 0; copy && i < argc; i++) {
+		copy[i] = strdup(argv[i]);
+		if (!copy[i])
+			return NULL;
+		site_hide_secrets(argv[i]);
+	}
+	return copy;
+}
+
+int main(int argc, char **arguments)
 {
 	struct uckpt *const u = context_new();
+	char **argv = take_arguments(argc, arguments);
 	int rc = CMD_OK;
 
-	if (!u) {
+	if (!u || !argv) {
 		cmd_say("out of memory");
 		return CMD_FAILED;
 	}
+	u->calls.report = put_report;
+	u->calls.progress = progress_show;
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)
 		rc = set_options(u, argv[2]) ? CMD_OK : CMD_USAGE;

@@ -102,8 +102,8 @@ static int take_source(struct options *o)
 {
 	struct errmsg err = { "" };
 
-	if (roots_unite(o->tree.u, o->operands, o->noperands - 1, true,
-			&o->tree.source, &err) == 0)
+	if (roots_unite(o->tree.u, (const char *const *)o->operands,
+			o->noperands - 1, true, &o->tree.source, &err) == 0)
 		return 0;
 	log_error("source %s", err.text);
 	return -1;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/utf8.h"
 
 void bytebuf_reserve(struct bytebuf *b, size_t len)
 {
@@ -52,6 +53,17 @@ void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
 		free(text);
 	}
 	va_end(ap);
+}
+
+int bytebuf_add_shown(struct bytebuf *b, const char *text)
+{
+	const char *c;
+	unsigned n;
+	int columns = 0;
+
+	for (; (c = utf8_show(&text, &n)); columns++)
+		bytebuf_add(b, c, n);
+	return columns;
 }
 
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len)

@@ -25,6 +25,10 @@ void bytebuf_add(struct bytebuf *b, const void *p, size_t len);
 void bytebuf_add_str(struct bytebuf *b, const char *s); /* without its NUL */
 void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* Add text that may come from a file as it may be shown (utf8_show).  Returns the number
+ * of characters. */
+int bytebuf_add_shown(struct bytebuf *b, const char *text);
+
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len);
 void bytebuf_add_u8(struct bytebuf *b, uint8_t v);
 void bytebuf_add_le16(struct bytebuf *b, uint16_t v);

@@ -2,7 +2,11 @@
 #ifndef UCKPT_ERRMSG_H
 #define UCKPT_ERRMSG_H
 
-#define ERRMSG_MAX 512
+#include <assert.h>
+
+#include "ckpt/uckpt.h"
+
+#define ERRMSG_MAX UCKPT_ERROR_MAX
 
 /*
  * One error: where it was found (file, position), what was expected, what was
@@ -12,6 +16,15 @@
 struct errmsg {
 	char text[ERRMSG_MAX]; /* UTF-8 that a terminal may show */
 };
+
+/* The error that a caller of the library passed, which may be NULL, with an empty text. */
+static inline struct errmsg *errmsg_of(struct uckpt_error *err)
+{
+	static_assert(sizeof(struct errmsg) == sizeof(*err), "one text");
+	if (err)
+		err->text[0] = '\0';
+	return (struct errmsg *)err;
+}
 
 /*
  * Format a message into `err` (which may be NULL) and return `rc`, so that

@@ -9,6 +9,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +21,8 @@
 
 /* Below it a double holds every whole number. */
 #define COUNT_END 0x1p53
+
+#define INT64_LEN 24
 
 /* Check the string whose opening quote precedes `*at`, and advance `*at` past it.
  * Returns what is wrong, or NULL.  The text ends with a NUL, which continues no
@@ -225,6 +229,14 @@ void json_write_string(struct bytebuf *out, const char *s, bool ascii)
 		}
 	}
 	bytebuf_add_u8(out, '"');
+}
+
+void json_add_int(cJSON *object, const char *key, int64_t value)
+{
+	char text[INT64_LEN];
+
+	snprintf(text, sizeof(text), "%" PRId64, value);
+	cJSON_AddRawToObject(object, key, text);
 }
 
 bool json_get_count(const cJSON *v, uint64_t *out)

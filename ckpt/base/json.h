@@ -40,6 +40,9 @@ void json_write(struct bytebuf *out, const cJSON *value, bool pretty);
  * Python's json.dumps writes them. */
 void json_write_string(struct bytebuf *out, const char *s, bool ascii);
 
+/* Add a whole number with all its digits; cJSON's own numbers are doubles. */
+void json_add_int(cJSON *object, const char *key, int64_t value);
+
 /* Get a whole number.  False if it is none, or so large that cJSON, which has
  * doubles, may have rounded it. */
 bool json_get_count(const cJSON *v, uint64_t *out);

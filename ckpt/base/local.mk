@@ -15,6 +15,6 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/size.h %D%/size.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \
-	%D%/context.h %D%/beneath.h %D%/beneath.c \
+	%D%/context.h %D%/progress.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
 	%D%/json.h %D%/json.c

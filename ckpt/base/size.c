@@ -1,11 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/base/size.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#include "ckpt/base/array.h"
+
+const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN])
+{
+	static const char *const units[] = { "KiB", "MiB", "GiB",
+					     "TiB", "PiB", "EiB" };
+	double v = (double)bytes / 1024;
+	size_t i = 0;
+
+	if (bytes < 1024) {
+		snprintf(buf, SIZE_TEXT_LEN, "%u bytes", (unsigned)bytes);
+		return buf;
+	}
+	while (v >= 1024) {
+		v /= 1024;
+		i++;
+	}
+	assert(i < COUNT(units));
+	snprintf(buf, SIZE_TEXT_LEN, "%.1f %s", v, units[i]);
+	return buf;
+}
 
 bool size_parse_binary(const char *text, uint64_t *out)
 {

@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Format a size, as "1.2 GiB", into `buf` and return it. */
+#define SIZE_TEXT_LEN 32
+const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN]);
+
 /* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
  * text. */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt check: proves a checkpoint whole before anyone resumes from it.
+ * uckpt_check: proves a checkpoint whole before anyone resumes from it.
  *
  *   all ranks   none is missing, all are of one step, and each has	zero/complete.c
  *		 its part of every parameter
@@ -15,56 +15,67 @@
 #include "ckpt/check/check.h"
 
 #include <cJSON.h>
-#include <getopt.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/base/array.h"
-#include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/progress.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/size.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 
-static void find_whole(struct check *c, const struct zero_checkpoint *r)
+static int find_whole(struct check *c, const struct zero_checkpoint *r,
+		      struct errmsg *err)
 {
-	c->whole = cmd_alloc(r->dir.mp_degree, sizeof(*c->whole));
+	c->whole = calloc(r->dir.mp_degree, sizeof(*c->whole));
+	if (!c->whole)
+		return errmsg_nomem(err, r->dir.path);
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++) {
 		c->whole[mp] = true;
 		for (unsigned i = 0; i < r->dir.dp_degree; i++)
 			c->whole[mp] &= zckpt_shard(r, mp, i) != NULL;
 	}
+	return 0;
 }
 
-static void check_plan(struct check *c)
+static int check_plan(struct check *c, struct errmsg *err)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(c->report.plan);
 
 	if (!r) {
 		check_tree(c);
-		return;
+		return 0;
 	}
 	c->params = r->model.nparams;
 	report_add_problems(&c->report, false);
-	find_whole(c, r);
+	if (find_whole(c, r, err))
+		return -ENOMEM;
 	check_tree(c);
 	report_add_warnings(&c->report);
+	return 0;
 }
 
 /* Every byte is read once, and compared ones a second time. */
-static void check_data(struct check *c)
+static int check_data(struct check *c, struct errmsg *err)
 {
-	struct progress progress;
-	uint64_t bytes = c->bytes;
+	c->progress.total = c->bytes;
+	return (c->whole ? check_list_pairs(c, &c->progress.total, err) : 0)
+		       ?: progress_add(&c->progress, 0)
+		       ?: check_files(c, err)
+		       ?: check_pairs(c, err);
+}
 
-	if (c->whole)
-		bytes += check_list_pairs(c);
-	progress_init(&progress, bytes);
-	c->progress = &progress;
-	check_files(c);
-	check_pairs(c);
-	progress_done(&progress);
-	c->progress = NULL;
+static int check_all(struct check *c, struct errmsg *err)
+{
+	int rc = check_list_files(c, err);
+
+	if (!rc && c->report.plan)
+		rc = check_plan(c, err);
+	if (!rc)
+		rc = c->data ? check_data(c, err) : check_files(c, err);
+	if (!rc && c->report.plan && !c->report.problems.n)
+		check_forms(c);
+	return rc;
 }
 
 static void check_done(struct check *c)
@@ -76,99 +87,63 @@ static void check_done(struct check *c)
 	report_close(&c->report);
 }
 
-static void print_text(const struct check *c)
+static void add_text(struct check *c)
 {
-	char size[CMD_SIZE_LEN];
+	struct report *const r = &c->report;
+	char size[SIZE_TEXT_LEN];
 
-	report_print_begin(&c->report);
-	report_label("files");
-	printf("%zu, %s\n", c->nfiles, cmd_size(c->bytes, size));
-	if (c->report.plan) {
-		report_label("parameters");
-		printf("%zu, in %" PRIu64 " files of the universal tree\n",
-		       c->params, c->opened);
-	}
-	if (c->report.plan && c->data && plan_zckpt(c->report.plan)) {
-		report_label("replicas");
-		printf("%zu pairs of slices compared\n", c->npairs);
-	}
-	for (size_t i = 0; i < c->forms.n; i++) {
-		report_label(i ? "" : "can convert");
-		puts(c->forms.v[i]);
-	}
-	report_print_end(&c->report,
-			 c->data ? "the checkpoint is whole"
-				 : "the checkpoint is whole; tensors were not"
-				   " read (--data)");
+	report_begin(r);
+	report_line(r, "files", "%zu, %s", c->nfiles, size_text(c->bytes, size));
+	if (r->plan)
+		report_line(r, "parameters",
+			    "%zu, in %" PRIu64 " files of the universal tree",
+			    c->params, c->opened);
+	if (r->plan && c->data && plan_zckpt(r->plan))
+		report_line(r, "replicas", "%zu pairs of slices compared",
+			    c->npairs);
+	for (size_t i = 0; i < c->forms.n; i++)
+		report_line(r, i ? "" : "can convert", "%s", c->forms.v[i]);
+	report_end(r, c->data ? "the checkpoint is whole"
+			      : "the checkpoint is whole; tensors were not"
+				" read (--data)");
 }
 
-static int print_json(const struct check *c)
+static cJSON *to_json(const struct check *c)
 {
 	cJSON *const root = cJSON_CreateObject();
 
 	cJSON_AddStringToObject(root, "checkpoint", c->report.dir);
 	cJSON_AddBoolToObject(root, "data", c->data);
 	cJSON_AddBoolToObject(root, "whole", c->report.problems.n == 0);
-	cmd_json_add_int(root, "files", (int64_t)c->nfiles);
-	cmd_json_add_int(root, "bytes", (int64_t)c->bytes);
+	json_add_int(root, "files", (int64_t)c->nfiles);
+	json_add_int(root, "bytes", (int64_t)c->bytes);
 	if (c->report.plan) {
-		cmd_json_add_int(root, "parameters", (int64_t)c->params);
-		cmd_json_add_int(root, "tree_files", (int64_t)c->opened);
-		cmd_json_add_int(root, "replicas", (int64_t)c->npairs);
+		json_add_int(root, "parameters", (int64_t)c->params);
+		json_add_int(root, "tree_files", (int64_t)c->opened);
+		json_add_int(root, "replicas", (int64_t)c->npairs);
 	}
 	findings_add_json(&c->forms, root, "convert");
 	findings_add_json(&c->report.notes, root, "notes");
 	findings_add_json(&c->report.warnings, root, "warnings");
 	findings_add_json(&c->report.problems, root, "problems");
-	return cmd_json_print(root);
+	return root;
 }
 
-static int check_run(struct check *c, char *const *args, size_t n, bool json)
+int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
+		unsigned flags, struct uckpt_error *error)
 {
-	int rc = report_open(&c->report, args, n);
+	struct errmsg *const err = errmsg_of(error);
+	struct check c = { .report.u = u,
+			   .data = flags & UCKPT_DATA,
+			   .progress.u = u };
+	int rc = report_open(&c.report, paths, n, err) ?: check_all(&c, err);
 
-	if (rc)
-		return rc;
-	check_list_files(c);
-	if (c->report.plan)
-		check_plan(c);
-	if (c->data)
-		check_data(c);
-	else
-		check_files(c);
-	if (c->report.plan && !c->report.problems.n)
-		check_forms(c);
-	if (json)
-		rc = print_json(c);
-	else
-		print_text(c);
-	return c->report.problems.n ? CMD_FAILED : rc;
-}
-
-int cmd_check(struct uckpt *u, int argc, char **argv)
-{
-	struct check c = { .report.u = u };
-	bool json = false;
-	const struct cmd_option options[] = {
-		{ "data",
-		  .help = "also read all tensors: verify checksums and compare replicas",
-		  .flag = &c.data },
-		{ "json", .help = "print JSON", .flag = &json },
-	};
-	const struct cmd_syntax syntax = {
-		"usage: ucckpt check [--data] [--json] DIRECTORY...\n"
-		"\n"
-		"Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
-		"tag) or its Hugging Face weights are whole: all files, all ranks, every element\n"
-		"exactly once.  Several are one whose files are spread over them.",
-		"Exit status: 0 whole, 1 problems found, 2 wrong usage.",
-		options, COUNT(options), 0, "a DIRECTORY",
-	};
-	int status;
-
-	if (!cmd_parse(argc, argv, &syntax, &status))
-		return status;
-	status = check_run(&c, argv + optind, (size_t)(argc - optind), json);
+	c.report.problems.failed |= c.forms.failed;
+	if (!rc && !(flags & UCKPT_JSON))
+		add_text(&c);
+	if (!rc)
+		rc = report_tell(&c.report,
+				 flags & UCKPT_JSON ? to_json(&c) : NULL, err);
 	check_done(&c);
-	return status;
+	return rc;
 }

@@ -6,14 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/cmd/report.h"
+#include "ckpt/base/progress.h"
+#include "ckpt/report/report.h"
 
+struct errmsg;
 struct param;
-struct progress;
 struct slice;
-struct uckpt;
-
-int cmd_check(struct uckpt *u, int argc, char **argv);
 
 /* A file written by a rank. */
 struct check_file {
@@ -34,7 +32,7 @@ struct check_pair {
 	struct findings differences, problems;
 };
 
-/* The state and findings of `ucckpt check`. */
+/* The state and findings of uckpt_check. */
 struct check {
 	struct report report;
 	bool data;   /* read tensors as well */
@@ -48,19 +46,20 @@ struct check {
 	size_t params;
 	uint64_t bytes;  /* of all files */
 	uint64_t opened; /* files of the universal tree that opened */
-	struct progress *progress;
+	struct progress progress; /* of reading tensors */
 
 	struct findings forms; /* options of convert that would succeed */
 };
 
-/* The parts of a check.  Each adds its findings; none stops at a problem. */
+/* The parts of a check.  Each adds its findings; none stops at a problem.  Errors are
+ * -ENOMEM, and -EINTR if the caller of the library said so. */
 
-void check_list_files(struct check *c);
+int check_list_files(struct check *c, struct errmsg *err);
 
 /* Check each file by itself: its zip directory, the headers of its members, and
  * the facts in model-states files.  With `data`, compare every member with its
  * checksum. */
-void check_files(struct check *c);
+int check_files(struct check *c, struct errmsg *err);
 
 void check_files_done(struct check *c);
 
@@ -68,13 +67,13 @@ void check_files_done(struct check *c);
  * whose shards are damaged. */
 void check_tree(struct check *c);
 
-/* If no problems were found: check every form that `ucckpt convert` writes, and
- * list in `forms` those that it can write for this checkpoint. */
+/* If no problems were found: check every form that uckpt_convert writes, and list in
+ * `forms`, as options of `ucckpt convert`, those that it can write for this checkpoint. */
 void check_forms(struct check *c);
 
-/* List the pairs to compare.  Returns the bytes that comparing them reads. */
-uint64_t check_list_pairs(struct check *c);
+/* List the pairs to compare, and add to `*bytes` those that comparing them reads. */
+int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err);
 
-void check_pairs(struct check *c);
+int check_pairs(struct check *c, struct errmsg *err);
 
 #endif

@@ -15,8 +15,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
-#include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/progress.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -102,21 +100,22 @@ static uint64_t add_param(struct check *c, const struct param *p)
 	return bytes;
 }
 
-uint64_t check_list_pairs(struct check *c)
+int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 {
 	const struct model *const m = &plan_zckpt(c->report.plan)->model;
 	/* A slice is in at most one pair of each kind. */
 	size_t most = m->nparams * m->tp * m->pp + 1;
-	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		most += m->params[i].module ? 0 : m->params[i].holders;
-	c->pairs = cmd_alloc(most, sizeof(*c->pairs));
+	c->pairs = calloc(most, sizeof(*c->pairs));
+	if (!c->pairs)
+		return errmsg_nomem(err, c->report.dir);
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
-			bytes += add_param(c, &m->params[i]);
+			*bytes += add_param(c, &m->params[i]);
 	assert(c->npairs < most);
-	return bytes;
+	return 0;
 }
 
 struct comparison {
@@ -223,7 +222,8 @@ static int compare_files(struct comparison *x, const char *what, size_t item,
 
 		if (n < 0 || vfile_read(b, x->b, COMPARE_CHUNK, off, err) != n)
 			return -EIO;
-		progress_add(x->c->progress, 2 * (uint64_t)n);
+		if (progress_add(&x->c->progress, 2 * (uint64_t)n))
+			return -EINTR;
 		if (memcmp(x->a, x->b, (size_t)n) == 0)
 			continue;
 		while (x->a[i] == x->b[i])
@@ -234,8 +234,9 @@ static int compare_files(struct comparison *x, const char *what, size_t item,
 	return 0;
 }
 
-/* Compare one state, or the master weights if `state` is NULL. */
-static void compare_state(struct comparison *x, const char *state,
+/* Compare one state, or the master weights if `state` is NULL.  -EINTR; other errors are
+ * problems. */
+static int compare_state(struct comparison *x, const char *state,
 			  enum dtype dtype)
 {
 	const struct check_pair *const p = x->pair;
@@ -244,17 +245,22 @@ static void compare_state(struct comparison *x, const char *state,
 	struct vfile *const b =
 		a ? open_side(x, &x->other, p->b, state, dtype, &err) : NULL;
 
-	if (!b || compare_files(x, state ? state : "fp32", dtype_size(dtype), a,
-				b, &err))
+	const int rc = b ? compare_files(x, state ? state : "fp32",
+					 dtype_size(dtype), a, b, &err)
+			 : -EIO;
+
+	if (rc && rc != -EINTR)
 		findings_add_new(&x->pair->problems, err.text);
 	vfile_free(a);
 	vfile_free(b);
+	return rc == -EINTR ? rc : 0;
 }
 
-static void compare_states(struct comparison *x)
+static int compare_states(struct comparison *x)
 {
 	const struct check_pair *const p = x->pair;
 	const struct shard_group *const g = group_of(x->c, p->a);
+	int rc;
 
 	if (p->a->numel != p->b->numel) {
 		findings_add(&x->pair->problems,
@@ -263,30 +269,33 @@ static void compare_states(struct comparison *x)
 			     x->c->report.dir, p->a->name, p->a->numel,
 			     kind_text(p), number(x, p->a), p->b->numel,
 			     number(x, p->b));
-		return;
+		return 0;
 	}
-	compare_state(x, NULL, g->fp32.dtype);
-	for (size_t i = 0; i < g->nstates; i++)
+	rc = compare_state(x, NULL, g->fp32.dtype);
+	for (size_t i = 0; !rc && i < g->nstates; i++)
 		if (g->states[i].kind == STATE_FLAT)
-			compare_state(x, g->states[i].name,
-				      g->states[i].flat.dtype);
+			rc = compare_state(x, g->states[i].name,
+					   g->states[i].flat.dtype);
+	return rc;
 }
 
-static int compare_pair(void *ctx, size_t i, struct errmsg *ignored)
+static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 {
 	struct check *const c = ctx;
 	struct check_pair *const p = &c->pairs[i];
 	struct comparison x = { .c = c,
 				.pair = p,
 				.other = *p->param,
-				.a = cmd_alloc(2, COMPARE_CHUNK) };
+				.a = malloc(2 * COMPARE_CHUNK) };
+	int rc;
 
-	(void)ignored;
+	if (!x.a)
+		return errmsg_nomem(err, c->report.dir);
 	x.other.merge.holder = p->holder;
 	x.b = x.a + COMPARE_CHUNK;
-	compare_states(&x);
+	rc = compare_states(&x);
 	free(x.a);
-	return 0;
+	return rc;
 }
 
 /* Does another parameter of the same tied module have equal copies in these stages? */
@@ -334,13 +343,16 @@ static void take_differences(struct check *c, struct check_pair *p)
 	findings_add_new(&c->report.notes, note.text);
 }
 
-void check_pairs(struct check *c)
+int check_pairs(struct check *c, struct errmsg *err)
 {
-	parallel_for(c->npairs, parallel_width(), compare_pair, c, NULL);
+	const int rc = parallel_for(c->npairs, parallel_width(), compare_pair, c,
+				    err);
+
 	for (size_t i = 0; i < c->npairs; i++)
 		take_differences(c, &c->pairs[i]);
 	for (size_t i = 0; i < c->npairs; i++) {
 		findings_take(&c->report.problems, &c->pairs[i].problems);
 		findings_done(&c->pairs[i].differences);
 	}
+	return rc;
 }

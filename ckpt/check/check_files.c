@@ -22,8 +22,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
@@ -40,50 +38,57 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-static void add_file(struct check *c, const char *name)
+static int add_file(struct check *c, const char *name, struct errmsg *err)
 {
 	struct check_file *const f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
 	char *where = NULL; /* in the root that has it */
 	struct stat st;
+	int rc;
 
-	if (asprintf(&f->path, "%s/%s", c->report.dir, name) < 0)
-		cmd_nomem();
+	if (asprintf(&f->path, "%s/%s", c->report.dir, name) < 0) {
+		f->path = NULL;
+		return errmsg_nomem(err, name);
+	}
 	if (files_find(c->report.u, f->path, &where, &st, NULL, NULL) == 0 &&
 	    S_ISREG(st.st_mode))
 		fileid_from_stat(&st, &id);
 	c->bytes += id.size;
-	if (shardcache_add(c->shards, where ? where : f->path, &id) < 0)
-		cmd_nomem();
+	rc = shardcache_add(c->shards, where ? where : f->path, &id) < 0
+		     ? errmsg_nomem(err, f->path)
+		     : 0;
 	free(where);
+	return rc;
 }
 
-void check_list_files(struct check *c)
+int check_list_files(struct check *c, struct errmsg *err)
 {
-	struct errmsg err = { "" };
+	struct errmsg why = { "" };
 	struct hfdir weights = { 0 };
 	struct dirlist l = { 0 };
+	int rc = 0;
 
-	c->shards = shardcache_new(c->report.u);
-	if (!c->shards)
-		cmd_nomem();
 	if (c->report.choice == TAGS_WEIGHTS) {
 		/* What is wrong with them is a problem of the plan. */
 		if (hfdir_open(c->report.u, &weights, c->report.dir, NULL))
-			return;
-	} else if (files_list(c->report.u, c->report.dir, true, &l, &err)) {
-		findings_add_new(&c->report.problems, err.text);
-		return;
+			return 0;
+	} else if (files_list(c->report.u, c->report.dir, true, &l, &why)) {
+		findings_add_new(&c->report.problems, why.text);
+		return 0;
 	}
 	c->params = weights.n;
-	c->files = cmd_alloc(weights.nfiles + l.n, sizeof(*c->files));
-	for (size_t i = 0; i < weights.nfiles; i++)
-		add_file(c, weights.files[i].name);
-	for (size_t i = 0; i < l.n; i++)
+	c->shards = shardcache_new(c->report.u);
+	c->files = calloc(weights.nfiles + l.n + 1, sizeof(*c->files));
+	if (!c->shards || !c->files)
+		rc = errmsg_nomem(err, c->report.dir);
+	for (size_t i = 0; !rc && i < weights.nfiles; i++)
+		rc = add_file(c, weights.files[i].name, err);
+	for (size_t i = 0; !rc && i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
-			add_file(c, l.v[i].name);
+			rc = add_file(c, l.v[i].name, err);
 	hfdir_done(&weights);
 	dirlist_done(&l);
+	return rc;
 }
 
 /* Add a problem of one member.  Returns false once the list is full. */
@@ -136,11 +141,9 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
 	const struct reading *const r = ctx;
-	const int rc = source_read(r->src, buf, len, off, err);
 
-	if (!rc)
-		progress_add(r->progress, len);
-	return rc;
+	return source_read(r->src, buf, len, off, err)
+		       ?: progress_add(r->progress, len);
 }
 
 static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
@@ -200,7 +203,7 @@ static int sum_members(struct check *c, const struct check_file *f,
 	struct vfile *const file =
 		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
 	struct source src;
-	struct reading r = { &src, c->progress };
+	struct reading r = { &src, &c->progress };
 	int rc = file ? vfile_source_open(&src, file, f->path, err) : -EIO;
 
 	if (rc)
@@ -211,26 +214,33 @@ static int sum_members(struct check *c, const struct check_file *f,
 	return rc;
 }
 
-static void sum_file(struct check *c, struct check_file *f,
-		     const struct ptfile *pt, const struct locating *l,
-		     unsigned width)
+/* -ENOMEM or -EINTR; other errors are problems of the file. */
+static int sum_file(struct check *c, struct check_file *f,
+		    const struct ptfile *pt, const struct locating *l,
+		    unsigned width)
 {
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
-	struct crc_range *const v = cmd_alloc(max, sizeof(*v));
-	const struct zip_entry **const e = cmd_alloc(max, sizeof(*e));
-	struct errmsg err;
+	struct crc_range *const v = calloc(max + 1, sizeof(*v));
+	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
+	struct errmsg err = { "" };
 	size_t n = 1;
+	int rc = v && e ? 0 : -ENOMEM;
 
-	if (pt->is_zip)
+	if (!rc && pt->is_zip)
 		n = list_members(l, e, v);
-	else
+	else if (!rc)
 		v[0].len = pt->src.size;
-	if (sum_members(c, f, v, n, width, &err))
-		add_problem(f, err.text);
-	else if (f->summed)
+	if (!rc)
+		rc = sum_members(c, f, v, n, width, &err);
+	if (!rc && f->summed)
 		compare_sums(f, e, v, n);
 	free(v);
 	free(e);
+	if (rc == -ENOMEM || rc == -EINTR)
+		return rc;
+	if (rc)
+		add_problem(f, err.text);
+	return 0;
 }
 
 static bool is_safetensors(const struct check_file *f)
@@ -276,46 +286,50 @@ static unsigned files_at_once(const struct check *c)
 	return c->nfiles < width ? (unsigned)c->nfiles + !c->nfiles : width;
 }
 
-static int check_file(void *ctx, size_t i, struct errmsg *ignored)
+static int check_file(void *ctx, size_t i, struct errmsg *err)
 {
 	struct check *const c = ctx;
 	struct check_file *const f = &c->files[i];
-	struct errmsg err = { "" };
+	struct errmsg why = { "" };
 	struct ptfile pt = { 0 };
 	struct locating l = { .z = &pt.zip };
+	int rc = 0;
 
-	(void)ignored;
 	/* Opening the plan has read the headers of safetensors. */
-	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &err)
-			      : ptfile_open(c->report.u, &pt, f->path, &err)) {
-		findings_add_new(&f->problems, err.text);
+	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &why)
+			      : ptfile_open(c->report.u, &pt, f->path, &why)) {
+		findings_add_new(&f->problems, why.text);
 		return 0;
 	}
 	f->is_zip = pt.is_zip;
 	for (size_t k = 0; k < pt.zip.n; k++)
 		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
-	l.at = cmd_alloc(pt.zip.n, sizeof(*l.at));
-	locate_all(f, &l);
-	check_facts(c, f, &pt);
-	if (c->data)
-		sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
+	l.at = calloc(pt.zip.n + 1, sizeof(*l.at));
+	if (l.at) {
+		locate_all(f, &l);
+		check_facts(c, f, &pt);
+	}
+	if (!l.at)
+		rc = -ENOMEM;
+	else if (c->data)
+		rc = sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
 	free(l.at);
 	ptfile_close(&pt);
-	return 0;
+	return rc == -ENOMEM ? errmsg_nomem(err, f->path) : rc;
 }
 
-void check_files(struct check *c)
+int check_files(struct check *c, struct errmsg *err)
 {
 	/* A few that are read ahead are enough. */
-	if (c->data)
-		parallel_for(c->nfiles, files_at_once(c), check_file, c, NULL);
-	else
-		parallel_far(c->nfiles, files_at_once(c), check_file, c, NULL);
+	const int rc = (c->data ? parallel_for : parallel_far)(
+		c->nfiles, files_at_once(c), check_file, c, err);
+
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data)
 			note_without_sums(c, &c->files[i]);
 		findings_take(&c->report.problems, &c->files[i].problems);
 	}
+	return rc;
 }
 
 void check_files_done(struct check *c)

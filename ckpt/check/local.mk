@@ -1,5 +1,5 @@
-# ucckpt check: a checkpoint proved whole.
-# Uses the rooms above.  May print.
-ucckpt_SOURCES += \
+# uckpt_check: a checkpoint proved whole.
+# Uses the rooms above.
+ckpt_libuckpt_a_SOURCES += \
 	%D%/check.h %D%/check.c %D%/check_files.c %D%/check_tree.c \
 	%D%/check_copies.c

@@ -10,7 +10,6 @@
 #include <cJSON.h>
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,24 +22,21 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/cmd/progress.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
 #include "ckpt/remote/site.h"
 
-#define INT64_LEN 24
 #define FIRST_OPTION \
 	256 /* what getopt_long returns for it; no letter has the number */
 
-/* Print text that may come from a file.  Returns the number of characters. */
-static int put(FILE *to, const char *text)
+/* Print text that may come from a file. */
+static void put(FILE *to, const char *text)
 {
 	const char *c;
 	unsigned n;
-	int columns = 0;
 
-	for (; (c = utf8_show(&text, &n)); columns++)
+	while ((c = utf8_show(&text, &n)))
 		fwrite(c, 1, n, to);
-	return columns;
 }
 
 static void say(const char *fmt, va_list ap)
@@ -60,6 +56,7 @@ void cmd_say(const char *fmt, ...)
 {
 	va_list ap;
 
+	progress_clear();
 	fputs("ucckpt: ", stderr);
 	va_start(ap, fmt);
 	say(fmt, ap);
@@ -79,9 +76,12 @@ int cmd_usage(const char *command, const char *fmt, ...)
 	return CMD_USAGE;
 }
 
-void *cmd_alloc(size_t n, size_t size)
+int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed)
 {
-	return calloc(n ? n : 1, size) ?: (cmd_nomem(), NULL);
+	if (rc >= 0)
+		return rc;
+	cmd_say("%s", *err->text ? err->text : strerror(-rc));
+	return failed;
 }
 
 void cmd_nomem(void)
@@ -152,6 +152,8 @@ static int set_option(char **argv, const struct cmd_option *o, char *value)
 
 	if (o->flag)
 		*o->flag = true;
+	if (o->flags)
+		*o->flags |= o->bit;
 	if (o->text)
 		*o->text = value;
 	if (!o->set || o->set(o->ctx, o->name, value, &why))
@@ -267,10 +269,9 @@ char *cmd_source(struct uckpt *u, char *const *args, size_t n)
 {
 	struct errmsg err = { "" };
 	char *path = NULL;
-	const int rc = files_unite(u, args, n, &path, &err);
+	const int rc = files_unite(u, (const char *const *)args, n, &path,
+				   &err);
 
-	for (size_t i = 0; i < n; i++) /* other users see the command line */
-		site_hide_secrets(args[i]);
 	if (!rc)
 		return path;
 	cmd_say("%s", err.text);
@@ -278,37 +279,9 @@ char *cmd_source(struct uckpt *u, char *const *args, size_t n)
 	return NULL;
 }
 
-int cmd_put(const char *text)
+void cmd_put(const char *text)
 {
-	return put(stdout, text);
-}
-
-const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN])
-{
-	static const char *const units[] = { "KiB", "MiB", "GiB",
-					     "TiB", "PiB", "EiB" };
-	double v = (double)bytes / 1024;
-	size_t i = 0;
-
-	if (bytes < 1024) {
-		snprintf(buf, CMD_SIZE_LEN, "%u bytes", (unsigned)bytes);
-		return buf;
-	}
-	while (v >= 1024) {
-		v /= 1024;
-		i++;
-	}
-	assert(i < COUNT(units));
-	snprintf(buf, CMD_SIZE_LEN, "%.1f %s", v, units[i]);
-	return buf;
-}
-
-void cmd_json_add_int(cJSON *object, const char *key, int64_t value)
-{
-	char text[INT64_LEN];
-
-	snprintf(text, sizeof(text), "%" PRId64, value);
-	cJSON_AddRawToObject(object, key, text);
+	put(stdout, text);
 }
 
 int cmd_json_print(cJSON *root)

@@ -6,9 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/uckpt.h"
+
 struct cJSON;
 struct errmsg;
-struct uckpt;
 
 /*
  * The commands of ucckpt.  Each takes its own command line (`argv[0]` is its
@@ -24,9 +25,15 @@ enum cmd_exit {
 };
 
 int cmd_info(struct uckpt *u, int argc, char **argv);
+int cmd_check(struct uckpt *u, int argc, char **argv);
+int cmd_diff(struct uckpt *u, int argc, char **argv);
 int cmd_convert(struct uckpt *u, int argc, char **argv);
 int cmd_extents(struct uckpt *u, int argc, char **argv);
-/* cmd_check, cmd_diff and others are declared in their own rooms. */
+/* cmd_pack and cmd_unpack are declared in their own room. */
+
+/* Return the exit code of a command that reports: `rc`, or after an error its message and
+ * `failed`. */
+int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed);
 
 /* Print one line to stderr: "ucckpt: <message>". */
 void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -35,13 +42,11 @@ void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cmd_usage(const char *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Zeroed memory for `n` items, at least one; and the end of a command that reports
- * problems and has no memory left, with a message and CMD_FAILED. */
-void *cmd_alloc(size_t n, size_t size);
+/* The end of a command that has no memory left, with a message and CMD_FAILED. */
 _Noreturn void cmd_nomem(void);
 
 /*
- * An option of a command, with exactly one of `flag`, `text` and `set`; with none of
+ * An option of a command, with exactly one of `flag`, `flags`, `text` and `set`; with none of
  * them, the option is accepted without effect.
  */
 struct cmd_option {
@@ -50,6 +55,7 @@ struct cmd_option {
 	const char *value; /* what the help calls its value; NULL: it has none */
 	const char *help;  /* lines about it; NULL: not shown */
 	bool *flag;
+	unsigned *flags, bit; /* to be set there */
 	char **text;
 	/* Parse a value.  False if it is wrong; `why` may say so, otherwise `words`
 	 * has those that are right, or `what` what the value must be. */
@@ -82,20 +88,12 @@ struct cmd_number {
 bool cmd_set_number(void *number, const char *name, const char *text,
 		    struct errmsg *why);
 
-/* The source that arguments mean (roots_unite); NULL, with a message, if they mean
+/* The source that arguments mean (files_unite); NULL, with a message, if they mean
  * none.  The caller frees it. */
 char *cmd_source(struct uckpt *u, char *const *args, size_t n);
 
-/* Print text that may come from a file, as utf8_show shows it.  Returns the
- * number of characters. */
-int cmd_put(const char *text);
-
-/* Format a size, as "1.2 GiB", into `buf` and return it. */
-#define CMD_SIZE_LEN 32
-const char *cmd_size(uint64_t bytes, char buf[CMD_SIZE_LEN]);
-
-/* Add an integer with all its digits; cJSON's own numbers are doubles. */
-void cmd_json_add_int(struct cJSON *object, const char *key, int64_t value);
+/* Print text that may come from a file, as utf8_show shows it. */
+void cmd_put(const char *text);
 
 /* Print and delete `root`.  Returns CMD_OK or CMD_FAILED. */
 int cmd_json_print(struct cJSON *root);

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/convert/treewrite.h"
@@ -80,8 +81,7 @@ static int write_tree(const struct convert *c, struct plan *p,
 	const struct treewrite_options how = {
 		.shown = c->out,
 		.width = c->writers ? c->writers : parallel_width(),
-		.progress = progress_add,
-		.ctx = progress,
+		.progress = progress,
 	};
 	char pointer[POINTER_MAX];
 	struct output out;
@@ -90,10 +90,9 @@ static int write_tree(const struct convert *c, struct plan *p,
 	if (rc)
 		return rc;
 	rc = treewrite_save(p, out.fd, &how, err);
-	if (!rc && !progress_add(progress, 0))
-		rc = -EINTR;
 	if (!rc)
-		rc = output_commit(&out, pointer_file(c, pointer), err);
+		rc = progress_add(progress, 0)
+			     ?: output_commit(&out, pointer_file(c, pointer), err);
 	output_close(&out);
 	return rc;
 }
@@ -101,7 +100,9 @@ static int write_tree(const struct convert *c, struct plan *p,
 static int convert_fail(const struct convert *c, int rc,
 			const struct errmsg *err)
 {
-	return progress_fail(rc, c->out, "nothing was written", err);
+	const struct uckpt_error *const why = (const void *)err;
+
+	return progress_fail(rc, c->out, "nothing was written", why);
 }
 
 static void say_warning(void *ctx, const char *text)
@@ -113,24 +114,22 @@ static void say_warning(void *ctx, const char *text)
 static int convert_plan(const struct convert *c, struct plan *p)
 {
 	struct errmsg err = { "" };
-	struct progress progress;
-	uint64_t files, bytes;
+	struct progress progress = { .u = c->u };
+	struct uckpt_done done = { 0 };
 	int rc = check_patterns(c, p);
 
 	if (rc != CMD_OK)
 		return rc;
 	if (plan_zckpt(p))
 		plan_zckpt(p)->readers = c->readers;
-	rc = plan_check(p, &err) ?: plan_totals(p, &files, &bytes, &err);
-	if (!rc) {
-		progress_init(&progress, bytes);
+	rc = plan_check(p, &err) ?: plan_totals(p, &done.files, &done.bytes, &err);
+	progress.total = done.bytes;
+	if (!rc)
 		rc = write_tree(c, p, &progress, &err);
-		progress_done(&progress);
-	}
 	if (rc)
 		return convert_fail(c, rc, &err);
 	plan_warn(p, &(struct errmsg_sink){ say_warning, NULL });
-	progress_print(&progress, c->out, files, bytes, "");
+	progress_print(c->out, &done, "");
 	return CMD_OK;
 }
 

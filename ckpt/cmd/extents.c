@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/json.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
@@ -46,9 +47,11 @@ static int fail_ioctl(const struct listing *l)
 
 static int read_extents(struct listing *l)
 {
-	struct ucfs_extents *const x = cmd_alloc(1, sizeof(*x));
+	struct ucfs_extents *const x = calloc(1, sizeof(*x));
 	int rc = CMD_OK;
 
+	if (!x)
+		cmd_nomem();
 	for (uint64_t start = 0;; start = x->start = x->next) {
 		x->version = UCFS_EXTENTS_VERSION;
 		if (ioctl(l->fd, UCFS_IOC_EXTENTS, x) < 0) {
@@ -151,12 +154,12 @@ static cJSON *source_json(const struct ucfs_source *s)
 {
 	cJSON *const o = cJSON_CreateObject();
 
-	cmd_json_add_int(o, "source", s->source);
+	json_add_int(o, "source", s->source);
 	cJSON_AddStringToObject(o, "path", s->path);
-	cmd_json_add_int(o, "bytes", (int64_t)s->size);
-	cmd_json_add_int(o, "device", (int64_t)s->dev);
-	cmd_json_add_int(o, "inode", (int64_t)s->ino);
-	cmd_json_add_int(o, "mtime_ns", s->mtime_ns);
+	json_add_int(o, "bytes", (int64_t)s->size);
+	json_add_int(o, "device", (int64_t)s->dev);
+	json_add_int(o, "inode", (int64_t)s->ino);
+	json_add_int(o, "mtime_ns", s->mtime_ns);
 	return o;
 }
 
@@ -164,12 +167,12 @@ static cJSON *extent_json(const struct ucfs_extent *e)
 {
 	cJSON *const o = cJSON_CreateObject();
 
-	cmd_json_add_int(o, "offset", (int64_t)e->offset);
-	cmd_json_add_int(o, "length", (int64_t)e->length);
+	json_add_int(o, "offset", (int64_t)e->offset);
+	json_add_int(o, "length", (int64_t)e->length);
 	cJSON_AddStringToObject(o, "kind", kind_name(e->kind));
 	if (has_source(e)) {
-		cmd_json_add_int(o, "source", e->source);
-		cmd_json_add_int(o, "source_offset",
+		json_add_int(o, "source", e->source);
+		json_add_int(o, "source_offset",
 				 (int64_t)e->source_offset);
 	}
 	return o;
@@ -181,7 +184,7 @@ static int print_json(const struct listing *l)
 	cJSON *list;
 
 	cJSON_AddStringToObject(root, "file", l->path);
-	cmd_json_add_int(root, "bytes", (int64_t)l->size);
+	json_add_int(root, "bytes", (int64_t)l->size);
 	list = cJSON_AddArrayToObject(root, "sources");
 	for (size_t i = 0; i < l->nsources; i++)
 		cJSON_AddItemToArray(list, source_json(&l->sources[i]));

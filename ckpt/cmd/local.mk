@@ -1,9 +1,9 @@
-# What the commands of ucckpt share, and info, convert and extents.
+# The commands of ucckpt, and what they share.
 # Uses the rooms above.  May print.
 ucckpt_SOURCES += \
-	%D%/cmd.h %D%/cmd.c \
-	%D%/progress.h %D%/progress.c \
-	%D%/report.h %D%/report.c \
+	%D%/progress.h %D%/cmd.h %D%/cmd.c %D%/progress.c \
 	%D%/info.c \
+	%D%/check.c \
+	%D%/diff.c \
 	%D%/convert.c \
 	%D%/extents.c

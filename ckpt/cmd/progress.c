@@ -7,16 +7,17 @@
  */
 #include "ckpt/cmd/progress.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
+#include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/sys/clock.h"
 
@@ -25,6 +26,11 @@
 #define BAR_LEN (sizeof(BAR) - 1)
 
 static atomic_int caught; /* written by the handler, read by all threads */
+
+/* Of the command, which is the process's only one; clock_seconds: */
+static _Atomic double began;
+static _Atomic double next; /* when to draw again */
+static atomic_bool drawn;
 
 static void note_signal(int sig)
 {
@@ -50,68 +56,63 @@ void progress_catch_signals(void)
 	sigaction(SIGPIPE, &ignore, NULL);
 }
 
-void progress_init(struct progress *p, uint64_t total)
+static void draw(uint64_t done, uint64_t total, double seconds)
 {
-	p->shown = isatty(STDERR_FILENO);
-	p->total = total;
-	p->began = clock_seconds();
-	atomic_init(&p->done, 0);
-	atomic_init(&p->next, p->began + INTERVAL);
-}
+	const double part = total ? (double)done / (double)total : 1;
+	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
 
-static void progress_draw(const struct progress *p, uint64_t done)
-{
-	const double seconds = clock_seconds() - p->began;
-	const double part = p->total ? (double)done / (double)p->total : 1;
-	char a[CMD_SIZE_LEN], b[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
-
-	assert(p->shown);
 	fprintf(stderr, "\r%3d%% [%-*.*s]  %s of %s  %s/s\033[K",
 		(int)(part * 100), (int)BAR_LEN, (int)(part * BAR_LEN), BAR,
-		cmd_size(done, a), cmd_size(p->total, b),
-		cmd_size((uint64_t)((double)done / seconds), rate));
+		size_text(done, a), size_text(total, b),
+		size_text((uint64_t)((double)done / seconds), rate));
 	fflush(stderr);
 }
 
-bool progress_add(void *progress, uint64_t bytes)
+int progress_show(void *arg, uint64_t done, uint64_t total)
 {
-	struct progress *const p = progress;
-	const uint64_t done = atomic_fetch_add(&p->done, bytes) + bytes;
-	double next = atomic_load(&p->next);
-	const double now = p->shown ? clock_seconds() : 0;
+	const double now = clock_seconds();
+	double due = atomic_load(&next);
 
-	/* One of several late threads wins. */
-	if (p->shown && now >= next &&
-	    atomic_compare_exchange_strong(&p->next, &next, now + INTERVAL))
-		progress_draw(p, done);
-	return !caught;
+	(void)arg;
+	if (!atomic_load(&began)) {
+		atomic_store(&began, now);
+		atomic_store(&next, now + INTERVAL);
+	} else if (now >= due && isatty(STDERR_FILENO) &&
+		   /* One of several late threads wins. */
+		   atomic_compare_exchange_strong(&next, &due, now + INTERVAL)) {
+		draw(done, total, now - atomic_load(&began));
+		drawn = true;
+	}
+	return caught;
 }
 
-void progress_done(struct progress *p)
+void progress_clear(void)
 {
-	if (p->shown)
+	if (drawn)
 		fputs("\r\033[K", stderr);
-	p->shown = false;
+	drawn = false;
 }
 
 int progress_fail(int rc, const char *out, const char *left,
-		  const struct errmsg *err)
+		  const struct uckpt_error *err)
 {
 	if (rc == -EINTR && caught)
 		cmd_say("%s: interrupted by %s; %s", out, strsignal(caught), left);
 	else
-		cmd_say("%s", err->text);
+		cmd_say("%s", *err->text ? err->text : strerror(-rc));
 	return CMD_FAILED;
 }
 
-void progress_print(const struct progress *p, const char *out, uint64_t files,
-		    uint64_t bytes, const char *more)
+void progress_print(const char *out, const struct uckpt_done *done,
+		    const char *more)
 {
-	const double seconds = clock_seconds() - p->began;
-	char size[CMD_SIZE_LEN], rate[CMD_SIZE_LEN];
+	const double seconds = clock_seconds() - began;
+	char size[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
 
+	progress_clear();
 	cmd_put(out);
-	printf(": %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n", files,
-	       cmd_size(bytes, size), more, seconds,
-	       cmd_size((uint64_t)((double)bytes / (seconds + 1e-9)), rate));
+	printf(": %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n", done->files,
+	       size_text(done->bytes, size), more, seconds,
+	       size_text((uint64_t)((double)done->bytes / (seconds + 1e-9)),
+			 rate));
 }

@@ -39,6 +39,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -91,11 +92,6 @@ static int fail(const struct writer *w, const char *path, const char *action,
 			  w->options->shown, path, action, strerror(errno));
 }
 
-static int progress(const struct writer *w, uint64_t bytes)
-{
-	return w->options->progress(w->options->ctx, bytes) ? 0 : -EINTR;
-}
-
 /* "DIR/NAME" in the arena; NULL if memory is short. */
 static char *join_path(struct arena *a, const char *dir, const char *name)
 {
@@ -140,7 +136,7 @@ static int add_tree(struct writer *w, uint64_t dir, const char *path,
 	int rc;
 
 	while ((rc = plan_next(w->p, dir, &pos, &e, err)) == 1) {
-		rc = add_entry(w, &e, path, err) ?: progress(w, 0);
+		rc = add_entry(w, &e, path, err) ?: progress_add(w->options->progress, 0);
 		if (rc)
 			return rc;
 	}
@@ -217,7 +213,7 @@ static int copy_range(const struct out *o, uint64_t off, uint64_t end,
 		vfile_crc_advance(o->f, o->buf, len, off);
 		rc = pwrite_all(o->fd, o->buf, len, off) < 0
 			     ? fail(o->w, o->path, "write", err)
-			     : progress(o->w, len);
+			     : progress_add(o->w->options->progress, len);
 		off += len;
 	}
 	return rc;
@@ -244,7 +240,8 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 			continue;
 		/* Zeros become a hole.  The file still gets its full size,
 		 * because a literal follows the last storage. */
-		rc = zero ? progress(o->w, m->v[i].start - start)
+		rc = zero ? progress_add(o->w->options->progress,
+					m->v[i].start - start)
 			  : copy_range(o, start, m->v[i].start, literal, err);
 	}
 	return rc;
@@ -277,7 +274,7 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 			n = sendfile(o->fd, m.fd, &from, COPY_MAX);
 		shardcache_put(c, shard);
 		if (n > 0) {
-			rc = progress(o->w, (uint64_t)n);
+			rc = progress_add(o->w->options->progress, (uint64_t)n);
 			continue;
 		}
 		from = at + (left < (off_t)COPY_MAX ? left : (off_t)COPY_MAX);

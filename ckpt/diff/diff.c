@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt diff: compares two checkpoints and reports how far they differ.
+ * uckpt_diff: compares two checkpoints and reports how far they differ.
  *
  * Parameters are matched by name and compared in parallel, a chunk at a time.
- * Three things are notes rather than differences unless --strict is given: a
+ * Three things are notes rather than differences unless UCKPT_STRICT is given: a
  * state that one side lacks for all parameters (the step, in a tree of ZeRO-3),
  * equal values of different types, and a tied parameter that one side stores
  * under one name only.
  */
 #include <assert.h>
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cmd/cmd.h"
 #include "ckpt/diff/diff.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/state.h"
+#include "ckpt/report/report.h"
 #include "ckpt/sys/parallel.h"
 
 /* Return the name under which the side without `p->name` stores the tied
@@ -279,75 +279,52 @@ static void diff_done(struct diff *d)
 	diff_tree_close(&d->tree[1]);
 }
 
-/* Returns CMD_OK or CMD_TROUBLE. */
-static int open_side(struct diff *d, unsigned side, char *arg)
+static int open_side(struct diff *d, unsigned side, const char *path,
+		     struct errmsg *err)
 {
-	struct errmsg err = { "" };
-	char *const path = cmd_source(d->tree[side].u, &arg, 1);
-	int rc = CMD_TROUBLE;
+	struct diff_tree *const t = &d->tree[side];
+	char *whole = NULL;
+	const int rc = files_unite(t->u, &path, 1, &whole, err)
+			       ?: diff_tree_open(t, whole, err);
 
-	if (!path)
-		return CMD_TROUBLE;
-	if (diff_tree_open(&d->tree[side], path, &err))
-		cmd_say("%s", err.text);
-	else
-		rc = CMD_OK;
-	free(path);
+	free(whole);
 	return rc;
 }
 
-static int diff(struct diff *d, char *const args[2], bool json, bool all)
+static int compare(struct diff *d, const char *a, const char *b,
+		   struct errmsg *err)
 {
-	struct errmsg err = { "" };
-	int rc = 0;
-
-	if (open_side(d, 0, args[0]) || open_side(d, 1, args[1]))
-		return CMD_TROUBLE;
-	for (unsigned side = 0; !rc && side < 2; side++)
-		rc = diff_tree_match(&d->tree[side], &d->tree[!side], &err);
-	if (!rc)
-		rc = compare_all(d, &err);
-	if (rc) {
-		cmd_say("%s", err.text);
-		return CMD_TROUBLE;
-	}
-	judge(d);
-	if (!json)
-		diff_print_text(d, all);
-	else if (diff_print_json(d, all) != CMD_OK)
-		return CMD_TROUBLE;
-	return d->equal ? CMD_OK : CMD_DIFFER;
+	return open_side(d, 0, a, err)
+		       ?: open_side(d, 1, b, err)
+		       ?: diff_tree_match(&d->tree[0], &d->tree[1], err)
+		       ?: diff_tree_match(&d->tree[1], &d->tree[0], err)
+		       ?: compare_all(d, err);
 }
 
-int cmd_diff(struct uckpt *u, int argc, char **argv)
+static int tell(const struct uckpt *u, const struct diff *d, unsigned flags,
+		struct errmsg *err)
 {
-	struct diff d = { .tree = { { .u = u }, { .u = u } } };
-	bool json = false, all = false;
-	const struct cmd_option options[] = {
-		{ "all", .help = "print all states, not only those that differ",
-		  .flag = &all },
-		{ "json", .help = "print JSON", .flag = &json },
-		{ "strict",
-		  .help = "count as differences also equal values of different types, states\n"
-			  "that one side lacks for all parameters, and tied parameters that\n"
-			  "one side stores once",
-		  .flag = &d.strict },
-	};
-	const struct cmd_syntax syntax = {
-		"usage: ucckpt diff [OPTION]... A B\n"
-		"\n"
-		"Compare two checkpoints, parameter by parameter and state by state.  Each is a\n"
-		"ZeRO checkpoint (the directory of a tag, or of a run for its newest tag), a\n"
-		"universal checkpoint or a Hugging Face model, on a disk or mounted.  '{A,B}'\n"
-		"is one whose files are spread over A and B.",
-		"Exit status: 0 equal, 1 different, 2 trouble.",
-		options, COUNT(options), 2, "A and B",
-	};
-	int status;
+	struct bytebuf text = { 0 };
+	const bool all = flags & UCKPT_ALL;
 
-	if (cmd_parse(argc, argv, &syntax, &status)) {
-		status = diff(&d, argv + optind, json, all);
-		diff_done(&d);
+	if (!(flags & UCKPT_JSON))
+		diff_add_text(d, all, &text);
+	return report_pass(u, &text,
+			   flags & UCKPT_JSON ? diff_to_json(d, all) : NULL, err);
+}
+
+int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
+	       struct uckpt_error *error)
+{
+	struct errmsg *const err = errmsg_of(error);
+	struct diff d = { .tree = { { .u = u }, { .u = u } },
+			  .strict = flags & UCKPT_STRICT };
+	int rc = compare(&d, a, b, err);
+
+	if (!rc) {
+		judge(&d);
+		rc = tell(u, &d, flags, err) ?: !d.equal;
 	}
-	return status;
+	diff_done(&d);
+	return rc;
 }

@@ -12,13 +12,13 @@
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/tensor/tensor.h"
 
+struct bytebuf;
+struct cJSON;
 struct errmsg;
 struct uckpt;
 struct plan;
 struct state;
 struct weights;
-
-int cmd_diff(struct uckpt *u, int argc, char **argv);
 
 /* The name of a parameter or a weight. */
 struct diff_entry {
@@ -182,9 +182,8 @@ static inline const char *diff_name_in(const struct diff_param *p, unsigned side
 int diff_compare(const struct state *a, const struct state *b,
 		 struct diff_state *out, struct errmsg *err);
 
-/* Print the differences, or with `all` every comparison.  diff_print_json
- * returns an exit code. */
-void diff_print_text(const struct diff *d, bool all);
-int diff_print_json(const struct diff *d, bool all);
+/* Report the differences, or with `all` every comparison. */
+void diff_add_text(const struct diff *d, bool all, struct bytebuf *to);
+struct cJSON *diff_to_json(const struct diff *d, bool all);
 
 #endif

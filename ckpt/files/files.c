@@ -240,7 +240,7 @@ bool files_has(struct uckpt *u, const char *path,
 	return !rc && found;
 }
 
-int files_unite(struct uckpt *u, char *const *dirs, size_t n, char **path,
+int files_unite(struct uckpt *u, const char *const *dirs, size_t n, char **path,
 		struct errmsg *err)
 {
 	int rc = roots_unite(u, dirs, n, false, path, err);

@@ -46,7 +46,7 @@ int files_lstat(struct uckpt *u, const char *path, struct attrs *out);
 
 /* As roots_unite.  Several directories must all be there, since one that is not would
  * look as if it had no files; a single one is looked at when it is used. */
-int files_unite(struct uckpt *u, char *const *dirs, size_t n, char **path,
+int files_unite(struct uckpt *u, const char *const *dirs, size_t n, char **path,
 		struct errmsg *err);
 
 /* As source_open.  `path` must outlive the source, which has no descriptor unless it is

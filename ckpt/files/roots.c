@@ -180,7 +180,7 @@ static int set_root(struct uckpt *u, struct united *x, const char *dir,
 	return rc;
 }
 
-static int unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		 char **path, struct errmsg *err)
 {
 	struct united *const x = calloc(1, sizeof(*x));
@@ -201,7 +201,7 @@ static int unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
 	return rc;
 }
 
-int roots_unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		char **path, struct errmsg *err)
 {
 	const size_t len = strlen(dirs[0]);
@@ -217,7 +217,7 @@ int roots_unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
 	parts = calloc(len, sizeof(*parts));
 	for (n = 0; text && parts && rest; n++)
 		parts[n] = strsep(&rest, ",");
-	rc = text && parts ? unite(u, parts, n, absolute, path, err)
+	rc = text && parts ? unite(u, (const char *const *)parts, n, absolute, path, err)
 			   : errmsg_nomem(err, NULL);
 	free(text);
 	free(parts);

@@ -24,7 +24,7 @@ struct uckpt;
  * frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as realpath(3).  Not thread-safe: called
  * before threads are started.
  */
-int roots_unite(struct uckpt *u, char *const *dirs, size_t n, bool absolute,
+int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		char **path, struct errmsg *err);
 
 /* Forget all unions. */

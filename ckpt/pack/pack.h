@@ -10,6 +10,7 @@
 #include "ckpt/pack/pack_index.h"
 
 struct errmsg;
+struct progress;
 struct uckpt;
 
 /*
@@ -57,17 +58,14 @@ int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 struct pack_work {
 	const char *name; /* of the pack, for messages */
 	unsigned width;   /* threads */
-	/* So many more bytes of files are done; false to stop.  Called by one thread at
-	 * a time.  May be NULL. */
-	bool (*progress)(void *ctx, uint64_t bytes);
-	void *ctx;
+	struct progress *progress; /* of the files' bytes; or NULL */
 };
 
 /*
  * Decode all of a pack and compare each file with its hash.  With a directory
  * (else -1), which is empty, write the files and directories there, with their
  * modes and times; they are on the medium when this returns.  -EBADMSG for a
- * damaged block or file, which the message names; -EINTR if progress said so; or the
+ * damaged block or file, which the message names; -EINTR as progress_add; or the
  * system's error.
  */
 int pack_extract(struct pack *p, int dirfd, const struct pack_work *w,

@@ -9,6 +9,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
@@ -84,7 +85,7 @@ static int unit_check(void *slot, size_t i, struct errmsg *err)
 					  " packed",
 					  x->w->name, u->e->name);
 	}
-	return x->w->progress && !x->w->progress(x->w->ctx, u->len) ? -EINTR : 0;
+	return x->w->progress ? progress_add(x->w->progress, u->len) : 0;
 }
 
 static int unit_write(const struct slot *s, struct errmsg *err)

@@ -17,6 +17,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
@@ -213,7 +214,7 @@ static int unit_commit(void *slot, size_t i, struct errmsg *err)
 		entry->hash[0] = h.low64;
 		entry->hash[1] = h.high64;
 	}
-	return p->w->progress && !p->w->progress(p->w->ctx, len) ? -EINTR : 0;
+	return p->w->progress ? progress_add(p->w->progress, len) : 0;
 }
 
 static int write_at(const struct packing *p, const void *bytes, size_t len,

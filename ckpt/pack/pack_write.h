@@ -42,7 +42,7 @@ int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 
 /*
  * Write a pack of the inputs, sorted by name, to `fd`, which is empty.  The same files
- * give the same bytes, on however many threads.  -EINTR if progress said so; -EIO if a
+ * give the same bytes, on however many threads.  -EINTR as progress_add; -EIO if a
  * file changed since it was looked at; otherwise the system's error, -ENOMEM or -E2BIG.
  */
 int pack_write(int fd, const struct pack_input *v, size_t n,

@@ -13,6 +13,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
+#include "ckpt/base/size.h"
 #include "ckpt/cmd/cmd.h"
 #include "ckpt/cmd/progress.h"
 #include "ckpt/pack/pack.h"
@@ -32,7 +34,7 @@ struct pack_command {
 	bool check;
 	struct progress progress;
 	/* What was packed or unpacked: */
-	uint64_t files, bytes, packed;
+	struct uckpt_done done;
 };
 
 static struct pack_work work_of(struct pack_command *c, const char *pack)
@@ -40,8 +42,7 @@ static struct pack_work work_of(struct pack_command *c, const char *pack)
 	return (struct pack_work){
 		.name = pack,
 		.width = c->jobs ? c->jobs : parallel_width(),
-		.progress = progress_add,
-		.ctx = &c->progress,
+		.progress = &c->progress,
 	};
 }
 
@@ -55,12 +56,12 @@ static int check_room(const struct pack_command *c, const struct output *dir,
 	if (fstatvfs(dir->fd, &fs) < 0)
 		return errmsg_errno(err, dir->final, "cannot stat");
 	room = (uint64_t)fs.f_bavail * fs.f_frsize;
-	return c->bytes <= room
+	return c->done.bytes <= room
 		       ? 0
 		       : errmsg_set(err, -ENOSPC,
 				    "%s: has %llu bytes to unpack; there is room"
 				    " for %llu at %s",
-				    c->in, (unsigned long long)c->bytes,
+				    c->in, (unsigned long long)c->done.bytes,
 				    (unsigned long long)room, dir->final);
 }
 
@@ -68,11 +69,11 @@ static void count_files(struct pack_command *c, const struct pack *p)
 {
 	const struct pack_index *const x = pack_index_of(p);
 
-	c->files = c->bytes = 0;
-	c->packed = pack_id(p)->size;
+	c->done.files = c->done.bytes = 0;
+	c->done.packed = pack_id(p)->size;
 	for (uint32_t i = 0; i < x->nentries; i++) {
-		c->files += S_ISREG(x->entries[i].mode);
-		c->bytes += x->entries[i].size;
+		c->done.files += S_ISREG(x->entries[i].mode);
+		c->done.bytes += x->entries[i].size;
 	}
 }
 
@@ -90,7 +91,7 @@ static int extract(struct pack_command *c, const char *path, const char *to,
 		return rc;
 	count_files(c, pack);
 	if (!c->progress.total)
-		progress_init(&c->progress, c->bytes);
+		c->progress.total = c->done.bytes;
 	if (!to) {
 		rc = pack_extract(pack, -1, &w, err);
 	} else if (!(rc = output_open(&dir, to, OUTPUT_DIR, err))) {
@@ -151,7 +152,7 @@ static int write_pack(struct pack_command *c, const struct pack_inputs *x,
 
 	for (size_t i = 0; i < x->n; i++)
 		bytes += S_ISREG(x->v[i].mode) ? x->v[i].id.size : 0;
-	progress_init(&c->progress, 2 * bytes);
+	c->progress.total = 2 * bytes;
 	return pack_write(out->fd, x->v, x->n, &w, err) ?:
 	       set_mode(out, x, err) ?:
 	       extract(c, out->tmp, NULL, err) ?:
@@ -181,16 +182,16 @@ static int report(struct pack_command *c, int rc, const char *more,
 {
 	const char *const name = c->out ? c->out : c->in;
 
-	progress_done(&c->progress);
 	if (rc)
-		return progress_fail(rc, name, "nothing was left there", err);
-	progress_print(&c->progress, name, c->files, c->bytes, more);
+		return progress_fail(rc, name, "nothing was left there",
+				     (const void *)err);
+	progress_print(name, &c->done, more);
 	return CMD_OK;
 }
 
 int cmd_pack(struct uckpt *u, int argc, char **argv)
 {
-	struct pack_command c = { .u = u };
+	struct pack_command c = { .u = u, .progress.u = u };
 	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
 	bool remove = false;
 	const struct cmd_option options[] = {
@@ -199,7 +200,7 @@ int cmd_pack(struct uckpt *u, int argc, char **argv)
 		  .set = cmd_set_number, .ctx = &jobs, .what = JOBS_TEXT },
 		{ "remove", .flag = &remove },
 	};
-	char *out = NULL, size[CMD_SIZE_LEN], more[CMD_SIZE_LEN + 32];
+	char *out = NULL, size[SIZE_TEXT_LEN], more[SIZE_TEXT_LEN + 32];
 	struct errmsg err = { "" };
 	int rc;
 
@@ -227,8 +228,8 @@ int cmd_pack(struct uckpt *u, int argc, char **argv)
 	}
 	progress_catch_signals();
 	rc = pack(&c, &err);
-	snprintf(more, sizeof(more), " in %s (%.1f %%)", cmd_size(c.packed, size),
-		 c.bytes ? 100.0 * (double)c.packed / (double)c.bytes : 100.0);
+	snprintf(more, sizeof(more), " in %s (%.1f %%)", size_text(c.done.packed, size),
+		 c.done.bytes ? 100.0 * (double)c.done.packed / (double)c.done.bytes : 100.0);
 	rc = report(&c, rc, more, &err);
 	free(out);
 	return rc;
@@ -248,7 +249,7 @@ static char *directory_of(const char *pack)
 
 int cmd_unpack(struct uckpt *u, int argc, char **argv)
 {
-	struct pack_command c = { .u = u };
+	struct pack_command c = { .u = u, .progress.u = u };
 	struct cmd_number jobs = { &c.jobs, JOBS_MAX };
 	const struct cmd_option options[] = {
 		{ "output", 'o', "DIR", "the directory's name (default: FILE)",

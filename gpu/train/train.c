@@ -121,7 +121,8 @@ static int find_source(const struct run *r, struct uckpt *u, char **path,
 		rc = remote_options_set_all(u, c->source_options,
 					    r->comm->rank ? NULL : say_gone,
 					    err);
-	return rc ? rc : files_unite(u, &c->resume_dir, 1, path, err);
+	return rc ? rc : files_unite(u, (const char *const *)&c->resume_dir, 1,
+				      path, err);
 }
 
 static int load_source(struct run *r, struct uckpt *u, const char *dir,

@@ -146,7 +146,7 @@ static bool is_own_cache(const struct side *s, uint64_t at)
 	       byte == s->limit / MIB && cache_bytes(s->u) <= s->limit;
 }
 
-static void begin(struct side *s, char *const dirs[2], const char *present,
+static void begin(struct side *s, const char *const dirs[2], const char *present,
 		  bool confined, uint64_t limit)
 {
 	char run[PATH_MAX + 8];
@@ -195,7 +195,7 @@ static void *look(void *side)
 static void contexts_know_nothing_of_each_other(void **state)
 {
 	struct side x = { 0 }, y = { 0 };
-	char *ab[] = { "a", "b" }, *ar[] = { "a", "run" };
+	const char *const ab[] = { "a", "b" }, *const ar[] = { "a", "run" };
 	pthread_t thread;
 	struct stat st;
 	char path[PATH_MAX];

@@ -30,7 +30,7 @@ static void make(const char *name, const char *text)
 static int set_up(void **state)
 {
 	static char template[] = "/tmp/files.XXXXXX";
-	char *dirs[] = { "a", "b" };
+	const char *const dirs[] = { "a", "b" };
 
 	top = mkdtemp(template);
 	assert_non_null(top);

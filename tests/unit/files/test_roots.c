@@ -14,7 +14,7 @@
 #define DIRS_MAX 3
 
 static const struct {
-	char *dirs[DIRS_MAX];
+	const char *dirs[DIRS_MAX];
 	const char *name, *base; /* NULL: refused */
 	size_t n;
 } cases[] = {
@@ -54,7 +54,7 @@ static void test_names(void **state)
 
 static void test_paths(void **state)
 {
-	char *dirs[] = { "/p", "/q" };
+	const char *const dirs[] = { "/p", "/q" };
 	char *whole, *in;
 
 	assert_int_equal(
@@ -76,7 +76,8 @@ static void test_long(void **state)
 {
 	enum { N = 1000 };
 	static char text[N][32];
-	char *dirs[N], *a, *b, *again;
+	const char *dirs[N];
+	char *a, *b, *again;
 
 	for (int i = 0; i < N; i++) {
 		snprintf(text[i], sizeof(text[i]), "/nodes/n%04d/run", i);

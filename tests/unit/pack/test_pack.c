@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/parallel.h"
@@ -227,18 +228,20 @@ static void everything_is_extracted(void **state)
 	packed_done(&large);
 }
 
-static bool stop(void *ctx, uint64_t bytes)
+static int stop(void *arg, uint64_t done, uint64_t total)
 {
-	(void)ctx, (void)bytes;
-	return false;
+	(void)arg, (void)done, (void)total;
+	return 1;
 }
 
 static void work_can_be_stopped(void **state)
 {
-	const struct pack_work o = { .width = 2, .progress = stop };
+	const struct uckpt u = { .calls.progress = stop };
+	struct progress progress = { .u = &u };
+	const struct pack_work o = { .width = 2, .progress = &progress };
 	const struct pack_work w = { .name = "other",
-					      .width = 2,
-					      .progress = stop };
+				     .width = 2,
+				     .progress = &progress };
 	struct pack *p;
 	int fd;
 

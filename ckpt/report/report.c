@@ -8,7 +8,7 @@
  * parameter in it.  It is listed once.  Messages name the file and the place, so equal
  * texts mean the same problem.
  */
-#include "ckpt/cmd/report.h"
+#include "ckpt/report/report.h"
 
 #include <assert.h>
 #include <cJSON.h>
@@ -19,9 +19,10 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cmd/cmd.h"
+#include "ckpt/base/json.h"
+#include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
@@ -42,8 +43,9 @@ void findings_add(struct findings *l, const char *fmt, ...)
 		    : -1;
 	va_end(ap);
 	if (n < 0)
-		cmd_nomem();
-	l->n++;
+		l->failed = true;
+	else
+		l->n++;
 }
 
 void findings_add_new(void *findings, const char *text)
@@ -62,6 +64,7 @@ void findings_take(struct findings *l, struct findings *from)
 	assert(from != l);
 	for (size_t i = 0; i < from->n; i++)
 		findings_add_new(l, from->v[i]);
+	l->failed |= from->failed;
 	findings_done(from);
 }
 
@@ -73,12 +76,13 @@ void findings_add_json(const struct findings *l, cJSON *object, const char *key)
 		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
 }
 
-static void findings_print(const struct findings *l, const char *kind)
+static void add_lines(struct bytebuf *text, const struct findings *l,
+		      const char *kind)
 {
 	for (size_t i = 0; i < l->n; i++) {
-		printf("%s: ", kind);
-		cmd_put(l->v[i]);
-		putchar('\n');
+		bytebuf_add_format(text, "%s: ", kind);
+		bytebuf_add_shown(text, l->v[i]);
+		bytebuf_add_str(text, "\n");
 	}
 }
 
@@ -128,30 +132,27 @@ static void warn_of_choice(struct report *r, const char *run)
 	tags_done(&tags);
 }
 
-int report_open(struct report *r, char *const *args, size_t n)
+int report_open(struct report *r, const char *const *paths, size_t n,
+		struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = true };
-	char *const path = cmd_source(r->u, args, n);
 	const struct errmsg_sink found = { findings_add_new, &r->problems };
-	struct errmsg err = { "" };
-	int rc;
+	struct errmsg why = { "" };
+	char *path = NULL;
+	int rc = files_unite(r->u, paths, n, &path, err)
+			 ?: tags_choose(r->u, path, &r->dir, &r->choice, err);
 
-	if (!path)
-		return CMD_FAILED;
-	rc = tags_choose(r->u, path, &r->dir, &r->choice, &err);
-	if (rc)
-		cmd_say("%s", err.text);
-	else
+	if (!rc)
 		warn_of_choice(r, path);
 	free(path);
 	if (rc)
-		return CMD_FAILED;
-	rc = plan_open(r->u, r->dir, &options, &r->plan, &err);
+		return rc;
+	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
 	if (rc)
-		findings_add_new(&r->problems, err.text);
+		findings_add_new(&r->problems, why.text);
 	if (rc == -EBADMSG)
 		tagdir_find_missing(r->u, r->dir, &found);
-	return CMD_OK;
+	return 0;
 }
 
 void report_close(struct report *r)
@@ -160,6 +161,7 @@ void report_close(struct report *r)
 	findings_done(&r->notes);
 	findings_done(&r->warnings);
 	findings_done(&r->problems);
+	bytebuf_done(&r->text);
 	free(r->dir);
 }
 
@@ -183,35 +185,70 @@ void report_add_warnings(struct report *r)
 			     " read in the order of param_shapes");
 }
 
-void report_label(const char *label)
+void report_line(struct report *r, const char *label, const char *fmt, ...)
 {
-	printf("%-*s", LABEL_LEN, label);
+	char *value;
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (vasprintf(&value, fmt, ap) < 0) {
+		r->text.failed = true;
+	} else {
+		bytebuf_add_format(&r->text, "%-*s", LABEL_LEN, label);
+		bytebuf_add_shown(&r->text, value);
+		bytebuf_add_str(&r->text, "\n");
+		free(value);
+	}
+	va_end(ap);
 }
 
-void report_print_begin(const struct report *r)
+void report_begin(struct report *r)
 {
 	static const char *const choices[] = {
-		[TAGS_LATEST] = "named by latest",
-		[TAGS_STEP] = "highest step",
-		[TAGS_MTIME] = "last modified",
-		[TAGS_BELOW] = "the newest below",
-		[TAGS_WEIGHTS] = "Hugging Face weights",
-		[TAGS_NONE] = "not a ZeRO checkpoint",
+		[TAGS_ITSELF] = "",
+		[TAGS_LATEST] = " (named by latest)",
+		[TAGS_STEP] = " (highest step)",
+		[TAGS_MTIME] = " (last modified)",
+		[TAGS_BELOW] = " (the newest below)",
+		[TAGS_WEIGHTS] = " (Hugging Face weights)",
+		[TAGS_NONE] = " (not a ZeRO checkpoint)",
 	};
 
-	report_label("checkpoint");
-	cmd_put(r->dir);
-	if (choices[r->choice])
-		printf(" (%s)", choices[r->choice]);
-	putchar('\n');
+	report_line(r, "checkpoint", "%s%s", r->dir, choices[r->choice]);
 }
 
-void report_print_end(const struct report *r, const char *whole)
+void report_end(struct report *r, const char *whole)
 {
-	putchar('\n');
-	findings_print(&r->notes, "note");
-	findings_print(&r->warnings, "warning");
-	findings_print(&r->problems, "problem");
+	bytebuf_add_str(&r->text, "\n");
+	add_lines(&r->text, &r->notes, "note");
+	add_lines(&r->text, &r->warnings, "warning");
+	add_lines(&r->text, &r->problems, "problem");
 	if (!r->problems.n)
-		puts(whole);
+		bytebuf_add_format(&r->text, "%s\n", whole);
+}
+
+int report_tell(struct report *r, cJSON *root, struct errmsg *err)
+{
+	r->text.failed |= r->notes.failed || r->warnings.failed ||
+			  r->problems.failed;
+	return report_pass(r->u, &r->text, root, err) ?: r->problems.n > 0;
+}
+
+int report_pass(const struct uckpt *u, struct bytebuf *text, cJSON *root,
+		struct errmsg *err)
+{
+	int rc = 0;
+
+	if (!text->len) {
+		json_write(text, root, true);
+		bytebuf_add_str(text, "\n");
+	}
+	cJSON_Delete(root);
+	if (text->failed)
+		rc = errmsg_nomem(err, NULL);
+	else if (u->calls.report)
+		u->calls.report(u->calls.arg, (const char *)text->data,
+				text->len);
+	bytebuf_done(text);
+	return rc;
 }

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PROGRESS_H
+#define UCKPT_PROGRESS_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "ckpt/base/context.h"
+
+/* How much of long work is done. */
+struct progress {
+	const struct uckpt *u; /* whose caller is told */
+	uint64_t total;        /* bytes */
+	_Atomic uint64_t done;
+};
+
+/* Count `bytes` more, or with 0 look only whether the caller wants the work to stop:
+ * -EINTR.  Thread-safe. */
+static inline int progress_add(struct progress *p, uint64_t bytes)
+{
+	const struct uckpt_calls *const c = &p->u->calls;
+	const uint64_t done = atomic_fetch_add(&p->done, bytes) + bytes;
+
+	return c->progress && c->progress(c->arg, done, p->total) ? -EINTR : 0;
+}
+
+#endif

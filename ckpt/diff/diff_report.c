@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* uckpt_diff: the report, as text and as JSON. */
+#include <cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/json.h"
+#include "ckpt/diff/diff.h"
+#include "ckpt/tensor/cast.h"
+
+static void add_values_text(struct bytebuf *to, const struct diff_state *s)
+{
+	const struct diff_values *const v = &s->values;
+
+	bytebuf_add_format(to, "%" PRIu64 " of %" PRIu64 " elements differ",
+			   v->differ, v->numel);
+	if (v->odd < v->differ)
+		bytebuf_add_format(to, ", by up to %.3g (relative %.3g)",
+				   v->max_abs, v->max_rel);
+	if (v->odd && cast_knows(s->dtype[0]))
+		bytebuf_add_format(to, ", %" PRIu64 " of them NaN or infinite",
+				   v->odd);
+	bytebuf_add_format(to, ", the first at %s", s->place);
+}
+
+static void add_kind_text(struct bytebuf *to, const struct diff_state *s)
+{
+	switch (s->kind) {
+	case DIFF_NONE:
+	case DIFF_VALUES:
+		if (s->kind == DIFF_NONE)
+			bytebuf_add_str(to, "the same");
+		else
+			add_values_text(to, s);
+		if (s->dtype[0] == s->dtype[1])
+			break;
+		bytebuf_add_str(to, ", ");
+		/* fall through */
+	case DIFF_TYPE:
+		bytebuf_add_format(to, "%s in A, %s in B",
+				   dtype_name(s->dtype[0]),
+				   dtype_name(s->dtype[1]));
+		break;
+	case DIFF_SHAPE:
+		bytebuf_add_format(to, "shape %s in A, %s in B", s->shape[0],
+				   s->shape[1]);
+		break;
+	case DIFF_ONLY_A:
+	case DIFF_ONLY_B:
+		bytebuf_add_format(to, "only in %c",
+				   "AB"[s->kind == DIFF_ONLY_B]);
+		break;
+	}
+}
+
+static void add_state_text(struct bytebuf *to, const struct diff_param *p,
+			   const struct diff_state *s)
+{
+	bytebuf_add_shown(to, p->name);
+	bytebuf_add_str(to, " ");
+	bytebuf_add_shown(to, s->id.name);
+	bytebuf_add_str(to, ": ");
+	add_kind_text(to, s);
+	if (p->tied) {
+		bytebuf_add_str(to, ", as ");
+		bytebuf_add_shown(to, p->tied);
+		bytebuf_add_format(to, " in %c", "AB"[p->has[0]]);
+	}
+	bytebuf_add_str(to, "\n");
+}
+
+static void add_param_text(struct bytebuf *to, const struct diff_param *p,
+			   bool all)
+{
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1)) {
+		bytebuf_add_shown(to, p->name);
+		bytebuf_add_format(to, ": only in %c\n", p->has[0] ? 'A' : 'B');
+	}
+	for (size_t i = 0; i < p->nstates; i++)
+		if (all || p->states[i].counts)
+			add_state_text(to, p, &p->states[i]);
+}
+
+static void add_names_note(struct bytebuf *to, const struct diff *d,
+			   unsigned side)
+{
+	const char *comma = "";
+
+	for (size_t i = 0; i < d->nnames; i++) {
+		if (d->names[i].has[side])
+			continue;
+		if (!*comma)
+			bytebuf_add_format(to, "note: %c has no ", "AB"[side]);
+		bytebuf_add_str(to, comma);
+		bytebuf_add_shown(to, d->names[i].name);
+		comma = ", ";
+	}
+	if (*comma)
+		bytebuf_add_str(to, "\n");
+}
+
+/* Say once what holds for many states. */
+static void add_notes(struct bytebuf *to, const struct diff *d)
+{
+	for (unsigned side = 0; side < 2; side++)
+		add_names_note(to, d, side);
+	for (unsigned side = 0; side < 2; side++)
+		if (d->tied[side])
+			bytebuf_add_format(to,
+					   "note: %c stores tied parameters once,"
+					   " under another name: %" PRIu64 "\n",
+					   "AB"[side], d->tied[side]);
+	if (d->types)
+		bytebuf_add_format(to,
+				   "note: states with equal values of different"
+				   " types: %" PRIu64 "\n",
+				   d->types);
+}
+
+static void add_verdict(struct bytebuf *to, const struct diff *d)
+{
+	bytebuf_add_format(to, "%s: ", d->equal ? "equal" : "different");
+	if (!d->equal)
+		bytebuf_add_format(to, "%" PRIu64 " of ", d->differ);
+	bytebuf_add_format(to, "%" PRIu64 " states of %" PRIu64 " parameters",
+			   d->states, d->common);
+	if (d->worst.max_abs > 0)
+		bytebuf_add_format(to, ", by up to %.3g (relative %.3g)",
+				   d->worst.max_abs, d->worst.max_rel);
+	for (unsigned side = 0; side < 2; side++)
+		if (d->only[side])
+			bytebuf_add_format(to,
+					   "; %" PRIu64 " parameters only in %c",
+					   d->only[side], "AB"[side]);
+	if (!d->equal && !d->differ && !d->only[0] && !d->only[1])
+		bytebuf_add_str(to, "; the notes count as differences (--strict)");
+	bytebuf_add_str(to, "\n");
+}
+
+void diff_add_text(const struct diff *d, bool all, struct bytebuf *to)
+{
+	for (unsigned side = 0; side < 2; side++) {
+		bytebuf_add_format(to, "%c: ", "AB"[side]);
+		bytebuf_add_shown(to, d->tree[side].path);
+		bytebuf_add_format(to, " (%s)\n", d->tree[side].kind);
+	}
+	for (size_t i = 0; i < d->nparams; i++)
+		add_param_text(to, &d->params[i], all);
+	add_notes(to, d);
+	add_verdict(to, d);
+}
+
+static const char *const kinds[] = {
+	[DIFF_NONE] = "same",        [DIFF_VALUES] = "values",
+	[DIFF_SHAPE] = "shape",      [DIFF_TYPE] = "type",
+	[DIFF_ONLY_A] = "only_in_a", [DIFF_ONLY_B] = "only_in_b",
+};
+
+static void add_values(cJSON *o, const struct diff_state *s)
+{
+	const struct diff_values *const v = &s->values;
+
+	json_add_int(o, "elements", (int64_t)v->numel);
+	json_add_int(o, "differ", (int64_t)v->differ);
+	json_add_int(o, "not_finite", (int64_t)v->odd);
+	cJSON_AddNumberToObject(o, "max_abs", v->max_abs);
+	cJSON_AddNumberToObject(o, "max_rel", v->max_rel);
+	if (s->place)
+		cJSON_AddRawToObject(o, "first", s->place);
+}
+
+/* Add a state of a parameter, or with NULL a parameter that one side lacks. */
+static void add_item(cJSON *list, const struct diff_param *p,
+		     const struct diff_state *s)
+{
+	const enum diff_kind kind = s		? s->kind
+				    : p->has[0] ? DIFF_ONLY_A
+						: DIFF_ONLY_B;
+	cJSON *const o = cJSON_CreateObject();
+
+	cJSON_AddItemToArray(list, o);
+	cJSON_AddStringToObject(o, "parameter", p->name);
+	if (p->tied)
+		cJSON_AddStringToObject(o, p->has[0] ? "tied_b" : "tied_a",
+					p->tied);
+	if (s)
+		cJSON_AddStringToObject(o, "state", s->id.name);
+	cJSON_AddStringToObject(o, "kind", kinds[kind]);
+	cJSON_AddBoolToObject(o, "counts", !s || s->counts);
+	if (kind == DIFF_ONLY_A || kind == DIFF_ONLY_B)
+		return;
+	cJSON_AddStringToObject(o, "type_a", dtype_name(s->dtype[0]));
+	cJSON_AddStringToObject(o, "type_b", dtype_name(s->dtype[1]));
+	if (kind == DIFF_SHAPE) {
+		cJSON_AddRawToObject(o, "shape_a", s->shape[0]);
+		cJSON_AddRawToObject(o, "shape_b", s->shape[1]);
+	} else if (kind != DIFF_TYPE) {
+		add_values(o, s);
+	}
+}
+
+static void add_param(cJSON *list, const struct diff_param *p, bool all)
+{
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+		add_item(list, p, NULL);
+	for (size_t i = 0; i < p->nstates; i++)
+		if (all || p->states[i].counts)
+			add_item(list, p, &p->states[i]);
+}
+
+static void add_side(cJSON *root, const struct diff *d, unsigned side)
+{
+	cJSON *const o = cJSON_AddObjectToObject(root, side ? "b" : "a");
+	cJSON *list;
+
+	cJSON_AddStringToObject(o, "path", d->tree[side].path);
+	cJSON_AddStringToObject(o, "kind", d->tree[side].kind);
+	json_add_int(o, "only", (int64_t)d->only[side]);
+	list = cJSON_AddArrayToObject(o, "has_no");
+	for (size_t i = 0; i < d->nnames; i++)
+		if (!d->names[i].has[side])
+			cJSON_AddItemToArray(
+				list, cJSON_CreateString(d->names[i].name));
+	json_add_int(o, "tied", (int64_t)d->tied[side]);
+}
+
+cJSON *diff_to_json(const struct diff *d, bool all)
+{
+	cJSON *const root = cJSON_CreateObject();
+	cJSON *list;
+
+	cJSON_AddBoolToObject(root, "equal", d->equal);
+	cJSON_AddBoolToObject(root, "strict", d->strict);
+	add_side(root, d, 0);
+	add_side(root, d, 1);
+	json_add_int(root, "parameters", (int64_t)d->common);
+	json_add_int(root, "states", (int64_t)d->states);
+	json_add_int(root, "elements", (int64_t)d->elements);
+	json_add_int(root, "differ", (int64_t)d->differ);
+	json_add_int(root, "other_types", (int64_t)d->types);
+	cJSON_AddNumberToObject(root, "max_abs", d->worst.max_abs);
+	cJSON_AddNumberToObject(root, "max_rel", d->worst.max_rel);
+	list = cJSON_AddArrayToObject(root, "differences");
+	for (size_t i = 0; i < d->nparams; i++)
+		add_param(list, &d->params[i], all);
+	return root;
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uckpt_info: what a checkpoint is, and all problems that can be found without
+ * reading tensors (report.h).  As text: facts, the table of parameters, and the
+ * problems last, where they remain visible on a terminal.  As JSON, to whose keys some
+ * may be added; none is ever removed.
+ */
+#include <cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/size.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/report/report.h"
+#include "ckpt/tensor/cast.h"
+#include "ckpt/zero/checkpoint.h"
+
+#define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
+#define NAME_COLUMNS_MAX 60
+
+/* A row of the table of parameters. */
+struct row {
+	const char *name;
+	const uint64_t *shape;
+	unsigned ndim;
+	uint64_t numel;
+	int64_t group;    /* of the optimizer; -1: none */
+	enum dtype dtype; /* of Hugging Face weights */
+};
+
+struct info {
+	struct report report;
+	bool quick;
+
+	struct hfdir weights; /* of a Hugging Face directory, if plan_zckpt is NULL */
+	struct row *v;
+	size_t n;
+	uint64_t params, elements;               /* owned by the optimizer */
+	uint64_t module_params, module_elements; /* only in the module */
+
+	const struct shard *profile; /* of rank 0; NULL if damaged */
+	uint64_t files, bytes;       /* of the tree; 0 without a profile */
+};
+
+/* Get the value of a state that is one number per group; false for other states. */
+static bool state_number(const struct shard_state *st, double *value)
+{
+	float f;
+
+	switch (st->kind) {
+	case STATE_FLAT:
+		return false;
+	case STATE_INT:
+		*value = (double)st->i;
+		return true;
+	case STATE_FLOAT:
+		*value = st->f;
+		return true;
+	case STATE_TENSOR:
+		break;
+	}
+	if (st->flat.dtype >= DTYPE_C64)
+		return false;
+	cast_to_float(st->flat.dtype, st->bytes, &f, 1);
+	*value = (double)f;
+	return true;
+}
+
+static const char *state_type(const struct shard_state *st)
+{
+	return st->kind == STATE_INT     ? "int"
+	       : st->kind == STATE_FLOAT ? "float"
+					 : dtype_name(st->flat.dtype);
+}
+
+/* List the parameters and count them. */
+static int list_params(struct info *info, struct errmsg *err)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
+
+	info->n = r ? r->model.nparams : info->weights.n;
+	info->v = calloc(info->n + 1, sizeof(*info->v));
+	if (!info->v)
+		return errmsg_nomem(err, info->report.dir);
+	for (size_t i = 0; i < info->n; i++) {
+		const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
+		const struct param *const p = r ? &r->model.params[i] : NULL;
+		const bool owned = t || !p->module;
+
+		info->v[i] = t ? (struct row){ t->name, t->shape, t->ndim, t->numel,
+					       -1, t->dtype }
+			       : (struct row){ p->name, p->shape, p->ndim, p->numel,
+					       owned ? (int64_t)p->first->group : -1,
+					       DTYPE_OTHER };
+		*(owned ? &info->params : &info->module_params) += 1;
+		*(owned ? &info->elements : &info->module_elements) +=
+			info->v[i].numel;
+	}
+	return 0;
+}
+
+static void read_profile(struct info *info)
+{
+	struct report *const r = &info->report;
+	struct zero_checkpoint *const zero = plan_zckpt(r->plan);
+	struct errmsg err = { "" };
+	const int rc = (zero ? zckpt_profile(zero, 0, &info->profile, &err) : 0)
+			       ?: plan_totals(r->plan, &info->files,
+					      &info->bytes, &err);
+
+	if (rc)
+		findings_add(&r->problems, "%s", err.text);
+}
+
+static int collect(struct info *info, struct errmsg *err)
+{
+	struct report *const r = &info->report;
+	struct errmsg why = { "" };
+	const bool zero = plan_zckpt(r->plan);
+
+	if (!zero && hfdir_open(r->u, &info->weights, r->dir, &why))
+		findings_add(&r->problems, "%s", why.text);
+	if (list_params(info, err))
+		return -ENOMEM;
+	read_profile(info);
+	if (zero && !info->quick)
+		report_add_problems(r, true);
+	if (zero)
+		report_add_warnings(r);
+	return 0;
+}
+
+static bool are_alike(const struct expert_layer *a,
+		      const struct expert_layer *b)
+{
+	return a->fused == b->fused && a->n == b->n && a->local == b->local;
+}
+
+/* One line per group of equal layers. */
+static void add_expert_lines(struct report *r, const struct experts *x)
+{
+	for (size_t i = 0, n; i < x->n; i += n) {
+		const struct expert_layer *const l = &x->layers[i];
+
+		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
+			n++;
+		report_line(r, i ? "" : "experts",
+			    "%u in each of %zu MoE layers%s, shared by %u ranks",
+			    l->n, n, l->fused ? " (AutoEP)" : "",
+			    experts_degree(l));
+	}
+}
+
+static void add_origin_lines(struct report *r, const struct model *m,
+			     const struct tagdir *d)
+{
+	const struct rank_params *const c = m->ranks;
+
+	report_line(r, "written by", "DeepSpeed %s",
+		    *c->ds_version ? c->ds_version : "of unknown version");
+	if (c->stage >= 0)
+		report_line(r, "ZeRO stage", "%" PRId64, c->stage);
+	else
+		report_line(r, "ZeRO stage", c->zero3 ? "3" : "1 or 2");
+	report_line(r, "ranks",
+		    "%u data-parallel, %u tensor-parallel, %u pipeline stages",
+		    d->dp_degree, m->tp, m->pp);
+	add_expert_lines(r, &c->experts);
+	if (c->global_steps >= 0)
+		report_line(r, "global step", "%" PRId64, c->global_steps);
+	else
+		report_line(r, "global step", "unknown");
+}
+
+static void add_type_lines(struct info *info, const struct rank_params *c)
+{
+	const struct shard *const shard = info->profile;
+
+	report_line(&info->report, "master weights", "%s",
+		    !shard            ? "unknown"
+		    : !shard->ngroups ? "none"
+				      : dtype_name(shard->groups[0].fp32.dtype));
+	report_line(&info->report, "module", "%s",
+		    c->module_dtype == DTYPE_OTHER ? "unknown"
+						   : dtype_name(c->module_dtype));
+}
+
+static void add_count_lines(struct info *info)
+{
+	report_line(&info->report, "parameters",
+		    "%" PRIu64 "%s, %" PRIu64 " elements", info->params,
+		    info->weights.n ? "" : " of the optimizer", info->elements);
+	if (info->module_params)
+		report_line(&info->report, "",
+			    "%" PRIu64 " more in the module (frozen, tied,"
+			    " buffers), %" PRIu64 " elements",
+			    info->module_params, info->module_elements);
+}
+
+static void add_state_text(struct bytebuf *to, const struct shard_state *st)
+{
+	double value;
+
+	bytebuf_add_str(to, st->name);
+	if (st->kind == STATE_FLAT)
+		bytebuf_add_format(to, " %s", state_type(st));
+	else if (state_number(st, &value))
+		bytebuf_add_format(to, " %.15g (%s%s)", value, state_type(st),
+				   st->kind == STATE_TENSOR ? " tensor" : "");
+}
+
+static void add_group_line(struct report *r, size_t g, size_t nparams,
+			   const struct shard_group *group)
+{
+	struct bytebuf states = { 0 };
+	char label[32], *text;
+
+	for (size_t i = 0; i < group->nstates; i++) {
+		bytebuf_add_str(&states, i ? ", " : "");
+		add_state_text(&states, &group->states[i]);
+	}
+	if (!group->nstates)
+		bytebuf_add_str(&states, "no optimizer states");
+	text = bytebuf_take_text(&states);
+	snprintf(label, sizeof(label), "group %zu", g);
+	if (text)
+		report_line(r, label, "%zu parameters, %s; %s", nparams,
+			    dtype_name(group->fp32.dtype), text);
+	r->text.failed |= !text;
+	free(text);
+}
+
+static void add_tree_line(struct info *info)
+{
+	char size[SIZE_TEXT_LEN + 3] = "", buf[SIZE_TEXT_LEN];
+
+	if (info->bytes >= 1024)
+		snprintf(size, sizeof(size), " (%s)", size_text(info->bytes, buf));
+	if (info->files)
+		report_line(&info->report, "universal tree",
+			    "%" PRIu64 " files, %" PRIu64 " bytes%s",
+			    info->files, info->bytes, size);
+}
+
+static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
+{
+	size_t n = 0;
+
+	if (p->ndim == 0)
+		return "scalar";
+	for (unsigned i = 0; i < p->ndim; i++)
+		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64,
+				      i ? "x" : "", p->shape[i]);
+	return buf;
+}
+
+static void add_row(struct bytebuf *to, const struct row *p, int width)
+{
+	char shape[SHAPE_LEN];
+	const int n = bytebuf_add_shown(to, p->name);
+
+	bytebuf_add_format(to, "%*s  %14s  ", n < width ? width - n : 0, "",
+			   shape_text(p, shape));
+	if (p->group >= 0)
+		bytebuf_add_format(to, "%6" PRId64, p->group);
+	else
+		bytebuf_add_format(to, "%6s",
+				   p->dtype == DTYPE_OTHER ? "module"
+							   : dtype_name(p->dtype));
+	bytebuf_add_format(to, "  %14" PRIu64 "\n", p->numel);
+}
+
+static void add_table(struct info *info)
+{
+	struct bytebuf *const to = &info->report.text;
+	int width = (int)strlen("parameter");
+
+	for (size_t i = 0; i < info->n; i++) {
+		const size_t n = strlen(info->v[i].name);
+
+		if (n > (size_t)width)
+			width = n < NAME_COLUMNS_MAX ? (int)n : NAME_COLUMNS_MAX;
+	}
+	bytebuf_add_format(to, "\n%-*s  %14s  %6s  %14s\n", width, "parameter",
+			   "shape", info->weights.n ? "type" : "group",
+			   "elements");
+	for (size_t i = 0; i < info->n; i++)
+		add_row(to, &info->v[i], width);
+}
+
+static void add_contents_text(struct info *info, const struct rank_params *c)
+{
+	add_count_lines(info);
+	for (size_t g = 0; c && info->profile && g < c->ngroups; g++)
+		add_group_line(&info->report, g, c->groups[g].n,
+			       &info->profile->groups[g]);
+	add_tree_line(info);
+	add_table(info);
+}
+
+static void add_text(struct info *info)
+{
+	struct report *const r = &info->report;
+	const struct zero_checkpoint *const z = r->plan ? plan_zckpt(r->plan) : NULL;
+
+	report_begin(r);
+	if (z) {
+		add_origin_lines(r, &z->model, &z->dir);
+		add_type_lines(info, z->model.ranks);
+	}
+	if (r->plan)
+		add_contents_text(info, z ? z->model.ranks : NULL);
+	report_end(r, info->quick ? "no problems found in one rank's files (--quick)"
+				  : "no problems found");
+}
+
+static const char *const choices[] = {
+	[TAGS_ITSELF] = "itself", [TAGS_LATEST] = "latest", [TAGS_STEP] = "step",
+	[TAGS_MTIME] = "mtime",	  [TAGS_BELOW] = "below",   [TAGS_WEIGHTS] = "weights",
+	[TAGS_NONE] = "none",
+};
+
+/* Add a number, or null for -1, which stands for unknown. */
+static void add_known(cJSON *o, const char *key, int64_t value)
+{
+	if (value < 0)
+		cJSON_AddNullToObject(o, key);
+	else
+		json_add_int(o, key, value);
+}
+
+static void add_name(cJSON *o, const char *key, const char *text)
+{
+	cJSON_AddItemToObject(o, key, text ? cJSON_CreateString(text)
+					   : cJSON_CreateNull());
+}
+
+static cJSON *state_json(const struct shard_state *st)
+{
+	cJSON *const o = cJSON_CreateObject();
+	double value;
+
+	cJSON_AddStringToObject(o, "name", st->name);
+	cJSON_AddStringToObject(o, "type", state_type(st));
+	cJSON_AddBoolToObject(o, "tensor", st->kind == STATE_FLAT ||
+						   st->kind == STATE_TENSOR);
+	if (state_number(st, &value))
+		cJSON_AddNumberToObject(o, "value", value);
+	return o;
+}
+
+static cJSON *group_json(const struct slice_group *pg,
+			 const struct shard_group *sg)
+{
+	cJSON *const o = cJSON_CreateObject();
+	uint64_t elements = 0;
+	int64_t n = 0;
+	cJSON *list;
+
+	for (size_t i = 0; i < pg->n; i++) {
+		elements += pg->slices[i]->numel;
+		n += pg->slices[i]->numel != 0;
+	}
+	json_add_int(o, "parameters", n);
+	json_add_int(o, "elements", (int64_t)elements);
+	if (!sg)
+		return o;
+	cJSON_AddStringToObject(o, "master_dtype",
+				dtype_name(sg->fp32.dtype));
+	list = cJSON_AddArrayToObject(o, "states");
+	for (size_t i = 0; i < sg->nstates; i++)
+		cJSON_AddItemToArray(list, state_json(&sg->states[i]));
+	return o;
+}
+
+static cJSON *param_json(const struct row *p)
+{
+	cJSON *const o = cJSON_CreateObject();
+	cJSON *shape;
+
+	cJSON_AddStringToObject(o, "name", p->name);
+	shape = cJSON_AddArrayToObject(o, "shape");
+	for (unsigned i = 0; i < p->ndim; i++)
+		cJSON_AddItemToArray(shape,
+				     cJSON_CreateNumber((double)p->shape[i]));
+	json_add_int(o, "elements", (int64_t)p->numel);
+	add_known(o, "group", p->group);
+	if (p->dtype != DTYPE_OTHER)
+		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
+	return o;
+}
+
+static void add_experts(cJSON *root, const struct experts *x)
+{
+	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
+
+	for (size_t i = 0; i < x->n; i++) {
+		const struct expert_layer *const l = &x->layers[i];
+		cJSON *const o = cJSON_CreateObject();
+
+		json_add_int(o, "experts", l->n);
+		json_add_int(o, "ep_size", experts_degree(l));
+		cJSON_AddBoolToObject(o, "autoep", l->fused);
+		cJSON_AddItemToArray(list, o);
+	}
+}
+
+static void add_origin(cJSON *root, const struct zero_checkpoint *r)
+{
+	const struct rank_params *const c = r->model.ranks;
+
+	add_name(root, "ds_version", *c->ds_version ? c->ds_version : NULL);
+	add_known(root, "stage", c->zero3 ? 3 : c->stage);
+	add_known(root, "global_step", c->global_steps);
+	json_add_int(root, "dp_degree", r->dir.dp_degree);
+	json_add_int(root, "mp_degree", r->dir.mp_degree);
+	json_add_int(root, "tp_degree", r->model.tp);
+	json_add_int(root, "pp_degree", r->model.pp);
+	add_experts(root, &c->experts);
+	add_name(root, "module_dtype",
+		 c->module_dtype == DTYPE_OTHER ? NULL : dtype_name(c->module_dtype));
+}
+
+static void add_contents(cJSON *root, const struct info *info)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
+	const struct rank_params *const c = r ? r->model.ranks : NULL;
+	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
+
+	json_add_int(o, "count", (int64_t)info->params);
+	json_add_int(o, "elements", (int64_t)info->elements);
+	json_add_int(o, "module_count", (int64_t)info->module_params);
+	json_add_int(o, "module_elements", (int64_t)info->module_elements);
+	o = cJSON_AddArrayToObject(root, "groups");
+	for (size_t g = 0; c && g < c->ngroups; g++)
+		cJSON_AddItemToArray(
+			o, group_json(&c->groups[g],
+				      info->profile ? &info->profile->groups[g] :
+						      NULL));
+	if (info->files) {
+		o = cJSON_AddObjectToObject(root, "tree");
+		json_add_int(o, "files", (int64_t)info->files);
+		json_add_int(o, "bytes", (int64_t)info->bytes);
+	}
+	o = cJSON_AddArrayToObject(root, "table");
+	for (size_t i = 0; i < info->n; i++)
+		cJSON_AddItemToArray(o, param_json(&info->v[i]));
+}
+
+static cJSON *to_json(const struct info *info)
+{
+	cJSON *const root = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(root, "checkpoint", info->report.dir);
+	cJSON_AddStringToObject(root, "chosen", choices[info->report.choice]);
+	cJSON_AddBoolToObject(root, "quick", info->quick);
+	cJSON_AddBoolToObject(root, "whole", info->report.problems.n == 0);
+	if (info->report.plan) {
+		if (plan_zckpt(info->report.plan))
+			add_origin(root, plan_zckpt(info->report.plan));
+		add_contents(root, info);
+	}
+	findings_add_json(&info->report.warnings, root, "warnings");
+	findings_add_json(&info->report.problems, root, "problems");
+	return root;
+}
+
+int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
+	       unsigned flags, struct uckpt_error *error)
+{
+	struct errmsg *const err = errmsg_of(error);
+	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK };
+	int rc = report_open(&info.report, paths, n, err);
+
+	if (!rc && info.report.plan)
+		rc = collect(&info, err);
+	if (!rc && !(flags & UCKPT_JSON))
+		add_text(&info);
+	if (!rc)
+		rc = report_tell(&info.report,
+				 flags & UCKPT_JSON ? to_json(&info) : NULL, err);
+	free(info.v);
+	hfdir_done(&info.weights);
+	report_close(&info.report);
+	return rc;
+}

@@ -1,0 +1,3 @@
+# uckpt_info: a checkpoint described.
+# Uses the rooms above.
+ckpt_libuckpt_a_SOURCES += %D%/info.c

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_REPORT_H
+#define UCKPT_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/dirs/tags.h"
+
+struct cJSON;
+struct errmsg;
+struct plan;
+
+/* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
+ * set; report_tell checks it.  Not thread-safe. */
+struct findings {
+	char **v;
+	size_t n, cap;
+	bool failed;
+};
+
+/* Add a line, formatted like printf. */
+void findings_add(struct findings *l, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Add `text` unless it is empty or already in `findings`, a struct findings: for an
+ * errmsg_sink. */
+void findings_add_new(void *findings, const char *text);
+
+/* Move the lines of `from` to the end of `l`, without duplicates.  Leaves
+ * `from` empty. */
+void findings_take(struct findings *l, struct findings *from);
+
+/* Add to `object` an array of the lines. */
+void findings_add_json(const struct findings *l, struct cJSON *object,
+		       const char *key);
+
+void findings_done(struct findings *l);
+
+/* What uckpt_info and uckpt_check report about a tag's directory, or one of Hugging Face
+ * weights. */
+struct report {
+	struct uckpt *u;
+	char *dir;
+	enum tags_choice choice;
+	struct plan *plan; /* NULL if it cannot be served */
+	struct findings notes;
+	struct findings warnings; /* problems that do not prevent serving */
+	struct findings problems;
+	struct bytebuf text;
+};
+
+/*
+ * Choose the directory that `n` paths mean and plan its universal tree.  If that fails,
+ * add the problem, and a line for each file that is missing or cannot be read.  An error
+ * if there is nothing to report on.  Call report_close in any case.
+ */
+int report_open(struct report *r, const char *const *paths, size_t n,
+		struct errmsg *err);
+void report_close(struct report *r);
+
+/* Add the problems of all files of a ZeRO checkpoint (zckpt_find_problems), and the
+ * plan's warnings. */
+void report_add_problems(struct report *r, bool all);
+void report_add_warnings(struct report *r);
+
+/* Add a line to the text: a label, and what it is of, formatted like printf and as it may
+ * be shown (utf8_show). */
+void report_line(struct report *r, const char *label, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Add the lines that a text begins and ends with; `whole` if there are no problems. */
+void report_begin(struct report *r);
+void report_end(struct report *r, const char *whole);
+
+/* Tell the caller of the library the text, or `root` if that is empty.  Deletes `root`.
+ * Returns 1 if there are problems, or -ENOMEM. */
+int report_tell(struct report *r, struct cJSON *root, struct errmsg *err);
+
+/* Tell the caller of the library `text`, or `root` if that is empty.  Deletes both.
+ * -ENOMEM, also of a text that has failed. */
+int report_pass(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
+		struct errmsg *err);
+
+#endif
