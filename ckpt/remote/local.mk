@@ -15,11 +15,14 @@ ckpt_libuckpt_a_SOURCES += \
 # Static programs do without libcurl.
 noinst_LIBRARIES += %D%/libucnocurl.a
 %C%_libucnocurl_a_SOURCES = %D%/transport_none.c
+# Wheels have a libcurl of their own.
 if HAVE_CURL
-noinst_LIBRARIES += %D%/libuccurl.a
-%C%_libuccurl_a_SOURCES = %D%/transport_curl.c
-%C%_libuccurl_a_CFLAGS = $(AM_CFLAGS) $(CURL_CFLAGS)
+noinst_LIBRARIES += %D%/libuccurl.a %D%/libuclinkedcurl.a
+%C%_libuccurl_a_SOURCES = %D%/curl_api.h %D%/transport_curl.c %D%/curl_loaded.c
+%C%_libuclinkedcurl_a_SOURCES = %D%/curl_api.h %D%/transport_curl.c %D%/curl_linked.c
 ckpt_transport = %D%/libuccurl.a
+ckpt_linked_transport = %D%/libuclinkedcurl.a
 else
 ckpt_transport = %D%/libucnocurl.a
+ckpt_linked_transport = %D%/libucnocurl.a
 endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests by libcurl.  It and the libraries that it needs take longer to load than a
- * checkpoint to mount, so it is loaded for the first request.  Each handle has its own
- * connections, so idle handles are kept for the next request.  libcurl tries again by
- * itself if a kept connection turns out closed.
+ * Requests by libcurl.  Each handle has its own connections, so idle handles are kept for
+ * the next request.  libcurl tries again by itself if a kept connection turns out closed.
  */
 #include <curl/curl.h>
 #include <errno.h>
@@ -13,33 +11,12 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ckpt/remote/curl_api.h"
 #include "ckpt/remote/transport.h"
-#include "ckpt/sys/dynlib.h"
 #include "ckpt/sys/idle.h"
 
-#define LIBRARY "libcurl.so.4"
-
-#define CURL_CALLS(X)         \
-	X(curl_global_init)   \
-	X(curl_easy_init)     \
-	X(curl_easy_reset)    \
-	X(curl_easy_cleanup)  \
-	X(curl_easy_setopt)   \
-	X(curl_easy_getinfo)  \
-	X(curl_easy_perform)  \
-	X(curl_easy_strerror) \
-	X(curl_slist_append)  \
-	X(curl_slist_free_all)
-
-/* Some names are macros for calls of themselves. */
-#undef curl_easy_setopt
-#undef curl_easy_getinfo
-
-static struct {
-	CURL_CALLS(DYNLIB_MEMBER)
-} api;
-
-static const char *missing; /* why the library cannot be used; NULL: it can */
+static const struct curl_api *api;
+static const char *missing; /* why `api` is NULL */
 
 #define REDIRECTS_MAX 5L
 #define CONNECT_MS 10000L
@@ -50,25 +27,23 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void initialise(void)
 {
-	const struct dynlib_call calls[] = { CURL_CALLS(DYNLIB_CALL) };
-
-	if (dynlib_load(LIBRARY, "", calls, sizeof(calls) / sizeof(*calls),
-			&missing))
-		api.curl_global_init(CURL_GLOBAL_DEFAULT);
+	api = curl_api(&missing);
+	if (api)
+		api->curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
 static CURL *take_handle(void)
 {
 	CURL *const h = idle_take(&handles);
 
-	return h ? h : api.curl_easy_init();
+	return h ? h : api->curl_easy_init();
 }
 
 static void put_handle(CURL *h)
 {
-	api.curl_easy_reset(h);
+	api->curl_easy_reset(h);
 	if (!idle_put(&handles, h))
-		api.curl_easy_cleanup(h);
+		api->curl_easy_cleanup(h);
 }
 
 static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c,
@@ -86,13 +61,13 @@ static void allow_protocols(CURL *h, const struct transport_request *r)
 	const bool tls = strncasecmp(r->url, "https:", 6) == 0;
 
 #if LIBCURL_VERSION_NUM >= 0x075500
-	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
-	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
+	api->curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+	api->curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR,
 			     tls ? "https" : "http,https");
 #else
-	api.curl_easy_setopt(h, CURLOPT_PROTOCOLS,
+	api->curl_easy_setopt(h, CURLOPT_PROTOCOLS,
 			     (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-	api.curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
+	api->curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS,
 			     tls ? (long)CURLPROTO_HTTPS
 				 : (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
@@ -101,36 +76,38 @@ static void allow_protocols(CURL *h, const struct transport_request *r)
 static void set_options(CURL *h, const struct transport_request *r,
 			const struct curl_slist *headers, char *text)
 {
+	const char *const certificates = r->ca_file ? r->ca_file
+						    : curl_certificates();
 	const long stall = (r->stall_ms + 999) / 1000;
 
-	api.curl_easy_setopt(h, CURLOPT_URL, r->url);
+	api->curl_easy_setopt(h, CURLOPT_URL, r->url);
 	allow_protocols(h, r);
-	api.curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
-	api.curl_easy_setopt(h, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
-	api.curl_easy_setopt(h, CURLOPT_NOBODY, r->head ? 1L : 0L);
-	api.curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
+	api->curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, r->follow ? 1L : 0L);
+	api->curl_easy_setopt(h, CURLOPT_MAXREDIRS, REDIRECTS_MAX);
+	api->curl_easy_setopt(h, CURLOPT_NOBODY, r->head ? 1L : 0L);
+	api->curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
 	if (r->user)
-		api.curl_easy_setopt(h, CURLOPT_USERPWD, r->user);
-	if (r->ca_file)
-		api.curl_easy_setopt(h, CURLOPT_CAINFO, r->ca_file);
-	api.curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
-	api.curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, r->header);
-	api.curl_easy_setopt(h, CURLOPT_HEADERDATA, r->ctx);
-	api.curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, r->body);
-	api.curl_easy_setopt(h, CURLOPT_WRITEDATA, r->ctx);
-	api.curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
-	api.curl_easy_setopt(h, CURLOPT_XFERINFODATA, r->stop);
-	api.curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
-	api.curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-	api.curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
-	api.curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
+		api->curl_easy_setopt(h, CURLOPT_USERPWD, r->user);
+	if (certificates)
+		api->curl_easy_setopt(h, CURLOPT_CAINFO, certificates);
+	api->curl_easy_setopt(h, CURLOPT_USERAGENT, "ucfs/" PACKAGE_VERSION);
+	api->curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, r->header);
+	api->curl_easy_setopt(h, CURLOPT_HEADERDATA, r->ctx);
+	api->curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, r->body);
+	api->curl_easy_setopt(h, CURLOPT_WRITEDATA, r->ctx);
+	api->curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+	api->curl_easy_setopt(h, CURLOPT_XFERINFODATA, r->stop);
+	api->curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+	api->curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+	api->curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, r->timeout_ms);
+	api->curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS,
 			     r->timeout_ms < CONNECT_MS ? r->timeout_ms
 							: CONNECT_MS);
-	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
-	api.curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
-	api.curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
-	api.curl_easy_setopt(h, CURLOPT_BUFFERSIZE, BUFFER);
-	api.curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
+	api->curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+	api->curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, stall);
+	api->curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
+	api->curl_easy_setopt(h, CURLOPT_BUFFERSIZE, BUFFER);
+	api->curl_easy_setopt(h, CURLOPT_ERRORBUFFER, text);
 }
 
 static int error_of(CURLcode code)
@@ -165,12 +142,12 @@ static void take_result(CURL *h, CURLcode code, const char *text,
 	size_t n;
 
 	*result = (struct transport_result){ 0 };
-	api.curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &result->status);
-	api.curl_easy_getinfo(h, CURLINFO_EFFECTIVE_URL, &url);
+	api->curl_easy_getinfo(h, CURLINFO_RESPONSE_CODE, &result->status);
+	api->curl_easy_getinfo(h, CURLINFO_EFFECTIVE_URL, &url);
 	n = url ? strcspn(url, "?#") : 0;
 	result->is_slash = n && url[n - 1] == '/';
 	snprintf(result->text, sizeof(result->text), "%s",
-		 *text ? text : api.curl_easy_strerror(code));
+		 *text ? text : api->curl_easy_strerror(code));
 }
 
 static int perform(const struct transport_request *r,
@@ -184,7 +161,7 @@ static int perform(const struct transport_request *r,
 
 	*result = (struct transport_result){ .text = "out of memory" };
 	pthread_once(&once, initialise);
-	if (missing) {
+	if (!api) {
 		snprintf(result->text, sizeof(result->text), "%s", missing);
 		return -ENOSYS;
 	}
@@ -193,7 +170,7 @@ static int perform(const struct transport_request *r,
 		return -ENOMEM;
 	for (; i < r->nheaders; i++) {
 		struct curl_slist *const more =
-			api.curl_slist_append(headers, r->headers[i]);
+			api->curl_slist_append(headers, r->headers[i]);
 
 		if (!more)
 			break;
@@ -201,11 +178,11 @@ static int perform(const struct transport_request *r,
 	}
 	if (i == r->nheaders) {
 		set_options(h, r, headers, text);
-		code = api.curl_easy_perform(h);
+		code = api->curl_easy_perform(h);
 		take_result(h, code, text, result);
 	}
 	put_handle(h);
-	api.curl_slist_free_all(headers);
+	api->curl_slist_free_all(headers);
 	return error_of(code);
 }
 
