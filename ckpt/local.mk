@@ -82,6 +82,7 @@ include %D%/weights/local.mk
 include %D%/reshard/local.mk
 include %D%/plan/local.mk
 include %D%/tree/local.mk
+include %D%/api/local.mk
 include %D%/convert/local.mk
 include %D%/report/local.mk
 include %D%/info/local.mk

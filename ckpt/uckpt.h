@@ -197,10 +197,11 @@ int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l);
  * Report the tensors of a .pt file of a parameter or of a .safetensors file as a JSON array
  * (uckpt_calls.report is not used; `put` gets pieces of it):
  *
- *     [{"name": "", "dtype": "F32", "shape": [3, 4], "offset": 1024, "bytes": 48}]
+ *     [{"name": "", "dtype": "float32", "shape": [3, 4], "offset": 1024, "bytes": 48}]
  *
- * dtypes are those of safetensors.  The elements lie at `offset` of the file in row-major
- * order, little-endian.  -ENOTSUP for other files.  Reads no tensor.
+ * dtypes have torch's names.  The elements lie at `offset` of the file in row-major order,
+ * little-endian.  A number of a .pt file has a "value" instead of "offset" and "bytes";
+ * null if it is not finite.  -ENOTSUP for other files.  Reads no tensor.
  */
 int uckpt_file_tensors(struct uckpt_file *f,
 		       void (*put)(void *arg, const char *text, size_t len),

@@ -6,8 +6,7 @@
  *
  *   options	the source, the mount options
  *   mountpoint	the mount point, and why it cannot be mounted on
- *   tree	the namespace: a run's own files, and views of its tags
- *   (ckpt/)	a view's plan, and its files as extents of shards
+ *   (ckpt/)	the source: a run's own files, and views of its tags (uckpt.h)
  *   ops	shards that the kernel reads directly; READ requests for all other
  *		files, answered from mapped shards
  *
@@ -17,6 +16,7 @@
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,14 +25,7 @@
 #include <time.h>
 
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/base/context.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/files/roots.h"
-#include "ckpt/pack/pack.h"
-#include "ckpt/remote/http.h"
-#include "ckpt/remote/site.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/uckpt.h"
 #include "fs/detach.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
@@ -41,16 +34,11 @@
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops.h"
 #include "fs/options.h"
-#include "ckpt/tree/tree.h"
 
 /* Threads that answer requests: as many as there are processors, and so many at least; up to
  * this number where readers may wait for a server, so that the others need not. */
 #define THREADS_MIN 2
 #define THREADS_SERVERS 1024
-
-/* Files of a far store that are read for their checksums first, and then by their
- * readers, get so many times the memory of option `readahead` beside it. */
-#define TWICE_FACTOR 2
 
 /* The shard cache keeps as many files open as the limit allows. */
 static void raise_file_limit(void)
@@ -116,22 +104,34 @@ static void *stop_requests(void *server)
 
 	while (!fuse_session_exited(s->session))
 		nanosleep(&pause, NULL);
-	http_stop(s->u);
+	uckpt_stop(s->u);
 	return NULL;
 }
 
-static bool has_servers(struct uckpt *u, const char *source)
+static bool has_servers(const struct uckpt *u)
 {
-	for (size_t i = 0; i < roots_count(u, source); i++)
-		if (site_is_url(roots_root(u, source, i)))
+	const char *root;
+
+	for (size_t i = 0; (root = uckpt_source_root(u, i)); i++)
+		if (strstr(root, "://"))
 			return true;
 	return false;
+}
+
+/* The number of processors that this process may use. */
+static unsigned processors(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0
+		       ? (unsigned)CPU_COUNT(&set)
+		       : 1;
 }
 
 /* Answer requests until the unmount or a signal. */
 static int serve(struct fuse_session *se, bool servers)
 {
-	const unsigned width = parallel_width();
+	const unsigned width = processors();
 	const unsigned least = width < THREADS_MIN ? THREADS_MIN : width;
 	int rc = notify_ready();
 
@@ -142,73 +142,6 @@ static int serve(struct fuse_session *se, bool servers)
 	 * a request during the unmount with ECONNABORTED, and only the others with ENODEV,
 	 * which libfuse knows (fs/fuse/dev.c, fuse_dev_do_read). */
 	return rc > 0 || rc == -ECONNABORTED ? 0 : rc;
-}
-
-static int mount_and_serve(const struct options *o, struct fuse_session *se,
-			   struct server *server)
-{
-	const bool servers = has_servers(o->tree.u, o->tree.source);
-	bool watched = false;
-	pthread_t watcher;
-	int rc = 1;
-
-	if (fuse_set_signal_handlers(se))
-		return 1;
-	if (fuse_session_mount(se, o->mountpoint)) {
-		mountpoint_explain(o->mountpoint);
-		goto out_signals;
-	}
-	mountpoint_mounted();
-	server->passthrough.fuse_fd = fuse_session_fd(se);
-	detach_ready();
-	if (!o->foreground)
-		log_to_syslog();
-	prepare_to_cancel();
-	rc = fuse_caps_patch_init(se);
-	if (rc)
-		log_error("cannot initialise the FUSE session: %s",
-			  strerror(-rc));
-	if (!rc && servers)
-		watched = pthread_create(&watcher, NULL, stop_requests,
-					 server) == 0;
-	rc = rc || serve(se, servers) ? 1 : 0;
-	if (watched) {
-		fuse_session_exit(se);
-		pthread_join(watcher, NULL);
-	}
-	ops_close_all(server);
-	fuse_session_unmount(se);
-out_signals:
-	fuse_remove_signal_handlers(se);
-	return rc;
-}
-
-static int serve_tree(const struct options *o, struct fuse_args *args,
-		      struct tree *tree, struct stats *stats)
-{
-	struct server server = { .u = o->tree.u,
-				 .tree = tree,
-				 .stats = stats,
-				 .auto_unmount = o->auto_unmount,
-				 .end_background = -1,
-				 .prefill.busy = ATOMIC_FLAG_INIT,
-				 .passed = { .passthrough = &server.passthrough,
-					     .u = o->tree.u } };
-	struct fuse_session *se;
-	int rc;
-
-	mountpoint_hold_messages();
-	se = fuse_session_new(args, &ops, sizeof(ops), &server);
-	if (!se) {
-		mountpoint_explain(o->mountpoint);
-		return 1;
-	}
-	cache_set_limit(o->tree.u, o->readahead, TWICE_FACTOR * o->readahead,
-			true);
-	server.session = se;
-	rc = mount_and_serve(o, se, &server);
-	fuse_session_destroy(se);
-	return rc;
 }
 
 static struct stats stats;
@@ -260,10 +193,91 @@ static const struct uckpt_calls calls = {
 	.stats = put_stats,
 };
 
+static int mount_and_serve(const struct options *o, struct fuse_session *se,
+			   struct server *server)
+{
+	const bool servers = has_servers(o->u);
+	bool watched = false;
+	pthread_t watcher;
+	int rc = 1;
+
+	if (fuse_set_signal_handlers(se))
+		return 1;
+	if (fuse_session_mount(se, o->mountpoint)) {
+		mountpoint_explain(o->mountpoint);
+		goto out_signals;
+	}
+	mountpoint_mounted();
+	server->passthrough.fuse_fd = fuse_session_fd(se);
+	detach_ready();
+	if (!o->foreground)
+		log_to_syslog();
+	prepare_to_cancel();
+	rc = fuse_caps_patch_init(se);
+	if (rc)
+		log_error("cannot initialise the FUSE session: %s",
+			  strerror(-rc));
+	if (!rc && servers)
+		watched = pthread_create(&watcher, NULL, stop_requests,
+					 server) == 0;
+	rc = rc || serve(se, servers) ? 1 : 0;
+	if (watched) {
+		fuse_session_exit(se);
+		pthread_join(watcher, NULL);
+	}
+	ops_close_all(server);
+	fuse_session_unmount(se);
+out_signals:
+	fuse_remove_signal_handlers(se);
+	return rc;
+}
+
+static int serve_source(const struct options *o, struct fuse_args *args)
+{
+	struct server server = { .u = o->u,
+				 .stats = &stats,
+				 .lock = PTHREAD_MUTEX_INITIALIZER,
+				 .auto_unmount = o->auto_unmount,
+				 .end_background = -1,
+				 .prefill.busy = ATOMIC_FLAG_INIT,
+				 .passed = { .passthrough = &server.passthrough,
+					     .lock = &server.lock } };
+	struct fuse_session *se;
+	int rc;
+
+	mountpoint_hold_messages();
+	se = fuse_session_new(args, &ops, sizeof(ops), &server);
+	if (!se) {
+		mountpoint_explain(o->mountpoint);
+		return 1;
+	}
+	server.session = se;
+	rc = mount_and_serve(o, se, &server);
+	fuse_session_destroy(se);
+	return rc;
+}
+
+/* A server that lists its own mount point deadlocks. */
+static int check_nesting(const struct options *o)
+{
+	const char *root;
+
+	for (size_t i = 0; (root = uckpt_source_root(o->u, i)); i++) {
+		const size_t n = strlen(root);
+
+		if (strncmp(o->mountpoint, root, n) != 0 ||
+		    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
+			continue;
+		log_error("mount point %s is inside the source %s",
+			  o->mountpoint, root);
+		return 1;
+	}
+	return 0;
+}
+
 static int main_run(const struct options *o, struct fuse_args *args)
 {
-	struct errmsg err = { "" };
-	struct tree *tree;
+	struct uckpt_error err = { "" };
 	int rc = 0;
 
 	if (!o->foreground && !o->fake && (rc = detach_start())) {
@@ -277,18 +291,16 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		log_error("log=%s: %s", o->log, strerror(-rc));
 		return 1;
 	}
-	/* A server that stalls now and then must not hold up the mount for longer. */
-	http_begin_together(o->tree.u);
-	o->tree.u->calls = calls;
-	rc = tree_open(&o->tree, &tree, &err);
-	http_end_together(o->tree.u);
+	uckpt_set_calls(o->u, &calls);
+	rc = uckpt_open(o->u, (const char *const *)o->operands,
+			o->noperands - 1, &err);
 	if (rc) {
-		log_error("%s", err.text);
+		log_error("%s", *err.text ? err.text : strerror(-rc));
 		return 1;
 	}
-	if (!o->fake)
-		rc = serve_tree(o, args, tree, &stats);
-	tree_close(tree);
+	rc = check_nesting(o) || options_add_mount(o, args) ? 1 : 0;
+	if (!rc && !o->fake)
+		rc = serve_source(o, args);
 	log_end();
 	return rc;
 }

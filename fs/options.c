@@ -17,24 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
-#include "ckpt/remote/site.h"
-#include "ckpt/sys/memory.h"
+#include "ckpt/uckpt.h"
 #include "fs/log/log.h"
 #include "fs/mountpoint.h"
-
-/* What is read ahead from far storage takes this part of the memory by default. */
-#define READAHEAD_PART 64
-
-/* Print what is wrong with an option, and return -1. */
-static int bad_option(const char *arg, const char *why)
-{
-	log_error("%s: %s", arg, why);
-	return -1;
-}
 
 static int no_memory(void)
 {
@@ -66,21 +51,6 @@ static void drop_helper_flags(struct options *o, int *argc, char **argv)
 	*argc = kept;
 }
 
-/* Check the options about re-cut views together. */
-static int check_ranks(struct options *o)
-{
-	struct tree_options *const t = &o->tree;
-	const bool zero = t->plan.type.kind == PLAN_RESHARD;
-
-	if (zero && t->nrecut != 1)
-		return bad_option("view=zero", "needs ranks=N, with one N");
-	if (t->replace && t->nrecut != 1)
-		return bad_option("replace", "needs ranks=N, with one N");
-	if (zero)
-		t->plan.type = t->recut[0];
-	return 0;
-}
-
 /* Copy the command line, with -o for --options. */
 static int copy_args(int argc, char **argv, struct fuse_args *args)
 {
@@ -97,45 +67,12 @@ static int copy_args(int argc, char **argv, struct fuse_args *args)
 	return rc;
 }
 
-/* The source is one directory, or the union of several. */
-static int take_source(struct options *o)
-{
-	struct errmsg err = { "" };
-
-	if (roots_unite(o->tree.u, (const char *const *)o->operands,
-			o->noperands - 1, true, &o->tree.source, &err) == 0)
-		return 0;
-	log_error("source %s", err.text);
-	return -1;
-}
-
-/* A server that lists its own mount point deadlocks. */
-static int check_nesting(const struct options *o)
-{
-	const size_t roots = roots_count(o->tree.u, o->tree.source);
-
-	for (size_t i = 0; i < roots; i++) {
-		const char *const root =
-			roots_root(o->tree.u, o->tree.source, i);
-		const size_t n = strlen(root);
-
-		if (strncmp(o->mountpoint, root, n) != 0 ||
-		    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
-			continue;
-		log_error("mount point %s is inside the source %s",
-			  o->mountpoint, root);
-		return -1;
-	}
-	return 0;
-}
-
-/* Options for the kernel.  The name is escaped, since a comma ends an option. */
-static int add_mount_options(const struct options *o, struct fuse_args *args)
+int options_add_mount(const struct options *o, struct fuse_args *args)
 {
 	char *fsname = NULL, *option = NULL;
 	int rc;
 
-	if (asprintf(&fsname, "fsname=%s", o->tree.source) < 0)
+	if (asprintf(&fsname, "fsname=%s", uckpt_source_name(o->u)) < 0)
 		return no_memory();
 	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs") ?:
 	     (o->debug ? fuse_opt_add_opt(&option, "debug") : 0) ?:
@@ -152,15 +89,11 @@ int options_parse(struct options *o, int argc, char **argv,
 {
 	const char *const slash = strrchr(argv[0], '/');
 	const char *const name = slash ? slash + 1 : argv[0];
-	const uint64_t share = memory_size() / READAHEAD_PART;
 	int inherited;
 
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
-	*o = (struct options){
-		.tree.u = context_new(),
-		.readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT,
-	};
-	if (!o->tree.u)
+	*o = (struct options){ .u = uckpt_new() };
+	if (!o->u)
 		return no_memory();
 	if (strcmp(name, "mount.ucfs") == 0)
 		drop_helper_flags(o, &argc, argv);
@@ -175,11 +108,9 @@ int options_parse(struct options *o, int argc, char **argv,
 			  " ucfs --help");
 		return -1;
 	}
-	if (check_ranks(o) || take_source(o))
-		return -1;
 	/* Other users see the command line. */
 	for (int i = 1; i < argc; i++)
-		site_hide_secrets(argv[i]);
+		uckpt_hide_secrets(argv[i]);
 	o->mountpoint = strdup(o->operands[o->noperands - 1]);
 	if (!o->mountpoint)
 		return no_memory();
@@ -187,7 +118,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (inherited < 0)
 		return -1;
 	o->foreground |= inherited > 0;
-	return check_nesting(o) ? -1 : add_mount_options(o, fuse_args);
+	return 0;
 }
 
 void options_done(struct options *o)
@@ -195,9 +126,7 @@ void options_done(struct options *o)
 	while (o->noperands)
 		free(o->operands[--o->noperands]);
 	free(o->operands);
-	free(o->tree.source);
-	context_free(o->tree.u);
+	uckpt_free(o->u);
 	free(o->mountpoint);
 	free(o->log);
-	user_rules_done(&o->rules);
 }

@@ -3,25 +3,22 @@
 #define UCFS_OPTIONS_H
 
 #include <stdbool.h>
-#include <stdint.h>
-
-#include "ckpt/model/user_rules.h"
-#include "ckpt/tree/tree.h"
+#include <stddef.h>
 
 struct fuse_args;
+struct uckpt;
 
 struct options {
 	char **operands; /* the roots of the source, then the mount point */
 	size_t noperands, operands_cap;
 	char *mountpoint; /* absolute */
+	struct uckpt *u;  /* has the options of the library */
+	bool ranks;       /* the last of them was ranks=N */
 	bool foreground;
 	bool debug;
 	bool help;
 	bool version;
 	bool fake; /* mount -f: do everything but mount */
-	struct tree_options tree; /* its plan.rules are `rules` */
-	struct user_rules rules;
-	uint64_t readahead; /* bytes; 0: nothing is read ahead */
 	bool auto_unmount;
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
@@ -36,6 +33,9 @@ struct options {
 int options_parse(struct options *o, int argc, char **argv,
 		  struct fuse_args *fuse_args);
 void options_done(struct options *o);
+
+/* Add the options for the kernel, once the source is open.  Returns as options_parse. */
+int options_add_mount(const struct options *o, struct fuse_args *args);
 
 void options_print_help(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of ucfs, and what each sets. */
+/* The options of ucfs that the library does not have, and what each sets. */
 #include <errno.h>
 #include <fuse_opt.h>
 #include <limits.h>
@@ -10,11 +10,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/nearest.h"
-#include "ckpt/base/size.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/uckpt.h"
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/options.h"
@@ -34,48 +31,10 @@ struct row {
 	const char *names; /* separated by blanks; '=' after a name: it needs a value */
 	size_t flag; /* offset of a bool that is set, or 0 */
 	setter *set;
-	const char *word; /* its name for plan_set_option */
 	const char *wrong; /* what `set` says of a wrong value; without `set`, always */
 	bool keep;         /* for libfuse */
 	bool hidden; /* without effect: never suggested */
 };
-
-static const char *set_plan(struct options *o, const struct given *g)
-{
-	static struct errmsg why;
-
-	return plan_set_option(&o->tree.plan, &o->rules, g->row->word, g->value,
-			       &why) ?
-		       NULL :
-		       g->row->wrong ?: why.text;
-}
-
-static const char *set_id(struct options *o, const struct given *g)
-{
-	const bool group = strncmp(g->arg, "gid", 3) == 0;
-	char *end;
-	unsigned long v;
-
-	errno = 0;
-	v = strtoul(g->value, &end, 10);
-	if (errno || end == g->value || *end || v >= UINT32_MAX ||
-	    *g->value == '-')
-		return g->row->wrong;
-	*(group ? &o->tree.gid : &o->tree.uid) = (unsigned)v;
-	*(group ? &o->tree.has_gid : &o->tree.has_uid) = true;
-	return NULL;
-}
-
-/* 0, or a size that is of use. */
-static const char *set_readahead(struct options *o, const struct given *g)
-{
-	o->readahead = 0;
-	return strcmp(g->value, "0") == 0 ||
-			       (size_parse_binary(g->value, &o->readahead) &&
-				o->readahead >= CACHE_MIN)
-		       ? NULL
-		       : g->row->wrong;
-}
 
 /* Its absolute name, since the server changes its working directory later. */
 static const char *set_log(struct options *o, const struct given *g)
@@ -92,21 +51,12 @@ static const char *set_log(struct options *o, const struct given *g)
 	return o->log ? NULL : g->row->wrong;
 }
 
-static const char *set_ranks(struct options *o, const struct given *g)
+/* Other users may use the mount. */
+static const char *set_shared(struct options *o, const struct given *g)
 {
-	struct tree_options *const t = &o->tree;
-
-	if (t->nrecut == TREE_RECUT_MAX)
-		return "too many numbers of ranks";
-	if (!view_type_parse_ranks(g->value, &t->recut[t->nrecut]))
-		return "not a number of ranks (1 to 4096)";
-	t->nrecut++;
+	(void)g;
+	uckpt_set(o->u, "shared", NULL);
 	return NULL;
-}
-
-static const char *set_remote(struct options *o, const struct given *g)
-{
-	return remote_options_set(o->tree.u, g->arg);
 }
 
 static const char *say_gone(struct options *o, const struct given *g)
@@ -125,31 +75,10 @@ static const struct row rows[] = {
 	{ "-V --version", FLAG(version) },
 	{ "-f --foreground", FLAG(foreground) },
 	{ "-d --debug debug", FLAG(debug) },
-	{ "crc=", .set = set_plan, .word = "crc",
-	  .wrong = "must be exact or zero" },
-	{ "stage=", .set = set_plan, .word = "stage",
-	  .wrong = "must be native or any" },
-	{ "rules=", .set = set_plan, .word = "rules" },
-	{ "preset=", .set = set_plan, .word = "preset" },
-	{ "hf_dtype=", .set = set_plan, .word = "dtype",
-	  .wrong = "must be fp32, bf16 or fp16" },
-	{ "hf_shard_size=", .set = set_plan, .word = "shard-size",
-	  .wrong = "not a size in KB, MB, GB or TB" },
-	{ "uid= gid=", .set = set_id, .wrong = "not a number" },
-	{ "allow_other", FLAG(tree.shared), .keep = true },
+	{ "allow_other", .set = set_shared, .keep = true },
 	{ "auto_unmount", FLAG(auto_unmount), .keep = true },
-	{ "follow_links", FLAG(tree.follow_links) },
-	{ "readahead=", .set = set_readahead,
-	  .wrong = "neither 0 nor a size of at least 4M" },
 	{ "io_uring", .keep = true },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
-	{ "check", FLAG(tree.check) },
-	{ "view=", .set = set_plan, .word = "to",
-	  .wrong = "must be universal, hf, fp32 or zero" },
-	{ "ranks=", .set = set_ranks },
-	{ "replace", FLAG(tree.replace) },
-	{ "deadline= manifest= ca_file= s3_endpoint= s3_region= s3_anonymous",
-	  .set = set_remote },
 	{ "nonempty", FLAG(nonempty) },
 	{ "remount",
 	  .wrong = "no option can be changed while it is mounted: unmount it"
@@ -213,6 +142,9 @@ static int refuse_unknown(const struct given *g)
 			if ((*name == '-') == !*dash)
 				nearest_consider(&near, name,
 						 len - (name[len - 1] == '='));
+	for (size_t i = 0; *dash && uckpt_option_name(i); i++)
+		nearest_consider(&near, uckpt_option_name(i),
+				 strcspn(uckpt_option_name(i), "="));
 	if (!near.name) {
 		log_error("unknown option %s%s; see ucfs --help", dash, g->arg);
 		return -1;
@@ -242,6 +174,25 @@ static int take_operand(struct options *o, const char *arg)
 	return -1;
 }
 
+/* Set an option of the library. */
+static int take_option(struct options *o, const struct given *g)
+{
+	const bool more = o->ranks && *g->arg >= '0' && *g->arg <= '9';
+	struct uckpt_error err = { "" };
+	char ranks[32];
+	int rc;
+
+	/* The rest of ranks=N,N: libfuse splits options at commas. */
+	snprintf(ranks, sizeof(ranks), "ranks=%s", g->arg);
+	rc = uckpt_set(o->u, more ? ranks : g->arg, &err);
+	if (rc == -ENOENT)
+		return refuse_unknown(g);
+	if (rc)
+		log_error("%s", err.text);
+	o->ranks = more || strncmp(g->arg, "ranks=", 6) == 0;
+	return rc ? -1 : 0;
+}
+
 int options_take(void *options, const char *arg, int key, struct fuse_args *args)
 {
 	struct options *const o = options;
@@ -260,15 +211,11 @@ int options_take(void *options, const char *arg, int key, struct fuse_args *args
 			wrong = row->set(o, &g);
 		else
 			wrong = row->wrong;
-	} else if (o->tree.nrecut && arg[0] >= '0' && arg[0] <= '9') {
-		/* The rest of ranks=N,N: libfuse splits options at commas. */
-		g.value = arg;
-		wrong = set_ranks(o, &g);
 	} else if (strncmp(arg, "x-", 2) == 0 || strncmp(arg, "X-", 2) == 0) {
 		/* Of other readers of fstab, such as x-systemd.automount. */
 		return 0;
 	} else {
-		return refuse_unknown(&g);
+		return take_option(o, &g);
 	}
 	if (wrong) {
 		log_error("%s: %s", arg, wrong);

@@ -30,6 +30,10 @@ struct uckpt {
 		bool s3_anonymous;
 	} remote; /* options about servers (remote/remote_options.h) */
 
+	/* The source that is open, and how (ckpt/api): */
+	struct settings *settings; /* NULL: nothing was set */
+	struct tree *tree;         /* NULL: no source is open */
+
 	/* Of requests to servers (remote/http.h): */
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
 	atomic_bool stopped;

@@ -2,7 +2,6 @@
 #ifndef UCKPT_TREE_H
 #define UCKPT_TREE_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +9,7 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/uckpt.h"
 
 struct errmsg;
 struct vfile;
@@ -107,19 +107,12 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 		   struct errmsg *err);
 void tree_file_close(struct tree_file *f);
 
-struct tree_entry {
-	uint64_t ino;
-	mode_t type; /* S_IFDIR, S_IFREG, ... */
-	bool cheap;  /* attributes need no plan that may not be made yet */
-	char name[NAME_MAX + 1];
-};
-
 /*
  * A directory being listed.  A view's entries are numbered and need no state.
  * A directory of the run is a snapshot, so that a listing neither repeats nor
  * loses names while files are created and removed.
  */
-struct tree_dir {
+struct uckpt_dir {
 	uint64_t parent; /* inode, for ".." */
 	bool immutable;  /* part of a view, which does not change */
 	/* In a shared mount, the users that may list a directory of the run.  It may
@@ -131,20 +124,20 @@ struct tree_dir {
 	struct view *view; /* in use, if `plan` is not NULL */
 	struct plan *plan;
 	uint64_t node;
-	struct tree_entry *v; /* of the run */
+	struct uckpt_entry *v; /* of the run */
 	size_t n, cap;
 };
 
-int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
+int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
 		  struct errmsg *err);
-void tree_dir_close(struct tree_dir *d);
+void tree_dir_close(struct uckpt_dir *d);
 
 /* Is the whole tree a view, so that no directory ever changes? */
 bool tree_is_immutable(const struct tree *t);
 
 /* Read the entry at `*pos` (the first is at 0) and advance `*pos`.  Returns 1
  * with an entry, 0 at the end, or a negative errno. */
-int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
+int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		  struct errmsg *err);
 
 #endif

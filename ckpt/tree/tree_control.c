@@ -56,9 +56,9 @@ static void plan_name(const struct tree *t, const struct view *x,
 }
 
 int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
-		      struct tree_entry *out)
+		      struct uckpt_entry *out)
 {
-	static const struct tree_entry entries[] = {
+	static const struct uckpt_entry entries[] = {
 		{ INO_PLANS, S_IFDIR, true, "plan" },
 		{ INO_STATS, S_IFREG, true, "stats" },
 		{ INO_ERRORS, S_IFREG, true, "errors" },
@@ -73,7 +73,7 @@ int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
 	}
 	while ((x = views_get(t->views, (size_t)(*pos)++)))
 		if (view_is_listed(x)) {
-			out->ino = INO_PLAN0 + x->number;
+			out->node = INO_PLAN0 + x->number;
 			out->type = S_IFREG;
 			out->cheap = false;
 			plan_name(t, x, out->name);

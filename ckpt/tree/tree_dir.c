@@ -16,24 +16,24 @@
 #include "ckpt/files/packfs.h"
 #include "ckpt/tree/tree_impl.h"
 
-static int tree_dir_add(struct tree_dir *d, uint64_t ino, mode_t type,
+static int tree_dir_add(struct uckpt_dir *d, uint64_t ino, mode_t type,
 			bool cheap, const char *name)
 {
-	struct tree_entry *e;
+	struct uckpt_entry *e;
 
 	if (strlen(name) > NAME_MAX)
 		return 0; /* the tag's name leaves no room for the suffix */
 	if (!array_reserve(&d->v, &d->cap, d->n + 1, sizeof(*d->v)))
 		return -ENOMEM;
 	e = &d->v[d->n++];
-	e->ino = ino;
+	e->node = ino;
 	e->type = type;
 	e->cheap = cheap;
 	strcpy(e->name, name);
 	return 0;
 }
 
-static struct tree_entry *find_name(const struct tree_dir *d, const char *name)
+static struct uckpt_entry *find_name(const struct uckpt_dir *d, const char *name)
 {
 	for (size_t i = 0; i < d->n; i++)
 		if (strcmp(d->v[i].name, name) == 0)
@@ -41,7 +41,7 @@ static struct tree_entry *find_name(const struct tree_dir *d, const char *name)
 	return NULL;
 }
 
-static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
+static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
 		     const char *name, mode_t type)
 {
 	uint64_t child;
@@ -56,7 +56,7 @@ static int add_lower(struct tree_dir *d, const char *path, uint64_t index,
 		  : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
 }
 
-static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
+static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 {
 	struct dirlist dir;
 	struct stat *const st = &dir.attrs.st;
@@ -76,7 +76,7 @@ static int read_lower(struct tree_dir *d, const char *path, uint64_t index)
 }
 
 /* Add a view of a tag, unless a file on disk, or a view, has its name. */
-static int add_view(struct tree_dir *d, const char *tag, uint64_t index,
+static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 		    const struct view_type *type)
 {
 	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
@@ -93,7 +93,7 @@ static int add_view(struct tree_dir *d, const char *tag, uint64_t index,
 
 /* Show a tag, which is entry `i`, as the view that stands for it; one that is
  * packed, beside the pack. */
-static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
+static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name,
 		       uint64_t index, size_t i)
 {
 	uint64_t ino;
@@ -103,13 +103,13 @@ static int replace_tag(struct tree_dir *d, const char *tag, const char *name,
 		return rc;
 	if (d->v[i].type == S_IFREG)
 		return tree_dir_add(d, ino, S_IFDIR, false, name);
-	d->v[i].ino = ino;
+	d->v[i].node = ino;
 	return 0;
 }
 
 /* If entry `i` is a tag, or stands for one as a pack, add its views and set
  * `*added`. */
-static int add_views(struct tree_dir *d, const char *path, uint64_t index,
+static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 		     size_t i, bool *added)
 {
 	const bool packed = d->v[i].type == S_IFREG;
@@ -141,11 +141,11 @@ static int add_views(struct tree_dir *d, const char *path, uint64_t index,
 
 /* Add the pointer to views of a type in directory `index`, whose path is `dir`.
  * latest_universal replaces a file on disk; other pointers do not. */
-static int add_latest(struct tree_dir *d, const char *dir, uint64_t index,
+static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index,
 		      const struct view_type *type)
 {
 	char suffix[VIEW_SUFFIX_MAX], *path;
-	struct tree_entry *e;
+	struct uckpt_entry *e;
 	uint64_t child;
 	int rc;
 
@@ -158,7 +158,7 @@ static int add_latest(struct tree_dir *d, const char *dir, uint64_t index,
 		rc = tree_dir_add(d, INO_LATEST | child, S_IFREG, true,
 				  path + strlen(dir) + 1);
 	} else if (!rc && type->kind == PLAN_UNIVERSAL) {
-		e->ino = INO_LATEST | child;
+		e->node = INO_LATEST | child;
 		e->type = S_IFREG;
 	}
 	free(path);
@@ -167,7 +167,7 @@ static int add_latest(struct tree_dir *d, const char *dir, uint64_t index,
 
 /* Add the re-cut views that have been used lately, and a pointer for each type of views
  * in the directory. */
-static int add_pointers(struct tree_dir *d, const char *dir, uint64_t index)
+static int add_pointers(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
 	struct tree *const t = d->t;
@@ -184,7 +184,7 @@ static int add_pointers(struct tree_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
-static int open_lower(struct tree_dir *d, uint64_t index)
+static int open_lower(struct uckpt_dir *d, uint64_t index)
 {
 	struct tree *const t = d->t;
 	uint64_t parent = 0;
@@ -207,7 +207,7 @@ static int open_lower(struct tree_dir *d, uint64_t index)
 	return rc;
 }
 
-static int open_view(struct tree_dir *d, struct errmsg *err)
+static int open_view(struct uckpt_dir *d, struct errmsg *err)
 {
 	const int rc = view_plan(d->view, &d->plan, err);
 
@@ -222,10 +222,10 @@ static int open_view(struct tree_dir *d, struct errmsg *err)
 	return 0;
 }
 
-int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
+int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
 		  struct errmsg *err)
 {
-	struct tree_dir *const d = calloc(1, sizeof(*d));
+	struct uckpt_dir *const d = calloc(1, sizeof(*d));
 	struct tree_node n;
 	int rc;
 
@@ -253,7 +253,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct tree_dir **out,
 	return rc;
 }
 
-void tree_dir_close(struct tree_dir *d)
+void tree_dir_close(struct uckpt_dir *d)
 {
 	if (d->plan)
 		view_put(d->view);
@@ -266,7 +266,7 @@ bool tree_is_immutable(const struct tree *t)
 	return t->is_view;
 }
 
-int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
+int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		  struct errmsg *err)
 {
 	struct plan_entry e;
@@ -283,7 +283,7 @@ int tree_dir_next(struct tree_dir *d, uint64_t *pos, struct tree_entry *out,
 	rc = plan_next(d->plan, d->node, pos, &e, err);
 	if (rc != 1)
 		return rc;
-	out->ino = ino_of_view(d->t, d->view, e.node);
+	out->node = ino_of_view(d->t, d->view, e.node);
 	out->type = plan_is_dir(d->plan, e.node) ? S_IFDIR : S_IFREG;
 	out->cheap = true;
 	memcpy(out->name, e.name, sizeof(out->name));

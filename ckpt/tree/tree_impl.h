@@ -134,7 +134,7 @@ int tree_latest_text(struct uckpt *u, const char *dir,
  * bytes of a file, appended to `out`. */
 bool tree_control_is_dir(uint64_t ino);
 int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
-		      struct tree_entry *out);
+		      struct uckpt_entry *out);
 int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
 		      struct errmsg *err);
 int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,

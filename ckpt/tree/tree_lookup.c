@@ -159,12 +159,12 @@ static int lookup_in_view(struct tree *t, struct view *x, uint64_t node,
 static int lookup_in_control(struct tree *t, uint64_t dir, const char *name,
 			     uint64_t *ino)
 {
-	struct tree_entry e;
+	struct uckpt_entry e;
 	uint64_t pos = 0;
 
 	while (tree_control_is_dir(dir) && tree_control_next(t, dir, &pos, &e))
 		if (strcmp(e.name, name) == 0) {
-			*ino = e.ino;
+			*ino = e.node;
 			return 0;
 		}
 	return -ENOENT;

@@ -194,6 +194,19 @@ int vfile_render_trailer(struct vfile *f, struct errmsg *err)
 	return rc;
 }
 
+int vfile_skip_sums(struct vfile *f, struct errmsg *err)
+{
+	int rc = 0;
+
+	if (!f->sums || atomic_load(&f->trailer_ready))
+		return 0;
+	for (size_t i = 1; !rc && i <= f->nstorages; i++)
+		rc = ptwrite_literal(&f->w, i, NULL, &f->literal, err);
+	if (!rc)
+		atomic_store(&f->trailer_ready, true);
+	return rc;
+}
+
 /* Do bytes of [off, off + len) continue the checksum?  `*n` becomes their number. */
 static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 {

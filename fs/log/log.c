@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ckpt/base/utf8.h"
-#include "ckpt/remote/site.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/uckpt.h"
 #include "fs/log/repeats.h"
 
 #define LINE_MAX_LEN 4096
@@ -55,7 +55,7 @@ static bool log_append(const char *line, const char *again)
 	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
 	if (asprintf(&stamped, "%s %s%s\n", stamp, line, again) < 0)
 		return false;
-	appended = write_all(log_file, stamped, strlen(stamped)) == 0;
+	appended = write(log_file, stamped, strlen(stamped)) >= 0;
 	free(stamped);
 	return appended;
 }
@@ -81,7 +81,7 @@ void log_line(int priority, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	site_hide_secrets(text);
+	uckpt_hide_secrets(text);
 	utf8_clean(line, sizeof(line), text);
 	if (priority > LOG_WARNING) {
 		log_print(priority, line, 0);

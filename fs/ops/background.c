@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ckpt/cache/cache.h"
 #include "fs/ops/ops_impl.h"
 
 #define QUIET_MS 60000
@@ -14,12 +13,12 @@ static void *background_run(void *arg)
 	struct pollfd end = { .fd = s->end_background, .events = POLLIN };
 	unsigned seen = 0;
 
-	tree_warm(s->tree);
+	uckpt_warm(s->u);
 	while (poll(&end, 1, QUIET_MS) <= 0) {
 		const unsigned opened = atomic_load(&s->opened);
 
 		if (opened == seen)
-			cache_trim(s->u);
+			uckpt_trim(s->u);
 		seen = opened;
 	}
 	return NULL;

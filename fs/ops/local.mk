@@ -4,4 +4,4 @@ ucfs_SOURCES += \
 	%D%/fuse_caps.h %D%/fuse_caps.c \
 	%D%/passthrough.h %D%/passthrough.c \
 	%D%/passed.h %D%/passed.c \
-	%D%/ops.h %D%/ops_impl.h %D%/background.c %D%/ops.c %D%/ops_file.c %D%/ops_extents.c
+	%D%/ops.h %D%/ops_impl.h %D%/background.c %D%/ops.c %D%/ops_file.c

@@ -14,22 +14,23 @@
 #include <assert.h>
 #include <errno.h>
 #include <fuse_lowlevel.h>
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/sys/scratch.h"
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
-#include "ckpt/tree/tree.h"
 
-static struct tree *tree_of(fuse_req_t req)
+#define NS 1000000000
+
+static struct uckpt *source_of(fuse_req_t req)
 {
-	return ops_server(req)->tree;
+	return ops_server(req)->u;
 }
 
-void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err)
+void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err)
 {
 	assert(rc < 0);
 	if (err->text[0]) {
@@ -45,18 +46,40 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 
 	atomic_store(&s->passthrough.on, fuse_caps_init(conn));
 	/* fusermount3 takes us for alive as long as the root can be opened. */
-	s->no_opendir = tree_is_immutable(s->tree) && !s->auto_unmount &&
+	s->no_opendir = uckpt_is_view(s->u) && !s->auto_unmount &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
 	background_start(s);
 }
 
-static void fill_entry(const struct tree_attr *attr, double timeout,
+static struct timespec to_time(int64_t ns)
+{
+	return (struct timespec){ .tv_sec = ns / NS, .tv_nsec = ns % NS };
+}
+
+static struct stat to_stat(const struct uckpt_attr *a)
+{
+	return (struct stat){
+		.st_ino = a->node,
+		.st_mode = a->mode,
+		.st_nlink = a->nlink,
+		.st_uid = a->uid,
+		.st_gid = a->gid,
+		.st_size = (off_t)a->size,
+		.st_blksize = (blksize_t)a->blksize,
+		.st_blocks = (blkcnt_t)a->blocks,
+		.st_atim = to_time(a->atime_ns),
+		.st_mtim = to_time(a->mtime_ns),
+		.st_ctim = to_time(a->ctime_ns),
+	};
+}
+
+static void fill_entry(const struct uckpt_attr *attr, double timeout,
 		       struct fuse_entry_param *e)
 {
 	*e = (struct fuse_entry_param){
-		.ino = attr->st.st_ino,
+		.ino = attr->node,
 		.generation = 1,
-		.attr = attr->st,
+		.attr = to_stat(attr),
 		.attr_timeout = attr->timeout,
 		.entry_timeout = timeout,
 	};
@@ -65,16 +88,16 @@ static void fill_entry(const struct tree_attr *attr, double timeout,
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct fuse_entry_param e = { 0 };
-	struct errmsg err = { "" };
-	struct tree_attr attr;
+	struct uckpt_error err = { "" };
+	struct uckpt_attr attr;
 	double timeout;
 	int rc;
 
 	/* The kernel sends no OPENDIR for which a listing could be refreshed. */
-	if (parent == TREE_ROOT && tree_renew(tree_of(req)))
+	if (parent == UCKPT_ROOT && uckpt_renew(source_of(req)))
 		fuse_lowlevel_notify_inval_inode(ops_server(req)->session,
-						 TREE_ROOT, 0, 0);
-	rc = tree_lookup(tree_of(req), parent, name, &attr, &timeout, &err);
+						 UCKPT_ROOT, 0, 0);
+	rc = uckpt_lookup(source_of(req), parent, name, &attr, &timeout, &err);
 	if (rc == -ENOENT && !err.text[0]) {
 		/* Negative entry (inode 0); the kernel may cache it. */
 		e.entry_timeout = timeout;
@@ -89,21 +112,24 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct errmsg err = { "" };
-	struct tree_attr attr;
-	const int rc = tree_getattr(tree_of(req), ino, &attr, &err);
+	struct uckpt_error err = { "" };
+	struct uckpt_attr attr;
+	struct stat st;
+	const int rc = uckpt_stat(source_of(req), ino, &attr, &err);
 
 	(void)fi;
-	if (rc)
+	if (rc) {
 		ops_reply_failure(req, rc, &err);
-	else
-		fuse_reply_attr(req, &attr.st, attr.timeout);
+		return;
+	}
+	st = to_stat(&attr);
+	fuse_reply_attr(req, &st, attr.timeout);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
 	char target[PATH_MAX + 1];
-	const int n = tree_readlink(tree_of(req), ino, target, PATH_MAX);
+	const int n = uckpt_readlink(source_of(req), ino, target, PATH_MAX);
 
 	if (n < 0) {
 		fuse_reply_err(req, -n);
@@ -113,15 +139,16 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	fuse_reply_readlink(req, target);
 }
 
-static struct tree_dir *dir_of(const struct fuse_file_info *fi)
+static struct uckpt_dir *dir_of(const struct fuse_file_info *fi)
 {
-	return (struct tree_dir *)(uintptr_t)fi->fh;
+	return (struct uckpt_dir *)(uintptr_t)fi->fh;
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct errmsg err = { "" };
-	struct tree_dir *d;
+	struct uckpt_readers readers;
+	struct uckpt_error err = { "" };
+	struct uckpt_dir *d;
 	int rc;
 
 	/* From then on the kernel sends no OPENDIR and caches all listings,
@@ -130,9 +157,11 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		fuse_reply_err(req, ENOSYS);
 		return;
 	}
-	rc = tree_dir_open(tree_of(req), ino, &d, &err);
-	if (!rc && !ops_may_read(req, &d->readers)) {
-		tree_dir_close(d);
+	rc = uckpt_dir_open(source_of(req), ino, &d, &err);
+	if (!rc)
+		uckpt_dir_readers(d, &readers);
+	if (!rc && !ops_may_read(req, &readers)) {
+		uckpt_dir_close(d);
 		rc = -EACCES;
 	}
 	if (rc) {
@@ -140,60 +169,58 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	}
 	fi->fh = (uintptr_t)d;
-	fi->cache_readdir = fi->keep_cache = d->immutable;
+	fi->cache_readdir = fi->keep_cache = uckpt_dir_is_immutable(d);
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		tree_dir_close(d);
+		uckpt_dir_close(d);
 }
 
 static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 			  struct fuse_file_info *fi)
 {
 	(void)ino;
-	tree_dir_close(dir_of(fi));
+	uckpt_dir_close(dir_of(fi));
 	fuse_reply_err(req, 0);
 }
 
 /* Positions 0 and 1 are "." and ".."; the tree's entries begin at 2. */
-static int next_entry(fuse_ino_t ino, struct tree_dir *d, uint64_t *pos,
-		      struct tree_entry *out, struct errmsg *err)
+static int next_entry(fuse_ino_t ino, struct uckpt_dir *d, uint64_t *pos,
+		      struct uckpt_entry *out, struct uckpt_error *err)
 {
 	uint64_t at = *pos - 2;
 	int rc;
 
 	if (*pos < 2) {
-		*out = (struct tree_entry){ .type = S_IFDIR };
+		*out = (struct uckpt_entry){ .type = S_IFDIR };
 		strcpy(out->name, *pos ? ".." : ".");
-		out->ino = *pos ? d->parent : ino;
+		out->node = *pos ? uckpt_dir_parent(d) : ino;
 		++*pos;
 		return 1;
 	}
-	rc = tree_dir_next(d, &at, out, err);
+	rc = uckpt_dir_next(d, &at, out, err);
 	*pos = at + 2;
 	return rc;
 }
 
 /* Fill in the attributes of a listed entry.  If they are expensive, and for "."
  * and "..", return only the name (inode 0): the kernel looks it up on demand. */
-static void entry_attributes(fuse_req_t req, fuse_ino_t dir,
-			     const struct tree_entry *entry,
+static void entry_attributes(struct uckpt_dir *d, const struct uckpt_entry *entry,
 			     struct fuse_entry_param *e)
 {
-	struct tree_attr attr;
+	struct uckpt_attr attr;
+	double timeout;
 
 	*e = (struct fuse_entry_param){
-		.attr = { .st_ino = entry->ino, .st_mode = entry->type },
+		.attr = { .st_ino = entry->node, .st_mode = entry->type },
 	};
-	if (entry->cheap &&
-	    tree_getattr(tree_of(req), entry->ino, &attr, NULL) == 0)
-		fill_entry(&attr, tree_entry_timeout(tree_of(req), dir, &attr),
-			   e);
+	if (uckpt_dir_stat(d, entry, &attr, &timeout) == 0)
+		fill_entry(&attr, timeout, e);
 }
 
 static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
-			 uint64_t pos, struct tree_dir *d, bool plus)
+			 uint64_t pos, struct uckpt_dir *d, bool plus)
 {
-	struct errmsg err = { "" };
-	struct tree_entry entry;
+	struct uckpt_error err = { "" };
+	struct uckpt_entry entry;
 	char *const buf = scratch_take(size);
 	size_t used = 0;
 	int rc = 0;
@@ -207,11 +234,11 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 		size_t n;
 
 		if (plus) {
-			entry_attributes(req, ino, &entry, &e);
+			entry_attributes(d, &entry, &e);
 			n = fuse_add_direntry_plus(req, buf + used, size - used,
 						   entry.name, &e, (off_t)pos);
 		} else {
-			const struct stat st = { .st_ino = entry.ino,
+			const struct stat st = { .st_ino = entry.node,
 						 .st_mode = entry.type };
 
 			n = fuse_add_direntry(req, buf + used, size - used,
@@ -230,18 +257,18 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 }
 
 static void read_directory(fuse_req_t req, fuse_ino_t ino, size_t size,
-			   uint64_t pos, struct tree_dir *open, bool plus)
+			   uint64_t pos, struct uckpt_dir *open, bool plus)
 {
-	struct errmsg err = { "" };
-	struct tree_dir *d = open;
-	const int rc = d ? 0 : tree_dir_open(tree_of(req), ino, &d, &err);
+	struct uckpt_error err = { "" };
+	struct uckpt_dir *d = open;
+	const int rc = d ? 0 : uckpt_dir_open(source_of(req), ino, &d, &err);
 
 	if (rc)
 		ops_reply_failure(req, rc, &err);
 	else
 		read_entries(req, ino, size, pos, d, plus);
 	if (!open && !rc)
-		tree_dir_close(d);
+		uckpt_dir_close(d);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,

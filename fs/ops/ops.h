@@ -14,7 +14,6 @@
 struct fuse_lowlevel_ops;
 struct fuse_session;
 struct stats;
-struct tree;
 struct uckpt;
 
 /* Small files that are in the kernel's page cache, at their inode's hash. */
@@ -29,7 +28,6 @@ struct prefill {
 struct server {
 	struct uckpt *u;
 	struct fuse_session *session;
-	struct tree *tree;
 	struct stats *stats;
 	struct passthrough passthrough;
 	struct passed_files passed;
@@ -38,8 +36,8 @@ struct server {
 	int end_background;   /* -1: it does not run */
 	bool auto_unmount;    /* fusermount3 unmounts when we have died */
 	bool no_opendir;      /* set at INIT: directories need no open */
-	/* All open files; protected by the context's lock. */
-	LIST_HEAD(, handle) open;
+	pthread_mutex_t lock; /* protects these, and those of `passed`: */
+	LIST_HEAD(, handle) open; /* all open files */
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };
 

@@ -14,13 +14,12 @@
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
-#include "ckpt/base/errmsg.h"
-#include "ckpt/base/context.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/scratch.h"
-#include "ckpt/vfile/vfile.h"
+#include "ckpt/uckpt.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/log/log.h"
 #include "fs/log/stats.h"
 #include "fs/ops/fuse_caps.h"
@@ -34,12 +33,12 @@ static void handle_put(struct handle *h)
 	assert(refs > 0);
 	if (refs != 1)
 		return;
-	pthread_mutex_lock(&s->u->lock);
+	pthread_mutex_lock(&s->lock);
 	LIST_REMOVE(h, at);
-	pthread_mutex_unlock(&s->u->lock);
+	pthread_mutex_unlock(&s->lock);
 	passed_close(&s->passed, h->passed);
 	stats_add(s->stats, STATS_OPEN_FILES, -1);
-	tree_file_close(&h->f);
+	uckpt_file_close(h->f);
 	free(h);
 }
 
@@ -58,7 +57,7 @@ static bool is_member(fuse_req_t req, gid_t gid)
 	return fuse_req_ctx(req)->gid == gid;
 }
 
-bool ops_may_read(fuse_req_t req, const struct access *readers)
+bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers)
 {
 	const uid_t uid = fuse_req_ctx(req)->uid;
 
@@ -69,21 +68,23 @@ bool ops_may_read(fuse_req_t req, const struct access *readers)
 	return readers->mode & (is_member(req, readers->gid) ? 0040 : 0004);
 }
 
-/* Open the tree's file for a handle.  0 or a negative errno. */
+/* Open the source's file for a handle.  0 or a negative errno. */
 static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
-		     struct errmsg *err)
+		     struct uckpt_error *err)
 {
 	struct server *const s = ops_server(req);
-	int rc = tree_file_open(s->tree, ino, &h->f, err);
+	struct uckpt_readers readers;
+	int rc = uckpt_file_open(s->u, ino, &h->f, err);
 
 	if (rc)
 		return rc;
-	if (!ops_may_read(req, &h->f.readers))
+	uckpt_file_readers(h->f, &readers);
+	if (!ops_may_read(req, &readers))
 		rc = -EACCES;
-	else if (h->f.view)
-		rc = passed_open(&s->passed, ino, h->f.v, &h->passed, err);
+	else
+		rc = passed_open(&s->passed, ino, h->f, &h->passed, err);
 	if (rc)
-		tree_file_close(&h->f);
+		uckpt_file_close(h->f);
 	return rc;
 }
 
@@ -92,15 +93,16 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 
 static bool is_small(const struct handle *h)
 {
-	return h->f.view && !h->passed && vfile_size(h->f.v) <= SMALL_MAX;
+	return uckpt_file_is_immutable(h->f) && !h->passed &&
+	       uckpt_file_size(h->f) <= SMALL_MAX;
 }
 
 static bool store_small(const struct handle *h, fuse_ino_t ino)
 {
 	struct fuse_bufvec bytes = FUSE_BUFVEC_INIT(0);
 	uint8_t *const p = scratch_take(SMALL_MAX);
-	struct errmsg ignored; /* reading the file reports the error */
-	const int64_t n = p ? vfile_read(h->f.v, p, SMALL_MAX, 0, &ignored) : 0;
+	/* Reading the file reports the error. */
+	const int64_t n = p ? uckpt_file_read(h->f, p, SMALL_MAX, 0, NULL) : 0;
 	bool ok = n > 0;
 
 	if (ok) {
@@ -166,7 +168,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct server *const s = ops_server(req);
 	const uint64_t clock = clock_ns();
-	struct errmsg err = { "" };
+	struct uckpt_error err = { "" };
 	struct handle *h;
 	int rc;
 
@@ -184,9 +186,9 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	h->server = s;
 	atomic_init(&h->refs, 1);
-	pthread_mutex_lock(&s->u->lock);
+	pthread_mutex_lock(&s->lock);
 	LIST_INSERT_HEAD(&s->open, h, at);
-	pthread_mutex_unlock(&s->u->lock);
+	pthread_mutex_unlock(&s->lock);
 	stats_add(s->stats, STATS_OPEN_FILES, 1);
 	stats_since(s->stats, STATS_TIME_OPEN, clock);
 	reply_open(req, ino, h, fi->flags & O_NONBLOCK);
@@ -207,32 +209,9 @@ void ops_close_all(struct server *s)
 	while ((h = LIST_FIRST(&s->open))) {
 		LIST_REMOVE(h, at);
 		passed_close(&s->passed, h->passed);
-		tree_file_close(&h->f);
+		uckpt_file_close(h->f);
 		free(h);
 	}
-}
-
-/* The first window of a reader that goes on where it stopped; each next one is so
- * many times as large, up to vfile_window. */
-#define WINDOW_FIRST (UINT64_C(4) << 20)
-#define WINDOW_GROWTH 4
-
-/* Have read ahead what the reader will want, if it reads in order. */
-static void read_ahead(struct handle *h, size_t size, uint64_t off)
-{
-	const uint64_t most = vfile_window(h->f.v);
-	uint64_t window = atomic_load(&h->window);
-
-	if (off != atomic_exchange(&h->goes_on, off + size)) {
-		atomic_store(&h->ahead.at, off);
-		window = size;
-	} else {
-		window = window < WINDOW_FIRST ? WINDOW_FIRST
-					       : window * WINDOW_GROWTH;
-	}
-	window = window < most ? window : most;
-	atomic_store(&h->window, window);
-	vfile_read_ahead(h->f.v, &h->ahead, off, size, window);
 }
 
 /* How a read ended: the bytes sent, READ_FAILED, or READ_GONE: the reader was
@@ -245,48 +224,41 @@ static void read_ahead(struct handle *h, size_t size, uint64_t off)
 static int64_t read_to_ring(fuse_req_t req, struct handle *h, void *to,
 			    size_t size, uint64_t off)
 {
-	struct errmsg err = { "" };
+	struct uckpt_error err = { "" };
 	int64_t n;
 
-	read_ahead(h, size, off);
-	n = vfile_read(h->f.v, to, size, off, &err);
+	n = uckpt_file_read(h->f, to, size, off, &err);
 	if (n < 0) {
 		ops_reply_failure(req, (int)n, &err);
 		return READ_FAILED;
 	}
-	vfile_crc_advance(h->f.v, to, (size_t)n, off);
 	fuse_reply_buf(req, to, (size_t)n);
 	return n;
 }
 
-static int64_t read_vfile(fuse_req_t req, struct handle *h, size_t size,
-			  uint64_t off)
+static int64_t read_mapped(fuse_req_t req, struct handle *h, size_t size,
+			   uint64_t off)
 {
-	struct vfile *const v = h->f.v;
-	struct errmsg err = { "" };
-	struct vfile_window w;
-	int rc;
+	struct uckpt_error err = { "" };
+	struct uckpt_map *m;
+	int64_t n;
+	int rc = uckpt_file_map(h->f, size, off, &m, &err);
 
-	read_ahead(h, size, off);
-	rc = vfile_map(v, size, off, &w, &err);
 	if (rc) {
 		ops_reply_failure(req, rc, &err);
 		return READ_FAILED;
 	}
-	rc = fuse_reply_iov(req, w.iov, w.n);
-	if (!rc && vfile_check_window(v, &w, &err)) {
+	n = (int64_t)m->len;
+	rc = fuse_reply_iov(req, m->iov, m->n);
+	if (!rc && uckpt_map_check(m, &err)) {
 		atomic_store(&h->torn, true);
 		log_error("%s", err.text);
 	}
-	/* Bytes that are here need not be read again. */
-	vfile_crc_advance_window(v, &w, off);
-	vfile_unmap(v, &w);
-	if (!rc) {
-		vfile_crc_catch_up(v);
-		return (int64_t)w.len;
-	}
-	if (vfile_map(v, size, off, &w, &err) == 0) {
-		vfile_unmap(v, &w);
+	uckpt_map_free(m, !rc);
+	if (!rc)
+		return n;
+	if (uckpt_file_map(h->f, size, off, &m, &err) == 0) {
+		uckpt_map_free(m, false);
 		return READ_GONE;
 	}
 	/* A shard was truncated while mapped: the kernel could not copy
@@ -295,28 +267,13 @@ static int64_t read_vfile(fuse_req_t req, struct handle *h, size_t size,
 	return READ_FAILED;
 }
 
-static int64_t read_lower(fuse_req_t req, struct handle *h, size_t size, off_t off)
-{
-	char *const buf = scratch_take(size);
-	const ssize_t n = buf ? pread(h->f.fd, buf, size, off) : -1;
-
-	if (n < 0)
-		fuse_reply_err(req, buf ? errno : ENOMEM);
-	else
-		fuse_reply_buf(req, buf, (size_t)n);
-	scratch_give(buf);
-	return n < 0 ? READ_FAILED : n;
-}
-
 static int64_t read_handle(fuse_req_t req, struct handle *h, size_t size, off_t off)
 {
 	size_t room = 0;
 	void *const ring = fuse_caps_ring_memory(req, &room);
 
-	if (!h->f.v)
-		return read_lower(req, h, size, off);
 	if (!ring)
-		return read_vfile(req, h, size, (uint64_t)off);
+		return read_mapped(req, h, size, (uint64_t)off);
 	return read_to_ring(req, h, ring, size < room ? size : room,
 			    (uint64_t)off);
 }
@@ -344,4 +301,38 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		stats_add(stats, STATS_READS_FAILED, 1);
 	}
 	handle_put(h);
+}
+
+/* The extents of an open file (ckpt/vfile/ucfs_ioctl.h). */
+void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
+	       struct fuse_file_info *fi, unsigned flags, const void *in,
+	       size_t in_size, size_t out_size)
+{
+	/* Directories have no struct handle. */
+	struct uckpt_file *const f =
+		flags & FUSE_IOCTL_DIR ? NULL : ops_handle(req, fi)->f;
+	union {
+		struct ucfs_extents extents;
+		struct ucfs_source source;
+		struct ucfs_literal literal;
+	} u;
+	size_t size;
+	int rc = -ENOTTY;
+
+	(void)ino;
+	(void)arg;
+	size = cmd == UCFS_IOC_EXTENTS   ? sizeof(u.extents)
+	       : cmd == UCFS_IOC_SOURCE  ? sizeof(u.source)
+	       : cmd == UCFS_IOC_LITERAL ? sizeof(u.literal)
+					 : 0;
+	if (size && f && in_size >= size && out_size >= size) {
+		memcpy(&u, in, size);
+		rc = cmd == UCFS_IOC_EXTENTS  ? uckpt_file_extents(f, &u.extents)
+		     : cmd == UCFS_IOC_SOURCE ? uckpt_file_source(f, &u.source)
+					      : uckpt_file_literal(f, &u.literal);
+	}
+	if (rc)
+		fuse_reply_err(req, -rc);
+	else
+		fuse_reply_ioctl(req, 0, &u, size);
 }

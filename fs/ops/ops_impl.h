@@ -7,12 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/vfile/vfile.h"
+#include "ckpt/uckpt.h"
 #include "fs/ops/ops.h"
-#include "ckpt/tree/tree.h"
 
-struct access;
-struct errmsg;
 struct passed;
 
 /* Shared by ops*.c. */
@@ -29,15 +26,11 @@ static inline struct server *ops_server(fuse_req_t req)
 struct handle {
 	struct server *server;
 	LIST_ENTRY(handle) at; /* in server.open */
-	struct tree_file f;
+	struct uckpt_file *f;
 	struct passed *passed; /* NULL: always streamed */
 	atomic_uint refs;
 	/* A shard was written to while the kernel copied it: reads fail. */
 	atomic_bool torn;
-	/* Of a reader that goes through the file in order: */
-	_Atomic uint64_t goes_on; /* where */
-	_Atomic uint64_t window;  /* how much of that is read ahead */
-	struct vfile_ahead ahead;
 };
 
 static inline struct handle *ops_handle(fuse_req_t req,
@@ -54,14 +47,14 @@ static inline struct handle *ops_handle(fuse_req_t req,
  * log the message and reply EIO, or ENOMEM if that is `rc`.  Otherwise reply
  * `rc`, a negative errno.
  */
-void ops_reply_failure(fuse_req_t req, int rc, const struct errmsg *err);
+void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err);
 
 /* May the caller of a request read what was opened?  The kernel has checked cached
  * attributes, perhaps of another file. */
-bool ops_may_read(fuse_req_t req, const struct access *readers);
+bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers);
 
 /*
- * A thread that prepares far shards for the first reader (tree_warm), and frees cached
+ * A thread that prepares far shards for the first reader (uckpt_warm), and frees cached
  * blocks when no file has been opened for a minute: then loading has ended, and
  * training needs the memory.
  */

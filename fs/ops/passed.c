@@ -4,10 +4,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
-#include "ckpt/base/context.h"
-#include "ckpt/vfile/shardcache.h"
-#include "ckpt/vfile/vfile.h"
+#include "ckpt/uckpt.h"
 #include "fs/ops/passthrough.h"
 
 /* Find or add the file; `fd` is negative if it must be streamed.  NULL when memory
@@ -29,27 +28,22 @@ static struct passed *add_handle(struct passed_files *p, uint64_t ino, int fd)
 	return file;
 }
 
-int passed_open(struct passed_files *p, uint64_t ino, const struct vfile *v,
-		struct passed **out, struct errmsg *err)
+int passed_open(struct passed_files *p, uint64_t ino, struct uckpt_file *f,
+		struct passed **out, struct uckpt_error *err)
 {
-	const int64_t shard = vfile_verbatim_shard(v);
-	struct shardcache *const c = vfile_shards(v);
-	struct shard_map m;
-	int rc;
+	int fd, rc;
 
 	*out = NULL;
-	if (shard < 0 || !atomic_load(&p->passthrough->on))
+	if (!atomic_load(&p->passthrough->on))
 		return 0;
-	rc = shardcache_get(c, (uint32_t)shard, &m, err);
+	rc = uckpt_file_descriptor(f, &fd, err);
 	if (rc)
-		return rc;
-	/* The kernel would wait for each window of a far shard. */
-	if (!shardcache_can_map(c, 0))
-		m.fd = -1;
-	pthread_mutex_lock(&p->u->lock);
-	*out = add_handle(p, ino, m.fd);
-	pthread_mutex_unlock(&p->u->lock);
-	shardcache_put(c, (uint32_t)shard);
+		return rc == -ENOTSUP ? 0 : rc;
+	pthread_mutex_lock(p->lock);
+	*out = add_handle(p, ino, fd);
+	pthread_mutex_unlock(p->lock);
+	if (fd >= 0)
+		close(fd);
 	return *out ? 0 : -ENOMEM;
 }
 
@@ -59,12 +53,12 @@ void passed_close(struct passed_files *p, struct passed *file)
 
 	if (!file)
 		return;
-	pthread_mutex_lock(&p->u->lock);
+	pthread_mutex_lock(p->lock);
 	assert(file->handles > 0);
 	last = --file->handles == 0;
 	if (last)
 		LIST_REMOVE(file, link);
-	pthread_mutex_unlock(&p->u->lock);
+	pthread_mutex_unlock(p->lock);
 	if (!last)
 		return;
 	if (file->id)

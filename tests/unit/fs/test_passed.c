@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles of a shard share one backing id, or none has one. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/shardcache.h"
-#include "ckpt/vfile/vfile.h"
+#include "ckpt/uckpt.h"
 #include "fs/ops/passed.h"
 #include "fs/ops/passthrough.h"
-#include "tests/make/mkckpt.h"
-#include "tests/make/mkpt.h"
-#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 /* The kernel: */
@@ -34,61 +27,47 @@ void passthrough_end(struct passthrough *p, int id)
 	ended++;
 }
 
+/* The library: a file that has a descriptor, or what it returns instead. */
+static int library_rc;
+
+int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err)
+{
+	assert_ptr_equal(f, &library_rc);
+	if (library_rc == -EIO)
+		strcpy(err->text, "shard: changed");
+	else
+		*fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	return library_rc;
+}
+
 struct fixture {
-	char *dir, *path;
-	struct shardcache *shards;
-	struct vfile *v;
+	pthread_mutex_t lock;
+	struct uckpt_file *file;
 	struct passthrough kernel;
 	struct passed_files files;
 };
 
 static void set_up(struct fixture *f)
 {
-	struct fileid id;
-	struct stat st;
-
-	*f = (struct fixture){ .dir = mkckpt_new_dir(), .kernel.on = true };
-	f->files = (struct passed_files){ &f->kernel, test_context(), { 0 } };
+	*f = (struct fixture){ .lock = PTHREAD_MUTEX_INITIALIZER,
+			       .file = (struct uckpt_file *)&library_rc,
+			       .kernel.on = true };
+	f->files = (struct passed_files){ &f->kernel, &f->lock, { 0 } };
 	refuses = false;
-	begun = ended = 0;
-	assert_true(asprintf(&f->path, "%s/shard", f->dir) > 0);
-	mkpt_save(f->path, "bytes", 5);
-	assert_int_equal(stat(f->path, &st), 0);
-	fileid_from_stat(&st, &id);
-	f->shards = shardcache_new(test_context());
-	assert_int_equal(shardcache_add(f->shards, f->path, &id), 0);
-	f->v = vfile_new_verbatim(f->shards, 0, NULL);
-	assert_non_null(f->v);
-}
-
-/* Read until a first open that was slow, on a busy machine, counts no more: shards that
- * may be far are streamed. */
-static void wait_until_near(struct fixture *f)
-{
-	uint8_t byte;
-
-	for (int i = 0; !shardcache_can_map(f->shards, 0) && i < 1000; i++)
-		assert_int_equal(shardcache_read(f->shards, 0, &byte, 1, 0, NULL),
-				 0);
+	begun = ended = library_rc = 0;
 }
 
 static void tear_down(struct fixture *f)
 {
 	assert_true(LIST_EMPTY(&f->files.list));
 	assert_int_equal(begun, ended);
-	vfile_free(f->v);
-	shardcache_free(f->shards);
-	mkckpt_free_dir(f->dir);
-	free(f->path);
 }
 
 static struct passed *open_handle(struct fixture *f, uint64_t ino)
 {
 	struct passed *h;
 
-	assert_true(shardcache_has_descriptor(f->shards, 0));
-	wait_until_near(f);
-	assert_int_equal(passed_open(&f->files, ino, f->v, &h, NULL), 0);
+	assert_int_equal(passed_open(&f->files, ino, f->file, &h, NULL), 0);
 	return h;
 }
 
@@ -146,16 +125,27 @@ static void without_the_kernel_nothing_is_listed(void **state)
 	tear_down(&f);
 }
 
+static void a_computed_file_is_always_streamed(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	set_up(&f);
+	library_rc = -ENOTSUP;
+	assert_null(open_handle(&f, 7));
+	tear_down(&f);
+}
+
 static void a_shard_that_changed_is_an_error(void **state)
 {
-	struct errmsg err = { "" };
+	struct uckpt_error err = { "" };
 	struct passed *h;
 	struct fixture f;
 
 	(void)state;
 	set_up(&f);
-	mkpt_save(f.path, "other", 4);
-	assert_int_equal(passed_open(&f.files, 7, f.v, &h, &err), -EIO);
+	library_rc = -EIO;
+	assert_int_equal(passed_open(&f.files, 7, f.file, &h, &err), -EIO);
 	assert_non_null(strstr(err.text, "shard"));
 	tear_down(&f);
 }
@@ -166,6 +156,7 @@ int main(void)
 		cmocka_unit_test(handles_of_a_file_share_its_id),
 		cmocka_unit_test(all_are_streamed_while_one_is),
 		cmocka_unit_test(without_the_kernel_nothing_is_listed),
+		cmocka_unit_test(a_computed_file_is_always_streamed),
 		cmocka_unit_test(a_shard_that_changed_is_an_error),
 	};
 

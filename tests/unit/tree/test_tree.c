@@ -101,7 +101,7 @@ static void walk_file(struct walk *w, uint64_t ino, uint64_t size)
 
 static void walk_dir(struct walk *w, uint64_t ino, unsigned depth);
 
-static void walk_entry(struct walk *w, uint64_t dir, const struct tree_entry *e,
+static void walk_entry(struct walk *w, uint64_t dir, const struct uckpt_entry *e,
 		       unsigned depth)
 {
 	struct tree_attr attr;
@@ -111,7 +111,7 @@ static void walk_entry(struct walk *w, uint64_t dir, const struct tree_entry *e,
 		w->defect = "a listed name cannot be looked up";
 		return;
 	}
-	if (e->ino && attr.st.st_ino != e->ino)
+	if (e->node && attr.st.st_ino != e->node)
 		w->defect = "another inode than in the listing";
 	walk_add(w, e->name, strlen(e->name));
 	walk_add(w, &attr.st.st_ino, sizeof(attr.st.st_ino));
@@ -125,8 +125,8 @@ static void walk_entry(struct walk *w, uint64_t dir, const struct tree_entry *e,
 static void walk_dir(struct walk *w, uint64_t ino, unsigned depth)
 {
 	struct errmsg err = { "" };
-	struct tree_dir *d;
-	struct tree_entry e;
+	struct uckpt_dir *d;
+	struct uckpt_entry e;
 	uint64_t pos = 0;
 
 	if (depth > DEPTH_MAX || tree_dir_open(w->t, ino, &d, &err)) {
@@ -207,8 +207,8 @@ static uint64_t first_parameter_file(struct tree *t)
 {
 	static const char *const dirs[] = { "global_step1_universal", "zero" };
 	struct tree_attr attr = { .st.st_ino = TREE_ROOT };
-	struct tree_entry e = { 0 };
-	struct tree_dir *d;
+	struct uckpt_entry e = { 0 };
+	struct uckpt_dir *d;
 	uint64_t pos = 0;
 	double timeout;
 

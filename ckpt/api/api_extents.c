@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ioctls that report the extents of an open file (ckpt/vfile/ucfs_ioctl.h). */
-#include <errno.h>
-#include <fuse_lowlevel.h>
+/* The extents of an open file, as the ioctls of a mounted one give them. */
 #include <string.h>
 
+#include "ckpt/api/api.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
-#include "ckpt/vfile/vfile.h"
-#include "fs/ops/ops_impl.h"
 
 static uint32_t shard_kind(struct shardcache *c, uint32_t shard)
 {
@@ -19,7 +16,7 @@ static uint32_t shard_kind(struct shardcache *c, uint32_t shard)
 						   : UCFS_EXTENT_PACKED;
 }
 
-static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
+static uint32_t extent_kind(const struct vfile *f, const struct extent *e)
 {
 	static const uint32_t kinds[] = {
 		[EXTENT_LITERAL] = UCFS_EXTENT_LITERAL,
@@ -33,10 +30,22 @@ static uint32_t ops_extent_kind(const struct vfile *f, const struct extent *e)
 		       : kinds[e->kind];
 }
 
-static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
+/* Has the file extents? */
+static int check(const struct uckpt_file *f, const void *out)
 {
-	const struct extent_map *const m = vfile_extents(f->v);
+	if (!f || !out)
+		return -EINVAL;
+	return f->f.v ? 0 : -ENOTTY;
+}
 
+int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x)
+{
+	const struct extent_map *m;
+	const int rc = check(f, x);
+
+	if (rc)
+		return rc;
+	m = vfile_extents(f->f.v);
 	x->size = extent_size(m);
 	x->count = 0;
 	x->next = x->start;
@@ -52,7 +61,7 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 			.offset = e->start,
 			.length = e[1].start - e->start,
 			.source_offset = e->kind == EXTENT_SHARD ? e->from : 0,
-			.kind = ops_extent_kind(f->v, e),
+			.kind = extent_kind(f->f.v, e),
 			.source = e->kind == EXTENT_SHARD ? e->shard : 0,
 		};
 		x->next = e[1].start;
@@ -60,12 +69,16 @@ static int get_extents(const struct tree_file *f, struct ucfs_extents *x)
 	return 0;
 }
 
-static int get_source(const struct tree_file *f, struct ucfs_source *s)
+int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s)
 {
-	const struct shardcache *const c = vfile_shards(f->v);
+	const struct shardcache *c;
 	const struct fileid *id;
 	const char *path;
+	const int rc = check(f, s);
 
+	if (rc)
+		return rc;
+	c = vfile_shards(f->f.v);
 	if (s->version != UCFS_EXTENTS_VERSION)
 		return -EINVAL;
 	if (!c || s->source >= shardcache_count(c))
@@ -83,13 +96,17 @@ static int get_source(const struct tree_file *f, struct ucfs_source *s)
 	return 0;
 }
 
-static int get_literal(const struct tree_file *f, struct ucfs_literal *l)
+int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l)
 {
-	const struct extent_map *const m = vfile_extents(f->v);
+	const struct extent_map *m;
 	const struct extent *e;
 	uint64_t left;
 	int64_t n;
+	const int rc = check(f, l);
 
+	if (rc)
+		return rc;
+	m = vfile_extents(f->f.v);
 	if (l->version != UCFS_EXTENTS_VERSION)
 		return -EINVAL;
 	if (l->offset >= extent_size(m))
@@ -98,44 +115,11 @@ static int get_literal(const struct tree_file *f, struct ucfs_literal *l)
 	if (e->kind != EXTENT_LITERAL)
 		return -ENOENT;
 	left = e[1].start - l->offset;
-	n = vfile_read(f->v, l->bytes,
+	n = vfile_read(f->f.v, l->bytes,
 		       left < sizeof(l->bytes) ? (size_t)left : sizeof(l->bytes),
 		       l->offset, NULL);
 	if (n < 0)
 		return (int)n;
 	l->count = (uint32_t)n;
 	return 0;
-}
-
-void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
-	       struct fuse_file_info *fi, unsigned flags, const void *in,
-	       size_t in_size, size_t out_size)
-{
-	/* Directories have no struct handle. */
-	const struct tree_file *const f =
-		flags & FUSE_IOCTL_DIR ? NULL : &ops_handle(req, fi)->f;
-	union {
-		struct ucfs_extents extents;
-		struct ucfs_source source;
-		struct ucfs_literal literal;
-	} u;
-	size_t size;
-	int rc = -ENOTTY;
-
-	(void)ino;
-	(void)arg;
-	size = cmd == UCFS_IOC_EXTENTS   ? sizeof(u.extents)
-	       : cmd == UCFS_IOC_SOURCE  ? sizeof(u.source)
-	       : cmd == UCFS_IOC_LITERAL ? sizeof(u.literal)
-					 : 0;
-	if (size && f && f->v && in_size >= size && out_size >= size) {
-		memcpy(&u, in, size);
-		rc = cmd == UCFS_IOC_EXTENTS  ? get_extents(f, &u.extents)
-		     : cmd == UCFS_IOC_SOURCE ? get_source(f, &u.source)
-					      : get_literal(f, &u.literal);
-	}
-	if (rc)
-		fuse_reply_err(req, -rc);
-	else
-		fuse_reply_ioctl(req, 0, &u, size);
 }

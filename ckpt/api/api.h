@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_API_H
+#define UCKPT_API_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/tree/tree.h"
+#include "ckpt/uckpt.h"
+#include "ckpt/vfile/vfile.h"
+
+_Static_assert(sizeof(struct errmsg) == sizeof(struct uckpt_error),
+	       "both are one text");
+
+/* Shared by api_*.c. */
+
+/* The rooms below write into the caller's text. */
+static inline struct errmsg *api_errmsg(struct uckpt_error *err)
+{
+	if (err)
+		err->text[0] = '\0';
+	return (struct errmsg *)err;
+}
+
+/* Refuse a NULL, or a context without a source. */
+static inline int api_refuse(struct errmsg *err)
+{
+	return errmsg_set(err, -EINVAL, "a NULL pointer, or no source is open");
+}
+
+/* Convert what the tree says of a node. */
+void api_attr(const struct tree_attr *a, struct uckpt_attr *out);
+
+struct uckpt_file {
+	struct uckpt *u;
+	uint64_t node;
+	struct tree_file f;
+	/* Of a reader that goes through the file in order: */
+	_Atomic uint64_t goes_on; /* where */
+	_Atomic uint64_t window;  /* how much of that is read ahead */
+	struct vfile_ahead ahead;
+};
+
+/* Have read ahead what a reader of `size` bytes at `off` will want, if it reads in
+ * order. */
+void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open files, and reading them. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ckpt/api/api.h"
+#include "ckpt/vfile/shardcache.h"
+
+/* A descriptor of the run may be of anything. */
+static int check_type(const struct uckpt_file *f)
+{
+	struct stat st;
+
+	if (f->f.fd < 0)
+		return 0;
+	if (fstat(f->f.fd, &st) < 0)
+		return -errno;
+	return S_ISREG(st.st_mode)   ? 0
+	       : S_ISDIR(st.st_mode) ? -EISDIR
+				     : -EINVAL;
+}
+
+int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
+		    struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	struct uckpt_file *f;
+	int rc;
+
+	if (!u || !u->tree || !out)
+		return api_refuse(err);
+	f = calloc(1, sizeof(*f));
+	if (!f)
+		return -ENOMEM;
+	f->u = u;
+	f->node = node;
+	rc = tree_file_open(u->tree, node, &f->f, err);
+	if (!rc && (rc = check_type(f)))
+		tree_file_close(&f->f);
+	if (rc)
+		free(f);
+	else
+		*out = f;
+	return rc;
+}
+
+void uckpt_file_close(struct uckpt_file *f)
+{
+	if (!f)
+		return;
+	tree_file_close(&f->f);
+	free(f);
+}
+
+uint64_t uckpt_file_size(const struct uckpt_file *f)
+{
+	struct stat st;
+
+	if (!f)
+		return 0;
+	if (f->f.v)
+		return vfile_size(f->f.v);
+	return fstat(f->f.fd, &st) < 0 ? 0 : (uint64_t)st.st_size;
+}
+
+bool uckpt_file_is_immutable(const struct uckpt_file *f)
+{
+	return f && f->f.view;
+}
+
+void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out)
+{
+	if (f && out)
+		*out = (struct uckpt_readers){ f->f.readers.uid,
+					       f->f.readers.gid,
+					       f->f.readers.mode };
+}
+
+/* The first window of a reader that goes on where it stopped; each next one is so
+ * many times as large, up to vfile_window. */
+#define WINDOW_FIRST (UINT64_C(4) << 20)
+#define WINDOW_GROWTH 4
+
+void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off)
+{
+	const uint64_t most = vfile_window(f->f.v);
+	uint64_t window = atomic_load(&f->window);
+
+	if (off != atomic_exchange(&f->goes_on, off + size)) {
+		atomic_store(&f->ahead.at, off);
+		window = size;
+	} else {
+		window = window < WINDOW_FIRST ? WINDOW_FIRST
+					       : window * WINDOW_GROWTH;
+	}
+	window = window < most ? window : most;
+	atomic_store(&f->window, window);
+	vfile_read_ahead(f->f.v, &f->ahead, off, size, window);
+}
+
+/* Read a file of the run, as far as it goes. */
+static int64_t read_local(int fd, char *buf, size_t len, uint64_t off)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		const ssize_t n = pread(fd, buf + done, len - done,
+					(off_t)(off + done));
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n == 0)
+			break;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return (int64_t)done;
+}
+
+int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
+			uint64_t offset, struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	int64_t n;
+
+	if (!f || (!buf && len))
+		return api_refuse(err);
+	if (len > INT64_MAX || offset > INT64_MAX)
+		return -EINVAL;
+	if (!f->f.v)
+		return read_local(f->f.fd, buf, len, offset);
+	api_read_ahead(f, len, offset);
+	n = vfile_read(f->f.v, buf, len, offset, err);
+	if (n > 0)
+		vfile_crc_advance(f->f.v, buf, (size_t)n, offset);
+	return n;
+}
+
+int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	struct shardcache *shards;
+	struct shard_map m;
+	int64_t shard;
+	int rc;
+
+	if (!f || !fd)
+		return api_refuse(err);
+	shard = f->f.view ? vfile_verbatim_shard(f->f.v) : -1;
+	if (shard < 0)
+		return -ENOTSUP;
+	shards = vfile_shards(f->f.v);
+	rc = shardcache_get(shards, (uint32_t)shard, &m, err);
+	if (rc)
+		return rc;
+	/* The kernel would wait for each window of a far shard. */
+	*fd = m.fd >= 0 && shardcache_can_map(shards, 0)
+		      ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0)
+		      : -1;
+	shardcache_put(shards, (uint32_t)shard);
+	return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes of files as pieces of memory. */
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "ckpt/api/api.h"
+#include "ckpt/sys/scratch.h"
+
+struct map {
+	struct uckpt_map pieces; /* first: what the caller has */
+	struct uckpt_file *file;
+	uint64_t offset;
+	struct vfile_window w;
+	/* A copy, of a file of the run: */
+	struct iovec copied;
+	void *copy;
+};
+
+/* A file of the run may be cut at any time: it is copied. */
+static int copy_local(struct map *m, size_t len, struct errmsg *err)
+{
+	int64_t n;
+
+	m->copy = scratch_take(len);
+	if (!m->copy)
+		return -ENOMEM;
+	n = uckpt_file_read(m->file, m->copy, len, m->offset,
+			    (struct uckpt_error *)err);
+	if (n < 0) {
+		scratch_give(m->copy);
+		return (int)n;
+	}
+	m->copied = (struct iovec){ m->copy, (size_t)n };
+	m->pieces = (struct uckpt_map){ &m->copied, 1, (size_t)n };
+	return 0;
+}
+
+static int map_window(struct map *m, size_t len, struct errmsg *err)
+{
+	struct vfile *const v = m->file->f.v;
+	int rc;
+
+	api_read_ahead(m->file, len, m->offset);
+	rc = vfile_map(v, len, m->offset, &m->w, err);
+	if (!rc)
+		m->pieces = (struct uckpt_map){ m->w.iov, m->w.n, m->w.len };
+	return rc;
+}
+
+int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
+		   struct uckpt_map **out, struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	struct map *m;
+	int rc;
+
+	if (!f || !out)
+		return api_refuse(err);
+	m = scratch_take(sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	m->file = f;
+	m->offset = offset;
+	m->copy = NULL;
+	rc = f->f.v ? map_window(m, len, err) : copy_local(m, len, err);
+	if (rc)
+		scratch_give(m);
+	else
+		*out = &m->pieces;
+	return rc;
+}
+
+int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	struct map *const m = (struct map *)pieces;
+
+	if (!m)
+		return api_refuse(err);
+	return m->copy ? 0 : vfile_check_window(m->file->f.v, &m->w, err);
+}
+
+void uckpt_map_free(struct uckpt_map *pieces, bool sent)
+{
+	struct map *const m = (struct map *)pieces;
+	struct vfile *v;
+
+	if (!m)
+		return;
+	v = m->file->f.v;
+	if (m->copy) {
+		scratch_give(m->copy);
+	} else {
+		/* Bytes that are here need not be read again. */
+		if (sent)
+			vfile_crc_advance_window(v, &m->w, m->offset);
+		vfile_unmap(v, &m->w);
+		if (sent)
+			vfile_crc_catch_up(v);
+	}
+	scratch_give(m);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of the library, and what each sets. */
+#include "ckpt/api/settings.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/api/api.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/size.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/remote/remote_options.h"
+#include "ckpt/sys/memory.h"
+
+/* What is read ahead from far storage takes this part of the memory by default. */
+#define READAHEAD_PART 64
+
+#define WORKERS_MAX 4096
+
+struct option;
+
+/* Set an option, "crc=zero".  Returns NULL, or what is wrong with its value. */
+typedef const char *setter(struct uckpt *u, const struct option *o,
+			   const char *text, const char *value);
+
+struct option {
+	const char *name; /* with '=': it needs a value */
+	setter *set;
+	size_t at;         /* offset of what it sets in struct settings */
+	const char *word;  /* its name for plan_set_option */
+	const char *wrong; /* what is wrong with a value, unless the setter says so */
+};
+
+static const char *set_flag(struct uckpt *u, const struct option *o,
+			    const char *text, const char *value)
+{
+	(void)text;
+	(void)value;
+	*(bool *)((char *)u->settings + o->at) = true;
+	return NULL;
+}
+
+static const char *set_plan(struct uckpt *u, const struct option *o,
+			    const char *text, const char *value)
+{
+	static _Thread_local struct errmsg why;
+	struct settings *const s = u->settings;
+
+	(void)text;
+	return plan_set_option(&s->tree.plan, &s->rules, o->word, value, &why) ?
+		       NULL :
+		       o->wrong ?: why.text;
+}
+
+/* A ZeRO stage, or a word about a universal tree. */
+static const char *set_stage(struct uckpt *u, const struct option *o,
+			     const char *text, const char *value)
+{
+	if (*value < '1' || *value > '3' || value[1])
+		return set_plan(u, o, text, value);
+	u->settings->tree.plan.type.stage = (unsigned)(*value - '0');
+	return NULL;
+}
+
+/* Parse a whole number below `end`. */
+static bool parse_number(const char *text, unsigned long end, unsigned *out)
+{
+	char *rest;
+	unsigned long v;
+
+	errno = 0;
+	v = strtoul(text, &rest, 10);
+	if (errno || *rest || *text < '0' || *text > '9' || v >= end)
+		return false;
+	*out = (unsigned)v;
+	return true;
+}
+
+static const char *set_owner(struct uckpt *u, const struct option *o,
+			     const char *text, const char *value)
+{
+	struct tree_options *const t = &u->settings->tree;
+	const bool group = *text == 'g';
+
+	if (!parse_number(value, UINT32_MAX, group ? &t->gid : &t->uid))
+		return o->wrong;
+	*(group ? &t->has_gid : &t->has_uid) = true;
+	return NULL;
+}
+
+static const char *set_workers(struct uckpt *u, const struct option *o,
+			       const char *text, const char *value)
+{
+	unsigned *const to = (unsigned *)((char *)u->settings + o->at);
+
+	(void)text;
+	return parse_number(value, WORKERS_MAX + 1, to) && *to ? NULL : o->wrong;
+}
+
+/* 0, or a size that is of use. */
+static const char *set_readahead(struct uckpt *u, const struct option *o,
+				 const char *text, const char *value)
+{
+	uint64_t *const bytes = &u->settings->readahead;
+
+	(void)text;
+	*bytes = 0;
+	return strcmp(value, "0") == 0 || (size_parse_binary(value, bytes) &&
+					   *bytes >= CACHE_MIN)
+		       ? NULL
+		       : o->wrong;
+}
+
+/* One number of ranks, or several with commas. */
+static const char *set_ranks(struct uckpt *u, const struct option *o,
+			     const char *text, const char *value)
+{
+	struct tree_options *const t = &u->settings->tree;
+	char one[32];
+
+	(void)text;
+	for (size_t n; n = strcspn(value, ","), true; value += n + 1) {
+		if (t->nrecut == TREE_RECUT_MAX)
+			return "too many numbers of ranks";
+		if (n >= sizeof(one))
+			return o->wrong;
+		memcpy(one, value, n);
+		one[n] = '\0';
+		if (!view_type_parse_ranks(one, &t->recut[t->nrecut]))
+			return o->wrong;
+		t->nrecut++;
+		if (!value[n])
+			return NULL;
+	}
+}
+
+static const char *set_remote(struct uckpt *u, const struct option *o,
+			      const char *text, const char *value)
+{
+	(void)o;
+	(void)value;
+	return remote_options_set(u, text);
+}
+
+#define AT(field) .at = offsetof(struct settings, field)
+#define KINDS "must be universal, hf, fp32 or zero"
+#define DTYPES "must be fp32, bf16 or fp16"
+#define SIZES "not a size in KB, MB, GB or TB"
+#define WORKERS "not a number of workers (1 to 4096)"
+
+static const struct option options[] = {
+	{ "crc=", set_plan, .word = "crc", .wrong = "must be exact or zero" },
+	{ "stage=", set_stage, .word = "stage",
+	  .wrong = "must be native or any" },
+	{ "rules=", set_plan, .word = "rules" },
+	{ "preset=", set_plan, .word = "preset" },
+	{ "hf_dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
+	{ "dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
+	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
+	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
+	{ "view=", set_plan, .word = "to", .wrong = KINDS },
+	{ "to=", set_plan, .word = "to", .wrong = KINDS },
+	{ "ranks=", set_ranks, .wrong = "not a number of ranks (1 to 4096)" },
+	{ "replace", set_flag, AT(tree.replace) },
+	{ "check", set_flag, AT(tree.check) },
+	{ "uid=", set_owner, .wrong = "not a number" },
+	{ "gid=", set_owner, .wrong = "not a number" },
+	{ "shared", set_flag, AT(tree.shared) },
+	{ "follow_links", set_flag, AT(tree.follow_links) },
+	{ "readahead=", set_readahead,
+	  .wrong = "neither 0 nor a size of at least 4M" },
+	{ "no_strict", set_flag, AT(lenient) },
+	{ "readers=", set_workers, AT(readers), .wrong = WORKERS },
+	{ "writers=", set_workers, AT(writers), .wrong = WORKERS },
+	{ .name = "deadline=", .set = set_remote },
+	{ .name = "manifest=", .set = set_remote },
+	{ .name = "ca_file=", .set = set_remote },
+	{ .name = "s3_endpoint=", .set = set_remote },
+	{ .name = "s3_region=", .set = set_remote },
+	{ .name = "s3_anonymous", .set = set_remote },
+};
+
+struct settings *settings_of(struct uckpt *u)
+{
+	const uint64_t share = memory_size() / READAHEAD_PART;
+
+	if (!u->settings && (u->settings = calloc(1, sizeof(*u->settings)))) {
+		u->settings->tree.u = u;
+		u->settings->readahead =
+			share < CACHE_DEFAULT ? share : CACHE_DEFAULT;
+	}
+	return u->settings;
+}
+
+void settings_free(struct uckpt *u)
+{
+	if (!u->settings)
+		return;
+	free(u->settings->tree.source);
+	user_rules_done(&u->settings->rules);
+	free(u->settings);
+}
+
+int settings_check(struct settings *s, struct errmsg *err)
+{
+	struct tree_options *const t = &s->tree;
+	const bool zero = t->plan.type.kind == PLAN_RESHARD;
+	const unsigned stage = t->plan.type.stage;
+
+	if (zero && t->nrecut != 1)
+		return errmsg_set(err, -EINVAL,
+				  "view=zero: needs ranks=N, with one N");
+	if (t->replace && t->nrecut != 1)
+		return errmsg_set(err, -EINVAL,
+				  "replace: needs ranks=N, with one N");
+	if (!zero && stage)
+		return errmsg_set(err, -EINVAL,
+				  "stage=%u: must be native or any", stage);
+	if (zero)
+		t->plan.type = t->recut[0];
+	if (stage)
+		t->plan.type.stage = stage;
+	return 0;
+}
+
+const char *uckpt_option_name(size_t i)
+{
+	return i < COUNT(options) ? options[i].name : NULL;
+}
+
+int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
+{
+	struct errmsg *const err = api_errmsg(error);
+	const char *wrong;
+
+	if (!u || !text)
+		return api_refuse(err);
+	if (u->tree)
+		return errmsg_set(err, -EBUSY, "%s: a source is open", text);
+	if (!settings_of(u))
+		return errmsg_nomem(err, NULL);
+	for (size_t i = 0; i < COUNT(options); i++) {
+		const struct option *const o = &options[i];
+		const size_t n = strlen(o->name);
+
+		if (o->name[n - 1] == '=' ? strncmp(text, o->name, n) != 0
+					  : strcmp(text, o->name) != 0)
+			continue;
+		wrong = o->set(u, o, text, text + n);
+		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong)
+			     : 0;
+	}
+	return errmsg_set(err, -ENOENT, "%s: unknown option", text);
+}

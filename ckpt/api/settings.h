@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_SETTINGS_H
+#define UCKPT_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/model/user_rules.h"
+#include "ckpt/tree/tree.h"
+
+/* What uckpt_set has set in a context, besides how servers are asked. */
+struct settings {
+	struct tree_options tree; /* `source` once it is open; its rules are `rules` */
+	struct user_rules rules;
+	uint64_t readahead; /* memory for what is read ahead, in bytes; 0: nothing is */
+	/* Of convert: */
+	bool lenient;              /* accept patterns that match no parameter */
+	unsigned readers, writers; /* shards read and files written at once; 0: one per
+				    * processor */
+};
+
+/* The settings of a context, which owns them; NULL when memory runs out. */
+struct settings *settings_of(struct uckpt *u);
+
+/* Free them, unless `u` has none. */
+void settings_free(struct uckpt *u);
+
+/* Check together those that say what is shown.  -EINVAL with a message. */
+int settings_check(struct settings *s, struct errmsg *err);
+
+#endif

@@ -1,0 +1,3 @@
+# Units of ckpt/api: the library as its users see it.
+unit_tests += \
+	%D%/test_source
