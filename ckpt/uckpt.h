@@ -101,8 +101,9 @@ void uckpt_set_calls(struct uckpt *u, const struct uckpt_calls *calls);
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *err);
 
-/* The name of the open source, and the absolute path, or the URL, of directory `i` of
- * those that it consists of; NULL after the last.  They belong to the context. */
+/* The name of the source, also of one that could not be opened, and the absolute path, or
+ * the URL, of directory `i` of those that it consists of; NULL after the last.  They belong
+ * to the context. */
 const char *uckpt_source_name(const struct uckpt *u);
 const char *uckpt_source_root(const struct uckpt *u, size_t i);
 
@@ -194,7 +195,8 @@ int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s);
 int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l);
 
 /*
- * Report the tensors of a .pt file of a parameter or of a .safetensors file as a JSON array
+ * Report the tensors of a parameter's .pt file, whose only one has no name, of a
+ * pytorch_model.bin or of a .safetensors file as a JSON array
  * (uckpt_calls.report is not used; `put` gets pieces of it):
  *
  *     [{"name": "", "dtype": "float32", "shape": [3, 4], "offset": 1024, "bytes": 48}]

@@ -294,11 +294,13 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	uckpt_set_calls(o->u, &calls);
 	rc = uckpt_open(o->u, (const char *const *)o->operands,
 			o->noperands - 1, &err);
+	if (check_nesting(o))
+		return 1;
 	if (rc) {
 		log_error("%s", *err.text ? err.text : strerror(-rc));
 		return 1;
 	}
-	rc = check_nesting(o) || options_add_mount(o, args) ? 1 : 0;
+	rc = options_add_mount(o, args) ? 1 : 0;
 	if (!rc && !o->fake)
 		rc = serve_source(o, args);
 	log_end();

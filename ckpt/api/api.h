@@ -12,18 +12,7 @@
 #include "ckpt/uckpt.h"
 #include "ckpt/vfile/vfile.h"
 
-_Static_assert(sizeof(struct errmsg) == sizeof(struct uckpt_error),
-	       "both are one text");
-
 /* Shared by api_*.c. */
-
-/* The rooms below write into the caller's text. */
-static inline struct errmsg *api_errmsg(struct uckpt_error *err)
-{
-	if (err)
-		err->text[0] = '\0';
-	return (struct errmsg *)err;
-}
 
 /* Refuse a NULL, or a context without a source. */
 static inline int api_refuse(struct errmsg *err)

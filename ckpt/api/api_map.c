@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "ckpt/api/api.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 struct map {
 	struct uckpt_map pieces; /* first: what the caller has */
@@ -50,7 +50,7 @@ static int map_window(struct map *m, size_t len, struct errmsg *err)
 int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 		   struct uckpt_map **out, struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct map *m;
 	int rc;
 
@@ -72,7 +72,7 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 
 int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct map *const m = (struct map *)pieces;
 
 	if (!m)

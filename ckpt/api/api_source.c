@@ -54,7 +54,7 @@ void uckpt_hide_secrets(char *text)
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct settings *s;
 	int rc;
 
@@ -65,10 +65,10 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	s = settings_of(u);
 	if (!s)
 		return errmsg_nomem(err, NULL);
-	rc = settings_check(s, err);
-	if (!rc && !s->tree.source)
-		rc = roots_unite(u, (char *const *)paths, n, true,
-				 &s->tree.source, err);
+	free(s->tree.source); /* of an attempt that failed */
+	s->tree.source = NULL;
+	rc = settings_check(s, err)
+		     ?: roots_unite(u, paths, n, true, &s->tree.source, err);
 	if (rc)
 		return rc;
 	cache_set_limit(u, s->readahead, TWICE_FACTOR * s->readahead, true);
@@ -148,7 +148,7 @@ void api_attr(const struct tree_attr *a, struct uckpt_attr *out)
 int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct tree_attr a;
 	int rc;
 
@@ -170,7 +170,7 @@ static bool is_name(const char *name)
 int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		 struct uckpt_attr *out, double *timeout, struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct tree_attr a;
 	double moment = 0;
 	int rc;
@@ -251,7 +251,7 @@ static int step(struct walk *w, struct uckpt_error *error)
 int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct walk *w;
 	int rc = 0;
 

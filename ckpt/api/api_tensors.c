@@ -8,8 +8,10 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/format/state.h"
+#include "ckpt/pickle/value.h"
 
 static void begin_tensor(struct bytebuf *out, const char *name, enum dtype dtype,
 			 const uint64_t *shape, unsigned ndim)
@@ -45,28 +47,70 @@ static void end_number(struct bytebuf *out, const struct state *s)
 		bytebuf_add_str(out, "\"value\": null}");
 }
 
+static int add_tensor(struct bytebuf *out, const char *name, const struct tensor *t,
+		      uint64_t storage, struct errmsg *err)
+{
+	const size_t item = dtype_size(t->dtype);
+
+	if (!tensor_is_contiguous(t))
+		return errmsg_set(err, -ENOTSUP, "tensor %s has gaps", name);
+	begin_tensor(out, name, t->dtype, t->shape, t->ndim);
+	end_tensor(out, storage + t->storage_offset * item, t->numel * item);
+	return 0;
+}
+
 /* The tensor, or the number, of zero/<parameter>/<state>.pt. */
 static int describe_state(const struct source *src, struct bytebuf *out,
 			  struct errmsg *err)
 {
 	struct state s;
-	const int rc = state_open_source(&s, src, err);
+	int rc = state_open_source(&s, src, err);
 
 	if (rc)
 		return rc;
-	if (!s.is_number && !tensor_is_contiguous(&s.t)) {
-		state_close(&s);
-		return errmsg_set(err, -ENOTSUP, "the tensor has gaps");
-	}
-	begin_tensor(out, "", s.t.dtype, s.t.shape, s.t.ndim);
-	if (s.is_number)
+	if (s.is_number) {
+		begin_tensor(out, "", s.t.dtype, s.t.shape, s.t.ndim);
 		end_number(out, &s);
-	else
-		end_tensor(out,
-			   s.at + s.t.storage_offset * dtype_size(s.t.dtype),
-			   s.t.numel * dtype_size(s.t.dtype));
+	} else {
+		rc = add_tensor(out, "", &s.t, s.at, err);
+	}
 	state_close(&s);
-	return 0;
+	return rc;
+}
+
+/* The tensors of a state dict, such as pytorch_model.bin; none of another object. */
+static int describe_dict(const struct source *src, struct bytebuf *out,
+			 struct errmsg *err)
+{
+	const struct value_dict *all;
+	struct ptfile pt;
+	int rc = ptfile_open_source(&pt, src, err);
+
+	if (rc)
+		return rc;
+	all = value_find(pt.root, "param") ? NULL : value_pairs(pt.root);
+	for (size_t i = 0; !rc && all && i < all->n; i++) {
+		const struct value_pair *const p = &all->v[i];
+		struct tensor t;
+		uint64_t storage;
+
+		if (!value_is_cstr(p->key) || !tensor_is(p->val))
+			continue;
+		rc = ptfile_tensor(&pt, p->val, value_cstr(p->key), &t,
+				   &storage, err)
+			     ?: add_tensor(out, value_cstr(p->key), &t, storage, err);
+	}
+	ptfile_close(&pt);
+	return rc;
+}
+
+static int describe_pt(const struct source *src, struct bytebuf *out,
+		       struct errmsg *err)
+{
+	const size_t begun = out->len;
+	const int rc = describe_dict(src, out, err);
+
+	return rc || out->len > begun ? rc : describe_state(src, out, err);
 }
 
 static int describe_safetensors(const struct source *src, struct bytebuf *out,
@@ -125,7 +169,7 @@ static int describe(struct uckpt_file *f, struct bytebuf *out, struct errmsg *er
 	if (rc)
 		return rc;
 	rc = memcmp(magic, zip, sizeof(zip)) == 0
-		     ? describe_state(&src, out, err)
+		     ? describe_pt(&src, out, err)
 		     : describe_safetensors(&src, out, err);
 	return rc == -EBADMSG ? -ENOTSUP : rc;
 }
@@ -134,7 +178,7 @@ int uckpt_file_tensors(struct uckpt_file *f,
 		       void (*put)(void *arg, const char *text, size_t len),
 		       void *arg, struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	struct bytebuf out = { 0 };
 	struct uckpt_file *own;
 	int rc;

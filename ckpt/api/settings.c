@@ -234,7 +234,7 @@ const char *uckpt_option_name(size_t i)
 
 int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 {
-	struct errmsg *const err = api_errmsg(error);
+	struct errmsg *const err = errmsg_of(error);
 	const char *wrong;
 
 	if (!u || !text)

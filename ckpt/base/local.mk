@@ -14,6 +14,7 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/nearest.h %D%/nearest.c \
 	%D%/size.h %D%/size.c \
 	%D%/arena.h %D%/arena.c \
+	%D%/scratch.h %D%/scratch.c \
 	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \
 	%D%/context.h %D%/progress.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \

@@ -29,7 +29,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 /* Packs of servers that stay open without a user. */
 #define KEPT_MAX 4

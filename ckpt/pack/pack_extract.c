@@ -14,7 +14,7 @@
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 /* Bytes that a thread takes at once. */
 #define UNIT (32 * BLOCK_SIZE)

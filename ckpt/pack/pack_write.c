@@ -21,7 +21,7 @@
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 /* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed
  * one after the other. */

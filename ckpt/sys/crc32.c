@@ -6,7 +6,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 /* Bytes of a piece: for fewer one thread is faster than starting another. */
 #define PIECE (UINT64_C(4) << 20)

@@ -1,4 +1,3 @@
-# What the operating system gives: threads, limits of memory, scratch
 # memory, CRC-32, a directory that appears whole.
 # Uses base.
 ckpt_libuckpt_a_SOURCES += \
@@ -7,7 +6,6 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/parallel.h %D%/parallel.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
-	%D%/scratch.h %D%/scratch.c \
 	%D%/crc32.h %D%/crc32.c \
 	%D%/cpu_clones.h \
 	%D%/output.h %D%/output.c

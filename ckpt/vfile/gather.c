@@ -19,7 +19,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/tensor/cast.h"
 
 /* From this length on, a run is worth a read of its own. */

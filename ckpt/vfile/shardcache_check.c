@@ -18,7 +18,7 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what

@@ -18,7 +18,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"

@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile_impl.h"

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"

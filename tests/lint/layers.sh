@@ -10,6 +10,7 @@
 #   - a file includes only headers that are listed above it;
 #   - an object calls only what its own room or one above it defines, also
 #     through a declaration that is no header's;
+#   - fs/ uses the library by its headers, and what stands on nothing of ours;
 #   - the headers of FUSE belong to fs/, those of CUDA and MPI to gpu/.
 #
 # An order leaves no circle.
@@ -59,6 +60,10 @@ function complain(text)
 	bad++
 }
 
+BEGIN {
+	public = "^(fs/|ckpt/uckpt.h|ckpt/vfile/ucfs_ioctl.h|ckpt/base/|ckpt/sys/clock.h)"
+}
+
 FILENAME == "-" {
 	if (!($0 in place))
 		place[$0] = ++places
@@ -79,6 +84,8 @@ FNR == 1 {
 	if (header !~ /^(ckpt|fs|gpu)\//)
 		complain("\"" header "\": write the directory too")
 	else if (index(header, "ckpt/") != 1 && index(header, column "/") != 1)
+		complain(column "/ may not include \"" header "\"")
+	else if (column == "fs" && header !~ public)
 		complain(column "/ may not include \"" header "\"")
 	else if (!(header in place))
 		complain("\"" header "\" is not listed in any local.mk")

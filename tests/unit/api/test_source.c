@@ -110,6 +110,38 @@ static void a_parameter_is_read_where_its_file_says(void **state)
 	tear_down(&f);
 }
 
+static void weights_are_described_by_name(void **state)
+{
+	static const char *const paths[] = {
+		"global_step4_fp32/pytorch_model.bin",
+		"global_step4_hf/model.safetensors",
+	};
+	struct uckpt_file *file;
+	struct fixture f;
+	char json[512];
+	uint32_t bits;
+
+	set_up(&f);
+	assert_int_equal(open_run(&f), 0);
+	for (size_t i = 0; i < COUNT(paths); i++) {
+		const char *at;
+
+		file = open_file(&f, paths[i]);
+		assert_int_equal(uckpt_file_tensors(file, put_text, json, NULL), 0);
+		at = strstr(json, "{\"name\": \"emb.weight\", \"dtype\": \"float32\","
+				  " \"shape\": [11, 7], ");
+		assert_non_null(at);
+		assert_int_equal(uckpt_file_read(file, &bits, 4, offset_in(at), NULL),
+				 4);
+		assert_int_equal(bits, mkckpt_element(&f.c, 0, 0, 0));
+		uckpt_file_close(file);
+	}
+	file = open_file(&f, "global_step4_universal/zero/optimizer_state.pt");
+	assert_int_equal(uckpt_file_tensors(file, put_text, json, NULL), -ENOTSUP);
+	uckpt_file_close(file);
+	tear_down(&f);
+}
+
 static void pieces_of_memory_are_what_is_read(void **state)
 {
 	struct uckpt_file *file;
@@ -347,6 +379,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_parameter_is_read_where_its_file_says),
+		cmocka_unit_test(weights_are_described_by_name),
 		cmocka_unit_test(pieces_of_memory_are_what_is_read),
 		cmocka_unit_test(extents_name_the_shards),
 		cmocka_unit_test(a_shard_that_changed_is_an_error),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/sys/scratch.h"
+#include "ckpt/base/scratch.h"
 
 #include <assert.h>
 #include <pthread.h>
