@@ -61,10 +61,6 @@ clean-uckpt:
 	rm -rf installed
 .PHONY: install-uckpt uninstall-uckpt install-uckpt-programs clean-uckpt
 
-bin_PROGRAMS += ucckpt
-ucckpt_SOURCES = %D%/main.c
-ucckpt_LDADD = $(ckpt_libs)
-
 include %D%/base/local.mk
 include %D%/sys/local.mk
 include %D%/cache/local.mk
@@ -88,5 +84,4 @@ include %D%/report/local.mk
 include %D%/info/local.mk
 include %D%/check/local.mk
 include %D%/diff/local.mk
-include %D%/cmd/local.mk
 include %D%/packing/local.mk

@@ -210,9 +210,9 @@ int uckpt_file_tensors(struct uckpt_file *f,
 		       void *arg, struct uckpt_error *err);
 
 /*
- * Commands.  Each takes the paths of one source, as uckpt_open, and needs no source open.
- * A run means its newest tag.  Reports go to uckpt_calls.report, as text or JSON
- * (ucckpt(1) has its keys).
+ * Commands, one at a time of a context.  Each takes the paths of one source, as
+ * uckpt_open, and needs no source open.  A run means its newest tag.  Reports go to
+ * uckpt_calls.report, as text or JSON (ucckpt(1) has its keys).
  */
 #define UCKPT_JSON 1u
 #define UCKPT_QUICK 2u	/* info: read one rank's files only */
@@ -236,7 +236,7 @@ struct uckpt_done {
 };
 
 /* Write the tree that options say (to, ranks, stage, ...) to the new directory `dest`,
- * which appears whole or not at all. */
+ * which appears whole or not at all.  -EINVAL for options of another kind of tree. */
 int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *err);

@@ -1,3 +1,5 @@
-# Writes a planned tree to a disk.
+# uckpt_convert: a planned tree written to a disk.
 # Uses the rooms above.
-ckpt_libuckpt_a_SOURCES += %D%/treewrite.h %D%/treewrite.c
+ckpt_libuckpt_a_SOURCES += \
+	%D%/treewrite.h %D%/treewrite.c \
+	%D%/convert.c

@@ -201,14 +201,25 @@ static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolu
 	return rc;
 }
 
+static bool has_null(const char *const *dirs, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n && dirs[i])
+		i++;
+	return i < n;
+}
+
 int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		char **path, struct errmsg *err)
 {
-	const size_t len = strlen(dirs[0]);
 	char **parts = NULL, *text = NULL, *rest;
+	size_t len;
 	int rc;
 
-	assert(n > 0);
+	if (!u || !dirs || !n || has_null(dirs, n))
+		return errmsg_set(err, -EINVAL, "a NULL pointer, or no path");
+	len = strlen(dirs[0]);
 	/* "{A,B}", and no file has this name? */
 	if (n > 1 || len < 3 || dirs[0][0] != '{' || dirs[0][len - 1] != '}' ||
 	    access(dirs[0], F_OK) == 0)

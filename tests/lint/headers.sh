@@ -12,8 +12,8 @@ cppflags=${CPPFLAGS:-"-I. -D_GNU_SOURCE $(pkg-config --cflags fuse3)"}
 cppflags="-I. -Itests/cudaemu $cppflags"
 
 # Without FUSE there is no fuse_lowlevel.h.
-dirs="ckpt fs gpu"
-[ -z "${top_builddir:-}" ] || [ -x "$top_builddir/ucfs" ] || dirs="ckpt gpu"
+dirs="ckpt cmd fs gpu"
+[ -z "${top_builddir:-}" ] || [ -x "$top_builddir/ucfs" ] || dirs="ckpt cmd gpu"
 
 # Without libcurl nobody includes this.
 without=

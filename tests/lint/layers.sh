@@ -3,14 +3,14 @@
 #
 # The order of the rooms, by includes and by calls.
 #
-# ckpt/, fs/ and gpu/ are columns: fs/ and gpu/ stand on ckpt/ and know nothing
+# ckpt/, fs/, gpu/ and cmd/ are columns: the others stand on ckpt/ and know nothing
 # of each other.  A column's local.mk includes its rooms in the order in which
 # they may use each other, and a room's local.mk lists its files in that order:
 #
 #   - a file includes only headers that are listed above it;
 #   - an object calls only what its own room or one above it defines, also
 #     through a declaration that is no header's;
-#   - fs/ uses the library by its headers, and what stands on nothing of ours;
+#   - fs/ and cmd/ use the library by its headers, and what stands on nothing of ours;
 #   - the headers of FUSE belong to fs/, those of CUDA and MPI to gpu/.
 #
 # An order leaves no circle.
@@ -18,10 +18,11 @@ set -u
 cd "${top_srcdir:-$(dirname "$0")/../..}" || exit 1
 build=${top_builddir:-build}
 
-# "ckpt/base", "ckpt/sys", ... in order.
+# "ckpt/base", "ckpt/sys", ... in order; cmd/ is one room.
 rooms=$(for column in ckpt fs gpu; do
 	sed -n "s|^include %D%/\([a-z]*\)/local.mk|$column/\1|p" $column/local.mk
-done)
+done
+echo cmd)
 
 # Every file in order: those of the rooms, then those of the top folders.
 # shellcheck disable=SC2086 # our own names: no blanks
@@ -39,13 +40,13 @@ listed=$(
 	done
 	printf '%s\n' fs/detach.h fs/detach.c fs/mountpoint.h fs/mountpoint.c \
 		fs/options.h fs/options_table.c fs/options.c \
-		ckpt/main.c fs/main.c gpu/main.c
+		fs/main.c gpu/main.c
 )
 
 bad=0
 
 # Every source is listed.
-for f in $(find ckpt fs gpu -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
+for f in $(find ckpt fs gpu cmd -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
 	if ! printf '%s\n' "$listed" | grep -qxF "$f"; then
 		echo "$f: not listed in $(dirname "$f")/local.mk"
 		bad=$((bad + 1))
@@ -61,7 +62,7 @@ function complain(text)
 }
 
 BEGIN {
-	public = "^(fs/|ckpt/uckpt.h|ckpt/vfile/ucfs_ioctl.h|ckpt/base/|ckpt/sys/clock.h)"
+	public = "^(fs/|cmd/|ckpt/uckpt.h|ckpt/vfile/ucfs_ioctl.h|ckpt/base/|ckpt/sys/clock.h)"
 }
 
 FILENAME == "-" {
@@ -81,11 +82,11 @@ FNR == 1 {
 /#[ \t]*include[ \t]*"/ {
 	split($0, part, "\"")
 	header = part[2]
-	if (header !~ /^(ckpt|fs|gpu)\//)
+	if (header !~ /^(ckpt|fs|gpu|cmd)\//)
 		complain("\"" header "\": write the directory too")
 	else if (index(header, "ckpt/") != 1 && index(header, column "/") != 1)
 		complain(column "/ may not include \"" header "\"")
-	else if (column == "fs" && header !~ public)
+	else if ((column == "fs" || column == "cmd") && header !~ public)
 		complain(column "/ may not include \"" header "\"")
 	else if (!(header in place))
 		complain("\"" header "\" is not listed in any local.mk")

@@ -160,16 +160,18 @@ usage "--frobnicate: no such option" --frobnicate "$tag" "$tmp/v"
 usage "unknown option -x" -x "$tag" "$tmp/v"
 usage "requires a value" --input_folder
 usage "takes no value" --no_strict=1 "$tag" "$tmp/v"
-usage "is not a number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
-usage "is not a number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
-usage "not 'none'" --crc none "$tag" "$tmp/v"
-usage "not 'pt'" --to pt "$tag" "$tmp/v"
-usage "not 'int8'" --to hf --dtype int8 "$tag" "$tmp/v"
-usage "'5 apples' is not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
-usage "--dtype requires --to hf" --dtype bf16 "$tag" "$tmp/v"
-usage "--dtype requires --to hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
-usage "--shard-size requires --to hf or --to fp32" --shard-size 1GB "$tag" "$tmp/v"
-usage "--stage any applies only to universal" --to hf --stage any "$tag" "$tmp/v"
+usage "--num_merge_workers: .*=0: not a number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
+usage "--num_extract_workers: .*=-3: not a number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
+usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
+usage "to=pt: must be universal, hf, fp32 or zero" --to pt "$tag" "$tmp/v"
+usage "dtype=int8: must be fp32, bf16 or fp16" --to hf --dtype int8 "$tag" "$tmp/v"
+usage "shard-size=5 apples: not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
+usage "dtype requires to=hf" --dtype bf16 "$tag" "$tmp/v"
+usage "dtype requires to=hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
+usage "shard-size requires to=hf or to=fp32" --shard-size 1GB "$tag" "$tmp/v"
+usage "stage=any requires to=universal" --to hf --stage any "$tag" "$tmp/v"
+usage "no name" "$tag" "$tmp/."
+usage "no name" "$tag" /
 check "--help" grep -q '^usage: ucckpt convert' <(ucckpt convert --help)
 check "ucckpt --help" grep -q '^usage: ucckpt .*COMMAND' <(ucckpt --help)
 check "ucckpt --version" grep -q '^ucckpt [0-9]' <(ucckpt --version)

@@ -7,5 +7,3 @@ unit_tests += \
 tests_unit_pack_test_pack_SOURCES = %D%/test_pack.c %D%/packed.c %D%/packed.h
 tests_unit_pack_test_pack_damage_SOURCES = %D%/test_pack_damage.c \
 	%D%/packed.c %D%/packed.h
-tests_unit_pack_test_derive_SOURCES = %D%/test_derive.c \
-	ckpt/packing/pack_inputs.c ckpt/packing/pack_derive.c

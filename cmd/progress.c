@@ -5,7 +5,7 @@
  *
  *       43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s
  */
-#include "ckpt/cmd/progress.h"
+#include "cmd/progress.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,13 +18,14 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/size.h"
-#include "ckpt/cmd/cmd.h"
+#include "cmd/cmd.h"
 #include "ckpt/sys/clock.h"
 
 #define INTERVAL 0.1
 #define BAR "============================"
 #define BAR_LEN (sizeof(BAR) - 1)
 
+static bool catching;
 static atomic_int caught; /* written by the handler, read by all threads */
 
 /* Of the command, which is the process's only one; clock_seconds: */
@@ -37,7 +38,7 @@ static void note_signal(int sig)
 	caught = sig;
 }
 
-void progress_catch_signals(void)
+static void catch_signals(void)
 {
 	const struct sigaction stop = { .sa_handler = note_signal };
 	const struct sigaction ignore = { .sa_handler = SIG_IGN };
@@ -54,6 +55,11 @@ void progress_catch_signals(void)
 	}
 	sigaction(SIGXFSZ, &ignore, NULL);
 	sigaction(SIGPIPE, &ignore, NULL);
+}
+
+void progress_catch_signals(void)
+{
+	catching = true;
 }
 
 static void draw(uint64_t done, uint64_t total, double seconds)
@@ -77,6 +83,8 @@ int progress_show(void *arg, uint64_t done, uint64_t total)
 	if (!atomic_load(&began)) {
 		atomic_store(&began, now);
 		atomic_store(&next, now + INTERVAL);
+		if (catching)
+			catch_signals();
 	} else if (now >= due && isatty(STDERR_FILENO) &&
 		   /* One of several late threads wins. */
 		   atomic_compare_exchange_strong(&next, &due, now + INTERVAL)) {

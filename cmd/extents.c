@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/json.h"
-#include "ckpt/cmd/cmd.h"
+#include "cmd/cmd.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
 struct listing {
@@ -45,13 +46,19 @@ static int fail_ioctl(const struct listing *l)
 	return CMD_FAILED;
 }
 
+static int no_memory(void)
+{
+	cmd_say("out of memory");
+	return CMD_FAILED;
+}
+
 static int read_extents(struct listing *l)
 {
 	struct ucfs_extents *const x = calloc(1, sizeof(*x));
 	int rc = CMD_OK;
 
 	if (!x)
-		cmd_nomem();
+		return no_memory();
 	for (uint64_t start = 0;; start = x->start = x->next) {
 		x->version = UCFS_EXTENTS_VERSION;
 		if (ioctl(l->fd, UCFS_IOC_EXTENTS, x) < 0) {
@@ -67,8 +74,11 @@ static int read_extents(struct listing *l)
 			rc = CMD_FAILED;
 			break;
 		}
-		if (!array_reserve(&l->v, &l->cap, l->n + x->count, sizeof(*l->v)))
-			cmd_nomem();
+		if (!array_reserve(&l->v, &l->cap, l->n + x->count,
+				   sizeof(*l->v))) {
+			rc = no_memory();
+			break;
+		}
 		memcpy(l->v + l->n, x->extent, x->count * sizeof(*l->v));
 		l->n += x->count;
 	}
@@ -101,7 +111,7 @@ static int read_sources(struct listing *l)
 			continue;
 		if (!array_reserve(&l->sources, &l->sources_cap,
 				   l->nsources + 1, sizeof(*s)))
-			cmd_nomem();
+			return no_memory();
 		s = &l->sources[l->nsources];
 		*s = (struct ucfs_source){ .version = UCFS_EXTENTS_VERSION,
 					   .source = e->source };
@@ -181,6 +191,8 @@ static cJSON *extent_json(const struct ucfs_extent *e)
 static int print_json(const struct listing *l)
 {
 	cJSON *const root = cJSON_CreateObject();
+	struct bytebuf text = { 0 };
+	int rc = CMD_OK;
 	cJSON *list;
 
 	cJSON_AddStringToObject(root, "file", l->path);
@@ -191,7 +203,15 @@ static int print_json(const struct listing *l)
 	list = cJSON_AddArrayToObject(root, "extents");
 	for (size_t i = 0; i < l->n; i++)
 		cJSON_AddItemToArray(list, extent_json(&l->v[i]));
-	return cmd_json_print(root);
+	json_write(&text, root, true);
+	bytebuf_add_str(&text, "\n");
+	cJSON_Delete(root);
+	if (text.failed)
+		rc = no_memory();
+	else
+		fwrite(text.data, 1, text.len, stdout);
+	bytebuf_done(&text);
+	return rc;
 }
 
 static int extents_show(const char *path, bool json)
@@ -217,9 +237,9 @@ static int extents_show(const char *path, bool json)
 
 int cmd_extents(struct uckpt *u, int argc, char **argv)
 {
-	bool json = false;
+	unsigned flags = 0;
 	const struct cmd_option options[] = {
-		{ "json", .help = "print JSON", .flag = &json },
+		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
 	};
 	const struct cmd_syntax syntax = {
 		"usage: ucckpt extents [--json] FILE\n"
@@ -230,8 +250,7 @@ int cmd_extents(struct uckpt *u, int argc, char **argv)
 	};
 	int status;
 
-	(void)u; /* the mount has opened all */
-	return cmd_parse(argc, argv, &syntax, &status)
-		       ? extents_show(argv[optind], json)
+	return cmd_parse(u, argc, argv, &syntax, &status)
+		       ? extents_show(argv[optind], flags & UCKPT_JSON)
 		       : status;
 }

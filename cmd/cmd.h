@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CMD_H
-#define UCKPT_CMD_H
+#ifndef UCCKPT_CMD_H
+#define UCCKPT_CMD_H
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "ckpt/uckpt.h"
-
-struct cJSON;
-struct errmsg;
 
 /*
  * The commands of ucckpt.  Each takes its own command line (`argv[0]` is its
@@ -28,8 +24,9 @@ int cmd_info(struct uckpt *u, int argc, char **argv);
 int cmd_check(struct uckpt *u, int argc, char **argv);
 int cmd_diff(struct uckpt *u, int argc, char **argv);
 int cmd_convert(struct uckpt *u, int argc, char **argv);
+int cmd_pack(struct uckpt *u, int argc, char **argv);
+int cmd_unpack(struct uckpt *u, int argc, char **argv);
 int cmd_extents(struct uckpt *u, int argc, char **argv);
-/* cmd_pack and cmd_unpack are declared in their own room. */
 
 /* Return the exit code of a command that reports: `rc`, or after an error its message and
  * `failed`. */
@@ -42,11 +39,8 @@ void cmd_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int cmd_usage(const char *command, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* The end of a command that has no memory left, with a message and CMD_FAILED. */
-_Noreturn void cmd_nomem(void);
-
 /*
- * An option of a command, with exactly one of `flag`, `flags`, `text` and `set`; with none of
+ * An option of a command, with at most one of `flags`, `text` and `set`; with none of
  * them, the option is accepted without effect.
  */
 struct cmd_option {
@@ -54,15 +48,9 @@ struct cmd_option {
 	char letter;       /* of its short form, or 0 */
 	const char *value; /* what the help calls its value; NULL: it has none */
 	const char *help;  /* lines about it; NULL: not shown */
-	bool *flag;
 	unsigned *flags, bit; /* to be set there */
-	char **text;
-	/* Parse a value.  False if it is wrong; `why` may say so, otherwise `words`
-	 * has those that are right, or `what` what the value must be. */
-	bool (*set)(void *ctx, const char *name, const char *text,
-		    struct errmsg *why);
-	void *ctx; /* for `set` */
-	const char *words, *what;
+	const char **text;
+	const char *set; /* the library's name for it (uckpt_set) */
 };
 
 struct cmd_syntax {
@@ -78,24 +66,10 @@ struct cmd_syntax {
 
 /* Parse a command line; its arguments are argv[optind] and those that follow.  False if
  * there is nothing left to do: `*status` is then the exit code. */
-bool cmd_parse(int argc, char **argv, const struct cmd_syntax *syntax,
-	       int *status);
-
-/* A setter of options: a whole number from 1 to ctx->max. */
-struct cmd_number {
-	unsigned *to, max;
-};
-bool cmd_set_number(void *number, const char *name, const char *text,
-		    struct errmsg *why);
-
-/* The source that arguments mean (files_unite); NULL, with a message, if they mean
- * none.  The caller frees it. */
-char *cmd_source(struct uckpt *u, char *const *args, size_t n);
+bool cmd_parse(struct uckpt *u, int argc, char **argv,
+	       const struct cmd_syntax *syntax, int *status);
 
 /* Print text that may come from a file, as utf8_show shows it. */
 void cmd_put(const char *text);
-
-/* Print and delete `root`.  Returns CMD_OK or CMD_FAILED. */
-int cmd_json_print(struct cJSON *root);
 
 #endif

@@ -3,7 +3,7 @@
 #include <getopt.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/cmd/cmd.h"
+#include "cmd/cmd.h"
 
 int cmd_check(struct uckpt *u, int argc, char **argv)
 {
@@ -26,7 +26,7 @@ int cmd_check(struct uckpt *u, int argc, char **argv)
 	struct uckpt_error err = { "" };
 	int status;
 
-	if (!cmd_parse(argc, argv, &syntax, &status))
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
 		return status;
 	status = uckpt_check(u, (const char *const *)argv + optind,
 			     (size_t)(argc - optind), flags, &err);

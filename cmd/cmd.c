@@ -4,10 +4,9 @@
  * Names and messages may come from a hostile checkpoint, so they are printed as
  * utf8_show shows them.
  */
-#include "ckpt/cmd/cmd.h"
+#include "cmd/cmd.h"
 
 #include <assert.h>
-#include <cJSON.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -16,15 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/json.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
-#include "ckpt/cmd/progress.h"
-#include "ckpt/files/files.h"
-#include "ckpt/remote/site.h"
+#include "cmd/progress.h"
 
 #define FIRST_OPTION \
 	256 /* what getopt_long returns for it; no letter has the number */
@@ -47,7 +41,7 @@ static void say(const char *fmt, va_list ap)
 		fputs("out of memory", stderr);
 		return;
 	}
-	site_hide_secrets(text);
+	uckpt_hide_secrets(text);
 	put(stderr, text);
 	free(text);
 }
@@ -82,12 +76,6 @@ int cmd_exit(int rc, const struct uckpt_error *err, enum cmd_exit failed)
 		return rc;
 	cmd_say("%s", *err->text ? err->text : strerror(-rc));
 	return failed;
-}
-
-void cmd_nomem(void)
-{
-	cmd_say("out of memory");
-	exit(CMD_FAILED);
 }
 
 /* Options with longer names have their help in the next line. */
@@ -145,27 +133,31 @@ static void print_help(const struct cmd_syntax *s)
 		printf("\n%s\n", s->ending);
 }
 
-/* Set an option; CMD_OK, or CMD_USAGE after a message. */
-static int set_option(char **argv, const struct cmd_option *o, char *value)
+/* Set an option of the library.  CMD_OK, or CMD_USAGE after a message. */
+static int set_in_library(struct uckpt *u, char **argv, const struct cmd_option *o,
+			  const char *value)
 {
-	struct errmsg why = { "" };
 
-	if (o->flag)
-		*o->flag = true;
+	struct uckpt_error err = { "out of memory" };
+	char *option = NULL;
+	int rc = CMD_OK;
+
+	if (asprintf(&option, "%s%s%s", o->set, value ? "=" : "",
+		     value ? value : "") < 0 ||
+	    uckpt_set(u, option, &err))
+		rc = cmd_usage(argv[0], "--%s: %s", o->name, err.text);
+	free(option);
+	return rc;
+}
+
+static int set_option(struct uckpt *u, char **argv, const struct cmd_option *o,
+		      const char *value)
+{
 	if (o->flags)
 		*o->flags |= o->bit;
 	if (o->text)
 		*o->text = value;
-	if (!o->set || o->set(o->ctx, o->name, value, &why))
-		return CMD_OK;
-	if (*why.text)
-		cmd_say("%s", why.text);
-	else if (o->words)
-		cmd_usage(argv[0], "--%s must be %s, not '%s'", o->name,
-			  o->words, value);
-	else
-		cmd_usage(argv[0], "'%s' is not %s", value, o->what);
-	return CMD_USAGE;
+	return o->set ? set_in_library(u, argv, o, value) : CMD_OK;
 }
 
 /* Report the option that getopt_long refused with `c`, ':' or '?'. */
@@ -221,7 +213,8 @@ static void list_options(const struct cmd_syntax *s, struct option *options,
 	options[n] = (struct option){ "help", no_argument, NULL, 'h' };
 }
 
-bool cmd_parse(int argc, char **argv, const struct cmd_syntax *s, int *status)
+bool cmd_parse(struct uckpt *u, int argc, char **argv,
+	       const struct cmd_syntax *s, int *status)
 {
 	struct option options[CMD_OPTIONS_MAX + 2] = { 0 };
 	char letters[2 * CMD_OPTIONS_MAX + 3];
@@ -236,7 +229,7 @@ bool cmd_parse(int argc, char **argv, const struct cmd_syntax *s, int *status)
 		if (c == 'h')
 			print_help(s);
 		else
-			*status = o ? set_option(argv, o, optarg)
+			*status = o ? set_option(u, argv, o, optarg)
 				    : bad_option(argv, options, c);
 		if (c == 'h' || *status)
 			return false;
@@ -248,53 +241,7 @@ bool cmd_parse(int argc, char **argv, const struct cmd_syntax *s, int *status)
 	return false;
 }
 
-bool cmd_set_number(void *number, const char *name, const char *text,
-		    struct errmsg *why)
-{
-	const struct cmd_number *const x = number;
-	char *end;
-	unsigned long n;
-
-	(void)name;
-	(void)why;
-	errno = 0;
-	n = strtoul(text, &end, 10);
-	if (errno || *end || *text < '0' || *text > '9' || n < 1 || n > x->max)
-		return false;
-	*x->to = (unsigned)n;
-	return true;
-}
-
-char *cmd_source(struct uckpt *u, char *const *args, size_t n)
-{
-	struct errmsg err = { "" };
-	char *path = NULL;
-	const int rc = files_unite(u, (const char *const *)args, n, &path,
-				   &err);
-
-	if (!rc)
-		return path;
-	cmd_say("%s", err.text);
-	free(path);
-	return NULL;
-}
-
 void cmd_put(const char *text)
 {
 	put(stdout, text);
-}
-
-int cmd_json_print(cJSON *root)
-{
-	struct bytebuf text = { 0 };
-
-	json_write(&text, root, true);
-	bytebuf_add_u8(&text, '\n');
-	if (text.failed)
-		cmd_say("out of memory");
-	else
-		fwrite(text.data, 1, text.len, stdout);
-	cJSON_Delete(root);
-	bytebuf_done(&text);
-	return text.failed ? CMD_FAILED : CMD_OK;
 }

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt: inspects, checks, converts and compares checkpoints without a mount.
- *
- *     info	describe a checkpoint and its problems	cmd/info.c
- *     check	prove a checkpoint whole		cmd/check.c
- *     convert	write the trees that a mount shows	cmd/convert.c
- *     diff	compare two checkpoints			cmd/diff.c
- *     pack	write a checkpoint to one smaller file	packing/cmd_pack.c
- *     unpack	write a pack's directory again		packing/cmd_pack.c
- *     extents	locate a mounted file's bytes		cmd/extents.c
+ * ucckpt: inspects, checks, converts and compares checkpoints without a mount.  Each
+ * command is a function of the library (uckpt.h), but for extents, which asks a mount.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -16,14 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/context.h"
-#include "ckpt/base/errmsg.h"
-#include "ckpt/cmd/cmd.h"
-#include "ckpt/cmd/progress.h"
-#include "ckpt/files/files.h"
-#include "ckpt/packing/cmd_pack.h"
-#include "ckpt/remote/remote_options.h"
-#include "ckpt/remote/site.h"
+#include "ckpt/base/array.h"
+#include "cmd/cmd.h"
+#include "cmd/progress.h"
 
 static const struct {
 	const char *name;
@@ -40,14 +28,12 @@ static const struct {
 	{ "extents", cmd_extents, "locate the bytes of a mounted file" },
 };
 
-#define NCOMMANDS (sizeof(commands) / sizeof(*commands))
-
-static void main_print_help(void)
+static void print_help(void)
 {
 	puts("usage: ucckpt [-o OPTION,...] COMMAND [OPTION]... [ARGUMENT]...\n"
 	     "\n"
 	     "Inspect and convert DeepSpeed ZeRO checkpoints.\n");
-	for (size_t i = 0; i < NCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT(commands); i++)
 		printf("  %-10s%s\n", commands[i].name, commands[i].summary);
 	puts("\n"
 	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
@@ -61,25 +47,33 @@ static void main_print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
-static void say_gone(const char *option)
+/* Was it an option of the version before? */
+static bool is_gone(const char *option)
 {
-	cmd_say("-o %s has no effect in this version and will be an error in the"
-		" next",
-		option);
+	return strncmp(option, "cache_dir=", 10) == 0 ||
+	       strncmp(option, "cache_bytes=", 12) == 0;
 }
 
-/* Set options about servers. */
-static bool set_options(struct uckpt *u, const char *list)
+/* Set options, which are separated by commas.  Cuts `list`. */
+static int set_options(struct uckpt *u, char *list)
 {
-	struct errmsg err;
+	struct uckpt_error err;
+	char *option;
 
-	if (remote_options_set_all(u, list, say_gone, &err) == 0)
-		return true;
-	cmd_say("-o %s; see 'ucckpt --help'", err.text);
-	return false;
+	while ((option = strsep(&list, ","))) {
+		if (is_gone(option)) {
+			cmd_say("-o %s has no effect in this version and will be"
+				" an error in the next",
+				option);
+		} else if (uckpt_set(u, option, &err)) {
+			cmd_say("-o %s; see 'ucckpt --help'", err.text);
+			return CMD_USAGE;
+		}
+	}
+	return CMD_OK;
 }
 
-static int main_run(struct uckpt *u, int argc, char **argv)
+static int run(struct uckpt *u, int argc, char **argv)
 {
 	const char *const word = argv[1];
 
@@ -88,19 +82,31 @@ static int main_run(struct uckpt *u, int argc, char **argv)
 		return CMD_USAGE;
 	}
 	if (strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0) {
-		main_print_help();
+		print_help();
 		return CMD_OK;
 	}
 	if (strcmp(word, "-V") == 0 || strcmp(word, "--version") == 0) {
-		puts("ucckpt " PACKAGE_VERSION);
+		printf("ucckpt %s\n", uckpt_version());
 		return CMD_OK;
 	}
-	for (size_t i = 0; i < NCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT(commands); i++)
 		if (strcmp(word, commands[i].name) == 0)
 			return commands[i].run(u, argc - 1, argv + 1);
 	cmd_say("unknown %s '%s'; see 'ucckpt --help'",
 		*word == '-' ? "option" : "command", word);
 	return CMD_USAGE;
+}
+
+static void say_warning(void *arg, const char *text)
+{
+	(void)arg;
+	cmd_say("warning: %s", text);
+}
+
+static void say_note(void *arg, const char *text)
+{
+	(void)arg;
+	cmd_say("%s", text);
 }
 
 static void put_report(void *arg, const char *text, size_t len)
@@ -109,6 +115,13 @@ static void put_report(void *arg, const char *text, size_t len)
 	progress_clear();
 	fwrite(text, 1, len, stdout);
 }
+
+static const struct uckpt_calls calls = {
+	.warning = say_warning,
+	.note = say_note,
+	.progress = progress_show,
+	.report = put_report,
+};
 
 /* Copy the arguments, and hide the secrets of the command line, which other users see. */
 static char **take_arguments(int argc, char **argv)
@@ -120,14 +133,14 @@ static char **take_arguments(int argc, char **argv)
 		copy[i] = strdup(argv[i]);
 		if (!copy[i])
 			return NULL;
-		site_hide_secrets(argv[i]);
+		uckpt_hide_secrets(argv[i]);
 	}
 	return copy;
 }
 
 int main(int argc, char **arguments)
 {
-	struct uckpt *const u = context_new();
+	struct uckpt *const u = uckpt_new();
 	char **argv = take_arguments(argc, arguments);
 	int rc = CMD_OK;
 
@@ -135,13 +148,12 @@ int main(int argc, char **arguments)
 		cmd_say("out of memory");
 		return CMD_FAILED;
 	}
-	u->calls.report = put_report;
-	u->calls.progress = progress_show;
+	uckpt_set_calls(u, &calls);
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)
-		rc = set_options(u, argv[2]) ? CMD_OK : CMD_USAGE;
-	rc = rc ? rc : main_run(u, argc, argv);
-	context_free(u);
+		rc = set_options(u, argv[2]);
+	rc = rc ? rc : run(u, argc, argv);
+	uckpt_free(u);
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return rc;

@@ -12,8 +12,8 @@
  * removed.
  */
 
-/* Record SIGINT, SIGTERM and SIGHUP instead of being killed by them.  Ignore SIGXFSZ
- * and SIGPIPE, so that write(2) returns an error. */
+/* When the work begins, record SIGINT, SIGTERM and SIGHUP instead of being killed by them.
+ * Ignore SIGXFSZ and SIGPIPE, so that write(2) returns an error. */
 void progress_catch_signals(void);
 
 /* uckpt_calls.progress.  The first call begins the work. */

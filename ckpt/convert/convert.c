@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uckpt_convert: writes the files that a mount shows to a disk, for machines without
+ * FUSE.
+ *
+ * Does what DeepSpeed's ds_to_universal.py does, with differences: the output appears
+ * complete or not at all (output.h), no temporary copy of the checkpoint is made, and a
+ * checkpoint without universal_checkpoint_info needs no option.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/api/api.h"
+#include "ckpt/api/settings.h"
+#include "ckpt/base/progress.h"
+#include "ckpt/convert/treewrite.h"
+#include "ckpt/dirs/tags.h"
+#include "ckpt/files/files.h"
+#include "ckpt/sys/output.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/zero/checkpoint.h"
+
+#define POINTER_MAX (sizeof("latest") + VIEW_SUFFIX_MAX)
+
+struct convert {
+	struct uckpt *u;
+	const struct settings *s;
+	const char *dest;
+	struct plan *plan;
+	struct uckpt_done done;
+};
+
+/* Check that the options suit the kind of tree. */
+static int check_settings(struct settings *s, struct errmsg *err)
+{
+	const struct plan_options *const p = &s->tree.plan;
+	const enum plan_kind kind = p->type.kind;
+	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 ||
+			   p->dtype == DTYPE_BF16;
+	const char *const wrong =
+		typed && kind != PLAN_HF ? "dtype requires to=hf"
+		: p->shard_size && kind != PLAN_HF && kind != PLAN_FP32
+			? "shard-size requires to=hf or to=fp32"
+		: p->any_stage && kind != PLAN_UNIVERSAL
+			? "stage=any requires to=universal"
+		: s->tree.nrecut && kind != PLAN_RESHARD
+			? "ranks requires to=zero"
+			: NULL;
+
+	return wrong ? errmsg_set(err, -EINVAL, "%s", wrong)
+		     : settings_check(s, err);
+}
+
+/* A pattern without a match means that the merge rules are wrong. */
+static int check_patterns(const struct convert *c, struct errmsg *err)
+{
+	const struct zero_checkpoint *const z = plan_zckpt(c->plan);
+	const struct errmsg_sink notes = context_notes(c->u);
+	size_t pos = 0;
+	const char *text = z ? model_next_unused(&z->model, &pos) : NULL;
+
+	/* No rule applies when each model-parallel rank is re-cut for itself. */
+	if (!text || c->s->lenient || c->s->tree.plan.type.kind == PLAN_RESHARD)
+		return 0;
+	errmsg_set(err, 0,
+		   "%s: a pattern of merge rules matches no parameter: %s"
+		   " (no_strict ignores such patterns)",
+		   z->dir.model[0].path, text);
+	while ((text = model_next_unused(&z->model, &pos)))
+		errmsg_put(&notes,
+			   "%s: a pattern of merge rules matches no parameter: %s",
+			   z->dir.model[0].path, text);
+	return -EBADMSG;
+}
+
+/* The file beside the output that names it, as beside a mount's view. */
+static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
+{
+	const struct view_type *const type = &c->s->tree.plan.type;
+	char suffix[VIEW_SUFFIX_MAX];
+
+	if (type->kind == PLAN_HF || type->kind == PLAN_FP32)
+		return NULL;
+	view_type_suffix(type, suffix);
+	snprintf(name, POINTER_MAX, "latest%s", suffix);
+	return name;
+}
+
+static int write_tree(const struct convert *c, struct errmsg *err)
+{
+	struct progress progress = { .u = c->u, .total = c->done.bytes };
+	const struct treewrite_options how = {
+		.shown = c->dest,
+		.width = c->s->writers ?: parallel_width(),
+		.progress = &progress,
+	};
+	char pointer[POINTER_MAX];
+	struct output out;
+	int rc = progress_add(&progress, 0)
+			 ?: output_open(&out, c->dest, OUTPUT_DIR, err);
+
+	if (rc)
+		return rc;
+	rc = treewrite_save(c->plan, out.fd, &how, err)
+		     ?: progress_add(&progress, 0)
+		     ?: output_commit(&out, pointer_file(c, pointer), err);
+	output_close(&out);
+	return rc;
+}
+
+static int write_plan(struct convert *c, struct errmsg *err)
+{
+	const struct errmsg_sink warnings = context_warnings(c->u);
+	int rc = check_patterns(c, err);
+
+	if (rc)
+		return rc;
+	if (plan_zckpt(c->plan))
+		plan_zckpt(c->plan)->readers = c->s->readers;
+	rc = plan_check(c->plan, err)
+		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
+		     ?: write_tree(c, err);
+	if (!rc)
+		plan_warn(c->plan, &warnings);
+	return rc;
+}
+
+/* Convert the tag that `source` means. */
+static int convert(struct convert *c, const char *source, struct errmsg *err)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+	enum tags_choice choice;
+	char *dir = NULL;
+	int rc = tags_choose(c->u, source, &dir, &choice, err)
+			 ?: plan_open(c->u, dir, &c->s->tree.plan, &c->plan, err);
+
+	if (!rc) {
+		if (choice != TAGS_ITSELF)
+			errmsg_put(&notes, "converting %s", dir);
+		rc = write_plan(c, err);
+		plan_close(c->plan);
+	}
+	free(dir);
+	return rc;
+}
+
+int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
+		  const char *dest, struct uckpt_done *done,
+		  struct uckpt_error *error)
+{
+	struct errmsg *const err = errmsg_of(error);
+	struct settings *const s = u ? settings_of(u) : NULL;
+	struct convert c = { .u = u, .s = s, .dest = dest };
+	char *source = NULL;
+	int rc;
+
+	if (!u || !dest)
+		return api_refuse(err);
+	if (!s)
+		return errmsg_nomem(err, NULL);
+	rc = check_settings(s, err)
+		     ?: files_unite(u, paths, n, &source, err)
+		     ?: convert(&c, source, err);
+	free(source);
+	if (!rc && done)
+		*done = c.done;
+	return rc;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ucckpt convert: writes the trees that a mount shows.  Takes the options of DeepSpeed's
+ * ds_to_universal.py, so that it can replace it in scripts.
+ */
+#include <errno.h>
+#include <getopt.h>
+
+#include "ckpt/base/array.h"
+#include "cmd/cmd.h"
+#include "cmd/progress.h"
+
+#define KEEP_TEMP 1u
+
+/* Convert `n` paths to `out`. */
+static int convert(struct uckpt *u, char **argv, const char *const *paths, size_t n,
+		   const char *out)
+{
+	struct uckpt_error err = { "" };
+	struct uckpt_done done;
+	int rc;
+
+	progress_catch_signals();
+	rc = uckpt_convert(u, paths, n, out, &done, &err);
+	if (rc == -EINVAL)
+		return cmd_usage(argv[0], "%s", err.text);
+	if (rc)
+		return progress_fail(rc, out, "nothing was written", &err);
+	progress_print(out, &done, "");
+	return CMD_OK;
+}
+
+int cmd_convert(struct uckpt *u, int argc, char **argv)
+{
+	const char *in = NULL, *out = NULL;
+	unsigned flags = 0;
+	const struct cmd_option options[] = {
+		{ "to", 0, "universal|hf|fp32|zero",
+		  "universal tree (default), model.safetensors for\n"
+		  "transformers, pytorch_model.bin, or ZeRO checkpoint",
+		  .set = "to" },
+		{ "ranks", 0, "N",
+		  "number of data-parallel ranks, with --to zero",
+		  .set = "ranks" },
+		{ "dtype", 0, "fp32|bf16|fp16",
+		  "type of the weights, with --to hf", .set = "dtype" },
+		{ "shard-size", 0, "SIZE",
+		  "largest file of weights, such as 500MB\n"
+		  "(default: 5GB)",
+		  .set = "shard-size" },
+		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
+		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
+		{ "num_extract_workers", 0, "N",
+		  "shards read at once (default: processors)",
+		  .set = "readers" },
+		{ "num_merge_workers", 0, "N",
+		  "files written at once (default: processors)",
+		  .set = "writers" },
+		{ "no_strict", 0, NULL,
+		  "accept patterns that match no parameter",
+		  .set = "no_strict" },
+		{ "crc", 0, "exact|zero",
+		  "compute checksums in .pt files (default), or\n"
+		  "leave them zero",
+		  .set = "crc" },
+		{ "stage", 0, "native|any",
+		  "tree for the stage that saved the checkpoint\n"
+		  "(default), or for any stage",
+		  .set = "stage" },
+		{ "rules", 0, "FILE",
+		  "merge rules that come before the checkpoint's own\n"
+		  "(JSON)",
+		  .set = "rules" },
+		{ "preset", 0, "NAME",
+		  "merge rules of Megatron-DeepSpeed:\n"
+		  "megatron-qkv-thirds or megatron-qkv-by-head",
+		  .set = "preset" },
+		{ "stage", 0, "1|2|3",
+		  "ZeRO stage, with --to zero (default: the stage\n"
+		  "that saved the checkpoint)",
+		  .set = "stage" },
+		{ "keep_temp_folder", 0, NULL, "accepted, without effect",
+		  .flags = &flags, .bit = KEEP_TEMP },
+		{ "inject_missing_state", .help = "accepted, always on" },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
+		"\n"
+		"Write the universal tree, or the weights, of the ZeRO checkpoint in INPUT (of a\n"
+		"tag, or of a run for its newest tag) or of a Hugging Face model to the new\n"
+		"directory OUTPUT; or the ZeRO checkpoint itself for another number of ranks.\n"
+		"Several INPUTs are one checkpoint whose files are spread over them.\n"
+		"For a universal tree, also write latest_universal beside it.",
+		NULL, options, COUNT(options), -1, NULL,
+	};
+	char **args;
+	size_t n;
+	int rc;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &rc))
+		return rc;
+	args = argv + optind;
+	n = (size_t)(argc - optind);
+	if (!out && n)
+		out = args[--n];
+	if (!out || !(in || n))
+		return cmd_usage(argv[0], "expected INPUT and OUTPUT");
+	if (in && n)
+		return cmd_usage(argv[0], "unexpected argument '%s'", args[0]);
+	if (flags & KEEP_TEMP)
+		cmd_say("--keep_temp_folder has no effect: no temporary copy"
+			" is made");
+	return convert(u, argv, in ? &in : (const char *const *)args, in ? 1 : n,
+		       out);
+}

@@ -1,0 +1,10 @@
+# ucckpt: the commands of the library (uckpt.h) for a terminal.
+
+bin_PROGRAMS += ucckpt
+uckpt_programs += ucckpt
+ucckpt_SOURCES = \
+	%D%/progress.h %D%/cmd.h %D%/cmd.c %D%/progress.c \
+	%D%/info.c %D%/check.c %D%/convert.c %D%/diff.c %D%/pack.c %D%/extents.c \
+	%D%/main.c
+ucckpt_LDADD = $(uckpt_libs)
+ucckpt_LDFLAGS = $(uckpt_ldflags)
