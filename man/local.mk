@@ -1,6 +1,7 @@
 dist_man1_MANS = \
 	%D%/ucckpt.1 \
 	%D%/ucplot.1
+dist_man3_MANS = %D%/uckpt.3
 dist_man5_MANS = %D%/ucpack.5
 if BUILD_FUSE
 dist_man1_MANS += %D%/ucfs.1

@@ -68,6 +68,7 @@ scripts += \
 	%D%/mount/shared.sh \
 	%D%/mount/valgrind.sh \
 	%D%/mount/example_extents.sh \
+	%D%/library/example.sh \
 	%D%/ucckpt/clean.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
