@@ -69,6 +69,7 @@ scripts += \
 	%D%/mount/valgrind.sh \
 	%D%/mount/example_extents.sh \
 	%D%/library/example.sh \
+	%D%/python/python.sh \
 	%D%/ucckpt/clean.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
@@ -84,4 +85,6 @@ scripts += %D%/mount/demo.sh %D%/train/guide.sh
 endif
 EXTRA_DIST += %D%/mount/demo.sh %D%/train/guide.sh
 EXTRA_DIST += %D%/lib.sh %D%/far_lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/remote/s3_server.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
-	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py
+	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py \
+	%D%/python/good.py %D%/python/test_arrays.py %D%/python/test_commands.py \
+	%D%/python/test_fsspec.py %D%/python/test_mount.py %D%/python/test_sources.py

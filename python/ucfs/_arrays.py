@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint's tags, their parameters as arrays, and their weights as tensors."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import os
+import re
+import threading
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
+
+import numpy as np
+
+from ._library import Paths, error
+from ._source import File, Source
+
+_WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_BLOCK_BYTES = 1 << 20  # read at once for a slice with a step
+_PART_BYTES = 16 << 20  # of a tensor that threads share
+
+
+def _numpy_type(name: str) -> Any:
+    """The type of torch's name, of ml_dtypes where numpy has none."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise error(errno.ENOTSUP, f"numpy has no {name}: "
+                    "install torch, or ml_dtypes") from None
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+class Array:
+    """A tensor in a checkpoint. What is indexed is read; of the first axis, only the
+    rows that the index asks for. `np.asarray` reads all of it."""
+
+    def __init__(self, file: File, entry: Mapping[str, Any]) -> None:
+        self._file, self._offset = file, entry["offset"]
+        self.type: str = entry["dtype"]
+        self.shape: Tuple[int, ...] = tuple(entry["shape"])
+        self.nbytes: int = entry["bytes"]
+
+    @property
+    def place(self) -> Tuple[Any, ...]:
+        """What is the same for tied tensors."""
+        return self._file.name, self._offset, self.shape
+
+    @property
+    def dtype(self) -> Any:
+        """numpy's type. ucfs.Error for bfloat16, unless ml_dtypes is installed."""
+        return _numpy_type(self.type)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        return f"<ucfs.Array {self._file.name} {self.type} {list(self.shape)}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without dimensions has no len()")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if copy is False:
+            raise ValueError("an array of a checkpoint has to be read")
+        return np.asarray(self[...], dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self[...])
+
+    def torch(self) -> Any:
+        """The whole array as a torch tensor, of any type."""
+        import torch
+        return _read_all([self], torch)[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        keys = key if isinstance(key, tuple) else (key,)
+        first = keys[0] if keys and self.shape else None
+        if isinstance(first, slice):
+            return self._rows(range(*first.indices(len(self))))[(slice(None), *keys[1:])]
+        if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
+            row = range(len(self))[first]
+            return self._rows(range(row, row + 1))[(0, *keys[1:])]
+        return _read_all([self], None)[0][key]
+
+    def _rows(self, rows: range) -> Any:
+        """These rows, of which blocks are read that have several of them."""
+        if rows.step < 0:
+            return self._rows(rows[::-1])[::-1]
+        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        row_bytes = self.nbytes // len(self) if len(self) else 0
+        if not out.size:
+            return out
+        block = max(1, _BLOCK_BYTES // (row_bytes * rows.step))
+        if rows.step == 1:
+            block = len(rows)
+        for i in range(0, len(rows), block):
+            part = rows[i:i + block]
+            span = part[-1] + 1 - part[0]
+            into = (out[i:i + block] if rows.step == 1 or span == 1 else
+                    np.empty((span, *self.shape[1:]), out.dtype))
+            self._file.read_at(into.ctypes.data, span * row_bytes,
+                               self._offset + part[0] * row_bytes)
+            if into.base is not out:
+                out[i:i + block] = into[::rows.step]
+        return out
+
+
+def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
+    """Read arrays, each into memory of its own, by several threads."""
+    out: List[Any] = []
+    parts: List[Tuple[File, int, int, int]] = []
+    for a in arrays:
+        if torch:
+            tensor = torch.empty(a.shape, dtype=getattr(torch, a.type))
+            address = tensor.data_ptr()
+        else:
+            tensor = np.empty(a.shape, a.dtype)
+            address = tensor.ctypes.data
+        out.append(tensor)
+        parts += [(a._file, address + at, min(_PART_BYTES, a.nbytes - at), a._offset + at)
+                  for at in range(0, a.nbytes, _PART_BYTES)]
+    if len(parts) < 2:
+        for file, *part in parts:
+            file.read_at(*part)
+        return out
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda p: p[0].read_at(*p[1:]), parts):
+            pass  # raises what a thread raised
+    return out
+
+
+class Parameter(Mapping[str, Union[Array, int, float]]):
+    """A parameter: `p.fp32`, or `p["fp32"]`, its master weights, and the optimizer's
+    states, such as `p.exp_avg`. What is a number in the checkpoint is one here."""
+
+    def __init__(self, source: Source, directory: str, name: str) -> None:
+        self._source, self._directory, self.name = source, f"{directory}/{name}", name
+
+    def __iter__(self) -> Iterator[str]:
+        return (name[:-len(".pt")] for name in self._source.list(self._directory)
+                if name.endswith(".pt"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, state: str) -> Union[Array, int, float]:
+        try:
+            file = self._source.open(f"{self._directory}/{state}.pt")
+        except FileNotFoundError:
+            raise KeyError(state) from None
+        found, = file.tensors()
+        return found["value"] if "value" in found else Array(file, found)
+
+    def __getattr__(self, state: str) -> Any:
+        if state.startswith("_"):
+            raise AttributeError(state)
+        try:
+            return self[state]
+        except KeyError:
+            raise AttributeError(f"{self.name} has no {state}") from None
+
+    def __repr__(self) -> str:
+        return f"<ucfs.Parameter {self.name}>"
+
+
+class _Parameters(Mapping[str, Parameter]):
+    def __init__(self, source: Source, directory: str) -> None:
+        self._source, self._directory = source, directory
+        self._names = dict.fromkeys(n for n, file in source.list(directory).items()
+                                    if not file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Parameter:
+        if name not in self._names:
+            raise KeyError(name)
+        return Parameter(self._source, self._directory, name)
+
+
+class Tag:
+    """A checkpoint of one step, or a directory of Hugging Face weights."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        self._checkpoint, self.name = checkpoint, name
+
+    def __repr__(self) -> str:
+        return f"<ucfs.Tag {self.name}>"
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters of the universal tree, by name."""
+        source, directory = self._checkpoint._view(self.name, "universal")
+        return _Parameters(source, f"{directory}/zero")
+
+    def state_dict(self, dtype: str = "fp32") -> Dict[str, Any]:
+        """All weights and buffers by all their names, as torch tensors, or numpy arrays
+        where there is no torch. Floating-point numbers are of `dtype`: "fp32", "bf16"
+        or "fp16"; rounded to nearest even. Tied tensors share memory."""
+        if dtype not in _WEIGHTS:
+            raise ValueError(f"dtype {dtype!r}: expected one of {', '.join(_WEIGHTS)}")
+        names = self._weights("fp32", ".bin")
+        found = names if dtype == "fp32" else self._weights("hf", ".safetensors",
+                                                            hf_dtype=dtype)
+        # Of tied tensors, safetensors have one name.
+        one: Dict[Any, str] = {}
+        for name, a in names.items():
+            if name in found:
+                one.setdefault(a.place, name)
+        for name in one.values():
+            kind = found[name].type
+            if "float" in kind and kind != _WEIGHTS[dtype]:
+                raise error(errno.EEXIST, f"{found[name]}: a file on disk, which is shown "
+                            f"instead of the view, is not of {dtype}")
+        tensors = dict(zip(one, _read_all([found[n] for n in one.values()], _torch())))
+        return {name: tensors[a.place] for name, a in names.items()}
+
+    def _weights(self, view: str, suffix: str, **options: Any) -> Dict[str, Array]:
+        source, directory = self._checkpoint._view(self.name, view, **options)
+        arrays: Dict[str, Array] = {}
+        for name in source.list(directory):
+            if name.endswith(suffix):
+                file = source.open(f"{directory}/{name}")
+                arrays.update((t["name"], Array(file, t)) for t in file.tensors())
+        return arrays
+
+
+class Checkpoint(Mapping[str, Tag]):
+    """An open source; a mapping of its tags, the oldest first."""
+
+    def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
+        self._options = {"stage": "any", **options}
+        self._lock = threading.Lock()
+        self._sources: Dict[Any, Source] = {}
+        self._source = Source(paths, self._options)
+        self._sources[()] = self._source
+
+    def close(self) -> None:
+        """Close everything that was opened in it; waits for threads that read."""
+        with self._lock:
+            for source in self._sources.values():
+                source.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    @property
+    def tags(self) -> List[str]:
+        """The names of the tags that are there now, the oldest first."""
+        if self._source.is_view:
+            return [os.path.basename(self._source.root)]
+        return sorted(_find_tags(self._source, "", 2), key=_by_number)
+
+    @property
+    def latest(self) -> str:
+        """The tag that the run's `latest` names, or else the newest."""
+        try:
+            with self._source.open("latest_universal") as f:
+                return f.read().decode().strip()[:-len("_universal")]
+        except FileNotFoundError:
+            return self.tags[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tags)
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    def __getitem__(self, tag: str) -> Tag:
+        if tag not in self.tags:
+            raise KeyError(tag)
+        return Tag(self, tag)
+
+    def _view(self, tag: str, view: str, **options: Any) -> Tuple[Source, str]:
+        """The source that has a view with these options, and the view's directory."""
+        if self._source.is_view and view != "universal":
+            options["view"] = view
+        key = tuple(sorted(options.items()))
+        with self._lock:
+            if key not in self._sources:
+                self._sources[()].stat("")  # or it is closed
+                self._sources[key] = Source(self._source.paths, {**self._options, **options})
+            return self._sources[key], "" if self._source.is_view else f"{tag}_{view}"
+
+
+def _find_tags(source: Source, directory: str, depth: int) -> List[str]:
+    """The paths of tags in a directory, or else in those below it: as trainers save
+    checkpoint-4/global_step4."""
+    entries = source.list(directory)
+    views = [n for n in entries if n.endswith("_hf") and n[:-3] + "_universal" in entries]
+    if views or not depth:
+        return [f"{directory}{n[:-3]}" for n in views]
+    return [tag for n, file in entries.items() if not file
+            for tag in _find_tags(source, f"{directory}{n}/", depth - 1)]
+
+
+def _by_number(tag: str) -> List[Any]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part)
+            for part in re.split(r"(\d+)", tag)]
+
+
+def open(source: Paths, **options: Any) -> Checkpoint:  # pylint: disable=W0622
+    """Open a source, without a mount. Arrays have the shapes of the parameters; with
+    `stage="native"` those of ZeRO-3 are flat, as the converter's. ucfs.Error if it
+    cannot be read."""
+    return Checkpoint(source, options)

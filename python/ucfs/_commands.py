@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of ucckpt(1) as functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ._library import (DATA, JSON, QUICK, STRICT, Path, Paths, call,
+                       new_context, path_array, path_list, with_certificates)
+
+Progress = Callable[[int, int], Any]
+
+
+def info(source: Paths, quick: bool = False, **options: Any) -> Dict[str, Any]:
+    """Describe a checkpoint, of a run the newest: the keys are those of
+    `ucckpt info --json`. With `quick` one rank's files are read, and the others'
+    problems not found."""
+    return _report("uckpt_info", [source], JSON | (quick and QUICK), options)
+
+
+def check(source: Paths, data: bool = False, progress: Optional[Progress] = None,
+          **options: Any) -> Dict[str, Any]:
+    """Is a checkpoint whole? The keys are those of `ucckpt check --json`, of which
+    "problems" is empty if it is. With `data` all tensors are read."""
+    return _report("uckpt_check", [source], JSON | (data and DATA), options, progress)
+
+
+def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = None,
+         **options: Any) -> Dict[str, Any]:
+    """Compare two checkpoints of any kind: the keys are those of
+    `ucckpt diff --json`, of which "equal" is the result. With `strict`, other types are
+    differences, too."""
+    return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
+
+
+def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, Any],
+            progress: Optional[Progress] = None) -> Dict[str, Any]:
+    """The report of a command about one source, or, with paths of their own, two."""
+    lists = [path_list(s) for s in sources]
+    arguments: List[Any] = [os.fsencode(p) for paths in lists for p in paths]
+    if len(lists) == 1:
+        arguments = [path_array(lists[0]), len(lists[0])]
+    pieces: List[bytes] = []
+    _run(name, [*arguments, flags], with_certificates(sum(lists, []), options), progress,
+         pieces.append)
+    return json.loads(b"".join(pieces))
+
+
+def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
+         progress: Optional[Progress],
+         report: Optional[Callable[[bytes], None]] = None) -> None:
+    """Run a command in a thread, so that this one takes signals; a callback's exception
+    ends it, and is raised."""
+    stop = threading.Event()
+    raised: List[BaseException] = []
+
+    def ask(done: int, total: int) -> int:
+        try:
+            if progress and not stop.is_set() and progress(done, total):
+                stop.set()
+        except BaseException as e:  # pylint: disable=W0718
+            raised.append(e)
+            stop.set()
+        return stop.is_set()
+
+    def work() -> None:
+        try:
+            with context as u:
+                call(name, u, *arguments)
+        except BaseException as e:  # pylint: disable=W0718
+            raised.append(e)
+
+    context = new_context(options, ask, report)
+    thread = threading.Thread(target=work)
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        stop.set()
+        context.close()
+    if raised:
+        raise raised[0]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ucfs:// for fsspec: what a mount would show, read-only.
+
+    fsspec.filesystem("ucfs", source="/data/run", ranks=[8]).ls("global_step10_dp8")
+    fsspec.open("ucfs:///data/run/global_step10_hf/model.safetensors")
+
+With `source`, paths are below it. A path without one begins with that of the source:
+the longest prefix that is a file or directory, or, if that is no source that has it,
+those above.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import io
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Tuple
+
+from fsspec.spec import AbstractFileSystem
+
+from ._library import Attr, Paths, error
+from ._source import File, Source
+
+_BUFFER_BYTES = 256 << 10
+_PREFIXES = 3  # a file, its tag, its run
+
+
+class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The file system; options are those of ucfs(1)."""
+
+    protocol = "ucfs"
+    root_marker = ""
+
+    def __init__(self, source: Optional[Paths] = None, **options: Any) -> None:
+        super().__init__(source=source, **options)
+        options.pop("skip_instance_cache", None)
+        self._options = options
+        self._sources: Dict[str, Source] = {}
+        self._lock = threading.Lock()
+        self._source = None if source is None else Source(source, options)
+
+    def close(self) -> None:
+        """Close the sources; waits for threads that read."""
+        for source in [self._source, *self._sources.values()]:
+            if source:
+                source.close()
+        self._sources.clear()
+
+    def _open_source(self, path: str) -> Source:
+        with self._lock:
+            if path not in self._sources:
+                self._sources[path] = Source(path, self._options)
+            return self._sources[path]
+
+    def _locate(self, path: str) -> Tuple[Source, str, Attr]:
+        """The source that has a path, the path below it, and its attributes."""
+        path = self._strip_protocol(path)
+        if self._source:
+            return self._source, path, self._source.stat(path)
+        path = prefix = os.path.abspath(path)
+        while not os.path.exists(prefix):
+            prefix = os.path.dirname(prefix)
+        failure: Optional[OSError] = None
+        for _ in range(_PREFIXES):
+            source: Optional[Source] = None
+            try:
+                source = self._open_source(prefix)
+                below = os.path.relpath(path, prefix) if path != prefix else ""
+                return source, below, source.stat(below)
+            except OSError as e:
+                failure = failure or e
+            if source and not source.is_view:  # a run has all that is below it
+                break
+            prefix = os.path.dirname(prefix)
+        assert failure
+        raise failure
+
+    def info(self, path: str, **kwargs: Any) -> Dict[str, Any]:
+        attr = self._locate(path)[2]
+        return _info(self._strip_protocol(path), None if stat.S_ISDIR(attr.mode) else attr)
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> List[Any]:
+        source, below, attr = self._locate(path)
+        path = self._strip_protocol(path)
+        found = [_info(path, attr)]
+        if stat.S_ISDIR(attr.mode):
+            found = [_info(f"{path}/{name}" if path else name, file)
+                     for name, file in source.list(below).items()]
+        return found if detail else [f["name"] for f in found]
+
+    def modified(self, path: str) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._locate(path)[2].mtime_ns / 1e9,
+                                               datetime.timezone.utc)
+
+    def _file(self, path: str) -> File:
+        source, below, attr = self._locate(path)
+        if stat.S_ISDIR(attr.mode):
+            raise error(errno.EISDIR, f"{path}: is a directory")
+        return source.open(below)
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> io.BufferedReader:
+        if mode != "rb":
+            raise error(errno.EROFS, f"{path}: ucfs:// is read-only")
+        return io.BufferedReader(self._file(path), _BUFFER_BYTES)
+
+    def cat_file(self, path: str, start: Optional[int] = None, end: Optional[int] = None,
+                 **kwargs: Any) -> bytes:
+        with self._file(path) as file:
+            return _cut(file, start, end)
+
+    def cat_ranges(self, paths: List[str], starts: Any, ends: Any,
+                   max_gap: Optional[int] = None, on_error: str = "return",
+                   **kwargs: Any) -> List[Any]:
+        """Ranges of files, read by several threads; an error stands in place of its
+        bytes, or with "raise" is raised."""
+        n = len(paths)
+        starts = starts if isinstance(starts, (list, tuple)) else [starts] * n
+        ends = ends if isinstance(ends, (list, tuple)) else [ends] * n
+
+        def read(path: str, start: Optional[int], end: Optional[int]) -> Any:
+            try:
+                return self.cat_file(path, start, end)
+            except OSError as e:
+                if on_error == "raise":
+                    raise
+                return e
+
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(read, paths, starts, ends))
+
+
+def _info(path: str, file: Optional[Attr]) -> Dict[str, Any]:
+    if not file or stat.S_ISDIR(file.mode):
+        return {"name": path, "size": 0, "type": "directory"}
+    return {"name": path, "size": file.size, "type": "file", "mtime": file.mtime_ns / 1e9,
+            "mode": file.mode, "ino": file.node}
+
+
+def _cut(file: File, start: Optional[int], end: Optional[int]) -> bytes:
+    """A range as fsspec counts it: negative numbers are from the end."""
+    first, last, _ = slice(start, end).indices(file.size)
+    return file.pread(max(last - first, 0), first)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mount of a source would show: directories and files, by paths below its root."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import io
+import json
+import mmap
+import os
+import stat
+from ctypes import byref, c_uint64, c_void_p
+from typing import Any, Dict, List, Optional
+
+from ._library import (PIECE, Attr, Entry, Handle, Paths, call, error, library,
+                       new_context, path_array, path_list, with_certificates)
+
+_PIECE_BYTES = 32 << 20  # of one call: between calls, Python takes signals
+_HUGE_BYTES = 4 << 20
+
+
+class Source:
+    """An open source. Threads may share it."""
+
+    def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
+        self.paths = path_list(paths)
+        self.options = options
+        self.handle = new_context(with_certificates(self.paths, options))
+        try:
+            with self.handle as u:
+                call("uckpt_open", u, path_array(self.paths), len(self.paths))
+                self.is_view: bool = library().uckpt_is_view(u)
+                self.root: str = os.fsdecode(library().uckpt_source_root(u, 0) or b"")
+        except BaseException:
+            self.handle.close()
+            raise
+
+    def close(self) -> None:
+        self.handle.close()
+
+    def __del__(self) -> None:
+        if "handle" in self.__dict__:
+            self.handle.close()
+
+    def _find(self, u: int, path: str) -> int:
+        node = c_uint64()
+        call("uckpt_find", u, os.fsencode(path.strip("/")), byref(node), path=path)
+        return node.value
+
+    def stat(self, path: str) -> Attr:
+        """The attributes of what the path leads to; FileNotFoundError."""
+        attr = Attr()
+        with self.handle as u:
+            call("uckpt_stat", u, self._find(u, path), byref(attr), path=path)
+        return attr
+
+    def list(self, path: str) -> Dict[str, Optional[Attr]]:
+        """The names in a directory, with the attributes of files, and None for
+        directories. Links are what they lead to; others are left out."""
+        found: Dict[str, Optional[Attr]] = {}
+        with self.handle as u:
+            d, pos, entry = c_void_p(), c_uint64(), Entry()
+            call("uckpt_dir_open", u, self._find(u, path), byref(d), path=path)
+            try:
+                while call("uckpt_dir_next", d, byref(pos), byref(entry), path=path):
+                    name = os.fsdecode(entry.name)
+                    try:
+                        found[name] = self._entry(u, entry, f"{path}/{name}")
+                    except FileNotFoundError:
+                        pass
+            finally:
+                library().uckpt_dir_close(d)
+        return found
+
+    def _entry(self, u: int, entry: Entry, path: str) -> Optional[Attr]:
+        if entry.type == stat.S_IFDIR:  # to look at a view would take planning it
+            return None
+        attr = Attr()
+        call("uckpt_stat", u, entry.node, byref(attr), path=path)
+        if stat.S_ISLNK(attr.mode):
+            attr = self.stat(path)
+        return None if stat.S_ISDIR(attr.mode) else attr
+
+    def open(self, path: str) -> File:
+        """Open a file for reading. It is to be closed before, or closes with, the
+        source."""
+        return File(self, path)
+
+
+class File(io.RawIOBase):
+    """A file of a source, as a raw binary stream; and by `pread` for threads."""
+
+    def __init__(self, source: Source, path: str) -> None:
+        super().__init__()
+        self.name = path
+        self._source = source  # stays open
+        self._pos = 0
+        pointer = c_void_p()
+        with source.handle as u:
+            call("uckpt_file_open", u, source._find(u, path), byref(pointer), path=path)
+            assert pointer.value
+            self._handle = Handle(pointer.value, "uckpt_file_close", source.handle)
+            self.size: int = library().uckpt_file_size(pointer)
+
+    def close(self) -> None:
+        if "_handle" in self.__dict__:
+            self._handle.close()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._pos
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._pos, os.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative position {base + offset}")
+        self._pos = base + offset
+        return self._pos
+
+    def readinto(self, buffer: Any) -> int:
+        octets = memoryview(buffer).cast("B")
+        n = min(len(octets), max(self.size - self._pos, 0))
+        if n:
+            memory = (ctypes.c_char * n).from_buffer(octets)
+            self.read_at(ctypes.addressof(memory), n, self._pos)
+        self._pos += n
+        return n
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.pread(self.size if size is None or size < 0 else size, self._pos)
+        self._pos += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes from `offset` on, fewer than `size` only at the end of the file."""
+        n = min(size, max(self.size - offset, 0))
+        data = _new_bytes(None, n)
+        address = ctypes.cast(ctypes.c_char_p(data), c_void_p).value or 0
+        if n >= _HUGE_BYTES:
+            start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+            _madvise(start, address + n - start, mmap.MADV_HUGEPAGE)
+        self.read_at(address, n, offset)
+        return data
+
+    def read_at(self, address: int, size: int, offset: int) -> None:
+        """Fill the memory at an address with exactly `size` bytes."""
+        with self._handle as f:
+            for at in range(0, size, _PIECE_BYTES):
+                n = min(_PIECE_BYTES, size - at)
+                if call("uckpt_file_read", f, address + at, n, offset + at,
+                        path=self.name) != n:
+                    raise error(errno.EIO, f"{self.name}: ends before byte {offset + at + n}")
+
+    def tensors(self) -> List[Dict[str, Any]]:
+        """The tensors of a file of weights, or of a parameter: their "name", torch's
+        "dtype", "shape", and "offset" and length in "bytes"."""
+        pieces: List[bytes] = []
+        put = PIECE(lambda arg, text, n: pieces.append(text[:n]))
+        with self._handle as f:
+            call("uckpt_file_tensors", f, put, None, path=self.name)
+        return json.loads(b"".join(pieces))
+
+
+# New bytes that are filled in before anybody sees them.
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, [c_void_p, ctypes.c_ssize_t]
+
+# With pages of 4 KiB, new memory takes longer than to read into it.
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = [c_void_p, ctypes.c_size_t, ctypes.c_int]

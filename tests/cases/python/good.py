@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoints of tests/good, and what their digests state."""
+
+import hashlib
+import logging
+import os
+
+GOOD = os.environ["GOOD"]
+logging.getLogger("ucfs").setLevel(logging.ERROR)
+
+
+def run(name):
+    return os.path.join(GOOD, name)
+
+
+def statements(name, kind="digests"):
+    """The lines of a checkpoint's digests, as lists of words."""
+    path = f"{run(name)}.{kind}"
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as f:
+        return [line.split() for line in f if line.strip() and line[0] != "#"]
+
+
+def cases(refused=False):
+    names = sorted(n[:-8] for n in os.listdir(GOOD) if n.endswith(".digests"))
+    return [n for n in names if (["refuse"] in [s[:1] for s in statements(n)]) == refused]
+
+
+def tag_path(name):
+    return os.path.join(run(name), next(s[1] for s in statements(name) if s[0] == "tag"))
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def shape(text):
+    return () if text == "-" else tuple(map(int, text.split("x")))

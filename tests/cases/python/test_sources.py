@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ucfs.open opens, what it refuses, and how it ends."""
+
+import ast
+import glob
+import os
+import pickle
+import sys
+import threading
+import unittest
+
+import good
+import ucfs
+from ucfs._library import option_texts
+from ucfs._source import Source
+
+
+class Opening(unittest.TestCase):
+    def test_tags(self):
+        for source, tags in [
+                (good.run("z1_fp32_dp2"), ["global_step4"]),
+                (good.run("z1_fp32_dp2") + "/global_step4", ["global_step4"]),
+                (good.run("hf_trainer"), ["checkpoint-4/global_step4"]),
+                ([good.run("z1_fp32_dp2")], ["global_step4"]),
+        ]:
+            with self.subTest(source), ucfs.open(source) as ckpt:
+                self.assertEqual(ckpt.tags, tags)
+                self.assertEqual(list(ckpt), tags)
+                self.assertEqual(ckpt.latest, tags[-1])
+                self.assertEqual(ckpt[tags[0]].name, tags[0])
+                with self.assertRaises(KeyError):
+                    ckpt["global_step5"]
+
+    def test_refused_sources_are_named(self):
+        for name in good.cases(refused=True):
+            path = good.tag_path(name)
+            with self.subTest(name), self.assertRaisesRegex(ucfs.Error, name):
+                with ucfs.open(path) as ckpt:
+                    ckpt[ckpt.latest].state_dict()
+
+    def test_mistakes(self):
+        run = good.run("z1_fp32_dp2")
+        for what, error, said in [
+                (lambda: ucfs.open("/nonexistent/run"), FileNotFoundError, "/nonexistent/run"),
+                (lambda: ucfs.open(run, crc="some"), ucfs.Error, "crc"),
+                (lambda: ucfs.open(run, clever=True), ucfs.Error, "clever"),
+                (lambda: ucfs.open(run, ranks=[0]), ucfs.Error, "ranks"),
+                (lambda: ucfs.open([]), ucfs.Error, ""),
+                (lambda: ucfs.open(run)["global_step4"].state_dict("int8"), ValueError, "int8"),
+        ]:
+            with self.subTest(said), self.assertRaisesRegex(error, said):
+                what()
+
+    def test_options(self):
+        for options, texts in [
+                ({"crc": "zero", "replace": True}, ["crc=zero", "replace"]),
+                ({"ranks": [2, "4_z1"]}, ["ranks=2", "ranks=4_z1"]),
+                ({"replace": False, "rules": None}, []),
+        ]:
+            self.assertEqual(list(option_texts(options)), texts)
+
+    def test_errors_are_those_of_python_and_can_be_pickled(self):
+        with self.assertRaises(FileNotFoundError) as caught:
+            Source(good.run("z1_fp32_dp2"), {}).stat("nothing")
+        self.assertIsInstance(caught.exception, ucfs.Error)
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertIsInstance(again, FileNotFoundError)
+        self.assertEqual(str(again), str(caught.exception))
+
+
+class Closing(unittest.TestCase):
+    def test_what_is_closed_raises(self):
+        ckpt = ucfs.open(good.run("z1_fp32_dp2"))
+        tag = ckpt["global_step4"]
+        parameters = tag.parameters
+        array = parameters["cube"].fp32
+        file = ckpt._source.open("latest")
+        ckpt.close()
+        ckpt.close()
+        for what in [lambda: ckpt.tags, lambda: tag.parameters, tag.state_dict,
+                     lambda: parameters["cube"].fp32,
+                     lambda: array[0], file.read]:
+            with self.subTest(), self.assertRaises(ValueError):
+                what()
+
+    def test_close_waits_for_threads_that_read(self):
+        array_of = {}
+        ckpt = ucfs.open(good.run("z1_fp32_dp2"))
+        for name, p in ckpt["global_step4"].parameters.items():
+            array_of[name] = p.fp32
+        errors = []
+
+        def read():
+            try:
+                while True:
+                    for array in array_of.values():
+                        array[:]
+            except Exception as e:
+                errors.append(type(e))
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for t in threads:
+            t.start()
+        ckpt.close()
+        for t in threads:
+            t.join()
+        self.assertEqual(errors, [ValueError] * 4)
+
+    def test_a_forked_process_opens_its_own(self):
+        ckpt = ucfs.open(good.run("z1_fp32_dp2"))
+        self.addCleanup(ckpt.close)
+        child = os.fork()
+        if not child:
+            try:
+                len(ckpt.tags)
+            except ValueError:
+                with ucfs.open(good.run("z1_fp32_dp2")) as own:
+                    os._exit(len(own.tags))
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 1 << 8)
+
+
+class Text(unittest.TestCase):
+    @unittest.skipIf(sys.version_info < (3, 8), "ast has no versions")
+    def test_is_python_3_8(self):
+        for path in glob.glob(os.path.join(os.path.dirname(ucfs.__file__), "*.py")):
+            with open(path, encoding="utf-8") as f:
+                ast.parse(f.read(), path, feature_version=(3, 8))
+
+
+if __name__ == "__main__":
+    unittest.main()
