@@ -79,8 +79,9 @@ struct uckpt_calls {
 	/* Something that does not prevent serving: a tag left out, a corrected defect. */
 	void (*warning)(void *arg, const char *text);
 	void (*note)(void *arg, const char *text);
-	/* So many bytes of `total` are done; 0 when the work begins.  Another result than 0
-	 * stops the work, which then fails with -EINTR. */
+	/* So many bytes of `total` are done; 0 when the work begins.  `total` is 0 where it
+	 * is not known, as of uckpt_diff.  Another result than 0 stops the work, which then
+	 * fails with -EINTR. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	/* A piece of a report, of uckpt_info and its like. */
 	void (*report)(void *arg, const char *text, size_t len);

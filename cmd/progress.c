@@ -64,7 +64,7 @@ void progress_catch_signals(void)
 
 static void draw(uint64_t done, uint64_t total, double seconds)
 {
-	const double part = total ? (double)done / (double)total : 1;
+	const double part = (double)done / (double)total;
 	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
 
 	fprintf(stderr, "\r%3d%% [%-*.*s]  %s of %s  %s/s\033[K",
@@ -85,7 +85,7 @@ int progress_show(void *arg, uint64_t done, uint64_t total)
 		atomic_store(&next, now + INTERVAL);
 		if (catching)
 			catch_signals();
-	} else if (now >= due && isatty(STDERR_FILENO) &&
+	} else if (total && now >= due && isatty(STDERR_FILENO) &&
 		   /* One of several late threads wins. */
 		   atomic_compare_exchange_strong(&next, &due, now + INTERVAL)) {
 		draw(done, total, now - atomic_load(&began));

@@ -155,7 +155,7 @@ static const char *set_remote(struct uckpt *u, const struct option *o,
 static const struct option options[] = {
 	{ "crc=", set_plan, .word = "crc", .wrong = "must be exact or zero" },
 	{ "stage=", set_stage, .word = "stage",
-	  .wrong = "must be native or any" },
+	  .wrong = "must be native or any; with view=zero 1, 2 or 3" },
 	{ "rules=", set_plan, .word = "rules" },
 	{ "preset=", set_plan, .word = "preset" },
 	{ "hf_dtype=", set_plan, .word = "dtype", .wrong = DTYPES },

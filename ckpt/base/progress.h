@@ -11,7 +11,7 @@
 /* How much of long work is done. */
 struct progress {
 	const struct uckpt *u; /* whose caller is told */
-	uint64_t total;        /* bytes */
+	uint64_t total;        /* bytes; 0: not known */
 	_Atomic uint64_t done;
 };
 

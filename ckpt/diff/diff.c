@@ -76,7 +76,7 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->id.name, &b,
 				  err);
 	if (!rc) {
-		rc = diff_compare(&a, &b, s, err);
+		rc = diff_compare(&a, &b, s, &d->progress, err);
 		state_close(&b);
 	}
 	state_close(&a);
@@ -298,6 +298,7 @@ static int compare(struct diff *d, const char *a, const char *b,
 		       ?: open_side(d, 1, b, err)
 		       ?: diff_tree_match(&d->tree[0], &d->tree[1], err)
 		       ?: diff_tree_match(&d->tree[1], &d->tree[0], err)
+		       ?: progress_add(&d->progress, 0)
 		       ?: compare_all(d, err);
 }
 
@@ -318,7 +319,8 @@ int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 {
 	struct errmsg *const err = errmsg_of(error);
 	struct diff d = { .tree = { { .u = u }, { .u = u } },
-			  .strict = flags & UCKPT_STRICT };
+			  .strict = flags & UCKPT_STRICT,
+			  .progress.u = u };
 	int rc = compare(&d, a, b, err);
 
 	if (!rc) {

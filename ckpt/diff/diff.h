@@ -9,6 +9,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/dirlist.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -155,6 +156,7 @@ struct diff_param {
 struct diff {
 	struct diff_tree tree[2];
 	bool strict; /* notes count as differences */
+	struct progress progress; /* of bytes that were compared */
 	struct diff_param *params;
 	size_t nparams;
 
@@ -178,9 +180,10 @@ static inline const char *diff_name_in(const struct diff_param *p, unsigned side
 	return p->has[side] ? p->name : p->tied;
 }
 
-/* Compare two open states.  Errors are those of reading. */
+/* Compare two open states.  Errors are those of reading, and -EINTR. */
 int diff_compare(const struct state *a, const struct state *b,
-		 struct diff_state *out, struct errmsg *err);
+		 struct diff_state *out, struct progress *progress,
+		 struct errmsg *err);
 
 /* Report the differences, or with `all` every comparison. */
 void diff_add_text(const struct diff *d, bool all, struct bytebuf *to);

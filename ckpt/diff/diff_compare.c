@@ -39,6 +39,7 @@ struct comparison {
 	struct side a, b;
 	bool same_type;
 	struct diff_values *v;
+	struct progress *progress;
 };
 
 static void count_element(struct diff_values *v, uint64_t at, double a, double b)
@@ -124,8 +125,11 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 
 		n = numel - i < most ? (size_t)(numel - i) : most;
 		rc = read_side(&c->a, i, n, err) ?: read_side(&c->b, i, n, err);
-		if (!rc)
+		if (!rc) {
 			count_chunk(c, i, n);
+			rc = progress_add(c->progress,
+					  n * (c->a.item + c->b.item));
+		}
 	}
 	return rc;
 }
@@ -142,11 +146,11 @@ static struct side open_side(const struct state *s)
 }
 
 static int read_and_compare(const struct state *a, const struct state *b,
-			    struct diff_values *v, struct errmsg *err)
+			    struct diff_values *v, struct progress *progress,
+			    struct errmsg *err)
 {
-	struct comparison c = {
-		open_side(a), open_side(b), a->t.dtype == b->t.dtype, v
-	};
+	struct comparison c = { open_side(a), open_side(b),
+				a->t.dtype == b->t.dtype, v, progress };
 	const int rc = c.a.buf && c.b.buf ? compare_values(&c, err)
 					  : errmsg_nomem(err, NULL);
 
@@ -187,7 +191,8 @@ static bool same_shape(const struct state *a, const struct state *b)
 }
 
 int diff_compare(const struct state *a, const struct state *b,
-		 struct diff_state *out, struct errmsg *err)
+		 struct diff_state *out, struct progress *progress,
+		 struct errmsg *err)
 {
 	int rc;
 
@@ -206,7 +211,7 @@ int diff_compare(const struct state *a, const struct state *b,
 		out->kind = DIFF_TYPE;
 		return 0;
 	}
-	rc = read_and_compare(a, b, &out->values, err);
+	rc = read_and_compare(a, b, &out->values, progress, err);
 	if (rc || !out->values.differ)
 		return rc;
 	out->kind = DIFF_VALUES;

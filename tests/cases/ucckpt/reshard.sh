@@ -65,7 +65,7 @@ refused 'ranks=0: not a number of ranks' --to zero --ranks 0 "$source"
 refused 'ranks=4097: not a number of ranks' --to zero --ranks 4097 "$source"
 refused 'stage=2: ' --stage 2 "$source"
 refused 'stage=any requires to=universal' --to zero --ranks 2 --stage any "$source"
-refused 'stage=4: must be ' --to zero --ranks 2 --stage 4 "$source"
+refused 'stage=4: must be .*1, 2 or 3' --to zero --ranks 2 --stage 4 "$source"
 refused 'spread over 2 ranks: 3 is no multiple' --to zero --ranks 3 \
 	"$good/moe_ep2_dp2_z1/$(tag_of moe_ep2_dp2_z1)"
 refused 'ZeRO-3 with experts' --to zero --ranks 2 \
