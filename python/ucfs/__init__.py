@@ -20,11 +20,11 @@ closed. Warnings go to the logger "ucfs".
 """
 
 from ._arrays import Array, Checkpoint, Parameter, Tag, open
-from ._commands import check, diff, info
+from ._commands import check, diff, info, materialize
 from ._library import Error, version
 from ._mount import Mount, mount
 
 __all__ = [
     "Array", "Checkpoint", "Error", "Mount", "Parameter", "Tag", "check", "diff",
-    "info", "mount", "open", "version",
+    "info", "materialize", "mount", "open", "version",
 ]

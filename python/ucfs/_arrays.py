@@ -95,10 +95,10 @@ class Array:
         keys = key if isinstance(key, tuple) else (key,)
         first = keys[0] if keys and self.shape else None
         if isinstance(first, slice):
-            return self._rows(range(*first.indices(len(self))))[(slice(None), *keys[1:])]
+            return self._rows(range(*first.indices(len(self))))[(slice(None),) + keys[1:]]
         if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
             row = range(len(self))[first]
-            return self._rows(range(row, row + 1))[(0, *keys[1:])]
+            return self._rows(range(row, row + 1))[(0,) + keys[1:]]
         return _read_all([self], None)[0][key]
 
     def _rows(self, rows: range) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
+from ctypes import byref
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._library import (DATA, JSON, QUICK, STRICT, Path, Paths, call,
+from ._library import (DATA, JSON, QUICK, STRICT, Done, Path, Paths, call,
                        new_context, path_array, path_list, with_certificates)
 
 Progress = Callable[[int, int], Any]
@@ -36,6 +38,30 @@ def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = 
     return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
 
 
+_VIEW = re.compile(r"(universal|hf|fp32)|dp(\d+)(?:_z([123]))?")
+
+
+def materialize(source: Paths, view: str, dest: Path,
+                progress: Optional[Progress] = None, **options: Any) -> Dict[str, int]:
+    """Write a view of a tag, of a run the newest, to the new directory `dest`, which
+    appears whole or not at all: "universal", "hf", "fp32", "dp8", or "dp8_z1".
+
+    Returns how many "files" and "bytes" were written. `progress` is called with the
+    bytes done, and their sum; if it returns True, or raises, nothing is written.
+    """
+    found = _VIEW.fullmatch(view)
+    if not found:
+        raise ValueError(f"view {view!r}: expected universal, hf, fp32, dpN or dpN_zS")
+    to, ranks, stage = found.groups()
+    options = {**options, "to": to or "zero", "ranks": ranks}
+    if stage:
+        options["stage"] = stage
+    paths, done = path_list(source), Done()
+    _run("uckpt_convert", [path_array(paths), len(paths), os.fsencode(dest), byref(done)],
+         with_certificates(paths, options), progress)
+    return {"files": done.files, "bytes": done.bytes}
+
+
 def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, Any],
             progress: Optional[Progress] = None) -> Dict[str, Any]:
     """The report of a command about one source, or, with paths of their own, two."""
@@ -46,7 +72,8 @@ def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, A
     pieces: List[bytes] = []
     _run(name, [*arguments, flags], with_certificates(sum(lists, []), options), progress,
          pieces.append)
-    return json.loads(b"".join(pieces))
+    report: Dict[str, Any] = json.loads(b"".join(pieces))
+    return report
 
 
 def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
@@ -55,16 +82,23 @@ def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
     """Run a command in a thread, so that this one takes signals; a callback's exception
     ends it, and is raised."""
     stop = threading.Event()
+    lock = threading.Lock()
+    latest = 0
     raised: List[BaseException] = []
 
     def ask(done: int, total: int) -> int:
-        try:
-            if progress and not stop.is_set() and progress(done, total):
+        nonlocal latest
+        with lock:  # the library's threads overtake each other
+            if not progress or stop.is_set() or done < latest:
+                return stop.is_set()
+            latest = done
+            try:
+                if progress(done, total):
+                    stop.set()
+            except BaseException as e:  # pylint: disable=W0718
+                raised.append(e)
                 stop.set()
-        except BaseException as e:  # pylint: disable=W0718
-            raised.append(e)
-            stop.set()
-        return stop.is_set()
+            return stop.is_set()
 
     def work() -> None:
         try:

@@ -105,6 +105,7 @@ _FALLIBLE: Dict[str, List[Any]] = {
     "uckpt_info": [c_int, c_void_p, *_PATHS, c_uint],
     "uckpt_check": [c_int, c_void_p, *_PATHS, c_uint],
     "uckpt_diff": [c_int, c_void_p, c_char_p, c_char_p, c_uint],
+    "uckpt_convert": [c_int, c_void_p, *_PATHS, c_char_p, POINTER(Done)],
 }
 
 JSON, QUICK, DATA, STRICT = 1, 2, 4, 8
@@ -133,14 +134,14 @@ def library() -> CDLL:
 
 def version() -> str:
     """The version of the library, such as "0.1.0"."""
-    return library().uckpt_version().decode()
+    return str(library().uckpt_version(), "ascii")
 
 
 def call(name: str, *args: Any, path: str = "") -> int:
     """Call a function that may fail. Where its error has no text, `path` says whose
     it is."""
     said = ErrorText()
-    result = getattr(library(), name)(*args, byref(said))
+    result: int = getattr(library(), name)(*args, byref(said))
     if result < 0:
         text = said.text.decode("utf-8", "replace")
         if not text:

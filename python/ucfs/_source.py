@@ -144,7 +144,7 @@ class File(io.RawIOBase):
     def pread(self, size: int, offset: int) -> bytes:
         """Bytes from `offset` on, fewer than `size` only at the end of the file."""
         n = min(size, max(self.size - offset, 0))
-        data = _new_bytes(None, n)
+        data: bytes = _new_bytes(None, n)
         address = ctypes.cast(ctypes.c_char_p(data), c_void_p).value or 0
         if n >= _HUGE_BYTES:
             start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -168,7 +168,8 @@ class File(io.RawIOBase):
         put = PIECE(lambda arg, text, n: pieces.append(text[:n]))
         with self._handle as f:
             call("uckpt_file_tensors", f, put, None, path=self.name)
-        return json.loads(b"".join(pieces))
+        tensors: List[Dict[str, Any]] = json.loads(b"".join(pieces))
+        return tensors
 
 
 # New bytes that are filled in before anybody sees them.

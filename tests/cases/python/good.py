@@ -31,6 +31,11 @@ def tag_path(name):
     return os.path.join(run(name), next(s[1] for s in statements(name) if s[0] == "tag"))
 
 
+def files(name):
+    """Size and digest of each file of the universal tree, by its path."""
+    return {s[1]: (int(s[2]), s[3]) for s in statements(name) if s[0] == "file"}
+
+
 def sha256(data):
     return hashlib.sha256(data).hexdigest()
 

@@ -12,10 +12,10 @@ for python in ${UCFS_PYTHON:+"$UCFS_PYTHON"} python3 /usr/bin/python3 none; do
 done
 [ "$python" != none ] || skip "no python3 with numpy"
 
-export PYTHONPATH=$here:$(realpath "$top_srcdir")/python PYTHONDONTWRITEBYTECODE=1
+PYTHONPATH=$here:$(realpath "$top_srcdir")/python
 UCFS_LIBRARY=$(realpath "$top_builddir")/libuckpt.so.0
 UCFS_PROGRAM=$(realpath "$top_builddir")/ucfs
-export UCFS_LIBRARY UCFS_PROGRAM GOOD=$good TMPDIR=$tmp
+export PYTHONPATH UCFS_LIBRARY UCFS_PROGRAM PYTHONDONTWRITEBYTECODE=1 GOOD=$good TMPDIR=$tmp
 check "all of test_*.py" "$python" -W error::ResourceWarning -m unittest discover \
 	-s "$here" -p "${1:-test_*.py}"
 finish

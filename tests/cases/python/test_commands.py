@@ -4,6 +4,7 @@
 import os
 import shutil
 import tempfile
+import threading
 import unittest
 
 import good
@@ -35,6 +36,50 @@ class Reports(unittest.TestCase):
         for what in [lambda: ucfs.info("/nonexistent"), lambda: ucfs.check("/nonexistent"),
                      lambda: ucfs.diff(RUN, "/nonexistent")]:
             self.assertRaisesRegex(ucfs.Error, "/nonexistent", what)
+
+
+class Materialize(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.dest = directory.name + "/out"
+
+    def test_writes_what_the_converter_does(self):
+        seen = []
+        done = ucfs.materialize(RUN, "universal", self.dest,
+                                progress=lambda *step: seen.append(step))
+        files = good.files("z1_fp32_dp2")
+        for path, (_, digest) in files.items():
+            with open(os.path.join(self.dest, path), "rb") as f:
+                self.assertEqual(good.sha256(f.read()), digest)
+        self.assertGreaterEqual(done["files"], len(files))
+        self.assertEqual(seen, sorted(seen))
+        self.assertEqual(seen[-1][0], seen[-1][1])
+
+    def test_views(self):
+        for view, file in [("hf", "model.safetensors"), ("fp32", "pytorch_model.bin"),
+                           ("dp4", "zero_pp_rank_3_mp_rank_00_optim_states.pt"),
+                           ("dp1_z3", "zero_pp_rank_0_mp_rank_00_model_states.pt")]:
+            with self.subTest(view):
+                ucfs.materialize(RUN, view, self.dest)
+                self.assertIn(file, os.listdir(self.dest))
+                shutil.rmtree(self.dest)
+
+    def test_a_callback_stops_it(self):
+        def fail(done, total):
+            raise KeyError(threading.current_thread())
+
+        for callback, error in [(lambda *step: True, InterruptedError), (fail, KeyError)]:
+            self.assertRaises(error, ucfs.materialize, RUN, "hf", self.dest, callback)
+            self.assertEqual(os.listdir(os.path.dirname(self.dest)), [])
+
+    def test_mistakes(self):
+        for view, error in [("dp", ValueError), ("dp2_z4", ValueError), ("zero", ValueError),
+                            ("dp0", ucfs.Error)]:
+            with self.subTest(view):
+                self.assertRaises(error, ucfs.materialize, RUN, view, self.dest)
+        os.makedirs(self.dest + "/full")
+        self.assertRaises(FileExistsError, ucfs.materialize, RUN, "hf", self.dest)
 
 
 if __name__ == "__main__":

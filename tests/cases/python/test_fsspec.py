@@ -21,8 +21,7 @@ TREE = "global_step4_universal"
 
 class FileSystem(unittest.TestCase):
     def setUp(self):
-        self.files = {s[1]: (int(s[2]), s[3]) for s in good.statements("z1_fp32_dp2")
-                      if s[0] == "file" and s[1].startswith(TREE)}
+        self.files = {f"{TREE}/{path}": f for path, f in good.files("z1_fp32_dp2").items()}
         fsspec.register_implementation("ucfs", UcfsFileSystem, clobber=True)
         self.fs = fsspec.filesystem("ucfs", source=RUN, ranks=[2])
         self.addCleanup(self.fs.clear_instance_cache)
@@ -30,6 +29,7 @@ class FileSystem(unittest.TestCase):
     def test_finds_the_files_of_a_view(self):
         found = self.fs.find(TREE, detail=True)
         self.assertLessEqual(set(self.files), set(found))
+        self.assertGreater(len(self.files), 60)
         for path, (size, digest) in self.files.items():
             self.assertEqual((found[path]["type"], found[path]["size"]), ("file", size))
             self.assertEqual(good.sha256(self.fs.cat_file(path)), digest)
