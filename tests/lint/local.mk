@@ -1,7 +1,8 @@
 # The rules of the house.  They look at sources, and at programs from outside: in a
 # build with sanitizers they would find the same once more.
 lint = %D%/layers.sh %D%/headers.sh %D%/man_layouts.sh \
-	%D%/examples.sh %D%/completions.sh %D%/dist.sh %D%/tmpdirs.sh
+	%D%/examples.sh %D%/completions.sh %D%/dist.sh %D%/tmpdirs.sh \
+	%D%/symbols.sh
 if !ENABLE_SANITIZE
 scripts += $(lint)
 endif

@@ -1,0 +1,11 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The library has just the functions that its header declares.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../cases/lib.sh"
+
+sed -n 's/^[a-z].*\<\(uckpt_[a-z_]*\)(.*/\1/p' "$top_srcdir/ckpt/uckpt.h" | sort >"$tmp/declared"
+nm -D --defined-only "${top_builddir:?}/libuckpt.so.0" | awk '{ print $3 }' | sort >"$tmp/defined"
+check "functions are declared" test -s "$tmp/declared"
+check "they, and no others, are there" diff "$tmp/declared" "$tmp/defined"
+finish
