@@ -35,10 +35,36 @@ static/ucfs: $(ucfs_OBJECTS) $(ckpt_static_archives) static/libraries.stamp
 static/libraries.stamp: %D%/static-libs.sh
 	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)' && touch $@
 
-# Needs Python, without any module.
-wheel: static
-	$(AM_V_GEN)python3 '$(srcdir)/%D%/wheel.py' $(PACKAGE_VERSION) \
-		'$(host_cpu)' . $(static_programs)
+# The Python package, with a library and programs that need no library but glibc, in the
+# version of this machine or a later one.  Needs Python, without any module.
+wheel_files = wheeled/lib/libuckpt.so.0 wheeled/bin/ucckpt
+if BUILD_FUSE
+wheel_files += wheeled/bin/ucfs
+endif
+wheel_link = $(AM_V_at)$(MKDIR_P) $(@D); \
+	$(CC) $(AM_CFLAGS) $(CFLAGS) $(AM_LDFLAGS) -o $@
+wheel_program_link = $(wheel_link) -Wl,-rpath,'$$ORIGIN/../lib'
+wheel_static_libs = -Wl,-Bstatic \
+	`$(static_pkg_config) $(1) | sed 's/-l\(m\|dl\|rt\|pthread\) //g; s/-pthread//g'` \
+	-Wl,-Bdynamic -lm -ldl -lrt
+wheeled/lib/libuckpt.so.0: $(uckpt_objects) $(ckpt_linked_transport) static/curl.stamp
+	$(wheel_link) -shared -Wl,-soname,$(@F),-z,defs,--exclude-libs,ALL \
+		$(uckpt_objects) $(ckpt_linked_transport) \
+		$(call wheel_static_libs,$(static_libs) libcurl)
+wheel_uckpt = wheeled/lib/libuckpt.so.0 ckpt/base/libucbase.a
+wheeled/bin/ucckpt: $(ucckpt_OBJECTS) $(wheel_uckpt)
+	$(wheel_program_link) $^ $(call wheel_static_libs,libcjson)
+wheeled/bin/ucfs: $(ucfs_OBJECTS) $(wheel_uckpt)
+	$(wheel_program_link) $^ $(call wheel_static_libs,fuse3 libcjson)
+static/curl.stamp: static/libraries.stamp
+	$(AM_V_GEN)CC='$(CC)' '$(srcdir)/%D%/static-libs.sh' '$(static_dir)' curl && touch $@
+
+# Stripped afterwards: what ld -s of Debian 11 makes of a library with indirect functions
+# cannot be loaded at once.
+wheel: $(wheel_files)
+	$(AM_V_GEN)rm -rf wheeled/licenses && cp -R static/licenses wheeled && \
+		strip $(wheel_files) && python3 '$(srcdir)/%D%/wheel.py' $(PACKAGE_VERSION) '$(host_cpu)' \
+		'$(srcdir)' . wheeled
 
 # Of a release, as `make dist` packs it; needs debhelper, dpkg-dev and what
 # debian/control names.
@@ -65,7 +91,7 @@ gpu-bundle: $(gpu_bundle_programs)
 		$(gpu_bundle_programs)
 
 clean-packages:
-	rm -rf static deb ucfs-*.whl ucfs-gpu-*.tar.gz
+	rm -rf static wheeled deb ucfs-*.whl ucfs-gpu-*.tar.gz
 .PHONY: static wheel deb gpu-bundle clean-packages
 EXTRA_DIST += %D%/static-libs.sh %D%/gpu-bundle.sh %D%/wheel.py \
 	%D%/systemd/ucfs@.service.in debian/changelog debian/control \

@@ -1,13 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packaging/static-libs.sh PREFIX
+# packaging/static-libs.sh PREFIX [curl]
 #
 # Puts into PREFIX/lib the static libraries that Debian and Ubuntu do not
 # package as configure finds the shared ones: libcjson.a and libisal.a, and a
-# libxxhash.a that chooses among the processor's vectors.  They are made from the
-# distribution's own sources.  What is there already is left.  Needs nasm.
+# libxxhash.a that chooses among the processor's vectors; with `curl` also a
+# libcurl.a that needs only OpenSSL, and OpenSSL.  They are made from the
+# distribution's own sources, and can be linked into a shared library.  What is
+# there already is left.  PREFIX/licenses has the licences of all that is linked.
+# Needs nasm.
 set -eu
+cc="${CC:-gcc} -fPIC"
 # Asked for first: a minute of other libraries precedes the one that needs it.
 missing=
 for program in nasm pkg-config apt-get "${CC:-gcc}"; do
@@ -47,6 +51,7 @@ unpack()
 	[ -n "${apt+set}" ] || sources
 	(cd "$work" && "${apt[@]}" source --only-source "$1" >/dev/null)
 	mv "$work/$1"-*/ "$work/$1"
+	cp "$work/$1/debian/copyright" "$prefix/licenses/$1"
 }
 
 # pc NAME VERSION: a pkg-config file, so that configure finds lib/libNAME.a
@@ -61,12 +66,15 @@ pc()
 	EOF
 }
 
-mkdir -p "$prefix/include/isa-l"
+mkdir -p "$prefix/include/isa-l" "$prefix/licenses"
+for package in zlib1g libzstd libpcre2 nettle libfuse3; do
+	cp "/usr/share/doc/$package-dev/copyright" "$prefix/licenses/$package"
+done
 
 if [ ! -f "$prefix/lib/pkgconfig/libcjson.pc" ]; then
 	version=$(pkg-config --modversion libcjson)
 	unpack cjson
-	${CC:-gcc} -O2 -c -o "$work/cJSON.o" "$work/cjson/cJSON.c"
+	$cc -O2 -c -o "$work/cJSON.o" "$work/cjson/cJSON.c"
 	ar crs "$prefix/lib/libcjson.a" "$work/cJSON.o"
 	cp "$work/cjson/cJSON.h" "$prefix/include/"
 	pc cjson "$version"
@@ -80,7 +88,7 @@ if [ ! -f "$prefix/lib/pkgconfig/libxxhash.pc" ]; then
 		files+=(xxh_x86dispatch)
 	fi
 	for f in "${files[@]}"; do
-		${CC:-gcc} -O3 -c -o "$work/$f.o" "$work/xxhash/$f.c"
+		$cc -O3 -c -o "$work/$f.o" "$work/xxhash/$f.c"
 	done
 	ar crs "$prefix/lib/libxxhash.a" "$work"/xxh*.o
 	cp "$work/xxhash"/xxh*.h "$prefix/include/"
@@ -91,9 +99,40 @@ fi
 if [ ! -f "$prefix/lib/pkgconfig/libisal.pc" ]; then
 	version=$(pkg-config --modversion libisal)
 	unpack libisal
-	make -s -C "$work/libisal" -f Makefile.unx units=crc lib >"$work/log" 2>&1 ||
+	make -s -C "$work/libisal" -f Makefile.unx CC="$cc" units=crc lib >"$work/log" 2>&1 ||
 		{ cat "$work/log" >&2; exit 1; }
 	cp "$work/libisal/bin/isa-l.a" "$prefix/lib/libisal.a"
 	cp "$work/libisal"/include/crc*.h "$prefix/include/isa-l/"
 	pc isal "$version"
+fi
+
+[ "${2-}" = curl ] || exit 0
+
+# Nothing of the system's configuration is read: it may be that of another release.
+openssl_options="no-shared no-module no-dso no-engine no-legacy no-tests
+	no-autoload-config no-comp no-ssl3 no-dtls no-srp no-psk"
+if [ ! -f "$prefix/lib/pkgconfig/openssl.pc" ]; then
+	unpack openssl
+	# shellcheck disable=SC2086 # a list
+	(cd "$work/openssl" &&
+		CC="$cc" ./config $openssl_options --prefix="$prefix" --libdir=lib \
+			--openssldir=/etc/ssl &&
+		make -s -j"$(nproc)" build_libs && make -s install_dev) \
+		>"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+fi
+
+# HTTP, TLS and proxies.
+curl_options=$(printf -- '--disable-%s ' shared ares alt-svc cookies dateparse dict doh \
+	file ftp gopher hsts imap ldap ldaps libcurl-option manual mime mqtt netrc ntlm \
+	ntlm-wb pop3 rtsp smb smtp telnet tftp tls-srp unix-sockets &&
+	printf -- '--without-%s ' ca-bundle ca-path brotli gssapi libidn2 libpsl librtmp \
+		libssh2 nghttp2 zlib zstd)
+if [ ! -f "$prefix/lib/pkgconfig/libcurl.pc" ]; then
+	unpack curl
+	# shellcheck disable=SC2086 # a list
+	(cd "$work/curl" &&
+		CC="$cc" PKG_CONFIG_PATH=$prefix/lib/pkgconfig ./configure $curl_options \
+			--with-openssl="$prefix" --enable-threaded-resolver --prefix="$prefix" &&
+		make -s -j"$(nproc)" -C lib install && make -s install-pkgconfigDATA) \
+		>"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 fi

@@ -4,10 +4,12 @@
 # Builds this tree in the root file systems of distributions, and runs there the
 # tests that need no mount (make check-mountless).
 #
-#   tests/lint/distros.sh [-k] [-d DIR] [SUITE[:CONFIGURE-ARGUMENT...]...]
+#   tests/lint/distros.sh [-k] [-w] [-d DIR] [SUITE[:CONFIGURE-ARGUMENT...]...]
 #
 #   -d DIR   where roots are made and found again (default: /var/tmp/ucfs-roots)
 #   -k       keep the build, in DIR/SUITE/build/ucfs
+#   -w       make a wheel for the SUITE's glibc and later ones instead of testing, and
+#            put it here
 #
 # Without SUITE, all that README promises.  CONFIGURE-ARGUMENTs are separated by
 # colons; the compiler that CC=NAME names is installed by that name.  Needs
@@ -18,9 +20,11 @@ set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 roots=/var/tmp/ucfs-roots
 keep=no
-while getopts kd: option; do
+wheel=no
+while getopts kwd: option; do
 	case $option in
 	k) keep=yes ;;
+	w) wheel=yes ;;
 	d) roots=$OPTARG ;;
 	*) exit 2 ;;
 	esac
@@ -98,6 +102,20 @@ newer_xxhash()
 		exit $rc'
 }
 
+# make_wheel SUITE: in the build directory of the unpacked tree.  The libraries that are
+# linked in are those of Debian 12, which is supported for longer.
+make_wheel()
+{
+	install_in "$1" nasm perl dpkg-dev python3 ca-certificates || return
+	inside "$1" sh -c 'echo "deb-src http://deb.debian.org/debian bookworm main" \
+			>/etc/apt/sources.list.d/wheel.list
+		cd /build/ucfs/b && make -s wheel
+		rc=$?
+		rm -f /etc/apt/sources.list.d/wheel.list
+		exit $rc' || return
+	cp "$roots/$1"/build/ucfs/b/ucfs-*.whl .
+}
+
 # build_and_test SUITE CONFIGURE-ARGUMENT...
 build_and_test()
 {
@@ -117,8 +135,12 @@ build_and_test()
 		return
 	# shellcheck disable=SC2016 # $@ is the inner shell's
 	inside "$suite" sh -c 'cd /build/ucfs && autoreconf -fi && mkdir b && cd b &&
-		../configure -q --enable-werror "$@" && make -s -j2 &&
-		make -s -j2 check-mountless' sh "$@" || return
+		../configure -q --enable-werror "$@"' sh "$@" || return
+	if [ "$wheel" = yes ]; then
+		make_wheel "$suite" || return
+	else
+		inside "$suite" make -s -j2 -C /build/ucfs/b all check-mountless || return
+	fi
 	[ "$keep" = yes ] || rm -rf "$build"
 }
 
@@ -131,6 +153,7 @@ for word in "$@"; do
 	if ! make_root "$suite" >"$log" 2>&1; then
 		echo "$word: no root could be made, see $log"
 	elif build_and_test "$suite" "${arguments[@]:1}" >>"$log" 2>&1; then
+		[ "$wheel" = no ] || continue
 		echo "$word: $(grep -c '^PASS' "$log") tests pass," \
 			"$(grep -c '^SKIP' "$log") are skipped"
 	else

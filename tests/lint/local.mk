@@ -8,4 +8,4 @@ scripts += $(lint)
 endif
 EXTRA_DIST += $(lint) %D%/tmpdirs.bad
 # By hand: they make root file systems, or build everything again.
-EXTRA_DIST += %D%/distros.sh %D%/packages.sh %D%/tsan.sh
+EXTRA_DIST += %D%/distros.sh %D%/packages.sh %D%/packages.py %D%/tsan.sh

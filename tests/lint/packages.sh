@@ -7,9 +7,10 @@
 #   tests/lint/packages.sh [-d DIR] BUILD [SUITE...]
 #
 #   -d DIR   where roots are made and found again (default: /var/tmp/ucfs-roots)
-#   BUILD    the build directory in which `make static deb wheel` was run
+#   BUILD    the build directory in which `make static deb` was run, and
+#            `distros.sh -w bullseye`
 #
-# Without SUITE: bookworm, for which the package was built, and bullseye and
+# Without SUITE: bookworm, for which the packages were built, and bullseye and
 # trixie, which have an older and a newer libc, for the static programs and the
 # wheel.  Needs root, debootstrap and /dev/fuse.  Not part of `make check`: it
 # makes root file systems.
@@ -49,13 +50,14 @@ in_root()
 	# shellcheck disable=SC2016 # $0 and on are the inner shell's
 	unshare -m --propagation private sh -c 'mkdir -p "$0/good" "$0/out" &&
 		mount --bind "$1" "$0/good" && mount --bind "$2" "$0/out" &&
+		cp "$5" "$0/tmp/packages.py" &&
 		mount -t proc proc "$0/proc" &&
 		touch "$0/dev/fuse" && mount --bind /dev/fuse "$0/dev/fuse" &&
 		cp -L /etc/resolv.conf "$0/etc/resolv.conf" &&
 		exec chroot "$0" env -i PATH="$3" HOME=/root LC_ALL=C.UTF-8 \
 			DEBIAN_FRONTEND=noninteractive sh -c "$4"' \
 		"$1" "$top/tests/good" "$build" \
-		"${2:+$2:}/usr/sbin:/usr/bin:/sbin:/bin" "$3"
+		"${2:+$2:}/usr/sbin:/usr/bin:/sbin:/bin" "$3" "$top/tests/lint/packages.py"
 }
 
 # try SUITE WHAT PATH COMMAND: in a copy of the root, COMMAND installs, and
@@ -86,8 +88,10 @@ for suite in "$@"; do
 	fi
 	try "$suite" static /out/static true
 	try "$suite" wheel /opt/v/bin 'apt-get -qq update &&
-		apt-get -qq -y --no-install-recommends install python3-venv &&
-		python3 -m venv /opt/v && /opt/v/bin/pip install -q --no-index /out/ucfs-*.whl'
+		apt-get -qq -y --no-install-recommends install python3-venv python3-numpy openssl &&
+		python3 -m venv --system-site-packages /opt/v &&
+		/opt/v/bin/pip install -q --no-index /out/ucfs-*.whl &&
+		/opt/v/bin/python /tmp/packages.py /good/z1_fp32_dp2'
 	[ "$suite" != bookworm ] ||
 		try "$suite" deb "" 'apt-get -qq update &&
 			apt-get -qq -y --no-install-recommends install $(ls /out/deb/*.deb | grep -v dbgsym) &&
