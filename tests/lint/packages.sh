@@ -97,7 +97,9 @@ for suite in "$@"; do
 			apt-get -qq -y --no-install-recommends install $(ls /out/deb/*.deb | grep -v dbgsym) &&
 			man=/usr/share/man/man8/mount.ucfs.8.gz && test -e $man &&
 			mkdir -p /mnt/t && mount -t ucfs -o ro /good/z1_fp32_dp2 /mnt/t &&
-			umount /mnt/t && uctrain --help >/dev/null'
+			umount /mnt/t && uctrain --help >/dev/null &&
+			apt-get -qq -y --no-install-recommends install openssl libcurl4 &&
+			python3 /tmp/packages.py /good/z1_fp32_dp2'
 done
 rm -f "$build/served.sh"
 [ "$failed" -eq 0 ]
