@@ -219,22 +219,39 @@ class Handle:
         return self._pointer
 
     def __exit__(self, *exception: Any) -> None:
+        self._use(-1)
+
+    def _use(self, count: int) -> None:
         with self._changed:
-            self._users -= 1
+            self._users += count
             self._changed.notify_all()
+
+    def _wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users)
 
     def close(self) -> None:
         if self._pid != os.getpid():
             return
+        if self._parent:  # is freed after this
+            self._parent._use(1)
+        try:
+            self._close()
+        finally:
+            if self._parent:
+                self._parent._use(-1)
+
+    def _close(self) -> None:
         with self._changed:
             if self.closed:
                 return
             self.closed = True
-            if self._stop:
-                getattr(library(), self._stop)(self._pointer)
-            self._changed.wait_for(lambda: not self._users)
+        if self._stop:
+            getattr(library(), self._stop)(self._pointer)
+        self._wait()
         for child in list(self._children.values()):
             child.close()
+        self._wait()  # for threads that close children
         getattr(library(), self._free)(self._pointer)
         if self._parent:
             self._parent._children.pop(id(self), None)

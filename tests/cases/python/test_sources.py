@@ -7,10 +7,13 @@ import os
 import pickle
 import sys
 import threading
+import time
 import unittest
+from unittest import mock
 
 import good
 import ucfs
+from ucfs import _library
 from ucfs._library import option_texts
 from ucfs._source import Source
 
@@ -84,27 +87,45 @@ class Closing(unittest.TestCase):
                 what()
 
     def test_close_waits_for_threads_that_read(self):
-        array_of = {}
-        ckpt = ucfs.open(good.run("z1_fp32_dp2"))
-        for name, p in ckpt["global_step4"].parameters.items():
-            array_of[name] = p.fp32
-        errors = []
+        for _ in range(30):
+            ckpt = ucfs.open(good.run("z1_fp32_dp2"))
+            parameters = ckpt["global_step4"].parameters
+            array = parameters["cube"].fp32
+            errors = []
 
-        def read():
-            try:
-                while True:
-                    for array in array_of.values():
-                        array[:]
-            except Exception as e:
-                errors.append(type(e))
+            def read():
+                try:
+                    while True:
+                        parameters["cube"].exp_avg[array[:].shape[0] - 1]
+                except Exception as e:
+                    errors.append(type(e))
 
-        threads = [threading.Thread(target=read) for _ in range(4)]
-        for t in threads:
-            t.start()
-        ckpt.close()
-        for t in threads:
-            t.join()
-        self.assertEqual(errors, [ValueError] * 4)
+            threads = [threading.Thread(target=read) for _ in range(4)]
+            for t in threads:
+                t.start()
+            time.sleep(0.001)
+            ckpt.close()
+            for t in threads:
+                t.join()
+            self.assertEqual(errors, [ValueError] * 4)
+
+    def test_a_file_that_a_thread_closes_is_freed_first(self):
+        freed, begun, go = [], threading.Event(), threading.Event()
+        library = mock.Mock()
+        library.uckpt_file_close = lambda f: (begun.set(), go.wait(), freed.append("file"))
+        library.uckpt_free = lambda u: freed.append("source")
+        with mock.patch.object(_library, "library", lambda: library):
+            source = _library.Handle(1, "uckpt_free")
+            file = _library.Handle(2, "uckpt_file_close", source)
+            threads = [threading.Thread(target=h.close) for h in (file, source)]
+            threads[0].start()
+            begun.wait()
+            threads[1].start()
+            threads[1].join(0.05)
+            go.set()
+            for t in threads:
+                t.join()
+        self.assertEqual(freed, ["file", "source"])
 
     def test_a_forked_process_opens_its_own(self):
         ckpt = ucfs.open(good.run("z1_fp32_dp2"))
