@@ -67,9 +67,9 @@ include %D%/cache/local.mk
 include %D%/remote/local.mk
 include %D%/pickle/local.mk
 include %D%/tensor/local.mk
+include %D%/format/local.mk
 include %D%/pack/local.mk
 include %D%/files/local.mk
-include %D%/format/local.mk
 include %D%/dirs/local.mk
 include %D%/vfile/local.mk
 include %D%/model/local.mk

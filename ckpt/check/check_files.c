@@ -297,7 +297,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 
 	/* Opening the plan has read the headers of safetensors. */
 	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &why)
-			      : ptfile_open(c->report.u, &pt, f->path, &why)) {
+			      : files_open_pt(c->report.u, &pt, f->path, &why)) {
 		findings_add_new(&f->problems, why.text);
 		return 0;
 	}

@@ -231,7 +231,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 
 	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = ptfile_open(t->u, &pt, path, err);
+	rc = files_open_pt(t->u, &pt, path, err);
 	free(path);
 	if (rc)
 		return rc;

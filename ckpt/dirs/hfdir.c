@@ -25,7 +25,7 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"

@@ -20,7 +20,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
@@ -406,7 +406,7 @@ static void try_file(struct tagdir *d, const struct tag_file *f,
 	struct ptfile pt;
 	int64_t n;
 
-	if (ptfile_open(d->u, &pt, f->path, &err)) {
+	if (files_open_pt(d->u, &pt, f->path, &err)) {
 		errmsg_put(found, "%s", err.text);
 		return;
 	}

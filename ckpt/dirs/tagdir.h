@@ -103,7 +103,7 @@ const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
 
 /* Open a file of the directory.  -EIO if it was replaced since it was scanned;
- * otherwise as ptfile_open. */
+ * otherwise as ptfile_open_source. */
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err);
 

@@ -26,7 +26,7 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 
 #define STEP_PREFIX "global_step"
 #define STEP_DIGITS_MAX 18 /* fits int64_t */

@@ -14,9 +14,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
-#include "ckpt/files/packfs.h"
 #include "ckpt/files/roots.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pack/pack.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
@@ -192,6 +193,15 @@ int files_open_known(struct uckpt *u, struct source *s, const char *path,
 	const int rc = files_open(u, s, path, err);
 
 	return rc ? rc : source_check_known(s, id, err);
+}
+
+int files_open_pt(struct uckpt *u, struct ptfile *pt, const char *path,
+		  struct errmsg *err)
+{
+	struct source src;
+	const int rc = files_open(u, &src, path, err);
+
+	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
 /* Add the entries of every root that has the directory. */

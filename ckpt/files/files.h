@@ -10,6 +10,7 @@
 #include "ckpt/base/source.h"
 
 struct errmsg;
+struct ptfile;
 struct uckpt;
 
 /* A context with the default options, and nothing open; NULL when memory runs out. */
@@ -54,8 +55,12 @@ int files_unite(struct uckpt *u, const char *const *dirs, size_t n, char **path,
 int files_open(struct uckpt *u, struct source *s, const char *path,
 	       struct errmsg *err);
 
-/* The same for a file of known identity: -EIO, with how it differs, if it has
- * changed. */
+/* Open a file of torch.save; as ptfile_open_source. */
+int files_open_pt(struct uckpt *u, struct ptfile *pt, const char *path,
+		  struct errmsg *err);
+
+/* The same as files_open for a file of known identity: -EIO, with how it differs, if it
+ * has changed. */
 int files_open_known(struct uckpt *u, struct source *s, const char *path,
 		     const struct fileid *id, struct errmsg *err);
 

@@ -15,7 +15,6 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
@@ -195,15 +194,6 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 	if (rc)
 		ptfile_close(pt);
 	return rc;
-}
-
-int ptfile_open(struct uckpt *u, struct ptfile *pt, const char *path,
-		struct errmsg *err)
-{
-	struct source src;
-	const int rc = files_open(u, &src, path, err);
-
-	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
 void ptfile_close(struct ptfile *pt)

@@ -12,7 +12,6 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
-struct uckpt;
 struct value;
 
 /*
@@ -34,13 +33,8 @@ struct ptfile {
 	struct value *root;
 };
 
-/*
- * Open `path` (borrowed: must outlive the ptfile), or take over an open
- * source.  Messages name the file.  -ENOTSUP for big-endian files.  On failure
- * nothing needs closing.
- */
-int ptfile_open(struct uckpt *u, struct ptfile *pt, const char *path,
-		struct errmsg *err);
+/* Take over an open source.  Messages name the file.  -ENOTSUP for big-endian files.  On
+ * failure nothing needs closing, the source included. */
 int ptfile_open_source(struct ptfile *pt, const struct source *src,
 		       struct errmsg *err);
 void ptfile_close(struct ptfile *pt);

@@ -36,7 +36,7 @@ struct state {
 /*
  * Take over the source of a file, whose name must outlive the state.  Returns
  * -EBADMSG if it holds neither a tensor nor a number, -ENOTSUP for tensors as
- * tensor_from_value, other errors as ptfile_open.  Call state_close after
+ * tensor_from_value, other errors as ptfile_open_source.  Call state_close after
  * success.
  */
 int state_open_source(struct state *s, const struct source *src,

@@ -102,7 +102,7 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir,
 void rank_params_done(struct rank_params *c);
 
 /* Check that an expert's file (one of tagdir.expert) holds what the table of
- * its directory expects. -EBADMSG if not; errors of ptfile_open. */
+ * its directory expects. -EBADMSG if not; errors of ptfile_open_source. */
 int rank_params_check_expert(const struct rank_params *c,
 			     const struct tag_file *f, struct errmsg *err);
 

@@ -14,7 +14,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tree/tree_impl.h"

@@ -13,7 +13,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/tree/tree_impl.h"
 
 static int tree_dir_add(struct uckpt_dir *d, uint64_t ino, mode_t type,

@@ -47,7 +47,7 @@ static int open_first(const struct load *l, struct file *f,
 	if (!*names)
 		return -ENOENT;
 	return load_path(f->path, dir, *names, l->err)
-		       ?: ptfile_open(l->o->u, &f->pt, f->path, l->err);
+		       ?: files_open_pt(l->o->u, &f->pt, f->path, l->err);
 }
 
 static bool get_float(const struct value *v, double *out)

@@ -23,6 +23,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/module_dict.h"
 #include "ckpt/pickle/value.h"
@@ -78,7 +79,7 @@ static int open_file(const struct stage0_source *w, struct stage0_file *f,
 	if (rc)
 		return rc;
 	kept = arena_strdup(&f->arena, path);
-	return kept ? ptfile_open(w->s.u, pt, kept, err)
+	return kept ? files_open_pt(w->s.u, pt, kept, err)
 		    : errmsg_nomem(err, NULL);
 }
 

@@ -15,6 +15,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
@@ -104,7 +105,7 @@ int main(int argc, char **argv)
 	for (int i = 1; !rc && i < argc; i++) {
 		struct ptfile pt;
 
-		rc = ptfile_open(test_context(), &pt, argv[i], &err);
+		rc = files_open_pt(test_context(), &pt, argv[i], &err);
 		if (!rc) {
 			rc = show(&pt, argv[i], &err);
 			ptfile_close(&pt);

@@ -8,6 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/files/files.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "tests/support/unit.h"
@@ -18,7 +19,7 @@ void numbers_open(struct numbers *n, const char *name)
 
 	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s",
 		 getenv("top_srcdir"), name);
-	if (ptfile_open(test_context(), &n->file, n->path, &err))
+	if (files_open_pt(test_context(), &n->file, n->path, &err))
 		fail_msg("%s", err.text);
 }
 

@@ -9,6 +9,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
@@ -361,7 +362,7 @@ static void check_real_file(const char *path, unsigned *exact)
 	struct bytebuf in, out;
 	struct ptfile pt;
 
-	if (ptfile_open(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), &pt, path, &err))
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);

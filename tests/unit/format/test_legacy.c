@@ -15,6 +15,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
@@ -238,7 +239,7 @@ static void check_long(uint32_t len)
 	char text[256];
 
 	mkpt_save(path, b.data, b.len);
-	if (ptfile_open(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), &pt, path, &err))
 		fail_msg("%u: %s", len, err.text);
 	assert_int_equal(value_find(pt.root, "s")->str.len, len);
 	tensor_text(&pt, "b", text);
@@ -291,7 +292,7 @@ static void storages_are_stepped_over(void **state)
 		skip();
 	}
 	close(fd);
-	if (ptfile_open(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), &pt, path, &err))
 		fail_msg("%s", err.text);
 	tensor_text(&pt, "b", text);
 	assert_string_equal(text, "eeffgghhii");

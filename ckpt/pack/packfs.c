@@ -4,7 +4,7 @@
  * above finds files by path, so that a path that leads into a pack is all that it
  * takes to read packed checkpoints.
  */
-#include "ckpt/files/packfs.h"
+#include "ckpt/pack/packfs.h"
 
 #include <errno.h>
 #include <limits.h>
