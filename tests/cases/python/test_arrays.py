@@ -33,6 +33,37 @@ class Values(unittest.TestCase):
                             compared += 1
         self.assertGreater(compared, 5000)
 
+    def test_weights_are_those_of_zero_to_fp32(self):
+        """The lines of torch.load's result, in which what was trained requires_grad."""
+        compared = 0
+        for name in good.cases():
+            found = [s[3] for s in good.statements(name, "weights")
+                     if s[:2] == ["tensors", "fp32"]]
+            if not found:
+                continue
+            with self.subTest(name), ucfs.open(good.tag_path(name)) as ckpt, \
+                    mock.patch.object(_arrays, "_torch", lambda: None):
+                weights = ckpt[ckpt.latest].state_dict()
+                trained = [id(weights[s[1]]) for s in good.statements(name) if s[0] == "shape"]
+                lines = "".join(
+                    "%s %s %s %d %s\n" % (n, a.dtype, "x".join(map(str, a.shape)) or "-",
+                                          id(a) in trained, good.sha256(raw(a)))
+                    for n, a in weights.items())
+                self.assertEqual(good.sha256(lines.encode()), found[0])
+                compared += 1
+        self.assertGreater(compared, 50)
+
+    def test_tied_weights_share_memory(self):
+        with ucfs.open(good.run("z3_tied_frozen_buffers_dp2")) as ckpt, \
+                mock.patch.object(_arrays, "_torch", lambda: None):
+            for dtype in "fp32", "fp16":
+                weights = ckpt["global_step4"].state_dict(dtype)
+                self.assertIs(weights["embed.weight"], weights["head.weight"])
+                self.assertEqual(weights["count"].dtype, np.int64)
+            with self.assertRaisesRegex(ucfs.Error, "bfloat16"):
+                ckpt["global_step4"].state_dict("bf16")
+
+
 class Parameters(unittest.TestCase):
     def test_is_a_mapping_with_attributes(self):
         with ucfs.open(good.run("z1_fp32_dp2")) as ckpt:
