@@ -48,14 +48,10 @@ class Array:
 
     def __init__(self, file: File, entry: Mapping[str, Any]) -> None:
         self._file, self._offset = file, entry["offset"]
-        self.type: str = entry["dtype"]
+        self.type: str = entry["dtype"]  # as torch names it
         self.shape: Tuple[int, ...] = tuple(entry["shape"])
         self.nbytes: int = entry["bytes"]
-
-    @property
-    def place(self) -> Tuple[Any, ...]:
-        """What is the same for tied tensors."""
-        return self._file.name, self._offset, self.shape
+        self._place = file.name, self._offset, self.shape  # the same for tied tensors
 
     @property
     def dtype(self) -> Any:
@@ -228,14 +224,14 @@ class Tag:
         one: Dict[Any, str] = {}
         for name, a in names.items():
             if name in found:
-                one.setdefault(a.place, name)
+                one.setdefault(a._place, name)
         for name in one.values():
             kind = found[name].type
             if "float" in kind and kind != _WEIGHTS[dtype]:
                 raise error(errno.EEXIST, f"{found[name]}: a file on disk, which is shown "
                             f"instead of the view, is not of {dtype}")
         tensors = dict(zip(one, _read_all([found[n] for n in one.values()], _torch())))
-        return {name: tensors[a.place] for name, a in names.items()}
+        return {name: tensors[a._place] for name, a in names.items()}
 
     def _weights(self, view: str, suffix: str, **options: Any) -> Dict[str, Array]:
         source, directory = self._checkpoint._view(self.name, view, **options)

@@ -11,7 +11,6 @@ those above.
 
 from __future__ import annotations
 
-import datetime
 import errno
 import io
 import os
@@ -92,10 +91,6 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                      for name, file in source.list(below).items()]
         return found if detail else [f["name"] for f in found]
 
-    def modified(self, path: str) -> datetime.datetime:
-        return datetime.datetime.fromtimestamp(self._locate(path)[2].mtime_ns / 1e9,
-                                               datetime.timezone.utc)
-
     def _file(self, path: str) -> File:
         source, below, attr = self._locate(path)
         if stat.S_ISDIR(attr.mode):
@@ -105,12 +100,13 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> io.BufferedReader:
         if mode != "rb":
             raise error(errno.EROFS, f"{path}: ucfs:// is read-only")
-        return io.BufferedReader(self._file(path), _BUFFER_BYTES)
+        return _Reader(self._file(path), _BUFFER_BYTES)
 
     def cat_file(self, path: str, start: Optional[int] = None, end: Optional[int] = None,
                  **kwargs: Any) -> bytes:
         with self._file(path) as file:
-            return _cut(file, start, end)
+            first, last, _ = slice(start, end).indices(file.size)
+            return file.pread(max(last - first, 0), first)
 
     def cat_ranges(self, paths: List[str], starts: Any, ends: Any,
                    max_gap: Optional[int] = None, on_error: str = "return",
@@ -133,14 +129,14 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return list(pool.map(read, paths, starts, ends))
 
 
+class _Reader(io.BufferedReader):
+    @property
+    def size(self) -> int:
+        return self.raw.size  # type: ignore[attr-defined, no-any-return]
+
+
 def _info(path: str, file: Optional[Attr]) -> Dict[str, Any]:
     if not file or stat.S_ISDIR(file.mode):
         return {"name": path, "size": 0, "type": "directory"}
     return {"name": path, "size": file.size, "type": "file", "mtime": file.mtime_ns / 1e9,
             "mode": file.mode, "ino": file.node}
-
-
-def _cut(file: File, start: Optional[int], end: Optional[int]) -> bytes:
-    """A range as fsspec counts it: negative numbers are from the end."""
-    first, last, _ = slice(start, end).indices(file.size)
-    return file.pread(max(last - first, 0), first)

@@ -10,7 +10,6 @@ import atexit
 import ctypes
 import errno
 import functools
-import importlib.util
 import logging
 import os
 import threading
@@ -178,10 +177,12 @@ _CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bu
 def with_certificates(paths: Sequence[str], options: Mapping[str, Any]) -> Dict[str, Any]:
     """The options, with the certificates of certifi where the system has none."""
     far = any(p.startswith(("https://", "s3://")) for p in paths)
-    if (far and "ca_file" not in options and not any(map(os.path.exists, _CERTIFICATES))
-            and importlib.util.find_spec("certifi")):
-        import certifi
-        return {**options, "ca_file": certifi.where()}
+    if far and not any(map(os.path.exists, _CERTIFICATES)):
+        try:
+            import certifi
+            return {"ca_file": certifi.where(), **options}
+        except ImportError:
+            pass
     return dict(options)
 
 

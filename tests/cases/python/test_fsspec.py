@@ -61,6 +61,7 @@ class FileSystem(unittest.TestCase):
 
     def test_opens_files(self):
         with self.fs.open("latest") as f:
+            self.assertEqual(f.size, 12)
             self.assertEqual(f.seek(-5, os.SEEK_END), 7)
             self.assertEqual((f.read(4), f.tell(), f.read(), f.read(1)), (b"step", 11, b"4", b""))
         with self.fs.open("latest", "r") as f:

@@ -62,6 +62,21 @@ class Opening(unittest.TestCase):
         ]:
             self.assertEqual(list(option_texts(options)), texts)
 
+    def test_certificates_are_those_of_certifi_where_there_are_no_others(self):
+        certifi = mock.Mock(where=lambda: "/some.pem")
+        for source, system, given, ca_file in [
+                ("https://host/run", (), {}, "/some.pem"),
+                ("s3://bucket/run", (), {}, "/some.pem"),
+                ("https://host/run", (), {"ca_file": "/own.pem"}, "/own.pem"),
+                ("https://host/run", (__file__,), {}, None),
+                ("http://host/run", (), {}, None),
+                ("/data/run", (), {}, None),
+        ]:
+            with self.subTest(source), mock.patch.dict(sys.modules, certifi=certifi), \
+                    mock.patch.object(_library, "_CERTIFICATES", system):
+                options = _library.with_certificates([source], given)
+                self.assertEqual(options.get("ca_file"), ca_file)
+
     def test_errors_are_those_of_python_and_can_be_pickled(self):
         with self.assertRaises(FileNotFoundError) as caught:
             Source(good.run("z1_fp32_dp2"), {}).stat("nothing")
@@ -111,12 +126,12 @@ class Closing(unittest.TestCase):
 
     def test_a_file_that_a_thread_closes_is_freed_first(self):
         freed, begun, go = [], threading.Event(), threading.Event()
-        library = mock.Mock()
-        library.uckpt_file_close = lambda f: (begun.set(), go.wait(), freed.append("file"))
-        library.uckpt_free = lambda u: freed.append("source")
+        library = mock.Mock(wraps=_library.library())  # what else ends meanwhile
+        library.close_file = lambda f: (begun.set(), go.wait(), freed.append("file"))
+        library.free_source = lambda u: freed.append("source")
         with mock.patch.object(_library, "library", lambda: library):
-            source = _library.Handle(1, "uckpt_free")
-            file = _library.Handle(2, "uckpt_file_close", source)
+            source = _library.Handle(1, "free_source")
+            file = _library.Handle(2, "close_file", source)
             threads = [threading.Thread(target=h.close) for h in (file, source)]
             threads[0].start()
             begun.wait()
