@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of DeepSpeed's ZeRO, read without a conversion.
+"""Read and mount DeepSpeed ZeRO checkpoints without converting them.
 
     import ucfs
 
@@ -13,10 +13,10 @@
 
     fsspec.filesystem("ucfs", source="/data/run").ls("global_step10_hf")
 
-Sources are what ucfs(1) mounts: a directory, a pack or a URL, or a list of those whose
-files are one checkpoint. Keyword arguments are the options of ucfs(1): `crc="zero"`,
-`replace=True`, `ranks=[2, 4]`. Functions raise `ucfs.Error`, and ValueError for what was
-closed. Warnings go to the logger "ucfs".
+A source is what ucfs(1) mounts: a directory, a pack, a URL, or a list of these that
+together hold one checkpoint. Options of ucfs(1) are keyword arguments: `crc="zero"`,
+`replace=True`, `ranks=[2, 4]`. Failures raise `ucfs.Error`; using a closed checkpoint
+raises ValueError. Warnings go to the logger "ucfs".
 """
 
 from ._arrays import Array, Checkpoint, Parameter, Tag, open

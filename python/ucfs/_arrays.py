@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's tags, their parameters as arrays, and their weights as tensors."""
+"""Checkpoints as mappings of tags, with parameters as arrays and weights as tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ._source import File, Source
 
 _WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _BLOCK_BYTES = 1 << 20  # read at once for a slice with a step
-_PART_BYTES = 16 << 20  # of a tensor that threads share
+_PART_BYTES = 16 << 20  # a thread reads at once of a tensor
 
 
 def _numpy_type(name: str) -> Any:
-    """The type of torch's name, of ml_dtypes where numpy has none."""
+    """Return numpy's type of this name, or that of ml_dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -43,8 +43,8 @@ def _torch() -> Any:
 
 
 class Array:
-    """A tensor in a checkpoint. What is indexed is read; of the first axis, only the
-    rows that the index asks for. `np.asarray` reads all of it."""
+    """A tensor in a checkpoint. Indexing reads it, but only those rows of the first axis
+    that the index selects. `np.asarray` reads the whole tensor."""
 
     def __init__(self, file: File, entry: Mapping[str, Any]) -> None:
         self._file, self._offset = file, entry["offset"]
@@ -55,7 +55,7 @@ class Array:
 
     @property
     def dtype(self) -> Any:
-        """numpy's type. ucfs.Error for bfloat16, unless ml_dtypes is installed."""
+        """numpy's type. Raises ucfs.Error for bfloat16 unless ml_dtypes is installed."""
         return _numpy_type(self.type)
 
     @property
@@ -83,7 +83,7 @@ class Array:
         return float(self[...])
 
     def torch(self) -> Any:
-        """The whole array as a torch tensor, of any type."""
+        """Read the whole array, of any type, as a torch tensor."""
         import torch
         return _read_all([self], torch)[0]
 
@@ -98,7 +98,7 @@ class Array:
         return _read_all([self], None)[0][key]
 
     def _rows(self, rows: range) -> Any:
-        """These rows, of which blocks are read that have several of them."""
+        """Read these rows. Rows that lie close together are read in one block."""
         if rows.step < 0:
             return self._rows(rows[::-1])[::-1]
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
@@ -121,7 +121,7 @@ class Array:
 
 
 def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
-    """Read arrays, each into memory of its own, by several threads."""
+    """Read arrays with several threads, each array into its own memory."""
     out: List[Any] = []
     parts: List[Tuple[File, int, int, int]] = []
     for a in arrays:
@@ -145,8 +145,9 @@ def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
 
 
 class Parameter(Mapping[str, Union[Array, int, float]]):
-    """A parameter: `p.fp32`, or `p["fp32"]`, its master weights, and the optimizer's
-    states, such as `p.exp_avg`. What is a number in the checkpoint is one here."""
+    """A parameter: `p.fp32` or `p["fp32"]` is the array of its master weights, and
+    `p.exp_avg` that of an optimizer's state. States that the checkpoint stores as Python
+    numbers are numbers."""
 
     def __init__(self, source: Source, directory: str, name: str) -> None:
         self._source, self._directory, self.name = source, f"{directory}/{name}", name
@@ -212,15 +213,15 @@ class Tag:
         return _Parameters(source, f"{directory}/zero")
 
     def state_dict(self, dtype: str = "fp32") -> Dict[str, Any]:
-        """All weights and buffers by all their names, as torch tensors, or numpy arrays
-        where there is no torch. Floating-point numbers are of `dtype`: "fp32", "bf16"
-        or "fp16"; rounded to nearest even. Tied tensors share memory."""
+        """Read all weights and buffers, under all their names, as torch tensors, or as
+        numpy arrays if torch is not installed. Floating-point numbers are rounded (to
+        nearest even) to `dtype`: "fp32", "bf16" or "fp16". Tied tensors share memory."""
         if dtype not in _WEIGHTS:
             raise ValueError(f"dtype {dtype!r}: expected one of {', '.join(_WEIGHTS)}")
         names = self._weights("fp32", ".bin")
         found = names if dtype == "fp32" else self._weights("hf", ".safetensors",
                                                             hf_dtype=dtype)
-        # Of tied tensors, safetensors have one name.
+        # model.safetensors has only one name of tied tensors.
         one: Dict[Any, str] = {}
         for name, a in names.items():
             if name in found:
@@ -244,7 +245,7 @@ class Tag:
 
 
 class Checkpoint(Mapping[str, Tag]):
-    """An open source; a mapping of its tags, the oldest first."""
+    """An open source: a mapping of its tags, oldest first."""
 
     def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
         self._options = {"stage": "any", **options}
@@ -254,7 +255,7 @@ class Checkpoint(Mapping[str, Tag]):
         self._sources[()] = self._source
 
     def close(self) -> None:
-        """Close everything that was opened in it; waits for threads that read."""
+        """Close the source and its files, after waiting for threads that read."""
         with self._lock:
             for source in self._sources.values():
                 source.close()
@@ -267,14 +268,14 @@ class Checkpoint(Mapping[str, Tag]):
 
     @property
     def tags(self) -> List[str]:
-        """The names of the tags that are there now, the oldest first."""
+        """The names of the tags that exist now, oldest first."""
         if self._source.is_view:
             return [os.path.basename(self._source.root)]
         return sorted(_find_tags(self._source, "", 2), key=_by_number)
 
     @property
     def latest(self) -> str:
-        """The tag that the run's `latest` names, or else the newest."""
+        """The tag that the run's `latest` names, or the newest if there is no `latest`."""
         try:
             with self._source.open("latest_universal") as f:
                 return f.read().decode().strip()[:-len("_universal")]
@@ -293,20 +294,20 @@ class Checkpoint(Mapping[str, Tag]):
         return Tag(self, tag)
 
     def _view(self, tag: str, view: str, **options: Any) -> Tuple[Source, str]:
-        """The source that has a view with these options, and the view's directory."""
+        """Return a source with these options, and the view's directory in it."""
         if self._source.is_view and view != "universal":
             options["view"] = view
         key = tuple(sorted(options.items()))
         with self._lock:
             if key not in self._sources:
-                self._sources[()].stat("")  # or it is closed
+                self._sources[()].stat("")  # raises if closed
                 self._sources[key] = Source(self._source.paths, {**self._options, **options})
             return self._sources[key], "" if self._source.is_view else f"{tag}_{view}"
 
 
 def _find_tags(source: Source, directory: str, depth: int) -> List[str]:
-    """The paths of tags in a directory, or else in those below it: as trainers save
-    checkpoint-4/global_step4."""
+    """Return the paths of the tags in a directory, or, if it has none, in those below:
+    trainers save checkpoint-4/global_step4."""
     entries = source.list(directory)
     views = [n for n in entries if n.endswith("_hf") and n[:-3] + "_universal" in entries]
     if views or not depth:
@@ -321,7 +322,6 @@ def _by_number(tag: str) -> List[Any]:
 
 
 def open(source: Paths, **options: Any) -> Checkpoint:  # pylint: disable=W0622
-    """Open a source, without a mount. Arrays have the shapes of the parameters; with
-    `stage="native"` those of ZeRO-3 are flat, as the converter's. ucfs.Error if it
-    cannot be read."""
+    """Open a source without mounting it. Arrays have the shapes of the parameters, unless
+    `stage="native"` asks for the converter's flat tensors of ZeRO-3. Raises ucfs.Error."""
     return Checkpoint(source, options)

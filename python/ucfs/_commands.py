@@ -17,24 +17,23 @@ Progress = Callable[[int, int], Any]
 
 
 def info(source: Paths, quick: bool = False, **options: Any) -> Dict[str, Any]:
-    """Describe a checkpoint, of a run the newest: the keys are those of
-    `ucckpt info --json`. With `quick` one rank's files are read, and the others'
-    problems not found."""
+    """Describe a checkpoint, or the newest one of a run, with the keys of
+    `ucckpt info --json`. `quick` reads the files of one rank only, and does not find
+    problems in others."""
     return _report("uckpt_info", [source], JSON | (quick and QUICK), options)
 
 
 def check(source: Paths, data: bool = False, progress: Optional[Progress] = None,
           **options: Any) -> Dict[str, Any]:
-    """Is a checkpoint whole? The keys are those of `ucckpt check --json`, of which
-    "problems" is empty if it is. With `data` all tensors are read."""
+    """Check that a checkpoint is whole: then "problems" is empty. The keys are those of
+    `ucckpt check --json`. `data` reads all tensors, too."""
     return _report("uckpt_check", [source], JSON | (data and DATA), options, progress)
 
 
 def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = None,
          **options: Any) -> Dict[str, Any]:
-    """Compare two checkpoints of any kind: the keys are those of
-    `ucckpt diff --json`, of which "equal" is the result. With `strict`, other types are
-    differences, too."""
+    """Compare two checkpoints of any kind. The keys are those of `ucckpt diff --json`:
+    "equal" is the result. `strict` counts different types as differences, too."""
     return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
 
 
@@ -43,11 +42,13 @@ _VIEW = re.compile(r"(universal|hf|fp32)|dp(\d+)(?:_z([123]))?")
 
 def materialize(source: Paths, view: str, dest: Path,
                 progress: Optional[Progress] = None, **options: Any) -> Dict[str, int]:
-    """Write a view of a tag, of a run the newest, to the new directory `dest`, which
-    appears whole or not at all: "universal", "hf", "fp32", "dp8", or "dp8_z1".
+    """Write a view of a tag, or of the newest tag of a run, to the new directory `dest`,
+    which appears whole or not at all. `view` is "universal", "hf", "fp32", "dp8" or
+    "dp8_z1".
 
-    Returns how many "files" and "bytes" were written. `progress` is called with the
-    bytes done, and their sum; if it returns True, or raises, nothing is written.
+    Returns the number of "files" and "bytes" written. `progress` is called with the
+    bytes done and the total. If it returns True or raises, the work is undone, and
+    InterruptedError or its exception is raised.
     """
     found = _VIEW.fullmatch(view)
     if not found:
@@ -64,7 +65,7 @@ def materialize(source: Paths, view: str, dest: Path,
 
 def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, Any],
             progress: Optional[Progress] = None) -> Dict[str, Any]:
-    """The report of a command about one source, or, with paths of their own, two."""
+    """Return the report of a command about one source, or about two single paths."""
     lists = [path_list(s) for s in sources]
     arguments: List[Any] = [os.fsencode(p) for paths in lists for p in paths]
     if len(lists) == 1:
@@ -79,8 +80,8 @@ def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, A
 def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
          progress: Optional[Progress],
          report: Optional[Callable[[bytes], None]] = None) -> None:
-    """Run a command in a thread, so that this one takes signals; a callback's exception
-    ends it, and is raised."""
+    """Run a command in a thread, so that this one can handle signals. An exception of a
+    callback stops the command and is raised here."""
     stop = threading.Event()
     lock = threading.Lock()
     latest = 0
@@ -88,7 +89,7 @@ def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
 
     def ask(done: int, total: int) -> int:
         nonlocal latest
-        with lock:  # the library's threads overtake each other
+        with lock:  # the library's threads report in no order
             if not progress or stop.is_set() or done < latest:
                 return stop.is_set()
             latest = done

@@ -4,9 +4,9 @@
     fsspec.filesystem("ucfs", source="/data/run", ranks=[8]).ls("global_step10_dp8")
     fsspec.open("ucfs:///data/run/global_step10_hf/model.safetensors")
 
-With `source`, paths are below it. A path without one begins with that of the source:
-the longest prefix that is a file or directory, or, if that is no source that has it,
-those above.
+With `source`, paths are relative to it. Without, a path begins with that of its source:
+the longest prefix that exists on disk, or a directory above if that is no source that
+has the path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PREFIXES = 3  # a file, its tag, its run
 
 
 class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """The file system; options are those of ucfs(1)."""
+    """The file system. Options are those of ucfs(1)."""
 
     protocol = "ucfs"
     root_marker = ""
@@ -43,7 +43,7 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._source = None if source is None else Source(source, options)
 
     def close(self) -> None:
-        """Close the sources; waits for threads that read."""
+        """Close the sources, after waiting for threads that read."""
         for source in [self._source, *self._sources.values()]:
             if source:
                 source.close()
@@ -56,7 +56,7 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._sources[path]
 
     def _locate(self, path: str) -> Tuple[Source, str, Attr]:
-        """The source that has a path, the path below it, and its attributes."""
+        """Return the source of a path, the path below it, and its attributes."""
         path = self._strip_protocol(path)
         if self._source:
             return self._source, path, self._source.stat(path)
@@ -72,7 +72,7 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 return source, below, source.stat(below)
             except OSError as e:
                 failure = failure or e
-            if source and not source.is_view:  # a run has all that is below it
+            if source and not source.is_view:  # a run shows everything below it
                 break
             prefix = os.path.dirname(prefix)
         assert failure
@@ -111,8 +111,8 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_ranges(self, paths: List[str], starts: Any, ends: Any,
                    max_gap: Optional[int] = None, on_error: str = "return",
                    **kwargs: Any) -> List[Any]:
-        """Ranges of files, read by several threads; an error stands in place of its
-        bytes, or with "raise" is raised."""
+        """Read ranges with several threads. By default an error takes the place of the
+        bytes; with on_error="raise" it is raised."""
         n = len(paths)
         starts = starts if isinstance(starts, (list, tuple)) else [starts] * n
         ends = ends if isinstance(ends, (list, tuple)) else [ends] * n

@@ -27,9 +27,9 @@ log = logging.getLogger("ucfs")
 
 
 class Error(OSError):
-    """What the library or the program ucfs could not do: `errno`, and the text, which
-    names the file and the cause. An error that Python has a class for is of that, too,
-    such as FileNotFoundError."""
+    """The library or the program ucfs failed. The text names the file and the cause.
+    If Python has a class for the errno, such as FileNotFoundError, the error is an
+    instance of that class, too."""
 
 
 _kinds: Dict[type, Type[Error]] = {OSError: Error}
@@ -78,7 +78,8 @@ class Calls(Structure):
 
 _PATHS = [POINTER(c_char_p), c_size_t]
 
-# Result and arguments. Functions of `_FALLIBLE` take an uckpt_error after these.
+# Types of the result and of the arguments. Functions of `_FALLIBLE` take an uckpt_error
+# as one more argument.
 _PLAIN: Dict[str, List[Any]] = {
     "uckpt_version": [c_char_p],
     "uckpt_new": [c_void_p],
@@ -137,8 +138,8 @@ def version() -> str:
 
 
 def call(name: str, *args: Any, path: str = "") -> int:
-    """Call a function that may fail. Where its error has no text, `path` says whose
-    it is."""
+    """Call a function that takes an uckpt_error, and raise the error. `path` is named if
+    the error has no text."""
     said = ErrorText()
     result: int = getattr(library(), name)(*args, byref(said))
     if result < 0:
@@ -187,18 +188,18 @@ def with_certificates(paths: Sequence[str], options: Mapping[str, Any]) -> Dict[
 
 
 class Handle:
-    """A pointer of the library that threads use:
+    """A pointer of the library that threads may share:
 
         with handle as pointer: ...
 
-    `close` waits until no thread does, and frees it; to use it then is a ValueError.
-    A handle that was opened in another closes with it.
+    `close` waits until no thread uses the pointer, then frees it; later uses raise
+    ValueError. Closing a parent closes its children, and frees it after them.
     """
 
     def __init__(self, pointer: int, free: str, parent: Optional[Handle] = None,
                  stop: str = "", keep: Any = None) -> None:
         self._pointer, self._free, self._stop = pointer, free, stop
-        self._keep = keep  # what the library calls
+        self._keep = keep  # callbacks of the library
         self._parent = parent
         self._children: Dict[int, Handle] = {}
         self._changed = threading.Condition()
@@ -234,7 +235,7 @@ class Handle:
     def close(self) -> None:
         if self._pid != os.getpid():
             return
-        if self._parent:  # is freed after this
+        if self._parent:  # must be freed later
             self._parent._use(1)
         try:
             self._close()
@@ -252,7 +253,7 @@ class Handle:
         self._wait()
         for child in list(self._children.values()):
             child.close()
-        self._wait()  # for threads that close children
+        self._wait()  # threads may be closing children
         getattr(library(), self._free)(self._pointer)
         if self._parent:
             self._parent._children.pop(id(self), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mounts that end with the program that made them."""
+"""Mounts that end with the process that made them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, IO, List, Optional
 
 from ._library import Path, Paths, error, log, option_texts, path_list, with_certificates
 
-# keep.sh REMOVE MOUNTPOINT PROGRAM ARGUMENT...: mount, say so, and unmount when the
-# other end of the standard input is closed, which the kernel does for a Python that is
-# killed. What is open in the mount stays readable.
+# keep.sh REMOVE MOUNTPOINT PROGRAM ARGUMENT...: mount, report it, and unmount when the
+# standard input ends, which it does even if Python is killed. The unmount is lazy: files
+# that are open stay readable. PR_SET_PDEATHSIG would act when a thread of Python ends.
 _KEEP = r"""
 trap '' HUP INT TERM PIPE
 remove=$1 mountpoint=$2
@@ -33,7 +33,7 @@ exit $status
 
 
 def find_program() -> str:
-    """The program ucfs: $UCFS_PROGRAM, the one in the wheel, or that in PATH."""
+    """Return the program ucfs: $UCFS_PROGRAM, the wheel's, or that of PATH."""
     beside = os.path.join(os.path.dirname(__file__), "bin", "ucfs")
     found = os.environ.get("UCFS_PROGRAM") or (
         beside if os.path.exists(beside) else shutil.which("ucfs"))
@@ -44,8 +44,8 @@ def find_program() -> str:
 
 
 class Mount:
-    """A mount, at `path`. It ends with `close`, the `with` block, its last reference, or
-    the process, also when that is killed."""
+    """A mount on `path`. It ends with `close`, with the `with` block, with the last
+    reference to it, or with the process, even a killed one."""
 
     def __init__(self, paths: Paths, mountpoint: Optional[Path], **options: Any) -> None:
         sources = path_list(paths)
@@ -94,13 +94,13 @@ def _unmount(keeper: Any, pid: int) -> None:
 
 
 def mount(source: Paths, mountpoint: Optional[Path] = None, **options: Any) -> Mount:
-    """Mount a source with ucfs(1), on a new temporary directory unless `mountpoint`
-    names one, and wait until it is served:
+    """Mount a source with ucfs(1), by default on a new temporary directory, and wait until
+    it is served:
 
         with ucfs.mount("/data/run", ranks=[8]) as path:
             ...
 
-    Files that are open, or mapped, when it ends stay readable. ucfs.Error, with the
-    message of ucfs and what can be done, if it cannot be mounted.
+    Files that are open or mapped stay readable after the end. Raises ucfs.Error with the
+    message of ucfs, which says what can be done.
     """
     return Mount(source, mountpoint, **options)

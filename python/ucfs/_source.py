@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mount of a source would show: directories and files, by paths below its root."""
+"""An open source: directories and files as in a mount, by their paths below its root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 from ._library import (PIECE, Attr, Entry, Handle, Paths, call, error, library,
                        new_context, path_array, path_list, with_certificates)
 
-_PIECE_BYTES = 32 << 20  # of one call: between calls, Python takes signals
+_PIECE_BYTES = 32 << 20  # per call: Python handles signals between calls
 _HUGE_BYTES = 4 << 20
 
 
@@ -56,8 +56,8 @@ class Source:
         return attr
 
     def list(self, path: str) -> Dict[str, Optional[Attr]]:
-        """The names in a directory, with the attributes of files, and None for
-        directories. Links are what they lead to; others are left out."""
+        """Return the names in a directory, with the attributes of files and None for
+        directories. Symbolic links are followed; dangling ones are left out."""
         found: Dict[str, Optional[Attr]] = {}
         with self.handle as u:
             d, pos, entry = c_void_p(), c_uint64(), Entry()
@@ -74,7 +74,7 @@ class Source:
         return found
 
     def _entry(self, u: int, entry: Entry, path: str) -> Optional[Attr]:
-        if entry.type == stat.S_IFDIR:  # to look at a view would take planning it
+        if entry.type == stat.S_IFDIR:  # stat would plan a view
             return None
         attr = Attr()
         call("uckpt_stat", u, entry.node, byref(attr), path=path)
@@ -83,18 +83,17 @@ class Source:
         return None if stat.S_ISDIR(attr.mode) else attr
 
     def open(self, path: str) -> File:
-        """Open a file for reading. It is to be closed before, or closes with, the
-        source."""
+        """Open a file for reading. Closing the source closes it, too."""
         return File(self, path)
 
 
 class File(io.RawIOBase):
-    """A file of a source, as a raw binary stream; and by `pread` for threads."""
+    """A file of a source as a raw binary stream. Threads may share `pread`."""
 
     def __init__(self, source: Source, path: str) -> None:
         super().__init__()
         self.name = path
-        self._source = source  # stays open
+        self._source = source  # must not be collected earlier
         self._pos = 0
         pointer = c_void_p()
         with source.handle as u:
@@ -142,7 +141,7 @@ class File(io.RawIOBase):
         return self.read()
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Bytes from `offset` on, fewer than `size` only at the end of the file."""
+        """Read `size` bytes at `offset`, fewer only at the end of the file."""
         n = min(size, max(self.size - offset, 0))
         data: bytes = _new_bytes(None, n)
         address = ctypes.cast(ctypes.c_char_p(data), c_void_p).value or 0
@@ -162,8 +161,8 @@ class File(io.RawIOBase):
                     raise error(errno.EIO, f"{self.name}: ends before byte {offset + at + n}")
 
     def tensors(self) -> List[Dict[str, Any]]:
-        """The tensors of a file of weights, or of a parameter: their "name", torch's
-        "dtype", "shape", and "offset" and length in "bytes"."""
+        """Describe the tensors of a file of weights or of a parameter: "name", "dtype" as
+        torch names it, "shape", "offset" in the file, and length in "bytes"."""
         pieces: List[bytes] = []
         put = PIECE(lambda arg, text, n: pieces.append(text[:n]))
         with self._handle as f:
@@ -172,10 +171,10 @@ class File(io.RawIOBase):
         return tensors
 
 
-# New bytes that are filled in before anybody sees them.
+# Allocates bytes without initialising them.
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, [c_void_p, ctypes.c_ssize_t]
 
-# With pages of 4 KiB, new memory takes longer than to read into it.
+# Faults on pages of 4 KiB would take longer than the read.
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = [c_void_p, ctypes.c_size_t, ctypes.c_int]
