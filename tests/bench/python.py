@@ -18,15 +18,17 @@ fs = UcfsFileSystem(run, crc="zero")
 file = Source(run, {"crc": "zero"}).open(path)
 memory = np.ones(file.size, np.uint8)
 
-for i in range(rounds + 1):
-    for name, side in [
-            ("torch", lambda: torch.load(consolidated)),
-            ("state_dict", tag.state_dict),
-            ("bf16", lambda: tag.state_dict("bf16")),
-            ("read", lambda: file.read_at(memory.ctypes.data, file.size, 0)),
-            ("cat", lambda: fs.cat_file(path)),
-    ]:
-        start = time.perf_counter()
-        side()
-        if i:  # the first round plans the views
-            print(name, f"{(time.perf_counter() - start) * 1000:.2f}")
+comparisons = [
+    [("torch", lambda: torch.load(consolidated)),
+     ("state_dict", tag.state_dict),
+     ("bf16", lambda: tag.state_dict("bf16"))],
+    [("read", lambda: file.read_at(memory.ctypes.data, file.size, 0)),
+     ("cat", lambda: fs.cat_file(path))],
+]
+for sides in comparisons:
+    for i in range(rounds + 1):
+        for name, side in sides:
+            start = time.perf_counter()
+            side()
+            if i:  # the first round plans the views
+                print(name, f"{(time.perf_counter() - start) * 1000:.2f}")
