@@ -68,7 +68,8 @@ pc()
 
 mkdir -p "$prefix/include/isa-l" "$prefix/licenses"
 for package in zlib1g libzstd libpcre2 nettle libfuse3; do
-	cp "/usr/share/doc/$package-dev/copyright" "$prefix/licenses/$package"
+	[ ! -d "/usr/share/doc/$package-dev" ] ||
+		cp "/usr/share/doc/$package-dev/copyright" "$prefix/licenses/$package"
 done
 
 if [ ! -f "$prefix/lib/pkgconfig/libcjson.pc" ]; then
