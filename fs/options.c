@@ -77,8 +77,8 @@ int options_add_mount(const struct options *o, struct fuse_args *args)
 	rc = fuse_opt_add_opt(&option, "ro,default_permissions,subtype=ucfs") ?:
 	     (o->debug ? fuse_opt_add_opt(&option, "debug") : 0) ?:
 	     fuse_opt_add_opt_escaped(&option, fsname) ?:
-	     fuse_opt_add_arg(args, "-o") ?:
-	     fuse_opt_add_arg(args, option);
+	     fuse_opt_insert_arg(args, 1, option) ?: /* before a "--" */
+	     fuse_opt_insert_arg(args, 1, "-o");
 	free(option);
 	free(fsname);
 	return rc;

@@ -56,6 +56,9 @@ for options in rw,exec,suid,dev,atime,diratime,relatime \
 done
 check "--options LIST" ucfs "$tag" "$mnt" --options ro,crc=zero
 fusermount3 -u "$mnt"
+check "options before --" ucfs -o crc=zero -- "$tag" "$mnt"
+check "serves" test -f "$mnt/zero/cube/fp32.pt"
+fusermount3 -u "$mnt"
 server=
 ucfs "$tag" "$mnt" --foreground 2>"$tmp/log" &
 server=$!
