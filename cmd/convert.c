@@ -35,7 +35,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 	const char *in = NULL, *out = NULL;
 	unsigned flags = 0;
 	const struct cmd_option options[] = {
-		{ "to", 0, "universal|hf|fp32|zero",
+		{ "to", 0, "universal|hf|fp32|dcp|zero",
 		  "universal tree (default), model.safetensors for\n"
 		  "transformers, pytorch_model.bin, or ZeRO checkpoint",
 		  .set = "to" },

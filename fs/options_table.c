@@ -265,7 +265,7 @@ void options_print_help(void)
 	       "                          and refuse files of different steps\n"
 	       "        log=FILE          append log lines to FILE instead of syslog\n"
 	       "        view=KIND         view of a tag directory: universal (default),\n"
-	       "                          hf, fp32, or zero with ranks=N\n"
+	       "                          hf, fp32, dcp, or zero with ranks=N\n"
 	       "        ranks=N[,N]...    list views *_dpN: tags as N data-parallel\n"
 	       "                          ranks would have saved them; N_zS: with\n"
 	       "                          ZeRO stage S\n"

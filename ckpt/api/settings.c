@@ -147,7 +147,7 @@ static const char *set_remote(struct uckpt *u, const struct option *o,
 }
 
 #define AT(field) .at = offsetof(struct settings, field)
-#define KINDS "must be universal, hf, fp32 or zero"
+#define KINDS "must be universal, hf, fp32, dcp or zero"
 #define DTYPES "must be fp32, bf16 or fp16"
 #define SIZES "not a size in KB, MB, GB or TB"
 #define WORKERS "not a number of workers (1 to 4096)"

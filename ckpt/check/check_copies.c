@@ -204,7 +204,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 						  &gathers, err)
 			      : zckpt_slice(r, s, state, dtype, &map, err)))
 		f = vfile_new_tensors(plan_shards(x->c->report.plan), &head,
-				      &map, 1, &gathers, err);
+				      &map, &head.len, 1, &gathers, err);
 	extent_done(&map);
 	gathers_done(&gathers);
 	return f;

@@ -79,7 +79,7 @@ static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 	const struct view_type *const type = &c->s->tree.plan.type;
 	char suffix[VIEW_SUFFIX_MAX];
 
-	if (type->kind == PLAN_HF || type->kind == PLAN_FP32)
+	if (type->kind != PLAN_UNIVERSAL && type->kind != PLAN_RESHARD)
 		return NULL;
 	view_type_suffix(type, suffix);
 	snprintf(name, POINTER_MAX, "latest%s", suffix);

@@ -410,8 +410,8 @@ static int open_weight(const struct diff_tree *t, size_t weight, struct state *o
 			     err);
 
 	if (!rc) {
-		file = vfile_new_tensors(plan_shards(p), &head, &map, 1,
-					 &gathers, err);
+		file = vfile_new_tensors(plan_shards(p), &head, &map,
+					 &head.len, 1, &gathers, err);
 		rc = file ? vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)
 			  : -ENOMEM;
 	}

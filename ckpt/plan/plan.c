@@ -22,6 +22,7 @@ static const struct plan_view *const views[PLAN_KINDS] = {
 	[PLAN_UNIVERSAL] = &plan_universal,
 	[PLAN_HF] = &plan_weights,
 	[PLAN_FP32] = &plan_weights,
+	[PLAN_DCP] = &plan_dcp,
 	[PLAN_RESHARD] = &plan_reshard,
 };
 

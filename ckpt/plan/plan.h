@@ -72,7 +72,7 @@ struct plan_options {
  *
  *     crc		exact, zero
  *     stage		native, any
- *     to		universal, hf, fp32, zero
+ *     to		universal, hf, fp32, dcp, zero
  *     dtype		fp32, bf16, fp16
  *     shard-size	as size_parse_decimal
  *     rules, preset	as user_rules_read and user_rules_preset, into `rules`

@@ -65,9 +65,10 @@ static int name_tensor(const struct plan_item *e, char out[NAME_MAX + 1])
 	return plan_set_name(out, hfdir_of(e->p)->v[e->i].name, "");
 }
 
-static int64_t find_tensor(struct plan *p, unsigned group, const char *name)
+static int64_t find_tensor(const struct plan_item *dir, unsigned group,
+			  const char *name)
 {
-	const struct hfdir *const d = hfdir_of(p);
+	const struct hfdir *const d = hfdir_of(dir->p);
 	const struct hfdir_tensor *const t = hfdir_find(d, name);
 
 	(void)group;

@@ -45,9 +45,10 @@ struct plan_group {
 	 * if there is no such entry. */
 	const char *const *names;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
-	/* Find an entry of a directory that is the only one of its group: its number,
-	 * or -1.  NULL: all names are compared. */
-	int64_t (*find)(struct plan *p, unsigned group, const char *name);
+	/* Find an entry in a directory: its number there, or -1.  NULL: all names are
+	 * compared. */
+	int64_t (*find)(const struct plan_item *dir, unsigned group,
+			const char *name);
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
 	/* Make the object of a file that is no copy, or fill in the draft's `head`.  If
 	 * no extents are wanted, few shards are opened. */
@@ -79,7 +80,7 @@ struct plan_view {
 };
 
 extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
-	plan_reshard;
+	plan_dcp, plan_reshard;
 
 /* The part that all kinds share.  A plan over a universal one of the same tag gets
  * its facts from there. */
@@ -124,9 +125,17 @@ int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
 void plan_stat_dir(const struct plan *p, const struct access *names,
 		   int64_t mtime_s, struct plan_stat *out);
 
+/* plan_warn for weights. */
+void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to);
+
 /* Append members of a JSON object about a tensor; `rule` may be NULL. */
 void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
 		     const char *rule, enum dtype dtype);
+
+/* Find the param_groups among what the optimizer of a shard keeps, or NULL: an elastic
+ * checkpoint records none. */
+struct value *plan_param_groups(const struct zero_checkpoint *r,
+				const struct value *optimizer);
 
 /* Make the object of zero/optimizer_state.pt, which shard 0 has. */
 struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d);

@@ -136,6 +136,16 @@ static struct value *add_groups(struct arena *a, const struct value *groups)
 	return all;
 }
 
+struct value *plan_param_groups(const struct zero_checkpoint *r,
+				const struct value *optimizer)
+{
+	return value_find_path(optimizer,
+			       r->model.ranks[0].zero3
+				       ? KEY_OPTIMIZER_STATE_DICT
+				       : KEY_BASE_OPTIMIZER_STATE,
+			       KEY_PARAM_GROUPS, NULL);
+}
+
 static struct value *make_root(const struct plan *p, struct arena *a,
 			       const struct value *dict, struct value *version)
 {
@@ -144,10 +154,7 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 	const bool zero3 = r->model.ranks[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
-	struct value *groups = value_find_path(dict,
-					       zero3 ? KEY_OPTIMIZER_STATE_DICT
-						     : KEY_BASE_OPTIMIZER_STATE,
-					       KEY_PARAM_GROUPS, NULL);
+	struct value *groups = plan_param_groups(r, dict);
 
 	for (size_t i = 0; i < from->n; i++) {
 		const struct value_pair *const pair = &from->v[i];

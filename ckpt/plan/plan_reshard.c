@@ -43,8 +43,10 @@ static int name_made(const struct plan_item *e, char out[NAME_MAX + 1])
 }
 
 /* Find a file by the ranks in its name: a directory may hold thousands. */
-static int64_t find_made(struct plan *p, unsigned group, const char *name)
+static int64_t find_made(const struct plan_item *dir, unsigned group,
+			 const char *name)
 {
+	struct plan *const p = dir->p;
 	const unsigned mp = p->zckpt->dir.mp_degree;
 	const size_t n = p->groups[group].n / mp;
 	const struct ckname id = names_parse(name);

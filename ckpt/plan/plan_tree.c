@@ -170,9 +170,9 @@ static int find_in_group(const struct plan_item *dir, unsigned k,
 	char own[NAME_MAX + 1];
 
 	if (g->find) {
-		const int64_t found = g->find(p, k, name);
+		const int64_t found = g->find(dir, k, name);
 
-		*node = node_of(k, (size_t)found);
+		*node = node_of(k, first + (size_t)found);
 		return found < 0 ? -ENOENT : 0;
 	}
 	for (size_t i = first; i < first + g->n; i++) {
@@ -343,8 +343,8 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 		return rc;
 	if (d.head.len)
 		*out = vfile_new_tensors(d.nstorages ? p->shards : NULL,
-					 &d.head, d.storages, d.nstorages,
-					 &d.gathers, e->err);
+					 &d.head, d.storages, d.after,
+					 d.nstorages, &d.gathers, e->err);
 	else
 		*out = vfile_new_pt(p->shards, &d.w, d.storages, &d.gathers,
 				    p->options.crc_zero ? NULL

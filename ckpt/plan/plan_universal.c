@@ -85,9 +85,10 @@ static int name_param(const struct plan_item *e, char out[NAME_MAX + 1])
 	return plan_set_name(out, e->p->zckpt->model.params[e->i].name, "");
 }
 
-static int64_t find_param(struct plan *p, unsigned group, const char *name)
+static int64_t find_param(const struct plan_item *dir, unsigned group,
+			  const char *name)
 {
-	const struct model *const m = &p->zckpt->model;
+	const struct model *const m = &dir->p->zckpt->model;
 	const struct param *const param = model_find(m, name);
 
 	(void)group;

@@ -198,12 +198,15 @@ static int weights_check(struct plan *p, struct errmsg *err)
 		  : 0;
 }
 
-static void weights_warn(struct plan *p, const struct errmsg_sink *to)
+void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to)
 {
-	const struct weights *const w = weights_of(p)->w;
-
 	for (size_t i = 0; i < w->nwarnings; i++)
 		errmsg_put(to, "%s", w->warnings[i]);
+}
+
+static void weights_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	plan_warn_of_weights(weights_of(p)->w, to);
 }
 
 static void weights_close(struct plan *p)

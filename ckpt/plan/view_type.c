@@ -12,6 +12,7 @@ static const struct {
 	[PLAN_UNIVERSAL] = { "universal", "_universal" },
 	[PLAN_HF] = { "hf", "_hf" },
 	[PLAN_FP32] = { "fp32", "_fp32" },
+	[PLAN_DCP] = { "dcp", "_dcp" },
 	[PLAN_RESHARD] = { "zero", "_dp" },
 };
 

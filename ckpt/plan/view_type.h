@@ -14,6 +14,8 @@ enum plan_kind {
 	 * or pytorch_model.bin. */
 	PLAN_HF,
 	PLAN_FP32,
+	/* A PyTorch distributed checkpoint. */
+	PLAN_DCP,
 	/* The ZeRO files, in the root, that another number of ranks would have
 	 * saved. */
 	PLAN_RESHARD,
@@ -23,7 +25,7 @@ enum plan_kind {
 /*
  * A type of trees, which the name of a view encodes:
  *
- *	<tag>_universal, <tag>_hf, <tag>_fp32
+ *	<tag>_universal, <tag>_hf, <tag>_fp32, <tag>_dcp
  *	<tag>_dp<ranks>, <tag>_dp<ranks>_z<stage>	PLAN_RESHARD
  */
 struct view_type {
@@ -40,8 +42,8 @@ struct view_type {
 /* Room for the longest suffix and its terminating null byte. */
 #define VIEW_SUFFIX_MAX 32
 
-/* Parse a kind as options name it: universal, hf, fp32, zero.  Returns false for
- * other text. */
+/* Parse a kind as options name it: universal, hf, fp32, dcp, zero.  Returns false
+ * for other text. */
 bool view_type_parse_kind(const char *text, enum plan_kind *out);
 
 /* Parse "<ranks>" or "<ranks>_z<stage>".  False if `text` is neither. */

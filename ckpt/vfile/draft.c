@@ -36,6 +36,7 @@ struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 		return &d->lost;
 	snprintf(s->key, sizeof(s->key), "new%zu", d->nfresh);
 	s->len = t->storage_numel * dtype_size(t->dtype);
+	s->after = d->head.len;
 	t->storage_key = s->key;
 	d->fresh[d->nfresh++] = s;
 	return &s->map;
@@ -138,12 +139,14 @@ static int save(struct draft *d, const struct value *root, const char *stem)
 static int append(struct draft *d, const char *stem)
 {
 	d->storages = calloc(d->nfresh + 1, sizeof(*d->storages));
-	if (!d->storages || d->head.failed)
+	d->after = calloc(d->nfresh + 1, sizeof(*d->after));
+	if (!d->storages || !d->after || d->head.failed)
 		return errmsg_nomem(d->err, stem);
 	d->nstorages = d->nfresh;
 	d->size = d->head.len;
 	for (size_t i = 0; i < d->nfresh; i++) {
 		d->size += d->fresh[i]->len;
+		d->after[i] = d->fresh[i]->after;
 		d->storages[i] = take_map(d, d->fresh[i]);
 	}
 	return 0;
@@ -164,6 +167,7 @@ void draft_done(struct draft *d)
 	for (size_t i = 0; d->storages && i < d->nstorages; i++)
 		extent_done(&d->storages[i]);
 	free(d->storages);
+	free(d->after);
 	extent_done(&d->lost);
 	ptwrite_done(&d->w);
 	bytebuf_done(&d->head);

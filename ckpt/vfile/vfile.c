@@ -72,20 +72,28 @@ struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
 
 struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 {
-	return vfile_new_tensors(NULL, bytes, NULL, 0, &(struct gathers){ 0 },
-				 err);
+	return vfile_new_tensors(NULL, bytes, NULL, NULL, 0,
+				 &(struct gathers){ 0 }, err);
 }
 
 struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
-				const struct extent_map *tensors, size_t n,
+				const struct extent_map *tensors,
+				const size_t *after, size_t n,
 				struct gathers *gathers, struct errmsg *err)
 {
 	struct vfile *const f = new_vfile(c);
-	bool ok = f && extent_add(&f->map, EXTENT_LITERAL, head->len, 0, 0,
-				  DTYPE_U8);
+	bool ok = f;
+	size_t at = 0;
 
-	for (size_t i = 0; ok && i < n; i++)
-		ok = extent_add_map(&f->map, &tensors[i]);
+	for (size_t i = 0; ok && i <= n; i++) {
+		const size_t end = i < n ? after[i] : head->len;
+
+		assert(at <= end && end <= head->len);
+		ok = extent_add(&f->map, EXTENT_LITERAL, end - at, 0, at,
+				DTYPE_U8) &&
+		     (i == n || extent_add_map(&f->map, &tensors[i]));
+		at = end;
+	}
 	if (!ok)
 		return drop_vfile(f, err);
 	f->literal = *head;

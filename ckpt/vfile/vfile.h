@@ -51,10 +51,12 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err);
 
-/* A file without checksums: `head`, then the tensors mapped by `tensors`, in
- * order.  Takes ownership of `head` and `gathers`, on success only. */
+/* A file without checksums: `head`, in which tensor i, mapped by tensors[i], follows
+ * byte after[i]; these do not descend.  Takes ownership of `head` and `gathers`, on
+ * success only. */
 struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
-				const struct extent_map *tensors, size_t n,
+				const struct extent_map *tensors,
+				const size_t *after, size_t n,
 				struct gathers *gathers, struct errmsg *err);
 void vfile_free(struct vfile *f);
 

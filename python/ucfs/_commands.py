@@ -37,14 +37,14 @@ def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = 
     return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
 
 
-_VIEW = re.compile(r"(universal|hf|fp32)|dp(\d+)(?:_z([123]))?")
+_VIEW = re.compile(r"(universal|hf|fp32|dcp)|dp(\d+)(?:_z([123]))?")
 
 
 def materialize(source: Paths, view: str, dest: Path,
                 progress: Optional[Progress] = None, **options: Any) -> Dict[str, int]:
     """Write a view of a tag, or of the newest tag of a run, to the new directory `dest`,
-    which appears whole or not at all. `view` is "universal", "hf", "fp32", "dp8" or
-    "dp8_z1".
+    which appears whole or not at all. `view` is "universal", "hf", "fp32", "dcp",
+    "dp8" or "dp8_z1".
 
     Returns the number of "files" and "bytes" written. `progress` is called with the
     bytes done and the total. If it returns True or raises, the work is undone, and
@@ -52,7 +52,7 @@ def materialize(source: Paths, view: str, dest: Path,
     """
     found = _VIEW.fullmatch(view)
     if not found:
-        raise ValueError(f"view {view!r}: expected universal, hf, fp32, dpN or dpN_zS")
+        raise ValueError(f"view {view!r}: expected universal, hf, fp32, dcp, dpN or dpN_zS")
     to, ranks, stage = found.groups()
     options = {**options, "to": to or "zero", "ranks": ranks}
     if stage:

@@ -23,7 +23,7 @@ check "a view stands beside the tag" test -f "$mnt/global_step4_universal/zero/c
 check "latest_universal names it" test "$(cat "$mnt/latest_universal")" = global_step4_universal
 check "latest_universal ends without a newline" test "$(stat -c %s "$mnt/latest_universal")" = 22
 check "the listing has these names" test "$(ls "$mnt" | tr '\n' ' ')" = \
-	"config.json global_step4 global_step4_fp32 global_step4_hf global_step4_universal latest latest_universal logs "
+	"config.json global_step4 global_step4_dcp global_step4_fp32 global_step4_hf global_step4_universal latest latest_universal logs "
 
 # Tags that appear while mounted.
 cp -r "$good/z3_fp32_dp2/global_step4" "$run/global_step12"

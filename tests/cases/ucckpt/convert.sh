@@ -60,6 +60,10 @@ hf-split-bf16 --to hf --shard-size 0.5kb --dtype bf16
 fp32 --to fp32
 fp32-split --to fp32 --shard-size 0.5KB
 END
+check "a distributed checkpoint" convert --to dcp "$good/z1_fp32_dp2" "$tmp/weights"
+check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
+check "and no latest_dcp" test ! -e "$tmp/latest_dcp"
+rm -r "$tmp/weights"
 for to in "hf --shard-size 1KB" fp32; do
 	for name in meg_tp2_dp2_z1_fp32 z1_fp32_dp2 z3_fp32_dp4; do
 		# shellcheck disable=SC2086 # several words
@@ -163,7 +167,7 @@ usage "takes no value" --no_strict=1 "$tag" "$tmp/v"
 usage "--num_merge_workers: .*=0: not a number of workers" --num_merge_workers 0 "$tag" "$tmp/v"
 usage "--num_extract_workers: .*=-3: not a number of workers" --num_extract_workers -3 "$tag" "$tmp/v"
 usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
-usage "to=pt: must be universal, hf, fp32 or zero" --to pt "$tag" "$tmp/v"
+usage "to=pt: must be universal, hf, fp32, dcp or zero" --to pt "$tag" "$tmp/v"
 usage "dtype=int8: must be fp32, bf16 or fp16" --to hf --dtype int8 "$tag" "$tmp/v"
 usage "shard-size=5 apples: not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
 usage "dtype requires to=hf" --dtype bf16 "$tag" "$tmp/v"

@@ -12,6 +12,7 @@ static const struct {
 	{ "t_universal", "t", { .kind = PLAN_UNIVERSAL } },
 	{ "t_hf", "t", { .kind = PLAN_HF } },
 	{ "t_fp32", "t", { .kind = PLAN_FP32 } },
+	{ "t_dcp", "t", { .kind = PLAN_DCP } },
 	{ "t_dp1", "t", { .kind = PLAN_RESHARD, .ranks = 1 } },
 	{ "t_dp4096_z3", "t", { PLAN_RESHARD, 4096, 3 } },
 	{ "t_dp2_dp3", "t_dp2", { .kind = PLAN_RESHARD, .ranks = 3 } },

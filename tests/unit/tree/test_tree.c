@@ -166,7 +166,7 @@ static void walks_at_once_agree(void **state)
 	}
 	for (unsigned i = 1; i < THREADS; i++)
 		assert_int_equal(walks[i].files, walks[0].files);
-	assert_int_equal(walks[0].views, 6); /* three of each tag */
+	assert_int_equal(walks[0].views, 8); /* four of each tag */
 	assert_true(walks[0].files > 30);
 	tear_down(&f);
 }

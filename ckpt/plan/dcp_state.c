@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state dict that a program with torch's own sharding would have saved
+ * (torch/distributed/checkpoint/state_dict.py):
+ *
+ *   model    {NAME: tensor}, of parameters and buffers; both names of tied ones
+ *   optim    {state: {NAME: {exp_avg, exp_avg_sq, step}},
+ *	       param_groups: [{lr, betas, ..., params: [NAME, ...]}]}
+ *
+ * Flattened, each group's settings stand under the name of each of its parameters.
+ * A loader asks for every key that its own optimizer has, so groups get those that
+ * DeepSpeed's lack, with torch's defaults.
+ */
+#include "ckpt/plan/dcp_state.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/weights/weights.h"
+#include "ckpt/zero/checkpoint.h"
+
+#define OBJECTS_FILE "optim.distcp"
+
+static const struct {
+	const char *model; /* NULL: names stand at the top */
+	const char *optim;
+	bool flat, apart;
+} styles[DCP_STYLES] = {
+	[DCP_FSDP2] = { "model", "optim", false, false },
+	[DCP_FLAT] = { "model", "optim", true, false },
+	[DCP_TITAN] = { NULL, "optimizer", true, false },
+	[DCP_ACCELERATE] = { "model", "optimizer", false, true },
+	[DCP_LIGHTNING] = { "model", "optimizer", false, false },
+};
+
+/* A blob of the objects' file. */
+struct object {
+	const void *of; /* what it was made of */
+	uint64_t offset, len;
+};
+
+struct maker {
+	struct dcp_state *s;
+	enum dcp_style style;
+	const struct weights *w;
+	struct zero_checkpoint *r;
+	struct dcp_dir *model, *optim;
+	/* The numbers of groups that are in objects: */
+	struct object *steps;
+	size_t nsteps, steps_cap;
+	struct errmsg *err;
+};
+
+static struct arena *arena_of(const struct maker *m)
+{
+	return &m->s->arena;
+}
+
+/* Format a text into the arena.  NULL when memory runs out. */
+static __attribute__((format(printf, 2, 3))) const char *
+text(const struct maker *m, const char *fmt, ...)
+{
+	va_list args, again;
+	char *out;
+	int n;
+
+	va_start(args, fmt);
+	va_copy(again, args);
+	n = vsnprintf(NULL, 0, fmt, args);
+	out = arena_alloc(arena_of(m), (size_t)n + 1);
+	if (out)
+		vsnprintf(out, (size_t)n + 1, fmt, again);
+	va_end(args);
+	va_end(again);
+	return out;
+}
+
+static void add_entry(const struct maker *m, struct dcp_dir *d,
+		      struct dcp_entry e)
+{
+	if (arena_reserve(arena_of(m), &d->v, d->n, &d->cap, d->n + 1,
+			  sizeof(*d->v)))
+		d->v[d->n++] = e;
+}
+
+static void add_file(const struct maker *m, struct dcp_dir *d, struct dcp_file f)
+{
+	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap,
+			  d->nfiles + 1, sizeof(*d->files)))
+		d->files[d->nfiles++] = f;
+}
+
+/* The number of bytes that were appended to the objects' file since `from`. */
+static struct object object_since(const struct maker *m, size_t from,
+				  const void *of)
+{
+	return (struct object){ of, from, m->optim->objects.len - from };
+}
+
+static void add_weight(const struct maker *m, size_t i)
+{
+	const struct weight *const x = m->w->v[i];
+	const char *const top = styles[m->style].model;
+	struct dcp_entry e = {
+		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
+		.path = { { .text = top ?: x->name }, { .text = x->name } },
+		.nsteps = top ? 2 : 1,
+		.file = text(m, "model.%s.distcp", m->w->v[x->same]->name),
+		.is_tensor = true,
+		.dtype = x->dtype,
+		.ndim = x->ndim,
+		.shape = x->shape,
+	};
+
+	add_entry(m, m->model, e);
+	if (x->same == i)
+		add_file(m, m->model,
+			 (struct dcp_file){ e.file, i, NULL, x->dtype });
+}
+
+/* An entry of the optimizer's state for a parameter. */
+static struct dcp_entry state_entry(const struct maker *m, const char *name,
+				    const char *state)
+{
+	const char *const top = styles[m->style].optim;
+	struct dcp_entry e = {
+		.key = text(m, "%s.state.%s.%s", top, name, state),
+		.is_tensor = true,
+	};
+
+	e.path[0].text = top;
+	if (styles[m->style].flat) {
+		e.path[1].text = e.key ? e.key + strlen(top) + 1 : "";
+		e.nsteps = 2;
+	} else {
+		e.path[1].text = "state";
+		e.path[2].text = name;
+		e.path[3].text = state;
+		e.nsteps = 4;
+	}
+	return e;
+}
+
+/* Append a tensor without dimensions: torch's optimizers keep their step so, whatever
+ * DeepSpeed's do. */
+static int append_number(const struct maker *m, const struct shard_state *st,
+			 enum dtype dtype)
+{
+	const float number = st->kind == STATE_INT ? (float)st->i : (float)st->f;
+	const void *const bytes =
+		st->kind == STATE_TENSOR ? (const void *)st->bytes : &number;
+	struct bytebuf *const out = &m->optim->objects;
+	struct ptwrite w;
+	int rc = dcp_blob_init(&w, dtype, NULL, 0, m->err);
+
+	if (rc)
+		return rc;
+	rc = ptwrite_literal(&w, 0, NULL, out, m->err);
+	bytebuf_add(out, bytes, dtype_size(dtype));
+	rc = rc ?: ptwrite_literal(&w, 1, NULL, out, m->err);
+	ptwrite_done(&w);
+	return rc;
+}
+
+/* Add a number that a whole group has, once for all its parameters. */
+static int add_number(struct maker *m, const struct shard_state *st,
+		      struct dcp_entry e)
+{
+	const size_t before = m->optim->objects.len;
+	size_t i = m->nsteps;
+	int rc;
+
+	e.dtype = st->kind == STATE_TENSOR ? st->flat.dtype : DTYPE_F32;
+	e.file = OBJECTS_FILE;
+	while (i && m->steps[i - 1].of != st)
+		i--;
+	if (!i) {
+		rc = append_number(m, st, e.dtype);
+		if (rc)
+			return rc;
+		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps,
+				   &m->steps_cap, m->nsteps + 1,
+				   sizeof(*m->steps)))
+			return 0; /* seen at the end */
+		m->steps[m->nsteps++] = object_since(m, before, st);
+		i = m->nsteps;
+	}
+	e.offset = m->steps[i - 1].offset;
+	add_entry(m, m->optim, e);
+	return 0;
+}
+
+static int add_states(struct maker *m, size_t i)
+{
+	const struct weight *const x = m->w->v[i];
+	const struct shard_group *g = NULL;
+	int rc = x->param ? zckpt_group(m->r, x->param, &g, m->err) : 0;
+
+	for (size_t k = 0; !rc && g && k < g->nstates; k++) {
+		const struct shard_state *const st = &g->states[k];
+		struct dcp_entry e = state_entry(m, x->name, st->name);
+
+		if (st->kind != STATE_FLAT) {
+			rc = add_number(m, st, e);
+			continue;
+		}
+		e.file = text(m, "optim.state.%s.%s.distcp", x->name, st->name);
+		e.dtype = st->flat.dtype;
+		e.ndim = x->ndim;
+		e.shape = x->shape;
+		add_entry(m, m->optim, e);
+		add_file(m, m->optim,
+			 (struct dcp_file){ e.file, i, st->name, e.dtype });
+	}
+	return rc;
+}
+
+/* The place of a parameter's group in param_groups, whose `params` number the flat
+ * groups: stage 3 has several for one of the program's. */
+static size_t find_group(const struct value_seq *groups, const struct param *p)
+{
+	int64_t id;
+
+	for (size_t i = 0; groups && i < groups->n; i++) {
+		const struct value_seq *const ids =
+			value_find_items(groups->v[i], "params");
+
+		for (size_t k = 0; ids && k < ids->n; k++)
+			if (value_get_int(ids->v[k], &id) &&
+			    id == (int64_t)p->first->group)
+				return i;
+	}
+	return p->first->group;
+}
+
+/* Add an object, which has been appended: a setting of group `number`. */
+static void add_setting(const struct maker *m, size_t number, const char *name,
+			const struct object *o)
+{
+	const char *const top = styles[m->style].optim;
+	struct dcp_entry e = {
+		.key = text(m, "%s.param_groups.%zu.%s", top, number, name),
+		.path = { { .text = top },
+			  { .text = "param_groups" },
+			  { .i = number },
+			  { .text = name } },
+		.nsteps = 4,
+		.file = OBJECTS_FILE,
+		.offset = o->offset,
+		.len = o->len,
+	};
+
+	add_entry(m, m->optim, e);
+}
+
+/* The same in a flat state dict: a setting of a parameter. */
+static void add_flat_setting(const struct maker *m, const char *param,
+			     const char *name, const struct object *o)
+{
+	const char *const top = styles[m->style].optim;
+	struct dcp_entry e = {
+		.key = text(m, "%s.param_groups.%s.%s", top, param, name),
+		.nsteps = 2,
+		.file = OBJECTS_FILE,
+		.offset = o->offset,
+		.len = o->len,
+	};
+
+	e.path[0].text = top;
+	e.path[1].text = e.key ? e.key + strlen(top) + 1 : "";
+	add_entry(m, m->optim, e);
+}
+
+/* Settings of torch's Adam and AdamW that DeepSpeed's optimizers need not have. */
+static const struct {
+	const char *name;
+	enum { NONE, FALSE, TRUE } value;
+} defaults[] = {
+	{ "amsgrad", FALSE },
+	{ "maximize", FALSE },
+	{ "foreach", NONE },
+	{ "capturable", FALSE },
+	{ "differentiable", FALSE },
+	{ "fused", NONE },
+	/* DeepSpeed's Adam is AdamW unless it is told otherwise. */
+	{ "decoupled_weight_decay", TRUE },
+};
+
+/* The settings of a group, without `params`, completed. */
+static struct value *make_settings(struct arena *a, const struct value *group)
+{
+	const struct value_dict *const from = value_pairs(group);
+	struct value *const out = value_new(a, VALUE_DICT);
+
+	for (size_t i = 0; from && i < from->n; i++)
+		if (value_is_cstr(from->v[i].key) &&
+		    !value_is_str(from->v[i].key, "params"))
+			value_put(a, out, from->v[i].key, from->v[i].val);
+	for (size_t i = 0; i < COUNT(defaults); i++)
+		if (!value_find(out, defaults[i].name))
+			value_dict_set(
+				a, out, defaults[i].name,
+				defaults[i].value == NONE
+					? value_new(a, VALUE_NONE)
+					: value_new_bool(a, defaults[i].value ==
+								    TRUE));
+	return out;
+}
+
+static int append_setting(const struct maker *m, const char *name,
+			  const struct value *v, struct object *out)
+{
+	struct bytebuf *const objects = &m->optim->objects;
+	const size_t before = objects->len;
+	struct errmsg why = { "" };
+	const int rc = dcp_blob_add(v, objects, &why);
+
+	if (rc)
+		return errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
+				  m->r->dir.optim[0].path, name, why.text);
+	*out = object_since(m, before, v);
+	return 0;
+}
+
+/* Add group `number`, to which parameter `i` of the weights belongs if of[i] says so. */
+static int add_group(const struct maker *m, struct arena *a, size_t number,
+		     const struct value *group, const size_t *of)
+{
+	const struct value *const settings = make_settings(a, group);
+	struct value *const names = value_new(a, VALUE_LIST);
+	const bool flat = styles[m->style].flat;
+	struct object o;
+	int rc = 0;
+
+	for (size_t i = 0; i < m->w->n; i++)
+		if (of[i] == number)
+			value_append(a, names,
+				     value_new_str(a, m->w->v[i]->name));
+	if (a->failed)
+		return errmsg_nomem(m->err, m->r->dir.path);
+	for (size_t k = 0; !rc && k < settings->dict.n; k++) {
+		const struct value_pair *const s = &settings->dict.v[k];
+		const char *const name =
+			arena_strdup(arena_of(m), s->key->str.p);
+
+		rc = append_setting(m, s->key->str.p, s->val, &o);
+		if (!rc && !flat)
+			add_setting(m, number, name, &o);
+		for (size_t i = 0; !rc && flat && i < m->w->n; i++)
+			if (of[i] == number)
+				add_flat_setting(m, m->w->v[i]->name, name, &o);
+	}
+	if (rc || flat)
+		return rc;
+	rc = append_setting(m, "params", names, &o);
+	add_setting(m, number, "params", &o);
+	return rc;
+}
+
+/* Add the groups of an optimizer shard's object. */
+static int add_groups(const struct maker *m, struct arena *a,
+		      const struct value *root)
+{
+	const struct value_seq *const groups = value_items(plan_param_groups(
+		m->r, value_find(root, KEY_OPTIMIZER_STATE_DICT)));
+	size_t *const of = arena_alloc(a, (m->w->n + 1) * sizeof(*of));
+	size_t n = groups ? groups->n : 0;
+	int rc = 0;
+
+	for (size_t i = 0; of && i < m->w->n; i++) {
+		const struct param *const p = m->w->v[i]->param;
+
+		of[i] = p ? find_group(groups, p) : SIZE_MAX;
+		if (p && of[i] >= n)
+			n = of[i] + 1;
+	}
+	for (size_t i = 0; !rc && of && i < n; i++)
+		rc = add_group(m, a, i,
+			       groups && i < groups->n ? groups->v[i] : NULL,
+			       of);
+	return rc;
+}
+
+static int add_optimizer(struct maker *m)
+{
+	struct arena a = { 0 };
+	struct ptfile pt;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < m->w->n; i++)
+		rc = add_states(m, i);
+	rc = rc ?: tagdir_open_file(&m->r->dir.optim[0], &pt, m->err);
+	if (rc)
+		return rc;
+	rc = add_groups(m, &a, pt.root);
+	m->s->arena.failed |= a.failed;
+	ptfile_close(&pt);
+	arena_done(&a);
+	add_file(m, m->optim,
+		 (struct dcp_file){ OBJECTS_FILE, DCP_OBJECTS, NULL, 0 });
+	return rc;
+}
+
+/* Sort the files of a directory, and check their names. */
+static int finish(struct dcp_dir *d, struct errmsg *err)
+{
+	for (size_t i = 0; i < d->nfiles; i++)
+		if (strlen(d->files[i].name) > NAME_MAX ||
+		    strchr(d->files[i].name, '/'))
+			return errmsg_set(err, -ENOTSUP, "%s: is no file's name",
+					  d->files[i].name);
+	if (d->nfiles)
+		qsort(d->files, d->nfiles, sizeof(*d->files), array_by_text);
+	return 0;
+}
+
+int dcp_state_make(struct dcp_state *s, enum dcp_style style,
+		   const struct weights *w, struct zero_checkpoint *r,
+		   struct errmsg *err)
+{
+	const bool apart = styles[style].apart;
+	struct maker m = {
+		.s = s,
+		.style = style,
+		.w = w,
+		.r = r,
+		.model = &s->dirs[0],
+		.optim = &s->dirs[apart],
+		.err = err,
+	};
+	int rc;
+
+	s->ndirs = apart && r ? 2 : 1;
+	for (size_t i = 0; i < w->n; i++)
+		add_weight(&m, i);
+	rc = r ? add_optimizer(&m) : 0;
+	if (!rc && (s->arena.failed || m.optim->objects.failed))
+		rc = errmsg_nomem(err, NULL);
+	for (unsigned i = 0; !rc && i < s->ndirs; i++)
+		rc = finish(&s->dirs[i], err);
+	return rc;
+}
+
+void dcp_state_done(struct dcp_state *s)
+{
+	for (unsigned i = 0; i < COUNT(s->dirs); i++)
+		bytebuf_done(&s->dirs[i].objects);
+	arena_done(&s->arena);
+}

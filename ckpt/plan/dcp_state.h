@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_STATE_H
+#define UCKPT_DCP_STATE_H
+
+#include <stddef.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/plan/dcp_metadata.h"
+
+struct errmsg;
+struct weights;
+struct zero_checkpoint;
+
+/* Whose names the state has. */
+enum dcp_style {
+	DCP_FSDP2, /* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
+	DCP_FLAT,  /* with flatten_optimizer_state_dict */
+	DCP_TITAN, /* torchtitan: NAME, optimizer.state.NAME.exp_avg */
+	DCP_ACCELERATE, /* a directory each for model and optimizer */
+	DCP_LIGHTNING,  /* Fabric: model.NAME, optimizer.state.NAME.exp_avg */
+	DCP_STYLES
+};
+
+/* A file: chunks of a tensor, or the objects of a directory. */
+struct dcp_file {
+	const char *name;  /* first: array_by_text */
+	size_t weight;     /* DCP_OBJECTS: the objects */
+	const char *state; /* of the optimizer; NULL: the weight itself */
+	enum dtype dtype;
+};
+
+#define DCP_OBJECTS SIZE_MAX
+
+/* What one `.metadata` describes. */
+struct dcp_dir {
+	struct dcp_entry *v;
+	size_t n, cap;
+	struct dcp_file *files; /* sorted by name */
+	size_t nfiles, files_cap;
+	struct bytebuf objects; /* blobs of what is no tensor of a parameter */
+};
+
+/* The state dicts of model and optimizer.  Immutable once made. */
+struct dcp_state {
+	struct arena arena;
+	struct dcp_dir dirs[2];
+	unsigned ndirs;
+};
+
+/*
+ * List what a checkpoint has: its weights, which must outlive the state, and, unless `r`
+ * is NULL, the optimizer's states and param_groups.  Opens the first optimizer shard.
+ * -ENOTSUP for a name that no file can have or a param_group that no dict can;
+ * errors of zckpt_group and tagdir_open_file.  Call dcp_state_done also after failure.
+ */
+int dcp_state_make(struct dcp_state *s, enum dcp_style style,
+		   const struct weights *w, struct zero_checkpoint *r,
+		   struct errmsg *err);
+void dcp_state_done(struct dcp_state *s);
+
+#endif

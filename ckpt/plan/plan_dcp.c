@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A checkpoint as a PyTorch distributed checkpoint, which torch.distributed.checkpoint
+ * loads on any number of ranks: `.metadata` (dcp_metadata.c), and a file for each
+ * tensor, in which each chunk is a torch.save of its own.  Blobs have no checksums, for
+ * which readers would have to wait; torch does not look at them.
+ *
+ * Tensors have the types that the checkpoint has them in, as programs that use
+ * torch's sharding save their master weights; a loader converts them to its own.
+ */
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/dcp_state.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/weights/weights.h"
+#include "ckpt/zero/checkpoint.h"
+
+struct plan_dcp {
+	struct plan plan;
+	const struct weights *w; /* belongs to the universal plan */
+	struct dcp_state state;
+	size_t nfiles; /* of the directory that has most */
+};
+
+/* For which tensors are cut. */
+#define RANKS 8
+
+static struct plan_dcp *dcp_of(struct plan *p)
+{
+	return (struct plan_dcp *)p;
+}
+
+static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readers = &e->p->readers;
+}
+
+static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
+{
+	const struct dcp_dir *const dir = &dcp_of(e->p)->state.dirs[e->dir];
+
+	draft_try(d,
+		  dcp_metadata_write(dir->v, dir->n, RANKS, &d->head, d->err));
+	return NULL;
+}
+
+static const struct dcp_file *file_of(const struct plan_item *e)
+{
+	return &dcp_of(e->p)->state.dirs[e->dir].files[e->k];
+}
+
+static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	return e->k < dcp_of(e->p)->state.dirs[e->dir].nfiles
+		       ? plan_set_name(out, file_of(e)->name, "")
+		       : 0;
+}
+
+static int64_t find_file(const struct plan_item *dir, unsigned group,
+			 const char *name)
+{
+	const struct dcp_dir *const d = &dcp_of(dir->p)->state.dirs[dir->i];
+	const struct dcp_file *const f =
+		array_find(d->files, d->nfiles, sizeof(*d->files), name);
+
+	(void)group;
+	return f ? f - d->files : -1;
+}
+
+/* The objects' pickles have objects of the optimizer shards. */
+static void describe_file(const struct plan_item *e, struct plan_facts *out)
+{
+	if (file_of(e)->weight == DCP_OBJECTS)
+		out->readers = &e->p->readers;
+}
+
+/* Map all elements of a file's tensor. */
+static void map_tensor(const struct plan_item *e, struct draft *d,
+		       struct extent_map *out)
+{
+	const struct weights *const w = dcp_of(e->p)->w;
+	const struct dcp_file *const f = file_of(e);
+
+	draft_try(d,
+		  f->state ? zckpt_add_param(e->p->zckpt,
+					     w->v[f->weight]->param, f->state,
+					     f->dtype, out, &d->gathers, d->err)
+			   : weights_add(w, f->weight, e->p->zckpt, f->dtype,
+					 out, &d->gathers, d->err));
+}
+
+/* Append a chunk with elements [first, ...) of a tensor. */
+static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
+		      const struct extent_map *whole)
+{
+	const size_t item = dtype_size(t->dtype);
+	struct tensor copy = *t;
+	struct extent_map *map;
+	struct ptwrite w;
+
+	if (!draft_try(d, dcp_blob_init(&w, t->dtype, t->shape, t->ndim, d->err)))
+		return;
+	draft_try(d, ptwrite_literal(&w, 0, NULL, &d->head, d->err));
+	map = draft_add_storage(d, &copy);
+	if (d->extents)
+		draft_require(d, extent_add_range(map, whole, first * item,
+						  t->numel * item, t->dtype,
+						  t->dtype));
+	draft_try(d, ptwrite_literal(&w, 1, NULL, &d->head, d->err));
+	ptwrite_done(&w);
+}
+
+static void add_chunks(const struct plan_item *e, struct draft *d,
+		       const struct extent_map *whole)
+{
+	const struct dcp_file *const f = file_of(e);
+	const struct weight *const w = dcp_of(e->p)->w->v[f->weight];
+	const struct dcp_cut cut = dcp_cut(f->dtype, w->shape, w->ndim, RANKS);
+	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
+	struct tensor t;
+
+	memcpy(shape, w->shape, w->ndim * sizeof(*shape));
+	do {
+		next = dcp_cut_end(&cut, row);
+		shape[0] = next - row;
+		tensor_init(&t, f->dtype, shape, w->ndim, false);
+		add_chunk(d, &t, row * cut.row, whole);
+		row = next;
+	} while (!draft_failed(d) && row < cut.rows);
+}
+
+static struct value *draft_file(const struct plan_item *e, struct draft *d)
+{
+	const struct dcp_file *const f = file_of(e);
+	struct extent_map whole = { 0 };
+
+	if (f->weight == DCP_OBJECTS) {
+		const struct bytebuf *const b =
+			&dcp_of(e->p)->state.dirs[e->dir].objects;
+
+		bytebuf_add(&d->head, b->data, b->len);
+		return NULL;
+	}
+	if (d->extents)
+		map_tensor(e, d, &whole);
+	add_chunks(e, d, &whole);
+	extent_done(&whole);
+	return NULL;
+}
+
+static int dcp_check(struct plan *p, struct errmsg *err)
+{
+	return plan_check(p->universal, err);
+}
+
+static void dcp_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	plan_warn_of_weights(dcp_of(p)->w, to);
+}
+
+static void dcp_close(struct plan *p)
+{
+	dcp_state_done(&dcp_of(p)->state);
+}
+
+static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
+{
+	static const char *const metadata[] = { ".metadata" };
+	struct plan_dcp *const x = dcp_of(p);
+	struct errmsg why = { "" };
+	int rc = zckpt_profiles(p->zckpt, err)
+			 ?: plan_universal_weights(p->universal, &x->w, err);
+
+	if (rc)
+		return rc;
+	rc = dcp_state_make(&x->state, DCP_FSDP2, x->w, p->zckpt, &why);
+	if (rc)
+		return errmsg_set(err, rc, "%s: %s", path, why.text);
+	for (unsigned i = 0; i < x->state.ndirs; i++)
+		if (x->nfiles < x->state.dirs[i].nfiles)
+			x->nfiles = x->state.dirs[i].nfiles;
+
+	const struct plan_group groups[] = {
+		{ .n = 1,
+		  .names = metadata,
+		  .describe = describe_metadata,
+		  .draft = draft_metadata },
+		{ .n = x->nfiles,
+		  .name = name_file,
+		  .find = find_file,
+		  .describe = describe_file,
+		  .draft = draft_file },
+	};
+
+	plan_set_groups(p, groups, COUNT(groups));
+	return 0;
+}
+
+const struct plan_view plan_dcp = {
+	.size = sizeof(struct plan_dcp),
+	.make = dcp_make,
+	.close = dcp_close,
+	.check = dcp_check,
+	.warn = dcp_warn,
+};

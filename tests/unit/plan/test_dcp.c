@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The view as a PyTorch distributed checkpoint, of every checkpoint of tests/good and
+ * of one that is large enough to be cut: what `.metadata` says is what the files hold,
+ * and the tensors are those of the universal tree, bit for bit.  One line of output per
+ * check that fails.
+ *
+ *     test_dcp [DIRECTORY [CASE]...]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/zero/checkpoint.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
+#include "tests/support/goodcase.h"
+#include "tests/support/walk.h"
+
+#define KEY_LEN 600
+
+struct dcp {
+	struct good_tally tally;
+	struct plan *universal, *p;
+	struct arena arena;
+	/* Of `.metadata`, in the same order: */
+	const struct value_dict *tensors, *paths, *places;
+	size_t place;            /* the next */
+	unsigned equal, chunks;  /* tensors compared; the most chunks of one */
+	unsigned members, steps; /* of groups; numbers of parameters */
+};
+
+static const struct value *attribute(const struct value *object,
+				     const char *name)
+{
+	return object && value_is_object(object)
+		       ? value_find(object->obj->state, name)
+		       : NULL;
+}
+
+/* A file in memory, which the caller frees; .p is NULL if there is none. */
+static struct span read_file(struct plan *p, uint64_t dir, const char *name)
+{
+	struct span s = { NULL, 0 };
+	struct vfile *f;
+	uint64_t node;
+
+	if (plan_lookup(p, dir, name, &node, NULL) ||
+	    plan_file_open(p, node, &f, NULL))
+		return s;
+	s.len = (size_t)vfile_size(f);
+	s.p = xrealloc(NULL, s.len + 1);
+	if (vfile_read(f, (void *)s.p, s.len, 0, NULL) != (int64_t)s.len) {
+		free((void *)s.p);
+		s.p = NULL;
+	}
+	vfile_free(f);
+	return s;
+}
+
+/* The tensor that a file of torch.save holds, alone or under "param"; its elements are
+ * copied to `*out`, which the caller frees. */
+static bool read_tensor(struct span file, struct tensor *t, uint8_t **out)
+{
+	struct source src;
+	struct ptfile pt;
+	uint64_t at;
+	bool ok;
+
+	source_init_span(&src, "blob", file);
+	if (!file.p || ptfile_open_source(&pt, &src, NULL))
+		return false;
+	ok = ptfile_run(&pt, value_find(pt.root, "param") ?: pt.root, "it", t,
+			&at, NULL) == 0;
+	if (ok) {
+		const size_t len = t->numel * dtype_size(t->dtype);
+
+		*out = xrealloc(NULL, len + 1);
+		memcpy(*out, file.p + at, len);
+	}
+	ptfile_close(&pt);
+	return ok;
+}
+
+static bool same_sizes(const struct value *sizes, const uint64_t *shape,
+		       unsigned ndim)
+{
+	const struct value_seq *const v = value_items(sizes);
+	uint64_t n;
+
+	for (unsigned i = 0; v && v->n == ndim && i < ndim; i++)
+		if (!value_get_count(v->v[i], &n) || n != shape[i])
+			return false;
+	return v && v->n == ndim;
+}
+
+/* Take the next place, which must be that of a chunk (NULL: an object) of `key`; set the
+ * blob, in `file`, which is read when its name changes. */
+static bool next_blob(struct dcp *d, const char *key, const uint64_t *offset,
+		      unsigned ndim, struct span *file, const char **name,
+		      uint64_t *end, struct span *blob)
+{
+	const struct value *index, *info, *where;
+	const char *path;
+	uint64_t at, len;
+
+	if (d->place == d->places->n)
+		return false;
+	index = d->places->v[d->place].key;
+	info = d->places->v[d->place++].val;
+	where = attribute(index, "offset");
+	if (strcmp(value_cstr(attribute(index, "fqn")), key) != 0 ||
+	    !(offset ? same_sizes(where, offset, ndim)
+		     : where && where->kind == VALUE_NONE) ||
+	    !value_get_count(attribute(info, "offset"), &at) ||
+	    !value_get_count(attribute(info, "length"), &len))
+		return false;
+	path = value_cstr(attribute(info, "relative_path"));
+	if (!*name || strcmp(*name, path) != 0) {
+		free((void *)file->p);
+		*file = read_file(d->p, PLAN_ROOT, path);
+		*name = path;
+	}
+	if (!file->p || at > file->len || len > file->len - at)
+		return false;
+	*blob = (struct span){ file->p + at, len };
+	*end = at + len;
+	return true;
+}
+
+/* The elements of all chunks, which follow each other; NULL if something is wrong. */
+static uint8_t *read_chunks(struct dcp *d, const char *key,
+			    const struct value *meta, struct tensor *whole)
+{
+	const struct value_seq *const chunks =
+		value_items(attribute(meta, "chunks"));
+	const struct value *const properties = attribute(meta, "properties");
+	const struct value *const dtype =
+		properties ? value_item(properties->obj->state, 0) : NULL;
+	uint64_t offset[TENSOR_DIMS_MAX] = { 0 }, end = 0, got = 0;
+	struct span file = { NULL, 0 }, blob;
+	const char *name = NULL;
+	uint8_t *all = NULL, *part;
+	struct tensor t;
+	bool ok = chunks && chunks->n && dtype &&
+		  tensor_set_shape(whole, attribute(meta, "size"), NULL) == 0;
+
+	for (size_t i = 0; ok && i < chunks->n; i++) {
+		const struct value *const c = chunks->v[i];
+		size_t len;
+
+		ok = same_sizes(attribute(c, "offsets"), offset, whole->ndim) &&
+		     next_blob(d, key, offset, whole->ndim, &file, &name, &end,
+			       &blob) &&
+		     read_tensor(blob, &t, &part);
+		if (!ok)
+			break;
+		ok = same_sizes(attribute(c, "sizes"), t.shape, t.ndim) &&
+		     value_is_global(dtype, "torch", dtype_name(t.dtype));
+		len = t.numel * dtype_size(t.dtype);
+		all = xrealloc(all, got + len + 1);
+		memcpy(all + got, part, len);
+		got += len;
+		offset[0] += t.ndim ? t.shape[0] : 1;
+		whole->dtype = t.dtype;
+		free(part);
+	}
+	if (ok && d->chunks < chunks->n)
+		d->chunks = (unsigned)chunks->n;
+	/* Objects share a file. */
+	ok = ok && got == whole->numel * dtype_size(whole->dtype) &&
+	     (whole->ndim == 0 || end == file.len);
+	free((void *)file.p);
+	if (!ok)
+		free(all);
+	return ok ? all : NULL;
+}
+
+/* Compare with the universal tree's tensor of a parameter that the optimizer owns. */
+static bool is_universal(struct dcp *d, const char *param, const char *state,
+			 const struct tensor *t, const uint8_t *bytes)
+{
+	const struct param *const owned =
+		model_find(&plan_zckpt(d->universal)->model, param);
+	char name[KEY_LEN];
+	struct tensor own;
+	uint8_t *have;
+	struct span file;
+	uint64_t node;
+	bool ok = true;
+
+	if (!owned || owned->module)
+		return true;
+	if (plan_lookup(d->universal, PLAN_ZERO, param, &node, NULL))
+		return false;
+	snprintf(name, sizeof(name), "%s.pt", state);
+	file = read_file(d->universal, node, name);
+	if (read_tensor(file, &own, &have)) {
+		/* Either may have rows of padding, at the end. */
+		const uint64_t n = own.numel < t->numel ? own.numel : t->numel;
+
+		ok = own.dtype == t->dtype &&
+		     memcmp(have, bytes, n * dtype_size(t->dtype)) == 0;
+		d->equal += ok;
+		free(have);
+	}
+	free((void *)file.p);
+	return ok;
+}
+
+static bool check_tensor(struct dcp *d, const char *key,
+			 const struct value *meta, const struct value_seq *path)
+{
+	const char *const top = value_cstr(path->v[0]);
+	struct tensor t = { 0 };
+	uint8_t *const bytes = read_chunks(d, key, meta, &t);
+	bool ok = bytes;
+
+	if (ok && path->n == 2 && strcmp(top, "model") == 0)
+		ok = is_universal(d, value_cstr(path->v[1]), "fp32", &t, bytes);
+	else if (ok && path->n == 4 && strcmp(top, "optim") == 0)
+		ok = is_universal(d, value_cstr(path->v[2]),
+				  value_cstr(path->v[3]), &t, bytes);
+	else
+		ok = false;
+	d->steps += path->n == 4 && strcmp(value_cstr(path->v[3]), "step") == 0;
+	free(bytes);
+	return ok;
+}
+
+/* An object is a file of torch.save; a list of `params` has names of tensors. */
+static bool check_object(struct dcp *d, const char *key,
+			 const struct value_seq *path)
+{
+	struct span file = { NULL, 0 }, blob;
+	const char *name = NULL;
+	struct source src;
+	struct ptfile pt;
+	uint64_t end;
+	bool ok = next_blob(d, key, NULL, 0, &file, &name, &end, &blob);
+
+	source_init_span(&src, key, blob);
+	ok = ok && ptfile_open_source(&pt, &src, NULL) == 0;
+	if (ok && value_is_str(path->v[path->n - 1], "params")) {
+		const struct value_seq *const names = value_items(pt.root);
+
+		for (size_t i = 0; names && i < names->n; i++) {
+			char member[KEY_LEN];
+
+			snprintf(member, sizeof(member), "model.%s",
+				 value_cstr(names->v[i]));
+			for (size_t k = 0; k < d->tensors->n; k++)
+				d->members += value_is_str(d->tensors->v[k].key,
+							   member);
+		}
+	}
+	if (ok)
+		ptfile_close(&pt);
+	free((void *)file.p);
+	return ok;
+}
+
+/* A key is its path, with dots. */
+static bool is_path_of(const char *key, const struct value_seq *path)
+{
+	char text[KEY_LEN] = "";
+	size_t n = 0;
+
+	for (size_t i = 0; path && i < path->n && n < sizeof(text); i++) {
+		const struct value *const v = path->v[i];
+
+		n += (size_t)(v->kind == VALUE_INT
+				      ? snprintf(text + n, sizeof(text) - n,
+						 "%s%" PRId64, i ? "." : "", v->i)
+				      : snprintf(text + n, sizeof(text) - n,
+						 "%s%s", i ? "." : "",
+						 value_cstr(v)));
+	}
+	return strcmp(text, key) == 0;
+}
+
+static void check_entry(struct dcp *d, size_t i)
+{
+	const char *const key = value_cstr(d->tensors->v[i].key);
+	const struct value *const meta = d->tensors->v[i].val;
+	const struct value_seq *const path = value_items(d->paths->v[i].val);
+
+	d->tally.checks++;
+	if (!value_is_str(d->paths->v[i].key, key) || !is_path_of(key, path))
+		good_fail(&d->tally, "%s: has another path", key);
+	else if (!(attribute(meta, "chunks") ? check_tensor(d, key, meta, path)
+					     : check_object(d, key, path)))
+		good_fail(&d->tally, "%s: is not what .metadata says", key);
+}
+
+/* The parameters that the optimizer has. */
+static unsigned count_owned(struct plan *p)
+{
+	const struct model *const m = &plan_zckpt(p)->model;
+	unsigned n = 0;
+
+	for (size_t i = 0; i < m->nparams; i++)
+		n += !m->params[i].module;
+	return n;
+}
+
+static void check_metadata(struct dcp *d, struct span bytes)
+{
+	struct errmsg err = { "" };
+	struct value *root = NULL;
+	unsigned owned;
+
+	if (!bytes.p || pickle_load(bytes, ".metadata", &d->arena, &root, &err)) {
+		good_fail(&d->tally, "no .metadata: %s", err.text);
+		return;
+	}
+	d->tensors = value_pairs(attribute(root, "state_dict_metadata"));
+	d->paths = value_pairs(attribute(root, "planner_data"));
+	d->places = value_pairs(attribute(root, "storage_data"));
+	if (!d->tensors || !d->paths || !d->places ||
+	    d->paths->n != d->tensors->n) {
+		good_fail(&d->tally, ".metadata: other attributes");
+		return;
+	}
+	for (size_t i = 0; i < d->tensors->n; i++)
+		check_entry(d, i);
+	owned = count_owned(d->universal);
+	if (d->place != d->places->n)
+		good_fail(&d->tally, "more places than chunks");
+	if (d->members != owned)
+		good_fail(&d->tally, "groups have %u parameters, not %u",
+			  d->members, owned);
+	if (d->equal < owned)
+		good_fail(&d->tally, "%u tensors are the universal tree's",
+			  d->equal);
+}
+
+static void check_tag(struct dcp *d, const char *tag)
+{
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
+	const struct view_type type = { .kind = PLAN_DCP };
+	struct errmsg err = { "" };
+	struct span bytes;
+
+	if (plan_open(test_context(), tag, &options, &d->universal, &err) ||
+	    plan_open_derived(d->universal, &type, &d->p, &err) ||
+	    plan_check(d->p, &err) || walk_plan(d->p, &err)) {
+		good_fail(&d->tally, "%s", err.text);
+	} else {
+		bytes = read_file(d->p, PLAN_ROOT, ".metadata");
+		check_metadata(d, bytes);
+		free((void *)bytes.p);
+	}
+	plan_close(d->p);
+	plan_close(d->universal);
+	arena_done(&d->arena);
+}
+
+static unsigned check_case(const char *dir, const char *name, unsigned *checks)
+{
+	struct dcp d = { .tally.name = name };
+	char path[GOOD_PATH_LEN];
+	struct findings digests;
+	const struct line *tag;
+
+	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
+	lines_load(&digests, path);
+	tag = findings_find(&digests, "tag");
+	snprintf(path, sizeof(path), "%s/%s/%s", dir, name,
+		 tag ? tag->field[1] : "");
+	if (!findings_find(&digests, "refuse"))
+		check_tag(&d, path);
+	findings_done(&digests);
+	*checks += d.tally.checks;
+	return d.tally.failures;
+}
+
+/* Tensors of several megabytes are cut, in all stages and whatever ranks saved them. */
+static unsigned check_large(int stage)
+{
+	static const struct mkckpt_param params[] = {
+		{ "bias", 1, { 1001 }, 0 },
+		{ "embed", 2, { 5001, 300 }, 0 },
+		{ "row", 2, { 3, 250001 }, 1 },
+		{ "none", 2, { 0, 7 }, 1 },
+		{ "cube", 3, { 65, 16, 31 }, 1 },
+	};
+	const struct mkckpt c = { .stage = stage,
+				  .ranks = 3,
+				  .params = params,
+				  .nparams = COUNT(params),
+				  .ngroups = 2 };
+	struct dcp d = { .tally.name = "large" };
+	char *const dir = mkckpt_new_dir();
+
+	mkckpt_write(&c, dir);
+	check_tag(&d, dir);
+	mkckpt_free_dir(dir);
+	if (d.chunks != 8)
+		good_fail(&d.tally, "%u chunks", d.chunks);
+	if (d.steps < COUNT(params) - 1)
+		good_fail(&d.tally, "%u steps", d.steps);
+	return d.tally.failures;
+}
+
+/* Where a tensor of float32 is cut for some number of ranks: the chunks' rows. */
+static const struct {
+	unsigned ndim;
+	uint64_t shape[2];
+	unsigned ranks;
+	const char *rows;
+} cuts[] = {
+	{ 0, { 0 }, 8, "1" },
+	{ 1, { 0 }, 8, "0" },
+	{ 2, { 5, 0 }, 8, "5" },
+	{ 1, { 1000 }, 8, "1000" },           /* small */
+	{ 2, { 10, 1 << 14 }, 4, "3 3 3 1" }, /* as torch.chunk */
+	{ 2, { 10, 1 << 14 }, 8, "2 2 2 2 2" },
+	{ 2, { 10, 1 << 12 }, 4, "6 4" }, /* two ranks each, not less than 64 KiB */
+	{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* not above 4 MiB */
+	{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never over a border */
+	{ 2, { 3, 1 << 22 }, 1, "1 1 1" }, /* but of a row at least */
+};
+
+static unsigned check_cuts(void)
+{
+	struct good_tally tally = { .name = "cut" };
+
+	for (size_t i = 0; i < COUNT(cuts); i++) {
+		const struct dcp_cut c = dcp_cut(DTYPE_F32, cuts[i].shape,
+						 cuts[i].ndim, cuts[i].ranks);
+		uint64_t row = 0, next;
+		char text[64];
+		size_t n = 0;
+
+		do {
+			next = dcp_cut_end(&c, row);
+			n += (size_t)snprintf(text + n, sizeof(text) - n,
+					      n ? " %" PRIu64 : "%" PRIu64,
+					      next - row);
+			row = next;
+		} while (row < c.rows && n < sizeof(text) - 24);
+		if (strcmp(text, cuts[i].rows) != 0)
+			good_fail(&tally, "%s, not %s", text, cuts[i].rows);
+	}
+	return tally.failures;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned failures = check_cuts();
+
+	for (int stage = 1; stage <= 3; stage++)
+		failures += check_large(stage);
+	return good_main(argc, argv, ".weights", check_case) || failures;
+}
