@@ -493,7 +493,8 @@ static void make_plan(struct view *x)
 		tag->plan = NULL;
 	}
 	if (!rc && !tag->planned) {
-		tag->planned = tag->there = true;
+		tag->planned = true;
+		tag->there = true;
 		tag->looked = clock_ns();
 		plan_warn(tag->plan, &warnings);
 	}
