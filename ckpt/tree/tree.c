@@ -241,7 +241,9 @@ static int read_latest(struct tree *t, uint64_t index, const char **dir,
 	struct view_type type;
 	uint64_t parent;
 	size_t n;
-	const char *const path = pathtab_path(t->pathtab, index, &parent);
+	/* Path 0 is the root's. */
+	const char *const path =
+		index ? pathtab_path(t->pathtab, index, &parent) : NULL;
 
 	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
 	if (!*dir || !view_type_parse(path + strlen(*dir) + 1, &n, &type))
