@@ -43,16 +43,15 @@ static const struct kind {
 	{ "mp_rank_[0-9][0-9]", MEGATRON },
 	{ "mp_rank_[0-9][0-9]_[0-9][0-9][0-9]", MEGATRON },
 	{ "model_optim_rng.pt", MEGATRON },
-	{ ".metadata",
-	  "a PyTorch distributed checkpoint (DCP, as FSDP saves it): python -m"
-	  " torch.distributed.checkpoint.format_utils dcp_to_torch makes one"
-	  " file of it" },
+	{ "__[0-9]*.metadata",
+	  "a PyTorch distributed checkpoint with metadata of each rank, which"
+	  " is not read: save it with collectives (no_dist=False)" },
 	{ "__[0-9]*.distcp",
-	  "a PyTorch distributed checkpoint whose save was interrupted:"
-	  " .metadata, which is written last, is missing" },
+	  "an unfinished PyTorch distributed checkpoint: .metadata, which is"
+	  " written last, is missing" },
 	{ "pytorch_model_fsdp_[0-9]*",
-	  "saved by Accelerate with FSDP: accelerate merge-weights makes a"
-	  " Hugging Face directory of it" },
+	  "saved by Accelerate with FSDP, but pytorch_model_fsdp_0/.metadata,"
+	  " which is written last, is missing" },
 	{ "model.safetensors*", HUGGING_FACE },
 	{ "pytorch_model.bin*", HUGGING_FACE },
 	{ "*.safetensors",

@@ -28,7 +28,6 @@
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 
-#define STEP_PREFIX "global_step"
 #define STEP_DIGITS_MAX 18 /* fits int64_t */
 
 static char *tags_join(const char *dir, const char *name)
@@ -43,10 +42,15 @@ static char *tags_join(const char *dir, const char *name)
 
 int64_t tags_step(const char *name)
 {
-	const size_t skip = sizeof(STEP_PREFIX) - 1;
-	size_t digits;
+	/* DeepSpeed; torchtitan; Accelerate and transformers; Megatron-LM. */
+	static const char *const prefixes[] = { "global_step", "step-",
+						"checkpoint-", "iter_" };
+	size_t skip = 0, digits;
 
-	if (strncmp(name, STEP_PREFIX, skip) != 0)
+	for (size_t i = 0; !skip && i < COUNT(prefixes); i++)
+		if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+			skip = strlen(prefixes[i]);
+	if (!skip)
 		return -1;
 	digits = strspn(name + skip, "0123456789");
 	if (!digits || digits > STEP_DIGITS_MAX || name[skip + digits])

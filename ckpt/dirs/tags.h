@@ -9,10 +9,11 @@
 struct errmsg;
 struct uckpt;
 
-/* A directory of a run directory that holds a ZeRO checkpoint. */
+/* A directory of a run directory that holds a ZeRO checkpoint, or one that shows itself as
+ * such (dcp/dcpfs.h). */
 struct tag {
 	char *name;
-	int64_t step; /* of a name "global_step<N>"; -1 for other names */
+	int64_t step; /* as tags_step */
 	int64_t mtime_ns;
 };
 
@@ -43,7 +44,8 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
-/* The number in a name "global_step<N>"; -1 for other names. */
+/* The number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>" or
+ * "iter_<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
 /* Is there a ZeRO tag in `dir`, or in one of its directories? */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One way down to files: the roots of a union, and of each root what is really there
- * before what is packed.  A path in no union is its own only root.
+ * before what is packed, and that before what is made of a distributed checkpoint.  A path in no union is its own only root.
  */
 #include "ckpt/files/files.h"
 
@@ -14,10 +14,11 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/dcp/dcpfs.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
@@ -41,6 +42,7 @@ void context_free(struct uckpt *u)
 {
 	if (!u)
 		return;
+	dcp_close_kept(u);
 	pack_close_kept(u);
 	remote_lists_done(u);
 	sites_done(u);
@@ -99,7 +101,7 @@ static int search(struct uckpt *u, const char *path, bool plain,
 		char *const where = roots_path(u, path, i);
 		struct attrs a;
 
-		rc = where ? packfs_stat(u, where, plain, &a, err)
+		rc = where ? dcpfs_stat(u, where, plain, &a, err)
 			   : errmsg_nomem(err, path);
 		if (!rc) {
 			rc = found_add(f, where, plain, &a, err);
@@ -176,11 +178,11 @@ int files_open(struct uckpt *u, struct source *s, const char *path,
 	int rc;
 
 	if (roots_count(u, path) == 1)
-		return packfs_open(u, s, path, err);
+		return dcpfs_open(u, s, path, err);
 	rc = files_find(u, path, &where, &st, NULL, err);
 	if (rc)
 		return rc;
-	rc = packfs_open(u, s, where, err);
+	rc = dcpfs_open(u, s, where, err);
 	if (!rc)
 		s->name = path;
 	free(where);
@@ -214,7 +216,7 @@ static int list_roots(struct uckpt *u, const char *path, bool packs,
 	for (size_t i = 0; !rc && !out->found && i < n; i++) {
 		char *const where = roots_path(u, path, i);
 
-		rc = where ? packfs_list(u, where, packs, out, err)
+		rc = where ? dcpfs_list(u, where, packs, out, err)
 			   : errmsg_nomem(err, path);
 		if (beneath_is_missing(rc)) {
 			missing = rc;

@@ -1,6 +1,7 @@
 # Containers: zip, torch's older one, .pt files, safetensors, read and laid out.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
+	%D%/keys.h \
 	%D%/zip.h %D%/zip.c \
 	%D%/legacy.h %D%/legacy.c \
 	%D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \

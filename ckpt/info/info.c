@@ -158,8 +158,8 @@ static void add_expert_lines(struct report *r, const struct experts *x)
 	}
 }
 
-static void add_origin_lines(struct report *r, const struct model *m,
-			     const struct tagdir *d)
+static void add_deepspeed_lines(struct report *r, const struct model *m,
+				const struct tagdir *d)
 {
 	const struct rank_params *const c = m->ranks;
 
@@ -172,6 +172,17 @@ static void add_origin_lines(struct report *r, const struct model *m,
 	report_line(r, "ranks",
 		    "%u data-parallel, %u tensor-parallel, %u pipeline stages",
 		    d->dp_degree, m->tp, m->pp);
+}
+
+static void add_origin_lines(struct report *r, const struct model *m,
+			     const struct tagdir *d)
+{
+	const struct rank_params *const c = m->ranks;
+
+	if (c->foreign)
+		report_line(r, "source", "%s", c->foreign);
+	else
+		add_deepspeed_lines(r, m, d);
 	add_expert_lines(r, &c->experts);
 	if (c->global_steps >= 0)
 		report_line(r, "global step", "%" PRId64, c->global_steps);

@@ -291,6 +291,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	const struct value *const version = value_find(root, KEY_DS_VERSION);
 	const struct value *const zero =
 		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
+	const struct value *const foreign = value_find(root, KEY_FOREIGN_SOURCE);
 	const struct value *const degrees =
 		value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *const c = l->c;
@@ -307,7 +308,20 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
 	c->ds_version = arena_strdup(
 		&c->arena, value_is_cstr(version) ? version->str.p : "");
-	return c->ds_version ? 0 : errmsg_nomem(l->err, l->file);
+	if (value_is_cstr(foreign))
+		c->foreign = arena_strdup(&c->arena, foreign->str.p);
+	return c->arena.failed ? errmsg_nomem(l->err, l->file) : 0;
+}
+
+static int load_foreign_warnings(const struct rank_params_loader *l)
+{
+	const struct value_seq *const list =
+		value_find_items(l->pt->root, KEY_FOREIGN_WARNINGS);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && list && i < list->n; i++)
+		rc = rank_params_warn(l, "%s%s", value_cstr(list->v[i]), "");
+	return rc;
 }
 
 /* Fill in the groups' lists of parameters, once the slices stay where they are. */
@@ -358,6 +372,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
 			 l->err) ?:
 	     load_metadata(l) ?:
+	     load_foreign_warnings(l) ?:
 	     load_groups(l) ?:
 	     sort_slices(l);
 	if (rc)

@@ -82,6 +82,8 @@ struct rank_params {
 	bool zenflow; /* so it has zenflow */
 	bool has_uc_info;
 	const char *ds_version; /* "" if unknown */
+	const char *foreign;	/* what the files were made of, which DeepSpeed did not
+				 * write; or NULL */
 	int64_t stage;		/* by ds_config; -1 if not recorded */
 	int64_t global_steps;	/* -1 if not recorded */
 	int64_t skipped_steps;	/* of them, by an overflow; -1 if not recorded */

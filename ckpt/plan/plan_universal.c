@@ -387,6 +387,8 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	if (rc)
 		return rc;
 	p->zckpt = r;
+	/* A checkpoint of no stage serves all. */
+	p->options.any_stage |= r->model.ranks[0].foreign != NULL;
 	p->tag = r->dir.tag;
 	p->readers = r->dir.access;
 	p->names = r->dir.names;

@@ -34,15 +34,15 @@ while IFS=: read -r names words; do
 	refused "$tmp/dir" "$words"
 	rm -r "$tmp/dir"
 done <<'EOT'
-.metadata __0_0.distcp __1_0.distcp:PyTorch distributed checkpoint.* dcp_to_torch
-.metadata __0_0.distcp meta.pt:PyTorch distributed checkpoint.* dcp_to_torch
-__0_0.distcp __1_0.distcp:\.metadata, which is written last, is missing
+.metadata __0_0.distcp __1_0.distcp:metadata.*opcode 0x31 without a mark
+__0.metadata __0_0.distcp:distributed checkpoint with metadata of each rank.*no_dist=False
+__0_0.distcp __1_0.distcp:unfinished .*\.metadata, which is written last, is missing
 .metadata __0_0.distcp common.pt metadata.json:Megatron-LM.* Hugging Face
 iter_0000004/ latest_checkpointed_iteration.txt:Megatron-LM.* Hugging Face
 mp_rank_00/ mp_rank_01/:Megatron-LM.* Hugging Face
 mp_rank_00_000/ mp_rank_00_001/:Megatron-LM.* Hugging Face
 model_optim_rng.pt:Megatron-LM.* Hugging Face
-optimizer_0/ pytorch_model_fsdp_0/ random_states_0.pkl scheduler.bin:Accelerate with FSDP: accelerate merge-weights
+optimizer_0/ pytorch_model_fsdp_0/ random_states_0.pkl scheduler.bin:Accelerate with FSDP, but .*/\.metadata.* is missing
 model.pt optimizer.pt:file of torch.save.* pytorch_model.bin
 consolidated.00.pth params.json:file of torch.save.* pytorch_model.bin
 last.ckpt:file of torch.save.* pytorch_model.bin
@@ -58,8 +58,8 @@ refused "$good/z1_fp32_dp2/latest" "not a directory, and not a pack"
 
 if [ -x "$top_builddir/uctrain" ]; then
 	mkdir "$tmp/dcp"
-	touch "$tmp/dcp/.metadata"
-	check "uctrain, too" grep -q "$tmp/dcp/.metadata: .*dcp_to_torch" \
+	touch "$tmp/dcp/__0_0.distcp"
+	check "uctrain, too" grep -q "$tmp/dcp/__0_0.distcp: .*unfinished" \
 		<(uctrain --resume="$tmp/dcp" 2>&1)
 fi
 

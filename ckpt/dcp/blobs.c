@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of a distributed checkpoint hold blobs end to end, each of which is a whole
+ * archive of torch.save with one tensor or object.  Where the elements begin in a blob
+ * is read with the first of them, and what the blob says of them is checked then.
+ */
+#include "ckpt/dcp/blobs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/place.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pack/packfs.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
+
+/* Files that stay open; further ones are opened for each read. */
+#define DCP_OPEN_MAX 128u
+
+/* Elements that are read at once where they have to be moved. */
+#define DCP_BATCH (64u << 10)
+
+struct dcp_file {
+	const char *path; /* borrowed from the metadata */
+	struct fileid id;
+	struct source src; /* if open */
+	bool open;
+};
+
+static int dcp_file_find(struct uckpt *u, const char *path, struct attrs *a,
+			 struct fileid *id, struct errmsg *err)
+{
+	const int rc = packfs_stat(u, path, false, a, err);
+
+	if (!rc)
+		fileid_from_stat(&a->st, id);
+	return rc;
+}
+
+/* Check that the blobs of an item end within their files. */
+static int check_bounds(const struct dcp_blobs *b, const struct dcp_item *t,
+			struct errmsg *err)
+{
+	for (size_t i = 0; i < t->nchunks; i++) {
+		const struct dcp_chunk *const c = &t->chunks[i];
+		const struct dcp_file *const f = &b->v[c->file];
+
+		if (c->len && !checked_range(c->at, c->len, f->id.size))
+			return errmsg_set(err, -EBADMSG,
+					  "%s: has %llu bytes, but %s is said to"
+					  " end at %llu: truncated?", f->path,
+					  (unsigned long long)f->id.size, t->key,
+					  (unsigned long long)(c->at + c->len));
+	}
+	return 0;
+}
+
+int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u,
+		   const struct dcp_metadata *m, struct access *readers,
+		   struct errmsg *err)
+{
+	int rc = 0;
+
+	*b = (struct dcp_blobs){ .u = u, .n = m->nfiles };
+	b->v = calloc(m->nfiles + 1, sizeof(*b->v));
+	if (!b->v)
+		return errmsg_nomem(err, NULL);
+	pthread_mutex_init(&b->lock, NULL);
+	for (size_t i = 0; !rc && i < m->nfiles; i++) {
+		struct attrs a;
+
+		b->v[i].path = m->files[i];
+		rc = dcp_file_find(u, m->files[i], &a, &b->v[i].id, err);
+		if (!rc)
+			access_restrict(readers, &a.access);
+	}
+	for (size_t i = 0; !rc && i < m->nitems; i++)
+		rc = check_bounds(b, &m->items[i], err);
+	if (rc)
+		dcp_blobs_done(b);
+	return rc;
+}
+
+void dcp_blobs_done(struct dcp_blobs *b)
+{
+	if (!b->v)
+		return;
+	for (size_t i = 0; i < b->n; i++)
+		if (b->v[i].open)
+			source_close(&b->v[i].src);
+	free(b->v);
+	b->v = NULL;
+	pthread_mutex_destroy(&b->lock);
+}
+
+bool dcp_blobs_unchanged(const struct dcp_blobs *b)
+{
+	struct fileid id;
+	struct attrs a;
+
+	for (size_t i = 0; i < b->n; i++)
+		if (dcp_file_find(b->u, b->v[i].path, &a, &id, NULL) ||
+		    !fileid_equal(&b->v[i].id, &id))
+			return false;
+	return true;
+}
+
+uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash)
+{
+	for (size_t i = 0; i < b->n; i++) {
+		const struct fileid *const id = &b->v[i].id;
+		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns };
+
+		hash = hash_bytes(hash, v, sizeof(v));
+	}
+	return hash;
+}
+
+static int dcp_file_open(const struct dcp_blobs *b, const struct dcp_file *f,
+			 struct source *s, struct errmsg *err)
+{
+	const int rc = packfs_open(b->u, s, f->path, err);
+
+	return rc ? rc : source_check_known(s, &f->id, err);
+}
+
+/* Check that an open file has not been written to: what was read before is of the known
+ * generation. */
+static int check_unchanged(const struct dcp_file *f, const struct source *s,
+			   struct errmsg *err)
+{
+	struct fileid now;
+	struct stat st;
+
+	if (s->fd < 0)
+		return 0;
+	if (fstat(s->fd, &st))
+		return errmsg_errno(err, f->path, "cannot stat");
+	fileid_from_stat(&st, &now);
+	return fileid_unchanged(&f->id, &now)
+		       ? 0
+		       : fileid_report_change(f->path, &f->id, &now, err);
+}
+
+static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len,
+		     uint64_t off, struct errmsg *err)
+{
+	struct dcp_file *const f = &b->v[number];
+	struct source own, *s = &f->src;
+	int rc = 0;
+
+	pthread_mutex_lock(&b->lock);
+	if (!f->open && b->nopen < DCP_OPEN_MAX) {
+		rc = dcp_file_open(b, f, &f->src, err);
+		f->open = !rc;
+		b->nopen += f->open;
+	}
+	if (!f->open)
+		s = &own;
+	pthread_mutex_unlock(&b->lock);
+	if (!rc && s == &own)
+		rc = dcp_file_open(b, f, s, err);
+	if (rc)
+		return rc;
+	rc = source_read(s, buf, len, off, err) ?: check_unchanged(f, s, err);
+	if (s == &own)
+		source_close(s);
+	return rc;
+}
+
+/* A blob as a file of torch.save. */
+struct blob {
+	struct dcp_blobs *b;
+	const struct dcp_chunk *c;
+	char *name; /* for messages: the file, and the key */
+	struct ptfile pt;
+};
+
+static int blob_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
+{
+	const struct blob *const x = s->ctx;
+
+	return file_read(x->b, x->c->file, buf, len, x->c->at + off, err);
+}
+
+static void blob_source_close(struct source *s)
+{
+	struct blob *const x = s->ctx;
+
+	free(x->name);
+}
+
+static int blob_open(struct blob *x, struct dcp_blobs *b, const struct dcp_item *t,
+		     const struct dcp_chunk *c, struct errmsg *err)
+{
+	static const struct source_ops ops = { .read = blob_read,
+					       .close = blob_source_close };
+	struct source src = { .size = c->len, .fd = -1, .ops = &ops, .ctx = x };
+
+	*x = (struct blob){ .b = b, .c = c };
+	if (asprintf(&x->name, "%s: %s", b->v[c->file].path, t->key) < 0)
+		return errmsg_nomem(err, t->key);
+	src.name = x->name;
+	return ptfile_open_source(&x->pt, &src, err);
+}
+
+int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
+		     struct arena *a, struct value **out, struct errmsg *err)
+{
+	struct blob x;
+	int rc;
+
+	if (!t->nchunks)
+		return errmsg_set(err, -EBADMSG, "%s: has no data", t->key);
+	rc = blob_open(&x, b, t, t->chunks, err);
+	if (rc)
+		return rc;
+	*out = pickle_copy(a, x.pt.root);
+	if (!*out)
+		rc = errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
+	ptfile_close(&x.pt);
+	return rc;
+}
+
+int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
+		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err)
+{
+	const struct zip_entry *e;
+	struct blob x;
+	const int rc = blob_open(&x, b, t, c, err);
+
+	if (rc)
+		return rc;
+	e = x.pt.is_zip ? zip_find(&x.pt.zip, "data/0") : NULL;
+	*crc = e ? e->crc : 0;
+	ptfile_close(&x.pt);
+	return 0;
+}
+
+/* Check that a blob holds what the metadata says, and find its elements. */
+static int locate(const struct blob *x, const struct dcp_item *t,
+		  const struct dcp_chunk *c, uint64_t *data, struct errmsg *err)
+{
+	struct tensor v;
+	uint64_t at;
+	bool same;
+	int rc;
+
+	if (!tensor_is(x->pt.root))
+		return errmsg_set(err, -EBADMSG, "%s: is a %s, not a tensor",
+				  x->name, value_kind_name(x->pt.root));
+	rc = ptfile_run(&x->pt, x->pt.root, "the chunk", &v, &at, err);
+	if (rc)
+		return rc;
+	same = v.dtype == t->dtype && v.ndim == t->ndim;
+	for (unsigned d = 0; same && d < t->ndim; d++)
+		same = v.shape[d] == c->size[d];
+	if (!same)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: a chunk has another type or shape than"
+				  " " DCP_METADATA " says (%s)", x->name,
+				  dtype_name(v.dtype));
+	*data = c->at + at;
+	return 0;
+}
+
+static int chunk_locate(struct dcp_blobs *b, const struct dcp_item *t,
+			struct dcp_chunk *c, uint64_t *data, struct errmsg *err)
+{
+	struct blob x;
+	int rc;
+
+	*data = atomic_load(&c->data);
+	if (*data)
+		return 0;
+	rc = blob_open(&x, b, t, c, err);
+	if (rc)
+		return rc;
+	rc = locate(&x, t, c, data, err);
+	if (!rc)
+		atomic_store(&c->data, *data);
+	ptfile_close(&x.pt);
+	return rc;
+}
+
+/* Elements [from, end) of a chunk, and where they go: `buf` begins with element `first` of
+ * the tensor. */
+struct part {
+	const struct dcp_item *t;
+	struct dcp_chunk *c;
+	uint64_t from, end;
+	enum dtype to;
+	uint8_t *buf;
+	uint64_t first;
+};
+
+static uint8_t *place_in(const struct part *p, uint64_t e, uint64_t *run)
+{
+	uint64_t at;
+
+	*run = dcp_place(p->t, p->c, e, &at);
+	return p->buf + (at - p->first) * dtype_size(p->to);
+}
+
+/* Move elements [e, e + n) of the chunk to their places. */
+static void scatter(const struct part *p, const uint8_t *elements, uint64_t e,
+		    uint64_t n)
+{
+	const size_t item = dtype_size(p->t->dtype);
+
+	for (uint64_t k = 0, run; k < n; k += run) {
+		uint8_t *const to = place_in(p, e + k, &run);
+
+		run = run < n - k ? run : n - k;
+		if (p->to == p->t->dtype)
+			memcpy(to, elements + k * item, run * item);
+		else
+			cast(p->t->dtype, elements + k * item, p->to, to, run);
+	}
+}
+
+static int read_part(struct dcp_blobs *b, const struct part *p, struct errmsg *err)
+{
+	const size_t item = dtype_size(p->t->dtype);
+	uint64_t run, data, n = p->end - p->from;
+	uint8_t *const to = place_in(p, p->from, &run);
+	uint8_t *elements;
+	int rc = chunk_locate(b, p->t, p->c, &data, err);
+
+	if (rc)
+		return rc;
+	if (run >= n && p->to == p->t->dtype)
+		return file_read(b, p->c->file, to, n * item,
+				 data + p->from * item, err);
+	n = n < DCP_BATCH ? n : DCP_BATCH;
+	elements = malloc(n * item);
+	if (!elements)
+		return errmsg_nomem(err, p->t->key);
+	for (uint64_t e = p->from; !rc && e < p->end; e += n) {
+		n = p->end - e < n ? p->end - e : n;
+		rc = file_read(b, p->c->file, elements, n * item,
+			       data + e * item, err);
+		if (!rc)
+			scatter(p, elements, e, n);
+	}
+	free(elements);
+	return rc;
+}
+
+int dcp_blobs_read(struct dcp_blobs *b, struct dcp_item *t, enum dtype to,
+		   void *buf, uint64_t first, size_t n, struct errmsg *err)
+{
+	int rc = 0;
+
+	assert(t->is_tensor && checked_range(first, n, t->numel));
+	assert(to == t->dtype || cast_knows(t->dtype));
+	for (size_t i = 0; !rc && n && i < t->nchunks; i++) {
+		struct dcp_chunk *const c = &t->chunks[i];
+		const struct part p = {
+			.t = t,
+			.c = c,
+			.from = dcp_place_before(t, c, first),
+			.end = dcp_place_before(t, c, first + n),
+			.to = to,
+			.buf = buf,
+			.first = first,
+		};
+
+		if (p.from < p.end)
+			rc = read_part(b, &p, err);
+	}
+	return rc;
+}

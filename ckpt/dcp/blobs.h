@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_BLOBS_H
+#define UCKPT_DCP_BLOBS_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "ckpt/base/access.h"
+#include "ckpt/base/source.h"
+#include "ckpt/dcp/metadata.h"
+
+struct arena;
+struct errmsg;
+struct uckpt;
+struct value;
+
+/*
+ * The files that have the data of a checkpoint, opened when they are first read.  Each is
+ * read only while it is the one that it was at first.  Thread-safe after dcp_blobs_init.
+ */
+struct dcp_blobs {
+	struct uckpt *u;
+	pthread_mutex_t lock; /* held while a file is opened */
+	struct dcp_file *v;   /* by number */
+	size_t n, nopen;
+};
+
+/* Find all files that the metadata names, and restrict `readers` to users that may read
+ * them.  -EBADMSG if one is missing or ends before a blob does.  Call dcp_blobs_done in
+ * the end. */
+int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u,
+		   const struct dcp_metadata *m, struct access *readers,
+		   struct errmsg *err);
+void dcp_blobs_done(struct dcp_blobs *b);
+
+/* Continue a hash with what the files are; true if they are what they were at first. */
+bool dcp_blobs_unchanged(const struct dcp_blobs *b);
+uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash);
+
+/* Read the object of an item, as a copy in `a`.  -EBADMSG if it has none. */
+int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
+		     struct arena *a, struct value **out, struct errmsg *err);
+
+/* The CRC-32 that the blob of a chunk records of its elements; 0: none. */
+int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
+		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err);
+
+/*
+ * Read elements [first, first + n) of a tensor in row-major order, converted to `to`: its
+ * own type, or float32 if cast_knows() its type.  -EBADMSG if a blob does not hold what
+ * the metadata says; -EIO if a file has changed.
+ */
+int dcp_blobs_read(struct dcp_blobs *b, struct dcp_item *t, enum dtype to,
+		   void *buf, uint64_t first, size_t n, struct errmsg *err);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_H
+#define UCKPT_DCP_H
+
+#include <stdbool.h>
+
+#include "ckpt/base/access.h"
+#include "ckpt/dcp/zerofile.h"
+
+struct errmsg;
+struct uckpt;
+
+/*
+ * A distributed checkpoint: a directory that FSDP or another user of
+ * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of
+ * the model and the optimizer.  Immutable and thread-safe.
+ */
+struct dcp;
+
+/* Does the directory hold one?  Looks at names only. */
+bool dcp_is_one(struct uckpt *u, const char *dir);
+
+/*
+ * Open the checkpoint in a directory.  Whoever opens it in a context while its files are
+ * the same gets the same; each calls dcp_close.  Errors as dcp_metadata_add, dcp_blobs_init and dcp_model_find.
+ */
+int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err);
+void dcp_close(struct dcp *d);
+
+/* Free the checkpoints that stay open without a user. */
+void dcp_close_kept(struct uckpt *u);
+
+/* The attributes of one of its files: the owner and time of the metadata, an inode number
+ * that changes with any of the files behind it, and users that may read all of them. */
+struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind);
+
+/* Read bytes of one of its files; errors as dcp_zerofile_read. */
+int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len,
+	     uint64_t off, struct errmsg *err);
+
+#endif

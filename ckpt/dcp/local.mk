@@ -1,0 +1,12 @@
+# PyTorch distributed checkpoints: what is where in them, and their files as those of a ZeRO
+# checkpoint of one rank.
+# Uses base, pickle, tensor, format and pack.
+ckpt_libuckpt_a_SOURCES += \
+	%D%/metadata.h %D%/cover.h %D%/cover.c %D%/metadata.c \
+	%D%/place.h %D%/place.c \
+	%D%/blobs.h %D%/blobs.c \
+	%D%/optimizer.h %D%/optimizer.c \
+	%D%/model.h %D%/model.c \
+	%D%/zerofile.h %D%/zerofile.c \
+	%D%/dcp.h %D%/dcp.c \
+	%D%/dcpfs.h %D%/dcpfs.c

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The metadata of a PyTorch distributed checkpoint, of which torch has no other
+ * description than torch/distributed/checkpoint/metadata.py and filesystem.py:
+ *
+ *   Metadata
+ *     state_dict_metadata  {key: TensorStorageMetadata | BytesStorageMetadata}
+ *       TensorStorageMetadata {properties, size, chunks: [{offsets, sizes}]}
+ *       properties           a tuple of 5 or, since torch 2.15, 6; the type is first.
+ *			      The rest describes the first rank's part
+ *     planner_data         {key: (path elements, ...)}, or None
+ *     storage_data         {MetadataIndex {fqn, offset, index}:
+ *			      _StorageInfo {relative_path, offset, length,
+ *					    transform_descriptors}}
+ *
+ * Objects are read as data and found by the names of their classes.  Attributes that are
+ * not named here, such as Megatron's all_local_plans, are not looked at.
+ */
+#include "ckpt/dcp/metadata.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/cover.h"
+#include "ckpt/pack/pack_index.h"
+#include "ckpt/pack/packfs.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
+
+#define MODULE "torch.distributed.checkpoint."
+
+struct reader {
+	struct dcp_metadata *m;
+	const char *dir;
+	const char *file;     /* the metadata's path */
+	size_t first;	      /* of the directory's items */
+	struct hashtab infos; /* pairs of storage_data, by key and offset */
+	const struct value_dict *storage;
+	struct hashtab keys; /* items, by key */
+	struct errmsg *err;
+};
+
+/* The attributes of an object of that class; NULL if `v` is none. */
+static const struct value *attributes(const struct value *v, const char *module,
+				      const char *name)
+{
+	if (!v || v->kind != VALUE_NEWOBJ ||
+	    !value_is_global(v->obj->callable, module, name))
+		return NULL;
+	return v->obj->state;
+}
+
+static int dcp_bad(const struct reader *r, const char *key, const char *what)
+{
+	return ERRMSG_FILE(r, -EBADMSG, "%s%s%s", key ? key : "", key ? ": " : "",
+			   what);
+}
+
+static int dcp_nomem(const struct reader *r)
+{
+	return r->m->arena.refused
+		       ? ERRMSG_FILE(r, -E2BIG, "describes too much for its size")
+		       : errmsg_nomem(r->err, r->file);
+}
+
+static uint64_t hash_text(const char *s)
+{
+	return hash_bytes(0, s, strlen(s));
+}
+
+/* Read `n` sizes or offsets.  NULL if there are not so many, or memory runs out. */
+static const uint64_t *read_dims(const struct reader *r, const struct value *v,
+				 unsigned n)
+{
+	const struct value_seq *const s = value_items(v);
+	uint64_t *const out = s && s->n == n ? arena_alloc(&r->m->arena,
+							   n * sizeof(*out) + 1)
+					     : NULL;
+
+	for (unsigned i = 0; out && i < n; i++)
+		if (!value_get_count(s->v[i], &out[i]))
+			return NULL;
+	return out;
+}
+
+/* The number of the file of that name in the directory. */
+static int find_file(const struct reader *r, const struct value *v, uint32_t *out)
+{
+	struct dcp_metadata *const m = r->m;
+	char name[PACK_NAME_MAX];
+	const char *path;
+	uint64_t hash;
+	size_t pos = 0;
+	char *text;
+
+	if (!value_is_cstr(v) || v->str.p[0] == '/' ||
+	    !pack_index_name(v->str.p, name) || !*name)
+		return ERRMSG_FILE(r, -EBADMSG, "'%.100s' is no file of the"
+					        " directory", value_cstr(v));
+	if (asprintf(&text, "%s/%s", r->dir, name) < 0)
+		return dcp_nomem(r);
+	hash = hash_text(text);
+	while (hashtab_next(&m->by_path, hash, &pos, out))
+		if (strcmp(m->files[*out], text) == 0) {
+			free(text);
+			return 0;
+		}
+	path = arena_strdup(&m->arena, text);
+	free(text);
+	*out = (uint32_t)m->nfiles;
+	if (!path || !arena_reserve(&m->arena, &m->files, m->nfiles,
+				    &m->files_cap, m->nfiles + 1,
+				    sizeof(*m->files)) ||
+	    !hashtab_add(&m->by_path, hash, *out))
+		return dcp_nomem(r);
+	m->files[m->nfiles++] = path;
+	return 0;
+}
+
+static uint64_t hash_place(const char *key, const struct value_seq *offset)
+{
+	uint64_t hash = hash_text(key);
+
+	for (size_t i = 0; offset && i < offset->n; i++) {
+		uint64_t n = 0;
+
+		value_get_count(offset->v[i], &n);
+		hash = hash_bytes(hash, &n, sizeof(n));
+	}
+	return hash;
+}
+
+/* Are the offsets the same?  Objects, and tensors without dimensions, have none. */
+static bool same_offset(const struct value_seq *a, const struct value_seq *b)
+{
+	const size_t n = a ? a->n : 0;
+
+	if (n != (b ? b->n : 0))
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		uint64_t x, y;
+
+		if (!value_get_count(a->v[i], &x) ||
+		    !value_get_count(b->v[i], &y) || x != y)
+			return false;
+	}
+	return true;
+}
+
+/* The _StorageInfo of the item `key`, or of its chunk at `offset`; NULL if there is
+ * none. */
+static const struct value *find_info(const struct reader *r, const char *key,
+				     const struct value_seq *offset)
+{
+	const uint64_t hash = hash_place(key, offset);
+	uint32_t i;
+	size_t pos = 0;
+
+	while (hashtab_next(&r->infos, hash, &pos, &i)) {
+		const struct value *const x = r->storage->v[i].key->obj->state;
+
+		if (strcmp(value_find(x, "fqn")->str.p, key) == 0 &&
+		    same_offset(value_find_items(x, "offset"), offset))
+			return r->storage->v[i].val;
+	}
+	return NULL;
+}
+
+static int index_storage(struct reader *r)
+{
+	for (size_t i = 0; i < r->storage->n; i++) {
+		const struct value *const x = attributes(
+			r->storage->v[i].key, MODULE "metadata", "MetadataIndex");
+		const struct value *const key = value_find(x, "fqn");
+		const struct value_seq *const offset =
+			value_find_items(x, "offset");
+
+		if (!value_is_cstr(key))
+			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
+		if (find_info(r, key->str.p, offset))
+			return dcp_bad(r, key->str.p, "a chunk has data twice");
+		if (!hashtab_add(&r->infos, hash_place(key->str.p, offset),
+				 (uint32_t)i))
+			return dcp_nomem(r);
+	}
+	return 0;
+}
+
+/* Take over where a chunk's blob is. */
+static int read_info(const struct reader *r, const char *key,
+		     const struct value *info, struct dcp_chunk *c)
+{
+	const struct value *const x =
+		attributes(info, MODULE "filesystem", "_StorageInfo");
+	const struct value_seq *const transforms =
+		value_find_items(x, "transform_descriptors");
+	const struct value *const path = value_find(x, "relative_path");
+	const size_t len = value_is_cstr(path) ? path->str.len : 0;
+
+	if (!value_get_count(value_find(x, "offset"), &c->at) ||
+	    !value_get_count(value_find(x, "length"), &c->len))
+		return dcp_bad(r, key, "it is not recorded where its data is");
+	if (transforms && transforms->n)
+		return ERRMSG_FILE(r, -ENOTSUP,
+				   "%s: was written with the transform %.60s,"
+				   " which is not read: load it with torch and"
+				   " save it without _extensions", key,
+				   value_cstr(transforms->v[0]));
+	if (len > 12 && strcmp(path->str.p + len - 12, ".safetensors") == 0)
+		return ERRMSG_FILE(r, -ENOTSUP,
+				   "%s: lies in a file of safetensors, which is"
+				   " not read here: save it with torch's own"
+				   " serialization", key);
+	return find_file(r, path, &c->file);
+}
+
+static int read_chunk(const struct reader *r, const struct dcp_item *t,
+		      const struct value *v, struct dcp_chunk *c)
+{
+	const struct value *const x =
+		attributes(v, MODULE "metadata", "ChunkStorageMetadata");
+	const struct value *info;
+
+	c->offset = read_dims(r, value_find(x, "offsets"), t->ndim);
+	c->size = read_dims(r, value_find(x, "sizes"), t->ndim);
+	if (!c->offset || !c->size)
+		return r->m->arena.failed ? dcp_nomem(r)
+					  : dcp_bad(r, t->key, "a chunk has no place");
+	c->numel = 1;
+	for (unsigned d = 0; d < t->ndim; d++)
+		if (!checked_mul(c->numel, c->size[d], &c->numel))
+			return dcp_bad(r, t->key, "a chunk is too large");
+	info = find_info(r, t->key, value_find_items(x, "offsets"));
+	if (!info && c->numel)
+		return dcp_bad(r, t->key, "a chunk has no data");
+	return info ? read_info(r, t->key, info, c) : 0;
+}
+
+/* The type of a name such as torch.float32. */
+static enum dtype find_dtype(const struct value *v)
+{
+	for (enum dtype d = DTYPE_F64; d <= DTYPE_F8_E5M2; d++)
+		if (d != DTYPE_OTHER && value_is_global(v, "torch", dtype_name(d)))
+			return d;
+	return DTYPE_OTHER;
+}
+
+static int read_tensor(const struct reader *r, struct dcp_item *t,
+		       const struct value *x)
+{
+	const struct value *const properties = attributes(
+		value_find(x, "properties"), MODULE "metadata", "TensorProperties");
+	const struct value_seq *const chunks = value_find_items(x, "chunks");
+	struct errmsg why;
+	struct tensor shape;
+	int rc = 0;
+
+	if (!properties || !chunks)
+		return dcp_bad(r, t->key, "no type or no chunks");
+	if (tensor_set_shape(&shape, value_find(x, "size"), &why))
+		return dcp_bad(r, t->key, why.text);
+	t->is_tensor = true;
+	t->dtype = find_dtype(value_item(properties, 0));
+	t->ndim = shape.ndim;
+	t->numel = shape.numel;
+	t->shape = arena_copy(&r->m->arena, shape.shape,
+			      shape.ndim * sizeof(*shape.shape));
+	t->nchunks = chunks->n;
+	t->chunks = arena_alloc(&r->m->arena, (chunks->n + 1) * sizeof(*t->chunks));
+	if (!t->shape || !t->chunks)
+		return dcp_nomem(r);
+	for (size_t i = 0; !rc && i < chunks->n; i++)
+		rc = read_chunk(r, t, chunks->v[i], &t->chunks[i]);
+	return rc ?: dcp_cover_check(t, r->file, r->err);
+}
+
+static int read_object(const struct reader *r, struct dcp_item *t)
+{
+	const struct value *const info = find_info(r, t->key, NULL);
+
+	if (!info)
+		return 0;
+	t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
+	if (!t->chunks)
+		return dcp_nomem(r);
+	t->nchunks = 1;
+	return read_info(r, t->key, info, t->chunks);
+}
+
+static int read_item(struct reader *r, const struct value_pair *p)
+{
+	struct dcp_metadata *const m = r->m;
+	const struct value *const tensor =
+		attributes(p->val, MODULE "metadata", "TensorStorageMetadata");
+	struct dcp_item t = { 0 };
+	int rc;
+
+	if (!value_is_cstr(p->key))
+		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
+	t.key = arena_strndup(&m->arena, p->key->str.p, p->key->str.len);
+	if (!t.key ||
+	    !arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
+			   m->nitems + 1, sizeof(*m->items)) ||
+	    !hashtab_add(&r->keys, hash_text(t.key), (uint32_t)m->nitems))
+		return dcp_nomem(r);
+	rc = tensor ? read_tensor(r, &t, tensor) : read_object(r, &t);
+	if (!rc)
+		m->items[m->nitems++] = t;
+	return rc;
+}
+
+/* Split a path into texts; a number stands for a place in a list. */
+static int read_path(const struct reader *r, struct dcp_item *t,
+		     const struct value *path)
+{
+	const struct value_seq *const s = value_items(path);
+	const size_t n = s ? s->n : 1;
+	struct arena *const a = &r->m->arena;
+
+	if (n == 0 || n > DCP_PATH_MAX)
+		return dcp_bad(r, t->key, "nested too deeply, or no path");
+	t->depth = (unsigned)n;
+	t->path = arena_alloc(a, n * sizeof(*t->path));
+	for (size_t i = 0; t->path && i < n; i++) {
+		const struct value *const v = s ? s->v[i] : NULL;
+		char number[24];
+		int64_t k;
+
+		if (!v || value_is_cstr(v)) {
+			t->path[i] = v ? arena_strdup(a, v->str.p) : t->key;
+		} else {
+			if (!value_get_int(v, &k))
+				return dcp_bad(r, t->key, "its path is no path");
+			snprintf(number, sizeof(number), "%lld", (long long)k);
+			t->path[i] = arena_strdup(a, number);
+		}
+	}
+	return a->failed ? dcp_nomem(r) : 0;
+}
+
+static struct dcp_item *find_item(const struct reader *r, const char *key)
+{
+	uint32_t i;
+	size_t pos = 0;
+
+	while (hashtab_next(&r->keys, hash_text(key), &pos, &i))
+		if (strcmp(r->m->items[i].key, key) == 0)
+			return &r->m->items[i];
+	return NULL;
+}
+
+/* Give the items their paths and their order, which is that of planner_data: the order of
+ * keys is that in which ranks had parts of them. */
+static int sort_items(const struct reader *r, const struct value_dict *paths)
+{
+	struct dcp_metadata *const m = r->m;
+	const size_t n = m->nitems - r->first;
+	struct dcp_item *const sorted = calloc(n + 1, sizeof(*sorted));
+	size_t done = 0;
+	int rc = sorted ? 0 : dcp_nomem(r);
+
+	for (size_t i = 0; !rc && paths && i < paths->n; i++) {
+		struct dcp_item *const t =
+			value_is_cstr(paths->v[i].key)
+				? find_item(r, paths->v[i].key->str.p)
+				: NULL;
+
+		if (!t || t->path)
+			continue;
+		rc = read_path(r, t, paths->v[i].val);
+		sorted[done++] = *t;
+	}
+	for (size_t i = r->first; !rc && i < m->nitems; i++) {
+		if (m->items[i].path)
+			continue;
+		rc = read_path(r, &m->items[i], NULL);
+		sorted[done++] = m->items[i];
+	}
+	if (!rc && n)
+		memcpy(m->items + r->first, sorted, n * sizeof(*sorted));
+	free(sorted);
+	return rc;
+}
+
+static int read_root(struct reader *r, const struct value *root)
+{
+	const struct value *const x =
+		attributes(root, MODULE "metadata", "Metadata");
+	const struct value_dict *const items =
+		value_find_pairs(x, "state_dict_metadata");
+	int rc;
+
+	r->storage = value_find_pairs(x, "storage_data");
+	if (!items || !r->storage)
+		return dcp_bad(r, NULL,
+			       "not the metadata of a PyTorch distributed checkpoint");
+	rc = index_storage(r);
+	for (size_t i = 0; !rc && i < items->n; i++)
+		rc = read_item(r, &items->v[i]);
+	return rc ?: sort_items(r, value_find_pairs(x, "planner_data"));
+}
+
+static int read_pickle(struct reader *r, const struct source *src)
+{
+	struct pickle_part part = { .file = r->file, .part = "metadata",
+				    .is_whole = true };
+	struct arena a = { 0 };
+	uint8_t *bytes;
+	int rc;
+
+	if (src->size > DCP_METADATA_MAX)
+		return ERRMSG_FILE(r, -E2BIG, "%llu bytes",
+				   (unsigned long long)src->size);
+	r->m->arena.limit += (1u << 20) + src->size * DCP_MEMORY_PER_BYTE;
+	bytes = malloc((size_t)src->size + 1);
+	if (!bytes)
+		return errmsg_nomem(r->err, r->file);
+	rc = source_read(src, bytes, (size_t)src->size, 0, r->err) ?:
+	     pickle_load_part((struct span){ bytes, (size_t)src->size }, &a, &part,
+			      r->err) ?:
+	     read_root(r, part.root);
+	rc = rc == -ENODATA ? -EBADMSG : rc;
+	free(bytes);
+	arena_done(&a);
+	return rc;
+}
+
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
+		     struct errmsg *err)
+{
+	struct reader r = { .m = m, .dir = dir, .first = m->nitems, .err = err };
+	struct source src;
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/" DCP_METADATA, dir) < 0)
+		return errmsg_nomem(err, dir);
+	r.file = path;
+	rc = packfs_open(u, &src, path, err);
+	if (!rc) {
+		rc = read_pickle(&r, &src);
+		source_close(&src);
+	}
+	hashtab_done(&r.infos);
+	hashtab_done(&r.keys);
+	free(path);
+	return rc;
+}
+
+void dcp_metadata_done(struct dcp_metadata *m)
+{
+	hashtab_done(&m->by_path);
+	arena_done(&m->arena);
+	*m = (struct dcp_metadata){ 0 };
+}

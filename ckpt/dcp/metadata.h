@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_METADATA_H
+#define UCKPT_DCP_METADATA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/hashtab.h"
+#include "ckpt/tensor/tensor.h"
+
+struct errmsg;
+struct uckpt;
+
+/* The file that describes a PyTorch distributed checkpoint, and that is written last. */
+#define DCP_METADATA ".metadata"
+
+/* Limits: 130 bytes describe a chunk, so these admit a million of them. */
+#define DCP_METADATA_MAX (256u << 20)
+#define DCP_MEMORY_PER_BYTE 32 /* of what is kept, for each byte of the file */
+#define DCP_PATH_MAX 32	       /* elements of a key's path */
+
+/* A block of a tensor's elements, or an object, in a blob: a whole file of torch.save
+ * within a file. */
+struct dcp_chunk {
+	const uint64_t *offset, *size; /* of each dimension of the item */
+	uint64_t numel;
+	uint32_t file;   /* its number */
+	uint64_t at, len; /* of the blob, bytes */
+	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: not yet
+				* known */
+};
+
+/* An entry of the state dict: a tensor, or any other object. */
+struct dcp_item {
+	const char *key;
+	const char **path; /* the way to it in nested dicts and lists */
+	unsigned depth;    /* elements of the path, at least 1 */
+	bool is_tensor;
+	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	struct dcp_chunk *chunks; /* of a tensor in row-major order of their first elements;
+				   * of an object one, or none */
+	size_t nchunks;
+};
+
+/* One or two directories' metadata. */
+struct dcp_metadata {
+	struct arena arena;
+	struct dcp_item *items; /* in the order of the dicts that were saved */
+	size_t nitems, cap;
+	const char **files; /* paths, by number */
+	size_t nfiles, files_cap;
+	struct hashtab by_path;
+};
+
+/*
+ * Read the metadata of a directory, and add its items.  Nothing else is opened; whether
+ * the chunks make up their tensors is checked.  -EBADMSG for a damaged or hostile file,
+ * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
+ * -ENOMEM, or as packfs_open.
+ */
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
+		     struct errmsg *err);
+void dcp_metadata_done(struct dcp_metadata *m);
+
+#endif

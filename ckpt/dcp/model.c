@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which key is which.  A state dict has no schema, but what torch's get_state_dict
+ * (torch/distributed/checkpoint/state_dict.py) makes of an optimizer has one:
+ *
+ *   (..., "state", NAME, FIELD)	(..., "param_groups", G, FIELD)
+ *   (..., "state.NAME.FIELD")		(..., "param_groups.NAME.FIELD")   flattened
+ *
+ * The model's tensors are (..., NAME), where the optimizer's names tell what comes before.
+ * Paths are those of planner_data: joined keys are ambiguous.
+ */
+#include "ckpt/dcp/model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/optimizer.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
+
+#define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
+
+struct finder {
+	struct dcp_model *o;
+	const struct dcp_metadata *m;
+	struct dcp_blobs *b;
+	const char *file; /* the directory, for messages */
+	struct errmsg *err;
+	struct dcp_optimizer optimizer;
+	struct dcp_prefix prefix; /* of the model */
+	struct hashtab weights;	  /* items, by name */
+	struct hashtab owned;	  /* parameters' items */
+};
+
+static int dcp_model_nomem(const struct finder *f)
+{
+	return errmsg_nomem(f->err, f->file);
+}
+
+static const char *last_of(const struct dcp_item *t)
+{
+	return t->path[t->depth - 1];
+}
+
+static uint64_t hash_name(const char *name)
+{
+	return hash_bytes(0, name, strlen(name));
+}
+
+/* Is it a tensor below the model's prefix? */
+static bool is_of_model(const struct finder *f, const struct dcp_item *t)
+{
+	return t->is_tensor && t->depth == f->prefix.depth + 1 &&
+	       dcp_prefix_has(&f->prefix, t) &&
+	       !(f->optimizer.found && dcp_prefix_has(&f->optimizer.prefix, t));
+}
+
+static bool is_floating(enum dtype d)
+{
+	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
+}
+
+static bool is_preferred(const struct dcp_item *t)
+{
+	return t->depth > 1 && (strcmp(t->path[0], "model") == 0 ||
+				strcmp(t->path[0], "state_dict") == 0);
+}
+
+/* Find what comes before the parameters' names; several dicts may have them, such as
+ * averaged weights. */
+static bool find_owner(struct finder *f, const char *name)
+{
+	const struct dcp_item *best = NULL;
+
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
+
+		if (t->is_tensor && strcmp(last_of(t), name) == 0 &&
+		    !dcp_prefix_has(&f->optimizer.prefix, t) &&
+		    (!best || (is_preferred(t) && !is_preferred(best))))
+			best = t;
+	}
+	if (best)
+		f->prefix = (struct dcp_prefix){ best, best->depth - 1 };
+	return best;
+}
+
+/* Without an optimizer, the model is the dict with the most tensors. */
+static bool find_largest(struct finder *f)
+{
+	struct dcp_prefix v[PREFIXES_MAX];
+	size_t count[PREFIXES_MAX] = { 0 }, n = 0, best = 0, k;
+
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
+
+		if (!t->is_tensor || !is_floating(t->dtype))
+			continue;
+		for (k = 0; k < n; k++)
+			if (t->depth == v[k].depth + 1 && dcp_prefix_has(&v[k], t))
+				break;
+		if (k == PREFIXES_MAX)
+			continue;
+		if (k == n)
+			v[n++] = (struct dcp_prefix){ t, t->depth - 1 };
+		if (++count[k] > count[best])
+			best = k;
+	}
+	if (n)
+		f->prefix = v[best];
+	return n;
+}
+
+static int index_weights(struct finder *f)
+{
+	for (size_t i = 0; i < f->m->nitems; i++)
+		if (is_of_model(f, &f->m->items[i]) &&
+		    !hashtab_add(&f->weights, hash_name(last_of(&f->m->items[i])),
+				 (uint32_t)i))
+			return dcp_model_nomem(f);
+	return 0;
+}
+
+static struct dcp_item *find_weight(const struct finder *f, const char *name)
+{
+	uint32_t i;
+	size_t pos = 0;
+
+	while (hashtab_next(&f->weights, hash_name(name), &pos, &i))
+		if (strcmp(last_of(&f->m->items[i]), name) == 0)
+			return &f->m->items[i];
+	return NULL;
+}
+
+static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
+{
+	return a->ndim == b->ndim &&
+	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
+}
+
+/* Read the number that an item has. */
+static int read_number(const struct finder *f, struct dcp_item *t, double *out)
+{
+	uint8_t raw[16];
+	struct value *v;
+	int rc;
+
+	if (t->is_tensor) {
+		if (t->numel != 1 || !cast_knows(t->dtype))
+			return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number", t->key);
+		rc = dcp_blobs_read(f->b, t, t->dtype, raw, 0, 1, f->err);
+		if (!rc)
+			cast_to_double(t->dtype, raw, out, 1);
+		return rc;
+	}
+	rc = dcp_blobs_object(f->b, t, &f->o->arena, &v, f->err);
+	if (rc)
+		return rc;
+	if (v->kind != VALUE_INT && v->kind != VALUE_FLOAT)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number but a %s",
+				   t->key, value_kind_name(v));
+	*out = v->kind == VALUE_INT ? (double)v->i : v->f;
+	return 0;
+}
+
+/* Take the steps that the parameters of a group have counted. */
+static int read_step(const struct finder *f, struct dcp_item *t, bool first,
+		     double *step)
+{
+	double n;
+	const int rc = read_number(f, t, &n);
+
+	if (rc)
+		return rc;
+	if (first)
+		*step = n;
+	f->o->steps_differ |= n != *step;
+	if (n > (double)f->o->step && n < 1e15)
+		f->o->step = (int64_t)n;
+	return 0;
+}
+
+/* Add a state that the parameter `p`, the first with states, has. */
+static int add_state(const struct finder *f, struct dcp_group *g,
+		     const struct dcp_param *p, const struct dcp_entry *e)
+{
+	struct dcp_state *const s = &g->states[g->nstates];
+	int rc;
+
+	*s = (struct dcp_state){ .name = e->field };
+	s->flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
+		  same_shape(e->item, p->weight);
+	if (!s->flat && e->item->is_tensor && !e->item->ndim)
+		s->item = e->item;
+	else if (!s->flat && e->item->is_tensor)
+		return ERRMSG_FILE(f, -ENOTSUP,
+				   "%s: has another shape than the parameter: a"
+				   " ZeRO checkpoint has no such state",
+				   e->item->key);
+	if (!e->item->is_tensor) {
+		rc = dcp_blobs_object(f->b, e->item, &f->o->arena, &s->number,
+				      f->err);
+		if (rc)
+			return rc;
+		if (s->number->kind == VALUE_NONE)
+			return 0;
+		if (s->number->kind != VALUE_INT && s->number->kind != VALUE_FLOAT)
+			return ERRMSG_FILE(f, -ENOTSUP,
+					   "%s: is a %s, which a ZeRO checkpoint"
+					   " cannot have", e->item->key,
+					   value_kind_name(s->number));
+	}
+	g->nstates++;
+	return 0;
+}
+
+static int find_states(const struct finder *f, struct dcp_group *g)
+{
+	const struct dcp_optimizer *const x = &f->optimizer;
+	const struct dcp_entry *e = NULL;
+	size_t n = 0, i = 0;
+	int rc = 0;
+
+	for (; !n && i < g->nparams; i++)
+		for (size_t pos = 0; dcp_optimizer_next(x, g->params[i].name,
+							NULL, &pos);)
+			n++;
+	g->states = arena_alloc(&f->o->arena, (n + 1) * sizeof(*g->states));
+	if (!g->states)
+		return dcp_model_nomem(f);
+	for (size_t pos = 0; !rc && n &&
+	     (e = dcp_optimizer_next(x, g->params[i - 1].name, NULL, &pos));)
+		rc = add_state(f, g, &g->params[i - 1], e);
+	return rc;
+}
+
+/* Find the states of a parameter.  Returns how many it has. */
+static int find_param_states(const struct finder *f, const struct dcp_group *g,
+			     struct dcp_param *p, bool first, double *step)
+{
+	int n = 0;
+
+	p->states = arena_alloc(&f->o->arena,
+				(g->nstates + 1) * sizeof(struct dcp_item *));
+	if (!p->states)
+		return dcp_model_nomem(f);
+	for (size_t i = 0; i < g->nstates; i++) {
+		const struct dcp_state *const s = &g->states[i];
+		size_t pos = 0;
+		const struct dcp_entry *const e = dcp_optimizer_next(
+			&f->optimizer, p->name, s->name, &pos);
+		int rc = 0;
+
+		if (!e)
+			continue;
+		n++;
+		p->states[i] = e->item;
+		if (strcmp(s->name, "step") == 0)
+			rc = read_step(f, e->item, first, step);
+		else if (s->flat && (!e->item->is_tensor ||
+				     !cast_knows(e->item->dtype) ||
+				     !same_shape(e->item, p->weight)))
+			rc = ERRMSG_FILE(f, -EBADMSG,
+					 "%s: has another shape or type than its"
+					 " parameter", e->item->key);
+		if (rc)
+			return rc;
+	}
+	return n;
+}
+
+/* Find the states of all parameters of a group.  One that has none was never updated, and
+ * is left to the model. */
+static int complete_group(struct finder *f, struct dcp_group *g)
+{
+	size_t kept = 0;
+	double step = 0;
+	int rc = find_states(f, g);
+
+	for (size_t i = 0; !rc && i < g->nparams; i++) {
+		struct dcp_param p = g->params[i];
+		const int n = find_param_states(f, g, &p, kept == 0, &step);
+
+		if (n < 0)
+			return n;
+		if (n && (size_t)n < g->nstates)
+			return ERRMSG_FILE(f, -EBADMSG,
+					   "%s has %d of the %zu states of its"
+					   " group", p.name, n, g->nstates);
+		if (!n && g->nstates)
+			continue;
+		g->params[kept++] = p;
+		if (!hashtab_add(&f->owned, hash_number((uintptr_t)p.weight), 0))
+			rc = dcp_model_nomem(f);
+	}
+	g->nparams = kept;
+	return rc;
+}
+
+static int add_param(struct finder *f, struct dcp_group *g, const char *name,
+		     struct dcp_item *weight)
+{
+	if (!weight)
+		return ERRMSG_FILE(f, -EBADMSG,
+				   "the optimizer has a parameter %s, which the"
+				   " model has not", name);
+	if (!cast_knows(weight->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
+				   weight->key);
+	g->params[g->nparams++] = (struct dcp_param){ name, weight, NULL };
+	return 0;
+}
+
+static int add_groups(struct finder *f)
+{
+	const struct dcp_optimizer *const x = &f->optimizer;
+	struct dcp_model *const o = f->o;
+	int rc = 0;
+
+	o->groups = arena_alloc(&o->arena, (x->ngroups + 1) * sizeof(*o->groups));
+	o->ngroups = x->ngroups;
+	for (size_t i = 0; o->groups && !rc && i < x->ngroups; i++) {
+		struct dcp_group *const g = &o->groups[i];
+
+		g->options = x->groups[i].options;
+		g->params = arena_alloc(&o->arena, (x->groups[i].n + 1) *
+							   sizeof(*g->params));
+		for (size_t k = 0; g->params && !rc && k < x->groups[i].n; k++)
+			rc = add_param(f, g, x->groups[i].names[k],
+				       find_weight(f, x->groups[i].names[k]));
+		rc = rc ?: complete_group(f, g);
+	}
+	return rc ?: o->arena.failed ? dcp_model_nomem(f) : 0;
+}
+
+/* The group of a checkpoint that has weights only: Adam's, before its first step. */
+static int add_weights(struct finder *f)
+{
+	struct dcp_model *const o = f->o;
+	struct arena *const a = &o->arena;
+	struct dcp_group *const g = arena_alloc(a, sizeof(*g));
+	int rc = 0;
+
+	if (!g)
+		return dcp_model_nomem(f);
+	o->groups = g;
+	o->ngroups = 1;
+	g->options = value_new(a, VALUE_DICT);
+	g->params = arena_alloc(a, (f->m->nitems + 1) * sizeof(*g->params));
+	g->states = arena_alloc(a, 3 * sizeof(*g->states));
+	if (!g->options || !g->params || !g->states)
+		return dcp_model_nomem(f);
+	g->states[g->nstates++] = (struct dcp_state){
+		.name = "step", .number = value_new_int(a, 0)
+	};
+	g->states[g->nstates++] = (struct dcp_state){ "exp_avg", true, NULL, NULL };
+	g->states[g->nstates++] = (struct dcp_state){ "exp_avg_sq", true, NULL, NULL };
+	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
+		struct dcp_item *const t = &f->m->items[i];
+
+		if (!is_of_model(f, t) || !is_floating(t->dtype))
+			continue;
+		rc = add_param(f, g, last_of(t), t);
+		if (!rc && !hashtab_add(&f->owned, hash_number((uintptr_t)t), 0))
+			rc = dcp_model_nomem(f);
+	}
+	return a->failed ? dcp_model_nomem(f) : rc;
+}
+
+/* Do two chunks have the same elements?  Blobs have checksums of them. */
+static int same_elements(const struct finder *f, const struct dcp_item *a,
+			 const struct dcp_chunk *x, const struct dcp_item *b,
+			 const struct dcp_chunk *y)
+{
+	uint32_t crc, other;
+	int rc;
+
+	if (memcmp(x->offset, y->offset, a->ndim * sizeof(*x->offset)) ||
+	    memcmp(x->size, y->size, a->ndim * sizeof(*x->size)))
+		return 0;
+	if (!x->numel || (x->file == y->file && x->at == y->at))
+		return 1;
+	rc = dcp_blobs_crc(f->b, a, x, &crc, f->err) ?:
+	     dcp_blobs_crc(f->b, b, y, &other, f->err);
+	return rc ? rc : crc && crc == other;
+}
+
+/* Is it another name of the parameter?  1, 0, or an error. */
+static int is_tied(const struct finder *f, const struct dcp_item *t,
+		   const struct dcp_item *weight)
+{
+	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks &&
+		 t->numel && same_shape(t, weight);
+
+	for (size_t i = 0; rc == 1 && i < t->nchunks; i++)
+		rc = same_elements(f, t, &t->chunks[i], weight,
+				   &weight->chunks[i]);
+	return rc;
+}
+
+static int find_tie(const struct finder *f, struct dcp_extra *e)
+{
+	for (size_t g = 0; f->o->has_optimizer && g < f->o->ngroups; g++)
+		for (size_t i = 0; i < f->o->groups[g].nparams; i++) {
+			const struct dcp_param *const p =
+				&f->o->groups[g].params[i];
+			const int rc = is_tied(f, e->item, p->weight);
+
+			if (rc)
+				e->same = p;
+			if (rc)
+				return rc < 0 ? rc : 0;
+		}
+	return 0;
+}
+
+/* Add what the optimizer does not have. */
+static int add_extras(struct finder *f)
+{
+	struct dcp_model *const o = f->o;
+	int rc = 0;
+
+	o->extras = arena_alloc(&o->arena,
+				(f->m->nitems + 1) * sizeof(*o->extras));
+	if (!o->extras)
+		return dcp_model_nomem(f);
+	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
+		struct dcp_item *const t = &f->m->items[i];
+		struct dcp_extra e = { last_of(t), t, NULL };
+		uint32_t n;
+		size_t pos = 0;
+
+		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER ||
+		    hashtab_next(&f->owned, hash_number((uintptr_t)t), &pos, &n))
+			continue;
+		rc = find_tie(f, &e);
+		o->extras[o->nextras++] = e;
+	}
+	return rc;
+}
+
+static int find_all(struct finder *f)
+{
+	struct dcp_model *const o = f->o;
+	int rc = dcp_optimizer_find(&f->optimizer, f->m, f->b, &o->arena, f->file,
+				    f->err);
+
+	if (rc)
+		return rc;
+	o->has_optimizer = f->optimizer.found;
+	if (f->optimizer.first ? !find_owner(f, f->optimizer.first)
+			       : !find_largest(f))
+		return ERRMSG_FILE(f, -ENOTSUP, "no model is in it: %s",
+				   f->optimizer.first
+					   ? "the optimizer's parameters are not"
+					     " there"
+					   : "there are no tensors");
+	rc = index_weights(f) ?: (o->has_optimizer ? add_groups : add_weights)(f)
+	     ?: add_extras(f);
+	for (size_t g = o->ngroups; g--;)
+		if (o->groups[g].nparams)
+			o->weights = o->groups[g].params[0].weight->dtype;
+	return rc;
+}
+
+int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
+		   struct dcp_blobs *b, const char *dir, struct errmsg *err)
+{
+	struct finder f = { .o = o, .m = m, .b = b, .file = dir, .err = err };
+	int rc;
+
+	*o = (struct dcp_model){ .weights = DTYPE_OTHER };
+	rc = find_all(&f);
+	hashtab_done(&f.weights);
+	hashtab_done(&f.owned);
+	dcp_optimizer_done(&f.optimizer);
+	if (rc)
+		dcp_model_done(o);
+	return rc;
+}
+
+void dcp_model_done(struct dcp_model *o)
+{
+	arena_done(&o->arena);
+	*o = (struct dcp_model){ 0 };
+}

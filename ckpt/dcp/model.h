@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_MODEL_H
+#define UCKPT_DCP_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/dcp/metadata.h"
+
+struct dcp_blobs;
+struct errmsg;
+struct value;
+
+/* A state of the parameters of a group. */
+struct dcp_state {
+	const char *name;
+	bool flat;		/* one element for each of a parameter's */
+	struct dcp_item *item;	/* else: a tensor without dimensions, or NULL: */
+	struct value *number;
+};
+
+struct dcp_param {
+	const char *name;
+	struct dcp_item *weight;
+	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */
+};
+
+/* A group of the optimizer's. */
+struct dcp_group {
+	struct dcp_param *params; /* in the optimizer's order */
+	size_t nparams;
+	struct dcp_state *states;
+	size_t nstates;
+	struct value *options; /* a dict: lr, betas, ... */
+};
+
+/* A tensor of the model that the optimizer does not have: a buffer, a frozen parameter, or
+ * another name of a parameter. */
+struct dcp_extra {
+	const char *name;
+	struct dcp_item *item;
+	const struct dcp_param *same; /* the parameter, or NULL */
+};
+
+/* What the keys of a checkpoint mean. */
+struct dcp_model {
+	struct arena arena;
+	struct dcp_group *groups;
+	size_t ngroups;
+	struct dcp_extra *extras;
+	size_t nextras;
+	int64_t step;	     /* the highest; 0 if there is none */
+	bool steps_differ;   /* within a group: the first parameter's is used */
+	bool has_optimizer;
+	enum dtype weights; /* the type of the first parameter */
+};
+
+/*
+ * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
+ * all real tensors are parameters of one group, with states of zeros.  -ENOTSUP if there is
+ * no model, or more than one optimizer, or states that a ZeRO checkpoint cannot have;
+ * -EBADMSG; errors of dcp_blobs_object.  Messages begin with `dir`.
+ */
+int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
+		   struct dcp_blobs *b, const char *dir, struct errmsg *err);
+void dcp_model_done(struct dcp_model *o);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_ZEROFILE_H
+#define UCKPT_DCP_ZEROFILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/dcp/model.h"
+#include "ckpt/format/ptwrite.h"
+
+struct dcp_blobs;
+struct errmsg;
+
+/* The two files that DeepSpeed would have written, had it saved the checkpoint from one
+ * rank with ZeRO stage 1. */
+enum dcp_zerofile_kind {
+	DCP_ZEROFILE_MODEL,
+	DCP_ZEROFILE_OPTIM,
+	DCP_ZEROFILE_KINDS,
+};
+
+/* One of them: what torch.save would write around and between the storages, whose bytes
+ * are read from the checkpoint.  It has no checksums.  Immutable. */
+struct dcp_zerofile {
+	struct arena arena;
+	struct ptwrite w;
+	struct dcp_storage *storages; /* in the order of the file */
+	size_t n;
+};
+
+/* Lay out a file.  `source` says where it comes from, for people.  -E2BIG, -EFBIG,
+ * -ENOMEM.  `o` must outlive it.  Call dcp_zerofile_done in the end. */
+int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
+		      const struct dcp_model *o, const char *source,
+		      struct errmsg *err);
+void dcp_zerofile_done(struct dcp_zerofile *x);
+
+/* Read bytes of the file, which must have them; errors as dcp_blobs_read. */
+int dcp_zerofile_read(const struct dcp_zerofile *x, struct dcp_blobs *b, void *buf,
+		      size_t len, uint64_t off, struct errmsg *err);
+
+#endif

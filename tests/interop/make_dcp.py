@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make the cases dcp_* of tests/good from PyTorch distributed checkpoints.
+
+    make_dcp.py COLLECTION OUTPUT
+
+COLLECTION holds one directory per case: the checkpoint as torch saved it on several
+ranks after four steps, in `ckpt/`, `step-4/` or `checkpoint-4/`, and
+`truth.safetensors`: param/NAME, exp_avg/NAME, exp_avg_sq/NAME and step/NAME, gathered
+to full tensors before the save.  Needs nothing but the standard library.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import sys
+
+TAGS = ("ckpt", "step-4", "checkpoint-4")
+REFUSED = ("fsdp2_dp2_zstd",)
+# Lightning's names begin with the module's attribute.
+PREFIX = {"lightning_trainer_dp2": "model."}
+
+
+def read_truth(path):
+    """{name: (type, shape, bytes)}"""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    header.pop("__metadata__", None)
+    return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])])
+            for k, v in header.items()}
+
+
+def widened(dtype, data):
+    if dtype == "F32":
+        return data
+    assert dtype == "BF16", dtype
+    return b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
+
+
+def digests(case, tag, truth):
+    yield "tag " + tag
+    if case in REFUSED:
+        yield "refuse open"
+        return
+    for key in sorted(truth):
+        kind, name = key.split("/", 1)
+        dtype, shape, data = truth[key]
+        name = PREFIX.get(case, "") + name
+        if kind == "param":
+            yield "shape %s %s" % (name, "x".join(map(str, shape)) or "-")
+        if kind == "step":
+            yield "number %s step float32 %r" % (name, struct.unpack("<f", data)[0])
+        elif kind != "buffer":
+            yield "truth %s %s %s" % (name, "fp32" if kind == "param" else kind,
+                                      hashlib.sha256(widened(dtype, data)).hexdigest())
+
+
+def main(collection, output):
+    for case in sorted(os.listdir(collection)):
+        source = os.path.join(collection, case)
+        tag = next((t for t in TAGS if os.path.isdir(os.path.join(source, t))), None)
+        if not tag:
+            continue
+        out = os.path.join(output, "dcp_" + case)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(os.path.join(source, tag), os.path.join(out, tag),
+                        copy_function=shutil.copyfile)
+        for root, dirs, _ in os.walk(out):
+            os.chmod(root, 0o755)
+        with open(out + ".digests", "w") as f:
+            truth = read_truth(os.path.join(source, "truth.safetensors"))
+            f.write("\n".join(digests(case, tag, truth)) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
