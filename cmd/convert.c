@@ -37,7 +37,8 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 	const struct cmd_option options[] = {
 		{ "to", 0, "universal|hf|fp32|dcp|zero",
 		  "universal tree (default), model.safetensors for\n"
-		  "transformers, pytorch_model.bin, or ZeRO checkpoint",
+		  "transformers, pytorch_model.bin, PyTorch distributed\n"
+		  "checkpoint, or ZeRO checkpoint",
 		  .set = "to" },
 		{ "ranks", 0, "N",
 		  "number of data-parallel ranks, with --to zero",
@@ -48,6 +49,14 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "largest file of weights, such as 500MB\n"
 		  "(default: 5GB)",
 		  .set = "shard-size" },
+		{ "dcp-style", 0, "STYLE",
+		  "names, with --to dcp: fsdp2 (default), flat, titan,\n"
+		  "accelerate or lightning",
+		  .set = "dcp_style" },
+		{ "dcp-ranks", 0, "N",
+		  "number of ranks that will read it, with --to dcp\n"
+		  "(default: 8)",
+		  .set = "dcp_ranks" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
 		{ "num_extract_workers", 0, "N",

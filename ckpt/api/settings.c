@@ -19,7 +19,8 @@
 /* What is read ahead from far storage takes this part of the memory by default. */
 #define READAHEAD_PART 64
 
-#define WORKERS_MAX 4096
+/* Of workers, and of ranks. */
+#define COUNT_MAX 4096
 
 struct option;
 
@@ -92,13 +93,13 @@ static const char *set_owner(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
-static const char *set_workers(struct uckpt *u, const struct option *o,
+static const char *set_count(struct uckpt *u, const struct option *o,
 			       const char *text, const char *value)
 {
 	unsigned *const to = (unsigned *)((char *)u->settings + o->at);
 
 	(void)text;
-	return parse_number(value, WORKERS_MAX + 1, to) && *to ? NULL : o->wrong;
+	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
 }
 
 /* 0, or a size that is of use. */
@@ -150,6 +151,7 @@ static const char *set_remote(struct uckpt *u, const struct option *o,
 #define KINDS "must be universal, hf, fp32, dcp or zero"
 #define DTYPES "must be fp32, bf16 or fp16"
 #define SIZES "not a size in KB, MB, GB or TB"
+#define RANKS "not a number of ranks (1 to 4096)"
 #define WORKERS "not a number of workers (1 to 4096)"
 
 static const struct option options[] = {
@@ -162,9 +164,12 @@ static const struct option options[] = {
 	{ "dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
 	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
+	{ "dcp_style=", set_plan, .word = "dcp_style",
+	  .wrong = "must be fsdp2, flat, titan, accelerate or lightning" },
+	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "view=", set_plan, .word = "to", .wrong = KINDS },
 	{ "to=", set_plan, .word = "to", .wrong = KINDS },
-	{ "ranks=", set_ranks, .wrong = "not a number of ranks (1 to 4096)" },
+	{ "ranks=", set_ranks, .wrong = RANKS },
 	{ "replace", set_flag, AT(tree.replace) },
 	{ "check", set_flag, AT(tree.check) },
 	{ "uid=", set_owner, .wrong = "not a number" },
@@ -174,8 +179,8 @@ static const struct option options[] = {
 	{ "readahead=", set_readahead,
 	  .wrong = "neither 0 nor a size of at least 4M" },
 	{ "no_strict", set_flag, AT(lenient) },
-	{ "readers=", set_workers, AT(readers), .wrong = WORKERS },
-	{ "writers=", set_workers, AT(writers), .wrong = WORKERS },
+	{ "readers=", set_count, AT(readers), .wrong = WORKERS },
+	{ "writers=", set_count, AT(writers), .wrong = WORKERS },
 	{ .name = "deadline=", .set = set_remote },
 	{ .name = "manifest=", .set = set_remote },
 	{ .name = "ca_file=", .set = set_remote },

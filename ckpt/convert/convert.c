@@ -41,6 +41,8 @@ static int check_settings(struct settings *s, struct errmsg *err)
 		typed && kind != PLAN_HF ? "dtype requires to=hf"
 		: p->shard_size && kind != PLAN_HF && kind != PLAN_FP32
 			? "shard-size requires to=hf or to=fp32"
+		: (p->dcp_style || p->dcp_ranks) && kind != PLAN_DCP
+			? "dcp_style and dcp_ranks require to=dcp"
 		: p->any_stage && kind != PLAN_UNIVERSAL
 			? "stage=any requires to=universal"
 		: s->tree.nrecut && kind != PLAN_RESHARD

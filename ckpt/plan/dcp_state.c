@@ -285,7 +285,7 @@ static void add_flat_setting(const struct maker *m, const char *param,
 /* Settings of torch's Adam and AdamW that DeepSpeed's optimizers need not have. */
 static const struct {
 	const char *name;
-	enum { NONE, FALSE, TRUE } value;
+	enum { NONE, FALSE, TRUE, LR } value;
 } defaults[] = {
 	{ "amsgrad", FALSE },
 	{ "maximize", FALSE },
@@ -295,7 +295,22 @@ static const struct {
 	{ "fused", NONE },
 	/* DeepSpeed's Adam is AdamW unless it is told otherwise. */
 	{ "decoupled_weight_decay", TRUE },
+	{ "initial_lr", LR }, /* of a program with a schedule */
 };
+
+/* NULL if the group has no learning rate. */
+static struct value *default_setting(struct arena *a, const struct value *group,
+				     size_t i)
+{
+	switch (defaults[i].value) {
+	case LR:
+		return value_find(group, "lr");
+	case NONE:
+		return value_new(a, VALUE_NONE);
+	default:
+		return value_new_bool(a, defaults[i].value == TRUE);
+	}
+}
 
 /* The settings of a group, without `params`, completed. */
 static struct value *make_settings(struct arena *a, const struct value *group)
@@ -307,14 +322,12 @@ static struct value *make_settings(struct arena *a, const struct value *group)
 		if (value_is_cstr(from->v[i].key) &&
 		    !value_is_str(from->v[i].key, "params"))
 			value_put(a, out, from->v[i].key, from->v[i].val);
-	for (size_t i = 0; i < COUNT(defaults); i++)
-		if (!value_find(out, defaults[i].name))
-			value_dict_set(
-				a, out, defaults[i].name,
-				defaults[i].value == NONE
-					? value_new(a, VALUE_NONE)
-					: value_new_bool(a, defaults[i].value ==
-								    TRUE));
+	for (size_t i = 0; i < COUNT(defaults); i++) {
+		struct value *const v = default_setting(a, out, i);
+
+		if (v && !value_find(out, defaults[i].name))
+			value_dict_set(a, out, defaults[i].name, v);
+	}
 	return out;
 }
 
@@ -429,19 +442,19 @@ int dcp_state_make(struct dcp_state *s, enum dcp_style style,
 		   const struct weights *w, struct zero_checkpoint *r,
 		   struct errmsg *err)
 {
-	const bool apart = styles[style].apart;
 	struct maker m = {
 		.s = s,
 		.style = style,
 		.w = w,
 		.r = r,
 		.model = &s->dirs[0],
-		.optim = &s->dirs[apart],
+		.optim = &s->dirs[styles[style].apart],
 		.err = err,
 	};
 	int rc;
 
-	s->ndirs = apart && r ? 2 : 1;
+	s->apart = styles[style].apart;
+	s->ndirs = s->apart && r ? 2 : 1;
 	for (size_t i = 0; i < w->n; i++)
 		add_weight(&m, i);
 	rc = r ? add_optimizer(&m) : 0;

@@ -2,25 +2,17 @@
 #ifndef UCKPT_DCP_STATE_H
 #define UCKPT_DCP_STATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/plan/dcp_metadata.h"
+#include "ckpt/plan/plan.h"
 
 struct errmsg;
 struct weights;
 struct zero_checkpoint;
-
-/* Whose names the state has. */
-enum dcp_style {
-	DCP_FSDP2, /* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
-	DCP_FLAT,  /* with flatten_optimizer_state_dict */
-	DCP_TITAN, /* torchtitan: NAME, optimizer.state.NAME.exp_avg */
-	DCP_ACCELERATE, /* a directory each for model and optimizer */
-	DCP_LIGHTNING,  /* Fabric: model.NAME, optimizer.state.NAME.exp_avg */
-	DCP_STYLES
-};
 
 /* A file: chunks of a tensor, or the objects of a directory. */
 struct dcp_file {
@@ -46,6 +38,7 @@ struct dcp_state {
 	struct arena arena;
 	struct dcp_dir dirs[2];
 	unsigned ndirs;
+	bool apart; /* model and optimizer have directories of their own */
 };
 
 /*

@@ -37,6 +37,11 @@ static bool set_word(struct plan_options *o, const char *name, const char *word)
 		{ "stage", "native", false },	{ "stage", "any", true },
 		{ "dtype", "fp32", DTYPE_F32 }, { "dtype", "bf16", DTYPE_BF16 },
 		{ "dtype", "fp16", DTYPE_F16 },
+		{ "dcp_style", "fsdp2", DCP_FSDP2 },
+		{ "dcp_style", "flat", DCP_FLAT },
+		{ "dcp_style", "titan", DCP_TITAN },
+		{ "dcp_style", "accelerate", DCP_ACCELERATE },
+		{ "dcp_style", "lightning", DCP_LIGHTNING },
 	};
 	size_t i = 0;
 
@@ -49,8 +54,10 @@ static bool set_word(struct plan_options *o, const char *name, const char *word)
 		o->crc_zero = words[i].value;
 	else if (strcmp(name, "stage") == 0)
 		o->any_stage = words[i].value;
-	else
+	else if (strcmp(name, "dtype") == 0)
 		o->dtype = (enum dtype)words[i].value;
+	else
+		o->dcp_style = (enum dcp_style)words[i].value;
 	return true;
 }
 

@@ -49,6 +49,18 @@ struct plan;
 #define PLAN_ZERO (UINT64_C(1) << 36)
 #define PLAN_NODE_END (UINT64_C(1) << 40)
 
+/* Whose names a PyTorch distributed checkpoint has. */
+enum dcp_style {
+	DCP_FSDP2,	/* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
+	DCP_FLAT,	/* with flatten_optimizer_state_dict */
+	DCP_TITAN,	/* torchtitan: NAME, optimizer.state.NAME.exp_avg */
+	DCP_ACCELERATE, /* a directory each for model and optimizer */
+	DCP_LIGHTNING,	/* Fabric: model.NAME, optimizer.state.NAME.exp_avg */
+	DCP_STYLES
+};
+
+#define DCP_RANKS 8
+
 struct plan_options {
 	struct view_type type;
 	bool crc_zero; /* leave checksums zero; do not compute them */
@@ -65,6 +77,10 @@ struct plan_options {
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;
+	/* PLAN_DCP: its names, and the number of ranks for which tensors are cut; 0 means
+	 * DCP_RANKS. */
+	enum dcp_style dcp_style;
+	unsigned dcp_ranks;
 };
 
 /*
@@ -75,6 +91,7 @@ struct plan_options {
  *     to		universal, hf, fp32, dcp, zero
  *     dtype		fp32, bf16, fp16
  *     shard-size	as size_parse_decimal
+ *     dcp_style	fsdp2, flat, titan, accelerate, lightning
  *     rules, preset	as user_rules_read and user_rules_preset, into `rules`
  *
  * Returns false for another value, with the reason in `why` if it is about rules.

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/plan/dcp_layout.h"
 #include "ckpt/plan/dcp_state.h"
 #include "ckpt/plan/plan_impl.h"
@@ -22,15 +23,18 @@ struct plan_dcp {
 	struct plan plan;
 	const struct weights *w; /* belongs to the universal plan */
 	struct dcp_state state;
-	size_t nfiles; /* of the directory that has most */
 };
 
-/* For which tensors are cut. */
-#define RANKS 8
+enum { ROOT, DIRECTORY };
 
 static struct plan_dcp *dcp_of(struct plan *p)
 {
 	return (struct plan_dcp *)p;
+}
+
+static unsigned ranks_of(const struct plan *p)
+{
+	return p->options.dcp_ranks ?: DCP_RANKS;
 }
 
 static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
@@ -42,8 +46,8 @@ static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 {
 	const struct dcp_dir *const dir = &dcp_of(e->p)->state.dirs[e->dir];
 
-	draft_try(d,
-		  dcp_metadata_write(dir->v, dir->n, RANKS, &d->head, d->err));
+	draft_try(d, dcp_metadata_write(dir->v, dir->n, ranks_of(e->p),
+					&d->head, d->err));
 	return NULL;
 }
 
@@ -118,7 +122,8 @@ static void add_chunks(const struct plan_item *e, struct draft *d,
 {
 	const struct dcp_file *const f = file_of(e);
 	const struct weight *const w = dcp_of(e->p)->w->v[f->weight];
-	const struct dcp_cut cut = dcp_cut(f->dtype, w->shape, w->ndim, RANKS);
+	const struct dcp_cut cut =
+		dcp_cut(f->dtype, w->shape, w->ndim, ranks_of(e->p));
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct tensor t;
 
@@ -166,9 +171,55 @@ static void dcp_close(struct plan *p)
 	dcp_state_done(&dcp_of(p)->state);
 }
 
+/* Lightning's file of whatever else a program saved: nothing. */
+static struct value *draft_meta(const struct plan_item *e, struct draft *d)
+{
+	(void)e;
+	return value_new(&d->a, VALUE_DICT);
+}
+
+static void set_groups(struct plan *p)
+{
+	static const char *const apart[] = { "pytorch_model_fsdp_0",
+					     "optimizer_0" };
+	static const char *const metadata[] = { ".metadata" };
+	static const char *const meta[] = { "meta.pt" };
+	const struct dcp_state *const s = &dcp_of(p)->state;
+	const unsigned top = s->apart ? DIRECTORY : ROOT;
+	size_t most = 0;
+
+	for (unsigned i = 0; i < s->ndirs; i++)
+		if (most < s->dirs[i].nfiles)
+			most = s->dirs[i].nfiles;
+
+	const struct plan_group groups[] = {
+		{ .dir = ROOT,
+		  .is_dir = true,
+		  .n = s->apart ? s->ndirs : 0,
+		  .names = apart },
+		{ .dir = top,
+		  .n = 1,
+		  .names = metadata,
+		  .describe = describe_metadata,
+		  .draft = draft_metadata },
+		{ .dir = top,
+		  .n = most,
+		  .name = name_file,
+		  .find = find_file,
+		  .describe = describe_file,
+		  .draft = draft_file },
+		{ .dir = ROOT,
+		  .n = p->options.dcp_style == DCP_LIGHTNING,
+		  .names = meta,
+		  .describe = describe_metadata,
+		  .draft = draft_meta },
+	};
+
+	plan_set_groups(p, groups, COUNT(groups));
+}
+
 static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
 {
-	static const char *const metadata[] = { ".metadata" };
 	struct plan_dcp *const x = dcp_of(p);
 	struct errmsg why = { "" };
 	int rc = zckpt_profiles(p->zckpt, err)
@@ -176,26 +227,11 @@ static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	rc = dcp_state_make(&x->state, DCP_FSDP2, x->w, p->zckpt, &why);
+	rc = dcp_state_make(&x->state, p->options.dcp_style, x->w, p->zckpt,
+			    &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", path, why.text);
-	for (unsigned i = 0; i < x->state.ndirs; i++)
-		if (x->nfiles < x->state.dirs[i].nfiles)
-			x->nfiles = x->state.dirs[i].nfiles;
-
-	const struct plan_group groups[] = {
-		{ .n = 1,
-		  .names = metadata,
-		  .describe = describe_metadata,
-		  .draft = draft_metadata },
-		{ .n = x->nfiles,
-		  .name = name_file,
-		  .find = find_file,
-		  .describe = describe_file,
-		  .draft = draft_file },
-	};
-
-	plan_set_groups(p, groups, COUNT(groups));
+	set_groups(p);
 	return 0;
 }
 

@@ -64,6 +64,9 @@ check "a distributed checkpoint" convert --to dcp "$good/z1_fp32_dp2" "$tmp/weig
 check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
 check "and no latest_dcp" test ! -e "$tmp/latest_dcp"
 rm -r "$tmp/weights"
+check "one with other names" convert --to dcp --dcp-style accelerate --dcp-ranks 2 "$good/z1_fp32_dp2" "$tmp/weights"
+check "in two parts" test -f "$tmp/weights/optimizer_0/.metadata"
+rm -r "$tmp/weights"
 for to in "hf --shard-size 1KB" fp32; do
 	for name in meg_tp2_dp2_z1_fp32 z1_fp32_dp2 z3_fp32_dp4; do
 		# shellcheck disable=SC2086 # several words
@@ -170,6 +173,9 @@ usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
 usage "to=pt: must be universal, hf, fp32, dcp or zero" --to pt "$tag" "$tmp/v"
 usage "dtype=int8: must be fp32, bf16 or fp16" --to hf --dtype int8 "$tag" "$tmp/v"
 usage "shard-size=5 apples: not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
+usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate or lightning" --to dcp --dcp-style fsdp3 "$tag" "$tmp/v"
+usage "dcp_ranks=0: not a number of ranks" --to dcp --dcp-ranks 0 "$tag" "$tmp/v"
+usage "dcp_style and dcp_ranks require to=dcp" --dcp-ranks 2 "$tag" "$tmp/v"
 usage "dtype requires to=hf" --dtype bf16 "$tag" "$tmp/v"
 usage "dtype requires to=hf" --dtype bf16 --to fp32 "$tag" "$tmp/v"
 usage "shard-size requires to=hf or to=fp32" --shard-size 1GB "$tag" "$tmp/v"

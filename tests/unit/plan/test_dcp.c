@@ -268,23 +268,23 @@ static bool check_object(struct dcp *d, const char *key,
 	return ok;
 }
 
-/* A key is its path, with dots. */
-static bool is_path_of(const char *key, const struct value_seq *path)
+/* Write a path with something between its steps. */
+static void join(const struct value_seq *path, const char *between,
+		 char text[KEY_LEN])
 {
-	char text[KEY_LEN] = "";
 	size_t n = 0;
 
-	for (size_t i = 0; path && i < path->n && n < sizeof(text); i++) {
+	text[0] = '\0';
+	for (size_t i = 0; path && i < path->n && n < KEY_LEN; i++) {
 		const struct value *const v = path->v[i];
+		const char *const before = i ? between : "";
 
 		n += (size_t)(v->kind == VALUE_INT
-				      ? snprintf(text + n, sizeof(text) - n,
-						 "%s%" PRId64, i ? "." : "", v->i)
-				      : snprintf(text + n, sizeof(text) - n,
-						 "%s%s", i ? "." : "",
-						 value_cstr(v)));
+				      ? snprintf(text + n, KEY_LEN - n,
+						 "%s%" PRId64, before, v->i)
+				      : snprintf(text + n, KEY_LEN - n, "%s%s",
+						 before, value_cstr(v)));
 	}
-	return strcmp(text, key) == 0;
 }
 
 static void check_entry(struct dcp *d, size_t i)
@@ -292,9 +292,11 @@ static void check_entry(struct dcp *d, size_t i)
 	const char *const key = value_cstr(d->tensors->v[i].key);
 	const struct value *const meta = d->tensors->v[i].val;
 	const struct value_seq *const path = value_items(d->paths->v[i].val);
+	char joined[KEY_LEN];
 
 	d->tally.checks++;
-	if (!value_is_str(d->paths->v[i].key, key) || !is_path_of(key, path))
+	join(path, ".", joined);
+	if (!value_is_str(d->paths->v[i].key, key) || strcmp(joined, key) != 0)
 		good_fail(&d->tally, "%s: has another path", key);
 	else if (!(attribute(meta, "chunks") ? check_tensor(d, key, meta, path)
 					     : check_object(d, key, path)))
@@ -411,6 +413,96 @@ static unsigned check_large(int stage)
 	return d.tally.failures;
 }
 
+/* Paths of a weight, a state and a setting: those that each program writes itself. */
+static const struct {
+	enum dcp_style style;
+	const char *weights, *optim; /* directories; NULL: the root */
+	const char *paths[3];
+} styles[] = {
+	{ DCP_FSDP2,
+	  NULL,
+	  NULL,
+	  { "model/bias", "optim/state/bias/exp_avg",
+	    "optim/param_groups/0/foreach" } },
+	{ DCP_FLAT,
+	  NULL,
+	  NULL,
+	  { "model/bias", "optim/state.bias.exp_avg",
+	    "optim/param_groups.bias.foreach" } },
+	{ DCP_TITAN,
+	  NULL,
+	  NULL,
+	  { "bias", "optimizer/state.bias.exp_avg",
+	    "optimizer/param_groups.bias.foreach" } },
+	{ DCP_ACCELERATE,
+	  "pytorch_model_fsdp_0",
+	  "optimizer_0",
+	  { "model/bias", "optimizer/state/bias/exp_avg",
+	    "optimizer/param_groups/0/foreach" } },
+	{ DCP_LIGHTNING,
+	  NULL,
+	  NULL,
+	  { "model/bias", "optimizer/state/bias/exp_avg",
+	    "optimizer/param_groups/0/foreach" } },
+};
+
+/* Has the `.metadata` in a directory this path? */
+static bool has_path(struct plan *p, const char *dir, const char *path)
+{
+	struct arena a = { 0 };
+	struct value *root = NULL;
+	const struct value_dict *paths = NULL;
+	uint64_t node = PLAN_ROOT;
+	struct span bytes = { NULL, 0 };
+	bool found = false;
+
+	if (!dir || plan_lookup(p, PLAN_ROOT, dir, &node, NULL) == 0)
+		bytes = read_file(p, node, ".metadata");
+	if (bytes.p && pickle_load(bytes, ".metadata", &a, &root, NULL) == 0)
+		paths = value_pairs(attribute(root, "planner_data"));
+	for (size_t i = 0; paths && i < paths->n; i++) {
+		char text[KEY_LEN];
+
+		join(value_items(paths->v[i].val), "/", text);
+		found |= strcmp(text, path) == 0;
+	}
+	free((void *)bytes.p);
+	arena_done(&a);
+	return found;
+}
+
+static unsigned check_styles(void)
+{
+	static const struct mkckpt_param params[] = { { "bias", 1, { 5 }, 0 } };
+	const struct mkckpt c = { .stage = 1,
+				  .ranks = 2,
+				  .params = params,
+				  .nparams = 1,
+				  .ngroups = 1 };
+	struct good_tally tally = { .name = "style" };
+	char *const dir = mkckpt_new_dir();
+
+	mkckpt_write(&c, dir);
+	for (size_t i = 0; i < COUNT(styles); i++) {
+		const struct plan_options options = { .type.kind = PLAN_DCP,
+						      .dcp_style =
+							      styles[i].style };
+		struct errmsg err = { "" };
+		struct plan *p = NULL;
+
+		if (plan_open(test_context(), dir, &options, &p, &err) ||
+		    walk_plan(p, &err))
+			good_fail(&tally, "%zu: %s", i, err.text);
+		for (size_t k = 0; p && k < COUNT(styles[i].paths); k++)
+			if (!has_path(p, k ? styles[i].optim : styles[i].weights,
+				      styles[i].paths[k]))
+				good_fail(&tally, "no %s", styles[i].paths[k]);
+		plan_close(p);
+	}
+	mkckpt_free_dir(dir);
+	return tally.failures;
+}
+
 /* Where a tensor of float32 is cut for some number of ranks: the chunks' rows. */
 static const struct {
 	unsigned ndim;
@@ -456,7 +548,7 @@ static unsigned check_cuts(void)
 
 int main(int argc, char **argv)
 {
-	unsigned failures = check_cuts();
+	unsigned failures = check_cuts() + check_styles();
 
 	for (int stage = 1; stage <= 3; stage++)
 		failures += check_large(stage);
