@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 goes on from TAG_dcp where DeepSpeed stopped.
+
+    dcp_view.py SCRATCH
+
+DeepSpeed saved the runs of tests/good/curves with four ranks, after step 10.  On 1 to
+4 ranks a model with other weights, and an optimizer with other settings, load the view
+as a program of each style does, and train steps 11 to 20.  Their losses are those of
+DeepSpeed's uninterrupted run within LIMIT.  The model alone, and the whole by
+dcp_to_torch_save, have the tensors of the optimizer's shards.
+
+With torch 2.15 losses were apart by at most 9.6e-7.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+
+import torch
+import torch.distributed.checkpoint as dcp
+import transformers
+from torch.distributed.checkpoint import state_dict
+from torch.distributed.fsdp import fully_shard
+
+import dcp_read
+import resume
+import reshard_curves as curves
+
+LIMIT = 1e-6
+RUNS = "gpt2_z1_fp32_dp4", "gpt2_z3_fp32_dp4"
+STYLES = {"fsdp2": (1, 2, 3, 4), "flat": (1, 2, 3, 4), "titan": (2,),
+          "accelerate": (2,), "lightning": (2,)}
+
+
+def new_model(world):
+    torch.manual_seed(999)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=32, vocab_size=curves.WORDS,
+        n_positions=curves.LENGTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+    mesh = torch.distributed.init_device_mesh("cpu", (world,))
+    for block in model.transformer.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def load(model, optimizer, view, style):
+    options = state_dict.StateDictOptions(
+        flatten_optimizer_state_dict=style in ("flat", "titan"))
+    weights, optim = state_dict.get_state_dict(model, optimizer, options=options)
+    parts = {
+        "fsdp2": [("", {"model": weights, "optim": optim})],
+        "flat": [("", {"model": weights, "optim": optim})],
+        "titan": [("", {**weights, "optimizer": optim})],
+        "accelerate": [("pytorch_model_fsdp_0", {"model": weights}),
+                       ("optimizer_0", {"optimizer": optim})],
+        "lightning": [("", {"model": weights, "optimizer": optim})],
+    }[style]
+    for folder, state in parts:
+        dcp.load(state, checkpoint_id=os.path.join(view, folder))
+        # Tensors are filled in place, other values are replaced.
+        weights = state.get("model", weights)
+        optim = state.get("optim", state.get("optimizer", optim))
+    state_dict.set_state_dict(model, optimizer, model_state_dict=weights,
+                              optim_state_dict=optim, options=options)
+
+
+def train(model, optimizer, rank, world):
+    """The loss of each step: the mean over all rows."""
+    rows, losses = curves.tokens()[rank::world], []
+    for _ in curves.STEPS:
+        share = len(rows) / curves.BATCH
+        loss = model(rows, labels=rows).loss * share
+        (loss * world).backward()  # gradients are averaged
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach().double()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item())
+    return losses
+
+
+def follow(rank, world, view, style, out):
+    model = new_model(world)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.5)
+    load(model, optimizer, view, style)
+    losses = train(model, optimizer, rank, world)
+    if rank == 0:
+        torch.save(losses, out)
+
+
+def weigh(_, world, view, out):
+    """The model alone."""
+    model = new_model(world)
+    state = {"model": state_dict.get_model_state_dict(model)}
+    dcp.load(state, checkpoint_id=view)
+    torch.save({name: tensor.full_tensor() for name, tensor in state["model"].items()}, out)
+
+
+def expected(run):
+    with open(os.path.join(curves.CURVES, run, "baseline_dp4.csv"), encoding="utf-8") as f:
+        losses = {int(row["step"]): float(row["loss"]) for row in csv.DictReader(f)}
+    return [losses[i] for i in curves.STEPS]
+
+
+class Mount(resume.Mount):
+    def __init__(self, run, where, style):
+        super().__init__(os.path.realpath(os.path.join(curves.CURVES, run)), where)
+        self.style = style
+
+    def __enter__(self):
+        os.mkdir(self.where)
+        subprocess.run(["ucfs", self.source, self.where, "-o", "dcp_style=" + self.style],
+                       check=True)
+        return os.path.join(self.where, curves.TAG + "_dcp")
+
+
+def check_losses(run, style, ranks, top):
+    """The number of checks that fail."""
+    failed = 0
+    with Mount(run, os.path.join(top, "mount"), style) as view:
+        for world in ranks:
+            out = os.path.join(top, f"{world}.pt")
+            resume.on_ranks(world, follow, out + ".log", world, view, style, out)
+            far = max(abs(a - b) for a, b in zip(torch.load(out), expected(run)))
+            print(f"{run}, {style}, {world} ranks: apart {far:.2g}"
+                  f"{'' if far <= LIMIT else ' WRONG'}", flush=True)
+            failed += far > LIMIT
+    return failed
+
+
+def check_weights(run, top):
+    out = os.path.join(top, "weights.pt")
+    with Mount(run, os.path.join(top, "mount"), "fsdp2") as view:
+        resume.on_ranks(1, weigh, out + ".log", 1, view, out)
+        good = all(dcp_read.holds(weights, view)
+                   for weights in (torch.load(out), dcp_read.read(view)["model"]))
+    print(f"{run}: weights are {'those' if good else 'NOT those'} of {curves.TAG}_fp32")
+    return not good
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    failed = 0
+    for run in RUNS:
+        for style, ranks in STYLES.items():
+            top = os.path.join(sys.argv[1], run, style)
+            os.makedirs(top)
+            failed += check_losses(run, style, ranks, top)
+        failed += check_weights(run, os.path.join(sys.argv[1], run))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

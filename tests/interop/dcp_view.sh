@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Programs that use torch's own sharding go on, by unchanged code, from TAG_dcp of runs
+# that DeepSpeed saved; dcp_view.py beside this file says what must hold.  Other versions
+# of torch read the same view (dcp_read.py).
+#
+#     UCFS_PYTHON=/venv/bin/python [UCFS_PYTHON_OLD=/old/bin/python] dcp_view.sh
+#
+# Needs a Python with torch (2.15 was used), transformers and deepspeed, and may use
+# another one with an older torch (2.4.1); no GPU.  Takes minutes.
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python deepspeed transformers
+require_ucfs
+
+make_scratch mnt
+for name in z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2 moe_ep2_dp2_z1; do
+	ucfs "$good/$name" "$mnt" || exit 1
+	for python in "$UCFS_PYTHON" ${UCFS_PYTHON_OLD:+"$UCFS_PYTHON_OLD"}; do
+		"$python" "$here/dcp_read.py" "$mnt/global_step4_dcp" || fail "$name"
+	done
+	fusermount3 -u "$mnt"
+done
+"$UCFS_PYTHON" "$here/dcp_view.py" "$scratch" || fail "dcp_view.py"
+[ $failures = 0 ]
