@@ -14,6 +14,7 @@ include %D%/unit/format/local.mk
 include %D%/unit/model/local.mk
 include %D%/unit/remote/local.mk
 include %D%/unit/pack/local.mk
+include %D%/unit/dcp/local.mk
 include %D%/unit/files/local.mk
 include %D%/unit/cache/local.mk
 include %D%/unit/vfile/local.mk

@@ -63,13 +63,13 @@ static int check_bounds(const struct dcp_blobs *b, const struct dcp_item *t,
 	return 0;
 }
 
-int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u,
+int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 		   const struct dcp_metadata *m, struct access *readers,
 		   struct errmsg *err)
 {
 	int rc = 0;
 
-	*b = (struct dcp_blobs){ .u = u, .n = m->nfiles };
+	*b = (struct dcp_blobs){ .u = u, .dir = dir, .n = m->nfiles };
 	b->v = calloc(m->nfiles + 1, sizeof(*b->v));
 	if (!b->v)
 		return errmsg_nomem(err, NULL);
@@ -220,7 +220,8 @@ int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
 	int rc;
 
 	if (!t->nchunks)
-		return errmsg_set(err, -EBADMSG, "%s: has no data", t->key);
+		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir,
+				  t->key);
 	rc = blob_open(&x, b, t, t->chunks, err);
 	if (rc)
 		return rc;

@@ -20,6 +20,7 @@ struct value;
  */
 struct dcp_blobs {
 	struct uckpt *u;
+	const char *dir;      /* of the checkpoint, for messages; borrowed */
 	pthread_mutex_t lock; /* held while a file is opened */
 	struct dcp_file *v;   /* by number */
 	size_t n, nopen;
@@ -28,7 +29,7 @@ struct dcp_blobs {
 /* Find all files that the metadata names, and restrict `readers` to users that may read
  * them.  -EBADMSG if one is missing or ends before a blob does.  Call dcp_blobs_done in
  * the end. */
-int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u,
+int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 		   const struct dcp_metadata *m, struct access *readers,
 		   struct errmsg *err);
 void dcp_blobs_done(struct dcp_blobs *b);

@@ -105,8 +105,9 @@ static int dcp_load(struct dcp *d, struct errmsg *err)
 	if (rc)
 		return rc;
 	fileid_from_stat(&d->attrs.st, &d->id);
-	rc = dcp_blobs_init(&d->blobs, d->u, &d->metadata, &d->attrs.access, err)
-	     ?: dcp_model_find(&d->model, &d->metadata, &d->blobs, d->dir, err);
+	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
+			    &d->attrs.access, err) ?:
+	     dcp_model_find(&d->model, &d->metadata, &d->blobs, d->dir, err);
 	snprintf(source, sizeof(source), "PyTorch distributed checkpoint, %zu file%s",
 		 d->blobs.n, d->blobs.n == 1 ? "" : "s");
 	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++)

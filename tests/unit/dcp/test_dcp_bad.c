@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Metadata that is damaged or lies: what contradicts itself, the files or the blobs is
+ * refused with a message that names the file and the cause; thousands of random changes
+ * give the right bytes or a refusal.  Nothing in a pickle is executed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/pickle/value.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+#define CASE "tests/good/dcp_fsdp2_dp4_uneven/ckpt"
+#define WEIGHT "model.transformer.wte.weight"
+#define MUTANTS 4000u
+
+/* A copy of a real checkpoint, whose metadata can be changed. */
+struct copy {
+	char *dir;
+	struct span bytes; /* of the real metadata */
+	struct arena a;
+	struct value *metadata; /* its attributes, before a change */
+	struct value *root;
+	struct bytebuf files[DCP_ZEROFILE_KINDS]; /* what it shows, unchanged */
+};
+
+static char *path_in(const char *dir, const char *name)
+{
+	char *path;
+
+	assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
+	return path;
+}
+
+static void write_metadata(const struct copy *c, const void *p, size_t len)
+{
+	char *const path = path_in(c->dir, DCP_METADATA);
+	FILE *const f = fopen(path, "wb");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(p, 1, len, f), len);
+	fclose(f);
+	free(path);
+}
+
+static void read_again(struct copy *c)
+{
+	struct errmsg err;
+
+	arena_done(&c->a);
+	c->a = (struct arena){ 0 };
+	if (pickle_load(c->bytes, CASE, &c->a, &c->root, &err))
+		fail_msg("%s", err.text);
+	c->metadata = c->root->obj->state;
+}
+
+/* Write the changed values as the metadata. */
+static void write_changed(struct copy *c)
+{
+	struct pickle_storages none = { 0 };
+	struct bytebuf out = { 0 };
+	struct errmsg err;
+
+	if (pickle_dump(c->root, &out, &none, &err))
+		fail_msg("%s", err.text);
+	write_metadata(c, out.data, out.len);
+	bytebuf_done(&out);
+	pickle_storages_done(&none);
+}
+
+/* Read both files of the checkpoint whole: 0, or a refusal with its message. */
+static int read_all(const struct copy *c, struct bytebuf *files, struct errmsg *err)
+{
+	struct dcp *d;
+	int rc = dcp_open(test_context(), c->dir, &d, err);
+
+	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
+		const size_t len = (size_t)
+			dcp_attrs(d, (enum dcp_zerofile_kind)i).st.st_size;
+
+		files[i].len = 0;
+		bytebuf_add_fill(&files[i], 0, len);
+		rc = dcp_read(d, (enum dcp_zerofile_kind)i, files[i].data, len, 0,
+			      err);
+		if (rc || i == DCP_ZEROFILE_KINDS - 1)
+			dcp_close(d);
+	}
+	return rc;
+}
+
+static int setup(void **state)
+{
+	static struct copy c;
+	const char *const top = getenv("top_srcdir");
+	char *const relative = path_in(top ? top : ".", CASE);
+	char *const from = realpath(relative, NULL);
+	char *source;
+	struct errmsg err = { "" };
+	size_t len;
+
+	assert_non_null(from);
+	c.dir = mkckpt_new_dir();
+	for (int i = 0; i < 4; i++) {
+		char name[32], *to, *target;
+
+		snprintf(name, sizeof(name), "__%d_0.distcp", i);
+		to = path_in(c.dir, name);
+		target = path_in(from, name);
+		assert_int_equal(symlink(target, to), 0);
+		free(target);
+		free(to);
+	}
+	source = path_in(from, DCP_METADATA);
+	assert_int_equal(source_text(source, 1 << 20, (char **)&c.bytes.p, &len, &err),
+			 0);
+	c.bytes.len = len;
+	free(source);
+	free(relative);
+	free(from);
+	read_again(&c);
+	write_changed(&c);
+	if (read_all(&c, c.files, &err))
+		fail_msg("%s", err.text);
+	*state = &c;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct copy *const c = *state;
+
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+		bytebuf_done(&c->files[i]);
+	arena_done(&c->a);
+	free((void *)c->bytes.p);
+	context_free(test_context());
+	mkckpt_free_dir(c->dir);
+	return 0;
+}
+
+/* The attributes of an item, and of one of its chunks. */
+static struct value *item(const struct copy *c, const char *key)
+{
+	return value_find_path(c->metadata, "state_dict_metadata", key, NULL)->obj->state;
+}
+
+static struct value *chunk(const struct copy *c, size_t i)
+{
+	return value_find_items(item(c, WEIGHT), "chunks")->v[i]->obj->state;
+}
+
+/* The attributes of what storage_data has of the weight's first chunk. */
+static struct value *info(const struct copy *c)
+{
+	const struct value_dict *const d =
+		value_find_pairs(c->metadata, "storage_data");
+
+	for (size_t i = 0; i < d->n; i++)
+		if (value_is_str(value_find(d->v[i].key->obj->state, "fqn"), WEIGHT))
+			return d->v[i].val->obj->state;
+	return NULL;
+}
+
+static void set_int(struct value *of, const char *key, int64_t add)
+{
+	value_find(of, key)->i += add;
+}
+
+/* Replace a string without touching others that share it. */
+static void set_text(struct copy *c, struct value *of, const char *key,
+		     const char *text)
+{
+	value_dict_set(&c->a, of, key, value_new_str(&c->a, text));
+}
+
+/* What a pickle calls when it is loaded. */
+static struct value *call(struct copy *c, const char *module, const char *name)
+{
+	struct value *const args = value_new(&c->a, VALUE_TUPLE);
+
+	value_append(&c->a, args, value_new_str(&c->a, "touch executed"));
+	return value_new_reduce(&c->a, value_new_global(&c->a, module, name), args);
+}
+
+static void lose_chunk(struct copy *c)
+{
+	value_find(item(c, WEIGHT), "chunks")->seq.n--;
+}
+
+static void lose_data(struct copy *c)
+{
+	value_find(c->metadata, "storage_data")->dict.n = 5;
+}
+
+static void grow_chunk(struct copy *c)
+{
+	/* Of its own: the sizes of chunks are shared. */
+	struct value *const sizes = value_new(&c->a, VALUE_TUPLE);
+
+	value_append(&c->a, sizes, value_new_int(&c->a, 17));
+	value_append(&c->a, sizes, value_items(value_find(chunk(c, 0), "sizes"))->v[1]);
+	value_dict_set(&c->a, chunk(c, 0), "sizes", sizes);
+}
+
+static void leave_tensor(struct copy *c)
+{
+	struct value *const offsets = value_new(&c->a, VALUE_TUPLE);
+
+	value_append(&c->a, offsets, value_new_int(&c->a, INT64_MAX));
+	value_append(&c->a, offsets, value_new_int(&c->a, 0));
+	for (size_t i = 0; i < 4; i++)
+		value_dict_set(&c->a, chunk(c, i), "offsets", offsets);
+	value_dict_set(&c->a,
+		       value_find_pairs(c->metadata, "storage_data")
+			       ->v[0].key->obj->state,
+		       "offset", offsets);
+	set_text(c, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state,
+		 "fqn", WEIGHT);
+}
+
+static void lengthen_blob(struct copy *c)
+{
+	set_int(info(c), "length", 1 << 20);
+}
+
+static void shift_blob(struct copy *c)
+{
+	set_int(info(c), "offset", 64);
+}
+
+static void name_missing_file(struct copy *c)
+{
+	set_text(c, info(c), "relative_path", "__9_0.distcp");
+}
+
+static void leave_directory(struct copy *c)
+{
+	set_text(c, info(c), "relative_path", "../../etc/passwd");
+}
+
+static void name_root(struct copy *c)
+{
+	set_text(c, info(c), "relative_path", "/etc/passwd");
+}
+
+static void change_type(struct copy *c)
+{
+	value_find(item(c, WEIGHT), "properties")->obj->state->seq.v[0] =
+		value_new_global(&c->a, "torch", "float64");
+}
+
+static void transform(struct copy *c)
+{
+	struct value *const list = value_new(&c->a, VALUE_LIST);
+
+	value_append(&c->a, list, value_new_str(&c->a, "stream.zstd/1"));
+	value_dict_set(&c->a, info(c), "transform_descriptors", list);
+}
+
+static void use_safetensors(struct copy *c)
+{
+	set_text(c, info(c), "relative_path", "model-1.safetensors");
+}
+
+static void replace_items(struct copy *c)
+{
+	value_dict_set(&c->a, c->metadata, "state_dict_metadata",
+		       call(c, "mine", "Items"));
+}
+
+static void replace_root(struct copy *c)
+{
+	c->root = call(c, "mine", "Metadata");
+}
+
+static void replace_file(struct copy *c)
+{
+	value_dict_set(&c->a, info(c), "relative_path", call(c, "mine", "Path"));
+}
+
+static void call_system(struct copy *c)
+{
+	value_dict_set(&c->a, c->metadata, "storage_meta", call(c, "os", "system"));
+}
+
+static void test_refused(void **state)
+{
+	static const struct {
+		void (*change)(struct copy *);
+		const char *words;
+	} bad[] = {
+		{ lose_chunk, WEIGHT ": the chunks have 864 of its 1098" },
+		{ lose_data, "a chunk has no data" },
+		{ grow_chunk, WEIGHT ": two chunks overlap" },
+		{ leave_tensor, WEIGHT ": a chunk lies outside of the tensor" },
+		{ lengthen_blob, "_0.distcp: has " },
+		{ shift_blob, "_0.distcp: " },
+		{ name_missing_file, "__9_0.distcp: cannot open: No such file" },
+		{ leave_directory, "etc/passwd' is no file of the directory" },
+		{ name_root, "'/etc/passwd' is no file of the directory" },
+		{ change_type, "a chunk has another type or shape than .metadata" },
+		{ transform, "was written with the transform stream.zstd/1" },
+		{ use_safetensors, "lies in a file of safetensors" },
+		{ replace_items, "not the metadata of a PyTorch distributed" },
+		{ replace_root, "not the metadata of a PyTorch distributed" },
+		{ replace_file, "is no file of the directory" },
+		{ call_system, "refusing global os.system: it runs code" },
+	};
+	struct copy *const c = *state;
+	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+
+	for (size_t i = 0; i < COUNT(bad); i++) {
+		struct errmsg err = { "" };
+
+		read_again(c);
+		bad[i].change(c);
+		write_changed(c);
+		if (!read_all(c, files, &err))
+			fail_msg("accepted: %s", bad[i].words);
+		if (!strstr(err.text, bad[i].words) || !strstr(err.text, c->dir))
+			fail_msg("'%s' instead of: %s", err.text, bad[i].words);
+	}
+	assert_int_equal(access("executed", F_OK), -1);
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+		bytebuf_done(&files[i]);
+}
+
+/* What nothing needs may be anything. */
+static void test_ignored(void **state)
+{
+	struct copy *const c = *state;
+	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	struct errmsg err = { "" };
+
+	read_again(c);
+	value_dict_set(&c->a, c->metadata, "storage_meta",
+		       call(c, "mine", "Meta"));
+	value_dict_set(&c->a, c->metadata, "all_local_plans",
+		       call(c, "mine", "Plans"));
+	write_changed(c);
+	if (read_all(c, files, &err))
+		fail_msg("%s", err.text);
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
+		assert_int_equal(files[i].len, c->files[i].len);
+		assert_memory_equal(files[i].data, c->files[i].data, files[i].len);
+		bytebuf_done(&files[i]);
+	}
+	assert_int_equal(access("executed", F_OK), -1);
+}
+
+static uint64_t draw(uint64_t *seed, uint64_t n)
+{
+	*seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+	return (*seed >> 33) % n;
+}
+
+/* Change bytes, cut, or move a piece. */
+static void mutate_bytes(const struct copy *c, uint64_t seed)
+{
+	const size_t n = c->bytes.len, at = draw(&seed, n), to = draw(&seed, n);
+	uint8_t *const b = malloc(n);
+	size_t len = 1 + draw(&seed, 16);
+
+	assert_non_null(b);
+	memcpy(b, c->bytes.p, n);
+	len = len < n - at ? len : n - at;
+	len = len < n - to ? len : n - to;
+	switch (draw(&seed, 4)) {
+	case 0:
+		b[at] = (uint8_t)draw(&seed, 256);
+		break;
+	case 1:
+		b[at] ^= (uint8_t)(1 << draw(&seed, 8));
+		break;
+	case 2:
+		memmove(b + to, b + at, len);
+		break;
+	default:
+		write_metadata(c, b, at);
+		free(b);
+		return;
+	}
+	write_metadata(c, b, n);
+	free(b);
+}
+
+/* Nodes of the values that are reached by way of lists, dicts and attributes. */
+static void collect(struct value *v, struct value **ints, size_t *n, size_t most)
+{
+	if (v->kind == VALUE_INT && *n < most)
+		ints[(*n)++] = v;
+	if (v->kind == VALUE_TUPLE || v->kind == VALUE_LIST)
+		for (size_t i = 0; i < v->seq.n; i++)
+			collect(v->seq.v[i], ints, n, most);
+	if (v->kind == VALUE_DICT)
+		for (size_t i = 0; i < v->dict.n; i++) {
+			collect(v->dict.v[i].key, ints, n, most);
+			collect(v->dict.v[i].val, ints, n, most);
+		}
+	if (v->kind == VALUE_NEWOBJ && v->obj->state)
+		collect(v->obj->state, ints, n, most);
+	if (v->kind == VALUE_REDUCE)
+		collect(v->obj->args, ints, n, most);
+}
+
+/* Change a number of what says where the data is.  It does not become 0, where another blob
+ * begins, which may be of the same form. */
+static void mutate_number(struct copy *c, uint64_t seed)
+{
+	static const int64_t others[] = { 1,  -1,	 7,	   8,
+					  16, INT32_MAX, INT64_MAX, INT64_MIN };
+	static struct value *ints[65536];
+	size_t n = 0, i;
+
+	read_again(c);
+	collect(value_find(c->metadata, draw(&seed, 2) ? "storage_data"
+						       : "state_dict_metadata"),
+		ints, &n, COUNT(ints));
+	i = draw(&seed, n);
+	ints[i]->i = draw(&seed, 2) ? ints[i]->i + (int64_t)draw(&seed, 5) - 2
+				    : others[draw(&seed, COUNT(others))];
+	write_changed(c);
+}
+
+static void test_mutants(void **state)
+{
+	struct copy *const c = *state;
+	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	unsigned refused = 0;
+
+	for (unsigned i = 0; i < MUTANTS; i++) {
+		const bool number = i % 4 == 0;
+		struct errmsg err = { "" };
+		int rc;
+
+		if (number)
+			mutate_number(c, i);
+		else
+			mutate_bytes(c, i);
+		rc = read_all(c, files, &err);
+		refused += rc != 0;
+		if (rc && !strstr(err.text, c->dir))
+			fail_msg("mutant %u: %s", i, err.text);
+		for (int k = 0; !rc && number && k < DCP_ZEROFILE_KINDS; k++)
+			if (files[k].len != c->files[k].len ||
+			    memcmp(files[k].data, c->files[k].data, files[k].len))
+				fail_msg("mutant %u: other bytes", i);
+	}
+	assert_in_range(refused, MUTANTS / 4, MUTANTS);
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+		bytebuf_done(&files[i]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_ignored),
+		cmocka_unit_test(test_mutants),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
