@@ -14,10 +14,10 @@ struct value;
 /*
  * How a tensor is cut into chunks of rows.  A reader takes whole chunks, so cuts are
  * where those of `ranks` ranks are, which have ceil(rows / ranks) each, and a chunk is
- * at most DCP_CHUNK_MAX large unless a row is.  A chunk costs a reader some 40 KB of
- * small reads, so it spans several ranks rather than be smaller than DCP_CHUNK_MIN.
+ * at most DCP_CHUNK_MAX large unless a row is.  To open a chunk takes torch as long as to
+ * read DCP_CHUNK_MIN, so smaller ones span several ranks.
  */
-#define DCP_CHUNK_MIN (UINT64_C(64) << 10)
+#define DCP_CHUNK_MIN (UINT64_C(256) << 10)
 #define DCP_CHUNK_MAX (UINT64_C(4) << 20)
 
 struct dcp_cut {

@@ -108,6 +108,12 @@ static struct object object_since(const struct maker *m, size_t from,
 	return (struct object){ of, from, m->optim->objects.len - from };
 }
 
+/* Types for which torch has no storage class are widened. */
+static enum dtype saved_type(enum dtype own)
+{
+	return own < DTYPE_U16 ? own : DTYPE_F32;
+}
+
 static void add_weight(const struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
@@ -118,7 +124,7 @@ static void add_weight(const struct maker *m, size_t i)
 		.nsteps = top ? 2 : 1,
 		.file = text(m, "model.%s.distcp", m->w->v[x->same]->name),
 		.is_tensor = true,
-		.dtype = x->dtype,
+		.dtype = saved_type(x->dtype),
 		.ndim = x->ndim,
 		.shape = x->shape,
 	};
@@ -126,7 +132,7 @@ static void add_weight(const struct maker *m, size_t i)
 	add_entry(m, m->model, e);
 	if (x->same == i)
 		add_file(m, m->model,
-			 (struct dcp_file){ e.file, i, NULL, x->dtype });
+			 (struct dcp_file){ e.file, i, NULL, e.dtype });
 }
 
 /* An entry of the optimizer's state for a parameter. */

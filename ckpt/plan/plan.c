@@ -97,6 +97,7 @@ static int open_view(struct uckpt *u, const struct plan_view *view,
 	if (universal)
 		*p = (struct plan){ .universal = universal,
 				    .owns_universal = owned,
+				    .path = universal->path,
 				    .tag = universal->tag,
 				    .zckpt = universal->zckpt,
 				    .shards = universal->shards,
@@ -119,28 +120,25 @@ int plan_open(struct uckpt *u, const char *path,
 	      const struct plan_options *options, struct plan **out,
 	      struct errmsg *err)
 {
+	const bool hf = !tagdir_is_tag(u, path) && hfdir_is_one(u, path);
+	const enum plan_kind kind = options->type.kind;
 	struct plan_options universal = *options;
 	struct plan *p;
 	int rc;
 
-	if (!tagdir_is_tag(u, path) && hfdir_is_one(u, path))
-		return options->type.kind == PLAN_UNIVERSAL
-			       ? open_view(u, &plan_hfdir, path, NULL, false,
-					   options, out, err)
-			       : errmsg_set(
-					 err, -ENOTSUP,
-					 "%s: a Hugging Face directory already holds"
-					 " weights; only a universal tree can be made"
-					 " of it",
-					 path);
+	if (hf && kind != PLAN_UNIVERSAL && kind != PLAN_DCP)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: a Hugging Face directory already holds"
+				  " weights; only a universal tree or a PyTorch"
+				  " distributed checkpoint can be made of it",
+				  path);
 	universal.type.kind = PLAN_UNIVERSAL;
-	rc = open_view(u, &plan_universal, path, NULL, false, &universal, &p,
-		       err);
+	rc = open_view(u, hf ? &plan_hfdir : &plan_universal, path, NULL, false,
+		       &universal, &p, err);
 	if (rc)
 		return rc;
-	if (options->type.kind != PLAN_UNIVERSAL)
-		return open_view(u, views[options->type.kind], path, p, true,
-				 options, out, err);
+	if (kind != PLAN_UNIVERSAL)
+		return open_view(u, views[kind], path, p, true, options, out, err);
 	*out = p;
 	return 0;
 }
@@ -151,9 +149,8 @@ int plan_open_derived(struct plan *universal, const struct view_type *type,
 	struct plan_options options = universal->options;
 
 	options.type = *type;
-	return open_view(universal->u, views[type->kind],
-			 universal->zckpt->dir.path, universal, false, &options,
-			 out, err);
+	return open_view(universal->u, views[type->kind], universal->path,
+			 universal, false, &options, out, err);
 }
 
 void plan_close(struct plan *p)
@@ -165,6 +162,12 @@ void plan_close(struct plan *p)
 	if (p->owns_universal)
 		plan_close(p->universal);
 	free(p);
+}
+
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err)
+{
+	return p->view->weights(p, out, err);
 }
 
 int plan_check(struct plan *p, struct errmsg *err)

@@ -51,16 +51,19 @@ static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 	return NULL;
 }
 
+/* NULL if the directory has fewer files than the other. */
 static const struct dcp_file *file_of(const struct plan_item *e)
 {
-	return &dcp_of(e->p)->state.dirs[e->dir].files[e->k];
+	const struct dcp_dir *const d = &dcp_of(e->p)->state.dirs[e->dir];
+
+	return e->k < d->nfiles ? &d->files[e->k] : NULL;
 }
 
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	return e->k < dcp_of(e->p)->state.dirs[e->dir].nfiles
-		       ? plan_set_name(out, file_of(e)->name, "")
-		       : 0;
+	const struct dcp_file *const f = file_of(e);
+
+	return f ? plan_set_name(out, f->name, "") : 0;
 }
 
 static int64_t find_file(const struct plan_item *dir, unsigned group,
@@ -77,30 +80,33 @@ static int64_t find_file(const struct plan_item *dir, unsigned group,
 /* The objects' pickles have objects of the optimizer shards. */
 static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
-	if (file_of(e)->weight == DCP_OBJECTS)
+	const struct dcp_file *const f = file_of(e);
+
+	if (!e->p->zckpt || (f && f->weight == DCP_OBJECTS))
 		out->readers = &e->p->readers;
 }
 
-/* Map all elements of a file's tensor. */
+/* Map all elements of a file's tensor, of the type that the source has. */
 static void map_tensor(const struct plan_item *e, struct draft *d,
 		       struct extent_map *out)
 {
 	const struct weights *const w = dcp_of(e->p)->w;
 	const struct dcp_file *const f = file_of(e);
+	const struct weight *const x = w->v[f->weight];
 
 	draft_try(d,
-		  f->state ? zckpt_add_param(e->p->zckpt,
-					     w->v[f->weight]->param, f->state,
+		  f->state ? zckpt_add_param(e->p->zckpt, x->param, f->state,
 					     f->dtype, out, &d->gathers, d->err)
-			   : weights_add(w, f->weight, e->p->zckpt, f->dtype,
+			   : weights_add(w, f->weight, e->p->zckpt, x->dtype,
 					 out, &d->gathers, d->err));
 }
 
-/* Append a chunk with elements [first, ...) of a tensor. */
+/* Append a chunk with elements [first, ...) of a tensor, which `whole` has with type
+ * `from`. */
 static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
-		      const struct extent_map *whole)
+		      const struct extent_map *whole, enum dtype from)
 {
-	const size_t item = dtype_size(t->dtype);
+	const size_t item = dtype_size(from);
 	struct tensor copy = *t;
 	struct extent_map *map;
 	struct ptwrite w;
@@ -111,7 +117,7 @@ static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
 	map = draft_add_storage(d, &copy);
 	if (d->extents)
 		draft_require(d, extent_add_range(map, whole, first * item,
-						  t->numel * item, t->dtype,
+						  t->numel * item, from,
 						  t->dtype));
 	draft_try(d, ptwrite_literal(&w, 1, NULL, &d->head, d->err));
 	ptwrite_done(&w);
@@ -132,7 +138,8 @@ static void add_chunks(const struct plan_item *e, struct draft *d,
 		next = dcp_cut_end(&cut, row);
 		shape[0] = next - row;
 		tensor_init(&t, f->dtype, shape, w->ndim, false);
-		add_chunk(d, &t, row * cut.row, whole);
+		add_chunk(d, &t, row * cut.row, whole,
+			  f->state ? f->dtype : w->dtype);
 		row = next;
 	} while (!draft_failed(d) && row < cut.rows);
 }
@@ -222,7 +229,7 @@ static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
 {
 	struct plan_dcp *const x = dcp_of(p);
 	struct errmsg why = { "" };
-	int rc = zckpt_profiles(p->zckpt, err)
+	int rc = (p->zckpt ? zckpt_profiles(p->zckpt, err) : 0)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
 	if (rc)

@@ -17,6 +17,7 @@
  * _load_universal_checkpoint in runtime/zero/stage_1_and_2.py and stage3.py, and
  * _load_checkpoint in runtime/engine.py.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "ckpt/base/arena.h"
@@ -28,6 +29,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
 #define SOURCE_TEXT "Huggingface checkpoint"
@@ -35,6 +37,7 @@
 struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
+	struct weights weights; /* once they have been asked for */
 };
 
 enum { ROOT, ZERO, SINGLE, OPTIMIZER, TENSOR, FILES };
@@ -203,8 +206,46 @@ static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
 	return 0;
 }
 
+/* Describe the tensors as weights that no optimizer has. */
+static int hfdir_weights(struct plan *p, const struct weights **out,
+			 struct errmsg *err)
+{
+	const struct hfdir *const d = hfdir_of(p);
+	struct weights *const w = &((struct plan_hfdir *)p)->weights;
+	struct tensor t;
+
+	*out = w;
+	if (w->n == d->n)
+		return 0;
+	if (!w->v)
+		w->v = arena_alloc(&w->arena, d->n * sizeof(*w->v));
+	for (; w->v && w->n < d->n; w->n++) {
+		const struct hfdir_tensor *const x = &d->v[w->n];
+		struct weight *const new = arena_alloc(&w->arena, sizeof(*new));
+
+		hfdir_describe(x, &t);
+		if (!tensor_is_contiguous(&t))
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: %s: is not in row-major order",
+					  d->files[x->file].path, x->name);
+		if (!new || !extent_add(&new->map, EXTENT_SHARD,
+					x->numel * dtype_size(x->dtype), x->file,
+					x->offset, x->dtype))
+			break;
+		new->name = x->name;
+		new->dtype = x->dtype;
+		new->ndim = x->ndim;
+		new->shape = x->shape;
+		new->numel = x->numel;
+		new->same = w->n;
+		w->v[w->n] = new;
+	}
+	return w->n == d->n ? 0 : errmsg_nomem(err, d->path);
+}
+
 static void hfdir_plan_close(struct plan *p)
 {
+	weights_done(&((struct plan_hfdir *)p)->weights);
 	shardcache_free(p->shards);
 	hfdir_done(hfdir_of(p));
 }
@@ -219,6 +260,7 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 
 	if (rc)
 		return rc;
+	p->path = d->path;
 	p->tag = roots_base(p->u, d->path);
 	p->readers = p->names = d->access;
 	p->st = d->st;
@@ -260,5 +302,6 @@ const struct plan_view plan_hfdir = {
 	.size = sizeof(struct plan_hfdir),
 	.make = hfdir_plan_make,
 	.close = hfdir_plan_close,
+	.weights = hfdir_weights,
 	.describe = describe_for_json,
 };

@@ -73,6 +73,9 @@ struct plan_view {
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
 	void (*warn)(struct plan *p, const struct errmsg_sink *to);
+	/* Of a universal tree: plan_universal_weights. */
+	int (*weights)(struct plan *p, const struct weights **out,
+		       struct errmsg *err);
 	/* For a tree with zero/, append members of a JSON object that say what is
 	 * known of parameter i. */
 	int (*describe)(struct plan *p, size_t i, struct bytebuf *out,
@@ -91,6 +94,7 @@ struct plan {
 	struct plan *universal; /* over which it is made, or NULL */
 	bool owns_universal;
 	/* Facts about the source, borrowed from it: */
+	const char *path;              /* of its directory */
 	const char *tag;               /* its name */
 	struct zero_checkpoint *zckpt; /* plan_zckpt */
 	struct shardcache *shards;     /* plan_shards */

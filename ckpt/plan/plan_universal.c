@@ -276,8 +276,8 @@ static struct value *draft_state(const struct plan_item *e, struct draft *d)
 				      d);
 }
 
-int plan_universal_weights(struct plan *p, const struct weights **out,
-			   struct errmsg *err)
+static int universal_weights(struct plan *p, const struct weights **out,
+			     struct errmsg *err)
 {
 	struct plan_universal *const u = universal_of(p);
 	const int rc = u->weighed ? 0
@@ -389,6 +389,7 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	p->zckpt = r;
 	/* A checkpoint of no stage serves all. */
 	p->options.any_stage |= r->model.ranks[0].foreign != NULL;
+	p->path = r->dir.path;
 	p->tag = r->dir.tag;
 	p->readers = r->dir.access;
 	p->names = r->dir.names;
@@ -431,5 +432,6 @@ const struct plan_view plan_universal = {
 	.check = universal_check,
 	.warm = universal_warm,
 	.warn = plan_universal_warn,
+	.weights = universal_weights,
 	.describe = universal_describe,
 };

@@ -96,10 +96,13 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Only a tag has several views. */
-static int check_kind(const struct tree_options *o, bool tag, struct errmsg *err)
+/* A tag has all views, Hugging Face's weights have two, and a run is none. */
+static int check_kind(const struct tree_options *o, bool tag, bool view,
+		      struct errmsg *err)
 {
-	if (o->plan.type.kind != PLAN_UNIVERSAL && !tag)
+	const enum plan_kind kind = o->plan.type.kind;
+
+	if (kind != PLAN_UNIVERSAL && !tag && !(view && kind == PLAN_DCP))
 		return errmsg_set(err, -EINVAL,
 				  "%s: option view: not a tag directory",
 				  o->source);
@@ -174,9 +177,10 @@ static int confine(struct tree *t, struct errmsg *err)
 static int open_root(struct tree *t, struct errmsg *err)
 {
 	const bool tag = tagdir_is_tag(t->o->u, t->o->source);
-	const int rc = check_kind(t->o, tag, err);
+	int rc;
 
-	t->is_view = !rc && is_one_view(t->o->u, t->o->source, tag);
+	t->is_view = is_one_view(t->o->u, t->o->source, tag);
+	rc = check_kind(t->o, tag, t->is_view, err);
 	if (rc)
 		return rc;
 	return t->is_view ? tree_open_view(t, err) : open_run(t, err);

@@ -133,7 +133,7 @@ int walk_plan(struct plan *p, struct errmsg *err)
 	if (!rc)
 		rc = plan_totals(p, &files, &bytes, err);
 	/* Ranks that hold only padding have not been read yet. */
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+	for (unsigned mp = 0; !rc && r && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
 }

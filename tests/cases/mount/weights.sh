@@ -108,6 +108,9 @@ done
 mount_fg "$run/global_step4" || finish
 check "without, the universal one" diff -r "$tmp/universal" "$mnt"
 unmount
+mount_fg "$good/hfdir_types" -o view=dcp || finish
+check "weights are a distributed checkpoint, too" test -s "$mnt/.metadata" -a -s "$mnt/model.of.float16.distcp"
+unmount
 for source in "$run" "$good/hfdir_bin"; do
 	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"
 	check "of what is no tag it is refused" test $? = 1
