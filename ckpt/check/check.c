@@ -62,6 +62,7 @@ static int check_data(struct check *c, struct errmsg *err)
 	return (c->whole ? check_list_pairs(c, &c->progress.total, err) : 0)
 		       ?: progress_add(&c->progress, 0)
 		       ?: check_files(c, err)
+		       ?: check_blobs(c, err)
 		       ?: check_pairs(c, err);
 }
 

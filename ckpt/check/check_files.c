@@ -311,7 +311,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	}
 	if (!l.at)
 		rc = -ENOMEM;
-	else if (c->data)
+	else if (c->data && !check_is_foreign(c))
 		rc = sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
 	free(l.at);
 	ptfile_close(&pt);
@@ -325,7 +325,7 @@ int check_files(struct check *c, struct errmsg *err)
 		c->nfiles, files_at_once(c), check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
-		if (c->data)
+		if (c->data && !check_is_foreign(c))
 			note_without_sums(c, &c->files[i]);
 		findings_take(&c->report.problems, &c->files[i].problems);
 	}

@@ -15,11 +15,13 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/dcp/place.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/sys/crc32.h"
 #include "ckpt/tensor/cast.h"
 
 /* Files that stay open; further ones are opened for each read. */
@@ -290,6 +292,63 @@ static int chunk_locate(struct dcp_blobs *b, const struct dcp_item *t,
 	if (!rc)
 		atomic_store(&c->data, *data);
 	ptfile_close(&x.pt);
+	return rc;
+}
+
+/* Sums bytes of a blob. */
+struct summing {
+	struct blob *x;
+	struct progress *progress;
+};
+
+static int read_summed(void *ctx, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	const struct summing *const s = ctx;
+
+	return source_read(&s->x->pt.src, buf, len, off, err)
+		       ?: progress_add(s->progress, len);
+}
+
+static int check_member(struct blob *x, const struct zip_entry *e,
+			struct progress *progress, struct errmsg *err)
+{
+	struct crc_range range = { .len = e->size };
+	struct summing s = { x, progress };
+	int rc;
+
+	if (!e->size || !e->crc)
+		return 0;
+	rc = zip_locate(&x->pt.zip, e, &range.off, err) ?:
+	     crc32_ranges(&range, 1, 1, read_summed, &s, err);
+	if (rc || range.crc == e->crc)
+		return rc;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: member %s: is damaged: the CRC-32 of its %llu bytes"
+			  " is %08x, expected %08x", x->name, e->name,
+			  (unsigned long long)e->size, range.crc, e->crc);
+}
+
+int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
+		    struct progress *progress, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < t->nchunks; i++) {
+		struct blob x;
+		uint64_t data;
+
+		if (!t->chunks[i].len)
+			continue;
+		rc = blob_open(&x, b, t, &t->chunks[i], err);
+		if (rc)
+			break;
+		if (t->is_tensor)
+			rc = locate(&x, t, &t->chunks[i], &data, err);
+		for (size_t k = 0; !rc && k < x.pt.zip.n; k++)
+			rc = check_member(&x, &x.pt.zip.entries[k], progress, err);
+		ptfile_close(&x.pt);
+	}
 	return rc;
 }
 

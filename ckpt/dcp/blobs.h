@@ -11,6 +11,7 @@
 
 struct arena;
 struct errmsg;
+struct progress;
 struct uckpt;
 struct value;
 
@@ -45,6 +46,13 @@ int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
 /* The CRC-32 that the blob of a chunk records of its elements; 0: none. */
 int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
 		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err);
+
+/*
+ * Read all blobs of an item, and compare them with the checksums in them and with the
+ * metadata.  -EBADMSG for the first that is damaged; -EINTR as progress_add.
+ */
+int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
+		    struct progress *progress, struct errmsg *err);
 
 /*
  * Read elements [first, first + n) of a tensor in row-major order, converted to `to`: its

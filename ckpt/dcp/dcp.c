@@ -220,3 +220,13 @@ int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len,
 {
 	return dcp_zerofile_read(&d->files[kind], &d->blobs, buf, len, off, err);
 }
+
+size_t dcp_count(const struct dcp *d)
+{
+	return d->metadata.nitems;
+}
+
+int dcp_check(struct dcp *d, size_t i, struct progress *progress, struct errmsg *err)
+{
+	return dcp_blobs_check(&d->blobs, &d->metadata.items[i], progress, err);
+}

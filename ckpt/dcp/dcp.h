@@ -8,6 +8,7 @@
 #include "ckpt/dcp/zerofile.h"
 
 struct errmsg;
+struct progress;
 struct uckpt;
 
 /*
@@ -37,5 +38,9 @@ struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind);
 /* Read bytes of one of its files; errors as dcp_zerofile_read. */
 int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len,
 	     uint64_t off, struct errmsg *err);
+
+/* The number of entries of its state dict, and a check of one; as dcp_blobs_check. */
+size_t dcp_count(const struct dcp *d);
+int dcp_check(struct dcp *d, size_t i, struct progress *progress, struct errmsg *err);
 
 #endif

@@ -378,8 +378,9 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	if (rc)
 		return rc;
 	find_module_dtype(l);
-	/* Each of the first two adds slices and looks among the sorted ones. */
-	rc = rank_params_load_experts(l) ?:
+	/* Each of the first two adds slices and looks among the sorted ones.  Elsewhere
+	 * experts are parameters as all others. */
+	rc = (l->c->foreign ? 0 : rank_params_load_experts(l)) ?:
 	     sort_slices(l) ?:
 	     (l->c->zero3 ? 0 : load_module(l)) ?:
 	     sort_slices(l) ?:

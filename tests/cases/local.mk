@@ -16,6 +16,7 @@ scripts += \
 	%D%/ucckpt/convert.sh \
 	%D%/train/refusals.sh \
 	%D%/ucckpt/pack.sh \
+	%D%/ucckpt/dcp.sh \
 	%D%/train/pipeline.sh \
 	%D%/train/load.sh \
 	%D%/remote/swift.sh \

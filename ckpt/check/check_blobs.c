@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files that a distributed checkpoint shows have no checksums: its blobs have. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/check/check.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/zero/checkpoint.h"
+
+bool check_is_foreign(const struct check *c)
+{
+	struct zero_checkpoint *const r =
+		c->report.plan ? plan_zckpt(c->report.plan) : NULL;
+
+	return r && r->model.ranks[0].foreign;
+}
+
+struct blobs_check {
+	struct check *c;
+	struct dcp *d;
+	struct findings *problems; /* of each item */
+};
+
+static int check_item(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct blobs_check *const b = ctx;
+	struct errmsg why;
+	const int rc = dcp_check(b->d, i, &b->c->progress, &why);
+
+	if (rc == -EINTR || rc == -ENOMEM)
+		return errmsg_set(err, rc, "%s", why.text);
+	if (rc)
+		findings_add_new(&b->problems[i], why.text);
+	return 0;
+}
+
+int check_blobs(struct check *c, struct errmsg *err)
+{
+	struct blobs_check b = { .c = c };
+	const char *path;
+	size_t n;
+	char *dir;
+	int rc;
+
+	if (!c->data || !check_is_foreign(c))
+		return 0;
+	path = plan_zckpt(c->report.plan)->dir.model[0].path;
+	dir = strndup(path, (size_t)(strrchr(path, '/') - path));
+	rc = dir ? dcp_open(c->report.u, dir, &b.d, err) : errmsg_nomem(err, path);
+	free(dir);
+	if (rc)
+		return rc;
+	n = dcp_count(b.d);
+	b.problems = calloc(n + 1, sizeof(*b.problems));
+	rc = b.problems ? parallel_for(n, parallel_width(), check_item, &b, err)
+			: errmsg_nomem(err, c->report.dir);
+	for (size_t i = 0; b.problems && i < n; i++)
+		findings_take(&c->report.problems, &b.problems[i]);
+	free(b.problems);
+	dcp_close(b.d);
+	return rc;
+}

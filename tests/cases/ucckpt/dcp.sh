@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A PyTorch distributed checkpoint is a source: what was written as one, in the names of
+# any program, is the checkpoint that it was made of; the newest of a run is found by its
+# number; without an optimizer its states are zeros; damage is found.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# equal A B: are all states of both the same?
+equal() {
+	ucckpt diff "$1" "$2" >"$tmp/diff" 2>&1 ||
+		fail "$1 and $2 differ: $(tail -n 1 "$tmp/diff")"
+}
+
+for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16_dp2 \
+	moe_ep2_dp4_z2 autoep2_dp4_z2_bf16; do
+	for style in fsdp2 flat titan accelerate lightning; do
+		check "$name as $style" ucckpt convert --to dcp --dcp-style $style \
+			"$good/$name/$(tag_of "$name")" "$tmp/$name-$style" >/dev/null
+		equal "$good/$name/$(tag_of "$name")" "$tmp/$name-$style"
+	done
+done
+
+# A run.
+mkdir "$tmp/run"
+for step in 9 10; do
+	cp -r "$tmp/z1_groups2_dp2-titan" "$tmp/run/step-$step"
+done
+cp -r "$tmp/z3_groups2_dp2-accelerate" "$tmp/run/checkpoint-8"
+check "the newest" grep -q "step-10 (" <(ucckpt info "$tmp/run" | head -n 1)
+
+# Accelerate's model without its optimizer.
+ucckpt convert "$good/dcp_accelerate_fsdp2_dp2/checkpoint-4/pytorch_model_fsdp_0" "$tmp/weights" \
+	>"$tmp/said" 2>&1 || fail "weights: $(cat "$tmp/said")"
+check "a warning" grep -q "there is no optimizer: its states are zeros" "$tmp/said"
+ucckpt convert "$good/dcp_accelerate_fsdp2_dp2" "$tmp/all" >/dev/null
+for param in "$tmp"/all/zero/*/; do
+	param=$(basename "$param")
+	check "$param" cmp "$tmp/all/zero/$param/fp32.pt" "$tmp/weights/zero/$param/fp32.pt"
+	state=$tmp/weights/zero/$param/exp_avg.pt
+	check "$param: zeros" cmp -n 32 -i "$(start_of "$state" data/0):0" "$state" /dev/zero
+done
+
+# A byte of a tensor: only the checksum shows it.
+cp -r "$good/dcp_fsdp2_dp4_uneven/ckpt" "$tmp/damaged"
+check "whole" ucckpt check --data "$tmp/damaged" >/dev/null
+flip "$tmp/damaged/__1_0.distcp" $(($(start_of "$tmp/damaged/__1_0.distcp" data/0) + 4))
+check "not read" ucckpt check "$tmp/damaged" >/dev/null
+ucckpt check --data "$tmp/damaged" >"$tmp/said" && fail "damage was not found"
+check "the blob: $(cat "$tmp/said")" grep -q \
+	"^problem: $tmp/damaged/__1_0.distcp: [a-z0-9._]*: member data/0: is damaged: the CRC-32" \
+	"$tmp/said"
+finish
