@@ -264,9 +264,9 @@ static int locate(const struct blob *x, const struct dcp_item *t,
 	rc = ptfile_run(&x->pt, x->pt.root, "the chunk", &v, &at, err);
 	if (rc)
 		return rc;
-	same = v.dtype == t->dtype && v.ndim == t->ndim;
+	same = v.dtype == t->dtype && v.ndim == t->ndim + t->is_layer;
 	for (unsigned d = 0; same && d < t->ndim; d++)
-		same = v.shape[d] == c->size[d];
+		same = v.shape[d + t->is_layer] == c->size[d];
 	if (!same)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a chunk has another type or shape than"

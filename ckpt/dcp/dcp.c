@@ -10,6 +10,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/megatron.h"
 #include "ckpt/pack/packfs.h"
 
 /* Checkpoints that stay open without a user: that of a run that is being looked at. */
@@ -21,6 +22,7 @@ struct dcp {
 	struct attrs attrs; /* of the metadata */
 	struct fileid id;   /* of the metadata */
 	struct dcp_metadata metadata;
+	struct dcp_megatron megatron;
 	struct dcp_blobs blobs;
 	struct dcp_model model;
 	struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
@@ -99,20 +101,24 @@ static int read_metadata(struct dcp *d, struct errmsg *err)
 
 static int dcp_load(struct dcp *d, struct errmsg *err)
 {
-	char source[100];
 	int rc = read_metadata(d, err);
 
 	if (rc)
 		return rc;
 	fileid_from_stat(&d->attrs.st, &d->id);
-	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
+	rc = dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
+	     dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
 			    &d->attrs.access, err) ?:
-	     dcp_model_find(&d->model, &d->metadata, &d->blobs, d->dir, err);
-	snprintf(source, sizeof(source), "PyTorch distributed checkpoint, %zu file%s",
-		 d->blobs.n, d->blobs.n == 1 ? "" : "s");
+	     dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs, d->dir,
+			    err);
 	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++)
 		rc = dcp_zerofile_init(&d->files[i], (enum dcp_zerofile_kind)i,
-				       &d->model, source, err);
+				       &d->model,
+				       d->megatron.found
+					       ? "PyTorch distributed checkpoint of"
+						 " Megatron-LM"
+					       : "PyTorch distributed checkpoint",
+				       err);
 	return rc;
 }
 

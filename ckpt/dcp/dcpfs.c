@@ -106,8 +106,7 @@ int dcpfs_open(struct uckpt *u, struct source *s, const char *path,
 	return 0;
 }
 
-/* Do the entries from `first` on belong to a distributed checkpoint, and to no other?
- * Megatron-LM's has a file of its own beside it. */
+/* Do the entries from `first` on belong to a distributed checkpoint, and to no other? */
 static bool is_listed(struct uckpt *u, const char *path, const struct dirlist *l,
 		      size_t first)
 {
@@ -117,8 +116,7 @@ static bool is_listed(struct uckpt *u, const char *path, const struct dirlist *l
 		const char *const name = l->v[i].name;
 		const char *const tail = strstr(name, "_states.pt");
 
-		if ((tail && !tail[strlen("_states.pt")]) ||
-		    strcmp(name, "common.pt") == 0)
+		if (tail && !tail[strlen("_states.pt")])
 			return false;
 		may |= strcmp(name, ".metadata") == 0 ||
 		       strcmp(name, "pytorch_model_fsdp_0") == 0;

@@ -5,7 +5,9 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/cover.h %D%/cover.c %D%/metadata.c \
 	%D%/place.h %D%/place.c \
 	%D%/blobs.h %D%/blobs.c \
+	%D%/megatron.h \
 	%D%/optimizer.h %D%/optimizer.c \
+	%D%/megatron.c \
 	%D%/model.h %D%/model.c \
 	%D%/zerofile.h %D%/zerofile.c \
 	%D%/dcp.h %D%/dcp.c \

@@ -88,38 +88,43 @@ static const uint64_t *read_dims(const struct reader *r, const struct value *v,
 	return out;
 }
 
+int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
+{
+	const uint64_t hash = hash_text(path);
+	const char *copy;
+	size_t pos = 0;
+	uint32_t i;
+
+	while (hashtab_next(&m->by_path, hash, &pos, &i))
+		if (strcmp(m->files[i], path) == 0)
+			return i;
+	copy = arena_strdup(&m->arena, path);
+	if (!copy ||
+	    !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap,
+			   m->nfiles + 1, sizeof(*m->files)) ||
+	    !hashtab_add(&m->by_path, hash, (uint32_t)m->nfiles))
+		return -1;
+	m->files[m->nfiles] = copy;
+	return (int64_t)m->nfiles++;
+}
+
 /* The number of the file of that name in the directory. */
 static int find_file(const struct reader *r, const struct value *v, uint32_t *out)
 {
-	struct dcp_metadata *const m = r->m;
 	char name[PACK_NAME_MAX];
-	const char *path;
-	uint64_t hash;
-	size_t pos = 0;
-	char *text;
+	int64_t number;
+	char *path;
 
 	if (!value_is_cstr(v) || v->str.p[0] == '/' ||
 	    !pack_index_name(v->str.p, name) || !*name)
 		return ERRMSG_FILE(r, -EBADMSG, "'%.100s' is no file of the"
 					        " directory", value_cstr(v));
-	if (asprintf(&text, "%s/%s", r->dir, name) < 0)
+	if (asprintf(&path, "%s/%s", r->dir, name) < 0)
 		return dcp_nomem(r);
-	hash = hash_text(text);
-	while (hashtab_next(&m->by_path, hash, &pos, out))
-		if (strcmp(m->files[*out], text) == 0) {
-			free(text);
-			return 0;
-		}
-	path = arena_strdup(&m->arena, text);
-	free(text);
-	*out = (uint32_t)m->nfiles;
-	if (!path || !arena_reserve(&m->arena, &m->files, m->nfiles,
-				    &m->files_cap, m->nfiles + 1,
-				    sizeof(*m->files)) ||
-	    !hashtab_add(&m->by_path, hash, *out))
-		return dcp_nomem(r);
-	m->files[m->nfiles++] = path;
-	return 0;
+	number = dcp_metadata_add_file(r->m, path);
+	free(path);
+	*out = (uint32_t)number;
+	return number < 0 ? dcp_nomem(r) : 0;
 }
 
 static uint64_t hash_place(const char *key, const struct value_seq *offset)
@@ -402,6 +407,8 @@ static int read_root(struct reader *r, const struct value *root)
 	rc = index_storage(r);
 	for (size_t i = 0; !rc && i < items->n; i++)
 		rc = read_item(r, &items->v[i]);
+	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
+		rc = dcp_nomem(r);
 	return rc ?: sort_items(r, value_find_pairs(x, "planner_data"));
 }
 

@@ -39,6 +39,7 @@ struct dcp_item {
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
+	bool is_layer; /* one of a stack: blobs have one more dimension, of size 1 */
 	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
 	unsigned ndim;
 	const uint64_t *shape;
@@ -53,7 +54,7 @@ struct dcp_metadata {
 	struct arena arena;
 	struct dcp_item *items; /* in the order of the dicts that were saved */
 	size_t nitems, cap;
-	const char **files; /* paths, by number */
+	const char **files; /* paths, by number; also of what describes them */
 	size_t nfiles, files_cap;
 	struct hashtab by_path;
 };
@@ -66,6 +67,10 @@ struct dcp_metadata {
  */
 int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 		     struct errmsg *err);
+
+/* The number of a file, which is added if it is a new one; -1 when memory runs out. */
+int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
+
 void dcp_metadata_done(struct dcp_metadata *m);
 
 #endif

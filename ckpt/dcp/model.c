@@ -18,6 +18,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
@@ -27,6 +28,7 @@
 struct finder {
 	struct dcp_model *o;
 	const struct dcp_metadata *m;
+	const struct dcp_megatron *megatron;
 	struct dcp_blobs *b;
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
@@ -184,6 +186,12 @@ static int read_step(const struct finder *f, struct dcp_item *t, bool first,
 	return 0;
 }
 
+/* Is it the name under which Megatron's optimizers keep the weights? */
+static bool is_master(const struct finder *f, const char *state)
+{
+	return f->megatron->found && strcmp(state, "fp32_param") == 0;
+}
+
 /* Add a state that the parameter `p`, the first with states, has. */
 static int add_state(const struct finder *f, struct dcp_group *g,
 		     const struct dcp_param *p, const struct dcp_entry *e)
@@ -191,6 +199,8 @@ static int add_state(const struct finder *f, struct dcp_group *g,
 	struct dcp_state *const s = &g->states[g->nstates];
 	int rc;
 
+	if (is_master(f, e->field))
+		return 0;
 	*s = (struct dcp_state){ .name = e->field };
 	s->flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
 		  same_shape(e->item, p->weight);
@@ -229,7 +239,7 @@ static int find_states(const struct finder *f, struct dcp_group *g)
 		for (size_t pos = 0; dcp_optimizer_next(x, g->params[i].name,
 							NULL, &pos);)
 			n++;
-	g->states = arena_alloc(&f->o->arena, (n + 1) * sizeof(*g->states));
+	g->states = arena_alloc(&f->o->arena, (n + 2) * sizeof(*g->states));
 	if (!g->states)
 		return dcp_model_nomem(f);
 	for (size_t pos = 0; !rc && n &&
@@ -273,6 +283,22 @@ static int find_param_states(const struct finder *f, const struct dcp_group *g,
 	return n;
 }
 
+static int find_master(const struct finder *f, struct dcp_param *p)
+{
+	size_t pos = 0;
+	const struct dcp_entry *const e =
+		f->megatron->found ? dcp_optimizer_next(&f->optimizer, p->name,
+							"fp32_param", &pos)
+				   : NULL;
+
+	p->master = e ? e->item : p->weight;
+	return same_shape(p->master, p->weight) && cast_knows(p->master->dtype)
+		       ? 0
+		       : ERRMSG_FILE(f, -ENOTSUP,
+				     "%s: has another shape than its parameter",
+				     p->master->key);
+}
+
 /* Find the states of all parameters of a group.  One that has none was never updated, and
  * is left to the model. */
 static int complete_group(struct finder *f, struct dcp_group *g)
@@ -293,11 +319,18 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 					   " group", p.name, n, g->nstates);
 		if (!n && g->nstates)
 			continue;
+		rc = find_master(f, &p);
 		g->params[kept++] = p;
-		if (!hashtab_add(&f->owned, hash_number((uintptr_t)p.weight), 0))
+		if (!rc &&
+		    !hashtab_add(&f->owned, hash_number((uintptr_t)p.weight), 0))
 			rc = dcp_model_nomem(f);
 	}
 	g->nparams = kept;
+	if (f->megatron->found)
+		g->states[g->nstates++] = (struct dcp_state){
+			.name = "step",
+			.number = value_new_int(&f->o->arena, f->megatron->step),
+		};
 	return rc;
 }
 
@@ -311,7 +344,7 @@ static int add_param(struct finder *f, struct dcp_group *g, const char *name,
 	if (!cast_knows(weight->dtype))
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
 				   weight->key);
-	g->params[g->nparams++] = (struct dcp_param){ name, weight, NULL };
+	g->params[g->nparams++] = (struct dcp_param){ name, weight, weight, NULL };
 	return 0;
 }
 
@@ -446,8 +479,8 @@ static int add_extras(struct finder *f)
 static int find_all(struct finder *f)
 {
 	struct dcp_model *const o = f->o;
-	int rc = dcp_optimizer_find(&f->optimizer, f->m, f->b, &o->arena, f->file,
-				    f->err);
+	int rc = dcp_optimizer_find(&f->optimizer, f->m, f->megatron, f->b, &o->arena,
+				    f->file, f->err);
 
 	if (rc)
 		return rc;
@@ -463,14 +496,17 @@ static int find_all(struct finder *f)
 	     ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)
-			o->weights = o->groups[g].params[0].weight->dtype;
+			o->weights = o->groups[g].params[0].master->dtype;
+	if (f->megatron->found)
+		o->step = f->megatron->iteration;
 	return rc;
 }
 
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   struct dcp_blobs *b, const char *dir, struct errmsg *err)
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir, struct errmsg *err)
 {
-	struct finder f = { .o = o, .m = m, .b = b, .file = dir, .err = err };
+	struct finder f = { .o = o, .m = m, .megatron = megatron,
+			    .b = b, .file = dir, .err = err };
 	int rc;
 
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER };

@@ -10,6 +10,7 @@
 #include "ckpt/dcp/metadata.h"
 
 struct dcp_blobs;
+struct dcp_megatron;
 struct errmsg;
 struct value;
 
@@ -24,6 +25,7 @@ struct dcp_state {
 struct dcp_param {
 	const char *name;
 	struct dcp_item *weight;
+	struct dcp_item *master; /* the weight in float32, or `weight` */
 	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */
 };
 
@@ -54,7 +56,7 @@ struct dcp_model {
 	int64_t step;	     /* the highest; 0 if there is none */
 	bool steps_differ;   /* within a group: the first parameter's is used */
 	bool has_optimizer;
-	enum dtype weights; /* the type of the first parameter */
+	enum dtype weights; /* the type of the first parameter's master */
 };
 
 /*
@@ -64,7 +66,7 @@ struct dcp_model {
  * -EBADMSG; errors of dcp_blobs_object.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   struct dcp_blobs *b, const char *dir, struct errmsg *err);
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir, struct errmsg *err);
 void dcp_model_done(struct dcp_model *o);
 
 #endif

@@ -13,6 +13,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/megatron.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
@@ -139,8 +140,6 @@ const struct dcp_entry *dcp_optimizer_next(const struct dcp_optimizer *x,
 	return NULL;
 }
 
-/* Is it a number, a text, or a short list of such?  Nothing else goes into a file that a
- * program will load. */
 static bool is_plain(const struct value *v, unsigned depth)
 {
 	const bool list = v->kind == VALUE_TUPLE || v->kind == VALUE_LIST;
@@ -153,6 +152,11 @@ static bool is_plain(const struct value *v, unsigned depth)
 	return list || v->kind == VALUE_NONE || v->kind == VALUE_BOOL ||
 	       v->kind == VALUE_INT || v->kind == VALUE_FLOAT ||
 	       v->kind == VALUE_STR;
+}
+
+bool dcp_optimizer_is_option(const struct value *v)
+{
+	return is_plain(v, 0);
 }
 
 /* Read an option; `*out` is NULL for one that a file cannot have.  A tensor, such as the
@@ -168,7 +172,7 @@ static int read_option(const struct search *s, const struct dcp_entry *e,
 	*out = NULL;
 	if (!t->is_tensor) {
 		rc = dcp_blobs_object(s->b, t, s->a, out, s->err);
-		if (!rc && !is_plain(*out, 0))
+		if (!rc && !dcp_optimizer_is_option(*out))
 			*out = NULL;
 		return rc;
 	}
@@ -361,14 +365,49 @@ static int read_groups(const struct search *s)
 	return rc ?: s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
 }
 
+/* All parameters with states, in one group: it is not recorded which group they are of. */
+static int take_megatron(const struct search *s, const struct dcp_megatron *megatron)
+{
+	struct dcp_optimizer *const x = s->x;
+	struct dcp_optimizer_group *const g = arena_alloc(s->a, sizeof(*g));
+
+	if (!g)
+		return errmsg_nomem(s->err, s->file);
+	g->options = megatron->options;
+	g->names = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*g->names));
+	for (size_t i = 0; g->names && i < s->m->nitems; i++) {
+		const struct dcp_item *const t = &s->m->items[i];
+		size_t pos = 0;
+
+		if (t->depth == 2 && dcp_optimizer_next(x, t->path[1], NULL, &pos))
+			add_name(s, g, t->path[1]);
+	}
+	x->groups = g;
+	x->ngroups = 1;
+	return g->names ? 0 : errmsg_nomem(s->err, s->file);
+}
+
+/* Where Megatron's items have been put. */
+static void find_megatron(const struct search *s)
+{
+	for (size_t i = 0; !s->x->found && i < s->m->nitems; i++)
+		if (s->m->items[i].depth == 4) {
+			s->x->found = true;
+			s->x->prefix = (struct dcp_prefix){ &s->m->items[i], 1 };
+		}
+}
+
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       struct dcp_blobs *b, struct arena *a, const char *dir,
+		       const struct dcp_megatron *megatron, struct dcp_blobs *b, struct arena *a, const char *dir,
 		       struct errmsg *err)
 {
 	const struct search s = { x, m, b, a, dir, err };
 
 	*x = (struct dcp_optimizer){ 0 };
-	return find_prefix(&s) ?: list_entries(&s) ?: read_groups(&s);
+	if (!megatron->found)
+		return find_prefix(&s) ?: list_entries(&s) ?: read_groups(&s);
+	find_megatron(&s);
+	return list_entries(&s) ?: x->found ? take_megatron(&s, megatron) : 0;
 }
 
 void dcp_optimizer_done(struct dcp_optimizer *x)

@@ -9,6 +9,7 @@
 #include "ckpt/dcp/metadata.h"
 
 struct dcp_blobs;
+struct dcp_megatron;
 struct errmsg;
 struct value;
 
@@ -46,10 +47,14 @@ struct dcp_optimizer {
 	size_t ngroups;
 };
 
-/* Find the optimizer, and read its groups.  Memory comes from `a`, or is freed by
+/* Is it a number, a text, or a short list of such?  Nothing else of a group goes into a
+ * file that a program will load. */
+bool dcp_optimizer_is_option(const struct value *v);
+
+/* Find the optimizer, and read its groups; of Megatron-LM's, `megatron` has the options.  Memory comes from `a`, or is freed by
  * dcp_optimizer_done, also after an error.  -ENOTSUP for several optimizers. */
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       struct dcp_blobs *b, struct arena *a, const char *dir,
+		       const struct dcp_megatron *megatron, struct dcp_blobs *b, struct arena *a, const char *dir,
 		       struct errmsg *err);
 void dcp_optimizer_done(struct dcp_optimizer *x);
 

@@ -103,7 +103,7 @@ static struct value *flat_value(struct zerofile_builder *b,
 	for (size_t i = 0; s && i < g->nparams; i++) {
 		const struct dcp_param *const p = &g->params[i];
 
-		add_piece(s, !state     ? p->weight
+		add_piece(s, !state     ? p->master
 			     : p->states ? p->states[*state]
 					 : NULL,
 			  p->weight->numel);

@@ -14,11 +14,12 @@ to full tensors before the save; and `truth.json`: the model's `config`, `tokens
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import sys
 
-TAGS = ("ckpt", "step-4", "checkpoint-4")
+TAGS = ("ckpt", "step-4", "checkpoint-4", "iter_0000004")
 REFUSED = ("fsdp2_dp2_zstd",)
 RESUMED = ("fsdp2_dp2_fp32", "fsdp2_dp4_uneven", "hsdp_2x2_fp32")
 # Lightning's names begin with the module's attribute.
@@ -33,6 +34,36 @@ def read_truth(path):
     header.pop("__metadata__", None)
     return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])])
             for k, v in header.items()}
+
+
+def whole_of_megatron(truth):
+    """Of the truth of two ranks, which have slices or layers, that of the model."""
+    slices = {}
+    layers = {int(n[4]): {k.split("layers.")[1].split(".")[0] for k in truth
+                          if k.startswith(n) and "layers." in k}
+              for n in ("rank0", "rank1")}
+    pipeline = layers[0] == layers[1] == {"0"}
+    for key, value in truth.items():
+        rank, kind, name = key.split("/", 2)
+        if pipeline and rank == "rank1":
+            name = name.replace("layers.0.", "layers.1.")
+        name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
+        name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
+        slices.setdefault(("param" if kind == "p" else kind, name), []).append(value)
+    for (kind, name), parts in slices.items():
+        dtype, shape, data = parts[0]
+        if len(parts) == 2 and not pipeline:
+            if re.search(r"(qkv|fc1)\.(weight|bias)$|word_emb|output_layer", name):
+                shape = [2 * shape[0]] + shape[1:]
+                data += parts[1][2]
+            elif re.search(r"(proj|fc2)\.weight$", name):
+                row = 4 * shape[1]
+                data = b"".join(p[2][i:i + row] for i in range(0, len(data), row)
+                                for p in parts)
+                shape = [shape[0], 2 * shape[1]]
+        yield kind + "/" + name, (dtype, shape, data)
+        if kind == "param":
+            yield "step/" + name, (dtype, [], 1)
 
 
 def widened(dtype, data):
@@ -53,7 +84,9 @@ def digests(case, tag, truth):
         name = PREFIX.get(case, "") + name
         if kind == "param":
             yield "shape %s %s" % (name, "x".join(map(str, shape)) or "-")
-        if kind == "step":
+        if kind == "step" and data == 1:
+            yield "number %s step int 1" % name
+        elif kind == "step":
             yield "number %s step float32 %r" % (name, struct.unpack("<f", data)[0])
         elif kind != "buffer":
             yield "truth %s %s %s" % (name, "fp32" if kind == "param" else kind,
@@ -81,6 +114,8 @@ def main(collection, output):
                 f.write("\n")
         with open(out + ".digests", "w") as f:
             truth = read_truth(os.path.join(source, "truth.safetensors"))
+            if "mcore" in case:
+                truth = dict(whole_of_megatron(truth))
             f.write("\n".join(digests(case, tag, truth)) + "\n")
 
 

@@ -37,7 +37,7 @@ done <<'EOT'
 .metadata __0_0.distcp __1_0.distcp:metadata.*opcode 0x31 without a mark
 __0.metadata __0_0.distcp:distributed checkpoint with metadata of each rank.*no_dist=False
 __0_0.distcp __1_0.distcp:unfinished .*\.metadata, which is written last, is missing
-.metadata __0_0.distcp common.pt metadata.json:Megatron-LM.* Hugging Face
+common.pt metadata.json:Megatron-LM.* Hugging Face
 iter_0000004/ latest_checkpointed_iteration.txt:Megatron-LM.* Hugging Face
 mp_rank_00/ mp_rank_01/:Megatron-LM.* Hugging Face
 mp_rank_00_000/ mp_rank_00_001/:Megatron-LM.* Hugging Face
