@@ -63,7 +63,8 @@ static/curl.stamp: static/libraries.stamp
 # cannot be loaded at once.
 wheel: $(wheel_files)
 	$(AM_V_GEN)rm -rf wheeled/licenses && cp -R static/licenses wheeled && \
-		strip $(wheel_files) && python3 '$(srcdir)/%D%/wheel.py' $(PACKAGE_VERSION) '$(host_cpu)' \
+		strip $(wheel_files) && SOURCE_DATE_EPOCH="$(release_time)" \
+		python3 '$(srcdir)/%D%/wheel.py' $(PACKAGE_VERSION) '$(host_cpu)' \
 		'$(srcdir)' . wheeled
 
 # Of a release, as `make dist` packs it; needs debhelper, dpkg-dev and what

@@ -5,15 +5,16 @@
 Packs the Python package of the tree SOURCE, and what was built for it below BUILT, into a
 wheel in DIRECTORY.  Its tag is the oldest glibc that has the symbols of its programs.
 Without BUILT the package needs a system that has the library and the programs.
+SOURCE_DATE_EPOCH is the time of its files: the same files make the same wheel.
 """
 import base64
 import hashlib
 import os
 import re
 import sys
+import time
 import zipfile
 
-EPOCH = (2026, 1, 1, 0, 0, 0)  # the same files make the same wheel
 METADATA = """\
 Metadata-Version: 2.1
 Name: ucfs
@@ -101,10 +102,12 @@ def main(version, machine, source, directory, built=""):
     record = "".join(record_line(name, data) for name, data, _ in files)
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode(), 0o644))
 
+    # A zip file knows no time before 1980.
+    when = max(time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6], (1980, 1, 1, 0, 0, 0))
     path = os.path.join(directory, f"ucfs-{version}-py3-none-{platform}.whl")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
         for name, data, mode in files:
-            entry = zipfile.ZipInfo(name, EPOCH)
+            entry = zipfile.ZipInfo(name, when)
             entry.external_attr = (0o100000 | mode) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             out.writestr(entry, data)

@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What is built and packed is the same, byte for byte, wherever and whenever that is done:
+# here from two copies of the tree that differ in path, times, modes, umask and time zone,
+# and in how configure is called.
+#
+# `make check` compares a few objects, with what debuggers read, the archive of `make dist`,
+# and the wheel that has no programs.  By hand, in a build directory,
+#
+#     top_srcdir=.. top_builddir=. CC=gcc ../tests/lint/reproducible.sh all
+#
+# builds and compares the library and the programs, without CUDA, which takes minutes.
+# Neither says anything of another compiler, or of other versions of libraries and tools.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../cases/lib.sh"
+require xz
+require python3
+unset SOURCE_DATE_EPOCH MAKEFLAGS MFLAGS MAKELEVEL
+goals=(ckpt/base/json.o ckpt/pickle/value.o ckpt/plan/plan.o)
+results=("${goals[@]}")
+export XZ_OPT=-0
+if [ "${1-}" = all ]; then
+	goals=(all)
+	results=(libuckpt.so.0 ucckpt ucfs uctrain ucplot)
+	XZ_OPT=-e
+fi
+
+# make_in DIRECTORY CONFIGURE
+make_in() {
+	(
+		mkdir "$1" && cd "$1" || exit
+		"$2" --quiet --without-cuda CC="$CC" CFLAGS="-g -O1" && make -s -j2 "${goals[@]}" &&
+			make -s dist && SOURCE_DATE_EPOCH=0 python3 ../packaging/wheel.py 0 any .. .
+	) >"$tmp/log" 2>&1 || fail "$1: $(tail -n 5 "$tmp/log")"
+}
+
+first=$tmp/first
+second=$tmp/a/longer/path
+make -C "$top_builddir" -s distdir distdir="$first" >"$tmp/log" 2>&1 ||
+	fail "make distdir: $(tail -n 5 "$tmp/log")"
+mkdir -p "${second%/*}"
+cp -R "$first" "$second"
+chmod -R go= "$second"
+find "$second" -exec touch -d 2001-02-03 {} +
+mkdir "$second/tests/interop/__pycache__" # left by those who ran what is there
+make_in "$first/build" ../configure
+umask 077
+TZ=Asia/Tokyo make_in "$second/obj" "$second/configure"
+
+cd "$first/build" || exit
+for file in "${results[@]}" ucfs-*.tar.xz ucfs-*.whl; do
+	check "$file is reproducible" cmp "$file" "$second/obj/$file"
+done
+finish
