@@ -126,14 +126,6 @@ uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash)
 	return hash;
 }
 
-static int dcp_file_open(const struct dcp_blobs *b, const struct dcp_file *f,
-			 struct source *s, struct errmsg *err)
-{
-	const int rc = packfs_open(b->u, s, f->path, err);
-
-	return rc ? rc : source_check_known(s, &f->id, err);
-}
-
 /* Check that an open file has not been written to: what was read before is of the known
  * generation. */
 static int check_unchanged(const struct dcp_file *f, const struct source *s,
@@ -152,26 +144,38 @@ static int check_unchanged(const struct dcp_file *f, const struct source *s,
 		       : fileid_report_change(f->path, &f->id, &now, err);
 }
 
+/* The open file, or NULL; if there is room, keep `own` open as it. */
+static struct source *kept_source(struct dcp_blobs *b, struct dcp_file *f,
+				  const struct source *own)
+{
+	struct source *s;
+
+	pthread_mutex_lock(&b->lock);
+	if (own && !f->open && b->nopen < DCP_OPEN_MAX) {
+		f->src = *own;
+		f->open = true;
+		b->nopen++;
+		own = NULL;
+	}
+	s = f->open && !own ? &f->src : NULL;
+	pthread_mutex_unlock(&b->lock);
+	return s;
+}
+
 static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
 	struct dcp_file *const f = &b->v[number];
-	struct source own, *s = &f->src;
-	int rc = 0;
+	struct source own, *s = kept_source(b, f, NULL);
+	int rc;
 
-	pthread_mutex_lock(&b->lock);
-	if (!f->open && b->nopen < DCP_OPEN_MAX) {
-		rc = dcp_file_open(b, f, &f->src, err);
-		f->open = !rc;
-		b->nopen += f->open;
+	if (!s) {
+		rc = packfs_open(b->u, &own, f->path, err) ?:
+		     source_check_known(&own, &f->id, err);
+		if (rc)
+			return rc;
+		s = kept_source(b, f, &own) ?: &own;
 	}
-	if (!f->open)
-		s = &own;
-	pthread_mutex_unlock(&b->lock);
-	if (!rc && s == &own)
-		rc = dcp_file_open(b, f, s, err);
-	if (rc)
-		return rc;
 	rc = source_read(s, buf, len, off, err) ?: check_unchanged(f, s, err);
 	if (s == &own)
 		source_close(s);

@@ -22,7 +22,7 @@ struct value;
 struct dcp_blobs {
 	struct uckpt *u;
 	const char *dir;      /* of the checkpoint, for messages; borrowed */
-	pthread_mutex_t lock; /* held while a file is opened */
+	pthread_mutex_t lock; /* protects what is open; not held across I/O */
 	struct dcp_file *v;   /* by number */
 	size_t n, nopen;
 };

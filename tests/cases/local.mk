@@ -30,6 +30,7 @@ scripts += \
 	%D%/train/megatron.sh \
 	%D%/train/reshape.sh \
 	%D%/train/deepspeed.sh \
+	%D%/train/dcp.sh \
 	%D%/train/source.sh \
 	%D%/train/errors.sh \
 	%D%/train/load_traffic.sh \
