@@ -23,6 +23,9 @@ enum cmd_exit {
 int cmd_info(struct uckpt *u, int argc, char **argv);
 int cmd_check(struct uckpt *u, int argc, char **argv);
 int cmd_diff(struct uckpt *u, int argc, char **argv);
+int cmd_ls(struct uckpt *u, int argc, char **argv);
+int cmd_cat(struct uckpt *u, int argc, char **argv);
+int cmd_extract(struct uckpt *u, int argc, char **argv);
 int cmd_convert(struct uckpt *u, int argc, char **argv);
 int cmd_pack(struct uckpt *u, int argc, char **argv);
 int cmd_unpack(struct uckpt *u, int argc, char **argv);

@@ -20,6 +20,9 @@ static const struct {
 } commands[] = {
 	{ "info", cmd_info, "describe a checkpoint and list its problems" },
 	{ "check", cmd_check, "check that a checkpoint is whole" },
+	{ "ls", cmd_ls, "list the files that a mount would show" },
+	{ "cat", cmd_cat, "write such a file to standard output" },
+	{ "extract", cmd_extract, "write such files to a directory" },
 	{ "convert", cmd_convert,
 	  "write its universal tree or its weights to a directory" },
 	{ "diff", cmd_diff, "compare two checkpoints" },
@@ -38,9 +41,8 @@ static void print_help(void)
 	puts("\n"
 	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
 	     "  -V, --version  print the version\n"
-	     "  -o OPTION,...  how servers are asked: deadline=SECONDS, manifest=FILE,\n"
-	     "                 ca_file=FILE, s3_endpoint=URL, s3_region=NAME,\n"
-	     "                 s3_anonymous; see ucfs(1)\n"
+	     "  -o OPTION,...  options of a mount, about servers and views: s3_endpoint=URL,\n"
+	     "                 ranks=8, hf_dtype=bf16, ...; see ucfs(1)\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
 	     " 2 wrong usage;\n"

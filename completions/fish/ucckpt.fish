@@ -2,14 +2,15 @@
 # fish completion for ucckpt(1)
 
 complete -c ucckpt -f
-complete -c ucckpt -n __fish_use_subcommand -a 'info check convert diff pack unpack extents'
+complete -c ucckpt -n __fish_use_subcommand -a 'info check ls cat extract convert diff pack unpack extents'
 complete -c ucckpt -n __fish_use_subcommand -l version -d 'Print the version'
-complete -c ucckpt -n __fish_use_subcommand -s o -x -d 'How servers are asked'
+complete -c ucckpt -n __fish_use_subcommand -s o -x -d 'Options of a mount'
 complete -c ucckpt -l help -d 'Print help'
-complete -c ucckpt -n '__fish_seen_subcommand_from info check convert diff pack' \
+complete -c ucckpt -n '__fish_seen_subcommand_from info check ls cat extract convert diff pack' \
     -a '(__fish_complete_directories)'
 complete -c ucckpt -n '__fish_seen_subcommand_from extents unpack' -F
 complete -c ucckpt -n '__fish_seen_subcommand_from info check diff extents' -l json
+complete -c ucckpt -n '__fish_seen_subcommand_from ls' -s l -l long -d 'Sizes and times'
 complete -c ucckpt -n '__fish_seen_subcommand_from info' -l quick
 complete -c ucckpt -n '__fish_seen_subcommand_from check' -l data
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l all

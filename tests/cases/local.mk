@@ -78,6 +78,7 @@ scripts += \
 	%D%/ucckpt/reshard.sh \
 	%D%/ucckpt/convert_fail.sh \
 	%D%/ucckpt/rules.sh \
+	%D%/ucckpt/ls.sh \
 	%D%/ucckpt/diff.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh

@@ -1,0 +1,174 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# ucckpt ls, cat and extract: the tree that a mount would show, without one.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+# run STATUS ARGUMENT...: standard output goes to $tmp/out, errors to $tmp/errors.
+run() {
+	local want=$1 status
+	shift
+	ucckpt "$@" >"$tmp/out" 2>"$tmp/errors"
+	status=$?
+	check "$*: exit status $status: $(cat "$tmp/errors")" test $status = "$want"
+}
+
+# fails WORDS ARGUMENT...
+fails() {
+	local words=$1
+	shift
+	run 1 "$@"
+	check "$*: says '$words': $(cat "$tmp/errors")" grep -q "^ucckpt: .*$words" "$tmp/errors"
+	check "$*: and no more" test "$(wc -l <"$tmp/errors")" = 1
+	check "$*: nothing on stdout" test ! -s "$tmp/out"
+}
+
+run=$good/z1_tied_frozen_buffers_dp2
+
+# Arguments (of $run) | what is listed
+while IFS='|' read -r options patterns listed; do
+	read -r -a options <<<"$options"
+	read -r -a patterns <<<"$patterns"
+	run 0 "${options[@]}" ls "$run" "${patterns[@]}"
+	check "ls ${options[*]} ${patterns[*]}" diff -u <(tr ' ' '\n' <<<"$listed") "$tmp/out"
+done <<'END'
+||global_step4/ global_step4_dcp/ global_step4_fp32/ global_step4_hf/ global_step4_universal/ latest latest_universal
+-o ranks=3||global_step4/ global_step4_dcp/ global_step4_dp3/ global_step4_fp32/ global_step4_hf/ global_step4_universal/ latest latest_dp3 latest_universal
+|latest latest*|latest latest_universal
+|*_hf|global_step4_hf/model.safetensors
+|/global_step4_hf/|global_step4_hf/model.safetensors
+|global_step4_universal|global_step4_universal/mp_rank_00_model_states.pt global_step4_universal/zero/
+|*/zero/?[um]be*/fp32.pt|global_step4_universal/zero/cube/fp32.pt global_step4_universal/zero/embed.weight/fp32.pt
+|*/*/cube|global_step4_universal/zero/cube/exp_avg.pt global_step4_universal/zero/cube/exp_avg_sq.pt global_step4_universal/zero/cube/fp32.pt global_step4_universal/zero/cube/step.pt
+|global_step4_dp1|global_step4_dp1/mp_rank_00_model_states.pt global_step4_dp1/zero_pp_rank_0_mp_rank_00_optim_states.pt
+END
+for pattern in none '*none' 'global*/cube' '*cube*' latest/more ../z1_fp32_dp2 '*_hf/../latest' .; do
+	fails "${pattern//\*/.*}: No" ls "$run" "$pattern"
+done
+fails "none: " ls "$tmp/none"
+
+# Everything in one view or run is what convert writes, of its size.
+mkdir "$tmp/packed"
+cp "$good/z3_fp32_dp2/latest" "$tmp/packed"
+ucckpt pack -o "$tmp/packed/global_step4.ucpack" "$good/z3_fp32_dp2/global_step4" >/dev/null || fail pack
+mkdir -p "$tmp/n0" "$tmp/n1"
+cp -r "$good/z2_fp32_dp2/global_step4" "$good/z2_fp32_dp2/latest" "$tmp/n0"
+mkdir "$tmp/n1/global_step4"
+mv "$tmp/n0/global_step4"/*rank_1_* "$tmp/n1/global_step4"
+while read -r source to options; do
+	read -r -a words <<<"${options//=/ }"
+	rm -rf "$tmp/want" "$tmp/got"
+	ucckpt convert --to "$to" ${words[0]:+"--${words[0]}" "${words[1]}"} "$source" "$tmp/want" >/dev/null 2>&1 ||
+		fail "convert --to $to $source"
+	view=global_step4_${to/zero/dp3}
+	run 0 ${options:+-o "$options"} extract "$source" "$view" "$tmp/got"
+	check "$source: $view" diff -r "$tmp/want" "$tmp/got/$view"
+	check "$source: it says what was written" grep -q \
+		"^$tmp/got: $(find "$tmp/want" -type f | wc -l) files, .* in .* s" "$tmp/out"
+	check "$source: no more" test "$(ls -A "$tmp/got")" = "$view"
+	mapfile -t dirs < <(cd "$tmp/got" && find "$view" -type d)
+	run 0 ${options:+-o "$options"} ls -l "$source" "${dirs[@]}"
+	check "$source: sizes and times" diff <(cd "$tmp/got" && find "$view" -type f -exec \
+		ls -l --time-style='+%Y-%m-%d %H:%M' {} + | awk '{ print $5, $6, $7, $8 }' | LC_ALL=C sort -k 4) \
+		<(awk '$1 != "-" { print $1, $2, $3, $4 }' "$tmp/out" | LC_ALL=C sort -k 4)
+done <<END
+$run universal
+$run hf dtype=bf16
+$good/pp2_tp2_dp2_z1_bf16 fp32
+$good/z1_fp32_dp2 zero ranks=3
+$good/z1_fp32_dp2 dcp
+$tmp/packed universal
+{$tmp/n0,$tmp/n1} hf
+END
+
+# A tag's root is its view, and that of Hugging Face weights their tree.
+run 0 -o view=hf extract "$run/global_step4" '*' "$tmp/view"
+check "of a tag" cmp "$tmp/view/model.safetensors" <(ucckpt cat "$run" global_step4_hf/model.safetensors)
+run 0 extract "$good/hfdir_bin" 'zero/*/fp32.pt' "$tmp/weights"
+check "of weights" test "$(cd "$tmp/weights" && sha256sum zero/*/fp32.pt)" = \
+	"$(cd "$tmp/weights" && for f in zero/*/fp32.pt; do ucckpt cat "$good/hfdir_bin" "$f" | sha256sum |
+		sed "s|-\$|$f|"; done)"
+
+# Files of the run itself, by links, too.
+cp -r "$run" "$tmp/links"
+chmod -R u+w "$tmp/links"
+ln -s latest "$tmp/links/newest"
+ln -s nowhere "$tmp/links/dangling"
+mkdir "$tmp/links/sub"
+ln -s .. "$tmp/links/sub/loop"
+ln -s ../latest "$tmp/links/sub/latest"
+run 0 extract "$tmp/links" newest sub dangling "$tmp/linked"
+check "files that links lead to" diff <(cd "$tmp/linked" && find . ! -type d | LC_ALL=C sort) - <<'END'
+./newest
+./sub/latest
+END
+run 0 ls "$tmp/links" sub 'sub/loop/late*t' dangling
+check "directories behind links" diff "$tmp/out" - <<'END'
+dangling
+sub/latest
+sub/loop/
+sub/loop/latest
+END
+
+# cat
+run 0 cat "$run" latest_universal
+check "cat" test "$(cat "$tmp/out")" = global_step4_universal
+fails "global_step4_hf: Is a directory" cat "$run" global_step4_hf
+fails "none: No such file" cat "$run" none
+script -qec "ucckpt cat '$run' latest" /dev/null >"$tmp/out"
+check "no terminal: $(cat "$tmp/out")" grep -q "^ucckpt: cat: standard output is a terminal" "$tmp/out"
+ucckpt cat "$run" global_step4_hf/model.safetensors >/dev/full 2>"$tmp/errors"
+check "a full disk: exit status" test $? = 1
+check "a full disk" grep -q "^ucckpt: cannot write to standard output" "$tmp/errors"
+
+# Files that exist are left alone, with those that would be written beside them.
+mkdir "$tmp/there"
+echo mine >"$tmp/there/latest"
+fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
+check "nothing is written" test "$(ls -A "$tmp/there") $(cat "$tmp/there/latest")" = "latest mine"
+# Nothing lies outside.
+mkdir "$tmp/trap" "$tmp/outside"
+ln -s ../outside "$tmp/trap/global_step4_hf"
+fails "global_step4_hf/model.safetensors: cannot open its directory" extract "$run" '*_hf' "$tmp/trap"
+check "nothing lies outside" test -z "$(ls -A "$tmp/outside")"
+for pattern in none ../latest '*_hf/../latest'; do
+	fails "${pattern//\*/.*}: No" extract "$run" "$pattern" "$tmp/nothing"
+done
+check "no directory is made in vain" test ! -e "$tmp/nothing"
+
+# A file that cannot be written leaves nothing behind, and those before it are whole.
+(
+	ulimit -f 4
+	exec ucckpt extract "$run" '*_hf' '*_universal/mp*' "$tmp/limited"
+) >"$tmp/out" 2>"$tmp/errors"
+check "a file that is too large: exit status" test $? = 1
+check "it says why" grep -q "^ucckpt: $tmp/limited/global_step4_universal/.*: cannot write: " "$tmp/errors"
+check "no unfinished file" test "$(find "$tmp/limited" -type f)" = "$tmp/limited/global_step4_hf/model.safetensors"
+cp -r "$run" "$tmp/cut"
+chmod -R u+w "$tmp/cut"
+truncate -s -500 "$tmp/cut/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+fails "zero_pp_rank_1_mp_rank_00_optim_states.pt: " extract "$tmp/cut" '*_universal' "$tmp/damaged"
+check "no unfinished file" test -z "$(find "$tmp/damaged" -name '.*tmp*')"
+
+# Interrupted in the middle of a long file.
+cp -r "$run" "$tmp/long"
+chmod -R u+w "$tmp/long"
+truncate -s 8G "$tmp/long/long"
+"${default_signals[@]}" ucckpt extract "$tmp/long" latest long "$tmp/interrupted" >"$tmp/out" 2>"$tmp/errors" &
+pid=$!
+for _ in $(seq 500); do
+	[ -z "$(find "$tmp/interrupted" -name '.ucckpt.tmp-*' -size +0 2>/dev/null)" ] || break
+	sleep 0.02
+done
+kill -INT $pid
+wait $pid
+check "interrupted: exit status 1" test $? = 1
+check "it says so: $(cat "$tmp/errors")" grep -q \
+	"^ucckpt: $tmp/interrupted: interrupted by Interrupt; files that are complete are left there" "$tmp/errors"
+check "it was at work, and nothing unfinished is left" test "$(ls -A "$tmp/interrupted")" = latest
+
+for line in "ls" "cat $run" "extract $run latest" "-o nonsense ls $run" "-o ranks=0 ls $run"; do
+	# shellcheck disable=SC2086 # words
+	run 2 $line
+done
+finish
