@@ -55,7 +55,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  .set = "dcp_style" },
 		{ "dcp-ranks", 0, "N",
 		  "number of ranks that will read it, with --to dcp\n"
-		  "(default: 8)",
+		  "(default: 32)",
 		  .set = "dcp_ranks" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },

@@ -255,7 +255,7 @@ void options_print_help(void)
 	       "        dcp_style=STYLE   names in *_dcp views: fsdp2 (default), flat,\n"
 	       "                          titan, accelerate or lightning\n"
 	       "        dcp_ranks=N       number of ranks that read *_dcp views\n"
-	       "                          (default: 8)\n"
+	       "                          (default: 32)\n"
 	       "        uid=N, gid=N      owner and group of all files (default: those\n"
 	       "                          of the run's files and of SOURCE)\n"
 	       "        readahead=SIZE    memory for what is read ahead from storage that is\n"

@@ -117,31 +117,54 @@ struct writer {
 	struct errmsg *err;
 	int rc;
 	uint64_t known; /* bit i: object i is in the memo */
+	uint8_t room[512]; /* bytes that are not in `out` yet: it has a call for each */
+	size_t used;
 	struct hashtab index;
 	struct blob_len *lengths;
 	size_t n, cap;
 };
 
+static void flush(struct writer *w)
+{
+	bytebuf_add(w->out, w->room, w->used);
+	w->used = 0;
+}
+
 static void op(struct writer *w, uint8_t code)
 {
-	bytebuf_add_u8(w->out, code);
+	if (w->used == sizeof(w->room))
+		flush(w);
+	w->room[w->used++] = code;
+}
+
+/* Append the lowest bytes of a number. */
+static void put_le(struct writer *w, uint64_t v, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		op(w, (uint8_t)(v >> 8 * i));
+}
+
+static void put_bytes(struct writer *w, const char *p, size_t len)
+{
+	flush(w);
+	bytebuf_add(w->out, p, len);
 }
 
 static void put_int(struct writer *w, uint64_t i)
 {
 	if (i <= UINT8_MAX) {
 		op(w, OP_BININT1);
-		bytebuf_add_u8(w->out, (uint8_t)i);
+		put_le(w, i, 1);
 	} else if (i <= UINT16_MAX) {
 		op(w, OP_BININT2);
-		bytebuf_add_le16(w->out, (uint16_t)i);
+		put_le(w, i, 2);
 	} else if (i <= INT32_MAX) {
 		op(w, OP_BININT);
-		bytebuf_add_le32(w->out, (uint32_t)i);
+		put_le(w, i, 4);
 	} else { /* all are below 2^63 */
 		op(w, OP_LONG1);
-		bytebuf_add_u8(w->out, 8);
-		bytebuf_add_le64(w->out, i);
+		op(w, 8);
+		put_le(w, i, 8);
 	}
 }
 
@@ -150,34 +173,34 @@ static void put_text(struct writer *w, const char *text)
 	const size_t len = strlen(text);
 
 	op(w, OP_BINUNICODE);
-	bytebuf_add_le32(w->out, (uint32_t)len);
-	bytebuf_add(w->out, text, len);
+	put_le(w, len, 4);
+	put_bytes(w, text, len);
 }
 
 static void put_global(struct writer *w, const char *module, const char *name)
 {
 	op(w, OP_GLOBAL);
-	bytebuf_add_str(w->out, module);
-	bytebuf_add_u8(w->out, '\n');
-	bytebuf_add_str(w->out, name);
-	bytebuf_add_u8(w->out, '\n');
+	put_bytes(w, module, strlen(module));
+	op(w, '\n');
+	put_bytes(w, name, strlen(name));
+	op(w, '\n');
 }
 
 /* Memoise what was put last. */
 static void memo_set(struct writer *w, size_t i)
 {
 	op(w, OP_LONG_BINPUT);
-	bytebuf_add_le32(w->out, (uint32_t)i);
+	put_le(w, i, 4);
 }
 
 static void memo_get(struct writer *w, size_t i)
 {
 	if (i <= UINT8_MAX) {
 		op(w, OP_BINGET);
-		bytebuf_add_u8(w->out, (uint8_t)i);
+		op(w, (uint8_t)i);
 	} else {
 		op(w, OP_LONG_BINGET);
-		bytebuf_add_le32(w->out, (uint32_t)i);
+		put_le(w, i, 4);
 	}
 }
 
@@ -453,6 +476,7 @@ int dcp_metadata_write(const struct dcp_entry *v, size_t n, unsigned ranks,
 	put_entries(&w, v, n, ranks);
 	end(&w);
 	op(&w, OP_STOP);
+	flush(&w);
 	hashtab_done(&w.index);
 	free(w.lengths);
 	return w.rc || !out->failed ? w.rc : errmsg_nomem(err, ".metadata");

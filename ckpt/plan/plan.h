@@ -59,7 +59,7 @@ enum dcp_style {
 	DCP_STYLES
 };
 
-#define DCP_RANKS 8
+#define DCP_RANKS 32
 
 struct plan_options {
 	struct view_type type;
@@ -152,6 +152,7 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to);
 
 struct plan_stat {
 	bool is_dir;
+	bool scattered; /* readers go back and forth in it by small reads */
 	unsigned nlink;
 	/* A file can be read by those who may read everything it is made of.  A
 	 * directory has the tag directory's permissions, without read

@@ -17,6 +17,7 @@ struct plan_facts {
 	/* Who may read it; NULL: who may read all shards that it is computed from, and
 	 * all model states, which describe them. */
 	const struct access *readers;
+	bool scattered; /* plan_stat */
 	/* The file is a copy of this shard, unless it is NULL. */
 	struct shardcache *copied;
 	uint32_t shard;

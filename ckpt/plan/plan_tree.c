@@ -467,7 +467,9 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		out->nlink += count_directories(p, e.group);
 		return 0;
 	}
-	*out = (struct plan_stat){ .nlink = 1, .mtime_s = facts.mtime_s };
+	*out = (struct plan_stat){ .scattered = facts.scattered,
+				   .nlink = 1,
+				   .mtime_s = facts.mtime_s };
 	if (facts.copied)
 		out->size = shardcache_id(facts.copied, facts.shard)->size;
 	else

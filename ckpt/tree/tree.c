@@ -25,6 +25,7 @@
 #include "ckpt/tree/tree_impl.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
+#define SCATTERED_SIZE 4096u  /* where Python would read more than it needs */
 
 /* st_blksize of a directory, which the C library uses as its buffer size.  The
  * kernel allocates as much memory for each request, which dominated listings of
@@ -206,6 +207,8 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 	tree_synthesize(t, ino_of_view(t, x, node),
 			(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size,
 			st.nlink, st.mtime_s, &out->st);
+	if (st.scattered)
+		out->st.st_blksize = SCATTERED_SIZE;
 	out->st.st_uid = st.uid;
 	out->st.st_gid = st.gid;
 	tree_set_owner(t, &out->st);

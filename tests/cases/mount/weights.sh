@@ -110,6 +110,7 @@ check "without, the universal one" diff -r "$tmp/universal" "$mnt"
 unmount
 mount_fg "$good/hfdir_types" -o view=dcp || finish
 check "weights are a distributed checkpoint, too" test -s "$mnt/.metadata" -a -s "$mnt/model.of.float16.distcp"
+check "of which torch reads no more than it needs" test "$(stat -c %o "$mnt/model.of.float16.distcp")" = 4096
 unmount
 for source in "$run" "$good/hfdir_bin"; do
 	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"

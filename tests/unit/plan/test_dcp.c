@@ -444,7 +444,7 @@ static unsigned check_large(int stage)
 	mkckpt_write(&c, dir);
 	check_tag(&d, dir);
 	mkckpt_free_dir(dir);
-	if (d.chunks != 8)
+	if (d.chunks != 16)
 		good_fail(&d.tally, "%u chunks", d.chunks);
 	if (d.steps < COUNT(params) - 1)
 		good_fail(&d.tally, "%u steps", d.steps);
