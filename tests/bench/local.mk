@@ -9,9 +9,10 @@ endif
 %C%_trainstep_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=dnnl_sgemm
 %C%_trainstep_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS)
 
-noinst_PROGRAMS += %D%/cast %D%/packread
+noinst_PROGRAMS += %D%/cast %D%/packread %D%/dcpmetadata
 %C%_cast_LDADD = $(ckpt_libs)
 %C%_packread_LDADD = $(ckpt_libs)
+%C%_dcpmetadata_LDADD = $(ckpt_libs)
 
 if BUILD_FUSE
 noinst_PROGRAMS += %D%/bare %D%/slowfs
@@ -23,7 +24,7 @@ endif
 
 # Named one by one: of a directory, what was built there would be packed, too.
 EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh \
-	%D%/cost.sh %D%/dimensions.sh %D%/dsuc.sh %D%/far.sh %D%/far_load.py %D%/first_tensor.sh \
+	%D%/cost.sh %D%/dcp.sh %D%/dcp_load.py %D%/dimensions.sh %D%/dsuc.sh %D%/far.sh %D%/far_load.py %D%/first_tensor.sh \
 	%D%/gather.sh %D%/gpu.sh \
 	%D%/gpustep.py %D%/large.sh %D%/lib.sh %D%/listing.sh \
 	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh %D%/ranks.sh \

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# TAG_dcp by dcp.load: the time of two ranks against a directory that torch's dcp.save
+# wrote for two, both in the page cache; how many times its share a rank reads, by the
+# number of ranks that load and that dcp_ranks names; and what .metadata of a large
+# model takes.
+. "${BASH_SOURCE%/*}/lib.sh"
+needs_python torch
+begin
+room "$work" 2 || skip "no room for a saved checkpoint in $work"
+load() { "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/dcp_load.py" "$@" 2>/dev/null; }
+metadata=${top_builddir:-.}/tests/bench/dcpmetadata
+
+warm
+mount_as dcp_ranks=2
+load save 2 "$mnt/${tag}_dcp" "$work/saved" >/dev/null
+unmount
+sync
+for ((i = 0; i < rounds; i++)); do
+	cat "$source/$tag"/*.pt >/dev/null
+	cat "$work/saved"/* >/dev/null
+	add saved "$(load load 2 "$work/saved" | cut -d' ' -f1)"
+	mount_as dcp_ranks=2
+	add ours "$(load load 2 "$mnt/${tag}_dcp" | cut -d' ' -f1)"
+	unmount
+done
+
+header dcp
+row_of "dcp.load by 2 ranks, saved by torch" saved ms
+row_of "TAG_dcp" ours ms
+bar "dcp.load of TAG_dcp by two ranks" "$(ratio "$(median saved)" "$(median ours)")" ">=" 0.5 \
+	"$(median ours) ms" "$(median saved) ms"
+for ranks in 8 32; do
+	mount_as dcp_ranks=$ranks
+	for n in 1 2 3 4 8 16; do
+		row "read of its share by one of $n, dcp_ranks=$ranks" \
+			"$(load load $n "$mnt/${tag}_dcp" | cut -d' ' -f2)"
+	done
+	unmount
+done
+[ ! -x "$metadata" ] || row ".metadata, 60000 tensors in 64 chunks" "$("$metadata")"
