@@ -444,3 +444,18 @@ int dcp_blobs_read(struct dcp_blobs *b, struct dcp_item *t, enum dtype to,
 	}
 	return rc;
 }
+
+int dcp_blobs_number(struct dcp_blobs *b, struct dcp_item *t, double *out,
+		     struct errmsg *err)
+{
+	uint8_t raw[16];
+	int rc;
+
+	if (t->numel != 1 || !cast_knows(t->dtype))
+		return errmsg_set(err, -ENOTSUP, "%s: %s: is no number", b->dir,
+				  t->key);
+	rc = dcp_blobs_read(b, t, t->dtype, raw, 0, 1, err);
+	if (!rc)
+		cast_to_double(t->dtype, raw, out, 1);
+	return rc;
+}

@@ -297,6 +297,17 @@ static int read_object(const struct reader *r, struct dcp_item *t)
 	return read_info(r, t->key, info, t->chunks);
 }
 
+static struct dcp_item *find_item(const struct reader *r, const char *key)
+{
+	uint32_t i;
+	size_t pos = 0;
+
+	while (hashtab_next(&r->keys, hash_text(key), &pos, &i))
+		if (strcmp(r->m->items[i].key, key) == 0)
+			return &r->m->items[i];
+	return NULL;
+}
+
 static int read_item(struct reader *r, const struct value_pair *p)
 {
 	struct dcp_metadata *const m = r->m;
@@ -307,6 +318,8 @@ static int read_item(struct reader *r, const struct value_pair *p)
 
 	if (!value_is_cstr(p->key))
 		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
+	if (find_item(r, p->key->str.p))
+		return dcp_bad(r, p->key->str.p, "is there twice");
 	t.key = arena_strndup(&m->arena, p->key->str.p, p->key->str.len);
 	if (!t.key ||
 	    !arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
@@ -346,17 +359,6 @@ static int read_path(const struct reader *r, struct dcp_item *t,
 		}
 	}
 	return a->failed ? dcp_nomem(r) : 0;
-}
-
-static struct dcp_item *find_item(const struct reader *r, const char *key)
-{
-	uint32_t i;
-	size_t pos = 0;
-
-	while (hashtab_next(&r->keys, hash_text(key), &pos, &i))
-		if (strcmp(r->m->items[i].key, key) == 0)
-			return &r->m->items[i];
-	return NULL;
 }
 
 /* Give the items their paths and their order, which is that of planner_data: the order of

@@ -24,6 +24,7 @@
 #include "ckpt/tensor/cast.h"
 
 #define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
+#define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
 struct finder {
 	struct dcp_model *o;
@@ -36,6 +37,7 @@ struct finder {
 	struct dcp_prefix prefix; /* of the model */
 	struct hashtab weights;	  /* items, by name */
 	struct hashtab owned;	  /* parameters' items */
+	uint64_t compared;	  /* pairs of tensors that may be tied */
 };
 
 static int dcp_model_nomem(const struct finder *f)
@@ -117,16 +119,6 @@ static bool find_largest(struct finder *f)
 	return n;
 }
 
-static int index_weights(struct finder *f)
-{
-	for (size_t i = 0; i < f->m->nitems; i++)
-		if (is_of_model(f, &f->m->items[i]) &&
-		    !hashtab_add(&f->weights, hash_name(last_of(&f->m->items[i])),
-				 (uint32_t)i))
-			return dcp_model_nomem(f);
-	return 0;
-}
-
 static struct dcp_item *find_weight(const struct finder *f, const char *name)
 {
 	uint32_t i;
@@ -138,6 +130,41 @@ static struct dcp_item *find_weight(const struct finder *f, const char *name)
 	return NULL;
 }
 
+static int index_weights(struct finder *f)
+{
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
+
+		if (!is_of_model(f, t))
+			continue;
+		if (find_weight(f, last_of(t)))
+			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its"
+							" name", t->key);
+		if (!hashtab_add(&f->weights, hash_name(last_of(t)), (uint32_t)i))
+			return dcp_model_nomem(f);
+	}
+	return 0;
+}
+
+static bool is_owned(const struct finder *f, const struct dcp_item *t)
+{
+	size_t pos = 0;
+	uint32_t n;
+
+	return hashtab_next(&f->owned, hash_number((uintptr_t)t), &pos, &n);
+}
+
+/* Note that the optimizer has a tensor. */
+static int own(struct finder *f, const struct dcp_item *t)
+{
+	if (is_owned(f, t))
+		return ERRMSG_FILE(f, -EBADMSG,
+				   "%s: is twice in the optimizer's groups", t->key);
+	return hashtab_add(&f->owned, hash_number((uintptr_t)t), 0)
+		       ? 0
+		       : dcp_model_nomem(f);
+}
+
 static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
 {
 	return a->ndim == b->ndim &&
@@ -147,18 +174,11 @@ static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
 /* Read the number that an item has. */
 static int read_number(const struct finder *f, struct dcp_item *t, double *out)
 {
-	uint8_t raw[16];
 	struct value *v;
 	int rc;
 
-	if (t->is_tensor) {
-		if (t->numel != 1 || !cast_knows(t->dtype))
-			return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number", t->key);
-		rc = dcp_blobs_read(f->b, t, t->dtype, raw, 0, 1, f->err);
-		if (!rc)
-			cast_to_double(t->dtype, raw, out, 1);
-		return rc;
-	}
+	if (t->is_tensor)
+		return dcp_blobs_number(f->b, t, out, f->err);
 	rc = dcp_blobs_object(f->b, t, &f->o->arena, &v, f->err);
 	if (rc)
 		return rc;
@@ -321,9 +341,7 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 			continue;
 		rc = find_master(f, &p);
 		g->params[kept++] = p;
-		if (!rc &&
-		    !hashtab_add(&f->owned, hash_number((uintptr_t)p.weight), 0))
-			rc = dcp_model_nomem(f);
+		rc = rc ?: own(f, p.weight);
 	}
 	g->nparams = kept;
 	if (f->megatron->found)
@@ -397,9 +415,7 @@ static int add_weights(struct finder *f)
 
 		if (!is_of_model(f, t) || !is_floating(t->dtype))
 			continue;
-		rc = add_param(f, g, last_of(t), t);
-		if (!rc && !hashtab_add(&f->owned, hash_number((uintptr_t)t), 0))
-			rc = dcp_model_nomem(f);
+		rc = add_param(f, g, last_of(t), t) ?: own(f, t);
 	}
 	return a->failed ? dcp_model_nomem(f) : rc;
 }
@@ -435,13 +451,15 @@ static int is_tied(const struct finder *f, const struct dcp_item *t,
 	return rc;
 }
 
-static int find_tie(const struct finder *f, struct dcp_extra *e)
+static int find_tie(struct finder *f, struct dcp_extra *e)
 {
 	for (size_t g = 0; f->o->has_optimizer && g < f->o->ngroups; g++)
 		for (size_t i = 0; i < f->o->groups[g].nparams; i++) {
 			const struct dcp_param *const p =
 				&f->o->groups[g].params[i];
-			const int rc = is_tied(f, e->item, p->weight);
+			const int rc = f->compared++ < TIES_MAX
+					       ? is_tied(f, e->item, p->weight)
+					       : 0;
 
 			if (rc)
 				e->same = p;
@@ -464,11 +482,8 @@ static int add_extras(struct finder *f)
 	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
 		struct dcp_item *const t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
-		uint32_t n;
-		size_t pos = 0;
 
-		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER ||
-		    hashtab_next(&f->owned, hash_number((uintptr_t)t), &pos, &n))
+		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER || is_owned(f, t))
 			continue;
 		rc = find_tie(f, &e);
 		o->extras[o->nextras++] = e;

@@ -16,7 +16,6 @@
 #include "ckpt/dcp/megatron.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
 
 #define OPTIONS_DEPTH_MAX 4u /* lists in lists */
 
@@ -107,26 +106,6 @@ static uint64_t hash_param(const char *name)
 	return hash_bytes(0, name, strlen(name));
 }
 
-static int list_entries(const struct search *s)
-{
-	struct dcp_optimizer *const x = s->x;
-
-	x->entries = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*x->entries));
-	for (size_t i = 0; x->entries && x->found && i < s->m->nitems; i++) {
-		struct dcp_item *const t = &s->m->items[i];
-		struct dcp_entry e;
-
-		if (!dcp_prefix_has(&x->prefix, t) ||
-		    !parse(s->a, t, x->prefix.depth, &e))
-			continue;
-		if (!e.of_group &&
-		    !hashtab_add(&x->by_name, hash_param(e.name), (uint32_t)x->n))
-			return errmsg_nomem(s->err, s->file);
-		x->entries[x->n++] = e;
-	}
-	return s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
-}
-
 const struct dcp_entry *dcp_optimizer_next(const struct dcp_optimizer *x,
 					   const char *param, const char *field,
 					   size_t *pos)
@@ -138,6 +117,44 @@ const struct dcp_entry *dcp_optimizer_next(const struct dcp_optimizer *x,
 		    (!field || strcmp(x->entries[i].field, field) == 0))
 			return &x->entries[i];
 	return NULL;
+}
+
+/* No optimizer has so many states of a parameter; ZeRO's shards have fewer. */
+#define STATES_MAX 32u
+
+static int list_entry(const struct search *s, const struct dcp_entry *e)
+{
+	struct dcp_optimizer *const x = s->x;
+	size_t pos = 0;
+	unsigned n = 0;
+
+	while (!e->of_group && dcp_optimizer_next(x, e->name, NULL, &pos))
+		if (++n == STATES_MAX)
+			return ERRMSG_FILE(s, -E2BIG, "%s: more than %u states of"
+						      " a parameter",
+					   e->item->key, STATES_MAX);
+	if (!e->of_group &&
+	    !hashtab_add(&x->by_name, hash_param(e->name), (uint32_t)x->n))
+		return errmsg_nomem(s->err, s->file);
+	x->entries[x->n++] = *e;
+	return 0;
+}
+
+static int list_entries(const struct search *s)
+{
+	struct dcp_optimizer *const x = s->x;
+	int rc = 0;
+
+	x->entries = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*x->entries));
+	for (size_t i = 0; !rc && x->entries && x->found && i < s->m->nitems; i++) {
+		struct dcp_item *const t = &s->m->items[i];
+		struct dcp_entry e;
+
+		if (dcp_prefix_has(&x->prefix, t) &&
+		    parse(s->a, t, x->prefix.depth, &e))
+			rc = list_entry(s, &e);
+	}
+	return s->a->failed ? errmsg_nomem(s->err, s->file) : rc;
 }
 
 static bool is_plain(const struct value *v, unsigned depth)
@@ -165,7 +182,6 @@ static int read_option(const struct search *s, const struct dcp_entry *e,
 		       struct value **out)
 {
 	struct dcp_item *const t = e->item;
-	uint8_t raw[16];
 	double number;
 	int rc;
 
@@ -176,12 +192,9 @@ static int read_option(const struct search *s, const struct dcp_entry *e,
 			*out = NULL;
 		return rc;
 	}
-	if (t->numel != 1 || !cast_knows(t->dtype))
-		return 0;
-	rc = dcp_blobs_read(s->b, t, t->dtype, raw, 0, 1, s->err);
+	rc = dcp_blobs_number(s->b, t, &number, s->err);
 	if (rc)
-		return rc;
-	cast_to_double(t->dtype, raw, &number, 1);
+		return rc == -ENOTSUP ? 0 : rc;
 	*out = value_new_float(s->a, number);
 	return *out ? 0 : errmsg_nomem(s->err, s->file);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
@@ -266,9 +267,9 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	value_dict_set(a, root, "buffer_names", value_new(a, VALUE_LIST));
 	value_dict_set(a, root, "param_shapes", shapes_value(b));
 	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
-	for (size_t i = 0; i < sizeof(absent) / sizeof(*absent); i++)
+	for (size_t i = 0; i < COUNT(absent); i++)
 		value_dict_set(a, root, absent[i], value_new(a, VALUE_NONE));
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < COUNT(numbers); i++)
 		value_dict_set(a, root, numbers[i].key,
 			       value_new_int(a, numbers[i].n));
 	value_dict_set(a, root, "global_steps", value_new_int(a, b->o->step));

@@ -428,6 +428,8 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 	const struct rank_params *const c = r->model.ranks;
 
 	add_name(root, "ds_version", *c->ds_version ? c->ds_version : NULL);
+	if (c->foreign)
+		add_name(root, "source", c->foreign);
 	add_known(root, "stage", c->zero3 ? 3 : c->stage);
 	add_known(root, "global_step", c->global_steps);
 	json_add_int(root, "dp_degree", r->dir.dp_degree);

@@ -4,6 +4,7 @@
  * refused with a message that names the file and the cause; thousands of random changes
  * give the right bytes or a refusal.  Nothing in a pickle is executed.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,6 +357,55 @@ static void test_ignored(void **state)
 	assert_int_equal(access("executed", F_OK), -1);
 }
 
+/* A file that is written to is not read, and gives the checkpoint another identity. */
+static void test_changed(void **state)
+{
+	struct copy *const c = *state;
+	char *const path = path_in(c->dir, "__2_0.distcp");
+	char *const own = path_in(c->dir, "own");
+	struct errmsg err = { "" };
+	struct dcp *before, *after;
+	uint8_t byte;
+	char *bytes;
+	size_t len;
+	FILE *f;
+
+	read_again(c);
+	write_changed(c);
+	assert_int_equal(source_text(path, 1 << 20, &bytes, &len, &err), 0);
+	f = fopen(own, "wb");
+	assert_non_null(f);
+	assert_int_equal(fwrite(bytes, 1, len, f), len);
+	fflush(f);
+	assert_int_equal(rename(own, path), 0);
+	assert_int_equal(dcp_open(test_context(), c->dir, &before, &err), 0);
+	fputc('x', f);
+	fclose(f);
+	assert_int_equal(dcp_open(test_context(), c->dir, &after, &err), 0);
+	assert_ptr_not_equal(before, after);
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
+		const enum dcp_zerofile_kind kind = (enum dcp_zerofile_kind)i;
+		const size_t size = (size_t)dcp_attrs(after, kind).st.st_size;
+		uint8_t *const all = malloc(size);
+
+		assert_non_null(all);
+		assert_true(dcp_attrs(before, kind).st.st_ino !=
+			    dcp_attrs(after, kind).st.st_ino);
+		assert_int_equal(dcp_read(before, kind, all, size, 0, &err), -EIO);
+		assert_non_null(strstr(err.text, "__2_0.distcp: was written to"));
+		assert_int_equal(dcp_read(after, kind, all, size, 0, &err), 0);
+		assert_memory_equal(all, c->files[i].data, size);
+		/* What lies in other files can still be read. */
+		assert_int_equal(dcp_read(before, kind, &byte, 1, 0, &err), 0);
+		free(all);
+	}
+	dcp_close(before);
+	dcp_close(after);
+	free(bytes);
+	free(own);
+	free(path);
+}
+
 static uint64_t draw(uint64_t *seed, uint64_t n)
 {
 	*seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
@@ -464,6 +514,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_ignored),
+		cmocka_unit_test(test_changed),
 		cmocka_unit_test(test_mutants),
 	};
 
