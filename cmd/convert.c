@@ -5,12 +5,62 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 
 #define KEEP_TEMP 1u
+
+/* How trees are loaded, by a file that others do not have. */
+static const struct {
+	const char *file;
+	const char *call; /* up to the path */
+	bool tag; /* it takes the path of the directory above, and a name */
+	const char *more;
+} loaders[] = {
+	{ "zero", "engine.load_checkpoint(", true,
+	  ", with {\"checkpoint\": {\"load_universal\": true}} in DeepSpeed's"
+	  " configuration" },
+	{ "mp_rank_00_model_states.pt", "engine.load_checkpoint(", true, "" },
+	{ "zero_pp_rank_0_mp_rank_00_model_states.pt",
+	  "engine.load_checkpoint(", true, "" },
+	{ ".metadata", "torch.distributed.checkpoint.load(state, checkpoint_id=",
+	  false, "" },
+	{ "config.json", "AutoModelForCausalLM.from_pretrained(", false, "" },
+	{ "", "accelerate.load_checkpoint_in_model(model, ", false, "" },
+};
+
+static bool has_file(const char *dir, const char *file)
+{
+	char *path = NULL;
+	const bool has = asprintf(&path, "%s/%s", dir, file) >= 0 &&
+			 access(path, F_OK) == 0;
+
+	free(path);
+	return has;
+}
+
+static void say_next(const char *out)
+{
+	char *const dir = strdup(out), *const name = strdup(out);
+	size_t i = 0;
+
+	while (i < COUNT(loaders) && !has_file(out, loaders[i].file))
+		i++;
+	if (dir && name && i < COUNT(loaders))
+		cmd_say("to load it: %s\"%s%s%s\")%s", loaders[i].call,
+			loaders[i].tag ? dirname(dir) : out,
+			loaders[i].tag ? "\", tag=\"" : "",
+			loaders[i].tag ? basename(name) : "", loaders[i].more);
+	free(dir);
+	free(name);
+}
 
 /* Convert `n` paths to `out`. */
 static int convert(struct uckpt *u, char **argv, const char *const *paths, size_t n,
@@ -27,12 +77,34 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 	if (rc)
 		return progress_fail(rc, out, "nothing was written", &err);
 	progress_print(out, &done, "");
+	say_next(out);
 	return CMD_OK;
+}
+
+/* Convert a tag of the run in `n` paths. */
+static int convert_tag(struct uckpt *u, char **argv, const char *const *runs, size_t n,
+		       const char *tag, const char *out)
+{
+	char **const paths = calloc(n, sizeof(*paths));
+	bool failed = !paths;
+	int rc = CMD_FAILED;
+
+	for (size_t i = 0; !failed && i < n; i++)
+		failed = asprintf(&paths[i], "%s/%s", runs[i], tag) < 0;
+	if (failed)
+		cmd_say("out of memory");
+	else
+		rc = convert(u, argv, (const char *const *)paths, n, out);
+	for (size_t i = 0; paths && i < n; i++)
+		free(paths[i]);
+	free(paths);
+	return rc;
 }
 
 int cmd_convert(struct uckpt *u, int argc, char **argv)
 {
-	const char *in = NULL, *out = NULL;
+	const char *in = NULL, *out = NULL, *tag = NULL;
+	const char *const *inputs;
 	unsigned flags = 0;
 	const struct cmd_option options[] = {
 		{ "to", 0, "universal|hf|fp32|dcp|zero",
@@ -40,6 +112,8 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "transformers, pytorch_model.bin, PyTorch distributed\n"
 		  "checkpoint, or ZeRO checkpoint",
 		  .set = "to" },
+		{ "tag", 0, "TAG",
+		  "this tag of the run (default: the newest)", .text = &tag },
 		{ "ranks", 0, "N",
 		  "number of data-parallel ranks, with --to zero",
 		  .set = "ranks" },
@@ -91,6 +165,12 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "keep_temp_folder", 0, NULL, "accepted, without effect",
 		  .flags = &flags, .bit = KEEP_TEMP },
 		{ "inject_missing_state", .help = "accepted, always on" },
+		/* The names that they have as options of a mount. */
+		{ "view", .value = "KIND", .set = "to" },
+		{ "hf_dtype", .value = "TYPE", .set = "dtype" },
+		{ "hf_shard_size", .value = "SIZE", .set = "shard-size" },
+		{ "dcp_style", .value = "STYLE", .set = "dcp_style" },
+		{ "dcp_ranks", .value = "N", .set = "dcp_ranks" },
 	};
 	const struct cmd_syntax syntax = {
 		"usage: ucckpt convert [OPTION]... INPUT... OUTPUT\n"
@@ -119,6 +199,8 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 	if (flags & KEEP_TEMP)
 		cmd_say("--keep_temp_folder has no effect: no temporary copy"
 			" is made");
-	return convert(u, argv, in ? &in : (const char *const *)args, in ? 1 : n,
-		       out);
+	inputs = in ? &in : (const char *const *)args;
+	n = in ? 1 : n;
+	return tag ? convert_tag(u, argv, inputs, n, tag, out)
+		   : convert(u, argv, inputs, n, out);
 }

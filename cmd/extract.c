@@ -146,8 +146,8 @@ static int survey(struct extract *x, const struct found_list *l)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < l->n; i++) {
-		if (x->dir >= 0 && fstatat(x->dir, l->v[i].path, &st,
-					   AT_SYMLINK_NOFOLLOW) == 0) {
+		if (fstatat(x->dir, l->v[i].path, &st, AT_SYMLINK_NOFOLLOW) ==
+		    0) {
 			errno = EEXIST;
 			return fail_errno(x, "not written", l->v[i].path);
 		}

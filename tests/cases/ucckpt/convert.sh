@@ -60,6 +60,35 @@ hf-split-bf16 --to hf --shard-size 0.5kb --dtype bf16
 fp32 --to fp32
 fp32-split --to fp32 --shard-size 0.5KB
 END
+
+# It says how that is loaded.
+while IFS='|' read -r options source line; do
+	# shellcheck disable=SC2086 # several words
+	check "convert $options" convert $options "$source" "$tmp/run/out/"
+	check "$options: is loaded by: $(cat "$tmp/said")" grep -q -x -F "ucckpt: to load it: $line" "$tmp/said"
+	rm -r "$tmp/run"
+done <<END
+|$good/z1_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out"), with {"checkpoint": {"load_universal": true}} in DeepSpeed's configuration
+--view zero --ranks 1|$good/z1_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out")
+--to zero --ranks 1|$good/z3_fp32_dp2|engine.load_checkpoint("$tmp/run", tag="out")
+--to dcp --dcp_ranks 2 --dcp_style flat|$good/z1_fp32_dp2|torch.distributed.checkpoint.load(state, checkpoint_id="$tmp/run/out/")
+--to hf --hf_dtype bf16|$good/hf_trainer|AutoModelForCausalLM.from_pretrained("$tmp/run/out/")
+--to hf --hf_shard_size 1KB|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
+--to fp32|$good/z1_fp32_dp2|accelerate.load_checkpoint_in_model(model, "$tmp/run/out/")
+END
+
+# A tag of a run that is not the newest, also of one that is spread over directories.
+mkdir "$tmp/run" "$tmp/run1" "$tmp/run1/step3"
+cp -r "$good/z1_fp32_dp2/global_step4" "$good/z1_fp32_dp2/latest" "$tmp/run"
+cp -r "$good/z1_fp32_dp4/global_step4" "$tmp/run/step3"
+chmod -R u+w "$tmp/run"
+check "--tag" convert --tag step3 --to hf "$tmp/run" "$tmp/weights"
+check "is that tag" ucckpt diff "$tmp/run/step3" "$tmp/weights" >"$tmp/diff"
+mv "$tmp/run/step3/"*rank_2* "$tmp/run1/step3"
+check "--tag of several directories" convert --tag step3 --to hf "$tmp/run" "$tmp/run1" "$tmp/weights1"
+check "is the same" diff -r "$tmp/weights" "$tmp/weights1"
+rm -r "$tmp/weights" "$tmp/weights1" "$tmp/run" "$tmp/run1"
+
 check "a distributed checkpoint" convert --to dcp "$good/z1_fp32_dp2" "$tmp/weights"
 check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
 check "and no latest_dcp" test ! -e "$tmp/latest_dcp"
