@@ -124,11 +124,11 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "(default: 5GB)",
 		  .set = "shard-size" },
 		{ "dcp-style", 0, "STYLE",
-		  "names, with --to dcp: fsdp2 (default), flat, titan,\n"
-		  "accelerate or lightning",
+		  "naming convention, with --to dcp: fsdp2 (default),\n"
+		  "flat, titan, accelerate or lightning",
 		  .set = "dcp_style" },
 		{ "dcp-ranks", 0, "N",
-		  "number of ranks that will read it, with --to dcp\n"
+		  "number of ranks that will load it, with --to dcp\n"
 		  "(default: 32)",
 		  .set = "dcp_ranks" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },

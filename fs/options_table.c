@@ -254,7 +254,7 @@ void options_print_help(void)
 	       "                          500MB (default: 5GB)\n"
 	       "        dcp_style=STYLE   names in *_dcp views: fsdp2 (default), flat,\n"
 	       "                          titan, accelerate or lightning\n"
-	       "        dcp_ranks=N       number of ranks that read *_dcp views\n"
+	       "        dcp_ranks=N       number of ranks that load *_dcp views\n"
 	       "                          (default: 32)\n"
 	       "        uid=N, gid=N      owner and group of all files (default: those\n"
 	       "                          of the run's files and of SOURCE)\n"

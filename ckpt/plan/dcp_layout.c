@@ -8,7 +8,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle.h"
 
-/* torch's name of an archive that it writes to a stream. */
+/* The record prefix that torch uses when it saves to a stream. */
 #define STEM "archive"
 
 static uint64_t ceil_div(uint64_t a, uint64_t b)
@@ -54,7 +54,7 @@ static int blob(struct ptwrite *w, const struct value *v, const uint64_t *len,
 	int rc = pickle_dump(v, &pickle, &s, err);
 
 	if (!rc && s.n != n)
-		rc = errmsg_set(err, -ENOTSUP, "is a tensor or has tensors");
+		rc = errmsg_set(err, -ENOTSUP, "contains a tensor");
 	if (!rc)
 		rc = ptwrite_init(w, STEM, &pickle, len, n, err);
 	pickle_storages_done(&s);

@@ -8,9 +8,10 @@
  *     storage_data	    {MetadataIndex(key, offset, index): _StorageInfo}
  *     storage_meta	    None
  *
- * (torch/distributed/checkpoint/metadata.py, filesystem.py).  It has an object per chunk,
- * of which a large model has a million, so it is written without a tree of values.
- * What torch 2.4 does not know is left out: newer versions do without.
+ * (torch/distributed/checkpoint/metadata.py, filesystem.py).  A large model has a million
+ * chunks, each with an object of its own, so the pickle is written directly, without a
+ * tree of values.  Fields that torch 2.4 does not know are left out; newer versions do not
+ * need them.
  */
 #include "ckpt/plan/dcp_metadata.h"
 
@@ -56,8 +57,8 @@ enum {
 	OP_LONG1 = 0x8a,
 };
 
-/* What occurs often is memoised: these constants, then the properties of tensors of each
- * type, then the key and the file of each entry. */
+/* Memo numbers: these constants, then the TensorProperties of each dtype, then the key
+ * and the file name of each entry. */
 enum constant {
 	C_TENSOR,
 	C_CHUNK,
@@ -101,14 +102,14 @@ static const struct {
 };
 
 #define MEMO_PROPERTIES C_COUNT
-#define MEMO_ENTRIES 64 /* above those of all types */
+#define MEMO_ENTRIES 64 /* above those of all dtypes */
 
-/* The length of the blob of a tensor. */
+/* The blob length of a chunk shape. */
 struct blob_len {
 	enum dtype dtype;
 	unsigned ndim;
 	uint64_t rows;
-	const uint64_t *shape; /* but for the number of rows */
+	const uint64_t *shape; /* all dimensions but the first */
 	uint64_t len;
 };
 
@@ -116,8 +117,8 @@ struct writer {
 	struct bytebuf *out;
 	struct errmsg *err;
 	int rc;
-	uint64_t known; /* bit i: object i is in the memo */
-	uint8_t room[512]; /* bytes that are not in `out` yet: it has a call for each */
+	uint64_t known; /* bit i: number i is in the memo */
+	uint8_t room[512]; /* bytes not yet appended to `out`, to append many at once */
 	size_t used;
 	struct hashtab index;
 	struct blob_len *lengths;
@@ -137,7 +138,7 @@ static void op(struct writer *w, uint8_t code)
 	w->room[w->used++] = code;
 }
 
-/* Append the lowest bytes of a number. */
+/* Append the low `bytes` bytes of `v`, little-endian. */
 static void put_le(struct writer *w, uint64_t v, unsigned bytes)
 {
 	for (unsigned i = 0; i < bytes; i++)
@@ -186,7 +187,7 @@ static void put_global(struct writer *w, const char *module, const char *name)
 	op(w, '\n');
 }
 
-/* Memoise what was put last. */
+/* Memoise the top of the stack as number `i`. */
 static void memo_set(struct writer *w, size_t i)
 {
 	op(w, OP_LONG_BINPUT);
@@ -204,7 +205,7 @@ static void memo_get(struct writer *w, size_t i)
 	}
 }
 
-/* Is object i, one of the first, in the memo?  If not, the caller puts it. */
+/* Return whether number `i` is in the memo, and mark it as present: the caller adds it. */
 static bool is_known(struct writer *w, size_t i)
 {
 	const bool known = w->known & UINT64_C(1) << i;
@@ -226,7 +227,7 @@ static void put(struct writer *w, enum constant c)
 	memo_set(w, c);
 }
 
-/* Begin an instance of a class, and its attributes. */
+/* Create an instance of a class and open the dict of its attributes. */
 static void begin(struct writer *w, enum constant class)
 {
 	put(w, class);
@@ -242,7 +243,7 @@ static void end(struct writer *w)
 	op(w, OP_BUILD);
 }
 
-/* Put a torch.Size: `first`, then the others of `shape`, or zeros if it is NULL. */
+/* Put a torch.Size: `first`, then shape[1..], or zeros if `shape` is NULL. */
 static void put_size(struct writer *w, unsigned ndim, uint64_t first,
 		     const uint64_t *shape)
 {
@@ -255,8 +256,8 @@ static void put_size(struct writer *w, unsigned ndim, uint64_t first,
 	op(w, OP_REDUCE);
 }
 
-/* TensorProperties have a state of their own: type, layout, requires_grad, memory
- * format, pin_memory. */
+/* The state of TensorProperties is a tuple: dtype, layout, requires_grad, memory format,
+ * pin_memory. */
 static void put_properties(struct writer *w, enum dtype dtype)
 {
 	if (is_known(w, MEMO_PROPERTIES + dtype)) {
@@ -323,7 +324,8 @@ static bool is_alike(const struct blob_len *b, const struct dcp_entry *e,
 				      (e->ndim - 1) * sizeof(*e->shape)) == 0);
 }
 
-/* Get the length of the blob of a chunk.  Many chunks are alike. */
+/* Return the blob length of a chunk of `rows` rows, or 0 after an error.  Lengths are
+ * cached by shape. */
 static uint64_t get_length(struct writer *w, const struct dcp_entry *e,
 			   uint64_t rows)
 {
@@ -358,7 +360,7 @@ static uint64_t get_length(struct writer *w, const struct dcp_entry *e,
 	return w->rc ? 0 : w->lengths[w->n - 1].len;
 }
 
-/* Put a MetadataIndex as a key.  The chunk's offset and number follow if it has any. */
+/* Begin a MetadataIndex; the caller puts the offset and the index. */
 static void begin_index(struct writer *w, size_t key)
 {
 	begin(w, C_INDEX);
@@ -418,7 +420,7 @@ static void put_path(struct writer *w, const struct dcp_entry *e)
 	op(w, OP_TUPLE);
 }
 
-/* Put the attributes of the Metadata. */
+/* Put the attributes of Metadata. */
 static void put_entries(struct writer *w, const struct dcp_entry *v, size_t n,
 			unsigned ranks)
 {

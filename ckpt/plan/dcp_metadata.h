@@ -11,8 +11,8 @@
 struct bytebuf;
 struct errmsg;
 
-/* A step of the way from the state dict to a value: a key or, if `text` is NULL, the
- * place in a list. */
+/* An element of a path into the nested state dict: a key or, if `text` is NULL, a list
+ * index. */
 struct dcp_step {
 	const char *text;
 	size_t i;
@@ -20,22 +20,22 @@ struct dcp_step {
 
 #define DCP_STEPS_MAX 4
 
-/* A value of the state dict that was saved.  Texts and shapes are borrowed. */
+/* A value of the saved state dict.  Strings and shapes are borrowed. */
 struct dcp_entry {
 	const char *key;
 	struct dcp_step path[DCP_STEPS_MAX];
 	unsigned nsteps;
 	const char *file; /* relative to the directory */
-	uint64_t offset; /* of its first blob there; others follow without gaps */
-	uint64_t len;    /* of the blob of an object */
-	bool is_tensor; /* cut by dcp_cut; `len` is not used */
+	uint64_t offset; /* of the first blob; the others follow without gaps */
+	uint64_t len;    /* bytes of an object's blob; unused for tensors */
+	bool is_tensor;  /* cut into chunks by dcp_cut */
 	enum dtype dtype;
 	unsigned ndim;
 	const uint64_t *shape;
 };
 
-/* Append the `.metadata` of a directory with these entries, whose tensors are cut for
- * `ranks` ranks.  -ENOMEM. */
+/* Append the `.metadata` that describes `n` entries, with tensors cut for `ranks` ranks.
+ * -ENOMEM. */
 int dcp_metadata_write(const struct dcp_entry *v, size_t n, unsigned ranks,
 		       struct bytebuf *out, struct errmsg *err);
 

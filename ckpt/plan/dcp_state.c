@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state dict that a program with torch's own sharding would have saved
+ * The state dict that a program would have saved with torch's own sharding
  * (torch/distributed/checkpoint/state_dict.py):
  *
- *   model    {NAME: tensor}, of parameters and buffers; both names of tied ones
+ *   model    {NAME: tensor} of parameters and buffers; tied weights have both names
  *   optim    {state: {NAME: {exp_avg, exp_avg_sq, step}},
  *	       param_groups: [{lr, betas, ..., params: [NAME, ...]}]}
  *
- * Flattened, each group's settings stand under the name of each of its parameters.
- * A loader asks for every key that its own optimizer has, so groups get those that
- * DeepSpeed's lack, with torch's defaults.
+ * A flattened state dict stores the settings of a group once per parameter.  The loader
+ * requires every setting that its own optimizer has, so settings that DeepSpeed's
+ * optimizers lack are added with torch's defaults.
  */
 #include "ckpt/plan/dcp_state.h"
 
@@ -33,7 +33,7 @@
 #define OBJECTS_FILE "optim.distcp"
 
 static const struct {
-	const char *model; /* NULL: names stand at the top */
+	const char *model; /* NULL: names without a prefix */
 	const char *optim;
 	bool flat, apart;
 } styles[DCP_STYLES] = {
@@ -44,9 +44,9 @@ static const struct {
 	[DCP_LIGHTNING] = { "model", "optimizer", false, false },
 };
 
-/* A blob of the objects' file. */
+/* A blob in the file of objects. */
 struct object {
-	const void *of; /* what it was made of */
+	const void *of; /* the value that was saved */
 	uint64_t offset, len;
 };
 
@@ -56,7 +56,7 @@ struct maker {
 	const struct weights *w;
 	struct zero_checkpoint *r;
 	struct dcp_dir *model, *optim;
-	/* The numbers of groups that are in objects: */
+	/* 0-d states that are in `objects` already: */
 	struct object *steps;
 	size_t nsteps, steps_cap;
 	struct errmsg *err;
@@ -67,7 +67,7 @@ static struct arena *arena_of(const struct maker *m)
 	return &m->s->arena;
 }
 
-/* Format a text into the arena.  NULL when memory runs out. */
+/* Format a string in the arena.  NULL when memory runs out. */
 static __attribute__((format(printf, 2, 3))) const char *
 text(const struct maker *m, const char *fmt, ...)
 {
@@ -101,14 +101,14 @@ static void add_file(const struct maker *m, struct dcp_dir *d, struct dcp_file f
 		d->files[d->nfiles++] = f;
 }
 
-/* The number of bytes that were appended to the objects' file since `from`. */
+/* Describe the blob that was appended at offset `from`. */
 static struct object object_since(const struct maker *m, size_t from,
 				  const void *of)
 {
 	return (struct object){ of, from, m->optim->objects.len - from };
 }
 
-/* Types for which torch has no storage class are widened. */
+/* Dtypes without a storage class in torch are converted to float32. */
 static enum dtype saved_type(enum dtype own)
 {
 	return own < DTYPE_U16 ? own : DTYPE_F32;
@@ -135,7 +135,7 @@ static void add_weight(const struct maker *m, size_t i)
 			 (struct dcp_file){ e.file, i, NULL, e.dtype });
 }
 
-/* An entry of the optimizer's state for a parameter. */
+/* Make an entry for an optimizer state, without its file and shape. */
 static struct dcp_entry state_entry(const struct maker *m, const char *name,
 				    const char *state)
 {
@@ -158,8 +158,8 @@ static struct dcp_entry state_entry(const struct maker *m, const char *name,
 	return e;
 }
 
-/* Append a tensor without dimensions: torch's optimizers keep their step so, whatever
- * DeepSpeed's do. */
+/* Append a 0-d tensor.  torch's Adam requires `step` as a tensor; DeepSpeed's may store an
+ * int. */
 static int append_number(const struct maker *m, const struct shard_state *st,
 			 enum dtype dtype)
 {
@@ -179,7 +179,7 @@ static int append_number(const struct maker *m, const struct shard_state *st,
 	return rc;
 }
 
-/* Add a number that a whole group has, once for all its parameters. */
+/* Add a 0-d state.  All parameters of a group share one blob. */
 static int add_number(struct maker *m, const struct shard_state *st,
 		      struct dcp_entry e)
 {
@@ -198,7 +198,7 @@ static int add_number(struct maker *m, const struct shard_state *st,
 		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps,
 				   &m->steps_cap, m->nsteps + 1,
 				   sizeof(*m->steps)))
-			return 0; /* seen at the end */
+			return 0; /* dcp_state_make reports it */
 		m->steps[m->nsteps++] = object_since(m, before, st);
 		i = m->nsteps;
 	}
@@ -232,8 +232,8 @@ static int add_states(struct maker *m, size_t i)
 	return rc;
 }
 
-/* The place of a parameter's group in param_groups, whose `params` number the flat
- * groups: stage 3 has several for one of the program's. */
+/* Return the index of a parameter's group in param_groups.  `params` lists flat groups;
+ * with stage 3 a group of the program has several (sub-groups). */
 static size_t find_group(const struct value_seq *groups, const struct param *p)
 {
 	int64_t id;
@@ -250,7 +250,7 @@ static size_t find_group(const struct value_seq *groups, const struct param *p)
 	return p->first->group;
 }
 
-/* Add an object, which has been appended: a setting of group `number`. */
+/* Add an entry for a setting of group `number`, whose blob is `o`. */
 static void add_setting(const struct maker *m, size_t number, const char *name,
 			const struct object *o)
 {
@@ -270,7 +270,7 @@ static void add_setting(const struct maker *m, size_t number, const char *name,
 	add_entry(m, m->optim, e);
 }
 
-/* The same in a flat state dict: a setting of a parameter. */
+/* The same for a parameter in a flattened state dict. */
 static void add_flat_setting(const struct maker *m, const char *param,
 			     const char *name, const struct object *o)
 {
@@ -288,7 +288,7 @@ static void add_flat_setting(const struct maker *m, const char *param,
 	add_entry(m, m->optim, e);
 }
 
-/* Settings of torch's Adam and AdamW that DeepSpeed's optimizers need not have. */
+/* Settings of torch's Adam and AdamW that DeepSpeed's optimizers may lack. */
 static const struct {
 	const char *name;
 	enum { NONE, FALSE, TRUE, LR } value;
@@ -299,12 +299,12 @@ static const struct {
 	{ "capturable", FALSE },
 	{ "differentiable", FALSE },
 	{ "fused", NONE },
-	/* DeepSpeed's Adam is AdamW unless it is told otherwise. */
+	/* DeepSpeed's Adam is AdamW by default (adam_w_mode). */
 	{ "decoupled_weight_decay", TRUE },
-	{ "initial_lr", LR }, /* of a program with a schedule */
+	{ "initial_lr", LR }, /* required if the program has an LR scheduler */
 };
 
-/* NULL if the group has no learning rate. */
+/* Return the default of setting `i`, or NULL if the group has no learning rate. */
 static struct value *default_setting(struct arena *a, const struct value *group,
 				     size_t i)
 {
@@ -318,7 +318,7 @@ static struct value *default_setting(struct arena *a, const struct value *group,
 	}
 }
 
-/* The settings of a group, without `params`, completed. */
+/* Return the settings of a group without `params`, with missing ones added. */
 static struct value *make_settings(struct arena *a, const struct value *group)
 {
 	const struct value_dict *const from = value_pairs(group);
@@ -352,7 +352,7 @@ static int append_setting(const struct maker *m, const char *name,
 	return 0;
 }
 
-/* Add group `number`, to which parameter `i` of the weights belongs if of[i] says so. */
+/* Add group `number`.  of[i] is the group of weight i. */
 static int add_group(const struct maker *m, struct arena *a, size_t number,
 		     const struct value *group, const size_t *of)
 {
@@ -387,7 +387,7 @@ static int add_group(const struct maker *m, struct arena *a, size_t number,
 	return rc;
 }
 
-/* Add the groups of an optimizer shard's object. */
+/* Add the param_groups of an optimizer shard. */
 static int add_groups(const struct maker *m, struct arena *a,
 		      const struct value *root)
 {
@@ -431,13 +431,14 @@ static int add_optimizer(struct maker *m)
 	return rc;
 }
 
-/* Sort the files of a directory, and check their names. */
+/* Check the file names of a directory and sort them. */
 static int finish(struct dcp_dir *d, struct errmsg *err)
 {
 	for (size_t i = 0; i < d->nfiles; i++)
 		if (strlen(d->files[i].name) > NAME_MAX ||
 		    strchr(d->files[i].name, '/'))
-			return errmsg_set(err, -ENOTSUP, "%s: is no file's name",
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: cannot be a file name",
 					  d->files[i].name);
 	if (d->nfiles)
 		qsort(d->files, d->nfiles, sizeof(*d->files), array_by_text);

@@ -14,26 +14,26 @@ struct errmsg;
 struct weights;
 struct zero_checkpoint;
 
-/* A file: chunks of a tensor, or the objects of a directory. */
+/* A file: the chunks of a tensor, or all objects of a directory. */
 struct dcp_file {
 	const char *name;  /* first: array_by_text */
-	size_t weight;     /* DCP_OBJECTS: the objects */
-	const char *state; /* of the optimizer; NULL: the weight itself */
+	size_t weight;     /* index in the weights, or DCP_OBJECTS */
+	const char *state; /* optimizer state; NULL: the weight itself */
 	enum dtype dtype;
 };
 
 #define DCP_OBJECTS SIZE_MAX
 
-/* What one `.metadata` describes. */
+/* A directory with a `.metadata`. */
 struct dcp_dir {
 	struct dcp_entry *v;
 	size_t n, cap;
 	struct dcp_file *files; /* sorted by name */
 	size_t nfiles, files_cap;
-	struct bytebuf objects; /* blobs of what is no tensor of a parameter */
+	struct bytebuf objects; /* blobs of settings and of 0-d states */
 };
 
-/* The state dicts of model and optimizer.  Immutable once made. */
+/* The state dicts of a model and its optimizer.  Immutable once made. */
 struct dcp_state {
 	struct arena arena;
 	struct dcp_dir dirs[2];
@@ -42,10 +42,11 @@ struct dcp_state {
 };
 
 /*
- * List what a checkpoint has: its weights, which must outlive the state, and, unless `r`
- * is NULL, the optimizer's states and param_groups.  Opens the first optimizer shard.
- * -ENOTSUP for a name that no file can have or a param_group that no dict can;
- * errors of zckpt_group and tagdir_open_file.  Call dcp_state_done also after failure.
+ * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
+ * optimizer's states and param_groups, which are read from the first optimizer shard.
+ * -ENOTSUP if a parameter's name cannot be a file name or a param_group contains a
+ * tensor; other errors as zckpt_group and tagdir_open_file.  Call dcp_state_done after
+ * failure, too.
  */
 int dcp_state_make(struct dcp_state *s, enum dcp_style style,
 		   const struct weights *w, struct zero_checkpoint *r,

@@ -49,12 +49,12 @@ struct plan;
 #define PLAN_ZERO (UINT64_C(1) << 36)
 #define PLAN_NODE_END (UINT64_C(1) << 40)
 
-/* Whose names a PyTorch distributed checkpoint has. */
+/* The naming convention of a PyTorch distributed checkpoint. */
 enum dcp_style {
 	DCP_FSDP2,	/* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
 	DCP_FLAT,	/* with flatten_optimizer_state_dict */
 	DCP_TITAN,	/* torchtitan: NAME, optimizer.state.NAME.exp_avg */
-	DCP_ACCELERATE, /* a directory each for model and optimizer */
+	DCP_ACCELERATE, /* separate directories for model and optimizer */
 	DCP_LIGHTNING,	/* Fabric: model.NAME, optimizer.state.NAME.exp_avg */
 	DCP_STYLES
 };
@@ -77,7 +77,7 @@ struct plan_options {
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;
-	/* PLAN_DCP: its names, and the number of ranks for which tensors are cut; 0 means
+	/* PLAN_DCP: naming convention, and number of ranks that tensors are cut for; 0 means
 	 * DCP_RANKS. */
 	enum dcp_style dcp_style;
 	unsigned dcp_ranks;
@@ -152,7 +152,7 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to);
 
 struct plan_stat {
 	bool is_dir;
-	bool scattered; /* readers go back and forth in it by small reads */
+	bool scattered; /* read by many small reads in no order */
 	unsigned nlink;
 	/* A file can be read by those who may read everything it is made of.  A
 	 * directory has the tag directory's permissions, without read

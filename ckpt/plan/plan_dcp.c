@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint as a PyTorch distributed checkpoint, which torch.distributed.checkpoint
- * loads on any number of ranks: `.metadata` (dcp_metadata.c), and a file for each
- * tensor, in which each chunk is a torch.save of its own.  Blobs have no checksums, for
- * which readers would have to wait; torch does not look at them.
+ * loads on any number of ranks: `.metadata` (dcp_metadata.c), and one file per tensor
+ * with a blob per chunk, each written as by torch.save.  Checksums in blobs are zero, so
+ * that readers need not wait for them; torch does not verify them.
  *
- * Tensors have the types that the checkpoint has them in, as programs that use
- * torch's sharding save their master weights; a loader converts them to its own.
+ * Tensors keep the dtype of the checkpoint; the loader converts them to the dtype of
+ * its model.
  */
 #include <string.h>
 
@@ -51,7 +51,7 @@ static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 	return NULL;
 }
 
-/* NULL if the directory has fewer files than the other. */
+/* Return the file of an entry, or NULL: the directory has fewer files than the other. */
 static const struct dcp_file *file_of(const struct plan_item *e)
 {
 	const struct dcp_dir *const d = &dcp_of(e->p)->state.dirs[e->dir];
@@ -77,18 +77,18 @@ static int64_t find_file(const struct plan_item *dir, unsigned group,
 	return f ? f - d->files : -1;
 }
 
-/* The objects' pickles have objects of the optimizer shards. */
+/* Objects come from the optimizer shards. */
 static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct dcp_file *const f = file_of(e);
 
-	/* torch looks into each chunk's archive in ten places. */
+	/* torch makes about ten small reads per chunk. */
 	out->scattered = true;
 	if (!e->p->zckpt || (f && f->weight == DCP_OBJECTS))
 		out->readers = &e->p->readers;
 }
 
-/* Map all elements of a file's tensor, of the type that the source has. */
+/* Map all elements of a file's tensor in the dtype of the source. */
 static void map_tensor(const struct plan_item *e, struct draft *d,
 		       struct extent_map *out)
 {
@@ -103,8 +103,8 @@ static void map_tensor(const struct plan_item *e, struct draft *d,
 					 out, &d->gathers, d->err));
 }
 
-/* Append a chunk with elements [first, ...) of a tensor, which `whole` has with type
- * `from`. */
+/* Append the blob of a chunk `t` that begins at element `first` of `whole`, whose dtype
+ * is `from`. */
 static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
 		      const struct extent_map *whole, enum dtype from)
 {
@@ -180,7 +180,7 @@ static void dcp_close(struct plan *p)
 	dcp_state_done(&dcp_of(p)->state);
 }
 
-/* Lightning's file of whatever else a program saved: nothing. */
+/* Lightning requires meta.pt, which holds a program's other values: none. */
 static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 {
 	(void)e;

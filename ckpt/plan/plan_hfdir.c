@@ -37,7 +37,7 @@
 struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
-	struct weights weights; /* once they have been asked for */
+	struct weights weights; /* filled in by hfdir_weights */
 };
 
 enum { ROOT, ZERO, SINGLE, OPTIMIZER, TENSOR, FILES };
@@ -206,7 +206,7 @@ static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
 	return 0;
 }
 
-/* Describe the tensors as weights that no optimizer has. */
+/* Describe the tensors as weights without an optimizer. */
 static int hfdir_weights(struct plan *p, const struct weights **out,
 			 struct errmsg *err)
 {

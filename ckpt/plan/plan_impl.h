@@ -46,8 +46,7 @@ struct plan_group {
 	 * if there is no such entry. */
 	const char *const *names;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
-	/* Find an entry in a directory: its number there, or -1.  NULL: all names are
-	 * compared. */
+	/* Return the index of an entry in a directory, or -1.  NULL: compare all names. */
 	int64_t (*find)(const struct plan_item *dir, unsigned group,
 			const char *name);
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
@@ -74,7 +73,7 @@ struct plan_view {
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
 	void (*warn)(struct plan *p, const struct errmsg_sink *to);
-	/* Of a universal tree: plan_universal_weights. */
+	/* plan_universal_weights; universal trees only */
 	int (*weights)(struct plan *p, const struct weights **out,
 		       struct errmsg *err);
 	/* For a tree with zero/, append members of a JSON object that say what is
@@ -137,8 +136,8 @@ void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to)
 void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
 		     const char *rule, enum dtype dtype);
 
-/* Find the param_groups among what the optimizer of a shard keeps, or NULL: an elastic
- * checkpoint records none. */
+/* Return the param_groups of a shard's optimizer_state_dict, or NULL: elastic checkpoints
+ * have none. */
 struct value *plan_param_groups(const struct zero_checkpoint *r,
 				const struct value *optimizer);
 

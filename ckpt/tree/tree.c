@@ -25,7 +25,7 @@
 #include "ckpt/tree/tree_impl.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
-#define SCATTERED_SIZE 4096u  /* where Python would read more than it needs */
+#define SCATTERED_SIZE 4096u  /* for plan_stat.scattered */
 
 /* st_blksize of a directory, which the C library uses as its buffer size.  The
  * kernel allocates as much memory for each request, which dominated listings of

@@ -21,7 +21,7 @@ struct value;
 struct draft_storage {
 	char key[24];
 	uint64_t len;
-	size_t after; /* it follows so many bytes of `head` */
+	size_t after; /* bytes of `head` before it */
 	struct extent_map map;
 };
 
@@ -46,11 +46,11 @@ struct draft {
 	struct draft_storage **fresh; /* in the arena */
 	size_t nfresh, cap;
 	struct extent_map lost; /* takes extents if memory ran out */
-	/* The layout: that of torch.save, or else `head`, in which each storage follows
-	 * the bytes that were there when it was added. */
+	/* The layout: that of torch.save, or else `head` with each storage inserted at
+	 * the end that `head` had when the storage was added. */
 	struct ptwrite w;
 	struct bytebuf head;
-	size_t *after; /* of each storage: see struct draft_storage */
+	size_t *after; /* of each storage; see struct draft_storage */
 	struct extent_map *storages;
 	size_t nstorages;
 	struct gathers gathers; /* referred to by extents */
@@ -85,7 +85,7 @@ void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len);
 
 /*
  * Lay out the torch.save of `root` in a file of that stem; or, if there is no root,
- * `head` with all new storages in it.  Returns the error that was noted, or those
+ * `head` with all new storages inserted.  Returns the error that was noted, or those
  * of pickle_dump and ptwrite_init.
  */
 int draft_finish(struct draft *d, const struct value *root, const char *stem);

@@ -51,8 +51,8 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err);
 
-/* A file without checksums: `head`, in which tensor i, mapped by tensors[i], follows
- * byte after[i]; these do not descend.  Takes ownership of `head` and `gathers`, on
+/* A file without checksums: `head` with tensors[i] inserted at offset after[i] of it;
+ * `after` must not descend.  Takes ownership of `head` and `gathers`, on
  * success only. */
 struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				const struct extent_map *tensors,

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# TAG_dcp by dcp.load: the time of two ranks against a directory that torch's dcp.save
-# wrote for two, both in the page cache; how many times its share a rank reads, by the
-# number of ranks that load and that dcp_ranks names; and what .metadata of a large
-# model takes.
+# dcp.load of TAG_dcp by two ranks, against dcp.load of a directory that dcp.save wrote
+# with two ranks, both in the page cache.  Then the bytes that a rank reads, relative to
+# its share, by number of ranks and dcp_ranks; and the time to write a large .metadata.
 . "${BASH_SOURCE%/*}/lib.sh"
 needs_python torch
 begin
@@ -34,7 +33,7 @@ bar "dcp.load of TAG_dcp by two ranks" "$(ratio "$(median saved)" "$(median ours
 for ranks in 8 32; do
 	mount_as dcp_ranks=$ranks
 	for n in 1 2 3 4 8 16; do
-		row "read of its share by one of $n, dcp_ranks=$ranks" \
+		row "bytes read / share, $n ranks, dcp_ranks=$ranks" \
 			"$(load load $n "$mnt/${tag}_dcp" | cut -d' ' -f2)"
 	done
 	unmount

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks that share all tensors by rows, as FSDP2 does, take to load a PyTorch
-distributed checkpoint.
+"""Time loading a PyTorch distributed checkpoint into tensors sharded by rows, as FSDP2
+shards them.
 
-    dcp_load.py load RANKS DIR       milliseconds of the slowest rank, and how many times
-                                     its share the rank that read most has read
-    dcp_load.py save RANKS DIR TO    load, and write what torch writes
+    dcp_load.py load RANKS DIR       print the milliseconds of the slowest rank, and the
+                                     most bytes that a rank read, relative to its share
+    dcp_load.py save RANKS DIR TO    load, and save by torch's dcp.save
 
-Processes are forked once torch is imported.  Bytes are those of their read calls."""
+Bytes are counted by read calls."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ def new_state(metadata, mesh):
 
 
 def load(directory, mesh):
-    """The state, the milliseconds, and the bytes that were read."""
+    """Return the state, the milliseconds and the bytes read."""
     reader = dcp.FileSystemReader(directory)
     state = new_state(reader.read_metadata(), mesh)
     dist.barrier()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Any torch reads the whole of TAG_dcp, and finds the weights of TAG_fp32 in it.
+"""Read all of TAG_dcp, and compare its weights with those of TAG_fp32.
 
     dcp_read.py TAG_dcp
 """
@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 
 def holds(weights, view):
-    """Are these, bit for bit, the weights of the view beside this one?"""
+    """Are these the weights of TAG_fp32 beside this view, bit for bit?"""
     true = torch.load(view[:-len("dcp")] + "fp32/pytorch_model.bin", weights_only=True)
     return set(true) == set(weights) and all(
         torch.equal(true[name], weights[name].to(true[name].dtype)) for name in true)

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Programs that use torch's own sharding go on, by unchanged code, from TAG_dcp of runs
-# that DeepSpeed saved; dcp_view.py beside this file says what must hold.  Other versions
-# of torch read the same view (dcp_read.py).
+# Programs with torch's own sharding load TAG_dcp of runs that DeepSpeed saved, without
+# changes, and continue training (dcp_view.py).  Other versions of torch can read the
+# views, too (dcp_read.py).
 #
 #     UCFS_PYTHON=/venv/bin/python [UCFS_PYTHON_OLD=/old/bin/python] dcp_view.sh
 #
-# Needs a Python with torch (2.15 was used), transformers and deepspeed, and may use
-# another one with an older torch (2.4.1); no GPU.  Takes minutes.
+# Needs a Python with torch (2.15 was used), transformers and deepspeed, and optionally a
+# second one with an older torch (2.4.1 was used); no GPU.  Takes minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_python deepspeed transformers

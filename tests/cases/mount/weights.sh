@@ -109,8 +109,8 @@ mount_fg "$run/global_step4" || finish
 check "without, the universal one" diff -r "$tmp/universal" "$mnt"
 unmount
 mount_fg "$good/hfdir_types" -o view=dcp || finish
-check "weights are a distributed checkpoint, too" test -s "$mnt/.metadata" -a -s "$mnt/model.of.float16.distcp"
-check "of which torch reads no more than it needs" test "$(stat -c %o "$mnt/model.of.float16.distcp")" = 4096
+check "view=dcp shows weights as a distributed checkpoint" test -s "$mnt/.metadata" -a -s "$mnt/model.of.float16.distcp"
+check "its files ask for small reads" test "$(stat -c %o "$mnt/model.of.float16.distcp")" = 4096
 unmount
 for source in "$run" "$good/hfdir_bin"; do
 	ucfs "$source" "$mnt" -f -o view=hf 2>"$tmp/said"

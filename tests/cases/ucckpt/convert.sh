@@ -91,17 +91,17 @@ rm -r "$tmp/weights" "$tmp/weights1" "$tmp/run" "$tmp/run1"
 
 check "a distributed checkpoint" convert --to dcp "$good/z1_fp32_dp2" "$tmp/weights"
 check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
-check "and no latest_dcp" test ! -e "$tmp/latest_dcp"
+check "without latest_dcp" test ! -e "$tmp/latest_dcp"
 rm -r "$tmp/weights"
 for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
 	for style in fsdp2 flat titan accelerate lightning; do
 		check "$name --dcp-style $style" convert --to dcp --dcp-style $style --dcp-ranks 2 "$good/$name" "$tmp/weights"
-		check "which is a source of the same states" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
+		check "$name: reading it back gives the same states" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
 		rm -r "$tmp/weights"
 	done
 done
-check "of weights alone" convert --to dcp "$good/hfdir_types" "$tmp/weights"
-check "the model" test -f "$tmp/weights/model.of.float16.distcp" -a ! -e "$tmp/weights/optim.distcp"
+check "Hugging Face weights" convert --to dcp "$good/hfdir_types" "$tmp/weights"
+check "contain only the model" test -f "$tmp/weights/model.of.float16.distcp" -a ! -e "$tmp/weights/optim.distcp"
 rm -r "$tmp/weights"
 for to in "hf --shard-size 1KB" fp32; do
 	for name in meg_tp2_dp2_z1_fp32 z1_fp32_dp2 z3_fp32_dp4; do

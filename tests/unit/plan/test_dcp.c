@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The view as a PyTorch distributed checkpoint, of every checkpoint of tests/good and
- * of one that is large enough to be cut: what `.metadata` says is what the files hold,
- * and the tensors are those of the universal tree, bit for bit.  One line of output per
- * check that fails.
+ * The PyTorch distributed checkpoint of every checkpoint in tests/good, and of one that is
+ * large enough to be cut: `.metadata` describes the files, and the tensors equal those of
+ * the universal tree bit for bit.  Prints a line per failed check.
  *
  *     test_dcp [DIRECTORY [CASE]...]
  */
@@ -34,9 +33,9 @@ struct dcp {
 	struct arena arena;
 	/* Of `.metadata`, in the same order: */
 	const struct value_dict *tensors, *paths, *places;
-	size_t place;            /* the next */
+	size_t place;            /* next of `places` */
 	unsigned equal, chunks;  /* tensors compared; the most chunks of one */
-	unsigned members, steps; /* of groups; numbers of parameters */
+	unsigned members, steps; /* names in `params`; `step` tensors */
 };
 
 static const struct value *attribute(const struct value *object,
@@ -47,7 +46,7 @@ static const struct value *attribute(const struct value *object,
 		       : NULL;
 }
 
-/* A file in memory, which the caller frees; .p is NULL if there is none. */
+/* Read a file; the caller frees .p, which is NULL after an error. */
 static struct span read_file(struct plan *p, uint64_t dir, const char *name)
 {
 	struct span s = { NULL, 0 };
@@ -67,8 +66,8 @@ static struct span read_file(struct plan *p, uint64_t dir, const char *name)
 	return s;
 }
 
-/* The tensor that a file of torch.save holds, alone or under "param"; its elements are
- * copied to `*out`, which the caller frees. */
+/* Read the tensor that a file of torch.save has as its root or under "param"; the caller
+ * frees `*out`. */
 static bool read_tensor(struct span file, struct tensor *t, uint8_t **out)
 {
 	struct source src;
@@ -103,8 +102,8 @@ static bool same_sizes(const struct value *sizes, const uint64_t *shape,
 	return v && v->n == ndim;
 }
 
-/* Take the next place, which must be that of a chunk (NULL: an object) of `key`; set the
- * blob, in `file`, which is read when its name changes. */
+/* Take the next entry of storage_data, which must describe the chunk at `offset` (NULL: an
+ * object) of `key`, and return its blob.  `file` caches the file called `*name`. */
 static bool next_blob(struct dcp *d, const char *key, const uint64_t *offset,
 		      unsigned ndim, struct span *file, const char **name,
 		      uint64_t *end, struct span *blob)
@@ -137,7 +136,7 @@ static bool next_blob(struct dcp *d, const char *key, const uint64_t *offset,
 	return true;
 }
 
-/* The elements of all chunks, which follow each other; NULL if something is wrong. */
+/* Read the chunks, which must cover the tensor in order.  NULL if they do not. */
 static uint8_t *read_chunks(struct dcp *d, const char *key,
 			    const struct value *meta, struct tensor *whole)
 {
@@ -176,7 +175,7 @@ static uint8_t *read_chunks(struct dcp *d, const char *key,
 	}
 	if (ok && d->chunks < chunks->n)
 		d->chunks = (unsigned)chunks->n;
-	/* Objects share a file. */
+	/* 0-d states share a file. */
 	ok = ok && got == whole->numel * dtype_size(whole->dtype) &&
 	     (whole->ndim == 0 || end == file.len);
 	free((void *)file.p);
@@ -185,8 +184,8 @@ static uint8_t *read_chunks(struct dcp *d, const char *key,
 	return ok ? all : NULL;
 }
 
-/* Has a universal tensor, of float32 if it is of weights alone, these elements?  Either
- * may have rows of padding, at the end. */
+/* Compare elements with those of a universal tensor, which is float32 if there is no
+ * optimizer.  Either may end with rows of padding. */
 static bool same_elements(const struct dcp *d, const struct tensor *own,
 			  const uint8_t *have, const struct tensor *t,
 			  const uint8_t *bytes)
@@ -207,8 +206,8 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 	return ok;
 }
 
-/* Compare with the universal tree's tensor of a parameter that the optimizer owns, or of
- * weights alone. */
+/* Compare a tensor with the universal tree's, if the optimizer owns it or there is no
+ * optimizer. */
 static bool is_universal(struct dcp *d, const char *param, const char *state,
 			 const struct tensor *t, const uint8_t *bytes)
 {
@@ -257,7 +256,7 @@ static bool check_tensor(struct dcp *d, const char *key,
 	return ok;
 }
 
-/* An object is a file of torch.save; a list of `params` has names of tensors. */
+/* Check that an object is readable, and count the names in `params` that exist. */
 static bool check_object(struct dcp *d, const char *key,
 			 const struct value_seq *path)
 {
@@ -289,7 +288,7 @@ static bool check_object(struct dcp *d, const char *key,
 	return ok;
 }
 
-/* Write a path with something between its steps. */
+/* Join the elements of a path. */
 static void join(const struct value_seq *path, const char *between,
 		 char text[KEY_LEN])
 {
@@ -324,7 +323,7 @@ static void check_entry(struct dcp *d, size_t i)
 		good_fail(&d->tally, "%s: is not what .metadata says", key);
 }
 
-/* The parameters that the optimizer has. */
+/* Count the parameters that the optimizer owns. */
 static unsigned count_owned(struct plan *p)
 {
 	const struct zero_checkpoint *const z = plan_zckpt(p);
@@ -387,16 +386,17 @@ static void check_tag(struct dcp *d, const char *tag)
 	arena_done(&d->arena);
 }
 
-static void check_refused(struct dcp *d, const char *path, const char *why)
+static void check_refused(struct good_tally *t, const char *path,
+			  const char *why)
 {
 	const struct plan_options options = { .type.kind = PLAN_DCP };
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
 
-	d->tally.checks++;
+	t->checks++;
 	if (!plan_open(test_context(), path, &options, &p, &err) ||
 	    !strstr(err.text, why))
-		good_fail(&d->tally, "not refused as such: %s", err.text);
+		good_fail(t, "not refused as such: %s", err.text);
 	plan_close(p);
 }
 
@@ -413,7 +413,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	snprintf(path, sizeof(path), "%s/%s/%s", dir, name,
 		 tag ? tag->field[1] : "");
 	if (strcmp(name, "hfdir_bin") == 0)
-		check_refused(&d, path,
+		check_refused(&d.tally, path,
 			      "hfdir_bin/./pytorch_model.bin: "
 			      "half.transposed: is not in row-major order");
 	else if (!findings_find(&digests, "refuse"))
@@ -423,7 +423,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	return d.tally.failures;
 }
 
-/* Tensors of several megabytes are cut, in all stages and whatever ranks saved them. */
+/* Large tensors are cut. */
 static unsigned check_large(int stage)
 {
 	static const struct mkckpt_param params[] = {
@@ -451,10 +451,10 @@ static unsigned check_large(int stage)
 	return d.tally.failures;
 }
 
-/* Paths of a weight, a state and a setting: those that each program writes itself. */
+/* The paths that each program uses for a weight, a state and a setting. */
 static const struct {
 	enum dcp_style style;
-	const char *weights, *optim; /* directories; NULL: the root */
+	const char *weights, *optim; /* directories, or NULL */
 	const char *paths[3];
 } styles[] = {
 	{ DCP_FSDP2,
@@ -484,7 +484,7 @@ static const struct {
 	    "optimizer/param_groups/0/foreach" } },
 };
 
-/* Has the `.metadata` in a directory this path? */
+/* Does the `.metadata` of a directory list this path? */
 static bool has_path(struct plan *p, const char *dir, const char *path)
 {
 	struct arena a = { 0 };
@@ -541,7 +541,27 @@ static unsigned check_styles(void)
 	return tally.failures;
 }
 
-/* Where a tensor of float32 is cut for some number of ranks: the chunks' rows. */
+/* A name that fits into the universal tree may be too long with a prefix and a suffix. */
+static unsigned check_long_name(void)
+{
+	char name[241] = "";
+	const struct mkckpt_param params[] = { { name, 1, { 5 }, 0 } };
+	const struct mkckpt c = { .stage = 1,
+				  .ranks = 2,
+				  .params = params,
+				  .nparams = 1,
+				  .ngroups = 1 };
+	struct good_tally tally = { .name = "name" };
+	char *const dir = mkckpt_new_dir();
+
+	memset(name, 'x', sizeof(name) - 1);
+	mkckpt_write(&c, dir);
+	check_refused(&tally, dir, "x.exp_avg.distcp: cannot be a file name");
+	mkckpt_free_dir(dir);
+	return tally.failures;
+}
+
+/* The rows of each chunk of a float32 tensor. */
 static const struct {
 	unsigned ndim;
 	uint64_t shape[2];
@@ -552,12 +572,12 @@ static const struct {
 	{ 1, { 0 }, 8, "0" },
 	{ 2, { 5, 0 }, 8, "5" },
 	{ 1, { 1000 }, 8, "1000" },           /* small */
-	{ 2, { 10, 1 << 16 }, 4, "3 3 3 1" }, /* as torch.chunk */
+	{ 2, { 10, 1 << 16 }, 4, "3 3 3 1" }, /* like torch.chunk */
 	{ 2, { 10, 1 << 16 }, 8, "2 2 2 2 2" },
-	{ 2, { 10, 1 << 14 }, 4, "6 4" }, /* two ranks each, not less than 256 KiB */
-	{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* not above 4 MiB */
-	{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never over a border */
-	{ 2, { 3, 1 << 22 }, 1, "1 1 1" }, /* but of a row at least */
+	{ 2, { 10, 1 << 14 }, 4, "6 4" },                 /* at least 256 KiB */
+	{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* at most 4 MiB */
+	{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never across a rank's border */
+	{ 2, { 3, 1 << 22 }, 1, "1 1 1" },            /* at least a row */
 };
 
 static unsigned check_cuts(void)
@@ -586,7 +606,7 @@ static unsigned check_cuts(void)
 
 int main(int argc, char **argv)
 {
-	unsigned failures = check_cuts() + check_styles();
+	unsigned failures = check_cuts() + check_styles() + check_long_name();
 
 	for (int stage = 1; stage <= 3; stage++)
 		failures += check_large(stage);
