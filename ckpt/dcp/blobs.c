@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
@@ -83,6 +84,10 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 		rc = dcp_file_find(u, m->files[i], &a, &b->v[i].id, err);
 		if (!rc)
 			access_restrict(readers, &a.access);
+		else if (beneath_is_missing(rc))
+			rc = errmsg_set(err, -EBADMSG,
+					"%s: is missing, and " DCP_METADATA
+					" says that data is in it", m->files[i]);
 	}
 	for (size_t i = 0; !rc && i < m->nitems; i++)
 		rc = check_bounds(b, &m->items[i], err);

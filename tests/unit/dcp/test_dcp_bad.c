@@ -304,7 +304,7 @@ static void test_refused(void **state)
 		{ leave_tensor, WEIGHT ": a chunk lies outside of the tensor" },
 		{ lengthen_blob, "_0.distcp: has " },
 		{ shift_blob, "_0.distcp: " },
-		{ name_missing_file, "__9_0.distcp: cannot open: No such file" },
+		{ name_missing_file, "__9_0.distcp: is missing, and .metadata says" },
 		{ leave_directory, "etc/passwd' is no file of the directory" },
 		{ name_root, "'/etc/passwd' is no file of the directory" },
 		{ change_type, "a chunk has another type or shape than .metadata" },
