@@ -133,66 +133,24 @@ static struct value *config(struct arena *a)
 	return out;
 }
 
-/* A tensor of the module, and the value that it shares with other names. */
-struct named {
-	struct dcp_item *item;
-	const char *name;
-	const struct dcp_item *like;
-	struct value *v;
-};
-
-static int by_item(const void *a, const void *b)
-{
-	const struct named *const x = a, *const y = b;
-
-	return x->item < y->item ? -1 : x->item > y->item;
-}
-
-static struct value *value_of(struct zerofile_builder *b, struct named *v, size_t n,
-			      const struct dcp_item *like, struct named *own)
-{
-	struct named *p = own;
-
-	if (like) {
-		const struct named key = { .item = (struct dcp_item *)like };
-
-		p = bsearch(&key, v, n, sizeof(*v), by_item);
-	}
-	p->v = p->v ?: item_value(b, p->item);
-	return p->v;
-}
-
-/* All tensors of the model, in the order of the state dict. */
+/* All tensors of the model.  Those of types that torch's storages do not name are widened,
+ * or left out. */
 static struct value *module_value(struct zerofile_builder *b)
 {
 	const struct dcp_model *const o = b->o;
 	struct value *const out = value_new_ordered(b->a);
-	size_t n = o->nextras, k = 0;
-	struct named *v;
 
-	for (size_t g = 0; g < o->ngroups; g++)
-		n += o->groups[g].nparams;
-	v = arena_alloc(b->a, (n + 1) * sizeof(*v));
-	if (!v)
-		return NULL;
 	for (size_t g = 0; g < o->ngroups; g++)
 		for (size_t i = 0; i < o->groups[g].nparams; i++)
-			v[k++] = (struct named){ o->groups[g].params[i].weight,
-						 o->groups[g].params[i].name,
-						 NULL, NULL };
+			value_dict_set(b->a, out, o->groups[g].params[i].name,
+				       item_value(b, o->groups[g].params[i].weight));
 	for (size_t i = 0; i < o->nextras; i++) {
-		const struct dcp_extra *const e = &o->extras[i];
+		struct dcp_item *const t = o->extras[i].item;
 
-		if (e->item->dtype <= DTYPE_C128 || cast_knows(e->item->dtype))
-			v[k++] = (struct named){
-				e->item, e->name,
-				e->same ? e->same->weight : NULL, NULL
-			};
+		if (t->dtype <= DTYPE_C128 || cast_knows(t->dtype))
+			value_dict_set(b->a, out, o->extras[i].name,
+				       item_value(b, t));
 	}
-	qsort(v, k, sizeof(*v), by_item);
-	for (size_t i = 0; i < k; i++)
-		value_dict_set(b->a, out, v[i].name,
-			       value_of(b, v, k, v[i].like, &v[i]));
 	return out;
 }
 
