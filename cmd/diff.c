@@ -9,8 +9,14 @@ int cmd_diff(struct uckpt *u, int argc, char **argv)
 {
 	unsigned flags = 0;
 	const struct cmd_option options[] = {
-		{ "all", .help = "print all states, not only those that differ",
+		{ "all",
+		  .help = "print all states, not only those of the ten parameters that\n"
+			  "differ most",
 		  .flags = &flags, .bit = UCKPT_ALL },
+		{ "rtol", 0, "NUMBER",
+		  "elements are equal, too, if |a - b| <= atol + rtol * |b|",
+		  .set = "rtol" },
+		{ "atol", 0, "NUMBER", "(default: both 0)", .set = "atol" },
 		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
 		{ "strict",
 		  .help = "count as differences also equal values of different types, states\n"

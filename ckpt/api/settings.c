@@ -3,6 +3,7 @@
 #include "ckpt/api/settings.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,17 @@ static const char *set_count(struct uckpt *u, const struct option *o,
 	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
 }
 
+static const char *set_tolerance(struct uckpt *u, const struct option *o,
+				 const char *text, const char *value)
+{
+	double *const to = (double *)((char *)u->settings + o->at);
+	char *rest;
+
+	(void)text;
+	*to = strtod(value, &rest);
+	return *value && !*rest && *to >= 0 && isfinite(*to) ? NULL : o->wrong;
+}
+
 /* 0, or a size that is of use. */
 static const char *set_readahead(struct uckpt *u, const struct option *o,
 				 const char *text, const char *value)
@@ -152,6 +164,7 @@ static const char *set_remote(struct uckpt *u, const struct option *o,
 #define DTYPES "must be fp32, bf16 or fp16"
 #define SIZES "not a size in KB, MB, GB or TB"
 #define RANKS "not a number of ranks (1 to 4096)"
+#define TOLERANCES "not a number of at least 0"
 #define WORKERS "not a number of workers (1 to 4096)"
 
 static const struct option options[] = {
@@ -181,6 +194,8 @@ static const struct option options[] = {
 	{ "no_strict", set_flag, AT(lenient) },
 	{ "readers=", set_count, AT(readers), .wrong = WORKERS },
 	{ "writers=", set_count, AT(writers), .wrong = WORKERS },
+	{ "rtol=", set_tolerance, AT(rtol), .wrong = TOLERANCES },
+	{ "atol=", set_tolerance, AT(atol), .wrong = TOLERANCES },
 	{ .name = "deadline=", .set = set_remote },
 	{ .name = "manifest=", .set = set_remote },
 	{ .name = "ca_file=", .set = set_remote },

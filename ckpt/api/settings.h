@@ -17,6 +17,7 @@ struct settings {
 	bool lenient;              /* accept patterns that match no parameter */
 	unsigned readers, writers; /* shards read and files written at once; 0: one per
 				    * processor */
+	double rtol, atol; /* of diff: see struct diff_tolerance */
 };
 
 /* The settings of a context, which owns them; NULL when memory runs out. */

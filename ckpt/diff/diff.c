@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/api/api.h"
+#include "ckpt/api/settings.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
@@ -76,7 +78,7 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->id.name, &b,
 				  err);
 	if (!rc) {
-		rc = diff_compare(&a, &b, s, &d->progress, err);
+		rc = diff_compare(&a, &b, &d->tolerance, s, &d->progress, err);
 		state_close(&b);
 	}
 	state_close(&a);
@@ -302,7 +304,7 @@ static int compare(struct diff *d, const char *a, const char *b,
 		       ?: compare_all(d, err);
 }
 
-static int tell(const struct uckpt *u, const struct diff *d, unsigned flags,
+static int tell(const struct uckpt *u, struct diff *d, unsigned flags,
 		struct errmsg *err)
 {
 	struct bytebuf text = { 0 };
@@ -321,8 +323,13 @@ int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 	struct diff d = { .tree = { { .u = u }, { .u = u } },
 			  .strict = flags & UCKPT_STRICT,
 			  .progress.u = u };
-	int rc = compare(&d, a, b, err);
+	const struct settings *const s = u ? settings_of(u) : NULL;
+	int rc;
 
+	if (!s)
+		return u ? errmsg_nomem(err, NULL) : api_refuse(err);
+	d.tolerance = (struct diff_tolerance){ s->rtol, s->atol };
+	rc = compare(&d, a, b, err);
 	if (!rc) {
 		judge(&d);
 		rc = tell(u, &d, flags, err) ?: !d.equal;

@@ -102,6 +102,12 @@ int diff_tree_open_state(struct diff_tree *t, const char *param,
 #define DIFF_WEIGHTS "fp32"
 #define DIFF_SUFFIX ".pt"
 
+/* Finite elements are equal if |a - b| <= absolute + relative * |b|; with both 0, if their
+ * bits are. */
+struct diff_tolerance {
+	double relative, absolute;
+};
+
 /* The comparison of two tensors with the same number of elements. */
 struct diff_values {
 	uint64_t numel;
@@ -109,6 +115,7 @@ struct diff_values {
 	uint64_t first;          /* index of the first of them */
 	uint64_t odd;            /* differing elements of which one is infinite
 				  * or NaN */
+	uint64_t near; /* elements of other bits within the tolerance */
 	double max_abs, max_rel; /* over the other differing elements */
 };
 
@@ -156,6 +163,7 @@ struct diff_param {
 struct diff {
 	struct diff_tree tree[2];
 	bool strict; /* notes count as differences */
+	struct diff_tolerance tolerance;
 	struct progress progress; /* of bytes that were compared */
 	struct diff_param *params;
 	size_t nparams;
@@ -182,11 +190,14 @@ static inline const char *diff_name_in(const struct diff_param *p, unsigned side
 
 /* Compare two open states.  Errors are those of reading, and -EINTR. */
 int diff_compare(const struct state *a, const struct state *b,
-		 struct diff_state *out, struct progress *progress,
-		 struct errmsg *err);
+		 const struct diff_tolerance *tolerance, struct diff_state *out,
+		 struct progress *progress, struct errmsg *err);
+
+/* Report the worst parameters, which are sorted to the front, or with `all` every
+ * comparison. */
+void diff_add_text(struct diff *d, bool all, struct bytebuf *to);
 
 /* Report the differences, or with `all` every comparison. */
-void diff_add_text(const struct diff *d, bool all, struct bytebuf *to);
 struct cJSON *diff_to_json(const struct diff *d, bool all);
 
 #endif

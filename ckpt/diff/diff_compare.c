@@ -5,7 +5,8 @@
  * Elements of one type are equal if their bytes are, so a NaN equals itself and
  * -0 differs from 0.  Elements of two types are compared as float64, bit by
  * bit.  The distance of finite elements is |a - b|, and the relative distance
- * is |a - b| divided by the larger of |a| and |b|.
+ * is |a - b| divided by the larger of |a| and |b|.  A tolerance applies to elements
+ * whose bits differ.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -38,15 +39,23 @@ struct side {
 struct comparison {
 	struct side a, b;
 	bool same_type;
+	struct diff_tolerance tolerance;
 	struct diff_values *v;
 	struct progress *progress;
 };
 
-static void count_element(struct diff_values *v, uint64_t at, double a, double b)
+static void count_element(struct comparison *c, uint64_t at, double a, double b)
 {
+	const struct diff_tolerance *const t = &c->tolerance;
 	const double apart = fabs(a - b);
 	const double larger = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
+	struct diff_values *const v = c->v;
 
+	if ((t->absolute > 0 || t->relative > 0) && isfinite(apart) &&
+	    apart <= t->absolute + t->relative * fabs(b)) {
+		v->near++;
+		return;
+	}
 	if (!v->differ++)
 		v->first = at;
 	if (!isfinite(apart)) {
@@ -82,7 +91,7 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 		if (c->same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
 				       c->a.item) != 0
 			      : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
-			count_element(c->v, first + i, x[i], y[i]);
+			count_element(c, first + i, x[i], y[i]);
 }
 
 static void count_chunk(struct comparison *c, uint64_t first, size_t n)
@@ -146,11 +155,12 @@ static struct side open_side(const struct state *s)
 }
 
 static int read_and_compare(const struct state *a, const struct state *b,
+			    const struct diff_tolerance *tolerance,
 			    struct diff_values *v, struct progress *progress,
 			    struct errmsg *err)
 {
 	struct comparison c = { open_side(a), open_side(b),
-				a->t.dtype == b->t.dtype, v, progress };
+				a->t.dtype == b->t.dtype, *tolerance, v, progress };
 	const int rc = c.a.buf && c.b.buf ? compare_values(&c, err)
 					  : errmsg_nomem(err, NULL);
 
@@ -191,8 +201,8 @@ static bool same_shape(const struct state *a, const struct state *b)
 }
 
 int diff_compare(const struct state *a, const struct state *b,
-		 struct diff_state *out, struct progress *progress,
-		 struct errmsg *err)
+		 const struct diff_tolerance *tolerance, struct diff_state *out,
+		 struct progress *progress, struct errmsg *err)
 {
 	int rc;
 
@@ -211,7 +221,7 @@ int diff_compare(const struct state *a, const struct state *b,
 		out->kind = DIFF_TYPE;
 		return 0;
 	}
-	rc = read_and_compare(a, b, &out->values, progress, err);
+	rc = read_and_compare(a, b, tolerance, &out->values, progress, err);
 	if (rc || !out->values.differ)
 		return rc;
 	out->kind = DIFF_VALUES;

@@ -2,13 +2,18 @@
 /* uckpt_diff: the report, as text and as JSON. */
 #include <cJSON.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/json.h"
 #include "ckpt/diff/diff.h"
 #include "ckpt/tensor/cast.h"
+
+/* Parameters that the text names. */
+#define WORST_MAX 10
 
 static void add_values_text(struct bytebuf *to, const struct diff_state *s)
 {
@@ -31,7 +36,9 @@ static void add_kind_text(struct bytebuf *to, const struct diff_state *s)
 	case DIFF_NONE:
 	case DIFF_VALUES:
 		if (s->kind == DIFF_NONE)
-			bytebuf_add_str(to, "the same");
+			bytebuf_add_str(to, s->values.near ?
+						    "within the tolerance" :
+						    "the same");
 		else
 			add_values_text(to, s);
 		if (s->dtype[0] == s->dtype[1])
@@ -139,17 +146,62 @@ static void add_verdict(struct bytebuf *to, const struct diff *d)
 	bytebuf_add_str(to, "\n");
 }
 
-void diff_add_text(const struct diff *d, bool all, struct bytebuf *to)
+/* How far a parameter differs: the largest relative difference, infinite where there is
+ * none; -1: it counts as equal. */
+static double badness(const struct diff_param *p)
+{
+	double worst = -1;
+
+	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+		return INFINITY;
+	for (size_t i = 0; i < p->nstates; i++) {
+		const struct diff_state *const s = &p->states[i];
+
+		if (s->counts)
+			worst = fmax(worst, s->kind == DIFF_VALUES && !s->values.odd
+						    ? s->values.max_rel
+						    : INFINITY);
+	}
+	return worst;
+}
+
+static int by_badness(const void *a, const void *b)
+{
+	const double x = badness(a), y = badness(b);
+
+	return (x < y) - (x > y) ?: strcmp(((const struct diff_param *)a)->name,
+					   ((const struct diff_param *)b)->name);
+}
+
+static void add_worst(struct bytebuf *to, struct diff *d)
+{
+	size_t n = 0;
+
+	if (d->nparams)
+		qsort(d->params, d->nparams, sizeof(*d->params), by_badness);
+	while (n < d->nparams && badness(&d->params[n]) >= 0) {
+		if (n < WORST_MAX)
+			add_param_text(to, &d->params[n], false);
+		n++;
+	}
+	if (n > WORST_MAX)
+		bytebuf_add_format(to, "and %zu more parameters that differ (--all)\n",
+				   n - WORST_MAX);
+}
+
+void diff_add_text(struct diff *d, bool all, struct bytebuf *to)
 {
 	for (unsigned side = 0; side < 2; side++) {
 		bytebuf_add_format(to, "%c: ", "AB"[side]);
 		bytebuf_add_shown(to, d->tree[side].path);
 		bytebuf_add_format(to, " (%s)\n", d->tree[side].kind);
 	}
-	for (size_t i = 0; i < d->nparams; i++)
-		add_param_text(to, &d->params[i], all);
-	add_notes(to, d);
 	add_verdict(to, d);
+	add_notes(to, d);
+	if (!all)
+		add_worst(to, d);
+	for (size_t i = 0; all && i < d->nparams; i++)
+		add_param_text(to, &d->params[i], true);
 }
 
 static const char *const kinds[] = {
@@ -233,6 +285,8 @@ cJSON *diff_to_json(const struct diff *d, bool all)
 
 	cJSON_AddBoolToObject(root, "equal", d->equal);
 	cJSON_AddBoolToObject(root, "strict", d->strict);
+	cJSON_AddNumberToObject(root, "rtol", d->tolerance.relative);
+	cJSON_AddNumberToObject(root, "atol", d->tolerance.absolute);
 	add_side(root, d, 0);
 	add_side(root, d, 1);
 	json_add_int(root, "parameters", (int64_t)d->common);

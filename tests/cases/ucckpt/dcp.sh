@@ -9,7 +9,7 @@
 # equal A B: are all states of both the same?
 equal() {
 	ucckpt diff "$1" "$2" >"$tmp/diff" 2>&1 ||
-		fail "$1 and $2 differ: $(tail -n 1 "$tmp/diff")"
+		fail "$1 and $2 differ: $(cat "$tmp/diff")"
 }
 
 for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16_dp2 \

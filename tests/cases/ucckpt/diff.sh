@@ -78,9 +78,9 @@ for name in hfdir_bin hfdir_bin_sharded hfdir_gpt2_bf16_sharded; do
 done
 ucckpt convert "$good/hfdir_types" "$tmp/tree" >"$tmp/said" 2>&1
 run_diff 1 "$good/hfdir_types" "$tmp/tree"
-says "of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08e-09), the first at [2, 1], float64 in A, float32 in B" \
+says "different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)" \
 	"note: A has no exp_avg, exp_avg_sq" "note: states with equal values of different types: 16" \
-	"different: 1 of 21 states of 21 parameters, by up to 6.08e-17 (relative 6.08e-09)"
+	"of.float64 fp32: 1 of 15 elements differ, by up to 6.08e-17 (relative 6.08e-09), the first at [2, 1], float64 in A, float32 in B"
 rm -r "$tmp/tree"
 
 # Tied parameters, under one name.
@@ -93,9 +93,8 @@ for a in "$tag" "$tmp/u"; do
 	run_diff 0 "$a" "$tmp/once"
 	types=("note: states with equal values of different types: 2")
 	[ "$a" != "$tag" ] || types=() # those of its views
-	says "note: B has no exp_avg, exp_avg_sq, step" \
-		"note: B stores tied parameters once, under another name: 1" "${types[@]}" \
-		"equal: 23 states of 23 parameters"
+	says "equal: 23 states of 23 parameters" "note: B has no exp_avg, exp_avg_sq, step" \
+		"note: B stores tied parameters once, under another name: 1" "${types[@]}"
 	run_diff 0 "$tmp/once" "$a" --all
 	check "which is reported" grep -q -x "head.weight fp32: the same, as embed.weight in A" "$tmp/said"
 	run_diff 0 "$tmp/twice" "$a"
@@ -184,6 +183,47 @@ END
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
+# One element of A and of B | options | are they equal?
+while IFS='|' read -r a b options status; do
+	fresh
+	put "$tmp/u/zero/cube/exp_avg.pt" 17 "$a"
+	put "$zero/cube/exp_avg.pt" 17 "$b"
+	# shellcheck disable=SC2086 # several words
+	run_diff "$status" $options "$tmp/u" "$tmp/v"
+done <<END
+$one|$half|--rtol 1|0
+$one|$half|--rtol 0.99|1
+$half|$one|--rtol 0.5|0
+$half|$one|--rtol 0.49|1
+$half|$one|--atol 0.5|0
+$half|$one|--atol 0.49|1
+$half|$one|--atol 0.2 --rtol 0.3|0
+$half|$one|--atol 0.2 --rtol 0.29|1
+$zero_|$minus_zero|--rtol 1e-9|0
+$nan|$nan1|--rtol 9 --atol 9|1
+$one|$inf|--rtol 9 --atol 9|1
+$inf|$one|--rtol 9 --atol 9|1
+END
+put "$tmp/u/zero/cube/exp_avg.pt" 17 "$one"
+put "$zero/cube/exp_avg.pt" 17 "$half"
+run_diff 0 --atol 1 --all "$tmp/u" "$tmp/v"
+check "it is reported" grep -q -x "cube exp_avg: within the tolerance" "$tmp/said"
+run_diff 0 --atol 1 --rtol 0.25 --json "$tmp/u" "$tmp/v"
+check "JSON, too" grep -q '"rtol":0.25,"atol":1,' <(tr -d ' \t\n' <"$tmp/said")
+rm -r "$tmp/u"
+ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
+
+# The ten parameters that differ most, and --all the others.
+run_diff 1 "$tag" "$good/z1_fp32_dp4" --all
+sed -n 's/^\([^ ]*\) .*(relative \([0-9.e+-]*\)), the first at .*/\2 \1/p' "$tmp/said" | LC_ALL=C sort -g -r |
+	awk '!seen[$2]++ { print $2 }' >"$tmp/ranking"
+check "more than ten differ" test "$(wc -l <"$tmp/ranking")" -gt 10
+run_diff 1 "$tag" "$good/z1_fp32_dp4"
+check "ten are listed, the worst first" diff <(head -n 10 "$tmp/ranking") \
+	<(sed -n 's/^\([^ ]*\) [^ ]*: [0-9]* of .*/\1/p' "$tmp/said" | uniq)
+check "the others are counted" grep -q -x \
+	"and $(($(wc -l <"$tmp/ranking") - 10)) more parameters that differ (--all)" "$tmp/said"
+
 # A bit of a shard, which no tree has been made of.
 cp -r "$tag" "$tmp/flipped"
 shard=$tmp/flipped/zero_pp_rank_1_mp_rank_00_optim_states.pt
@@ -211,12 +251,9 @@ put "$tmp/u/zero/ln_f.weight/fp32.pt" 0 "$half"
 run_diff 1 "$tmp/u" "$tmp/v"
 check "the tied weights were not the same" grep -q '^embed.weight fp32: 78 of 78 ' "$tmp/said"
 sed -i '/^embed.weight/d; s/, by up to.*//' "$tmp/said"
-says "blocks.0.fc1.bias fp32: shape [10] in A, [6] in B" \
-	"cube: only in A" \
-	"ln_f.weight fp32: 1 of 6 elements differ" \
-	"tail exp_avg: only in A" \
-	"note: A has no noise" \
-	"different: 4 of 63 states of 16 parameters"
+says "different: 4 of 63 states of 16 parameters" "note: A has no noise" \
+	"blocks.0.fc1.bias fp32: shape [10] in A, [6] in B" "cube: only in A" \
+	"tail exp_avg: only in A" "ln_f.weight fp32: 1 of 6 elements differ"
 run_diff 1 "$tmp/v" "$tmp/u"
 check "the other way round" grep -q -x "cube: only in B" "$tmp/said"
 rm -r "$tmp/u"
@@ -226,13 +263,13 @@ ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 fresh
 rm "$zero"/*/exp_avg*.pt
 run_diff 0 "$tmp/v" "$tag"
-says "note: A has no exp_avg, exp_avg_sq" "equal: 34 states of 17 parameters"
+says "equal: 34 states of 17 parameters" "note: A has no exp_avg, exp_avg_sq"
 run_diff 1 --strict "$tmp/v" "$tag"
 ucckpt convert "$good/z1_cpuadam_dp2" "$tmp/int" >/dev/null 2>&1
 fresh
 cp "$tmp/int/zero/embed.weight/step.pt" "$zero/tail/step.pt"
 run_diff 0 "$tmp/u" "$tmp/v"
-says "note: states with equal values of different types: 1" "equal: 68 states of 17 parameters"
+says "equal: 68 states of 17 parameters" "note: states with equal values of different types: 1"
 run_diff 1 "$tmp/u" "$tmp/v" --strict
 run_diff 0 "$tmp/u" "$tmp/v" --all
 check "--all lists all" test "$(grep -c ': the same' "$tmp/said")" = 68
@@ -245,17 +282,17 @@ cube step: the same
 END
 put "$tmp/u/zero/tail/step.pt" 0 "$half"
 run_diff 1 "$tmp/u" "$tmp/v"
-says "tail step: 1 of 1 elements differ, by up to 3.5 (relative 0.875), the first at [], float32 in A, int64 in B" \
-	"different: 1 of 68 states of 17 parameters, by up to 3.5 (relative 0.875)"
+says "different: 1 of 68 states of 17 parameters, by up to 3.5 (relative 0.875)" \
+	"tail step: 1 of 1 elements differ, by up to 3.5 (relative 0.875), the first at [], float32 in A, int64 in B"
 
 # A flat tensor has no shape of its own, but a length.
 ucckpt convert "$good/z3_fp32_dp2" "$tmp/flat" >/dev/null 2>&1
 put "$tmp/flat/zero/cube/fp32.pt" 17 "$nan"
 cp "$tmp/flat/zero/one/fp32.pt" "$tmp/flat/zero/tail/fp32.pt"
 run_diff 1 "$tmp/flat" "$tag"
-says "cube fp32: 1 of 30 elements differ, 1 of them NaN or infinite, the first at [1, 0, 2]" \
-	"tail fp32: shape [1] in A, [3] in B" "note: A has no step" \
-	"different: 2 of 51 states of 17 parameters"
+says "different: 2 of 51 states of 17 parameters" "note: A has no step" \
+	"cube fp32: 1 of 30 elements differ, 1 of them NaN or infinite, the first at [1, 0, 2]" \
+	"tail fp32: shape [1] in A, [3] in B"
 
 # The last element of a large tensor.
 mkdir "$tmp/large"
@@ -264,8 +301,8 @@ ucckpt convert "$tmp/large" "$tmp/tree" >/dev/null 2>&1
 run_diff 0 "$tmp/large" "$tmp/tree"
 put "$tmp/tree/zero/block.0000.weight/exp_avg.pt" 199999 "$nan"
 run_diff 1 "$tmp/large" "$tmp/tree"
-says "block.0000.weight exp_avg: 1 of 200000 elements differ, 1 of them NaN or infinite, the first at [199999]" \
-	"different: 1 of 4 states of 1 parameters"
+says "different: 1 of 4 states of 1 parameters" \
+	"block.0000.weight exp_avg: 1 of 200000 elements differ, 1 of them NaN or infinite, the first at [199999]"
 rm -r "$tmp/u"
 ucckpt convert "$tag" "$tmp/u" >/dev/null 2>&1
 
@@ -275,7 +312,7 @@ rm -rf "${zero:?}/one" "${zero:?}"/*/exp_avg_sq.pt
 put "$zero/cube/fp32.pt" 29 "$nan"
 run_diff 1 --json "$tmp/u" "$tmp/v"
 tr -d '\t\n' <"$tmp/said" >"$tmp/json"
-for words in '{"equal":false,"strict":false,"a":{' '"kind":"universal checkpoint","only":1,"has_no":[],"tied":0}' \
+for words in '{"equal":false,"strict":false,"rtol":0,"atol":0,"a":{' '"kind":"universal checkpoint","only":1,"has_no":[],"tied":0}' \
 	'"only":0,"has_no":["exp_avg_sq"],"tied":0}' '"parameters":16,"states":48,' '"differ":1,' \
 	'"differences":[{"parameter":"cube","state":"fp32","kind":"values","counts":true,"type_a":"float32","type_b":"float32","elements":30,"differ":1,"not_finite":1,"max_abs":0,"max_rel":0,"first":[1, 2, 4]}, {"parameter":"one","kind":"only_in_a","counts":true}]}'; do
 	check "$words is in: $(cat "$tmp/json")" grep -q -F -e "$words" <(sed 's/: */:/g; s/":\([^ ]\)/":\1/g' "$tmp/json")
@@ -311,6 +348,9 @@ mkdir "$tmp/empty"
 trouble "empty: no DeepSpeed checkpoint here" "$tmp/empty" "$tag"
 trouble "diff: expected A and B" "$tag"
 trouble "diff: expected A and B" "$tag" "$tag" "$tag"
+trouble "diff: --rtol: rtol=-1: not a number of at least 0" --rtol -1 "$tag" "$tag"
+trouble "diff: --atol: atol=1x: not a number of at least 0" --atol 1x "$tag" "$tag"
+trouble "diff: --atol: atol=nan: not a number of at least 0" --atol nan "$tag" "$tag"
 trouble "diff: --frobnicate: no such option" --frobnicate "$tag" "$tag"
 ucckpt diff "$tag" "$tag" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 2" test $? = 2
