@@ -23,6 +23,7 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
 
 /* Files that stay open; further ones are opened for each read. */
@@ -34,18 +35,44 @@
 struct dcp_file {
 	const char *path; /* borrowed from the metadata */
 	struct fileid id;
+	struct access access;
 	struct source src; /* if open */
 	bool open;
 };
 
-static int dcp_file_find(struct uckpt *u, const char *path, struct attrs *a,
+static int dcp_file_find(const struct dcp_blobs *b, size_t i, struct attrs *a,
 			 struct fileid *id, struct errmsg *err)
 {
-	const int rc = packfs_stat(u, path, false, a, err);
+	const char *const path = b->v[i].path;
+	const int rc = packfs_stat(b->u, path, false, a, err);
 
+	if (beneath_is_missing(rc))
+		return errmsg_set(err, -EBADMSG,
+				  "%s: is missing, and " DCP_METADATA
+				  " says that data is in it", path);
 	if (!rc)
 		fileid_from_stat(&a->st, id);
 	return rc;
+}
+
+static int find_first(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct dcp_blobs *const b = ctx;
+	struct attrs a = { 0 };
+	const int rc = dcp_file_find(b, i, &a, &b->v[i].id, err);
+
+	b->v[i].access = a.access;
+	return rc;
+}
+
+static int find_again(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct dcp_blobs *const b = ctx;
+	struct fileid id;
+	struct attrs a;
+
+	return dcp_file_find(b, i, &a, &id, err)
+		       ?: fileid_equal(&b->v[i].id, &id) ? 0 : -EIO;
 }
 
 /* Check that the blobs of an item end within their files. */
@@ -70,25 +97,18 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 		   const struct dcp_metadata *m, struct access *readers,
 		   struct errmsg *err)
 {
-	int rc = 0;
+	int rc;
 
 	*b = (struct dcp_blobs){ .u = u, .dir = dir, .n = m->nfiles };
 	b->v = calloc(m->nfiles + 1, sizeof(*b->v));
 	if (!b->v)
 		return errmsg_nomem(err, NULL);
 	pthread_mutex_init(&b->lock, NULL);
-	for (size_t i = 0; !rc && i < m->nfiles; i++) {
-		struct attrs a;
-
+	for (size_t i = 0; i < m->nfiles; i++)
 		b->v[i].path = m->files[i];
-		rc = dcp_file_find(u, m->files[i], &a, &b->v[i].id, err);
-		if (!rc)
-			access_restrict(readers, &a.access);
-		else if (beneath_is_missing(rc))
-			rc = errmsg_set(err, -EBADMSG,
-					"%s: is missing, and " DCP_METADATA
-					" says that data is in it", m->files[i]);
-	}
+	rc = parallel_far(b->n, 1, find_first, b, err);
+	for (size_t i = 0; !rc && i < b->n; i++)
+		access_restrict(readers, &b->v[i].access);
 	for (size_t i = 0; !rc && i < m->nitems; i++)
 		rc = check_bounds(b, &m->items[i], err);
 	if (rc)
@@ -110,14 +130,7 @@ void dcp_blobs_done(struct dcp_blobs *b)
 
 bool dcp_blobs_unchanged(const struct dcp_blobs *b)
 {
-	struct fileid id;
-	struct attrs a;
-
-	for (size_t i = 0; i < b->n; i++)
-		if (dcp_file_find(b->u, b->v[i].path, &a, &id, NULL) ||
-		    !fileid_equal(&b->v[i].id, &id))
-			return false;
-	return true;
+	return parallel_far(b->n, 1, find_again, (void *)b, NULL) == 0;
 }
 
 uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash)

@@ -12,6 +12,7 @@
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/megatron.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/sys/clock.h"
 
 /* Checkpoints that stay open without a user: that of a run that is being looked at. */
 #define KEPT_MAX 2u
@@ -29,7 +30,13 @@ struct dcp {
 	/* Protected by the context's lock: */
 	unsigned users;
 	struct dcp *next;
+	uint64_t good_until; /* clock_ns() until which its files are not looked at */
 };
+
+/* What looking at all files takes is at most this part of the time, and they are looked at
+ * every 10 s at least. */
+#define CHECK_PART 20u
+#define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
 
 /* Accelerate's names (utils/constants.py, utils/fsdp_utils.py). */
 static const char *const pair[] = { "pytorch_model_fsdp_0", "optimizer_0" };
@@ -122,12 +129,30 @@ static int dcp_load(struct dcp *d, struct errmsg *err)
 	return rc;
 }
 
+/* Have the files of an open checkpoint not changed?  A server is asked for each, so that
+ * this may take long. */
+static bool is_current(struct dcp *d)
+{
+	const uint64_t begin = clock_ns();
+	const bool same = dcp_blobs_unchanged(&d->blobs);
+	const uint64_t end = clock_ns(), wait = (end - begin) * CHECK_PART;
+
+	if (!same)
+		return false;
+	pthread_mutex_lock(&d->u->lock);
+	d->good_until = end + (wait < CHECK_NS_MAX ? wait : CHECK_NS_MAX);
+	pthread_mutex_unlock(&d->u->lock);
+	return true;
+}
+
 /* The open checkpoint of this directory whose files have not changed; NULL: none. */
 static struct dcp *ref_open(struct uckpt *u, const char *dir)
 {
+	const uint64_t now = clock_ns();
+	bool good = false;
 	struct fileid id;
-	struct dcp *d;
 	struct attrs a;
+	struct dcp *d;
 
 	if (find_metadata(u, dir, NULL, &a) && find_metadata(u, dir, pair[0], &a))
 		return NULL;
@@ -136,10 +161,12 @@ static struct dcp *ref_open(struct uckpt *u, const char *dir)
 	d = u->dcps;
 	while (d && (strcmp(d->dir, dir) != 0 || !fileid_equal(&d->id, &id)))
 		d = d->next;
-	if (d)
+	if (d) {
 		d->users++;
+		good = now < d->good_until;
+	}
 	pthread_mutex_unlock(&u->lock);
-	if (!d || dcp_blobs_unchanged(&d->blobs))
+	if (!d || good || is_current(d))
 		return d;
 	dcp_close(d);
 	return NULL;
