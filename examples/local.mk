@@ -1,5 +1,7 @@
 # Programs for others to begin with; tests/cases/mount/example_extents.sh and
-# tests/cases/library/example.sh compile and run them.
+# tests/cases/library/example.sh compile and run them, tests/interop/recipes.sh those in
+# Python.
 exampledir = $(docdir)/examples
-dist_example_DATA = %D%/extents.c %D%/uckpt.c
+dist_example_DATA = %D%/extents.c %D%/uckpt.c %D%/hf_trainer.py \
+	%D%/accelerate_state.py %D%/deepspeed_engine.py
 dist_example_SCRIPTS = %D%/guide.sh

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python imports this at its start where PYTHONPATH has its directory: programs that were
+written for GPUs then train with DeepSpeed on several CPU ranks, without changes."""
+import os
+import sys
+
+os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+if "RANK" in os.environ:
+    sys.path.append(os.path.join(os.path.dirname(__file__), os.pardir))
+    import accelerate
+
+    import no_shm  # noqa: F401
+
+    # Accelerate does not expect DeepSpeed on several CPU ranks.
+    accelerate.PartialState._prepare_backend = lambda *_, **__: (
+        "gloo", accelerate.DistributedType.MULTI_CPU)
