@@ -18,9 +18,11 @@ import os
 import subprocess
 import sys
 
+import accelerate
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers
+from accelerate.utils import fsdp_utils
 from torch.distributed.checkpoint import state_dict
 from torch.distributed.fsdp import fully_shard
 
@@ -34,11 +36,19 @@ STYLES = {"fsdp2": (1, 2, 3, 4), "flat": (1, 2, 3, 4), "titan": (2,),
           "accelerate": (2,), "lightning": (2,)}
 
 
-def new_model(world):
+def whole_model():
     torch.manual_seed(999)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=32, vocab_size=curves.WORDS,
         n_positions=curves.LENGTH, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+
+
+def new_optimizer(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.5)
+
+
+def new_model(world):
+    model = whole_model()
     mesh = torch.distributed.init_device_mesh("cpu", (world,))
     for block in model.transformer.h:
         fully_shard(block, mesh=mesh)
@@ -46,23 +56,40 @@ def new_model(world):
     return model
 
 
+def load_accelerate(view):
+    """Load a model and an optimizer as Accelerator.load_state does with FSDP2."""
+    plugin = accelerate.FullyShardedDataParallelPlugin(
+        fsdp_version=2, state_dict_type="SHARDED_STATE_DICT",
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["GPT2Block"], cpu_ram_efficient_loading=False)
+    accelerator = accelerate.Accelerator(cpu=True, fsdp_plugin=plugin)
+    # Accelerate selects FSDP only if there is an accelerator.
+    accelerator.state.distributed_type = accelerate.utils.DistributedType.FSDP
+    accelerator.state.fsdp_plugin = plugin
+    model = whole_model()
+    optimizer = new_optimizer(model)
+    # Adds a setting, initial_lr, which the optimizer then requires.
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1)
+    model, optimizer = accelerator._prepare_fsdp2(model, optimizer)
+    fsdp_utils.load_fsdp_model(plugin, accelerator, model, view)
+    fsdp_utils.load_fsdp_optimizer(plugin, accelerator, optimizer, model, view)
+    return model, optimizer.optimizer
+
+
 def load(model, optimizer, view, style):
     options = state_dict.StateDictOptions(
         flatten_optimizer_state_dict=style in ("flat", "titan"))
     weights, optim = state_dict.get_state_dict(model, optimizer, options=options)
-    parts = {
-        "fsdp2": [("", {"model": weights, "optim": optim})],
-        "flat": [("", {"model": weights, "optim": optim})],
-        "titan": [("", {**weights, "optimizer": optim})],
-        "accelerate": [("pytorch_model_fsdp_0", {"model": weights}),
-                       ("optimizer_0", {"optimizer": optim})],
-        "lightning": [("", {"model": weights, "optimizer": optim})],
+    state = {
+        "fsdp2": {"model": weights, "optim": optim},
+        "flat": {"model": weights, "optim": optim},
+        "titan": {**weights, "optimizer": optim},
+        "lightning": {"model": weights, "optimizer": optim},
     }[style]
-    for folder, state in parts:
-        dcp.load(state, checkpoint_id=os.path.join(view, folder))
-        # Tensors are filled in place, other values are replaced.
-        weights = state.get("model", weights)
-        optim = state.get("optim", state.get("optimizer", optim))
+    dcp.load(state, checkpoint_id=view)
+    # dcp.load fills tensors in place and replaces other values.
+    weights = state.get("model", weights)
+    optim = state.get("optim", state.get("optimizer"))
     state_dict.set_state_dict(model, optimizer, model_state_dict=weights,
                               optim_state_dict=optim, options=options)
 
@@ -84,9 +111,12 @@ def train(model, optimizer, rank, world):
 
 
 def follow(rank, world, view, style, out):
-    model = new_model(world)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.5)
-    load(model, optimizer, view, style)
+    if style == "accelerate":
+        model, optimizer = load_accelerate(view)
+    else:
+        model = new_model(world)
+        optimizer = new_optimizer(model)
+        load(model, optimizer, view, style)
     losses = train(model, optimizer, rank, world)
     if rank == 0:
         torch.save(losses, out)

@@ -7,11 +7,11 @@
 #
 #     UCFS_PYTHON=/venv/bin/python [UCFS_PYTHON_OLD=/old/bin/python] dcp_view.sh
 #
-# Needs a Python with torch (2.15 was used), transformers and deepspeed, and optionally a
-# second one with an older torch (2.4.1 was used); no GPU.  Takes minutes.
+# Needs a Python with torch (2.15 was used), transformers, accelerate and deepspeed, and
+# optionally a second one with an older torch (2.4.1 was used); no GPU.  Takes minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
-require_python deepspeed transformers
+require_python deepspeed transformers accelerate
 require_ucfs
 
 make_scratch mnt
