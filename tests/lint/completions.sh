@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The completions of bash, zsh and fish offer what the programs' --help names, and
-# nothing else.  Each shell is asked for the candidates of a line as a user would
+# The completions of bash, zsh and fish offer what the programs' --help names, and of mount
+# options what the manual names, and nothing else.  Each shell is asked for the candidates of a line as a user would
 # have typed it.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
@@ -117,10 +117,19 @@ commands_of() {
 	"$@" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'
 }
 
-# "        uid=N, gid=N      owner" names uid and gid.
-mount_options_of() {
-	"$@" --help | sed -nE 's/^        ([a-z].*)/\1/p' | sed -E 's/  .*//; s/, /\n/g' |
-		sed -E 's/=.*//'
+# Those of the manual that have an effect: ".It Cm uid Ns = Ns Ar number , Cm gid Ns = ...".
+mount_options() {
+	awk '
+	/^The mount options are:/ { list = 1 }
+	!list { next }
+	/^\.El/ { exit }
+	names != "" && !/^Accepted without effect/ { print names }
+	{ names = sub(/^\.It Cm /, "") ? $0 : "" }
+	' "$completions/../man/ucfs.1" | sed 's/ , /\n/g' | sed -nE 's/^(Cm )?([a-z0-9_]+).*/\2/p'
+}
+
+mount_options_of_help() {
+	ucfs --help | sed -nE 's/^        ([a-z0-9_]+).*/\1/p'
 }
 
 programs=(ucckpt ucplot)
@@ -135,7 +144,9 @@ for program in "${programs[@]}"; do
 		done
 		;;
 	ucfs)
-		ask "ucfs a b -o " mount "$(mount_options_of ucfs)"
+		ask "ucfs a b -o " mount "$(mount_options)"
+		check "ucfs --help has ten options" test "$(mount_options_of_help | wc -l)" = 10
+		check "of the manual" test -z "$(mount_options_of_help | grep -v -x -F -e "$(mount_options)")"
 		ask "ucfs a b -o ro,ch" mount "check"
 		;;
 	esac
