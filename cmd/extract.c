@@ -166,11 +166,11 @@ static int open_dest(struct extract *x)
 }
 
 static int extract(struct extract *x, const char *source, char *const *patterns,
-		   struct found_list *l)
+		   int npatterns, struct found_list *l)
 {
 	int rc = uckpt_open(x->u, &source, 1, &x->err);
 
-	for (size_t i = 0; !rc && patterns[i]; i++)
+	for (int i = 0; !rc && i < npatterns; i++)
 		rc = find_pattern(x->u, patterns[i], true, l, &x->err);
 	if (rc)
 		return rc;
@@ -207,11 +207,12 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	if (argc - optind < 3)
 		return cmd_usage(argv[0], "expected SOURCE, PATTERN and DIR");
 	x.dest = argv[argc - 1];
-	argv[argc - 1] = NULL;
 	x.buf = malloc(CHUNK);
 	snprintf(x.tmp, sizeof(x.tmp), ".ucckpt.tmp-%ld", (long)getpid());
 	progress_catch_signals();
-	rc = x.buf ? extract(&x, argv[optind], argv + optind + 1, &l) : -ENOMEM;
+	rc = x.buf ? extract(&x, argv[optind], argv + optind + 1,
+			     argc - optind - 2, &l)
+		   : -ENOMEM;
 	found_done(&l);
 	free(x.buf);
 	if (x.dir >= 0)

@@ -56,13 +56,18 @@ static bool is_gone(const char *option)
 	       strncmp(option, "cache_bytes=", 12) == 0;
 }
 
-/* Set options, which are separated by commas.  Cuts `list`. */
+/* Set options, which are separated by commas, but for a number, which belongs to the
+ * option before: ranks=8,16.  Cuts `list`. */
 static int set_options(struct uckpt *u, char *list)
 {
 	struct uckpt_error err;
 	char *option;
 
 	while ((option = strsep(&list, ","))) {
+		while (list && *list >= '0' && *list <= '9') {
+			list[-1] = ',';
+			strsep(&list, ",");
+		}
 		if (is_gone(option)) {
 			cmd_say("-o %s has no effect in this version and will be"
 				" an error in the next",
