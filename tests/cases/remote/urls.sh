@@ -9,7 +9,7 @@
 
 mkdir "$tmp/mnt"
 # Each tool with a source that it must refuse.
-tools=('ucckpt info' 'ucckpt check' "ucckpt diff $good/z1_fp32_dp2" "ucckpt convert --output_folder $tmp/out --input_folder")
+tools=('ucckpt info' 'ucckpt ls' 'ucckpt check' "ucckpt diff $good/z1_fp32_dp2" "ucckpt convert --output_folder $tmp/out --input_folder")
 [ ! -x "$top_builddir/ucfs" ] || tools+=("ucfs_on")
 [ ! -x "$top_builddir/uctrain" ] || tools+=("train_from")
 # shellcheck disable=SC2317 # called by name
