@@ -33,7 +33,8 @@ def check(source: Paths, data: bool = False, progress: Optional[Progress] = None
 def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = None,
          **options: Any) -> Dict[str, Any]:
     """Compare two checkpoints of any kind. The keys are those of `ucckpt diff --json`:
-    "equal" is the result. `strict` counts different types as differences, too."""
+    "equal" is the result. `strict` counts different types as differences, too; `rtol=`
+    and `atol=` set a tolerance."""
     return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
 
 

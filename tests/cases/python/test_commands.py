@@ -31,6 +31,7 @@ class Reports(unittest.TestCase):
     def test_diff(self):
         self.assertTrue(ucfs.diff(RUN, RUN + "/global_step4")["equal"])
         self.assertFalse(ucfs.diff(RUN, good.run("z1_fp32_dp3"))["equal"])
+        self.assertTrue(ucfs.diff(RUN, good.run("z1_fp32_dp3"), rtol=1e-9, atol=1e9)["equal"])
 
     def test_mistakes(self):
         for what in [lambda: ucfs.info("/nonexistent"), lambda: ucfs.check("/nonexistent"),

@@ -93,6 +93,8 @@ check "check reads everything" ucckpt check --data "$http/run" >/dev/null
 ucckpt convert "$good/$name" "$tmp/local" >/dev/null
 check "convert writes" ucckpt convert "$http/run" "$tmp/far" >/dev/null
 check "the same tree" diff -r "$tmp/local" "$tmp/far"
+check "extract writes" ucckpt extract "$http/run" "${tag}_universal" "$tmp/extracted" >/dev/null
+check "the same tree" diff -r "$tmp/local" "$tmp/extracted/${tag}_universal"
 check "roots may be servers" same "{$http/n0,$http/n1}"
 check "and directories" same "{$http/n0,$tmp/www/n1}"
 check "tensors on NVMe are found" ucckpt diff "$http/nvme" "$good/z3_nvme_dp2" >/dev/null
