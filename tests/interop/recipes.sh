@@ -6,16 +6,16 @@
 #
 #     UCFS_PYTHON=/venv/bin/python recipes.sh [NAME...]
 #
-# Needs a Python with accelerate, deepspeed and transformers (1.15, 0.19.8 and 5.24 were
-# used); no GPU.  Takes minutes.
+# Needs a Python with deepspeed, and what each recipe imports (deepspeed 0.19.8, accelerate
+# 1.15, transformers 5.24, trl 1.16 and peft 0.21 were used); no GPU.  Takes minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
-require_python accelerate deepspeed transformers
+require_python accelerate deepspeed
 require_ucfs
 make_scratch unused
 examples=$(realpath "$here/../../examples")
 PATH=$(dirname "$UCFS_PYTHON"):$PATH
-export PYTHONPATH=$here/on_cpu PYTHONDONTWRITEBYTECODE=1 TMPDIR=$scratch
+export PYTHONPATH=$here/on_cpu${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1 TMPDIR=$scratch
 
 # same_losses WHOLE RESUMED: of lines "step N loss LOSS" RESUMED has those of steps 5 to 8.
 same_losses() {
@@ -41,8 +41,13 @@ follow() {
 	return 1
 }
 
-[ $# -gt 0 ] || set -- accelerate_state deepspeed_engine hf_trainer
+[ $# -gt 0 ] || set -- accelerate_state deepspeed_engine hf_trainer trl_lora
 for recipe; do
+	imports=$(sed -n 's/^import //p' "$examples/$recipe.py" | paste -sd,)
+	"$UCFS_PYTHON" -c "import $imports" 2>/dev/null || {
+		echo "not run: $recipe: $UCFS_PYTHON cannot import all of $imports"
+		continue
+	}
 	follow "$recipe" && echo "ok: $recipe"
 done
 [ "$failures" -eq 0 ]
