@@ -66,7 +66,8 @@ struct dcp_model {
  * -EBADMSG; errors of dcp_blobs_object.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir, struct errmsg *err);
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b,
+		   const char *dir, struct errmsg *err);
 void dcp_model_done(struct dcp_model *o);
 
 #endif

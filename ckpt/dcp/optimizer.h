@@ -51,11 +51,12 @@ struct dcp_optimizer {
  * file that a program will load. */
 bool dcp_optimizer_is_option(const struct value *v);
 
-/* Find the optimizer, and read its groups; of Megatron-LM's, `megatron` has the options.  Memory comes from `a`, or is freed by
- * dcp_optimizer_done, also after an error.  -ENOTSUP for several optimizers. */
+/* Find the optimizer, and read its groups; of Megatron-LM's, `megatron` has the options.
+ * Memory comes from `a`, or is freed by dcp_optimizer_done, also after an error.  -ENOTSUP
+ * for several optimizers. */
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       const struct dcp_megatron *megatron, struct dcp_blobs *b, struct arena *a, const char *dir,
-		       struct errmsg *err);
+		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
+		       struct arena *a, const char *dir, struct errmsg *err);
 void dcp_optimizer_done(struct dcp_optimizer *x);
 
 /* The next state of a parameter from `*pos` on, 0 at first, or the one of that name; NULL

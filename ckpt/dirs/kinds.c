@@ -120,7 +120,8 @@ int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 		return rc;
 	return errmsg_set(err, -ENOENT,
 			  "%s: no DeepSpeed checkpoint here: found neither"
-			  " *_optim_states.pt files, nor directories with such"
+			  " *_optim_states.pt files, nor .metadata of a"
+			  " distributed checkpoint, nor directories with such"
 			  " files, nor Hugging Face weights",
 			  path);
 }
