@@ -181,6 +181,9 @@ static int extract(struct extract *x, const char *source, char *const *patterns,
 	for (size_t i = 0; !rc && i < l->n; i++)
 		if (l->v[i].type == S_IFREG)
 			rc = extract_file(x, &l->v[i]);
+		else
+			cmd_say("warning: %s is left out: no file, nor a link to one",
+				l->v[i].path);
 	return rc;
 }
 

@@ -113,11 +113,12 @@ static int cat(struct uckpt *u, const char *source, const char *path)
 	uint64_t node;
 	int rc = uckpt_open(u, &source, 1, &err)
 			 ?: uckpt_find(u, path, &node, &err)
-			 ?: uckpt_stat(u, node, &attr, &err)
-			 ?: S_ISDIR(attr.mode) ? -EISDIR : 0
-			 ?: uckpt_file_open(u, node, &file, &err)
-			 ?: copy_to_stdout(file, &err);
+			 ?: uckpt_stat(u, node, &attr, &err);
 
+	if (!rc)
+		rc = S_ISDIR(attr.mode) ? -EISDIR
+					: uckpt_file_open(u, node, &file, &err)
+						  ?: copy_to_stdout(file, &err);
 	uckpt_file_close(file);
 	if (rc && !*err.text)
 		snprintf(err.text, sizeof(err.text), "%s: %s", path,

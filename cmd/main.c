@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt: inspects, checks, converts and compares checkpoints without a mount.  Each
- * command is a function of the library (uckpt.h), but for extents, which asks a mount.
+ * ucckpt: reads, checks, converts and compares checkpoints without a mount.  Most commands
+ * are functions of the library (uckpt.h); ls, cat and extract read its tree, and extents
+ * asks a mount.
  */
 #include <errno.h>
 #include <stdbool.h>

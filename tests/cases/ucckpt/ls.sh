@@ -103,6 +103,8 @@ check "files that links lead to" diff <(cd "$tmp/linked" && find . ! -type d | L
 ./newest
 ./sub/latest
 END
+check "others are named" test "$(cat "$tmp/errors")" = \
+	"ucckpt: warning: dangling is left out: no file, nor a link to one"
 run 0 ls "$tmp/links" sub 'sub/loop/late*t' dangling
 check "directories behind links" diff "$tmp/out" - <<'END'
 dangling
