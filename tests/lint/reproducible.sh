@@ -13,6 +13,7 @@
 # Neither says anything of another compiler, or of other versions of libraries and tools.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
+[ "${sanitize:-no}" = no ] || skip "it configures builds of its own: the sanitizers make no difference"
 require xz
 require python3
 unset SOURCE_DATE_EPOCH MAKEFLAGS MFLAGS MAKELEVEL
