@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# DeepSpeed goes on from checkpoints that FSDP2 saved, as dcp_resume.py says.
+# DeepSpeed goes on from PyTorch distributed checkpoints, as dcp_resume.py says.
 #
 #     UCFS_PYTHON=/venv/bin/python dcp_resume.sh [CASE...]
 #
@@ -12,4 +12,4 @@ require_python deepspeed transformers
 require_ucfs
 
 make_scratch mnt
-"$UCFS_PYTHON" "$here/dcp_resume.py" "$mnt" "$@"
+"$UCFS_PYTHON" "$here/dcp_resume.py" "$scratch" "$@"

@@ -7,8 +7,9 @@
 COLLECTION holds one directory per case: the checkpoint as torch saved it on several
 ranks after four steps, in `ckpt/`, `step-4/` or `checkpoint-4/`, and
 `truth.safetensors`: param/NAME, exp_avg/NAME, exp_avg_sq/NAME and step/NAME, gathered
-to full tensors before the save; and `truth.json`: the model's `config`, `tokens` and
-`losses_after` of the steps that followed, which run.json gets (dcp_resume.py).  Needs nothing but the standard library.
+to full tensors before the save; and `truth.json`: `tokens`, `losses_after` of the steps
+that followed, and the `config` of a model of transformers, which run.json gets
+(dcp_resume.py).  Needs nothing but the standard library.
 """
 
 import hashlib
@@ -21,7 +22,6 @@ import sys
 
 TAGS = ("ckpt", "step-4", "checkpoint-4", "iter_0000004")
 REFUSED = ("fsdp2_dp2_zstd",)
-RESUMED = ("fsdp2_dp2_fp32", "fsdp2_dp4_uneven", "hsdp_2x2_fp32")
 # Lightning's names begin with the module's attribute.
 PREFIX = {"lightning_trainer_dp2": "model."}
 
@@ -105,12 +105,13 @@ def main(collection, output):
                         copy_function=shutil.copyfile)
         for root, dirs, _ in os.walk(out):
             os.chmod(root, 0o755)
-        if case in RESUMED:
-            with open(os.path.join(source, "truth.json")) as f:
-                run = json.load(f)
+        with open(os.path.join(source, "truth.json")) as f:
+            run = json.load(f)
+        if "losses_after" in run and case not in REFUSED:
+            run.get("config", {}).pop("transformers_version", None)
             with open(os.path.join(out, "run.json"), "w") as f:
-                run["config"].pop("transformers_version")
-                json.dump({k: run[k] for k in ("config", "tokens", "losses_after")}, f)
+                json.dump({k: run[k] for k in ("config", "tokens", "losses_after")
+                           if k in run}, f)
                 f.write("\n")
         with open(out + ".digests", "w") as f:
             truth = read_truth(os.path.join(source, "truth.safetensors"))
