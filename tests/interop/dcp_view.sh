@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Programs with torch's own sharding load TAG_dcp of runs that DeepSpeed saved, without
-# changes, and continue training (dcp_view.py).  Other versions of torch can read the
-# views, too (dcp_read.py).
+# changes, and continue training (dcp_view.py, dcp_view_tp.py).  Other versions of torch
+# can read the views, too (dcp_read.py).
 #
 #     UCFS_PYTHON=/venv/bin/python [UCFS_PYTHON_OLD=/old/bin/python] dcp_view.sh
 #
@@ -23,4 +23,17 @@ for name in z1_tied_frozen_buffers_dp2 z3_tied_frozen_buffers_dp2 moe_ep2_dp2_z1
 	fusermount3 -u "$mnt"
 done
 "$UCFS_PYTHON" "$here/dcp_view.py" "$scratch" || fail "dcp_view.py"
+for stage in 1 3; do
+	run=$scratch/z$stage
+	"$UCFS_PYTHON" "$here/dcp_view_tp.py" save "$run" $stage || fail "train stage $stage"
+	ucfs "$run" "$mnt" || exit 1
+	follow=(-W ignore "$here/dcp_view_tp.py" follow "$run" "$mnt")
+	for mesh in 1x1 1x2 2x1 2x2; do
+		"$UCFS_PYTHON" "${follow[@]}" $mesh || fail "stage $stage on $mesh ranks"
+	done
+	for mesh in ${UCFS_PYTHON_OLD:+1x1 1x2}; do
+		"$UCFS_PYTHON_OLD" "${follow[@]}" "$mesh" || fail "stage $stage on $mesh ranks"
+	done
+	fusermount3 -u "$mnt"
+done
 [ $failures = 0 ]
