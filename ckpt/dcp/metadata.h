@@ -17,8 +17,9 @@ struct uckpt;
 /* The file that describes a PyTorch distributed checkpoint, and that is written last. */
 #define DCP_METADATA ".metadata"
 
-/* Limits: 130 bytes describe a chunk, so these admit a million of them. */
-#define DCP_METADATA_MAX (256u << 20)
+/* Limits: 130 bytes describe a chunk, so these admit four million of them, as many as a
+ * view of 60,000 tensors has. */
+#define DCP_METADATA_MAX (512u << 20)
 #define DCP_MEMORY_PER_BYTE 32 /* of what is kept, for each byte of the file */
 #define DCP_PATH_MAX 32	       /* elements of a key's path */
 
