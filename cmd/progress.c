@@ -28,9 +28,9 @@
 static bool catching;
 static atomic_int caught; /* written by the handler, read by all threads */
 
-/* Of the command, which is the process's only one; clock_seconds: */
-static _Atomic double began;
-static _Atomic double next; /* when to draw again */
+/* A process runs one command.  Times of clock_seconds: */
+static _Atomic double began; /* when its long work began; 0: it has not */
+static _Atomic double next;  /* when to draw again */
 static atomic_bool drawn;
 
 static void note_signal(int sig)

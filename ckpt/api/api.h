@@ -27,9 +27,9 @@ struct uckpt_file {
 	struct uckpt *u;
 	uint64_t node;
 	struct tree_file f;
-	/* Of a reader that goes through the file in order: */
-	_Atomic uint64_t goes_on; /* where */
-	_Atomic uint64_t window;  /* how much of that is read ahead */
+	/* Read-ahead of a sequential reader: */
+	_Atomic uint64_t goes_on; /* offset that it reads next */
+	_Atomic uint64_t window;  /* bytes from there to read ahead */
 	struct vfile_ahead ahead;
 };
 

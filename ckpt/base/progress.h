@@ -10,7 +10,7 @@
 
 /* How much of long work is done. */
 struct progress {
-	const struct uckpt *u; /* whose caller is told */
+	const struct uckpt *u; /* has the progress callback */
 	uint64_t total;        /* bytes; 0: not known */
 	_Atomic uint64_t done;
 };

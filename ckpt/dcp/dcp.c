@@ -38,8 +38,7 @@ struct dcp {
 #define CHECK_PART 20u
 #define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
 
-/* Accelerate's names (utils/constants.py, utils/fsdp_utils.py). */
-static const char *const pair[] = { "pytorch_model_fsdp_0", "optimizer_0" };
+static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
 
 /* Find the metadata of the checkpoint, or of one of a pair: its attributes. */
 static int find_metadata(struct uckpt *u, const char *dir, const char *below,

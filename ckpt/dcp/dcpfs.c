@@ -9,11 +9,6 @@
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/pack/packfs.h"
 
-static const char *const names[] = {
-	[DCP_ZEROFILE_MODEL] = "mp_rank_00_model_states.pt",
-	[DCP_ZEROFILE_OPTIM] = "zero_pp_rank_0_mp_rank_00_optim_states.pt",
-};
-
 /* A file that is made. */
 struct made {
 	struct dcp *d;
@@ -26,12 +21,15 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 		     struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
+	char name[DCP_ZEROFILE_NAME_MAX];
 	int rc = missing, kind;
 	char *dir;
 
-	for (kind = 0; slash && kind < DCP_ZEROFILE_KINDS; kind++)
-		if (strcmp(slash + 1, names[kind]) == 0)
+	for (kind = 0; slash && kind < DCP_ZEROFILE_KINDS; kind++) {
+		dcp_zerofile_name((enum dcp_zerofile_kind)kind, name);
+		if (strcmp(slash + 1, name) == 0)
 			break;
+	}
 	if (!slash || kind == DCP_ZEROFILE_KINDS)
 		return rc;
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
@@ -118,8 +116,8 @@ static bool is_listed(struct uckpt *u, const char *path, const struct dirlist *l
 
 		if (tail && !tail[strlen("_states.pt")])
 			return false;
-		may |= strcmp(name, ".metadata") == 0 ||
-		       strcmp(name, "pytorch_model_fsdp_0") == 0;
+		may |= strcmp(name, DCP_METADATA) == 0 ||
+		       strcmp(name, DCP_PAIR_MODEL) == 0;
 	}
 	return may && dcp_is_one(u, path);
 }
@@ -132,7 +130,11 @@ int dcpfs_list(struct uckpt *u, const char *path, bool packs, struct dirlist *ou
 
 	if (rc || !packs || !is_listed(u, path, out, first))
 		return rc;
-	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++)
-		rc = dirlist_add(out, names[i], S_IFREG, S_IFREG);
+	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
+		char name[DCP_ZEROFILE_NAME_MAX];
+
+		dcp_zerofile_name((enum dcp_zerofile_kind)i, name);
+		rc = dirlist_add(out, name, S_IFREG, S_IFREG);
+	}
 	return rc ? errmsg_nomem(err, path) : 0;
 }

@@ -17,6 +17,11 @@ struct uckpt;
 /* The file that describes a PyTorch distributed checkpoint, and that is written last. */
 #define DCP_METADATA ".metadata"
 
+/* Accelerate's directories for a model and its optimizer (utils/constants.py,
+ * utils/fsdp_utils.py). */
+#define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
+#define DCP_PAIR_OPTIMIZER "optimizer_0"
+
 /* Limits: 130 bytes describe a chunk, so these admit four million of them, as many as a
  * view of 60,000 tensors has. */
 #define DCP_METADATA_MAX (512u << 20)

@@ -518,7 +518,8 @@ static int find_all(struct finder *f)
 }
 
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir, struct errmsg *err)
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b,
+		   const char *dir, struct errmsg *err)
 {
 	struct finder f = { .o = o, .m = m, .megatron = megatron,
 			    .b = b, .file = dir, .err = err };

@@ -411,8 +411,8 @@ static void find_megatron(const struct search *s)
 }
 
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       const struct dcp_megatron *megatron, struct dcp_blobs *b, struct arena *a, const char *dir,
-		       struct errmsg *err)
+		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
+		       struct arena *a, const char *dir, struct errmsg *err)
 {
 	const struct search s = { x, m, b, a, dir, err };
 

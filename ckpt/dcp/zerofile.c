@@ -14,11 +14,22 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/interval.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
+
+static const char *const stems[] = {
+	[DCP_ZEROFILE_MODEL] = "mp_rank_00_model_states",
+	[DCP_ZEROFILE_OPTIM] = "zero_pp_rank_0_mp_rank_00_optim_states",
+};
+
+void dcp_zerofile_name(enum dcp_zerofile_kind kind, char name[DCP_ZEROFILE_NAME_MAX])
+{
+	snprintf(name, DCP_ZEROFILE_NAME_MAX, "%s.pt", stems[kind]);
+}
 
 /* Tensors end to end. */
 struct dcp_storage {
@@ -358,10 +369,6 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 		      const struct dcp_model *o, const char *source,
 		      struct errmsg *err)
 {
-	static const char *const names[] = {
-		[DCP_ZEROFILE_MODEL] = "mp_rank_00_model_states",
-		[DCP_ZEROFILE_OPTIM] = "zero_pp_rank_0_mp_rank_00_optim_states",
-	};
 	struct zerofile_builder b = { .a = &x->arena, .o = o };
 	struct pickle_storages order = { 0 };
 	struct bytebuf pickle = { 0 };
@@ -373,9 +380,9 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a));
 	value_dict_set(b.a, root, KEY_DS_VERSION,
 		       value_new_str(b.a, NAMES_DS_VERSION));
-	rc = b.a->failed ? errmsg_nomem(err, names[kind])
+	rc = b.a->failed ? errmsg_nomem(err, stems[kind])
 			 : pickle_dump(root, &pickle, &order, err);
-	rc = rc ?: lay_out(x, &b, &pickle, &order, names[kind], err);
+	rc = rc ?: lay_out(x, &b, &pickle, &order, stems[kind], err);
 	bytebuf_done(&pickle);
 	pickle_storages_done(&order);
 	if (rc)
@@ -395,20 +402,13 @@ static int read_elements(const struct dcp_storage *s, struct dcp_blobs *b,
 			 uint8_t *buf, uint64_t first, uint64_t n,
 			 struct errmsg *err)
 {
-	size_t low = 0, high = s->npieces;
+	size_t i = interval_find(&s->pieces->first, s->npieces,
+				 sizeof(*s->pieces), first);
 	int rc = 0;
 
-	while (high - low > 1) { /* the last piece that begins at `first` or before */
-		const size_t mid = low + (high - low) / 2;
-
-		if (s->pieces[mid].first <= first)
-			low = mid;
-		else
-			high = mid;
-	}
-	for (uint64_t len; !rc && n; low++, first += len, n -= len) {
-		const struct piece *const p = &s->pieces[low];
-		const uint64_t end = low + 1 < s->npieces ? p[1].first : s->numel;
+	for (uint64_t len; !rc && n; i++, first += len, n -= len) {
+		const struct piece *const p = &s->pieces[i];
+		const uint64_t end = i + 1 < s->npieces ? p[1].first : s->numel;
 
 		len = end - first < n ? end - first : n;
 		if (p->item)

@@ -20,6 +20,10 @@ enum dcp_zerofile_kind {
 	DCP_ZEROFILE_KINDS,
 };
 
+/* The name of the file in a tag. */
+#define DCP_ZEROFILE_NAME_MAX 64
+void dcp_zerofile_name(enum dcp_zerofile_kind kind, char name[DCP_ZEROFILE_NAME_MAX]);
+
 /* One of them: what torch.save would write around and between the storages, whose bytes
  * are read from the checkpoint.  It has no checksums.  Immutable. */
 struct dcp_zerofile {

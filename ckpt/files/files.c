@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One way down to files: the roots of a union, and of each root what is really there
- * before what is packed, and that before what is made of a distributed checkpoint.  A path in no union is its own only root.
+ * before what is packed, and that before what is made of a distributed checkpoint.  A
+ * path in no union is its own only root.
  */
 #include "ckpt/files/files.h"
 

@@ -44,7 +44,6 @@ enum {
 	OP_GLOBAL = 'c',
 	OP_BINGET = 'h',
 	OP_LONG_BINGET = 'j',
-	OP_BINPUT = 'q',
 	OP_LONG_BINPUT = 'r',
 	OP_SETITEM = 's',
 	OP_TUPLE = 't',

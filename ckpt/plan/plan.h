@@ -101,8 +101,8 @@ bool plan_set_option(struct plan_options *o, struct user_rules *rules,
 
 /*
  * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
- * whose plan_zckpt is NULL and which has no optimizer.  A universal tree opens one model-states file per
- * model-parallel rank and no optimizer shard; weights open what weights_load reads; a
+ * whose plan_zckpt is NULL and which has no optimizer.  A universal tree opens one
+ * model-states file per model-parallel rank and no optimizer shard; weights open what weights_load reads; a
  * Hugging Face directory opens all files of weights.  Fails if the checkpoint cannot be
  * served, with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
  * -E2BIG, -ENOMEM or the system's error.  Call plan_close after success.
