@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint as a PyTorch distributed checkpoint, which torch.distributed.checkpoint
- * loads on any number of ranks: `.metadata` (dcp_metadata.c), and one file per tensor
+ * loads on any number of ranks: `.metadata` (dcpview_metadata.c), and one file per tensor
  * with a blob per chunk, each written as by torch.save.  Checksums in blobs are zero, so
  * that readers need not wait for them; torch does not verify them.
  *
@@ -12,9 +12,10 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/metadata.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/plan/dcp_layout.h"
-#include "ckpt/plan/dcp_state.h"
+#include "ckpt/plan/dcpview_layout.h"
+#include "ckpt/plan/dcpview_state.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
@@ -22,12 +23,12 @@
 struct plan_dcp {
 	struct plan plan;
 	const struct weights *w; /* belongs to the universal plan */
-	struct dcp_state state;
+	struct dcpview_state state;
 };
 
 enum { ROOT, DIRECTORY };
 
-static struct plan_dcp *dcp_of(struct plan *p)
+static struct plan_dcp *dcpview_of(struct plan *p)
 {
 	return (struct plan_dcp *)p;
 }
@@ -44,24 +45,26 @@ static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 
 static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 {
-	const struct dcp_dir *const dir = &dcp_of(e->p)->state.dirs[e->dir];
+	const struct dcpview_dir *const dir =
+		&dcpview_of(e->p)->state.dirs[e->dir];
 
-	draft_try(d, dcp_metadata_write(dir->v, dir->n, ranks_of(e->p),
-					&d->head, d->err));
+	draft_try(d, dcpview_metadata_write(dir->v, dir->n, ranks_of(e->p),
+					    &d->head, d->err));
 	return NULL;
 }
 
 /* Return the file of an entry, or NULL: the directory has fewer files than the other. */
-static const struct dcp_file *file_of(const struct plan_item *e)
+static const struct dcpview_file *file_of(const struct plan_item *e)
 {
-	const struct dcp_dir *const d = &dcp_of(e->p)->state.dirs[e->dir];
+	const struct dcpview_dir *const d =
+		&dcpview_of(e->p)->state.dirs[e->dir];
 
 	return e->k < d->nfiles ? &d->files[e->k] : NULL;
 }
 
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct dcp_file *const f = file_of(e);
+	const struct dcpview_file *const f = file_of(e);
 
 	return f ? plan_set_name(out, f->name, "") : 0;
 }
@@ -69,8 +72,9 @@ static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 static int64_t find_file(const struct plan_item *dir, unsigned group,
 			 const char *name)
 {
-	const struct dcp_dir *const d = &dcp_of(dir->p)->state.dirs[dir->i];
-	const struct dcp_file *const f =
+	const struct dcpview_dir *const d =
+		&dcpview_of(dir->p)->state.dirs[dir->i];
+	const struct dcpview_file *const f =
 		array_find(d->files, d->nfiles, sizeof(*d->files), name);
 
 	(void)group;
@@ -80,11 +84,11 @@ static int64_t find_file(const struct plan_item *dir, unsigned group,
 /* Objects come from the optimizer shards. */
 static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct dcp_file *const f = file_of(e);
+	const struct dcpview_file *const f = file_of(e);
 
 	/* torch makes about ten small reads per chunk. */
 	out->scattered = true;
-	if (!e->p->zckpt || (f && f->weight == DCP_OBJECTS))
+	if (!e->p->zckpt || (f && f->weight == DCPVIEW_OBJECTS))
 		out->readers = &e->p->readers;
 }
 
@@ -92,8 +96,8 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 static void map_tensor(const struct plan_item *e, struct draft *d,
 		       struct extent_map *out)
 {
-	const struct weights *const w = dcp_of(e->p)->w;
-	const struct dcp_file *const f = file_of(e);
+	const struct weights *const w = dcpview_of(e->p)->w;
+	const struct dcpview_file *const f = file_of(e);
 	const struct weight *const x = w->v[f->weight];
 
 	draft_try(d,
@@ -113,7 +117,8 @@ static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
 	struct extent_map *map;
 	struct ptwrite w;
 
-	if (!draft_try(d, dcp_blob_init(&w, t->dtype, t->shape, t->ndim, d->err)))
+	if (!draft_try(d, dcpview_blob_init(&w, t->dtype, t->shape, t->ndim,
+					    d->err)))
 		return;
 	draft_try(d, ptwrite_literal(&w, 0, NULL, &d->head, d->err));
 	map = draft_add_storage(d, &copy);
@@ -128,16 +133,16 @@ static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
 static void add_chunks(const struct plan_item *e, struct draft *d,
 		       const struct extent_map *whole)
 {
-	const struct dcp_file *const f = file_of(e);
-	const struct weight *const w = dcp_of(e->p)->w->v[f->weight];
-	const struct dcp_cut cut =
-		dcp_cut(f->dtype, w->shape, w->ndim, ranks_of(e->p));
+	const struct dcpview_file *const f = file_of(e);
+	const struct weight *const w = dcpview_of(e->p)->w->v[f->weight];
+	const struct dcpview_cut cut =
+		dcpview_cut(f->dtype, w->shape, w->ndim, ranks_of(e->p));
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct tensor t;
 
 	memcpy(shape, w->shape, w->ndim * sizeof(*shape));
 	do {
-		next = dcp_cut_end(&cut, row);
+		next = dcpview_cut_end(&cut, row);
 		shape[0] = next - row;
 		tensor_init(&t, f->dtype, shape, w->ndim, false);
 		add_chunk(d, &t, row * cut.row, whole,
@@ -148,12 +153,12 @@ static void add_chunks(const struct plan_item *e, struct draft *d,
 
 static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
-	const struct dcp_file *const f = file_of(e);
+	const struct dcpview_file *const f = file_of(e);
 	struct extent_map whole = { 0 };
 
-	if (f->weight == DCP_OBJECTS) {
+	if (f->weight == DCPVIEW_OBJECTS) {
 		const struct bytebuf *const b =
-			&dcp_of(e->p)->state.dirs[e->dir].objects;
+			&dcpview_of(e->p)->state.dirs[e->dir].objects;
 
 		bytebuf_add(&d->head, b->data, b->len);
 		return NULL;
@@ -165,19 +170,19 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 	return NULL;
 }
 
-static int dcp_check(struct plan *p, struct errmsg *err)
+static int dcpview_check(struct plan *p, struct errmsg *err)
 {
 	return plan_check(p->universal, err);
 }
 
-static void dcp_warn(struct plan *p, const struct errmsg_sink *to)
+static void dcpview_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	plan_warn_of_weights(dcp_of(p)->w, to);
+	plan_warn_of_weights(dcpview_of(p)->w, to);
 }
 
-static void dcp_close(struct plan *p)
+static void dcpview_close(struct plan *p)
 {
-	dcp_state_done(&dcp_of(p)->state);
+	dcpview_state_done(&dcpview_of(p)->state);
 }
 
 /* Lightning requires meta.pt, which holds a program's other values: none. */
@@ -189,11 +194,11 @@ static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 
 static void set_groups(struct plan *p)
 {
-	static const char *const apart[] = { "pytorch_model_fsdp_0",
-					     "optimizer_0" };
-	static const char *const metadata[] = { ".metadata" };
+	static const char *const apart[] = { DCP_PAIR_MODEL,
+					     DCP_PAIR_OPTIMIZER };
+	static const char *const metadata[] = { DCP_METADATA };
 	static const char *const meta[] = { "meta.pt" };
-	const struct dcp_state *const s = &dcp_of(p)->state;
+	const struct dcpview_state *const s = &dcpview_of(p)->state;
 	const unsigned top = s->apart ? DIRECTORY : ROOT;
 	size_t most = 0;
 
@@ -227,17 +232,17 @@ static void set_groups(struct plan *p)
 	plan_set_groups(p, groups, COUNT(groups));
 }
 
-static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
+static int dcpview_make(struct plan *p, const char *path, struct errmsg *err)
 {
-	struct plan_dcp *const x = dcp_of(p);
+	struct plan_dcp *const x = dcpview_of(p);
 	struct errmsg why = { "" };
 	int rc = (p->zckpt ? zckpt_profiles(p->zckpt, err) : 0)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
 	if (rc)
 		return rc;
-	rc = dcp_state_make(&x->state, p->options.dcp_style, x->w, p->zckpt,
-			    &why);
+	rc = dcpview_state_make(&x->state, p->options.dcp_style, x->w, p->zckpt,
+				&why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", path, why.text);
 	set_groups(p);
@@ -246,8 +251,8 @@ static int dcp_make(struct plan *p, const char *path, struct errmsg *err)
 
 const struct plan_view plan_dcp = {
 	.size = sizeof(struct plan_dcp),
-	.make = dcp_make,
-	.close = dcp_close,
-	.check = dcp_check,
-	.warn = dcp_warn,
+	.make = dcpview_make,
+	.close = dcpview_close,
+	.check = dcpview_check,
+	.warn = dcpview_warn,
 };

@@ -6,8 +6,8 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/dcp_layout.h"
-#include "ckpt/plan/dcp_metadata.h"
+#include "ckpt/plan/dcpview_layout.h"
+#include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/sys/clock.h"
 
 #define TENSORS 60000
@@ -17,8 +17,8 @@ int main(void)
 {
 	/* A row is a chunk. */
 	static const uint64_t shape[] = { CHUNKS,
-					  DCP_CHUNK_MAX / sizeof(float) };
-	static struct dcp_entry v[TENSORS];
+					  DCPVIEW_CHUNK_MAX / sizeof(float) };
+	static struct dcpview_entry v[TENSORS];
 	static char names[TENSORS][48];
 	struct bytebuf out = { 0 };
 	struct errmsg err = { "" };
@@ -27,7 +27,7 @@ int main(void)
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]),
 			 "optim.state.layers.%zu.weight", i);
-		v[i] = (struct dcp_entry){ .key = names[i],
+		v[i] = (struct dcpview_entry){ .key = names[i],
 					   .path = { { .text = names[i] } },
 					   .nsteps = 1,
 					   .file = names[i],
@@ -37,7 +37,7 @@ int main(void)
 					   .shape = shape };
 	}
 	start = clock_ns();
-	if (dcp_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
+	if (dcpview_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

@@ -15,7 +15,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/vfile.h"
@@ -585,14 +585,14 @@ static unsigned check_cuts(void)
 	struct good_tally tally = { .name = "cut" };
 
 	for (size_t i = 0; i < COUNT(cuts); i++) {
-		const struct dcp_cut c = dcp_cut(DTYPE_F32, cuts[i].shape,
+		const struct dcpview_cut c = dcpview_cut(DTYPE_F32, cuts[i].shape,
 						 cuts[i].ndim, cuts[i].ranks);
 		uint64_t row = 0, next;
 		char text[64];
 		size_t n = 0;
 
 		do {
-			next = dcp_cut_end(&c, row);
+			next = dcpview_cut_end(&c, row);
 			n += (size_t)snprintf(text + n, sizeof(text) - n,
 					      n ? " %" PRIu64 : "%" PRIu64,
 					      next - row);

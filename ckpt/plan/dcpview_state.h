@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_DCP_STATE_H
-#define UCKPT_DCP_STATE_H
+#ifndef UCKPT_DCPVIEW_STATE_H
+#define UCKPT_DCPVIEW_STATE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/plan/dcp_metadata.h"
+#include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/plan/plan.h"
 
 struct errmsg;
@@ -15,28 +15,28 @@ struct weights;
 struct zero_checkpoint;
 
 /* A file: the chunks of a tensor, or all objects of a directory. */
-struct dcp_file {
+struct dcpview_file {
 	const char *name;  /* first: array_by_text */
-	size_t weight;     /* index in the weights, or DCP_OBJECTS */
+	size_t weight;     /* index in the weights, or DCPVIEW_OBJECTS */
 	const char *state; /* optimizer state; NULL: the weight itself */
 	enum dtype dtype;
 };
 
-#define DCP_OBJECTS SIZE_MAX
+#define DCPVIEW_OBJECTS SIZE_MAX
 
 /* A directory with a `.metadata`. */
-struct dcp_dir {
-	struct dcp_entry *v;
+struct dcpview_dir {
+	struct dcpview_entry *v;
 	size_t n, cap;
-	struct dcp_file *files; /* sorted by name */
+	struct dcpview_file *files; /* sorted by name */
 	size_t nfiles, files_cap;
 	struct bytebuf objects; /* blobs of settings and of 0-d states */
 };
 
 /* The state dicts of a model and its optimizer.  Immutable once made. */
-struct dcp_state {
+struct dcpview_state {
 	struct arena arena;
-	struct dcp_dir dirs[2];
+	struct dcpview_dir dirs[2];
 	unsigned ndirs;
 	bool apart; /* model and optimizer have directories of their own */
 };
@@ -45,12 +45,12 @@ struct dcp_state {
  * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * -ENOTSUP if a parameter's name cannot be a file name or a param_group contains a
- * tensor; other errors as zckpt_group and tagdir_open_file.  Call dcp_state_done after
+ * tensor; other errors as zckpt_group and tagdir_open_file.  Call dcpview_state_done after
  * failure, too.
  */
-int dcp_state_make(struct dcp_state *s, enum dcp_style style,
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style,
 		   const struct weights *w, struct zero_checkpoint *r,
 		   struct errmsg *err);
-void dcp_state_done(struct dcp_state *s);
+void dcpview_state_done(struct dcpview_state *s);
 
 #endif

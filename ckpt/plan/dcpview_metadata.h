@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_DCP_METADATA_H
-#define UCKPT_DCP_METADATA_H
+#ifndef UCKPT_DCPVIEW_METADATA_H
+#define UCKPT_DCPVIEW_METADATA_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,22 +13,22 @@ struct errmsg;
 
 /* An element of a path into the nested state dict: a key or, if `text` is NULL, a list
  * index. */
-struct dcp_step {
+struct dcpview_step {
 	const char *text;
 	size_t i;
 };
 
-#define DCP_STEPS_MAX 4
+#define DCPVIEW_STEPS_MAX 4
 
 /* A value of the saved state dict.  Strings and shapes are borrowed. */
-struct dcp_entry {
+struct dcpview_entry {
 	const char *key;
-	struct dcp_step path[DCP_STEPS_MAX];
+	struct dcpview_step path[DCPVIEW_STEPS_MAX];
 	unsigned nsteps;
 	const char *file; /* relative to the directory */
 	uint64_t offset; /* of the first blob; the others follow without gaps */
 	uint64_t len;    /* bytes of an object's blob; unused for tensors */
-	bool is_tensor;  /* cut into chunks by dcp_cut */
+	bool is_tensor;  /* cut into chunks by dcpview_cut */
 	enum dtype dtype;
 	unsigned ndim;
 	const uint64_t *shape;
@@ -36,7 +36,7 @@ struct dcp_entry {
 
 /* Append the `.metadata` that describes `n` entries, with tensors cut for `ranks` ranks.
  * -ENOMEM. */
-int dcp_metadata_write(const struct dcp_entry *v, size_t n, unsigned ranks,
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
 		       struct bytebuf *out, struct errmsg *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/dcpview_layout.h"
 
 #include <errno.h>
 
@@ -16,10 +16,10 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 	return a / b + (a % b != 0);
 }
 
-struct dcp_cut dcp_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
-		       unsigned ranks)
+struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape,
+			       unsigned ndim, unsigned ranks)
 {
-	struct dcp_cut c = { .rows = ndim ? shape[0] : 1, .row = 1 };
+	struct dcpview_cut c = { .rows = ndim ? shape[0] : 1, .row = 1 };
 	uint64_t bytes;
 
 	for (unsigned i = 1; i < ndim; i++)
@@ -29,15 +29,15 @@ struct dcp_cut dcp_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
 	if (bytes == 0)
 		return c;
 	c.unit = ceil_div(c.rows, ranks);
-	if (bytes < DCP_CHUNK_MIN)
-		c.unit *= ceil_div(DCP_CHUNK_MIN, bytes);
-	c.piece = bytes <= DCP_CHUNK_MAX
+	if (bytes < DCPVIEW_CHUNK_MIN)
+		c.unit *= ceil_div(DCPVIEW_CHUNK_MIN, bytes);
+	c.piece = bytes <= DCPVIEW_CHUNK_MAX
 			  ? c.unit
-			  : ceil_div(c.unit, ceil_div(bytes, DCP_CHUNK_MAX));
+			  : ceil_div(c.unit, ceil_div(bytes, DCPVIEW_CHUNK_MAX));
 	return c;
 }
 
-uint64_t dcp_cut_end(const struct dcp_cut *c, uint64_t row)
+uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row)
 {
 	const uint64_t end = row + c->piece;
 	const uint64_t border = c->unit ? row - row % c->unit + c->unit : 0;
@@ -62,8 +62,8 @@ static int blob(struct ptwrite *w, const struct value *v, const uint64_t *len,
 	return rc;
 }
 
-int dcp_blob_init(struct ptwrite *w, enum dtype dtype, const uint64_t *shape,
-		  unsigned ndim, struct errmsg *err)
+int dcpview_blob_init(struct ptwrite *w, enum dtype dtype,
+		      const uint64_t *shape, unsigned ndim, struct errmsg *err)
 {
 	struct arena a = { 0 };
 	const struct value *v;
@@ -80,7 +80,8 @@ int dcp_blob_init(struct ptwrite *w, enum dtype dtype, const uint64_t *shape,
 	return rc;
 }
 
-int dcp_blob_add(const struct value *v, struct bytebuf *out, struct errmsg *err)
+int dcpview_blob_add(const struct value *v, struct bytebuf *out,
+		     struct errmsg *err)
 {
 	struct ptwrite w = { 0 };
 	const int rc = blob(&w, v, NULL, 0, err)

@@ -11,7 +11,7 @@
  * requires every setting that its own optimizer has, so settings that DeepSpeed's
  * optimizers lack are added with torch's defaults.
  */
-#include "ckpt/plan/dcp_state.h"
+#include "ckpt/plan/dcpview_state.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -25,7 +25,7 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
@@ -51,11 +51,11 @@ struct object {
 };
 
 struct maker {
-	struct dcp_state *s;
+	struct dcpview_state *s;
 	enum dcp_style style;
 	const struct weights *w;
 	struct zero_checkpoint *r;
-	struct dcp_dir *model, *optim;
+	struct dcpview_dir *model, *optim;
 	/* 0-d states that are in `objects` already: */
 	struct object *steps;
 	size_t nsteps, steps_cap;
@@ -86,15 +86,16 @@ text(const struct maker *m, const char *fmt, ...)
 	return out;
 }
 
-static void add_entry(const struct maker *m, struct dcp_dir *d,
-		      struct dcp_entry e)
+static void add_entry(const struct maker *m, struct dcpview_dir *d,
+		      struct dcpview_entry e)
 {
 	if (arena_reserve(arena_of(m), &d->v, d->n, &d->cap, d->n + 1,
 			  sizeof(*d->v)))
 		d->v[d->n++] = e;
 }
 
-static void add_file(const struct maker *m, struct dcp_dir *d, struct dcp_file f)
+static void add_file(const struct maker *m, struct dcpview_dir *d,
+		     struct dcpview_file f)
 {
 	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap,
 			  d->nfiles + 1, sizeof(*d->files)))
@@ -118,7 +119,7 @@ static void add_weight(const struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
 	const char *const top = styles[m->style].model;
-	struct dcp_entry e = {
+	struct dcpview_entry e = {
 		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
 		.nsteps = top ? 2 : 1,
@@ -132,15 +133,15 @@ static void add_weight(const struct maker *m, size_t i)
 	add_entry(m, m->model, e);
 	if (x->same == i)
 		add_file(m, m->model,
-			 (struct dcp_file){ e.file, i, NULL, e.dtype });
+			 (struct dcpview_file){ e.file, i, NULL, e.dtype });
 }
 
 /* Make an entry for an optimizer state, without its file and shape. */
-static struct dcp_entry state_entry(const struct maker *m, const char *name,
-				    const char *state)
+static struct dcpview_entry state_entry(const struct maker *m, const char *name,
+					const char *state)
 {
 	const char *const top = styles[m->style].optim;
-	struct dcp_entry e = {
+	struct dcpview_entry e = {
 		.key = text(m, "%s.state.%s.%s", top, name, state),
 		.is_tensor = true,
 	};
@@ -168,7 +169,7 @@ static int append_number(const struct maker *m, const struct shard_state *st,
 		st->kind == STATE_TENSOR ? (const void *)st->bytes : &number;
 	struct bytebuf *const out = &m->optim->objects;
 	struct ptwrite w;
-	int rc = dcp_blob_init(&w, dtype, NULL, 0, m->err);
+	int rc = dcpview_blob_init(&w, dtype, NULL, 0, m->err);
 
 	if (rc)
 		return rc;
@@ -181,7 +182,7 @@ static int append_number(const struct maker *m, const struct shard_state *st,
 
 /* Add a 0-d state.  All parameters of a group share one blob. */
 static int add_number(struct maker *m, const struct shard_state *st,
-		      struct dcp_entry e)
+		      struct dcpview_entry e)
 {
 	const size_t before = m->optim->objects.len;
 	size_t i = m->nsteps;
@@ -198,7 +199,7 @@ static int add_number(struct maker *m, const struct shard_state *st,
 		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps,
 				   &m->steps_cap, m->nsteps + 1,
 				   sizeof(*m->steps)))
-			return 0; /* dcp_state_make reports it */
+			return 0; /* dcpview_state_make reports it */
 		m->steps[m->nsteps++] = object_since(m, before, st);
 		i = m->nsteps;
 	}
@@ -215,7 +216,7 @@ static int add_states(struct maker *m, size_t i)
 
 	for (size_t k = 0; !rc && g && k < g->nstates; k++) {
 		const struct shard_state *const st = &g->states[k];
-		struct dcp_entry e = state_entry(m, x->name, st->name);
+		struct dcpview_entry e = state_entry(m, x->name, st->name);
 
 		if (st->kind != STATE_FLAT) {
 			rc = add_number(m, st, e);
@@ -227,7 +228,7 @@ static int add_states(struct maker *m, size_t i)
 		e.shape = x->shape;
 		add_entry(m, m->optim, e);
 		add_file(m, m->optim,
-			 (struct dcp_file){ e.file, i, st->name, e.dtype });
+			 (struct dcpview_file){ e.file, i, st->name, e.dtype });
 	}
 	return rc;
 }
@@ -255,7 +256,7 @@ static void add_setting(const struct maker *m, size_t number, const char *name,
 			const struct object *o)
 {
 	const char *const top = styles[m->style].optim;
-	struct dcp_entry e = {
+	struct dcpview_entry e = {
 		.key = text(m, "%s.param_groups.%zu.%s", top, number, name),
 		.path = { { .text = top },
 			  { .text = "param_groups" },
@@ -275,7 +276,7 @@ static void add_flat_setting(const struct maker *m, const char *param,
 			     const char *name, const struct object *o)
 {
 	const char *const top = styles[m->style].optim;
-	struct dcp_entry e = {
+	struct dcpview_entry e = {
 		.key = text(m, "%s.param_groups.%s.%s", top, param, name),
 		.nsteps = 2,
 		.file = OBJECTS_FILE,
@@ -343,7 +344,7 @@ static int append_setting(const struct maker *m, const char *name,
 	struct bytebuf *const objects = &m->optim->objects;
 	const size_t before = objects->len;
 	struct errmsg why = { "" };
-	const int rc = dcp_blob_add(v, objects, &why);
+	const int rc = dcpview_blob_add(v, objects, &why);
 
 	if (rc)
 		return errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
@@ -427,12 +428,12 @@ static int add_optimizer(struct maker *m)
 	ptfile_close(&pt);
 	arena_done(&a);
 	add_file(m, m->optim,
-		 (struct dcp_file){ OBJECTS_FILE, DCP_OBJECTS, NULL, 0 });
+		 (struct dcpview_file){ OBJECTS_FILE, DCPVIEW_OBJECTS, NULL, 0 });
 	return rc;
 }
 
 /* Check the file names of a directory and sort them. */
-static int finish(struct dcp_dir *d, struct errmsg *err)
+static int finish(struct dcpview_dir *d, struct errmsg *err)
 {
 	for (size_t i = 0; i < d->nfiles; i++)
 		if (strlen(d->files[i].name) > NAME_MAX ||
@@ -445,9 +446,9 @@ static int finish(struct dcp_dir *d, struct errmsg *err)
 	return 0;
 }
 
-int dcp_state_make(struct dcp_state *s, enum dcp_style style,
-		   const struct weights *w, struct zero_checkpoint *r,
-		   struct errmsg *err)
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style,
+		       const struct weights *w, struct zero_checkpoint *r,
+		       struct errmsg *err)
 {
 	struct maker m = {
 		.s = s,
@@ -472,7 +473,7 @@ int dcp_state_make(struct dcp_state *s, enum dcp_style style,
 	return rc;
 }
 
-void dcp_state_done(struct dcp_state *s)
+void dcpview_state_done(struct dcpview_state *s)
 {
 	for (unsigned i = 0; i < COUNT(s->dirs); i++)
 		bytebuf_done(&s->dirs[i].objects);

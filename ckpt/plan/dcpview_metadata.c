@@ -13,7 +13,7 @@
  * tree of values.  Fields that torch 2.4 does not know are left out; newer versions do not
  * need them.
  */
-#include "ckpt/plan/dcp_metadata.h"
+#include "ckpt/plan/dcpview_metadata.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
-#include "ckpt/plan/dcp_layout.h"
+#include "ckpt/dcp/metadata.h"
+#include "ckpt/plan/dcpview_layout.h"
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 
@@ -283,15 +284,16 @@ static void put_properties(struct writer *w, enum dtype dtype)
 	memo_set(w, MEMO_PROPERTIES + dtype);
 }
 
-static uint64_t rows_of(const struct dcp_entry *e)
+static uint64_t rows_of(const struct dcpview_entry *e)
 {
 	return e->ndim ? e->shape[0] : 1;
 }
 
-static void put_tensor(struct writer *w, const struct dcp_entry *e,
+static void put_tensor(struct writer *w, const struct dcpview_entry *e,
 		       unsigned ranks)
 {
-	const struct dcp_cut cut = dcp_cut(e->dtype, e->shape, e->ndim, ranks);
+	const struct dcpview_cut cut =
+		dcpview_cut(e->dtype, e->shape, e->ndim, ranks);
 	uint64_t row = 0, next;
 
 	begin(w, C_TENSOR);
@@ -302,7 +304,7 @@ static void put_tensor(struct writer *w, const struct dcp_entry *e,
 	put(w, C_CHUNKS);
 	op(w, OP_EMPTY_LIST);
 	do {
-		next = dcp_cut_end(&cut, row);
+		next = dcpview_cut_end(&cut, row);
 		begin(w, C_CHUNK);
 		put(w, C_OFFSETS);
 		put_size(w, e->ndim, row, NULL);
@@ -315,7 +317,7 @@ static void put_tensor(struct writer *w, const struct dcp_entry *e,
 	end(w);
 }
 
-static bool is_alike(const struct blob_len *b, const struct dcp_entry *e,
+static bool is_alike(const struct blob_len *b, const struct dcpview_entry *e,
 		     uint64_t rows)
 {
 	return b->dtype == e->dtype && b->ndim == e->ndim && b->rows == rows &&
@@ -325,7 +327,7 @@ static bool is_alike(const struct blob_len *b, const struct dcp_entry *e,
 
 /* Return the blob length of a chunk of `rows` rows, or 0 after an error.  Lengths are
  * cached by shape. */
-static uint64_t get_length(struct writer *w, const struct dcp_entry *e,
+static uint64_t get_length(struct writer *w, const struct dcpview_entry *e,
 			   uint64_t rows)
 {
 	const uint64_t hash =
@@ -341,7 +343,9 @@ static uint64_t get_length(struct writer *w, const struct dcp_entry *e,
 	if (e->ndim)
 		memcpy(shape, e->shape, e->ndim * sizeof(*shape));
 	shape[0] = rows;
-	w->rc = w->rc ?: dcp_blob_init(&layout, e->dtype, shape, e->ndim, w->err);
+	w->rc = w->rc
+			?: dcpview_blob_init(&layout, e->dtype, shape, e->ndim,
+					     w->err);
 	if (w->rc)
 		return 0;
 	if (!array_reserve(&w->lengths, &w->cap, w->n + 1, sizeof(*w->lengths)) ||
@@ -368,8 +372,8 @@ static void begin_index(struct writer *w, size_t key)
 	put(w, C_OFFSET);
 }
 
-static void put_info(struct writer *w, const struct dcp_entry *e, size_t key,
-		     uint64_t offset, uint64_t len)
+static void put_info(struct writer *w, const struct dcpview_entry *e,
+		     size_t key, uint64_t offset, uint64_t len)
 {
 	begin(w, C_INFO);
 	put(w, C_FILE);
@@ -387,14 +391,15 @@ static void put_info(struct writer *w, const struct dcp_entry *e, size_t key,
 	op(w, OP_SETITEM);
 }
 
-static void put_places(struct writer *w, const struct dcp_entry *e, size_t key,
-		       unsigned ranks)
+static void put_places(struct writer *w, const struct dcpview_entry *e,
+		       size_t key, unsigned ranks)
 {
-	const struct dcp_cut cut = dcp_cut(e->dtype, e->shape, e->ndim, ranks);
+	const struct dcpview_cut cut =
+		dcpview_cut(e->dtype, e->shape, e->ndim, ranks);
 	uint64_t at = e->offset, row = 0;
 
 	for (size_t i = 0; !w->rc && (row < cut.rows || i == 0); i++) {
-		const uint64_t next = dcp_cut_end(&cut, row);
+		const uint64_t next = dcpview_cut_end(&cut, row);
 		const uint64_t len = get_length(w, e, next - row);
 
 		begin_index(w, key);
@@ -408,7 +413,7 @@ static void put_places(struct writer *w, const struct dcp_entry *e, size_t key,
 	}
 }
 
-static void put_path(struct writer *w, const struct dcp_entry *e)
+static void put_path(struct writer *w, const struct dcpview_entry *e)
 {
 	op(w, OP_MARK);
 	for (unsigned i = 0; i < e->nsteps; i++)
@@ -420,8 +425,8 @@ static void put_path(struct writer *w, const struct dcp_entry *e)
 }
 
 /* Put the attributes of Metadata. */
-static void put_entries(struct writer *w, const struct dcp_entry *v, size_t n,
-			unsigned ranks)
+static void put_entries(struct writer *w, const struct dcpview_entry *v,
+			size_t n, unsigned ranks)
 {
 	put_text(w, "state_dict_metadata");
 	op(w, OP_EMPTY_DICT);
@@ -462,8 +467,9 @@ static void put_entries(struct writer *w, const struct dcp_entry *v, size_t n,
 	op(w, OP_NONE);
 }
 
-int dcp_metadata_write(const struct dcp_entry *v, size_t n, unsigned ranks,
-		       struct bytebuf *out, struct errmsg *err)
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n,
+			   unsigned ranks, struct bytebuf *out,
+			   struct errmsg *err)
 {
 	struct writer w = { .out = out, .err = err };
 
@@ -480,5 +486,5 @@ int dcp_metadata_write(const struct dcp_entry *v, size_t n, unsigned ranks,
 	flush(&w);
 	hashtab_done(&w.index);
 	free(w.lengths);
-	return w.rc || !out->failed ? w.rc : errmsg_nomem(err, ".metadata");
+	return w.rc || !out->failed ? w.rc : errmsg_nomem(err, DCP_METADATA);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_DCP_LAYOUT_H
-#define UCKPT_DCP_LAYOUT_H
+#ifndef UCKPT_DCPVIEW_LAYOUT_H
+#define UCKPT_DCPVIEW_LAYOUT_H
 
 #include <stdint.h>
 
@@ -14,33 +14,34 @@ struct value;
 /*
  * How a tensor is cut into chunks of rows.  A loader reads whole chunks, so chunks end
  * where FSDP2 cuts the tensor for `ranks` ranks: every ceil(rows / ranks) rows.  A chunk
- * has at most DCP_CHUNK_MAX bytes unless one row has more.  Opening a chunk takes torch as
- * long as reading DCP_CHUNK_MIN bytes; smaller chunks are joined across ranks.
+ * has at most DCPVIEW_CHUNK_MAX bytes unless one row has more.  Opening a chunk takes
+ * torch as long as reading DCPVIEW_CHUNK_MIN bytes; smaller chunks are joined across
+ * ranks.
  */
-#define DCP_CHUNK_MIN (UINT64_C(256) << 10)
-#define DCP_CHUNK_MAX (UINT64_C(4) << 20)
+#define DCPVIEW_CHUNK_MIN (UINT64_C(256) << 10)
+#define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)
 
-struct dcp_cut {
+struct dcpview_cut {
 	uint64_t rows; /* of the tensor; 1 if it has no dimensions */
 	uint64_t unit; /* no chunk crosses a multiple of it */
 	uint64_t piece; /* rows of a chunk; the last one of a unit may be shorter */
 	uint64_t row; /* elements per row */
 };
 
-struct dcp_cut dcp_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
+struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
 		       unsigned ranks);
 
 /* Return the end of the chunk that begins at `row`.  A tensor without rows has one empty
  * chunk. */
-uint64_t dcp_cut_end(const struct dcp_cut *c, uint64_t row);
+uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row);
 
 /* Lay out torch.save(tensor) for a contiguous tensor.  Call ptwrite_done after success.
  * -ENOMEM. */
-int dcp_blob_init(struct ptwrite *w, enum dtype dtype, const uint64_t *shape,
+int dcpview_blob_init(struct ptwrite *w, enum dtype dtype, const uint64_t *shape,
 		  unsigned ndim, struct errmsg *err);
 
 /* Append torch.save(v) without checksums.  -ENOTSUP if the object contains tensors; other
  * errors as pickle_dump. */
-int dcp_blob_add(const struct value *v, struct bytebuf *out, struct errmsg *err);
+int dcpview_blob_add(const struct value *v, struct bytebuf *out, struct errmsg *err);
 
 #endif
