@@ -30,7 +30,8 @@ fi
 make_in() {
 	(
 		mkdir "$1" && cd "$1" || exit
-		"$2" --quiet --without-cuda CC="$CC" CFLAGS="-g -O1" && make -s -j2 "${goals[@]}" &&
+		"$2" --quiet --cache-file="$tmp/config.cache" --without-cuda CC="$CC" \
+			CFLAGS="-g -O1" && make -s -j2 "${goals[@]}" &&
 			make -s dist && SOURCE_DATE_EPOCH=0 python3 ../packaging/wheel.py 0 any .. .
 	) >"$tmp/log" 2>&1 || fail "$1: $(tail -n 5 "$tmp/log")"
 }

