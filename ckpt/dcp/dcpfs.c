@@ -21,21 +21,18 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 		     struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
-	char name[DCP_ZEROFILE_NAME_MAX];
-	int rc = missing, kind;
+	int rc = missing;
 	char *dir;
 
-	for (kind = 0; slash && kind < DCP_ZEROFILE_KINDS; kind++) {
-		dcp_zerofile_name((enum dcp_zerofile_kind)kind, name);
-		if (strcmp(slash + 1, name) == 0)
-			break;
-	}
-	if (!slash || kind == DCP_ZEROFILE_KINDS)
+	f->kind = 0;
+	while (slash && f->kind < DCP_ZEROFILE_KINDS &&
+	       strcmp(slash + 1, dcp_zerofile_name(f->kind)) != 0)
+		f->kind++;
+	if (!slash || f->kind == DCP_ZEROFILE_KINDS)
 		return rc;
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	f->kind = (enum dcp_zerofile_kind)kind;
 	if (dcp_is_one(u, dir))
 		rc = dcp_open(u, dir, &f->d, err);
 	free(dir);
@@ -130,11 +127,7 @@ int dcpfs_list(struct uckpt *u, const char *path, bool packs, struct dirlist *ou
 
 	if (rc || !packs || !is_listed(u, path, out, first))
 		return rc;
-	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
-		char name[DCP_ZEROFILE_NAME_MAX];
-
-		dcp_zerofile_name((enum dcp_zerofile_kind)i, name);
-		rc = dirlist_add(out, name, S_IFREG, S_IFREG);
-	}
+	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
+		rc = dirlist_add(out, dcp_zerofile_name(k), S_IFREG, S_IFREG);
 	return rc ? errmsg_nomem(err, path) : 0;
 }

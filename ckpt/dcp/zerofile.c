@@ -21,16 +21,6 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 
-static const char *const stems[] = {
-	[DCP_ZEROFILE_MODEL] = "mp_rank_00_model_states",
-	[DCP_ZEROFILE_OPTIM] = "zero_pp_rank_0_mp_rank_00_optim_states",
-};
-
-void dcp_zerofile_name(enum dcp_zerofile_kind kind, char name[DCP_ZEROFILE_NAME_MAX])
-{
-	snprintf(name, DCP_ZEROFILE_NAME_MAX, "%s.pt", stems[kind]);
-}
-
 /* Tensors end to end. */
 struct dcp_storage {
 	enum dtype type;
@@ -40,37 +30,41 @@ struct dcp_storage {
 		struct dcp_item *item; /* NULL: zeros */
 	} *pieces;
 	size_t npieces;
-	const char *key; /* its number, before the file's order is known */
-	struct dcp_storage *next;
 };
 
 struct zerofile_builder {
 	struct arena *a;
 	const struct dcp_model *o;
-	struct dcp_storage *storages; /* the last one first */
-	size_t n;
+	struct dcp_zerofile *x;
+	size_t cap; /* of its storages */
 };
 
-static struct dcp_storage *new_storage(struct zerofile_builder *b, enum dtype type,
+const char *dcp_zerofile_name(enum dcp_zerofile_kind kind)
+{
+	static const char *const names[] = {
+		[DCP_ZEROFILE_MODEL] = "mp_rank_00_model_states.pt",
+		[DCP_ZEROFILE_OPTIM] = "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+	};
+
+	return names[kind];
+}
+
+/* Add a storage with room for `pieces`; torch numbers storages as it meets them, so they
+ * are added in the order of the object.  Valid until the next call. */
+static struct dcp_storage *add_storage(struct zerofile_builder *b, enum dtype type,
 				       size_t pieces)
 {
-	struct dcp_storage *const s = arena_alloc(b->a, sizeof(*s));
-	char key[24];
-
-	snprintf(key, sizeof(key), "%zu", b->n);
-	if (!s)
-		return NULL;
-	*s = (struct dcp_storage){
+	struct dcp_zerofile *const x = b->x;
+	struct dcp_storage s = {
 		.type = type,
-		.pieces = arena_alloc(b->a, (pieces + 1) * sizeof(*s->pieces)),
-		.key = arena_strdup(b->a, key),
-		.next = b->storages,
+		.pieces = arena_alloc(b->a, (pieces + 1) * sizeof(*s.pieces)),
 	};
-	if (!s->pieces || !s->key)
+
+	if (!s.pieces || !arena_reserve(b->a, &x->storages, x->n, &b->cap, x->n + 1,
+					sizeof(*x->storages)))
 		return NULL;
-	b->storages = s;
-	b->n++;
-	return s;
+	x->storages[x->n] = s;
+	return &x->storages[x->n++];
 }
 
 static void add_piece(struct dcp_storage *s, struct dcp_item *item, uint64_t numel)
@@ -81,17 +75,20 @@ static void add_piece(struct dcp_storage *s, struct dcp_item *item, uint64_t num
 	s->numel += numel;
 }
 
+/* A tensor of the storage that was added last. */
 static struct value *tensor_of(const struct zerofile_builder *b,
 			       const struct dcp_storage *s, const uint64_t *shape,
 			       unsigned ndim, bool requires_grad)
 {
 	struct tensor t;
+	char key[24];
 
 	if (!s)
 		return NULL;
 	tensor_init(&t, s->type, shape, ndim, requires_grad);
-	t.storage_key = s->key;
-	return tensor_to_value(b->a, &t);
+	snprintf(key, sizeof(key), "%zu", b->x->n - 1);
+	t.storage_key = arena_strdup(b->a, key);
+	return t.storage_key ? tensor_to_value(b->a, &t) : NULL;
 }
 
 /* A whole item in a storage of its own. */
@@ -99,7 +96,7 @@ static struct value *item_value(struct zerofile_builder *b, struct dcp_item *t)
 {
 	const bool storable = t->dtype <= DTYPE_C128;
 	struct dcp_storage *const s =
-		new_storage(b, storable ? t->dtype : DTYPE_F32, 1);
+		add_storage(b, storable ? t->dtype : DTYPE_F32, 1);
 
 	if (s)
 		add_piece(s, t, t->numel);
@@ -110,7 +107,7 @@ static struct value *item_value(struct zerofile_builder *b, struct dcp_item *t)
 static struct value *flat_value(struct zerofile_builder *b,
 				const struct dcp_group *g, const size_t *state)
 {
-	struct dcp_storage *const s = new_storage(b, DTYPE_F32, g->nparams);
+	struct dcp_storage *const s = add_storage(b, DTYPE_F32, g->nparams);
 
 	for (size_t i = 0; s && i < g->nparams; i++) {
 		const struct dcp_param *const p = &g->params[i];
@@ -134,18 +131,23 @@ static struct value *size_value(struct arena *a, const struct dcp_item *t)
 	return value_new_reduce(a, value_new_global(a, "torch", "Size"), args);
 }
 
+static void set_int(struct arena *a, struct value *dict, const char *key, uint64_t n)
+{
+	value_dict_set(a, dict, key, value_new_int(a, (int64_t)n));
+}
+
 static struct value *config(struct arena *a)
 {
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const zero = value_new(a, VALUE_DICT);
 
-	value_dict_set(a, zero, "stage", value_new_int(a, 1));
+	set_int(a, zero, "stage", 1);
 	value_dict_set(a, out, "zero_optimization", zero);
 	return out;
 }
 
-/* All tensors of the model.  Those of types that torch's storages do not name are widened,
- * or left out. */
+/* All tensors of the model; another name of a parameter has the same one.  Those of types
+ * that torch's storages do not name are widened, or left out. */
 static struct value *module_value(struct zerofile_builder *b)
 {
 	const struct dcp_model *const o = b->o;
@@ -156,11 +158,13 @@ static struct value *module_value(struct zerofile_builder *b)
 			value_dict_set(b->a, out, o->groups[g].params[i].name,
 				       item_value(b, o->groups[g].params[i].weight));
 	for (size_t i = 0; i < o->nextras; i++) {
-		struct dcp_item *const t = o->extras[i].item;
+		const struct dcp_extra *const e = &o->extras[i];
 
-		if (t->dtype <= DTYPE_C128 || cast_knows(t->dtype))
-			value_dict_set(b->a, out, o->extras[i].name,
-				       item_value(b, t));
+		if (e->same)
+			value_dict_set(b->a, out, e->name,
+				       value_find(out, e->same->name));
+		else if (e->item->dtype <= DTYPE_C128 || cast_knows(e->item->dtype))
+			value_dict_set(b->a, out, e->name, item_value(b, e->item));
 	}
 	return out;
 }
@@ -197,22 +201,23 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 {
 	const struct dcp_model *const o = b->o;
 	const bool half = o->weights == DTYPE_BF16 || o->weights == DTYPE_F16;
+	const struct {
+		bool is_true;
+		const char *text;
+	} v[] = {
+		{ !o->has_optimizer, "there is no optimizer: its states are zeros" },
+		{ o->has_optimizer && half,
+		  "there are no fp32 master weights: parameters of 16 bits are"
+		  " widened" },
+		{ o->steps_differ,
+		  "parameters of one group have made different numbers of steps: all"
+		  " get that of the first" },
+	};
 	struct value *const list = value_new(b->a, VALUE_LIST);
 
-	if (!o->has_optimizer)
-		value_append(b->a, list,
-			     value_new_str(b->a, "there is no optimizer: its states"
-						 " are zeros"));
-	else if (half)
-		value_append(b->a, list,
-			     value_new_str(b->a, "there are no fp32 master weights:"
-						 " parameters of 16 bits are"
-						 " widened"));
-	if (o->steps_differ)
-		value_append(b->a, list,
-			     value_new_str(b->a, "parameters of one group have made"
-						 " different numbers of steps: all"
-						 " get that of the first"));
+	for (size_t i = 0; i < COUNT(v); i++)
+		if (v[i].is_true)
+			value_append(b->a, list, value_new_str(b->a, v[i].text));
 	return list;
 }
 
@@ -224,7 +229,7 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	};
 	static const struct {
 		const char *key;
-		int n;
+		unsigned n;
 	} numbers[] = {
 		{ "skipped_steps", 0 }, { "global_samples", 0 },
 		{ "dp_world_size", 1 }, { "mp_world_size", 1 },
@@ -239,9 +244,8 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	for (size_t i = 0; i < COUNT(absent); i++)
 		value_dict_set(a, root, absent[i], value_new(a, VALUE_NONE));
 	for (size_t i = 0; i < COUNT(numbers); i++)
-		value_dict_set(a, root, numbers[i].key,
-			       value_new_int(a, numbers[i].n));
-	value_dict_set(a, root, "global_steps", value_new_int(a, b->o->step));
+		set_int(a, root, numbers[i].key, numbers[i].n);
+	set_int(a, root, "global_steps", (uint64_t)b->o->step);
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
 	return root;
@@ -282,6 +286,8 @@ static struct value *options_value(struct arena *a, const struct dcp_group *g,
 static struct value *mapping_value(struct arena *a, const struct dcp_group *g)
 {
 	struct value *const out = value_new_ordered(a);
+	struct value *const type = value_new_global(
+		a, "deepspeed.utils.tensor_fragment", "fragment_address");
 	uint64_t start = 0;
 
 	for (size_t i = 0; i < g->nparams; i++) {
@@ -290,15 +296,10 @@ static struct value *mapping_value(struct arena *a, const struct dcp_group *g)
 
 		if (!numel)
 			continue;
-		value_dict_set(a, place, "numel", value_new_int(a, (int64_t)numel));
-		value_dict_set(a, place, "start", value_new_int(a, (int64_t)start));
+		set_int(a, place, "numel", numel);
+		set_int(a, place, "start", start);
 		value_dict_set(a, out, g->params[i].name,
-			       value_new_object(a,
-						value_new_global(
-							a,
-							"deepspeed.utils.tensor_fragment",
-							"fragment_address"),
-						place));
+			       value_new_object(a, type, place));
 		start += numel;
 	}
 	return out;
@@ -323,16 +324,17 @@ static struct value *optim_root(struct zerofile_builder *b)
 		value_put(a, state, value_new_int(a, (int64_t)g),
 			  states_value(b, group));
 		value_append(a, groups, options_value(a, group, g));
-		value_append(a, masters, flat_value(b, group, NULL));
 		value_append(a, counts, value_new_int(a, 1));
 		value_append(a, paddings, value_new_int(a, 0));
 		value_append(a, maps, mapping_value(a, group));
 	}
+	for (size_t g = 0; g < b->o->ngroups; g++)
+		value_append(a, masters, flat_value(b, &b->o->groups[g], NULL));
 	value_dict_set(a, base, "state", state);
 	value_dict_set(a, base, KEY_PARAM_GROUPS, groups);
 	value_dict_set(a, dict, KEY_BASE_OPTIMIZER_STATE, base);
 	value_dict_set(a, dict, KEY_FP32_GROUPS, masters);
-	value_dict_set(a, dict, KEY_ZERO_STAGE, value_new_int(a, 1));
+	set_int(a, dict, KEY_ZERO_STAGE, 1);
 	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
 	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
 	value_dict_set(a, dict, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
@@ -341,37 +343,33 @@ static struct value *optim_root(struct zerofile_builder *b)
 	return root;
 }
 
-/* Put the storages into the order of the pickle. */
-static int lay_out(struct dcp_zerofile *x, const struct zerofile_builder *b,
-		   struct bytebuf *pickle, const struct pickle_storages *order,
+static int lay_out(struct dcp_zerofile *x, const struct value *root,
 		   const char *name, struct errmsg *err)
 {
-	struct dcp_storage **const v = arena_alloc(&x->arena,
-						   (b->n + 1) * sizeof(*v));
-	uint64_t *const len = arena_alloc(&x->arena, (b->n + 1) * sizeof(*len));
-	size_t i = b->n;
+	const char *const stem =
+		arena_strndup(&x->arena, name, strlen(name) - strlen(".pt"));
+	uint64_t *const len = arena_alloc(&x->arena, (x->n + 1) * sizeof(*len));
+	struct pickle_storages met = { 0 };
+	struct bytebuf pickle = { 0 };
+	int rc;
 
-	x->storages = arena_alloc(&x->arena, (b->n + 1) * sizeof(*x->storages));
-	if (!v || !len || !x->storages)
+	if (x->arena.failed)
 		return errmsg_nomem(err, name);
-	for (struct dcp_storage *s = b->storages; s; s = s->next)
-		v[--i] = s;
-	x->n = order->n;
-	for (i = 0; i < x->n; i++) {
-		x->storages[i] = *v[strtoul(order->pid[i]->pid->seq.v[2]->str.p,
-					    NULL, 10)];
+	for (size_t i = 0; i < x->n; i++)
 		len[i] = x->storages[i].numel * dtype_size(x->storages[i].type);
-	}
-	return ptwrite_init(&x->w, name, pickle, len, x->n, err);
+	rc = pickle_dump(root, &pickle, &met, err);
+	assert(rc || met.n == x->n);
+	rc = rc ?: ptwrite_init(&x->w, stem, &pickle, len, x->n, err);
+	bytebuf_done(&pickle);
+	pickle_storages_done(&met);
+	return rc;
 }
 
 int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 		      const struct dcp_model *o, const char *source,
 		      struct errmsg *err)
 {
-	struct zerofile_builder b = { .a = &x->arena, .o = o };
-	struct pickle_storages order = { 0 };
-	struct bytebuf pickle = { 0 };
+	struct zerofile_builder b = { .a = &x->arena, .o = o, .x = x };
 	struct value *root;
 	int rc;
 
@@ -380,11 +378,7 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a));
 	value_dict_set(b.a, root, KEY_DS_VERSION,
 		       value_new_str(b.a, NAMES_DS_VERSION));
-	rc = b.a->failed ? errmsg_nomem(err, stems[kind])
-			 : pickle_dump(root, &pickle, &order, err);
-	rc = rc ?: lay_out(x, &b, &pickle, &order, stems[kind], err);
-	bytebuf_done(&pickle);
-	pickle_storages_done(&order);
+	rc = lay_out(x, root, dcp_zerofile_name(kind), err);
 	if (rc)
 		dcp_zerofile_done(x);
 	return rc;
@@ -458,22 +452,6 @@ static int read_literal(const struct ptwrite *w, size_t i, uint8_t *buf, size_t 
 	return rc;
 }
 
-/* The number of storages that end at `off` or before. */
-static size_t storages_before(const struct ptwrite *w, uint64_t off)
-{
-	size_t low = 0, high = w->n;
-
-	while (low < high) {
-		const size_t mid = low + (high - low) / 2;
-
-		if (w->offset[mid] + w->len[mid] <= off)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	return low;
-}
-
 int dcp_zerofile_read(const struct dcp_zerofile *x, struct dcp_blobs *b, void *buf,
 		      size_t len, uint64_t off, struct errmsg *err)
 {
@@ -482,15 +460,19 @@ int dcp_zerofile_read(const struct dcp_zerofile *x, struct dcp_blobs *b, void *b
 	int rc = 0;
 
 	for (size_t n; !rc && len; off += n, to += n, len -= n) {
-		const size_t i = storages_before(w, off);
-		const uint64_t literal = ptwrite_literal_offset(w, i);
-		const uint64_t data = literal + ptwrite_literal_len(w, i);
-		const uint64_t end = off < data ? data : data + w->len[i];
+		const size_t i = interval_find(w->offset, w->n, sizeof(*w->offset),
+					       off);
+		const bool past = w->n && off >= w->offset[i];
+		const bool is_data = past && off - w->offset[i] < w->len[i];
+		const uint64_t begin = is_data ? w->offset[i]
+					       : ptwrite_literal_offset(w, i + past);
+		const uint64_t size = is_data ? w->len[i]
+					      : ptwrite_literal_len(w, i + past);
 
-		n = end - off < len ? (size_t)(end - off) : len;
-		rc = off < data ? read_literal(w, i, to, n, off - literal, err)
-				: read_storage(&x->storages[i], b, to, n,
-					       off - data, err);
+		n = begin + size - off < len ? (size_t)(begin + size - off) : len;
+		rc = is_data ? read_storage(&x->storages[i], b, to, n, off - begin,
+					    err)
+			     : read_literal(w, i + past, to, n, off - begin, err);
 	}
 	return rc;
 }

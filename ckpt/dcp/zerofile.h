@@ -21,8 +21,7 @@ enum dcp_zerofile_kind {
 };
 
 /* The name of the file in a tag. */
-#define DCP_ZEROFILE_NAME_MAX 64
-void dcp_zerofile_name(enum dcp_zerofile_kind kind, char name[DCP_ZEROFILE_NAME_MAX]);
+const char *dcp_zerofile_name(enum dcp_zerofile_kind kind);
 
 /* One of them: what torch.save would write around and between the storages, whose bytes
  * are read from the checkpoint.  It has no checksums.  Immutable. */
