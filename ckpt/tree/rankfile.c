@@ -39,17 +39,26 @@ static long parse_rank(const struct pattern *p, const char *name, unsigned ranks
 		       rank;
 }
 
+/* Write the name of a rank's file (-1: the file without a number). */
+static void rank_name(const struct pattern *p, long rank, char out[NAME_MAX + 1])
+{
+	if (rank < 0)
+		snprintf(out, NAME_MAX + 1, "%s", p->alone);
+	else
+		snprintf(out, NAME_MAX + 1, "%s%ld%s", p->before, rank, p->after);
+}
+
 /* Return the path of old rank `rank`'s file (-1: the file without a number), or
  * NULL with `*rc` set to a negative errno if it cannot be found. */
 static char *rank_path(struct uckpt *u, const char *dir,
 		       const struct pattern *p, long rank, int *rc)
 {
+	char *path, name[NAME_MAX + 1];
 	struct attrs a;
-	char *path;
-	const int n = rank < 0 ? asprintf(&path, "%s/%s", dir, p->alone) :
-				 asprintf(&path, "%s/%s%ld%s", dir, p->before,
-					  rank, p->after);
+	int n;
 
+	rank_name(p, rank, name);
+	n = asprintf(&path, "%s/%s", dir, name);
 	*rc = n < 0 ? -ENOMEM : files_lstat(u, path, &a);
 	if (!*rc)
 		return path;
@@ -91,5 +100,35 @@ int rankfile_find(struct uckpt *u, const char *dir, const char *name,
 		*path = rank_path(u, dir, p, n ? rank % n : -1, &rc);
 		return *path ? 0 : rc;
 	}
+	return rc;
+}
+
+static int each_rank(struct uckpt *u, const char *dir, const struct pattern *p,
+		     unsigned ranks, rankfile_fn *call, void *arg)
+{
+	const long n = count_ranks(u, dir, p);
+	char name[NAME_MAX + 1], *path;
+	int rc = 0;
+
+	if (!n && !p->alone)
+		return 0;
+	for (long rank = 0; !rc && rank < (long)ranks; rank++) {
+		path = rank_path(u, dir, p, n ? rank % n : -1, &rc);
+		if (!path)
+			break;
+		rank_name(p, ranks == 1 && p->alone ? -1 : rank, name);
+		rc = call(arg, name, path);
+		free(path);
+	}
+	return rc == -ENOENT ? 0 : rc;
+}
+
+int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks,
+		  rankfile_fn *call, void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < COUNT(patterns); i++)
+		rc = each_rank(u, dir, &patterns[i], ranks, call, arg);
 	return rc;
 }

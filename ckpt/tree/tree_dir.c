@@ -2,7 +2,7 @@
 /*
  * Listing directories.  The entries of a view, and of .ucfs, are computed.  A directory
  * of the run is read completely when it is opened, and the views of its tags are
- * added.
+ * added, and files that replace missing ones of ranks.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -184,6 +184,20 @@ static int add_pointers(struct uckpt_dir *d, const char *dir, uint64_t index)
 	return rc;
 }
 
+/* Add a file that replaces a missing one of a rank. */
+static int add_rankfile(void *arg, const char *name, const char *path)
+{
+	struct uckpt_dir *const d = arg;
+	uint64_t child;
+	int rc;
+
+	if (find_name(d, name))
+		return 0;
+	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
+	return rc ? rc
+		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
+}
+
 static int open_lower(struct uckpt_dir *d, uint64_t index)
 {
 	struct tree *const t = d->t;
@@ -204,6 +218,9 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 			rc = add_views(d, path, index, i, &views);
 	if (!rc && views)
 		rc = add_pointers(d, path, index);
+	if (!rc && t->o->replace)
+		rc = rankfile_each(t->o->u, path, t->o->recut[0].ranks,
+				   add_rankfile, d);
 	return rc;
 }
 

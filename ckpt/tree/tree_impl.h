@@ -150,6 +150,13 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
 int rankfile_find(struct uckpt *u, const char *dir, const char *name,
 		  unsigned ranks, char **path);
 
+/* Call `call` with each new rank's name, which `dir` may have, and the path of the file
+ * that has its content.  Returns what `call` did if that is not 0, or -ENOMEM; a file that
+ * cannot be found ends the ranks of its kind. */
+typedef int rankfile_fn(void *arg, const char *name, const char *path);
+int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks,
+		  rankfile_fn *call, void *arg);
+
 /*
  * Warn of every tag of a run that will not be served, and of a `latest` that names
  * none (survey.c).  `tags` are those of the source itself; without any, tags are looked

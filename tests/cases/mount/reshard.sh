@@ -105,9 +105,13 @@ for r in 0 1 2 3 4 5; do
 	check "rank $r has the random state of r mod 4" test "$(cat "$mnt/rng_state_$r.pth")" = $((r % 4))
 done
 absent rng_state_6.pth rng_state.pth random_states_0.pkl
+check "ls shows each once" test "$(cd "$mnt" && echo rng_state*)" = "$(echo rng_state_{0..5}.pth)"
 unmount
+ucckpt -o ranks=6,replace extract "$run" "rng_state_*" "$tmp/extracted" >"$tmp/said" 2>&1
+check "a copy has all" test "$(cat "$tmp"/extracted/rng_state_*)" = "$(printf '%s\n' 0 1 2 3 0 1)"
 mount_fg "$run" -o ranks=1,replace || fail "cannot mount: $(cat "$tmp/log")"
 check "one rank has a file without a number" test "$(cat "$mnt/rng_state.pth")" = 0
+check "ls shows it, too" test "$(cd "$mnt" && echo rng_state.*)" = rng_state.pth
 unmount
 
 # A tag alone.
