@@ -237,25 +237,6 @@ static int blob_open(struct blob *x, struct dcp_blobs *b, const struct dcp_item 
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
-		     struct arena *a, struct value **out, struct errmsg *err)
-{
-	struct blob x;
-	int rc;
-
-	if (!t->nchunks)
-		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir,
-				  t->key);
-	rc = blob_open(&x, b, t, t->chunks, err);
-	if (rc)
-		return rc;
-	*out = pickle_copy(a, x.pt.root);
-	if (!*out)
-		rc = errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
-	ptfile_close(&x.pt);
-	return rc;
-}
-
 int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
 		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err)
 {
@@ -463,17 +444,42 @@ int dcp_blobs_read(struct dcp_blobs *b, struct dcp_item *t, enum dtype to,
 	return rc;
 }
 
-int dcp_blobs_number(struct dcp_blobs *b, struct dcp_item *t, double *out,
-		     struct errmsg *err)
+/* Read the number that a tensor of one element holds. */
+static int read_number(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
+		       struct value **out, struct errmsg *err)
 {
 	uint8_t raw[16];
+	double number;
 	int rc;
 
 	if (t->numel != 1 || !cast_knows(t->dtype))
 		return errmsg_set(err, -ENOTSUP, "%s: %s: is no number", b->dir,
 				  t->key);
 	rc = dcp_blobs_read(b, t, t->dtype, raw, 0, 1, err);
-	if (!rc)
-		cast_to_double(t->dtype, raw, out, 1);
+	if (rc)
+		return rc;
+	cast_to_double(t->dtype, raw, &number, 1);
+	*out = value_new_float(a, number);
+	return *out ? 0 : errmsg_nomem(err, b->dir);
+}
+
+int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
+		    struct value **out, struct errmsg *err)
+{
+	struct blob x;
+	int rc;
+
+	if (t->is_tensor)
+		return read_number(b, t, a, out, err);
+	if (!t->nchunks)
+		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir,
+				  t->key);
+	rc = blob_open(&x, b, t, t->chunks, err);
+	if (rc)
+		return rc;
+	*out = pickle_copy(a, x.pt.root);
+	if (!*out)
+		rc = errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
+	ptfile_close(&x.pt);
 	return rc;
 }

@@ -41,17 +41,14 @@ bool dcp_blobs_unchanged(const struct dcp_blobs *b);
 /* Continue a hash with the identities of all files. */
 uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash);
 
-/* Read the object of an item, as a copy in `a`.  -EBADMSG if it has none. */
-int dcp_blobs_object(struct dcp_blobs *b, const struct dcp_item *t,
-		     struct arena *a, struct value **out, struct errmsg *err);
+/* Read an item as a value in `a`: a copy of the object, or the number that a tensor of one
+ * element holds.  -EBADMSG if it has no data, -ENOTSUP if the tensor is no number. */
+int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
+		    struct value **out, struct errmsg *err);
 
 /* The CRC-32 that the blob of a chunk records of its elements; 0: none. */
 int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
 		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err);
-
-/* Read the number that a tensor of one element holds.  -ENOTSUP if it is none. */
-int dcp_blobs_number(struct dcp_blobs *b, struct dcp_item *t, double *out,
-		     struct errmsg *err);
 
 /*
  * Read all blobs of an item, and compare them with the checksums in them and with the

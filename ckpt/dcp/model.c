@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/megatron.h"
@@ -23,6 +24,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 
+#define MASTER "fp32_param" /* the state in which Megatron's optimizers keep the weights */
 #define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
@@ -35,9 +37,13 @@ struct finder {
 	struct errmsg *err;
 	struct dcp_optimizer optimizer;
 	struct dcp_prefix prefix; /* of the model */
-	struct hashtab weights;	  /* items, by name */
-	struct hashtab owned;	  /* parameters' items */
-	uint64_t compared;	  /* pairs of tensors that may be tied */
+	struct weight {
+		const char *name; /* first: array_by_text */
+		struct dcp_item *item;
+		bool owned; /* by a parameter of the optimizer */
+	} *weights;
+	size_t nweights;
+	uint64_t compared; /* pairs of tensors that may be tied */
 };
 
 static int dcp_model_nomem(const struct finder *f)
@@ -48,11 +54,6 @@ static int dcp_model_nomem(const struct finder *f)
 static const char *last_of(const struct dcp_item *t)
 {
 	return t->path[t->depth - 1];
-}
-
-static uint64_t hash_name(const char *name)
-{
-	return hash_bytes(0, name, strlen(name));
 }
 
 /* Is it a tensor below the model's prefix? */
@@ -119,50 +120,40 @@ static bool find_largest(struct finder *f)
 	return n;
 }
 
-static struct dcp_item *find_weight(const struct finder *f, const char *name)
+static struct weight *find_weight(const struct finder *f, const char *name)
 {
-	uint32_t i;
-	size_t pos = 0;
-
-	while (hashtab_next(&f->weights, hash_name(name), &pos, &i))
-		if (strcmp(last_of(&f->m->items[i]), name) == 0)
-			return &f->m->items[i];
-	return NULL;
+	return array_find(f->weights, f->nweights, sizeof(*f->weights), name);
 }
 
 static int index_weights(struct finder *f)
 {
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
-
-		if (!is_of_model(f, t))
-			continue;
-		if (find_weight(f, last_of(t)))
+	f->weights = calloc(f->m->nitems + 1, sizeof(*f->weights));
+	if (!f->weights)
+		return dcp_model_nomem(f);
+	for (size_t i = 0; i < f->m->nitems; i++)
+		if (is_of_model(f, &f->m->items[i]))
+			f->weights[f->nweights++] = (struct weight){
+				last_of(&f->m->items[i]), &f->m->items[i], false
+			};
+	qsort(f->weights, f->nweights, sizeof(*f->weights), array_by_text);
+	for (size_t i = 1; i < f->nweights; i++)
+		if (strcmp(f->weights[i - 1].name, f->weights[i].name) == 0)
 			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its"
-							" name", t->key);
-		if (!hashtab_add(&f->weights, hash_name(last_of(t)), (uint32_t)i))
-			return dcp_model_nomem(f);
-	}
+							" name",
+					   f->weights[i].item->key);
 	return 0;
 }
 
-static bool is_owned(const struct finder *f, const struct dcp_item *t)
-{
-	size_t pos = 0;
-	uint32_t n;
-
-	return hashtab_next(&f->owned, hash_number((uintptr_t)t), &pos, &n);
-}
-
 /* Note that the optimizer has a tensor. */
-static int own(struct finder *f, const struct dcp_item *t)
+static int own(const struct finder *f, const struct dcp_item *t)
 {
-	if (is_owned(f, t))
+	struct weight *const w = find_weight(f, last_of(t));
+
+	if (w->owned)
 		return ERRMSG_FILE(f, -EBADMSG,
 				   "%s: is twice in the optimizer's groups", t->key);
-	return hashtab_add(&f->owned, hash_number((uintptr_t)t), 0)
-		       ? 0
-		       : dcp_model_nomem(f);
+	w->owned = true;
+	return 0;
 }
 
 static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
@@ -171,30 +162,24 @@ static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
 	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
 
-/* Read the number that an item has. */
-static int read_number(const struct finder *f, struct dcp_item *t, double *out)
+static int read_number(const struct finder *f, struct dcp_item *t, struct value **v)
 {
-	struct value *v;
-	int rc;
+	const int rc = dcp_blobs_value(f->b, t, &f->o->arena, v, f->err);
 
-	if (t->is_tensor)
-		return dcp_blobs_number(f->b, t, out, f->err);
-	rc = dcp_blobs_object(f->b, t, &f->o->arena, &v, f->err);
-	if (rc)
+	if (rc || (*v)->kind == VALUE_INT || (*v)->kind == VALUE_FLOAT)
 		return rc;
-	if (v->kind != VALUE_INT && v->kind != VALUE_FLOAT)
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number but a %s",
-				   t->key, value_kind_name(v));
-	*out = v->kind == VALUE_INT ? (double)v->i : v->f;
-	return 0;
+	return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number but a %s, which a ZeRO"
+					" checkpoint cannot have", t->key,
+			   value_kind_name(*v));
 }
 
 /* Take the steps that the parameters of a group have counted. */
 static int read_step(const struct finder *f, struct dcp_item *t, bool first,
 		     double *step)
 {
-	double n;
-	const int rc = read_number(f, t, &n);
+	struct value *v;
+	const int rc = read_number(f, t, &v);
+	const double n = rc ? 0 : v->kind == VALUE_INT ? (double)v->i : v->f;
 
 	if (rc)
 		return rc;
@@ -206,117 +191,80 @@ static int read_step(const struct finder *f, struct dcp_item *t, bool first,
 	return 0;
 }
 
-/* Is it the name under which Megatron's optimizers keep the weights? */
-static bool is_master(const struct finder *f, const char *state)
-{
-	return f->megatron->found && strcmp(state, "fp32_param") == 0;
-}
-
 /* Add a state that the parameter `p`, the first with states, has. */
 static int add_state(const struct finder *f, struct dcp_group *g,
 		     const struct dcp_param *p, const struct dcp_entry *e)
 {
-	struct dcp_state *const s = &g->states[g->nstates];
-	int rc;
+	struct dcp_state s = { .name = e->field };
+	int rc = 0;
 
-	if (is_master(f, e->field))
-		return 0;
-	*s = (struct dcp_state){ .name = e->field };
-	s->flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
-		  same_shape(e->item, p->weight);
-	if (!s->flat && e->item->is_tensor && !e->item->ndim)
-		s->item = e->item;
-	else if (!s->flat && e->item->is_tensor)
+	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
+		 same_shape(e->item, p->weight);
+	if (!s.flat && e->item->is_tensor && e->item->ndim)
 		return ERRMSG_FILE(f, -ENOTSUP,
 				   "%s: has another shape than the parameter: a"
 				   " ZeRO checkpoint has no such state",
 				   e->item->key);
-	if (!e->item->is_tensor) {
-		rc = dcp_blobs_object(f->b, e->item, &f->o->arena, &s->number,
-				      f->err);
-		if (rc)
-			return rc;
-		if (s->number->kind == VALUE_NONE)
-			return 0;
-		if (s->number->kind != VALUE_INT && s->number->kind != VALUE_FLOAT)
-			return ERRMSG_FILE(f, -ENOTSUP,
-					   "%s: is a %s, which a ZeRO checkpoint"
-					   " cannot have", e->item->key,
-					   value_kind_name(s->number));
-	}
-	g->nstates++;
-	return 0;
+	if (!e->item->is_tensor)
+		rc = read_number(f, e->item, &s.number);
+	else if (!s.flat)
+		s.item = e->item;
+	if (!rc && strcmp(e->field, MASTER) != 0)
+		g->states[g->nstates++] = s;
+	return rc;
 }
 
+/* Find the states of a group: those of its first parameter that has any. */
 static int find_states(const struct finder *f, struct dcp_group *g)
 {
-	const struct dcp_optimizer *const x = &f->optimizer;
+	const struct dcp_param *p = g->params, *const end = p + g->nparams;
 	const struct dcp_entry *e = NULL;
-	size_t n = 0, i = 0;
+	size_t n = 0;
 	int rc = 0;
 
-	for (; !n && i < g->nparams; i++)
-		for (size_t pos = 0; dcp_optimizer_next(x, g->params[i].name,
-							NULL, &pos);)
-			n++;
+	while (p < end && !(e = dcp_optimizer_states(&f->optimizer, p->name, &n)))
+		p++;
 	g->states = arena_alloc(&f->o->arena, (n + 2) * sizeof(*g->states));
 	if (!g->states)
 		return dcp_model_nomem(f);
-	for (size_t pos = 0; !rc && n &&
-	     (e = dcp_optimizer_next(x, g->params[i - 1].name, NULL, &pos));)
-		rc = add_state(f, g, &g->params[i - 1], e);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = add_state(f, g, p, &e[i]);
 	return rc;
+}
+
+/* Check that a state of a parameter, or its master, fits the parameter. */
+static int check_flat(const struct finder *f, const struct dcp_param *p,
+		      const struct dcp_item *t)
+{
+	return t->is_tensor && cast_knows(t->dtype) && same_shape(t, p->weight)
+		       ? 0
+		       : ERRMSG_FILE(f, -EBADMSG, "%s: has another shape or type"
+						  " than its parameter", t->key);
 }
 
 /* Find the states of a parameter.  Returns how many it has. */
 static int find_param_states(const struct finder *f, const struct dcp_group *g,
 			     struct dcp_param *p, bool first, double *step)
 {
-	int n = 0;
+	int n = 0, rc = 0;
 
 	p->states = arena_alloc(&f->o->arena,
 				(g->nstates + 1) * sizeof(struct dcp_item *));
 	if (!p->states)
 		return dcp_model_nomem(f);
-	for (size_t i = 0; i < g->nstates; i++) {
+	for (size_t i = 0; !rc && i < g->nstates; i++) {
 		const struct dcp_state *const s = &g->states[i];
-		size_t pos = 0;
-		const struct dcp_entry *const e = dcp_optimizer_next(
-			&f->optimizer, p->name, s->name, &pos);
-		int rc = 0;
+		struct dcp_item *const t =
+			dcp_optimizer_state(&f->optimizer, p->name, s->name);
 
-		if (!e)
-			continue;
-		n++;
-		p->states[i] = e->item;
-		if (strcmp(s->name, "step") == 0)
-			rc = read_step(f, e->item, first, step);
-		else if (s->flat && (!e->item->is_tensor ||
-				     !cast_knows(e->item->dtype) ||
-				     !same_shape(e->item, p->weight)))
-			rc = ERRMSG_FILE(f, -EBADMSG,
-					 "%s: has another shape or type than its"
-					 " parameter", e->item->key);
-		if (rc)
-			return rc;
+		p->states[i] = t;
+		n += t != NULL;
+		if (t && strcmp(s->name, "step") == 0)
+			rc = read_step(f, t, first, step);
+		else if (t && s->flat)
+			rc = check_flat(f, p, t);
 	}
-	return n;
-}
-
-static int find_master(const struct finder *f, struct dcp_param *p)
-{
-	size_t pos = 0;
-	const struct dcp_entry *const e =
-		f->megatron->found ? dcp_optimizer_next(&f->optimizer, p->name,
-							"fp32_param", &pos)
-				   : NULL;
-
-	p->master = e ? e->item : p->weight;
-	return same_shape(p->master, p->weight) && cast_knows(p->master->dtype)
-		       ? 0
-		       : ERRMSG_FILE(f, -ENOTSUP,
-				     "%s: has another shape than its parameter",
-				     p->master->key);
+	return rc ?: n;
 }
 
 /* Find the states of all parameters of a group.  One that has none was never updated, and
@@ -339,9 +287,10 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 					   " group", p.name, n, g->nstates);
 		if (!n && g->nstates)
 			continue;
-		rc = find_master(f, &p);
+		p.master = dcp_optimizer_state(&f->optimizer, p.name, MASTER)
+				   ?: p.weight;
 		g->params[kept++] = p;
-		rc = rc ?: own(f, p.weight);
+		rc = check_flat(f, &p, p.master) ?: own(f, p.weight);
 	}
 	g->nparams = kept;
 	if (f->megatron->found)
@@ -352,17 +301,19 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 	return rc;
 }
 
-static int add_param(struct finder *f, struct dcp_group *g, const char *name,
-		     struct dcp_item *weight)
+static int add_param(const struct finder *f, struct dcp_group *g, const char *name)
 {
-	if (!weight)
+	const struct weight *const w = find_weight(f, name);
+
+	if (!w)
 		return ERRMSG_FILE(f, -EBADMSG,
 				   "the optimizer has a parameter %s, which the"
 				   " model has not", name);
-	if (!cast_knows(weight->dtype))
+	if (!cast_knows(w->item->dtype))
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
-				   weight->key);
-	g->params[g->nparams++] = (struct dcp_param){ name, weight, weight, NULL };
+				   w->item->key);
+	g->params[g->nparams++] =
+		(struct dcp_param){ name, w->item, w->item, NULL };
 	return 0;
 }
 
@@ -381,8 +332,7 @@ static int add_groups(struct finder *f)
 		g->params = arena_alloc(&o->arena, (x->groups[i].n + 1) *
 							   sizeof(*g->params));
 		for (size_t k = 0; g->params && !rc && k < x->groups[i].n; k++)
-			rc = add_param(f, g, x->groups[i].names[k],
-				       find_weight(f, x->groups[i].names[k]));
+			rc = add_param(f, g, x->groups[i].names[k]);
 		rc = rc ?: complete_group(f, g);
 	}
 	return rc ?: o->arena.failed ? dcp_model_nomem(f) : 0;
@@ -405,17 +355,15 @@ static int add_weights(struct finder *f)
 	g->states = arena_alloc(a, 3 * sizeof(*g->states));
 	if (!g->options || !g->params || !g->states)
 		return dcp_model_nomem(f);
-	g->states[g->nstates++] = (struct dcp_state){
-		.name = "step", .number = value_new_int(a, 0)
-	};
-	g->states[g->nstates++] = (struct dcp_state){ "exp_avg", true, NULL, NULL };
-	g->states[g->nstates++] = (struct dcp_state){ "exp_avg_sq", true, NULL, NULL };
+	g->nstates = 3;
+	g->states[0] = (struct dcp_state){ "step", false, NULL, value_new_int(a, 0) };
+	g->states[1] = (struct dcp_state){ "exp_avg", true, NULL, NULL };
+	g->states[2] = (struct dcp_state){ "exp_avg_sq", true, NULL, NULL };
 	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
-		struct dcp_item *const t = &f->m->items[i];
+		const struct dcp_item *const t = &f->m->items[i];
 
-		if (!is_of_model(f, t) || !is_floating(t->dtype))
-			continue;
-		rc = add_param(f, g, last_of(t), t) ?: own(f, t);
+		if (is_of_model(f, t) && is_floating(t->dtype))
+			rc = add_param(f, g, last_of(t)) ?: own(f, t);
 	}
 	return a->failed ? dcp_model_nomem(f) : rc;
 }
@@ -483,7 +431,8 @@ static int add_extras(struct finder *f)
 		struct dcp_item *const t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
 
-		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER || is_owned(f, t))
+		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER ||
+		    find_weight(f, e.name)->owned)
 			continue;
 		rc = find_tie(f, &e);
 		o->extras[o->nextras++] = e;
@@ -527,9 +476,7 @@ int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER };
 	rc = find_all(&f);
-	hashtab_done(&f.weights);
-	hashtab_done(&f.owned);
-	dcp_optimizer_done(&f.optimizer);
+	free(f.weights);
 	if (rc)
 		dcp_model_done(o);
 	return rc;

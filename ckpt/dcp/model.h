@@ -63,7 +63,7 @@ struct dcp_model {
  * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
  * all real tensors are parameters of one group, with states of zeros.  -ENOTSUP if there is
  * no model, or more than one optimizer, or states that a ZeRO checkpoint cannot have;
- * -EBADMSG; errors of dcp_blobs_object.  Messages begin with `dir`.
+ * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_blobs *b,

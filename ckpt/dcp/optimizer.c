@@ -19,13 +19,30 @@
 
 #define OPTIONS_DEPTH_MAX 4u /* lists in lists */
 
+#define ENTRIES_MAX 128u /* states of a parameter, or options */
+
+/* Parameters of groups without numbers may have this many different options. */
+#define FLAT_GROUPS_MAX 256u
+
 struct search {
 	struct dcp_optimizer *x;
+	struct dcp_entry *flat; /* options of parameters, in the order of the items */
+	size_t nflat;
+	struct span known[FLAT_GROUPS_MAX]; /* options of groups of these, as bytes */
 	const struct dcp_metadata *m;
+	const struct dcp_megatron *megatron;
 	struct dcp_blobs *b;
 	struct arena *a;
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
+};
+
+/* What the path of an optimizer's item says. */
+struct parsed {
+	const char *name; /* of the parameter, or the number of the group */
+	const char *field;
+	bool of_group; /* of param_groups */
+	bool flat;     /* names of parameters stand for groups, too */
 };
 
 bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
@@ -39,7 +56,7 @@ bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
 }
 
 /* Split "NAME.FIELD" at its last dot. */
-static bool split(struct arena *a, const char *text, struct dcp_entry *e)
+static bool split(struct arena *a, const char *text, struct parsed *e)
 {
 	const char *const dot = strrchr(text, '.');
 
@@ -52,12 +69,12 @@ static bool split(struct arena *a, const char *text, struct dcp_entry *e)
 }
 
 /* Is the item an optimizer's, if what follows `depth` elements of its path is? */
-static bool parse(struct arena *a, struct dcp_item *t, unsigned depth,
-		  struct dcp_entry *e)
+static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth,
+		  struct parsed *e)
 {
 	const char *const word = t->path[depth];
 
-	*e = (struct dcp_entry){ .item = t };
+	*e = (struct parsed){ 0 };
 	if (t->depth == depth + 3) {
 		e->name = t->path[depth + 1];
 		e->field = t->path[depth + 2];
@@ -73,19 +90,20 @@ static bool parse(struct arena *a, struct dcp_item *t, unsigned depth,
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
-/* Find where the optimizer is: only one has groups there. */
-static int find_prefix(const struct search *s)
+/* Find where the optimizer is: only one has groups there, or is Megatron's. */
+static int find_prefix(struct search *s)
 {
 	struct dcp_optimizer *const x = s->x;
-	struct dcp_entry e;
+	struct parsed e;
 
 	for (size_t i = 0; i < s->m->nitems; i++) {
-		struct dcp_item *const t = &s->m->items[i];
+		const struct dcp_item *const t = &s->m->items[i];
 
 		if (x->found && dcp_prefix_has(&x->prefix, t))
 			continue;
 		for (unsigned d = 1; d < t->depth; d++) {
-			if (!parse(s->a, t, d, &e) || !e.of_group)
+			if (!parse(s->a, t, d, &e) ||
+			    !(e.of_group || s->megatron->found))
 				continue;
 			if (x->found)
 				return ERRMSG_FILE(s, -ENOTSUP,
@@ -99,62 +117,6 @@ static int find_prefix(const struct search *s)
 		}
 	}
 	return 0;
-}
-
-static uint64_t hash_param(const char *name)
-{
-	return hash_bytes(0, name, strlen(name));
-}
-
-const struct dcp_entry *dcp_optimizer_next(const struct dcp_optimizer *x,
-					   const char *param, const char *field,
-					   size_t *pos)
-{
-	uint32_t i;
-
-	while (hashtab_next(&x->by_name, hash_param(param), pos, &i))
-		if (strcmp(x->entries[i].name, param) == 0 &&
-		    (!field || strcmp(x->entries[i].field, field) == 0))
-			return &x->entries[i];
-	return NULL;
-}
-
-/* No optimizer has so many states of a parameter; ZeRO's shards have fewer. */
-#define STATES_MAX 32u
-
-static int list_entry(const struct search *s, const struct dcp_entry *e)
-{
-	struct dcp_optimizer *const x = s->x;
-	size_t pos = 0;
-	unsigned n = 0;
-
-	while (!e->of_group && dcp_optimizer_next(x, e->name, NULL, &pos))
-		if (++n == STATES_MAX)
-			return ERRMSG_FILE(s, -E2BIG, "%s: more than %u states of"
-						      " a parameter",
-					   e->item->key, STATES_MAX);
-	if (!e->of_group &&
-	    !hashtab_add(&x->by_name, hash_param(e->name), (uint32_t)x->n))
-		return errmsg_nomem(s->err, s->file);
-	x->entries[x->n++] = *e;
-	return 0;
-}
-
-static int list_entries(const struct search *s)
-{
-	struct dcp_optimizer *const x = s->x;
-	int rc = 0;
-
-	x->entries = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*x->entries));
-	for (size_t i = 0; !rc && x->entries && x->found && i < s->m->nitems; i++) {
-		struct dcp_item *const t = &s->m->items[i];
-		struct dcp_entry e;
-
-		if (dcp_prefix_has(&x->prefix, t) &&
-		    parse(s->a, t, x->prefix.depth, &e))
-			rc = list_entry(s, &e);
-	}
-	return s->a->failed ? errmsg_nomem(s->err, s->file) : rc;
 }
 
 static bool is_plain(const struct value *v, unsigned depth)
@@ -176,255 +138,245 @@ bool dcp_optimizer_is_option(const struct value *v)
 	return is_plain(v, 0);
 }
 
-/* Read an option; `*out` is NULL for one that a file cannot have.  A tensor, such as the
+/* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
  * learning rate of a captured graph, becomes a number. */
-static int read_option(const struct search *s, const struct dcp_entry *e,
-		       struct value **out)
+static int read_option(struct search *s, struct dcp_item *t, const char *name,
+		       struct value *options)
 {
-	struct dcp_item *const t = e->item;
-	double number;
-	int rc;
+	struct value *v;
+	const int rc = dcp_blobs_value(s->b, t, s->a, &v, s->err);
 
-	*out = NULL;
-	if (!t->is_tensor) {
-		rc = dcp_blobs_object(s->b, t, s->a, out, s->err);
-		if (!rc && !dcp_optimizer_is_option(*out))
-			*out = NULL;
-		return rc;
-	}
-	rc = dcp_blobs_number(s->b, t, &number, s->err);
 	if (rc)
-		return rc == -ENOTSUP ? 0 : rc;
-	*out = value_new_float(s->a, number);
-	return *out ? 0 : errmsg_nomem(s->err, s->file);
-}
-
-static void add_name(const struct search *s, struct dcp_optimizer_group *g,
-		     const char *name)
-{
-	if (!s->x->first)
-		s->x->first = name;
-	g->names[g->n++] = name;
+		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
+	if (dcp_optimizer_is_option(v))
+		value_dict_set(s->a, options, name, v);
+	return 0;
 }
 
 /* Take over the names of a group's parameters. */
-static int read_params(const struct search *s, const struct dcp_entry *e,
+static int read_params(struct search *s, struct dcp_item *t,
 		       struct dcp_optimizer_group *g)
 {
 	struct value *v;
-	const int rc = dcp_blobs_object(s->b, e->item, s->a, &v, s->err);
+	const int rc = dcp_blobs_value(s->b, t, s->a, &v, s->err);
 	const struct value_seq *const list = rc ? NULL : value_items(v);
 
 	if (rc)
 		return rc;
-	g->names = list ? arena_alloc(s->a, (list->n + 1) * sizeof(*g->names))
-			: NULL;
-	for (size_t i = 0; g->names && i < list->n; i++) {
-		if (!value_is_cstr(list->v[i]))
+	if (!list)
+		return ERRMSG_FILE(s, -EBADMSG, "%s: is no list", t->key);
+	g->names = arena_alloc(s->a, (list->n + 1) * sizeof(*g->names));
+	for (g->n = 0; g->names && g->n < list->n; g->n++) {
+		if (!value_is_cstr(list->v[g->n]))
 			return ERRMSG_FILE(s, -ENOTSUP,
 					   "%s: lists no names of parameters:"
 					   " save what get_state_dict returns",
-					   e->item->key);
-		add_name(s, g, list->v[i]->str.p);
-	}
-	return g->names ? 0 : ERRMSG_FILE(s, -EBADMSG, "%s: is no list",
-					  e->item->key);
-}
-
-/* Read an entry of a group whose number it has. */
-static int read_numbered(const struct search *s, const struct dcp_entry *e)
-{
-	struct dcp_optimizer *const x = s->x;
-	const unsigned long i = strtoul(e->name, NULL, 10);
-	struct dcp_optimizer_group *g;
-	struct value *v;
-	int rc;
-
-	if (i >= x->n)
-		return ERRMSG_FILE(s, -EBADMSG, "%s: no group has that number",
-				   e->item->key);
-	if (i >= x->ngroups)
-		x->ngroups = i + 1;
-	g = &x->groups[i];
-	if (strcmp(e->field, "params") == 0)
-		return read_params(s, e, g);
-	rc = read_option(s, e, &v);
-	g->options = g->options ?: value_new(s->a, VALUE_DICT);
-	if (v)
-		value_dict_set(s->a, g->options, e->field, v);
-	return rc;
-}
-
-/* The options of a parameter in the flattened form. */
-struct own {
-	const char *name;
-	struct value *options;
-	struct bytebuf text; /* the same, to compare */
-};
-
-/* Those of all parameters. */
-struct owns {
-	struct own *v;
-	size_t n;
-	struct hashtab by_name;
-};
-
-static void owns_done(struct owns *o)
-{
-	for (size_t i = 0; o->v && i < o->n; i++)
-		bytebuf_done(&o->v[i].text);
-	free(o->v);
-	hashtab_done(&o->by_name);
-}
-
-/* Find the options of a parameter, or add it; NULL when memory runs out. */
-static struct own *owns_get(const struct search *s, struct owns *o,
-			    const char *name)
-{
-	const uint64_t hash = hash_param(name);
-	struct own *const p = &o->v[o->n];
-	size_t pos = 0;
-	uint32_t k;
-
-	while (hashtab_next(&o->by_name, hash, &pos, &k))
-		if (strcmp(o->v[k].name, name) == 0)
-			return &o->v[k];
-	*p = (struct own){ name, value_new(s->a, VALUE_DICT), { 0 } };
-	return p->options && hashtab_add(&o->by_name, hash, (uint32_t)o->n)
-		       ? (o->n++, p)
-		       : NULL;
-}
-
-/* Parameters of groups without numbers may have this many different options. */
-#define FLAT_GROUPS_MAX 256u
-
-/* Put each parameter into the group with its options. */
-static int join(const struct search *s, const struct owns *o)
-{
-	struct dcp_optimizer *const x = s->x;
-	const struct own *leader[FLAT_GROUPS_MAX];
-
-	for (size_t i = 0; i < o->n; i++) {
-		struct own *const p = &o->v[i];
-		struct pickle_storages none = { 0 };
-		const int rc = pickle_dump(p->options, &p->text, &none, s->err);
-		struct dcp_optimizer_group *g;
-		size_t k = 0;
-
-		pickle_storages_done(&none);
-		if (rc)
-			return rc;
-		while (k < x->ngroups && (leader[k]->text.len != p->text.len ||
-					  memcmp(leader[k]->text.data, p->text.data,
-						 p->text.len) != 0))
-			k++;
-		if (k == FLAT_GROUPS_MAX)
-			return ERRMSG_FILE(s, -E2BIG, "too many different options"
-						      " of parameters");
-		g = &x->groups[k];
-		if (k == x->ngroups) {
-			leader[x->ngroups++] = p;
-			g->options = p->options;
-			g->names = arena_alloc(s->a, (o->n - i) *
-							     sizeof(*g->names));
-			if (!g->names)
-				return errmsg_nomem(s->err, s->file);
-		}
-		add_name(s, g, p->name);
+					   t->key);
+		g->names[g->n] = list->v[g->n]->str.p;
 	}
 	return 0;
 }
 
-static int read_flattened(const struct search *s)
+/* Read an entry of a group whose number it has. */
+static int read_numbered(struct search *s, struct dcp_item *t, const struct parsed *e)
 {
-	const struct dcp_optimizer *const x = s->x;
-	struct owns o = { .v = calloc(x->n + 1, sizeof(*o.v)) };
-	int rc = o.v ? 0 : errmsg_nomem(s->err, s->file);
+	struct dcp_optimizer *const x = s->x;
+	const unsigned long i = strtoul(e->name, NULL, 10);
+	struct dcp_optimizer_group *g;
 
-	for (size_t i = 0; !rc && i < x->n; i++) {
-		const struct dcp_entry *const e = &x->entries[i];
-		struct value *v = NULL;
-		struct own *p;
+	if (i >= s->m->nitems)
+		return ERRMSG_FILE(s, -EBADMSG, "%s: no group has that number",
+				   t->key);
+	g = &x->groups[i];
+	if (i >= x->ngroups)
+		x->ngroups = i + 1;
+	g->options = g->options ?: value_new(s->a, VALUE_DICT);
+	return strcmp(e->field, "params") == 0
+		       ? read_params(s, t, g)
+		       : read_option(s, t, e->field, g->options);
+}
 
-		if (!e->of_group || !e->flat)
-			continue;
-		p = owns_get(s, &o, e->name);
-		rc = p ? read_option(s, e, &v) : errmsg_nomem(s->err, s->file);
-		if (v)
-			value_dict_set(s->a, p->options, e->field, v);
+static int by_param(const void *a, const void *b)
+{
+	const struct dcp_entry *const x = a, *const y = b;
+
+	return strcmp(x->param, y->param) ?: (x->item > y->item) - (x->item < y->item);
+}
+
+static int sort_entries(struct search *s, struct dcp_entry *v, size_t n)
+{
+	qsort(v, n, sizeof(*v), by_param);
+	for (size_t i = ENTRIES_MAX; i < n; i++)
+		if (strcmp(v[i - ENTRIES_MAX].param, v[i].param) == 0)
+			return ERRMSG_FILE(s, -E2BIG, "%s: more than %u of a"
+						      " parameter",
+					   v[i].item->key, ENTRIES_MAX);
+	return 0;
+}
+
+/* The entries of a parameter, of `n` that are sorted. */
+static const struct dcp_entry *find_entries(const struct dcp_entry *v, size_t n,
+					    const char *param, size_t *found)
+{
+	const struct dcp_entry *first = array_find(v, n, sizeof(*v), param);
+	const struct dcp_entry *last = first;
+
+	while (first && first > v && strcmp(first[-1].param, param) == 0)
+		first--;
+	while (last && last < v + n && strcmp(last->param, param) == 0)
+		last++;
+	*found = (size_t)(last - first);
+	return first;
+}
+
+/* Add a parameter to the group with its options. */
+static int join(struct search *s, const char *param, struct value *options)
+{
+	struct dcp_optimizer *const x = s->x;
+	struct pickle_storages none = { 0 };
+	struct bytebuf text = { 0 };
+	const int rc = pickle_dump(options, &text, &none, s->err);
+	struct dcp_optimizer_group *g = x->groups;
+	struct span *known = s->known;
+
+	pickle_storages_done(&none);
+	if (rc)
+		return rc;
+	for (; g < x->groups + x->ngroups; g++, known++)
+		if (known->len == text.len &&
+		    memcmp(known->p, text.data, text.len) == 0)
+			break;
+	if (!g->options && x->ngroups < FLAT_GROUPS_MAX) {
+		known->p = arena_copy(s->a, text.data, text.len);
+		known->len = text.len;
+		g->options = options;
+		x->ngroups++;
 	}
-	rc = rc ?: join(s, &o);
-	owns_done(&o);
+	bytebuf_done(&text);
+	if (!g->options)
+		return ERRMSG_FILE(s, -E2BIG,
+				   "too many different options of parameters");
+	if (arena_reserve(s->a, &g->names, g->n, &g->cap, g->n + 1,
+			  sizeof(*g->names)))
+		g->names[g->n++] = param;
+	return s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
+}
+
+/* Make groups of the flattened form. */
+static int read_flat(struct search *s)
+{
+	struct dcp_entry *const sorted =
+		arena_copy(s->a, s->flat, s->nflat * sizeof(*sorted));
+	int rc;
+
+	s->x->ngroups = 0;
+	s->x->groups = arena_alloc(s->a, (FLAT_GROUPS_MAX + 1) *
+						 sizeof(*s->x->groups));
+	if (!sorted || !s->x->groups)
+		return errmsg_nomem(s->err, s->file);
+	rc = sort_entries(s, sorted, s->nflat);
+	for (size_t i = 0, n; !rc && i < s->nflat; i++) {
+		const struct dcp_entry *const e =
+			find_entries(sorted, s->nflat, s->flat[i].param, &n);
+		struct value *const options = value_new(s->a, VALUE_DICT);
+
+		if (e->item != s->flat[i].item)
+			continue; /* the parameter has been added */
+		for (size_t k = 0; !rc && k < n; k++)
+			rc = read_option(s, e[k].item, e[k].field, options);
+		rc = rc ?: join(s, e->param, options);
+	}
 	return rc;
 }
 
-static int read_groups(const struct search *s)
+/* Read all entries of groups, and list those of states. */
+static int read_entries(struct search *s)
 {
 	struct dcp_optimizer *const x = s->x;
-	int rc;
+	struct dcp_item *const items = s->m->items;
+	const size_t n = s->m->nitems;
+	int rc = 0;
 
-	x->groups = arena_alloc(s->a, (x->n + 1) * sizeof(*x->groups));
-	if (!x->groups)
+	x->groups = arena_alloc(s->a, (n + 1) * sizeof(*x->groups));
+	x->states = arena_alloc(s->a, n * sizeof(*x->states));
+	s->flat = arena_alloc(s->a, n * sizeof(*s->flat));
+	if (!x->groups || !x->states || !s->flat)
 		return errmsg_nomem(s->err, s->file);
-	rc = read_flattened(s);
-	for (size_t i = 0; !rc && i < x->n; i++)
-		if (x->entries[i].of_group && !x->entries[i].flat)
-			rc = read_numbered(s, &x->entries[i]);
-	for (size_t g = 0; !rc && g < x->ngroups; g++)
-		if (!x->groups[g].names)
-			return ERRMSG_FILE(s, -EBADMSG,
-					   "group %zu of the optimizer has no"
-					   " params", g);
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct parsed e;
+
+		if (!dcp_prefix_has(&x->prefix, &items[i]) ||
+		    !parse(s->a, &items[i], x->prefix.depth, &e))
+			continue;
+		if (e.of_group && !e.flat)
+			rc = read_numbered(s, &items[i], &e);
+		else
+			*(e.of_group ? &s->flat[s->nflat++]
+				     : &x->states[x->nstates++]) =
+				(struct dcp_entry){ e.name, e.field, &items[i] };
+	}
+	rc = rc ?: sort_entries(s, x->states, x->nstates);
 	return rc ?: s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
 }
 
-/* All parameters with states, in one group: it is not recorded which group they are of. */
-static int take_megatron(const struct search *s, const struct dcp_megatron *megatron)
+/* Put all parameters with states into one group: Megatron does not record which group they
+ * are of. */
+static int add_megatron_group(struct search *s)
 {
-	struct dcp_optimizer *const x = s->x;
-	struct dcp_optimizer_group *const g = arena_alloc(s->a, sizeof(*g));
+	struct dcp_optimizer_group *const g = s->x->groups;
+	size_t n;
 
-	if (!g)
-		return errmsg_nomem(s->err, s->file);
-	g->options = megatron->options;
+	s->x->ngroups = 1;
+	g->options = s->megatron->options;
 	g->names = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*g->names));
 	for (size_t i = 0; g->names && i < s->m->nitems; i++) {
 		const struct dcp_item *const t = &s->m->items[i];
-		size_t pos = 0;
 
-		if (t->depth == 2 && dcp_optimizer_next(x, t->path[1], NULL, &pos))
-			add_name(s, g, t->path[1]);
+		if (t->depth == 2 && dcp_optimizer_states(s->x, t->path[1], &n))
+			g->names[g->n++] = t->path[1];
 	}
-	x->groups = g;
-	x->ngroups = 1;
 	return g->names ? 0 : errmsg_nomem(s->err, s->file);
-}
-
-/* Where Megatron's items have been put. */
-static void find_megatron(const struct search *s)
-{
-	for (size_t i = 0; !s->x->found && i < s->m->nitems; i++)
-		if (s->m->items[i].depth == 4) {
-			s->x->found = true;
-			s->x->prefix = (struct dcp_prefix){ &s->m->items[i], 1 };
-		}
 }
 
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
 		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
 		       struct arena *a, const char *dir, struct errmsg *err)
 {
-	const struct search s = { x, m, b, a, dir, err };
+	struct search s = { .x = x, .m = m, .megatron = megatron,
+			    .b = b, .a = a, .file = dir, .err = err };
+	int rc;
 
 	*x = (struct dcp_optimizer){ 0 };
-	if (!megatron->found)
-		return find_prefix(&s) ?: list_entries(&s) ?: read_groups(&s);
-	find_megatron(&s);
-	return list_entries(&s) ?: x->found ? take_megatron(&s, megatron) : 0;
+	rc = find_prefix(&s);
+	if (rc || !x->found)
+		return rc;
+	rc = read_entries(&s) ?:
+	     megatron->found ? add_megatron_group(&s) :
+	     s.nflat	     ? read_flat(&s) : 0;
+	for (size_t g = x->ngroups; !rc && g--;) {
+		if (!x->groups[g].names)
+			return ERRMSG_FILE(&s, -EBADMSG,
+					   "group %zu of the optimizer has no"
+					   " params", g);
+		x->first = x->groups[g].n ? x->groups[g].names[0] : x->first;
+	}
+	return rc;
 }
 
-void dcp_optimizer_done(struct dcp_optimizer *x)
+const struct dcp_entry *dcp_optimizer_states(const struct dcp_optimizer *x,
+					     const char *param, size_t *n)
 {
-	hashtab_done(&x->by_name);
-	*x = (struct dcp_optimizer){ 0 };
+	return find_entries(x->states, x->nstates, param, n);
+}
+
+struct dcp_item *dcp_optimizer_state(const struct dcp_optimizer *x, const char *param,
+				     const char *field)
+{
+	size_t n;
+	const struct dcp_entry *const e = dcp_optimizer_states(x, param, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(e[i].field, field) == 0)
+			return e[i].item;
+	return NULL;
 }
