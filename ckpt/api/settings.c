@@ -14,6 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/dirs/hfhub.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/sys/memory.h"
 
@@ -128,6 +129,22 @@ static const char *set_readahead(struct uckpt *u, const struct option *o,
 		       : o->wrong;
 }
 
+static const char *set_hf_config(struct uckpt *u, const struct option *o,
+				 const char *text, const char *value)
+{
+	static _Thread_local struct errmsg why;
+	struct settings *const s = u->settings;
+	char *dir;
+
+	(void)o;
+	(void)text;
+	if (hfhub_find(value, &dir, &why))
+		return why.text;
+	free(s->hf_config);
+	s->tree.plan.hf_config = s->hf_config = dir;
+	return NULL;
+}
+
 /* One number of ranks, or several with commas. */
 static const char *set_ranks(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
@@ -175,6 +192,7 @@ static const struct option options[] = {
 	{ "preset=", set_plan, .word = "preset" },
 	{ "hf_dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
 	{ "dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
+	{ "hf_config=", set_hf_config },
 	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "dcp_style=", set_plan, .word = "dcp_style",
@@ -221,6 +239,7 @@ void settings_free(struct uckpt *u)
 	if (!u->settings)
 		return;
 	free(u->settings->tree.source);
+	free(u->settings->hf_config);
 	user_rules_done(&u->settings->rules);
 	free(u->settings);
 }

@@ -12,6 +12,7 @@
 struct settings {
 	struct tree_options tree; /* `source` once it is open; its rules are `rules` */
 	struct user_rules rules;
+	char *hf_config; /* of tree.plan */
 	uint64_t readahead; /* memory for what is read ahead, in bytes; 0: nothing is */
 	/* Of convert: */
 	bool lenient;              /* accept patterns that match no parameter */

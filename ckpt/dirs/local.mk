@@ -5,4 +5,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/kinds.h %D%/kinds.c \
 	%D%/tagdir.h %D%/tagdir.c \
 	%D%/hfdir.h %D%/hfdir.c \
+	%D%/hfhub.h %D%/hfhub.c \
 	%D%/tags.h %D%/tags.c

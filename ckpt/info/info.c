@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/api/settings.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
@@ -20,6 +21,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/report/report.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/weights/sidecars.h"
 #include "ckpt/zero/checkpoint.h"
 
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
@@ -45,6 +47,7 @@ struct info {
 	uint64_t params, elements;               /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
+	struct sidecars sidecars;
 	const struct shard *profile; /* of rank 0; NULL if damaged */
 	uint64_t files, bytes;       /* of the tree; 0 without a profile */
 };
@@ -122,6 +125,7 @@ static void read_profile(struct info *info)
 static int collect(struct info *info, struct errmsg *err)
 {
 	struct report *const r = &info->report;
+	const struct settings *const settings = settings_of(r->u);
 	struct errmsg why = { "" };
 	const bool zero = plan_zckpt(r->plan);
 
@@ -130,6 +134,10 @@ static int collect(struct info *info, struct errmsg *err)
 	if (list_params(info, err))
 		return -ENOMEM;
 	read_profile(info);
+	if (zero && (!settings ||
+		     sidecars_find(r->u, &info->sidecars, plan_zckpt(r->plan),
+				   settings->tree.plan.hf_config, err)))
+		return -ENOMEM;
 	if (zero && !info->quick)
 		report_add_problems(r, true);
 	if (zero)
@@ -260,6 +268,15 @@ static void add_tree_line(struct info *info)
 			    info->files, info->bytes, size);
 }
 
+static void add_config_line(struct info *info)
+{
+	const struct sidecars *const s = &info->sidecars;
+
+	if (s->config || s->missing)
+		report_line(&info->report, "transformers", "%s",
+			    s->config ? s->config->path : s->missing);
+}
+
 static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
 {
 	size_t n = 0;
@@ -313,6 +330,7 @@ static void add_contents_text(struct info *info, const struct rank_params *c)
 		add_group_line(&info->report, g, c->groups[g].n,
 			       &info->profile->groups[g]);
 	add_tree_line(info);
+	add_config_line(info);
 	add_table(info);
 }
 
@@ -462,6 +480,8 @@ static void add_contents(cJSON *root, const struct info *info)
 		json_add_int(o, "files", (int64_t)info->files);
 		json_add_int(o, "bytes", (int64_t)info->bytes);
 	}
+	add_name(root, "config",
+		 info->sidecars.config ? info->sidecars.config->path : NULL);
 	o = cJSON_AddArrayToObject(root, "table");
 	for (size_t i = 0; i < info->n; i++)
 		cJSON_AddItemToArray(o, param_json(&info->v[i]));
@@ -501,6 +521,7 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 				 flags & UCKPT_JSON ? to_json(&info) : NULL, err);
 	free(info.v);
 	hfdir_done(&info.weights);
+	sidecars_done(&info.sidecars);
 	report_close(&info.report);
 	return rc;
 }

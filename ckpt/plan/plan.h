@@ -74,6 +74,9 @@ struct plan_options {
 	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
 	 * every other value means float32. */
 	enum dtype dtype;
+	/* PLAN_HF: a directory with the model's configuration, for what the tag and its
+	 * run do not have; NULL: none.  It must outlive the plan. */
+	const char *hf_config;
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;

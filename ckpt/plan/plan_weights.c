@@ -206,7 +206,11 @@ void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to)
 
 static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	plan_warn_of_weights(weights_of(p)->w, to);
+	const struct plan_weights *const x = weights_of(p);
+
+	plan_warn_of_weights(x->w, to);
+	if (x->sidecars.missing)
+		errmsg_put(to, "%s", x->sidecars.missing);
 }
 
 static void weights_close(struct plan *p)
@@ -281,11 +285,13 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 	int rc = zckpt_profiles(p->zckpt, err)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
+	(void)path;
 	x->format = &formats[p->options.type.kind];
 	if (!rc)
 		rc = split_weights(x, err);
 	if (!rc && x->format->safetensors)
-		rc = sidecars_find(p->u, &x->sidecars, path, err);
+		rc = sidecars_find(p->u, &x->sidecars, p->zckpt,
+				   p->options.hf_config, err);
 	if (rc)
 		return rc;
 

@@ -9,11 +9,16 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/files/roots.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
+
+#define CONFIG "config.json"
+#define CONFIG_BYTES_MAX (16u << 20)
 
 /*
  * Names of the files that from_pretrained of transformers' models, tokenizers
@@ -24,7 +29,7 @@
  */
 static const char *const patterns[] = {
 	/* The model, and its defaults for text generation. */
-	"config.json",
+	CONFIG,
 	"generation_config.json",
 	/* All tokenizers: a fast tokenizer's data, and the settings. */
 	"tokenizer.json",
@@ -125,33 +130,114 @@ static char *run_of(struct uckpt *u, const char *tag)
 	return dir;
 }
 
-/* Add the regular files of `dir` that match a pattern and are not there yet.  Links
- * count, because a trainer may link to files elsewhere. */
+/* Add the regular files of a directory that match a pattern and are not there yet.
+ * Links count, because a trainer may link to files elsewhere. */
+static bool add_files(struct uckpt *u, struct sidecars *c, const char *dir,
+		      const struct dirlist *d)
+{
+	bool ok = true;
+
+	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d->n; i++)
+		if (is_wanted(d->v[i].name) && !has_name(c, d->v[i].name) &&
+		    S_ISREG(d->v[i].type))
+			ok = add_file(u, c, dir, d->v[i].name);
+	return ok;
+}
+
 static bool add_dir(struct uckpt *u, struct sidecars *c, const char *dir)
+{
+	struct dirlist d;
+	bool ok;
+
+	if (files_list(u, dir, true, &d, NULL))
+		return true;
+	ok = add_files(u, c, dir, &d);
+	dirlist_done(&d);
+	return ok;
+}
+
+static bool has_size(const struct model *m, uint64_t size)
+{
+	for (size_t i = 0; i < m->nparams; i++)
+		for (unsigned k = 0; k < m->params[i].ndim; k++)
+			if (m->params[i].shape[k] == size)
+				return true;
+	return false;
+}
+
+/* Does `dir` have the configuration of this model?  The width of a model, or of its text
+ * part, is a size of some of its parameters. */
+static bool is_config_of(struct uckpt *u, const struct model *m, const char *dir)
+{
+	static const char *const widths[] = { "hidden_size", "n_embd", "d_model" };
+	struct source src;
+	const cJSON *text;
+	cJSON *root = NULL;
+	uint64_t width = 0;
+	char *path;
+
+	if (asprintf(&path, "%s/" CONFIG, dir) < 0)
+		return false;
+	if (!files_open(u, &src, path, NULL)) {
+		if (src.size <= CONFIG_BYTES_MAX)
+			json_read(&src, 0, (size_t)src.size, &root, NULL);
+		source_close(&src);
+	}
+	free(path);
+	text = cJSON_GetObjectItemCaseSensitive(root, "text_config") ?: root;
+	for (size_t i = 0; !width && i < COUNT(widths); i++)
+		json_get_count(cJSON_GetObjectItemCaseSensitive(text, widths[i]),
+			       &width);
+	cJSON_Delete(root);
+	return width && has_size(m, width);
+}
+
+/* Add the files of a directory above the run, if they are this model's.  Anyone may
+ * write to some directories, such as /tmp. */
+static bool add_above(struct uckpt *u, struct sidecars *c, const struct model *m,
+		      const char *dir)
 {
 	struct dirlist d;
 	bool ok = true;
 
 	if (files_list(u, dir, true, &d, NULL))
 		return true;
-	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d.n; i++)
-		if (is_wanted(d.v[i].name) && !has_name(c, d.v[i].name) &&
-		    S_ISREG(d.v[i].type))
-			ok = add_file(u, c, dir, d.v[i].name);
+	if (dirlist_find(&d, CONFIG) && !(d.attrs.st.st_mode & S_IWOTH) &&
+	    is_config_of(u, m, dir))
+		ok = add_files(u, c, dir, &d);
 	dirlist_done(&d);
 	return ok;
 }
 
-int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path, struct errmsg *err)
+/* Find config.json among the files, or make the text that says where it is not. */
+static bool find_config(struct sidecars *c, const char *run, const char *more)
 {
-	char *const dir = run_of(u, path);
+	c->config = array_find(c->v, c->n, sizeof(*c->v), CONFIG);
+	return c->config ||
+	       asprintf(&c->missing,
+			"no " CONFIG " of this model for from_pretrained: not in"
+			" the tag, %s%s%s or above; option hf_config names its"
+			" directory or model",
+			run, more ? ", " : "", more ?: "") >= 0;
+}
+
+int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
+		  const char *more, struct errmsg *err)
+{
+	const char *const path = tag->dir.path;
+	char *const run = run_of(u, path);
+	char *const above = run ? parent_of(run) : NULL;
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	ok = dir && add_dir(u, c, path) && add_dir(u, c, dir);
+	ok = above && add_dir(u, c, path) && add_dir(u, c, run) &&
+	     (!more || add_dir(u, c, more)) &&
+	     (has_name(c, CONFIG) || add_above(u, c, &tag->model, above));
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
-	free(dir);
+	ok = ok && find_config(c, run, more);
+	free(run);
+	free(above);
 	if (ok)
 		c->shards = zckpt_shards(u, c->v, c->n);
 	if (c->shards)
@@ -165,6 +251,7 @@ void sidecars_done(struct sidecars *c)
 	for (size_t i = 0; i < c->n; i++)
 		free(c->v[i].path);
 	free(c->v);
+	free(c->missing);
 	shardcache_free(c->shards);
 	*c = (struct sidecars){ 0 };
 }

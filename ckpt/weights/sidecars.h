@@ -8,24 +8,31 @@ struct errmsg;
 struct shardcache;
 struct tag_file;
 struct uckpt;
+struct zero_checkpoint;
 
 /*
- * Files in a tag and beside it that transformers' from_pretrained reads in
- * addition to the weights: the configurations of the model and the tokenizer,
- * and the code that they name.  Immutable.
+ * Files of a tag's model that transformers' from_pretrained reads in addition to the
+ * weights: the configurations of the model and the tokenizer, and the code that they
+ * name.  Immutable.
  */
 struct sidecars {
 	struct tag_file *v; /* sorted by name */
 	size_t n, cap;
 	struct shardcache *shards; /* numbered as in `v` */
+	const struct tag_file *config; /* config.json; NULL: not found */
+	char *missing; /* then, a text that says where it was looked for */
 };
 
-/* Find the sidecars in the tag's directory `path`, where uctrain writes them,
- * and in the directory above it; a name in the tag takes precedence.  A
- * directory that cannot be read counts as empty.  Returns -ENOMEM. Call
- * sidecars_done after success. */
-int sidecars_find(struct uckpt *u, struct sidecars *c, const char *path,
-		  struct errmsg *err);
+/*
+ * Find the sidecars of a tag.  They are in its directory, where uctrain writes them, in
+ * the run's, which is the one above it, and in `more` (NULL: nowhere); the first that has
+ * a name counts.  If config.json is in none of these, the directory above the run is
+ * searched, too, but only if its config.json has a size that one of the model's parameters
+ * has, and no other user can have put it there.  A directory that cannot be read counts as
+ * empty.  Returns -ENOMEM.  Call sidecars_done after success.
+ */
+int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
+		  const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);
 
 #endif

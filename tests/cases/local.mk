@@ -73,6 +73,7 @@ scripts += \
 	%D%/library/example.sh \
 	%D%/python/python.sh \
 	%D%/ucckpt/clean.sh \
+	%D%/ucckpt/hf_config.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
 	%D%/ucckpt/reshard.sh \

@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Where the files of TAG_hf that are no weights come from: the tag, its run, hf_config, a
+# directory above the run; and what is said if config.json is in none of these.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+run=$tmp/out/checkpoint-4
+tag=$run/global_step4
+mkdir -p "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run"
+cd "$tmp" || exit 1
+
+# A cache of Hugging Face, where a snapshot's files are links.
+hub=$tmp/cache/hub
+for model in models--org--tiny models--single; do
+	mkdir -p "$hub/$model"/{blobs,refs,snapshots/c0ffee}
+	printf c0ffee >"$hub/$model/refs/main"
+	printf '{"from": "%s"}' "$model" >"$hub/$model/blobs/1"
+	ln -s ../../blobs/1 "$hub/$model/snapshots/c0ffee/config.json"
+	touch "$hub/$model/snapshots/c0ffee/tokenizer.json"
+done
+mkdir -p "$hub/models--org--other/snapshots"
+export HF_HOME=$tmp/cache
+unset HF_HUB_CACHE
+
+# The model is 6 wide.  Directories with a config.json, and its content | options | of which
+# directory or model TAG_hf has it; none: "-".
+while IFS='|' read -r files options from; do
+	rm -f "$tag/config.json" "$run/config.json" "$tmp/out/config.json" "$tmp/config.json"
+	for file in $files; do
+		printf '{"from": "%s"%s}' "${file%%,*}" "$(expr "$file" : '[^,]*\(,.*\)')" \
+			>"$tmp/${file%%,*}/config.json"
+	done
+	read -r -a options <<<"$options"
+	found=$(ucckpt "${options[@]}" cat "$run" global_step4_hf/config.json 2>"$tmp/errors" |
+		sed 's/{"from": "\([^"]*\)".*/\1/')
+	check "$files ${options[*]}: $from, not $found" test "${found:--}" = "$from"
+	said=$(ucckpt "${options[@]}" info "$run" | sed -n 's/^transformers *//p')
+	if [ "$from" = - ]; then
+		check "$files: info says what is missing" test -n "$(grep '^no config.json of this model' <<<"$said")"
+		check "$files: and where it was looked for: $said" grep -q "$run or above" <<<"$said"
+	else
+		check "$files ${options[*]}: info names the file: $said" grep -q -F "\"$from\"" "$said"
+	fi
+done <<'END'
+out/checkpoint-4/global_step4 out/checkpoint-4 out,"n_embd":6|-o hf_config=org/tiny|out/checkpoint-4/global_step4
+out/checkpoint-4 out,"n_embd":6|-o hf_config=org/tiny|out/checkpoint-4
+out,"n_embd":6|-o hf_config=org/tiny|models--org--tiny
+|-o hf_config=single|models--single
+|-o hf_config=cache/hub/models--single/snapshots/c0ffee|models--single
+out,"n_embd":6||out
+out,"hidden_size":13||out
+out,"text_config":{"d_model":6}||out
+out,"n_embd":7||-
+out||-
+.,"n_embd":6||-
+||-
+END
+
+# A directory that anyone may write to is not trusted.
+rm -f "$tmp/config.json"
+echo '{"n_embd": 6}' >"$tmp/out/config.json"
+check "above: trusted" ucckpt cat "$run" global_step4_hf/config.json >"$tmp/said"
+chmod o+w "$tmp/out"
+check "above, writable by all: not trusted" test -z "$(ucckpt cat "$run" global_step4_hf/config.json 2>&1 | grep n_embd)"
+rm "$tmp/out/config.json"
+
+check "a model's other files are with it" test "$(ucckpt -o hf_config=org/tiny ls "$run" 'global_step4_hf/*' | tr '\n' ' ')" = \
+	"global_step4_hf/config.json global_step4_hf/model.safetensors global_step4_hf/tokenizer.json "
+ucckpt -o hf_config=org/tiny convert --to hf "$run" "$tmp/written" >/dev/null 2>"$tmp/said"
+check "convert says how it is loaded" grep -q 'AutoModelForCausalLM.from_pretrained(' "$tmp/said"
+ucckpt convert --to hf "$run" "$tmp/without" >/dev/null 2>"$tmp/said"
+check "or what is missing" grep -q "warning: .*no config.json of this model.*$run or above; option hf_config" "$tmp/said"
+check "in JSON" grep -q '"config":[[:space:]]*null' <(ucckpt info --json "$run")
+
+for wrong in org/none org/other none /none cache/hub/models--single/refs/main; do
+	ucckpt -o "hf_config=$wrong" info "$run" >/dev/null 2>"$tmp/said"
+	check "hf_config=$wrong is refused" test $? = 2
+	check "with the reason" grep -q "hf_config=$wrong: neither a directory nor a model with a snapshot in $hub" "$tmp/said"
+done
+HF_HUB_CACHE=$tmp/nowhere ucckpt -o hf_config=org/tiny info "$run" >/dev/null 2>"$tmp/said"
+check "HF_HUB_CACHE names the cache" grep -q "in $tmp/nowhere" "$tmp/said"
+
+[ -w /dev/fuse ] || finish
+mount_fg "$run" || finish
+ls "$mnt/global_step4_hf" >/dev/null
+check "a mount says it, too" grep -q "no config.json of this model.*$run or above" "$tmp/log"
+unmount
+finish
