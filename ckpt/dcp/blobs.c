@@ -40,39 +40,27 @@ struct dcp_file {
 	bool open;
 };
 
-static int dcp_file_find(const struct dcp_blobs *b, size_t i, struct attrs *a,
-			 struct fileid *id, struct errmsg *err)
+/* Find a file, or see that it is what it was at first. */
+static int find_file(void *ctx, size_t i, struct errmsg *err)
 {
-	const char *const path = b->v[i].path;
-	const int rc = packfs_stat(b->u, path, false, a, err);
+	const struct dcp_blobs *const b = ctx;
+	struct dcp_file *const f = &b->v[i];
+	struct fileid id;
+	struct attrs a = { 0 };
+	const int rc = packfs_stat(b->u, f->path, false, &a, err);
 
 	if (beneath_is_missing(rc))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is missing, and " DCP_METADATA
-				  " says that data is in it", path);
-	if (!rc)
-		fileid_from_stat(&a->st, id);
-	return rc;
-}
-
-static int find_first(void *ctx, size_t i, struct errmsg *err)
-{
-	const struct dcp_blobs *const b = ctx;
-	struct attrs a = { 0 };
-	const int rc = dcp_file_find(b, i, &a, &b->v[i].id, err);
-
-	b->v[i].access = a.access;
-	return rc;
-}
-
-static int find_again(void *ctx, size_t i, struct errmsg *err)
-{
-	const struct dcp_blobs *const b = ctx;
-	struct fileid id;
-	struct attrs a;
-
-	return dcp_file_find(b, i, &a, &id, err)
-		       ?: fileid_equal(&b->v[i].id, &id) ? 0 : -EIO;
+				  " says that data is in it", f->path);
+	if (rc)
+		return rc;
+	fileid_from_stat(&a.st, &id);
+	if (b->found)
+		return fileid_equal(&f->id, &id) ? 0 : -EIO;
+	f->id = id;
+	f->access = a.access;
+	return 0;
 }
 
 /* Check that the blobs of an item end within their files. */
@@ -106,7 +94,8 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 	pthread_mutex_init(&b->lock, NULL);
 	for (size_t i = 0; i < m->nfiles; i++)
 		b->v[i].path = m->files[i];
-	rc = parallel_far(b->n, 1, find_first, b, err);
+	rc = parallel_far(b->n, 1, find_file, b, err);
+	b->found = true;
 	for (size_t i = 0; !rc && i < b->n; i++)
 		access_restrict(readers, &b->v[i].access);
 	for (size_t i = 0; !rc && i < m->nitems; i++)
@@ -130,7 +119,7 @@ void dcp_blobs_done(struct dcp_blobs *b)
 
 bool dcp_blobs_unchanged(const struct dcp_blobs *b)
 {
-	return parallel_far(b->n, 1, find_again, (void *)b, NULL) == 0;
+	return parallel_far(b->n, 1, find_file, (void *)b, NULL) == 0;
 }
 
 uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash)
@@ -298,9 +287,8 @@ static int chunk_locate(struct dcp_blobs *b, const struct dcp_item *t,
 	return rc;
 }
 
-/* Sums bytes of a blob. */
 struct summing {
-	struct blob *x;
+	const struct source *src;
 	struct progress *progress;
 };
 
@@ -309,7 +297,7 @@ static int read_summed(void *ctx, void *buf, size_t len, uint64_t off,
 {
 	const struct summing *const s = ctx;
 
-	return source_read(&s->x->pt.src, buf, len, off, err)
+	return source_read(s->src, buf, len, off, err)
 		       ?: progress_add(s->progress, len);
 }
 
@@ -317,7 +305,7 @@ static int check_member(struct blob *x, const struct zip_entry *e,
 			struct progress *progress, struct errmsg *err)
 {
 	struct crc_range range = { .len = e->size };
-	struct summing s = { x, progress };
+	struct summing s = { &x->pt.src, progress };
 	int rc;
 
 	if (!e->size || !e->crc)

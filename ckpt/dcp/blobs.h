@@ -25,6 +25,7 @@ struct dcp_blobs {
 	pthread_mutex_t lock; /* protects what is open; not held across I/O */
 	struct dcp_file *v;   /* by number */
 	size_t n, nopen;
+	bool found; /* all of them */
 };
 
 /* Find all files that the metadata names, and restrict `readers` to users that may read

@@ -2,8 +2,7 @@
 # checkpoint of one rank.
 # Uses base, pickle, tensor, format and pack.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/metadata.h %D%/cover.h %D%/cover.c %D%/metadata.c \
-	%D%/place.h %D%/place.c \
+	%D%/metadata.h %D%/place.h %D%/place.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/megatron.h \
 	%D%/optimizer.h %D%/optimizer.c \

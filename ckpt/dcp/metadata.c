@@ -26,7 +26,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/cover.h"
+#include "ckpt/dcp/place.h"
 #include "ckpt/pack/pack_index.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
@@ -37,11 +37,15 @@
 struct reader {
 	struct dcp_metadata *m;
 	const char *dir;
-	const char *file;     /* the metadata's path */
-	size_t first;	      /* of the directory's items */
-	struct hashtab infos; /* pairs of storage_data, by key and offset */
-	const struct value_dict *storage;
-	struct hashtab keys; /* items, by key */
+	const char *file; /* the metadata's path */
+	struct dcp_item *items; /* of the directory, in `m` */
+	size_t n;
+	struct named {
+		const char *key; /* first: array_by_text */
+		struct dcp_item *item;
+	} *by_key;
+	const char *last; /* the file that was found last, as it is named */
+	uint32_t last_number;
 	struct errmsg *err;
 };
 
@@ -68,29 +72,30 @@ static int dcp_nomem(const struct reader *r)
 		       : errmsg_nomem(r->err, r->file);
 }
 
-static uint64_t hash_text(const char *s)
+/* Read `n` sizes or offsets.  Of tensors without dimensions there may be no list. */
+static bool get_dims(const struct value *v, unsigned n, uint64_t *out)
 {
-	return hash_bytes(0, s, strlen(s));
+	const struct value_seq *const s = value_items(v);
+
+	if ((s ? s->n : 0) != n)
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		if (!value_get_count(s->v[i], &out[i]))
+			return false;
+	return true;
 }
 
-/* Read `n` sizes or offsets.  NULL if there are not so many, or memory runs out. */
 static const uint64_t *read_dims(const struct reader *r, const struct value *v,
 				 unsigned n)
 {
-	const struct value_seq *const s = value_items(v);
-	uint64_t *const out = s && s->n == n ? arena_alloc(&r->m->arena,
-							   n * sizeof(*out) + 1)
-					     : NULL;
+	uint64_t *const out = arena_alloc(&r->m->arena, n * sizeof(*out) + 1);
 
-	for (unsigned i = 0; out && i < n; i++)
-		if (!value_get_count(s->v[i], &out[i]))
-			return NULL;
-	return out;
+	return out && get_dims(v, n, out) ? out : NULL;
 }
 
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 {
-	const uint64_t hash = hash_text(path);
+	const uint64_t hash = hash_bytes(0, path, strlen(path));
 	const char *copy;
 	size_t pos = 0;
 	uint32_t i;
@@ -108,8 +113,8 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 	return (int64_t)m->nfiles++;
 }
 
-/* The number of the file of that name in the directory. */
-static int find_file(const struct reader *r, const struct value *v, uint32_t *out)
+/* Find the number of the file of that name in the directory. */
+static int find_file(struct reader *r, const struct value *v, uint32_t *out)
 {
 	char name[PACK_NAME_MAX];
 	int64_t number;
@@ -119,85 +124,23 @@ static int find_file(const struct reader *r, const struct value *v, uint32_t *ou
 	    !pack_index_name(v->str.p, name) || !*name)
 		return ERRMSG_FILE(r, -EBADMSG, "'%.100s' is no file of the"
 					        " directory", value_cstr(v));
+	if (r->last && strcmp(r->last, v->str.p) == 0) {
+		*out = r->last_number;
+		return 0;
+	}
 	if (asprintf(&path, "%s/%s", r->dir, name) < 0)
 		return dcp_nomem(r);
 	number = dcp_metadata_add_file(r->m, path);
 	free(path);
-	*out = (uint32_t)number;
-	return number < 0 ? dcp_nomem(r) : 0;
-}
-
-static uint64_t hash_place(const char *key, const struct value_seq *offset)
-{
-	uint64_t hash = hash_text(key);
-
-	for (size_t i = 0; offset && i < offset->n; i++) {
-		uint64_t n = 0;
-
-		value_get_count(offset->v[i], &n);
-		hash = hash_bytes(hash, &n, sizeof(n));
-	}
-	return hash;
-}
-
-/* Are the offsets the same?  Objects, and tensors without dimensions, have none. */
-static bool same_offset(const struct value_seq *a, const struct value_seq *b)
-{
-	const size_t n = a ? a->n : 0;
-
-	if (n != (b ? b->n : 0))
-		return false;
-	for (size_t i = 0; i < n; i++) {
-		uint64_t x, y;
-
-		if (!value_get_count(a->v[i], &x) ||
-		    !value_get_count(b->v[i], &y) || x != y)
-			return false;
-	}
-	return true;
-}
-
-/* The _StorageInfo of the item `key`, or of its chunk at `offset`; NULL if there is
- * none. */
-static const struct value *find_info(const struct reader *r, const char *key,
-				     const struct value_seq *offset)
-{
-	const uint64_t hash = hash_place(key, offset);
-	uint32_t i;
-	size_t pos = 0;
-
-	while (hashtab_next(&r->infos, hash, &pos, &i)) {
-		const struct value *const x = r->storage->v[i].key->obj->state;
-
-		if (strcmp(value_find(x, "fqn")->str.p, key) == 0 &&
-		    same_offset(value_find_items(x, "offset"), offset))
-			return r->storage->v[i].val;
-	}
-	return NULL;
-}
-
-static int index_storage(struct reader *r)
-{
-	for (size_t i = 0; i < r->storage->n; i++) {
-		const struct value *const x = attributes(
-			r->storage->v[i].key, MODULE "metadata", "MetadataIndex");
-		const struct value *const key = value_find(x, "fqn");
-		const struct value_seq *const offset =
-			value_find_items(x, "offset");
-
-		if (!value_is_cstr(key))
-			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
-		if (find_info(r, key->str.p, offset))
-			return dcp_bad(r, key->str.p, "a chunk has data twice");
-		if (!hashtab_add(&r->infos, hash_place(key->str.p, offset),
-				 (uint32_t)i))
-			return dcp_nomem(r);
-	}
+	if (number < 0)
+		return dcp_nomem(r);
+	r->last = v->str.p;
+	r->last_number = *out = (uint32_t)number;
 	return 0;
 }
 
 /* Take over where a chunk's blob is. */
-static int read_info(const struct reader *r, const char *key,
+static int read_info(struct reader *r, const char *key,
 		     const struct value *info, struct dcp_chunk *c)
 {
 	const struct value *const x =
@@ -229,7 +172,6 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t,
 {
 	const struct value *const x =
 		attributes(v, MODULE "metadata", "ChunkStorageMetadata");
-	const struct value *info;
 
 	c->offset = read_dims(r, value_find(x, "offsets"), t->ndim);
 	c->size = read_dims(r, value_find(x, "sizes"), t->ndim);
@@ -240,10 +182,7 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t,
 	for (unsigned d = 0; d < t->ndim; d++)
 		if (!checked_mul(c->numel, c->size[d], &c->numel))
 			return dcp_bad(r, t->key, "a chunk is too large");
-	info = find_info(r, t->key, value_find_items(x, "offsets"));
-	if (!info && c->numel)
-		return dcp_bad(r, t->key, "a chunk has no data");
-	return info ? read_info(r, t->key, info, c) : 0;
+	return 0;
 }
 
 /* The type of a name such as torch.float32. */
@@ -281,55 +220,100 @@ static int read_tensor(const struct reader *r, struct dcp_item *t,
 		return dcp_nomem(r);
 	for (size_t i = 0; !rc && i < chunks->n; i++)
 		rc = read_chunk(r, t, chunks->v[i], &t->chunks[i]);
-	return rc ?: dcp_cover_check(t, r->file, r->err);
+	return rc ?: dcp_place_check(t, r->file, r->err);
 }
 
-static int read_object(const struct reader *r, struct dcp_item *t)
+static int read_item(const struct reader *r, const struct value_pair *p,
+		     struct dcp_item *t)
 {
-	const struct value *const info = find_info(r, t->key, NULL);
-
-	if (!info)
-		return 0;
-	t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
-	if (!t->chunks)
-		return dcp_nomem(r);
-	t->nchunks = 1;
-	return read_info(r, t->key, info, t->chunks);
-}
-
-static struct dcp_item *find_item(const struct reader *r, const char *key)
-{
-	uint32_t i;
-	size_t pos = 0;
-
-	while (hashtab_next(&r->keys, hash_text(key), &pos, &i))
-		if (strcmp(r->m->items[i].key, key) == 0)
-			return &r->m->items[i];
-	return NULL;
-}
-
-static int read_item(struct reader *r, const struct value_pair *p)
-{
-	struct dcp_metadata *const m = r->m;
 	const struct value *const tensor =
 		attributes(p->val, MODULE "metadata", "TensorStorageMetadata");
-	struct dcp_item t = { 0 };
-	int rc;
 
 	if (!value_is_cstr(p->key))
 		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
-	if (find_item(r, p->key->str.p))
-		return dcp_bad(r, p->key->str.p, "is there twice");
-	t.key = arena_strndup(&m->arena, p->key->str.p, p->key->str.len);
-	if (!t.key ||
+	t->key = arena_strndup(&r->m->arena, p->key->str.p, p->key->str.len);
+	return !t->key ? dcp_nomem(r) : tensor ? read_tensor(r, t, tensor) : 0;
+}
+
+static int read_items(struct reader *r, const struct value_dict *items)
+{
+	struct dcp_metadata *const m = r->m;
+	int rc = 0;
+
+	r->by_key = calloc(items->n + 1, sizeof(*r->by_key));
+	if (!r->by_key ||
 	    !arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
-			   m->nitems + 1, sizeof(*m->items)) ||
-	    !hashtab_add(&r->keys, hash_text(t.key), (uint32_t)m->nitems))
+			   m->nitems + items->n, sizeof(*m->items)))
 		return dcp_nomem(r);
-	rc = tensor ? read_tensor(r, &t, tensor) : read_object(r, &t);
-	if (!rc)
-		m->items[m->nitems++] = t;
-	return rc;
+	r->items = m->items + m->nitems;
+	for (; !rc && r->n < items->n; r->n++) {
+		r->items[r->n] = (struct dcp_item){ 0 };
+		rc = read_item(r, &items->v[r->n], &r->items[r->n]);
+		r->by_key[r->n] = (struct named){ r->items[r->n].key,
+						  &r->items[r->n] };
+	}
+	if (rc)
+		return rc;
+	m->nitems += r->n;
+	qsort(r->by_key, r->n, sizeof(*r->by_key), array_by_text);
+	for (size_t i = 1; i < r->n; i++)
+		if (strcmp(r->by_key[i - 1].key, r->by_key[i].key) == 0)
+			return dcp_bad(r, r->by_key[i].key, "is there twice");
+	return 0;
+}
+
+static struct dcp_item *find_item(const struct reader *r, const struct value *key)
+{
+	const struct named *const k =
+		value_is_cstr(key) ? array_find(r->by_key, r->n, sizeof(*k),
+						key->str.p)
+				   : NULL;
+
+	return k ? k->item : NULL;
+}
+
+/* The chunk that a MetadataIndex is of, or NULL.  Empty ones need no data. */
+static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
+				    const struct value *index)
+{
+	uint64_t at[TENSOR_DIMS_MAX];
+
+	if (t->is_tensor)
+		return get_dims(value_find(index, "offset"), t->ndim, at)
+			       ? dcp_place_find(t, at)
+			       : NULL;
+	if (!t->nchunks) {
+		t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
+		t->nchunks = t->chunks != NULL;
+	}
+	return t->chunks;
+}
+
+static int read_storage(struct reader *r, const struct value_dict *storage)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < storage->n; i++) {
+		const struct value *const index =
+			attributes(storage->v[i].key, MODULE "metadata",
+				   "MetadataIndex");
+		const struct value *const key = value_find(index, "fqn");
+		struct dcp_item *const t = find_item(r, key);
+		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
+
+		if (!value_is_cstr(key))
+			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
+		if (c && c->len)
+			return dcp_bad(r, t->key, "a chunk has data twice");
+		if (c)
+			rc = read_info(r, t->key, storage->v[i].val, c);
+	}
+	for (size_t i = 0; !rc && i < r->n; i++)
+		for (size_t k = 0; r->items[i].is_tensor && k < r->items[i].nchunks; k++)
+			if (r->items[i].chunks[k].numel && !r->items[i].chunks[k].len)
+				return dcp_bad(r, r->items[i].key,
+					       "a chunk has no data");
+	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
 }
 
 /* Split a path into texts; a number stands for a place in a list. */
@@ -365,31 +349,26 @@ static int read_path(const struct reader *r, struct dcp_item *t,
  * keys is that in which ranks had parts of them. */
 static int sort_items(const struct reader *r, const struct value_dict *paths)
 {
-	struct dcp_metadata *const m = r->m;
-	const size_t n = m->nitems - r->first;
-	struct dcp_item *const sorted = calloc(n + 1, sizeof(*sorted));
+	struct dcp_item *const sorted = calloc(r->n + 1, sizeof(*sorted));
 	size_t done = 0;
 	int rc = sorted ? 0 : dcp_nomem(r);
 
 	for (size_t i = 0; !rc && paths && i < paths->n; i++) {
-		struct dcp_item *const t =
-			value_is_cstr(paths->v[i].key)
-				? find_item(r, paths->v[i].key->str.p)
-				: NULL;
+		struct dcp_item *const t = find_item(r, paths->v[i].key);
 
 		if (!t || t->path)
 			continue;
 		rc = read_path(r, t, paths->v[i].val);
 		sorted[done++] = *t;
 	}
-	for (size_t i = r->first; !rc && i < m->nitems; i++) {
-		if (m->items[i].path)
+	for (size_t i = 0; !rc && i < r->n; i++) {
+		if (r->items[i].path)
 			continue;
-		rc = read_path(r, &m->items[i], NULL);
-		sorted[done++] = m->items[i];
+		rc = read_path(r, &r->items[i], NULL);
+		sorted[done++] = r->items[i];
 	}
-	if (!rc && n)
-		memcpy(m->items + r->first, sorted, n * sizeof(*sorted));
+	if (!rc && r->n)
+		memcpy(r->items, sorted, r->n * sizeof(*sorted));
 	free(sorted);
 	return rc;
 }
@@ -400,15 +379,13 @@ static int read_root(struct reader *r, const struct value *root)
 		attributes(root, MODULE "metadata", "Metadata");
 	const struct value_dict *const items =
 		value_find_pairs(x, "state_dict_metadata");
+	const struct value_dict *const storage = value_find_pairs(x, "storage_data");
 	int rc;
 
-	r->storage = value_find_pairs(x, "storage_data");
-	if (!items || !r->storage)
+	if (!items || !storage)
 		return dcp_bad(r, NULL,
 			       "not the metadata of a PyTorch distributed checkpoint");
-	rc = index_storage(r);
-	for (size_t i = 0; !rc && i < items->n; i++)
-		rc = read_item(r, &items->v[i]);
+	rc = read_items(r, items) ?: read_storage(r, storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);
 	return rc ?: sort_items(r, value_find_pairs(x, "planner_data"));
@@ -442,7 +419,7 @@ static int read_pickle(struct reader *r, const struct source *src)
 int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 		     struct errmsg *err)
 {
-	struct reader r = { .m = m, .dir = dir, .first = m->nitems, .err = err };
+	struct reader r = { .m = m, .dir = dir, .err = err };
 	struct source src;
 	char *path;
 	int rc;
@@ -455,8 +432,7 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 		rc = read_pickle(&r, &src);
 		source_close(&src);
 	}
-	hashtab_done(&r.infos);
-	hashtab_done(&r.keys);
+	free(r.by_key);
 	free(path);
 	return rc;
 }
