@@ -19,9 +19,9 @@
 #include "ckpt/base/progress.h"
 #include "ckpt/dcp/place.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
@@ -47,7 +47,7 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	struct dcp_file *const f = &b->v[i];
 	struct fileid id;
 	struct attrs a = { 0 };
-	const int rc = packfs_stat(b->u, f->path, false, &a, err);
+	const int rc = rootfs_stat(b->u, f->path, false, NULL, &a, err);
 
 	if (beneath_is_missing(rc))
 		return errmsg_set(err, -EBADMSG,
@@ -177,7 +177,7 @@ static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len
 	int rc;
 
 	if (!s) {
-		rc = packfs_open(b->u, &own, f->path, err) ?:
+		rc = rootfs_open(b->u, &own, f->path, err) ?:
 		     source_check_known(&own, &f->id, err);
 		if (rc)
 			return rc;

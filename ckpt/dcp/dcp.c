@@ -11,7 +11,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/megatron.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/clock.h"
 
 /* Checkpoints that stay open without a user: that of a run that is being looked at. */
@@ -22,25 +22,27 @@ struct dcp {
 	char *dir;
 	struct attrs attrs; /* of the metadata */
 	struct fileid id;   /* of the metadata */
+	bool is_pair;
 	struct dcp_metadata metadata;
 	struct dcp_megatron megatron;
 	struct dcp_blobs blobs;
 	struct dcp_model model;
 	struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
+	int rc; /* why it cannot be read, if not 0; nothing is open then */
+	struct errmsg why;
 	/* Protected by the context's lock: */
 	unsigned users;
 	struct dcp *next;
 	uint64_t good_until; /* clock_ns() until which its files are not looked at */
 };
 
-/* What looking at all files takes is at most this part of the time, and they are looked at
- * every 10 s at least. */
+/* What looking at all files takes, or finding that they cannot be read, is at most this part
+ * of the time, and they are looked at every 10 s at least. */
 #define CHECK_PART 20u
 #define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
 
 static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
 
-/* Find the metadata of the checkpoint, or of one of a pair: its attributes. */
 static int find_metadata(struct uckpt *u, const char *dir, const char *below,
 			 struct attrs *a)
 {
@@ -50,76 +52,79 @@ static int find_metadata(struct uckpt *u, const char *dir, const char *below,
 	if (asprintf(&path, "%s%s%s/" DCP_METADATA, dir, below ? "/" : "",
 		     below ? below : "") < 0)
 		return -ENOMEM;
-	rc = packfs_stat(u, path, false, a, NULL);
+	rc = rootfs_stat(u, path, false, NULL, a, NULL);
 	free(path);
 	return rc;
+}
+
+/* Find the metadata of the checkpoint in a directory, or of the first of a pair. */
+static int find_checkpoint(struct uckpt *u, const char *dir, struct attrs *a,
+			   bool *is_pair)
+{
+	*is_pair = find_metadata(u, dir, NULL, a) != 0;
+	return *is_pair ? find_metadata(u, dir, pair[0], a) : 0;
 }
 
 bool dcp_is_one(struct uckpt *u, const char *dir)
 {
 	struct attrs a;
+	bool is_pair;
 
-	return find_metadata(u, dir, NULL, &a) == 0 ||
-	       find_metadata(u, dir, pair[0], &a) == 0;
+	return find_checkpoint(u, dir, &a, &is_pair) == 0;
+}
+
+static void dcp_unload(struct dcp *d)
+{
+	for (size_t i = 0; i < COUNT(d->files); i++)
+		dcp_zerofile_done(&d->files[i]);
+	dcp_model_done(&d->model);
+	dcp_blobs_done(&d->blobs);
+	dcp_metadata_done(&d->metadata);
 }
 
 static void dcp_free(struct dcp *d)
 {
 	if (!d)
 		return;
-	for (size_t i = 0; i < COUNT(d->files); i++)
-		dcp_zerofile_done(&d->files[i]);
-	dcp_model_done(&d->model);
-	dcp_blobs_done(&d->blobs);
-	dcp_metadata_done(&d->metadata);
+	dcp_unload(d);
 	free(d->dir);
 	free(d);
 }
 
-/* Read the metadata of the directory, or of both of a pair. */
+/* Read the metadata of the directory, or of both of a pair, which may have been saved
+ * without the optimizer. */
 static int read_metadata(struct dcp *d, struct errmsg *err)
 {
-	int rc = find_metadata(d->u, d->dir, NULL, &d->attrs);
-	struct attrs a;
+	struct attrs a = d->attrs;
+	int rc = 0;
 
-	if (!rc)
-		rc = dcp_metadata_add(&d->metadata, d->u, d->dir, err);
-	else
-		for (size_t i = 0; i < COUNT(pair); i++) {
-			char *path;
+	if (!d->is_pair)
+		return dcp_metadata_add(&d->metadata, d->u, d->dir, err);
+	for (size_t i = 0; !rc && i < COUNT(pair); i++) {
+		char *path;
 
-			rc = find_metadata(d->u, d->dir, pair[i], &a);
-			if (rc && i)
-				return 0; /* saved without the optimizer */
-			if (i)
-				access_restrict(&d->attrs.access, &a.access);
-			else
-				d->attrs = a;
-			if (asprintf(&path, "%s/%s", d->dir, pair[i]) < 0)
-				return errmsg_nomem(err, d->dir);
-			rc = rc ?: dcp_metadata_add(&d->metadata, d->u, path, err);
-			free(path);
-			if (rc)
-				break;
-		}
+		if (find_metadata(d->u, d->dir, pair[i], &a) && i)
+			break;
+		access_restrict(&d->attrs.access, &a.access);
+		if (asprintf(&path, "%s/%s", d->dir, pair[i]) < 0)
+			return errmsg_nomem(err, d->dir);
+		rc = dcp_metadata_add(&d->metadata, d->u, path, err);
+		free(path);
+	}
 	return rc;
 }
 
 static int dcp_load(struct dcp *d, struct errmsg *err)
 {
-	int rc = read_metadata(d, err);
+	int rc = read_metadata(d, err) ?:
+		 dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
+		 dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
+				&d->attrs.access, err) ?:
+		 dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs,
+				d->dir, err);
 
-	if (rc)
-		return rc;
-	fileid_from_stat(&d->attrs.st, &d->id);
-	rc = dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
-	     dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
-			    &d->attrs.access, err) ?:
-	     dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs, d->dir,
-			    err);
-	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++)
-		rc = dcp_zerofile_init(&d->files[i], (enum dcp_zerofile_kind)i,
-				       &d->model,
+	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
+		rc = dcp_zerofile_init(&d->files[k], k, &d->model,
 				       d->megatron.found
 					       ? "PyTorch distributed checkpoint of"
 						 " Megatron-LM"
@@ -128,37 +133,39 @@ static int dcp_load(struct dcp *d, struct errmsg *err)
 	return rc;
 }
 
+/* When files need to be looked at again that were looked at from `begin` until now. */
+static uint64_t good_from(uint64_t begin)
+{
+	const uint64_t now = clock_ns(), wait = (now - begin) * CHECK_PART;
+
+	return now + (wait < CHECK_NS_MAX ? wait : CHECK_NS_MAX);
+}
+
 /* Have the files of an open checkpoint not changed?  A server is asked for each, so that
- * this may take long. */
+ * this may take long.  One that could not be read is read again. */
 static bool is_current(struct dcp *d)
 {
 	const uint64_t begin = clock_ns();
-	const bool same = dcp_blobs_unchanged(&d->blobs);
-	const uint64_t end = clock_ns(), wait = (end - begin) * CHECK_PART;
 
-	if (!same)
+	if (d->rc || !dcp_blobs_unchanged(&d->blobs))
 		return false;
 	pthread_mutex_lock(&d->u->lock);
-	d->good_until = end + (wait < CHECK_NS_MAX ? wait : CHECK_NS_MAX);
+	d->good_until = good_from(begin);
 	pthread_mutex_unlock(&d->u->lock);
 	return true;
 }
 
-/* The open checkpoint of this directory whose files have not changed; NULL: none. */
-static struct dcp *ref_open(struct uckpt *u, const char *dir)
+/* The checkpoint in this directory that was opened before, if its metadata, which is `id`,
+ * and its files have not changed; else NULL. */
+static struct dcp *ref_open(struct uckpt *u, const char *dir, const struct fileid *id)
 {
 	const uint64_t now = clock_ns();
 	bool good = false;
-	struct fileid id;
-	struct attrs a;
 	struct dcp *d;
 
-	if (find_metadata(u, dir, NULL, &a) && find_metadata(u, dir, pair[0], &a))
-		return NULL;
-	fileid_from_stat(&a.st, &id);
 	pthread_mutex_lock(&u->lock);
 	d = u->dcps;
-	while (d && (strcmp(d->dir, dir) != 0 || !fileid_equal(&d->id, &id)))
+	while (d && (strcmp(d->dir, dir) != 0 || !fileid_equal(&d->id, id)))
 		d = d->next;
 	if (d) {
 		d->users++;
@@ -171,31 +178,53 @@ static struct dcp *ref_open(struct uckpt *u, const char *dir)
 	return NULL;
 }
 
+/* Read the checkpoint, or find why it cannot be read, which others that open it soon need
+ * not find again.  NULL when memory runs out. */
+static struct dcp *load_new(const struct dcp *found, const char *dir)
+{
+	const uint64_t begin = clock_ns();
+	struct dcp *const d = malloc(sizeof(*d));
+
+	if (!d)
+		return NULL;
+	*d = *found;
+	d->dir = strdup(dir);
+	d->rc = d->dir ? dcp_load(d, &d->why) : -ENOMEM;
+	if (d->rc)
+		dcp_unload(d);
+	if (d->rc == -ENOMEM) {
+		dcp_free(d);
+		return NULL;
+	}
+	d->users = 1;
+	d->good_until = d->rc ? good_from(begin) : 0;
+	/* Another thread may have opened it meanwhile; then there are two. */
+	pthread_mutex_lock(&d->u->lock);
+	d->next = d->u->dcps;
+	d->u->dcps = d;
+	pthread_mutex_unlock(&d->u->lock);
+	return d;
+}
+
 int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err)
 {
-	struct dcp *d = ref_open(u, dir);
+	struct dcp found = { .u = u };
+	struct dcp *d;
 	int rc;
 
-	if (d) {
-		*out = d;
-		return 0;
-	}
-	d = calloc(1, sizeof(*d));
+	if (find_checkpoint(u, dir, &found.attrs, &found.is_pair))
+		return errmsg_set(err, -ENOENT, "%s: is no distributed checkpoint",
+				  dir);
+	fileid_from_stat(&found.attrs.st, &found.id);
+	d = ref_open(u, dir, &found.id) ?: load_new(&found, dir);
 	if (!d)
 		return errmsg_nomem(err, dir);
-	*d = (struct dcp){ .u = u, .dir = strdup(dir), .users = 1 };
-	rc = d->dir ? dcp_load(d, err) : errmsg_nomem(err, dir);
-	if (rc) {
-		dcp_free(d);
-		return rc;
-	}
-	/* Another thread may have opened it meanwhile; then there are two. */
-	pthread_mutex_lock(&u->lock);
-	d->next = u->dcps;
-	u->dcps = d;
-	pthread_mutex_unlock(&u->lock);
 	*out = d;
-	return 0;
+	if (!d->rc)
+		return 0;
+	rc = errmsg_set(err, d->rc, "%s", d->why.text);
+	dcp_close(d);
+	return rc;
 }
 
 /* Take a checkpoint without a user out of the list, but for the last `keep` that were

@@ -23,8 +23,9 @@ bool dcp_is_one(struct uckpt *u, const char *dir);
 
 /*
  * Open the checkpoint in a directory.  All who open it in a context while its files are
- * the same, or soon after they were looked at, share one; each calls dcp_close.  Errors as
- * dcp_metadata_add, dcp_blobs_init and dcp_model_find.
+ * the same, or soon after they were looked at, share one; each calls dcp_close.  -ENOENT if
+ * the directory holds none; errors as dcp_metadata_add, dcp_blobs_init and
+ * dcp_model_find.
  */
 int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err);
 void dcp_close(struct dcp *d);

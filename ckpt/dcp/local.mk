@@ -1,6 +1,6 @@
 # PyTorch distributed checkpoints: what is where in them, and their files as those of a ZeRO
 # checkpoint of one rank.
-# Uses base, pickle, tensor, format and pack.
+# Uses base, pickle, tensor, format, pack and roots.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/place.h %D%/place.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
@@ -9,5 +9,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/megatron.c \
 	%D%/model.h %D%/model.c \
 	%D%/zerofile.h %D%/zerofile.c \
-	%D%/dcp.h %D%/dcp.c \
-	%D%/dcpfs.h %D%/dcpfs.c
+	%D%/dcp.h %D%/dcp.c

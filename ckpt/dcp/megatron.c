@@ -19,9 +19,9 @@
 #include "ckpt/dcp/metadata.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/roots/rootfs.h"
 #include "ckpt/tensor/cast.h"
 
 #define STATE "optimizer.state."
@@ -197,7 +197,7 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
 	*x = (struct dcp_megatron){ 0 };
 	if (asprintf(&path, "%s/" DCP_MEGATRON_COMMON, dir) < 0)
 		return errmsg_nomem(err, dir);
-	rc = packfs_open(u, &src, path, err);
+	rc = rootfs_open(u, &src, path, err);
 	if (!rc) {
 		rc = ptfile_open_source(&pt, &src, err);
 		if (!rc) {

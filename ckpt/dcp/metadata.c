@@ -28,9 +28,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/place.h"
 #include "ckpt/pack/pack_index.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/roots/rootfs.h"
 
 #define MODULE "torch.distributed.checkpoint."
 
@@ -427,7 +427,7 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 	if (asprintf(&path, "%s/" DCP_METADATA, dir) < 0)
 		return errmsg_nomem(err, dir);
 	r.file = path;
-	rc = packfs_open(u, &src, path, err);
+	rc = rootfs_open(u, &src, path, err);
 	if (!rc) {
 		rc = read_pickle(&r, &src);
 		source_close(&src);

@@ -18,7 +18,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 
 #define MEGATRON                                                              \
 	"a checkpoint of Megatron-LM: export it to Hugging Face's format with" \

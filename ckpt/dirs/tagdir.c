@@ -21,7 +21,7 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"

@@ -10,7 +10,7 @@ struct errmsg;
 struct uckpt;
 
 /* A directory of a run directory that holds a ZeRO checkpoint, or one that shows itself as
- * such (dcp/dcpfs.h). */
+ * such (files/files.h). */
 struct tag {
 	char *name;
 	int64_t step; /* as tags_step */

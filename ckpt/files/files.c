@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One way down to files: the roots of a union, and of each root what is really there
- * before what is packed, and that before what is made of a distributed checkpoint.  A
- * path in no union is its own only root.
+ * One way down to files: what the roots of a union have, and then what is made of a
+ * distributed checkpoint.
  */
 #include "ckpt/files/files.h"
 
@@ -16,13 +15,13 @@
 #include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/dcp/dcpfs.h"
-#include "ckpt/files/roots.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
+#include "ckpt/roots/rootfs.h"
+#include "ckpt/roots/roots.h"
 
 struct uckpt *context_new(void)
 {
@@ -55,84 +54,65 @@ void context_free(struct uckpt *u)
 	free(u);
 }
 
-/* What a search has found so far. */
-struct found {
-	char *where; /* NULL: nothing */
-	struct attrs attrs;
+/* A file that is made. */
+struct made {
+	struct dcp *d;
+	enum dcp_zerofile_kind kind;
 };
 
-/* Add what one more root has; `where` becomes the search's. */
-static int found_add(struct found *f, char *where, bool plain,
-		     const struct attrs *a, struct errmsg *err)
+/* Find the file that a path, at which nothing is, leads to: 0, or `missing` if it leads to
+ * none of these.  The caller closes `f->d`. */
+static int made_find(struct uckpt *u, struct made *f, const char *path, int missing,
+		     struct errmsg *err)
 {
-	const struct stat *const st = &a->st, *const first = &f->attrs.st;
-	int rc = 0;
+	const char *const slash = strrchr(path, '/');
+	char *dir;
+	int rc;
 
-	if (!f->where) {
-		*f = (struct found){ where, *a };
-		return 0;
-	}
-	if (!S_ISDIR(st->st_mode) || !S_ISDIR(first->st_mode)) {
-		if (st->st_size != first->st_size ||
-		    (st->st_mode & S_IFMT) != (first->st_mode & S_IFMT))
-			rc = errmsg_set(err, -EBADMSG,
-					"%s (%lld bytes) and %s (%lld bytes) are"
-					" not the same file",
-					f->where, (long long)first->st_size,
-					where, (long long)st->st_size);
-	} else if (plain) {
-		access_restrict_dir(&f->attrs, a);
-	} else {
-		access_restrict(&f->attrs.access, &a->access);
-	}
-	free(where);
-	return rc;
-}
-
-/* Look into every root, and find the path in the first that has the file.  Nothing
- * found is -ENOENT. */
-static int search(struct uckpt *u, const char *path, bool plain,
-		  struct found *f, struct errmsg *err)
-{
-	const size_t n = roots_count(u, path);
-	int rc = 0;
-
-	*f = (struct found){ 0 };
-	for (size_t i = 0; !rc && i < n; i++) {
-		char *const where = roots_path(u, path, i);
-		struct attrs a;
-
-		rc = where ? dcpfs_stat(u, where, plain, &a, err)
-			   : errmsg_nomem(err, path);
-		if (!rc) {
-			rc = found_add(f, where, plain, &a, err);
-			continue;
-		}
-		rc = beneath_is_missing(rc) ? 0 : rc;
-		free(where);
-	}
-	if (!rc && !f->where) /* a message of one root names that one only */
-		rc = beneath_fail(u, path, -ENOENT, err);
-	if (rc)
-		free(f->where);
+	f->kind = 0;
+	while (slash && f->kind < DCP_ZEROFILE_KINDS &&
+	       strcmp(slash + 1, dcp_zerofile_name(f->kind)) != 0)
+		f->kind++;
+	if (!slash || f->kind == DCP_ZEROFILE_KINDS)
+		return missing;
+	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
+	if (!dir)
+		return errmsg_nomem(err, path);
+	rc = dcp_open(u, dir, &f->d, err);
+	free(dir);
+	if (rc == -ENOENT)
+		return missing;
+	/* Nothing is there, but callers look for a text, too. */
+	if (!rc && err)
+		*err->text = '\0';
 	return rc;
 }
 
 int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
 	       struct access *access, struct errmsg *err)
 {
-	struct found f;
-	const int rc = search(u, path, false, &f, err);
+	char *in_root = NULL;
+	struct attrs a;
+	struct made f;
+	int rc = rootfs_stat(u, path, false, &in_root, &a, err);
 
+	if (beneath_is_missing(rc)) {
+		rc = made_find(u, &f, path, rc, err);
+		if (rc)
+			return rc;
+		a = dcp_attrs(f.d, f.kind);
+		dcp_close(f.d);
+		in_root = strdup(path);
+	}
 	if (rc)
 		return rc;
-	*st = f.attrs.st;
+	*st = a.st;
 	if (access)
-		*access = f.attrs.access;
+		*access = a.access;
 	if (where)
-		*where = f.where;
+		*where = in_root;
 	else
-		free(f.where);
+		free(in_root);
 	return 0;
 }
 
@@ -144,14 +124,7 @@ int files_stat(struct uckpt *u, const char *path, struct stat *st,
 
 int files_lstat(struct uckpt *u, const char *path, struct attrs *out)
 {
-	struct found f;
-	const int rc = search(u, path, true, &f, NULL);
-
-	if (rc)
-		return rc;
-	*out = f.attrs;
-	free(f.where);
-	return 0;
+	return rootfs_stat(u, path, true, NULL, out, NULL);
 }
 
 int files_open_plain(struct uckpt *u, const char *path, int flags)
@@ -171,23 +144,47 @@ int files_open_plain(struct uckpt *u, const char *path, int flags)
 	return rc;
 }
 
+static int made_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
+{
+	const struct made *const f = s->ctx;
+
+	return dcp_read(f->d, f->kind, buf, len, off, err);
+}
+
+static void made_close(struct source *s)
+{
+	struct made *const f = s->ctx;
+
+	dcp_close(f->d);
+	free(f);
+}
+
 int files_open(struct uckpt *u, struct source *s, const char *path,
 	       struct errmsg *err)
 {
-	struct stat st;
-	char *where;
-	int rc;
+	static const struct source_ops ops = { .read = made_read,
+					       .close = made_close };
+	int rc = rootfs_open(u, s, path, err);
+	struct made f, *copy;
+	struct attrs a;
 
-	if (roots_count(u, path) == 1)
-		return dcpfs_open(u, s, path, err);
-	rc = files_find(u, path, &where, &st, NULL, err);
+	if (!beneath_is_missing(rc))
+		return rc;
+	rc = made_find(u, &f, path, rc, err);
 	if (rc)
 		return rc;
-	rc = dcpfs_open(u, s, where, err);
-	if (!rc)
-		s->name = path;
-	free(where);
-	return rc;
+	copy = malloc(sizeof(*copy));
+	if (!copy) {
+		dcp_close(f.d);
+		return errmsg_nomem(err, path);
+	}
+	*copy = f;
+	*s = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = copy };
+	a = dcp_attrs(f.d, f.kind);
+	fileid_from_stat(&a.st, &s->id);
+	s->size = s->id.size;
+	return 0;
 }
 
 int files_open_known(struct uckpt *u, struct source *s, const char *path,
@@ -207,25 +204,21 @@ int files_open_pt(struct uckpt *u, struct ptfile *pt, const char *path,
 	return rc ? rc : ptfile_open_source(pt, &src, err);
 }
 
-/* Add the entries of every root that has the directory. */
-static int list_roots(struct uckpt *u, const char *path, bool packs,
-		      struct dirlist *out, struct errmsg *err)
+/* Do the entries of a directory belong to a distributed checkpoint, and to no other? */
+static bool is_made_of(struct uckpt *u, const char *path, const struct dirlist *l)
 {
-	const size_t n = roots_count(u, path);
-	int missing = -ENOENT, rc = 0;
+	bool may = false;
 
-	for (size_t i = 0; !rc && !out->found && i < n; i++) {
-		char *const where = roots_path(u, path, i);
+	for (size_t i = 0; i < l->n; i++) {
+		const char *const name = l->v[i].name;
+		const char *const tail = strstr(name, "_states.pt");
 
-		rc = where ? dcpfs_list(u, where, packs, out, err)
-			   : errmsg_nomem(err, path);
-		if (beneath_is_missing(rc)) {
-			missing = rc;
-			rc = 0;
-		}
-		free(where);
+		if (tail && !tail[strlen("_states.pt")])
+			return false;
+		may |= strcmp(name, DCP_METADATA) == 0 ||
+		       strcmp(name, DCP_PAIR_MODEL) == 0;
 	}
-	return rc || out->ndirs ? rc : beneath_fail(u, path, missing, err);
+	return may && dcp_is_one(u, path);
 }
 
 int files_list(struct uckpt *u, const char *path, bool packs,
@@ -234,9 +227,15 @@ int files_list(struct uckpt *u, const char *path, bool packs,
 	int rc;
 
 	*out = (struct dirlist){ 0 };
-	rc = list_roots(u, path, packs, out, err);
+	rc = rootfs_list(u, path, packs, out, err);
 	if (!rc && dirlist_finish(out, path))
 		rc = errmsg_nomem(err, path);
+	if (!rc && packs && is_made_of(u, path, out)) {
+		for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
+			if (dirlist_add(out, dcp_zerofile_name(k), S_IFREG, S_IFREG))
+				rc = errmsg_nomem(err, path);
+		dirlist_sort(out, out->ndirs - 1);
+	}
 	if (rc)
 		dirlist_done(out);
 	return rc;
@@ -246,9 +245,11 @@ bool files_has(struct uckpt *u, const char *path,
 	       bool (*wanted)(const char *name))
 {
 	struct dirlist l = { .wanted = wanted };
-	const int rc = list_roots(u, path, true, &l, NULL);
-	const bool found = l.found;
+	const int rc = rootfs_list(u, path, true, &l, NULL);
+	bool found = l.found;
 
+	for (enum dcp_zerofile_kind k = 0; !rc && !found && k < DCP_ZEROFILE_KINDS; k++)
+		found = wanted(dcp_zerofile_name(k)) && is_made_of(u, path, &l);
 	dirlist_done(&l);
 	return !rc && found;
 }

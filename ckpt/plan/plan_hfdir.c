@@ -25,7 +25,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/names.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"

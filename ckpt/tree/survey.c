@@ -15,7 +15,7 @@
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tree/tree_impl.h"
 

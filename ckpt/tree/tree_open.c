@@ -12,7 +12,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/tree/tree_impl.h"

@@ -13,7 +13,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
 

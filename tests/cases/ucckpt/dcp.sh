@@ -39,6 +39,17 @@ done
 cp -r "$tmp/z3_groups2_dp2-accelerate" "$tmp/run/checkpoint-8"
 check "the newest" grep -q "step-10 (" <(ucckpt info "$tmp/run" | head -n 1)
 
+# Each node has the files of its ranks.
+mkdir -p "$tmp/n0/run" "$tmp/n1/run"
+cp -r "$good/dcp_fsdp2_dp4_uneven/ckpt" "$tmp/n0/run/step-4"
+mkdir "$tmp/n1/run/step-4"
+mv "$tmp/n0/run/step-4/__"[13]_0.distcp "$tmp/n1/run/step-4"
+equal "{$tmp/n0/run,$tmp/n1/run}" "$tmp/dcp_fsdp2_dp4_uneven"
+check "the rest of a union" grep -q \
+	"^[^:]*: $tmp/n0/run/step-4/__[13]_0.distcp: is missing, and .metadata says" \
+	<(ucckpt info "$tmp/n0/run" 2>&1)
+check "blobs of a union" ucckpt check --data "{$tmp/n0/run,$tmp/n1/run}" >/dev/null
+
 # Accelerate's model without its optimizer.
 ucckpt convert "$good/dcp_accelerate_fsdp2_dp2/checkpoint-4/pytorch_model_fsdp_0" "$tmp/weights" \
 	>"$tmp/said" 2>&1 || fail "weights: $(cat "$tmp/said")"

@@ -18,7 +18,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/unit.h"

@@ -12,7 +12,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of unions.  A path begins with at most one, since a name begins with a brace
  * and its roots are plain directories. */
-#include "ckpt/files/roots.h"
+#include "ckpt/roots/roots.h"
 
 #include <assert.h>
 #include <errno.h>
