@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
@@ -83,94 +84,75 @@ static const char *find_stack(const char *key)
 	return *p < '0' || *p > '9' ? p : NULL;
 }
 
-/* Give an item the path of a parameter, or of its state. */
-static bool set_path(struct arena *a, struct dcp_item *t, const char *state,
+/* Add an item with the path of a parameter, or of its state.  The arena notes a failure. */
+static void add_item(struct dcp_metadata *m, struct dcp_item t, const char *state,
 		     const char *name)
 {
-	t->depth = state ? 4 : 2;
-	t->path = arena_alloc(a, t->depth * sizeof(*t->path));
-	if (!t->path || !name)
-		return false;
-	t->path[0] = state ? "optimizer" : "model";
-	t->path[t->depth - (state ? 2 : 1)] = name;
-	if (state) {
-		t->path[1] = "state";
-		t->path[3] = state;
-	}
-	return true;
+	const char *const path[] = { "optimizer", "state", name, state };
+	const char *const of_model[] = { "model", name };
+
+	t.depth = state ? COUNT(path) : COUNT(of_model);
+	t.path = arena_copy(&m->arena, state ? path : of_model,
+			    t.depth * sizeof(*t.path));
+	if (t.path && arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
+				    m->nitems + 1, sizeof(*m->items)))
+		m->items[m->nitems++] = t;
 }
 
-/* Layer `layer` of a stack. */
-static int take_layer(struct dcp_metadata *m, const struct dcp_item *stack,
-		      uint64_t layer, struct dcp_item *out, const char *dir,
-		      struct errmsg *err)
+/* Add an item for each layer of a stack, whose number `rest` of the name follows.  The chunks
+ * are in the order of the layers. */
+static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
+		      const char *state, const char *name, const char *rest)
 {
-	*out = *stack;
-	out->is_layer = true;
-	out->ndim--;
-	out->shape++;
-	out->numel /= stack->shape[0];
-	out->nchunks = 0;
-	out->chunks = arena_alloc(&m->arena, (stack->nchunks + 1) *
-						     sizeof(*out->chunks));
-	for (size_t i = 0; out->chunks && i < stack->nchunks; i++) {
-		const struct dcp_chunk *const c = &stack->chunks[i];
+	struct dcp_chunk *c = stack->chunks, *const end = c + stack->nchunks;
+	const size_t room = strlen(name) + 24;
 
-		if (c->size[0] != 1)
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: %s: several layers in one block",
-					  dir, stack->key);
-		if (c->offset[0] != layer)
-			continue;
-		out->chunks[out->nchunks] = *c;
-		out->chunks[out->nchunks].offset++;
-		out->chunks[out->nchunks++].size++;
+	while (c < end && !c->numel)
+		c++;
+	for (uint64_t i = 0; c < end; i++) {
+		char *const full = arena_alloc(&m->arena, room);
+		struct dcp_item t = *stack;
+
+		t.is_layer = true;
+		t.ndim--;
+		t.shape++;
+		t.numel /= stack->shape[0];
+		t.chunks = c;
+		for (; c < end && c->offset[0] == i; c++) {
+			if (c->size[0] != 1)
+				return -ENOTSUP;
+			c->offset++;
+			c->size++;
+		}
+		t.nchunks = (size_t)(c - t.chunks);
+		if (!full)
+			return -ENOMEM;
+		snprintf(full, room, "%.*s%llu.%s", (int)(rest - name), name,
+			 (unsigned long long)i, rest);
+		add_item(m, t, state, full);
 	}
-	return out->chunks ? 0 : errmsg_nomem(err, dir);
-}
-
-static int add_item(struct dcp_metadata *m, const struct dcp_item *t)
-{
-	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + 1,
-			   sizeof(*m->items)))
-		return -ENOMEM;
-	m->items[m->nitems++] = *t;
 	return 0;
 }
 
-static int arrange(struct dcp_metadata *m, struct dcp_item t, const char *dir,
+static int arrange(struct dcp_metadata *m, const struct dcp_item *t, const char *dir,
 		   struct errmsg *err)
 {
-	const bool is_state = strncmp(t.key, STATE, strlen(STATE)) == 0;
-	const char *const state = is_state ? t.key + strlen(STATE) : NULL;
+	const bool is_state = strncmp(t->key, STATE, strlen(STATE)) == 0;
+	const char *const state = is_state ? t->key + strlen(STATE) : NULL;
 	const char *const dot = state ? strchr(state, '.') : NULL;
-	const char *const name = dot ? dot + 1 : t.key;
-	const char *const rest = t.is_tensor && t.ndim ? find_stack(name) : NULL;
+	const char *const name = dot ? dot + 1 : t->key;
+	const char *const rest = t->ndim ? find_stack(name) : NULL;
 	const char *const field =
 		dot ? arena_strndup(&m->arena, state, (size_t)(dot - state)) : NULL;
-	int rc = 0;
 
-	if (!t.is_tensor)
+	if (!t->is_tensor)
 		return 0; /* states of modules that are not tensors */
 	if (!rest)
-		return set_path(&m->arena, &t, field, name) && !add_item(m, &t)
-			       ? 0
-			       : errmsg_nomem(err, dir);
-	for (uint64_t i = 0; !rc && i < t.shape[0] && t.numel; i++) {
-		struct dcp_item layer;
-		char *text;
-
-		rc = take_layer(m, &t, i, &layer, dir, err);
-		if (rc || asprintf(&text, "%.*s%llu.%s", (int)(rest - name), name,
-				   (unsigned long long)i, rest) < 0)
-			return rc ?: errmsg_nomem(err, dir);
-		if (!set_path(&m->arena, &layer, field,
-			      arena_strdup(&m->arena, text)) ||
-		    add_item(m, &layer))
-			rc = errmsg_nomem(err, dir);
-		free(text);
-	}
-	return rc;
+		add_item(m, *t, field, name);
+	else if (add_layers(m, t, field, name, rest) == -ENOTSUP)
+		return errmsg_set(err, -ENOTSUP, "%s: %s: several layers in one block",
+				  dir, t->key);
+	return m->arena.failed ? errmsg_nomem(err, dir) : 0;
 }
 
 static int arrange_all(struct dcp_metadata *m, const char *dir, struct errmsg *err)
@@ -182,7 +164,7 @@ static int arrange_all(struct dcp_metadata *m, const char *dir, struct errmsg *e
 	m->items = NULL;
 	m->nitems = m->cap = 0;
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = arrange(m, items[i], dir, err);
+		rc = arrange(m, &items[i], dir, err);
 	return rc;
 }
 
@@ -198,19 +180,14 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
 	if (asprintf(&path, "%s/" DCP_MEGATRON_COMMON, dir) < 0)
 		return errmsg_nomem(err, dir);
 	rc = rootfs_open(u, &src, path, err);
+	x->found = !beneath_is_missing(rc);
+	rc = rc ?: ptfile_open_source(&pt, &src, err);
 	if (!rc) {
-		rc = ptfile_open_source(&pt, &src, err);
-		if (!rc) {
-			x->found = true;
-			rc = read_common(x, &m->arena, &pt, err);
-			ptfile_close(&pt);
-		}
-		if (!rc && dcp_metadata_add_file(m, path) < 0)
-			rc = errmsg_nomem(err, dir);
-		rc = rc ?: arrange_all(m, dir, err);
-	} else if (beneath_is_missing(rc)) {
-		rc = 0;
+		rc = read_common(x, &m->arena, &pt, err);
+		ptfile_close(&pt);
 	}
+	if (!rc && dcp_metadata_add_file(m, path) < 0)
+		rc = errmsg_nomem(err, dir);
 	free(path);
-	return rc;
+	return !x->found ? 0 : rc ?: arrange_all(m, dir, err);
 }

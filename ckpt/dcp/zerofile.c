@@ -146,55 +146,41 @@ static struct value *config(struct arena *a)
 	return out;
 }
 
-/* All tensors of the model; another name of a parameter has the same one.  Those of types
- * that torch's storages do not name are widened, or left out. */
-static struct value *module_value(struct zerofile_builder *b)
+/* All tensors of the model, the shapes of parameters by group, and other names of
+ * parameters, which have the same tensors.  Those of types that torch's storages do not name
+ * are widened, or left out. */
+static void add_tensors(struct zerofile_builder *b, struct value *root)
 {
 	const struct dcp_model *const o = b->o;
-	struct value *const out = value_new_ordered(b->a);
+	struct arena *const a = b->a;
+	struct value *const module = value_new_ordered(a);
+	struct value *const shapes = value_new(a, VALUE_LIST);
+	struct value *const ties = value_new(a, VALUE_DICT);
 
-	for (size_t g = 0; g < o->ngroups; g++)
-		for (size_t i = 0; i < o->groups[g].nparams; i++)
-			value_dict_set(b->a, out, o->groups[g].params[i].name,
-				       item_value(b, o->groups[g].params[i].weight));
-	for (size_t i = 0; i < o->nextras; i++) {
-		const struct dcp_extra *const e = &o->extras[i];
+	for (size_t g = 0; g < o->ngroups; g++) {
+		struct value *const of_group = value_new_ordered(a);
 
-		if (e->same)
-			value_dict_set(b->a, out, e->name,
-				       value_find(out, e->same->name));
-		else if (e->item->dtype <= DTYPE_C128 || cast_knows(e->item->dtype))
-			value_dict_set(b->a, out, e->name, item_value(b, e->item));
+		for (size_t i = 0; i < o->groups[g].nparams; i++) {
+			const struct dcp_param *const p = &o->groups[g].params[i];
+
+			value_dict_set(a, module, p->name, item_value(b, p->weight));
+			value_dict_set(a, of_group, p->name, size_value(a, p->weight));
+		}
+		value_append(a, shapes, of_group);
 	}
-	return out;
-}
-
-static struct value *shapes_value(const struct zerofile_builder *b)
-{
-	struct value *const list = value_new(b->a, VALUE_LIST);
-
-	for (size_t g = 0; g < b->o->ngroups; g++) {
-		const struct dcp_group *const group = &b->o->groups[g];
-		struct value *const shapes = value_new_ordered(b->a);
-
-		for (size_t i = 0; i < group->nparams; i++)
-			value_dict_set(b->a, shapes, group->params[i].name,
-				       size_value(b->a, group->params[i].weight));
-		value_append(b->a, list, shapes);
-	}
-	return list;
-}
-
-static struct value *ties_value(const struct zerofile_builder *b)
-{
-	struct value *const out = value_new(b->a, VALUE_DICT);
-
-	for (size_t i = 0; i < b->o->nextras; i++)
-		if (b->o->extras[i].same)
-			value_dict_set(b->a, out, b->o->extras[i].name,
-				       value_new_str(b->a,
-						     b->o->extras[i].same->name));
-	return out;
+	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
+		if (e->same) {
+			value_dict_set(a, module, e->name,
+				       value_find(module, e->same->name));
+			value_dict_set(a, ties, e->name,
+				       value_new_str(a, e->same->name));
+		} else if (e->item->dtype <= DTYPE_C128 || cast_knows(e->item->dtype)) {
+			value_dict_set(a, module, e->name, item_value(b, e->item));
+		}
+	value_dict_set(a, root, "module", module);
+	value_dict_set(a, root, "buffer_names", value_new(a, VALUE_LIST));
+	value_dict_set(a, root, "param_shapes", shapes);
+	value_dict_set(a, root, KEY_SHARED_PARAMS, ties);
 }
 
 static struct value *warnings_value(const struct zerofile_builder *b)
@@ -237,10 +223,7 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	struct arena *const a = b->a;
 	struct value *const root = value_new(a, VALUE_DICT);
 
-	value_dict_set(a, root, "module", module_value(b));
-	value_dict_set(a, root, "buffer_names", value_new(a, VALUE_LIST));
-	value_dict_set(a, root, "param_shapes", shapes_value(b));
-	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
+	add_tensors(b, root);
 	for (size_t i = 0; i < COUNT(absent); i++)
 		value_dict_set(a, root, absent[i], value_new(a, VALUE_NONE));
 	for (size_t i = 0; i < COUNT(numbers); i++)
