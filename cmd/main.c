@@ -5,7 +5,6 @@
  * asks a mount.
  */
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,33 +49,25 @@ static void print_help(void)
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 
-/* Was it an option of the version before? */
-static bool is_gone(const char *option)
-{
-	return strncmp(option, "cache_dir=", 10) == 0 ||
-	       strncmp(option, "cache_bytes=", 12) == 0;
-}
-
 /* Set options, which are separated by commas, but for a number, which belongs to the
  * option before: ranks=8,16.  Cuts `list`. */
 static int set_options(struct uckpt *u, char *list)
 {
 	struct uckpt_error err;
 	char *option;
+	int rc;
 
 	while ((option = strsep(&list, ","))) {
 		while (list && *list >= '0' && *list <= '9') {
 			list[-1] = ',';
 			strsep(&list, ",");
 		}
-		if (is_gone(option)) {
-			cmd_say("-o %s has no effect in this version and will be"
-				" an error in the next",
-				option);
-		} else if (uckpt_set(u, option, &err)) {
-			cmd_say("-o %s; see 'ucckpt --help'", err.text);
+		rc = uckpt_set(u, option, &err);
+		if (rc)
+			cmd_say(rc == -ENOTSUP ? "-o %s"
+					       : "-o %s; see 'ucckpt --help'", err.text);
+		if (rc && rc != -ENOTSUP)
 			return CMD_USAGE;
-		}
 	}
 	return CMD_OK;
 }

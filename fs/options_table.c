@@ -59,15 +59,6 @@ static const char *set_shared(struct options *o, const struct given *g)
 	return NULL;
 }
 
-static const char *say_gone(struct options *o, const struct given *g)
-{
-	(void)o;
-	log_warning("-o %s has no effect in this version and will be an error in"
-		    " the next",
-		    g->arg);
-	return NULL;
-}
-
 #define FLAG(field) .flag = offsetof(struct options, field)
 
 static const struct row rows[] = {
@@ -83,9 +74,6 @@ static const struct row rows[] = {
 	{ "remount",
 	  .wrong = "no option can be changed while it is mounted: unmount it"
 		   " and mount again" },
-	/* Options of an earlier version are accepted for one version, without effect. */
-	{ "no_cache cache_size= index= cache_dir= cache_bytes=", .set = say_gone,
-	  .hidden = true },
 	/* Of libfuse, fusermount3 and the kernel. */
 	{ "allow_root fsname= subtype= max_read= suid nosuid dev"
 	  " nodev exec noexec sync async dirsync atime noatime context="
@@ -187,6 +175,10 @@ static int take_option(struct options *o, const struct given *g)
 	rc = uckpt_set(o->u, more ? ranks : g->arg, &err);
 	if (rc == -ENOENT)
 		return refuse_unknown(g);
+	if (rc == -ENOTSUP) {
+		log_warning("-o %s", err.text);
+		return 0;
+	}
 	if (rc)
 		log_error("%s", err.text);
 	o->ranks = more || strncmp(g->arg, "ranks=", 6) == 0;

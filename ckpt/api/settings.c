@@ -293,5 +293,7 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong)
 			     : 0;
 	}
-	return errmsg_set(err, -ENOENT, "%s: unknown option", text);
+	return remote_option_is_gone(text)
+		       ? errmsg_set(err, -ENOTSUP, REMOTE_OPTION_GONE, text)
+		       : errmsg_set(err, -ENOENT, "%s: unknown option", text);
 }

@@ -82,6 +82,17 @@ static bool is_named(const char *option, const char *name)
 	return strncmp(option, name, n) == 0 && (option[n] == '=' || !option[n]);
 }
 
+bool remote_option_is_gone(const char *option)
+{
+	static const char *const gone[] = { "cache_bytes", "cache_dir", "cache_size",
+					    "index", "no_cache" };
+	size_t i = 0;
+
+	while (i < COUNT(gone) && !is_named(option, gone[i]))
+		i++;
+	return i < COUNT(gone);
+}
+
 const char *remote_options_set(struct uckpt *u, const char *text)
 {
 	const char *const equals = strchr(text, '=');
@@ -116,8 +127,7 @@ int remote_options_set_all(struct uckpt *u, const char *list,
 	int rc = copy ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && (option = strsep(&rest, ","))) {
-		const bool is_gone = is_named(option, "cache_dir") ||
-				     is_named(option, "cache_bytes");
+		const bool is_gone = remote_option_is_gone(option);
 		const char *const wrong =
 			is_gone ? NULL : remote_options_set(u, option);
 

@@ -105,9 +105,7 @@ static int read_rules(const struct config *c, struct user_rules *rules,
 
 static void say_gone(const char *option)
 {
-	fprintf(stderr,
-		"uctrain: --source_options=%s has no effect in this version and will be an error in the next\n",
-		option);
+	fprintf(stderr, "uctrain: --source_options=" REMOTE_OPTION_GONE "\n", option);
 }
 
 /* The path that stands for what --resume names: a directory, several, or servers. */
