@@ -84,6 +84,9 @@ struct uckpt_calls {
 	 * is not known, as of uckpt_diff.  Another result than 0 stops the work, which then
 	 * fails with -EINTR. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
+	/* A step of what comes before such work, and of opening a source: "reading shards",
+	 * of which `done` were read; `total` is 0 where it is not known. */
+	void (*step)(void *arg, const char *what, uint64_t done, uint64_t total);
 	/* A piece of a report, of uckpt_info and its like. */
 	void (*report)(void *arg, const char *text, size_t len);
 	/* Append to .ucfs/errors and .ucfs/stats what the caller knows of both, through

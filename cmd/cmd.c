@@ -16,9 +16,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/meter.h"
 #include "ckpt/base/nearest.h"
 #include "ckpt/base/utf8.h"
-#include "cmd/progress.h"
 
 #define FIRST_OPTION \
 	256 /* what getopt_long returns for it; no letter has the number */
@@ -50,7 +50,7 @@ void cmd_say(const char *fmt, ...)
 {
 	va_list ap;
 
-	progress_clear();
+	meter_clear();
 	fputs("ucckpt: ", stderr);
 	va_start(ap, fmt);
 	say(fmt, ap);
@@ -243,5 +243,6 @@ bool cmd_parse(struct uckpt *u, int argc, char **argv,
 
 void cmd_put(const char *text)
 {
+	meter_clear();
 	put(stdout, text);
 }

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/meter.h"
 #include "cmd/cmd.h"
 #include "cmd/find.h"
+#include "cmd/progress.h"
 
 #define LONG 1u
 #define CAT_BYTES (1 << 20) /* that are read at once */
@@ -34,6 +36,7 @@ static int print_long(struct uckpt *u, const struct found *f,
 	rc = uckpt_stat(u, f->node, &attr, err);
 	if (rc)
 		return rc;
+	meter_clear();
 	t = (time_t)(attr.mtime_ns / 1000000000);
 	localtime_r(&t, &tm);
 	strftime(when, sizeof(when), "%Y-%m-%d %H:%M", &tm);
@@ -100,6 +103,7 @@ static int copy_to_stdout(struct uckpt_file *file, struct uckpt_error *err)
 		if (fwrite(buf, 1, (size_t)n, stdout) != (size_t)n)
 			break; /* main says so */
 		at += (uint64_t)n;
+		progress_show(NULL, at, uckpt_file_size(file));
 	}
 	free(buf);
 	return n < 0 ? (int)n : 0;

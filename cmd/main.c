@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/meter.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 
@@ -108,10 +109,16 @@ static void say_note(void *arg, const char *text)
 	cmd_say("%s", text);
 }
 
+static void show_step(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	(void)arg;
+	meter_step(what, done, total);
+}
+
 static void put_report(void *arg, const char *text, size_t len)
 {
 	(void)arg;
-	progress_clear();
+	meter_clear();
 	fwrite(text, 1, len, stdout);
 }
 
@@ -119,6 +126,7 @@ static const struct uckpt_calls calls = {
 	.warning = say_warning,
 	.note = say_note,
 	.progress = progress_show,
+	.step = show_step,
 	.report = put_report,
 };
 
@@ -148,10 +156,12 @@ int main(int argc, char **arguments)
 		return CMD_FAILED;
 	}
 	uckpt_set_calls(u, &calls);
+	meter_start("ucckpt");
 	for (; !rc && argc > 2 && strcmp(argv[1], "-o") == 0;
 	     argc -= 2, argv += 2)
 		rc = set_options(u, argv[2]);
 	rc = rc ? rc : run(u, argc, argv);
+	meter_stop();
 	uckpt_free(u);
 	errno = 0;
 	if (fflush(stdout) == 0 && !ferror(stdout))

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A progress bar without a thread of its own: the thread that reports progress
- * draws it, at most every tenth of a second.
- *
- *       43% [============                ]  1.2 GiB of 2.8 GiB  912.4 MiB/s
- */
+/* How far commands are, and what ends them. */
 #include "cmd/progress.h"
 
 #include <errno.h>
@@ -14,24 +9,18 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/meter.h"
 #include "ckpt/base/size.h"
-#include "cmd/cmd.h"
 #include "ckpt/sys/clock.h"
-
-#define INTERVAL 0.1
-#define BAR "============================"
-#define BAR_LEN (sizeof(BAR) - 1)
+#include "cmd/cmd.h"
 
 static bool catching;
 static atomic_int caught; /* written by the handler, read by all threads */
 
-/* A process runs one command.  Times of clock_seconds: */
-static _Atomic double began; /* when its long work began; 0: it has not */
-static _Atomic double next;  /* when to draw again */
-static atomic_bool drawn;
+/* A process runs one command.  When its long work began (clock_seconds); 0: it has not. */
+static _Atomic double began;
 
 static void note_signal(int sig)
 {
@@ -62,43 +51,18 @@ void progress_catch_signals(void)
 	catching = true;
 }
 
-static void draw(uint64_t done, uint64_t total, double seconds)
-{
-	const double part = (double)done / (double)total;
-	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
-
-	fprintf(stderr, "\r%3d%% [%-*.*s]  %s of %s  %s/s\033[K",
-		(int)(part * 100), (int)BAR_LEN, (int)(part * BAR_LEN), BAR,
-		size_text(done, a), size_text(total, b),
-		size_text((uint64_t)((double)done / seconds), rate));
-	fflush(stderr);
-}
-
 int progress_show(void *arg, uint64_t done, uint64_t total)
 {
 	const double now = clock_seconds();
-	double due = atomic_load(&next);
 
 	(void)arg;
 	if (!atomic_load(&began)) {
 		atomic_store(&began, now);
-		atomic_store(&next, now + INTERVAL);
 		if (catching)
 			catch_signals();
-	} else if (total && now >= due && isatty(STDERR_FILENO) &&
-		   /* One of several late threads wins. */
-		   atomic_compare_exchange_strong(&next, &due, now + INTERVAL)) {
-		draw(done, total, now - atomic_load(&began));
-		drawn = true;
 	}
+	meter_bytes(done, total, now - atomic_load(&began));
 	return caught;
-}
-
-void progress_clear(void)
-{
-	if (drawn)
-		fputs("\r\033[K", stderr);
-	drawn = false;
 }
 
 int progress_fail(int rc, const char *out, const char *left,
@@ -117,7 +81,6 @@ void progress_print(const char *out, const struct uckpt_done *done,
 	const double seconds = clock_seconds() - began;
 	char size[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
 
-	progress_clear();
 	cmd_put(out);
 	printf(": %" PRIu64 " files, %s%s, in %.1f s (%s/s)\n", done->files,
 	       size_text(done->bytes, size), more, seconds,

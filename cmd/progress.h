@@ -7,9 +7,8 @@
 #include "ckpt/uckpt.h"
 
 /*
- * Long work: a line on stderr shows percentage, bytes and rate, if stderr is a
- * terminal; and a signal stops work that writes, so that unfinished output can be
- * removed.
+ * Long work: the meter shows it on a terminal (ckpt/base/meter.h), and a signal stops work
+ * that writes, so that unfinished output can be removed.
  */
 
 /* When the work begins, record SIGINT, SIGTERM and SIGHUP instead of being killed by them.
@@ -18,9 +17,6 @@ void progress_catch_signals(void);
 
 /* uckpt_calls.progress.  The first call begins the work. */
 int progress_show(void *arg, uint64_t done, uint64_t total);
-
-/* Clear the line, so that the next message starts in the first column. */
-void progress_clear(void);
 
 /* Say why work failed: `err`, or for -EINTR after a signal that `out` was interrupted,
  * and `left`.  Returns CMD_FAILED. */

@@ -25,6 +25,7 @@
 #include <time.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/meter.h"
 #include "ckpt/uckpt.h"
 #include "fs/detach.h"
 #include "fs/log/log.h"
@@ -149,13 +150,21 @@ static struct stats stats;
 static void warn(void *arg, const char *text)
 {
 	(void)arg;
+	meter_clear();
 	log_warning("%s", text);
 }
 
 static void note(void *arg, const char *text)
 {
 	(void)arg;
+	meter_clear();
 	log_note("%s", text);
+}
+
+static void show_step(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	(void)arg;
+	meter_step(what, done, total);
 }
 
 /* Hand out a text of .ucfs. */
@@ -189,6 +198,7 @@ static const struct uckpt_calls calls = {
 	.arg = &stats,
 	.warning = warn,
 	.note = note,
+	.step = show_step,
 	.errors = put_errors,
 	.stats = put_stats,
 };
@@ -292,8 +302,10 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		return 1;
 	}
 	uckpt_set_calls(o->u, &calls);
+	meter_start("ucfs");
 	rc = uckpt_open(o->u, (const char *const *)o->operands,
 			o->noperands - 1, &err);
+	meter_stop();
 	if (check_nesting(o))
 		return 1;
 	if (rc) {

@@ -1,5 +1,5 @@
 # Errors, bytes, memory, text and the bytes of a file: what every room
-# stands on.
+# stands on; and the meter, which programs draw on a terminal.
 # Uses nothing of ours.  An archive of its own, for programs on top of the shared library.
 noinst_LIBRARIES += %D%/libucbase.a
 %C%_libucbase_a_SOURCES = \
@@ -13,6 +13,7 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/nearest.h %D%/nearest.c \
 	%D%/size.h %D%/size.c \
+	%D%/meter.h %D%/meter.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \

@@ -25,4 +25,13 @@ static inline int progress_add(struct progress *p, uint64_t bytes)
 	return c->progress && c->progress(c->arg, done, p->total) ? -EINTR : 0;
 }
 
+/* Report steps of one kind, such as "reading shards", of which `done` are made; `total` 0:
+ * not known. */
+static inline void progress_step(const struct uckpt *u, const char *what, uint64_t done,
+				 uint64_t total)
+{
+	if (u->calls.step)
+		u->calls.step(u->calls.arg, what, done, total);
+}
+
 #endif

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,21 @@ const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN])
 	}
 	assert(i < COUNT(units));
 	snprintf(buf, SIZE_TEXT_LEN, "%.1f %s", v, units[i]);
+	return buf;
+}
+
+const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN])
+{
+	char digits[SIZE_TEXT_LEN];
+	const int len = snprintf(digits, sizeof(digits), "%" PRIu64, n);
+	char *to = buf;
+
+	for (int i = 0; i < len; i++) {
+		if (i && (len - i) % 3 == 0)
+			*to++ = ',';
+		*to++ = digits[i];
+	}
+	*to = '\0';
 	return buf;
 }
 

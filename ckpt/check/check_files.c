@@ -30,6 +30,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/vfile/vfile_source.h"
@@ -321,8 +322,11 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 int check_files(struct check *c, struct errmsg *err)
 {
 	/* A few that are read ahead are enough. */
-	const int rc = (c->data ? parallel_for : parallel_far)(
-		c->nfiles, files_at_once(c), check_file, c, err);
+	const unsigned width = files_at_once(c);
+	const int rc =
+		c->data ? parallel_for(c->nfiles, width, check_file, c, err)
+			: steps_run(c->report.u, "checking files", parallel_far,
+				    c->nfiles, width, check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data && !check_is_foreign(c))

@@ -20,6 +20,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -135,7 +136,8 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
 	w.nroot = w.n;
 	if (plan_is_dir(p, PLAN_ZERO))
 		list_dir(&w, PLAN_ZERO);
-	parallel_for(w.n, parallel_width(), open_entry, &w, NULL);
+	steps_run(c->report.u, "laying out files", parallel_for, w.n, parallel_width(), open_entry,
+		  &w, NULL);
 	*opened = w.opened;
 	free(w.v);
 	return w.rc;

@@ -24,6 +24,7 @@
 #include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 
 /* Files that stay open; further ones are opened for each read. */
@@ -94,7 +95,7 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 	pthread_mutex_init(&b->lock, NULL);
 	for (size_t i = 0; i < m->nfiles; i++)
 		b->v[i].path = m->files[i];
-	rc = parallel_far(b->n, 1, find_file, b, err);
+	rc = steps_run(u, "looking at files", parallel_far, b->n, 1, find_file, b, err);
 	b->found = true;
 	for (size_t i = 0; !rc && i < b->n; i++)
 		access_restrict(readers, &b->v[i].access);

@@ -30,6 +30,7 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 
 static const struct layout {
@@ -272,7 +273,8 @@ static int read_files(struct hfdir *d, const struct layout *l,
 		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0)
 			return errmsg_nomem(err, d->path);
 	}
-	return parallel_for(n, parallel_width(), read_file, &r, err) ?:
+	return steps_run(d->u, "reading headers", parallel_for, n, parallel_width(),
+			 read_file, &r, err) ?:
 	       list_tensors(d, err);
 }
 

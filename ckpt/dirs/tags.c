@@ -21,6 +21,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/names.h"
@@ -116,6 +117,7 @@ static int collect(struct uckpt *u, struct tag_list *t, const char *dir,
 		char *const child = below && name ? tags_join(below, name) : NULL;
 		struct stat st;
 
+		progress_step(u, "looking for checkpoints", i, d.n);
 		if (path && tagdir_is_zero_tag(u, path)) {
 			if (files_stat(u, path, &st, NULL) == 0)
 				rc = add_tag(t, below, name, &st);

@@ -17,6 +17,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 
 struct builder {
 	struct model *m;
@@ -355,8 +356,8 @@ int model_load(struct model *m, const struct tagdir *dir,
 	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
 	struct errmsg why = { "" };
 	int rc = model_init(&b) ?:
-		 parallel_far(dir->mp_degree, parallel_width(), model_load_rank,
-			      &b, err) ?:
+		 steps_run(dir->u, "reading model states", parallel_far, dir->mp_degree,
+			   parallel_width(), model_load_rank, &b, err) ?:
 		 find_degrees(&b);
 
 	if (!rc) {

@@ -15,6 +15,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
@@ -147,6 +148,7 @@ static int ask_s3_pages(const struct asking *a, const char *prefix,
 		next = NULL;
 		rc = ask_s3_page(a, prefix, token, &next, err);
 		dirlist_sort(a->out, 0);
+		progress_step(a->site->u, "listing", a->out->n, 0);
 		idle = a->out->n > n ? 0 : idle + 1;
 		if (!rc && next &&
 		    (idle == IDLE_PAGES_MAX || (token && !strcmp(token, next))))

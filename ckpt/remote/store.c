@@ -11,6 +11,7 @@
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 
 int store_stat(struct uckpt *u, const char *path, bool plain, struct attrs *out,
 	       struct errmsg *err)
@@ -81,8 +82,8 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 	if (!untold)
 		return 0;
 	/* A far store that does not tell them is asked for many types at once. */
-	return parallel_far(out->n - first, 1, find_type,
-			    &(struct untyped){ dirfd(dir), out->v + first }, err);
+	return steps_run(u, "looking at names", parallel_far, out->n - first, 1, find_type,
+			 &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
 
 static int list_local(struct uckpt *u, const char *path, struct dirlist *out,

@@ -13,6 +13,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/remote/site.h"
 
 /* Longer names are shortened, so that messages have room for what they say. */
@@ -219,6 +220,7 @@ int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolut
 
 	if (!u || !dirs || !n || has_null(dirs, n))
 		return errmsg_set(err, -EINVAL, "a NULL pointer, or no path");
+	progress_step(u, "opening", 0, 0);
 	len = strlen(dirs[0]);
 	/* "{A,B}", and no file has this name? */
 	if (n > 1 || len < 3 || dirs[0][0] != '{' || dirs[0][len - 1] != '}' ||

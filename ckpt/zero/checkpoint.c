@@ -17,6 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -194,12 +195,10 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	l.needed = l.n;
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
-	rc = r->readers
-		     ? parallel_for(l.n, r->readers, load_indexed, &l, err)
-		     : parallel_far(l.n,
-				    far_is_suspect(&r->far) ? PARALLEL_FAR
-							    : parallel_width(),
-				    load_indexed, &l, err);
+	rc = steps_run(r->dir.u, "reading shards", r->readers ? parallel_for : parallel_far,
+		       l.n, r->readers ?: far_is_suspect(&r->far) ? PARALLEL_FAR
+								  : parallel_width(),
+		       load_indexed, &l, err);
 	free(l.shards);
 	return rc;
 }

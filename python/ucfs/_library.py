@@ -72,7 +72,7 @@ PROGRESS = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 
 class Calls(Structure):
     _fields_ = [("arg", c_void_p), ("warning", TEXT), ("note", TEXT),
-                ("progress", PROGRESS), ("report", PIECE),
+                ("progress", PROGRESS), ("step", c_void_p), ("report", PIECE),
                 ("errors", c_void_p), ("stats", c_void_p)]
 
 

@@ -5,6 +5,7 @@ unit_tests += \
 	%D%/test_interval \
 	%D%/test_access \
 	%D%/test_size \
+	%D%/test_meter \
 	%D%/test_beneath \
 	%D%/test_hashtab \
 	%D%/test_memory \

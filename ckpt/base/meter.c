@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/base/meter.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/base/size.h"
+
+#define INTERVAL_NS 100000000L
+#define BAR "============================"
+#define BAR_LEN (sizeof(BAR) - 1)
+
+static pthread_t thread;
+static bool started; /* by the main thread */
+static const char *program;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these: */
+static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
+static bool stopping;
+static bool drawn; /* the line is on the terminal */
+static bool named; /* the line begins with the program's name */
+static char line[METER_TEXT_MAX]; /* empty: nothing to draw */
+
+void meter_step_text(const char *what, uint64_t done, uint64_t total,
+		     char out[METER_TEXT_MAX])
+{
+	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN];
+
+	if (total)
+		snprintf(out, METER_TEXT_MAX, "%s: %s of %s", what,
+			 count_text(done, a), count_text(total, b));
+	else if (done)
+		snprintf(out, METER_TEXT_MAX, "%s: %s", what,
+			 count_text(done, a));
+	else
+		snprintf(out, METER_TEXT_MAX, "%s", what);
+}
+
+void meter_bytes_text(uint64_t done, uint64_t total, double seconds,
+		      char out[METER_TEXT_MAX])
+{
+	char a[SIZE_TEXT_LEN], b[SIZE_TEXT_LEN], rate[SIZE_TEXT_LEN];
+	const double part = total ? (double)done / (double)total : 0;
+
+	size_text(done, a);
+	size_text(seconds > 0 ? (uint64_t)((double)done / seconds) : 0, rate);
+	if (total)
+		snprintf(out, METER_TEXT_MAX, "%3d%% [%-*.*s]  %s of %s  %s/s",
+			 (int)(part * 100), (int)BAR_LEN, (int)(part * BAR_LEN),
+			 BAR, a, size_text(total, b), rate);
+	else
+		snprintf(out, METER_TEXT_MAX, "%s  %s/s", a, rate);
+}
+
+/* Called with the lock held. */
+static void clear(void)
+{
+	if (drawn)
+		fputs("\r\033[K", stderr);
+	drawn = false;
+}
+
+static void *draw_lines(void *unused)
+{
+	struct timespec at;
+
+	(void)unused;
+	clock_gettime(CLOCK_REALTIME, &at);
+	at.tv_sec += METER_AFTER_S;
+	pthread_mutex_lock(&lock);
+	while (!stopping) {
+		if (pthread_cond_timedwait(&stopped, &lock, &at) == 0)
+			continue;
+		if (*line) {
+			fprintf(stderr, "\r%s%s%s\033[K", named ? program : "",
+				named ? ": " : "", line);
+			fflush(stderr);
+			drawn = true;
+		}
+		clock_gettime(CLOCK_REALTIME, &at);
+		at.tv_nsec += INTERVAL_NS;
+		at.tv_sec += at.tv_nsec / 1000000000L;
+		at.tv_nsec %= 1000000000L;
+	}
+	clear();
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+void meter_start(const char *name)
+{
+	program = name;
+	stopping = false;
+	started = isatty(STDERR_FILENO) &&
+		  pthread_create(&thread, NULL, draw_lines, NULL) == 0;
+}
+
+void meter_step(const char *what, uint64_t done, uint64_t total)
+{
+	pthread_mutex_lock(&lock);
+	named = true;
+	meter_step_text(what, done, total, line);
+	pthread_mutex_unlock(&lock);
+}
+
+void meter_bytes(uint64_t done, uint64_t total, double seconds)
+{
+	pthread_mutex_lock(&lock);
+	named = false;
+	meter_bytes_text(done, total, seconds, line);
+	pthread_mutex_unlock(&lock);
+}
+
+void meter_clear(void)
+{
+	pthread_mutex_lock(&lock);
+	clear();
+	*line = '\0';
+	pthread_mutex_unlock(&lock);
+}
+
+void meter_stop(void)
+{
+	if (!started)
+		return;
+	pthread_mutex_lock(&lock);
+	stopping = true;
+	pthread_cond_signal(&stopped);
+	pthread_mutex_unlock(&lock);
+	pthread_join(thread, NULL);
+	started = false;
+}
