@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -332,9 +333,30 @@ static struct plan_facts get_facts(const struct plan_item *e)
 	return facts;
 }
 
+/* Write the path of an entry from the name of its view on, as far as it fits. */
+static void write_path(const struct plan_item *e, char *out, size_t size)
+{
+	char name[NAME_MAX + 1] = "", suffix[VIEW_SUFFIX_MAX];
+	struct plan_item dir;
+	struct errmsg ignored;
+	size_t n;
+
+	if (e->group == PLAN_GROUP_ROOT) {
+		view_type_suffix(&e->p->options.type, suffix);
+		snprintf(out, size, "%s%s", e->p->tag, suffix);
+		return;
+	}
+	dir = get_item(e->p, group_of(e)->dir, e->dir, &ignored);
+	write_path(&dir, out, size);
+	get_name(e, name);
+	n = strlen(out);
+	snprintf(out + n, size - n, "/%s", name);
+}
+
 static int open_laid_out(const struct plan_item *e, struct vfile **out)
 {
 	const struct plan *const p = e->p;
+	char path[3 * NAME_MAX];
 	struct plan_record *r;
 	struct draft d;
 	const int rc = lay_out(e, true, &d, &r);
@@ -352,7 +374,11 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 							: &r->sum,
 				    e->err);
 	draft_done(&d);
-	return *out ? 0 : -ENOMEM;
+	if (!*out)
+		return -ENOMEM;
+	write_path(e, path, sizeof(path));
+	vfile_set_name(*out, strdup(path));
+	return 0;
 }
 
 static int open_file(const struct plan_item *e, struct vfile **out)

@@ -48,7 +48,14 @@ void vfile_free(struct vfile *f)
 	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
 	vfile_crc_end(f);
+	free(f->name);
 	free(f);
+}
+
+void vfile_set_name(struct vfile *f, char *name)
+{
+	free(f->name);
+	f->name = name;
 }
 
 /* Memory ran out: free the file, which may be NULL, and return NULL. */

@@ -60,6 +60,9 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				struct gathers *gathers, struct errmsg *err);
 void vfile_free(struct vfile *f);
 
+/* Set the name of the file in messages; the file owns it.  It may be NULL. */
+void vfile_set_name(struct vfile *f, char *name);
+
 /* The shards to which extents refer; NULL if the file has no bytes of shards. */
 struct shardcache *vfile_shards(const struct vfile *f);
 

@@ -19,6 +19,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/size.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/shardcache.h"
@@ -105,26 +107,53 @@ void vfile_crc_end(struct vfile *f)
 	pthread_mutex_unlock(&u->lock);
 }
 
+/* A reader that waits for a checksum for so long is told of it. */
+#define TELL_NS UINT64_C(2000000000)
+
 struct summing {
 	struct vfile *f;
 	struct vfile_ahead ahead;
+	uint64_t began_ns; /* when a reader began to wait; 0: none does */
+	_Atomic uint64_t end; /* so many bytes of the file are summed, about */
 };
+
+/* Note once for each file that its checksums take long. */
+static void tell(struct summing *s, uint64_t len)
+{
+	const struct errmsg_sink notes =
+		context_notes(shardcache_context(s->f->shards));
+	const uint64_t size = vfile_size(s->f);
+	const uint64_t end = atomic_fetch_add(&s->end, len) + len;
+	char text[SIZE_TEXT_LEN];
+
+	if (!s->began_ns || clock_ns() - s->began_ns < TELL_NS ||
+	    atomic_exchange(&s->f->sums->told, true))
+		return;
+	errmsg_put(&notes,
+		   "computing the checksum of %s: %u %% of %s; -o crc=zero does without",
+		   s->f->name ?: s->f->w.prefix, (unsigned)(100.0 * (double)end / (double)size),
+		   size_text(size, text));
+}
 
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
 	struct summing *const s = ctx;
+	int rc;
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_window(s->f));
-	return vfile_read_exact(s->f, buf, len, off, err);
+	rc = vfile_read_exact(s->f, buf, len, off, err);
+	tell(s, len);
+	return rc;
 }
 
-/* Extend `*crc` by the file's bytes [off, off + len). */
-static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
-		     unsigned width, uint32_t *crc, struct errmsg *err)
+/* Extend `*crc` by the file's bytes [off, off + len), for which a reader has waited since
+ * `began_ns`, or none. */
+static int sum_range(struct vfile *f, uint64_t off, uint64_t len, unsigned width,
+		     uint64_t began_ns, uint32_t *crc, struct errmsg *err)
 {
 	struct crc_range sum = { .off = off, .len = len, .crc = *crc };
-	struct summing s = { .f = f };
+	struct summing s = { .f = f, .began_ns = began_ns, .end = off };
 	const int rc = crc32_ranges(&sum, 1, width, read_bytes, &s, err);
 
 	if (!rc)
@@ -133,7 +162,7 @@ static int sum_range(struct vfile *f, uint64_t off, uint64_t len,
 }
 
 /* Compute the checksum of storage `i', continuing the incremental one. */
-static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
+static int sum_storage(struct vfile *f, size_t i, uint64_t began_ns, uint32_t *crc,
 		       struct errmsg *err)
 {
 	const bool begun = i == f->sums->storage;
@@ -151,13 +180,14 @@ static int sum_storage(struct vfile *f, size_t i, uint32_t *crc,
 		vfile_want(f, off, kept < end - off ? kept : end - off,
 			   CACHE_TWICE);
 	}
-	return sum_range(f, off, end - off, parallel_width(), crc, err);
+	return sum_range(f, off, end - off, parallel_width(), began_ns, crc, err);
 }
 
 /* Render the literals after the first storage. */
 static int render_late(struct vfile *f, struct errmsg *err)
 {
 	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
+	const uint64_t began_ns = clock_ns();
 	int rc = crc ? 0 : errmsg_nomem(err, NULL);
 
 	for (size_t i = 0; !rc && i < f->nstorages; i++) {
@@ -165,7 +195,7 @@ static int render_late(struct vfile *f, struct errmsg *err)
 			crc[i] = (uint32_t)atomic_load(&f->crc[i]);
 			continue;
 		}
-		rc = sum_storage(f, i, &crc[i], err);
+		rc = sum_storage(f, i, began_ns, &crc[i], err);
 		if (!rc)
 			atomic_store(&f->crc[i], VFILE_CRC_KNOWN | crc[i]);
 	}
@@ -249,7 +279,7 @@ static bool catch_up(struct vfile *f)
 	if (to <= s->next ||
 	    !continues_sum(f, (size_t)(to - s->next), s->next, &n))
 		return false;
-	if (sum_range(f, s->next, n, 1, &s->sum, &ignored)) {
+	if (sum_range(f, s->next, n, 1, 0, &s->sum, &ignored)) {
 		s->storage = f->nstorages;
 		return false;
 	}

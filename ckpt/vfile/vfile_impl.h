@@ -20,6 +20,7 @@ struct crc_progress {
 	size_t storage;       /* being summed; the number of storages: none */
 	uint64_t next;        /* offset of the next byte to sum */
 	uint32_t sum;         /* CRC-32 of the storage up to `next` */
+	atomic_bool told; /* that a reader has to wait */
 
 	/* Protected by the context's lock: */
 	const vfile_crc *file;
@@ -35,6 +36,7 @@ struct vfile {
 	struct gathers gathers; /* to which extents refer */
 	size_t nstorages;
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
+	char *name;	/* vfile_set_name */
 
 	struct crc_progress *sums; /* NULL: no checksums.  Its lock protects: */
 	struct bytebuf literal; /* all literals, end to end */

@@ -62,6 +62,7 @@ scripts += \
 	%D%/mount/mistakes.sh \
 	%D%/mount/passed.sh \
 	%D%/mount/far.sh \
+	%D%/mount/waiting.sh \
 	%D%/mount/descriptor.sh \
 	%D%/mount/unprivileged.sh \
 	%D%/mount/mapped.sh \

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Who waits is told what for: on a terminal by a line that vanishes, in the log of a mount
+# for the checksum of a large file.
+# shellcheck source=tests/cases/lib.sh
+. "$(dirname "$0")/../lib.sh"
+# shellcheck source=tests/cases/far_lib.sh
+. "$(dirname "$0")/../far_lib.sh"
+require script
+
+mkdir "$tmp/run"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1000000 4 || fail "mkrun"
+tag=global_step4_universal
+# More than two seconds for either: names, four shards and model states, and what is in them.
+"$slowfs" -d 400000 "$tmp/run" "$far" || fail "slowfs"
+
+# on_terminal NAME COMMAND: writes what it prints on one to $tmp/NAME.
+on_terminal() { script -qec "$2" /dev/null >"$tmp/$1" </dev/null; }
+# tells NAME WORDS: a line was drawn, redrawn, and cleared before the next text.
+tells() {
+	local -r clear=$'\r\033[K'
+
+	check "$1 says what it does" grep -q "$2: [0-9]* of [0-9]" <(tr '\r' '\n' <"$tmp/$1")
+	check "$1 clears the line in the end" test "$(grep -oF "$clear" "$tmp/$1" | wc -l)" = 1
+}
+on_terminal info "ucckpt info '$far'" &
+info=$!
+ucckpt info "$far" >"$tmp/report" 2>"$tmp/silent" &
+silent=$!
+mkdir "$mnt"
+on_terminal mount "ucfs -f -o readahead=0 '$far' '$mnt'" &
+mount=$!
+wait $info $silent
+tells info "ucckpt: [a-z ]*"
+check "info reports as elsewhere" grep -q "no problems found" "$tmp/info"
+check "elsewhere nothing is said" test ! -s "$tmp/silent"
+
+for _ in $(seq 200); do
+	mountpoint -q "$mnt" && break
+	sleep 0.1
+done
+tells mount "ucfs: [a-z ]*"
+
+# Two readers that begin with the end of one file, and wait for its checksum.
+file=$mnt/$tag/zero/block.0000.weight/fp32.pt
+tail -c 1 "$file" >"$tmp/end" &
+reader=$!
+tail -c 2 "$file" >"$tmp/end"
+wait $reader
+said="ucfs: computing the checksum of $tag/zero/block.0000.weight/fp32.pt: "
+check "a checksum that takes long is named once" test "$(grep -c "$said" "$tmp/mount")" = 1
+check "with how far it is, and what avoids it" \
+	grep -q "$said[0-9]* % of 3.8 MiB; -o crc=zero does without" "$tmp/mount"
+leave "$mnt"
+wait $mount
+leave "$far"
+finish
