@@ -32,6 +32,7 @@ static const struct {
 	  "engine.load_checkpoint(", true, "" },
 	{ ".metadata", "torch.distributed.checkpoint.load(state, checkpoint_id=",
 	  false, "" },
+	{ "adapter_config.json", "peft.PeftModel.from_pretrained(model, ", false, "" },
 	{ "config.json", "AutoModelForCausalLM.from_pretrained(", false, "" },
 	{ "", "accelerate.load_checkpoint_in_model(model, ", false, "" },
 };

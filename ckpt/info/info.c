@@ -273,7 +273,7 @@ static void add_config_line(struct info *info)
 	const struct sidecars *const s = &info->sidecars;
 
 	if (s->config || s->missing)
-		report_line(&info->report, "transformers", "%s",
+		report_line(&info->report, "from_pretrained", "%s",
 			    s->config ? s->config->path : s->missing);
 }
 

@@ -17,6 +17,7 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
+#include "ckpt/weights/adapter.h"
 #include "ckpt/weights/sidecars.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/weights/weights_split.h"
@@ -26,6 +27,10 @@ struct plan_weights {
 	struct plan plan;
 	const struct format *format;
 	const struct weights *w; /* belongs to the universal plan */
+	bool adapter;    /* its files are those of PEFT */
+	const char **names; /* of weights in the files; NULL: in none */
+	const char *left_out; /* a trained weight that is in none; or NULL */
+	struct arena arena;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
 	struct weights_split split;
 	struct sidecars sidecars;
@@ -41,6 +46,11 @@ static const struct format {
 		      true },
 	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json",
 			false },
+};
+
+/* PEFT loads one file. */
+static const struct format adapter_format = {
+	"adapter_model", "safetensors", NULL, true
 };
 
 static struct plan_weights *weights_of(struct plan *p)
@@ -102,7 +112,7 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d,
 		const struct weight *const w = x->w->v[weights[i]];
 
 		v[i] = (struct safetensors_tensor){
-			.name = w->name,
+			.name = x->names[weights[i]],
 			.dtype = dtype_of(x, weights[i]),
 			.ndim = w->ndim,
 			.shape = w->shape,
@@ -119,7 +129,8 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d,
 static struct value *make_dict(const struct plan_item *e, struct draft *d,
 			       const size_t *weights, size_t n)
 {
-	const struct weights *const w = weights_of(e->p)->w;
+	const struct plan_weights *const x = weights_of(e->p);
+	const struct weights *const w = x->w;
 	struct value *const dict = value_new(&d->a, VALUE_DICT);
 	/* By weight. */
 	struct value **const values =
@@ -133,7 +144,7 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d,
 			add_storage(e, d, k, &t);
 			values[k] = tensor_to_value(&d->a, &t);
 		}
-		value_dict_set(&d->a, dict, w->v[k]->name, values[first]);
+		value_dict_set(&d->a, dict, x->names[k], values[first]);
 	}
 	return dict;
 }
@@ -162,7 +173,7 @@ static struct value *draft_index(const struct plan_item *e, struct draft *d)
 		arena_alloc(&d->a, (x->split.n + 1) * sizeof(*names));
 
 	for (size_t i = 0; names && i < x->split.n; i++)
-		names[i] = x->w->v[x->tensors[i]]->name;
+		names[i] = x->names[x->tensors[i]];
 	if (names)
 		draft_try(d, weights_split_index(&x->split, x->format->stem,
 						 x->format->suffix, names,
@@ -209,6 +220,10 @@ static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 	const struct plan_weights *const x = weights_of(p);
 
 	plan_warn_of_weights(x->w, to);
+	if (x->left_out)
+		errmsg_put(to, "%s: left out of adapter_model.safetensors: not of"
+			       " the PeftModel, or of another adapter",
+			   x->left_out);
 	if (x->sidecars.missing)
 		errmsg_put(to, "%s", x->sidecars.missing);
 }
@@ -217,20 +232,48 @@ static void weights_close(struct plan *p)
 {
 	struct plan_weights *const x = weights_of(p);
 
+	arena_done(&x->arena);
 	free(x->tensors);
 	weights_split_done(&x->split);
 	sidecars_done(&x->sidecars);
 }
 
+/* Name the weights in the files. */
+static int name_weights(struct plan_weights *x, struct errmsg *err)
+{
+	const struct weights *const w = x->w;
+	char adapter[NAME_MAX + 1], key[NAME_MAX + 1];
+
+	x->adapter = x->format->safetensors &&
+		     adapter_find(&x->plan.zckpt->model, adapter);
+	if (x->adapter)
+		x->format = &adapter_format;
+	x->names = arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
+	for (size_t i = 0; x->names && i < w->n; i++) {
+		const char *const name = w->v[i]->name;
+		const bool trained = w->v[i]->param;
+
+		if (!x->adapter)
+			x->names[i] = name;
+		else if (adapter_key(adapter, name, trained, key))
+			x->names[i] = arena_strdup(&x->arena, key);
+		else if (trained)
+			x->left_out = name;
+	}
+	return x->arena.failed ? errmsg_nomem(err, x->plan.zckpt->dir.path) : 0;
+}
+
 /*
  * Assign weights to files.  safetensors stores tied weights once, under the
  * name that comes first in the state dict.  transformers keeps the same name:
- * its models declare the others as tied to it.
+ * its models declare the others as tied to it.  PEFT stores each.
  */
 static int split_weights(struct plan_weights *x, struct errmsg *err)
 {
 	const size_t n = x->w->n;
-	const uint64_t max = x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
+	const uint64_t max = x->adapter ? UINT64_MAX
+					: x->plan.options.shard_size
+						  ?: WEIGHTS_SPLIT_SIZE;
 	uint64_t *const len = calloc(n + 1, sizeof(*len));
 	size_t *const scratch = calloc(3 * (n + 1), sizeof(*scratch));
 	/* By number of the saved weights: */
@@ -243,12 +286,14 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 	for (size_t i = 0; len && scratch && i < n; i++) {
 		const struct weight *const w = x->w->v[i];
 
-		if (x->format->safetensors && w->same != i)
+		const bool tied = w->same != i && !x->adapter;
+
+		if (!x->names[i] || (x->format->safetensors && tied))
 			continue;
 		saved[k] = i;
 		number[i] = k;
 		len[k] = bytes_of(x, i);
-		same[k] = w->same == i ? k : number[w->same];
+		same[k] = tied ? number[w->same] : k;
 		/* All tensors without elements have the address 0 and count as
 		 * one. */
 		if (!len[k] && empty == n)
@@ -288,7 +333,7 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 	(void)path;
 	x->format = &formats[p->options.type.kind];
 	if (!rc)
-		rc = split_weights(x, err);
+		rc = name_weights(x, err) ?: split_weights(x, err);
 	if (!rc && x->format->safetensors)
 		rc = sidecars_find(p->u, &x->sidecars, p->zckpt,
 				   p->options.hf_config, err);

@@ -4,4 +4,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/weights_split.h %D%/weights_split.c \
 	%D%/frozen.h %D%/frozen.c \
 	%D%/weights.h %D%/weights.c %D%/weights_load.c \
+	%D%/adapter.h %D%/adapter.c \
 	%D%/sidecars.h %D%/sidecars.c

@@ -15,9 +15,9 @@
 #include "ckpt/files/files.h"
 #include "ckpt/roots/roots.h"
 #include "ckpt/vfile/shardcache.h"
+#include "ckpt/weights/adapter.h"
 #include "ckpt/zero/checkpoint.h"
 
-#define CONFIG "config.json"
 #define CONFIG_BYTES_MAX (16u << 20)
 
 /*
@@ -29,7 +29,7 @@
  */
 static const char *const patterns[] = {
 	/* The model, and its defaults for text generation. */
-	CONFIG,
+	"config.json",
 	"generation_config.json",
 	/* All tokenizers: a fast tokenizer's data, and the settings. */
 	"tokenizer.json",
@@ -65,8 +65,18 @@ static const char *const patterns[] = {
 /* A directory with more matches than this does not hold one model. */
 #define SIDECARS_MAX 1000
 
-static bool is_wanted(const char *name)
+/* What is looked for. */
+struct search {
+	struct uckpt *u;
+	const struct model *model;
+	struct sidecars *c;
+	const char *config; /* the name of the file that must be there */
+};
+
+static bool is_wanted(const struct search *s, const char *name)
 {
+	if (strcmp(name, s->config) == 0)
+		return true;
 	for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
 		if (fnmatch(patterns[i], name, FNM_PERIOD) == 0)
 			return true;
@@ -105,10 +115,10 @@ static bool has_name(const struct sidecars *c, const char *name)
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
-static bool add_file(struct uckpt *u, struct sidecars *c, const char *dir,
-		     const char *name)
+static bool add_file(const struct search *s, const char *dir, const char *name)
 {
-	struct tag_file f = { .u = u };
+	struct sidecars *const c = s->c;
+	struct tag_file f = { .u = s->u };
 
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
 	    asprintf(&f.path, "%s/%s", dir, name) < 0)
@@ -132,27 +142,40 @@ static char *run_of(struct uckpt *u, const char *tag)
 
 /* Add the regular files of a directory that match a pattern and are not there yet.
  * Links count, because a trainer may link to files elsewhere. */
-static bool add_files(struct uckpt *u, struct sidecars *c, const char *dir,
+static bool add_files(const struct search *s, const char *dir,
 		      const struct dirlist *d)
 {
 	bool ok = true;
 
-	for (size_t i = 0; ok && c->n < SIDECARS_MAX && i < d->n; i++)
-		if (is_wanted(d->v[i].name) && !has_name(c, d->v[i].name) &&
-		    S_ISREG(d->v[i].type))
-			ok = add_file(u, c, dir, d->v[i].name);
+	for (size_t i = 0; ok && s->c->n < SIDECARS_MAX && i < d->n; i++)
+		if (is_wanted(s, d->v[i].name) && S_ISREG(d->v[i].type) &&
+		    !has_name(s->c, d->v[i].name))
+			ok = add_file(s, dir, d->v[i].name);
 	return ok;
 }
 
-static bool add_dir(struct uckpt *u, struct sidecars *c, const char *dir)
+static bool add_dir(const struct search *s, const char *dir)
 {
 	struct dirlist d;
 	bool ok;
 
-	if (files_list(u, dir, true, &d, NULL))
+	if (files_list(s->u, dir, true, &d, NULL))
 		return true;
-	ok = add_files(u, c, dir, &d);
+	ok = add_files(s, dir, &d);
 	dirlist_done(&d);
+	return ok;
+}
+
+/* Add the files of the directory `name` in `dir`. */
+static bool add_below(const struct search *s, const char *dir, const char *name)
+{
+	char *path;
+	bool ok;
+
+	if (asprintf(&path, "%s/%s", dir, name) < 0)
+		return false;
+	ok = add_dir(s, path);
+	free(path);
 	return ok;
 }
 
@@ -166,76 +189,83 @@ static bool has_size(const struct model *m, uint64_t size)
 }
 
 /* Does `dir` have the configuration of this model?  The width of a model, or of its text
- * part, is a size of some of its parameters. */
-static bool is_config_of(struct uckpt *u, const struct model *m, const char *dir)
+ * part, and the rank of an adapter are sizes of some parameters. */
+static bool is_config_of(const struct search *s, const char *dir)
 {
-	static const char *const widths[] = { "hidden_size", "n_embd", "d_model" };
+	static const char *const sizes[] = { "hidden_size", "n_embd", "d_model", "r" };
 	struct source src;
 	const cJSON *text;
 	cJSON *root = NULL;
-	uint64_t width = 0;
+	uint64_t size = 0;
 	char *path;
 
-	if (asprintf(&path, "%s/" CONFIG, dir) < 0)
+	if (asprintf(&path, "%s/%s", dir, s->config) < 0)
 		return false;
-	if (!files_open(u, &src, path, NULL)) {
+	if (!files_open(s->u, &src, path, NULL)) {
 		if (src.size <= CONFIG_BYTES_MAX)
 			json_read(&src, 0, (size_t)src.size, &root, NULL);
 		source_close(&src);
 	}
 	free(path);
 	text = cJSON_GetObjectItemCaseSensitive(root, "text_config") ?: root;
-	for (size_t i = 0; !width && i < COUNT(widths); i++)
-		json_get_count(cJSON_GetObjectItemCaseSensitive(text, widths[i]),
-			       &width);
+	for (size_t i = 0; !size && i < COUNT(sizes); i++)
+		json_get_count(cJSON_GetObjectItemCaseSensitive(text, sizes[i]),
+			       &size);
 	cJSON_Delete(root);
-	return width && has_size(m, width);
+	return size && has_size(s->model, size);
 }
 
 /* Add the files of a directory above the run, if they are this model's.  Anyone may
  * write to some directories, such as /tmp. */
-static bool add_above(struct uckpt *u, struct sidecars *c, const struct model *m,
-		      const char *dir)
+static bool add_above(const struct search *s, const char *dir)
 {
 	struct dirlist d;
 	bool ok = true;
 
-	if (files_list(u, dir, true, &d, NULL))
+	if (files_list(s->u, dir, true, &d, NULL))
 		return true;
-	if (dirlist_find(&d, CONFIG) && !(d.attrs.st.st_mode & S_IWOTH) &&
-	    is_config_of(u, m, dir))
-		ok = add_files(u, c, dir, &d);
+	if (dirlist_find(&d, s->config) && !(d.attrs.st.st_mode & S_IWOTH) &&
+	    is_config_of(s, dir))
+		ok = add_files(s, dir, &d);
 	dirlist_done(&d);
 	return ok;
 }
 
-/* Find config.json among the files, or make the text that says where it is not. */
-static bool find_config(struct sidecars *c, const char *run, const char *more)
+/* Find the configuration among the files, or make the text that says where it is not. */
+static bool find_config(const struct search *s, const char *run, const char *more)
 {
-	c->config = array_find(c->v, c->n, sizeof(*c->v), CONFIG);
+	struct sidecars *const c = s->c;
+
+	if (c->n)
+		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
+	c->config = array_find(c->v, c->n, sizeof(*c->v), s->config);
 	return c->config ||
 	       asprintf(&c->missing,
-			"no " CONFIG " of this model for from_pretrained: not in"
-			" the tag, %s%s%s or above; option hf_config names its"
-			" directory or model",
-			run, more ? ", " : "", more ?: "") >= 0;
+			"no %s of this model for from_pretrained: not in the tag,"
+			" %s%s%s or above; option hf_config names its directory"
+			" or model",
+			s->config, run, more ? ", " : "", more ?: "") >= 0;
 }
 
 int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
 		  const char *more, struct errmsg *err)
 {
+	struct search s = { u, &tag->model, c, "config.json" };
 	const char *const path = tag->dir.path;
 	char *const run = run_of(u, path);
 	char *const above = run ? parent_of(run) : NULL;
+	char adapter[NAME_MAX + 1];
+	const bool adapted = adapter_find(s.model, adapter);
 	bool ok;
 
+	if (adapted)
+		s.config = "adapter_config.json";
 	*c = (struct sidecars){ 0 };
-	ok = above && add_dir(u, c, path) && add_dir(u, c, run) &&
-	     (!more || add_dir(u, c, more)) &&
-	     (has_name(c, CONFIG) || add_above(u, c, &tag->model, above));
-	if (c->n)
-		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
-	ok = ok && find_config(c, run, more);
+	ok = above && add_dir(&s, path) &&
+	     (!adapted || add_below(&s, run, adapter)) && add_dir(&s, run) &&
+	     (!more || add_dir(&s, more)) &&
+	     (has_name(c, s.config) || add_above(&s, above)) &&
+	     find_config(&s, run, more);
 	free(run);
 	free(above);
 	if (ok)

@@ -11,25 +11,27 @@ struct uckpt;
 struct zero_checkpoint;
 
 /*
- * Files of a tag's model that transformers' from_pretrained reads in addition to the
- * weights: the configurations of the model and the tokenizer, and the code that they
- * name.  Immutable.
+ * Files of a tag's model that from_pretrained of transformers, or of PEFT for an adapter
+ * (adapter.h), reads in addition to the weights: the configurations of the model, the
+ * adapter and the tokenizer, and the code that they name.  Immutable.
  */
 struct sidecars {
 	struct tag_file *v; /* sorted by name */
 	size_t n, cap;
 	struct shardcache *shards; /* numbered as in `v` */
-	const struct tag_file *config; /* config.json; NULL: not found */
+	/* config.json, or adapter_config.json for an adapter; NULL: not found */
+	const struct tag_file *config;
 	char *missing; /* then, a text that says where it was looked for */
 };
 
 /*
  * Find the sidecars of a tag.  They are in its directory, where uctrain writes them, in
  * the run's, which is the one above it, and in `more` (NULL: nowhere); the first that has
- * a name counts.  If config.json is in none of these, the directory above the run is
- * searched, too, but only if its config.json has a size that one of the model's parameters
- * has, and no other user can have put it there.  A directory that cannot be read counts as
- * empty.  Returns -ENOMEM.  Call sidecars_done after success.
+ * a name counts.  PEFT saves an adapter with a name of its own in a directory of the run,
+ * which then comes before the run's own.  If `config` is in none of these, the directory
+ * above the run is searched, too, but only if that file there has a size that one of the
+ * model's parameters has, and no other user can have put it there.  A directory that cannot
+ * be read counts as empty.  Returns -ENOMEM.  Call sidecars_done after success.
  */
 int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
 		  const char *more, struct errmsg *err);

@@ -144,6 +144,12 @@ def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
     return out
 
 
+def _round(tensor: Any, type: str, to: str, torch: Any) -> Any:
+    if type != "float32":
+        return tensor
+    return tensor.to(getattr(torch, to)) if torch else tensor.astype(_numpy_type(to))
+
+
 class Parameter(Mapping[str, Union[Array, int, float]]):
     """A parameter: `p.fp32` or `p["fp32"]` is the array of its master weights, and
     `p.exp_avg` that of an optimizer's state. States that the checkpoint stores as Python
@@ -231,7 +237,12 @@ class Tag:
             if "float" in kind and kind != _WEIGHTS[dtype]:
                 raise error(errno.EEXIST, f"{found[name]}: a file on disk, which is shown "
                             f"instead of the view, is not of {dtype}")
-        tensors = dict(zip(one, _read_all([found[n] for n in one.values()], _torch())))
+        torch = _torch()
+        tensors = dict(zip(one, _read_all([found[n] for n in one.values()], torch)))
+        # The view of a LoRA run has the adapter alone, under other names.
+        rest = {a._place: a for a in names.values() if a._place not in one}
+        for a, tensor in zip(rest.values(), _read_all(list(rest.values()), torch)):
+            tensors[a._place] = _round(tensor, a.type, _WEIGHTS[dtype], torch)
         return {name: tensors[a._place] for name, a in names.items()}
 
     def _weights(self, view: str, suffix: str, **options: Any) -> Dict[str, Array]:

@@ -53,6 +53,15 @@ class Values(unittest.TestCase):
                 compared += 1
         self.assertGreater(compared, 50)
 
+    def test_of_a_lora_run_all_weights_are_rounded(self):
+        with ucfs.open(good.run("lora_named_z1_dp2")) as ckpt, \
+                mock.patch.object(_arrays, "_torch", lambda: None):
+            whole, half = (ckpt["global_step4"].state_dict(t) for t in ("fp32", "fp16"))
+            self.assertEqual(list(whole), list(half))
+            self.assertEqual(len(whole), 20)
+            for name, array in whole.items():
+                self.assertEqual(raw(array.astype(np.float16)), raw(half[name]), name)
+
     def test_tied_weights_share_memory(self):
         with ucfs.open(good.run("z3_tied_frozen_buffers_dp2")) as ckpt, \
                 mock.patch.object(_arrays, "_torch", lambda: None):

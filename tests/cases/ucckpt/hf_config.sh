@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Where the files of TAG_hf that are no weights come from: the tag, its run, hf_config, a
-# directory above the run; and what is said if config.json is in none of these.
+# directory above the run; and what is said if the configuration is in none of these.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -36,7 +36,7 @@ while IFS='|' read -r files options from; do
 	found=$(ucckpt "${options[@]}" cat "$run" global_step4_hf/config.json 2>"$tmp/errors" |
 		sed 's/{"from": "\([^"]*\)".*/\1/')
 	check "$files ${options[*]}: $from, not $found" test "${found:--}" = "$from"
-	said=$(ucckpt "${options[@]}" info "$run" | sed -n 's/^transformers *//p')
+	said=$(ucckpt "${options[@]}" info "$run" | sed -n 's/^from_pretrained *//p')
 	if [ "$from" = - ]; then
 		check "$files: info says what is missing" test -n "$(grep '^no config.json of this model' <<<"$said")"
 		check "$files: and where it was looked for: $said" grep -q "$run or above" <<<"$said"
@@ -81,6 +81,23 @@ for wrong in org/none org/other none /none cache/hub/models--single/refs/main; d
 done
 HF_HUB_CACHE=$tmp/nowhere ucckpt -o hf_config=org/tiny info "$run" >/dev/null 2>"$tmp/said"
 check "HF_HUB_CACHE names the cache" grep -q "in $tmp/nowhere" "$tmp/said"
+
+# An adapter of LoRA has another configuration.
+cp -r "$good/lora_trainer_z2_dp2" lora
+run=$tmp/lora/checkpoint-4
+rm "$run/adapter_config.json"
+echo '{}' | tee "$run/config.json" >"$run/tokenizer.json"
+missing="no adapter_config.json of this model for from_pretrained: not in the tag, $run or above"
+check "an adapter: what is missing" grep -q "^from_pretrained *$missing" <(ucckpt info "$run")
+config=$good/lora_trainer_z2_dp2/checkpoint-4/adapter_config.json
+sed 's/"r": 2/"r": 7/' "$config" >lora/adapter_config.json
+check "one of another rank above is not it" grep -q "$missing" <(ucckpt info "$run")
+cp "$config" lora
+check "an adapter's files" test "$(ucckpt ls "$run" global_step4_hf | sed 's,.*/,,' | tr '\n' ' ')" = \
+	"adapter_config.json adapter_model.safetensors config.json tokenizer.json "
+ucckpt convert --to hf "$run" "$tmp/adapter" >/dev/null 2>"$tmp/said"
+check "convert says how it is loaded, too" grep -q 'PeftModel.from_pretrained(model, "' "$tmp/said"
+run=$tmp/out/checkpoint-4
 
 [ -w /dev/fuse ] || finish
 mount_fg "$run" || finish

@@ -11,6 +11,7 @@ unit_tests += \
 	%D%/test_good \
 	%D%/test_weights_split \
 	%D%/test_weights \
+	%D%/test_adapter \
 	%D%/test_dcp \
 	%D%/test_state \
 	%D%/test_reshard \
