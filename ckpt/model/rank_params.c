@@ -304,6 +304,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->tp_degree = find_int(degrees, "tp_degree");
 	c->pp_degree = find_int(degrees, "pp_degree");
 	c->module_dtype = DTYPE_OTHER;
+	c->has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
 	c->round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
 	c->ds_version = arena_strdup(

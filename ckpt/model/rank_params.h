@@ -81,6 +81,7 @@ struct rank_params {
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool zenflow; /* so it has zenflow */
 	bool has_uc_info;
+	bool has_frozen; /* frozen parameters are in the model states */
 	const char *ds_version; /* "" if unknown */
 	const char *foreign;	/* what the files were made of, which DeepSpeed did not
 				 * write; or NULL */

@@ -85,7 +85,7 @@ static void warn_of_megatron(const struct model *m,
 static void warn_of_lora(const struct model *m, const struct errmsg_sink *to)
 {
 	static const char *const bases[] = { "base_layer.weight", "weight" };
-	bool whole = false;
+	bool whole = m->ranks->zero3 && m->ranks->has_frozen;
 	char name[NAME_MAX + 1];
 
 	for (size_t i = 0; i < m->nparams; i++) {

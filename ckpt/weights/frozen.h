@@ -14,7 +14,6 @@ struct ptfile;
 struct tagdir;
 struct value;
 
-#define KEY_FROZEN_SHAPES "frozen_param_shapes"
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 
 /* A frozen parameter, whole. */

@@ -21,10 +21,12 @@
 /* Of tests/good; its README.md says how they were made. */
 static const struct {
 	const char *run, *saved; /* where PEFT saved the adapter */
+	bool whole;              /* the tag has the frozen weights */
 } runs[] = {
-	{ "lora_trainer_z2_dp2/checkpoint-4", "lora_trainer_z2_dp2/checkpoint-4" },
-	{ "lora_dora_z3_dp2", "lora_dora_z3_dp2" },
-	{ "lora_named_z1_dp2", "lora_named_z1_dp2/mine" },
+	{ "lora_trainer_z2_dp2/checkpoint-4", "lora_trainer_z2_dp2/checkpoint-4",
+	  false },
+	{ "lora_dora_z3_dp2", "lora_dora_z3_dp2", true },
+	{ "lora_named_z1_dp2", "lora_named_z1_dp2/mine", true },
 };
 
 static char *path_of(const char *dir, const char *name)
@@ -165,6 +167,20 @@ static void put_text(void *text, const char *warning)
 	snprintf(text, ERRMSG_MAX, "%s", warning);
 }
 
+static void a_tag_without_frozen_weights_is_noticed(void **state)
+{
+	for (size_t i = 0; i < COUNT(runs); i++) {
+		struct plan *const p = open_plan(
+			runs[i].run,
+			(struct plan_options){ .type.kind = PLAN_UNIVERSAL });
+		char text[ERRMSG_MAX] = "";
+
+		plan_warn(p, &(struct errmsg_sink){ put_text, text });
+		assert_int_equal(!strstr(text, "no frozen weights"), runs[i].whole);
+		plan_close(p);
+	}
+}
+
 /* Of two adapters that are trained, and of what is trained beside them, one is shown. */
 static void what_is_left_out_is_named(void **state)
 {
@@ -210,6 +226,7 @@ int main(void)
 		cmocka_unit_test(the_adapter_is_what_peft_saved),
 		cmocka_unit_test(all_weights_are_in_the_other_view),
 		cmocka_unit_test(names_are_peft_s),
+		cmocka_unit_test(a_tag_without_frozen_weights_is_noticed),
 		cmocka_unit_test(what_is_left_out_is_named),
 	};
 
