@@ -1,4 +1,7 @@
 # Units of ckpt/dcp.
 unit_tests += \
 	%D%/test_place \
-	%D%/test_dcp_bad
+	%D%/test_dcp_bad \
+	%D%/test_dcp_unusual
+tests_unit_dcp_test_dcp_bad_SOURCES = %D%/test_dcp_bad.c %D%/copy.h %D%/copy.c
+tests_unit_dcp_test_dcp_unusual_SOURCES = %D%/test_dcp_unusual.c %D%/copy.h %D%/copy.c

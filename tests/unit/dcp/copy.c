@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/dcp/copy.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ckpt/pickle/pickle.h"
+#include "tests/make/mkckpt.h"
+
+#define CASE "tests/good/dcp_fsdp2_dp4_uneven/ckpt"
+
+char *copy_path(const char *dir, const char *name)
+{
+	char *path;
+
+	assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
+	return path;
+}
+
+void copy_write(const struct copy *c, const void *p, size_t len)
+{
+	char *const path = copy_path(c->dir, DCP_METADATA);
+	FILE *const f = fopen(path, "wb");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(p, 1, len, f), len);
+	fclose(f);
+	free(path);
+}
+
+void copy_reset(struct copy *c)
+{
+	struct errmsg err;
+
+	arena_done(&c->a);
+	c->a = (struct arena){ 0 };
+	if (pickle_load(c->bytes, CASE, &c->a, &c->root, &err))
+		fail_msg("%s", err.text);
+	c->metadata = c->root->obj->state;
+}
+
+void copy_commit(struct copy *c)
+{
+	struct pickle_storages none = { 0 };
+	struct bytebuf out = { 0 };
+	struct errmsg err;
+
+	if (pickle_dump(c->root, &out, &none, &err))
+		fail_msg("%s", err.text);
+	copy_write(c, out.data, out.len);
+	bytebuf_done(&out);
+	pickle_storages_done(&none);
+}
+
+int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
+{
+	struct dcp *d;
+	int rc;
+
+	dcp_close_kept(test_context()); /* metadata that was written just before */
+	rc = dcp_open(test_context(), c->dir, &d, err);
+	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
+		const size_t len = (size_t)
+			dcp_attrs(d, (enum dcp_zerofile_kind)i).st.st_size;
+
+		files[i].len = 0;
+		bytebuf_add_fill(&files[i], 0, len);
+		rc = dcp_read(d, (enum dcp_zerofile_kind)i, files[i].data, len, 0,
+			      err);
+		if (rc || i == DCP_ZEROFILE_KINDS - 1)
+			dcp_close(d);
+	}
+	return rc;
+}
+
+int copy_setup(void **state)
+{
+	static struct copy c;
+	const char *const top = getenv("top_srcdir");
+	char *const relative = copy_path(top ? top : ".", CASE);
+	char *const from = realpath(relative, NULL);
+	char *source;
+	struct errmsg err = { "" };
+	size_t len;
+
+	assert_non_null(from);
+	c.dir = mkckpt_new_dir();
+	for (int i = 0; i < 4; i++) {
+		char name[32], *to, *target;
+
+		snprintf(name, sizeof(name), "__%d_0.distcp", i);
+		to = copy_path(c.dir, name);
+		target = copy_path(from, name);
+		assert_int_equal(symlink(target, to), 0);
+		free(target);
+		free(to);
+	}
+	source = copy_path(from, DCP_METADATA);
+	assert_int_equal(source_text(source, 1 << 20, (char **)&c.bytes.p, &len, &err),
+			 0);
+	c.bytes.len = len;
+	free(source);
+	free(relative);
+	free(from);
+	copy_reset(&c);
+	copy_commit(&c);
+	if (copy_read(&c, c.files, &err))
+		fail_msg("%s", err.text);
+	*state = &c;
+	return 0;
+}
+
+int copy_teardown(void **state)
+{
+	struct copy *const c = *state;
+
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+		bytebuf_done(&c->files[i]);
+	arena_done(&c->a);
+	free((void *)c->bytes.p);
+	context_free(test_context());
+	mkckpt_free_dir(c->dir);
+	return 0;
+}
+
+struct value *copy_info(const struct copy *c, const char *key)
+{
+	const struct value_dict *const d =
+		value_find_pairs(c->metadata, "storage_data");
+
+	for (size_t i = 0; i < d->n; i++)
+		if (value_is_str(value_find(d->v[i].key->obj->state, "fqn"), key))
+			return d->v[i].val->obj->state;
+	return NULL;
+}
+
+FILE *copy_own_file(const struct copy *c, const char *name)
+{
+	char *const path = copy_path(c->dir, name);
+	char *const own = copy_path(c->dir, "own");
+	struct errmsg err = { "" };
+	char *bytes;
+	size_t len;
+	FILE *f;
+
+	assert_int_equal(source_text(path, 1 << 20, &bytes, &len, &err), 0);
+	f = fopen(own, "w+b");
+	assert_non_null(f);
+	assert_int_equal(fwrite(bytes, 1, len, f), len);
+	assert_int_equal(fflush(f), 0);
+	assert_int_equal(rename(own, path), 0);
+	free(bytes);
+	free(own);
+	free(path);
+	return f;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_DCP_COPY_H
+#define TESTS_UNIT_DCP_COPY_H
+
+#include <stdio.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/pickle/value.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+/* A copy of a real checkpoint, whose metadata can be changed. */
+struct copy {
+	char *dir;
+	struct span bytes; /* of the real metadata */
+	struct arena a;
+	struct value *metadata; /* its attributes, before a change */
+	struct value *root;
+	struct bytebuf files[DCP_ZEROFILE_KINDS]; /* what it shows, unchanged */
+};
+
+/* For cmocka_run_group_tests: the copy is the state of each test. */
+int copy_setup(void **state);
+int copy_teardown(void **state);
+
+char *copy_path(const char *dir, const char *name);
+
+/* Replace a link to a file of the real checkpoint by a copy, which is open. */
+FILE *copy_own_file(const struct copy *c, const char *name);
+
+/* Write bytes as the metadata. */
+void copy_write(const struct copy *c, const void *p, size_t len);
+
+/* Read the real metadata; write the values, which a test has changed since. */
+void copy_reset(struct copy *c);
+void copy_commit(struct copy *c);
+
+/* The attributes of what storage_data has of the first chunk of an item. */
+struct value *copy_info(const struct copy *c, const char *key);
+
+/* Read both files of the checkpoint whole: 0, or a refusal with its message. */
+int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is unusual in a distributed checkpoint, but not wrong, is read and reported. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/format/keys.h"
+#include "ckpt/format/ptfile.h"
+#include "tests/unit/dcp/copy.h"
+
+/* A file that is written to is not read, and gives the checkpoint another identity. */
+static void test_changed(void **state)
+{
+	struct copy *const c = *state;
+	FILE *const f = copy_own_file(c, "__2_0.distcp");
+	struct errmsg err = { "" };
+	struct dcp *before, *after;
+	uint8_t byte;
+
+	copy_reset(c);
+	copy_commit(c);
+	assert_int_equal(dcp_open(test_context(), c->dir, &before, &err), 0);
+	fseek(f, 0, SEEK_END);
+	fputc('x', f);
+	fclose(f);
+	assert_int_equal(dcp_open(test_context(), c->dir, &after, &err), 0);
+	assert_ptr_not_equal(before, after);
+	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
+		const enum dcp_zerofile_kind kind = (enum dcp_zerofile_kind)i;
+		const size_t size = (size_t)dcp_attrs(after, kind).st.st_size;
+		uint8_t *const all = malloc(size);
+
+		assert_non_null(all);
+		assert_true(dcp_attrs(before, kind).st.st_ino !=
+			    dcp_attrs(after, kind).st.st_ino);
+		assert_int_equal(dcp_read(before, kind, all, size, 0, &err), -EIO);
+		assert_non_null(strstr(err.text, "__2_0.distcp: was written to"));
+		assert_int_equal(dcp_read(after, kind, all, size, 0, &err), 0);
+		assert_memory_equal(all, c->files[i].data, size);
+		/* What lies in other files can still be read. */
+		assert_int_equal(dcp_read(before, kind, &byte, 1, 0, &err), 0);
+		free(all);
+	}
+	dcp_close(before);
+	dcp_close(after);
+}
+
+static void open_model(const struct copy *c, struct ptfile *pt)
+{
+	char *const path = copy_path(c->dir, dcp_zerofile_name(DCP_ZEROFILE_MODEL));
+	struct errmsg err;
+
+	dcp_close_kept(test_context());
+	if (files_open_pt(test_context(), pt, path, &err))
+		fail_msg("%s", err.text);
+	free(path);
+}
+
+/* One parameter has made five steps, the others four. */
+static void test_steps_differ(void **state)
+{
+	static const uint8_t four[4] = { 0, 0, 0x80, 0x40 };
+	static const uint8_t five[4] = { 0, 0, 0xa0, 0x40 };
+	struct copy *const c = *state;
+	FILE *const f = copy_own_file(c, "__1_0.distcp");
+	const struct value_seq *warnings;
+	const struct value *at;
+	uint8_t blob[4096], *step;
+	struct ptfile pt;
+	int64_t n;
+
+	copy_reset(c);
+	copy_commit(c);
+	at = copy_info(c, "optim.state.transformer.ln_f.bias.step");
+	fseek(f, value_find(at, "offset")->i, SEEK_SET);
+	step = memmem(blob, fread(blob, 1, sizeof(blob), f), four, sizeof(four));
+	assert_non_null(step);
+	fseek(f, value_find(at, "offset")->i + (step - blob), SEEK_SET);
+	fwrite(five, sizeof(five), 1, f);
+	assert_int_equal(fclose(f), 0);
+
+	open_model(c, &pt);
+	assert_true(value_get_int(value_find(pt.root, "global_steps"), &n));
+	assert_int_equal(n, 5);
+	warnings = value_find_items(pt.root, KEY_FOREIGN_WARNINGS);
+	assert_int_equal(warnings->n, 1);
+	assert_non_null(strstr(value_cstr(warnings->v[0]), "different numbers of steps"));
+	ptfile_close(&pt);
+}
+
+/* Weights that were saved under two names are one tensor again. */
+static void test_tied(void **state)
+{
+	const struct value *module;
+	struct ptfile pt;
+
+	open_model(*state, &pt);
+	module = value_find(pt.root, "module");
+	assert_non_null(value_find(module, "lm_head.weight"));
+	assert_ptr_equal(value_find(module, "lm_head.weight"),
+			 value_find(module, "transformer.wte.weight"));
+	ptfile_close(&pt);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_tied),
+		cmocka_unit_test(test_changed),
+		cmocka_unit_test(test_steps_differ),
+	};
+
+	return cmocka_run_group_tests(tests, copy_setup, copy_teardown);
+}
