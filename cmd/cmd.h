@@ -65,7 +65,7 @@ struct cmd_syntax {
 	const char *args; /* what they are called; NULL if nargs is -1 */
 };
 
-#define CMD_OPTIONS_MAX 24
+#define CMD_OPTIONS_MAX 32
 
 /* Parse a command line; its arguments are argv[optind] and those that follow.  False if
  * there is nothing left to do: `*status` is then the exit code. */

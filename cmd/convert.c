@@ -168,6 +168,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "inject_missing_state", .help = "accepted, always on" },
 		/* The names that they have as options of a mount. */
 		{ "view", .value = "KIND", .set = "to" },
+		{ "hf_config", .value = "DIR", .set = "hf_config" },
 		{ "hf_dtype", .value = "TYPE", .set = "dtype" },
 		{ "hf_shard_size", .value = "SIZE", .set = "shard-size" },
 		{ "dcp_style", .value = "STYLE", .set = "dcp_style" },

@@ -130,10 +130,11 @@ static bool add_file(const struct search *s, const char *dir, const char *name)
 	return true;
 }
 
-/* The run's directory.  A union of tags has that of the first. */
-static char *run_of(struct uckpt *u, const char *tag)
+/* The directory above one, which is a tag's run.  A union has that of the first. */
+static char *dir_above(struct uckpt *u, const char *path)
 {
-	char *const first = *roots_below(u, tag) ? strdup(tag) : roots_path(u, tag, 0);
+	char *const first = *roots_below(u, path) ? strdup(path)
+						  : roots_path(u, path, 0);
 	char *const dir = first ? parent_of(first) : NULL;
 
 	free(first);
@@ -252,8 +253,8 @@ int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpo
 {
 	struct search s = { u, &tag->model, c, "config.json" };
 	const char *const path = tag->dir.path;
-	char *const run = run_of(u, path);
-	char *const above = run ? parent_of(run) : NULL;
+	char *const run = dir_above(u, path);
+	char *const above = run ? dir_above(u, run) : NULL;
 	char adapter[NAME_MAX + 1];
 	const bool adapted = adapter_find(s.model, adapter);
 	bool ok;

@@ -35,13 +35,13 @@ within() {
 }
 
 # The loss before step 11, which DeepSpeed logged, and uctrain finds, too
-# (cases/train/deepspeed.sh).
+# (cases/train/deepspeed.sh).  config.json is in $4, or in the run.
 compare_loss() {
-	local case=$1 limit=$2 options=$3 loss expected
+	local case=$1 limit=$2 options=$3 place=${4:-$scratch/run} loss expected
 	rm -rf "$scratch/run"
-	mkdir "$scratch/run"
+	mkdir -p "$scratch/run" "$place"
 	cp -r "$curves/$case/global_step10" "$scratch/run"
-	cat >"$scratch/run/config.json" <<-'EOF'
+	cat >"$place/config.json" <<-'EOF'
 		{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 2, "n_head": 2,
 		 "n_embd": 32, "vocab_size": 256, "n_positions": 32, "n_ctx": 32, "attn_pdrop": 0,
 		 "embd_pdrop": 0, "resid_pdrop": 0, "tie_word_embeddings": true,
@@ -59,6 +59,7 @@ compare_loss() {
 compare_loss gpt2_z1_fp32_dp4 1e-5 hf_dtype=fp32
 compare_loss gpt2_z3_fp32_dp4 1e-5 hf_dtype=fp32
 compare_loss gpt2_z3_fp32_dp4 1e-5 hf_shard_size=20KB
+compare_loss gpt2_z3_fp32_dp4 1e-5 "hf_config=$scratch/model" "$scratch/model"
 compare_loss gpt2_z3_fp32_dp4 5e-3 hf_dtype=bf16
 compare_loss gpt2_z3_fp32_dp4 1e-3 hf_dtype=fp16
 compare_loss gpt2_z2_bf16_dp4 2e-2 hf_dtype=fp32

@@ -66,9 +66,17 @@ chmod o+w "$tmp/out"
 check "above, writable by all: not trusted" test -z "$(ucckpt cat "$run" global_step4_hf/config.json 2>&1 | grep n_embd)"
 rm "$tmp/out/config.json"
 
+# Of a run on several disks, it is above the first.
+mkdir n0 n1
+cp -r "$run" n0/run
+mkdir -p n1/run/global_step4
+mv n0/run/global_step4/zero_pp_rank_1_* n1/run/global_step4
+echo '{"n_embd": 6}' | tee n0/config.json >n1/config.json
+check "above several" grep -q "^from_pretrained *$tmp/n0/config.json" <(ucckpt info "$tmp/n0/run" "$tmp/n1/run")
+
 check "a model's other files are with it" test "$(ucckpt -o hf_config=org/tiny ls "$run" 'global_step4_hf/*' | tr '\n' ' ')" = \
 	"global_step4_hf/config.json global_step4_hf/model.safetensors global_step4_hf/tokenizer.json "
-ucckpt -o hf_config=org/tiny convert --to hf "$run" "$tmp/written" >/dev/null 2>"$tmp/said"
+ucckpt convert --to hf --hf_config org/tiny "$run" "$tmp/written" >/dev/null 2>"$tmp/said"
 check "convert says how it is loaded" grep -q 'AutoModelForCausalLM.from_pretrained(' "$tmp/said"
 ucckpt convert --to hf "$run" "$tmp/without" >/dev/null 2>"$tmp/said"
 check "or what is missing" grep -q "warning: .*no config.json of this model.*$run or above; option hf_config" "$tmp/said"
