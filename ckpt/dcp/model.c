@@ -94,7 +94,7 @@ static bool find_owner(struct finder *f, const char *name)
 	return best;
 }
 
-/* Without an optimizer, the model is the dict with the most tensors. */
+/* Without groups, the model is the dict with the most tensors. */
 static bool find_largest(struct finder *f)
 {
 	struct dcp_prefix v[PREFIXES_MAX];
@@ -103,7 +103,8 @@ static bool find_largest(struct finder *f)
 	for (size_t i = 0; i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
-		if (!t->is_tensor || !is_floating(t->dtype))
+		if (!t->is_tensor || !is_floating(t->dtype) ||
+		    (f->optimizer.found && dcp_prefix_has(&f->optimizer.prefix, t)))
 			continue;
 		for (k = 0; k < n; k++)
 			if (t->depth == v[k].depth + 1 && dcp_prefix_has(&v[k], t))
@@ -174,8 +175,7 @@ static int read_number(const struct finder *f, struct dcp_item *t, struct value 
 }
 
 /* Take the steps that the parameters of a group have counted. */
-static int read_step(const struct finder *f, struct dcp_item *t, bool first,
-		     double *step)
+static int read_step(const struct finder *f, struct dcp_item *t, double *step)
 {
 	struct value *v;
 	const int rc = read_number(f, t, &v);
@@ -183,7 +183,7 @@ static int read_step(const struct finder *f, struct dcp_item *t, bool first,
 
 	if (rc)
 		return rc;
-	if (first)
+	if (*step < 0)
 		*step = n;
 	f->o->steps_differ |= n != *step;
 	if (n > (double)f->o->step && n < 1e15)
@@ -214,6 +214,17 @@ static int add_state(const struct finder *f, struct dcp_group *g,
 	return rc;
 }
 
+/* Without an optimizer: Adam's states, before its first step. */
+static void add_zero_states(const struct finder *f, struct dcp_group *g)
+{
+	g->nstates = 3;
+	g->states[0] = (struct dcp_state){
+		.name = "step", .number = value_new_int(&f->o->arena, 0)
+	};
+	g->states[1] = (struct dcp_state){ .name = "exp_avg", .flat = true };
+	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
+}
+
 /* Find the states of a group: those of its first parameter that has any. */
 static int find_states(const struct finder *f, struct dcp_group *g)
 {
@@ -224,9 +235,11 @@ static int find_states(const struct finder *f, struct dcp_group *g)
 
 	while (p < end && !(e = dcp_optimizer_states(&f->optimizer, p->name, &n)))
 		p++;
-	g->states = arena_alloc(&f->o->arena, (n + 2) * sizeof(*g->states));
+	g->states = arena_alloc(&f->o->arena, (n + 3) * sizeof(*g->states));
 	if (!g->states)
 		return dcp_model_nomem(f);
+	if (!f->o->has_optimizer)
+		add_zero_states(f, g);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = add_state(f, g, p, &e[i]);
 	return rc;
@@ -244,7 +257,7 @@ static int check_flat(const struct finder *f, const struct dcp_param *p,
 
 /* Find the states of a parameter.  Returns how many it has. */
 static int find_param_states(const struct finder *f, const struct dcp_group *g,
-			     struct dcp_param *p, bool first, double *step)
+			     struct dcp_param *p, double *step)
 {
 	int n = 0, rc = 0;
 
@@ -260,7 +273,7 @@ static int find_param_states(const struct finder *f, const struct dcp_group *g,
 		p->states[i] = t;
 		n += t != NULL;
 		if (t && strcmp(s->name, "step") == 0)
-			rc = read_step(f, t, first, step);
+			rc = read_step(f, t, step);
 		else if (t && s->flat)
 			rc = check_flat(f, p, t);
 	}
@@ -272,12 +285,12 @@ static int find_param_states(const struct finder *f, const struct dcp_group *g,
 static int complete_group(struct finder *f, struct dcp_group *g)
 {
 	size_t kept = 0;
-	double step = 0;
+	double step = -1; /* of the first parameter; not known yet */
 	int rc = find_states(f, g);
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
 		struct dcp_param p = g->params[i];
-		const int n = find_param_states(f, g, &p, kept == 0, &step);
+		const int n = find_param_states(f, g, &p, &step);
 
 		if (n < 0)
 			return n;
@@ -285,7 +298,7 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 			return ERRMSG_FILE(f, -EBADMSG,
 					   "%s has %d of the %zu states of its"
 					   " group", p.name, n, g->nstates);
-		if (!n && g->nstates)
+		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
 		p.master = dcp_optimizer_state(&f->optimizer, p.name, MASTER)
 				   ?: p.weight;
@@ -317,6 +330,30 @@ static int add_param(const struct finder *f, struct dcp_group *g, const char *na
 	return 0;
 }
 
+/* Where no groups are recorded: one of all floating tensors of the model, or of those with
+ * states. */
+static int set_one_group(struct finder *f)
+{
+	struct arena *const a = &f->o->arena;
+	struct dcp_optimizer_group *const g = arena_alloc(a, sizeof(*g));
+
+	if (!g)
+		return dcp_model_nomem(f);
+	f->optimizer.groups = g;
+	f->optimizer.ngroups = 1;
+	g->options = f->megatron->options ?: value_new(a, VALUE_DICT);
+	g->names = arena_alloc(a, (f->nweights + 1) * sizeof(*g->names));
+	for (size_t i = 0, n; g->names && i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
+
+		if (is_of_model(f, t) && is_floating(t->dtype) &&
+		    (!f->o->has_optimizer ||
+		     dcp_optimizer_states(&f->optimizer, last_of(t), &n)))
+			g->names[g->n++] = last_of(t);
+	}
+	return a->failed ? dcp_model_nomem(f) : 0;
+}
+
 static int add_groups(struct finder *f)
 {
 	const struct dcp_optimizer *const x = &f->optimizer;
@@ -336,36 +373,6 @@ static int add_groups(struct finder *f)
 		rc = rc ?: complete_group(f, g);
 	}
 	return rc ?: o->arena.failed ? dcp_model_nomem(f) : 0;
-}
-
-/* The group of a checkpoint that has weights only: Adam's, before its first step. */
-static int add_weights(struct finder *f)
-{
-	struct dcp_model *const o = f->o;
-	struct arena *const a = &o->arena;
-	struct dcp_group *const g = arena_alloc(a, sizeof(*g));
-	int rc = 0;
-
-	if (!g)
-		return dcp_model_nomem(f);
-	o->groups = g;
-	o->ngroups = 1;
-	g->options = value_new(a, VALUE_DICT);
-	g->params = arena_alloc(a, (f->m->nitems + 1) * sizeof(*g->params));
-	g->states = arena_alloc(a, 3 * sizeof(*g->states));
-	if (!g->options || !g->params || !g->states)
-		return dcp_model_nomem(f);
-	g->nstates = 3;
-	g->states[0] = (struct dcp_state){ "step", false, NULL, value_new_int(a, 0) };
-	g->states[1] = (struct dcp_state){ "exp_avg", true, NULL, NULL };
-	g->states[2] = (struct dcp_state){ "exp_avg_sq", true, NULL, NULL };
-	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
-
-		if (is_of_model(f, t) && is_floating(t->dtype))
-			rc = add_param(f, g, last_of(t)) ?: own(f, t);
-	}
-	return a->failed ? dcp_model_nomem(f) : rc;
 }
 
 /* Do two chunks have the same elements?  Blobs have checksums of them. */
@@ -456,8 +463,9 @@ static int find_all(struct finder *f)
 					   ? "the optimizer's parameters are not"
 					     " there"
 					   : "there are no tensors");
-	rc = index_weights(f) ?: (o->has_optimizer ? add_groups : add_weights)(f)
-	     ?: add_extras(f);
+	rc = index_weights(f) ?:
+	     f->optimizer.ngroups ? 0 : set_one_group(f);
+	rc = rc ?: add_groups(f) ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)
 			o->weights = o->groups[g].params[0].master->dtype;

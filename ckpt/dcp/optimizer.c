@@ -319,25 +319,6 @@ static int read_entries(struct search *s)
 	return rc ?: s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
 }
 
-/* Put all parameters with states into one group: Megatron does not record which group they
- * are of. */
-static int add_megatron_group(struct search *s)
-{
-	struct dcp_optimizer_group *const g = s->x->groups;
-	size_t n;
-
-	s->x->ngroups = 1;
-	g->options = s->megatron->options;
-	g->names = arena_alloc(s->a, (s->m->nitems + 1) * sizeof(*g->names));
-	for (size_t i = 0; g->names && i < s->m->nitems; i++) {
-		const struct dcp_item *const t = &s->m->items[i];
-
-		if (t->depth == 2 && dcp_optimizer_states(s->x, t->path[1], &n))
-			g->names[g->n++] = t->path[1];
-	}
-	return g->names ? 0 : errmsg_nomem(s->err, s->file);
-}
-
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
 		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
 		       struct arena *a, const char *dir, struct errmsg *err)
@@ -350,9 +331,7 @@ int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
 	rc = find_prefix(&s);
 	if (rc || !x->found)
 		return rc;
-	rc = read_entries(&s) ?:
-	     megatron->found ? add_megatron_group(&s) :
-	     s.nflat	     ? read_flat(&s) : 0;
+	rc = read_entries(&s) ?: s.nflat ? read_flat(&s) : 0;
 	for (size_t g = x->ngroups; !rc && g--;) {
 		if (!x->groups[g].names)
 			return ERRMSG_FILE(&s, -EBADMSG,

@@ -48,7 +48,7 @@ struct dcp_optimizer {
  * file that a program will load. */
 bool dcp_optimizer_is_option(const struct value *v);
 
-/* Find the optimizer, and read its groups; of Megatron-LM's, `megatron` has the options.
+/* Find the optimizer, and read its groups, of which Megatron-LM's has none.
  * -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
  * dcp_blobs_value. */
 int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
