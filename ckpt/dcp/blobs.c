@@ -227,25 +227,13 @@ static int blob_open(struct blob *x, struct dcp_blobs *b, const struct dcp_item 
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
-		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err)
-{
-	const struct zip_entry *e;
-	struct blob x;
-	const int rc = blob_open(&x, b, t, c, err);
-
-	if (rc)
-		return rc;
-	e = x.pt.is_zip ? zip_find(&x.pt.zip, "data/0") : NULL;
-	*crc = e ? e->crc : 0;
-	ptfile_close(&x.pt);
-	return 0;
-}
-
-/* Check that a blob holds what the metadata says, and find its elements. */
+/* Check that a blob holds what the metadata says, and find its elements and their CRC-32. */
 static int locate(const struct blob *x, const struct dcp_item *t,
-		  const struct dcp_chunk *c, uint64_t *data, struct errmsg *err)
+		  const struct dcp_chunk *c, uint64_t *data, uint32_t *crc,
+		  struct errmsg *err)
 {
+	const struct zip_entry *const e =
+		x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
 	struct tensor v;
 	uint64_t at;
 	bool same;
@@ -266,24 +254,28 @@ static int locate(const struct blob *x, const struct dcp_item *t,
 				  " " DCP_METADATA " says (%s)", x->name,
 				  dtype_name(v.dtype));
 	*data = c->at + at;
+	*crc = e ? e->crc : 0;
 	return 0;
 }
 
-static int chunk_locate(struct dcp_blobs *b, const struct dcp_item *t,
-			struct dcp_chunk *c, uint64_t *data, struct errmsg *err)
+int dcp_blobs_locate(struct dcp_blobs *b, const struct dcp_item *t,
+		     struct dcp_chunk *c, struct errmsg *err)
 {
 	struct blob x;
+	uint64_t data;
+	uint32_t crc;
 	int rc;
 
-	*data = atomic_load(&c->data);
-	if (*data)
+	if (atomic_load(&c->data))
 		return 0;
 	rc = blob_open(&x, b, t, c, err);
 	if (rc)
 		return rc;
-	rc = locate(&x, t, c, data, err);
-	if (!rc)
-		atomic_store(&c->data, *data);
+	rc = locate(&x, t, c, &data, &crc, err);
+	if (!rc) {
+		atomic_store(&c->crc, crc);
+		atomic_store(&c->data, data);
+	}
 	ptfile_close(&x.pt);
 	return rc;
 }
@@ -329,6 +321,7 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 	for (size_t i = 0; !rc && i < t->nchunks; i++) {
 		struct blob x;
 		uint64_t data;
+		uint32_t crc;
 
 		if (!t->chunks[i].len)
 			continue;
@@ -336,7 +329,7 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 		if (rc)
 			break;
 		if (t->is_tensor)
-			rc = locate(&x, t, &t->chunks[i], &data, err);
+			rc = locate(&x, t, &t->chunks[i], &data, &crc, err);
 		for (size_t k = 0; !rc && k < x.pt.zip.n; k++)
 			rc = check_member(&x, &x.pt.zip.entries[k], progress, err);
 		ptfile_close(&x.pt);
@@ -383,16 +376,16 @@ static void scatter(const struct part *p, const uint8_t *elements, uint64_t e,
 static int read_part(struct dcp_blobs *b, const struct part *p, struct errmsg *err)
 {
 	const size_t item = dtype_size(p->t->dtype);
-	uint64_t run, data, n = p->end - p->from;
+	uint64_t run, n = p->end - p->from;
 	uint8_t *const to = place_in(p, p->from, &run);
 	uint8_t *elements;
-	int rc = chunk_locate(b, p->t, p->c, &data, err);
+	int rc = dcp_blobs_locate(b, p->t, p->c, err);
 
 	if (rc)
 		return rc;
 	if (run >= n && p->to == p->t->dtype)
 		return file_read(b, p->c->file, to, n * item,
-				 data + p->from * item, err);
+				 p->c->data + p->from * item, err);
 	n = n < DCP_BATCH ? n : DCP_BATCH;
 	elements = malloc(n * item);
 	if (!elements)
@@ -400,7 +393,7 @@ static int read_part(struct dcp_blobs *b, const struct part *p, struct errmsg *e
 	for (uint64_t e = p->from; !rc && e < p->end; e += n) {
 		n = p->end - e < n ? p->end - e : n;
 		rc = file_read(b, p->c->file, elements, n * item,
-			       data + e * item, err);
+			       p->c->data + e * item, err);
 		if (!rc)
 			scatter(p, elements, e, n);
 	}

@@ -47,9 +47,10 @@ uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash);
 int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 		    struct value **out, struct errmsg *err);
 
-/* The CRC-32 that the blob of a chunk records of its elements; 0: none. */
-int dcp_blobs_crc(struct dcp_blobs *b, const struct dcp_item *t,
-		  const struct dcp_chunk *c, uint32_t *crc, struct errmsg *err);
+/* Find where the elements of a chunk are, and what their checksum is.  -EBADMSG if its blob
+ * does not hold what the metadata says. */
+int dcp_blobs_locate(struct dcp_blobs *b, const struct dcp_item *t,
+		     struct dcp_chunk *c, struct errmsg *err);
 
 /*
  * Read all blobs of an item, and compare them with the checksums in them and with the

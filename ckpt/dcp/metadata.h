@@ -35,8 +35,9 @@ struct dcp_chunk {
 	uint64_t numel;
 	uint32_t file;   /* its number */
 	uint64_t at, len; /* of the blob, bytes */
-	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: not yet
-				* known */
+	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the blob has it; 0: none */
+	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
+				* known yet */
 };
 
 /* An entry of the state dict: a tensor, or any other object. */

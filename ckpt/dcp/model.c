@@ -377,10 +377,9 @@ static int add_groups(struct finder *f)
 
 /* Do two chunks have the same elements?  Blobs have checksums of them. */
 static int same_elements(const struct finder *f, const struct dcp_item *a,
-			 const struct dcp_chunk *x, const struct dcp_item *b,
-			 const struct dcp_chunk *y)
+			 struct dcp_chunk *x, const struct dcp_item *b,
+			 struct dcp_chunk *y)
 {
-	uint32_t crc, other;
 	int rc;
 
 	if (memcmp(x->offset, y->offset, a->ndim * sizeof(*x->offset)) ||
@@ -388,9 +387,9 @@ static int same_elements(const struct finder *f, const struct dcp_item *a,
 		return 0;
 	if (!x->numel || (x->file == y->file && x->at == y->at))
 		return 1;
-	rc = dcp_blobs_crc(f->b, a, x, &crc, f->err) ?:
-	     dcp_blobs_crc(f->b, b, y, &other, f->err);
-	return rc ? rc : crc && crc == other;
+	rc = dcp_blobs_locate(f->b, a, x, f->err) ?:
+	     dcp_blobs_locate(f->b, b, y, f->err);
+	return rc ? rc : x->crc && x->crc == y->crc;
 }
 
 /* Is it another name of the parameter?  1, 0, or an error. */
