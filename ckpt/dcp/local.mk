@@ -5,8 +5,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/place.h %D%/place.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/megatron.h \
-	%D%/optimizer.h %D%/optimizer.c \
+	%D%/model.h %D%/optimizer.h %D%/optimizer.c %D%/model.c \
 	%D%/megatron.c \
-	%D%/model.h %D%/model.c \
 	%D%/zerofile.h %D%/zerofile.c \
 	%D%/dcp.h %D%/dcp.c

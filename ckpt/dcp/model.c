@@ -28,40 +28,17 @@
 #define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
-struct finder {
-	struct dcp_model *o;
-	const struct dcp_metadata *m;
-	const struct dcp_megatron *megatron;
-	struct dcp_blobs *b;
-	const char *file; /* the directory, for messages */
-	struct errmsg *err;
-	struct dcp_optimizer optimizer;
-	struct dcp_prefix prefix; /* of the model */
-	struct weight {
-		const char *name; /* first: array_by_text */
-		struct dcp_item *item;
-		bool owned; /* by a parameter of the optimizer */
-	} *weights;
-	size_t nweights;
-	uint64_t compared; /* pairs of tensors that may be tied */
-};
-
-static int dcp_model_nomem(const struct finder *f)
-{
-	return errmsg_nomem(f->err, f->file);
-}
-
 static const char *last_of(const struct dcp_item *t)
 {
 	return t->path[t->depth - 1];
 }
 
 /* Is it a tensor below the model's prefix? */
-static bool is_of_model(const struct finder *f, const struct dcp_item *t)
+static bool is_of_model(const struct dcp_finder *f, const struct dcp_item *t)
 {
-	return t->is_tensor && t->depth == f->prefix.depth + 1 &&
-	       dcp_prefix_has(&f->prefix, t) &&
-	       !(f->optimizer.found && dcp_prefix_has(&f->optimizer.prefix, t));
+	return t->is_tensor && t->depth == f->model.depth + 1 &&
+	       dcp_prefix_has(&f->model, t) &&
+	       !(f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t));
 }
 
 static bool is_floating(enum dtype d)
@@ -77,7 +54,7 @@ static bool is_preferred(const struct dcp_item *t)
 
 /* Find what comes before the parameters' names; several dicts may have them, such as
  * averaged weights. */
-static bool find_owner(struct finder *f, const char *name)
+static bool find_owner(struct dcp_finder *f, const char *name)
 {
 	const struct dcp_item *best = NULL;
 
@@ -85,17 +62,17 @@ static bool find_owner(struct finder *f, const char *name)
 		const struct dcp_item *const t = &f->m->items[i];
 
 		if (t->is_tensor && strcmp(last_of(t), name) == 0 &&
-		    !dcp_prefix_has(&f->optimizer.prefix, t) &&
+		    !dcp_prefix_has(&f->optimizer, t) &&
 		    (!best || (is_preferred(t) && !is_preferred(best))))
 			best = t;
 	}
 	if (best)
-		f->prefix = (struct dcp_prefix){ best, best->depth - 1 };
+		f->model = (struct dcp_prefix){ best, best->depth - 1 };
 	return best;
 }
 
 /* Without groups, the model is the dict with the most tensors. */
-static bool find_largest(struct finder *f)
+static bool find_largest(struct dcp_finder *f)
 {
 	struct dcp_prefix v[PREFIXES_MAX];
 	size_t count[PREFIXES_MAX] = { 0 }, n = 0, best = 0, k;
@@ -104,7 +81,7 @@ static bool find_largest(struct finder *f)
 		const struct dcp_item *const t = &f->m->items[i];
 
 		if (!t->is_tensor || !is_floating(t->dtype) ||
-		    (f->optimizer.found && dcp_prefix_has(&f->optimizer.prefix, t)))
+		    (f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t)))
 			continue;
 		for (k = 0; k < n; k++)
 			if (t->depth == v[k].depth + 1 && dcp_prefix_has(&v[k], t))
@@ -117,38 +94,53 @@ static bool find_largest(struct finder *f)
 			best = k;
 	}
 	if (n)
-		f->prefix = v[best];
+		f->model = v[best];
 	return n;
 }
 
-static struct weight *find_weight(const struct finder *f, const char *name)
+static struct dcp_entry *find_weight(const struct dcp_finder *f, const char *name)
 {
-	return array_find(f->weights, f->nweights, sizeof(*f->weights), name);
+	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
 }
 
-static int index_weights(struct finder *f)
+/* The state of a parameter that has this name, or NULL. */
+static struct dcp_item *find_state(const struct dcp_finder *f, const char *param,
+				   const char *field)
 {
-	f->weights = calloc(f->m->nitems + 1, sizeof(*f->weights));
-	if (!f->weights)
-		return dcp_model_nomem(f);
+	size_t n;
+	const struct dcp_entry *const e = dcp_entries_find(&f->states, param, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(e[i].field, field) == 0)
+			return e[i].item;
+	return NULL;
+}
+
+static int list_weights(struct dcp_finder *f)
+{
+	struct dcp_entries *const l = &f->weights;
+
+	l->v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*l->v));
+	if (!l->v)
+		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < f->m->nitems; i++)
 		if (is_of_model(f, &f->m->items[i]))
-			f->weights[f->nweights++] = (struct weight){
-				last_of(&f->m->items[i]), &f->m->items[i], false
+			l->v[l->n++] = (struct dcp_entry){
+				.param = last_of(&f->m->items[i]),
+				.item = &f->m->items[i],
 			};
-	qsort(f->weights, f->nweights, sizeof(*f->weights), array_by_text);
-	for (size_t i = 1; i < f->nweights; i++)
-		if (strcmp(f->weights[i - 1].name, f->weights[i].name) == 0)
+	dcp_entries_sort(l);
+	for (size_t i = 1; i < l->n; i++)
+		if (strcmp(l->v[i - 1].param, l->v[i].param) == 0)
 			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its"
-							" name",
-					   f->weights[i].item->key);
+							" name", l->v[i].item->key);
 	return 0;
 }
 
 /* Note that the optimizer has a tensor. */
-static int own(const struct finder *f, const struct dcp_item *t)
+static int own(const struct dcp_finder *f, const struct dcp_item *t)
 {
-	struct weight *const w = find_weight(f, last_of(t));
+	struct dcp_entry *const w = find_weight(f, last_of(t));
 
 	if (w->owned)
 		return ERRMSG_FILE(f, -EBADMSG,
@@ -163,9 +155,9 @@ static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
 	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
 
-static int read_number(const struct finder *f, struct dcp_item *t, struct value **v)
+static int read_number(const struct dcp_finder *f, struct dcp_item *t, struct value **v)
 {
-	const int rc = dcp_blobs_value(f->b, t, &f->o->arena, v, f->err);
+	const int rc = dcp_blobs_value(f->b, t, f->a, v, f->err);
 
 	if (rc || (*v)->kind == VALUE_INT || (*v)->kind == VALUE_FLOAT)
 		return rc;
@@ -175,7 +167,7 @@ static int read_number(const struct finder *f, struct dcp_item *t, struct value 
 }
 
 /* Take the steps that the parameters of a group have counted. */
-static int read_step(const struct finder *f, struct dcp_item *t, double *step)
+static int read_step(const struct dcp_finder *f, struct dcp_item *t, double *step)
 {
 	struct value *v;
 	const int rc = read_number(f, t, &v);
@@ -192,7 +184,7 @@ static int read_step(const struct finder *f, struct dcp_item *t, double *step)
 }
 
 /* Add a state that the parameter `p`, the first with states, has. */
-static int add_state(const struct finder *f, struct dcp_group *g,
+static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 		     const struct dcp_param *p, const struct dcp_entry *e)
 {
 	struct dcp_state s = { .name = e->field };
@@ -215,29 +207,29 @@ static int add_state(const struct finder *f, struct dcp_group *g,
 }
 
 /* Without an optimizer: Adam's states, before its first step. */
-static void add_zero_states(const struct finder *f, struct dcp_group *g)
+static void add_zero_states(const struct dcp_finder *f, struct dcp_group *g)
 {
 	g->nstates = 3;
 	g->states[0] = (struct dcp_state){
-		.name = "step", .number = value_new_int(&f->o->arena, 0)
+		.name = "step", .number = value_new_int(f->a, 0)
 	};
 	g->states[1] = (struct dcp_state){ .name = "exp_avg", .flat = true };
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
 
 /* Find the states of a group: those of its first parameter that has any. */
-static int find_states(const struct finder *f, struct dcp_group *g)
+static int find_states(const struct dcp_finder *f, struct dcp_group *g)
 {
 	const struct dcp_param *p = g->params, *const end = p + g->nparams;
 	const struct dcp_entry *e = NULL;
 	size_t n = 0;
 	int rc = 0;
 
-	while (p < end && !(e = dcp_optimizer_states(&f->optimizer, p->name, &n)))
+	while (p < end && !(e = dcp_entries_find(&f->states, p->name, &n)))
 		p++;
-	g->states = arena_alloc(&f->o->arena, (n + 3) * sizeof(*g->states));
+	g->states = arena_alloc(f->a, (n + 3) * sizeof(*g->states));
 	if (!g->states)
-		return dcp_model_nomem(f);
+		return errmsg_nomem(f->err, f->file);
 	if (!f->o->has_optimizer)
 		add_zero_states(f, g);
 	for (size_t i = 0; !rc && i < n; i++)
@@ -246,7 +238,7 @@ static int find_states(const struct finder *f, struct dcp_group *g)
 }
 
 /* Check that a state of a parameter, or its master, fits the parameter. */
-static int check_flat(const struct finder *f, const struct dcp_param *p,
+static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
 		      const struct dcp_item *t)
 {
 	return t->is_tensor && cast_knows(t->dtype) && same_shape(t, p->weight)
@@ -256,19 +248,19 @@ static int check_flat(const struct finder *f, const struct dcp_param *p,
 }
 
 /* Find the states of a parameter.  Returns how many it has. */
-static int find_param_states(const struct finder *f, const struct dcp_group *g,
+static int find_param_states(const struct dcp_finder *f, const struct dcp_group *g,
 			     struct dcp_param *p, double *step)
 {
 	int n = 0, rc = 0;
 
-	p->states = arena_alloc(&f->o->arena,
+	p->states = arena_alloc(f->a,
 				(g->nstates + 1) * sizeof(struct dcp_item *));
 	if (!p->states)
-		return dcp_model_nomem(f);
+		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
 		const struct dcp_state *const s = &g->states[i];
 		struct dcp_item *const t =
-			dcp_optimizer_state(&f->optimizer, p->name, s->name);
+			find_state(f, p->name, s->name);
 
 		p->states[i] = t;
 		n += t != NULL;
@@ -282,7 +274,7 @@ static int find_param_states(const struct finder *f, const struct dcp_group *g,
 
 /* Find the states of all parameters of a group.  One that has none was never updated, and
  * is left to the model. */
-static int complete_group(struct finder *f, struct dcp_group *g)
+static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 {
 	size_t kept = 0;
 	double step = -1; /* of the first parameter; not known yet */
@@ -300,8 +292,7 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 					   " group", p.name, n, g->nstates);
 		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
-		p.master = dcp_optimizer_state(&f->optimizer, p.name, MASTER)
-				   ?: p.weight;
+		p.master = find_state(f, p.name, MASTER) ?: p.weight;
 		g->params[kept++] = p;
 		rc = check_flat(f, &p, p.master) ?: own(f, p.weight);
 	}
@@ -309,14 +300,14 @@ static int complete_group(struct finder *f, struct dcp_group *g)
 	if (f->megatron->found)
 		g->states[g->nstates++] = (struct dcp_state){
 			.name = "step",
-			.number = value_new_int(&f->o->arena, f->megatron->step),
+			.number = value_new_int(f->a, f->megatron->step),
 		};
 	return rc;
 }
 
-static int add_param(const struct finder *f, struct dcp_group *g, const char *name)
+static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char *name)
 {
-	const struct weight *const w = find_weight(f, name);
+	const struct dcp_entry *const w = find_weight(f, name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -EBADMSG,
@@ -332,51 +323,49 @@ static int add_param(const struct finder *f, struct dcp_group *g, const char *na
 
 /* Where no groups are recorded: one of all floating tensors of the model, or of those with
  * states. */
-static int set_one_group(struct finder *f)
+static int set_one_group(struct dcp_finder *f)
 {
-	struct arena *const a = &f->o->arena;
-	struct dcp_optimizer_group *const g = arena_alloc(a, sizeof(*g));
+	struct dcp_names *const g = arena_alloc(f->a, sizeof(*g));
 
 	if (!g)
-		return dcp_model_nomem(f);
-	f->optimizer.groups = g;
-	f->optimizer.ngroups = 1;
-	g->options = f->megatron->options ?: value_new(a, VALUE_DICT);
-	g->names = arena_alloc(a, (f->nweights + 1) * sizeof(*g->names));
+		return errmsg_nomem(f->err, f->file);
+	f->groups = g;
+	f->ngroups = 1;
+	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
+	g->names = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->names));
 	for (size_t i = 0, n; g->names && i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
 		if (is_of_model(f, t) && is_floating(t->dtype) &&
 		    (!f->o->has_optimizer ||
-		     dcp_optimizer_states(&f->optimizer, last_of(t), &n)))
+		     dcp_entries_find(&f->states, last_of(t), &n)))
 			g->names[g->n++] = last_of(t);
 	}
-	return a->failed ? dcp_model_nomem(f) : 0;
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-static int add_groups(struct finder *f)
+static int add_groups(struct dcp_finder *f)
 {
-	const struct dcp_optimizer *const x = &f->optimizer;
 	struct dcp_model *const o = f->o;
 	int rc = 0;
 
-	o->groups = arena_alloc(&o->arena, (x->ngroups + 1) * sizeof(*o->groups));
-	o->ngroups = x->ngroups;
-	for (size_t i = 0; o->groups && !rc && i < x->ngroups; i++) {
+	o->groups = arena_alloc(f->a, (f->ngroups + 1) * sizeof(*o->groups));
+	o->ngroups = f->ngroups;
+	for (size_t i = 0; o->groups && !rc && i < f->ngroups; i++) {
+		const struct dcp_names *const from = &f->groups[i];
 		struct dcp_group *const g = &o->groups[i];
 
-		g->options = x->groups[i].options;
-		g->params = arena_alloc(&o->arena, (x->groups[i].n + 1) *
-							   sizeof(*g->params));
-		for (size_t k = 0; g->params && !rc && k < x->groups[i].n; k++)
-			rc = add_param(f, g, x->groups[i].names[k]);
+		g->options = from->options;
+		g->params = arena_alloc(f->a, (from->n + 1) * sizeof(*g->params));
+		for (size_t k = 0; g->params && !rc && k < from->n; k++)
+			rc = add_param(f, g, from->names[k]);
 		rc = rc ?: complete_group(f, g);
 	}
-	return rc ?: o->arena.failed ? dcp_model_nomem(f) : 0;
+	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
 /* Do two chunks have the same elements?  Blobs have checksums of them. */
-static int same_elements(const struct finder *f, const struct dcp_item *a,
+static int same_elements(const struct dcp_finder *f, const struct dcp_item *a,
 			 struct dcp_chunk *x, const struct dcp_item *b,
 			 struct dcp_chunk *y)
 {
@@ -393,7 +382,7 @@ static int same_elements(const struct finder *f, const struct dcp_item *a,
 }
 
 /* Is it another name of the parameter?  1, 0, or an error. */
-static int is_tied(const struct finder *f, const struct dcp_item *t,
+static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
 		   const struct dcp_item *weight)
 {
 	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks &&
@@ -405,7 +394,7 @@ static int is_tied(const struct finder *f, const struct dcp_item *t,
 	return rc;
 }
 
-static int find_tie(struct finder *f, struct dcp_extra *e)
+static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
 {
 	for (size_t g = 0; f->o->has_optimizer && g < f->o->ngroups; g++)
 		for (size_t i = 0; i < f->o->groups[g].nparams; i++) {
@@ -424,7 +413,7 @@ static int find_tie(struct finder *f, struct dcp_extra *e)
 }
 
 /* Add what the optimizer does not have. */
-static int add_extras(struct finder *f)
+static int add_extras(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
 	int rc = 0;
@@ -432,13 +421,13 @@ static int add_extras(struct finder *f)
 	o->extras = arena_alloc(&o->arena,
 				(f->m->nitems + 1) * sizeof(*o->extras));
 	if (!o->extras)
-		return dcp_model_nomem(f);
+		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
 		struct dcp_item *const t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
 
-		if (!is_of_model(f, t) || t->dtype == DTYPE_OTHER ||
-		    find_weight(f, e.name)->owned)
+		if (!is_of_model(f, t) || find_weight(f, e.name)->owned ||
+		    (t->dtype > DTYPE_C128 && !cast_knows(t->dtype)))
 			continue;
 		rc = find_tie(f, &e);
 		o->extras[o->nextras++] = e;
@@ -446,24 +435,21 @@ static int add_extras(struct finder *f)
 	return rc;
 }
 
-static int find_all(struct finder *f)
+static int find_all(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
-	int rc = dcp_optimizer_find(&f->optimizer, f->m, f->megatron, f->b, &o->arena,
-				    f->file, f->err);
+	const char *first = NULL; /* of the optimizer's parameters */
+	int rc = dcp_optimizer_find(f);
 
 	if (rc)
 		return rc;
-	o->has_optimizer = f->optimizer.found;
-	if (f->optimizer.first ? !find_owner(f, f->optimizer.first)
-			       : !find_largest(f))
+	for (size_t g = f->ngroups; g--;)
+		first = f->groups[g].n ? f->groups[g].names[0] : first;
+	if (first ? !find_owner(f, first) : !find_largest(f))
 		return ERRMSG_FILE(f, -ENOTSUP, "no model is in it: %s",
-				   f->optimizer.first
-					   ? "the optimizer's parameters are not"
-					     " there"
-					   : "there are no tensors");
-	rc = index_weights(f) ?:
-	     f->optimizer.ngroups ? 0 : set_one_group(f);
+				   first ? "the optimizer's parameters are not there"
+					 : "there are no tensors");
+	rc = list_weights(f) ?: f->ngroups ? 0 : set_one_group(f);
 	rc = rc ?: add_groups(f) ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)
@@ -477,13 +463,12 @@ int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_blobs *b,
 		   const char *dir, struct errmsg *err)
 {
-	struct finder f = { .o = o, .m = m, .megatron = megatron,
-			    .b = b, .file = dir, .err = err };
+	struct dcp_finder f = { .o = o, .a = &o->arena, .m = m,	     .megatron = megatron,
+				.b = b, .file = dir,	.err = err };
 	int rc;
 
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER };
 	rc = find_all(&f);
-	free(f.weights);
 	if (rc)
 		dcp_model_done(o);
 	return rc;

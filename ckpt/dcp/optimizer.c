@@ -24,19 +24,6 @@
 /* Parameters of groups without numbers may have this many different options. */
 #define FLAT_GROUPS_MAX 256u
 
-struct search {
-	struct dcp_optimizer *x;
-	struct dcp_entry *flat; /* options of parameters, in the order of the items */
-	size_t nflat;
-	struct span known[FLAT_GROUPS_MAX]; /* options of groups of these, as bytes */
-	const struct dcp_metadata *m;
-	const struct dcp_megatron *megatron;
-	struct dcp_blobs *b;
-	struct arena *a;
-	const char *file; /* the directory, for messages */
-	struct errmsg *err;
-};
-
 /* What the path of an optimizer's item says. */
 struct parsed {
 	const char *name; /* of the parameter, or the number of the group */
@@ -91,29 +78,28 @@ static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth,
 }
 
 /* Find where the optimizer is: only one has groups there, or is Megatron's. */
-static int find_prefix(struct search *s)
+static int find_prefix(struct dcp_finder *f)
 {
-	struct dcp_optimizer *const x = s->x;
 	struct parsed e;
 
-	for (size_t i = 0; i < s->m->nitems; i++) {
-		const struct dcp_item *const t = &s->m->items[i];
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
 
-		if (x->found && dcp_prefix_has(&x->prefix, t))
+		if (f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t))
 			continue;
 		for (unsigned d = 1; d < t->depth; d++) {
-			if (!parse(s->a, t, d, &e) ||
-			    !(e.of_group || s->megatron->found))
+			if (!parse(f->a, t, d, &e) ||
+			    !(e.of_group || f->megatron->found))
 				continue;
-			if (x->found)
-				return ERRMSG_FILE(s, -ENOTSUP,
+			if (f->o->has_optimizer)
+				return ERRMSG_FILE(f, -ENOTSUP,
 						   "several optimizers (%s, %s)"
 						   " are in it, and a ZeRO"
 						   " checkpoint has one",
-						   x->prefix.item->path[0],
+						   f->optimizer.item->path[0],
 						   t->path[0]);
-			x->found = true;
-			x->prefix = (struct dcp_prefix){ t, d };
+			f->o->has_optimizer = true;
+			f->optimizer = (struct dcp_prefix){ t, d };
 		}
 	}
 	return 0;
@@ -140,35 +126,35 @@ bool dcp_optimizer_is_option(const struct value *v)
 
 /* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
  * learning rate of a captured graph, becomes a number. */
-static int read_option(struct search *s, struct dcp_item *t, const char *name,
+static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *name,
 		       struct value *options)
 {
 	struct value *v;
-	const int rc = dcp_blobs_value(s->b, t, s->a, &v, s->err);
+	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
 
 	if (rc)
 		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
 	if (dcp_optimizer_is_option(v))
-		value_dict_set(s->a, options, name, v);
+		value_dict_set(f->a, options, name, v);
 	return 0;
 }
 
 /* Take over the names of a group's parameters. */
-static int read_params(struct search *s, struct dcp_item *t,
-		       struct dcp_optimizer_group *g)
+static int read_params(struct dcp_finder *f, struct dcp_item *t,
+		       struct dcp_names *g)
 {
 	struct value *v;
-	const int rc = dcp_blobs_value(s->b, t, s->a, &v, s->err);
+	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
 	const struct value_seq *const list = rc ? NULL : value_items(v);
 
 	if (rc)
 		return rc;
 	if (!list)
-		return ERRMSG_FILE(s, -EBADMSG, "%s: is no list", t->key);
-	g->names = arena_alloc(s->a, (list->n + 1) * sizeof(*g->names));
+		return ERRMSG_FILE(f, -EBADMSG, "%s: is no list", t->key);
+	g->names = arena_alloc(f->a, (list->n + 1) * sizeof(*g->names));
 	for (g->n = 0; g->names && g->n < list->n; g->n++) {
 		if (!value_is_cstr(list->v[g->n]))
-			return ERRMSG_FILE(s, -ENOTSUP,
+			return ERRMSG_FILE(f, -ENOTSUP,
 					   "%s: lists no names of parameters:"
 					   " save what get_state_dict returns",
 					   t->key);
@@ -178,22 +164,21 @@ static int read_params(struct search *s, struct dcp_item *t,
 }
 
 /* Read an entry of a group whose number it has. */
-static int read_numbered(struct search *s, struct dcp_item *t, const struct parsed *e)
+static int read_numbered(struct dcp_finder *f, struct dcp_item *t, const struct parsed *e)
 {
-	struct dcp_optimizer *const x = s->x;
 	const unsigned long i = strtoul(e->name, NULL, 10);
-	struct dcp_optimizer_group *g;
+	struct dcp_names *g;
 
-	if (i >= s->m->nitems)
-		return ERRMSG_FILE(s, -EBADMSG, "%s: no group has that number",
+	if (i >= f->m->nitems)
+		return ERRMSG_FILE(f, -EBADMSG, "%s: no group has that number",
 				   t->key);
-	g = &x->groups[i];
-	if (i >= x->ngroups)
-		x->ngroups = i + 1;
-	g->options = g->options ?: value_new(s->a, VALUE_DICT);
+	g = &f->groups[i];
+	if (i >= f->ngroups)
+		f->ngroups = i + 1;
+	g->options = g->options ?: value_new(f->a, VALUE_DICT);
 	return strcmp(e->field, "params") == 0
-		       ? read_params(s, t, g)
-		       : read_option(s, t, e->field, g->options);
+		       ? read_params(f, t, g)
+		       : read_option(f, t, e->field, g->options);
 }
 
 static int by_param(const void *a, const void *b)
@@ -203,159 +188,140 @@ static int by_param(const void *a, const void *b)
 	return strcmp(x->param, y->param) ?: (x->item > y->item) - (x->item < y->item);
 }
 
-static int sort_entries(struct search *s, struct dcp_entry *v, size_t n)
+void dcp_entries_sort(struct dcp_entries *l)
 {
-	qsort(v, n, sizeof(*v), by_param);
-	for (size_t i = ENTRIES_MAX; i < n; i++)
-		if (strcmp(v[i - ENTRIES_MAX].param, v[i].param) == 0)
-			return ERRMSG_FILE(s, -E2BIG, "%s: more than %u of a"
-						      " parameter",
-					   v[i].item->key, ENTRIES_MAX);
-	return 0;
+	qsort(l->v, l->n, sizeof(*l->v), by_param);
 }
 
-/* The entries of a parameter, of `n` that are sorted. */
-static const struct dcp_entry *find_entries(const struct dcp_entry *v, size_t n,
-					    const char *param, size_t *found)
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,
+				   size_t *n)
 {
-	const struct dcp_entry *first = array_find(v, n, sizeof(*v), param);
-	const struct dcp_entry *last = first;
+	struct dcp_entry *first = array_find(l->v, l->n, sizeof(*l->v), param);
+	struct dcp_entry *last = first;
 
-	while (first && first > v && strcmp(first[-1].param, param) == 0)
+	while (first && first > l->v && strcmp(first[-1].param, param) == 0)
 		first--;
-	while (last && last < v + n && strcmp(last->param, param) == 0)
+	while (last && last < l->v + l->n && strcmp(last->param, param) == 0)
 		last++;
-	*found = (size_t)(last - first);
+	*n = (size_t)(last - first);
 	return first;
 }
 
-/* Add a parameter to the group with its options. */
-static int join(struct search *s, const char *param, struct value *options)
+static int sort_entries(const struct dcp_finder *f, struct dcp_entries *l)
 {
-	struct dcp_optimizer *const x = s->x;
+	dcp_entries_sort(l);
+	for (size_t i = ENTRIES_MAX; i < l->n; i++)
+		if (strcmp(l->v[i - ENTRIES_MAX].param, l->v[i].param) == 0)
+			return ERRMSG_FILE(f, -E2BIG, "%s: more than %u of a"
+						      " parameter",
+					   l->v[i].item->key, ENTRIES_MAX);
+	return 0;
+}
+
+/* Add a parameter to the group with its options; `known` are those of the groups, as
+ * bytes. */
+static int join(struct dcp_finder *f, struct span *known, const char *param,
+		struct value *options)
+{
 	struct pickle_storages none = { 0 };
 	struct bytebuf text = { 0 };
-	const int rc = pickle_dump(options, &text, &none, s->err);
-	struct dcp_optimizer_group *g = x->groups;
-	struct span *known = s->known;
+	const int rc = pickle_dump(options, &text, &none, f->err);
+	struct dcp_names *g = f->groups;
 
 	pickle_storages_done(&none);
 	if (rc)
 		return rc;
-	for (; g < x->groups + x->ngroups; g++, known++)
+	for (; g < f->groups + f->ngroups; g++, known++)
 		if (known->len == text.len &&
 		    memcmp(known->p, text.data, text.len) == 0)
 			break;
-	if (!g->options && x->ngroups < FLAT_GROUPS_MAX) {
-		known->p = arena_copy(s->a, text.data, text.len);
+	if (!g->options && f->ngroups < FLAT_GROUPS_MAX) {
+		known->p = arena_copy(f->a, text.data, text.len);
 		known->len = text.len;
 		g->options = options;
-		x->ngroups++;
+		f->ngroups++;
 	}
 	bytebuf_done(&text);
 	if (!g->options)
-		return ERRMSG_FILE(s, -E2BIG,
+		return ERRMSG_FILE(f, -E2BIG,
 				   "too many different options of parameters");
-	if (arena_reserve(s->a, &g->names, g->n, &g->cap, g->n + 1,
+	if (arena_reserve(f->a, &g->names, g->n, &g->cap, g->n + 1,
 			  sizeof(*g->names)))
 		g->names[g->n++] = param;
-	return s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-/* Make groups of the flattened form. */
-static int read_flat(struct search *s)
+/* Make groups of the flattened form, whose options are in the order of the items. */
+static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 {
-	struct dcp_entry *const sorted =
-		arena_copy(s->a, s->flat, s->nflat * sizeof(*sorted));
+	struct span known[FLAT_GROUPS_MAX];
+	struct dcp_entries sorted = {
+		arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)), flat->n
+	};
 	int rc;
 
-	s->x->ngroups = 0;
-	s->x->groups = arena_alloc(s->a, (FLAT_GROUPS_MAX + 1) *
-						 sizeof(*s->x->groups));
-	if (!sorted || !s->x->groups)
-		return errmsg_nomem(s->err, s->file);
-	rc = sort_entries(s, sorted, s->nflat);
-	for (size_t i = 0, n; !rc && i < s->nflat; i++) {
+	f->ngroups = 0;
+	f->groups = arena_alloc(f->a, (FLAT_GROUPS_MAX + 1) *
+					      sizeof(*f->groups));
+	if (!sorted.v || !f->groups)
+		return errmsg_nomem(f->err, f->file);
+	rc = sort_entries(f, &sorted);
+	for (size_t i = 0, n; !rc && i < flat->n; i++) {
 		const struct dcp_entry *const e =
-			find_entries(sorted, s->nflat, s->flat[i].param, &n);
-		struct value *const options = value_new(s->a, VALUE_DICT);
+			dcp_entries_find(&sorted, flat->v[i].param, &n);
+		struct value *const options = value_new(f->a, VALUE_DICT);
 
-		if (e->item != s->flat[i].item)
+		if (e->item != flat->v[i].item)
 			continue; /* the parameter has been added */
 		for (size_t k = 0; !rc && k < n; k++)
-			rc = read_option(s, e[k].item, e[k].field, options);
-		rc = rc ?: join(s, e->param, options);
+			rc = read_option(f, e[k].item, e[k].field, options);
+		rc = rc ?: join(f, known, e->param, options);
 	}
 	return rc;
 }
 
-/* Read all entries of groups, and list those of states. */
-static int read_entries(struct search *s)
+/* Read the entries of groups that have numbers, and list the others. */
+static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 {
-	struct dcp_optimizer *const x = s->x;
-	struct dcp_item *const items = s->m->items;
-	const size_t n = s->m->nitems;
+	struct dcp_item *const items = f->m->items;
+	const size_t n = f->m->nitems;
 	int rc = 0;
 
-	x->groups = arena_alloc(s->a, (n + 1) * sizeof(*x->groups));
-	x->states = arena_alloc(s->a, n * sizeof(*x->states));
-	s->flat = arena_alloc(s->a, n * sizeof(*s->flat));
-	if (!x->groups || !x->states || !s->flat)
-		return errmsg_nomem(s->err, s->file);
+	f->groups = arena_alloc(f->a, (n + 1) * sizeof(*f->groups));
+	f->states.v = arena_alloc(f->a, n * sizeof(*f->states.v));
+	flat->v = arena_alloc(f->a, n * sizeof(*flat->v));
+	if (!f->groups || !f->states.v || !flat->v)
+		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < n; i++) {
+		struct dcp_entries *to;
 		struct parsed e;
 
-		if (!dcp_prefix_has(&x->prefix, &items[i]) ||
-		    !parse(s->a, &items[i], x->prefix.depth, &e))
+		if (!dcp_prefix_has(&f->optimizer, &items[i]) ||
+		    !parse(f->a, &items[i], f->optimizer.depth, &e))
 			continue;
+		to = e.of_group ? flat : &f->states;
 		if (e.of_group && !e.flat)
-			rc = read_numbered(s, &items[i], &e);
+			rc = read_numbered(f, &items[i], &e);
 		else
-			*(e.of_group ? &s->flat[s->nflat++]
-				     : &x->states[x->nstates++]) =
-				(struct dcp_entry){ e.name, e.field, &items[i] };
+			to->v[to->n++] = (struct dcp_entry){ e.name, e.field,
+							     &items[i], false };
 	}
-	rc = rc ?: sort_entries(s, x->states, x->nstates);
-	return rc ?: s->a->failed ? errmsg_nomem(s->err, s->file) : 0;
+	rc = rc ?: sort_entries(f, &f->states);
+	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
-		       struct arena *a, const char *dir, struct errmsg *err)
+int dcp_optimizer_find(struct dcp_finder *f)
 {
-	struct search s = { .x = x, .m = m, .megatron = megatron,
-			    .b = b, .a = a, .file = dir, .err = err };
-	int rc;
+	struct dcp_entries flat = { 0 };
+	int rc = find_prefix(f);
 
-	*x = (struct dcp_optimizer){ 0 };
-	rc = find_prefix(&s);
-	if (rc || !x->found)
+	if (rc || !f->o->has_optimizer)
 		return rc;
-	rc = read_entries(&s) ?: s.nflat ? read_flat(&s) : 0;
-	for (size_t g = x->ngroups; !rc && g--;) {
-		if (!x->groups[g].names)
-			return ERRMSG_FILE(&s, -EBADMSG,
+	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
+	for (size_t g = 0; !rc && g < f->ngroups; g++)
+		if (!f->groups[g].names)
+			return ERRMSG_FILE(f, -EBADMSG,
 					   "group %zu of the optimizer has no"
 					   " params", g);
-		x->first = x->groups[g].n ? x->groups[g].names[0] : x->first;
-	}
 	return rc;
-}
-
-const struct dcp_entry *dcp_optimizer_states(const struct dcp_optimizer *x,
-					     const char *param, size_t *n)
-{
-	return find_entries(x->states, x->nstates, param, n);
-}
-
-struct dcp_item *dcp_optimizer_state(const struct dcp_optimizer *x, const char *param,
-				     const char *field)
-{
-	size_t n;
-	const struct dcp_entry *const e = dcp_optimizer_states(x, param, &n);
-
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(e[i].field, field) == 0)
-			return e[i].item;
-	return NULL;
 }

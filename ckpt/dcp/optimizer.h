@@ -5,13 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ckpt/dcp/metadata.h"
-
-struct arena;
-struct dcp_blobs;
-struct dcp_megatron;
-struct errmsg;
-struct value;
+#include "ckpt/dcp/model.h"
 
 /* The first elements of an item's path. */
 struct dcp_prefix {
@@ -22,45 +16,55 @@ struct dcp_prefix {
 /* Does the item's path begin so, and go on? */
 bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t);
 
-/* A state of a parameter. */
+/* What a checkpoint has of a parameter. */
 struct dcp_entry {
 	const char *param; /* first: array_by_text */
-	const char *field;
+	const char *field; /* of a state or an option */
 	struct dcp_item *item;
+	bool owned; /* a weight: the optimizer has it */
 };
 
-/* The optimizer of a checkpoint, if it has one.  Memory is that of an arena. */
-struct dcp_optimizer {
-	bool found;
-	struct dcp_prefix prefix;
-	const char *first; /* a parameter's name */
-	struct dcp_entry *states; /* by parameter, and then in the order of the items */
-	size_t nstates;
-	struct dcp_optimizer_group {
+/* By parameter, and then in the order of the items. */
+struct dcp_entries {
+	struct dcp_entry *v;
+	size_t n;
+};
+
+void dcp_entries_sort(struct dcp_entries *l);
+
+/* The first of those of a parameter, which follow each other; their number is at `*n`. */
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,
+				   size_t *n);
+
+/* What is found, on the way to the model. */
+struct dcp_finder {
+	struct dcp_model *o;
+	struct arena *a; /* of the model */
+	const struct dcp_metadata *m;
+	const struct dcp_megatron *megatron;
+	struct dcp_blobs *b;
+	const char *file; /* the directory, for messages */
+	struct errmsg *err;
+	struct dcp_prefix optimizer; /* if the model has one */
+	struct dcp_entries states;
+	struct dcp_names {
 		const char **names; /* of parameters */
 		size_t n, cap;
 		struct value *options; /* a dict of plain values, without params */
 	} *groups;
 	size_t ngroups;
+	struct dcp_prefix model;
+	struct dcp_entries weights;
+	uint64_t compared; /* pairs of tensors that may be tied */
 };
 
 /* Is it a number, a text, or a short list of such?  Nothing else of a group goes into a
  * file that a program will load. */
 bool dcp_optimizer_is_option(const struct value *v);
 
-/* Find the optimizer, and read its groups, of which Megatron-LM's has none.
+/* Find the optimizer, its states and its groups, of which Megatron-LM's has none.
  * -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
  * dcp_blobs_value. */
-int dcp_optimizer_find(struct dcp_optimizer *x, const struct dcp_metadata *m,
-		       const struct dcp_megatron *megatron, struct dcp_blobs *b,
-		       struct arena *a, const char *dir, struct errmsg *err);
-
-/* The states of a parameter, which follow each other; their number is at `*n`. */
-const struct dcp_entry *dcp_optimizer_states(const struct dcp_optimizer *x,
-					     const char *param, size_t *n);
-
-/* The state of that name, or NULL. */
-struct dcp_item *dcp_optimizer_state(const struct dcp_optimizer *x, const char *param,
-				     const char *field);
+int dcp_optimizer_find(struct dcp_finder *f);
 
 #endif

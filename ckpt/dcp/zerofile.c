@@ -148,7 +148,7 @@ static struct value *config(struct arena *a)
 
 /* All tensors of the model, the shapes of parameters by group, and other names of
  * parameters, which have the same tensors.  Those of types that torch's storages do not name
- * are widened, or left out. */
+ * are widened. */
 static void add_tensors(struct zerofile_builder *b, struct value *root)
 {
 	const struct dcp_model *const o = b->o;
@@ -174,7 +174,7 @@ static void add_tensors(struct zerofile_builder *b, struct value *root)
 				       value_find(module, e->same->name));
 			value_dict_set(a, ties, e->name,
 				       value_new_str(a, e->same->name));
-		} else if (e->item->dtype <= DTYPE_C128 || cast_knows(e->item->dtype)) {
+		} else {
 			value_dict_set(a, module, e->name, item_value(b, e->item));
 		}
 	value_dict_set(a, root, "module", module);
