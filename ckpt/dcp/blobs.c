@@ -227,9 +227,8 @@ static int blob_open(struct blob *x, struct dcp_blobs *b, const struct dcp_item 
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-/* Check that a blob holds what the metadata says, and find its elements and their CRC-32. */
-static int locate(const struct blob *x, const struct dcp_item *t,
-		  const struct dcp_chunk *c, uint64_t *data, uint32_t *crc,
+/* Check that a blob holds what the metadata says, and note where its elements are. */
+static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chunk *c,
 		  struct errmsg *err)
 {
 	const struct zip_entry *const e =
@@ -253,8 +252,8 @@ static int locate(const struct blob *x, const struct dcp_item *t,
 				  "%s: a chunk has another type or shape than"
 				  " " DCP_METADATA " says (%s)", x->name,
 				  dtype_name(v.dtype));
-	*data = c->at + at;
-	*crc = e ? e->crc : 0;
+	atomic_store(&c->crc, e ? e->crc : 0);
+	atomic_store(&c->data, c->at + at);
 	return 0;
 }
 
@@ -262,8 +261,6 @@ int dcp_blobs_locate(struct dcp_blobs *b, const struct dcp_item *t,
 		     struct dcp_chunk *c, struct errmsg *err)
 {
 	struct blob x;
-	uint64_t data;
-	uint32_t crc;
 	int rc;
 
 	if (atomic_load(&c->data))
@@ -271,11 +268,7 @@ int dcp_blobs_locate(struct dcp_blobs *b, const struct dcp_item *t,
 	rc = blob_open(&x, b, t, c, err);
 	if (rc)
 		return rc;
-	rc = locate(&x, t, c, &data, &crc, err);
-	if (!rc) {
-		atomic_store(&c->crc, crc);
-		atomic_store(&c->data, data);
-	}
+	rc = locate(&x, t, c, err);
 	ptfile_close(&x.pt);
 	return rc;
 }
@@ -320,8 +313,6 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 
 	for (size_t i = 0; !rc && i < t->nchunks; i++) {
 		struct blob x;
-		uint64_t data;
-		uint32_t crc;
 
 		if (!t->chunks[i].len)
 			continue;
@@ -329,7 +320,7 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 		if (rc)
 			break;
 		if (t->is_tensor)
-			rc = locate(&x, t, &t->chunks[i], &data, &crc, err);
+			rc = locate(&x, t, &t->chunks[i], err);
 		for (size_t k = 0; !rc && k < x.pt.zip.n; k++)
 			rc = check_member(&x, &x.pt.zip.entries[k], progress, err);
 		ptfile_close(&x.pt);
