@@ -38,12 +38,8 @@ struct reader {
 	struct dcp_metadata *m;
 	const char *dir;
 	const char *file; /* the metadata's path */
-	struct dcp_item *items; /* of the directory, in `m` */
+	struct dcp_item *items; /* of the directory, in `m`, by key until they are sorted */
 	size_t n;
-	struct named {
-		const char *key; /* first: array_by_text */
-		struct dcp_item *item;
-	} *by_key;
 	const char *last; /* the file that was found last, as it is named */
 	uint32_t last_number;
 	struct errmsg *err;
@@ -240,36 +236,29 @@ static int read_items(struct reader *r, const struct value_dict *items)
 	struct dcp_metadata *const m = r->m;
 	int rc = 0;
 
-	r->by_key = calloc(items->n + 1, sizeof(*r->by_key));
-	if (!r->by_key ||
-	    !arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
-			   m->nitems + items->n, sizeof(*m->items)))
+	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
+			   m->nitems + items->n + 1, sizeof(*m->items)))
 		return dcp_nomem(r);
 	r->items = m->items + m->nitems;
 	for (; !rc && r->n < items->n; r->n++) {
 		r->items[r->n] = (struct dcp_item){ 0 };
 		rc = read_item(r, &items->v[r->n], &r->items[r->n]);
-		r->by_key[r->n] = (struct named){ r->items[r->n].key,
-						  &r->items[r->n] };
 	}
 	if (rc)
 		return rc;
 	m->nitems += r->n;
-	qsort(r->by_key, r->n, sizeof(*r->by_key), array_by_text);
+	qsort(r->items, r->n, sizeof(*r->items), array_by_text);
 	for (size_t i = 1; i < r->n; i++)
-		if (strcmp(r->by_key[i - 1].key, r->by_key[i].key) == 0)
-			return dcp_bad(r, r->by_key[i].key, "is there twice");
+		if (strcmp(r->items[i - 1].key, r->items[i].key) == 0)
+			return dcp_bad(r, r->items[i].key, "is there twice");
 	return 0;
 }
 
 static struct dcp_item *find_item(const struct reader *r, const struct value *key)
 {
-	const struct named *const k =
-		value_is_cstr(key) ? array_find(r->by_key, r->n, sizeof(*k),
-						key->str.p)
-				   : NULL;
-
-	return k ? k->item : NULL;
+	return value_is_cstr(key) ? array_find(r->items, r->n, sizeof(*r->items),
+					       key->str.p)
+				  : NULL;
 }
 
 /* The chunk that a MetadataIndex is of, or NULL.  Empty ones need no data. */
@@ -432,7 +421,6 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 		rc = read_pickle(&r, &src);
 		source_close(&src);
 	}
-	free(r.by_key);
 	free(path);
 	return rc;
 }

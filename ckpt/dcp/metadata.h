@@ -42,7 +42,7 @@ struct dcp_chunk {
 
 /* An entry of the state dict: a tensor, or any other object. */
 struct dcp_item {
-	const char *key;
+	const char *key;   /* first: array_by_text */
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
