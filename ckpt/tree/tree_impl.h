@@ -100,13 +100,8 @@ bool tree_is_tag(struct tree *t, const char *path);
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
-/* Add a view of a tag or a Hugging Face directory, and make its plan, which also tells
- * how far away the directories are.  Errors as view_plan. */
-int tree_plan(struct tree *t, const char *path, const struct view_type *type,
-	      uint64_t parent, struct view **view, struct errmsg *err);
-
-/* The same for the universal tree of the tag at `path` in directory `index` of the
- * run. */
+/* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
+ * plan.  Errors as view_plan. */
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
 		  struct errmsg *err);
 

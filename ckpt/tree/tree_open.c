@@ -57,8 +57,10 @@ static int open_run(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-int tree_plan(struct tree *t, const char *path, const struct view_type *type,
-	      uint64_t parent, struct view **view, struct errmsg *err)
+/* Add a view of a tag or a Hugging Face directory, and make its plan, which also tells
+ * how far away the directories are.  Errors as view_plan. */
+static int tree_plan(struct tree *t, const char *path, const struct view_type *type,
+		     uint64_t parent, struct view **view, struct errmsg *err)
 {
 	const struct zero_checkpoint *tag;
 	struct plan *plan;
