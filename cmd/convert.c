@@ -126,7 +126,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  .set = "shard-size" },
 		{ "dcp-style", 0, "STYLE",
 		  "naming convention, with --to dcp: fsdp2 (default),\n"
-		  "flat, titan, accelerate or lightning",
+		  "flat, titan, accelerate, lightning or fabric",
 		  .set = "dcp_style" },
 		{ "dcp-ranks", 0, "N",
 		  "number of ranks that will load it, with --to dcp\n"

@@ -196,7 +196,7 @@ static const struct option options[] = {
 	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "dcp_style=", set_plan, .word = "dcp_style",
-	  .wrong = "must be fsdp2, flat, titan, accelerate or lightning" },
+	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "view=", set_plan, .word = "to", .wrong = KINDS },
 	{ "to=", set_plan, .word = "to", .wrong = KINDS },

@@ -10,6 +10,8 @@
  * A flattened state dict stores the settings of a group once per parameter.  The loader
  * requires every setting that its own optimizer has, so settings that DeepSpeed's
  * optimizers lack are added with torch's defaults.
+ *
+ * torchtitan's loader also requires the numbers of steps of its trainer and its schedule.
  */
 #include "ckpt/plan/dcpview_state.h"
 
@@ -34,14 +36,19 @@
 
 static const struct {
 	const char *model; /* NULL: names without a prefix */
+	const char *model_too; /* NULL, or a second prefix for the same tensors */
 	const char *optim;
 	bool flat, apart;
 } styles[DCP_STYLES] = {
-	[DCP_FSDP2] = { "model", "optim", false, false },
-	[DCP_FLAT] = { "model", "optim", true, false },
-	[DCP_TITAN] = { NULL, "optimizer", true, false },
-	[DCP_ACCELERATE] = { "model", "optimizer", false, true },
-	[DCP_LIGHTNING] = { "model", "optimizer", false, false },
+	[DCP_FSDP2] = { .model = "model", .optim = "optim" },
+	[DCP_FLAT] = { .model = "model", .optim = "optim", .flat = true },
+	[DCP_TITAN] = { .optim = "optimizer", .flat = true },
+	[DCP_ACCELERATE] = { .model = "model", .optim = "optimizer", .apart = true },
+	/* The first is FSDPStrategy's, the second ModelParallelStrategy's. */
+	[DCP_LIGHTNING] = { .model = "model",
+			    .model_too = "state_dict",
+			    .optim = "optimizer_0" },
+	[DCP_FABRIC] = { .model = "model", .optim = "optimizer" },
 };
 
 /* A blob in the file of objects. */
@@ -119,6 +126,7 @@ static void add_weight(const struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
 	const char *const top = styles[m->style].model;
+	const char *const too = styles[m->style].model_too;
 	struct dcpview_entry e = {
 		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
@@ -134,6 +142,11 @@ static void add_weight(const struct maker *m, size_t i)
 	if (x->same == i)
 		add_file(m, m->model,
 			 (struct dcpview_file){ e.file, i, NULL, e.dtype });
+	if (too) {
+		e.key = text(m, "%s.%s", too, x->name);
+		e.path[0].text = too;
+		add_entry(m, m->model, e);
+	}
 }
 
 /* Make an entry for an optimizer state, without its file and shape. */
@@ -412,8 +425,42 @@ static int add_groups(const struct maker *m, struct arena *a,
 	return rc;
 }
 
+/* What torchtitan saves of its trainer and its schedule. */
+static const struct {
+	const char *dict, *name;
+	bool step; /* the number of steps; otherwise 0 */
+} titan_numbers[] = {
+	{ "train_state", "step", true },
+	{ "train_state", "ntokens_seen", false }, /* is only reported */
+	{ "lr_scheduler", "last_epoch", true },
+};
+
+static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
+{
+	const struct value *const v = value_new_int(
+		a, titan_numbers[i].step ? m->r->model.ranks[0].global_steps : 0);
+	struct bytebuf *const objects = &m->optim->objects;
+	struct dcpview_entry e = {
+		.key = text(m, "%s.%s", titan_numbers[i].dict,
+			    titan_numbers[i].name),
+		.path = { { .text = titan_numbers[i].dict },
+			  { .text = titan_numbers[i].name } },
+		.nsteps = 2,
+		.file = OBJECTS_FILE,
+		.offset = objects->len,
+	};
+	const int rc = v ? dcpview_blob_add(v, objects, m->err)
+			 : errmsg_nomem(m->err, NULL);
+
+	e.len = objects->len - e.offset;
+	add_entry(m, m->optim, e);
+	return rc;
+}
+
 static int add_optimizer(struct maker *m)
 {
+	const bool titan = m->style == DCP_TITAN &&
+			   m->r->model.ranks[0].global_steps >= 0;
 	struct arena a = { 0 };
 	struct ptfile pt;
 	int rc = 0;
@@ -424,6 +471,8 @@ static int add_optimizer(struct maker *m)
 	if (rc)
 		return rc;
 	rc = add_groups(m, &a, pt.root);
+	for (size_t i = 0; titan && !rc && i < COUNT(titan_numbers); i++)
+		rc = add_titan_number(m, &a, i);
 	m->s->arena.failed |= a.failed;
 	ptfile_close(&pt);
 	arena_done(&a);

@@ -42,6 +42,7 @@ static bool set_word(struct plan_options *o, const char *name, const char *word)
 		{ "dcp_style", "titan", DCP_TITAN },
 		{ "dcp_style", "accelerate", DCP_ACCELERATE },
 		{ "dcp_style", "lightning", DCP_LIGHTNING },
+		{ "dcp_style", "fabric", DCP_FABRIC },
 	};
 	size_t i = 0;
 

@@ -55,7 +55,8 @@ enum dcp_style {
 	DCP_FLAT,	/* with flatten_optimizer_state_dict */
 	DCP_TITAN,	/* torchtitan: NAME, optimizer.state.NAME.exp_avg */
 	DCP_ACCELERATE, /* separate directories for model and optimizer */
-	DCP_LIGHTNING,	/* Fabric: model.NAME, optimizer.state.NAME.exp_avg */
+	DCP_LIGHTNING,	/* its Trainer: model.NAME, optimizer_0.state.NAME.exp_avg */
+	DCP_FABRIC,	/* model.NAME, optimizer.state.NAME.exp_avg */
 	DCP_STYLES
 };
 
@@ -94,7 +95,7 @@ struct plan_options {
  *     to		universal, hf, fp32, dcp, zero
  *     dtype		fp32, bf16, fp16
  *     shard-size	as size_parse_decimal
- *     dcp_style	fsdp2, flat, titan, accelerate, lightning
+ *     dcp_style	fsdp2, flat, titan, accelerate, lightning, fabric
  *     rules, preset	as user_rules_read and user_rules_preset, into `rules`
  *
  * Returns false for another value, with the reason in `why` if it is about rules.

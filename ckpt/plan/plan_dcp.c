@@ -13,6 +13,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
+#include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/dcpview_state.h"
@@ -185,11 +186,41 @@ static void dcpview_close(struct plan *p)
 	dcpview_state_done(&dcpview_of(p)->state);
 }
 
-/* Lightning requires meta.pt, which holds a program's other values: none. */
+/* Does DeepSpeed write this entry of the model states itself? */
+static bool is_deepspeeds(const struct value *key)
+{
+	static const char *const keys[] = {
+		"module",		 "buffer_names",
+		"optimizer",		 "param_shapes",
+		"frozen_param_shapes",	 KEY_SHARED_PARAMS,
+		"frozen_param_fragments", "lr_scheduler",
+		"data_sampler",		 "random_ltd",
+		"sparse_tensor_module_names", "skipped_steps",
+		"global_steps",		 "global_samples",
+		"dp_world_size",	 "mp_world_size",
+		KEY_DS_CONFIG,		 KEY_DS_VERSION,
+	};
+
+	for (size_t i = 0; i < COUNT(keys); i++)
+		if (value_is_str(key, keys[i]))
+			return true;
+	return false;
+}
+
+/* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
 static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 {
-	(void)e;
-	return value_new(&d->a, VALUE_DICT);
+	const struct zero_checkpoint *const r = e->p->zckpt;
+	struct value *const out = value_new(&d->a, VALUE_DICT);
+	const struct value_dict *from;
+
+	if (!r || !draft_open(d, &r->dir.model[0], r->dir.noptim))
+		return out;
+	from = value_pairs(d->old.root);
+	for (size_t i = 0; from && i < from->n; i++)
+		if (!is_deepspeeds(from->v[i].key))
+			value_put(&d->a, out, from->v[i].key, from->v[i].val);
+	return out;
 }
 
 static void set_groups(struct plan *p)
@@ -223,7 +254,8 @@ static void set_groups(struct plan *p)
 		  .describe = describe_file,
 		  .draft = draft_file },
 		{ .dir = ROOT,
-		  .n = p->options.dcp_style == DCP_LIGHTNING,
+		  .n = p->options.dcp_style == DCP_LIGHTNING ||
+		       p->options.dcp_style == DCP_FABRIC,
 		  .names = meta,
 		  .describe = describe_metadata,
 		  .draft = draft_meta },

@@ -32,7 +32,7 @@ import reshard_curves as curves
 
 LIMIT = {"fp32": 1e-6, "bf16": 3e-2}
 STYLES = {"fsdp2": (1, 2, 3, 4), "flat": (1, 2, 3, 4), "titan": (2,),
-          "accelerate": (2,), "lightning": (2,)}
+          "accelerate": (2,), "fabric": (2,)}
 RUNS = {"gpt2_z1_fp32_dp4": STYLES, "gpt2_z3_fp32_dp4": STYLES,
         "gpt2_z2_bf16_dp4": {"fsdp2": (1, 2, 3, 4)}}
 
@@ -91,7 +91,7 @@ def load(model, optimizer, view, style):
         "fsdp2": {"model": weights, "optim": optim},
         "flat": {"model": weights, "optim": optim},
         "titan": {**weights, "optimizer": optim},
-        "lightning": {"model": weights, "optimizer": optim},
+        "fabric": {"model": weights, "optimizer": optim},
     }[style]
     dcp.load(state, checkpoint_id=view)
     # dcp.load fills tensors in place and replaces other values.

@@ -94,7 +94,7 @@ check "with its metadata" grep -q _StorageInfo "$tmp/weights/.metadata"
 check "without latest_dcp" test ! -e "$tmp/latest_dcp"
 rm -r "$tmp/weights"
 for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
-	for style in fsdp2 flat titan accelerate lightning; do
+	for style in fsdp2 flat titan accelerate lightning fabric; do
 		check "$name --dcp-style $style" convert --to dcp --dcp-style $style --dcp-ranks 2 "$good/$name" "$tmp/weights"
 		check "$name: reading it back gives the same states" ucckpt diff "$good/$name" "$tmp/weights" >"$tmp/diff"
 		rm -r "$tmp/weights"
@@ -209,7 +209,7 @@ usage "crc=none: must be exact or zero" --crc none "$tag" "$tmp/v"
 usage "to=pt: must be universal, hf, fp32, dcp or zero" --to pt "$tag" "$tmp/v"
 usage "dtype=int8: must be fp32, bf16 or fp16" --to hf --dtype int8 "$tag" "$tmp/v"
 usage "shard-size=5 apples: not a size" --to hf --shard-size '5 apples' "$tag" "$tmp/v"
-usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate or lightning" --to dcp --dcp-style fsdp3 "$tag" "$tmp/v"
+usage "dcp_style=fsdp3: must be fsdp2, flat, titan, accelerate, lightning or fabric" --to dcp --dcp-style fsdp3 "$tag" "$tmp/v"
 usage "dcp_ranks=0: not a number of ranks" --to dcp --dcp-ranks 0 "$tag" "$tmp/v"
 usage "dcp_style and dcp_ranks require to=dcp" --dcp-ranks 2 "$tag" "$tmp/v"
 usage "dtype requires to=hf" --dtype bf16 "$tag" "$tmp/v"

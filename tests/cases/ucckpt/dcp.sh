@@ -14,7 +14,7 @@ equal() {
 
 for name in z1_groups2_dp2 z3_groups2_dp2 z2_groups3_dp3 tp2_dp2_z1_bf16 z3_bf16_dp2 \
 	moe_ep2_dp4_z2 autoep2_dp4_z2_bf16; do
-	for style in fsdp2 flat titan accelerate lightning; do
+	for style in fsdp2 flat titan accelerate lightning fabric; do
 		check "$name as $style" ucckpt convert --to dcp --dcp-style $style \
 			"$good/$name/$(tag_of "$name")" "$tmp/$name-$style" >/dev/null
 		equal "$good/$name/$(tag_of "$name")" "$tmp/$name-$style"

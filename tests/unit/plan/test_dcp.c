@@ -13,6 +13,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/plan/dcpview_layout.h"
@@ -451,11 +452,11 @@ static unsigned check_large(int stage)
 	return d.tally.failures;
 }
 
-/* The paths that each program uses for a weight, a state and a setting. */
+/* The paths that each program uses for a weight, a state, a setting and other values. */
 static const struct {
 	enum dcp_style style;
 	const char *weights, *optim; /* directories, or NULL */
-	const char *paths[3];
+	const char *paths[6];
 } styles[] = {
 	{ DCP_FSDP2,
 	  NULL,
@@ -471,13 +472,19 @@ static const struct {
 	  NULL,
 	  NULL,
 	  { "bias", "optimizer/state.bias.exp_avg",
-	    "optimizer/param_groups.bias.foreach" } },
+	    "optimizer/param_groups.bias.foreach", "train_state/step",
+	    "train_state/ntokens_seen", "lr_scheduler/last_epoch" } },
 	{ DCP_ACCELERATE,
 	  "pytorch_model_fsdp_0",
 	  "optimizer_0",
 	  { "model/bias", "optimizer/state/bias/exp_avg",
 	    "optimizer/param_groups/0/foreach" } },
 	{ DCP_LIGHTNING,
+	  NULL,
+	  NULL,
+	  { "model/bias", "optimizer_0/state/bias/exp_avg",
+	    "optimizer_0/param_groups/0/foreach", "state_dict/bias" } },
+	{ DCP_FABRIC,
 	  NULL,
 	  NULL,
 	  { "model/bias", "optimizer/state/bias/exp_avg",
@@ -509,6 +516,26 @@ static bool has_path(struct plan *p, const char *dir, const char *path)
 	return found;
 }
 
+/* meta.pt has the values that the program gave DeepSpeed to save, and nothing else. */
+static bool has_meta(struct plan *p)
+{
+	const struct span file = read_file(p, PLAN_ROOT, "meta.pt");
+	struct source src;
+	struct ptfile pt;
+	bool ok = false;
+
+	source_init_span(&src, "meta.pt", file);
+	if (file.p && ptfile_open_source(&pt, &src, NULL) == 0) {
+		const struct value_dict *const d = value_pairs(pt.root);
+
+		ok = d && d->n == 1 &&
+		     value_is_str(d->v[0].key, KEY_UC_INFO);
+		ptfile_close(&pt);
+	}
+	free((void *)file.p);
+	return ok;
+}
+
 static unsigned check_styles(void)
 {
 	static const struct mkckpt_param params[] = { { "bias", 1, { 5 }, 0 } };
@@ -531,10 +558,13 @@ static unsigned check_styles(void)
 		if (plan_open(test_context(), dir, &options, &p, &err) ||
 		    walk_plan(p, &err))
 			good_fail(&tally, "%zu: %s", i, err.text);
-		for (size_t k = 0; p && k < COUNT(styles[i].paths); k++)
+		for (size_t k = 0; p && k < COUNT(styles[i].paths) && styles[i].paths[k];
+		     k++)
 			if (!has_path(p, k ? styles[i].optim : styles[i].weights,
 				      styles[i].paths[k]))
 				good_fail(&tally, "no %s", styles[i].paths[k]);
+		if (p && styles[i].style >= DCP_LIGHTNING && !has_meta(p))
+			good_fail(&tally, "%zu: meta.pt", i);
 		plan_close(p);
 	}
 	mkckpt_free_dir(dir);
