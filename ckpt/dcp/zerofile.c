@@ -206,11 +206,26 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 	return list;
 }
 
+/* The state of a schedule that has made the optimizer's steps, with the names of torch's
+ * schedulers and of DeepSpeed's, which count from -1.  DeepSpeed loads it into any. */
+static struct value *scheduler_value(struct zerofile_builder *b)
+{
+	struct arena *const a = b->a;
+	const uint64_t step = (uint64_t)b->o->step;
+	struct value *const out = value_new(a, VALUE_DICT);
+
+	set_int(a, out, "last_epoch", step);
+	set_int(a, out, "_step_count", step + 1);
+	set_int(a, out, "last_batch_iteration", step - 1);
+	value_dict_set(a, out, "lr_lambdas", value_new(a, VALUE_LIST));
+	return out;
+}
+
 static struct value *model_root(struct zerofile_builder *b, const char *source)
 {
 	static const char *const absent[] = {
-		"optimizer",    "frozen_param_shapes", "frozen_param_fragments",
-		"lr_scheduler", "data_sampler",        "random_ltd",
+		"optimizer",	"frozen_param_shapes", "frozen_param_fragments",
+		"data_sampler", "random_ltd",
 	};
 	static const struct {
 		const char *key;
@@ -228,6 +243,7 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	for (size_t i = 0; i < COUNT(numbers); i++)
 		set_int(a, root, numbers[i].key, numbers[i].n);
 	set_int(a, root, "global_steps", (uint64_t)b->o->step);
+	value_dict_set(a, root, "lr_scheduler", scheduler_value(b));
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
 	return root;

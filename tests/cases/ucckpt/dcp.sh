@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A PyTorch distributed checkpoint is a source: what was written as one, in the names of
 # any program, is the checkpoint that it was made of; the newest of a run is found by its
-# number; without an optimizer its states are zeros; damage is found.
+# number; a schedule goes on; without an optimizer its states are zeros; damage is found.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
@@ -49,6 +49,13 @@ check "the rest of a union" grep -q \
 	"^[^:]*: $tmp/n0/run/step-4/__[13]_0.distcp: is missing, and .metadata says" \
 	<(ucckpt info "$tmp/n0/run" 2>&1)
 check "blobs of a union" ucckpt check --data "{$tmp/n0/run,$tmp/n1/run}" >/dev/null
+
+# DeepSpeed loads the state of its schedule, whichever it is.
+ucckpt cat "$good/dcp_titan_dp2" step-4_universal/mp_rank_00_model_states.pt >"$tmp/states" ||
+	fail "no model states"
+for name in last_epoch last_batch_iteration; do
+	check "$name" grep -aq $name "$tmp/states"
+done
 
 # Accelerate's model without its optimizer.
 ucckpt convert "$good/dcp_accelerate_fsdp2_dp2/checkpoint-4/pytorch_model_fsdp_0" "$tmp/weights" \
