@@ -1,0 +1,29 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Programs with torch's own sharding go on from TAG_dcp of runs that DeepSpeed saved, by
+# their own code, and DeepSpeed goes on from what they saved: torchtitan's trainer
+# (dcp_titan.py).
+#
+#     UCFS_PYTHON=/venv/bin/python dcp_programs.sh
+#
+# Needs a Python with deepspeed and torchtitan (0.19.8 and 0.3.0 were used, with torch
+# 2.15); no GPU.  Takes minutes.
+# shellcheck source=tests/interop/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_python deepspeed
+require_ucfs
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+
+make_scratch mnt
+for program in titan; do
+	module=torch$program
+	"$UCFS_PYTHON" -c "import $module" 2>/dev/null || {
+		echo "not run: $UCFS_PYTHON cannot import $module"
+		continue
+	}
+	mkdir "$scratch/$program" || exit 1
+	"$UCFS_PYTHON" -W ignore "$here/dcp_$program.py" "$scratch/$program" ||
+		fail "dcp_$program.py"
+done
+[ $failures = 0 ]

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""torchtitan's trainer goes on from TAG_dcp of a run of DeepSpeed, and DeepSpeed from what
+torchtitan's trainer saved.
+
+    dcp_titan.py SCRATCH
+
+Both train the same model of torchtitan, with the same schedule of the learning rate.
+The trainer gets the view as checkpoint.initial_load_path and must go on with the next
+step; only the state of its data loader is excluded from loading.  The losses must be those
+of the run that was not interrupted, within LIMIT of themselves.
+
+With torchtitan 0.3.0, torch 2.15 and DeepSpeed 0.19.8 they differed by at most 6e-7.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import resume  # first: DeepSpeed on the CPU
+
+import deepspeed
+import torch
+from torch.nn import functional
+
+import titan_trainer as titan
+
+LIMIT = 1e-6
+BEFORE, AFTER = 10, 5  # steps
+# DeepSpeed's stage, whether q, k and v are one matrix, and the ranks and the tensor
+# parallel degrees of torchtitan.  DeepSpeed cannot save such a matrix in stage 3.
+RUNS = ((1, False, ((1, 1), (2, 1), (4, 2))),
+        (3, False, ((2, 1),)),
+        (1, True, ((2, 1),)))
+
+
+def new_engine(stage, fused, universal=False):
+    with torch.device("meta"):
+        model = titan.model_config(fused).build()
+    model.to_empty(device="cpu")
+    torch.manual_seed(1)
+    with torch.no_grad():
+        model.init_weights(buffer_device=None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=titan.LR, betas=titan.BETAS,
+                                  weight_decay=titan.DECAY)
+    return deepspeed.initialize(
+        model=model, optimizer=optimizer,
+        lr_scheduler=titan.schedule([optimizer]).schedulers[0],
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_clipping": 1.0,
+            "steps_per_print": 10 ** 6,
+            "zero_optimization": {"stage": stage},
+            "zero_allow_untested_optimizer": True,
+            "checkpoint": {"load_universal": universal},
+        })[0]
+
+
+def train(engine, rank, world, steps):
+    """Return the loss of each step, the mean over all rows."""
+    rows, losses = titan.rows()[rank::world], []
+    for _ in range(steps):
+        logits = engine(rows[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        engine.backward(loss)
+        engine.step()
+        total = loss.detach().double()
+        torch.distributed.all_reduce(total)
+        losses.append(total.item() / world)
+    return losses
+
+
+def save(rank, world, stage, fused, run, out):
+    engine = new_engine(stage, fused)
+    train(engine, rank, world, BEFORE)
+    engine.save_checkpoint(run)
+    losses = train(engine, rank, world, AFTER)
+    if rank == 0:
+        torch.save(losses, out)
+
+
+def go_on(rank, world, mount, tag, out):
+    losses = {}
+    for stage in 1, 2, 3:
+        engine = new_engine(stage, False, universal=True)
+        if engine.load_checkpoint(mount, tag=tag)[0] is None:
+            raise RuntimeError("nothing was loaded")
+        losses[stage] = train(engine, rank, world, AFTER)
+        engine.destroy()
+    if rank == 0:
+        torch.save(losses, out)
+
+
+def run_titan(ranks, out, steps, *args):
+    """Return the loss of each step up to `steps`, from the first that it trained."""
+    os.mkdir(out)
+    with open(out + ".log", "w", encoding="utf-8") as f:
+        failed = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone",
+             f"--nproc-per-node={ranks}", titan.__file__, out, str(steps),
+             *map(str, args)], stdout=f, stderr=f).returncode
+    if failed:
+        raise RuntimeError("torchtitan failed: " + resume.tail(out + ".log"))
+    with open(os.path.join(out, "losses.json"), encoding="utf-8") as f:
+        return {int(step): loss for step, loss in json.load(f).items()}
+
+
+def check(what, losses, expected):
+    """Return whether the losses differ too much; more or fewer steps are an error."""
+    far = max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
+    bad = not far <= LIMIT
+    print(f"{what}: apart {far:.2g}{' WRONG' if bad else ''}", flush=True)
+    return bad
+
+
+def check_view(stage, fused, ways, top):
+    """Return the number of failed checks."""
+    run, mount = os.path.join(top, "run"), os.path.join(top, "mount")
+    out, failed = os.path.join(top, "losses.pt"), 0
+    resume.on_ranks(4, save, out + ".log", 4, stage, fused, run, out)
+    os.mkdir(mount)
+    subprocess.run(["ucfs", run, mount, "-o", "dcp_style=titan"], check=True)
+    try:
+        for ranks, parallel in ways:
+            losses = run_titan(ranks, os.path.join(top, f"titan{ranks}"), BEFORE + AFTER,
+                               int(fused), parallel,
+                               os.path.join(mount, f"global_step{BEFORE}_dcp"), "-")
+            first = min(losses)
+            if first != BEFORE + 1:
+                print(f"torchtitan went on with step {first}, not {BEFORE + 1}")
+                failed += 1
+            failed += check(f"stage {stage}{', fused' if fused else ''}, torchtitan on "
+                            f"{ranks} ranks, {parallel} tensor parallel",
+                            list(losses.values()), torch.load(out))
+    finally:
+        subprocess.run(["fusermount3", "-u", mount], check=True)
+    return failed
+
+
+def check_source(top):
+    """Return the number of failed checks."""
+    out = os.path.join(top, "losses.pt")
+    losses = run_titan(2, os.path.join(top, "titan"), BEFORE + AFTER, 0, 1, "-", BEFORE)
+    expected = [losses[BEFORE + 1 + i] for i in range(AFTER)]
+    with resume.Mount(os.path.join(top, "titan", "checkpoint"),
+                      os.path.join(top, "mount")) as mount:
+        resume.on_ranks(4, go_on, out + ".log", 4, mount, f"step-{BEFORE}_universal", out)
+    return sum(check(f"torchtitan, DeepSpeed in stage {stage}", losses, expected)
+               for stage, losses in torch.load(out).items())
+
+
+def main(scratch):
+    failed = 0
+    for stage, fused, ways in RUNS:
+        top = os.path.join(scratch, f"z{stage}{'_fused' if fused else ''}")
+        os.mkdir(top)
+        failed += check_view(stage, fused, ways, top)
+    top = os.path.join(scratch, "source")
+    os.mkdir(top)
+    return failed + check_source(top) != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
