@@ -39,5 +39,6 @@ int array_by_text(const void *a, const void *b)
 
 void *array_find(const void *v, size_t n, size_t item, const char *text)
 {
-	return n ? bsearch(&text, v, n, item, array_by_text) : NULL;
+	/* C23's bsearch() finds a const item in a const array. */
+	return n ? (void *)bsearch(&text, v, n, item, array_by_text) : NULL;
 }

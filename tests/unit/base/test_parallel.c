@@ -53,7 +53,7 @@ static void after_a_failure_nothing_is_begun(void **state)
 		assert_int_equal(parallel_for(ITEMS, width, call, &c, NULL), 20);
 		for (size_t i = 20; i < ITEMS; i++)
 			begun += atomic_load(&c.of[i]);
-		assert_in_range(begun, 1, width);
+		assert_true(begun >= 1 && begun <= width);
 	}
 }
 
@@ -152,7 +152,7 @@ static void threads_are_used_again(void **state)
 
 	for (unsigned k = 0; k < 100; k++)
 		assert_int_equal(parallel_for(4, 2, note_thread, &s, NULL), 0);
-	assert_in_range(s.n, 1, 50);
+	assert_true(s.n >= 1 && s.n <= 50);
 }
 
 static void the_message_is_that_of_the_result(void **state)
@@ -194,7 +194,7 @@ static void who_waits_is_not_alone(void **state)
 
 	assert_int_equal(parallel_far(400, 1, wait_a_little, &c, &err), 0);
 	assert_int_equal(c.done, 400);
-	assert_in_range(c.most, 2, PARALLEL_FAR);
+	assert_true(c.most >= 2 && c.most <= PARALLEL_FAR);
 	assert_int_equal(parallel_far(600, 1, wait_a_little, &c, &err), -EIO);
 	assert_string_equal(err.text, "item 500");
 	assert_int_equal(parallel_far(0, 1, wait_a_little, &c, &err), 0);

@@ -100,7 +100,7 @@ static void what_follows_is_left_out(void **state)
 		}
 	assert_true(masters > 4 << 20);
 	/* The blocks that differ. */
-	assert_in_range(others, 2 * BLOCK_SIZE, 5 * BLOCK_SIZE);
+	assert_true(others >= 2 * BLOCK_SIZE && others <= 5 * BLOCK_SIZE);
 	pack_close(p);
 	packed_done(&large);
 }
@@ -228,7 +228,7 @@ static void everything_is_extracted(void **state)
 	packed_done(&large);
 }
 
-static int stop(void *arg, uint64_t done, uint64_t total)
+static int stop_at_once(void *arg, uint64_t done, uint64_t total)
 {
 	(void)arg, (void)done, (void)total;
 	return 1;
@@ -236,7 +236,7 @@ static int stop(void *arg, uint64_t done, uint64_t total)
 
 static void work_can_be_stopped(void **state)
 {
-	const struct uckpt u = { .calls.progress = stop };
+	const struct uckpt u = { .calls.progress = stop_at_once };
 	struct progress progress = { .u = &u };
 	const struct pack_work o = { .width = 2, .progress = &progress };
 	const struct pack_work w = { .name = "other",
@@ -393,7 +393,7 @@ static void readers_that_meet_in_a_block_fetch_it_once(void **state)
 	before = f.ranges.read;
 	assert_int_equal(read_pieces(&f), 0);
 	/* Beside the blocks there are tables. */
-	assert_in_range(f.ranges.read - before, stored, stored + stored / 50);
+	assert_true(f.ranges.read - before >= stored && f.ranges.read - before <= stored + stored / 50);
 	far_close(&f);
 }
 

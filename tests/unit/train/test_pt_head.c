@@ -73,7 +73,7 @@ static void cut_off(void **state)
 			assert_int_equal(whole, 0);
 		arena_done(&a);
 	}
-	assert_in_range(whole, 1, len - 200);
+	assert_true(whole >= 1 && whole <= len - 200);
 	bytebuf_done(&file);
 }
 
@@ -93,7 +93,7 @@ static void damaged(void **state)
 		arena_done(&a);
 		file.data[i] ^= 0x20;
 	}
-	assert_in_range(refused, 30, 259);
+	assert_true(refused >= 30 && refused <= 259);
 	bytebuf_done(&file);
 }
 
