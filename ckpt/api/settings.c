@@ -192,7 +192,7 @@ static const struct option options[] = {
 	{ "preset=", set_plan, .word = "preset" },
 	{ "hf_dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
 	{ "dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
-	{ "hf_config=", set_hf_config },
+	{ "hf_config=", set_hf_config, .word = NULL },
 	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
 	{ "dcp_style=", set_plan, .word = "dcp_style",
