@@ -3,5 +3,6 @@
 # Python.
 exampledir = $(docdir)/examples
 dist_example_DATA = %D%/extents.c %D%/uckpt.c %D%/hf_trainer.py \
-	%D%/accelerate_state.py %D%/deepspeed_engine.py %D%/trl_lora.py
+	%D%/accelerate_state.py %D%/deepspeed_engine.py %D%/trl_lora.py \
+	%D%/latest_universal.py %D%/lightning_deepspeed.py
 dist_example_SCRIPTS = %D%/guide.sh

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The recipes examples/*.py work as they stand: this runs the commands in their docstrings,
-# and the run that resumes on another number of ranks must have the losses of the first run.
+# of which the last but one resumes on another number of ranks and must have the losses of
+# the first.
 #
 #     UCFS_PYTHON=/venv/bin/python recipes.sh [NAME...]
 #
 # Needs a Python with deepspeed, and what each recipe imports (deepspeed 0.19.8, accelerate
-# 1.15, transformers 5.24, trl 1.16 and peft 0.21 were used); no GPU.  Takes minutes.
+# 1.15, transformers 5.24, trl 1.16, peft 0.21 and lightning 2.6 were used); no GPU.  Takes minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_python accelerate deepspeed
@@ -36,12 +37,13 @@ follow() {
 			return 1
 		}
 	done < <(sed -n 's/^    \$ //p' "$1.py")
-	same_losses said1 said4 && return
+	same_losses said1 said$((n - 1)) && return
 	fail "$1: other losses, or other steps"
 	return 1
 }
 
-[ $# -gt 0 ] || set -- accelerate_state deepspeed_engine hf_trainer trl_lora
+[ $# -gt 0 ] || set -- accelerate_state deepspeed_engine hf_trainer latest_universal \
+	lightning_deepspeed trl_lora
 for recipe; do
 	imports=$(sed -n 's/^import //p' "$examples/$recipe.py" | paste -sd,)
 	"$UCFS_PYTHON" -c "import $imports" 2>/dev/null || {

@@ -14,3 +14,12 @@ if "RANK" in os.environ:
     # Accelerate does not expect DeepSpeed on several CPU ranks.
     accelerate.PartialState._prepare_backend = lambda *_, **__: (
         "gloo", accelerate.DistributedType.MULTI_CPU)
+    if any("lightning" in word for word in sys.orig_argv):
+        import torch
+        from lightning.pytorch import accelerators, strategies
+
+        # Lightning refuses DeepSpeed without a GPU, and DeepSpeed needs a number.
+        cpu = accelerators.CPUAccelerator
+        cpu.get_parallel_devices = lambda n: [torch.device("cpu", 0)] * n
+        strategies.deepspeed.CUDAAccelerator = cpu
+        strategies.deepspeed._validate_device_index_selection = lambda _: None
