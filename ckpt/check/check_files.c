@@ -39,7 +39,9 @@
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
 
-static int add_file(struct check *c, const char *name, struct errmsg *err)
+/* Paths are those of the directory that has the file. */
+static int add_file(struct check *c, const char *dir, const char *name,
+		    struct errmsg *err)
 {
 	struct check_file *const f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
@@ -47,7 +49,7 @@ static int add_file(struct check *c, const char *name, struct errmsg *err)
 	struct stat st;
 	int rc;
 
-	if (asprintf(&f->path, "%s/%s", c->report.dir, name) < 0) {
+	if (asprintf(&f->path, "%s/%s", dir, name) < 0) {
 		f->path = NULL;
 		return errmsg_nomem(err, name);
 	}
@@ -83,10 +85,10 @@ int check_list_files(struct check *c, struct errmsg *err)
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
 	for (size_t i = 0; !rc && i < weights.nfiles; i++)
-		rc = add_file(c, weights.files[i].name, err);
+		rc = add_file(c, c->report.dir, weights.files[i].name, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
-			rc = add_file(c, l.v[i].name, err);
+			rc = add_file(c, l.dirs[l.v[i].dir], l.v[i].name, err);
 	hfdir_done(&weights);
 	dirlist_done(&l);
 	return rc;

@@ -11,6 +11,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/megatron.h"
+#include "ckpt/dcp/stage0.h"
 #include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/clock.h"
 
@@ -26,8 +27,11 @@ struct dcp {
 	struct dcp_metadata metadata;
 	struct dcp_megatron megatron;
 	struct dcp_blobs blobs;
-	struct dcp_model model;
-	struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
+	struct dcp_rank {
+		struct dcp_model model;
+		struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
+	} *ranks; /* of model parallelism */
+	size_t nranks;
 	int rc; /* why it cannot be read, if not 0; nothing is open then */
 	struct errmsg why;
 	/* Protected by the context's lock: */
@@ -57,10 +61,23 @@ static int find_metadata(struct uckpt *u, const char *dir, const char *below,
 	return rc;
 }
 
-/* Find the metadata of the checkpoint in a directory, or of the first of a pair. */
+/* Find the metadata of the checkpoint in a directory, or of the first of a pair; without
+ * ZeRO, the first model states. */
 static int find_checkpoint(struct uckpt *u, const char *dir, struct attrs *a,
 			   bool *is_pair)
 {
+	char *path;
+	int rc;
+
+	if (stage0_is_dir(dir)) {
+		*is_pair = false;
+		if (asprintf(&path, "%.*s" STAGE0_FIRST,
+			     (int)(strlen(dir) - strlen(STAGE0_DIR)), dir) < 0)
+			return -ENOMEM;
+		rc = rootfs_stat(u, path, false, NULL, a, NULL);
+		free(path);
+		return rc;
+	}
 	*is_pair = find_metadata(u, dir, NULL, a) != 0;
 	return *is_pair ? find_metadata(u, dir, pair[0], a) : 0;
 }
@@ -75,9 +92,14 @@ bool dcp_is_one(struct uckpt *u, const char *dir)
 
 static void dcp_unload(struct dcp *d)
 {
-	for (size_t i = 0; i < COUNT(d->files); i++)
-		dcp_zerofile_done(&d->files[i]);
-	dcp_model_done(&d->model);
+	for (size_t i = 0; i < d->nranks; i++) {
+		for (int k = 0; k < DCP_ZEROFILE_KINDS; k++)
+			dcp_zerofile_done(&d->ranks[i].files[k]);
+		dcp_model_done(&d->ranks[i].model);
+	}
+	free(d->ranks);
+	d->ranks = NULL;
+	d->nranks = 0;
 	dcp_blobs_done(&d->blobs);
 	dcp_metadata_done(&d->metadata);
 }
@@ -114,23 +136,64 @@ static int read_metadata(struct dcp *d, struct errmsg *err)
 	return rc;
 }
 
-static int dcp_load(struct dcp *d, struct errmsg *err)
+static int add_ranks(struct dcp *d, size_t n, struct errmsg *err)
 {
-	int rc = read_metadata(d, err) ?:
-		 dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
-		 dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
-				&d->attrs.access, err) ?:
-		 dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs,
-				d->dir, err);
+	d->ranks = calloc(n, sizeof(*d->ranks));
+	if (!d->ranks)
+		return errmsg_nomem(err, d->dir);
+	d->nranks = n;
+	return 0;
+}
+
+static int make_files(struct dcp *d, size_t rank, const char *source,
+		      struct errmsg *err)
+{
+	struct dcp_rank *const r = &d->ranks[rank];
+	int rc = 0;
 
 	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
-		rc = dcp_zerofile_init(&d->files[k], k, &d->model,
-				       d->megatron.found
-					       ? "PyTorch distributed checkpoint of"
-						 " Megatron-LM"
-					       : "PyTorch distributed checkpoint",
-				       err);
+		rc = dcp_zerofile_init(&r->files[k], k, rank, &r->model, source, err);
 	return rc;
+}
+
+static int load_torch(struct dcp *d, struct errmsg *err)
+{
+	const int rc =
+		read_metadata(d, err) ?:
+		dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
+		dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
+			       &d->attrs.access, err) ?:
+		add_ranks(d, 1, err) ?:
+		dcp_model_find(&d->ranks->model, &d->metadata, &d->megatron, &d->blobs,
+			       d->dir, err);
+
+	return rc ?: make_files(d, 0,
+				d->megatron.found ? "PyTorch distributed checkpoint"
+						    " of Megatron-LM"
+						  : "PyTorch distributed checkpoint",
+				err);
+}
+
+static int load_stage0(struct dcp *d, struct errmsg *err)
+{
+	struct stage0 s;
+	int rc = stage0_open(&s, &d->metadata, d->u, d->dir, err);
+
+	if (rc)
+		return rc;
+	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata, &d->attrs.access,
+			    err) ?: add_ranks(d, s.nparts, err);
+	for (size_t i = 0; !rc && i < s.nparts; i++)
+		rc = stage0_model(&s, i, &d->blobs, &d->ranks[i].model, err) ?:
+		     make_files(d, i, "DeepSpeed checkpoint without ZeRO (stage 0)",
+				err);
+	stage0_close(&s);
+	return rc;
+}
+
+static int dcp_load(struct dcp *d, struct errmsg *err)
+{
+	return stage0_is_dir(d->dir) ? load_stage0(d, err) : load_torch(d, err);
 }
 
 /* When files need to be looked at again that were looked at from `begin` until now. */
@@ -260,26 +323,47 @@ void dcp_close_kept(struct uckpt *u)
 		dcp_free(d);
 }
 
-struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind)
+size_t dcp_ranks(const struct dcp *d)
+{
+	return d->nranks;
+}
+
+const char *dcp_name(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind)
+{
+	return d->ranks[rank].files[kind].name;
+}
+
+bool dcp_find(const struct dcp *d, const char *name, size_t *rank,
+	      enum dcp_zerofile_kind *kind)
+{
+	for (*rank = 0; *rank < d->nranks; ++*rank)
+		for (*kind = 0; *kind < DCP_ZEROFILE_KINDS; ++*kind)
+			if (strcmp(name, dcp_name(d, *rank, *kind)) == 0)
+				return true;
+	return false;
+}
+
+struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind)
 {
 	const struct fileid *const id = &d->id;
 	const uint64_t own[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
-				 (uint64_t)kind };
+				 rank * DCP_ZEROFILE_KINDS + (uint64_t)kind };
 	struct attrs a = d->attrs;
 
 	a.st.st_ino = dcp_blobs_hash(&d->blobs, hash_bytes(0, own, sizeof(own)));
 	a.st.st_mode &= S_IFMT | 0444;
 	a.st.st_nlink = 1;
-	a.st.st_size = (off_t)d->files[kind].w.size;
+	a.st.st_size = (off_t)d->ranks[rank].files[kind].w.size;
 	a.st.st_blocks = (blkcnt_t)((a.st.st_size + 511) / 512);
 	a.st.st_ctim = a.st.st_mtim;
 	return a;
 }
 
-int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len,
-	     uint64_t off, struct errmsg *err)
+int dcp_read(struct dcp *d, size_t rank, enum dcp_zerofile_kind kind, void *buf,
+	     size_t len, uint64_t off, struct errmsg *err)
 {
-	return dcp_zerofile_read(&d->files[kind], &d->blobs, buf, len, off, err);
+	return dcp_zerofile_read(&d->ranks[rank].files[kind], &d->blobs, buf, len, off,
+				 err);
 }
 
 size_t dcp_count(const struct dcp *d)

@@ -1,5 +1,5 @@
-# PyTorch distributed checkpoints: what is where in them, and their files as those of a ZeRO
-# checkpoint of one rank.
+# PyTorch distributed checkpoints, and those that DeepSpeed saves without ZeRO: what is where
+# in them, and their files as those of a ZeRO checkpoint of one data-parallel rank.
 # Uses base, pickle, tensor, format, pack and roots.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/place.h %D%/place.c %D%/metadata.c \
@@ -7,5 +7,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/megatron.h \
 	%D%/model.h %D%/optimizer.h %D%/optimizer.c %D%/model.c \
 	%D%/megatron.c \
+	%D%/stage0.h %D%/stage0_match.h %D%/stage0_match.c \
+	%D%/stage0_build.h %D%/stage0.c %D%/stage0_model.c \
 	%D%/zerofile.h %D%/zerofile.c \
 	%D%/dcp.h %D%/dcp.c

@@ -78,6 +78,11 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
+/* A tensor whose elements are in a file from byte `at` on; NULL when memory runs out. */
+struct dcp_item *dcp_item_at(struct arena *a, const char *key, uint32_t file,
+			     enum dtype type, unsigned ndim, const uint64_t *shape,
+			     uint64_t numel, uint64_t at);
+
 void dcp_metadata_done(struct dcp_metadata *m);
 
 #endif

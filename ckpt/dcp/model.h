@@ -12,6 +12,7 @@
 struct dcp_blobs;
 struct dcp_megatron;
 struct errmsg;
+struct ptfile;
 struct value;
 
 /* A state of the parameters of a group. */
@@ -57,6 +58,11 @@ struct dcp_model {
 	bool steps_differ;   /* within a group: the first parameter's is used */
 	bool has_optimizer;
 	enum dtype weights; /* the type of the first parameter's master */
+	/* Of a checkpoint without ZeRO (stage0.h), or NULL: */
+	const struct ptfile *file; /* its model states, until files are laid out */
+	uint32_t file_number;
+	struct value *scaler; /* of losses */
+	bool dynamic;	      /* it is a dynamic one */
 };
 
 /*

@@ -12,10 +12,12 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/interval.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/format/keys.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
@@ -46,6 +48,23 @@ const char *dcp_zerofile_name(enum dcp_zerofile_kind kind)
 	};
 
 	return names[kind];
+}
+
+/* DeepSpeed marks the optimizer's files of a bfloat16 run, and looks for no others. */
+static void set_name(struct dcp_zerofile *x, enum dcp_zerofile_kind kind, size_t rank,
+		     const struct dcp_model *o)
+{
+	const bool bf16 = o->file && value_is_true(value_find_path(
+					     o->file->root, KEY_DS_CONFIG, "bf16",
+					     "enabled", NULL));
+
+	if (kind == DCP_ZEROFILE_MODEL)
+		snprintf(x->name, sizeof(x->name), "mp_rank_%02zu_model_states.pt",
+			 rank);
+	else
+		snprintf(x->name, sizeof(x->name),
+			 "%szero_pp_rank_0_mp_rank_%02zu_optim_states.pt",
+			 bf16 ? "bf16_" : "", rank);
 }
 
 /* Add a storage with room for `pieces`; torch numbers storages as it meets them, so they
@@ -135,13 +154,44 @@ static void set_int(struct arena *a, struct value *dict, const char *key, uint64
 	value_dict_set(a, dict, key, value_new_int(a, (int64_t)n));
 }
 
-static struct value *config(struct arena *a)
+/* Copy what a dict has but under the keys that the caller sets. */
+static void copy_pairs(struct arena *a, struct value *to, const struct value *from,
+		       const char *const *without, size_t n)
 {
+	const struct value_dict *const d = value_pairs(from);
+
+	for (size_t i = 0; d && i < d->n; i++) {
+		size_t k = 0;
+
+		while (k < n && !value_is_str(d->v[i].key, without[k]))
+			k++;
+		if (k == n)
+			value_put(a, to, d->v[i].key, d->v[i].val);
+	}
+}
+
+/* DeepSpeed's configuration, of which a checkpoint without ZeRO has its own. */
+static struct value *config(struct arena *a, const struct dcp_model *o)
+{
+	static const char *const set[] = { "zero_optimization" };
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const zero = value_new(a, VALUE_DICT);
 
+	if (o->file)
+		copy_pairs(a, out, value_find(o->file->root, KEY_DS_CONFIG), set,
+			   COUNT(set));
 	set_int(a, zero, "stage", 1);
 	value_dict_set(a, out, "zero_optimization", zero);
+	return out;
+}
+
+static struct value *shapes_value(struct arena *a, const struct dcp_group *g)
+{
+	struct value *const out = value_new_ordered(a);
+
+	for (size_t i = 0; i < g->nparams; i++)
+		value_dict_set(a, out, g->params[i].name,
+			       size_value(a, g->params[i].weight));
 	return out;
 }
 
@@ -157,15 +207,12 @@ static void add_tensors(struct zerofile_builder *b, struct value *root)
 	struct value *const ties = value_new(a, VALUE_DICT);
 
 	for (size_t g = 0; g < o->ngroups; g++) {
-		struct value *const of_group = value_new_ordered(a);
-
 		for (size_t i = 0; i < o->groups[g].nparams; i++) {
 			const struct dcp_param *const p = &o->groups[g].params[i];
 
 			value_dict_set(a, module, p->name, item_value(b, p->weight));
-			value_dict_set(a, of_group, p->name, size_value(a, p->weight));
 		}
-		value_append(a, shapes, of_group);
+		value_append(a, shapes, shapes_value(a, &o->groups[g]));
 	}
 	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
 		if (e->same) {
@@ -244,6 +291,36 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 		set_int(a, root, numbers[i].key, numbers[i].n);
 	set_int(a, root, "global_steps", (uint64_t)b->o->step);
 	value_dict_set(a, root, "lr_scheduler", scheduler_value(b));
+	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
+	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
+	return root;
+}
+
+/* The model states of a checkpoint without ZeRO, with what ZeRO adds, and without the
+ * optimizer. */
+static struct value *changed_root(struct zerofile_builder *b, const char *source)
+{
+	static const char *const set[] = {
+		"optimizer",	 "param_shapes",     KEY_SHARED_PARAMS,
+		"dp_world_size", KEY_FOREIGN_SOURCE, KEY_FOREIGN_WARNINGS,
+		KEY_DS_CONFIG,	 KEY_DS_VERSION,
+	};
+	const struct dcp_model *const o = b->o;
+	struct arena *const a = b->a;
+	struct value *const root = value_new(a, VALUE_DICT);
+	struct value *const shapes = value_new(a, VALUE_LIST);
+	struct value *const ties = value_new(a, VALUE_DICT);
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		value_append(a, shapes, shapes_value(a, &o->groups[g]));
+	for (size_t i = 0; i < o->nextras; i++)
+		value_dict_set(a, ties, o->extras[i].name,
+			       value_new_str(a, o->extras[i].same->name));
+	copy_pairs(a, root, o->file->root, set, COUNT(set));
+	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
+	value_dict_set(a, root, "param_shapes", shapes);
+	value_dict_set(a, root, KEY_SHARED_PARAMS, ties);
+	set_int(a, root, "dp_world_size", 1);
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
 	return root;
@@ -333,6 +410,11 @@ static struct value *optim_root(struct zerofile_builder *b)
 	value_dict_set(a, dict, KEY_BASE_OPTIMIZER_STATE, base);
 	value_dict_set(a, dict, KEY_FP32_GROUPS, masters);
 	set_int(a, dict, KEY_ZERO_STAGE, 1);
+	if (b->o->scaler) {
+		value_dict_set(a, dict, "loss_scaler", b->o->scaler);
+		value_dict_set(a, dict, "dynamic_loss_scale",
+			       value_new_bool(a, b->o->dynamic));
+	}
 	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
 	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
 	value_dict_set(a, dict, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
@@ -341,30 +423,65 @@ static struct value *optim_root(struct zerofile_builder *b)
 	return root;
 }
 
-static int lay_out(struct dcp_zerofile *x, const struct value *root,
-		   const char *name, struct errmsg *err)
+/* Add a storage of the file that the pickle was made of. */
+static int add_shared(struct zerofile_builder *b, const struct value *pid,
+		      struct errmsg *err)
 {
+	const struct ptfile *const pt = b->o->file;
+	struct dcp_item *item = NULL;
+	struct dcp_storage *s;
+	uint64_t numel, bytes, at;
+	enum dtype type;
+	const char *key;
+	int rc = tensor_storage(pid, pt->src.name, &type, &key, &numel, err);
+
+	if (rc)
+		return rc;
+	if (!checked_mul(numel, dtype_size(type), &bytes))
+		bytes = UINT64_MAX;
+	rc = ptfile_storage(pt, key, bytes, &at, err);
+	if (rc)
+		return rc;
+	s = add_storage(b, type, 1);
+	if (s)
+		item = dcp_item_at(b->a, key, b->o->file_number, type, 1, &numel, numel,
+				   at);
+	if (!item)
+		return errmsg_nomem(err, pt->src.name);
+	add_piece(s, item, numel);
+	return 0;
+}
+
+static int lay_out(struct zerofile_builder *b, const struct value *root,
+		   struct errmsg *err)
+{
+	struct dcp_zerofile *const x = b->x;
 	const char *const stem =
-		arena_strndup(&x->arena, name, strlen(name) - strlen(".pt"));
-	uint64_t *const len = arena_alloc(&x->arena, (x->n + 1) * sizeof(*len));
+		arena_strndup(b->a, x->name, strlen(x->name) - strlen(".pt"));
+	const bool shared = !x->n;
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
-	int rc;
+	uint64_t *len = NULL;
+	int rc = b->a->failed ? errmsg_nomem(err, x->name)
+			      : pickle_dump(root, &pickle, &met, err);
 
-	if (x->arena.failed)
-		return errmsg_nomem(err, name);
-	for (size_t i = 0; i < x->n; i++)
-		len[i] = x->storages[i].numel * dtype_size(x->storages[i].type);
-	rc = pickle_dump(root, &pickle, &met, err);
+	for (size_t i = 0; !rc && shared && i < met.n; i++)
+		rc = add_shared(b, met.pid[i], err);
 	assert(rc || met.n == x->n);
-	rc = rc ?: ptwrite_init(&x->w, stem, &pickle, len, x->n, err);
+	if (!rc)
+		len = arena_alloc(b->a, (x->n + 1) * sizeof(*len));
+	for (size_t i = 0; len && i < x->n; i++)
+		len[i] = x->storages[i].numel * dtype_size(x->storages[i].type);
+	rc = rc		? rc
+	     : !len ? errmsg_nomem(err, x->name)
+		    : ptwrite_init(&x->w, stem, &pickle, len, x->n, err);
 	bytebuf_done(&pickle);
 	pickle_storages_done(&met);
 	return rc;
 }
 
 int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
-		      const struct dcp_model *o, const char *source,
+		      size_t rank, const struct dcp_model *o, const char *source,
 		      struct errmsg *err)
 {
 	struct zerofile_builder b = { .a = &x->arena, .o = o, .x = x };
@@ -372,11 +489,14 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 	int rc;
 
 	*x = (struct dcp_zerofile){ 0 };
-	root = kind == DCP_ZEROFILE_MODEL ? model_root(&b, source) : optim_root(&b);
-	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a));
+	set_name(x, kind, rank, o);
+	root = kind == DCP_ZEROFILE_OPTIM ? optim_root(&b)
+	       : o->file		  ? changed_root(&b, source)
+					  : model_root(&b, source);
+	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a, o));
 	value_dict_set(b.a, root, KEY_DS_VERSION,
 		       value_new_str(b.a, NAMES_DS_VERSION));
-	rc = lay_out(x, root, dcp_zerofile_name(kind), err);
+	rc = lay_out(&b, root, err);
 	if (rc)
 		dcp_zerofile_done(x);
 	return rc;

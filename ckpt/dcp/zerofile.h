@@ -12,20 +12,21 @@
 struct dcp_blobs;
 struct errmsg;
 
-/* The two files that DeepSpeed would have written, had it saved the checkpoint from one
- * rank with ZeRO stage 1. */
+/* The two files that DeepSpeed would have written for each model-parallel rank, had it
+ * saved the checkpoint from one data-parallel rank with ZeRO stage 1. */
 enum dcp_zerofile_kind {
 	DCP_ZEROFILE_MODEL,
 	DCP_ZEROFILE_OPTIM,
 	DCP_ZEROFILE_KINDS,
 };
 
-/* The name of the file in a tag. */
+/* The name in a tag of the file of the first rank, of a distributed checkpoint. */
 const char *dcp_zerofile_name(enum dcp_zerofile_kind kind);
 
 /* One of them: what torch.save would write around and between the storages, whose bytes
  * are read from the checkpoint.  It has no checksums.  Immutable. */
 struct dcp_zerofile {
+	char name[64]; /* in a tag */
 	struct arena arena;
 	struct ptwrite w;
 	struct dcp_storage *storages; /* in the order of the file */
@@ -35,7 +36,7 @@ struct dcp_zerofile {
 /* Lay out a file.  `source` says where it comes from, for people.  -E2BIG, -EFBIG,
  * -ENOMEM.  `o` must outlive it.  Call dcp_zerofile_done in the end. */
 int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
-		      const struct dcp_model *o, const char *source,
+		      size_t rank, const struct dcp_model *o, const char *source,
 		      struct errmsg *err);
 void dcp_zerofile_done(struct dcp_zerofile *x);
 

@@ -13,10 +13,14 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/dcp/stage0.h"
 #include "ckpt/files/files.h"
 #include "ckpt/roots/roots.h"
 
@@ -29,14 +33,17 @@
 	"a file of torch.save and not a ZeRO checkpoint: a dict of tensors" \
 	" can be mounted under the name pytorch_model.bin"
 
+#define MODEL_STATES "*_model_states.pt"
+
 /* The first that matches is it. */
 static const struct kind {
 	const char *pattern; /* of a file or directory */
 	const char *text;    /* follows the name that matches */
 } kinds[] = {
-	{ "*_model_states.pt",
-	  "no *_optim_states.pt files beside it: a checkpoint without ZeRO"
-	  " (stage 0), or one whose optimizer shards are missing" },
+	{ MODEL_STATES,
+	  "no *_optim_states.pt files beside it: optimizer shards are missing; a"
+	  " checkpoint without ZeRO (stage 0) has its optimizer in its model"
+	  " states" },
 	{ "common.pt", MEGATRON },
 	{ "latest_checkpointed_iteration.txt", MEGATRON },
 	{ "iter_[0-9]*", MEGATRON },
@@ -94,6 +101,24 @@ static int refuse_file(struct uckpt *u, const char *path, struct errmsg *err)
 			  k ? k->text : "not a directory, and not a pack");
 }
 
+/* Say why the model states in a directory are not shown as those of ZeRO, if they have an
+ * optimizer; 0 if they have none. */
+static int refuse_stage0(struct uckpt *u, const char *path, struct errmsg *err)
+{
+	struct errmsg why;
+	struct dcp *d;
+	char *dir;
+	int rc;
+
+	if (asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
+		return errmsg_nomem(err, path);
+	rc = dcp_open(u, dir, &d, &why);
+	free(dir);
+	if (!rc)
+		dcp_close(d);
+	return !rc || beneath_is_missing(rc) ? 0 : errmsg_set(err, rc, "%s", why.text);
+}
+
 int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 {
 	const struct kind *k, *best = NULL;
@@ -116,6 +141,8 @@ int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 				dir.v[i].name, k->text);
 	}
 	dirlist_done(&dir);
+	if (best && strcmp(best->pattern, MODEL_STATES) == 0)
+		rc = refuse_stage0(u, path, err) ?: rc;
 	if (rc)
 		return rc;
 	return errmsg_set(err, -ENOENT,

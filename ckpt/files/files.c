@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One way down to files: what the roots of a union have, and then what is made of a
- * distributed checkpoint.
+ * distributed checkpoint, or of one that DeepSpeed saved without ZeRO.
  */
 #include "ckpt/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/dcp/dcp.h"
+#include "ckpt/dcp/stage0.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/remote.h"
@@ -57,8 +60,15 @@ void context_free(struct uckpt *u)
 /* A file that is made. */
 struct made {
 	struct dcp *d;
+	size_t rank; /* of model parallelism */
 	enum dcp_zerofile_kind kind;
 };
+
+static bool may_be_made(const char *name)
+{
+	return fnmatch("mp_rank_*_model_states.pt", name, 0) == 0 ||
+	       fnmatch("*zero_pp_rank_0_mp_rank_*_optim_states.pt", name, 0) == 0;
+}
 
 /* Find the file that a path, at which nothing is, leads to: 0, or `missing` if it leads to
  * none of these.  The caller closes `f->d`. */
@@ -69,17 +79,17 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	char *dir;
 	int rc;
 
-	f->kind = 0;
-	while (slash && f->kind < DCP_ZEROFILE_KINDS &&
-	       strcmp(slash + 1, dcp_zerofile_name(f->kind)) != 0)
-		f->kind++;
-	if (!slash || f->kind == DCP_ZEROFILE_KINDS)
+	if (!slash || !may_be_made(slash + 1))
 		return missing;
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
 	rc = dcp_open(u, dir, &f->d, err);
 	free(dir);
+	if (!rc && !dcp_find(f->d, slash + 1, &f->rank, &f->kind)) {
+		dcp_close(f->d);
+		return missing;
+	}
 	if (rc == -ENOENT)
 		return missing;
 	/* Nothing is there, but callers look for a text, too. */
@@ -100,7 +110,7 @@ int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
 		rc = made_find(u, &f, path, rc, err);
 		if (rc)
 			return rc;
-		a = dcp_attrs(f.d, f.kind);
+		a = dcp_attrs(f.d, f.rank, f.kind);
 		dcp_close(f.d);
 		in_root = strdup(path);
 	}
@@ -149,7 +159,7 @@ static int made_read(const struct source *s, void *buf, size_t len, uint64_t off
 {
 	const struct made *const f = s->ctx;
 
-	return dcp_read(f->d, f->kind, buf, len, off, err);
+	return dcp_read(f->d, f->rank, f->kind, buf, len, off, err);
 }
 
 static void made_close(struct source *s)
@@ -181,7 +191,7 @@ int files_open(struct uckpt *u, struct source *s, const char *path,
 	}
 	*copy = f;
 	*s = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = copy };
-	a = dcp_attrs(f.d, f.kind);
+	a = dcp_attrs(f.d, f.rank, f.kind);
 	fileid_from_stat(&a.st, &s->id);
 	s->size = s->id.size;
 	return 0;
@@ -221,9 +231,53 @@ static bool is_made_of(struct uckpt *u, const char *path, const struct dirlist *
 	return may && dcp_is_one(u, path);
 }
 
+/* Open what the entries of a directory show of a checkpoint without ZeRO; NULL: they show
+ * none, or it is refused. */
+static struct dcp *open_stage0(struct uckpt *u, const char *path,
+			       const struct dirlist *l)
+{
+	struct dcp *d = NULL;
+	bool may = false;
+	char *dir;
+
+	for (size_t i = 0; i < l->n; i++) {
+		if (fnmatch("*_optim_states.pt", l->v[i].name, 0) == 0)
+			return NULL;
+		may |= strcmp(l->v[i].name, STAGE0_FIRST) == 0;
+	}
+	if (!may || asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
+		return NULL;
+	if (dcp_open(u, dir, &d, NULL))
+		d = NULL;
+	free(dir);
+	return d;
+}
+
+/* Let a directory show its model states as those of ZeRO, and optimizers. */
+static int list_stage0(struct dirlist *l, const struct dcp *d, const char *path)
+{
+	enum dcp_zerofile_kind kind;
+	size_t rank;
+	char *dir;
+	int rc = 0;
+
+	if (asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
+		return -ENOMEM;
+	for (size_t i = 0; !rc && i < dcp_ranks(d); i++)
+		rc = dirlist_add(l, dcp_name(d, i, DCP_ZEROFILE_OPTIM), S_IFREG,
+				 S_IFREG);
+	rc = rc ?: dirlist_finish(l, dir);
+	for (size_t i = 0; !rc && i < l->n; i++)
+		if (dcp_find(d, l->v[i].name, &rank, &kind))
+			l->v[i].dir = l->ndirs - 1;
+	free(dir);
+	return rc;
+}
+
 int files_list(struct uckpt *u, const char *path, bool packs,
 	       struct dirlist *out, struct errmsg *err)
 {
+	struct dcp *d;
 	int rc;
 
 	*out = (struct dirlist){ 0 };
@@ -236,6 +290,12 @@ int files_list(struct uckpt *u, const char *path, bool packs,
 				rc = errmsg_nomem(err, path);
 		dirlist_sort(out, out->ndirs - 1);
 	}
+	d = !rc && packs ? open_stage0(u, path, out) : NULL;
+	if (d) {
+		if (list_stage0(out, d, path))
+			rc = errmsg_nomem(err, path);
+		dcp_close(d);
+	}
 	if (rc)
 		dirlist_done(out);
 	return rc;
@@ -247,9 +307,15 @@ bool files_has(struct uckpt *u, const char *path,
 	struct dirlist l = { .wanted = wanted };
 	const int rc = rootfs_list(u, path, true, &l, NULL);
 	bool found = l.found;
+	struct dcp *d;
 
 	for (enum dcp_zerofile_kind k = 0; !rc && !found && k < DCP_ZEROFILE_KINDS; k++)
 		found = wanted(dcp_zerofile_name(k)) && is_made_of(u, path, &l);
+	d = !rc && !found ? open_stage0(u, path, &l) : NULL;
+	for (size_t i = 0; d && !found && i < dcp_ranks(d); i++)
+		found = wanted(dcp_name(d, i, DCP_ZEROFILE_OPTIM));
+	if (d)
+		dcp_close(d);
 	dirlist_done(&l);
 	return !rc && found;
 }

@@ -49,7 +49,8 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     failed = 0
-    pairs = (1, 3), (2, 3), (3, 1), (3, 2), (2, 1), (3, 3)
+    pairs = ((1, 3), (2, 3), (3, 1), (3, 2), (2, 1), (3, 3),
+             (0, 1), (0, 2), (0, 3))
     for before, after, by_stage in (
             *((*pair, False) for pair in pairs), (3, 1, True), (3, 2, True)):
         name = f"z{before}_to_z{after}_2to4" + "_one_group" * by_stage

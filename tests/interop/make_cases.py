@@ -44,9 +44,15 @@ class Small(torch.nn.Module):
     """Parameters of odd sizes.  `more` are further ones, by shape, whose
     squares are added to the loss."""
 
-    def __init__(self, more=(), bare=False):
+    def __init__(self, more=(), bare=False, tied=False):
         super().__init__()
         self.embed = None if bare else torch.nn.Embedding(VOCAB, WIDTH)
+        if tied:  # another name, a buffer, a frozen parameter
+            self.head = torch.nn.Linear(WIDTH, VOCAB, bias=False)
+            self.head.weight = self.embed.weight
+            self.register_buffer("means", torch.randn(WIDTH))
+            self.fixed = torch.nn.Parameter(torch.randn(2, 3),
+                                            requires_grad=False)
         self.inner = None if bare else torch.nn.Linear(WIDTH, WIDTH)
         self.more = torch.nn.ParameterDict(
             {name: torch.nn.Parameter(torch.randn(shape))
@@ -89,7 +95,8 @@ def by_dimension(model, decay):
 class Case:
     def __init__(self, name, world, stage, dtype="fp32", *, zero=None,
                  config=None, optimizer=None, groups=1, more=(), bare=False,
-                 tp=1, sp=1, pp=1, odd=False, autotp=False, padded=False):
+                 tp=1, sp=1, pp=1, odd=False, autotp=False, padded=False,
+                 tied=False, fused=False):
         self.name, self.world, self.stage, self.dtype = \
             name, world, stage, dtype
         self.zero, self.config = zero or {}, config or {}
@@ -97,6 +104,7 @@ class Case:
         self.more, self.bare = more, bare
         self.tp, self.sp, self.odd, self.autotp = tp, sp, odd, autotp
         self.pp, self.padded = pp, padded
+        self.tied, self.fused = tied, fused
 
     def recipe(self):
         return {k: repr(v) if callable(v) else v
@@ -220,6 +228,12 @@ CASES = [
     # weight decay of Adam moves where nothing uses it.
     Case("pp2_dp1_z1_tied_positions", 2, 1, pp=2,
          optimizer=torch_optimizer("Adam", weight_decay=0.1)),
+    # Without ZeRO.
+    Case("z0_tied_frozen_buffers_dp2", 2, 0, tied=True),
+    Case("z0_groups2_dp2", 2, 0, groups=2),
+    Case("z0_fp16_groups2_dp2", 2, 0, "fp16", groups=2),
+    Case("z0_bf16_fused_groups2_dp2", 2, 0, "bf16", groups=2, fused=True),
+    Case("pp2_dp1_z0_tied_positions", 2, 0, pp=2),
     Case("autotp2_z1_bf16_dp2", 4, 1, "bf16", tp=2, autotp=True),
     Case("autotp2_z3_bf16_dp2", 4, 3, "bf16", tp=2, autotp=True),
 ]
@@ -265,9 +279,13 @@ def new_engine(case):
     elif case.tp > 1:
         model, more["mpu"] = parallel.TensorModel(grid, case.odd), grid
     else:
-        model = Small(case.more, case.bare)
+        model = Small(case.more, case.bare, case.tied)
     if case.more is SCALARS:
         send_nothing()
+    if case.dtype == "fp16":  # whatever the processor can do
+        deepspeed.get_accelerator().is_fp16_supported = lambda: True
+    if case.fused:  # as on GPUs: one flat buffer for each group
+        deepspeed.runtime.engine.FusedAdam = torch.optim.AdamW
     params = (list(model.parameters()) if case.groups == 1
               else by_dimension(model, 0.1))
     if case.optimizer:
@@ -311,9 +329,28 @@ def check_master(engine, states):
                 raise RuntimeError(f"{name} is not its master weight rounded")
 
 
+def unsplit_states(engine):
+    """As parallel.whole_states, of all stages of a pipeline."""
+    names = {p: n for n, p in engine.module.named_parameters()}
+    states, numbers = {}, {}
+    for p, master, own in resume.unsplit_parts(engine):
+        for key, v in {"fp32": master.detach(), **own}.items():
+            if key == "step":
+                numbers[names[p]] = {key: v}
+            else:
+                states[names[p], key] = v.view(p.shape).clone()
+    ranks = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(ranks, (states, numbers))
+    for other, kept in reversed(ranks):
+        states.update(other)
+        numbers.update(kept)
+    return states, numbers
+
+
 def truth(case, engine, grid):
     """manifest.json's entry for each parameter."""
-    states, numbers = parallel.whole_states(engine, grid, case.stage)
+    states, numbers = (parallel.whole_states(engine, grid, case.stage)
+                       if case.stage else unsplit_states(engine))
     if "zenflow" not in case.zero:  # it updates some columns of the model's only
         check_master(engine, states)
     out = {}
@@ -404,7 +441,7 @@ def make_case(case, collection):
     for script in "zero_to_fp32.py", "zero_to_torch.py":
         if os.path.exists(os.path.join(case_dir, script)):
             os.remove(os.path.join(case_dir, script))
-    failure = convert(case, case_dir)
+    failure = convert(case, case_dir) if case.stage else "no ZeRO"
     with open(about, encoding="utf-8") as f:
         made = json.load(f)
     made["converter"] = failure or "ok"

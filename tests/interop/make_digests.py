@@ -35,20 +35,17 @@ import zipfile
 TAG = "global_step4"
 
 # What can be served: data, tensor (Megatron's and AutoTP) and pipeline
-# parallelism, mixtures of experts, ZeRO 1 to 3, any release.
-CASES = re.compile(r"((old[0-9.]+_)?(z[123]|meg|pp2|tp[23])_.*|autotp.*"
+# parallelism, mixtures of experts, without ZeRO and ZeRO 1 to 3, any release.
+CASES = re.compile(r"((old[0-9.]+_)?(z[0123]|meg|pp2|tp[23])_.*|autotp.*"
                    r"|sp2_dp1_z[12].*|pp2_tp2.*|dsuc_gpt2_z3_offload_dp4"
                    r"|moe_ep[12]_dp2_z[12].*)$")
 
 # Checkpoints that cannot be served: which files show it ("open": the names and
 # the model states, "shards": only the optimizer's), and why.
 REFUSED = {
-    "z0_fp32_dp2": ("open", "no ZeRO: there are no optimizer shards"),
-    "z0_fp16_dp2": ("open", "no ZeRO: there are no optimizer shards"),
-    "pp2_dp2_z0_fp32": ("open", "no ZeRO: there are no optimizer shards"),
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
-    "moe_ep2_dp2_z0": ("open", "no ZeRO: there are no optimizer shards"),
+    "moe_ep2_dp2_z0": ("open", "experts without ZeRO"),
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 
@@ -225,7 +222,7 @@ def digest_lines(case, case_dir):
     for name, param in sorted(case["params"].items()):
         for state, (kind, value) in param.get("numbers", {}).items():
             # Trees of stage 3 have tensors only.
-            if case["recipe"]["stage"] < 3:
+            if case["recipe"].get("stage", 0) < 3:
                 yield f"number {name} {state} {kind} {value}"
     tree, whole = reference_tree(case_dir)
     if tree:

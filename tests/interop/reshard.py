@@ -30,7 +30,9 @@ def cases():
             (2, "bf16", 4, 2, 2), (2, "fp32", 1, 4, 2), (1, "bf16", 2, 4, 1),
             (3, "fp32", 4, 2, 3), (3, "fp32", 2, 8, 3), (3, "bf16", 4, 8, 3),
             (1, "fp32", 4, 2, 3), (3, "fp32", 4, 2, 1), (2, "fp32", 2, 4, 3),
-            (3, "fp32", 2, 4, 2), (1, "fp32", 4, 2, 2)):
+            (3, "fp32", 2, 4, 2), (1, "fp32", 4, 2, 2),
+            (0, "fp32", 2, 4, 1), (0, "fp32", 2, 1, 2), (0, "fp32", 2, 4, 3),
+            (0, "bf16", 2, 4, 1), (0, "bf16", 2, 2, 2), (0, "bf16", 2, 1, 3)):
         name = f"z{stage}_{dtype}_{before}_to_z{to}_{after}"
         yield resume.Case(name, stage, dtype, before, after, False), to
 
@@ -149,9 +151,10 @@ def run(case, to, top):
                       os.path.join(top, "mount")) as mount:
         resume.on_ranks(case.after, load, log + "2", case._replace(stage=to),
                         mount, tag, again, out)
+        # Without ZeRO there is no file of which DeepSpeed's would be a copy.
         same, files, found = compare_files(
             os.path.join(mount, tag), os.path.join(again, resume.TAG), to,
-            expected(case, to))
+            expected(case, to)) if case.stage else (0, 0, [])
     a, b = (torch.load(p, weights_only=False) for p in (whole, out))
     for key in a["saved"], b["loaded"], a["stepped"], b["stepped"]:
         key["states"] = dict(sorted(key["states"].items()))

@@ -189,12 +189,36 @@ def cut_each(sizes, shares):
         start += piece
 
 
+def unsplit_parts(engine):
+    """Without ZeRO: each parameter, its master weight and its states."""
+    wrapper = engine.optimizer
+    if hasattr(wrapper, "fp32_groups_flat"):
+        for params, flat in zip(wrapper.fp16_groups, wrapper.fp32_groups_flat):
+            own = wrapper.optimizer.state[flat]
+            cut = {k: v.split([p.numel() for p in params]) if v.dim()
+                   else [v] * len(params) for k, v in own.items()}
+            masters = flat.detach().split([p.numel() for p in params])
+            for i, p in enumerate(params):
+                yield p, masters[i], {k: v[i] for k, v in cut.items()}
+    elif hasattr(wrapper, "fp32_groups"):
+        for params, masters in zip(wrapper.fp16_groups, wrapper.fp32_groups):
+            for p, master in zip(params, masters):
+                yield p, master, wrapper.optimizer.state[master]
+    else:
+        for p, own in wrapper.state.items():
+            yield p, p, own
+
+
 def whole_states(engine, stage, world):
     """(parameter, state) -> tensor, on every rank."""
     out = {}
     cut = cut_each if stage == 3 else cut_concatenated
     names = {p: n for n, p in engine.module.named_parameters()}
-    for params, buffers, others in local_parts(engine, stage):
+    for p, master, own in unsplit_parts(engine) if stage == 0 else ():
+        for state, tensor in {"fp32": master.detach(), **own}.items():
+            out[names[p], state] = (tensor if state == "step" else
+                                    tensor.flatten()).clone()
+    for params, buffers, others in local_parts(engine, stage) if stage else ():
         sizes = [getattr(p, "ds_numel", p.numel()) for p in params]
         for state, buffer in buffers.items():
             shares = [None] * world
@@ -211,7 +235,8 @@ def whole_states(engine, stage, world):
 
 def hyperparameters(engine):
     return [{k: v for k, v in sorted(g.items()) if k != "params"}
-            for g in engine.optimizer.optimizer.param_groups]
+            for g in getattr(engine.optimizer, "optimizer",
+                             engine.optimizer).param_groups]
 
 
 def snapshot(engine, case, world, **more):

@@ -30,7 +30,11 @@ cell() {
 		return
 	fi
 	check "$name is not refused" test "$(grep -c '^refuse' "$good/$name.digests")" = 0
-	check "$name is of stage $1" is_of "$name" stage "$1"
+	if [ "$1" = 0 ]; then
+		check "$name is without ZeRO" is_of "$name" source ".* without ZeRO .*"
+	else
+		check "$name is of stage $1" is_of "$name" stage "$1"
+	fi
 	check "$name is of $2" is_of "$name" module_dtype "$2"
 }
 

@@ -48,7 +48,8 @@ consolidated.00.pth params.json:file of torch.save.* pytorch_model.bin
 last.ckpt:file of torch.save.* pytorch_model.bin
 pytorch_model_fsdp.bin:file of torch.save.* pytorch_model.bin
 weights.safetensors:under the name model.safetensors
-mp_rank_00_model_states.pt:without ZeRO .*optimizer shards are missing
+mp_rank_00_model_states.pt:not a file of torch.save
+mp_rank_01_model_states.pt:optimizer shards are missing; a checkpoint without ZeRO
 mp_rank_00_model_states.pt zero/:already a universal checkpoint: load it as it is
 source.txt zero/:already a universal checkpoint: load it as it is
 notes.txt:no DeepSpeed checkpoint here

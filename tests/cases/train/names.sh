@@ -157,7 +157,7 @@ stage3 2 2 1 3
 stage3 3 1 1 2
 stage3 4 2 2 1"
 others=$(sampled <<<"$others")
-# All are tags of one run then, so that one mount shows them, but for those of stage 0.
+# All are tags of one run then, so that one mount shows them.
 mkdir "$tmp/all"
 for order in thirds by_head stage0 model0 stage3; do
 	mv "$tmp/$order/global_step6" "$tmp/all/$order"
@@ -169,7 +169,6 @@ while read -r from ranks tensor pipe stage; do
 	[ $from = model0 ] && into+=(--dtype bf16)
 	case=$from-$ranks-$tensor-$pipe-$stage
 	train_later "$ranks" "$case-files" "${into[@]}" --resume="$tmp/all" --checkpoint_tag "$from"
-	case $from in *0) continue ;; esac
 	train_later "$ranks" "$case-mount" "${into[@]}" --resume="$tmp/mnt" --universal_checkpoint \
 		--checkpoint_tag "${from}_universal"
 done <<<"$others"
@@ -177,7 +176,6 @@ train_all
 unmount
 while read -r from ranks tensor pipe stage; do
 	for by in files mount; do
-		case $from-$by in *0-mount) continue ;; esac
 		case=$from-$ranks-$tensor-$pipe-$stage-$by
 		alike "$case" 1e-5 "$from" "$case"
 	done

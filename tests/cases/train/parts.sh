@@ -92,7 +92,7 @@ bytes() {
 # Ranks that read their own slices of shards of a vocabulary of 11 read the twelfth row,
 # too.
 own_bytes() {
-	echo $(($(bytes "$@") + (stage && $2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
+	echo $(($(bytes "$@") + ($2 > 1 && $2 == tensor) * 72 * (1 + ($3 > 1)) * ($4 ? 1 : $1 / ($2 * $3))))
 }
 
 # restored FROM BYTES: on $n ranks, reading so many
@@ -102,14 +102,12 @@ restored() {
 	check "$run: bytes read" test "$(said $run | sed -n 's/^read \([0-9]*\) .*/\1/p')" = "$2"
 }
 
-# on_others CALL: with the ranks on which $name is restored, and whether $mount and $files
-# are where from: yes or empty
+# on_others CALL: with the ranks on which $name is restored, and whether also from $files:
+# yes or empty
 on_others() {
-	local n t p z files= mount= others=$others
+	local n t p z files= others=$others
 	[ $dtype = fp32 ] || others=$some
 	[ $dtype != fp32 ] && [ $tensor$pipe != 22 ] && [ "$stage" != 0 ] || files=yes
-	# Without ZeRO there is nothing to mount.
-	[ "$stage" = 0 ] || mount=yes
 	while read -r n t p z; do
 		"$1"
 	done <<<"$others"
@@ -117,13 +115,13 @@ on_others() {
 
 restore() {
 	local into=(tensor=$t pipe=$p stage=$z dtype=$dtype schedule=2 steps=0)
-	[ -z "$mount" ] || later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes \
+	later $n $name-n$n-t$t-p$p-z$z-mount "${into[@]}" universal=yes \
 		load="$tmp/mnt" tag=${name}_universal
 	[ -z "$files" ] || later $n $name-n$n-t$t-p$p-z$z-files "${into[@]}" load="$tmp/all" tag=$name
 }
 
 compare_restored() {
-	[ -z "$mount" ] || restored mount "$(bytes $n $t $p $z)"
+	restored mount "$(bytes $n $t $p $z)"
 	[ -z "$files" ] || restored files "$(own_bytes $n $t $p $z)"
 }
 
@@ -162,8 +160,8 @@ later 1 one-block layers=1 load="$tmp/all" tag=$run steps=0
 later 1 mixed load="$tmp/all" tag=mixed steps=0
 later 2 lost load="$tmp/all" tag=lost steps=0
 start
-refused "ranks that do not divide the heads" "mp_rank_00_model_states.pt: was saved by other ranks" three-heads
-refused "more stages than blocks" "4 ranks that shared the model, 2 of them tensor-parallel, in 2 stages" one-block
+refused "ranks that do not divide the heads" "another model: transformer.wte.weight has 12 x 6" three-heads
+refused "more stages than blocks" "another model: it has transformer.h.1.attn.c_attn.bias" one-block
 refused "a file of another step" "mp_rank_01_model_states.pt: was saved at another step or by other ranks" mixed
 refused "a file is missing" "mp_rank_01_model_states.pt" lost
 finish

@@ -49,7 +49,7 @@ nothing_left "output that is there"
 # Input that cannot be converted.
 fails "no checkpoint" "no DeepSpeed checkpoint" ucckpt convert "$dir" "$dir/v"
 fails "no directory" "$tmp/none: cannot open" ucckpt convert "$tmp/none" "$dir/v"
-for name in z0_fp32_dp2 sp2_dp2_z3; do
+for name in moe_ep2_dp2_z0 sp2_dp2_z3; do
 	fails "$name" "$name" ucckpt convert "$good/$name/global_step4" "$dir/a/b"
 	nothing_left "$name"
 done

@@ -150,13 +150,15 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
  * Files that are not reproduced to the byte: padding of stage 3 holds anything,
  * that of stage 1 what Lion and Adafactor (which adds eps to the squares) made of
  * it, and ours is zeros; neither torch's older container nor the device of a tensor
- * is kept.  What a distributed checkpoint shows has no checksums.
+ * is kept.  What a distributed checkpoint shows, or one without
+ * ZeRO, is not there.
  */
 static bool has_all_bytes(const struct recut *r)
 {
 	static const char *const others[] = { "z1_lion_dp2", "z1_adafactor_dp2",
 					      "z1_not_zip_dp2", "legacy_",
-					      "z1_cudatag_", "dcp_" };
+					      "z1_cudatag_", "dcp_", "z0_",
+					      "pp2_dp1_z0_", "pp2_dp2_z0_" };
 
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (strncmp(r->name, others[i], strlen(others[i])) == 0)

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What DeepSpeed saves without ZeRO (runtime/engine.py, _save_checkpoint): the model states
+ * of each model-parallel rank have its optimizer, too, or that of DeepSpeed that wraps it
+ * for 16 bits (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's
+ * weights are in files of layers (runtime/pipe/module.py); which stage had a layer follows
+ * from the number of parameters that its optimizer has.
+ */
+#include "ckpt/dcp/stage0.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/dirlist.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/stage0_build.h"
+#include "ckpt/format/keys.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/roots/rootfs.h"
+
+#define TIED "tied_modules."
+
+bool stage0_is_dir(const char *path)
+{
+	const char *const slash = strrchr(path, '/');
+
+	return slash && strcmp(slash + 1, STAGE0_DIR) == 0;
+}
+
+/* Is it a file of the model states, or of a layer? */
+static bool parse_name(const char *name, struct stage0_file *f, bool *layer)
+{
+	int end = 0;
+
+	*f = (struct stage0_file){ 0 };
+	*layer = strncmp(name, "layer_", 6) == 0;
+	if (!*layer)
+		sscanf(name, "mp_rank_%6u_model_states.pt%n", &f->rank, &end);
+	else
+		sscanf(name, "layer_%6u-model_states.pt%n", &f->layer, &end);
+	if (*layer && !end)
+		sscanf(name, "layer_%6u-model_%6u-model_states.pt%n", &f->layer,
+		       &f->rank, &end);
+	return end && !name[end];
+}
+
+/* By rank, and by layer. */
+static int by_place(const void *a, const void *b)
+{
+	const struct stage0_file *const x = a, *const y = b;
+
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return x->layer < y->layer ? -1 : x->layer > y->layer;
+}
+
+static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l,
+		      struct errmsg *err)
+{
+	struct arena *const a = &s->arena;
+	struct stage0_file f;
+	bool layer;
+
+	s->parts = arena_alloc(a, (l->n + 1) * sizeof(*s->parts));
+	s->layers = arena_alloc(a, (l->n + 1) * sizeof(*s->layers));
+	s->next = arena_alloc(a, (l->n + 1) * sizeof(*s->next));
+	for (size_t i = 0; !a->failed && i < l->n; i++) {
+		char *path;
+
+		if (!parse_name(l->v[i].name, &f, &layer))
+			continue;
+		path = arena_alloc(a, strlen(dir) + strlen(l->v[i].name) + 2);
+		if (!path)
+			break;
+		sprintf(path, "%s/%s", dir, l->v[i].name);
+		f.path = path;
+		if (layer)
+			s->layers[s->nlayers++] = f;
+		else
+			s->parts[s->nparts++] = f;
+	}
+	if (a->failed)
+		return errmsg_nomem(err, dir);
+	qsort(s->parts, s->nparts, sizeof(*s->parts), by_place);
+	qsort(s->layers, s->nlayers, sizeof(*s->layers), by_place);
+	for (size_t i = 0; i < s->nparts; i++)
+		if (s->parts[i].rank != i)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: the model states of model-parallel"
+					  " rank %zu are missing", dir, i);
+	s->tensor = s->nlayers ? s->layers[s->nlayers - 1].rank + 1 : 1;
+	if (s->tensor > s->nlayers + 1 || !s->nparts || s->nparts % s->tensor)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: has layers of %u tensor-parallel ranks, and"
+				  " %zu model states", dir, s->tensor, s->nparts);
+	for (size_t i = s->nlayers; i--;)
+		s->next[s->layers[i].rank] = i;
+	return 0;
+}
+
+static int open_file(struct stage0 *s, struct stage0_file *f, struct uckpt *u,
+		     struct errmsg *err)
+{
+	const int64_t number = dcp_metadata_add_file(s->m, f->path);
+	struct source src;
+	int rc;
+
+	if (number < 0)
+		return errmsg_nomem(err, f->path);
+	f->number = (uint32_t)number;
+	rc = rootfs_open(u, &src, f->path, err) ?:
+	     ptfile_open_source(&f->pt, &src, err);
+	return rc;
+}
+
+/* Is there an optimizer in the model states? */
+static int check_part(const struct stage0_file *f, struct errmsg *err)
+{
+	const struct value *const root = f->pt.root;
+	const struct value *const optimizer = value_find(root, "optimizer");
+	const struct value_seq *const experts = value_find_items(root, "num_experts");
+
+	if (!value_pairs(optimizer))
+		return errmsg_set(err, -ENOENT,
+				  "%s: no optimizer is in it, nor *_optim_states.pt"
+				  " files beside it: optimizer shards are missing",
+				  f->path);
+	if (experts && experts->n)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: a mixture of experts saved without ZeRO"
+				  " (stage 0), which is not read", f->path);
+	if (value_find(optimizer, KEY_FP32_GROUPS))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: saved without ZeRO (stage 0) by"
+				  " BF16_Optimizer, which saves the states of one"
+				  " data-parallel rank only", f->path);
+	return 0;
+}
+
+/* Do model states say of the checkpoint what the first do, and are they all there? */
+static int check_ranks(const struct stage0 *s, struct errmsg *err)
+{
+	static const char *const keys[] = { "global_steps", "mp_world_size" };
+	int64_t first = 0, other;
+
+	for (size_t k = 0; k < COUNT(keys); k++)
+		for (size_t i = 0; i < s->nparts; i++) {
+			other = -1;
+			value_get_int(value_find(s->parts[i].pt.root, keys[k]),
+				      &other);
+			if (i && other != first)
+				return errmsg_set(err, -EBADMSG,
+						  "%s: was saved at another step or by"
+						  " other ranks than %s",
+						  s->parts[i].path, s->parts->path);
+			first = other;
+		}
+	if (first < 0 || (uint64_t)first == s->nparts)
+		return 0;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: is of %lld model-parallel ranks, and the model states"
+			  " of %zu are there", s->parts->path, (long long)first,
+			  s->nparts);
+}
+
+/* An item for each file, whose checksums are those that dcp_check compares. */
+static int add_items(struct stage0 *s, struct errmsg *err)
+{
+	struct dcp_metadata *const m = s->m;
+	struct dcp_chunk *chunks;
+
+	m->items = arena_alloc(&m->arena, (m->nfiles + 1) * sizeof(*m->items));
+	chunks = arena_alloc(&m->arena, (m->nfiles + 1) * sizeof(*chunks));
+	for (size_t i = 0; m->items && chunks && i < s->nparts + s->nlayers; i++) {
+		const struct stage0_file *const f =
+			i < s->nparts ? &s->parts[i] : &s->layers[i - s->nparts];
+
+		chunks[i].file = f->number;
+		chunks[i].len = f->pt.src.size;
+		m->items[m->nitems++] = (struct dcp_item){
+			.key = "the file", .chunks = &chunks[i], .nchunks = 1
+		};
+	}
+	return m->arena.failed ? errmsg_nomem(err, NULL) : 0;
+}
+
+int stage0_open(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
+		const char *path, struct errmsg *err)
+{
+	struct dirlist l = { 0 };
+	char *dir;
+	int rc;
+
+	*s = (struct stage0){ .m = m };
+	dir = arena_strndup(&m->arena, path,
+			    (size_t)(strrchr(path, '/') - path));
+	if (!dir)
+		return errmsg_nomem(err, path);
+	rc = rootfs_list(u, dir, true, &l, err);
+	dirlist_sort(&l, 0);
+	rc = rc ?: list_files(s, dir, &l, err);
+	dirlist_done(&l);
+	for (size_t i = 0; !rc && i < s->nparts; i++)
+		rc = open_file(s, &s->parts[i], u, err) ?:
+		     check_part(&s->parts[i], err);
+	for (size_t i = 0; !rc && i < s->nlayers; i++)
+		rc = open_file(s, &s->layers[i], u, err);
+	rc = rc ?: check_ranks(s, err) ?: add_items(s, err);
+	if (rc)
+		stage0_close(s);
+	return rc;
+}
+
+void stage0_close(struct stage0 *s)
+{
+	for (size_t i = 0; i < s->nparts; i++)
+		if (s->parts[i].pt.root)
+			ptfile_close(&s->parts[i].pt);
+	for (size_t i = 0; i < s->nlayers; i++)
+		if (s->layers[i].pt.root)
+			ptfile_close(&s->layers[i].pt);
+	arena_done(&s->arena);
+	*s = (struct stage0){ 0 };
+}
+
+int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
+		const struct value *v, const char *key, struct dcp_item **out)
+{
+	struct tensor t;
+	uint64_t at;
+	const int rc = ptfile_run(&f->pt, v, key, &t, &at, b->err);
+
+	if (rc)
+		return rc;
+	*out = dcp_item_at(&b->o->arena, key, f->number, t.dtype, t.ndim, t.shape,
+			   t.numel, at);
+	return *out ? 0 : errmsg_nomem(b->err, b->file);
+}
+
+static uint64_t hash_text(const char *s)
+{
+	return hash_bytes(0, s, strlen(s));
+}
+
+static bool is_buffer(const struct stage0_builder *b, const char *name)
+{
+	size_t pos = 0;
+	uint32_t i;
+
+	while (hashtab_next(&b->buffers, hash_text(name), &pos, &i))
+		if (value_is_str(b->buffer_names->v[i], name))
+			return true;
+	return false;
+}
+
+static int index_buffers(struct stage0_builder *b)
+{
+	b->buffer_names = value_find_items(b->f->pt.root, "buffer_names");
+	for (size_t i = 0; b->buffer_names && i < b->buffer_names->n; i++)
+		if (!hashtab_add(&b->buffers,
+				 hash_text(value_cstr(b->buffer_names->v[i])),
+				 (uint32_t)i))
+			return errmsg_nomem(b->err, b->file);
+	return 0;
+}
+
+/* The parameter whose elements an item has, or NULL. */
+static const struct stage0_param *find_same(const struct stage0_builder *b,
+					    const struct dcp_item *t)
+{
+	size_t pos = 0;
+	uint32_t i;
+
+	while (t->numel && hashtab_next(&b->places, hash_number(t->chunks->data),
+					&pos, &i)) {
+		const struct dcp_item *const w = b->params[i].weight;
+
+		if (w->chunks->file == t->chunks->file &&
+		    w->chunks->data == t->chunks->data && stage0_same_shape(w, t))
+			return &b->params[i];
+	}
+	return NULL;
+}
+
+/* Note another name of a parameter. */
+static int add_tie(struct stage0_builder *b, const char *name, const char *same)
+{
+	struct dcp_model *const o = b->o;
+	struct dcp_param *const p = arena_alloc(&o->arena, sizeof(*p));
+
+	if (!p || !arena_reserve(&o->arena, &o->extras, o->nextras, &b->extras_cap,
+				 o->nextras + 1, sizeof(*o->extras)))
+		return errmsg_nomem(b->err, b->file);
+	p->name = same;
+	o->extras[o->nextras++] = (struct dcp_extra){ name, NULL, p };
+	return 0;
+}
+
+static int add_param(struct stage0_builder *b, const char *name,
+		     struct dcp_item *weight)
+{
+	const struct stage0_param *const same = find_same(b, weight);
+
+	if (same)
+		return add_tie(b, name, same->name);
+	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap,
+			   b->nparams + 1, sizeof(*b->params)) ||
+	    !hashtab_add(&b->places, hash_number(weight->chunks->data),
+			 (uint32_t)b->nparams))
+		return errmsg_nomem(b->err, b->file);
+	b->params[b->nparams++] = (struct stage0_param){ name, weight };
+	b->numel += weight->numel;
+	return 0;
+}
+
+/* The key of the tied module that a layer is, by the names that the model's rules have for
+ * such; NULL: it is none. */
+static const char *find_tie(struct stage0_builder *b, const struct value_dict *layer)
+{
+	for (size_t i = 0; i < b->nties; i++) {
+		const char *const key = b->ties[i] + strlen(TIED);
+		const char *const dot = strchr(key, '.');
+
+		for (size_t k = 0; dot && k < layer->n; k++)
+			if (value_is_str(layer->v[k].key, dot + 1))
+				return arena_strndup(&b->o->arena, key,
+						     (size_t)(dot - key));
+	}
+	return NULL;
+}
+
+/* Collect the patterns that name parameters of tied modules, without their escapes. */
+static int list_ties(struct stage0_builder *b)
+{
+	const struct value_dict *const info =
+		value_find_pairs(b->f->pt.root, KEY_UC_INFO);
+	struct arena *const a = &b->o->arena;
+	size_t cap = 0;
+
+	for (size_t i = 0; info && i < info->n; i++) {
+		const struct value_seq *const list = value_items(info->v[i].val);
+
+		for (size_t k = 0; list && k < list->n; k++) {
+			const char *from = value_cstr(list->v[k]);
+			char *const text = arena_strdup(a, from), *to = text;
+
+			if (strncmp(from, TIED, strlen(TIED)) != 0)
+				continue;
+			if (!text || !arena_reserve(a, &b->ties, b->nties, &cap,
+						    b->nties + 1, sizeof(*b->ties)))
+				return errmsg_nomem(b->err, b->file);
+			for (; *from; from++)
+				if (*from != '\\')
+					*to++ = *from;
+			*to = '\0';
+			b->ties[b->nties++] = text;
+		}
+	}
+	return 0;
+}
+
+static bool is_tied(const char *name)
+{
+	return strncmp(name, TIED, strlen(TIED)) == 0;
+}
+
+/* Add a parameter of a tied module, unless the stage has it already. */
+static int add_tied(struct stage0_builder *b, const char *name,
+		    struct dcp_item *weight)
+{
+	for (size_t i = 0; i < b->nparams; i++)
+		if (strcmp(b->params[i].name, name) == 0)
+			return 0;
+	return add_param(b, name, weight);
+}
+
+/* Add the tensors of a dict of names: parameters that are no buffers. */
+static int add_tensors(struct stage0_builder *b, const struct stage0_file *f,
+		       const struct value_dict *d, const char *prefix)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < d->n; i++) {
+		const struct value *const key = d->v[i].key;
+		struct dcp_item *t;
+		char *name;
+
+		if (!value_is_cstr(key) || !tensor_is(d->v[i].val))
+			continue;
+		name = arena_alloc(&b->o->arena,
+				   strlen(prefix) + key->str.len + 1);
+		if (!name)
+			return errmsg_nomem(b->err, b->file);
+		sprintf(name, "%s%s", prefix, key->str.p);
+		if (is_buffer(b, name))
+			continue;
+		rc = stage0_item(b, f, d->v[i].val, name, &t) ?:
+		     (is_tied(name) ? add_tied : add_param)(b, name, t);
+	}
+	return rc;
+}
+
+static int add_layer(struct stage0_builder *b, const struct stage0_file *f)
+{
+	const struct value_dict *const d = value_pairs(f->pt.root);
+	const char *const key = d ? find_tie(b, d) : NULL;
+	char prefix[300];
+
+	if (!d)
+		return errmsg_set(b->err, -EBADMSG, "%s: is no dict", f->path);
+	if (key)
+		snprintf(prefix, sizeof(prefix), TIED "%.200s.", key);
+	else
+		snprintf(prefix, sizeof(prefix), "%u.", f->layer);
+	return add_tensors(b, f, d, prefix);
+}
+
+static bool has_all(const struct stage0_builder *b)
+{
+	return b->flat ? b->numel >= b->flat : b->nparams >= b->nentries;
+}
+
+/* Add a stage's layers: those that follow, until they have what the optimizer has.  The
+ * last stage has all that are left.  A tied layer may have no file but in an earlier
+ * stage. */
+static int add_layers(struct stage0_builder *b, size_t part)
+{
+	struct stage0 *const s = b->s;
+	const unsigned rank = (unsigned)part % s->tensor;
+	const bool last = part + s->tensor >= s->nparts;
+	size_t *const at = &s->next[rank];
+	int rc = 0;
+
+	while (!rc && *at < s->nlayers && s->layers[*at].rank == rank &&
+	       (last || !has_all(b)))
+		rc = add_layer(b, &s->layers[(*at)++]);
+	for (size_t i = 0; !rc && !has_all(b) && i < s->nties; i++)
+		if (s->ties[i].rank == rank)
+			rc = add_tied(b, s->ties[i].name, s->ties[i].weight);
+	return rc;
+}
+
+/* Tied modules come first in a stage (PipelineModule.__init__).  Note them for later
+ * stages. */
+static int sort_ties(struct stage0_builder *b, size_t part)
+{
+	struct stage0 *const s = b->s;
+	struct stage0_param *const v =
+		arena_alloc(&b->o->arena, (b->nparams + 1) * sizeof(*v));
+	size_t n = 0;
+
+	if (!v || !arena_reserve(&s->arena, &s->ties, s->nties, &s->ties_cap,
+				 s->nties + b->nparams, sizeof(*s->ties)))
+		return errmsg_nomem(b->err, b->file);
+	for (int tied = 1; tied >= 0; tied--)
+		for (size_t i = 0; i < b->nparams; i++) {
+			if (is_tied(b->params[i].name) != tied)
+				continue;
+			v[n++] = b->params[i];
+			if (tied)
+				s->ties[s->nties++] = (struct stage0_tie){
+					(unsigned)part % s->tensor,
+					b->params[i].name, b->params[i].weight
+				};
+		}
+	b->params = v;
+	return 0;
+}
+
+int stage0_find_params(struct stage0_builder *b, size_t part)
+{
+	const struct value_dict *const module =
+		value_find_pairs(b->f->pt.root, "module");
+	int rc = index_buffers(b);
+
+	if (!rc && module)
+		rc = add_tensors(b, b->f, module, "");
+	else if (!rc)
+		rc = list_ties(b) ?: add_layers(b, part) ?: sort_ties(b, part);
+	return rc;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_STAGE0_BUILD_H
+#define UCKPT_STAGE0_BUILD_H
+
+#include "ckpt/base/hashtab.h"
+#include "ckpt/dcp/stage0.h"
+#include "ckpt/dcp/stage0_match.h"
+
+struct value;
+struct value_seq;
+
+/* Shared by stage0*.c: one model-parallel rank in the making. */
+struct stage0_builder {
+	struct stage0 *s;
+	const struct stage0_file *f; /* its model states */
+	struct dcp_blobs *b;
+	struct dcp_model *o;
+	const char *file; /* for messages */
+	struct errmsg *err;
+	/* The optimizer's: */
+	const struct value *torch; /* the state_dict of torch's */
+	struct stage0_entry *entries;
+	size_t nentries;
+	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
+	/* The model's: */
+	struct stage0_param *params;
+	size_t nparams, params_cap, extras_cap;
+	uint64_t numel; /* of all */
+	struct hashtab places; /* parameters, by their data's place */
+	const struct value_seq *buffer_names;
+	struct hashtab buffers; /* by name */
+	char **ties; /* names of parameters of tied modules */
+	size_t nties;
+};
+
+/* An item for a tensor of a file. */
+int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
+		const struct value *v, const char *key, struct dcp_item **out);
+
+/* Find the model's parameters: those of the module, or of a stage's layers. */
+int stage0_find_params(struct stage0_builder *b, size_t part);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_STAGE0_MATCH_H
+#define UCKPT_STAGE0_MATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dcp_blobs;
+struct dcp_item;
+struct dcp_state;
+struct errmsg;
+
+/* A parameter of the model's. */
+struct stage0_param {
+	const char *name;
+	struct dcp_item *weight;
+};
+
+/* What an optimizer has under a number: the states of a parameter, or of a whole group
+ * whose parameters it has end to end. */
+struct stage0_entry {
+	size_t group;
+	const struct stage0_param *param; /* found by stage0_match */
+	struct dcp_item *master; /* the weight in float32; NULL: the model's */
+	struct dcp_field {
+		const char *name;
+		struct dcp_item *item; /* a tensor, or NULL: */
+		struct value *number;
+	} *fields;
+	size_t nfields;
+	const struct dcp_item *like; /* a tensor of its shape; NULL: there is none */
+};
+
+/*
+ * Find the parameter of each entry; those without `like` may stay without one.  Entries are
+ * in the optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not tell which
+ * is which, -EBADMSG if they differ.  Messages begin with `file`.
+ */
+int stage0_match(const struct stage0_param *params, size_t n,
+		 struct stage0_entry *entries, size_t nentries, const char *file,
+		 struct errmsg *err);
+
+/* The same for `ngroups` flat groups: does group `g`, of `numel` elements, have the
+ * parameter?  Sets `owners`, by parameter. */
+int stage0_match_flat(const struct stage0_param *params, size_t n,
+		      const uint64_t *numel, size_t ngroups, size_t *owners,
+		      const char *file, struct errmsg *err);
+
+/* Check that masters of 16-bit weights begin with what these were rounded from. */
+int stage0_match_check(const struct stage0_entry *entries, size_t n,
+		       struct dcp_blobs *b, const char *file, struct errmsg *err);
+
+bool stage0_same_shape(const struct dcp_item *a, const struct dcp_item *b);
+
+#endif

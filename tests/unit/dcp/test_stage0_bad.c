@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints without ZeRO, damaged in one place, or in which nothing tells which number
+ * is which parameter's: each is refused with a message that names the file and the cause.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/dcp.h"
+#include "ckpt/dcp/stage0.h"
+#include "ckpt/files/files.h"
+#include "ckpt/format/ptfile.h"
+#include "tests/make/literal.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+#define FP32 "z0_groups2_dp2" /* the embedding and a matrix; a vector */
+#define FP16 "z0_fp16_groups2_dp2"
+#define FUSED "z0_bf16_fused_groups2_dp2"
+#define PIPELINE "pp2_dp2_z0_fp32"
+
+#define STATE(n) "['optimizer']['state'][" #n "]"
+#define GROUP "['optimizer']['param_groups'][0]"
+#define MASTERS "['optimizer']['fp32_groups']"
+
+static const struct damage {
+	const char *from;
+	const char *change; /* statements, or the name of a file that is missing */
+	int rc;
+	const char *expect;
+} damages[] = {
+	{ FP32, "['optimizer'] = None", -ENOENT, "optimizer shards are missing" },
+	{ FP32, "['num_experts'] = [4]", -ENOTSUP, "a mixture of experts" },
+	{ FP32, "['optimizer']['single_partition_of_fp32_groups'] = []", -ENOTSUP,
+	  "BF16_Optimizer, which saves the states of one data-parallel rank" },
+	{ FP32, "del ['optimizer']['param_groups']", -ENOTSUP, "no param_groups" },
+	{ FP32, "del ['optimizer']['state']", -EBADMSG, "has no state" },
+	{ FP32, GROUP "['params'][1] = 7", -EBADMSG,
+	  "param_groups[0] are not numbered as torch does" },
+	{ FP32, GROUP "['params'][0] = -1", -EBADMSG, "not numbered" },
+	{ FP32, "['optimizer']['state'][99] = {}", -EBADMSG,
+	  "a state of a parameter that is in none of its groups" },
+	{ FP32, STATE(0) " = 'text'", -EBADMSG, "state[0] is no dict" },
+	{ FP32, STATE(0) "['exp_avg'] = []", -ENOTSUP,
+	  "state[0][exp_avg]: is a list, which a ZeRO checkpoint cannot have" },
+	{ FP32, "del " STATE(0) "['exp_avg_sq']", -EBADMSG,
+	  "inner.weight has 3 states, and others of its group 2" },
+	{ FP32, STATE(0) "['exp_avg'] = Zeros(3, 3)", -EBADMSG,
+	  "state[0][exp_avg]: no parameter of the model has this shape" },
+	{ FP32, STATE(0) "['exp_avg_sq'] = Zeros(7)", -ENOTSUP,
+	  "state[0][exp_avg_sq]: has another shape than embed.weight" },
+	{ FP32, STATE(0) "['exp_avg'].args[1] = 1000", -EBADMSG, "tensor reaches" },
+	{ FP32, "['module']['frozen'] = Zeros(5, 5)", -ENOTSUP,
+	  "the model has 2 parameters of the shape of inner.weight, and the optimizer"
+	  " 1" },
+	{ FP32,
+	  "['module']['inner.bias'] = Zeros(5, 5);" STATE(2)
+	  "['exp_avg'] = Zeros(5, 5);" STATE(2) "['exp_avg_sq'] = Zeros(5, 5)",
+	  -ENOTSUP,
+	  "several groups of the optimizer have parameters of the shape of"
+	  " inner.weight" },
+	{ FP16, "del " MASTERS "[1]", -EBADMSG, "has 2 masters of 3 parameters" },
+	{ FP16, MASTERS "[0][0] = 'text'", -EBADMSG, "master 0: is no tensor" },
+	{ FP16, MASTERS "[0][0] = Zeros(7, 5)", -ENOTSUP,
+	  "for embed.weight by its shape is another parameter" },
+	{ FUSED, "['optimizer']['fp32_groups_flat'][0] = Zeros(9)", -ENOTSUP,
+	  "neither all parameters of the model nor its matrices and its vectors" },
+	{ FUSED, "['module']['frozen'] = Zeros(5)", -ENOTSUP, "neither all" },
+	{ PIPELINE, "mp_rank_01_model_states.pt", -EBADMSG,
+	  "is of 2 model-parallel ranks, and the model states of 1 are there" },
+	{ PIPELINE, "['global_steps'] = 3", -EBADMSG,
+	  "mp_rank_01_model_states.pt: was saved at another step" },
+	{ PIPELINE, "layer_02-model_states.pt", -ENOTSUP, "which ones is not" },
+	{ PIPELINE, "layer_05-model_states.pt", -EBADMSG,
+	  "no parameter of the model has this shape" },
+};
+
+static char *path_in(const char *dir, const char *name)
+{
+	char *path;
+
+	assert_true(asprintf(&path, "%s/%s", dir, name) > 0);
+	return path;
+}
+
+/* Save model states with changed values. */
+static void change_file(const char *from, const char *to, const char *change)
+{
+	struct bytebuf out = { 0 };
+	struct mkpt m = { 0 };
+	struct errmsg err;
+	struct ptfile pt;
+
+	if (files_open_pt(test_context(), &pt, from, &err))
+		fail_msg("%s", err.text);
+	for (size_t i = 0;; i++) {
+		char name[32];
+		const struct zip_entry *e;
+		uint8_t *bytes;
+		uint64_t at;
+
+		snprintf(name, sizeof(name), "data/%zu", i);
+		e = zip_find(&pt.zip, name);
+		if (!e)
+			break;
+		bytes = calloc(1, e->size + 1);
+		assert_int_equal(zip_locate(&pt.zip, e, &at, &err), 0);
+		assert_int_equal(source_read(&pt.src, bytes, e->size, at, &err), 0);
+		mkpt_add_storage(&m, bytes, e->size);
+		free(bytes);
+	}
+	literal_change(&m, pt.root, change);
+	mkpt_emit(&m, pt.root, "mp_rank_00_model_states", &out);
+	mkpt_save(to, out.data, out.len);
+	bytebuf_done(&out);
+	mkpt_done(&m);
+	ptfile_close(&pt);
+}
+
+/* Make a directory with links to all files but the one that is changed or missing. */
+static char *damage(const struct damage *d)
+{
+	const char *const top = getenv("top_srcdir");
+	const bool change = strchr(d->change, '[');
+	const char *const which = change ? STAGE0_FIRST : d->change;
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err;
+	struct dirlist l;
+	char *tag;
+
+	assert_true(asprintf(&tag, "%s/tests/good/%s/global_step4", top ? top : ".",
+			     d->from) > 0);
+	assert_int_equal(files_list(test_context(), tag, false, &l, &err), 0);
+	for (size_t i = 0; i < l.n; i++) {
+		char *const relative = path_in(tag, l.v[i].name);
+		char *const from = realpath(relative, NULL);
+		char *const to = path_in(dir, l.v[i].name);
+
+		if (strcmp(l.v[i].name, which) != 0)
+			assert_int_equal(symlink(from, to), 0);
+		else if (change)
+			change_file(from, to, d->change);
+		free(to);
+		free(from);
+		free(relative);
+	}
+	dirlist_done(&l);
+	free(tag);
+	return dir;
+}
+
+static void damage_is_refused(void **state)
+{
+	unsigned failures = 0;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(damages); i++) {
+		const struct damage *const d = &damages[i];
+		char *const dir = damage(d), *const path = path_in(dir, STAGE0_DIR);
+		struct errmsg err = { "" };
+		struct dcp *open = NULL;
+		const int rc = dcp_open(test_context(), path, &open, &err);
+
+		if (rc != d->rc || !strstr(err.text, d->expect) ||
+		    !strstr(err.text, dir)) {
+			print_error("%s: %s: %d, %s\n", d->from, d->change, rc,
+				    err.text);
+			failures++;
+		}
+		if (!rc)
+			dcp_close(open);
+		free(path);
+		mkckpt_free_dir(dir);
+	}
+	assert_int_equal(failures, 0);
+}
+
+/* A checkpoint that is saved again in place is another one. */
+static void what_is_saved_again_is_read_again(void **state)
+{
+	const struct damage first = { FP32, "['global_steps'] = 5", 0, "" };
+	char *const dir = damage(&first), *const path = path_in(dir, STAGE0_DIR);
+	char *const file = path_in(dir, STAGE0_FIRST);
+	struct dcp *before, *after;
+	struct errmsg err;
+	uint8_t byte;
+
+	(void)state;
+	assert_int_equal(dcp_open(test_context(), path, &before, &err), 0);
+	change_file(file, file, "['module']['inner.bias'] = Zeros(5)");
+	assert_int_equal(dcp_open(test_context(), path, &after, &err), 0);
+	assert_true(dcp_attrs(before, 0, DCP_ZEROFILE_OPTIM).st.st_ino !=
+		    dcp_attrs(after, 0, DCP_ZEROFILE_OPTIM).st.st_ino);
+	assert_int_equal(dcp_read(after, 0, DCP_ZEROFILE_MODEL, &byte, 1, 0, &err),
+			 0);
+	dcp_close(after);
+	dcp_close(before);
+	free(file);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(damage_is_refused),
+		cmocka_unit_test(what_is_saved_again_is_read_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
