@@ -241,7 +241,9 @@ struct uckpt_done {
 };
 
 /* Write the tree that options say (to, ranks, stage, ...) to the new directory `dest`,
- * which appears whole or not at all.  -EINVAL for options of another kind of tree. */
+ * which appears whole or not at all.  If it fails with done->files above 0, so many files are
+ * kept beside `dest`, and the same call goes on with the others.  -EINVAL for options of
+ * another kind of tree. */
 int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *err);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/size.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 
@@ -68,15 +69,24 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 		   const char *out)
 {
 	struct uckpt_error err = { "" };
-	struct uckpt_done done;
+	struct uckpt_done done = { 0 };
+	char kept[SIZE_TEXT_LEN + 32] = "nothing was written";
+	char number[SIZE_TEXT_LEN];
 	int rc;
 
 	progress_catch_signals();
 	rc = uckpt_convert(u, paths, n, out, &done, &err);
 	if (rc == -EINVAL)
 		return cmd_usage(argv[0], "%s", err.text);
+	if (rc && done.files)
+		snprintf(kept, sizeof(kept), "%s files are kept, and the same"
+			 " command goes on", count_text(done.files, number));
 	if (rc)
-		return progress_fail(rc, out, "nothing was written", &err);
+		progress_fail(rc, out, kept, &err);
+	if (rc && rc != -EINTR && done.files)
+		cmd_say("%s: %s", out, kept);
+	if (rc)
+		return CMD_FAILED;
 	progress_print(out, &done, "");
 	say_next(out);
 	return CMD_OK;

@@ -13,6 +13,7 @@
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
 #include "ckpt/base/progress.h"
+#include "ckpt/convert/resume.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
@@ -28,6 +29,7 @@ struct convert {
 	const char *dest;
 	struct plan *plan;
 	struct uckpt_done done;
+	size_t kept; /* files of a conversion that was stopped */
 };
 
 /* Check that the options suit the kind of tree. */
@@ -88,24 +90,65 @@ static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 	return name;
 }
 
-static int write_tree(const struct convert *c, struct errmsg *err)
+static int open_both(const struct convert *c, enum output_kind kind, uint64_t identity,
+		     struct output *out, struct resume *r, struct errmsg *err)
+{
+	int rc = output_open(out, c->dest, kind, err);
+
+	if (rc)
+		return rc;
+	rc = resume_open(r, out->fd, identity, err);
+	if (rc)
+		output_close(out);
+	return rc;
+}
+
+/* Open the output, and go on where a conversion that writes the same was stopped; what
+ * another one has left is removed. */
+static int open_output(const struct convert *c, struct output *out, struct resume *r,
+		       struct errmsg *err)
+{
+	uint64_t identity;
+	const int rc = plan_identity(c->plan, &identity, err)
+			       ?: open_both(c, OUTPUT_DIR_RESUMED, identity, out, r, err);
+
+	return rc == -ESTALE ? open_both(c, OUTPUT_DIR, identity, out, r, err) : rc;
+}
+
+/* Could the same conversion succeed later? */
+static bool is_passing(int rc)
+{
+	return rc == -EINTR || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO ||
+	       rc == -ETIMEDOUT;
+}
+
+static int write_tree(struct convert *c, struct errmsg *err)
 {
 	struct progress progress = { .u = c->u, .total = c->done.bytes };
+	struct resume resume;
 	const struct treewrite_options how = {
 		.shown = c->dest,
 		.width = c->s->writers ?: parallel_width(),
 		.progress = &progress,
+		.resume = &resume,
 	};
 	char pointer[POINTER_MAX];
 	struct output out;
-	int rc = progress_add(&progress, 0)
-			 ?: output_open(&out, c->dest, OUTPUT_DIR, err);
+	int rc = progress_add(&progress, 0) ?: open_output(c, &out, &resume, err);
 
 	if (rc)
 		return rc;
 	rc = treewrite_save(c->plan, out.fd, &how, err)
 		     ?: progress_add(&progress, 0)
+		     ?: resume_end(&resume, err)
 		     ?: output_commit(&out, pointer_file(c, pointer), err);
+	if (is_passing(rc)) {
+		progress_step(c->u, "syncing", 0, 0);
+		c->kept = resume_flush(&resume);
+	}
+	if (c->kept)
+		output_keep(&out);
+	resume_close(&resume);
 	output_close(&out);
 	return rc;
 }
@@ -164,7 +207,7 @@ int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		     ?: files_unite(u, paths, n, &source, err)
 		     ?: convert(&c, source, err);
 	free(source);
-	if (!rc && done)
-		*done = c.done;
+	if (done)
+		*done = rc ? (struct uckpt_done){ .files = c.kept } : c.done;
 	return rc;
 }

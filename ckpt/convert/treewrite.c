@@ -21,8 +21,7 @@
  * ahead, and then the files that follow.
  *
  * Write-back of a file begins as soon as it is complete, and one syncfs at the
- * end waits for all files.  An fsync per file would wait for the file system's
- * journal each time, and a tree has hundreds of thousands of files.
+ * end waits for all files; resume.c does so now and then before.
  */
 #include "ckpt/convert/treewrite.h"
 
@@ -40,6 +39,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
+#include "ckpt/base/size.h"
+#include "ckpt/convert/resume.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -121,7 +122,7 @@ static int add_entry(struct writer *w, const struct plan_entry *e,
 	if (rc)
 		return rc;
 	if (st.is_dir)
-		return mkdirat(w->dir, path, 0777) < 0
+		return mkdirat(w->dir, path, 0777) < 0 && errno != EEXIST
 			       ? fail(w, path, "create", err)
 			       : add_tree(w, e->node, path, err);
 	w->tasks[w->n++] = (struct task){ path, e->node, st.size };
@@ -319,6 +320,17 @@ static int write_contents(const struct out *o, struct errmsg *err)
 	return rc;
 }
 
+/* Create a file, instead of one that is not whole. */
+static int create(int dir, const char *path)
+{
+	const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL;
+	const int fd = openat(dir, path, flags, 0666);
+
+	if (fd >= 0 || errno != EEXIST || unlinkat(dir, path, 0) < 0)
+		return fd;
+	return openat(dir, path, flags, 0666);
+}
+
 static int write_new(struct out *o, struct errmsg *err)
 {
 	const uint64_t size = vfile_size(o->f);
@@ -328,14 +340,16 @@ static int write_new(struct out *o, struct errmsg *err)
 	o->buf = malloc(o->buf_len);
 	if (!o->buf)
 		return errmsg_nomem(err, o->path);
-	o->fd = openat(o->w->dir, o->path,
-		       O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+	o->fd = create(o->w->dir, o->path);
 	if (o->fd < 0)
 		return fail(o->w, o->path, "create", err);
 	rc = write_contents(o, err);
 	/* Network file systems report an exceeded quota at close. */
 	if (close(o->fd) < 0 && !rc)
 		rc = fail(o->w, o->path, "write", err);
+	/* Leave room on a full disk. */
+	if (rc)
+		unlinkat(o->w->dir, o->path, 0);
 	return rc;
 }
 
@@ -350,6 +364,8 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 	if (rc)
 		return rc;
 	rc = write_new(&o, err);
+	if (!rc && vfile_shards(o.f) == plan_shards(w->p))
+		resume_add(w->options->resume, o.path);
 	free(o.buf);
 	vfile_free(o.f);
 	return rc;
@@ -364,6 +380,30 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
+/* Strike the files that are there off the list.  -EINTR. */
+static int skip_whole(struct writer *w)
+{
+	const struct errmsg_sink notes = context_notes(w->options->progress->u);
+	const size_t all = w->n;
+	char there[SIZE_TEXT_LEN], of[SIZE_TEXT_LEN];
+	uint64_t bytes = 0;
+
+	w->n = 0;
+	for (size_t i = 0; i < all; i++) {
+		const struct task t = w->tasks[i];
+
+		if (resume_has(w->options->resume, t.path, t.size))
+			bytes += t.size;
+		else
+			w->tasks[w->n++] = t;
+	}
+	if (w->n < all)
+		errmsg_put(&notes, "%s: going on: %s of %s files were there",
+			   w->options->shown, count_text(all - w->n, there),
+			   count_text(all, of));
+	return progress_add(w->options->progress, bytes);
+}
+
 int treewrite_save(struct plan *p, int dir,
 		   const struct treewrite_options *options, struct errmsg *err)
 {
@@ -375,8 +415,11 @@ int treewrite_save(struct plan *p, int dir,
 	assert(options->width > 0);
 	if (w.n)
 		qsort(w.tasks, w.n, sizeof(*w.tasks), by_size);
+	rc = rc ?: skip_whole(&w);
 	if (!rc)
 		rc = parallel_for(w.n, options->width, write_file, &w, err);
+	if (!rc)
+		progress_step(options->progress->u, "syncing", 0, 0);
 	if (!rc && syncfs(dir) < 0)
 		rc = errmsg_errno(err, options->shown, "cannot sync");
 	vfile_free(w.ahead);

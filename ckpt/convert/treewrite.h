@@ -5,16 +5,18 @@
 struct errmsg;
 struct plan;
 struct progress;
+struct resume;
 
 struct treewrite_options {
 	const char *shown; /* the output directory's name in messages */
 	unsigned width;    /* files written at once */
 	struct progress *progress; /* of bytes written */
+	struct resume *resume; /* names the files that are there already */
 };
 
 /*
- * Write the tree of `p` into `dir`, an open empty directory, and sync it to the
- * disk.  Copies of shards keep their mode and times.  -EINTR as
+ * Write the tree of `p` into `dir`, an open directory that is empty but for files that
+ * options->resume knows, and sync it to the disk.  Copies of shards keep their mode and times.  -EINTR as
  * progress_add.  On failure the files written so far stay.
  */
 int treewrite_save(struct plan *p, int dir,

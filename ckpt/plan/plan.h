@@ -217,6 +217,13 @@ void plan_readers(const struct plan *p, struct access *out);
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 		struct errmsg *err);
 
+/*
+ * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,
+ * sizes and mtimes of the plan's shards.  It does not cover files whose vfile_shards are not
+ * plan_shards, such as the configuration of a tokenizer.  -ENOMEM.
+ */
+int plan_identity(const struct plan *p, uint64_t *out, struct errmsg *err);
+
 /* Append the plan as JSON: every file, by parameter in a universal tree, with
  * the runs of shards that it consists of.  Reads all shards' maps. */
 int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err);

@@ -179,7 +179,7 @@ static int check_dir(const struct output *o, const struct stat *st,
 				"%s: is a mount point: name a new directory"
 				" in it",
 				o->final);
-	while (!rc && o->kind == OUTPUT_DIR && readdir(dir))
+	while (!rc && o->kind != OUTPUT_DIR_OVER && readdir(dir))
 		if (++n > 2) /* "." and ".." */
 			rc = errmsg_set(err, -EEXIST,
 					"%s: exists and is not empty", o->final);
@@ -220,6 +220,48 @@ static bool make_dir(char *tmp)
 	return mkdtemp(tmp) && rmdir(tmp) == 0 && mkdir(tmp, 0777) == 0;
 }
 
+/* Take over the temporary directory `path` if it is ours and nobody fills it. */
+static bool take_dir(struct output *o, const char *path)
+{
+	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return false;
+	if (fstat(fd, &st) < 0 || st.st_uid != geteuid() ||
+	    flock(fd, LOCK_EX | LOCK_NB) < 0 || !(o->tmp = strdup(path))) {
+		close(fd);
+		return false;
+	}
+	o->fd = fd;
+	return true;
+}
+
+/* Take over a temporary directory of the same name that was left. */
+static bool take_over(struct output *o)
+{
+	const int above = parent_len(o->final);
+	const size_t len = strlen(o->final + above);
+	char path[PATH_MAX];
+	bool taken = false;
+	struct dirent *e;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "%.*s", above ? above : 1,
+		 above ? o->final : ".");
+	dir = opendir(path);
+	while (dir && !taken && (e = readdir(dir)))
+		if (output_tmp_len(e->d_name) == len &&
+		    strncmp(e->d_name + 1, o->final + above, len) == 0) {
+			snprintf(path, sizeof(path), "%.*s%s", above, o->final,
+				 e->d_name);
+			taken = take_dir(o, path);
+		}
+	if (dir)
+		closedir(dir);
+	return taken;
+}
+
 static int make_tmp(struct output *o, struct errmsg *err)
 {
 	const bool dir = o->kind != OUTPUT_FILE;
@@ -256,7 +298,7 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
 	rc = set_paths(o, path, err) ?: check_free(o, err);
 	if (!rc && kind != OUTPUT_FILE)
 		rc = make_parents(o->final, &o->made, err);
-	if (!rc)
+	if (!rc && (kind != OUTPUT_DIR_RESUMED || !take_over(o)))
 		rc = make_tmp(o, err);
 	if (rc)
 		output_close(o);
@@ -367,6 +409,12 @@ void output_sweep(const char *path)
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 		remove_tree(path);
 	close(fd);
+}
+
+void output_keep(struct output *o)
+{
+	free(o->tmp);
+	o->tmp = NULL;
 }
 
 void output_close(struct output *o)

@@ -33,7 +33,10 @@ enum output_kind {
 	OUTPUT_FILE,
 	/* A directory.  Missing parents are made. */
 	OUTPUT_DIR,
-	/* The same, which atomically replaces an existing directory. */
+	/* The same, filled in part if a process that was stopped has left its temporary
+	 * directory (output_keep). */
+	OUTPUT_DIR_RESUMED,
+	/* The same as OUTPUT_DIR, which atomically replaces an existing directory. */
 	OUTPUT_DIR_OVER,
 };
 
@@ -65,7 +68,10 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
  */
 int output_commit(struct output *o, const char *pointer, struct errmsg *err);
 
-/* Remove it unless it was committed. */
+/* Let output_close leave the temporary directory for a later OUTPUT_DIR_RESUMED. */
+void output_keep(struct output *o);
+
+/* Remove it unless it was committed or kept. */
 void output_close(struct output *o);
 
 /* Return the length of NAME if `tmp` is the name of a temporary of it, which begins at

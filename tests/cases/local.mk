@@ -79,6 +79,7 @@ scripts += \
 	%D%/ucckpt/check.sh \
 	%D%/ucckpt/reshard.sh \
 	%D%/ucckpt/convert_fail.sh \
+	%D%/ucckpt/convert_resume.sh \
 	%D%/ucckpt/rules.sh \
 	%D%/ucckpt/ls.sh \
 	%D%/ucckpt/diff.sh \

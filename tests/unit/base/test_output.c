@@ -191,6 +191,69 @@ static void modes_follow_the_umask(void **state)
 	}
 }
 
+static char *tmp_of(struct output *o, enum output_kind kind)
+{
+	struct errmsg err = { "" };
+
+	if (output_open(o, "kept", kind, &err))
+		fail_msg("%s", err.text);
+	return strdup(o->tmp);
+}
+
+/* Begin "kept" again: is what was kept taken over? */
+static bool takes_over(enum output_kind kind, const char *kept)
+{
+	struct output o;
+	char *const tmp = tmp_of(&o, kind);
+	const bool same = strcmp(tmp, kept) == 0;
+
+	assert_int_equal(faccessat(o.fd, "file", F_OK, 0) == 0, same);
+	if (same)
+		output_keep(&o);
+	output_close(&o);
+	free(tmp);
+	return same;
+}
+
+static void a_kept_directory_is_taken_over(void **state)
+{
+	struct output o, other;
+	char *const kept = tmp_of(&o, OUTPUT_DIR_RESUMED);
+	char *name;
+
+	close(openat(o.fd, "file", O_WRONLY | O_CREAT | O_EXCL, 0600));
+	assert_false(takes_over(OUTPUT_DIR_RESUMED, kept)); /* still being filled */
+	output_keep(&o);
+	output_close(&o);
+	assert_int_equal(access(kept, F_OK), 0);
+	assert_false(takes_over(OUTPUT_DIR, kept));
+	assert_int_equal(output_open(&other, "kep", OUTPUT_DIR_RESUMED, NULL), 0);
+	assert_int_equal(faccessat(other.fd, "file", F_OK, 0), -1);
+	output_close(&other);
+	assert_true(takes_over(OUTPUT_DIR_RESUMED, kept));
+
+	name = tmp_of(&o, OUTPUT_DIR_RESUMED);
+	assert_string_equal(name, kept);
+	assert_int_equal(output_commit(&o, NULL, NULL), 0);
+	output_close(&o);
+	assert_int_equal(access("kept/file", F_OK), 0);
+	assert_int_equal(access(kept, F_OK), -1);
+	free(name);
+	free(kept);
+}
+
+/* A link could lead anywhere. */
+static void a_link_is_not_taken_over(void **state)
+{
+	struct output o;
+
+	assert_int_equal(mkdir("elsewhere", 0700), 0);
+	assert_int_equal(symlink("elsewhere", ".linked.tmp-abcdef"), 0);
+	assert_int_equal(output_open(&o, "linked", OUTPUT_DIR_RESUMED, NULL), 0);
+	assert_string_not_equal(o.tmp, ".linked.tmp-abcdef");
+	output_close(&o);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -202,6 +265,8 @@ int main(void)
 		cmocka_unit_test(nothing_is_replaced),
 		cmocka_unit_test(a_directory_that_is_missing_is_an_error),
 		cmocka_unit_test(modes_follow_the_umask),
+		cmocka_unit_test(a_kept_directory_is_taken_over),
+		cmocka_unit_test(a_link_is_not_taken_over),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -4,6 +4,7 @@ unit_tests += \
 	%D%/test_partition \
 	%D%/test_view_type \
 	%D%/test_plan \
+	%D%/test_identity \
 	%D%/test_forms \
 	%D%/test_computed \
 	%D%/test_bad \

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a tree is made of, as a number. */
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/hashtab.h"
+#include "ckpt/model/user_rules.h"
+#include "ckpt/pickle/pickle.h"
+#include "ckpt/plan/plan_impl.h"
+#include "ckpt/vfile/shardcache.h"
+
+static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)
+{
+	struct pickle_storages none = { 0 };
+	struct bytebuf bytes = { 0 };
+	int rc = rules ? pickle_dump(rules, &bytes, &none, err) : 0;
+
+	if (!rc && bytes.failed)
+		rc = errmsg_nomem(err, NULL);
+	if (!rc)
+		*hash = hash_bytes(*hash, bytes.data, bytes.len);
+	pickle_storages_done(&none);
+	bytebuf_done(&bytes);
+	return rc;
+}
+
+int plan_identity(const struct plan *p, uint64_t *out, struct errmsg *err)
+{
+	const struct plan_options *const o = &p->options;
+	const uint64_t options[] = { o->type.kind, o->type.ranks, o->type.stage,
+				     o->crc_zero,  o->any_stage,  o->dtype,
+				     o->shard_size, o->dcp_style, o->dcp_ranks };
+	uint64_t hash = hash_bytes(0, PACKAGE_VERSION, sizeof(PACKAGE_VERSION));
+	int rc = 0;
+
+	hash = hash_bytes(hash, options, sizeof(options));
+	hash = hash_bytes(hash, p->path, strlen(p->path));
+	if (o->rules)
+		rc = hash_rules(o->rules->preset.info, &hash, err)
+			     ?: hash_rules(o->rules->file.info, &hash, err);
+	for (size_t i = 0; i < shardcache_count(p->shards); i++) {
+		const char *const path = shardcache_path(p->shards, (uint32_t)i);
+		const struct fileid *const id = shardcache_id(p->shards, (uint32_t)i);
+		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns };
+
+		hash = hash_bytes(hash, path, strlen(path) + 1);
+		hash = hash_bytes(hash, v, sizeof(v));
+	}
+	*out = hash;
+	return rc;
+}
