@@ -30,17 +30,17 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
 
 #define PROTOCOL_VERSION 1001
 
-/* The first window, which holds all pickles of most files. */
-#define WINDOW_FIRST (1u << 20)
+/* The first window, which holds all pickles of a file with one tensor. */
+#define WINDOW_FIRST (16u << 10)
 
 #define COUNT_LEN 8 /* bytes of the number before a storage */
 
@@ -359,4 +359,66 @@ void legacy_close(struct legacy *l)
 {
 	arena_done(&l->arena);
 	*l = (struct legacy){ 0 };
+}
+
+/* Append bytes that are written as a string. */
+#define ADD(out, bytes) bytebuf_add(out, bytes, sizeof(bytes) - 1)
+
+static void add_header(struct bytebuf *out)
+{
+	ADD(out, "\x80\x02\x8a\x0a");
+	bytebuf_add(out, magic_number, sizeof(magic_number));
+	ADD(out, ".");
+	pickle_add_int(out, PROTOCOL_VERSION);
+	ADD(out, ".}(");
+	pickle_add_text(out, "protocol_version", 16);
+	pickle_add_int(out, PROTOCOL_VERSION);
+	pickle_add_text(out, "little_endian", 13);
+	ADD(out, "\x88u.");
+}
+
+static void add_dims(struct bytebuf *out, const uint64_t *v, unsigned n)
+{
+	ADD(out, "(");
+	for (unsigned i = 0; i < n; i++)
+		pickle_add_int(out, (int64_t)v[i]);
+	ADD(out, "t");
+}
+
+void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
+		       unsigned ndim)
+{
+	struct tensor t;
+
+	tensor_init(&t, dtype, shape, ndim, false);
+	add_header(out);
+	ADD(out, "ctorch._utils\n_rebuild_tensor\n((");
+	pickle_add_text(out, "storage", 7);
+	ADD(out, "ctorch\n");
+	bytebuf_add_str(out, dtype_storage(dtype));
+	ADD(out, "\n");
+	pickle_add_text(out, "0", 1);
+	pickle_add_text(out, "cpu", 3);
+	pickle_add_int(out, (int64_t)t.numel);
+	ADD(out, "NtQK\0");
+	add_dims(out, t.shape, ndim);
+	add_dims(out, t.stride, ndim);
+	ADD(out, "tR.]");
+	pickle_add_text(out, "0", 1);
+	ADD(out, "a.");
+	bytebuf_add_le64(out, t.numel);
+}
+
+int legacy_add_object(struct bytebuf *out, const struct value *v, struct errmsg *err)
+{
+	struct pickle_storages s = { 0 };
+	int rc;
+
+	add_header(out);
+	rc = pickle_dump(v, out, &s, err);
+	if (!rc && s.n)
+		rc = errmsg_set(err, -ENOTSUP, "contains a tensor");
+	ADD(out, "].");
+	pickle_storages_done(&s);
+	return rc;
 }

@@ -8,6 +8,9 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/pickle/pickle.h"
 
+#include "ckpt/tensor/tensor.h"
+
+struct bytebuf;
 struct errmsg;
 struct source;
 struct value;
@@ -48,5 +51,16 @@ void legacy_close(struct legacy *l);
 
 /* The storage under `key`, or NULL. */
 struct legacy_storage *legacy_find(const struct legacy *l, const char *key);
+
+/*
+ * Append such a file with a contiguous tensor, up to its elements, which end it.  The
+ * dtype must have a storage class.  torch.load reads the file byte by byte, so it has
+ * nothing that torch.load can do without.
+ */
+void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
+		       unsigned ndim);
+
+/* Append such a file with an object.  -ENOTSUP if a tensor is in it, or as pickle_dump. */
+int legacy_add_object(struct bytebuf *out, const struct value *v, struct errmsg *err);
 
 #endif

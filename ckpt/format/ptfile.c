@@ -188,7 +188,7 @@ int ptfile_open_source(struct ptfile *pt, const struct source *src,
 	rc = open_ends(pt, err) ?: check_magic(&pt->ends, &pt->is_zip, err);
 	if (!rc)
 		rc = pt->is_zip ? open_zip(pt, err)
-				: legacy_open(&pt->legacy, &pt->src, &pt->arena,
+				: legacy_open(&pt->legacy, &pt->ends, &pt->arena,
 					      &pt->root, err);
 	assert(rc || pt->root);
 	if (rc)

@@ -76,6 +76,10 @@ void pickle_storages_done(struct pickle_storages *s);
 int pickle_dump(const struct value *root, struct bytebuf *out,
 		struct pickle_storages *storages, struct errmsg *err);
 
+/* Append an int, or a str of less than 4 GiB, as any protocol has it. */
+void pickle_add_int(struct bytebuf *out, int64_t i);
+void pickle_add_text(struct bytebuf *out, const char *p, size_t len);
+
 /* A copy of `v` in another arena, strings included; NULL if it cannot be written or
  * read, or when memory runs out. */
 struct value *pickle_copy(struct arena *a, const struct value *v);

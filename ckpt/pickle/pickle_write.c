@@ -176,11 +176,11 @@ static struct interned *find_unwritten(struct writer *w, struct interned wanted)
 	return NULL;
 }
 
-static void emit_text(struct writer *w, const char *p, size_t len)
+void pickle_add_text(struct bytebuf *out, const char *p, size_t len)
 {
-	bytebuf_add_u8(w->out, 'X');
-	bytebuf_add_le32(w->out, (uint32_t)len);
-	bytebuf_add(w->out, p, len);
+	bytebuf_add_u8(out, 'X');
+	bytebuf_add_le32(out, (uint32_t)len);
+	bytebuf_add(out, p, len);
 }
 
 static void save_interned(struct writer *w, const char *p, size_t len)
@@ -190,7 +190,7 @@ static void save_interned(struct writer *w, const char *p, size_t len)
 
 	if (!e)
 		return;
-	emit_text(w, p, len);
+	pickle_add_text(w->out, p, len);
 	memoize_interned(w, e);
 }
 
@@ -225,22 +225,22 @@ static void save_str(struct writer *w, const struct value *v)
 	} else if (is_cached(&v->str)) {
 		save_interned(w, v->str.p, v->str.len);
 	} else {
-		emit_text(w, v->str.p, v->str.len);
+		pickle_add_text(w->out, v->str.p, v->str.len);
 		memoize(w, v);
 	}
 }
 
-static void save_int(struct writer *w, int64_t i)
+void pickle_add_int(struct bytebuf *out, int64_t i)
 {
 	if (i >= 0 && i < 256) {
-		bytebuf_add_u8(w->out, 'K');
-		bytebuf_add_u8(w->out, (uint8_t)i);
+		bytebuf_add_u8(out, 'K');
+		bytebuf_add_u8(out, (uint8_t)i);
 	} else if (i >= 0 && i < 65536) {
-		bytebuf_add_u8(w->out, 'M');
-		bytebuf_add_le16(w->out, (uint16_t)i);
+		bytebuf_add_u8(out, 'M');
+		bytebuf_add_le16(out, (uint16_t)i);
 	} else if (i >= INT32_MIN && i <= INT32_MAX) {
-		bytebuf_add_u8(w->out, 'J');
-		bytebuf_add_le32(w->out, (uint32_t)i);
+		bytebuf_add_u8(out, 'J');
+		bytebuf_add_le32(out, (uint32_t)i);
 	} else {
 		unsigned n = 8;
 
@@ -248,10 +248,10 @@ static void save_int(struct writer *w, int64_t i)
 		while (n > 1 && (i >> (8 * (n - 1) - 1) == 0 ||
 				 i >> (8 * (n - 1) - 1) == -1))
 			n--;
-		bytebuf_add_u8(w->out, 0x8a);
-		bytebuf_add_u8(w->out, (uint8_t)n);
+		bytebuf_add_u8(out, 0x8a);
+		bytebuf_add_u8(out, (uint8_t)n);
 		for (unsigned k = 0; k < n; k++)
-			bytebuf_add_u8(w->out, (uint8_t)((uint64_t)i >> 8 * k));
+			bytebuf_add_u8(out, (uint8_t)((uint64_t)i >> 8 * k));
 	}
 }
 
@@ -453,7 +453,7 @@ static void save_storage_key(struct writer *w, size_t number, struct interned *e
 	} else if (e->written) {
 		emit_get(w, e->index);
 	} else {
-		emit_text(w, key, (size_t)snprintf(key, sizeof(key), "%zu", number));
+		pickle_add_text(w->out, key, (size_t)snprintf(key, sizeof(key), "%zu", number));
 		memoize_interned(w, e);
 	}
 }
@@ -474,7 +474,7 @@ static void save_storage(struct writer *w, const struct value *v)
 		save_interned_value(w, location);
 	else
 		save_interned(w, "cpu", 3);
-	save_int(w, v->pid->seq.v[4]->i);
+	pickle_add_int(w->out, v->pid->seq.v[4]->i);
 	bytebuf_add_u8(w->out, 't');
 	emit_put(w); /* the tuple's; nothing refers to it */
 	bytebuf_add_u8(w->out, 'Q');
@@ -485,7 +485,7 @@ static void save_kind(struct writer *w, const struct value *v)
 	switch (v->kind) {
 	case VALUE_NONE: bytebuf_add_u8(w->out, 'N'); break;
 	case VALUE_BOOL: bytebuf_add_u8(w->out, v->b ? 0x88 : 0x89); break;
-	case VALUE_INT: save_int(w, v->i); break;
+	case VALUE_INT: pickle_add_int(w->out, v->i); break;
 	case VALUE_BIGINT: save_bigint(w, &v->str); break;
 	case VALUE_FLOAT: save_float(w, v->f); break;
 	case VALUE_STR: save_str(w, v); break;

@@ -62,6 +62,11 @@ const char *dtype_name(enum dtype d)
 	return dtypes[d].name;
 }
 
+const char *dtype_storage(enum dtype d)
+{
+	return dtypes[d].storage;
+}
+
 static bool is_from_type(const struct value *v)
 {
 	return v && v->kind == VALUE_REDUCE &&

@@ -37,6 +37,9 @@ enum dtype {
 size_t dtype_size(enum dtype d);
 const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
 
+/* The storage class in torch, such as "BFloat16Storage"; NULL if there is none. */
+const char *dtype_storage(enum dtype d);
+
 /*
  * A torch tensor as its pickle describes it: a strided view of a storage.
  * Offsets, sizes and strides count elements.
