@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files of a distributed checkpoint hold blobs end to end, each of which is a whole
- * archive of torch.save with one tensor or object.  Where the elements begin in a blob
+ * file of torch.save with one tensor or object.  Where the elements begin in a blob
  * is read with the first of them, and what the blob says of them is checked then.
  */
 #include "ckpt/dcp/blobs.h"
@@ -287,30 +287,50 @@ static int read_summed(void *ctx, void *buf, size_t len, uint64_t off,
 		       ?: progress_add(s->progress, len);
 }
 
-static int check_member(struct blob *x, const struct zip_entry *e,
-			struct progress *progress, struct errmsg *err)
+/* Read `len` bytes of a blob, and compare them with `crc` unless it is 0. */
+static int check_range(struct blob *x, uint64_t off, uint64_t len, uint32_t crc,
+		       const char *member, struct progress *progress,
+		       struct errmsg *err)
 {
-	struct crc_range range = { .len = e->size };
+	struct crc_range range = { .off = off, .len = len };
 	struct summing s = { &x->pt.src, progress };
-	int rc;
+	const int rc = crc32_ranges(&range, 1, 1, read_summed, &s, err);
 
-	if (!e->size || !e->crc)
-		return 0;
-	rc = zip_locate(&x->pt.zip, e, &range.off, err) ?:
-	     crc32_ranges(&range, 1, 1, read_summed, &s, err);
-	if (rc || range.crc == e->crc)
+	if (rc || !crc || range.crc == crc)
 		return rc;
 	return errmsg_set(err, -EBADMSG,
 			  "%s: member %s: is damaged: the CRC-32 of its %llu bytes"
-			  " is %08x, expected %08x", x->name, e->name,
-			  (unsigned long long)e->size, range.crc, e->crc);
+			  " is %08x, expected %08x", x->name, member,
+			  (unsigned long long)len, range.crc, crc);
+}
+
+/* torch's container without zip has no checksums. */
+static int check_blob(struct blob *x, struct progress *progress, bool *summed,
+		      struct errmsg *err)
+{
+	bool any = false;
+	int rc = 0;
+
+	if (!x->pt.is_zip)
+		rc = check_range(x, 0, x->pt.src.size, 0, "", progress, err);
+	for (size_t k = 0; !rc && k < x->pt.zip.n; k++) {
+		const struct zip_entry *const e = &x->pt.zip.entries[k];
+		uint64_t off;
+
+		any |= e->crc;
+		rc = zip_locate(&x->pt.zip, e, &off, err) ?:
+		     check_range(x, off, e->size, e->crc, e->name, progress, err);
+	}
+	*summed &= any;
+	return rc;
 }
 
 int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
-		    struct progress *progress, struct errmsg *err)
+		    struct progress *progress, bool *summed, struct errmsg *err)
 {
 	int rc = 0;
 
+	*summed = true;
 	for (size_t i = 0; !rc && i < t->nchunks; i++) {
 		struct blob x;
 
@@ -321,8 +341,7 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 			break;
 		if (t->is_tensor)
 			rc = locate(&x, t, &t->chunks[i], err);
-		for (size_t k = 0; !rc && k < x.pt.zip.n; k++)
-			rc = check_member(&x, &x.pt.zip.entries[k], progress, err);
+		rc = rc ?: check_blob(&x, progress, summed, err);
 		ptfile_close(&x.pt);
 	}
 	return rc;

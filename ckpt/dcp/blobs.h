@@ -54,10 +54,11 @@ int dcp_blobs_locate(struct dcp_blobs *b, const struct dcp_item *t,
 
 /*
  * Read all blobs of an item, and compare them with the checksums in them and with the
- * metadata.  -EBADMSG for the first that is damaged; -EINTR as progress_add.
+ * metadata.  `*summed`: all of them have checksums.  -EBADMSG for the first that is
+ * damaged; -EINTR as progress_add.
  */
 int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
-		    struct progress *progress, struct errmsg *err);
+		    struct progress *progress, bool *summed, struct errmsg *err);
 
 /*
  * Read elements [first, first + n) of a tensor in row-major order, converted to `to`: its

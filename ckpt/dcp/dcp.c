@@ -371,7 +371,8 @@ size_t dcp_count(const struct dcp *d)
 	return d->metadata.nitems;
 }
 
-int dcp_check(struct dcp *d, size_t i, struct progress *progress, struct errmsg *err)
+int dcp_check(struct dcp *d, size_t i, struct progress *progress, bool *summed,
+	      struct errmsg *err)
 {
-	return dcp_blobs_check(&d->blobs, &d->metadata.items[i], progress, err);
+	return dcp_blobs_check(&d->blobs, &d->metadata.items[i], progress, summed, err);
 }

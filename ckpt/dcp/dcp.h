@@ -52,6 +52,7 @@ int dcp_read(struct dcp *d, size_t rank, enum dcp_zerofile_kind kind, void *buf,
 
 /* The number of entries of its state dict, and a check of one; as dcp_blobs_check. */
 size_t dcp_count(const struct dcp *d);
-int dcp_check(struct dcp *d, size_t i, struct progress *progress, struct errmsg *err);
+int dcp_check(struct dcp *d, size_t i, struct progress *progress, bool *summed,
+	      struct errmsg *err);
 
 #endif

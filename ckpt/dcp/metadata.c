@@ -14,7 +14,9 @@
  *					    transform_descriptors}}
  *
  * Objects are read as data and found by the names of their classes.  Attributes that are
- * not named here, such as Megatron's all_local_plans, are not looked at.
+ * not named here, such as Megatron's all_local_plans, are not looked at.  Views of ours
+ * have calls of the classes instead, whose arguments are attributes in this order
+ * (plan/dcpview_metadata.c).
  */
 #include "ckpt/dcp/metadata.h"
 
@@ -45,14 +47,24 @@ struct reader {
 	struct errmsg *err;
 };
 
-/* The attributes of an object of that class; NULL if `v` is none. */
+/* The attributes of an object of that class, by name, or the arguments of a call of it;
+ * NULL if `v` is none. */
 static const struct value *attributes(const struct value *v, const char *module,
 				      const char *name)
 {
-	if (!v || v->kind != VALUE_NEWOBJ ||
+	if (!v || !value_is_object(v) ||
 	    !value_is_global(v->obj->callable, module, name))
 		return NULL;
-	return v->obj->state;
+	return v->kind == VALUE_NEWOBJ ? v->obj->state : v->obj->args;
+}
+
+/* An attribute, which is argument `i` of a call; NULL if there is none. */
+static const struct value *attribute(const struct value *attributes,
+				     const char *name, size_t i)
+{
+	return attributes && attributes->kind == VALUE_TUPLE
+		       ? value_item(attributes, i)
+		       : value_find(attributes, name);
 }
 
 static int dcp_bad(const struct reader *r, const char *key, const char *what)
@@ -142,12 +154,12 @@ static int read_info(struct reader *r, const char *key,
 	const struct value *const x =
 		attributes(info, MODULE "filesystem", "_StorageInfo");
 	const struct value_seq *const transforms =
-		value_find_items(x, "transform_descriptors");
-	const struct value *const path = value_find(x, "relative_path");
+		value_items(attribute(x, "transform_descriptors", 3));
+	const struct value *const path = attribute(x, "relative_path", 0);
 	const size_t len = value_is_cstr(path) ? path->str.len : 0;
 
-	if (!value_get_count(value_find(x, "offset"), &c->at) ||
-	    !value_get_count(value_find(x, "length"), &c->len))
+	if (!value_get_count(attribute(x, "offset", 1), &c->at) ||
+	    !value_get_count(attribute(x, "length", 2), &c->len))
 		return dcp_bad(r, key, "it is not recorded where its data is");
 	if (transforms && transforms->n)
 		return ERRMSG_FILE(r, -ENOTSUP,
@@ -169,8 +181,8 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t,
 	const struct value *const x =
 		attributes(v, MODULE "metadata", "ChunkStorageMetadata");
 
-	c->offset = read_dims(r, value_find(x, "offsets"), t->ndim);
-	c->size = read_dims(r, value_find(x, "sizes"), t->ndim);
+	c->offset = read_dims(r, attribute(x, "offsets", 0), t->ndim);
+	c->size = read_dims(r, attribute(x, "sizes", 1), t->ndim);
 	if (!c->offset || !c->size)
 		return r->m->arena.failed ? dcp_nomem(r)
 					  : dcp_bad(r, t->key, "a chunk has no place");
@@ -194,15 +206,16 @@ static int read_tensor(const struct reader *r, struct dcp_item *t,
 		       const struct value *x)
 {
 	const struct value *const properties = attributes(
-		value_find(x, "properties"), MODULE "metadata", "TensorProperties");
-	const struct value_seq *const chunks = value_find_items(x, "chunks");
+		attribute(x, "properties", 0), MODULE "metadata", "TensorProperties");
+	const struct value_seq *const chunks =
+		value_items(attribute(x, "chunks", 2));
 	struct errmsg why;
 	struct tensor shape;
 	int rc = 0;
 
 	if (!properties || !chunks)
 		return dcp_bad(r, t->key, "no type or no chunks");
-	if (tensor_set_shape(&shape, value_find(x, "size"), &why))
+	if (tensor_set_shape(&shape, attribute(x, "size", 1), &why))
 		return dcp_bad(r, t->key, why.text);
 	t->is_tensor = true;
 	t->dtype = find_dtype(value_item(properties, 0));
@@ -268,7 +281,7 @@ static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
 	uint64_t at[TENSOR_DIMS_MAX];
 
 	if (t->is_tensor)
-		return get_dims(value_find(index, "offset"), t->ndim, at)
+		return get_dims(attribute(index, "offset", 1), t->ndim, at)
 			       ? dcp_place_find(t, at)
 			       : NULL;
 	if (!t->nchunks) {
@@ -286,7 +299,7 @@ static int read_storage(struct reader *r, const struct value_dict *storage)
 		const struct value *const index =
 			attributes(storage->v[i].key, MODULE "metadata",
 				   "MetadataIndex");
-		const struct value *const key = value_find(index, "fqn");
+		const struct value *const key = attribute(index, "fqn", 0);
 		struct dcp_item *const t = find_item(r, key);
 		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
 
@@ -367,8 +380,9 @@ static int read_root(struct reader *r, const struct value *root)
 	const struct value *const x =
 		attributes(root, MODULE "metadata", "Metadata");
 	const struct value_dict *const items =
-		value_find_pairs(x, "state_dict_metadata");
-	const struct value_dict *const storage = value_find_pairs(x, "storage_data");
+		value_pairs(attribute(x, "state_dict_metadata", 0));
+	const struct value_dict *const storage =
+		value_pairs(attribute(x, "storage_data", 2));
 	int rc;
 
 	if (!items || !storage)
@@ -377,7 +391,7 @@ static int read_root(struct reader *r, const struct value *root)
 	rc = read_items(r, items) ?: read_storage(r, storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);
-	return rc ?: sort_items(r, value_find_pairs(x, "planner_data"));
+	return rc ?: sort_items(r, value_pairs(attribute(x, "planner_data", 1)));
 }
 
 static int read_pickle(struct reader *r, const struct source *src)

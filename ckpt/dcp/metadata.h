@@ -22,8 +22,7 @@ struct uckpt;
 #define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
 #define DCP_PAIR_OPTIMIZER "optimizer_0"
 
-/* Limits: 130 bytes describe a chunk, so these admit four million of them, as many as a
- * view of 60,000 tensors has. */
+/* Limits: 60 to 130 bytes describe a chunk, so these admit at least four million. */
 #define DCP_METADATA_MAX (512u << 20)
 #define DCP_MEMORY_PER_BYTE 32 /* of what is kept, for each byte of the file */
 #define DCP_PATH_MAX 32	       /* elements of a key's path */

@@ -78,4 +78,10 @@ ucckpt check --data "$tmp/damaged" >"$tmp/said" && fail "damage was not found"
 check "the blob: $(cat "$tmp/said")" grep -q \
 	"^problem: $tmp/damaged/__1_0.distcp: [a-z0-9._]*: member data/0: is damaged: the CRC-32" \
 	"$tmp/said"
+
+# Blobs of a view have none.
+check "a view is whole" ucckpt check --data "$tmp/z1_groups2_dp2-fsdp2" >"$tmp/said"
+check "without checksums: $(cat "$tmp/said")" grep -q -E \
+	"^note: $tmp/z1_groups2_dp2-fsdp2: ([0-9]+) of \\1 entries have no checksums: they were read" \
+	"$tmp/said"
 finish
