@@ -28,15 +28,15 @@ struct dcpview_entry {
 	const char *file; /* relative to the directory */
 	uint64_t offset; /* of the first blob; the others follow without gaps */
 	uint64_t len;    /* bytes of an object's blob; unused for tensors */
-	bool is_tensor;  /* cut into chunks by dcpview_cut */
+	bool is_tensor;
 	enum dtype dtype;
 	unsigned ndim;
 	const uint64_t *shape;
+	unsigned pieces; /* as dcpview_cut */
 };
 
-/* Append the `.metadata` that describes `n` entries, with tensors cut for `ranks` ranks.
- * -ENOMEM. */
-int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
-		       struct bytebuf *out, struct errmsg *err);
+/* Append the `.metadata` that describes `n` entries.  -ENOMEM. */
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct bytebuf *out,
+			   struct errmsg *err);
 
 #endif

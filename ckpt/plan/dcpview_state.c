@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,14 +26,21 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/names.h"
+#include "ckpt/format/legacy.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
 #define OBJECTS_FILE "optim.distcp"
+
+/* Pieces of a tensor of the usual size.  Each rank reads up to two chunks more than its
+ * share, so this is twice as many as there are ranks in a large job. */
+#define PIECES 128
+
+/* Chunks of a checkpoint, of which each rank has objects in memory. */
+#define CHUNKS_MAX (1u << 18)
 
 static const struct {
 	const char *model; /* NULL: names without a prefix */
@@ -101,12 +109,14 @@ static void add_entry(const struct maker *m, struct dcpview_dir *d,
 		d->v[d->n++] = e;
 }
 
-static void add_file(const struct maker *m, struct dcpview_dir *d,
-		     struct dcpview_file f)
+/* Add the file of the last entry, a tensor, or of objects. */
+static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name,
+		     size_t weight, const char *state)
 {
 	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap,
 			  d->nfiles + 1, sizeof(*d->files)))
-		d->files[d->nfiles++] = f;
+		d->files[d->nfiles++] =
+			(struct dcpview_file){ name, weight, state, d->n - 1 };
 }
 
 /* Describe the blob that was appended at offset `from`. */
@@ -140,8 +150,7 @@ static void add_weight(const struct maker *m, size_t i)
 
 	add_entry(m, m->model, e);
 	if (x->same == i)
-		add_file(m, m->model,
-			 (struct dcpview_file){ e.file, i, NULL, e.dtype });
+		add_file(m, m->model, e.file, i, NULL);
 	if (too) {
 		e.key = text(m, "%s.%s", too, x->name);
 		e.path[0].text = too;
@@ -149,99 +158,89 @@ static void add_weight(const struct maker *m, size_t i)
 	}
 }
 
-/* Make an entry for an optimizer state, without its file and shape. */
-static struct dcpview_entry state_entry(const struct maker *m, const char *name,
-					const char *state)
+/* Make an entry for NAME of a parameter or of a group, without what is saved. */
+static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
+					const char *param, size_t group,
+					const char *name)
 {
 	const char *const top = styles[m->style].optim;
 	struct dcpview_entry e = {
-		.key = text(m, "%s.state.%s.%s", top, name, state),
-		.is_tensor = true,
+		.key = param ? text(m, "%s.%s.%s.%s", top, kind, param, name)
+			     : text(m, "%s.%s.%zu.%s", top, kind, group, name),
+		.path = { { .text = top },
+			  { .text = kind },
+			  { .text = param, .i = group },
+			  { .text = name } },
+		.nsteps = 4,
+		.file = OBJECTS_FILE,
 	};
 
-	e.path[0].text = top;
 	if (styles[m->style].flat) {
 		e.path[1].text = e.key ? e.key + strlen(top) + 1 : "";
 		e.nsteps = 2;
-	} else {
-		e.path[1].text = "state";
-		e.path[2].text = name;
-		e.path[3].text = state;
-		e.nsteps = 4;
 	}
 	return e;
 }
 
 /* Append a 0-d tensor.  torch's Adam requires `step` as a tensor; DeepSpeed's may store an
  * int. */
-static int append_number(const struct maker *m, const struct shard_state *st,
+static void append_number(const struct maker *m, const struct shard_state *st,
 			 enum dtype dtype)
 {
 	const float number = st->kind == STATE_INT ? (float)st->i : (float)st->f;
 	const void *const bytes =
 		st->kind == STATE_TENSOR ? (const void *)st->bytes : &number;
-	struct bytebuf *const out = &m->optim->objects;
-	struct ptwrite w;
-	int rc = dcpview_blob_init(&w, dtype, NULL, 0, m->err);
 
-	if (rc)
-		return rc;
-	rc = ptwrite_literal(&w, 0, NULL, out, m->err);
-	bytebuf_add(out, bytes, dtype_size(dtype));
-	rc = rc ?: ptwrite_literal(&w, 1, NULL, out, m->err);
-	ptwrite_done(&w);
-	return rc;
+	legacy_add_tensor(&m->optim->objects, dtype, NULL, 0);
+	bytebuf_add(&m->optim->objects, bytes, dtype_size(dtype));
 }
 
 /* Add a 0-d state.  All parameters of a group share one blob. */
-static int add_number(struct maker *m, const struct shard_state *st,
-		      struct dcpview_entry e)
+static void add_number(struct maker *m, const struct shard_state *st,
+		       struct dcpview_entry e)
 {
 	const size_t before = m->optim->objects.len;
 	size_t i = m->nsteps;
-	int rc;
 
+	e.is_tensor = true;
 	e.dtype = st->kind == STATE_TENSOR ? st->flat.dtype : DTYPE_F32;
-	e.file = OBJECTS_FILE;
 	while (i && m->steps[i - 1].of != st)
 		i--;
 	if (!i) {
-		rc = append_number(m, st, e.dtype);
-		if (rc)
-			return rc;
 		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps,
 				   &m->steps_cap, m->nsteps + 1,
 				   sizeof(*m->steps)))
-			return 0; /* dcpview_state_make reports it */
+			return;
+		append_number(m, st, e.dtype);
 		m->steps[m->nsteps++] = object_since(m, before, st);
 		i = m->nsteps;
 	}
 	e.offset = m->steps[i - 1].offset;
 	add_entry(m, m->optim, e);
-	return 0;
 }
 
 static int add_states(struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
 	const struct shard_group *g = NULL;
-	int rc = x->param ? zckpt_group(m->r, x->param, &g, m->err) : 0;
+	const int rc = x->param ? zckpt_group(m->r, x->param, &g, m->err) : 0;
 
 	for (size_t k = 0; !rc && g && k < g->nstates; k++) {
 		const struct shard_state *const st = &g->states[k];
-		struct dcpview_entry e = state_entry(m, x->name, st->name);
+		struct dcpview_entry e =
+			optim_entry(m, "state", x->name, 0, st->name);
 
 		if (st->kind != STATE_FLAT) {
-			rc = add_number(m, st, e);
+			add_number(m, st, e);
 			continue;
 		}
+		e.is_tensor = true;
 		e.file = text(m, "optim.state.%s.%s.distcp", x->name, st->name);
 		e.dtype = st->flat.dtype;
 		e.ndim = x->ndim;
 		e.shape = x->shape;
 		add_entry(m, m->optim, e);
-		add_file(m, m->optim,
-			 (struct dcpview_file){ e.file, i, st->name, e.dtype });
+		add_file(m, m->optim, e.file, i, st->name);
 	}
 	return rc;
 }
@@ -264,41 +263,15 @@ static size_t find_group(const struct value_seq *groups, const struct param *p)
 	return p->first->group;
 }
 
-/* Add an entry for a setting of group `number`, whose blob is `o`. */
-static void add_setting(const struct maker *m, size_t number, const char *name,
-			const struct object *o)
+/* Add a setting of a group, or of a parameter in a flattened state dict. */
+static void add_setting(const struct maker *m, const char *param, size_t group,
+			const char *name, const struct object *o)
 {
-	const char *const top = styles[m->style].optim;
-	struct dcpview_entry e = {
-		.key = text(m, "%s.param_groups.%zu.%s", top, number, name),
-		.path = { { .text = top },
-			  { .text = "param_groups" },
-			  { .i = number },
-			  { .text = name } },
-		.nsteps = 4,
-		.file = OBJECTS_FILE,
-		.offset = o->offset,
-		.len = o->len,
-	};
+	struct dcpview_entry e =
+		optim_entry(m, "param_groups", param, group, name);
 
-	add_entry(m, m->optim, e);
-}
-
-/* The same for a parameter in a flattened state dict. */
-static void add_flat_setting(const struct maker *m, const char *param,
-			     const char *name, const struct object *o)
-{
-	const char *const top = styles[m->style].optim;
-	struct dcpview_entry e = {
-		.key = text(m, "%s.param_groups.%s.%s", top, param, name),
-		.nsteps = 2,
-		.file = OBJECTS_FILE,
-		.offset = o->offset,
-		.len = o->len,
-	};
-
-	e.path[0].text = top;
-	e.path[1].text = e.key ? e.key + strlen(top) + 1 : "";
+	e.offset = o->offset;
+	e.len = o->len;
 	add_entry(m, m->optim, e);
 }
 
@@ -357,7 +330,7 @@ static int append_setting(const struct maker *m, const char *name,
 	struct bytebuf *const objects = &m->optim->objects;
 	const size_t before = objects->len;
 	struct errmsg why = { "" };
-	const int rc = dcpview_blob_add(v, objects, &why);
+	const int rc = legacy_add_object(objects, v, &why);
 
 	if (rc)
 		return errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
@@ -389,15 +362,15 @@ static int add_group(const struct maker *m, struct arena *a, size_t number,
 
 		rc = append_setting(m, s->key->str.p, s->val, &o);
 		if (!rc && !flat)
-			add_setting(m, number, name, &o);
+			add_setting(m, NULL, number, name, &o);
 		for (size_t i = 0; !rc && flat && i < m->w->n; i++)
 			if (of[i] == number)
-				add_flat_setting(m, m->w->v[i]->name, name, &o);
+				add_setting(m, m->w->v[i]->name, 0, name, &o);
 	}
 	if (rc || flat)
 		return rc;
 	rc = append_setting(m, "params", names, &o);
-	add_setting(m, number, "params", &o);
+	add_setting(m, NULL, number, "params", &o);
 	return rc;
 }
 
@@ -449,7 +422,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 		.file = OBJECTS_FILE,
 		.offset = objects->len,
 	};
-	const int rc = v ? dcpview_blob_add(v, objects, m->err)
+	const int rc = v ? legacy_add_object(objects, v, m->err)
 			 : errmsg_nomem(m->err, NULL);
 
 	e.len = objects->len - e.offset;
@@ -476,9 +449,41 @@ static int add_optimizer(struct maker *m)
 	m->s->arena.failed |= a.failed;
 	ptfile_close(&pt);
 	arena_done(&a);
-	add_file(m, m->optim,
-		 (struct dcpview_file){ OBJECTS_FILE, DCPVIEW_OBJECTS, NULL, 0 });
+	add_file(m, m->optim, OBJECTS_FILE, DCPVIEW_OBJECTS, NULL);
 	return rc;
+}
+
+static double bytes_of(const struct dcpview_entry *e)
+{
+	double bytes = e->is_tensor ? (double)dtype_size(e->dtype) : 0;
+
+	for (unsigned i = 0; i < e->ndim; i++)
+		bytes *= (double)e->shape[i];
+	return bytes;
+}
+
+/*
+ * A rank reads about a chunk too much of each tensor.  For a given number of chunks that
+ * is the least if the numbers of pieces are proportional to the roots of the tensors'
+ * sizes.  Powers of two suit the usual numbers of ranks exactly.
+ */
+void dcpview_state_cut(struct dcpview_state *s, unsigned ranks)
+{
+	double roots = 1, bytes = 1, scale;
+
+	for (unsigned d = 0; d < s->ndirs; d++)
+		for (size_t i = 0; i < s->dirs[d].n; i++) {
+			bytes += bytes_of(&s->dirs[d].v[i]);
+			roots += sqrt(bytes_of(&s->dirs[d].v[i]));
+		}
+	scale = fmin(PIECES * roots / bytes, CHUNKS_MAX / roots);
+	for (unsigned d = 0; d < s->ndirs; d++)
+		for (size_t i = 0; i < s->dirs[d].n; i++) {
+			struct dcpview_entry *const e = &s->dirs[d].v[i];
+			const double p = fmax(scale * sqrt(bytes_of(e)), 1);
+
+			e->pieces = ranks ?: 1u << lround(log2(p));
+		}
 }
 
 /* Check the file names of a directory and sort them. */
@@ -495,7 +500,7 @@ static int finish(struct dcpview_dir *d, struct errmsg *err)
 	return 0;
 }
 
-int dcpview_state_make(struct dcpview_state *s, enum dcp_style style,
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
 		       const struct weights *w, struct zero_checkpoint *r,
 		       struct errmsg *err)
 {
@@ -517,6 +522,7 @@ int dcpview_state_make(struct dcpview_state *s, enum dcp_style style,
 	rc = r ? add_optimizer(&m) : 0;
 	if (!rc && (s->arena.failed || m.optim->objects.failed))
 		rc = errmsg_nomem(err, NULL);
+	dcpview_state_cut(s, ranks);
 	for (unsigned i = 0; !rc && i < s->ndirs; i++)
 		rc = finish(&s->dirs[i], err);
 	return rc;

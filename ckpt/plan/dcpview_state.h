@@ -19,7 +19,7 @@ struct dcpview_file {
 	const char *name;  /* first: array_by_text */
 	size_t weight;     /* index in the weights, or DCPVIEW_OBJECTS */
 	const char *state; /* optimizer state; NULL: the weight itself */
-	enum dtype dtype;
+	size_t entry;      /* of the tensor */
 };
 
 #define DCPVIEW_OBJECTS SIZE_MAX
@@ -44,13 +44,18 @@ struct dcpview_state {
 /*
  * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
+ * Tensors are cut as by dcpview_state_cut.
  * -ENOTSUP if a parameter's name cannot be a file name or a param_group contains a
  * tensor; other errors as zckpt_group and tagdir_open_file.  Call dcpview_state_done after
  * failure, too.
  */
-int dcpview_state_make(struct dcpview_state *s, enum dcp_style style,
-		   const struct weights *w, struct zero_checkpoint *r,
-		   struct errmsg *err);
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
+		       const struct weights *w, struct zero_checkpoint *r,
+		       struct errmsg *err);
 void dcpview_state_done(struct dcpview_state *s);
+
+/* Choose the pieces of all tensors: for `ranks` ranks, or, if it is 0, so that whatever
+ * their number, up to about 64, none reads much more than its share. */
+void dcpview_state_cut(struct dcpview_state *s, unsigned ranks);
 
 #endif

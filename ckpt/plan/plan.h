@@ -60,8 +60,6 @@ enum dcp_style {
 	DCP_STYLES
 };
 
-#define DCP_RANKS 32
-
 struct plan_options {
 	struct view_type type;
 	bool crc_zero; /* leave checksums zero; do not compute them */
@@ -81,8 +79,8 @@ struct plan_options {
 	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
 	 * WEIGHTS_SPLIT_SIZE. */
 	uint64_t shard_size;
-	/* PLAN_DCP: naming convention, and number of ranks that tensors are cut for; 0 means
-	 * DCP_RANKS. */
+	/* PLAN_DCP: naming convention, and number of ranks that tensors are cut for; 0: any
+	 * number. */
 	enum dcp_style dcp_style;
 	unsigned dcp_ranks;
 };

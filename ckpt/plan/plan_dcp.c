@@ -2,8 +2,9 @@
 /*
  * A checkpoint as a PyTorch distributed checkpoint, which torch.distributed.checkpoint
  * loads on any number of ranks: `.metadata` (dcpview_metadata.c), and one file per tensor
- * with a blob per chunk, each written as by torch.save.  Checksums in blobs are zero, so
- * that readers need not wait for them; torch does not verify them.
+ * with a blob per chunk, each as torch.save writes it without a zip container: its header
+ * is an eighth as long, torch reads nothing else of it, and it has no checksums, for which
+ * readers would wait.
  *
  * Tensors keep the dtype of the checkpoint; the loader converts them to the dtype of
  * its model.
@@ -14,6 +15,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
 #include "ckpt/format/keys.h"
+#include "ckpt/format/legacy.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/dcpview_state.h"
@@ -34,11 +36,6 @@ static struct plan_dcp *dcpview_of(struct plan *p)
 	return (struct plan_dcp *)p;
 }
 
-static unsigned ranks_of(const struct plan *p)
-{
-	return p->options.dcp_ranks ?: DCP_RANKS;
-}
-
 static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 {
 	out->readers = &e->p->readers;
@@ -49,8 +46,7 @@ static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 	const struct dcpview_dir *const dir =
 		&dcpview_of(e->p)->state.dirs[e->dir];
 
-	draft_try(d, dcpview_metadata_write(dir->v, dir->n, ranks_of(e->p),
-					    &d->head, d->err));
+	draft_try(d, dcpview_metadata_write(dir->v, dir->n, &d->head, d->err));
 	return NULL;
 }
 
@@ -87,7 +83,7 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct dcpview_file *const f = file_of(e);
 
-	/* torch makes about ten small reads per chunk. */
+	/* torch reads each chunk's header by itself. */
 	out->scattered = true;
 	if (!e->p->zckpt || (f && f->weight == DCPVIEW_OBJECTS))
 		out->readers = &e->p->readers;
@@ -95,78 +91,63 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 
 /* Map all elements of a file's tensor in the dtype of the source. */
 static void map_tensor(const struct plan_item *e, struct draft *d,
+		       const struct dcpview_file *f, enum dtype dtype,
 		       struct extent_map *out)
 {
 	const struct weights *const w = dcpview_of(e->p)->w;
-	const struct dcpview_file *const f = file_of(e);
 	const struct weight *const x = w->v[f->weight];
 
 	draft_try(d,
 		  f->state ? zckpt_add_param(e->p->zckpt, x->param, f->state,
-					     f->dtype, out, &d->gathers, d->err)
-			   : weights_add(w, f->weight, e->p->zckpt, x->dtype,
-					 out, &d->gathers, d->err));
+					     dtype, out, &d->gathers, d->err)
+			   : weights_add(w, f->weight, e->p->zckpt, dtype, out,
+					 &d->gathers, d->err));
 }
 
-/* Append the blob of a chunk `t` that begins at element `first` of `whole`, whose dtype
- * is `from`. */
-static void add_chunk(struct draft *d, const struct tensor *t, uint64_t first,
-		      const struct extent_map *whole, enum dtype from)
+/* Append a blob for each chunk of `t`, whose elements are `whole`, of type `from`. */
+static void add_chunks(struct draft *d, const struct dcpview_entry *e,
+		       const struct extent_map *whole, enum dtype from)
 {
-	const size_t item = dtype_size(from);
-	struct tensor copy = *t;
-	struct extent_map *map;
-	struct ptwrite w;
-
-	if (!draft_try(d, dcpview_blob_init(&w, t->dtype, t->shape, t->ndim,
-					    d->err)))
-		return;
-	draft_try(d, ptwrite_literal(&w, 0, NULL, &d->head, d->err));
-	map = draft_add_storage(d, &copy);
-	if (d->extents)
-		draft_require(d, extent_add_range(map, whole, first * item,
-						  t->numel * item, from,
-						  t->dtype));
-	draft_try(d, ptwrite_literal(&w, 1, NULL, &d->head, d->err));
-	ptwrite_done(&w);
-}
-
-static void add_chunks(const struct plan_item *e, struct draft *d,
-		       const struct extent_map *whole)
-{
-	const struct dcpview_file *const f = file_of(e);
-	const struct weight *const w = dcpview_of(e->p)->w->v[f->weight];
 	const struct dcpview_cut cut =
-		dcpview_cut(f->dtype, w->shape, w->ndim, ranks_of(e->p));
+		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const size_t row_size = cut.row * dtype_size(from);
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
+	struct extent_map *map;
 	struct tensor t;
 
-	memcpy(shape, w->shape, w->ndim * sizeof(*shape));
+	memcpy(shape, e->shape, e->ndim * sizeof(*shape));
 	do {
 		next = dcpview_cut_end(&cut, row);
 		shape[0] = next - row;
-		tensor_init(&t, f->dtype, shape, w->ndim, false);
-		add_chunk(d, &t, row * cut.row, whole,
-			  f->state ? f->dtype : w->dtype);
+		tensor_init(&t, e->dtype, shape, e->ndim, false);
+		legacy_add_tensor(&d->head, e->dtype, shape, e->ndim);
+		map = draft_add_storage(d, &t);
+		if (d->extents)
+			draft_require(d, extent_add_range(map, whole, row * row_size,
+							  (next - row) * row_size,
+							  from, e->dtype));
 		row = next;
 	} while (!draft_failed(d) && row < cut.rows);
 }
 
 static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
+	const struct plan_dcp *const x = dcpview_of(e->p);
+	const struct dcpview_dir *const dir = &x->state.dirs[e->dir];
 	const struct dcpview_file *const f = file_of(e);
 	struct extent_map whole = { 0 };
+	const struct dcpview_entry *t;
+	enum dtype from;
 
 	if (f->weight == DCPVIEW_OBJECTS) {
-		const struct bytebuf *const b =
-			&dcpview_of(e->p)->state.dirs[e->dir].objects;
-
-		bytebuf_add(&d->head, b->data, b->len);
+		bytebuf_add(&d->head, dir->objects.data, dir->objects.len);
 		return NULL;
 	}
+	t = &dir->v[f->entry];
+	from = f->state ? t->dtype : x->w->v[f->weight]->dtype;
 	if (d->extents)
-		map_tensor(e, d, &whole);
-	add_chunks(e, d, &whole);
+		map_tensor(e, d, f, from, &whole);
+	add_chunks(d, t, &whole, from);
 	extent_done(&whole);
 	return NULL;
 }
@@ -273,8 +254,8 @@ static int dcpview_make(struct plan *p, const char *path, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	rc = dcpview_state_make(&x->state, p->options.dcp_style, x->w, p->zckpt,
-				&why);
+	rc = dcpview_state_make(&x->state, p->options.dcp_style,
+				p->options.dcp_ranks, x->w, p->zckpt, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", path, why.text);
 	set_groups(p);

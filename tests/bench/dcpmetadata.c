@@ -34,10 +34,11 @@ int main(void)
 					   .is_tensor = true,
 					   .dtype = DTYPE_F32,
 					   .ndim = 2,
-					   .shape = shape };
+					   .shape = shape,
+					   .pieces = CHUNKS };
 	}
 	start = clock_ns();
-	if (dcpview_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
+	if (dcpview_metadata_write(v, TENSORS, &out, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

@@ -14,6 +14,7 @@ unit_tests += \
 	%D%/test_weights \
 	%D%/test_adapter \
 	%D%/test_dcp \
+	%D%/test_dcp_cuts \
 	%D%/test_state \
 	%D%/test_reshard \
 	%D%/test_property

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How tensors of a PyTorch distributed checkpoint are cut into chunks, and how much ranks
+ * read that have ceil(rows / N) rows of each tensor, as FSDP2 gives them, and must read
+ * `.metadata` and whole chunks.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/format/legacy.h"
+#include "ckpt/plan/dcpview_layout.h"
+#include "ckpt/plan/dcpview_state.h"
+#include "tests/support/unit.h"
+
+static void chunks_end_where_pieces_do(void **state)
+{
+	/* The rows of each chunk of a float32 tensor. */
+	static const struct {
+		unsigned ndim;
+		uint64_t shape[2];
+		unsigned pieces;
+		const char *rows;
+	} cases[] = {
+		{ 0, { 0 }, 8, "1" },
+		{ 1, { 0 }, 8, "0" },
+		{ 2, { 5, 0 }, 8, "5" },
+		{ 1, { 1000 }, 8, "1000" },           /* small */
+		{ 2, { 10, 1 << 16 }, 4, "3 3 3 1" }, /* like torch.chunk */
+		{ 2, { 10, 1 << 16 }, 8, "2 2 2 2 2" },
+		{ 2, { 10, 1 << 10 }, 4, "6 4" },                 /* at least 16 KiB */
+		{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* at most 4 MiB */
+		{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never across a border */
+		{ 2, { 3, 1 << 22 }, 1, "1 1 1" },            /* at least a row */
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const struct dcpview_cut c =
+			dcpview_cut(DTYPE_F32, cases[i].shape, cases[i].ndim,
+				    cases[i].pieces);
+		uint64_t row = 0, next;
+		char text[64];
+		size_t n = 0;
+
+		do {
+			next = dcpview_cut_end(&c, row);
+			n += (size_t)snprintf(text + n, sizeof(text) - n,
+					      n ? " %" PRIu64 : "%" PRIu64,
+					      next - row);
+			row = next;
+		} while (row < c.rows && n < sizeof(text) - 24);
+		assert_string_equal(text, cases[i].rows);
+	}
+}
+
+/* GPT-2 of 124 million parameters with two states of Adam. */
+#define LAYERS 12
+static const struct {
+	uint64_t shape[2];
+	unsigned ndim, n;
+} gpt2[] = {
+	{ { 50257, 768 }, 2, 1 },     { { 1024, 768 }, 2, 1 },
+	{ { 768, 2304 }, 2, LAYERS }, { { 768, 768 }, 2, LAYERS },
+	{ { 768, 3072 }, 2, LAYERS }, { { 3072, 768 }, 2, LAYERS },
+	{ { 2304 }, 1, LAYERS },      { { 3072 }, 1, LAYERS },
+	{ { 768 }, 1, 6 * LAYERS + 2 },
+};
+#define STATES 3
+#define TENSORS (STATES * (2 + 4 * LAYERS + 2 * LAYERS + 6 * LAYERS + 2))
+
+static void make_gpt2(struct dcpview_state *s, struct dcpview_entry v[TENSORS])
+{
+	*s = (struct dcpview_state){ .ndirs = 1, .dirs = { { .v = v } } };
+	for (size_t i = 0; i < COUNT(gpt2); i++)
+		for (unsigned k = 0; k < STATES * gpt2[i].n; k++)
+			v[s->dirs[0].n++] = (struct dcpview_entry){
+				.key = "optim.state.transformer.h.0.attn.weight",
+				.path = { { .text = "transformer.h.0.attn" } },
+				.nsteps = 1,
+				.file = "optim.state.transformer.h.0.attn.distcp",
+				.is_tensor = true,
+				.dtype = DTYPE_F32,
+				.ndim = gpt2[i].ndim,
+				.shape = gpt2[i].shape,
+			};
+	assert_int_equal(s->dirs[0].n, TENSORS);
+}
+
+static uint64_t metadata_size(const struct dcpview_dir *d)
+{
+	struct bytebuf b = { 0 };
+	uint64_t size;
+
+	assert_int_equal(dcpview_metadata_write(d->v, d->n, &b, NULL), 0);
+	size = b.len;
+	bytebuf_done(&b);
+	return size;
+}
+
+/* The bytes of the chunks that have rows of rank `i` of `n`; or of these rows alone. */
+static uint64_t bytes_of_rank(const struct dcpview_entry *e, uint64_t i, uint64_t n,
+			      bool chunks)
+{
+	const struct dcpview_cut c =
+		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const uint64_t share = (c.rows + n - 1) / n, row_size = c.row * sizeof(float);
+	const uint64_t from = i * share;
+	const uint64_t end = from + share < c.rows ? from + share : c.rows;
+	struct bytebuf head = { 0 };
+	uint64_t row, next, bytes = 0;
+
+	if (from >= end)
+		return 0;
+	if (!chunks)
+		return (end - from) * row_size;
+	legacy_add_tensor(&head, e->dtype, e->shape, e->ndim);
+	row = from - from % c.unit % c.piece;
+	do {
+		next = dcpview_cut_end(&c, row);
+		bytes += head.len + (next - row) * row_size;
+		row = next;
+	} while (row < end);
+	bytebuf_done(&head);
+	return bytes;
+}
+
+static uint64_t sum(const struct dcpview_dir *d, uint64_t i, uint64_t n, bool chunks)
+{
+	uint64_t bytes = 0;
+
+	for (size_t k = 0; k < d->n; k++)
+		bytes += bytes_of_rank(&d->v[k], i, n, chunks);
+	return bytes;
+}
+
+/* What the rank that reads most reads. */
+static double most(const struct dcpview_dir *d, uint64_t n)
+{
+	uint64_t worst = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		const uint64_t bytes = sum(d, i, n, true);
+
+		worst = worst < bytes ? bytes : worst;
+	}
+	return (double)(worst + metadata_size(d));
+}
+
+static void any_number_of_ranks_reads_little_more_than_its_share(void **state)
+{
+	static struct dcpview_entry v[TENSORS];
+	struct dcpview_state s;
+	double all;
+
+	make_gpt2(&s, v);
+	dcpview_state_cut(&s, 0);
+	all = (double)sum(&s.dirs[0], 0, 1, false);
+	for (uint64_t n = 1; n <= 64; n++)
+		if (most(&s.dirs[0], n) > 1.6 * all / (double)n)
+			fail_msg("%" PRIu64 " ranks: %.3f", n,
+				 most(&s.dirs[0], n) / (all / (double)n));
+}
+
+/* Rank 0 has most rows. */
+static void ranks_that_it_is_cut_for_read_their_rows(void **state)
+{
+	static struct dcpview_entry v[TENSORS];
+	struct dcpview_state s;
+
+	make_gpt2(&s, v);
+	for (unsigned n = 1; n <= 64; n++) {
+		double own;
+
+		dcpview_state_cut(&s, n);
+		own = (double)sum(&s.dirs[0], 0, n, false);
+		if (most(&s.dirs[0], n) > 1.1 * own)
+			fail_msg("%u ranks: %.3f", n, most(&s.dirs[0], n) / own);
+	}
+}
+
+/* Each rank has objects for each chunk, and reads their description. */
+static void many_tensors_have_few_chunks(void **state)
+{
+	static const uint64_t shape[] = { 2048, 768 };
+	static struct dcpview_entry v[60000];
+	struct dcpview_state s = { .ndirs = 1, .dirs = { { v, COUNT(v) } } };
+	uint64_t chunks = 0;
+
+	for (size_t i = 0; i < COUNT(v); i++)
+		v[i] = (struct dcpview_entry){ .is_tensor = true,
+					       .dtype = DTYPE_F32,
+					       .ndim = 2,
+					       .shape = shape };
+	dcpview_state_cut(&s, 0);
+	for (size_t i = 0; i < COUNT(v); i++)
+		chunks += v[i].pieces;
+	assert_in_range(chunks, COUNT(v), 1 << 18);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(chunks_end_where_pieces_do),
+		cmocka_unit_test(any_number_of_ranks_reads_little_more_than_its_share),
+		cmocka_unit_test(ranks_that_it_is_cut_for_read_their_rows),
+		cmocka_unit_test(many_tensors_have_few_chunks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
