@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -537,23 +538,19 @@ static int read_elements(const struct dcp_storage *s, struct dcp_blobs *b,
 static int read_storage(const struct dcp_storage *s, struct dcp_blobs *b,
 			uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	const size_t item = dtype_size(s->type);
-	uint8_t one[16];
-	int rc = 0;
+	const size_t item = dtype_size(s->type), skip = off % item;
+	const size_t n = (skip + len + item - 1) / item;
+	uint8_t *whole = buf;
+	int rc;
 
-	for (size_t n; !rc && len; buf += n, off += n, len -= n) {
-		const size_t skip = off % item;
-
-		if (!skip && len >= item) {
-			n = len - len % item;
-			rc = read_elements(s, b, buf, off / item, n / item, err);
-			continue;
-		}
-		n = item - skip < len ? item - skip : len;
-		rc = read_elements(s, b, one, off / item, 1, err);
-		if (!rc)
-			memcpy(buf, one + skip, n);
-	}
+	if (n * item != len && !(whole = malloc(n * item)))
+		return errmsg_nomem(err, NULL);
+	rc = read_elements(s, b, whole, off / item, n, err);
+	if (whole == buf)
+		return rc;
+	if (!rc)
+		memcpy(buf, whole + skip, len);
+	free(whole);
 	return rc;
 }
 
