@@ -137,15 +137,16 @@ static int list_weights(struct dcp_finder *f)
 	return 0;
 }
 
-/* Note that the optimizer has a tensor. */
-static int own(const struct dcp_finder *f, const struct dcp_item *t)
+/* Note that a tensor is a parameter. */
+static int own(const struct dcp_finder *f, const struct dcp_param *p)
 {
-	struct dcp_entry *const w = find_weight(f, last_of(t));
+	struct dcp_entry *const w = find_weight(f, p->name);
 
-	if (w->owned)
+	if (w->owner)
 		return ERRMSG_FILE(f, -EBADMSG,
-				   "%s: is twice in the optimizer's groups", t->key);
-	w->owned = true;
+				   "%s: is twice in the optimizer's groups",
+				   p->weight->key);
+	w->owner = p;
 	return 0;
 }
 
@@ -293,8 +294,8 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
 		p.master = find_state(f, p.name, MASTER) ?: p.weight;
-		g->params[kept++] = p;
-		rc = check_flat(f, &p, p.master) ?: own(f, p.weight);
+		g->params[kept] = p;
+		rc = check_flat(f, &p, p.master) ?: own(f, &g->params[kept++]);
 	}
 	g->nparams = kept;
 	if (f->megatron->found)
@@ -396,20 +397,16 @@ static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
 
 static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
 {
-	for (size_t g = 0; f->o->has_optimizer && g < f->o->ngroups; g++)
-		for (size_t i = 0; i < f->o->groups[g].nparams; i++) {
-			const struct dcp_param *const p =
-				&f->o->groups[g].params[i];
-			const int rc = f->compared++ < TIES_MAX
-					       ? is_tied(f, e->item, p->weight)
-					       : 0;
+	int rc = 0;
 
-			if (rc)
-				e->same = p;
-			if (rc)
-				return rc < 0 ? rc : 0;
-		}
-	return 0;
+	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
+		const struct dcp_entry *const w = &f->weights.v[i];
+
+		if (w->owner && f->compared++ < TIES_MAX)
+			rc = is_tied(f, e->item, w->item);
+		e->same = rc > 0 ? w->owner : NULL;
+	}
+	return rc < 0 ? rc : 0;
 }
 
 /* Add what the optimizer does not have. */
@@ -426,7 +423,7 @@ static int add_extras(struct dcp_finder *f)
 		struct dcp_item *const t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
 
-		if (!is_of_model(f, t) || find_weight(f, e.name)->owned ||
+		if (!is_of_model(f, t) || find_weight(f, e.name)->owner ||
 		    (t->dtype > DTYPE_C128 && !cast_knows(t->dtype)))
 			continue;
 		rc = find_tie(f, &e);

@@ -304,7 +304,7 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 			rc = read_numbered(f, &items[i], &e);
 		else
 			to->v[to->n++] = (struct dcp_entry){ e.name, e.field,
-							     &items[i], false };
+							     &items[i], NULL };
 	}
 	rc = rc ?: sort_entries(f, &f->states);
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;

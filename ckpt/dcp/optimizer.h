@@ -21,7 +21,7 @@ struct dcp_entry {
 	const char *param; /* first: array_by_text */
 	const char *field; /* of a state or an option */
 	struct dcp_item *item;
-	bool owned; /* a weight: the optimizer has it */
+	const struct dcp_param *owner; /* of a weight: the parameter, once it is one */
 };
 
 /* By parameter, and then in the order of the items. */
