@@ -139,17 +139,6 @@ static struct value *flat_value(struct zerofile_builder *b,
 	return tensor_of(b, s, s ? &s->numel : NULL, 1, !state);
 }
 
-static struct value *size_value(struct arena *a, const struct dcp_item *t)
-{
-	struct value *const sizes = value_new(a, VALUE_TUPLE);
-	struct value *const args = value_new(a, VALUE_TUPLE);
-
-	for (unsigned d = 0; d < t->ndim; d++)
-		value_append(a, sizes, value_new_int(a, (int64_t)t->shape[d]));
-	value_append(a, args, sizes);
-	return value_new_reduce(a, value_new_global(a, "torch", "Size"), args);
-}
-
 static void set_int(struct arena *a, struct value *dict, const char *key, uint64_t n)
 {
 	value_dict_set(a, dict, key, value_new_int(a, (int64_t)n));
@@ -192,7 +181,8 @@ static struct value *shapes_value(struct arena *a, const struct dcp_group *g)
 
 	for (size_t i = 0; i < g->nparams; i++)
 		value_dict_set(a, out, g->params[i].name,
-			       size_value(a, g->params[i].weight));
+			       tensor_size_to_value(a, g->params[i].weight->shape,
+						    g->params[i].weight->ndim));
 	return out;
 }
 

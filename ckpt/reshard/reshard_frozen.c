@@ -90,8 +90,6 @@ static bool is_frozen(const struct reshard_builder *b,
 static struct value *shape_of(struct reshard_builder *b, void *ctx,
 			      const struct value_pair *pair)
 {
-	struct value *const dims = value_new(b->a, VALUE_TUPLE);
-	struct value *const args = value_new(b->a, VALUE_TUPLE);
 	struct tensor t;
 
 	(void)ctx;
@@ -100,12 +98,7 @@ static struct value *shape_of(struct reshard_builder *b, void *ctx,
 	if (!draft_try(b->d, tensor_from_value(pair->val, "module", &t,
 					       b->d->err)))
 		return NULL;
-	for (unsigned i = 0; i < t.ndim; i++)
-		value_append(b->a, dims,
-			     value_new_int(b->a, (int64_t)t.shape[i]));
-	value_append(b->a, args, dims);
-	return value_new_reduce(b->a, value_new_global(b->a, "torch", "Size"),
-				args);
+	return tensor_size_to_value(b->a, t.shape, t.ndim);
 }
 
 struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old)

@@ -330,6 +330,15 @@ static struct value *storage_to_value(struct arena *a, const struct tensor *t,
 	return storage->pid ? storage : NULL;
 }
 
+struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
+				   unsigned ndim)
+{
+	struct value *const dims = dims_to_value(a, shape, ndim);
+
+	return value_new_reduce(a, value_new_global(a, "torch", "Size"),
+				tuple_with(a, &(struct value *){ dims }, 1, NULL));
+}
+
 struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 {
 	struct value *args[] = {

@@ -91,7 +91,11 @@ int tensor_storage(const struct value *pid, const char *name,
  * when the arena is exhausted. */
 struct value *tensor_to_value(struct arena *a, const struct tensor *t);
 
-/* The same with everything that `like`, a tensor, has besides storage, offset,
+/* The torch.Size that torch pickles for a shape; NULL as tensor_to_value. */
+struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
+				   unsigned ndim);
+
+/* As tensor_to_value, with everything that `like`, a tensor, has besides storage, offset,
  * sizes and strides: its wrappers, attributes and hooks are shared with it. */
 struct value *tensor_to_value_like(struct arena *a, const struct value *like,
 				   const struct tensor *t);
