@@ -40,8 +40,8 @@ struct dcp {
 	uint64_t good_until; /* clock_ns() until which its files are not looked at */
 };
 
-/* What looking at all files takes, or finding that they cannot be read, is at most this part
- * of the time, and they are looked at every 10 s at least. */
+/* Looking at all files, or finding that they cannot be read, takes at most this part of the
+ * time; they are looked at every 10 s at least. */
 #define CHECK_PART 20u
 #define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
 
@@ -196,7 +196,8 @@ static int dcp_load(struct dcp *d, struct errmsg *err)
 	return stage0_is_dir(d->dir) ? load_stage0(d, err) : load_torch(d, err);
 }
 
-/* When files need to be looked at again that were looked at from `begin` until now. */
+/* Return until when files need not be looked at again, if a look took from `begin` until
+ * now. */
 static uint64_t good_from(uint64_t begin)
 {
 	const uint64_t now = clock_ns(), wait = (now - begin) * CHECK_PART;
@@ -241,8 +242,8 @@ static struct dcp *ref_open(struct uckpt *u, const char *dir, const struct filei
 	return NULL;
 }
 
-/* Read the checkpoint, or find why it cannot be read, which others that open it soon need
- * not find again.  NULL when memory runs out. */
+/* Load the checkpoint and list it.  One that cannot be read is listed with the reason, so
+ * that whoever opens it soon gets the same answer.  NULL when memory runs out. */
 static struct dcp *load_new(const struct dcp *found, const char *dir)
 {
 	const uint64_t begin = clock_ns();

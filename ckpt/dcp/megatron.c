@@ -99,8 +99,8 @@ static void add_item(struct dcp_metadata *m, struct dcp_item t, const char *stat
 		m->items[m->nitems++] = t;
 }
 
-/* Add an item for each layer of a stack, whose number `rest` of the name follows.  The chunks
- * are in the order of the layers. */
+/* Add an item for each layer of a stack.  The layer's number goes before `rest` in the
+ * name.  Chunks are in the order of layers, so that those of a layer are adjacent. */
 static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
 		      const char *state, const char *name, const char *rest)
 {

@@ -40,7 +40,7 @@ struct reader {
 	struct dcp_metadata *m;
 	const char *dir;
 	const char *file; /* the metadata's path */
-	struct dcp_item *items; /* of the directory, in `m`, by key until they are sorted */
+	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
 	size_t n;
 	const char *last; /* the file that was found last, as it is named */
 	uint32_t last_number;
@@ -274,7 +274,7 @@ static struct dcp_item *find_item(const struct reader *r, const struct value *ke
 				  : NULL;
 }
 
-/* The chunk that a MetadataIndex is of, or NULL.  Empty ones need no data. */
+/* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
 static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
 				    const struct value *index)
 {

@@ -207,7 +207,7 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 	return rc;
 }
 
-/* Without an optimizer: Adam's states, before its first step. */
+/* Give a group without an optimizer Adam's states before the first step. */
 static void add_zero_states(const struct dcp_finder *f, struct dcp_group *g)
 {
 	g->nstates = 3;
@@ -322,8 +322,8 @@ static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char
 	return 0;
 }
 
-/* Where no groups are recorded: one of all floating tensors of the model, or of those with
- * states. */
+/* Make the one group of a checkpoint that records none: all floating tensors of the model,
+ * or with an optimizer those that have states. */
 static int set_one_group(struct dcp_finder *f)
 {
 	struct dcp_names *const g = arena_alloc(f->a, sizeof(*g));

@@ -271,6 +271,8 @@ static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 			dcp_entries_find(&sorted, flat->v[i].param, &n);
 		struct value *const options = value_new(f->a, VALUE_DICT);
 
+		if (!options)
+			return errmsg_nomem(f->err, f->file);
 		if (e->item != flat->v[i].item)
 			continue; /* the parameter has been added */
 		for (size_t k = 0; !rc && k < n; k++)

@@ -16,7 +16,7 @@ struct dcp_prefix {
 /* Does the item's path begin so, and go on? */
 bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t);
 
-/* What a checkpoint has of a parameter. */
+/* A weight, a state or an option of a parameter. */
 struct dcp_entry {
 	const char *param; /* first: array_by_text */
 	const char *field; /* of a state or an option */
@@ -24,7 +24,7 @@ struct dcp_entry {
 	const struct dcp_param *owner; /* of a weight: the parameter, once it is one */
 };
 
-/* By parameter, and then in the order of the items. */
+/* Sorted by parameter, then in the order of the items. */
 struct dcp_entries {
 	struct dcp_entry *v;
 	size_t n;
@@ -32,11 +32,12 @@ struct dcp_entries {
 
 void dcp_entries_sort(struct dcp_entries *l);
 
-/* The first of those of a parameter, which follow each other; their number is at `*n`. */
+/* Return the first of a parameter's `*n` entries, which are adjacent; NULL if it has
+ * none. */
 struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,
 				   size_t *n);
 
-/* What is found, on the way to the model. */
+/* The search for the optimizer and the model, and what it has found. */
 struct dcp_finder {
 	struct dcp_model *o;
 	struct arena *a; /* of the model */
@@ -45,7 +46,7 @@ struct dcp_finder {
 	struct dcp_blobs *b;
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
-	struct dcp_prefix optimizer; /* if the model has one */
+	struct dcp_prefix optimizer; /* valid if o->has_optimizer */
 	struct dcp_entries states;
 	struct dcp_names {
 		const char **names; /* of parameters */
