@@ -108,12 +108,22 @@ static void put_size(const struct writer *w, unsigned ndim, uint64_t first,
  * chunk. */
 enum { OF_KEY, OF_PIECE, OF_CHUNKS };
 
-static void put_chunks(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
+static void put_tensor(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
 	const struct dcpview_cut cut =
 		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
 	uint64_t row = 0, next;
 
+	put_size(w, e->ndim, cut.piece, e->shape);
+	memoize(w);
+	PUT(w, POP);
+	memo_get(w, TENSOR);
+	PUT(w, MARK);
+	memo_get(w, PROPERTIES);
+	PUT(w, GLOBAL "torch\n");
+	bytebuf_add_str(w->out, dtype_name(e->dtype));
+	PUT(w, "\n" TUPLE1 REDUCE);
+	put_size(w, e->ndim, cut.rows, e->shape);
 	PUT(w, EMPTY_LIST MARK);
 	do {
 		next = dcpview_cut_end(&cut, row);
@@ -127,26 +137,7 @@ static void put_chunks(struct writer *w, const struct dcpview_entry *e, uint32_t
 		PUT(w, TUPLE2 REDUCE);
 		row = next;
 	} while (row < cut.rows);
-	PUT(w, APPENDS);
-}
-
-static void put_tensor(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
-{
-	const struct dcpview_cut cut =
-		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
-
-	put_size(w, e->ndim, cut.piece, e->shape);
-	memoize(w);
-	PUT(w, POP);
-	memo_get(w, TENSOR);
-	PUT(w, MARK);
-	memo_get(w, PROPERTIES);
-	PUT(w, GLOBAL "torch\n");
-	bytebuf_add_str(w->out, dtype_name(e->dtype));
-	PUT(w, "\n" TUPLE1 REDUCE);
-	put_size(w, e->ndim, cut.rows, e->shape);
-	put_chunks(w, e, memo);
-	PUT(w, TUPLE REDUCE);
+	PUT(w, APPENDS TUPLE REDUCE);
 }
 
 /* Return the bytes of the blob with `rows` rows. */

@@ -59,12 +59,6 @@ static const struct {
 	[DCP_FABRIC] = { .model = "model", .optim = "optimizer" },
 };
 
-/* A blob in the file of objects. */
-struct object {
-	const void *of; /* the value that was saved */
-	uint64_t offset, len;
-};
-
 struct maker {
 	struct dcpview_state *s;
 	enum dcp_style style;
@@ -72,7 +66,10 @@ struct maker {
 	struct zero_checkpoint *r;
 	struct dcpview_dir *model, *optim;
 	/* 0-d states that are in `objects` already: */
-	struct object *steps;
+	struct number {
+		const struct shard_state *of;
+		uint64_t offset;
+	} *steps;
 	size_t nsteps, steps_cap;
 	struct errmsg *err;
 };
@@ -117,13 +114,6 @@ static void add_file(const struct maker *m, struct dcpview_dir *d, const char *n
 			  d->nfiles + 1, sizeof(*d->files)))
 		d->files[d->nfiles++] =
 			(struct dcpview_file){ name, weight, state, d->n - 1 };
-}
-
-/* Describe the blob that was appended at offset `from`. */
-static struct object object_since(const struct maker *m, size_t from,
-				  const void *of)
-{
-	return (struct object){ of, from, m->optim->objects.len - from };
 }
 
 /* Dtypes without a storage class in torch are converted to float32. */
@@ -185,7 +175,7 @@ static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
 /* Append a 0-d tensor.  torch's Adam requires `step` as a tensor; DeepSpeed's may store an
  * int. */
 static void append_number(const struct maker *m, const struct shard_state *st,
-			 enum dtype dtype)
+			  enum dtype dtype)
 {
 	const float number = st->kind == STATE_INT ? (float)st->i : (float)st->f;
 	const void *const bytes =
@@ -199,7 +189,6 @@ static void append_number(const struct maker *m, const struct shard_state *st,
 static void add_number(struct maker *m, const struct shard_state *st,
 		       struct dcpview_entry e)
 {
-	const size_t before = m->optim->objects.len;
 	size_t i = m->nsteps;
 
 	e.is_tensor = true;
@@ -211,8 +200,9 @@ static void add_number(struct maker *m, const struct shard_state *st,
 				   &m->steps_cap, m->nsteps + 1,
 				   sizeof(*m->steps)))
 			return;
+		m->steps[m->nsteps++] =
+			(struct number){ st, m->optim->objects.len };
 		append_number(m, st, e.dtype);
-		m->steps[m->nsteps++] = object_since(m, before, st);
 		i = m->nsteps;
 	}
 	e.offset = m->steps[i - 1].offset;
@@ -263,18 +253,6 @@ static size_t find_group(const struct value_seq *groups, const struct param *p)
 	return p->first->group;
 }
 
-/* Add a setting of a group, or of a parameter in a flattened state dict. */
-static void add_setting(const struct maker *m, const char *param, size_t group,
-			const char *name, const struct object *o)
-{
-	struct dcpview_entry e =
-		optim_entry(m, "param_groups", param, group, name);
-
-	e.offset = o->offset;
-	e.len = o->len;
-	add_entry(m, m->optim, e);
-}
-
 /* Settings of torch's Adam and AdamW that DeepSpeed's optimizers may lack. */
 static const struct {
 	const char *name;
@@ -305,8 +283,9 @@ static struct value *default_setting(struct arena *a, const struct value *group,
 	}
 }
 
-/* Return the settings of a group without `params`, with missing ones added. */
-static struct value *make_settings(struct arena *a, const struct value *group)
+/* Return the settings of a group, with missing ones added, and these names as `params`. */
+static struct value *make_settings(struct arena *a, const struct value *group,
+				   struct value *names)
 {
 	const struct value_dict *const from = value_pairs(group);
 	struct value *const out = value_new(a, VALUE_DICT);
@@ -321,32 +300,46 @@ static struct value *make_settings(struct arena *a, const struct value *group)
 		if (v && !value_find(out, defaults[i].name))
 			value_dict_set(a, out, defaults[i].name, v);
 	}
+	value_dict_set(a, out, "params", names);
 	return out;
 }
 
-static int append_setting(const struct maker *m, const char *name,
-			  const struct value *v, struct object *out)
+/* Append an object, and note in `e` where it is. */
+static int save_object(const struct maker *m, const struct value *v, const char *name,
+		       struct dcpview_entry *e)
 {
 	struct bytebuf *const objects = &m->optim->objects;
-	const size_t before = objects->len;
 	struct errmsg why = { "" };
-	const int rc = legacy_add_object(objects, v, &why);
+	int rc;
 
-	if (rc)
-		return errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
-				  m->r->dir.optim[0].path, name, why.text);
-	*out = object_since(m, before, v);
-	return 0;
+	e->offset = objects->len;
+	rc = legacy_add_object(objects, v, &why);
+	e->len = objects->len - e->offset;
+	return rc ? errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
+			       m->r->dir.optim[0].path, name, why.text)
+		  : 0;
+}
+
+/* Add a setting of a group, or of a parameter in a flattened state dict, which is where
+ * `at` is. */
+static void add_setting(const struct maker *m, const char *param, size_t group,
+			const char *name, const struct dcpview_entry *at)
+{
+	struct dcpview_entry e =
+		optim_entry(m, "param_groups", param, group, name);
+
+	e.offset = at->offset;
+	e.len = at->len;
+	add_entry(m, m->optim, e);
 }
 
 /* Add group `number`.  of[i] is the group of weight i. */
 static int add_group(const struct maker *m, struct arena *a, size_t number,
 		     const struct value *group, const size_t *of)
 {
-	const struct value *const settings = make_settings(a, group);
 	struct value *const names = value_new(a, VALUE_LIST);
+	const struct value *const settings = make_settings(a, group, names);
 	const bool flat = styles[m->style].flat;
-	struct object o;
 	int rc = 0;
 
 	for (size_t i = 0; i < m->w->n; i++)
@@ -359,18 +352,17 @@ static int add_group(const struct maker *m, struct arena *a, size_t number,
 		const struct value_pair *const s = &settings->dict.v[k];
 		const char *const name =
 			arena_strdup(arena_of(m), s->key->str.p);
+		struct dcpview_entry at;
 
-		rc = append_setting(m, s->key->str.p, s->val, &o);
+		if (flat && value_is_str(s->key, "params"))
+			continue;
+		rc = save_object(m, s->val, s->key->str.p, &at);
 		if (!rc && !flat)
-			add_setting(m, NULL, number, name, &o);
+			add_setting(m, NULL, number, name, &at);
 		for (size_t i = 0; !rc && flat && i < m->w->n; i++)
 			if (of[i] == number)
-				add_setting(m, m->w->v[i]->name, 0, name, &o);
+				add_setting(m, m->w->v[i]->name, 0, name, &at);
 	}
-	if (rc || flat)
-		return rc;
-	rc = append_setting(m, "params", names, &o);
-	add_setting(m, NULL, number, "params", &o);
 	return rc;
 }
 
@@ -410,22 +402,18 @@ static const struct {
 
 static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 {
+	const char *const dict = titan_numbers[i].dict;
+	const char *const name = titan_numbers[i].name;
 	const struct value *const v = value_new_int(
 		a, titan_numbers[i].step ? m->r->model.ranks[0].global_steps : 0);
-	struct bytebuf *const objects = &m->optim->objects;
 	struct dcpview_entry e = {
-		.key = text(m, "%s.%s", titan_numbers[i].dict,
-			    titan_numbers[i].name),
-		.path = { { .text = titan_numbers[i].dict },
-			  { .text = titan_numbers[i].name } },
+		.key = text(m, "%s.%s", dict, name),
+		.path = { { .text = dict }, { .text = name } },
 		.nsteps = 2,
 		.file = OBJECTS_FILE,
-		.offset = objects->len,
 	};
-	const int rc = v ? legacy_add_object(objects, v, m->err)
-			 : errmsg_nomem(m->err, NULL);
+	const int rc = v ? save_object(m, v, name, &e) : errmsg_nomem(m->err, NULL);
 
-	e.len = objects->len - e.offset;
 	add_entry(m, m->optim, e);
 	return rc;
 }
