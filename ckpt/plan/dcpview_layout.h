@@ -10,11 +10,11 @@
  * How a tensor is cut into chunks of rows.  FSDP2 gives each of N ranks ceil(rows / N)
  * rows, and a loader reads whole chunks, so no chunk crosses a multiple of
  * ceil(rows / pieces): if `pieces` is N or a multiple of it and divides the rows, a rank
- * reads just its own.  Opening a chunk takes torch as long as reading some 100 KiB, so a
- * chunk has at least DCPVIEW_CHUNK_MIN bytes, and at most DCPVIEW_CHUNK_MAX unless one row
- * has more.
+ * reads just its own.  Python reads 4 KiB at a time, so a chunk has at least
+ * DCPVIEW_CHUNK_MIN bytes, which with a header are not more; it has at most
+ * DCPVIEW_CHUNK_MAX unless one row has more.
  */
-#define DCPVIEW_CHUNK_MIN (UINT64_C(16) << 10)
+#define DCPVIEW_CHUNK_MIN (UINT64_C(3) << 10)
 #define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)
 
 struct dcpview_cut {

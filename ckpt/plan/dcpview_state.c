@@ -39,6 +39,10 @@
  * share, so this is twice as many as there are ranks in a large job. */
 #define PIECES 128
 
+/* Opening a chunk takes torch as long as reading some 100 KiB, so there are no more pieces
+ * than one for each of so many bytes. */
+#define PIECE_MIN (16u << 10)
+
 /* Chunks of a checkpoint, of which each rank has objects in memory. */
 #define CHUNKS_MAX (1u << 18)
 
@@ -468,9 +472,10 @@ void dcpview_state_cut(struct dcpview_state *s, unsigned ranks)
 	for (unsigned d = 0; d < s->ndirs; d++)
 		for (size_t i = 0; i < s->dirs[d].n; i++) {
 			struct dcpview_entry *const e = &s->dirs[d].v[i];
-			const double p = fmax(scale * sqrt(bytes_of(e)), 1);
+			const double b = bytes_of(e);
+			const double p = fmin(scale * sqrt(b), b / PIECE_MIN);
 
-			e->pieces = ranks ?: 1u << lround(log2(p));
+			e->pieces = ranks ?: 1u << lround(log2(fmax(p, 1)));
 		}
 }
 

@@ -25,10 +25,10 @@ static void chunks_end_where_pieces_do(void **state)
 		{ 0, { 0 }, 8, "1" },
 		{ 1, { 0 }, 8, "0" },
 		{ 2, { 5, 0 }, 8, "5" },
-		{ 1, { 1000 }, 8, "1000" },           /* small */
+		{ 1, { 700 }, 8, "700" },             /* small */
 		{ 2, { 10, 1 << 16 }, 4, "3 3 3 1" }, /* like torch.chunk */
 		{ 2, { 10, 1 << 16 }, 8, "2 2 2 2 2" },
-		{ 2, { 10, 1 << 10 }, 4, "6 4" },                 /* at least 16 KiB */
+		{ 2, { 10, 1 << 7 }, 4, "6 4" },                  /* at least 3 KiB */
 		{ 2, { 10, 1 << 20 }, 1, "1 1 1 1 1 1 1 1 1 1" }, /* at most 4 MiB */
 		{ 2, { 14, 3 << 18 }, 2, "2 2 2 1 2 2 2 1" }, /* never across a border */
 		{ 2, { 3, 1 << 22 }, 1, "1 1 1" },            /* at least a row */
@@ -97,13 +97,12 @@ static uint64_t metadata_size(const struct dcpview_dir *d)
 	return size;
 }
 
-/* The bytes of the chunks that have rows of rank `i` of `n`; or of these rows alone. */
-static uint64_t bytes_of_rank(const struct dcpview_entry *e, uint64_t i, uint64_t n,
-			      bool chunks)
+/* The bytes of the chunks that have rows of rank `i` of `n`. */
+static uint64_t bytes_of_rank(const struct dcpview_entry *e, uint64_t i, uint64_t n)
 {
 	const struct dcpview_cut c =
 		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
-	const uint64_t share = (c.rows + n - 1) / n, row_size = c.row * sizeof(float);
+	const uint64_t share = (c.rows + n - 1) / n;
 	const uint64_t from = i * share;
 	const uint64_t end = from + share < c.rows ? from + share : c.rows;
 	struct bytebuf head = { 0 };
@@ -111,70 +110,58 @@ static uint64_t bytes_of_rank(const struct dcpview_entry *e, uint64_t i, uint64_
 
 	if (from >= end)
 		return 0;
-	if (!chunks)
-		return (end - from) * row_size;
 	legacy_add_tensor(&head, e->dtype, e->shape, e->ndim);
 	row = from - from % c.unit % c.piece;
 	do {
 		next = dcpview_cut_end(&c, row);
-		bytes += head.len + (next - row) * row_size;
+		bytes += head.len + (next - row) * c.row * sizeof(float);
 		row = next;
 	} while (row < end);
 	bytebuf_done(&head);
 	return bytes;
 }
 
-static uint64_t sum(const struct dcpview_dir *d, uint64_t i, uint64_t n, bool chunks)
-{
-	uint64_t bytes = 0;
-
-	for (size_t k = 0; k < d->n; k++)
-		bytes += bytes_of_rank(&d->v[k], i, n, chunks);
-	return bytes;
-}
-
-/* What the rank that reads most reads. */
+/* What the rank that reads most reads, of an equal share of the tensors. */
 static double most(const struct dcpview_dir *d, uint64_t n)
 {
-	uint64_t worst = 0;
+	uint64_t worst = 0, all = 0;
 
 	for (uint64_t i = 0; i < n; i++) {
-		const uint64_t bytes = sum(d, i, n, true);
+		uint64_t bytes = 0;
 
+		for (size_t k = 0; k < d->n; k++)
+			bytes += bytes_of_rank(&d->v[k], i, n);
 		worst = worst < bytes ? bytes : worst;
 	}
-	return (double)(worst + metadata_size(d));
+	for (size_t k = 0; k < d->n; k++)
+		all += d->v[k].shape[0] * sizeof(float) *
+		       (d->v[k].ndim == 2 ? d->v[k].shape[1] : 1);
+	return (double)(worst + metadata_size(d)) * (double)n / (double)all;
 }
 
 static void any_number_of_ranks_reads_little_more_than_its_share(void **state)
 {
 	static struct dcpview_entry v[TENSORS];
 	struct dcpview_state s;
-	double all;
 
 	make_gpt2(&s, v);
 	dcpview_state_cut(&s, 0);
-	all = (double)sum(&s.dirs[0], 0, 1, false);
 	for (uint64_t n = 1; n <= 64; n++)
-		if (most(&s.dirs[0], n) > 1.6 * all / (double)n)
+		if (most(&s.dirs[0], n) > 1.6)
 			fail_msg("%" PRIu64 " ranks: %.3f", n,
-				 most(&s.dirs[0], n) / (all / (double)n));
+				 most(&s.dirs[0], n));
 }
 
-/* Rank 0 has most rows. */
-static void ranks_that_it_is_cut_for_read_their_rows(void **state)
+static void ranks_that_it_is_cut_for_read_their_share(void **state)
 {
 	static struct dcpview_entry v[TENSORS];
 	struct dcpview_state s;
 
 	make_gpt2(&s, v);
 	for (unsigned n = 1; n <= 64; n++) {
-		double own;
-
 		dcpview_state_cut(&s, n);
-		own = (double)sum(&s.dirs[0], 0, n, false);
-		if (most(&s.dirs[0], n) > 1.1 * own)
-			fail_msg("%u ranks: %.3f", n, most(&s.dirs[0], n) / own);
+		if (most(&s.dirs[0], n) > 1.1)
+			fail_msg("%u ranks: %.3f", n, most(&s.dirs[0], n));
 	}
 }
 
@@ -202,7 +189,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(chunks_end_where_pieces_do),
 		cmocka_unit_test(any_number_of_ranks_reads_little_more_than_its_share),
-		cmocka_unit_test(ranks_that_it_is_cut_for_read_their_rows),
+		cmocka_unit_test(ranks_that_it_is_cut_for_read_their_share),
 		cmocka_unit_test(many_tensors_have_few_chunks),
 	};
 
