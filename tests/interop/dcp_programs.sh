@@ -3,21 +3,22 @@
 #
 # Programs with torch's own sharding go on from TAG_dcp of runs that DeepSpeed saved, by
 # their own code, and DeepSpeed goes on from what they saved: torchtitan's trainer
-# (dcp_titan.py).
+# (dcp_titan.py), and Lightning's Trainer and Fabric (dcp_lightning.py).
 #
-#     UCFS_PYTHON=/venv/bin/python dcp_programs.sh
+#     UCFS_PYTHON=/venv/bin/python dcp_programs.sh [titan] [lightning]
 #
-# Needs a Python with deepspeed and torchtitan (0.19.8 and 0.3.0 were used, with torch
-# 2.15); no GPU.  Takes minutes.
+# Needs a Python with deepspeed and transformers, and with torchtitan or lightning (0.19.8,
+# 5.24, 0.3.0 and 2.6.6 were used, with torch 2.15); no GPU.  Takes minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
-require_python deepspeed
+require_python deepspeed transformers
 require_ucfs
 export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
 make_scratch mnt
-for program in titan; do
-	module=torch$program
+[ $# -gt 0 ] || set -- titan lightning
+for program; do
+	module=${program/#titan/torchtitan}
 	"$UCFS_PYTHON" -c "import $module" 2>/dev/null || {
 		echo "not run: $UCFS_PYTHON cannot import $module"
 		continue

@@ -15,7 +15,6 @@ With torch 2.15 the losses differed by at most 7.2e-7, with bfloat16 by 1.4e-3.
 
 import csv
 import os
-import subprocess
 import sys
 
 import accelerate
@@ -145,14 +144,11 @@ def expected(run):
 
 class Mount(resume.Mount):
     def __init__(self, run, where, style):
-        super().__init__(os.path.realpath(os.path.join(curves.CURVES, run)), where)
-        self.style = style
+        super().__init__(os.path.realpath(os.path.join(curves.CURVES, run)), where,
+                         "-o", "dcp_style=" + style)
 
     def __enter__(self):
-        os.mkdir(self.where)
-        subprocess.run(["ucfs", self.source, self.where, "-o", "dcp_style=" + self.style],
-                       check=True)
-        return os.path.join(self.where, curves.TAG + "_dcp")
+        return os.path.join(super().__enter__(), curves.TAG + "_dcp")
 
 
 def check_losses(run, style, ranks, top):

@@ -348,12 +348,12 @@ def convert(tag_dir, tree, inject, log):
 
 
 class Mount:
-    def __init__(self, source, where):
-        self.source, self.where = source, where
+    def __init__(self, source, where, *options):
+        self.source, self.where, self.options = source, where, options
 
     def __enter__(self):
         os.mkdir(self.where)
-        subprocess.run(["ucfs", self.source, self.where], check=True)
+        subprocess.run(["ucfs", self.source, self.where, *self.options], check=True)
         return self.where
 
     def __exit__(self, *_):
