@@ -173,7 +173,8 @@ int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		   struct uckpt_error *err);
 
 /* The attributes of an entry that was just got, and how long the name means it, as
- * uckpt_lookup; -EAGAIN where that would take planning a view. */
+ * uckpt_lookup; -EAGAIN where that would take planning a view, or a request to a far
+ * store. */
 int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
 		   struct uckpt_attr *out, double *timeout);
 

@@ -26,7 +26,7 @@ int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
 
 	if (!d || !e || !out)
 		return -EINVAL;
-	if (!e->cheap)
+	if (!tree_dir_has_attrs(d, e))
 		return -EAGAIN;
 	rc = tree_getattr(d->t, e->node, &a, NULL);
 	if (rc)

@@ -82,18 +82,19 @@ static char *tag_path(struct uckpt *u, const char *dir,
 		      const struct dirlist_entry *e, char **name)
 {
 	const mode_t type = e->name[0] == '.' ? 0 : e->type;
+	const bool is_dir = S_ISDIR(type);
 	char *path = NULL;
 	struct attrs a;
 
 	*name = NULL;
-	if (S_ISDIR(type))
+	if (is_dir)
 		*name = strdup(e->name);
 	else if (S_ISREG(type))
 		*name = packfs_dir_name(e->name);
-	if (*name)
+	/* A file that is no pack has its own name; a run may have any number of them. */
+	if (*name && (is_dir || strcmp(*name, e->name) != 0))
 		path = tags_join(dir, *name);
-	/* A file that is no pack has its own name, so it is there. */
-	if (path && (S_ISDIR(type) || files_lstat(u, path, &a) == -ENOENT))
+	if (path && (is_dir || files_lstat(u, path, &a) == -ENOENT))
 		return path;
 	free(path);
 	free(*name);

@@ -2,6 +2,7 @@
 #ifndef UCKPT_REMOTE_H
 #define UCKPT_REMOTE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "ckpt/base/source.h"
@@ -30,6 +31,8 @@ struct remote_list {
 	uint64_t made_ns;
 	struct remote_list *next; /* older, of the context's */
 	atomic_uint users; /* the context is one while it remembers the list */
+	pthread_mutex_t asking; /* held while attributes are asked for; protects: */
+	size_t asked;		/* number of files that were asked for */
 	struct dirlist names; /* immutable, but for attributes that are added */
 };
 
@@ -43,8 +46,8 @@ void remote_list_put(struct remote_list *l);
 /* Forget all lists. */
 void remote_lists_done(struct uckpt *u);
 
-/* Attributes of a file in a list; those of all its files are asked for at once if
- * the server did not send them with it. */
+/* Attributes of a file in a list; if the server did not send them with it, those of files
+ * that follow are asked for, too. */
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err);
 

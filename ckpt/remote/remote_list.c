@@ -4,8 +4,9 @@
  * for many names of few directories, most of which are not there.
  *
  * A server that sends attributes with its lists (S3) needs no other request.  An
- * index page has names only: the attributes of all its files are asked for, in
- * parallel, when those of one are wanted, since a checkpoint is of all its files.
+ * index page has names only.  A checkpoint is of many files, so the attributes of those that
+ * follow a wanted one are asked for with it: ever more of them, since a run may also have any
+ * number of files that nobody wants.
  */
 #include <assert.h>
 #include <errno.h>
@@ -24,12 +25,14 @@
 #define LISTS_MAX 256
 #define MEMORY_NS ((uint64_t)REMOTE_MEMORY_S * 1000000000)
 #define HEADS_WIDTH 64     /* requests for attributes at once */
+#define HEADS_MIN 16	   /* asked for with the first wanted file */
 #define IDLE_PAGES_MAX 100 /* in a row, without a new name */
 
 void remote_list_put(struct remote_list *l)
 {
 	if (atomic_fetch_sub(&l->users, 1) > 1)
 		return;
+	pthread_mutex_destroy(&l->asking);
 	dirlist_done(&l->names);
 	free(l->path);
 	free(l);
@@ -234,6 +237,7 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 		free(l);
 		return errmsg_nomem(err, path);
 	}
+	pthread_mutex_init(&l->asking, NULL);
 	l->users = 1;
 	a.out = &l->names;
 	rc = s->u->remote.manifest ? ask_manifest(&a, err)
@@ -253,6 +257,7 @@ int remote_list_get(struct site *s, const char *path, int64_t end,
 struct heads {
 	struct site *site;
 	struct remote_list *list;
+	size_t first; /* index of the wanted file */
 	int64_t end;
 };
 
@@ -282,13 +287,31 @@ static int find_meta(const struct heads *h, struct dirlist_entry *e,
 static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct heads *const h = ctx;
-	struct dirlist_entry *const e = &h->list->names.v[i];
+	struct dirlist_entry *const e = &h->list->names.v[h->first + i];
 	struct http_meta unused;
 
 	(void)err;
 	if (S_ISREG(e->type))
 		find_meta(h, e, &unused, NULL);
 	return 0;
+}
+
+/* Ask for the attributes of a file, and of as many as were asked for before, unless another
+ * thread has. */
+static void ask_ahead(struct heads *h)
+{
+	struct remote_list *const l = h->list;
+	const size_t left = l->names.n - h->first;
+	size_t n;
+
+	pthread_mutex_lock(&l->asking);
+	n = l->asked < HEADS_MIN ? HEADS_MIN : l->asked;
+	n = n < left ? n : left;
+	if (!atomic_load(&l->names.v[h->first].more)) {
+		parallel_for(n, HEADS_WIDTH, ask_meta, h, NULL);
+		l->asked += n;
+	}
+	pthread_mutex_unlock(&l->asking);
 }
 
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
@@ -304,7 +327,8 @@ int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		*out = (struct http_meta){ .is_dir = true };
 		return 0;
 	}
+	h.first = (size_t)(e - l->names.v);
 	if (!atomic_load(&e->more))
-		parallel_for(l->names.n, HEADS_WIDTH, ask_meta, &h, NULL);
+		ask_ahead(&h);
 	return find_meta(&h, e, out, err);
 }

@@ -14,6 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
 
 static int tree_dir_add(struct uckpt_dir *d, uint64_t ino, mode_t type,
@@ -54,6 +55,11 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
 	free(full);
 	return rc ? rc
 		  : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
+}
+
+bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
+{
+	return e->cheap && (d->immutable || !(d->remote || far_is_far(&d->t->far)));
 }
 
 static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
@@ -117,12 +123,16 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 	char *tag;
 	int rc = 0;
 
+	/* A run may have any number of files that are no packs. */
+	if (name && packed && strcmp(name, d->v[i].name) == 0) {
+		free(name);
+		return 0;
+	}
 	if (!name || asprintf(&tag, "%s/%s", path, name) < 0) {
 		free(name);
 		return -ENOMEM;
 	}
-	/* Where the directory itself is there the pack is a file like others, as
-	 * is what is no pack. */
+	/* Where the directory itself is there the pack is a file like others. */
 	if ((!packed || !find_name(d, name)) && tree_is_tag(d->t, tag)) {
 		*added = true;
 		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
@@ -210,6 +220,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 	if (!path)
 		return -ENOENT;
 	d->parent = ino_of_lower(t, parent);
+	d->remote = site_is_url(path);
 	rc = read_lower(d, path, index);
 	n = d->n;
 	for (size_t i = 0; !rc && i < n; i++)

@@ -8,6 +8,7 @@
  *	-d USEC   delay of a request (2000)
  *	-n MOST   requests under way at once, at most (64); others queue
  *	-c        let the kernel cache what was read, and read ahead by itself
+ *	-t        list names with their types
  *	-l FILE   every 50 ms: milliseconds, requests under way, MiB read so far
  *
  * The file .slowfs in the root, which takes no time, counts: requests by kind,
@@ -45,7 +46,7 @@ struct node {
 /* A file or directory that is open. */
 struct open_file {
 	int fd;
-	char **names; /* of a directory */
+	struct dirent *names; /* of a directory */
 	size_t nnames;
 };
 
@@ -56,7 +57,7 @@ static const char *const kind_names[KINDS] = { "lookups", "getattrs", "lists",
 
 static useconds_t delay = 2000;
 static unsigned most = 64;
-static bool cached;
+static bool cached, typed;
 static sem_t room;
 static atomic_ullong counts[KINDS], bytes;
 static atomic_uint under_way, most_under_way;
@@ -241,8 +242,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	}
 	while ((e = readdir(dir))) {
-		f->names = realloc(f->names, (f->nnames + 1) * sizeof(char *));
-		f->names[f->nnames++] = strdup(e->d_name);
+		f->names = realloc(f->names, (f->nnames + 1) * sizeof(*e));
+		f->names[f->nnames++] = *e;
 	}
 	closedir(dir);
 	fi->fh = (uintptr_t)f;
@@ -259,10 +260,13 @@ static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	(void)ino;
 	begin(LIST);
 	for (size_t i = (size_t)off; buf && i < f->nnames; i++) {
-		const struct stat st = { .st_ino = 1 };
+		const struct stat st = {
+			.st_ino = 1,
+			.st_mode = typed ? DTTOIF(f->names[i].d_type) : 0
+		};
 		const size_t n =
 			fuse_add_direntry(req, buf + len, size - len,
-					  f->names[i], &st, (off_t)i + 1);
+					  f->names[i].d_name, &st, (off_t)i + 1);
 
 		if (n > size - len)
 			break;
@@ -279,8 +283,6 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino,
 	struct open_file *const f = (void *)(uintptr_t)fi->fh;
 
 	(void)ino;
-	while (f->nnames)
-		free(f->names[--f->nnames]);
 	free(f->names);
 	free(f);
 	fuse_reply_err(req, 0);
@@ -417,20 +419,22 @@ static void set_options(int argc, char **argv)
 {
 	int c;
 
-	while ((c = getopt(argc, argv, "d:n:cl:")) != -1) {
+	while ((c = getopt(argc, argv, "d:n:ctl:")) != -1) {
 		if (c == 'd')
 			delay = (useconds_t)atoi(optarg);
 		else if (c == 'n')
 			most = (unsigned)atoi(optarg);
 		else if (c == 'c')
 			cached = true;
+		else if (c == 't')
+			typed = true;
 		else if (c == 'l')
 			log_file = fopen(optarg, "w");
 		else
 			exit(2);
 	}
 	if (argc - optind != 2 || most == 0) {
-		fprintf(stderr, "usage: slowfs [-d USEC] [-n MOST] [-c]"
+		fprintf(stderr, "usage: slowfs [-d USEC] [-n MOST] [-c] [-t]"
 				" [-l FILE] DIR MOUNTPOINT\n");
 		exit(2);
 	}

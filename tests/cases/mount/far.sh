@@ -164,4 +164,20 @@ mkdir "$tmp/many" && touch "$tmp/many/"{1..200}
 ucckpt info "$far" >"$tmp/info.log" 2>&1
 check "types that are not told: many lookups at once" test "$(far_count most)" -ge 8
 leave "$far"
+
+# A run with many files beside its tags, whose types the store tells: none is asked for.
+mkdir "$tmp/names"
+"$top_builddir/tests/programs/mkrun" "$tmp/names" 2 1000 4 || fail "mkrun"
+touch "$tmp/names/"{1..3000}
+asked() { echo $(($(far_count lookups) + $(far_count getattrs))); }
+"$slowfs" -t -d 1000 "$tmp/names" "$far"
+ucckpt info "$far" >"$tmp/info.log" 2>&1
+check "many names: info asks for few: $(asked)" test "$(asked)" -lt 300
+mount_fg "$far" || finish
+before=$(asked)
+check "many names: all are listed" test "$(find "$mnt" -maxdepth 1 -name '[1-9]*' | wc -l)" = 3000
+check "many names: listing asks for few: $(asked), of $before before" test $(($(asked) - before)) -lt 300
+leave "$mnt"
+wait "$server"
+leave "$far"
 finish

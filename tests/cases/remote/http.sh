@@ -180,6 +180,18 @@ mount_remote "$withuser" -o "manifest=$tmp/m"
 grep -r secret7 "$tmp/mnt/.ucfs" /proc/mounts "/proc/$server/cmdline" "$tmp/log" && fail "a password shows"
 unmount
 
+# A run with many files beside its tags: none is asked for.
+cp -r "$tmp/www/run" "$tmp/www/many"
+touch "$tmp/www/many/"{1..3000}
+heads() { count '"HEAD /many/'; }
+check "many names: info" ucckpt info "$http/many" >"$tmp/out" 2>&1
+check "many names: info asks for few: $(heads)" test "$(heads)" -lt 200
+mount_remote "$http/many"
+check "many names: all are listed" test "$(find "$tmp/mnt" -maxdepth 1 -name '[1-9]*' | wc -l)" = 3000
+check "many names: and a mount: $(heads)" test "$(heads)" -lt 400
+unmount
+rm -r "$tmp/www/many"
+
 # Shared with other users.
 if [ "$(id -u)" != 0 ] || ! command -v setpriv >/dev/null; then
 	echo "only root can become other users: allow_other is not shown"
