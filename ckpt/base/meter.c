@@ -2,6 +2,7 @@
 #include "ckpt/base/meter.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 #define BAR_LEN (sizeof(BAR) - 1)
 
 static pthread_t thread;
-static bool started; /* by the main thread */
+static atomic_bool started; /* by the main thread */
 static const char *program;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these: */
@@ -99,6 +100,8 @@ void meter_start(const char *name)
 
 void meter_step(const char *what, uint64_t done, uint64_t total)
 {
+	if (!started)
+		return;
 	pthread_mutex_lock(&lock);
 	named = true;
 	meter_step_text(what, done, total, line);
@@ -107,6 +110,8 @@ void meter_step(const char *what, uint64_t done, uint64_t total)
 
 void meter_bytes(uint64_t done, uint64_t total, double seconds)
 {
+	if (!started)
+		return;
 	pthread_mutex_lock(&lock);
 	named = false;
 	meter_bytes_text(done, total, seconds, line);

@@ -33,6 +33,14 @@ check "with several requests at once" test "$(far_count most)" -ge 4
 leave "$far"
 rm -rf "$tmp/far_copy"
 
+# Extract.
+be_far || fail "slowfs"
+check "extract from afar" ucckpt extract "$far" global_step4_universal "$tmp/there" >"$tmp/extract.log" 2>&1
+check "extract: the same bytes" diff -r "$tmp/copy" "$tmp/there/global_step4_universal"
+check "extract: with several requests at once" test "$(far_count most)" -ge 4
+leave "$far"
+rm -rf "$tmp/there"
+
 # Check and diff.
 shards=$(du -sb "$tag" | cut -f1)
 be_far || fail "slowfs"
