@@ -18,6 +18,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/stage0_build.h"
 #include "ckpt/format/keys.h"
+#include "ckpt/format/module_dict.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/roots/rootfs.h"
 
@@ -472,9 +473,9 @@ static int sort_ties(struct stage0_builder *b, size_t part)
 
 int stage0_find_params(struct stage0_builder *b, size_t part)
 {
-	const struct value_dict *const module =
-		value_find_pairs(b->f->pt.root, "module");
-	int rc = index_buffers(b);
+	const struct value_dict *module;
+	int rc = module_dict(b->f->pt.root, b->file, &b->o->arena, &module, b->err) ?:
+		 index_buffers(b);
 
 	if (!rc && module)
 		rc = add_tensors(b, b->f, module, "");

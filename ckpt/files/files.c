@@ -76,6 +76,7 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 		     struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
+	struct errmsg why = { "" };
 	char *dir;
 	int rc;
 
@@ -84,7 +85,7 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	rc = dcp_open(u, dir, &f->d, err);
+	rc = dcp_open(u, dir, &f->d, &why);
 	free(dir);
 	if (!rc && !dcp_find(f->d, slash + 1, &f->rank, &f->kind)) {
 		dcp_close(f->d);
@@ -92,9 +93,9 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	}
 	if (rc == -ENOENT)
 		return missing;
-	/* Nothing is there, but callers look for a text, too. */
-	if (!rc && err)
-		*err->text = '\0';
+	/* A file is there, or why not: callers look for a text, too. */
+	if (err)
+		*err = why;
 	return rc;
 }
 

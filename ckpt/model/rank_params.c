@@ -20,7 +20,7 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/model/module_dict.h"
+#include "ckpt/format/module_dict.h"
 #include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"

@@ -31,7 +31,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/experts.h"
-#include "ckpt/model/module_dict.h"
+#include "ckpt/format/module_dict.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/frozen.h"

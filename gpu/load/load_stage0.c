@@ -25,7 +25,7 @@
 #include "ckpt/dirs/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/model/module_dict.h"
+#include "ckpt/format/module_dict.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/load/load_impl.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/model/module_dict.h"
+#include "ckpt/format/module_dict.h"
 
 #include <assert.h>
 #include <errno.h>
