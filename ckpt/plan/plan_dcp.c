@@ -167,19 +167,31 @@ static void dcpview_close(struct plan *p)
 	dcpview_state_done(&dcpview_of(p)->state);
 }
 
-/* Does DeepSpeed write this entry of the model states itself? */
-static bool is_deepspeeds(const struct value *key)
+/* Do DeepSpeed or foreign sources add this entry to the model states? */
+static bool is_internal(const struct value *key)
 {
 	static const char *const keys[] = {
-		"module",		 "buffer_names",
-		"optimizer",		 "param_shapes",
-		"frozen_param_shapes",	 KEY_SHARED_PARAMS,
-		"frozen_param_fragments", "lr_scheduler",
-		"data_sampler",		 "random_ltd",
-		"sparse_tensor_module_names", "skipped_steps",
-		"global_steps",		 "global_samples",
-		"dp_world_size",	 "mp_world_size",
-		KEY_DS_CONFIG,		 KEY_DS_VERSION,
+		"module",
+		"buffer_names",
+		"optimizer",
+		"param_shapes",
+		"frozen_param_shapes",
+		"frozen_param_fragments",
+		KEY_SHARED_PARAMS,
+		"lr_scheduler",
+		"data_sampler",
+		"random_ltd",
+		"sparse_tensor_module_names",
+		"skipped_steps",
+		"global_steps",
+		"global_samples",
+		"dp_world_size",
+		"mp_world_size",
+		"checkpoint_parallel_dimensions",
+		KEY_DS_CONFIG,
+		KEY_DS_VERSION,
+		KEY_FOREIGN_SOURCE,
+		KEY_FOREIGN_WARNINGS,
 	};
 
 	for (size_t i = 0; i < COUNT(keys); i++)
@@ -199,7 +211,7 @@ static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 		return out;
 	from = value_pairs(d->old.root);
 	for (size_t i = 0; from && i < from->n; i++)
-		if (!is_deepspeeds(from->v[i].key))
+		if (!is_internal(from->v[i].key))
 			value_put(&d->a, out, from->v[i].key, from->v[i].val);
 	return out;
 }

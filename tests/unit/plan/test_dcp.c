@@ -539,7 +539,9 @@ static unsigned check_styles(void)
 				  .ranks = 2,
 				  .params = params,
 				  .nparams = 1,
-				  .ngroups = 1 };
+				  .ngroups = 1,
+				  .tp = 1,
+				  .pp = 1 };
 	struct good_tally tally = { .name = "style" };
 	char *const dir = mkckpt_new_dir();
 
