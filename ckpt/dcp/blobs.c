@@ -463,6 +463,10 @@ int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 
 	if (t->is_tensor)
 		return read_number(b, t, a, out, err);
+	if (t->value) {
+		*out = t->value;
+		return 0;
+	}
 	if (!t->nchunks)
 		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir,
 				  t->key);

@@ -446,21 +446,20 @@ void dcp_metadata_done(struct dcp_metadata *m)
 	*m = (struct dcp_metadata){ 0 };
 }
 
-struct dcp_item *dcp_item_at(struct arena *a, const char *key, uint32_t file,
-			     enum dtype type, unsigned ndim, const uint64_t *shape,
-			     uint64_t numel, uint64_t at)
+int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
+		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
+		  uint64_t at)
 {
-	struct dcp_item *const t = arena_alloc(a, sizeof(*t));
 	struct dcp_chunk *const c = arena_alloc(a, sizeof(*c));
 	const uint64_t *const offset = arena_alloc(a, (ndim + 1) * sizeof(*offset));
 	const uint64_t *const size = arena_copy(a, shape, ndim * sizeof(*size));
 
-	if (!t || !c || !offset || !size)
-		return NULL;
+	if (!c || !offset || !size)
+		return -ENOMEM;
 	*c = (struct dcp_chunk){ .offset = offset, .size = size, .numel = numel,
 				 .file = file, .data = at };
 	*t = (struct dcp_item){ .key = key, .is_tensor = true, .dtype = type,
 				.ndim = ndim, .shape = size, .numel = numel,
 				.chunks = c, .nchunks = 1 };
-	return t;
+	return 0;
 }

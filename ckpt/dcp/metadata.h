@@ -13,6 +13,7 @@
 
 struct errmsg;
 struct uckpt;
+struct value;
 
 /* The file that describes a PyTorch distributed checkpoint, and that is written last. */
 #define DCP_METADATA ".metadata"
@@ -53,6 +54,7 @@ struct dcp_item {
 	struct dcp_chunk *chunks; /* of a tensor in row-major order of their first elements;
 				   * of an object one, or none */
 	size_t nchunks;
+	struct value *value; /* of an object that was read already, or NULL */
 };
 
 /* One or two directories' metadata. */
@@ -77,10 +79,10 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
-/* A tensor whose elements are in a file from byte `at` on; NULL when memory runs out. */
-struct dcp_item *dcp_item_at(struct arena *a, const char *key, uint32_t file,
-			     enum dtype type, unsigned ndim, const uint64_t *shape,
-			     uint64_t numel, uint64_t at);
+/* Fill in a tensor whose elements are in a file from byte `at` on.  -ENOMEM. */
+int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
+		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
+		  uint64_t at);
 
 void dcp_metadata_done(struct dcp_metadata *m);
 

@@ -24,7 +24,6 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 
-#define MASTER "fp32_param" /* the state in which Megatron's optimizers keep the weights */
 #define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
@@ -202,7 +201,7 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 		rc = read_number(f, e->item, &s.number);
 	else if (!s.flat)
 		s.item = e->item;
-	if (!rc && strcmp(e->field, MASTER) != 0)
+	if (!rc && strcmp(e->field, DCP_MASTER) != 0)
 		g->states[g->nstates++] = s;
 	return rc;
 }
@@ -293,7 +292,7 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 					   " group", p.name, n, g->nstates);
 		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
-		p.master = find_state(f, p.name, MASTER) ?: p.weight;
+		p.master = find_state(f, p.name, DCP_MASTER) ?: p.weight;
 		g->params[kept] = p;
 		rc = check_flat(f, &p, p.master) ?: own(f, &g->params[kept++]);
 	}
@@ -345,7 +344,7 @@ static int set_one_group(struct dcp_finder *f)
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-static int add_groups(struct dcp_finder *f)
+int dcp_model_add_groups(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
 	int rc = 0;
@@ -447,7 +446,7 @@ static int find_all(struct dcp_finder *f)
 				   first ? "the optimizer's parameters are not there"
 					 : "there are no tensors");
 	rc = list_weights(f) ?: f->ngroups ? 0 : set_one_group(f);
-	rc = rc ?: add_groups(f) ?: add_extras(f);
+	rc = rc ?: dcp_model_add_groups(f) ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)
 			o->weights = o->groups[g].params[0].master->dtype;

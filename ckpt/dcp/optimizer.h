@@ -63,6 +63,14 @@ struct dcp_finder {
  * file that a program will load. */
 bool dcp_optimizer_is_option(const struct value *v);
 
+/* The field of a parameter's master weight, as Megatron's optimizers call it. */
+#define DCP_MASTER "fp32_param"
+
+/* Make the model's groups of what was found: groups, states and weights, the lists of which
+ * are sorted.  -EBADMSG if a parameter is not whole, -ENOTSUP for states that a ZeRO
+ * checkpoint cannot have. */
+int dcp_model_add_groups(struct dcp_finder *f);
+
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none.
  * -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
  * dcp_blobs_value. */

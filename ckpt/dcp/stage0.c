@@ -228,7 +228,7 @@ void stage0_close(struct stage0 *s)
 }
 
 int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
-		const struct value *v, const char *key, struct dcp_item **out)
+		const struct value *v, const char *key, struct dcp_item *out)
 {
 	struct tensor t;
 	uint64_t at;
@@ -236,9 +236,10 @@ int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 
 	if (rc)
 		return rc;
-	*out = dcp_item_at(&b->o->arena, key, f->number, t.dtype, t.ndim, t.shape,
-			   t.numel, at);
-	return *out ? 0 : errmsg_nomem(b->err, b->file);
+	return dcp_item_init(out, &b->o->arena, key, f->number, t.dtype, t.ndim, t.shape,
+			     t.numel, at)
+		       ? errmsg_nomem(b->err, b->file)
+		       : 0;
 }
 
 static uint64_t hash_text(const char *s)
@@ -386,19 +387,19 @@ static int add_tensors(struct stage0_builder *b, const struct stage0_file *f,
 
 	for (size_t i = 0; !rc && i < d->n; i++) {
 		const struct value *const key = d->v[i].key;
-		struct dcp_item *t;
+		struct dcp_item *const t = arena_alloc(&b->o->arena, sizeof(*t));
 		char *name;
 
 		if (!value_is_cstr(key) || !tensor_is(d->v[i].val))
 			continue;
 		name = arena_alloc(&b->o->arena,
 				   strlen(prefix) + key->str.len + 1);
-		if (!name)
+		if (!name || !t)
 			return errmsg_nomem(b->err, b->file);
 		sprintf(name, "%s%s", prefix, key->str.p);
 		if (is_buffer(b, name))
 			continue;
-		rc = stage0_item(b, f, d->v[i].val, name, &t) ?:
+		rc = stage0_item(b, f, d->v[i].val, name, t) ?:
 		     (is_tied(name) ? add_tied : add_param)(b, name, t);
 	}
 	return rc;

@@ -21,6 +21,7 @@ struct stage0_builder {
 	const struct value *torch; /* the state_dict of torch's */
 	struct stage0_entry *entries;
 	size_t nentries;
+	size_t states_cap;
 	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
 	/* The model's: */
 	struct stage0_param *params;
@@ -33,9 +34,9 @@ struct stage0_builder {
 	size_t nties;
 };
 
-/* An item for a tensor of a file. */
+/* Fill in the item of a tensor of a file. */
 int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
-		const struct value *v, const char *key, struct dcp_item **out);
+		const struct value *v, const char *key, struct dcp_item *out);
 
 /* Find the model's parameters: those of the module, or of a stage's layers. */
 int stage0_find_params(struct stage0_builder *b, size_t part);

@@ -14,6 +14,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/model.h"
 #include "ckpt/tensor/cast.h"
 
 #define CHECKED_MAX 32u /* elements of each master */
@@ -166,32 +167,34 @@ int stage0_match_flat(const struct stage0_param *params, size_t n,
 	return 0;
 }
 
-int stage0_match_check(const struct stage0_entry *entries, size_t n,
-		       struct dcp_blobs *b, const char *file, struct errmsg *err)
+static int check_master(const struct dcp_param *p, struct dcp_blobs *b,
+			const char *file, struct errmsg *err)
 {
+	const size_t n = p->weight->numel < CHECKED_MAX ? p->weight->numel
+							: CHECKED_MAX;
 	float master[CHECKED_MAX], weight[CHECKED_MAX];
+	int rc = dcp_blobs_read(b, p->master, DTYPE_F32, master, 0, n, err) ?:
+		 dcp_blobs_read(b, p->weight, DTYPE_F32, weight, 0, n, err);
+
+	for (size_t k = 0; !rc && k < n; k++)
+		if (fabsf(master[k] - weight[k]) > fabsf(master[k]) / 256 + 1e-7f)
+			rc = errmsg_set(err, -ENOTSUP,
+					"%s: what the optimizer has for %s by its"
+					" shape is another parameter: which one is not"
+					" recorded", file, p->name);
+	return rc;
+}
+
+int stage0_match_check(const struct dcp_model *o, struct dcp_blobs *b, const char *file,
+		       struct errmsg *err)
+{
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < n; i++) {
-		const struct stage0_entry *const e = &entries[i];
-		size_t some;
-
-		if (!e->param || !e->master)
-			continue;
-		some = e->master->numel < CHECKED_MAX ? e->master->numel
-						      : CHECKED_MAX;
-		rc = dcp_blobs_read(b, e->master, DTYPE_F32, master, 0, some, err)
-		     ?: dcp_blobs_read(b, e->param->weight, DTYPE_F32, weight, 0,
-				       some, err);
-		for (size_t k = 0; !rc && k < some; k++)
-			if (fabsf(master[k] - weight[k]) >
-			    fabsf(master[k]) / 256 + 1e-7f)
-				rc = errmsg_set(err, -ENOTSUP,
-						"%s: what the optimizer has for"
-						" %s by its shape is another"
-						" parameter: which one is not"
-						" recorded", file,
-						e->param->name);
-	}
+	for (size_t g = 0; g < o->ngroups; g++)
+		for (size_t i = 0; !rc && i < o->groups[g].nparams; i++)
+			if (o->groups[g].params[i].master !=
+			    o->groups[g].params[i].weight)
+				rc = check_master(&o->groups[g].params[i], b, file,
+						  err);
 	return rc;
 }

@@ -8,7 +8,7 @@
 
 struct dcp_blobs;
 struct dcp_item;
-struct dcp_state;
+struct dcp_model;
 struct errmsg;
 
 /* A parameter of the model's. */
@@ -22,13 +22,8 @@ struct stage0_param {
 struct stage0_entry {
 	size_t group;
 	const struct stage0_param *param; /* found by stage0_match */
-	struct dcp_item *master; /* the weight in float32; NULL: the model's */
-	struct dcp_field {
-		const char *name;
-		struct dcp_item *item; /* a tensor, or NULL: */
-		struct value *number;
-	} *fields;
-	size_t nfields;
+	struct dcp_item *states; /* in order; and the master weight, if it has one */
+	size_t n;
 	const struct dcp_item *like; /* a tensor of its shape; NULL: there is none */
 };
 
@@ -48,8 +43,8 @@ int stage0_match_flat(const struct stage0_param *params, size_t n,
 		      const char *file, struct errmsg *err);
 
 /* Check that masters of 16-bit weights begin with what these were rounded from. */
-int stage0_match_check(const struct stage0_entry *entries, size_t n,
-		       struct dcp_blobs *b, const char *file, struct errmsg *err);
+int stage0_match_check(const struct dcp_model *o, struct dcp_blobs *b, const char *file,
+		       struct errmsg *err);
 
 bool stage0_same_shape(const struct dcp_item *a, const struct dcp_item *b);
 

@@ -12,6 +12,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/dcp/stage0_build.h"
 #include "ckpt/format/keys.h"
@@ -19,7 +20,7 @@
 #include "ckpt/tensor/cast.h"
 
 #define ENTRIES_MAX (1u << 22)
-#define FIELDS_MAX 32u /* states of a parameter */
+#define STATES_MAX 32u /* of a parameter */
 
 static int stage0_nomem(const struct stage0_builder *b)
 {
@@ -36,59 +37,48 @@ static const struct value_seq *groups_of(const struct stage0_builder *b)
 	return value_find_items(b->torch, KEY_PARAM_GROUPS);
 }
 
-/* Read a state: a tensor or a number.  What is None is left out. */
-static int add_field(struct stage0_builder *b, struct stage0_entry *e, size_t number,
-		     const struct value_pair *pair)
+/* Add a state, which is a tensor or a number, or the master weight. */
+static int add_state(struct stage0_builder *b, struct stage0_entry *e, size_t number,
+		     const char *field, struct value *v)
 {
-	struct dcp_field *const f = &e->fields[e->nfields];
-	char text[128];
+	struct dcp_item *const t = &e->states[e->n++];
+	char text[128], *key;
 	int rc = 0;
 
-	if (pair->val->kind == VALUE_NONE)
-		return 0;
-	snprintf(text, sizeof(text), "optimizer: state[%zu][%.64s]", number,
-		 value_cstr(pair->key));
-	*f = (struct dcp_field){ .name = value_cstr(pair->key) };
-	if (tensor_is(pair->val)) {
-		const char *const key = arena_strdup(&b->o->arena, text);
-
-		rc = key ? stage0_item(b, b->f, pair->val, key, &f->item)
-			 : stage0_nomem(b);
-		if (!rc && !cast_knows(f->item->dtype))
-			rc = ERRMSG_FILE(b, -ENOTSUP, "%s: is no real number", text);
-		if (!rc && strcmp(f->name, "step") != 0 && !e->like)
-			e->like = f->item;
-	} else if (pair->val->kind == VALUE_INT || pair->val->kind == VALUE_FLOAT) {
-		f->number = pair->val;
-	} else {
-		rc = ERRMSG_FILE(b, -ENOTSUP, "%s: is a %s, which a ZeRO checkpoint"
-					      " cannot have", text,
-				 value_kind_name(pair->val));
-	}
-	e->nfields += !rc;
-	return rc;
+	snprintf(text, sizeof(text), "optimizer: state[%zu][%.64s]", number, field);
+	key = arena_strdup(&b->o->arena, text);
+	if (!key)
+		return stage0_nomem(b);
+	if (tensor_is(v))
+		rc = stage0_item(b, b->f, v, key, t);
+	else
+		*t = (struct dcp_item){ .key = key, .value = v };
+	if (!rc && t->is_tensor && !cast_knows(t->dtype))
+		rc = ERRMSG_FILE(b, -ENOTSUP, "%s: is no real number", key);
+	if (!rc && t->is_tensor && strcmp(field, "step") != 0 && !e->like)
+		e->like = t;
+	t->path = arena_copy(&b->o->arena, &field, sizeof(field));
+	return rc ?: t->path ? 0 : stage0_nomem(b);
 }
 
-static int add_fields(struct stage0_builder *b, size_t number,
-		      const struct value *state)
+/* Add the states of a number, of which those that are None are left out. */
+static int add_dict(struct stage0_builder *b, size_t number, const struct value *state)
 {
-	struct stage0_entry *const e = &b->entries[number];
 	const struct value_dict *const d = value_pairs(state);
+	struct stage0_entry *const e = &b->entries[number];
 	int rc = 0;
 
-	if (!d || d->n > FIELDS_MAX || e->fields)
+	if (!d || d->n > STATES_MAX || e->states)
 		return ERRMSG_FILE(b, -EBADMSG,
 				   "optimizer: state[%zu] is no dict of a few"
 				   " states, or is there twice", number);
-	e->fields = arena_alloc(&b->o->arena, (d->n + 1) * sizeof(*e->fields));
-	if (!e->fields)
+	e->states = arena_alloc(&b->o->arena, (d->n + 1) * sizeof(*e->states));
+	if (!e->states)
 		return stage0_nomem(b);
 	for (size_t i = 0; !rc && i < d->n; i++)
-		rc = value_is_cstr(d->v[i].key)
-			     ? add_field(b, e, number, &d->v[i])
-			     : ERRMSG_FILE(b, -EBADMSG,
-					   "optimizer: state[%zu]: a key is no name",
-					   number);
+		if (d->v[i].val->kind != VALUE_NONE)
+			rc = add_state(b, e, number, value_cstr(d->v[i].key),
+				       d->v[i].val);
 	return rc;
 }
 
@@ -107,7 +97,7 @@ static int add_states(struct stage0_builder *b)
 			return ERRMSG_FILE(b, -EBADMSG,
 					   "optimizer: has a state of a parameter"
 					   " that is in none of its groups");
-		rc = add_fields(b, number, state->v[i].val);
+		rc = add_dict(b, number, state->v[i].val);
 	}
 	return rc;
 }
@@ -147,21 +137,20 @@ static int list_entries(struct stage0_builder *b)
 	return 0;
 }
 
-static int set_master(struct stage0_builder *b, size_t number, const struct value *v)
+/* Add a master weight, whose shape is the parameter's. */
+static int add_master(struct stage0_builder *b, size_t number, struct value *v)
 {
 	struct stage0_entry *const e = &b->entries[number];
-	char text[64], *key;
-	int rc;
 
-	snprintf(text, sizeof(text), "optimizer: master %zu", number);
-	key = arena_strdup(&b->o->arena, text);
-	rc = !key	     ? stage0_nomem(b)
-	     : tensor_is(v) ? stage0_item(b, b->f, v, key, &e->master)
-			    : ERRMSG_FILE(b, -EBADMSG, "%s: is no tensor", text);
-	if (!rc && !cast_knows(e->master->dtype))
-		rc = ERRMSG_FILE(b, -ENOTSUP, "%s: is no real number", text);
-	e->like = rc ? NULL : e->master;
-	return rc;
+	if (!tensor_is(v))
+		return ERRMSG_FILE(b, -EBADMSG, "optimizer: master %zu: is no tensor",
+				   number);
+	if (!e->states)
+		e->states = arena_alloc(&b->o->arena, sizeof(*e->states));
+	if (!e->states)
+		return stage0_nomem(b);
+	e->like = NULL;
+	return add_state(b, e, number, DCP_MASTER, v);
 }
 
 /* Find the masters of 16-bit parameters, in lists like the groups, or one of each group. */
@@ -180,165 +169,94 @@ static int add_masters(struct stage0_builder *b)
 			     : value_items(lists->v[g]);
 
 		for (size_t i = 0; list && !rc && i < list->n; i++, n++)
-			rc = n < b->nentries ? set_master(b, n, list->v[i]) : 0;
+			rc = n < b->nentries ? add_master(b, n, list->v[i]) : 0;
 	}
 	if (!rc && lists && n != b->nentries)
 		return ERRMSG_FILE(b, -EBADMSG,
 				   "optimizer: has %zu masters of %zu parameters", n,
 				   b->nentries);
 	for (size_t i = 0; flat && !rc && i < n; i++)
-		b->flat += b->entries[i].master->numel;
+		b->flat += b->entries[i].like->numel;
 	return rc;
 }
 
-static struct dcp_item *part_of(struct stage0_builder *b, const struct dcp_item *flat,
-				uint64_t first, const struct dcp_item *like)
+/* Give a parameter the states of an entry, or of a flat one the elements from `first` on. */
+static int give_states(struct stage0_builder *b, struct dcp_finder *f,
+		       const struct stage0_entry *e, const struct stage0_param *p,
+		       uint64_t first)
 {
-	return dcp_item_at(&b->o->arena, flat->key, flat->chunks->file, flat->dtype,
-			   like->ndim, like->shape, like->numel,
-			   flat->chunks->data + first * dtype_size(flat->dtype));
-}
+	struct dcp_names *const g = &f->groups[e->group];
+	const struct dcp_item *const w = p->weight;
+	struct dcp_item *const v = arena_alloc(f->a, (e->n + 1) * sizeof(*v));
 
-/* The entry of a parameter whose elements begin at `first` in those of its group. */
-static int split_entry(struct stage0_builder *b, const struct stage0_entry *group,
-		       const struct stage0_param *p, uint64_t first,
-		       struct stage0_entry *e)
-{
-	*e = *group;
-	e->param = p;
-	e->master = part_of(b, group->master, first, p->weight);
-	e->fields = arena_alloc(&b->o->arena,
-				(group->nfields + 1) * sizeof(*e->fields));
-	for (size_t i = 0; e->fields && i < group->nfields; i++) {
-		struct dcp_field *const f = &e->fields[i];
+	if (!v ||
+	     !arena_reserve(f->a, &g->names, g->n, &g->cap, g->n + 1,
+			   sizeof(*g->names)) ||
+	    !arena_reserve(f->a, &f->states.v, f->states.n, &b->states_cap,
+			   f->states.n + e->n, sizeof(*f->states.v)))
+		return stage0_nomem(b);
+	g->names[g->n++] = p->name;
+	for (size_t i = 0; i < e->n; i++) {
+		const struct dcp_item *const t = &e->states[i];
 
-		*f = group->fields[i];
-		if (f->item && stage0_same_shape(f->item, group->master))
-			f->item = part_of(b, f->item, first, p->weight);
+		v[i] = *t;
+		f->states.v[f->states.n++] = (struct dcp_entry){
+			.param = p->name, .field = *t->path, .item = &v[i]
+		};
+		if (b->flat && t->is_tensor && stage0_same_shape(t, e->like) &&
+		    dcp_item_init(&v[i], f->a, t->key, t->chunks->file, t->dtype,
+				  w->ndim, w->shape, w->numel,
+				  t->chunks->data + first * dtype_size(t->dtype)))
+			return stage0_nomem(b);
 	}
-	return b->o->arena.failed ? stage0_nomem(b) : 0;
+	return 0;
 }
 
-/* Replace the entries of flat groups by those of their parameters. */
-static int split_groups(struct stage0_builder *b)
+/* Divide flat groups. */
+static int divide(struct stage0_builder *b, struct dcp_finder *f)
 {
-	struct arena *const a = &b->o->arena;
-	struct stage0_entry *const groups = b->entries;
-	uint64_t *const numel = arena_alloc(a, (b->nentries + 1) * sizeof(*numel));
-	size_t *const owners = arena_alloc(a, (b->nparams + 1) * sizeof(*owners));
-	struct stage0_entry *const v = arena_alloc(a, (b->nparams + 1) * sizeof(*v));
-	const size_t ngroups = b->nentries;
+	uint64_t *const v = arena_alloc(f->a, (2 * b->nentries + 1) * sizeof(*v));
+	size_t *const owners = arena_alloc(f->a, (b->nparams + 1) * sizeof(*owners));
+	uint64_t *const first = v + b->nentries;
 	int rc;
 
-	if (!numel || !owners || !v)
+	if (!v || !owners)
 		return stage0_nomem(b);
-	for (size_t g = 0; g < ngroups; g++)
-		numel[g] = groups[g].master->numel;
-	rc = stage0_match_flat(b->params, b->nparams, numel, ngroups, owners,
-			       b->file, b->err);
-	b->entries = v;
-	b->nentries = 0;
-	for (size_t g = 0; !rc && g < ngroups; g++) {
-		uint64_t first = 0;
-
-		for (size_t i = 0; !rc && i < b->nparams; i++) {
-			if (owners[i] != g)
-				continue;
-			rc = split_entry(b, &groups[g], &b->params[i], first,
-					 &v[b->nentries++]);
-			first += b->params[i].weight->numel;
-		}
+	for (size_t g = 0; g < b->nentries; g++)
+		v[g] = b->entries[g].like->numel;
+	rc = stage0_match_flat(b->params, b->nparams, v, b->nentries, owners, b->file,
+			       b->err);
+	for (size_t i = 0; !rc && i < b->nparams; i++) {
+		rc = give_states(b, f, &b->entries[owners[i]], &b->params[i],
+				 first[owners[i]]);
+		first[owners[i]] += b->params[i].weight->numel;
 	}
 	return rc;
 }
 
-static int match_entries(struct stage0_builder *b)
+static int match(struct stage0_builder *b, struct dcp_finder *f)
 {
-	const bool several = groups_of(b)->n > 1;
-	int rc = b->flat ? split_groups(b)
-			 : stage0_match(b->params, b->nparams, b->entries,
-					b->nentries, b->file, b->err);
+	const struct stage0_entry *last = NULL;
+	int rc;
 
-	if (!rc && several)
-		rc = stage0_match_check(b->entries, b->nentries, b->b, b->file,
-					b->err);
-	return rc;
-}
+	if (b->flat)
+		return divide(b, f);
+	rc = stage0_match(b->params, b->nparams, b->entries, b->nentries, b->file,
+			  b->err);
+	for (size_t i = 0; !rc && i < b->nentries; i++) {
+		const struct stage0_entry *const e = &b->entries[i];
 
-/* The states that the first parameter of a group has. */
-static int add_group_states(struct stage0_builder *b, struct dcp_group *g,
-			    const struct stage0_entry *e)
-{
-	g->states = arena_alloc(&b->o->arena, (e->nfields + 1) * sizeof(*g->states));
-	if (!g->states)
-		return stage0_nomem(b);
-	for (size_t i = 0; i < e->nfields; i++) {
-		const struct dcp_field *const f = &e->fields[i];
-		struct dcp_state *const s = &g->states[g->nstates++];
-
-		*s = (struct dcp_state){ .name = f->name, .number = f->number };
-		s->flat = f->item && strcmp(f->name, "step") != 0;
-		if (!s->flat)
-			s->item = f->item;
+		if (!e->param)
+			continue;
+		if (e->n && last && last->group == e->group && last->n != e->n)
+			return ERRMSG_FILE(b, -EBADMSG,
+					   "optimizer: %s has %zu states, and %s %zu",
+					   e->param->name, e->n, last->param->name,
+					   last->n);
+		if (e->n)
+			last = e;
+		rc = give_states(b, f, e, e->param, 0);
 	}
-	return 0;
-}
-
-/* Take the step that a parameter of a group has counted. */
-static int note_step(struct stage0_builder *b, const struct dcp_field *f, bool first,
-		     double *step)
-{
-	struct value *v = f->number;
-	const int rc = f->item ? dcp_blobs_value(b->b, f->item, &b->o->arena, &v, b->err)
-			       : 0;
-	double n;
-
-	if (rc)
-		return rc;
-	n = v->kind == VALUE_INT ? (double)v->i : v->f;
-	if (first)
-		*step = n;
-	b->o->steps_differ |= n != *step;
-	return 0;
-}
-
-/* Add a parameter with states like those of the group. */
-static int add_group_param(struct stage0_builder *b, struct dcp_group *g,
-			   const struct stage0_entry *e, double *step)
-{
-	struct dcp_param *const p = &g->params[g->nparams];
-	struct dcp_item *const w = e->param->weight;
-	int rc = 0;
-
-	*p = (struct dcp_param){ .name = e->param->name, .weight = w };
-	p->master = e->master ? e->master : w;
-	p->states = arena_alloc(&b->o->arena, (g->nstates + 1) * sizeof(*p->states));
-	if (!p->states)
-		return stage0_nomem(b);
-	if (!cast_knows(p->master->dtype))
-		return ERRMSG_FILE(b, -ENOTSUP, "%s: is no real tensor", p->name);
-	if (e->nfields != g->nstates)
-		return ERRMSG_FILE(b, -EBADMSG,
-				   "optimizer: %s has %zu states, and others of its"
-				   " group %zu", p->name, e->nfields, g->nstates);
-	for (size_t i = 0; !rc && i < g->nstates; i++) {
-		const struct dcp_field *const f = &e->fields[i];
-		const struct dcp_state *const s = &g->states[i];
-
-		p->states[i] = f->item;
-		if (strcmp(f->name, s->name) != 0 || !f->item != !(s->flat || s->item))
-			rc = ERRMSG_FILE(b, -EBADMSG,
-					 "optimizer: %s has not the states of its"
-					 " group", p->name);
-		else if (s->flat && !stage0_same_shape(f->item, w))
-			rc = ERRMSG_FILE(b, -ENOTSUP,
-					 "%s: has another shape than %s: a ZeRO"
-					 " checkpoint has no such state",
-					 f->item->key, p->name);
-		else if (strcmp(f->name, "step") == 0)
-			rc = note_step(b, f, g->nparams == 0, step);
-	}
-	g->nparams++;
 	return rc;
 }
 
@@ -355,53 +273,35 @@ static struct value *options_of(struct stage0_builder *b, const struct value *gr
 	return out;
 }
 
-/* A parameter that the optimizer has no states of, unlike others, was never updated, and is
- * left to the model. */
-static int make_group(struct stage0_builder *b, size_t number)
-{
-	struct dcp_group *const g = &b->o->groups[number];
-	const struct stage0_entry *first = NULL;
-	double step = 0;
-	size_t n = 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < b->nentries; i++) {
-		const struct stage0_entry *const e = &b->entries[i];
-
-		n += e->group == number;
-		if (!first && e->group == number && e->nfields)
-			first = e;
-	}
-	g->options = options_of(b, groups_of(b)->v[number]);
-	g->params = arena_alloc(&b->o->arena, (n + 1) * sizeof(*g->params));
-	if (!g->options || !g->params)
-		return stage0_nomem(b);
-	if (first)
-		rc = add_group_states(b, g, first);
-	for (size_t i = 0; !rc && i < b->nentries; i++) {
-		const struct stage0_entry *const e = &b->entries[i];
-
-		if (e->group == number && e->param && (e->nfields || !first))
-			rc = add_group_param(b, g, e, &step);
-	}
-	return rc;
-}
-
+/* Say which parameter has which states, in the form of a distributed checkpoint. */
 static int make_groups(struct stage0_builder *b)
 {
-	struct dcp_model *const o = b->o;
-	int rc = 0;
+	static const struct dcp_megatron none;
+	const struct value_seq *const groups = groups_of(b);
+	struct dcp_finder f = { .o = b->o, .a = &b->o->arena, .megatron = &none,
+				.b = b->b, .file = b->file, .err = b->err };
+	int rc;
 
-	o->groups = arena_alloc(&o->arena,
-				(groups_of(b)->n + 1) * sizeof(*o->groups));
-	if (!o->groups)
+	f.groups = arena_alloc(f.a, (groups->n + 1) * sizeof(*f.groups));
+	f.weights.v = arena_alloc(f.a, (b->nparams + 1) * sizeof(*f.weights.v));
+	if (!f.groups || !f.weights.v)
 		return stage0_nomem(b);
-	o->ngroups = groups_of(b)->n;
-	for (size_t g = 0; !rc && g < o->ngroups; g++)
-		rc = make_group(b, g);
-	for (size_t g = o->ngroups; g--;)
-		if (o->groups[g].nparams)
-			o->weights = o->groups[g].params[0].master->dtype;
+	f.ngroups = groups->n;
+	for (size_t g = 0; g < groups->n; g++)
+		f.groups[g].options = options_of(b, groups->v[g]);
+	for (size_t i = 0; i < b->nparams; i++)
+		f.weights.v[f.weights.n++] = (struct dcp_entry){
+			.param = b->params[i].name, .item = b->params[i].weight
+		};
+	rc = match(b, &f);
+	dcp_entries_sort(&f.weights);
+	dcp_entries_sort(&f.states);
+	rc = rc ?: dcp_model_add_groups(&f);
+	if (!rc && groups->n > 1)
+		rc = stage0_match_check(b->o, b->b, b->file, b->err);
+	for (size_t g = b->o->ngroups; !rc && g--;)
+		if (b->o->groups[g].nparams)
+			b->o->weights = b->o->groups[g].params[0].master->dtype;
 	return rc;
 }
 
@@ -476,8 +376,7 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER, .has_optimizer = true,
 				 .file = &b.f->pt,
 				 .file_number = b.f->number };
-	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?:
-	     match_entries(&b) ?: make_groups(&b);
+	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?: make_groups(&b);
 	make_scaler(&b);
 	if (!rc && o->arena.failed)
 		rc = stage0_nomem(&b);

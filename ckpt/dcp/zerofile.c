@@ -419,7 +419,7 @@ static int add_shared(struct zerofile_builder *b, const struct value *pid,
 		      struct errmsg *err)
 {
 	const struct ptfile *const pt = b->o->file;
-	struct dcp_item *item = NULL;
+	struct dcp_item *const item = arena_alloc(b->a, sizeof(*item));
 	struct dcp_storage *s;
 	uint64_t numel, bytes, at;
 	enum dtype type;
@@ -434,10 +434,8 @@ static int add_shared(struct zerofile_builder *b, const struct value *pid,
 	if (rc)
 		return rc;
 	s = add_storage(b, type, 1);
-	if (s)
-		item = dcp_item_at(b->a, key, b->o->file_number, type, 1, &numel, numel,
-				   at);
-	if (!item)
+	if (!s || !item || dcp_item_init(item, b->a, key, b->o->file_number, type, 1,
+					 &numel, numel, at))
 		return errmsg_nomem(err, pt->src.name);
 	add_piece(s, item, numel);
 	return 0;
