@@ -405,6 +405,7 @@ static struct value *optim_root(struct zerofile_builder *b)
 		value_dict_set(a, dict, "loss_scaler", b->o->scaler);
 		value_dict_set(a, dict, "dynamic_loss_scale",
 			       value_new_bool(a, b->o->dynamic));
+		value_dict_set(a, dict, "overflow", value_new_bool(a, false));
 	}
 	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
 	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
