@@ -103,8 +103,8 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 	return rc;
 }
 
-/* Open the output, and go on where a conversion that writes the same was stopped; what
- * another one has left is removed. */
+/* Open the output.  Take over what an interrupted conversion of the same tree left; remove
+ * what one of another tree left. */
 static int open_output(const struct convert *c, struct output *out, struct resume *r,
 		       struct errmsg *err)
 {

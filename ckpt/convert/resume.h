@@ -13,9 +13,9 @@
 struct errmsg;
 
 /*
- * Which files of a tree are whole, so that an interrupted conversion can go on.  A journal
- * in the directory that is filled names them: first the identity of what is written
- * (plan_identity), then the path of each file that has been synced to the disk.
+ * Lets an interrupted conversion go on.  A journal in the output directory has the identity
+ * of the tree (plan_identity), and then the path of each file that is complete and has been
+ * synced to the disk.
  */
 struct resume {
 	int dir; /* borrowed */
@@ -23,24 +23,24 @@ struct resume {
 	char *text; /* the journal, as it was found */
 	struct hashtab names; /* offsets of paths in it */
 	pthread_mutex_t lock; /* protects the rest: */
-	struct bytebuf whole; /* paths of files that are not in the journal yet */
-	size_t nwhole, nkept; /* files: those, and those in the journal */
+	struct bytebuf whole; /* paths of complete files that the journal lacks */
+	size_t nwhole, nkept; /* number of such files, and of those in the journal */
 	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to */
 };
 
-/* Open the journal of directory `dir`, or begin one.  -ESTALE if the files there are others
- * than `identity` has, so that another directory is needed; or the system's error. */
+/* Open the journal of directory `dir`, or create one.  -ESTALE if its files belong to a tree
+ * of another identity; or the system's error. */
 int resume_open(struct resume *r, int dir, uint64_t identity, struct errmsg *err);
 void resume_close(struct resume *r);
 
-/* Is the file whole?  Thread-safe. */
+/* Return whether the file is in the journal and has this size.  Thread-safe. */
 bool resume_has(const struct resume *r, const char *path, uint64_t size);
 
-/* The file is whole.  Now and then syncs all that are, and adds them to the journal.
- * Thread-safe. */
+/* Record a complete file.  Every few seconds, sync the recorded files and add them to the
+ * journal.  Thread-safe. */
 void resume_add(struct resume *r, const char *path);
 
-/* Do so now, and return the number of files that the journal has. */
+/* Sync and add them now; return the number of files in the journal. */
 size_t resume_flush(struct resume *r);
 
 /* Remove the journal: the tree is complete. */

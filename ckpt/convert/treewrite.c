@@ -380,7 +380,7 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
-/* Strike the files that are there off the list.  -EINTR. */
+/* Remove the files that the journal has from the list.  -EINTR. */
 static int skip_whole(struct writer *w)
 {
 	const struct errmsg_sink notes = context_notes(w->options->progress->u);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a tree is made of, as a number. */
+/* A hash of everything that determines the bytes of a tree. */
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"

@@ -10,8 +10,7 @@ struct uckpt;
 typedef int parallel_loop(size_t n, unsigned width, parallel_work *work, void *ctx,
 			  struct errmsg *err);
 
-/* Run a parallel loop whose calls are steps that the user of the library is told of:
- * progress_step. */
+/* Run a parallel loop, and report each call of `work` as a step (progress_step). */
 int steps_run(const struct uckpt *u, const char *what, parallel_loop *loop, size_t n,
 	      unsigned width, parallel_work *work, void *ctx, struct errmsg *err);
 

@@ -133,8 +133,8 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
 		  struct errmsg *err);
 void tree_dir_close(struct uckpt_dir *d);
 
-/* Can the attributes of an entry be had without planning a view, and without a request to a
- * far store for each of any number of files? */
+/* Return whether getting the attributes of an entry is cheap: it plans no view, and sends no
+ * request to a far store. */
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e);
 
 /* Is the whole tree a view, so that no directory ever changes? */

@@ -107,18 +107,18 @@ void vfile_crc_end(struct vfile *f)
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* A reader that waits for a checksum for so long is told of it. */
+/* After this time a note names the file whose checksum a reader waits for. */
 #define TELL_NS UINT64_C(2000000000)
 
 struct summing {
 	struct vfile *f;
 	struct vfile_ahead ahead;
 	uint64_t began_ns; /* when a reader began to wait; 0: none does */
-	_Atomic uint64_t end; /* so many bytes of the file are summed, about */
+	_Atomic uint64_t end; /* bytes of the file that are summed, about */
 };
 
-/* Note once for each file that its checksums take long. */
-static void tell(struct summing *s, uint64_t len)
+/* Count summed bytes.  Note once for each file that its checksums take long. */
+static void note_wait(struct summing *s, uint64_t len)
 {
 	const struct errmsg_sink notes =
 		context_notes(shardcache_context(s->f->shards));
@@ -127,7 +127,7 @@ static void tell(struct summing *s, uint64_t len)
 	char text[SIZE_TEXT_LEN];
 
 	if (!s->began_ns || clock_ns() - s->began_ns < TELL_NS ||
-	    atomic_exchange(&s->f->sums->told, true))
+	    atomic_exchange(&s->f->sums->noted, true))
 		return;
 	errmsg_put(&notes,
 		   "computing the checksum of %s: %u %% of %s; -o crc=zero does without",
@@ -143,12 +143,12 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_window(s->f));
 	rc = vfile_read_exact(s->f, buf, len, off, err);
-	tell(s, len);
+	note_wait(s, len);
 	return rc;
 }
 
-/* Extend `*crc` by the file's bytes [off, off + len), for which a reader has waited since
- * `began_ns`, or none. */
+/* Extend `*crc` by the file's bytes [off, off + len).  A reader has waited since
+ * `began_ns`; 0: none waits. */
 static int sum_range(struct vfile *f, uint64_t off, uint64_t len, unsigned width,
 		     uint64_t began_ns, uint32_t *crc, struct errmsg *err)
 {

@@ -20,7 +20,7 @@ struct crc_progress {
 	size_t storage;       /* being summed; the number of storages: none */
 	uint64_t next;        /* offset of the next byte to sum */
 	uint32_t sum;         /* CRC-32 of the storage up to `next` */
-	atomic_bool told; /* that a reader has to wait */
+	atomic_bool noted; /* a note has said that a reader waits */
 
 	/* Protected by the context's lock: */
 	const vfile_crc *file;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Who waits is told what for: on a terminal by a line that vanishes, in the log of a mount
-# for the checksum of a large file.
+# Waiting is visible: a line on a terminal shows what is done and vanishes in the end, and the
+# log of a mount names a file whose checksum takes long.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh
@@ -9,10 +9,11 @@
 require script
 
 mkdir "$tmp/run"
-"$top_builddir/tests/programs/mkrun" "$tmp/run" 2 1000000 4 || fail "mkrun"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 1 5000000 4 || fail "mkrun"
 tag=global_step4_universal
-# More than two seconds for either: names, four shards and model states, and what is in them.
-"$slowfs" -d 400000 "$tmp/run" "$far" || fail "slowfs"
+# One request at a time, however many processors there are: 60 of them to open the run, and
+# 80 to read a file, take more than two seconds each.
+"$slowfs" -d 40000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 
 # on_terminal NAME COMMAND: writes what it prints on one to $tmp/NAME.
 on_terminal() { script -qec "$2" /dev/null >"$tmp/$1" </dev/null; }
@@ -50,7 +51,7 @@ wait $reader
 said="ucfs: computing the checksum of $tag/zero/block.0000.weight/fp32.pt: "
 check "a checksum that takes long is named once" test "$(grep -c "$said" "$tmp/mount")" = 1
 check "with how far it is, and what avoids it" \
-	grep -q "$said[0-9]* % of 3.8 MiB; -o crc=zero does without" "$tmp/mount"
+	grep -q "$said[0-9]* % of 19.1 MiB; -o crc=zero does without" "$tmp/mount"
 leave "$mnt"
 wait $mount
 leave "$far"

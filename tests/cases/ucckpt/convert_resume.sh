@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A conversion that was stopped goes on: what was whole is not read again, and the tree is
-# the one that an uninterrupted conversion writes.  Of other sources and options nothing is
-# taken over.
+# An interrupted conversion goes on: complete files are not read again, and the tree equals
+# that of an uninterrupted conversion.  Files of other sources or options are not reused.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/far_lib.sh

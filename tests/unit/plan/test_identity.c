@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a conversion that goes on relies on: two trees with one identity have the same files,
- * and whatever changes a file changes the identity. */
+/* An interrupted conversion reuses files by the identity of the tree: whatever changes a file
+ * must change it. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
