@@ -182,7 +182,7 @@ static int add_items(struct stage0 *s, struct errmsg *err)
 		chunks[i].file = f->number;
 		chunks[i].len = f->pt.src.size;
 		m->items[m->nitems++] = (struct dcp_item){
-			.key = "the file", .chunks = &chunks[i], .nchunks = 1
+			.key = "model states", .chunks = &chunks[i], .nchunks = 1
 		};
 	}
 	return m->arena.failed ? errmsg_nomem(err, NULL) : 0;

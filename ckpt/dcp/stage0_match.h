@@ -36,8 +36,8 @@ int stage0_match(const struct stage0_param *params, size_t n,
 		 struct stage0_entry *entries, size_t nentries, const char *file,
 		 struct errmsg *err);
 
-/* The same for `ngroups` flat groups: does group `g`, of `numel` elements, have the
- * parameter?  Sets `owners`, by parameter. */
+/* The same for flat groups, of `numel` elements each: set the group that owns each
+ * parameter, by the parameter's number. */
 int stage0_match_flat(const struct stage0_param *params, size_t n,
 		      const uint64_t *numel, size_t ngroups, size_t *owners,
 		      const char *file, struct errmsg *err);
