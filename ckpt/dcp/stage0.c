@@ -58,6 +58,28 @@ static int by_place(const void *a, const void *b)
 	return x->layer < y->layer ? -1 : x->layer > y->layer;
 }
 
+static int part_is_missing(const char *dir, size_t rank, struct errmsg *err)
+{
+	return errmsg_set(err, -EBADMSG, "%s/mp_rank_%02zu_model_states.pt: missing",
+			  dir, rank);
+}
+
+/* Does each tensor-parallel rank have the layers that others have? */
+static int check_layers(const struct stage0 *s, const char *dir, struct errmsg *err)
+{
+	for (size_t i = 0; i < s->nlayers; i++)
+		for (unsigned r = 0; r < s->tensor; r++) {
+			const struct stage0_file f = { .rank = r,
+						       .layer = s->layers[i].layer };
+
+			if (!bsearch(&f, s->layers, s->nlayers, sizeof(f), by_place))
+				return errmsg_set(err, -EBADMSG,
+						  "%s/layer_%02u-model_%02u-model_states.pt: missing",
+						  dir, f.layer, r);
+		}
+	return 0;
+}
+
 static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l,
 		      struct errmsg *err)
 {
@@ -87,19 +109,18 @@ static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l
 		return errmsg_nomem(err, dir);
 	qsort(s->parts, s->nparts, sizeof(*s->parts), by_place);
 	qsort(s->layers, s->nlayers, sizeof(*s->layers), by_place);
+	s->tensor = s->nlayers ? s->layers[s->nlayers - 1].rank + 1 : 1;
+	if (s->tensor > s->nlayers + 1)
+		return errmsg_set(err, -EBADMSG, "%s: has %u tensor-parallel ranks, and fewer layers",
+				  dir, s->tensor);
 	for (size_t i = 0; i < s->nparts; i++)
 		if (s->parts[i].rank != i)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: the model states of model-parallel"
-					  " rank %zu are missing", dir, i);
-	s->tensor = s->nlayers ? s->layers[s->nlayers - 1].rank + 1 : 1;
-	if (s->tensor > s->nlayers + 1 || !s->nparts || s->nparts % s->tensor)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: has layers of %u tensor-parallel ranks, and"
-				  " %zu model states", dir, s->tensor, s->nparts);
+			return part_is_missing(dir, i, err);
+	if (!s->nparts || s->nparts % s->tensor)
+		return part_is_missing(dir, s->nparts, err);
 	for (size_t i = s->nlayers; i--;)
 		s->next[s->layers[i].rank] = i;
-	return 0;
+	return check_layers(s, dir, err);
 }
 
 static int open_file(struct stage0 *s, struct stage0_file *f, struct uckpt *u,

@@ -44,9 +44,7 @@ static int load_open_source(struct load *l)
 	const struct user_rules *const rules = l->o->rules;
 	const struct gpt2 *const m = &l->whole;
 	const struct load_ops *const ops =
-		l->o->universal ? &load_universal_ops
-		: tagdir_is_zero_tag(l->o->u, l->got->path) ? &load_zero_ops
-							    : &load_stage0_ops;
+		l->o->universal ? &load_universal_ops : &load_zero_ops;
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
 

@@ -97,7 +97,7 @@ int load_known(const struct load_source *s, const char *param,
 int load_lacks(const struct load_source *s, const char *param,
 	       const char *state, struct errmsg *err);
 
-extern const struct load_ops load_zero_ops, load_stage0_ops, load_universal_ops;
+extern const struct load_ops load_zero_ops, load_universal_ops;
 
 /* The path of what is below `dir`.  -ENAMETOOLONG. */
 int load_path(char path[PATH_MAX], const char *dir, const char *name,
