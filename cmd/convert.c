@@ -79,7 +79,7 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 	if (rc == -EINVAL)
 		return cmd_usage(argv[0], "%s", err.text);
 	if (rc && done.files)
-		snprintf(kept, sizeof(kept), "%s files are kept, and the same"
+		snprintf(kept, sizeof(kept), "files are kept (%s), and the same"
 			 " command goes on", count_text(done.files, number));
 	if (rc)
 		progress_fail(rc, out, kept, &err);

@@ -49,7 +49,7 @@ finishes() {
 
 stop TERM begun
 check "it says what is kept: $(cat "$tmp/said")" grep -q \
-	"^ucckpt: $out: interrupted by Terminated; [0-9]* files are kept, and the same command goes on$" "$tmp/said"
+	"^ucckpt: $out: interrupted by Terminated; files are kept ([0-9]*), and the same command goes on$" "$tmp/said"
 files=("$dir"/.v.tmp-*/zero/*/*.pt)
 truncate -s -1 "${files[0]}"
 stop KILL went_on
@@ -83,7 +83,7 @@ if [ "$(id -u)" = 0 ] && mkdir "$dir" && mount -t tmpfs -o size=8m none "$dir" 2
 	check "a full disk: exit status 1" test $? = 1
 	check "it is named: $(cat "$tmp/said")" grep -q "No space left on device" "$tmp/said"
 	check "with what is kept" grep -q \
-		"^ucckpt: $out: [0-9]* files are kept, and the same command goes on$" "$tmp/said"
+		"^ucckpt: $out: files are kept ([0-9]*), and the same command goes on$" "$tmp/said"
 	mount -o remount,size=64m "$dir"
 	check "more space" convert "$tag" "$out"
 	check "it goes on: $(cat "$tmp/said")" went_on
