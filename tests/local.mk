@@ -19,6 +19,7 @@ include %D%/unit/files/local.mk
 include %D%/unit/cache/local.mk
 include %D%/unit/vfile/local.mk
 include %D%/unit/plan/local.mk
+include %D%/unit/convert/local.mk
 include %D%/unit/tree/local.mk
 include %D%/unit/api/local.mk
 include %D%/unit/fs/local.mk

@@ -97,14 +97,16 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 
 	if (rc)
 		return rc;
-	rc = resume_open(r, out->fd, identity, err);
+	rc = resume_open(r, out->fd, out->taken, identity, err);
+	if (rc == -EWOULDBLOCK)
+		output_keep(out);
 	if (rc)
 		output_close(out);
 	return rc;
 }
 
 /* Open the output.  Take over what an interrupted conversion of the same tree left; remove
- * what one of another tree left. */
+ * what one of another tree left; leave alone what another machine writes. */
 static int open_output(const struct convert *c, struct output *out, struct resume *r,
 		       struct errmsg *err)
 {
@@ -112,7 +114,9 @@ static int open_output(const struct convert *c, struct output *out, struct resum
 	const int rc = plan_identity(c->plan, &identity, err)
 			       ?: open_both(c, OUTPUT_DIR_RESUMED, identity, out, r, err);
 
-	return rc == -ESTALE ? open_both(c, OUTPUT_DIR, identity, out, r, err) : rc;
+	return rc == -ESTALE || rc == -EWOULDBLOCK
+		       ? open_both(c, OUTPUT_DIR, identity, out, r, err)
+		       : rc;
 }
 
 /* Could the same conversion succeed later? */

@@ -4,6 +4,10 @@
  * was complete, so that a file which the journal names is whole also after a power cut.
  * One syncfs every few seconds costs little, since write-back has begun already; an fsync
  * per file would wait for the file system's journal hundreds of thousands of times.
+ *
+ * The system reports a failed write-back to one syncfs only.  So one thread syncs at a time,
+ * and after an error none syncs again: the next call would succeed, and the lost file be
+ * taken for whole.
  */
 #include "ckpt/convert/resume.h"
 
@@ -13,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,14 +51,14 @@ static int read_paths(struct resume *r, size_t len)
 		       : 0;
 }
 
-static int read_journal(struct resume *r, const char head[HEAD_LEN])
+static int read_journal(struct resume *r, bool taken, const char head[HEAD_LEN])
 {
 	struct stat st;
 	ssize_t n;
 
 	if (fstat(r->fd, &st) < 0)
 		return -errno;
-	if (st.st_size == 0)
+	if (st.st_size == 0 && !taken)
 		return write_all(r->fd, head, HEAD_LEN);
 	if (st.st_size < HEAD_LEN || (uint64_t)st.st_size > JOURNAL_MAX)
 		return -ESTALE;
@@ -66,7 +71,8 @@ static int read_journal(struct resume *r, const char head[HEAD_LEN])
 		       : read_paths(r, (size_t)n);
 }
 
-int resume_open(struct resume *r, int dir, uint64_t identity, struct errmsg *err)
+int resume_open(struct resume *r, int dir, bool taken, uint64_t identity,
+		struct errmsg *err)
 {
 	char head[HEAD_LEN];
 	int rc;
@@ -75,7 +81,10 @@ int resume_open(struct resume *r, int dir, uint64_t identity, struct errmsg *err
 	pthread_mutex_init(&r->lock, NULL);
 	snprintf(head, sizeof(head), "%016" PRIx64, identity);
 	r->fd = openat(dir, JOURNAL, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-	rc = r->fd < 0 ? -errno : read_journal(r, head);
+	if (r->fd < 0 || (flock(r->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK))
+		rc = -errno;
+	else
+		rc = read_journal(r, taken, head);
 	if (rc) {
 		errmsg_set(err, rc, "%s: %s", JOURNAL, strerror(-rc));
 		resume_close(r);
@@ -106,18 +115,6 @@ bool resume_has(const struct resume *r, const char *path, uint64_t size)
 	return false;
 }
 
-/* Sync the files whose paths are in `whole`, `n` of them, and add these to the journal. */
-static void write_journal(struct resume *r, struct bytebuf *whole, size_t n)
-{
-	if (n && !whole->failed && syncfs(r->dir) == 0 &&
-	    write_all(r->fd, whole->data, whole->len) == 0) {
-		pthread_mutex_lock(&r->lock);
-		r->nkept += n;
-		pthread_mutex_unlock(&r->lock);
-	}
-	bytebuf_done(whole);
-}
-
 /* Take the paths that are not in the journal yet.  Called with the lock held. */
 static struct bytebuf take_whole(struct resume *r, size_t *n)
 {
@@ -130,29 +127,46 @@ static struct bytebuf take_whole(struct resume *r, size_t *n)
 	return whole;
 }
 
-void resume_add(struct resume *r, const char *path)
+int resume_sync(struct resume *r)
 {
-	struct bytebuf whole = { 0 };
-	size_t n = 0;
+	struct bytebuf whole;
+	size_t n;
+	int rc;
+
+	pthread_mutex_lock(&r->lock);
+	whole = take_whole(r, &n);
+	rc = r->failed;
+	pthread_mutex_unlock(&r->lock);
+	if (!rc && syncfs(r->dir) < 0)
+		rc = -errno;
+	if (rc || whole.failed || write_all(r->fd, whole.data, whole.len))
+		n = 0;
+	pthread_mutex_lock(&r->lock);
+	r->failed = rc;
+	r->syncing = false;
+	r->nkept += n;
+	pthread_mutex_unlock(&r->lock);
+	bytebuf_done(&whole);
+	return rc;
+}
+
+int resume_add(struct resume *r, const char *path)
+{
+	bool due;
 
 	pthread_mutex_lock(&r->lock);
 	bytebuf_add(&r->whole, path, strlen(path) + 1);
 	r->nwhole++;
-	if (clock_ns() - r->synced_ns > SYNC_NS)
-		whole = take_whole(r, &n);
+	due = !r->syncing && clock_ns() - r->synced_ns > SYNC_NS;
+	r->syncing |= due;
 	pthread_mutex_unlock(&r->lock);
-	write_journal(r, &whole, n);
+	return due ? resume_sync(r) : 0;
 }
 
 size_t resume_flush(struct resume *r)
 {
-	struct bytebuf whole;
-	size_t n;
-
-	pthread_mutex_lock(&r->lock);
-	whole = take_whole(r, &n);
-	pthread_mutex_unlock(&r->lock);
-	write_journal(r, &whole, n);
+	if (r->nwhole)
+		resume_sync(r);
 	return r->nkept;
 }
 

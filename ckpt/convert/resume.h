@@ -26,21 +26,31 @@ struct resume {
 	struct bytebuf whole; /* paths of complete files that the journal lacks */
 	size_t nwhole, nkept; /* number of such files, and of those in the journal */
 	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to */
+	bool syncing; /* a thread is about to */
+	int failed;   /* of a sync: a negative errno */
 };
 
-/* Open the journal of directory `dir`, or create one.  -ESTALE if its files belong to a tree
- * of another identity; or the system's error. */
-int resume_open(struct resume *r, int dir, uint64_t identity, struct errmsg *err);
+/* Open the journal of directory `dir`, or create one.  `taken`: a process that was stopped
+ * has filled the directory in part.  -ESTALE if its files belong to a tree of another
+ * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, of which the lock
+ * of a directory need not tell; or the system's error. */
+int resume_open(struct resume *r, int dir, bool taken, uint64_t identity,
+		struct errmsg *err);
 void resume_close(struct resume *r);
 
 /* Return whether the file is in the journal and has this size.  Thread-safe. */
 bool resume_has(const struct resume *r, const char *path, uint64_t size);
 
 /* Record a complete file.  Every few seconds, sync the recorded files and add them to the
- * journal.  Thread-safe. */
-void resume_add(struct resume *r, const char *path);
+ * journal; an error is that of resume_sync.  Thread-safe. */
+int resume_add(struct resume *r, const char *path);
 
-/* Sync and add them now; return the number of files in the journal. */
+/* Sync the file system, and add the recorded files to the journal.  Returns the error of this
+ * sync, or of any before it: data of a file may be lost. */
+int resume_sync(struct resume *r);
+
+/* Sync and add recorded files, if there are any; return the number of files in the
+ * journal. */
 size_t resume_flush(struct resume *r);
 
 /* Remove the journal: the tree is complete. */

@@ -20,8 +20,8 @@
  * From a store that is far away the rest of the files that are being written is read
  * ahead, and then the files that follow.
  *
- * Write-back of a file begins as soon as it is complete, and one syncfs at the
- * end waits for all files; resume.c does so now and then before.
+ * Write-back of a file begins as soon as it is complete, and resume_sync
+ * waits for all files at the end, and for those before now and then.
  */
 #include "ckpt/convert/treewrite.h"
 
@@ -353,6 +353,13 @@ static int write_new(struct out *o, struct errmsg *err)
 	return rc;
 }
 
+static int check_sync(const struct writer *w, int rc, struct errmsg *err)
+{
+	return rc ? errmsg_set(err, rc, "%s: cannot sync: %s", w->options->shown,
+			       strerror(-rc))
+		  : 0;
+}
+
 static int write_file(void *ctx, size_t i, struct errmsg *err)
 {
 	struct writer *const w = ctx;
@@ -365,7 +372,7 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 		return rc;
 	rc = write_new(&o, err);
 	if (!rc && vfile_shards(o.f) == plan_shards(w->p))
-		resume_add(w->options->resume, o.path);
+		rc = check_sync(w, resume_add(w->options->resume, o.path), err);
 	free(o.buf);
 	vfile_free(o.f);
 	return rc;
@@ -420,8 +427,8 @@ int treewrite_save(struct plan *p, int dir,
 		rc = parallel_for(w.n, options->width, write_file, &w, err);
 	if (!rc)
 		progress_step(options->progress->u, "syncing", 0, 0);
-	if (!rc && syncfs(dir) < 0)
-		rc = errmsg_errno(err, options->shown, "cannot sync");
+	if (!rc)
+		rc = check_sync(&w, resume_sync(options->resume), err);
 	vfile_free(w.ahead);
 	arena_done(&w.arena);
 	return rc;

@@ -220,20 +220,23 @@ static bool make_dir(char *tmp)
 	return mkdtemp(tmp) && rmdir(tmp) == 0 && mkdir(tmp, 0777) == 0;
 }
 
-/* Take over the temporary directory `path` if it is ours and nobody fills it. */
+/* Take over the temporary directory `path` if it is ours and nobody fills it.  Whoever
+ * filled it may have given it its final name before it was locked here. */
 static bool take_dir(struct output *o, const char *path)
 {
 	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	struct stat st;
+	struct stat st, now;
 
 	if (fd < 0)
 		return false;
 	if (fstat(fd, &st) < 0 || st.st_uid != geteuid() ||
-	    flock(fd, LOCK_EX | LOCK_NB) < 0 || !(o->tmp = strdup(path))) {
+	    flock(fd, LOCK_EX | LOCK_NB) < 0 || lstat(path, &now) < 0 ||
+	    now.st_ino != st.st_ino || !(o->tmp = strdup(path))) {
 		close(fd);
 		return false;
 	}
 	o->fd = fd;
+	o->taken = true;
 	return true;
 }
 

@@ -51,6 +51,7 @@ struct output {
 	char *final; /* the same; of a directory, symbolic links followed */
 	char *tmp;   /* its path now; NULL: nothing to remove */
 	size_t made; /* length of the first directory of `final` that we made */
+	bool taken;  /* filled in part, by a process that was stopped */
 };
 
 /* Begin `path`, which must not exist yet or be an empty directory for one.  -EEXIST if

@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -242,6 +244,28 @@ static void a_kept_directory_is_taken_over(void **state)
 	free(kept);
 }
 
+static const char *finished; /* a temporary directory, until the next flock */
+
+int flock(int fd, int operation)
+{
+	if (finished)
+		rename(finished, "finished");
+	finished = NULL;
+	return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void a_directory_that_just_got_its_name_is_not_taken_over(void **state)
+{
+	struct output o;
+
+	assert_int_equal(mkdir(".finished.tmp-abcdef", 0700), 0);
+	finished = ".finished.tmp-abcdef";
+	assert_int_equal(output_open(&o, "finished", OUTPUT_DIR_RESUMED, NULL), 0);
+	assert_string_not_equal(o.tmp, ".finished.tmp-abcdef");
+	assert_int_equal(output_commit(&o, NULL, NULL), 0);
+	output_close(&o);
+}
+
 /* A link could lead anywhere. */
 static void a_link_is_not_taken_over(void **state)
 {
@@ -266,6 +290,7 @@ int main(void)
 		cmocka_unit_test(a_directory_that_is_missing_is_an_error),
 		cmocka_unit_test(modes_follow_the_umask),
 		cmocka_unit_test(a_kept_directory_is_taken_over),
+		cmocka_unit_test(a_directory_that_just_got_its_name_is_not_taken_over),
 		cmocka_unit_test(a_link_is_not_taken_over),
 	};
 

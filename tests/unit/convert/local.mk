@@ -1,0 +1,3 @@
+# Units of ckpt/convert.
+unit_tests += \
+	%D%/test_resume
