@@ -24,13 +24,15 @@ static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *
 	return rc;
 }
 
-int plan_identity(const struct plan *p, uint64_t *out, struct errmsg *err)
+int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 {
 	const struct plan_options *const o = &p->options;
 	const uint64_t options[] = { o->type.kind, o->type.ranks, o->type.stage,
 				     o->crc_zero,  o->any_stage,  o->dtype,
 				     o->shard_size, o->dcp_style, o->dcp_ranks };
 	uint64_t hash = hash_bytes(0, PACKAGE_VERSION, sizeof(PACKAGE_VERSION));
+	struct plan_entry e;
+	uint64_t pos = 0;
 	int rc = 0;
 
 	hash = hash_bytes(hash, options, sizeof(options));
@@ -45,6 +47,11 @@ int plan_identity(const struct plan *p, uint64_t *out, struct errmsg *err)
 
 		hash = hash_bytes(hash, path, strlen(path) + 1);
 		hash = hash_bytes(hash, v, sizeof(v));
+	}
+	/* Which files are copied from beside the tag, or from the model that hf_config names. */
+	while (!rc && (rc = plan_next(p, PLAN_ROOT, &pos, &e, err)) == 1) {
+		hash = hash_bytes(hash, e.name, strlen(e.name) + 1);
+		rc = 0;
 	}
 	*out = hash;
 	return rc;

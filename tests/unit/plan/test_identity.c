@@ -114,12 +114,31 @@ static void a_changed_shard_changes_it(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* A file that is copied from beside the shards comes and goes by itself. */
+static void a_file_beside_the_shards_changes_it(void **state)
+{
+	const struct plan_options options = { .type.kind = PLAN_HF };
+	const struct mkckpt c = mkckpt_small(2);
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	uint64_t before;
+	char path[PATH_MAX];
+
+	mkckpt_write(&c, dir);
+	before = identity(dir, &options);
+	snprintf(path, sizeof(path), "%s/vocab.json", dir);
+	assert_int_equal(write_text(path, "{}", &err), 0);
+	assert_true(identity(dir, &options) != before);
+	mkckpt_free_dir(dir);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_option_has_its_own),
 		cmocka_unit_test(each_set_of_rules_has_its_own),
 		cmocka_unit_test(a_changed_shard_changes_it),
+		cmocka_unit_test(a_file_beside_the_shards_changes_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
