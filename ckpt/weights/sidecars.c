@@ -221,13 +221,11 @@ static bool is_config_of(const struct search *s, const char *dir)
 static bool add_above(const struct search *s, const char *dir)
 {
 	struct dirlist d;
-	bool ok = true;
+	bool ok;
 
-	if (files_list(s->u, dir, true, &d, NULL))
+	if (!is_config_of(s, dir) || files_list(s->u, dir, true, &d, NULL))
 		return true;
-	if (dirlist_find(&d, s->config) && !(d.attrs.st.st_mode & S_IWOTH) &&
-	    is_config_of(s, dir))
-		ok = add_files(s, dir, &d);
+	ok = d.attrs.st.st_mode & S_IWOTH || add_files(s, dir, &d);
 	dirlist_done(&d);
 	return ok;
 }
