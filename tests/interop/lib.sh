@@ -10,6 +10,10 @@
 #   make_scratch NAME          makes $scratch, and in it NAME to mount on, $mnt;
 #                              both go in the end, and what else is mounted there
 #   on_ranks N COMMAND...      runs it on N ranks; needs $scratch
+#   require_megatron           skips unless $UCFS_MEGATRON is the source of
+#                              Megatron-DeepSpeed (4efb479d of 2025-07-16 was used), and
+#                              $UCFS_PYTHON imports what it needs
+#   copy_megatron DIR          a copy for ranks without a GPU, with vocab.json and merges.txt
 #
 # $here is this directory, $good tests/good; count $failures.
 
@@ -72,4 +76,30 @@ on_ranks() {
 		OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		OMPI_MCA_rmaps_base_oversubscribe=1 OMP_NUM_THREADS=1 \
 		mpirun -n "$1" "${@:2}"
+}
+
+require_megatron() {
+	require_python deepspeed regex six nltk einops pybind11
+	[ -f "${UCFS_MEGATRON:-}/pretrain_gpt.py" ] ||
+		skip "UCFS_MEGATRON does not name the source of Megatron-DeepSpeed"
+}
+
+# Views of what is not contiguous here, a module that is not imported, two imports of
+# what is not needed, and DeepSpeed's buffers in shared memory, which it leaves there.
+copy_megatron() {
+	cp -r "$UCFS_MEGATRON" "$1" && chmod -R u+w "$1" || exit 1
+	sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
+		s/value_layer\.view(value_layer\.size(0),$/value_layer.reshape(value_layer.size(0),/' \
+		"$1/megatron/model/transformer.py"
+	sed -i '1i import torch' "$1/megatron/optimizer/__init__.py"
+	sed -i '/^from megatron.model.vision.knn_monitor/d; /^from deepspeed.compression/d' \
+		"$1/megatron/training.py"
+	sed -i '1i import no_shm' "$1/pretrain_gpt.py"
+	cp "$here/no_shm.py" "$1" || exit 1
+	# 128 tokens, none of which is merged.
+	"$UCFS_PYTHON" - >"$1/vocab.json" <<-'END'
+		import json
+		print(json.dumps({**{f"t{i}": i for i in range(127)}, "<|endoftext|>": 127}))
+	END
+	echo "#version: 0.2" >"$1/merges.txt"
 }

@@ -12,32 +12,13 @@
 # changed to run without a GPU.  Takes twenty minutes.
 # shellcheck source=tests/interop/lib.sh
 . "$(dirname "$0")/lib.sh"
-require_python deepspeed regex six nltk einops pybind11
-[ -f "${UCFS_MEGATRON:-}/pretrain_gpt.py" ] ||
-	skip "UCFS_MEGATRON does not name the source of Megatron-DeepSpeed"
+require_megatron
 require_programs mpirun uctrain
 require_ucfs
 make_scratch mnt
 
-# Views of what is not contiguous here, a module that is not imported, two imports of
-# what is not needed, and DeepSpeed's buffers in shared memory, which it leaves there.
 megatron=$scratch/megatron
-cp -r "$UCFS_MEGATRON" "$megatron" && chmod -R u+w "$megatron" || exit 1
-sed -i 's/\(query\|key\)_layer\.view(output_size/\1_layer.reshape(output_size/
-	s/value_layer\.view(value_layer\.size(0),$/value_layer.reshape(value_layer.size(0),/' \
-	"$megatron/megatron/model/transformer.py"
-sed -i '1i import torch' "$megatron/megatron/optimizer/__init__.py"
-sed -i '/^from megatron.model.vision.knn_monitor/d; /^from deepspeed.compression/d' \
-	"$megatron/megatron/training.py"
-sed -i '1i import no_shm' "$megatron/pretrain_gpt.py"
-cp "$here/no_shm.py" "$megatron" || exit 1
-
-# 128 tokens, none of which is merged.
-"$UCFS_PYTHON" - >"$scratch/vocab.json" <<-'END'
-	import json
-	print(json.dumps({**{f"t{i}": i for i in range(127)}, "<|endoftext|>": 127}))
-END
-echo "#version: 0.2" >"$scratch/merges.txt"
+copy_megatron "$megatron"
 data=$good/megatron/data
 
 clip=1
@@ -66,7 +47,7 @@ go_on() {
 		--attention-dropout 0 --hidden-dropout 0 --openai-gelu --no-bias-gelu-fusion \
 		--no-bias-dropout-fusion --no-masked-softmax-fusion --no-gradient-accumulation-fusion \
 		--data-path "$data/tiny_text_document" --data-cache-path "$scratch/cache" --split 98,2,0 \
-		--vocab-file "$scratch/vocab.json" --merge-file "$scratch/merges.txt" \
+		--vocab-file "$megatron/vocab.json" --merge-file "$megatron/merges.txt" \
 		--make-vocab-size-divisible-by 1 --num-workers 0 --log-interval 1 --eval-iters 1 \
 		--eval-interval 1000 --save-interval 1000 --distributed-backend gloo --cpu-optimizer \
 		--cpu_torch_adam --deepspeed --deepspeed_config "$scratch/ds.json" --zero-stage $stage \
