@@ -243,7 +243,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	}
 	while ((e = readdir(dir))) {
 		f->names = realloc(f->names, (f->nnames + 1) * sizeof(*e));
-		f->names[f->nnames++] = *e;
+		/* The buffer of readdir ends with the last entry's name. */
+		memcpy(&f->names[f->nnames++], e, e->d_reclen);
 	}
 	closedir(dir);
 	fi->fh = (uintptr_t)f;

@@ -9,10 +9,10 @@
 require script
 
 mkdir "$tmp/run"
-"$top_builddir/tests/programs/mkrun" "$tmp/run" 1 5000000 4 || fail "mkrun"
+"$top_builddir/tests/programs/mkrun" "$tmp/run" 1 4000000 4 || fail "mkrun"
 tag=global_step4_universal
 # One request at a time, however many processors there are: 60 of them to open the run, and
-# 80 to read a file, take more than two seconds each.
+# as many to read a file, take more than two seconds each.
 "$slowfs" -d 40000 -n 1 "$tmp/run" "$far" || fail "slowfs"
 
 # on_terminal NAME COMMAND: writes what it prints on one to $tmp/NAME.
@@ -51,7 +51,7 @@ wait $reader
 said="ucfs: computing the checksum of $tag/zero/block.0000.weight/fp32.pt: "
 check "a checksum that takes long is named once" test "$(grep -c "$said" "$tmp/mount")" = 1
 check "with how far it is, and what avoids it" \
-	grep -q "$said[0-9]* % of 19.1 MiB; -o crc=zero does without" "$tmp/mount"
+	grep -q "$said[0-9]* % of 15.3 MiB; -o crc=zero does without" "$tmp/mount"
 leave "$mnt"
 wait $mount
 leave "$far"
