@@ -446,6 +446,12 @@ void dcp_metadata_done(struct dcp_metadata *m)
 	*m = (struct dcp_metadata){ 0 };
 }
 
+bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b)
+{
+	return a->ndim == b->ndim &&
+	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
+}
+
 int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
 		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
 		  uint64_t at)

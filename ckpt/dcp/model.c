@@ -149,12 +149,6 @@ static int own(const struct dcp_finder *f, const struct dcp_param *p)
 	return 0;
 }
 
-static bool same_shape(const struct dcp_item *a, const struct dcp_item *b)
-{
-	return a->ndim == b->ndim &&
-	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
-}
-
 static int read_number(const struct dcp_finder *f, struct dcp_item *t, struct value **v)
 {
 	const int rc = dcp_blobs_value(f->b, t, f->a, v, f->err);
@@ -191,7 +185,7 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 	int rc = 0;
 
 	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
-		 same_shape(e->item, p->weight);
+		 dcp_same_shape(e->item, p->weight);
 	if (!s.flat && e->item->is_tensor && e->item->ndim)
 		return ERRMSG_FILE(f, -ENOTSUP,
 				   "%s: has another shape than the parameter: a"
@@ -241,7 +235,7 @@ static int find_states(const struct dcp_finder *f, struct dcp_group *g)
 static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
 		      const struct dcp_item *t)
 {
-	return t->is_tensor && cast_knows(t->dtype) && same_shape(t, p->weight)
+	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
 		       ? 0
 		       : ERRMSG_FILE(f, -EBADMSG, "%s: has another shape or type"
 						  " than its parameter", t->key);
@@ -386,7 +380,7 @@ static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
 		   const struct dcp_item *weight)
 {
 	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks &&
-		 t->numel && same_shape(t, weight);
+		 t->numel && dcp_same_shape(t, weight);
 
 	for (size_t i = 0; rc == 1 && i < t->nchunks; i++)
 		rc = same_elements(f, t, &t->chunks[i], weight,

@@ -302,7 +302,7 @@ static const struct stage0_param *find_same(const struct stage0_builder *b,
 		const struct dcp_item *const w = b->params[i].weight;
 
 		if (w->chunks->file == t->chunks->file &&
-		    w->chunks->data == t->chunks->data && stage0_same_shape(w, t))
+		    w->chunks->data == t->chunks->data && dcp_same_shape(w, t))
 			return &b->params[i];
 	}
 	return NULL;

@@ -34,11 +34,6 @@ static int compare_shapes(const struct dcp_item *a, const struct dcp_item *b)
 	return 0;
 }
 
-bool stage0_same_shape(const struct dcp_item *a, const struct dcp_item *b)
-{
-	return compare_shapes(a, b) == 0;
-}
-
 static int by_shape(const void *a, const void *b)
 {
 	const struct shaped *const x = a, *const y = b;
@@ -53,7 +48,7 @@ static bool is_whole(const struct stage0_param *params, size_t n,
 	if (n != nentries || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (e[i].like && !stage0_same_shape(e[i].like, params[i].weight))
+		if (e[i].like && !dcp_same_shape(e[i].like, params[i].weight))
 			return false;
 	return true;
 }
@@ -63,7 +58,7 @@ static size_t run_of(const struct shaped *v, size_t n)
 {
 	size_t k = 0;
 
-	while (k < n && stage0_same_shape(v[k].like, v->like))
+	while (k < n && dcp_same_shape(v[k].like, v->like))
 		k++;
 	return k;
 }
@@ -114,7 +109,7 @@ static int match_shapes(struct shaped *p, struct shaped *e,
 		len = run_of(e + k, ne - k);
 		while (i < n && compare_shapes(p[i].like, e[k].like) < 0)
 			i++;
-		same = i < n && stage0_same_shape(p[i].like, e[k].like)
+		same = i < n && dcp_same_shape(p[i].like, e[k].like)
 			       ? run_of(p + i, n - i)
 			       : 0;
 		rc = match_class(e + k, len, p + i, same, params, entries, file,

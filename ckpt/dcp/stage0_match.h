@@ -46,6 +46,4 @@ int stage0_match_flat(const struct stage0_param *params, size_t n,
 int stage0_match_check(const struct dcp_model *o, struct dcp_blobs *b, const char *file,
 		       struct errmsg *err);
 
-bool stage0_same_shape(const struct dcp_item *a, const struct dcp_item *b);
-
 #endif

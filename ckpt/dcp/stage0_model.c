@@ -203,7 +203,7 @@ static int give_states(struct stage0_builder *b, struct dcp_finder *f,
 		f->states.v[f->states.n++] = (struct dcp_entry){
 			.param = p->name, .field = *t->path, .item = &v[i]
 		};
-		if (b->flat && t->is_tensor && stage0_same_shape(t, e->like) &&
+		if (b->flat && t->is_tensor && dcp_same_shape(t, e->like) &&
 		    dcp_item_init(&v[i], f->a, t->key, t->chunks->file, t->dtype,
 				  w->ndim, w->shape, w->numel,
 				  t->chunks->data + first * dtype_size(t->dtype)))
