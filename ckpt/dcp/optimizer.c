@@ -17,7 +17,8 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
-#define OPTIONS_DEPTH_MAX 4u /* lists in lists */
+#define OPTION_DEPTH_MAX 4u /* lists in lists */
+#define OPTION_VALUES_MAX 65536u /* visited; a list may hold another one many times */
 
 #define ENTRIES_MAX 128u /* states of a parameter, or options */
 
@@ -105,14 +106,14 @@ static int find_prefix(struct dcp_finder *f)
 	return 0;
 }
 
-static bool is_plain(const struct value *v, unsigned depth)
+static bool is_plain(const struct value *v, unsigned depth, size_t *left)
 {
 	const bool list = v->kind == VALUE_TUPLE || v->kind == VALUE_LIST;
 
-	if (depth > OPTIONS_DEPTH_MAX)
+	if (depth > OPTION_DEPTH_MAX || !(*left)--)
 		return false;
 	for (size_t i = 0; list && i < v->seq.n; i++)
-		if (!is_plain(v->seq.v[i], depth + 1))
+		if (!is_plain(v->seq.v[i], depth + 1, left))
 			return false;
 	return list || v->kind == VALUE_NONE || v->kind == VALUE_BOOL ||
 	       v->kind == VALUE_INT || v->kind == VALUE_FLOAT ||
@@ -121,7 +122,9 @@ static bool is_plain(const struct value *v, unsigned depth)
 
 bool dcp_optimizer_is_option(const struct value *v)
 {
-	return is_plain(v, 0);
+	size_t left = OPTION_VALUES_MAX;
+
+	return is_plain(v, 0, &left);
 }
 
 /* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
@@ -190,7 +193,8 @@ static int by_param(const void *a, const void *b)
 
 void dcp_entries_sort(struct dcp_entries *l)
 {
-	qsort(l->v, l->n, sizeof(*l->v), by_param);
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), by_param);
 }
 
 struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,

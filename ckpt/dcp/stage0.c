@@ -23,6 +23,7 @@
 #include "ckpt/roots/rootfs.h"
 
 #define TIED "tied_modules."
+#define NUMBERS_END 1000000u /* of six digits */
 
 bool stage0_is_dir(const char *path)
 {
@@ -45,7 +46,8 @@ static bool parse_name(const char *name, struct stage0_file *f, bool *layer)
 	if (*layer && !end)
 		sscanf(name, "layer_%6u-model_%6u-model_states.pt%n", &f->layer,
 		       &f->rank, &end);
-	return end && !name[end];
+	/* sscanf takes signs: a negative number becomes a large one. */
+	return end && !name[end] && f->rank < NUMBERS_END && f->layer < NUMBERS_END;
 }
 
 /* By rank, and by layer. */
@@ -135,6 +137,7 @@ static int open_file(struct stage0 *s, struct stage0_file *f, struct uckpt *u,
 	f->number = (uint32_t)number;
 	rc = rootfs_open(u, &src, f->path, err) ?:
 	     ptfile_open_source(&f->pt, &src, err);
+	s->values += rc ? 0 : f->pt.arena.used;
 	return rc;
 }
 

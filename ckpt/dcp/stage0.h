@@ -48,6 +48,7 @@ struct stage0 {
 		struct dcp_item *weight;
 	} *ties; /* parameters of tied modules in the stages so far */
 	size_t nties, ties_cap;
+	size_t values; /* memory of the values of all files, bytes */
 };
 
 /*

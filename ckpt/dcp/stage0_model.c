@@ -21,6 +21,7 @@
 
 #define ENTRIES_MAX (1u << 22)
 #define STATES_MAX 32u /* of a parameter */
+#define MEMORY_PER_BYTE 8 /* of what is kept, for each byte of the values in the files */
 
 static int stage0_nomem(const struct stage0_builder *b)
 {
@@ -267,7 +268,8 @@ static struct value *options_of(struct stage0_builder *b, const struct value *gr
 	struct value *const out = value_new(&b->o->arena, VALUE_DICT);
 
 	for (size_t i = 0; d && i < d->n; i++)
-		if (!value_is_str(d->v[i].key, "params") &&
+		if (value_is_cstr(d->v[i].key) &&
+		    !value_is_str(d->v[i].key, "params") &&
 		    dcp_optimizer_is_option(d->v[i].val))
 			value_put(&b->o->arena, out, d->v[i].key, d->v[i].val);
 	return out;
@@ -376,10 +378,13 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER, .has_optimizer = true,
 				 .file = &b.f->pt,
 				 .file_number = b.f->number };
+	o->arena.limit = (1u << 20) + s->values * MEMORY_PER_BYTE;
 	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?: make_groups(&b);
 	make_scaler(&b);
 	if (!rc && o->arena.failed)
 		rc = stage0_nomem(&b);
+	if (rc == -ENOMEM && o->arena.refused)
+		rc = ERRMSG_FILE(&b, -E2BIG, "describes too much for its size");
 	hashtab_done(&b.places);
 	hashtab_done(&b.buffers);
 	return rc;

@@ -7,6 +7,7 @@
 #include "ckpt/dcp/zerofile.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -442,6 +443,42 @@ static int add_shared(struct zerofile_builder *b, const struct value *pid,
 	return 0;
 }
 
+/* Write values of model states, or of what was made of a distributed checkpoint. */
+static int dump(const struct zerofile_builder *b, const struct value *v,
+		struct bytebuf *out, struct pickle_storages *met, struct errmsg *err)
+{
+	struct errmsg why;
+	const int rc = pickle_dump(v, out, met, &why);
+
+	return rc ? errmsg_set(err, rc, "%s: %s",
+			       b->o->file ? b->o->file->src.name : b->x->name, why.text)
+		  : 0;
+}
+
+/* Check that what an optimizer's file takes from model states as it is has no tensors: their
+ * storages would be mistaken for those of the optimizer. */
+static int check_taken(const struct zerofile_builder *b, struct errmsg *err)
+{
+	const struct dcp_model *const o = b->o;
+	const struct value *const v[] = { value_find(o->file->root, KEY_DS_CONFIG),
+					  o->scaler };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < COUNT(v); i++) {
+		struct pickle_storages met = { 0 };
+		struct bytebuf text = { 0 };
+
+		rc = v[i] ? dump(b, v[i], &text, &met, err) : 0;
+		if (!rc && met.n)
+			rc = errmsg_set(err, -ENOTSUP, "%s: a tensor is in the loss"
+						       " scale or in " KEY_DS_CONFIG,
+					o->file->src.name);
+		pickle_storages_done(&met);
+		bytebuf_done(&text);
+	}
+	return rc;
+}
+
 static int lay_out(struct zerofile_builder *b, const struct value *root,
 		   struct errmsg *err)
 {
@@ -453,7 +490,7 @@ static int lay_out(struct zerofile_builder *b, const struct value *root,
 	struct bytebuf pickle = { 0 };
 	uint64_t *len = NULL;
 	int rc = b->a->failed ? errmsg_nomem(err, x->name)
-			      : pickle_dump(root, &pickle, &met, err);
+			      : dump(b, root, &pickle, &met, err);
 
 	for (size_t i = 0; !rc && shared && i < met.n; i++)
 		rc = add_shared(b, met.pid[i], err);
@@ -476,9 +513,11 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 {
 	struct zerofile_builder b = { .a = &x->arena, .o = o, .x = x };
 	struct value *root;
-	int rc;
+	int rc = o->file && kind == DCP_ZEROFILE_OPTIM ? check_taken(&b, err) : 0;
 
 	*x = (struct dcp_zerofile){ 0 };
+	if (rc)
+		return rc;
 	set_name(x, kind, rank, o);
 	root = kind == DCP_ZEROFILE_OPTIM ? optim_root(&b)
 	       : o->file		  ? changed_root(&b, source)

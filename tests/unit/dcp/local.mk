@@ -4,5 +4,7 @@ unit_tests += \
 	%D%/test_dcp_bad \
 	%D%/test_dcp_unusual \
 	%D%/test_stage0_bad
-tests_unit_dcp_test_dcp_bad_SOURCES = %D%/test_dcp_bad.c %D%/copy.h %D%/copy.c
+tests_unit_dcp_test_dcp_bad_SOURCES = %D%/test_dcp_bad.c %D%/copy.h %D%/copy.c \
+	%D%/mutate.h %D%/mutate.c
 tests_unit_dcp_test_dcp_unusual_SOURCES = %D%/test_dcp_unusual.c %D%/copy.h %D%/copy.c
+tests_unit_dcp_test_stage0_bad_SOURCES = %D%/test_stage0_bad.c %D%/mutate.h %D%/mutate.c

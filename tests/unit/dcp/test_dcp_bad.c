@@ -11,6 +11,7 @@
 
 #include "ckpt/base/array.h"
 #include "tests/unit/dcp/copy.h"
+#include "tests/unit/dcp/mutate.h"
 
 #define WEIGHT "model.transformer.wte.weight"
 /* Sanitizers take six times as long for each. */
@@ -267,59 +268,13 @@ static void test_ignored(void **state)
 	assert_int_equal(access("executed", F_OK), -1);
 }
 
-static uint64_t draw(uint64_t *seed, uint64_t n)
+static void write_mutant(const struct copy *c, uint64_t seed)
 {
-	*seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-	return (*seed >> 33) % n;
-}
+	size_t n = c->bytes.len;
+	uint8_t *const b = mutate_bytes(c->bytes.p, &n, seed);
 
-/* Change bytes, cut, or move a piece. */
-static void mutate_bytes(const struct copy *c, uint64_t seed)
-{
-	const size_t n = c->bytes.len, at = draw(&seed, n), to = draw(&seed, n);
-	uint8_t *const b = malloc(n);
-	size_t len = 1 + draw(&seed, 16);
-
-	assert_non_null(b);
-	memcpy(b, c->bytes.p, n);
-	len = len < n - at ? len : n - at;
-	len = len < n - to ? len : n - to;
-	switch (draw(&seed, 4)) {
-	case 0:
-		b[at] = (uint8_t)draw(&seed, 256);
-		break;
-	case 1:
-		b[at] ^= (uint8_t)(1 << draw(&seed, 8));
-		break;
-	case 2:
-		memmove(b + to, b + at, len);
-		break;
-	default:
-		copy_write(c, b, at);
-		free(b);
-		return;
-	}
 	copy_write(c, b, n);
 	free(b);
-}
-
-/* Nodes of the values that are reached by way of lists, dicts and attributes. */
-static void collect(struct value *v, struct value **ints, size_t *n, size_t most)
-{
-	if (v->kind == VALUE_INT && *n < most)
-		ints[(*n)++] = v;
-	if (v->kind == VALUE_TUPLE || v->kind == VALUE_LIST)
-		for (size_t i = 0; i < v->seq.n; i++)
-			collect(v->seq.v[i], ints, n, most);
-	if (v->kind == VALUE_DICT)
-		for (size_t i = 0; i < v->dict.n; i++) {
-			collect(v->dict.v[i].key, ints, n, most);
-			collect(v->dict.v[i].val, ints, n, most);
-		}
-	if (v->kind == VALUE_NEWOBJ && v->obj->state)
-		collect(v->obj->state, ints, n, most);
-	if (v->kind == VALUE_REDUCE)
-		collect(v->obj->args, ints, n, most);
 }
 
 /* Change a number of what says where the data is.  It does not become 0, where another blob
@@ -328,16 +283,18 @@ static void mutate_number(struct copy *c, uint64_t seed)
 {
 	static const int64_t others[] = { 1,  -1,	 7,	   8,
 					  16, INT32_MAX, INT64_MAX, INT64_MIN };
-	static struct value *ints[65536];
-	size_t n = 0, i;
+	static struct mutate_nodes ints = { .ints = true };
+	struct value *v;
 
 	copy_reset(c);
-	collect(value_find(c->metadata, draw(&seed, 2) ? "storage_data"
+	ints.n = 0;
+	mutate_collect(value_find(c->metadata, mutate_draw(&seed, 2)
+						       ? "storage_data"
 						       : "state_dict_metadata"),
-		ints, &n, COUNT(ints));
-	i = draw(&seed, n);
-	ints[i]->i = draw(&seed, 2) ? ints[i]->i + (int64_t)draw(&seed, 5) - 2
-				    : others[draw(&seed, COUNT(others))];
+		       &ints);
+	v = ints.v[mutate_draw(&seed, ints.n)];
+	v->i = mutate_draw(&seed, 2) ? v->i + (int64_t)mutate_draw(&seed, 5) - 2
+				     : others[mutate_draw(&seed, COUNT(others))];
 	copy_commit(c);
 }
 
@@ -355,7 +312,7 @@ static void test_mutants(void **state)
 		if (number)
 			mutate_number(c, i);
 		else
-			mutate_bytes(c, i);
+			write_mutant(c, i);
 		rc = copy_read(c, files, &err);
 		refused += rc != 0;
 		if (rc && !strstr(err.text, c->dir))

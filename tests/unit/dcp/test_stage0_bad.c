@@ -15,11 +15,20 @@
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/pickle.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
+#include "tests/unit/dcp/mutate.h"
+
+/* Sanitizers take six times as long for each. */
+#ifdef __SANITIZE_ADDRESS__
+#define MUTANTS 1500u
+#else
+#define MUTANTS 9000u
+#endif
 
 #define FP32 "z0_groups2_dp2" /* the embedding and a matrix; a vector */
 #define FP16 "z0_fp16_groups2_dp2"
@@ -66,6 +75,10 @@ static const struct damage {
 	  -ENOTSUP,
 	  "several groups of the optimizer have parameters of the shape of"
 	  " inner.weight" },
+	{ FP16, "['optimizer']['cur_scale'] = Zeros(3)", -ENOTSUP,
+	  "a tensor is in the loss scale" },
+	{ FP16, "['ds_config']['hidden'] = Zeros(3)", -ENOTSUP,
+	  "a tensor is in the loss scale or in ds_config" },
 	{ FP16, "del " MASTERS "[1]", -EBADMSG, "has 2 masters of 3 parameters" },
 	{ FP16, MASTERS "[0][0] = 'text'", -EBADMSG, "master 0: is no tensor" },
 	{ FP16, MASTERS "[0][0] = Zeros(7, 5)", -ENOTSUP,
@@ -90,15 +103,12 @@ static char *path_in(const char *dir, const char *name)
 	return path;
 }
 
-/* Save model states with changed values. */
-static void change_file(const char *from, const char *to, const char *change)
+/* Open model states, and copy their storages. */
+static void open_file(const char *from, struct ptfile *pt, struct mkpt *m)
 {
-	struct bytebuf out = { 0 };
-	struct mkpt m = { 0 };
 	struct errmsg err;
-	struct ptfile pt;
 
-	if (files_open_pt(test_context(), &pt, from, &err))
+	if (files_open_pt(test_context(), pt, from, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0;; i++) {
 		char name[32];
@@ -107,15 +117,25 @@ static void change_file(const char *from, const char *to, const char *change)
 		uint64_t at;
 
 		snprintf(name, sizeof(name), "data/%zu", i);
-		e = zip_find(&pt.zip, name);
+		e = zip_find(&pt->zip, name);
 		if (!e)
 			break;
 		bytes = calloc(1, e->size + 1);
-		assert_int_equal(zip_locate(&pt.zip, e, &at, &err), 0);
-		assert_int_equal(source_read(&pt.src, bytes, e->size, at, &err), 0);
-		mkpt_add_storage(&m, bytes, e->size);
+		assert_int_equal(zip_locate(&pt->zip, e, &at, &err), 0);
+		assert_int_equal(source_read(&pt->src, bytes, e->size, at, &err), 0);
+		mkpt_add_storage(m, bytes, e->size);
 		free(bytes);
 	}
+}
+
+/* Save model states with changed values. */
+static void change_file(const char *from, const char *to, const char *change)
+{
+	struct bytebuf out = { 0 };
+	struct mkpt m = { 0 };
+	struct ptfile pt;
+
+	open_file(from, &pt, &m);
 	literal_change(&m, pt.root, change);
 	mkpt_emit(&m, pt.root, "mp_rank_00_model_states", &out);
 	mkpt_save(to, out.data, out.len);
@@ -182,6 +202,25 @@ static void damage_is_refused(void **state)
 	assert_int_equal(failures, 0);
 }
 
+/* A number has no sign, even if sscanf takes one. */
+static void a_negative_rank_has_no_layer(void **state)
+{
+	static const char own[] = "layer_05-model_states.pt";
+	const struct damage missing = { PIPELINE, own, 0, "" };
+	char *const dir = damage(&missing), *const path = path_in(dir, STAGE0_DIR);
+	char *const layer = path_in(dir, "layer_05-model_-1-model_states.pt");
+	struct errmsg err = { "" };
+	struct dcp *d;
+
+	(void)state;
+	mkpt_save(layer, "", 0);
+	assert_int_equal(dcp_open(test_context(), path, &d, &err), -EBADMSG);
+	assert_non_null(strstr(err.text, "no parameter of the model has this shape"));
+	free(layer);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
 /* A checkpoint that is saved again in place is another one. */
 static void what_is_saved_again_is_read_again(void **state)
 {
@@ -207,11 +246,139 @@ static void what_is_saved_again_is_read_again(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* Replace a value by another, a number, another kind, or what it is in itself; or leave
+ * out its last entries. */
+static void mutate_value(struct value *v, const struct mutate_nodes *all, uint64_t seed)
+{
+	static const struct value others[] = {
+		{ .kind = VALUE_NONE },
+		{ .kind = VALUE_LIST },
+		{ .kind = VALUE_DICT },
+		{ .kind = VALUE_STR, .str = { "text", 4 } },
+		{ .kind = VALUE_FLOAT, .f = -1 },
+		{ .kind = VALUE_INT, .i = -1 },
+		{ .kind = VALUE_INT, .i = 7 },
+		{ .kind = VALUE_INT, .i = INT32_MAX },
+		{ .kind = VALUE_INT, .i = INT64_MAX },
+		{ .kind = VALUE_INT, .i = INT64_MIN },
+	};
+
+	switch (mutate_draw(&seed, 4)) {
+	case 0:
+		*v = *all->v[mutate_draw(&seed, all->n)];
+		break;
+	case 1:
+		if (v->kind == VALUE_LIST || v->kind == VALUE_TUPLE)
+			v->seq.n = mutate_draw(&seed, v->seq.n + 1);
+		else if (v->kind == VALUE_DICT)
+			v->dict.n = mutate_draw(&seed, v->dict.n + 1);
+		else if (v->kind == VALUE_INT)
+			v->i += (int64_t)mutate_draw(&seed, 5) - 2;
+		break;
+	default:
+		*v = others[mutate_draw(&seed, COUNT(others))];
+	}
+}
+
+/* Change a value or bytes of model states; false if what comes of it cannot be written. */
+static bool write_mutant(const struct mkpt *m, struct value *root,
+			 const struct mutate_nodes *all, const char *to, uint64_t seed)
+{
+	struct value *const v = all->v[mutate_draw(&seed, all->n)], before = *v;
+	struct bytebuf pickle = { 0 }, out = { 0 };
+	struct pickle_storages met = { 0 };
+	const bool of_bytes = mutate_draw(&seed, 4) == 0;
+	struct errmsg err;
+	uint8_t *bytes;
+	int rc;
+
+	if (!of_bytes)
+		mutate_value(v, all, seed);
+	rc = pickle_dump(root, &pickle, &met, &err);
+	*v = before;
+	if (!rc) {
+		mkpt_emit_pickle(m, (struct span){ pickle.data, pickle.len },
+				 "mp_rank_00_model_states", &out);
+		bytes = of_bytes ? mutate_bytes(out.data, &out.len, seed) : NULL;
+		mkpt_save(to, bytes ? bytes : out.data, out.len);
+		free(bytes);
+	}
+	pickle_storages_done(&met);
+	bytebuf_done(&pickle);
+	bytebuf_done(&out);
+	return !rc;
+}
+
+/* Read all files of a checkpoint. */
+static int read_all(const char *path, struct errmsg *err)
+{
+	struct dcp *d;
+	int rc;
+
+	dcp_close_kept(test_context()); /* of the mutant before, at the same time */
+	rc = dcp_open(test_context(), path, &d, err);
+	if (rc)
+		return rc;
+	for (int k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++) {
+		const size_t n = (size_t)dcp_attrs(d, 0, (enum dcp_zerofile_kind)k)
+					 .st.st_size;
+		uint8_t *const bytes = malloc(n);
+
+		assert_non_null(bytes);
+		rc = dcp_read(d, 0, (enum dcp_zerofile_kind)k, bytes, n, 0, err);
+		free(bytes);
+	}
+	dcp_close(d);
+	return rc;
+}
+
+/* Whatever is changed in model states, they are read or refused with a message that names
+ * the directory. */
+static void mutants_are_read_or_refused(void **state)
+{
+	static const char *const from[] = { FP32, FP16, FUSED };
+	static struct mutate_nodes all;
+	unsigned read = 0, refused = 0;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(from); i++) {
+		const struct damage none = { from[i], "['global_steps'] = 4", 0, "" };
+		char *const dir = damage(&none), *const path = path_in(dir, STAGE0_DIR);
+		char *const file = path_in(dir, STAGE0_FIRST);
+		struct mkpt m = { 0 };
+		struct ptfile pt;
+
+		open_file(file, &pt, &m);
+		all.n = 0;
+		mutate_collect(pt.root, &all);
+		for (unsigned k = 0; k < MUTANTS / COUNT(from); k++) {
+			struct errmsg err = { "" };
+
+			if (!write_mutant(&m, pt.root, &all, file, k))
+				continue;
+			if (!read_all(path, &err))
+				read++;
+			else if (strstr(err.text, dir))
+				refused++;
+			else
+				fail_msg("%s, mutant %u: %s", from[i], k, err.text);
+		}
+		ptfile_close(&pt);
+		mkpt_done(&m);
+		free(file);
+		free(path);
+		mkckpt_free_dir(dir);
+	}
+	assert_true(read > MUTANTS / 10 && refused > MUTANTS / 10);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_is_refused),
+		cmocka_unit_test(a_negative_rank_has_no_layer),
 		cmocka_unit_test(what_is_saved_again_is_read_again),
+		cmocka_unit_test(mutants_are_read_or_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
