@@ -165,6 +165,25 @@ static int check_part(const struct stage0_file *f, struct errmsg *err)
 	return 0;
 }
 
+bool stage0_is_in(struct uckpt *u, const char *dir)
+{
+	struct stage0_file f = { 0 };
+	struct source src;
+	char *path;
+	bool is = false;
+
+	if (asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
+		return false;
+	f.path = path;
+	if (!rootfs_open(u, &src, path, NULL) &&
+	    !ptfile_open_source(&f.pt, &src, NULL)) {
+		is = !check_part(&f, NULL);
+		ptfile_close(&f.pt);
+	}
+	free(path);
+	return is;
+}
+
 /* Do model states say of the checkpoint what the first do, and are they all there? */
 static int check_ranks(const struct stage0 *s, struct errmsg *err)
 {

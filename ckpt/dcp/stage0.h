@@ -23,6 +23,10 @@ struct uckpt;
 /* Is it the path of such a directory? */
 bool stage0_is_dir(const char *path);
 
+/* Does a directory have such a checkpoint, by its first model states?  No other file is
+ * opened, as a run may have many of them. */
+bool stage0_is_in(struct uckpt *u, const char *dir);
+
 /* A file of torch.save. */
 struct stage0_file {
 	const char *path;

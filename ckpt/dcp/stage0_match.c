@@ -71,8 +71,8 @@ static int match_class(const struct shaped *e, size_t ne, const struct shaped *p
 {
 	if (!np)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: optimizer: %s: no parameter of the model has"
-				  " this shape", file, e->like->key);
+				  "%s: %s: no parameter of the model has this shape",
+				  file, e->like->key);
 	if (ne != np)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: the model has %zu parameters of the shape of"

@@ -232,21 +232,28 @@ static bool is_made_of(struct uckpt *u, const char *path, const struct dirlist *
 	return may && dcp_is_one(u, path);
 }
 
+/* May the entries of a directory be those of a checkpoint without ZeRO? */
+static bool may_be_stage0(const struct dirlist *l)
+{
+	bool may = false;
+
+	for (size_t i = 0; i < l->n; i++) {
+		if (fnmatch("*_optim_states.pt", l->v[i].name, 0) == 0)
+			return false;
+		may |= strcmp(l->v[i].name, STAGE0_FIRST) == 0;
+	}
+	return may;
+}
+
 /* Open what the entries of a directory show of a checkpoint without ZeRO; NULL: they show
  * none, or it is refused. */
 static struct dcp *open_stage0(struct uckpt *u, const char *path,
 			       const struct dirlist *l)
 {
 	struct dcp *d = NULL;
-	bool may = false;
 	char *dir;
 
-	for (size_t i = 0; i < l->n; i++) {
-		if (fnmatch("*_optim_states.pt", l->v[i].name, 0) == 0)
-			return NULL;
-		may |= strcmp(l->v[i].name, STAGE0_FIRST) == 0;
-	}
-	if (!may || asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
+	if (!may_be_stage0(l) || asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
 		return NULL;
 	if (dcp_open(u, dir, &d, NULL))
 		d = NULL;
@@ -308,15 +315,12 @@ bool files_has(struct uckpt *u, const char *path,
 	struct dirlist l = { .wanted = wanted };
 	const int rc = rootfs_list(u, path, true, &l, NULL);
 	bool found = l.found;
-	struct dcp *d;
 
 	for (enum dcp_zerofile_kind k = 0; !rc && !found && k < DCP_ZEROFILE_KINDS; k++)
 		found = wanted(dcp_zerofile_name(k)) && is_made_of(u, path, &l);
-	d = !rc && !found ? open_stage0(u, path, &l) : NULL;
-	for (size_t i = 0; d && !found && i < dcp_ranks(d); i++)
-		found = wanted(dcp_name(d, i, DCP_ZEROFILE_OPTIM));
-	if (d)
-		dcp_close(d);
+	if (!rc && !found && may_be_stage0(&l))
+		found = wanted(dcp_zerofile_name(DCP_ZEROFILE_OPTIM)) &&
+			stage0_is_in(u, path);
 	dirlist_done(&l);
 	return !rc && found;
 }

@@ -202,6 +202,26 @@ static void damage_is_refused(void **state)
 	assert_int_equal(failures, 0);
 }
 
+/* The other files are not opened to see that a directory has such a checkpoint. */
+static void first_model_states_show_a_checkpoint(void **state)
+{
+	static const struct damage first[] = {
+		{ PIPELINE, "layer_05-model_states.pt", true, "" },
+		{ PIPELINE, "mp_rank_01_model_states.pt", true, "" },
+		{ PIPELINE, STAGE0_FIRST, false, "" },
+		{ FP32, "['optimizer'] = None", false, "" },
+		{ FP32, "['num_experts'] = [4]", false, "" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(first); i++) {
+		char *const dir = damage(&first[i]);
+
+		assert_int_equal(stage0_is_in(test_context(), dir), first[i].rc);
+		mkckpt_free_dir(dir);
+	}
+}
+
 /* A number has no sign, even if sscanf takes one. */
 static void a_negative_rank_has_no_layer(void **state)
 {
@@ -376,6 +396,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_is_refused),
+		cmocka_unit_test(first_model_states_show_a_checkpoint),
 		cmocka_unit_test(a_negative_rank_has_no_layer),
 		cmocka_unit_test(what_is_saved_again_is_read_again),
 		cmocka_unit_test(mutants_are_read_or_refused),
