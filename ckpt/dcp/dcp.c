@@ -32,11 +32,13 @@ struct dcp {
 		struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
 	} *ranks; /* of model parallelism */
 	size_t nranks;
+	pthread_mutex_t loading; /* held while it is loaded */
 	int rc; /* why it cannot be read, if not 0; nothing is open then */
 	struct errmsg why;
 	/* Protected by the context's lock: */
 	unsigned users;
 	struct dcp *next;
+	bool loaded; /* or refused */
 	uint64_t good_until; /* clock_ns() until which its files are not looked at */
 };
 
@@ -109,8 +111,24 @@ static void dcp_free(struct dcp *d)
 	if (!d)
 		return;
 	dcp_unload(d);
+	pthread_mutex_destroy(&d->loading);
 	free(d->dir);
 	free(d);
+}
+
+static struct dcp *dcp_new(const struct dcp *found, const char *dir)
+{
+	struct dcp *const d = malloc(sizeof(*d));
+
+	if (!d)
+		return NULL;
+	*d = *found;
+	pthread_mutex_init(&d->loading, NULL);
+	d->dir = strdup(dir);
+	if (d->dir)
+		return d;
+	dcp_free(d);
+	return NULL;
 }
 
 /* Read the metadata of the directory, or of both of a pair, which may have been saved
@@ -219,54 +237,74 @@ static bool is_current(struct dcp *d)
 	return true;
 }
 
-/* The checkpoint in this directory that was opened before, if its metadata, which is `id`,
- * and its files have not changed; else NULL. */
-static struct dcp *ref_open(struct uckpt *u, const char *dir, const struct fileid *id)
+/* Called with the context's lock held. */
+static void dcp_list(struct dcp *d)
 {
+	d->users = 1;
+	d->next = d->u->dcps;
+	d->u->dcps = d;
+}
+
+/* Return the listed checkpoint in this directory, if its metadata is that of `own`; else list
+ * `own`.  `*good` if its files need not be looked at, as when it is being loaded. */
+static struct dcp *ref_listed(struct dcp *own, bool *good)
+{
+	struct uckpt *const u = own->u;
 	const uint64_t now = clock_ns();
-	bool good = false;
 	struct dcp *d;
 
 	pthread_mutex_lock(&u->lock);
 	d = u->dcps;
-	while (d && (strcmp(d->dir, dir) != 0 || !fileid_equal(&d->id, id)))
+	while (d && (strcmp(d->dir, own->dir) != 0 || !fileid_equal(&d->id, &own->id)))
 		d = d->next;
-	if (d) {
+	if (d)
 		d->users++;
-		good = now < d->good_until;
-	}
+	else
+		dcp_list(own);
+	*good = !d || !d->loaded || now < d->good_until;
 	pthread_mutex_unlock(&u->lock);
-	if (!d || good || is_current(d))
-		return d;
-	dcp_close(d);
-	return NULL;
+	return d ? d : own;
 }
 
-/* Load the checkpoint and list it.  One that cannot be read is listed with the reason, so
- * that whoever opens it soon gets the same answer.  NULL when memory runs out. */
-static struct dcp *load_new(const struct dcp *found, const char *dir)
+/* Load a checkpoint that is listed.  One that cannot be read stays listed with the reason,
+ * so that whoever opens it soon gets the same answer. */
+static void load_listed(struct dcp *d)
 {
 	const uint64_t begin = clock_ns();
-	struct dcp *const d = malloc(sizeof(*d));
 
-	if (!d)
-		return NULL;
-	*d = *found;
-	d->dir = strdup(dir);
-	d->rc = d->dir ? dcp_load(d, &d->why) : -ENOMEM;
+	d->rc = dcp_load(d, &d->why);
 	if (d->rc)
 		dcp_unload(d);
-	if (d->rc == -ENOMEM) {
-		dcp_free(d);
-		return NULL;
-	}
-	d->users = 1;
-	d->good_until = d->rc ? good_from(begin) : 0;
-	/* Another thread may have opened it meanwhile; then there are two. */
 	pthread_mutex_lock(&d->u->lock);
-	d->next = d->u->dcps;
-	d->u->dcps = d;
+	d->loaded = true;
+	d->good_until = d->rc && d->rc != -ENOMEM ? good_from(begin) : 0;
 	pthread_mutex_unlock(&d->u->lock);
+}
+
+/* Return the checkpoint that `own` describes: one that is open, unless its files have
+ * changed, or `own`, which is listed then.  Only one of the threads that open it loads it. */
+static struct dcp *open_shared(struct dcp *own)
+{
+	struct dcp *d;
+	bool good;
+
+	pthread_mutex_lock(&own->loading);
+	d = ref_listed(own, &good);
+	if (!good && !is_current(d)) {
+		dcp_close(d);
+		d = own;
+		pthread_mutex_lock(&own->u->lock);
+		dcp_list(own);
+		pthread_mutex_unlock(&own->u->lock);
+	}
+	if (d == own)
+		load_listed(own);
+	pthread_mutex_unlock(&own->loading);
+	if (d == own)
+		return own;
+	dcp_free(own);
+	pthread_mutex_lock(&d->loading);
+	pthread_mutex_unlock(&d->loading);
 	return d;
 }
 
@@ -280,9 +318,10 @@ int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *
 		return errmsg_set(err, -ENOENT, "%s: is no distributed checkpoint",
 				  dir);
 	fileid_from_stat(&found.attrs.st, &found.id);
-	d = ref_open(u, dir, &found.id) ?: load_new(&found, dir);
+	d = dcp_new(&found, dir);
 	if (!d)
 		return errmsg_nomem(err, dir);
+	d = open_shared(d);
 	*out = d;
 	if (!d->rc)
 		return 0;

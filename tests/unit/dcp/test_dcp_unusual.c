@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/sys/parallel.h"
 #include "tests/unit/dcp/copy.h"
 
 /* A file that is written to is not read, and gives the checkpoint another identity. */
@@ -43,6 +45,35 @@ static void test_changed(void **state)
 	}
 	dcp_close(before);
 	dcp_close(after);
+}
+
+struct opening {
+	const char *dir;
+	struct dcp *opened[16];
+};
+
+static int open_one(void *ctx, size_t i, struct errmsg *err)
+{
+	struct opening *const o = ctx;
+
+	return dcp_open(test_context(), o->dir, &o->opened[i], err);
+}
+
+/* Threads that open a checkpoint at once wait for the one that reads it. */
+static void test_opened_at_once(void **state)
+{
+	const struct copy *const c = *state;
+	struct opening o = { .dir = c->dir };
+	struct errmsg err;
+
+	dcp_close_kept(test_context());
+	assert_int_equal(parallel_for(COUNT(o.opened), COUNT(o.opened), open_one, &o,
+				      &err),
+			 0);
+	for (size_t i = 0; i < COUNT(o.opened); i++)
+		assert_ptr_equal(o.opened[i], o.opened[0]);
+	for (size_t i = 0; i < COUNT(o.opened); i++)
+		dcp_close(o.opened[i]);
 }
 
 static void open_model(const struct copy *c, struct ptfile *pt)
@@ -106,6 +137,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tied),
+		cmocka_unit_test(test_opened_at_once),
 		cmocka_unit_test(test_changed),
 		cmocka_unit_test(test_steps_differ),
 	};
