@@ -144,9 +144,10 @@ static int write_tree(struct convert *c, struct errmsg *err)
 		return rc;
 	rc = treewrite_save(c->plan, out.fd, &how, err)
 		     ?: progress_add(&progress, 0)
-		     ?: resume_end(&resume, err)
 		     ?: output_commit(&out, pointer_file(c, pointer), err);
-	if (is_passing(rc)) {
+	if (!out.tmp) {
+		resume_end(&resume); /* it has its name, also where that was not synced */
+	} else if (is_passing(rc)) {
 		progress_step(c->u, "syncing", 0, 0);
 		c->kept = resume_flush(&resume);
 	}

@@ -170,9 +170,7 @@ size_t resume_flush(struct resume *r)
 	return r->nkept;
 }
 
-int resume_end(struct resume *r, struct errmsg *err)
+void resume_end(struct resume *r)
 {
-	return unlinkat(r->dir, JOURNAL, 0) < 0
-		       ? errmsg_errno(err, JOURNAL, "cannot remove")
-		       : 0;
+	unlinkat(r->dir, JOURNAL, 0);
 }

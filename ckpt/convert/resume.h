@@ -53,7 +53,8 @@ int resume_sync(struct resume *r);
  * journal. */
 size_t resume_flush(struct resume *r);
 
-/* Remove the journal: the tree is complete. */
-int resume_end(struct resume *r, struct errmsg *err);
+/* Remove the journal of a tree that is complete and has its name: what fails before that
+ * leaves the tree to a later conversion. */
+void resume_end(struct resume *r);
 
 #endif

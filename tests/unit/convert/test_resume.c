@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An interrupted conversion goes on only with files that it wrote, and that are on the
+/* An interrupted conversion goes on, but only with files that it wrote, and that are on the
  * disk. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #define LEFT ".out.tmp-abcdef" /* a temporary directory of out */
 
 static int failing; /* so many calls of syncfs */
+static bool full; /* the disk, at the next fsync */
 
 /* The system reports a failed write-back once. */
 int syncfs(int fd)
@@ -31,13 +33,31 @@ int syncfs(int fd)
 	return -1;
 }
 
+/* The file beside the tree is the first that a conversion syncs by itself. */
+int fsync(int fd)
+{
+	if (!full)
+		return (int)syscall(SYS_fsync, fd);
+	full = false;
+	errno = ENOSPC;
+	return -1;
+}
+
 struct fixture {
 	char *dir;
 	struct uckpt *u;
 	struct uckpt_done done;
 	struct uckpt_error err;
 	bool stop; /* when all is written */
+	bool going_on; /* it said so */
 };
+
+static void take_note(void *arg, const char *text)
+{
+	struct fixture *const f = arg;
+
+	f->going_on |= !!strstr(text, "going on");
+}
 
 static int take_progress(void *arg, uint64_t done, uint64_t total)
 {
@@ -57,7 +77,8 @@ static void set_up(struct fixture *f)
 	f->u = uckpt_new();
 	assert_non_null(f->u);
 	uckpt_set_calls(f->u,
-			&(struct uckpt_calls){ .arg = f, .progress = take_progress });
+			&(struct uckpt_calls){ .arg = f, .note = take_note,
+					       .progress = take_progress });
 }
 
 static void tear_down(struct fixture *f)
@@ -107,6 +128,21 @@ static void a_failed_sync_is_not_forgotten(void **state)
 	resume_close(&r);
 	close(fd);
 	mkckpt_free_dir(dir);
+}
+
+static void a_tree_is_kept_until_it_has_its_name(void **state)
+{
+	struct fixture f;
+
+	set_up(&f);
+	full = true;
+	assert_int_equal(convert(&f), -ENOSPC);
+	assert_true(f.done.files > 0);
+	if (convert(&f))
+		fail_msg("%s", f.err.text);
+	assert_true(f.going_on);
+	assert_int_equal(access("out/" JOURNAL, F_OK), -1);
+	tear_down(&f);
 }
 
 static void what_has_no_journal_is_removed(void **state)
@@ -159,6 +195,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lost_data_is_not_kept),
 		cmocka_unit_test(a_failed_sync_is_not_forgotten),
+		cmocka_unit_test(a_tree_is_kept_until_it_has_its_name),
 		cmocka_unit_test(what_has_no_journal_is_removed),
 		cmocka_unit_test(what_another_machine_writes_is_left_alone),
 	};
