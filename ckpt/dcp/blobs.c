@@ -170,6 +170,15 @@ static struct source *kept_source(struct dcp_blobs *b, struct dcp_file *f,
 	return s;
 }
 
+int dcp_blobs_open(const struct dcp_blobs *b, uint32_t file, struct source *out,
+		   struct errmsg *err)
+{
+	const struct dcp_file *const f = &b->v[file];
+
+	return rootfs_open(b->u, out, f->path, err) ?:
+	       source_check_known(out, &f->id, err);
+}
+
 static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
@@ -178,8 +187,7 @@ static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len
 	int rc;
 
 	if (!s) {
-		rc = rootfs_open(b->u, &own, f->path, err) ?:
-		     source_check_known(&own, &f->id, err);
+		rc = dcp_blobs_open(b, number, &own, err);
 		if (rc)
 			return rc;
 		s = kept_source(b, f, &own) ?: &own;

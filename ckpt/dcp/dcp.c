@@ -195,16 +195,18 @@ static int load_torch(struct dcp *d, struct errmsg *err)
 static int load_stage0(struct dcp *d, struct errmsg *err)
 {
 	struct stage0 s;
-	int rc = stage0_open(&s, &d->metadata, d->u, d->dir, err);
+	int rc = stage0_list(&s, &d->metadata, d->u, d->dir, err);
 
 	if (rc)
 		return rc;
 	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata, &d->attrs.access,
-			    err) ?: add_ranks(d, s.nparts, err);
+			    err) ?:
+	     stage0_open(&s, &d->blobs, err) ?: add_ranks(d, s.nparts, err);
 	for (size_t i = 0; !rc && i < s.nparts; i++)
 		rc = stage0_model(&s, i, &d->blobs, &d->ranks[i].model, err) ?:
 		     make_files(d, i, "DeepSpeed checkpoint without ZeRO (stage 0)",
 				err);
+	rc = rc ?: stage0_add_items(&s, err);
 	stage0_close(&s);
 	return rc;
 }

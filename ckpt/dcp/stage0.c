@@ -16,6 +16,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/stage0_build.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/module_dict.h"
@@ -102,12 +103,13 @@ static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l
 			break;
 		sprintf(path, "%s/%s", dir, l->v[i].name);
 		f.path = path;
+		f.number = (uint32_t)dcp_metadata_add_file(s->m, path);
 		if (layer)
 			s->layers[s->nlayers++] = f;
 		else
 			s->parts[s->nparts++] = f;
 	}
-	if (a->failed)
+	if (a->failed || s->m->nfiles != s->nparts + s->nlayers)
 		return errmsg_nomem(err, dir);
 	qsort(s->parts, s->nparts, sizeof(*s->parts), by_place);
 	qsort(s->layers, s->nlayers, sizeof(*s->layers), by_place);
@@ -125,20 +127,16 @@ static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l
 	return check_layers(s, dir, err);
 }
 
-static int open_file(struct stage0 *s, struct stage0_file *f, struct uckpt *u,
+static int open_file(struct stage0_file *f, const struct dcp_blobs *b,
 		     struct errmsg *err)
 {
-	const int64_t number = dcp_metadata_add_file(s->m, f->path);
 	struct source src;
-	int rc;
+	const int rc = dcp_blobs_open(b, f->number, &src, err);
 
-	if (number < 0)
-		return errmsg_nomem(err, f->path);
-	f->number = (uint32_t)number;
-	rc = rootfs_open(u, &src, f->path, err) ?:
-	     ptfile_open_source(&f->pt, &src, err);
-	s->values += rc ? 0 : f->pt.arena.used;
-	return rc;
+	if (rc)
+		return rc;
+	f->size = src.size;
+	return ptfile_open_source(&f->pt, &src, err);
 }
 
 /* Is there an optimizer in the model states? */
@@ -210,8 +208,7 @@ static int check_ranks(const struct stage0 *s, struct errmsg *err)
 			  s->nparts);
 }
 
-/* An item for each file, whose checksums are those that dcp_check compares. */
-static int add_items(struct stage0 *s, struct errmsg *err)
+int stage0_add_items(const struct stage0 *s, struct errmsg *err)
 {
 	struct dcp_metadata *const m = s->m;
 	struct dcp_chunk *chunks;
@@ -223,7 +220,7 @@ static int add_items(struct stage0 *s, struct errmsg *err)
 			i < s->nparts ? &s->parts[i] : &s->layers[i - s->nparts];
 
 		chunks[i].file = f->number;
-		chunks[i].len = f->pt.src.size;
+		chunks[i].len = f->size;
 		m->items[m->nitems++] = (struct dcp_item){
 			.key = "model states", .chunks = &chunks[i], .nchunks = 1
 		};
@@ -231,7 +228,7 @@ static int add_items(struct stage0 *s, struct errmsg *err)
 	return m->arena.failed ? errmsg_nomem(err, NULL) : 0;
 }
 
-int stage0_open(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
+int stage0_list(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
 		const char *path, struct errmsg *err)
 {
 	struct dirlist l = { 0 };
@@ -247,15 +244,18 @@ int stage0_open(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
 	dirlist_sort(&l, 0);
 	rc = rc ?: list_files(s, dir, &l, err);
 	dirlist_done(&l);
-	for (size_t i = 0; !rc && i < s->nparts; i++)
-		rc = open_file(s, &s->parts[i], u, err) ?:
-		     check_part(&s->parts[i], err);
-	for (size_t i = 0; !rc && i < s->nlayers; i++)
-		rc = open_file(s, &s->layers[i], u, err);
-	rc = rc ?: check_ranks(s, err) ?: add_items(s, err);
 	if (rc)
 		stage0_close(s);
 	return rc;
+}
+
+int stage0_open(struct stage0 *s, const struct dcp_blobs *b, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < s->nparts; i++)
+		rc = open_file(&s->parts[i], b, err) ?: check_part(&s->parts[i], err);
+	return rc ?: check_ranks(s, err);
 }
 
 void stage0_close(struct stage0 *s)
@@ -263,9 +263,6 @@ void stage0_close(struct stage0 *s)
 	for (size_t i = 0; i < s->nparts; i++)
 		if (s->parts[i].pt.root)
 			ptfile_close(&s->parts[i].pt);
-	for (size_t i = 0; i < s->nlayers; i++)
-		if (s->layers[i].pt.root)
-			ptfile_close(&s->layers[i].pt);
 	arena_done(&s->arena);
 	*s = (struct stage0){ 0 };
 }
@@ -448,7 +445,8 @@ static int add_tensors(struct stage0_builder *b, const struct stage0_file *f,
 	return rc;
 }
 
-static int add_layer(struct stage0_builder *b, const struct stage0_file *f)
+/* Add the parameters of an open layer. */
+static int add_values(struct stage0_builder *b, const struct stage0_file *f)
 {
 	const struct value_dict *const d = value_pairs(f->pt.root);
 	const char *const key = d ? find_tie(b, d) : NULL;
@@ -461,6 +459,19 @@ static int add_layer(struct stage0_builder *b, const struct stage0_file *f)
 	else
 		snprintf(prefix, sizeof(prefix), "%u.", f->layer);
 	return add_tensors(b, f, d, prefix);
+}
+
+/* A pipeline may have thousands of layers: none stays open. */
+static int add_layer(struct stage0_builder *b, struct stage0_file *f)
+{
+	int rc = open_file(f, b->b, b->err);
+
+	if (rc)
+		return rc;
+	b->o->arena.limit += f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
+	rc = add_values(b, f);
+	ptfile_close(&f->pt);
+	return rc;
 }
 
 static bool has_all(const struct stage0_builder *b)

@@ -31,12 +31,13 @@ bool stage0_is_in(struct uckpt *u, const char *dir);
 struct stage0_file {
 	const char *path;
 	struct ptfile pt; /* has no root unless it is open */
+	uint64_t size;	  /* bytes, once it was opened */
 	uint32_t number;  /* in the metadata */
 	unsigned rank;	  /* of a layer: its tensor-parallel rank */
 	unsigned layer;
 };
 
-/* The open files of a checkpoint. */
+/* The files of a checkpoint: model states are open, and layers one at a time. */
 struct stage0 {
 	struct dcp_metadata *m; /* has their paths */
 	struct arena arena;
@@ -52,17 +53,20 @@ struct stage0 {
 		struct dcp_item *weight;
 	} *ties; /* parameters of tied modules in the stages so far */
 	size_t nties, ties_cap;
-	size_t values; /* memory of the values of all files, bytes */
 };
 
-/*
- * Open all files of the checkpoint in the directory that STAGE0_DIR stands in, and add
- * them to the metadata, an item for each.  -ENOENT if it holds none: no optimizer is in its
- * model states; -ENOTSUP for one that is not read; as ptfile_open_source.  Call
- * stage0_close in the end.
- */
-int stage0_open(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
+/* List the files of the checkpoint in the directory that STAGE0_DIR stands in, and add them
+ * to the metadata.  -EBADMSG if one is missing.  Call stage0_close in the end. */
+int stage0_list(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
 		const char *path, struct errmsg *err);
+
+/* Open the model states.  -ENOENT if there is no optimizer in them; -ENOTSUP for a
+ * checkpoint that is not read; as dcp_blobs_open and ptfile_open_source. */
+int stage0_open(struct stage0 *s, const struct dcp_blobs *b, struct errmsg *err);
+
+/* Add an item for each file to the metadata, once there is a model of each rank.  -ENOMEM. */
+int stage0_add_items(const struct stage0 *s, struct errmsg *err);
+
 void stage0_close(struct stage0 *s);
 
 /*

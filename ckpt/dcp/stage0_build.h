@@ -34,6 +34,9 @@ struct stage0_builder {
 	size_t nties;
 };
 
+/* Memory that is kept, for each byte of the values in a file. */
+#define STAGE0_MEMORY_PER_BYTE 8
+
 /* Fill in the item of a tensor of a file. */
 int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 		const struct value *v, const char *key, struct dcp_item *out);

@@ -21,7 +21,6 @@
 
 #define ENTRIES_MAX (1u << 22)
 #define STATES_MAX 32u /* of a parameter */
-#define MEMORY_PER_BYTE 8 /* of what is kept, for each byte of the values in the files */
 
 static int stage0_nomem(const struct stage0_builder *b)
 {
@@ -378,7 +377,7 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER, .has_optimizer = true,
 				 .file = &b.f->pt,
 				 .file_number = b.f->number };
-	o->arena.limit = (1u << 20) + s->values * MEMORY_PER_BYTE;
+	o->arena.limit = (1u << 20) + b.f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?: make_groups(&b);
 	make_scaler(&b);
 	if (!rc && o->arena.failed)

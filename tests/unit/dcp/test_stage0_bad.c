@@ -4,9 +4,11 @@
  * is which parameter's: each is refused with a message that names the file and the cause.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
@@ -222,6 +224,29 @@ static void first_model_states_show_a_checkpoint(void **state)
 	}
 }
 
+/* Two model states and six layers, of which one is open at a time. */
+static void layers_do_not_stay_open(void **state)
+{
+	const struct damage none = { PIPELINE, "none", 0, "" };
+	char *const dir = damage(&none), *const path = path_in(dir, STAGE0_DIR);
+	const int first = open(dir, O_RDONLY);
+	struct rlimit limit, low;
+	struct errmsg err;
+	struct dcp *d;
+
+	(void)state;
+	close(first);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = (struct rlimit){ (rlim_t)first + 7, limit.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	if (dcp_open(test_context(), path, &d, &err))
+		fail_msg("%s", err.text);
+	dcp_close(d);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
 /* A number has no sign, even if sscanf takes one. */
 static void a_negative_rank_has_no_layer(void **state)
 {
@@ -397,6 +422,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_is_refused),
 		cmocka_unit_test(first_model_states_show_a_checkpoint),
+		cmocka_unit_test(layers_do_not_stay_open),
 		cmocka_unit_test(a_negative_rank_has_no_layer),
 		cmocka_unit_test(what_is_saved_again_is_read_again),
 		cmocka_unit_test(mutants_are_read_or_refused),
