@@ -140,7 +140,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  .set = "dcp_style" },
 		{ "dcp-ranks", 0, "N",
 		  "number of ranks that will load it, with --to dcp\n"
-		  "(default: 32)",
+		  "(default: any)",
 		  .set = "dcp_ranks" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
