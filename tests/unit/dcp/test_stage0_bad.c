@@ -224,6 +224,41 @@ static void first_model_states_show_a_checkpoint(void **state)
 	}
 }
 
+/* A thousand groups are one, which has a thousand options. */
+static void memory_is_bounded_by_the_file(void **state)
+{
+	const struct damage none = { FP32, "['global_steps'] = 4", 0, "" };
+	char *const dir = damage(&none), *const path = path_in(dir, STAGE0_DIR);
+	char *const file = path_in(dir, STAGE0_FIRST);
+	struct bytebuf out = { 0 };
+	struct errmsg err = { "" };
+	struct mkpt m = { 0 };
+	struct value *group, *groups;
+	char names[1000][8];
+	struct ptfile pt;
+	struct dcp *d;
+
+	(void)state;
+	open_file(file, &pt, &m);
+	group = mkpt_dict(&m);
+	groups = value_find_path(pt.root, "optimizer", "param_groups", NULL);
+	for (size_t i = 0; i < COUNT(names); i++) {
+		snprintf(names[i], sizeof(names[i]), "o%zu", i);
+		mkpt_set_new(&m, group, names[i], mkpt_int(&m, 0));
+		mkpt_add(&m, groups, group);
+	}
+	mkpt_emit(&m, pt.root, "mp_rank_00_model_states", &out);
+	mkpt_save(file, out.data, out.len);
+	assert_int_equal(dcp_open(test_context(), path, &d, &err), -E2BIG);
+	assert_non_null(strstr(err.text, "describes too much for its size"));
+	bytebuf_done(&out);
+	mkpt_done(&m);
+	ptfile_close(&pt);
+	free(file);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
 /* Two model states and six layers, of which one is open at a time. */
 static void layers_do_not_stay_open(void **state)
 {
@@ -422,6 +457,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(damage_is_refused),
 		cmocka_unit_test(first_model_states_show_a_checkpoint),
+		cmocka_unit_test(memory_is_bounded_by_the_file),
 		cmocka_unit_test(layers_do_not_stay_open),
 		cmocka_unit_test(a_negative_rank_has_no_layer),
 		cmocka_unit_test(what_is_saved_again_is_read_again),
