@@ -242,7 +242,7 @@ static void weights_close(struct plan *p)
 static int name_weights(struct plan_weights *x, struct errmsg *err)
 {
 	const struct weights *const w = x->w;
-	char adapter[NAME_MAX + 1], key[NAME_MAX + 1];
+	char adapter[NAME_MAX + 1];
 
 	x->adapter = x->format->safetensors &&
 		     adapter_find(&x->plan.zckpt->model, adapter);
@@ -253,11 +253,9 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 		const char *const name = w->v[i]->name;
 		const bool trained = w->v[i]->param;
 
-		if (!x->adapter)
-			x->names[i] = name;
-		else if (adapter_key(adapter, name, trained, key))
-			x->names[i] = arena_strdup(&x->arena, key);
-		else if (trained)
+		x->names[i] = x->adapter ? adapter_key(&x->arena, adapter, name, trained)
+					 : name;
+		if (!x->names[i] && trained)
 			x->left_out = name;
 	}
 	return x->arena.failed ? errmsg_nomem(err, x->plan.zckpt->dir.path) : 0;

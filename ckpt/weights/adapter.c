@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/model/model.h"
 
 #define LORA "lora_"
@@ -73,25 +74,25 @@ bool adapter_find(const struct model *m, char adapter[NAME_MAX + 1])
 	return false;
 }
 
-bool adapter_key(const char *adapter, const char *name, bool trained,
-		 char key[NAME_MAX + 1])
+char *adapter_key(struct arena *a, const char *adapter, const char *name, bool trained)
 {
 	struct parts x;
 	const char *end;
+	char *key;
 
 	if (!split(name, &x) || (!x.kind && !trained))
-		return false;
-	if (!x.kind) {
-		snprintf(key, NAME_MAX + 1, "%s", x.begin);
-		return true;
-	}
+		return NULL;
+	if (!x.kind)
+		return arena_strdup(a, x.begin);
 	if (strlen(adapter) != (size_t)(x.rest - x.adapter) ||
 	    !begins(x.adapter, adapter))
-		return false;
+		return NULL;
 	if (begins(x.kind, MAGNITUDE))
 		x.rest = "";
 	/* Without one of the points beside what is left out. */
 	end = begins(x.kind, SAVED) ? x.kind - 1 : x.adapter - 1;
-	snprintf(key, NAME_MAX + 1, "%.*s%s", (int)(end - x.begin), x.begin, x.rest);
-	return true;
+	key = arena_alloc(a, (size_t)(end - x.begin) + strlen(x.rest) + 1);
+	if (key)
+		sprintf(key, "%.*s%s", (int)(end - x.begin), x.begin, x.rest);
+	return key;
 }

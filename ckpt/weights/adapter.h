@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
+struct arena;
 struct model;
 
 /* An adapter that a run trains with LoRA in a PeftModel. */
@@ -14,11 +15,10 @@ struct model;
 bool adapter_find(const struct model *m, char adapter[NAME_MAX + 1]);
 
 /*
- * Write the name that a weight has in adapter_model.safetensors.  False for a weight that
- * is not in this file: one of another adapter or outside of the PeftModel, and a frozen one
- * of the model that is adapted.
+ * Return the name that a weight has in adapter_model.safetensors, in the arena.  NULL if
+ * memory is short (a->failed), and for a weight that is not in this file: one of another
+ * adapter or outside of the PeftModel, and a frozen one of the model that is adapted.
  */
-bool adapter_key(const char *adapter, const char *name, bool trained,
-		 char key[NAME_MAX + 1]);
+char *adapter_key(struct arena *a, const char *adapter, const char *name, bool trained);
 
 #endif
