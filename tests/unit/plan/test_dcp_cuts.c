@@ -170,9 +170,11 @@ static void many_tensors_have_few_chunks(void **state)
 {
 	static const uint64_t shape[] = { 2048, 768 };
 	static struct dcpview_entry v[60000];
-	struct dcpview_state s = { .ndirs = 1, .dirs = { { v, COUNT(v) } } };
+	struct dcpview_state s = { .ndirs = 1 };
 	uint64_t chunks = 0;
 
+	s.dirs[0].v = v;
+	s.dirs[0].n = COUNT(v);
 	for (size_t i = 0; i < COUNT(v); i++)
 		v[i] = (struct dcpview_entry){ .is_tensor = true,
 					       .dtype = DTYPE_F32,
@@ -181,7 +183,7 @@ static void many_tensors_have_few_chunks(void **state)
 	dcpview_state_cut(&s, 0);
 	for (size_t i = 0; i < COUNT(v); i++)
 		chunks += v[i].pieces;
-	assert_in_range(chunks, COUNT(v), 1 << 18);
+	assert_true(chunks >= COUNT(v) && chunks <= 1 << 18);
 }
 
 int main(void)
