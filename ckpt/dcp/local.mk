@@ -9,5 +9,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/megatron.c \
 	%D%/stage0.h %D%/stage0_match.h %D%/stage0_match.c \
 	%D%/stage0_build.h %D%/stage0.c %D%/stage0_model.c \
-	%D%/zerofile.h %D%/zerofile.c \
+	%D%/zerofile.h %D%/zerofile.c %D%/zerofile_read.c \
 	%D%/dcp.h %D%/dcp.c

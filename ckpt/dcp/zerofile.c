@@ -16,24 +16,11 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
-#include "ckpt/dcp/blobs.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
-
-/* Tensors end to end. */
-struct dcp_storage {
-	enum dtype type;
-	uint64_t numel;
-	struct piece {
-		uint64_t first; /* its first element */
-		struct dcp_item *item; /* NULL: zeros */
-	} *pieces;
-	size_t npieces;
-};
 
 struct zerofile_builder {
 	struct arena *a;
@@ -187,6 +174,29 @@ static struct value *shapes_value(struct arena *a, const struct dcp_group *g)
 	return out;
 }
 
+/* The shapes of parameters by group. */
+static struct value *all_shapes_value(const struct zerofile_builder *b)
+{
+	struct value *const list = value_new(b->a, VALUE_LIST);
+
+	for (size_t g = 0; g < b->o->ngroups; g++)
+		value_append(b->a, list, shapes_value(b->a, &b->o->groups[g]));
+	return list;
+}
+
+/* Other names of parameters. */
+static struct value *ties_value(const struct zerofile_builder *b)
+{
+	const struct dcp_model *const o = b->o;
+	struct value *const dict = value_new(b->a, VALUE_DICT);
+
+	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
+		if (e->same)
+			value_dict_set(b->a, dict, e->name,
+				       value_new_str(b->a, e->same->name));
+	return dict;
+}
+
 /* All tensors of the model, the shapes of parameters by group, and other names of
  * parameters, which have the same tensors.  Those of types that torch's storages do not name
  * are widened. */
@@ -195,30 +205,21 @@ static void add_tensors(struct zerofile_builder *b, struct value *root)
 	const struct dcp_model *const o = b->o;
 	struct arena *const a = b->a;
 	struct value *const module = value_new_ordered(a);
-	struct value *const shapes = value_new(a, VALUE_LIST);
-	struct value *const ties = value_new(a, VALUE_DICT);
 
-	for (size_t g = 0; g < o->ngroups; g++) {
+	for (size_t g = 0; g < o->ngroups; g++)
 		for (size_t i = 0; i < o->groups[g].nparams; i++) {
 			const struct dcp_param *const p = &o->groups[g].params[i];
 
 			value_dict_set(a, module, p->name, item_value(b, p->weight));
 		}
-		value_append(a, shapes, shapes_value(a, &o->groups[g]));
-	}
 	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
-		if (e->same) {
-			value_dict_set(a, module, e->name,
-				       value_find(module, e->same->name));
-			value_dict_set(a, ties, e->name,
-				       value_new_str(a, e->same->name));
-		} else {
-			value_dict_set(a, module, e->name, item_value(b, e->item));
-		}
+		value_dict_set(a, module, e->name,
+			       e->same ? value_find(module, e->same->name)
+				       : item_value(b, e->item));
 	value_dict_set(a, root, "module", module);
 	value_dict_set(a, root, "buffer_names", value_new(a, VALUE_LIST));
-	value_dict_set(a, root, "param_shapes", shapes);
-	value_dict_set(a, root, KEY_SHARED_PARAMS, ties);
+	value_dict_set(a, root, "param_shapes", all_shapes_value(b));
+	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
 }
 
 static struct value *warnings_value(const struct zerofile_builder *b)
@@ -297,21 +298,13 @@ static struct value *changed_root(struct zerofile_builder *b, const char *source
 		"dp_world_size", KEY_FOREIGN_SOURCE, KEY_FOREIGN_WARNINGS,
 		KEY_DS_CONFIG,	 KEY_DS_VERSION,
 	};
-	const struct dcp_model *const o = b->o;
 	struct arena *const a = b->a;
 	struct value *const root = value_new(a, VALUE_DICT);
-	struct value *const shapes = value_new(a, VALUE_LIST);
-	struct value *const ties = value_new(a, VALUE_DICT);
 
-	for (size_t g = 0; g < o->ngroups; g++)
-		value_append(a, shapes, shapes_value(a, &o->groups[g]));
-	for (size_t i = 0; i < o->nextras; i++)
-		value_dict_set(a, ties, o->extras[i].name,
-			       value_new_str(a, o->extras[i].same->name));
-	copy_pairs(a, root, o->file->root, set, COUNT(set));
+	copy_pairs(a, root, b->o->file->root, set, COUNT(set));
 	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
-	value_dict_set(a, root, "param_shapes", shapes);
-	value_dict_set(a, root, KEY_SHARED_PARAMS, ties);
+	value_dict_set(a, root, "param_shapes", all_shapes_value(b));
+	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
 	set_int(a, root, "dp_world_size", 1);
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
@@ -338,12 +331,10 @@ static struct value *states_value(struct zerofile_builder *b,
 static struct value *options_value(struct arena *a, const struct dcp_group *g,
 				   size_t number)
 {
-	const struct value_dict *const d = value_pairs(g->options);
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const params = value_new(a, VALUE_LIST);
 
-	for (size_t i = 0; d && i < d->n; i++)
-		value_put(a, out, d->v[i].key, d->v[i].val);
+	copy_pairs(a, out, g->options, NULL, 0);
 	value_append(a, params, value_new_int(a, (int64_t)number));
 	value_dict_set(a, out, "params", params);
 	return out;
@@ -536,86 +527,4 @@ void dcp_zerofile_done(struct dcp_zerofile *x)
 	ptwrite_done(&x->w);
 	arena_done(&x->arena);
 	*x = (struct dcp_zerofile){ 0 };
-}
-
-/* Read elements [first, first + n) of a storage. */
-static int read_elements(const struct dcp_storage *s, struct dcp_blobs *b,
-			 uint8_t *buf, uint64_t first, uint64_t n,
-			 struct errmsg *err)
-{
-	size_t i = interval_find(&s->pieces->first, s->npieces,
-				 sizeof(*s->pieces), first);
-	int rc = 0;
-
-	for (uint64_t len; !rc && n; i++, first += len, n -= len) {
-		const struct piece *const p = &s->pieces[i];
-		const uint64_t end = i + 1 < s->npieces ? p[1].first : s->numel;
-
-		len = end - first < n ? end - first : n;
-		if (p->item)
-			rc = dcp_blobs_read(b, p->item, s->type, buf,
-					    first - p->first, len, err);
-		else
-			memset(buf, 0, len * dtype_size(s->type));
-		buf += len * dtype_size(s->type);
-	}
-	return rc;
-}
-
-/* Read bytes of a storage, from wherever in an element on. */
-static int read_storage(const struct dcp_storage *s, struct dcp_blobs *b,
-			uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
-{
-	const size_t item = dtype_size(s->type), skip = off % item;
-	const size_t n = (skip + len + item - 1) / item;
-	uint8_t *whole = buf;
-	int rc;
-
-	if (n * item != len && !(whole = malloc(n * item)))
-		return errmsg_nomem(err, NULL);
-	rc = read_elements(s, b, whole, off / item, n, err);
-	if (whole == buf)
-		return rc;
-	if (!rc)
-		memcpy(buf, whole + skip, len);
-	free(whole);
-	return rc;
-}
-
-/* Read bytes of literal `i`, from `off` in it on. */
-static int read_literal(const struct ptwrite *w, size_t i, uint8_t *buf, size_t len,
-			uint64_t off, struct errmsg *err)
-{
-	struct bytebuf b = { 0 };
-	const int rc = ptwrite_literal(w, i, NULL, &b, err);
-
-	if (!rc)
-		memcpy(buf, b.data + off, len);
-	bytebuf_done(&b);
-	return rc;
-}
-
-int dcp_zerofile_read(const struct dcp_zerofile *x, struct dcp_blobs *b, void *buf,
-		      size_t len, uint64_t off, struct errmsg *err)
-{
-	const struct ptwrite *const w = &x->w;
-	uint8_t *to = buf;
-	int rc = 0;
-
-	for (size_t n; !rc && len; off += n, to += n, len -= n) {
-		const size_t i = interval_find(w->offset, w->n, sizeof(*w->offset),
-					       off);
-		const bool past = w->n && off >= w->offset[i];
-		const bool is_data = past && off - w->offset[i] < w->len[i];
-		const uint64_t begin = is_data ? w->offset[i]
-					       : ptwrite_literal_offset(w, i + past);
-		const uint64_t size = is_data ? w->len[i]
-					      : ptwrite_literal_len(w, i + past);
-
-		n = begin + size - off < len ? (size_t)(begin + size - off) : len;
-		rc = is_data ? read_storage(&x->storages[i], b, to, n, off - begin,
-					    err)
-			     : read_literal(w, i + past, to, n, off - begin, err);
-	}
-	return rc;
 }

@@ -8,6 +8,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/dcp/model.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/tensor/tensor.h"
 
 struct dcp_blobs;
 struct errmsg;
@@ -22,6 +23,17 @@ enum dcp_zerofile_kind {
 
 /* The name in a tag of the file of the first rank, of a distributed checkpoint. */
 const char *dcp_zerofile_name(enum dcp_zerofile_kind kind);
+
+/* Tensors end to end. */
+struct dcp_storage {
+	enum dtype type;
+	uint64_t numel;
+	struct piece {
+		uint64_t first; /* its first element */
+		struct dcp_item *item; /* NULL: zeros */
+	} *pieces;
+	size_t npieces;
+};
 
 /* One of them: what torch.save would write around and between the storages, whose bytes
  * are read from the checkpoint.  It has no checksums.  Immutable. */
