@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /*
  * A hash table from hashes to numbers, which are usually indices into an array
@@ -25,6 +26,11 @@ struct hashtab {
 
 /* A hash of `len` bytes (FNV-1a), continuing from `hash`: begin with 0. */
 uint64_t hash_bytes(uint64_t hash, const void *p, size_t len);
+
+static inline uint64_t hash_text(const char *s)
+{
+	return hash_bytes(0, s, strlen(s));
+}
 
 /* A hash of a number or an address.  Different numbers have different hashes. */
 static inline uint64_t hash_number(uint64_t x)

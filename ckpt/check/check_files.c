@@ -23,7 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"

@@ -30,11 +30,6 @@
 #define HEAD_LEN 17 /* the identity in hexadecimal digits, and a NUL */
 #define SYNC_NS UINT64_C(5000000000)
 
-static uint64_t hash_text(const char *text)
-{
-	return hash_bytes(0, text, strlen(text));
-}
-
 /* Read the paths, each of which ends with a NUL; the last one may have been cut. */
 static int read_paths(struct resume *r, size_t len)
 {

@@ -103,7 +103,7 @@ static const uint64_t *read_dims(const struct reader *r, const struct value *v,
 
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 {
-	const uint64_t hash = hash_bytes(0, path, strlen(path));
+	const uint64_t hash = hash_text(path);
 	const char *copy;
 	size_t pos = 0;
 	uint32_t i;

@@ -58,7 +58,7 @@ struct dcp_model {
 	bool steps_differ;   /* within a group: the first parameter's is used */
 	bool has_optimizer;
 	enum dtype weights; /* the type of the first parameter's master */
-	/* Of a checkpoint without ZeRO (stage0.h), or NULL: */
+	/* Only a checkpoint without ZeRO (stage0.h) has the following; others have NULL. */
 	const struct ptfile *file; /* its model states, until files are laid out */
 	uint32_t file_number;
 	struct value *scaler; /* of losses */

@@ -20,35 +20,17 @@
 #include "ckpt/dcp/stage0_build.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/module_dict.h"
+#include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/roots/rootfs.h"
 
 #define TIED "tied_modules."
-#define NUMBERS_END 1000000u /* of six digits */
 
 bool stage0_is_dir(const char *path)
 {
 	const char *const slash = strrchr(path, '/');
 
 	return slash && strcmp(slash + 1, STAGE0_DIR) == 0;
-}
-
-/* Is it a file of the model states, or of a layer? */
-static bool parse_name(const char *name, struct stage0_file *f, bool *layer)
-{
-	int end = 0;
-
-	*f = (struct stage0_file){ 0 };
-	*layer = strncmp(name, "layer_", 6) == 0;
-	if (!*layer)
-		sscanf(name, "mp_rank_%6u_model_states.pt%n", &f->rank, &end);
-	else
-		sscanf(name, "layer_%6u-model_states.pt%n", &f->layer, &end);
-	if (*layer && !end)
-		sscanf(name, "layer_%6u-model_%6u-model_states.pt%n", &f->layer,
-		       &f->rank, &end);
-	/* sscanf takes signs: a negative number becomes a large one. */
-	return end && !name[end] && f->rank < NUMBERS_END && f->layer < NUMBERS_END;
 }
 
 /* By rank, and by layer. */
@@ -67,9 +49,14 @@ static int part_is_missing(const char *dir, size_t rank, struct errmsg *err)
 			  dir, rank);
 }
 
-/* Does each tensor-parallel rank have the layers that others have? */
+/* Does each tensor-parallel rank have the layers that others have, in one file each? */
 static int check_layers(const struct stage0 *s, const char *dir, struct errmsg *err)
 {
+	for (size_t i = 1; i < s->nlayers; i++)
+		if (by_place(&s->layers[i - 1], &s->layers[i]) == 0)
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: has the layer of %s, too",
+					  s->layers[i].path, s->layers[i - 1].path);
 	for (size_t i = 0; i < s->nlayers; i++)
 		for (unsigned r = 0; r < s->tensor; r++) {
 			const struct stage0_file f = { .rank = r,
@@ -87,27 +74,28 @@ static int list_files(struct stage0 *s, const char *dir, const struct dirlist *l
 		      struct errmsg *err)
 {
 	struct arena *const a = &s->arena;
-	struct stage0_file f;
-	bool layer;
 
 	s->parts = arena_alloc(a, (l->n + 1) * sizeof(*s->parts));
 	s->layers = arena_alloc(a, (l->n + 1) * sizeof(*s->layers));
 	s->next = arena_alloc(a, (l->n + 1) * sizeof(*s->next));
 	for (size_t i = 0; !a->failed && i < l->n; i++) {
+		const struct ckname name = names_parse(l->v[i].name);
+		const bool layer = name.kind == TAG_FILE_LAYER;
 		char *path;
 
-		if (!parse_name(l->v[i].name, &f, &layer))
+		if (!layer && name.kind != TAG_FILE_MODEL)
 			continue;
 		path = arena_alloc(a, strlen(dir) + strlen(l->v[i].name) + 2);
 		if (!path)
 			break;
 		sprintf(path, "%s/%s", dir, l->v[i].name);
-		f.path = path;
-		f.number = (uint32_t)dcp_metadata_add_file(s->m, path);
-		if (layer)
-			s->layers[s->nlayers++] = f;
-		else
-			s->parts[s->nparts++] = f;
+		*(layer ? &s->layers[s->nlayers++] : &s->parts[s->nparts++]) =
+			(struct stage0_file){
+				.path = path,
+				.number = (uint32_t)dcp_metadata_add_file(s->m, path),
+				.rank = name.mp,
+				.layer = name.layer,
+			};
 	}
 	if (a->failed || s->m->nfiles != s->nparts + s->nlayers)
 		return errmsg_nomem(err, dir);
@@ -282,11 +270,6 @@ int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 		       : 0;
 }
 
-static uint64_t hash_text(const char *s)
-{
-	return hash_bytes(0, s, strlen(s));
-}
-
 static bool is_buffer(const struct stage0_builder *b, const char *name)
 {
 	size_t pos = 0;
@@ -358,20 +341,25 @@ static int add_param(struct stage0_builder *b, const char *name,
 	return 0;
 }
 
-/* The key of the tied module that a layer is, by the names that the model's rules have for
- * such; NULL: it is none. */
+/* What the names of the tied module that a layer is begin with, by those that the model's
+ * rules have for such; NULL: it is none. */
 static const char *find_tie(struct stage0_builder *b, const struct value_dict *layer)
 {
 	for (size_t i = 0; i < b->nties; i++) {
-		const char *const key = b->ties[i] + strlen(TIED);
-		const char *const dot = strchr(key, '.');
+		const char *const dot = strchr(b->ties[i] + strlen(TIED), '.');
 
 		for (size_t k = 0; dot && k < layer->n; k++)
 			if (value_is_str(layer->v[k].key, dot + 1))
-				return arena_strndup(&b->o->arena, key,
-						     (size_t)(dot - key));
+				return arena_strndup(
+					&b->o->arena, b->ties[i],
+					(size_t)(dot + 1 - b->ties[i]));
 	}
 	return NULL;
+}
+
+static bool is_tied(const char *name)
+{
+	return strncmp(name, TIED, strlen(TIED)) == 0;
 }
 
 /* Collect the patterns that name parameters of tied modules, without their escapes. */
@@ -387,10 +375,11 @@ static int list_ties(struct stage0_builder *b)
 
 		for (size_t k = 0; list && k < list->n; k++) {
 			const char *from = value_cstr(list->v[k]);
-			char *const text = arena_strdup(a, from), *to = text;
+			char *text, *to;
 
-			if (strncmp(from, TIED, strlen(TIED)) != 0)
+			if (!is_tied(from))
 				continue;
+			text = to = arena_strdup(a, from);
 			if (!text || !arena_reserve(a, &b->ties, b->nties, &cap,
 						    b->nties + 1, sizeof(*b->ties)))
 				return errmsg_nomem(b->err, b->file);
@@ -402,11 +391,6 @@ static int list_ties(struct stage0_builder *b)
 		}
 	}
 	return 0;
-}
-
-static bool is_tied(const char *name)
-{
-	return strncmp(name, TIED, strlen(TIED)) == 0;
 }
 
 /* Add a parameter of a tied module, unless the stage has it already. */
@@ -449,16 +433,13 @@ static int add_tensors(struct stage0_builder *b, const struct stage0_file *f,
 static int add_values(struct stage0_builder *b, const struct stage0_file *f)
 {
 	const struct value_dict *const d = value_pairs(f->pt.root);
-	const char *const key = d ? find_tie(b, d) : NULL;
-	char prefix[300];
+	const char *const tie = d ? find_tie(b, d) : NULL;
+	char number[16];
 
 	if (!d)
 		return errmsg_set(b->err, -EBADMSG, "%s: is no dict", f->path);
-	if (key)
-		snprintf(prefix, sizeof(prefix), TIED "%.200s.", key);
-	else
-		snprintf(prefix, sizeof(prefix), "%u.", f->layer);
-	return add_tensors(b, f, d, prefix);
+	snprintf(number, sizeof(number), "%u.", f->layer);
+	return add_tensors(b, f, d, tie ?: number);
 }
 
 /* A pipeline may have thousands of layers: none stays open. */

@@ -21,7 +21,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/state.h"
 #include "ckpt/report/report.h"

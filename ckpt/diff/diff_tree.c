@@ -15,7 +15,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
@@ -195,15 +195,10 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 	return rc;
 }
 
-static uint64_t hash_name(const char *name)
-{
-	return hash_bytes(0, name, strlen(name));
-}
-
 static bool add_one_tie(struct diff_tree *t, const char *name, const char *of)
 {
 	t->ties[t->nties] = (struct diff_tie){ name, of };
-	return hashtab_add(&t->ties_by_name, hash_name(name), (uint32_t)t->nties++);
+	return hashtab_add(&t->ties_by_name, hash_text(name), (uint32_t)t->nties++);
 }
 
 static int add_tie(struct diff_tree *t, const char *name, const char *of,
@@ -285,7 +280,7 @@ static int load_ties(struct diff_tree *t, struct errmsg *err)
 static const char *find_tied(const struct diff_tree *t, const char *name,
 			     const char *but, const struct diff_tree *other)
 {
-	const uint64_t hash = hash_name(name);
+	const uint64_t hash = hash_text(name);
 	size_t pos = 0;
 	uint32_t i;
 

@@ -23,7 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/dirs/kinds.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/format/ptfile.h"

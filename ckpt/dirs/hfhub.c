@@ -15,7 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 
 #define COMMIT_MAX 128
 

@@ -1,7 +1,6 @@
 # Directories: the files of a tag, the tags of a run, Hugging Face weights.
 # Uses the rooms above; tensors are only described here.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/names.h %D%/names.c \
 	%D%/kinds.h %D%/kinds.c \
 	%D%/tagdir.h %D%/tagdir.c \
 	%D%/hfdir.h %D%/hfdir.c \

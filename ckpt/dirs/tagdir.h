@@ -8,7 +8,7 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 
 struct errmsg;
 struct errmsg_sink;

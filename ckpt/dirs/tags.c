@@ -24,7 +24,7 @@
 #include "ckpt/base/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"

@@ -27,7 +27,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 
 #define NATIVE_MARK ".deepspeed_moe.experts.deepspeed_experts."

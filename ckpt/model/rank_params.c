@@ -17,7 +17,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/module_dict.h"

@@ -25,7 +25,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/legacy.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"

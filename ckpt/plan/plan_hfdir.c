@@ -24,7 +24,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/roots/roots.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"

@@ -15,7 +15,7 @@
  * Objects of any class are written as they were read.
  */
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"

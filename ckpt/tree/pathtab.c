@@ -47,7 +47,7 @@ void pathtab_free(struct pathtab *t)
 static int find_or_append(struct pathtab *t, const char *path, uint64_t parent,
 			  uint64_t *index)
 {
-	const uint64_t hash = hash_bytes(0, path, strlen(path));
+	const uint64_t hash = hash_text(path);
 	uint32_t i;
 	char *copy;
 

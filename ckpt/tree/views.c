@@ -122,8 +122,7 @@ void views_free(struct views *v)
 
 static uint64_t hash_view(const char *path, const struct view_type *type)
 {
-	return hash_bytes(hash_bytes(0, path, strlen(path)), type,
-			  sizeof(*type));
+	return hash_bytes(hash_text(path), type, sizeof(*type));
 }
 
 /* Is there room for one more? */

@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 
 bool setting_takes_value(const struct setting *s)
 {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "gpu/data/rng.h"
 #include "gpu/data/tokens_impl.h"
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/sys/clock.h"

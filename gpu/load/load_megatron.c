@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 #include "gpu/load/load_impl.h"
 

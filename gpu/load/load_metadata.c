@@ -14,7 +14,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"

@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/splitmix.h"
 #include "gpu/model/gpt2.h"

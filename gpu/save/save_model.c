@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "gpu/save/save_impl.h"
 
 /* The head shares its tensor with the token embedding.  A part of it would be no

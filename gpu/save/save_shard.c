@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "gpu/save/save_impl.h"
 #include "gpu/zero/lr_schedule.h"
 #include "gpu/zero/optimizer.h"

@@ -301,6 +301,28 @@ static void a_negative_rank_has_no_layer(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* A topology may have axes that are not told apart here. */
+static void a_layer_has_one_file(void **state)
+{
+	static const char own[] = "layer_05-model_states.pt";
+	const struct damage missing = { PIPELINE, own, 0, "" };
+	char *const dir = damage(&missing), *const path = path_in(dir, STAGE0_DIR);
+	char *const one = path_in(dir, own);
+	char *const other = path_in(dir, "layer_05-axis_01-model_states.pt");
+	struct errmsg err = { "" };
+	struct dcp *d;
+
+	(void)state;
+	mkpt_save(one, "", 0);
+	mkpt_save(other, "", 0);
+	assert_int_equal(dcp_open(test_context(), path, &d, &err), -ENOTSUP);
+	assert_non_null(strstr(err.text, ": has the layer of "));
+	free(other);
+	free(one);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
 /* A checkpoint that is saved again in place is another one. */
 static void what_is_saved_again_is_read_again(void **state)
 {
@@ -460,6 +482,7 @@ int main(void)
 		cmocka_unit_test(memory_is_bounded_by_the_file),
 		cmocka_unit_test(layers_do_not_stay_open),
 		cmocka_unit_test(a_negative_rank_has_no_layer),
+		cmocka_unit_test(a_layer_has_one_file),
 		cmocka_unit_test(what_is_saved_again_is_read_again),
 		cmocka_unit_test(mutants_are_read_or_refused),
 	};

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
@@ -41,6 +41,7 @@ static void names_tell_kind_and_ranks(void **state)
 		  TAG_FILE_OPTIM, 1000000, 0 },
 		{ "layer_01-model_00-model_states.pt", TAG_FILE_LAYER, 0, 0 },
 		{ "layer_12-model_states.pt", TAG_FILE_LAYER, 0, 0 },
+		{ "layer_12-model_-1-model_states.pt", TAG_FILE_OTHER, 0, 0 },
 		{ "layer_1-model_3-model_states.pt", TAG_FILE_LAYER, 0, 3 },
 		{ "layer_01-axis_02-model_03-model_states.pt", TAG_FILE_LAYER, 0,
 		  3 },

@@ -5,7 +5,7 @@
  * are parsed as numbers: DeepSpeed sorts some of these names as strings and
  * goes wrong from 100 ranks on.
  */
-#include "ckpt/dirs/names.h"
+#include "ckpt/format/names.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -92,7 +92,9 @@ struct ckname names_parse(const char *name)
 		 * ("-expert_01-model_00"), or not that one. */
 		if (r.kind == TAG_FILE_LAYER && axis) {
 			axis += strlen("-model_");
-			skip_number(&axis, &r.mp);
+			if (!skip_number(&axis, &r.mp) &&
+			    strcmp(axis, "states.pt") != 0)
+				break;
 		}
 		return r;
 	}
