@@ -114,6 +114,7 @@ int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
 		a = dcp_attrs(f.d, f.rank, f.kind);
 		dcp_close(f.d);
 		in_root = strdup(path);
+		rc = in_root ? 0 : errmsg_nomem(err, path);
 	}
 	if (rc)
 		return rc;
