@@ -90,18 +90,18 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 }
 
 /* Map all elements of a file's tensor in the dtype of the source. */
-static void map_tensor(const struct plan_item *e, struct draft *d,
+static bool map_tensor(const struct plan_item *e, struct draft *d,
 		       const struct dcpview_file *f, enum dtype dtype,
 		       struct extent_map *out)
 {
 	const struct weights *const w = dcpview_of(e->p)->w;
 	const struct weight *const x = w->v[f->weight];
 
-	draft_try(d,
-		  f->state ? zckpt_add_param(e->p->zckpt, x->param, f->state,
-					     dtype, out, &d->gathers, d->err)
-			   : weights_add(w, f->weight, e->p->zckpt, dtype, out,
-					 &d->gathers, d->err));
+	return draft_try(
+		d, f->state ? zckpt_add_param(e->p->zckpt, x->param, f->state,
+					      dtype, out, &d->gathers, d->err)
+			    : weights_add(w, f->weight, e->p->zckpt, dtype, out,
+					  &d->gathers, d->err));
 }
 
 /* Append a blob for each chunk of `t`, whose elements are `whole`, of type `from`. */
@@ -145,9 +145,8 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 	}
 	t = &dir->v[f->entry];
 	from = f->state ? t->dtype : x->w->v[f->weight]->dtype;
-	if (d->extents)
-		map_tensor(e, d, f, from, &whole);
-	add_chunks(d, t, &whole, from);
+	if (!d->extents || map_tensor(e, d, f, from, &whole))
+		add_chunks(d, t, &whole, from);
 	extent_done(&whole);
 	return NULL;
 }

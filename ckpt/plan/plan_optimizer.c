@@ -14,7 +14,10 @@
  *
  * Objects of any class are written as they were read.
  */
+#include <errno.h>
+
 #include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
@@ -186,12 +189,19 @@ struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 {
 	struct zero_checkpoint *const r = e->p->zckpt;
 	const struct shard *profile;
+	const struct value *dict;
 
 	/* Check that this is an optimizer shard of the checkpoint. */
 	if (!draft_try(d, zckpt_profile(r, 0, &profile, d->err)) ||
 	    !draft_open(d, &r->dir.optim[0], 0))
 		return NULL;
-	return make_root(e->p, &d->a,
-			 value_find(d->old.root, KEY_OPTIMIZER_STATE_DICT),
+	/* It is read a second time, and may have been written to in place. */
+	dict = value_find(d->old.root, KEY_OPTIMIZER_STATE_DICT);
+	if (!value_pairs(dict)) {
+		draft_try(d, errmsg_set(d->err, -EIO, "%s: has changed",
+					d->old.src.name));
+		return NULL;
+	}
+	return make_root(e->p, &d->a, dict,
 			 value_find(d->old.root, KEY_DS_VERSION));
 }

@@ -84,14 +84,18 @@ static int read_groups(struct resharder *b, const struct value *dict)
 	return 0;
 }
 
-static void read_stage(struct resharder *b, const struct value *dict)
+/* shard_load has checked the stage, but the file may have been written to in place since. */
+static int read_stage(struct resharder *b, const struct value *dict)
 {
 	int64_t stage = 1; /* BF16_Optimizer writes none */
 
 	value_get_int(value_find(dict, KEY_ZERO_STAGE), &stage);
-	b->s->old_stage = (unsigned)stage; /* shard_load has checked it */
+	if (stage < 1 || stage > 3 || (stage == 3) != b->c->zero3)
+		return ERRMSG_FILE(b, -EIO, "has changed");
+	b->s->old_stage = (unsigned)stage;
 	if (!b->s->stage)
 		b->s->stage = b->s->old_stage;
+	return 0;
 }
 
 static int read_optimizer(struct resharder *b)
@@ -100,8 +104,7 @@ static int read_optimizer(struct resharder *b)
 		value_find(b->root, KEY_OPTIMIZER_STATE_DICT);
 
 	b->sub_group_size = read_sub_group_size(b->root);
-	read_stage(b, dict);
-	return read_groups(b, dict);
+	return read_stage(b, dict) ?: read_groups(b, dict);
 }
 
 static int refuse(const struct resharder *b, const char *why)

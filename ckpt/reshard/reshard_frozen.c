@@ -118,12 +118,13 @@ static struct value *recut_fragment(struct reshard_builder *b, void *ctx,
 				    const struct value_pair *pair)
 {
 	(void)ctx;
-	return value_is_cstr(pair->key)
+	return value_is_cstr(pair->key) && tensor_is(pair->val)
 		       ? reshard_frozen_tensor(b, pair->key->str.p, pair->val,
 					       pair->val)
 		       : RESHARD_FAIL(b, -EBADMSG,
-				      "frozen_param_fragments: a key"
-				      " is not a name");
+				      "frozen_param_fragments: %.100s is not"
+				      " a tensor with a name",
+				      value_cstr(pair->key));
 }
 
 /* From stages 1 and 2 to stage 3. */

@@ -45,28 +45,33 @@ static void number_module(const struct value *root, struct arena *a,
 	reshard_names_sort(out);
 }
 
-/* List the numbers in the order of param_shapes; false if a parameter has none. */
-static bool list_ids(const struct value *root, const struct reshard_names *t,
-		     int64_t *ids, size_t *start)
+/* List the numbers in the order of param_shapes; false if a parameter has none, or the file
+ * is no longer the one that `c` was read from. */
+static bool list_ids(const struct value *root, const struct rank_params *c,
+		     const struct reshard_names *t, int64_t *ids, size_t *start)
 {
 	const struct value_seq *const groups =
 		value_items(value_find(root, "param_shapes"));
 	size_t k = 0;
 
-	for (size_t g = 0; groups && g < groups->n; g++) {
+	if (!groups || groups->n != c->ngroups)
+		return false;
+	for (size_t g = 0; g < groups->n; g++) {
 		const struct value_dict *const d = value_pairs(groups->v[g]);
 
+		if (!d || d->n != c->groups[g].n)
+			return false;
 		start[g] = k;
 		for (size_t i = 0; i < d->n; i++) {
 			const struct reshard_name *const found =
-				reshard_names_find(t, d->v[i].key->str.p);
+				reshard_names_find(t, value_cstr(d->v[i].key));
 
 			if (!found)
 				return false;
 			ids[k++] = found->index;
 		}
 	}
-	return groups != NULL;
+	return true;
 }
 
 /* Do the master weights carry these numbers? */
@@ -111,7 +116,7 @@ int reshard_find_ids(struct resharder *b)
 	number_module(pt.root, &a, &names);
 	if (!ids || !start || a.failed) {
 		rc = errmsg_nomem(b->err, f->path);
-	} else if (list_ids(pt.root, &names, ids, start) &&
+	} else if (list_ids(pt.root, b->c, &names, ids, start) &&
 		   agree(b->root, b->c, ids, start)) {
 		b->m->ids = ids;
 		b->m->ids_start = start;

@@ -201,7 +201,8 @@ static struct value *relaid_tensor(struct reshard_builder *b, void *ctx,
 	s = find_slice(b, b->m->groups[k->group].like, t.storage_offset);
 	p = reshard_names_find(&b->places, s->name);
 	if (!p)
-		return NULL;
+		return RESHARD_FAIL(b, -EBADMSG, "%.100s: is in no flat group",
+				    s->name);
 	place(b, x, p, t.storage_offset - old_partition(b, s)->start[s->index],
 	      &t);
 	return tensor_to_value_like(b->a, pair->val, &t);

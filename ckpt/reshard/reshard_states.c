@@ -329,10 +329,12 @@ static struct value *master_weights(struct reshard_builder *b,
 		reshard_crosses(b->s) ? NULL : value_item(old, g->like);
 	const uint64_t left_out =
 		zero3 || b->m->bf16 ? 0 : reshard_recorded_padding(b, g);
-	struct value *const v =
-		flat_tensor(b, g, like, NULL, &profile_of(b, g)->fp32,
-			    g->part.size - left_out, g->part.size);
+	struct value *v;
 
+	if (like && !tensor_is(like))
+		return RESHARD_FAIL(b, -EIO, "has changed");
+	v = flat_tensor(b, g, like, NULL, &profile_of(b, g)->fp32,
+			g->part.size - left_out, g->part.size);
 	if (!v || !zero3 || b->m->same_groups || !b->m->ids || !g->n)
 		return v;
 	if (!like)

@@ -134,12 +134,47 @@ static int forget_failures(void **state)
 	return 0;
 }
 
+/* Walk all other views, which may not need what is damaged: they are served, or refused
+ * with a message. */
+static void check_views(const char *name, const char *dir)
+{
+	static const struct view_type types[] = {
+		{ .kind = PLAN_HF },
+		{ .kind = PLAN_FP32 },
+		{ .kind = PLAN_DCP },
+		{ .kind = PLAN_RESHARD, .ranks = 3 },
+		{ .kind = PLAN_RESHARD, .ranks = 4, .stage = 1 },
+		{ .kind = PLAN_RESHARD, .ranks = 2, .stage = 3 },
+	};
+	static const struct plan_options options = { .crc_zero = true };
+	struct errmsg err = { "" };
+	struct plan *universal, *p;
+
+	if (plan_open(test_context(), dir, &options, &universal, &err))
+		return;
+	for (size_t i = 0; i < COUNT(types); i++) {
+		int rc = plan_open_derived(universal, &types[i], &p, &err);
+
+		if (!rc) {
+			rc = walk_plan(p, &err);
+			plan_close(p);
+		}
+		if (rc == WALK_BROKEN || (rc && !*err.text)) {
+			failures++;
+			print_error("%s: view %zu: %s\n", name, i, err.text);
+		}
+		*err.text = '\0';
+	}
+	plan_close(universal);
+}
+
 static void check_fails(const char *name, const char *dir, const char *file,
 			const char *expect)
 {
 	struct errmsg err = { "" };
 	const int rc = open_and_walk(dir, &err);
 
+	check_views(name, dir);
 	if (rc < 0 && rc != WALK_BROKEN && strstr(err.text, expect) &&
 	    strstr(err.text, file))
 		return;

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that vanish, are cut or become something else after a view was planned: each
+ * file of each view that needs them fails with a message, and the process lives.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+#define RANKS 2
+
+static const struct mkckpt_param params[] = {
+	{ "emb.weight", 2, { 11, 7 }, 0 },
+	{ "l1.weight", 2, { 7, 5 }, 0 },
+	{ "l2.weight", 2, { 5, 7 }, 1 },
+};
+
+static const struct view_type views[] = {
+	{ .kind = PLAN_HF },
+	{ .kind = PLAN_FP32 },
+	{ .kind = PLAN_DCP },
+	{ .kind = PLAN_RESHARD, .ranks = 3 },
+	{ .kind = PLAN_RESHARD, .ranks = 1, .stage = 1 },
+	{ .kind = PLAN_RESHARD, .ranks = 2, .stage = 3 },
+};
+
+static void lose(const char *path)
+{
+	assert_int_equal(unlink(path), 0);
+}
+
+static void cut(const char *path)
+{
+	assert_int_equal(truncate(path, 3000), 0);
+}
+
+static void replace(const char *path)
+{
+	lose(path);
+	assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* The same inode, size and mtime, so that the file is read as if it were the planned one. */
+static void overwrite(const char *path)
+{
+	struct stat st;
+	struct timespec times[2];
+	uint8_t *zeros;
+	FILE *f;
+
+	assert_int_equal(stat(path, &st), 0);
+	zeros = calloc(1, (size_t)st.st_size);
+	f = fopen(path, "r+b");
+	assert_non_null(zeros);
+	assert_non_null(f);
+	assert_int_equal(fwrite(zeros, 1, (size_t)st.st_size, f), st.st_size);
+	fclose(f);
+	free(zeros);
+	times[0] = times[1] = st.st_mtim;
+	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void (*const faults[])(const char *path) = { lose, cut, replace,
+						    overwrite };
+
+/* Open and lay out all files of a directory of a plan.  Returns how many failed. */
+static unsigned try_files(struct plan *p, uint64_t dir)
+{
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	unsigned failed = 0;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(p, dir, &pos, &e, &err)) == 1) {
+		struct plan_stat st;
+		struct vfile *f;
+
+		if (plan_is_dir(p, e.node)) {
+			failed += try_files(p, e.node);
+			continue;
+		}
+		rc = plan_stat(p, e.node, &st, &err)
+			     ?: plan_file_open(p, e.node, &f, &err);
+		if (!rc) {
+			uint8_t byte;
+
+			rc = vfile_read(f, &byte, 1, vfile_size(f) / 2, &err) <
+			     0;
+			vfile_free(f);
+		}
+		if (rc && !*err.text)
+			fail_msg("%s: fails without a message", e.name);
+		failed += rc != 0;
+		*err.text = '\0';
+	}
+	return failed + (rc < 0);
+}
+
+/* Read one shard's loss in all views, before or after sizes were asked for. */
+static void check_fault(int stage, enum mkckpt_file kind, size_t fault,
+			bool sized)
+{
+	static const struct plan_options options = { .crc_zero = true };
+	const struct mkckpt c = {
+		.stage = stage,
+		.ranks = RANKS,
+		.params = params,
+		.nparams = COUNT(params),
+		.ngroups = 2,
+		.seed = 1,
+	};
+	struct plan *universal, *v[COUNT(views)];
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+	uint64_t files, bytes;
+	char path[PATH_MAX];
+
+	mkckpt_write(&c, dir);
+	if (plan_open(test_context(), dir, &options, &universal, &err))
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < COUNT(views); i++)
+		if (plan_open_derived(universal, &views[i], &v[i], &err) ||
+		    (sized && plan_totals(v[i], &files, &bytes, &err)))
+			fail_msg("stage %d, view %zu: %s", stage, i, err.text);
+	mkckpt_path(&c, dir, kind,
+		    kind == MKCKPT_OPTIM || stage == 3 ? RANKS - 1 : 0, path);
+	faults[fault](path);
+	for (size_t i = 0; i < COUNT(views); i++) {
+		if (!try_files(v[i], PLAN_ROOT) && kind == MKCKPT_OPTIM &&
+		    fault < 3)
+			fail_msg("stage %d, view %zu, fault %zu: nothing fails",
+				 stage, i, fault);
+		plan_close(v[i]);
+	}
+	assert_true(try_files(universal, PLAN_ROOT) || stage == 3 || fault == 3);
+	plan_close(universal);
+	if (fault == 2)
+		rmdir(path);
+	mkckpt_free_dir(dir);
+}
+
+static void lost_files_fail_alone(void **state)
+{
+	for (int stage = 1; stage <= 3; stage++)
+		for (size_t fault = 0; fault < COUNT(faults); fault++)
+			for (int sized = 0; sized < 2; sized++) {
+				check_fault(stage, MKCKPT_OPTIM, fault, sized);
+				check_fault(stage, MKCKPT_MODEL, fault, sized);
+			}
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lost_files_fail_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
