@@ -177,14 +177,14 @@ void reshard_names_sort(struct reshard_names *s)
 }
 
 void reshard_names_init(struct reshard_names *s, struct arena *a,
-			const struct value *v)
+			const struct value *v, size_t more)
 {
 	const struct value_dict *const d = value_pairs(v);
 	const struct value_seq *const list = d ? NULL : value_items(v);
 	const size_t n = d ? d->n : list ? list->n : 0;
 
 	*s = (struct reshard_names){ .v = arena_alloc(
-					     a, (n + 1) * sizeof(*s->v)) };
+					     a, (n + more + 1) * sizeof(*s->v)) };
 	for (size_t i = 0; s->v && i < n; i++) {
 		const struct value *const key = d ? d->v[i].key : list->v[i];
 

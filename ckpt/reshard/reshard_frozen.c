@@ -7,6 +7,9 @@
  *   stage 2	the shapes, and the module's own tensors
  *   stage 3	the shapes, and each rank's part: the parameter, padded to a multiple
  *		of the ranks, in equal slots
+ *
+ * They are None, too, if frozen parameters were excluded from the save.  DeepSpeed asks a
+ * dict for every parameter that is frozen as it loads, and None for nothing.
  */
 #include <errno.h>
 
@@ -15,7 +18,7 @@
 /* A frozen parameter of the old files. */
 struct frozen_old {
 	const struct frozen_param *slots; /* stage 3 */
-	struct tensor t; /* the whole */
+	struct tensor t;                  /* the whole */
 	uint64_t at; /* stages 1 and 2: where its elements begin in the file */
 };
 
@@ -27,8 +30,9 @@ static bool find_old(struct reshard_builder *b, const char *name,
 						  &f->at, b->d->err));
 	f->slots = frozen_find(&b->frozen, name);
 	if (!f->slots)
-		return RESHARD_FAIL(b, -EBADMSG, KEY_FROZEN_SHAPES
-				    " does not list %.100s", name);
+		return RESHARD_FAIL(b, -EBADMSG,
+				    KEY_FROZEN_SHAPES " does not list %.100s",
+				    name);
 	tensor_init(&f->t, f->slots->dtype, f->slots->shape, f->slots->ndim,
 		    false);
 	return true;
@@ -83,8 +87,8 @@ static bool is_frozen(const struct reshard_builder *b,
 
 	return name && tensor_is(pair->val) &&
 	       !reshard_names_find(&b->places, name) &&
-	       !reshard_names_find(&b->buffers, name) &&
-	       !reshard_names_find(&b->shared, name);
+	       !reshard_names_find(&b->entries.buffers, name) &&
+	       !reshard_names_find(&b->entries.shared, name);
 }
 
 static struct value *shape_of(struct reshard_builder *b, void *ctx,
@@ -95,39 +99,67 @@ static struct value *shape_of(struct reshard_builder *b, void *ctx,
 	(void)ctx;
 	if (!is_frozen(b, pair))
 		return reshard_left_out;
-	if (!draft_try(b->d, tensor_from_value(pair->val, "module", &t,
-					       b->d->err)))
+	if (!draft_try(b->d,
+		       tensor_from_value(pair->val, "module", &t, b->d->err)))
 		return NULL;
 	return tensor_size_to_value(b->a, t.shape, t.ndim);
+}
+
+/* Does the module have a further name of a parameter, but not the name by which DeepSpeed
+ * leaves out excluded parameters? */
+static bool lacks_tied(const struct reshard_builder *b)
+{
+	const struct value *const module = value_find(b->d->old.root, "module");
+	const struct reshard_names *const shared = &b->entries.shared;
+
+	for (size_t i = 0; i < shared->n; i++)
+		if (value_is_cstr(shared->v[i].value) &&
+		    !value_find(module, shared->v[i].value->str.p))
+			return true;
+	return false;
+}
+
+/* Return what `make` returns for each frozen parameter of stage 1, which lists none.
+ * None if there are none, since they may have been excluded. */
+static struct value *of_module(struct reshard_builder *b, reshard_make *make)
+{
+	struct value *const out = value_new_ordered(b->a);
+	const struct value_dict *d;
+
+	if (!lacks_tied(b))
+		reshard_map(b, out, value_find(b->d->old.root, "module"), make,
+			    NULL);
+	d = value_pairs(out);
+	return d && d->n ? out : value_new(b->a, VALUE_NONE);
 }
 
 struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old)
 {
 	const struct reshard *const s = b->s;
 
-	if (s->stage == 1 && s->old_stage != 1)
-		return value_new(b->a, VALUE_NONE);
-	if (s->old_stage != 1 || s->stage == 1)
+	if (s->stage == s->old_stage)
 		return old;
-	return reshard_map(b, value_new_ordered(b->a),
-			   value_find(b->d->old.root, "module"), shape_of, NULL);
+	if (s->stage == 1)
+		return value_new(b->a, VALUE_NONE);
+	return s->old_stage == 1 ? of_module(b, shape_of) : old;
 }
 
-/* From stage 3 to stage 3: made like the old slot. */
+/* From stages 2 and 3 to stage 3, whose new slot is made like the old one. */
 static struct value *recut_fragment(struct reshard_builder *b, void *ctx,
 				    const struct value_pair *pair)
 {
 	(void)ctx;
 	return value_is_cstr(pair->key) && tensor_is(pair->val)
 		       ? reshard_frozen_tensor(b, pair->key->str.p, pair->val,
-					       pair->val)
+					       b->s->old_stage == 3 ? pair->val
+								    : NULL)
 		       : RESHARD_FAIL(b, -EBADMSG,
 				      "frozen_param_fragments: %.100s is not"
 				      " a tensor with a name",
 				      value_cstr(pair->key));
 }
 
-/* From stages 1 and 2 to stage 3. */
+/* From stage 1 to stage 3. */
 static struct value *cut_tensor(struct reshard_builder *b, void *ctx,
 				const struct value_pair *pair)
 {
@@ -163,22 +195,19 @@ struct value *reshard_frozen_fragments(struct reshard_builder *b,
 				       struct value *old)
 {
 	const struct reshard *const s = b->s;
-	struct value *const weights = value_find(b->d->old.root, "module");
-	struct value *module, *out;
+	struct value *const out = value_new_ordered(b->a);
 	struct reshard_names names;
 
-	if (s->stage == s->old_stage && (s->stage != 3 || !value_pairs(old)))
-		return old;
 	if (s->stage == 1)
-		return value_new(b->a, VALUE_NONE);
-	out = value_new_ordered(b->a);
+		return s->old_stage == 1 ? old : value_new(b->a, VALUE_NONE);
+	if (s->old_stage == 1)
+		return of_module(b, s->stage == 3 ? cut_tensor : same_tensor);
+	if (!value_pairs(old) || (s->stage == 2 && s->old_stage == 2))
+		return old;
 	if (s->stage == 3)
-		return reshard_map(
-			b, out, s->old_stage == 3 ? old : weights,
-			s->old_stage == 3 ? recut_fragment : cut_tensor, NULL);
-	module = reshard_module(b, weights);
-	if (s->old_stage != 3)
-		return reshard_map(b, out, module, same_tensor, NULL);
-	reshard_names_init(&names, b->a, module);
+		return reshard_map(b, out, old, recut_fragment, NULL);
+	reshard_names_init(
+		&names, b->a,
+		reshard_module(b, value_find(b->d->old.root, "module")), 0);
 	return reshard_map(b, out, old, filled_tensor, &names);
 }

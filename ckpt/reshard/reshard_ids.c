@@ -11,31 +11,22 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/reshard_impl.h"
 
-const struct value *reshard_buffer_names(const struct value *root)
-{
-	const struct value *const v = value_find(root, "buffer_names");
-
-	/* A list, or until 0.16 a set. */
-	return v && v->kind == VALUE_REDUCE ? value_item(v->obj->args, 0) : v;
-}
-
 /* Number the parameters of the module: `index` of each name. */
 static void number_module(const struct value *root, struct arena *a,
 			  struct reshard_names *out)
 {
 	const struct value_dict *const module = value_find_pairs(root, "module");
-	struct reshard_names buffers, shared;
+	struct reshard_entries e;
 
 	out->v = arena_alloc(a,
 			     ((module ? module->n : 0) + 1) * sizeof(*out->v));
-	reshard_names_init(&buffers, a, reshard_buffer_names(root));
-	reshard_names_init(&shared, a, value_find(root, KEY_SHARED_PARAMS));
+	reshard_entries_init(&e, a, root);
 	for (size_t i = 0; module && i < module->n && !a->failed; i++) {
 		const struct value *const key = module->v[i].key;
 
 		if (!value_is_cstr(key) || !tensor_is(module->v[i].val) ||
-		    reshard_names_find(&buffers, key->str.p) ||
-		    reshard_names_find(&shared, key->str.p))
+		    reshard_names_find(&e.buffers, key->str.p) ||
+		    reshard_names_find(&e.shared, key->str.p))
 			continue;
 		out->v[out->n] =
 			(struct reshard_name){ .name = key->str.p,

@@ -103,15 +103,24 @@ struct reshard_names {
 };
 
 /* Set up the names of a dict's entries or a list's texts; `index` counts them.
- * Memory comes from the arena; if it runs out there are none. */
+ * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
 void reshard_names_init(struct reshard_names *s, struct arena *a,
-			const struct value *v);
+			const struct value *v, size_t more);
 void reshard_names_sort(struct reshard_names *s);
 const struct reshard_name *reshard_names_find(const struct reshard_names *s,
 					      const char *name);
 
-/* The buffers of the module, which a model-states file (`root`) lists. */
-const struct value *reshard_buffer_names(const struct value *root);
+/* Entries of the module in a model-states file. */
+struct reshard_entries {
+	struct reshard_names buffers;
+	struct reshard_names shared; /* `value` is the name of the same tensor that
+				      * DeepSpeed saves */
+};
+
+/* Set up what the entries of `root`'s module are: what the file lists, and what it does
+ * not list but tells by the storage of its tensors. */
+void reshard_entries_init(struct reshard_entries *e, struct arena *a,
+			  const struct value *root);
 
 /*
  * A new file while its object is built (reshard_file.c): the graph of an old file
@@ -126,8 +135,9 @@ struct reshard_builder {
 	const struct tag_file *file; /* the old file it is modelled on */
 	struct draft *d;             /* that file is d->old */
 	struct arena *a;             /* of the draft */
-	/* Of model states: parameters of the optimizer, buffers, tied names. */
-	struct reshard_names places, buffers, shared;
+	/* Of model states: parameters of the optimizer, and the module's other entries. */
+	struct reshard_names places;
+	struct reshard_entries entries;
 	struct frozen frozen; /* of stage 3 */
 	struct value *module; /* the new one, once it is built */
 };

@@ -135,8 +135,7 @@ struct value *reshard_model_root(struct reshard_builder *b)
 		return RESHARD_FAIL(b, -EBADMSG,
 				    "param_shapes is not that of other ranks");
 	find_places(b);
-	reshard_names_init(&b->buffers, b->a, reshard_buffer_names(root));
-	reshard_names_init(&b->shared, b->a, value_find(root, KEY_SHARED_PARAMS));
+	reshard_entries_init(&b->entries, b->a, root);
 	if (b->s->old_stage == 3 &&
 	    !draft_try(b->d, frozen_init(&b->frozen, &b->s->r->dir, b->mp,
 					 b->file->id.dp, &b->d->old, b->d->err)))

@@ -216,10 +216,10 @@ static struct value *without_elements(struct reshard_builder *b, void *ctx,
 
 	(void)ctx;
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
-	    reshard_names_find(&b->buffers, pair->key->str.p))
+	    reshard_names_find(&b->entries.buffers, pair->key->str.p))
 		return pair->val;
-	if (!draft_try(b->d, tensor_from_value(pair->val, pair->key->str.p, &old,
-					       b->d->err)))
+	if (!draft_try(b->d, tensor_from_value(pair->val, pair->key->str.p,
+					       &old, b->d->err)))
 		return NULL;
 	tensor_init(&t, old.dtype, &none, 1, false);
 	draft_add_storage(b->d, &t);
@@ -248,6 +248,24 @@ static struct value *filled_view(struct reshard_builder *b,
 	return tensor_to_value(b->a, &t);
 }
 
+/* Does an empty tensor stand for a frozen parameter that was excluded from the save?  Of
+ * those, DeepSpeed leaves the names out but for further names of one parameter. */
+static bool is_excluded(const struct reshard_builder *b, const char *name,
+			const struct tensor *t)
+{
+	const struct value *const root = b->d->old.root;
+	const struct value_seq *const groups =
+		value_find_items(root, "param_shapes");
+
+	if (t->numel || value_find_pairs(root, KEY_FROZEN_SHAPES) ||
+	    reshard_names_find(&b->entries.buffers, name))
+		return false;
+	for (size_t g = 0; groups && g < groups->n; g++)
+		if (value_find(groups->v[g], name))
+			return false;
+	return true;
+}
+
 static struct value *filled_tensor(struct reshard_builder *b, void *ctx,
 				   const struct value_pair *pair)
 {
@@ -259,15 +277,15 @@ static struct value *filled_tensor(struct reshard_builder *b, void *ctx,
 	    tensor_from_value(pair->val, "module", &t, NULL))
 		return pair->val;
 	name = pair->key->str.p;
-	tied = reshard_names_find(&b->shared, name);
+	tied = reshard_names_find(&b->entries.shared, name);
 	if (tied && value_is_cstr(tied->value))
 		name = tied->value->str.p;
 	p = reshard_names_find(&b->places, name);
 	if (p)
 		return filled_view(b, ctx, p, t.dtype);
-	return frozen_find(&b->frozen, name)
-		       ? reshard_frozen_tensor(b, name, pair->val, NULL)
-		       : pair->val;
+	if (frozen_find(&b->frozen, name))
+		return reshard_frozen_tensor(b, name, pair->val, NULL);
+	return is_excluded(b, name, &t) ? reshard_left_out : pair->val;
 }
 
 struct value *reshard_module(struct reshard_builder *b, struct value *old)
