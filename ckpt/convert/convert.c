@@ -6,7 +6,12 @@
  * Does what DeepSpeed's ds_to_universal.py does, with differences: the output appears
  * complete or not at all (output.h), no temporary copy of the checkpoint is made, and a
  * checkpoint without universal_checkpoint_info needs no option.
+ *
+ * All ranks of a program may convert the same checkpoint to the same output, as they may
+ * with the script.  Each fills a directory of its own, and the first names it; the others
+ * then find what they would have written.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +19,7 @@
 #include "ckpt/api/settings.h"
 #include "ckpt/base/progress.h"
 #include "ckpt/convert/resume.h"
+#include "ckpt/convert/treesame.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
@@ -90,6 +96,12 @@ static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 	return name;
 }
 
+/* How many files are written, or compared, at once. */
+static unsigned width_of(const struct convert *c)
+{
+	return c->s->writers ?: parallel_width();
+}
+
 static int open_both(const struct convert *c, enum output_kind kind, uint64_t identity,
 		     struct output *out, struct resume *r, struct errmsg *err)
 {
@@ -126,36 +138,67 @@ static bool is_passing(int rc)
 	       rc == -ETIMEDOUT;
 }
 
-static int write_tree(struct convert *c, struct errmsg *err)
+/* Sync what is complete, and keep it for the same conversion. */
+static void keep_output(struct convert *c, struct output *out, struct resume *r)
 {
-	struct progress progress = { .u = c->u, .total = c->done.bytes };
+	const struct errmsg_sink notes = context_notes(c->u);
+
+	progress_step(c->u, "syncing", 0, 0);
+	c->kept = resume_flush(r);
+	if (!c->kept)
+		return;
+	errmsg_put(&notes,
+		   "%s: has the files of %s that are complete; the same conversion goes"
+		   " on with them, and without it they may be removed",
+		   out->tmp, c->dest);
+	output_keep(out);
+}
+
+static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
+{
 	struct resume resume;
 	const struct treewrite_options how = {
 		.shown = c->dest,
-		.width = c->s->writers ?: parallel_width(),
-		.progress = &progress,
+		.width = width_of(c),
+		.progress = progress,
 		.resume = &resume,
 	};
 	char pointer[POINTER_MAX];
 	struct output out;
-	int rc = progress_add(&progress, 0) ?: open_output(c, &out, &resume, err);
+	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
 	if (rc)
 		return rc;
 	rc = treewrite_save(c->plan, out.fd, &how, err)
-		     ?: progress_add(&progress, 0)
+		     ?: progress_add(progress, 0)
 		     ?: output_commit(&out, pointer_file(c, pointer), err);
 	if (!out.tmp) {
 		resume_end(&resume); /* it has its name, also where that was not synced */
 	} else if (is_passing(rc)) {
-		progress_step(c->u, "syncing", 0, 0);
-		c->kept = resume_flush(&resume);
+		keep_output(c, &out, &resume);
 	}
-	if (c->kept)
-		output_keep(&out);
 	resume_close(&resume);
 	output_close(&out);
 	return rc;
+}
+
+/* Write the tree, unless another process has. */
+static int write_tree(struct convert *c, struct errmsg *err)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+	struct progress progress = { .u = c->u, .total = c->done.bytes };
+	int rc = write_output(c, &progress, err), same;
+
+	if (rc != -EEXIST && rc != -ENOTEMPTY)
+		return rc;
+	progress = (struct progress){ .u = c->u, .total = c->done.bytes };
+	same = treesame(c->plan, c->dest, width_of(c), &progress);
+	if (same == -EINTR)
+		return -EINTR;
+	if (same)
+		return rc;
+	errmsg_put(&notes, "%s: was there, with the same files", c->dest);
+	return 0;
 }
 
 static int write_plan(struct convert *c, struct errmsg *err)

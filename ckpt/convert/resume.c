@@ -25,7 +25,6 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/output.h"
 
-#define JOURNAL ".ucfs-convert" /* no tree has a file of this name */
 #define JOURNAL_MAX ((size_t)1 << 30)
 #define HEAD_LEN 17 /* the identity in hexadecimal digits, and a NUL */
 #define SYNC_NS UINT64_C(5000000000)
@@ -75,13 +74,13 @@ int resume_open(struct resume *r, int dir, bool taken, uint64_t identity,
 	*r = (struct resume){ .dir = dir, .synced_ns = clock_ns() };
 	pthread_mutex_init(&r->lock, NULL);
 	snprintf(head, sizeof(head), "%016" PRIx64, identity);
-	r->fd = openat(dir, JOURNAL, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+	r->fd = openat(dir, OUTPUT_JOURNAL, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (r->fd < 0 || (flock(r->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK))
 		rc = -errno;
 	else
 		rc = read_journal(r, taken, head);
 	if (rc) {
-		errmsg_set(err, rc, "%s: %s", JOURNAL, strerror(-rc));
+		errmsg_set(err, rc, "%s: %s", OUTPUT_JOURNAL, strerror(-rc));
 		resume_close(r);
 	}
 	return rc;
@@ -167,5 +166,5 @@ size_t resume_flush(struct resume *r)
 
 void resume_end(struct resume *r)
 {
-	unlinkat(r->dir, JOURNAL, 0);
+	unlinkat(r->dir, OUTPUT_JOURNAL, 0);
 }

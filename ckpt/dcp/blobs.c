@@ -134,6 +134,17 @@ uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash)
 	return hash;
 }
 
+struct timespec dcp_blobs_ctime(const struct dcp_blobs *b, struct timespec newest)
+{
+	for (size_t i = 0; i < b->n; i++) {
+		const int64_t ns = b->v[i].id.ctime_ns;
+
+		if (ns > fileid_time_ns(&newest))
+			newest = (struct timespec){ ns / 1000000000, ns % 1000000000 };
+	}
+	return newest;
+}
+
 /* Check that an open file has not been written to: what was read before is of the known
  * generation. */
 static int check_unchanged(const struct dcp_file *f, const struct source *s,

@@ -46,6 +46,9 @@ bool dcp_blobs_unchanged(const struct dcp_blobs *b);
 /* Continue a hash with the identities of all files. */
 uint64_t dcp_blobs_hash(const struct dcp_blobs *b, uint64_t hash);
 
+/* Return the newest ctime of all files and `newest`. */
+struct timespec dcp_blobs_ctime(const struct dcp_blobs *b, struct timespec newest);
+
 /* Read an item as a value in `a`: a copy of the object, or the number that a tensor of one
  * element holds.  -EBADMSG if it has no data, -ENOTSUP if the tensor is no number. */
 int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,

@@ -397,7 +397,7 @@ struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind 
 	a.st.st_nlink = 1;
 	a.st.st_size = (off_t)d->ranks[rank].files[kind].w.size;
 	a.st.st_blocks = (blkcnt_t)((a.st.st_size + 511) / 512);
-	a.st.st_ctim = a.st.st_mtim;
+	a.st.st_ctim = dcp_blobs_ctime(&d->blobs, a.st.st_ctim);
 	return a;
 }
 

@@ -217,7 +217,7 @@ int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 
 /*
  * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,
- * sizes and mtimes of the plan's shards.  Of files whose vfile_shards are not plan_shards,
+ * sizes and times of the plan's shards.  Of files whose vfile_shards are not plan_shards,
  * such as the configuration of a tokenizer, it covers the names only.  -ENOMEM.
  */
 int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err);

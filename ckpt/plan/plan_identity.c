@@ -43,7 +43,10 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 	for (size_t i = 0; i < shardcache_count(p->shards); i++) {
 		const char *const path = shardcache_path(p->shards, (uint32_t)i);
 		const struct fileid *const id = shardcache_id(p->shards, (uint32_t)i);
-		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns };
+		/* The ctime tells of a file that was written to and whose mtime was put
+		 * back.  That of a new link begins a conversion anew, which is safe. */
+		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
+				       (uint64_t)id->ctime_ns };
 
 		hash = hash_bytes(hash, path, strlen(path) + 1);
 		hash = hash_bytes(hash, v, sizeof(v));

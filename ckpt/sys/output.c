@@ -220,16 +220,25 @@ static bool make_dir(char *tmp)
 	return mkdtemp(tmp) && rmdir(tmp) == 0 && mkdir(tmp, 0777) == 0;
 }
 
-/* Take over the temporary directory `path` if it is ours and nobody fills it.  Whoever
- * filled it may have given it its final name before it was locked here. */
+/* Open a temporary directory.  Other users may write to its parent, and have put a link
+ * in its place. */
+static int open_dir(const char *path)
+{
+	return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Take over the temporary directory `path` if it has the journal of a process of this user
+ * and nobody fills it.  Whoever filled it may have given it its final name before it was
+ * locked here. */
 static bool take_dir(struct output *o, const char *path)
 {
-	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int fd = open_dir(path);
 	struct stat st, now;
 
 	if (fd < 0)
 		return false;
 	if (fstat(fd, &st) < 0 || st.st_uid != geteuid() ||
+	    fstatat(fd, OUTPUT_JOURNAL, &now, AT_SYMLINK_NOFOLLOW) < 0 ||
 	    flock(fd, LOCK_EX | LOCK_NB) < 0 || lstat(path, &now) < 0 ||
 	    now.st_ino != st.st_ino || !(o->tmp = strdup(path))) {
 		close(fd);
@@ -283,7 +292,7 @@ static int make_tmp(struct output *o, struct errmsg *err)
 	o->tmp = tmp;
 	if (!dir)
 		return 0;
-	o->fd = open(tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	o->fd = open_dir(tmp);
 	if (o->fd < 0)
 		return errmsg_errno(err, tmp, "cannot open");
 	/* Without locks on this file system no sweep takes this one either. */
@@ -404,8 +413,7 @@ size_t output_tmp_len(const char *tmp)
 
 void output_sweep(const char *path)
 {
-	const int fd =
-		open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int fd = open_dir(path);
 
 	if (fd < 0)
 		return;

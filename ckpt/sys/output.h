@@ -27,6 +27,8 @@ int make_parents(char *path, size_t *made, struct errmsg *err);
  * `path`. */
 void unmake_parents(char *path, size_t made);
 
+#define OUTPUT_JOURNAL ".ucfs-convert" /* no tree has a file of this name */
+
 enum output_kind {
 	/* A file, readable by its owner alone until the caller gives it another
 	 * mode. */
@@ -34,7 +36,8 @@ enum output_kind {
 	/* A directory.  Missing parents are made. */
 	OUTPUT_DIR,
 	/* The same, filled in part if a process that was stopped has left its temporary
-	 * directory (output_keep). */
+	 * directory (output_keep) with the file OUTPUT_JOURNAL.  Any other directory was
+	 * made by somebody else, whatever its name. */
 	OUTPUT_DIR_RESUMED,
 	/* The same as OUTPUT_DIR, which atomically replaces an existing directory. */
 	OUTPUT_DIR_OVER,

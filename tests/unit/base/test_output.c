@@ -224,6 +224,7 @@ static void a_kept_directory_is_taken_over(void **state)
 	char *name;
 
 	close(openat(o.fd, "file", O_WRONLY | O_CREAT | O_EXCL, 0600));
+	close(openat(o.fd, OUTPUT_JOURNAL, O_WRONLY | O_CREAT | O_EXCL, 0600));
 	assert_false(takes_over(OUTPUT_DIR_RESUMED, kept)); /* still being filled */
 	output_keep(&o);
 	output_close(&o);
@@ -259,9 +260,11 @@ static void a_directory_that_just_got_its_name_is_not_taken_over(void **state)
 	struct output o;
 
 	assert_int_equal(mkdir(".finished.tmp-abcdef", 0700), 0);
+	assert_int_equal(write_text(".finished.tmp-abcdef/" OUTPUT_JOURNAL, "", NULL), 0);
 	finished = ".finished.tmp-abcdef";
 	assert_int_equal(output_open(&o, "finished", OUTPUT_DIR_RESUMED, NULL), 0);
 	assert_string_not_equal(o.tmp, ".finished.tmp-abcdef");
+	assert_int_equal(unlink("finished/" OUTPUT_JOURNAL), 0);
 	assert_int_equal(output_commit(&o, NULL, NULL), 0);
 	output_close(&o);
 }
@@ -272,10 +275,51 @@ static void a_link_is_not_taken_over(void **state)
 	struct output o;
 
 	assert_int_equal(mkdir("elsewhere", 0700), 0);
+	assert_int_equal(write_text("elsewhere/" OUTPUT_JOURNAL, "", NULL), 0);
 	assert_int_equal(symlink("elsewhere", ".linked.tmp-abcdef"), 0);
 	assert_int_equal(output_open(&o, "linked", OUTPUT_DIR_RESUMED, NULL), 0);
 	assert_string_not_equal(o.tmp, ".linked.tmp-abcdef");
 	output_close(&o);
+}
+
+static void what_has_no_journal_is_not_taken_over(void **state)
+{
+	struct output o;
+
+	assert_int_equal(mkdir(".mine.tmp-backup", 0700), 0);
+	assert_int_equal(mkdir(".mine.tmp-abcdef", 0700), 0);
+	assert_int_equal(write_text(".mine.tmp-abcdef/" OUTPUT_JOURNAL, "", NULL), 0);
+	assert_int_equal(output_open(&o, "mine", OUTPUT_DIR_RESUMED, NULL), 0);
+	assert_string_equal(o.tmp, ".mine.tmp-abcdef");
+	output_close(&o);
+	assert_int_equal(output_open(&o, "mine", OUTPUT_DIR_RESUMED, NULL), 0);
+	assert_string_not_equal(o.tmp, ".mine.tmp-backup");
+	output_close(&o);
+	assert_int_equal(access(".mine.tmp-backup", F_OK), 0);
+}
+
+static bool linking; /* the next directory that is made becomes a link to "victim" */
+
+int mkdir(const char *path, mode_t mode)
+{
+	const int rc = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+
+	if (linking && rc == 0 && strstr(path, ".tmp-") && rename(path, "moved") == 0)
+		linking = symlink("victim", path) < 0;
+	return rc;
+}
+
+/* Another user of the parent may be quick. */
+static void nothing_is_written_through_a_link(void **state)
+{
+	struct errmsg err = { "" };
+	struct output o;
+
+	assert_int_equal(mkdir("victim", 0700), 0);
+	linking = true;
+	assert_int_equal(output_open(&o, "swapped", OUTPUT_DIR, &err), -ENOTDIR);
+	assert_non_null(strstr(err.text, "cannot open"));
+	assert_false(linking);
 }
 
 int main(void)
@@ -292,6 +336,8 @@ int main(void)
 		cmocka_unit_test(a_kept_directory_is_taken_over),
 		cmocka_unit_test(a_directory_that_just_got_its_name_is_not_taken_over),
 		cmocka_unit_test(a_link_is_not_taken_over),
+		cmocka_unit_test(what_has_no_journal_is_not_taken_over),
+		cmocka_unit_test(nothing_is_written_through_a_link),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -3,6 +3,7 @@
  * disk. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -17,7 +18,6 @@
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 
-#define JOURNAL ".ucfs-convert"
 #define LEFT ".out.tmp-abcdef" /* a temporary directory of out */
 
 static int failing; /* so many calls of syncfs */
@@ -49,20 +49,31 @@ struct fixture {
 	struct uckpt_done done;
 	struct uckpt_error err;
 	bool stop; /* when all is written */
-	bool going_on; /* it said so */
+	bool overtaken; /* by another conversion to the same output, then */
+	bool going_on, was_there; /* it said so */
 };
+
+static int convert(struct fixture *f);
 
 static void take_note(void *arg, const char *text)
 {
 	struct fixture *const f = arg;
 
 	f->going_on |= !!strstr(text, "going on");
+	f->was_there |= !!strstr(text, "out: was there, with the same files");
 }
 
 static int take_progress(void *arg, uint64_t done, uint64_t total)
 {
-	const struct fixture *const f = arg;
+	struct fixture *const f = arg;
 
+	if (f->overtaken && done == total) {
+		struct fixture other = { .u = uckpt_new() };
+
+		f->overtaken = false;
+		assert_int_equal(convert(&other), 0);
+		uckpt_free(other.u);
+	}
 	return f->stop && done == total;
 }
 
@@ -141,27 +152,8 @@ static void a_tree_is_kept_until_it_has_its_name(void **state)
 	if (convert(&f))
 		fail_msg("%s", f.err.text);
 	assert_true(f.going_on);
-	assert_int_equal(access("out/" JOURNAL, F_OK), -1);
+	assert_int_equal(access("out/" OUTPUT_JOURNAL, F_OK), -1);
 	tear_down(&f);
-}
-
-static void what_has_no_journal_is_removed(void **state)
-{
-	/* A process of another kind has none; that of a power cut may be empty. */
-	for (int empty = 0; empty < 2; empty++) {
-		struct fixture f;
-
-		set_up(&f);
-		assert_int_equal(mkdir(LEFT, 0755), 0);
-		assert_int_equal(write_text(LEFT "/stray", "", NULL), 0);
-		if (empty)
-			assert_int_equal(write_text(LEFT "/" JOURNAL, "", NULL), 0);
-		if (convert(&f))
-			fail_msg("%s", f.err.text);
-		assert_int_equal(access("out/stray", F_OK), -1);
-		assert_int_equal(access(LEFT, F_OK), -1);
-		tear_down(&f);
-	}
 }
 
 /* Write all files, but stop before they get their final name; move them to LEFT. */
@@ -174,6 +166,98 @@ static void leave(struct fixture *f)
 	assert_int_equal(system("mv .out.tmp-?????? " LEFT), 0);
 }
 
+static void what_has_no_journal_is_not_ours(void **state)
+{
+	/* After a power cut the journal may be empty. */
+	for (int ours = 0; ours < 2; ours++) {
+		struct fixture f;
+
+		set_up(&f);
+		assert_int_equal(mkdir(LEFT, 0755), 0);
+		assert_int_equal(write_text(LEFT "/stray", "", NULL), 0);
+		if (ours)
+			assert_int_equal(write_text(LEFT "/" OUTPUT_JOURNAL, "", NULL), 0);
+		if (convert(&f))
+			fail_msg("%s", f.err.text);
+		assert_int_equal(access("out/stray", F_OK), -1);
+		assert_int_equal(access(LEFT "/stray", F_OK), ours ? -1 : 0);
+		tear_down(&f);
+	}
+}
+
+/* A shard's ctime tells that it was written to, though its mtime was put back. */
+static void a_tree_of_changed_shards_is_begun_anew(void **state)
+{
+	struct fixture f;
+	struct stat before, now;
+	char path[4096];
+	struct mkckpt c = mkckpt_small(1);
+
+	set_up(&f);
+	leave(&f);
+	mkckpt_path(&c, "tag", MKCKPT_OPTIM, 0, path);
+	assert_int_equal(stat(path, &before), 0);
+	do {
+		const struct timespec times[] = { before.st_atim, before.st_mtim };
+
+		assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+		assert_int_equal(stat(path, &now), 0);
+	} while (now.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+		 now.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+	if (convert(&f))
+		fail_msg("%s", f.err.text);
+	assert_false(f.going_on);
+	assert_int_equal(access(LEFT, F_OK), -1);
+	tear_down(&f);
+}
+
+/* Change the output by one entry or byte, so that it is another tree. */
+static void change_output(int how)
+{
+	FILE *f;
+
+	switch (how) {
+	case 0:
+		assert_int_equal(write_text("out/zero/more", "", NULL), 0);
+		return;
+	case 1:
+		assert_int_equal(unlink("out/zero/optimizer_state.pt"), 0);
+		return;
+	case 2:
+		assert_int_equal(rename("out/zero/optimizer_state.pt", "opt"), 0);
+		assert_int_equal(symlink("../../opt", "out/zero/optimizer_state.pt"), 0);
+		return;
+	default:
+		f = fopen("out/zero/optimizer_state.pt", "r+");
+		assert_int_equal(fseek(f, -1, SEEK_END), 0);
+		putc(1, f);
+		fclose(f);
+	}
+}
+
+static void what_another_conversion_wrote_is_compared(void **state)
+{
+	for (int how = 0; how < 4; how++) {
+		struct fixture f;
+
+		set_up(&f);
+		f.overtaken = true;
+		for (int i = 0; i < 2; i++) {
+			if (convert(&f))
+				fail_msg("%s", f.err.text);
+			assert_true(f.was_there);
+			f.was_there = false;
+		}
+		assert_int_equal(system("test \"$(ls -A | tr '\\n' ' ')\" ="
+					" 'latest_universal out tag '"),
+				 0);
+		change_output(how);
+		assert_int_equal(convert(&f), -EEXIST);
+		assert_string_equal(f.err.text, "out: exists and is not empty");
+		tear_down(&f);
+	}
+}
+
 static void what_another_machine_writes_is_left_alone(void **state)
 {
 	struct fixture f;
@@ -181,11 +265,11 @@ static void what_another_machine_writes_is_left_alone(void **state)
 
 	set_up(&f);
 	leave(&f);
-	fd = open(LEFT "/" JOURNAL, O_RDWR | O_CLOEXEC);
+	fd = open(LEFT "/" OUTPUT_JOURNAL, O_RDWR | O_CLOEXEC);
 	assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
 	if (convert(&f))
 		fail_msg("%s", f.err.text);
-	assert_int_equal(access(LEFT "/" JOURNAL, F_OK), 0);
+	assert_int_equal(access(LEFT "/" OUTPUT_JOURNAL, F_OK), 0);
 	close(fd);
 	tear_down(&f);
 }
@@ -196,7 +280,9 @@ int main(void)
 		cmocka_unit_test(lost_data_is_not_kept),
 		cmocka_unit_test(a_failed_sync_is_not_forgotten),
 		cmocka_unit_test(a_tree_is_kept_until_it_has_its_name),
-		cmocka_unit_test(what_has_no_journal_is_removed),
+		cmocka_unit_test(what_has_no_journal_is_not_ours),
+		cmocka_unit_test(a_tree_of_changed_shards_is_begun_anew),
+		cmocka_unit_test(what_another_conversion_wrote_is_compared),
 		cmocka_unit_test(what_another_machine_writes_is_left_alone),
 	};
 
