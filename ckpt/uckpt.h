@@ -64,9 +64,8 @@ void uckpt_free(struct uckpt *u);
 /*
  * Set an option, "crc=zero" or "replace": those of ucfs(1) about what is shown and how
  * servers are asked, those of `ucckpt convert` by their long names, and rtol and atol of
- * `ucckpt diff`.  -ENOENT for an option that the library does not have, -ENOTSUP for one of an
- * earlier version, which the caller may ignore, -EINVAL for a wrong value, -EBUSY once a
- * source is open.
+ * `ucckpt diff`.  -ENOENT for an option that the library does not have, -EINVAL for a wrong
+ * value, -EBUSY once a source is open.
  */
 int uckpt_set(struct uckpt *u, const char *option, struct uckpt_error *err);
 

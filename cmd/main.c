@@ -64,11 +64,10 @@ static int set_options(struct uckpt *u, char *list)
 			strsep(&list, ",");
 		}
 		rc = uckpt_set(u, option, &err);
-		if (rc)
-			cmd_say(rc == -ENOTSUP ? "-o %s"
-					       : "-o %s; see 'ucckpt --help'", err.text);
-		if (rc && rc != -ENOTSUP)
+		if (rc) {
+			cmd_say("-o %s; see 'ucckpt --help'", err.text);
 			return CMD_USAGE;
+		}
 	}
 	return CMD_OK;
 }

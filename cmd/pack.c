@@ -11,7 +11,6 @@
 #include "cmd/progress.h"
 
 #define SUFFIX ".ucpack"
-#define REMOVE 1u
 #define CHECK 1u
 
 /* Read a command line with one path.  NULL if there is nothing left to do: `*status` is then
@@ -25,10 +24,10 @@ static char *parse(struct uckpt *u, int argc, char **argv, const char *usage,
 		return NULL;
 	if (argc - optind == 1)
 		return argv[optind];
-	*status = optind < argc ? cmd_usage(argv[0],
-					    "'%s' is one argument too many",
-					    argv[optind + 1])
-				: cmd_usage(argv[0], "no path given");
+	*status = optind < argc
+			  ? cmd_usage(argv[0], "'%s' is one argument too many",
+				      argv[optind + 1])
+			  : cmd_usage(argv[0], "no path given");
 	return NULL;
 }
 
@@ -61,30 +60,26 @@ static int pack(struct uckpt *u, const char *dir, const char *out)
 int cmd_pack(struct uckpt *u, int argc, char **argv)
 {
 	const char *out = NULL;
-	unsigned flags = 0;
 	const struct cmd_option options[] = {
 		{ "output", 'o', "FILE", "the pack's name", .text = &out },
 		{ "jobs", 'j', "N", "threads (default: processors)",
 		  .set = "writers" },
-		{ "remove", .flags = &flags, .bit = REMOVE },
 	};
 	char *dir, *name;
 	int rc;
 
-	dir = parse(u, argc, argv,
-		    "usage: ucckpt pack [OPTION]... TAG\n"
-		    "\n"
-		    "Write the files of a tag's directory, or of any other, to TAG" SUFFIX
-		    ", without\n"
-		    "loss, and decode and compare all of it before it appears.  ucfs and"
-		    " ucckpt read\n"
-		    "it like the directory.",
-		    options, COUNT(options), &rc);
+	dir = parse(
+		u, argc, argv,
+		"usage: ucckpt pack [OPTION]... TAG\n"
+		"\n"
+		"Write the files of a tag's directory, or of any other, to TAG" SUFFIX
+		", without\n"
+		"loss, and decode and compare all of it before it appears.  ucfs and"
+		" ucckpt read\n"
+		"it like the directory.",
+		options, COUNT(options), &rc);
 	if (!dir)
 		return rc;
-	if (flags & REMOVE)
-		cmd_say("--remove has no effect in this version: remove the"
-			" directory yourself");
 	for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--)
 		dir[n - 1] = '\0';
 	if (out)
@@ -103,7 +98,8 @@ static bool cut_suffix(char *pack)
 {
 	const size_t n = strlen(pack), s = strlen(SUFFIX);
 
-	if (n <= s || pack[n - s - 1] == '/' || strcmp(pack + n - s, SUFFIX) != 0)
+	if (n <= s || pack[n - s - 1] == '/' ||
+	    strcmp(pack + n - s, SUFFIX) != 0)
 		return false;
 	pack[n - s] = '\0';
 	return true;
@@ -123,8 +119,8 @@ static int unpack(struct uckpt *u, const char *in, const char *out)
 
 int cmd_unpack(struct uckpt *u, int argc, char **argv)
 {
-	const char *out = NULL;
 	unsigned flags = 0;
+	const char *out = NULL;
 	const struct cmd_option options[] = {
 		{ "output", 'o', "DIR", "the directory's name (default: FILE)",
 		  .text = &out },
@@ -154,12 +150,11 @@ int cmd_unpack(struct uckpt *u, int argc, char **argv)
 		cmd_say("out of memory");
 		return CMD_FAILED;
 	}
-	rc = cut_suffix(name)
-		     ? unpack(u, in, name)
-		     : cmd_usage(argv[0],
-				 "'%s' has no suffix " SUFFIX
-				 ": name the directory with -o",
-				 in);
+	rc = cut_suffix(name) ? unpack(u, in, name)
+			      : cmd_usage(argv[0],
+					  "'%s' has no suffix " SUFFIX
+					  ": name the directory with -o",
+					  in);
 	free(name);
 	return rc;
 }

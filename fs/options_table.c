@@ -68,7 +68,6 @@ static const struct row rows[] = {
 	{ "-d --debug debug", FLAG(debug) },
 	{ "allow_other", .set = set_shared, .keep = true },
 	{ "auto_unmount", FLAG(auto_unmount), .keep = true },
-	{ "io_uring", .keep = true },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
 	{ "nonempty", FLAG(nonempty) },
 	{ "remount",
@@ -175,10 +174,6 @@ static int take_option(struct options *o, const struct given *g)
 	rc = uckpt_set(o->u, more ? ranks : g->arg, &err);
 	if (rc == -ENOENT)
 		return refuse_unknown(g);
-	if (rc == -ENOTSUP) {
-		log_warning("-o %s", err.text);
-		return 0;
-	}
 	if (rc)
 		log_error("%s", err.text);
 	o->ranks = more || strncmp(g->arg, "ranks=", 6) == 0;
@@ -213,8 +208,7 @@ int options_take(void *options, const char *arg, int key, struct fuse_args *args
 		log_error("%s: %s", arg, wrong);
 		return -1;
 	}
-	return row && row->keep &&
-	       (strcmp(arg, "io_uring") != 0 || fuse_caps_has_io_uring());
+	return row && row->keep;
 }
 
 void options_print_help(void)

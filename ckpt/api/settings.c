@@ -33,8 +33,8 @@ typedef const char *setter(struct uckpt *u, const struct option *o,
 struct option {
 	const char *name; /* with '=': it needs a value */
 	setter *set;
-	size_t at;         /* offset of what it sets in struct settings */
-	const char *word;  /* its name for plan_set_option */
+	size_t at;        /* offset of what it sets in struct settings */
+	const char *word; /* its name for plan_set_option */
 	const char *wrong; /* what is wrong with a value, unless the setter says so */
 };
 
@@ -96,7 +96,7 @@ static const char *set_owner(struct uckpt *u, const struct option *o,
 }
 
 static const char *set_count(struct uckpt *u, const struct option *o,
-			       const char *text, const char *value)
+			     const char *text, const char *value)
 {
 	unsigned *const to = (unsigned *)((char *)u->settings + o->at);
 
@@ -293,7 +293,5 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong)
 			     : 0;
 	}
-	return remote_option_is_gone(text)
-		       ? errmsg_set(err, -ENOTSUP, REMOTE_OPTION_GONE, text)
-		       : errmsg_set(err, -ENOENT, "%s: unknown option", text);
+	return errmsg_set(err, -ENOENT, "%s: unknown option", text);
 }

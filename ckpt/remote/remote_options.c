@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 
 #define DEADLINE_MAX_S 86400u
 
@@ -82,17 +82,6 @@ static bool is_named(const char *option, const char *name)
 	return strncmp(option, name, n) == 0 && (option[n] == '=' || !option[n]);
 }
 
-bool remote_option_is_gone(const char *option)
-{
-	static const char *const gone[] = { "cache_bytes", "cache_dir", "cache_size",
-					    "index", "no_cache" };
-	size_t i = 0;
-
-	while (i < COUNT(gone) && !is_named(option, gone[i]))
-		i++;
-	return i < COUNT(gone);
-}
-
 const char *remote_options_set(struct uckpt *u, const char *text)
 {
 	const char *const equals = strchr(text, '=');
@@ -119,20 +108,15 @@ const char *remote_options_set(struct uckpt *u, const char *text)
 	return "unknown option";
 }
 
-int remote_options_set_all(struct uckpt *u, const char *list,
-			   void (*gone)(const char *option), struct errmsg *err)
+int remote_options_set_all(struct uckpt *u, const char *list, struct errmsg *err)
 {
 	char *const copy = strdup(list);
 	char *rest = copy, *option;
 	int rc = copy ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && (option = strsep(&rest, ","))) {
-		const bool is_gone = remote_option_is_gone(option);
-		const char *const wrong =
-			is_gone ? NULL : remote_options_set(u, option);
+		const char *const wrong = remote_options_set(u, option);
 
-		if (is_gone && gone)
-			gone(option);
 		if (wrong)
 			rc = errmsg_set(err, -EINVAL, "%s: %s", option, wrong);
 	}

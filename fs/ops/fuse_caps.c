@@ -42,9 +42,9 @@ bool fuse_caps_init(struct fuse_conn_info *conn)
 	/* Always list with attributes: those of views are cheap, and after a
 	 * plain READDIR ls -l sends one request per name. */
 	conn->want &= ~(unsigned)FUSE_CAP_READDIRPLUS_AUTO;
-	conn->want |= conn->capable &
-		      (FUSE_CAP_READDIRPLUS | FUSE_CAP_ASYNC_READ |
-		       FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS);
+	conn->want |=
+		conn->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_ASYNC_READ |
+				 FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS);
 	/* Splicing copies more than it saves here. */
 	conn->want &= ~(unsigned)(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE |
 				  FUSE_CAP_SPLICE_MOVE);
@@ -56,25 +56,6 @@ bool fuse_caps_init(struct fuse_conn_info *conn)
 	passes_through = conn->capable & FUSE_CAP_PASSTHROUGH;
 #endif
 	return passes_through;
-}
-
-bool fuse_caps_has_io_uring(void)
-{
-	return FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18);
-}
-
-void *fuse_caps_ring_memory(struct fuse_req *req, size_t *size)
-{
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
-	char *memory;
-
-	if (fuse_req_is_uring(req) &&
-	    fuse_req_get_payload(req, &memory, size, NULL) == 0)
-		return memory;
-#endif
-	(void)req;
-	(void)size;
-	return NULL;
 }
 
 #ifdef FUSE_CAP_PASSTHROUGH
@@ -171,9 +152,8 @@ static int patch_init(struct fuse_session *se, int reply_in, int reply_out)
 	if (n == (ssize_t)sizeof(reply) && !reply.header.error) {
 		/* libfuse 3.14 forgets the second one, although it is wanted:
 		 * then lookups in a directory wait for each other. */
-		reply.out.flags |=
-			FUSE_INIT_EXT |
-			(request.in.flags & FUSE_PARALLEL_DIROPS);
+		reply.out.flags |= FUSE_INIT_EXT |
+				   (request.in.flags & FUSE_PARALLEL_DIROPS);
 		reply.out.flags2 |= offered & (FLAGS2_DIRECT_IO_ALLOW_MMAP |
 					       FLAGS2_PASSTHROUGH);
 		if (passes_through)

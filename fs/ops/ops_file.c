@@ -16,13 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/sys/clock.h"
 #include "ckpt/base/scratch.h"
+#include "ckpt/sys/clock.h"
 #include "ckpt/uckpt.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/log/log.h"
 #include "fs/log/stats.h"
-#include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
 
 static void handle_put(struct handle *h)
@@ -219,23 +218,6 @@ void ops_close_all(struct server *s)
 #define READ_FAILED -1
 #define READ_GONE -2
 
-/* Read into the reply's place in the ring.  Otherwise libfuse would copy there
- * from mapped shards, in user code, which may raise SIGBUS. */
-static int64_t read_to_ring(fuse_req_t req, struct handle *h, void *to,
-			    size_t size, uint64_t off)
-{
-	struct uckpt_error err = { "" };
-	int64_t n;
-
-	n = uckpt_file_read(h->f, to, size, off, &err);
-	if (n < 0) {
-		ops_reply_failure(req, (int)n, &err);
-		return READ_FAILED;
-	}
-	fuse_reply_buf(req, to, (size_t)n);
-	return n;
-}
-
 static int64_t read_mapped(fuse_req_t req, struct handle *h, size_t size,
 			   uint64_t off)
 {
@@ -267,17 +249,6 @@ static int64_t read_mapped(fuse_req_t req, struct handle *h, size_t size,
 	return READ_FAILED;
 }
 
-static int64_t read_handle(fuse_req_t req, struct handle *h, size_t size, off_t off)
-{
-	size_t room = 0;
-	void *const ring = fuse_caps_ring_memory(req, &room);
-
-	if (!ring)
-		return read_mapped(req, h, size, (uint64_t)off);
-	return read_to_ring(req, h, ring, size < room ? size : room,
-			    (uint64_t)off);
-}
-
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	      struct fuse_file_info *fi)
 {
@@ -292,7 +263,7 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		return;
 	}
 	atomic_fetch_add(&h->refs, 1);
-	n = read_handle(req, h, size, off);
+	n = read_mapped(req, h, size, (uint64_t)off);
 	if (n >= 0) {
 		stats_since(stats, STATS_TIME_READ, clock);
 		stats_add(stats, STATS_READS, 1);
@@ -327,9 +298,10 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 					 : 0;
 	if (size && f && in_size >= size && out_size >= size) {
 		memcpy(&u, in, size);
-		rc = cmd == UCFS_IOC_EXTENTS  ? uckpt_file_extents(f, &u.extents)
-		     : cmd == UCFS_IOC_SOURCE ? uckpt_file_source(f, &u.source)
-					      : uckpt_file_literal(f, &u.literal);
+		rc = cmd == UCFS_IOC_EXTENTS ? uckpt_file_extents(f, &u.extents)
+		     : cmd == UCFS_IOC_SOURCE
+			     ? uckpt_file_source(f, &u.source)
+			     : uckpt_file_literal(f, &u.literal);
 	}
 	if (rc)
 		fuse_reply_err(req, -rc);

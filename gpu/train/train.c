@@ -103,11 +103,6 @@ static int read_rules(const struct config *c, struct user_rules *rules,
 	return rc;
 }
 
-static void say_gone(const char *option)
-{
-	fprintf(stderr, "uctrain: --source_options=" REMOTE_OPTION_GONE "\n", option);
-}
-
 /* The path that stands for what --resume names: a directory, several, or servers. */
 static int find_source(const struct run *r, struct uckpt *u, char **path,
 		       struct errmsg *err)
@@ -116,11 +111,10 @@ static int find_source(const struct run *r, struct uckpt *u, char **path,
 	int rc = 0;
 
 	if (c->source_options)
-		rc = remote_options_set_all(u, c->source_options,
-					    r->comm->rank ? NULL : say_gone,
-					    err);
-	return rc ? rc : files_unite(u, (const char *const *)&c->resume_dir, 1,
-				      path, err);
+		rc = remote_options_set_all(u, c->source_options, err);
+	return rc ? rc
+		  : files_unite(u, (const char *const *)&c->resume_dir, 1, path,
+				err);
 }
 
 static int load_source(struct run *r, struct uckpt *u, const char *dir,

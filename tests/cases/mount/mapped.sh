@@ -14,7 +14,7 @@ check "convert" ucckpt convert "$tag" "$tmp/copy" >"$tmp/convert.log" 2>&1
 copy=$tmp/copy/zero/block.0001.weight/exp_avg.pt
 mapload() { timeout 60 "$top_builddir/tests/programs/mapload" "$@"; }
 
-for options in ro io_uring crc=zero; do
+for options in ro crc=zero; do
 	mount_fg "$tmp/run" -o "$options" || finish
 	if [ "$options" = crc=zero ]; then
 		cp "$file" "$tmp/zero.pt"

@@ -34,15 +34,7 @@ refused "unknown option --forground; did you mean --foreground?" "$tag" "$mnt" -
 refused "unknown option -x; see" "$tag" "$mnt" -x
 refused "option -o crc: needs a value" "$tag" "$mnt" -o crc
 refused "option -o check=1: takes no value" "$tag" "$mnt" -o check=1
-# An option that the version before had is reported, and does nothing.
-for option in index=none "index=$tmp/gone" "cache_dir=$tmp/gone" cache_bytes=1G no_cache \
-	cache_size=64M; do
-	check "$option: still mounts" ucfs "$tag" "$mnt" -o "$option" 2>"$tmp/out"
-	fusermount3 -u "$mnt"
-	check "and says one line" test "$(cat "$tmp/out")" = \
-		"ucfs: -o $option has no effect in this version and will be an error in the next"
-done
-check "no file is written for it" test ! -e "$tmp/gone"
+refused "unknown option -o no_cache" "$tag" "$mnt" -o no_cache
 refused "remount: no option can be changed" "$tag" "$mnt" -o remount,ro
 refused "libfuse: missing argument after" "$tag" "$mnt" -o
 

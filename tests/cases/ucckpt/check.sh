@@ -293,11 +293,6 @@ says "problem: .*no DeepSpeed checkpoint here.*"
 ucckpt check "$good/z1_fp32_dp2" >/dev/full 2>"$tmp/errors"
 check "output that cannot be written: exit status 1" test $? = 1
 check "--help" grep -q '^usage: ucckpt check' <(ucckpt check --help)
-check "options of the version before" ucckpt -o cache_dir=x,cache_bytes=1G \
-	check "$good/z1_fp32_dp2" >/dev/null 2>"$tmp/errors"
-check "are said to have no effect" test "$(cat "$tmp/errors")" = \
-	"ucckpt: -o cache_dir=x has no effect in this version and will be an error in the next
-ucckpt: -o cache_bytes=1G has no effect in this version and will be an error in the next"
 # What other forms need and the universal tree does not: a rank's part of the
 # frozen parameters.
 damaged z3_tied_frozen_buffers_dp2

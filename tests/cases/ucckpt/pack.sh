@@ -179,10 +179,5 @@ done
 ran 0 pack "$tmp/big" -o "$tmp/ended.pack"
 ran 0 unpack --check "$tmp/ended.pack"
 
-# --remove removes nothing.
-state "$tmp/odd" >"$tmp/was"
-ran 0 pack --remove "$tmp/odd"
-said "--remove has no effect in this version"
-check "the directory stays" cmp "$tmp/was" <(state "$tmp/odd")
 
 finish
