@@ -4,6 +4,9 @@
  * shards each have an arena with a few names.  The limit keeps a hostile pickle
  * from turning few bytes of input into much memory; the parser sets it in
  * proportion to the file.
+ *
+ * With AddressSanitizer each allocation is a block of its own: it then sees what
+ * is written past the end of one.
  */
 #include "ckpt/base/arena.h"
 
@@ -15,6 +18,17 @@
 #define ARENA_ALIGN 16
 #define ARENA_BLOCK_MIN 512
 #define ARENA_BLOCK_MAX (1u << 20)
+
+#if defined(__has_feature) /* clang */
+#if __has_feature(address_sanitizer)
+#define EXACT true
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define EXACT true
+#endif
+#ifndef EXACT
+#define EXACT false
+#endif
 
 struct arena_block {
 	struct arena_block *next;
@@ -30,7 +44,7 @@ static struct arena_block *add_block(struct arena *a, size_t size)
 
 	if (want > ARENA_BLOCK_MAX)
 		want = ARENA_BLOCK_MAX;
-	if (want < size)
+	if (want < size || EXACT)
 		want = size;
 	if (want > SIZE_MAX - sizeof(struct arena_block))
 		return NULL;
@@ -60,14 +74,15 @@ void *arena_alloc(struct arena *a, size_t size)
 		a->failed = true;
 		return NULL;
 	}
-	size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
-	if (!b || size > b->size - b->used) {
+	if (!EXACT)
+		size = (size + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+	if (!b || EXACT || size > b->size - b->used) {
 		b = add_block(a, size);
 		a->failed |= !b;
 		if (!b)
 			return NULL;
 	}
-	assert(size <= b->size - b->used && b->used % ARENA_ALIGN == 0);
+	assert(size <= b->size - b->used);
 	b->used += size;
 	return b->data + b->used - size;
 }

@@ -4,6 +4,7 @@
  *
  *   decoder.layers.REST		[layers, ...]: all layers of a model, if they are alike
  *   optimizer.state.STATE.KEY	the same for each state; fp32_param has the masters
+ *   optimizer.REST		other forms, such as buckets of flat elements, are not read
  *   common.pt			iteration, optimizer: {state: {common_step}, param_groups},
  *				without the names of the groups' parameters
  */
@@ -25,7 +26,8 @@
 #include "ckpt/roots/rootfs.h"
 #include "ckpt/tensor/cast.h"
 
-#define STATE "optimizer.state."
+#define OPTIMIZER "optimizer."
+#define STATE OPTIMIZER "state."
 #define LAYERS "layers."
 
 /* A number, or a tensor with one. */
@@ -134,8 +136,8 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
 	return 0;
 }
 
-static int arrange(struct dcp_metadata *m, const struct dcp_item *t, const char *dir,
-		   struct errmsg *err)
+static int arrange(struct dcp_megatron *x, struct dcp_metadata *m,
+		   const struct dcp_item *t, const char *dir, struct errmsg *err)
 {
 	const bool is_state = strncmp(t->key, STATE, strlen(STATE)) == 0;
 	const char *const state = is_state ? t->key + strlen(STATE) : NULL;
@@ -147,6 +149,10 @@ static int arrange(struct dcp_metadata *m, const struct dcp_item *t, const char 
 
 	if (!t->is_tensor)
 		return 0; /* states of modules that are not tensors */
+	if (!dot && strncmp(t->key, OPTIMIZER, strlen(OPTIMIZER)) == 0) {
+		x->unread = t->key;
+		return 0;
+	}
 	if (!rest)
 		add_item(m, *t, field, name);
 	else if (add_layers(m, t, field, name, rest) == -ENOTSUP)
@@ -155,7 +161,8 @@ static int arrange(struct dcp_metadata *m, const struct dcp_item *t, const char 
 	return m->arena.failed ? errmsg_nomem(err, dir) : 0;
 }
 
-static int arrange_all(struct dcp_metadata *m, const char *dir, struct errmsg *err)
+static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const char *dir,
+		       struct errmsg *err)
 {
 	const struct dcp_item *const items = m->items;
 	const size_t n = m->nitems;
@@ -164,7 +171,7 @@ static int arrange_all(struct dcp_metadata *m, const char *dir, struct errmsg *e
 	m->items = NULL;
 	m->nitems = m->cap = 0;
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = arrange(m, &items[i], dir, err);
+		rc = arrange(x, m, &items[i], dir, err);
 	return rc;
 }
 
@@ -189,5 +196,5 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
 	if (!rc && dcp_metadata_add_file(m, path) < 0)
 		rc = errmsg_nomem(err, dir);
 	free(path);
-	return !x->found ? 0 : rc ?: arrange_all(m, dir, err);
+	return !x->found ? 0 : rc ?: arrange_all(x, m, dir, err);
 }

@@ -20,6 +20,8 @@ struct dcp_megatron {
 				* metadata; an empty dict if there is none */
 	int64_t step;	       /* of the optimizer */
 	int64_t iteration;
+	const char *unread; /* key of a tensor of the optimizer that is no state of a
+			     * parameter, such as a bucket; or NULL */
 };
 
 /*

@@ -221,7 +221,8 @@ static int find_states(const struct dcp_finder *f, struct dcp_group *g)
 
 	while (p < end && !(e = dcp_entries_find(&f->states, p->name, &n)))
 		p++;
-	g->states = arena_alloc(f->a, (n + 3) * sizeof(*g->states));
+	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
+	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
 	if (!g->states)
 		return errmsg_nomem(f->err, f->file);
 	if (!f->o->has_optimizer)
@@ -291,7 +292,7 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 		rc = check_flat(f, &p, p.master) ?: own(f, &g->params[kept++]);
 	}
 	g->nparams = kept;
-	if (f->megatron->found)
+	if (!rc && f->megatron->found && f->o->has_optimizer)
 		g->states[g->nstates++] = (struct dcp_state){
 			.name = "step",
 			.number = value_new_int(f->a, f->megatron->step),
@@ -446,6 +447,7 @@ static int find_all(struct dcp_finder *f)
 			o->weights = o->groups[g].params[0].master->dtype;
 	if (f->megatron->found)
 		o->step = f->megatron->iteration;
+	o->unread = f->megatron->unread;
 	return rc;
 }
 

@@ -233,8 +233,10 @@ static int join(struct dcp_finder *f, struct span *known, const char *param,
 	struct dcp_names *g = f->groups;
 
 	pickle_storages_done(&none);
-	if (rc)
+	if (rc) {
+		bytebuf_done(&text);
 		return rc;
+	}
 	for (; g < f->groups + f->ngroups; g++, known++)
 		if (known->len == text.len &&
 		    memcmp(known->p, text.data, text.len) == 0)

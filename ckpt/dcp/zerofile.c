@@ -230,7 +230,9 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 		bool is_true;
 		const char *text;
 	} v[] = {
-		{ !o->has_optimizer, "there is no optimizer: its states are zeros" },
+		{ !o->has_optimizer,
+		  o->unread ? "the optimizer's states are zeros"
+			    : "there is no optimizer: its states are zeros" },
 		{ o->has_optimizer && half,
 		  "there are no fp32 master weights: parameters of 16 bits are"
 		  " widened" },
@@ -239,7 +241,14 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 		  " get that of the first" },
 	};
 	struct value *const list = value_new(b->a, VALUE_LIST);
+	char text[ERRMSG_MAX];
 
+	if (o->unread) {
+		snprintf(text, sizeof(text), "%.200s: what the optimizer has in this form"
+					     " is not read", o->unread);
+		value_append(b->a, list,
+			     value_new_str(b->a, arena_strdup(b->a, text)));
+	}
 	for (size_t i = 0; i < COUNT(v); i++)
 		if (v[i].is_true)
 			value_append(b->a, list, value_new_str(b->a, v[i].text));

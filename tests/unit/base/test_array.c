@@ -3,6 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
+#include "ckpt/base/arena.h"
 #include "tests/support/unit.h"
 
 struct big {
@@ -55,6 +60,22 @@ static void what_cannot_be_had_changes_nothing(void **state)
 	free(v);
 }
 
+/* AddressSanitizer notices what is written past the end of each allocation. */
+static void arenas_are_exact_where_overflows_are_seen(void **state)
+{
+	struct arena a = { 0 };
+
+	for (size_t size = 0; size < 100; size += 7) {
+		char *const p = arena_alloc(&a, size);
+
+		assert_non_null(p);
+#ifdef __SANITIZE_ADDRESS__
+		assert_true(__asan_address_is_poisoned(p + size));
+#endif
+	}
+	arena_done(&a);
+}
+
 static void records_are_found_by_their_first_member(void **state)
 {
 	struct {
@@ -78,6 +99,7 @@ int main(void)
 		cmocka_unit_test(elements_keep_their_values),
 		cmocka_unit_test(there_is_room_for_all_that_is_wanted),
 		cmocka_unit_test(what_cannot_be_had_changes_nothing),
+		cmocka_unit_test(arenas_are_exact_where_overflows_are_seen),
 		cmocka_unit_test(records_are_found_by_their_first_member),
 	};
 

@@ -8,6 +8,8 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/zero/shard.h"
+#include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 
 /* A file that is written to is not read, and gives the checkpoint another identity. */
@@ -76,9 +78,10 @@ static void test_opened_at_once(void **state)
 		dcp_close(o.opened[i]);
 }
 
-static void open_model(const struct copy *c, struct ptfile *pt)
+static void open_file(const struct copy *c, enum dcp_zerofile_kind kind,
+		      struct ptfile *pt)
 {
-	char *const path = copy_path(c->dir, dcp_zerofile_name(DCP_ZEROFILE_MODEL));
+	char *const path = copy_path(c->dir, dcp_zerofile_name(kind));
 	struct errmsg err;
 
 	dcp_close_kept(test_context());
@@ -110,7 +113,7 @@ static void test_steps_differ(void **state)
 	fwrite(five, sizeof(five), 1, f);
 	assert_int_equal(fclose(f), 0);
 
-	open_model(c, &pt);
+	open_file(c, DCP_ZEROFILE_MODEL, &pt);
 	assert_true(value_get_int(value_find(pt.root, "global_steps"), &n));
 	assert_int_equal(n, 5);
 	warnings = value_find_items(pt.root, KEY_FOREIGN_WARNINGS);
@@ -125,11 +128,75 @@ static void test_tied(void **state)
 	const struct value *module;
 	struct ptfile pt;
 
-	open_model(*state, &pt);
+	open_file(*state, DCP_ZEROFILE_MODEL, &pt);
 	module = value_find(pt.root, "module");
 	assert_non_null(value_find(module, "lm_head.weight"));
 	assert_ptr_equal(value_find(module, "lm_head.weight"),
 			 value_find(module, "transformer.wte.weight"));
+	ptfile_close(&pt);
+}
+
+/* Add the file that makes it one of Megatron-LM's, with no key of a known optimizer. */
+static void add_common(const struct copy *c)
+{
+	char *const path = copy_path(c->dir, "common.pt");
+	struct mkpt m = { 0 };
+	struct value *const root = mkpt_dict(&m);
+	struct bytebuf out = { 0 };
+
+	mkpt_set(&m, root, "iteration", mkpt_int(&m, 3));
+	mkpt_emit(&m, root, "archive", &out);
+	mkpt_save(path, out.data, out.len);
+	bytebuf_done(&out);
+	mkpt_done(&m);
+	free(path);
+}
+
+/* Rename an item, wherever the metadata has its key. */
+static void rename_key(const struct copy *c, const char *from, const char *to)
+{
+	static const char *const dicts[] = { "state_dict_metadata", "planner_data",
+					     "storage_data" };
+
+	for (size_t k = 0; k < COUNT(dicts); k++) {
+		const struct value_dict *const d =
+			value_find_pairs(c->metadata, dicts[k]);
+
+		for (size_t i = 0; i < d->n; i++) {
+			struct value *const key = d->v[i].key;
+			struct value *const name =
+				key->kind == VALUE_STR
+					? key
+					: value_find(key->obj->state, "fqn");
+
+			if (value_is_str(name, from))
+				name->str = (struct value_str){ to, strlen(to) };
+		}
+	}
+}
+
+/* A form of Megatron's optimizer that is not known is reported, and is no weight. */
+static void test_unknown_optimizer(void **state)
+{
+	static const char bucket[] = "optimizer.distributed.buckets.0";
+	struct copy *const c = *state;
+	const struct value *states;
+	struct ptfile pt;
+
+	copy_reset(c);
+	add_common(c);
+	rename_key(c, "optim.state.transformer.ln_f.bias.exp_avg", bucket);
+	copy_commit(c);
+	open_file(c, DCP_ZEROFILE_OPTIM, &pt);
+	states = shard_find_group_state(
+		value_find_path(pt.root, KEY_OPTIMIZER_STATE_DICT,
+				KEY_BASE_OPTIMIZER_STATE, "state", NULL), 0);
+	assert_int_equal(value_pairs(states)->n, 3); /* step, exp_avg, exp_avg_sq */
+	ptfile_close(&pt);
+	open_file(c, DCP_ZEROFILE_MODEL, &pt);
+	states = value_find(pt.root, KEY_FOREIGN_WARNINGS);
+	assert_non_null(strstr(value_cstr(value_item(states, 0)), bucket));
+	assert_null(value_find(value_find(pt.root, "module"), bucket));
 	ptfile_close(&pt);
 }
 
@@ -140,6 +207,7 @@ int main(void)
 		cmocka_unit_test(test_opened_at_once),
 		cmocka_unit_test(test_changed),
 		cmocka_unit_test(test_steps_differ),
+		cmocka_unit_test(test_unknown_optimizer),
 	};
 
 	return cmocka_run_group_tests(tests, copy_setup, copy_teardown);
