@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ucckpt extract: writes files that a mount would show below a directory.  Each has a
- * temporary name until it is on the disk.  Directories are opened one by one without
- * following links, so that nothing is written elsewhere.
+ * ucckpt extract: writes files that a mount would show below a directory.  Each has no
+ * name, or a temporary one, until it is on the disk.  Directories are opened one by one
+ * without following links, so that nothing is written elsewhere.
+ *
+ * An extraction that was stopped goes on with the same command: files that are there are
+ * compared first, and left as they are.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -12,22 +16,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/size.h"
 #include "cmd/cmd.h"
 #include "cmd/find.h"
 #include "cmd/progress.h"
 
 #define CHUNK (4 << 20) /* bytes that are read at once */
 #define WRITERS 8	/* files that are written at once: each waits for the disk */
+#define TMP_NAME ".ucckpt.tmp-%ld-%zu" /* process, writer */
+#define PROC_PATH_LEN 32
 
 struct extract {
 	struct uckpt *u;
 	const char *dest;
 	int dir; /* descriptor of `dest` */
 	struct found_list files;
+	bool *there; /* by file: it is to be compared */
+	size_t nthere;
 	uint64_t total; /* bytes */
+	bool writing;   /* the others, after these are compared */
 	atomic_size_t next; /* file that no writer has begun */
 	pthread_mutex_t lock; /* protects the rest once there are writers: */
 	struct uckpt_done done;
@@ -39,8 +50,9 @@ struct extract {
 struct writer {
 	struct extract *x;
 	pthread_t thread;
-	char tmp[64]; /* the name of a file that is not yet complete */
-	char *buf;
+	char tmp[64]; /* the name of a file that is not yet complete, */
+	bool named;   /* if it has one */
+	char *buf; /* of twice CHUNK */
 	struct uckpt_error err;
 };
 
@@ -109,22 +121,96 @@ static int copy(struct writer *w, struct uckpt_file *from, FILE *to, const char 
 		       : rc;
 }
 
-/* Write a file in directory `dir` under its temporary name, then rename it. */
+static int compare_with(struct writer *w, struct uckpt_file *want, int fd, const char *path)
+{
+	char *const have = w->buf + CHUNK;
+	int64_t n;
+	int rc;
+
+	for (uint64_t at = 0;; at += (uint64_t)n) {
+		n = uckpt_file_read(want, w->buf, CHUNK, at, &w->err);
+		if (n < 0)
+			return (int)n;
+		if (pread(fd, have, n ? (size_t)n : 1, (off_t)at) != n ||
+		    memcmp(w->buf, have, (size_t)n) != 0) {
+			errno = EEXIST;
+			return fail_errno(w->x, "not written", path, &w->err);
+		}
+		rc = w->x->writing || !n ? 0 : count(w->x, (uint64_t)n);
+		if (rc || !n)
+			return rc;
+	}
+}
+
+/* Compare a file that is there.  -EEXIST if it is another. */
+static int compare(struct writer *w, struct uckpt_file *want, int dir, const char *name,
+		   const char *path)
+{
+	const int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int rc;
+
+	if (fd < 0)
+		return fail_errno(w->x, "not written", path, &w->err);
+	rc = compare_with(w, want, fd, path);
+	close(fd);
+	return rc;
+}
+
+/* A file that has no name yet: its path in /proc.  False where it could not be given one. */
+static bool get_path(int fd, char path[PROC_PATH_LEN])
+{
+	snprintf(path, PROC_PATH_LEN, "/proc/self/fd/%d", fd);
+	return access(path, F_OK) == 0;
+}
+
+/* Create a file without a name; or, where the system has none, with a temporary name and
+ * a lock, which tells it from those of killed processes. */
+static int create_tmp(struct writer *w, int dir, mode_t mode)
+{
+	int fd = openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+	char path[PROC_PATH_LEN];
+	struct stat st;
+
+	w->named = fd < 0 || !get_path(fd, path);
+	if (!w->named)
+		return fd;
+	/* Another process may remove it before it is locked. */
+	do {
+		if (fd >= 0)
+			close(fd);
+		fd = openat(dir, w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+		if (fd >= 0)
+			flock(fd, LOCK_EX);
+	} while (fd >= 0 && fstat(fd, &st) == 0 && !st.st_nlink);
+	return fd;
+}
+
+static int give_name(const struct writer *w, int fd, int dir, const char *name)
+{
+	char path[PROC_PATH_LEN];
+
+	if (w->named)
+		return renameat(dir, w->tmp, dir, name);
+	get_path(fd, path);
+	return linkat(AT_FDCWD, path, dir, name, AT_SYMLINK_FOLLOW);
+}
+
+/* Write a file in directory `dir`, which gets its name when it is complete. */
 static int write_in(struct writer *w, struct uckpt_file *from, const struct uckpt_attr *a,
 		    int dir, const char *name, const char *path)
 {
 	const struct timespec mtime = { a->mtime_ns / 1000000000,
 					a->mtime_ns % 1000000000 };
-	const int fd = openat(dir, w->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-			      (a->mode & 0777) | S_IWUSR);
+	const int fd = create_tmp(w, dir, (a->mode & 0777) | S_IWUSR);
 	FILE *const to = fd < 0 ? NULL : fdopen(fd, "w");
 	int rc = to ? copy(w, from, to, path)
 		    : fail_errno(w->x, "cannot create", path, &w->err);
 
 	if (!rc && (futimens(fd, (const struct timespec[]){ mtime, mtime }) < 0 ||
-		    renameat(dir, w->tmp, dir, name) < 0))
-		rc = fail_errno(w->x, "cannot create", path, &w->err);
-	if (rc && fd >= 0)
+		    give_name(w, fd, dir, name) < 0))
+		rc = errno == EEXIST ? compare(w, from, dir, name, path)
+				     : fail_errno(w->x, "cannot create", path, &w->err);
+	if (rc && fd >= 0 && w->named)
 		unlinkat(dir, w->tmp, 0);
 	if (to)
 		fclose(to);
@@ -142,7 +228,8 @@ static int write_file(struct writer *w, struct uckpt_file *from,
 
 	if (dir < 0)
 		return dir;
-	rc = write_in(w, from, a, dir, name, path);
+	rc = w->x->writing ? write_in(w, from, a, dir, name, path)
+			   : compare(w, from, dir, name, path);
 	close(dir);
 	return rc;
 }
@@ -186,22 +273,24 @@ static void *write_files(void *arg)
 	size_t i;
 
 	while ((i = atomic_fetch_add(&x->next, 1)) < x->files.n)
-		if (x->files.v[i].type == S_IFREG &&
+		if (x->files.v[i].type == S_IFREG && x->there[i] != x->writing &&
 		    !note_end(x, extract_file(w, &x->files.v[i]), &w->err))
 			break;
 	return NULL;
 }
 
-static int run_writers(struct extract *x)
+/* Compare the files that are there, or write the others. */
+static int run_writers(struct extract *x, bool writing)
 {
 	struct writer w[WRITERS] = { 0 };
 	size_t n = 0;
 
+	x->writing = writing;
+	x->next = 0;
 	for (; n < WRITERS && n < x->files.n; n++) {
 		w[n].x = x;
-		w[n].buf = malloc(CHUNK);
-		snprintf(w[n].tmp, sizeof(w[n].tmp), ".ucckpt.tmp-%ld-%zu",
-			 (long)getpid(), n);
+		w[n].buf = malloc(2 * CHUNK);
+		snprintf(w[n].tmp, sizeof(w[n].tmp), TMP_NAME, (long)getpid(), n);
 		if (!w[n].buf ||
 		    pthread_create(&w[n].thread, NULL, write_files, &w[n])) {
 			free(w[n].buf);
@@ -217,6 +306,56 @@ static int run_writers(struct extract *x)
 	return x->rc;
 }
 
+/* Remove a temporary file whose process was killed, which has no lock then. */
+static void remove_left(int dir, const char *name)
+{
+	const int fd = openat(dir, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	struct stat st;
+
+	if (fd < 0)
+		return;
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	    flock(fd, LOCK_EX | LOCK_NB) == 0)
+		unlinkat(dir, name, 0);
+	close(fd);
+}
+
+/* Remove what killed processes have left where a file is to be written. */
+static void remove_all_left(const struct extract *x, const char *path)
+{
+	const char *const slash = strrchr(path, '/');
+	char *const parent = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+	const int fd = parent ? openat(x->dir, parent,
+				       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+			      : -1;
+	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+	char name[sizeof(((struct writer *)NULL)->tmp)];
+	const struct dirent *e;
+	size_t writer;
+	long pid;
+
+	while (dir && (e = readdir(dir)))
+		if (sscanf(e->d_name, TMP_NAME, &pid, &writer) == 2 &&
+		    snprintf(name, sizeof(name), TMP_NAME, pid, writer) > 0 &&
+		    strcmp(name, e->d_name) == 0)
+			remove_left(fd, name);
+	if (dir)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+	free(parent);
+}
+
+/* Are both files, and in one directory? */
+static bool are_siblings(const struct found *a, const struct found *b)
+{
+	const char *const x = strrchr(a->path, '/'), *const y = strrchr(b->path, '/');
+	const size_t n = x ? (size_t)(x - a->path) : 0;
+
+	return !x == !y && (!x || (n == (size_t)(y - b->path) &&
+				   memcmp(a->path, b->path, n) == 0));
+}
+
 /* Sum up the sizes, and refuse what would be overwritten before anything is written. */
 static int survey(struct extract *x)
 {
@@ -225,16 +364,26 @@ static int survey(struct extract *x)
 	struct stat st;
 	int rc = 0;
 
+	x->there = calloc(l->n + 1, sizeof(*x->there));
+	if (!x->there)
+		return -ENOMEM;
 	for (size_t i = 0; !rc && i < l->n; i++) {
-		if (fstatat(x->dir, l->v[i].path, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-			errno = EEXIST;
-			return fail_errno(x, "not written", l->v[i].path, &x->err);
-		}
 		rc = uckpt_stat(x->u, l->v[i].node, &attr, &x->err);
-		x->total += rc ? 0 : attr.size;
-		if (!rc && l->v[i].type != S_IFREG)
+		if (rc)
+			break;
+		x->total += attr.size;
+		if (l->v[i].type != S_IFREG)
 			cmd_say("warning: %s is left out: no file, nor a link to one",
 				l->v[i].path);
+		if (i == 0 || !are_siblings(&l->v[i - 1], &l->v[i]))
+			remove_all_left(x, l->v[i].path);
+		if (fstatat(x->dir, l->v[i].path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		errno = EEXIST;
+		if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != attr.size)
+			return fail_errno(x, "not written", l->v[i].path, &x->err);
+		x->there[i] = true;
+		x->nthere++;
 	}
 	return rc;
 }
@@ -260,7 +409,7 @@ static int extract(struct extract *x, const char *source, char *const *patterns,
 	rc = open_dest(x) ?: survey(x);
 	if (!rc && progress_show(NULL, 0, x->total))
 		rc = -EINTR;
-	return rc ?: run_writers(x);
+	return rc ?: run_writers(x, false) ?: run_writers(x, true);
 }
 
 int cmd_extract(struct uckpt *u, int argc, char **argv)
@@ -270,7 +419,7 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 		"\n"
 		"Write the files that a mount of SOURCE would show below DIR, under their paths.  A\n"
 		"PATTERN, such as 'TAG_hf/*', that matches a directory means all below it.  Files that\n"
-		"exist are not overwritten.",
+		"exist are not overwritten; those that have the same bytes are left as they are.",
 		NULL,
 		NULL,
 		0,
@@ -278,6 +427,7 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 		NULL,
 	};
 	struct extract x = { .u = u, .dir = -1, .lock = PTHREAD_MUTEX_INITIALIZER };
+	char there[SIZE_TEXT_LEN + 32] = "", number[SIZE_TEXT_LEN];
 	int rc;
 
 	if (!cmd_parse(u, argc, argv, &syntax, &rc))
@@ -288,12 +438,17 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	progress_catch_signals();
 	rc = extract(&x, argv[optind], argv + optind + 1, argc - optind - 2);
 	found_done(&x.files);
+	free(x.there);
 	if (x.dir >= 0)
 		close(x.dir);
 	if (rc)
 		return progress_fail(rc, x.dest,
-				     "files that are complete are left there",
+				     "files that are complete are left there, and the"
+				     " same command goes on",
 				     &x.err);
-	progress_print(x.dest, &x.done, "");
+	if (x.nthere)
+		snprintf(there, sizeof(there), ", of which %s were there",
+			 count_text(x.nthere, number));
+	progress_print(x.dest, &x.done, there);
 	return CMD_OK;
 }

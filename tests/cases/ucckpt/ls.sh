@@ -133,6 +133,30 @@ mkdir "$tmp/there"
 echo mine >"$tmp/there/latest"
 fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
 check "nothing is written" test "$(ls -A "$tmp/there") $(cat "$tmp/there/latest")" = "latest mine"
+# One of the same size, too.
+ucckpt cat "$run" latest | tr a-z A-Z >"$tmp/there/latest"
+fails "there/latest: .*File exists" extract "$run" '*_hf' latest "$tmp/there"
+check "nothing is written" test "$(ls -A "$tmp/there")" = latest
+
+# Those with the same bytes are left as they are, and an extraction that was killed goes on
+# with the others.  What it had begun is removed, but not what another process writes.
+run 0 extract "$run" '*_universal' "$tmp/whole"
+cp -r "$tmp/whole" "$tmp/on"
+zero=$tmp/on/global_step4_universal/zero
+rm "$zero"/*/fp32.pt
+inode=$(stat -c %i "$zero/optimizer_state.pt")
+left=("$zero/.ucckpt.tmp-1-0" "$(dirname "$zero"/*/exp_avg.pt | head -n 1)/.ucckpt.tmp-99999999-7")
+mine=("$zero/.ucckpt.tmp-1-00" "$zero/.ucckpt.tmp-1-0.txt" "$zero/.ucckpt.tmp-1-1")
+touch "${left[@]}" "${mine[@]}"
+exec 9>"$zero/.ucckpt.tmp-1-1"
+flock 9
+run 0 extract "$run" '*_universal' "$tmp/on"
+exec 9>&-
+check "it goes on: $(cat "$tmp/out")" grep -q ', of which [0-9]* were there, in' "$tmp/out"
+check "what is complete is not written again" test "$(stat -c %i "$zero/optimizer_state.pt")" = "$inode"
+check "what others have there stays" rm "${mine[@]}"
+check "the same files, and nothing beside them" diff -r "$tmp/whole" "$tmp/on"
+
 # Nothing lies outside.
 mkdir "$tmp/trap" "$tmp/outside"
 ln -s ../outside "$tmp/trap/global_step4_hf"
@@ -164,7 +188,8 @@ truncate -s 8G "$tmp/long/long"
 "${default_signals[@]}" ucckpt extract "$tmp/long" latest long "$tmp/interrupted" >"$tmp/out" 2>"$tmp/errors" &
 pid=$!
 for _ in $(seq 500); do
-	[ -z "$(find "$tmp/interrupted" -name '.ucckpt.tmp-*' -size +0 2>/dev/null)" ] || break
+	# It has no name yet, or a temporary one where the file system demands it.
+	! find "/proc/$pid/fd" -lname "$tmp/interrupted/*" | grep -q . || break
 	sleep 0.02
 done
 kill -INT $pid
