@@ -137,7 +137,8 @@ int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	       struct uckpt_error *err);
 
 /* Find a name in a directory.  `*timeout`, unless it is NULL, is for how many seconds the
- * result, which may be -ENOENT, may be taken for true. */
+ * result, which may be -ENOENT, may be taken for true.  -ENOENT with a message for a view that
+ * cannot be made of its tag. */
 int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		 struct uckpt_attr *out, double *timeout, struct uckpt_error *err);
 

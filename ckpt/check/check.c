@@ -95,10 +95,12 @@ static void add_text(struct check *c)
 
 	report_begin(r);
 	report_line(r, "files", "%zu, %s", c->nfiles, size_text(c->bytes, size));
-	if (r->plan)
+	if (r->plan && c->opened)
 		report_line(r, "parameters",
 			    "%zu, in %" PRIu64 " files of the universal tree",
 			    c->params, c->opened);
+	else if (r->plan)
+		report_line(r, "parameters", "%zu", c->params);
 	if (r->plan && c->data && plan_zckpt(r->plan))
 		report_line(r, "replicas", "%zu pairs of slices compared",
 			    c->npairs);

@@ -45,7 +45,7 @@ struct check {
 	size_t npairs;
 	size_t params;
 	uint64_t bytes;  /* of all files */
-	uint64_t opened; /* files of the universal tree that opened */
+	uint64_t opened; /* files of the universal tree; 0: it cannot be made */
 	struct progress progress; /* of reading tensors */
 
 	struct findings forms; /* options of convert that would succeed */

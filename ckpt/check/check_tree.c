@@ -12,13 +12,13 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/reshard/reshard.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/steps.h"
 #include "ckpt/vfile/vfile.h"
@@ -27,12 +27,12 @@
 struct walk {
 	const struct check *c;
 	struct plan *plan;
-	struct plan_entry *v; /* entries of the root, then of /zero */
-	size_t n, cap, nroot;
+	struct plan_entry *v;
+	size_t n, cap;
 	/* Protected by the context's lock: */
 	struct findings *problems;
 	uint64_t opened; /* files */
-	int rc;          /* of the first failure */
+	int rc; /* of the first failure that is not only -ENOTSUP */
 };
 
 static void add_failure(struct walk *w, int rc, const char *text)
@@ -40,7 +40,7 @@ static void add_failure(struct walk *w, int rc, const char *text)
 	assert(rc < 0);
 	pthread_mutex_lock(&w->c->report.u->lock);
 	findings_add_new(w->problems, text);
-	if (!w->rc)
+	if (!w->rc || w->rc == -ENOTSUP)
 		w->rc = rc;
 	pthread_mutex_unlock(&w->c->report.u->lock);
 }
@@ -72,42 +72,51 @@ static void open_file(struct walk *w, const struct plan_entry *e)
 
 /* Parameters with damaged shards, and optimizer_state.pt, which is made of rank 0's,
  * have been reported already. */
-static bool has_shards(const struct check *c, const struct plan_entry *e,
-		       bool is_dir)
+static bool has_shards(const struct walk *w, uint64_t node, bool is_dir)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(c->report.plan);
-	const struct param *const p =
-		r && is_dir ? model_find(&r->model, e->name) : NULL;
+	const struct check *const c = w->c;
+	const struct param *const p = plan_param(w->plan, node);
 
 	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
 			return false;
-	return is_dir || !r || c->whole[0];
+	return is_dir || !plan_zckpt(c->report.plan) || c->whole[0];
 }
 
-static int open_entry(void *ctx, size_t i, struct errmsg *ignored)
+/* Open all files of a directory, and of those in it. */
+static void open_dir(struct walk *w, uint64_t dir)
 {
-	struct walk *const w = ctx;
-	const bool is_dir = plan_is_dir(w->plan, w->v[i].node);
 	struct errmsg err = { "" };
 	struct plan_entry e;
 	uint64_t pos = 0;
 	int rc;
 
-	(void)ignored;
-	if (i < w->nroot ? is_dir : !has_shards(w->c, &w->v[i], is_dir))
-		return 0;
-	if (!is_dir) {
-		open_file(w, &w->v[i]);
-		return 0;
-	}
-	while ((rc = plan_next(w->plan, w->v[i].node, &pos, &e, &err)) == 1)
-		open_file(w, &e);
+	while ((rc = plan_next(w->plan, dir, &pos, &e, &err)) == 1)
+		if (!plan_is_dir(w->plan, e.node))
+			open_file(w, &e);
+		else if (has_shards(w, e.node, true))
+			open_dir(w, e.node);
 	if (rc)
 		add_failure(w, rc, err.text);
+}
+
+static int open_entry(void *ctx, size_t i, struct errmsg *ignored)
+{
+	struct walk *const w = ctx;
+	const struct plan_entry *const e = &w->v[i];
+	const bool is_dir = plan_is_dir(w->plan, e->node);
+
+	(void)ignored;
+	if (!has_shards(w, e->node, is_dir))
+		return 0;
+	if (is_dir)
+		open_dir(w, e->node);
+	else
+		open_file(w, e);
 	return 0;
 }
 
+/* List what is opened in parallel: files of the root, and entries of its directories. */
 static void list_dir(struct walk *w, uint64_t dir)
 {
 	struct errmsg err = { "" };
@@ -116,6 +125,10 @@ static void list_dir(struct walk *w, uint64_t dir)
 	int rc;
 
 	while ((rc = plan_next(w->plan, dir, &pos, &e, &err)) == 1) {
+		if (dir == PLAN_ROOT && plan_is_dir(w->plan, e.node)) {
+			list_dir(w, e.node);
+			continue;
+		}
 		if (!array_reserve(&w->v, &w->cap, w->n + 1, sizeof(*w->v))) {
 			rc = errmsg_nomem(&err, NULL);
 			break;
@@ -133,95 +146,109 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
 	struct walk w = { .c = c, .plan = p, .problems = problems };
 
 	list_dir(&w, PLAN_ROOT);
-	w.nroot = w.n;
-	if (plan_is_dir(p, PLAN_ZERO))
-		list_dir(&w, PLAN_ZERO);
-	steps_run(c->report.u, "laying out files", parallel_for, w.n, parallel_width(), open_entry,
-		  &w, NULL);
+	steps_run(c->report.u, "laying out files", parallel_for, w.n, parallel_width(),
+		  open_entry, &w, NULL);
 	*opened = w.opened;
 	free(w.v);
 	return w.rc;
 }
 
+/* Files of the tree that cannot be made though nothing is damaged are a note of
+ * check_forms. */
 void check_tree(struct check *c)
 {
-	open_all(c, c->report.plan, &c->opened, &c->report.problems);
-}
+	struct findings why = { 0 };
+	struct errmsg err = { "" };
+	int rc = plan_check(c->report.plan, &err);
 
-static const struct form {
-	const char *name; /* options of convert */
-	enum plan_kind kind;
-	bool any_stage;
-} forms[] = {
-	{ "--to universal", PLAN_UNIVERSAL, false },
-	{ "--to universal --stage any", PLAN_UNIVERSAL, true },
-	{ "--to hf", PLAN_HF, false },
-	{ "--to fp32", PLAN_FP32, false },
-	{ "--to zero", PLAN_RESHARD, false },
-};
-
-#define WEIGHTS_FORMS 2 /* those of Hugging Face weights come first */
-
-static int plan_form(const struct check *c, const struct form *f,
-		     struct plan **out, struct errmsg *err)
-{
-	const struct plan_options options = { .crc_zero = true,
-					      .any_stage = f->any_stage };
-	struct plan *const p = c->report.plan;
-	struct view_type type = { .kind = f->kind };
-	unsigned ranks;
-
-	if (f->kind == PLAN_UNIVERSAL)
-		return plan_open(c->report.u, c->report.dir, &options, out, err);
-	/* For twice the ranks every file is cut again.  A multiple of the old number
-	 * suits expert parallelism. */
-	ranks = plan_zckpt(p)->dir.dp_degree;
-	if (ranks > RESHARD_RANKS_MAX)
-		type.ranks = RESHARD_RANKS_MAX;
+	if (rc != -ENOTSUP)
+		rc = open_all(c, c->report.plan, &c->opened, &why);
+	if (rc == -ENOTSUP)
+		c->opened = 0;
 	else
-		type.ranks = ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks : ranks;
-	return plan_open_derived(p, &type, out, err);
+		findings_take(&c->report.problems, &why);
+	findings_done(&why);
 }
 
-static int check_form(const struct check *c, const struct form *f,
+static int check_form(const struct check *c, const struct report_form *f,
 		      struct findings *why)
 {
 	struct errmsg err = { "" };
 	uint64_t opened;
 	struct plan *p;
-	int rc = plan_form(c, f, &p, &err);
+	int rc = report_plan_form(&c->report, f, &p, &err);
 
 	if (!rc) {
-		rc = plan_check(p, &err) ?: open_all(c, p, &opened, why);
+		/* check_tree has opened the files of the first, if they can be. */
+		if (f > report_forms || !c->opened)
+			rc = open_all(c, p, &opened, why);
 		plan_close(p);
 	}
 	findings_add_new(why, err.text);
 	return rc;
 }
 
+/* What keeps a form from being written. */
+struct refusal {
+	int rc;
+	struct findings why;
+};
+
+static bool has_text(const struct findings *l, const char *text)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (strcmp(l->v[i], text) == 0)
+			return true;
+	return false;
+}
+
+/* Say once what keeps form `first`, and others of that error, from being written. */
+static void add_refusals(struct check *c, const struct refusal *v, size_t first, size_t n)
+{
+	const struct refusal *const r = &v[first];
+
+	for (size_t k = 0; k < r->why.n; k++) {
+		const char *const text = r->why.v[k];
+		struct bytebuf names = { 0 };
+		bool said = false;
+		char *list;
+
+		for (size_t i = 0; i < n; i++) {
+			if (v[i].rc != r->rc || !has_text(&v[i].why, text))
+				continue;
+			said |= i < first;
+			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "",
+					   report_forms[i].options);
+		}
+		list = bytebuf_take_text(&names);
+		if (!list)
+			c->forms.failed = true;
+		else if (!said && r->rc == -ENOTSUP)
+			findings_add(&c->report.notes, "%s (convert %s is not possible)",
+				     text, list);
+		else if (!said)
+			findings_add(&c->report.problems, "%s (needed by convert %s)", text,
+				     list);
+		free(list);
+	}
+}
+
 void check_forms(struct check *c)
 {
-	const size_t n =
-		plan_zckpt(c->report.plan) ? COUNT(forms) : WEIGHTS_FORMS;
+	const size_t n = report_count_forms(&c->report);
+	struct refusal v[REPORT_FORMS] = { 0 };
 
 	assert(c->report.plan && !c->report.problems.n);
-	/* check_tree has opened the universal tree. */
-	findings_add(&c->forms, "%s", forms[0].name);
-	for (size_t i = 1; i < n; i++) {
-		struct findings why = { 0 };
-		const int rc = check_form(c, &forms[i], &why);
-
-		if (!rc)
-			findings_add(&c->forms, "%s", forms[i].name);
-		for (size_t k = 0; rc && k < why.n; k++)
-			if (rc == -ENOTSUP)
-				findings_add(&c->report.notes,
-					     "%s (convert %s is not possible)",
-					     why.v[k], forms[i].name);
-			else
-				findings_add(&c->report.problems,
-					     "%s (needed by convert %s)",
-					     why.v[k], forms[i].name);
-		findings_done(&why);
+	for (size_t i = 0; i < n; i++) {
+		v[i].rc = check_form(c, &report_forms[i], &v[i].why);
+		if (!v[i].rc)
+			findings_add(&c->forms, "%s", report_forms[i].options);
+	}
+	for (size_t i = 0; i < n; i++)
+		if (v[i].rc)
+			add_refusals(c, v, i, n);
+	for (size_t i = 0; i < n; i++) {
+		c->forms.failed |= v[i].why.failed;
+		findings_done(&v[i].why);
 	}
 }

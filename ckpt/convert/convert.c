@@ -61,28 +61,6 @@ static int check_settings(struct settings *s, struct errmsg *err)
 		     : settings_check(s, err);
 }
 
-/* A pattern without a match means that the merge rules are wrong. */
-static int check_patterns(const struct convert *c, struct errmsg *err)
-{
-	const struct zero_checkpoint *const z = plan_zckpt(c->plan);
-	const struct errmsg_sink notes = context_notes(c->u);
-	size_t pos = 0;
-	const char *text = z ? model_next_unused(&z->model, &pos) : NULL;
-
-	/* No rule applies when each model-parallel rank is re-cut for itself. */
-	if (!text || c->s->lenient || c->s->tree.plan.type.kind == PLAN_RESHARD)
-		return 0;
-	errmsg_set(err, 0,
-		   "%s: a pattern of merge rules matches no parameter: %s"
-		   " (no_strict ignores such patterns)",
-		   z->dir.model[0].path, text);
-	while ((text = model_next_unused(&z->model, &pos)))
-		errmsg_put(&notes,
-			   "%s: a pattern of merge rules matches no parameter: %s",
-			   z->dir.model[0].path, text);
-	return -EBADMSG;
-}
-
 /* The file beside the output that names it, as beside a mount's view. */
 static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
 {
@@ -204,13 +182,11 @@ static int write_tree(struct convert *c, struct errmsg *err)
 static int write_plan(struct convert *c, struct errmsg *err)
 {
 	const struct errmsg_sink warnings = context_warnings(c->u);
-	int rc = check_patterns(c, err);
+	int rc;
 
-	if (rc)
-		return rc;
 	if (plan_zckpt(c->plan))
 		plan_zckpt(c->plan)->readers = c->s->readers;
-	rc = plan_check(c->plan, err)
+	rc = plan_prove(c->plan, c->s->lenient, err)
 		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
 		     ?: write_tree(c, err);
 	if (!rc)

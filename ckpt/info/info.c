@@ -50,6 +50,10 @@ struct info {
 	struct sidecars sidecars;
 	const struct shard *profile; /* of rank 0; NULL if damaged */
 	uint64_t files, bytes;       /* of the tree; 0 without a profile */
+	struct info_form {
+		bool planned;
+		struct errmsg why; /* it cannot be written; or empty */
+	} forms[REPORT_FORMS]; /* none with `quick` */
 };
 
 /* Get the value of a state that is one number per group; false for other states. */
@@ -115,11 +119,25 @@ static void read_profile(struct info *info)
 	struct zero_checkpoint *const zero = plan_zckpt(r->plan);
 	struct errmsg err = { "" };
 	const int rc = (zero ? zckpt_profile(zero, 0, &info->profile, &err) : 0)
+			       ?: plan_check(r->plan, &err)
 			       ?: plan_totals(r->plan, &info->files,
 					      &info->bytes, &err);
 
-	if (rc)
+	if (rc && rc != -ENOTSUP)
 		findings_add(&r->problems, "%s", err.text);
+}
+
+/* Find out which forms can be written. */
+static void try_forms(struct info *info)
+{
+	for (size_t i = 0; i < report_count_forms(&info->report); i++) {
+		struct info_form *const f = &info->forms[i];
+		struct plan *p;
+
+		f->planned = true;
+		if (!report_plan_form(&info->report, &report_forms[i], &p, &f->why))
+			plan_close(p);
+	}
 }
 
 static int collect(struct info *info, struct errmsg *err)
@@ -138,6 +156,8 @@ static int collect(struct info *info, struct errmsg *err)
 		     sidecars_find(r->u, &info->sidecars, plan_zckpt(r->plan),
 				   settings->tree.plan.hf_config, err)))
 		return -ENOMEM;
+	if (!info->quick)
+		try_forms(info);
 	if (zero && !info->quick)
 		report_add_problems(r, true);
 	if (zero)
@@ -245,7 +265,9 @@ static void add_group_line(struct report *r, size_t g, size_t nparams,
 		bytebuf_add_str(&states, i ? ", " : "");
 		add_state_text(&states, &group->states[i]);
 	}
-	if (!group->nstates)
+	if (group->refused)
+		bytebuf_add_str(&states, "states that cannot be divided");
+	else if (!group->nstates)
 		bytebuf_add_str(&states, "no optimizer states");
 	text = bytebuf_take_text(&states);
 	snprintf(label, sizeof(label), "group %zu", g);
@@ -275,6 +297,21 @@ static void add_config_line(struct info *info)
 	if (s->config || s->missing)
 		report_line(&info->report, "from_pretrained", "%s",
 			    s->config ? s->config->path : s->missing);
+}
+
+static void add_form_lines(struct info *info)
+{
+	const char *label = "convert";
+
+	for (size_t i = 0; i < REPORT_FORMS; i++) {
+		const struct info_form *const f = &info->forms[i];
+
+		if (!f->planned)
+			continue;
+		report_line(&info->report, label, "%-27s %s%s", report_forms[i].options,
+			    *f->why.text ? "no: " : "yes", f->why.text);
+		label = "";
+	}
 }
 
 static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
@@ -330,6 +367,7 @@ static void add_contents_text(struct info *info, const struct rank_params *c)
 		add_group_line(&info->report, g, c->groups[g].n,
 			       &info->profile->groups[g]);
 	add_tree_line(info);
+	add_form_lines(info);
 	add_config_line(info);
 	add_table(info);
 }
@@ -426,6 +464,17 @@ static cJSON *param_json(const struct row *p)
 	return o;
 }
 
+static cJSON *form_json(const struct report_form *form, const struct info_form *f)
+{
+	cJSON *const o = cJSON_CreateObject();
+
+	cJSON_AddStringToObject(o, "options", form->options);
+	cJSON_AddBoolToObject(o, "possible", !*f->why.text);
+	if (*f->why.text)
+		cJSON_AddStringToObject(o, "reason", f->why.text);
+	return o;
+}
+
 static void add_experts(cJSON *root, const struct experts *x)
 {
 	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
@@ -480,6 +529,11 @@ static void add_contents(cJSON *root, const struct info *info)
 		json_add_int(o, "files", (int64_t)info->files);
 		json_add_int(o, "bytes", (int64_t)info->bytes);
 	}
+	o = cJSON_AddArrayToObject(root, "convert");
+	for (size_t i = 0; i < REPORT_FORMS; i++)
+		if (info->forms[i].planned)
+			cJSON_AddItemToArray(o, form_json(&report_forms[i],
+							  &info->forms[i]));
 	add_name(root, "config",
 		 info->sidecars.config ? info->sidecars.config->path : NULL);
 	o = cJSON_AddArrayToObject(root, "table");

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +175,36 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
 int plan_check(struct plan *p, struct errmsg *err)
 {
 	return p->view->check ? p->view->check(p, err) : 0;
+}
+
+/* A pattern without a match means that the merge rules are wrong.  None applies when each
+ * model-parallel rank is re-cut for itself. */
+static int check_patterns(const struct plan *p, struct errmsg *err)
+{
+	const struct model *const m = p->zckpt ? &p->zckpt->model : NULL;
+	size_t pos = 0, n = 0;
+	const char *text, *first = NULL;
+	char more[32] = "";
+
+	if (!m || p->options.type.kind == PLAN_RESHARD)
+		return 0;
+	for (; (text = model_next_unused(m, &pos)); n++)
+		first = first ?: text;
+	if (!first)
+		return 0;
+	if (n > 1)
+		snprintf(more, sizeof(more), " and %zu more", n - 1);
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: a pattern of merge rules matches no parameter: %s%s"
+			  " (no_strict ignores such patterns)",
+			  p->zckpt->dir.model[0].path, first, more);
+}
+
+int plan_prove(struct plan *p, bool lenient, struct errmsg *err)
+{
+	const int rc = lenient ? 0 : check_patterns(p, err);
+
+	return rc ?: plan_check(p, err);
 }
 
 int plan_check_files(struct plan *p, struct errmsg *err)

@@ -15,6 +15,7 @@
 
 struct errmsg;
 struct errmsg_sink;
+struct param;
 struct uckpt;
 struct zero_checkpoint;
 struct shardcache;
@@ -137,6 +138,10 @@ int plan_universal_weights(struct plan *p, const struct weights **out,
  */
 int plan_check(struct plan *p, struct errmsg *err);
 
+/* All that is asked before a tree is written: plan_check, and, unless `lenient`, that every
+ * pattern of merge rules matches a parameter where rules merge; -ENOTSUP if not. */
+int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
+
 /* Check also that all files of the tag belong together, by reading every shard's
  * map and every model-states file; see zckpt_check_files. */
 int plan_check_files(struct plan *p, struct errmsg *err);
@@ -207,6 +212,9 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL for a Hugging Face
 						     * directory */
 struct shardcache *plan_shards(struct plan *p);
+
+/* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */
+const struct param *plan_param(const struct plan *p, uint64_t node);
 
 /* Who may read all files that the plan was made of. */
 void plan_readers(const struct plan *p, struct access *out);

@@ -27,6 +27,7 @@ struct plan_dcp {
 	struct plan plan;
 	const struct weights *w; /* belongs to the universal plan */
 	struct dcpview_state state;
+	struct errmsg refused; /* why there is no optimizer; or empty */
 };
 
 enum { ROOT, DIRECTORY };
@@ -153,11 +154,14 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 
 static int dcpview_check(struct plan *p, struct errmsg *err)
 {
-	return plan_check(p->universal, err);
+	return p->zckpt ? plan_check_params(p, err) : 0;
 }
 
 static void dcpview_warn(struct plan *p, const struct errmsg_sink *to)
 {
+	if (*dcpview_of(p)->refused.text)
+		errmsg_put(to, "TAG_dcp has the model and no optimizer: %s",
+			   dcpview_of(p)->refused.text);
 	plan_warn_of_weights(dcpview_of(p)->w, to);
 }
 
@@ -259,14 +263,17 @@ static void set_groups(struct plan *p)
 static int dcpview_make(struct plan *p, const char *path, struct errmsg *err)
 {
 	struct plan_dcp *const x = dcpview_of(p);
+	struct zero_checkpoint *r = p->zckpt;
 	struct errmsg why = { "" };
-	int rc = (p->zckpt ? zckpt_profiles(p->zckpt, err) : 0)
+	int rc = (r ? zckpt_profiles(r, err) : 0)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
 	if (rc)
 		return rc;
+	if (r && zckpt_check_states(r, &x->refused))
+		r = NULL;
 	rc = dcpview_state_make(&x->state, p->options.dcp_style,
-				p->options.dcp_ranks, x->w, p->zckpt, &why);
+				p->options.dcp_ranks, x->w, r, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", path, why.text);
 	set_groups(p);

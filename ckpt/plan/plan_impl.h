@@ -165,6 +165,9 @@ struct value *plan_empty_groups(struct arena *a, size_t n);
 struct value *plan_stage3_state(struct arena *a, struct value *step,
 				struct value *groups);
 
+/* Check that all parameters of a ZeRO tag, and the states that they have, can be computed. */
+int plan_check_params(struct plan *p, struct errmsg *err);
+
 /* plan_warn for a universal tree. */
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to);
 

@@ -85,6 +85,16 @@ static int name_param(const struct plan_item *e, char out[NAME_MAX + 1])
 	return plan_set_name(out, e->p->zckpt->model.params[e->i].name, "");
 }
 
+const struct param *plan_param(const struct plan *p, uint64_t node)
+{
+	const uint64_t first = PARAM * PLAN_ZERO;
+
+	return p->view == &plan_universal && node >= first &&
+			       node - first < p->zckpt->model.nparams
+		       ? &p->zckpt->model.params[node - first]
+		       : NULL;
+}
+
 static int64_t find_param(const struct plan_item *dir, unsigned group,
 			  const char *name)
 {
@@ -109,6 +119,8 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 
 	if (rc)
 		return rc;
+	if (g && g->refused)
+		return errmsg_set(e->err, g->refused_rc, "%s", g->refused);
 	if (e->k == 0)
 		return plan_set_name(out, "fp32", ".pt");
 	if (!g || e->k > g->nstates)
@@ -289,7 +301,7 @@ static int universal_weights(struct plan *p, const struct weights **out,
 	return rc;
 }
 
-/* Check that all of a parameter's files can be computed. */
+/* Check that a parameter's weights and states can be computed. */
 static int check_param(struct zero_checkpoint *r, const struct param *p,
 		       struct errmsg *err)
 {
@@ -310,14 +322,19 @@ static int check_param(struct zero_checkpoint *r, const struct param *p,
 	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
 }
 
-static int universal_check(struct plan *p, struct errmsg *err)
+int plan_check_params(struct plan *p, struct errmsg *err)
 {
 	struct zero_checkpoint *const r = p->zckpt;
-	int rc = zckpt_profiles(r, err);
+	int rc = 0;
 
 	for (size_t i = 0; !rc && i < r->model.nparams; i++)
 		rc = check_param(r, &r->model.params[i], err);
 	return rc;
+}
+
+static int universal_check(struct plan *p, struct errmsg *err)
+{
+	return zckpt_check_states(p->zckpt, err) ?: plan_check_params(p, err);
 }
 
 static void universal_warm(struct plan *p)

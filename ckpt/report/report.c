@@ -24,6 +24,7 @@
 #include "ckpt/base/json.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/reshard/reshard.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
@@ -153,6 +154,52 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 	if (rc == -EBADMSG)
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
+}
+
+const struct report_form report_forms[REPORT_FORMS] = {
+	{ "--to universal", PLAN_UNIVERSAL, false },
+	{ "--to universal --stage any", PLAN_UNIVERSAL, true },
+	{ "--to dcp", PLAN_DCP, false },
+	{ "--to hf", PLAN_HF, false },
+	{ "--to fp32", PLAN_FP32, false },
+	{ "--to zero", PLAN_RESHARD, false },
+};
+
+size_t report_count_forms(const struct report *r)
+{
+	return plan_zckpt(r->plan) ? REPORT_FORMS : REPORT_HF_FORMS;
+}
+
+/* For twice the ranks every file is cut again.  A multiple of the old number suits expert
+ * parallelism. */
+static unsigned new_ranks(const struct report *r)
+{
+	const unsigned ranks = plan_zckpt(r->plan)->dir.dp_degree;
+
+	return ranks > RESHARD_RANKS_MAX       ? RESHARD_RANKS_MAX
+	       : ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks
+						: ranks;
+}
+
+int report_plan_form(const struct report *r, const struct report_form *f,
+		     struct plan **out, struct errmsg *err)
+{
+	const struct plan_options options = { .crc_zero = true,
+					      .any_stage = f->any_stage };
+	struct view_type type = { .kind = f->kind };
+	int rc;
+
+	if (f->kind == PLAN_RESHARD)
+		type.ranks = new_ranks(r);
+	rc = f->kind == PLAN_UNIVERSAL
+		     ? plan_open(r->u, r->dir, &options, out, err)
+		     : plan_open_derived(r->plan, &type, out, err);
+	if (rc)
+		return rc;
+	rc = plan_prove(*out, false, err);
+	if (rc)
+		plan_close(*out);
+	return rc;
 }
 
 void report_close(struct report *r)

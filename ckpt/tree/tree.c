@@ -194,6 +194,7 @@ static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 	return rc;
 }
 
+/* A view that is refused is not there, and the message says why. */
 static int stat_view(struct tree *t, struct view *x, uint64_t node,
 		     struct tree_attr *out, struct errmsg *err)
 {
@@ -203,7 +204,7 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 			       : stat_in_plan(x, node, &st, err);
 
 	if (rc)
-		return rc;
+		return rc == -ENOTSUP && node == PLAN_ROOT ? -ENOENT : rc;
 	tree_synthesize(t, ino_of_view(t, x, node),
 			(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size,
 			st.nlink, st.mtime_s, &out->st);

@@ -96,7 +96,9 @@ static int control_errors(struct tree *t, struct bytebuf *out)
 	struct view *x;
 
 	for (size_t i = 0; (x = views_get(t->views, i)); i++) {
-		if (view_state(x, &why) != VIEW_FAILED)
+		const enum view_state state = view_state(x, &why);
+
+		if (state != VIEW_FAILED && state != VIEW_REFUSED)
 			continue;
 		view_type_suffix(&x->type, suffix);
 		bytebuf_add_format(out, "%s%s: %s\n", x->path, suffix, why.text);

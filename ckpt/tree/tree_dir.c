@@ -81,11 +81,13 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 	return rc;
 }
 
-/* Add a view of a tag, unless a file on disk, or a view, has its name. */
+/* Add a view of a tag, unless it is refused, or a file on disk, or a view, has its name. */
 static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 		    const struct view_type *type)
 {
 	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
+	struct tree_node n;
+	struct errmsg why;
 	uint64_t ino;
 	int rc;
 
@@ -93,8 +95,10 @@ static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 	snprintf(own, sizeof(own), "%s%s", strrchr(tag, '/') + 1, suffix);
 	if (find_name(d, own))
 		return 0;
-	rc = tree_add_view(d->t, tag, type, index, &ino);
-	return rc ? rc : tree_dir_add(d, ino, S_IFDIR, false, own);
+	rc = tree_add_view(d->t, tag, type, index, &ino) ?: tree_parse(d->t, ino, &n);
+	if (rc || view_state(n.view, &why) == VIEW_REFUSED)
+		return rc;
+	return tree_dir_add(d, ino, S_IFDIR, false, own);
 }
 
 /* Show a tag, which is entry `i`, as the view that stands for it; one that is

@@ -101,7 +101,8 @@ int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
 /* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
- * plan.  Errors as view_plan. */
+ * plan; if it is refused, all others, with a warning of each that is not possible.  Errors as
+ * view_plan, if there is no view. */
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
 		  struct errmsg *err);
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/tree/tree_impl.h"
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
@@ -191,6 +192,9 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		rc = lookup_in_control(t, dir, name, &ino);
 	if (!rc)
 		rc = tree_getattr(t, ino, out, err);
+	/* A file of a view whose shard is missing is there. */
+	if (rc == -ENOENT && n.kind == NODE_VIEW && err && *err->text)
+		rc = -EIO;
 	if (!rc)
 		*timeout = tree_entry_timeout(t, dir, out);
 	return rc;

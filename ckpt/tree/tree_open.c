@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/beneath.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
@@ -78,24 +79,65 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 	return 0;
 }
 
+/* The universal tree was refused: plan all other views that have a name of their own, and
+ * say which are not possible.  0 if one is. */
+static int plan_others(struct tree *t, const char *path, uint64_t parent,
+		       const struct errmsg *refused)
+{
+	const struct errmsg_sink warnings = context_warnings(t->o->u);
+	struct errmsg why[VIEW_KINDS] = { [PLAN_UNIVERSAL] = *refused };
+	struct view_type type = { 0 };
+	struct view *view;
+	unsigned n = 0;
+
+	for (int kind = PLAN_UNIVERSAL + 1; kind < VIEW_KINDS; kind++) {
+		type.kind = (enum plan_kind)kind;
+		n += tree_plan(t, path, &type, parent, &view, &why[kind]) == 0;
+	}
+	for (int kind = 0; n && kind < VIEW_KINDS; kind++) {
+		char suffix[VIEW_SUFFIX_MAX];
+
+		type.kind = (enum plan_kind)kind;
+		view_type_suffix(&type, suffix);
+		if (*why[kind].text)
+			errmsg_put(&warnings, "%s%s will not be served: %s",
+				   roots_base(t->o->u, path), suffix, why[kind].text);
+	}
+	return n ? 0 : -ENOTSUP;
+}
+
 int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
 		  struct errmsg *err)
 {
 	static const struct view_type type = { .kind = PLAN_UNIVERSAL };
-	struct view *view;
+	const uint64_t parent = ino_of_lower(t, index);
+	struct view *view = NULL;
+	struct errmsg why = { "" };
+	int rc = tree_plan(t, path, &type, parent, &view, &why);
 
-	return tree_plan(t, path, &type, ino_of_lower(t, index), &view, err);
+	if (rc && view && view_has_others(view) &&
+	    plan_others(t, path, parent, &why) == 0)
+		rc = 0;
+	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;
 }
 
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
-	struct view *view;
-	const int rc = tree_plan(t, t->o->source, &t->o->plan.type, TREE_ROOT,
-				 &view, err);
+	static const struct view_type hf = { .kind = PLAN_HF };
+	const struct view_type *const type = &t->o->plan.type;
+	struct errmsg why = { "" };
+	struct view *view = NULL, *other;
+	const int rc = tree_plan(t, t->o->source, type, TREE_ROOT, &view, &why);
+	bool others;
 
-	if (!rc)
+	if (!rc) {
 		atomic_init(&t->root_view, view);
-	return rc;
+		return 0;
+	}
+	others = type->kind != PLAN_HF && view && view_has_others(view) &&
+		 !tree_plan(t, t->o->source, &hf, TREE_ROOT, &other, NULL);
+	return errmsg_set(err, rc, "%s%s", why.text,
+			  others ? "; the weights are served with option view=hf" : "");
 }
 
 /* A tag has all views, Hugging Face's weights have two, and a run is none. */

@@ -48,6 +48,7 @@ struct tag {
 	bool closed; /* its plans, by somebody; protected by the context's */
 	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
 	struct plan *plan; /* the universal one, over which the others are made */
+	bool opened;       /* the last attempt to make one has */
 	bool planned;      /* a view of it has had a plan */
 	atomic_bool suspect; /* a file could not be opened */
 	atomic_bool there; /* its files were, when they were last compared */
@@ -424,8 +425,8 @@ enum view_state view_state(struct view *x, struct errmsg *why)
 	else if (x->plan)
 		state = VIEW_PLANNED;
 	else if (x->rc && x->why)
-		state = VIEW_FAILED;
-	if (state == VIEW_FAILED)
+		state = x->rc == -ENOTSUP ? VIEW_REFUSED : VIEW_FAILED;
+	if (state == VIEW_FAILED || state == VIEW_REFUSED)
 		*why = *x->why;
 	pthread_mutex_unlock(&x->views->u->lock);
 	return state;
@@ -436,8 +437,19 @@ bool view_is_listed(struct view *x)
 	struct errmsg why;
 	const enum view_state state = view_state(x, &why);
 
-	return x->type.kind == PLAN_RESHARD ? state == VIEW_PLANNED
-					    : state != VIEW_RETIRED;
+	return x->type.kind == PLAN_RESHARD
+		       ? state == VIEW_PLANNED
+		       : state != VIEW_RETIRED && state != VIEW_REFUSED;
+}
+
+bool view_has_others(struct view *x)
+{
+	bool opened;
+
+	pthread_mutex_lock(&x->tag->lock);
+	opened = x->tag->opened;
+	pthread_mutex_unlock(&x->tag->lock);
+	return opened;
 }
 
 static void warn_of_view(void *view, const char *text)
@@ -459,6 +471,7 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 
 	if (!tag->plan)
 		rc = plan_open(v->u, tag->path, &v->options, &tag->plan, why);
+	tag->opened = !rc;
 	p = tag->plan;
 	if (!rc && x->type.kind != PLAN_UNIVERSAL)
 		rc = plan_open_derived(tag->plan, &x->type, &p, why);
@@ -487,7 +500,7 @@ static void make_plan(struct view *x)
 		return;
 	rc = open_plan(x, &p, &why);
 	/* A tag that is still being written: the next attempt needs a new plan. */
-	if (rc && !tag->planned) {
+	if (rc && rc != -ENOTSUP && !tag->planned) {
 		plan_close(tag->plan);
 		tag->plan = NULL;
 	}

@@ -87,11 +87,15 @@ void view_put(struct view *x);
 /* A file of the view could not be opened: was the tag saved again? */
 void view_suspect(struct view *x);
 
-/* What has become of a view; of one that failed, with the reason in *why. */
-enum view_state { VIEW_NEW, VIEW_PLANNED, VIEW_FAILED, VIEW_RETIRED };
+/* What has become of a view; of one that failed, with the reason in *why.  One that is
+ * refused will fail as long as the tag stays as it is; other views of it may not. */
+enum view_state { VIEW_NEW, VIEW_PLANNED, VIEW_FAILED, VIEW_REFUSED, VIEW_RETIRED };
 enum view_state view_state(struct view *x, struct errmsg *why);
 
-/* False for a view that is retired, and for a re-cut one without a plan. */
+/* False for a view that is retired or refused, and for a re-cut one without a plan. */
 bool view_is_listed(struct view *x);
+
+/* A view could not be planned: can its tag be read, so that others may be? */
+bool view_has_others(struct view *x);
 
 #endif

@@ -269,6 +269,15 @@ int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)
 	return rc;
 }
 
+int zckpt_check_states(struct zero_checkpoint *r, struct errmsg *err)
+{
+	int rc = zckpt_profiles(r, err);
+
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		rc = shard_check_states(zckpt_shard(r, mp, 0), err);
+	return rc;
+}
+
 int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 		  const struct shard **out, struct errmsg *err)
 {
@@ -316,8 +325,8 @@ static int add_part(const struct zero_checkpoint *r,
 	const unsigned rank =
 		rank_stripe_rank(&l->stripe[s->group], run->ep, part);
 	const unsigned number = zckpt_shard_number(r, s->mp, rank);
-	const struct flat *const flat =
-		shard_find_flat(&r->shards[number].groups[s->group], run->state);
+	const struct shard_group *const g = &r->shards[number].groups[s->group];
+	const struct flat *const flat = shard_find_flat(g, run->state);
 	const struct fragment f = whole ? partition_whole(p, s->index, part)
 					: partition_fragment(p, s->index, part);
 	const uint64_t first = run->first > f.first ? run->first : f.first;
@@ -326,6 +335,8 @@ static int add_part(const struct zero_checkpoint *r,
 		f.first + f.numel < run_end ? f.first + f.numel : run_end;
 	const uint64_t at = f.start + (first - f.first);
 
+	if (!flat && g->refused)
+		return errmsg_set(err, g->refused_rc, "%s", g->refused);
 	if (!flat || flat->dtype != run->dtype)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %s of parameter %s is missing or of"

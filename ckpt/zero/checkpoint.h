@@ -57,6 +57,10 @@ int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
  * are not all from one step. */
 int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
 
+/* Can the optimizer's states be divided among parameters?  As zckpt_profiles; -ENOTSUP, or
+ * -EBADMSG for damage, with the first reason why not.  Master weights can be read then. */
+int zckpt_check_states(struct zero_checkpoint *r, struct errmsg *err);
+
 /* Compare two shards, by number, which must be loaded: shard_check_equal. */
 int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
 		  bool alike, struct errmsg *err);

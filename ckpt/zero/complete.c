@@ -120,18 +120,28 @@ static void find_layers(const struct zero_checkpoint *r,
 		}
 }
 
+/* States that no optimizer of ZeRO's can have are no damage. */
+static int check_states(const struct shard *s, struct errmsg *err)
+{
+	struct errmsg why;
+	const int rc = shard_check_states(s, &why);
+
+	return rc == -EBADMSG ? errmsg_set(err, rc, "%s", why.text) : 0;
+}
+
 /* Check a shard without comparing it with the first shard of its model-parallel
  * rank, which is damaged. */
 static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
 	struct layout layout = { .ranks = r->dir.dp_degree };
 	struct shard s;
-	const int rc = shard_load(&s, &r->dir, i,
-				  &r->model.ranks[i / r->dir.dp_degree], &layout,
-				  err);
+	int rc = shard_load(&s, &r->dir, i, &r->model.ranks[i / r->dir.dp_degree],
+			    &layout, err);
 
-	if (!rc)
+	if (!rc) {
+		rc = check_states(&s, err);
 		shard_done(&s);
+	}
 	layout_done(&layout);
 	return rc;
 }
@@ -140,9 +150,10 @@ static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 
-	return zckpt_shard(r, mp, 0)
-		       ? zckpt_load_shards(r, mp, rank, rank + 1, 1, err)
-		       : check_alone(r, i, err);
+	if (!zckpt_shard(r, mp, 0))
+		return check_alone(r, i, err);
+	return zckpt_load_shards(r, mp, rank, rank + 1, 1, err) ?:
+	       check_states(zckpt_shard(r, mp, rank), err);
 }
 
 /* Files are numbered so: optimizer shards, experts, model states, layers. */

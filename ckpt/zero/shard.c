@@ -47,7 +47,7 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 	if (rc)
 		return rc;
 	if (t.ndim > 1 || !tensor_is_contiguous(&t))
-		return ERRMSG_FILE(r, -EBADMSG,
+		return ERRMSG_FILE(r, -ENOTSUP,
 				   "%s of group %zu is no flat"
 				   " tensor: %u dimensions",
 				   what, g, t.ndim);
@@ -61,6 +61,13 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 	return !t.numel && need && r->c->zero3
 		       ? shard_find_nvme(r, v, what, g, need, out)
 		       : 0;
+}
+
+/* Has every optimizer a state of this name with an element for each of a parameter's?
+ * Of others there may be any number: 8-bit optimizers have one for each block. */
+static bool is_of_adam(const char *state)
+{
+	return strcmp(state, "exp_avg") == 0 || strcmp(state, "exp_avg_sq") == 0;
 }
 
 static int read_state_tensor(const struct shard_reader *r, size_t g,
@@ -78,7 +85,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 				   dtype_size(st->flat.dtype), st->flat.offset,
 				   r->err);
 	if (st->flat.numel < need || st->flat.numel > most)
-		return ERRMSG_FILE(r, -EBADMSG,
+		return ERRMSG_FILE(r, is_of_adam(st->name) ? -EBADMSG : -ENOTSUP,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
 				   " elements, expected %" PRIu64,
 				   st->name, g, shard_group_name(r, g),
@@ -103,7 +110,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
 	if (!value_is_cstr(p->key) || !is_state_name(p->key->str.p))
-		return ERRMSG_FILE(r, -EBADMSG,
+		return ERRMSG_FILE(r, -ENOTSUP,
 				   "a state of group %zu has no usable name", g);
 	if (shard_find_state(&r->s->groups[g], p->key->str.p))
 		return ERRMSG_FILE(r, -EBADMSG,
@@ -139,6 +146,25 @@ static int read_state(const struct shard_reader *r, size_t g,
 static bool is_of_partition(const struct shard_state *st)
 {
 	return st->kind != STATE_FLAT && strcmp(st->name, "RMS") == 0;
+}
+
+/* Can weights be served though states cannot be read for this reason? */
+static bool is_refusal(int rc)
+{
+	return rc == -ENOTSUP || rc == -EBADMSG || rc == -E2BIG;
+}
+
+/* Refuse the states of a group.  -ENOMEM. */
+static int refuse(const struct shard_reader *r, size_t g, int rc, const char *why)
+{
+	struct shard_group *const group = &r->s->groups[g];
+
+	if (group->refused)
+		return 0;
+	group->nstates = 0;
+	group->refused_rc = rc;
+	group->refused = arena_strdup(&r->s->arena, why);
+	return group->refused ? 0 : errmsg_nomem(r->err, r->file);
 }
 
 /*
@@ -190,6 +216,23 @@ const struct value *shard_find_group_state(const struct value *state, size_t g)
 	return value_item(state, g);
 }
 
+/* Read the states of a group, unless they are refused, or refuse them. */
+static int read_or_refuse(const struct shard_reader *r, size_t g,
+			  const struct value *states, uint64_t need, uint64_t most)
+{
+	struct shard_reader own = *r;
+	struct errmsg why = { "" };
+	int rc;
+
+	if (r->s->groups[g].refused)
+		return 0;
+	own.err = &why;
+	rc = read_states(&own, g, states, need, most);
+	if (is_refusal(rc))
+		return refuse(r, g, rc, why.text);
+	return rc ? errmsg_set(r->err, rc, "%s", why.text) : 0;
+}
+
 /* Check that all entries of the optimizer's `state` belong to groups, so that none
  * is dropped. */
 static int check_state(const struct shard_reader *r, const struct value *state)
@@ -200,7 +243,7 @@ static int check_state(const struct shard_reader *r, const struct value *state)
 	if (!state || state->kind == VALUE_NONE)
 		return 0; /* no group has states */
 	if (!d && !list)
-		return ERRMSG_FILE(r, -EBADMSG,
+		return ERRMSG_FILE(r, -ENOTSUP,
 				   "the optimizer's state is a %s,"
 				   " expected a dict or a list",
 				   value_kind_name(state));
@@ -213,7 +256,7 @@ static int check_state(const struct shard_reader *r, const struct value *state)
 		uint64_t g;
 
 		if (!value_get_count(d->v[i].key, &g) || g >= r->c->ngroups)
-			return ERRMSG_FILE(r, -EBADMSG,
+			return ERRMSG_FILE(r, -ENOTSUP,
 					   "entry %zu of the"
 					   " optimizer's state belongs to none"
 					   " of %zu groups",
@@ -306,7 +349,7 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 	group->replicated = keeps_whole(r, g);
 	if (group->replicated)
 		need = most = partition_whole_size(p, part);
-	return read_states(r, g, shard_find_group_state(state, g), need, most) ?:
+	return read_or_refuse(r, g, shard_find_group_state(state, g), need, most) ?:
 	       shard_check_mapping(r, g);
 }
 
@@ -316,7 +359,9 @@ static int read_groups(struct shard_reader *r)
 	const char *const what = zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS;
 	const struct value_seq *const fp32 = value_find_items(r->dict, what);
 	const struct value *state;
-	int rc;
+	struct errmsg why = { "" };
+	struct shard_reader own;
+	int rc, refused;
 
 	r->base = value_find(r->dict, zero3 ? KEY_OPTIMIZER_STATE_DICT
 					    : KEY_BASE_OPTIMIZER_STATE);
@@ -326,7 +371,12 @@ static int read_groups(struct shard_reader *r)
 				   "%s holds %zu %sgroups, param_shapes %zu",
 				   what, fp32 ? fp32->n : 0,
 				   zero3 ? "sub-" : "", r->c->ngroups);
-	rc = check_state(r, state) ?: shard_build_layout(r);
+	own = *r;
+	own.err = &why;
+	refused = check_state(&own, state);
+	rc = shard_build_layout(r);
+	for (size_t g = 0; !rc && refused && g < r->c->ngroups; g++)
+		rc = refuse(r, g, refused, why.text);
 	for (size_t g = 0; !rc && g < r->c->ngroups; g++)
 		rc = read_group(r, g, what, fp32->v[g], state);
 	return rc;
@@ -419,6 +469,15 @@ void shard_done(struct shard *s)
 	*s = (struct shard){ 0 };
 }
 
+int shard_check_states(const struct shard *s, struct errmsg *err)
+{
+	for (size_t g = 0; g < s->ngroups; g++)
+		if (s->groups[g].refused)
+			return errmsg_set(err, s->groups[g].refused_rc, "%s",
+					  s->groups[g].refused);
+	return 0;
+}
+
 const struct shard_state *shard_find_state(const struct shard_group *g,
 					   const char *name)
 {
@@ -496,6 +555,8 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 
 		/* Muon keeps no state on a rank that holds only padding. */
 		if (y->padding && y->nstates == 0)
+			continue;
+		if (x->refused || y->refused)
 			continue;
 		if (alike && (x->nstates != y->nstates ||
 			      x->replicated != y->replicated ||

@@ -49,6 +49,10 @@ struct shard_group {
 	struct flat fp32; /* the master weights */
 	struct shard_state *states;
 	size_t nstates;
+	/* Why its states cannot be divided among parameters, and an error that says so;
+	 * NULL: they can.  A group that is refused has master weights and no states. */
+	const char *refused;
+	int refused_rc;
 	bool padding; /* the rank's partition of this group is all padding */
 	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
 };
@@ -77,12 +81,16 @@ struct layout {
  * model-parallel rank finds `layout` empty (except for `ranks`) and fills it in;
  * later calls check against it. Sizes are checked against the parameter table:
  * every slice has the length that ZeRO's arithmetic demands, so reads return
- * exactly the parameter's elements. Messages name the file.
+ * exactly the parameter's elements. Messages name the file.  Master weights have to be as
+ * expected; states that are not are refused by themselves.
  */
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
 	       const struct rank_params *c, struct layout *layout,
 	       struct errmsg *err);
 void shard_done(struct shard *s);
+
+/* Are the states of all groups there?  0, or the error of the first that is refused. */
+int shard_check_states(const struct shard *s, struct errmsg *err);
 
 /* Are two states equal, apart from the elements of parameters? */
 bool shard_state_equal(const struct shard_state *a,

@@ -98,8 +98,10 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		fuse_lowlevel_notify_inval_inode(ops_server(req)->session,
 						 UCKPT_ROOT, 0, 0);
 	rc = uckpt_lookup(source_of(req), parent, name, &attr, &timeout, &err);
-	if (rc == -ENOENT && !err.text[0]) {
+	if (rc == -ENOENT) {
 		/* Negative entry (inode 0); the kernel may cache it. */
+		if (err.text[0])
+			log_error("%s", err.text);
 		e.entry_timeout = timeout;
 		fuse_reply_entry(req, &e);
 	} else if (rc) {

@@ -88,6 +88,8 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	if (rc)
 		return rc;
 	found = shard_find_flat(group, state);
+	if (!found && group->refused)
+		return errmsg_set(err, group->refused_rc, "%s", group->refused);
 	if (!found)
 		return load_lacks(s, t->name, state, err);
 	if (s->cut) {

@@ -90,7 +90,7 @@ static struct value *parse_number(struct mkpt *m, const char **s)
 static struct value *parse_zeros(struct mkpt *m, const char **s,
 				 enum dtype dtype)
 {
-	static const float zeros[64];
+	static const float zeros[256];
 	const struct value *const dims = parse_items(m, s, mkpt_tuple(m, 0));
 	uint64_t shape[4], numel = 1;
 

@@ -82,6 +82,29 @@ mounts "was saved at global step 5 (0 skipped), but the optimizer .* has made 4 
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step5"
 
+# An optimizer whose states cannot be divided takes only the views away that need them.
+cp -r "$good/z1_soap_dp2" "$tmp/soap"
+ucfs -o "log=$tmp/soap.log" "$tmp/soap" "$mnt" >"$tmp/out" 2>&1 || fail "soap: $(cat "$tmp/out")"
+soap="state Q of group 0 is a list: it cannot be divided"
+check "said at mount" grep -q "global_step3_universal will not be served: .*$soap" "$tmp/out"
+check "its views" test "$(cd "$mnt" && echo global_step3_*)" = "global_step3_dcp global_step3_fp32 global_step3_hf"
+check "weights" test -s "$mnt/global_step3_hf/model.safetensors" -a -s "$mnt/global_step3_fp32/pytorch_model.bin"
+check "the model" test -s "$mnt/global_step3_dcp/.metadata"
+check "no optimizer" test ! -e "$mnt/global_step3_dcp/optim.distcp"
+check "its own files" cmp "$mnt/global_step3/mp_rank_00_model_states.pt" "$tmp/soap/global_step3/mp_rank_00_model_states.pt"
+for view in universal dp3; do
+	check "$view is not there" grep -q "No such file" <(ls "$mnt/global_step3_$view" 2>&1)
+	check "$view: errors" grep -q "global_step3_$view: .*$soap" "$mnt/.ucfs/errors"
+done
+check "nothing fails in a walk" find "$mnt" -type f -exec cat {} + >/dev/null
+check "the log" grep -q "$soap" "$tmp/soap.log"
+fusermount3 -u "$mnt"
+ucfs "$tmp/soap/global_step3" "$mnt" >"$tmp/out" 2>&1 && fail "a refused view was mounted"
+check "another is named" grep -q "$soap.*option view=hf" "$tmp/out"
+check "it is right" ucfs -o view=hf "$tmp/soap/global_step3" "$mnt" >/dev/null 2>&1
+check "weights" test -s "$mnt/model.safetensors"
+fusermount3 -u "$mnt"
+
 # Seen by sizes: shards that are empty, no shards, or cut short.  Other files are served.
 "$top_builddir/tests/programs/mkrun" "$run" 2 100000 3 || fail "mkrun"
 whole=$tmp/whole.pt

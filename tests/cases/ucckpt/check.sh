@@ -40,7 +40,7 @@ check "checkpoints were looked at" test $n -gt "$(good_cases | wc -l | awk '{ pr
 run_check 0 "$good/z1_fp32_dp2"
 says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*" \
 	"parameters 17, in 70 files of the universal tree" \
-	"can convert --to universal" "--to universal --stage any" "--to hf" \
+	"can convert --to universal" "--to universal --stage any" "--to dcp" "--to hf" \
 	"--to fp32" "--to zero" \
 	"the checkpoint is whole; tensors were not read (--data)"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
@@ -299,12 +299,10 @@ damaged z3_tied_frozen_buffers_dp2
 LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 	zero_pp_rank_1_mp_rank_00_model_states.pt
 run_check 1 .
-says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to hf)" \
-	"problem: .*frozen_param_fragments: .* is missing (needed by convert --to fp32)" \
-	"problem: .*frozen_param_fragments: .* is missing (needed by convert --to zero)" \
+says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to dcp, --to hf, --to fp32, --to zero)" \
 	"can convert --to universal" "--to universal --stage any"
-problems 3
-for to in hf fp32 "zero --ranks 3"; do
+problems 1
+for to in dcp hf fp32 "zero --ranks 3"; do
 	# shellcheck disable=SC2086 # several words
 	check "convert --to $to refuses it" test "$(ucckpt convert --to $to . "$tmp/none" \
 		>"$tmp/said" 2>&1; echo $?)" = 1
@@ -321,5 +319,5 @@ says "note: .*ZeRO-3 with experts: .* (convert --to zero is not possible)" \
 	"the checkpoint is whole; tensors were not read (--data)"
 check "nor is it said to be" test "$(grep -c -e '--to zero$' "$tmp/said")" = 0
 run_check 0 --json "$good/autoep2_dp2_z3"
-says '"convert": \["--to universal", "--to universal --stage any", "--to hf", "--to fp32"\],'
+says '"convert": \["--to universal", "--to universal --stage any", "--to dcp", "--to hf", "--to fp32"\],'
 finish

@@ -10,6 +10,7 @@ unit_tests += \
 	%D%/test_bad \
 	%D%/test_bad_ranks \
 	%D%/test_lost \
+	%D%/test_refused \
 	%D%/test_good \
 	%D%/test_weights_split \
 	%D%/test_weights \

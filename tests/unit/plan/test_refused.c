@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What keeps one view from being made keeps no other: weights are served whatever the
+ * optimizer has beside them. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/plan/plan.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/make/literal.h"
+#include "tests/make/mkckpt.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+#define BASE "['optimizer_state_dict']['base_optimizer_state|optimizer_state_dict']"
+#define STATE(n) BASE "['state'][" #n "]"
+
+static const struct refusal {
+	const char *change; /* of each optimizer shard (literal.h) */
+	const char *expect;
+} refusals[] = {
+	/* SOAP: preconditioners */
+	{ STATE(0) "['Q'] = [Zeros(5, 5), Zeros(2, 2)]", "state Q of group 0 is a list" },
+	{ STATE(1) "['GG'] = Zeros(5, 5)", "GG of group 1 is no flat tensor" },
+	/* bitsandbytes: blocks have a number, and a table of 256 */
+	{ STATE(0) "['absmax1'] = Zeros(1)", "absmax1 of group 0" },
+	{ STATE(0) "['qmap1'] = Zeros(256)", "has 256 elements" },
+	/* Shampoo: by dimension */
+	{ STATE(1) "['precond'] = {'0': Zeros(3, 3)}", "state precond of group 1 is a dict" },
+	{ STATE(0) "['projector'] = Call('galore', 'Projector', 'x')",
+	  "state projector of group 0" },
+	{ STATE(0) "['name'] = 'first'", "state name of group 0 is a str" },
+	{ STATE(0) "['done'] = True", "state done of group 0 is a bool" },
+	{ STATE(0) "['a/b'] = 1", "no usable name" },
+	{ STATE(0) "[7] = 1", "no usable name" },
+	{ BASE "['state']['global'] = {}", "belongs to none of" },
+	{ BASE "['state'] = 'none'", "the optimizer's state is a str" },
+	{ STATE(1) " = []", "are not a dict but a list" },
+	/* Damage of Adam's states, whose master weights are there. */
+	{ STATE(1) "['exp_avg'] = Zeros(9)", "has 9 elements, expected" },
+};
+
+static void edit_shards(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+			unsigned rank, void *ctx)
+{
+	const struct refusal *const r = ctx;
+
+	(void)rank;
+	if (kind == MKCKPT_OPTIM)
+		literal_change(m, root, r->change);
+}
+
+static struct plan *open_tag(const struct mkckpt *c, const char *dir)
+{
+	static const struct plan_options options = { .crc_zero = false };
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+
+	mkckpt_write(c, dir);
+	if (plan_open(test_context(), dir, &options, &p, &err))
+		fail_msg("%s", err.text);
+	return p;
+}
+
+static struct plan *open_kind(struct plan *universal, enum plan_kind kind, const char *what)
+{
+	const struct view_type type = { .kind = kind };
+	struct errmsg err = { "" };
+	struct plan *p = NULL;
+
+	if (plan_open_derived(universal, &type, &p, &err) || plan_prove(p, false, &err))
+		fail_msg("%s: view %d: %s", what, kind, err.text);
+	return p;
+}
+
+static uint8_t *read_whole(struct plan *p, const char *name, uint64_t *size)
+{
+	struct errmsg err = { "" };
+	uint8_t *bytes;
+	uint64_t node;
+	struct vfile *f;
+
+	if (plan_lookup(p, PLAN_ROOT, name, &node, &err) ||
+	    plan_file_open(p, node, &f, &err))
+		fail_msg("%s: %s", name, err.text);
+	*size = vfile_size(f);
+	bytes = malloc(*size + 1);
+	assert_int_equal(vfile_read(f, bytes, *size, 0, &err), *size);
+	vfile_free(f);
+	return bytes;
+}
+
+/* The files of weights are the same in both views. */
+static void assert_same(struct plan *a, struct plan *b, const char *what)
+{
+	struct plan_entry e;
+	uint64_t pos = 0;
+	size_t n = 0;
+
+	while (plan_next(a, PLAN_ROOT, &pos, &e, NULL) == 1) {
+		const bool optimizer = strncmp(e.name, "optim.", 6) == 0;
+		uint64_t x, y, node;
+		uint8_t *have, *want;
+
+		if (optimizer)
+			assert_int_equal(plan_lookup(b, PLAN_ROOT, e.name, &node, NULL),
+					 -ENOENT);
+		if (optimizer || e.name[0] == '.' || plan_is_dir(a, e.node))
+			continue;
+		want = read_whole(a, e.name, &x);
+		have = read_whole(b, e.name, &y);
+		if (x != y || memcmp(want, have, x) != 0)
+			fail_msg("%s: %s differs", what, e.name);
+		free(want);
+		free(have);
+		n++;
+	}
+	assert_true(n > 0);
+}
+
+/* The universal tree and a re-cut one are refused by this reason. */
+static void assert_refused(struct plan *p, const char *expect, const char *what)
+{
+	static const struct view_type recut = { .kind = PLAN_RESHARD, .ranks = 3 };
+	struct errmsg err = { "" };
+	struct plan *other;
+	int rc = plan_prove(p, false, &err);
+
+	if ((rc != -ENOTSUP && rc != -EBADMSG) || !strstr(err.text, expect))
+		fail_msg("%s: expected \"%s\", got \"%s\"", what, expect, err.text);
+	rc = plan_open_derived(p, &recut, &other, &err);
+	if ((rc != -ENOTSUP && rc != -EBADMSG) || !strstr(err.text, expect))
+		fail_msg("%s: re-cut: got \"%s\"", what, err.text);
+}
+
+static void check_refusal(const struct refusal *r, int stage)
+{
+	static const enum plan_kind served[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
+	struct mkckpt c = mkckpt_small(stage);
+	char *const whole_dir = mkckpt_new_dir(), *const dir = mkckpt_new_dir();
+	struct plan *whole, *p;
+
+	whole = open_tag(&c, whole_dir);
+	c.edit = edit_shards;
+	c.ctx = (void *)r;
+	p = open_tag(&c, dir);
+	assert_refused(p, r->expect, r->change);
+	for (size_t i = 0; i < COUNT(served); i++) {
+		struct plan *const a = open_kind(whole, served[i], "whole");
+		struct plan *const b = open_kind(p, served[i], r->change);
+
+		assert_same(a, b, r->change);
+		plan_close(a);
+		plan_close(b);
+	}
+	plan_close(whole);
+	plan_close(p);
+	mkckpt_free_dir(whole_dir);
+	mkckpt_free_dir(dir);
+}
+
+static void weights_are_served_whatever_the_states_are(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(refusals); i++)
+		for (int stage = 1; stage <= 3; stage++)
+			check_refusal(&refusals[i], stage);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(weights_are_served_whatever_the_states_are),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
