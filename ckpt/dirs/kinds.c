@@ -22,14 +22,15 @@
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/files/files.h"
+#include "ckpt/pack/packfs.h"
 #include "ckpt/roots/roots.h"
 
-#define MEGATRON                                                              \
+#define MEGATRON                                                               \
 	"a checkpoint of Megatron-LM: export it to Hugging Face's format with" \
 	" Megatron's tools, and give that directory"
-#define HUGGING_FACE                                                       \
+#define HUGGING_FACE \
 	"Hugging Face weights: their directory can be mounted and converted"
-#define TORCH_SAVE                                                           \
+#define TORCH_SAVE                                                          \
 	"a file of torch.save and not a ZeRO checkpoint: a dict of tensors" \
 	" can be mounted under the name pytorch_model.bin"
 
@@ -116,33 +117,82 @@ static int refuse_stage0(struct uckpt *u, const char *path, struct errmsg *err)
 	free(dir);
 	if (!rc)
 		dcp_close(d);
-	return !rc || beneath_is_missing(rc) ? 0 : errmsg_set(err, rc, "%s", why.text);
+	return !rc || beneath_is_missing(rc)
+		       ? 0
+		       : errmsg_set(err, rc, "%s", why.text);
+}
+
+/* Refuse a directory for the file in it that says most; 0 if none says anything. */
+static int refuse_dir(struct uckpt *u, const char *path,
+		      const struct dirlist *dir, struct errmsg *err)
+{
+	const struct kind *k, *best = NULL;
+	int rc = 0;
+
+	for (size_t i = 0; i < dir->n; i++) {
+		k = find_kind(dir->v[i].name);
+		if (!k || (best && k >= best))
+			continue;
+		best = k;
+		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path,
+				dir->v[i].name, k->text);
+	}
+	if (best && strcmp(best->pattern, MODEL_STATES) == 0)
+		rc = refuse_stage0(u, path, err) ?: rc;
+	return rc;
+}
+
+/* Refuse an entry of a run that would be a tag: a pack that cannot be read, or a directory
+ * with model states.  0 for any other. */
+static int refuse_entry(struct uckpt *u, const char *path,
+			const struct dirlist_entry *e, struct errmsg *err)
+{
+	char *const name =
+		S_ISREG(e->type) ? packfs_dir_name(e->name) : strdup(e->name);
+	struct errmsg why = { "" };
+	struct dirlist dir;
+	char *child;
+	int rc;
+
+	if (!name || asprintf(&child, "%s/%s", path, name) < 0) {
+		free(name);
+		return errmsg_nomem(err, path);
+	}
+	rc = S_ISDIR(e->type) || strcmp(name, e->name) != 0
+		     ? files_list(u, child, true, &dir, &why)
+		     : -ENOENT;
+	if (!rc) {
+		for (size_t i = 0; !rc && i < dir.n; i++)
+			if (fnmatch(MODEL_STATES, dir.v[i].name, 0) == 0)
+				rc = refuse_dir(u, child, &dir, err);
+		dirlist_done(&dir);
+	} else {
+		rc = beneath_is_missing(rc)
+			     ? 0
+			     : errmsg_set(err, rc, "%s", why.text);
+	}
+	free(child);
+	free(name);
+	return rc;
 }
 
 int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 {
-	const struct kind *k, *best = NULL;
 	struct dirlist dir;
 	int rc;
 
 	if (kinds_is_universal(u, path))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: already a universal checkpoint: load it"
-				  " as it is", path);
+				  " as it is",
+				  path);
 	rc = files_list(u, path, true, &dir, err);
 	if (rc)
 		return rc == -ENOTDIR ? refuse_file(u, path, err) : rc;
-	for (size_t i = 0; i < dir.n; i++) {
-		k = find_kind(dir.v[i].name);
-		if (!k || (best && k >= best))
-			continue;
-		best = k;
-		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path,
-				dir.v[i].name, k->text);
-	}
+	rc = refuse_dir(u, path, &dir, err);
+	for (size_t i = 0; !rc && i < dir.n; i++)
+		rc = refuse_entry(u, path, &dir.v[i], err);
 	dirlist_done(&dir);
-	if (best && strcmp(best->pattern, MODEL_STATES) == 0)
-		rc = refuse_stage0(u, path, err) ?: rc;
 	if (rc)
 		return rc;
 	return errmsg_set(err, -ENOENT,

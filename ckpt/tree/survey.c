@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
@@ -25,6 +26,7 @@
 /* An entry of a directory of the run that may be a tag. */
 struct candidate {
 	char *path;
+	bool pack;
 	bool odd; /* has files of a checkpoint, but may not be served */
 };
 
@@ -44,7 +46,7 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry,
 		S_ISREG(type) ? packfs_dir_name(entry) : strdup(entry);
 	const bool may_be = name && entry[0] != '.' &&
 			    (!S_ISREG(type) || strcmp(name, entry) != 0);
-	struct candidate x = { 0 };
+	struct candidate x = { .pack = S_ISREG(type) };
 	bool ok = name;
 
 	if (may_be) {
@@ -76,11 +78,14 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	struct candidate *const x = &s->v[i];
 	const enum view_state tried = tried_before(s, x->path);
 	struct tagdir d;
+	struct stat st;
 	size_t tiny;
+	int rc;
 
 	(void)err;
-	x->odd = tried == VIEW_FAILED;
-	if (tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
+	rc = x->pack ? files_stat(s->t->o->u, x->path, &st, NULL) : 0;
+	x->odd = tried == VIEW_FAILED || (rc && !beneath_is_missing(rc));
+	if (x->odd || tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
 	    kinds_is_universal(s->t->o->u, x->path)) /* shown as it is */
 		return 0;
 	x->odd = tagdir_scan(s->t->o->u, &d, x->path, NULL);
@@ -144,8 +149,8 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
 			break;
 	dirlist_done(&d);
-	steps_run(t->o->u, "looking at other checkpoints", parallel_for, s.n, SURVEY_WIDTH,
-		  survey_scan, &s, NULL);
+	steps_run(t->o->u, "looking at other checkpoints", parallel_for, s.n,
+		  SURVEY_WIDTH, survey_scan, &s, NULL);
 	for (size_t i = 0; i < s.n; i++)
 		if (s.v[i].odd)
 			survey_report(&s, s.v[i].path);

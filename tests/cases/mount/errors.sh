@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A source that cannot be served fails the mount command with one line.  A shard
-# that changes under the mount gives EIO and one line in the log, never other
-# bytes.
+# A source that cannot be served fails the mount command with one line.  A shard that
+# cannot be read gives EIO and one line in the log (tests/faults/matrix.c has the faults).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 require_fuse
@@ -36,10 +35,6 @@ for missing in zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_3_mp_rank_
 	rm "$tmp/damaged/$missing"
 	refused "$tmp/damaged" "missing"
 done
-cp "$tag/mp_rank_00_model_states.pt" "$tmp/damaged/"
-truncate -s 4000 "$tmp/damaged/mp_rank_00_model_states.pt"
-cp "$tag"/zero* "$tmp/damaged/"
-refused "$tmp/damaged" "mp_rank_00_model_states.pt: .*truncated"
 # Half of the data is missing, since two ranks wrote to each file.
 refused "$good/sp2_dp2_z3/global_step4" "rank_0_mp_rank_00_optim_states.pt: .*(one, .*sequence parallel"
 check "a bad option is named" grep -q 'crc=no' <(ucfs "$tag" "$mnt" -o crc=no 2>&1)
@@ -69,36 +64,4 @@ cp -r "$tag" "$tmp/run"
 mkdir "$tmp/run/mnt"
 check "a mount point within the source is refused" grep -q inside <(ucfs "$tmp/run" "$tmp/run/mnt" 2>&1)
 
-# damaged WHAT COMMAND WORDS: rank 1's shard is damaged under the mount.
-shard=$tmp/live/zero_pp_rank_1_mp_rank_00_optim_states.pt
-damaged() {
-	rm -rf "$tmp/live"
-	cp -r "$tag" "$tmp/live"
-	mount_fg "$tmp/live" || return
-	if [ "$1" = read ]; then
-		cat "$mnt"/zero/*/*.pt >/dev/null
-	fi
-	exec 9<"$mnt/zero/ln_f.bias/fp32.pt"
-	eval "$2"
-	sleep 0.2
-	for f in "$mnt"/zero/*/exp_avg.pt; do
-		if cat "$f" >"$tmp/out" 2>"$tmp/why"; then
-			cmp -s "$tmp/out" "$tmp/whole/zero/${f#"$mnt"/zero/}" || fail "$2: wrong bytes in $f"
-		else
-			grep -q 'Input/output error' "$tmp/why" || fail "$2: $(cat "$tmp/why")"
-		fi
-	done
-	grep -q -e "rank_1.*$3" "$tmp/log" || fail "$2: logged '$(cat "$tmp/log")', not '$3'"
-	grep -q -e "Z .*rank_1.*$3" "$mnt/.ucfs/errors" || fail "$2: .ucfs/errors: $(cat "$mnt/.ucfs/errors")"
-	exec 9<&-
-	unmount
-}
-mount_fg "$tag" && cp -r "$mnt" "$tmp/whole" && unmount
-# shellcheck disable=SC2016 # for eval, later
-for before in unread read; do
-	damaged $before 'truncate -s 5000 "$shard"' "was truncated"
-	damaged $before 'cp "$shard" "$shard.new"; mv "$shard.new" "$shard"' "was replaced"
-	damaged $before 'printf x | dd of="$shard" bs=1 seek=3000 conv=notrunc 2>/dev/null' "was written to"
-	damaged $before 'rm "$shard"' "No such file"
-done
 finish

@@ -179,5 +179,4 @@ done
 ran 0 pack "$tmp/big" -o "$tmp/ended.pack"
 ran 0 unpack --check "$tmp/ended.pack"
 
-
 finish

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_MATRIX_TREE_H
+#define TESTS_MATRIX_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct uckpt;
+
+/* What reading a tree of files gave.  It lies in memory that forked processes share. */
+#define TREE_FILES 1024
+
+struct tree_file {
+	char path[160]; /* below the root */
+	uint64_t size, hash;
+};
+
+struct tree {
+	unsigned n;      /* files that were read */
+	unsigned failed; /* and that gave an error */
+	bool named;      /* did an error name the file at fault? */
+	char text[512];  /* of the last one that did not */
+	struct tree_file v[TREE_FILES];
+};
+
+/* Memory for a tree, shared with processes that are forked later. */
+struct tree *tree_new(void);
+
+/* Copy a directory of regular files with old times, so that a write changes them. */
+void tree_copy(const char *from, const char *to);
+
+/* The last component of a path. */
+const char *tree_name(const char *path);
+
+/* The file at fault, and words that a message must have beside its name. */
+struct tree_fault {
+	const char *path, *words;
+};
+
+/* Does a message name the file and the words? */
+bool tree_is_named(const struct tree_fault *f, const char *text);
+
+/*
+ * Read the files below the root of a source, or below a directory, but for `.ucfs`, from
+ * end to end.  A size that stat and read do not agree on ends the process, and so does an
+ * error of the library without a text, but of a file with the name of the one at fault.
+ */
+void tree_read_source(struct uckpt *u, const struct tree_fault *f,
+		      struct tree *out);
+void tree_read_dir(const char *dir, struct tree *out);
+
+/* List and stat the tree of a source, reading nothing. */
+void tree_list_source(struct uckpt *u);
+void tree_list_dir(const char *dir);
+
+/* The file `path` of `prefix` in a tree, or NULL. */
+const struct tree_file *tree_find(const struct tree *t, const char *prefix,
+				  const char *path);
+
+#endif
