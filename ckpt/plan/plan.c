@@ -235,8 +235,3 @@ struct shardcache *plan_shards(struct plan *p)
 {
 	return p->shards;
 }
-
-void plan_readers(const struct plan *p, struct access *out)
-{
-	*out = p->readers;
-}

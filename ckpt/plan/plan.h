@@ -9,7 +9,6 @@
 #include <sys/types.h>
 
 #include "ckpt/base/access.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/plan/view_type.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -216,9 +215,6 @@ struct shardcache *plan_shards(struct plan *p);
 /* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */
 const struct param *plan_param(const struct plan *p, uint64_t node);
 
-/* Who may read all files that the plan was made of. */
-void plan_readers(const struct plan *p, struct access *out);
-
 /* Count the files of the tree and add up their sizes. */
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 		struct errmsg *err);
@@ -229,9 +225,5 @@ int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
  * such as the configuration of a tokenizer, it covers the names only.  -ENOMEM.
  */
 int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err);
-
-/* Append the plan as JSON: every file, by parameter in a universal tree, with
- * the runs of shards that it consists of.  Reads all shards' maps. */
-int plan_json(struct plan *p, struct bytebuf *out, struct errmsg *err);
 
 #endif

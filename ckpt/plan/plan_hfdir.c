@@ -196,16 +196,6 @@ static struct value *draft_single(const struct plan_item *e, struct draft *d)
 	return NULL;
 }
 
-static int describe_for_json(struct plan *p, size_t i, struct bytebuf *out,
-			     struct errmsg *err)
-{
-	const struct hfdir_tensor *const t = &hfdir_of(p)->v[i];
-
-	(void)err;
-	plan_add_tensor(out, t->shape, t->ndim, NULL, t->dtype);
-	return 0;
-}
-
 /* Describe the tensors as weights without an optimizer. */
 static int hfdir_weights(struct plan *p, const struct weights **out,
 			 struct errmsg *err)
@@ -303,5 +293,4 @@ const struct plan_view plan_hfdir = {
 	.make = hfdir_plan_make,
 	.close = hfdir_plan_close,
 	.weights = hfdir_weights,
-	.describe = describe_for_json,
 };

@@ -76,10 +76,6 @@ struct plan_view {
 	/* plan_universal_weights; universal trees only */
 	int (*weights)(struct plan *p, const struct weights **out,
 		       struct errmsg *err);
-	/* For a tree with zero/, append members of a JSON object that say what is
-	 * known of parameter i. */
-	int (*describe)(struct plan *p, size_t i, struct bytebuf *out,
-			struct errmsg *err);
 };
 
 extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
@@ -98,7 +94,7 @@ struct plan {
 	const char *tag;               /* its name */
 	struct zero_checkpoint *zckpt; /* plan_zckpt */
 	struct shardcache *shards;     /* plan_shards */
-	struct access readers;         /* plan_readers */
+	struct access readers;         /* who may read all its files */
 	struct access names; /* users that may read what entries' names come from */
 	struct stat st;      /* of the directory */
 	int64_t mtime_s;
@@ -131,10 +127,6 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 
 /* plan_warn for weights. */
 void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to);
-
-/* Append members of a JSON object about a tensor; `rule` may be NULL. */
-void plan_add_tensor(struct bytebuf *out, const uint64_t *shape, unsigned ndim,
-		     const char *rule, enum dtype dtype);
 
 /* Return the param_groups of a shard's optimizer_state_dict, or NULL: elastic checkpoints
  * have none. */

@@ -362,27 +362,6 @@ static void universal_warm(struct plan *p)
 	shardcache_check_files(p->shards, shards, n, NULL);
 }
 
-static int universal_describe(struct plan *p, size_t i, struct bytebuf *out,
-			      struct errmsg *err)
-{
-	const struct param *const x = &p->zckpt->model.params[i];
-	const struct shard_group *group;
-	int rc;
-
-	if (x->module) {
-		plan_add_tensor(out, x->shape, x->ndim, "module",
-				x->module->dtype);
-		return 0;
-	}
-	rc = zckpt_group(p->zckpt, x, &group, err);
-	if (rc)
-		return rc;
-	plan_add_tensor(out, x->shape, x->ndim, merge_rule_name(x->merge.rule),
-			group->fp32.dtype);
-	bytebuf_add_format(out, ",\"group\":%u", x->first->group);
-	return 0;
-}
-
 static void universal_close(struct plan *p)
 {
 	struct plan_universal *const u = universal_of(p);
@@ -450,5 +429,4 @@ const struct plan_view plan_universal = {
 	.warm = universal_warm,
 	.warn = plan_universal_warn,
 	.weights = universal_weights,
-	.describe = universal_describe,
 };

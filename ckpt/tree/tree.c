@@ -291,7 +291,7 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 	case NODE_LATEST:
 		return stat_latest(t, n.index, out);
 	case NODE_CONTROL:
-		return tree_control_stat(t, ino, out, err);
+		return tree_control_stat(t, ino, out);
 	}
 	return -ENOENT;
 }
@@ -434,7 +434,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 			bytebuf_add_str(&bytes, text);
 		break;
 	case NODE_CONTROL:
-		rc = tree_control_bytes(t, ino, &bytes, err);
+		rc = tree_control_bytes(t, ino, &bytes);
 		break;
 	}
 	if (!rc && !(out->v = vfile_new_bytes(&bytes, err)))

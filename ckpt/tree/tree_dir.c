@@ -59,7 +59,8 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
 
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
 {
-	return e->cheap && (d->immutable || !(d->remote || far_is_far(&d->t->far)));
+	return e->cheap &&
+	       (d->immutable || !(d->remote || far_is_far(&d->t->far)));
 }
 
 static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
@@ -95,7 +96,8 @@ static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 	snprintf(own, sizeof(own), "%s%s", strrchr(tag, '/') + 1, suffix);
 	if (find_name(d, own))
 		return 0;
-	rc = tree_add_view(d->t, tag, type, index, &ino) ?: tree_parse(d->t, ino, &n);
+	rc = tree_add_view(d->t, tag, type, index, &ino)
+		     ?: tree_parse(d->t, ino, &n);
 	if (rc || view_state(n.view, &why) == VIEW_REFUSED)
 		return rc;
 	return tree_dir_add(d, ino, S_IFDIR, false, own);
@@ -209,7 +211,8 @@ static int add_rankfile(void *arg, const char *name, const char *path)
 		return 0;
 	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
 	return rc ? rc
-		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
+		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true,
+				 name);
 }
 
 static int open_lower(struct uckpt_dir *d, uint64_t index)
@@ -275,7 +278,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
 	} else if (!rc && n.kind == NODE_VIEW) {
 		rc = open_view(d, err);
 	} else if (!rc) {
-		d->parent = ino == INO_CONTROL ? TREE_ROOT : INO_CONTROL;
+		d->parent = TREE_ROOT;
 		rc = tree_control_is_dir(ino) ? 0 : -ENOTDIR;
 	}
 	if (rc)
@@ -305,7 +308,7 @@ int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 	int rc;
 
 	if (tree_control_is_dir(d->ino))
-		return tree_control_next(d->t, d->ino, pos, out);
+		return tree_control_next(pos, out);
 	if (!d->immutable) {
 		if (*pos >= d->n)
 			return 0;

@@ -129,12 +129,9 @@ int tree_latest_text(struct uckpt *u, const char *dir,
 /* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr; the
  * bytes of a file, appended to `out`. */
 bool tree_control_is_dir(uint64_t ino);
-int tree_control_next(struct tree *t, uint64_t dir, uint64_t *pos,
-		      struct uckpt_entry *out);
-int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out,
-		      struct errmsg *err);
-int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out,
-		       struct errmsg *err);
+int tree_control_next(uint64_t *pos, struct uckpt_entry *out);
+int tree_control_stat(struct tree *t, uint64_t ino, struct tree_attr *out);
+int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out);
 
 /*
  * Find the file in `dir` that replaces the missing `name` in a run of `ranks` ranks

@@ -157,13 +157,12 @@ static int lookup_in_view(struct tree *t, struct view *x, uint64_t node,
 	return rc;
 }
 
-static int lookup_in_control(struct tree *t, uint64_t dir, const char *name,
-			     uint64_t *ino)
+static int lookup_in_control(uint64_t dir, const char *name, uint64_t *ino)
 {
 	struct uckpt_entry e;
 	uint64_t pos = 0;
 
-	while (tree_control_is_dir(dir) && tree_control_next(t, dir, &pos, &e))
+	while (tree_control_is_dir(dir) && tree_control_next(&pos, &e))
 		if (strcmp(e.name, name) == 0) {
 			*ino = e.node;
 			return 0;
@@ -189,7 +188,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	else if (n.kind == NODE_VIEW)
 		rc = lookup_in_view(t, n.view, n.index, name, &ino, err);
 	else
-		rc = lookup_in_control(t, dir, name, &ino);
+		rc = lookup_in_control(dir, name, &ino);
 	if (!rc)
 		rc = tree_getattr(t, ino, out, err);
 	/* A file of a view whose shard is missing is there. */

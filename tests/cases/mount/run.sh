@@ -71,12 +71,7 @@ echo x >"$run/converted/latest_universal"
 check "latest_universal of somebody else is listed" test "$(ls "$mnt/converted")" = latest_universal
 check "and is itself" test "$(cat "$mnt/converted/latest_universal")" = x
 
-# The plan, for people and scripts; it is not listed, so that copies do not
-# include it.
 check ".ucfs is not listed" test -z "$(ls -A "$mnt" | grep ucfs)"
-check "the plan names its shards" grep -q '"shards":\[' "$mnt/.ucfs/plan/global_step4.json"
-check "its size is known before" test "$(stat -c %s "$mnt/.ucfs/plan/global_step4.json")" = \
-	"$(wc -c <"$mnt/.ucfs/plan/global_step4.json")"
 unmount
 
 # A damaged newest tag does not hide the others.

@@ -205,7 +205,6 @@ check "a shard that is closed closes what is made of it" lacks $stranger "$param
 check "its owner reads it" reads $owner "$param"
 check "weights that are made of it are closed" lacks $stranger "$tmp/mnt/${tag}_hf/model.safetensors"
 check "model states as they are stay open" reads $stranger "$view/zero_pp_rank_0_mp_rank_00_model_states.pt"
-check "the plan, which names shards, is closed" lacks $stranger "$tmp/mnt/.ucfs/plan/$tag.json"
 unmount
 
 made=$tmp/made

@@ -20,7 +20,6 @@ for name in z1_tied_frozen_buffers_dp2 z3_subgroup_dp2 hf_trainer; do
 	[ -d "$source/global_step4" ] && source=$source/global_step4
 	mount_fg "$source" || continue
 	check "$name: everything can be read" cp -r "$tmp/mnt" "$tmp/copy.$name"
-	cat "$tmp"/mnt/.ucfs/plan/*.json >"$tmp/json" || fail "$name: the plan"
 	ls "$tmp/mnt/zero/nothing" 2>/dev/null && fail "$name: a name that is none"
 	unmount
 	check "$name: valgrind is silent" test ! -s "$tmp/log"

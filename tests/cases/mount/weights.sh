@@ -42,8 +42,6 @@ check "a mapping has the same bytes" timeout 60 "$top_builddir/tests/programs/ma
 	"$mnt/global_step4_hf/model.safetensors" "$tmp/copy" </dev/null >/dev/null
 check "the table says what is converted and what is woven" grep -q ' cast .*zero_pp_rank_.* \| gather ' \
 	<(ucckpt extents "$mnt/global_step4_hf/model.safetensors")
-check "the plan lists files and runs" grep -q '"model.safetensors":{"bytes":.*"gather"' \
-	"$mnt/.ucfs/plan/global_step4_hf.json"
 unmount
 
 # fp32 is not converted: extents lead to the shards.
@@ -100,9 +98,6 @@ for view in universal hf fp32 dcp; do
 	ucckpt convert --to $view "$run/global_step4" "$tmp/$view" >/dev/null || fail "convert $view"
 	mount_fg "$run/global_step4" -o view=$view || continue
 	check "view=$view is all there is" diff -r "$tmp/$view" "$mnt"
-	plan=$mnt/.ucfs/plan/global_step4
-	[ $view = universal ] || plan+=_$view
-	check "view=$view has its plan" test -s "$plan.json"
 	unmount
 done
 mount_fg "$run/global_step4" || finish

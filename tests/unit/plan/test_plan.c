@@ -330,23 +330,6 @@ static void threads_share_a_plan(void **state)
 	}
 }
 
-static void the_plan_can_be_told_as_json(void **state)
-{
-	for (int stage = 1; stage <= 3; stage++) {
-		struct planned x = set_up(stage);
-		struct bytebuf out = { 0 };
-		struct errmsg err = { "" };
-
-		if (plan_json(x.p, &out, &err))
-			fail_msg("%s", err.text);
-		assert_true(out.len > 2);
-		assert_int_equal(out.data[0], '{');
-		assert_non_null(memmem(out.data, out.len, "emb.weight", 10));
-		bytebuf_done(&out);
-		tear_down(&x);
-	}
-}
-
 static uint64_t next_random(uint64_t *s)
 {
 	*s ^= *s << 13;
@@ -420,7 +403,6 @@ int main(void)
 		cmocka_unit_test(crc_zero_changes_nothing_but_sums),
 		cmocka_unit_test(replaced_shards_are_noticed_at_open),
 		cmocka_unit_test(threads_share_a_plan),
-		cmocka_unit_test(the_plan_can_be_told_as_json),
 		cmocka_unit_test(any_geometry_is_put_together_again),
 	};
 
