@@ -279,7 +279,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 /*
  * Bytes of a file as pieces of memory, mostly of mapped shards, to be handed to the
  * kernel, which answers EFAULT if a shard was cut meanwhile; a program that touched them
- * would be sent SIGBUS.  The thread that mapped them unmaps them, the last ones first.
+ * would be sent SIGBUS.
  */
 struct uckpt_map {
 	const struct iovec *iov;

@@ -127,6 +127,8 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 		return api_refuse(err);
 	if (len > INT64_MAX || offset > INT64_MAX)
 		return -EINVAL;
+	if (len > INT64_MAX - offset)
+		len = INT64_MAX - offset; /* no file has more */
 	if (!f->f.v)
 		return read_local(f->f.fd, buf, len, offset);
 	api_read_ahead(f, len, offset);

@@ -56,6 +56,8 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 
 	if (!f || !out)
 		return api_refuse(err);
+	if (len > INT64_MAX || offset > INT64_MAX)
+		return -EINVAL;
 	m = scratch_take(sizeof(*m));
 	if (!m)
 		return -ENOMEM;

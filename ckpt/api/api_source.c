@@ -267,7 +267,8 @@ int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	strcpy(w->left, path);
 	while (!rc && *w->left)
 		rc = step(w, error);
-	*node = w->node[w->depth];
+	if (!rc)
+		*node = w->node[w->depth];
 	free(w);
 	return rc;
 }

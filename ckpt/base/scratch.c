@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/base/scratch.h"
 
-#include <assert.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -13,16 +14,20 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, len) ((void)(p), (void)(len))
 #endif
 
-/* Nested uses in a read: a window, a cast, a gather, a checksum. */
-#define DEPTH_MAX 8
+/* Nested uses in a read: a window, a cast, a gather, a checksum.  What is taken beside so
+ * many is not kept. */
+#define KEPT_MAX 8
+
+struct buffer {
+	/* ALONE: no thread keeps it, so that whoever gives it back frees it. */
+	_Atomic enum { FREE, TAKEN, ALONE } state;
+	size_t room;
+	_Alignas(max_align_t) uint8_t data[];
+};
 
 static _Thread_local struct scratch {
-	bool kept;    /* scratch_end frees the buffers */
-	size_t depth; /* buffers in use */
-	struct buffer {
-		void *p;
-		size_t room;
-	} v[DEPTH_MAX];
+	bool ends; /* scratch_end will be called */
+	struct buffer *v[KEPT_MAX];
 } own;
 
 static pthread_key_t key;
@@ -31,8 +36,9 @@ static void scratch_end(void *arg)
 {
 	const struct scratch *const s = arg;
 
-	for (size_t i = 0; i < DEPTH_MAX; i++)
-		free(s->v[i].p);
+	for (size_t i = 0; i < KEPT_MAX; i++)
+		if (s->v[i] && atomic_exchange(&s->v[i]->state, ALONE) == FREE)
+			free(s->v[i]);
 }
 
 __attribute__((constructor)) static void make_key(void)
@@ -40,32 +46,56 @@ __attribute__((constructor)) static void make_key(void)
 	pthread_key_create(&key, scratch_end);
 }
 
+static struct buffer *buffer_new(size_t len)
+{
+	struct buffer *const b = len < SIZE_MAX / 2 ? malloc(sizeof(*b) + len) : NULL;
+
+	if (b) {
+		atomic_init(&b->state, ALONE);
+		b->room = len;
+	}
+	return b;
+}
+
+/* Take the first of the thread's buffers that is free, which becomes large enough. */
+static struct buffer *take_kept(size_t len)
+{
+	struct buffer **b = own.v, **const end = b + KEPT_MAX;
+
+	while (b < end && *b && atomic_load(&(*b)->state) == TAKEN)
+		b++;
+	own.ends = own.ends || pthread_setspecific(key, &own) == 0;
+	if (b == end || !own.ends)
+		return buffer_new(len);
+	if (!*b || (*b)->room < len) {
+		free(*b);
+		*b = buffer_new(len);
+	}
+	if (*b)
+		atomic_store(&(*b)->state, TAKEN);
+	return *b;
+}
+
 void *scratch_take(size_t len)
 {
-	struct buffer *const b = &own.v[own.depth];
+	struct buffer *const b = take_kept(len);
 
-	assert(own.depth < DEPTH_MAX);
-	own.kept = own.kept || pthread_setspecific(key, &own) == 0;
-	if (!own.kept)
+	if (!b)
 		return NULL;
-	if (!b->p || b->room < len) {
-		free(b->p);
-		b->room = len;
-		b->p = malloc(len ? len : 1);
-		if (!b->p)
-			return NULL;
-	}
-	own.depth++;
-	ASAN_POISON_MEMORY_REGION(b->p, b->room);
-	ASAN_UNPOISON_MEMORY_REGION(b->p, len);
-	return b->p;
+	ASAN_POISON_MEMORY_REGION(b->data, b->room);
+	ASAN_UNPOISON_MEMORY_REGION(b->data, len);
+	return b->data;
 }
 
 void scratch_give(void *p)
 {
-	if (!p)
+	struct buffer *const b =
+		p ? (struct buffer *)((uint8_t *)p - offsetof(struct buffer, data))
+		  : NULL;
+
+	if (!b)
 		return;
-	assert(own.depth && own.v[own.depth - 1].p == p);
-	own.depth--;
-	ASAN_UNPOISON_MEMORY_REGION(p, own.v[own.depth].room);
+	ASAN_UNPOISON_MEMORY_REGION(p, b->room);
+	if (atomic_exchange(&b->state, FREE) == ALONE)
+		free(b);
 }

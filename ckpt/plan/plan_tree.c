@@ -95,7 +95,8 @@ bool plan_is_dir(const struct plan *p, uint64_t node)
 {
 	const uint64_t k = node >> GROUP_SHIFT;
 
-	return k < p->ngroups && p->groups[k].is_dir;
+	return k < p->ngroups && p->groups[k].is_dir &&
+	       node - node_of(k, 0) < p->groups[k].dirs * p->groups[k].n;
 }
 
 uint64_t plan_parent(const struct plan *p, uint64_t dir)

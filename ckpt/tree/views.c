@@ -545,8 +545,10 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 			*err = *x->why;
 		pthread_mutex_unlock(&x->tag->lock);
 	}
-	if (rc)
+	if (rc) {
+		*out = NULL; /* it may have been made, and retired, meanwhile */
 		view_put(x);
+	}
 	return rc;
 }
 

@@ -117,8 +117,7 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 /*
  * The same bytes as pieces of memory, mostly of mapped shards, so that they
  * can be handed to the kernel without a copy.  User code must not touch them
- * (see shardcache.h).  Windows must be unmapped by the thread that mapped them, in
- * LIFO order.
+ * (see shardcache.h).
  */
 #define VFILE_IOV_MAX 512
 #define VFILE_LOANS_MAX 16

@@ -161,6 +161,52 @@ static void pieces_of_memory_are_what_is_read(void **state)
 	tear_down(&f);
 }
 
+/* Map many pieces, read while all are mapped, and unmap them in the order of `step`. */
+static void map_many(struct uckpt_file *file, size_t step)
+{
+	struct uckpt_map *map[64];
+	uint8_t bytes[512];
+
+	for (size_t i = 0; i < COUNT(map); i++)
+		assert_int_equal(uckpt_file_map(file, 64, i, &map[i], NULL), 0);
+	assert_true(uckpt_file_read(file, bytes, sizeof(bytes), 0, NULL) > 0);
+	for (size_t i = 0; i < COUNT(map); i++) {
+		struct uckpt_map *const m = map[i * step % COUNT(map)];
+
+		assert_int_equal(uckpt_map_check(m, NULL), 0);
+		uckpt_map_free(m, i % 2);
+	}
+	assert_int_equal(uckpt_file_map(file, SIZE_MAX, 0, map, NULL), -EINVAL);
+	assert_int_equal(uckpt_file_map(file, 1, UINT64_MAX, map, NULL), -EINVAL);
+	assert_int_equal(uckpt_file_map(file, 64, INT64_MAX, map, NULL), 0);
+	assert_int_equal(map[0]->len, 0);
+	uckpt_map_free(map[0], true);
+}
+
+/* Also of files that are computed, and of the run's. */
+static void any_number_of_pieces_is_mapped(void **state)
+{
+	static const char *const paths[] = {
+		FP32,
+		"global_step4_hf/model.safetensors",
+		"global_step4/zero_pp_rank_0_mp_rank_00_model_states.pt",
+	};
+	struct fixture f;
+
+	set_up(&f);
+	assert_int_equal(uckpt_set(f.u, "dtype=bf16", NULL), 0);
+	assert_int_equal(open_run(&f), 0);
+	for (size_t i = 0; i < COUNT(paths); i++) {
+		struct uckpt_file *const file = open_file(&f, paths[i]);
+
+		map_many(file, 1);
+		map_many(file, 63);
+		map_many(file, 5);
+		uckpt_file_close(file);
+	}
+	tear_down(&f);
+}
+
 static void extents_name_the_shards(void **state)
 {
 	static struct ucfs_extents x = { .version = UCFS_EXTENTS_VERSION };
@@ -368,6 +414,15 @@ static void any_number_is_a_node_or_an_error(void **state)
 			use_node(&f, (UINT64_C(1) << bit) + low);
 			use_node(&f, (UINT64_C(1) << bit | UINT64_C(1) << 44) + low);
 		}
+	/* In each view, the entries of each group of its plan. */
+	find(&f, "global_step4_dp3");
+	find(&f, "global_step4_hf");
+	find(&f, "global_step4_dcp");
+	for (uint64_t view = 1; view < 8; view++)
+		for (uint64_t group = 0; group < 16; group++)
+			for (uint64_t i = 0; i < 3; i++)
+				use_node(&f, view << 44 | group << 36 |
+						     (i == 2 ? UINT32_MAX : i));
 	for (int i = 0; i < 10000; i++) {
 		x = x * UINT64_C(6364136223846793005) + 1442695040888963407;
 		use_node(&f, x >> i % 64);
@@ -381,6 +436,7 @@ int main(void)
 		cmocka_unit_test(a_parameter_is_read_where_its_file_says),
 		cmocka_unit_test(weights_are_described_by_name),
 		cmocka_unit_test(pieces_of_memory_are_what_is_read),
+		cmocka_unit_test(any_number_of_pieces_is_mapped),
 		cmocka_unit_test(extents_name_the_shards),
 		cmocka_unit_test(a_shard_that_changed_is_an_error),
 		cmocka_unit_test(a_directory_lists_what_can_be_found),

@@ -51,6 +51,46 @@ static void *take_some(void *other)
 	return p == other ? NULL : p;
 }
 
+static void *give(void *p)
+{
+	scratch_give(p);
+	return NULL;
+}
+
+static void *take_one(void *ignored)
+{
+	return scratch_take(100);
+}
+
+/* Any number is had at once, and given back in any order, by any thread, also after the
+ * one that took it has ended. */
+static void any_number_is_given_back_by_anybody(void **state)
+{
+	uint8_t *p[40];
+	pthread_t thread;
+	void *theirs;
+
+	for (int round = 0; round < 2; round++) {
+		for (size_t i = 0; i < COUNT(p); i++) {
+			p[i] = scratch_take(100 + i);
+			assert_non_null(p[i]);
+			memset(p[i], (int)i, 100 + i);
+		}
+		for (size_t i = 0; i < COUNT(p); i++) {
+			assert_int_equal(p[i][0], i);
+			assert_int_equal(p[i][99 + i], i);
+		}
+		assert_int_equal(pthread_create(&thread, NULL, give, p[3]), 0);
+		assert_int_equal(pthread_join(thread, &theirs), 0);
+		for (size_t i = 0; i < COUNT(p); i++)
+			scratch_give(i == 3 ? NULL : p[i]);
+	}
+	assert_int_equal(pthread_create(&thread, NULL, take_one, NULL), 0);
+	assert_int_equal(pthread_join(thread, &theirs), 0);
+	memset(theirs, 1, 100);
+	scratch_give(theirs);
+}
+
 /* The leak sanitizer checks that their memory is freed. */
 static void threads_have_their_own(void **state)
 {
@@ -75,6 +115,7 @@ int main(void)
 		cmocka_unit_test(what_was_given_back_is_taken_again),
 		cmocka_unit_test(what_is_taken_within_is_apart_and_stays),
 		cmocka_unit_test(threads_have_their_own),
+		cmocka_unit_test(any_number_is_given_back_by_anybody),
 		cmocka_unit_test(nothing_can_be_given_back),
 	};
 
