@@ -46,7 +46,7 @@ static int list(const struct diff_tree *t, const char *param,
 		free(path);
 		return rc;
 	}
-	rc = *param ? plan_lookup(t->plan, dir, param, &dir, err) : 0;
+	rc = plan_find(t->plan, dir, param, &dir, err);
 	while (!rc && (rc = plan_next(t->plan, dir, &pos, &e, err)) == 1)
 		rc = dirlist_add(out, e.name,
 				 plan_is_dir(t->plan, e.node) ? S_IFDIR : S_IFREG,
@@ -75,10 +75,14 @@ static int add_entry(struct diff_tree *t, const char *name, size_t weight,
 static int add_params(struct diff_tree *t, struct errmsg *err)
 {
 	struct dirlist l = { 0 };
-	int rc = list(t, "", &l, err);
+	const char *name;
+	int rc = t->plan ? 0 : list(t, "", &l, err);
 
+	for (size_t i = 0;
+	     !rc && t->plan && (name = plan_param_name(t->plan, i)); i++)
+		rc = add_entry(t, name, DIFF_NO_WEIGHT, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
-		if (S_ISDIR(l.v[i].type) && (t->plan || l.v[i].name[0] != '.'))
+		if (S_ISDIR(l.v[i].type) && l.v[i].name[0] != '.')
 			rc = add_entry(t, l.v[i].name, DIFF_NO_WEIGHT, err);
 	dirlist_done(&l);
 	return rc;
@@ -376,7 +380,7 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 
 	if (asprintf(&entry, "%s" DIFF_SUFFIX, name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = plan_lookup(p, PLAN_ZERO, param, &node, err)
+	rc = plan_find(p, PLAN_ZERO, param, &node, err)
 		     ?: plan_lookup(p, node, entry, &node, err)
 		     ?: plan_file_open(p, node, &file, err)
 		     ?: vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)

@@ -241,11 +241,9 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 	for (size_t i = 0; i < d->n; i++) {
 		const char *const path = d->files[d->v[i].file].path;
 
-		if (!names_is_param(d->v[i].name))
+		if (!*d->v[i].name)
 			return errmsg_set(err, -EBADMSG,
-					  "%s: '%.200s' cannot be the name of a"
-					  " parameter's directory",
-					  path, d->v[i].name);
+					  "%s: a tensor has no name", path);
 		if (i && array_by_text(&d->v[i - 1], &d->v[i]) == 0)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: tensor %.200s is there twice: see"

@@ -101,13 +101,28 @@ struct ckname names_parse(const char *name)
 	return (struct ckname){ 0 };
 }
 
+static bool is_file(const char *name, size_t n)
+{
+	return n && n <= NAME_MAX && !memchr(name, '/', n) &&
+	       !(name[0] == '.' && (n == 1 || (n == 2 && name[1] == '.')));
+}
+
 bool names_is_file(const char *name)
 {
-	return *name && strlen(name) <= NAME_MAX && !strchr(name, '/') &&
-	       strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+	return is_file(name, strlen(name));
 }
 
 bool names_is_param(const char *name)
 {
-	return names_is_file(name) && strcmp(name, "optimizer_state.pt") != 0;
+	const bool nested = strchr(name, '/');
+	bool is = strcmp(name, "optimizer_state.pt") != 0;
+
+	for (size_t n = strcspn(name, "/"); is; n = strcspn(name, "/")) {
+		is = is_file(name, n) &&
+		     !(nested && n > 2 && strncmp(name + n - 3, ".pt", 3) == 0);
+		if (!name[n])
+			break;
+		name += n + 1;
+	}
+	return is;
 }

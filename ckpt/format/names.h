@@ -40,8 +40,8 @@ struct ckname names_parse(const char *name);
 /* Is it the name of a file in a directory: neither a path nor "." or ".."? */
 bool names_is_file(const char *name);
 
-/* Can a parameter have this name?  It becomes the name of a directory beside
- * optimizer_state.pt. */
+/* Can a parameter have this name?  It becomes the path of a directory beside
+ * optimizer_state.pt.  In a path with several components none ends as files of states do. */
 bool names_is_param(const char *name);
 
 /* The directory in a tag for tensors offloaded to NVMe, with one directory for

@@ -94,11 +94,12 @@ static int load_group(const struct rank_params_loader *l,
 		struct slice *p;
 		int rc;
 
-		if (!value_is_cstr(name) || !names_is_param(name->str.p))
-			return ERRMSG_FILE(l, -ENOTSUP,
-					   "param_shapes: '%.100s' cannot be a"
-					   " directory's name",
-					   value_cstr(name));
+		if (!value_is_cstr(name) || !*name->str.p)
+			return ERRMSG_FILE(
+				l, -ENOTSUP,
+				"param_shapes: a parameter of group %u has"
+				" no name",
+				group);
 		p = add_slice(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);

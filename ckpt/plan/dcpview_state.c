@@ -126,6 +126,20 @@ static enum dtype saved_type(enum dtype own)
 	return own < DTYPE_U16 ? own : DTYPE_F32;
 }
 
+/* Name the file of a weight, or of its state: after the weight, or after its number if no
+ * file can have that name.  NULL when memory runs out. */
+static const char *file_name(const struct maker *m, const char *prefix,
+			     size_t i, const char *state)
+{
+	const char *const tail = state ?: "", *const dot = state ? "." : "";
+	const char *const name = text(m, "%s.%s%s%s.distcp", prefix,
+				      m->w->v[i]->name, dot, tail);
+
+	return !name || names_is_file(name)
+		       ? name
+		       : text(m, "%s.#%zu%s%s.distcp", prefix, i, dot, tail);
+}
+
 static void add_weight(const struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
@@ -135,7 +149,7 @@ static void add_weight(const struct maker *m, size_t i)
 		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
 		.nsteps = top ? 2 : 1,
-		.file = text(m, "model.%s.distcp", m->w->v[x->same]->name),
+		.file = file_name(m, "model", x->same, NULL),
 		.is_tensor = true,
 		.dtype = saved_type(x->dtype),
 		.ndim = x->ndim,
@@ -229,7 +243,7 @@ static int add_states(struct maker *m, size_t i)
 			continue;
 		}
 		e.is_tensor = true;
-		e.file = text(m, "optim.state.%s.%s.distcp", x->name, st->name);
+		e.file = file_name(m, "optim.state", i, st->name);
 		e.dtype = st->flat.dtype;
 		e.ndim = x->ndim;
 		e.shape = x->shape;
@@ -479,17 +493,17 @@ void dcpview_state_cut(struct dcpview_state *s, unsigned ranks)
 		}
 }
 
-/* Check the file names of a directory and sort them. */
+/* Sort the files of a directory, whose names must differ: a parameter may have the name that
+ * another's file is numbered by. */
 static int finish(struct dcpview_dir *d, struct errmsg *err)
 {
-	for (size_t i = 0; i < d->nfiles; i++)
-		if (strlen(d->files[i].name) > NAME_MAX ||
-		    strchr(d->files[i].name, '/'))
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: cannot be a file name",
-					  d->files[i].name);
 	if (d->nfiles)
 		qsort(d->files, d->nfiles, sizeof(*d->files), array_by_text);
+	for (size_t i = 1; i < d->nfiles; i++)
+		if (strcmp(d->files[i - 1].name, d->files[i].name) == 0)
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: would be the file of two tensors",
+					  d->files[i].name);
 	return 0;
 }
 

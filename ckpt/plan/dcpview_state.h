@@ -45,9 +45,8 @@ struct dcpview_state {
  * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * Tensors are cut as by dcpview_state_cut.
- * -ENOTSUP if a parameter's name cannot be a file name or a param_group contains a
- * tensor; other errors as zckpt_group and tagdir_open_file.  Call dcpview_state_done after
- * failure, too.
+ * -ENOTSUP if two tensors would have one file or a param_group contains a tensor; other
+ * errors as zckpt_group and tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
 		       const struct weights *w, struct zero_checkpoint *r,

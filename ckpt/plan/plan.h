@@ -36,7 +36,7 @@ struct plan;
  *
  *     /                     PLAN_ROOT
  *     /zero/                PLAN_ZERO
- *     /zero/<param>/fp32.pt, exp_avg.pt, ...
+ *     /zero/<param>/fp32.pt, exp_avg.pt, ...	of a/b: /zero/a/b/fp32.pt
  *     /zero/optimizer_state.pt
  *     /mp_rank_00_model_states.pt, ...
  *
@@ -179,6 +179,14 @@ struct plan_entry {
 /* -ENOENT if there is no such entry; other errors come from shards. */
 int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 		struct errmsg *err);
+
+/* The same for a path of several names, which '/' separates; "" is the directory. */
+int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
+	      struct errmsg *err);
+
+/* The name of parameter i, in the order of a universal tree's zero/, or NULL: there are no
+ * more. */
+const char *plan_param_name(const struct plan *p, size_t i);
 
 /*
  * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and

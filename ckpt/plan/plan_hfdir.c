@@ -37,6 +37,7 @@
 struct plan_hfdir {
 	struct plan plan;
 	struct hfdir d;
+	struct plan_paths paths; /* of tensors */
 	struct weights weights; /* filled in by hfdir_weights */
 };
 
@@ -63,32 +64,27 @@ static struct hfdir *hfdir_of(struct plan *p)
 	return &((struct plan_hfdir *)p)->d;
 }
 
-static int name_tensor(const struct plan_item *e, char out[NAME_MAX + 1])
-{
-	return plan_set_name(out, hfdir_of(e->p)->v[e->i].name, "");
-}
-
-static int64_t find_tensor(const struct plan_item *dir, unsigned group,
-			  const char *name)
-{
-	const struct hfdir *const d = hfdir_of(dir->p);
-	const struct hfdir_tensor *const t = hfdir_find(d, name);
-
-	(void)group;
-	return t ? t - d->v : -1;
-}
-
 static void describe_tensor(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct hfdir *const d = hfdir_of(e->p);
 
-	out->mtime_s = d->files[d->v[e->i].file].mtime_s;
+	if (e->i < d->n)
+		out->mtime_s = d->files[d->v[e->i].file].mtime_s;
+}
+
+/* A directory of no tensor has others in it. */
+static int name_slot(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	return e->dir < hfdir_of(e->p)->n
+		       ? plan_set_name(out, slot_names[e->k], "")
+		       : 0;
 }
 
 static void describe_slot(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct hfdir *const d = hfdir_of(e->p);
-	const struct tag_file *const f = &d->files[d->v[e->dir].file];
+	const struct tag_file *const f =
+		&d->files[e->dir < d->n ? d->v[e->dir].file : 0];
 
 	out->mtime_s = f->mtime_s;
 	out->readers = &f->access;
@@ -233,9 +229,15 @@ static int hfdir_weights(struct plan *p, const struct weights **out,
 	return w->n == d->n ? 0 : errmsg_nomem(err, d->path);
 }
 
+static int hfdir_check(struct plan *p, struct errmsg *err)
+{
+	return plan_paths_check(&((struct plan_hfdir *)p)->paths, err);
+}
+
 static void hfdir_plan_close(struct plan *p)
 {
 	weights_done(&((struct plan_hfdir *)p)->weights);
+	plan_paths_done(&((struct plan_hfdir *)p)->paths);
 	shardcache_free(p->shards);
 	hfdir_done(hfdir_of(p));
 }
@@ -246,6 +248,7 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 	static const char *const optimizer[] = { "optimizer_state.pt" };
 	const bool any = p->options.any_stage;
 	struct hfdir *const d = hfdir_of(p);
+	struct plan_paths *const paths = &((struct plan_hfdir *)p)->paths;
 	int rc = hfdir_open(p->u, d, path, err);
 
 	if (rc)
@@ -256,8 +259,11 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 	p->st = d->st;
 	p->mtime_s = d->files[0].mtime_s;
 	p->shards = zckpt_shards(p->u, d->files, d->nfiles);
-	if (!p->shards)
-		return errmsg_nomem(err, path);
+	rc = p->shards ? plan_paths_init(paths, d->v, d->n, sizeof(*d->v), path,
+					 err)
+		       : errmsg_nomem(err, path);
+	if (rc)
+		return rc;
 
 	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
@@ -273,13 +279,12 @@ static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
 		  .draft = draft_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
-		  .n = d->n,
-		  .name = name_tensor,
-		  .find = find_tensor,
+		  .n = paths->ndirs,
+		  .paths = paths,
 		  .describe = describe_tensor },
 		{ .dir = TENSOR,
 		  .n = any ? SLOTS : SLOT_STEP,
-		  .names = slot_names,
+		  .name = name_slot,
 		  .describe = describe_slot,
 		  .draft = draft_slot },
 	};
@@ -292,5 +297,6 @@ const struct plan_view plan_hfdir = {
 	.size = sizeof(struct plan_hfdir),
 	.make = hfdir_plan_make,
 	.close = hfdir_plan_close,
+	.check = hfdir_check,
 	.weights = hfdir_weights,
 };

@@ -3,6 +3,7 @@
 #define UCKPT_PLAN_IMPL_H
 
 #include "ckpt/plan/plan.h"
+#include "ckpt/plan/plan_paths.h"
 #include "ckpt/vfile/draft.h"
 #include "ckpt/vfile/vfile.h"
 
@@ -42,8 +43,10 @@ struct plan_group {
 	unsigned dir;
 	bool is_dir;
 	size_t n;
-	/* The names of the n entries; or a function that returns 1 with the name, or 0
+	/* Directories with these paths, so that some lie in others of the group; or the names
+	 * of the n entries; or a function that returns 1 with the name, or 0
 	 * if there is no such entry. */
+	const struct plan_paths *paths;
 	const char *const *names;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
 	/* Return the index of an entry in a directory, or -1.  NULL: compare all names. */

@@ -105,6 +105,10 @@ uint64_t plan_parent(const struct plan *p, uint64_t dir)
 	const struct plan_group *const g = &p->groups[dir >> GROUP_SHIFT];
 
 	assert(plan_is_dir(p, dir));
+	if (g->paths && i < g->n &&
+	    plan_paths_parent(g->paths, (size_t)i) != PLAN_PATH_TOP)
+		return node_of(dir >> GROUP_SHIFT,
+			       plan_paths_parent(g->paths, (size_t)i));
 	return node_of(g->dir, (size_t)i / g->n);
 }
 
@@ -122,9 +126,33 @@ int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix)
 static int get_name(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	const struct plan_group *const g = group_of(e);
+	const int rc = g->paths ? plan_paths_check(g->paths, e->err) : 0;
 
+	if (rc)
+		return rc;
+	if (g->paths)
+		return plan_set_name(out, plan_paths_name(g->paths, e->i), "");
 	return g->names ? plan_set_name(out, g->names[e->k], "")
 			: g->name(e, out);
+}
+
+/* May a directory have entries of group k? */
+static bool may_have(const struct plan_item *dir, unsigned k)
+{
+	const struct plan_group *const g = &dir->p->groups[k];
+
+	return g->dir == dir->group ||
+	       (k == dir->group && g->paths && g->paths->dirs);
+}
+
+/* Is an entry of a group whose entries may lie in each other in this directory? */
+static bool is_in(const struct plan_item *e, const struct plan_item *dir)
+{
+	const struct plan_paths *const paths = group_of(e)->paths;
+
+	return !paths ||
+	       plan_paths_parent(paths, e->i) ==
+		       (dir->group == e->group ? dir->i : PLAN_PATH_TOP);
 }
 
 /* Find a directory: 0 or -ENOTDIR. */
@@ -145,16 +173,17 @@ int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 
 	for (unsigned k = PLAN_GROUP_FIRST; !rc && k < p->ngroups; k++) {
 		const struct plan_group *const g = &p->groups[k];
+		const size_t first = k == in.group ? 0 : in.i * g->n;
 
-		if (g->dir != in.group)
+		if (!may_have(&in, k))
 			continue;
 		for (; !rc && at < g->n; at++) {
 			const struct plan_item e =
-				get_item(p, k, in.i * g->n + (size_t)at, err);
+				get_item(p, k, first + (size_t)at, err);
 
 			++*pos;
 			out->node = node_of(k, e.i);
-			rc = get_name(&e, out->name);
+			rc = is_in(&e, &in) ? get_name(&e, out->name) : 0;
 		}
 		at -= g->n;
 	}
@@ -171,6 +200,15 @@ static int find_in_group(const struct plan_item *dir, unsigned k,
 	const size_t first = dir->i * g->n;
 	char own[NAME_MAX + 1];
 
+	if (g->paths) {
+		const int64_t found = plan_paths_find(
+			g->paths, k == dir->group ? dir->i : PLAN_PATH_TOP,
+			name);
+		const int rc = plan_paths_check(g->paths, dir->err);
+
+		*node = node_of(k, (size_t)found);
+		return rc ?: found < 0 ? -ENOENT : 0;
+	}
 	if (g->find) {
 		const int64_t found = g->find(dir, k, name);
 
@@ -198,9 +236,37 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 		return rc;
 	rc = -ENOENT;
 	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups && rc == -ENOENT; k++)
-		if (p->groups[k].dir == in.group)
+		if (may_have(&in, k))
 			rc = find_in_group(&in, k, name, node);
 	return rc;
+}
+
+int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
+	      struct errmsg *err)
+{
+	int rc = 0;
+
+	*node = dir;
+	for (size_t n; !rc && *path; path += n + (path[n] == '/')) {
+		char name[NAME_MAX + 1];
+
+		n = strcspn(path, "/");
+		if (n > NAME_MAX)
+			return -ENOENT;
+		memcpy(name, path, n);
+		name[n] = '\0';
+		rc = plan_lookup(p, *node, name, node, err);
+	}
+	return rc;
+}
+
+const char *plan_param_name(const struct plan *p, size_t i)
+{
+	const struct plan_paths *paths = NULL;
+
+	for (unsigned k = PLAN_GROUP_FIRST; !paths && k < p->ngroups; k++)
+		paths = p->groups[k].paths;
+	return paths && i < paths->n ? plan_paths_path(paths, i) : NULL;
 }
 
 /* Return the record of a file, or NULL if memory is short.  Called with the lock
@@ -334,6 +400,16 @@ static struct plan_facts get_facts(const struct plan_item *e)
 	return facts;
 }
 
+static struct plan_item get_dir_of(const struct plan_item *e, struct errmsg *err)
+{
+	const struct plan_group *const g = group_of(e);
+	const size_t in =
+		g->paths ? plan_paths_parent(g->paths, e->i) : PLAN_PATH_TOP;
+
+	return in == PLAN_PATH_TOP ? get_item(e->p, g->dir, e->dir, err)
+				   : get_item(e->p, e->group, in, err);
+}
+
 /* Write the path of an entry from the name of its view on, as far as it fits. */
 static void write_path(const struct plan_item *e, char *out, size_t size)
 {
@@ -347,7 +423,7 @@ static void write_path(const struct plan_item *e, char *out, size_t size)
 		snprintf(out, size, "%s%s", e->p->tag, suffix);
 		return;
 	}
-	dir = get_item(e->p, group_of(e)->dir, e->dir, &ignored);
+	dir = get_dir_of(e, &ignored);
 	write_path(&dir, out, size);
 	get_name(e, name);
 	n = strlen(out);
@@ -468,13 +544,24 @@ static int find_readers(const struct plan_item *e, struct access *out)
 	return 0;
 }
 
-static unsigned count_directories(const struct plan *p, unsigned in)
+static unsigned count_directories(const struct plan_item *in)
 {
+	struct plan *const p = in->p;
 	unsigned n = 0;
 
-	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups; k++)
-		if (p->groups[k].is_dir && p->groups[k].dir == in)
-			n += (unsigned)p->groups[k].n;
+	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups; k++) {
+		const struct plan_group *const g = &p->groups[k];
+
+		if (!g->is_dir || !may_have(in, k))
+			continue;
+		if (!g->paths || !g->paths->dirs)
+			n += (unsigned)g->n;
+		for (size_t i = 0; g->paths && g->paths->dirs && i < g->n; i++) {
+			const struct plan_item e = get_item(p, k, i, in->err);
+
+			n += is_in(&e, in);
+		}
+	}
 	return n;
 }
 
@@ -491,7 +578,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	facts = get_facts(&e);
 	if (group_of(&e)->is_dir) {
 		plan_stat_dir(p, facts.readers, facts.mtime_s, out);
-		out->nlink += count_directories(p, e.group);
+		out->nlink += count_directories(&e);
 		return 0;
 	}
 	*out = (struct plan_stat){ .scattered = facts.scattered,

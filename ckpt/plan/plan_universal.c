@@ -34,6 +34,7 @@
 struct plan_universal {
 	struct plan plan;
 	struct zero_checkpoint r;
+	struct plan_paths paths; /* of parameters */
 	struct weights weights; /* valid once `weighed` is set */
 	bool weighed;
 };
@@ -80,11 +81,6 @@ static void describe_optimizer(const struct plan_item *e, struct plan_facts *out
 	out->readers = &e->p->readers;
 }
 
-static int name_param(const struct plan_item *e, char out[NAME_MAX + 1])
-{
-	return plan_set_name(out, e->p->zckpt->model.params[e->i].name, "");
-}
-
 const struct param *plan_param(const struct plan *p, uint64_t node)
 {
 	const uint64_t first = PARAM * PLAN_ZERO;
@@ -93,16 +89,6 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
 			       node - first < p->zckpt->model.nparams
 		       ? &p->zckpt->model.params[node - first]
 		       : NULL;
-}
-
-static int64_t find_param(const struct plan_item *dir, unsigned group,
-			  const char *name)
-{
-	const struct model *const m = &dir->p->zckpt->model;
-	const struct param *const param = model_find(m, name);
-
-	(void)group;
-	return param ? param - m->params : -1;
 }
 
 /*
@@ -115,8 +101,11 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	const struct param *const p = &r->model.params[e->dir];
 	const struct shard_group *g = NULL;
 	const struct shard_state *st;
-	const int rc = p->module ? 0 : zckpt_group(r, p, &g, e->err);
+	int rc;
 
+	if (e->dir >= r->model.nparams)
+		return 0;
+	rc = p->module ? 0 : zckpt_group(r, p, &g, e->err);
 	if (rc)
 		return rc;
 	if (g && g->refused)
@@ -334,7 +323,9 @@ int plan_check_params(struct plan *p, struct errmsg *err)
 
 static int universal_check(struct plan *p, struct errmsg *err)
 {
-	return zckpt_check_states(p->zckpt, err) ?: plan_check_params(p, err);
+	return plan_paths_check(&universal_of(p)->paths, err)
+		       ?: zckpt_check_states(p->zckpt, err)
+		       ?: plan_check_params(p, err);
 }
 
 static void universal_warm(struct plan *p)
@@ -368,6 +359,7 @@ static void universal_close(struct plan *p)
 
 	if (u->weighed)
 		weights_done(&u->weights);
+	plan_paths_done(&u->paths);
 	shardcache_free(p->shards);
 	if (p->zckpt)
 		zckpt_done(p->zckpt);
@@ -377,8 +369,9 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 {
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
-	struct zero_checkpoint *const r = &universal_of(p)->r;
-	const int rc = zckpt_init(p->u, r, path, p->options.rules, err);
+	struct plan_universal *const u = universal_of(p);
+	struct zero_checkpoint *const r = &u->r;
+	int rc = zckpt_init(p->u, r, path, p->options.rules, err);
 
 	if (rc)
 		return rc;
@@ -392,8 +385,13 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	p->st = r->dir.st;
 	p->mtime_s = r->dir.optim[0].mtime_s;
 	p->shards = zckpt_shards(p->u, r->dir.files, tagdir_count(&r->dir));
-	if (!p->shards)
-		return errmsg_nomem(err, path);
+	rc = p->shards ? plan_paths_init(&u->paths, r->model.params,
+					 r->model.nparams,
+					 sizeof(*r->model.params),
+					 r->dir.model[0].path, err)
+		       : errmsg_nomem(err, path);
+	if (rc)
+		return rc;
 
 	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
@@ -408,9 +406,8 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 		  .draft = plan_draft_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
-		  .n = r->model.nparams,
-		  .name = name_param,
-		  .find = find_param },
+		  .n = u->paths.ndirs,
+		  .paths = &u->paths },
 		{ .dir = PARAM,
 		  .n = SHARD_STATES_MAX + 1,
 		  .name = name_state,

@@ -66,7 +66,7 @@ static int open_tensor(struct plan *p, const char *param, const char *state,
 	int rc;
 
 	snprintf(name, sizeof(name), "%s.pt", state);
-	rc = plan_lookup(p, PLAN_ZERO, param, &node, err);
+	rc = plan_find(p, PLAN_ZERO, param, &node, err);
 	if (!rc)
 		rc = plan_lookup(p, node, name, &node, err);
 	if (!rc)

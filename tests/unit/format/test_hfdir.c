@@ -273,10 +273,7 @@ static void what_is_no_tensor_of_numbers_is_told(void **state)
 		{ "t", gaps, -ENOTSUP, "tensor t: a view with gaps" },
 		{ "t", complex_numbers, -ENOTSUP, "tensor t: complex64" },
 		{ "t", number, -EBADMSG, "t: expected a tensor, found int" },
-		{ "a/b", NULL, -EBADMSG, "'a/b' cannot be the name" },
-		{ "..", NULL, -EBADMSG, "'..' cannot be the name" },
-		{ "", NULL, -EBADMSG, "'' cannot be the name" },
-		{ "optimizer_state.pt", NULL, -EBADMSG, "cannot be the name" },
+		{ "", NULL, -EBADMSG, "a tensor has no name" },
 	};
 	char *const dir = mkckpt_new_dir();
 	char path[PATH_MAX];

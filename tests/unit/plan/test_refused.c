@@ -2,6 +2,7 @@
 /* What keeps one view from being made keeps no other: weights are served whatever the
  * optimizer has beside them. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
+#include "tests/support/walk.h"
 
 #define BASE "['optimizer_state_dict']['base_optimizer_state|optimizer_state_dict']"
 #define STATE(n) BASE "['state'][" #n "]"
@@ -169,10 +171,169 @@ static void weights_are_served_whatever_the_states_are(void **state)
 			check_refusal(&refusals[i], stage);
 }
 
+#define N64 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+#define N256 N64 N64 N64 N64
+
+/* Parameters whose names are paths have their directories in each other. */
+static const struct mkckpt_param nested[] = {
+	{ "a", 1, { 5 }, 0 },           { "a/b", 2, { 3, 5 }, 0 },
+	{ "a.b/c/d", 1, { 7 }, 1 },     { "a/b/c", 1, { 2 }, 1 },
+	{ "a-b", 1, { 3 }, 1 },         { "z/" N64, 1, { 4 }, 1 },
+	{ "z/" N64 ".x", 1, { 4 }, 1 },
+};
+
+/* No directory can have one of these names. */
+static const struct mkckpt_param unnameable[] = {
+	{ "w", 2, { 3, 5 }, 0 },
+	{ N256, 1, { 5 }, 1 },
+	{ "../x", 1, { 3 }, 1 },
+	{ "m/" N256, 1, { 3 }, 1 },
+};
+
+static struct mkckpt with_params(int stage, const struct mkckpt_param *v,
+				 size_t n)
+{
+	struct mkckpt c = mkckpt_small(stage);
+
+	c.params = v;
+	c.nparams = n;
+	c.ngroups = 2;
+	return c;
+}
+
+static void check_views(struct plan *p, const char *what)
+{
+	static const struct view_type recut = { .kind = PLAN_RESHARD,
+						.ranks = 3 };
+	static const enum plan_kind kinds[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
+	struct errmsg err = { "" };
+	struct plan *other = NULL;
+
+	for (size_t i = 0; i < COUNT(kinds); i++) {
+		other = open_kind(p, kinds[i], what);
+		if (walk_plan(other, &err))
+			fail_msg("%s: view %d: %s", what, kinds[i], err.text);
+		plan_close(other);
+	}
+	if (plan_open_derived(p, &recut, &other, &err) ||
+	    plan_prove(other, false, &err) || walk_plan(other, &err))
+		fail_msg("%s: re-cut: %s", what, err.text);
+	plan_close(other);
+}
+
+static void names_may_be_paths(void **state)
+{
+	(void)state;
+	for (int stage = 1; stage <= 3; stage++) {
+		struct mkckpt c = with_params(stage, nested, COUNT(nested));
+		char *const dir = mkckpt_new_dir();
+		struct plan *const p = open_tag(&c, dir);
+		struct errmsg err = { "" };
+		char why[400] = "";
+		uint64_t node;
+
+		if (plan_prove(p, false, &err) || walk_plan(p, &err))
+			fail_msg("stage %d: %s", stage, err.text);
+		if (!mkckpt_check(&c, p, why, sizeof(why)))
+			fail_msg("stage %d: %s", stage, why);
+		assert_int_equal(plan_lookup(p, PLAN_ZERO, "a/b", &node, NULL),
+				 -ENOENT);
+		assert_int_equal(plan_find(p, PLAN_ZERO, "a.b/c", &node, NULL),
+				 0);
+		assert_int_equal(plan_find(p, node, "fp32.pt", &node, NULL),
+				 -ENOENT);
+		check_views(p, "paths");
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
+static void names_that_no_directory_has_refuse_the_universal_tree(void **state)
+{
+	(void)state;
+	for (int stage = 1; stage <= 3; stage++) {
+		struct mkckpt c =
+			with_params(stage, unnameable, COUNT(unnameable));
+		char *const dir = mkckpt_new_dir();
+		struct plan *const p = open_tag(&c, dir);
+		struct errmsg err = { "" };
+		struct plan_entry e;
+		uint64_t pos = 0;
+		int rc;
+
+		assert_int_equal(plan_prove(p, false, &err), -ENOTSUP);
+		assert_non_null(strstr(err.text,
+				       "'../x' cannot be a directory's name, nor"
+				       " can the names of 2 other"));
+		while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, &err)) == 1)
+			assert_string_equal(e.name, "optimizer_state.pt");
+		assert_int_equal(rc, -ENOTSUP);
+		check_views(p, "names");
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
+static void put_weights(const char *dir, const char *const *names, size_t n)
+{
+	static const float v[3] = { 1, 2, 3 };
+	struct mkpt m = { 0 };
+	struct value *const root = mkpt_dict(&m);
+	struct bytebuf b = { 0 };
+	char path[PATH_MAX];
+
+	for (size_t i = 0; i < n; i++)
+		mkpt_set(&m, root, names[i],
+			 mkpt_tensor(&m, DTYPE_F32, (const uint64_t[]){ 3 }, 1,
+				     v));
+	snprintf(path, sizeof(path), "%s/pytorch_model.bin", dir);
+	mkpt_emit(&m, root, "pytorch_model", &b);
+	mkpt_save(path, b.data, b.len);
+	bytebuf_done(&b);
+	mkpt_done(&m);
+}
+
+static void names_of_weights_are_alike(void **state)
+{
+	static const struct {
+		const char *names[3];
+		int rc; /* of the universal tree */
+	} cases[] = {
+		{ { "a", "a/b", "c/d" }, 0 },
+		{ { "a", "..", "c/d" }, -ENOTSUP },
+		{ { "a", N256, "b" }, -ENOTSUP },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		static const struct plan_options options = { .any_stage = true };
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct plan *p = NULL, *dcp;
+
+		put_weights(dir, cases[i].names, COUNT(cases[i].names));
+		if (plan_open(test_context(), dir, &options, &p, &err))
+			fail_msg("%s", err.text);
+		assert_int_equal(plan_prove(p, false, &err), cases[i].rc);
+		if (!cases[i].rc && walk_plan(p, &err))
+			fail_msg("%s", err.text);
+		dcp = open_kind(p, PLAN_DCP, "weights");
+		if (walk_plan(dcp, &err))
+			fail_msg("%s", err.text);
+		plan_close(dcp);
+		plan_close(p);
+		mkckpt_free_dir(dir);
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(weights_are_served_whatever_the_states_are),
+		cmocka_unit_test(names_may_be_paths),
+		cmocka_unit_test(
+			names_that_no_directory_has_refuse_the_universal_tree),
+		cmocka_unit_test(names_of_weights_are_alike),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

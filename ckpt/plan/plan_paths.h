@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PLAN_PATHS_H
+#define UCKPT_PLAN_PATHS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/errmsg.h"
+
+/*
+ * Directories whose paths are the names of parameters: `a/b` lies in `a`, which may be a
+ * parameter's, too.  They are numbered: those of parameters as these are, then those that
+ * only have others in them.  Valid when zero-initialised: there are none.
+ */
+struct plan_paths {
+	const void *v; /* parameters: each begins with its name, by which they are sorted */
+	size_t n, size;
+	size_t ndirs;
+	struct plan_path *dirs;         /* NULL: no name has a slash */
+	const struct plan_path *sorted; /* the same, by path */
+	struct errmsg refused; /* why there can be no such directories; or empty */
+	struct arena arena;
+};
+
+#define PLAN_PATH_TOP ((size_t)-1) /* the directory that all are in */
+
+/* `v` must outlive `x`.  Names that can be no paths are noted as `refused`, in a message that
+ * begins with `file`.  -ENOMEM.  Call plan_paths_done in any case. */
+int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size,
+		    const char *file, struct errmsg *err);
+void plan_paths_done(struct plan_paths *x);
+
+/* 0, or -ENOTSUP with the reason. */
+int plan_paths_check(const struct plan_paths *x, struct errmsg *err);
+
+/* The path of a directory: the name of parameter i, unless it is refused. */
+const char *plan_paths_path(const struct plan_paths *x, size_t i);
+
+/* The last component of a directory's path; the directory that it lies in, or
+ * PLAN_PATH_TOP. */
+const char *plan_paths_name(const struct plan_paths *x, size_t i);
+size_t plan_paths_parent(const struct plan_paths *x, size_t i);
+
+/* Find a name in a directory: its number, or -1. */
+int64_t plan_paths_find(const struct plan_paths *x, size_t parent,
+			const char *name);
+
+#endif
