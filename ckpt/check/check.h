@@ -42,7 +42,7 @@ struct check {
 	size_t nfiles;
 	struct shardcache *shards; /* the same files, by the same numbers */
 	struct check_pair *pairs;
-	size_t npairs;
+	size_t npairs, pairs_cap;
 	size_t params;
 	uint64_t bytes;  /* of all files */
 	uint64_t opened; /* files of the universal tree; 0: it cannot be made */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
 #include "ckpt/model/geometry.h"
@@ -52,6 +53,11 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 
 	if (!c->whole[a->mp] || !c->whole[b->mp])
 		return 0;
+	if (!array_reserve(&c->pairs, &c->pairs_cap, c->npairs + 1,
+			   sizeof(*c->pairs))) {
+		c->report.problems.failed = true;
+		return 0;
+	}
 	c->pairs[c->npairs++] =
 		(struct check_pair){ .param = p,
 				     .a = a,
@@ -103,19 +109,11 @@ static uint64_t add_param(struct check *c, const struct param *p)
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 {
 	const struct model *const m = &plan_zckpt(c->report.plan)->model;
-	/* A slice is in at most one pair of each kind. */
-	size_t most = m->nparams * m->tp * m->pp + 1;
 
-	for (size_t i = 0; i < m->nparams; i++)
-		most += m->params[i].module ? 0 : m->params[i].holders;
-	c->pairs = calloc(most, sizeof(*c->pairs));
-	if (!c->pairs)
-		return errmsg_nomem(err, c->report.dir);
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
 			*bytes += add_param(c, &m->params[i]);
-	assert(c->npairs < most);
-	return 0;
+	return c->report.problems.failed ? errmsg_nomem(err, c->report.dir) : 0;
 }
 
 struct comparison {

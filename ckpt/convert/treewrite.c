@@ -227,7 +227,6 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 	size_t i = 0;
 	int rc = 0;
 
-	assert(m->n == 0 || m->v[m->n - 1].kind != EXTENT_ZERO);
 	while (!rc && i < m->n) {
 		const uint64_t start = m->v[i].start;
 		const bool literal = m->v[i].kind == EXTENT_LITERAL;
@@ -239,11 +238,14 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 			i++;
 		if (literal != literals)
 			continue;
-		/* Zeros become a hole.  The file still gets its full size,
-		 * because a literal follows the last storage. */
-		rc = zero ? progress_add(o->w->options->progress,
-					m->v[i].start - start)
-			  : copy_range(o, start, m->v[i].start, literal, err);
+		if (!zero) {
+			rc = copy_range(o, start, m->v[i].start, literal, err);
+			continue;
+		}
+		/* Zeros become a hole, also at the end of the file. */
+		if (i == m->n && ftruncate(o->fd, (off_t)m->v[i].start) < 0)
+			return fail(o->w, o->path, "write", err);
+		rc = progress_add(o->w->options->progress, m->v[i].start - start);
 	}
 	return rc;
 }

@@ -436,7 +436,9 @@ int dcp_blobs_read(struct dcp_blobs *b, struct dcp_item *t, enum dtype to,
 	int rc = 0;
 
 	assert(t->is_tensor && checked_range(first, n, t->numel));
-	assert(to == t->dtype || cast_knows(t->dtype));
+	if (to != t->dtype && !cast_knows(t->dtype))
+		return errmsg_set(err, -ENOTSUP, "%s: %s: is of a type that is not read",
+				  b->dir, t->key);
 	for (size_t i = 0; !rc && n && i < t->nchunks; i++) {
 		struct dcp_chunk *const c = &t->chunks[i];
 		const struct part p = {

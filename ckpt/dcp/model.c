@@ -191,6 +191,10 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 				   "%s: has another shape than the parameter: a"
 				   " ZeRO checkpoint has no such state",
 				   e->item->key);
+	if (!s.flat && e->item->is_tensor && e->item->dtype > DTYPE_C128 &&
+	    !cast_knows(e->item->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
+				   e->item->key);
 	if (!e->item->is_tensor)
 		rc = read_number(f, e->item, &s.number);
 	else if (!s.flat)

@@ -6,7 +6,6 @@
  */
 #include "ckpt/dcp/zerofile.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -494,7 +493,9 @@ static int lay_out(struct zerofile_builder *b, const struct value *root,
 
 	for (size_t i = 0; !rc && shared && i < met.n; i++)
 		rc = add_shared(b, met.pid[i], err);
-	assert(rc || met.n == x->n);
+	if (!rc && met.n != x->n)
+		rc = errmsg_set(err, -ENOTSUP, "%s: an option of the optimizer's groups"
+					       " has a tensor", x->name);
 	if (!rc)
 		len = arena_alloc(b->a, (x->n + 1) * sizeof(*len));
 	for (size_t i = 0; len && i < x->n; i++)

@@ -443,7 +443,8 @@ int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err)
 		rc = geometry_apply(&j);
 	if (rc == -ENOMEM)
 		errmsg_set(err, rc, "parameter %s: out of memory", p->name);
-	assert(rc || geometry_is_covered(g));
+	else if (!rc && !geometry_is_covered(g))
+		rc = GEOMETRY_BAD(&j, "its slices do not make it up");
 	if (rc)
 		geometry_done(g);
 	return rc;

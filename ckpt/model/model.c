@@ -154,6 +154,10 @@ static int list_expert(const struct builder *b, struct entries *to,
 		}
 		if (!copy || !name)
 			return errmsg_nomem(b->err, b->dir->path);
+		if (!names_is_param(name))
+			return errmsg_set(b->err, -ENOTSUP,
+					  "parameter %s: cannot be a file name",
+					  name);
 		copy->ep = ep;
 		to->v[to->n++] = (struct entry){ name, copy };
 	}
@@ -182,8 +186,9 @@ static int list_rank(const struct builder *b, struct entries *to,
 
 /* Add the parameter that `n` entries of one name are.  The first rank that has a
  * tensor of the module provides it, as in the converter. */
-static bool add_param(struct model *m, const struct entry *v, size_t n)
+static int add_param(const struct builder *b, const struct entry *v, size_t n)
 {
+	struct model *const m = b->m;
 	const struct slice *const first = v->slice;
 	const struct expert_layer *const l = first->layer;
 	struct param *const p = &m->params[m->nparams++];
@@ -194,7 +199,7 @@ static bool add_param(struct model *m, const struct entry *v, size_t n)
 		p->shape = first->shape;
 		p->numel = first->numel;
 		p->module = first->module;
-		return true;
+		return 0;
 	}
 	p->first = first;
 	p->nslices = !l ? m->tp : l->fused ? experts_degree(l) : 1;
@@ -206,10 +211,14 @@ static bool add_param(struct model *m, const struct entry *v, size_t n)
 		/* A later pipeline stage that repeats a parameter is ignored. */
 		if (s->module || s->mp / m->tp != first->mp / m->tp)
 			break;
-		assert(at < p->nslices && !p->slices[at]);
+		if (at >= p->nslices || p->slices[at])
+			return errmsg_set(b->err, -EBADMSG,
+					  "parameter %s: several tensors of a rank"
+					  " have this name in the whole model",
+					  p->name);
 		p->slices[at] = s;
 	}
-	return p->slices;
+	return p->slices ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
 /* The most entries that a rank's slices can become. */
@@ -248,8 +257,7 @@ static int model_collect(const struct builder *b)
 		for (end = i + 1; end < e.n; end++)
 			if (strcmp(e.v[i].name, e.v[end].name) != 0)
 				break;
-		if (!add_param(m, &e.v[i], end - i))
-			rc = errmsg_nomem(b->err, b->dir->path);
+		rc = add_param(b, &e.v[i], end - i);
 	}
 	free(e.v);
 	return rc;

@@ -112,7 +112,7 @@ void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n);
 /* Free what the tree has recorded of files. */
 void plan_forget_files(struct plan *p);
 
-/* Write a name and a suffix, which must fit (asserted).  Returns 1. */
+/* Write a name and a suffix.  Returns 1, or -ENAMETOOLONG, without a message. */
 int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix);
 
 /* Describe a file that is a copy of a shard. */

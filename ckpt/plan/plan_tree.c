@@ -116,7 +116,8 @@ int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix)
 {
 	const size_t n = strlen(name), s = strlen(suffix);
 
-	assert(n + s <= NAME_MAX);
+	if (n + s > NAME_MAX)
+		return -ENAMETOOLONG;
 	memcpy(out, name, n);
 	memcpy(out + n, suffix, s + 1);
 	return 1;

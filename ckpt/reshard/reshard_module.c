@@ -35,6 +35,12 @@ static const struct partition *old_partition(const struct reshard_builder *b,
 	return &b->s->r->layouts[b->mp].groups[s->group];
 }
 
+static enum dtype master_type(const struct reshard_builder *b,
+			      const struct reshard_group *g)
+{
+	return zckpt_shard(b->s->r, b->mp, 0)->groups[g->like].fp32.dtype;
+}
+
 /* Append a parameter: a copy from the old storage, or a cast of the master weights. */
 static void add_param(struct reshard_builder *b, const struct flat_module *f,
 		      const struct reshard_group *g, const struct slice *s,
@@ -43,7 +49,7 @@ static void add_param(struct reshard_builder *b, const struct flat_module *f,
 	const struct zckpt_run run = {
 		.slice = s,
 		.numel = s->numel,
-		.dtype = zckpt_shard(b->s->r, b->mp, 0)->groups[g->like].fp32.dtype,
+		.dtype = master_type(b, g),
 		.to = f->t.dtype,
 	};
 	const uint64_t item = dtype_size(f->t.dtype);
@@ -234,9 +240,10 @@ static struct value *filled_view(struct reshard_builder *b,
 	const struct slice *const s =
 		b->m->groups[p->group].params[p->index].slice;
 	struct flat_module *const f = &x->flat[p->group];
+	const enum dtype from = master_type(b, &b->m->groups[p->group]);
 	struct tensor t;
 
-	if (!cast_knows(to))
+	if (from != to && !(cast_knows(from) && cast_makes(to)))
 		return RESHARD_FAIL(b, -EBADMSG,
 				    "%.100s: no cast from the master weights to"
 				    " %s is known",

@@ -297,6 +297,11 @@ bool cast_knows(enum dtype d)
 	return to_floats[d];
 }
 
+bool cast_makes(enum dtype d)
+{
+	return d < COUNT(from_floats) && from_floats[d];
+}
+
 void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
 {
 	assert(cast_knows(from));
@@ -305,7 +310,7 @@ void cast_to_float(enum dtype from, const void *in, float *out, size_t n)
 
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n)
 {
-	assert(to < COUNT(from_floats) && from_floats[to]);
+	assert(cast_makes(to));
 	from_floats[to](in, out, n);
 }
 
@@ -351,7 +356,7 @@ void cast(enum dtype from, const void *in, enum dtype to, void *out, size_t n)
 
 bool arith_knows(enum dtype t)
 {
-	return t == DTYPE_F64 || (t < COUNT(from_floats) && from_floats[t]);
+	return t == DTYPE_F64 || cast_makes(t);
 }
 
 /*

@@ -24,8 +24,9 @@ void cast_to_float(enum dtype from, const void *in, float *out, size_t n);
 /* The same to float64: exact but for 64-bit integers beyond 2^53. */
 void cast_to_double(enum dtype from, const void *in, double *out, size_t n);
 
-/* And back, to float16, bfloat16 or float32: rounded to nearest even, too
- * large ones to infinity; a NaN becomes the bits that torch gives it on x86. */
+/* And back, to float16, bfloat16 or float32 (cast_makes; asserted): rounded to nearest
+ * even, too large ones to infinity; a NaN becomes the bits that torch gives it on x86. */
+bool cast_makes(enum dtype d);
 void cast_from_float(enum dtype to, const float *in, void *out, size_t n);
 
 /* Both: from any real type to one of these three, by way of float32, as torch's

@@ -453,7 +453,7 @@ static int add_experts(struct loader *l, const struct slice *s)
 
 		experts_key(layer, ep * layer->local + s->expert, s->rest, key);
 		p = model_find(&l->r->model, key);
-		rc = p ? add_param(l, p) : 0;
+		rc = p && !p->module ? add_param(l, p) : 0;
 	}
 	return rc;
 }

@@ -337,13 +337,12 @@ static int add_part(const struct zero_checkpoint *r,
 
 	if (!flat && g->refused)
 		return errmsg_set(err, g->refused_rc, "%s", g->refused);
-	if (!flat || flat->dtype != run->dtype)
+	if (!flat || flat->dtype != run->dtype || f.start + f.numel > flat->numel)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: %s of parameter %s is missing or of"
-				  " another type than on other ranks",
+				  "%s: %s of parameter %s is missing, too short,"
+				  " or of another type than on other ranks",
 				  r->dir.optim[number].path,
 				  run->state ? run->state : "fp32", s->name);
-	assert(f.start + f.numel <= flat->numel);
 	return extent_add_cast(out, end - first, file_number(r, number, flat),
 			       flat->offset + at * dtype_size(run->dtype),
 			       run->dtype, run->to)

@@ -72,7 +72,7 @@ static bool localize(struct mkpt *m, const struct mkckpt_layer *l, unsigned ep,
 {
 	const unsigned local = l->n / l->ep;
 	const char *rest;
-	char name[256];
+	char name[NAME_MAX + 16];
 	unsigned expert;
 
 	if (l->fused) {
@@ -270,7 +270,7 @@ static void add_fused(struct mkpt *m, const struct mkckpt *c,
 {
 	for (size_t i = 0; i < c->nparams; i++) {
 		const struct mkckpt_param *const p = &c->params[i];
-		char key[256];
+		char key[NAME_MAX + 16];
 
 		if (mkckpt_layer_of(c, p->name) != l)
 			continue;

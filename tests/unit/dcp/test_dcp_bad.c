@@ -196,6 +196,23 @@ static void double_parameter(struct copy *c)
 	move(c, "model.transformer.ln_f.bias", 1, "transformer.ln_f.weight");
 }
 
+/* Name the steps otherwise, and give them a type of which no value is known. */
+static void odd_scalars(struct copy *c)
+{
+	const struct value_dict *const d = value_find_pairs(c->metadata, "planner_data");
+
+	for (size_t i = 0; i < d->n; i++) {
+		const char *const key = value_cstr(d->v[i].key);
+		const struct value_seq *const path = value_items(d->v[i].val);
+
+		if (!value_is_str(path->v[path->n - 1], "step"))
+			continue;
+		path->v[path->n - 1] = value_new_str(&c->a, "scale");
+		value_find(item(c, key), "properties")->obj->state->seq.v[0] =
+			value_new_global(&c->a, "torch", "quint8");
+	}
+}
+
 static void test_refused(void **state)
 {
 	static const struct {
@@ -225,6 +242,7 @@ static void test_refused(void **state)
 		{ lose_parameter, "a parameter transformer.ln_f.bias, which the model"
 				  " has not" },
 		{ double_parameter, "ln_f.bias: another tensor has its name" },
+		{ odd_scalars, ".step: is of a type that is not read" },
 	};
 	struct copy *const c = *state;
 	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };

@@ -359,6 +359,62 @@ static void strings_in_the_module_are_left_out(void **state)
 	mkckpt_free_dir(dir);
 }
 
+static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+		       unsigned rank, void *ctx)
+{
+	static const uint64_t none = 0;
+	struct value *const module = mkpt_ordered_dict(m);
+
+	if (kind != MKCKPT_MODEL)
+		return;
+	mkpt_set(m, module, "l1.weight",
+		 mkpt_tensor(m, DTYPE_I8, &none, 1, ""));
+	mkpt_set(m, root, "module", module);
+}
+
+/* Stages 1 and 2 would have the master weights cast to a type that nothing is cast to. */
+static void modules_of_integers_are_not_filled(void **state)
+{
+	static const struct view_type type = { PLAN_RESHARD, .ranks = 2, .stage = 1 };
+	static const struct plan_options options = { .crc_zero = true };
+	struct mkckpt c = good(3);
+	char *const dir = mkckpt_new_dir();
+	struct plan *universal, *p = NULL;
+	struct errmsg err = { "" };
+
+	c.edit = set_module;
+	mkckpt_write(&c, dir);
+	if (plan_open(test_context(), dir, &options, &universal, &err))
+		fail_msg("%s", err.text);
+	assert_true(plan_open_derived(universal, &type, &p, &err) ||
+		    walk_plan(p, &err));
+	assert_non_null(strstr(err.text, "l1.weight: no cast from the master weights"));
+	plan_close(p);
+	plan_close(universal);
+	mkckpt_free_dir(dir);
+}
+
+/* A native expert of the last ranks has a longer number, and thus name, in the tree. */
+static void long_names_of_experts_are_refused(void **state)
+{
+	enum { N = 20, LEN = NAME_MAX - (int)sizeof(NATIVE "0") };
+	static const struct mkckpt_layer layer = { .prefix = NATIVE, .n = N, .ep = 2 };
+	static char names[N][NAME_MAX + 10];
+	struct mkckpt_param p[N];
+	const struct mkckpt c = { .stage = 1, .ranks = 2, .params = p, .nparams = N,
+				  .ngroups = 1, .layers = &layer, .nlayers = 1 };
+	char *const dir = mkckpt_new_dir();
+
+	for (int i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]), NATIVE "%d.%0*d", i, LEN, 0);
+		p[i] = (struct mkckpt_param){ names[i], 1, { 3 }, 0 };
+	}
+	mkckpt_write(&c, dir);
+	check_fails("long names", dir, MODEL, "0: cannot be a file name");
+	assert_int_equal(failures, 0);
+	mkckpt_free_dir(dir);
+}
+
 /* The file of a case, as a .pt file; bare pickles are wrapped into one. */
 static struct bytebuf load_case(const char *path)
 {
@@ -425,6 +481,9 @@ int main(void)
 		cmocka_unit_test_setup(unreadable_files_are_reported,
 				       forget_failures),
 		cmocka_unit_test(strings_in_the_module_are_left_out),
+		cmocka_unit_test(modules_of_integers_are_not_filled),
+		cmocka_unit_test_setup(long_names_of_experts_are_refused,
+				       forget_failures),
 		cmocka_unit_test_setup(each_file_is_refused, forget_failures),
 	};
 
