@@ -142,6 +142,9 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		  "number of ranks that will load it, with --to dcp\n"
 		  "(default: any)",
 		  .set = "dcp_ranks" },
+		{ "model", 0, "NAME",
+		  "of a distributed checkpoint: the dict of weights,\n"
+		  "such as averaged ones", .set = "model" },
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
 		{ "num_extract_workers", 0, "N",

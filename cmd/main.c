@@ -43,7 +43,7 @@ static void print_help(void)
 	     "  -h, --help     print this help; see also 'ucckpt COMMAND --help'\n"
 	     "  -V, --version  print the version\n"
 	     "  -o OPTION,...  options of a mount, about servers and views: s3_endpoint=URL,\n"
-	     "                 ranks=8, hf_dtype=bf16, ...; see ucfs(1)\n"
+	     "                 ranks=8, hf_dtype=bf16, model=ema, ...; see ucfs(1)\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
 	     " 2 wrong usage;\n"

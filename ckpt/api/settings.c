@@ -145,6 +145,19 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
+static const char *set_model(struct uckpt *u, const struct option *o,
+			     const char *text, const char *value)
+{
+	char *const copy = *value ? strdup(value) : NULL;
+
+	(void)text;
+	if (!copy)
+		return *value ? "out of memory" : o->wrong;
+	free(u->model);
+	u->model = copy;
+	return NULL;
+}
+
 /* One number of ranks, or several with commas. */
 static const char *set_ranks(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
@@ -198,6 +211,7 @@ static const struct option options[] = {
 	{ "dcp_style=", set_plan, .word = "dcp_style",
 	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
+	{ "model=", set_model, .wrong = "names no dict" },
 	{ "view=", set_plan, .word = "to", .wrong = KINDS },
 	{ "to=", set_plan, .word = "to", .wrong = KINDS },
 	{ "ranks=", set_ranks, .wrong = RANKS },

@@ -38,6 +38,9 @@ struct uckpt {
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */
 	atomic_bool stopped;
 
+	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
+		      * NULL (dcp/choose.h) */
+
 	struct cache_pool *cache; /* of blocks (cache/cache.h) */
 
 	/* Protects what HACKING.md lists, of which these are; not held across I/O. */

@@ -390,9 +390,11 @@ struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind 
 	const struct fileid *const id = &d->id;
 	const uint64_t own[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
 				 rank * DCP_ZEROFILE_KINDS + (uint64_t)kind };
+	const char *const model = d->u->model ?: "";
 	struct attrs a = d->attrs;
 
-	a.st.st_ino = dcp_blobs_hash(&d->blobs, hash_bytes(0, own, sizeof(own)));
+	a.st.st_ino = dcp_blobs_hash(&d->blobs, hash_bytes(hash_bytes(0, own, sizeof(own)),
+							   model, strlen(model)));
 	a.st.st_mode &= S_IFMT | 0444;
 	a.st.st_nlink = 1;
 	a.st.st_size = (off_t)d->ranks[rank].files[kind].w.size;

@@ -19,12 +19,12 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/choose.h"
 #include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 
-#define PREFIXES_MAX 64u /* dicts of tensors that may be the model */
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
 static const char *last_of(const struct dcp_item *t)
@@ -40,61 +40,9 @@ static bool is_of_model(const struct dcp_finder *f, const struct dcp_item *t)
 	       !(f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t));
 }
 
-static bool is_floating(enum dtype d)
+bool dcp_is_floating(enum dtype d)
 {
 	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
-}
-
-static bool is_preferred(const struct dcp_item *t)
-{
-	return t->depth > 1 && (strcmp(t->path[0], "model") == 0 ||
-				strcmp(t->path[0], "state_dict") == 0);
-}
-
-/* Find what comes before the parameters' names; several dicts may have them, such as
- * averaged weights. */
-static bool find_owner(struct dcp_finder *f, const char *name)
-{
-	const struct dcp_item *best = NULL;
-
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
-
-		if (t->is_tensor && strcmp(last_of(t), name) == 0 &&
-		    !dcp_prefix_has(&f->optimizer, t) &&
-		    (!best || (is_preferred(t) && !is_preferred(best))))
-			best = t;
-	}
-	if (best)
-		f->model = (struct dcp_prefix){ best, best->depth - 1 };
-	return best;
-}
-
-/* Without groups, the model is the dict with the most tensors. */
-static bool find_largest(struct dcp_finder *f)
-{
-	struct dcp_prefix v[PREFIXES_MAX];
-	size_t count[PREFIXES_MAX] = { 0 }, n = 0, best = 0, k;
-
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
-
-		if (!t->is_tensor || !is_floating(t->dtype) ||
-		    (f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t)))
-			continue;
-		for (k = 0; k < n; k++)
-			if (t->depth == v[k].depth + 1 && dcp_prefix_has(&v[k], t))
-				break;
-		if (k == PREFIXES_MAX)
-			continue;
-		if (k == n)
-			v[n++] = (struct dcp_prefix){ t, t->depth - 1 };
-		if (++count[k] > count[best])
-			best = k;
-	}
-	if (n)
-		f->model = v[best];
-	return n;
 }
 
 static struct dcp_entry *find_weight(const struct dcp_finder *f, const char *name)
@@ -335,7 +283,7 @@ static int set_one_group(struct dcp_finder *f)
 	for (size_t i = 0, n; g->names && i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
-		if (is_of_model(f, t) && is_floating(t->dtype) &&
+		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer ||
 		     dcp_entries_find(&f->states, last_of(t), &n)))
 			g->names[g->n++] = last_of(t);
@@ -433,18 +381,9 @@ static int add_extras(struct dcp_finder *f)
 static int find_all(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
-	const char *first = NULL; /* of the optimizer's parameters */
-	int rc = dcp_optimizer_find(f);
+	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f);
 
-	if (rc)
-		return rc;
-	for (size_t g = f->ngroups; g--;)
-		first = f->groups[g].n ? f->groups[g].names[0] : first;
-	if (first ? !find_owner(f, first) : !find_largest(f))
-		return ERRMSG_FILE(f, -ENOTSUP, "no model is in it: %s",
-				   first ? "the optimizer's parameters are not there"
-					 : "there are no tensors");
-	rc = list_weights(f) ?: f->ngroups ? 0 : set_one_group(f);
+	rc = rc ?: list_weights(f) ?: f->ngroups ? 0 : set_one_group(f);
 	rc = rc ?: dcp_model_add_groups(f) ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)

@@ -63,6 +63,9 @@ struct dcp_finder {
  * file that a program will load. */
 bool dcp_optimizer_is_option(const struct value *v);
 
+/* Is it a floating-point type, which weights may have? */
+bool dcp_is_floating(enum dtype d);
+
 /* The field of a parameter's master weight, as Megatron's optimizers call it. */
 #define DCP_MASTER "fp32_param"
 

@@ -248,6 +248,8 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 		value_append(b->a, list,
 			     value_new_str(b->a, arena_strdup(b->a, text)));
 	}
+	for (size_t i = 0; i < o->nnotes; i++)
+		value_append(b->a, list, value_new_str(b->a, o->notes[i]));
 	for (size_t i = 0; i < COUNT(v); i++)
 		if (v[i].is_true)
 			value_append(b->a, list, value_new_str(b->a, v[i].text));

@@ -50,6 +50,7 @@ void context_free(struct uckpt *u)
 	remote_lists_done(u);
 	sites_done(u);
 	remote_options_done(u);
+	free(u->model);
 	roots_done(u);
 	beneath_done(u);
 	cache_pool_free(u->cache);

@@ -40,3 +40,4 @@ complete -c ucckpt -n $convert -l dtype -x -a 'fp32 bf16 fp16'
 complete -c ucckpt -n $convert -l shard-size -x
 complete -c ucckpt -n $convert -l dcp-style -x -a 'fsdp2 flat titan accelerate lightning fabric'
 complete -c ucckpt -n $convert -l dcp-ranks -x
+complete -c ucckpt -n $convert -l model -x

@@ -69,6 +69,17 @@ for param in "$tmp"/dcp_accelerate_fsdp2_dp2/zero/*/; do
 	check "$param: zeros" cmp -n 32 -i "$(start_of "$state" data/0):0" "$state" /dev/zero
 done
 
+# Averaged weights beside those of the model, which the default shows (test_good.c).
+averaged=$good/dcp_averaged
+check "what was chosen" grep -q "warning: the weights are those of app.model; also in it, and not shown: app.ema" \
+	<(ucckpt info "$averaged")
+check "the averaged weights" ucckpt convert --model app.ema "$averaged" "$tmp/ema" >"$tmp/said" 2>&1
+check "whose states: $(cat "$tmp/said")" grep -q "the optimizer's states are those of app.model" "$tmp/said"
+check "of their own" test "$(tail -c +$(($(start_of "$tmp/ema/zero/bias/fp32.pt" data/0) + 1)) \
+	"$tmp/ema/zero/bias/fp32.pt" | head -c 12 | sha256sum | head -c 16)" = e26b9bdfaea8b19b
+check "no such dict" grep -q "was asked for is not in it; dicts of tensors: app.ema, app.model" \
+	<(ucckpt -o model=ema info "$averaged" 2>&1)
+
 # A byte of a tensor: only the checksum shows it.
 cp -r "$good/dcp_fsdp2_dp4_uneven/ckpt" "$tmp/damaged"
 check "whole" ucckpt check --data "$tmp/damaged" >/dev/null

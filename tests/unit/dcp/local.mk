@@ -1,6 +1,7 @@
 # Units of ckpt/dcp.
 unit_tests += \
 	%D%/test_place \
+	%D%/test_choose \
 	%D%/test_dcp_bad \
 	%D%/test_dcp_unusual \
 	%D%/test_stage0_bad

@@ -237,7 +237,7 @@ static void test_refused(void **state)
 		{ call_system, "refusing global os.system: it runs code" },
 		{ add_optimizer, "several optimizers (other, optim) are in it" },
 		{ lose_params, "group 0 of the optimizer has no params" },
-		{ lose_model, "no model is in it: the optimizer's parameters are not" },
+		{ lose_model, "the optimizer has a parameter transformer.wte.weight, which" },
 		{ lose_state, "ln_f.bias has 2 of the 3 states of its group" },
 		{ lose_parameter, "a parameter transformer.ln_f.bias, which the model"
 				  " has not" },

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make the cases dcp_averaged and dcp_buffers of tests/good: state dicts that a program
+put together by hand and saved with torch.distributed.checkpoint.
+
+    make_dcp_by_hand.py OUTPUT
+
+The first has averaged weights beside those that the optimizer updated; the second has
+buffers of every kind that torch saves.  Needs torch 2.15.
+"""
+
+import copy
+import hashlib
+import os
+import sys
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+DECAY = 0.9
+
+
+def train(model, steps=4):
+    average = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).pow(2).mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p, q in zip(average.parameters(), model.parameters()):
+                p.mul_(DECAY).add_(q, alpha=1 - DECAY)
+    return average, optimizer
+
+
+def sha256(tensor):
+    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+                          .tobytes()).hexdigest()
+
+
+def write(output, name, state, model, optimizer):
+    out = os.path.join(output, "dcp_" + name)
+    dcp.save(state, checkpoint_id=os.path.join(out, "ckpt"), no_dist=True)
+    with open(out + ".digests", "w") as f:
+        f.write("tag ckpt\n")
+        for key, p in model.named_parameters():
+            s = optimizer.state[p]
+            f.write("shape %s %s\n" % (key, "x".join(map(str, p.shape)) or "-"))
+            f.write("truth %s fp32 %s\n" % (key, sha256(p.detach())))
+            for kind in ("exp_avg", "exp_avg_sq"):
+                f.write("truth %s %s %s\n" % (key, kind, sha256(s[kind])))
+            f.write("number %s step float32 %r\n" % (key, float(s["step"])))
+
+
+def main(output):
+    torch.manual_seed(1)
+    model = torch.nn.Linear(4, 3)
+    average, optimizer = train(model)
+    weights, states = get_state_dict(model, optimizer)
+    write(output, "averaged",
+          {"app": {"ema": average.state_dict(), "model": weights, "optim": states}},
+          model, optimizer)
+    print("# ema bias", sha256(average.bias.detach()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

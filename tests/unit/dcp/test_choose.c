@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which of several dicts is the model: a table of paths, in each order of the dicts, and the
+ * dict that is chosen, or the reason why none is.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/context.h"
+#include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/choose.h"
+#include "ckpt/dcp/optimizer.h"
+#include "tests/support/context.h"
+#include "tests/support/unit.h"
+
+#define DICTS 4
+
+/* A dict has the tensors w and b of 48 and 3 elements, unless marks follow its path:
+ *   ?  w is transposed      -  b is missing        +  another tensor, x, is there
+ *   =  its bytes are those of the dict before      ~  two elements in all */
+static const struct row {
+	const char *dicts[DICTS]; /* paths with dots; "." is the outermost */
+	const char *optimizer;    /* its path, or NULL */
+	const char *wanted;       /* the option, or NULL */
+	const char *expected; /* the dict that is chosen, or what the refusal says */
+	const char *note; /* a part of the notes, "" for none */
+} table[] = {
+	/* By name, anywhere in the path. */
+	{ { "app.ema", "app.model" },
+	  "app.optim",
+	  NULL,
+	  "app.model",
+	  "not shown: app.ema" },
+	{ { "app.ema", "app.model" },
+	  NULL,
+	  NULL,
+	  "app.model",
+	  "not shown: app.ema" },
+	{ { "averaged", "net" }, NULL, NULL, "net", "not shown: averaged" },
+	{ { "model.shadow", "model.live" },
+	  "optim",
+	  NULL,
+	  "model.live",
+	  "model.shadow" },
+	{ { "ema_model", "x" }, "optim", NULL, "x", "ema_model" },
+	{ { "modelEMA", "stuff" }, NULL, NULL, "stuff", "modelEMA" },
+	{ { "SWAModel", "stuff" }, NULL, NULL, "stuff", "SWAModel" },
+	{ { "schema", "teacher.net" }, NULL, NULL, "schema", "teacher.net" },
+	{ { "target_network", "network" }, "o", NULL, "network", "target_network" },
+	{ { "reference.state_dict", "policy" }, "o", NULL, "policy", "reference" },
+	{ { "best_model", "model" }, "o", NULL, "model", "best_model" },
+	{ { "ema", "." }, "o", NULL, ".", "not shown: ema" },
+	{ { "ema" }, "o", NULL, "ema", "" },
+	{ { "model" }, NULL, NULL, "model", "" },
+	/* By what the optimizer has. */
+	{ { "model-", "ema" }, "o", NULL, "ema", "not shown: model" },
+	{ { "model?", "old" }, "o", NULL, "old", "not shown: model" },
+	{ { "a+", "b-" }, "o", NULL, "a", "not shown: b" },
+	{ { "model~", "backbone" }, NULL, NULL, "backbone", "" },
+	/* By what lies beside it. */
+	{ { "b.weights", "a.weights" }, "a.optim", NULL, "a.weights", "b.weights" },
+	/* By nothing. */
+	{ { "a", "b" },
+	  "o",
+	  NULL,
+	  "nothing tells which: a, b (option model=NAME",
+	  NULL },
+	{ { "net_b", "net_a+" },
+	  NULL,
+	  NULL,
+	  "nothing tells which: net_a, net_b (",
+	  NULL },
+	{ { "a", "b", "c", "ema" },
+	  NULL,
+	  NULL,
+	  "nothing tells which: a, b, c (",
+	  NULL },
+	{ { "a", "b=" }, "o", NULL, "a", "" },
+	/* By the caller. */
+	{ { "a", "b" }, "o", "b", "b", "not shown: a" },
+	{ { "ema", "model" },
+	  "o",
+	  "ema",
+	  "ema",
+	  "optimizer's states are those of model" },
+	{ { "ema-", "model" }, "o", "ema", "ema", "not shown: model" },
+	{ { "ema", "." }, "o", ".", ".", "not shown: ema" },
+	{ { "ema", "model" },
+	  "o",
+	  "mod",
+	  "not in it; dicts of tensors: ema, model",
+	  NULL },
+	/* None. */
+	{ { "a~" }, "o", NULL, "the optimizer's parameters are not there", NULL },
+	{ { NULL }, NULL, NULL, "there are no tensors", NULL },
+};
+
+static const uint64_t shape_of_w[] = { 16, 3 }, turned[] = { 3, 16 };
+
+struct maker {
+	struct arena a;
+	struct dcp_metadata m;
+	uint64_t at;
+};
+
+/* Add a tensor below a path with dots, of `n` characters. */
+static struct dcp_item *add(struct maker *k, const char *path, size_t n,
+			    const char *name, const uint64_t *shape,
+			    unsigned ndim)
+{
+	struct dcp_item *const t = &k->m.items[k->m.nitems++];
+	char *rest = arena_strndup(&k->a, path, n), *word;
+	uint64_t numel = 1;
+
+	for (unsigned d = 0; d < ndim; d++)
+		numel *= shape[d];
+	assert_int_equal(dcp_item_init(t, &k->a, name, 0, DTYPE_F32, ndim,
+				       shape, numel, ++k->at),
+			 0);
+	t->chunks->at = k->at;
+	t->path = arena_alloc(&k->a, DCP_PATH_MAX * sizeof(*t->path));
+	while (strcmp(path, ".") != 0 && (word = strsep(&rest, ".")))
+		t->path[t->depth++] = word;
+	t->path[t->depth++] = name;
+	return t;
+}
+
+static void add_dict(struct maker *k, const char *dict)
+{
+	const size_t n = strcspn(dict, "?-+=~");
+	const char mark = dict[n];
+	const uint64_t three = 3, one = 1;
+
+	if (mark == '=')
+		k->at -= 2;
+	if (mark == '~') {
+		add(k, dict, n, "y", &one, 1);
+		add(k, dict, n, "z", &one, 1);
+		return;
+	}
+	add(k, dict, n, "w", mark == '?' ? turned : shape_of_w, 2);
+	if (mark != '-')
+		add(k, dict, n, "b", &three, 1);
+	if (mark == '+')
+		add(k, dict, n, "x", &three, 1);
+}
+
+static void add_optimizer(struct maker *k, struct dcp_finder *f,
+			  const char *path)
+{
+	static const char *names[] = { "w", "b" };
+	static struct dcp_names group = { .names = names, .n = COUNT(names) };
+	const uint64_t three = 3;
+	struct dcp_item *const w =
+		add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
+	struct dcp_item *const b =
+		add(k, path, strlen(path), "exp_avg", &three, 1);
+
+	f->states.v = arena_alloc(&k->a, 2 * sizeof(*f->states.v));
+	f->states.v[f->states.n++] =
+		(struct dcp_entry){ "b", "exp_avg", b, NULL };
+	f->states.v[f->states.n++] =
+		(struct dcp_entry){ "w", "exp_avg", w, NULL };
+	f->optimizer = (struct dcp_prefix){ w, w->depth - 1 };
+	f->o->has_optimizer = true;
+	f->groups = &group;
+	f->ngroups = 1;
+}
+
+static void check_notes(const struct row *r, const struct dcp_model *o)
+{
+	bool found = !*r->note && !o->nnotes;
+
+	for (size_t i = 0; i < o->nnotes; i++)
+		found |= *r->note && strstr(o->notes[i], r->note);
+	if (!found)
+		fail_msg("row %td: notes: %s", r - table,
+			 o->nnotes ? o->notes[o->nnotes - 1] : "none");
+}
+
+static void check_chosen(const struct row *r, const struct dcp_finder *f)
+{
+	struct bytebuf name = { 0 };
+	char *text;
+
+	for (unsigned i = 0; i < f->model.depth; i++)
+		bytebuf_add_format(&name, "%s%s", i ? "." : "",
+				   f->model.item->path[i]);
+	bytebuf_add_str(&name, f->model.depth ? "" : ".");
+	text = bytebuf_take_text(&name);
+	assert_string_equal(text, r->expected);
+	free(text);
+	check_notes(r, f->o);
+}
+
+/* Choose among the dicts of a row, of which dict `first` comes first. */
+static void check_row(const struct row *r, size_t first, size_t n)
+{
+	struct dcp_model o = { 0 };
+	struct dcp_item items[4 * DICTS] = { 0 };
+	struct maker k = { .m = { .items = items } };
+	struct errmsg err = { "" };
+	struct dcp_blobs blobs = { .u = test_context() };
+	struct dcp_finder f = { .o = &o,
+				.a = &o.arena,
+				.m = &k.m,
+				.b = &blobs,
+				.file = "a file",
+				.err = &err };
+	int rc;
+
+	for (size_t i = 0; i < n; i++)
+		add_dict(&k, r->dicts[(first + i) % n]);
+	if (r->optimizer)
+		add_optimizer(&k, &f, r->optimizer);
+	blobs.u->model = (char *)r->wanted;
+	rc = dcp_choose_model(&f);
+	blobs.u->model = NULL;
+	if (rc) {
+		assert_int_equal(rc, -ENOTSUP);
+		if (!strstr(err.text, r->expected) || r->note)
+			fail_msg("row %td: %s", r - table, err.text);
+	} else {
+		check_chosen(r, &f);
+	}
+	arena_done(&k.a);
+	arena_done(&o.arena);
+}
+
+static void test_table(void **state)
+{
+	for (const struct row *r = table; r < table + COUNT(table); r++) {
+		size_t n = 0;
+		bool moves = true;
+
+		for (; n < DICTS && r->dicts[n]; n++)
+			moves &= !strchr(r->dicts[n], '=');
+		for (size_t i = 0; i < (moves && n ? n : 1); i++)
+			check_row(r, i, n);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_table),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
