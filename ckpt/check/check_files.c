@@ -23,6 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
@@ -34,6 +35,7 @@
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/vfile/vfile_source.h"
+#include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
 /* At most this many damaged members of one file are listed. */
@@ -251,9 +253,20 @@ static bool is_safetensors(const struct check_file *f)
 	return names_ends_with(f->path, ".safetensors");
 }
 
+/* Is it of a former save of the tag?  What is wrong with it is no problem of the newest. */
+static bool is_left_over(const struct check *c, const struct check_file *f)
+{
+	const char *const name = strrchr(f->path, '/') + 1;
+	const struct ckname id = names_parse(name);
+	const struct zero_checkpoint *const r =
+		c->report.plan ? plan_zckpt(c->report.plan) : NULL;
+
+	return r && r->dir.left && !tagdir_find(&r->dir, &id, name);
+}
+
 static void note_without_sums(struct check *c, const struct check_file *f)
 {
-	if (f->problems.n || f->summed)
+	if (f->problems.n || f->summed || is_left_over(c, f))
 		return;
 	if (f->is_zip)
 		findings_add(&c->report.notes,
@@ -298,6 +311,8 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	struct locating l = { .z = &pt.zip };
 	int rc = 0;
 
+	if (is_left_over(c, f))
+		return 0;
 	/* Opening the plan has read the headers of safetensors. */
 	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &why)
 			      : files_open_pt(c->report.u, &pt, f->path, &why)) {

@@ -2,7 +2,7 @@
 # Uses the rooms above; tensors are only described here.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/kinds.h %D%/kinds.c \
-	%D%/tagdir.h %D%/tagdir.c \
+	%D%/tagdir.h %D%/leftover.h %D%/leftover.c %D%/tagdir.c \
 	%D%/hfdir.h %D%/hfdir.c \
 	%D%/hfhub.h %D%/hfhub.c \
 	%D%/tags.h %D%/tags.c

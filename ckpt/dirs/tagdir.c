@@ -19,6 +19,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/leftover.h"
 #include "ckpt/files/files.h"
 #include "ckpt/pack/packfs.h"
 #include "ckpt/roots/roots.h"
@@ -286,8 +287,6 @@ static int check_files(const struct tagdir *d, struct errmsg *err)
 {
 	struct failure f = { d, err };
 
-	if (d->noptim == 0)
-		return kinds_refuse(d->u, d->path, err);
 	if (d->zero3 && d->model > d->optim + d->noptim)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: model states of ZeRO-3 (%s) and of other"
@@ -348,6 +347,11 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 			       find_numbered, d, err);
 	if (!rc) {
 		sort_files(d);
+		rc = d->noptim ? check_files(d, err)
+			       : kinds_refuse(u, d->path, err);
+	}
+	if (rc == -EBADMSG && leftover_drop(d)) {
+		sort_files(d);
 		rc = check_files(d, err);
 	}
 	if (rc)
@@ -357,6 +361,15 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 	return rc;
 }
 
+bool tagdir_keep_newest(struct tagdir *d)
+{
+	if (d->left || !leftover_drop(d))
+		return false;
+	sort_files(d);
+	set_readers(d);
+	return true;
+}
+
 void tagdir_done(struct tagdir *d)
 {
 	for (size_t i = 0; i < d->nfiles; i++)
@@ -364,6 +377,7 @@ void tagdir_done(struct tagdir *d)
 	free(d->files);
 	free(d->path);
 	free(d->tag);
+	free(d->left);
 	*d = (struct tagdir){ 0 };
 }
 

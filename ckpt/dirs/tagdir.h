@@ -31,8 +31,8 @@ struct tag_file {
 int tag_file_find(struct tag_file *f, struct errmsg *err);
 
 /*
- * The files of a tag directory, by their names: one for each rank, none missing.
- * No file is opened.
+ * The files of a tag directory, by their names: one for each rank, none missing.  A file is
+ * opened only if the names are not those of one save.
  */
 struct tagdir {
 	struct uckpt *u;
@@ -60,6 +60,7 @@ struct tagdir {
 	unsigned dp_degree;
 	unsigned mp_degree; /* tensor times pipeline parallel */
 	bool zero3;	    /* model states are per data-parallel rank */
+	char *left; /* names files of a former save, which are not listed; or NULL */
 };
 
 /*
@@ -70,6 +71,10 @@ struct tagdir {
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 		struct errmsg *err);
 void tagdir_done(struct tagdir *d);
+
+/* Keep the files of the newest save, if files record that it had fewer ranks than there are.
+ * Returns whether files were left out; those that stay have other numbers then. */
+bool tagdir_keep_newest(struct tagdir *d);
 
 /*
  * For a directory that is no complete checkpoint: report each optimizer shard and

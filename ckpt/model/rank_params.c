@@ -142,6 +142,12 @@ static int load_groups(const struct rank_params_loader *l)
 	size_t total = 0;
 	int rc = 0;
 
+	if (!list && value_pairs(value_find(l->pt->root, "optimizer")))
+		return ERRMSG_FILE(l, -EBADMSG,
+				   "saved without ZeRO: the optimizer shards beside"
+				   " it (%s, ...) are of a former save; remove them"
+				   " to have this one",
+				   l->dir->optim[0].name);
 	if (!list)
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "has no param_shapes: not the model states"

@@ -275,12 +275,16 @@ struct sum {
 	bool same; /* so far */
 };
 
-static void sum_add(struct sum *s, const struct fileid *id)
+/* Files that the plan leaves out, of a former save, may lie between its own. */
+static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 {
+	const uint32_t next = (uint32_t)s->n;
+
 	s->sum = crc32_add(s->sum, id, sizeof(*id));
-	s->same =
-		s->same && s->n < shardcache_count(s->planned) &&
-		fileid_unchanged(shardcache_id(s->planned, (uint32_t)s->n), id);
+	if (next >= shardcache_count(s->planned) ||
+	    strcmp(shardcache_path(s->planned, next), path) != 0)
+		return;
+	s->same = s->same && fileid_unchanged(shardcache_id(s->planned, next), id);
 	s->n++;
 }
 
@@ -296,13 +300,13 @@ static uint32_t sum_files(struct plan *p, const char *path)
 		if (hfdir_open(shardcache_context(s.planned), &h, path, NULL))
 			return 0;
 		for (size_t i = 0; i < h.nfiles; i++)
-			sum_add(&s, &h.files[i].file);
+			sum_add(&s, h.files[i].path, &h.files[i].file);
 		hfdir_done(&h);
 	} else {
 		if (tagdir_scan(shardcache_context(s.planned), &d, path, NULL))
 			return 0;
 		for (size_t i = 0; i < tagdir_count(&d); i++)
-			sum_add(&s, &tagdir_file(&d, i)->file);
+			sum_add(&s, tagdir_file(&d, i)->path, &tagdir_file(&d, i)->file);
 		tagdir_done(&d);
 	}
 	return s.same && s.n == shardcache_count(s.planned) ? 0 : s.sum;

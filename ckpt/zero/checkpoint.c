@@ -39,34 +39,51 @@ static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 	return 0;
 }
 
-/* Scan the directory and allocate the tables of its shards. */
-static int scan(struct uckpt *u, struct zero_checkpoint *r, const char *path,
-		struct errmsg *err)
+/* Allocate the tables of the shards. */
+static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 {
-	int rc;
-
-	*r = (struct zero_checkpoint){ 0 };
-	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(u, &r->dir, path, err);
-	if (rc)
-		return rc;
 	r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
 	r->loaded = calloc(r->dir.noptim, sizeof(*r->loaded));
 	r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
 	if (!r->shards || !r->loaded || !r->layouts)
-		return errmsg_nomem(err, path);
+		return errmsg_nomem(err, r->dir.path);
 	for (unsigned i = 0; i < r->dir.mp_degree; i++)
 		r->layouts[i].ranks = r->dir.dp_degree;
 	return 0;
 }
 
+/* Do the model states record fewer ranks than there are? */
+static bool has_more_ranks(const struct zero_checkpoint *r)
+{
+	const struct rank_params *const c = &r->model.ranks[0];
+
+	return (c->dp_world_size > 0 && c->dp_world_size < r->dir.dp_degree) ||
+	       (c->mp_world_size > 0 && c->mp_world_size < r->dir.mp_degree);
+}
+
+/* Load the model.  If the tag was saved before by more ranks, do so without their files,
+ * which make a complete grid, too. */
+static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
+		      struct errmsg *err)
+{
+	int rc = model_load(&r->model, &r->dir, user, err);
+
+	if ((!rc && !has_more_ranks(r)) || (rc && rc != -EBADMSG) ||
+	    !tagdir_keep_newest(&r->dir))
+		return rc;
+	model_done(&r->model);
+	return model_load(&r->model, &r->dir, user, err);
+}
+
 int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
 	       const struct user_rules *user, struct errmsg *err)
 {
-	const int rc = scan(u, r, path, err) ?:
-		       model_load(&r->model, &r->dir, user, err) ?:
-		       check_degrees(r, err);
+	int rc;
 
+	*r = (struct zero_checkpoint){ 0 };
+	pthread_mutex_init(&r->lock, NULL);
+	rc = tagdir_scan(u, &r->dir, path, err) ?: load_model(r, user, err) ?:
+	     check_degrees(r, err) ?: make_tables(r, err);
 	if (rc)
 		zckpt_done(r);
 	return rc;

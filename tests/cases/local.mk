@@ -81,6 +81,7 @@ scripts += \
 	%D%/ucckpt/convert_fail.sh \
 	%D%/ucckpt/convert_resume.sh \
 	%D%/ucckpt/rules.sh \
+	%D%/ucckpt/leftover.sh \
 	%D%/ucckpt/ls.sh \
 	%D%/ucckpt/diff.sh \
 	%D%/ucckpt/extents.sh \

@@ -119,12 +119,12 @@ static const struct defect defects[] = {
 	FILES(lose_shard, "rm " SHARD(1), "",
 	      "the optimizer shard of data-parallel rank 0, model-parallel rank"
 	      " 1 is missing"),
-	FILES(rank_too_many, "cp " SHARD(3) " " SHARD(4), "",
+	FILES(rank_too_many, "cp " MODEL(3) " mp_rank_05_model_states.pt", "",
 	      "model-parallel rank 4 is missing"),
 	FILES(model_twice, "cp " MODEL(1) " mp_rank_1_model_states.pt",
 	      MODEL(1), "is there twice"),
-	FILES(shard_twice, "cp " SHARD(1) " bf16_" SHARD(1), SHARD(1),
-	      "is there twice"),
+	FILES(shard_twice, "cp " SHARD(1) " zero_pp_rank_0_mp_rank_01optim_states.pt",
+	      SHARD(1), "is there twice"),
 	FILES(cut_model, "truncate -s 500 " MODEL(3), MODEL(3), "truncated?"),
 	FILES(cut_shard, "truncate -s 500 " SHARD(3), SHARD(3), "truncated?"),
 	/* What the other stage has. */
