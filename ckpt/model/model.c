@@ -27,12 +27,15 @@ struct builder {
 	struct errmsg *err;
 };
 
-/* The recorded number of model-parallel ranks, at least. */
-static int64_t recorded_ranks(const struct rank_params *c)
+/* The recorded number of model-parallel ranks, at least, if there are files of `mp`.  With
+ * DeepSpeed's mpu of Ulysses (parallel_state_sp), tp_degree is the number of sequence-parallel
+ * ranks, which have no files of their own; mp_world_size is 1. */
+static int64_t recorded_ranks(const struct rank_params *c, unsigned mp)
 {
 	int64_t n;
 
-	if (c->tp_degree < 1 || c->pp_degree < 1)
+	if (c->tp_degree < 1 || c->pp_degree < 1 ||
+	    (c->mp_world_size == 1 && mp == 1))
 		return c->mp_world_size;
 	if (__builtin_mul_overflow(c->tp_degree, c->pp_degree, &n))
 		return INT64_MAX;
@@ -76,7 +79,7 @@ static int find_degrees(const struct builder *b)
 {
 	const struct rank_params *const c = &b->m->ranks[0];
 	const unsigned mp = b->dir->mp_degree;
-	const int64_t ranks = recorded_ranks(c);
+	const int64_t ranks = recorded_ranks(c, mp);
 	unsigned tp = mp;
 
 	/* Without the last ranks' files the grid still looks complete. */

@@ -76,6 +76,7 @@ struct mkckpt {
 	/* With model parallelism: one of these for each rank, all written to
 	 * one directory.  The degrees are recorded unless 0. */
 	unsigned mp, tp, pp;
+	unsigned mp_world; /* recorded, too; 0: tp * pp */
 	/* Elements that are not those of the seed, or NULL. */
 	uint32_t (*element)(const struct mkckpt *c, size_t param,
 			    unsigned state, uint64_t i);

@@ -127,7 +127,7 @@ static struct value *dimensions(struct mkpt *m, const struct mkckpt *c)
 struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c,
 			   unsigned rank)
 {
-	const unsigned mp_degree = c->tp && c->pp ? c->tp * c->pp : 1;
+	const unsigned mp_degree = c->mp_world ?: c->tp && c->pp ? c->tp * c->pp : 1;
 	struct value *const root = mkpt_dict(m);
 
 	mkpt_set(m, root, "module", make_module(m, c));

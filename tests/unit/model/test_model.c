@@ -104,6 +104,37 @@ static void degrees_are_found(void **state)
 	}
 }
 
+/* With DeepSpeed's mpu of Ulysses, tp_degree is the number of sequence-parallel ranks. */
+static void sequence_parallel_ranks_have_no_files(void **state)
+{
+	static const struct {
+		unsigned tp, mp; /* recorded */
+		int rc;
+	} cases[] = {
+		{ 2, 1, 0 },
+		{ 4, 1, 0 },
+		{ 2, 2, -EBADMSG },
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char *const dir = mkckpt_new_dir();
+		struct errmsg err = { "" };
+		struct model m = { 0 };
+		struct world w;
+
+		make_small(&w, MERGE_REPLICATED, 1, 1);
+		w.as.tp = cases[i].tp;
+		w.as.mp_world = cases[i].mp;
+		world_write(&w, dir);
+		assert_int_equal(load(dir, &m, &err), cases[i].rc);
+		if (!cases[i].rc)
+			assert_int_equal(m.tp * m.pp, 1);
+		model_done(&m);
+		world_done(&w);
+		mkckpt_free_dir(dir);
+	}
+}
+
 /* A stray file of one layer makes the layers' numbers of files differ. That
  * matters only where the degrees are not recorded. */
 static void layers_have_as_many_files(void **state)
@@ -269,6 +300,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(degrees_are_found),
+		cmocka_unit_test(sequence_parallel_ranks_have_no_files),
 		cmocka_unit_test(layers_have_as_many_files),
 		cmocka_unit_test(parameters_know_their_slices),
 		cmocka_unit_test(later_stages_do_not_count_if_listed),
