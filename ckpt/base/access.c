@@ -85,7 +85,7 @@ void access_restrict_dir(struct attrs *a, const struct attrs *b)
 	access_restrict(&a->access, &b->access);
 	a->st.st_uid = both.uid;
 	a->st.st_gid = both.gid;
-	a->st.st_mode =
-		(a->st.st_mode & ~(mode_t)0777) | both.mode | both.mode >> 2;
+	a->st.st_mode = (a->st.st_mode & ~(mode_t)0777) | both.mode |
+			both.mode >> 2 | access_writers(&both, a->st.st_mode);
 	a->has_acl = false;
 }

@@ -41,6 +41,13 @@ struct access access_of(const struct stat *st, bool has_acl);
  */
 void access_restrict(struct access *a, const struct access *b);
 
+/* The write bits of `mode` for users in `a`.  A mount is read-only: they are shown for those
+ * who copy it. */
+static inline mode_t access_writers(const struct access *a, mode_t mode)
+{
+	return mode & 0222 & a->mode >> 1;
+}
+
 /* Restrict the attributes of a directory, `a`, to users that may list and search `b`,
  * too.  Its ACL does not count afterwards. */
 void access_restrict_dir(struct attrs *a, const struct attrs *b);

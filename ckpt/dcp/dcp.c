@@ -395,7 +395,7 @@ struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind 
 
 	a.st.st_ino = dcp_blobs_hash(&d->blobs, hash_bytes(hash_bytes(0, own, sizeof(own)),
 							   model, strlen(model)));
-	a.st.st_mode &= S_IFMT | 0444;
+	a.st.st_mode &= S_IFMT | 0666;
 	a.st.st_nlink = 1;
 	a.st.st_size = (off_t)d->ranks[rank].files[kind].w.size;
 	a.st.st_blocks = (blkcnt_t)((a.st.st_size + 511) / 512);

@@ -507,7 +507,8 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 				   .nlink = 2,
 				   .uid = dir->st_uid,
 				   .gid = dir->st_gid,
-				   .mode = (dir->st_mode & 0111) | list.mode,
+				   .mode = (dir->st_mode & 0111) | list.mode |
+					   access_writers(&list, dir->st_mode),
 				   .mtime_s = mtime_s };
 }
 
@@ -597,7 +598,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		return rc;
 	out->uid = readers.uid;
 	out->gid = readers.gid;
-	out->mode = readers.mode;
+	out->mode = readers.mode | access_writers(&readers, p->st.st_mode);
 	return 0;
 }
 

@@ -87,7 +87,7 @@ int remote_set_stat(const char *path, const struct http_meta *m,
 	*st = (struct stat){
 		.st_dev = DEV,
 		.st_ino = generation(m),
-		.st_mode = m->is_dir ? S_IFDIR | 0555 : S_IFREG | 0444,
+		.st_mode = m->is_dir ? S_IFDIR | 0755 : S_IFREG | 0644,
 		.st_nlink = m->is_dir ? 2 : 1,
 		.st_uid = geteuid(),
 		.st_gid = getegid(),

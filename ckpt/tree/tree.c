@@ -100,7 +100,8 @@ static void restrict_root(const struct tree *t, struct stat *st)
 	access_restrict(&a, &t->search);
 	st->st_uid = a.uid;
 	st->st_gid = a.gid;
-	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2;
+	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2 |
+		       access_writers(&a, st->st_mode);
 	tree_set_owner(t, st);
 }
 
@@ -110,7 +111,8 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 		     struct stat *st)
 {
 	st->st_ino = ino_of_lower(t, index);
-	st->st_mode &= (mode_t) ~(has_acl ? 0277 : 0222);
+	if (has_acl)
+		st->st_mode &= (mode_t)~0077;
 	if (!S_ISDIR(st->st_mode))
 		st->st_blksize = BLOCK_SIZE;
 	tree_set_owner(t, st);
@@ -266,7 +268,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 	if (rc)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
-	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0444),
+	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0666),
 			strlen(text), 1, t->source.st_mtim.tv_sec, &out->st);
 	out->st.st_uid = dir.st.st_uid;
 	out->st.st_gid = dir.st.st_gid;

@@ -70,7 +70,7 @@ check "what convert writes" diff -r "$tmp/written/dp3" "$mnt/${tag}_dp3"
 cp -r "$mnt/${tag}_dp3" "$tmp/copy"
 ucckpt convert --to zero --ranks 4 "$tmp/copy" "$tmp/back" >/dev/null 2>&1
 check "a copy, re-cut back: what was saved" diff -r "$run/$tag" "$tmp/back"
-check "read only" test "$(stat -c %a "$mnt/${tag}_dp3/mp_rank_00_model_states.pt")" = 444
+check "read only" bash -c "! touch '$mnt/${tag}_dp3/mp_rank_00_model_states.pt' 2>/dev/null"
 mkdir "$run/${tag}_dp6"
 sleep 1.1 # the kernel believes for a second what it has looked up
 check "a real directory is shown" test "$(ls "$mnt/${tag}_dp6")" = ""

@@ -46,7 +46,7 @@ fresh_run
 shared "$run"
 check "an open run is open" reads $stranger "$param"
 check "its files keep their owner" test "$(stat -c %u "$param")" = "$owner"
-check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:555"
+check "so does the view" test "$(stat -c %u:%a "$view")" = "$owner:755"
 unmount
 
 # A shard that only its owner may read.

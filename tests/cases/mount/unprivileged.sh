@@ -59,4 +59,25 @@ check "everything is streamed" test "$(count opens_streamed)" -gt 30
 check "no open failed" test "$(count opens_failed)" -eq 0
 check "and nothing is complained of" test ! -s "$tmp/log"
 unmount
+
+# Who copies a mount may save into the copy, and remove it.
+mkdir "$tmp/small"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/small"
+cp -r "$good/z0_fp32_dp2/global_step4" "$tmp/small/stage0"
+cp -r "$good/dcp_fsdp2_dp2_fp32" "$tmp/small/dcp"
+chmod -R u+w "$tmp/small"
+mount_fg "$tmp/small" || finish
+for copier in 'cp -r "$1/." "$2"' 'rsync -a "$1/" "$2"' 'tar -C "$1" -cf - . | tar -C "$2" -xf -'; do
+	command -v "${copier%% *}" >/dev/null || continue
+	mkdir "$tmp/to"
+	check "copied by $copier" bash -o pipefail -c "$copier" sh "$mnt" "$tmp/to"
+	check "all is there" diff -r "$mnt" "$tmp/to"
+	# shellcheck disable=SC2016 # of the shell that find starts
+	check "saved into" find "$tmp/to" -depth -exec sh -c '
+		for f; do [ ! -d "$f" ] || f=$f/saved; echo >>"$f" || exit; done' sh '{}' +
+	check "removed" rm -r "$tmp/to" </dev/null
+done
+check "the mount is read-only" sh -c "! touch '$mnt/global_step4/new' 2>/dev/null"
+check "so are its views" sh -c "! touch '$mnt/latest_universal' 2>/dev/null"
+unmount
 finish
