@@ -21,6 +21,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/report/report.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/weights/adapter.h"
 #include "ckpt/weights/sidecars.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -140,6 +141,28 @@ static void try_forms(struct info *info)
 	}
 }
 
+/* Find what from_pretrained reads; of an adapter, where the model has one. */
+static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
+{
+	struct report *const r = &info->report;
+	const struct zero_checkpoint *const tag = plan_zckpt(r->plan);
+	struct arena a = { 0 };
+	struct adapters *const all = arena_alloc(&a, sizeof(*all));
+	const struct adapter *top = NULL;
+	int rc;
+
+	for (size_t i = 0; all && i < tag->model.nparams; i++)
+		if (!tag->model.params[i].module)
+			adapters_add(all, &a, tag->model.params[i].name, true);
+	if (all)
+		top = adapters_top(all);
+	rc = a.failed ? errmsg_nomem(err, r->dir)
+		      : sidecars_find(r->u, &info->sidecars, tag,
+				      top && !top->computed ? top->name : NULL, more, err);
+	arena_done(&a);
+	return rc;
+}
+
 static int collect(struct info *info, struct errmsg *err)
 {
 	struct report *const r = &info->report;
@@ -153,8 +176,7 @@ static int collect(struct info *info, struct errmsg *err)
 		return -ENOMEM;
 	read_profile(info);
 	if (zero && (!settings ||
-		     sidecars_find(r->u, &info->sidecars, plan_zckpt(r->plan),
-				   settings->tree.plan.hf_config, err)))
+		     find_sidecars(info, settings->tree.plan.hf_config, err)))
 		return -ENOMEM;
 	if (!info->quick)
 		try_forms(info);

@@ -299,6 +299,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	const struct value *const zero =
 		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
 	const struct value *const foreign = value_find(root, KEY_FOREIGN_SOURCE);
+	const struct value *const frozen = value_find(root, KEY_FROZEN_SHAPES);
 	const struct value *const degrees =
 		value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *const c = l->c;
@@ -312,6 +313,9 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->pp_degree = find_int(degrees, "pp_degree");
 	c->module_dtype = DTYPE_OTHER;
 	c->has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
+	/* Stage 1 and others have None in any case (engine.py, _save_checkpoint). */
+	c->excludes_frozen = frozen && frozen->kind == VALUE_NONE && !foreign &&
+			     (c->stage >= 2 || c->zero3);
 	c->round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
 	c->ds_version = arena_strdup(

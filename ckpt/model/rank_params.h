@@ -82,6 +82,7 @@ struct rank_params {
 	bool zenflow; /* so it has zenflow */
 	bool has_uc_info;
 	bool has_frozen; /* frozen parameters are in the model states */
+	bool excludes_frozen; /* the run left them out, if it had any */
 	const char *ds_version; /* "" if unknown */
 	const char *foreign;	/* what the files were made of, which DeepSpeed did not
 				 * write; or NULL */

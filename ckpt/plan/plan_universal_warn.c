@@ -8,6 +8,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan_impl.h"
+#include "ckpt/weights/adapter.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 
@@ -80,31 +81,38 @@ static void warn_of_megatron(const struct model *m,
 	warn_of_positions(m, to);
 }
 
-/* Report a matrix of LoRA whose frozen weight is missing: PEFT's trainers save with
- * exclude_frozen_parameters.  Before PEFT 0.6 the weight's name had no base_layer. */
-static void warn_of_lora(const struct model *m, const struct errmsg_sink *to)
+/* Does the checkpoint have frozen weights of what an adapter adapts? */
+static bool has_adapted(const struct model *m, const char *weight, bool *is_adapter)
 {
-	static const char *const bases[] = { "base_layer.weight", "weight" };
-	bool whole = m->ranks->zero3 && m->ranks->has_frozen;
-	char name[NAME_MAX + 1];
+	bool has = m->ranks->zero3 && m->ranks->has_frozen;
 
-	for (size_t i = 0; i < m->nparams; i++) {
-		const char *const lora = m->params[i].name;
-		const char *const end = strstr(lora, ".lora_A.");
+	*is_adapter = false;
+	for (size_t i = 0; !has && i < m->nparams && (!i || *is_adapter); i++)
+		has = adapter_adapts(weight, m->params[i].name, is_adapter) &&
+		      m->params[i].module;
+	return has;
+}
 
-		for (size_t k = 0; end && k < COUNT(bases); k++) {
-			snprintf(name, sizeof(name), "%.*s.%s",
-				 (int)(end - lora), lora, bases[k]);
-			whole |= model_find(m, name) != NULL;
-		}
-		if (end && !whole)
+/* Report frozen weights that the run left out, as PEFT's trainers do with
+ * exclude_frozen_parameters: in stages 2 and 3 the files tell it, in others what an
+ * adapter adapts is missing. */
+static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
+{
+	bool is_adapter = false;
+
+	for (size_t i = 0; !is_adapter && i < m->nparams; i++)
+		if (!m->params[i].module &&
+		    !has_adapted(m, m->params[i].name, &is_adapter) && is_adapter) {
 			errmsg_put(to,
-				   "%s: a LoRA run that saved no frozen weights:"
-				   " the views have only the trained ones",
-				   lora);
-		if (end)
+				   "%s: a run of PEFT that saved no frozen weights: the"
+				   " views have only the trained ones",
+				   m->params[i].name);
 			return;
-	}
+		}
+	if (m->ranks->excludes_frozen)
+		errmsg_put(to, "the run saved no frozen weights"
+			       " (exclude_frozen_parameters): if it has any, the views"
+			       " lack them");
 }
 
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
@@ -128,7 +136,7 @@ void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 		errmsg_put(to, "merge rules do not apply: ZeRO-3 without tensor"
 			       " parallelism has whole parameters");
 	warn_of_megatron(m, to);
-	warn_of_lora(m, to);
+	warn_of_frozen(m, to);
 	zckpt_warn(p->zckpt, to);
 	for (unsigned mp = 0; mp < p->zckpt->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)

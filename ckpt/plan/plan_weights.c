@@ -17,7 +17,7 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/weights/adapter.h"
+#include "ckpt/weights/adapter_dirs.h"
 #include "ckpt/weights/sidecars.h"
 #include "ckpt/weights/weights.h"
 #include "ckpt/weights/weights_split.h"
@@ -27,16 +27,16 @@ struct plan_weights {
 	struct plan plan;
 	const struct format *format;
 	const struct weights *w; /* belongs to the universal plan */
-	bool adapter;    /* its files are those of PEFT */
+	struct adapter_dirs adapters;
 	const char **names; /* of weights in the files; NULL: in none */
-	const char *left_out; /* a trained weight that is in none; or NULL */
+	const char **dirs;  /* names of the adapters' directories */
 	struct arena arena;
 	size_t *tensors; /* indices of the saved weights, grouped by file */
 	struct weights_split split;
 	struct sidecars sidecars;
 };
 
-enum { ROOT, INDEX, FILES, SIDECAR };
+enum { ROOT, INDEX, FILES, SIDECAR, DIRS, DIR_WEIGHTS, DIR_CONFIG };
 
 static const struct format {
 	const char *stem, *suffix, *index;
@@ -98,7 +98,7 @@ static void add_storage(const struct plan_item *e, struct draft *d,
 
 /* Write the header for `n` weights, and add their storages in its order. */
 static void draft_safetensors(const struct plan_item *e, struct draft *d,
-			      const size_t *weights, size_t n)
+			      const size_t *weights, const char *const *names, size_t n)
 {
 	const struct plan_weights *const x = weights_of(e->p);
 	struct safetensors_tensor *const v =
@@ -112,7 +112,7 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d,
 		const struct weight *const w = x->w->v[weights[i]];
 
 		v[i] = (struct safetensors_tensor){
-			.name = x->names[weights[i]],
+			.name = names[i],
 			.dtype = dtype_of(x, weights[i]),
 			.ndim = w->ndim,
 			.shape = w->shape,
@@ -149,15 +149,37 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d,
 	return dict;
 }
 
+/* The names in the files of `n` weights; NULL if memory is short. */
+static const char **names_of(const struct plan_weights *x, struct draft *d,
+			     const size_t *weights, size_t n)
+{
+	const char **const names = arena_alloc(&d->a, (n + 1) * sizeof(*names));
+
+	for (size_t i = 0; names && i < n; i++)
+		names[i] = x->names[weights[i]];
+	return names;
+}
+
 static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
 	const struct plan_weights *const x = weights_of(e->p);
 	const size_t *const begin = &x->split.begin[e->i];
-	const size_t *const weights = x->tensors + begin[0];
+	const size_t *const weights = x->tensors + begin[0], n = begin[1] - begin[0];
+	const char **names;
 
 	if (!x->format->safetensors)
-		return make_dict(e, d, weights, begin[1] - begin[0]);
-	draft_safetensors(e, d, weights, begin[1] - begin[0]);
+		return make_dict(e, d, weights, n);
+	names = names_of(x, d, weights, n);
+	if (names)
+		draft_safetensors(e, d, weights, names, n);
+	return NULL;
+}
+
+static struct value *draft_dir_weights(const struct plan_item *e, struct draft *d)
+{
+	const struct adapter_dir *const dir = &weights_of(e->p)->adapters.v[e->dir];
+
+	draft_safetensors(e, d, dir->weights, dir->names, dir->n);
 	return NULL;
 }
 
@@ -169,11 +191,8 @@ static void describe_index(const struct plan_item *e, struct plan_facts *out)
 static struct value *draft_index(const struct plan_item *e, struct draft *d)
 {
 	const struct plan_weights *const x = weights_of(e->p);
-	const char **const names =
-		arena_alloc(&d->a, (x->split.n + 1) * sizeof(*names));
+	const char **const names = names_of(x, d, x->tensors, x->split.n);
 
-	for (size_t i = 0; names && i < x->split.n; i++)
-		names[i] = x->names[x->tensors[i]];
 	if (names)
 		draft_try(d, weights_split_index(&x->split, x->format->stem,
 						 x->format->suffix, names,
@@ -191,6 +210,22 @@ static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 	const struct sidecars *const s = &weights_of(e->p)->sidecars;
 
 	plan_describe_copy(e->p, &s->v[e->i], e->i, out);
+	out->copied = s->shards;
+}
+
+static int name_dir_config(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	const struct adapter_dir *const dir = &weights_of(e->p)->adapters.v[e->dir];
+
+	return dir->sidecars->config ? plan_set_name(out, ADAPTER_CONFIG, "") : 0;
+}
+
+static void describe_dir_config(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct sidecars *const s =
+		weights_of(e->p)->adapters.v[e->dir].sidecars;
+
+	plan_describe_copy(e->p, s->config, (size_t)(s->config - s->v), out);
 	out->copied = s->shards;
 }
 
@@ -220,10 +255,7 @@ static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 	const struct plan_weights *const x = weights_of(p);
 
 	plan_warn_of_weights(x->w, to);
-	if (x->left_out)
-		errmsg_put(to, "%s: left out of adapter_model.safetensors: not of"
-			       " the PeftModel, or of another adapter",
-			   x->left_out);
+	adapter_dirs_warn(&x->adapters, to);
 	if (x->sidecars.missing)
 		errmsg_put(to, "%s", x->sidecars.missing);
 }
@@ -232,6 +264,7 @@ static void weights_close(struct plan *p)
 {
 	struct plan_weights *const x = weights_of(p);
 
+	adapter_dirs_done(&x->adapters);
 	arena_done(&x->arena);
 	free(x->tensors);
 	weights_split_done(&x->split);
@@ -242,23 +275,38 @@ static void weights_close(struct plan *p)
 static int name_weights(struct plan_weights *x, struct errmsg *err)
 {
 	const struct weights *const w = x->w;
-	char adapter[NAME_MAX + 1];
+	int rc = x->format->safetensors ? adapter_dirs_find(&x->adapters, w, err) : 0;
 
-	x->adapter = x->format->safetensors &&
-		     adapter_find(&x->plan.zckpt->model, adapter);
-	if (x->adapter)
+	if (rc)
+		return rc;
+	if (x->adapters.top) {
 		x->format = &adapter_format;
-	x->names = arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
-	for (size_t i = 0; x->names && i < w->n; i++) {
-		const char *const name = w->v[i]->name;
-		const bool trained = w->v[i]->param;
-
-		x->names[i] = x->adapter ? adapter_key(&x->arena, adapter, name, trained)
-					 : name;
-		if (!x->names[i] && trained)
-			x->left_out = name;
+		x->names = x->adapters.names;
+		return 0;
 	}
-	return x->arena.failed ? errmsg_nomem(err, x->plan.zckpt->dir.path) : 0;
+	x->names = arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
+	for (size_t i = 0; x->names && i < w->n; i++)
+		x->names[i] = w->v[i]->name;
+	return x->names ? 0 : errmsg_nomem(err, x->plan.zckpt->dir.path);
+}
+
+/* Find the files that are copied beside those with weights, and name the directories. */
+static int find_sidecars(struct plan_weights *x, struct errmsg *err)
+{
+	struct adapter_dirs *const d = &x->adapters;
+	struct plan *const p = &x->plan;
+	const char *const more = p->options.hf_config;
+	const int rc = sidecars_find(p->u, &x->sidecars, p->zckpt,
+				     d->top ? d->top->name : NULL, more, err)
+			       ?: adapter_dirs_configure(d, p->u, p->zckpt, more,
+							 &x->sidecars, err);
+
+	if (rc)
+		return rc;
+	x->dirs = arena_alloc(&x->arena, (d->n + 1) * sizeof(*x->dirs));
+	for (size_t i = 0; x->dirs && i < d->n; i++)
+		x->dirs[i] = d->v[i].one->name;
+	return x->dirs ? 0 : errmsg_nomem(err, p->zckpt->dir.path);
 }
 
 /*
@@ -269,9 +317,9 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 static int split_weights(struct plan_weights *x, struct errmsg *err)
 {
 	const size_t n = x->w->n;
-	const uint64_t max = x->adapter ? UINT64_MAX
-					: x->plan.options.shard_size
-						  ?: WEIGHTS_SPLIT_SIZE;
+	const bool adapter = x->adapters.top;
+	const uint64_t max = adapter ? UINT64_MAX
+				     : x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
 	uint64_t *const len = calloc(n + 1, sizeof(*len));
 	size_t *const scratch = calloc(3 * (n + 1), sizeof(*scratch));
 	/* By number of the saved weights: */
@@ -284,7 +332,7 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 	for (size_t i = 0; len && scratch && i < n; i++) {
 		const struct weight *const w = x->w->v[i];
 
-		const bool tied = w->same != i && !x->adapter;
+		const bool tied = w->same != i && !adapter;
 
 		if (!x->names[i] || (x->format->safetensors && tied))
 			continue;
@@ -318,6 +366,8 @@ static int check_files(struct plan *p, struct errmsg *err)
 
 	for (size_t i = 0; !rc && i < p->groups[FILES].n; i++)
 		rc = plan_file_size(p, FILES, i, &size, &why);
+	for (size_t i = 0; !rc && i < p->groups[DIRS].n; i++)
+		rc = plan_file_size(p, DIR_WEIGHTS, i, &size, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
 		  : 0;
 }
@@ -333,11 +383,11 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 	if (!rc)
 		rc = name_weights(x, err) ?: split_weights(x, err);
 	if (!rc && x->format->safetensors)
-		rc = sidecars_find(p->u, &x->sidecars, p->zckpt,
-				   p->options.hf_config, err);
+		rc = find_sidecars(x, err);
 	if (rc)
 		return rc;
 
+	static const char *const dir_weights[] = { ADAPTER_WEIGHTS };
 	const struct plan_group groups[] = {
 		{ .n = x->split.nfiles > 1,
 		  .names = &x->format->index,
@@ -349,6 +399,15 @@ static int weights_make(struct plan *p, const char *path, struct errmsg *err)
 		{ .n = x->sidecars.n,
 		  .name = name_sidecar,
 		  .describe = describe_sidecar },
+		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
+		{ .dir = DIRS,
+		  .n = 1,
+		  .names = dir_weights,
+		  .draft = draft_dir_weights },
+		{ .dir = DIRS,
+		  .n = 1,
+		  .name = name_dir_config,
+		  .describe = describe_dir_config },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

@@ -2,23 +2,66 @@
 #ifndef UCKPT_ADAPTER_H
 #define UCKPT_ADAPTER_H
 
-#include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-struct arena;
-struct model;
+#include "ckpt/base/arena.h"
 
-/* An adapter that a run trains with LoRA in a PeftModel. */
+/* The files of an adapter. */
+#define ADAPTER_WEIGHTS "adapter_model.safetensors"
+#define ADAPTER_CONFIG "adapter_config.json"
 
-/* Find the adapter's name in the model, by default "default".  False if the optimizer has
- * no parameter of LoRA. */
-bool adapter_find(const struct model *m, char adapter[NAME_MAX + 1]);
+/* An adapter of PEFT. */
+struct adapter {
+	const char *name; /* "default" unless the program chose another */
+	bool trained;     /* the optimizer has parameters of it */
+	/* A weight from which PEFT computes what it saves; NULL: it saves all as they are. */
+	const char *computed;
+	bool of_tokens; /* it trains single rows of embeddings, */
+	bool of_embeddings; /* or adapts whole ones: PEFT saves what they were, too */
+};
+
+/* Limit of adapters; the rest is left out. */
+#define ADAPTERS_MAX 100
+
+/* The adapters of a model, whatever their method.  Valid when zero-initialised. */
+struct adapters {
+	struct adapter v[ADAPTERS_MAX]; /* in the order of their first weights */
+	size_t n;
+	uint64_t methods; /* of the trained ones */
+	bool failed;      /* memory is short */
+};
 
 /*
- * Return the name that a weight has in adapter_model.safetensors, in the arena.  NULL if
- * memory is short (a->failed), and for a weight that is not in this file: one of another
- * adapter or outside of the PeftModel, and a frozen one of the model that is adapted.
+ * Add the adapter that a weight belongs to, if it does.  The names stay in the arena.  Call
+ * it for all weights that are trained before the others: frozen ones are of an adapter only
+ * if they are of the same method.
  */
-char *adapter_key(struct arena *a, const char *adapter, const char *name, bool trained);
+void adapters_add(struct adapters *x, struct arena *a, const char *weight,
+		  bool trained);
+
+/*
+ * Return the adapter that PEFT's loaders expect at the top: "default"; if there is none the
+ * one that is trained, or the first of them by name.  NULL if no adapter is trained.
+ */
+const struct adapter *adapters_top(const struct adapters *x);
+
+/* Can the adapter have a directory?  Not if its name is none, and the one called "default"
+ * has no need of it. */
+bool adapter_has_dir(const struct adapter *one);
+
+/* Is `other`, which is not trained, of the module that a trained adapter's weight adapts?
+ * `is_adapter` tells whether `weight` is an adapter's. */
+bool adapter_adapts(const char *weight, const char *other, bool *is_adapter);
+
+/*
+ * Return the name that a weight has in adapter_model.safetensors of one of the adapters, in
+ * the arena.  NULL if memory is short (a->failed), and for a weight that is not in this
+ * file: one of another adapter or outside of the PeftModel, and most frozen ones of the
+ * model that is adapted.
+ */
+char *adapter_key(const struct adapters *x, const struct adapter *one,
+		  struct arena *a, const char *weight, bool trained);
 
 #endif

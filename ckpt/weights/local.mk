@@ -5,4 +5,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/frozen.h %D%/frozen.c \
 	%D%/weights.h %D%/weights.c %D%/weights_load.c \
 	%D%/adapter.h %D%/adapter.c \
-	%D%/sidecars.h %D%/sidecars.c
+	%D%/sidecars.h %D%/sidecars.c \
+	%D%/adapter_dirs.h %D%/adapter_dirs.c

@@ -71,13 +71,14 @@ struct search {
 	const struct model *model;
 	struct sidecars *c;
 	const char *config; /* the name of the file that must be there */
+	bool only;          /* is wanted */
 };
 
 static bool is_wanted(const struct search *s, const char *name)
 {
 	if (strcmp(name, s->config) == 0)
 		return true;
-	for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
+	for (size_t i = 0; !s->only && i < COUNT(patterns); i++)
 		if (fnmatch(patterns[i], name, FNM_PERIOD) == 0)
 			return true;
 	return false;
@@ -246,33 +247,60 @@ static bool find_config(const struct search *s, const char *run, const char *mor
 			s->config, run, more ? ", " : "", more ?: "") >= 0;
 }
 
-int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
-		  const char *more, struct errmsg *err)
+/* Finish what was found.  `ok`: memory was not short. */
+static int end_search(const struct search *s, bool ok, const char *path, struct errmsg *err)
 {
-	struct search s = { u, &tag->model, c, "config.json" };
+	if (ok)
+		s->c->shards = zckpt_shards(s->u, s->c->v, s->c->n);
+	if (s->c->shards)
+		return 0;
+	sidecars_done(s->c);
+	return errmsg_nomem(err, path);
+}
+
+int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
+		  const char *adapter, const char *more, struct errmsg *err)
+{
+	const struct search s = { u, &tag->model, c,
+				  adapter ? ADAPTER_CONFIG : "config.json", false };
 	const char *const path = tag->dir.path;
 	char *const run = dir_above(u, path);
 	char *const above = run ? dir_above(u, run) : NULL;
-	char adapter[NAME_MAX + 1];
-	const bool adapted = adapter_find(s.model, adapter);
 	bool ok;
 
-	if (adapted)
-		s.config = "adapter_config.json";
 	*c = (struct sidecars){ 0 };
 	ok = above && add_dir(&s, path) &&
-	     (!adapted || add_below(&s, run, adapter)) && add_dir(&s, run) &&
+	     (!adapter || add_below(&s, run, adapter)) && add_dir(&s, run) &&
 	     (!more || add_dir(&s, more)) &&
 	     (has_name(c, s.config) || add_above(&s, above)) &&
 	     find_config(&s, run, more);
 	free(run);
 	free(above);
-	if (ok)
-		c->shards = zckpt_shards(u, c->v, c->n);
-	if (c->shards)
-		return 0;
-	sidecars_done(c);
-	return errmsg_nomem(err, path);
+	return end_search(&s, ok, path, err);
+}
+
+int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
+			  const struct zero_checkpoint *tag, const char *adapter,
+			  const char *more, struct errmsg *err)
+{
+	const struct search s = { u, &tag->model, c, ADAPTER_CONFIG, true };
+	const char *const path = tag->dir.path;
+	char *const run = dir_above(u, path);
+	bool ok;
+
+	*c = (struct sidecars){ 0 };
+	ok = run && add_below(&s, path, adapter) && add_below(&s, run, adapter) &&
+	     (!more || add_below(&s, more, adapter));
+	if (ok && !c->n)
+		ok = asprintf(&c->missing,
+			      "no %s of the adapter '%s' for from_pretrained: not in"
+			      " %s/%s%s%s; option hf_config names another directory"
+			      " that has %s",
+			      s.config, adapter, run, adapter, more ? " or " : "",
+			      more ?: "", adapter) >= 0;
+	c->config = c->n ? c->v : NULL;
+	free(run);
+	return end_search(&s, ok, path, err);
 }
 
 void sidecars_done(struct sidecars *c)

@@ -25,8 +25,8 @@ struct sidecars {
 };
 
 /*
- * Find the sidecars of a tag.  They are in its directory, where uctrain writes them, in
- * the run's, which is the one above it, and in `more` (NULL: nowhere); the first that has
+ * Find the sidecars of a tag, or of the adapter (NULL: none) that it is.  They are in its
+ * directory, where uctrain writes them, in the run's, which is the one above it, and in `more` (NULL: nowhere); the first that has
  * a name counts.  PEFT saves an adapter with a name of its own in a directory of the run,
  * which then comes before the run's own.  If `config` is in none of these, the directory
  * above the run is searched, too, but only if that file there has a size that one of the
@@ -34,7 +34,13 @@ struct sidecars {
  * be read counts as empty.  Returns -ENOMEM.  Call sidecars_done after success.
  */
 int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
-		  const char *more, struct errmsg *err);
+		  const char *adapter, const char *more, struct errmsg *err);
+
+/* Find the configuration alone of an adapter that has a directory: in the tag's, the run's
+ * or `more`. */
+int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
+			  const struct zero_checkpoint *tag, const char *adapter,
+			  const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);
 
 #endif

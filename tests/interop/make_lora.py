@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA runs for tests/good, with the adapters that PEFT itself saved beside them.
+"""Runs of PEFT for tests/good, with the adapters that PEFT itself saved beside them.
 
     PYTHONPATH=on_cpu torchrun --nproc_per_node 2 make_lora.py OUTPUT CASE...
 
@@ -11,6 +11,11 @@ one layer of Llama, 8 wide.  CASE is
     lora_dora_z3_dp2	DoRA, all biases trained, frozen weights saved, and a second
 			adapter that is not trained
     lora_named_z1_dp2	an adapter called mine, of embeddings and of a linear layer
+    lora_two_z2_dp2	two adapters, both trained, of which none is called default
+    peft_ia3_z3_dp2	IA3, and a head of its own
+    peft_prompt_z2_dp2	prompt tuning
+
+The last three save no frozen weights.
 
 (deepspeed 0.19.8, peft 0.21.2, transformers 5.24 and torch 2.15 were used).
 """
@@ -61,8 +66,8 @@ def trainer(model, out):
         {"input_ids": row, "labels": row} for row in rows()]).train()
 
 
-def engine(model, stage, out):
-    """Train four steps, and save as the Trainer would, but with the frozen weights."""
+def engine(model, stage, out, whole=True):
+    """Train four steps, and save as the Trainer would, but with the frozen weights if `whole`."""
     trained = [p for p in model.parameters() if p.requires_grad]
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=trained, config={
@@ -73,10 +78,10 @@ def engine(model, stage, out):
         batch = rows()[step * BATCH:][rank * BATCH // 2:][:BATCH // 2]
         engine.backward(engine(input_ids=batch, labels=batch).loss)
         engine.step()
-    engine.save_checkpoint(out, tag="global_step4")
+    engine.save_checkpoint(out, tag="global_step4", exclude_frozen_parameters=not whole)
     with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3):
         if is_first():
-            model.save_pretrained(out, save_embedding_layers=False)
+            model.save_pretrained(out)
 
 
 def dora(model, out):
@@ -94,7 +99,30 @@ def named(model, out):
     engine(model, 1, out)
 
 
-CASES = {"lora_trainer_z2_dp2": trainer, "lora_dora_z3_dp2": dora, "lora_named_z1_dp2": named}
+def two(model, out):
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=2, target_modules=["q_proj"], task_type="CAUSAL_LM"), "late")
+    model.add_adapter("early", peft.LoraConfig(
+        r=1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    model.base_model.set_adapter(["late", "early"])
+    engine(model, 2, out, whole=False)
+
+
+def ia3(model, out):
+    model = peft.get_peft_model(model, peft.IA3Config(
+        target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"],
+        modules_to_save=["lm_head"], task_type="CAUSAL_LM"))
+    engine(model, 3, out, whole=False)
+
+
+def prompt(model, out):
+    model = peft.get_peft_model(model, peft.PromptTuningConfig(
+        num_virtual_tokens=3, task_type="CAUSAL_LM"))
+    engine(model, 2, out, whole=False)
+
+
+CASES = {"lora_trainer_z2_dp2": trainer, "lora_dora_z3_dp2": dora, "lora_named_z1_dp2": named,
+         "lora_two_z2_dp2": two, "peft_ia3_z3_dp2": ia3, "peft_prompt_z2_dp2": prompt}
 
 
 def main(output, *cases):

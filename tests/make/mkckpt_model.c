@@ -134,7 +134,9 @@ struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, root, "buffer_names", mkpt_list(m));
 	mkpt_set(m, root, "optimizer", mkpt_none(m));
 	mkpt_set(m, root, "param_shapes", param_shapes(m, c, rank));
-	mkpt_set(m, root, "frozen_param_shapes", mkpt_none(m));
+	/* None says in stages 2 and 3 that what is frozen was left out. */
+	mkpt_set(m, root, "frozen_param_shapes",
+		 c->stage > 1 ? mkpt_dict(m) : mkpt_none(m));
 	mkpt_set(m, root, "shared_params", mkpt_dict(m));
 	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
 	mkpt_set(m, root, "dp_world_size", mkpt_int(m, c->ranks));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What TAG_hf shows of runs that train LoRA: the files that PEFT saved beside the tag. */
+/* What TAG_hf shows of runs of PEFT: the files that it saved beside the tag, of any method. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +21,17 @@
 
 /* Of tests/good; its README.md says how they were made. */
 static const struct {
-	const char *run, *saved; /* where PEFT saved the adapter */
+	const char *run, *saved; /* where PEFT saved the adapter at the top */
+	const char *dirs[2];     /* there and in the run */
 	bool whole;              /* the tag has the frozen weights */
 } runs[] = {
-	{ "lora_trainer_z2_dp2/checkpoint-4", "lora_trainer_z2_dp2/checkpoint-4",
+	{ "lora_trainer_z2_dp2/checkpoint-4", "lora_trainer_z2_dp2/checkpoint-4", { NULL },
 	  false },
-	{ "lora_dora_z3_dp2", "lora_dora_z3_dp2", true },
-	{ "lora_named_z1_dp2", "lora_named_z1_dp2/mine", true },
+	{ "lora_dora_z3_dp2", "lora_dora_z3_dp2", { "reference" }, true },
+	{ "lora_named_z1_dp2", "lora_named_z1_dp2/mine", { "mine" }, true },
+	{ "lora_two_z2_dp2", "lora_two_z2_dp2/early", { "late", "early" }, false },
+	{ "peft_ia3_z3_dp2", "peft_ia3_z3_dp2", { NULL }, false },
+	{ "peft_prompt_z2_dp2", "peft_prompt_z2_dp2", { NULL }, false },
 };
 
 static char *path_of(const char *dir, const char *name)
@@ -51,21 +55,21 @@ static struct plan *open_plan(const char *run, struct plan_options options)
 	return p;
 }
 
-/* The plan has these names, separated by blanks. */
-static void assert_names(struct plan *p, const char *names)
+/* A directory of the plan has these names, separated by blanks. */
+static void assert_names(struct plan *p, uint64_t dir, const char *names)
 {
 	struct plan_entry e;
 	char found[1000] = "";
 	uint64_t pos = 0;
 
-	while (plan_next(p, PLAN_ROOT, &pos, &e, NULL) == 1)
+	while (plan_next(p, dir, &pos, &e, NULL) == 1)
 		snprintf(found + strlen(found), sizeof(found) - strlen(found),
 			 "%s%s", *found ? " " : "", e.name);
 	assert_string_equal(found, names);
 }
 
-/* A file of the plan has the bytes of the one that PEFT saved. */
-static void assert_saved(struct plan *p, const char *dir, const char *name)
+/* A file of the plan has the bytes of the one that PEFT saved in `dir`. */
+static void assert_saved(struct plan *p, uint64_t at, const char *dir, const char *name)
 {
 	char *const path = path_of(dir, name);
 	struct errmsg err = { "" };
@@ -75,7 +79,7 @@ static void assert_saved(struct plan *p, const char *dir, const char *name)
 	uint64_t node;
 
 	if (files_open(test_context(), &src, path, &err) ||
-	    plan_lookup(p, PLAN_ROOT, name, &node, &err) ||
+	    plan_lookup(p, at, name, &node, &err) ||
 	    plan_file_open(p, node, &f, &err))
 		fail_msg("%s: %s", path, err.text);
 	assert_int_equal(vfile_size(f), src.size);
@@ -92,7 +96,20 @@ static void assert_saved(struct plan *p, const char *dir, const char *name)
 	free(path);
 }
 
-static void the_adapter_is_what_peft_saved(void **state)
+static void assert_dir(struct plan *p, const char *run, const char *name)
+{
+	char *dir;
+	uint64_t node;
+
+	assert_true(asprintf(&dir, "%s/%s", run, name) > 0);
+	assert_int_equal(plan_lookup(p, PLAN_ROOT, name, &node, NULL), 0);
+	assert_names(p, node, WEIGHTS " " CONFIG);
+	assert_saved(p, node, dir, WEIGHTS);
+	assert_saved(p, node, dir, CONFIG);
+	free(dir);
+}
+
+static void the_adapters_are_what_peft_saved(void **state)
 {
 	/* PEFT loads one file, however large. */
 	static const uint64_t sizes[] = { 0, 100 };
@@ -103,10 +120,15 @@ static void the_adapter_is_what_peft_saved(void **state)
 				runs[i].run, (struct plan_options){
 						     .type.kind = PLAN_HF,
 						     .shard_size = sizes[k] });
+			char names[200] = WEIGHTS " " CONFIG;
 
-			assert_names(p, WEIGHTS " " CONFIG);
-			assert_saved(p, runs[i].saved, WEIGHTS);
-			assert_saved(p, runs[i].saved, CONFIG);
+			for (size_t d = 0; d < COUNT(runs[i].dirs) && runs[i].dirs[d]; d++) {
+				strcat(strcat(names, " "), runs[i].dirs[d]);
+				assert_dir(p, runs[i].run, runs[i].dirs[d]);
+			}
+			assert_names(p, PLAN_ROOT, names);
+			assert_saved(p, PLAN_ROOT, runs[i].saved, WEIGHTS);
+			assert_saved(p, PLAN_ROOT, runs[i].saved, CONFIG);
 			plan_close(p);
 		}
 }
@@ -117,12 +139,12 @@ static void all_weights_are_in_the_other_view(void **state)
 		struct plan *const p = open_plan(
 			runs[i].run, (struct plan_options){ .type.kind = PLAN_FP32 });
 
-		assert_names(p, "pytorch_model.bin");
+		assert_names(p, PLAN_ROOT, "pytorch_model.bin");
 		plan_close(p);
 	}
 }
 
-static void names_are_peft_s(void **state)
+static void names_of_lora_are_peft_s(void **state)
 {
 	static const struct {
 		const char *name;
@@ -134,29 +156,34 @@ static void names_are_peft_s(void **state)
 		{ BASE "q.lora_A.two.weight", true, NULL },
 		{ BASE "q.lora_A.ones.weight", true, NULL },
 		{ BASE "q.lora_A.on.weight", true, NULL },
-		{ BASE "q.lora_B.one.bias", true, BASE "q.lora_B.bias" },
-		{ BASE "wte.lora_embedding_A.one", true, BASE "wte.lora_embedding_A" },
-		{ BASE "q.lora_magnitude_vector.one.weight", true,
-		  BASE "q.lora_magnitude_vector" },
-		{ BASE "q.lora_magnitude_vector.one", true,
-		  BASE "q.lora_magnitude_vector" },
-		{ BASE "head.modules_to_save.one.weight", true, BASE "head.weight" },
 		{ BASE "head.modules_to_save.one.ln.bias", true, BASE "head.ln.bias" },
 		{ BASE "head.modules_to_save.two.weight", true, NULL },
-		{ BASE "wte.token_adapter.trainable_tokens_delta.one", true,
-		  BASE "wte.token_adapter.trainable_tokens_delta" },
 		{ BASE "q.base_layer.bias", true, BASE "q.base_layer.bias" },
 		{ BASE "q.base_layer.weight", false, NULL },
 		{ BASE "my_lora_block.weight", false, NULL },
+		{ BASE "lora_like.weight", false, NULL },
+		{ BASE "road_net.0.weight", false, NULL },
 		{ "model." BASE "q.lora_A.one.weight", true, BASE "q.lora_A.weight" },
 		{ "value_head.weight", true, NULL },
 		{ "q.lora_A.one.weight", true, NULL },
+		{ "prompt_encoder.point_embed.weight", true, NULL },
 	};
+	struct adapters all = { .n = 0 };
 	struct arena a = { 0 };
 
+	for (int trained = 1; trained >= 0; trained--)
+		for (size_t i = 0; i < COUNT(names); i++)
+			if (names[i].trained == trained)
+				adapters_add(&all, &a, names[i].name, trained);
+	assert_int_equal(all.n, 4);
+	assert_string_equal(adapters_top(&all)->name, "on");
+	assert_string_equal(all.v[0].name, "one");
 	for (size_t i = 0; i < COUNT(names); i++) {
-		const char *const key = adapter_key(&a, "one", names[i].name,
-						    names[i].trained);
+		/* A bias is of the adapter at the top. */
+		const bool bias = strstr(names[i].name, "base_layer.bias");
+		const char *const key =
+			adapter_key(&all, bias ? adapters_top(&all) : &all.v[0], &a,
+				    names[i].name, names[i].trained);
 
 		if (!key != !names[i].key || (key && strcmp(key, names[i].key)))
 			fail_msg("%s: %s", names[i].name, key ?: "left out");
@@ -164,57 +191,157 @@ static void names_are_peft_s(void **state)
 	arena_done(&a);
 }
 
+/* A method of peft_names.txt: its lines. */
+struct method {
+	char name[500];
+	struct {
+		char kind, name[200], key[200];
+	} v[100];
+	size_t n;
+	bool computed;
+};
+
+static void check_method(const struct method *m)
+{
+	struct adapters all = { .n = 0 };
+	struct arena a = { 0 };
+
+	for (int trained = 1; trained >= 0; trained--)
+		for (size_t i = 0; i < m->n; i++)
+			if ((m->v[i].kind == 't') == trained)
+				adapters_add(&all, &a, m->v[i].name, trained);
+	if (all.n != 1 || adapters_top(&all) != all.v ||
+	    !all.v->computed != !m->computed)
+		fail_msg("%s: %zu adapters", m->name, all.n);
+	for (size_t i = 0; !m->computed && i < m->n; i++) {
+		const char *const key = adapter_key(&all, all.v, &a, m->v[i].name,
+						    m->v[i].kind == 't');
+
+		if (strcmp(key ?: "-", m->v[i].key) != 0)
+			fail_msg("%s: %s: %s", m->name, m->v[i].name, key ?: "left out");
+	}
+	arena_done(&a);
+}
+
+static void names_of_all_methods_are_peft_s(void **state)
+{
+	char *const path = path_of("peft_names.txt", "");
+	struct method m = { .n = 0 };
+	char line[500];
+	size_t n = 0;
+	FILE *f;
+
+	path[strlen(path) - 1] = '\0';
+	f = fopen(path, "r");
+	assert_non_null(f);
+	for (bool more = true; more;) {
+		more = fgets(line, sizeof(line), f);
+		if (!more || strncmp(line, "method ", 7) == 0) {
+			if (n++)
+				check_method(&m);
+			m = (struct method){ .n = 0 };
+			snprintf(m.name, sizeof(m.name), "%s", line + 7);
+		} else if (strncmp(line, "computed ", 9) == 0) {
+			m.computed = true;
+		} else {
+			assert_true(m.n < COUNT(m.v));
+			assert_int_equal(sscanf(line, "%c %199s %199s", &m.v[m.n].kind,
+						m.v[m.n].name, m.v[m.n].key),
+					 3);
+			m.n++;
+		}
+	}
+	assert_int_equal(n, 46);
+	fclose(f);
+	free(path);
+}
+
 static void put_text(void *text, const char *warning)
 {
 	snprintf(text, ERRMSG_MAX, "%s", warning);
 }
 
-static void a_tag_without_frozen_weights_is_noticed(void **state)
+static void assert_noticed(const char *run, bool noticed)
 {
-	for (size_t i = 0; i < COUNT(runs); i++) {
-		struct plan *const p = open_plan(
-			runs[i].run,
-			(struct plan_options){ .type.kind = PLAN_UNIVERSAL });
-		char text[ERRMSG_MAX] = "";
+	struct plan *const p =
+		open_plan(run, (struct plan_options){ .type.kind = PLAN_UNIVERSAL });
+	char text[ERRMSG_MAX] = "";
 
-		plan_warn(p, &(struct errmsg_sink){ put_text, text });
-		assert_int_equal(!strstr(text, "no frozen weights"), runs[i].whole);
-		plan_close(p);
-	}
+	plan_warn(p, &(struct errmsg_sink){ put_text, text });
+	if (!strstr(text, "no frozen weights") != !noticed)
+		fail_msg("%s: %s", run, text);
+	plan_close(p);
 }
 
-/* Of two adapters that are trained, and of what is trained beside them, one is shown. */
+static void a_tag_without_frozen_weights_is_noticed(void **state)
+{
+	for (size_t i = 0; i < COUNT(runs); i++)
+		assert_noticed(runs[i].run, !runs[i].whole);
+	/* Others are told by the files of stages 2 and 3. */
+	assert_noticed("z2_frozen_exclude_dp2", true);
+	assert_noticed("z3_frozen_exclude_dp2", true);
+	assert_noticed("z3_tied_frozen_buffers_dp2", false);
+	assert_noticed("z3_fp32_dp2", false);
+	assert_noticed("z1_fp32_dp2", false);
+}
+
+static void append_text(void *text, const char *warning)
+{
+	strncat(strncat(text, warning, ERRMSG_MAX / 2), "\n", 2);
+}
+
+/* What is in no file is named. */
 static void what_is_left_out_is_named(void **state)
 {
-	static const struct mkckpt_param params[] = {
-		{ .name = BASE "q.lora_A.one.weight", .ndim = 2, .shape = { 2, 5 } },
-		{ .name = BASE "q.lora_A.two.weight", .ndim = 2, .shape = { 2, 5 } },
-		{ .name = "value_head.weight", .ndim = 1, .shape = { 5 } },
+	static const struct {
+		const char *names[3];
+		const char *files; /* at the top */
+		const char *left_out, *said;
+	} cases[] = {
+		{ { BASE "q.lora_A.default.weight" }, WEIGHTS " " CONFIG, NULL, NULL },
+		{ { BASE "q.lora_A.default.weight", BASE "q.lora_A.two.weight" },
+		  WEIGHTS " " CONFIG " two",
+		  NULL, "no " CONFIG " of the adapter 'two'" },
+		{ { BASE "q.lora_A.default.weight", "value_head.weight" },
+		  WEIGHTS " " CONFIG, "value_head.weight", NULL },
+		{ { BASE "q.lora_A.default.weight", BASE "q.lora_A..weight" },
+		  WEIGHTS " " CONFIG, BASE "q.lora_A..weight", NULL },
+		{ { "prompt_encoder.default.embedding.weight",
+		    "prompt_encoder.default.mlp_head.0.weight" },
+		  "model.safetensors", NULL,
+		  "prompt_encoder.default.mlp_head.0.weight: PEFT saves what it computes" },
 	};
 
-	for (size_t n = 1; n <= COUNT(params); n++) {
+	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct plan_options options = { .type.kind = PLAN_HF };
+		struct mkckpt_param params[COUNT(cases[i].names)];
 		struct mkckpt c = mkckpt_small(2);
 		char *const dir = mkckpt_new_dir();
-		char text[ERRMSG_MAX] = "";
-		const struct errmsg_sink to = { put_text, text };
+		char text[4 * ERRMSG_MAX] = "";
 		struct errmsg err = { "" };
 		struct plan *p = NULL;
 		char *config;
 
+		for (c.nparams = 0; cases[i].names[c.nparams]; c.nparams++)
+			params[c.nparams] = (struct mkckpt_param){
+				.name = cases[i].names[c.nparams],
+				.ndim = 2,
+				.shape = { 2, 5 }
+			};
 		c.params = params;
-		c.nparams = n;
 		c.ngroups = 1;
 		mkckpt_write(&c, dir);
 		assert_true(asprintf(&config, "%s/" CONFIG, dir) > 0);
 		fclose(fopen(config, "w"));
 		if (plan_open(test_context(), dir, &options, &p, &err))
 			fail_msg("%s", err.text);
-		plan_warn(p, &to);
-		if (n == 1)
-			assert_string_equal(text, "");
-		else
-			assert_ptr_equal(strstr(text, params[n - 1].name), text);
+		assert_names(p, PLAN_ROOT, cases[i].files);
+		plan_warn(p, &(struct errmsg_sink){ append_text, text });
+		assert_int_equal(cases[i].left_out != NULL, strstr(text, "left out") != NULL);
+		if (cases[i].left_out)
+			assert_ptr_equal(strstr(text, cases[i].left_out), text);
+		if (cases[i].said && !strstr(text, cases[i].said))
+			fail_msg("%zu: %s", i, text);
 		plan_close(p);
 		unlink(config);
 		free(config);
@@ -225,9 +352,10 @@ static void what_is_left_out_is_named(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_adapter_is_what_peft_saved),
+		cmocka_unit_test(the_adapters_are_what_peft_saved),
 		cmocka_unit_test(all_weights_are_in_the_other_view),
-		cmocka_unit_test(names_are_peft_s),
+		cmocka_unit_test(names_of_lora_are_peft_s),
+		cmocka_unit_test(names_of_all_methods_are_peft_s),
 		cmocka_unit_test(a_tag_without_frozen_weights_is_noticed),
 		cmocka_unit_test(what_is_left_out_is_named),
 	};

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PEFT saves the adapter called "default" in a directory, and each other one in a
+ * directory of its name in there (peft 0.21, PeftModel.save_pretrained).  The top always
+ * has one here, so that from_pretrained loads it.
+ */
+#include "ckpt/weights/adapter_dirs.h"
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/weights/weights.h"
+#include "ckpt/zero/checkpoint.h"
+
+static void find_adapters(struct adapter_dirs *d, const struct weights *w)
+{
+	for (size_t i = 0; i < w->n; i++)
+		if (w->v[i]->param)
+			adapters_add(&d->all, &d->arena, w->v[i]->name, true);
+	for (size_t i = 0; d->all.n && i < w->n; i++)
+		if (!w->v[i]->param)
+			adapters_add(&d->all, &d->arena, w->v[i]->name, false);
+	d->top = adapters_top(&d->all);
+	if (d->top && d->top->computed)
+		d->top = NULL;
+}
+
+/* Name the weights in one file; `saved` notes those that are in any. */
+static void name_weights(struct adapter_dirs *d, const struct weights *w,
+			 const struct adapter *one, const char **names,
+			 bool *saved)
+{
+	for (size_t i = 0; i < w->n; i++) {
+		names[i] = adapter_key(&d->all, one, &d->arena, w->v[i]->name,
+				       w->v[i]->param);
+		saved[w->v[i]->same] |= names[i] != NULL;
+	}
+}
+
+static void add_dir(struct adapter_dirs *d, const struct weights *w,
+		    const struct adapter *one, bool *saved)
+{
+	struct adapter_dir *const dir = &d->v[d->n];
+
+	dir->one = one;
+	dir->names = arena_alloc(&d->arena, (w->n + 1) * sizeof(*dir->names));
+	dir->weights =
+		arena_alloc(&d->arena, (w->n + 1) * sizeof(*dir->weights));
+	if (!dir->names || !dir->weights)
+		return;
+	name_weights(d, w, one, dir->names, saved);
+	for (size_t i = 0; i < w->n; i++)
+		if (dir->names[i]) {
+			dir->names[dir->n] = dir->names[i];
+			dir->weights[dir->n++] = i;
+		}
+	d->n += dir->n > 0;
+}
+
+int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
+		      struct errmsg *err)
+{
+	bool *saved;
+
+	*d = (struct adapter_dirs){ 0 };
+	find_adapters(d, w);
+	if (!d->top)
+		return d->all.failed ? errmsg_nomem(err, NULL) : 0;
+	saved = arena_alloc(&d->arena, w->n + 1);
+	d->names = arena_alloc(&d->arena, (w->n + 1) * sizeof(*d->names));
+	d->v = arena_alloc(&d->arena, (d->all.n + 1) * sizeof(*d->v));
+	if (!saved || !d->names || !d->v)
+		return errmsg_nomem(err, NULL);
+	name_weights(d, w, d->top, d->names, saved);
+	for (size_t i = 0; i < d->all.n; i++)
+		if (adapter_has_dir(&d->all.v[i]))
+			add_dir(d, w, &d->all.v[i], saved);
+	for (size_t i = 0; i < w->n; i++)
+		if (w->v[i]->param && !saved[w->v[i]->same])
+			d->left_out = w->v[i]->name;
+	return d->arena.failed ? errmsg_nomem(err, NULL) : 0;
+}
+
+int adapter_dirs_configure(struct adapter_dirs *d, struct uckpt *u,
+			   const struct zero_checkpoint *tag, const char *more,
+			   const struct sidecars *top, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < d->n; i++) {
+		struct adapter_dir *const dir = &d->v[i];
+
+		rc = sidecars_find_adapter(u, &dir->own, tag, dir->one->name,
+					   more, err);
+		dir->sidecars =
+			dir->one == d->top && top->config ? top : &dir->own;
+	}
+	return rc;
+}
+
+void adapter_dirs_warn(const struct adapter_dirs *d,
+		       const struct errmsg_sink *to)
+{
+	for (size_t i = 0; i < d->all.n; i++)
+		if (d->all.v[i].computed)
+			errmsg_put(to,
+				   "%s: PEFT saves what it computes from this weight,"
+				   " which is in no file of the adapter '%s'",
+				   d->all.v[i].computed, d->all.v[i].name);
+	if (d->left_out)
+		errmsg_put(to,
+			   "%s: left out of " ADAPTER_WEIGHTS
+			   ": not of the PeftModel,"
+			   " or of an adapter that can have no directory",
+			   d->left_out);
+	for (size_t i = 0; i < d->n; i++)
+		if (!d->v[i].sidecars->config)
+			errmsg_put(to, "%s", d->v[i].sidecars->missing);
+}
+
+void adapter_dirs_done(struct adapter_dirs *d)
+{
+	for (size_t i = 0; i < d->n; i++)
+		sidecars_done(&d->v[i].own);
+	arena_done(&d->arena);
+}
