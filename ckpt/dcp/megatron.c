@@ -24,34 +24,25 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/roots/rootfs.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/tensor/tensor.h"
 
 #define OPTIMIZER "optimizer."
 #define STATE OPTIMIZER "state."
 #define LAYERS "layers."
 
 /* A number, or a tensor with one. */
-static int read_common_step(const struct ptfile *pt, const struct value *v, int64_t *out,
-			    struct errmsg *err)
+static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a,
+			    int64_t *out, struct errmsg *err)
 {
-	uint8_t raw[16];
-	struct tensor t;
-	uint64_t at;
-	double step;
-	int rc;
+	const int rc = tensor_is(v) ? ptfile_number(pt, v, "common_step", a, &v, err)
+				    : 0;
 
-	if (!tensor_is(v)) {
+	if (rc && rc != -ENOTSUP)
+		return rc;
+	if (!rc && v && v->kind == VALUE_FLOAT)
+		*out = v->f >= 0 && v->f < 1e15 ? (int64_t)v->f : 0;
+	else
 		value_get_int(v, out);
-		return 0;
-	}
-	rc = ptfile_run(pt, v, "common_step", &t, &at, err);
-	if (rc || t.numel != 1 || !cast_knows(t.dtype))
-		return rc;
-	rc = source_read(&pt->src, raw, dtype_size(t.dtype), at, err);
-	if (rc)
-		return rc;
-	cast_to_double(t.dtype, raw, &step, 1);
-	*out = step >= 0 && step < 1e15 ? (int64_t)step : 0;
 	return 0;
 }
 
@@ -72,7 +63,7 @@ static int read_common(struct dcp_megatron *x, struct arena *a,
 	if (!x->options || a->failed)
 		return errmsg_nomem(err, pt->src.name);
 	return read_common_step(pt, value_find_path(optimizer, "state", "common_step",
-						    NULL), &x->step, err);
+						    NULL), a, &x->step, err);
 }
 
 /* The place of a stack's missing layer number in a key, or NULL. */

@@ -17,6 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/tensor/cast.h"
 
 #define BYTEORDER_MAX 16
 
@@ -275,4 +276,31 @@ int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
 				  pt->src.name, name);
 	*at += t->storage_offset * dtype_size(t->dtype);
 	return 0;
+}
+
+int ptfile_number(const struct ptfile *pt, const struct value *v, const char *name,
+		  struct arena *a, struct value **out, struct errmsg *err)
+{
+	uint8_t raw[16];
+	struct tensor t;
+	uint64_t at;
+	double x;
+	int rc = ptfile_run(pt, v, name, &t, &at, err);
+
+	if (rc)
+		return rc;
+	if (t.numel != 1 || !cast_knows(t.dtype))
+		return errmsg_set(err, -ENOTSUP, "%s: %s: is no number", pt->src.name,
+				  name);
+	rc = source_read(&pt->ends, raw, dtype_size(t.dtype), at, err);
+	if (rc)
+		return rc;
+	cast_to_double(t.dtype, raw, &x, 1);
+	if (t.dtype == DTYPE_BOOL)
+		*out = value_new_bool(a, x != 0);
+	else if (t.dtype >= DTYPE_I64 && t.dtype <= DTYPE_U8)
+		*out = value_new_int(a, (int64_t)x);
+	else
+		*out = value_new_float(a, x);
+	return *out ? 0 : errmsg_nomem(err, pt->src.name);
 }

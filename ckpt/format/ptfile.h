@@ -53,6 +53,11 @@ int ptfile_tensor(const struct ptfile *pt, const struct value *v,
 int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
 	       struct tensor *t, uint64_t *at, struct errmsg *err);
 
+/* The number that a tensor of one element holds, as Python's item() returns it, in `a`.
+ * -ENOTSUP if it is none. */
+int ptfile_number(const struct ptfile *pt, const struct value *v, const char *name,
+		  struct arena *a, struct value **out, struct errmsg *err);
+
 /* Offset in the file of a storage of `bytes` bytes under `key`. */
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err);

@@ -322,7 +322,7 @@ static struct value *make_settings(struct arena *a, const struct value *group,
 	return out;
 }
 
-/* Append an object, and note in `e` where it is. */
+/* Append an object, and note in `e` where it is.  -ENOTSUP if it has a tensor. */
 static int save_object(const struct maker *m, const struct value *v, const char *name,
 		       struct dcpview_entry *e)
 {
@@ -332,10 +332,50 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 
 	e->offset = objects->len;
 	rc = legacy_add_object(objects, v, &why);
+	if (rc)
+		objects->len = e->offset; /* without what was added of it */
 	e->len = objects->len - e->offset;
 	return rc ? errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
 			       m->r->dir.optim[0].path, name, why.text)
 		  : 0;
+}
+
+/* Make a setting one without tensors: numbers that are tensors, as a learning rate of a
+ * captured graph, also in a tuple or a list, which betas may be. */
+static int take_numbers(struct arena *a, const struct ptfile *pt, const char *name,
+			struct value **v, struct errmsg *err)
+{
+	const struct value_seq *const from = value_items(*v);
+	struct value *const to =
+		from && !tensor_is(*v) ? value_new(a, (*v)->kind) : NULL;
+	int rc = 0;
+
+	if (tensor_is(*v))
+		return ptfile_number(pt, *v, name, a, v, err);
+	for (size_t i = 0; to && !rc && i < from->n; i++) {
+		struct value *x = from->v[i];
+
+		if (tensor_is(x))
+			rc = ptfile_number(pt, x, name, a, &x, err);
+		value_append(a, to, x);
+	}
+	if (to)
+		*v = to;
+	return rc;
+}
+
+/* Append a setting of a group as save_object.  Returns 1 if it is left out. */
+static int save_setting(const struct maker *m, struct arena *a, const struct ptfile *pt,
+			const struct value_pair *s, struct dcpview_entry *e)
+{
+	const char *const name = s->key->str.p;
+	struct value *v = s->val;
+	const int rc = take_numbers(a, pt, name, &v, m->err)
+			       ?: save_object(m, v, name, e);
+
+	if (rc == -ENOTSUP)
+		m->s->left_out = *m->err;
+	return rc == -ENOTSUP ? 1 : rc;
 }
 
 /* Add a setting of a group, or of a parameter in a flattened state dict, which is where
@@ -352,8 +392,8 @@ static void add_setting(const struct maker *m, const char *param, size_t group,
 }
 
 /* Add group `number`.  of[i] is the group of weight i. */
-static int add_group(const struct maker *m, struct arena *a, size_t number,
-		     const struct value *group, const size_t *of)
+static int add_group(const struct maker *m, struct arena *a, const struct ptfile *pt,
+		     size_t number, const struct value *group, const size_t *of)
 {
 	struct value *const names = value_new(a, VALUE_LIST);
 	const struct value *const settings = make_settings(a, group, names);
@@ -366,7 +406,7 @@ static int add_group(const struct maker *m, struct arena *a, size_t number,
 				     value_new_str(a, m->w->v[i]->name));
 	if (a->failed)
 		return errmsg_nomem(m->err, m->r->dir.path);
-	for (size_t k = 0; !rc && k < settings->dict.n; k++) {
+	for (size_t k = 0; rc >= 0 && k < settings->dict.n; k++) {
 		const struct value_pair *const s = &settings->dict.v[k];
 		const char *const name =
 			arena_strdup(arena_of(m), s->key->str.p);
@@ -374,22 +414,22 @@ static int add_group(const struct maker *m, struct arena *a, size_t number,
 
 		if (flat && value_is_str(s->key, "params"))
 			continue;
-		rc = save_object(m, s->val, s->key->str.p, &at);
+		rc = save_setting(m, a, pt, s, &at);
 		if (!rc && !flat)
 			add_setting(m, NULL, number, name, &at);
 		for (size_t i = 0; !rc && flat && i < m->w->n; i++)
 			if (of[i] == number)
 				add_setting(m, m->w->v[i]->name, 0, name, &at);
 	}
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* Add the param_groups of an optimizer shard. */
 static int add_groups(const struct maker *m, struct arena *a,
-		      const struct value *root)
+		      const struct ptfile *pt)
 {
 	const struct value_seq *const groups = value_items(plan_param_groups(
-		m->r, value_find(root, KEY_OPTIMIZER_STATE_DICT)));
+		m->r, value_find(pt->root, KEY_OPTIMIZER_STATE_DICT)));
 	size_t *const of = arena_alloc(a, (m->w->n + 1) * sizeof(*of));
 	size_t n = groups ? groups->n : 0;
 	int rc = 0;
@@ -402,7 +442,7 @@ static int add_groups(const struct maker *m, struct arena *a,
 			n = of[i] + 1;
 	}
 	for (size_t i = 0; !rc && of && i < n; i++)
-		rc = add_group(m, a, i,
+		rc = add_group(m, a, pt, i,
 			       groups && i < groups->n ? groups->v[i] : NULL,
 			       of);
 	return rc;
@@ -449,7 +489,7 @@ static int add_optimizer(struct maker *m)
 	rc = rc ?: tagdir_open_file(&m->r->dir.optim[0], &pt, m->err);
 	if (rc)
 		return rc;
-	rc = add_groups(m, &a, pt.root);
+	rc = add_groups(m, &a, &pt);
 	for (size_t i = 0; titan && !rc && i < COUNT(titan_numbers); i++)
 		rc = add_titan_number(m, &a, i);
 	m->s->arena.failed |= a.failed;

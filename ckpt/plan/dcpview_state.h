@@ -7,10 +7,10 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/plan/plan.h"
 
-struct errmsg;
 struct weights;
 struct zero_checkpoint;
 
@@ -39,14 +39,16 @@ struct dcpview_state {
 	struct dcpview_dir dirs[2];
 	unsigned ndirs;
 	bool apart; /* model and optimizer have directories of their own */
+	struct errmsg left_out; /* why a setting of the optimizer is; or empty */
 };
 
 /*
  * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * Tensors are cut as by dcpview_state_cut.
- * -ENOTSUP if two tensors would have one file or a param_group contains a tensor; other
- * errors as zckpt_group and tagdir_open_file.  Call dcpview_state_done after failure, too.
+ * A setting that is a tensor becomes its number; one that cannot be saved is left out.
+ * -ENOTSUP if two tensors would have one file; other errors as zckpt_group and
+ * tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
 		       const struct weights *w, struct zero_checkpoint *r,

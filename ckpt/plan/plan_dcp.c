@@ -162,6 +162,9 @@ static void dcpview_warn(struct plan *p, const struct errmsg_sink *to)
 	if (*dcpview_of(p)->refused.text)
 		errmsg_put(to, "TAG_dcp has the model and no optimizer: %s",
 			   dcpview_of(p)->refused.text);
+	if (*dcpview_of(p)->state.left_out.text)
+		errmsg_put(to, "TAG_dcp lacks a setting of the optimizer: %s",
+			   dcpview_of(p)->state.left_out.text);
 	plan_warn_of_weights(dcpview_of(p)->w, to);
 }
 

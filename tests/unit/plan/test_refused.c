@@ -171,6 +171,81 @@ static void weights_are_served_whatever_the_states_are(void **state)
 			check_refusal(&refusals[i], stage);
 }
 
+/* What settings become, and the reason why one is left out, or NULL. */
+static const struct setting {
+	const char *change, *as, *why;
+} settings[] = {
+	{ "['lr'] = Scalar(0.5)", "['lr'] = 0.5", NULL },
+	{ "['betas'] = (Scalar(0.5), 0.25)", "['betas'] = (0.5, 0.25)", NULL },
+	{ "['betas'] = [0.25, Scalar(0.5)]", "['betas'] = [0.25, 0.5]", NULL },
+	{ "['lr'] = Zeros(1)", "['lr'] = 0.0", NULL },
+	{ "['betas'] = Zeros(2); ['eps'] = Scalar(0.5)", "['eps'] = 0.5; del ['betas']",
+	  "betas: is no number" },
+	{ "['eps'] = ((Scalar(0.5),),)", "['lr'] = 0.01", "eps: contains a tensor" },
+	{ "['lr'] = Halves(3, 2)", "del ['lr']", "lr: is no number" },
+};
+
+static void edit_groups(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+			unsigned rank, void *ctx)
+{
+	struct value *const groups = value_find_path(
+		root, "optimizer_state_dict", "base_optimizer_state", "param_groups", NULL);
+
+	(void)rank;
+	if (kind == MKCKPT_OPTIM)
+		literal_change(m, groups->seq.v[0], ctx);
+}
+
+static struct plan *open_with_groups(const char *change, const char *dir)
+{
+	struct mkckpt c = mkckpt_small(2);
+
+	c.edit = edit_groups;
+	c.ctx = (void *)change;
+	return open_tag(&c, dir);
+}
+
+static void put_warning(void *ctx, const char *text)
+{
+	strncat(ctx, text, ERRMSG_MAX);
+}
+
+/* A setting that is a tensor is its number in TAG_dcp, or is left out, which is said. */
+static void check_setting(const struct setting *s)
+{
+	char *const dir = mkckpt_new_dir(), *const as_dir = mkckpt_new_dir();
+	struct plan *const p = open_with_groups(s->change, dir);
+	struct plan *const as = open_with_groups(s->as, as_dir);
+	struct plan *const have = open_kind(p, PLAN_DCP, s->change);
+	struct plan *const want = open_kind(as, PLAN_DCP, s->as);
+	char said[8 * ERRMSG_MAX] = "";
+	const struct errmsg_sink to = { put_warning, said };
+	uint64_t x, y;
+	uint8_t *const a = read_whole(have, "optim.distcp", &x);
+	uint8_t *const b = read_whole(want, "optim.distcp", &y);
+
+	if (x != y || memcmp(a, b, x) != 0)
+		fail_msg("%s: other settings than %s", s->change, s->as);
+	plan_warn(have, &to);
+	if (s->why ? !strstr(said, s->why) : *said)
+		fail_msg("%s: said: %s", s->change, said);
+	free(a);
+	free(b);
+	plan_close(have);
+	plan_close(want);
+	plan_close(p);
+	plan_close(as);
+	mkckpt_free_dir(dir);
+	mkckpt_free_dir(as_dir);
+}
+
+static void settings_may_be_tensors(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(settings); i++)
+		check_setting(&settings[i]);
+}
+
 #define N64 "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
 #define N256 N64 N64 N64 N64
 
@@ -329,6 +404,7 @@ static void names_of_weights_are_alike(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(settings_may_be_tensors),
 		cmocka_unit_test(weights_are_served_whatever_the_states_are),
 		cmocka_unit_test(names_may_be_paths),
 		cmocka_unit_test(
