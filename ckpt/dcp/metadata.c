@@ -193,15 +193,6 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t,
 	return 0;
 }
 
-/* The type of a name such as torch.float32. */
-static enum dtype find_dtype(const struct value *v)
-{
-	for (enum dtype d = DTYPE_F64; d <= DTYPE_F8_E5M2; d++)
-		if (d != DTYPE_OTHER && value_is_global(v, "torch", dtype_name(d)))
-			return d;
-	return DTYPE_OTHER;
-}
-
 static int read_tensor(const struct reader *r, struct dcp_item *t,
 		       const struct value *x)
 {
@@ -218,7 +209,7 @@ static int read_tensor(const struct reader *r, struct dcp_item *t,
 	if (tensor_set_shape(&shape, attribute(x, "size", 1), &why))
 		return dcp_bad(r, t->key, why.text);
 	t->is_tensor = true;
-	t->dtype = find_dtype(value_item(properties, 0));
+	t->dtype = dtype_from_value(value_item(properties, 0));
 	t->ndim = shape.ndim;
 	t->numel = shape.numel;
 	t->shape = arena_copy(&r->m->arena, shape.shape,

@@ -127,6 +127,11 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src,
 	for (; h->n < s.n; h->n++) {
 		const struct safetensors_tensor *const t = &s.v[h->n];
 
+		if (!cast_knows(t->dtype))
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: tensor %.200s: %s is not supported",
+					  src->name, t->name,
+					  dtype_name(t->dtype));
 		h->v[h->n] = (struct hfdir_tensor){
 			.name = t->name,
 			.dtype = t->dtype,

@@ -388,25 +388,30 @@ static void add_dims(struct bytebuf *out, const uint64_t *v, unsigned n)
 void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
 		       unsigned ndim)
 {
+	const char *const typed = dtype_storage(dtype);
 	struct tensor t;
+	uint64_t n;
 
 	tensor_init(&t, dtype, shape, ndim, false);
+	n = typed ? t.numel : t.numel * dtype_size(dtype);
 	add_header(out);
-	ADD(out, "ctorch._utils\n_rebuild_tensor\n((");
+	bytebuf_add_format(out, "ctorch._utils\n_rebuild_tensor%s\n((",
+			   typed ? "" : "_v3");
 	pickle_add_text(out, "storage", 7);
-	ADD(out, "ctorch\n");
-	bytebuf_add_str(out, dtype_storage(dtype));
-	ADD(out, "\n");
+	/* In these files torch.load demands a storage that has a type. */
+	bytebuf_add_format(out, "ctorch\n%s\n", typed ?: dtype_storage(DTYPE_U8));
 	pickle_add_text(out, "0", 1);
 	pickle_add_text(out, "cpu", 3);
-	pickle_add_int(out, (int64_t)t.numel);
+	pickle_add_int(out, (int64_t)n);
 	ADD(out, "NtQK\0");
 	add_dims(out, t.shape, ndim);
 	add_dims(out, t.stride, ndim);
+	if (!typed) /* requires_grad, hooks, dtype */
+		bytebuf_add_format(out, "\x89Nctorch\n%s\n", dtype_name(dtype));
 	ADD(out, "tR.]");
 	pickle_add_text(out, "0", 1);
 	ADD(out, "a.");
-	bytebuf_add_le64(out, t.numel);
+	bytebuf_add_le64(out, n);
 }
 
 int legacy_add_object(struct bytebuf *out, const struct value *v, struct errmsg *err)

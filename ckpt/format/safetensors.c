@@ -46,14 +46,23 @@ static const struct {
 	enum dtype dtype;
 } types[] = {
 	{ "U64", DTYPE_U64 },         { "I64", DTYPE_I64 },
-	{ "F64", DTYPE_F64 },         { "F32", DTYPE_F32 },
-	{ "U32", DTYPE_U32 },         { "I32", DTYPE_I32 },
-	{ "BF16", DTYPE_BF16 },       { "F16", DTYPE_F16 },
-	{ "U16", DTYPE_U16 },         { "I16", DTYPE_I16 },
-	{ "F8_E4M3", DTYPE_F8_E4M3 }, { "F8_E5M2", DTYPE_F8_E5M2 },
-	{ "I8", DTYPE_I8 },           { "U8", DTYPE_U8 },
+	{ "F64", DTYPE_F64 },         { "C64", DTYPE_C64 },
+	{ "F32", DTYPE_F32 },         { "U32", DTYPE_U32 },
+	{ "I32", DTYPE_I32 },         { "BF16", DTYPE_BF16 },
+	{ "F16", DTYPE_F16 },         { "U16", DTYPE_U16 },
+	{ "I16", DTYPE_I16 },         { "F8_E5M2FNUZ", DTYPE_F8_E5M2FNUZ },
+	{ "F8_E4M3FNUZ", DTYPE_F8_E4M3FNUZ },
+	{ "F8_E8M0", DTYPE_F8_E8M0 }, { "F8_E4M3", DTYPE_F8_E4M3 },
+	{ "F8_E5M2", DTYPE_F8_E5M2 }, { "I8", DTYPE_I8 },
+	{ "U8", DTYPE_U8 },           { "F4", DTYPE_F4_X2 },
 	{ "BOOL", DTYPE_BOOL },
 };
+
+/* Numbers per element in the last dimension, of which torch counts elements. */
+static uint64_t packed(enum dtype d)
+{
+	return d == DTYPE_F4_X2 ? 2 : 1;
+}
 
 struct reader {
 	struct safetensors *s;
@@ -118,6 +127,12 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 			return fail_tensor(r, entry, "shape overflows");
 		t->numel *= *d;
 	}
+	if (packed(t->dtype) == 1)
+		return 0;
+	if (!n || shape[n - 1] % packed(t->dtype))
+		return fail_tensor(r, entry, "shape ends within an element");
+	shape[n - 1] /= packed(t->dtype);
+	t->numel /= packed(t->dtype);
 	return 0;
 }
 
@@ -334,17 +349,23 @@ static void add_tensor(const struct safetensors_tensor *t, uint64_t *at,
 			   types[find_type(t->dtype)].name);
 	for (unsigned i = 0; i < t->ndim; i++)
 		bytebuf_add_format(out, "%s%" PRIu64, i ? "," : "",
-				   t->shape[i]);
+				   t->shape[i] *
+					   (i + 1 == t->ndim ? packed(t->dtype) : 1));
 	bytebuf_add_format(out,
 			   "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
 			   *at, end);
 	*at = end;
 }
 
+bool safetensors_knows(enum dtype dtype, unsigned ndim)
+{
+	return find_type(dtype) < COUNT(types) && (ndim || packed(dtype) == 1);
+}
+
 static int check_tensor(const struct safetensors_tensor *t,
 			struct errmsg *err)
 {
-	if (find_type(t->dtype) == COUNT(types))
+	if (!safetensors_knows(t->dtype, t->ndim))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: safetensors has no type for %s", t->name,
 				  dtype_name(t->dtype));

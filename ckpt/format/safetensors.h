@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <stdbool.h>
+
 #include "ckpt/base/arena.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -42,6 +44,9 @@ struct safetensors {
 int safetensors_read(struct safetensors *s, const struct source *src,
 		     struct errmsg *err);
 void safetensors_done(struct safetensors *s);
+
+/* Can a file have tensors of this type, with so many dimensions? */
+bool safetensors_knows(enum dtype dtype, unsigned ndim);
 
 /*
  * Write the header of a safetensors file with these tensors, as the library's

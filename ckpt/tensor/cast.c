@@ -89,6 +89,41 @@ static inline float e5m2_to_float(uint8_t b)
 	return half_to_float((uint16_t)(b << 8));
 }
 
+/* The NaN that torch makes of those of types without a sign or an infinity. */
+#define ODD_NAN UINT32_C(0x7f800001)
+
+/* E4M3FNUZ and E5M2FNUZ: the exponent's bias is one more than in the types above, and the
+ * bits of -0 are the only NaN. */
+static inline float fnuz_to_float(uint8_t b, unsigned fraction, uint32_t bias,
+				  float least)
+{
+	const uint32_t sign = (uint32_t)(b & 0x80) << 24;
+	const uint32_t magnitude = b & 0x7f;
+	const uint32_t small = to_bits((float)(int32_t)magnitude * least);
+	const uint32_t normal = (magnitude << (23 - fraction)) + ((127 - bias) << 23);
+	const uint32_t value =
+		sign | cast_choose(magnitude < 1u << fraction, small, normal);
+
+	return from_bits(cast_choose(b == 0x80, ODD_NAN, value));
+}
+
+static inline float e4m3fnuz_to_float(uint8_t b)
+{
+	return fnuz_to_float(b, 3, 8, 0x1p-10f);
+}
+
+static inline float e5m2fnuz_to_float(uint8_t b)
+{
+	return fnuz_to_float(b, 2, 16, 0x1p-17f);
+}
+
+/* E8M0: an exponent alone; 0 is 2^-127, which is subnormal. */
+static inline float e8m0_to_float(uint8_t b)
+{
+	return from_bits(b == 0xff ? ODD_NAN
+				   : cast_choose(b == 0, 1u << 22, (uint32_t)b << 23));
+}
+
 /* The upper 16 bits, rounded to nearest even. */
 static inline uint16_t float_to_bfloat(float f)
 {
@@ -172,6 +207,9 @@ CPU_CLONES LOOP(e5m2s_to_floats, uint8_t, float, e5m2_to_float)
 CPU_CLONES LOOP(halves_to_floats_by_hand, uint16_t, float, half_to_float)
 CPU_CLONES LOOP(floats_to_bfloats, float, uint16_t, float_to_bfloat)
 CPU_CLONES LOOP(floats_to_halves_by_hand, float, uint16_t, float_to_half)
+LOOP(e4m3fnuzs_to_floats, uint8_t, float, e4m3fnuz_to_float)
+LOOP(e5m2fnuzs_to_floats, uint8_t, float, e5m2fnuz_to_float)
+LOOP(e8m0s_to_floats, uint8_t, float, e8m0_to_float)
 LOOP(bools_to_floats, uint8_t, float, bool_to_float)
 LOOP(i8s_to_floats, int8_t, float, )
 LOOP(u8s_to_floats, uint8_t, float, )
@@ -268,7 +306,7 @@ static void floats_to_halves(const void *in, void *out, size_t n)
 				 (uint8_t *)out + 2 * done, n - done);
 }
 
-static loop *const to_floats[] = {
+static loop *const to_floats[DTYPES] = {
 	[DTYPE_F64] = doubles_to_floats,     [DTYPE_F32] = copy_floats,
 	[DTYPE_F16] = halves_to_floats,	     [DTYPE_BF16] = bfloats_to_floats,
 	[DTYPE_I64] = i64s_to_floats,	     [DTYPE_I32] = i32s_to_floats,
@@ -276,14 +314,16 @@ static loop *const to_floats[] = {
 	[DTYPE_U64] = u64s_to_floats,	     [DTYPE_U32] = u32s_to_floats,
 	[DTYPE_U16] = u16s_to_floats,	     [DTYPE_U8] = u8s_to_floats,
 	[DTYPE_BOOL] = bools_to_floats,	     [DTYPE_F8_E4M3] = e4m3s_to_floats,
-	[DTYPE_F8_E5M2] = e5m2s_to_floats,
+	[DTYPE_F8_E5M2] = e5m2s_to_floats,   [DTYPE_F8_E8M0] = e8m0s_to_floats,
+	[DTYPE_F8_E4M3FNUZ] = e4m3fnuzs_to_floats,
+	[DTYPE_F8_E5M2FNUZ] = e5m2fnuzs_to_floats,
 };
 
 /* Conversions of types whose values float32 cannot represent. */
-static loop *const to_doubles[] = {
+static loop *const to_doubles[DTYPES] = {
 	[DTYPE_F64] = copy_doubles,	[DTYPE_I64] = i64s_to_doubles,
 	[DTYPE_U64] = u64s_to_doubles,	[DTYPE_I32] = i32s_to_doubles,
-	[DTYPE_U32] = u32s_to_doubles,	[DTYPE_F8_E5M2] = NULL,
+	[DTYPE_U32] = u32s_to_doubles,
 };
 
 static loop *const from_floats[] = {

@@ -4,7 +4,9 @@
  * REDUCE nodes of a few rebuild functions:
  *
  *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)
- *   _rebuild_tensor_v3(... same ..., dtype)       dtypes without a storage class
+ *   _rebuild_tensor_v3(... same ..., dtype)       dtypes without a storage class;
+ *                                     the storage's elements are bytes, and the
+ *                                     view's have that type
  *   _rebuild_from_type_v2(func, type, args, state)  tensors with attributes:
  *                                     every fp32_flat_groups entry of ZeRO-3
  *   _rebuild_parameter(tensor, requires_grad, hooks)
@@ -50,6 +52,17 @@ static const struct {
 	[DTYPE_U64] = { "uint64", NULL, 8 },
 	[DTYPE_F8_E4M3] = { "float8_e4m3fn", NULL, 1 },
 	[DTYPE_F8_E5M2] = { "float8_e5m2", NULL, 1 },
+	[DTYPE_F8_E4M3FNUZ] = { "float8_e4m3fnuz", NULL, 1 },
+	[DTYPE_F8_E5M2FNUZ] = { "float8_e5m2fnuz", NULL, 1 },
+	[DTYPE_F8_E8M0] = { "float8_e8m0fnu", NULL, 1 },
+	[DTYPE_F4_X2] = { "float4_e2m1fn_x2", NULL, 1 },
+	[DTYPE_C32] = { "complex32", NULL, 4 },
+	[DTYPE_BC32] = { "bcomplex32", NULL, 4 },
+	[DTYPE_BITS8] = { "bits8", NULL, 1 },
+	[DTYPE_BITS16] = { "bits16", NULL, 2 },
+	[DTYPE_BITS1X8] = { "bits1x8", NULL, 1 },
+	[DTYPE_BITS2X4] = { "bits2x4", NULL, 1 },
+	[DTYPE_BITS4X2] = { "bits4x2", NULL, 1 },
 };
 
 size_t dtype_size(enum dtype d)
@@ -65,6 +78,14 @@ const char *dtype_name(enum dtype d)
 const char *dtype_storage(enum dtype d)
 {
 	return dtypes[d].storage;
+}
+
+enum dtype dtype_from_value(const struct value *v)
+{
+	for (enum dtype d = 0; d < DTYPES; d++)
+		if (d != DTYPE_OTHER && value_is_global(v, "torch", dtypes[d].name))
+			return d;
+	return DTYPE_OTHER;
 }
 
 static bool is_from_type(const struct value *v)
@@ -95,11 +116,15 @@ static const struct value_seq *call_args(const struct value *v,
 	return args->kind == VALUE_TUPLE ? &args->seq : NULL;
 }
 
+static bool is_v3(const struct value *f)
+{
+	return value_is_global(f, "torch._utils", "_rebuild_tensor_v3");
+}
+
 static bool is_rebuild(const struct value *f)
 {
 	return value_is_global(f, "torch._utils", "_rebuild_tensor") ||
-	       value_is_global(f, "torch._utils", "_rebuild_tensor_v2") ||
-	       value_is_global(f, "torch._utils", "_rebuild_tensor_v3");
+	       value_is_global(f, "torch._utils", "_rebuild_tensor_v2") || is_v3(f);
 }
 
 static bool is_wrapper(const struct value *f)
@@ -110,16 +135,16 @@ static bool is_wrapper(const struct value *f)
 }
 
 /* Strip wrappers: the arguments of the innermost rebuild call, or NULL if
- * `v` is not a tensor. */
-static const struct value_seq *rebuild_args(const struct value *v)
+ * `v` is not a tensor.  `*f` becomes the function that is called last. */
+static const struct value_seq *rebuild_args(const struct value *v,
+					    const struct value **f)
 {
 	for (int depth = 0; depth < TENSOR_WRAP_MAX; depth++) {
-		const struct value *f;
-		const struct value_seq *const a = call_args(v, &f);
+		const struct value_seq *const a = call_args(v, f);
 
-		if (!a || is_rebuild(f))
+		if (!a || is_rebuild(*f))
 			return a;
-		if (!is_wrapper(f) || a->n < 1)
+		if (!is_wrapper(*f) || a->n < 1)
 			return NULL;
 		v = a->v[0];
 	}
@@ -128,7 +153,9 @@ static const struct value_seq *rebuild_args(const struct value *v)
 
 bool tensor_is(const struct value *v)
 {
-	return rebuild_args(v) != NULL;
+	const struct value *f;
+
+	return rebuild_args(v, &f) != NULL;
 }
 
 const struct value *tensor_attribute(const struct value *v, const char *name)
@@ -197,6 +224,7 @@ static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 		uint64_t reach;
 
 		if (!checked_mul(t->numel, t->shape[i], &t->numel) ||
+		    t->numel > NUMEL_MAX ||
 		    !checked_mul(t->shape[i] - 1, t->stride[i], &reach) ||
 		    !checked_add(last, reach, &last))
 			return errmsg_set(err, -EBADMSG,
@@ -210,27 +238,76 @@ static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 	return 0;
 }
 
+/* An object may be a tensor of a kind that we do not know. */
+static int fail_no_tensor(const struct value *v, const char *name,
+			  struct errmsg *err)
+{
+	const struct value *f = NULL;
+
+	call_args(v, &f);
+	if (f && f->kind == VALUE_GLOBAL)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: expected a tensor, found a call of %s", name,
+				  f->global.name);
+	return errmsg_set(err, v && v->kind == VALUE_REDUCE ? -ENOTSUP : -EBADMSG,
+			  "%s: expected a tensor, found %s", name,
+			  value_kind_name(v));
+}
+
+/* Read the storage, and the type by which a call of _rebuild_tensor_v3 views it. */
+static int read_storage(struct tensor *t, const struct value_seq *a, bool v3,
+			const char *name, struct errmsg *err)
+{
+	const int rc = tensor_storage(a->v[0], name, &t->dtype, &t->storage_key,
+				      &t->storage_numel, err);
+	uint64_t bytes;
+
+	if (rc || !v3)
+		return rc;
+	if (a->n < 7 || a->v[6]->kind != VALUE_GLOBAL)
+		return errmsg_set(err, -EBADMSG, "%s: tensor without a type", name);
+	if (!checked_mul(t->storage_numel, dtype_size(t->dtype), &bytes))
+		return errmsg_set(err, -EBADMSG, "%s: tensor size overflows", name);
+	t->dtype = dtype_from_value(a->v[6]);
+	if (t->dtype == DTYPE_OTHER)
+		return errmsg_set(err, -ENOTSUP, "%s: elements of unknown type %s.%s",
+				  name, a->v[6]->global.module,
+				  a->v[6]->global.name);
+	t->storage_numel = bytes / dtype_size(t->dtype);
+	return 0;
+}
+
+/* Does the last argument say that the values are not those of the storage, but conjugated
+ * or negated when they are read? */
+static bool is_lazy(const struct value_seq *a, bool v3)
+{
+	const size_t i = v3 ? 7 : 6;
+
+	return a->n > i && (value_is_true(value_find(a->v[i], "conj")) ||
+			    value_is_true(value_find(a->v[i], "neg")));
+}
+
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err)
 {
-	const struct value_seq *const a = rebuild_args(v);
+	const struct value *f;
+	const struct value_seq *const a = rebuild_args(v, &f);
 	struct tensor t = { 0 };
 	size_t nshape, nstride;
 	int rc;
 
 	if (!a)
-		/* An object may be a tensor of a kind unknown to us. */
-		return errmsg_set(err, v && v->kind == VALUE_REDUCE ?
-					       -ENOTSUP : -EBADMSG,
-				  "%s: expected a tensor, found %s", name,
-				  value_kind_name(v));
+		return fail_no_tensor(v, name, err);
 	if (a->n < 4)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: tensor with %zu arguments", name, a->n);
-	rc = tensor_storage(a->v[0], name, &t.dtype, &t.storage_key,
-			    &t.storage_numel, err);
+	rc = read_storage(&t, a, is_v3(f), name, err);
 	if (rc)
 		return rc;
+	if (is_lazy(a, is_v3(f)))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: a view that conjugates or negates its"
+				  " storage's values", name);
 	if (!value_get_count(a->v[1], &t.storage_offset))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: bad tensor storage offset", name);
@@ -317,15 +394,18 @@ static struct value *storage_to_value(struct arena *a, const struct tensor *t,
 				      struct value *location)
 {
 	struct value *const storage = value_new(a, VALUE_STORAGE);
+	const char *const typed = dtypes[t->dtype].storage;
+	const uint64_t unit = typed ? 1 : dtypes[t->dtype].size;
 
 	if (!storage)
 		return NULL;
 	storage->pid = tuple_with(a, (struct value *[]){
 		value_new_str(a, "storage"),
-		value_new_global(a, "torch", dtypes[t->dtype].storage),
+		typed ? value_new_global(a, "torch", typed)
+		      : value_new_global(a, "torch.storage", "UntypedStorage"),
 		value_new_str(a, t->storage_key),
 		location ? location : value_new_str(a, "cpu"),
-		value_new_int(a, (int64_t)t->storage_numel),
+		value_new_int(a, (int64_t)(t->storage_numel * unit)),
 	}, 5, NULL);
 	return storage->pid ? storage : NULL;
 }
@@ -339,8 +419,17 @@ struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
 				tuple_with(a, &(struct value *){ dims }, 1, NULL));
 }
 
+/* The function that rebuilds tensors of a type. */
+static struct value *rebuild_to_value(struct arena *a, enum dtype d)
+{
+	return value_new_global(a, "torch._utils",
+				dtypes[d].storage ? "_rebuild_tensor_v2"
+						  : "_rebuild_tensor_v3");
+}
+
 struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 {
+	const bool v3 = !dtypes[t->dtype].storage;
 	struct value *args[] = {
 		storage_to_value(a, t, NULL),
 		value_new_int(a, (int64_t)t->storage_offset),
@@ -348,29 +437,36 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 		dims_to_value(a, t->stride, t->ndim),
 		value_new_bool(a, t->requires_grad),
 		value_new_ordered(a), /* hooks, of its own */
+		v3 ? value_new_global(a, "torch", dtypes[t->dtype].name) : NULL,
 	};
 
-	return value_new_reduce(a, value_new_global(a, "torch._utils",
-						    "_rebuild_tensor_v2"),
-				tuple_with(a, args, 6, NULL));
+	return value_new_reduce(a, rebuild_to_value(a, t->dtype),
+				tuple_with(a, args, v3 ? 7 : 6, NULL));
 }
 
-/* A call with other arguments, and what BUILD added to it. */
+/* A call of another function with other arguments, and what BUILD added to it. */
 static struct value *call_with(struct arena *a, const struct value *from,
-			       struct value *args)
+			       struct value *function, struct value *args)
 {
-	struct value *const v = value_new_reduce(a, from->obj->callable, args);
+	struct value *const v = value_new_reduce(a, function, args);
 
 	if (v)
 		v->obj->state = from->obj->state;
 	return v;
 }
 
+/* Does `function` rebuild tensors of a type like this one? */
+static bool rebuilds(const struct value *function, enum dtype d)
+{
+	return is_v3(function) == !dtypes[d].storage;
+}
+
 /* A tensor's arguments, with another storage and view. */
-static struct value *args_like(struct arena *a, const struct value *args,
-			       const struct tensor *t)
+static struct value *args_like(struct arena *a, const struct value *function,
+			       const struct value *args, const struct tensor *t)
 {
 	const struct value_seq *const old = &args->seq;
+	const bool v3 = !dtypes[t->dtype].storage, whole = v3 || old->n > 5;
 	struct value *const location = old->v[0]->kind == VALUE_STORAGE
 					       ? old->v[0]->pid->seq.v[3]
 					       : NULL;
@@ -379,11 +475,22 @@ static struct value *args_like(struct arena *a, const struct value *args,
 		value_new_int(a, (int64_t)t->storage_offset),
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
-		old->n > 5 ? old->v[4] : NULL,
+		old->n > 5 ? old->v[4] : value_new_bool(a, t->requires_grad),
 		value_new_ordered(a), /* hooks, of its own */
+		v3 ? value_new_global(a, "torch", dtypes[t->dtype].name) : NULL,
 	};
 
-	return tuple_with(a, v, old->n > 5 ? 6 : 4, args);
+	return tuple_with(a, v, v3 ? 7 : whole ? 6 : 4,
+			  rebuilds(function, t->dtype) ? args : NULL);
+}
+
+/* The function that makes `t` like a call of `function` did its tensor. */
+static struct value *function_like(struct arena *a, struct value *function,
+				   const struct tensor *t)
+{
+	return !is_rebuild(function) || rebuilds(function, t->dtype)
+		       ? function
+		       : rebuild_to_value(a, t->dtype);
 }
 
 /* The arguments of a call of `function`, which makes a tensor, of `t` instead. */
@@ -394,10 +501,10 @@ static struct value *wrap_like(struct arena *a, const struct value *function,
 	const struct value *inner;
 
 	if (is_rebuild(function))
-		return args_like(a, args, t);
+		return args_like(a, function, args, t);
 	if (is_wrapper(function)) {
 		inner = args->seq.v[0];
-		v[0] = call_with(a, inner,
+		v[0] = call_with(a, inner, function_like(a, inner->obj->callable, t),
 				 wrap_like(a, inner->obj->callable,
 					   inner->obj->args, t));
 		return tuple_with(a, v, 1, args);
@@ -405,6 +512,7 @@ static struct value *wrap_like(struct arena *a, const struct value *function,
 	/* (function, type, its arguments, attributes) */
 	memcpy(v, args->seq.v, sizeof(v));
 	v[2] = wrap_like(a, v[0], v[2], t);
+	v[0] = function_like(a, v[0], t);
 	return tuple_with(a, v, 3, args);
 }
 
@@ -412,7 +520,7 @@ struct value *tensor_to_value_like(struct arena *a, const struct value *like,
 				   const struct tensor *t)
 {
 	assert(tensor_is(like));
-	return call_with(a, like,
+	return call_with(a, like, function_like(a, like->obj->callable, t),
 			 wrap_like(a, like->obj->callable, like->obj->args, t));
 }
 
@@ -432,7 +540,7 @@ struct value *tensor_with_attribute(struct arena *a, const struct value *like,
 		value_put(a, v[3], old->v[i].key,
 			  value_is_str(old->v[i].key, name) ? attribute
 							    : old->v[i].val);
-	return call_with(a, like, tuple_with(a, v, 4, args));
+	return call_with(a, like, like->obj->callable, tuple_with(a, v, 4, args));
 }
 
 bool tensor_is_contiguous(const struct tensor *t)

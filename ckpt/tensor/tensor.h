@@ -26,12 +26,24 @@ enum dtype {
 	DTYPE_C64,
 	DTYPE_C128,
 	DTYPE_OTHER, /* one that we can carry but not name: 1 byte items */
-	/* Of safetensors: torch has no storage class that names these. */
+	/* torch has no storage class for these: their tensors are views of bytes. */
 	DTYPE_U16,
 	DTYPE_U32,
 	DTYPE_U64,
 	DTYPE_F8_E4M3, /* float8_e4m3fn: no infinities */
 	DTYPE_F8_E5M2,
+	DTYPE_F8_E4M3FNUZ, /* these two: no infinities, no -0 */
+	DTYPE_F8_E5M2FNUZ,
+	DTYPE_F8_E8M0, /* float8_e8m0fnu: powers of two */
+	DTYPE_F4_X2,   /* float4_e2m1fn_x2: two numbers per element */
+	DTYPE_C32,
+	DTYPE_BC32,
+	DTYPE_BITS8,
+	DTYPE_BITS16,
+	DTYPE_BITS1X8,
+	DTYPE_BITS2X4,
+	DTYPE_BITS4X2,
+	DTYPES, /* how many there are */
 };
 
 size_t dtype_size(enum dtype d);
@@ -39,6 +51,9 @@ const char *dtype_name(enum dtype d); /* torch's spelling: "bfloat16" */
 
 /* The storage class in torch, such as "BFloat16Storage"; NULL if there is none. */
 const char *dtype_storage(enum dtype d);
+
+/* The type that a global names, such as torch.float32; DTYPE_OTHER: none that we know. */
+enum dtype dtype_from_value(const struct value *v);
 
 /*
  * A torch tensor as its pickle describes it: a strided view of a storage.
@@ -65,8 +80,8 @@ const struct value *tensor_attribute(const struct value *v, const char *name);
 /*
  * Read the description out of `v` and check that the view lies within its
  * storage.  `name` names the tensor in messages.  -ENOTSUP for tensors that
- * have no plain strided form (quantised, sparse, distributed), -EBADMSG for
- * what no torch writes.
+ * have no plain strided form (quantised, sparse, distributed, lazily conjugated),
+ * -EBADMSG for what no torch writes.
  */
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
@@ -81,7 +96,7 @@ int tensor_set_shape(struct tensor *t, const struct value *sizes,
 
 /*
  * The storage type behind a persistent id `('storage', type, key, location,
- * numel)`.  Errors as tensor_from_value.
+ * numel)`.  Errors as tensor_from_value.  The elements of a storage without a type are bytes.
  */
 int tensor_storage(const struct value *pid, const char *name,
 		   enum dtype *dtype, const char **key, uint64_t *numel,

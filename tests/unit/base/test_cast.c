@@ -70,6 +70,42 @@ static void every_float8_is_exact(void **state)
 	check_all(DTYPE_F8_E5M2, 5, 2);
 }
 
+/* A number of the FNUZ types, which have no infinities and no -0, and one more exponent
+ * below; E8M0 has an exponent alone. */
+static double odd_value_of(enum dtype dtype, unsigned bits)
+{
+	const int f = dtype == DTYPE_F8_E4M3FNUZ ? 3 : 2;
+	const int bias = dtype == DTYPE_F8_E4M3FNUZ ? 8 : 16;
+	const int exponent = (int)(bits & 0x7f) >> f;
+	const int fraction = (int)bits & ((1 << f) - 1);
+	const double sign = bits & 0x80 ? -1 : 1;
+
+	if (dtype == DTYPE_F8_E8M0)
+		return bits == 0xff ? NAN : ldexp(1, (int)bits - 127);
+	if (bits == 0x80)
+		return NAN;
+	return sign * (exponent ? ldexp(fraction + (1 << f), exponent - bias - f)
+				: ldexp(fraction, 1 - bias - f));
+}
+
+static void every_odd_float8_is_exact(void **state)
+{
+	static const enum dtype types[] = { DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ,
+					    DTYPE_F8_E8M0 };
+
+	for (size_t i = 0; i < COUNT(types); i++)
+		for (unsigned b = 0; b < 256; b++) {
+			const uint8_t in = (uint8_t)b;
+			const double expect = odd_value_of(types[i], b);
+			float got;
+
+			cast_to_float(types[i], &in, &got, 1);
+			assert_int_equal(isnan(got) != 0, isnan(expect) != 0);
+			if (!isnan(expect))
+				assert_true(same_bits(got, (float)expect));
+		}
+}
+
 /* NaNs keep their payload where float32 has room for it; processors make those
  * of float16 quiet.  torch's are the same. */
 static void payloads_of_nans_survive(void **state)
@@ -90,6 +126,8 @@ static void payloads_of_nans_survive(void **state)
 		{ DTYPE_F8_E4M3, 0xff, 0xfff00000 },
 		{ DTYPE_F8_E5M2, 0x7d, 0x7fe00000 },
 		{ DTYPE_F8_E5M2, 0xfe, 0xffc00000 },
+		{ DTYPE_F8_E4M3FNUZ, 0x80, 0x7f800001 },
+		{ DTYPE_F8_E8M0, 0xff, 0x7f800001 },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -239,7 +277,7 @@ static void elements_do_not_depend_on_their_neighbours(void **state)
 		in[2 * i + 1] = (uint8_t)i;
 		in[2 * i + 2] = (uint8_t)(i >> 8);
 	}
-	for (enum dtype t = 0; t <= DTYPE_F8_E5M2; t++) {
+	for (enum dtype t = 0; t < DTYPES; t++) {
 		const size_t n = cast_knows(t) ? 131072 / dtype_size(t) : 0;
 
 		for (size_t i = 0, len = 1; i < n; i += len, len = len % 67 + 1) {
@@ -375,6 +413,7 @@ int main(void)
 		cmocka_unit_test(every_half_is_exact),
 		cmocka_unit_test(every_bfloat16_is_exact),
 		cmocka_unit_test(every_float8_is_exact),
+		cmocka_unit_test(every_odd_float8_is_exact),
 		cmocka_unit_test(payloads_of_nans_survive),
 		cmocka_unit_test(doubles_round_to_nearest_even),
 		cmocka_unit_test(integers_round_to_nearest_even),

@@ -242,6 +242,84 @@ static void every_storage_class_is_known(void **state)
 	}
 }
 
+/* A call of _rebuild_tensor_v3 of two elements of a storage of `bytes`. */
+static struct value *typed_view(struct mkpt *m, const char *cls, int64_t numel,
+				struct value *type)
+{
+	static const int64_t shape[] = { 2 }, stride[] = { 1 };
+	struct value *const args = arguments(m, numel, 1, shape, stride, 1);
+
+	args->seq.v[0] = storage(m, "torch.storage", cls, numel);
+	mkpt_add(m, args, type);
+	return call(m, "torch._utils", "_rebuild_tensor_v3", args);
+}
+
+static void types_without_a_storage_class_are_read(void **state)
+{
+	static const struct {
+		const char *name, *cls;
+		int64_t numel;
+		enum dtype dtype;
+		uint64_t has; /* elements of the storage */
+	} cases[] = {
+		{ "float8_e4m3fn", "UntypedStorage", 3, DTYPE_F8_E4M3, 3 },
+		{ "float8_e8m0fnu", "UntypedStorage", 3, DTYPE_F8_E8M0, 3 },
+		{ "uint16", "UntypedStorage", 7, DTYPE_U16, 3 },
+		{ "uint64", "UntypedStorage", 24, DTYPE_U64, 3 },
+		{ "complex32", "UntypedStorage", 12, DTYPE_C32, 3 },
+		{ "uint16", "ByteStorage", 6, DTYPE_U16, 3 },
+		{ "uint16", "FloatStorage", 3, DTYPE_U16, 6 },
+	};
+	struct mkpt m = { 0 };
+	struct errmsg err = { "" };
+	struct value *v;
+	struct tensor t;
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		v = typed_view(&m, cases[i].cls, cases[i].numel,
+			       mkpt_global(&m, "torch", cases[i].name));
+		if (tensor_from_value(v, "t", &t, &err))
+			fail_msg("%s: %s", cases[i].name, err.text);
+		assert_int_equal(t.dtype, cases[i].dtype);
+		assert_string_equal(dtype_name(t.dtype), cases[i].name);
+		assert_int_equal(t.storage_numel, cases[i].has);
+	}
+	v = typed_view(&m, "UntypedStorage", 5, mkpt_global(&m, "torch", "uint16"));
+	assert_int_equal(tensor_from_value(v, "t", &t, &err), -EBADMSG);
+	assert_string_equal(err.text, "t: tensor reaches element 2 of a storage of 2");
+	v = typed_view(&m, "UntypedStorage", 9, mkpt_global(&m, "torch", "int4"));
+	assert_int_equal(tensor_from_value(v, "t", &t, &err), -ENOTSUP);
+	assert_string_equal(err.text, "t: elements of unknown type torch.int4");
+	v = typed_view(&m, "UntypedStorage", 9, mkpt_int(&m, 1));
+	assert_int_equal(tensor_from_value(v, "t", &t, &err), -EBADMSG);
+	v->obj->args->seq.n = 6;
+	assert_int_equal(tensor_from_value(v, "t", &t, &err), -EBADMSG);
+	mkpt_done(&m);
+}
+
+/* What torch computes when such a view is read is not in the storage. */
+static void lazy_views_are_refused(void **state)
+{
+	static const char *const words[] = { "conj", "neg", "else" };
+
+	for (size_t i = 0; i < COUNT(words); i++)
+		for (int v3 = 0; v3 < 2; v3++) {
+			struct mkpt m = { 0 };
+			struct value *const v = v3 ? form_v3(&m) : plain(&m);
+			struct value *const d = mkpt_dict(&m);
+			struct errmsg err = { "" };
+			struct tensor t;
+			int rc;
+
+			mkpt_set(&m, d, words[i], mkpt_bool(&m, true));
+			mkpt_add(&m, v->obj->args, d);
+			rc = tensor_from_value(v, "t", &t, &err);
+			assert_int_equal(rc, i < 2 ? -ENOTSUP : 0);
+			assert_true(!rc || strstr(err.text, "conjugates"));
+			mkpt_done(&m);
+		}
+}
+
 static void other_storages_are_refused(void **state)
 {
 	struct mkpt m = { 0 };
@@ -437,18 +515,23 @@ static void own_tensors_survive_a_round_trip(void **state)
 		{ 2, { 0, 0 }, { 1, 1 } },
 	};
 
-	for (size_t i = 0; i < COUNT(cases); i++) {
+	static const enum dtype types[] = { DTYPE_F16, DTYPE_U16, DTYPE_F8_E8M0,
+					    DTYPE_BC32 };
+
+	for (size_t k = 0; k < COUNT(cases) * COUNT(types); k++) {
+		const enum dtype type = types[k / COUNT(cases)];
+		const size_t i = k % COUNT(cases);
 		struct mkpt m = { 0 };
 		struct tensor t, again;
 
-		tensor_init(&t, DTYPE_F16, cases[i].shape, cases[i].n, true);
+		tensor_init(&t, type, cases[i].shape, cases[i].n, true);
 		assert_memory_equal(t.stride, cases[i].stride,
 				    cases[i].n * sizeof(*t.stride));
 		assert_true(tensor_is_contiguous(&t));
 		assert_int_equal(tensor_from_value(tensor_to_value(&m.arena, &t),
 						   "t", &again, NULL),
 				 0);
-		assert_int_equal(again.dtype, DTYPE_F16);
+		assert_int_equal(again.dtype, type);
 		assert_int_equal(again.numel, t.numel);
 		assert_int_equal(again.storage_numel, t.numel);
 		assert_true(again.requires_grad);
@@ -464,6 +547,8 @@ int main(void)
 		cmocka_unit_test(every_form_is_understood),
 		cmocka_unit_test(other_values_are_no_tensors),
 		cmocka_unit_test(every_storage_class_is_known),
+		cmocka_unit_test(types_without_a_storage_class_are_read),
+		cmocka_unit_test(lazy_views_are_refused),
 		cmocka_unit_test(other_storages_are_refused),
 		cmocka_unit_test(views_must_lie_within_their_storage),
 		cmocka_unit_test(malformed_calls_are_refused),

@@ -220,6 +220,9 @@ static void a_tensor_that_is_written_is_read(void **state)
 		{ DTYPE_F32, 0, { 0 } },     { DTYPE_F32, 1, { 5 } },
 		{ DTYPE_BF16, 2, { 2, 3 } }, { DTYPE_I64, 2, { 0, 7 } },
 		{ DTYPE_U8, 2, { 3, 70000 } },
+		{ DTYPE_F8_E4M3, 2, { 4, 3 } }, { DTYPE_U16, 1, { 5 } },
+		{ DTYPE_U64, 0, { 0 } },	{ DTYPE_C32, 2, { 2, 0 } },
+		{ DTYPE_C128, 1, { 3 } },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {

@@ -101,9 +101,12 @@ static void check_read(struct bytebuf *out, size_t len,
 static void types_have_the_librarys_order(void **state)
 {
 	static const enum dtype types[] = {
-		DTYPE_U64,     DTYPE_I64,     DTYPE_F64, DTYPE_F32, DTYPE_U32,
-		DTYPE_I32,     DTYPE_BF16,    DTYPE_F16, DTYPE_U16, DTYPE_I16,
-		DTYPE_F8_E4M3, DTYPE_F8_E5M2, DTYPE_I8,  DTYPE_U8,  DTYPE_BOOL,
+		DTYPE_U64,  DTYPE_I64,	   DTYPE_F64,	      DTYPE_C64,
+		DTYPE_F32,  DTYPE_U32,	   DTYPE_I32,	      DTYPE_BF16,
+		DTYPE_F16,  DTYPE_U16,	   DTYPE_I16,	      DTYPE_F8_E5M2FNUZ,
+		DTYPE_F8_E4M3FNUZ,	   DTYPE_F8_E8M0,     DTYPE_F8_E4M3,
+		DTYPE_F8_E5M2, DTYPE_I8,   DTYPE_U8,	      DTYPE_F4_X2,
+		DTYPE_BOOL,
 	};
 	struct safetensors_tensor v[COUNT(types)];
 	char names[COUNT(types)][2];
