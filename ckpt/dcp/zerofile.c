@@ -189,10 +189,10 @@ static struct value *ties_value(const struct zerofile_builder *b)
 	const struct dcp_model *const o = b->o;
 	struct value *const dict = value_new(b->a, VALUE_DICT);
 
-	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
-		if (e->same)
-			value_dict_set(b->a, dict, e->name,
-				       value_new_str(b->a, e->same->name));
+	for (size_t i = 0; i < o->nextras; i++)
+		if (o->extras[i].same)
+			value_dict_set(b->a, dict, o->extras[i].name,
+				       value_new_str(b->a, o->extras[i].same->name));
 	return dict;
 }
 
@@ -211,10 +211,13 @@ static void add_tensors(struct zerofile_builder *b, struct value *root)
 
 			value_dict_set(a, module, p->name, item_value(b, p->weight));
 		}
-	for (const struct dcp_extra *e = o->extras; e < o->extras + o->nextras; e++)
+	for (size_t i = 0; i < o->nextras; i++) {
+		const struct dcp_extra *const e = &o->extras[i];
+
 		value_dict_set(a, module, e->name,
 			       e->same ? value_find(module, e->same->name)
 				       : item_value(b, e->item));
+	}
 	value_dict_set(a, root, "module", module);
 	value_dict_set(a, root, "buffer_names", value_new(a, VALUE_LIST));
 	value_dict_set(a, root, "param_shapes", all_shapes_value(b));

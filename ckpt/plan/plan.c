@@ -87,14 +87,21 @@ static int open_view(struct uckpt *u, const struct plan_view *view,
 		     const struct plan_options *options, struct plan **out,
 		     struct errmsg *err)
 {
-	struct plan *const p = calloc(1, view->size);
+	/* A directory of a run may have become one of Hugging Face weights. */
+	const bool refused = universal && !universal->zckpt && view != &plan_dcp;
+	struct plan *const p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
 	assert(view->size >= sizeof(*p));
 	if (!p) {
 		if (owned)
 			plan_close(universal);
-		return errmsg_nomem(err, path);
+		return refused ? errmsg_set(err, -ENOTSUP,
+					    "%s: a Hugging Face directory already holds"
+					    " weights; only a universal tree or a PyTorch"
+					    " distributed checkpoint can be made of it",
+					    path)
+			       : errmsg_nomem(err, path);
 	}
 	if (universal)
 		*p = (struct plan){ .universal = universal,
@@ -128,12 +135,6 @@ int plan_open(struct uckpt *u, const char *path,
 	struct plan *p;
 	int rc;
 
-	if (hf && kind != PLAN_UNIVERSAL && kind != PLAN_DCP)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: a Hugging Face directory already holds"
-				  " weights; only a universal tree or a PyTorch"
-				  " distributed checkpoint can be made of it",
-				  path);
 	universal.type.kind = PLAN_UNIVERSAL;
 	rc = open_view(u, hf ? &plan_hfdir : &plan_universal, path, NULL, false,
 		       &universal, &p, err);

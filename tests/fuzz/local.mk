@@ -9,6 +9,10 @@ fuzz_targets = \
 	%D%/fuzz_ucpack \
 	%D%/fuzz_hfindex \
 	%D%/fuzz_plan \
+	%D%/fuzz_dcp \
+	%D%/fuzz_stage0 \
+	%D%/fuzz_hfdir \
+	%D%/fuzz_api \
 	%D%/fuzz_events \
 	%D%/fuzz_index
 events_sources = gpu/metrics/tbevents_read.c
@@ -23,6 +27,10 @@ replays = \
 	%D%/replay_ucpack \
 	%D%/replay_hfindex \
 	%D%/replay_plan \
+	%D%/replay_dcp \
+	%D%/replay_stage0 \
+	%D%/replay_hfdir \
+	%D%/replay_api \
 	%D%/replay_events \
 	%D%/replay_index
 %C%_replay_zip_SOURCES = %D%/replay.c %D%/fuzz_zip.c
@@ -31,7 +39,11 @@ replays = \
 %C%_replay_safetensors_SOURCES = %D%/replay.c %D%/fuzz_safetensors.c
 %C%_replay_ucpack_SOURCES = %D%/replay.c %D%/fuzz_ucpack.c
 %C%_replay_hfindex_SOURCES = %D%/replay.c %D%/fuzz_hfindex.c
-%C%_replay_plan_SOURCES = %D%/replay.c %D%/fuzz_plan.c
+%C%_replay_plan_SOURCES = %D%/replay.c %D%/fuzz_plan.c %D%/parts.h
+%C%_replay_dcp_SOURCES = %D%/replay.c %D%/fuzz_dcp.c %D%/parts.h
+%C%_replay_stage0_SOURCES = %D%/replay.c %D%/fuzz_stage0.c
+%C%_replay_hfdir_SOURCES = %D%/replay.c %D%/fuzz_hfdir.c %D%/parts.h
+%C%_replay_api_SOURCES = %D%/replay.c %D%/fuzz_api.c
 %C%_replay_events_SOURCES = %D%/replay.c %D%/fuzz_events.c $(events_sources)
 %C%_replay_index_SOURCES = \
 	%D%/replay.c %D%/fuzz_index.c gpu/data/tokens_index.c

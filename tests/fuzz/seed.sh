@@ -3,19 +3,27 @@
 #
 # Seeds for the fuzz targets, made of the checkpoints in tests/good:
 #
-#     tests/fuzz/seed.sh OUTDIR	writes OUTDIR/{zip,ptfile,pickle,plan}/
+#     tests/fuzz/seed.sh OUTDIR	writes OUTDIR/{zip,ptfile,pickle,plan,stage0}/
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:?usage: seed.sh OUTDIR}
 size_max=12000
 
-mkdir -p "$out/zip" "$out/ptfile" "$out/pickle" "$out/plan"
+mkdir -p "$out/zip" "$out/ptfile" "$out/pickle" "$out/plan" "$out/stage0"
 
 # The pickle of a .pt file.
 pickle_of()
 {
 	unzip -p "$1" '*/data.pkl'
 }
+
+for model in "$top"/tests/good/z0_*/global_step*/mp_rank_00_model_states.pt; do
+	case_name=${model#"$top"/tests/good/}
+	{
+		printf '\0'
+		pickle_of "$model"
+	} >"$out/stage0/${case_name%%/*}"
+done
 
 for dir in "$top"/tests/good/*/global_step*; do
 	case_name=$(basename "$(dirname "$dir")")

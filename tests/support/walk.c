@@ -4,14 +4,17 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
+#include "tests/support/context.h"
 
 static int broken(struct errmsg *err, const char *what, const char *name)
 {
@@ -136,4 +139,49 @@ int walk_plan(struct plan *p, struct errmsg *err)
 	for (unsigned mp = 0; !rc && r && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
+}
+
+int walk_views(struct plan *universal, struct errmsg *err)
+{
+	static const struct view_type types[] = {
+		{ .kind = PLAN_HF },
+		{ .kind = PLAN_FP32 },
+		{ .kind = PLAN_DCP },
+		{ .kind = PLAN_RESHARD, .ranks = 3 },
+		{ .kind = PLAN_RESHARD, .ranks = 4, .stage = 1 },
+		{ .kind = PLAN_RESHARD, .ranks = 2, .stage = 3 },
+	};
+
+	for (size_t i = 0; i < COUNT(types); i++) {
+		struct errmsg why = { "" };
+		struct plan *p;
+		int rc = plan_open_derived(universal, &types[i], &p, &why);
+
+		if (!rc) {
+			rc = walk_plan(p, &why);
+			plan_close(p);
+		}
+		if (rc == WALK_BROKEN || (rc && !*why.text))
+			return errmsg_set(err, WALK_BROKEN, "view %zu: %s", i,
+					  *why.text ? why.text : strerror(-rc));
+	}
+	return 0;
+}
+
+void walk_directory(const char *dir, const struct plan_options *options)
+{
+	struct errmsg err = { "" };
+	struct plan *p;
+	int rc = plan_open(test_context(), dir, options, &p, &err);
+
+	if (!rc) {
+		rc = plan_check(p, &err) ?: walk_plan(p, &err);
+		if (rc != WALK_BROKEN && walk_views(p, &err))
+			rc = WALK_BROKEN;
+		plan_close(p);
+	}
+	if (rc != WALK_BROKEN && (!rc || *err.text))
+		return;
+	fprintf(stderr, "%s\n", err.text);
+	abort();
 }

@@ -6,6 +6,7 @@
 
 struct errmsg;
 struct plan;
+struct plan_options;
 
 /* Returned by walk_plan if the tree contradicts itself: a bug of ours, whatever
  * the checkpoint is. */
@@ -17,5 +18,15 @@ struct plan;
  * in pieces.  Returns the first error with its message.
  */
 int walk_plan(struct plan *p, struct errmsg *err);
+
+/*
+ * Walk all other views of a universal plan's tag, each of which may be served or refused
+ * with a message.  0, or WALK_BROKEN if one contradicts itself or fails without a message.
+ */
+int walk_views(struct plan *universal, struct errmsg *err);
+
+/* Plan and check a directory of any bytes, and walk all its views; abort if one is
+ * broken. */
+void walk_directory(const char *dir, const struct plan_options *options);
 
 #endif
