@@ -76,6 +76,8 @@ static int check_all(struct check *c, struct errmsg *err)
 		rc = c->data ? check_data(c, err) : check_files(c, err);
 	if (!rc && c->report.plan && !c->report.problems.n)
 		check_forms(c);
+	if (c->report.plan)
+		report_add_lost(&c->report);
 	return rc;
 }
 

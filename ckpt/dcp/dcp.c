@@ -203,9 +203,8 @@ static int load_stage0(struct dcp *d, struct errmsg *err)
 			    err) ?:
 	     stage0_open(&s, &d->blobs, err) ?: add_ranks(d, s.nparts, err);
 	for (size_t i = 0; !rc && i < s.nparts; i++)
-		rc = stage0_model(&s, i, &d->blobs, &d->ranks[i].model, err) ?:
-		     make_files(d, i, "DeepSpeed checkpoint without ZeRO (stage 0)",
-				err);
+		rc = stage0_model(&s, i, &d->blobs, &d->ranks[i].model, err)
+			     ?: make_files(d, i, stage0_source(&s), err);
 	rc = rc ?: stage0_add_items(&s, err);
 	stage0_close(&s);
 	return rc;

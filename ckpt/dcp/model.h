@@ -64,6 +64,8 @@ struct dcp_model {
 	/* Only a checkpoint without ZeRO (stage0.h) has the following; others have NULL. */
 	const struct ptfile *file; /* its model states, until files are laid out */
 	uint32_t file_number;
+	const char *refused; /* why the optimizer is not read: it has no states then */
+	bool lost;           /* there is none */
 	struct value *scaler; /* of losses */
 	bool dynamic;	      /* it is a dynamic one */
 };

@@ -127,47 +127,65 @@ static int open_file(struct stage0_file *f, const struct dcp_blobs *b,
 	return ptfile_open_source(&f->pt, &src, err);
 }
 
-/* Is there an optimizer in the model states? */
-static int check_part(const struct stage0_file *f, struct errmsg *err)
+/* Is an optimizer read from model states?  Messages begin with `file`. */
+int stage0_check_optimizer(const struct value *root, const char *file,
+			   struct errmsg *err)
 {
-	const struct value *const root = f->pt.root;
 	const struct value *const optimizer = value_find(root, "optimizer");
 	const struct value_seq *const experts = value_find_items(root, "num_experts");
 
 	if (!value_pairs(optimizer))
-		return errmsg_set(err, -ENOENT,
-				  "%s: no optimizer is in it, nor *_optim_states.pt"
-				  " files beside it: optimizer shards are missing",
-				  f->path);
+		return errmsg_set(
+			err, -ENOTSUP,
+			"%s: no optimizer is in it, nor *_optim_states.pt"
+			" files beside it: optimizer shards are missing",
+			file);
 	if (experts && experts->n)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: a mixture of experts saved without ZeRO"
-				  " (stage 0), which is not read", f->path);
+				  " (stage 0), whose optimizer is not read",
+				  file);
 	if (value_find(optimizer, KEY_FP32_GROUPS))
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: saved without ZeRO (stage 0) by"
 				  " BF16_Optimizer, which saves the states of one"
-				  " data-parallel rank only", f->path);
+				  " data-parallel rank only",
+				  file);
 	return 0;
 }
 
-bool stage0_is_in(struct uckpt *u, const char *dir)
+static enum stage0_kind kind_of(const struct value *root)
 {
-	struct stage0_file f = { 0 };
+	if (!stage0_check_optimizer(root, "", NULL))
+		return STAGE0_OPTIMIZER;
+	return value_find_pairs(root, "module") ? STAGE0_WEIGHTS : STAGE0_NONE;
+}
+
+/* Is there something to read in the model states? */
+static int check_part(const struct stage0_file *f, struct errmsg *err)
+{
+	if (kind_of(f->pt.root) != STAGE0_NONE)
+		return 0;
+	stage0_check_optimizer(f->pt.root, f->path, err);
+	return -ENOENT;
+}
+
+enum stage0_kind stage0_look(struct uckpt *u, const char *dir)
+{
+	enum stage0_kind kind = STAGE0_NONE;
+	struct ptfile pt;
 	struct source src;
 	char *path;
-	bool is = false;
 
 	if (asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
-		return false;
-	f.path = path;
+		return kind;
 	if (!rootfs_open(u, &src, path, NULL) &&
-	    !ptfile_open_source(&f.pt, &src, NULL)) {
-		is = !check_part(&f, NULL);
-		ptfile_close(&f.pt);
+	    !ptfile_open_source(&pt, &src, NULL)) {
+		kind = kind_of(pt.root);
+		ptfile_close(&pt);
 	}
 	free(path);
-	return is;
+	return kind;
 }
 
 /* Do model states say of the checkpoint what the first do, and are they all there? */
@@ -244,6 +262,13 @@ int stage0_open(struct stage0 *s, const struct dcp_blobs *b, struct errmsg *err)
 	for (size_t i = 0; !rc && i < s->nparts; i++)
 		rc = open_file(&s->parts[i], b, err) ?: check_part(&s->parts[i], err);
 	return rc ?: check_ranks(s, err);
+}
+
+const char *stage0_source(const struct stage0 *s)
+{
+	return value_find_items(s->parts->pt.root, "param_shapes")
+		       ? "DeepSpeed checkpoint without its optimizer's files"
+		       : "DeepSpeed checkpoint without ZeRO (stage 0)";
 }
 
 void stage0_close(struct stage0 *s)

@@ -23,9 +23,13 @@ struct uckpt;
 /* Is it the path of such a directory? */
 bool stage0_is_dir(const char *path);
 
-/* Does a directory have such a checkpoint, by its first model states?  No other file is
- * opened, as a run may have many of them. */
-bool stage0_is_in(struct uckpt *u, const char *dir);
+/*
+ * What a directory has by its first model states, if it has no shards of ZeRO's optimizer.
+ * No other file is opened, as a run may have many of them.  Weights that model states have
+ * are served without an optimizer: one that is not read, or whose files were deleted.
+ */
+enum stage0_kind { STAGE0_NONE, STAGE0_WEIGHTS, STAGE0_OPTIMIZER };
+enum stage0_kind stage0_look(struct uckpt *u, const char *dir);
 
 /* A file of torch.save. */
 struct stage0_file {
@@ -60,18 +64,22 @@ struct stage0 {
 int stage0_list(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
 		const char *path, struct errmsg *err);
 
-/* Open the model states.  -ENOENT if there is no optimizer in them; -ENOTSUP for a
- * checkpoint that is not read; as dcp_blobs_open and ptfile_open_source. */
+/* Open the model states.  -ENOENT if nothing in them is read; as dcp_blobs_open and
+ * ptfile_open_source. */
 int stage0_open(struct stage0 *s, const struct dcp_blobs *b, struct errmsg *err);
 
 /* Add an item for each file to the metadata, once there is a model of each rank.  -ENOMEM. */
 int stage0_add_items(const struct stage0 *s, struct errmsg *err);
 
+/* What open model states come from, for people. */
+const char *stage0_source(const struct stage0 *s);
+
 void stage0_close(struct stage0 *s);
 
 /*
- * Find the parameters and states of a model-parallel rank; ranks come in order.  -ENOTSUP
- * if the files do not tell which is which; -EBADMSG.  `o` borrows from `s`, for
+ * Find the parameters and states of a model-parallel rank; ranks come in order.  Where they
+ * cannot be told, the optimizer is refused, and the model has its weights; -ENOTSUP if this
+ * does not help, as for a pipeline; -EBADMSG.  `o` borrows from `s`, for
  * dcp_zerofile_init, and must outlive it.
  */
 int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *b,

@@ -6,6 +6,7 @@
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/dcp/stage0_match.h"
 
+struct errmsg;
 struct value;
 struct value_seq;
 
@@ -40,6 +41,11 @@ struct stage0_builder {
 /* Fill in the item of a tensor of a file. */
 int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 		const struct value *v, const char *key, struct dcp_item *out);
+
+/* Is an optimizer read from the object of model states?  -ENOTSUP if not, in a message that
+ * begins with `file`. */
+int stage0_check_optimizer(const struct value *root, const char *file,
+			   struct errmsg *err);
 
 /* Find the model's parameters: those of the module, or of a stage's layers. */
 int stage0_find_params(struct stage0_builder *b, size_t part);

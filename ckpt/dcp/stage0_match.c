@@ -70,9 +70,10 @@ static int match_class(const struct shaped *e, size_t ne, const struct shaped *p
 		       struct errmsg *err)
 {
 	if (!np)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: %s: no parameter of the model has this shape",
-				  file, e->like->key);
+		return errmsg_set(
+			err, -ENOTSUP,
+			"%s: %s: no parameter of the model has this shape",
+			file, e->like->key);
 	if (ne != np)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: the model has %zu parameters of the shape of"

@@ -30,7 +30,7 @@ struct stage0_entry {
 /*
  * Find the parameter of each entry; those without `like` may stay without one.  Entries are
  * in the optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not tell which
- * is which, -EBADMSG if they differ.  Messages begin with `file`.
+ * is which.  Messages begin with `file`.
  */
 int stage0_match(const struct stage0_param *params, size_t n,
 		 struct stage0_entry *entries, size_t nentries, const char *file,

@@ -249,10 +249,11 @@ static int match(struct stage0_builder *b, struct dcp_finder *f)
 		if (!e->param)
 			continue;
 		if (e->n && last && last->group == e->group && last->n != e->n)
-			return ERRMSG_FILE(b, -EBADMSG,
-					   "optimizer: %s has %zu states, and %s %zu",
-					   e->param->name, e->n, last->param->name,
-					   last->n);
+			return ERRMSG_FILE(
+				b, -ENOTSUP,
+				"optimizer: %s has %zu states, and %s %zu",
+				e->param->name, e->n, last->param->name,
+				last->n);
 		if (e->n)
 			last = e;
 		rc = give_states(b, f, e, e->param, 0);
@@ -356,6 +357,10 @@ static void make_scaler(struct stage0_builder *b)
 
 static int find_optimizer(struct stage0_builder *b)
 {
+	const int rc = stage0_check_optimizer(b->f->pt.root, b->file, b->err);
+
+	if (rc)
+		return rc;
 	b->torch = value_find(optimizer_of(b), KEY_OPTIMIZER_STATE_DICT)
 			   ?: optimizer_of(b);
 	if (!groups_of(b))
@@ -365,12 +370,99 @@ static int find_optimizer(struct stage0_builder *b)
 	return list_entries(b) ?: add_states(b) ?: add_masters(b);
 }
 
+/* Add the parameters of an entry of param_shapes as a group. */
+static int add_listed(struct stage0_builder *b, struct dcp_group *g,
+		      const struct value_dict *names)
+{
+	struct arena *const a = &b->o->arena;
+
+	g->options = value_new(a, VALUE_DICT);
+	g->params = arena_alloc(a, (names->n + 1) * sizeof(*g->params));
+	for (size_t i = 0; g->params && i < names->n; i++) {
+		const struct stage0_param *p = NULL;
+
+		for (size_t k = 0; !p && k < b->nparams; k++)
+			if (value_is_str(names->v[i].key, b->params[k].name))
+				p = &b->params[k];
+		if (!p)
+			return ERRMSG_FILE(b, -ENOTSUP, "%s: is not in module",
+					   value_cstr(names->v[i].key));
+		g->params[g->nparams++] =
+			(struct dcp_param){ .name = p->name,
+					    .weight = p->weight,
+					    .master = p->weight };
+	}
+	return a->failed ? stage0_nomem(b) : 0;
+}
+
+/*
+ * Make a model without states.  Tensors of `module` that are in no group are served as they
+ * are.  On several model-parallel ranks the parameters of an optimizer are cut, and
+ * param_shapes, which only ZeRO's stages write, tells them from others.
+ */
+static int add_weights(struct stage0_builder *b)
+{
+	const struct value_seq *const shapes =
+		value_find_items(b->f->pt.root, "param_shapes");
+	struct dcp_model *const o = b->o;
+	int rc = 0;
+
+	o->groups = arena_alloc(&o->arena, ((shapes ? shapes->n : 0) + 1) *
+						   sizeof(*o->groups));
+	if (!o->groups)
+		return stage0_nomem(b);
+	o->ngroups = o->nextras = 0;
+	if (b->s->nparts == 1)
+		return 0;
+	if (!shapes)
+		return -ENOTSUP;
+	rc = stage0_find_params(b, 0);
+	for (size_t g = 0; !rc && g < shapes->n; g++)
+		rc = value_pairs(shapes->v[g])
+			     ? add_listed(b, &o->groups[o->ngroups++],
+					  value_pairs(shapes->v[g]))
+			     : ERRMSG_FILE(b, -ENOTSUP,
+					   "param_shapes[%zu] is a %s", g,
+					   value_kind_name(shapes->v[g]));
+	return rc;
+}
+
+/* Refuse the optimizer, for a reason that has an error.  Layers of a pipeline do not show
+ * whether one is missing: its model is refused, too. */
+static int refuse_optimizer(struct stage0_builder *b, int rc,
+			    const struct errmsg *why)
+{
+	struct stage0_builder weights = {
+		.s = b->s,
+		.f = b->f,
+		.b = b->b,
+		.o = b->o,
+		.file = b->file,
+		.err = b->err,
+	};
+	int failed = -ENOTSUP;
+
+	errmsg_set(b->err, rc, "%s", why->text);
+	if (value_find_pairs(b->f->pt.root, "module"))
+		failed = add_weights(&weights);
+	hashtab_done(&weights.places);
+	hashtab_done(&weights.buffers);
+	b->o->refused = arena_strdup(&b->o->arena, why->text);
+	b->o->lost = !value_pairs(optimizer_of(b));
+	return failed;
+}
+
 int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 		 struct dcp_model *o, struct errmsg *err)
 {
+	struct errmsg why = { "" };
 	struct stage0_builder b = {
-		.s = s, .f = &s->parts[part], .b = blobs, .o = o,
-		.file = s->parts[part].path, .err = err,
+		.s = s,
+		.f = &s->parts[part],
+		.b = blobs,
+		.o = o,
+		.file = s->parts[part].path,
+		.err = &why,
 	};
 	int rc;
 
@@ -379,7 +471,13 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 				 .file_number = b.f->number };
 	o->arena.limit = (1u << 20) + b.f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?: make_groups(&b);
-	make_scaler(&b);
+	b.err = err;
+	if (rc == -ENOTSUP)
+		rc = refuse_optimizer(&b, rc, &why);
+	else if (rc)
+		errmsg_set(err, rc, "%s", why.text);
+	else
+		make_scaler(&b);
 	if (!rc && o->arena.failed)
 		rc = stage0_nomem(&b);
 	if (rc == -ENOMEM && o->arena.refused)

@@ -235,9 +235,11 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 		{ !o->has_optimizer,
 		  o->unread ? "the optimizer's states are zeros"
 			    : "there is no optimizer: its states are zeros" },
-		{ o->has_optimizer && half,
+		{ o->has_optimizer && !o->refused && half,
 		  "there are no fp32 master weights: parameters of 16 bits are"
 		  " widened" },
+		{ o->refused,
+		  "weights are those of the model: the optimizer's are not read" },
 		{ o->steps_differ,
 		  "parameters of one group have made different numbers of steps: all"
 		  " get that of the first" },
@@ -307,9 +309,10 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 static struct value *changed_root(struct zerofile_builder *b, const char *source)
 {
 	static const char *const set[] = {
-		"optimizer",	 "param_shapes",     KEY_SHARED_PARAMS,
-		"dp_world_size", KEY_FOREIGN_SOURCE, KEY_FOREIGN_WARNINGS,
-		KEY_DS_CONFIG,	 KEY_DS_VERSION,
+		"optimizer",      "param_shapes",     KEY_SHARED_PARAMS,
+		"dp_world_size",  KEY_FOREIGN_SOURCE, KEY_FOREIGN_WARNINGS,
+		KEY_DS_CONFIG,    KEY_DS_VERSION,     KEY_FOREIGN_REFUSED,
+		KEY_FOREIGN_LOST,
 	};
 	struct arena *const a = b->a;
 	struct value *const root = value_new(a, VALUE_DICT);
@@ -321,6 +324,11 @@ static struct value *changed_root(struct zerofile_builder *b, const char *source
 	set_int(a, root, "dp_world_size", 1);
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
+	if (b->o->refused)
+		value_dict_set(a, root,
+			       b->o->lost ? KEY_FOREIGN_LOST
+					  : KEY_FOREIGN_REFUSED,
+			       value_new_str(a, b->o->refused));
 	return root;
 }
 

@@ -37,10 +37,15 @@
 #define MODEL_STATES "*_model_states.pt"
 
 /* The first that matches is it. */
+#define MODEL_STATES3 "zero_pp_rank_*_model_states.pt"
+
 static const struct kind {
 	const char *pattern; /* of a file or directory */
 	const char *text;    /* follows the name that matches */
 } kinds[] = {
+	{ MODEL_STATES3,
+	  "no *_optim_states.pt files beside it: optimizer shards are missing, and of"
+	  " ZeRO-3 nothing else has the weights" },
 	{ MODEL_STATES,
 	  "no *_optim_states.pt files beside it: optimizer shards are missing; a"
 	  " checkpoint without ZeRO (stage 0) has its optimizer in its model"

@@ -172,23 +172,44 @@ static int by_age(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Put the tags in order, the one that `latest` names before all others. */
-static void sort_tags(struct tag_list *t)
+static void put_first(struct tag_list *t, size_t i)
 {
+	const struct tag named = t->v[i];
+
+	memmove(t->v + 1, t->v, i * sizeof(*t->v));
+	t->v[0] = named;
+}
+
+/* A tag without an optimizer may be one whose save was interrupted. */
+static bool is_bare(struct uckpt *u, const char *dir, const struct tag *t)
+{
+	char *const path = tags_join(dir, t->name);
+	const bool is = path && files_has_no_optimizer(u, path);
+
+	free(path);
+	return is;
+}
+
+/* Put the tags in order, the one that `latest` names before all others. */
+static void sort_tags(struct uckpt *u, const char *dir, struct tag_list *t)
+{
+	size_t i = 0;
+
 	if (t->n == 0)
 		return;
 	qsort(t->v, t->n, sizeof(*t->v), by_age);
 	t->choice = t->v[0].step < 0 ? TAGS_MTIME : TAGS_STEP;
-	for (size_t i = 0; t->latest && i < t->n; i++) {
-		const struct tag named = t->v[i];
-
-		if (strcmp(named.name, t->latest) != 0)
-			continue;
-		memmove(t->v + 1, t->v, i * sizeof(*t->v));
-		t->v[0] = named;
+	while (t->latest && i < t->n && strcmp(t->v[i].name, t->latest) != 0)
+		i++;
+	if (t->latest && i < t->n) {
+		put_first(t, i);
 		t->choice = TAGS_LATEST;
-		break;
+		return;
 	}
+	for (i = 0; i < t->n && is_bare(u, dir, &t->v[i]);)
+		i++;
+	if (i < t->n)
+		put_first(t, i);
 }
 
 int tags_list(struct uckpt *u, const char *dir, bool below,
@@ -203,7 +224,7 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	}
 	if (!below)
 		t.latest = read_latest(u, dir);
-	sort_tags(&t);
+	sort_tags(u, dir, &t);
 	assert(!t.n == (t.choice == TAGS_NONE));
 	*out = t;
 	return 0;

@@ -13,11 +13,12 @@
 #include <string.h>
 
 #include "ckpt/base/beneath.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dcp/stage0.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/remote.h"
@@ -71,6 +72,27 @@ static bool may_be_made(const char *name)
 	       fnmatch("*zero_pp_rank_0_mp_rank_*_optim_states.pt", name, 0) == 0;
 }
 
+static bool is_optimizer(const char *name)
+{
+	return names_parse(name).kind == TAG_FILE_OPTIM;
+}
+
+/* Was an optimizer's shard of ZeRO written beside model states of which files are made? */
+static bool is_outdated(struct uckpt *u, const char *dir)
+{
+	struct dirlist l = { .wanted = is_optimizer };
+	char *const beside =
+		stage0_is_dir(dir)
+			? strndup(dir, (size_t)(strrchr(dir, '/') - dir))
+			: NULL;
+	const bool is =
+		beside && !rootfs_list(u, beside, true, &l, NULL) && l.found;
+
+	free(beside);
+	dirlist_done(&l);
+	return is;
+}
+
 /* Find the file that a path, at which nothing is, leads to: 0, or `missing` if it leads to
  * none of these.  The caller closes `f->d`. */
 static int made_find(struct uckpt *u, struct made *f, const char *path, int missing,
@@ -86,7 +108,7 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	rc = dcp_open(u, dir, &f->d, &why);
+	rc = is_outdated(u, dir) ? -ENOENT : dcp_open(u, dir, &f->d, &why);
 	free(dir);
 	if (!rc && !dcp_find(f->d, slash + 1, &f->rank, &f->kind)) {
 		dcp_close(f->d);
@@ -240,7 +262,9 @@ static bool may_be_stage0(const struct dirlist *l)
 	bool may = false;
 
 	for (size_t i = 0; i < l->n; i++) {
-		if (fnmatch("*_optim_states.pt", l->v[i].name, 0) == 0)
+		/* A universal checkpoint has model states, too. */
+		if (names_parse(l->v[i].name).kind == TAG_FILE_OPTIM ||
+		    strcmp(l->v[i].name, "zero") == 0)
 			return false;
 		may |= strcmp(l->v[i].name, STAGE0_FIRST) == 0;
 	}
@@ -322,9 +346,20 @@ bool files_has(struct uckpt *u, const char *path,
 		found = wanted(dcp_zerofile_name(k)) && is_made_of(u, path, &l);
 	if (!rc && !found && may_be_stage0(&l))
 		found = wanted(dcp_zerofile_name(DCP_ZEROFILE_OPTIM)) &&
-			stage0_is_in(u, path);
+			stage0_look(u, path) != STAGE0_NONE;
 	dirlist_done(&l);
 	return !rc && found;
+}
+
+bool files_has_no_optimizer(struct uckpt *u, const char *path)
+{
+	struct dirlist l = { 0 };
+	const bool is = !rootfs_list(u, path, true, &l, NULL) &&
+			may_be_stage0(&l) &&
+			stage0_look(u, path) == STAGE0_WEIGHTS;
+
+	dirlist_done(&l);
+	return is;
 }
 
 int files_unite(struct uckpt *u, const char *const *dirs, size_t n, char **path,

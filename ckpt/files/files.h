@@ -76,6 +76,10 @@ int files_open_plain(struct uckpt *u, const char *path, int flags);
 int files_list(struct uckpt *u, const char *path, bool packs,
 	       struct dirlist *out, struct errmsg *err);
 
+/* Does a directory have DeepSpeed's model states, and no optimizer that is read?  Opens the
+ * first of these. */
+bool files_has_no_optimizer(struct uckpt *u, const char *path);
+
 /* Does a directory have a name that is wanted?  Reads no further than to the first, since
  * the directories of large runs have thousands of names. */
 bool files_has(struct uckpt *u, const char *path,

@@ -21,9 +21,12 @@
 #define KEY_SHARED_PARAMS "shared_params"
 #define KEY_UC_INFO "universal_checkpoint_info"
 
-/* Of model states that are not DeepSpeed's: what they were made of, and a list of what got
- * lost, for people. */
+/* Of model states that are not DeepSpeed's: what they were made of, a list of what got
+ * lost, and why there are no states of the optimizer, which is not read or is lost; for
+ * people. */
 #define KEY_FOREIGN_SOURCE "ucfs_source"
 #define KEY_FOREIGN_WARNINGS "ucfs_warnings"
+#define KEY_FOREIGN_REFUSED "ucfs_refused"
+#define KEY_FOREIGN_LOST "ucfs_lost"
 
 #endif

@@ -182,6 +182,7 @@ static int collect(struct info *info, struct errmsg *err)
 		try_forms(info);
 	if (zero && !info->quick)
 		report_add_problems(r, true);
+	report_add_lost(r);
 	if (zero)
 		report_add_warnings(r);
 	return 0;

@@ -300,6 +300,9 @@ static int load_metadata(const struct rank_params_loader *l)
 		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
 	const struct value *const foreign = value_find(root, KEY_FOREIGN_SOURCE);
 	const struct value *const frozen = value_find(root, KEY_FROZEN_SHAPES);
+	const struct value *const lost = value_find(root, KEY_FOREIGN_LOST);
+	const struct value *const refused =
+		lost ?: value_find(root, KEY_FOREIGN_REFUSED);
 	const struct value *const degrees =
 		value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *const c = l->c;
@@ -322,6 +325,9 @@ static int load_metadata(const struct rank_params_loader *l)
 		&c->arena, value_is_cstr(version) ? version->str.p : "");
 	if (value_is_cstr(foreign))
 		c->foreign = arena_strdup(&c->arena, foreign->str.p);
+	if (value_is_cstr(refused))
+		c->refused = arena_strdup(&c->arena, refused->str.p);
+	c->lost = lost;
 	return c->arena.failed ? errmsg_nomem(l->err, l->file) : 0;
 }
 
@@ -392,7 +398,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	find_module_dtype(l);
 	/* Each of the first two adds slices and looks among the sorted ones.  Elsewhere
 	 * experts are parameters as all others. */
-	rc = (l->c->foreign ? 0 : rank_params_load_experts(l)) ?:
+	rc = (l->c->foreign && !l->dir->nexpert ? 0 : rank_params_load_experts(l)) ?:
 	     sort_slices(l) ?:
 	     (l->c->zero3 ? 0 : load_module(l)) ?:
 	     sort_slices(l) ?:

@@ -86,6 +86,8 @@ struct rank_params {
 	const char *ds_version; /* "" if unknown */
 	const char *foreign;	/* what the files were made of, which DeepSpeed did not
 				 * write; or NULL */
+	const char *refused; /* why they have no states of the optimizer; or NULL */
+	bool lost;           /* since its files are missing */
 	int64_t stage;		/* by ds_config; -1 if not recorded */
 	int64_t global_steps;	/* -1 if not recorded */
 	int64_t skipped_steps;	/* of them, by an overflow; -1 if not recorded */

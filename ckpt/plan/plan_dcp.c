@@ -198,6 +198,8 @@ static bool is_internal(const struct value *key)
 		KEY_DS_VERSION,
 		KEY_FOREIGN_SOURCE,
 		KEY_FOREIGN_WARNINGS,
+		KEY_FOREIGN_REFUSED,
+		KEY_FOREIGN_LOST,
 	};
 
 	for (size_t i = 0; i < COUNT(keys); i++)

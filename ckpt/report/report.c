@@ -219,6 +219,16 @@ void report_add_problems(struct report *r, bool all)
 	zckpt_find_problems(plan_zckpt(r->plan), all, &found);
 }
 
+void report_add_lost(struct report *r)
+{
+	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);
+
+	for (unsigned mp = 0; zero && mp < zero->dir.mp_degree; mp++)
+		if (zero->model.ranks[mp].lost)
+			findings_add_new(&r->problems,
+					 zero->model.ranks[mp].refused);
+}
+
 void report_add_warnings(struct report *r)
 {
 	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);

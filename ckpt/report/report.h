@@ -85,6 +85,10 @@ int report_plan_form(const struct report *r, const struct report_form *f,
 /* Add the problems of all files of a ZeRO checkpoint (zckpt_find_problems), and the
  * plan's warnings. */
 void report_add_problems(struct report *r, bool all);
+
+/* Add the problem of a checkpoint whose optimizer is missing: no run resumes from it, and
+ * other problems come first. */
+void report_add_lost(struct report *r);
 void report_add_warnings(struct report *r);
 
 /* Add a line to the text: a label, and what it is of, formatted like printf and as it may

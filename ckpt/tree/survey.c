@@ -11,6 +11,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dcp/stage0.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
@@ -90,7 +91,9 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 		return 0;
 	x->odd = tagdir_scan(s->t->o->u, &d, x->path, NULL);
 	if (!x->odd) {
-		x->odd = tagdir_find_tiny(&d, &tiny);
+		x->odd = tagdir_find_tiny(&d, &tiny) ||
+			 (strstr(d.optim->path, "/" STAGE0_DIR "/") &&
+			  files_has_no_optimizer(s->t->o->u, x->path));
 		tagdir_done(&d);
 	}
 	/* With option `check`, or for files that are too small, the plan says

@@ -123,10 +123,9 @@ int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
 
 static int tree_open_view(struct tree *t, struct errmsg *err)
 {
-	static const struct view_type hf = { .kind = PLAN_HF };
 	const struct view_type *const type = &t->o->plan.type;
 	struct errmsg why = { "" };
-	struct view *view = NULL, *other;
+	struct view *view = NULL;
 	const int rc = tree_plan(t, t->o->source, type, TREE_ROOT, &view, &why);
 	bool others;
 
@@ -134,10 +133,9 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 		atomic_init(&t->root_view, view);
 		return 0;
 	}
-	others = type->kind != PLAN_HF && view && view_has_others(view) &&
-		 !tree_plan(t, t->o->source, &hf, TREE_ROOT, &other, NULL);
+	others = rc == -ENOTSUP && type->kind != PLAN_HF && view && view_has_others(view);
 	return errmsg_set(err, rc, "%s%s", why.text,
-			  others ? "; the weights are served with option view=hf" : "");
+			  others ? "; weights need option view=hf" : "");
 }
 
 /* A tag has all views, Hugging Face's weights have two, and a run is none. */

@@ -291,6 +291,10 @@ int zckpt_check_states(struct zero_checkpoint *r, struct errmsg *err)
 	int rc = zckpt_profiles(r, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+		if (r->model.ranks[mp].refused)
+			rc = errmsg_set(err, -ENOTSUP, "%s",
+					r->model.ranks[mp].refused);
+	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = shard_check_states(zckpt_shard(r, mp, 0), err);
 	return rc;
 }

@@ -41,11 +41,12 @@ CASES = re.compile(r"((old[0-9.]+_)?(z[0123]|meg|pp2|tp[23])_.*|autotp.*"
                    r"|moe_ep[12]_dp2_z[12].*)$")
 
 # Checkpoints that cannot be served: which files show it ("open": the names and
-# the model states, "shards": only the optimizer's), and why.
+# the model states, "shards": only the optimizer's; "optimizer": weights are
+# served), and why.
 REFUSED = {
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
-    "moe_ep2_dp2_z0": ("open", "experts without ZeRO"),
+    "moe_ep2_dp2_z0": ("optimizer", "experts without ZeRO"),
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 

@@ -42,7 +42,17 @@ rm -r "${run:?}/global_step3"
 
 mkdir "$run/global_step3"
 cp "$tag"/mp_rank* "$run/global_step3"
-mounts "global_step3 will not be served: .*optimizer shards are missing"
+mounts "global_step3_universal will not be served: .*optimizer shards are missing"
+check "the newest with an optimizer" test "$(cat "$mnt/latest_universal")" = global_step4_universal
+check "weights of the other" test -s "$mnt/global_step3_hf/model.safetensors"
+check "they are the same" cmp "$mnt/global_step3_hf/model.safetensors" "$mnt/global_step4_hf/model.safetensors"
+# The rest of the save arrives.
+cp "$tag"/zero_pp_rank_* "$run/global_step3"
+for ((i = 0; i < 100; i++)); do
+	[ -e "$mnt/global_step3_universal/zero" ] && break
+	sleep 0.1
+done
+check "all views of it" test -s "$mnt/global_step3_universal/zero/cube/fp32.pt"
 fusermount3 -u "$mnt"
 rm -r "${run:?}/global_step3"
 

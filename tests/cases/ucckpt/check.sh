@@ -46,8 +46,21 @@ says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
 	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
-run_check 1 --json "$good/moe_ep2_dp2_z0"
-says '"whole": false,' '"problems": \[".*without ZeRO.*"\]'
+run_check 0 --json "$good/moe_ep2_dp2_z0"
+says '"whole": true,' '"convert": \["--to dcp", "--to hf", "--to fp32"\],' '"notes": \[".*without ZeRO.*"\],'
+
+# Weights are there without the optimizer's files, and no run resumes.
+damaged z1_fp32_dp2
+rm zero_pp_rank_*
+run_check 1 .
+says "problem: .*optimizer shards are missing" "can convert --to dcp" "--to hf" "--to fp32"
+problems 1
+cd "$tmp" || exit 1
+damaged z3_fp32_dp2
+rm zero_pp_rank_*_optim_states.pt
+run_check 1 .
+says "problem: .*optimizer shards are missing, and of ZeRO-3 nothing else has the weights"
+cd "$tmp" || exit 1
 
 # A byte of a tensor: only the checksum shows it, naming the file and the member.
 for what in zero_pp_rank_1_mp_rank_00_optim_states.pt:data/1 mp_rank_00_model_states.pt:data/0; do

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints without ZeRO, damaged in one place, or in which nothing tells which number
- * is which parameter's: each is refused with a message that names the file and the cause.
+ * is which parameter's: each is refused with a message that names the file and the cause, or
+ * its optimizer is, and weights are served.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +19,13 @@
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
+#include "ckpt/plan/plan.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
+#include "tests/support/walk.h"
 #include "tests/unit/dcp/mutate.h"
 
 /* Sanitizers take six times as long for each. */
@@ -41,17 +44,19 @@
 #define GROUP "['optimizer']['param_groups'][0]"
 #define MASTERS "['optimizer']['fp32_groups']"
 
+#define SERVED 0
+
 static const struct damage {
 	const char *from;
 	const char *change; /* statements, or the name of a file that is missing */
-	int rc;
+	int rc; /* SERVED: of views that need the optimizer; weights are served */
 	const char *expect;
 } damages[] = {
-	{ FP32, "['optimizer'] = None", -ENOENT, "optimizer shards are missing" },
-	{ FP32, "['num_experts'] = [4]", -ENOTSUP, "a mixture of experts" },
-	{ FP32, "['optimizer']['single_partition_of_fp32_groups'] = []", -ENOTSUP,
+	{ FP32, "['optimizer'] = None", SERVED, "optimizer shards are missing" },
+	{ FP32, "['num_experts'] = [4]", SERVED, "a mixture of experts" },
+	{ FP32, "['optimizer']['single_partition_of_fp32_groups'] = []", SERVED,
 	  "BF16_Optimizer, which saves the states of one data-parallel rank" },
-	{ FP32, "del ['optimizer']['param_groups']", -ENOTSUP, "no param_groups" },
+	{ FP32, "del ['optimizer']['param_groups']", SERVED, "no param_groups" },
 	{ FP32, "del ['optimizer']['state']", -EBADMSG, "has no state" },
 	{ FP32, GROUP "['params'][1] = 7", -EBADMSG,
 	  "param_groups[0] are not numbered as torch does" },
@@ -59,22 +64,23 @@ static const struct damage {
 	{ FP32, "['optimizer']['state'][99] = {}", -EBADMSG,
 	  "a state of a parameter that is in none of its groups" },
 	{ FP32, STATE(0) " = 'text'", -EBADMSG, "state[0] is no dict" },
-	{ FP32, STATE(0) "['exp_avg'] = []", -ENOTSUP,
+	{ FP32, STATE(0) "['exp_avg'] = []", SERVED,
 	  "state[0][exp_avg]: is no number but a list, which a ZeRO checkpoint" },
-	{ FP32, "del " STATE(0) "['exp_avg_sq']", -EBADMSG,
+	{ FP32, "del " STATE(0) "['exp_avg_sq']", SERVED,
 	  "inner.weight has 3 states, and embed.weight 2" },
-	{ FP32, STATE(0) "['exp_avg'] = Zeros(3, 3)", -EBADMSG,
+	{ FP32, STATE(0) "['exp_avg'] = Zeros(3, 3)", SERVED,
 	  "state[0][exp_avg]: no parameter of the model has this shape" },
-	{ FP32, STATE(0) "['exp_avg_sq'] = Zeros(7)", -ENOTSUP,
+	{ FP32, STATE(0) "['exp_avg_sq'] = Zeros(7)", SERVED,
 	  "state[0][exp_avg_sq]: has another shape than the parameter" },
-	{ FP32, STATE(0) "['exp_avg'].args[1] = 1000", -EBADMSG, "tensor reaches" },
-	{ FP32, "['module']['frozen'] = Zeros(5, 5)", -ENOTSUP,
+	{ FP32, STATE(0) "['exp_avg'].args[1] = 1000", -EBADMSG,
+	  "tensor reaches" },
+	{ FP32, "['module']['frozen'] = Zeros(5, 5)", SERVED,
 	  "the model has 2 parameters of the shape of inner.weight, and the optimizer"
 	  " 1" },
 	{ FP32,
-	  "['module']['inner.bias'] = Zeros(5, 5);" STATE(2)
-	  "['exp_avg'] = Zeros(5, 5);" STATE(2) "['exp_avg_sq'] = Zeros(5, 5)",
-	  -ENOTSUP,
+	  "['module']['inner.bias'] = Zeros(5, 5);" STATE(
+		  2) "['exp_avg'] = Zeros(5, 5);" STATE(2) "['exp_avg_sq'] = Zeros(5, 5)",
+	  SERVED,
 	  "several groups of the optimizer have parameters of the shape of"
 	  " inner.weight" },
 	{ FP16, "['optimizer']['cur_scale'] = Zeros(3)", -ENOTSUP,
@@ -83,18 +89,20 @@ static const struct damage {
 	  "a tensor is in the loss scale or in ds_config" },
 	{ FP16, "del " MASTERS "[1]", -EBADMSG, "has 2 masters of 3 parameters" },
 	{ FP16, MASTERS "[0][0] = 'text'", -EBADMSG, "master 0: is no tensor" },
-	{ FP16, MASTERS "[0][0] = Zeros(7, 5)", -ENOTSUP,
+	{ FP16, MASTERS "[0][0] = Zeros(7, 5)", SERVED,
 	  "for embed.weight by its shape is another parameter" },
-	{ FUSED, "['optimizer']['fp32_groups_flat'][0] = Zeros(9)", -ENOTSUP,
+	{ FUSED, "['optimizer']['fp32_groups_flat'][0] = Zeros(9)", SERVED,
 	  "neither all parameters of the model nor its matrices and its vectors" },
-	{ FUSED, "['module']['frozen'] = Zeros(5)", -ENOTSUP, "neither all" },
+	{ FUSED, "['module']['frozen'] = Zeros(5)", SERVED, "neither all" },
 	{ PIPELINE, "mp_rank_01_model_states.pt", -EBADMSG,
 	  "is of 2 model-parallel ranks, and the model states of 1 are there" },
 	{ PIPELINE, "['global_steps'] = 3", -EBADMSG,
 	  "mp_rank_01_model_states.pt: was saved at another step" },
 	{ PIPELINE, "layer_02-model_states.pt", -ENOTSUP, "which ones is not" },
-	{ PIPELINE, "layer_05-model_states.pt", -EBADMSG,
+	{ PIPELINE, "layer_05-model_states.pt", -ENOTSUP,
 	  "no parameter of the model has this shape" },
+	{ PIPELINE, "['optimizer'] = None", -ENOENT,
+	  "optimizer shards are missing" },
 };
 
 static char *path_in(const char *dir, const char *name)
@@ -178,6 +186,29 @@ static char *damage(const struct damage *d)
 	return dir;
 }
 
+/* Weights are served, and the universal tree is refused. */
+static int prove(const char *dir, struct errmsg *err)
+{
+	static const struct plan_options options = { .crc_zero = true };
+	static const enum plan_kind kinds[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
+	struct plan *p = NULL, *other;
+	int rc = plan_open(test_context(), dir, &options, &p, err);
+
+	for (size_t i = 0; !rc && i < COUNT(kinds); i++) {
+		const struct view_type type = { .kind = kinds[i] };
+
+		rc = plan_open_derived(p, &type, &other, err);
+		if (rc)
+			break;
+		rc = plan_prove(other, false, err) ?: walk_plan(other, err);
+		plan_close(other);
+	}
+	if (!rc)
+		rc = plan_prove(p, false, err) == -ENOTSUP ? SERVED : 1;
+	plan_close(p);
+	return rc;
+}
+
 static void damage_is_refused(void **state)
 {
 	unsigned failures = 0;
@@ -188,15 +219,17 @@ static void damage_is_refused(void **state)
 		char *const dir = damage(d), *const path = path_in(dir, STAGE0_DIR);
 		struct errmsg err = { "" };
 		struct dcp *open = NULL;
-		const int rc = dcp_open(test_context(), path, &open, &err);
+		int rc = dcp_open(test_context(), path, &open, &err);
 
+		if (!rc)
+			rc = prove(dir, &err);
 		if (rc != d->rc || !strstr(err.text, d->expect) ||
 		    !strstr(err.text, dir)) {
 			print_error("%s: %s: %d, %s\n", d->from, d->change, rc,
 				    err.text);
 			failures++;
 		}
-		if (!rc)
+		if (open)
 			dcp_close(open);
 		free(path);
 		mkckpt_free_dir(dir);
@@ -208,18 +241,19 @@ static void damage_is_refused(void **state)
 static void first_model_states_show_a_checkpoint(void **state)
 {
 	static const struct damage first[] = {
-		{ PIPELINE, "layer_05-model_states.pt", true, "" },
-		{ PIPELINE, "mp_rank_01_model_states.pt", true, "" },
-		{ PIPELINE, STAGE0_FIRST, false, "" },
-		{ FP32, "['optimizer'] = None", false, "" },
-		{ FP32, "['num_experts'] = [4]", false, "" },
+		{ PIPELINE, "layer_05-model_states.pt", STAGE0_OPTIMIZER, "" },
+		{ PIPELINE, "mp_rank_01_model_states.pt", STAGE0_OPTIMIZER, "" },
+		{ PIPELINE, STAGE0_FIRST, STAGE0_NONE, "" },
+		{ PIPELINE, "['optimizer'] = None", STAGE0_NONE, "" },
+		{ FP32, "['optimizer'] = None", STAGE0_WEIGHTS, "" },
+		{ FP32, "['num_experts'] = [4]", STAGE0_WEIGHTS, "" },
 	};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(first); i++) {
 		char *const dir = damage(&first[i]);
 
-		assert_int_equal(stage0_is_in(test_context(), dir), first[i].rc);
+		assert_int_equal(stage0_look(test_context(), dir), first[i].rc);
 		mkckpt_free_dir(dir);
 	}
 }
@@ -294,7 +328,7 @@ static void a_negative_rank_has_no_layer(void **state)
 
 	(void)state;
 	mkpt_save(layer, "", 0);
-	assert_int_equal(dcp_open(test_context(), path, &d, &err), -EBADMSG);
+	assert_int_equal(dcp_open(test_context(), path, &d, &err), -ENOTSUP);
 	assert_non_null(strstr(err.text, "no parameter of the model has this shape"));
 	free(layer);
 	free(path);

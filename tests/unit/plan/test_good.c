@@ -347,13 +347,14 @@ static void check_complete(struct good *g, const struct line *l)
 			  (unsigned long long)files, expected);
 }
 
-/* refuse open | shards: on opening, or only when optimizer shards are read. */
+/* refuse open | shards | optimizer: on opening, or only when optimizer shards are read. */
 static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 {
 	uint64_t files, bytes;
 
 	if (!rc && late)
-		rc = plan_totals(g->plan, &files, &bytes, err);
+		rc = plan_check(g->plan, err)
+			     ?: plan_totals(g->plan, &files, &bytes, err);
 	if (!rc)
 		good_fail(&g->tally, "should be refused");
 	else if (!strstr(err->text, g->tally.name))
@@ -395,7 +396,8 @@ static void check_open(struct good *g, const char *dir)
 	rc = plan_open(test_context(), path, &options, &g->plan, &err);
 	g->tally.checks++;
 	if (refuse)
-		check_refused(g, rc, !strcmp(refuse->field[1], "shards"), &err);
+		check_refused(g, rc, strcmp(refuse->field[1], "open") != 0,
+			      &err);
 	else if (rc)
 		good_fail(&g->tally, "does not open: %s (%s)", err.text,
 			  strerror(-rc));
