@@ -14,8 +14,9 @@
  * and the commands of ucckpt (ucckpt(1)) are functions.
  *
  * Contexts know nothing of each other.  Threads may share one that is open, and what is
- * open in it; uckpt_set, uckpt_set_calls and uckpt_open come before.  Nothing is printed,
- * no signal handler is installed, and the process is never ended.
+ * open in it; uckpt_set, uckpt_set_calls and uckpt_open come before.  A forked child opens
+ * its own: what its parent opened is an error to it, and not freed by it.  Nothing is
+ * printed, no signal handler is installed, and the process is never ended.
  *
  * A function that returns an int or int64_t returns a negative errno if it fails, and
  * fills in `err`, which may be NULL.  The text names the file and the cause; it is empty

@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
@@ -14,10 +16,19 @@
 
 /* Shared by api_*.c. */
 
+/* Is a source open?  A forked child has the memory of its parent's, but none of the threads
+ * that fetch and check its bytes, and maybe locks that nobody will release. */
+static inline bool api_is_open(const struct uckpt *u)
+{
+	return u && u->tree && u->pid == getpid();
+}
+
 /* Refuse a NULL, or a context without a source. */
 static inline int api_refuse(struct errmsg *err)
 {
-	return errmsg_set(err, -EINVAL, "a NULL pointer, or no source is open");
+	return errmsg_set(err, -EINVAL,
+			  "a NULL pointer, or no source is open; what was"
+			  " opened before fork() is of the parent alone");
 }
 
 /* Convert what the tree says of a node. */

@@ -6,8 +6,8 @@ int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
 {
 	struct errmsg *const err = errmsg_of(error);
 
-	return u && u->tree && out ? tree_dir_open(u->tree, node, out, err)
-				   : api_refuse(err);
+	return api_is_open(u) && out ? tree_dir_open(u->tree, node, out, err)
+				     : api_refuse(err);
 }
 
 int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,

@@ -33,7 +33,7 @@ static uint32_t extent_kind(const struct vfile *f, const struct extent *e)
 /* Has the file extents? */
 static int check(const struct uckpt_file *f, const void *out)
 {
-	if (!f || !out)
+	if (!f || !api_is_open(f->u) || !out)
 		return -EINVAL;
 	return f->f.v ? 0 : -ENOTTY;
 }

@@ -28,7 +28,7 @@ int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
 	struct uckpt_file *f;
 	int rc;
 
-	if (!u || !u->tree || !out)
+	if (!api_is_open(u) || !out)
 		return api_refuse(err);
 	f = calloc(1, sizeof(*f));
 	if (!f)
@@ -47,7 +47,7 @@ int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
 
 void uckpt_file_close(struct uckpt_file *f)
 {
-	if (!f)
+	if (!f || !api_is_open(f->u))
 		return;
 	tree_file_close(&f->f);
 	free(f);
@@ -123,7 +123,7 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 	struct errmsg *const err = errmsg_of(error);
 	int64_t n;
 
-	if (!f || (!buf && len))
+	if (!f || !api_is_open(f->u) || (!buf && len))
 		return api_refuse(err);
 	if (len > INT64_MAX || offset > INT64_MAX)
 		return -EINVAL;
@@ -146,7 +146,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 	int64_t shard;
 	int rc;
 
-	if (!f || !fd)
+	if (!f || !api_is_open(f->u) || !fd)
 		return api_refuse(err);
 	shard = f->f.view ? vfile_verbatim_shard(f->f.v) : -1;
 	if (shard < 0)

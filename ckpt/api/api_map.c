@@ -54,7 +54,7 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 	struct map *m;
 	int rc;
 
-	if (!f || !out)
+	if (!f || !api_is_open(f->u) || !out)
 		return api_refuse(err);
 	if (len > INT64_MAX || offset > INT64_MAX)
 		return -EINVAL;

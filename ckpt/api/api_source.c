@@ -32,7 +32,7 @@ struct uckpt *uckpt_new(void)
 
 void uckpt_free(struct uckpt *u)
 {
-	if (!u)
+	if (!u || (u->tree && !api_is_open(u)))
 		return;
 	tree_close(u->tree);
 	settings_free(u);
@@ -72,6 +72,7 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	if (rc)
 		return rc;
 	cache_set_limit(u, s->readahead, TWICE_FACTOR * s->readahead, true);
+	u->pid = getpid();
 	/* A server that stalls now and then must not hold this up for longer. */
 	http_begin_together(u);
 	rc = tree_open(&s->tree, &u->tree, err);
@@ -94,17 +95,17 @@ const char *uckpt_source_root(const struct uckpt *u, size_t i)
 
 bool uckpt_is_view(const struct uckpt *u)
 {
-	return u && u->tree && tree_is_immutable(u->tree);
+	return api_is_open(u) && tree_is_immutable(u->tree);
 }
 
 bool uckpt_renew(struct uckpt *u)
 {
-	return u && u->tree && tree_renew(u->tree);
+	return api_is_open(u) && tree_renew(u->tree);
 }
 
 void uckpt_warm(struct uckpt *u)
 {
-	if (u && u->tree)
+	if (api_is_open(u))
 		tree_warm(u->tree);
 }
 
@@ -152,7 +153,7 @@ int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
 	struct tree_attr a;
 	int rc;
 
-	if (!u || !u->tree || !out)
+	if (!api_is_open(u) || !out)
 		return api_refuse(err);
 	rc = tree_getattr(u->tree, node, &a, err);
 	if (!rc)
@@ -175,7 +176,7 @@ int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 	double moment = 0;
 	int rc;
 
-	if (!u || !u->tree || !name || !out)
+	if (!api_is_open(u) || !name || !out)
 		return api_refuse(err);
 	if (strlen(name) > NAME_MAX)
 		return -ENAMETOOLONG;
@@ -190,8 +191,8 @@ int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 
 int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size)
 {
-	return u && u->tree && buf ? tree_readlink(u->tree, node, buf, size)
-				   : -EINVAL;
+	return api_is_open(u) && buf ? tree_readlink(u->tree, node, buf, size)
+				     : -EINVAL;
 }
 
 /* A path that is being followed: the directories down to where it is, and what is left
@@ -255,7 +256,7 @@ int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	struct walk *w;
 	int rc = 0;
 
-	if (!u || !u->tree || !path || !node)
+	if (!api_is_open(u) || !path || !node)
 		return api_refuse(err);
 	if (strlen(path) > PATH_MAX)
 		return -ENAMETOOLONG;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/uckpt.h"
@@ -33,6 +34,7 @@ struct uckpt {
 	/* The source that is open, and how (ckpt/api): */
 	struct settings *settings; /* NULL: nothing was set */
 	struct tree *tree;         /* NULL: no source is open */
+	pid_t pid;                 /* that opened it */
 
 	/* Of requests to servers (remote/http.h): */
 	_Atomic int64_t deadline; /* of all operations; 0: each has its own */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
@@ -49,6 +50,17 @@ static struct cache_block *next_block(const struct cache_pool *a)
 
 static void *run(void *pool);
 
+/* A forked child has none of its parent's threads, and nobody else is waiting. */
+static void forget_lost_threads(struct cache_pool *a)
+{
+	if (a->pid == getpid())
+		return;
+	a->pid = getpid();
+	a->nthreads = a->idle = a->fetching = a->checking = 0;
+	pthread_cond_init(&a->more, NULL);
+	pthread_cond_init(&a->done, NULL);
+}
+
 static bool start_thread(struct cache_pool *a)
 {
 	pthread_attr_t attr;
@@ -69,6 +81,8 @@ static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 {
 	bool start = false;
 
+	if (n)
+		forget_lost_threads(a);
 	if (n && next_block(a)) {
 		start = !a->idle &&
 			a->nthreads <
@@ -192,6 +206,7 @@ void cache_pool_free(struct cache_pool *a)
 	if (!a)
 		return;
 	pthread_mutex_lock(a->lock);
+	forget_lost_threads(a);
 	a->ends = true;
 	pthread_cond_broadcast(&a->more);
 	while (a->nthreads)

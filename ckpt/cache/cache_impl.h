@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
@@ -79,6 +80,7 @@ struct cache_pool {
 	/* Threads: all, those that fetch, those that check what they fetched, those
 	 * without work. */
 	unsigned nthreads, fetching, checking, idle;
+	pid_t pid; /* whose threads these are */
 	bool ends;
 
 	struct cache_block *buckets[BLOCK_BUCKETS];

@@ -2,6 +2,7 @@
 /*
  * Requests by libcurl.  Each handle has its own connections, so idle handles are kept for
  * the next request.  libcurl tries again by itself if a kept connection turns out closed.
+ * A forked child has connections of its own: answers on those of its parent are the parent's.
  */
 #include <curl/curl.h>
 #include <errno.h>
@@ -25,11 +26,20 @@ static const char *missing; /* why `api` is NULL */
 static struct idle handles;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* Forget the parent's handles.  To free them would end its TLS sessions. */
+static void forget_handles(void)
+{
+	for (size_t i = 0; i < IDLE_MAX; i++)
+		atomic_init(&handles.v[i], NULL);
+}
+
 static void initialise(void)
 {
 	api = curl_api(&missing);
-	if (api)
-		api->curl_global_init(CURL_GLOBAL_DEFAULT);
+	if (!api)
+		return;
+	api->curl_global_init(CURL_GLOBAL_DEFAULT);
+	pthread_atfork(NULL, NULL, forget_handles);
 }
 
 static CURL *take_handle(void)

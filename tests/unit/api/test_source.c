@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt/uckpt.h"
@@ -430,6 +431,49 @@ static void any_number_is_a_node_or_an_error(void **state)
 	tear_down(&f);
 }
 
+static void a_forked_child_opens_its_own(void **state)
+{
+	struct uckpt_file *file;
+	struct fixture f, own;
+	uint64_t node;
+	uint32_t bits;
+	int status = -1;
+	pid_t child;
+
+	set_up(&f);
+	set_up(&own);
+	assert_int_equal(open_run(&f), 0);
+	file = open_file(&f, FP32);
+	node = find(&f, FP32);
+	child = fork();
+	if (child == 0) {
+		alarm(20);
+		assert_int_equal(uckpt_find(f.u, FP32, &node, NULL), -EINVAL);
+		assert_int_equal(
+			uckpt_stat(f.u, node, &(struct uckpt_attr){ 0 }, NULL),
+			-EINVAL);
+		assert_int_equal(uckpt_file_open(f.u, node, &file, NULL),
+				 -EINVAL);
+		assert_int_equal(uckpt_file_read(file, &bits, 4, 0, NULL),
+				 -EINVAL);
+		assert_int_equal(open_run(&f), -EBUSY);
+		uckpt_file_close(file);
+		uckpt_free(f.u);
+		assert_int_equal(open_run(&own), 0);
+		file = open_file(&own, FP32);
+		assert_int_equal(uckpt_file_read(file, &bits, 4, 0, NULL), 4);
+		uckpt_file_close(file);
+		uckpt_free(own.u);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_int_equal(uckpt_file_read(file, &bits, 4, 0, NULL), 4);
+	uckpt_file_close(file);
+	tear_down(&f);
+	tear_down(&own);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -443,6 +487,7 @@ int main(void)
 		cmocka_unit_test(links_are_followed_inside_the_run),
 		cmocka_unit_test(options_are_checked),
 		cmocka_unit_test(what_is_not_open_is_refused),
+		cmocka_unit_test(a_forked_child_opens_its_own),
 		cmocka_unit_test(any_number_is_a_node_or_an_error),
 	};
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
@@ -255,6 +256,30 @@ static void ends_while_requests_are_under_way(void **state)
 }
 
 /* As a checksum does, and then its reader. */
+static void a_forked_child_has_threads_of_its_own(void **state)
+{
+	struct store s = { 0 };
+	struct cache *const c = new_cache(NULL, &s);
+	int status = -1;
+	pid_t child;
+
+	cache_set_limit(test_context(), 64 * MIB, 0, false);
+	cache_want(c, 1, 0, 8 * MIB, CACHE_NEXT);
+	assert_reads(c, 1, 0, 8 * MIB);
+	child = fork();
+	if (child == 0) {
+		alarm(20);
+		cache_want(c, 1, 8 * MIB, 8 * MIB, CACHE_NEXT);
+		assert_reads(c, 1, 8 * MIB, 8 * MIB);
+		cache_free(c);
+		context_free(test_context());
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	cache_free(c);
+}
+
 static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 {
 	struct store s = { 0 };
@@ -564,6 +589,7 @@ int main(void)
 		cmocka_unit_test(kept_bytes_are_there_for_others),
 		cmocka_unit_test(memory_is_bounded),
 		cmocka_unit_test(what_was_read_last_is_there_again),
+		cmocka_unit_test(a_forked_child_has_threads_of_its_own),
 		cmocka_unit_test(a_file_that_is_read_again_has_memory_of_its_own),
 		cmocka_unit_test(the_least_recently_used_of_kept_blocks_goes),
 		cmocka_unit_test(caches_do_not_mix),

@@ -4,4 +4,5 @@ unit_tests += \
 	%D%/test_site \
 	%D%/test_listing \
 	%D%/test_transport \
+	%D%/test_transport_forks \
 	%D%/test_http_answer
