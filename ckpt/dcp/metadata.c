@@ -338,31 +338,82 @@ static int read_path(const struct reader *r, struct dcp_item *t,
 	return a->failed ? dcp_nomem(r) : 0;
 }
 
+/* Of an item in the order of planner_data, by which state_dict_metadata has others. */
+struct order {
+	size_t at;    /* its place in state_dict_metadata; SIZE_MAX for no tensor */
+	size_t least; /* the least of the items before it */
+};
+
+/*
+ * Copy the items with the stages of a pipeline in their order.  planner_data begins with the
+ * last rank, and has of earlier ranks what the later ones have not (torch merges their dicts
+ * by a ChainMap); state_dict_metadata begins with the first rank.  A stage begins with a
+ * tensor from which on all are in the latter before those that precede it in the former.
+ */
+static void order_stages(const struct dcp_item *items, const struct order *o, size_t n,
+			 struct dcp_item *out)
+{
+	size_t most = 0, end = n, done = 0;
+
+	for (size_t i = n; i--;) {
+		if (o[i].at == SIZE_MAX && i)
+			continue;
+		most = o[i].at > most ? o[i].at : most;
+		if (i && (o[i].least == SIZE_MAX || o[i].least < most))
+			continue;
+		memcpy(out + done, items + i, (end - i) * sizeof(*out));
+		done += end - i;
+		end = i;
+	}
+}
+
+/* Set at[i] to the place of the item `i` by key in state_dict_metadata. */
+static void find_places(const struct reader *r, const struct value_dict *items, size_t *at)
+{
+	for (size_t i = 0; i < items->n; i++) {
+		const struct dcp_item *const t = find_item(r, items->v[i].key);
+
+		if (t)
+			at[t - r->items] = i;
+	}
+}
+
 /* Give the items their paths and their order, which is that of planner_data: the order of
  * keys is that in which ranks had parts of them. */
-static int sort_items(const struct reader *r, const struct value_dict *paths)
+static int sort_items(const struct reader *r, const struct value_dict *items,
+		      const struct value_dict *paths)
 {
 	struct dcp_item *const sorted = calloc(r->n + 1, sizeof(*sorted));
-	size_t done = 0;
-	int rc = sorted ? 0 : dcp_nomem(r);
+	struct order *const o = calloc(r->n + 1, sizeof(*o));
+	size_t *const at = calloc(r->n + 1, sizeof(*at));
+	size_t done = 0, least = SIZE_MAX;
+	int rc = sorted && o && at ? 0 : dcp_nomem(r);
 
+	if (!rc)
+		find_places(r, items, at);
 	for (size_t i = 0; !rc && paths && i < paths->n; i++) {
 		struct dcp_item *const t = find_item(r, paths->v[i].key);
 
 		if (!t || t->path)
 			continue;
 		rc = read_path(r, t, paths->v[i].val);
+		o[done].at = t->is_tensor ? at[t - r->items] : SIZE_MAX;
+		o[done].least = least;
+		least = o[done].at < least ? o[done].at : least;
 		sorted[done++] = *t;
 	}
 	for (size_t i = 0; !rc && i < r->n; i++) {
 		if (r->items[i].path)
 			continue;
 		rc = read_path(r, &r->items[i], NULL);
+		o[done] = (struct order){ SIZE_MAX, SIZE_MAX };
 		sorted[done++] = r->items[i];
 	}
-	if (!rc && r->n)
-		memcpy(r->items, sorted, r->n * sizeof(*sorted));
+	if (!rc)
+		order_stages(sorted, o, r->n, r->items);
 	free(sorted);
+	free(o);
+	free(at);
 	return rc;
 }
 
@@ -382,7 +433,7 @@ static int read_root(struct reader *r, const struct value *root)
 	rc = read_items(r, items) ?: read_storage(r, storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);
-	return rc ?: sort_items(r, value_pairs(attribute(x, "planner_data", 1)));
+	return rc ?: sort_items(r, items, value_pairs(attribute(x, "planner_data", 1)));
 }
 
 static int read_pickle(struct reader *r, const struct source *src)

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/choose.h"
@@ -378,12 +379,103 @@ static int add_extras(struct dcp_finder *f)
 	return rc;
 }
 
+/* List the parameters that have states but are in no group, in the model's order; the first
+ * `*before` come before those that are in one.  NULL if memory runs out. */
+static const char **list_unlisted(const struct dcp_finder *f, size_t *n,
+				  size_t *before)
+{
+	const char **const v =
+		arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
+	struct dcp_entries listed = { 0 };
+	bool seen = false;
+	size_t k;
+
+	for (size_t g = 0; g < f->ngroups; g++)
+		listed.n += f->groups[g].n;
+	listed.v = arena_alloc(f->a, (listed.n + 1) * sizeof(*listed.v));
+	*n = *before = listed.n = 0;
+	if (!v || !listed.v)
+		return NULL;
+	for (size_t g = 0; g < f->ngroups; g++)
+		for (size_t i = 0; i < f->groups[g].n; i++)
+			listed.v[listed.n++].param = f->groups[g].names[i];
+	dcp_entries_sort(&listed);
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *const t = &f->m->items[i];
+
+		if (!is_of_model(f, t))
+			continue;
+		if (dcp_entries_find(&listed, last_of(t), &k)) {
+			seen = true;
+		} else if (dcp_entries_find(&f->states, last_of(t), &k)) {
+			v[(*n)++] = last_of(t);
+			*before += !seen;
+		}
+	}
+	return v;
+}
+
+static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
+{
+	struct dcp_model *const o = f->o;
+	struct bytebuf text = { 0 };
+
+	bytebuf_add_format(&text,
+			   "%zu parameters that have states, such as %s, are in none of"
+			   " the optimizer's groups, as if stages of a pipeline had"
+			   " overwritten each other's: ",
+			   n, first);
+	bytebuf_add_str(&text,
+			f->ngroups == 1
+				? "they get the options of the group that is there"
+				: "their states are not shown, since nothing tells"
+				  " which group they were in; save with"
+				  " flatten_optimizer_state_dict=True");
+	if (!text.failed)
+		o->notes[o->nnotes++] = arena_strndup(
+			f->a, (const char *)text.data, text.len);
+	f->a->failed |= text.failed;
+	bytebuf_done(&text);
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/*
+ * Stages of a pipeline save states under the names of parameters, but groups under the same
+ * numbers: of a group's `params`, the file has those of one stage
+ * (get_optimizer_state_dict without flatten_optimizer_state_dict).  Add the others if there
+ * is one group.
+ */
+static int add_unlisted(struct dcp_finder *f)
+{
+	struct dcp_names *const g = f->groups;
+	const char **v, **all;
+	size_t n, before;
+
+	if (!f->o->has_optimizer)
+		return 0;
+	v = list_unlisted(f, &n, &before);
+	if (!v || !n)
+		return v ? 0 : errmsg_nomem(f->err, f->file);
+	if (f->ngroups == 1) {
+		all = arena_alloc(f->a, (n + g->n) * sizeof(*all));
+		if (!all)
+			return errmsg_nomem(f->err, f->file);
+		memcpy(all, v, before * sizeof(*all));
+		memcpy(all + before, g->names, g->n * sizeof(*all));
+		memcpy(all + before + g->n, v + before,
+		       (n - before) * sizeof(*all));
+		g->names = all;
+		g->n += n;
+	}
+	return note_unlisted(f, v[0], n);
+}
+
 static int find_all(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
 	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f);
 
-	rc = rc ?: list_weights(f) ?: f->ngroups ? 0 : set_one_group(f);
+	rc = rc ?: list_weights(f) ?: f->ngroups ? add_unlisted(f) : set_one_group(f);
 	rc = rc ?: dcp_model_add_groups(f) ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)

@@ -31,6 +31,14 @@ for digests in "$good"/dcp_*.digests; do
 	equal "$tmp/$name" "$tmp/$name-hf"
 done
 
+# torch lists a pipeline's stages in reverse.
+name=dcp_pp2_unflattened
+ucckpt cat "$good/$name" ckpt_universal/mp_rank_00_model_states.pt >"$tmp/states"
+check "stages are in order" test "$(grep -ao '[a-z]*[.]weight' "$tmp/states" | awk '!seen[$0]++' | tr '\n' ' ')" = \
+	"embed.weight norm.weight head.weight "
+check "what no group lists is named" grep -q "3 parameters that have states, such as embed.weight, are in none" \
+	<(ucckpt info "$good/$name")
+
 # A run.
 mkdir "$tmp/run"
 for step in 9 10; do
