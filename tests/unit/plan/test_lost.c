@@ -37,7 +37,8 @@ static const struct view_type views[] = {
 
 static void lose(const char *path)
 {
-	assert_int_equal(unlink(path), 0);
+	if (unlink(path))
+		fail_msg("%s: cannot be removed", path);
 }
 
 static void cut(const char *path)
@@ -161,10 +162,77 @@ static void lost_files_fail_alone(void **state)
 			}
 }
 
+/* Other sources, and a file of each. */
+static const struct {
+	const char *dir, *file;
+} sources[] = {
+	{ "z0_fp16_groups2_dp2/global_step4", "mp_rank_00_model_states.pt" },
+	{ "pp2_dp2_z0_fp32/global_step4", "layer_02-model_states.pt" },
+	{ "pp2_dp2_z1_bf16/global_step4", "layer_02-model_states.pt" },
+	{ "tp2_dp2_z1_bf16/global_step4",
+	  "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt" },
+	{ "moe_ep2_dp2_z1/global_step4",
+	  "layer_0_expert_1_mp_rank_00_model_states.pt" },
+	{ "autoep2_dp2_z1/global_step4",
+	  "zero_pp_rank_1_mp_rank_00_optim_states.pt" },
+	{ "z3_nvme_dp2/global_step4",
+	  "offloaded_tensors/rank01/exp_avg-1_3.tensor.swp" },
+	{ "z3_tied_frozen_buffers_dp2/global_step4",
+	  "zero_pp_rank_1_mp_rank_00_model_states.pt" },
+	{ "z2_muon_bf16_dp3/global_step4",
+	  "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt" },
+	{ "dcp_fsdp2_dp1_threads/ckpt", "__0_1.distcp" },
+	{ "dcp_fsdp2_dp1_threads/ckpt", ".metadata" },
+	{ "dcp_mcore_tp2/iter_0000004", "__1_0.distcp" },
+	{ "hfdir_types", "model.safetensors" },
+	{ "hfdir_bin", "pytorch_model.bin" },
+};
+
+/* Plan the views that the source has; only some files need the one that is lost. */
+static void check_source(size_t i, size_t fault)
+{
+	static const struct plan_options options = { .any_stage = true };
+	const char *const top = getenv("top_srcdir");
+	struct plan *v[COUNT(views) + 1] = { NULL };
+	char *const dir = mkckpt_new_dir(), command[2 * PATH_MAX], path[PATH_MAX];
+	struct errmsg err = { "" };
+	char *from;
+
+	snprintf(path, sizeof(path), "%s/tests/good/%s", top ? top : ".",
+		 sources[i].dir);
+	from = realpath(path, NULL);
+	assert_non_null(from);
+	snprintf(command, sizeof(command), "cp -r '%s' tag; chmod -R u+w tag", from);
+	mkckpt_shell(dir, command);
+	free(from);
+	snprintf(path, sizeof(path), "%s/tag", dir);
+	if (plan_open(test_context(), path, &options, &v[0], &err))
+		fail_msg("%s", err.text);
+	for (size_t k = 0; k < COUNT(views); k++)
+		if (plan_open_derived(v[0], &views[k], &v[k + 1], &err))
+			v[k + 1] = NULL;
+	snprintf(path, sizeof(path), "%s/tag/%s", dir, sources[i].file);
+	faults[fault](path);
+	for (size_t k = COUNT(views) + 1; k-- > 0;)
+		if (v[k]) {
+			try_files(v[k], PLAN_ROOT);
+			plan_close(v[k]);
+		}
+	mkckpt_free_dir(dir);
+}
+
+static void lost_files_of_real_checkpoints_fail_alone(void **state)
+{
+	for (size_t i = 0; i < COUNT(sources); i++)
+		for (size_t fault = 0; fault < COUNT(faults); fault++)
+			check_source(i, fault);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lost_files_fail_alone),
+		cmocka_unit_test(lost_files_of_real_checkpoints_fail_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
