@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PEFT and transformers load a LoRA run's adapter from a mount.
+"""PEFT and transformers load an adapter from a mount.
 
     lora.py VIEW SAVED
 
@@ -29,7 +29,9 @@ def main(view, saved):
     assert not torch.equal(want, logits(load("base"))), "the adapter changes nothing"
     model = peft.PeftModel.from_pretrained(load("base"), view)
     assert torch.equal(want, logits(model)), "PEFT: other logits"
-    assert torch.equal(logits(load(saved)), logits(load(view))), "transformers: other logits"
+    # transformers knows no prompt encoders.
+    if not model.active_peft_config.is_prompt_learning:
+        assert torch.equal(logits(load(saved)), logits(load(view))), "transformers: other logits"
     print("ok:", saved)
 
 
