@@ -243,8 +243,9 @@ struct uckpt_done {
 };
 
 /* Write the tree that options say (to, ranks, stage, ...) to the new directory `dest`,
- * which appears whole or not at all.  If it fails with done->files above 0, so many files are
- * kept beside `dest`, and the same call goes on with the others.  -EINVAL for options of
+ * which appears whole or not at all; a directory that has the same bytes already is a success.
+ * If it fails with done->files above 0, so many files are kept beside `dest` in a directory that
+ * a note names, and the same call goes on with the others.  -EINVAL for options of
  * another kind of tree. */
 int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,

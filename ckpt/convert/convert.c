@@ -126,8 +126,8 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	if (!c->kept)
 		return;
 	errmsg_put(&notes,
-		   "%s: has the files of %s that are complete; the same conversion goes"
-		   " on with them, and without it they may be removed",
+		   "%s keeps the complete files of %s: the same conversion goes on with"
+		   " them; remove it to give up",
 		   out->tmp, c->dest);
 	output_keep(out);
 }

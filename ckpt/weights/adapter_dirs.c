@@ -35,21 +35,22 @@ static void name_weights(struct adapter_dirs *d, const struct weights *w,
 	}
 }
 
+/* Add a directory for an adapter that has weights; `names` has room for all. */
 static void add_dir(struct adapter_dirs *d, const struct weights *w,
-		    const struct adapter *one, bool *saved)
+		    const struct adapter *one, const char **names, bool *saved)
 {
 	struct adapter_dir *const dir = &d->v[d->n];
+	size_t n = 0;
 
-	dir->one = one;
-	dir->names = arena_alloc(&d->arena, (w->n + 1) * sizeof(*dir->names));
-	dir->weights =
-		arena_alloc(&d->arena, (w->n + 1) * sizeof(*dir->weights));
-	if (!dir->names || !dir->weights)
-		return;
-	name_weights(d, w, one, dir->names, saved);
+	name_weights(d, w, one, names, saved);
 	for (size_t i = 0; i < w->n; i++)
-		if (dir->names[i]) {
-			dir->names[dir->n] = dir->names[i];
+		n += names[i] != NULL;
+	dir->one = one;
+	dir->names = arena_alloc(&d->arena, (n + 1) * sizeof(*dir->names));
+	dir->weights = arena_alloc(&d->arena, (n + 1) * sizeof(*dir->weights));
+	for (size_t i = 0; dir->names && dir->weights && i < w->n; i++)
+		if (names[i]) {
+			dir->names[dir->n] = names[i];
 			dir->weights[dir->n++] = i;
 		}
 	d->n += dir->n > 0;
@@ -69,10 +70,11 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
 	d->v = arena_alloc(&d->arena, (d->all.n + 1) * sizeof(*d->v));
 	if (!saved || !d->names || !d->v)
 		return errmsg_nomem(err, NULL);
-	name_weights(d, w, d->top, d->names, saved);
+	/* The names of the top come last, and stay. */
 	for (size_t i = 0; i < d->all.n; i++)
 		if (adapter_has_dir(&d->all.v[i]))
-			add_dir(d, w, &d->all.v[i], saved);
+			add_dir(d, w, &d->all.v[i], d->names, saved);
+	name_weights(d, w, d->top, d->names, saved);
 	for (size_t i = 0; i < w->n; i++)
 		if (w->v[i]->param && !saved[w->v[i]->same])
 			d->left_out = w->v[i]->name;

@@ -51,7 +51,7 @@ finishes() {
 stop TERM begun
 check "it says what is kept: $(cat "$tmp/said")" grep -q \
 	"^ucckpt: $out: interrupted by Terminated; files are kept ([0-9]*), and the same command goes on$" "$tmp/said"
-check "and where" grep -q "^ucckpt: $(echo "$dir"/.v.tmp-*): has the files of $out that are complete" "$tmp/said"
+check "and where" grep -q "^ucckpt: $(echo "$dir"/.v.tmp-*) keeps the complete files of $out:" "$tmp/said"
 files=("$dir"/.v.tmp-*/zero/*/*.pt)
 truncate -s -1 "${files[0]}"
 stop KILL went_on
