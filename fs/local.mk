@@ -6,6 +6,7 @@ bin_PROGRAMS += ucfs
 uckpt_programs += ucfs
 endif
 ucfs_SOURCES = %D%/detach.h %D%/detach.c \
+	%D%/keeper.h %D%/keeper.c \
 	%D%/mountpoint.h %D%/mountpoint.c \
 	%D%/options.h %D%/options_table.c \
 	%D%/options.c %D%/main.c

@@ -28,6 +28,7 @@
 #include "ckpt/base/meter.h"
 #include "ckpt/uckpt.h"
 #include "fs/detach.h"
+#include "fs/keeper.h"
 #include "fs/log/log.h"
 #include "fs/log/notify.h"
 #include "fs/log/stats.h"
@@ -218,6 +219,10 @@ static int mount_and_serve(const struct options *o, struct fuse_session *se,
 		goto out_signals;
 	}
 	mountpoint_mounted();
+	rc = keeper_mounted(o->mountpoint);
+	if (rc)
+		log_warning("auto_unmount: %s: cannot find the mount's id in /proc",
+			    o->mountpoint);
 	server->passthrough.fuse_fd = fuse_session_fd(se);
 	detach_ready();
 	if (!o->foreground)
@@ -247,7 +252,6 @@ static int serve_source(const struct options *o, struct fuse_args *args)
 	struct server server = { .u = o->u,
 				 .stats = &stats,
 				 .lock = PTHREAD_MUTEX_INITIALIZER,
-				 .auto_unmount = o->auto_unmount,
 				 .end_background = -1,
 				 .prefill.busy = ATOMIC_FLAG_INIT,
 				 .passed = { .passthrough = &server.passthrough,
@@ -292,6 +296,10 @@ static int main_run(const struct options *o, struct fuse_args *args)
 
 	if (!o->foreground && !o->fake && (rc = detach_start())) {
 		log_error("cannot go into the background: %s", strerror(-rc));
+		return 1;
+	}
+	if (o->auto_unmount && !o->fake && (rc = keeper_start(o->mountpoint))) {
+		log_error("auto_unmount: %s", strerror(-rc));
 		return 1;
 	}
 	raise_file_limit();

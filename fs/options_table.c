@@ -67,7 +67,7 @@ static const struct row rows[] = {
 	{ "-f --foreground", FLAG(foreground) },
 	{ "-d --debug debug", FLAG(debug) },
 	{ "allow_other", .set = set_shared, .keep = true },
-	{ "auto_unmount", FLAG(auto_unmount), .keep = true },
+	{ "auto_unmount", FLAG(auto_unmount) },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
 	{ "nonempty", FLAG(nonempty) },
 	{ "remount",

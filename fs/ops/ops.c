@@ -45,8 +45,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	struct server *const s = userdata;
 
 	atomic_store(&s->passthrough.on, fuse_caps_init(conn));
-	/* fusermount3 takes us for alive as long as the root can be opened. */
-	s->no_opendir = uckpt_is_view(s->u) && !s->auto_unmount &&
+	s->no_opendir = uckpt_is_view(s->u) &&
 			conn->capable & FUSE_CAP_NO_OPENDIR_SUPPORT;
 	background_start(s);
 }

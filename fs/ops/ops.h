@@ -34,7 +34,6 @@ struct server {
 	struct prefill prefill;
 	pthread_t background; /* background.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
-	bool auto_unmount;    /* fusermount3 unmounts when we have died */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects these, and those of `passed`: */
 	LIST_HEAD(, handle) open; /* all open files */

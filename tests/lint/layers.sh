@@ -38,7 +38,7 @@ listed=$(
 			}
 		}' "$room/local.mk"
 	done
-	printf '%s\n' fs/detach.h fs/detach.c fs/mountpoint.h fs/mountpoint.c \
+	printf '%s\n' fs/detach.h fs/detach.c fs/keeper.h fs/keeper.c fs/mountpoint.h fs/mountpoint.c \
 		fs/options.h fs/options_table.c fs/options.c \
 		fs/main.c gpu/main.c
 )

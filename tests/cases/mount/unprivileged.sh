@@ -80,4 +80,15 @@ done
 check "the mount is read-only" sh -c "! touch '$mnt/global_step4/new' 2>/dev/null"
 check "so are its views" sh -c "! touch '$mnt/latest_universal' 2>/dev/null"
 unmount
+
+# Without the right to unmount, fusermount3 does it.
+mount_fg "$tmp/small" -o auto_unmount || finish
+kill -KILL "$server"
+wait "$server" 2>/dev/null
+server=
+for _ in $(seq 100); do
+	grep -q -F " $mnt " /proc/self/mounts || break
+	sleep 0.05
+done
+check "auto_unmount" eval "! grep -q -F ' $mnt ' /proc/self/mounts"
 finish
