@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
@@ -72,6 +73,8 @@ struct search {
 	struct sidecars *c;
 	const char *config; /* the name of the file that must be there */
 	bool only;          /* is wanted */
+	bool above;         /* a directory above the run is searched */
+	uid_t owner;        /* of the tag */
 };
 
 static bool is_wanted(const struct search *s, const char *name)
@@ -115,6 +118,23 @@ static bool has_name(const struct sidecars *c, const char *name)
 	return false;
 }
 
+/* Above the run, members of a group may write who are not to choose what is served with the
+ * weights, such as code: only files of root, of the tag's owner and of this process's user
+ * are. */
+static bool is_trusted(const struct search *s, const struct tag_file *f)
+{
+	struct fileid id;
+	struct stat st;
+
+	if (!s->above)
+		return true;
+	if (files_stat(s->u, f->path, &st, NULL))
+		return false;
+	fileid_from_stat(&st, &id);
+	return fileid_equal(&id, &f->file) &&
+	       (st.st_uid == 0 || st.st_uid == s->owner || st.st_uid == geteuid());
+}
+
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
@@ -124,7 +144,7 @@ static bool add_file(const struct search *s, const char *dir, const char *name)
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
 	    asprintf(&f.path, "%s/%s", dir, name) < 0)
 		return false;
-	if (tag_file_find(&f, NULL))
+	if (tag_file_find(&f, NULL) || !is_trusted(s, &f))
 		free(f.path);
 	else
 		c->v[c->n++] = f;
@@ -221,12 +241,14 @@ static bool is_config_of(const struct search *s, const char *dir)
  * write to some directories, such as /tmp. */
 static bool add_above(const struct search *s, const char *dir)
 {
+	struct search above = *s;
 	struct dirlist d;
 	bool ok;
 
 	if (!is_config_of(s, dir) || files_list(s->u, dir, true, &d, NULL))
 		return true;
-	ok = d.attrs.st.st_mode & S_IWOTH || add_files(s, dir, &d);
+	above.above = true;
+	ok = d.attrs.st.st_mode & S_IWOTH || add_files(&above, dir, &d);
 	dirlist_done(&d);
 	return ok;
 }
@@ -261,8 +283,11 @@ static int end_search(const struct search *s, bool ok, const char *path, struct 
 int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
 		  const char *adapter, const char *more, struct errmsg *err)
 {
-	const struct search s = { u, &tag->model, c,
-				  adapter ? ADAPTER_CONFIG : "config.json", false };
+	const struct search s = { .u = u,
+				  .model = &tag->model,
+				  .c = c,
+				  .config = adapter ? ADAPTER_CONFIG : "config.json",
+				  .owner = tag->dir.st.st_uid };
 	const char *const path = tag->dir.path;
 	char *const run = dir_above(u, path);
 	char *const above = run ? dir_above(u, run) : NULL;
@@ -283,7 +308,11 @@ int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
 			  const struct zero_checkpoint *tag, const char *adapter,
 			  const char *more, struct errmsg *err)
 {
-	const struct search s = { u, &tag->model, c, ADAPTER_CONFIG, true };
+	const struct search s = { .u = u,
+				  .model = &tag->model,
+				  .c = c,
+				  .config = ADAPTER_CONFIG,
+				  .only = true };
 	const char *const path = tag->dir.path;
 	char *const run = dir_above(u, path);
 	bool ok;

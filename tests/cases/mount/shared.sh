@@ -90,6 +90,26 @@ check "to those who may read them" reads $stranger "$tmp/mnt/${tag}_hf/tokenizer
 check "and to no others" lacks $stranger "$tmp/mnt/${tag}_hf/config.json"
 unmount
 
+# Above a run, files of another member of its owner's group are not the model's.
+fresh_run
+mkdir "$tmp/project"
+mv "$run" "$tmp/project/run"
+width=$(ucckpt info "$tmp/project/run" | awk '/ ?transformer.ln_f.bias/ { print $2 }')
+for whose in $stranger $owner; do
+	echo "{\"hidden_size\": $width}" >"$tmp/project/config.json"
+	echo "{}" >"$tmp/project/tokenizer.json"
+	chown "$whose" "$tmp/project/config.json"
+	chown $stranger "$tmp/project/tokenizer.json"
+	mount_fg "$tmp/project/run" || finish
+	case $whose in
+	"$stranger") check "another's configuration is not shown" test ! -e "$mnt/${tag}_hf/config.json" ;;
+	"$owner") check "the owner's is" test -e "$mnt/${tag}_hf/config.json" ;;
+	esac
+	check "another's tokenizer is not shown" test ! -e "$mnt/${tag}_hf/tokenizer.json"
+	unmount
+done
+mv "$tmp/project/run" "$run"
+
 # With follow_links a user reads what he could reach himself: every directory on the
 # way to a link's target counts, and those above the source.
 closed=$tmp/closed
