@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check says of each form of each reference checkpoint whether convert can write it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/uckpt.h"
+#include "tests/support/realfiles.h"
+#include "tests/support/unit.h"
+
+/* No output can be made here: convert fails once it has asked all that it asks before it
+ * writes.  (cases/ucckpt/convert.sh has the output of each form.) */
+#define NOWHERE "/dev/null/out"
+
+static const struct form {
+	const char *name; /* as check lists it */
+	const char *options[3];
+} forms[] = {
+	{ "--to universal", { "to=universal" } },
+	{ "--to universal --stage any", { "to=universal", "stage=any" } },
+	{ "--to dcp", { "to=dcp" } },
+	{ "--to hf", { "to=hf" } },
+	{ "--to fp32", { "to=fp32" } },
+	{ "--to zero", { "to=zero", "ranks=8" } },
+};
+
+static void take(void *arg, const char *text, size_t len)
+{
+	bytebuf_add(arg, text, len);
+}
+
+/* What check reports of a checkpoint, whose files are whole; NULL if they are not. */
+static char *check(const char *source)
+{
+	struct bytebuf report = { 0 };
+	struct uckpt_error err = { "" };
+	struct uckpt *const u = uckpt_new();
+	char *text;
+	int rc;
+
+	uckpt_set_calls(
+		u, &(struct uckpt_calls){ .arg = &report, .report = take });
+	rc = uckpt_check(u, &source, 1, UCKPT_JSON, &err);
+	uckpt_free(u);
+	text = bytebuf_take_text(&report);
+	if (rc == 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
+static bool is_listed(const char *report, const char *form)
+{
+	const char *const list = strstr(report, "\"convert\":");
+	const char *const end = list ? strchr(list, ']') : NULL;
+	char quoted[64];
+	const char *at;
+
+	assert_non_null(end);
+	snprintf(quoted, sizeof(quoted), "\"%s\"", form);
+	at = strstr(list, quoted);
+	return at && at < end;
+}
+
+/* Would convert write it? */
+static bool convert(const char *source, const struct form *f,
+		    struct uckpt_error *err)
+{
+	struct uckpt *const u = uckpt_new();
+	int rc;
+
+	for (size_t i = 0; f->options[i]; i++)
+		assert_int_equal(uckpt_set(u, f->options[i], err), 0);
+	rc = uckpt_convert(u, &source, 1, NOWHERE, NULL, err);
+	uckpt_free(u);
+	assert_true(rc < 0);
+	return strstr(err->text, NOWHERE) != NULL;
+}
+
+/* Returns how many forms would be written. */
+static unsigned compare(const char *source, unsigned *failures)
+{
+	char *const report = check(source);
+	unsigned written = 0;
+
+	for (size_t i = 0; report && i < COUNT(forms); i++) {
+		struct uckpt_error err = { "" };
+		const bool writes = convert(source, &forms[i], &err);
+
+		written += writes;
+		if (is_listed(report, forms[i].name) == writes)
+			continue;
+		print_error("%s: check %s %s, and convert: %s\n", source,
+			    writes ? "does not list" : "lists", forms[i].name,
+			    err.text);
+		++*failures;
+	}
+	free(report);
+	return written;
+}
+
+static void check_says_what_convert_does(void **state)
+{
+	unsigned failures = 0, written = 0;
+	glob_t g;
+
+	(void)state;
+	realfiles_glob(&g, "tests/good/*");
+	for (size_t i = 0; i < g.gl_pathc; i++) {
+		struct stat st;
+
+		if (stat(g.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))
+			written += compare(g.gl_pathv[i], &failures);
+	}
+	globfree(&g);
+	assert_int_equal(failures, 0);
+	assert_true(written > 500);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(check_says_what_convert_does),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
