@@ -183,9 +183,12 @@ says "problem: .*model_states.pt file: it is missing"
 
 # A rank that never was: not a list of a million missing files.
 damaged z1_fp32_dp2
-cp zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
+mv zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_999999_mp_rank_00_optim_states.pt
 info 1 .
 says "problem: .*more files are missing (not listed)"
+cp zero_pp_rank_999999_mp_rank_00_optim_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
+info 0 .
+says "warning: .*files of a former save are left out: zero_pp_rank_999999_mp_rank_00_optim_states.pt"
 
 cd "$tmp" || exit 1
 ucckpt info >/dev/null 2>"$tmp/errors"
