@@ -25,8 +25,8 @@ struct bytebuf;
  * that nothing is allocated for a node of a view.
  *
  *   1			 the root: the run's directory, or a view
- *   2 + i		 path i of the run (pathtab.h), below 2^44
- *   (v + 1) << 44 | n	 node n of view v's plan
+ *   2 + i		 path i of the run (pathtab.h), below 2^40
+ *   (v + 1) << 40 | n	 node n of view v's plan
  *   LATEST | i		 pointer to the newest tag's view, which has path i
  *   CONTROL | i	 .ucfs and everything below it
  */

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
@@ -61,8 +62,8 @@ struct views {
 	struct plan_options options;
 	bool check; /* all files of a tag */
 	/* Protected by the context's lock: */
-	size_t n;
-	struct view *v[VIEWS_MAX];
+	struct view **v;
+	size_t n, cap;
 	struct hashtab index; /* into `v`, by path and type */
 	size_t recut;         /* of them, re-cut views */
 	uint64_t clock;       /* of last_use */
@@ -116,6 +117,7 @@ void views_free(struct views *v)
 		free(v->v[i]);
 	}
 	hashtab_done(&v->index);
+	free(v->v);
 	free(v);
 }
 
@@ -157,7 +159,7 @@ static int append_view(struct views *v, struct tag *tag,
 	if (!has_room(v, type))
 		return -ENFILE;
 	x = calloc(1, sizeof(*x));
-	if (!x || !hashtab_add(&v->index, hash_view(tag->path, type),
+	if (!x || !array_reserve(&v->v, &v->cap, v->n + 1, sizeof(struct view *)) || !hashtab_add(&v->index, hash_view(tag->path, type),
 			       (uint32_t)v->n)) {
 		free(x);
 		return -ENOMEM;

@@ -20,11 +20,10 @@ struct tag;
  */
 struct views;
 
-#define VIEWS_MAX 65535u
-
-/* Of these, re-cut views, which are looked up before they are listed: users cannot use up
- * the numbers of the others. */
-#define VIEWS_RECUT_MAX 32768u
+/* Numbers of views (tree_impl.h has the bits).  Re-cut views are looked up before they are
+ * listed, 4 * RESHARD_RANKS_MAX of each tag: all of 120 tags leave the others' numbers. */
+#define VIEWS_MAX ((1u << 21) - 1)
+#define VIEWS_RECUT_MAX (120u * 4 * 4096)
 
 /* Plans of re-cut views that are kept while nobody uses them. */
 #define VIEWS_RECUT_PLANS_MAX 8

@@ -45,7 +45,7 @@
 /* Files of one mount whose st_ino >> UCFS_PLAN_SHIFT is the same belong to one plan of
  * a checkpoint, which does not change.  A checkpoint that is saved again gets
  * another. */
-#define UCFS_PLAN_SHIFT 44
+#define UCFS_PLAN_SHIFT 40
 
 enum ucfs_extent_kind {
 	UCFS_EXTENT_LITERAL = 0, /* made by ucfs: read it from this file */

@@ -39,6 +39,12 @@ named=$(cd "$mnt" && stat -c %F "${tag}"_dp{1..4096}{,_z1,_z2,_z3} latest_dp{1..
 check "all names are there" test "$named" = "16384 directory"$'\n'"4096 regular file"
 grown=$(($(resident) - before))
 check "names cost little: $grown KiB" test "$before" -gt 0 -a $grown -lt 32768
+cp -r "$run/$tag" "$run/more"
+cp -r "$run/$tag" "$run/most"
+printf "$mnt/%s\n" {more,most}_dp{1..4096}{,_z1,_z2,_z3} | xargs stat -c %F >"$tmp/said" 2>&1
+check "nor numbers that others need" test "$(sort "$tmp/said" | uniq -c | sed 's/^ *//')" = "32768 directory"
+check "as all views of a tag" test -e "$mnt/more_hf"
+rm -r "${run:?}/more" "${run:?}/most"
 (cd "$mnt" && ls -U "${tag}"_dp{1..200}) >"$tmp/said" || fail "not all can be listed"
 check "all have their files" test "$(grep -c optim_states "$tmp/said")" = $((200 * 201 / 2))
 check "the last that were used are listed" test "$(cd "$mnt" && echo ${tag}_dp1*)" = \
