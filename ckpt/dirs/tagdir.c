@@ -351,6 +351,8 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 			       : kinds_refuse(u, d->path, err);
 	}
 	if (rc == -EBADMSG && leftover_drop(d)) {
+		if (err) /* callers look for a text, too */
+			*err->text = '\0';
 		sort_files(d);
 		rc = check_files(d, err);
 	}

@@ -188,7 +188,8 @@ info 1 .
 says "problem: .*more files are missing (not listed)"
 cp zero_pp_rank_999999_mp_rank_00_optim_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
 info 0 .
-says "warning: .*files of a former save are left out: zero_pp_rank_999999_mp_rank_00_optim_states.pt"
+says "warning: .*files of a former save are left out: zero_pp_rank_999999_mp_rank_00_optim_states.pt" \
+	"convert *--to universal *yes"
 
 cd "$tmp" || exit 1
 ucckpt info >/dev/null 2>"$tmp/errors"
