@@ -57,7 +57,8 @@ class Source:
 
     def list(self, path: str) -> Dict[str, Optional[Attr]]:
         """Return the names in a directory, with the attributes of files and None for
-        directories. Symbolic links are followed; dangling ones are left out."""
+        directories. Symbolic links are followed; those that lead nowhere, or out of the
+        run, have their own attributes."""
         found: Dict[str, Optional[Attr]] = {}
         with self.handle as u:
             d, pos, entry = c_void_p(), c_uint64(), Entry()
@@ -67,7 +68,7 @@ class Source:
                     name = os.fsdecode(entry.name)
                     try:
                         found[name] = self._entry(u, entry, f"{path}/{name}")
-                    except FileNotFoundError:
+                    except FileNotFoundError:  # it was removed
                         pass
             finally:
                 library().uckpt_dir_close(d)
@@ -79,7 +80,10 @@ class Source:
         attr = Attr()
         call("uckpt_stat", u, entry.node, byref(attr), path=path)
         if stat.S_ISLNK(attr.mode):
-            attr = self.stat(path)
+            try:
+                attr = self.stat(path)
+            except OSError:  # said when it is opened
+                pass
         return None if stat.S_ISDIR(attr.mode) else attr
 
     def open(self, path: str) -> File:

@@ -3,6 +3,7 @@
 
 import os
 import pickle
+import shutil
 import tempfile
 import unittest
 
@@ -22,7 +23,6 @@ TREE = "global_step4_universal"
 class FileSystem(unittest.TestCase):
     def setUp(self):
         self.files = {f"{TREE}/{path}": f for path, f in good.files("z1_fp32_dp2").items()}
-        fsspec.register_implementation("ucfs", UcfsFileSystem, clobber=True)
         self.fs = fsspec.filesystem("ucfs", source=RUN, ranks=[2])
         self.addCleanup(self.fs.clear_instance_cache)
 
@@ -58,6 +58,15 @@ class FileSystem(unittest.TestCase):
         self.assertIsInstance(ranges[2], FileNotFoundError)
         with self.assertRaises(FileNotFoundError):
             self.fs.cat_ranges(["no"], [0], [1], on_error="raise")
+
+    def test_a_link_that_leads_nowhere_is_listed(self):
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copytree(RUN, d + "/run")
+            os.symlink("loop", d + "/run/loop")
+            fs = UcfsFileSystem(d + "/run", skip_instance_cache=True)
+            self.addCleanup(fs.close)
+            self.assertEqual(fs.find("", detail=True)["loop"]["type"], "link")
+            self.assertRaises(OSError, fs.open, "loop")
 
     def test_opens_files(self):
         with self.fs.open("latest") as f:

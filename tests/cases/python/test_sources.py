@@ -5,7 +5,10 @@ import ast
 import glob
 import os
 import pickle
+import shutil
+import stat
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -33,6 +36,24 @@ class Opening(unittest.TestCase):
                 self.assertEqual(ckpt[tags[0]].name, tags[0])
                 with self.assertRaises(KeyError):
                     ckpt["global_step5"]
+
+    def test_links_that_lead_nowhere_are_listed(self):
+        links = {"absolute": "/etc/hostname", "itself": "itself", "nothing": "no/thing",
+                 "out": "../../../../etc/hostname", "below": "latest/file"}
+        good_ones = {"here": ".", "tag": "global_step4", "file": "latest"}
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copytree(good.run("z1_fp32_dp2"), d + "/run")
+            for name, target in {**links, **good_ones}.items():
+                os.symlink(target, f"{d}/run/{name}")
+            with ucfs.open(d + "/run") as ckpt:
+                self.assertLessEqual({"global_step4"}, set(ckpt.tags))
+                self.assertTrue(ckpt["global_step4"].parameters["cube"].fp32[:].size)
+                found = ckpt._source.list("")
+                for name in links:
+                    self.assertTrue(stat.S_ISLNK(found[name].mode), name)
+                    self.assertRaises(OSError, ckpt._source.open, name)
+                self.assertEqual([found["here"], found["tag"], found["file"].size],
+                                 [None, None, len("global_step4")])
 
     def test_refused_sources_are_named(self):
         for name in good.cases(refused=True):
