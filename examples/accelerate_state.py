@@ -24,6 +24,8 @@ BATCH, LENGTH, WORDS = 8, 16, 64
 
 def main(directory, state=None):
     ranks = int(os.environ["WORLD_SIZE"])
+    if not torch.cuda.is_available():
+        accelerate.PartialState(cpu=True)  # its ranks meet by gloo
     accelerator = accelerate.Accelerator(deepspeed_plugin=accelerate.DeepSpeedPlugin(
         zero_stage=2, gradient_accumulation_steps=1))
     accelerate.utils.set_seed(1)

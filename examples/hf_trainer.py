@@ -30,7 +30,7 @@ def main(directory, checkpoint=None):
     args = transformers.TrainingArguments(
         output_dir=directory, max_steps=8, save_steps=4, logging_steps=1,
         per_device_train_batch_size=BATCH // int(os.environ["WORLD_SIZE"]),
-        learning_rate=1e-2, report_to=[],
+        learning_rate=1e-2, report_to=[], use_cpu=not torch.cuda.is_available(),
         deepspeed={"zero_optimization": {"stage": 3},
                    "train_micro_batch_size_per_gpu": "auto",
                    "gradient_accumulation_steps": "auto"})

@@ -24,6 +24,13 @@ from ._commands import check, diff, info, materialize
 from ._library import Error, version
 from ._mount import Mount, mount
 
+try:
+    from fsspec import register_implementation
+    # Wheels have an entry point; a directory of PYTHONPATH has none.
+    register_implementation("ucfs", "ucfs._fsspec.UcfsFileSystem", clobber=True)
+except ImportError:
+    pass
+
 __all__ = [
     "Array", "Checkpoint", "Error", "Mount", "Parameter", "Tag", "check", "diff",
     "info", "materialize", "mount", "open", "version",

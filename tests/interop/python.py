@@ -24,7 +24,6 @@ import ucfs
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-from ucfs._fsspec import UcfsFileSystem
 
 GOOD, SCRATCH = sys.argv[1:3]
 
@@ -129,7 +128,6 @@ def check_model():
 
 def check_fsspec(run, name):
     """Programs that open ucfs:// read what is there."""
-    fsspec.register_implementation("ucfs", UcfsFileSystem, clobber=True)
     copy = f"{SCRATCH}/run"
     shutil.copytree(run, copy)
     tensors = {"a": torch.arange(1000.0), "b": torch.ones(3, 5)}

@@ -7,8 +7,8 @@
 
 # state DIR: every name below it with mode, size, time to the nanosecond, digest.
 state() {
-	(cd "$1" && find . -printf '%P %M %T@ ' -type f -printf '%s ' \
-		-exec sha256sum {} + -o -printf '%P %M %T@\n' | sort)
+	(cd "$1" && find . -printf '%P %M %T@\n' -type f -printf '%P %s\n' | sort &&
+		find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
 # ran STATUS ARGUMENT...: what it said goes to $tmp/said and $tmp/errors.
