@@ -78,6 +78,7 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 {
 	struct value *const v = value_new(a, VALUE_REDUCE);
 
+	a->failed |= !callable || !args;
 	if (!v || !callable || !args)
 		return NULL;
 	v->obj = arena_alloc(a, sizeof(*v->obj));
@@ -94,6 +95,7 @@ struct value *value_new_object(struct arena *a, struct value *type,
 	struct value *const v =
 		value_new_reduce(a, type, value_new(a, VALUE_TUPLE));
 
+	a->failed |= !attributes;
 	if (!v || !attributes)
 		return NULL;
 	v->kind = VALUE_NEWOBJ;

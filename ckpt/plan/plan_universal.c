@@ -147,9 +147,12 @@ static struct value *sub_param_shape(struct arena *a, const struct param *p)
 	struct value *shape = value_find(spec, "shape");
 	struct value *const dim = value_find(spec, "partition_dim");
 	struct value *const state = value_new(a, VALUE_DICT);
+	uint64_t at;
 
-	if (!p->merge.widths && value_items(shape)->v[dim->i]->kind == VALUE_INT)
-		shape = spell_out(a, p, value_items(shape), dim->i);
+	/* geometry_init has checked both. */
+	if (!p->merge.widths && value_get_count(dim, &at) &&
+	    value_item(shape, at)->kind == VALUE_INT)
+		shape = spell_out(a, p, value_items(shape), (int64_t)at);
 	value_dict_set(a, state, "patterns", value_find(spec, "patterns"));
 	value_dict_set(a, state, "shape", shape);
 	value_dict_set(a, state, "partition_dim", dim);

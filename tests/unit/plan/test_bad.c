@@ -341,6 +341,27 @@ static void strings_in_the_module_are_left_out(void **state)
 	mkckpt_free_dir(dir);
 }
 
+/* Where a number is expected, an enum's member is one. */
+static void dimensions_may_be_members_of_enums(void **state)
+{
+	static const struct bad b = {
+		.kind = MKCKPT_MODEL,
+		.change = "['universal_checkpoint_info']['parameter_with_sub_params'] ="
+			  " [{'patterns': ['l1.weight'], 'shape': (7, 5),"
+			  " 'partition_dim': Call('mine', 'Dim', 1)}]",
+	};
+	struct mkckpt c = good(2);
+	char *const dir = mkckpt_new_dir();
+	struct errmsg err = { "" };
+
+	c.edit = edit_one;
+	c.ctx = (void *)&b;
+	mkckpt_write(&c, dir);
+	if (open_and_walk(dir, &err))
+		fail_msg("%s", err.text);
+	mkckpt_free_dir(dir);
+}
+
 static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		       unsigned rank, void *ctx)
 {
@@ -463,6 +484,7 @@ int main(void)
 		cmocka_unit_test_setup(unreadable_files_are_reported,
 				       forget_failures),
 		cmocka_unit_test(strings_in_the_module_are_left_out),
+		cmocka_unit_test(dimensions_may_be_members_of_enums),
 		cmocka_unit_test(modules_of_integers_are_not_filled),
 		cmocka_unit_test_setup(long_names_of_experts_are_refused,
 				       forget_failures),
