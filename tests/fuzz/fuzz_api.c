@@ -331,11 +331,50 @@ static void damage(struct session *s)
 	}
 }
 
+static void close_all(struct session *s)
+{
+	for (size_t i = 0; i < SLOTS; i++) {
+		close_file(s, i);
+		uckpt_dir_close(s->dirs[i]);
+		s->dirs[i] = NULL;
+	}
+	uckpt_free(s->u);
+	repair(s);
+}
+
+/* Set an option to any text. */
+static void set_text(struct session *s)
+{
+	size_t n = 0;
+	char text[64];
+
+	while (uckpt_option_name(n))
+		n++;
+	n = (size_t)snprintf(text, 32, "%s", uckpt_option_name(byte(s) % n));
+	for (size_t end = n + byte(s) % 24; n < end; n++)
+		text[n] = (char)byte(s);
+	text[n] = '\0';
+	uckpt_set(s->u, text, NULL);
+}
+
+/* Open a source in a context of its own, instead of what is open. */
+static void begin(struct session *s, const char *source)
+{
+	close_all(s);
+	s->n = 0;
+	s->u = uckpt_new();
+	assert(s->u);
+	for (unsigned n = byte(s) % 4; n; n--)
+		set_text(s);
+	uckpt_open(s->u, &source, 1, NULL);
+	see(s, UCKPT_ROOT);
+}
+
 static void use_context(struct session *s)
 {
 	const char *const run = s->run->path;
 
-	switch (byte(s) % 7) {
+	switch (byte(s) % 8) {
 	case 0:
 		uckpt_set(s->u, options[byte(s) % COUNT(options)], NULL);
 		break;
@@ -357,19 +396,12 @@ static void use_context(struct session *s)
 	case 5:
 		damage(s);
 		break;
+	case 6:
+		begin(s, byte(s) % 2 ? s->run->tag : run);
+		break;
 	default:
 		repair(s);
 	}
-}
-
-static void close_all(struct session *s)
-{
-	for (size_t i = 0; i < SLOTS; i++) {
-		close_file(s, i);
-		uckpt_dir_close(s->dirs[i]);
-	}
-	uckpt_free(s->u);
-	repair(s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
