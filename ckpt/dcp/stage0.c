@@ -127,6 +127,13 @@ static int open_file(struct stage0_file *f, const struct dcp_blobs *b,
 	return ptfile_open_source(&f->pt, &src, err);
 }
 
+static void stage0_close_layer(struct stage0_file **f)
+{
+	if (*f)
+		ptfile_close(&(*f)->pt);
+	*f = NULL;
+}
+
 /* Is an optimizer read from model states?  Messages begin with `file`. */
 int stage0_check_optimizer(const struct value *root, const char *file,
 			   struct errmsg *err)
@@ -158,7 +165,10 @@ static enum stage0_kind kind_of(const struct value *root)
 {
 	if (!stage0_check_optimizer(root, "", NULL))
 		return STAGE0_OPTIMIZER;
-	return value_find_pairs(root, "module") ? STAGE0_WEIGHTS : STAGE0_NONE;
+	return value_find_pairs(root, "module") ||
+			       value_find_items(root, "param_shapes")
+		       ? STAGE0_WEIGHTS
+		       : STAGE0_NONE;
 }
 
 /* Is there something to read in the model states? */
@@ -542,5 +552,62 @@ int stage0_find_params(struct stage0_builder *b, size_t part)
 		rc = add_tensors(b, b->f, module, "");
 	else if (!rc)
 		rc = list_ties(b) ?: add_layers(b, part) ?: sort_ties(b, part);
+	return rc;
+}
+
+/* Add a parameter of a pipeline that is called <layer>.<name>, from the layer's file, which
+ * stays open as `*open`. */
+static int add_from_layer(struct stage0_builder *b, size_t part,
+			  const char *name, struct stage0_file **open)
+{
+	struct stage0 *const s = b->s;
+	struct dcp_item *const t = arena_alloc(&b->o->arena, sizeof(*t));
+	struct stage0_file *f, key = { .rank = (unsigned)part % s->tensor };
+	const struct value *v;
+	char *tail;
+	int rc;
+
+	key.layer = (unsigned)strtoul(name, &tail, 10);
+	if (tail == name || *tail != '.')
+		return ERRMSG_FILE(
+			b, -ENOTSUP,
+			"%s: which layer has a tied module is not recorded,"
+			" and there is no optimizer",
+			name);
+	f = bsearch(&key, s->layers, s->nlayers, sizeof(key), by_place);
+	if (!f)
+		return ERRMSG_FILE(b, -EBADMSG,
+				   "%s: the file of its layer is missing", name);
+	if (f != *open) {
+		stage0_close_layer(open);
+		rc = open_file(f, b->b, b->err);
+		if (rc)
+			return rc;
+		b->o->arena.limit += f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
+		*open = f;
+	}
+	v = value_find(f->pt.root, tail + 1);
+	name = arena_strdup(&b->o->arena, name);
+	if (!v || !name || !t)
+		return v ? errmsg_nomem(b->err, b->file)
+			 : errmsg_set(b->err, -EBADMSG, "%s: lacks %s", f->path,
+				      tail + 1);
+	return stage0_item(b, f, v, name, t) ?: add_param(b, name, t);
+}
+
+int stage0_find_listed(struct stage0_builder *b, size_t part,
+		       const struct value_seq *shapes)
+{
+	struct stage0_file *open = NULL;
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < shapes->n; g++) {
+		const struct value_dict *const d = value_pairs(shapes->v[g]);
+
+		for (size_t i = 0; !rc && d && i < d->n; i++)
+			rc = add_from_layer(b, part, value_cstr(d->v[i].key),
+					    &open);
+	}
+	stage0_close_layer(&open);
 	return rc;
 }

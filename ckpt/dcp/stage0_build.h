@@ -47,6 +47,11 @@ int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 int stage0_check_optimizer(const struct value *root, const char *file,
 			   struct errmsg *err);
 
+/* Find a stage's parameters of these names and shapes, param_shapes, in the files of its
+ * layers.  -ENOTSUP for a tied module, -EBADMSG for a layer that is missing. */
+int stage0_find_listed(struct stage0_builder *b, size_t part,
+		       const struct value_seq *shapes);
+
 /* Find the model's parameters: those of the module, or of a stage's layers. */
 int stage0_find_params(struct stage0_builder *b, size_t part);
 

@@ -370,20 +370,23 @@ static int find_optimizer(struct stage0_builder *b)
 	return list_entries(b) ?: add_states(b) ?: add_masters(b);
 }
 
-/* Add the parameters of an entry of param_shapes as a group. */
+/* Add the parameters of an entry of param_shapes as a group.  The model has them in about
+ * this order. */
 static int add_listed(struct stage0_builder *b, struct dcp_group *g,
 		      const struct value_dict *names)
 {
 	struct arena *const a = &b->o->arena;
+	size_t at = 0;
 
 	g->options = value_new(a, VALUE_DICT);
 	g->params = arena_alloc(a, (names->n + 1) * sizeof(*g->params));
 	for (size_t i = 0; g->params && i < names->n; i++) {
 		const struct stage0_param *p = NULL;
 
-		for (size_t k = 0; !p && k < b->nparams; k++)
-			if (value_is_str(names->v[i].key, b->params[k].name))
-				p = &b->params[k];
+		for (size_t k = 0; !p && k < b->nparams;
+		     k++, at = (at + 1) % b->nparams)
+			if (value_is_str(names->v[i].key, b->params[at].name))
+				p = &b->params[at];
 		if (!p)
 			return ERRMSG_FILE(b, -ENOTSUP, "%s: is not in module",
 					   value_cstr(names->v[i].key));
@@ -397,26 +400,30 @@ static int add_listed(struct stage0_builder *b, struct dcp_group *g,
 
 /*
  * Make a model without states.  Tensors of `module` that are in no group are served as they
- * are.  On several model-parallel ranks the parameters of an optimizer are cut, and
- * param_shapes, which only ZeRO's stages write, tells them from others.
+ * are.  On several model-parallel ranks the parameters of an optimizer are cut, and a
+ * pipeline has its parameters in files of layers: param_shapes, which only ZeRO's stages
+ * write, tells which there are.
  */
-static int add_weights(struct stage0_builder *b)
+static int add_weights(struct stage0_builder *b, size_t part)
 {
+	const struct value_dict *const module =
+		value_find_pairs(b->f->pt.root, "module");
 	const struct value_seq *const shapes =
 		value_find_items(b->f->pt.root, "param_shapes");
 	struct dcp_model *const o = b->o;
-	int rc = 0;
+	int rc;
 
 	o->groups = arena_alloc(&o->arena, ((shapes ? shapes->n : 0) + 1) *
 						   sizeof(*o->groups));
 	if (!o->groups)
 		return stage0_nomem(b);
 	o->ngroups = o->nextras = 0;
-	if (b->s->nparts == 1)
+	if (b->s->nparts == 1 && module)
 		return 0;
 	if (!shapes)
 		return -ENOTSUP;
-	rc = stage0_find_params(b, 0);
+	rc = module ? stage0_find_params(b, part)
+		    : stage0_find_listed(b, part, shapes);
 	for (size_t g = 0; !rc && g < shapes->n; g++)
 		rc = value_pairs(shapes->v[g])
 			     ? add_listed(b, &o->groups[o->ngroups++],
@@ -427,9 +434,9 @@ static int add_weights(struct stage0_builder *b)
 	return rc;
 }
 
-/* Refuse the optimizer, for a reason that has an error.  Layers of a pipeline do not show
- * whether one is missing: its model is refused, too. */
-static int refuse_optimizer(struct stage0_builder *b, int rc,
+/* Refuse the optimizer, for a reason that has an error.  Without ZeRO nothing shows whether
+ * a layer of a pipeline is missing: its model is refused, too. */
+static int refuse_optimizer(struct stage0_builder *b, size_t part, int rc,
 			    const struct errmsg *why)
 {
 	struct stage0_builder weights = {
@@ -440,11 +447,10 @@ static int refuse_optimizer(struct stage0_builder *b, int rc,
 		.file = b->file,
 		.err = b->err,
 	};
-	int failed = -ENOTSUP;
+	int failed;
 
 	errmsg_set(b->err, rc, "%s", why->text);
-	if (value_find_pairs(b->f->pt.root, "module"))
-		failed = add_weights(&weights);
+	failed = add_weights(&weights, part);
 	hashtab_done(&weights.places);
 	hashtab_done(&weights.buffers);
 	b->o->refused = arena_strdup(&b->o->arena, why->text);
@@ -473,7 +479,7 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 	rc = find_optimizer(&b) ?: stage0_find_params(&b, part) ?: make_groups(&b);
 	b.err = err;
 	if (rc == -ENOTSUP)
-		rc = refuse_optimizer(&b, rc, &why);
+		rc = refuse_optimizer(&b, part, rc, &why);
 	else if (rc)
 		errmsg_set(err, rc, "%s", why.text);
 	else

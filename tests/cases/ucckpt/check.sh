@@ -56,6 +56,17 @@ run_check 1 .
 says "problem: .*optimizer shards are missing" "can convert --to dcp" "--to hf" "--to fp32"
 problems 1
 cd "$tmp" || exit 1
+damaged pp2_dp1_z1_fp32
+rm zero_pp_rank_*
+run_check 1 .
+says "problem: .*mp_rank_01_model_states.pt: .*optimizer shards are missing" "can convert --to dcp" "--to hf"
+ucckpt convert --to hf . "$tmp/bare" >/dev/null 2>&1
+ucckpt convert --to hf "$good/pp2_dp1_z1_fp32" "$tmp/all" >/dev/null 2>&1
+check "weights of layers" cmp "$tmp/bare/model.safetensors" "$tmp/all/model.safetensors"
+rm -r "$tmp/bare" "$tmp/all" layer_03-*
+run_check 1 .
+says "problem: .*3\..*: the file of its layer is missing"
+cd "$tmp" || exit 1
 damaged z3_fp32_dp2
 rm zero_pp_rank_*_optim_states.pt
 run_check 1 .
