@@ -12,6 +12,7 @@
 #include "ckpt/dirs/tags.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -31,6 +32,10 @@
 
 #define STEP_DIGITS_MAX 18 /* fits int64_t */
 
+/* Trainers leave tags in "checkpoint-4/global_step4"; Accelerate, if it names its checkpoints,
+ * in "checkpoints/checkpoint_4/pytorch_model". */
+#define LEVELS 2
+
 static char *tags_join(const char *dir, const char *name)
 {
 	size_t n = strlen(dir);
@@ -43,9 +48,9 @@ static char *tags_join(const char *dir, const char *name)
 
 int64_t tags_step(const char *name)
 {
-	/* DeepSpeed; torchtitan; Accelerate and transformers; Megatron-LM. */
-	static const char *const prefixes[] = { "global_step", "step-",
-						"checkpoint-", "iter_" };
+	/* DeepSpeed; torchtitan; transformers; Accelerate; Megatron-LM. */
+	static const char *const prefixes[] = { "global_step", "step-", "checkpoint-",
+						"checkpoint_", "iter_" };
 	size_t skip = 0, digits;
 
 	for (size_t i = 0; !skip && i < COUNT(prefixes); i++)
@@ -59,6 +64,15 @@ int64_t tags_step(const char *name)
 	return strtoll(name + skip, NULL, 10);
 }
 
+/* The step of a tag, or of the directory that has it: "checkpoint_4/pytorch_model". */
+static int64_t step_of(const char *below, const char *name)
+{
+	const char *const slash = below ? strrchr(below, '/') : NULL;
+	const int64_t step = tags_step(name);
+
+	return step < 0 && below ? tags_step(slash ? slash + 1 : below) : step;
+}
+
 /* `below` is the directory in that of the list, or NULL. */
 static int add_tag(struct tag_list *t, const char *below, const char *name,
 		   const struct stat *st)
@@ -67,7 +81,7 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
 		return -ENOMEM;
 	t->v[t->n] = (struct tag){
 		.name = below ? tags_join(below, name) : strdup(name),
-		.step = tags_step(name),
+		.step = step_of(below, name),
 		.mtime_ns = fileid_time_ns(&st->st_mtim),
 	};
 	return t->v[t->n].name ? (t->n++, 0) : -ENOMEM;
@@ -102,29 +116,37 @@ static char *tag_path(struct uckpt *u, const char *dir,
 	return NULL;
 }
 
+/* What is looked for, and where it is listed. */
+struct tag_search {
+	struct uckpt *u;
+	bool (*is_wanted)(struct uckpt *u, const char *path);
+	struct tag_list *t;
+	size_t max; /* of these */
+};
+
 /* Add the tags of `dir`, and of directories to a depth of `levels`, until there are
- * `max`.  One that is removed meanwhile is ignored. */
-static int collect(struct uckpt *u, struct tag_list *t, const char *dir,
-		   const char *below, unsigned levels, size_t max,
-		   struct errmsg *err)
+ * enough.  One that is removed meanwhile is ignored. */
+static int collect(const struct tag_search *s, const char *dir, const char *below,
+		   unsigned levels, struct errmsg *err)
 {
+	struct uckpt *const u = s->u;
+	struct tag_list *const t = s->t;
 	struct dirlist d;
 	int rc = files_list(u, dir, true, &d, err);
 
 	if (rc)
 		return rc;
-	for (size_t i = 0; !rc && t->n < max && i < d.n; i++) {
+	for (size_t i = 0; !rc && t->n < s->max && i < d.n; i++) {
 		char *name, *const path = tag_path(u, dir, &d.v[i], &name);
 		char *const child = below && name ? tags_join(below, name) : NULL;
 		struct stat st;
 
 		progress_step(u, "looking for checkpoints", i, d.n);
-		if (path && tagdir_is_zero_tag(u, path)) {
+		if (path && s->is_wanted(u, path)) {
 			if (files_stat(u, path, &st, NULL) == 0)
 				rc = add_tag(t, below, name, &st);
 		} else if (path && levels) {
-			collect(u, t, path, child ? child : name, levels - 1,
-				max, NULL);
+			collect(s, path, child ? child : name, levels - 1, NULL);
 		}
 		free(child);
 		free(path);
@@ -136,11 +158,22 @@ static int collect(struct uckpt *u, struct tag_list *t, const char *dir,
 	return rc;
 }
 
-/* Return the text of `latest` up to the first white space, or NULL if it cannot be
- * a tag's name. */
+char *tags_strip(char *text)
+{
+	char *end;
+
+	while (isspace((unsigned char)*text))
+		text++;
+	end = text + strlen(text);
+	while (end > text && isspace((unsigned char)end[-1]))
+		*--end = '\0';
+	return text;
+}
+
+/* Return the text of `latest`, or NULL if it cannot be a tag's name. */
 static char *read_latest(struct uckpt *u, const char *dir)
 {
-	char text[NAME_MAX + 2] = "";
+	char text[NAME_MAX + 32] = "", *name;
 	char *const path = tags_join(dir, "latest");
 	struct source src;
 	size_t n;
@@ -155,8 +188,8 @@ static char *read_latest(struct uckpt *u, const char *dir)
 	free(path);
 	if (rc)
 		return NULL;
-	text[strcspn(text, " \t\r\n")] = '\0';
-	return names_is_file(text) ? strdup(text) : NULL;
+	name = tags_strip(text);
+	return names_is_file(name) ? strdup(name) : NULL;
 }
 
 /* The newest first. */
@@ -216,7 +249,8 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	const int rc = collect(u, &t, dir, NULL, below, SIZE_MAX, err);
+	const struct tag_search s = { u, tagdir_is_zero_tag, &t, SIZE_MAX };
+	const int rc = collect(&s, dir, NULL, below ? LEVELS : 0, err);
 
 	if (rc) {
 		tags_done(&t);
@@ -239,15 +273,38 @@ void tags_done(struct tag_list *t)
 	*t = (struct tag_list){ .choice = TAGS_NONE };
 }
 
-bool tags_exist_below(struct uckpt *u, const char *dir)
+static bool exist_below(struct uckpt *u, const char *dir,
+			bool (*is_wanted)(struct uckpt *u, const char *path))
 {
 	struct tag_list t = { .choice = TAGS_NONE };
+	const struct tag_search s = { u, is_wanted, &t, 1 };
 	bool exist;
 
-	collect(u, &t, dir, NULL, 1, 1, NULL);
+	collect(&s, dir, NULL, LEVELS, NULL);
 	exist = t.n > 0;
 	tags_done(&t);
 	return exist;
+}
+
+bool tags_exist_below(struct uckpt *u, const char *dir)
+{
+	return exist_below(u, dir, tagdir_is_zero_tag);
+}
+
+bool tags_weights_below(struct uckpt *u, const char *dir)
+{
+	return exist_below(u, dir, hfdir_is_one);
+}
+
+/* The newest directory below that has weights, or `path`. */
+static char *choose_weights(struct uckpt *u, const char *path, struct tag_list *t)
+{
+	const struct tag_search s = { u, hfdir_is_one, t, SIZE_MAX };
+
+	collect(&s, path, NULL, LEVELS, NULL);
+	sort_tags(u, path, t);
+	t->choice = t->n ? TAGS_WEIGHTS : TAGS_NONE;
+	return t->n ? tags_join(path, t->v[0].name) : strdup(path);
 }
 
 /* Choose the directory where there is no ZeRO tag: the one that `latest` names, or
@@ -265,9 +322,9 @@ static char *choose_other(struct uckpt *u, const char *path, struct tag_list *t)
 	if (is_named || t->choice == TAGS_WEIGHTS)
 		return dir;
 	tags_done(t);
-	if (!dir || tags_list(u, path, true, t, NULL) || !t->n)
-		return dir;
 	free(dir);
+	if (tags_list(u, path, true, t, NULL) || !t->n)
+		return choose_weights(u, path, t);
 	t->choice = TAGS_BELOW;
 	return tags_join(path, t->v[0].name);
 }

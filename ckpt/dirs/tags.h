@@ -38,24 +38,29 @@ struct tag_list {
 };
 
 /* List the tags of `dir`, which may have none; if `below`, also those in its
- * directories, as trainers leave them: "checkpoint-4/global_step4".  Errors: -ENOMEM,
- * or what the system said when the directory was listed. */
+ * directories and in theirs, as trainers leave them: "checkpoint-4/global_step4".  Errors:
+ * -ENOMEM, or what the system said when the directory was listed. */
 int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err);
 void tags_done(struct tag_list *t);
 
-/* The number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>" or
- * "iter_<N>"; -1 for other names. */
+/* The name in the text of `latest`: without white space around it, as DeepSpeed strips it. */
+char *tags_strip(char *text);
+
+/* The number in a name such as "global_step<N>", "step-<N>", "checkpoint-<N>",
+ * "checkpoint_<N>" or "iter_<N>"; -1 for other names. */
 int64_t tags_step(const char *name);
 
-/* Is there a ZeRO tag in `dir`, or in one of its directories? */
+/* Is there a ZeRO tag in `dir`, or in one of its directories or of theirs; a directory with
+ * Hugging Face weights? */
 bool tags_exist_below(struct uckpt *u, const char *dir);
+bool tags_weights_below(struct uckpt *u, const char *dir);
 
 /*
  * The tag directory that `path` means: itself, or the newest tag of the run
- * directory that it is, or the newest below.  Without any the result is `path`, or
- * what `latest` names in it, and the choice TAGS_WEIGHTS or TAGS_NONE.  The caller
- * frees `*out`.
+ * directory that it is, or the newest below.  Without any the result is `path`, what
+ * `latest` names in it, or the newest directory with weights below, and the choice
+ * TAGS_WEIGHTS or TAGS_NONE.  The caller frees `*out`.
  */
 int tags_choose(struct uckpt *u, const char *path, char **out,
 		enum tags_choice *choice, struct errmsg *err);

@@ -50,7 +50,8 @@ static int open_run(struct tree *t, struct errmsg *err)
 		return rc;
 	if (tags.n)
 		rc = open_tags(t, &tags, err);
-	else if (!tags_exist_below(t->o->u, source))
+	else if (!tags_exist_below(t->o->u, source) &&
+		 !tags_weights_below(t->o->u, source))
 		rc = kinds_refuse(t->o->u, source, err);
 	if (!rc)
 		survey_run(t, &tags);

@@ -38,6 +38,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 {
 	char path[PATH_MAX];
 	struct source src;
+	char *name;
 	size_t n;
 	int rc = load_path(path, dir, pointer, err);
 
@@ -53,7 +54,8 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	if (rc)
 		return rc;
 	tag[n] = '\0';
-	tag[strcspn(tag, " \t\r\n")] = '\0';
+	name = tags_strip(tag);
+	memmove(tag, name, strlen(name) + 1);
 	if (!*tag || strchr(tag, '/') || !S_ISDIR(load_mode(u, dir, tag)))
 		rc = errmsg_set(err, -ENOENT,
 				"%s: names '%s', which does not exist", path,

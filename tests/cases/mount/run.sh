@@ -93,6 +93,44 @@ check "so has its output directory" test -f \
 check "and a latest_universal there" test \
 	"$(cat "$mnt/checkpoint-4/latest_universal")" = global_step4_universal
 unmount
+
+# DeepSpeed strips the white space around the name in `latest`.
+mkdir "$tmp/spaced"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/spaced/global step4"
+cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/spaced/global_step9"
+printf ' \tglobal step4 \r\n' >"$tmp/spaced/latest"
+mount_fg "$tmp/spaced" || finish
+check "a tag's name may have spaces" test "$(cat "$mnt/latest_universal")" = "global step4_universal"
+check "and has a view" test -f "$mnt/global step4_universal/zero/cube/fp32.pt"
+unmount
+
+# Accelerate names its checkpoints; the newest is that of the highest number.
+for n in 2 10; do
+	mkdir -p "$tmp/named/checkpoints/checkpoint_$n"
+	cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/named/checkpoints/checkpoint_$n/pytorch_model"
+	printf pytorch_model >"$tmp/named/checkpoints/checkpoint_$n/latest"
+	echo $n >"$tmp/named/checkpoints/checkpoint_$n/random_states_0.pkl"
+done
+touch "$tmp/named/checkpoints/checkpoint_2/pytorch_model"
+check "the newest of them" grep -q '^checkpoint .*/checkpoint_10/pytorch_model' <(ucckpt info "$tmp/named" 2>/dev/null)
+mount_fg "$tmp/named" -o ranks=3,replace || finish
+for n in 2 10; do
+	check "each re-cut" test -f "$mnt/checkpoints/checkpoint_$n/pytorch_model/zero_pp_rank_2_mp_rank_00_optim_states.pt"
+	check "with what lies beside it" test "$(cat "$mnt/checkpoints/checkpoint_$n/random_states_2.pkl")" = $n
+done
+unmount
+
+# The Trainer with save_only_model leaves weights alone.
+for n in 9 10; do
+	mkdir -p "$tmp/weights/checkpoint-$n"
+	cp "$good/hfdir_bin/pytorch_model.bin" "$tmp/weights/checkpoint-$n"
+done
+check "the newest weights" grep -q '^checkpoint .*/checkpoint-10 (Hugging Face weights)' \
+	<(ucckpt info "$tmp/weights" 2>/dev/null)
+mount_fg "$tmp/weights" || finish
+check "are there as they are" diff -r "$tmp/weights" "$mnt"
+unmount
+
 # With or without the converter's flags, the views equal a conversion with them.
 for flag in no_strict:z1_unused_pattern_strict_dp2 inject_missing_state:z1_no_ucinfo_dp2; do
 	name=${flag#*:} flag=${flag%:*}
