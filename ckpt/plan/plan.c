@@ -225,7 +225,7 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	/* Of the checkpoint, not of each view of it. */
 	if (p->zckpt && p->zckpt->dir.left && (!p->universal || p->owns_universal))
-		errmsg_put(to, "%s: %s", p->path, p->zckpt->dir.left);
+		errmsg_put(to, "%s", p->zckpt->dir.left);
 	if (p->view->warn)
 		p->view->warn(p, to);
 }
