@@ -60,16 +60,18 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry,
 	return ok;
 }
 
-/* What became of a tag when the newest usable one was looked for? */
+/* What became of a tag when the newest usable one was looked for?  It is planned if one of
+ * its views is. */
 static enum view_state tried_before(const struct survey *s, const char *path)
 {
+	enum view_state tried = VIEW_NEW;
 	struct errmsg why;
 	struct view *x;
 
-	for (size_t i = 0; (x = views_get(s->t->views, i)); i++)
+	for (size_t i = 0; tried != VIEW_PLANNED && (x = views_get(s->t->views, i)); i++)
 		if (strcmp(x->path, path) == 0)
-			return view_state(x, &why);
-	return VIEW_NEW;
+			tried = view_state(x, &why);
+	return tried;
 }
 
 /* A tag is scanned, which looks at all names and sizes and opens no file. */
@@ -85,7 +87,8 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 
 	(void)err;
 	rc = x->pack ? files_stat(s->t->o->u, x->path, &st, NULL) : 0;
-	x->odd = tried == VIEW_FAILED || (rc && !beneath_is_missing(rc));
+	x->odd = tried == VIEW_FAILED || tried == VIEW_REFUSED ||
+		 (rc && !beneath_is_missing(rc));
 	if (x->odd || tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
 	    kinds_is_universal(s->t->o->u, x->path)) /* shown as it is */
 		return 0;

@@ -18,10 +18,12 @@
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/tree/tree_impl.h"
 
-/* Plan the newest usable tag. */
+/* Plan the newest usable tag.  Tags that are refused and not damaged are shown as they are:
+ * programs resume from them, and the survey says why they have no views. */
 static int open_tags(struct tree *t, const struct tag_list *tags,
 		     struct errmsg *err)
 {
+	bool refused = true;
 	int rc = -ENOENT;
 
 	for (size_t i = 0; i < tags->n && rc; i++) {
@@ -31,9 +33,10 @@ static int open_tags(struct tree *t, const struct tag_list *tags,
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
 			return errmsg_nomem(err, NULL);
 		rc = tree_plan_tag(t, 0, path, i ? &why : err);
+		refused &= rc == -ENOTSUP;
 		free(path);
 	}
-	return rc;
+	return refused ? 0 : rc;
 }
 
 static int open_run(struct tree *t, struct errmsg *err)
@@ -116,7 +119,7 @@ int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
 	struct errmsg why = { "" };
 	int rc = tree_plan(t, path, &type, parent, &view, &why);
 
-	if (rc && view && view_has_others(view) &&
+	if (rc && view && (rc == -ENOTSUP || view_has_others(view)) &&
 	    plan_others(t, path, parent, &why) == 0)
 		rc = 0;
 	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;

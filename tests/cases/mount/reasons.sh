@@ -115,6 +115,16 @@ check "it is right" ucfs -o view=hf "$tmp/soap/global_step3" "$mnt" >/dev/null 2
 check "weights" test -s "$mnt/model.safetensors"
 fusermount3 -u "$mnt"
 
+# A tag without any view is shown as it is: programs resume from it.
+cp -r "$good/pp2_dp2_z0_fp32" "$tmp/pipe"
+rm "$tmp/pipe/global_step4/layer_05-model_states.pt"
+ucfs "$tmp/pipe" "$mnt" >"$tmp/out" 2>&1 || fail "pipe: $(cat "$tmp/out")"
+check "said at mount" grep -q "global_step4 will not be served: .*no parameter of the model has this shape" "$tmp/out"
+check "no views" test "$(cd "$mnt" && echo global_step4*)" = global_step4
+check "errors" grep -q "global_step4_hf: .*no parameter of the model has this shape" "$mnt/.ucfs/errors"
+check "its own files" diff -r "$mnt/global_step4" "$tmp/pipe/global_step4"
+fusermount3 -u "$mnt"
+
 # Seen by sizes: shards that are empty, no shards, or cut short.  Other files are served.
 "$top_builddir/tests/programs/mkrun" "$run" 2 100000 3 || fail "mkrun"
 whole=$tmp/whole.pt
