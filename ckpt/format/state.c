@@ -20,12 +20,7 @@ static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
 {
 	s->t = *t;
 	s->at = at;
-	/* Find how many trailing dimensions are contiguous. */
-	s->outer = t->ndim;
-	s->run = 1;
-	while (s->outer && (t->shape[s->outer - 1] == 1 ||
-			    t->stride[s->outer - 1] == s->run))
-		s->run *= t->shape[--s->outer];
+	s->run = tensor_run(t);
 }
 
 static int open_tensor(struct state *s, const struct value *v, bool bare,
@@ -98,25 +93,13 @@ void state_close(struct state *s)
 	s->path = NULL;
 }
 
-/* Return an element's index in the storage. */
-static uint64_t state_place(const struct state *s, uint64_t element)
-{
-	uint64_t at = s->t.storage_offset + element % s->run;
-	uint64_t i = element / s->run;
-
-	assert(element < s->t.numel);
-	for (unsigned d = s->outer; d-- > 0; i /= s->t.shape[d])
-		at += i % s->t.shape[d] * s->t.stride[d];
-	return at;
-}
-
 uint64_t state_end(const struct state *s)
 {
 	if (s->is_number || !s->t.numel)
 		return 0;
 	/* Strides are not negative. */
 	return s->at +
-	       (state_place(s, s->t.numel - 1) + 1) * dtype_size(s->t.dtype);
+	       (tensor_place(&s->t, s->t.numel - 1) + 1) * dtype_size(s->t.dtype);
 }
 
 int state_read(const struct state *s, uint64_t first, size_t n, void *out,
@@ -136,7 +119,7 @@ int state_read(const struct state *s, uint64_t first, size_t n, void *out,
 		const size_t some = n < left ? n : (size_t)left;
 
 		rc = source_read(&s->pt.src, to, some * item,
-				 s->at + state_place(s, first) * item, err);
+				 s->at + tensor_place(&s->t, first) * item, err);
 		to += some * item;
 		first += some;
 		n -= some;

@@ -27,8 +27,7 @@ struct state {
 	struct ptfile pt;
 	char *path;	   /* the source's name, if state_close frees it */
 	uint64_t at;	   /* offset of the storage in the file */
-	unsigned outer;	   /* leading dimensions that are not contiguous */
-	uint64_t run;	   /* contiguous elements per step of those */
+	uint64_t run;	   /* tensor_run(&t) */
 	bool is_number;
 	uint8_t number[8]; /* the number, if it is one */
 };

@@ -21,7 +21,6 @@ struct module_tensor {
 	uint32_t file; /* index in tagdir.model, then tagdir.expert */
 	enum dtype dtype;
 	bool requires_grad;
-	bool contiguous;
 	unsigned ndim;
 	const uint64_t *shape;
 	const uint64_t *stride;

@@ -120,12 +120,6 @@ static void add_file(const struct maker *m, struct dcpview_dir *d, const char *n
 			(struct dcpview_file){ name, weight, state, d->n - 1 };
 }
 
-/* Dtypes without a storage class in torch are converted to float32. */
-static enum dtype saved_type(enum dtype own)
-{
-	return own < DTYPE_U16 ? own : DTYPE_F32;
-}
-
 /* Name the file of a weight, or of its state: after the weight, or after its number if no
  * file can have that name.  NULL when memory runs out. */
 static const char *file_name(const struct maker *m, const char *prefix,
@@ -151,7 +145,7 @@ static void add_weight(const struct maker *m, size_t i)
 		.nsteps = top ? 2 : 1,
 		.file = file_name(m, "model", x->same, NULL),
 		.is_tensor = true,
-		.dtype = saved_type(x->dtype),
+		.dtype = x->dtype,
 		.ndim = x->ndim,
 		.shape = x->shape,
 	};

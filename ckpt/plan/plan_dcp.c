@@ -90,7 +90,7 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 		out->readers = &e->p->readers;
 }
 
-/* Map all elements of a file's tensor in the dtype of the source. */
+/* Map all elements of a file's tensor. */
 static bool map_tensor(const struct plan_item *e, struct draft *d,
 		       const struct dcpview_file *f, enum dtype dtype,
 		       struct extent_map *out)
@@ -105,13 +105,13 @@ static bool map_tensor(const struct plan_item *e, struct draft *d,
 					  &d->gathers, d->err));
 }
 
-/* Append a blob for each chunk of `t`, whose elements are `whole`, of type `from`. */
+/* Append a blob for each chunk of a tensor, whose elements are `whole`. */
 static void add_chunks(struct draft *d, const struct dcpview_entry *e,
-		       const struct extent_map *whole, enum dtype from)
+		       const struct extent_map *whole)
 {
 	const struct dcpview_cut cut =
 		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
-	const size_t row_size = cut.row * dtype_size(from);
+	const size_t row_size = cut.row * dtype_size(e->dtype);
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct extent_map *map;
 	struct tensor t;
@@ -126,7 +126,7 @@ static void add_chunks(struct draft *d, const struct dcpview_entry *e,
 		if (d->extents)
 			draft_require(d, extent_add_range(map, whole, row * row_size,
 							  (next - row) * row_size,
-							  from, e->dtype));
+							  e->dtype, e->dtype));
 		row = next;
 	} while (!draft_failed(d) && row < cut.rows);
 }
@@ -138,16 +138,14 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 	const struct dcpview_file *const f = file_of(e);
 	struct extent_map whole = { 0 };
 	const struct dcpview_entry *t;
-	enum dtype from;
 
 	if (f->weight == DCPVIEW_OBJECTS) {
 		bytebuf_add(&d->head, dir->objects.data, dir->objects.len);
 		return NULL;
 	}
 	t = &dir->v[f->entry];
-	from = f->state ? t->dtype : x->w->v[f->weight]->dtype;
-	if (!d->extents || map_tensor(e, d, f, from, &whole))
-		add_chunks(d, t, &whole, from);
+	if (!d->extents || map_tensor(e, d, f, t->dtype, &whole))
+		add_chunks(d, t, &whole);
 	extent_done(&whole);
 	return NULL;
 }

@@ -14,6 +14,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/utf8.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
@@ -65,6 +66,15 @@ static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 			    (want == DTYPE_F16 || want == DTYPE_BF16);
 
 	return weights_dtype(x->w, weight, narrow ? want : DTYPE_F32);
+}
+
+/* Can a file of this format have a weight? */
+static bool can_hold(const struct plan_weights *x, size_t weight)
+{
+	const struct weight *const w = x->w->v[weight];
+
+	return !x->format->safetensors ||
+	       (safetensors_knows(dtype_of(x, weight), w->ndim) && utf8_is(w->name));
 }
 
 static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
@@ -255,6 +265,13 @@ static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 	const struct plan_weights *const x = weights_of(p);
 
 	plan_warn_of_weights(x->w, to);
+	for (size_t i = 0; i < x->w->n; i++)
+		if (!can_hold(x, i))
+			errmsg_put(to, "%s: left out of TAG_hf: safetensors has no %s",
+				   x->w->v[i]->name,
+				   utf8_is(x->w->v[i]->name)
+					   ? dtype_name(dtype_of(x, i))
+					   : "names that are not UTF-8");
 	adapter_dirs_warn(&x->adapters, to);
 	if (x->sidecars.missing)
 		errmsg_put(to, "%s", x->sidecars.missing);
@@ -279,14 +296,16 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	if (x->adapters.top) {
+	if (x->adapters.top)
 		x->format = &adapter_format;
-		x->names = x->adapters.names;
-		return 0;
-	}
-	x->names = arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
+	x->names = x->adapters.top
+			   ? x->adapters.names
+			   : arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
 	for (size_t i = 0; x->names && i < w->n; i++)
-		x->names[i] = w->v[i]->name;
+		if (!can_hold(x, i))
+			x->names[i] = NULL;
+		else if (!x->adapters.top)
+			x->names[i] = w->v[i]->name;
 	return x->names ? 0 : errmsg_nomem(err, x->plan.zckpt->dir.path);
 }
 

@@ -19,15 +19,15 @@
 struct frozen_old {
 	const struct frozen_param *slots; /* stage 3 */
 	struct tensor t;                  /* the whole */
-	uint64_t at; /* stages 1 and 2: where its elements begin in the file */
+	uint64_t at; /* stages 1 and 2: where its storage begins in the file */
 };
 
 static bool find_old(struct reshard_builder *b, const char *name,
 		     const struct value *old, struct frozen_old *f)
 {
 	if (b->s->old_stage != 3)
-		return draft_try(b->d, ptfile_run(&b->d->old, old, name, &f->t,
-						  &f->at, b->d->err));
+		return draft_try(b->d, ptfile_tensor(&b->d->old, old, name, &f->t,
+						     &f->at, b->d->err));
 	f->slots = frozen_find(&b->frozen, name);
 	if (!f->slots)
 		return RESHARD_FAIL(b, -EBADMSG,
@@ -43,12 +43,24 @@ static void add_elements(struct reshard_builder *b, const struct frozen_old *f,
 			 uint64_t first, uint64_t numel, struct extent_map *map)
 {
 	const size_t item = dtype_size(f->t.dtype);
+	struct extent_map storage = { 0 }, whole = { 0 };
 
-	if (f->slots)
+	if (f->slots) {
 		draft_try(b->d, frozen_add(&b->frozen, f->slots, first, numel,
 					   map, b->d->err));
-	else
-		draft_add_old(b->d, map, numel * item, f->at + first * item);
+	} else if (tensor_is_contiguous(&f->t)) {
+		draft_add_old(b->d, map, numel * item,
+			      f->at + (f->t.storage_offset + first) * item);
+	} else {
+		draft_add_old(b->d, &storage, f->t.storage_numel * item, f->at);
+		draft_require(b->d, gathers_add_view(&b->d->gathers, &f->t, &storage,
+						     &whole) &&
+					    extent_add_range(map, &whole, first * item,
+							     numel * item, f->t.dtype,
+							     f->t.dtype));
+	}
+	extent_done(&storage);
+	extent_done(&whole);
 }
 
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,

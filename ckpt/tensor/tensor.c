@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/pickle/value.h"
@@ -86,6 +87,28 @@ enum dtype dtype_from_value(const struct value *v)
 		if (d != DTYPE_OTHER && value_is_global(v, "torch", dtypes[d].name))
 			return d;
 	return DTYPE_OTHER;
+}
+
+/* Storages of quantized tensors, by the integers that they hold. */
+static const struct {
+	const char *storage;
+	enum dtype dtype;
+} quantized[] = {
+	{ "QInt8Storage", DTYPE_I8 },	  { "QUInt8Storage", DTYPE_U8 },
+	{ "QInt32Storage", DTYPE_I32 },	  { "QUInt4x2Storage", DTYPE_U8 },
+	{ "QUInt2x4Storage", DTYPE_U8 },
+};
+
+/* The type of a storage class's elements; DTYPES: none that we know. */
+static enum dtype find_storage(const char *class)
+{
+	for (enum dtype d = 0; d < DTYPES; d++)
+		if (dtypes[d].storage && strcmp(class, dtypes[d].storage) == 0)
+			return d;
+	for (size_t i = 0; i < COUNT(quantized); i++)
+		if (strcmp(class, quantized[i].storage) == 0)
+			return quantized[i].dtype;
+	return DTYPES;
 }
 
 static bool is_from_type(const struct value *v)
@@ -158,6 +181,17 @@ bool tensor_is(const struct value *v)
 	return rebuild_args(v, &f) != NULL;
 }
 
+bool tensor_is_any(const struct value *v)
+{
+	const struct value *f = NULL;
+
+	call_args(v, &f);
+	return f && f->kind == VALUE_GLOBAL &&
+	       (strcmp(f->global.module, "torch._utils") == 0 ||
+		strcmp(f->global.module, "torch._tensor") == 0) &&
+	       strncmp(f->global.name, "_rebuild_", 9) == 0;
+}
+
 const struct value *tensor_attribute(const struct value *v, const char *name)
 {
 	return is_from_type(v) ? value_find(value_item(v->obj->args, 3), name)
@@ -175,18 +209,18 @@ int tensor_storage(const struct value *pid, const char *name,
 	/* pickle_read.c accepts only this shape of persistent id. */
 	const struct value_seq *const id = &pid->pid->seq;
 	const struct value *const cls = id->v[1];
+	const char *const module = cls->global.module;
+	const bool torch = strcmp(module, "torch") == 0 ||
+			   strcmp(module, "torch.storage") == 0;
+	const enum dtype d = torch ? find_storage(cls->global.name) : DTYPES;
 
-	if (strcmp(cls->global.module, "torch") == 0 ||
-	    strcmp(cls->global.module, "torch.storage") == 0)
-		for (size_t i = 0; i <= DTYPE_OTHER; i++)
-			if (strcmp(cls->global.name, dtypes[i].storage) == 0) {
-				*dtype = (enum dtype)i;
-				*key = id->v[2]->str.p;
-				*numel = (uint64_t)id->v[4]->i;
-				return 0;
-			}
-	return errmsg_set(err, -ENOTSUP, "%s: storage of unknown type %s.%s",
-			  name, cls->global.module, cls->global.name);
+	if (d == DTYPES)
+		return errmsg_set(err, -ENOTSUP, "%s: storage of unknown type %s.%s",
+				  name, module, cls->global.name);
+	*dtype = d;
+	*key = id->v[2]->str.p;
+	*numel = (uint64_t)id->v[4]->i;
+	return 0;
 }
 
 static int get_dims(const struct value *v, const char *name, uint64_t *out,
@@ -238,13 +272,10 @@ static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 	return 0;
 }
 
-/* An object may be a tensor of a kind that we do not know. */
-static int fail_no_tensor(const struct value *v, const char *name,
-			  struct errmsg *err)
+/* An object may be a tensor of a kind that we do not know, which `f` makes. */
+static int fail_no_tensor(const struct value *v, const struct value *f,
+			  const char *name, struct errmsg *err)
 {
-	const struct value *f = NULL;
-
-	call_args(v, &f);
 	if (f && f->kind == VALUE_GLOBAL)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: expected a tensor, found a call of %s", name,
@@ -290,14 +321,14 @@ static bool is_lazy(const struct value_seq *a, bool v3)
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err)
 {
-	const struct value *f;
+	const struct value *f = NULL;
 	const struct value_seq *const a = rebuild_args(v, &f);
 	struct tensor t = { 0 };
 	size_t nshape, nstride;
 	int rc;
 
 	if (!a)
-		return fail_no_tensor(v, name, err);
+		return fail_no_tensor(v, f, name, err);
 	if (a->n < 4)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: tensor with %zu arguments", name, a->n);
@@ -557,6 +588,25 @@ bool tensor_is_contiguous(const struct tensor *t)
 		expect *= t->shape[i];
 	}
 	return true;
+}
+
+uint64_t tensor_run(const struct tensor *t)
+{
+	uint64_t run = 1;
+
+	for (unsigned i = t->ndim;
+	     i-- > 0 && (t->shape[i] == 1 || t->stride[i] == run);)
+		run *= t->shape[i];
+	return run;
+}
+
+uint64_t tensor_place(const struct tensor *t, uint64_t element)
+{
+	uint64_t at = t->storage_offset;
+
+	for (unsigned i = t->ndim; i-- > 0; element /= t->shape[i])
+		at += element % t->shape[i] * t->stride[i];
+	return at;
 }
 
 bool tensor_is_dense(const struct tensor *t)

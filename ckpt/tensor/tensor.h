@@ -74,6 +74,9 @@ struct tensor {
 /* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */
 bool tensor_is(const struct value *v);
 
+/* Is it one of any kind, such as a sparse or a quantized one, or of a subclass? */
+bool tensor_is_any(const struct value *v);
+
 /* An attribute that a tensor was pickled with, or NULL. */
 const struct value *tensor_attribute(const struct value *v, const char *name);
 
@@ -127,6 +130,14 @@ void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
 /* Row-major without gaps.  Dimensions of size 1 and empty tensors do not
  * constrain. */
 bool tensor_is_contiguous(const struct tensor *t);
+
+/* How many elements follow each other in the storage, from each multiple of that number
+ * on; elements are counted in row-major order of the view. */
+uint64_t tensor_run(const struct tensor *t);
+
+/* The index in the storage of an element, by its number in row-major order, which must be
+ * below numel. */
+uint64_t tensor_place(const struct tensor *t, uint64_t element);
 
 /* Does the view cover [storage_offset, storage_offset + numel) of its storage
  * exactly, each element once, in whatever order of dimensions? */

@@ -80,6 +80,7 @@ void gather_free(struct gather *x)
 {
 	if (!x)
 		return;
+	free(x->view);
 	for (size_t t = 0; t < x->nsources; t++)
 		extent_done(&x->sources[t]);
 	free(x->sources);
@@ -106,6 +107,30 @@ void gathers_done(struct gathers *s)
 	*s = (struct gathers){ 0 };
 }
 
+bool gathers_add_view(struct gathers *s, const struct tensor *view,
+		      const struct extent_map *source, struct extent_map *out)
+{
+	struct gather *const x = calloc(1, sizeof(*x));
+
+	if (x) {
+		x->view = malloc(sizeof(*x->view));
+		x->sources = calloc(1, sizeof(*x->sources));
+	}
+	if (!x || !x->view || !x->sources) {
+		gather_free(x);
+		return false;
+	}
+	*x->view = *view;
+	x->dtype = view->dtype;
+	x->nsources = 1;
+	if (extent_add_map(x->sources, source) &&
+	    extent_add(out, EXTENT_GATHER, view->numel * dtype_size(view->dtype),
+		       (uint32_t)s->n, 0, view->dtype))
+		return gathers_add(s, x);
+	gather_free(x);
+	return false;
+}
+
 bool gather_is_plain(const struct gather *x)
 {
 	return !x->g.mean && !x->divisors;
@@ -113,7 +138,29 @@ bool gather_is_plain(const struct gather *x)
 
 uint64_t gather_run_len(const struct gather *x)
 {
-	return x->g.row_len * dtype_size(x->dtype) / x->g.nsegs;
+	return x->view ? tensor_run(x->view) * dtype_size(x->dtype)
+		       : x->g.row_len * dtype_size(x->dtype) / x->g.nsegs;
+}
+
+static int walk_view(const struct gather *x, gather_step_fn step, void *ctx,
+		     size_t len, uint64_t off)
+{
+	const uint64_t item = dtype_size(x->dtype), bytes = gather_run_len(x);
+	int rc = 0;
+
+	for (size_t at = 0; !rc && at < len;) {
+		const uint64_t skip = (off + at) % bytes, left = bytes - skip;
+		const uint64_t first = (off + at - skip) / item;
+		const struct gather_run run = {
+			.from = tensor_place(x->view, first) * item + skip,
+			.n = left < len - at ? (size_t)left : len - at,
+			.at = at,
+		};
+
+		rc = step(ctx, &run);
+		at += run.n;
+	}
+	return rc;
 }
 
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
@@ -121,10 +168,14 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 {
 	const struct geometry *const g = &x->g;
 	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
-	uint64_t row = off / row_bytes;
-	size_t i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs),
-				 off % row_bytes / item);
+	uint64_t row;
+	size_t i;
 
+	if (x->view)
+		return walk_view(x, step, ctx, len, off);
+	row = off / row_bytes;
+	i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs),
+			  off % row_bytes / item);
 	for (size_t at = 0; at < len; row++, i = 0)
 		for (; at < len && i < g->nsegs; i++) {
 			const struct geometry_segment *const s = &g->segs[i];

@@ -48,10 +48,11 @@ void geometry_done(struct geometry *g);
 
 /*
  * Bytes gathered from several slices: the rows of a geometry, some of whose
- * segments are divided by a number, or the mean of the slices.  Immutable once
- * built.
+ * segments are divided by a number, or the mean of the slices; or the elements of a view
+ * of one source, in row-major order.  Immutable once built.
  */
 struct gather {
+	struct tensor *view;	    /* owned; NULL: a geometry */
 	struct geometry g;	    /* in elements */
 	enum dtype dtype;
 	double *divisors;	    /* owned: of g.scales; NULL if none */
@@ -80,6 +81,11 @@ struct gathers {
  * out. */
 bool gathers_add(struct gathers *s, struct gather *x);
 void gathers_done(struct gathers *s);
+
+/* Append the elements of a view in row-major order to `out`, as a gather of `source`, which
+ * has those of its storage and consists of shards.  False when memory runs out. */
+bool gathers_add_view(struct gathers *s, const struct tensor *view,
+		      const struct extent_map *source, struct extent_map *out);
 
 /* Read [off, off + len) of a map of shards. */
 typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,

@@ -26,8 +26,10 @@ struct weight {
 	uint64_t numel;
 	size_t same; /* index of the weight that owns the tensor: its own, or
 		      * that of the weight it is tied to */
-	/* The optimizer's parameter.  If NULL, `map` locates the elements. */
+	/* The optimizer's parameter.  If NULL, `map` locates the elements in row-major
+	 * order, or, with a `view`, those of the storage that it describes. */
 	const struct param *param;
+	const struct tensor *view;
 	struct extent_map map;
 };
 
@@ -47,13 +49,20 @@ struct weights {
 /*
  * Read the weights' names and shapes from one model-states file per
  * model-parallel rank, and with ZeRO-3 and frozen parameters from all
- * model-states files.  Returns -ENOTSUP, with a message that names the tensor,
- * for tensors that cannot be served; other errors are those of zckpt_init.
+ * model-states files.  Tensors that are no plain ones, or of unknown types, are left out
+ * with a warning.  Returns -ENOTSUP, with a message that names the tensor, for those that
+ * tensor-parallel ranks cut in a way that is not recorded; other errors are those of
+ * zckpt_init.
  * Call weights_done after success.
  */
 int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err);
 void weights_done(struct weights *w);
+
+/* Locate the elements of tensor `t`, which must be that of `x`, in a shard: element 0 of
+ * the storage is at byte `storage`.  False when memory runs out. */
+bool weights_place(struct weights *w, struct weight *x, const struct tensor *t,
+		   uint32_t shard, uint64_t storage);
 
 /* The type of weight `i` if floating-point weights are converted to type `to`. */
 enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);

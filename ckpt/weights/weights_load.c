@@ -48,10 +48,12 @@ struct listed {
 	unsigned lists;
 };
 
-/* The place of a tensor in the open file. */
+/* The place of a tensor in the open file, and its form. */
 struct placed {
 	uint64_t at;
-	uint64_t numel;
+	enum dtype dtype;
+	unsigned ndim;
+	const uint64_t *dims; /* sizes, then strides */
 	const char *name;
 };
 
@@ -168,7 +170,7 @@ static bool is_listed(const struct loader *l, const char *name, unsigned lists)
 static int compare_bytes(const struct loader *l, const struct weight *x,
 			 uint64_t at, struct errmsg *err)
 {
-	const uint64_t len = x->numel * dtype_size(x->dtype);
+	const uint64_t len = extent_size(&x->map);
 	uint8_t *const a = malloc(2 * COMPARED_MAX);
 	int rc = a ? 0 : errmsg_nomem(err, NULL);
 
@@ -187,6 +189,17 @@ static int compare_bytes(const struct loader *l, const struct weight *x,
 	return rc;
 }
 
+static bool same_form(const struct weight *x, const struct tensor *t)
+{
+	const size_t bytes = t->ndim * sizeof(*t->shape);
+
+	if (x->dtype != t->dtype || x->ndim != t->ndim ||
+	    memcmp(x->shape, t->shape, bytes) != 0)
+		return false;
+	return x->view ? memcmp(x->view->stride, t->stride, bytes) == 0
+		       : tensor_is_contiguous(t);
+}
+
 /*
  * Check that a tensor of `module` equals that of an earlier rank.  How a
  * parameter is cut follows from the optimizer's shards; for other tensors
@@ -196,11 +209,7 @@ static int check_same(const struct loader *l, const struct weight *x,
 		      const struct tensor *t, uint64_t at)
 {
 	struct errmsg why = { "" };
-	int rc = x->dtype != t->dtype || x->ndim != t->ndim ||
-				 memcmp(x->shape, t->shape,
-					t->ndim * sizeof(*t->shape)) != 0
-			 ? -EBADMSG
-			 : compare_bytes(l, x, at, &why);
+	const int rc = same_form(x, t) ? compare_bytes(l, x, at, &why) : -EBADMSG;
 
 	if (rc == -EBADMSG)
 		return errmsg_set(l->err, -ENOTSUP,
@@ -210,30 +219,52 @@ static int check_same(const struct loader *l, const struct weight *x,
 	return rc ? errmsg_set(l->err, rc, "%s", why.text) : 0;
 }
 
-/* Append `n` elements at offset `at` of a shard. */
-static int add_extent(const struct loader *l, struct weight *x, uint64_t n,
-		      uint32_t shard, uint64_t at)
+/* Add a weight whose elements are tensor `t` of a file. */
+static int add_weight(struct loader *l, const char *name, const struct tensor *t,
+		      uint32_t shard, uint64_t storage)
 {
-	return extent_add(&x->map, EXTENT_SHARD, n * dtype_size(x->dtype),
-			  shard, at, x->dtype)
-		       ? 0
-		       : nomem(l);
+	struct weight *const x = new_weight(l, name, t->shape, t->ndim, t->dtype,
+					    t->requires_grad);
+
+	return x && weights_place(l->w, x, t, shard, storage) ? 0 : nomem(l);
+}
+
+/* Read where a tensor of the open file is.  Returns 1, with a warning, for one that has no
+ * plain form, as a sparse or a quantized one, or an unknown type. */
+static int read_tensor(struct loader *l, const char *name, const struct value *v,
+		       struct tensor *t, uint64_t *storage)
+{
+	char text[ERRMSG_MAX];
+	struct errmsg why;
+	int rc = tensor_from_value(v, "left out", t, &why);
+
+	if (!rc && t->dtype == DTYPE_OTHER)
+		rc = errmsg_set(&why, -ENOTSUP, "left out: elements of unknown type");
+	if (!rc)
+		return ptfile_tensor(l->pt, v, name, t, storage, l->err);
+	if (rc != -ENOTSUP)
+		return ERRMSG_FILE(l, rc, "%s: %s", name, why.text);
+	snprintf(text, sizeof(text), "%s", why.text);
+	return warn(l, text, name) ?: 1;
 }
 
 /* Add a weight whose elements are a tensor of the open file. */
 static int add_tensor(struct loader *l, const char *name, const struct value *v)
 {
-	struct weight *x = find_weight(l, name);
+	const struct weight *const x = find_weight(l, name);
 	struct tensor t;
-	uint64_t at;
-	int rc = ptfile_run(l->pt, v, name, &t, &at, l->err);
+	uint64_t storage;
+	const int rc = read_tensor(l, name, v, &t, &storage);
 
 	if (rc)
-		return rc;
+		return rc < 0 ? rc : 0;
 	if (x)
-		return x->param || x->map.n == 0 ? 0 : check_same(l, x, &t, at);
-	x = new_weight(l, name, t.shape, t.ndim, t.dtype, t.requires_grad);
-	return x ? add_extent(l, x, t.numel, l->shard, at) : nomem(l);
+		return x->param || x->map.n == 0
+			       ? 0
+			       : check_same(l, x, &t,
+					    storage + t.storage_offset *
+							      dtype_size(t.dtype));
+	return add_weight(l, name, &t, l->shard, storage);
 }
 
 static int load_buffers(struct loader *l)
@@ -315,18 +346,31 @@ static int by_place(const void *a, const void *b)
 
 	if (x->at != y->at)
 		return x->at < y->at ? -1 : 1;
-	return x->numel < y->numel ? -1 : x->numel > y->numel;
+	if (x->dtype != y->dtype)
+		return x->dtype < y->dtype ? -1 : 1;
+	if (x->ndim != y->ndim)
+		return x->ndim < y->ndim ? -1 : 1;
+	return memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
 }
 
-/* Return the first tensor at this place; NULL if memory is short. */
-static const struct placed *place(struct loader *l, uint64_t at, uint64_t numel,
-				  const char *name)
+/* Return the first tensor of this form at this place; NULL if memory is short. */
+static const struct placed *place(struct loader *l, const struct tensor *t,
+				  uint64_t storage, const char *name)
 {
-	const struct placed new = { at, numel, name };
+	const size_t bytes = t->ndim * sizeof(*t->shape);
+	uint64_t *const dims = arena_alloc(&l->arena, 2 * bytes + 1);
+	const struct placed new = {
+		storage + t->storage_offset * dtype_size(t->dtype), t->dtype,
+		t->ndim, dims, name
+	};
 	struct placed *const x = arena_copy(&l->arena, &new, sizeof(new));
-	struct placed **const found =
-		x ? tsearch(x, &l->places, by_place) : NULL;
+	struct placed **found;
 
+	if (!dims || !x)
+		return NULL;
+	memcpy(dims, t->shape, bytes);
+	memcpy(dims + t->ndim, t->stride, bytes);
+	found = tsearch(x, &l->places, by_place);
 	return found ? *found : NULL;
 }
 
@@ -345,20 +389,20 @@ static int add_rest(struct loader *l, const char *name, const struct value *v)
 {
 	const bool owned = is_listed(l, name, OWNED);
 	const struct placed *first;
-	struct errmsg why;
 	struct tensor t;
-	uint64_t at;
+	uint64_t storage;
+	int rc;
 
-	if (!tensor_is(v))
-		return 0; /* Megatron keeps other objects in `module` */
-	if (ptfile_run(l->pt, v, name, &t, &at, &why))
-		return owned ? 0
-			     : warn(l,
-				    "left out: not a contiguous tensor of a known"
-				    " type",
-				    name);
+	/* Megatron keeps other objects in `module`, too.  The optimizer's parameters are
+	 * read from its shards. */
+	if (!tensor_is_any(v))
+		return 0;
+	rc = owned ? ptfile_tensor(l->pt, v, name, &t, &storage, NULL)
+		   : read_tensor(l, name, v, &t, &storage);
+	if (rc)
+		return owned || rc > 0 ? 0 : rc;
 	if (t.numel) {
-		first = place(l, at, t.numel, name);
+		first = place(l, &t, storage, name);
 		if (!first)
 			return nomem(l);
 		if (!owned && first->name != name)
@@ -373,21 +417,20 @@ static int add_rest(struct loader *l, const char *name, const struct value *v)
 static int add_expert(struct loader *l, const struct param *p)
 {
 	const struct module_tensor *const m = p->module;
-	const uint32_t shard = (uint32_t)l->r->dir.noptim + m->file;
-	struct weight *x;
+	struct tensor t = {
+		.dtype = m->dtype,
+		.ndim = m->ndim,
+		.numel = m->numel,
+		.storage_offset = m->storage_offset,
+		.requires_grad = m->requires_grad,
+	};
 
 	if (m->file < l->r->dir.nmodel || find_weight(l, p->name))
 		return 0;
-	if (!m->contiguous)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: %s: tensor is not contiguous",
-				  tagdir_file(&l->r->dir, shard)->path, p->name);
-	x = new_weight(l, p->name, m->shape, m->ndim, m->dtype,
-		       m->requires_grad);
-	if (!x)
-		return nomem(l);
-	return add_extent(l, x, m->numel, shard,
-			  m->storage + m->storage_offset * dtype_size(m->dtype));
+	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
+	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
+	return add_weight(l, p->name, &t, (uint32_t)l->r->dir.noptim + m->file,
+			  m->storage);
 }
 
 /*

@@ -6,12 +6,14 @@
 
 For each case the script of DeepSpeed 0.19.8 is run as a module, with and without
 safe_serialization, in one file and in several, in all types; README.md there
-describes the lines.  Three of its defects are fixed before it writes, each
+describes the lines.  Its defects are fixed before it writes, each
 recorded in a `mended` line: `frozen' (it loses the frozen parameters of stage 1, which
 are in `module`), `tied' (safetensors refuses tied tensors: they are left out but
 for their first name, which is what transformers' save_pretrained does) and
-`empty' (it confuses parameters without elements).  Where it fails, there is
-only a `fails` line.
+`empty' (it confuses parameters without elements).  What it cannot write, and we leave out,
+has such a line too: `plain' (sparse and quantized tensors, and those conjugated when they
+are read) and `held' (types that safetensors lacks); `strided' are made contiguous, as
+safetensors demands.  Where it fails, there is only a `fails` line.
 
 Needs torch, deepspeed, safetensors and huggingface_hub.
 """
@@ -24,6 +26,7 @@ import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 
+import safetensors.torch
 import torch
 from deepspeed.utils import zero_to_fp32 as script
 
@@ -83,6 +86,29 @@ def mend(tag, state, notes):
     return out
 
 
+def plain(state, notes):
+    out = {}
+    for name, t in state.items():
+        if not isinstance(t, torch.Tensor):  # of stage 3, before it is gathered
+            out[name] = t
+            continue
+        if t.layout != torch.strided or t.is_quantized or t.is_conj() or t.is_neg():
+            notes.add("plain")
+            continue
+        if not t.is_contiguous():
+            notes.add("strided")
+        out[name] = t if t.is_contiguous() else t.contiguous()
+    return out
+
+
+def held(state, notes):
+    out = {name: t for name, t in state.items()
+           if not isinstance(t, torch.Tensor) or t.dtype in safetensors.torch._SIZE}
+    if len(out) < len(state):
+        notes.add("held")
+    return out
+
+
 def untie(state, notes):
     seen, out = set(), {}
     for name, tensor in state.items():
@@ -100,7 +126,8 @@ def convert(run, tag, variant, out, notes):
 
     def mended(*args, **kwargs):
         state = mend(os.path.join(run, tag), original(*args, **kwargs), notes)
-        return untie(state, notes) if safe else state
+        state = plain(state, notes)
+        return held(untie(state, notes), notes) if safe else state
 
     script.get_fp32_state_dict_from_zero_checkpoint = mended
     try:

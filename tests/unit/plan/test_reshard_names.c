@@ -12,6 +12,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/tensor.h"
+#include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/recut.h"
@@ -52,6 +53,10 @@ static const struct {
 	{ "z3_excluded_dp2/global_step2", 2, "module", "prompt=5 head.mask=3" },
 	{ "lora_trainer_z2_dp2/checkpoint-4/global_step4", 3, PARTS, "None" },
 	{ "lora_trainer_z2_dp2/checkpoint-4/global_step4", 3, SHAPES, "None" },
+	/* Of types without a storage class, and one transposed. */
+	{ "z2_odd_frozen_dp2/global_step2", 3, PARTS, "f8=8 turned=8 u16=8 wave=8" },
+	{ "z2_odd_frozen_dp2/global_step2", 1, "module",
+	  "f8=15 turned=15 u16=15 wave=15 embed.weight=35 head.weight=35 head.bias=7" },
 	/* Stage 1 does not tell whether any were. */
 	{ "z1_fp32_dp4/global_step4", 3, PARTS, "None" },
 	{ "z1_fp32_dp4/global_step4", 2, SHAPES, "None" },
@@ -117,10 +122,59 @@ static void names_are_told_by_storage(void **state)
 		check_row(i);
 }
 
+static char *read_weights(const char *path, size_t *len)
+{
+	const struct plan_options options = { .type.kind = PLAN_FP32 };
+	struct errmsg err = { "" };
+	struct vfile *f;
+	struct plan *p;
+	uint64_t node;
+	char *bytes;
+
+	if (plan_open(test_context(), path, &options, &p, &err) ||
+	    plan_lookup(p, PLAN_ROOT, "pytorch_model.bin", &node, &err) ||
+	    plan_file_open(p, node, &f, &err))
+		fail_msg("%s", err.text);
+	*len = (size_t)vfile_size(f);
+	bytes = malloc(*len);
+	assert_non_null(bytes);
+	if (vfile_read(f, bytes, *len, 0, &err) != (int64_t)*len)
+		fail_msg("%s", err.text);
+	vfile_free(f);
+	plan_close(p);
+	return bytes;
+}
+
+static void frozen_parameters_stay_what_they_are(void **state)
+{
+	const char *const top = getenv("top_srcdir");
+	char *const dir = mkckpt_new_dir(), path[1000], *old, *new;
+	struct errmsg err = { "" };
+	size_t len, n;
+	struct plan *p;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/tests/good/z2_odd_frozen_dp2/global_step2",
+		 top ?: ".");
+	if (recut_open(path, 3, 3, &p, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(recut_write(p, dir, &err), 0);
+	plan_close(p);
+	old = read_weights(path, &len);
+	new = read_weights(dir, &n);
+	assert_int_equal(len, n);
+	assert_memory_equal(old, new, len);
+	free(old);
+	free(new);
+	mkckpt_free_dir(dir);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(
-		names_are_told_by_storage) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_are_told_by_storage),
+		cmocka_unit_test(frozen_parameters_stay_what_they_are),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
