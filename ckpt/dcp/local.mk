@@ -2,7 +2,8 @@
 # in them, and their files as those of a ZeRO checkpoint of one data-parallel rank.
 # Uses base, pickle, tensor, format, pack and roots.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/metadata.h %D%/place.h %D%/place.c %D%/metadata.c \
+	%D%/metadata.h %D%/place.h %D%/place.c \
+	%D%/unpickle.h %D%/unpickle_impl.h %D%/unpickle_node.c %D%/unpickle.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/megatron.h \
 	%D%/model.h %D%/optimizer.h %D%/optimizer.c \

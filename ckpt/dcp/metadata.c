@@ -13,10 +13,10 @@
  *			      _StorageInfo {relative_path, offset, length,
  *					    transform_descriptors}}
  *
- * Objects are read as data and found by the names of their classes.  Attributes that are
- * not named here, such as Megatron's all_local_plans, are not looked at.  Views of ours
- * have calls of the classes instead, whose arguments are attributes in this order
- * (plan/dcpview_metadata.c).
+ * Objects are read as data and found by the names of their classes (unpickle.c).
+ * Attributes that are not named here, such as Megatron's all_local_plans, are not looked
+ * at.  Views of ours have calls of the classes instead, whose arguments are attributes in
+ * this order (plan/dcpview_metadata.c).
  */
 #include "ckpt/dcp/metadata.h"
 
@@ -29,42 +29,42 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/place.h"
+#include "ckpt/dcp/unpickle.h"
 #include "ckpt/pack/pack_index.h"
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/roots/rootfs.h"
-
-#define MODULE "torch.distributed.checkpoint."
 
 struct reader {
 	struct dcp_metadata *m;
 	const char *dir;
 	const char *file; /* the metadata's path */
+	struct dcp_pickle p;
 	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
 	size_t n;
-	const char *last; /* the file that was found last, as it is named */
+	struct hashtab found; /* items by the words that name them */
+	dcp_word last; /* the file that was found last, as it is named */
 	uint32_t last_number;
 	struct errmsg *err;
 };
 
-/* The attributes of an object of that class, by name, or the arguments of a call of it;
- * NULL if `v` is none. */
-static const struct value *attributes(const struct value *v, const char *module,
-				      const char *name)
+/* Pairs of a dict, by turns. */
+struct pairs {
+	const dcp_word *v;
+	size_t n; /* pairs */
+};
+
+/* Attribute `i` of an object, of which dcp_attributes() found some; a word that is nothing
+ * if it is none. */
+static dcp_word attribute(const dcp_word *attributes, size_t i)
 {
-	if (!v || !value_is_object(v) ||
-	    !value_is_global(v->obj->callable, module, name))
-		return NULL;
-	return v->kind == VALUE_NEWOBJ ? v->obj->state : v->obj->args;
+	return attributes ? attributes[i] : 0;
 }
 
-/* An attribute, which is argument `i` of a call; NULL if there is none. */
-static const struct value *attribute(const struct value *attributes,
-				     const char *name, size_t i)
+static bool get_pairs(dcp_word w, struct pairs *out)
 {
-	return attributes && attributes->kind == VALUE_TUPLE
-		       ? value_item(attributes, i)
-		       : value_find(attributes, name);
+	const bool is_dict = dcp_is_dict(w) && dcp_elements(w, &out->v, &out->n);
+
+	out->n = is_dict ? out->n / 2 : 0;
+	return is_dict;
 }
 
 static int dcp_bad(const struct reader *r, const char *key, const char *what)
@@ -80,25 +80,16 @@ static int dcp_nomem(const struct reader *r)
 		       : errmsg_nomem(r->err, r->file);
 }
 
-/* Read `n` sizes or offsets.  Of tensors without dimensions there may be no list. */
-static bool get_dims(const struct value *v, unsigned n, uint64_t *out)
+/* Return `n` sizes or offsets, or NULL.  Of tensors without dimensions there may be none. */
+static const uint64_t *dims_of(dcp_word w, size_t n)
 {
-	const struct value_seq *const s = value_items(v);
+	static const uint64_t none;
+	const uint64_t *v;
+	size_t have = 0;
 
-	if ((s ? s->n : 0) != n)
-		return false;
-	for (unsigned i = 0; i < n; i++)
-		if (!value_get_count(s->v[i], &out[i]))
-			return false;
-	return true;
-}
-
-static const uint64_t *read_dims(const struct reader *r, const struct value *v,
-				 unsigned n)
-{
-	uint64_t *const out = arena_alloc(&r->m->arena, n * sizeof(*out) + 1);
-
-	return out && get_dims(v, n, out) ? out : NULL;
+	if (!dcp_sizes(w, &v, &have))
+		v = NULL;
+	return have != n ? NULL : v ?: &none;
 }
 
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
@@ -122,52 +113,67 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 }
 
 /* Find the number of the file of that name in the directory. */
-static int find_file(struct reader *r, const struct value *v, uint32_t *out)
+static int find_file(struct reader *r, dcp_word w, uint32_t *out)
 {
-	char name[PACK_NAME_MAX];
+	struct dcp_text t = { "", 0 };
+	char text[PACK_NAME_MAX], name[PACK_NAME_MAX];
 	int64_t number;
 	char *path;
 
-	if (!value_is_cstr(v) || v->str.p[0] == '/' ||
-	    !pack_index_name(v->str.p, name) || !*name)
-		return ERRMSG_FILE(r, -EBADMSG, "'%.100s' is no file of the"
-					        " directory", value_cstr(v));
-	if (r->last && strcmp(r->last, v->str.p) == 0) {
+	if (w == r->last) {
 		*out = r->last_number;
 		return 0;
 	}
+	if (dcp_text_of(&r->p, w, &t) && t.len < sizeof(text)) {
+		memcpy(text, t.p, t.len);
+		text[t.len] = '\0';
+	} else {
+		*text = '\0';
+	}
+	if (*text == '/' || !pack_index_name(text, name) || !*name)
+		return ERRMSG_FILE(r, -EBADMSG, "'%.*s' is no file of the directory",
+				   t.len < 100 ? (int)t.len : 100, t.p);
 	if (asprintf(&path, "%s/%s", r->dir, name) < 0)
 		return dcp_nomem(r);
 	number = dcp_metadata_add_file(r->m, path);
 	free(path);
 	if (number < 0)
 		return dcp_nomem(r);
-	r->last = v->str.p;
+	r->last = w;
 	r->last_number = *out = (uint32_t)number;
 	return 0;
 }
 
-/* Take over where a chunk's blob is. */
-static int read_info(struct reader *r, const char *key,
-		     const struct value *info, struct dcp_chunk *c)
+static bool ends_with(const struct dcp_text *t, const char *end)
 {
-	const struct value *const x =
-		attributes(info, MODULE "filesystem", "_StorageInfo");
-	const struct value_seq *const transforms =
-		value_items(attribute(x, "transform_descriptors", 3));
-	const struct value *const path = attribute(x, "relative_path", 0);
-	const size_t len = value_is_cstr(path) ? path->str.len : 0;
+	const size_t n = strlen(end);
 
-	if (!value_get_count(attribute(x, "offset", 1), &c->at) ||
-	    !value_get_count(attribute(x, "length", 2), &c->len))
+	return t->len >= n && memcmp(t->p + t->len - n, end, n) == 0;
+}
+
+/* Take over where a chunk's blob is. */
+static int read_info(struct reader *r, const char *key, dcp_word info,
+		     struct dcp_chunk *c)
+{
+	const dcp_word *const x = dcp_attributes(info, DCP_INFO);
+	const dcp_word path = attribute(x, 0);
+	const dcp_word *transforms;
+	struct dcp_text t = { "", 0 };
+	size_t n;
+
+	if (!dcp_count_of(attribute(x, 1), &c->at) ||
+	    !dcp_count_of(attribute(x, 2), &c->len))
 		return dcp_bad(r, key, "it is not recorded where its data is");
-	if (transforms && transforms->n)
+	dcp_elements(attribute(x, 3), &transforms, &n);
+	if (n) {
+		dcp_text_of(&r->p, transforms[0], &t);
 		return ERRMSG_FILE(r, -ENOTSUP,
-				   "%s: was written with the transform %.60s,"
+				   "%s: was written with the transform %.*s,"
 				   " which is not read: load it with torch and"
 				   " save it without _extensions", key,
-				   value_cstr(transforms->v[0]));
-	if (len > 12 && strcmp(path->str.p + len - 12, ".safetensors") == 0)
+				   t.len < 60 ? (int)t.len : 60, t.p);
+	}
+	if (dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
 		return ERRMSG_FILE(r, -ENOTSUP,
 				   "%s: lies in a file of safetensors, which is"
 				   " not read here: save it with torch's own"
@@ -175,17 +181,15 @@ static int read_info(struct reader *r, const char *key,
 	return find_file(r, path, &c->file);
 }
 
-static int read_chunk(const struct reader *r, const struct dcp_item *t,
-		      const struct value *v, struct dcp_chunk *c)
+static int read_chunk(const struct reader *r, const struct dcp_item *t, dcp_word v,
+		      struct dcp_chunk *c)
 {
-	const struct value *const x =
-		attributes(v, MODULE "metadata", "ChunkStorageMetadata");
+	const dcp_word *const x = dcp_attributes(v, DCP_CHUNK);
 
-	c->offset = read_dims(r, attribute(x, "offsets", 0), t->ndim);
-	c->size = read_dims(r, attribute(x, "sizes", 1), t->ndim);
-	if (!c->offset || !c->size)
-		return r->m->arena.failed ? dcp_nomem(r)
-					  : dcp_bad(r, t->key, "a chunk has no place");
+	c->offset = dims_of(attribute(x, 0), t->ndim);
+	c->size = dims_of(attribute(x, 1), t->ndim);
+	if (!x || !c->offset || !c->size)
+		return dcp_bad(r, t->key, "a chunk has no place");
 	c->numel = 1;
 	for (unsigned d = 0; d < t->ndim; d++)
 		if (!checked_mul(c->numel, c->size[d], &c->numel))
@@ -193,49 +197,56 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t,
 	return 0;
 }
 
-static int read_tensor(const struct reader *r, struct dcp_item *t,
-		       const struct value *x)
+static int read_shape(const struct reader *r, struct dcp_item *t, dcp_word size)
 {
-	const struct value *const properties = attributes(
-		attribute(x, "properties", 0), MODULE "metadata", "TensorProperties");
-	const struct value_seq *const chunks =
-		value_items(attribute(x, "chunks", 2));
-	struct errmsg why;
-	struct tensor shape;
-	int rc = 0;
+	size_t n = 0;
 
-	if (!properties || !chunks)
+	if (!dcp_sizes(size, &t->shape, &n))
+		return dcp_bad(r, t->key, "no shape");
+	t->ndim = (unsigned)n;
+	t->numel = 1;
+	for (size_t i = 0; i < n; i++)
+		if (!checked_mul(t->numel, t->shape[i], &t->numel) ||
+		    t->numel > INT64_MAX / 16)
+			return dcp_bad(r, t->key, "impossible dimensions");
+	return 0;
+}
+
+static int read_tensor(const struct reader *r, struct dcp_item *t, const dcp_word *x)
+{
+	const dcp_word *const properties = dcp_attributes(x[0], DCP_PROPERTIES);
+	const dcp_word *chunks;
+	size_t n;
+	int rc;
+
+	if (!properties || !dcp_elements(x[2], &chunks, &n))
 		return dcp_bad(r, t->key, "no type or no chunks");
-	if (tensor_set_shape(&shape, attribute(x, "size", 1), &why))
-		return dcp_bad(r, t->key, why.text);
+	rc = read_shape(r, t, x[1]);
+	if (rc)
+		return rc;
 	t->is_tensor = true;
-	t->dtype = dtype_from_value(value_item(properties, 0));
-	t->ndim = shape.ndim;
-	t->numel = shape.numel;
-	t->shape = arena_copy(&r->m->arena, shape.shape,
-			      shape.ndim * sizeof(*shape.shape));
-	t->nchunks = chunks->n;
-	t->chunks = arena_alloc(&r->m->arena, (chunks->n + 1) * sizeof(*t->chunks));
-	if (!t->shape || !t->chunks)
+	t->dtype = dcp_dtype_of(properties[0]);
+	t->nchunks = n;
+	t->chunks = arena_alloc(&r->m->arena, (n + 1) * sizeof(*t->chunks));
+	if (!t->chunks)
 		return dcp_nomem(r);
-	for (size_t i = 0; !rc && i < chunks->n; i++)
-		rc = read_chunk(r, t, chunks->v[i], &t->chunks[i]);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = read_chunk(r, t, chunks[i], &t->chunks[i]);
 	return rc ?: dcp_place_check(t, r->file, r->err);
 }
 
-static int read_item(const struct reader *r, const struct value_pair *p,
-		     struct dcp_item *t)
+static int read_item(const struct reader *r, const dcp_word pair[2], struct dcp_item *t)
 {
-	const struct value *const tensor =
-		attributes(p->val, MODULE "metadata", "TensorStorageMetadata");
+	const dcp_word *const tensor = dcp_attributes(pair[1], DCP_TENSOR);
+	struct dcp_text key;
 
-	if (!value_is_cstr(p->key))
+	if (!dcp_text_of(&r->p, pair[0], &key))
 		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
-	t->key = arena_strndup(&r->m->arena, p->key->str.p, p->key->str.len);
+	t->key = arena_strndup(&r->m->arena, key.p, key.len);
 	return !t->key ? dcp_nomem(r) : tensor ? read_tensor(r, t, tensor) : 0;
 }
 
-static int read_items(struct reader *r, const struct value_dict *items)
+static int read_items(struct reader *r, const struct pairs *items)
 {
 	struct dcp_metadata *const m = r->m;
 	int rc = 0;
@@ -246,7 +257,7 @@ static int read_items(struct reader *r, const struct value_dict *items)
 	r->items = m->items + m->nitems;
 	for (; !rc && r->n < items->n; r->n++) {
 		r->items[r->n] = (struct dcp_item){ 0 };
-		rc = read_item(r, &items->v[r->n], &r->items[r->n]);
+		rc = read_item(r, &items->v[2 * r->n], &r->items[r->n]);
 	}
 	if (rc)
 		return rc;
@@ -258,23 +269,36 @@ static int read_items(struct reader *r, const struct value_dict *items)
 	return 0;
 }
 
-static struct dcp_item *find_item(const struct reader *r, const struct value *key)
+/* Find the item of a key, NULL if there is none: each text of the file is looked up once. */
+static struct dcp_item *find_item(struct reader *r, dcp_word key)
 {
-	return value_is_cstr(key) ? array_find(r->items, r->n, sizeof(*r->items),
-					       key->str.p)
-				  : NULL;
+	const uint64_t hash = hash_number(key);
+	struct dcp_item *found = NULL;
+	struct dcp_text t;
+	char *text = NULL;
+	size_t pos = 0;
+	uint32_t i;
+
+	if (hashtab_next(&r->found, hash, &pos, &i))
+		return i < r->n ? &r->items[i] : NULL;
+	if (dcp_text_of(&r->p, key, &t))
+		text = strndup(t.p, t.len);
+	if (text)
+		found = array_find(r->items, r->n, sizeof(*r->items), text);
+	free(text);
+	hashtab_add(&r->found, hash, found ? (uint32_t)(found - r->items) : UINT32_MAX);
+	return found;
 }
 
 /* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
 static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
-				    const struct value *index)
+				    const dcp_word *index)
 {
-	uint64_t at[TENSOR_DIMS_MAX];
+	const uint64_t *const at =
+		t->is_tensor ? dims_of(attribute(index, 1), t->ndim) : NULL;
 
 	if (t->is_tensor)
-		return get_dims(attribute(index, "offset", 1), t->ndim, at)
-			       ? dcp_place_find(t, at)
-			       : NULL;
+		return at ? dcp_place_find(t, at) : NULL;
 	if (!t->nchunks) {
 		t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
 		t->nchunks = t->chunks != NULL;
@@ -282,24 +306,24 @@ static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
 	return t->chunks;
 }
 
-static int read_storage(struct reader *r, const struct value_dict *storage)
+static int read_storage(struct reader *r, const struct pairs *storage)
 {
+	struct dcp_text text;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < storage->n; i++) {
-		const struct value *const index =
-			attributes(storage->v[i].key, MODULE "metadata",
-				   "MetadataIndex");
-		const struct value *const key = attribute(index, "fqn", 0);
+		const dcp_word *const index =
+			dcp_attributes(storage->v[2 * i], DCP_INDEX);
+		const dcp_word key = attribute(index, 0);
 		struct dcp_item *const t = find_item(r, key);
 		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
 
-		if (!value_is_cstr(key))
+		if (!t && !dcp_text_of(&r->p, key, &text))
 			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
 		if (c && c->len)
 			return dcp_bad(r, t->key, "a chunk has data twice");
 		if (c)
-			rc = read_info(r, t->key, storage->v[i].val, c);
+			rc = read_info(r, t->key, storage->v[2 * i + 1], c);
 	}
 	for (size_t i = 0; !rc && i < r->n; i++)
 		for (size_t k = 0; r->items[i].is_tensor && k < r->items[i].nchunks; k++)
@@ -309,31 +333,40 @@ static int read_storage(struct reader *r, const struct value_dict *storage)
 	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
 }
 
-/* Split a path into texts; a number stands for a place in a list. */
-static int read_path(const struct reader *r, struct dcp_item *t,
-		     const struct value *path)
+/* Take over an element of a path; NULL if it is none. */
+static const char *read_step(const struct reader *r, dcp_word w)
 {
-	const struct value_seq *const s = value_items(path);
-	const size_t n = s ? s->n : 1;
-	struct arena *const a = &r->m->arena;
+	struct dcp_text t;
+	char number[24];
+	int64_t k;
 
+	if (dcp_text_of(&r->p, w, &t))
+		return arena_strndup(&r->m->arena, t.p, t.len);
+	if (!dcp_int_of(w, &k))
+		return NULL;
+	snprintf(number, sizeof(number), "%lld", (long long)k);
+	return arena_strdup(&r->m->arena, number);
+}
+
+/* Split a path into texts; a number stands for a place in a list. */
+static int read_path(const struct reader *r, struct dcp_item *t, const dcp_word *path)
+{
+	struct arena *const a = &r->m->arena;
+	const dcp_word *v = NULL;
+	size_t n = 1;
+
+	if (path && !dcp_elements(*path, &v, &n)) {
+		path = NULL;
+		n = 1;
+	}
 	if (n == 0 || n > DCP_PATH_MAX)
 		return dcp_bad(r, t->key, "nested too deeply, or no path");
 	t->depth = (unsigned)n;
 	t->path = arena_alloc(a, n * sizeof(*t->path));
 	for (size_t i = 0; t->path && i < n; i++) {
-		const struct value *const v = s ? s->v[i] : NULL;
-		char number[24];
-		int64_t k;
-
-		if (!v || value_is_cstr(v)) {
-			t->path[i] = v ? arena_strdup(a, v->str.p) : t->key;
-		} else {
-			if (!value_get_int(v, &k))
-				return dcp_bad(r, t->key, "its path is no path");
-			snprintf(number, sizeof(number), "%lld", (long long)k);
-			t->path[i] = arena_strdup(a, number);
-		}
+		t->path[i] = path ? read_step(r, v[i]) : t->key;
+		if (!t->path[i] && !a->failed)
+			return dcp_bad(r, t->key, "its path is no path");
 	}
 	return a->failed ? dcp_nomem(r) : 0;
 }
@@ -368,10 +401,10 @@ static void order_stages(const struct dcp_item *items, const struct order *o, si
 }
 
 /* Set at[i] to the place of the item `i` by key in state_dict_metadata. */
-static void find_places(const struct reader *r, const struct value_dict *items, size_t *at)
+static void find_places(struct reader *r, const struct pairs *items, size_t *at)
 {
 	for (size_t i = 0; i < items->n; i++) {
-		const struct dcp_item *const t = find_item(r, items->v[i].key);
+		const struct dcp_item *const t = find_item(r, items->v[2 * i]);
 
 		if (t)
 			at[t - r->items] = i;
@@ -380,8 +413,8 @@ static void find_places(const struct reader *r, const struct value_dict *items, 
 
 /* Give the items their paths and their order, which is that of planner_data: the order of
  * keys is that in which ranks had parts of them. */
-static int sort_items(const struct reader *r, const struct value_dict *items,
-		      const struct value_dict *paths)
+static int sort_items(struct reader *r, const struct pairs *items,
+		      const struct pairs *paths)
 {
 	struct dcp_item *const sorted = calloc(r->n + 1, sizeof(*sorted));
 	struct order *const o = calloc(r->n + 1, sizeof(*o));
@@ -391,12 +424,12 @@ static int sort_items(const struct reader *r, const struct value_dict *items,
 
 	if (!rc)
 		find_places(r, items, at);
-	for (size_t i = 0; !rc && paths && i < paths->n; i++) {
-		struct dcp_item *const t = find_item(r, paths->v[i].key);
+	for (size_t i = 0; !rc && i < paths->n; i++) {
+		struct dcp_item *const t = find_item(r, paths->v[2 * i]);
 
 		if (!t || t->path)
 			continue;
-		rc = read_path(r, t, paths->v[i].val);
+		rc = read_path(r, t, &paths->v[2 * i + 1]);
 		o[done].at = t->is_tensor ? at[t - r->items] : SIZE_MAX;
 		o[done].least = least;
 		least = o[done].at < least ? o[done].at : least;
@@ -417,47 +450,37 @@ static int sort_items(const struct reader *r, const struct value_dict *items,
 	return rc;
 }
 
-static int read_root(struct reader *r, const struct value *root)
+static int read_root(struct reader *r)
 {
-	const struct value *const x =
-		attributes(root, MODULE "metadata", "Metadata");
-	const struct value_dict *const items =
-		value_pairs(attribute(x, "state_dict_metadata", 0));
-	const struct value_dict *const storage =
-		value_pairs(attribute(x, "storage_data", 2));
+	const dcp_word *const x = dcp_attributes(r->p.root, DCP_ROOT);
+	struct pairs items, paths, storage;
 	int rc;
 
-	if (!items || !storage)
+	if (!get_pairs(attribute(x, 0), &items) || !get_pairs(attribute(x, 2), &storage))
 		return dcp_bad(r, NULL,
 			       "not the metadata of a PyTorch distributed checkpoint");
-	rc = read_items(r, items) ?: read_storage(r, storage);
+	get_pairs(attribute(x, 1), &paths);
+	rc = read_items(r, &items) ?: read_storage(r, &storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);
-	return rc ?: sort_items(r, items, value_pairs(attribute(x, "planner_data", 1)));
+	return rc ?: sort_items(r, &items, &paths);
 }
 
 static int read_pickle(struct reader *r, const struct source *src)
 {
-	struct pickle_part part = { .file = r->file, .part = "metadata",
-				    .is_whole = true };
-	struct arena a = { 0 };
-	uint8_t *bytes;
+	struct arena *const a = &r->m->arena;
 	int rc;
 
 	if (src->size > DCP_METADATA_MAX)
 		return ERRMSG_FILE(r, -E2BIG, "%llu bytes",
 				   (unsigned long long)src->size);
-	r->m->arena.limit += (1u << 20) + src->size * DCP_MEMORY_PER_BYTE;
-	bytes = malloc((size_t)src->size + 1);
-	if (!bytes)
-		return errmsg_nomem(r->err, r->file);
-	rc = source_read(src, bytes, (size_t)src->size, 0, r->err) ?:
-	     pickle_load_part((struct span){ bytes, (size_t)src->size }, &a, &part,
-			      r->err) ?:
-	     read_root(r, part.root);
-	rc = rc == -ENODATA ? -EBADMSG : rc;
-	free(bytes);
-	arena_done(&a);
+	a->limit = 0;
+	rc = dcp_unpickle(&r->p, src, r->file, a, r->err);
+	a->limit = a->used + r->p.budget;
+	rc = rc ?: read_root(r);
+	a->limit = 0;
+	hashtab_done(&r->found);
+	dcp_unpickled_done(&r->p);
 	return rc;
 }
 

@@ -25,7 +25,6 @@ struct value;
 
 /* Limits: 60 to 130 bytes describe a chunk, so these admit at least four million. */
 #define DCP_METADATA_MAX (512u << 20)
-#define DCP_MEMORY_PER_BYTE 32 /* of what is kept, for each byte of the file */
 #define DCP_PATH_MAX 32	       /* elements of a key's path */
 
 /* A block of a tensor's elements, or an object, in a blob: a whole file of torch.save

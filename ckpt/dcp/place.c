@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks that lie within the tensor, do not overlap, and have as many elements as it, cover
- * it.  They are sorted along the first dimension that is cut, so that a chunk is compared
- * with its neighbours only.
+ * it.  Meshes of ranks cut it into a grid: chunks that begin at one place of a dimension
+ * end at one, too, and each such row is looked at by itself.  Others are compared in pairs.
  */
 #include "ckpt/dcp/place.h"
 
@@ -13,8 +13,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
 
-/* Comparisons for one tensor: a grid of a million chunks takes a billion. */
-#define COVER_COMPARISONS_MAX (UINT64_C(1) << 30)
+/* Comparisons for each chunk of a tensor that is cut into no grid. */
+#define COMPARISONS_PER_CHUNK 256u
 
 static int by_offset(const void *a, const void *b, void *ctx)
 {
@@ -30,6 +30,21 @@ static int by_offset(const void *a, const void *b, void *ctx)
 	return 0;
 }
 
+/* A tensor that is checked. */
+struct cover {
+	const struct dcp_item *t;
+	uint64_t left; /* comparisons */
+	const char *file;
+	struct errmsg *err;
+};
+
+static int fail_overlap(const struct cover *c)
+{
+	return errmsg_set(c->err, -EBADMSG,
+			  "%s: %s: two chunks overlap: elements would be there twice",
+			  c->file, c->t->key);
+}
+
 static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x,
 		    const struct dcp_chunk *y)
 {
@@ -40,64 +55,83 @@ static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x,
 	return true;
 }
 
-/* The first dimension along which the tensor is cut; 0 if it is not. */
-static unsigned first_cut(const struct dcp_item *t)
+/* Find two chunks of chunks[first .. end) that overlap, which lie in the order of their
+ * offsets in dimension `d` and are alike in those before it. */
+static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 {
-	unsigned d = 0;
+	const struct dcp_item *const t = c->t;
 
-	for (; d < t->ndim; d++)
-		for (size_t i = 0; i < t->nchunks; i++)
-			if (t->chunks[i].numel && t->chunks[i].offset[d])
-				return d;
-	return 0;
-}
-
-/* Find two chunks that overlap.  The chunks before `cut` lie at 0 in all dimensions
- * before it, so they are in its order. */
-static int find_overlap(const struct dcp_item *t, const char *file,
-			struct errmsg *err)
-{
-	const unsigned cut = first_cut(t);
-	uint64_t left = COVER_COMPARISONS_MAX;
-
-	for (size_t i = 0; i + 1 < t->nchunks; i++) {
+	for (size_t i = first; i + 1 < end; i++) {
 		const struct dcp_chunk *const x = &t->chunks[i];
 
-		for (size_t k = i + 1; x->numel && k < t->nchunks; k++) {
+		for (size_t k = i + 1; k < end; k++) {
 			const struct dcp_chunk *const y = &t->chunks[k];
 
-			if (t->ndim &&
-			    y->offset[cut] >= x->offset[cut] + x->size[cut])
+			if (d < t->ndim && y->offset[d] >= x->offset[d] + x->size[d])
 				break;
-			if (!left--)
-				return errmsg_set(err, -E2BIG,
-						  "%s: %s: %zu chunks in no"
-						  " grid", file, t->key,
-						  t->nchunks);
 			if (overlap(t, x, y))
-				return errmsg_set(err, -EBADMSG,
-						  "%s: %s: two chunks overlap:"
-						  " elements would be there"
-						  " twice", file, t->key);
+				return fail_overlap(c);
+			if (!c->left--)
+				return errmsg_set(c->err, -E2BIG,
+						  "%s: %s: %zu chunks in no"
+						  " grid", c->file, t->key,
+						  t->nchunks);
 		}
 	}
 	return 0;
 }
 
+/* The end of the row that begins with chunk `i`: of those that are alike in dimension `d`.
+ * 0 if it overlaps the next in that dimension. */
+static size_t end_of_row(const struct dcp_item *t, size_t i, size_t end, unsigned d)
+{
+	const struct dcp_chunk *const x = &t->chunks[i++];
+
+	while (i < end && t->chunks[i].offset[d] == x->offset[d] &&
+	       t->chunks[i].size[d] == x->size[d])
+		i++;
+	return i < end && t->chunks[i].offset[d] < x->offset[d] + x->size[d] ? 0 : i;
+}
+
+/* Check chunks[first .. end), which are alike in the dimensions before `d`. */
+static int check_rows(struct cover *c, size_t first, size_t end, unsigned d)
+{
+	int rc = 0;
+
+	if (end - first < 2)
+		return 0;
+	for (size_t i = first, next; d < c->t->ndim && i < end; i = next) {
+		next = end_of_row(c->t, i, end, d);
+		if (!next)
+			break;
+		if (next == end && i == first)
+			return check_rows(c, first, end, d + 1);
+		rc = check_rows(c, i, next, d + 1);
+		if (rc || next == end)
+			return rc;
+	}
+	return find_overlap(c, first, end, d);
+}
+
 int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
 {
+	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file,
+			       err };
 	uint64_t numel = 0;
+	size_t empty = 0; /* chunks; they come first */
 
 	for (size_t i = 0; i < t->nchunks; i++) {
 		const struct dcp_chunk *const c = &t->chunks[i];
 
+		empty += !c->numel;
 		for (unsigned d = 0; d < t->ndim; d++)
 			if (!checked_range(c->offset[d], c->size[d], t->shape[d]))
 				return errmsg_set(err, -EBADMSG,
 						  "%s: %s: a chunk lies outside"
 						  " of the tensor", file, t->key);
-		if (!checked_add(numel, c->numel, &numel))
-			break;
+		if (c->numel > t->numel - numel)
+			return fail_overlap(&whole);
+		numel += c->numel;
 	}
 	if (t->nchunks)
 		qsort_r(t->chunks, t->nchunks, sizeof(*t->chunks), by_offset, t);
@@ -107,7 +141,7 @@ int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
 				  " elements: some are missing", file, t->key,
 				  (unsigned long long)numel,
 				  (unsigned long long)t->numel);
-	return numel ? find_overlap(t, file, err) : 0;
+	return check_rows(&whole, empty, t->nchunks, 0);
 }
 
 struct dcp_chunk *dcp_place_find(const struct dcp_item *t, const uint64_t *offset)

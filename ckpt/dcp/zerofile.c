@@ -22,7 +22,7 @@
 #include "ckpt/tensor/cast.h"
 
 struct zerofile_builder {
-	struct arena *a;
+	struct arena *a; /* of the pickle's values, which go when it is written */
 	const struct dcp_model *o;
 	struct dcp_zerofile *x;
 	size_t cap; /* of its storages */
@@ -63,11 +63,11 @@ static struct dcp_storage *add_storage(struct zerofile_builder *b, enum dtype ty
 	struct dcp_zerofile *const x = b->x;
 	struct dcp_storage s = {
 		.type = type,
-		.pieces = arena_alloc(b->a, (pieces + 1) * sizeof(*s.pieces)),
+		.pieces = arena_alloc(&x->arena, (pieces + 1) * sizeof(*s.pieces)),
 	};
 
-	if (!s.pieces || !arena_reserve(b->a, &x->storages, x->n, &b->cap, x->n + 1,
-					sizeof(*x->storages)))
+	if (!s.pieces || !arena_reserve(&x->arena, &x->storages, x->n, &b->cap,
+					x->n + 1, sizeof(*x->storages)))
 		return NULL;
 	x->storages[x->n] = s;
 	return &x->storages[x->n++];
@@ -433,7 +433,8 @@ static int add_shared(struct zerofile_builder *b, const struct value *pid,
 		      struct errmsg *err)
 {
 	const struct ptfile *const pt = b->o->file;
-	struct dcp_item *const item = arena_alloc(b->a, sizeof(*item));
+	struct arena *const kept = &b->x->arena;
+	struct dcp_item *const item = arena_alloc(kept, sizeof(*item));
 	struct dcp_storage *s;
 	uint64_t numel, bytes, at;
 	enum dtype type;
@@ -448,7 +449,7 @@ static int add_shared(struct zerofile_builder *b, const struct value *pid,
 	if (rc)
 		return rc;
 	s = add_storage(b, type, 1);
-	if (!s || !item || dcp_item_init(item, b->a, key, b->o->file_number, type, 1,
+	if (!s || !item || dcp_item_init(item, kept, key, b->o->file_number, type, 1,
 					 &numel, numel, at))
 		return errmsg_nomem(err, pt->src.name);
 	add_piece(s, item, numel);
@@ -501,8 +502,9 @@ static int lay_out(struct zerofile_builder *b, const struct value *root,
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
 	uint64_t *len = NULL;
-	int rc = b->a->failed ? errmsg_nomem(err, x->name)
-			      : dump(b, root, &pickle, &met, err);
+	int rc = b->a->failed || x->arena.failed
+			 ? errmsg_nomem(err, x->name)
+			 : dump(b, root, &pickle, &met, err);
 
 	for (size_t i = 0; !rc && shared && i < met.n; i++)
 		rc = add_shared(b, met.pid[i], err);
@@ -525,7 +527,8 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 		      size_t rank, const struct dcp_model *o, const char *source,
 		      struct errmsg *err)
 {
-	struct zerofile_builder b = { .a = &x->arena, .o = o, .x = x };
+	struct arena a = { 0 };
+	struct zerofile_builder b = { .a = &a, .o = o, .x = x };
 	struct value *root;
 	int rc = o->file && kind == DCP_ZEROFILE_OPTIM ? check_taken(&b, err) : 0;
 
@@ -540,6 +543,7 @@ int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
 	value_dict_set(b.a, root, KEY_DS_VERSION,
 		       value_new_str(b.a, NAMES_DS_VERSION));
 	rc = lay_out(&b, root, err);
+	arena_done(&a);
 	if (rc)
 		dcp_zerofile_done(x);
 	return rc;

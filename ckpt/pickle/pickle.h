@@ -80,6 +80,14 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 void pickle_add_int(struct bytebuf *out, int64_t i);
 void pickle_add_text(struct bytebuf *out, const char *p, size_t len);
 
+/*
+ * Does module.name run commands or load code?  A pickle with such a global was made to attack
+ * programs that unpickle it.  It cannot harm this one, which calls nothing, but it must not
+ * be copied into a file that we write.  Only whole names of modules match: a user's own
+ * package may be called code.models.
+ */
+bool pickle_runs_code(const char *module, const char *name);
+
 /* A copy of `v` in another arena, strings included; NULL if it cannot be written or
  * read, or when memory runs out. */
 struct value *pickle_copy(struct arena *a, const struct value *v);

@@ -257,13 +257,7 @@ static void op_float(struct machine *m)
 	push_new(m, v);
 }
 
-/*
- * Does module.name run commands or load code?  A pickle with such a global was made
- * to attack programs that unpickle it.  It cannot harm this one, which calls nothing,
- * but it must not be copied into a file that we write.  Only whole names of
- * modules match: a user's own package may be called code.models.
- */
-static bool runs_code(const char *module, const char *name)
+bool pickle_runs_code(const char *module, const char *name)
 {
 	static const char *const modules[] = {
 		"os",	     "posix",	"nt",	      "subprocess", "sys",
@@ -293,7 +287,7 @@ static bool runs_code(const char *module, const char *name)
 static void push_global(struct machine *m, const char *module,
 			const char *name)
 {
-	if (runs_code(module, name))
+	if (pickle_runs_code(module, name))
 		FAIL(m, -EBADMSG,
 		     "refusing global %.100s.%.100s: it runs code", module, name);
 	push_new(m, value_new_global(m->a, module, name));

@@ -2,6 +2,7 @@
 unit_tests += \
 	%D%/test_place \
 	%D%/test_choose \
+	%D%/test_bombs \
 	%D%/test_groups \
 	%D%/test_dcp_bad \
 	%D%/test_dcp_unusual \

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
 #include "ckpt/dcp/place.h"
 #include "tests/support/unit.h"
@@ -79,9 +80,102 @@ static void test_places(void **state)
 	}
 }
 
+#define PIECES 40
+
+/* A box that is cut into others, by planes through one box at a time. */
+struct cut {
+	struct dcp_item t;
+	struct dcp_chunk c[PIECES];
+	uint64_t shape[DIMS], offset[PIECES][DIMS], size[PIECES][DIMS];
+};
+
+static void count(struct cut *x, size_t i)
+{
+	x->c[i].offset = x->offset[i];
+	x->c[i].size = x->size[i];
+	x->c[i].numel = 1;
+	for (unsigned d = 0; d < x->t.ndim; d++)
+		x->c[i].numel *= x->size[i][d];
+}
+
+/* Cut piece `i` before `at` in dimension `d`; the rest is a new one. */
+static void cut_piece(struct cut *x, size_t i, unsigned d, uint64_t at)
+{
+	const size_t n = x->t.nchunks++;
+
+	memcpy(x->offset[n], x->offset[i], sizeof(x->offset[i]));
+	memcpy(x->size[n], x->size[i], sizeof(x->size[i]));
+	x->offset[n][d] += at;
+	x->size[n][d] -= at;
+	x->size[i][d] = at;
+	count(x, i);
+	count(x, n);
+}
+
+/* A grid, whose rows are cut alike, or pieces in no order. */
+static void cut_up(struct cut *x, bool grid)
+{
+	const unsigned cuts = (unsigned)draw(4);
+
+	*x = (struct cut){ .t = { .key = "t", .ndim = 1 + (unsigned)draw(DIMS),
+				  .numel = 1, .nchunks = 1 } };
+	x->t.shape = x->shape;
+	x->t.chunks = x->c;
+	for (unsigned d = 0; d < x->t.ndim; d++) {
+		x->shape[d] = x->size[0][d] = 1 + draw(SIDE);
+		x->t.numel *= x->shape[d];
+	}
+	count(x, 0);
+	for (unsigned k = 0; k < cuts; k++) {
+		const unsigned d = (unsigned)draw(x->t.ndim);
+		const uint64_t at = draw(x->shape[d] + 1);
+		const size_t n = x->t.nchunks;
+
+		for (size_t i = 0; grid && i < n && 2 * n < PIECES; i++)
+			if (x->offset[i][d] <= at && at <= x->offset[i][d] + x->size[i][d])
+				cut_piece(x, i, d, at - x->offset[i][d]);
+		if (!grid) {
+			const size_t i = draw(n);
+
+			cut_piece(x, i, d, draw(x->size[i][d] + 1));
+		}
+	}
+}
+
+/* Any partition is one; if a piece is moved, two overlap or some leave the tensor. */
+static void test_covers(void **state)
+{
+	struct cut x;
+
+	for (uint64_t i = 0; i < 4000; i++) {
+		struct errmsg err = { "" };
+
+		seed = i;
+		cut_up(&x, i % 2);
+		if (dcp_place_check(&x.t, "file", &err))
+			fail_msg("seed %d: %s", (int)i, err.text);
+		for (size_t k = 0; k < x.t.nchunks; k++)
+			assert_ptr_equal(x.c[k].numel ? dcp_place_find(&x.t, x.c[k].offset)
+						      : &x.c[k],
+					 &x.c[k]);
+		const size_t k = draw(x.t.nchunks);
+		uint64_t *const at = (uint64_t *)x.c[k].offset;
+		const unsigned d = (unsigned)draw(x.t.ndim);
+
+		if (!x.c[k].numel)
+			continue;
+		at[d] = at[d] && draw(2) ? at[d] - 1 : at[d] + 1;
+		if (!dcp_place_check(&x.t, "file", &err))
+			fail_msg("seed %d: accepted", (int)i);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_places) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_places),
+		cmocka_unit_test(test_covers),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
