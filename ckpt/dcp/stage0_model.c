@@ -69,7 +69,7 @@ static int add_dict(struct stage0_builder *b, size_t number, const struct value 
 	int rc = 0;
 
 	if (!d || d->n > STATES_MAX || e->states)
-		return ERRMSG_FILE(b, -EBADMSG,
+		return ERRMSG_FILE(b, -ENOTSUP,
 				   "optimizer: state[%zu] is no dict of a few"
 				   " states, or is there twice", number);
 	e->states = arena_alloc(&b->o->arena, (d->n + 1) * sizeof(*e->states));
@@ -88,13 +88,13 @@ static int add_states(struct stage0_builder *b)
 	int rc = 0;
 
 	if (!state)
-		return ERRMSG_FILE(b, -EBADMSG, "optimizer: has no state");
+		return ERRMSG_FILE(b, -ENOTSUP, "optimizer: has no state");
 	for (size_t i = 0; !rc && i < state->n; i++) {
 		uint64_t number;
 
 		if (!value_get_count(state->v[i].key, &number) ||
 		    number >= b->nentries)
-			return ERRMSG_FILE(b, -EBADMSG,
+			return ERRMSG_FILE(b, -ENOTSUP,
 					   "optimizer: has a state of a parameter"
 					   " that is in none of its groups");
 		rc = add_dict(b, number, state->v[i].val);
@@ -116,7 +116,7 @@ static int list_entries(struct stage0_builder *b)
 			uint64_t number;
 
 			if (!value_get_count(params->v[i], &number) || number != n++)
-				return ERRMSG_FILE(b, -EBADMSG,
+				return ERRMSG_FILE(b, -ENOTSUP,
 						   "optimizer: the parameters of"
 						   " param_groups[%zu] are not"
 						   " numbered as torch does", g);
