@@ -246,21 +246,20 @@ static int blob_open(struct blob *x, struct dcp_blobs *b, const struct dcp_item 
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-/* Check that a blob holds what the metadata says, and note where its elements are. */
-static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chunk *c,
-		  struct errmsg *err)
+/* Read the tensor that a blob holds, which must be what the metadata says, and where its
+ * storage is in the blob. */
+static int read_tensor(const struct blob *x, const struct dcp_item *t,
+		       const struct dcp_chunk *c, struct tensor *out, uint64_t *at,
+		       struct errmsg *err)
 {
-	const struct zip_entry *const e =
-		x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
 	struct tensor v;
-	uint64_t at;
 	bool same;
 	int rc;
 
 	if (!tensor_is(x->pt.root))
 		return errmsg_set(err, -EBADMSG, "%s: is a %s, not a tensor",
 				  x->name, value_kind_name(x->pt.root));
-	rc = ptfile_run(&x->pt, x->pt.root, "the chunk", &v, &at, err);
+	rc = ptfile_tensor(&x->pt, x->pt.root, "the chunk", &v, at, err);
 	if (rc)
 		return rc;
 	same = v.dtype == t->dtype && v.ndim == t->ndim + t->is_layer;
@@ -271,7 +270,28 @@ static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chu
 				  "%s: a chunk has another type or shape than"
 				  " " DCP_METADATA " says (%s)", x->name,
 				  dtype_name(v.dtype));
-	atomic_store(&c->crc, e ? e->crc : 0);
+	*out = v;
+	return 0;
+}
+
+/* Check a blob, and note where its elements are.  Those of a buffer in another order than
+ * torch's usual one, such as channels-last, are read by their strides. */
+static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chunk *c,
+		  struct errmsg *err)
+{
+	const struct zip_entry *const e =
+		x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
+	struct tensor v;
+	uint64_t at;
+	const int rc = read_tensor(x, t, c, &v, &at, err);
+	const bool run = !rc && tensor_is_contiguous(&v);
+
+	if (rc)
+		return rc;
+	if (run)
+		at += v.storage_offset * dtype_size(v.dtype);
+	atomic_store(&c->strided, !run);
+	atomic_store(&c->crc, e && run && v.numel == v.storage_numel ? e->crc : 0);
 	atomic_store(&c->data, c->at + at);
 	return 0;
 }
@@ -358,8 +378,10 @@ int dcp_blobs_check(struct dcp_blobs *b, const struct dcp_item *t,
 		rc = blob_open(&x, b, t, &t->chunks[i], err);
 		if (rc)
 			break;
-		if (t->is_tensor)
+		if (t->is_tensor && t->dtype != DTYPE_OTHER)
 			rc = locate(&x, t, &t->chunks[i], err);
+		if (rc == -ENOTSUP) /* no damage: it is shown nowhere, or with an error */
+			rc = 0;
 		rc = rc ?: check_blob(&x, progress, summed, err);
 		ptfile_close(&x.pt);
 	}
@@ -402,17 +424,70 @@ static void scatter(const struct part *p, const uint8_t *elements, uint64_t e,
 	}
 }
 
+/* The place in its storage of element `e` of a tensor. */
+static uint64_t place_of(const struct tensor *v, uint64_t e)
+{
+	uint64_t at = v->storage_offset;
+
+	for (unsigned d = v->ndim; d--; e /= v->shape[d])
+		at += e % v->shape[d] * v->stride[d];
+	return at;
+}
+
+/* Read elements [e, e + n) of a chunk by their strides: all that lie between them, too. */
+static int gather(struct dcp_blobs *b, const struct part *p, const struct tensor *v,
+		  uint64_t e, uint64_t n, uint8_t *out, struct errmsg *err)
+{
+	const size_t item = dtype_size(v->dtype);
+	uint64_t low = UINT64_MAX, high = 0;
+	uint8_t *span;
+	int rc;
+
+	for (uint64_t k = 0, at; k < n; k++) {
+		at = place_of(v, e + k);
+		low = at < low ? at : low;
+		high = at > high ? at : high;
+	}
+	span = malloc((high - low + 1) * item);
+	if (!span)
+		return errmsg_nomem(err, p->t->key);
+	rc = file_read(b, p->c->file, span, (high - low + 1) * item,
+		       p->c->data + low * item, err);
+	for (uint64_t k = 0; !rc && k < n; k++)
+		memcpy(out + k * item, span + (place_of(v, e + k) - low) * item, item);
+	free(span);
+	return rc;
+}
+
+/* Find the strides of a chunk, which is read by them. */
+static int find_strides(struct dcp_blobs *b, const struct part *p, struct tensor *v,
+			struct errmsg *err)
+{
+	struct blob x;
+	uint64_t at;
+	int rc = blob_open(&x, b, p->t, p->c, err);
+
+	if (rc)
+		return rc;
+	rc = read_tensor(&x, p->t, p->c, v, &at, err);
+	ptfile_close(&x.pt);
+	return rc;
+}
+
 static int read_part(struct dcp_blobs *b, const struct part *p, struct errmsg *err)
 {
 	const size_t item = dtype_size(p->t->dtype);
 	uint64_t run, n = p->end - p->from;
 	uint8_t *const to = place_in(p, p->from, &run);
 	uint8_t *elements;
+	struct tensor v;
 	int rc = dcp_blobs_locate(b, p->t, p->c, err);
 
+	if (!rc && p->c->strided)
+		rc = find_strides(b, p, &v, err);
 	if (rc)
 		return rc;
-	if (run >= n && p->to == p->t->dtype)
+	if (!p->c->strided && run >= n && p->to == p->t->dtype)
 		return file_read(b, p->c->file, to, n * item,
 				 p->c->data + p->from * item, err);
 	n = n < DCP_BATCH ? n : DCP_BATCH;
@@ -421,8 +496,9 @@ static int read_part(struct dcp_blobs *b, const struct part *p, struct errmsg *e
 		return errmsg_nomem(err, p->t->key);
 	for (uint64_t e = p->from; !rc && e < p->end; e += n) {
 		n = p->end - e < n ? p->end - e : n;
-		rc = file_read(b, p->c->file, elements, n * item,
-			       p->c->data + e * item, err);
+		rc = p->c->strided ? gather(b, p, &v, e, n, elements, err)
+				   : file_read(b, p->c->file, elements, n * item,
+					       p->c->data + e * item, err);
 		if (!rc)
 			scatter(p, elements, e, n);
 	}

@@ -394,19 +394,6 @@ static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 	return found;
 }
 
-/* Keep a text as the next note; the arena notes a failure. */
-static void keep_note(const struct choice *c, struct bytebuf *text)
-{
-	struct dcp_model *const o = c->f->o;
-
-	o->notes[o->nnotes++] =
-		text->failed ? NULL
-			     : arena_strndup(&o->arena, (const char *)text->data,
-					     text->len);
-	o->arena.failed |= text->failed;
-	bytebuf_done(text);
-}
-
 /* Say what was chosen, if there is anything else. */
 static void note_others(const struct choice *c, const struct candidate *chosen)
 {
@@ -420,7 +407,7 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 		return;
 	}
 	bytebuf_add_str(&text, " (option model=NAME shows another)");
-	keep_note(c, &text);
+	dcp_model_note(c->f->o, &text);
 }
 
 /* The caller chose a dict: is the optimizer that of another? */
@@ -440,7 +427,7 @@ static void settle_optimizer(const struct choice *c,
 	} else if (best) {
 		bytebuf_add_str(&text, "the optimizer's states are those of ");
 		add_name(&text, &best->at);
-		keep_note(c, &text);
+		dcp_model_note(c->f->o, &text);
 	}
 }
 

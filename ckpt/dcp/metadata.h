@@ -33,6 +33,7 @@ struct dcp_chunk {
 	const uint64_t *offset, *size; /* of each dimension of the item */
 	uint64_t numel;
 	uint32_t file;   /* its number */
+	_Atomic bool strided; /* its elements are in no row-major order */
 	uint64_t at, len; /* of the blob, bytes */
 	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the blob has it; 0: none */
 	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is

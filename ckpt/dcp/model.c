@@ -28,6 +28,15 @@
 
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
+void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
+{
+	o->arena.failed |= text->failed;
+	if (!text->failed)
+		o->notes[o->nnotes++] = arena_strndup(
+			&o->arena, (const char *)text->data, text->len);
+	bytebuf_done(text);
+}
+
 static const char *last_of(const struct dcp_item *t)
 {
 	return t->path[t->depth - 1];
@@ -356,27 +365,55 @@ static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
 	return rc < 0 ? rc : 0;
 }
 
+/* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
+ * complex ones may be, cannot; only their blobs tell. */
+static int is_shown(const struct dcp_finder *f, const struct dcp_item *t)
+{
+	const bool complex = t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 ||
+			     t->dtype == DTYPE_C128;
+	int rc = 0;
+
+	if (t->dtype == DTYPE_OTHER)
+		return 0;
+	for (size_t i = 0; complex && !rc && i < t->nchunks; i++)
+		if (t->chunks[i].numel)
+			rc = dcp_blobs_locate(f->b, t, &t->chunks[i], f->err);
+	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
+}
+
 /* Add what the optimizer does not have. */
 static int add_extras(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
+	struct bytebuf text = { 0 };
 	int rc = 0;
 
 	o->extras = arena_alloc(&o->arena,
 				(f->m->nitems + 1) * sizeof(*o->extras));
 	if (!o->extras)
 		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; !rc && i < f->m->nitems; i++) {
+	for (size_t i = 0; rc >= 0 && i < f->m->nitems; i++) {
 		struct dcp_item *const t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
 
-		if (!is_of_model(f, t) || find_weight(f, e.name)->owner ||
-		    (t->dtype > DTYPE_C128 && !cast_knows(t->dtype)))
+		if (!is_of_model(f, t) || find_weight(f, e.name)->owner)
+			continue;
+		rc = is_shown(f, t);
+		if (!rc)
+			bytebuf_add_format(&text, "%s%s",
+					   text.len ? ", "
+						    : "left out, as tensors of no"
+						      " plain form or unknown"
+						      " type: ",
+					   e.name);
+		if (rc <= 0)
 			continue;
 		rc = find_tie(f, &e);
 		o->extras[o->nextras++] = e;
 	}
-	return rc;
+	if (text.len)
+		dcp_model_note(o, &text);
+	return rc < 0 ? rc : f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
 /* List the parameters that have states but are in no group, in the model's order; the first
@@ -417,7 +454,6 @@ static const char **list_unlisted(const struct dcp_finder *f, size_t *n,
 
 static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
 {
-	struct dcp_model *const o = f->o;
 	struct bytebuf text = { 0 };
 
 	bytebuf_add_format(&text,
@@ -431,11 +467,7 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
 				: "their states are not shown, since nothing tells"
 				  " which group they were in; save with"
 				  " flatten_optimizer_state_dict=True");
-	if (!text.failed)
-		o->notes[o->nnotes++] = arena_strndup(
-			f->a, (const char *)text.data, text.len);
-	f->a->failed |= text.failed;
-	bytebuf_done(&text);
+	dcp_model_note(f->o, &text);
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 

@@ -7,6 +7,8 @@
 
 #include "ckpt/dcp/model.h"
 
+struct bytebuf;
+
 /* The first elements of an item's path. */
 struct dcp_prefix {
 	const struct dcp_item *item;
@@ -65,6 +67,9 @@ bool dcp_optimizer_is_option(const struct value *v);
 
 /* Is it a floating-point type, which weights may have? */
 bool dcp_is_floating(enum dtype d);
+
+/* Take over a text as a note for people; the arena of the model remembers a failure. */
+void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 
 /* The field of a parameter's master weight, as Megatron's optimizers call it. */
 #define DCP_MASTER "fp32_param"

@@ -100,9 +100,7 @@ static struct value *tensor_of(const struct zerofile_builder *b,
 /* A whole item in a storage of its own. */
 static struct value *item_value(struct zerofile_builder *b, struct dcp_item *t)
 {
-	const bool storable = t->dtype <= DTYPE_C128;
-	struct dcp_storage *const s =
-		add_storage(b, storable ? t->dtype : DTYPE_F32, 1);
+	struct dcp_storage *const s = add_storage(b, t->dtype, 1);
 
 	if (s)
 		add_piece(s, t, t->numel);
@@ -197,8 +195,7 @@ static struct value *ties_value(const struct zerofile_builder *b)
 }
 
 /* All tensors of the model, the shapes of parameters by group, and other names of
- * parameters, which have the same tensors.  Those of types that torch's storages do not name
- * are widened. */
+ * parameters, which have the same tensors. */
 static void add_tensors(struct zerofile_builder *b, struct value *root)
 {
 	const struct dcp_model *const o = b->o;
@@ -253,11 +250,18 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 		value_append(b->a, list,
 			     value_new_str(b->a, arena_strdup(b->a, text)));
 	}
-	for (size_t i = 0; i < o->nnotes; i++)
-		value_append(b->a, list, value_new_str(b->a, o->notes[i]));
 	for (size_t i = 0; i < COUNT(v); i++)
 		if (v[i].is_true)
 			value_append(b->a, list, value_new_str(b->a, v[i].text));
+	return list;
+}
+
+static struct value *notes_value(const struct zerofile_builder *b)
+{
+	struct value *const list = value_new(b->a, VALUE_LIST);
+
+	for (size_t i = 0; i < b->o->nnotes; i++)
+		value_append(b->a, list, value_new_str(b->a, b->o->notes[i]));
 	return list;
 }
 
@@ -300,6 +304,7 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	set_int(a, root, "global_steps", (uint64_t)b->o->step);
 	value_dict_set(a, root, "lr_scheduler", scheduler_value(b));
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
+	value_dict_set(a, root, KEY_FOREIGN_NOTES, notes_value(b));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
 	return root;
 }

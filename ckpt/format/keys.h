@@ -26,6 +26,7 @@
  * people. */
 #define KEY_FOREIGN_SOURCE "ucfs_source"
 #define KEY_FOREIGN_WARNINGS "ucfs_warnings"
+#define KEY_FOREIGN_NOTES "ucfs_notes" /* those that are true of all views */
 #define KEY_FOREIGN_REFUSED "ucfs_refused"
 #define KEY_FOREIGN_LOST "ucfs_lost"
 

@@ -330,15 +330,25 @@ static int load_metadata(const struct rank_params_loader *l)
 	return c->arena.failed ? errmsg_nomem(l->err, l->file) : 0;
 }
 
-static int load_foreign_warnings(const struct rank_params_loader *l)
+static int load_foreign_warnings(const struct rank_params_loader *l, const char *key)
 {
-	const struct value_seq *const list =
-		value_find_items(l->pt->root, KEY_FOREIGN_WARNINGS);
+	const struct value_seq *const list = value_find_items(l->pt->root, key);
 	int rc = 0;
 
 	for (size_t i = 0; !rc && list && i < list->n; i++)
 		rc = rank_params_warn(l, "%s%s", value_cstr(list->v[i]), "");
 	return rc;
+}
+
+static int load_foreign(const struct rank_params_loader *l)
+{
+	struct rank_params *const c = l->c;
+	int rc;
+
+	c->notes = c->nwarnings;
+	rc = load_foreign_warnings(l, KEY_FOREIGN_NOTES);
+	c->nnotes = c->nwarnings - c->notes;
+	return rc ?: load_foreign_warnings(l, KEY_FOREIGN_WARNINGS);
 }
 
 /* Fill in the groups' lists of parameters, once the slices stay where they are. */
@@ -389,7 +399,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
 			 l->err) ?:
 	     load_metadata(l) ?:
-	     load_foreign_warnings(l) ?:
+	     load_foreign(l) ?:
 	     load_groups(l) ?:
 	     sort_slices(l);
 	if (rc)

@@ -98,6 +98,7 @@ struct rank_params {
 	const char **warnings; /* skipped tensors, and why */
 	size_t nwarnings;
 	size_t warnings_cap;
+	size_t notes, nnotes; /* which of them are true of all views */
 };
 
 /* Read the table of model-parallel rank `mp` of a scanned directory. Messages

@@ -221,11 +221,23 @@ void plan_warm(struct plan *p)
 		p->view->warm(p);
 }
 
+/* What a universal tree says of a foreign source, and other views, too, where it is not
+ * shown. */
+static void warn_of_source(const struct zero_checkpoint *r, const struct errmsg_sink *to)
+{
+	const struct rank_params *const c = r->model.ranks;
+
+	for (size_t i = 0; i < c->nnotes; i++)
+		errmsg_put(to, "%s", c->warnings[c->notes + i]);
+}
+
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	/* Of the checkpoint, not of each view of it. */
 	if (p->zckpt && p->zckpt->dir.left && (!p->universal || p->owns_universal))
 		errmsg_put(to, "%s", p->zckpt->dir.left);
+	if (p->zckpt && p->universal && p->owns_universal)
+		warn_of_source(p->zckpt, to);
 	if (p->view->warn)
 		p->view->warn(p, to);
 }

@@ -196,6 +196,7 @@ static bool is_internal(const struct value *key)
 		KEY_DS_VERSION,
 		KEY_FOREIGN_SOURCE,
 		KEY_FOREIGN_WARNINGS,
+		KEY_FOREIGN_NOTES,
 		KEY_FOREIGN_REFUSED,
 		KEY_FOREIGN_LOST,
 	};

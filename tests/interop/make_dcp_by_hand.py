@@ -53,6 +53,23 @@ def write(output, name, state, model, optimizer):
             f.write("number %s step float32 %r\n" % (key, float(s["step"])))
 
 
+def make_buffers():
+    """Types without a storage class, orders of elements, and what is no plain tensor."""
+    return {
+        "u16": torch.arange(6).to(torch.uint16),
+        "f8": torch.randn(8).to(torch.float8_e4m3fn),
+        "e8": torch.rand(8).to(torch.float8_e8m0fnu),
+        "c64": torch.randn(3, dtype=torch.complex64),
+        "c32": torch.randn(3, dtype=torch.complex32),
+        "channels_last": torch.randn(1, 3, 2, 4).to(memory_format=torch.channels_last),
+        "turned": torch.arange(15, dtype=torch.int16).reshape(3, 5).t(),
+        "flag": torch.tensor(True),
+        "empty": torch.empty(3, 0),
+        "conjugated": torch.randn(3, dtype=torch.complex64).conj(),
+        "quantized": torch.quantize_per_tensor(torch.randn(4), 0.1, 3, torch.quint8),
+    }
+
+
 def main(output):
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 3)
@@ -62,6 +79,18 @@ def main(output):
           {"app": {"ema": average.state_dict(), "model": weights, "optim": states}},
           model, optimizer)
     print("# ema bias", sha256(average.bias.detach()))
+
+    model = torch.nn.Linear(4, 3)
+    optimizer = train(model)[1]
+    buffers = make_buffers()
+    for name, buffer in buffers.items():
+        model.register_buffer(name, buffer)
+    weights, states = get_state_dict(model, optimizer)
+    write(output, "buffers", {"model": weights, "optim": states}, model, optimizer)
+    with open(os.path.join(output, "dcp_buffers", "buffers"), "w") as f:
+        for name, b in buffers.items():
+            whole = not (b.is_quantized or b.is_conj())
+            f.write("%s %d %s\n" % (name, b.nbytes, sha256(b) if whole else "-"))
 
 
 if __name__ == "__main__":
