@@ -316,7 +316,7 @@ static void set_readers(struct tagdir *d)
 	const struct access first = d->files->access;
 
 	d->access = first;
-	for (size_t i = 1; i < tagdir_count(d); i++) {
+	for (size_t i = 1; i < d->nfiles; i++) {
 		const struct access *const a = &d->files[i].access;
 
 		access_restrict(&d->access, a);
@@ -450,14 +450,9 @@ void tagdir_find_missing(struct uckpt *u, const char *path,
 	tagdir_done(&d);
 }
 
-size_t tagdir_count(const struct tagdir *d)
-{
-	return d->nfiles - d->nlayer;
-}
-
 const struct tag_file *tagdir_file(const struct tagdir *d, size_t number)
 {
-	assert(number < tagdir_count(d));
+	assert(number < d->nfiles);
 	return &d->files[number];
 }
 

@@ -97,10 +97,9 @@ const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
 
 /*
- * Files in the numbering of extents: optimizer shards, model states, experts,
- * those of swapped tensors.
+ * Files in the numbering of extents, that of `files`: optimizer shards, model states,
+ * experts, those of swapped tensors, layers.
  */
-size_t tagdir_count(const struct tagdir *d);
 const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 
 /* The first file that is too small for one of torch.save, or NULL; `*n` is set to the

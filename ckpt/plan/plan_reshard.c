@@ -17,8 +17,6 @@
 struct plan_reshard {
 	struct plan plan;
 	struct reshard s;
-	struct shardcache *shards; /* the tag's files, then those of layers */
-	size_t first_layer;        /* number of the first of these */
 };
 
 enum { ROOT, OPTIM, MODEL, LAYER, EXPERT };
@@ -86,11 +84,9 @@ static int name_copy(const struct plan_item *e, char out[NAME_MAX + 1])
 
 static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tagdir *const d = &e->p->zckpt->dir;
-	const size_t first = e->group == LAYER ? reshard_of(e->p)->first_layer
-					       : d->noptim + d->nmodel;
+	const struct tag_file *const f = disk_file(e);
 
-	plan_describe_copy(e->p, disk_file(e), first + e->i, out);
+	plan_describe_copy(e->p, f, (size_t)(f - e->p->zckpt->dir.files), out);
 }
 
 int plan_stat_recut(const struct plan *universal, unsigned ranks,
@@ -126,25 +122,7 @@ static void reshard_warn(struct plan *p, const struct errmsg_sink *to)
 
 static void reshard_close(struct plan *p)
 {
-	struct plan_reshard *const x = reshard_of(p);
-
-	reshard_done(&x->s);
-	shardcache_free(x->shards);
-}
-
-static int add_layers(struct plan_reshard *x, const struct tagdir *d,
-		      struct errmsg *err)
-{
-	x->shards = zckpt_shards(d->u, d->files, tagdir_count(d));
-	if (!x->shards)
-		return errmsg_nomem(err, d->path);
-	x->first_layer = shardcache_count(x->shards);
-	for (size_t i = 0; i < d->nlayer; i++)
-		if (shardcache_add(x->shards, d->layer[i].path,
-				   &d->layer[i].file) < 0)
-			return errmsg_nomem(err, d->path);
-	x->plan.shards = x->shards;
-	return 0;
+	reshard_done(&reshard_of(p)->s);
 }
 
 static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
@@ -152,8 +130,7 @@ static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
 	struct plan_reshard *const x = reshard_of(p);
 	const struct tagdir *const d = &p->zckpt->dir;
 	const int rc = reshard_init(&x->s, p->zckpt, p->options.type.ranks,
-				    p->options.type.stage, err)
-			       ?: add_layers(x, d, err);
+				    p->options.type.stage, err);
 
 	(void)path;
 	if (rc)

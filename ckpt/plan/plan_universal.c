@@ -341,7 +341,7 @@ static void universal_warm(struct plan *p)
 
 	if (!far_is_suspect(&r->far))
 		return;
-	for (; n < PLAN_WARM_SHARDS && n < tagdir_count(d); n++)
+	for (; n < PLAN_WARM_SHARDS && n < d->nfiles; n++)
 		shards[n] = (uint32_t)n;
 	for (unsigned mp = 0; mp < d->mp_degree && mp * d->dp_degree < n; mp++) {
 		const size_t left = n - mp * d->dp_degree;
@@ -387,7 +387,7 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 	p->names = r->dir.names;
 	p->st = r->dir.st;
 	p->mtime_s = r->dir.optim[0].mtime_s;
-	p->shards = zckpt_shards(p->u, r->dir.files, tagdir_count(&r->dir));
+	p->shards = zckpt_shards(p->u, r->dir.files, r->dir.nfiles);
 	rc = p->shards ? plan_paths_init(&u->paths, r->model.params,
 					 r->model.nparams,
 					 sizeof(*r->model.params),

@@ -307,7 +307,7 @@ static uint32_t sum_files(struct plan *p, const char *path)
 	} else {
 		if (tagdir_scan(shardcache_context(s.planned), &d, path, NULL))
 			return 0;
-		for (size_t i = 0; i < tagdir_count(&d); i++)
+		for (size_t i = 0; i < d.nfiles; i++)
 			sum_add(&s, tagdir_file(&d, i)->path, &tagdir_file(&d, i)->file);
 		tagdir_done(&d);
 	}

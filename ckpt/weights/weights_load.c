@@ -35,10 +35,8 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/frozen.h"
+#include "ckpt/weights/weights_build.h"
 #include "ckpt/zero/checkpoint.h"
-
-/* Bytes of each of two ranks' tensors that are compared at a time. */
-#define COMPARED_MAX (64u << 10)
 
 /* The lists of a file that have a name. */
 enum { BUFFER = 1, OWNED = 2, SHARED = 4 };
@@ -62,86 +60,10 @@ struct tie {
 	const char *name, *of;
 };
 
-struct loader {
-	struct weights *w;
-	struct zero_checkpoint *r;
-	struct shardcache *shards;
-	struct errmsg *err;
-	void *names; /* search tree of weights by name */
-	/* The rank whose file is open, and its contents: */
-	const struct rank_params *params;
-	uint32_t shard; /* the file's number */
-	const struct ptfile *pt;
-	const struct value_dict *module; /* NULL for a pipeline */
-	const char *file;
-	struct arena arena;
-	struct listed *listed; /* sorted by name */
-	size_t nlisted, listed_cap;
-	void *places;     /* search tree of the module's tensors, by place */
-	struct tie *ties; /* of shared_params, then in the order of `module` */
-	size_t nties, ties_cap;
-};
-
-static struct weight *find_weight(const struct loader *l, const char *name)
-{
-	void *const *const found = tfind(&name, &l->names, array_by_text);
-
-	return found ? *found : NULL;
-}
-
-/* Append a weight without elements.  The caller has checked that the product of the
- * shape does not overflow.  NULL if memory is short. */
-static struct weight *new_weight(struct loader *l, const char *name,
-				 const uint64_t *shape, size_t ndim,
-				 enum dtype dtype, bool requires_grad)
-{
-	struct weights *const w = l->w;
-	struct weight *const x = arena_alloc(&w->arena, sizeof(*x));
-
-	if (!x || !arena_reserve(&w->arena, &w->v, w->n, &w->cap, w->n + 1,
-				 sizeof(*w->v)))
-		return NULL;
-	x->name = arena_strdup(&w->arena, name);
-	x->same = w->n;
-	x->dtype = dtype;
-	x->requires_grad = requires_grad;
-	x->shape = arena_copy(&w->arena, shape, ndim * sizeof(*shape));
-	x->ndim = (unsigned)ndim;
-	x->numel = 1;
-	for (size_t i = 0; i < ndim; i++)
-		x->numel *= shape[i];
-	if (!x->name || !x->shape || !tsearch(x, &l->names, array_by_text))
-		return NULL;
-	w->v[w->n++] = x;
-	return x;
-}
-
-static int nomem(const struct loader *l)
-{
-	return errmsg_nomem(l->err, l->r->dir.path);
-}
-
 /* For tdestroy: the nodes of the search trees have other owners. */
 static void keep(void *node)
 {
 	(void)node;
-}
-
-/* Add a warning: "NAME: WHAT". -ENOMEM. */
-static int warn(struct loader *l, const char *what, const char *name)
-{
-	struct weights *const w = l->w;
-	char text[ERRMSG_MAX];
-	const char *copy;
-
-	snprintf(text, sizeof(text), "%s: %s", name, what);
-	copy = arena_strdup(&w->arena, text);
-	if (!copy || !arena_reserve(&w->arena, &w->warnings, w->nwarnings,
-				    &w->warnings_cap, w->nwarnings + 1,
-				    sizeof(*w->warnings)))
-		return nomem(l);
-	w->warnings[w->nwarnings++] = copy;
-	return 0;
 }
 
 /* Iterate over the entries of a dict (NULL: an empty one) that have a text as name.
@@ -159,7 +81,7 @@ static const char *next_named(const struct value_dict *d, size_t *pos,
 	return NULL;
 }
 
-static bool is_listed(const struct loader *l, const char *name, unsigned lists)
+static bool is_listed(const struct weights_loader *l, const char *name, unsigned lists)
 {
 	const struct listed *const x =
 		array_find(l->listed, l->nlisted, sizeof(*l->listed), name);
@@ -167,107 +89,39 @@ static bool is_listed(const struct loader *l, const char *name, unsigned lists)
 	return x && x->lists & lists;
 }
 
-static int compare_bytes(const struct loader *l, const struct weight *x,
-			 uint64_t at, struct errmsg *err)
-{
-	const uint64_t len = extent_size(&x->map);
-	uint8_t *const a = malloc(2 * COMPARED_MAX);
-	int rc = a ? 0 : errmsg_nomem(err, NULL);
-
-	for (uint64_t off = 0, n; !rc && off < len; off += n) {
-		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
-		rc = shardcache_read_map(l->shards, &x->map, a, (size_t)n, off,
-					 err);
-		if (!rc)
-			rc = shardcache_read(l->shards, l->shard,
-					     a + COMPARED_MAX, (size_t)n,
-					     at + off, err);
-		if (!rc && memcmp(a, a + COMPARED_MAX, (size_t)n) != 0)
-			rc = -EBADMSG;
-	}
-	free(a);
-	return rc;
-}
-
-static bool same_form(const struct weight *x, const struct tensor *t)
-{
-	const size_t bytes = t->ndim * sizeof(*t->shape);
-
-	if (x->dtype != t->dtype || x->ndim != t->ndim ||
-	    memcmp(x->shape, t->shape, bytes) != 0)
-		return false;
-	return x->view ? memcmp(x->view->stride, t->stride, bytes) == 0
-		       : tensor_is_contiguous(t);
-}
-
-/*
- * Check that a tensor of `module` equals that of an earlier rank.  How a
- * parameter is cut follows from the optimizer's shards; for other tensors
- * nothing records a cut, so the ranks' copies must be equal.
- */
-static int check_same(const struct loader *l, const struct weight *x,
-		      const struct tensor *t, uint64_t at)
-{
-	struct errmsg why = { "" };
-	const int rc = same_form(x, t) ? compare_bytes(l, x, at, &why) : -EBADMSG;
-
-	if (rc == -EBADMSG)
-		return errmsg_set(l->err, -ENOTSUP,
-				  "%s: %s: differs between ranks, and the"
-				  " checkpoint does not record how to merge it",
-				  l->file, x->name);
-	return rc ? errmsg_set(l->err, rc, "%s", why.text) : 0;
-}
-
-/* Add a weight whose elements are tensor `t` of a file. */
-static int add_weight(struct loader *l, const char *name, const struct tensor *t,
-		      uint32_t shard, uint64_t storage)
-{
-	struct weight *const x = new_weight(l, name, t->shape, t->ndim, t->dtype,
-					    t->requires_grad);
-
-	return x && weights_place(l->w, x, t, shard, storage) ? 0 : nomem(l);
-}
-
-/* Read where a tensor of the open file is.  Returns 1, with a warning, for one that has no
- * plain form, as a sparse or a quantized one, or an unknown type. */
-static int read_tensor(struct loader *l, const char *name, const struct value *v,
-		       struct tensor *t, uint64_t *storage)
-{
-	char text[ERRMSG_MAX];
-	struct errmsg why;
-	int rc = tensor_from_value(v, "left out", t, &why);
-
-	if (!rc && t->dtype == DTYPE_OTHER)
-		rc = errmsg_set(&why, -ENOTSUP, "left out: elements of unknown type");
-	if (!rc)
-		return ptfile_tensor(l->pt, v, name, t, storage, l->err);
-	if (rc != -ENOTSUP)
-		return ERRMSG_FILE(l, rc, "%s: %s", name, why.text);
-	snprintf(text, sizeof(text), "%s", why.text);
-	return warn(l, text, name) ?: 1;
-}
-
 /* Add a weight whose elements are a tensor of the open file. */
-static int add_tensor(struct loader *l, const char *name, const struct value *v)
+static int add_tensor(struct weights_loader *l, const char *name, const struct value *v)
 {
-	const struct weight *const x = find_weight(l, name);
+	const struct weight *const x = weights_find(l, name);
 	struct tensor t;
 	uint64_t storage;
-	const int rc = read_tensor(l, name, v, &t, &storage);
+	const int rc = weights_read(l, name, v, &t, &storage);
 
 	if (rc)
 		return rc < 0 ? rc : 0;
 	if (x)
 		return x->param || x->map.n == 0
 			       ? 0
-			       : check_same(l, x, &t,
+			       : weights_check_same(l, x, &t,
 					    storage + t.storage_offset *
 							      dtype_size(t.dtype));
-	return add_weight(l, name, &t, l->shard, storage);
+	return weights_new(l, name, &t, l->shard, storage);
 }
 
-static int load_buffers(struct loader *l)
+/* Note a buffer that a layer's file must have. */
+static int want(struct weights_loader *l, const char *name)
+{
+	struct arena *const a = &l->w->arena;
+	const char *const copy = arena_strdup(a, name);
+
+	if (!copy || !arena_reserve(a, &l->wanted, l->nwanted, &l->wanted_cap,
+				    l->nwanted + 1, sizeof(*l->wanted)))
+		return weights_nomem(l);
+	l->wanted[l->nwanted++] = copy;
+	return 0;
+}
+
+static int load_buffers(struct weights_loader *l)
 {
 	const struct value *v;
 	const char *name;
@@ -280,15 +134,12 @@ static int load_buffers(struct loader *l)
 	/* A pipeline keeps its layers in separate files. */
 	for (size_t i = 0; !rc && !l->module && i < l->nlisted; i++)
 		if (l->listed[i].lists & BUFFER)
-			rc = warn(l,
-				  "left out: buffers of pipeline layers are not"
-				  " supported",
-				  l->listed[i].name);
+			rc = want(l, l->listed[i].name);
 	return rc;
 }
 
 /* Experts have files of their own, and names that differ from rank to rank. */
-static bool is_expert(const struct loader *l, const char *name)
+static bool is_expert(const struct weights_loader *l, const char *name)
 {
 	const struct experts *const x = &l->params->experts;
 	unsigned expert;
@@ -302,18 +153,18 @@ static bool is_expert(const struct loader *l, const char *name)
 }
 
 /* Add a parameter of ZeRO-3, whose elements are in all ranks' files. */
-static int add_frozen3(struct loader *l, struct frozen *f, const char *name)
+static int add_frozen3(struct weights_loader *l, struct frozen *f, const char *name)
 {
 	const struct frozen_param *const p = frozen_find(f, name);
 	struct weight *x;
 
-	if (find_weight(l, name))
+	if (weights_find(l, name))
 		return ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
-	x = new_weight(l, name, p->shape, p->ndim, p->dtype, false);
-	return x ? frozen_add(f, p, 0, p->numel, &x->map, l->err) : nomem(l);
+	x = weights_append(l, name, p->shape, p->ndim, p->dtype, false);
+	return x ? frozen_add(f, p, 0, p->numel, &x->map, l->err) : weights_nomem(l);
 }
 
-static int load_frozen(struct loader *l)
+static int load_frozen(struct weights_loader *l)
 {
 	const struct value_dict *const shapes =
 		value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
@@ -354,7 +205,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Return the first tensor of this form at this place; NULL if memory is short. */
-static const struct placed *place(struct loader *l, const struct tensor *t,
+static const struct placed *place(struct weights_loader *l, const struct tensor *t,
 				  uint64_t storage, const char *name)
 {
 	const size_t bytes = t->ndim * sizeof(*t->shape);
@@ -374,18 +225,18 @@ static const struct placed *place(struct loader *l, const struct tensor *t,
 	return found ? *found : NULL;
 }
 
-static int tie(struct loader *l, const char *name, const char *of)
+static int tie(struct weights_loader *l, const char *name, const char *of)
 {
 	if (!arena_reserve(&l->arena, &l->ties, l->nties, &l->ties_cap,
 			   l->nties + 1, sizeof(*l->ties)))
-		return nomem(l);
+		return weights_nomem(l);
 	l->ties[l->nties++] = (struct tie){ name, of };
 	return 0;
 }
 
 /* Add an entry of `module` that is no buffer.  Tied parameters are one tensor,
  * pickled once, so two names at one place are a tie. */
-static int add_rest(struct loader *l, const char *name, const struct value *v)
+static int add_rest(struct weights_loader *l, const char *name, const struct value *v)
 {
 	const bool owned = is_listed(l, name, OWNED);
 	const struct placed *first;
@@ -398,13 +249,13 @@ static int add_rest(struct loader *l, const char *name, const struct value *v)
 	if (!tensor_is_any(v))
 		return 0;
 	rc = owned ? ptfile_tensor(l->pt, v, name, &t, &storage, NULL)
-		   : read_tensor(l, name, v, &t, &storage);
+		   : weights_read(l, name, v, &t, &storage);
 	if (rc)
 		return owned || rc > 0 ? 0 : rc;
 	if (t.numel) {
 		first = place(l, &t, storage, name);
 		if (!first)
-			return nomem(l);
+			return weights_nomem(l);
 		if (!owned && first->name != name)
 			return tie(l, name, first->name);
 		if (is_listed(l, name, SHARED))
@@ -414,7 +265,7 @@ static int add_rest(struct loader *l, const char *name, const struct value *v)
 }
 
 /* Add a frozen expert's weight. */
-static int add_expert(struct loader *l, const struct param *p)
+static int add_expert(struct weights_loader *l, const struct param *p)
 {
 	const struct module_tensor *const m = p->module;
 	struct tensor t = {
@@ -425,11 +276,11 @@ static int add_expert(struct loader *l, const struct param *p)
 		.requires_grad = m->requires_grad,
 	};
 
-	if (m->file < l->r->dir.nmodel || find_weight(l, p->name))
+	if (m->file < l->r->dir.nmodel || weights_find(l, p->name))
 		return 0;
 	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
 	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
-	return add_weight(l, p->name, &t, (uint32_t)l->r->dir.noptim + m->file,
+	return weights_new(l, p->name, &t, (uint32_t)l->r->dir.noptim + m->file,
 			  m->storage);
 }
 
@@ -437,7 +288,7 @@ static int add_expert(struct loader *l, const struct param *p)
  * Load what no list names: stage 1 does not list frozen parameters, and no
  * stage lists parameters that were not passed to the optimizer.
  */
-static int load_rest(struct loader *l)
+static int load_rest(struct weights_loader *l)
 {
 	const struct model *const m = &l->r->model;
 	const struct value *v;
@@ -456,14 +307,14 @@ static int load_rest(struct loader *l)
 	return rc;
 }
 
-static int add_param(struct loader *l, const struct param *p)
+static int add_param(struct weights_loader *l, const struct param *p)
 {
 	const struct shard_group *g;
 	uint64_t shape[TENSOR_DIMS_MAX];
 	struct weight *x;
 	int rc;
 
-	if (find_weight(l, p->name))
+	if (weights_find(l, p->name))
 		return 0;
 	rc = zckpt_group(l->r, p, &g, l->err);
 	if (rc)
@@ -475,17 +326,17 @@ static int add_param(struct loader *l, const struct param *p)
 	 * know about padding. */
 	if (p->merge.vocab && l->r->dir.mp_degree > 1)
 		shape[0] = p->merge.vocab_rows;
-	x = new_weight(l, p->name, shape, p->ndim, g->fp32.dtype,
+	x = weights_append(l, p->name, shape, p->ndim, g->fp32.dtype,
 		       g->fp32.requires_grad);
 	if (!x)
-		return nomem(l);
+		return weights_nomem(l);
 	x->param = p;
 	return 0;
 }
 
 /* DeepSpeed's own experts are listed under rank-local names; the model knows
  * them by their global ones. */
-static int add_experts(struct loader *l, const struct slice *s)
+static int add_experts(struct weights_loader *l, const struct slice *s)
 {
 	const struct expert_layer *const layer = s->layer;
 	int rc = 0;
@@ -502,7 +353,7 @@ static int add_experts(struct loader *l, const struct slice *s)
 }
 
 /* Add an entry of param_shapes. */
-static int add_listed(struct loader *l, const struct slice *s)
+static int add_listed(struct weights_loader *l, const struct slice *s)
 {
 	const struct param *p;
 
@@ -513,18 +364,18 @@ static int add_listed(struct loader *l, const struct slice *s)
 		return add_param(l, p);
 	/* The universal tree does not have it either. */
 	if (s->numel)
-		return warn(l,
+		return weights_warn(l,
 			    "left out: recorded as shared with the first"
 			    " pipeline stage, which does not have it",
 			    s->name);
-	return find_weight(l, s->name) ||
-			       new_weight(l, s->name, s->shape, s->ndim,
+	return weights_find(l, s->name) ||
+			       weights_append(l, s->name, s->shape, s->ndim,
 					  DTYPE_F32, false)
 		       ? 0
-		       : nomem(l);
+		       : weights_nomem(l);
 }
 
-static int load_trainable(struct loader *l)
+static int load_trainable(struct weights_loader *l)
 {
 	const struct rank_params *const c = l->params;
 	int rc = 0;
@@ -535,36 +386,36 @@ static int load_trainable(struct loader *l)
 	return rc;
 }
 
-static int load_ties(struct loader *l)
+static int load_ties(struct weights_loader *l)
 {
 	for (size_t i = 0; i < l->nties; i++) {
 		const struct tie *const t = &l->ties[i];
-		const struct weight *const x = find_weight(l, t->of);
+		const struct weight *const x = weights_find(l, t->of);
 		struct weight *w;
 
 		/* A name with a tensor of its own is not really tied. */
-		if (!x || find_weight(l, t->name))
+		if (!x || weights_find(l, t->name))
 			continue;
-		w = new_weight(l, t->name, x->shape, x->ndim, x->dtype,
+		w = weights_append(l, t->name, x->shape, x->ndim, x->dtype,
 			       x->requires_grad);
 		if (!w)
-			return nomem(l);
+			return weights_nomem(l);
 		w->same = x->same;
 	}
 	return 0;
 }
 
-static int list(struct loader *l, const char *name, unsigned lists)
+static int list(struct weights_loader *l, const char *name, unsigned lists)
 {
 	if (!arena_reserve(&l->arena, &l->listed, l->nlisted, &l->listed_cap,
 			   l->nlisted + 1, sizeof(*l->listed)))
-		return nomem(l);
+		return weights_nomem(l);
 	l->listed[l->nlisted++] = (struct listed){ name, lists };
 	return 0;
 }
 
 /* Read the names that the open file lists. */
-static int read_names(struct loader *l)
+static int read_names(struct weights_loader *l)
 {
 	const struct value_seq *const buffers =
 		value_find_items(l->pt->root, "buffer_names");
@@ -599,7 +450,7 @@ static int read_names(struct loader *l)
 }
 
 /* Add the weights of one model-parallel rank. */
-static int load_rank(struct loader *l, unsigned mp)
+static int load_rank(struct weights_loader *l, unsigned mp)
 {
 	const struct tagdir *const d = &l->r->dir;
 	const size_t number = tagdir_model_number(d, mp);
@@ -630,16 +481,20 @@ static int load_rank(struct loader *l, unsigned mp)
 int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err)
 {
-	struct loader l = { .w = w, .r = r, .shards = shards, .err = err };
+	struct weights_loader l = { .w = w, .r = r, .shards = shards, .err = err };
 	int rc = 0;
 
 	*w = (struct weights){ 0 };
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++) {
-		struct loader of_rank = l;
+		struct weights_loader of_rank = l;
 
 		rc = load_rank(&of_rank, mp);
 		l.names = of_rank.names;
+		l.wanted = of_rank.wanted;
+		l.nwanted = of_rank.nwanted;
+		l.wanted_cap = of_rank.wanted_cap;
 	}
+	rc = rc ?: weights_load_layers(&l);
 	tdestroy(l.names, keep);
 	if (rc)
 		weights_done(w);

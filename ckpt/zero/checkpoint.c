@@ -329,8 +329,7 @@ static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 {
 	const struct tagdir *const d = &r->dir;
 
-	return flat->swapped ? (uint32_t)(tagdir_count(d) - d->nswapped) +
-				       flat->swapped - 1
+	return flat->swapped ? (uint32_t)(d->swapped - d->files) + flat->swapped - 1
 			     : shard;
 }
 

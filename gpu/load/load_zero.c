@@ -237,8 +237,7 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 		return rc;
 	/* The user's rules say how slices are merged. */
 	s->cut = tensor > 1 && z->r.model.tp == tensor && !s->rules;
-	z->shards = zckpt_shards(z->r.dir.u, z->r.dir.files,
-				 tagdir_count(&z->r.dir));
+	z->shards = zckpt_shards(z->r.dir.u, z->r.dir.files, z->r.dir.nfiles);
 	rc = z->shards ? check_layers(z, err) ?: zckpt_profiles(&z->r, err)
 		       : errmsg_nomem(err, NULL);
 	if (rc)

@@ -7,7 +7,7 @@
   buffers   of types that torch has no storage class for, complex, strided, without elements,
             conjugated when read, sparse and quantized
   frozen    frozen parameters of such types, one of them transposed
-  layers    a pipeline of two stages with frozen layers and a buffer
+  layers    a pipeline of two stages with frozen layers and buffers
 
 For each case a .digests file has the tag, and `weight` lines for what no universal tree has.
 make_weights.py makes the .weights files.
@@ -27,7 +27,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 
 TAG = "global_step2"
 CASES = {"z0_odd_dp2": ("buffers", 0), "z1_odd_dp2": ("buffers", 1), "z3_odd_dp2": ("buffers", 3),
-         "z2_odd_frozen_dp2": ("frozen", 2), "pp2_z1_frozen": ("layers", 1), "pp2_z0_frozen": ("layers", 0)}
+         "z2_odd_frozen_dp2": ("frozen", 2), "pp2_dp1_z1_frozen": ("layers", 1), "pp2_dp1_z0_frozen": ("layers", 0)}
 TYPES = ("float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu uint16 uint32 uint64"
          " complex64 complex32").split()
 
@@ -84,8 +84,9 @@ class Embed(torch.nn.Embedding):
         self.requires_grad_(False)
 
 
-def pipeline():
-    layers = [LayerSpec(Embed), lambda x: x * 1.0, LayerSpec(Layer, False), LayerSpec(Layer, True),
+def pipeline(stage):
+    # Without ZeRO nothing tells a frozen layer of the same shapes from a trained one.
+    layers = [LayerSpec(Embed), lambda x: x * 1.0, LayerSpec(Layer, False), LayerSpec(Layer, stage > 0),
               LayerSpec(Layer, False), LayerSpec(torch.nn.Linear, 5, 7)]
     return PipelineModule(layers=layers, num_stages=2, partition_method="uniform",
                           loss_fn=lambda x, ids: torch.nn.functional.cross_entropy(x, ids))
@@ -96,7 +97,7 @@ def save(rank, out, kind, stage, port):
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.manual_seed(1)
     deepspeed.init_distributed("gloo")
-    model = pipeline() if kind == "layers" else Net(kind)
+    model = pipeline(stage) if kind == "layers" else Net(kind)
     engine = deepspeed.initialize(
         model=model, model_parameters=[p for p in model.parameters() if p.requires_grad],
         config={"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage},
