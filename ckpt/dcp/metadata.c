@@ -173,7 +173,7 @@ static int read_info(struct reader *r, const char *key, dcp_word info,
 				   " save it without _extensions", key,
 				   t.len < 60 ? (int)t.len : 60, t.p);
 	}
-	if (dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
+	if (path != r->last && dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
 		return ERRMSG_FILE(r, -ENOTSUP,
 				   "%s: lies in a file of safetensors, which is"
 				   " not read here: save it with torch's own"
@@ -308,7 +308,6 @@ static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
 
 static int read_storage(struct reader *r, const struct pairs *storage)
 {
-	struct dcp_text text;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < storage->n; i++) {
@@ -318,7 +317,7 @@ static int read_storage(struct reader *r, const struct pairs *storage)
 		struct dcp_item *const t = find_item(r, key);
 		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
 
-		if (!t && !dcp_text_of(&r->p, key, &text))
+		if (!index)
 			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
 		if (c && c->len)
 			return dcp_bad(r, t->key, "a chunk has data twice");

@@ -22,7 +22,7 @@
 #define MODULE "torch.distributed.checkpoint."
 
 #define TEXT_MAX (16u << 20) /* bytes of a text */
-#define GLOBAL_MAX 4096u     /* bytes of a global's names */
+#define GLOBAL_MAX 512u      /* bytes of a global's names */
 #define ATTRIBUTES_MAX 64u   /* that an object is given */
 
 /* Numbers from there on are cut: no size or offset is as large. */
@@ -228,7 +228,7 @@ static bool copy_text(const struct machine *m, dcp_word w, char out[GLOBAL_MAX])
 {
 	struct dcp_text t;
 
-	if (!dcp_text_of(m->p, w, &t) || t.len >= GLOBAL_MAX)
+	if (!unpickle_text(m->p, w, &t) || t.len >= GLOBAL_MAX)
 		return false;
 	memcpy(out, t.p, t.len);
 	out[t.len] = '\0';
@@ -391,6 +391,7 @@ static void set_attributes(struct machine *m, struct node *x, const dcp_word *v,
 {
 	struct dcp_text key;
 
+	/* A text may be long, and be met often: it is not looked through. */
 	if (n > 2 * ATTRIBUTES_MAX) {
 		FAIL(m, -E2BIG, "an object with more than %u attributes",
 		     ATTRIBUTES_MAX);
@@ -401,7 +402,7 @@ static void set_attributes(struct machine *m, struct node *x, const dcp_word *v,
 		     k < count_attributes((enum dcp_class)x->class); k++) {
 			const char *const name = classes[x->class].attributes[k];
 
-			if (dcp_text_of(m->p, v[i], &key) &&
+			if (unpickle_text(m->p, v[i], &key) &&
 			    key.len == strlen(name) &&
 			    memcmp(key.p, name, key.len) == 0)
 				x->v[k] = v[i + 1];

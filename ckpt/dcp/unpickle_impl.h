@@ -73,6 +73,9 @@ struct node *unpickle_take_recycled(struct node **list);
 void unpickle_extend(struct machine *m, struct node *x, const dcp_word *v,
 		     size_t n);
 
+/* As dcp_text_of, of a text that may have a NUL. */
+bool unpickle_text(const struct dcp_pickle *p, dcp_word w, struct dcp_text *out);
+
 /* Bytes of memory that the file may take. */
 size_t unpickle_most(const struct dcp_pickle *p);
 

@@ -244,14 +244,19 @@ bool dcp_count_of(dcp_word w, uint64_t *out)
 	return true;
 }
 
-bool dcp_text_of(const struct dcp_pickle *p, dcp_word w, struct dcp_text *out)
+bool unpickle_text(const struct dcp_pickle *p, dcp_word w, struct dcp_text *out)
 {
 	if (TAG(w) != TEXT)
 		return false;
 	out->p = (const char *)p->bytes +
 		 (w >> TAG_BITS & ((1u << AT_BITS) - 1));
 	out->len = (size_t)(w >> (TAG_BITS + AT_BITS));
-	return !memchr(out->p, '\0', out->len);
+	return true;
+}
+
+bool dcp_text_of(const struct dcp_pickle *p, dcp_word w, struct dcp_text *out)
+{
+	return unpickle_text(p, w, out) && !memchr(out->p, '\0', out->len);
 }
 
 enum dtype dcp_dtype_of(dcp_word w)

@@ -157,6 +157,23 @@ static void memos(struct bytebuf *b)
 	put(b, "0}}");
 }
 
+/* Texts that objects, entries and globals share: each is looked through once. */
+static void shared_texts(struct bytebuf *b)
+{
+	put(b, "}(");
+	put_long_text(b, 8u << 20);
+	put(b, "q\x01Nuq\x02" "0");
+	for (unsigned i = 0; i < 20000; i++)
+		put(b, CLASS "ChunkStorageMetadata\n)\x81h\x02" "b0");
+	put(b, "}}");
+	for (unsigned i = 0; i < 20000; i++) {
+		put(b, CLASS "MetadataIndex\n(h\x01tR" INFO "h\x01");
+		put_number(b, 0);
+		put_number(b, 7);
+		put(b, "tRs");
+	}
+}
+
 /* One tensor, whose data is in a file with a long name that many entries share. */
 static void one_tensor(struct bytebuf *b)
 {
@@ -187,6 +204,7 @@ static const struct bomb {
 	{ "many chunks", many_chunks, -E2BIG, "describes too much for its size", 0 },
 	{ "long paths", long_paths, -E2BIG, "describes too much for its size", 0 },
 	{ "shared state", shared_state, -E2BIG, "more than 64 attributes", 0 },
+	{ "shared texts", shared_texts, 0, "", 0 },
 	{ "memos", memos, -E2BIG, "describes too much for its size", 0 },
 	{ "one tensor", one_tensor, 0, "", 0 },
 	{ "a hole", one_tensor, 0, "", 500u << 20 },
@@ -211,7 +229,7 @@ static void check_bomb(const struct bomb *x, const char *dir)
 	rc = dcp_metadata_add(&m, test_context(), dir, &err);
 	if (rc != x->rc || !strstr(err.text, x->words))
 		fail_msg("%s: %d: %s", x->what, rc, err.text);
-	if (!rc)
+	if (!rc && m.nitems)
 		assert_int_equal(m.items[0].chunks->len, 7);
 	assert_true(m.arena.used <= b.len * DCP_MEMORY_PER_BYTE + DCP_MEMORY_LEAST);
 	dcp_metadata_done(&m);
