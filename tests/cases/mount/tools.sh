@@ -100,7 +100,7 @@ cp -r "$good/$name/$(tag_of $name)" "$tmp/private"
 chmod 0600 "$tmp/private"/*
 mount_fg "$tmp/private" || finish
 check "who may not read the shards may not read their tensors" test \
-	"$(stat -c %a "$mnt/zero/cube/fp32.pt")" = 400
+	"$(stat -c %a "$mnt/zero/cube/fp32.pt")" = 600
 unmount
 
 mount_fg "$good/$name/$(tag_of $name)" -o uid=1234,gid=567 || finish

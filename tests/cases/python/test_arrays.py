@@ -34,17 +34,23 @@ class Values(unittest.TestCase):
         self.assertGreater(compared, 5000)
 
     def test_weights_are_those_of_zero_to_fp32(self):
-        """The lines of torch.load's result, in which what was trained requires_grad."""
+        """The lines of torch.load's result, in which what was trained requires_grad.  The
+        universal tree's digests tell what was trained; types that numpy has not need torch."""
         compared = 0
         for name in good.cases():
             found = [s[3] for s in good.statements(name, "weights")
                      if s[:2] == ["tensors", "fp32"]]
-            if not found:
+            shapes = [s[1] for s in good.statements(name) if s[0] == "shape"]
+            if not found or not shapes:
                 continue
             with self.subTest(name), ucfs.open(good.tag_path(name)) as ckpt, \
                     mock.patch.object(_arrays, "_torch", lambda: None):
-                weights = ckpt[ckpt.latest].state_dict()
-                trained = [id(weights[s[1]]) for s in good.statements(name) if s[0] == "shape"]
+                try:
+                    weights = ckpt[ckpt.latest].state_dict()
+                except ucfs.Error as e:
+                    self.assertIn("numpy has no", str(e))
+                    continue
+                trained = [id(weights[n]) for n in shapes]
                 lines = "".join(
                     "%s %s %s %d %s\n" % (n, a.dtype, "x".join(map(str, a.shape)) or "-",
                                           id(a) in trained, good.sha256(raw(a)))

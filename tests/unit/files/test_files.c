@@ -153,7 +153,7 @@ static void test_list(void **state)
 	dirlist_done(&d);
 	assert_int_equal(files_list(test_context(), "{a,b}/d", true, &d, &err),
 			 0);
-	assert_int_equal(d.attrs.st.st_mode & 0777, 0550);
+	assert_int_equal(d.attrs.st.st_mode & 0777, 0750);
 	dirlist_done(&d);
 	assert_int_equal(files_list(test_context(), "{a,b}/none", true, &d, &err),
 			 -ENOENT);
