@@ -555,6 +555,7 @@ static int read_number(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 		    struct value **out, struct errmsg *err)
 {
+	struct value *v;
 	struct blob x;
 	int rc;
 
@@ -570,7 +571,14 @@ int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 	rc = blob_open(&x, b, t, t->chunks, err);
 	if (rc)
 		return rc;
-	*out = pickle_copy(a, x.pt.root);
+	v = x.pt.root;
+	rc = ptfile_numbers(&x.pt, t->key, &x.pt.arena, &v, err);
+	if (rc && rc != -ENOTSUP) {
+		ptfile_close(&x.pt);
+		return rc;
+	}
+	*out = pickle_copy(a, v);
+	rc = 0;
 	if (!*out)
 		rc = errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
 	ptfile_close(&x.pt);

@@ -304,3 +304,25 @@ int ptfile_number(const struct ptfile *pt, const struct value *v, const char *na
 		*out = value_new_float(a, x);
 	return *out ? 0 : errmsg_nomem(err, pt->src.name);
 }
+
+int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
+		   struct value **v, struct errmsg *err)
+{
+	const bool is_tensor = tensor_is(*v);
+	const struct value_seq *const from = is_tensor ? NULL : value_items(*v);
+	struct value *const to = from ? value_new(a, (*v)->kind) : NULL;
+	int rc = 0;
+
+	if (is_tensor)
+		return ptfile_number(pt, *v, name, a, v, err);
+	for (size_t i = 0; to && !rc && i < from->n; i++) {
+		struct value *x = from->v[i];
+
+		if (tensor_is(x))
+			rc = ptfile_number(pt, x, name, a, &x, err);
+		value_append(a, to, x);
+	}
+	if (to && !rc)
+		*v = to;
+	return rc;
+}

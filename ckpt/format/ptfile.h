@@ -58,6 +58,11 @@ int ptfile_run(const struct ptfile *pt, const struct value *v, const char *name,
 int ptfile_number(const struct ptfile *pt, const struct value *v, const char *name,
 		  struct arena *a, struct value **out, struct errmsg *err);
 
+/* The same for a value that may be a number already, or a tuple or a list of such, as a
+ * learning rate of a captured graph or betas: `*v` becomes one without tensors, in `a`. */
+int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
+		   struct value **v, struct errmsg *err);
+
 /* Offset in the file of a storage of `bytes` bytes under `key`. */
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err);

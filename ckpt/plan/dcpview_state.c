@@ -334,37 +334,13 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 		  : 0;
 }
 
-/* Make a setting one without tensors: numbers that are tensors, as a learning rate of a
- * captured graph, also in a tuple or a list, which betas may be. */
-static int take_numbers(struct arena *a, const struct ptfile *pt, const char *name,
-			struct value **v, struct errmsg *err)
-{
-	const struct value_seq *const from = value_items(*v);
-	struct value *const to =
-		from && !tensor_is(*v) ? value_new(a, (*v)->kind) : NULL;
-	int rc = 0;
-
-	if (tensor_is(*v))
-		return ptfile_number(pt, *v, name, a, v, err);
-	for (size_t i = 0; to && !rc && i < from->n; i++) {
-		struct value *x = from->v[i];
-
-		if (tensor_is(x))
-			rc = ptfile_number(pt, x, name, a, &x, err);
-		value_append(a, to, x);
-	}
-	if (to)
-		*v = to;
-	return rc;
-}
-
 /* Append a setting of a group as save_object.  Returns 1 if it is left out. */
 static int save_setting(const struct maker *m, struct arena *a, const struct ptfile *pt,
 			const struct value_pair *s, struct dcpview_entry *e)
 {
 	const char *const name = s->key->str.p;
 	struct value *v = s->val;
-	const int rc = take_numbers(a, pt, name, &v, m->err)
+	const int rc = ptfile_numbers(pt, name, a, &v, m->err)
 			       ?: save_object(m, v, name, e);
 
 	if (rc == -ENOTSUP)

@@ -23,7 +23,9 @@ DECAY = 0.9
 
 def train(model, steps=4):
     average = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    betas = torch.tensor(0.9), torch.tensor(0.99) # as where a graph is captured
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), betas=betas,
+                                  foreach=False)
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.randn(5, 4)).pow(2).mean().backward()

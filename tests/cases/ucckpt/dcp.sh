@@ -85,7 +85,7 @@ check "what was chosen" grep -q "warning: the weights are those of app.model; al
 check "the averaged weights" ucckpt convert --model app.ema "$averaged" "$tmp/ema" >"$tmp/said" 2>&1
 check "whose states: $(cat "$tmp/said")" grep -q "the optimizer's states are those of app.model" "$tmp/said"
 check "of their own" test "$(tail -c +$(($(start_of "$tmp/ema/zero/bias/fp32.pt" data/0) + 1)) \
-	"$tmp/ema/zero/bias/fp32.pt" | head -c 12 | sha256sum | head -c 16)" = e26b9bdfaea8b19b
+	"$tmp/ema/zero/bias/fp32.pt" | head -c 12 | sha256sum | head -c 16)" = 2b3397d75435136d
 check "of all views" grep -q "those of app.model; also in it, and not shown: app.ema" \
 	<(ucckpt convert --to hf "$averaged" "$tmp/averaged-hf" 2>&1)
 check "no such dict" grep -q "was asked for is not in it; dicts of tensors: app.ema, app.model" \
@@ -110,6 +110,10 @@ while read -r name bytes sum; do
 		check "$name in TAG_hf" grep -aq "\"$name\"" "$tmp/buffers-hf/model.safetensors"
 	fi
 done <"$buffers/buffers"
+check "settings that are tensors" ucckpt convert "$buffers" "$tmp/settings" >/dev/null 2>&1
+for name in lr betas; do
+	check "$name" grep -aq "$name" "$tmp/settings/zero/optimizer_state.pt"
+done
 check "all is whole" ucckpt check --data "$buffers" >/dev/null
 
 # A byte of a tensor: only the checksum shows it.
