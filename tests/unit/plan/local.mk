@@ -14,6 +14,7 @@ unit_tests += \
 	%D%/test_good \
 	%D%/test_weights_split \
 	%D%/test_weights \
+	%D%/test_layers \
 	%D%/test_adapter \
 	%D%/test_dcp \
 	%D%/test_dcp_cuts \
