@@ -49,6 +49,8 @@ struct hfdir_header {
 	struct arena arena;
 	struct hfdir_tensor *v;
 	size_t n;
+	const char **left_out; /* what was, and why */
+	size_t nleft_out, cap;
 };
 
 /* Limit of the memory for descriptions of a pickle's tensors.  Several names may
@@ -112,6 +114,22 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
 
+/* Note a tensor that is left out. */
+static int leave_out(struct hfdir_header *h, const char *file, const char *name,
+		     const char *why, struct errmsg *err)
+{
+	char text[ERRMSG_MAX];
+	const char *copy;
+
+	snprintf(text, sizeof(text), "%.200s: left out: %s", name, why);
+	copy = arena_strdup(&h->arena, text);
+	if (!copy || !arena_reserve(&h->arena, &h->left_out, h->nleft_out, &h->cap,
+				    h->nleft_out + 1, sizeof(*h->left_out)))
+		return errmsg_nomem(err, file);
+	h->left_out[h->nleft_out++] = copy;
+	return 0;
+}
+
 static int read_safetensors(struct hfdir_header *h, const struct source *src,
 			    struct errmsg *err)
 {
@@ -124,15 +142,15 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src,
 	h->v = arena_alloc(&h->arena, s.n * sizeof(*h->v) + 1);
 	if (!h->v)
 		return errmsg_nomem(err, src->name);
-	for (; h->n < s.n; h->n++) {
-		const struct safetensors_tensor *const t = &s.v[h->n];
+	for (size_t i = 0; !rc && i < s.n; i++) {
+		const struct safetensors_tensor *const t = &s.v[i];
 
-		if (!cast_knows(t->dtype))
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: tensor %.200s: %s is not supported",
-					  src->name, t->name,
-					  dtype_name(t->dtype));
-		h->v[h->n] = (struct hfdir_tensor){
+		if (t->dtype == DTYPE_OTHER) {
+			rc = leave_out(h, src->name, t->name,
+				       "torch has no such type", err);
+			continue;
+		}
+		h->v[h->n++] = (struct hfdir_tensor){
 			.name = t->name,
 			.dtype = t->dtype,
 			.ndim = t->ndim,
@@ -141,14 +159,16 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src,
 			.offset = t->offset,
 		};
 	}
-	return 0;
+	return rc;
 }
 
-static int read_pair(struct arena *a, const struct ptfile *pt,
-		     const struct value_pair *pair, struct hfdir_tensor *out,
-		     struct errmsg *err)
+static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
+		     const struct value_pair *pair, struct errmsg *err)
 {
 	const char *const file = pt->src.name;
+	struct hfdir_tensor *const out = &h->v[h->n];
+	struct arena *const a = &h->arena;
+	struct errmsg why;
 	struct tensor t;
 	uint64_t storage;
 	int rc;
@@ -156,15 +176,14 @@ static int read_pair(struct arena *a, const struct ptfile *pt,
 	if (!value_is_cstr(pair->key))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a tensor's name is not a string", file);
+	rc = tensor_from_value(pair->val, "no plain tensor", &t, &why);
+	if (!rc && t.dtype == DTYPE_OTHER)
+		rc = errmsg_set(&why, -ENOTSUP, "elements of unknown type");
+	if (rc == -ENOTSUP)
+		return leave_out(h, file, pair->key->str.p, why.text, err);
 	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
 	if (rc)
 		return rc;
-	if (!cast_knows(t.dtype) || !tensor_is_dense(&t))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: tensor %.200s: %s is not supported",
-				  file, pair->key->str.p,
-				  cast_knows(t.dtype) ? "a view with gaps"
-						      : dtype_name(t.dtype));
 	*out = (struct hfdir_tensor){
 		.name = arena_strdup(a, pair->key->str.p),
 		.dtype = t.dtype,
@@ -175,6 +194,7 @@ static int read_pair(struct arena *a, const struct ptfile *pt,
 		.numel = t.numel,
 		.offset = storage + t.storage_offset * dtype_size(t.dtype),
 	};
+	h->n++;
 	return out->name && out->shape && out->stride
 		       ? 0
 		       : errmsg_nomem(err, file);
@@ -197,9 +217,8 @@ static int read_torch(struct hfdir_header *h, struct source *src,
 				pt.src.name);
 	else if (!(h->v = arena_alloc(&h->arena, pairs->n * sizeof(*h->v) + 1)))
 		rc = errmsg_nomem(err, pt.src.name);
-	for (; !rc && h->n < pairs->n; h->n++)
-		rc = read_pair(&h->arena, &pt, &pairs->v[h->n], &h->v[h->n],
-			       err);
+	for (size_t i = 0; !rc && i < pairs->n; i++)
+		rc = read_pair(h, &pt, &pairs->v[i], err);
 	ptfile_close(&pt);
 	return rc;
 }
@@ -226,6 +245,26 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 	for (size_t k = 0; k < h->n; k++)
 		h->v[k].file = (uint32_t)i;
 	return rc;
+}
+
+/* Put tensors that are no real numbers behind the others. */
+static int split_tensors(struct hfdir *d, struct errmsg *err)
+{
+	struct hfdir_tensor *const odd = malloc((d->n + 1) * sizeof(*odd));
+	size_t n = 0;
+
+	if (!odd)
+		return errmsg_nomem(err, d->path);
+	for (size_t i = 0; i < d->n; i++)
+		if (cast_knows(d->v[i].dtype))
+			d->v[n++] = d->v[i];
+		else
+			odd[d->nmore++] = d->v[i];
+	memcpy(d->v + n, odd, d->nmore * sizeof(*odd));
+	free(odd);
+	d->n = n;
+	d->more = d->v + n;
+	return 0;
 }
 
 /* List the tensors of all files, sorted.  Names must be unique. */
@@ -256,7 +295,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 					  path, d->v[i].name,
 					  d->files[d->v[i - 1].file].name);
 	}
-	return 0;
+	return split_tensors(d, err);
 }
 
 /* Read the headers of `n` files. */
@@ -422,6 +461,14 @@ void hfdir_done(struct hfdir *d)
 	free(d->v);
 	free(d->path);
 	*d = (struct hfdir){ 0 };
+}
+
+void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to)
+{
+	for (size_t i = 0; i < d->nfiles; i++)
+		for (size_t k = 0; k < d->headers[i].nleft_out; k++)
+			errmsg_put(to, "%s: %s", d->files[i].path,
+				   d->headers[i].left_out[k]);
 }
 
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)

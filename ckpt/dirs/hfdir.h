@@ -10,12 +10,13 @@
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
+struct errmsg_sink;
 struct uckpt;
 
-/* A tensor: a contiguous run of elements of a file. */
+/* A tensor: a view of a run of elements of a file. */
 struct hfdir_tensor {
 	const char *name; /* first: array_by_text */
-	enum dtype dtype; /* cast_knows() it */
+	enum dtype dtype;
 	bool requires_grad;
 	unsigned ndim;
 	const uint64_t *shape;
@@ -37,8 +38,10 @@ struct hfdir {
 	struct tag_file *files;
 	struct hfdir_header *headers; /* of each; owns what tensors point to */
 	size_t nfiles;
-	struct hfdir_tensor *v; /* by name */
+	struct hfdir_tensor *v; /* of real types (cast_knows), by name */
 	size_t n;
+	struct hfdir_tensor *more; /* of others, such as complex ones: the rest of `v` */
+	size_t nmore;
 };
 
 /*
@@ -73,13 +76,16 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name);
  * Read all headers and no tensor.  Of several kinds of files, the kind that
  * transformers would load is used: safetensors before torch.save's, one file before
  * several.  -ENOENT without any; -EBADMSG for a damaged file, an index that
- * contradicts the files, or two tensors of one name; -ENOTSUP for tensors with gaps
- * or of types that are not real numbers; -E2BIG, -ENOMEM, or the system's error.
- * Messages name the file.
+ * contradicts the files, or two tensors of one name; -E2BIG, -ENOMEM, or the system's
+ * error.  Messages name the file.  Tensors that are no plain ones or of types that torch
+ * lacks are left out.
  */
 int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
 	       struct errmsg *err);
 void hfdir_done(struct hfdir *d);
+
+/* Name the tensors that were left out, and why. */
+void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to);
 
 /* NULL if there is none. */
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name);

@@ -56,6 +56,8 @@ static const struct {
 	{ "F8_E5M2", DTYPE_F8_E5M2 }, { "I8", DTYPE_I8 },
 	{ "U8", DTYPE_U8 },           { "F4", DTYPE_F4_X2 },
 	{ "BOOL", DTYPE_BOOL },
+	/* torch has no type for these. */
+	{ "F6_E2M3", DTYPE_OTHER },   { "F6_E3M2", DTYPE_OTHER },
 };
 
 /* Numbers per element in the last dimension, of which torch counts elements. */
@@ -161,6 +163,10 @@ static int read_offsets(const struct reader *r, const cJSON *entry,
 	if (end > r->src->size - r->data)
 		return fail_tensor(r, entry, "data_offsets end behind the file:"
 					     " truncated?");
+	if (t->dtype == DTYPE_OTHER) {
+		t->ndim = 0;
+		t->numel = end - begin;
+	}
 	if (end - begin != size_of(t))
 		return fail_tensor(r, entry,
 				   "data_offsets do not fit dtype and shape");
@@ -359,7 +365,8 @@ static void add_tensor(const struct safetensors_tensor *t, uint64_t *at,
 
 bool safetensors_knows(enum dtype dtype, unsigned ndim)
 {
-	return find_type(dtype) < COUNT(types) && (ndim || packed(dtype) == 1);
+	return dtype != DTYPE_OTHER && find_type(dtype) < COUNT(types) &&
+	       (ndim || packed(dtype) == 1);
 }
 
 static int check_tensor(const struct safetensors_tensor *t,

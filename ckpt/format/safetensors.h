@@ -19,7 +19,7 @@ struct source;
 
 struct safetensors_tensor {
 	const char *name;
-	enum dtype dtype;
+	enum dtype dtype; /* DTYPE_OTHER: one that torch lacks; the elements are bytes */
 	unsigned ndim;
 	const uint64_t *shape;
 	uint64_t numel;

@@ -111,24 +111,62 @@ static struct value *no_step(struct draft *d)
 	return tensor_to_value(&d->a, &t);
 }
 
+/* Fill in a weight.  False when memory runs out. */
+static bool set_weight(struct weights *w, struct weight *out,
+		       const struct hfdir_tensor *x)
+{
+	struct tensor t;
+
+	*out = (struct weight){
+		.name = x->name,
+		.dtype = x->dtype,
+		.ndim = x->ndim,
+		.shape = x->shape,
+		.numel = x->numel,
+	};
+	hfdir_describe(x, &t);
+	return weights_place(w, out, &t, x->file, x->offset);
+}
+
+/* Append the elements of a tensor that has gaps or overlaps, in row-major order. */
+static void add_scattered(struct draft *d, const struct hfdir_tensor *x,
+			  struct extent_map *map)
+{
+	struct weight one, *v[] = { &one };
+	struct weights w = { .v = v, .n = 1 };
+
+	if (set_weight(&w, &one, x))
+		draft_try(d, weights_add(&w, 0, NULL, DTYPE_F32, map, &d->gathers,
+					 d->err));
+	else
+		draft_require(d, false);
+	weights_done(&w);
+}
+
 static struct value *draft_slot(const struct plan_item *e, struct draft *d)
 {
 	const struct hfdir_tensor *const x = &hfdir_of(e->p)->v[e->dir];
 	struct value *const dict = value_new(&d->a, VALUE_DICT);
 	struct extent_map *map;
 	struct tensor t;
+	bool dense;
 
 	if (e->k == SLOT_STEP)
 		return no_step(d);
 	hfdir_describe(x, &t);
+	dense = tensor_is_dense(&t);
+	if (!dense)
+		tensor_init(&t, DTYPE_F32, x->shape, x->ndim, false);
 	t.dtype = DTYPE_F32;
 	t.requires_grad = e->k == SLOT_FP32 && x->requires_grad;
 	map = draft_add_storage(d, &t);
-	if (e->k == SLOT_FP32)
+	if (e->k == SLOT_FP32 && !dense && d->extents)
+		add_scattered(d, x, map);
+	else if (e->k == SLOT_FP32 && dense)
 		draft_require(d, extent_add_cast(map, x->numel, x->file,
 						 x->offset, x->dtype,
 						 DTYPE_F32));
-	else
+	else if (e->k != SLOT_FP32)
 		draft_add_zeros(d, map, x->numel * sizeof(float));
 	value_dict_set(&d->a, dict, "param", tensor_to_value(&d->a, &t));
 	value_dict_set(&d->a, dict, "cat_dim", value_new_int(&d->a, 0));
@@ -192,41 +230,53 @@ static struct value *draft_single(const struct plan_item *e, struct draft *d)
 	return NULL;
 }
 
+static void note_warning(void *ctx, const char *text)
+{
+	struct weights *const w = ctx;
+	const char *const copy = arena_strdup(&w->arena, text);
+
+	if (copy && arena_reserve(&w->arena, &w->warnings, w->nwarnings,
+				  &w->warnings_cap, w->nwarnings + 1,
+				  sizeof(*w->warnings)))
+		w->warnings[w->nwarnings++] = copy;
+}
+
 /* Describe the tensors as weights without an optimizer. */
 static int hfdir_weights(struct plan *p, const struct weights **out,
 			 struct errmsg *err)
 {
 	const struct hfdir *const d = hfdir_of(p);
 	struct weights *const w = &((struct plan_hfdir *)p)->weights;
-	struct tensor t;
+	const size_t n = d->n + d->nmore;
 
 	*out = w;
-	if (w->n == d->n)
+	if (w->n == n)
 		return 0;
 	if (!w->v)
-		w->v = arena_alloc(&w->arena, d->n * sizeof(*w->v));
-	for (; w->v && w->n < d->n; w->n++) {
-		const struct hfdir_tensor *const x = &d->v[w->n];
+		w->v = arena_alloc(&w->arena, (n + 1) * sizeof(*w->v));
+	for (; w->v && w->n < n; w->n++) {
 		struct weight *const new = arena_alloc(&w->arena, sizeof(*new));
 
-		hfdir_describe(x, &t);
-		if (!tensor_is_contiguous(&t))
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: %s: is not in row-major order",
-					  d->files[x->file].path, x->name);
-		if (!new || !extent_add(&new->map, EXTENT_SHARD,
-					x->numel * dtype_size(x->dtype), x->file,
-					x->offset, x->dtype))
+		/* `more` follows `v`. */
+		if (!new || !set_weight(w, new, &d->v[w->n]))
 			break;
-		new->name = x->name;
-		new->dtype = x->dtype;
-		new->ndim = x->ndim;
-		new->shape = x->shape;
-		new->numel = x->numel;
 		new->same = w->n;
 		w->v[w->n] = new;
 	}
-	return w->n == d->n ? 0 : errmsg_nomem(err, d->path);
+	if (w->n == n)
+		hfdir_warn(d, &(struct errmsg_sink){ note_warning, w });
+	return w->n == n && !w->arena.failed ? 0 : errmsg_nomem(err, d->path);
+}
+
+static void hfdir_plan_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	const struct hfdir *const d = hfdir_of(p);
+
+	hfdir_warn(d, to);
+	for (size_t i = 0; i < d->nmore; i++)
+		errmsg_put(to, "%s: %s: only in the view dcp: %s is no type of real"
+			       " numbers", d->files[d->more[i].file].path,
+			   d->more[i].name, dtype_name(d->more[i].dtype));
 }
 
 static int hfdir_check(struct plan *p, struct errmsg *err)
@@ -298,5 +348,6 @@ const struct plan_view plan_hfdir = {
 	.make = hfdir_plan_make,
 	.close = hfdir_plan_close,
 	.check = hfdir_check,
+	.warn = hfdir_plan_warn,
 	.weights = hfdir_weights,
 };
