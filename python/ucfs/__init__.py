@@ -17,6 +17,10 @@ A source is what ucfs(1) mounts: a directory, a pack, a URL, or a list of these 
 together hold one checkpoint. Options of ucfs(1) are keyword arguments: `crc="zero"`,
 `replace=True`, `ranks=[2, 4]`. Failures raise `ucfs.Error`; using a closed checkpoint
 raises ValueError. Warnings go to the logger "ucfs".
+
+What `ucfs.open` returns, and what it contains, can be pickled: a worker that is sent it
+opens the source again. A forked process opens its own. Ctrl-C ends a call at once, also
+one that waits for a server.
 """
 
 from ._arrays import Array, Checkpoint, Parameter, Tag, open

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import errno
 import os
 import re
@@ -12,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
+from ._handles import in_thread, in_threads
 from ._library import Paths, error
 from ._source import File, Source
 
@@ -47,11 +47,14 @@ class Array:
     that the index selects. `np.asarray` reads the whole tensor."""
 
     def __init__(self, file: File, entry: Mapping[str, Any]) -> None:
-        self._file, self._offset = file, entry["offset"]
+        self._file, self._name, self._offset = file, entry["name"], entry["offset"]
         self.type: str = entry["dtype"]  # as torch names it
         self.shape: Tuple[int, ...] = tuple(entry["shape"])
         self.nbytes: int = entry["bytes"]
         self._place = file.name, self._offset, self.shape  # the same for tied tensors
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopen_array, (self._file, self._name, self.type, self.shape)
 
     @property
     def dtype(self) -> Any:
@@ -114,16 +117,26 @@ class Array:
             into = (out[i:i + block] if rows.step == 1 or span == 1 else
                     np.empty((span, *self.shape[1:]), out.dtype))
             self._file.read_at(into.ctypes.data, span * row_bytes,
-                               self._offset + part[0] * row_bytes)
+                               self._offset + part[0] * row_bytes, into)
             if into.base is not out:
                 out[i:i + block] = into[::rows.step]
         return out
 
 
+def _reopen_array(file: File, name: str, type: str, shape: Tuple[int, ...]) -> Array:
+    for entry in file.tensors():
+        if entry["name"] == name and "offset" in entry:
+            array = Array(file, entry)
+            if (array.type, array.shape) == (type, shape):
+                return array
+    raise error(errno.ESTALE, f"{file.name} has no tensor {name} of {type} {list(shape)} "
+                "any more")
+
+
 def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
     """Read arrays with several threads, each array into its own memory."""
     out: List[Any] = []
-    parts: List[Tuple[File, int, int, int]] = []
+    parts: List[Tuple[File, int, int, int, Any]] = []
     for a in arrays:
         if torch:
             tensor = torch.empty(a.shape, dtype=getattr(torch, a.type))
@@ -132,15 +145,13 @@ def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
             tensor = np.empty(a.shape, a.dtype)
             address = tensor.ctypes.data
         out.append(tensor)
-        parts += [(a._file, address + at, min(_PART_BYTES, a.nbytes - at), a._offset + at)
+        parts += [(a._file, address + at, min(_PART_BYTES, a.nbytes - at), a._offset + at, tensor)
                   for at in range(0, a.nbytes, _PART_BYTES)]
     if len(parts) < 2:
         for file, *part in parts:
             file.read_at(*part)
         return out
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        for _ in pool.map(lambda p: p[0].read_at(*p[1:]), parts):
-            pass  # raises what a thread raised
+    in_threads(lambda p: p[0].read_at(*p[1:]), parts)
     return out
 
 
@@ -167,9 +178,12 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
 
     def __getitem__(self, state: str) -> Union[Array, int, float]:
         try:
-            file = self._source.open(f"{self._directory}/{state}.pt")
+            return in_thread(lambda: self._read(f"{self._directory}/{state}.pt"))
         except FileNotFoundError:
             raise KeyError(state) from None
+
+    def _read(self, path: str) -> Union[Array, int, float]:
+        file = self._source.open(path)
         found, = file.tensors()
         return found["value"] if "value" in found else Array(file, found)
 
@@ -208,6 +222,9 @@ class Tag:
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
         self._checkpoint, self.name = checkpoint, name
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopen_tag, (self._checkpoint._source, self.name)
 
     def __repr__(self) -> str:
         return f"<ucfs.Tag {self.name}>"
@@ -258,12 +275,14 @@ class Tag:
 class Checkpoint(Mapping[str, Tag]):
     """An open source: a mapping of its tags, oldest first."""
 
-    def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
-        self._options = {"stage": "any", **options}
-        self._lock = threading.Lock()
-        self._sources: Dict[Any, Source] = {}
-        self._source = Source(paths, self._options)
-        self._sources[()] = self._source
+    def __init__(self, source: Source) -> None:
+        self._options = source.options
+        self._lock = threading.RLock()  # a handler of a signal may close
+        self._source = source
+        self._sources: Dict[Any, Source] = {(): source}
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _open, (self._source.absolute, self._options)
 
     def close(self) -> None:
         """Close the source and its files, after waiting for threads that read."""
@@ -312,7 +331,7 @@ class Checkpoint(Mapping[str, Tag]):
         with self._lock:
             if key not in self._sources:
                 self._sources[()].stat("")  # raises if closed
-                self._sources[key] = Source(self._source.paths, {**self._options, **options})
+                self._sources[key] = Source(self._source.absolute, {**self._options, **options})
             return self._sources[key], "" if self._source.is_view else f"{tag}_{view}"
 
 
@@ -335,4 +354,12 @@ def _by_number(tag: str) -> List[Any]:
 def open(source: Paths, **options: Any) -> Checkpoint:  # pylint: disable=W0622
     """Open a source without mounting it. Arrays have the shapes of the parameters, unless
     `stage="native"` asks for the converter's flat tensors of ZeRO-3. Raises ucfs.Error."""
-    return Checkpoint(source, options)
+    return _open(source, {"stage": "any", **options})
+
+
+def _open(paths: Paths, options: Dict[str, Any]) -> Checkpoint:
+    return Checkpoint(Source(paths, options))
+
+
+def _reopen_tag(source: Source, name: str) -> Tag:
+    return Tag(Checkpoint(source), name)

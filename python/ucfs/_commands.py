@@ -10,8 +10,9 @@ import threading
 from ctypes import byref
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._library import (DATA, JSON, QUICK, STRICT, Done, Path, Paths, call,
-                       new_context, path_array, path_list, with_certificates)
+from ._handles import Handle, in_thread, new_context
+from ._library import (DATA, JSON, QUICK, STRICT, Done, Path, Paths, call, path_array,
+                       path_list, with_certificates)
 
 Progress = Callable[[int, int], Any]
 
@@ -81,12 +82,13 @@ def _report(name: str, sources: List[Paths], flags: int, options: Mapping[str, A
 def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
          progress: Optional[Progress],
          report: Optional[Callable[[bytes], None]] = None) -> None:
-    """Run a command in a thread, so that this one can handle signals. An exception of a
-    callback stops the command and is raised here."""
+    """Run a command. A signal, or an exception of a callback, stops it, and is raised once it
+    has ended."""
     stop = threading.Event()
     lock = threading.Lock()
     latest = 0
     raised: List[BaseException] = []
+    contexts: List[Handle] = []
 
     def ask(done: int, total: int) -> int:
         nonlocal latest
@@ -103,19 +105,21 @@ def _run(name: str, arguments: List[Any], options: Mapping[str, Any],
             return stop.is_set()
 
     def work() -> None:
+        context = new_context(options, None, ask, report)
+        contexts.append(context)
         try:
-            with context as u:
-                call(name, u, *arguments)
-        except BaseException as e:  # pylint: disable=W0718
-            raised.append(e)
+            with context.lock():
+                call(name, context.get(), *arguments)
+        except BaseException:
+            if raised:
+                raise raised[0] from None
+            raise
+        finally:
+            context.close_here()
 
-    context = new_context(options, ask, report)
-    thread = threading.Thread(target=work)
-    try:
-        thread.start()
-        thread.join()
-    finally:
+    def end() -> None:
         stop.set()
-        context.close()
-    if raised:
-        raise raised[0]
+        for context in contexts:
+            context.close_later()
+
+    in_thread(work, end)

@@ -16,11 +16,11 @@ import io
 import os
 import stat
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Tuple
 
 from fsspec.spec import AbstractFileSystem
 
+from ._handles import in_threads
 from ._library import Attr, Paths, error
 from ._source import File, Source
 
@@ -117,22 +117,30 @@ class UcfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         starts = starts if isinstance(starts, (list, tuple)) else [starts] * n
         ends = ends if isinstance(ends, (list, tuple)) else [ends] * n
 
-        def read(path: str, start: Optional[int], end: Optional[int]) -> Any:
+        def read(wanted: Tuple[str, Optional[int], Optional[int]]) -> Any:
             try:
-                return self.cat_file(path, start, end)
+                return self.cat_file(*wanted)
             except OSError as e:
                 if on_error == "raise":
                     raise
                 return e
 
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(read, paths, starts, ends))
+        return in_threads(read, zip(paths, starts, ends))
 
 
 class _Reader(io.BufferedReader):
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopen, (self.raw, self.tell())
+
     @property
     def size(self) -> int:
         return self.raw.size  # type: ignore[attr-defined, no-any-return]
+
+
+def _reopen(file: File, pos: int) -> _Reader:
+    reader = _Reader(file, _BUFFER_BYTES)
+    reader.seek(pos)
+    return reader
 
 
 def _info(path: str, file: Optional[Attr]) -> Dict[str, Any]:

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libuckpt by ctypes: the functions and structures of <uckpt.h>, errors, and handles.
+"""libuckpt by ctypes: the functions and structures of <uckpt.h>, and errors.
 
 ctypes releases the GIL while a function of the library runs.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import errno
 import functools
 import logging
 import os
-import threading
-import weakref
 from ctypes import (CDLL, CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char, c_char_p,
                     c_double, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64,
                     c_void_p)
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Type
-from typing import Union
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Type, Union
 
 Path = Union[str, "os.PathLike[str]"]
 Paths = Union[Path, Sequence[Path]]
@@ -185,112 +181,3 @@ def with_certificates(paths: Sequence[str], options: Mapping[str, Any]) -> Dict[
         except ImportError:
             pass
     return dict(options)
-
-
-class Handle:
-    """A pointer of the library that threads may share:
-
-        with handle as pointer: ...
-
-    `close` waits until no thread uses the pointer, then frees it; later uses raise
-    ValueError. Closing a parent closes its children, and frees it after them.
-    """
-
-    def __init__(self, pointer: int, free: str, parent: Optional[Handle] = None,
-                 stop: str = "", keep: Any = None) -> None:
-        self._pointer, self._free, self._stop = pointer, free, stop
-        self._keep = keep  # callbacks of the library
-        self._parent = parent
-        self._children: Dict[int, Handle] = {}
-        self._changed = threading.Condition()
-        self._users = 0
-        self._pid = os.getpid()
-        self.closed = False
-        if parent:
-            parent._children[id(self)] = self
-        else:
-            _contexts.add(self)
-
-    def __enter__(self) -> int:
-        if self._pid != os.getpid():
-            raise ValueError("opened before fork(): open it in each process")
-        with self._changed:
-            if self.closed:
-                raise ValueError("the checkpoint or file is closed")
-            self._users += 1
-        return self._pointer
-
-    def __exit__(self, *exception: Any) -> None:
-        self._use(-1)
-
-    def _use(self, count: int) -> None:
-        with self._changed:
-            self._users += count
-            self._changed.notify_all()
-
-    def _wait(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._users)
-
-    def close(self) -> None:
-        if self._pid != os.getpid():
-            return
-        if self._parent:  # must be freed later
-            self._parent._use(1)
-        try:
-            self._close()
-        finally:
-            if self._parent:
-                self._parent._use(-1)
-
-    def _close(self) -> None:
-        with self._changed:
-            if self.closed:
-                return
-            self.closed = True
-        if self._stop:
-            getattr(library(), self._stop)(self._pointer)
-        self._wait()
-        for child in list(self._children.values()):
-            child.close()
-        self._wait()  # threads may be closing children
-        getattr(library(), self._free)(self._pointer)
-        if self._parent:
-            self._parent._children.pop(id(self), None)
-
-
-# The library's threads must not outlive the interpreter that they call.
-_contexts: weakref.WeakSet[Handle] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_contexts() -> None:
-    for handle in list(_contexts):
-        handle.close()
-
-
-_warning = TEXT(lambda arg, text: log.warning("%s", text.decode("utf-8", "replace")))
-_note = TEXT(lambda arg, text: log.info("%s", text.decode("utf-8", "replace")))
-
-
-def new_context(options: Mapping[str, Any],
-                progress: Optional[Callable[[int, int], int]] = None,
-                report: Optional[Callable[[bytes], None]] = None) -> Handle:
-    """A `struct uckpt` with these options. The callables must not raise."""
-    calls = Calls(None, _warning, _note)
-    if progress:
-        calls.progress = PROGRESS(lambda arg, done, total: progress(done, total))
-    if report:
-        calls.report = PIECE(lambda arg, text, n: report(text[:n]))
-    pointer = library().uckpt_new()
-    if not pointer:
-        raise MemoryError("uckpt_new")
-    handle = Handle(pointer, "uckpt_free", stop="uckpt_stop", keep=calls)
-    try:
-        library().uckpt_set_calls(pointer, byref(calls))
-        for text in option_texts(options):
-            call("uckpt_set", pointer, os.fsencode(text))
-    except BaseException:
-        handle.close()
-        raise
-    return handle

@@ -10,11 +10,13 @@ import json
 import mmap
 import os
 import stat
+import weakref
 from ctypes import byref, c_uint64, c_void_p
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-from ._library import (PIECE, Attr, Entry, Handle, Paths, call, error, library,
-                       new_context, path_array, path_list, with_certificates)
+from ._handles import Handle, in_thread, new_context
+from ._library import (PIECE, Attr, Entry, Paths, call, error, library, path_array,
+                       path_list, with_certificates)
 
 _PIECE_BYTES = 32 << 20  # per call: Python handles signals between calls
 _HUGE_BYTES = 4 << 20
@@ -26,32 +28,42 @@ class Source:
     def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
         self.paths = path_list(paths)
         self.options = options
-        self.handle = new_context(with_certificates(self.paths, options))
+        self.far = any("://" in path for path in self.paths)  # readers may wait
+        self.absolute = [p if "://" in p or p.startswith("{") else os.path.abspath(p)
+                          for p in self.paths]
+        self.handle = new_context(with_certificates(self.paths, options), self)
         try:
-            with self.handle as u:
-                call("uckpt_open", u, path_array(self.paths), len(self.paths))
-                self.is_view: bool = library().uckpt_is_view(u)
-                self.root: str = os.fsdecode(library().uckpt_source_root(u, 0) or b"")
+            in_thread(self._open)
         except BaseException:
-            self.handle.close()
+            self.handle.close_later()
             raise
+
+    def _open(self) -> None:
+        with self.handle.lock():
+            u = self.handle.get()
+            call("uckpt_open", u, path_array(self.paths), len(self.paths))
+            self.is_view: bool = library().uckpt_is_view(u)
+            self.root: str = os.fsdecode(library().uckpt_source_root(u, 0) or b"")
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopen, (self.absolute, self.options)
 
     def close(self) -> None:
         self.handle.close()
 
-    def __del__(self) -> None:
-        if "handle" in self.__dict__:
-            self.handle.close()
-
-    def _find(self, u: int, path: str) -> int:
+    def _find(self, u: c_void_p, path: str) -> int:
         node = c_uint64()
         call("uckpt_find", u, os.fsencode(path.strip("/")), byref(node), path=path)
         return node.value
 
     def stat(self, path: str) -> Attr:
         """The attributes of what the path leads to; FileNotFoundError."""
+        return in_thread(lambda: self._stat(path))
+
+    def _stat(self, path: str) -> Attr:
         attr = Attr()
-        with self.handle as u:
+        with self.handle.lock():
+            u = self.handle.get()
             call("uckpt_stat", u, self._find(u, path), byref(attr), path=path)
         return attr
 
@@ -59,8 +71,12 @@ class Source:
         """Return the names in a directory, with the attributes of files and None for
         directories. Symbolic links are followed; those that lead nowhere, or out of the
         run, have their own attributes."""
+        return in_thread(lambda: self._list(path))
+
+    def _list(self, path: str) -> Dict[str, Optional[Attr]]:
         found: Dict[str, Optional[Attr]] = {}
-        with self.handle as u:
+        with self.handle.lock():
+            u = self.handle.get()
             d, pos, entry = c_void_p(), c_uint64(), Entry()
             call("uckpt_dir_open", u, self._find(u, path), byref(d), path=path)
             try:
@@ -74,7 +90,7 @@ class Source:
                 library().uckpt_dir_close(d)
         return found
 
-    def _entry(self, u: int, entry: Entry, path: str) -> Optional[Attr]:
+    def _entry(self, u: c_void_p, entry: Entry, path: str) -> Optional[Attr]:
         if entry.type == stat.S_IFDIR:  # stat would plan a view
             return None
         attr = Attr()
@@ -91,6 +107,20 @@ class Source:
         return File(self, path)
 
 
+# Sources that were sent to this process: one for all of what is sent.
+_reopened: Dict[str, weakref.ref[Source]] = {}
+
+
+def _reopen(paths: List[str], options: Dict[str, Any]) -> Source:
+    key = repr((paths, sorted(options.items())))
+    kept = _reopened.get(key)
+    source = kept() if kept else None
+    if not source or source.handle.closed or not source.handle.is_own():
+        source = Source(paths, options)
+        _reopened[key] = weakref.ref(source)
+    return source
+
+
 class File(io.RawIOBase):
     """A file of a source as a raw binary stream. Threads may share `pread`."""
 
@@ -99,17 +129,28 @@ class File(io.RawIOBase):
         self.name = path
         self._source = source  # must not be collected earlier
         self._pos = 0
-        pointer = c_void_p()
-        with source.handle as u:
-            call("uckpt_file_open", u, source._find(u, path), byref(pointer), path=path)
-            assert pointer.value
-            self._handle = Handle(pointer.value, "uckpt_file_close", source.handle)
-            self.size: int = library().uckpt_file_size(pointer)
+        self._handle = Handle(self, "uckpt_file_close", source.handle)
+        self.size: int = in_thread(self._open)
+
+    def _open(self) -> int:
+        source, pointer = self._source, self._handle.pointer
+        with source.handle.lock():
+            u = source.handle.get()
+            call("uckpt_file_open", u, source._find(u, self.name), byref(pointer),
+                 path=self.name)
+            size: int = library().uckpt_file_size(pointer)
+        return size
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _reopen_file, (self._source, self.name, self._pos)
 
     def close(self) -> None:
         if "_handle" in self.__dict__:
             self._handle.close()
         super().close()
+
+    # io.RawIOBase's destructor would call close(): the handle does without.
+    __del__ = staticmethod(int)  # type: ignore[assignment]
 
     def readable(self) -> bool:
         return True
@@ -130,9 +171,11 @@ class File(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         octets = memoryview(buffer).cast("B")
         n = min(len(octets), max(self.size - self._pos, 0))
-        if n:
+        if self._source.far:  # a read that was interrupted goes on
+            octets[:n] = self.pread(n, self._pos)
+        elif n:
             memory = (ctypes.c_char * n).from_buffer(octets)
-            self.read_at(ctypes.addressof(memory), n, self._pos)
+            self.read_at(ctypes.addressof(memory), n, self._pos, memory)
         self._pos += n
         return n
 
@@ -152,27 +195,53 @@ class File(io.RawIOBase):
         if n >= _HUGE_BYTES:
             start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
             _madvise(start, address + n - start, mmap.MADV_HUGEPAGE)
-        self.read_at(address, n, offset)
+        self.read_at(address, n, offset, data)
         return data
 
-    def read_at(self, address: int, size: int, offset: int) -> None:
-        """Fill the memory at an address with exactly `size` bytes."""
-        with self._handle as f:
-            for at in range(0, size, _PIECE_BYTES):
-                n = min(_PIECE_BYTES, size - at)
-                if call("uckpt_file_read", f, address + at, n, offset + at,
-                        path=self.name) != n:
-                    raise error(errno.EIO, f"{self.name}: ends before byte {offset + at + n}")
+    def read_at(self, address: int, size: int, offset: int, memory: Any) -> None:
+        """Fill the memory at an address, which belongs to `memory`, with exactly `size`
+        bytes. What a server does not send in time may come after an exception of a signal's
+        handler: then the memory must have no other use."""
+        given_up: List[bool] = []
+        try:
+            if self._source.far:
+                in_thread(lambda: self._read_at(address, size, offset, memory, given_up))
+            else:
+                self._read_at(address, size, offset, memory, given_up)
+        except BaseException:
+            given_up.append(True)
+            raise
+
+    def _read_at(self, address: int, size: int, offset: int, memory: Any,
+                 given_up: List[bool]) -> None:
+        for at in range(0, size, _PIECE_BYTES):
+            if given_up:
+                return
+            n = min(_PIECE_BYTES, size - at)
+            with self._handle.lock():
+                got = call("uckpt_file_read", self._handle.get(), address + at, n, offset + at,
+                           path=self.name)
+            if got != n:
+                raise error(errno.EIO, f"{self.name}: ends before byte {offset + at + n}")
 
     def tensors(self) -> List[Dict[str, Any]]:
         """Describe the tensors of a file of weights or of a parameter: "name", "dtype" as
         torch names it, "shape", "offset" in the file, and length in "bytes"."""
+        return in_thread(self._tensors)
+
+    def _tensors(self) -> List[Dict[str, Any]]:
         pieces: List[bytes] = []
         put = PIECE(lambda arg, text, n: pieces.append(text[:n]))
-        with self._handle as f:
-            call("uckpt_file_tensors", f, put, None, path=self.name)
+        with self._handle.lock():
+            call("uckpt_file_tensors", self._handle.get(), put, None, path=self.name)
         tensors: List[Dict[str, Any]] = json.loads(b"".join(pieces))
         return tensors
+
+
+def _reopen_file(source: Source, path: str, pos: int) -> File:
+    file = source.open(path)
+    file.seek(pos)
+    return file
 
 
 # Allocates bytes without initialising them.

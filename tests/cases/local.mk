@@ -94,4 +94,5 @@ EXTRA_DIST += %D%/mount/demo.sh %D%/train/guide.sh
 EXTRA_DIST += %D%/lib.sh %D%/far_lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/remote/s3_server.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py \
 	%D%/python/good.py %D%/python/test_arrays.py %D%/python/test_commands.py \
-	%D%/python/test_fsspec.py %D%/python/test_mount.py %D%/python/test_sources.py
+	%D%/python/test_fsspec.py %D%/python/test_mount.py %D%/python/test_processes.py \
+	%D%/python/test_signals.py %D%/python/test_sources.py

@@ -135,9 +135,9 @@ class Indexing(unittest.TestCase):
             sizes = []
             read_at = File.read_at
 
-            def note(file, memory, size, offset):
+            def note(file, address, size, offset, memory):
                 sizes.append(size)
-                read_at(file, memory, size, offset)
+                read_at(file, address, size, offset, memory)
 
             with self.subTest(key=key), mock.patch.object(File, "read_at", note), \
                     mock.patch.object(_arrays, "_BLOCK_BYTES", 1):

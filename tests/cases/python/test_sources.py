@@ -16,7 +16,7 @@ from unittest import mock
 
 import good
 import ucfs
-from ucfs import _library
+from ucfs import _handles, _library
 from ucfs._library import option_texts
 from ucfs._source import Source
 
@@ -147,12 +147,13 @@ class Closing(unittest.TestCase):
 
     def test_a_file_that_a_thread_closes_is_freed_first(self):
         freed, begun, go = [], threading.Event(), threading.Event()
-        library = mock.Mock(wraps=_library.library())  # what else ends meanwhile
+        library = mock.Mock(wraps=_handles.library())  # what else ends meanwhile
         library.close_file = lambda f: (begun.set(), go.wait(), freed.append("file"))
         library.free_source = lambda u: freed.append("source")
-        with mock.patch.object(_library, "library", lambda: library):
-            source = _library.Handle(1, "free_source")
-            file = _library.Handle(2, "close_file", source)
+        with mock.patch.object(_handles, "library", lambda: library):
+            source = _handles.Handle(None, "free_source")
+            file = _handles.Handle(None, "close_file", source)
+            source.pointer.value, file.pointer.value = 1, 2
             threads = [threading.Thread(target=h.close) for h in (file, source)]
             threads[0].start()
             begun.wait()
