@@ -188,6 +188,20 @@ static int sort_slices(const struct rank_params_loader *l)
 	return 0;
 }
 
+void module_tensor_describe(const struct module_tensor *m, struct tensor *out)
+{
+	*out = (struct tensor){
+		.dtype = m->dtype,
+		.ndim = m->ndim,
+		.numel = m->numel,
+		.storage_offset = m->storage_offset,
+		.storage_numel = m->storage_numel,
+		.requires_grad = m->requires_grad,
+	};
+	memcpy(out->shape, m->shape, m->ndim * sizeof(*out->shape));
+	memcpy(out->stride, m->stride, m->ndim * sizeof(*out->stride));
+}
+
 static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		      const struct tensor *t, uint64_t storage,
 		      const struct tag_file *f)
@@ -234,10 +248,9 @@ int rank_params_add_tensor(const struct rank_params_loader *l,
 						? "cannot be a directory's name"
 						: "not a tensor");
 	rc = ptfile_tensor(pt, v, name->str.p, &t, &storage, l->err);
-	if (rc == -ENOTSUP ||
-	    (!rc && !(cast_knows(t.dtype) && tensor_is_dense(&t))))
+	if (rc == -ENOTSUP || (!rc && !cast_knows(t.dtype)))
 		return rank_params_warn(l, "module: %s: left out: %s",
-					name->str.p, "no dense real tensor");
+					name->str.p, "no plain tensor of real numbers");
 	if (rc)
 		return rc;
 	p = add_slice(l, name->str.p);

@@ -30,6 +30,8 @@ struct module_tensor {
 	uint64_t storage_numel;
 };
 
+void module_tensor_describe(const struct module_tensor *m, struct tensor *out);
+
 /*
  * A parameter as one model-parallel rank has it: whole without tensor
  * parallelism, else this rank's slice.

@@ -111,49 +111,18 @@ static struct value *no_step(struct draft *d)
 	return tensor_to_value(&d->a, &t);
 }
 
-/* Fill in a weight.  False when memory runs out. */
-static bool set_weight(struct weights *w, struct weight *out,
-		       const struct hfdir_tensor *x)
-{
-	struct tensor t;
-
-	*out = (struct weight){
-		.name = x->name,
-		.dtype = x->dtype,
-		.ndim = x->ndim,
-		.shape = x->shape,
-		.numel = x->numel,
-	};
-	hfdir_describe(x, &t);
-	return weights_place(w, out, &t, x->file, x->offset);
-}
-
-/* Append the elements of a tensor that has gaps or overlaps, in row-major order. */
-static void add_scattered(struct draft *d, const struct hfdir_tensor *x,
-			  struct extent_map *map)
-{
-	struct weight one, *v[] = { &one };
-	struct weights w = { .v = v, .n = 1 };
-
-	if (set_weight(&w, &one, x))
-		draft_try(d, weights_add(&w, 0, NULL, DTYPE_F32, map, &d->gathers,
-					 d->err));
-	else
-		draft_require(d, false);
-	weights_done(&w);
-}
-
 static struct value *draft_slot(const struct plan_item *e, struct draft *d)
 {
 	const struct hfdir_tensor *const x = &hfdir_of(e->p)->v[e->dir];
 	struct value *const dict = value_new(&d->a, VALUE_DICT);
 	struct extent_map *map;
-	struct tensor t;
+	struct tensor t, view;
 	bool dense;
 
 	if (e->k == SLOT_STEP)
 		return no_step(d);
-	hfdir_describe(x, &t);
+	hfdir_describe(x, &view);
+	t = view;
 	dense = tensor_is_dense(&t);
 	if (!dense)
 		tensor_init(&t, DTYPE_F32, x->shape, x->ndim, false);
@@ -161,7 +130,8 @@ static struct value *draft_slot(const struct plan_item *e, struct draft *d)
 	t.requires_grad = e->k == SLOT_FP32 && x->requires_grad;
 	map = draft_add_storage(d, &t);
 	if (e->k == SLOT_FP32 && !dense && d->extents)
-		add_scattered(d, x, map);
+		draft_require(d, weights_add_tensor(&view, x->file, x->offset,
+						    DTYPE_F32, map, &d->gathers));
 	else if (e->k == SLOT_FP32 && dense)
 		draft_require(d, extent_add_cast(map, x->numel, x->file,
 						 x->offset, x->dtype,
@@ -228,6 +198,23 @@ static struct value *draft_single(const struct plan_item *e, struct draft *d)
 		return make_model(&d->a);
 	bytebuf_add_str(&d->head, SOURCE_TEXT);
 	return NULL;
+}
+
+/* Fill in a weight.  False when memory runs out. */
+static bool set_weight(struct weights *w, struct weight *out,
+		       const struct hfdir_tensor *x)
+{
+	struct tensor t;
+
+	*out = (struct weight){
+		.name = x->name,
+		.dtype = x->dtype,
+		.ndim = x->ndim,
+		.shape = x->shape,
+		.numel = x->numel,
+	};
+	hfdir_describe(x, &t);
+	return weights_place(w, out, &t, x->file, x->offset);
 }
 
 static void note_warning(void *ctx, const char *text)

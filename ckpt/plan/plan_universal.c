@@ -239,24 +239,32 @@ static struct value *draft_module(const struct zero_checkpoint *r,
 {
 	const struct module_tensor *const m = p->module;
 	const bool cast = m->dtype != DTYPE_F32;
-	const uint64_t skip = cast ? m->storage_offset * dtype_size(m->dtype) : 0;
-	struct tensor t = {
-		.dtype = DTYPE_F32,
-		.ndim = m->ndim,
-		.numel = m->numel,
-		.storage_offset = cast ? 0 : m->storage_offset,
-		.storage_numel = cast ? m->numel : m->storage_numel,
-		.requires_grad = m->requires_grad,
-	};
-	struct extent_map *const map = draft_add_storage(d, &t);
-
-	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
-	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
 	/* Model-states and expert files follow the optimizer shards. */
-	draft_require(d, extent_add_cast(map, t.storage_numel,
-					 (uint32_t)r->dir.noptim + m->file,
-					 m->storage + skip, m->dtype,
-					 DTYPE_F32));
+	const uint32_t shard = (uint32_t)r->dir.noptim + m->file;
+	struct extent_map *map;
+	struct tensor t, view;
+	uint64_t skip = 0;
+
+	module_tensor_describe(m, &view);
+	t = view;
+	t.dtype = DTYPE_F32;
+	if (cast && !tensor_is_dense(&view)) {
+		tensor_init(&t, DTYPE_F32, m->shape, m->ndim, m->requires_grad);
+		map = draft_add_storage(d, &t);
+		draft_require(d, !d->extents ||
+					 weights_add_tensor(&view, shard, m->storage,
+							    DTYPE_F32, map,
+							    &d->gathers));
+		return wrap_tensor(&d->a, p, &t);
+	}
+	if (cast) {
+		skip = t.storage_offset * dtype_size(m->dtype);
+		t.storage_offset = 0;
+		t.storage_numel = t.numel;
+	}
+	map = draft_add_storage(d, &t);
+	draft_require(d, extent_add_cast(map, t.storage_numel, shard,
+					 m->storage + skip, m->dtype, DTYPE_F32));
 	return wrap_tensor(&d->a, p, &t);
 }
 

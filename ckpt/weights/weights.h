@@ -64,6 +64,11 @@ void weights_done(struct weights *w);
 bool weights_place(struct weights *w, struct weight *x, const struct tensor *t,
 		   uint32_t shard, uint64_t storage);
 
+/* Append the elements of tensor `t` in row-major order, converted to type `to`; element 0
+ * of its storage is at byte `storage` of a shard.  False when memory runs out. */
+bool weights_add_tensor(const struct tensor *t, uint32_t shard, uint64_t storage,
+			enum dtype to, struct extent_map *out, struct gathers *gathers);
+
 /* The type of weight `i` if floating-point weights are converted to type `to`. */
 enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);
 

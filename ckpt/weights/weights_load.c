@@ -268,18 +268,11 @@ static int add_rest(struct weights_loader *l, const char *name, const struct val
 static int add_expert(struct weights_loader *l, const struct param *p)
 {
 	const struct module_tensor *const m = p->module;
-	struct tensor t = {
-		.dtype = m->dtype,
-		.ndim = m->ndim,
-		.numel = m->numel,
-		.storage_offset = m->storage_offset,
-		.requires_grad = m->requires_grad,
-	};
+	struct tensor t;
 
 	if (m->file < l->r->dir.nmodel || weights_find(l, p->name))
 		return 0;
-	memcpy(t.shape, m->shape, m->ndim * sizeof(*t.shape));
-	memcpy(t.stride, m->stride, m->ndim * sizeof(*t.stride));
+	module_tensor_describe(m, &t);
 	return weights_new(l, p->name, &t, (uint32_t)l->r->dir.noptim + m->file,
 			  m->storage);
 }

@@ -9,7 +9,8 @@
   frozen    frozen parameters of such types, one of them transposed
   layers    a pipeline of two stages with frozen layers and buffers
 
-For each case a .digests file has the tag, and `weight` lines for what no universal tree has.
+For each case a .digests file has the tag, `truth` lines for tensors of real numbers, and `weight`
+lines for those that no universal tree has.
 make_weights.py makes the .weights files.
 """
 
@@ -116,16 +117,19 @@ def save(rank, out, kind, stage, port):
     engine.save_checkpoint(out, tag=TAG)
     lines = []
     trained = [name for name, p in engine.module.named_parameters() if p.requires_grad]
-    for name, t in engine.module.state_dict().items() if kind == "layers" else ():
-        if name in trained:
-            continue
-        data = t.float().contiguous().numpy().tobytes()
-        lines.append("weight %s fp32 %s\n" % (name, hashlib.sha256(data).hexdigest()))
+    # The converter makes a tree of the module's tensors at stages 1 and 2.
+    word = "weight" if kind == "layers" else "truth" if stage < 3 else None
+    for name, t in engine.module.state_dict().items():
+        odd = t.layout != torch.strided or t.is_quantized or t.is_complex()
+        if word and name not in trained and not odd:
+            data = t.float().contiguous().numpy().tobytes()
+            lines.append("%s %s fp32 %s\n" % (word, name, hashlib.sha256(data).hexdigest()))
     every = [None, None]
     torch.distributed.all_gather_object(every, lines)
     if rank == 0:
+        lines = every[0] + every[1] if kind == "layers" else lines
         with open(out + ".digests", "w", encoding="utf-8") as f:
-            f.write("tag %s\n" % TAG + "".join(sorted(every[0] + every[1])))
+            f.write("tag %s\n" % TAG + "".join(sorted(lines)))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -26,6 +26,7 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
@@ -260,14 +261,17 @@ static void check_truth(struct good *g, const struct line *l,
 
 	for (size_t i = 0; i < d->v->n; i++) {
 		struct tensor t;
-		uint64_t at;
+		float *floats;
+		uint64_t at, n;
 
 		if (strcmp(d->v->v[i].key->str.p, l->field[1]) != 0 ||
 		    !dict_tensor(g, d, i, &t, &at))
 			continue;
-		hex_digest(bytes.p + at,
-			   count_elements(g, l->field[1], &t) * sizeof(float),
-			   hex);
+		n = count_elements(g, l->field[1], &t);
+		floats = xrealloc(NULL, (n + 1) * sizeof(*floats));
+		cast_to_float(t.dtype, bytes.p + at, floats, n);
+		hex_digest(floats, n * sizeof(*floats), hex);
+		free(floats);
 		g->tally.checks++;
 		if (strcmp(hex, l->field[3]) != 0)
 			good_fail(&g->tally, "%s: not what was trained",
