@@ -418,7 +418,7 @@ static void settle_optimizer(const struct choice *c,
 	struct dcp_finder *const f = c->f;
 	struct bytebuf text = { 0 };
 
-	if (!f->o->has_optimizer || chosen == best)
+	if (!f->o->has_optimizer || f->o->refused || chosen == best)
 		return;
 	if (chosen->evidence[FITS] < c->nnames) {
 		f->o->has_optimizer = false;

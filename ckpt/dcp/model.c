@@ -100,7 +100,7 @@ static int own(const struct dcp_finder *f, const struct dcp_param *p)
 	struct dcp_entry *const w = find_weight(f, p->name);
 
 	if (w->owner)
-		return ERRMSG_FILE(f, -EBADMSG,
+		return ERRMSG_FILE(f, -ENOTSUP,
 				   "%s: is twice in the optimizer's groups",
 				   p->weight->key);
 	w->owner = p;
@@ -200,7 +200,7 @@ static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
 {
 	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
 		       ? 0
-		       : ERRMSG_FILE(f, -EBADMSG, "%s: has another shape or type"
+		       : ERRMSG_FILE(f, -ENOTSUP, "%s: has another shape or type"
 						  " than its parameter", t->key);
 }
 
@@ -233,7 +233,7 @@ static int find_param_states(const struct dcp_finder *f, const struct dcp_group 
  * is left to the model. */
 static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 {
-	size_t kept = 0;
+	size_t kept = 0, have;
 	double step = -1; /* of the first parameter; not known yet */
 	int rc = find_states(f, g);
 
@@ -243,10 +243,13 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 
 		if (n < 0)
 			return n;
-		if (n && (size_t)n < g->nstates)
-			return ERRMSG_FILE(f, -EBADMSG,
-					   "%s has %d of the %zu states of its"
-					   " group", p.name, n, g->nstates);
+		dcp_entries_find(&f->states, p.name, &have);
+		have -= find_state(f, p.name, DCP_MASTER) != NULL;
+		if (have && (have > (size_t)n || have < g->nstates))
+			return ERRMSG_FILE(f, -ENOTSUP,
+					   "%s has %zu states, of which %d are among"
+					   " the %zu of its group", p.name, have, n,
+					   g->nstates);
 		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
 		p.master = find_state(f, p.name, DCP_MASTER) ?: p.weight;
@@ -267,7 +270,7 @@ static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char
 	const struct dcp_entry *const w = find_weight(f, name);
 
 	if (!w)
-		return ERRMSG_FILE(f, -EBADMSG,
+		return ERRMSG_FILE(f, -ENOTSUP,
 				   "the optimizer has a parameter %s, which the"
 				   " model has not", name);
 	if (!cast_knows(w->item->dtype))
@@ -279,7 +282,7 @@ static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char
 }
 
 /* Make the one group of a checkpoint that records none: all floating tensors of the model,
- * or with an optimizer those that have states. */
+ * or with an optimizer that is read those that have states. */
 static int set_one_group(struct dcp_finder *f)
 {
 	struct dcp_names *const g = arena_alloc(f->a, sizeof(*g));
@@ -294,7 +297,7 @@ static int set_one_group(struct dcp_finder *f)
 		const struct dcp_item *const t = &f->m->items[i];
 
 		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
-		    (!f->o->has_optimizer ||
+		    (!f->o->has_optimizer || f->o->refused ||
 		     dcp_entries_find(&f->states, last_of(t), &n)))
 			g->names[g->n++] = last_of(t);
 	}
@@ -502,19 +505,33 @@ static int add_unlisted(struct dcp_finder *f)
 	return note_unlisted(f, v[0], n);
 }
 
+static int find_groups(struct dcp_finder *f)
+{
+	const int rc = f->ngroups ? add_unlisted(f) : set_one_group(f);
+
+	return rc ?: dcp_model_add_groups(f);
+}
+
 static int find_all(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
-	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f);
+	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
 
-	rc = rc ?: list_weights(f) ?: f->ngroups ? add_unlisted(f) : set_one_group(f);
-	rc = rc ?: dcp_model_add_groups(f) ?: add_extras(f);
+	if (rc)
+		return rc;
+	rc = find_groups(f);
+	if (rc == -ENOTSUP && o->has_optimizer && !o->refused) {
+		for (size_t i = 0; i < f->weights.n; i++)
+			f->weights.v[i].owner = NULL;
+		rc = dcp_optimizer_refuse(f) ?: find_groups(f);
+	}
+	rc = rc ?: add_extras(f);
 	for (size_t g = o->ngroups; g--;)
 		if (o->groups[g].nparams)
 			o->weights = o->groups[g].params[0].master->dtype;
 	if (f->megatron->found)
 		o->step = f->megatron->iteration;
-	o->unread = f->megatron->unread;
+	o->unread = f->megatron->unread ?: f->unread;
 	return rc;
 }
 

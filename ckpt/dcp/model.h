@@ -61,10 +61,10 @@ struct dcp_model {
 	size_t nnotes;
 	const char *unread; /* a tensor of the optimizer that is not read; or NULL */
 	enum dtype weights; /* the type of the first parameter's master */
+	const char *refused; /* why the optimizer is not read: it has no states then */
 	/* Only a checkpoint without ZeRO (stage0.h) has the following; others have NULL. */
 	const struct ptfile *file; /* its model states, until files are laid out */
 	uint32_t file_number;
-	const char *refused; /* why the optimizer is not read: it has no states then */
 	bool lost;           /* there is none */
 	struct value *scaler; /* of losses */
 	bool dynamic;	      /* it is a dynamic one */
@@ -72,9 +72,9 @@ struct dcp_model {
 
 /*
  * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
- * all real tensors are parameters of one group, with states of zeros.  -ENOTSUP if there is
- * no model, or more than one optimizer, or states that a ZeRO checkpoint cannot have;
- * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
+ * all real tensors are parameters of one group, with states of zeros; without states, if a
+ * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model, or
+ * more than one optimizer; -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_blobs *b,

@@ -153,7 +153,7 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t,
 	if (rc)
 		return rc;
 	if (!list)
-		return ERRMSG_FILE(f, -EBADMSG, "%s: is no list", t->key);
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no list", t->key);
 	g->names = arena_alloc(f->a, (list->n + 1) * sizeof(*g->names));
 	for (g->n = 0; g->names && g->n < list->n; g->n++) {
 		if (!value_is_cstr(list->v[g->n]))
@@ -173,7 +173,7 @@ static int read_numbered(struct dcp_finder *f, struct dcp_item *t, const struct 
 	struct dcp_names *g;
 
 	if (i >= f->m->nitems)
-		return ERRMSG_FILE(f, -EBADMSG, "%s: no group has that number",
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number",
 				   t->key);
 	g = &f->groups[i];
 	if (i >= f->ngroups)
@@ -288,6 +288,14 @@ static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 	return rc;
 }
 
+/* Is it a part of a state that is a list or a dict, which was saved as several items? */
+static bool is_nested_state(const struct dcp_finder *f, const struct dcp_item *t)
+{
+	const unsigned depth = f->optimizer.depth;
+
+	return t->depth > depth + 3 && strcmp(t->path[depth], "state") == 0;
+}
+
 /* Read the entries of groups that have numbers, and list the others. */
 static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 {
@@ -304,9 +312,18 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 		struct dcp_entries *to;
 		struct parsed e;
 
-		if (!dcp_prefix_has(&f->optimizer, &items[i]) ||
-		    !parse(f->a, &items[i], f->optimizer.depth, &e))
+		if (!dcp_prefix_has(&f->optimizer, &items[i]))
 			continue;
+		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
+			if (is_nested_state(f, &items[i]))
+				rc = ERRMSG_FILE(f, -ENOTSUP,
+						 "%s: is a part of a state, which a"
+						 " ZeRO checkpoint cannot have",
+						 items[i].key);
+			else if (items[i].is_tensor)
+				f->unread = items[i].key;
+			continue;
+		}
 		to = e.of_group ? flat : &f->states;
 		if (e.of_group && !e.flat)
 			rc = read_numbered(f, &items[i], &e);
@@ -328,8 +345,14 @@ int dcp_optimizer_find(struct dcp_finder *f)
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
 	for (size_t g = 0; !rc && g < f->ngroups; g++)
 		if (!f->groups[g].names)
-			return ERRMSG_FILE(f, -EBADMSG,
-					   "group %zu of the optimizer has no"
-					   " params", g);
-	return rc;
+			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no"
+						      " params", g);
+	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
+}
+
+int dcp_optimizer_refuse(struct dcp_finder *f)
+{
+	f->o->refused = arena_strdup(f->a, f->err->text);
+	f->ngroups = f->states.n = 0;
+	return f->o->refused ? 0 : errmsg_nomem(f->err, f->file);
 }

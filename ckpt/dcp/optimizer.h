@@ -58,7 +58,8 @@ struct dcp_finder {
 	size_t ngroups;
 	struct dcp_prefix model;
 	struct dcp_entries weights;
-	uint64_t compared; /* pairs of tensors that may be tied */
+	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
+	uint64_t compared;  /* pairs of tensors that may be tied */
 };
 
 /* Is it a number, a text, or a short list of such?  Nothing else of a group goes into a
@@ -75,13 +76,15 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 #define DCP_MASTER "fp32_param"
 
 /* Make the model's groups of what was found: groups, states and weights, the lists of which
- * are sorted.  -EBADMSG if a parameter is not whole, -ENOTSUP for states that a ZeRO
- * checkpoint cannot have. */
+ * are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot have. */
 int dcp_model_add_groups(struct dcp_finder *f);
 
-/* Find the optimizer, its states and its groups, of which Megatron-LM's has none.
- * -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
+/* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
+ * it.  -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
  * dcp_blobs_value. */
 int dcp_optimizer_find(struct dcp_finder *f);
+
+/* Drop what was found of the optimizer, for the reason that has an error. */
+int dcp_optimizer_refuse(struct dcp_finder *f);
 
 #endif

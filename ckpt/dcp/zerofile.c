@@ -256,6 +256,18 @@ static struct value *warnings_value(const struct zerofile_builder *b)
 	return list;
 }
 
+/* What people should know, and why the optimizer is not read. */
+static void set_warnings(const struct zerofile_builder *b, struct value *root)
+{
+	const struct dcp_model *const o = b->o;
+
+	value_dict_set(b->a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
+	if (o->refused)
+		value_dict_set(b->a, root,
+			       o->lost ? KEY_FOREIGN_LOST : KEY_FOREIGN_REFUSED,
+			       value_new_str(b->a, o->refused));
+}
+
 static struct value *notes_value(const struct zerofile_builder *b)
 {
 	struct value *const list = value_new(b->a, VALUE_LIST);
@@ -305,7 +317,7 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	value_dict_set(a, root, "lr_scheduler", scheduler_value(b));
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_NOTES, notes_value(b));
-	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
+	set_warnings(b, root);
 	return root;
 }
 
@@ -328,12 +340,7 @@ static struct value *changed_root(struct zerofile_builder *b, const char *source
 	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
 	set_int(a, root, "dp_world_size", 1);
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
-	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
-	if (b->o->refused)
-		value_dict_set(a, root,
-			       b->o->lost ? KEY_FOREIGN_LOST
-					  : KEY_FOREIGN_REFUSED,
-			       value_new_str(a, b->o->refused));
+	set_warnings(b, root);
 	return root;
 }
 

@@ -73,6 +73,18 @@ int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
 	return rc;
 }
 
+void copy_open(const struct copy *c, enum dcp_zerofile_kind kind,
+	       struct ptfile *pt)
+{
+	char *const path = copy_path(c->dir, dcp_zerofile_name(kind));
+	struct errmsg err;
+
+	dcp_close_kept(test_context());
+	if (files_open_pt(test_context(), pt, path, &err))
+		fail_msg("%s", err.text);
+	free(path);
+}
+
 int copy_setup(void **state)
 {
 	static struct copy c;

@@ -8,6 +8,7 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/dcp.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -43,5 +44,8 @@ struct value *copy_info(const struct copy *c, const char *key);
 
 /* Read both files of the checkpoint whole: 0, or a refusal with its message. */
 int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err);
+
+/* Open one of its files, as all others of the library do. */
+void copy_open(const struct copy *c, enum dcp_zerofile_kind kind, struct ptfile *pt);
 
 #endif

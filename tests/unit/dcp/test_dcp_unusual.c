@@ -78,18 +78,6 @@ static void test_opened_at_once(void **state)
 		dcp_close(o.opened[i]);
 }
 
-static void open_file(const struct copy *c, enum dcp_zerofile_kind kind,
-		      struct ptfile *pt)
-{
-	char *const path = copy_path(c->dir, dcp_zerofile_name(kind));
-	struct errmsg err;
-
-	dcp_close_kept(test_context());
-	if (files_open_pt(test_context(), pt, path, &err))
-		fail_msg("%s", err.text);
-	free(path);
-}
-
 /* One parameter has made five steps, the others four. */
 static void test_steps_differ(void **state)
 {
@@ -113,7 +101,7 @@ static void test_steps_differ(void **state)
 	fwrite(five, sizeof(five), 1, f);
 	assert_int_equal(fclose(f), 0);
 
-	open_file(c, DCP_ZEROFILE_MODEL, &pt);
+	copy_open(c, DCP_ZEROFILE_MODEL, &pt);
 	assert_true(value_get_int(value_find(pt.root, "global_steps"), &n));
 	assert_int_equal(n, 5);
 	warnings = value_find_items(pt.root, KEY_FOREIGN_WARNINGS);
@@ -128,7 +116,7 @@ static void test_tied(void **state)
 	const struct value *module;
 	struct ptfile pt;
 
-	open_file(*state, DCP_ZEROFILE_MODEL, &pt);
+	copy_open(*state, DCP_ZEROFILE_MODEL, &pt);
 	module = value_find(pt.root, "module");
 	assert_non_null(value_find(module, "lm_head.weight"));
 	assert_ptr_equal(value_find(module, "lm_head.weight"),
@@ -187,13 +175,13 @@ static void test_unknown_optimizer(void **state)
 	add_common(c);
 	rename_key(c, "optim.state.transformer.ln_f.bias.exp_avg", bucket);
 	copy_commit(c);
-	open_file(c, DCP_ZEROFILE_OPTIM, &pt);
+	copy_open(c, DCP_ZEROFILE_OPTIM, &pt);
 	states = shard_find_group_state(
 		value_find_path(pt.root, KEY_OPTIMIZER_STATE_DICT,
 				KEY_BASE_OPTIMIZER_STATE, "state", NULL), 0);
 	assert_int_equal(value_pairs(states)->n, 3); /* step, exp_avg, exp_avg_sq */
 	ptfile_close(&pt);
-	open_file(c, DCP_ZEROFILE_MODEL, &pt);
+	copy_open(c, DCP_ZEROFILE_MODEL, &pt);
 	states = value_find(pt.root, KEY_FOREIGN_WARNINGS);
 	assert_non_null(strstr(value_cstr(value_item(states, 0)), bucket));
 	assert_null(value_find(value_find(pt.root, "module"), bucket));
