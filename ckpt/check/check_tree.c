@@ -170,9 +170,11 @@ void check_tree(struct check *c)
 	findings_done(&why);
 }
 
-static int check_form(const struct check *c, const struct report_form *f,
+/* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
+static int check_form(struct check *c, const struct report_form *f,
 		      struct findings *why)
 {
+	const struct errmsg_sink notes = { findings_add_new, &c->report.notes };
 	struct errmsg err = { "" };
 	uint64_t opened;
 	struct plan *p;
@@ -182,6 +184,8 @@ static int check_form(const struct check *c, const struct report_form *f,
 		/* check_tree has opened the files of the first, if they can be. */
 		if (f > report_forms || !c->opened)
 			rc = open_all(c, p, &opened, why);
+		if (!rc && f > report_forms)
+			plan_lack(p, &notes);
 		plan_close(p);
 	}
 	findings_add_new(why, err.text);

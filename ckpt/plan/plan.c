@@ -238,8 +238,15 @@ void plan_warn(struct plan *p, const struct errmsg_sink *to)
 		errmsg_put(to, "%s", p->zckpt->dir.left);
 	if (p->zckpt && p->universal && p->owns_universal)
 		warn_of_source(p->zckpt, to);
+	plan_lack(p, to);
 	if (p->view->warn)
 		p->view->warn(p, to);
+}
+
+void plan_lack(struct plan *p, const struct errmsg_sink *to)
+{
+	if (p->view->lack)
+		p->view->lack(p, to);
 }
 
 struct zero_checkpoint *plan_zckpt(struct plan *p)

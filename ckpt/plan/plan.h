@@ -153,8 +153,12 @@ int plan_check_files(struct plan *p, struct errmsg *err);
 #define PLAN_WARM_SHARDS 64
 void plan_warm(struct plan *p);
 
-/* Warn of what is unusual about a tree that can be served, without the tag's path. */
+/* Warn of what is unusual about a tree that can be served, without the tag's path;
+ * plan_lack is part of it. */
 void plan_warn(struct plan *p, const struct errmsg_sink *to);
+
+/* Name what of the checkpoint a view that can be served does not have. */
+void plan_lack(struct plan *p, const struct errmsg_sink *to);
 
 struct plan_stat {
 	bool is_dir;

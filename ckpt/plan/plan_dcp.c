@@ -155,7 +155,7 @@ static int dcpview_check(struct plan *p, struct errmsg *err)
 	return p->zckpt ? plan_check_params(p, err) : 0;
 }
 
-static void dcpview_warn(struct plan *p, const struct errmsg_sink *to)
+static void dcpview_lack(struct plan *p, const struct errmsg_sink *to)
 {
 	if (*dcpview_of(p)->refused.text)
 		errmsg_put(to, "TAG_dcp has the model and no optimizer: %s",
@@ -289,5 +289,5 @@ const struct plan_view plan_dcp = {
 	.make = dcpview_make,
 	.close = dcpview_close,
 	.check = dcpview_check,
-	.warn = dcpview_warn,
+	.lack = dcpview_lack,
 };

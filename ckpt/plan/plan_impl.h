@@ -76,6 +76,7 @@ struct plan_view {
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
 	void (*warn)(struct plan *p, const struct errmsg_sink *to);
+	void (*lack)(struct plan *p, const struct errmsg_sink *to); /* plan_lack */
 	/* plan_universal_weights; universal trees only */
 	int (*weights)(struct plan *p, const struct weights **out,
 		       struct errmsg *err);

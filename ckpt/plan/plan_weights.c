@@ -262,6 +262,12 @@ void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to)
 
 static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 {
+	if (weights_of(p)->sidecars.missing)
+		errmsg_put(to, "%s", weights_of(p)->sidecars.missing);
+}
+
+static void weights_lack(struct plan *p, const struct errmsg_sink *to)
+{
 	const struct plan_weights *const x = weights_of(p);
 
 	plan_warn_of_weights(x->w, to);
@@ -273,8 +279,6 @@ static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 					   ? dtype_name(dtype_of(x, i))
 					   : "names that are not UTF-8");
 	adapter_dirs_warn(&x->adapters, to);
-	if (x->sidecars.missing)
-		errmsg_put(to, "%s", x->sidecars.missing);
 }
 
 static void weights_close(struct plan *p)
@@ -439,4 +443,5 @@ const struct plan_view plan_weights = {
 	.close = weights_close,
 	.check = weights_check,
 	.warn = weights_warn,
+	.lack = weights_lack,
 };

@@ -475,6 +475,7 @@ int weights_load(struct weights *w, struct zero_checkpoint *r,
 		 struct shardcache *shards, struct errmsg *err)
 {
 	struct weights_loader l = { .w = w, .r = r, .shards = shards, .err = err };
+	bool layers = false;
 	int rc = 0;
 
 	*w = (struct weights){ 0 };
@@ -486,8 +487,11 @@ int weights_load(struct weights *w, struct zero_checkpoint *r,
 		l.wanted = of_rank.wanted;
 		l.nwanted = of_rank.nwanted;
 		l.wanted_cap = of_rank.wanted_cap;
+		layers |= !of_rank.module;
 	}
-	rc = rc ?: weights_load_layers(&l);
+	/* Other files of layers are of a former save. */
+	if (!rc && layers)
+		rc = weights_load_layers(&l);
 	tdestroy(l.names, keep);
 	if (rc)
 		weights_done(w);
