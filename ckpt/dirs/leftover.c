@@ -6,6 +6,7 @@
  *   zero_pp_rank_D_mp_rank_M_optim_states.pt	of ranks that are no more
  *   bf16_zero_pp_rank_...	beside the same without bf16_, or the other way round
  *   mp_rank_M_model_states.pt	beside those of ZeRO-3, or the other way round
+ *   layer_L-model_states.pt	of a pipeline, beside model states that have the module
  *
  * The files of ranks 0 are always written.  A shard and the model states of one save
  * record the same number of data-parallel ranks (partition_count, of experts a divisor;
@@ -32,7 +33,7 @@ struct save {
 	const struct tag_file *optim, *model;
 	int64_t stage;
 	int64_t dp, mp, tp; /* ranks; tensor-parallel ones, at most */
-	bool prefixed_right;
+	bool prefixed_right, is_pipeline;
 };
 
 static size_t prefix_len(const struct tag_file *f)
@@ -97,6 +98,7 @@ static bool read_model(struct save *s)
 		      &stage);
 	s->prefixed_right =
 		is_bf16(config) == (strncmp(s->optim->name, "bf16_", 5) == 0);
+	s->is_pipeline = !value_find_pairs(pt.root, "module");
 	ptfile_close(&pt);
 	return dp == s->dp && stage == s->stage && s->mp > 0 &&
 	       s->mp <= NAMES_RANK_MAX;
@@ -163,7 +165,7 @@ static bool wrote(const struct save *s, const struct tag_file *f)
 	case TAG_FILE_EXPERT:
 		return id->mp < s->mp;
 	case TAG_FILE_LAYER:
-		return id->mp < s->tp;
+		return s->is_pipeline && id->mp < s->tp;
 	default:
 		return true;
 	}

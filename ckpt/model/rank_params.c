@@ -417,6 +417,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	     sort_slices(l);
 	if (rc)
 		return rc;
+	l->c->is_pipeline = !l->module;
 	find_module_dtype(l);
 	/* Each of the first two adds slices and looks among the sorted ones.  Elsewhere
 	 * experts are parameters as all others. */

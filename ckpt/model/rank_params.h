@@ -79,6 +79,7 @@ struct rank_params {
 	size_t ngroups;
 	struct experts experts;
 	bool zero3;
+	bool is_pipeline; /* its layers have files of their own, and `module` is None */
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool zenflow; /* so it has zenflow */
 	bool has_uc_info;

@@ -52,13 +52,14 @@ static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 	return 0;
 }
 
-/* Do the model states record fewer ranks than there are? */
-static bool has_more_ranks(const struct zero_checkpoint *r)
+/* Do the model states record fewer ranks than there are, or no layers of a pipeline? */
+static bool has_more_files(const struct zero_checkpoint *r)
 {
 	const struct rank_params *const c = &r->model.ranks[0];
 
 	return (c->dp_world_size > 0 && c->dp_world_size < r->dir.dp_degree) ||
-	       (c->mp_world_size > 0 && c->mp_world_size < r->dir.mp_degree);
+	       (c->mp_world_size > 0 && c->mp_world_size < r->dir.mp_degree) ||
+	       (!c->is_pipeline && r->dir.nlayer);
 }
 
 /* Load the model.  If the tag was saved before by more ranks, do so without their files,
@@ -68,7 +69,7 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
 {
 	int rc = model_load(&r->model, &r->dir, user, err);
 
-	if ((!rc && !has_more_ranks(r)) || (rc && rc != -EBADMSG) ||
+	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) ||
 	    !tagdir_keep_newest(&r->dir))
 		return rc;
 	model_done(&r->model);

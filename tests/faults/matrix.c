@@ -522,13 +522,31 @@ static void run_cell(struct cell c, const char *way, void (*fn)(struct cell *c))
 		remove_dir(c.dir);
 }
 
+/* Pack a tag in a process of its own, since threads of the library would stay. */
+static void pack_tag(const char *tag, const char *pack)
+{
+	struct uckpt_error err = { "" };
+	struct uckpt_done done;
+	const pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		struct uckpt *const u = uckpt_new();
+		const int rc = uckpt_pack(u, tag, pack, &done, &err);
+
+		if (rc)
+			printf("%s: %s\n", pack, err.text);
+		uckpt_free(u);
+		exit(rc != 0);
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		exit(1);
+}
+
 /* The run that cells copy: that of tests/good, or with its tag in a pack. */
 static void make_template(const struct source *s, const char *good)
 {
-	struct uckpt_error err = { "" };
 	char from[4096], to[100], tag[4200], pack[300];
-	struct uckpt_done done;
-	struct uckpt *u;
 
 	snprintf(from, sizeof(from), "%s/%s", good, s->good);
 	snprintf(to, sizeof(to), "%s/template", scratch);
@@ -539,12 +557,9 @@ static void make_template(const struct source *s, const char *good)
 	}
 	snprintf(tag, sizeof(tag), "%s/%s", from, s->tag);
 	snprintf(pack, sizeof(pack), "%s/%s", to, s->files[0]);
-	u = uckpt_new();
-	if (mkdir(to, 0755) || uckpt_pack(u, tag, pack, &done, &err)) {
-		printf("%s: cannot pack: %s\n", s->name, err.text);
-		exit(1);
-	}
-	uckpt_free(u);
+	if (mkdir(to, 0755))
+		abort();
+	pack_tag(tag, pack);
 }
 
 /* Read the whole source, in a process of its own as the cells do. */

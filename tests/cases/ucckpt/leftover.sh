@@ -52,10 +52,19 @@ z3_fp32_dp4|z3_bf16_dp2|zero_pp_rank_2_mp_rank_00_model_states.pt|1
 meg_tp2_dp2_z1_bf16|meg_tp1_dp2_z1_bf16|, mp_rank_01_model_states.pt|
 tp3_dp1_z1|tp2_dp2_z1_bf16|mp_rank_02_model_states.pt|
 tp2_dp2_z3|z3_fp32_dp2|zero_pp_rank_1_mp_rank_01_model_states.pt|
-pp2_dp2_z1_bf16|z1_fp32_dp2|bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt|
+pp2_dp2_z1_bf16|z1_fp32_dp2|bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt|6
 moe_ep2_dp4_z2|moe_ep2_dp2_z1|zero_pp_rank_3_mp_rank_00_optim_states.pt|
 autoep2_dp4_z3_bf16|autoep2_dp2_z3|bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt|1
 END
+
+# Layers of a pipeline are the only files that are left.
+rm -rf "$tag"
+cp -r "$good/z1_fp32_dp2/$(tag_of z1_fp32_dp2)" "$tag"
+cp "$good"/pp2_dp1_z1_fp32/*/layer_0[01]* "$tag"
+written fp32 "$good/z1_fp32_dp2/$(tag_of z1_fp32_dp2)" "$tmp/wanted"
+written fp32 "$tag" "$tmp/found"
+check "layers of a former pipeline are no weights" diff -r "$tmp/wanted" "$tmp/found"
+check "and are named" grep -q "left out: layer_00-model_states.pt, layer_01-model_states.pt" "$tmp/said"
 
 # Both saves have all their ranks: only the times tell which is newer.
 refused() {
