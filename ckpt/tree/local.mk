@@ -2,6 +2,7 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/pathtab.h %D%/pathtab.c \
+	%D%/planned_files.h %D%/planned_files.c \
 	%D%/views.h %D%/views.c \
 	%D%/tree.h %D%/tree_impl.h %D%/rankfile.c %D%/survey.c \
 	%D%/tree.c %D%/tree_open.c \

@@ -19,6 +19,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
@@ -222,22 +223,51 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 	return 0;
 }
 
-int tree_latest_text(struct uckpt *u, const char *dir,
+/* Is a tag's universal tree listed, or not only because it is being saved again? */
+static int check_latest(struct tree *t, uint64_t index, const char *path, bool *planned)
+{
+	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
+	struct errmsg why;
+	struct tree_node n;
+	uint64_t ino;
+	int rc = tree_is_tag(t, path) ? tree_list_view(t, path, &universal, index, &ino)
+				      : -ENOENT;
+
+	*planned = !rc || (!tree_add_view(t, path, &universal, index, &ino) &&
+			   !tree_parse(t, ino, &n) &&
+			   view_state(n.view, &why) == VIEW_PLANNED);
+	return rc;
+}
+
+int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
 		     const struct view_type *type, char text[LATEST_TEXT_MAX])
 {
+	const char *name = NULL;
 	char suffix[VIEW_SUFFIX_MAX];
 	struct tag_list tags;
-	int rc = tags_list(u, dir, false, &tags, NULL);
+	int rc = tags_list(t->o->u, dir, false, &tags, NULL);
 
 	if (rc)
 		return rc;
+	rc = -ENOENT;
+	for (size_t i = 0; i < tags.n && rc == -ENOENT; i++) {
+		bool planned;
+		char *path;
+
+		if (asprintf(&path, "%s/%s", dir, tags.v[i].name) < 0) {
+			rc = -ENOMEM;
+			break;
+		}
+		rc = check_latest(t, index, path, &planned);
+		if (!rc || (planned && !name))
+			name = tags.v[i].name;
+		free(path);
+	}
 	view_type_suffix(type, suffix);
-	if (tags.n == 0)
-		rc = -ENOENT;
-	else
-		snprintf(text, LATEST_TEXT_MAX, "%s%s", tags.v[0].name, suffix);
+	if (name)
+		snprintf(text, LATEST_TEXT_MAX, "%s%s", name, suffix);
 	tags_done(&tags);
-	return rc;
+	return name && rc == -ENOENT ? 0 : rc;
 }
 
 /* Get the content of the pointer with a path, and the path of its directory. */
@@ -254,7 +284,7 @@ static int read_latest(struct tree *t, uint64_t index, const char **dir,
 	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
 	if (!*dir || !view_type_parse(path + strlen(*dir) + 1, &n, &type))
 		return -ENOENT;
-	return tree_latest_text(t->o->u, *dir, &type, text);
+	return tree_latest_text(t, parent, *dir, &type, text);
 }
 
 static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
@@ -313,6 +343,30 @@ int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 	if (!rc)
 		*ino = ino_of_view(t, x, PLAN_ROOT);
 	return rc;
+}
+
+int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
+		   uint64_t index, uint64_t *ino)
+{
+	struct errmsg why;
+	struct view *x;
+	int rc = views_add(t->views, tag, type, ino_of_lower(t, index), &x);
+	bool listed;
+
+	if (rc)
+		return rc;
+	if (site_is_url(tag) || far_is_far(&t->far)) {
+		const enum view_state state = view_state(x, &why);
+
+		listed = state != VIEW_REFUSED && state != VIEW_FAILED;
+	} else {
+		/* What is read next must not meet a save that has begun. */
+		if (type->kind == PLAN_UNIVERSAL)
+			views_is_there(t->views, tag, 0);
+		listed = view_may_list(x);
+	}
+	*ino = ino_of_view(t, x, PLAN_ROOT);
+	return listed ? 0 : -ENOENT;
 }
 
 bool tree_renew(struct tree *t)

@@ -82,13 +82,12 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 	return rc;
 }
 
-/* Add a view of a tag, unless it is refused, or a file on disk, or a view, has its name. */
+/* Add a view of a tag, unless it is not to be listed, or a file on disk, or a view, has its
+ * name. */
 static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 		    const struct view_type *type)
 {
 	char own[NAME_MAX + VIEW_SUFFIX_MAX], suffix[VIEW_SUFFIX_MAX];
-	struct tree_node n;
-	struct errmsg why;
 	uint64_t ino;
 	int rc;
 
@@ -96,10 +95,9 @@ static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 	snprintf(own, sizeof(own), "%s%s", strrchr(tag, '/') + 1, suffix);
 	if (find_name(d, own))
 		return 0;
-	rc = tree_add_view(d->t, tag, type, index, &ino)
-		     ?: tree_parse(d->t, ino, &n);
-	if (rc || view_state(n.view, &why) == VIEW_REFUSED)
-		return rc;
+	rc = tree_list_view(d->t, tag, type, index, &ino);
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
 	return tree_dir_add(d, ino, S_IFDIR, false, own);
 }
 
@@ -109,10 +107,12 @@ static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name,
 		       uint64_t index, size_t i)
 {
 	uint64_t ino;
-	const int rc = tree_add_view(d->t, tag, &d->t->o->recut[0], index, &ino);
+	const int rc = tree_list_view(d->t, tag, &d->t->o->recut[0], index, &ino);
 
+	if (rc == -ENOENT)
+		*d->v[i].name = '\0'; /* leave it out */
 	if (rc)
-		return rc;
+		return rc == -ENOENT ? 0 : rc;
 	if (d->v[i].type == S_IFREG)
 		return tree_dir_add(d, ino, S_IFDIR, false, name);
 	d->v[i].node = ino;
@@ -160,11 +160,13 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index,
 		      const struct view_type *type)
 {
-	char suffix[VIEW_SUFFIX_MAX], *path;
+	char suffix[VIEW_SUFFIX_MAX], text[LATEST_TEXT_MAX], *path;
 	struct uckpt_entry *e;
 	uint64_t child;
-	int rc;
+	int rc = tree_latest_text(d->t, index, dir, type, text);
 
+	if (rc)
+		return rc == -ENOMEM ? rc : 0;
 	view_type_suffix(type, suffix);
 	if (asprintf(&path, "%s/" LATEST_PREFIX "%s", dir, suffix) < 0)
 		return -ENOMEM;
@@ -310,6 +312,8 @@ int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 	if (tree_control_is_dir(d->ino))
 		return tree_control_next(pos, out);
 	if (!d->immutable) {
+		while (*pos < d->n && !*d->v[*pos].name)
+			++*pos;
 		if (*pos >= d->n)
 			return 0;
 		*out = d->v[(*pos)++];

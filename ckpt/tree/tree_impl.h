@@ -100,6 +100,12 @@ bool tree_is_tag(struct tree *t, const char *path);
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 		  uint64_t index, uint64_t *ino);
 
+/* As tree_add_view, with -ENOENT for a view that a directory should not list: it cannot be made,
+ * or its tag is being saved.  Where files are far away only what was tried before is known not
+ * to be possible. */
+int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
+		   uint64_t index, uint64_t *ino);
+
 /* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
  * plan; if it is refused, all others, with a warning of each that is not possible.  Errors as
  * view_plan, if there is no view. */
@@ -120,10 +126,11 @@ void tree_set_owner(const struct tree *t, struct stat *st);
 void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 		     struct stat *st);
 
-/* Get the content of a pointer to views of a type in a directory of the run: the name
- * of the newest tag's view.  -ENOENT if the directory has no tag. */
+/* Get the content of a pointer to views of a type in directory `index` of the run, whose path
+ * is `dir`: the name of the view of the newest tag whose universal tree is listed, or if there
+ * is none, is being saved again.  -ENOENT if no tag has one. */
 #define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
-int tree_latest_text(struct uckpt *u, const char *dir,
+int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
 		     const struct view_type *type, char text[LATEST_TEXT_MAX]);
 
 /* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr; the

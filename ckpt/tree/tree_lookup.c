@@ -73,7 +73,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir,
 	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
 	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0)
 		return -ENOENT;
-	rc = tree_latest_text(t->o->u, dir, &type, text)
+	rc = tree_latest_text(t, index, dir, &type, text)
 		     ?: pathtab_add(t->pathtab, path, index, &child);
 	if (rc)
 		return rc == -ENOMEM ? rc : -ENOENT;
@@ -173,8 +173,10 @@ static int lookup_in_control(uint64_t dir, const char *name, uint64_t *ino)
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err)
 {
+	struct view_type type;
 	struct tree_node n;
 	uint64_t ino = INO_CONTROL;
+	size_t tag_len;
 	int rc = tree_parse(t, dir, &n);
 
 	if (rc)
@@ -194,6 +196,9 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	/* A file of a view whose shard is missing is there. */
 	if (rc == -ENOENT && n.kind == NODE_VIEW && err && *err->text)
 		rc = -EIO;
+	/* It is listed as soon as its tag has been saved. */
+	if (rc == -ENOENT && n.kind == NODE_LOWER && view_type_parse(name, &tag_len, &type))
+		*timeout = 0;
 	if (!rc)
 		*timeout = tree_entry_timeout(t, dir, out);
 	return rc;

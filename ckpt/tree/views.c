@@ -12,8 +12,10 @@
  * plan that is made again from the same universal one is the same.
  *
  * A save takes a while and leaves files of two generations meanwhile.  So a tag
- * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same.
- * The same holds for a Hugging Face directory.
+ * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same, and
+ * can be planned.  The same holds for a Hugging Face directory.  Until then its views are
+ * not listed, but who has found one still gets its names and attributes, also for a while
+ * after it was retired: a walk of the mount never meets an error.
  */
 #include "ckpt/tree/views.h"
 
@@ -28,16 +30,17 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
-#include "ckpt/base/source.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/vfile/shardcache.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/tree/planned_files.h"
 
 #define RETRY_SECONDS 1
 #define LOOK_SECONDS 1.0
+
+/* Who walks through a view that is retired has so long. */
+#define RETIRED_SECONDS 30
+
+/* The kernel believes for a second what it has looked up in a directory that is near. */
+#define BELIEVED_NS UINT64_C(1100000000)
 
 static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
 
@@ -46,11 +49,15 @@ struct tag {
 	char *path;         /* immutable */
 	struct view *views; /* list protected by the context's lock */
 	bool retired;       /* saved again; written with both locks held */
+	uint64_t retired_at; /* the time of that */
+	struct tag *former; /* retired before, not closed; list protected by the context's */
 	bool closed; /* its plans, by somebody; protected by the context's */
 	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
 	struct plan *plan; /* the universal one, over which the others are made */
 	bool opened;       /* the last attempt to make one has */
 	bool planned;      /* a view of it has had a plan */
+	bool whole;        /* its files were, when it was to be listed */
+	atomic_bool said;  /* why it is not listed */
 	atomic_bool suspect; /* a file could not be opened */
 	atomic_bool there; /* its files were, when they were last compared */
 	uint64_t looked; /* the time of that */
@@ -67,6 +74,7 @@ struct views {
 	struct hashtab index; /* into `v`, by path and type */
 	size_t recut;         /* of them, re-cut views */
 	uint64_t clock;       /* of last_use */
+	struct tag *retired;  /* not closed yet, the last one first */
 };
 
 struct views *views_new(struct uckpt *u, const struct plan_options *options,
@@ -159,8 +167,8 @@ static int append_view(struct views *v, struct tag *tag,
 	if (!has_room(v, type))
 		return -ENFILE;
 	x = calloc(1, sizeof(*x));
-	if (!x || !array_reserve(&v->v, &v->cap, v->n + 1, sizeof(struct view *)) || !hashtab_add(&v->index, hash_view(tag->path, type),
-			       (uint32_t)v->n)) {
+	if (!x || !array_reserve(&v->v, &v->cap, v->n + 1, sizeof(*v->v)) ||
+	    !hashtab_add(&v->index, hash_view(tag->path, type), (uint32_t)v->n)) {
 		free(x);
 		return -ENOMEM;
 	}
@@ -196,17 +204,29 @@ static int append_tag(struct views *v, const char *path, uint64_t parent,
 	return rc;
 }
 
-/* Must the caller close the plans of a tag?  True once, if it is retired and nobody uses
- * them any more. */
-static bool must_close(struct tag *tag)
+static bool is_used(const struct tag *tag)
 {
-	if (!tag->retired || tag->closed)
-		return false;
 	for (const struct view *x = tag->views; x; x = x->next)
 		if (x->users)
-			return false;
-	tag->closed = true;
-	return true;
+			return true;
+	return false;
+}
+
+/* Take a tag whose plans the caller must close: retired a while ago, and used by nobody; or
+ * NULL. */
+static struct tag *take_retired(struct views *v)
+{
+	for (struct tag **at = &v->retired; *at; at = &(*at)->former) {
+		struct tag *const tag = *at;
+
+		if (is_used(tag) || clock_ns() - tag->retired_at <
+					    RETIRED_SECONDS * UINT64_C(1000000000))
+			continue;
+		*at = tag->former;
+		tag->closed = true;
+		return tag;
+	}
+	return NULL;
 }
 
 /* If there are more plans of re-cut views that nobody uses than may stay, take the least
@@ -234,6 +254,19 @@ static struct plan *take_excess(struct views *v)
 	return plan;
 }
 
+static void close_retired(struct views *v)
+{
+	struct tag *tag;
+
+	do {
+		pthread_mutex_lock(&v->u->lock);
+		tag = take_retired(v);
+		pthread_mutex_unlock(&v->u->lock);
+		if (tag)
+			close_plans(tag);
+	} while (tag);
+}
+
 static void evict_plans(struct views *v)
 {
 	struct plan *p;
@@ -244,74 +277,6 @@ static void evict_plans(struct views *v)
 		pthread_mutex_unlock(&v->u->lock);
 		plan_close(p);
 	} while (p);
-}
-
-/* Could a Hugging Face directory have another layout than that of its plan?  Weights of
- * a format that is preferred may have been added to others. */
-static bool is_other_layout(const struct shardcache *c, const char *path)
-{
-	const char *const slash = strrchr(shardcache_path(c, 0), '/');
-
-	return !hfdir_is_found_by(shardcache_context(c), path,
-				  slash ? slash + 1 : "");
-}
-
-/* Are the files of a plan there?  A save replaces all of them, so two are looked at,
- * which costs little where storage is far: a tag's first optimizer shard and first model
- * states.  A check that a reader made a moment ago is not repeated. */
-static bool is_plan_there(struct plan *p, const char *path)
-{
-	const struct zero_checkpoint *const r = plan_zckpt(p);
-	struct shardcache *const c = plan_shards(p);
-	const uint32_t shards[] = { 0, (uint32_t)(r ? r->dir.noptim
-						    : shardcache_count(c) - 1) };
-
-	return (r || !is_other_layout(c, path)) &&
-	       shardcache_check_paths(c, shards, 2, NULL) == 0;
-}
-
-struct sum {
-	const struct shardcache *planned;
-	size_t n;
-	uint32_t sum;
-	bool same; /* so far */
-};
-
-/* Files that the plan leaves out, of a former save, may lie between its own. */
-static void sum_add(struct sum *s, const char *path, const struct fileid *id)
-{
-	const uint32_t next = (uint32_t)s->n;
-
-	s->sum = crc32_add(s->sum, id, sizeof(*id));
-	if (next >= shardcache_count(s->planned) ||
-	    strcmp(shardcache_path(s->planned, next), path) != 0)
-		return;
-	s->same = s->same && fileid_unchanged(shardcache_id(s->planned, next), id);
-	s->n++;
-}
-
-/* Sum the identities of all files that are at `path` now; 0 if they are those of the
- * plan, or no complete checkpoint. */
-static uint32_t sum_files(struct plan *p, const char *path)
-{
-	struct sum s = { .planned = plan_shards(p), .same = true };
-	struct tagdir d;
-	struct hfdir h;
-
-	if (!plan_zckpt(p)) {
-		if (hfdir_open(shardcache_context(s.planned), &h, path, NULL))
-			return 0;
-		for (size_t i = 0; i < h.nfiles; i++)
-			sum_add(&s, h.files[i].path, &h.files[i].file);
-		hfdir_done(&h);
-	} else {
-		if (tagdir_scan(shardcache_context(s.planned), &d, path, NULL))
-			return 0;
-		for (size_t i = 0; i < d.nfiles; i++)
-			sum_add(&s, tagdir_file(&d, i)->path, &tagdir_file(&d, i)->file);
-		tagdir_done(&d);
-	}
-	return s.same && s.n == shardcache_count(s.planned) ? 0 : s.sum;
 }
 
 static bool is_look_due(const struct tag *tag, double moment)
@@ -329,28 +294,40 @@ static bool compare_files(struct tag *tag)
 	const uint32_t before = tag->seen;
 
 	tag->looked = clock_ns();
-	tag->there = is_plan_there(tag->plan, tag->path);
+	tag->there = planned_files_are_there(tag->plan, tag->path);
 	/* Opens of files fail for what these two do not show. */
-	tag->seen = tag->suspect || !tag->there ? sum_files(tag->plan, tag->path)
+	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan, tag->path)
 						: 0;
 	tag->suspect = tag->seen != 0;
 	return tag->seen && tag->seen == before;
+}
+
+/* Can what was saved be served? */
+static bool can_replace(const struct views *v, const struct tag *tag)
+{
+	struct plan *p;
+	bool can;
+
+	if (plan_open(v->u, tag->path, &v->options, &p, NULL))
+		return false;
+	can = planned_files_are_whole(p, NULL);
+	plan_close(p);
+	return can;
 }
 
 /* Called with the tag's lock held. */
 static void retire(struct views *v, struct tag *tag)
 {
 	const struct errmsg_sink notes = context_notes(v->u);
-	bool last;
 
 	errmsg_put(&notes, "%s: was saved again", tag->path);
 	tag->there = false;
 	pthread_mutex_lock(&v->u->lock);
 	tag->retired = true;
-	last = must_close(tag);
+	tag->retired_at = clock_ns();
+	tag->former = v->retired;
+	v->retired = tag;
 	pthread_mutex_unlock(&v->u->lock);
-	if (last)
-		close_plans(tag);
 }
 
 bool views_is_there(struct views *v, const char *path, double moment)
@@ -358,6 +335,7 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	struct view *x;
 	struct tag *tag;
 
+	close_retired(v);
 	pthread_mutex_lock(&v->u->lock);
 	x = find_view(v, path, &universal);
 	pthread_mutex_unlock(&v->u->lock);
@@ -367,7 +345,7 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	/* Somebody may be looking, or planning, who waits for a store. */
 	if (pthread_mutex_trylock(&tag->lock) == 0) {
 		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
-		    compare_files(tag))
+		    compare_files(tag) && can_replace(v, tag))
 			retire(v, tag);
 		pthread_mutex_unlock(&tag->lock);
 	}
@@ -448,6 +426,58 @@ bool view_is_listed(struct view *x)
 		       : state != VIEW_RETIRED && state != VIEW_REFUSED;
 }
 
+/* Was the former generation of a tag retired so lately that the kernel may still lead to it by
+ * name? */
+static bool is_succeeding(struct views *v, const struct tag *tag)
+{
+	const struct tag *old;
+	bool is;
+
+	pthread_mutex_lock(&v->u->lock);
+	for (old = v->retired; old && strcmp(old->path, tag->path) != 0;)
+		old = old->former;
+	is = old && clock_ns() - old->retired_at < BELIEVED_NS;
+	pthread_mutex_unlock(&v->u->lock);
+	return is;
+}
+
+/* Is a tag, which could be planned, not being saved? */
+static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
+{
+	bool settled;
+
+	pthread_mutex_lock(&tag->lock);
+	if (!tag->whole && tag->plan)
+		tag->whole = planned_files_are_whole(tag->plan, why);
+	settled = tag->whole && tag->there && !tag->retired;
+	pthread_mutex_unlock(&tag->lock);
+	return settled && !is_succeeding(v, tag);
+}
+
+bool view_may_list(struct view *x)
+{
+	const struct errmsg_sink warnings = context_warnings(x->views->u);
+	struct errmsg why = { "" };
+	struct plan *p;
+	bool may;
+	int rc = 0;
+
+	pthread_mutex_lock(&x->views->u->lock);
+	may = x->made;
+	pthread_mutex_unlock(&x->views->u->lock);
+	if (!may)
+		rc = view_plan(x, &p, &why);
+	if (!may && !rc)
+		view_put(x);
+	may = !rc && is_settled(x->views, x->tag, &why);
+	/* While it is being saved there is another reason at each look. */
+	if (!may && rc != -ENOTSUP && *why.text && x->type.kind == PLAN_UNIVERSAL &&
+	    !atomic_exchange(&x->tag->said, true))
+		errmsg_put(&warnings, "%s: not listed until it is whole: %s", x->path,
+			   why.text);
+	return may;
+}
+
 bool view_has_others(struct view *x)
 {
 	bool opened;
@@ -520,6 +550,7 @@ static void make_plan(struct view *x)
 		plan_warn(p, &warnings);
 	pthread_mutex_lock(&x->views->u->lock);
 	x->plan = p;
+	x->made |= !rc;
 	x->tried = now;
 	x->rc = rc;
 	if (rc && !x->why)
@@ -539,8 +570,8 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 	pthread_mutex_lock(&v->u->lock);
 	x->last_use = ++v->clock;
 	x->users++; /* it is not evicted meanwhile */
-	*out = x->tag->retired ? NULL : x->plan;
-	rc = x->tag->retired ? -ESTALE : 0;
+	*out = x->tag->closed ? NULL : x->plan;
+	rc = x->tag->retired && !*out ? -ESTALE : 0;
 	pthread_mutex_unlock(&v->u->lock);
 	if (!rc && !*out) {
 		pthread_mutex_lock(&x->tag->lock);
@@ -560,13 +591,9 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 
 void view_put(struct view *x)
 {
-	bool last;
-
 	pthread_mutex_lock(&x->views->u->lock);
 	assert(x->users > 0);
 	x->users--;
-	last = must_close(x->tag);
 	pthread_mutex_unlock(&x->views->u->lock);
-	if (last)
-		close_plans(x->tag);
+	close_retired(x->views);
 }

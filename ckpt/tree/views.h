@@ -41,6 +41,7 @@ struct view {
 	/* Private to views.c.  Written with the locks of the tag and of the list held,
 	 * read with either of them: */
 	struct plan *plan; /* immutable while there are users */
+	bool made;         /* it has had a plan */
 	time_t tried;
 	int rc; /* of the last attempt */
 	struct errmsg *why;
@@ -78,7 +79,8 @@ struct view *view_universal(struct view *x);
  * Get the plan of a view, making it on first use, and use it until view_put.
  * Warnings of the plan are logged once.  A failure is retried after a second,
  * since the tag may still be being written; until then it is returned again.
- * -ESTALE, without a message, for a view that is retired.
+ * -ESTALE, without a message, for a view that was retired a while ago, or before its plan
+ * was made.
  */
 int view_plan(struct view *x, struct plan **out, struct errmsg *err);
 void view_put(struct view *x);
@@ -93,6 +95,10 @@ enum view_state view_state(struct view *x, struct errmsg *why);
 
 /* False for a view that is retired or refused, and for a re-cut one without a plan. */
 bool view_is_listed(struct view *x);
+
+/* Should a directory list it: has it a plan, which is made now, and is its tag not being
+ * saved?  views_is_there has looked. */
+bool view_may_list(struct view *x);
 
 /* A view could not be planned: can its tag be read, so that others may be? */
 bool view_has_others(struct view *x);

@@ -12,6 +12,7 @@ scripts += \
 	%D%/train/cuda.sh \
 	%D%/train/sequence.sh \
 	%D%/mount/saved_again.sh \
+	%D%/mount/saving.sh \
 	%D%/train/tensor.sh \
 	%D%/ucckpt/convert.sh \
 	%D%/train/refusals.sh \

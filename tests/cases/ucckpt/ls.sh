@@ -178,6 +178,7 @@ check "no unfinished file" test "$(find "$tmp/limited" -type f)" = "$tmp/limited
 cp -r "$run" "$tmp/cut"
 chmod -R u+w "$tmp/cut"
 truncate -s -500 "$tmp/cut/global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+touch -d "1 hour ago" "$tmp/cut/global_step4"/* # no save, which a listing would not show
 fails "zero_pp_rank_1_mp_rank_00_optim_states.pt: " extract "$tmp/cut" '*_universal' "$tmp/damaged"
 check "no unfinished file" test -z "$(find "$tmp/damaged" -name '.*tmp*')"
 
