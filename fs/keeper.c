@@ -7,6 +7,7 @@
  * request to the server.  The kernel uses the ids of former mounts again, so that only a
  * mount without a server is detached, as statfs shows (ENOTCONN).  umount2 of the open root
  * cannot meet another mount; users other than root need fusermount3, which takes the path.
+ * While the server lives, it is enough that the id is right.
  */
 #include "fs/keeper.h"
 
@@ -14,12 +15,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +31,15 @@
 #define LOOK_NS 20000000L
 
 static int mounted_fd = -1; /* of a pipe to the keeper */
+
+struct kept {
+	const char *mountpoint;
+	bool removes; /* the mount point, in the end */
+	pid_t server;
+	int pipe;    /* ends with the server */
+	int until;   /* ends with the owner, or -1 */
+	uint64_t id; /* of the mount; 0: not mounted yet */
+};
 
 /* 0 if it cannot be found. */
 static uint64_t mount_id(int fd)
@@ -49,35 +61,41 @@ static uint64_t mount_id(int fd)
 static void detach(int fd, const char *mountpoint)
 {
 	char path[64];
+	pid_t child;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (umount2(path, MNT_DETACH) == 0 || errno != EPERM)
 		return;
-	close(fd);
-	execlp("fusermount3", "fusermount3", "-u", "-z", "-q", "--", mountpoint,
-	       (char *)NULL);
+	child = fork();
+	if (child == 0) {
+		execlp("fusermount3", "fusermount3", "-u", "-z", "-q", "--",
+		       mountpoint, (char *)NULL);
+		_exit(1);
+	}
+	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+		;
 }
 
-/* Detach the mount if it has no server.  False while it has one. */
-static int look(const char *mountpoint, uint64_t id)
+/* Detach the mount if its server has ended as it must have.  False while it has not. */
+static bool look(const struct kept *k, bool ended)
 {
-	const int fd = open(mountpoint, O_PATH | O_CLOEXEC);
+	const int fd = open(k->mountpoint, O_PATH | O_CLOEXEC);
 	struct statfs fs;
-	int done = 1;
+	bool done = true;
 
 	if (fd < 0)
 		return errno != ENOTCONN;
-	if (mount_id(fd) == id) {
-		done = fstatfs(fd, &fs) < 0 && errno == ENOTCONN;
+	if (mount_id(fd) == k->id) {
+		done = !ended || (fstatfs(fd, &fs) < 0 && errno == ENOTCONN);
 		if (done)
-			detach(fd, mountpoint);
+			detach(fd, k->mountpoint);
 	}
 	close(fd);
 	return done;
 }
 
 /* Others wait for the end of what the server has open, and the terminal. */
-static void let_go(int keep)
+static void let_go(const struct kept *k)
 {
 	const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	DIR *const d = opendir("/proc/self/fd");
@@ -89,7 +107,7 @@ static void let_go(int keep)
 	while (d && (e = readdir(d))) {
 		const int fd = atoi(e->d_name);
 
-		if (fd > 2 && fd != keep && fd != dirfd(d))
+		if (fd > 2 && fd != k->pipe && fd != k->until && fd != dirfd(d))
 			close(fd);
 	}
 	if (d)
@@ -98,44 +116,87 @@ static void let_go(int keep)
 		_exit(1);
 }
 
-static void keep(int fd, const char *mountpoint)
+/* Take the mount's id from the server.  False when it has ended. */
+static bool hear_server(struct kept *k)
 {
-	static const int ignored[] = { SIGHUP,  SIGINT,  SIGQUIT,
-				       SIGTERM, SIGPIPE, SIGUSR1 };
-	const struct timespec pause = { .tv_nsec = LOOK_NS };
-	uint64_t id = 0;
-	ssize_t n;
-	char end;
+	const ssize_t n = read(k->pipe, &k->id, sizeof(k->id));
 
-	for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++)
-		signal(ignored[i], SIG_IGN);
-	let_go(fd);
-	do
-		n = read(fd, &id, sizeof(id));
-	while (n < 0 && errno == EINTR);
-	if (n != sizeof(id))
-		return;
-	do
-		n = read(fd, &end, 1);
-	while (n < 0 && errno == EINTR);
-	for (int i = 0; i < LOOKS && !look(mountpoint, id); i++)
+	return n == sizeof(k->id) || (n < 0 && errno == EINTR);
+}
+
+static bool owner_has_ended(const struct kept *k)
+{
+	char ignored[64];
+	const ssize_t n = read(k->until, ignored, sizeof(ignored));
+
+	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+/* Wait for the end of the server, or of the owner, and end the mount.  While the server
+ * lives nothing else has the mount's id; files that are open stay readable. */
+static void keep(struct kept *k)
+{
+	const struct timespec pause = { .tv_nsec = LOOK_NS };
+	struct pollfd p[2] = { { k->pipe, POLLIN, 0 }, { k->until, POLLIN, 0 } };
+
+	for (;;) {
+		if (poll(p, 2, -1) < 0 && errno != EINTR)
+			return;
+		if (p[0].revents && !hear_server(k))
+			break;
+		if (!p[1].revents || !owner_has_ended(k))
+			continue;
+		if (k->id) {
+			look(k, false);
+			return;
+		}
+		kill(k->server, SIGTERM);
+		p[1].fd = -1;
+	}
+	for (int i = 0; k->id && i < LOOKS && !look(k, true); i++)
 		nanosleep(&pause, NULL);
 }
 
-int keeper_start(const char *mountpoint)
+static void run(struct kept *k)
 {
+	static const int ignored[] = { SIGHUP,  SIGINT,  SIGQUIT,
+				       SIGTERM, SIGPIPE, SIGUSR1 };
+
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(*ignored); i++)
+		signal(ignored[i], SIG_IGN);
+	let_go(k);
+	keep(k);
+	if (k->removes)
+		rmdir(k->mountpoint);
+}
+
+int keeper_start(const char *mountpoint, int until, bool removes)
+{
+	struct kept k = { .mountpoint = mountpoint,
+			  .removes = removes,
+			  .server = getpid(),
+			  .until = -1 };
 	int fd[2];
 	pid_t child;
 
+	/* Its number may be that of a standard stream. */
+	if (until >= 0 && (k.until = fcntl(until, F_DUPFD_CLOEXEC, 3)) < 0)
+		return -errno;
 	if (pipe2(fd, O_CLOEXEC) < 0)
 		return -errno;
 	child = fork();
 	if (child == 0) {
 		close(fd[1]);
-		keep(fd[0], mountpoint);
+		k.pipe = fd[0];
+		run(&k);
 		_exit(0);
 	}
 	close(fd[0]);
+	if (k.until >= 0) {
+		close(k.until);
+		if (until > 2)
+			close(until);
+	}
 	if (child < 0) {
 		close(fd[1]);
 		return -EAGAIN;

@@ -298,7 +298,8 @@ static int main_run(const struct options *o, struct fuse_args *args)
 		log_error("cannot go into the background: %s", strerror(-rc));
 		return 1;
 	}
-	if (o->auto_unmount && !o->fake && (rc = keeper_start(o->mountpoint))) {
+	if ((o->auto_unmount || o->until >= 0) && !o->fake &&
+	    (rc = keeper_start(o->mountpoint, o->until, o->rmdir))) {
 		log_error("auto_unmount: %s", strerror(-rc));
 		return 1;
 	}

@@ -92,7 +92,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	int inherited;
 
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);
-	*o = (struct options){ .u = uckpt_new() };
+	*o = (struct options){ .u = uckpt_new(), .until = -1 };
 	if (!o->u)
 		return no_memory();
 	if (strcmp(name, "mount.ucfs") == 0)

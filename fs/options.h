@@ -20,6 +20,8 @@ struct options {
 	bool version;
 	bool fake; /* mount -f: do everything but mount */
 	bool auto_unmount;
+	int until;     /* descriptor at whose end the mount ends; -1: none */
+	bool rmdir;    /* the mount point, then */
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
 };

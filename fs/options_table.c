@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of ucfs that the library does not have, and what each sets. */
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_opt.h>
 #include <limits.h>
 #include <stddef.h>
@@ -51,6 +52,17 @@ static const char *set_log(struct options *o, const struct given *g)
 	return o->log ? NULL : g->row->wrong;
 }
 
+/* The descriptor is inherited, and thus open. */
+static const char *set_until(struct options *o, const struct given *g)
+{
+	int len = 0;
+
+	return sscanf(g->value, "%d%n", &o->until, &len) == 1 &&
+			       !g->value[len] && fcntl(o->until, F_GETFD) >= 0
+		       ? NULL
+		       : g->row->wrong;
+}
+
 /* Other users may use the mount. */
 static const char *set_shared(struct options *o, const struct given *g)
 {
@@ -70,6 +82,8 @@ static const struct row rows[] = {
 	{ "auto_unmount", FLAG(auto_unmount) },
 	{ "log=", .set = set_log, .wrong = "not a file name" },
 	{ "nonempty", FLAG(nonempty) },
+	{ "rmdir", FLAG(rmdir) },
+	{ "until=", .set = set_until, .wrong = "not an open descriptor" },
 	{ "remount",
 	  .wrong = "no option can be changed while it is mounted: unmount it"
 		   " and mount again" },

@@ -102,11 +102,11 @@ class Handle:
         self._closing = threading.Lock()
         self._pid = os.getpid()
         self.closed = False
-        self._siblings[id(self)] = self
         self._owner = _Owner(owner, _dropped.put) if owner is not None else None
         if self._owner:
             self._owner.handle = self
         _start_closing()
+        self._siblings[id(self)] = self  # last: now it is closed, whatever interrupts
 
     def lock(self) -> Any:
         """Return this thread's lock, which is held while it uses the pointer."""
@@ -181,8 +181,8 @@ def _close_dropped() -> None:
 def _start_closing() -> None:
     global _closer
     if _closer != os.getpid():
-        _closer = os.getpid()
         _thread.start_new_thread(_close_dropped, ())
+        _closer = os.getpid()
 
 
 def _forget() -> None:

@@ -6,30 +6,25 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import weakref
-from typing import Any, IO, List, Optional
+from typing import IO, Any, List, Optional, Set
 
 from ._library import Path, Paths, error, log, option_texts, path_list, with_certificates
 
-# keep.sh REMOVE MOUNTPOINT PROGRAM ARGUMENT...: mount, report it, and unmount when the
-# standard input ends, which it does even if Python is killed. The unmount is lazy: files
-# that are open stay readable. PR_SET_PDEATHSIG would act when a thread of Python ends.
-_KEEP = r"""
-trap '' HUP INT TERM PIPE
-remove=$1 mountpoint=$2
-shift 2
-"$@" </dev/null >&2
-status=$?
-if [ $status = 0 ]; then
-	echo mounted
-	read -r _
-	fusermount3 -u -z -- "$mountpoint" || umount -l -- "$mountpoint"
-fi 2>/dev/null
-[ -z "$remove" ] || rmdir -- "$mountpoint"
-exit $status
-"""
+# Of sockets to the keepers of ucfs, which unmount when these are closed.
+_ends: Set[socket.socket] = set()
+
+
+def _forget() -> None:
+    """A forked process keeps no mount of its parent."""
+    while _ends:
+        _ends.pop().close()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def find_program() -> str:
@@ -50,26 +45,28 @@ class Mount:
     def __init__(self, paths: Paths, mountpoint: Optional[Path], **options: Any) -> None:
         sources = path_list(paths)
         program = find_program()
-        if shutil.which("fusermount3"):
-            options.setdefault("auto_unmount", True)
         arguments: List[str] = []
         for text in option_texts(with_certificates(sources, options)):
             arguments += ["-o", text.replace("\\", "\\\\").replace(",", "\\,")]
         self.path = os.fspath(mountpoint or tempfile.mkdtemp(prefix="ucfs-"))
-        with tempfile.TemporaryFile() as said:
-            keeper = subprocess.Popen(
-                ["sh", "-c", _KEEP, "keep", "" if mountpoint else "remove",
-                 os.path.abspath(self.path), program, *arguments, *sources,
-                 self.path],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
-                start_new_session=True)
-            self.close = weakref.finalize(self, _unmount, keeper, os.getpid())
-            assert keeper.stdout
-            mounted = keeper.stdout.readline()
-            text = _said(said)
-        if not mounted:
+        end, other = socket.socketpair()
+        _ends.add(end)
+        self.close = weakref.finalize(self, _unmount, end, os.getpid(),
+                                      None if mountpoint else self.path)
+        arguments += ["-o", f"until={other.fileno()}"]
+        if not mountpoint:
+            arguments += ["-o", "rmdir"]  # even if Python is killed
+        try:
+            with other, tempfile.TemporaryFile() as said:
+                status = subprocess.call(
+                    [program, *arguments, *sources, self.path], pass_fds=[other.fileno()],
+                    stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+                text = _said(said)
+            if status:
+                raise error(errno.EIO if os.path.exists("/dev/fuse") else errno.ENODEV, text)
+        except BaseException:
             self.close()
-            raise error(errno.EIO if os.path.exists("/dev/fuse") else errno.ENODEV, text)
+            raise
         if text:
             log.warning("%s", text)
 
@@ -86,11 +83,20 @@ def _said(file: IO[bytes]) -> str:
     return "\n".join(line[6:] if line.startswith("ucfs: ") else line for line in lines)
 
 
-def _unmount(keeper: Any, pid: int) -> None:
-    keeper.stdin.close()
-    keeper.stdout.close()
-    if pid == os.getpid():
-        keeper.wait()
+def _unmount(end: socket.socket, pid: int, directory: Optional[str]) -> None:
+    """End the mount, and wait until it has ended."""
+    if pid != os.getpid():
+        return
+    try:
+        end.shutdown(socket.SHUT_WR)
+        end.recv(1)
+    except OSError:  # it has ended before
+        pass
+    finally:
+        _ends.discard(end)
+        end.close()
+    if directory and os.path.isdir(directory):  # nothing was begun
+        os.rmdir(directory)
 
 
 def mount(source: Paths, mountpoint: Optional[Path] = None, **options: Any) -> Mount:

@@ -69,6 +69,24 @@ for _ in $(seq 100); do
 done
 check "nothing is left of it" eval "! kill -0 $keeper 2>/dev/null"
 
+# The mount ends with its owner, here with the writer of a pipe, but what is open stays readable.
+mkfifo "$tmp/owner"
+exec 8<>"$tmp/owner"
+mount_fg "$tag" -o until=7 7<"$tmp/owner" 8>&- || finish
+exec 7<"$mnt/zero/cube/fp32.pt" 8>&-
+for _ in $(seq 200); do
+	mountpoint -q "$mnt" || break
+	sleep 0.05
+done
+check "until: the mount ends with its owner" eval "! mountpoint -q '$mnt'"
+check "and what is open stays readable" test "$(wc -c <&7)" -gt 100
+exec 7<&-
+wait "$server"
+check "then the server ends" test $? = 0
+server=
+check "until: must be open" eval "! ucfs '$tag' '$mnt' -o until=9 9>&- 2>'$tmp/log'"
+check "and is named" grep -q 'until=9: not an open descriptor' "$tmp/log"
+
 # Readers with open files get errors, and the server leaks nothing.
 mount_fg "$tag" || finish
 exec 5<"$mnt/zero/cube/fp32.pt" 6<"$mnt/.ucfs/stats"

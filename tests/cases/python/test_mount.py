@@ -2,6 +2,8 @@
 """ucfs.mount, and how its mounts end."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +78,45 @@ class Mounting(unittest.TestCase):
                 self.assertEqual(child.returncode, status)
                 self.assertTrue(path)
                 self.assertTrue(ended(path))
+
+    def test_a_forked_process_does_not_keep_it(self):
+        with python("if os.fork(): os.kill(os.getpid(), 9)\n"
+                    "os.close(1)\nimport time\n"
+                    "for _ in range(600): os.path.lexists(m.path) and time.sleep(0.05)\n"
+                    "os._exit(0)") as child:
+            path = child.communicate()[0].strip()
+            self.assertTrue(path)
+            self.assertTrue(ended(path))
+
+    def test_anothers_mount_on_the_directory_stays(self):
+        with tempfile.TemporaryDirectory() as d:
+            first = ucfs.mount(RUN, d)
+            subprocess.run(["fusermount3", "-u", d], check=True)
+            second = ucfs.mount(RUN, d)
+            first.close()
+            self.assertIn("latest", os.listdir(d))
+            second.close()
+            self.assertEqual(os.listdir(d), [])
+
+    def test_an_interrupt_ends_what_is_being_mounted(self):
+        class Interrupt(Exception):
+            pass
+
+        def interrupt(*_):
+            raise Interrupt
+
+        with socket.socket() as server:  # which does not answer
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            before = signal.signal(signal.SIGALRM, interrupt)
+            self.addCleanup(signal.signal, signal.SIGALRM, before)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with tempfile.TemporaryDirectory() as d, \
+                    self.assertRaises((Interrupt, ucfs.Error)) as caught:
+                ucfs.mount(f"http://127.0.0.1:{server.getsockname()[1]}/run/", d, deadline=300)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if not isinstance(caught.exception, Interrupt):
+                self.assertIn("libcurl", str(caught.exception))
 
     def test_errors_are_those_of_the_program(self):
         before = os.listdir(tempfile.gettempdir())

@@ -63,8 +63,10 @@ class Signals(unittest.TestCase):
             self.assertEqual((self.interrupt_often(work), self.raised), (ROUNDS, ROUNDS))
         ckpt.close()
         self.assertRaises(ValueError, lambda: ckpt.tags)
-        while _handles._contexts:  # another thread closes them
-            time.sleep(0.01)
+        for _ in range(2000):  # until another thread has closed them
+            if _handles._contexts:
+                time.sleep(0.01)
+        self.assertFalse(_handles._contexts)
 
     def test_a_handler_may_close_what_is_read(self):
         for i in range(20):
