@@ -209,7 +209,8 @@ int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l);
  *     [{"name": "", "dtype": "float32", "shape": [3, 4], "offset": 1024, "bytes": 48}]
  *
  * dtypes have torch's names.  The elements lie at `offset` of the file in row-major order,
- * little-endian.  A number of a .pt file has a "value" instead of "offset" and "bytes";
+ * little-endian.  A view that skips or repeats elements has "strides", too, in elements; its
+ * bytes are those from its first element to its last.  A number of a .pt file has a "value" instead of "offset" and "bytes";
  * null if it is not finite.  -ENOTSUP for other files.  Reads no tensor.
  */
 int uckpt_file_tensors(struct uckpt_file *f,

@@ -13,16 +13,22 @@
 #include "ckpt/format/state.h"
 #include "ckpt/pickle/value.h"
 
+static void add_numbers(struct bytebuf *out, const char *name,
+			const uint64_t *v, unsigned n)
+{
+	bytebuf_add_format(out, "\"%s\": [", name);
+	for (unsigned i = 0; i < n; i++)
+		bytebuf_add_format(out, "%s%" PRIu64, i ? ", " : "", v[i]);
+	bytebuf_add_str(out, "], ");
+}
+
 static void begin_tensor(struct bytebuf *out, const char *name, enum dtype dtype,
 			 const uint64_t *shape, unsigned ndim)
 {
 	bytebuf_add_str(out, out->len > 1 ? ",\n{\"name\": " : "{\"name\": ");
 	json_write_string(out, name, false);
-	bytebuf_add_format(out, ", \"dtype\": \"%s\", \"shape\": [",
-			   dtype_name(dtype));
-	for (unsigned i = 0; i < ndim; i++)
-		bytebuf_add_format(out, "%s%" PRIu64, i ? ", " : "", shape[i]);
-	bytebuf_add_str(out, "], ");
+	bytebuf_add_format(out, ", \"dtype\": \"%s\", ", dtype_name(dtype));
+	add_numbers(out, "shape", shape, ndim);
 }
 
 static void end_tensor(struct bytebuf *out, uint64_t offset, uint64_t bytes)
@@ -47,16 +53,20 @@ static void end_number(struct bytebuf *out, const struct state *s)
 		bytebuf_add_str(out, "\"value\": null}");
 }
 
-static int add_tensor(struct bytebuf *out, const char *name, const struct tensor *t,
-		      uint64_t storage, struct errmsg *err)
+static void add_tensor(struct bytebuf *out, const char *name,
+		       const struct tensor *t, uint64_t storage)
 {
 	const size_t item = dtype_size(t->dtype);
+	uint64_t n = t->numel;
 
-	if (!tensor_is_contiguous(t))
-		return errmsg_set(err, -ENOTSUP, "tensor %s has gaps", name);
 	begin_tensor(out, name, t->dtype, t->shape, t->ndim);
-	end_tensor(out, storage + t->storage_offset * item, t->numel * item);
-	return 0;
+	if (!tensor_is_contiguous(t)) {
+		add_numbers(out, "strides", t->stride, t->ndim);
+		n = 1; /* the storage has them all (tensor_parse) */
+		for (unsigned i = 0; i < t->ndim; i++)
+			n += (t->shape[i] - 1) * t->stride[i];
+	}
+	end_tensor(out, storage + t->storage_offset * item, n * item);
 }
 
 /* The tensor, or the number, of zero/<parameter>/<state>.pt. */
@@ -72,7 +82,7 @@ static int describe_state(const struct source *src, struct bytebuf *out,
 		begin_tensor(out, "", s.t.dtype, s.t.shape, s.t.ndim);
 		end_number(out, &s);
 	} else {
-		rc = add_tensor(out, "", &s.t, s.at, err);
+		add_tensor(out, "", &s.t, s.at);
 	}
 	state_close(&s);
 	return rc;
@@ -97,8 +107,9 @@ static int describe_dict(const struct source *src, struct bytebuf *out,
 		if (!value_is_cstr(p->key) || !tensor_is(p->val))
 			continue;
 		rc = ptfile_tensor(&pt, p->val, value_cstr(p->key), &t,
-				   &storage, err)
-			     ?: add_tensor(out, value_cstr(p->key), &t, storage, err);
+				   &storage, err);
+		if (!rc)
+			add_tensor(out, value_cstr(p->key), &t, storage);
 	}
 	ptfile_close(&pt);
 	return rc;

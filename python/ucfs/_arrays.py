@@ -51,6 +51,7 @@ class Array:
         self.type: str = entry["dtype"]  # as torch names it
         self.shape: Tuple[int, ...] = tuple(entry["shape"])
         self.nbytes: int = entry["bytes"]
+        self._strides = entry.get("strides")  # in elements, of a view with gaps
         self._place = file.name, self._offset, self.shape  # the same for tied tensors
 
     def __reduce__(self) -> Tuple[Any, ...]:
@@ -93,6 +94,8 @@ class Array:
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         first = keys[0] if keys and self.shape else None
+        if self._strides:
+            return _read_all([self], None)[0][key]
         if isinstance(first, slice):
             return self._rows(range(*first.indices(len(self))))[(slice(None),) + keys[1:]]
         if isinstance(first, (int, np.integer)) and not isinstance(first, (bool, np.bool_)):
@@ -139,10 +142,12 @@ def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
     parts: List[Tuple[File, int, int, int, Any]] = []
     for a in arrays:
         if torch:
-            tensor = torch.empty(a.shape, dtype=getattr(torch, a.type))
+            dtype = getattr(torch, a.type)
+            item = torch.empty(0, dtype=dtype).element_size()
+            tensor = torch.empty(a.nbytes // item, dtype=dtype)
             address = tensor.data_ptr()
         else:
-            tensor = np.empty(a.shape, a.dtype)
+            tensor = np.empty(a.nbytes // a.dtype.itemsize, a.dtype)
             address = tensor.ctypes.data
         out.append(tensor)
         parts += [(a._file, address + at, min(_PART_BYTES, a.nbytes - at), a._offset + at, tensor)
@@ -150,9 +155,18 @@ def _read_all(arrays: Sequence[Array], torch: Any) -> List[Any]:
     if len(parts) < 2:
         for file, *part in parts:
             file.read_at(*part)
-        return out
-    in_threads(lambda p: p[0].read_at(*p[1:]), parts)
-    return out
+    else:
+        in_threads(lambda p: p[0].read_at(*p[1:]), parts)
+    return [_arrange(a, tensor, torch) for a, tensor in zip(arrays, out)]
+
+
+def _arrange(a: Array, elements: Any, torch: Any) -> Any:
+    if not a._strides:
+        return elements.reshape(a.shape)
+    if torch:
+        return elements.as_strided(a.shape, a._strides).contiguous()
+    return np.lib.stride_tricks.as_strided(
+        elements, a.shape, [n * elements.itemsize for n in a._strides]).copy()
 
 
 def _round(tensor: Any, type: str, to: str, torch: Any) -> Any:
@@ -202,8 +216,7 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
 class _Parameters(Mapping[str, Parameter]):
     def __init__(self, source: Source, directory: str) -> None:
         self._source, self._directory = source, directory
-        self._names = dict.fromkeys(n for n, file in source.list(directory).items()
-                                    if not file)
+        self._names = dict.fromkeys(in_thread(lambda: list(_find_parameters(source, directory))))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -215,6 +228,18 @@ class _Parameters(Mapping[str, Parameter]):
         if name not in self._names:
             raise KeyError(name)
         return Parameter(self._source, self._directory, name)
+
+
+def _find_parameters(source: Source, directory: str, below: str = "") -> Iterator[str]:
+    """The parameters of a tree: a/b has a directory in that of a, which may be no parameter."""
+    for name, file in source.list(f"{directory}/{below}").items():
+        if not file:
+            path = below + name
+            has_others = source.stat(f"{directory}/{path}").nlink != 2  # some systems have 1
+            if not has_others or any(n.endswith(".pt") for n in source.list(f"{directory}/{path}")):
+                yield path
+            if has_others:
+                yield from _find_parameters(source, directory, path + "/")
 
 
 class Tag:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters as arrays, and weights, of all real checkpoints, with their digests."""
 
+import shutil
+import tempfile
 import unittest
 from unittest import mock
 
@@ -80,6 +82,19 @@ class Values(unittest.TestCase):
 
 
 class Parameters(unittest.TestCase):
+    def test_names_may_be_paths(self):
+        with tempfile.TemporaryDirectory() as d:
+            shutil.copytree(good.run("z1_fp32_dp2"), d + "/run")
+            tree = d + "/run/global_step4_universal"
+            ucfs.materialize(d + "/run", "universal", tree)
+            shutil.copytree(tree + "/zero/cube", tree + "/zero/a/b")
+            shutil.copytree(tree + "/zero/cube", tree + "/zero/cube/c")
+            with ucfs.open(d + "/run") as ckpt:
+                parameters = ckpt["global_step4"].parameters
+                self.assertLessEqual({"a/b", "cube", "cube/c", "head.weight"}, set(parameters))
+                self.assertNotIn("a", parameters)
+                self.assertEqual(raw(parameters["a/b"].fp32), raw(parameters["cube"].fp32))
+
     def test_is_a_mapping_with_attributes(self):
         with ucfs.open(good.run("z1_fp32_dp2")) as ckpt:
             parameters = ckpt["global_step4"].parameters
