@@ -165,9 +165,9 @@ static struct value *recut_fragment(struct reshard_builder *b, void *ctx,
 		       ? reshard_frozen_tensor(b, pair->key->str.p, pair->val,
 					       b->s->old_stage == 3 ? pair->val
 								    : NULL)
-		       : RESHARD_FAIL(b, -EBADMSG,
-				      "frozen_param_fragments: %.100s is not"
-				      " a tensor with a name",
+		       : RESHARD_FAIL(b, -ENOTSUP,
+				      "frozen_param_fragments: %.100s is no plain"
+				      " tensor with a name, and cannot be cut",
 				      value_cstr(pair->key));
 }
 

@@ -358,6 +358,16 @@ int tensor_from_value(const struct value *v, const char *name,
 	return rc;
 }
 
+int tensor_from_any(const struct value *v, const char *name, struct tensor *out,
+		    struct errmsg *why)
+{
+	int rc = tensor_from_value(v, name, out, why);
+
+	if (!rc && out->dtype == DTYPE_OTHER)
+		rc = errmsg_set(why, -ENOTSUP, "%s: elements of unknown type", name);
+	return rc == -ENOTSUP || (rc && !tensor_is_any(v)) ? 1 : rc;
+}
+
 int tensor_set_shape(struct tensor *t, const struct value *sizes,
 		     struct errmsg *err)
 {

@@ -89,6 +89,11 @@ const struct value *tensor_attribute(const struct value *v, const char *name);
 int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err);
 
+/* The same of what may be anything that a module has.  Returns 1, with the reason, for a tensor
+ * without a plain form or of an unknown type, and for what is no tensor. */
+int tensor_from_any(const struct value *v, const char *name, struct tensor *out,
+		    struct errmsg *why);
+
 /*
  * Set the shape and numel from a list of sizes, as in param_shapes; other fields stay.
  * -EBADMSG if it is none, or of more elements than a tensor can have.  The message

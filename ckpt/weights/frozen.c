@@ -27,34 +27,44 @@ int frozen_part(const struct ptfile *pt, const char *name, size_t index,
 				 pt->src.name, name);
 }
 
+/* Find where a slot begins.  What the first file has tells whether it is a plain tensor, and
+ * of which type. */
+static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfile *pt,
+		     bool first, uint64_t *at, struct errmsg *err)
+{
+	const uint64_t slot = partition_slot(p->numel, f->dir->dp_degree);
+	const struct value *v;
+	struct errmsg why;
+	struct tensor t;
+	int rc = p->odd ? 0 : frozen_part(pt, p->name, p->index, &v, err);
+
+	if (rc || p->odd)
+		return rc;
+	if (first && tensor_from_any(v, "left out", &t, &why) == 1) {
+		p->odd = arena_strdup(&f->arena, why.text);
+		return p->odd ? 0 : errmsg_nomem(err, pt->src.name);
+	}
+	rc = ptfile_run(pt, v, p->name, &t, at, err);
+	if (!rc && first)
+		p->dtype = t.dtype;
+	if (rc || (t.dtype == p->dtype && t.numel == slot))
+		return rc;
+	return errmsg_set(err, -EBADMSG,
+			  "%s: %s: part has %llu elements of %s, expected %llu of %s",
+			  pt->src.name, p->name, (unsigned long long)t.numel,
+			  dtype_name(t.dtype), (unsigned long long)slot,
+			  dtype_name(p->dtype));
+}
+
 /* Find the slots in the file of a rank.  The first file that is read has the types. */
 static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank,
 		      bool first, struct errmsg *err)
 {
 	uint64_t *const at = arena_alloc(&f->arena, (f->n + 1) * sizeof(*at));
-	const struct value *v;
-	struct tensor t;
 	int rc = at ? 0 : errmsg_nomem(err, pt->src.name);
 
-	for (size_t i = 0; !rc && i < f->n; i++) {
-		struct frozen_param *const p = &f->v[i];
-		const uint64_t slot =
-			partition_slot(p->numel, f->dir->dp_degree);
-
-		rc = frozen_part(pt, p->name, p->index, &v, err)
-			     ?: ptfile_run(pt, v, p->name, &t, &at[i], err);
-		if (!rc && first)
-			p->dtype = t.dtype;
-		if (!rc && (t.dtype != p->dtype || t.numel != slot))
-			rc = errmsg_set(err, -EBADMSG,
-					"%s: %s: part has %llu elements of %s,"
-					" expected %llu of %s",
-					pt->src.name, p->name,
-					(unsigned long long)t.numel,
-					dtype_name(t.dtype),
-					(unsigned long long)slot,
-					dtype_name(p->dtype));
-	}
+	for (size_t i = 0; !rc && i < f->n; i++)
+		rc = find_slot(f, &f->v[i], pt, first, &at[i], err);
 	if (!rc)
 		f->at[rank] = at;
 	return rc;
@@ -144,6 +154,8 @@ int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
 	const uint64_t slot = partition_slot(p->numel, d->dp_degree);
 	const size_t item = dtype_size(p->dtype);
 
+	if (p->odd)
+		return errmsg_set(err, -ENOTSUP, "%s: %s: %s", d->path, p->name, p->odd);
 	for (uint64_t len; n; first += len, n -= len) {
 		const unsigned rank = (unsigned)(first / slot);
 		const size_t number = tagdir_model_number(d, f->mp) + rank;

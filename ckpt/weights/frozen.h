@@ -24,6 +24,7 @@ struct frozen_param {
 	const uint64_t *shape;
 	uint64_t numel;
 	enum dtype dtype;
+	const char *odd; /* why it cannot be read: it is no plain tensor; or NULL */
 };
 
 /*
@@ -51,7 +52,7 @@ void frozen_done(struct frozen *f);
 const struct frozen_param *frozen_find(const struct frozen *f, const char *name);
 
 /* Append elements [first, first + n), from the slots of all ranks that have some.
- * -EBADMSG if a slot is of another length or type. */
+ * -EBADMSG if a slot is of another length or type, -ENOTSUP if it is odd. */
 int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
 	       uint64_t n, struct extent_map *out, struct errmsg *err);
 

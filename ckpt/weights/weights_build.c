@@ -137,21 +137,16 @@ int weights_new(struct weights_loader *l, const char *name,
 }
 
 /* Read where a tensor of the open file is.  Returns 1, with a warning, for one that has no
- * plain form, as a sparse or a quantized one, or an unknown type. */
+ * plain form, as a sparse or a quantized one, or an unknown type, and for what is none. */
 int weights_read(struct weights_loader *l, const char *name,
 		 const struct value *v, struct tensor *t, uint64_t *storage)
 {
-	char text[ERRMSG_MAX];
 	struct errmsg why;
-	int rc = tensor_from_value(v, "left out", t, &why);
+	const int rc = tensor_from_any(v, "left out", t, &why);
 
-	if (!rc && t->dtype == DTYPE_OTHER)
-		rc = errmsg_set(&why, -ENOTSUP,
-				"left out: elements of unknown type");
 	if (!rc)
 		return ptfile_tensor(l->pt, v, name, t, storage, l->err);
-	if (rc != -ENOTSUP)
+	if (rc < 0)
 		return ERRMSG_FILE(l, rc, "%s: %s", name, why.text);
-	snprintf(text, sizeof(text), "%s", why.text);
-	return weights_warn(l, text, name) ?: 1;
+	return weights_warn(l, why.text, name) ?: 1;
 }

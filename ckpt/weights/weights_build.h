@@ -51,8 +51,8 @@ struct weight *weights_append(struct weights_loader *l, const char *name,
 int weights_new(struct weights_loader *l, const char *name,
 		const struct tensor *t, uint32_t shard, uint64_t storage);
 
-/* Read where a tensor of the open file is.  Returns 1, with a warning, for one that has no
- * plain form, as a sparse or a quantized one, or an unknown type. */
+/* Read where a tensor of the open file is.  Returns 1, with a warning, for what
+ * tensor_from_any does. */
 int weights_read(struct weights_loader *l, const char *name,
 		 const struct value *v, struct tensor *t, uint64_t *storage);
 

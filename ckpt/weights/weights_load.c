@@ -160,6 +160,8 @@ static int add_frozen3(struct weights_loader *l, struct frozen *f, const char *n
 
 	if (weights_find(l, name))
 		return ERRMSG_FILE(l, -EBADMSG, "%s is listed twice", name);
+	if (p->odd)
+		return weights_warn(l, p->odd, name);
 	x = weights_append(l, name, p->shape, p->ndim, p->dtype, false);
 	return x ? frozen_add(f, p, 0, p->numel, &x->map, l->err) : weights_nomem(l);
 }

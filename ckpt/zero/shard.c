@@ -33,6 +33,22 @@ const char *shard_group_name(const struct shard_reader *r, size_t g)
 	return group->n ? group->slices[0]->name : "no parameter";
 }
 
+/* Has every optimizer a state of this name with an element for each of a parameter's?
+ * Of others there may be any number: 8-bit optimizers have one for each block. */
+static bool is_of_adam(const char *state)
+{
+	return strcmp(state, "exp_avg") == 0 || strcmp(state, "exp_avg_sq") == 0;
+}
+
+/* Is a tensor without elements in a file of its own?  Other optimizers' states may have none
+ * at all. */
+static bool is_offloaded(const struct shard_reader *r, const struct value *v,
+			 const char *what)
+{
+	return r->c->zero3 && (is_of_adam(what) || tensor_attribute(v, "ds_id") ||
+			       strcmp(what, KEY_FP32_FLAT_GROUPS) == 0);
+}
+
 /* Read a flat tensor, or one without dimensions, that should have `need` elements;
  * `what` and `g` are for messages. */
 static int read_flat(const struct shard_reader *r, const struct value *v,
@@ -58,16 +74,9 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 			      .numel = t.numel,
 			      .dtype = t.dtype,
 			      .requires_grad = t.requires_grad };
-	return !t.numel && need && r->c->zero3
+	return !t.numel && need && is_offloaded(r, v, what)
 		       ? shard_find_nvme(r, v, what, g, need, out)
 		       : 0;
-}
-
-/* Has every optimizer a state of this name with an element for each of a parameter's?
- * Of others there may be any number: 8-bit optimizers have one for each block. */
-static bool is_of_adam(const char *state)
-{
-	return strcmp(state, "exp_avg") == 0 || strcmp(state, "exp_avg_sq") == 0;
 }
 
 static int read_state_tensor(const struct shard_reader *r, size_t g,

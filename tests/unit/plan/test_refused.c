@@ -29,6 +29,7 @@ static const struct refusal {
 	/* bitsandbytes: blocks have a number, and a table of 256 */
 	{ STATE(0) "['absmax1'] = Zeros(1)", "absmax1 of group 0" },
 	{ STATE(0) "['qmap1'] = Zeros(256)", "has 256 elements" },
+	{ STATE(0) "['Q'] = Zeros(0)", "has 0 elements" },
 	/* Shampoo: by dimension */
 	{ STATE(1) "['precond'] = {'0': Zeros(3, 3)}", "state precond of group 1 is a dict" },
 	{ STATE(0) "['projector'] = Call('galore', 'Projector', 'x')",
@@ -169,6 +170,67 @@ static void weights_are_served_whatever_the_states_are(void **state)
 	for (size_t i = 0; i < COUNT(refusals); i++)
 		for (int stage = 1; stage <= 3; stage++)
 			check_refusal(&refusals[i], stage);
+}
+
+/* Changes of model states by which a tensor is none, or of a form that is not read. */
+static const struct odd {
+	const char *change;
+	int first, last; /* stages */
+} odd[] = {
+	{ "['module']['odd'] = 'text'; ['buffer_names'] += 'odd'", 1, 3 },
+	{ "['module']['odd'] = None; ['buffer_names'] += 'odd'", 1, 3 },
+	{ "['module']['odd'] = Call('torch._utils', '_rebuild_qtensor', 1);"
+	  " ['buffer_names'] += 'odd'", 1, 3 },
+	{ "['frozen_param_shapes'] = {'odd': Size(3)};"
+	  " ['frozen_param_fragments'] = {'odd': None}", 2, 3 },
+	{ "['frozen_param_shapes'] = {'odd': Size(3)}; ['frozen_param_fragments'] = {'odd':"
+	  " Call('torch._utils', '_rebuild_meta_tensor_no_storage', 1)}", 2, 3 },
+};
+
+static void edit_model(struct mkpt *m, struct value *root, enum mkckpt_file kind,
+		       unsigned rank, void *ctx)
+{
+	(void)rank;
+	if (kind == MKCKPT_MODEL)
+		literal_change(m, root, ctx);
+}
+
+static void note_odd(void *ctx, const char *text)
+{
+	*(bool *)ctx |= strncmp(text, "odd: left out: expected a tensor", 32) == 0;
+}
+
+/* A tensor that cannot be read takes no other one away, and is named. */
+static void check_odd(const char *change, int stage)
+{
+	static const enum plan_kind served[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
+	struct mkckpt c = mkckpt_small(stage);
+	char *const dir = mkckpt_new_dir();
+	bool named = false;
+	const struct errmsg_sink sink = { note_odd, &named };
+	struct plan *p;
+
+	c.edit = edit_model;
+	c.ctx = (void *)change;
+	p = open_tag(&c, dir);
+	for (size_t i = 0; i < COUNT(served); i++) {
+		struct plan *const view = open_kind(p, served[i], change);
+
+		plan_warn(view, &sink);
+		if (!named)
+			fail_msg("stage %d: %s: not named", stage, change);
+		plan_close(view);
+	}
+	plan_close(p);
+	mkckpt_free_dir(dir);
+}
+
+static void weights_are_served_whatever_else_is_odd(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(odd); i++)
+		for (int stage = odd[i].first; stage <= odd[i].last; stage++)
+			check_odd(odd[i].change, stage);
 }
 
 /* What settings become, and the reason why one is left out, or NULL. */
@@ -406,6 +468,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(settings_may_be_tensors),
 		cmocka_unit_test(weights_are_served_whatever_the_states_are),
+		cmocka_unit_test(weights_are_served_whatever_else_is_odd),
 		cmocka_unit_test(names_may_be_paths),
 		cmocka_unit_test(
 			names_that_no_directory_has_refuse_the_universal_tree),
