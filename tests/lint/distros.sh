@@ -9,7 +9,7 @@
 #   -d DIR   where roots are made and found again (default: /var/tmp/ucfs-roots)
 #   -k       keep the build, in DIR/SUITE/build/ucfs
 #   -w       make a wheel for the SUITE's glibc and later ones instead of testing, and
-#            put it here
+#            put it here; bullseye's glibc serves distributions that are past their ends
 #
 # Without SUITE, all that README promises.  CONFIGURE-ARGUMENTs are separated by
 # colons; the compiler that CC=NAME names is installed by that name.  Needs
@@ -30,8 +30,8 @@ while getopts kwd: option; do
 	esac
 done
 shift $((OPTIND - 1))
-[ $# -gt 0 ] || set -- bullseye bullseye:CC=clang-11:CXX=clang++-11 bookworm \
-	trixie focal focal:--without-fuse:--without-train jammy noble
+[ $# -gt 0 ] || set -- bookworm bookworm:CC=clang-14:CXX=clang++-14 \
+	trixie jammy noble
 [ "$(id -u)" -eq 0 ] || { echo "distros.sh: needs root, for chroot" >&2; exit 77; }
 command -v debootstrap >/dev/null || { echo "distros.sh: no debootstrap" >&2; exit 77; }
 
@@ -49,7 +49,7 @@ make_root()
 	[ -f "$root/.ucfs-made" ] && return
 	case $1 in
 	# debootstrap's script for all of Ubuntu; older ones lack noble's name.
-	focal | jammy | noble)
+	jammy | noble)
 		components=main,universe
 		from=(http://archive.ubuntu.com/ubuntu gutsy)
 		;;
@@ -85,23 +85,6 @@ install_in()
 	inside "$suite" apt-get -qq -y --no-install-recommends install "${have[@]}"
 }
 
-# Focal's libxxhash is older than what README asks for: as README says, a newer
-# one is installed from its source, here Debian's.
-newer_xxhash()
-{
-	inside focal sh -c 'ls /usr/local/lib/libxxhash.so && exit
-		cd /root &&
-		echo "deb-src [trusted=yes] http://deb.debian.org/debian bookworm main" \
-			>/etc/apt/sources.list.d/debian.list &&
-		apt-get -qq update &&
-		apt-get -qq source --download-only xxhash &&
-		tar -xf xxhash_*.orig.tar.gz &&
-		make -s -C xxHash-* install && ldconfig
-		rc=$?
-		rm -f /etc/apt/sources.list.d/debian.list
-		exit $rc'
-}
-
 # make_wheel SUITE: in the build directory of the unpacked tree.  The libraries that are
 # linked in are those of Debian 12, which is supported for longer.
 make_wheel()
@@ -129,7 +112,6 @@ build_and_test()
 	done
 	# shellcheck disable=SC2086 # a list of words
 	install_in "$suite" $packages "${compiler[@]}" || return
-	[ "$suite" != focal ] || newer_xxhash || return
 	rm -rf "$build" && mkdir -p "$build" || return
 	git -C "$top" ls-files -z | tar -C "$top" --null -T - -c | tar -x -C "$build" ||
 		return

@@ -5,9 +5,7 @@
 . "$(dirname "$0")/../cases/lib.sh"
 
 sed -n 's/^[a-z].*\<\(uckpt_[a-z_]*\)(.*/\1/p' "$top_srcdir/ckpt/uckpt.h" | sort >"$tmp/declared"
-# Without points: gcc 9 shows the resolvers of target_clones, whose names no program can have.
-nm -D --defined-only "${top_builddir:?}/libuckpt.so.0" | awk '$3 !~ /[.]/ { print $3 }' |
-	sort >"$tmp/defined"
+nm -D --defined-only "${top_builddir:?}/libuckpt.so.0" | awk '{ print $3 }' | sort >"$tmp/defined"
 check "functions are declared" test -s "$tmp/declared"
 check "they, and no others, are there" diff "$tmp/declared" "$tmp/defined"
 finish
