@@ -27,7 +27,6 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
 
-#define POINTER_MAX (sizeof("latest") + VIEW_SUFFIX_MAX)
 
 struct convert {
 	struct uckpt *u;
@@ -59,19 +58,6 @@ static int check_settings(struct settings *s, struct errmsg *err)
 
 	return wrong ? errmsg_set(err, -EINVAL, "%s", wrong)
 		     : settings_check(s, err);
-}
-
-/* The file beside the output that names it, as beside a mount's view. */
-static const char *pointer_file(const struct convert *c, char name[POINTER_MAX])
-{
-	const struct view_type *const type = &c->s->tree.plan.type;
-	char suffix[VIEW_SUFFIX_MAX];
-
-	if (type->kind != PLAN_UNIVERSAL && type->kind != PLAN_RESHARD)
-		return NULL;
-	view_type_suffix(type, suffix);
-	snprintf(name, POINTER_MAX, "latest%s", suffix);
-	return name;
 }
 
 /* How many files are written, or compared, at once. */
@@ -141,7 +127,9 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 		.progress = progress,
 		.resume = &resume,
 	};
-	char pointer[POINTER_MAX];
+	/* As beside a mount's view. */
+	const char *const pointer =
+		c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
 	struct output out;
 	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
@@ -149,7 +137,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 		return rc;
 	rc = treewrite_save(c->plan, out.fd, &how, err)
 		     ?: progress_add(progress, 0)
-		     ?: output_commit(&out, pointer_file(c, pointer), err);
+		     ?: output_commit(&out, pointer, err);
 	if (!out.tmp) {
 		resume_end(&resume); /* it has its name, also where that was not synced */
 	} else if (is_passing(rc)) {

@@ -239,11 +239,9 @@ static int check_latest(struct tree *t, uint64_t index, const char *path, bool *
 	return rc;
 }
 
-int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
-		     const struct view_type *type, char text[LATEST_TEXT_MAX])
+int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[LATEST_TEXT_MAX])
 {
 	const char *name = NULL;
-	char suffix[VIEW_SUFFIX_MAX];
 	struct tag_list tags;
 	int rc = tags_list(t->o->u, dir, false, &tags, NULL);
 
@@ -263,9 +261,8 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
 			name = tags.v[i].name;
 		free(path);
 	}
-	view_type_suffix(type, suffix);
 	if (name)
-		snprintf(text, LATEST_TEXT_MAX, "%s%s", name, suffix);
+		snprintf(text, LATEST_TEXT_MAX, "%s_universal", name);
 	tags_done(&tags);
 	return name && rc == -ENOENT ? 0 : rc;
 }
@@ -274,17 +271,13 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
 static int read_latest(struct tree *t, uint64_t index, const char **dir,
 		       char text[LATEST_TEXT_MAX])
 {
-	struct view_type type;
 	uint64_t parent;
-	size_t n;
 	/* Path 0 is the root's. */
 	const char *const path =
 		index ? pathtab_path(t->pathtab, index, &parent) : NULL;
 
 	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
-	if (!*dir || !view_type_parse(path + strlen(*dir) + 1, &n, &type))
-		return -ENOENT;
-	return tree_latest_text(t, parent, *dir, &type, text);
+	return *dir ? tree_latest_text(t, parent, *dir, text) : -ENOENT;
 }
 
 static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)

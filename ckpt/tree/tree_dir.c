@@ -155,27 +155,22 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 	return rc;
 }
 
-/* Add the pointer to views of a type in directory `index`, whose path is `dir`.
- * latest_universal replaces a file on disk; other pointers do not. */
-static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index,
-		      const struct view_type *type)
+/* Add latest_universal to directory `index`, whose path is `dir`.  It replaces a file on disk. */
+static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
-	char suffix[VIEW_SUFFIX_MAX], text[LATEST_TEXT_MAX], *path;
-	struct uckpt_entry *e;
+	char text[LATEST_TEXT_MAX], *path;
+	struct uckpt_entry *const e = find_name(d, LATEST_NAME);
 	uint64_t child;
-	int rc = tree_latest_text(d->t, index, dir, type, text);
+	int rc = tree_latest_text(d->t, index, dir, text);
 
 	if (rc)
 		return rc == -ENOMEM ? rc : 0;
-	view_type_suffix(type, suffix);
-	if (asprintf(&path, "%s/" LATEST_PREFIX "%s", dir, suffix) < 0)
+	if (asprintf(&path, "%s/" LATEST_NAME, dir) < 0)
 		return -ENOMEM;
-	e = find_name(d, path + strlen(dir) + 1);
 	rc = pathtab_add(d->t->pathtab, path, index, &child);
 	if (!rc && !e) {
-		rc = tree_dir_add(d, INO_LATEST | child, S_IFREG, true,
-				  path + strlen(dir) + 1);
-	} else if (!rc && type->kind == PLAN_UNIVERSAL) {
+		rc = tree_dir_add(d, INO_LATEST | child, S_IFREG, true, LATEST_NAME);
+	} else if (!rc) {
 		e->node = INO_LATEST | child;
 		e->type = S_IFREG;
 	}
@@ -183,22 +178,17 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index,
 	return rc;
 }
 
-/* Add the re-cut views that have been used lately, and a pointer for each type of views
- * in the directory. */
-static int add_pointers(struct uckpt_dir *d, const char *dir, uint64_t index)
+/* Add latest_universal, and the re-cut views that have been used lately. */
+static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
-	static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
 	struct tree *const t = d->t;
 	struct view *x;
-	int rc = add_latest(d, dir, index, &universal);
+	int rc = add_latest(d, dir, index);
 
-	for (size_t i = 0; !rc && i < t->o->nrecut; i++)
-		rc = add_latest(d, dir, index, &t->o->recut[i]);
 	for (size_t i = 0; !rc && (x = views_get(t->views, i)); i++)
 		if (x->type.kind == PLAN_RESHARD && x->parent == d->ino &&
 		    view_is_listed(x) && tree_is_tag(t, x->path))
-			rc = add_view(d, x->path, index, &x->type)
-				     ?: add_latest(d, dir, index, &x->type);
+			rc = add_view(d, x->path, index, &x->type);
 	return rc;
 }
 
@@ -237,7 +227,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 		    d->v[i].type == S_IFREG || d->v[i].type == 0)
 			rc = add_views(d, path, index, i, &views);
 	if (!rc && views)
-		rc = add_pointers(d, path, index);
+		rc = add_others(d, path, index);
 	if (!rc && t->o->replace)
 		rc = rankfile_each(t->o->u, path, t->o->recut[0].ranks,
 				   add_rankfile, d);

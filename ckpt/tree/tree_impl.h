@@ -52,7 +52,7 @@ _Static_assert(PLAN_NODE_END <= UINT64_C(1) << INO_VIEW_SHIFT,
 _Static_assert((UINT64_C(1) + VIEWS_MAX) << INO_VIEW_SHIFT <= INO_LATEST,
 	       "all views must fit below the other kinds");
 
-#define LATEST_PREFIX "latest"
+#define LATEST_NAME "latest_universal"
 #define CONTROL_NAME ".ucfs"
 
 /* Seconds for which the kernel may cache attributes. */
@@ -126,12 +126,11 @@ void tree_set_owner(const struct tree *t, struct stat *st);
 void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 		     struct stat *st);
 
-/* Get the content of a pointer to views of a type in directory `index` of the run, whose path
- * is `dir`: the name of the view of the newest tag whose universal tree is listed, or if there
- * is none, is being saved again.  -ENOENT if no tag has one. */
+/* Get the content of latest_universal in directory `index` of the run, whose path is `dir`: the
+ * name of the newest universal tree that is listed, or if there is none, is being saved again.
+ * -ENOENT if no tag has one. */
 #define LATEST_TEXT_MAX (NAME_MAX + VIEW_SUFFIX_MAX)
-int tree_latest_text(struct tree *t, uint64_t index, const char *dir,
-		     const struct view_type *type, char text[LATEST_TEXT_MAX]);
+int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[LATEST_TEXT_MAX]);
 
 /* .ucfs and everything below it (tree_control.c): as tree_dir_next, tree_getattr; the
  * bytes of a file, appended to `out`. */

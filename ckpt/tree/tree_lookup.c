@@ -58,22 +58,17 @@ static int lookup_path(struct tree *t, uint64_t index, const char *path,
 	return rc;
 }
 
-/* Find a pointer to views of `kind`, latest_universal or latest_dp<ranks>.  -ENOENT if
- * `path` is none, or the directory has no tags. */
-static int lookup_latest(struct tree *t, uint64_t index, const char *dir,
-			 const char *path, enum plan_kind kind, uint64_t *ino)
+/* Find latest_universal.  -ENOENT if `path` is another, or the directory has no tags. */
+static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const char *path,
+			 uint64_t *ino)
 {
-	const char *const name = path + strlen(dir) + 1;
 	char text[LATEST_TEXT_MAX];
-	struct view_type type;
 	uint64_t child;
-	size_t n;
 	int rc;
 
-	if (!view_type_parse(name, &n, &type) || type.kind != kind ||
-	    n != strlen(LATEST_PREFIX) || strncmp(name, LATEST_PREFIX, n) != 0)
+	if (strcmp(path + strlen(dir) + 1, LATEST_NAME) != 0)
 		return -ENOENT;
-	rc = tree_latest_text(t, index, dir, &type, text)
+	rc = tree_latest_text(t, index, dir, text)
 		     ?: pathtab_add(t->pathtab, path, index, &child);
 	if (rc)
 		return rc == -ENOMEM ? rc : -ENOENT;
@@ -92,17 +87,15 @@ static int lookup_lower(struct tree *t, uint64_t index, const char *path,
 	return rc == -ENOENT ? lookup_path(t, index, path, ino) : rc;
 }
 
-/* Look up a name that is not on disk: a view, a pointer to one, or a file that
- * replaces a missing one of a rank. */
+/* Look up a name that is not on disk: a view, or a file that replaces a missing one of a
+ * rank. */
 static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
 			      const char *path, uint64_t *ino)
 {
 	const char *const name = path + strlen(dir) + 1;
 	char *twin;
-	int rc = lookup_latest(t, index, dir, path, PLAN_RESHARD, ino);
+	int rc = lookup_view(t, index, dir, name, ino);
 
-	if (rc == -ENOENT)
-		rc = lookup_view(t, index, dir, name, ino);
 	if (rc != -ENOENT || !t->o->replace)
 		return rc;
 	/* A tag that is packed. */
@@ -129,7 +122,7 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
 		return -ENOENT;
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
 		return -ENOMEM;
-	rc = lookup_latest(t, index, dir, path, PLAN_UNIVERSAL, ino);
+	rc = lookup_latest(t, index, dir, path, ino);
 	if (rc == -ENOENT) {
 		rc = tree_lstat(t, path, &a);
 		if (!rc)

@@ -37,7 +37,7 @@ class FileSystem(unittest.TestCase):
     def test_lists(self):
         for path, names in [
                 ("", ["global_step4", "global_step4_dcp", "global_step4_dp2", "global_step4_fp32",
-                      "global_step4_hf", TREE, "latest", "latest_dp2", "latest_universal"]),
+                      "global_step4_hf", TREE, "latest", "latest_universal"]),
                 ("global_step4_hf", ["global_step4_hf/model.safetensors"]),
                 ("ucfs://global_step4_hf/", ["global_step4_hf/model.safetensors"]),
                 ("latest", ["latest"]),

@@ -33,8 +33,8 @@ while IFS='|' read -r options patterns listed; do
 	check "ls ${options[*]} ${patterns[*]}" diff -u <(tr ' ' '\n' <<<"$listed") "$tmp/out"
 done <<'END'
 ||global_step4/ global_step4_dcp/ global_step4_fp32/ global_step4_hf/ global_step4_universal/ latest latest_universal
--o ranks=3,2_z1,crc=zero|latest_dp*|latest_dp2_z1 latest_dp3
--o ranks=3||global_step4/ global_step4_dcp/ global_step4_dp3/ global_step4_fp32/ global_step4_hf/ global_step4_universal/ latest latest_dp3 latest_universal
+-o ranks=3,2_z1,crc=zero|*_dp[0-9]*/mp_*|global_step4_dp2_z1/mp_rank_00_model_states.pt global_step4_dp3/mp_rank_00_model_states.pt
+-o ranks=3||global_step4/ global_step4_dcp/ global_step4_dp3/ global_step4_fp32/ global_step4_hf/ global_step4_universal/ latest latest_universal
 |latest latest*|latest latest_universal
 |*_hf|global_step4_hf/model.safetensors
 |/global_step4_hf/|global_step4_hf/model.safetensors
