@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
@@ -18,6 +19,9 @@
 /* All files of a tag that was written to so lately are checked before it is listed: one may
  * be half-written.  Later, each is checked when it is read. */
 #define SETTLED_SECONDS 600
+
+/* A rank that has written its model states begins so soon to write its shard. */
+#define OPTIMIZER_SECONDS 60
 
 /* Could a Hugging Face directory have another layout than that of its plan?  Weights of
  * a format that is preferred may have been added to others. */
@@ -99,14 +103,45 @@ uint32_t planned_files_sum(struct plan *p, const char *path)
 	return s.same && s.n == shardcache_count(s.planned) ? 0 : s.sum;
 }
 
+/* Returns when the file of a plan that was written last was. */
+static int64_t newest_ns(const struct zero_checkpoint *r)
+{
+	int64_t newest = 0;
+
+	for (size_t i = 0; i < r->dir.nfiles; i++)
+		if (tagdir_file(&r->dir, i)->file.mtime_ns > newest)
+			newest = tagdir_file(&r->dir, i)->file.mtime_ns;
+	return newest;
+}
+
+static bool is_older(int64_t ns, unsigned seconds)
+{
+	return planned_files_now() - ns > seconds * INT64_C(1000000000);
+}
+
 bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(p);
-	int64_t newest = 0;
 
-	for (size_t i = 0; r && i < r->dir.nfiles; i++)
-		if (tagdir_file(&r->dir, i)->mtime_s > newest)
-			newest = tagdir_file(&r->dir, i)->mtime_s;
-	return !r || time(NULL) - newest > SETTLED_SECONDS || far_is_far(&r->far) ||
+	return !r || is_older(newest_ns(r), SETTLED_SECONDS) || far_is_far(&r->far) ||
 	       zckpt_check_files(plan_zckpt(p), why) == 0;
+}
+
+bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)
+{
+	const struct zero_checkpoint *const r = plan_zckpt(p);
+
+	if (!r || !r->model.ranks[0].lost || newest_ns(r) <= began ||
+	    is_older(newest_ns(r), OPTIMIZER_SECONDS))
+		return false;
+	errmsg_set(why, 0, "%s", r->model.ranks[0].refused);
+	return true;
+}
+
+int64_t planned_files_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return fileid_time_ns(&now);
 }

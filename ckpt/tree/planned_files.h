@@ -22,4 +22,11 @@ uint32_t planned_files_sum(struct plan *p, const char *path);
  * they are far; later, each is checked when it is read. */
 bool planned_files_are_whole(struct plan *p, struct errmsg *why);
 
+/* Are shards of the optimizer missing that may be about to be written?  A save writes them
+ * after the model states: one of those has been written since `began`, and lately. */
+bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why);
+
+/* The time that files get which are written now. */
+int64_t planned_files_now(void);
+
 #endif

@@ -68,6 +68,7 @@ struct views {
 	struct uckpt *u;
 	struct plan_options options;
 	bool check; /* all files of a tag */
+	int64_t began; /* the time, as files have it */
 	/* Protected by the context's lock: */
 	struct view **v;
 	size_t n, cap;
@@ -88,6 +89,7 @@ struct views *views_new(struct uckpt *u, const struct plan_options *options,
 	v->options = *options;
 	v->options.type = universal;
 	v->check = check;
+	v->began = planned_files_now();
 	return v;
 }
 
@@ -507,6 +509,8 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 
 	if (!tag->plan)
 		rc = plan_open(v->u, tag->path, &v->options, &tag->plan, why);
+	if (!rc && !tag->planned && planned_files_are_early(tag->plan, v->began, why))
+		rc = -EBADMSG;
 	tag->opened = !rc;
 	p = tag->plan;
 	if (!rc && x->type.kind != PLAN_UNIVERSAL)

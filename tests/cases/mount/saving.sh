@@ -63,6 +63,16 @@ appears global_step4_universal
 sleep 1.1
 check "then it does" test "$(cat "$mnt/latest_universal")" = global_step4_universal
 
+# Model states without the optimizer that comes after them are no checkpoint yet.
+mkdir "$tmp/run/global_step5"
+cp "$old"/*model_states.pt "$tmp/run/global_step5"
+walks "without the optimizer" again
+check "no view of it is listed" test -z "$(ls "$mnt" | grep global_step5_)"
+cp "$old"/*optim_states.pt "$tmp/run/global_step5"
+sleep 1.1
+check "all are, at the first look" test "$(ls -d "$mnt"/global_step5_* | wc -l)" = 4
+rm -r "$tmp/run/global_step5"
+
 # Over the old one.
 save "$new" "$tmp/run/global_step2"
 appears global_step2_universal
