@@ -75,7 +75,9 @@ include %D%/files/local.mk
 include %D%/dirs/local.mk
 include %D%/vfile/local.mk
 include %D%/model/local.mk
+include %D%/table/local.mk
 include %D%/zero/local.mk
+include %D%/foreign/local.mk
 include %D%/weights/local.mk
 include %D%/reshard/local.mk
 include %D%/plan/local.mk

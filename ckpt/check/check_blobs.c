@@ -9,14 +9,12 @@
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/checkpoint.h"
 
 bool check_is_foreign(const struct check *c)
 {
-	struct zero_checkpoint *const r =
-		c->report.plan ? plan_zckpt(c->report.plan) : NULL;
-
-	return r && r->model.ranks[0].foreign;
+	return c->report.plan && plan_checkpoint(c->report.plan)->source;
 }
 
 struct blobs_check {

@@ -29,7 +29,7 @@
 
 struct deriving {
 	struct pack_inputs *x;
-	struct zero_checkpoint z;
+	struct zero_checkpoint *z;
 	struct errmsg *err;
 	/* The file that is being looked at: */
 	const struct tag_file *file;
@@ -49,7 +49,7 @@ struct weight {
 static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 {
 	/* NVMe files lie below the tag's directory. */
-	return pack_inputs_find(d->x, f->path + strlen(d->z.dir.path) + 1);
+	return pack_inputs_find(d->x, f->path + strlen(d->z->dir.path) + 1);
 }
 
 /* Do the first elements of a region equal those of its source? */
@@ -87,7 +87,7 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 
 	if (first >= last)
 		return false;
-	source = find_input(d, tagdir_file(&d->z.dir, e->shard));
+	source = find_input(d, tagdir_file(&d->z->dir, e->shard));
 	if (source < 0)
 		return false;
 	r = (struct pack_region){
@@ -120,7 +120,7 @@ static int try_slice(struct deriving *d, const struct weight *w,
 
 	if (s->module || skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (zckpt_slice(&d->z, s, NULL, DTYPE_F32, &map, NULL))
+	if (zckpt_slice(d->z, s, NULL, DTYPE_F32, &map, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&
@@ -139,11 +139,11 @@ static int find_master(struct deriving *d, const struct weight *w)
 	const struct ckname *const id = &d->file->id;
 	int rc = 0;
 
-	for (unsigned mp = 0; !rc && mp < d->z.dir.mp_degree; mp++) {
+	for (unsigned mp = 0; !rc && mp < d->z->dir.mp_degree; mp++) {
 		const struct slice *const s =
 			id->kind == TAG_FILE_MODEL && mp != id->mp
 				? NULL
-				: rank_params_find(&d->z.model.ranks[mp],
+				: rank_params_find(&d->z->model.ranks[mp],
 						   w->name);
 
 		if (s && s->numel == w->numel)
@@ -157,7 +157,7 @@ static int find_master(struct deriving *d, const struct weight *w)
 static const struct slice *expert_slice(const struct deriving *d,
 					const struct weight *w, uint64_t *skip)
 {
-	const struct param *p = model_find(&d->z.model, w->name);
+	const struct param *p = model_find(&d->z->model, w->name);
 	char *const dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
 	const struct expert_place *place;
@@ -169,7 +169,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 	if (!dot)
 		return NULL;
 	*dot = '\0';
-	p = model_find(&d->z.model, w->name);
+	p = model_find(&d->z->model, w->name);
 	l = p && p->first ? p->first->layer : NULL;
 	if (!l || !l->fused || d->file->id.expert >= l->n)
 		return NULL;
@@ -243,16 +243,18 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 int pack_derive(struct pack_inputs *x, struct errmsg *err)
 {
 	struct deriving d = { .x = x, .err = err };
+	struct checkpoint *c;
 	int rc = 0;
 
-	if (zckpt_init(x->u, &d.z, x->dir, NULL, NULL))
+	if (checkpoint_open(x->u, &zero_checkpoint_ops, x->dir, NULL, &c, NULL))
 		return 0;
-	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nmodel; i++)
-		rc = derive_file(&d, &d.z.dir.model[i]);
-	for (size_t i = 0; !rc && i < d.z.dir.nlayer; i++)
-		rc = derive_file(&d, &d.z.dir.layer[i]);
-	for (size_t i = 0; !rc && !d.z.dir.zero3 && i < d.z.dir.nexpert; i++)
-		rc = derive_file(&d, &d.z.dir.expert[i]);
-	zckpt_done(&d.z);
+	d.z = zckpt_of(c);
+	for (size_t i = 0; !rc && !d.z->dir.zero3 && i < d.z->dir.nmodel; i++)
+		rc = derive_file(&d, &d.z->dir.model[i]);
+	for (size_t i = 0; !rc && i < d.z->dir.nlayer; i++)
+		rc = derive_file(&d, &d.z->dir.layer[i]);
+	for (size_t i = 0; !rc && !d.z->dir.zero3 && i < d.z->dir.nexpert; i++)
+		rc = derive_file(&d, &d.z->dir.expert[i]);
+	checkpoint_close(c);
 	return rc;
 }

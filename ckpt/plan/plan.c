@@ -12,12 +12,11 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/foreign/hf.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/complete.h"
 
 static const struct plan_view *const views[PLAN_KINDS] = {
 	[PLAN_UNIVERSAL] = &plan_universal,
@@ -80,44 +79,40 @@ bool plan_set_option(struct plan_options *o, struct user_rules *rules,
 	return set_word(o, name, value);
 }
 
-/* Open a plan of a source at `path`, or over a universal plan, which it takes over if
- * `owned`: on failure it is closed then. */
-static int open_view(struct uckpt *u, const struct plan_view *view,
-		     const char *path, struct plan *universal, bool owned,
+/* Open a plan of a checkpoint, which it takes over; or over a universal plan, which it
+ * takes over if `owned`.  On failure what it takes over is closed. */
+static int open_view(const struct plan_view *view, struct checkpoint *c,
+		     struct plan *universal, bool owned,
 		     const struct plan_options *options, struct plan **out,
 		     struct errmsg *err)
 {
 	/* A directory of a run may have become one of Hugging Face weights. */
-	const bool refused = universal && !universal->zckpt && view != &plan_dcp;
+	const bool refused = universal && !zckpt_of(c) && view != &plan_dcp;
 	struct plan *const p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
 	assert(view->size >= sizeof(*p));
 	if (!p) {
+		rc = refused ? errmsg_set(err, -ENOTSUP,
+					  "%s: a Hugging Face directory already holds"
+					  " weights; only a universal tree or a PyTorch"
+					  " distributed checkpoint can be made of it",
+					  c->path)
+			     : errmsg_nomem(err, c->path);
 		if (owned)
 			plan_close(universal);
-		return refused ? errmsg_set(err, -ENOTSUP,
-					    "%s: a Hugging Face directory already holds"
-					    " weights; only a universal tree or a PyTorch"
-					    " distributed checkpoint can be made of it",
-					    path)
-			       : errmsg_nomem(err, path);
+		if (!universal)
+			checkpoint_close(c);
+		return rc;
 	}
-	if (universal)
-		*p = (struct plan){ .universal = universal,
-				    .owns_universal = owned,
-				    .path = universal->path,
-				    .tag = universal->tag,
-				    .zckpt = universal->zckpt,
-				    .shards = universal->shards,
-				    .readers = universal->readers,
-				    .names = universal->names,
-				    .st = universal->st,
-				    .mtime_s = universal->mtime_s };
-	p->u = u;
-	p->view = view;
-	p->options = *options;
-	rc = view->make(p, path, err);
+	*p = (struct plan){ .u = c->u,
+			    .view = view,
+			    .options = *options,
+			    .universal = universal,
+			    .owns_universal = owned,
+			    .c = c,
+			    .names = c->names };
+	rc = view->make(p, err);
 	if (rc)
 		plan_close(p);
 	else
@@ -132,16 +127,20 @@ int plan_open(struct uckpt *u, const char *path,
 	const bool hf = !tagdir_is_tag(u, path) && hfdir_is_one(u, path);
 	const enum plan_kind kind = options->type.kind;
 	struct plan_options universal = *options;
+	struct checkpoint *c;
 	struct plan *p;
-	int rc;
+	int rc = checkpoint_open(u, hf ? &hf_checkpoint_ops : &zero_checkpoint_ops, path,
+				 options->rules, &c, err);
 
+	if (rc)
+		return rc;
 	universal.type.kind = PLAN_UNIVERSAL;
-	rc = open_view(u, hf ? &plan_hfdir : &plan_universal, path, NULL, false,
-		       &universal, &p, err);
+	rc = open_view(hf ? &plan_hfdir : &plan_universal, c, NULL, false, &universal, &p,
+		       err);
 	if (rc)
 		return rc;
 	if (kind != PLAN_UNIVERSAL)
-		return open_view(u, views[kind], path, p, true, options, out, err);
+		return open_view(views[kind], c, p, true, options, out, err);
 	*out = p;
 	return 0;
 }
@@ -152,8 +151,8 @@ int plan_open_derived(struct plan *universal, const struct view_type *type,
 	struct plan_options options = universal->options;
 
 	options.type = *type;
-	return open_view(universal->u, views[type->kind], universal->path,
-			 universal, false, &options, out, err);
+	return open_view(views[type->kind], universal->c, universal, false, &options, out,
+			 err);
 }
 
 void plan_close(struct plan *p)
@@ -164,6 +163,8 @@ void plan_close(struct plan *p)
 	p->view->close(p);
 	if (p->owns_universal)
 		plan_close(p->universal);
+	if (!p->universal)
+		checkpoint_close(p->c);
 	free(p);
 }
 
@@ -182,14 +183,14 @@ int plan_check(struct plan *p, struct errmsg *err)
  * model-parallel rank is re-cut for itself. */
 static int check_patterns(const struct plan *p, struct errmsg *err)
 {
-	const struct model *const m = p->zckpt ? &p->zckpt->model : NULL;
+	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	size_t pos = 0, n = 0;
 	const char *text, *first = NULL;
 	char more[32] = "";
 
-	if (!m || p->options.type.kind == PLAN_RESHARD)
+	if (!r || p->options.type.kind == PLAN_RESHARD)
 		return 0;
-	for (; (text = model_next_unused(m, &pos)); n++)
+	for (; (text = model_next_unused(&r->model, &pos)); n++)
 		first = first ?: text;
 	if (!first)
 		return 0;
@@ -198,7 +199,7 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 	return errmsg_set(err, -ENOTSUP,
 			  "%s: a pattern of merge rules matches no parameter: %s%s"
 			  " (no_strict ignores such patterns)",
-			  p->zckpt->dir.model[0].path, first, more);
+			  r->dir.model[0].path, first, more);
 }
 
 int plan_prove(struct plan *p, bool lenient, struct errmsg *err)
@@ -212,7 +213,7 @@ int plan_check_files(struct plan *p, struct errmsg *err)
 {
 	const int rc = plan_check(p, err);
 
-	return rc || !p->zckpt ? rc : zckpt_check_files(p->zckpt, err);
+	return rc || !p->c->ops->verify ? rc : p->c->ops->verify(p->c, err);
 }
 
 void plan_warm(struct plan *p)
@@ -234,10 +235,10 @@ static void warn_of_source(const struct zero_checkpoint *r, const struct errmsg_
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	/* Of the checkpoint, not of each view of it. */
-	if (p->zckpt && p->zckpt->dir.left && (!p->universal || p->owns_universal))
-		errmsg_put(to, "%s", p->zckpt->dir.left);
-	if (p->zckpt && p->universal && p->owns_universal)
-		warn_of_source(p->zckpt, to);
+	if (p->c->left && (!p->universal || p->owns_universal))
+		errmsg_put(to, "%s", p->c->left);
+	if (zckpt_of(p->c) && p->universal && p->owns_universal)
+		warn_of_source(zckpt_of(p->c), to);
 	plan_lack(p, to);
 	if (p->view->warn)
 		p->view->warn(p, to);
@@ -251,10 +252,15 @@ void plan_lack(struct plan *p, const struct errmsg_sink *to)
 
 struct zero_checkpoint *plan_zckpt(struct plan *p)
 {
-	return p->zckpt;
+	return zckpt_of(p->c);
+}
+
+struct checkpoint *plan_checkpoint(struct plan *p)
+{
+	return p->c;
 }
 
 struct shardcache *plan_shards(struct plan *p)
 {
-	return p->shards;
+	return p->c->shards;
 }

@@ -12,6 +12,7 @@
 #include "ckpt/plan/view_type.h"
 #include "ckpt/tensor/tensor.h"
 
+struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
 struct param;
@@ -142,7 +143,7 @@ int plan_check(struct plan *p, struct errmsg *err);
 int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
 
 /* Check also that all files of the tag belong together, by reading every shard's
- * map and every model-states file; see zckpt_check_files. */
+ * map and every model-states file; see checkpoint_ops. */
 int plan_check_files(struct plan *p, struct errmsg *err);
 
 /*
@@ -220,8 +221,8 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 /* The checkpoint that the plan was made from, and its shards in the numbering of
  * extents.  Both belong to the plan. */
-struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL for a Hugging Face
-						     * directory */
+struct checkpoint *plan_checkpoint(struct plan *p);
+struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL: DeepSpeed's is of another kind */
 struct shardcache *plan_shards(struct plan *p);
 
 /* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */

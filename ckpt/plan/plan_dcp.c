@@ -39,7 +39,7 @@ static struct plan_dcp *dcpview_of(struct plan *p)
 
 static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->readers;
+	out->readers = &e->p->c->access;
 }
 
 static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
@@ -86,8 +86,8 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 
 	/* torch reads each chunk's header by itself. */
 	out->scattered = true;
-	if (!e->p->zckpt || (f && f->weight == DCPVIEW_OBJECTS))
-		out->readers = &e->p->readers;
+	if (!zckpt_of(e->p->c) || (f && f->weight == DCPVIEW_OBJECTS))
+		out->readers = &e->p->c->access;
 }
 
 /* Map all elements of a file's tensor. */
@@ -99,9 +99,9 @@ static bool map_tensor(const struct plan_item *e, struct draft *d,
 	const struct weight *const x = w->v[f->weight];
 
 	return draft_try(
-		d, f->state ? zckpt_add_param(e->p->zckpt, x->param, f->state,
+		d, f->state ? zckpt_add_param(zckpt_of(e->p->c), x->param, f->state,
 					      dtype, out, &d->gathers, d->err)
-			    : weights_add(w, f->weight, e->p->zckpt, dtype, out,
+			    : weights_add(w, f->weight, zckpt_of(e->p->c), dtype, out,
 					  &d->gathers, d->err));
 }
 
@@ -152,7 +152,7 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 
 static int dcpview_check(struct plan *p, struct errmsg *err)
 {
-	return p->zckpt ? plan_check_params(p, err) : 0;
+	return zckpt_of(p->c) ? plan_check_params(p, err) : 0;
 }
 
 static void dcpview_lack(struct plan *p, const struct errmsg_sink *to)
@@ -210,7 +210,7 @@ static bool is_internal(const struct value *key)
 /* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
 static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 {
-	const struct zero_checkpoint *const r = e->p->zckpt;
+	const struct zero_checkpoint *const r = zckpt_of(e->p->c);
 	struct value *const out = value_new(&d->a, VALUE_DICT);
 	const struct value_dict *from;
 
@@ -264,10 +264,10 @@ static void set_groups(struct plan *p)
 	plan_set_groups(p, groups, COUNT(groups));
 }
 
-static int dcpview_make(struct plan *p, const char *path, struct errmsg *err)
+static int dcpview_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_dcp *const x = dcpview_of(p);
-	struct zero_checkpoint *r = p->zckpt;
+	struct zero_checkpoint *r = zckpt_of(p->c);
 	struct errmsg why = { "" };
 	int rc = (r ? zckpt_profiles(r, err) : 0)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
@@ -279,7 +279,7 @@ static int dcpview_make(struct plan *p, const char *path, struct errmsg *err)
 	rc = dcpview_state_make(&x->state, p->options.dcp_style,
 				p->options.dcp_ranks, x->w, r, &why);
 	if (rc)
-		return errmsg_set(err, rc, "%s: %s", path, why.text);
+		return errmsg_set(err, rc, "%s: %s", p->c->path, why.text);
 	set_groups(p);
 	return 0;
 }

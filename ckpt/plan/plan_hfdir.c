@@ -23,20 +23,16 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
+#include "ckpt/foreign/hf.h"
 #include "ckpt/format/names.h"
-#include "ckpt/roots/roots.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/weights.h"
-#include "ckpt/zero/checkpoint.h"
 
 #define SOURCE_TEXT "Huggingface checkpoint"
 
 struct plan_hfdir {
 	struct plan plan;
-	struct hfdir d;
 	struct plan_paths paths; /* of tensors */
 	struct weights weights; /* filled in by hfdir_weights */
 };
@@ -59,9 +55,9 @@ static const char *const single_names[] = {
 	"zero_pp_rank_0_mp_rank_00_model_states.pt",
 };
 
-static struct hfdir *hfdir_of(struct plan *p)
+static const struct hfdir *hfdir_of(const struct plan *p)
 {
-	return &((struct plan_hfdir *)p)->d;
+	return &((const struct hf_checkpoint *)p->c)->d;
 }
 
 static void describe_tensor(const struct plan_item *e, struct plan_facts *out)
@@ -275,30 +271,17 @@ static void hfdir_plan_close(struct plan *p)
 {
 	weights_done(&((struct plan_hfdir *)p)->weights);
 	plan_paths_done(&((struct plan_hfdir *)p)->paths);
-	shardcache_free(p->shards);
-	hfdir_done(hfdir_of(p));
 }
 
-static int hfdir_plan_make(struct plan *p, const char *path, struct errmsg *err)
+static int hfdir_plan_make(struct plan *p, struct errmsg *err)
 {
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
 	const bool any = p->options.any_stage;
-	struct hfdir *const d = hfdir_of(p);
+	const struct hfdir *const d = hfdir_of(p);
 	struct plan_paths *const paths = &((struct plan_hfdir *)p)->paths;
-	int rc = hfdir_open(p->u, d, path, err);
+	const int rc = plan_paths_init(paths, d->v, d->n, sizeof(*d->v), d->path, err);
 
-	if (rc)
-		return rc;
-	p->path = d->path;
-	p->tag = roots_base(p->u, d->path);
-	p->readers = p->names = d->access;
-	p->st = d->st;
-	p->mtime_s = d->files[0].mtime_s;
-	p->shards = zckpt_shards(p->u, d->files, d->nfiles);
-	rc = p->shards ? plan_paths_init(paths, d->v, d->n, sizeof(*d->v), path,
-					 err)
-		       : errmsg_nomem(err, path);
 	if (rc)
 		return rc;
 

@@ -36,13 +36,13 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 	int rc = 0;
 
 	hash = hash_bytes(hash, options, sizeof(options));
-	hash = hash_bytes(hash, p->path, strlen(p->path));
+	hash = hash_bytes(hash, p->c->path, strlen(p->c->path));
 	if (o->rules)
 		rc = hash_rules(o->rules->preset.info, &hash, err)
 			     ?: hash_rules(o->rules->file.info, &hash, err);
-	for (size_t i = 0; i < shardcache_count(p->shards); i++) {
-		const char *const path = shardcache_path(p->shards, (uint32_t)i);
-		const struct fileid *const id = shardcache_id(p->shards, (uint32_t)i);
+	for (size_t i = 0; i < shardcache_count(p->c->shards); i++) {
+		const char *const path = shardcache_path(p->c->shards, (uint32_t)i);
+		const struct fileid *const id = shardcache_id(p->c->shards, (uint32_t)i);
 		/* The ctime tells of a file that was written to and whose mtime was put
 		 * back.  That of a new link begins a conversion anew, which is safe. */
 		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,

@@ -4,6 +4,7 @@
 
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/plan_paths.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/draft.h"
 #include "ckpt/vfile/vfile.h"
 
@@ -71,7 +72,7 @@ struct plan_view {
 	size_t size; /* of the kind's own structure */
 	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
 	 * before a failure.  plan_close frees the structure. */
-	int (*make)(struct plan *p, const char *path, struct errmsg *err);
+	int (*make)(struct plan *p, struct errmsg *err);
 	void (*close)(struct plan *p);
 	int (*check)(struct plan *p, struct errmsg *err);
 	void (*warm)(struct plan *p);
@@ -85,23 +86,15 @@ struct plan_view {
 extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
 	plan_dcp, plan_reshard;
 
-/* The part that all kinds share.  A plan over a universal one of the same tag gets
- * its facts from there. */
+/* The part that all kinds share. */
 struct plan {
 	struct uckpt *u;
 	const struct plan_view *view;
 	struct plan_options options;
 	struct plan *universal; /* over which it is made, or NULL */
 	bool owns_universal;
-	/* Facts about the source, borrowed from it: */
-	const char *path;              /* of its directory */
-	const char *tag;               /* its name */
-	struct zero_checkpoint *zckpt; /* plan_zckpt */
-	struct shardcache *shards;     /* plan_shards */
-	struct access readers;         /* who may read all its files */
-	struct access names; /* users that may read what entries' names come from */
-	struct stat st;      /* of the directory */
-	int64_t mtime_s;
+	struct checkpoint *c; /* belongs to the universal plan */
+	struct access names;  /* users that may read what entries' names come from */
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];
 	unsigned ngroups; /* the context's lock protects their records of files */

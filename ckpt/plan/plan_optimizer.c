@@ -152,7 +152,7 @@ struct value *plan_param_groups(const struct zero_checkpoint *r,
 static struct value *make_root(const struct plan *p, struct arena *a,
 			       const struct value *dict, struct value *version)
 {
-	const struct zero_checkpoint *const r = p->zckpt;
+	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	const bool any = p->options.any_stage;
 	const bool zero3 = r->model.ranks[0].zero3;
 	const struct value_dict *const from = value_pairs(dict);
@@ -187,7 +187,7 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 
 struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 {
-	struct zero_checkpoint *const r = e->p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(e->p->c);
 	const struct shard *profile;
 	const struct value *dict;
 

@@ -45,7 +45,7 @@ static int64_t find_made(const struct plan_item *dir, unsigned group,
 			 const char *name)
 {
 	struct plan *const p = dir->p;
-	const unsigned mp = p->zckpt->dir.mp_degree;
+	const unsigned mp = zckpt_of(p->c)->dir.mp_degree;
 	const size_t n = p->groups[group].n / mp;
 	const struct ckname id = names_parse(name);
 	const size_t i = id.mp * n + id.dp;
@@ -62,7 +62,7 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 	out->mtime_s =
 		reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i)
 			->mtime_s;
-	out->readers = &e->p->readers;
+	out->readers = &e->p->c->access;
 }
 
 static struct value *draft_made(const struct plan_item *e, struct draft *d)
@@ -72,7 +72,7 @@ static struct value *draft_made(const struct plan_item *e, struct draft *d)
 
 static const struct tag_file *disk_file(const struct plan_item *e)
 {
-	const struct tagdir *const d = &e->p->zckpt->dir;
+	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
 
 	return &(e->group == LAYER ? d->layer : d->expert)[e->i];
 }
@@ -86,24 +86,24 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct tag_file *const f = disk_file(e);
 
-	plan_describe_copy(e->p, f, (size_t)(f - e->p->zckpt->dir.files), out);
+	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
 int plan_stat_recut(const struct plan *universal, unsigned ranks,
 		    struct plan_stat *out, struct errmsg *err)
 {
-	const int rc = reshard_check_ranks(universal->zckpt, ranks, err);
+	const int rc = reshard_check_ranks(zckpt_of(universal->c), ranks, err);
 
 	if (!rc)
-		plan_stat_dir(universal, &universal->readers,
-			      universal->mtime_s, out);
+		plan_stat_dir(universal, &universal->c->access,
+			      universal->c->mtime_s, out);
 	return rc;
 }
 
 /* Try one file of each kind and model-parallel rank. */
 static int reshard_check(struct plan *p, struct errmsg *err)
 {
-	const unsigned mp = p->zckpt->dir.mp_degree;
+	const unsigned mp = zckpt_of(p->c)->dir.mp_degree;
 	uint64_t size;
 	int rc = 0;
 
@@ -125,17 +125,16 @@ static void reshard_close(struct plan *p)
 	reshard_done(&reshard_of(p)->s);
 }
 
-static int reshard_make(struct plan *p, const char *path, struct errmsg *err)
+static int reshard_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_reshard *const x = reshard_of(p);
-	const struct tagdir *const d = &p->zckpt->dir;
-	const int rc = reshard_init(&x->s, p->zckpt, p->options.type.ranks,
+	const struct tagdir *const d = &zckpt_of(p->c)->dir;
+	const int rc = reshard_init(&x->s, zckpt_of(p->c), p->options.type.ranks,
 				    p->options.type.stage, err);
 
-	(void)path;
 	if (rc)
 		return rc;
-	p->names = p->readers;
+	p->names = p->c->access;
 
 	const struct plan_group groups[] = {
 		{ .n = reshard_count(&x->s, RESHARD_OPTIM),

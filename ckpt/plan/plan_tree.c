@@ -384,7 +384,7 @@ void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
 {
 	*out = (struct plan_facts){ .mtime_s = f->mtime_s,
 				    .readers = &f->access,
-				    .copied = p->shards,
+				    .copied = p->c->shards,
 				    .shard = (uint32_t)shard };
 }
 
@@ -392,7 +392,7 @@ static struct plan_facts get_facts(const struct plan_item *e)
 {
 	const struct plan_group *const g = group_of(e);
 	struct plan_facts facts = {
-		.mtime_s = e->p->mtime_s,
+		.mtime_s = e->p->c->mtime_s,
 		.readers = g->is_dir ? &e->p->names : NULL,
 	};
 
@@ -421,7 +421,7 @@ static void write_path(const struct plan_item *e, char *out, size_t size)
 
 	if (e->group == PLAN_GROUP_ROOT) {
 		view_type_suffix(&e->p->options.type, suffix);
-		snprintf(out, size, "%s%s", e->p->tag, suffix);
+		snprintf(out, size, "%s%s", e->p->c->tag, suffix);
 		return;
 	}
 	dir = get_dir_of(e, &ignored);
@@ -442,11 +442,11 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 	if (rc)
 		return rc;
 	if (d.head.len)
-		*out = vfile_new_tensors(d.nstorages ? p->shards : NULL,
+		*out = vfile_new_tensors(d.nstorages ? p->c->shards : NULL,
 					 &d.head, d.storages, d.after,
 					 d.nstorages, &d.gathers, e->err);
 	else
-		*out = vfile_new_pt(p->shards, &d.w, d.storages, &d.gathers,
+		*out = vfile_new_pt(p->c->shards, &d.w, d.storages, &d.gathers,
 				    p->options.crc_zero ? NULL
 				    : r->nstorages > 1  ? r->sums
 							: &r->sum,
@@ -482,8 +482,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 	if (rc)
 		return rc;
-	if (p->zckpt)
-		shardcache_suppose(p->shards, &p->zckpt->far);
+	shardcache_suppose(p->c->shards, &p->c->far);
 	rc = vfile_check(f, err);
 	if (rc)
 		vfile_free(f);
@@ -495,7 +494,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 void plan_stat_dir(const struct plan *p, const struct access *names,
 		   int64_t mtime_s, struct plan_stat *out)
 {
-	const struct stat *const dir = &p->st;
+	const struct stat *const dir = &p->c->st;
 	struct access list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
 
 	access_restrict(&list, names);
@@ -513,7 +512,7 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 }
 
 struct readers {
-	const struct tagdir *dir;
+	const struct checkpoint *c;
 	struct access access;
 };
 
@@ -521,7 +520,7 @@ static int restrict_by_shard(void *ctx, uint32_t shard)
 {
 	struct readers *const r = ctx;
 
-	access_restrict(&r->access, &tagdir_file(r->dir, shard)->access);
+	access_restrict(&r->access, &r->c->files[shard].access);
 	return 0;
 }
 
@@ -529,13 +528,13 @@ static int restrict_by_shard(void *ctx, uint32_t shard)
  * those of all its files at first. */
 static int find_readers(const struct plan_item *e, struct access *out)
 {
-	const struct tagdir *const d = &e->p->zckpt->dir;
-	struct readers r = { d, d->names };
+	const struct checkpoint *const c = e->p->c;
+	struct readers r = { c, c->names };
 	struct vfile *f;
 	int rc;
 
-	*out = d->access;
-	if (!d->mixed)
+	*out = c->access;
+	if (!c->mixed)
 		return 0;
 	rc = open_file(e, &f);
 	if (rc)
@@ -598,7 +597,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		return rc;
 	out->uid = readers.uid;
 	out->gid = readers.gid;
-	out->mode = readers.mode | access_writers(&readers, p->st.st_mode);
+	out->mode = readers.mode | access_writers(&readers, p->c->st.st_mode);
 	return 0;
 }
 

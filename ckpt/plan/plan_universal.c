@@ -33,7 +33,6 @@
 
 struct plan_universal {
 	struct plan plan;
-	struct zero_checkpoint r;
 	struct plan_paths paths; /* of parameters */
 	struct weights weights; /* valid once `weighed` is set */
 	bool weighed;
@@ -49,12 +48,12 @@ static struct plan_universal *universal_of(struct plan *p)
 /* The number of names under which engines of other stages look for model states. */
 static size_t naliases(const struct plan *p)
 {
-	return p->options.any_stage ? p->zckpt->dir.mp_degree : 0;
+	return p->options.any_stage ? zckpt_of(p->c)->dir.mp_degree : 0;
 }
 
 static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct tagdir *const d = &e->p->zckpt->dir;
+	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
 
 	if (e->i < d->nmodel)
 		return plan_set_name(out, d->model[e->i].name, "");
@@ -66,7 +65,7 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 
 static void describe_model(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tagdir *const d = &e->p->zckpt->dir;
+	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
 	const size_t n =
 		e->i < d->nmodel
 			? e->i
@@ -78,7 +77,7 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 /* Its pickle has objects of the optimizer shards. */
 static void describe_optimizer(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->readers;
+	out->readers = &e->p->c->access;
 }
 
 const struct param *plan_param(const struct plan *p, uint64_t node)
@@ -86,8 +85,8 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
 	const uint64_t first = PARAM * PLAN_ZERO;
 
 	return p->view == &plan_universal && node >= first &&
-			       node - first < p->zckpt->model.nparams
-		       ? &p->zckpt->model.params[node - first]
+			       node - first < p->c->nparams
+		       ? &p->c->params[node - first]
 		       : NULL;
 }
 
@@ -97,7 +96,7 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
  */
 static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	struct zero_checkpoint *const r = e->p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(e->p->c);
 	const struct param *const p = &r->model.params[e->dir];
 	const struct shard_group *g = NULL;
 	const struct shard_state *st;
@@ -201,7 +200,7 @@ static struct value *draft_flat(const struct plan_item *e,
 				const struct param *p, const char *state,
 				const struct flat *flat, struct draft *d)
 {
-	struct zero_checkpoint *const r = e->p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(e->p->c);
 	const bool bare = model_is_flat(&r->model) && !e->p->options.any_stage &&
 			  p->merge.rule != MERGE_EXPERTS;
 	struct extent_map *map;
@@ -270,7 +269,7 @@ static struct value *draft_module(const struct zero_checkpoint *r,
 
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
 {
-	struct zero_checkpoint *const r = e->p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(e->p->c);
 	const struct param *const p = &r->model.params[e->dir];
 	const struct shard_state *st;
 	const struct shard_group *g;
@@ -293,8 +292,7 @@ static int universal_weights(struct plan *p, const struct weights **out,
 {
 	struct plan_universal *const u = universal_of(p);
 	const int rc = u->weighed ? 0
-				  : weights_load(&u->weights, &u->r, p->shards,
-						 err);
+				  : weights_load(&u->weights, zckpt_of(p->c), err);
 
 	u->weighed |= !rc;
 	*out = &u->weights;
@@ -324,7 +322,7 @@ static int check_param(struct zero_checkpoint *r, const struct param *p,
 
 int plan_check_params(struct plan *p, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(p->c);
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < r->model.nparams; i++)
@@ -335,19 +333,19 @@ int plan_check_params(struct plan *p, struct errmsg *err)
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	return plan_paths_check(&universal_of(p)->paths, err)
-		       ?: zckpt_check_states(p->zckpt, err)
+		       ?: zckpt_check_states(zckpt_of(p->c), err)
 		       ?: plan_check_params(p, err);
 }
 
 static void universal_warm(struct plan *p)
 {
-	struct zero_checkpoint *const r = p->zckpt;
+	struct zero_checkpoint *const r = zckpt_of(p->c);
 	const struct tagdir *const d = &r->dir;
 	uint32_t shards[PLAN_WARM_SHARDS];
 	uint64_t size;
 	size_t n = 0;
 
-	if (!far_is_suspect(&r->far))
+	if (!far_is_suspect(&p->c->far))
 		return;
 	for (; n < PLAN_WARM_SHARDS && n < d->nfiles; n++)
 		shards[n] = (uint32_t)n;
@@ -360,8 +358,8 @@ static void universal_warm(struct plan *p)
 				  1, NULL);
 	}
 	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
-	shardcache_suppose(p->shards, &r->far);
-	shardcache_check_files(p->shards, shards, n, NULL);
+	shardcache_suppose(p->c->shards, &p->c->far);
+	shardcache_check_files(p->c->shards, shards, n, NULL);
 }
 
 static void universal_close(struct plan *p)
@@ -371,43 +369,27 @@ static void universal_close(struct plan *p)
 	if (u->weighed)
 		weights_done(&u->weights);
 	plan_paths_done(&u->paths);
-	shardcache_free(p->shards);
-	if (p->zckpt)
-		zckpt_done(p->zckpt);
 }
 
-static int universal_make(struct plan *p, const char *path, struct errmsg *err)
+static int universal_make(struct plan *p, struct errmsg *err)
 {
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
-	struct plan_universal *const u = universal_of(p);
-	struct zero_checkpoint *const r = &u->r;
-	int rc = zckpt_init(p->u, r, path, p->options.rules, err);
+	const struct tagdir *const d = &zckpt_of(p->c)->dir;
+	struct plan_paths *const paths = &universal_of(p)->paths;
+	int rc;
 
-	if (rc)
-		return rc;
-	p->zckpt = r;
 	/* A checkpoint of no stage serves all. */
-	p->options.any_stage |= r->model.ranks[0].foreign != NULL;
-	p->path = r->dir.path;
-	p->tag = r->dir.tag;
-	p->readers = r->dir.access;
-	p->names = r->dir.names;
-	p->st = r->dir.st;
-	p->mtime_s = r->dir.optim[0].mtime_s;
-	p->shards = zckpt_shards(p->u, r->dir.files, r->dir.nfiles);
-	rc = p->shards ? plan_paths_init(&u->paths, r->model.params,
-					 r->model.nparams,
-					 sizeof(*r->model.params),
-					 r->dir.model[0].path, err)
-		       : errmsg_nomem(err, path);
+	p->options.any_stage |= p->c->source != NULL;
+	rc = plan_paths_init(paths, p->c->params, p->c->nparams, sizeof(*p->c->params),
+			     d->model[0].path, err);
 	if (rc)
 		return rc;
 
 	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
 		{ .dir = ROOT,
-		  .n = r->dir.nmodel + naliases(p),
+		  .n = d->nmodel + naliases(p),
 		  .name = name_model,
 		  .describe = describe_model },
 		{ .dir = ZERO,
@@ -417,8 +399,8 @@ static int universal_make(struct plan *p, const char *path, struct errmsg *err)
 		  .draft = plan_draft_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
-		  .n = u->paths.ndirs,
-		  .paths = &u->paths },
+		  .n = paths->ndirs,
+		  .paths = paths },
 		{ .dir = PARAM,
 		  .n = SHARD_STATES_MAX + 1,
 		  .name = name_state,

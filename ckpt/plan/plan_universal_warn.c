@@ -117,7 +117,7 @@ static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
 
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	const struct model *const m = &p->zckpt->model;
+	const struct model *const m = &zckpt_of(p->c)->model;
 	const char *text;
 	size_t pos = 0;
 
@@ -137,8 +137,8 @@ void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 			       " parallelism has whole parameters");
 	warn_of_megatron(m, to);
 	warn_of_frozen(m, to);
-	zckpt_warn(p->zckpt, to);
-	for (unsigned mp = 0; mp < p->zckpt->dir.mp_degree; mp++)
+	zckpt_warn(zckpt_of(p->c), to);
+	for (unsigned mp = 0; mp < zckpt_of(p->c)->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)
 			errmsg_put(to, "%s", m->ranks[mp].warnings[i]);
 	while ((text = model_next_unused(m, &pos)))

@@ -102,7 +102,7 @@ static void add_storage(const struct plan_item *e, struct draft *d,
 	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
 	map = draft_add_storage(d, t);
 	if (d->extents)
-		draft_try(d, weights_add(x->w, weight, e->p->zckpt, t->dtype,
+		draft_try(d, weights_add(x->w, weight, zckpt_of(e->p->c), t->dtype,
 					 map, &d->gathers, d->err));
 }
 
@@ -250,7 +250,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 		if (w->v[i]->param)
 			rc = zckpt_check_param(w->v[i]->param, NULL,
 					       w->v[i]->dtype, &why);
-	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
 		  : 0;
 }
 
@@ -310,7 +310,7 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 			x->names[i] = NULL;
 		else if (!x->adapters.top)
 			x->names[i] = w->v[i]->name;
-	return x->names ? 0 : errmsg_nomem(err, x->plan.zckpt->dir.path);
+	return x->names ? 0 : errmsg_nomem(err, x->plan.c->path);
 }
 
 /* Find the files that are copied beside those with weights, and name the directories. */
@@ -319,9 +319,9 @@ static int find_sidecars(struct plan_weights *x, struct errmsg *err)
 	struct adapter_dirs *const d = &x->adapters;
 	struct plan *const p = &x->plan;
 	const char *const more = p->options.hf_config;
-	const int rc = sidecars_find(p->u, &x->sidecars, p->zckpt,
+	const int rc = sidecars_find(p->u, &x->sidecars, zckpt_of(p->c),
 				     d->top ? d->top->name : NULL, more, err)
-			       ?: adapter_dirs_configure(d, p->u, p->zckpt, more,
+			       ?: adapter_dirs_configure(d, p->u, zckpt_of(p->c), more,
 							 &x->sidecars, err);
 
 	if (rc)
@@ -329,7 +329,7 @@ static int find_sidecars(struct plan_weights *x, struct errmsg *err)
 	x->dirs = arena_alloc(&x->arena, (d->n + 1) * sizeof(*x->dirs));
 	for (size_t i = 0; x->dirs && i < d->n; i++)
 		x->dirs[i] = d->v[i].one->name;
-	return x->dirs ? 0 : errmsg_nomem(err, p->zckpt->dir.path);
+	return x->dirs ? 0 : errmsg_nomem(err, p->c->path);
 }
 
 /*
@@ -377,7 +377,7 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 		x->tensors[i] = saved[x->split.order[i]];
 	free(len);
 	free(scratch);
-	return rc ? errmsg_nomem(err, x->plan.zckpt->dir.path) : 0;
+	return rc ? errmsg_nomem(err, x->plan.c->path) : 0;
 }
 
 /* Errors that the layouts of files find name only tensors: add the tag. */
@@ -391,17 +391,16 @@ static int check_files(struct plan *p, struct errmsg *err)
 		rc = plan_file_size(p, FILES, i, &size, &why);
 	for (size_t i = 0; !rc && i < p->groups[DIRS].n; i++)
 		rc = plan_file_size(p, DIR_WEIGHTS, i, &size, &why);
-	return rc ? errmsg_set(err, rc, "%s: %s", p->zckpt->dir.path, why.text)
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
 		  : 0;
 }
 
-static int weights_make(struct plan *p, const char *path, struct errmsg *err)
+static int weights_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
-	int rc = zckpt_profiles(p->zckpt, err)
+	int rc = zckpt_profiles(zckpt_of(p->c), err)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
-	(void)path;
 	x->format = &formats[p->options.type.kind];
 	if (!rc)
 		rc = name_weights(x, err) ?: split_weights(x, err);

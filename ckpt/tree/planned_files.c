@@ -7,14 +7,13 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/crc32.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/complete.h"
 
 /* All files of a tag that was written to so lately are checked before it is listed: one may
  * be half-written.  Later, each is checked when it is read. */
@@ -22,16 +21,6 @@
 
 /* A rank that has written its model states begins so soon to write its shard. */
 #define OPTIMIZER_SECONDS 60
-
-/* Could a Hugging Face directory have another layout than that of its plan?  Weights of
- * a format that is preferred may have been added to others. */
-static bool is_other_layout(const struct shardcache *c, const char *path)
-{
-	const char *const slash = strrchr(shardcache_path(c, 0), '/');
-
-	return !hfdir_is_found_by(shardcache_context(c), path,
-				  slash ? slash + 1 : "");
-}
 
 /* Are all files of a plan there, as far as their inodes, sizes and times show? */
 static bool are_all_there(struct shardcache *c)
@@ -49,16 +38,14 @@ static bool are_all_there(struct shardcache *c)
 	return true;
 }
 
-bool planned_files_are_there(struct plan *p, const char *path)
+bool planned_files_are_there(struct plan *p)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(p);
-	struct shardcache *const c = plan_shards(p);
-	const uint32_t shards[] = { 0, (uint32_t)(r ? r->dir.noptim
-						    : shardcache_count(c) - 1) };
+	const struct checkpoint *const c = plan_checkpoint(p);
+	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
-	return (r || !is_other_layout(c, path)) &&
-	       (!r || far_is_far(&r->far) || site_is_url(path) || are_all_there(c)) &&
-	       shardcache_check_paths(c, shards, 2, NULL) == 0;
+	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
+	       (far_is_far(&c->far) || site_is_url(c->path) || are_all_there(c->shards)) &&
+	       shardcache_check_paths(c->shards, shards, 2, NULL) == 0;
 }
 
 struct sum {
@@ -81,36 +68,28 @@ static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 	s->n++;
 }
 
-uint32_t planned_files_sum(struct plan *p, const char *path)
+uint32_t planned_files_sum(struct plan *p)
 {
-	struct sum s = { .planned = plan_shards(p), .same = true };
-	struct tagdir d;
-	struct hfdir h;
+	const struct checkpoint *const c = plan_checkpoint(p);
+	struct sum s = { .planned = c->shards, .same = true };
+	struct checkpoint *now;
 
-	if (!plan_zckpt(p)) {
-		if (hfdir_open(shardcache_context(s.planned), &h, path, NULL))
-			return 0;
-		for (size_t i = 0; i < h.nfiles; i++)
-			sum_add(&s, h.files[i].path, &h.files[i].file);
-		hfdir_done(&h);
-	} else {
-		if (tagdir_scan(shardcache_context(s.planned), &d, path, NULL))
-			return 0;
-		for (size_t i = 0; i < d.nfiles; i++)
-			sum_add(&s, tagdir_file(&d, i)->path, &tagdir_file(&d, i)->file);
-		tagdir_done(&d);
-	}
-	return s.same && s.n == shardcache_count(s.planned) ? 0 : s.sum;
+	if (checkpoint_list(c->u, c->ops, c->path, &now, NULL))
+		return 0;
+	for (size_t i = 0; i < now->nfiles; i++)
+		sum_add(&s, now->files[i].path, &now->files[i].file);
+	checkpoint_close(now);
+	return s.same && s.n == c->nfiles ? 0 : s.sum;
 }
 
 /* Returns when the file of a plan that was written last was. */
-static int64_t newest_ns(const struct zero_checkpoint *r)
+static int64_t newest_ns(const struct checkpoint *c)
 {
 	int64_t newest = 0;
 
-	for (size_t i = 0; i < r->dir.nfiles; i++)
-		if (tagdir_file(&r->dir, i)->file.mtime_ns > newest)
-			newest = tagdir_file(&r->dir, i)->file.mtime_ns;
+	for (size_t i = 0; i < c->nfiles; i++)
+		if (c->files[i].file.mtime_ns > newest)
+			newest = c->files[i].file.mtime_ns;
 	return newest;
 }
 
@@ -121,18 +100,18 @@ static bool is_older(int64_t ns, unsigned seconds)
 
 bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(p);
+	struct checkpoint *const c = plan_checkpoint(p);
 
-	return !r || is_older(newest_ns(r), SETTLED_SECONDS) || far_is_far(&r->far) ||
-	       zckpt_check_files(plan_zckpt(p), why) == 0;
+	return !c->ops->verify || is_older(newest_ns(c), SETTLED_SECONDS) ||
+	       far_is_far(&c->far) || c->ops->verify(c, why) == 0;
 }
 
 bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)
 {
 	const struct zero_checkpoint *const r = plan_zckpt(p);
 
-	if (!r || !r->model.ranks[0].lost || newest_ns(r) <= began ||
-	    is_older(newest_ns(r), OPTIMIZER_SECONDS))
+	if (!r || !r->model.ranks[0].lost || newest_ns(&r->c) <= began ||
+	    is_older(newest_ns(&r->c), OPTIMIZER_SECONDS))
 		return false;
 	errmsg_set(why, 0, "%s", r->model.ranks[0].refused);
 	return true;

@@ -10,13 +10,13 @@
 /* The files that the plan of a tag, or of a Hugging Face directory, was made of: a save
  * replaces them, and leaves files of two generations meanwhile. */
 
-/* Are they at `path` as they were planned?  Where storage is far, two of a tag are looked at,
+/* Are they there as they were planned?  Where storage is far, two of a tag are looked at,
  * which a save replaces as all: its first optimizer shard and first model states. */
-bool planned_files_are_there(struct plan *p, const char *path);
+bool planned_files_are_there(struct plan *p);
 
-/* Sum the identities of all files that are at `path` now; 0 if they are those of the plan, or
+/* Sum the identities of all files that are there now; 0 if they are those of the plan, or
  * no complete checkpoint. */
-uint32_t planned_files_sum(struct plan *p, const char *path);
+uint32_t planned_files_sum(struct plan *p);
 
 /* Is none of them half-written?  Those of a tag that was written to lately are opened, unless
  * they are far; later, each is checked when it is read. */

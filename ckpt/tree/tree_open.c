@@ -15,7 +15,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/roots/roots.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/tree/tree_impl.h"
 
 /* Plan the newest usable tag.  Tags that are refused and not damaged are shown as they are:
@@ -67,7 +67,6 @@ static int open_run(struct tree *t, struct errmsg *err)
 static int tree_plan(struct tree *t, const char *path, const struct view_type *type,
 		     uint64_t parent, struct view **view, struct errmsg *err)
 {
-	const struct zero_checkpoint *tag;
 	struct plan *plan;
 	int rc = views_add(t->views, path, type, parent, view);
 
@@ -76,9 +75,7 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 	rc = view_plan(*view, &plan, err);
 	if (rc)
 		return rc;
-	tag = plan_zckpt(plan);
-	if (tag)
-		far_suppose(&t->far, &tag->far);
+	far_suppose(&t->far, &plan_checkpoint(plan)->far);
 	view_put(*view);
 	return 0;
 }

@@ -296,9 +296,9 @@ static bool compare_files(struct tag *tag)
 	const uint32_t before = tag->seen;
 
 	tag->looked = clock_ns();
-	tag->there = planned_files_are_there(tag->plan, tag->path);
+	tag->there = planned_files_are_there(tag->plan);
 	/* Opens of files fail for what these two do not show. */
-	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan, tag->path)
+	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
 						: 0;
 	tag->suspect = tag->seen != 0;
 	return tag->seen && tag->seen == before;

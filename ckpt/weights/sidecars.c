@@ -273,7 +273,7 @@ static bool find_config(const struct search *s, const char *run, const char *mor
 static int end_search(const struct search *s, bool ok, const char *path, struct errmsg *err)
 {
 	if (ok)
-		s->c->shards = zckpt_shards(s->u, s->c->v, s->c->n);
+		s->c->shards = checkpoint_shards(s->u, s->c->v, s->c->n);
 	if (s->c->shards)
 		return 0;
 	sidecars_done(s->c);

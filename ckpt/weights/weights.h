@@ -52,11 +52,10 @@ struct weights {
  * model-states files.  Tensors that are no plain ones, or of unknown types, are left out
  * with a warning.  Returns -ENOTSUP, with a message that names the tensor, for those that
  * tensor-parallel ranks cut in a way that is not recorded; other errors are those of
- * zckpt_init.
+ * checkpoint_open.
  * Call weights_done after success.
  */
-int weights_load(struct weights *w, struct zero_checkpoint *r,
-		 struct shardcache *shards, struct errmsg *err);
+int weights_load(struct weights *w, struct zero_checkpoint *r, struct errmsg *err);
 void weights_done(struct weights *w);
 
 /* Locate the elements of tensor `t`, which must be that of `x`, in a shard: element 0 of

@@ -81,10 +81,10 @@ static int compare_bytes(const struct weights_loader *l, const struct weight *x,
 
 	for (uint64_t off = 0, n; !rc && off < len; off += n) {
 		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
-		rc = shardcache_read_map(l->shards, &x->map, a, (size_t)n, off,
+		rc = shardcache_read_map(l->r->c.shards, &x->map, a, (size_t)n, off,
 					 err);
 		if (!rc)
-			rc = shardcache_read(l->shards, l->shard,
+			rc = shardcache_read(l->r->c.shards, l->shard,
 					     a + COMPARED_MAX, (size_t)n,
 					     at + off, err);
 		if (!rc && memcmp(a, a + COMPARED_MAX, (size_t)n) != 0)

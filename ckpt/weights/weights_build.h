@@ -14,7 +14,6 @@ struct value_dict;
 struct weights_loader {
 	struct weights *w;
 	struct zero_checkpoint *r;
-	struct shardcache *shards;
 	struct errmsg *err;
 	void *names;         /* search tree of weights by name */
 	const char **wanted; /* buffers of a pipeline's layers; in the arena of `w` */

@@ -56,7 +56,7 @@ static int64_t read_slice(const struct weights_loader *l, const struct slice *s,
 
 	if ((own == to || (cast_knows(own) && cast_makes(to))) &&
 	    !zckpt_add(l->r, &run, &map, NULL))
-		f = vfile_new_tensors(l->shards, &head, &map, &head.len, 1,
+		f = vfile_new_tensors(l->r->c.shards, &head, &map, &head.len, 1,
 				      &none, NULL);
 	if (f)
 		n = vfile_read(f, buf, size, 0, NULL);
@@ -82,7 +82,7 @@ static bool is_slice(const struct weights_loader *l, const struct slice *s,
 		    ? (size_t)t.numel * dtype_size(t.dtype)
 		    : PROBE;
 	return read_slice(l, s, t.dtype, a, n) == (int64_t)n &&
-	       !shardcache_read(l->shards, l->shard, b, n, at, NULL) &&
+	       !shardcache_read(l->r->c.shards, l->shard, b, n, at, NULL) &&
 	       memcmp(a, b, n) == 0;
 }
 

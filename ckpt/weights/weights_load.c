@@ -473,10 +473,9 @@ static int load_rank(struct weights_loader *l, unsigned mp)
 	return rc;
 }
 
-int weights_load(struct weights *w, struct zero_checkpoint *r,
-		 struct shardcache *shards, struct errmsg *err)
+int weights_load(struct weights *w, struct zero_checkpoint *r, struct errmsg *err)
 {
-	struct weights_loader l = { .w = w, .r = r, .shards = shards, .err = err };
+	struct weights_loader l = { .w = w, .r = r, .err = err };
 	bool layers = false;
 	int rc = 0;
 

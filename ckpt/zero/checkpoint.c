@@ -21,7 +21,7 @@
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/zero/complete.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 {
@@ -76,22 +76,55 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
 	return model_load(&r->model, &r->dir, user, err);
 }
 
-int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
-	       const struct user_rules *user, struct errmsg *err)
+/* Tell the table which files there are. */
+static void set_files(struct zero_checkpoint *r)
 {
+	const struct tagdir *const d = &r->dir;
+
+	r->c.path = d->path;
+	r->c.tag = d->tag;
+	r->c.st = d->st;
+	r->c.files = d->files;
+	r->c.nfiles = d->nfiles;
+	r->c.witness = d->noptim; /* the first model states */
+	r->c.mtime_s = d->optim[0].mtime_s;
+	r->c.access = d->access;
+	r->c.names = d->names;
+	r->c.mixed = d->mixed;
+	r->c.left = d->left;
+}
+
+static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
 	int rc;
 
-	*r = (struct zero_checkpoint){ 0 };
 	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(u, &r->dir, path, err) ?: load_model(r, user, err) ?:
-	     check_degrees(r, err) ?: make_tables(r, err);
-	if (rc)
-		zckpt_done(r);
+	rc = tagdir_scan(c->u, &r->dir, path, err);
+	if (!rc)
+		set_files(r);
 	return rc;
 }
 
-void zckpt_done(struct zero_checkpoint *r)
+static int zero_load(struct checkpoint *c, const struct user_rules *rules,
+		     struct errmsg *err)
 {
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	const int rc = load_model(r, rules, err) ?: check_degrees(r, err) ?:
+		       make_tables(r, err);
+
+	set_files(r);
+	c->params = r->model.params;
+	c->nparams = r->model.nparams;
+	if (!rc)
+		c->source = r->model.ranks[0].foreign;
+	return rc;
+}
+
+static void zero_close(struct checkpoint *c)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+
 	for (size_t i = 0; r->loaded && i < r->dir.noptim; i++)
 		if (atomic_load(&r->loaded[i]))
 			shard_done(&r->shards[i]);
@@ -104,6 +137,14 @@ void zckpt_done(struct zero_checkpoint *r)
 	tagdir_done(&r->dir);
 	pthread_mutex_destroy(&r->lock);
 }
+
+const struct checkpoint_ops zero_checkpoint_ops = {
+	.size = sizeof(struct zero_checkpoint),
+	.list = zero_list,
+	.load = zero_load,
+	.verify = zckpt_check_files,
+	.close = zero_close,
+};
 
 unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 			    unsigned rank)
@@ -149,10 +190,10 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 
 	assert(!atomic_load(&r->loaded[i]));
 	assert(rank == 0 || atomic_load(&r->loaded[i - rank]));
-	far_begin(&r->far, &q, SIZE_MAX);
+	far_begin(&r->c.far, &q, SIZE_MAX);
 	rc = shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
 			err);
-	far_end(&r->far, &q);
+	far_end(&r->c.far, &q);
 	if (rc == 0 && rank) {
 		rc = zckpt_compare(r, i - rank, i, true, err);
 		if (rc)
@@ -188,7 +229,7 @@ static size_t count_early(const struct zero_checkpoint *r)
 {
 	size_t n = 0;
 
-	if (!far_is_suspect(&r->far))
+	if (!far_is_suspect(&r->c.far))
 		return 0;
 	for (size_t i = 0; i < r->dir.noptim; i++)
 		n += atomic_load(&r->loaded[i]);
@@ -214,24 +255,11 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
 	rc = steps_run(r->dir.u, "reading shards", r->readers ? parallel_for : parallel_far,
-		       l.n, r->readers ?: far_is_suspect(&r->far) ? PARALLEL_FAR
+		       l.n, r->readers ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
 								  : parallel_width(),
 		       load_indexed, &l, err);
 	free(l.shards);
 	return rc;
-}
-
-struct shardcache *zckpt_shards(struct uckpt *u, const struct tag_file *files,
-				size_t n)
-{
-	struct shardcache *const c = shardcache_new(u);
-
-	for (size_t i = 0; c && i < n; i++)
-		if (shardcache_add(c, files[i].path, &files[i].file) < 0) {
-			shardcache_free(c);
-			return NULL;
-		}
-	return c;
 }
 
 int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,

@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_CHECKPOINT_H
-#define UCKPT_CHECKPOINT_H
+#ifndef UCKPT_ZERO_CHECKPOINT_H
+#define UCKPT_ZERO_CHECKPOINT_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ckpt/cache/far.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/shard.h"
 
 struct errmsg;
 struct extent_map;
 struct gathers;
-struct shardcache;
-struct uckpt;
-struct user_rules;
 
 /*
- * An opened checkpoint: the model (names and shapes), built by zckpt_init, and
+ * A checkpoint of DeepSpeed's: the model (names and shapes), read when it is opened, and
  * the shards' maps (where each rank's slices lie), loaded when first needed and
  * then kept. Shards are numbered as in dir.optim: data-parallel rank r of
- * model-parallel rank mp is mp * dp_degree + r. Thread-safe after zckpt_init.
+ * model-parallel rank mp is mp * dp_degree + r.
  */
 struct zero_checkpoint {
+	struct checkpoint c;
 	struct tagdir dir;
 	struct model model;
 
@@ -32,20 +30,18 @@ struct zero_checkpoint {
 	atomic_bool *loaded;    /* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
-	struct far far;         /* where the shards are */
 	unsigned readers;       /* shards to read at once; 0: one per
 				 * processor */
 };
 
-/* Scan a tag directory and read its model, with rules of the user (may be
- * NULL).  Errors as tagdir_scan and model_load. */
-int zckpt_init(struct uckpt *u, struct zero_checkpoint *r, const char *path,
-	       const struct user_rules *user, struct errmsg *err);
-void zckpt_done(struct zero_checkpoint *r);
+/* Errors are those of tagdir_scan and model_load. */
+extern const struct checkpoint_ops zero_checkpoint_ops;
 
-/* Make a cache of `n` files, in their order; NULL when memory runs out. */
-struct shardcache *zckpt_shards(struct uckpt *u, const struct tag_file *files,
-				size_t n);
+/* `c` if it is one of these, else NULL. */
+static inline struct zero_checkpoint *zckpt_of(struct checkpoint *c)
+{
+	return c->ops == &zero_checkpoint_ops ? (struct zero_checkpoint *)c : NULL;
+}
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
  * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far

@@ -187,8 +187,9 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err)
+int zckpt_check_files(struct checkpoint *c, struct errmsg *err)
 {
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
 	int rc = zckpt_profiles(r, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)

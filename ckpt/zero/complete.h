@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
 struct value;
@@ -14,9 +15,9 @@ struct zero_checkpoint;
 
 /*
  * Read the map of every shard and the object of every other file of a rank, in
- * parallel.  -EBADMSG if one is damaged or of another step than the others.
+ * parallel: checkpoint_ops.verify of a ZeRO checkpoint.  -EBADMSG if one is damaged or of another step than the others.
  */
-int zckpt_check_files(struct zero_checkpoint *r, struct errmsg *err);
+int zckpt_check_files(struct checkpoint *c, struct errmsg *err);
 
 /*
  * Report each of these problems, and each missing file of a layer, on the caller's

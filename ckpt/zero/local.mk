@@ -4,5 +4,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard_impl.h \
 	%D%/shard.c %D%/shard_cut.c %D%/shard_nvme.c \
-	%D%/checkpoint.h %D%/checkpoint.c \
-	%D%/complete.h %D%/complete.c
+	%D%/checkpoint.h %D%/complete.h %D%/complete.c %D%/checkpoint.c

@@ -20,8 +20,8 @@
 
 struct zero_source {
 	struct load_source s;
-	struct zero_checkpoint r;
-	struct shardcache *shards;
+	struct checkpoint *c;
+	struct zero_checkpoint *r; /* the same */
 };
 
 struct zero_tensor {
@@ -48,7 +48,7 @@ static void load_zero_end(struct load_tensor *t)
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 
 	while (x->nused)
-		shardcache_put(((struct zero_source *)t->s)->shards,
+		shardcache_put(((struct zero_source *)t->s)->c->shards,
 			       x->used[--x->nused]);
 	free(x->used);
 	extent_done(&x->map);
@@ -67,7 +67,7 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 			err, -ENOTSUP,
 			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
 			t->s->path, p->name);
-	return zckpt_add_param(&((struct zero_source *)t->s)->r, p, state,
+	return zckpt_add_param(((struct zero_source *)t->s)->r, p, state,
 			       dtype, &x->map, &x->gathers, err);
 }
 
@@ -76,7 +76,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 {
 	struct load_source *const s = t->s;
 	struct zero_source *z = (struct zero_source *)s;
-	const struct param *p = model_find(&z->r.model, t->name);
+	const struct param *p = model_find(&z->r->model, t->name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct shard_group *group;
 	const struct flat *found;
@@ -84,7 +84,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 
 	if (!slice)
 		return load_lacks(s, t->name, NULL, err);
-	rc = zckpt_group(&z->r, p, &group, err);
+	rc = zckpt_group(z->r, p, &group, err);
 	if (rc)
 		return rc;
 	found = shard_find_flat(group, state);
@@ -95,7 +95,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	if (s->cut) {
 		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
 			    false);
-		rc = zckpt_slice(&z->r, slice, state, found->dtype,
+		rc = zckpt_slice(z->r, slice, state, found->dtype,
 				 &((struct zero_tensor *)t)->map, err);
 	} else {
 		rc = find_whole(t, p, state, found->dtype, err);
@@ -116,7 +116,7 @@ struct finding {
 static int find_run(struct finding *f, const struct extent_walk *w)
 {
 	struct zero_tensor *const x = f->x;
-	struct shardcache *const shards = ((struct zero_source *)x->t.s)->shards;
+	struct shardcache *const shards = ((struct zero_source *)x->t.s)->c->shards;
 	const size_t size = dtype_size(x->t.tensor.dtype);
 	const uint32_t shard = w->e->shard;
 	const struct fileid *const id = shardcache_id(shards, shard);
@@ -181,21 +181,18 @@ static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
 
 static int load_zero_check(const struct load_source *s, struct errmsg *err)
 {
-	const struct model *m = &((struct zero_source *)s)->r.model;
+	const struct checkpoint *c = ((struct zero_source *)s)->c;
 	int rc = 0;
 
-	for (size_t i = 0; i < m->nparams && !rc; i++)
-		if (m->params[i].first)
-			rc = load_known(s, m->params[i].name, err);
+	for (size_t i = 0; i < c->nparams && !rc; i++)
+		if (c->params[i].first)
+			rc = load_known(s, c->params[i].name, err);
 	return rc;
 }
 
 static void load_zero_close_source(struct load_source *s)
 {
-	struct zero_source *z = (struct zero_source *)s;
-
-	zckpt_done(&z->r);
-	shardcache_free(z->shards);
+	checkpoint_close(((struct zero_source *)s)->c);
 }
 
 /*
@@ -204,16 +201,16 @@ static void load_zero_close_source(struct load_source *s)
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
-	const struct tagdir *dir = &z->r.dir;
+	const struct tagdir *dir = &z->r->dir;
 
 	if (z->s.naming.family != NAMING_MEGATRON)
 		return 0;
 	for (size_t i = 0; i < z->s.whole->nparams; i++) {
 		const struct naming_tensor *t = &z->s.tensors[i];
 
-		if (!model_find(&z->r.model, t->name))
+		if (!model_find(&z->r->model, t->name))
 			continue; /* of another model */
-		for (unsigned slice = 0; slice < z->r.model.tp; slice++)
+		for (unsigned slice = 0; slice < z->r->model.tp; slice++)
 			if (!tagdir_find(dir,
 					 &(struct ckname){ .kind = TAG_FILE_LAYER,
 							   .mp = slice,
@@ -231,15 +228,15 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
-	int rc = zckpt_init(s->u, &z->r, s->path, s->rules, err);
+	int rc = checkpoint_open(s->u, &zero_checkpoint_ops, s->path, s->rules,
+				 &z->c, err);
 
 	if (rc)
 		return rc;
+	z->r = zckpt_of(z->c);
 	/* The user's rules say how slices are merged. */
-	s->cut = tensor > 1 && z->r.model.tp == tensor && !s->rules;
-	z->shards = zckpt_shards(z->r.dir.u, z->r.dir.files, z->r.dir.nfiles);
-	rc = z->shards ? check_layers(z, err) ?: zckpt_profiles(&z->r, err)
-		       : errmsg_nomem(err, NULL);
+	s->cut = tensor > 1 && z->r->model.tp == tensor && !s->rules;
+	rc = check_layers(z, err) ?: zckpt_profiles(z->r, err);
 	if (rc)
 		load_zero_close_source(s);
 	return rc;

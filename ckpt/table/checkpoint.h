@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CHECKPOINT_H
+#define UCKPT_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/access.h"
+#include "ckpt/cache/far.h"
+
+struct checkpoint_ops;
+struct errmsg;
+struct shardcache;
+struct tag_file;
+struct uckpt;
+struct user_rules;
+
+/*
+ * A checkpoint of any source: the files of a directory, and the rows of a table of
+ * parameters that are read from them.  Immutable once open, and thread-safe.
+ */
+struct checkpoint {
+	struct uckpt *u;
+	const struct checkpoint_ops *ops;
+	/* Of the directory: its path, the path's last component, its owner and permission
+	 * bits. */
+	const char *path, *tag;
+	struct stat st;
+	/* In the numbering of extents: */
+	const struct tag_file *files;
+	size_t nfiles;
+	struct shardcache *shards; /* the same, opened on demand */
+	size_t witness; /* a save replaces this file and the first one with all others */
+	int64_t mtime_s;
+	struct access access; /* users that may read all files */
+	struct access names;  /* users that may read those with names of parameters */
+	bool mixed;           /* not all files have the same readers */
+	struct far far;       /* where the files are */
+	const char *left; /* names files of a former save, which are not listed; or NULL */
+	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
+	/* The rows, sorted by name: */
+	const struct param *params;
+	size_t nparams;
+};
+
+/* A kind of source.  Errors are those of plan_open. */
+struct checkpoint_ops {
+	size_t size; /* of the loader's structure, which begins with a checkpoint */
+	/* Fill in what concerns files, but for `shards`. */
+	int (*list)(struct checkpoint *c, const char *path, struct errmsg *err);
+	/* Read the rows.  `rules` (may be NULL) come before those of the checkpoint. */
+	int (*load)(struct checkpoint *c, const struct user_rules *rules,
+		    struct errmsg *err);
+	/* Would the files of a directory be chosen again?  NULL: yes. */
+	bool (*is_chosen)(const struct checkpoint *c);
+	/* Check that all files belong together.  NULL: loading does. */
+	int (*verify)(struct checkpoint *c, struct errmsg *err);
+	/* Free what the functions above have made, also if they failed. */
+	void (*close)(struct checkpoint *c);
+};
+
+/* List the files of a directory, and nothing else.  Call checkpoint_close after success. */
+int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
+		    struct checkpoint **out, struct errmsg *err);
+
+/* List them and read the rows. */
+int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
+		    const struct user_rules *rules, struct checkpoint **out,
+		    struct errmsg *err);
+void checkpoint_close(struct checkpoint *c);
+
+/* Make a cache of `n` files, in their order; NULL when memory runs out. */
+struct shardcache *checkpoint_shards(struct uckpt *u, const struct tag_file *files,
+				     size_t n);
+
+#endif
