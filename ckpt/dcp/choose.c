@@ -66,7 +66,9 @@ static const char *const live_words[] = { "model", "module", "net", "network",
 					  "weights" };
 static const char *const averaged_words[] = {
 	"ema",    "swa",     "avg",    "average",   "averaged", "averages",
-	"shadow", "teacher", "target", "reference", "ref",      "polyak"
+	"shadow", "teacher", "target", "reference", "ref",      "polyak",
+	/* Weights of another time. */
+	"best", "old", "previous", "prev", "initial", "init", "momentum"
 };
 
 static bool is_among(const char *text, const char *const *v, size_t n)
@@ -158,8 +160,7 @@ static int list_dicts(struct choice *c)
 	for (size_t i = 0; i < f->m->nitems; i++) {
 		struct dcp_item *const t = &f->m->items[i];
 
-		if (t->is_tensor &&
-		    !(f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t)))
+		if (t->is_tensor && !dcp_optimizer_has(f, t))
 			c->items[c->nitems++] = t;
 	}
 	if (c->nitems)
@@ -256,7 +257,7 @@ static void judge(struct choice *c)
 			x->evidence[FITS] += fits(f, t);
 		}
 		x->evidence[NAME] = rank_of(&x->at);
-		x->evidence[NEAR] = f->o->has_optimizer
+		x->evidence[NEAR] = f->o->has_optimizer && !f->nothers
 					    ? common_depth(&x->at, &f->optimizer)
 					    : 0;
 		most = x->floats > most ? x->floats : most;

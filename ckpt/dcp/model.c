@@ -46,8 +46,7 @@ static const char *last_of(const struct dcp_item *t)
 static bool is_of_model(const struct dcp_finder *f, const struct dcp_item *t)
 {
 	return t->is_tensor && t->depth == f->model.depth + 1 &&
-	       dcp_prefix_has(&f->model, t) &&
-	       !(f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t));
+	       dcp_prefix_has(&f->model, t) && !dcp_optimizer_has(f, t);
 }
 
 bool dcp_is_floating(enum dtype d)

@@ -73,8 +73,8 @@ struct dcp_model {
 /*
  * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
  * all real tensors are parameters of one group, with states of zeros; without states, if a
- * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model, or
- * more than one optimizer; -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
+ * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model;
+ * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_blobs *b,

@@ -78,29 +78,36 @@ static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth,
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
-/* Find where the optimizer is: only one has groups there, or is Megatron's. */
-static int find_prefix(struct dcp_finder *f)
+bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t)
+{
+	bool has = f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t);
+
+	for (size_t i = 0; !has && i < f->nothers; i++)
+		has = dcp_prefix_has(&f->others[i], t);
+	return has;
+}
+
+/* Find where optimizers are: only they have groups there, or are Megatron's. */
+static int find_prefixes(struct dcp_finder *f)
 {
 	struct parsed e;
 
 	for (size_t i = 0; i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
-		if (f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t))
-			continue;
-		for (unsigned d = 1; d < t->depth; d++) {
+		for (unsigned d = 1; d < t->depth && !dcp_optimizer_has(f, t); d++) {
+			const struct dcp_prefix found = { t, d };
+
 			if (!parse(f->a, t, d, &e) ||
 			    !(e.of_group || f->megatron->found))
 				continue;
-			if (f->o->has_optimizer)
-				return ERRMSG_FILE(f, -ENOTSUP,
-						   "several optimizers (%s, %s)"
-						   " are in it, and a ZeRO"
-						   " checkpoint has one",
-						   f->optimizer.item->path[0],
-						   t->path[0]);
+			if (!f->o->has_optimizer)
+				f->optimizer = found;
+			else if (f->nothers < COUNT(f->others))
+				f->others[f->nothers++] = found;
+			else
+				return ERRMSG_FILE(f, -E2BIG, "too many optimizers");
 			f->o->has_optimizer = true;
-			f->optimizer = (struct dcp_prefix){ t, d };
 		}
 	}
 	return 0;
@@ -338,10 +345,17 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 int dcp_optimizer_find(struct dcp_finder *f)
 {
 	struct dcp_entries flat = { 0 };
-	int rc = find_prefix(f);
+	int rc = find_prefixes(f);
 
 	if (rc || !f->o->has_optimizer)
 		return rc;
+	if (f->nothers) {
+		ERRMSG_FILE(f, -ENOTSUP,
+			    "several optimizers (%s, %s) are in it, and a ZeRO"
+			    " checkpoint has one", f->optimizer.item->path[0],
+			    f->others[0].item->path[0]);
+		return dcp_optimizer_refuse(f);
+	}
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
 	for (size_t g = 0; !rc && g < f->ngroups; g++)
 		if (!f->groups[g].names)

@@ -49,6 +49,8 @@ struct dcp_finder {
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
 	struct dcp_prefix optimizer; /* valid if o->has_optimizer */
+	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
+	size_t nothers;
 	struct dcp_entries states;
 	struct dcp_names {
 		const char **names; /* of parameters */
@@ -80,9 +82,11 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 int dcp_model_add_groups(struct dcp_finder *f);
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
- * it.  -ENOTSUP for several optimizers, -EBADMSG, -E2BIG, -ENOMEM; errors of
- * dcp_blobs_value. */
+ * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */
 int dcp_optimizer_find(struct dcp_finder *f);
+
+/* Is the item of an optimizer? */
+bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t);
 
 /* Drop what was found of the optimizer, for the reason that has an error. */
 int dcp_optimizer_refuse(struct dcp_finder *f);

@@ -51,12 +51,14 @@ static const struct row {
 	{ { "target_network", "network" }, "o", NULL, "network", "target_network" },
 	{ { "reference.state_dict", "policy" }, "o", NULL, "policy", "reference" },
 	{ { "best_model", "model" }, "o", NULL, "model", "best_model" },
+	{ { "best_model", "last" }, "o", NULL, "last", "best_model" },
+	{ { "old_policy", "policy" }, "o", NULL, "policy", "old_policy" },
 	{ { "ema", "." }, "o", NULL, ".", "not shown: ema" },
 	{ { "ema" }, "o", NULL, "ema", "" },
 	{ { "model" }, NULL, NULL, "model", "" },
 	/* By what the optimizer has. */
 	{ { "model-", "ema" }, "o", NULL, "ema", "not shown: model" },
-	{ { "model?", "old" }, "o", NULL, "old", "not shown: model" },
+	{ { "model?", "x" }, "o", NULL, "x", "not shown: model" },
 	{ { "a+", "b-" }, "o", NULL, "a", "not shown: b" },
 	{ { "model~", "backbone" }, NULL, NULL, "backbone", "" },
 	/* By what lies beside it. */
