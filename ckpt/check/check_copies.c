@@ -27,20 +27,20 @@
 /* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
 
-static const struct shard_group *group_of(const struct check *c,
-					  const struct slice *s)
+static const struct param_states *states_of(const struct check *c,
+					    const struct slice *s)
 {
-	return &zckpt_shard(plan_zckpt(c->report.plan), s->mp, 0)->groups[s->group];
+	return &zckpt_shard(plan_zckpt(c->report.plan), s->mp, 0)->groups[s->group].states;
 }
 
 /* Bytes per element of the master weight and all states together. */
-static uint64_t element_bytes(const struct shard_group *g)
+static uint64_t element_bytes(const struct param_states *states)
 {
-	uint64_t n = dtype_size(g->fp32.dtype);
+	uint64_t n = 0;
 
-	for (size_t i = 0; i < g->nstates; i++)
-		if (g->states[i].kind == STATE_FLAT)
-			n += dtype_size(g->states[i].flat.dtype);
+	for (size_t i = 0; i < states->n; i++)
+		if (states->v[i].kind == STATE_FLAT)
+			n += dtype_size(states->v[i].dtype);
 	return n;
 }
 
@@ -65,7 +65,7 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 				     .holder = holder,
 				     .stages = a->mp / tp != b->mp / tp };
 	return 2 * (holder ? p->numel : a->numel) *
-	       element_bytes(group_of(c, a));
+	       element_bytes(states_of(c, a));
 }
 
 /* Add the slices of other stages that replicate this one. */
@@ -189,18 +189,17 @@ static void report_difference(const struct comparison *x, const char *what,
 
 /* Open the elements of one side as a file. */
 static struct vfile *open_side(struct comparison *x, const struct param *p,
-			       const struct slice *s, const char *state,
-			       enum dtype dtype, struct errmsg *err)
+			       const struct slice *s,
+			       const struct param_state *state, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = plan_zckpt(x->c->report.plan);
+	struct checkpoint *const r = plan_checkpoint(x->c->report.plan);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
 	struct vfile *f = NULL;
 
-	if (!(x->pair->holder ? zckpt_add_param(r, p, state, dtype, &map,
-						  &gathers, err)
-			      : zckpt_slice(r, s, state, dtype, &map, err)))
+	if (!(x->pair->holder ? r->ops->extents(r, p, state, &map, &gathers, err)
+			      : zckpt_slice(zckpt_of(r), s, state, &map, err)))
 		f = vfile_new_tensors(plan_shards(x->c->report.plan), &head,
 				      &map, &head.len, 1, &gathers, err);
 	extent_done(&map);
@@ -232,19 +231,17 @@ static int compare_files(struct comparison *x, const char *what, size_t item,
 	return 0;
 }
 
-/* Compare one state, or the master weights if `state` is NULL.  -EINTR; other errors are
- * problems. */
-static int compare_state(struct comparison *x, const char *state,
-			  enum dtype dtype)
+/* Compare one state.  -EINTR; other errors are problems. */
+static int compare_state(struct comparison *x, const struct param_state *state)
 {
 	const struct check_pair *const p = x->pair;
 	struct errmsg err = { "" };
-	struct vfile *const a = open_side(x, p->param, p->a, state, dtype, &err);
+	struct vfile *const a = open_side(x, p->param, p->a, state, &err);
 	struct vfile *const b =
-		a ? open_side(x, &x->other, p->b, state, dtype, &err) : NULL;
+		a ? open_side(x, &x->other, p->b, state, &err) : NULL;
 
-	const int rc = b ? compare_files(x, state ? state : "fp32",
-					 dtype_size(dtype), a, b, &err)
+	const int rc = b ? compare_files(x, state->name, dtype_size(state->dtype), a,
+					 b, &err)
 			 : -EIO;
 
 	if (rc && rc != -EINTR)
@@ -257,8 +254,8 @@ static int compare_state(struct comparison *x, const char *state,
 static int compare_states(struct comparison *x)
 {
 	const struct check_pair *const p = x->pair;
-	const struct shard_group *const g = group_of(x->c, p->a);
-	int rc;
+	const struct param_states *const states = states_of(x->c, p->a);
+	int rc = 0;
 
 	if (p->a->numel != p->b->numel) {
 		findings_add(&x->pair->problems,
@@ -269,11 +266,9 @@ static int compare_states(struct comparison *x)
 			     number(x, p->b));
 		return 0;
 	}
-	rc = compare_state(x, NULL, g->fp32.dtype);
-	for (size_t i = 0; !rc && i < g->nstates; i++)
-		if (g->states[i].kind == STATE_FLAT)
-			rc = compare_state(x, g->states[i].name,
-					   g->states[i].flat.dtype);
+	for (size_t i = 0; !rc && i < states->n; i++)
+		if (states->v[i].kind == STATE_FLAT)
+			rc = compare_state(x, &states->v[i]);
 	return rc;
 }
 

@@ -23,11 +23,11 @@
 #include "ckpt/model/model.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/vfile/vfile_source.h"
 #include "ckpt/weights/weights.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* List zero/, or the directory of `param` there. */
 static int list(const struct diff_tree *t, const char *param,
@@ -383,7 +383,7 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 	rc = plan_find(p, PLAN_ZERO, param, &node, err)
 		     ?: plan_lookup(p, node, entry, &node, err)
 		     ?: plan_file_open(p, node, &file, err)
-		     ?: vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)
+		     ?: vfile_source_open(&src, file, plan_checkpoint(p)->path, err)
 		     ?: state_open_source(out, &src, err);
 	free(entry);
 	if (!rc)
@@ -405,13 +405,13 @@ static int open_weight(const struct diff_tree *t, size_t weight, struct state *o
 	struct tensor tensor;
 	struct vfile *file;
 	struct source src;
-	int rc = weights_add(w, weight, plan_zckpt(p), dtype, &map, &gathers,
+	int rc = weights_add(w, weight, plan_checkpoint(p), dtype, &map, &gathers,
 			     err);
 
 	if (!rc) {
 		file = vfile_new_tensors(plan_shards(p), &head, &map,
 					 &head.len, 1, &gathers, err);
-		rc = file ? vfile_source_open(&src, file, plan_zckpt(p)->dir.path, err)
+		rc = file ? vfile_source_open(&src, file, plan_checkpoint(p)->path, err)
 			  : -ENOMEM;
 	}
 	if (!rc) {

@@ -58,7 +58,7 @@ struct info {
 };
 
 /* Get the value of a state that is one number per group; false for other states. */
-static bool state_number(const struct shard_state *st, double *value)
+static bool state_number(const struct param_state *st, double *value)
 {
 	float f;
 
@@ -74,18 +74,18 @@ static bool state_number(const struct shard_state *st, double *value)
 	case STATE_TENSOR:
 		break;
 	}
-	if (st->flat.dtype >= DTYPE_C64)
+	if (st->dtype >= DTYPE_C64)
 		return false;
-	cast_to_float(st->flat.dtype, st->bytes, &f, 1);
+	cast_to_float(st->dtype, st->bytes, &f, 1);
 	*value = (double)f;
 	return true;
 }
 
-static const char *state_type(const struct shard_state *st)
+static const char *state_type(const struct param_state *st)
 {
 	return st->kind == STATE_INT     ? "int"
 	       : st->kind == STATE_FLOAT ? "float"
-					 : dtype_name(st->flat.dtype);
+					 : dtype_name(st->dtype);
 }
 
 /* List the parameters and count them. */
@@ -248,7 +248,7 @@ static void add_type_lines(struct info *info, const struct rank_params *c)
 	report_line(&info->report, "master weights", "%s",
 		    !shard            ? "unknown"
 		    : !shard->ngroups ? "none"
-				      : dtype_name(shard->groups[0].fp32.dtype));
+				      : dtype_name(shard->groups[0].states.v->dtype));
 	report_line(&info->report, "module", "%s",
 		    c->module_dtype == DTYPE_OTHER ? "unknown"
 						   : dtype_name(c->module_dtype));
@@ -266,7 +266,7 @@ static void add_count_lines(struct info *info)
 			    info->module_params, info->module_elements);
 }
 
-static void add_state_text(struct bytebuf *to, const struct shard_state *st)
+static void add_state_text(struct bytebuf *to, const struct param_state *st)
 {
 	double value;
 
@@ -279,24 +279,24 @@ static void add_state_text(struct bytebuf *to, const struct shard_state *st)
 }
 
 static void add_group_line(struct report *r, size_t g, size_t nparams,
-			   const struct shard_group *group)
+			   const struct param_states *of)
 {
 	struct bytebuf states = { 0 };
 	char label[32], *text;
 
-	for (size_t i = 0; i < group->nstates; i++) {
-		bytebuf_add_str(&states, i ? ", " : "");
-		add_state_text(&states, &group->states[i]);
+	for (size_t i = 1; i < of->n; i++) {
+		bytebuf_add_str(&states, i > 1 ? ", " : "");
+		add_state_text(&states, &of->v[i]);
 	}
-	if (group->refused)
+	if (of->refused)
 		bytebuf_add_str(&states, "states that cannot be divided");
-	else if (!group->nstates)
+	else if (of->n == 1)
 		bytebuf_add_str(&states, "no optimizer states");
 	text = bytebuf_take_text(&states);
 	snprintf(label, sizeof(label), "group %zu", g);
 	if (text)
 		report_line(r, label, "%zu parameters, %s; %s", nparams,
-			    dtype_name(group->fp32.dtype), text);
+			    dtype_name(of->v->dtype), text);
 	r->text.failed |= !text;
 	free(text);
 }
@@ -388,7 +388,7 @@ static void add_contents_text(struct info *info, const struct rank_params *c)
 	add_count_lines(info);
 	for (size_t g = 0; c && info->profile && g < c->ngroups; g++)
 		add_group_line(&info->report, g, c->groups[g].n,
-			       &info->profile->groups[g]);
+			       &info->profile->groups[g].states);
 	add_tree_line(info);
 	add_form_lines(info);
 	add_config_line(info);
@@ -432,7 +432,7 @@ static void add_name(cJSON *o, const char *key, const char *text)
 					   : cJSON_CreateNull());
 }
 
-static cJSON *state_json(const struct shard_state *st)
+static cJSON *state_json(const struct param_state *st)
 {
 	cJSON *const o = cJSON_CreateObject();
 	double value;
@@ -447,7 +447,7 @@ static cJSON *state_json(const struct shard_state *st)
 }
 
 static cJSON *group_json(const struct slice_group *pg,
-			 const struct shard_group *sg)
+			 const struct param_states *states)
 {
 	cJSON *const o = cJSON_CreateObject();
 	uint64_t elements = 0;
@@ -460,13 +460,13 @@ static cJSON *group_json(const struct slice_group *pg,
 	}
 	json_add_int(o, "parameters", n);
 	json_add_int(o, "elements", (int64_t)elements);
-	if (!sg)
+	if (!states)
 		return o;
 	cJSON_AddStringToObject(o, "master_dtype",
-				dtype_name(sg->fp32.dtype));
+				dtype_name(states->v->dtype));
 	list = cJSON_AddArrayToObject(o, "states");
-	for (size_t i = 0; i < sg->nstates; i++)
-		cJSON_AddItemToArray(list, state_json(&sg->states[i]));
+	for (size_t i = 1; i < states->n; i++)
+		cJSON_AddItemToArray(list, state_json(&states->v[i]));
 	return o;
 }
 
@@ -545,7 +545,7 @@ static void add_contents(cJSON *root, const struct info *info)
 	for (size_t g = 0; c && g < c->ngroups; g++)
 		cJSON_AddItemToArray(
 			o, group_json(&c->groups[g],
-				      info->profile ? &info->profile->groups[g] :
+				      info->profile ? &info->profile->groups[g].states :
 						      NULL));
 	if (info->files) {
 		o = cJSON_AddObjectToObject(root, "tree");

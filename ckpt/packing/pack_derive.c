@@ -114,13 +114,14 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 static int try_slice(struct deriving *d, const struct weight *w,
 		     const struct slice *s, uint64_t skip)
 {
+	static const struct param_state master = { .name = "fp32", .dtype = DTYPE_F32 };
 	struct extent_map map = { 0 };
 	struct pack_region r;
 	int found = 0;
 
 	if (s->module || skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (zckpt_slice(d->z, s, NULL, DTYPE_F32, &map, NULL))
+	if (zckpt_slice(d->z, s, &master, &map, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&

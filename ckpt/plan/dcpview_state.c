@@ -71,7 +71,7 @@ struct maker {
 	struct dcpview_dir *model, *optim;
 	/* 0-d states that are in `objects` already: */
 	struct number {
-		const struct shard_state *of;
+		const struct param_state *of;
 		uint64_t offset;
 	} *steps;
 	size_t nsteps, steps_cap;
@@ -112,7 +112,7 @@ static void add_entry(const struct maker *m, struct dcpview_dir *d,
 
 /* Add the file of the last entry, a tensor, or of objects. */
 static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name,
-		     size_t weight, const char *state)
+		     size_t weight, const struct param_state *state)
 {
 	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap,
 			  d->nfiles + 1, sizeof(*d->files)))
@@ -186,7 +186,7 @@ static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
 
 /* Append a 0-d tensor.  torch's Adam requires `step` as a tensor; DeepSpeed's may store an
  * int. */
-static void append_number(const struct maker *m, const struct shard_state *st,
+static void append_number(const struct maker *m, const struct param_state *st,
 			  enum dtype dtype)
 {
 	const float number = st->kind == STATE_INT ? (float)st->i : (float)st->f;
@@ -198,13 +198,13 @@ static void append_number(const struct maker *m, const struct shard_state *st,
 }
 
 /* Add a 0-d state.  All parameters of a group share one blob. */
-static void add_number(struct maker *m, const struct shard_state *st,
+static void add_number(struct maker *m, const struct param_state *st,
 		       struct dcpview_entry e)
 {
 	size_t i = m->nsteps;
 
 	e.is_tensor = true;
-	e.dtype = st->kind == STATE_TENSOR ? st->flat.dtype : DTYPE_F32;
+	e.dtype = st->kind == STATE_TENSOR ? st->dtype : DTYPE_F32;
 	while (i && m->steps[i - 1].of != st)
 		i--;
 	if (!i) {
@@ -224,11 +224,11 @@ static void add_number(struct maker *m, const struct shard_state *st,
 static int add_states(struct maker *m, size_t i)
 {
 	const struct weight *const x = m->w->v[i];
-	const struct shard_group *g = NULL;
-	const int rc = x->param ? zckpt_group(m->r, x->param, &g, m->err) : 0;
+	const struct param_states *g = NULL;
+	const int rc = x->param ? m->r->c.ops->states(&m->r->c, x->param, &g, m->err) : 0;
 
-	for (size_t k = 0; !rc && g && k < g->nstates; k++) {
-		const struct shard_state *const st = &g->states[k];
+	for (size_t k = 1; !rc && g && k < g->n; k++) {
+		const struct param_state *const st = &g->v[k];
 		struct dcpview_entry e =
 			optim_entry(m, "state", x->name, 0, st->name);
 
@@ -238,11 +238,11 @@ static int add_states(struct maker *m, size_t i)
 		}
 		e.is_tensor = true;
 		e.file = file_name(m, "optim.state", i, st->name);
-		e.dtype = st->flat.dtype;
+		e.dtype = st->dtype;
 		e.ndim = x->ndim;
 		e.shape = x->shape;
 		add_entry(m, m->optim, e);
-		add_file(m, m->optim, e.file, i, st->name);
+		add_file(m, m->optim, e.file, i, st);
 	}
 	return rc;
 }

@@ -11,6 +11,7 @@
 #include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/plan/plan.h"
 
+struct param_state;
 struct weights;
 struct zero_checkpoint;
 
@@ -18,7 +19,7 @@ struct zero_checkpoint;
 struct dcpview_file {
 	const char *name;  /* first: array_by_text */
 	size_t weight;     /* index in the weights, or DCPVIEW_OBJECTS */
-	const char *state; /* optimizer state; NULL: the weight itself */
+	const struct param_state *state; /* NULL: the weight itself */
 	size_t entry;      /* of the tensor */
 };
 
@@ -47,7 +48,7 @@ struct dcpview_state {
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * Tensors are cut as by dcpview_state_cut.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
- * -ENOTSUP if two tensors would have one file; other errors as zckpt_group and
+ * -ENOTSUP if two tensors would have one file; other errors as checkpoint_ops.states and
  * tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,

@@ -97,12 +97,13 @@ static bool map_tensor(const struct plan_item *e, struct draft *d,
 {
 	const struct weights *const w = dcpview_of(e->p)->w;
 	const struct weight *const x = w->v[f->weight];
+	struct checkpoint *const c = e->p->c;
 
 	return draft_try(
-		d, f->state ? zckpt_add_param(zckpt_of(e->p->c), x->param, f->state,
-					      dtype, out, &d->gathers, d->err)
-			    : weights_add(w, f->weight, zckpt_of(e->p->c), dtype, out,
-					  &d->gathers, d->err));
+		d, f->state ? c->ops->extents(c, x->param, f->state, out, &d->gathers,
+					      d->err)
+			    : weights_add(w, f->weight, c, dtype, out, &d->gathers,
+					  d->err));
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */

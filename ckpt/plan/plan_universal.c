@@ -96,27 +96,26 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
  */
 static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	struct zero_checkpoint *const r = zckpt_of(e->p->c);
-	const struct param *const p = &r->model.params[e->dir];
-	const struct shard_group *g = NULL;
-	const struct shard_state *st;
+	struct checkpoint *const c = e->p->c;
+	const struct param_states *states;
+	const struct param_state *st;
 	int rc;
 
-	if (e->dir >= r->model.nparams)
+	if (e->dir >= c->nparams)
 		return 0;
-	rc = p->module ? 0 : zckpt_group(r, p, &g, e->err);
+	rc = c->ops->states(c, &c->params[e->dir], &states, e->err);
 	if (rc)
 		return rc;
-	if (g && g->refused)
-		return errmsg_set(e->err, g->refused_rc, "%s", g->refused);
+	if (states && states->refused)
+		return errmsg_set(e->err, states->refused_rc, "%s", states->refused);
+	if (e->k >= (states ? states->n : 1))
+		return 0;
 	if (e->k == 0)
 		return plan_set_name(out, "fp32", ".pt");
-	if (!g || e->k > g->nstates)
-		return 0;
-	st = &g->states[e->k - 1];
+	st = &states->v[e->k];
 	/* Stage 3 trees have no file for a state that is not a tensor: the
 	 * loader takes the step from optimizer_state.pt. */
-	if (st->kind != STATE_FLAT && r->model.ranks[0].zero3 &&
+	if (st->kind != STATE_FLAT && zckpt_of(c)->model.ranks[0].zero3 &&
 	    !e->p->options.any_stage)
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
@@ -196,41 +195,26 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return dict;
 }
 
-static struct value *draft_flat(const struct plan_item *e,
-				const struct param *p, const char *state,
-				const struct flat *flat, struct draft *d)
+/* Make the tensor of a state, of one element for each of the parameter's, or 0-d. */
+static struct value *draft_tensor(const struct plan_item *e, const struct param *p,
+				  const struct param_state *st, struct draft *d)
 {
-	struct zero_checkpoint *const r = zckpt_of(e->p->c);
-	const bool bare = model_is_flat(&r->model) && !e->p->options.any_stage &&
-			  p->merge.rule != MERGE_EXPERTS;
+	struct checkpoint *const c = e->p->c;
+	const bool bare = model_is_flat(&zckpt_of(c)->model) &&
+			  !e->p->options.any_stage && p->merge.rule != MERGE_EXPERTS;
 	struct extent_map *map;
 	struct tensor t;
 
-	tensor_init(&t, flat->dtype, bare ? &p->numel : p->shape,
-		    bare ? 1 : p->ndim, flat->requires_grad);
+	if (st->kind != STATE_FLAT)
+		tensor_init(&t, st->dtype, NULL, 0, st->requires_grad);
+	else
+		tensor_init(&t, st->dtype, bare ? &p->numel : p->shape,
+			    bare ? 1 : p->ndim, st->requires_grad);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, zckpt_add_param(r, p, state, flat->dtype, map,
-					     &d->gathers, d->err));
-	return bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
-}
-
-/* The file of a state that belongs to the whole group, such as step. */
-static struct value *draft_scalar(const struct shard_state *st, uint32_t shard,
-				  struct draft *d)
-{
-	struct extent_map *map;
-	struct tensor t;
-
-	if (st->kind == STATE_INT)
-		return value_new_int(&d->a, st->i);
-	if (st->kind == STATE_FLOAT)
-		return value_new_float(&d->a, st->f);
-	tensor_init(&t, st->flat.dtype, NULL, 0, st->flat.requires_grad);
-	map = draft_add_storage(d, &t);
-	draft_require(d, extent_add(map, EXTENT_SHARD, dtype_size(t.dtype),
-				    shard, st->flat.offset, t.dtype));
-	return tensor_to_value(&d->a, &t);
+		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
+	return bare || st->kind != STATE_FLAT ? tensor_to_value(&d->a, &t)
+					      : wrap_tensor(&d->a, p, &t);
 }
 
 static struct value *draft_module(const struct zero_checkpoint *r,
@@ -269,22 +253,19 @@ static struct value *draft_module(const struct zero_checkpoint *r,
 
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
 {
-	struct zero_checkpoint *const r = zckpt_of(e->p->c);
-	const struct param *const p = &r->model.params[e->dir];
-	const struct shard_state *st;
-	const struct shard_group *g;
+	struct checkpoint *const c = e->p->c;
+	const struct param *const p = &c->params[e->dir];
+	const struct param_states *states;
+	const struct param_state *st;
 
 	if (p->module)
-		return draft_module(r, p, d);
-	if (!draft_try(d, zckpt_group(r, p, &g, d->err)))
+		return draft_module(zckpt_of(c), p, d);
+	if (!draft_try(d, c->ops->states(c, p, &states, d->err)))
 		return NULL;
-	if (e->k == 0)
-		return draft_flat(e, p, NULL, &g->fp32, d);
-	st = &g->states[e->k - 1];
-	return st->kind == STATE_FLAT
-		       ? draft_flat(e, p, st->name, &st->flat, d)
-		       : draft_scalar(st, zckpt_shard_number(r, p->first->mp, 0),
-				      d);
+	st = &states->v[e->k];
+	return st->kind == STATE_INT     ? value_new_int(&d->a, st->i)
+	       : st->kind == STATE_FLOAT ? value_new_float(&d->a, st->f)
+					 : draft_tensor(e, p, st, d);
 }
 
 static int universal_weights(struct plan *p, const struct weights **out,
@@ -300,33 +281,29 @@ static int universal_weights(struct plan *p, const struct weights **out,
 }
 
 /* Check that a parameter's weights and states can be computed. */
-static int check_param(struct zero_checkpoint *r, const struct param *p,
-		       struct errmsg *err)
+static int check_param(struct checkpoint *c, const struct param *p, struct errmsg *err)
 {
-	const struct shard_group *g;
+	const struct param_states *states;
 	struct errmsg why = { "" };
 	int rc;
 
 	if (!p->computed)
 		return 0;
-	rc = zckpt_group(r, p, &g, err);
+	rc = c->ops->states(c, p, &states, err);
 	if (rc)
 		return rc;
-	rc = zckpt_check_param(p, NULL, g->fp32.dtype, &why);
-	for (size_t i = 0; !rc && i < g->nstates; i++)
-		if (g->states[i].kind == STATE_FLAT)
-			rc = zckpt_check_param(p, g->states[i].name,
-					       g->states[i].flat.dtype, &why);
-	return rc ? errmsg_set(err, rc, "%s: %s", r->dir.path, why.text) : 0;
+	for (size_t i = 0; !rc && i < states->n; i++)
+		if (states->v[i].kind == STATE_FLAT)
+			rc = zckpt_check_param(p, &states->v[i], &why);
+	return rc ? errmsg_set(err, rc, "%s: %s", c->path, why.text) : 0;
 }
 
 int plan_check_params(struct plan *p, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = zckpt_of(p->c);
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < r->model.nparams; i++)
-		rc = check_param(r, &r->model.params[i], err);
+	for (size_t i = 0; !rc && i < p->c->nparams; i++)
+		rc = check_param(p->c, &p->c->params[i], err);
 	return rc;
 }
 

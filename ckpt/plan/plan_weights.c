@@ -102,7 +102,7 @@ static void add_storage(const struct plan_item *e, struct draft *d,
 	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
 	map = draft_add_storage(d, t);
 	if (d->extents)
-		draft_try(d, weights_add(x->w, weight, zckpt_of(e->p->c), t->dtype,
+		draft_try(d, weights_add(x->w, weight, e->p->c, t->dtype,
 					 map, &d->gathers, d->err));
 }
 
@@ -248,8 +248,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 
 	for (size_t i = 0; !rc && i < w->n; i++)
 		if (w->v[i]->param)
-			rc = zckpt_check_param(w->v[i]->param, NULL,
-					       w->v[i]->dtype, &why);
+			rc = zckpt_check_param(w->v[i]->param, w->v[i]->master, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
 		  : 0;
 }

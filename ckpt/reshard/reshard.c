@@ -203,11 +203,10 @@ static int check_joined(const struct resharder *b, const struct reshard_group *g
 	for (size_t i = 0; i < g->n; i++) {
 		const struct shard_group *const y =
 			&p->groups[g->params[i].group];
-		bool same = x->nstates == y->nstates &&
-			    x->fp32.dtype == y->fp32.dtype;
+		bool same = x->states.n == y->states.n;
 
-		for (size_t k = 0; same && k < x->nstates; k++)
-			same = shard_state_equal(&x->states[k], &y->states[k]);
+		for (size_t k = 0; same && k < x->states.n; k++)
+			same = shard_state_equal(&x->states.v[k], &y->states.v[k]);
 		if (!same)
 			return ERRMSG_FILE(b, -ENOTSUP,
 					   "sub-groups %u and %u"

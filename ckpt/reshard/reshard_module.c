@@ -35,10 +35,10 @@ static const struct partition *old_partition(const struct reshard_builder *b,
 	return &b->s->r->layouts[b->mp].groups[s->group];
 }
 
-static enum dtype master_type(const struct reshard_builder *b,
-			      const struct reshard_group *g)
+static const struct param_state *master_of(const struct reshard_builder *b,
+					   const struct reshard_group *g)
 {
-	return zckpt_shard(b->s->r, b->mp, 0)->groups[g->like].fp32.dtype;
+	return zckpt_shard(b->s->r, b->mp, 0)->groups[g->like].states.v;
 }
 
 /* Append a parameter: a copy from the old storage, or a cast of the master weights. */
@@ -48,8 +48,8 @@ static void add_param(struct reshard_builder *b, const struct flat_module *f,
 {
 	const struct zckpt_run run = {
 		.slice = s,
+		.state = master_of(b, g),
 		.numel = s->numel,
-		.dtype = master_type(b, g),
 		.to = f->t.dtype,
 	};
 	const uint64_t item = dtype_size(f->t.dtype);
@@ -240,7 +240,7 @@ static struct value *filled_view(struct reshard_builder *b,
 	const struct slice *const s =
 		b->m->groups[p->group].params[p->index].slice;
 	struct flat_module *const f = &x->flat[p->group];
-	const enum dtype from = master_type(b, &b->m->groups[p->group]);
+	const enum dtype from = master_of(b, &b->m->groups[p->group])->dtype;
 	struct tensor t;
 
 	if (from != to && !(cast_knows(from) && cast_makes(to)))

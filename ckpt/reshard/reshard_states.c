@@ -72,15 +72,16 @@ static void load_shards(struct reshard_builder *b,
 }
 
 /*
- * Append the new rank's elements of a state, or of the master weights (NULL): the
+ * Append the new rank's elements of a state: the
  * fragments of the parameters, and zeros between them (alignment, the end of the
  * group, the end of stage 3's slots).  `whole`: the rank keeps whole parameters.
  */
 static void add_elements(struct reshard_builder *b,
-			 const struct reshard_group *g, const char *state,
-			 enum dtype dtype, bool whole, struct extent_map *map)
+			 const struct reshard_group *g,
+			 const struct param_state *state, bool whole,
+			 struct extent_map *map)
 {
-	const size_t item = dtype_size(dtype);
+	const size_t item = dtype_size(state->dtype);
 	struct draft *const d = b->d;
 	unsigned which;
 	const unsigned part = rank_stripe_part(&g->stripe, b->rank, &which);
@@ -97,8 +98,7 @@ static void add_elements(struct reshard_builder *b,
 			.state = state,
 			.first = whole ? 0 : f.first,
 			.numel = whole ? g->part.numel[i] : f.numel,
-			.dtype = dtype,
-			.to = dtype,
+			.to = state->dtype,
 		};
 
 		if (!f.numel)
@@ -116,19 +116,21 @@ static void add_elements(struct reshard_builder *b,
  * attributes of `like`, unless that is NULL. */
 static struct value *flat_tensor(struct reshard_builder *b,
 				 const struct reshard_group *g,
-				 const struct value *like, const char *state,
-				 const struct flat *flat, uint64_t numel,
+				 const struct value *like,
+				 const struct param_state *st, uint64_t numel,
 				 uint64_t size)
 {
 	struct extent_map *map;
 	struct tensor t;
 
-	tensor_init(&t, flat->dtype, &numel, 1, flat->requires_grad);
+	tensor_init(&t, st->dtype, &numel, 1, st->requires_grad);
 	t.storage_numel = size;
 	map = draft_add_storage(b->d, &t);
 	if (b->d->extents)
-		add_elements(b, g, state, flat->dtype,
-			     state && profile_of(b, g)->replicated, map);
+		add_elements(b, g, st,
+			     st != profile_of(b, g)->states.v &&
+				     profile_of(b, g)->replicated,
+			     map);
 	return like ? tensor_to_value_like(b->a, like, &t)
 		    : tensor_to_value(b->a, &t);
 }
@@ -136,7 +138,7 @@ static struct value *flat_tensor(struct reshard_builder *b,
 static struct value *flat_state(struct reshard_builder *b,
 				const struct reshard_group *g,
 				const struct value *like,
-				const struct shard_state *st)
+				const struct param_state *st)
 {
 	uint64_t size = g->part.size, left_out = 0;
 
@@ -144,8 +146,7 @@ static struct value *flat_state(struct reshard_builder *b,
 		size = partition_whole_size(&g->part, reshard_part_of(b, g));
 	else if (b->m->elastic)
 		left_out = reshard_recorded_padding(b, g);
-	return flat_tensor(b, g, like, st->name, &st->flat, size - left_out,
-			   size);
+	return flat_tensor(b, g, like, st, size - left_out, size);
 }
 
 /* Return a copy of an old tensor in a new storage that holds nothing else. */
@@ -176,8 +177,8 @@ static struct value *state_value(struct reshard_builder *b, void *ctx,
 
 	if (!tensor_is(pair->val))
 		return pair->val;
-	for (size_t i = 0; i < profile->nstates; i++) {
-		const struct shard_state *const st = &profile->states[i];
+	for (size_t i = 1; i < profile->states.n; i++) {
+		const struct param_state *const st = &profile->states.v[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
 			return flat_state(b, g, pair->val, st);
@@ -194,8 +195,8 @@ static struct value *missing_states(struct reshard_builder *b,
 	const struct shard_group *const profile = profile_of(b, g);
 	struct value *const out = value_new(b->a, VALUE_DICT);
 
-	for (size_t i = 0; i < profile->nstates && !draft_failed(b->d); i++) {
-		const struct shard_state *const st = &profile->states[i];
+	for (size_t i = 1; i < profile->states.n && !draft_failed(b->d); i++) {
+		const struct param_state *const st = &profile->states.v[i];
 
 		if (st->kind != STATE_FLAT)
 			return RESHARD_FAIL(b, -EBADMSG,
@@ -214,12 +215,12 @@ static struct value *new_states(struct reshard_builder *b,
 	const struct value *const old = shard_find_group_state(all, g->like);
 	const struct value_dict *const d = value_pairs(old);
 
-	if (!profile->nstates && !d)
+	if (profile->states.n == 1 && !d)
 		return reshard_left_out;
 	if (profile->replicated &&
 	    !partition_filled(&g->part, reshard_part_of(b, g)))
 		return value_new(b->a, VALUE_DICT);
-	if (!d || (!d->n && profile->nstates))
+	if (!d || (!d->n && profile->states.n > 1))
 		return missing_states(b, g);
 	return reshard_map(b, value_new(b->a, VALUE_DICT), old, state_value, g);
 }
@@ -333,7 +334,7 @@ static struct value *master_weights(struct reshard_builder *b,
 
 	if (like && !tensor_is(like))
 		return RESHARD_FAIL(b, -EIO, "has changed");
-	v = flat_tensor(b, g, like, NULL, &profile_of(b, g)->fp32,
+	v = flat_tensor(b, g, like, profile_of(b, g)->states.v,
 			g->part.size - left_out, g->part.size);
 	if (!v || !zero3 || b->m->same_groups || !b->m->ids || !g->n)
 		return v;

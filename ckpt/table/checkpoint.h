@@ -9,13 +9,52 @@
 
 #include "ckpt/base/access.h"
 #include "ckpt/cache/far.h"
+#include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
 struct errmsg;
+struct extent_map;
+struct gathers;
+struct param;
 struct shardcache;
 struct tag_file;
 struct uckpt;
 struct user_rules;
+
+enum state_kind {
+	STATE_FLAT,   /* one element per parameter element: exp_avg */
+	STATE_TENSOR, /* a 0-d tensor for the whole group: torch Adam's step */
+	STATE_INT,    /* a number for the whole group: FusedAdam's step */
+	STATE_FLOAT,
+};
+
+/* A state that parameters have, and where the loader has it. */
+struct param_state {
+	const char *name;
+	enum state_kind kind;
+	enum dtype dtype; /* STATE_FLAT, STATE_TENSOR */
+	bool requires_grad;
+	union {
+		uint8_t bytes[16]; /* STATE_TENSOR: its element */
+		int64_t i;         /* STATE_INT */
+		double f;          /* STATE_FLOAT */
+	};
+	/* Private to ZeRO: the tensor of a rank for all parameters of a group. */
+	uint64_t offset; /* of element 0 in the file, in bytes */
+	uint64_t numel;
+	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies in a file of
+			   * its own, else 0 */
+};
+
+/* The states of parameters that have alike ones: first the master weights, "fp32". */
+struct param_states {
+	struct param_state *v;
+	size_t n;
+	/* Why those of the optimizer cannot be divided among parameters, and an error that
+	 * says so; NULL: they can.  There is only the first one then. */
+	const char *refused;
+	int refused_rc;
+};
 
 /*
  * A checkpoint of any source: the files of a directory, and the rows of a table of
@@ -53,6 +92,14 @@ struct checkpoint_ops {
 	/* Read the rows.  `rules` (may be NULL) come before those of the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules,
 		    struct errmsg *err);
+	/* Find the states of a row; none (NULL) if the optimizer does not own it. */
+	int (*states)(struct checkpoint *c, const struct param *p,
+		      const struct param_states **out, struct errmsg *err);
+	/* Append the elements of a row's state: runs of files, or a gather, which is added
+	 * to `gathers`.  -ENOTSUP or -EBADMSG if they cannot be computed. */
+	int (*extents)(struct checkpoint *c, const struct param *p,
+		       const struct param_state *state, struct extent_map *out,
+		       struct gathers *gathers, struct errmsg *err);
 	/* Would the files of a directory be chosen again?  NULL: yes. */
 	bool (*is_chosen)(const struct checkpoint *c);
 	/* Check that all files belong together.  NULL: loading does. */

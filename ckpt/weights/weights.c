@@ -5,7 +5,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 
 void weights_done(struct weights *w)
 {
@@ -72,7 +72,7 @@ bool weights_add_tensor(const struct tensor *t, uint32_t shard, uint64_t storage
 	return ok;
 }
 
-int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
+int weights_add(const struct weights *w, size_t i, struct checkpoint *c,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err)
 {
@@ -82,8 +82,7 @@ int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
 
 	assert(i < w->n && x->same == w->v[i]->same);
 	if (x->param)
-		rc = zckpt_add_param(r, x->param, NULL, x->dtype, &made, gathers,
-				     err);
+		rc = c->ops->extents(c, x->param, x->master, &made, gathers, err);
 	else if (x->view && !gathers_add_view(gathers, x->view, &x->map, &made))
 		rc = errmsg_nomem(err, NULL);
 	/* A parameter's rows of padding are at the end. */

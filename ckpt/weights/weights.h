@@ -10,9 +10,11 @@
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/extent.h"
 
+struct checkpoint;
 struct errmsg;
 struct gathers;
 struct param;
+struct param_state;
 struct zero_checkpoint;
 struct shardcache;
 
@@ -29,6 +31,7 @@ struct weight {
 	/* The optimizer's parameter.  If NULL, `map` locates the elements in row-major
 	 * order, or, with a `view`, those of the storage that it describes. */
 	const struct param *param;
+	const struct param_state *master; /* its weights */
 	const struct tensor *view;
 	struct extent_map map;
 };
@@ -72,8 +75,8 @@ bool weights_add_tensor(const struct tensor *t, uint32_t shard, uint64_t storage
 enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);
 
 /* Append the elements of weight `i`, converted to type `to`, to `out`.  Errors
- * as zckpt_add_param. */
-int weights_add(const struct weights *w, size_t i, struct zero_checkpoint *r,
+ * as those of checkpoint_ops.extents. */
+int weights_add(const struct weights *w, size_t i, struct checkpoint *c,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err);
 

@@ -49,9 +49,10 @@ static int64_t read_slice(const struct weights_loader *l, const struct slice *s,
 	if (zckpt_profile(l->r, s->mp, &profile, NULL))
 		return -EIO;
 
-	const enum dtype own = profile->groups[s->group].fp32.dtype;
+	const struct param_state *const master = profile->groups[s->group].states.v;
+	const enum dtype own = master->dtype;
 	const struct zckpt_run run = {
-		.slice = s, .numel = s->numel, .dtype = own, .to = to
+		.slice = s, .state = master, .numel = s->numel, .to = to
 	};
 
 	if ((own == to || (cast_knows(own) && cast_makes(to))) &&

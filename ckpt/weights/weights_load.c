@@ -304,14 +304,14 @@ static int load_rest(struct weights_loader *l)
 
 static int add_param(struct weights_loader *l, const struct param *p)
 {
-	const struct shard_group *g;
+	const struct param_states *states;
 	uint64_t shape[TENSOR_DIMS_MAX];
 	struct weight *x;
 	int rc;
 
 	if (weights_find(l, p->name))
 		return 0;
-	rc = zckpt_group(l->r, p, &g, l->err);
+	rc = l->r->c.ops->states(&l->r->c, p, &states, l->err);
 	if (rc)
 		return rc;
 	assert(p->ndim <= TENSOR_DIMS_MAX);
@@ -321,11 +321,12 @@ static int add_param(struct weights_loader *l, const struct param *p)
 	 * know about padding. */
 	if (p->merge.vocab && l->r->dir.mp_degree > 1)
 		shape[0] = p->merge.vocab_rows;
-	x = weights_append(l, p->name, shape, p->ndim, g->fp32.dtype,
-		       g->fp32.requires_grad);
+	x = weights_append(l, p->name, shape, p->ndim, states->v->dtype,
+			   states->v->requires_grad);
 	if (!x)
 		return weights_nomem(l);
 	x->param = p;
+	x->master = states->v;
 	return 0;
 }
 

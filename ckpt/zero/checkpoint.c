@@ -138,14 +138,6 @@ static void zero_close(struct checkpoint *c)
 	pthread_mutex_destroy(&r->lock);
 }
 
-const struct checkpoint_ops zero_checkpoint_ops = {
-	.size = sizeof(struct zero_checkpoint),
-	.list = zero_list,
-	.load = zero_load,
-	.verify = zckpt_check_files,
-	.close = zero_close,
-};
-
 unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 			    unsigned rank)
 {
@@ -338,28 +330,30 @@ int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 	return rc;
 }
 
-int zckpt_group(struct zero_checkpoint *r, const struct param *p,
-		const struct shard_group **out, struct errmsg *err)
+static int zero_states(struct checkpoint *c, const struct param *p,
+		       const struct param_states **out, struct errmsg *err)
 {
 	const struct shard *profile;
 	int rc;
 
-	assert(!p->module);
-	rc = zckpt_profile(r, p->first->mp, &profile, err);
+	*out = NULL;
+	if (p->module)
+		return 0;
+	rc = zckpt_profile((struct zero_checkpoint *)c, p->first->mp, &profile, err);
 	if (!rc)
-		*out = &profile->groups[p->first->group];
+		*out = &profile->groups[p->first->group].states;
 	return rc;
 }
 
 /* The file, in the numbering of extents, that a tensor of a shard lies in: the
  * shard itself, or one that was on NVMe. */
 static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
-			    const struct flat *flat)
+			    const struct param_state *st)
 {
 	const struct tagdir *const d = &r->dir;
 
-	return flat->swapped ? (uint32_t)(d->swapped - d->files) + flat->swapped - 1
-			     : shard;
+	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1
+			   : shard;
 }
 
 /* Append the elements of a run that part `part` of its group holds.  `whole`: the
@@ -375,7 +369,7 @@ static int add_part(const struct zero_checkpoint *r,
 		rank_stripe_rank(&l->stripe[s->group], run->ep, part);
 	const unsigned number = zckpt_shard_number(r, s->mp, rank);
 	const struct shard_group *const g = &r->shards[number].groups[s->group];
-	const struct flat *const flat = shard_find_flat(g, run->state);
+	const struct param_state *const flat = shard_find_flat(g, run->state->name);
 	const struct fragment f = whole ? partition_whole(p, s->index, part)
 					: partition_fragment(p, s->index, part);
 	const uint64_t first = run->first > f.first ? run->first : f.first;
@@ -384,19 +378,24 @@ static int add_part(const struct zero_checkpoint *r,
 		f.first + f.numel < run_end ? f.first + f.numel : run_end;
 	const uint64_t at = f.start + (first - f.first);
 
-	if (!flat && g->refused)
-		return errmsg_set(err, g->refused_rc, "%s", g->refused);
-	if (!flat || flat->dtype != run->dtype || f.start + f.numel > flat->numel)
+	if (!flat && g->states.refused)
+		return errmsg_set(err, g->states.refused_rc, "%s", g->states.refused);
+	if (!flat || flat->dtype != run->state->dtype || f.start + f.numel > flat->numel)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %s of parameter %s is missing, too short,"
 				  " or of another type than on other ranks",
 				  r->dir.optim[number].path,
-				  run->state ? run->state : "fp32", s->name);
+				  run->state->name, s->name);
 	return extent_add_cast(out, end - first, file_number(r, number, flat),
-			       flat->offset + at * dtype_size(run->dtype),
-			       run->dtype, run->to)
+			       flat->offset + at * dtype_size(flat->dtype),
+			       flat->dtype, run->to)
 		       ? 0
 		       : errmsg_nomem(err, s->name);
+}
+
+static bool is_master(const struct param_state *state)
+{
+	return strcmp(state->name, "fp32") == 0;
 }
 
 int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
@@ -415,7 +414,7 @@ int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
 			   run->first, run->numel, &part, &end);
 	if (part == end)
 		return 0;
-	whole = run->state &&
+	whole = !is_master(run->state) &&
 		zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
 	if (whole)
 		end = part + 1; /* the other ranks have replicas */
@@ -428,65 +427,62 @@ int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
 }
 
 int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
-		const char *state, enum dtype dtype, struct extent_map *out,
+		const struct param_state *state, struct extent_map *out,
 		struct errmsg *err)
 {
 	const struct zckpt_run run = { .slice = s,
 				       .ep = s->ep,
 				       .state = state,
 				       .numel = s->numel,
-				       .dtype = dtype,
-				       .to = dtype };
+				       .to = state->dtype };
 
 	return zckpt_add(r, &run, out, err);
 }
 
 /* Append the extents of each slice: the sources of a gather. */
 static int slice_maps(struct zero_checkpoint *r, const struct param *p,
-		      const char *state, enum dtype dtype,
-		      struct extent_map *maps, struct errmsg *err)
+		      const struct param_state *state, struct extent_map *maps,
+		      struct errmsg *err)
 {
 	int rc = 0;
 
 	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
-			rc = zckpt_slice(r, p->slices[t], state, dtype,
-					 &maps[t], err);
+			rc = zckpt_slice(r, p->slices[t], state, &maps[t], err);
 	return rc;
 }
 
 /* The power of a piece's scale in a state: scaling a parameter by s scales its
  * gradient by 1/s, so Adam's first moment has power -1 and the second -2
  * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
-static bool find_power(const char *state, int *power)
+static bool find_power(const struct param_state *state, int *power)
 {
-	*power = !state                             ? 1
-		 : strcmp(state, "exp_avg") == 0    ? -1
-		 : strcmp(state, "exp_avg_sq") == 0 ? -2
-						    : 0;
+	*power = is_master(state)                         ? 1
+		 : strcmp(state->name, "exp_avg") == 0    ? -1
+		 : strcmp(state->name, "exp_avg_sq") == 0 ? -2
+							  : 0;
 	return *power != 0;
 }
 
 static int check_computed(const struct param *p, const struct geometry *g,
-			  const char *state, enum dtype dtype,
-			  struct errmsg *err)
+			  const struct param_state *state, struct errmsg *err)
 {
 	int power;
 
 	if (!g->mean && !g->nscales)
 		return 0;
-	if (!arith_knows(dtype))
+	if (!arith_knows(state->dtype))
 		return errmsg_set(err, -ENOTSUP,
 				  "parameter %s: the mean of %s tensors, or"
 				  " scaled pieces of them, are not supported",
-				  p->name, dtype_name(dtype));
+				  p->name, dtype_name(state->dtype));
 	if (!g->nscales)
 		return 0;
 	if (!find_power(state, &power))
 		return errmsg_set(err, -ENOTSUP,
 				  "parameter %s: its pieces are scaled, and how"
 				  " that scales %s is not known",
-				  p->name, state);
+				  p->name, state->name);
 	for (size_t i = 0; i < g->nscales; i++) {
 		const float by = (float)pow(g->scales[i], power);
 
@@ -494,31 +490,32 @@ static int check_computed(const struct param *p, const struct geometry *g,
 			return errmsg_set(err, -EBADMSG,
 					  "parameter %s: its %s cannot be divided"
 					  " by %g to the power of %d",
-					  p->name, state ? state : "fp32",
+					  p->name, state->name,
 					  g->scales[i], power);
 	}
 	return 0;
 }
 
-int zckpt_check_param(const struct param *p, const char *state,
-		      enum dtype dtype, struct errmsg *err)
+int zckpt_check_param(const struct param *p, const struct param_state *state,
+		      struct errmsg *err)
 {
 	struct geometry g;
 	int rc = p->computed ? geometry_init(&g, p, err) : 0;
 
 	if (rc || !p->computed)
 		return rc;
-	rc = check_computed(p, &g, state, dtype, err);
+	rc = check_computed(p, &g, state, err);
 	geometry_done(&g);
 	return rc;
 }
 
 /* A single row that is not computed is a list of runs; everything else is a
  * gather. */
-static int add_merged(struct geometry *g, enum dtype dtype, const char *state,
+static int add_merged(struct geometry *g, const struct param_state *state,
 		      struct extent_map **maps, struct extent_map *to,
 		      struct gathers *gathers)
 {
+	const enum dtype dtype = state->dtype;
 	const uint64_t item = dtype_size(dtype);
 	struct gather *x;
 	bool ok = true;
@@ -543,23 +540,39 @@ static int add_merged(struct geometry *g, enum dtype dtype, const char *state,
 	return gathers_add(gathers, x) ? 0 : -ENOMEM;
 }
 
-int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
-		    const char *state, enum dtype dtype, struct extent_map *to,
-		    struct gathers *gathers, struct errmsg *err)
+/* Append the 0-d tensor that the first rank has for all parameters of a group. */
+static int add_number(const struct zero_checkpoint *r, const struct param *p,
+		      const struct param_state *state, struct extent_map *to,
+		      struct errmsg *err)
 {
-	struct extent_map *maps = calloc(p->nslices, sizeof(*maps));
+	return extent_add(to, EXTENT_SHARD, dtype_size(state->dtype),
+			  zckpt_shard_number(r, p->first->mp, 0), state->offset,
+			  state->dtype)
+		       ? 0
+		       : errmsg_nomem(err, p->name);
+}
+
+static int zero_extents(struct checkpoint *c, const struct param *p,
+			const struct param_state *state, struct extent_map *to,
+			struct gathers *gathers, struct errmsg *err)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct extent_map *maps;
 	struct geometry g;
 	int rc;
 
+	if (state->kind != STATE_FLAT)
+		return add_number(r, p, state, to, err);
+	maps = calloc(p->nslices, sizeof(*maps));
 	if (!maps)
 		return errmsg_nomem(err, NULL);
 	rc = geometry_init(&g, p, err);
 	if (!rc) {
-		rc = slice_maps(r, p, state, dtype, maps, err);
+		rc = slice_maps(r, p, state, maps, err);
 		if (!rc)
-			rc = check_computed(p, &g, state, dtype, err);
+			rc = check_computed(p, &g, state, err);
 		if (!rc &&
-		    (rc = add_merged(&g, dtype, state, &maps, to, gathers)))
+		    (rc = add_merged(&g, state, &maps, to, gathers)))
 			errmsg_nomem(err, NULL);
 		geometry_done(&g);
 	}
@@ -568,3 +581,13 @@ int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
 	free(maps);
 	return rc;
 }
+
+const struct checkpoint_ops zero_checkpoint_ops = {
+	.size = sizeof(struct zero_checkpoint),
+	.list = zero_list,
+	.load = zero_load,
+	.states = zero_states,
+	.extents = zero_extents,
+	.verify = zckpt_check_files,
+	.close = zero_close,
+};

@@ -66,25 +66,19 @@ int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
 int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 		  const struct shard **out, struct errmsg *err);
 
-/* The group of a parameter in its profile. */
-int zckpt_group(struct zero_checkpoint *r, const struct param *p,
-		const struct shard_group **out, struct errmsg *err);
-
 /* The number of a rank's shard, and its map, NULL while it is not loaded. */
 unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 			    unsigned rank);
 const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
 				unsigned rank);
 
-/* Consecutive elements of a slice: of its master weights (`state` is NULL), or of
- * the optimizer state of that name. */
+/* Consecutive elements of a slice's state, as a profile has it. */
 struct zckpt_run {
 	const struct slice *slice;
 	unsigned ep; /* the expert-parallel rank */
-	const char *state;
+	const struct param_state *state;
 	uint64_t first, numel;
-	enum dtype dtype; /* in all shards */
-	enum dtype to;    /* what they are converted to */
+	enum dtype to; /* what they are converted to */
 };
 
 /* Append the extents of a run, from all data-parallel ranks that hold a part.
@@ -94,19 +88,12 @@ int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
 
 /* Append the extents of a whole slice, as zckpt_add. */
 int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
-		const char *state, enum dtype dtype, struct extent_map *out,
+		const struct param_state *state, struct extent_map *out,
 		struct errmsg *err);
 
-/* Check that a parameter's state (NULL: its master weights) of that type can be
- * computed, if any of its elements are. -ENOTSUP or -EBADMSG if not. */
-int zckpt_check_param(const struct param *p, const char *state,
-		      enum dtype dtype, struct errmsg *err);
-
-/* Append the elements of a whole state, merged from all slices: runs of shards,
- * or a gather, which is added to `gathers`. Errors as zckpt_check_param and
- * zckpt_slice. */
-int zckpt_add_param(struct zero_checkpoint *r, const struct param *p,
-		    const char *state, enum dtype dtype, struct extent_map *to,
-		    struct gathers *gathers, struct errmsg *err);
+/* Check that a parameter's state can be computed, if any of its elements are.  -ENOTSUP
+ * or -EBADMSG if not. */
+int zckpt_check_param(const struct param *p, const struct param_state *state,
+		      struct errmsg *err);
 
 #endif

@@ -260,7 +260,7 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 /* The step that the optimizer has counted, if it counts whole ones. */
 static bool optimizer_step(const struct shard *s, double *step)
 {
-	const struct shard_state *const v =
+	const struct param_state *const v =
 		s->ngroups ? shard_find_state(&s->groups[0], "step") : NULL;
 	float f;
 
@@ -268,7 +268,7 @@ static bool optimizer_step(const struct shard *s, double *step)
 		*step = (double)v->i;
 		return true;
 	}
-	if (!v || v->kind != STATE_TENSOR || v->flat.dtype != DTYPE_F32)
+	if (!v || v->kind != STATE_TENSOR || v->dtype != DTYPE_F32)
 		return false;
 	memcpy(&f, v->bytes, sizeof(f));
 	*step = (double)f;
@@ -341,9 +341,9 @@ static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 			   f->name, f->file.size, more);
 }
 
-static uint64_t flat_bytes(const struct flat *f, uint64_t numel)
+static uint64_t flat_bytes(const struct param_state *st, uint64_t numel)
 {
-	return f->numel && !f->swapped ? numel * dtype_size(f->dtype) : 0;
+	return st->numel && !st->swapped ? numel * dtype_size(st->dtype) : 0;
 }
 
 /* The bytes that the tensors of a shard take at least, by those of the first shard of
@@ -363,11 +363,10 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 			&l->groups[g],
 			rank_stripe_part(&l->stripe[g], rank, &which));
 
-		bytes += flat_bytes(&x->fp32, numel);
-		for (size_t i = 0; i < x->nstates && !x->replicated; i++)
-			if (x->states[i].kind == STATE_FLAT &&
-			    x->states[i].flat.numel == x->fp32.numel)
-				bytes += flat_bytes(&x->states[i].flat, numel);
+		for (size_t i = 0; i < (x->replicated ? 1 : x->states.n); i++)
+			if (x->states.v[i].kind == STATE_FLAT &&
+			    x->states.v[i].numel == x->states.v[0].numel)
+				bytes += flat_bytes(&x->states.v[i], numel);
 	}
 	return bytes;
 }

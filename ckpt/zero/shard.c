@@ -53,7 +53,7 @@ static bool is_offloaded(const struct shard_reader *r, const struct value *v,
  * `what` and `g` are for messages. */
 static int read_flat(const struct shard_reader *r, const struct value *v,
 		     const char *what, size_t g, uint64_t need,
-		     struct flat *out, unsigned *ndim)
+		     struct param_state *st, unsigned *ndim)
 {
 	struct tensor t;
 	uint64_t storage, skip;
@@ -70,35 +70,35 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 	*ndim = t.ndim;
 	/* ptfile_tensor has checked that the view lies in the storage. */
 	skip = t.storage_offset * dtype_size(t.dtype);
-	*out = (struct flat){ .offset = storage + (t.numel ? skip : 0),
-			      .numel = t.numel,
-			      .dtype = t.dtype,
-			      .requires_grad = t.requires_grad };
+	st->offset = storage + (t.numel ? skip : 0);
+	st->numel = t.numel;
+	st->dtype = t.dtype;
+	st->requires_grad = t.requires_grad;
 	return !t.numel && need && is_offloaded(r, v, what)
-		       ? shard_find_nvme(r, v, what, g, need, out)
+		       ? shard_find_nvme(r, v, what, g, need, st)
 		       : 0;
 }
 
 static int read_state_tensor(const struct shard_reader *r, size_t g,
-			     const struct value *v, struct shard_state *st,
+			     const struct value *v, struct param_state *st,
 			     uint64_t need, uint64_t most)
 {
 	unsigned ndim;
-	const int rc = read_flat(r, v, st->name, g, need, &st->flat, &ndim);
+	const int rc = read_flat(r, v, st->name, g, need, st, &ndim);
 
 	if (rc)
 		return rc;
 	st->kind = ndim ? STATE_FLAT : STATE_TENSOR;
 	if (st->kind == STATE_TENSOR)
 		return source_read(&r->pt->ends, st->bytes,
-				   dtype_size(st->flat.dtype), st->flat.offset,
+				   dtype_size(st->dtype), st->offset,
 				   r->err);
-	if (st->flat.numel < need || st->flat.numel > most)
+	if (st->numel < need || st->numel > most)
 		return ERRMSG_FILE(r, is_of_adam(st->name) ? -EBADMSG : -ENOTSUP,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
 				   " elements, expected %" PRIu64,
 				   st->name, g, shard_group_name(r, g),
-				   st->flat.numel, need);
+				   st->numel, need);
 	return 0;
 }
 
@@ -111,7 +111,7 @@ static bool is_state_name(const char *name)
 
 /* Returns 1 if `p` is a state to serve, 0 if it has nothing to serve. */
 static int read_state(const struct shard_reader *r, size_t g,
-		      const struct value_pair *p, struct shard_state *st,
+		      const struct value_pair *p, struct param_state *st,
 		      uint64_t need, uint64_t most)
 {
 	int rc;
@@ -125,7 +125,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "state %s of group %zu occurs twice",
 				   p->key->str.p, g);
-	*st = (struct shard_state){
+	*st = (struct param_state){
 		.name = arena_strdup(&r->s->arena, p->key->str.p),
 	};
 	if (!st->name)
@@ -152,7 +152,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 
 /* transformers' Adafactor keeps the RMS of the rank's own partition, which it
  * computes before each use.  It is no state of a parameter. */
-static bool is_of_partition(const struct shard_state *st)
+static bool is_of_partition(const struct param_state *st)
 {
 	return st->kind != STATE_FLAT && strcmp(st->name, "RMS") == 0;
 }
@@ -166,14 +166,14 @@ static bool is_refusal(int rc)
 /* Refuse the states of a group.  -ENOMEM. */
 static int refuse(const struct shard_reader *r, size_t g, int rc, const char *why)
 {
-	struct shard_group *const group = &r->s->groups[g];
+	struct param_states *const states = &r->s->groups[g].states;
 
-	if (group->refused)
+	if (states->refused)
 		return 0;
-	group->nstates = 0;
-	group->refused_rc = rc;
-	group->refused = arena_strdup(&r->s->arena, why);
-	return group->refused ? 0 : errmsg_nomem(r->err, r->file);
+	states->n = 1;
+	states->refused_rc = rc;
+	states->refused = arena_strdup(&r->s->arena, why);
+	return states->refused ? 0 : errmsg_nomem(r->err, r->file);
 }
 
 /*
@@ -184,7 +184,7 @@ static int read_states(const struct shard_reader *r, size_t g,
 		       const struct value *states, uint64_t need, uint64_t most)
 {
 	const struct value_dict *const d = value_pairs(states);
-	struct shard_group *const group = &r->s->groups[g];
+	struct param_states *const to = &r->s->groups[g].states;
 
 	if (!states || states->kind == VALUE_NONE)
 		return 0; /* the optimizer has not stepped this group yet */
@@ -197,19 +197,12 @@ static int read_states(const struct shard_reader *r, size_t g,
 		return ERRMSG_FILE(r, -E2BIG,
 				   "group %zu has %zu optimizer states", g,
 				   d->n);
-	group->states =
-		arena_alloc(&r->s->arena, (d->n + 1) * sizeof(*group->states));
-	if (!group->states)
-		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < d->n; i++) {
-		const int rc =
-			read_state(r, g, &d->v[i],
-				   &group->states[group->nstates], need, most);
+		const int rc = read_state(r, g, &d->v[i], &to->v[to->n], need, most);
 
 		if (rc < 0)
 			return rc;
-		group->nstates +=
-			rc && !is_of_partition(&group->states[group->nstates]);
+		to->n += rc && !is_of_partition(&to->v[to->n]);
 	}
 	return 0;
 }
@@ -233,7 +226,7 @@ static int read_or_refuse(const struct shard_reader *r, size_t g,
 	struct errmsg why = { "" };
 	int rc;
 
-	if (r->s->groups[g].refused)
+	if (r->s->groups[g].states.refused)
 		return 0;
 	own.err = &why;
 	rc = read_states(&own, g, states, need, most);
@@ -318,7 +311,7 @@ static bool keeps_whole(const struct shard_reader *r, size_t g)
 static int check_size(const struct shard_reader *r, size_t g, uint64_t filled,
 		      uint64_t padded)
 {
-	const uint64_t numel = r->s->groups[g].fp32.numel;
+	const uint64_t numel = r->s->groups[g].states.v[0].numel;
 
 	if (numel == filled || numel == padded)
 		return 0;
@@ -345,20 +338,28 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 	const unsigned part =
 		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 	const uint64_t filled = partition_filled(p, part);
+	const struct value *const own = shard_find_group_state(state, g);
+	const struct value_dict *const d = value_pairs(own);
 	uint64_t need = filled, most = p->size;
-	const int rc = check_partition_count(r, g) ?:
-		       shard_check_cut(r, g) ?:
-		       read_flat(r, fp32, what, g, filled, &group->fp32,
-				 &ndim) ?:
-		       check_size(r, g, filled, most);
+	int rc;
 
+	group->states.v = arena_alloc(&r->s->arena,
+				      ((d ? d->n : 0) + 2) * sizeof(*group->states.v));
+	if (!group->states.v)
+		return errmsg_nomem(r->err, r->file);
+	group->states.v[0] = (struct param_state){ .name = "fp32" };
+	group->states.n = 1;
+	rc = check_partition_count(r, g) ?:
+	     shard_check_cut(r, g) ?:
+	     read_flat(r, fp32, what, g, filled, &group->states.v[0], &ndim) ?:
+	     check_size(r, g, filled, most);
 	if (rc)
 		return rc;
 	group->padding = filled == 0;
 	group->replicated = keeps_whole(r, g);
 	if (group->replicated)
 		need = most = partition_whole_size(p, part);
-	return read_or_refuse(r, g, shard_find_group_state(state, g), need, most) ?:
+	return read_or_refuse(r, g, own, need, most) ?:
 	       shard_check_mapping(r, g);
 }
 
@@ -481,41 +482,38 @@ void shard_done(struct shard *s)
 int shard_check_states(const struct shard *s, struct errmsg *err)
 {
 	for (size_t g = 0; g < s->ngroups; g++)
-		if (s->groups[g].refused)
-			return errmsg_set(err, s->groups[g].refused_rc, "%s",
-					  s->groups[g].refused);
+		if (s->groups[g].states.refused)
+			return errmsg_set(err, s->groups[g].states.refused_rc, "%s",
+					  s->groups[g].states.refused);
 	return 0;
 }
 
-const struct shard_state *shard_find_state(const struct shard_group *g,
+const struct param_state *shard_find_state(const struct shard_group *g,
 					   const char *name)
 {
-	for (size_t i = 0; i < g->nstates; i++)
-		if (strcmp(g->states[i].name, name) == 0)
-			return &g->states[i];
+	for (size_t i = 0; i < g->states.n; i++)
+		if (strcmp(g->states.v[i].name, name) == 0)
+			return &g->states.v[i];
 	return NULL;
 }
 
-const struct flat *shard_find_flat(const struct shard_group *g,
-				   const char *state)
+const struct param_state *shard_find_flat(const struct shard_group *g,
+					  const char *name)
 {
-	const struct shard_state *const st =
-		state ? shard_find_state(g, state) : NULL;
+	const struct param_state *const st = shard_find_state(g, name);
 
-	if (!state)
-		return &g->fp32;
-	return st && st->kind == STATE_FLAT ? &st->flat : NULL;
+	return st && st->kind == STATE_FLAT ? st : NULL;
 }
 
-bool shard_state_equal(const struct shard_state *a, const struct shard_state *b)
+bool shard_state_equal(const struct param_state *a, const struct param_state *b)
 {
 	if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)
 		return false;
 	switch (a->kind) {
 	case STATE_FLAT:
-		return a->flat.dtype == b->flat.dtype;
+		return a->dtype == b->dtype;
 	case STATE_TENSOR:
-		return a->flat.dtype == b->flat.dtype &&
+		return a->dtype == b->dtype &&
 		       memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
 	case STATE_INT:
 		return a->i == b->i;
@@ -527,20 +525,20 @@ bool shard_state_equal(const struct shard_state *a, const struct shard_state *b)
 
 /* Can both be of one step?  Only `step` must have one value on all ranks: other
  * numbers may be of a rank's own partition. */
-static bool agree(const struct shard_state *a, const struct shard_state *b)
+static bool agree(const struct param_state *a, const struct param_state *b)
 {
-	return a->kind == b->kind && a->flat.dtype == b->flat.dtype &&
+	return a->kind == b->kind && a->dtype == b->dtype &&
 	       (strcmp(a->name, "step") != 0 || shard_state_equal(a, b));
 }
 
 /* Find a state of group `a` with which group `b` does not agree, or return NULL. */
-static const struct shard_state *find_other(const struct shard_group *a,
+static const struct param_state *find_other(const struct shard_group *a,
 					    const struct shard_group *b,
 					    bool alike)
 {
-	for (size_t i = 0; i < a->nstates; i++) {
-		const struct shard_state *const x = &a->states[i];
-		const struct shard_state *const y = shard_find_state(b, x->name);
+	for (size_t i = 1; i < a->states.n; i++) {
+		const struct param_state *const x = &a->states.v[i];
+		const struct param_state *const y = shard_find_state(b, x->name);
 
 		if (alike ? !y || !agree(x, y)
 			  : y && x->kind != STATE_FLAT && !agree(x, y))
@@ -560,16 +558,16 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
 		const struct shard_group *const x = &a->groups[g];
 		const struct shard_group *const y = &b->groups[g];
-		const struct shard_state *other;
+		const struct param_state *other;
 
 		/* Muon keeps no state on a rank that holds only padding. */
-		if (y->padding && y->nstates == 0)
+		if (y->padding && y->states.n == 1)
 			continue;
-		if (x->refused || y->refused)
+		if (x->states.refused || y->states.refused)
 			continue;
-		if (alike && (x->nstates != y->nstates ||
+		if (alike && (x->states.n != y->states.n ||
 			      x->replicated != y->replicated ||
-			      x->fp32.dtype != y->fp32.dtype))
+			      x->states.v[0].dtype != y->states.v[0].dtype))
 			return errmsg_set(err, -EBADMSG,
 					  "%s and %s do not hold the same"
 					  " optimizer states in group %zu",

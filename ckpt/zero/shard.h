@@ -8,7 +8,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/model/rank_params.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/partition.h"
 
 struct tagdir;
@@ -18,41 +18,9 @@ struct value;
 /* Limit of optimizer states per group; Adam has three. */
 #define SHARD_STATES_MAX 15
 
-/* A rank's slice of a flat group: a 1-D tensor in its shard file. */
-struct flat {
-	uint64_t offset; /* of element 0 in the file, in bytes */
-	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies
-			   * in a file of its own, else 0 */
-	uint64_t numel;
-	enum dtype dtype;
-	bool requires_grad;
-};
-
-enum state_kind {
-	STATE_FLAT,   /* one element per parameter element: exp_avg */
-	STATE_TENSOR, /* a 0-d tensor for the whole group: torch Adam's step */
-	STATE_INT,    /* a number for the whole group: FusedAdam's step */
-	STATE_FLOAT,
-};
-
-/* One optimizer state of one flat group. */
-struct shard_state {
-	const char *name;
-	enum state_kind kind;
-	struct flat flat;   /* STATE_FLAT, STATE_TENSOR */
-	uint8_t bytes[16];  /* STATE_TENSOR: its element */
-	int64_t i;	    /* STATE_INT */
-	double f;	    /* STATE_FLOAT */
-};
-
+/* A rank's slice of a flat group: states are 1-D tensors in its shard file. */
 struct shard_group {
-	struct flat fp32; /* the master weights */
-	struct shard_state *states;
-	size_t nstates;
-	/* Why its states cannot be divided among parameters, and an error that says so;
-	 * NULL: they can.  A group that is refused has master weights and no states. */
-	const char *refused;
-	int refused_rc;
+	struct param_states states;
 	bool padding; /* the rank's partition of this group is all padding */
 	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
 };
@@ -93,17 +61,15 @@ void shard_done(struct shard *s);
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
 /* Are two states equal, apart from the elements of parameters? */
-bool shard_state_equal(const struct shard_state *a,
-		       const struct shard_state *b);
+bool shard_state_equal(const struct param_state *a, const struct param_state *b);
 
 /* The state of that name, or NULL. */
-const struct shard_state *shard_find_state(const struct shard_group *g,
+const struct param_state *shard_find_state(const struct shard_group *g,
 					   const char *name);
 
-/* The flat tensor of a group: its master weights (`state` is NULL), or the
- * optimizer state of that name; NULL if there is none. */
-const struct flat *shard_find_flat(const struct shard_group *g,
-				   const char *state);
+/* The same, if it has one element per parameter element. */
+const struct param_state *shard_find_flat(const struct shard_group *g,
+					  const char *name);
 
 /* Do two ranks agree on the numbers of states of one name, such as steps, and if
  * `alike`, since they have slices of the same parameters, on states and types?

@@ -40,6 +40,6 @@ int shard_check_mapping(const struct shard_reader *r, size_t g);
  * should have `need`.  -EBADMSG if no file of that size exists. */
 int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 		    const char *what, size_t g, uint64_t need,
-		    struct flat *flat);
+		    struct param_state *st);
 
 #endif

@@ -54,7 +54,8 @@ static int check_size(const struct shard_reader *r, const struct tag_file *f,
 }
 
 int shard_find_nvme(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, uint64_t need, struct flat *flat)
+		    const char *what, size_t g, uint64_t need,
+		    struct param_state *st)
 {
 	const struct tagdir *const d = r->dir;
 	const struct value *const id = tensor_attribute(v, "ds_id");
@@ -82,12 +83,12 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v,
 				  " offloaded to NVMe",
 				  d->path, r->s->rank, name, what, g,
 				  shard_group_name(r, g));
-	if (flat->dtype != DTYPE_F32)
+	if (st->dtype != DTYPE_F32)
 		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded"
 				   " to NVMe as %s", what, g,
-				   dtype_name(flat->dtype));
-	flat->swapped = (uint32_t)(f - d->swapped) + 1;
-	flat->offset = 0;
-	flat->numel = need;
+				   dtype_name(st->dtype));
+	st->swapped = (uint32_t)(f - d->swapped) + 1;
+	st->offset = 0;
+	st->numel = need;
 	return check_size(r, f, what, g, need);
 }

@@ -56,19 +56,19 @@ static void load_zero_end(struct load_tensor *t)
 }
 
 static int find_whole(struct load_tensor *t, const struct param *p,
-		      const char *state, enum dtype dtype, struct errmsg *err)
+		      const struct param_state *state, struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
+	struct checkpoint *const c = ((struct zero_source *)t->s)->c;
 
-	tensor_init(&t->tensor, dtype, p->shape, p->ndim, false);
+	tensor_init(&t->tensor, state->dtype, p->shape, p->ndim, false);
 	t->sorted_thirds = p->merge.rule == MERGE_THREE_SUB_PARAMS;
 	if (p->computed)
 		return errmsg_set(
 			err, -ENOTSUP,
 			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
 			t->s->path, p->name);
-	return zckpt_add_param(((struct zero_source *)t->s)->r, p, state,
-			       dtype, &x->map, &x->gathers, err);
+	return c->ops->extents(c, p, state, &x->map, &x->gathers, err);
 }
 
 static int load_zero_begin(struct load_tensor *t, const char *state,
@@ -78,27 +78,30 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	struct zero_source *z = (struct zero_source *)s;
 	const struct param *p = model_find(&z->r->model, t->name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
-	const struct shard_group *group;
-	const struct flat *found;
+	const struct param_states *states;
+	const struct param_state *found = NULL;
 	int rc;
 
 	if (!slice)
 		return load_lacks(s, t->name, NULL, err);
-	rc = zckpt_group(z->r, p, &group, err);
+	rc = z->c->ops->states(z->c, p, &states, err);
 	if (rc)
 		return rc;
-	found = shard_find_flat(group, state);
-	if (!found && group->refused)
-		return errmsg_set(err, group->refused_rc, "%s", group->refused);
+	for (size_t i = 0; i < states->n && !found; i++)
+		if (states->v[i].kind == STATE_FLAT &&
+		    strcmp(states->v[i].name, state ?: "fp32") == 0)
+			found = &states->v[i];
+	if (!found && states->refused)
+		return errmsg_set(err, states->refused_rc, "%s", states->refused);
 	if (!found)
 		return load_lacks(s, t->name, state, err);
 	if (s->cut) {
 		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
 			    false);
-		rc = zckpt_slice(z->r, slice, state, found->dtype,
+		rc = zckpt_slice(z->r, slice, found,
 				 &((struct zero_tensor *)t)->map, err);
 	} else {
-		rc = find_whole(t, p, state, found->dtype, err);
+		rc = find_whole(t, p, found, err);
 	}
 	if (rc)
 		load_zero_end(t);
