@@ -210,8 +210,8 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
 
 /* As plan_stat of the root of the PLAN_RESHARD that plan_open_derived would make of a
- * universal plan, without making it.  Few numbers of ranks that it refuses are refused. */
-int plan_stat_recut(const struct plan *universal, unsigned ranks,
+ * universal plan, without making it.  Of what it refuses, some is refused. */
+int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err);
 
 /* Open a file of the tree.  Free it with vfile_free before the plan is

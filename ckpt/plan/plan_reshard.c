@@ -89,10 +89,10 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
-int plan_stat_recut(const struct plan *universal, unsigned ranks,
+int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err)
 {
-	const int rc = reshard_check_ranks(zckpt_of(universal->c), ranks, err);
+	const int rc = reshard_check_cut(zckpt_of(universal->c), type->ranks, type->stage, err);
 
 	if (!rc)
 		plan_stat_dir(universal, &universal->c->access,

@@ -138,36 +138,52 @@ static int check_experts(const struct zero_checkpoint *r, unsigned mp,
 	return 0;
 }
 
-int reshard_check_ranks(const struct zero_checkpoint *r, unsigned ranks,
-			struct errmsg *err)
+/* The stage changes only for plain data parallelism. */
+static int check_parallelism(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
+	const struct rank_params *const c = &r->model.ranks[mp];
+
+	if (r->dir.mp_degree > 1)
+		return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change with"
+						 " tensor or pipeline parallelism",
+				  r->dir.path);
+	for (size_t g = 0; g < c->ngroups; g++)
+		if (c->groups[g].degree > 1)
+			return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change"
+							 " with experts", r->dir.path);
+	return 0;
+}
+
+int reshard_check_cut(const struct zero_checkpoint *r, unsigned ranks, unsigned stage,
+		      struct errmsg *err)
+{
+	const int64_t old = r->model.ranks[0].stage;
 	int rc = 0;
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = check_experts(r, mp, ranks, err);
+	/* Without ZeRO the stage is 0, and views are of stage 1. */
+	if (!rc && stage && old >= 0 && stage != (old ? old : 1))
+		rc = check_parallelism(r, 0, err);
 	return rc;
 }
 
-/* The stage changes only for plain data parallelism. */
 static int check_stage(const struct resharder *b)
 {
 	const struct shard *const profile = zckpt_shard(b->s->r, b->mp, 0);
+	int rc;
 
 	if (b->s->stage == b->s->old_stage)
 		return 0;
-	if (b->s->r->dir.mp_degree > 1)
-		return refuse(b, "the ZeRO stage cannot change with tensor or"
-				 " pipeline parallelism");
-	for (size_t g = 0; g < b->c->ngroups; g++) {
-		if (b->c->groups[g].degree > 1)
-			return refuse(b, "the ZeRO stage cannot change with"
-					 " experts");
+	rc = check_parallelism(b->s->r, b->mp, b->err);
+	if (rc)
+		return rc;
+	for (size_t g = 0; g < b->c->ngroups; g++)
 		if (profile->groups[g].replicated && reshard_crosses(b->s))
 			return refuse(b,
 				      "the ZeRO stage cannot change with Muon:"
 				      " only stages 1 and 2 keep its momentum"
 				      " whole");
-	}
 	if (b->m->elastic && reshard_crosses(b->s))
 		return refuse(b, "the ZeRO stage cannot change:"
 				 " elastic_checkpoint records no param_groups,"

@@ -42,10 +42,11 @@ int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
 		 unsigned stage, struct errmsg *err);
 void reshard_done(struct reshard *s);
 
-/* Refuse a number of ranks over which experts cannot be spread: 0 or -ENOTSUP.  Reads
- * nothing; reshard_init refuses more. */
-int reshard_check_ranks(const struct zero_checkpoint *r, unsigned ranks,
-			struct errmsg *err);
+/* Refuse a number of ranks over which experts cannot be spread, and another stage of ranks
+ * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; reshard_init refuses
+ * more. */
+int reshard_check_cut(const struct zero_checkpoint *r, unsigned ranks, unsigned stage,
+		      struct errmsg *err);
 
 /*
  * The files of a re-cut checkpoint that differ from those on disk.  Files of a kind

@@ -183,18 +183,22 @@ static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out,
 	return rc;
 }
 
-/* Stat the root of a re-cut view without planning it: anyone may look up thousands. */
+/* Stat the root of a re-cut view without planning it, unless it was refused: anyone may look
+ * up thousands. */
 static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 {
 	struct view *const tag = view_universal(x);
+	struct errmsg why;
 	struct plan *p;
 	int rc;
 
-	if (view_is_listed(x) || view_plan(tag, &p, NULL))
+	if (view_is_listed(x) || view_state(x, &why) == VIEW_REFUSED ||
+	    view_plan(tag, &p, NULL))
 		return stat_in_plan(x, PLAN_ROOT, out, err);
-	rc = plan_stat_recut(p, x->type.ranks, out, err);
+	rc = plan_stat_recut(p, &x->type, out, err);
 	view_put(tag);
-	return rc;
+	/* Its plan remembers the reason. */
+	return rc == -ENOTSUP ? stat_in_plan(x, PLAN_ROOT, out, err) : rc;
 }
 
 /* A view that is refused is not there, and the message says why. */

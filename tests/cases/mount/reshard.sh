@@ -122,6 +122,15 @@ ucckpt check "$mnt" >"$tmp/said" || fail "a tag alone: $(cat "$tmp/said")"
 check "a tag alone" test "$(find "$mnt" -name '*model_states.pt' | wc -l)" = 2
 unmount
 
+# What cannot be cut so is not there, and is named with the reason.
+mount_fg "$good/meg_tp2_dp1_z1_bf16" || fail "cannot mount: $(cat "$tmp/log")"
+absent ${tag}_dp2_z3 ${tag}_dp1_z2
+check "its own stage is" test -d "$mnt/${tag}_dp2_z1"
+for name in dp2_z3 dp1_z2; do
+	check "${tag}_$name: says why" grep -q "${tag}_$name: .*the ZeRO stage cannot change" "$mnt/.ucfs/errors"
+done
+unmount
+
 # refused WHY SOURCE OPTIONS
 refused() {
 	ucfs "$2" "$mnt" -o "$3" >"$tmp/said" 2>&1 && fail "$3: not refused"
