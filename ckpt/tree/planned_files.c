@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/tree/planned_files.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
+#include "ckpt/base/access.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
@@ -22,30 +24,41 @@
 /* A rank that has written its model states begins so soon to write its shard. */
 #define OPTIMIZER_SECONDS 60
 
-/* Are all files of a plan there, as far as their inodes, sizes and times show? */
-static bool are_all_there(struct shardcache *c)
+/* Is file `i` of a plan there, as far as its inode, size and times show? */
+static bool is_there(struct shardcache *c, uint32_t i, struct errmsg *why)
 {
-	for (uint32_t i = 0; i < shardcache_count(c); i++) {
-		struct fileid now;
-		struct stat st;
+	const char *const path = shardcache_path(c, i);
+	struct access access;
+	struct fileid now;
+	struct stat st;
+	char *where;
 
-		if (files_stat(shardcache_context(c), shardcache_path(c, i), &st, NULL))
+	if (files_find(shardcache_context(c), path, &where, &st, &access, why))
+		return false;
+	free(where);
+	fileid_from_stat(&st, &now);
+	if (fileid_equal(shardcache_id(c, i), &now))
+		return true;
+	fileid_report_change(path, shardcache_id(c, i), &now, why);
+	return false;
+}
+
+static bool are_all_there(struct shardcache *c, struct errmsg *why)
+{
+	for (uint32_t i = 0; i < shardcache_count(c); i++)
+		if (!is_there(c, i, why))
 			return false;
-		fileid_from_stat(&st, &now);
-		if (!fileid_equal(shardcache_id(c, i), &now))
-			return false;
-	}
 	return true;
 }
 
-bool planned_files_are_there(struct plan *p)
+bool planned_files_are_there(struct plan *p, struct errmsg *why)
 {
 	const struct checkpoint *const c = plan_checkpoint(p);
 	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
 	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
-	       (far_is_far(&c->far) || site_is_url(c->path) || are_all_there(c->shards)) &&
-	       shardcache_check_paths(c->shards, shards, 2, NULL) == 0;
+	       (far_is_far(&c->far) || site_is_url(c->path) || are_all_there(c->shards, why)) &&
+	       shardcache_check_paths(c->shards, shards, 2, why) == 0;
 }
 
 struct sum {

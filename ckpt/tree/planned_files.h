@@ -12,7 +12,7 @@
 
 /* Are they there as they were planned?  Where storage is far, two of a tag are looked at,
  * which a save replaces as all: its first optimizer shard and first model states. */
-bool planned_files_are_there(struct plan *p);
+bool planned_files_are_there(struct plan *p, struct errmsg *why);
 
 /* Sum the identities of all files that are there now; 0 if they are those of the plan, or
  * no complete checkpoint. */

@@ -291,12 +291,12 @@ static bool is_look_due(const struct tag *tag, double moment)
 
 /* Compare the files of a tag that has a plan.  True if it was saved again.  Called with
  * its lock held. */
-static bool compare_files(struct tag *tag)
+static bool compare_files(struct tag *tag, struct errmsg *why)
 {
 	const uint32_t before = tag->seen;
 
 	tag->looked = clock_ns();
-	tag->there = planned_files_are_there(tag->plan);
+	tag->there = planned_files_are_there(tag->plan, why);
 	/* Opens of files fail for what these two do not show. */
 	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
 						: 0;
@@ -305,14 +305,14 @@ static bool compare_files(struct tag *tag)
 }
 
 /* Can what was saved be served? */
-static bool can_replace(const struct views *v, const struct tag *tag)
+static bool can_replace(const struct views *v, const struct tag *tag, struct errmsg *why)
 {
 	struct plan *p;
 	bool can;
 
-	if (plan_open(v->u, tag->path, &v->options, &p, NULL))
+	if (plan_open(v->u, tag->path, &v->options, &p, why))
 		return false;
-	can = planned_files_are_whole(p, NULL);
+	can = planned_files_are_whole(p, why);
 	plan_close(p);
 	return can;
 }
@@ -332,8 +332,20 @@ static void retire(struct views *v, struct tag *tag)
 	pthread_mutex_unlock(&v->u->lock);
 }
 
+/* Say once why a tag is not listed: while it is being saved there is another reason at each
+ * look. */
+static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *why)
+{
+	const struct errmsg_sink warnings = context_warnings(v->u);
+
+	if (*why->text && !atomic_exchange(&tag->said, true))
+		errmsg_put(&warnings, "%s: not listed until it is whole: %s", tag->path,
+			   why->text);
+}
+
 bool views_is_there(struct views *v, const char *path, double moment)
 {
+	struct errmsg why = { "" };
 	struct view *x;
 	struct tag *tag;
 
@@ -347,8 +359,10 @@ bool views_is_there(struct views *v, const char *path, double moment)
 	/* Somebody may be looking, or planning, who waits for a store. */
 	if (pthread_mutex_trylock(&tag->lock) == 0) {
 		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
-		    compare_files(tag) && can_replace(v, tag))
+		    compare_files(tag, &why) && can_replace(v, tag, &why))
 			retire(v, tag);
+		else if (!tag->there)
+			say_unlisted(v, tag, &why);
 		pthread_mutex_unlock(&tag->lock);
 	}
 	return tag->there;
@@ -458,7 +472,6 @@ static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
 
 bool view_may_list(struct view *x)
 {
-	const struct errmsg_sink warnings = context_warnings(x->views->u);
 	struct errmsg why = { "" };
 	struct plan *p;
 	bool may;
@@ -472,11 +485,10 @@ bool view_may_list(struct view *x)
 	if (!may && !rc)
 		view_put(x);
 	may = !rc && is_settled(x->views, x->tag, &why);
-	/* While it is being saved there is another reason at each look. */
-	if (!may && rc != -ENOTSUP && *why.text && x->type.kind == PLAN_UNIVERSAL &&
-	    !atomic_exchange(&x->tag->said, true))
-		errmsg_put(&warnings, "%s: not listed until it is whole: %s", x->path,
-			   why.text);
+	if (may)
+		x->tag->said = false;
+	else if (rc != -ENOTSUP && x->type.kind == PLAN_UNIVERSAL)
+		say_unlisted(x->views, x->tag, &why);
 	return may;
 }
 
