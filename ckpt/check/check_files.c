@@ -22,7 +22,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
@@ -69,29 +68,30 @@ static int add_file(struct check *c, const char *dir, const char *name,
 int check_list_files(struct check *c, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	struct hfdir weights = { 0 };
+	const struct checkpoint *const hf =
+		c->report.choice == TAGS_WEIGHTS && c->report.plan
+			? plan_checkpoint(c->report.plan)
+			: NULL;
 	struct dirlist l = { 0 };
 	int rc = 0;
 
-	if (c->report.choice == TAGS_WEIGHTS) {
-		/* What is wrong with them is a problem of the plan. */
-		if (hfdir_open(c->report.u, &weights, c->report.dir, NULL))
-			return 0;
-	} else if (files_list(c->report.u, c->report.dir, true, &l, &why)) {
+	/* What is wrong with weights is a problem of the plan. */
+	if (c->report.choice == TAGS_WEIGHTS && !hf)
+		return 0;
+	if (!hf && files_list(c->report.u, c->report.dir, true, &l, &why)) {
 		findings_add_new(&c->report.problems, why.text);
 		return 0;
 	}
-	c->params = weights.n;
+	c->params = hf ? hf->nparams : 0;
 	c->shards = shardcache_new(c->report.u);
-	c->files = calloc(weights.nfiles + l.n + 1, sizeof(*c->files));
+	c->files = calloc((hf ? hf->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
-	for (size_t i = 0; !rc && i < weights.nfiles; i++)
-		rc = add_file(c, c->report.dir, weights.files[i].name, err);
+	for (size_t i = 0; !rc && hf && i < hf->nfiles; i++)
+		rc = add_file(c, c->report.dir, hf->files[i].name, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
 			rc = add_file(c, l.dirs[l.v[i].dir], l.v[i].name, err);
-	hfdir_done(&weights);
 	dirlist_done(&l);
 	return rc;
 }

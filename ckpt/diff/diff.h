@@ -10,11 +10,11 @@
 #include "ckpt/base/dirlist.h"
 #include "ckpt/base/hashtab.h"
 #include "ckpt/base/progress.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/tensor/tensor.h"
 
 struct bytebuf;
 struct cJSON;
+struct checkpoint;
 struct errmsg;
 struct uckpt;
 struct plan;
@@ -44,7 +44,7 @@ struct diff_tree {
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
 	struct plan *plan;   /* of a ZeRO checkpoint, or NULL */
-	struct hfdir hfdir, *model; /* of Hugging Face, or NULL */
+	struct checkpoint *model; /* of Hugging Face, or NULL */
 	/* Those of a ZeRO checkpoint, if it provides them instead of its tree's
 	 * fp32; see diff_tree_match. */
 	const struct weights *weights;
@@ -61,7 +61,7 @@ struct diff_tree {
 /*
  * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
  * newest tag), a universal checkpoint or a model, of the context `t->u`.  Errors are those of
- * plan_open, plan_check and hfdir_open, or the system's.  Call diff_tree_close
+ * plan_open and plan_check, or the system's.  Call diff_tree_close
  * in any case.
  */
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);

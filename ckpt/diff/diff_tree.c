@@ -16,8 +16,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/format/names.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
+#include "ckpt/foreign/hf.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/state.h"
 #include "ckpt/model/model.h"
@@ -125,14 +127,11 @@ static size_t find_weight(const struct diff_tree *t, const char *name)
 
 static int open_model(struct diff_tree *t, struct errmsg *err)
 {
-	int rc = hfdir_open(t->u, &t->hfdir, t->path, err);
+	int rc = checkpoint_open(t->u, &hf_checkpoint_ops, t->path, NULL, &t->model, err);
 
 	t->kind = "Hugging Face model";
-	if (rc)
-		return rc;
-	t->model = &t->hfdir;
-	for (size_t i = 0; !rc && i < t->model->n; i++)
-		rc = add_entry(t, t->model->v[i].name, i, err);
+	for (size_t i = 0; !rc && i < t->model->nparams; i++)
+		rc = add_entry(t, t->model->params[i].name, i, err);
 	return rc;
 }
 
@@ -178,8 +177,7 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 void diff_tree_close(struct diff_tree *t)
 {
 	plan_close(t->plan);
-	if (t->model)
-		hfdir_done(&t->hfdir);
+	checkpoint_close(t->model);
 	free(t->path);
 	hashtab_done(&t->ties_by_name);
 	arena_done(&t->arena);
@@ -328,7 +326,7 @@ int diff_tree_states(const struct diff_tree *t, const char *param,
 static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
 		       struct errmsg *err)
 {
-	const struct hfdir_tensor *const tensor = &t->model->v[i];
+	const struct stored *const tensor = t->model->params[i].module;
 	const struct tag_file *const file = &t->model->files[tensor->file];
 	struct tensor described;
 	struct source src;
@@ -337,8 +335,8 @@ static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
 
 	if (rc)
 		return rc;
-	hfdir_describe(tensor, &described);
-	state_init(out, &src, &described, tensor->offset);
+	stored_describe(tensor, &described);
+	state_init(out, &src, &described, tensor->storage);
 	return 0;
 }
 

@@ -152,11 +152,12 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src,
 		}
 		h->v[h->n++] = (struct hfdir_tensor){
 			.name = t->name,
-			.dtype = t->dtype,
-			.ndim = t->ndim,
-			.shape = t->shape,
-			.numel = t->numel,
-			.offset = t->offset,
+			.at = { .dtype = t->dtype,
+				.ndim = t->ndim,
+				.shape = t->shape,
+				.numel = t->numel,
+				.storage = t->offset,
+				.storage_numel = t->numel },
 		};
 	}
 	return rc;
@@ -186,16 +187,17 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 		return rc;
 	*out = (struct hfdir_tensor){
 		.name = arena_strdup(a, pair->key->str.p),
-		.dtype = t.dtype,
-		.requires_grad = t.requires_grad,
-		.ndim = t.ndim,
-		.shape = arena_copy(a, t.shape, t.ndim * sizeof(*t.shape)),
-		.stride = arena_copy(a, t.stride, t.ndim * sizeof(*t.stride)),
-		.numel = t.numel,
-		.offset = storage + t.storage_offset * dtype_size(t.dtype),
+		.at = { .dtype = t.dtype,
+			.requires_grad = t.requires_grad,
+			.ndim = t.ndim,
+			.shape = arena_copy(a, t.shape, t.ndim * sizeof(*t.shape)),
+			.stride = arena_copy(a, t.stride, t.ndim * sizeof(*t.stride)),
+			.numel = t.numel,
+			.storage = storage + t.storage_offset * dtype_size(t.dtype),
+			.storage_numel = t.numel },
 	};
 	h->n++;
-	return out->name && out->shape && out->stride
+	return out->name && out->at.shape && out->at.stride
 		       ? 0
 		       : errmsg_nomem(err, file);
 }
@@ -243,7 +245,7 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 			    : read_torch(h, &src, err);
 	source_close(&src);
 	for (size_t k = 0; k < h->n; k++)
-		h->v[k].file = (uint32_t)i;
+		h->v[k].at.file = (uint32_t)i;
 	return rc;
 }
 
@@ -256,7 +258,7 @@ static int split_tensors(struct hfdir *d, struct errmsg *err)
 	if (!odd)
 		return errmsg_nomem(err, d->path);
 	for (size_t i = 0; i < d->n; i++)
-		if (cast_knows(d->v[i].dtype))
+		if (cast_knows(d->v[i].at.dtype))
 			d->v[n++] = d->v[i];
 		else
 			odd[d->nmore++] = d->v[i];
@@ -283,7 +285,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 			       d->headers[i].n * sizeof(*d->v));
 	qsort(d->v, d->n, sizeof(*d->v), array_by_text);
 	for (size_t i = 0; i < d->n; i++) {
-		const char *const path = d->files[d->v[i].file].path;
+		const char *const path = d->files[d->v[i].at.file].path;
 
 		if (!*d->v[i].name)
 			return errmsg_set(err, -EBADMSG,
@@ -293,7 +295,7 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 					  "%s: tensor %.200s is there twice: see"
 					  " %s",
 					  path, d->v[i].name,
-					  d->files[d->v[i - 1].file].name);
+					  d->files[d->v[i - 1].at.file].name);
 	}
 	return split_tensors(d, err);
 }
@@ -386,7 +388,7 @@ static int check_index(const struct hfdir *d, const struct hfindex *x,
 		const struct hfdir_tensor *const t =
 			hfdir_find(d, entry->string);
 
-		if (!t || strcmp(d->files[t->file].name,
+		if (!t || strcmp(d->files[t->at.file].name,
 				 entry->valuestring) != 0)
 			return errmsg_set(err, -EBADMSG,
 					  "%s: %.200s should be in %s, and is"
@@ -474,11 +476,4 @@ void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to)
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)
 {
 	return array_find(d->v, d->n, sizeof(*d->v), name);
-}
-
-void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out)
-{
-	tensor_init(out, t->dtype, t->shape, t->ndim, t->requires_grad);
-	if (t->stride)
-		memcpy(out->stride, t->stride, t->ndim * sizeof(*t->stride));
 }

@@ -13,17 +13,10 @@ struct errmsg;
 struct errmsg_sink;
 struct uckpt;
 
-/* A tensor: a view of a run of elements of a file. */
+/* A tensor: its storage is the run of a file's elements that it is a view of. */
 struct hfdir_tensor {
 	const char *name; /* first: array_by_text */
-	enum dtype dtype;
-	bool requires_grad;
-	unsigned ndim;
-	const uint64_t *shape;
-	const uint64_t *stride; /* NULL: row-major, as torch makes it */
-	uint64_t numel;
-	uint64_t offset; /* of the first of its elements, bytes in the file */
-	uint32_t file;   /* its number */
+	struct stored at;
 };
 
 /*
@@ -89,9 +82,5 @@ void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to);
 
 /* NULL if there is none. */
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name);
-
-/* Describe the tensor as torch would, in a storage of its own with the elements in
- * the file's order. */
-void hfdir_describe(const struct hfdir_tensor *t, struct tensor *out);
 
 #endif

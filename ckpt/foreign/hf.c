@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/foreign/hf.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfdir.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/roots/roots.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/gather.h"
+
+struct hf_checkpoint {
+	struct checkpoint c;
+	struct hfdir d;
+	struct param *params;
+};
 
 static struct hf_checkpoint *hf_of(struct checkpoint *c)
 {
@@ -28,14 +41,84 @@ static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
 	return 0;
 }
 
+static bool is_vocabulary(const char *name)
+{
+	static const char *const parts[] = { "word_embeddings", "embed_tokens",
+					     "embedding", "wte", "lm_head" };
+
+	for (size_t i = 0; i < COUNT(parts); i++)
+		if (strcasestr(name, parts[i]))
+			return true;
+	return false;
+}
+
 /* Listing the files has read their headers. */
 static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 		   struct errmsg *err)
 {
-	(void)c;
+	struct hf_checkpoint *const h = hf_of(c);
+	const size_t n = h->d.n + h->d.nmore;
+
 	(void)rules;
-	(void)err;
+	h->params = calloc(n + 1, sizeof(*h->params));
+	if (!h->params)
+		return errmsg_nomem(err, c->path);
+	for (size_t i = 0; i < n; i++) {
+		const struct stored *const at = &h->d.v[i].at;
+
+		h->params[i] = (struct param){ .name = h->d.v[i].name,
+					       .ndim = at->ndim,
+					       .shape = at->shape,
+					       .numel = at->numel,
+					       .merge.vocab =
+						       is_vocabulary(h->d.v[i].name),
+					       .module = at };
+	}
+	c->params = h->params;
+	c->nparams = h->d.n;
+	c->nmore = h->d.nmore;
 	return 0;
+}
+
+static int hf_states(struct checkpoint *c, const struct param *p,
+		     const struct param_states **out, struct errmsg *err)
+{
+	static struct param_state v[] = {
+		{ .name = "fp32", .dtype = DTYPE_F32 },
+		{ .name = "exp_avg", .dtype = DTYPE_F32 },
+		{ .name = "exp_avg_sq", .dtype = DTYPE_F32 },
+		/* As torch's Adam keeps it. */
+		{ .name = "step", .kind = STATE_TENSOR, .dtype = DTYPE_F32 },
+	};
+	static const struct param_states states = { .v = v, .n = COUNT(v) };
+
+	(void)c;
+	(void)p;
+	(void)err;
+	*out = &states;
+	return 0;
+}
+
+/* All states but the weights are zeros. */
+static int hf_extents(struct checkpoint *c, const struct param *p,
+		      const struct param_state *state, struct extent_map *out,
+		      struct gathers *gathers, struct errmsg *err)
+{
+	const struct stored *const at = p->module;
+	struct tensor t;
+	bool ok;
+
+	stored_describe(at, &t);
+	if (state->kind != STATE_FLAT)
+		ok = extent_add(out, EXTENT_ZERO, sizeof(float), 0, 0, DTYPE_U8);
+	else if (strcmp(state->name, "fp32") != 0)
+		ok = extent_add(out, EXTENT_ZERO, p->numel * sizeof(float), 0, 0, DTYPE_U8);
+	else if (tensor_is_contiguous(&t))
+		ok = extent_add_cast(out, p->numel, at->file, at->storage, at->dtype,
+				     DTYPE_F32);
+	else
+		ok = gathers_add_tensor(gathers, &t, at->file, at->storage, DTYPE_F32, out);
+	return ok ? 0 : errmsg_nomem(err, c->path);
 }
 
 /* Weights of a format that is preferred may have been added to others. */
@@ -44,8 +127,14 @@ static bool hf_is_chosen(const struct checkpoint *c)
 	return hfdir_is_found_by(c->u, c->path, c->files[0].name);
 }
 
+static void hf_warn(const struct checkpoint *c, const struct errmsg_sink *to)
+{
+	hfdir_warn(&((const struct hf_checkpoint *)c)->d, to);
+}
+
 static void hf_close(struct checkpoint *c)
 {
+	free(hf_of(c)->params);
 	hfdir_done(&hf_of(c)->d);
 }
 
@@ -53,6 +142,9 @@ const struct checkpoint_ops hf_checkpoint_ops = {
 	.size = sizeof(struct hf_checkpoint),
 	.list = hf_list,
 	.load = hf_load,
+	.states = hf_states,
+	.extents = hf_extents,
 	.is_chosen = hf_is_chosen,
+	.warn = hf_warn,
 	.close = hf_close,
 };

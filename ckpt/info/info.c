@@ -17,7 +17,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/size.h"
-#include "ckpt/dirs/hfdir.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/report/report.h"
 #include "ckpt/tensor/cast.h"
@@ -28,23 +27,12 @@
 #define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
 #define NAME_COLUMNS_MAX 60
 
-/* A row of the table of parameters. */
-struct row {
-	const char *name;
-	const uint64_t *shape;
-	unsigned ndim;
-	uint64_t numel;
-	int64_t group;    /* of the optimizer; -1: none */
-	enum dtype dtype; /* of Hugging Face weights */
-};
-
 struct info {
 	struct report report;
 	bool quick;
 
-	struct hfdir weights; /* of a Hugging Face directory, if plan_zckpt is NULL */
-	struct row *v;
-	size_t n;
+	bool hf; /* it is a Hugging Face directory */
+	const struct checkpoint *c; /* of which it is; NULL if it cannot be served */
 	uint64_t params, elements;               /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
@@ -88,30 +76,15 @@ static const char *state_type(const struct param_state *st)
 					 : dtype_name(st->dtype);
 }
 
-/* List the parameters and count them. */
-static int list_params(struct info *info, struct errmsg *err)
+static void count_params(struct info *info)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
+	for (size_t i = 0; i < info->c->nparams; i++) {
+		const struct param *const p = &info->c->params[i];
+		const bool owned = info->hf || !p->module;
 
-	info->n = r ? r->model.nparams : info->weights.n;
-	info->v = calloc(info->n + 1, sizeof(*info->v));
-	if (!info->v)
-		return errmsg_nomem(err, info->report.dir);
-	for (size_t i = 0; i < info->n; i++) {
-		const struct hfdir_tensor *const t = r ? NULL : &info->weights.v[i];
-		const struct param *const p = r ? &r->model.params[i] : NULL;
-		const bool owned = t || !p->module;
-
-		info->v[i] = t ? (struct row){ t->name, t->shape, t->ndim, t->numel,
-					       -1, t->dtype }
-			       : (struct row){ p->name, p->shape, p->ndim, p->numel,
-					       owned ? (int64_t)p->first->group : -1,
-					       DTYPE_OTHER };
 		*(owned ? &info->params : &info->module_params) += 1;
-		*(owned ? &info->elements : &info->module_elements) +=
-			info->v[i].numel;
+		*(owned ? &info->elements : &info->module_elements) += p->numel;
 	}
-	return 0;
 }
 
 static void read_profile(struct info *info)
@@ -167,13 +140,11 @@ static int collect(struct info *info, struct errmsg *err)
 {
 	struct report *const r = &info->report;
 	const struct settings *const settings = settings_of(r->u);
-	struct errmsg why = { "" };
 	const bool zero = plan_zckpt(r->plan);
 
-	if (!zero && hfdir_open(r->u, &info->weights, r->dir, &why))
-		findings_add(&r->problems, "%s", why.text);
-	if (list_params(info, err))
-		return -ENOMEM;
+	info->c = plan_checkpoint(r->plan);
+	info->hf = !zero;
+	count_params(info);
 	read_profile(info);
 	if (zero && (!settings ||
 		     find_sidecars(info, settings->tree.plan.hf_config, err)))
@@ -258,7 +229,7 @@ static void add_count_lines(struct info *info)
 {
 	report_line(&info->report, "parameters",
 		    "%" PRIu64 "%s, %" PRIu64 " elements", info->params,
-		    info->weights.n ? "" : " of the optimizer", info->elements);
+		    info->hf ? "" : " of the optimizer", info->elements);
 	if (info->module_params)
 		report_line(&info->report, "",
 			    "%" PRIu64 " more in the module (frozen, tied,"
@@ -337,7 +308,7 @@ static void add_form_lines(struct info *info)
 	}
 }
 
-static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
+static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
 {
 	size_t n = 0;
 
@@ -349,19 +320,19 @@ static const char *shape_text(const struct row *p, char buf[SHAPE_LEN])
 	return buf;
 }
 
-static void add_row(struct bytebuf *to, const struct row *p, int width)
+static void add_row(const struct info *info, struct bytebuf *to, const struct param *p,
+		    int width)
 {
 	char shape[SHAPE_LEN];
 	const int n = bytebuf_add_shown(to, p->name);
 
 	bytebuf_add_format(to, "%*s  %14s  ", n < width ? width - n : 0, "",
 			   shape_text(p, shape));
-	if (p->group >= 0)
-		bytebuf_add_format(to, "%6" PRId64, p->group);
+	if (!p->module)
+		bytebuf_add_format(to, "%6" PRIu32, p->first->group);
 	else
 		bytebuf_add_format(to, "%6s",
-				   p->dtype == DTYPE_OTHER ? "module"
-							   : dtype_name(p->dtype));
+				   info->hf ? dtype_name(p->module->dtype) : "module");
 	bytebuf_add_format(to, "  %14" PRIu64 "\n", p->numel);
 }
 
@@ -370,17 +341,17 @@ static void add_table(struct info *info)
 	struct bytebuf *const to = &info->report.text;
 	int width = (int)strlen("parameter");
 
-	for (size_t i = 0; i < info->n; i++) {
-		const size_t n = strlen(info->v[i].name);
+	for (size_t i = 0; i < info->c->nparams; i++) {
+		const size_t n = strlen(info->c->params[i].name);
 
 		if (n > (size_t)width)
 			width = n < NAME_COLUMNS_MAX ? (int)n : NAME_COLUMNS_MAX;
 	}
 	bytebuf_add_format(to, "\n%-*s  %14s  %6s  %14s\n", width, "parameter",
-			   "shape", info->weights.n ? "type" : "group",
+			   "shape", info->hf ? "type" : "group",
 			   "elements");
-	for (size_t i = 0; i < info->n; i++)
-		add_row(to, &info->v[i], width);
+	for (size_t i = 0; i < info->c->nparams; i++)
+		add_row(info, to, &info->c->params[i], width);
 }
 
 static void add_contents_text(struct info *info, const struct rank_params *c)
@@ -470,7 +441,7 @@ static cJSON *group_json(const struct slice_group *pg,
 	return o;
 }
 
-static cJSON *param_json(const struct row *p)
+static cJSON *param_json(const struct info *info, const struct param *p)
 {
 	cJSON *const o = cJSON_CreateObject();
 	cJSON *shape;
@@ -481,9 +452,9 @@ static cJSON *param_json(const struct row *p)
 		cJSON_AddItemToArray(shape,
 				     cJSON_CreateNumber((double)p->shape[i]));
 	json_add_int(o, "elements", (int64_t)p->numel);
-	add_known(o, "group", p->group);
-	if (p->dtype != DTYPE_OTHER)
-		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
+	add_known(o, "group", p->module ? -1 : (int64_t)p->first->group);
+	if (info->hf)
+		cJSON_AddStringToObject(o, "dtype", dtype_name(p->module->dtype));
 	return o;
 }
 
@@ -560,8 +531,8 @@ static void add_contents(cJSON *root, const struct info *info)
 	add_name(root, "config",
 		 info->sidecars.config ? info->sidecars.config->path : NULL);
 	o = cJSON_AddArrayToObject(root, "table");
-	for (size_t i = 0; i < info->n; i++)
-		cJSON_AddItemToArray(o, param_json(&info->v[i]));
+	for (size_t i = 0; i < info->c->nparams; i++)
+		cJSON_AddItemToArray(o, param_json(info, &info->c->params[i]));
 }
 
 static cJSON *to_json(const struct info *info)
@@ -596,8 +567,6 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	if (!rc)
 		rc = report_tell(&info.report,
 				 flags & UCKPT_JSON ? to_json(&info) : NULL, err);
-	free(info.v);
-	hfdir_done(&info.weights);
 	sidecars_done(&info.sidecars);
 	report_close(&info.report);
 	return rc;

@@ -29,7 +29,7 @@ struct param {
 	const struct slice *first; /* first of them that is not NULL */
 	/* Not owned by the optimizer: the tensor in a module or an expert's
 	 * file. */
-	const struct module_tensor *module;
+	const struct stored *module;
 };
 
 /* Limit of the segments of one row. */

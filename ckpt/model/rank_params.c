@@ -188,31 +188,17 @@ static int sort_slices(const struct rank_params_loader *l)
 	return 0;
 }
 
-void module_tensor_describe(const struct module_tensor *m, struct tensor *out)
-{
-	*out = (struct tensor){
-		.dtype = m->dtype,
-		.ndim = m->ndim,
-		.numel = m->numel,
-		.storage_offset = m->storage_offset,
-		.storage_numel = m->storage_numel,
-		.requires_grad = m->requires_grad,
-	};
-	memcpy(out->shape, m->shape, m->ndim * sizeof(*out->shape));
-	memcpy(out->stride, m->stride, m->ndim * sizeof(*out->stride));
-}
-
 static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		      const struct tensor *t, uint64_t storage,
 		      const struct tag_file *f)
 {
 	struct arena *const a = &l->c->arena;
-	struct module_tensor *const m = arena_alloc(a, sizeof(*m));
+	struct stored *const m = arena_alloc(a, sizeof(*m));
 
 	if (!m)
 		return errmsg_nomem(l->err, l->file);
-	*m = (struct module_tensor){
-		.file = (uint32_t)(f - l->dir->model),
+	*m = (struct stored){
+		.file = (uint32_t)(f - l->dir->files),
 		.dtype = t->dtype,
 		.requires_grad = t->requires_grad,
 		.ndim = t->ndim,

@@ -15,23 +15,6 @@ struct tagdir;
 struct tag_file;
 struct errmsg;
 
-/* A tensor of the `module` dict in the model-states file, or of an expert's
- * file. */
-struct module_tensor {
-	uint32_t file; /* index in tagdir.model, then tagdir.expert */
-	enum dtype dtype;
-	bool requires_grad;
-	unsigned ndim;
-	const uint64_t *shape;
-	const uint64_t *stride;
-	uint64_t numel;
-	uint64_t storage;	 /* file offset of the storage's element 0 */
-	uint64_t storage_offset; /* elements */
-	uint64_t storage_numel;
-};
-
-void module_tensor_describe(const struct module_tensor *m, struct tensor *out);
-
 /*
  * A parameter as one model-parallel rank has it: whole without tensor
  * parallelism, else this rank's slice.
@@ -52,8 +35,8 @@ struct slice {
 	unsigned expert;  /* native: local number */
 	const char *rest; /* the name after the expert's number */
 	/* Not owned by the optimizer (frozen, tied alias, buffer): its tensor
-	 * in the module. */
-	const struct module_tensor *module;
+	 * in the module or an expert's file. */
+	const struct stored *module;
 };
 
 /* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In

@@ -12,6 +12,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/hf.h"
 #include "ckpt/model/user_rules.h"
@@ -135,8 +136,7 @@ int plan_open(struct uckpt *u, const char *path,
 	if (rc)
 		return rc;
 	universal.type.kind = PLAN_UNIVERSAL;
-	rc = open_view(hf ? &plan_hfdir : &plan_universal, c, NULL, false, &universal, &p,
-		       err);
+	rc = open_view(&plan_universal, c, NULL, false, &universal, &p, err);
 	if (rc)
 		return rc;
 	if (kind != PLAN_UNIVERSAL)
@@ -166,12 +166,6 @@ void plan_close(struct plan *p)
 	if (!p->universal)
 		checkpoint_close(p->c);
 	free(p);
-}
-
-int plan_universal_weights(struct plan *p, const struct weights **out,
-			   struct errmsg *err)
-{
-	return p->view->weights(p, out, err);
 }
 
 int plan_check(struct plan *p, struct errmsg *err)

@@ -104,7 +104,7 @@ bool plan_set_option(struct plan_options *o, struct user_rules *rules,
 
 /*
  * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
- * whose plan_zckpt is NULL and which has no optimizer.  A universal tree opens one
+ * which has no optimizer.  A universal tree opens one
  * model-states file per model-parallel rank and no optimizer shard; weights open what weights_load reads; a
  * Hugging Face directory opens all files of weights.  Fails if the checkpoint cannot be
  * served, with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
@@ -125,8 +125,7 @@ int plan_open_derived(struct plan *universal, const struct view_type *type,
 
 /*
  * Return the weights of a universal plan's source.  They are loaded once and
- * belong to the plan.  Errors as weights_load; -ENOTSUP for a tensor of a Hugging Face
- * directory that is not in row-major order.
+ * belong to the plan.  Errors as weights_load.
  */
 int plan_universal_weights(struct plan *p, const struct weights **out,
 			   struct errmsg *err);

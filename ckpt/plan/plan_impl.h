@@ -78,13 +78,10 @@ struct plan_view {
 	void (*warm)(struct plan *p);
 	void (*warn)(struct plan *p, const struct errmsg_sink *to);
 	void (*lack)(struct plan *p, const struct errmsg_sink *to); /* plan_lack */
-	/* plan_universal_weights; universal trees only */
-	int (*weights)(struct plan *p, const struct weights **out,
-		       struct errmsg *err);
 };
 
-extern const struct plan_view plan_universal, plan_hfdir, plan_weights,
-	plan_dcp, plan_reshard;
+extern const struct plan_view plan_universal, plan_weights, plan_dcp,
+	plan_reshard;
 
 /* The part that all kinds share. */
 struct plan {
@@ -156,6 +153,12 @@ struct value *plan_stage3_state(struct arena *a, struct value *step,
 
 /* Check that all parameters of a ZeRO tag, and the states that they have, can be computed. */
 int plan_check_params(struct plan *p, struct errmsg *err);
+
+/* Make the dict around a tensor of a Hugging Face directory. */
+struct value *plan_hf_wrap(struct arena *a, const struct param *p, const struct tensor *t);
+
+/* Fill in the files in the root, and in zero/, of its universal tree. */
+void plan_hf_files(bool any_stage, struct plan_group *root, struct plan_group *zero);
 
 /* plan_warn for a universal tree. */
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to);

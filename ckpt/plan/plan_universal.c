@@ -113,10 +113,10 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	if (e->k == 0)
 		return plan_set_name(out, "fp32", ".pt");
 	st = &states->v[e->k];
-	/* Stage 3 trees have no file for a state that is not a tensor: the
-	 * loader takes the step from optimizer_state.pt. */
-	if (st->kind != STATE_FLAT && zckpt_of(c)->model.ranks[0].zero3 &&
-	    !e->p->options.any_stage)
+	/* Stage 3 trees have no file for a state that is not a tensor: the loader takes the
+	 * step from optimizer_state.pt.  hf_to_universal.py writes none. */
+	if (st->kind != STATE_FLAT && !e->p->options.any_stage &&
+	    !(zckpt_of(c) && !zckpt_of(c)->model.ranks[0].zero3))
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
 }
@@ -195,9 +195,8 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return dict;
 }
 
-/* Make the tensor of a state, of one element for each of the parameter's, or 0-d. */
-static struct value *draft_tensor(const struct plan_item *e, const struct param *p,
-				  const struct param_state *st, struct draft *d)
+static struct value *draft_flat(const struct plan_item *e, const struct param *p,
+				const struct param_state *st, struct draft *d)
 {
 	struct checkpoint *const c = e->p->c;
 	const bool bare = model_is_flat(&zckpt_of(c)->model) &&
@@ -205,50 +204,67 @@ static struct value *draft_tensor(const struct plan_item *e, const struct param 
 	struct extent_map *map;
 	struct tensor t;
 
-	if (st->kind != STATE_FLAT)
-		tensor_init(&t, st->dtype, NULL, 0, st->requires_grad);
-	else
-		tensor_init(&t, st->dtype, bare ? &p->numel : p->shape,
-			    bare ? 1 : p->ndim, st->requires_grad);
+	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape, bare ? 1 : p->ndim,
+		    st->requires_grad);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
 		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
-	return bare || st->kind != STATE_FLAT ? tensor_to_value(&d->a, &t)
-					      : wrap_tensor(&d->a, p, &t);
+	return bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
 }
 
-static struct value *draft_module(const struct zero_checkpoint *r,
-				  const struct param *p, struct draft *d)
+/* The file of a state that belongs to the whole group, such as step. */
+static struct value *draft_number(struct checkpoint *c, const struct param *p,
+				  const struct param_state *st, struct draft *d)
 {
-	const struct module_tensor *const m = p->module;
-	const bool cast = m->dtype != DTYPE_F32;
-	/* Model-states and expert files follow the optimizer shards. */
-	const uint32_t shard = (uint32_t)r->dir.noptim + m->file;
 	struct extent_map *map;
-	struct tensor t, view;
-	uint64_t skip = 0;
+	struct tensor t;
 
-	module_tensor_describe(m, &view);
+	if (st->kind == STATE_INT)
+		return value_new_int(&d->a, st->i);
+	if (st->kind == STATE_FLOAT)
+		return value_new_float(&d->a, st->f);
+	tensor_init(&t, st->dtype, NULL, 0, st->requires_grad);
+	map = draft_add_storage(d, &t);
+	if (d->extents)
+		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
+	return tensor_to_value(&d->a, &t);
+}
+
+/* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
+ * those of a float32 module are written with their whole storage. */
+static struct value *draft_stored(const struct plan_item *e, const struct param *p,
+				  struct draft *d)
+{
+	const struct stored *const m = p->module;
+	const bool hf = !zckpt_of(e->p->c), cast = hf || m->dtype != DTYPE_F32;
+	struct tensor t, view;
+	struct extent_map *map;
+	uint64_t skip = 0;
+	bool dense;
+
+	stored_describe(m, &view);
 	t = view;
 	t.dtype = DTYPE_F32;
-	if (cast && !tensor_is_dense(&view)) {
-		tensor_init(&t, DTYPE_F32, m->shape, m->ndim, m->requires_grad);
-		map = draft_add_storage(d, &t);
-		draft_require(d, !d->extents ||
-					 weights_add_tensor(&view, shard, m->storage,
-							    DTYPE_F32, map,
-							    &d->gathers));
-		return wrap_tensor(&d->a, p, &t);
-	}
-	if (cast) {
+	dense = !cast || tensor_is_dense(&view);
+	if (!dense)
+		tensor_init(&t, DTYPE_F32, m->shape, m->ndim, false);
+	if (dense && cast) {
 		skip = t.storage_offset * dtype_size(m->dtype);
 		t.storage_offset = 0;
 		t.storage_numel = t.numel;
 	}
+	t.requires_grad = m->requires_grad && e->k == 0;
 	map = draft_add_storage(d, &t);
-	draft_require(d, extent_add_cast(map, t.storage_numel, shard,
-					 m->storage + skip, m->dtype, DTYPE_F32));
-	return wrap_tensor(&d->a, p, &t);
+	if (e->k)
+		draft_add_zeros(d, map, t.numel * sizeof(float));
+	else if (dense)
+		draft_require(d, extent_add_cast(map, t.storage_numel, m->file,
+						 m->storage + skip, m->dtype, DTYPE_F32));
+	else
+		draft_require(d, !d->extents ||
+					 gathers_add_tensor(&d->gathers, &view, m->file,
+							    m->storage, DTYPE_F32, map));
+	return hf ? plan_hf_wrap(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
@@ -258,22 +274,39 @@ static struct value *draft_state(const struct plan_item *e, struct draft *d)
 	const struct param_states *states;
 	const struct param_state *st;
 
-	if (p->module)
-		return draft_module(zckpt_of(c), p, d);
 	if (!draft_try(d, c->ops->states(c, p, &states, d->err)))
 		return NULL;
-	st = &states->v[e->k];
-	return st->kind == STATE_INT     ? value_new_int(&d->a, st->i)
-	       : st->kind == STATE_FLOAT ? value_new_float(&d->a, st->f)
-					 : draft_tensor(e, p, st, d);
+	st = states ? &states->v[e->k] : NULL;
+	if (st && st->kind != STATE_FLAT)
+		return draft_number(c, p, st, d);
+	return p->module ? draft_stored(e, p, d) : draft_flat(e, p, st, d);
 }
 
-static int universal_weights(struct plan *p, const struct weights **out,
-			     struct errmsg *err)
+/* Files of a Hugging Face directory's parameter have the time and the readers of the one that
+ * they are made of. */
+static void describe_param(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct checkpoint *const c = e->p->c;
+
+	if (e->i < c->nparams)
+		out->mtime_s = c->files[c->params[e->i].module->file].mtime_s;
+}
+
+static void describe_state(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct checkpoint *const c = e->p->c;
+	const struct tag_file *const f =
+		&c->files[e->dir < c->nparams ? c->params[e->dir].module->file : 0];
+
+	out->mtime_s = f->mtime_s;
+	out->readers = &f->access;
+}
+
+int plan_universal_weights(struct plan *p, const struct weights **out,
+			   struct errmsg *err)
 {
 	struct plan_universal *const u = universal_of(p);
-	const int rc = u->weighed ? 0
-				  : weights_load(&u->weights, zckpt_of(p->c), err);
+	const int rc = u->weighed ? 0 : weights_load(&u->weights, p->c, err);
 
 	u->weighed |= !rc;
 	*out = &u->weights;
@@ -310,20 +343,21 @@ int plan_check_params(struct plan *p, struct errmsg *err)
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	return plan_paths_check(&universal_of(p)->paths, err)
-		       ?: zckpt_check_states(zckpt_of(p->c), err)
+		       ?: (zckpt_of(p->c) ? zckpt_check_states(zckpt_of(p->c), err) : 0)
 		       ?: plan_check_params(p, err);
 }
 
 static void universal_warm(struct plan *p)
 {
 	struct zero_checkpoint *const r = zckpt_of(p->c);
-	const struct tagdir *const d = &r->dir;
 	uint32_t shards[PLAN_WARM_SHARDS];
+	const struct tagdir *d;
 	uint64_t size;
 	size_t n = 0;
 
-	if (!far_is_suspect(&p->c->far))
+	if (!r || !far_is_suspect(&p->c->far))
 		return;
+	d = &r->dir;
 	for (; n < PLAN_WARM_SHARDS && n < d->nfiles; n++)
 		shards[n] = (uint32_t)n;
 	for (unsigned mp = 0; mp < d->mp_degree && mp * d->dp_degree < n; mp++) {
@@ -352,21 +386,21 @@ static int universal_make(struct plan *p, struct errmsg *err)
 {
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
-	const struct tagdir *const d = &zckpt_of(p->c)->dir;
+	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	struct plan_paths *const paths = &universal_of(p)->paths;
-	int rc;
+	const int rc = plan_paths_init(paths, p->c->params, p->c->nparams,
+				       sizeof(*p->c->params),
+				       r ? r->dir.model[0].path : p->c->path, err);
 
-	/* A checkpoint of no stage serves all. */
-	p->options.any_stage |= p->c->source != NULL;
-	rc = plan_paths_init(paths, p->c->params, p->c->nparams, sizeof(*p->c->params),
-			     d->model[0].path, err);
 	if (rc)
 		return rc;
+	/* A checkpoint of no stage serves all. */
+	p->options.any_stage |= p->c->source != NULL;
 
-	const struct plan_group groups[] = {
+	struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
 		{ .dir = ROOT,
-		  .n = d->nmodel + naliases(p),
+		  .n = r ? r->dir.nmodel + naliases(p) : 0,
 		  .name = name_model,
 		  .describe = describe_model },
 		{ .dir = ZERO,
@@ -377,13 +411,18 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		{ .dir = ZERO,
 		  .is_dir = true,
 		  .n = paths->ndirs,
-		  .paths = paths },
+		  .paths = paths,
+		  .describe = r ? NULL : describe_param },
 		{ .dir = PARAM,
 		  .n = SHARD_STATES_MAX + 1,
 		  .name = name_state,
+		  .describe = r ? NULL : describe_state,
 		  .draft = draft_state },
 	};
 
+	if (!r)
+		plan_hf_files(p->options.any_stage, &groups[MODEL - 1],
+			      &groups[OPTIMIZER - 1]);
 	plan_set_groups(p, groups, COUNT(groups));
 	return 0;
 }
@@ -395,5 +434,4 @@ const struct plan_view plan_universal = {
 	.check = universal_check,
 	.warm = universal_warm,
 	.warn = plan_universal_warn,
-	.weights = universal_weights,
 };

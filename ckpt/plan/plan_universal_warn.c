@@ -7,10 +7,10 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/adapter.h"
 #include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/complete.h"
 
 /* A parameter whose name ends so and which the checkpoint, not the user, says to
  * concatenate along dimension 0; NULL if there is none. */
@@ -115,12 +115,9 @@ static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
 			       " lack them");
 }
 
-void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
+static void warn_of_model(const struct plan *p, const struct model *m,
+			  const struct errmsg_sink *to)
 {
-	const struct model *const m = &zckpt_of(p->c)->model;
-	const char *text;
-	size_t pos = 0;
-
 	if (m->ranks->round_robin)
 		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
 			       " scrambles every universal tree in an engine"
@@ -137,11 +134,23 @@ void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 			       " parallelism has whole parameters");
 	warn_of_megatron(m, to);
 	warn_of_frozen(m, to);
-	zckpt_warn(zckpt_of(p->c), to);
-	for (unsigned mp = 0; mp < zckpt_of(p->c)->dir.mp_degree; mp++)
-		for (size_t i = 0; i < m->ranks[mp].nwarnings; i++)
-			errmsg_put(to, "%s", m->ranks[mp].warnings[i]);
-	while ((text = model_next_unused(m, &pos)))
+}
+
+void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	const struct zero_checkpoint *const r = zckpt_of(p->c);
+	const struct checkpoint *const c = p->c;
+	const char *text;
+	size_t pos = 0;
+
+	if (r)
+		warn_of_model(p, &r->model, to);
+	c->ops->warn(c, to);
+	for (size_t i = c->nparams; i < c->nparams + c->nmore; i++)
+		errmsg_put(to, "%s: %s: only in the view dcp: %s is no type of real numbers",
+			   c->files[c->params[i].module->file].path, c->params[i].name,
+			   dtype_name(c->params[i].module->dtype));
+	while (r && (text = model_next_unused(&r->model, &pos)))
 		errmsg_put(to, "a pattern of merge rules matches no parameter: %s",
 			   text);
 }

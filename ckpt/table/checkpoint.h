@@ -13,6 +13,7 @@
 
 struct checkpoint_ops;
 struct errmsg;
+struct errmsg_sink;
 struct extent_map;
 struct gathers;
 struct param;
@@ -82,6 +83,7 @@ struct checkpoint {
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
+	size_t nmore; /* rows after these, of types that are no real numbers: only weights */
 };
 
 /* A kind of source.  Errors are those of plan_open. */
@@ -102,6 +104,8 @@ struct checkpoint_ops {
 		       struct gathers *gathers, struct errmsg *err);
 	/* Would the files of a directory be chosen again?  NULL: yes. */
 	bool (*is_chosen)(const struct checkpoint *c);
+	/* Warn of what is unusual, without opening another file. */
+	void (*warn)(const struct checkpoint *c, const struct errmsg_sink *to);
 	/* Check that all files belong together.  NULL: loading does. */
 	int (*verify)(struct checkpoint *c, struct errmsg *err);
 	/* Free what the functions above have made, also if they failed. */

@@ -406,6 +406,15 @@ void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
 	t->storage_numel = t->numel;
 }
 
+void stored_describe(const struct stored *s, struct tensor *out)
+{
+	tensor_init(out, s->dtype, s->shape, s->ndim, s->requires_grad);
+	if (s->stride)
+		memcpy(out->stride, s->stride, s->ndim * sizeof(*s->stride));
+	out->storage_offset = s->storage_offset;
+	out->storage_numel = s->storage_numel;
+}
+
 static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 				   unsigned n)
 {

@@ -71,6 +71,21 @@ struct tensor {
 	bool requires_grad;
 };
 
+/* A tensor as a file of a checkpoint has it. */
+struct stored {
+	uint32_t file; /* in the numbering of extents */
+	enum dtype dtype;
+	bool requires_grad;
+	unsigned ndim;
+	const uint64_t *shape;
+	const uint64_t *stride; /* NULL: row-major, as torch makes it */
+	uint64_t numel;
+	uint64_t storage; /* file offset of the storage's element 0 */
+	uint64_t storage_offset, storage_numel; /* elements */
+};
+
+void stored_describe(const struct stored *s, struct tensor *out);
+
 /* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */
 bool tensor_is(const struct value *v);
 

@@ -131,6 +131,27 @@ bool gathers_add_view(struct gathers *s, const struct tensor *view,
 	return false;
 }
 
+bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard,
+			uint64_t storage, enum dtype to, struct extent_map *out)
+{
+	const size_t item = dtype_size(t->dtype);
+	struct extent_map source = { 0 }, made = { 0 };
+	struct tensor view = *t;
+	bool ok;
+
+	if (!t->numel)
+		return true;
+	view.storage_offset = 0;
+	ok = extent_add(&source, EXTENT_SHARD,
+			(tensor_place(&view, view.numel - 1) + 1) * item, shard,
+			storage + t->storage_offset * item, t->dtype) &&
+	     gathers_add_view(s, &view, &source, &made) &&
+	     extent_add_range(out, &made, 0, t->numel * item, t->dtype, to);
+	extent_done(&source);
+	extent_done(&made);
+	return ok;
+}
+
 bool gather_is_plain(const struct gather *x)
 {
 	return !x->g.mean && !x->divisors;

@@ -87,6 +87,11 @@ void gathers_done(struct gathers *s);
 bool gathers_add_view(struct gathers *s, const struct tensor *view,
 		      const struct extent_map *source, struct extent_map *out);
 
+/* Append the elements of tensor `t` in row-major order, converted to type `to`; element 0
+ * of its storage is at byte `storage` of a shard.  False when memory runs out. */
+bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard,
+			uint64_t storage, enum dtype to, struct extent_map *out);
+
 /* Read [off, off + len) of a map of shards. */
 typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
 			      size_t len, uint64_t off, struct errmsg *err);

@@ -51,27 +51,6 @@ bool weights_place(struct weights *w, struct weight *x, const struct tensor *t,
 			  storage + t->storage_offset * item, t->dtype);
 }
 
-bool weights_add_tensor(const struct tensor *t, uint32_t shard, uint64_t storage,
-			enum dtype to, struct extent_map *out, struct gathers *gathers)
-{
-	const size_t item = dtype_size(t->dtype);
-	struct extent_map source = { 0 }, made = { 0 };
-	struct tensor view = *t;
-	bool ok;
-
-	if (!t->numel)
-		return true;
-	view.storage_offset = 0;
-	ok = extent_add(&source, EXTENT_SHARD,
-			(tensor_place(&view, view.numel - 1) + 1) * item, shard,
-			storage + t->storage_offset * item, t->dtype) &&
-	     gathers_add_view(gathers, &view, &source, &made) &&
-	     extent_add_range(out, &made, 0, t->numel * item, t->dtype, to);
-	extent_done(&source);
-	extent_done(&made);
-	return ok;
-}
-
 int weights_add(const struct weights *w, size_t i, struct checkpoint *c,
 		enum dtype to, struct extent_map *out, struct gathers *gathers,
 		struct errmsg *err)

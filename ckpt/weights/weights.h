@@ -15,7 +15,6 @@ struct errmsg;
 struct gathers;
 struct param;
 struct param_state;
-struct zero_checkpoint;
 struct shardcache;
 
 /* A tensor of the model's state dict. */
@@ -37,7 +36,7 @@ struct weight {
 };
 
 /*
- * The weights of a ZeRO tag in the order in which DeepSpeed's zero_to_fp32.py
+ * The weights of a checkpoint: of a ZeRO tag in the order in which DeepSpeed's zero_to_fp32.py
  * saves them: buffers, frozen parameters, the optimizer's parameters, tied
  * names.  Immutable after weights_load.
  */
@@ -58,18 +57,13 @@ struct weights {
  * checkpoint_open.
  * Call weights_done after success.
  */
-int weights_load(struct weights *w, struct zero_checkpoint *r, struct errmsg *err);
+int weights_load(struct weights *w, struct checkpoint *c, struct errmsg *err);
 void weights_done(struct weights *w);
 
 /* Locate the elements of tensor `t`, which must be that of `x`, in a shard: element 0 of
  * the storage is at byte `storage`.  False when memory runs out. */
 bool weights_place(struct weights *w, struct weight *x, const struct tensor *t,
 		   uint32_t shard, uint64_t storage);
-
-/* Append the elements of tensor `t` in row-major order, converted to type `to`; element 0
- * of its storage is at byte `storage` of a shard.  False when memory runs out. */
-bool weights_add_tensor(const struct tensor *t, uint32_t shard, uint64_t storage,
-			enum dtype to, struct extent_map *out, struct gathers *gathers);
 
 /* The type of weight `i` if floating-point weights are converted to type `to`. */
 enum dtype weights_dtype(const struct weights *w, size_t i, enum dtype to);

@@ -55,21 +55,26 @@ int weights_nomem(const struct weights_loader *l)
 	return errmsg_nomem(l->err, l->r->dir.path);
 }
 
+void weights_note(void *weights, const char *text)
+{
+	struct weights *const w = weights;
+	const char *const copy = arena_strdup(&w->arena, text);
+
+	if (copy && arena_reserve(&w->arena, &w->warnings, w->nwarnings,
+				  &w->warnings_cap, w->nwarnings + 1,
+				  sizeof(*w->warnings)))
+		w->warnings[w->nwarnings++] = copy;
+}
+
 /* Add a warning: "NAME: WHAT". -ENOMEM. */
 int weights_warn(struct weights_loader *l, const char *what, const char *name)
 {
 	struct weights *const w = l->w;
-	char text[ERRMSG_MAX];
-	const char *copy;
+	char text[2 * ERRMSG_MAX];
 
 	snprintf(text, sizeof(text), "%s: %s", name, what);
-	copy = arena_strdup(&w->arena, text);
-	if (!copy || !arena_reserve(&w->arena, &w->warnings, w->nwarnings,
-				    &w->warnings_cap, w->nwarnings + 1,
-				    sizeof(*w->warnings)))
-		return weights_nomem(l);
-	w->warnings[w->nwarnings++] = copy;
-	return 0;
+	weights_note(w, text);
+	return w->arena.failed ? weights_nomem(l) : 0;
 }
 
 static int compare_bytes(const struct weights_loader *l, const struct weight *x,
@@ -149,4 +154,29 @@ int weights_read(struct weights_loader *l, const char *name,
 	if (rc < 0)
 		return ERRMSG_FILE(l, rc, "%s: %s", name, why.text);
 	return weights_warn(l, why.text, name) ?: 1;
+}
+
+int weights_take_rows(struct weights *w, const struct checkpoint *c, struct errmsg *err)
+{
+	const size_t n = c->nparams + c->nmore;
+	struct weight *const v = arena_alloc(&w->arena, (n + 1) * sizeof(*v));
+	struct tensor t;
+
+	w->v = arena_alloc(&w->arena, (n + 1) * sizeof(*w->v));
+	for (; v && w->v && w->n < n; w->n++) {
+		const struct param *const p = &c->params[w->n];
+
+		v[w->n] = (struct weight){ .name = p->name,
+					   .dtype = p->module->dtype,
+					   .ndim = p->ndim,
+					   .shape = p->shape,
+					   .numel = p->numel,
+					   .same = w->n };
+		w->v[w->n] = &v[w->n];
+		stored_describe(p->module, &t);
+		if (!weights_place(w, &v[w->n], &t, p->module->file, p->module->storage))
+			break;
+	}
+	c->ops->warn(c, &(struct errmsg_sink){ weights_note, w });
+	return w->n == n && !w->arena.failed ? 0 : errmsg_nomem(err, c->path);
 }

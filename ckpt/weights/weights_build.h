@@ -63,6 +63,12 @@ int weights_read(struct weights_loader *l, const char *name,
 int weights_check_same(const struct weights_loader *l, const struct weight *x,
 		       const struct tensor *t, uint64_t at);
 
+/* Fill in the weights of a source without an optimizer: all its rows.  -ENOMEM. */
+int weights_take_rows(struct weights *w, const struct checkpoint *c, struct errmsg *err);
+
+/* Add a warning to `weights`: for an errmsg_sink. */
+void weights_note(void *weights, const char *text);
+
 /* Add what a pipeline's layers have besides the optimizer's parameters. */
 int weights_load_layers(struct weights_loader *l);
 

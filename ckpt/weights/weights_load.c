@@ -269,14 +269,13 @@ static int add_rest(struct weights_loader *l, const char *name, const struct val
 /* Add a frozen expert's weight. */
 static int add_expert(struct weights_loader *l, const struct param *p)
 {
-	const struct module_tensor *const m = p->module;
+	const struct stored *const m = p->module;
 	struct tensor t;
 
-	if (m->file < l->r->dir.nmodel || weights_find(l, p->name))
+	if (m->file < l->r->dir.noptim + l->r->dir.nmodel || weights_find(l, p->name))
 		return 0;
-	module_tensor_describe(m, &t);
-	return weights_new(l, p->name, &t, (uint32_t)l->r->dir.noptim + m->file,
-			  m->storage);
+	stored_describe(m, &t);
+	return weights_new(l, p->name, &t, m->file, m->storage);
 }
 
 /*
@@ -474,14 +473,16 @@ static int load_rank(struct weights_loader *l, unsigned mp)
 	return rc;
 }
 
-int weights_load(struct weights *w, struct zero_checkpoint *r, struct errmsg *err)
+int weights_load(struct weights *w, struct checkpoint *c, struct errmsg *err)
 {
+	struct zero_checkpoint *const r = zckpt_of(c);
 	struct weights_loader l = { .w = w, .r = r, .err = err };
 	bool layers = false;
-	int rc = 0;
+	int rc;
 
 	*w = (struct weights){ 0 };
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++) {
+	rc = r ? 0 : weights_take_rows(w, c, err);
+	for (unsigned mp = 0; !rc && r && mp < r->dir.mp_degree; mp++) {
 		struct weights_loader of_rank = l;
 
 		rc = load_rank(&of_rank, mp);

@@ -588,6 +588,7 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.load = zero_load,
 	.states = zero_states,
 	.extents = zero_extents,
+	.warn = zckpt_warn,
 	.verify = zckpt_check_files,
 	.close = zero_close,
 };

@@ -391,9 +391,14 @@ static void warn_of_truncated(const struct zero_checkpoint *r,
 		warn_of_small(first, n, least, to);
 }
 
-void zckpt_warn(const struct zero_checkpoint *r, const struct errmsg_sink *to)
+void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 {
+	const struct zero_checkpoint *const r = (const struct zero_checkpoint *)c;
+
 	warn_of_name(r, to);
 	warn_of_optimizer(r, to);
 	warn_of_truncated(r, to);
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		for (size_t i = 0; i < r->model.ranks[mp].nwarnings; i++)
+			errmsg_put(to, "%s", r->model.ranks[mp].warnings[i]);
 }

@@ -35,8 +35,8 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 /*
  * Warn of what can be known without opening another file: steps that differ between
  * the model states, the first shard and the tag's name, perhaps for good reasons; files
- * that are too small for what they must hold.
+ * that are too small for what they must hold; tensors that are left out.
  */
-void zckpt_warn(const struct zero_checkpoint *r, const struct errmsg_sink *to);
+void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to);
 
 #endif
