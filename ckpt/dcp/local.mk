@@ -3,7 +3,7 @@
 # Uses base, pickle, tensor, format, pack and roots.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/place.h %D%/place.c \
-	%D%/unpickle.h %D%/unpickle_impl.h %D%/unpickle_node.c %D%/unpickle.c %D%/metadata.c \
+	%D%/unpickle.h %D%/unpickle.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/megatron.h \
 	%D%/model.h %D%/optimizer.h %D%/optimizer.c \

@@ -41,25 +41,25 @@ struct reader {
 	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
 	size_t n;
 	struct hashtab found; /* items by the words that name them */
-	dcp_word last; /* the file that was found last, as it is named */
+	pickle_word last; /* the file that was found last, as it is named */
 	uint32_t last_number;
 	struct errmsg *err;
 };
 
 /* Pairs of a dict, by turns. */
 struct pairs {
-	const dcp_word *v;
+	const pickle_word *v;
 	size_t n; /* pairs */
 };
 
 /* Attribute `i` of an object, of which dcp_attributes() found some; a word that is nothing
  * if it is none. */
-static dcp_word attribute(const dcp_word *attributes, size_t i)
+static pickle_word attribute(const pickle_word *attributes, size_t i)
 {
 	return attributes ? attributes[i] : 0;
 }
 
-static bool get_pairs(dcp_word w, struct pairs *out)
+static bool get_pairs(pickle_word w, struct pairs *out)
 {
 	const bool is_dict = dcp_is_dict(w) && dcp_elements(w, &out->v, &out->n);
 
@@ -81,7 +81,7 @@ static int dcp_nomem(const struct reader *r)
 }
 
 /* Return `n` sizes or offsets, or NULL.  Of tensors without dimensions there may be none. */
-static const uint64_t *dims_of(dcp_word w, size_t n)
+static const uint64_t *dims_of(pickle_word w, size_t n)
 {
 	static const uint64_t none;
 	const uint64_t *v;
@@ -113,9 +113,9 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 }
 
 /* Find the number of the file of that name in the directory. */
-static int find_file(struct reader *r, dcp_word w, uint32_t *out)
+static int find_file(struct reader *r, pickle_word w, uint32_t *out)
 {
-	struct dcp_text t = { "", 0 };
+	struct value_str t = { "", 0 };
 	char text[PACK_NAME_MAX], name[PACK_NAME_MAX];
 	int64_t number;
 	char *path;
@@ -144,7 +144,7 @@ static int find_file(struct reader *r, dcp_word w, uint32_t *out)
 	return 0;
 }
 
-static bool ends_with(const struct dcp_text *t, const char *end)
+static bool ends_with(const struct value_str *t, const char *end)
 {
 	const size_t n = strlen(end);
 
@@ -152,13 +152,13 @@ static bool ends_with(const struct dcp_text *t, const char *end)
 }
 
 /* Take over where a chunk's blob is. */
-static int read_info(struct reader *r, const char *key, dcp_word info,
+static int read_info(struct reader *r, const char *key, pickle_word info,
 		     struct dcp_chunk *c)
 {
-	const dcp_word *const x = dcp_attributes(info, DCP_INFO);
-	const dcp_word path = attribute(x, 0);
-	const dcp_word *transforms;
-	struct dcp_text t = { "", 0 };
+	const pickle_word *const x = dcp_attributes(info, DCP_INFO);
+	const pickle_word path = attribute(x, 0);
+	const pickle_word *transforms;
+	struct value_str t = { "", 0 };
 	size_t n;
 
 	if (!dcp_count_of(attribute(x, 1), &c->at) ||
@@ -181,10 +181,10 @@ static int read_info(struct reader *r, const char *key, dcp_word info,
 	return find_file(r, path, &c->file);
 }
 
-static int read_chunk(const struct reader *r, const struct dcp_item *t, dcp_word v,
+static int read_chunk(const struct reader *r, const struct dcp_item *t, pickle_word v,
 		      struct dcp_chunk *c)
 {
-	const dcp_word *const x = dcp_attributes(v, DCP_CHUNK);
+	const pickle_word *const x = dcp_attributes(v, DCP_CHUNK);
 
 	c->offset = dims_of(attribute(x, 0), t->ndim);
 	c->size = dims_of(attribute(x, 1), t->ndim);
@@ -197,7 +197,7 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t, dcp_word
 	return 0;
 }
 
-static int read_shape(const struct reader *r, struct dcp_item *t, dcp_word size)
+static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word size)
 {
 	size_t n = 0;
 
@@ -212,10 +212,10 @@ static int read_shape(const struct reader *r, struct dcp_item *t, dcp_word size)
 	return 0;
 }
 
-static int read_tensor(const struct reader *r, struct dcp_item *t, const dcp_word *x)
+static int read_tensor(const struct reader *r, struct dcp_item *t, const pickle_word *x)
 {
-	const dcp_word *const properties = dcp_attributes(x[0], DCP_PROPERTIES);
-	const dcp_word *chunks;
+	const pickle_word *const properties = dcp_attributes(x[0], DCP_PROPERTIES);
+	const pickle_word *chunks;
 	size_t n;
 	int rc;
 
@@ -235,10 +235,10 @@ static int read_tensor(const struct reader *r, struct dcp_item *t, const dcp_wor
 	return rc ?: dcp_place_check(t, r->file, r->err);
 }
 
-static int read_item(const struct reader *r, const dcp_word pair[2], struct dcp_item *t)
+static int read_item(const struct reader *r, const pickle_word pair[2], struct dcp_item *t)
 {
-	const dcp_word *const tensor = dcp_attributes(pair[1], DCP_TENSOR);
-	struct dcp_text key;
+	const pickle_word *const tensor = dcp_attributes(pair[1], DCP_TENSOR);
+	struct value_str key;
 
 	if (!dcp_text_of(&r->p, pair[0], &key))
 		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
@@ -270,11 +270,11 @@ static int read_items(struct reader *r, const struct pairs *items)
 }
 
 /* Find the item of a key, NULL if there is none: each text of the file is looked up once. */
-static struct dcp_item *find_item(struct reader *r, dcp_word key)
+static struct dcp_item *find_item(struct reader *r, pickle_word key)
 {
 	const uint64_t hash = hash_number(key);
 	struct dcp_item *found = NULL;
-	struct dcp_text t;
+	struct value_str t;
 	char *text = NULL;
 	size_t pos = 0;
 	uint32_t i;
@@ -292,7 +292,7 @@ static struct dcp_item *find_item(struct reader *r, dcp_word key)
 
 /* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
 static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
-				    const dcp_word *index)
+				    const pickle_word *index)
 {
 	const uint64_t *const at =
 		t->is_tensor ? dims_of(attribute(index, 1), t->ndim) : NULL;
@@ -311,9 +311,9 @@ static int read_storage(struct reader *r, const struct pairs *storage)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < storage->n; i++) {
-		const dcp_word *const index =
+		const pickle_word *const index =
 			dcp_attributes(storage->v[2 * i], DCP_INDEX);
-		const dcp_word key = attribute(index, 0);
+		const pickle_word key = attribute(index, 0);
 		struct dcp_item *const t = find_item(r, key);
 		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
 
@@ -333,9 +333,9 @@ static int read_storage(struct reader *r, const struct pairs *storage)
 }
 
 /* Take over an element of a path; NULL if it is none. */
-static const char *read_step(const struct reader *r, dcp_word w)
+static const char *read_step(const struct reader *r, pickle_word w)
 {
-	struct dcp_text t;
+	struct value_str t;
 	char number[24];
 	int64_t k;
 
@@ -348,10 +348,10 @@ static const char *read_step(const struct reader *r, dcp_word w)
 }
 
 /* Split a path into texts; a number stands for a place in a list. */
-static int read_path(const struct reader *r, struct dcp_item *t, const dcp_word *path)
+static int read_path(const struct reader *r, struct dcp_item *t, const pickle_word *path)
 {
 	struct arena *const a = &r->m->arena;
-	const dcp_word *v = NULL;
+	const pickle_word *v = NULL;
 	size_t n = 1;
 
 	if (path && !dcp_elements(*path, &v, &n)) {
@@ -451,7 +451,7 @@ static int sort_items(struct reader *r, const struct pairs *items,
 
 static int read_root(struct reader *r)
 {
-	const dcp_word *const x = dcp_attributes(r->p.root, DCP_ROOT);
+	const pickle_word *const x = dcp_attributes(r->p.root, DCP_ROOT);
 	struct pairs items, paths, storage;
 	int rc;
 
@@ -474,7 +474,7 @@ static int read_pickle(struct reader *r, const struct source *src)
 		return ERRMSG_FILE(r, -E2BIG, "%llu bytes",
 				   (unsigned long long)src->size);
 	a->limit = 0;
-	rc = dcp_unpickle(&r->p, src, r->file, a, r->err);
+	rc = dcp_unpickle(&r->p, src, a, r->err);
 	a->limit = a->used + r->p.budget;
 	rc = rc ?: read_root(r);
 	a->limit = 0;

@@ -1,32 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pickle of `.metadata` has some twenty values for each chunk, and a large checkpoint a
- * million chunks: as values of ckpt/pickle they take ten times the file's size.  This
- * machine has the same stack, marks and memo, and keeps of most values a word: a number is
- * in it, a text stays in the file's bytes, and an object of a known class keeps the
- * attributes that are read.  What an object was made of is used again.
+ * million chunks: as nodes of ckpt/pickle they take ten times the file's size.  This builder
+ * keeps a word of most values: a number is in it, a text stays in the file's bytes, and an
+ * object of a known class keeps the attributes that are read.  What an object was made of is
+ * used again.
  *
  * The limit of memory follows from the bytes that were read, which end with the pickle.
- * Opcodes: CPython's pickletools.py.
  */
-#include "ckpt/dcp/unpickle_impl.h"
+#include "ckpt/dcp/unpickle.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/pickle/machine.h"
+
+#define FAIL PICKLE_FAIL
 
 #define MODULE "torch.distributed.checkpoint."
 
-#define TEXT_MAX (16u << 20) /* bytes of a text */
-#define GLOBAL_MAX 512u      /* bytes of a global's names */
-#define ATTRIBUTES_MAX 64u   /* that an object is given */
+#define READ_FIRST (1u << 20) /* bytes */
+#define ATTRIBUTES_MAX 64u    /* that an object is given */
 
 /* Numbers from there on are cut: no size or offset is as large. */
 #define INT_LIMIT (INT64_C(1) << 59)
+
+/* The lowest bits of a word; 0 is none. */
+enum tag { NONE, INT, TEXT, GLOBAL, NODE, ANY };
+
+#define TAG_BITS 3
+#define AT_BITS 30 /* of a text's place in the file */
+#define TAG(w) ((enum tag)((w)&7))
+#define ANYTHING ((pickle_word)ANY)
+
+enum kind { TUPLE, SIZES, LIST, DICT, OBJECT };
+
+struct node {
+	uint8_t kind;
+	uint8_t class;
+	bool shared;	 /* it may be met again */
+	uint32_t memo;	 /* its number in the memo + 1, or 0 */
+	pickle_word v[]; /* of sizes their number first; attributes; else a number of
+			  * words, the room for them, and where they are */
+};
+
+enum { N, CAP, AT, GROWING };
+
+struct reader {
+	struct pickle_machine m; /* first */
+	struct dcp_pickle *p;
+	struct arena *keep;
+	size_t kept;	    /* bytes that were in `keep` before */
+	struct node *spare; /* tuples and dicts, to be used again; v[N]: the next */
+	struct node *empty; /* the tuple without elements */
+};
 
 /* GLOBAL words have the class, and the number of the type. */
 static const struct {
@@ -53,202 +84,152 @@ static const struct {
 			 "transform_descriptors" } },
 };
 
-static dcp_word int_word(int64_t i)
+static struct reader *reader_of(struct pickle_machine *m)
 {
-	i = i >= INT_LIMIT ? INT_LIMIT - 1 : i < -INT_LIMIT ? -INT_LIMIT : i;
-	return (dcp_word)i << TAG_BITS | INT;
+	return (struct reader *)m;
 }
 
-static void push(struct machine *m, dcp_word w)
+static struct node *node_of(pickle_word w)
 {
-	if (m->depth == PICKLE_STACK_MAX)
-		FAIL(m, -E2BIG, "more than %u values on the stack",
-		     PICKLE_STACK_MAX);
-	else if (unpickle_grow(m, &m->stack, &m->stack_cap, m->depth + 1))
-		m->stack[m->depth++] = w;
+	return TAG(w) == NODE ? (struct node *)(uintptr_t)(w - NODE) : NULL;
 }
 
-static size_t in_frame(const struct machine *m)
+static pickle_word word_of(const struct node *x)
 {
-	return m->depth - (m->nmarks ? m->marks[m->nmarks - 1] : 0);
+	return x ? (pickle_word)(uintptr_t)x + NODE : 0;
 }
 
-static dcp_word top(struct machine *m)
+/* Bytes of memory that are used, and that may be. */
+static size_t used(const struct reader *r)
 {
-	if (!in_frame(m))
-		FAIL(m, -EBADMSG, "an opcode finds too few values");
-	return m->rc ? ANYTHING : m->stack[m->depth - 1];
+	return r->m.in.len + r->p->a.used + r->keep->used - r->kept +
+	       (r->m.stack_cap + r->m.memo_cap) * sizeof(pickle_word);
 }
 
-static dcp_word pop(struct machine *m)
+static size_t most(const struct reader *r)
 {
-	const dcp_word w = top(m);
-
-	m->depth -= !m->rc;
-	return w;
+	return r->m.in.len * DCP_MEMORY_PER_BYTE + DCP_MEMORY_LEAST;
 }
 
-static void push_node(struct machine *m, const struct node *x)
+static void check_memory(struct pickle_machine *m)
 {
+	if (used(reader_of(m)) > most(reader_of(m)))
+		FAIL(m, -E2BIG, "describes too much for its size");
+}
+
+static void *allot(struct pickle_machine *m, struct arena *a, size_t size)
+{
+	void *const p = m->rc ? NULL : arena_alloc(a, size);
+
+	check_memory(m);
+	if (!p)
+		FAIL(m, -ENOMEM, "out of memory");
+	return m->rc ? NULL : p;
+}
+
+/* Allot a node with so many words; sizes are kept.  NULL after an error. */
+static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t words)
+{
+	struct node *const x =
+		allot(m, kind == SIZES ? reader_of(m)->keep : &reader_of(m)->p->a,
+		      sizeof(*x) + words * sizeof(*x->v));
+
 	if (x)
-		push(m, word_of(x));
+		x->kind = (uint8_t)kind;
+	return x;
 }
 
-static void push_growing(struct machine *m, enum kind kind)
+/* A node that has been used up is used again, unless it may be met another time. */
+static void recycle(struct pickle_machine *m, pickle_word w)
 {
-	struct node *const old =
-		kind == DICT ? unpickle_take_recycled(&m->dicts) : NULL;
-	struct node *const x = old ?: unpickle_node(m, kind, GROWING);
-
-	if (old)
-		x->v[N] = 0;
-	push_node(m, x);
-}
-
-static void memo_put(struct machine *m, uint64_t index)
-{
-	const dcp_word w = top(m);
 	struct node *const x = node_of(w);
 
-	/* Each entry costs its writer at least one byte. */
-	if (index >= m->pos)
-		FAIL(m, -E2BIG, "memo index %" PRIu64 " after %zu bytes", index,
-		     m->pos);
-	if (m->rc ||
-	    !unpickle_grow(m, &m->memo, &m->memo_cap, (size_t)index + 1))
+	if (!x || x->shared || (x->kind != DICT && x->kind != TUPLE))
 		return;
-	while (m->memo_len <= index)
-		m->memo[m->memo_len++] = NONE;
-	if (node_of(m->memo[index]))
-		node_of(m->memo[index])->memo = 0;
-	m->memo[index] = w;
+	if (x->memo)
+		m->memo[x->memo - 1] = NONE;
+	x->memo = 0;
+	x->shared = true; /* until it is used again */
+	x->v[N] = (pickle_word)(uintptr_t)reader_of(m)->spare;
+	reader_of(m)->spare = x;
+}
+
+/* A tuple, a list or a dict, without elements. */
+static struct node *new_growing(struct pickle_machine *m, enum kind kind)
+{
+	struct node *const x = kind == LIST ? NULL : reader_of(m)->spare;
+
 	if (!x)
-		return;
-	x->shared |= x->memo != 0;
-	x->memo = (uint32_t)index + 1;
+		return new_node(m, kind, GROWING);
+	reader_of(m)->spare = (struct node *)(uintptr_t)x->v[N];
+	x->kind = (uint8_t)kind;
+	x->shared = false;
+	x->v[N] = 0;
+	return x;
 }
 
-static void memo_get(struct machine *m, uint64_t index)
+/* Append words to a tuple, a list or a dict; what other objects get is dropped. */
+static void extend(struct pickle_machine *m, pickle_word to, const pickle_word *v, size_t n)
 {
-	if (m->rc)
+	struct node *const x = node_of(to);
+	pickle_word *words;
+	size_t had;
+
+	if (!x || x->kind == SIZES || x->kind == OBJECT)
 		return;
-	if (index >= m->memo_len || !m->memo[index]) {
-		FAIL(m, -EBADMSG, "memo %" PRIu64 " was never stored", index);
-		return;
+	words = (pickle_word *)(uintptr_t)x->v[AT];
+	had = (size_t)x->v[N];
+	if (had + n > x->v[CAP]) {
+		x->v[CAP] = had + n > 2 * x->v[CAP] ? had + n : 2 * x->v[CAP];
+		words = allot(m, &reader_of(m)->p->a, x->v[CAP] * sizeof(*words));
+		if (!words)
+			return;
+		if (had)
+			memcpy(words, (void *)(uintptr_t)x->v[AT], had * sizeof(*words));
+		x->v[AT] = (pickle_word)(uintptr_t)words;
 	}
-	if (node_of(m->memo[index]))
-		node_of(m->memo[index])->shared = true;
-	push(m, m->memo[index]);
+	if (n)
+		memcpy(words + had, v, n * sizeof(*v));
+	x->v[N] += n;
 }
 
-static void op_dup(struct machine *m)
+static pickle_word int_word(int64_t i)
 {
-	const dcp_word w = top(m);
-
-	if (node_of(w))
-		node_of(w)->shared = true;
-	push(m, w);
+	i = i >= INT_LIMIT ? INT_LIMIT - 1 : i < -INT_LIMIT ? -INT_LIMIT : i;
+	return (pickle_word)i << TAG_BITS | INT;
 }
 
-static void op_text(struct machine *m, unsigned width)
+static pickle_word global_word(const struct value *v)
 {
-	const uint64_t len = unpickle_take_uint(m, width);
-	const size_t at = m->pos;
-
-	if (len > TEXT_MAX)
-		FAIL(m, -E2BIG, "a text of %" PRIu64 " bytes", len);
-	unpickle_take(m, len);
-	push(m, len << (TAG_BITS + AT_BITS) | (dcp_word)at << TAG_BITS | TEXT);
-}
-
-static void op_bytes(struct machine *m, unsigned width)
-{
-	unpickle_take(m, unpickle_take_uint(m, width));
-	push(m, ANYTHING);
-}
-
-/* An integer of `len` bytes, little-endian two's complement; of a long one, the sign. */
-static void op_long(struct machine *m, uint64_t len)
-{
-	const uint8_t *const p = unpickle_take(m, len);
-	const bool negative = p && len && (p[len - 1] & 0x80);
-	uint64_t bits = negative ? UINT64_MAX : 0;
-
-	if (len > 8)
-		bits = negative ? (uint64_t)INT64_MIN : INT64_MAX;
-	for (size_t i = len > 8 ? 0 : (size_t)len; p && i-- > 0;)
-		bits = bits << 8 | p[i];
-	push(m, int_word((int64_t)bits));
-}
-
-static void push_global(struct machine *m, const char *module, const char *name)
-{
-	const struct value v = { .kind = VALUE_GLOBAL,
-				 .global = { module, name } };
 	size_t class = DCP_CLASSES;
 
-	if (pickle_runs_code(module, name))
-		FAIL(m, -EBADMSG, "refusing global %.100s.%.100s: it runs code",
-		     module, name);
 	while (--class)
-		if (strcmp(classes[class].module, module) == 0 &&
-		    strcmp(classes[class].name, name) == 0)
+		if (value_is_global(v, classes[class].module, classes[class].name))
 			break;
-	push(m, (dcp_word)dtype_from_value(&v) << 16 |
-			(dcp_word) class << TAG_BITS | GLOBAL);
+	return (pickle_word)dtype_from_value(v) << 16 |
+	       (pickle_word)class << TAG_BITS | GLOBAL;
 }
 
-/* Take a line, without the newline. */
-static bool take_line(struct machine *m, char line[GLOBAL_MAX])
+static pickle_word make_atom(struct pickle_machine *m, const struct value *v)
 {
-	size_t n = 0;
+	const uint8_t *const text = (const uint8_t *)v->str.p;
 
-	while (!m->rc) {
-		const uint8_t *const p = unpickle_take(m, 1);
-
-		if (n == GLOBAL_MAX)
-			FAIL(m, -E2BIG, "a global's name is too long");
-		else if (p)
-			line[n++] = *p == '\n' ? '\0' : (char)*p;
-		if (p && *p == '\n')
-			break;
+	switch (v->kind) {
+	case VALUE_INT:
+		return int_word(v->i);
+	case VALUE_BIGINT:
+		return int_word(text[v->str.len - 1] & 0x80 ? INT64_MIN : INT64_MAX);
+	case VALUE_STR:
+		return (pickle_word)v->str.len << (TAG_BITS + AT_BITS) |
+		       (pickle_word)(text - m->in.p) << TAG_BITS | TEXT;
+	case VALUE_GLOBAL:
+		return global_word(v);
+	default:
+		return ANYTHING;
 	}
-	return !m->rc;
 }
 
-static void op_global(struct machine *m)
-{
-	char module[GLOBAL_MAX], name[GLOBAL_MAX];
-
-	if (take_line(m, module) && take_line(m, name))
-		push_global(m, module, name);
-}
-
-static bool copy_text(const struct machine *m, dcp_word w, char out[GLOBAL_MAX])
-{
-	struct dcp_text t;
-
-	if (!unpickle_text(m->p, w, &t) || t.len >= GLOBAL_MAX)
-		return false;
-	memcpy(out, t.p, t.len);
-	out[t.len] = '\0';
-	return true;
-}
-
-static void op_stack_global(struct machine *m)
-{
-	char module[GLOBAL_MAX], name[GLOBAL_MAX];
-	const dcp_word n = pop(m), mod = pop(m);
-
-	if (m->rc)
-		return;
-	if (copy_text(m, n, name) && copy_text(m, mod, module))
-		push_global(m, module, name);
-	else
-		FAIL(m, -EBADMSG, "a global not named by strings");
-}
-
-static bool are_sizes(const dcp_word *v, size_t n)
+static bool are_sizes(const pickle_word *v, size_t n)
 {
 	uint64_t size;
 
@@ -258,88 +239,32 @@ static bool are_sizes(const dcp_word *v, size_t n)
 	return n <= TENSOR_DIMS_MAX;
 }
 
-static void make_tuple(struct machine *m, size_t from)
+static struct node *make_sizes(struct pickle_machine *m, const pickle_word *v, size_t n)
 {
-	const dcp_word *const v = m->stack + from;
-	const size_t n = m->depth - from;
-	const bool sizes = are_sizes(v, n);
-	struct node *x = NULL;
+	struct node *const x = n || !reader_of(m)->empty ? new_node(m, SIZES, n + 1)
+							 : reader_of(m)->empty;
 
-	if (!sizes && n < RECYCLED_MAX)
-		x = unpickle_take_recycled(&m->tuples[n]);
-	x = x ?: unpickle_node(m, sizes ? SIZES : TUPLE, n + 1);
 	if (!x)
-		return;
+		return NULL;
+	if (!n)
+		reader_of(m)->empty = x;
 	x->v[0] = n;
 	for (size_t i = 0; i < n; i++)
-		x->v[i + 1] = sizes ? v[i] >> TAG_BITS : v[i];
-	m->depth = from;
-	push(m, word_of(x));
+		x->v[i + 1] = v[i] >> TAG_BITS;
+	return x;
 }
 
-static void op_empty(struct machine *m)
+static pickle_word make_container(struct pickle_machine *m, enum value_kind kind,
+				  const pickle_word *v, size_t n)
 {
-	struct node *const x = m->empty ?: unpickle_node(m, SIZES, 1);
+	struct node *x;
 
-	if (x)
-		x->shared = true;
-	m->empty = x;
-	push_node(m, x);
-}
-
-static void make_list(struct machine *m, size_t from)
-{
-	struct node *const x = unpickle_node(m, LIST, GROWING);
-
-	if (!x)
-		return;
-	unpickle_extend(m, x, m->stack + from, m->depth - from);
-	m->depth = from;
-	push(m, word_of(x));
-}
-
-/* Append stack[from .. depth) to the list or the dict right below them; what other
- * objects get is dropped. */
-static void append(struct machine *m, size_t from)
-{
-	const size_t n = m->depth - from;
-	struct node *to;
-
-	m->depth = from;
-	to = node_of(top(m));
-	if (!m->rc && to && (to->kind == LIST || to->kind == DICT))
-		unpickle_extend(m, to, m->stack + from, n);
-}
-
-static void set_items(struct machine *m, size_t from)
-{
-	if ((m->depth - from) % 2)
-		FAIL(m, -EBADMSG, "a key without a value");
-	else
-		append(m, from);
-}
-
-static void drop(struct machine *m, size_t from)
-{
-	m->depth = from;
-}
-
-static void with_values(struct machine *m, size_t n,
-			void (*f)(struct machine *, size_t from))
-{
-	if (in_frame(m) < n)
-		FAIL(m, -EBADMSG, "an opcode finds too few values");
-	else
-		f(m, m->depth - n);
-}
-
-static void with_marked(struct machine *m,
-			void (*f)(struct machine *, size_t from))
-{
-	if (m->nmarks == 0)
-		FAIL(m, -EBADMSG, "an opcode without a mark");
-	else
-		f(m, m->marks[--m->nmarks]);
+	if (kind == VALUE_TUPLE && are_sizes(v, n))
+		return word_of(make_sizes(m, v, n));
+	x = new_growing(m, kind == VALUE_TUPLE ? TUPLE : kind == VALUE_LIST ? LIST : DICT);
+	if (x && n)
+		extend(m, word_of(x), v, n);
+	return word_of(x);
 }
 
 static size_t count_attributes(enum dcp_class c)
@@ -352,287 +277,211 @@ static size_t count_attributes(enum dcp_class c)
 }
 
 /* Make an object of a class: by a call, of its arguments. */
-static void op_construct(struct machine *m, bool is_call)
+static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
+			     pickle_word callable, pickle_word args)
 {
-	const dcp_word args = pop(m), callable = pop(m);
 	const enum dcp_class c =
 		TAG(callable) == GLOBAL
 			? (enum dcp_class)(callable >> TAG_BITS & 0xff)
 			: DCP_NO_CLASS;
-	const dcp_word *v;
+	const pickle_word *v;
+	pickle_word made = ANYTHING;
 	struct node *x;
 	size_t n;
 
-	if (m->rc)
-		return;
-	if (c == DCP_ORDERED) {
-		push_growing(m, DICT);
-		return;
-	}
 	dcp_elements(args, &v, &n);
-	if (c == DCP_NO_CLASS || c == DCP_SIZE) {
-		push(m, c == DCP_SIZE && n == 1 ? v[0] : ANYTHING);
-		unpickle_recycle(m, args);
-		return;
+	if (c == DCP_ORDERED) {
+		made = word_of(new_growing(m, DICT));
+	} else if (c == DCP_SIZE) {
+		made = n == 1 ? v[0] : ANYTHING;
+	} else if (c != DCP_NO_CLASS) {
+		x = new_node(m, OBJECT, count_attributes(c));
+		for (size_t i = 0; x && i < count_attributes(c); i++)
+			x->v[i] = kind == VALUE_REDUCE && i < n ? v[i] : ANYTHING;
+		if (x)
+			x->class = (uint8_t)c;
+		made = word_of(x);
 	}
-	x = unpickle_node(m, OBJECT, count_attributes(c));
-	if (!x)
-		return;
-	x->class = (uint8_t)c;
-	for (size_t i = 0; i < count_attributes(c); i++)
-		x->v[i] = is_call && i < n ? v[i] : ANYTHING;
-	unpickle_recycle(m, args);
-	push(m, word_of(x));
+	recycle(m, args);
+	return made;
+}
+
+static struct value_str text_in(const struct pickle_bytes *in, pickle_word w)
+{
+	if (TAG(w) != TEXT)
+		return (struct value_str){ 0 };
+	return (struct value_str){
+		(const char *)in->p + (w >> TAG_BITS & ((1u << AT_BITS) - 1)),
+		(size_t)(w >> (TAG_BITS + AT_BITS)),
+	};
+}
+
+static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
+{
+	return text_in(&m->in, w);
 }
 
 /* Take the attributes that are known out of a dict. */
-static void set_attributes(struct machine *m, struct node *x, const dcp_word *v,
+static void set_attributes(struct pickle_machine *m, struct node *x, const pickle_word *v,
 			   size_t n)
 {
-	struct dcp_text key;
+	const size_t known = count_attributes((enum dcp_class)x->class);
 
 	/* A text may be long, and be met often: it is not looked through. */
-	if (n > 2 * ATTRIBUTES_MAX) {
+	if (n > 2 * ATTRIBUTES_MAX)
 		FAIL(m, -E2BIG, "an object with more than %u attributes",
 		     ATTRIBUTES_MAX);
-		return;
-	}
-	for (size_t i = 0; i < n; i += 2)
-		for (size_t k = 0;
-		     k < count_attributes((enum dcp_class)x->class); k++) {
+	for (size_t i = 0; i < n && !m->rc; i += 2)
+		for (size_t k = 0; k < known; k++) {
 			const char *const name = classes[x->class].attributes[k];
+			const struct value_str key = text_of(m, v[i]);
 
-			if (unpickle_text(m->p, v[i], &key) &&
-			    key.len == strlen(name) &&
-			    memcmp(key.p, name, key.len) == 0)
+			if (key.len == strlen(name) && memcmp(key.p, name, key.len) == 0)
 				x->v[k] = v[i + 1];
 		}
 }
 
-static void op_build(struct machine *m)
+static void build(struct pickle_machine *m, pickle_word object, pickle_word state)
 {
-	const dcp_word state = pop(m);
-	struct node *const x = node_of(top(m)), *const from = node_of(state);
-	const dcp_word *v;
+	struct node *const x = node_of(object);
+	const pickle_word *v;
 	size_t n;
 
-	if (m->rc)
-		return;
 	if (x && x->kind == OBJECT && dcp_elements(state, &v, &n)) {
-		if (from->kind == DICT)
+		if (dcp_is_dict(state))
 			set_attributes(m, x, v, n);
 		else if (x->class == DCP_PROPERTIES && n) /* of its __getstate__ */
 			x->v[0] = v[0];
 	}
-	unpickle_recycle(m, state);
+	recycle(m, state);
 }
 
-static void op_mark(struct machine *m)
+static void share(pickle_word w)
 {
-	if (m->nmarks == PICKLE_MARKS_MAX)
-		FAIL(m, -E2BIG, "more than %d open marks", PICKLE_MARKS_MAX);
-	else
-		m->marks[m->nmarks++] = m->depth;
+	struct node *const x = node_of(w);
+
+	if (x)
+		x->shared = true;
 }
 
-static void op_pop(struct machine *m)
+static void store(struct pickle_machine *m, pickle_word w, size_t index)
 {
-	if (m->nmarks && !in_frame(m))
-		m->nmarks--;
-	else
-		pop(m);
+	struct node *const x = node_of(w), *const old = node_of(m->memo[index]);
+
+	if (old)
+		old->memo = 0;
+	if (!x)
+		return;
+	x->shared |= x->memo != 0;
+	x->memo = (uint32_t)index + 1;
 }
 
-static void op_proto(struct machine *m)
+int dcp_unpickle(struct dcp_pickle *p, const struct source *src, struct arena *keep,
+		 struct errmsg *err)
 {
-	const unsigned v = (unsigned)unpickle_take_uint(m, 1);
-
-	if (v < 2 || v > 5)
-		FAIL(m, -ENOTSUP, "pickle protocol %u", v);
-}
-
-static void op_float(struct machine *m)
-{
-	unpickle_take(m, 8);
-	push(m, ANYTHING);
-}
-
-static void op_stop(struct machine *m)
-{
-	if (m->depth != 1 || m->nmarks)
-		FAIL(m, -EBADMSG, "stops with %zu values on the stack",
-		     m->depth);
-	else
-		m->p->root = m->stack[0];
-}
-
-/* One line for each opcode: the table is longer than other functions may be. */
-static void execute(struct machine *m, uint8_t op)
-{
-	switch (op) {
-	case 0x80:
-		op_proto(m);
-		break;
-	case 0x95:
-		unpickle_take(m, 8);
-		break;
-	case '(':
-		op_mark(m);
-		break;
-	case '0':
-		op_pop(m);
-		break;
-	case '1':
-		with_marked(m, drop);
-		break;
-	case '2':
-		op_dup(m);
-		break;
-	case 'N':
-	case 0x88:
-	case 0x89:
-		push(m, ANYTHING);
-		break;
-	case 'K':
-		push(m, int_word((int64_t)unpickle_take_uint(m, 1)));
-		break;
-	case 'M':
-		push(m, int_word((int64_t)unpickle_take_uint(m, 2)));
-		break;
-	case 'J':
-		op_long(m, 4);
-		break;
-	case 0x8a:
-		op_long(m, unpickle_take_uint(m, 1));
-		break;
-	case 0x8b:
-		op_long(m, unpickle_take_uint(m, 4));
-		break;
-	case 'G':
-		op_float(m);
-		break;
-	case 'X':
-	case 'T':
-		op_text(m, 4);
-		break;
-	case 0x8c:
-	case 'U':
-		op_text(m, 1);
-		break;
-	case 0x8d:
-		op_text(m, 8);
-		break;
-	case 'C':
-		op_bytes(m, 1);
-		break;
-	case 'B':
-		op_bytes(m, 4);
-		break;
-	case 0x8e:
-		op_bytes(m, 8);
-		break;
-	case '}':
-		push_growing(m, DICT);
-		break;
-	case ']':
-		push_growing(m, LIST);
-		break;
-	case ')':
-		op_empty(m);
-		break;
-	case 't':
-		with_marked(m, make_tuple);
-		break;
-	case 'l':
-		with_marked(m, make_list);
-		break;
-	case 0x85:
-		with_values(m, 1, make_tuple);
-		break;
-	case 0x86:
-		with_values(m, 2, make_tuple);
-		break;
-	case 0x87:
-		with_values(m, 3, make_tuple);
-		break;
-	case 'a':
-		with_values(m, 1, append);
-		break;
-	case 'e':
-		with_marked(m, append);
-		break;
-	case 's':
-		with_values(m, 2, set_items);
-		break;
-	case 'u':
-		with_marked(m, set_items);
-		break;
-	case 'c':
-		op_global(m);
-		break;
-	case 0x93:
-		op_stack_global(m);
-		break;
-	case 'R':
-		op_construct(m, true);
-		break;
-	case 0x81:
-		op_construct(m, false);
-		break;
-	case 'b':
-		op_build(m);
-		break;
-	case 'q':
-		memo_put(m, unpickle_take_uint(m, 1));
-		break;
-	case 'r':
-		memo_put(m, unpickle_take_uint(m, 4));
-		break;
-	case 0x94:
-		memo_put(m, m->memo_len);
-		break;
-	case 'h':
-		memo_get(m, unpickle_take_uint(m, 1));
-		break;
-	case 'j':
-		memo_get(m, unpickle_take_uint(m, 4));
-		break;
-	case '.':
-		op_stop(m);
-		break;
-	default:
-		FAIL(m, -ENOTSUP, "opcode 0x%02x not allowed", op);
-	}
-}
-
-int dcp_unpickle(struct dcp_pickle *p, const struct source *src,
-		 const char *file, struct arena *keep, struct errmsg *err)
-{
-	struct machine *const m = calloc(1, sizeof(*m));
-	size_t used;
+	static const struct pickle_builder builder = {
+		.atom = make_atom,
+		.container = make_container,
+		.append = extend,
+		.set = extend,
+		.construct = construct,
+		.build = build,
+		.text = text_of,
+		.store = store,
+		.share = share,
+		.grown = check_memory,
+	};
+	struct reader r = {
+		.m = { .b = &builder, .file = src->name, .part = "metadata",
+		       .a = &p->a, .err = err },
+		.p = p,
+		.keep = keep,
+		.kept = keep->used,
+	};
 	int rc;
 
 	*p = (struct dcp_pickle){ 0 };
-	if (!m)
-		return errmsg_nomem(err, file);
-	*m = (struct machine){ .p = p,
-			       .src = src,
-			       .file = file,
-			       .keep = keep,
-			       .err = err,
-			       .kept = keep->used };
-	while (!p->root && !m->rc) {
-		const uint8_t *const opcode = unpickle_take(m, 1);
+	r.m.in = (struct pickle_bytes){ .src = src, .first = READ_FIRST,
+					.end = (size_t)src->size };
+	rc = pickle_run(&r.m);
+	p->in = r.m.in;
+	p->root = r.m.root;
+	r.m.stack_cap = r.m.memo_cap = 0;
+	p->budget = most(&r) > used(&r) ? most(&r) - used(&r) : 0;
+	return rc == -ENODATA ? -EBADMSG : rc;
+}
 
-		m->op = m->pos - 1;
-		if (opcode)
-			execute(m, *opcode);
-	}
-	used = p->have + p->a.used + keep->used - m->kept;
-	p->budget = unpickle_most(p) > used ? unpickle_most(p) - used : 0;
-	rc = m->rc;
-	free(m->stack);
-	free(m->memo);
-	free(m);
-	return rc;
+void dcp_unpickled_done(struct dcp_pickle *p)
+{
+	free(p->in.p);
+	arena_done(&p->a);
+	*p = (struct dcp_pickle){ 0 };
+}
+
+const pickle_word *dcp_attributes(pickle_word w, enum dcp_class c)
+{
+	const struct node *const x = node_of(w);
+
+	return x && x->kind == OBJECT && x->class == c ? x->v : NULL;
+}
+
+bool dcp_is_dict(pickle_word w)
+{
+	const struct node *const x = node_of(w);
+
+	return x && x->kind == DICT;
+}
+
+bool dcp_elements(pickle_word w, const pickle_word **v, size_t *n)
+{
+	const struct node *const x = node_of(w);
+
+	*v = NULL;
+	*n = 0;
+	if (!x || x->kind == OBJECT || x->kind == SIZES)
+		return false;
+	*n = (size_t)x->v[N];
+	*v = (const pickle_word *)(uintptr_t)x->v[AT];
+	return true;
+}
+
+bool dcp_sizes(pickle_word w, const uint64_t **v, size_t *n)
+{
+	const struct node *const x = node_of(w);
+
+	if (!x || x->kind != SIZES)
+		return false;
+	*n = (size_t)x->v[0];
+	*v = x->v + 1;
+	return true;
+}
+
+bool dcp_int_of(pickle_word w, int64_t *out)
+{
+	*out = (int64_t)w >> TAG_BITS;
+	return TAG(w) == INT;
+}
+
+bool dcp_count_of(pickle_word w, uint64_t *out)
+{
+	int64_t i;
+
+	if (!dcp_int_of(w, &i) || i < 0)
+		return false;
+	*out = (uint64_t)i;
+	return true;
+}
+
+bool dcp_text_of(const struct dcp_pickle *p, pickle_word w, struct value_str *out)
+{
+	const struct value_str t = text_in(&p->in, w);
+
+	if (t.p)
+		*out = t;
+	return t.p && !memchr(t.p, '\0', t.len);
+}
+
+enum dtype dcp_dtype_of(pickle_word w)
+{
+	return TAG(w) == GLOBAL ? (enum dtype)(w >> 16) : DTYPE_OTHER;
 }

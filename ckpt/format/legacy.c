@@ -11,10 +11,8 @@
  *     pickle  [key of a storage, ...]
  *     for each key: i64 number of elements, then the elements, unaligned
  *
- * No lengths are recorded.  Pickles are read through a window on the beginning of
- * the file, which grows until they fit; the offset of a storage is the sum of the
- * storages before it.  The size of an element follows from the persistent ids in
- * the object:
+ * No lengths are recorded: the offset of a storage is the sum of the storages before
+ * it.  The size of an element follows from the persistent ids in the object:
  *
  *     ('storage', type, key, location, numel, view)
  *
@@ -39,8 +37,8 @@
 
 #define PROTOCOL_VERSION 1001
 
-/* The first window, which holds all pickles of a file with one tensor. */
-#define WINDOW_FIRST (16u << 10)
+/* Bytes that hold all pickles of a file with one tensor. */
+#define READ_FIRST (16u << 10)
 
 #define COUNT_LEN 8 /* bytes of the number before a storage */
 
@@ -48,66 +46,22 @@
 static const uint8_t magic_number[] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
 					0x20, 0x6a, 0xa8, 0x50, 0x19 };
 
-struct chain {
-	const struct source *src;
-	uint8_t *window; /* the first `len` bytes of the file; owned */
-	size_t len;
-	size_t pos; /* of the next pickle */
-};
-
-static int grow_window(struct chain *c, struct errmsg *err)
+/* Read the next pickle, of at most `max` bytes, into `a`. */
+static int read_pickle(struct pickle_bytes *in, const char *what, size_t max,
+		       struct arena *a, struct pickle_part *out, struct errmsg *err)
 {
-	const uint64_t most = c->src->size < LEGACY_PICKLES_MAX ?
-				      c->src->size :
-				      LEGACY_PICKLES_MAX;
-	const size_t twice = c->len ? c->len * 2 : WINDOW_FIRST;
-	const size_t len = twice < most ? twice : (size_t)most;
+	const struct source *const src = in->src;
+	const size_t all = src->size < LEGACY_PICKLES_MAX ? (size_t)src->size :
+							    LEGACY_PICKLES_MAX;
 	int rc;
 
-	if (len == c->len && len < c->src->size)
-		return errmsg_set(err, -E2BIG,
-				  "%s: pickles of more than %u bytes",
-				  c->src->name, LEGACY_PICKLES_MAX);
-
-	uint8_t *const grown = realloc(c->window, len + 1);
-
-	if (!grown)
-		return errmsg_nomem(err, c->src->name);
-	c->window = grown;
-	rc = source_read(c->src, grown + c->len, len - c->len, c->len, err);
-	if (!rc)
-		c->len = len;
-	return rc;
-}
-
-/* Read the next pickle, of at most `max` bytes, into `a`, which is empty. */
-static int read_pickle(struct chain *c, const char *what, size_t max,
-		       struct arena *a, struct pickle_part *out,
-		       struct errmsg *err)
-{
-	for (;;) {
-		const size_t left = c->len - c->pos;
-		const struct span bytes = { c->window + c->pos,
-					    left < max ? left : max };
-		struct errmsg why = { "" };
-		int rc;
-
-		*out = (struct pickle_part){ .file = c->src->name,
-					     .part = what };
-		rc = pickle_load_part(bytes, a, out, &why);
-		if (!rc) {
-			c->pos += out->len;
-			return 0;
-		}
-		arena_done(a);
-		if (rc == -ENODATA && (left >= max || c->len == c->src->size))
-			rc = -EBADMSG;
-		if (rc != -ENODATA)
-			return errmsg_set(err, rc, "%s", why.text);
-		rc = grow_window(c, err);
-		if (rc)
-			return rc;
-	}
+	in->end = max < all - in->pos ? in->pos + max : all;
+	*out = (struct pickle_part){ .file = src->name, .part = what };
+	rc = pickle_load_part(in, a, out, err);
+	if (rc == -ENODATA && in->end == LEGACY_PICKLES_MAX && src->size > in->end)
+		return errmsg_set(err, -E2BIG, "%s: pickles of more than %u bytes",
+				  src->name, LEGACY_PICKLES_MAX);
+	return rc == -ENODATA ? -EBADMSG : rc;
 }
 
 static int check_magic(const struct source *src, const struct value *v,
@@ -153,7 +107,7 @@ static int check_sys_info(const struct source *src, const struct value *v,
 	return check_protocol(src, value_find(v, "protocol_version"), err);
 }
 
-static int read_header(struct chain *c, struct errmsg *err)
+static int read_header(struct pickle_bytes *in, struct errmsg *err)
 {
 	static const struct {
 		const char *what;
@@ -168,9 +122,9 @@ static int read_header(struct chain *c, struct errmsg *err)
 	for (size_t i = 0; i < COUNT(header); i++) {
 		struct arena a = { 0 };
 		struct pickle_part part;
-		const int rc = read_pickle(c, header[i].what, LEGACY_HEADER_MAX,
+		const int rc = read_pickle(in, header[i].what, LEGACY_HEADER_MAX,
 					   &a, &part, err) ?:
-			       header[i].check(c->src, part.root, err);
+			       header[i].check(in->src, part.root, err);
 
 		arena_done(&a);
 		if (rc)
@@ -185,13 +139,13 @@ struct legacy_storage *legacy_find(const struct legacy *l, const char *key)
 }
 
 /* Read the last pickle: `*keys` has the keys of storages in the file's order. */
-static int read_keys(struct legacy *l, struct chain *c,
+static int read_keys(struct legacy *l, struct pickle_bytes *in,
 		     const struct value_seq **keys, struct errmsg *err)
 {
-	const char *const file = c->src->name;
+	const char *const file = in->src->name;
 	const struct value_seq *list;
 	struct pickle_part part;
-	const int rc = read_pickle(c, "storage keys", LEGACY_PICKLES_MAX,
+	const int rc = read_pickle(in, "storage keys", LEGACY_PICKLES_MAX,
 				   &l->arena, &part, err);
 
 	if (rc)
@@ -325,16 +279,16 @@ static int locate(const struct legacy *l, const struct source *src,
 	return 0;
 }
 
-static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
+static int read_chain(struct legacy *l, struct pickle_bytes *in, struct arena *a,
 		      struct value **root, struct errmsg *err)
 {
 	const struct value_seq *keys = NULL;
 	struct pickle_part object;
-	int rc = read_header(c, err) ?:
-		 read_pickle(c, "object", LEGACY_PICKLES_MAX, a, &object, err) ?:
-		 read_keys(l, c, &keys, err) ?:
-		 take_ids(l, c->src->name, &object.storages.seq, err) ?:
-		 locate(l, c->src, c->pos, keys, err);
+	int rc = read_header(in, err) ?:
+		 read_pickle(in, "object", LEGACY_PICKLES_MAX, a, &object, err) ?:
+		 read_keys(l, in, &keys, err) ?:
+		 take_ids(l, in->src->name, &object.storages.seq, err) ?:
+		 locate(l, in->src, in->pos, keys, err);
 
 	if (!rc)
 		*root = object.root;
@@ -344,12 +298,12 @@ static int read_chain(struct legacy *l, struct chain *c, struct arena *a,
 int legacy_open(struct legacy *l, const struct source *src, struct arena *a,
 		struct value **root, struct errmsg *err)
 {
-	struct chain c = { .src = src };
+	struct pickle_bytes in = { .src = src, .first = READ_FIRST };
 	int rc;
 
 	*l = (struct legacy){ 0 };
-	rc = grow_window(&c, err) ?: read_chain(l, &c, a, root, err);
-	free(c.window);
+	rc = read_chain(l, &in, a, root, err);
+	free(in.p);
 	if (rc)
 		legacy_close(l);
 	return rc;

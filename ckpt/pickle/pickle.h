@@ -12,6 +12,7 @@
 struct arena;
 struct bytebuf;
 struct errmsg;
+struct source;
 
 /*
  * Limits: they admit 4 million parameters, whose model states in one file have a
@@ -36,6 +37,16 @@ struct errmsg;
 int pickle_load(struct span bytes, const char *name, struct arena *a,
 		struct value **root, struct errmsg *err);
 
+/* The bytes of one pickle or of several that follow each other. */
+struct pickle_bytes {
+	const struct source *src; /* read as far as needed; NULL: all are there */
+	size_t first; /* to be read at once; then twice as many each time */
+	uint8_t *p;   /* owned by the caller */
+	size_t len;   /* there */
+	size_t pos;   /* of the next byte */
+	size_t end;   /* the next pickle may go so far */
+};
+
 /*
  * One of the pickles in a file of torch's older container, which follow each other.
  * Its end is known when it has been read.  Its persistent ids have the six fields
@@ -49,13 +60,12 @@ struct pickle_part {
 	/* Set by pickle_load_part: */
 	struct value *root;
 	struct value storages; /* list of VALUE_STORAGE nodes in order of visit */
-	size_t len;		   /* bytes, STOP included */
 };
 
-/* As pickle_load, for the first pickle in `bytes`.  Also -ENODATA: the bytes end
- * before the pickle does. */
-int pickle_load_part(struct span bytes, struct arena *a,
-		     struct pickle_part *part, struct errmsg *err);
+/* As pickle_load, for the pickle at in->pos, which is set to its end.  Also -ENODATA: the
+ * bytes end before the pickle does. */
+int pickle_load_part(struct pickle_bytes *in, struct arena *a, struct pickle_part *part,
+		     struct errmsg *err);
 
 /* The storages of a pickle in first-visit order, as torch numbers them. */
 struct pickle_storages {
@@ -79,14 +89,6 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 /* Append an int, or a str of less than 4 GiB, as any protocol has it. */
 void pickle_add_int(struct bytebuf *out, int64_t i);
 void pickle_add_text(struct bytebuf *out, const char *p, size_t len);
-
-/*
- * Does module.name run commands or load code?  A pickle with such a global was made to attack
- * programs that unpickle it.  It cannot harm this one, which calls nothing, but it must not
- * be copied into a file that we write.  Only whole names of modules match: a user's own
- * package may be called code.models.
- */
-bool pickle_runs_code(const char *module, const char *name);
 
 /* A copy of `v` in another arena, strings included; NULL if it cannot be written or
  * read, or when memory runs out. */

@@ -34,7 +34,7 @@ while IFS=: read -r names words; do
 	refused "$tmp/dir" "$words"
 	rm -r "$tmp/dir"
 done <<'EOT'
-.metadata __0_0.distcp __1_0.distcp:metadata.*an opcode without a mark
+.metadata __0_0.distcp __1_0.distcp:metadata.*opcode 0x[0-9a-f]* without a mark
 __0.metadata __0_0.distcp:distributed checkpoint with metadata of each rank.*no_dist=False
 __0_0.distcp __1_0.distcp:unfinished .*\.metadata, which is written last, is missing
 common.pt metadata.json:Megatron-LM.* Hugging Face
