@@ -172,8 +172,7 @@ static int write_plan(struct convert *c, struct errmsg *err)
 	const struct errmsg_sink warnings = context_warnings(c->u);
 	int rc;
 
-	if (plan_zckpt(c->plan))
-		plan_zckpt(c->plan)->readers = c->s->readers;
+	plan_checkpoint(c->plan)->readers = c->s->readers;
 	rc = plan_prove(c->plan, c->s->lenient, err)
 		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
 		     ?: write_tree(c, err);

@@ -14,7 +14,6 @@
 
 struct bytebuf;
 struct cJSON;
-struct checkpoint;
 struct errmsg;
 struct uckpt;
 struct plan;
@@ -43,10 +42,10 @@ struct diff_tree {
 	struct uckpt *u;
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
-	struct plan *plan;   /* of a ZeRO checkpoint, or NULL */
-	struct checkpoint *model; /* of Hugging Face, or NULL */
-	/* Those of a ZeRO checkpoint, if it provides them instead of its tree's
-	 * fp32; see diff_tree_match. */
+	struct plan *plan;   /* NULL: of a universal checkpoint */
+	bool model;          /* of Hugging Face */
+	/* Those of a model; of a ZeRO checkpoint, if it provides them instead of its tree's
+	 * fp32: see diff_tree_match. */
 	const struct weights *weights;
 	struct arena arena;
 	struct diff_entry *v; /* sorted by name */

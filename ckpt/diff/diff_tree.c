@@ -16,10 +16,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/format/names.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
-#include "ckpt/foreign/hf.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/state.h"
 #include "ckpt/model/model.h"
@@ -125,26 +123,28 @@ static size_t find_weight(const struct diff_tree *t, const char *name)
 	return e ? e->weight : DIFF_NO_WEIGHT;
 }
 
-static int open_model(struct diff_tree *t, struct errmsg *err)
+static int add_weights(struct diff_tree *t, size_t n, struct errmsg *err)
 {
-	int rc = checkpoint_open(t->u, &hf_checkpoint_ops, t->path, NULL, &t->model, err);
+	int rc = plan_universal_weights(t->plan, &t->weights, err);
 
-	t->kind = "Hugging Face model";
-	for (size_t i = 0; !rc && i < t->model->nparams; i++)
-		rc = add_entry(t, t->model->params[i].name, i, err);
+	for (size_t i = 0; !rc && i < n && i < t->weights->n; i++)
+		rc = add_entry(t, t->weights->v[i]->name, i, err);
 	return rc;
 }
 
-static int open_zero(struct diff_tree *t, struct errmsg *err)
+static int open_plan(struct diff_tree *t, struct errmsg *err)
 {
 	/* The files are never written, so their checksums are not needed. */
 	static const struct plan_options options = { .crc_zero = true,
 						     .any_stage = true };
+	int rc;
 
-	t->kind = "ZeRO checkpoint";
-	return plan_open(t->u, t->path, &options, &t->plan, err)
-		       ?: plan_check(t->plan, err)
-		       ?: add_params(t, err);
+	t->kind = t->model ? "Hugging Face model" : "ZeRO checkpoint";
+	rc = plan_open(t->u, t->path, &options, &t->plan, err);
+	if (rc)
+		return rc;
+	return t->model ? add_weights(t, plan_checkpoint(t->plan)->nparams, err)
+			: plan_check(t->plan, err) ?: add_params(t, err);
 }
 
 static int open_universal(struct diff_tree *t, const char *path,
@@ -166,9 +166,8 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 		rc = tags_choose(t->u, path, &t->path, &choice, err);
 		/* Hugging Face's Trainer saves weights beside its ZeRO tag: the
 		 * tag goes first. */
-		if (!rc)
-			rc = choice == TAGS_WEIGHTS ? open_model(t, err)
-						    : open_zero(t, err);
+		t->model = !rc && choice == TAGS_WEIGHTS;
+		rc = rc ?: open_plan(t, err);
 	}
 	sort_entries(t);
 	return rc;
@@ -177,7 +176,6 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 void diff_tree_close(struct diff_tree *t)
 {
 	plan_close(t->plan);
-	checkpoint_close(t->model);
 	free(t->path);
 	hashtab_done(&t->ties_by_name);
 	arena_done(&t->arena);
@@ -188,11 +186,9 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 {
 	int rc;
 
-	if (!other->model || !t->plan)
+	if (!other->model || !t->plan || t->model)
 		return 0;
-	rc = plan_universal_weights(t->plan, &t->weights, err);
-	for (size_t i = 0; !rc && i < t->weights->n; i++)
-		rc = add_entry(t, t->weights->v[i]->name, i, err);
+	rc = add_weights(t, SIZE_MAX, err);
 	sort_entries(t);
 	return rc;
 }
@@ -268,7 +264,7 @@ static int load_ties(struct diff_tree *t, struct errmsg *err)
 	int rc;
 
 	if (!t->plan)
-		return t->model ? 0 : load_ties_of_files(t, err);
+		return load_ties_of_files(t, err);
 	rc = plan_universal_weights(t->plan, &w, err);
 	for (size_t i = 0; !rc && i < w->n; i++)
 		if (w->v[i]->same != i)
@@ -323,23 +319,6 @@ int diff_tree_states(const struct diff_tree *t, const char *param,
 		       : 0;
 }
 
-static int open_tensor(const struct diff_tree *t, size_t i, struct state *out,
-		       struct errmsg *err)
-{
-	const struct stored *const tensor = t->model->params[i].module;
-	const struct tag_file *const file = &t->model->files[tensor->file];
-	struct tensor described;
-	struct source src;
-	const int rc =
-		files_open_known(t->u, &src, file->path, &file->file, err);
-
-	if (rc)
-		return rc;
-	stored_describe(tensor, &described);
-	state_init(out, &src, &described, tensor->storage);
-	return 0;
-}
-
 static int open_file(const struct diff_tree *t, const char *param,
 		     const char *name, struct state *out, struct errmsg *err)
 {
@@ -389,14 +368,16 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 	return rc;
 }
 
-/* Open a weight of a ZeRO checkpoint in the type that the views give it. */
+/* Open a weight of a ZeRO checkpoint in the type that the views give it, of a model in its
+ * own. */
 static int open_weight(const struct diff_tree *t, size_t weight, struct state *out,
 		       struct errmsg *err)
 {
 	struct plan *const p = t->plan;
 	const struct weights *const w = t->weights;
 	const struct weight *const x = w->v[weight];
-	const enum dtype dtype = weights_dtype(w, weight, DTYPE_F32);
+	const enum dtype dtype =
+		t->model ? x->dtype : weights_dtype(w, weight, DTYPE_F32);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
@@ -429,8 +410,6 @@ int diff_tree_open_state(struct diff_tree *t, const char *param,
 				      ? find_weight(t, param)
 				      : DIFF_NO_WEIGHT;
 
-	if (t->model)
-		return open_tensor(t, weight, out, err);
 	if (!t->plan)
 		return open_file(t, param, name, out, err);
 	return weight == DIFF_NO_WEIGHT

@@ -80,6 +80,14 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 	return 0;
 }
 
+static int hf_check(struct checkpoint *c, bool states, struct errmsg *err)
+{
+	(void)c;
+	(void)states;
+	(void)err;
+	return 0;
+}
+
 static int hf_states(struct checkpoint *c, const struct param *p,
 		     const struct param_states **out, struct errmsg *err)
 {
@@ -142,6 +150,7 @@ const struct checkpoint_ops hf_checkpoint_ops = {
 	.size = sizeof(struct hf_checkpoint),
 	.list = hf_list,
 	.load = hf_load,
+	.check = hf_check,
 	.states = hf_states,
 	.extents = hf_extents,
 	.is_chosen = hf_is_chosen,

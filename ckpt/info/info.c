@@ -118,19 +118,19 @@ static void try_forms(struct info *info)
 static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *const r = &info->report;
-	const struct zero_checkpoint *const tag = plan_zckpt(r->plan);
+	const struct checkpoint *const tag = info->c;
 	struct arena a = { 0 };
 	struct adapters *const all = arena_alloc(&a, sizeof(*all));
 	const struct adapter *top = NULL;
 	int rc;
 
-	for (size_t i = 0; all && i < tag->model.nparams; i++)
-		if (!tag->model.params[i].module)
-			adapters_add(all, &a, tag->model.params[i].name, true);
+	for (size_t i = 0; all && i < tag->nparams; i++)
+		if (!tag->params[i].module)
+			adapters_add(all, &a, tag->params[i].name, true);
 	if (all)
 		top = adapters_top(all);
 	rc = a.failed ? errmsg_nomem(err, r->dir)
-		      : sidecars_find(r->u, &info->sidecars, tag,
+		      : sidecars_find(&info->sidecars, tag,
 				      top && !top->computed ? top->name : NULL, more, err);
 	arena_done(&a);
 	return rc;

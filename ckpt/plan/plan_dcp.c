@@ -153,7 +153,7 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 
 static int dcpview_check(struct plan *p, struct errmsg *err)
 {
-	return zckpt_of(p->c) ? plan_check_params(p, err) : 0;
+	return plan_check_params(p, err);
 }
 
 static void dcpview_lack(struct plan *p, const struct errmsg_sink *to)
@@ -270,12 +270,12 @@ static int dcpview_make(struct plan *p, struct errmsg *err)
 	struct plan_dcp *const x = dcpview_of(p);
 	struct zero_checkpoint *r = zckpt_of(p->c);
 	struct errmsg why = { "" };
-	int rc = (r ? zckpt_profiles(r, err) : 0)
+	int rc = p->c->ops->check(p->c, false, err)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
 	if (rc)
 		return rc;
-	if (r && zckpt_check_states(r, &x->refused))
+	if (p->c->ops->check(p->c, true, &x->refused))
 		r = NULL;
 	rc = dcpview_state_make(&x->state, p->options.dcp_style,
 				p->options.dcp_ranks, x->w, r, &why);

@@ -343,7 +343,7 @@ int plan_check_params(struct plan *p, struct errmsg *err)
 static int universal_check(struct plan *p, struct errmsg *err)
 {
 	return plan_paths_check(&universal_of(p)->paths, err)
-		       ?: (zckpt_of(p->c) ? zckpt_check_states(zckpt_of(p->c), err) : 0)
+		       ?: p->c->ops->check(p->c, true, err)
 		       ?: plan_check_params(p, err);
 }
 

@@ -318,9 +318,9 @@ static int find_sidecars(struct plan_weights *x, struct errmsg *err)
 	struct adapter_dirs *const d = &x->adapters;
 	struct plan *const p = &x->plan;
 	const char *const more = p->options.hf_config;
-	const int rc = sidecars_find(p->u, &x->sidecars, zckpt_of(p->c),
+	const int rc = sidecars_find(&x->sidecars, p->c,
 				     d->top ? d->top->name : NULL, more, err)
-			       ?: adapter_dirs_configure(d, p->u, zckpt_of(p->c), more,
+			       ?: adapter_dirs_configure(d, p->c, more,
 							 &x->sidecars, err);
 
 	if (rc)
@@ -397,7 +397,7 @@ static int check_files(struct plan *p, struct errmsg *err)
 static int weights_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
-	int rc = zckpt_profiles(zckpt_of(p->c), err)
+	int rc = p->c->ops->check(p->c, false, err)
 			 ?: plan_universal_weights(p->universal, &x->w, err);
 
 	x->format = &formats[p->options.type.kind];

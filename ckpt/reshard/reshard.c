@@ -307,7 +307,7 @@ int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
 		return errmsg_set(err, -EINVAL,
 				  "%s: cannot re-cut for %u ranks, stage %u",
 				  r->dir.path, ranks, stage);
-	rc = zckpt_check_states(r, err);
+	rc = r->c.ops->check(&r->c, true, err);
 	if (rc)
 		return rc;
 	s->last_padded = counts_last_only(zckpt_shard(r, 0, 0)->ds_version);

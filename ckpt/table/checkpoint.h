@@ -78,6 +78,7 @@ struct checkpoint {
 	struct access names;  /* users that may read those with names of parameters */
 	bool mixed;           /* not all files have the same readers */
 	struct far far;       /* where the files are */
+	unsigned readers;     /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
 	/* The rows, sorted by name: */
@@ -94,6 +95,10 @@ struct checkpoint_ops {
 	/* Read the rows.  `rules` (may be NULL) come before those of the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules,
 		    struct errmsg *err);
+	/* Read which states all rows have.  -EBADMSG if files are not of one step.  `states`:
+	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
+	 * or -EBADMSG for damage, with the first reason.  Master weights can be read then. */
+	int (*check)(struct checkpoint *c, bool states, struct errmsg *err);
 	/* Find the states of a row; none (NULL) if the optimizer does not own it. */
 	int (*states)(struct checkpoint *c, const struct param *p,
 		      const struct param_states **out, struct errmsg *err);

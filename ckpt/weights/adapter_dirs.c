@@ -81,17 +81,16 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
 	return d->arena.failed ? errmsg_nomem(err, NULL) : 0;
 }
 
-int adapter_dirs_configure(struct adapter_dirs *d, struct uckpt *u,
-			   const struct zero_checkpoint *tag, const char *more,
-			   const struct sidecars *top, struct errmsg *err)
+int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag,
+			   const char *more, const struct sidecars *top,
+			   struct errmsg *err)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < d->n; i++) {
 		struct adapter_dir *const dir = &d->v[i];
 
-		rc = sidecars_find_adapter(u, &dir->own, tag, dir->one->name,
-					   more, err);
+		rc = sidecars_find_adapter(&dir->own, tag, dir->one->name, more, err);
 		dir->sidecars =
 			dir->one == d->top && top->config ? top : &dir->own;
 	}

@@ -37,9 +37,9 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
 
 /* Find the configurations of the directories, whose names have no point, as those of all
  * files at the top have.  `top` has what was found for the top.  Returns -ENOMEM. */
-int adapter_dirs_configure(struct adapter_dirs *d, struct uckpt *u,
-			   const struct zero_checkpoint *tag, const char *more,
-			   const struct sidecars *top, struct errmsg *err);
+int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag,
+			   const char *more, const struct sidecars *top,
+			   struct errmsg *err);
 
 /* Warn of what the files do not have. */
 void adapter_dirs_warn(const struct adapter_dirs *d,

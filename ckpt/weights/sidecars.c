@@ -14,10 +14,11 @@
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/roots/roots.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/adapter.h"
-#include "ckpt/zero/checkpoint.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
 
@@ -68,13 +69,11 @@ static const char *const patterns[] = {
 
 /* What is looked for. */
 struct search {
-	struct uckpt *u;
-	const struct model *model;
+	const struct checkpoint *tag;
 	struct sidecars *c;
 	const char *config; /* the name of the file that must be there */
 	bool only;          /* is wanted */
 	bool above;         /* a directory above the run is searched */
-	uid_t owner;        /* of the tag */
 };
 
 static bool is_wanted(const struct search *s, const char *name)
@@ -128,18 +127,18 @@ static bool is_trusted(const struct search *s, const struct tag_file *f)
 
 	if (!s->above)
 		return true;
-	if (files_stat(s->u, f->path, &st, NULL))
+	if (files_stat(s->tag->u, f->path, &st, NULL))
 		return false;
 	fileid_from_stat(&st, &id);
 	return fileid_equal(&id, &f->file) &&
-	       (st.st_uid == 0 || st.st_uid == s->owner || st.st_uid == geteuid());
+	       (st.st_uid == 0 || st.st_uid == s->tag->st.st_uid || st.st_uid == geteuid());
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
 	struct sidecars *const c = s->c;
-	struct tag_file f = { .u = s->u };
+	struct tag_file f = { .u = s->tag->u };
 
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
 	    asprintf(&f.path, "%s/%s", dir, name) < 0)
@@ -181,7 +180,7 @@ static bool add_dir(const struct search *s, const char *dir)
 	struct dirlist d;
 	bool ok;
 
-	if (files_list(s->u, dir, true, &d, NULL))
+	if (files_list(s->tag->u, dir, true, &d, NULL))
 		return true;
 	ok = add_files(s, dir, &d);
 	dirlist_done(&d);
@@ -201,7 +200,7 @@ static bool add_below(const struct search *s, const char *dir, const char *name)
 	return ok;
 }
 
-static bool has_size(const struct model *m, uint64_t size)
+static bool has_size(const struct checkpoint *m, uint64_t size)
 {
 	for (size_t i = 0; i < m->nparams; i++)
 		for (unsigned k = 0; k < m->params[i].ndim; k++)
@@ -223,7 +222,7 @@ static bool is_config_of(const struct search *s, const char *dir)
 
 	if (asprintf(&path, "%s/%s", dir, s->config) < 0)
 		return false;
-	if (!files_open(s->u, &src, path, NULL)) {
+	if (!files_open(s->tag->u, &src, path, NULL)) {
 		if (src.size <= CONFIG_BYTES_MAX)
 			json_read(&src, 0, (size_t)src.size, &root, NULL);
 		source_close(&src);
@@ -234,7 +233,7 @@ static bool is_config_of(const struct search *s, const char *dir)
 		json_get_count(cJSON_GetObjectItemCaseSensitive(text, sizes[i]),
 			       &size);
 	cJSON_Delete(root);
-	return size && has_size(s->model, size);
+	return size && has_size(s->tag, size);
 }
 
 /* Add the files of a directory above the run, if they are this model's.  Anyone may
@@ -245,7 +244,7 @@ static bool add_above(const struct search *s, const char *dir)
 	struct dirlist d;
 	bool ok;
 
-	if (!is_config_of(s, dir) || files_list(s->u, dir, true, &d, NULL))
+	if (!is_config_of(s, dir) || files_list(s->tag->u, dir, true, &d, NULL))
 		return true;
 	above.above = true;
 	ok = d.attrs.st.st_mode & S_IWOTH || add_files(&above, dir, &d);
@@ -270,55 +269,49 @@ static bool find_config(const struct search *s, const char *run, const char *mor
 }
 
 /* Finish what was found.  `ok`: memory was not short. */
-static int end_search(const struct search *s, bool ok, const char *path, struct errmsg *err)
+static int end_search(const struct search *s, bool ok, struct errmsg *err)
 {
 	if (ok)
-		s->c->shards = checkpoint_shards(s->u, s->c->v, s->c->n);
+		s->c->shards = checkpoint_shards(s->tag->u, s->c->v, s->c->n);
 	if (s->c->shards)
 		return 0;
 	sidecars_done(s->c);
-	return errmsg_nomem(err, path);
+	return errmsg_nomem(err, s->tag->path);
 }
 
-int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
-		  const char *adapter, const char *more, struct errmsg *err)
+int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
+		  const char *more, struct errmsg *err)
 {
-	const struct search s = { .u = u,
-				  .model = &tag->model,
+	const struct search s = { .tag = tag,
 				  .c = c,
-				  .config = adapter ? ADAPTER_CONFIG : "config.json",
-				  .owner = tag->dir.st.st_uid };
-	const char *const path = tag->dir.path;
-	char *const run = dir_above(u, path);
-	char *const above = run ? dir_above(u, run) : NULL;
+				  .config = adapter ? ADAPTER_CONFIG : "config.json" };
+	char *const run = dir_above(tag->u, tag->path);
+	char *const above = run ? dir_above(tag->u, run) : NULL;
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	ok = above && add_dir(&s, path) &&
+	ok = above && add_dir(&s, tag->path) &&
 	     (!adapter || add_below(&s, run, adapter)) && add_dir(&s, run) &&
 	     (!more || add_dir(&s, more)) &&
 	     (has_name(c, s.config) || add_above(&s, above)) &&
 	     find_config(&s, run, more);
 	free(run);
 	free(above);
-	return end_search(&s, ok, path, err);
+	return end_search(&s, ok, err);
 }
 
-int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
-			  const struct zero_checkpoint *tag, const char *adapter,
-			  const char *more, struct errmsg *err)
+int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag,
+			  const char *adapter, const char *more, struct errmsg *err)
 {
-	const struct search s = { .u = u,
-				  .model = &tag->model,
+	const struct search s = { .tag = tag,
 				  .c = c,
 				  .config = ADAPTER_CONFIG,
 				  .only = true };
-	const char *const path = tag->dir.path;
-	char *const run = dir_above(u, path);
+	char *const run = dir_above(tag->u, tag->path);
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	ok = run && add_below(&s, path, adapter) && add_below(&s, run, adapter) &&
+	ok = run && add_below(&s, tag->path, adapter) && add_below(&s, run, adapter) &&
 	     (!more || add_below(&s, more, adapter));
 	if (ok && !c->n)
 		ok = asprintf(&c->missing,
@@ -329,7 +322,7 @@ int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
 			      more ?: "", adapter) >= 0;
 	c->config = c->n ? c->v : NULL;
 	free(run);
-	return end_search(&s, ok, path, err);
+	return end_search(&s, ok, err);
 }
 
 void sidecars_done(struct sidecars *c)

@@ -4,11 +4,10 @@
 
 #include <stddef.h>
 
+struct checkpoint;
 struct errmsg;
 struct shardcache;
 struct tag_file;
-struct uckpt;
-struct zero_checkpoint;
 
 /*
  * Files of a tag's model that from_pretrained of transformers, or of PEFT for an adapter
@@ -33,14 +32,13 @@ struct sidecars {
  * model's parameters has, and no other user can have put it there.  A directory that cannot
  * be read counts as empty.  Returns -ENOMEM.  Call sidecars_done after success.
  */
-int sidecars_find(struct uckpt *u, struct sidecars *c, const struct zero_checkpoint *tag,
-		  const char *adapter, const char *more, struct errmsg *err);
+int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
+		  const char *more, struct errmsg *err);
 
 /* Find the configuration alone of an adapter that has a directory: in the tag's, the run's
  * or `more`. */
-int sidecars_find_adapter(struct uckpt *u, struct sidecars *c,
-			  const struct zero_checkpoint *tag, const char *adapter,
-			  const char *more, struct errmsg *err);
+int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag,
+			  const char *adapter, const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);
 
 #endif

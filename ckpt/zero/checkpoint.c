@@ -246,8 +246,8 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	l.needed = l.n;
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
-	rc = steps_run(r->dir.u, "reading shards", r->readers ? parallel_for : parallel_far,
-		       l.n, r->readers ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
+	rc = steps_run(r->dir.u, "reading shards", r->c.readers ? parallel_for : parallel_far,
+		       l.n, r->c.readers ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
 								  : parallel_width(),
 		       load_indexed, &l, err);
 	free(l.shards);
@@ -294,8 +294,10 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 	return zckpt_compare(r, 0, zckpt_shard_number(r, mp, 0), false, err);
 }
 
-int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)
+/* Load the profiles of all model-parallel ranks, in parallel. */
+static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 {
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
 	int rc;
 
 	pthread_mutex_lock(&r->lock);
@@ -304,18 +306,11 @@ int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err)
 	pthread_mutex_unlock(&r->lock);
 	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
 		rc = check_steps(r, mp, err);
-	return rc;
-}
-
-int zckpt_check_states(struct zero_checkpoint *r, struct errmsg *err)
-{
-	int rc = zckpt_profiles(r, err);
-
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
 		if (r->model.ranks[mp].refused)
 			rc = errmsg_set(err, -ENOTSUP, "%s",
 					r->model.ranks[mp].refused);
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
+	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
 		rc = shard_check_states(zckpt_shard(r, mp, 0), err);
 	return rc;
 }
@@ -586,6 +581,7 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.size = sizeof(struct zero_checkpoint),
 	.list = zero_list,
 	.load = zero_load,
+	.check = zero_check,
 	.states = zero_states,
 	.extents = zero_extents,
 	.warn = zckpt_warn,

@@ -30,8 +30,6 @@ struct zero_checkpoint {
 	atomic_bool *loaded;    /* shards[i] is loaded and immutable */
 	struct layout *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
-	unsigned readers;       /* shards to read at once; 0: one per
-				 * processor */
 };
 
 /* Errors are those of tagdir_scan and model_load. */
@@ -48,14 +46,6 @@ static inline struct zero_checkpoint *zckpt_of(struct checkpoint *c)
  * store some that follow are loaded, too. */
 int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
 		      unsigned end, unsigned step, struct errmsg *err);
-
-/* Load the profiles of all model-parallel ranks, in parallel. -EBADMSG if they
- * are not all from one step. */
-int zckpt_profiles(struct zero_checkpoint *r, struct errmsg *err);
-
-/* Can the optimizer's states be divided among parameters?  As zckpt_profiles; -ENOTSUP, or
- * -EBADMSG for damage, with the first reason why not.  Master weights can be read then. */
-int zckpt_check_states(struct zero_checkpoint *r, struct errmsg *err);
 
 /* Compare two shards, by number, which must be loaded: shard_check_equal. */
 int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,

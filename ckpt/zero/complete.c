@@ -190,7 +190,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 int zckpt_check_files(struct checkpoint *c, struct errmsg *err)
 {
 	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
-	int rc = zckpt_profiles(r, err);
+	int rc = c->ops->check(c, false, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);

@@ -239,7 +239,7 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 	z->r = zckpt_of(z->c);
 	/* The user's rules say how slices are merged. */
 	s->cut = tensor > 1 && z->r->model.tp == tensor && !s->rules;
-	rc = check_layers(z, err) ?: zckpt_profiles(z->r, err);
+	rc = check_layers(z, err) ?: z->c->ops->check(z->c, false, err);
 	if (rc)
 		load_zero_close_source(s);
 	return rc;
