@@ -40,7 +40,7 @@ static int find_whole(struct check *c, const struct zero_checkpoint *r,
 
 static int check_plan(struct check *c, struct errmsg *err)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(c->report.plan);
+	const struct zero_checkpoint *const r = c->report.zero;
 
 	if (!r) {
 		check_tree(c);
@@ -103,7 +103,7 @@ static void add_text(struct check *c)
 			    c->params, c->opened);
 	else if (r->plan)
 		report_line(r, "parameters", "%zu", c->params);
-	if (r->plan && c->data && plan_zckpt(r->plan))
+	if (c->data && r->zero)
 		report_line(r, "replicas", "%zu pairs of slices compared",
 			    c->npairs);
 	for (size_t i = 0; i < c->forms.n; i++)

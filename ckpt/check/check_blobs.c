@@ -14,7 +14,7 @@
 
 bool check_is_foreign(const struct check *c)
 {
-	return c->report.plan && plan_checkpoint(c->report.plan)->source;
+	return c->report.c && c->report.c->source;
 }
 
 struct blobs_check {
@@ -49,7 +49,7 @@ int check_blobs(struct check *c, struct errmsg *err)
 
 	if (!c->data || !check_is_foreign(c))
 		return 0;
-	path = plan_zckpt(c->report.plan)->dir.model[0].path;
+	path = c->report.zero->dir.model[0].path;
 	dir = strndup(path, (size_t)(strrchr(path, '/') - path));
 	rc = dir ? dcp_open(c->report.u, dir, &b.d, err) : errmsg_nomem(err, path);
 	free(dir);

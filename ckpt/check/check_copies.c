@@ -30,7 +30,7 @@
 static const struct param_states *states_of(const struct check *c,
 					    const struct slice *s)
 {
-	return &zckpt_shard(plan_zckpt(c->report.plan), s->mp, 0)->groups[s->group].states;
+	return &zckpt_shard(c->report.zero, s->mp, 0)->groups[s->group].states;
 }
 
 /* Bytes per element of the master weight and all states together. */
@@ -49,7 +49,7 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 			 const struct slice *a, const struct slice *b,
 			 size_t holder)
 {
-	const unsigned tp = plan_zckpt(c->report.plan)->model.tp;
+	const unsigned tp = c->report.zero->model.tp;
 
 	if (!c->whole[a->mp] || !c->whole[b->mp])
 		return 0;
@@ -72,7 +72,7 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 static uint64_t add_stages(struct check *c, const struct param *p,
 			   const struct slice *a)
 {
-	const struct model *const m = &plan_zckpt(c->report.plan)->model;
+	const struct model *const m = &c->report.zero->model;
 	uint64_t bytes = 0;
 
 	for (unsigned stage = a->mp / m->tp + 1; stage < m->pp; stage++) {
@@ -108,7 +108,7 @@ static uint64_t add_param(struct check *c, const struct param *p)
 
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 {
-	const struct model *const m = &plan_zckpt(c->report.plan)->model;
+	const struct model *const m = &c->report.zero->model;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
@@ -131,7 +131,7 @@ static const char *kind_text(const struct check_pair *p)
 /* Return the stage or the tensor-parallel rank of a slice. */
 static unsigned number(const struct comparison *x, const struct slice *s)
 {
-	const unsigned tp = plan_zckpt(x->c->report.plan)->model.tp;
+	const unsigned tp = x->c->report.zero->model.tp;
 
 	return x->pair->stages ? s->mp / tp : s->mp % tp;
 }
@@ -158,7 +158,7 @@ static const char *place_text(const struct comparison *x, const struct vfile *f,
 	const struct extent_map *const m = vfile_extents(f);
 	const struct extent *const e = &m->v[extent_find(m, off)];
 	const char *const path =
-		shardcache_path(plan_shards(x->c->report.plan), e->shard);
+		shardcache_path(x->c->report.c->shards, e->shard);
 	const char *const slash = strrchr(path, '/');
 
 	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path,
@@ -192,7 +192,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 			       const struct slice *s,
 			       const struct param_state *state, struct errmsg *err)
 {
-	struct checkpoint *const r = plan_checkpoint(x->c->report.plan);
+	struct checkpoint *const r = x->c->report.c;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
@@ -200,7 +200,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 
 	if (!(x->pair->holder ? r->ops->extents(r, p, state, &map, &gathers, err)
 			      : zckpt_slice(zckpt_of(r), s, state, &map, err)))
-		f = vfile_new_tensors(plan_shards(x->c->report.plan), &head,
+		f = vfile_new_tensors(x->c->report.c->shards, &head,
 				      &map, &head.len, 1, &gathers, err);
 	extent_done(&map);
 	gathers_done(&gathers);
@@ -322,7 +322,7 @@ static bool is_own_copy(const struct check *c, const struct check_pair *p)
 
 static void take_differences(struct check *c, struct check_pair *p)
 {
-	const unsigned tp = plan_zckpt(c->report.plan)->model.tp;
+	const unsigned tp = c->report.zero->model.tp;
 	struct errmsg note = { "" };
 
 	if (!p->differences.n || !is_own_copy(c, p)) {

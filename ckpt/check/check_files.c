@@ -69,9 +69,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 {
 	struct errmsg why = { "" };
 	const struct checkpoint *const hf =
-		c->report.choice == TAGS_WEIGHTS && c->report.plan
-			? plan_checkpoint(c->report.plan)
-			: NULL;
+		c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
 	struct dirlist l = { 0 };
 	int rc = 0;
 
@@ -258,8 +256,7 @@ static bool is_left_over(const struct check *c, const struct check_file *f)
 {
 	const char *const name = strrchr(f->path, '/') + 1;
 	const struct ckname id = names_parse(name);
-	const struct zero_checkpoint *const r =
-		c->report.plan ? plan_zckpt(c->report.plan) : NULL;
+	const struct zero_checkpoint *const r = c->report.zero;
 
 	return r && r->dir.left && !tagdir_find(&r->dir, &id, name);
 }
@@ -290,7 +287,7 @@ static void check_facts(const struct check *c, struct check_file *f,
 
 	if (c->report.plan &&
 	    (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
-	    zckpt_check_facts(plan_zckpt(c->report.plan), f->path, pt->root,
+	    zckpt_check_facts(c->report.zero, f->path, pt->root,
 			      &err))
 		findings_add_new(&f->problems, err.text);
 }

@@ -80,7 +80,7 @@ static bool has_shards(const struct walk *w, uint64_t node, bool is_dir)
 	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
 			return false;
-	return is_dir || !plan_zckpt(c->report.plan) || c->whole[0];
+	return is_dir || !c->report.zero || c->whole[0];
 }
 
 /* Open all files of a directory, and of those in it. */

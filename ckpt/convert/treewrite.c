@@ -45,6 +45,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/output.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 
@@ -373,7 +374,7 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 	if (rc)
 		return rc;
 	rc = write_new(&o, err);
-	if (!rc && vfile_shards(o.f) == plan_shards(w->p))
+	if (!rc && vfile_shards(o.f) == plan_checkpoint(w->p)->shards)
 		rc = check_sync(w, resume_add(w->options->resume, o.path), err);
 	free(o.buf);
 	vfile_free(o.f);

@@ -388,7 +388,7 @@ static int open_weight(const struct diff_tree *t, size_t weight, struct state *o
 			     err);
 
 	if (!rc) {
-		file = vfile_new_tensors(plan_shards(p), &head, &map,
+		file = vfile_new_tensors(plan_checkpoint(p)->shards, &head, &map,
 					 &head.len, 1, &gathers, err);
 		rc = file ? vfile_source_open(&src, file, plan_checkpoint(p)->path, err)
 			  : -ENOMEM;

@@ -450,12 +450,6 @@ void tagdir_find_missing(struct uckpt *u, const char *path,
 	tagdir_done(&d);
 }
 
-const struct tag_file *tagdir_file(const struct tagdir *d, size_t number)
-{
-	assert(number < d->nfiles);
-	return &d->files[number];
-}
-
 /* torch.save(None) writes 147 bytes in its old format, and more in the new one. */
 #define FILE_LEAST 100
 

@@ -43,7 +43,7 @@ struct tagdir {
 	struct access names;    /* users that may read all model states, which
 			         * have the parameters' names */
 	bool mixed;             /* not all files have the same readers */
-	/* All files, by kind; the kinds are parts of the array: */
+	/* All files, numbered as in extents; the kinds are parts of the array, in this order: */
 	struct tag_file *files;
 	size_t nfiles, cap;
 	struct tag_file *optim; /* optimizer shard of (mp, dp) at mp * dp_degree + dp */
@@ -95,12 +95,6 @@ static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
  * NULL. */
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
-
-/*
- * Files in the numbering of extents, that of `files`: optimizer shards, model states,
- * experts, those of swapped tensors, layers.
- */
-const struct tag_file *tagdir_file(const struct tagdir *d, size_t number);
 
 /* The first file that is too small for one of torch.save, or NULL; `*n` is set to the
  * number of such files. */

@@ -31,8 +31,6 @@ struct info {
 	struct report report;
 	bool quick;
 
-	bool hf; /* it is a Hugging Face directory */
-	const struct checkpoint *c; /* of which it is; NULL if it cannot be served */
 	uint64_t params, elements;               /* owned by the optimizer */
 	uint64_t module_params, module_elements; /* only in the module */
 
@@ -78,9 +76,9 @@ static const char *state_type(const struct param_state *st)
 
 static void count_params(struct info *info)
 {
-	for (size_t i = 0; i < info->c->nparams; i++) {
-		const struct param *const p = &info->c->params[i];
-		const bool owned = info->hf || !p->module;
+	for (size_t i = 0; i < info->report.c->nparams; i++) {
+		const struct param *const p = &info->report.c->params[i];
+		const bool owned = !info->report.zero || !p->module;
 
 		*(owned ? &info->params : &info->module_params) += 1;
 		*(owned ? &info->elements : &info->module_elements) += p->numel;
@@ -90,7 +88,7 @@ static void count_params(struct info *info)
 static void read_profile(struct info *info)
 {
 	struct report *const r = &info->report;
-	struct zero_checkpoint *const zero = plan_zckpt(r->plan);
+	struct zero_checkpoint *const zero = r->zero;
 	struct errmsg err = { "" };
 	const int rc = (zero ? zckpt_profile(zero, 0, &info->profile, &err) : 0)
 			       ?: plan_check(r->plan, &err)
@@ -118,7 +116,7 @@ static void try_forms(struct info *info)
 static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
 {
 	struct report *const r = &info->report;
-	const struct checkpoint *const tag = info->c;
+	const struct checkpoint *const tag = r->c;
 	struct arena a = { 0 };
 	struct adapters *const all = arena_alloc(&a, sizeof(*all));
 	const struct adapter *top = NULL;
@@ -140,10 +138,8 @@ static int collect(struct info *info, struct errmsg *err)
 {
 	struct report *const r = &info->report;
 	const struct settings *const settings = settings_of(r->u);
-	const bool zero = plan_zckpt(r->plan);
+	const bool zero = r->zero;
 
-	info->c = plan_checkpoint(r->plan);
-	info->hf = !zero;
 	count_params(info);
 	read_profile(info);
 	if (zero && (!settings ||
@@ -229,7 +225,7 @@ static void add_count_lines(struct info *info)
 {
 	report_line(&info->report, "parameters",
 		    "%" PRIu64 "%s, %" PRIu64 " elements", info->params,
-		    info->hf ? "" : " of the optimizer", info->elements);
+		    info->report.zero ? " of the optimizer" : "", info->elements);
 	if (info->module_params)
 		report_line(&info->report, "",
 			    "%" PRIu64 " more in the module (frozen, tied,"
@@ -332,7 +328,8 @@ static void add_row(const struct info *info, struct bytebuf *to, const struct pa
 		bytebuf_add_format(to, "%6" PRIu32, p->first->group);
 	else
 		bytebuf_add_format(to, "%6s",
-				   info->hf ? dtype_name(p->module->dtype) : "module");
+				   info->report.zero ? "module"
+						     : dtype_name(p->module->dtype));
 	bytebuf_add_format(to, "  %14" PRIu64 "\n", p->numel);
 }
 
@@ -341,17 +338,17 @@ static void add_table(struct info *info)
 	struct bytebuf *const to = &info->report.text;
 	int width = (int)strlen("parameter");
 
-	for (size_t i = 0; i < info->c->nparams; i++) {
-		const size_t n = strlen(info->c->params[i].name);
+	for (size_t i = 0; i < info->report.c->nparams; i++) {
+		const size_t n = strlen(info->report.c->params[i].name);
 
 		if (n > (size_t)width)
 			width = n < NAME_COLUMNS_MAX ? (int)n : NAME_COLUMNS_MAX;
 	}
 	bytebuf_add_format(to, "\n%-*s  %14s  %6s  %14s\n", width, "parameter",
-			   "shape", info->hf ? "type" : "group",
+			   "shape", info->report.zero ? "group" : "type",
 			   "elements");
-	for (size_t i = 0; i < info->c->nparams; i++)
-		add_row(info, to, &info->c->params[i], width);
+	for (size_t i = 0; i < info->report.c->nparams; i++)
+		add_row(info, to, &info->report.c->params[i], width);
 }
 
 static void add_contents_text(struct info *info, const struct rank_params *c)
@@ -369,7 +366,7 @@ static void add_contents_text(struct info *info, const struct rank_params *c)
 static void add_text(struct info *info)
 {
 	struct report *const r = &info->report;
-	const struct zero_checkpoint *const z = r->plan ? plan_zckpt(r->plan) : NULL;
+	const struct zero_checkpoint *const z = r->zero;
 
 	report_begin(r);
 	if (z) {
@@ -453,7 +450,7 @@ static cJSON *param_json(const struct info *info, const struct param *p)
 				     cJSON_CreateNumber((double)p->shape[i]));
 	json_add_int(o, "elements", (int64_t)p->numel);
 	add_known(o, "group", p->module ? -1 : (int64_t)p->first->group);
-	if (info->hf)
+	if (!info->report.zero)
 		cJSON_AddStringToObject(o, "dtype", dtype_name(p->module->dtype));
 	return o;
 }
@@ -504,7 +501,7 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 
 static void add_contents(cJSON *root, const struct info *info)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(info->report.plan);
+	const struct zero_checkpoint *const r = info->report.zero;
 	const struct rank_params *const c = r ? r->model.ranks : NULL;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
@@ -531,8 +528,8 @@ static void add_contents(cJSON *root, const struct info *info)
 	add_name(root, "config",
 		 info->sidecars.config ? info->sidecars.config->path : NULL);
 	o = cJSON_AddArrayToObject(root, "table");
-	for (size_t i = 0; i < info->c->nparams; i++)
-		cJSON_AddItemToArray(o, param_json(info, &info->c->params[i]));
+	for (size_t i = 0; i < info->report.c->nparams; i++)
+		cJSON_AddItemToArray(o, param_json(info, &info->report.c->params[i]));
 }
 
 static cJSON *to_json(const struct info *info)
@@ -544,8 +541,8 @@ static cJSON *to_json(const struct info *info)
 	cJSON_AddBoolToObject(root, "quick", info->quick);
 	cJSON_AddBoolToObject(root, "whole", info->report.problems.n == 0);
 	if (info->report.plan) {
-		if (plan_zckpt(info->report.plan))
-			add_origin(root, plan_zckpt(info->report.plan));
+		if (info->report.zero)
+			add_origin(root, info->report.zero);
 		add_contents(root, info);
 	}
 	findings_add_json(&info->report.warnings, root, "warnings");

@@ -87,7 +87,7 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 
 	if (first >= last)
 		return false;
-	source = find_input(d, tagdir_file(&d->z->dir, e->shard));
+	source = find_input(d, &d->z->dir.files[e->shard]);
 	if (source < 0)
 		return false;
 	r = (struct pack_region){

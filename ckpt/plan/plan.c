@@ -244,17 +244,7 @@ void plan_lack(struct plan *p, const struct errmsg_sink *to)
 		p->view->lack(p, to);
 }
 
-struct zero_checkpoint *plan_zckpt(struct plan *p)
-{
-	return zckpt_of(p->c);
-}
-
 struct checkpoint *plan_checkpoint(struct plan *p)
 {
 	return p->c;
-}
-
-struct shardcache *plan_shards(struct plan *p)
-{
-	return p->c->shards;
 }

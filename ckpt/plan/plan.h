@@ -17,8 +17,6 @@ struct errmsg;
 struct errmsg_sink;
 struct param;
 struct uckpt;
-struct zero_checkpoint;
-struct shardcache;
 struct user_rules;
 struct vfile;
 struct weights;
@@ -218,11 +216,8 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 		   struct errmsg *err);
 
-/* The checkpoint that the plan was made from, and its shards in the numbering of
- * extents.  Both belong to the plan. */
+/* The checkpoint that the plan was made from, and belongs to. */
 struct checkpoint *plan_checkpoint(struct plan *p);
-struct zero_checkpoint *plan_zckpt(struct plan *p); /* NULL: DeepSpeed's is of another kind */
-struct shardcache *plan_shards(struct plan *p);
 
 /* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */
 const struct param *plan_param(const struct plan *p, uint64_t node);
@@ -233,7 +228,7 @@ int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 
 /*
  * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,
- * sizes and times of the plan's shards.  Of files whose vfile_shards are not plan_shards,
+ * sizes and times of the plan's shards.  Of files whose vfile_shards are not these,
  * such as the configuration of a tokenizer, it covers the names only.  -ENOMEM.
  */
 int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err);

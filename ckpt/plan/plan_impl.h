@@ -11,6 +11,7 @@
 struct plan_record;
 struct tag_file;
 struct value;
+struct zero_checkpoint;
 
 /* What a view knows of an entry without laying out a file.  Preset for a file that is
  * computed from shards; directories have the times and readers of the plan. */

@@ -149,8 +149,12 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 	if (rc)
 		return rc;
 	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
-	if (rc)
-		findings_add_new(&r->problems, why.text);
+	if (!rc) {
+		r->c = plan_checkpoint(r->plan);
+		r->zero = zckpt_of(r->c);
+		return 0;
+	}
+	findings_add_new(&r->problems, why.text);
 	if (rc == -EBADMSG)
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
@@ -167,14 +171,14 @@ const struct report_form report_forms[REPORT_FORMS] = {
 
 size_t report_count_forms(const struct report *r)
 {
-	return plan_zckpt(r->plan) ? REPORT_FORMS : REPORT_HF_FORMS;
+	return r->zero ? REPORT_FORMS : REPORT_HF_FORMS;
 }
 
 /* For twice the ranks every file is cut again.  A multiple of the old number suits expert
  * parallelism. */
 static unsigned new_ranks(const struct report *r)
 {
-	const unsigned ranks = plan_zckpt(r->plan)->dir.dp_degree;
+	const unsigned ranks = r->zero->dir.dp_degree;
 
 	return ranks > RESHARD_RANKS_MAX       ? RESHARD_RANKS_MAX
 	       : ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks
@@ -216,12 +220,12 @@ void report_add_problems(struct report *r, bool all)
 {
 	const struct errmsg_sink found = { findings_add_new, &r->problems };
 
-	zckpt_find_problems(plan_zckpt(r->plan), all, &found);
+	zckpt_find_problems(r->zero, all, &found);
 }
 
 void report_add_lost(struct report *r)
 {
-	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);
+	const struct zero_checkpoint *const zero = r->zero;
 
 	for (unsigned mp = 0; zero && mp < zero->dir.mp_degree; mp++)
 		if (zero->model.ranks[mp].lost)
@@ -231,7 +235,7 @@ void report_add_lost(struct report *r)
 
 void report_add_warnings(struct report *r)
 {
-	const struct zero_checkpoint *const zero = plan_zckpt(r->plan);
+	const struct zero_checkpoint *const zero = r->zero;
 	const struct errmsg_sink found = { findings_add_new, &r->warnings };
 
 	plan_warn(r->plan, &found);

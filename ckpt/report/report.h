@@ -10,8 +10,10 @@
 #include "ckpt/plan/view_type.h"
 
 struct cJSON;
+struct checkpoint;
 struct errmsg;
 struct plan;
+struct zero_checkpoint;
 
 /* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
  * set; report_tell checks it.  Not thread-safe. */
@@ -46,6 +48,8 @@ struct report {
 	char *dir;
 	enum tags_choice choice;
 	struct plan *plan; /* NULL if it cannot be served */
+	struct checkpoint *c;         /* of the plan, or NULL */
+	struct zero_checkpoint *zero; /* the same if it is one of DeepSpeed's, or NULL */
 	struct findings notes;
 	struct findings warnings; /* problems that do not prevent serving */
 	struct findings problems;

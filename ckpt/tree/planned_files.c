@@ -121,7 +121,7 @@ bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 
 bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)
 {
-	const struct zero_checkpoint *const r = plan_zckpt(p);
+	const struct zero_checkpoint *const r = zckpt_of(plan_checkpoint(p));
 
 	if (!r || !r->model.ranks[0].lost || newest_ns(&r->c) <= began ||
 	    is_older(newest_ns(&r->c), OPTIMIZER_SECONDS))

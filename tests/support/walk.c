@@ -129,7 +129,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 
 int walk_plan(struct plan *p, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = plan_zckpt(p);
+	struct zero_checkpoint *const r = zckpt_of(plan_checkpoint(p));
 	uint64_t files, bytes;
 	int rc = walk_dir(p, PLAN_ROOT, err);
 

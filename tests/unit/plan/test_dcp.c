@@ -196,7 +196,7 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 
 	if (ok) {
 		memcpy(wide, bytes, len);
-	} else if (!plan_zckpt(d->universal) && own->dtype == DTYPE_F32) {
+	} else if (!zckpt_of(plan_checkpoint(d->universal)) && own->dtype == DTYPE_F32) {
 		cast(t->dtype, bytes, DTYPE_F32, wide, n);
 		ok = true;
 	}
@@ -210,7 +210,7 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 static bool is_universal(struct dcp *d, const char *param, const char *state,
 			 const struct tensor *t, const uint8_t *bytes)
 {
-	const struct zero_checkpoint *const z = plan_zckpt(d->universal);
+	const struct zero_checkpoint *const z = zckpt_of(plan_checkpoint(d->universal));
 	const struct param *const owned =
 		z ? model_find(&z->model, param) : NULL;
 	char name[KEY_LEN];
@@ -325,7 +325,7 @@ static void check_entry(struct dcp *d, size_t i)
 /* Count the parameters that the optimizer owns. */
 static unsigned count_owned(struct plan *p)
 {
-	const struct zero_checkpoint *const z = plan_zckpt(p);
+	const struct zero_checkpoint *const z = zckpt_of(plan_checkpoint(p));
 	unsigned n = 0;
 
 	for (size_t i = 0; z && i < z->model.nparams; i++)
@@ -359,7 +359,7 @@ static void check_metadata(struct dcp *d, struct span bytes)
 	if (d->members != owned)
 		good_fail(&d->tally, "groups have %u parameters, not %u",
 			  d->members, owned);
-	if (d->equal < (plan_zckpt(d->universal) ? owned : d->tensors->n))
+	if (d->equal < (zckpt_of(plan_checkpoint(d->universal)) ? owned : d->tensors->n))
 		good_fail(&d->tally, "%u tensors are the universal tree's",
 			  d->equal);
 }

@@ -106,7 +106,7 @@ static void stage_2_has_the_converters_files(void **state)
 	check_listing(x.p, PLAN_ZERO, zero);
 	check_listing(x.p, find(x.p, PLAN_ZERO, "bias"), owned);
 	check_listing(x.p, find(x.p, PLAN_ZERO, "frozen"), module);
-	assert_string_equal(plan_zckpt(x.p)->dir.tag, strrchr(x.dir, '/') + 1);
+	assert_string_equal(zckpt_of(plan_checkpoint(x.p))->dir.tag, strrchr(x.dir, '/') + 1);
 	tear_down(&x);
 }
 

@@ -93,7 +93,7 @@ static void compare_files(struct recut *r, struct plan *p, uint64_t a,
 static bool is_view(const struct recut *r, const char *name)
 {
 	const struct param *const p =
-		model_find(&plan_zckpt(r->whole)->model, name);
+		model_find(&zckpt_of(plan_checkpoint(r->whole))->model, name);
 
 	return p && p->module && p->module->dtype == DTYPE_F32 &&
 	       p->module->storage_numel != p->module->numel;
@@ -163,7 +163,7 @@ static bool has_all_bytes(const struct recut *r)
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (strncmp(r->name, others[i], strlen(others[i])) == 0)
 			return false;
-	return !plan_zckpt(r->whole)->dir.zero3;
+	return !zckpt_of(plan_checkpoint(r->whole))->dir.zero3;
 }
 
 static void compare_with_disk(struct recut *r, struct plan *p,
@@ -196,7 +196,7 @@ static void compare_with_disk(struct recut *r, struct plan *p,
 /* Re-cut for the ranks that saved it, the files are those that were saved. */
 static void check_files(struct recut *r, const char *from, const char *what)
 {
-	const unsigned old = plan_zckpt(r->whole)->dir.dp_degree;
+	const unsigned old = zckpt_of(plan_checkpoint(r->whole))->dir.dp_degree;
 	struct errmsg err = { "" };
 	struct plan_entry e;
 	struct plan *p;
@@ -214,7 +214,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 /* Re-cut the checkpoint in `dir` back: the result is the original. */
 static void check_way_back(struct recut *r, const char *dir, const char *what)
 {
-	const unsigned old = plan_zckpt(r->whole)->dir.dp_degree;
+	const unsigned old = zckpt_of(plan_checkpoint(r->whole))->dir.dp_degree;
 	char *const back = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p;
@@ -235,7 +235,7 @@ static void check_way_back(struct recut *r, const char *dir, const char *what)
  * of; those of stage 3 stay where they are. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
-	const struct zero_checkpoint *const c = plan_zckpt(r->whole);
+	const struct zero_checkpoint *const c = zckpt_of(plan_checkpoint(r->whole));
 	const struct rank_params *const params = &c->model.ranks[0];
 
 	for (size_t g = 0; g < params->ngroups; g++)
