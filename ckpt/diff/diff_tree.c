@@ -75,12 +75,11 @@ static int add_entry(struct diff_tree *t, const char *name, size_t weight,
 static int add_params(struct diff_tree *t, struct errmsg *err)
 {
 	struct dirlist l = { 0 };
-	const char *name;
-	int rc = t->plan ? 0 : list(t, "", &l, err);
+	const struct checkpoint *const c = t->plan ? plan_checkpoint(t->plan) : NULL;
+	int rc = c ? 0 : list(t, "", &l, err);
 
-	for (size_t i = 0;
-	     !rc && t->plan && (name = plan_param_name(t->plan, i)); i++)
-		rc = add_entry(t, name, DIFF_NO_WEIGHT, err);
+	for (size_t i = 0; !rc && c && i < c->nparams; i++)
+		rc = add_entry(t, c->params[i].name, DIFF_NO_WEIGHT, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
 		if (S_ISDIR(l.v[i].type) && l.v[i].name[0] != '.')
 			rc = add_entry(t, l.v[i].name, DIFF_NO_WEIGHT, err);

@@ -185,21 +185,13 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
 	if (rc)
 		return rc;
-	*out = (struct hfdir_tensor){
-		.name = arena_strdup(a, pair->key->str.p),
-		.at = { .dtype = t.dtype,
-			.requires_grad = t.requires_grad,
-			.ndim = t.ndim,
-			.shape = arena_copy(a, t.shape, t.ndim * sizeof(*t.shape)),
-			.stride = arena_copy(a, t.stride, t.ndim * sizeof(*t.stride)),
-			.numel = t.numel,
-			.storage = storage + t.storage_offset * dtype_size(t.dtype),
-			.storage_numel = t.numel },
-	};
+	out->name = arena_strdup(a, pair->key->str.p);
+	storage += t.storage_offset * dtype_size(t.dtype);
+	t.storage_offset = 0;
+	t.storage_numel = t.numel;
 	h->n++;
-	return out->name && out->at.shape && out->at.stride
-		       ? 0
-		       : errmsg_nomem(err, file);
+	return out->name && stored_init(&out->at, a, &t, storage) ? 0
+								  : errmsg_nomem(err, file);
 }
 
 static int read_torch(struct hfdir_header *h, struct source *src,

@@ -192,25 +192,11 @@ static int set_tensor(const struct rank_params_loader *l, struct slice *p,
 		      const struct tensor *t, uint64_t storage,
 		      const struct tag_file *f)
 {
-	struct arena *const a = &l->c->arena;
-	struct stored *const m = arena_alloc(a, sizeof(*m));
+	struct stored *const m = arena_alloc(&l->c->arena, sizeof(*m));
 
-	if (!m)
+	if (!m || !stored_init(m, &l->c->arena, t, storage))
 		return errmsg_nomem(l->err, l->file);
-	*m = (struct stored){
-		.file = (uint32_t)(f - l->dir->files),
-		.dtype = t->dtype,
-		.requires_grad = t->requires_grad,
-		.ndim = t->ndim,
-		.shape = arena_copy(a, t->shape, t->ndim * sizeof(*t->shape)),
-		.stride = arena_copy(a, t->stride, t->ndim * sizeof(*t->stride)),
-		.numel = t->numel,
-		.storage = storage,
-		.storage_offset = t->storage_offset,
-		.storage_numel = t->storage_numel,
-	};
-	if (!m->shape || !m->stride)
-		return errmsg_nomem(l->err, l->file);
+	m->file = (uint32_t)(f - l->dir->files);
 	p->module = m;
 	p->ndim = m->ndim;
 	p->shape = m->shape;

@@ -186,10 +186,6 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
 	      struct errmsg *err);
 
-/* The name of parameter i, in the order of a universal tree's zero/, or NULL: there are no
- * more. */
-const char *plan_param_name(const struct plan *p, size_t i);
-
 /*
  * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and
  * an entry, 0 at the end, or an error.

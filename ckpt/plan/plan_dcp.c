@@ -86,7 +86,7 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 
 	/* torch reads each chunk's header by itself. */
 	out->scattered = true;
-	if (!zckpt_of(e->p->c) || (f && f->weight == DCPVIEW_OBJECTS))
+	if (f && f->weight == DCPVIEW_OBJECTS)
 		out->readers = &e->p->c->access;
 }
 

@@ -154,14 +154,14 @@ int plan_paths_check(const struct plan_paths *x, struct errmsg *err)
 		       : 0;
 }
 
-const char *plan_paths_path(const struct plan_paths *x, size_t i)
+static const char *path_of(const struct plan_paths *x, size_t i)
 {
 	return x->dirs ? x->dirs[i].path : name_of(x, i);
 }
 
 const char *plan_paths_name(const struct plan_paths *x, size_t i)
 {
-	const char *const path = plan_paths_path(x, i);
+	const char *const path = path_of(x, i);
 	const char *const slash = x->dirs ? strrchr(path, '/') : NULL;
 
 	return slash ? slash + 1 : path;

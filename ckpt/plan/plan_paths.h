@@ -36,9 +36,6 @@ void plan_paths_done(struct plan_paths *x);
 /* 0, or -ENOTSUP with the reason. */
 int plan_paths_check(const struct plan_paths *x, struct errmsg *err);
 
-/* The path of a directory: the name of parameter i, unless it is refused. */
-const char *plan_paths_path(const struct plan_paths *x, size_t i);
-
 /* The last component of a directory's path; the directory that it lies in, or
  * PLAN_PATH_TOP. */
 const char *plan_paths_name(const struct plan_paths *x, size_t i);

@@ -261,15 +261,6 @@ int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
 	return rc;
 }
 
-const char *plan_param_name(const struct plan *p, size_t i)
-{
-	const struct plan_paths *paths = NULL;
-
-	for (unsigned k = PLAN_GROUP_FIRST; !paths && k < p->ngroups; k++)
-		paths = p->groups[k].paths;
-	return paths && i < paths->n ? plan_paths_path(paths, i) : NULL;
-}
-
 /* Return the record of a file, or NULL if memory is short.  Called with the lock
  * held. */
 static struct plan_record *get_record(const struct plan_item *e)

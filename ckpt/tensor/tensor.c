@@ -406,6 +406,23 @@ void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
 	t->storage_numel = t->numel;
 }
 
+bool stored_init(struct stored *s, struct arena *a, const struct tensor *t,
+		 uint64_t storage)
+{
+	*s = (struct stored){
+		.dtype = t->dtype,
+		.requires_grad = t->requires_grad,
+		.ndim = t->ndim,
+		.shape = arena_copy(a, t->shape, t->ndim * sizeof(*t->shape)),
+		.stride = arena_copy(a, t->stride, t->ndim * sizeof(*t->stride)),
+		.numel = t->numel,
+		.storage = storage,
+		.storage_offset = t->storage_offset,
+		.storage_numel = t->storage_numel,
+	};
+	return s->shape && s->stride;
+}
+
 void stored_describe(const struct stored *s, struct tensor *out)
 {
 	tensor_init(out, s->dtype, s->shape, s->ndim, s->requires_grad);

@@ -84,6 +84,10 @@ struct stored {
 	uint64_t storage_offset, storage_numel; /* elements */
 };
 
+/* Describe a tensor, but for the file, whose storage begins at `storage`.  False when the
+ * arena is exhausted. */
+bool stored_init(struct stored *s, struct arena *a, const struct tensor *t,
+		 uint64_t storage);
 void stored_describe(const struct stored *s, struct tensor *out);
 
 /* Is `v` (may be NULL) any of the forms in which torch pickles a tensor? */

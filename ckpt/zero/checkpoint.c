@@ -364,7 +364,7 @@ static int add_part(const struct zero_checkpoint *r,
 		rank_stripe_rank(&l->stripe[s->group], run->ep, part);
 	const unsigned number = zckpt_shard_number(r, s->mp, rank);
 	const struct shard_group *const g = &r->shards[number].groups[s->group];
-	const struct param_state *const flat = shard_find_flat(g, run->state->name);
+	const struct param_state *const flat = shard_find_state(g, run->state->name);
 	const struct fragment f = whole ? partition_whole(p, s->index, part)
 					: partition_fragment(p, s->index, part);
 	const uint64_t first = run->first > f.first ? run->first : f.first;
@@ -375,7 +375,7 @@ static int add_part(const struct zero_checkpoint *r,
 
 	if (!flat && g->states.refused)
 		return errmsg_set(err, g->states.refused_rc, "%s", g->states.refused);
-	if (!flat || flat->dtype != run->state->dtype || f.start + f.numel > flat->numel)
+	if (!flat || flat->kind != STATE_FLAT || flat->dtype != run->state->dtype || f.start + f.numel > flat->numel)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: %s of parameter %s is missing, too short,"
 				  " or of another type than on other ranks",

@@ -497,14 +497,6 @@ const struct param_state *shard_find_state(const struct shard_group *g,
 	return NULL;
 }
 
-const struct param_state *shard_find_flat(const struct shard_group *g,
-					  const char *name)
-{
-	const struct param_state *const st = shard_find_state(g, name);
-
-	return st && st->kind == STATE_FLAT ? st : NULL;
-}
-
 bool shard_state_equal(const struct param_state *a, const struct param_state *b)
 {
 	if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)

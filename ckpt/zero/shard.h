@@ -67,10 +67,6 @@ bool shard_state_equal(const struct param_state *a, const struct param_state *b)
 const struct param_state *shard_find_state(const struct shard_group *g,
 					   const char *name);
 
-/* The same, if it has one element per parameter element. */
-const struct param_state *shard_find_flat(const struct shard_group *g,
-					  const char *name);
-
 /* Do two ranks agree on the numbers of states of one name, such as steps, and if
  * `alike`, since they have slices of the same parameters, on states and types?
  * -EBADMSG if not. */
