@@ -4,7 +4,7 @@
  * order that means something: which is the model is told by what is in them and by their
  * names, or not at all.
  */
-#include "ckpt/dcp/choose.h"
+#include "ckpt/dcp/optimizer.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -17,7 +17,6 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/optimizer.h"
 
 /* Without an optimizer, a dict with this many times fewer elements than another is no
  * model. */
@@ -47,6 +46,7 @@ struct candidate {
 	bool has_arrays; /* one that is no number */
 	uint64_t evidence[EVIDENCE];
 	bool out; /* another has more evidence */
+	bool named; /* in a message */
 };
 
 struct choice {
@@ -57,11 +57,9 @@ struct choice {
 	struct dcp_entries names; /* of the optimizer's parameters */
 	size_t nnames;            /* different ones */
 	struct candidate *v;
-	size_t n;
+	size_t n, cap;
 };
 
-static const char *const live[] = { "model",   "module",  "net",
-				    "network", "weights", "state_dict" };
 static const char *const live_words[] = { "model", "module", "net", "network",
 					  "weights" };
 static const char *const averaged_words[] = {
@@ -110,9 +108,12 @@ static enum rank rank_of(const struct dcp_prefix *p)
 
 	for (unsigned i = 0; i < p->depth; i++) {
 		const char *text = p->item->path[i];
-		enum rank own = is_among(text, live, COUNT(live)) ? EXACT
-				: strcasestr(text, "state_dict")  ? NAMED
-								  : OTHER;
+		enum rank own = strcasecmp(text, "state_dict") == 0 ||
+						is_among(text, live_words,
+							 COUNT(live_words))
+					? EXACT
+				: strcasestr(text, "state_dict") ? NAMED
+								 : OTHER;
 
 		while (next_word(&text, word)) {
 			if (is_among(word, averaged_words, COUNT(averaged_words)))
@@ -165,15 +166,11 @@ static int list_dicts(struct choice *c)
 	}
 	if (c->nitems)
 		qsort(c->items, c->nitems, sizeof(*c->items), by_dict);
-	for (size_t i = 0; i < c->nitems; i++)
-		c->n += !i || compare_dicts(c->items[i - 1], c->items[i]);
-	c->v = arena_alloc(&c->a, (c->n + 1) * sizeof(*c->v));
-	if (!c->v)
-		return errmsg_nomem(f->err, f->file);
-	c->n = 0;
 	for (size_t i = 0; i < c->nitems; i++) {
 		struct dcp_item *const t = c->items[i];
 
+		if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
+			return errmsg_nomem(f->err, f->file);
 		if (!i || compare_dicts(c->items[i - 1], t))
 			c->v[c->n++] =
 				(struct candidate){ .at = { t, t->depth - 1 },
@@ -188,19 +185,10 @@ static int list_names(struct choice *c)
 {
 	const struct dcp_finder *const f = c->f;
 	struct dcp_entries *const l = &c->names;
-	size_t n = f->states.n;
 
-	for (size_t g = 0; g < f->ngroups; g++)
-		n += f->groups[g].n;
-	l->v = arena_alloc(&c->a, (n + 1) * sizeof(*l->v));
-	if (!l->v)
+	*l = f->states;
+	if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
 		return errmsg_nomem(f->err, f->file);
-	for (size_t g = 0; g < f->ngroups; g++)
-		for (size_t i = 0; i < f->groups[g].n; i++)
-			l->v[l->n++].param = f->groups[g].names[i];
-	for (size_t i = 0; !f->ngroups && i < f->states.n; i++)
-		l->v[l->n++].param = f->states.v[i].param;
-	dcp_entries_sort(l);
 	for (size_t i = 0; i < l->n; i++)
 		c->nnames += !i || strcmp(l->v[i - 1].param, l->v[i].param) != 0;
 	return 0;
@@ -323,34 +311,13 @@ static void add_name(struct bytebuf *out, const struct dcp_prefix *p)
 	bytebuf_add_str(out, p->depth ? "" : ".");
 }
 
-static bool is_left(const struct candidate *x, const struct candidate *chosen)
-{
-	(void)chosen;
-	return !x->out;
-}
-
-/* Has it weights that are not shown?  A number is none. */
-static bool is_hidden(const struct candidate *x, const struct candidate *chosen)
-{
-	return x != chosen && x->has_arrays && !same_data(x, chosen);
-}
-
-static bool has_any(const struct candidate *x, const struct candidate *chosen)
-{
-	(void)chosen;
-	return x->n;
-}
-
-/* Append the names of some dicts.  Returns how many there are. */
-static size_t add_names(const struct choice *c, struct bytebuf *out,
-			bool (*is_meant)(const struct candidate *,
-					 const struct candidate *),
-			const struct candidate *chosen)
+/* Append the names of those that are to be named.  Returns how many there are. */
+static size_t add_names(const struct choice *c, struct bytebuf *out)
 {
 	size_t n = 0;
 
 	for (size_t i = 0; i < c->n; i++) {
-		if (!is_meant(&c->v[i], chosen) || n++ >= NAMES_SHOWN)
+		if (!c->v[i].named || n++ >= NAMES_SHOWN)
 			continue;
 		bytebuf_add_str(out, n > 1 ? ", " : "");
 		add_name(out, &c->v[i].at);
@@ -360,18 +327,17 @@ static size_t add_names(const struct choice *c, struct bytebuf *out,
 	return n;
 }
 
-/* Refuse, with the names of dicts between two texts. */
-static int refuse(const struct choice *c, const char *before,
-		  bool (*is_meant)(const struct candidate *,
-				   const struct candidate *),
-		  const char *after)
+/* Refuse, with the names of all dicts, or of those that are left, between two texts. */
+static int refuse(const struct choice *c, const char *before, bool all, const char *after)
 {
 	const struct dcp_finder *const f = c->f;
 	struct bytebuf out = { 0 };
 	char *names;
 	int rc;
 
-	add_names(c, &out, is_meant, NULL);
+	for (size_t i = 0; i < c->n; i++)
+		c->v[i].named = all || !c->v[i].out;
+	add_names(c, &out);
 	names = bytebuf_take_text(&out);
 	rc = names ? ERRMSG_FILE(f, -ENOTSUP, "%s%s%s", before, names, after)
 		   : errmsg_nomem(f->err, f->file);
@@ -395,15 +361,17 @@ static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 	return found;
 }
 
-/* Say what was chosen, if there is anything else. */
+/* Say what was chosen, if there are weights that are not shown; a number is none. */
 static void note_others(const struct choice *c, const struct candidate *chosen)
 {
 	struct bytebuf text = { 0 };
 
+	for (struct candidate *x = c->v; x < c->v + c->n; x++)
+		x->named = x != chosen && x->has_arrays && !same_data(x, chosen);
 	bytebuf_add_str(&text, "the weights are those of ");
 	add_name(&text, &chosen->at);
 	bytebuf_add_str(&text, "; also in it, and not shown: ");
-	if (!add_names(c, &text, is_hidden, chosen)) {
+	if (!add_names(c, &text)) {
 		bytebuf_done(&text);
 		return;
 	}
@@ -423,7 +391,7 @@ static void settle_optimizer(const struct choice *c,
 		return;
 	if (chosen->evidence[FITS] < c->nnames) {
 		f->o->has_optimizer = false;
-		f->ngroups = 0;
+		f->o->ngroups = 0;
 		f->states.n = 0;
 	} else if (best) {
 		bytebuf_add_str(&text, "the optimizer's states are those of ");
@@ -450,7 +418,7 @@ static int choose(struct choice *c)
 			return refuse(c,
 				      "the model that was asked for is not in it;"
 				      " dicts of tensors: ",
-				      has_any, "");
+				      true, "");
 		settle_optimizer(c, chosen, left == 1 ? best : NULL);
 	} else {
 		if (!best || !best->evidence[c->nnames ? HELD : LARGE])
@@ -463,7 +431,7 @@ static int choose(struct choice *c)
 			return refuse(c,
 				      "each of these may be the model, and nothing"
 				      " tells which: ",
-				      is_left, " (option model=NAME chooses)");
+				      false, " (option model=NAME chooses)");
 		chosen = best;
 	}
 	f->model = chosen->at;

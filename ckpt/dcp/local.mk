@@ -7,7 +7,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/megatron.h \
 	%D%/model.h %D%/optimizer.h %D%/optimizer.c \
-	%D%/choose.h %D%/choose.c %D%/model.c \
+	%D%/choose.c %D%/model.c \
 	%D%/megatron.c \
 	%D%/stage0.h %D%/stage0_match.h %D%/stage0_match.c \
 	%D%/stage0_build.h %D%/stage0.c %D%/stage0_model.c \

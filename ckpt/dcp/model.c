@@ -20,7 +20,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/choose.h"
 #include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/pickle/value.h"
@@ -264,19 +263,19 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 	return rc;
 }
 
-static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char *name)
+/* Find the weight of a parameter. */
+static int set_weight(const struct dcp_finder *f, struct dcp_param *p)
 {
-	const struct dcp_entry *const w = find_weight(f, name);
+	const struct dcp_entry *const w = find_weight(f, p->name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -ENOTSUP,
 				   "the optimizer has a parameter %s, which the"
-				   " model has not", name);
+				   " model has not", p->name);
 	if (!cast_knows(w->item->dtype))
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
 				   w->item->key);
-	g->params[g->nparams++] =
-		(struct dcp_param){ name, w->item, w->item, NULL };
+	p->weight = p->master = w->item;
 	return 0;
 }
 
@@ -284,21 +283,21 @@ static int add_param(const struct dcp_finder *f, struct dcp_group *g, const char
  * or with an optimizer that is read those that have states. */
 static int set_one_group(struct dcp_finder *f)
 {
-	struct dcp_names *const g = arena_alloc(f->a, sizeof(*g));
+	struct dcp_group *const g = arena_alloc(f->a, sizeof(*g));
 
 	if (!g)
 		return errmsg_nomem(f->err, f->file);
-	f->groups = g;
-	f->ngroups = 1;
+	f->o->groups = g;
+	f->o->ngroups = 1;
 	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
-	g->names = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->names));
-	for (size_t i = 0, n; g->names && i < f->m->nitems; i++) {
+	g->params = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->params));
+	for (size_t i = 0, n; g->params && i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
 		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer || f->o->refused ||
 		     dcp_entries_find(&f->states, last_of(t), &n)))
-			g->names[g->n++] = last_of(t);
+			g->params[g->nparams++].name = last_of(t);
 	}
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
@@ -308,17 +307,14 @@ int dcp_model_add_groups(struct dcp_finder *f)
 	struct dcp_model *const o = f->o;
 	int rc = 0;
 
-	o->groups = arena_alloc(f->a, (f->ngroups + 1) * sizeof(*o->groups));
-	o->ngroups = f->ngroups;
-	for (size_t i = 0; o->groups && !rc && i < f->ngroups; i++) {
-		const struct dcp_names *const from = &f->groups[i];
+	for (size_t i = 0; !rc && i < o->ngroups; i++) {
 		struct dcp_group *const g = &o->groups[i];
 
-		g->options = from->options;
-		g->params = arena_alloc(f->a, (from->n + 1) * sizeof(*g->params));
-		for (size_t k = 0; g->params && !rc && k < from->n; k++)
-			rc = add_param(f, g, from->names[k]);
+		for (size_t k = 0; !rc && k < g->nparams; k++)
+			rc = set_weight(f, &g->params[k]);
 		rc = rc ?: complete_group(f, g);
+		if (!rc && o->weights == DTYPE_OTHER && g->nparams)
+			o->weights = g->params->master->dtype;
 	}
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
@@ -420,25 +416,17 @@ static int add_extras(struct dcp_finder *f)
 
 /* List the parameters that have states but are in no group, in the model's order; the first
  * `*before` come before those that are in one.  NULL if memory runs out. */
-static const char **list_unlisted(const struct dcp_finder *f, size_t *n,
-				  size_t *before)
+static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n,
+				       size_t *before)
 {
-	const char **const v =
-		arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
-	struct dcp_entries listed = { 0 };
+	struct dcp_param *const v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
+	struct dcp_entries listed;
 	bool seen = false;
 	size_t k;
 
-	for (size_t g = 0; g < f->ngroups; g++)
-		listed.n += f->groups[g].n;
-	listed.v = arena_alloc(f->a, (listed.n + 1) * sizeof(*listed.v));
-	*n = *before = listed.n = 0;
-	if (!v || !listed.v)
+	*n = *before = 0;
+	if (!v || !dcp_entries_of_groups(f->o, f->a, &listed))
 		return NULL;
-	for (size_t g = 0; g < f->ngroups; g++)
-		for (size_t i = 0; i < f->groups[g].n; i++)
-			listed.v[listed.n++].param = f->groups[g].names[i];
-	dcp_entries_sort(&listed);
 	for (size_t i = 0; i < f->m->nitems; i++) {
 		const struct dcp_item *const t = &f->m->items[i];
 
@@ -447,7 +435,7 @@ static const char **list_unlisted(const struct dcp_finder *f, size_t *n,
 		if (dcp_entries_find(&listed, last_of(t), &k)) {
 			seen = true;
 		} else if (dcp_entries_find(&f->states, last_of(t), &k)) {
-			v[(*n)++] = last_of(t);
+			v[(*n)++].name = last_of(t);
 			*before += !seen;
 		}
 	}
@@ -464,7 +452,7 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
 			   " overwritten each other's: ",
 			   n, first);
 	bytebuf_add_str(&text,
-			f->ngroups == 1
+			f->o->ngroups == 1
 				? "they get the options of the group that is there"
 				: "their states are not shown, since nothing tells"
 				  " which group they were in; save with"
@@ -481,8 +469,8 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
  */
 static int add_unlisted(struct dcp_finder *f)
 {
-	struct dcp_names *const g = f->groups;
-	const char **v, **all;
+	struct dcp_group *const g = f->o->groups;
+	struct dcp_param *v, *all;
 	size_t n, before;
 
 	if (!f->o->has_optimizer)
@@ -490,23 +478,23 @@ static int add_unlisted(struct dcp_finder *f)
 	v = list_unlisted(f, &n, &before);
 	if (!v || !n)
 		return v ? 0 : errmsg_nomem(f->err, f->file);
-	if (f->ngroups == 1) {
-		all = arena_alloc(f->a, (n + g->n) * sizeof(*all));
+	if (f->o->ngroups == 1) {
+		all = arena_alloc(f->a, (n + g->nparams) * sizeof(*all));
 		if (!all)
 			return errmsg_nomem(f->err, f->file);
 		memcpy(all, v, before * sizeof(*all));
-		memcpy(all + before, g->names, g->n * sizeof(*all));
-		memcpy(all + before + g->n, v + before,
+		memcpy(all + before, g->params, g->nparams * sizeof(*all));
+		memcpy(all + before + g->nparams, v + before,
 		       (n - before) * sizeof(*all));
-		g->names = all;
-		g->n += n;
+		g->params = all;
+		g->nparams += n;
 	}
-	return note_unlisted(f, v[0], n);
+	return note_unlisted(f, v->name, n);
 }
 
 static int find_groups(struct dcp_finder *f)
 {
-	const int rc = f->ngroups ? add_unlisted(f) : set_one_group(f);
+	const int rc = f->o->ngroups ? add_unlisted(f) : set_one_group(f);
 
 	return rc ?: dcp_model_add_groups(f);
 }
@@ -525,9 +513,6 @@ static int find_all(struct dcp_finder *f)
 		rc = dcp_optimizer_refuse(f) ?: find_groups(f);
 	}
 	rc = rc ?: add_extras(f);
-	for (size_t g = o->ngroups; g--;)
-		if (o->groups[g].nparams)
-			o->weights = o->groups[g].params[0].master->dtype;
 	if (f->megatron->found)
 		o->step = f->megatron->iteration;
 	o->unread = f->megatron->unread ?: f->unread;

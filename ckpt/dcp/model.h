@@ -32,8 +32,8 @@ struct dcp_param {
 
 /* A group of the optimizer's. */
 struct dcp_group {
-	struct dcp_param *params; /* in the optimizer's order */
-	size_t nparams;
+	struct dcp_param *params; /* in the optimizer's order; have only names at first */
+	size_t nparams, cap;
 	struct dcp_state *states;
 	size_t nstates;
 	struct value *options; /* a dict: lr, betas, ... */

@@ -150,8 +150,7 @@ static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *nam
 }
 
 /* Take over the names of a group's parameters. */
-static int read_params(struct dcp_finder *f, struct dcp_item *t,
-		       struct dcp_names *g)
+static int read_params(struct dcp_finder *f, struct dcp_item *t, struct dcp_group *g)
 {
 	struct value *v;
 	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
@@ -161,14 +160,14 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t,
 		return rc;
 	if (!list)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no list", t->key);
-	g->names = arena_alloc(f->a, (list->n + 1) * sizeof(*g->names));
-	for (g->n = 0; g->names && g->n < list->n; g->n++) {
-		if (!value_is_cstr(list->v[g->n]))
+	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
+	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
+		if (!value_is_cstr(list->v[g->nparams]))
 			return ERRMSG_FILE(f, -ENOTSUP,
 					   "%s: lists no names of parameters:"
 					   " save what get_state_dict returns",
 					   t->key);
-		g->names[g->n] = list->v[g->n]->str.p;
+		g->params[g->nparams].name = list->v[g->nparams]->str.p;
 	}
 	return 0;
 }
@@ -177,14 +176,14 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t,
 static int read_numbered(struct dcp_finder *f, struct dcp_item *t, const struct parsed *e)
 {
 	const unsigned long i = strtoul(e->name, NULL, 10);
-	struct dcp_names *g;
+	struct dcp_group *g;
 
 	if (i >= f->m->nitems)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number",
 				   t->key);
-	g = &f->groups[i];
-	if (i >= f->ngroups)
-		f->ngroups = i + 1;
+	g = &f->o->groups[i];
+	if (i >= f->o->ngroups)
+		f->o->ngroups = i + 1;
 	g->options = g->options ?: value_new(f->a, VALUE_DICT);
 	return strcmp(e->field, "params") == 0
 		       ? read_params(f, t, g)
@@ -218,6 +217,21 @@ struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *para
 	return first;
 }
 
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a,
+			   struct dcp_entries *out)
+{
+	size_t n = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		n += o->groups[g].nparams;
+	*out = (struct dcp_entries){ .v = arena_alloc(a, (n + 1) * sizeof(*out->v)) };
+	for (size_t g = 0; out->v && g < o->ngroups; g++)
+		for (size_t i = 0; i < o->groups[g].nparams; i++)
+			out->v[out->n++].param = o->groups[g].params[i].name;
+	dcp_entries_sort(out);
+	return out->v;
+}
+
 static int sort_entries(const struct dcp_finder *f, struct dcp_entries *l)
 {
 	dcp_entries_sort(l);
@@ -237,30 +251,31 @@ static int join(struct dcp_finder *f, struct span *known, const char *param,
 	struct pickle_storages none = { 0 };
 	struct bytebuf text = { 0 };
 	const int rc = pickle_dump(options, &text, &none, f->err);
-	struct dcp_names *g = f->groups;
+	struct dcp_model *const o = f->o;
+	struct dcp_group *g = o->groups;
 
 	pickle_storages_done(&none);
 	if (rc) {
 		bytebuf_done(&text);
 		return rc;
 	}
-	for (; g < f->groups + f->ngroups; g++, known++)
+	for (; g < o->groups + o->ngroups; g++, known++)
 		if (known->len == text.len &&
 		    memcmp(known->p, text.data, text.len) == 0)
 			break;
-	if (!g->options && f->ngroups < FLAT_GROUPS_MAX) {
+	if (!g->options && o->ngroups < FLAT_GROUPS_MAX) {
 		known->p = arena_copy(f->a, text.data, text.len);
 		known->len = text.len;
 		g->options = options;
-		f->ngroups++;
+		o->ngroups++;
 	}
 	bytebuf_done(&text);
 	if (!g->options)
 		return ERRMSG_FILE(f, -E2BIG,
 				   "too many different options of parameters");
-	if (arena_reserve(f->a, &g->names, g->n, &g->cap, g->n + 1,
-			  sizeof(*g->names)))
-		g->names[g->n++] = param;
+	if (arena_reserve(f->a, &g->params, g->nparams, &g->cap, g->nparams + 1,
+			  sizeof(*g->params)))
+		g->params[g->nparams++].name = param;
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
@@ -273,10 +288,9 @@ static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 	};
 	int rc;
 
-	f->ngroups = 0;
-	f->groups = arena_alloc(f->a, (FLAT_GROUPS_MAX + 1) *
-					      sizeof(*f->groups));
-	if (!sorted.v || !f->groups)
+	f->o->ngroups = 0;
+	f->o->groups = arena_alloc(f->a, (FLAT_GROUPS_MAX + 1) * sizeof(*f->o->groups));
+	if (!sorted.v || !f->o->groups)
 		return errmsg_nomem(f->err, f->file);
 	rc = sort_entries(f, &sorted);
 	for (size_t i = 0, n; !rc && i < flat->n; i++) {
@@ -310,10 +324,10 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 	const size_t n = f->m->nitems;
 	int rc = 0;
 
-	f->groups = arena_alloc(f->a, (n + 1) * sizeof(*f->groups));
+	f->o->groups = arena_alloc(f->a, (n + 1) * sizeof(*f->o->groups));
 	f->states.v = arena_alloc(f->a, n * sizeof(*f->states.v));
 	flat->v = arena_alloc(f->a, n * sizeof(*flat->v));
-	if (!f->groups || !f->states.v || !flat->v)
+	if (!f->o->groups || !f->states.v || !flat->v)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct dcp_entries *to;
@@ -357,8 +371,8 @@ int dcp_optimizer_find(struct dcp_finder *f)
 		return dcp_optimizer_refuse(f);
 	}
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
-	for (size_t g = 0; !rc && g < f->ngroups; g++)
-		if (!f->groups[g].names)
+	for (size_t g = 0; !rc && g < f->o->ngroups; g++)
+		if (!f->o->groups[g].params)
 			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no"
 						      " params", g);
 	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
@@ -367,6 +381,6 @@ int dcp_optimizer_find(struct dcp_finder *f)
 int dcp_optimizer_refuse(struct dcp_finder *f)
 {
 	f->o->refused = arena_strdup(f->a, f->err->text);
-	f->ngroups = f->states.n = 0;
+	f->o->ngroups = f->states.n = 0;
 	return f->o->refused ? 0 : errmsg_nomem(f->err, f->file);
 }

@@ -52,12 +52,6 @@ struct dcp_finder {
 	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
 	size_t nothers;
 	struct dcp_entries states;
-	struct dcp_names {
-		const char **names; /* of parameters */
-		size_t n, cap;
-		struct value *options; /* a dict of plain values, without params */
-	} *groups;
-	size_t ngroups;
 	struct dcp_prefix model;
 	struct dcp_entries weights;
 	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
@@ -77,8 +71,12 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 /* The field of a parameter's master weight, as Megatron's optimizers call it. */
 #define DCP_MASTER "fp32_param"
 
-/* Make the model's groups of what was found: groups, states and weights, the lists of which
- * are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot have. */
+/* List the parameters of the model's groups, sorted.  False when memory runs out. */
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a,
+			   struct dcp_entries *out);
+
+/* Complete the model's groups, which have options and names, from what was found: states
+ * and weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot have. */
 int dcp_model_add_groups(struct dcp_finder *f);
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
@@ -87,6 +85,16 @@ int dcp_optimizer_find(struct dcp_finder *f);
 
 /* Is the item of an optimizer? */
 bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t);
+
+/*
+ * Find which dict of a checkpoint is the model, once its optimizer is known: the one that
+ * the context's `model` names, or the one that has the optimizer's parameters in the shapes
+ * of their states, has a model's name, and lies nearest to the optimizer.  Sets f->model,
+ * and notes in o->notes what else there is.  A dict that the caller chose and that has not
+ * all of the optimizer's parameters has no optimizer.  -ENOTSUP if nothing tells which of
+ * several it is, or if there is none.
+ */
+int dcp_choose_model(struct dcp_finder *f);
 
 /* Drop what was found of the optimizer, for the reason that has an error. */
 int dcp_optimizer_refuse(struct dcp_finder *f);

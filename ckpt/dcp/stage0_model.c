@@ -185,17 +185,17 @@ static int give_states(struct stage0_builder *b, struct dcp_finder *f,
 		       const struct stage0_entry *e, const struct stage0_param *p,
 		       uint64_t first)
 {
-	struct dcp_names *const g = &f->groups[e->group];
+	struct dcp_group *const g = &f->o->groups[e->group];
 	const struct dcp_item *const w = p->weight;
 	struct dcp_item *const v = arena_alloc(f->a, (e->n + 1) * sizeof(*v));
 
 	if (!v ||
-	     !arena_reserve(f->a, &g->names, g->n, &g->cap, g->n + 1,
-			   sizeof(*g->names)) ||
+	    !arena_reserve(f->a, &g->params, g->nparams, &g->cap, g->nparams + 1,
+			   sizeof(*g->params)) ||
 	    !arena_reserve(f->a, &f->states.v, f->states.n, &b->states_cap,
 			   f->states.n + e->n, sizeof(*f->states.v)))
 		return stage0_nomem(b);
-	g->names[g->n++] = p->name;
+	g->params[g->nparams++].name = p->name;
 	for (size_t i = 0; i < e->n; i++) {
 		const struct dcp_item *const t = &e->states[i];
 
@@ -284,13 +284,13 @@ static int make_groups(struct stage0_builder *b)
 				.b = b->b, .file = b->file, .err = b->err };
 	int rc;
 
-	f.groups = arena_alloc(f.a, (groups->n + 1) * sizeof(*f.groups));
+	f.o->groups = arena_alloc(f.a, (groups->n + 1) * sizeof(*f.o->groups));
 	f.weights.v = arena_alloc(f.a, (b->nparams + 1) * sizeof(*f.weights.v));
-	if (!f.groups || !f.weights.v)
+	if (!f.o->groups || !f.weights.v)
 		return stage0_nomem(b);
-	f.ngroups = groups->n;
+	f.o->ngroups = groups->n;
 	for (size_t g = 0; g < groups->n; g++)
-		f.groups[g].options = options_of(b, groups->v[g]);
+		f.o->groups[g].options = options_of(b, groups->v[g]);
 	for (size_t i = 0; i < b->nparams; i++)
 		f.weights.v[f.weights.n++] = (struct dcp_entry){
 			.param = b->params[i].name, .item = b->params[i].weight
@@ -301,9 +301,6 @@ static int make_groups(struct stage0_builder *b)
 	rc = rc ?: dcp_model_add_groups(&f);
 	if (!rc && groups->n > 1)
 		rc = stage0_match_check(b->o, b->b, b->file, b->err);
-	for (size_t g = b->o->ngroups; !rc && g--;)
-		if (b->o->groups[g].nparams)
-			b->o->weights = b->o->groups[g].params[0].master->dtype;
 	return rc;
 }
 

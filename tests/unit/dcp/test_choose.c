@@ -10,7 +10,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/context.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/choose.h"
 #include "ckpt/dcp/optimizer.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -152,8 +151,8 @@ static void add_dict(struct maker *k, const char *dict)
 static void add_optimizer(struct maker *k, struct dcp_finder *f,
 			  const char *path)
 {
-	static const char *names[] = { "w", "b" };
-	static struct dcp_names group = { .names = names, .n = COUNT(names) };
+	static struct dcp_param params[] = { { .name = "w" }, { .name = "b" } };
+	static struct dcp_group group = { .params = params, .nparams = COUNT(params) };
 	const uint64_t three = 3;
 	struct dcp_item *const w =
 		add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
@@ -167,8 +166,8 @@ static void add_optimizer(struct maker *k, struct dcp_finder *f,
 		(struct dcp_entry){ "w", "exp_avg", w, NULL };
 	f->optimizer = (struct dcp_prefix){ w, w->depth - 1 };
 	f->o->has_optimizer = true;
-	f->groups = &group;
-	f->ngroups = 1;
+	f->o->groups = &group;
+	f->o->ngroups = 1;
 }
 
 static void check_notes(const struct row *r, const struct dcp_model *o)
