@@ -17,7 +17,6 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
-#include "ckpt/dcp/place.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
@@ -573,14 +572,12 @@ int dcp_blobs_value(struct dcp_blobs *b, struct dcp_item *t, struct arena *a,
 		return rc;
 	v = x.pt.root;
 	rc = ptfile_numbers(&x.pt, t->key, &x.pt.arena, &v, err);
-	if (rc && rc != -ENOTSUP) {
-		ptfile_close(&x.pt);
-		return rc;
+	if (!rc || rc == -ENOTSUP) {
+		*out = pickle_copy(a, v);
+		rc = *out ? 0
+			  : errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data",
+				       x.name);
 	}
-	*out = pickle_copy(a, v);
-	rc = 0;
-	if (!*out)
-		rc = errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
 	ptfile_close(&x.pt);
 	return rc;
 }

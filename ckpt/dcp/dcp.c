@@ -10,7 +10,6 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/clock.h"
@@ -47,16 +46,17 @@ struct dcp {
 #define CHECK_PART 20u
 #define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
 
-static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
+static const char *const pair[] = { DCP_PAIR_MODEL "/" DCP_METADATA,
+				    DCP_PAIR_OPTIMIZER "/" DCP_METADATA };
 
-static int find_metadata(struct uckpt *u, const char *dir, const char *below,
-			 struct attrs *a)
+/* Look at a file below the first `n` bytes of a directory's path. */
+static int look(struct uckpt *u, const char *dir, size_t n, const char *name,
+		struct attrs *a)
 {
 	char *path;
 	int rc;
 
-	if (asprintf(&path, "%s%s%s/" DCP_METADATA, dir, below ? "/" : "",
-		     below ? below : "") < 0)
+	if (asprintf(&path, "%.*s/%s", (int)n, dir, name) < 0)
 		return -ENOMEM;
 	rc = rootfs_stat(u, path, false, NULL, a, NULL);
 	free(path);
@@ -68,20 +68,13 @@ static int find_metadata(struct uckpt *u, const char *dir, const char *below,
 static int find_checkpoint(struct uckpt *u, const char *dir, struct attrs *a,
 			   bool *is_pair)
 {
-	char *path;
-	int rc;
+	const size_t n = strlen(dir);
 
-	if (stage0_is_dir(dir)) {
-		*is_pair = false;
-		if (asprintf(&path, "%.*s" STAGE0_FIRST,
-			     (int)(strlen(dir) - strlen(STAGE0_DIR)), dir) < 0)
-			return -ENOMEM;
-		rc = rootfs_stat(u, path, false, NULL, a, NULL);
-		free(path);
-		return rc;
-	}
-	*is_pair = find_metadata(u, dir, NULL, a) != 0;
-	return *is_pair ? find_metadata(u, dir, pair[0], a) : 0;
+	*is_pair = false;
+	if (stage0_is_dir(dir))
+		return look(u, dir, n - strlen("/" STAGE0_DIR), STAGE0_FIRST, a);
+	*is_pair = look(u, dir, n, DCP_METADATA, a) != 0;
+	return *is_pair ? look(u, dir, n, pair[0], a) : 0;
 }
 
 bool dcp_is_one(struct uckpt *u, const char *dir)
@@ -143,10 +136,12 @@ static int read_metadata(struct dcp *d, struct errmsg *err)
 	for (size_t i = 0; !rc && i < COUNT(pair); i++) {
 		char *path;
 
-		if (find_metadata(d->u, d->dir, pair[i], &a) && i)
+		if (look(d->u, d->dir, strlen(d->dir), pair[i], &a) && i)
 			break;
 		access_restrict(&d->attrs.access, &a.access);
-		if (asprintf(&path, "%s/%s", d->dir, pair[i]) < 0)
+		if (asprintf(&path, "%s/%.*s", d->dir,
+			     (int)(strlen(pair[i]) - strlen("/" DCP_METADATA)),
+			     pair[i]) < 0)
 			return errmsg_nomem(err, d->dir);
 		rc = dcp_metadata_add(&d->metadata, d->u, path, err);
 		free(path);

@@ -8,7 +8,7 @@
  *   common.pt			iteration, optimizer: {state: {common_step}, param_groups},
  *				without the names of the groups' parameters
  */
-#include "ckpt/dcp/megatron.h"
+#include "ckpt/dcp/model.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -28,7 +28,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/place.h"
 #include "ckpt/dcp/unpickle.h"
 #include "ckpt/pack/pack_index.h"
 #include "ckpt/roots/rootfs.h"
@@ -51,13 +50,6 @@ struct pairs {
 	const pickle_word *v;
 	size_t n; /* pairs */
 };
-
-/* Attribute `i` of an object, of which dcp_attributes() found some; a word that is nothing
- * if it is none. */
-static pickle_word attribute(const pickle_word *attributes, size_t i)
-{
-	return attributes ? attributes[i] : 0;
-}
 
 static bool get_pairs(pickle_word w, struct pairs *out)
 {
@@ -155,16 +147,15 @@ static bool ends_with(const struct value_str *t, const char *end)
 static int read_info(struct reader *r, const char *key, pickle_word info,
 		     struct dcp_chunk *c)
 {
-	const pickle_word *const x = dcp_attributes(info, DCP_INFO);
-	const pickle_word path = attribute(x, 0);
+	const pickle_word path = dcp_attribute(info, DCP_INFO, 0);
 	const pickle_word *transforms;
 	struct value_str t = { "", 0 };
 	size_t n;
 
-	if (!dcp_count_of(attribute(x, 1), &c->at) ||
-	    !dcp_count_of(attribute(x, 2), &c->len))
+	if (!dcp_count_of(dcp_attribute(info, DCP_INFO, 1), &c->at) ||
+	    !dcp_count_of(dcp_attribute(info, DCP_INFO, 2), &c->len))
 		return dcp_bad(r, key, "it is not recorded where its data is");
-	dcp_elements(attribute(x, 3), &transforms, &n);
+	dcp_elements(dcp_attribute(info, DCP_INFO, 3), &transforms, &n);
 	if (n) {
 		dcp_text_of(&r->p, transforms[0], &t);
 		return ERRMSG_FILE(r, -ENOTSUP,
@@ -184,11 +175,11 @@ static int read_info(struct reader *r, const char *key, pickle_word info,
 static int read_chunk(const struct reader *r, const struct dcp_item *t, pickle_word v,
 		      struct dcp_chunk *c)
 {
-	const pickle_word *const x = dcp_attributes(v, DCP_CHUNK);
+	const pickle_word offset = dcp_attribute(v, DCP_CHUNK, 0);
 
-	c->offset = dims_of(attribute(x, 0), t->ndim);
-	c->size = dims_of(attribute(x, 1), t->ndim);
-	if (!x || !c->offset || !c->size)
+	c->offset = dims_of(offset, t->ndim);
+	c->size = dims_of(dcp_attribute(v, DCP_CHUNK, 1), t->ndim);
+	if (!offset || !c->offset || !c->size)
 		return dcp_bad(r, t->key, "a chunk has no place");
 	c->numel = 1;
 	for (unsigned d = 0; d < t->ndim; d++)
@@ -212,20 +203,21 @@ static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word si
 	return 0;
 }
 
-static int read_tensor(const struct reader *r, struct dcp_item *t, const pickle_word *x)
+static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v)
 {
-	const pickle_word *const properties = dcp_attributes(x[0], DCP_PROPERTIES);
+	const pickle_word type = dcp_attribute(dcp_attribute(v, DCP_TENSOR, 0),
+					       DCP_PROPERTIES, 0);
 	const pickle_word *chunks;
 	size_t n;
 	int rc;
 
-	if (!properties || !dcp_elements(x[2], &chunks, &n))
+	if (!type || !dcp_elements(dcp_attribute(v, DCP_TENSOR, 2), &chunks, &n))
 		return dcp_bad(r, t->key, "no type or no chunks");
-	rc = read_shape(r, t, x[1]);
+	rc = read_shape(r, t, dcp_attribute(v, DCP_TENSOR, 1));
 	if (rc)
 		return rc;
 	t->is_tensor = true;
-	t->dtype = dcp_dtype_of(properties[0]);
+	t->dtype = dcp_dtype_of(type);
 	t->nchunks = n;
 	t->chunks = arena_alloc(&r->m->arena, (n + 1) * sizeof(*t->chunks));
 	if (!t->chunks)
@@ -237,13 +229,14 @@ static int read_tensor(const struct reader *r, struct dcp_item *t, const pickle_
 
 static int read_item(const struct reader *r, const pickle_word pair[2], struct dcp_item *t)
 {
-	const pickle_word *const tensor = dcp_attributes(pair[1], DCP_TENSOR);
 	struct value_str key;
 
 	if (!dcp_text_of(&r->p, pair[0], &key))
 		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
 	t->key = arena_strndup(&r->m->arena, key.p, key.len);
-	return !t->key ? dcp_nomem(r) : tensor ? read_tensor(r, t, tensor) : 0;
+	if (!t->key)
+		return dcp_nomem(r);
+	return dcp_attribute(pair[1], DCP_TENSOR, 0) ? read_tensor(r, t, pair[1]) : 0;
 }
 
 static int read_items(struct reader *r, const struct pairs *items)
@@ -292,13 +285,14 @@ static struct dcp_item *find_item(struct reader *r, pickle_word key)
 
 /* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
 static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
-				    const pickle_word *index)
+				    pickle_word index)
 {
-	const uint64_t *const at =
-		t->is_tensor ? dims_of(attribute(index, 1), t->ndim) : NULL;
+	if (t->is_tensor) {
+		const uint64_t *const at =
+			dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
 
-	if (t->is_tensor)
 		return at ? dcp_place_find(t, at) : NULL;
+	}
 	if (!t->nchunks) {
 		t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
 		t->nchunks = t->chunks != NULL;
@@ -311,13 +305,12 @@ static int read_storage(struct reader *r, const struct pairs *storage)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < storage->n; i++) {
-		const pickle_word *const index =
-			dcp_attributes(storage->v[2 * i], DCP_INDEX);
-		const pickle_word key = attribute(index, 0);
+		const pickle_word index = storage->v[2 * i];
+		const pickle_word key = dcp_attribute(index, DCP_INDEX, 0);
 		struct dcp_item *const t = find_item(r, key);
 		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
 
-		if (!index)
+		if (!key)
 			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
 		if (c && c->len)
 			return dcp_bad(r, t->key, "a chunk has data twice");
@@ -451,14 +444,15 @@ static int sort_items(struct reader *r, const struct pairs *items,
 
 static int read_root(struct reader *r)
 {
-	const pickle_word *const x = dcp_attributes(r->p.root, DCP_ROOT);
+	const pickle_word root = r->p.root;
 	struct pairs items, paths, storage;
 	int rc;
 
-	if (!get_pairs(attribute(x, 0), &items) || !get_pairs(attribute(x, 2), &storage))
+	if (!get_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
+	    !get_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
 		return dcp_bad(r, NULL,
 			       "not the metadata of a PyTorch distributed checkpoint");
-	get_pairs(attribute(x, 1), &paths);
+	get_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
 	rc = read_items(r, &items) ?: read_storage(r, &storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);

@@ -20,7 +20,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"

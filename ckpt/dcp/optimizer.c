@@ -13,7 +13,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/megatron.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 

@@ -4,14 +4,13 @@
  * it.  Meshes of ranks cut it into a grid: chunks that begin at one place of a dimension
  * end at one, too, and each such row is looked at by itself.  Others are compared in pairs.
  */
-#include "ckpt/dcp/place.h"
+#include "ckpt/dcp/metadata.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/metadata.h"
 
 /* Comparisons for each chunk of a tensor that is cut into no grid. */
 #define COMPARISONS_PER_CHUNK 256u

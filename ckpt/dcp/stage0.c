@@ -127,13 +127,6 @@ static int open_file(struct stage0_file *f, const struct dcp_blobs *b,
 	return ptfile_open_source(&f->pt, &src, err);
 }
 
-static void stage0_close_layer(struct stage0_file **f)
-{
-	if (*f)
-		ptfile_close(&(*f)->pt);
-	*f = NULL;
-}
-
 /* Is an optimizer read from model states?  Messages begin with `file`. */
 int stage0_check_optimizer(const struct value *root, const char *file,
 			   struct errmsg *err)
@@ -482,14 +475,23 @@ static int add_values(struct stage0_builder *b, const struct stage0_file *f)
 	return add_tensors(b, f, d, tie ?: number);
 }
 
-/* A pipeline may have thousands of layers: none stays open. */
+/* Open a layer, which ptfile_close closes: a pipeline may have thousands, and none stays
+ * open. */
+static int open_layer(struct stage0_builder *b, struct stage0_file *f)
+{
+	const int rc = open_file(f, b->b, b->err);
+
+	if (!rc)
+		b->o->arena.limit += f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
+	return rc;
+}
+
 static int add_layer(struct stage0_builder *b, struct stage0_file *f)
 {
-	int rc = open_file(f, b->b, b->err);
+	int rc = open_layer(b, f);
 
 	if (rc)
 		return rc;
-	b->o->arena.limit += f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 	rc = add_values(b, f);
 	ptfile_close(&f->pt);
 	return rc;
@@ -574,21 +576,20 @@ static int add_from_layer(struct stage0_builder *b, size_t part,
 
 	key.layer = (unsigned)strtoul(name, &tail, 10);
 	if (tail == name || *tail != '.')
-		return ERRMSG_FILE(
-			b, -ENOTSUP,
-			"%s: which layer has a tied module is not recorded,"
-			" and there is no optimizer",
-			name);
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "%s: which layer has a tied module is not recorded,"
+				   " and there is no optimizer", name);
 	f = bsearch(&key, s->layers, s->nlayers, sizeof(key), by_place);
 	if (!f)
 		return ERRMSG_FILE(b, -EBADMSG,
 				   "%s: the file of its layer is missing", name);
 	if (f != *open) {
-		stage0_close_layer(open);
-		rc = open_file(f, b->b, b->err);
+		if (*open)
+			ptfile_close(&(*open)->pt);
+		*open = NULL;
+		rc = open_layer(b, f);
 		if (rc)
 			return rc;
-		b->o->arena.limit += f->pt.arena.used * STAGE0_MEMORY_PER_BYTE;
 		*open = f;
 	}
 	v = value_find(f->pt.root, tail + 1);
@@ -613,6 +614,7 @@ int stage0_find_listed(struct stage0_builder *b, size_t part,
 			rc = add_from_layer(b, part, value_cstr(d->v[i].key),
 					    &open);
 	}
-	stage0_close_layer(&open);
+	if (open)
+		ptfile_close(&open->pt);
 	return rc;
 }

@@ -4,11 +4,26 @@
 
 #include "ckpt/base/hashtab.h"
 #include "ckpt/dcp/stage0.h"
-#include "ckpt/dcp/stage0_match.h"
 
 struct errmsg;
 struct value;
 struct value_seq;
+
+/* A parameter of the model's. */
+struct stage0_param {
+	const char *name;
+	struct dcp_item *weight;
+};
+
+/* What an optimizer has under a number: the states of a parameter, or of a whole group
+ * whose parameters it has end to end. */
+struct stage0_entry {
+	size_t group;
+	const struct stage0_param *param; /* found by stage0_match */
+	struct dcp_item *states; /* in order; and the master weight, if it has one */
+	size_t n;
+	const struct dcp_item *like; /* a tensor of its shape; NULL: there is none */
+};
 
 /* Shared by stage0*.c: one model-parallel rank in the making. */
 struct stage0_builder {
@@ -54,5 +69,17 @@ int stage0_find_listed(struct stage0_builder *b, size_t part,
 
 /* Find the model's parameters: those of the module, or of a stage's layers. */
 int stage0_find_params(struct stage0_builder *b, size_t part);
+
+/* Find the parameter of each entry; those without `like` may stay without one.  Entries are
+ * in the optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not tell which
+ * is which. */
+int stage0_match(struct stage0_builder *b);
+
+/* The same where entries are flat groups: set the group that owns each parameter, by the
+ * parameter's number. */
+int stage0_match_flat(const struct stage0_builder *b, size_t *owners);
+
+/* Check that masters of 16-bit weights begin with what these were rounded from. */
+int stage0_match_check(const struct stage0_builder *b);
 
 #endif

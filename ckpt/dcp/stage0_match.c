@@ -5,7 +5,7 @@
  * not recorded, nor which parameters it has.  Shapes tell: matrices decay and vectors do
  * not, in all usual groups.
  */
-#include "ckpt/dcp/stage0_match.h"
+#include "ckpt/dcp/stage0_build.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,7 +14,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/model.h"
 #include "ckpt/tensor/cast.h"
 
 #define CHECKED_MAX 32u /* elements of each master */
@@ -42,13 +41,15 @@ static int by_shape(const void *a, const void *b)
 }
 
 /* Do all parameters have numbers, in one group? */
-static bool is_whole(const struct stage0_param *params, size_t n,
-		     const struct stage0_entry *e, size_t nentries)
+static bool is_whole(const struct stage0_builder *b)
 {
-	if (n != nentries || !n || e[0].group != e[n - 1].group)
+	const struct stage0_entry *const e = b->entries;
+	const size_t n = b->nparams;
+
+	if (n != b->nentries || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (e[i].like && !dcp_same_shape(e[i].like, params[i].weight))
+		if (e[i].like && !dcp_same_shape(e[i].like, b->params[i].weight))
 			return false;
 	return true;
 }
@@ -64,44 +65,41 @@ static size_t run_of(const struct shaped *v, size_t n)
 }
 
 /* Match the entries of one shape with the parameters of that shape. */
-static int match_class(const struct shaped *e, size_t ne, const struct shaped *p,
-		       size_t np, const struct stage0_param *params,
-		       struct stage0_entry *entries, const char *file,
-		       struct errmsg *err)
+static int match_class(struct stage0_builder *b, const struct shaped *e, size_t ne,
+		       const struct shaped *p, size_t np)
 {
+	struct stage0_entry *const entries = b->entries;
+
 	if (!np)
-		return errmsg_set(
-			err, -ENOTSUP,
-			"%s: %s: no parameter of the model has this shape",
-			file, e->like->key);
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "%s: no parameter of the model has this shape",
+				   e->like->key);
 	if (ne != np)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: the model has %zu parameters of the shape of"
-				  " %s, and the optimizer %zu: which ones is not"
-				  " recorded", file, np, params[p->i].name, ne);
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "the model has %zu parameters of the shape of"
+				   " %s, and the optimizer %zu: which ones is not"
+				   " recorded", np, b->params[p->i].name, ne);
 	if (entries[e[0].i].group != entries[e[ne - 1].i].group)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: several groups of the optimizer have"
-				  " parameters of the shape of %s: which ones is not"
-				  " recorded", file, params[p->i].name);
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "several groups of the optimizer have"
+				   " parameters of the shape of %s: which ones is not"
+				   " recorded", b->params[p->i].name);
 	for (size_t i = 0; i < ne; i++)
-		entries[e[i].i].param = &params[p[i].i];
+		entries[e[i].i].param = &b->params[p[i].i];
 	return 0;
 }
 
-static int match_shapes(struct shaped *p, struct shaped *e,
-			const struct stage0_param *params, size_t n,
-			struct stage0_entry *entries, size_t nentries,
-			const char *file, struct errmsg *err)
+static int match_shapes(struct stage0_builder *b, struct shaped *p, struct shaped *e)
 {
+	const size_t n = b->nparams;
 	size_t ne = 0, i = 0;
 	int rc = 0;
 
 	for (size_t k = 0; k < n; k++)
-		p[k] = (struct shaped){ params[k].weight, k };
-	for (size_t k = 0; k < nentries; k++)
-		if (entries[k].like)
-			e[ne++] = (struct shaped){ entries[k].like, k };
+		p[k] = (struct shaped){ b->params[k].weight, k };
+	for (size_t k = 0; k < b->nentries; k++)
+		if (b->entries[k].like)
+			e[ne++] = (struct shaped){ b->entries[k].like, k };
 	qsort(p, n, sizeof(*p), by_shape);
 	qsort(e, ne, sizeof(*e), by_shape);
 	for (size_t k = 0, len; !rc && k < ne; k += len) {
@@ -113,84 +111,77 @@ static int match_shapes(struct shaped *p, struct shaped *e,
 		same = i < n && dcp_same_shape(p[i].like, e[k].like)
 			       ? run_of(p + i, n - i)
 			       : 0;
-		rc = match_class(e + k, len, p + i, same, params, entries, file,
-				 err);
+		rc = match_class(b, e + k, len, p + i, same);
 	}
 	return rc;
 }
 
-int stage0_match(const struct stage0_param *params, size_t n,
-		 struct stage0_entry *entries, size_t nentries, const char *file,
-		 struct errmsg *err)
+int stage0_match(struct stage0_builder *b)
 {
 	struct shaped *v;
 	int rc;
 
-	if (is_whole(params, n, entries, nentries)) {
-		for (size_t i = 0; i < n; i++)
-			entries[i].param = &params[i];
+	if (is_whole(b)) {
+		for (size_t i = 0; i < b->nparams; i++)
+			b->entries[i].param = &b->params[i];
 		return 0;
 	}
-	v = calloc(n + nentries + 1, sizeof(*v));
+	v = calloc(b->nparams + b->nentries + 1, sizeof(*v));
 	if (!v)
-		return errmsg_nomem(err, file);
-	rc = match_shapes(v, v + n, params, n, entries, nentries, file, err);
+		return errmsg_nomem(b->err, b->file);
+	rc = match_shapes(b, v, v + b->nparams);
 	free(v);
 	return rc;
 }
 
-int stage0_match_flat(const struct stage0_param *params, size_t n,
-		      const uint64_t *numel, size_t ngroups, size_t *owners,
-		      const char *file, struct errmsg *err)
+int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 {
+	const struct stage0_entry *const e = b->entries;
+	const size_t n = b->nentries;
 	uint64_t sum[2] = { 0 }; /* of vectors, of matrices */
 	size_t group[2] = { 0 };
 
-	for (size_t i = 0; i < n; i++)
-		sum[params[i].weight->ndim > 1] += params[i].weight->numel;
-	if (ngroups == 2)
-		group[sum[1] != numel[0]] = 1;
-	if (ngroups == 1 ? numel[0] != sum[0] + sum[1]
-			 : ngroups != 2 || numel[group[0]] != sum[0] ||
-				   numel[group[1]] != sum[1])
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: the optimizer's %zu groups have neither all"
-				  " parameters of the model nor its matrices and its"
-				  " vectors: which ones is not recorded", file,
-				  ngroups);
-	for (size_t i = 0; i < n; i++)
-		owners[i] = group[params[i].weight->ndim > 1];
+	for (size_t i = 0; i < b->nparams; i++)
+		sum[b->params[i].weight->ndim > 1] += b->params[i].weight->numel;
+	if (n == 2)
+		group[sum[1] != e[0].like->numel] = 1;
+	if (n == 1 ? e[0].like->numel != sum[0] + sum[1]
+		   : n != 2 || e[group[0]].like->numel != sum[0] ||
+			     e[group[1]].like->numel != sum[1])
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "the optimizer's %zu groups have neither all"
+				   " parameters of the model nor its matrices and its"
+				   " vectors: which ones is not recorded", n);
+	for (size_t i = 0; i < b->nparams; i++)
+		owners[i] = group[b->params[i].weight->ndim > 1];
 	return 0;
 }
 
-static int check_master(const struct dcp_param *p, struct dcp_blobs *b,
-			const char *file, struct errmsg *err)
+static int check_master(const struct stage0_builder *b, const struct dcp_param *p)
 {
 	const size_t n = p->weight->numel < CHECKED_MAX ? p->weight->numel
 							: CHECKED_MAX;
 	float master[CHECKED_MAX], weight[CHECKED_MAX];
-	int rc = dcp_blobs_read(b, p->master, DTYPE_F32, master, 0, n, err) ?:
-		 dcp_blobs_read(b, p->weight, DTYPE_F32, weight, 0, n, err);
+	int rc = dcp_blobs_read(b->b, p->master, DTYPE_F32, master, 0, n, b->err) ?:
+		 dcp_blobs_read(b->b, p->weight, DTYPE_F32, weight, 0, n, b->err);
 
 	for (size_t k = 0; !rc && k < n; k++)
 		if (fabsf(master[k] - weight[k]) > fabsf(master[k]) / 256 + 1e-7f)
-			rc = errmsg_set(err, -ENOTSUP,
-					"%s: what the optimizer has for %s by its"
-					" shape is another parameter: which one is not"
-					" recorded", file, p->name);
+			rc = ERRMSG_FILE(b, -ENOTSUP,
+					 "what the optimizer has for %s by its"
+					 " shape is another parameter: which one is not"
+					 " recorded", p->name);
 	return rc;
 }
 
-int stage0_match_check(const struct dcp_model *o, struct dcp_blobs *b, const char *file,
-		       struct errmsg *err)
+int stage0_match_check(const struct stage0_builder *b)
 {
+	const struct dcp_group *const v = b->o->groups;
 	int rc = 0;
 
-	for (size_t g = 0; g < o->ngroups; g++)
-		for (size_t i = 0; !rc && i < o->groups[g].nparams; i++)
-			if (o->groups[g].params[i].master !=
-			    o->groups[g].params[i].weight)
-				rc = check_master(&o->groups[g].params[i], b, file,
-						  err);
+	for (size_t g = 0; g < b->o->ngroups; g++)
+		for (size_t i = 0; !rc && i < v[g].nparams; i++)
+			if (v[g].params[i].master != v[g].params[i].weight)
+				rc = check_master(b, &v[g].params[i]);
 	return rc;
 }

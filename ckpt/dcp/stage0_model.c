@@ -12,7 +12,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/dcp/stage0_build.h"
 #include "ckpt/format/keys.h"
@@ -106,7 +105,7 @@ static int add_states(struct stage0_builder *b)
 static int list_entries(struct stage0_builder *b)
 {
 	const struct value_seq *const groups = groups_of(b);
-	size_t n = 0;
+	size_t cap = 0;
 
 	for (size_t g = 0; g < groups->n; g++) {
 		const struct value_seq *const params =
@@ -115,24 +114,21 @@ static int list_entries(struct stage0_builder *b)
 		for (size_t i = 0; params && i < params->n; i++) {
 			uint64_t number;
 
-			if (!value_get_count(params->v[i], &number) || number != n++)
+			if (!value_get_count(params->v[i], &number) ||
+			    number != b->nentries)
 				return ERRMSG_FILE(b, -ENOTSUP,
 						   "optimizer: the parameters of"
 						   " param_groups[%zu] are not"
 						   " numbered as torch does", g);
-		}
-	}
-	if (n > ENTRIES_MAX)
-		return ERRMSG_FILE(b, -E2BIG, "optimizer: %zu parameters", n);
-	b->entries = arena_alloc(&b->o->arena, (n + 1) * sizeof(*b->entries));
-	if (!b->entries)
-		return stage0_nomem(b);
-	for (size_t g = 0; g < groups->n; g++) {
-		const struct value_seq *const params =
-			value_find_items(groups->v[g], "params");
-
-		for (size_t i = 0; params && i < params->n; i++)
+			if (b->nentries == ENTRIES_MAX)
+				return ERRMSG_FILE(b, -E2BIG,
+						   "optimizer: more than %u parameters",
+						   ENTRIES_MAX);
+			if (!arena_reserve(&b->o->arena, &b->entries, b->nentries, &cap,
+					   b->nentries + 1, sizeof(*b->entries)))
+				return stage0_nomem(b);
 			b->entries[b->nentries++].group = g;
+		}
 	}
 	return 0;
 }
@@ -215,17 +211,10 @@ static int give_states(struct stage0_builder *b, struct dcp_finder *f,
 /* Divide flat groups. */
 static int divide(struct stage0_builder *b, struct dcp_finder *f)
 {
-	uint64_t *const v = arena_alloc(f->a, (2 * b->nentries + 1) * sizeof(*v));
+	uint64_t *const first = arena_alloc(f->a, (b->nentries + 1) * sizeof(*first));
 	size_t *const owners = arena_alloc(f->a, (b->nparams + 1) * sizeof(*owners));
-	uint64_t *const first = v + b->nentries;
-	int rc;
+	int rc = first && owners ? stage0_match_flat(b, owners) : stage0_nomem(b);
 
-	if (!v || !owners)
-		return stage0_nomem(b);
-	for (size_t g = 0; g < b->nentries; g++)
-		v[g] = b->entries[g].like->numel;
-	rc = stage0_match_flat(b->params, b->nparams, v, b->nentries, owners, b->file,
-			       b->err);
 	for (size_t i = 0; !rc && i < b->nparams; i++) {
 		rc = give_states(b, f, &b->entries[owners[i]], &b->params[i],
 				 first[owners[i]]);
@@ -241,19 +230,17 @@ static int match(struct stage0_builder *b, struct dcp_finder *f)
 
 	if (b->flat)
 		return divide(b, f);
-	rc = stage0_match(b->params, b->nparams, b->entries, b->nentries, b->file,
-			  b->err);
+	rc = stage0_match(b);
 	for (size_t i = 0; !rc && i < b->nentries; i++) {
 		const struct stage0_entry *const e = &b->entries[i];
 
 		if (!e->param)
 			continue;
 		if (e->n && last && last->group == e->group && last->n != e->n)
-			return ERRMSG_FILE(
-				b, -ENOTSUP,
-				"optimizer: %s has %zu states, and %s %zu",
-				e->param->name, e->n, last->param->name,
-				last->n);
+			return ERRMSG_FILE(b, -ENOTSUP,
+					   "optimizer: %s has %zu states, and %s %zu",
+					   e->param->name, e->n, last->param->name,
+					   last->n);
 		if (e->n)
 			last = e;
 		rc = give_states(b, f, e, e->param, 0);
@@ -300,7 +287,7 @@ static int make_groups(struct stage0_builder *b)
 	dcp_entries_sort(&f.states);
 	rc = rc ?: dcp_model_add_groups(&f);
 	if (!rc && groups->n > 1)
-		rc = stage0_match_check(b->o, b->b, b->file, b->err);
+		rc = stage0_match_check(b);
 	return rc;
 }
 

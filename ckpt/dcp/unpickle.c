@@ -418,11 +418,11 @@ void dcp_unpickled_done(struct dcp_pickle *p)
 	*p = (struct dcp_pickle){ 0 };
 }
 
-const pickle_word *dcp_attributes(pickle_word w, enum dcp_class c)
+pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i)
 {
 	const struct node *const x = node_of(w);
 
-	return x && x->kind == OBJECT && x->class == c ? x->v : NULL;
+	return x && x->kind == OBJECT && x->class == c ? x->v[i] : 0;
 }
 
 bool dcp_is_dict(pickle_word w)

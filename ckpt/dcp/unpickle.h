@@ -53,8 +53,8 @@ int dcp_unpickle(struct dcp_pickle *p, const struct source *src, struct arena *k
 		 struct errmsg *err);
 void dcp_unpickled_done(struct dcp_pickle *p);
 
-/* The attributes of an object of that class; NULL if it is none. */
-const pickle_word *dcp_attributes(pickle_word w, enum dcp_class c);
+/* Attribute `i` of an object of that class; 0 if it is none. */
+pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i);
 
 bool dcp_is_dict(pickle_word w);
 

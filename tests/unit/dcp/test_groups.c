@@ -8,7 +8,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/megatron.h"
 #include "ckpt/dcp/model.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/context.h"

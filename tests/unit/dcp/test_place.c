@@ -5,7 +5,6 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
-#include "ckpt/dcp/place.h"
 #include "tests/support/unit.h"
 
 #define DIMS 4
