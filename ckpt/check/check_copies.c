@@ -131,9 +131,8 @@ static const char *kind_text(const struct check_pair *p)
 /* Return the stage or the tensor-parallel rank of a slice. */
 static unsigned number(const struct comparison *x, const struct slice *s)
 {
-	const unsigned tp = x->c->report.zero->model.tp;
-
-	return x->pair->stages ? s->mp / tp : s->mp % tp;
+	return x->pair->stages ? s->mp / x->c->report.zero->model.tp
+			       : s->mp % x->c->report.zero->model.tp;
 }
 
 /* Return the tensor-parallel rank from which an element is read. */

@@ -106,8 +106,7 @@ static int open_view(const struct plan_view *view, struct checkpoint *c,
 			checkpoint_close(c);
 		return rc;
 	}
-	*p = (struct plan){ .u = c->u,
-			    .view = view,
+	*p = (struct plan){ .view = view,
 			    .options = *options,
 			    .universal = universal,
 			    .owns_universal = owned,

@@ -86,7 +86,6 @@ extern const struct plan_view plan_universal, plan_weights, plan_dcp,
 
 /* The part that all kinds share. */
 struct plan {
-	struct uckpt *u;
 	const struct plan_view *view;
 	struct plan_options options;
 	struct plan *universal; /* over which it is made, or NULL */

@@ -332,10 +332,10 @@ static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
 	*d = (struct draft){ .extents = extents, .err = e->err };
 	rc = draft_finish(d, group_of(e)->draft(e, d), stem);
 	if (!rc) {
-		pthread_mutex_lock(&e->p->u->lock);
+		pthread_mutex_lock(&e->p->c->u->lock);
 		*record = get_record(e);
 		rc = record_file(*record, d, stem);
-		pthread_mutex_unlock(&e->p->u->lock);
+		pthread_mutex_unlock(&e->p->c->u->lock);
 	}
 	if (rc)
 		draft_done(d);
@@ -348,10 +348,10 @@ static int get_size(const struct plan_item *e, uint64_t *size)
 	struct draft d;
 	int rc;
 
-	pthread_mutex_lock(&e->p->u->lock);
+	pthread_mutex_lock(&e->p->c->u->lock);
 	r = get_record(e);
 	*size = r ? r->size : 0;
-	pthread_mutex_unlock(&e->p->u->lock);
+	pthread_mutex_unlock(&e->p->c->u->lock);
 	if (*size)
 		return 0;
 	rc = lay_out(e, false, &d, &r);

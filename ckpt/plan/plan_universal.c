@@ -195,27 +195,15 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return dict;
 }
 
-static struct value *draft_flat(const struct plan_item *e, const struct param *p,
-				const struct param_state *st, struct draft *d)
+/* Make a state with an element for each of the parameter's, or of the whole group, such as
+ * step. */
+static struct value *draft_owned(const struct plan_item *e, const struct param *p,
+				 const struct param_state *st, struct draft *d)
 {
 	struct checkpoint *const c = e->p->c;
-	const bool bare = model_is_flat(&zckpt_of(c)->model) &&
+	const bool number = st->kind != STATE_FLAT;
+	const bool bare = !number && model_is_flat(&zckpt_of(c)->model) &&
 			  !e->p->options.any_stage && p->merge.rule != MERGE_EXPERTS;
-	struct extent_map *map;
-	struct tensor t;
-
-	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape, bare ? 1 : p->ndim,
-		    st->requires_grad);
-	map = draft_add_storage(d, &t);
-	if (d->extents)
-		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
-	return bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
-}
-
-/* The file of a state that belongs to the whole group, such as step. */
-static struct value *draft_number(struct checkpoint *c, const struct param *p,
-				  const struct param_state *st, struct draft *d)
-{
 	struct extent_map *map;
 	struct tensor t;
 
@@ -223,11 +211,12 @@ static struct value *draft_number(struct checkpoint *c, const struct param *p,
 		return value_new_int(&d->a, st->i);
 	if (st->kind == STATE_FLOAT)
 		return value_new_float(&d->a, st->f);
-	tensor_init(&t, st->dtype, NULL, 0, st->requires_grad);
+	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape,
+		    number ? 0 : bare ? 1 : p->ndim, st->requires_grad);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
 		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
-	return tensor_to_value(&d->a, &t);
+	return number || bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 /* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
@@ -277,9 +266,8 @@ static struct value *draft_state(const struct plan_item *e, struct draft *d)
 	if (!draft_try(d, c->ops->states(c, p, &states, d->err)))
 		return NULL;
 	st = states ? &states->v[e->k] : NULL;
-	if (st && st->kind != STATE_FLAT)
-		return draft_number(c, p, st, d);
-	return p->module ? draft_stored(e, p, d) : draft_flat(e, p, st, d);
+	return p->module && (!st || st->kind == STATE_FLAT) ? draft_stored(e, p, d)
+							    : draft_owned(e, p, st, d);
 }
 
 /* Files of a Hugging Face directory's parameter have the time and the readers of the one that

@@ -235,12 +235,11 @@ void report_add_lost(struct report *r)
 
 void report_add_warnings(struct report *r)
 {
-	const struct zero_checkpoint *const zero = r->zero;
 	const struct errmsg_sink found = { findings_add_new, &r->warnings };
+	const struct shard *const first = zckpt_shard(r->zero, 0, 0);
 
 	plan_warn(r->plan, &found);
-	if (zckpt_shard(zero, 0, 0) && zckpt_shard(zero, 0, 0)->mapping_ignored &&
-	    !zero->model.ranks[0].round_robin)
+	if (first && first->mapping_ignored && !r->zero->model.ranks[0].round_robin)
 		findings_add(&r->warnings,
 			     "param_slice_mappings is wrong: parameters are"
 			     " read in the order of param_shapes");
