@@ -45,12 +45,8 @@ static struct plan_universal *universal_of(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
-/* The number of names under which engines of other stages look for model states. */
-static size_t naliases(const struct plan *p)
-{
-	return p->options.any_stage ? zckpt_of(p->c)->dir.mp_degree : 0;
-}
-
+/* A tree for any stage has model states under the names for which engines of other stages
+ * look, too. */
 static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 {
 	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
@@ -388,7 +384,7 @@ static int universal_make(struct plan *p, struct errmsg *err)
 	struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
 		{ .dir = ROOT,
-		  .n = r ? r->dir.nmodel + naliases(p) : 0,
+		  .n = r ? r->dir.nmodel + (p->options.any_stage ? r->dir.mp_degree : 0) : 0,
 		  .name = name_model,
 		  .describe = describe_model },
 		{ .dir = ZERO,
