@@ -55,10 +55,11 @@ static struct arena_block *add_block(struct arena *a, size_t size)
 		return NULL;
 	}
 
-	struct arena_block *const b = calloc(1, sizeof(*b) + want);
+	struct arena_block *const b = malloc(sizeof(*b) + want);
 
 	if (!b)
 		return NULL;
+	b->used = 0;
 	b->size = want;
 	b->next = a->head;
 	a->head = b;
@@ -66,7 +67,8 @@ static struct arena_block *add_block(struct arena *a, size_t size)
 	return b;
 }
 
-void *arena_alloc(struct arena *a, size_t size)
+/* Hand out bytes, which are not zeroed. */
+static void *take(struct arena *a, size_t size)
 {
 	struct arena_block *b = a->head;
 
@@ -87,9 +89,16 @@ void *arena_alloc(struct arena *a, size_t size)
 	return b->data + b->used - size;
 }
 
+void *arena_alloc(struct arena *a, size_t size)
+{
+	void *const p = take(a, size);
+
+	return p ? memset(p, 0, size) : NULL;
+}
+
 void *arena_copy(struct arena *a, const void *from, size_t size)
 {
-	void *const copy = arena_alloc(a, size);
+	void *const copy = take(a, size);
 
 	if (copy && size)
 		memcpy(copy, from, size);
@@ -103,10 +112,12 @@ char *arena_strdup(struct arena *a, const char *s)
 
 char *arena_strndup(struct arena *a, const char *s, size_t len)
 {
-	char *const copy = arena_alloc(a, len + 1);
+	char *const copy = take(a, len + 1);
 
 	if (copy && len)
 		memcpy(copy, s, len);
+	if (copy)
+		copy[len] = '\0';
 	return copy;
 }
 
