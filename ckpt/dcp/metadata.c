@@ -45,20 +45,6 @@ struct reader {
 	struct errmsg *err;
 };
 
-/* Pairs of a dict, by turns. */
-struct pairs {
-	const pickle_word *v;
-	size_t n; /* pairs */
-};
-
-static bool get_pairs(pickle_word w, struct pairs *out)
-{
-	const bool is_dict = dcp_is_dict(w) && dcp_elements(w, &out->v, &out->n);
-
-	out->n = is_dict ? out->n / 2 : 0;
-	return is_dict;
-}
-
 static int dcp_bad(const struct reader *r, const char *key, const char *what)
 {
 	return ERRMSG_FILE(r, -EBADMSG, "%s%s%s", key ? key : "", key ? ": " : "",
@@ -239,7 +225,7 @@ static int read_item(const struct reader *r, const pickle_word pair[2], struct d
 	return dcp_attribute(pair[1], DCP_TENSOR, 0) ? read_tensor(r, t, pair[1]) : 0;
 }
 
-static int read_items(struct reader *r, const struct pairs *items)
+static int read_items(struct reader *r, const struct dcp_pairs *items)
 {
 	struct dcp_metadata *const m = r->m;
 	int rc = 0;
@@ -300,7 +286,7 @@ static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
 	return t->chunks;
 }
 
-static int read_storage(struct reader *r, const struct pairs *storage)
+static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 {
 	int rc = 0;
 
@@ -393,7 +379,7 @@ static void order_stages(const struct dcp_item *items, const struct order *o, si
 }
 
 /* Set at[i] to the place of the item `i` by key in state_dict_metadata. */
-static void find_places(struct reader *r, const struct pairs *items, size_t *at)
+static void find_places(struct reader *r, const struct dcp_pairs *items, size_t *at)
 {
 	for (size_t i = 0; i < items->n; i++) {
 		const struct dcp_item *const t = find_item(r, items->v[2 * i]);
@@ -405,8 +391,8 @@ static void find_places(struct reader *r, const struct pairs *items, size_t *at)
 
 /* Give the items their paths and their order, which is that of planner_data: the order of
  * keys is that in which ranks had parts of them. */
-static int sort_items(struct reader *r, const struct pairs *items,
-		      const struct pairs *paths)
+static int sort_items(struct reader *r, const struct dcp_pairs *items,
+		      const struct dcp_pairs *paths)
 {
 	struct dcp_item *const sorted = calloc(r->n + 1, sizeof(*sorted));
 	struct order *const o = calloc(r->n + 1, sizeof(*o));
@@ -445,14 +431,14 @@ static int sort_items(struct reader *r, const struct pairs *items,
 static int read_root(struct reader *r)
 {
 	const pickle_word root = r->p.root;
-	struct pairs items, paths, storage;
+	struct dcp_pairs items, paths, storage;
 	int rc;
 
-	if (!get_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
-	    !get_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
+	if (!dcp_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
+	    !dcp_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
 		return dcp_bad(r, NULL,
 			       "not the metadata of a PyTorch distributed checkpoint");
-	get_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
+	dcp_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
 	rc = read_items(r, &items) ?: read_storage(r, &storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);

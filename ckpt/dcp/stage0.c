@@ -300,23 +300,21 @@ int stage0_item(struct stage0_builder *b, const struct stage0_file *f,
 
 static bool is_buffer(const struct stage0_builder *b, const char *name)
 {
-	size_t pos = 0;
-	uint32_t i;
-
-	while (hashtab_next(&b->buffers, hash_text(name), &pos, &i))
-		if (value_is_str(b->buffer_names->v[i], name))
-			return true;
-	return false;
+	return array_find(b->buffers, b->nbuffers, sizeof(*b->buffers), name);
 }
 
-static int index_buffers(struct stage0_builder *b)
+static int list_buffers(struct stage0_builder *b)
 {
-	b->buffer_names = value_find_items(b->f->pt.root, "buffer_names");
-	for (size_t i = 0; b->buffer_names && i < b->buffer_names->n; i++)
-		if (!hashtab_add(&b->buffers,
-				 hash_text(value_cstr(b->buffer_names->v[i])),
-				 (uint32_t)i))
-			return errmsg_nomem(b->err, b->file);
+	const struct value_seq *const names =
+		value_find_items(b->f->pt.root, "buffer_names");
+
+	b->nbuffers = names ? names->n : 0;
+	b->buffers = arena_alloc(&b->o->arena, (b->nbuffers + 1) * sizeof(*b->buffers));
+	if (!b->buffers)
+		return errmsg_nomem(b->err, b->file);
+	for (size_t i = 0; i < b->nbuffers; i++)
+		b->buffers[i] = value_cstr(names->v[i]);
+	qsort(b->buffers, b->nbuffers, sizeof(*b->buffers), array_by_text);
 	return 0;
 }
 
@@ -553,7 +551,7 @@ int stage0_find_params(struct stage0_builder *b, size_t part)
 {
 	const struct value_dict *module;
 	int rc = module_dict(b->f->pt.root, b->file, &b->o->arena, &module, b->err) ?:
-		 index_buffers(b);
+		 list_buffers(b);
 
 	if (!rc && module)
 		rc = add_tensors(b, b->f, module, "");

@@ -44,8 +44,8 @@ struct stage0_builder {
 	size_t nparams, params_cap, extras_cap;
 	uint64_t numel; /* of all */
 	struct hashtab places; /* parameters, by their data's place */
-	const struct value_seq *buffer_names;
-	struct hashtab buffers; /* by name */
+	const char **buffers; /* names, sorted */
+	size_t nbuffers;
 	char **ties; /* names of parameters of tied modules */
 	size_t nties;
 };

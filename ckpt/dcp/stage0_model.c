@@ -436,7 +436,6 @@ static int refuse_optimizer(struct stage0_builder *b, size_t part, int rc,
 	errmsg_set(b->err, rc, "%s", why->text);
 	failed = add_weights(&weights, part);
 	hashtab_done(&weights.places);
-	hashtab_done(&weights.buffers);
 	b->o->refused = arena_strdup(&b->o->arena, why->text);
 	b->o->lost = !value_pairs(optimizer_of(b));
 	return failed;
@@ -473,6 +472,5 @@ int stage0_model(struct stage0 *s, size_t part, struct dcp_blobs *blobs,
 	if (rc == -ENOMEM && o->arena.refused)
 		rc = ERRMSG_FILE(&b, -E2BIG, "describes too much for its size");
 	hashtab_done(&b.places);
-	hashtab_done(&b.buffers);
 	return rc;
 }

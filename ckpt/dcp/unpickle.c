@@ -322,34 +322,35 @@ static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
 }
 
 /* Take the attributes that are known out of a dict. */
-static void set_attributes(struct pickle_machine *m, struct node *x, const pickle_word *v,
-			   size_t n)
+static void set_attributes(struct pickle_machine *m, struct node *x,
+			   const struct dcp_pairs *from)
 {
 	const size_t known = count_attributes((enum dcp_class)x->class);
 
 	/* A text may be long, and be met often: it is not looked through. */
-	if (n > 2 * ATTRIBUTES_MAX)
+	if (from->n > ATTRIBUTES_MAX)
 		FAIL(m, -E2BIG, "an object with more than %u attributes",
 		     ATTRIBUTES_MAX);
-	for (size_t i = 0; i < n && !m->rc; i += 2)
+	for (size_t i = 0; i < from->n && !m->rc; i++)
 		for (size_t k = 0; k < known; k++) {
 			const char *const name = classes[x->class].attributes[k];
-			const struct value_str key = text_of(m, v[i]);
+			const struct value_str key = text_of(m, from->v[2 * i]);
 
 			if (key.len == strlen(name) && memcmp(key.p, name, key.len) == 0)
-				x->v[k] = v[i + 1];
+				x->v[k] = from->v[2 * i + 1];
 		}
 }
 
 static void build(struct pickle_machine *m, pickle_word object, pickle_word state)
 {
 	struct node *const x = node_of(object);
+	struct dcp_pairs pairs;
 	const pickle_word *v;
 	size_t n;
 
 	if (x && x->kind == OBJECT && dcp_elements(state, &v, &n)) {
-		if (dcp_is_dict(state))
-			set_attributes(m, x, v, n);
+		if (dcp_pairs(state, &pairs))
+			set_attributes(m, x, &pairs);
 		else if (x->class == DCP_PROPERTIES && n) /* of its __getstate__ */
 			x->v[0] = v[0];
 	}
@@ -425,13 +426,6 @@ pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i)
 	return x && x->kind == OBJECT && x->class == c ? x->v[i] : 0;
 }
 
-bool dcp_is_dict(pickle_word w)
-{
-	const struct node *const x = node_of(w);
-
-	return x && x->kind == DICT;
-}
-
 bool dcp_elements(pickle_word w, const pickle_word **v, size_t *n)
 {
 	const struct node *const x = node_of(w);
@@ -443,6 +437,15 @@ bool dcp_elements(pickle_word w, const pickle_word **v, size_t *n)
 	*n = (size_t)x->v[N];
 	*v = (const pickle_word *)(uintptr_t)x->v[AT];
 	return true;
+}
+
+bool dcp_pairs(pickle_word w, struct dcp_pairs *out)
+{
+	size_t n;
+
+	dcp_elements(w, &out->v, &n);
+	out->n = n / 2;
+	return node_of(w) && node_of(w)->kind == DICT;
 }
 
 bool dcp_sizes(pickle_word w, const uint64_t **v, size_t *n)

@@ -56,7 +56,12 @@ void dcp_unpickled_done(struct dcp_pickle *p);
 /* Attribute `i` of an object of that class; 0 if it is none. */
 pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i);
 
-bool dcp_is_dict(pickle_word w);
+/* The entries of a dict; none of anything else. */
+struct dcp_pairs {
+	const pickle_word *v; /* keys and values, by turns */
+	size_t n;	      /* pairs */
+};
+bool dcp_pairs(pickle_word w, struct dcp_pairs *out);
 
 /* The elements of a tuple or a list, or the keys and values of a dict, by turns; `*n` is 0
  * and the result false for anything else.  A tuple of sizes has none. */

@@ -319,65 +319,34 @@ static void make(struct pickle_machine *m, size_t from, enum value_kind kind)
 		push(m, m->b->container(m, kind, m->stack + from, n));
 }
 
-static void make_tuple(struct pickle_machine *m, size_t from)
-{
-	make(m, from, VALUE_TUPLE);
-}
-
-static void make_list(struct pickle_machine *m, size_t from)
-{
-	make(m, from, VALUE_LIST);
-}
-
-/* Append stack[from .. depth) to what is right below them. */
-static void append(struct pickle_machine *m, size_t from)
+/* Add stack[from .. depth) to what is right below them: elements, or keys and values. */
+static void extend(struct pickle_machine *m, size_t from, bool pairs)
 {
 	const size_t n = m->depth - from;
 	pickle_word to;
 
 	m->depth = from;
 	to = top(m);
-	if (!m->rc)
-		m->b->append(m, to, m->stack + from, n);
-}
-
-/* Set the pairs of key and value stack[from .. depth) in what is right below them. */
-static void set_items(struct pickle_machine *m, size_t from)
-{
-	const size_t n = m->depth - from;
-	pickle_word to;
-
-	m->depth = from;
-	to = top(m);
-	if (n % 2)
+	if (pairs && n % 2)
 		fail_underflow(m);
 	if (!m->rc)
-		m->b->set(m, to, m->stack + from, n);
+		(pairs ? m->b->set : m->b->append)(m, to, m->stack + from, n);
 }
 
-static void drop(struct pickle_machine *m, size_t from)
-{
-	m->depth = from;
-}
-
-/* Call `f` with the place of the lowest of the top `n` values. */
-static void with_values(struct pickle_machine *m, size_t n,
-			void (*f)(struct pickle_machine *, size_t from))
+/* The place on the stack of the lowest of the top `n` values. */
+static size_t lowest(struct pickle_machine *m, size_t n)
 {
 	if (in_frame(m) < n)
 		fail_underflow(m);
-	else
-		f(m, m->depth - n);
+	return m->rc ? m->depth : m->depth - n;
 }
 
-/* The same with the values since the innermost mark, which is closed. */
-static void with_marked(struct pickle_machine *m,
-			void (*f)(struct pickle_machine *, size_t from))
+/* The same of the values since the innermost mark, which is closed. */
+static size_t marked(struct pickle_machine *m)
 {
 	if (m->nmarks == 0)
 		FAIL(m, -EBADMSG, "opcode 0x%02x without a mark", opcode(m));
-	else
-		f(m, m->marks[--m->nmarks]);
+	return m->rc ? m->depth : m->marks[--m->nmarks];
 }
 
 static void op_construct(struct pickle_machine *m, enum value_kind kind)
@@ -455,7 +424,7 @@ static void execute(struct pickle_machine *m, uint8_t op)
 	case 0x95: op_frame(m); break;
 	case '(': op_mark(m); break;
 	case '0': op_pop(m); break;
-	case '1': with_marked(m, drop); break;
+	case '1': m->depth = marked(m); break;
 	case '2': push_again(m, top(m)); break;
 	case 'N': push_atom(m, &(struct value){ .kind = VALUE_NONE }); break;
 	case 0x88: push_atom(m, &(struct value){ .kind = VALUE_BOOL, .b = true }); break;
@@ -477,15 +446,15 @@ static void execute(struct pickle_machine *m, uint8_t op)
 	case '}': make(m, m->depth, VALUE_DICT); break;
 	case ']': make(m, m->depth, VALUE_LIST); break;
 	case ')': make(m, m->depth, VALUE_TUPLE); break;
-	case 't': with_marked(m, make_tuple); break;
-	case 'l': with_marked(m, make_list); break;
-	case 0x85: with_values(m, 1, make_tuple); break;
-	case 0x86: with_values(m, 2, make_tuple); break;
-	case 0x87: with_values(m, 3, make_tuple); break;
-	case 'a': with_values(m, 1, append); break;
-	case 'e': with_marked(m, append); break;
-	case 's': with_values(m, 2, set_items); break;
-	case 'u': with_marked(m, set_items); break;
+	case 't': make(m, marked(m), VALUE_TUPLE); break;
+	case 'l': make(m, marked(m), VALUE_LIST); break;
+	case 0x85: make(m, lowest(m, 1), VALUE_TUPLE); break;
+	case 0x86: make(m, lowest(m, 2), VALUE_TUPLE); break;
+	case 0x87: make(m, lowest(m, 3), VALUE_TUPLE); break;
+	case 'a': extend(m, lowest(m, 1), false); break;
+	case 'e': extend(m, marked(m), false); break;
+	case 's': extend(m, lowest(m, 2), true); break;
+	case 'u': extend(m, marked(m), true); break;
 	case 'c': op_global(m); break;
 	case 0x93: op_stack_global(m); break;
 	case 'R': op_construct(m, VALUE_REDUCE); break;
