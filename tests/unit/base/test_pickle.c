@@ -11,6 +11,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/support/unit.h"
@@ -149,6 +150,28 @@ static void show(struct text *t, const struct value *v)
 	}
 }
 
+/* Read on byte by byte, no further than the pickle goes. */
+static void check_stream(struct span in, const char *expect)
+{
+	struct pickle_part part = { .file = "x", .part = "data.pkl", .is_whole = true };
+	struct pickle_bytes bytes = { .first = 1, .end = in.len };
+	struct errmsg err = { "" };
+	struct text t = { .n = 0 };
+	struct arena a = { 0 };
+	struct source src;
+
+	source_init_span(&src, "x", in);
+	bytes.src = &src;
+	if (pickle_load_part(&bytes, &a, &part, &err))
+		fail_msg("%s: %s", expect, err.text);
+	show(&t, part.root);
+	assert_string_equal(t.s, expect);
+	assert_int_equal(bytes.p[bytes.pos - 1], '.');
+	assert_true(bytes.pos <= bytes.len && bytes.len <= 2 * bytes.pos);
+	free(bytes.p);
+	arena_done(&a);
+}
+
 static void each_opcode_builds_its_value(void **state)
 {
 	static const struct {
@@ -237,6 +260,7 @@ static void each_opcode_builds_its_value(void **state)
 		show(&t, root);
 		assert_string_equal(t.s, cases[i].expect);
 		arena_done(&a);
+		check_stream(cases[i].in, cases[i].expect);
 	}
 }
 
