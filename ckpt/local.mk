@@ -69,7 +69,7 @@ include %D%/pickle/local.mk
 include %D%/tensor/local.mk
 include %D%/format/local.mk
 include %D%/pack/local.mk
-include %D%/roots/local.mk
+include %D%/io/local.mk
 include %D%/dcp/local.mk
 include %D%/files/local.mk
 include %D%/dirs/local.mk

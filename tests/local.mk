@@ -15,7 +15,7 @@ include %D%/unit/model/local.mk
 include %D%/unit/remote/local.mk
 include %D%/unit/pack/local.mk
 include %D%/unit/dcp/local.mk
-include %D%/unit/files/local.mk
+include %D%/unit/io/local.mk
 include %D%/unit/cache/local.mk
 include %D%/unit/vfile/local.mk
 include %D%/unit/plan/local.mk

@@ -9,7 +9,7 @@
 #include "ckpt/api/settings.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/files.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/remote/http.h"
 #include "ckpt/remote/site.h"
 

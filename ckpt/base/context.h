@@ -20,7 +20,7 @@ struct uckpt {
 	/* Set before threads are started: */
 	struct uckpt_calls calls;
 	struct confined *confined; /* roots that no link leaves (beneath.h) */
-	struct united *unions;     /* of directories (roots/roots.h) */
+	struct united *unions;     /* of directories (io/roots.h) */
 	struct site *sites;        /* servers (remote/site.h) */
 	struct {
 		unsigned deadline_s;

@@ -47,16 +47,16 @@ static int add_file(struct check *c, const char *dir, const char *name,
 	struct check_file *const f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
 	char *where = NULL; /* in the root that has it */
-	struct stat st;
+	struct attrs a;
 	int rc;
 
 	if (asprintf(&f->path, "%s/%s", dir, name) < 0) {
 		f->path = NULL;
 		return errmsg_nomem(err, name);
 	}
-	if (files_find(c->report.u, f->path, &where, &st, NULL, NULL) == 0 &&
-	    S_ISREG(st.st_mode))
-		fileid_from_stat(&st, &id);
+	if (files_stat(c->report.u, f->path, &a, &where, NULL) == 0 &&
+	    S_ISREG(a.st.st_mode))
+		fileid_from_stat(&a.st, &id);
 	c->bytes += id.size;
 	rc = shardcache_add(c->shards, where ? where : f->path, &id) < 0
 		     ? errmsg_nomem(err, f->path)
@@ -76,7 +76,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	/* What is wrong with weights is a problem of the plan. */
 	if (c->report.choice == TAGS_WEIGHTS && !hf)
 		return 0;
-	if (!hf && files_list(c->report.u, c->report.dir, true, &l, &why)) {
+	if (!hf && files_list(c->report.u, c->report.dir, &l, &why)) {
 		findings_add_new(&c->report.problems, why.text);
 		return 0;
 	}
@@ -311,8 +311,8 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	if (is_left_over(c, f))
 		return 0;
 	/* Opening the plan has read the headers of safetensors. */
-	if (is_safetensors(f) ? files_open(c->report.u, &pt.src, f->path, &why)
-			      : files_open_pt(c->report.u, &pt, f->path, &why)) {
+	if (is_safetensors(f) ? files_open(c->report.u, f->path, NULL, &pt.src, &why)
+			      : files_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
 		findings_add_new(&f->problems, why.text);
 		return 0;
 	}

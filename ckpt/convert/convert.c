@@ -22,7 +22,7 @@
 #include "ckpt/convert/treesame.h"
 #include "ckpt/convert/treewrite.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
@@ -215,7 +215,7 @@ int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 	if (!s)
 		return errmsg_nomem(err, NULL);
 	rc = check_settings(s, err)
-		     ?: files_unite(u, paths, n, &source, err)
+		     ?: roots_unite(u, paths, n, false, &source, err)
 		     ?: convert(&c, source, err);
 	free(source);
 	if (done)

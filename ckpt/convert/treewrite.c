@@ -294,15 +294,15 @@ static int copy_mode_and_times(const struct out *o, uint32_t shard,
 {
 	const struct shardcache *const c = vfile_shards(o->f);
 	const char *const original = shardcache_path(c, shard);
-	struct stat st;
-	const int rc = files_stat(shardcache_context(c), original, &st, NULL);
+	struct attrs a;
+	const int rc = files_stat(shardcache_context(c), original, &a, NULL, NULL);
 
 	if (rc)
 		return errmsg_set(err, rc, "%s: cannot stat: %s", original,
 				  strerror(-rc));
-	if (fchmod(o->fd, st.st_mode & 07777) < 0 ||
+	if (fchmod(o->fd, a.st.st_mode & 07777) < 0 ||
 	    futimens(o->fd,
-		     (const struct timespec[2]){ st.st_atim, st.st_mtim }) < 0)
+		     (const struct timespec[2]){ a.st.st_atim, a.st.st_mtim }) < 0)
 		return fail(o->w, o->path, "set mode and times", err);
 	return 0;
 }

@@ -18,9 +18,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/roots/rootfs.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/steps.h"
@@ -47,7 +47,7 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	struct dcp_file *const f = &b->v[i];
 	struct fileid id;
 	struct attrs a = { 0 };
-	const int rc = rootfs_stat(b->u, f->path, false, NULL, &a, err);
+	const int rc = io_stat(b->u, f->path, 0, &a, NULL, err);
 
 	if (beneath_is_missing(rc))
 		return errmsg_set(err, -EBADMSG,
@@ -185,8 +185,7 @@ int dcp_blobs_open(const struct dcp_blobs *b, uint32_t file, struct source *out,
 {
 	const struct dcp_file *const f = &b->v[file];
 
-	return rootfs_open(b->u, out, f->path, err) ?:
-	       source_check_known(out, &f->id, err);
+	return io_open(b->u, f->path, &f->id, out, err);
 }
 
 static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len,

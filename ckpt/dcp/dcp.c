@@ -11,7 +11,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/stage0.h"
-#include "ckpt/roots/rootfs.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 
 /* Checkpoints that stay open without a user: that of a run that is being looked at. */
@@ -58,7 +58,7 @@ static int look(struct uckpt *u, const char *dir, size_t n, const char *name,
 
 	if (asprintf(&path, "%.*s/%s", (int)n, dir, name) < 0)
 		return -ENOMEM;
-	rc = rootfs_stat(u, path, false, NULL, a, NULL);
+	rc = io_stat(u, path, 0, a, NULL, NULL);
 	free(path);
 	return rc;
 }

@@ -21,9 +21,9 @@
 #include "ckpt/dcp/metadata.h"
 #include "ckpt/dcp/optimizer.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/roots/rootfs.h"
 #include "ckpt/tensor/tensor.h"
 
 #define OPTIMIZER "optimizer."
@@ -177,7 +177,7 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
 	*x = (struct dcp_megatron){ 0 };
 	if (asprintf(&path, "%s/" DCP_MEGATRON_COMMON, dir) < 0)
 		return errmsg_nomem(err, dir);
-	rc = rootfs_open(u, &src, path, err);
+	rc = io_open(u, path, NULL, &src, err);
 	x->found = !beneath_is_missing(rc);
 	rc = rc ?: ptfile_open_source(&pt, &src, err);
 	if (!rc) {

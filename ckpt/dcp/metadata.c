@@ -29,8 +29,8 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/unpickle.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pack/pack_index.h"
-#include "ckpt/roots/rootfs.h"
 
 struct reader {
 	struct dcp_metadata *m;
@@ -474,7 +474,7 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 	if (asprintf(&path, "%s/" DCP_METADATA, dir) < 0)
 		return errmsg_nomem(err, dir);
 	r.file = path;
-	rc = rootfs_open(u, &src, path, err);
+	rc = io_open(u, path, NULL, &src, err);
 	if (!rc) {
 		rc = read_pickle(&r, &src);
 		source_close(&src);

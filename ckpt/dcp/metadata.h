@@ -71,7 +71,7 @@ struct dcp_metadata {
  * Read the metadata of a directory, and add its items.  Nothing else is opened; whether
  * the chunks make up their tensors is checked.  -EBADMSG for a damaged or hostile file,
  * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
- * -ENOMEM, or as rootfs_open.
+ * -ENOMEM, or as io_open.
  */
 int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
 		     struct errmsg *err);

@@ -21,8 +21,8 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/roots/rootfs.h"
 
 #define TIED "tied_modules."
 
@@ -182,7 +182,7 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir)
 
 	if (asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
 		return kind;
-	if (!rootfs_open(u, &src, path, NULL) &&
+	if (!io_open(u, path, NULL, &src, NULL) &&
 	    !ptfile_open_source(&pt, &src, NULL)) {
 		kind = kind_of(pt.root);
 		ptfile_close(&pt);
@@ -249,8 +249,7 @@ int stage0_list(struct stage0 *s, struct dcp_metadata *m, struct uckpt *u,
 			    (size_t)(strrchr(path, '/') - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	rc = rootfs_list(u, dir, true, &l, err);
-	dirlist_sort(&l, 0);
+	rc = io_list(u, dir, 0, &l, err);
 	rc = rc ?: list_files(s, dir, &l, err);
 	dirlist_done(&l);
 	if (rc)

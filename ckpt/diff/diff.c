@@ -22,8 +22,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/diff/diff.h"
 #include "ckpt/format/names.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/state.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/report/report.h"
 #include "ckpt/sys/parallel.h"
 
@@ -286,7 +286,7 @@ static int open_side(struct diff *d, unsigned side, const char *path,
 {
 	struct diff_tree *const t = &d->tree[side];
 	char *whole = NULL;
-	const int rc = files_unite(t->u, &path, 1, &whole, err)
+	const int rc = roots_unite(t->u, &path, 1, false, &whole, err)
 			       ?: diff_tree_open(t, whole, err);
 
 	free(whole);

@@ -15,11 +15,12 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/state.h"
+#include "ckpt/io/io.h"
 #include "ckpt/model/model.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
@@ -42,7 +43,7 @@ static int list(const struct diff_tree *t, const char *param,
 		if (asprintf(&path, "%s/zero%s%s", t->path, *param ? "/" : "",
 			     param) < 0)
 			return errmsg_nomem(err, NULL);
-		rc = files_list(t->u, path, true, out, err);
+		rc = io_list(t->u, path, 0, out, err);
 		free(path);
 		return rc;
 	}
@@ -223,7 +224,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 
 	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = files_open_pt(t->u, &pt, path, err);
+	rc = files_open_pt(t->u, path, NULL, &pt, err);
 	free(path);
 	if (rc)
 		return rc;
@@ -241,8 +242,8 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 /* A universal checkpoint on a disk has model states beside zero/. */
 static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
 {
-	struct dirlist l;
-	int rc = files_list(t->u, t->path, true, &l, err);
+	struct dirlist l = { 0 };
+	int rc = io_list(t->u, t->path, 0, &l, err);
 
 	if (rc)
 		return rc;
@@ -327,7 +328,7 @@ static int open_file(const struct diff_tree *t, const char *param,
 
 	if (asprintf(&path, "%s/zero/%s/%s" DIFF_SUFFIX, t->path, param, name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = files_open(t->u, &src, path, err);
+	rc = io_open(t->u, path, NULL, &src, err);
 	if (!rc)
 		rc = state_open_source(out, &src, err);
 	if (rc)

@@ -24,10 +24,9 @@
 #include "ckpt/base/json.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/format/names.h"
-#include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/steps.h"
@@ -63,12 +62,12 @@ struct hfdir_header {
 static bool list_layouts(struct uckpt *u, const char *dir,
 			 bool there[COUNT(layouts)])
 {
-	struct dirlist d;
+	struct dirlist d = { 0 };
 
-	if (files_list(u, dir, true, &d, NULL))
+	if (io_list(u, dir, 0, &d, NULL))
 		return false;
 	for (size_t k = 0; k < d.n; k++) {
-		char *const name = packfs_dir_name(d.v[k].name);
+		char *const name = io_dir_name(d.v[k].name);
 
 		for (size_t i = 0; name && i < COUNT(layouts); i++)
 			there[i] |= strcmp(name, layouts[i].name) == 0;
@@ -85,7 +84,7 @@ static const struct layout *find_layout(struct uckpt *u, const char *dir)
 	const bool listed = list_layouts(u, dir, named);
 
 	for (size_t i = 0; i < COUNT(layouts); i++) {
-		struct stat st;
+		struct attrs a;
 		char *path;
 		bool there;
 
@@ -93,8 +92,8 @@ static const struct layout *find_layout(struct uckpt *u, const char *dir)
 			continue;
 		if (asprintf(&path, "%s/%s", dir, layouts[i].name) < 0)
 			return NULL;
-		there = files_stat(u, path, &st, NULL) == 0 &&
-			S_ISREG(st.st_mode);
+		there = io_stat(u, path, 0, &a, NULL, NULL) == 0 &&
+			S_ISREG(a.st.st_mode);
 		free(path);
 		if (there)
 			return &layouts[i];
@@ -229,7 +228,7 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 	struct hfdir_header *const h = &r->d->headers[i];
 	struct source src;
 	int rc = tag_file_find(f, err) ?:
-		 files_open_known(f->u, &src, f->path, &f->file, err);
+		 io_open(f->u, f->path, &f->file, &src, err);
 
 	if (rc)
 		return rc;
@@ -396,7 +395,7 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 {
 	struct hfindex x;
 	struct source src;
-	int rc = files_open(d->u, &src, path, err);
+	int rc = io_open(d->u, path, NULL, &src, err);
 
 	if (rc)
 		return rc;
@@ -428,12 +427,12 @@ int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
 	       struct errmsg *err)
 {
 	const struct layout *const l = find_layout(u, path);
-	struct stat st;
+	struct attrs a;
 	int rc;
 
-	if (!l || files_stat(u, path, &st, NULL))
+	if (!l || io_stat(u, path, 0, &a, NULL, NULL))
 		return kinds_refuse(u, path, err);
-	*d = (struct hfdir){ .u = u, .path = strdup(path), .st = st };
+	*d = (struct hfdir){ .u = u, .path = strdup(path), .st = a.st };
 	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
 	if (!rc)
 		d->access = d->files[0].access;

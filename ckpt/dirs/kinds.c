@@ -22,8 +22,8 @@
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 
 #define MEGATRON                                                               \
 	"a checkpoint of Megatron-LM: export it to Hugging Face's format with" \
@@ -78,13 +78,13 @@ static const struct kind {
 
 bool kinds_is_universal(struct uckpt *u, const char *path)
 {
-	struct stat st;
+	struct attrs a;
 	char *zero;
 	bool is;
 
 	if (asprintf(&zero, "%s/zero", path) < 0)
 		return false;
-	is = files_stat(u, zero, &st, NULL) == 0 && S_ISDIR(st.st_mode);
+	is = io_stat(u, zero, 0, &a, NULL, NULL) == 0 && S_ISDIR(a.st.st_mode);
 	free(zero);
 	return is;
 }
@@ -153,9 +153,9 @@ static int refuse_entry(struct uckpt *u, const char *path,
 			const struct dirlist_entry *e, struct errmsg *err)
 {
 	char *const name =
-		S_ISREG(e->type) ? packfs_dir_name(e->name) : strdup(e->name);
+		S_ISREG(e->type) ? io_dir_name(e->name) : strdup(e->name);
 	struct errmsg why = { "" };
-	struct dirlist dir;
+	struct dirlist dir = { 0 };
 	char *child;
 	int rc;
 
@@ -164,7 +164,7 @@ static int refuse_entry(struct uckpt *u, const char *path,
 		return errmsg_nomem(err, path);
 	}
 	rc = S_ISDIR(e->type) || strcmp(name, e->name) != 0
-		     ? files_list(u, child, true, &dir, &why)
+		     ? files_list(u, child, &dir, &why)
 		     : -ENOENT;
 	if (!rc) {
 		for (size_t i = 0; !rc && i < dir.n; i++)
@@ -183,7 +183,7 @@ static int refuse_entry(struct uckpt *u, const char *path,
 
 int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 {
-	struct dirlist dir;
+	struct dirlist dir = { 0 };
 	int rc;
 
 	if (kinds_is_universal(u, path))
@@ -191,7 +191,7 @@ int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 				  "%s: already a universal checkpoint: load it"
 				  " as it is",
 				  path);
-	rc = files_list(u, path, true, &dir, err);
+	rc = files_list(u, path, &dir, err);
 	if (rc)
 		return rc == -ENOTDIR ? refuse_file(u, path, err) : rc;
 	rc = refuse_dir(u, path, &dir, err);

@@ -21,9 +21,9 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/leftover.h"
 #include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
-#include "ckpt/roots/roots.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/steps.h"
@@ -52,8 +52,8 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 
 static int scan_names(struct tagdir *d, struct errmsg *err)
 {
-	struct dirlist dir;
-	int rc = files_list(d->u, d->path, true, &dir, err);
+	struct dirlist dir = { 0 };
+	int rc = files_list(d->u, d->path, &dir, err);
 
 	if (rc)
 		return rc;
@@ -81,8 +81,8 @@ static int scan_swapped(struct uckpt *u, struct tagdir *d, const char *path,
 			unsigned rank, struct errmsg *err)
 {
 	const struct ckname id = { .kind = TAG_FILE_SWAPPED, .dp = rank };
-	struct dirlist dir;
-	int rc = files_list(u, path, true, &dir, err);
+	struct dirlist dir = { 0 };
+	int rc = io_list(u, path, 0, &dir, err);
 
 	if (rc)
 		return beneath_is_missing(rc) ? 0 : rc;
@@ -103,7 +103,7 @@ static int scan_nvme(struct uckpt *u, struct tagdir *d, struct errmsg *err)
 
 	if (asprintf(&path, "%s/" NAMES_SWAP_DIR, d->path) < 0)
 		return errmsg_nomem(err, d->path);
-	rc = files_list(u, path, true, &dir, err);
+	rc = io_list(u, path, 0, &dir, err);
 	if (rc) {
 		free(path);
 		return beneath_is_missing(rc) ? 0 : rc;
@@ -125,17 +125,18 @@ static int scan_nvme(struct uckpt *u, struct tagdir *d, struct errmsg *err)
 
 int tag_file_find(struct tag_file *f, struct errmsg *err)
 {
-	struct stat st;
+	struct attrs a;
 	char *where;
-	const int rc = files_find(f->u, f->path, &where, &st, &f->access, err);
+	const int rc = files_stat(f->u, f->path, &a, &where, err);
 
 	if (rc)
 		return rc;
 	free(f->path);
 	f->path = where;
 	f->name = strrchr(where, '/') + 1;
-	f->mtime_s = st.st_mtim.tv_sec;
-	fileid_from_stat(&st, &f->file);
+	f->access = a.access;
+	f->mtime_s = a.st.st_mtim.tv_sec;
+	fileid_from_stat(&a.st, &f->file);
 	return 0;
 }
 
@@ -338,7 +339,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 		return errmsg_nomem(err, path);
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
-	d->tag = packfs_dir_name(roots_base(u, d->path));
+	d->tag = io_dir_name(roots_base(u, d->path));
 	rc = d->tag ? scan_names(d, err) : errmsg_nomem(err, path);
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
@@ -424,7 +425,7 @@ static void try_file(struct tagdir *d, const struct tag_file *f,
 	struct ptfile pt;
 	int64_t n;
 
-	if (files_open_pt(d->u, &pt, f->path, &err)) {
+	if (files_open_pt(d->u, f->path, NULL, &pt, &err)) {
 		errmsg_put(found, "%s", err.text);
 		return;
 	}
@@ -468,10 +469,7 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n)
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err)
 {
-	struct source src;
-	const int rc = files_open_known(f->u, &src, f->path, &f->file, err);
-
-	return rc ? rc : ptfile_open_source(pt, &src, err);
+	return files_open_pt(f->u, f->path, &f->file, pt, err);
 }
 
 static bool is_any(const char *name)

@@ -25,10 +25,10 @@
 #include "ckpt/base/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/format/names.h"
+#include "ckpt/io/io.h"
 
 #define STEP_DIGITS_MAX 18 /* fits int64_t */
 
@@ -104,11 +104,11 @@ static char *tag_path(struct uckpt *u, const char *dir,
 	if (is_dir)
 		*name = strdup(e->name);
 	else if (S_ISREG(type))
-		*name = packfs_dir_name(e->name);
+		*name = io_dir_name(e->name);
 	/* A file that is no pack has its own name; a run may have any number of them. */
 	if (*name && (is_dir || strcmp(*name, e->name) != 0))
 		path = tags_join(dir, *name);
-	if (path && (is_dir || files_lstat(u, path, &a) == -ENOENT))
+	if (path && (is_dir || io_stat(u, path, IO_PLAIN, &a, NULL, NULL) == -ENOENT))
 		return path;
 	free(path);
 	free(*name);
@@ -131,20 +131,20 @@ static int collect(const struct tag_search *s, const char *dir, const char *belo
 {
 	struct uckpt *const u = s->u;
 	struct tag_list *const t = s->t;
-	struct dirlist d;
-	int rc = files_list(u, dir, true, &d, err);
+	struct dirlist d = { 0 };
+	int rc = io_list(u, dir, 0, &d, err);
 
 	if (rc)
 		return rc;
 	for (size_t i = 0; !rc && t->n < s->max && i < d.n; i++) {
 		char *name, *const path = tag_path(u, dir, &d.v[i], &name);
 		char *const child = below && name ? tags_join(below, name) : NULL;
-		struct stat st;
+		struct attrs a;
 
 		progress_step(u, "looking for checkpoints", i, d.n);
 		if (path && s->is_wanted(u, path)) {
-			if (files_stat(u, path, &st, NULL) == 0)
-				rc = add_tag(t, below, name, &st);
+			if (io_stat(u, path, 0, &a, NULL, NULL) == 0)
+				rc = add_tag(t, below, name, &a.st);
 		} else if (path && levels) {
 			collect(s, path, child ? child : name, levels - 1, NULL);
 		}
@@ -177,7 +177,7 @@ static char *read_latest(struct uckpt *u, const char *dir)
 	char *const path = tags_join(dir, "latest");
 	struct source src;
 	size_t n;
-	int rc = path ? files_open(u, &src, path, NULL) : -ENOMEM;
+	int rc = path ? io_open(u, path, NULL, &src, NULL) : -ENOMEM;
 
 	if (!rc) {
 		n = src.size < sizeof(text) ? (size_t)src.size
@@ -312,9 +312,9 @@ static char *choose_weights(struct uckpt *u, const char *path, struct tag_list *
 static char *choose_other(struct uckpt *u, const char *path, struct tag_list *t)
 {
 	char *const named = t->latest ? tags_join(path, t->latest) : NULL;
-	struct stat st;
-	const bool is_named = named && files_stat(u, named, &st, NULL) == 0 &&
-			      S_ISDIR(st.st_mode);
+	struct attrs a;
+	const bool is_named = named && !io_stat(u, named, 0, &a, NULL, NULL) &&
+			      S_ISDIR(a.st.st_mode);
 	char *const dir = is_named ? strdup(named) : strdup(path);
 
 	free(named);

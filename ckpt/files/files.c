@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One way down to files: what the roots of a union have, and then what is made of a
- * distributed checkpoint, or of one that DeepSpeed saved without ZeRO.
- */
+/* Files that are there, and then those that are made of a distributed checkpoint, or of one
+ * that DeepSpeed saved without ZeRO. */
 #include "ckpt/files/files.h"
 
 #include <errno.h>
@@ -20,12 +18,11 @@
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/roots/rootfs.h"
-#include "ckpt/roots/roots.h"
 
 struct uckpt *context_new(void)
 {
@@ -86,7 +83,7 @@ static bool is_outdated(struct uckpt *u, const char *dir)
 			? strndup(dir, (size_t)(strrchr(dir, '/') - dir))
 			: NULL;
 	const bool is =
-		beside && !rootfs_list(u, beside, true, &l, NULL) && l.found;
+		beside && !io_list(u, beside, 0, &l, NULL) && l.found;
 
 	free(beside);
 	dirlist_done(&l);
@@ -122,60 +119,21 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	return rc;
 }
 
-int files_find(struct uckpt *u, const char *path, char **where, struct stat *st,
-	       struct access *access, struct errmsg *err)
+int files_stat(struct uckpt *u, const char *path, struct attrs *out, char **where,
+	       struct errmsg *err)
 {
-	char *in_root = NULL;
-	struct attrs a;
 	struct made f;
-	int rc = rootfs_stat(u, path, false, &in_root, &a, err);
+	int rc = io_stat(u, path, 0, out, where, err);
 
-	if (beneath_is_missing(rc)) {
-		rc = made_find(u, &f, path, rc, err);
-		if (rc)
-			return rc;
-		a = dcp_attrs(f.d, f.rank, f.kind);
-		dcp_close(f.d);
-		in_root = strdup(path);
-		rc = in_root ? 0 : errmsg_nomem(err, path);
-	}
+	if (!beneath_is_missing(rc))
+		return rc;
+	rc = made_find(u, &f, path, rc, err);
 	if (rc)
 		return rc;
-	*st = a.st;
-	if (access)
-		*access = a.access;
-	if (where)
-		*where = in_root;
-	else
-		free(in_root);
-	return 0;
-}
-
-int files_stat(struct uckpt *u, const char *path, struct stat *st,
-	       struct access *access)
-{
-	return files_find(u, path, NULL, st, access, NULL);
-}
-
-int files_lstat(struct uckpt *u, const char *path, struct attrs *out)
-{
-	return rootfs_stat(u, path, true, NULL, out, NULL);
-}
-
-int files_open_plain(struct uckpt *u, const char *path, int flags)
-{
-	const size_t n = roots_count(u, path);
-	int rc = -ENOENT;
-
-	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
-		char *const where = roots_path(u, path, i);
-
-		rc = !where ? -ENOMEM
-		     : site_is_url(where)
-			     ? -EREMOTE
-			     : beneath_open(u, where, flags | O_NOFOLLOW);
-		free(where);
-	}
+	*out = dcp_attrs(f.d, f.rank, f.kind);
+	dcp_close(f.d);
+	if (where && !(*where = strdup(path)))
+		rc = errmsg_nomem(err, path);
 	return rc;
 }
 
@@ -195,18 +153,16 @@ static void made_close(struct source *s)
 	free(f);
 }
 
-int files_open(struct uckpt *u, struct source *s, const char *path,
-	       struct errmsg *err)
+/* Open a file that is made. */
+static int made_open(struct uckpt *u, const char *path, int missing,
+		     struct source *out, struct errmsg *err)
 {
 	static const struct source_ops ops = { .read = made_read,
 					       .close = made_close };
-	int rc = rootfs_open(u, s, path, err);
 	struct made f, *copy;
 	struct attrs a;
+	const int rc = made_find(u, &f, path, missing, err);
 
-	if (!beneath_is_missing(rc))
-		return rc;
-	rc = made_find(u, &f, path, rc, err);
 	if (rc)
 		return rc;
 	copy = malloc(sizeof(*copy));
@@ -215,28 +171,29 @@ int files_open(struct uckpt *u, struct source *s, const char *path,
 		return errmsg_nomem(err, path);
 	}
 	*copy = f;
-	*s = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = copy };
+	*out = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = copy };
 	a = dcp_attrs(f.d, f.rank, f.kind);
-	fileid_from_stat(&a.st, &s->id);
-	s->size = s->id.size;
+	fileid_from_stat(&a.st, &out->id);
+	out->size = out->id.size;
 	return 0;
 }
 
-int files_open_known(struct uckpt *u, struct source *s, const char *path,
-		     const struct fileid *id, struct errmsg *err)
+int files_open(struct uckpt *u, const char *path, const struct fileid *known,
+	       struct source *out, struct errmsg *err)
 {
-	const int rc = files_open(u, s, path, err);
+	int rc = io_open(u, path, NULL, out, err);
 
-	return rc ? rc : source_check_known(s, id, err);
+	if (beneath_is_missing(rc))
+		rc = made_open(u, path, rc, out, err);
+	return rc || !known ? rc : source_check_known(out, known, err);
 }
 
-int files_open_pt(struct uckpt *u, struct ptfile *pt, const char *path,
-		  struct errmsg *err)
+int files_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
+		  struct ptfile *out, struct errmsg *err)
 {
 	struct source src;
-	const int rc = files_open(u, &src, path, err);
 
-	return rc ? rc : ptfile_open_source(pt, &src, err);
+	return files_open(u, path, known, &src, err) ?: ptfile_open_source(out, &src, err);
 }
 
 /* Do the entries of a directory belong to a distributed checkpoint, and to no other? */
@@ -308,23 +265,18 @@ static int list_stage0(struct dirlist *l, const struct dcp *d, const char *path)
 	return rc;
 }
 
-int files_list(struct uckpt *u, const char *path, bool packs,
-	       struct dirlist *out, struct errmsg *err)
+int files_list(struct uckpt *u, const char *path, struct dirlist *out, struct errmsg *err)
 {
 	struct dcp *d;
-	int rc;
+	int rc = io_list(u, path, 0, out, err);
 
-	*out = (struct dirlist){ 0 };
-	rc = rootfs_list(u, path, packs, out, err);
-	if (!rc && dirlist_finish(out, path))
-		rc = errmsg_nomem(err, path);
-	if (!rc && packs && is_made_of(u, path, out)) {
+	if (!rc && is_made_of(u, path, out)) {
 		for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
 			if (dirlist_add(out, dcp_zerofile_name(k), S_IFREG, S_IFREG))
 				rc = errmsg_nomem(err, path);
 		dirlist_sort(out, out->ndirs - 1);
 	}
-	d = !rc && packs ? open_stage0(u, path, out) : NULL;
+	d = rc ? NULL : open_stage0(u, path, out);
 	if (d) {
 		if (list_stage0(out, d, path))
 			rc = errmsg_nomem(err, path);
@@ -339,7 +291,7 @@ bool files_has(struct uckpt *u, const char *path,
 	       bool (*wanted)(const char *name))
 {
 	struct dirlist l = { .wanted = wanted };
-	const int rc = rootfs_list(u, path, true, &l, NULL);
+	const int rc = io_list(u, path, 0, &l, NULL);
 	bool found = l.found;
 
 	for (enum dcp_zerofile_kind k = 0; !rc && !found && k < DCP_ZEROFILE_KINDS; k++)
@@ -354,31 +306,10 @@ bool files_has(struct uckpt *u, const char *path,
 bool files_has_no_optimizer(struct uckpt *u, const char *path)
 {
 	struct dirlist l = { 0 };
-	const bool is = !rootfs_list(u, path, true, &l, NULL) &&
+	const bool is = !io_list(u, path, 0, &l, NULL) &&
 			may_be_stage0(&l) &&
 			stage0_look(u, path) == STAGE0_WEIGHTS;
 
 	dirlist_done(&l);
 	return is;
-}
-
-int files_unite(struct uckpt *u, const char *const *dirs, size_t n, char **path,
-		struct errmsg *err)
-{
-	int rc = roots_unite(u, dirs, n, false, path, err);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0;
-	     !rc && roots_count(u, *path) > 1 && i < roots_count(u, *path); i++) {
-		struct stat st;
-
-		rc = files_find(u, roots_root(u, *path, i), NULL, &st, NULL,
-				err);
-	}
-	if (rc) {
-		free(*path);
-		*path = NULL;
-	}
-	return rc;
 }

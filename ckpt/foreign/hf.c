@@ -7,8 +7,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/roots/roots.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 

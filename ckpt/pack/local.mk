@@ -1,9 +1,9 @@
 # A pack: the files of a directory, compressed, in one file that is read in place.
-# Uses base, sys, remote and tensor.
+# Uses base, sys, cache and tensor.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \
 	%D%/pack_index.h %D%/pack_index.c \
 	%D%/pack.h %D%/pack.c %D%/pack_extract.c \
-	%D%/packfs.h %D%/packfs.c \
+	%D%/packed.h %D%/packed.c \
 	%D%/pack_write.h %D%/pack_write.c

@@ -16,7 +16,6 @@
  * a block that two readers share is fetched by one of them.
  */
 #include "ckpt/pack/pack.h"
-#include "ckpt/remote/store.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -40,13 +39,13 @@ typedef struct pack_block *_Atomic pack_table;
 
 struct pack {
 	struct source src;
-	char *path; /* of pack_open; else NULL */
+	char *path; /* of pack_share; else NULL */
 	struct pack_index x;
 	pack_table *tables;   /* of each extent; those of stored ones used */
 	struct cache *cache;  /* decoded bytes of stored extents */
 	pthread_mutex_t lock; /* held while a table is read */
 	struct uckpt *u;
-	/* Of pack_open, protected by the context's lock: */
+	/* Of pack_share, protected by the context's lock: */
 	unsigned users;
 	struct pack *next;
 };
@@ -297,20 +296,13 @@ int pack_open_source(struct uckpt *u, const struct source *src,
 	return 0;
 }
 
-/* The pack of this path that is open already; NULL if there is none. */
-static struct pack *ref_open(struct uckpt *u, const char *path)
+struct pack *pack_find(struct uckpt *u, const char *path, const struct fileid *id)
 {
-	struct fileid id;
-	struct attrs a;
 	struct pack *p;
 
-	if (store_stat(u, path, false, &a, NULL))
-		return NULL;
-	fileid_from_stat(&a.st, &id);
 	pthread_mutex_lock(&u->lock);
 	p = u->packs;
-	while (p &&
-	       (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, &id)))
+	while (p && (strcmp(p->path, path) != 0 || !fileid_equal(&p->src.id, id)))
 		p = p->next;
 	if (p)
 		p->users++;
@@ -318,37 +310,17 @@ static struct pack *ref_open(struct uckpt *u, const char *path)
 	return p;
 }
 
-int pack_open(struct uckpt *u, const char *path, struct pack **out,
-	      struct errmsg *err)
+/* Another thread may have opened the same meanwhile; then there are two. */
+void pack_share(struct pack *p, char *path)
 {
-	struct pack *p = ref_open(u, path);
-	struct source src;
-	char *copy;
-	int rc;
+	struct uckpt *u = p->u;
 
-	if (p) {
-		*out = p;
-		return 0;
-	}
-	copy = strdup(path);
-	if (!copy)
-		return errmsg_nomem(err, path);
-	rc = store_open(u, &src, copy, err);
-	if (!rc && (rc = pack_open_source(u, &src, &p, err)))
-		source_close(&src);
-	if (rc) {
-		free(copy);
-		return rc;
-	}
-	/* Another thread may have opened it meanwhile; then there are two. */
 	pthread_mutex_lock(&u->lock);
-	p->path = copy;
+	p->path = path;
 	p->users = 1;
 	p->next = u->packs;
 	u->packs = p;
 	pthread_mutex_unlock(&u->lock);
-	*out = p;
-	return 0;
 }
 
 /* Take the oldest pack without a user out of the list, but for those that are kept; NULL if
@@ -394,19 +366,4 @@ const struct pack_index *pack_index_of(const struct pack *p)
 const struct fileid *pack_id(const struct pack *p)
 {
 	return &p->src.id;
-}
-
-bool pack_is_one(struct uckpt *u, const char *path)
-{
-	uint8_t magic[sizeof(PACK_MAGIC) - 1];
-	struct source src;
-	bool is;
-
-	if (store_open(u, &src, path, NULL))
-		return false;
-	is = src.size >= sizeof(magic) &&
-	     source_read_exact(&src, magic, sizeof(magic), 0, NULL) == 0 &&
-	     memcmp(magic, PACK_MAGIC, sizeof(magic)) == 0;
-	source_close(&src);
-	return is;
 }

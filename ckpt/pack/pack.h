@@ -20,18 +20,18 @@ struct uckpt;
  */
 struct pack;
 
-/*
- * Open the pack at `path`.  Whoever opens the same file in a context gets the same pack;
- * each calls pack_close.  Errors as source_open and pack_index_read; messages
- * name the file.
- */
-int pack_open(struct uckpt *u, const char *path, struct pack **out,
-	      struct errmsg *err);
-
 /* Open a pack whose bytes the source has.  Takes over the source, on success
- * only; its name must outlive the pack. */
+ * only; its name must outlive the pack.  Errors as pack_index_read; messages have the
+ * source's name. */
 int pack_open_source(struct uckpt *u, const struct source *src,
 		     struct pack **out, struct errmsg *err);
+
+/* Let pack_find find an open pack, which takes over its path; malloc'ed. */
+void pack_share(struct pack *p, char *path);
+
+/* The pack of this path and identity that is shared, with one more user, who calls
+ * pack_close; NULL if there is none. */
+struct pack *pack_find(struct uckpt *u, const char *path, const struct fileid *id);
 
 void pack_close(struct pack *p);
 
@@ -42,9 +42,6 @@ const struct pack_index *pack_index_of(const struct pack *p);
 
 /* Identity of the pack's own file. */
 const struct fileid *pack_id(const struct pack *p);
-
-/* Does the file at `path` begin like a pack? */
-bool pack_is_one(struct uckpt *u, const char *path);
 
 /*
  * Read bytes [off, off + len) of an entry, which must have them (asserted).

@@ -24,8 +24,8 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/remote/store.h"
 
 /* Directories within each other. */
 #define DIRS_MAX 16
@@ -237,7 +237,7 @@ static int list_dir(struct pack_inputs *x, const char *dir, unsigned depth,
 {
 	struct dirlist l = { 0 };
 	int rc = depth > DIRS_MAX ? errmsg_set(err, -E2BIG, "%s: too deep", dir)
-				  : store_list(x->u, dir, &l, err);
+				  : io_list(x->u, dir, IO_PLAIN, &l, err);
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		char *path;

@@ -10,6 +10,7 @@
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
 #include "ckpt/base/progress.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"
 #include "ckpt/packing/pack_derive.h"
@@ -71,7 +72,7 @@ static int extract(struct packing *p, const char *path, const char *to,
 	const struct pack_work w = work_of(p, path);
 	struct output dir;
 	struct pack *pack;
-	int rc = pack_open(p->u, path, &pack, err);
+	int rc = io_open_pack(p->u, path, &pack, err);
 
 	if (rc)
 		return rc;

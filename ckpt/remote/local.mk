@@ -8,9 +8,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/transport.h \
 	%D%/http.h %D%/http_answer.c %D%/http.c \
 	%D%/listing.h %D%/listing.c \
-	%D%/store.h \
-	%D%/remote.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c \
-	%D%/store.c
+	%D%/remote.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c
 
 # Static programs do without libcurl.
 noinst_LIBRARIES += %D%/libucnocurl.a

@@ -17,11 +17,11 @@
  */
 #define REMOTE_MEMORY_S 2
 
-/* As store_stat; servers show no links. */
+/* As beneath_stat, with a message; servers show no links. */
 int remote_stat(struct uckpt *u, const char *path, struct attrs *out,
 		struct errmsg *err);
 
-/* As store_list. */
+/* Add a directory and its entries.  -ENOTDIR; otherwise as remote_open. */
 int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 		struct errmsg *err);
 

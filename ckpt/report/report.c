@@ -22,7 +22,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/zero/checkpoint.h"
@@ -140,7 +140,7 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 	const struct errmsg_sink found = { findings_add_new, &r->problems };
 	struct errmsg why = { "" };
 	char *path = NULL;
-	int rc = files_unite(r->u, paths, n, &path, err)
+	int rc = roots_unite(r->u, paths, n, false, &path, err)
 			 ?: tags_choose(r->u, path, &r->dir, &r->choice, err);
 
 	if (!rc)

@@ -28,15 +28,12 @@
 static bool is_there(struct shardcache *c, uint32_t i, struct errmsg *why)
 {
 	const char *const path = shardcache_path(c, i);
-	struct access access;
 	struct fileid now;
-	struct stat st;
-	char *where;
+	struct attrs a;
 
-	if (files_find(shardcache_context(c), path, &where, &st, &access, why))
+	if (files_stat(shardcache_context(c), path, &a, NULL, why))
 		return false;
-	free(where);
-	fileid_from_stat(&st, &now);
+	fileid_from_stat(&a.st, &now);
 	if (fileid_equal(shardcache_id(c, i), &now))
 		return true;
 	fileid_report_change(path, shardcache_id(c, i), &now, why);

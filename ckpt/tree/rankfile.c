@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/tree/tree_impl.h"
 
@@ -59,7 +59,7 @@ static char *rank_path(struct uckpt *u, const char *dir,
 
 	rank_name(p, rank, name);
 	n = asprintf(&path, "%s/%s", dir, name);
-	*rc = n < 0 ? -ENOMEM : files_lstat(u, path, &a);
+	*rc = n < 0 ? -ENOMEM : io_stat(u, path, IO_PLAIN, &a, NULL, NULL);
 	if (!*rc)
 		return path;
 	if (n >= 0)

@@ -16,8 +16,8 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/sys/steps.h"
 #include "ckpt/tree/tree_impl.h"
@@ -44,7 +44,7 @@ static bool survey_add(struct survey *s, const char *dir, const char *entry,
 		       mode_t type)
 {
 	char *const name =
-		S_ISREG(type) ? packfs_dir_name(entry) : strdup(entry);
+		S_ISREG(type) ? io_dir_name(entry) : strdup(entry);
 	const bool may_be = name && entry[0] != '.' &&
 			    (!S_ISREG(type) || strcmp(name, entry) != 0);
 	struct candidate x = { .pack = S_ISREG(type) };
@@ -81,12 +81,12 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	struct candidate *const x = &s->v[i];
 	const enum view_state tried = tried_before(s, x->path);
 	struct tagdir d;
-	struct stat st;
+	struct attrs a;
 	size_t tiny;
 	int rc;
 
 	(void)err;
-	rc = x->pack ? files_stat(s->t->o->u, x->path, &st, NULL) : 0;
+	rc = x->pack ? io_stat(s->t->o->u, x->path, 0, &a, NULL, NULL) : 0;
 	x->odd = tried == VIEW_FAILED || tried == VIEW_REFUSED ||
 		 (rc && !beneath_is_missing(rc));
 	if (x->odd || tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
@@ -150,7 +150,7 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	struct survey s = { .t = t, .index = index };
 	struct dirlist d = { 0 };
 
-	files_list(t->o->u, dir, false, &d, NULL);
+	io_list(t->o->u, dir, IO_PLAIN, &d, NULL);
 	for (size_t i = 0; i < d.n; i++)
 		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
 			break;

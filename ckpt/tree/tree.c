@@ -18,12 +18,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/tree/tree_impl.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/tree/tree_impl.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
 #define SCATTERED_SIZE 4096u  /* for plan_stat.scattered */
@@ -83,8 +83,8 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 		.st_ino = ino,
 		.st_mode = mode,
 		.st_nlink = nlink,
-		.st_uid = t->source.st_uid,
-		.st_gid = t->source.st_gid,
+		.st_uid = t->source.st.st_uid,
+		.st_gid = t->source.st.st_gid,
 		.st_size = (off_t)size,
 		.st_blksize = S_ISDIR(mode) ? listing_size(nlink) : BLOCK_SIZE,
 		.st_blocks = (blkcnt_t)((size + 511) / 512),
@@ -132,7 +132,7 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 	int rc;
 
 	far_begin(&t->far, &q, SIZE_MAX);
-	rc = files_lstat(t->o->u, path, out);
+	rc = io_stat(t->o->u, path, IO_PLAIN, out, NULL, NULL);
 	far_end(&t->far, &q);
 	took = clock_ns() - begun;
 	/* Some answers come from a cache. */
@@ -296,7 +296,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
 	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0666),
-			strlen(text), 1, t->source.st_mtim.tv_sec, &out->st);
+			strlen(text), 1, t->source.st.st_mtim.tv_sec, &out->st);
 	out->st.st_uid = dir.st.st_uid;
 	out->st.st_gid = dir.st.st_gid;
 	tree_set_owner(t, &out->st);
@@ -390,7 +390,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 	path = pathtab_path(t->pathtab, n.index, NULL);
 	if (!path)
 		return -ENOENT;
-	fd = files_open_plain(t->o->u, path, O_PATH);
+	fd = io_open_plain(t->o->u, path, O_PATH);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", buf, size);
@@ -405,13 +405,13 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 		       struct errmsg *err)
 {
 	struct fileid id;
-	struct stat st;
+	struct attrs a;
 	char *where;
-	int rc = files_find(u, path, &where, &st, NULL, err);
+	int rc = io_stat(u, path, 0, &a, &where, err);
 
 	if (rc)
 		return rc;
-	fileid_from_stat(&st, &id);
+	fileid_from_stat(&a.st, &id);
 	out->own = shardcache_new(u);
 	if (!out->own || shardcache_add(out->own, where, &id) < 0)
 		rc = errmsg_nomem(err, where);
@@ -432,7 +432,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
 	if (!path)
 		return -ENOENT;
 	/* Opening a FIFO without O_NONBLOCK would wait for a writer. */
-	out->fd = files_open_plain(t->o->u, path, O_RDONLY | O_NONBLOCK);
+	out->fd = io_open_plain(t->o->u, path, O_RDONLY | O_NONBLOCK);
 	if (out->fd == -EREMOTE) {
 		out->fd = -1;
 		return open_remote(t->o->u, path, out, err);

@@ -12,8 +12,7 @@
 #include "ckpt/base/access.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
-#include "ckpt/pack/packfs.h"
+#include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
 
@@ -65,9 +64,9 @@ bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
 
 static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 {
-	struct dirlist dir;
-	struct stat *const st = &dir.attrs.st;
-	int rc = files_list(d->t->o->u, path, false, &dir, NULL);
+	struct dirlist dir = { 0 };
+	struct stat *st = &dir.attrs.st;
+	int rc = io_list(d->t->o->u, path, IO_PLAIN, &dir, NULL);
 
 	if (rc)
 		return rc;
@@ -125,7 +124,7 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 		     size_t i, bool *added)
 {
 	const bool packed = d->v[i].type == S_IFREG;
-	char *const name = packfs_dir_name(d->v[i].name);
+	char *const name = io_dir_name(d->v[i].name);
 	char *tag;
 	int rc = 0;
 

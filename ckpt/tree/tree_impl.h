@@ -33,7 +33,7 @@ struct bytebuf;
 struct tree {
 	const struct tree_options *o;
 	struct access search; /* users that may search the root's ancestors */
-	struct stat source;   /* owner and time of synthesized files */
+	struct attrs source;  /* owner and time of synthesized files */
 	bool is_view;         /* the root is a view: */
 	struct view *_Atomic root_view; /* until its tag is saved again */
 	struct pathtab *pathtab;

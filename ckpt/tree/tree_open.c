@@ -12,8 +12,8 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/tree/tree_impl.h"
@@ -243,7 +243,7 @@ int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *er
 		rc = errmsg_nomem(err, NULL);
 	else
 		rc = confine(t, err) ?:
-		     files_find(o->u, o->source, NULL, &t->source, NULL, err) ?:
+		     io_stat(o->u, o->source, 0, &t->source, NULL, err) ?:
 		     open_root(t, err);
 	if (rc)
 		tree_close(t);

@@ -162,7 +162,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 	int rc;
 
 	do
-		rc = files_open(c->u, src, e->path, err);
+		rc = files_open(c->u, e->path, NULL, src, err);
 	while (rc == -EMFILE && shardcache_evict(c));
 	if (rc)
 		return -EIO;

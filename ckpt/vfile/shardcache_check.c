@@ -261,13 +261,13 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	struct entry *const e = &c->v[shard];
 	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
-	struct stat st;
-	int rc = files_stat(c->u, e->path, &st, NULL);
+	struct attrs a;
+	int rc = files_stat(c->u, e->path, &a, NULL, NULL);
 
 	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
 				  strerror(-rc));
-	fileid_from_stat(&st, &id);
+	fileid_from_stat(&a.st, &id);
 	rc = compare(e, &id, err);
 	if (rc)
 		return rc;

@@ -13,9 +13,9 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/roots/roots.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/weights/adapter.h"
@@ -123,15 +123,16 @@ static bool has_name(const struct sidecars *c, const char *name)
 static bool is_trusted(const struct search *s, const struct tag_file *f)
 {
 	struct fileid id;
-	struct stat st;
+	struct attrs a;
 
 	if (!s->above)
 		return true;
-	if (files_stat(s->tag->u, f->path, &st, NULL))
+	if (io_stat(s->tag->u, f->path, 0, &a, NULL, NULL))
 		return false;
-	fileid_from_stat(&st, &id);
+	fileid_from_stat(&a.st, &id);
 	return fileid_equal(&id, &f->file) &&
-	       (st.st_uid == 0 || st.st_uid == s->tag->st.st_uid || st.st_uid == geteuid());
+	       (a.st.st_uid == 0 || a.st.st_uid == s->tag->st.st_uid ||
+		a.st.st_uid == geteuid());
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
@@ -177,10 +178,10 @@ static bool add_files(const struct search *s, const char *dir,
 
 static bool add_dir(const struct search *s, const char *dir)
 {
-	struct dirlist d;
+	struct dirlist d = { 0 };
 	bool ok;
 
-	if (files_list(s->tag->u, dir, true, &d, NULL))
+	if (io_list(s->tag->u, dir, 0, &d, NULL))
 		return true;
 	ok = add_files(s, dir, &d);
 	dirlist_done(&d);
@@ -222,7 +223,7 @@ static bool is_config_of(const struct search *s, const char *dir)
 
 	if (asprintf(&path, "%s/%s", dir, s->config) < 0)
 		return false;
-	if (!files_open(s->tag->u, &src, path, NULL)) {
+	if (!io_open(s->tag->u, path, NULL, &src, NULL)) {
 		if (src.size <= CONFIG_BYTES_MAX)
 			json_read(&src, 0, (size_t)src.size, &root, NULL);
 		source_close(&src);
@@ -241,10 +242,10 @@ static bool is_config_of(const struct search *s, const char *dir)
 static bool add_above(const struct search *s, const char *dir)
 {
 	struct search above = *s;
-	struct dirlist d;
+	struct dirlist d = { 0 };
 	bool ok;
 
-	if (!is_config_of(s, dir) || files_list(s->tag->u, dir, true, &d, NULL))
+	if (!is_config_of(s, dir) || io_list(s->tag->u, dir, 0, &d, NULL))
 		return true;
 	above.above = true;
 	ok = d.attrs.st.st_mode & S_IWOTH || add_files(&above, dir, &d);

@@ -11,6 +11,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
 
 int load_path(char path[PATH_MAX], const char *dir, const char *name,
@@ -25,11 +26,12 @@ int load_path(char path[PATH_MAX], const char *dir, const char *name,
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 {
 	char path[PATH_MAX];
-	struct stat st;
+	struct attrs a;
 
-	return load_path(path, dir, name, NULL) || files_stat(u, path, &st, NULL)
+	return load_path(path, dir, name, NULL) ||
+			       files_stat(u, path, &a, NULL, NULL)
 		       ? 0
-		       : st.st_mode;
+		       : a.st.st_mode;
 }
 
 /* Read the tag that DIR/`pointer` names; "" if there is no such file. */
@@ -45,7 +47,7 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	tag[0] = '\0';
 	if (rc)
 		return rc;
-	rc = files_open(u, &src, path, err);
+	rc = io_open(u, path, NULL, &src, err);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	n = src.size < NAME_MAX ? (size_t)src.size : NAME_MAX;
@@ -106,10 +108,10 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 {
 	const char *pointer = o->universal ? "latest_universal" : "latest";
 	char tag[NAME_MAX + 1] = "";
-	struct stat st;
+	struct attrs a;
 	int rc;
 
-	rc = files_find(o->u, o->dir, NULL, &st, NULL, err);
+	rc = io_stat(o->u, o->dir, 0, &a, NULL, err);
 	if (rc == -ENOENT)
 		return errmsg_set(err, rc, "%s: no `%s`: %s", o->dir, pointer,
 				  strerror(-rc));

@@ -14,10 +14,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/config/config.h"
@@ -47,7 +48,7 @@ static int open_first(const struct load *l, struct file *f,
 	if (!*names)
 		return -ENOENT;
 	return load_path(f->path, dir, *names, l->err)
-		       ?: files_open_pt(l->o->u, &f->pt, f->path, l->err);
+		       ?: files_open_pt(l->o->u, f->path, NULL, &f->pt, l->err);
 }
 
 static bool get_float(const struct value *v, double *out)
@@ -84,7 +85,7 @@ static double config_dropout(const struct load *l)
 
 	for (size_t i = 0; i < COUNT(dirs) && !config; i++) {
 		if (load_path(path, dirs[i], "config.json", NULL) ||
-		    files_open(l->o->u, &src, path, NULL))
+		    io_open(l->o->u, path, NULL, &src, NULL))
 			continue;
 		json_read(&src, 0, (size_t)src.size, &config, NULL);
 		source_close(&src);

@@ -21,8 +21,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/load/load_impl.h"
@@ -122,7 +122,7 @@ static int load_universal_begin(struct load_tensor *t, const char *state,
 	struct source *const src = &u->pt.src;
 	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path,
 			  err)
-			 ?: files_open(t->s->u, src, u->path, err);
+			 ?: io_open(t->s->u, u->path, NULL, src, err);
 
 	if (rc)
 		return rc;
@@ -186,7 +186,7 @@ static int read_param(const struct universal_source *u, const char *name,
 	int rc = set_path(u, name, "fp32", path, err);
 
 	if (!rc)
-		rc = files_open(u->s.u, &src, path, err);
+		rc = io_open(u->s.u, path, NULL, &src, err);
 	if (rc)
 		return rc;
 	bytebuf_reserve(out, (size_t)src.size);
@@ -234,7 +234,7 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	const struct universal_source *u = names->u;
 	const char *name = names->dir.v[i].name;
 	char full[NAME_MAX + sizeof(PREFIX)], path[PATH_MAX];
-	struct stat st;
+	struct attrs a;
 	int rc;
 
 	if (name[0] == '.' || !names_is_param(name) ||
@@ -244,7 +244,7 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
 	rc = set_path(u, name, "exp_avg", path, err);
-	return rc || files_stat(u->s.u, path, &st, NULL)
+	return rc || io_stat(u->s.u, path, 0, &a, NULL, NULL)
 		       ? rc
 		       : load_known(&u->s, full, err);
 }
@@ -256,7 +256,7 @@ static int load_universal_check(const struct load_source *s, struct errmsg *err)
 	int rc = load_path(path, s->path, "zero", err);
 
 	if (!rc)
-		rc = files_list(s->u, path, true, &names.dir, err);
+		rc = io_list(s->u, path, 0, &names.dir, err);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < s->whole->nparams && !rc; i++)

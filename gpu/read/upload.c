@@ -383,8 +383,8 @@ static int upload_open_file(struct upload *q, struct slot *s,
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
 	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return files_open_known(q->u, &s->job.file, s->job.file.name,
-					&file->id, err);
+		return files_open(q->u, s->job.file.name, &file->id,
+				  &s->job.file, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
 		return 0;

@@ -11,6 +11,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/sys/parallel.h"
@@ -113,8 +114,8 @@ static int find_source(const struct run *r, struct uckpt *u, char **path,
 	if (c->source_options)
 		rc = remote_options_set_all(u, c->source_options, err);
 	return rc ? rc
-		  : files_unite(u, (const char *const *)&c->resume_dir, 1, path,
-				err);
+		  : roots_unite(u, (const char *const *)&c->resume_dir, 1, false,
+				path, err);
 }
 
 static int load_source(struct run *r, struct uckpt *u, const char *dir,

@@ -15,6 +15,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/clock.h"
 #include "tests/support/context.h"
@@ -48,7 +49,7 @@ int main(int argc, char **argv)
 	if (argc < 4 || !a || !b || !x || !y)
 		return 2;
 	cache_set_limit(test_context(), 0, 0, false);
-	if (pack_open(test_context(), argv[1], &p, &err)) {
+	if (io_open_pack(test_context(), argv[1], &p, &err)) {
 		fprintf(stderr, "packread: %s\n", err.text);
 		return 1;
 	}

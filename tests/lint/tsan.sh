@@ -11,7 +11,7 @@ mkdir -p "$dir"
 cd "$dir"
 [ -f config.status ] || "$src/configure" -q --without-cuda \
 	--enable-sanitize=thread CFLAGS="-g -O1"
-tests=$(cd "$src" && ls tests/unit/tree/test_*.c tests/unit/fs/test_*.c tests/unit/files/test_context.c | sed 's/\.c$//')
+tests=$(cd "$src" && ls tests/unit/tree/test_*.c tests/unit/fs/test_*.c tests/unit/io/test_context.c | sed 's/\.c$//')
 # shellcheck disable=SC2086 # names of ours
 make -s -j2 $tests
 export TSAN_OPTIONS="halt_on_error=1 exitcode=66 ${TSAN_OPTIONS:-}"

@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	for (int i = 1; !rc && i < argc; i++) {
 		struct ptfile pt;
 
-		rc = files_open_pt(test_context(), &pt, argv[i], &err);
+		rc = files_open_pt(test_context(), argv[i], NULL, &pt, &err);
 		if (!rc) {
 			rc = show(&pt, argv[i], &err);
 			ptfile_close(&pt);

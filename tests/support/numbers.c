@@ -19,7 +19,7 @@ void numbers_open(struct numbers *n, const char *name)
 
 	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s",
 		 getenv("top_srcdir"), name);
-	if (files_open_pt(test_context(), &n->file, n->path, &err))
+	if (files_open_pt(test_context(), n->path, NULL, &n->file, &err))
 		fail_msg("%s", err.text);
 }
 

@@ -362,7 +362,7 @@ static void check_real_file(const char *path, unsigned *exact)
 	struct bytebuf in, out;
 	struct ptfile pt;
 
-	if (files_open_pt(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);

@@ -80,7 +80,7 @@ void copy_open(const struct copy *c, enum dcp_zerofile_kind kind,
 	struct errmsg err;
 
 	dcp_close_kept(test_context());
-	if (files_open_pt(test_context(), pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, pt, &err))
 		fail_msg("%s", err.text);
 	free(path);
 }

@@ -18,6 +18,7 @@
 #include "ckpt/dcp/stage0.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/plan/plan.h"
 #include "tests/make/literal.h"
@@ -120,7 +121,7 @@ static void open_file(const char *from, struct ptfile *pt, struct mkpt *m)
 {
 	struct errmsg err;
 
-	if (files_open_pt(test_context(), pt, from, &err))
+	if (files_open_pt(test_context(), from, NULL, pt, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0;; i++) {
 		char name[32];
@@ -164,12 +165,12 @@ static char *damage(const struct damage *d)
 	const char *const which = change ? STAGE0_FIRST : d->change;
 	char *const dir = mkckpt_new_dir();
 	struct errmsg err;
-	struct dirlist l;
+	struct dirlist l = { 0 };
 	char *tag;
 
 	assert_true(asprintf(&tag, "%s/tests/good/%s/global_step4", top ? top : ".",
 			     d->from) > 0);
-	assert_int_equal(files_list(test_context(), tag, false, &l, &err), 0);
+	assert_int_equal(io_list(test_context(), tag, IO_PLAIN, &l, &err), 0);
 	for (size_t i = 0; i < l.n; i++) {
 		char *const relative = path_in(tag, l.v[i].name);
 		char *const from = realpath(relative, NULL);

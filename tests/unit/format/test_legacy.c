@@ -309,7 +309,7 @@ static void check_long(uint32_t len)
 	char text[256];
 
 	mkpt_save(path, b.data, b.len);
-	if (files_open_pt(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%u: %s", len, err.text);
 	assert_int_equal(value_find(pt.root, "s")->str.len, len);
 	tensor_text(&pt, "b", text);
@@ -362,7 +362,7 @@ static void storages_are_stepped_over(void **state)
 		skip();
 	}
 	close(fd);
-	if (files_open_pt(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	tensor_text(&pt, "b", text);
 	assert_string_equal(text, "eeffgghhii");

@@ -243,7 +243,7 @@ static void a_file_of_5_gib_can_be_read(void **state)
 		bytebuf_done(&b);
 	}
 	close(fd);
-	if (files_open_pt(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < 4; i++) {
 		uint64_t at = 0;

@@ -14,6 +14,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
 #include "ckpt/cache/cache.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/sys/parallel.h"
 #include "tests/make/mkckpt.h"
@@ -38,7 +39,7 @@ static struct pack *open_pack(void)
 	struct errmsg err = { "" };
 	struct pack *p;
 
-	if (pack_open(test_context(), "pack", &p, &err))
+	if (io_open_pack(test_context(), "pack", &p, &err))
 		fail_msg("%s", err.text);
 	return p;
 }

@@ -17,6 +17,7 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "tests/make/mkckpt.h"
 #include "tests/unit/pack/packed.h"
@@ -123,10 +124,10 @@ static void no_pack_is_none(void **state)
 	struct errmsg err = { "" };
 	struct pack *p;
 
-	assert_int_equal(pack_open(test_context(), "text", &p, &err), -EBADMSG);
+	assert_int_equal(io_open_pack(test_context(), "text", &p, &err), -EBADMSG);
 	assert_string_equal(err.text, "text: not a pack");
-	assert_int_equal(pack_open(test_context(), "none", &p, &err), -ENOENT);
-	assert_int_equal(pack_open(test_context(), "dir", &p, &err), -EBADMSG);
+	assert_int_equal(io_open_pack(test_context(), "none", &p, &err), -ENOENT);
+	assert_int_equal(io_open_pack(test_context(), "dir", &p, &err), -EBADMSG);
 }
 
 #define ENTRY(i) (24 + 64 * (i))

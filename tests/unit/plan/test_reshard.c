@@ -254,7 +254,7 @@ static void check_autoep(struct recut *r, const char *dir, unsigned n)
 	struct ptfile pt;
 
 	snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", dir);
-	if (access(path, F_OK) || files_open_pt(test_context(), &pt, path, &err))
+	if (access(path, F_OK) || files_open_pt(test_context(), path, NULL, &pt, &err))
 		return;
 	layers = value_items(value_find(pt.root, "ds_autoep_layers"));
 	for (size_t i = 0; layers && i < layers->n; i++) {

@@ -105,7 +105,7 @@ static void check_row(size_t i)
 	plan_close(p);
 	snprintf(path, sizeof(path), "%s/%smp_rank_00_model_states.pt", dir,
 		 rows[i].stage == 3 ? "zero_pp_rank_0_" : "");
-	if (files_open_pt(test_context(), &pt, path, &err))
+	if (files_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	describe(value_find(pt.root, rows[i].field), text, sizeof(text));
 	if (strcmp(text, rows[i].text) != 0)

@@ -12,7 +12,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/files/files.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
@@ -81,15 +82,13 @@ static void test_find(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct errmsg err = { "" };
 		struct attrs a;
-		struct stat st;
 		char *where;
-		int rc = files_find(test_context(), cases[i].path, &where, &st,
-				    NULL, &err);
+		int rc = io_stat(test_context(), cases[i].path, 0, &a, &where, &err);
 
 		if (rc != cases[i].rc)
 			fail_msg("%s: %d, %s", cases[i].path, rc, err.text);
 		assert_int_equal(
-			files_lstat(test_context(), cases[i].path, &a) == 0,
+			io_stat(test_context(), cases[i].path, IO_PLAIN, &a, NULL, NULL) == 0,
 			rc == 0);
 		if (rc) {
 			assert_non_null(strstr(
@@ -107,13 +106,13 @@ static void test_open(void **state)
 	struct source s;
 	char text[6] = "";
 
-	assert_int_equal(files_open(test_context(), &s, "{a,b}/both", &err), 0);
+	assert_int_equal(io_open(test_context(), "{a,b}/both", NULL, &s, &err), 0);
 	assert_int_equal(source_read(&s, text, 5, 0, &err), 0);
 	assert_string_equal(text, "first");
 	source_close(&s);
-	assert_int_equal(files_open(test_context(), &s, "{a,b}/sizes", &err),
+	assert_int_equal(io_open(test_context(), "{a,b}/sizes", NULL, &s, &err),
 			 -EBADMSG);
-	assert_int_equal(files_open(test_context(), &s, "{a,b}/none", &err),
+	assert_int_equal(io_open(test_context(), "{a,b}/none", NULL, &s, &err),
 			 -ENOENT);
 }
 
@@ -135,9 +134,9 @@ static void test_list(void **state)
 	static const char *const names[] = { "both",   "d",      "kinds",
 					     "only_a", "only_b", "sizes" };
 	struct errmsg err = { "" };
-	struct dirlist d;
+	struct dirlist d = { 0 };
 
-	assert_int_equal(files_list(test_context(), whole, true, &d, &err), 0);
+	assert_int_equal(io_list(test_context(), whole, 0, &d, &err), 0);
 	assert_int_equal(d.n, COUNT(names));
 	for (size_t i = 0; i < d.n; i++) {
 		const struct dirlist_entry *const e = &d.v[i];
@@ -151,15 +150,15 @@ static void test_list(void **state)
 	}
 	assert_int_equal(d.v[1].type, S_IFDIR);
 	dirlist_done(&d);
-	assert_int_equal(files_list(test_context(), "{a,b}/d", true, &d, &err),
+	assert_int_equal(io_list(test_context(), "{a,b}/d", 0, &d, &err),
 			 0);
 	assert_int_equal(d.attrs.st.st_mode & 0777, 0750);
 	dirlist_done(&d);
-	assert_int_equal(files_list(test_context(), "{a,b}/none", true, &d, &err),
+	assert_int_equal(io_list(test_context(), "{a,b}/none", 0, &d, &err),
 			 -ENOENT);
-	assert_int_equal(files_list(test_context(), "/dev/null", true, &d, &err),
+	assert_int_equal(io_list(test_context(), "/dev/null", 0, &d, &err),
 			 -ENOTDIR);
-	assert_int_equal(files_list(test_context(), "a/both/x", true, &d, &err),
+	assert_int_equal(io_list(test_context(), "a/both/x", 0, &d, &err),
 			 -ENOTDIR);
 }
 

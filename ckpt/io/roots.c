@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of unions.  A path begins with at most one, since a name begins with a brace
  * and its roots are plain directories. */
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/roots.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,9 +11,10 @@
 #include <unistd.h>
 
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/progress.h"
+#include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 
 /* Longer names are shortened, so that messages have room for what they say. */
@@ -185,6 +186,7 @@ static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolu
 		 char **path, struct errmsg *err)
 {
 	struct united *const x = calloc(1, sizeof(*x));
+	struct attrs a;
 	int rc = 0;
 
 	if (n > ROOTS_MAX)
@@ -192,8 +194,11 @@ static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolu
 				ROOTS_MAX);
 	else if (!x || !(x->roots = calloc(n, sizeof(*x->roots))))
 		rc = errmsg_nomem(err, NULL);
-	for (size_t i = 0; !rc && i < n; i++)
+	for (size_t i = 0; !rc && i < n; i++) {
 		rc = set_root(u, x, dirs[i], absolute, err);
+		if (!rc && n > 1 && !absolute)
+			rc = io_stat(u, x->roots[i], 0, &a, NULL, err);
+	}
 	if (!rc && n > 1)
 		return keep(u, x, path, err);
 	if (!rc)

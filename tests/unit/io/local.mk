@@ -1,5 +1,5 @@
-# Units of ckpt/files.
+# Units of ckpt/io and ckpt/files.
 unit_tests += \
 	%D%/test_roots \
 	%D%/test_context \
-	%D%/test_files
+	%D%/test_io

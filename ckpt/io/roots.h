@@ -19,10 +19,11 @@ struct uckpt;
 /*
  * The path that stands for `n` directories (1 to ROOTS_MAX): the directory itself if
  * it is one, without slashes at its end, else the name of their union.  An argument
- * "{A,B}" that no file has as its name means the directories A and B.  If `absolute`,
- * directories must exist, and are named by their absolute paths without links.  The caller
- * frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as realpath(3).  Not thread-safe: called
- * before threads are started.
+ * "{A,B}" that no file has as its name means the directories A and B.  Several must all be
+ * there, since one that is not would look as if it had no files.  If `absolute`,
+ * directories are named by their absolute paths without links, and one must be there, too,
+ * but servers are not asked.  The caller frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as
+ * realpath(3) or io_stat.  Not thread-safe: called before threads are started.
  */
 int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		char **path, struct errmsg *err);

@@ -18,7 +18,8 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/files/files.h"
-#include "ckpt/roots/roots.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/unit.h"
@@ -99,7 +100,7 @@ static bool is_own_site(const struct side *s)
 	const char *const path = SITE "/tag";
 	struct site *const site = site_of(s->u, path);
 	struct sigv4_headers none;
-	struct dirlist list;
+	struct dirlist list = { 0 };
 	char *url;
 	bool own;
 
@@ -107,7 +108,7 @@ static bool is_own_site(const struct side *s)
 		return false;
 	own = strcmp(strstr(url, "?key=") + 5, s->present) == 0;
 	free(url);
-	if (files_list(s->u, path, true, &list, NULL))
+	if (io_list(s->u, path, 0, &list, NULL))
 		return false;
 	own = own && list.n == 1 && dirlist_find(&list, s->present);
 	dirlist_done(&list);
@@ -180,7 +181,7 @@ static void *look(void *side)
 
 	for (uint64_t i = 0; i < ROUNDS; i++) {
 		struct source src;
-		const int rc = files_open(s->u, &src, s->out, NULL);
+		const int rc = io_open(s->u, s->out, NULL, &src, NULL);
 
 		s->wrong += rc != s->out_rc;
 		s->wrong += roots_count(s->u, s->whole) != 2;
@@ -197,7 +198,7 @@ static void contexts_know_nothing_of_each_other(void **state)
 	struct side x = { 0 }, y = { 0 };
 	const char *const ab[] = { "a", "b" }, *const ar[] = { "a", "run" };
 	pthread_t thread;
-	struct stat st;
+	struct attrs a;
 	char path[PATH_MAX];
 
 	(void)state;
@@ -207,8 +208,8 @@ static void contexts_know_nothing_of_each_other(void **state)
 	assert_int_equal(roots_count(x.u, y.whole), 1);
 	assert_int_equal(roots_count(y.u, x.whole), 1);
 	snprintf(path, sizeof(path), "%s/%s", x.whole, x.present);
-	assert_int_equal(files_stat(x.u, path, &st, NULL), 0);
-	assert_true(files_stat(y.u, path, &st, NULL) < 0);
+	assert_int_equal(io_stat(x.u, path, 0, &a, NULL, NULL), 0);
+	assert_true(io_stat(y.u, path, 0, &a, NULL, NULL) < 0);
 	assert_int_equal(pthread_create(&thread, NULL, look, &x), 0);
 	look(&y);
 	assert_int_equal(pthread_join(thread, NULL), 0);

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_IO_H
+#define UCKPT_IO_H
+
+#include "ckpt/base/access.h"
+#include "ckpt/base/dirlist.h"
+#include "ckpt/base/source.h"
+
+struct errmsg;
+struct pack;
+struct uckpt;
+
+/*
+ * Files by path, on this machine (beneath.h) and on servers (remote.h), in directories
+ * and in packs (packed.h), in one directory or in those of a union.
+ *
+ * A path that begins with the name of a union (roots.h) is looked up in its roots in order.
+ * A file that several roots have must have the same size in all: else -EBADMSG.
+ *
+ * Where a directory is not there, a pack of its name with PACK_SUFFIX stands for it, and a
+ * pack is a directory itself: run/TAG/FILE and run/TAG.ucpack/FILE are FILE in
+ * run/TAG.ucpack.  What is really there comes first.  Paths of packs are resolved as in
+ * beneath.h.
+ */
+
+/* Only what is really there, nothing packed; and as beneath_stat of a plain path. */
+#define IO_PLAIN 1u
+
+/*
+ * Find a file or directory.  A directory of several roots has the attributes of the first,
+ * and the users that may search all of them, or with IO_PLAIN, list and search.
+ * `*where`, which the caller frees, becomes the path in the first root that has it; `where`
+ * may be NULL.  -EBADMSG also for a damaged pack; otherwise as beneath_fail.
+ */
+int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
+	    char **where, struct errmsg *err);
+
+/*
+ * List a directory; one of a union has the names that any root has.  `*out` begins with
+ * zeros, but for `wanted`, and is empty after an error.  It is sorted as by dirlist_finish,
+ * but with `wanted` it is as found.  Errors as io_stat, or what the system said.
+ */
+int io_list(struct uckpt *u, const char *path, unsigned flags, struct dirlist *out,
+	    struct errmsg *err);
+
+/* Open a regular file.  `path` must outlive the source, which has no descriptor unless it is
+ * a local file.  If the file is not of the identity `known`, unless that is NULL: -EIO, with
+ * how it differs. */
+int io_open(struct uckpt *u, const char *path, const struct fileid *known,
+	    struct source *out, struct errmsg *err);
+
+/* As beneath_open with O_NOFOLLOW; -EREMOTE for a file of a server, which has no
+ * descriptor. */
+int io_open_plain(struct uckpt *u, const char *path, int flags);
+
+/* Open the pack at `path`.  Whoever opens the same file in a context gets the same pack; each
+ * calls pack_close.  Errors as io_open and pack_open_source. */
+int io_open_pack(struct uckpt *u, const char *path, struct pack **out,
+		 struct errmsg *err);
+
+/* The name of the directory that a file of this name would stand for as a pack:
+ * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
+char *io_dir_name(const char *name);
+
+#endif
