@@ -15,7 +15,7 @@
 #include "ckpt/base/size.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/dirs/hfhub.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/sys/memory.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */

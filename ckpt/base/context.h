@@ -29,7 +29,7 @@ struct uckpt {
 		char *s3_endpoint; /* or NULL */
 		char *s3_region;   /* or NULL */
 		bool s3_anonymous;
-	} remote; /* options about servers (remote/remote_options.h) */
+	} remote; /* options about servers (remote/site.h) */
 
 	/* The source that is open, and how (ckpt/api): */
 	struct settings *settings; /* NULL: nothing was set */

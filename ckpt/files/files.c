@@ -21,7 +21,6 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/remote/remote.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 
 struct uckpt *context_new(void)

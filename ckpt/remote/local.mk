@@ -1,14 +1,13 @@
 # Files of servers, by HTTP and S3: requests, lists, attributes, bytes.
 # Uses base and sys.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/remote_options.h %D%/remote_options.c \
 	%D%/aws_profile.h %D%/aws_profile.c \
 	%D%/sigv4.h %D%/sigv4.c \
 	%D%/site.h %D%/site.c \
 	%D%/transport.h \
-	%D%/http.h %D%/http_answer.c %D%/http.c \
+	%D%/http.h %D%/http.c \
 	%D%/listing.h %D%/listing.c \
-	%D%/remote.h %D%/remote_list.c %D%/remote.c %D%/remote_source.c
+	%D%/remote.h %D%/remote_list.c %D%/remote.c
 
 # Static programs do without libcurl.
 noinst_LIBRARIES += %D%/libucnocurl.a

@@ -3,6 +3,10 @@
  * Attributes and names.  A path below a site is looked up in the list of its
  * directory, so that what is not there costs no request; the site itself, above
  * which nothing may be listed, is asked for by name.
+ *
+ * Bytes: parsers read a few at a time, and from few places: small reads are served from
+ * cached windows.  Larger ones go to the reader's buffer, in requests of at most
+ * HTTP_READ_MAX; callers that read ahead make several at once.
  */
 #include "ckpt/remote/remote.h"
 
@@ -16,7 +20,11 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/cache/cache.h"
 #include "ckpt/remote/site.h"
+
+/* Smaller reads have a window of this size fetched, aligned to it. */
+#define WINDOW (UINT64_C(128) << 10)
 
 /* No device has such a number. */
 #define DEV UINT64_C(0x75636673666172)
@@ -44,8 +52,9 @@ static int find_top(struct site *s, const char *path, int64_t end,
 				       : rc;
 }
 
-int remote_find(struct uckpt *u, const char *path, int64_t end,
-		struct site **site, struct http_meta *out, struct errmsg *err)
+/* Find a file or directory, and the site that it is in. */
+static int find(struct uckpt *u, const char *path, int64_t end, struct site **site,
+		struct http_meta *out, struct errmsg *err)
 {
 	const char *const slash = strrchr(path, '/');
 	struct site *const s = site_of(u, path);
@@ -79,9 +88,11 @@ static uint64_t generation(const struct http_meta *m)
 	return XXH3_64bits(text, strlen(text));
 }
 
-int remote_set_stat(const char *path, const struct http_meta *m,
-		    struct stat *st, struct errmsg *err)
+static int set_attrs(const char *path, const struct http_meta *m,
+		     struct attrs *out, struct errmsg *err)
 {
+	struct stat *st = &out->st;
+
 	if (m->size > INT64_MAX)
 		return errmsg_set(err, -EFBIG, "%s: is too large", path);
 	*st = (struct stat){
@@ -97,17 +108,7 @@ int remote_set_stat(const char *path, const struct http_meta *m,
 	};
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec =
 		m->mtime_s;
-	return 0;
-}
-
-static int set_attrs(const char *path, const struct http_meta *m,
-		     struct attrs *out, struct errmsg *err)
-{
-	const int rc = remote_set_stat(path, m, &out->st, err);
-
-	if (rc)
-		return rc;
-	out->access = access_of(&out->st, false);
+	out->access = access_of(st, false);
 	out->has_acl = false;
 	return 0;
 }
@@ -117,7 +118,7 @@ int remote_stat(struct uckpt *u, const char *path, struct attrs *out,
 {
 	struct site *s;
 	struct http_meta m;
-	const int rc = remote_find(u, path, http_deadline(u), &s, &m, err);
+	const int rc = find(u, path, http_deadline(u), &s, &m, err);
 
 	return rc ? rc : set_attrs(path, &m, out, err);
 }
@@ -130,7 +131,7 @@ int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 	struct remote_list *list;
 	struct http_meta m;
 	struct attrs a;
-	int rc = remote_find(u, path, end, &s, &m, err);
+	int rc = find(u, path, end, &s, &m, err);
 
 	if (!rc && !m.is_dir)
 		rc = errmsg_set(err, -ENOTDIR, "%s: cannot open: %s", path,
@@ -147,4 +148,107 @@ int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 	}
 	remote_list_put(list);
 	return rc ? errmsg_nomem(err, path) : 0;
+}
+
+struct remote_file {
+	struct site *site;
+	char *path;
+	struct http_meta meta;
+	struct cache *cache; /* of windows */
+};
+
+static int read_direct(const struct remote_file *f, void *buf, size_t len,
+		       uint64_t off, struct errmsg *err)
+{
+	uint8_t *to = buf;
+	int rc = 0;
+
+	while (!rc && len) {
+		const size_t n = len < HTTP_READ_MAX ? len : HTTP_READ_MAX;
+
+		rc = http_read(f->site, f->path, &f->meta, to, n, off, err);
+		to += n;
+		off += n;
+		len -= n;
+	}
+	return rc;
+}
+
+/* As cache_fill. */
+static int fill_window(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	(void)file;
+	return read_direct(ctx, buf, len, off, err);
+}
+
+static int remote_read(const struct source *s, void *buf, size_t len,
+		       uint64_t off, struct errmsg *err)
+{
+	struct remote_file *const f = s->ctx;
+	const uint64_t from = off - off % WINDOW;
+	const uint64_t to = off + len + -(off + len) % WINDOW;
+
+	if (len >= WINDOW)
+		return read_direct(f, buf, len, off, err);
+	cache_want(f->cache, 0, from, (to < s->size ? to : s->size) - from,
+		   CACHE_KEEP);
+	return cache_read(f->cache, 0, buf, len, off, err);
+}
+
+static int remote_read_exact(const struct source *s, void *buf, size_t len,
+			     uint64_t off, struct errmsg *err)
+{
+	return read_direct(s->ctx, buf, len, off, err);
+}
+
+static void free_file(struct remote_file *f)
+{
+	if (!f)
+		return;
+	cache_free(f->cache);
+	free(f->path);
+	free(f);
+}
+
+static void remote_close(struct source *s)
+{
+	free_file(s->ctx);
+}
+
+static int open_file(struct uckpt *u, struct remote_file *f, const char *path,
+		     struct attrs *a, struct errmsg *err)
+{
+	int rc = find(u, path, http_deadline(u), &f->site, &f->meta, err);
+
+	if (!rc && f->meta.is_dir)
+		rc = errmsg_set(err, -EBADMSG, "%s: not a regular file", path);
+	rc = rc ?: set_attrs(path, &f->meta, a, err);
+	if (rc)
+		return rc;
+	f->path = strdup(path);
+	f->cache = cache_new(
+		u, &(struct cache_config){ .fill = fill_window, .ctx = f });
+	return f->path && f->cache ? 0 : errmsg_nomem(err, path);
+}
+
+int remote_open(struct uckpt *u, struct source *s, const char *path,
+		struct errmsg *err)
+{
+	static const struct source_ops ops = { .read = remote_read,
+					       .read_exact = remote_read_exact,
+					       .close = remote_close };
+	struct remote_file *const f = calloc(1, sizeof(*f));
+	struct attrs a;
+	const int rc =
+		f ? open_file(u, f, path, &a, err) : errmsg_nomem(err, path);
+
+	if (rc) {
+		free_file(f);
+		return rc;
+	}
+	*s = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = f };
+	fileid_from_stat(&a.st, &s->id);
+	s->size = f->meta.size;
+	return 0;
 }

@@ -51,14 +51,6 @@ void remote_lists_done(struct uckpt *u);
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err);
 
-/* Attributes of a file or directory, and the site that it is in. */
-int remote_find(struct uckpt *u, const char *path, int64_t end,
-		struct site **site, struct http_meta *out, struct errmsg *err);
-
-/* The same as struct stat; -EFBIG. */
-int remote_set_stat(const char *path, const struct http_meta *m,
-		    struct stat *st, struct errmsg *err);
-
 /* As source_open. */
 int remote_open(struct uckpt *u, struct source *s, const char *path,
 		struct errmsg *err);

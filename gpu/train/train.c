@@ -13,7 +13,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/remote/remote_options.h"
+#include "ckpt/remote/site.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"

@@ -20,7 +20,6 @@
 #include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/unit.h"
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/remote/remote_options.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
