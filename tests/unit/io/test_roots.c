@@ -107,7 +107,7 @@ static void test_paths(void **state)
 /* Long unions have short names, each its own; the same roots have the same. */
 static void test_long(void **state)
 {
-	static char text[N + 1][32];
+	static char text[N + 1][64];
 	const char *dirs[N];
 	char *a, *b, *again;
 
