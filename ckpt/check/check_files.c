@@ -33,7 +33,6 @@
 #include "ckpt/sys/steps.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/vfile/vfile_source.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
 

@@ -27,7 +27,6 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/vfile/vfile_source.h"
 #include "ckpt/weights/weights.h"
 
 /* List zero/, or the directory of `param` there. */

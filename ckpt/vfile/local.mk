@@ -6,7 +6,7 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
 	%D%/shardcache_check.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
-	%D%/vfile_crc.c %D%/vfile_ahead.c %D%/vfile_source.h %D%/vfile_source.c \
+	%D%/vfile_crc.c %D%/vfile_ahead.c \
 	%D%/ucfs_ioctl.h
 
 # Installed: what a program needs to ask a mounted file where its bytes lie.

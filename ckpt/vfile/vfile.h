@@ -17,6 +17,7 @@
 struct errmsg;
 struct gathers;
 struct shardcache;
+struct source;
 
 /*
  * The CRC-32 of a storage, shared by all handles of the file: 0 while
@@ -114,8 +115,17 @@ struct vfile_ahead {
 void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 		      uint64_t now, uint64_t window);
 
+/* Read a virtual file as a source.  Takes ownership of `f`, also if it fails.  `name`
+ * must outlive the source.  -ENOMEM. */
+int vfile_source_open(struct source *s, struct vfile *f, const char *name,
+		      struct errmsg *err);
+
+/* Bytes up to `end` will be read from front to back: have them read ahead.  What
+ * follows `end` is not.  Call it before such reads; by default nothing is read ahead. */
+void vfile_source_expect(struct source *s, uint64_t end);
+
 /*
- * The same bytes as pieces of memory, mostly of mapped shards, so that they
+ * The bytes of a file as pieces of memory, mostly of mapped shards, so that they
  * can be handed to the kernel without a copy.  User code must not touch them
  * (see shardcache.h).
  */
