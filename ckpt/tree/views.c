@@ -470,28 +470,6 @@ static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
 	return settled && !is_succeeding(v, tag);
 }
 
-bool view_may_list(struct view *x)
-{
-	struct errmsg why = { "" };
-	struct plan *p;
-	bool may;
-	int rc = 0;
-
-	pthread_mutex_lock(&x->views->u->lock);
-	may = x->made;
-	pthread_mutex_unlock(&x->views->u->lock);
-	if (!may)
-		rc = view_plan(x, &p, &why);
-	if (!may && !rc)
-		view_put(x);
-	may = !rc && is_settled(x->views, x->tag, &why);
-	if (may)
-		x->tag->said = false;
-	else if (rc != -ENOTSUP && x->type.kind == PLAN_UNIVERSAL)
-		say_unlisted(x->views, x->tag, &why);
-	return may;
-}
-
 bool view_has_others(struct view *x)
 {
 	bool opened;
@@ -562,8 +540,6 @@ static void make_plan(struct view *x)
 		tag->looked = clock_ns();
 		plan_warn(tag->plan, &warnings);
 	}
-	if (!rc && p != tag->plan)
-		plan_warn(p, &warnings);
 	pthread_mutex_lock(&x->views->u->lock);
 	x->plan = p;
 	x->made |= !rc;
@@ -578,7 +554,8 @@ static void make_plan(struct view *x)
 		evict_plans(x->views);
 }
 
-int view_plan(struct view *x, struct plan **out, struct errmsg *err)
+/* As view_plan, without the warnings of the view. */
+static int get_plan(struct view *x, struct plan **out, struct errmsg *err)
 {
 	struct views *const v = x->views;
 	int rc;
@@ -605,6 +582,19 @@ int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 	return rc;
 }
 
+int view_plan(struct view *x, struct plan **out, struct errmsg *err)
+{
+	const struct errmsg_sink warnings = { warn_of_view, x };
+	const int rc = get_plan(x, out, err);
+
+	if (rc || x->type.kind == PLAN_UNIVERSAL || atomic_exchange(&x->warned, true))
+		return rc;
+	pthread_mutex_lock(&x->tag->lock);
+	plan_warn(*out, &warnings);
+	pthread_mutex_unlock(&x->tag->lock);
+	return 0;
+}
+
 void view_put(struct view *x)
 {
 	pthread_mutex_lock(&x->views->u->lock);
@@ -612,4 +602,27 @@ void view_put(struct view *x)
 	x->users--;
 	pthread_mutex_unlock(&x->views->u->lock);
 	close_retired(x->views);
+}
+
+/* A listing has no use of a view yet: what the view lacks is said to who opens it. */
+bool view_may_list(struct view *x)
+{
+	struct errmsg why = { "" };
+	struct plan *p;
+	bool may;
+	int rc = 0;
+
+	pthread_mutex_lock(&x->views->u->lock);
+	may = x->made;
+	pthread_mutex_unlock(&x->views->u->lock);
+	if (!may)
+		rc = get_plan(x, &p, &why);
+	if (!may && !rc)
+		view_put(x);
+	may = !rc && is_settled(x->views, x->tag, &why);
+	if (may)
+		x->tag->said = false;
+	else if (rc != -ENOTSUP && x->type.kind == PLAN_UNIVERSAL)
+		say_unlisted(x->views, x->tag, &why);
+	return may;
 }

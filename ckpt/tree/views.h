@@ -2,6 +2,7 @@
 #ifndef UCKPT_VIEWS_H
 #define UCKPT_VIEWS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +46,7 @@ struct view {
 	time_t tried;
 	int rc; /* of the last attempt */
 	struct errmsg *why;
+	atomic_bool warned; /* of what the view lacks */
 	/* Protected by the lock of the list: */
 	unsigned users;
 	uint64_t last_use;
