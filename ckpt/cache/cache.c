@@ -191,6 +191,7 @@ struct cache_pool *cache_pool_new(struct uckpt *u)
 	if (!a)
 		return NULL;
 	a->lock = &u->lock;
+	a->pid = getpid(); /* before anyone can wait */
 	pthread_cond_init(&a->more, NULL);
 	pthread_cond_init(&a->done, NULL);
 	TAILQ_INIT(&a->queue);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
@@ -395,6 +396,39 @@ static void one_of_many_readers_fetches(void **state)
 	cache_free(c);
 }
 
+static void *use_in_thread(void *c)
+{
+	struct errmsg err = { "" };
+
+	assert_int_equal(use_one(c, 0, &err), 0);
+	return NULL;
+}
+
+/* A reader that waits for another's block is woken though threads have begun meanwhile. */
+static void the_first_threads_begin_while_readers_wait(void **state)
+{
+	struct store s = { .stopped = true };
+	struct uckpt *const u = context_new();
+	struct cache *const c = cache_new(u, &(struct cache_config){ .fill = fill,
+								     .ctx = &s });
+	pthread_t readers[2];
+
+	alarm(20);
+	cache_set_limit(u, 8 * MIB, 0, false);
+	for (size_t i = 0; i < COUNT(readers); i++)
+		assert_int_equal(pthread_create(&readers[i], NULL, use_in_thread, c), 0);
+	while (!s.under_way)
+		usleep(100);
+	usleep(20000);
+	cache_want(c, 1, 0, 2 * MIB, CACHE_NEXT);
+	s.stopped = false;
+	for (size_t i = 0; i < COUNT(readers); i++)
+		pthread_join(readers[i], NULL);
+	alarm(0);
+	cache_free(c);
+	context_free(u);
+}
+
 /* A store that does not answer is not asked twice by a reader that waits for it. */
 static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 {
@@ -595,6 +629,7 @@ int main(void)
 		cmocka_unit_test(caches_do_not_mix),
 		cmocka_unit_test(lent_blocks_stay),
 		cmocka_unit_test(one_of_many_readers_fetches),
+		cmocka_unit_test(the_first_threads_begin_while_readers_wait),
 		cmocka_unit_test(what_a_reader_cannot_fetch_fails_at_once),
 		cmocka_unit_test(blocks_may_cross_pieces),
 		cmocka_unit_test(bytes_of_a_file_that_has_changed_are_not_given),
