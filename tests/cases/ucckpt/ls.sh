@@ -25,6 +25,10 @@ fails() {
 
 run=$good/z1_tied_frozen_buffers_dp2
 
+# What views lack is said to who uses them.
+run 0 ls "$run"
+check "a listing has no warnings" test ! -s "$tmp/errors"
+
 # Arguments (of $run) | what is listed
 while IFS='|' read -r options patterns listed; do
 	read -r -a options <<<"$options"
