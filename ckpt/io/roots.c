@@ -60,6 +60,16 @@ const char *roots_below(const struct uckpt *u, const char *path)
 	return x ? path + x->len : path;
 }
 
+bool roots_are_remote(const struct uckpt *u, const char *path)
+{
+	const size_t n = roots_count(u, path);
+	size_t i = 0;
+
+	while (i < n && !site_is_url(roots_root(u, path, i)))
+		i++;
+	return i < n;
+}
+
 char *roots_path(const struct uckpt *u, const char *path, size_t i)
 {
 	const struct united *const x = find(u, path);

@@ -37,6 +37,9 @@ size_t roots_count(const struct uckpt *u, const char *path);
 /* Root `i` of the union that a path is in; the path itself if it is in none. */
 const char *roots_root(const struct uckpt *u, const char *path, size_t i);
 
+/* Is one of the directories that a path is looked up in on a server? */
+bool roots_are_remote(const struct uckpt *u, const char *path);
+
 /* The path in root `i`; malloc'ed.  NULL when memory runs out. */
 char *roots_path(const struct uckpt *u, const char *path, size_t i);
 

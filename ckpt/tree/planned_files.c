@@ -11,7 +11,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
-#include "ckpt/remote/site.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
@@ -54,7 +54,8 @@ bool planned_files_are_there(struct plan *p, struct errmsg *why)
 	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
 	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
-	       (far_is_far(&c->far) || site_is_url(c->path) || are_all_there(c->shards, why)) &&
+	       (far_is_far(&c->far) || roots_are_remote(c->u, c->path) ||
+		are_all_there(c->shards, why)) &&
 	       shardcache_check_paths(c->shards, shards, 2, why) == 0;
 }
 

@@ -19,7 +19,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
-#include "ckpt/remote/site.h"
+#include "ckpt/io/roots.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tree/tree_impl.h"
 #include "ckpt/vfile/shardcache.h"
@@ -352,7 +352,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 
 	if (rc)
 		return rc;
-	if (site_is_url(tag) || far_is_far(&t->far)) {
+	if (roots_are_remote(t->o->u, tag) || far_is_far(&t->far)) {
 		const enum view_state state = view_state(x, &why);
 
 		listed = state != VIEW_REFUSED && state != VIEW_FAILED;

@@ -178,7 +178,7 @@ mkdir "$tmp/names"
 "$top_builddir/tests/programs/mkrun" "$tmp/names" 2 1000 4 || fail "mkrun"
 touch "$tmp/names/"{1..3000}
 asked() { echo $(($(far_count lookups) + $(far_count getattrs))); }
-"$slowfs" -t -d 1000 "$tmp/names" "$far"
+"$slowfs" -t -d 3000 "$tmp/names" "$far"
 ucckpt info "$far" >"$tmp/info.log" 2>&1
 check "many names: info asks for few: $(asked)" test "$(asked)" -lt 300
 mount_fg "$far" || finish
