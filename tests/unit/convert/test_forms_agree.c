@@ -104,12 +104,15 @@ static unsigned compare(const char *source, unsigned *failures)
 
 static void check_says_what_convert_does(void **state)
 {
+	/* Under sanitizers every fourth: they take twenty times as long. */
+	const char *const sanitize = getenv("sanitize");
+	const size_t step = sanitize && strcmp(sanitize, "no") != 0 ? 4 : 1;
 	unsigned failures = 0, written = 0;
 	glob_t g;
 
 	(void)state;
 	realfiles_glob(&g, "tests/good/*");
-	for (size_t i = 0; i < g.gl_pathc; i++) {
+	for (size_t i = 0; i < g.gl_pathc; i += step) {
 		struct stat st;
 
 		if (stat(g.gl_pathv[i], &st) == 0 && S_ISDIR(st.st_mode))
@@ -117,7 +120,7 @@ static void check_says_what_convert_does(void **state)
 	}
 	globfree(&g);
 	assert_int_equal(failures, 0);
-	assert_true(written > 500);
+	assert_true(written > 500 / step);
 }
 
 int main(void)
