@@ -247,8 +247,6 @@ static int build_groups(struct resharder *b)
 	compare_groups(b);
 	for (size_t g = 0; !rc && g < b->m->ngroups; g++)
 		rc = check_joined(b, &b->m->groups[g]);
-	if (!rc && b->s->stage == 3 && !b->m->same_groups)
-		rc = reshard_find_ids(b);
 	return rc;
 }
 

@@ -64,8 +64,7 @@ static void add_elements(struct reshard_builder *b, const struct frozen_old *f,
 }
 
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
-				    const struct value *old,
-				    const struct value *like)
+				    const struct value *old)
 {
 	const bool cut = b->s->stage == 3;
 	struct frozen_old f = { 0 };
@@ -86,8 +85,7 @@ struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
 		add_elements(b, &f, first, numel, map);
 		draft_add_zeros(b->d, map, (slot - numel) * dtype_size(t.dtype));
 	}
-	return like ? tensor_to_value_like(b->a, like, &t)
-		    : tensor_to_value(b->a, &t);
+	return tensor_to_value(b->a, &t);
 }
 
 /* Is it a parameter of stages 1 and 2 that the optimizer does not own? */
@@ -98,7 +96,7 @@ static bool is_frozen(const struct reshard_builder *b,
 		value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
 	return name && tensor_is(pair->val) &&
-	       !reshard_names_find(&b->places, name) &&
+	       !reshard_find_param(b, name) &&
 	       !reshard_names_find(&b->entries.buffers, name) &&
 	       !reshard_names_find(&b->entries.shared, name);
 }
@@ -156,15 +154,13 @@ struct value *reshard_frozen_shapes(struct reshard_builder *b, struct value *old
 	return s->old_stage == 1 ? of_module(b, shape_of) : old;
 }
 
-/* From stages 2 and 3 to stage 3, whose new slot is made like the old one. */
+/* From stages 2 and 3 to stage 3. */
 static struct value *recut_fragment(struct reshard_builder *b, void *ctx,
 				    const struct value_pair *pair)
 {
 	(void)ctx;
 	return value_is_cstr(pair->key) && tensor_is(pair->val)
-		       ? reshard_frozen_tensor(b, pair->key->str.p, pair->val,
-					       b->s->old_stage == 3 ? pair->val
-								    : NULL)
+		       ? reshard_frozen_tensor(b, pair->key->str.p, pair->val)
 		       : RESHARD_FAIL(b, -ENOTSUP,
 				      "frozen_param_fragments: %.100s is no plain"
 				      " tensor with a name, and cannot be cut",
@@ -177,7 +173,7 @@ static struct value *cut_tensor(struct reshard_builder *b, void *ctx,
 {
 	(void)ctx;
 	return is_frozen(b, pair) ? reshard_frozen_tensor(b, pair->key->str.p,
-							  pair->val, NULL)
+							  pair->val)
 				  : reshard_left_out;
 }
 

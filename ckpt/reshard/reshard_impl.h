@@ -44,10 +44,6 @@ struct reshard_mp {
 	bool bf16;    /* BF16_Optimizer's: partitions keep their padding */
 	bool same_groups; /* new groups are the old ones, parameter by parameter */
 	bool same_order; /* and in their order */
-	/* ds_id of each entry of param_shapes, in the order of groups; NULL if
-	 * unknown or not needed. */
-	int64_t *ids;
-	size_t *ids_start; /* of each old group */
 };
 
 /* Does the new stage cut groups in another way than the old one? */
@@ -83,18 +79,11 @@ void *reshard_alloc(const struct resharder *b, size_t n, size_t item);
 int reshard_build_flat_group(struct resharder *b, uint32_t param_group);
 int reshard_build_sub_groups(struct resharder *b, uint32_t param_group);
 
-/*
- * Find the ds_id of each parameter: ZeRO-3 numbers parameters, and tags the master
- * weights of a sub-group with the numbers of its first and last one.  b->m->ids stays
- * NULL if the numbers cannot be inferred.  Opens the first model-states file.
- */
-int reshard_find_ids(struct resharder *b);
-
 /* A set of names with what belongs to each of them. */
 struct reshard_name {
 	const char *name;      /* first: array_by_text */
-	struct value *value;   /* of an entry of a dict */
-	uint32_t group, index; /* of a parameter in the new groups */
+	struct value *value; /* of an entry of a dict */
+	uint32_t index;
 };
 
 struct reshard_names {
@@ -135,9 +124,7 @@ struct reshard_builder {
 	const struct tag_file *file; /* the old file it is modelled on */
 	struct draft *d;             /* that file is d->old */
 	struct arena *a;             /* of the draft */
-	/* Of model states: parameters of the optimizer, and the module's other entries. */
-	struct reshard_names places;
-	struct reshard_entries entries;
+	struct reshard_entries entries; /* of model states */
 	struct frozen frozen; /* of stage 3 */
 	struct value *module; /* the new one, once it is built */
 };
@@ -198,6 +185,9 @@ struct value *reshard_list_groups(struct reshard_builder *b,
 /* Return the ds_config of the old file, with the new stage. */
 struct value *reshard_config(struct reshard_builder *b, struct value *old);
 
+/* The parameter of the optimizer that has this name, or NULL. */
+const struct slice *reshard_find_param(const struct reshard_builder *b, const char *name);
+
 /* The fields of new model states: module (reshard_module.c), frozen_param_shapes and
  * frozen_param_fragments (reshard_frozen.c). */
 struct value *reshard_module(struct reshard_builder *b, struct value *old);
@@ -208,12 +198,10 @@ struct value *reshard_frozen_fragments(struct reshard_builder *b,
 
 /*
  * Return a frozen parameter as the new stage has it: the whole, or in stage 3 the
- * new rank's slot.  `old` is its old tensor: of the module, or of stage 3.  The new
- * one is made like `like`, unless that is NULL.
+ * new rank's slot.  `old` is its old tensor: of the module, or of stage 3.
  */
 struct value *reshard_frozen_tensor(struct reshard_builder *b, const char *name,
-				    const struct value *old,
-				    const struct value *like);
+				    const struct value *old);
 
 /* The tensors of an optimizer shard (reshard_states.c): torch's dict {state,
  * param_groups}, and the list of master weights of all groups. */

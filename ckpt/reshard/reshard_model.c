@@ -5,12 +5,11 @@
  *
  *   dp_world_size
  *   param_shapes		one dict for each flat group
- *   module			stages 1 and 2: views of the padded flat groups
  *   frozen_param_fragments	stage 3: this rank's slots
  *   shared_params		only the first rank fills it in
  *   ds_autoep_layers	the ranks that share an expert
  *
- * and these on the stage: frozen_param_shapes, frozen_param_fragments, ds_config.
+ * and these on the stage: module, frozen_param_shapes, frozen_param_fragments, ds_config.
  */
 #include <errno.h>
 
@@ -94,25 +93,11 @@ static struct value *uc_info(struct reshard_builder *b, struct value *old)
 		       : old;
 }
 
-static void find_places(struct reshard_builder *b)
+const struct slice *reshard_find_param(const struct reshard_builder *b, const char *name)
 {
-	struct reshard_names *const s = &b->places;
-	size_t total = 0;
+	const struct slice *const s = rank_params_find(&b->s->r->model.ranks[b->mp], name);
 
-	for (size_t g = 0; g < b->m->ngroups; g++)
-		total += b->m->groups[g].n;
-	s->v = arena_alloc(b->a, (total + 1) * sizeof(*s->v));
-	for (uint32_t g = 0; s->v && g < b->m->ngroups; g++)
-		for (uint32_t i = 0; i < b->m->groups[g].n; i++) {
-			const struct slice *const p =
-				b->m->groups[g].params[i].slice;
-
-			if (p)
-				s->v[s->n++] = (struct reshard_name){
-					.name = p->name, .group = g, .index = i
-				};
-		}
-	reshard_names_sort(s);
+	return s && !s->module ? s : NULL;
 }
 
 struct value *reshard_model_root(struct reshard_builder *b)
@@ -134,7 +119,6 @@ struct value *reshard_model_root(struct reshard_builder *b)
 	if (!b->m->same_order && !value_find(root, "param_shapes"))
 		return RESHARD_FAIL(b, -EBADMSG,
 				    "param_shapes is not that of other ranks");
-	find_places(b);
 	reshard_entries_init(&b->entries, b->a, root);
 	if (b->s->old_stage == 3 &&
 	    !draft_try(b->d, frozen_init(&b->frozen, &b->s->r->dir, b->mp,

@@ -9,7 +9,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/dirs/tagdir.h"
@@ -112,11 +111,13 @@ static void add_elements(struct reshard_builder *b,
 		draft_add_zeros(d, map, (g->part.size - at) * item);
 }
 
-/* Return a flat tensor of `numel` elements in a storage of `size`.  It gets the
- * attributes of `like`, unless that is NULL. */
+/*
+ * Return a flat tensor of `numel` elements in a storage of `size`.  What else the old one
+ * was pickled with, such as the attribute ds_id that stage 3 has since 0.14, is about the
+ * old group: loaders copy the elements and look at nothing else.
+ */
 static struct value *flat_tensor(struct reshard_builder *b,
 				 const struct reshard_group *g,
-				 const struct value *like,
 				 const struct param_state *st, uint64_t numel,
 				 uint64_t size)
 {
@@ -131,13 +132,11 @@ static struct value *flat_tensor(struct reshard_builder *b,
 			     st != profile_of(b, g)->states.v &&
 				     profile_of(b, g)->replicated,
 			     map);
-	return like ? tensor_to_value_like(b->a, like, &t)
-		    : tensor_to_value(b->a, &t);
+	return tensor_to_value(b->a, &t);
 }
 
 static struct value *flat_state(struct reshard_builder *b,
 				const struct reshard_group *g,
-				const struct value *like,
 				const struct param_state *st)
 {
 	uint64_t size = g->part.size, left_out = 0;
@@ -146,7 +145,7 @@ static struct value *flat_state(struct reshard_builder *b,
 		size = partition_whole_size(&g->part, reshard_part_of(b, g));
 	else if (b->m->elastic)
 		left_out = reshard_recorded_padding(b, g);
-	return flat_tensor(b, g, like, st, size - left_out, size);
+	return flat_tensor(b, g, st, size - left_out, size);
 }
 
 /* Return a copy of an old tensor in a new storage that holds nothing else. */
@@ -166,7 +165,7 @@ static struct value *copy_tensor(struct reshard_builder *b,
 	map = draft_add_storage(b->d, &t);
 	draft_add_old(b->d, map, t.numel * item,
 		      storage + old.storage_offset * item);
-	return tensor_to_value_like(b->a, v, &t);
+	return tensor_to_value(b->a, &t);
 }
 
 static struct value *state_value(struct reshard_builder *b, void *ctx,
@@ -181,7 +180,7 @@ static struct value *state_value(struct reshard_builder *b, void *ctx,
 		const struct param_state *const st = &profile->states.v[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
-			return flat_state(b, g, pair->val, st);
+			return flat_state(b, g, st);
 	}
 	/* torch updates such a tensor in place, so groups must not share it. */
 	return copy_tensor(b, pair->val);
@@ -202,7 +201,7 @@ static struct value *missing_states(struct reshard_builder *b,
 			return RESHARD_FAIL(b, -EBADMSG,
 					    "has no states of group %" PRIu32,
 					    g->like);
-		value_dict_set(b->a, out, st->name, flat_state(b, g, NULL, st));
+		value_dict_set(b->a, out, st->name, flat_state(b, g, st));
 	}
 	return out;
 }
@@ -286,63 +285,15 @@ struct value *reshard_base_optimizer(struct reshard_builder *b,
 			     : reshard_edit(b, old, fields, COUNT(fields));
 }
 
-/* "<ds_id of the first parameter>_<ds_id of the last>". */
-static struct value *ds_id(struct reshard_builder *b,
-			   const struct reshard_group *g)
-{
-	const struct reshard_param *const first = &g->params[0];
-	const struct reshard_param *const last = &g->params[g->n - 1];
-	char text[64];
-
-	snprintf(text, sizeof(text), "%" PRId64 "_%" PRId64,
-		 b->m->ids[b->m->ids_start[first->group] + first->listed],
-		 b->m->ids[b->m->ids_start[last->group] + last->listed]);
-	return value_new_str(b->a, arena_strdup(b->a, text));
-}
-
-/* Return the tensor with the attribute ds_id, by _rebuild_from_type_v2. */
-static struct value *with_ds_id(struct reshard_builder *b, struct value *tensor,
-				struct value *id)
-{
-	struct arena *const a = b->a;
-	struct value *const args = value_new(a, VALUE_TUPLE);
-	struct value *const attributes = value_new(a, VALUE_DICT);
-
-	value_dict_set(a, attributes, "ds_id", id);
-	value_append(a, args, tensor->obj->callable);
-	value_append(a, args, value_new_global(a, "torch", "Tensor"));
-	value_append(a, args, tensor->obj->args);
-	value_append(a, args, attributes);
-	return value_new_reduce(
-		a, value_new_global(a, "torch._tensor", "_rebuild_from_type_v2"),
-		args);
-}
-
-/* Return the master weights of a group, made like the old ones of the same stage. */
 static struct value *master_weights(struct reshard_builder *b,
 				    const struct reshard_group *g)
 {
-	const bool zero3 = b->s->stage == 3;
-	const struct value *const old =
-		value_find(reshard_zero_dict(b),
-			   zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS);
-	const struct value *const like =
-		reshard_crosses(b->s) ? NULL : value_item(old, g->like);
-	const uint64_t left_out =
-		zero3 || b->m->bf16 ? 0 : reshard_recorded_padding(b, g);
-	struct value *v;
+	const uint64_t left_out = b->s->stage == 3 || b->m->bf16
+					  ? 0
+					  : reshard_recorded_padding(b, g);
 
-	if (like && !tensor_is(like))
-		return RESHARD_FAIL(b, -EIO, "has changed");
-	v = flat_tensor(b, g, like, profile_of(b, g)->states.v,
-			g->part.size - left_out, g->part.size);
-	if (!v || !zero3 || b->m->same_groups || !b->m->ids || !g->n)
-		return v;
-	if (!like)
-		return with_ds_id(b, v, ds_id(b, g));
-	return tensor_attribute(v, "ds_id")
-		       ? tensor_with_attribute(b->a, v, "ds_id", ds_id(b, g))
-		       : v;
+	return flat_tensor(b, g, profile_of(b, g)->states.v, g->part.size - left_out,
+			   g->part.size);
 }
 
 struct value *reshard_master_weights(struct reshard_builder *b,

@@ -442,23 +442,17 @@ static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 	return a->failed ? NULL : v;
 }
 
-/* A tuple of `v[0 .. n)` and then of what `from` (may be NULL) has from there
- * on. */
-static struct value *tuple_with(struct arena *a, struct value **v, size_t n,
-				const struct value *from)
+static struct value *tuple_of(struct arena *a, struct value **v, size_t n)
 {
-	const size_t end = from && from->seq.n > n ? from->seq.n : n;
 	struct value *const t = value_new(a, VALUE_TUPLE);
 
-	for (size_t i = 0; i < end; i++)
-		value_append(a, t, i < n ? v[i] : from->seq.v[i]);
+	for (size_t i = 0; i < n; i++)
+		value_append(a, t, v[i]);
 	return a->failed ? NULL : t;
 }
 
-/* Make the persistent id of the storage of `t`.  `location` may be a shared
- * string; NULL: a new one. */
-static struct value *storage_to_value(struct arena *a, const struct tensor *t,
-				      struct value *location)
+/* Make the persistent id of the storage of `t`. */
+static struct value *storage_to_value(struct arena *a, const struct tensor *t)
 {
 	struct value *const storage = value_new(a, VALUE_STORAGE);
 	const char *const typed = dtypes[t->dtype].storage;
@@ -466,14 +460,14 @@ static struct value *storage_to_value(struct arena *a, const struct tensor *t,
 
 	if (!storage)
 		return NULL;
-	storage->pid = tuple_with(a, (struct value *[]){
+	storage->pid = tuple_of(a, (struct value *[]){
 		value_new_str(a, "storage"),
 		typed ? value_new_global(a, "torch", typed)
 		      : value_new_global(a, "torch.storage", "UntypedStorage"),
 		value_new_str(a, t->storage_key),
-		location ? location : value_new_str(a, "cpu"),
+		value_new_str(a, "cpu"),
 		value_new_int(a, (int64_t)(t->storage_numel * unit)),
-	}, 5, NULL);
+	}, 5);
 	return storage->pid ? storage : NULL;
 }
 
@@ -483,22 +477,14 @@ struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
 	struct value *const dims = dims_to_value(a, shape, ndim);
 
 	return value_new_reduce(a, value_new_global(a, "torch", "Size"),
-				tuple_with(a, &(struct value *){ dims }, 1, NULL));
-}
-
-/* The function that rebuilds tensors of a type. */
-static struct value *rebuild_to_value(struct arena *a, enum dtype d)
-{
-	return value_new_global(a, "torch._utils",
-				dtypes[d].storage ? "_rebuild_tensor_v2"
-						  : "_rebuild_tensor_v3");
+				tuple_of(a, &(struct value *){ dims }, 1));
 }
 
 struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 {
 	const bool v3 = !dtypes[t->dtype].storage;
 	struct value *args[] = {
-		storage_to_value(a, t, NULL),
+		storage_to_value(a, t),
 		value_new_int(a, (int64_t)t->storage_offset),
 		dims_to_value(a, t->shape, t->ndim),
 		dims_to_value(a, t->stride, t->ndim),
@@ -507,107 +493,11 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t)
 		v3 ? value_new_global(a, "torch", dtypes[t->dtype].name) : NULL,
 	};
 
-	return value_new_reduce(a, rebuild_to_value(a, t->dtype),
-				tuple_with(a, args, v3 ? 7 : 6, NULL));
-}
-
-/* A call of another function with other arguments, and what BUILD added to it. */
-static struct value *call_with(struct arena *a, const struct value *from,
-			       struct value *function, struct value *args)
-{
-	struct value *const v = value_new_reduce(a, function, args);
-
-	if (v)
-		v->obj->state = from->obj->state;
-	return v;
-}
-
-/* Does `function` rebuild tensors of a type like this one? */
-static bool rebuilds(const struct value *function, enum dtype d)
-{
-	return is_v3(function) == !dtypes[d].storage;
-}
-
-/* A tensor's arguments, with another storage and view. */
-static struct value *args_like(struct arena *a, const struct value *function,
-			       const struct value *args, const struct tensor *t)
-{
-	const struct value_seq *const old = &args->seq;
-	const bool v3 = !dtypes[t->dtype].storage, whole = v3 || old->n > 5;
-	struct value *const location = old->v[0]->kind == VALUE_STORAGE
-					       ? old->v[0]->pid->seq.v[3]
-					       : NULL;
-	struct value *v[] = {
-		storage_to_value(a, t, location),
-		value_new_int(a, (int64_t)t->storage_offset),
-		dims_to_value(a, t->shape, t->ndim),
-		dims_to_value(a, t->stride, t->ndim),
-		old->n > 5 ? old->v[4] : value_new_bool(a, t->requires_grad),
-		value_new_ordered(a), /* hooks, of its own */
-		v3 ? value_new_global(a, "torch", dtypes[t->dtype].name) : NULL,
-	};
-
-	return tuple_with(a, v, v3 ? 7 : whole ? 6 : 4,
-			  rebuilds(function, t->dtype) ? args : NULL);
-}
-
-/* The function that makes `t` like a call of `function` did its tensor. */
-static struct value *function_like(struct arena *a, struct value *function,
-				   const struct tensor *t)
-{
-	return !is_rebuild(function) || rebuilds(function, t->dtype)
-		       ? function
-		       : rebuild_to_value(a, t->dtype);
-}
-
-/* The arguments of a call of `function`, which makes a tensor, of `t` instead. */
-static struct value *wrap_like(struct arena *a, const struct value *function,
-			       const struct value *args, const struct tensor *t)
-{
-	struct value *v[3] = { NULL };
-	const struct value *inner;
-
-	if (is_rebuild(function))
-		return args_like(a, function, args, t);
-	if (is_wrapper(function)) {
-		inner = args->seq.v[0];
-		v[0] = call_with(a, inner, function_like(a, inner->obj->callable, t),
-				 wrap_like(a, inner->obj->callable,
-					   inner->obj->args, t));
-		return tuple_with(a, v, 1, args);
-	}
-	/* (function, type, its arguments, attributes) */
-	memcpy(v, args->seq.v, sizeof(v));
-	v[2] = wrap_like(a, v[0], v[2], t);
-	v[0] = function_like(a, v[0], t);
-	return tuple_with(a, v, 3, args);
-}
-
-struct value *tensor_to_value_like(struct arena *a, const struct value *like,
-				   const struct tensor *t)
-{
-	assert(tensor_is(like));
-	return call_with(a, like, function_like(a, like->obj->callable, t),
-			 wrap_like(a, like->obj->callable, like->obj->args, t));
-}
-
-struct value *tensor_with_attribute(struct arena *a, const struct value *like,
-				    const char *name, struct value *attribute)
-{
-	const struct value *const args = like->obj->args;
-	const struct value_dict *const old =
-		is_from_type(like) ? value_pairs(value_item(args, 3)) : NULL;
-	struct value *v[4] = { NULL };
-
-	if (!old)
-		return NULL;
-	memcpy(v, args->seq.v, sizeof(v));
-	v[3] = value_new(a, VALUE_DICT);
-	for (size_t i = 0; i < old->n; i++)
-		value_put(a, v[3], old->v[i].key,
-			  value_is_str(old->v[i].key, name) ? attribute
-							    : old->v[i].val);
-	return call_with(a, like, like->obj->callable, tuple_with(a, v, 4, args));
+	return value_new_reduce(a,
+				value_new_global(a, "torch._utils",
+						 v3 ? "_rebuild_tensor_v3"
+						    : "_rebuild_tensor_v2"),
+				tuple_of(a, args, v3 ? 7 : 6));
 }
 
 bool tensor_is_contiguous(const struct tensor *t)

@@ -137,16 +137,6 @@ struct value *tensor_to_value(struct arena *a, const struct tensor *t);
 struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
 				   unsigned ndim);
 
-/* As tensor_to_value, with everything that `like`, a tensor, has besides storage, offset,
- * sizes and strides: its wrappers, attributes and hooks are shared with it. */
-struct value *tensor_to_value_like(struct arena *a, const struct value *like,
-				   const struct tensor *t);
-
-/* `like` with another value of an attribute that it was pickled with (see
- * tensor_attribute); NULL if it has no attributes, too. */
-struct value *tensor_with_attribute(struct arena *a, const struct value *like,
-				    const char *name, struct value *attribute);
-
 /* Fill in a contiguous tensor that owns its storage. */
 void tensor_init(struct tensor *t, enum dtype dtype, const uint64_t *shape,
 		 unsigned ndim, bool requires_grad);

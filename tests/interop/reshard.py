@@ -74,9 +74,12 @@ def expected(case, to):
     """Keys that may differ.  The configuration is that of the new run, which was
     started with another batch size.  Stage 3 records neither clip_grad, for which
     an engine of another stage then keeps its own, nor param_alignment_paddings,
-    without which such an engine aligns what it loads as it is configured to."""
+    without which such an engine aligns what it loads as it is configured to.  Stage 1
+    does not tell that there are no frozen parameters: they may have been excluded."""
     crossed = ("clip_grad", "param_alignment_paddings")
-    return ("ds_config",) + (crossed if case.stage == 3 and to < 3 else ())
+    frozen = ("frozen_param_shapes", "frozen_param_fragments")
+    return (("ds_config",) + (crossed if case.stage == 3 and to < 3 else ())
+            + (frozen if case.stage == 1 and to > 1 else ()))
 
 
 def describe(a, b, ignored, path=""):
@@ -98,8 +101,11 @@ def describe(a, b, ignored, path=""):
         return [d for i, (x, y) in enumerate(zip(a, b))
                 for d in describe(x, y, ignored, f"{path}/{i}")]
     if torch.is_tensor(a):
-        facts = [(t.dtype, t.shape, t.stride(), t.storage_offset(),
-                  t.untyped_storage().nbytes(), t.requires_grad)
+        # A view's module keeps the storages of the ranks that saved it, or has one for
+        # each tensor.
+        stored = not path.startswith(("/module", "/frozen_param_fragments"))
+        facts = [(t.dtype, t.shape, t.stride(), t.requires_grad)
+                 + stored * (t.storage_offset(), t.untyped_storage().nbytes())
                  for t in (a, b)]
         if facts[0] != facts[1]:
             return [f"{path}: {facts[0]}, {facts[1]}"]
