@@ -18,7 +18,6 @@ struct errmsg;
 struct uckpt;
 struct plan;
 struct state;
-struct weights;
 
 /* The name of a parameter or a weight. */
 struct diff_entry {
@@ -46,7 +45,6 @@ struct diff_tree {
 	bool model;          /* of Hugging Face */
 	/* Those of a model; of a ZeRO checkpoint, if it provides them instead of its tree's
 	 * fp32: see diff_tree_match. */
-	const struct weights *weights;
 	struct arena arena;
 	struct diff_entry *v; /* sorted by name */
 	size_t n, cap;
@@ -68,11 +66,11 @@ void diff_tree_close(struct diff_tree *t);
 
 /*
  * Prepare `t` for a comparison with `other`.  If `other` has weights alone, a
- * ZeRO checkpoint provides the weights that its _hf view shows (weights.h)
+ * ZeRO checkpoint provides the weights that its _hf view shows (checkpoint_order)
  * instead of those of its universal tree: a tree of ZeRO-3 has no buffers and
  * frozen parameters, and trees of other stages have tied names as the model
  * keeps them, rounded to its type, and vocabularies without padding.  Errors as
- * weights_load.
+ * checkpoint_order.
  */
 int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 		    struct errmsg *err);

@@ -27,7 +27,6 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/weights/weights.h"
 
 /* List zero/, or the directory of `param` there. */
 static int list(const struct diff_tree *t, const char *param,
@@ -124,10 +123,11 @@ static size_t find_weight(const struct diff_tree *t, const char *name)
 
 static int add_weights(struct diff_tree *t, size_t n, struct errmsg *err)
 {
-	int rc = plan_universal_weights(t->plan, &t->weights, err);
+	struct checkpoint *const c = plan_checkpoint(t->plan);
+	int rc = checkpoint_order(c, err);
 
-	for (size_t i = 0; !rc && i < n && i < t->weights->n; i++)
-		rc = add_entry(t, t->weights->v[i]->name, i, err);
+	for (size_t i = 0; !rc && i < n && i < c->norder; i++)
+		rc = add_entry(t, c->order[i]->name, i, err);
 	return rc;
 }
 
@@ -259,16 +259,16 @@ static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
 
 static int load_ties(struct diff_tree *t, struct errmsg *err)
 {
-	const struct weights *w;
+	struct checkpoint *c;
 	int rc;
 
 	if (!t->plan)
 		return load_ties_of_files(t, err);
-	rc = plan_universal_weights(t->plan, &w, err);
-	for (size_t i = 0; !rc && i < w->n; i++)
-		if (w->v[i]->same != i)
-			rc = add_tie(t, w->v[i]->name,
-				     w->v[w->v[i]->same]->name, err);
+	c = plan_checkpoint(t->plan);
+	rc = checkpoint_order(c, err);
+	for (size_t i = 0; !rc && i < c->norder; i++)
+		if (c->order[i]->same)
+			rc = add_tie(t, c->order[i]->name, c->order[i]->same->name, err);
 	return rc;
 }
 
@@ -372,25 +372,20 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 static int open_weight(const struct diff_tree *t, size_t weight, struct state *out,
 		       struct errmsg *err)
 {
-	struct plan *const p = t->plan;
-	const struct weights *const w = t->weights;
-	const struct weight *const x = w->v[weight];
-	const enum dtype dtype =
-		t->model ? x->dtype : weights_dtype(w, weight, DTYPE_F32);
+	struct checkpoint *const c = plan_checkpoint(t->plan);
+	const struct param *const x = c->order[weight];
+	const enum dtype dtype = t->model ? x->dtype : checkpoint_dtype(x, DTYPE_F32);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
 	struct tensor tensor;
 	struct vfile *file;
 	struct source src;
-	int rc = weights_add(w, weight, plan_checkpoint(p), dtype, &map, &gathers,
-			     err);
+	int rc = checkpoint_weights(c, x, dtype, &map, &gathers, err);
 
 	if (!rc) {
-		file = vfile_new_tensors(plan_checkpoint(p)->shards, &head, &map,
-					 &head.len, 1, &gathers, err);
-		rc = file ? vfile_source_open(&src, file, plan_checkpoint(p)->path, err)
-			  : -ENOMEM;
+		file = vfile_new_tensors(c->shards, &head, &map, &head.len, 1, &gathers, err);
+		rc = file ? vfile_source_open(&src, file, c->path, err) : -ENOMEM;
 	}
 	if (!rc) {
 		tensor_init(&tensor, dtype, x->shape, x->ndim, false);

@@ -10,12 +10,12 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/gather.h"
 
 struct hf_checkpoint {
 	struct checkpoint c;
 	struct hfdir d;
 	struct param *params;
+	const struct param **order;
 };
 
 static struct hf_checkpoint *hf_of(struct checkpoint *c)
@@ -61,7 +61,8 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 
 	(void)rules;
 	h->params = calloc(n + 1, sizeof(*h->params));
-	if (!h->params)
+	h->order = calloc(n + 1, sizeof(*h->order));
+	if (!h->params || !h->order)
 		return errmsg_nomem(err, c->path);
 	for (size_t i = 0; i < n; i++) {
 		const struct stored *const at = &h->d.v[i].at;
@@ -72,11 +73,17 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 					       .numel = at->numel,
 					       .merge.vocab =
 						       is_vocabulary(h->d.v[i].name),
-					       .module = at };
+					       .module = at,
+					       .kind = PARAM_FROZEN,
+					       .dtype = at->dtype,
+					       .number = i };
+		h->order[i] = &h->params[i];
 	}
 	c->params = h->params;
 	c->nparams = h->d.n;
 	c->nmore = h->d.nmore;
+	c->order = h->order;
+	c->norder = n;
 	return 0;
 }
 
@@ -112,20 +119,14 @@ static int hf_extents(struct checkpoint *c, const struct param *p,
 		      const struct param_state *state, struct extent_map *out,
 		      struct gathers *gathers, struct errmsg *err)
 {
-	const struct stored *const at = p->module;
-	struct tensor t;
 	bool ok;
 
-	stored_describe(at, &t);
 	if (state->kind != STATE_FLAT)
 		ok = extent_add(out, EXTENT_ZERO, sizeof(float), 0, 0, DTYPE_U8);
 	else if (strcmp(state->name, "fp32") != 0)
 		ok = extent_add(out, EXTENT_ZERO, p->numel * sizeof(float), 0, 0, DTYPE_U8);
-	else if (tensor_is_contiguous(&t))
-		ok = extent_add_cast(out, p->numel, at->file, at->storage, at->dtype,
-				     DTYPE_F32);
 	else
-		ok = gathers_add_tensor(gathers, &t, at->file, at->storage, DTYPE_F32, out);
+		ok = checkpoint_stored(p->module, DTYPE_F32, out, gathers);
 	return ok ? 0 : errmsg_nomem(err, c->path);
 }
 
@@ -143,6 +144,7 @@ static void hf_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 static void hf_close(struct checkpoint *c)
 {
 	free(hf_of(c)->params);
+	free(hf_of(c)->order);
 	hfdir_done(&hf_of(c)->d);
 }
 

@@ -11,8 +11,10 @@
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;
+struct frozen_param;
+struct param_states;
 
-/* A parameter of the whole model. */
+/* A row of the table: a parameter of the whole model, or another entry of its state dict. */
 struct param {
 	const char *name; /* first: array_by_text */
 	unsigned ndim; /* shape in its universal files */
@@ -30,6 +32,15 @@ struct param {
 	/* Not owned by the optimizer: the tensor in a module or an expert's
 	 * file. */
 	const struct stored *module;
+	/* Of rows in checkpoint.order: */
+	enum param_kind kind;
+	enum dtype dtype; /* of the elements: master weights, or what is stored */
+	bool requires_grad;
+	size_t number;                     /* in that order */
+	const struct param *same;          /* of an alias: whose elements these are */
+	const struct param_states *states; /* the optimizer's; NULL: it does not own it */
+	const struct frozen_param *slots;  /* private to ZeRO: frozen in stage 3 */
+	const char *refused; /* why the elements cannot be read, or NULL */
 };
 
 /* Limit of the segments of one row. */

@@ -23,7 +23,6 @@
 #include "ckpt/format/module_dict.h"
 #include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
 
 #define WARNING_MAX 300
 
@@ -48,10 +47,7 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 	return 0;
 }
 
-/* Append a slice; the pointer is valid until the next call. NULL if memory runs
- * out. */
-static struct slice *add_slice(const struct rank_params_loader *l,
-			       const char *name)
+struct slice *rank_params_add(const struct rank_params_loader *l, const char *name)
 {
 	struct rank_params *const c = l->c;
 	const char *const copy = arena_strdup(&c->arena, name);
@@ -100,7 +96,7 @@ static int load_group(const struct rank_params_loader *l,
 				"param_shapes: a parameter of group %u has"
 				" no name",
 				group);
-		p = add_slice(l, name->str.p);
+		p = rank_params_add(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
@@ -186,79 +182,6 @@ static int sort_slices(const struct rank_params_loader *l)
 					   "param_shapes: %s occurs twice",
 					   c->slices[i].name);
 	return 0;
-}
-
-static int set_tensor(const struct rank_params_loader *l, struct slice *p,
-		      const struct tensor *t, uint64_t storage,
-		      const struct tag_file *f)
-{
-	struct stored *const m = arena_alloc(&l->c->arena, sizeof(*m));
-
-	if (!m || !stored_init(m, &l->c->arena, t, storage))
-		return errmsg_nomem(l->err, l->file);
-	m->file = (uint32_t)(f - l->dir->files);
-	p->module = m;
-	p->ndim = m->ndim;
-	p->shape = m->shape;
-	p->numel = m->numel;
-	return 0;
-}
-
-int rank_params_add_tensor(const struct rank_params_loader *l,
-			   const struct ptfile *pt, const struct tag_file *f,
-			   const struct value *name, const struct value *v)
-{
-	struct tensor t;
-	struct slice *p;
-	uint64_t storage;
-	int rc;
-
-	if (!value_is_cstr(name) || !names_is_param(name->str.p) || !tensor_is(v))
-		return rank_params_warn(l, "module: %s: left out: %s",
-					value_cstr(name),
-					tensor_is(v)
-						? "cannot be a directory's name"
-						: "not a tensor");
-	rc = ptfile_tensor(pt, v, name->str.p, &t, &storage, l->err);
-	if (rc == -ENOTSUP || (!rc && !cast_knows(t.dtype)))
-		return rank_params_warn(l, "module: %s: left out: %s",
-					name->str.p, "no plain tensor of real numbers");
-	if (rc)
-		return rc;
-	p = add_slice(l, name->str.p);
-	return p ? set_tensor(l, p, &t, storage, f)
-		 : errmsg_nomem(l->err, l->file);
-}
-
-/*
- * Add the tensors that the optimizer does not own.  For stages 1 and 2 the converter
- * adds an fp32.pt for everything else in `module`: frozen parameters, tied aliases,
- * buffers (ds_to_universal.py main, "parameters that have not received a gradient").
- */
-static int load_module(const struct rank_params_loader *l)
-{
-	const struct value_dict *const module = l->module;
-	const size_t owned = l->c->nslices;
-	int rc = 0;
-
-	/* In a pipeline stage `module` is None: the layers have files of their
-	 * own, which the converter ignores. */
-	if (!module)
-		return l->dir->nlayer
-			       ? 0
-			       : ERRMSG_FILE(l, -EBADMSG,
-					     "has no module, and no layer_*"
-					     " files of a pipeline beside it");
-	for (size_t i = 0; !rc && i < module->n; i++) {
-		const struct value *const name = module->v[i].key;
-
-		if (value_is_cstr(name) &&
-		    rank_params_find_among(l->c, owned, name->str.p))
-			continue;
-		rc = rank_params_add_tensor(l, l->pt, &l->dir->model[l->c->mp],
-					    name, module->v[i].val);
-	}
-	return rc;
 }
 
 static int load_rules(const struct rank_params_loader *l)
@@ -395,7 +318,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	 * experts are parameters as all others. */
 	rc = (l->c->foreign && !l->dir->nexpert ? 0 : rank_params_load_experts(l)) ?:
 	     sort_slices(l) ?:
-	     (l->c->zero3 ? 0 : load_module(l)) ?:
+	     (l->c->zero3 ? 0 : rank_params_load_module(l)) ?:
 	     sort_slices(l) ?:
 	     load_rules(l);
 	if (!rc)

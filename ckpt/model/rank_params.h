@@ -14,6 +14,10 @@
 struct tagdir;
 struct tag_file;
 struct errmsg;
+struct ptfile;
+struct value;
+
+#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 
 /*
  * A parameter as one model-parallel rank has it: whole without tensor
@@ -49,6 +53,36 @@ struct slice_group {
 			  * own; 1: not a group of experts */
 };
 
+enum param_kind { PARAM_TRAINED, PARAM_FROZEN, PARAM_BUFFER, PARAM_ALIAS };
+
+/* An entry of a state dict. */
+struct rank_entry {
+	const char *name;
+	const struct stored *stored; /* NULL: see `why` */
+	/* 1: it is no plain tensor of a known type, and why; or an error of ptfile_tensor
+	 * and its message. */
+	int rc;
+	const char *why;
+	enum param_kind kind; /* PARAM_TRAINED, PARAM_ALIAS: is no row of its own */
+};
+
+/* What a model-states file has besides the optimizer's parameters. */
+struct rank_rest {
+	struct rank_entry *v; /* of `module`, in its order; in stage 3 only buffers */
+	size_t n;
+	/* What frozen_param_shapes lists, in its order; in stage 3 nothing. */
+	const struct rank_entry **frozen;
+	size_t nfrozen;
+	/* Further names of tensors: shared_params, then those that `module` shows. */
+	struct rank_tie {
+		const char *name, *of;
+	} *ties;
+	size_t nties, ties_cap;
+	/* Of a pipeline, which has no module: the names of its buffers. */
+	const char **buffers;
+	size_t nbuffers;
+};
+
 /* The parameter table of one model-parallel rank, from its model-states file:
  * every parameter's name, shape and place in the flat groups. No optimizer
  * shard is opened. Immutable after rank_params_load. */
@@ -61,6 +95,7 @@ struct rank_params {
 	struct slice_group *groups;
 	size_t ngroups;
 	struct experts experts;
+	struct rank_rest rest; /* of stage 3 once it is read */
 	bool zero3;
 	bool is_pipeline; /* its layers have files of their own, and `module` is None */
 	bool round_robin; /* ds_config says round_robin_gradients */
@@ -92,6 +127,21 @@ struct rank_params {
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,
 		     unsigned mp, struct errmsg *err);
 void rank_params_done(struct rank_params *c);
+
+/* Read `rest` from the open model states of stage 3; those of others are read with the table. */
+int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir,
+			  const struct ptfile *pt, struct errmsg *err);
+
+/* Fill in an entry that has a name from tensor `v` of the open file that has number `file`
+ * among those of extents; `t` is the tensor if the entry's `rc` is 0.  -ENOMEM; other errors
+ * are the entry's. */
+int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *pt,
+		    uint32_t file, const struct value *v, struct tensor *t, struct errmsg *err);
+
+/* What a model-states file has of a frozen parameter, which is most likely number `index`
+ * of those.  -EBADMSG if it has nothing. */
+int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
+			 const struct value **out, struct errmsg *err);
 
 /* Check that an expert's file (one of tagdir.expert) holds what the table of
  * its directory expects. -EBADMSG if not; errors of ptfile_open_source. */

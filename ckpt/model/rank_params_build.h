@@ -28,6 +28,12 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 const struct slice *rank_params_find_among(const struct rank_params *c,
 					   size_t n, const char *name);
 
+/* Append a slice; the pointer is valid until the next call.  NULL if memory runs out. */
+struct slice *rank_params_add(const struct rank_params_loader *l, const char *name);
+
+/* rank_params_module.c: add what the optimizer does not own. */
+int rank_params_load_module(const struct rank_params_loader *l);
+
 /* Add tensor `v` of the open file `f` as a slice `name` that is in no group. */
 int rank_params_add_tensor(const struct rank_params_loader *l,
 			   const struct ptfile *pt, const struct tag_file *f,

@@ -30,7 +30,6 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
 #define OBJECTS_FILE "optim.distcp"
@@ -66,7 +65,7 @@ static const struct {
 struct maker {
 	struct dcpview_state *s;
 	enum dcp_style style;
-	const struct weights *w;
+	const struct checkpoint *c;
 	struct zero_checkpoint *r;
 	struct dcpview_dir *model, *optim;
 	/* 0-d states that are in `objects` already: */
@@ -127,7 +126,7 @@ static const char *file_name(const struct maker *m, const char *prefix,
 {
 	const char *const tail = state ?: "", *const dot = state ? "." : "";
 	const char *const name = text(m, "%s.%s%s%s.distcp", prefix,
-				      m->w->v[i]->name, dot, tail);
+				      m->c->order[i]->name, dot, tail);
 
 	return !name || names_is_file(name)
 		       ? name
@@ -136,14 +135,14 @@ static const char *file_name(const struct maker *m, const char *prefix,
 
 static void add_weight(const struct maker *m, size_t i)
 {
-	const struct weight *const x = m->w->v[i];
+	const struct param *const x = m->c->order[i];
 	const char *const top = styles[m->style].model;
 	const char *const too = styles[m->style].model_too;
 	struct dcpview_entry e = {
 		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
 		.nsteps = top ? 2 : 1,
-		.file = file_name(m, "model", x->same, NULL),
+		.file = file_name(m, "model", x->same ? x->same->number : i, NULL),
 		.is_tensor = true,
 		.dtype = x->dtype,
 		.ndim = x->ndim,
@@ -151,7 +150,7 @@ static void add_weight(const struct maker *m, size_t i)
 	};
 
 	add_entry(m, m->model, e);
-	if (x->same == i)
+	if (!x->same)
 		add_file(m, m->model, e.file, i, NULL);
 	if (too) {
 		e.key = text(m, "%s.%s", too, x->name);
@@ -221,13 +220,12 @@ static void add_number(struct maker *m, const struct param_state *st,
 	add_entry(m, m->optim, e);
 }
 
-static int add_states(struct maker *m, size_t i)
+static void add_states(struct maker *m, size_t i)
 {
-	const struct weight *const x = m->w->v[i];
-	const struct param_states *g = NULL;
-	const int rc = x->param ? m->r->c.ops->states(&m->r->c, x->param, &g, m->err) : 0;
+	const struct param *const x = m->c->order[i];
+	const struct param_states *const g = x->states;
 
-	for (size_t k = 1; !rc && g && k < g->n; k++) {
+	for (size_t k = 1; g && k < g->n; k++) {
 		const struct param_state *const st = &g->v[k];
 		struct dcpview_entry e =
 			optim_entry(m, "state", x->name, 0, st->name);
@@ -244,7 +242,6 @@ static int add_states(struct maker *m, size_t i)
 		add_entry(m, m->optim, e);
 		add_file(m, m->optim, e.file, i, st);
 	}
-	return rc;
 }
 
 /* Return the index of a parameter's group in param_groups.  `params` lists flat groups;
@@ -370,10 +367,10 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 	const bool flat = styles[m->style].flat;
 	int rc = 0;
 
-	for (size_t i = 0; i < m->w->n; i++)
+	for (size_t i = 0; i < m->c->norder; i++)
 		if (of[i] == number)
 			value_append(a, names,
-				     value_new_str(a, m->w->v[i]->name));
+				     value_new_str(a, m->c->order[i]->name));
 	if (a->failed)
 		return errmsg_nomem(m->err, m->r->dir.path);
 	for (size_t k = 0; rc >= 0 && k < settings->dict.n; k++) {
@@ -387,9 +384,9 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 		rc = save_setting(m, a, pt, s, &at);
 		if (!rc && !flat)
 			add_setting(m, NULL, number, name, &at);
-		for (size_t i = 0; !rc && flat && i < m->w->n; i++)
+		for (size_t i = 0; !rc && flat && i < m->c->norder; i++)
 			if (of[i] == number)
-				add_setting(m, m->w->v[i]->name, 0, name, &at);
+				add_setting(m, m->c->order[i]->name, 0, name, &at);
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -400,15 +397,15 @@ static int add_groups(const struct maker *m, struct arena *a,
 {
 	const struct value_seq *const groups = value_items(plan_param_groups(
 		m->r, value_find(pt->root, KEY_OPTIMIZER_STATE_DICT)));
-	size_t *const of = arena_alloc(a, (m->w->n + 1) * sizeof(*of));
+	size_t *const of = arena_alloc(a, (m->c->norder + 1) * sizeof(*of));
 	size_t n = groups ? groups->n : 0;
 	int rc = 0;
 
-	for (size_t i = 0; of && i < m->w->n; i++) {
-		const struct param *const p = m->w->v[i]->param;
+	for (size_t i = 0; of && i < m->c->norder; i++) {
+		const struct param *const p = m->c->order[i];
 
-		of[i] = p ? find_group(groups, p) : SIZE_MAX;
-		if (p && of[i] >= n)
+		of[i] = p->states ? find_group(groups, p) : SIZE_MAX;
+		if (p->states && of[i] >= n)
 			n = of[i] + 1;
 	}
 	for (size_t i = 0; !rc && of && i < n; i++)
@@ -452,11 +449,11 @@ static int add_optimizer(struct maker *m)
 			   m->r->model.ranks[0].global_steps >= 0;
 	struct arena a = { 0 };
 	struct ptfile pt;
-	int rc = 0;
+	int rc;
 
-	for (size_t i = 0; !rc && i < m->w->n; i++)
-		rc = add_states(m, i);
-	rc = rc ?: tagdir_open_file(&m->r->dir.optim[0], &pt, m->err);
+	for (size_t i = 0; i < m->c->norder; i++)
+		add_states(m, i);
+	rc = tagdir_open_file(&m->r->dir.optim[0], &pt, m->err);
 	if (rc)
 		return rc;
 	rc = add_groups(m, &a, &pt);
@@ -518,13 +515,13 @@ static int finish(struct dcpview_dir *d, struct errmsg *err)
 }
 
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       const struct weights *w, struct zero_checkpoint *r,
+		       const struct checkpoint *c, struct zero_checkpoint *r,
 		       struct errmsg *err)
 {
 	struct maker m = {
 		.s = s,
 		.style = style,
-		.w = w,
+		.c = c,
 		.r = r,
 		.model = &s->dirs[0],
 		.optim = &s->dirs[styles[style].apart],
@@ -534,7 +531,7 @@ int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned r
 
 	s->apart = styles[style].apart;
 	s->ndirs = s->apart && r ? 2 : 1;
-	for (size_t i = 0; i < w->n; i++)
+	for (size_t i = 0; i < c->norder; i++)
 		add_weight(&m, i);
 	rc = r ? add_optimizer(&m) : 0;
 	if (!rc && (s->arena.failed || m.optim->objects.failed))

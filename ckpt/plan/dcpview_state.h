@@ -11,14 +11,14 @@
 #include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/plan/plan.h"
 
+struct checkpoint;
 struct param_state;
-struct weights;
 struct zero_checkpoint;
 
 /* A file: the chunks of a tensor, or all objects of a directory. */
 struct dcpview_file {
 	const char *name;  /* first: array_by_text */
-	size_t weight;     /* index in the weights, or DCPVIEW_OBJECTS */
+	size_t weight;     /* number of the row, or DCPVIEW_OBJECTS */
 	const struct param_state *state; /* NULL: the weight itself */
 	size_t entry;      /* of the tensor */
 };
@@ -44,15 +44,14 @@ struct dcpview_state {
 };
 
 /*
- * Collect the weights, which must outlive the state, and, unless `r` is NULL, the
+ * Collect the rows of weights, whose order is known, and, unless `r` is NULL, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * Tensors are cut as by dcpview_state_cut.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
- * -ENOTSUP if two tensors would have one file; other errors as checkpoint_ops.states and
- * tagdir_open_file.  Call dcpview_state_done after failure, too.
+ * -ENOTSUP if two tensors would have one file; other errors as tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       const struct weights *w, struct zero_checkpoint *r,
+		       const struct checkpoint *c, struct zero_checkpoint *r,
 		       struct errmsg *err);
 void dcpview_state_done(struct dcpview_state *s);
 

@@ -19,7 +19,6 @@ struct param;
 struct uckpt;
 struct user_rules;
 struct vfile;
-struct weights;
 
 /*
  * The tree of files that a converter would write for a checkpoint, computed
@@ -103,7 +102,7 @@ bool plan_set_option(struct plan_options *o, struct user_rules *rules,
 /*
  * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
  * which has no optimizer.  A universal tree opens one
- * model-states file per model-parallel rank and no optimizer shard; weights open what weights_load reads; a
+ * model-states file per model-parallel rank and no optimizer shard; weights open what checkpoint_order reads; a
  * Hugging Face directory opens all files of weights.  Fails if the checkpoint cannot be
  * served, with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
  * -E2BIG, -ENOMEM or the system's error.  Call plan_close after success.
@@ -120,13 +119,6 @@ void plan_close(struct plan *p);
  */
 int plan_open_derived(struct plan *universal, const struct view_type *type,
 		      struct plan **out, struct errmsg *err);
-
-/*
- * Return the weights of a universal plan's source.  They are loaded once and
- * belong to the plan.  Errors as weights_load.
- */
-int plan_universal_weights(struct plan *p, const struct weights **out,
-			   struct errmsg *err);
 
 /*
  * Check that the files define the whole tree.  Reads the first optimizer shard

@@ -20,12 +20,10 @@
 #include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/dcpview_state.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct plan_dcp {
 	struct plan plan;
-	const struct weights *w; /* belongs to the universal plan */
 	struct dcpview_state state;
 	struct errmsg refused; /* why there is no optimizer; or empty */
 };
@@ -95,15 +93,12 @@ static bool map_tensor(const struct plan_item *e, struct draft *d,
 		       const struct dcpview_file *f, enum dtype dtype,
 		       struct extent_map *out)
 {
-	const struct weights *const w = dcpview_of(e->p)->w;
-	const struct weight *const x = w->v[f->weight];
 	struct checkpoint *const c = e->p->c;
+	const struct param *const x = c->order[f->weight];
 
 	return draft_try(
-		d, f->state ? c->ops->extents(c, x->param, f->state, out, &d->gathers,
-					      d->err)
-			    : weights_add(w, f->weight, c, dtype, out, &d->gathers,
-					  d->err));
+		d, f->state ? c->ops->extents(c, x, f->state, out, &d->gathers, d->err)
+			    : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */
@@ -164,7 +159,7 @@ static void dcpview_lack(struct plan *p, const struct errmsg_sink *to)
 	if (*dcpview_of(p)->state.left_out.text)
 		errmsg_put(to, "TAG_dcp lacks a setting of the optimizer: %s",
 			   dcpview_of(p)->state.left_out.text);
-	plan_warn_of_weights(dcpview_of(p)->w, to);
+	plan_warn_of_weights(p->c, to);
 }
 
 static void dcpview_close(struct plan *p)
@@ -271,14 +266,14 @@ static int dcpview_make(struct plan *p, struct errmsg *err)
 	struct zero_checkpoint *r = zckpt_of(p->c);
 	struct errmsg why = { "" };
 	int rc = p->c->ops->check(p->c, false, err)
-			 ?: plan_universal_weights(p->universal, &x->w, err);
+			 ?: checkpoint_order(p->c, err);
 
 	if (rc)
 		return rc;
 	if (p->c->ops->check(p->c, true, &x->refused))
 		r = NULL;
 	rc = dcpview_state_make(&x->state, p->options.dcp_style,
-				p->options.dcp_ranks, x->w, r, &why);
+				p->options.dcp_ranks, p->c, r, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", p->c->path, why.text);
 	set_groups(p);

@@ -120,7 +120,7 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 		   int64_t mtime_s, struct plan_stat *out);
 
 /* plan_warn for weights. */
-void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to);
+void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to);
 
 /* Return the param_groups of a shard's optimizer_state_dict, or NULL: elastic checkpoints
  * have none. */

@@ -28,14 +28,11 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
-#include "ckpt/weights/weights.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct plan_universal {
 	struct plan plan;
 	struct plan_paths paths; /* of parameters */
-	struct weights weights; /* valid once `weighed` is set */
-	bool weighed;
 };
 
 enum { ROOT, ZERO, MODEL, OPTIMIZER, PARAM, STATE };
@@ -286,17 +283,6 @@ static void describe_state(const struct plan_item *e, struct plan_facts *out)
 	out->readers = &f->access;
 }
 
-int plan_universal_weights(struct plan *p, const struct weights **out,
-			   struct errmsg *err)
-{
-	struct plan_universal *const u = universal_of(p);
-	const int rc = u->weighed ? 0 : weights_load(&u->weights, p->c, err);
-
-	u->weighed |= !rc;
-	*out = &u->weights;
-	return rc;
-}
-
 /* Check that a parameter's weights and states can be computed. */
 static int check_param(struct checkpoint *c, const struct param *p, struct errmsg *err)
 {
@@ -359,11 +345,7 @@ static void universal_warm(struct plan *p)
 
 static void universal_close(struct plan *p)
 {
-	struct plan_universal *const u = universal_of(p);
-
-	if (u->weighed)
-		weights_done(&u->weights);
-	plan_paths_done(&u->paths);
+	plan_paths_done(&universal_of(p)->paths);
 }
 
 static int universal_make(struct plan *p, struct errmsg *err)

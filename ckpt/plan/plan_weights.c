@@ -16,18 +16,17 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/utf8.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/adapter_dirs.h"
 #include "ckpt/weights/sidecars.h"
-#include "ckpt/weights/weights.h"
 #include "ckpt/weights/weights_split.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct plan_weights {
 	struct plan plan;
 	const struct format *format;
-	const struct weights *w; /* belongs to the universal plan */
 	struct adapter_dirs adapters;
 	const char **names; /* of weights in the files; NULL: in none */
 	const char **dirs;  /* names of the adapters' directories */
@@ -59,19 +58,25 @@ static struct plan_weights *weights_of(struct plan *p)
 	return (struct plan_weights *)p;
 }
 
+/* A row by its number. */
+static const struct param *row_of(const struct plan_weights *x, size_t weight)
+{
+	return x->plan.c->order[weight];
+}
+
 static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 {
 	const enum dtype want = x->plan.options.dtype;
 	const bool narrow = x->format->safetensors &&
 			    (want == DTYPE_F16 || want == DTYPE_BF16);
 
-	return weights_dtype(x->w, weight, narrow ? want : DTYPE_F32);
+	return checkpoint_dtype(row_of(x, weight), narrow ? want : DTYPE_F32);
 }
 
 /* Can a file of this format have a weight? */
 static bool can_hold(const struct plan_weights *x, size_t weight)
 {
-	const struct weight *const w = x->w->v[weight];
+	const struct param *const w = row_of(x, weight);
 
 	return !x->format->safetensors ||
 	       (safetensors_knows(dtype_of(x, weight), w->ndim) && utf8_is(w->name));
@@ -79,7 +84,7 @@ static bool can_hold(const struct plan_weights *x, size_t weight)
 
 static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
 {
-	return x->w->v[weight]->numel * dtype_size(dtype_of(x, weight));
+	return row_of(x, weight)->numel * dtype_size(dtype_of(x, weight));
 }
 
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
@@ -96,14 +101,14 @@ static void add_storage(const struct plan_item *e, struct draft *d,
 			size_t weight, struct tensor *t)
 {
 	const struct plan_weights *const x = weights_of(e->p);
-	const struct weight *const w = x->w->v[weight];
+	const struct param *const w = row_of(x, weight);
 	struct extent_map *map;
 
 	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
 	map = draft_add_storage(d, t);
 	if (d->extents)
-		draft_try(d, weights_add(x->w, weight, e->p->c, t->dtype,
-					 map, &d->gathers, d->err));
+		draft_try(d, checkpoint_weights(e->p->c, w, t->dtype, map,
+						&d->gathers, d->err));
 }
 
 /* Write the header for `n` weights, and add their storages in its order. */
@@ -119,7 +124,7 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d,
 	if (!v || !order)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		const struct weight *const w = x->w->v[weights[i]];
+		const struct param *const w = row_of(x, weights[i]);
 
 		v[i] = (struct safetensors_tensor){
 			.name = names[i],
@@ -140,21 +145,22 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d,
 			       const size_t *weights, size_t n)
 {
 	const struct plan_weights *const x = weights_of(e->p);
-	const struct weights *const w = x->w;
+	const size_t nrows = e->p->c->norder;
 	struct value *const dict = value_new(&d->a, VALUE_DICT);
 	/* By weight. */
 	struct value **const values =
-		arena_alloc(&d->a, (w->n + 1) * sizeof(struct value *));
+		arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
 	struct tensor t;
 
 	for (size_t i = 0; i < n && !draft_failed(d); i++) {
-		const size_t k = weights[i], first = w->v[k]->same;
+		const size_t k = weights[i];
+		const struct param *const same = row_of(x, k)->same;
 
-		if (first == k) {
+		if (!same) {
 			add_storage(e, d, k, &t);
 			values[k] = tensor_to_value(&d->a, &t);
 		}
-		value_dict_set(&d->a, dict, x->names[k], values[first]);
+		value_dict_set(&d->a, dict, x->names[k], values[same ? same->number : k]);
 	}
 	return dict;
 }
@@ -242,21 +248,23 @@ static void describe_dir_config(const struct plan_item *e, struct plan_facts *ou
 /* Check that weights which need computing can be computed. */
 static int weights_check(struct plan *p, struct errmsg *err)
 {
-	const struct weights *const w = weights_of(p)->w;
+	const struct checkpoint *const c = p->c;
 	struct errmsg why = { "" };
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < w->n; i++)
-		if (w->v[i]->param)
-			rc = zckpt_check_param(w->v[i]->param, w->v[i]->master, &why);
+	for (size_t i = 0; !rc && i < c->norder; i++)
+		if (c->order[i]->states)
+			rc = zckpt_check_param(c->order[i], c->order[i]->states->v, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
 		  : 0;
 }
 
-void plan_warn_of_weights(const struct weights *w, const struct errmsg_sink *to)
+void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to)
 {
-	for (size_t i = 0; i < w->nwarnings; i++)
-		errmsg_put(to, "%s", w->warnings[i]);
+	for (size_t i = 0; i < c->nleft_out; i++)
+		errmsg_put(to, "%s", c->left_out[i]);
+	if (!c->ops->order)
+		c->ops->warn(c, to);
 }
 
 static void weights_warn(struct plan *p, const struct errmsg_sink *to)
@@ -269,12 +277,12 @@ static void weights_lack(struct plan *p, const struct errmsg_sink *to)
 {
 	const struct plan_weights *const x = weights_of(p);
 
-	plan_warn_of_weights(x->w, to);
-	for (size_t i = 0; i < x->w->n; i++)
+	plan_warn_of_weights(p->c, to);
+	for (size_t i = 0; i < p->c->norder; i++)
 		if (!can_hold(x, i))
 			errmsg_put(to, "%s: left out of TAG_hf: safetensors has no %s",
-				   x->w->v[i]->name,
-				   utf8_is(x->w->v[i]->name)
+				   row_of(x, i)->name,
+				   utf8_is(row_of(x, i)->name)
 					   ? dtype_name(dtype_of(x, i))
 					   : "names that are not UTF-8");
 	adapter_dirs_warn(&x->adapters, to);
@@ -294,8 +302,8 @@ static void weights_close(struct plan *p)
 /* Name the weights in the files. */
 static int name_weights(struct plan_weights *x, struct errmsg *err)
 {
-	const struct weights *const w = x->w;
-	int rc = x->format->safetensors ? adapter_dirs_find(&x->adapters, w, err) : 0;
+	const struct checkpoint *const c = x->plan.c;
+	int rc = x->format->safetensors ? adapter_dirs_find(&x->adapters, c, err) : 0;
 
 	if (rc)
 		return rc;
@@ -303,13 +311,13 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 		x->format = &adapter_format;
 	x->names = x->adapters.top
 			   ? x->adapters.names
-			   : arena_alloc(&x->arena, (w->n + 1) * sizeof(*x->names));
-	for (size_t i = 0; x->names && i < w->n; i++)
+			   : arena_alloc(&x->arena, (c->norder + 1) * sizeof(*x->names));
+	for (size_t i = 0; x->names && i < c->norder; i++)
 		if (!can_hold(x, i))
 			x->names[i] = NULL;
 		else if (!x->adapters.top)
-			x->names[i] = w->v[i]->name;
-	return x->names ? 0 : errmsg_nomem(err, x->plan.c->path);
+			x->names[i] = c->order[i]->name;
+	return x->names ? 0 : errmsg_nomem(err, c->path);
 }
 
 /* Find the files that are copied beside those with weights, and name the directories. */
@@ -338,7 +346,7 @@ static int find_sidecars(struct plan_weights *x, struct errmsg *err)
  */
 static int split_weights(struct plan_weights *x, struct errmsg *err)
 {
-	const size_t n = x->w->n;
+	const size_t n = x->plan.c->norder;
 	const bool adapter = x->adapters.top;
 	const uint64_t max = adapter ? UINT64_MAX
 				     : x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
@@ -352,16 +360,15 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 
 	x->tensors = calloc(n + 1, sizeof(*x->tensors));
 	for (size_t i = 0; len && scratch && i < n; i++) {
-		const struct weight *const w = x->w->v[i];
-
-		const bool tied = w->same != i && !adapter;
+		const struct param *const of = row_of(x, i)->same;
+		const bool tied = of && !adapter;
 
 		if (!x->names[i] || (x->format->safetensors && tied))
 			continue;
 		saved[k] = i;
 		number[i] = k;
 		len[k] = bytes_of(x, i);
-		same[k] = tied ? number[w->same] : k;
+		same[k] = tied ? number[of->number] : k;
 		/* All tensors without elements have the address 0 and count as
 		 * one. */
 		if (!len[k] && empty == n)
@@ -398,7 +405,7 @@ static int weights_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_weights *const x = weights_of(p);
 	int rc = p->c->ops->check(p->c, false, err)
-			 ?: plan_universal_weights(p->universal, &x->w, err);
+			 ?: checkpoint_order(p->c, err);
 
 	x->format = &formats[p->options.type.kind];
 	if (!rc)

@@ -6,7 +6,6 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/vfile/draft.h"
-#include "ckpt/weights/frozen.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */

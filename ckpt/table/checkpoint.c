@@ -2,10 +2,14 @@
 #include "ckpt/table/checkpoint.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shardcache.h"
 
 struct shardcache *checkpoint_shards(struct uckpt *u, const struct tag_file *files,
@@ -68,4 +72,66 @@ void checkpoint_close(struct checkpoint *c)
 	shardcache_free(c->shards);
 	c->ops->close(c);
 	free(c);
+}
+
+int checkpoint_order(struct checkpoint *c, struct errmsg *err)
+{
+	int rc = c->order ? 0 : c->ops->order(c, err);
+
+	for (size_t i = 0; !rc && i < c->norder; i++)
+		if (c->order[i]->refused)
+			rc = errmsg_set(err, -ENOTSUP, "%s", c->order[i]->refused);
+	return rc;
+}
+
+enum dtype checkpoint_dtype(const struct param *p, enum dtype to)
+{
+	switch (p->dtype) {
+	case DTYPE_F64:
+	case DTYPE_F32:
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F8_E4M3:
+	case DTYPE_F8_E5M2:
+	case DTYPE_F8_E4M3FNUZ:
+	case DTYPE_F8_E5M2FNUZ:
+	case DTYPE_F8_E8M0:
+		return to;
+	default:
+		return p->dtype;
+	}
+}
+
+bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map *out,
+		       struct gathers *gathers)
+{
+	struct tensor t;
+
+	stored_describe(s, &t);
+	return tensor_is_contiguous(&t)
+		       ? extent_add_cast(out, s->numel, s->file,
+					 s->storage + s->storage_offset * dtype_size(s->dtype),
+					 s->dtype, to)
+		       : gathers_add_tensor(gathers, &t, s->file, s->storage, to, out);
+}
+
+int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
+{
+	const struct param *const x = p->same ?: p;
+	struct extent_map made = { 0 };
+	int rc;
+
+	if (!x->numel)
+		return 0;
+	if (!x->states && x->module)
+		return checkpoint_stored(x->module, to, out, gathers)
+			       ? 0
+			       : errmsg_nomem(err, c->path);
+	rc = c->ops->extents(c, x, x->states ? x->states->v : NULL, &made, gathers, err);
+	/* A parameter's rows of padding are at the end. */
+	if (!rc && !extent_add_range(out, &made, 0, x->numel * dtype_size(x->dtype), x->dtype, to))
+		rc = errmsg_nomem(err, c->path);
+	extent_done(&made);
+	return rc;
 }

@@ -85,6 +85,12 @@ struct checkpoint {
 	const struct param *params;
 	size_t nparams;
 	size_t nmore; /* rows after these, of types that are no real numbers: only weights */
+	/* Rows that views of weights have, in the order of the state dict; NULL until
+	 * checkpoint_order.  Of a vocabulary that several ranks share, without its padding. */
+	const struct param *const *order;
+	size_t norder;
+	const char **left_out; /* tensors that are no rows, and why */
+	size_t nleft_out;
 };
 
 /* A kind of source.  Errors are those of plan_open. */
@@ -103,10 +109,13 @@ struct checkpoint_ops {
 	int (*states)(struct checkpoint *c, const struct param *p,
 		      const struct param_states **out, struct errmsg *err);
 	/* Append the elements of a row's state: runs of files, or a gather, which is added
-	 * to `gathers`.  -ENOTSUP or -EBADMSG if they cannot be computed. */
+	 * to `gathers`; without a state, of a row that has neither states nor a stored
+	 * tensor.  -ENOTSUP or -EBADMSG if they cannot be computed. */
 	int (*extents)(struct checkpoint *c, const struct param *p,
 		       const struct param_state *state, struct extent_map *out,
 		       struct gathers *gathers, struct errmsg *err);
+	/* Fill in `order` and `left_out`.  NULL: `load` does. */
+	int (*order)(struct checkpoint *c, struct errmsg *err);
 	/* Would the files of a directory be chosen again?  NULL: yes. */
 	bool (*is_chosen)(const struct checkpoint *c);
 	/* Warn of what is unusual, without opening another file. */
@@ -126,6 +135,26 @@ int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		    const struct user_rules *rules, struct checkpoint **out,
 		    struct errmsg *err);
 void checkpoint_close(struct checkpoint *c);
+
+/*
+ * Find the rows that views of weights have; they are found once.  To be called by one thread
+ * at a time.  -ENOTSUP, with a message that names file and tensor, if a row is refused, as
+ * one that tensor-parallel ranks cut in a way that is not recorded; the others can be read
+ * then.  Other errors are those of checkpoint_open.
+ */
+int checkpoint_order(struct checkpoint *c, struct errmsg *err);
+
+/* The type of a row's weights if floating-point numbers are converted to type `to`. */
+enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
+
+/* Append the elements of a row of `order`, converted to type `to`: its weights. */
+int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
+
+/* Append the elements of a stored tensor, converted to type `to`.  False when memory runs
+ * out. */
+bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map *out,
+		       struct gathers *gathers);
 
 /* Make a cache of `n` files, in their order; NULL when memory runs out. */
 struct shardcache *checkpoint_shards(struct uckpt *u, const struct tag_file *files,

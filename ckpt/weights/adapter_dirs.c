@@ -7,48 +7,49 @@
 #include "ckpt/weights/adapter_dirs.h"
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/weights/weights.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/table/checkpoint.h"
 
-static void find_adapters(struct adapter_dirs *d, const struct weights *w)
+static void find_adapters(struct adapter_dirs *d, const struct checkpoint *c)
 {
-	for (size_t i = 0; i < w->n; i++)
-		if (w->v[i]->param)
-			adapters_add(&d->all, &d->arena, w->v[i]->name, true);
-	for (size_t i = 0; d->all.n && i < w->n; i++)
-		if (!w->v[i]->param)
-			adapters_add(&d->all, &d->arena, w->v[i]->name, false);
+	for (size_t i = 0; i < c->norder; i++)
+		if (c->order[i]->states)
+			adapters_add(&d->all, &d->arena, c->order[i]->name, true);
+	for (size_t i = 0; d->all.n && i < c->norder; i++)
+		if (!c->order[i]->states)
+			adapters_add(&d->all, &d->arena, c->order[i]->name, false);
 	d->top = adapters_top(&d->all);
 	if (d->top && d->top->computed)
 		d->top = NULL;
 }
 
 /* Name the weights in one file; `saved` notes those that are in any. */
-static void name_weights(struct adapter_dirs *d, const struct weights *w,
+static void name_weights(struct adapter_dirs *d, const struct checkpoint *c,
 			 const struct adapter *one, const char **names,
 			 bool *saved)
 {
-	for (size_t i = 0; i < w->n; i++) {
-		names[i] = adapter_key(&d->all, one, &d->arena, w->v[i]->name,
-				       w->v[i]->param);
-		saved[w->v[i]->same] |= names[i] != NULL;
+	for (size_t i = 0; i < c->norder; i++) {
+		const struct param *const p = c->order[i];
+
+		names[i] = adapter_key(&d->all, one, &d->arena, p->name, p->states);
+		saved[p->same ? p->same->number : i] |= names[i] != NULL;
 	}
 }
 
 /* Add a directory for an adapter that has weights; `names` has room for all. */
-static void add_dir(struct adapter_dirs *d, const struct weights *w,
+static void add_dir(struct adapter_dirs *d, const struct checkpoint *c,
 		    const struct adapter *one, const char **names, bool *saved)
 {
 	struct adapter_dir *const dir = &d->v[d->n];
 	size_t n = 0;
 
-	name_weights(d, w, one, names, saved);
-	for (size_t i = 0; i < w->n; i++)
+	name_weights(d, c, one, names, saved);
+	for (size_t i = 0; i < c->norder; i++)
 		n += names[i] != NULL;
 	dir->one = one;
 	dir->names = arena_alloc(&d->arena, (n + 1) * sizeof(*dir->names));
 	dir->weights = arena_alloc(&d->arena, (n + 1) * sizeof(*dir->weights));
-	for (size_t i = 0; dir->names && dir->weights && i < w->n; i++)
+	for (size_t i = 0; dir->names && dir->weights && i < c->norder; i++)
 		if (names[i]) {
 			dir->names[dir->n] = names[i];
 			dir->weights[dir->n++] = i;
@@ -56,28 +57,28 @@ static void add_dir(struct adapter_dirs *d, const struct weights *w,
 	d->n += dir->n > 0;
 }
 
-int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
+int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c,
 		      struct errmsg *err)
 {
 	bool *saved;
 
 	*d = (struct adapter_dirs){ 0 };
-	find_adapters(d, w);
+	find_adapters(d, c);
 	if (!d->top)
 		return d->all.failed ? errmsg_nomem(err, NULL) : 0;
-	saved = arena_alloc(&d->arena, w->n + 1);
-	d->names = arena_alloc(&d->arena, (w->n + 1) * sizeof(*d->names));
+	saved = arena_alloc(&d->arena, c->norder + 1);
+	d->names = arena_alloc(&d->arena, (c->norder + 1) * sizeof(*d->names));
 	d->v = arena_alloc(&d->arena, (d->all.n + 1) * sizeof(*d->v));
 	if (!saved || !d->names || !d->v)
 		return errmsg_nomem(err, NULL);
 	/* The names of the top come last, and stay. */
 	for (size_t i = 0; i < d->all.n; i++)
 		if (adapter_has_dir(&d->all.v[i]))
-			add_dir(d, w, &d->all.v[i], d->names, saved);
-	name_weights(d, w, d->top, d->names, saved);
-	for (size_t i = 0; i < w->n; i++)
-		if (w->v[i]->param && !saved[w->v[i]->same])
-			d->left_out = w->v[i]->name;
+			add_dir(d, c, &d->all.v[i], d->names, saved);
+	name_weights(d, c, d->top, d->names, saved);
+	for (size_t i = 0; i < c->norder; i++)
+		if (c->order[i]->states && !saved[i])
+			d->left_out = c->order[i]->name;
 	return d->arena.failed ? errmsg_nomem(err, NULL) : 0;
 }
 

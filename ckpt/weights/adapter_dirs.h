@@ -6,7 +6,6 @@
 #include "ckpt/weights/sidecars.h"
 
 struct errmsg_sink;
-struct weights;
 
 /* A directory with one adapter, as save_pretrained of PEFT writes it beside "default". */
 struct adapter_dir {
@@ -32,7 +31,7 @@ struct adapter_dirs {
 
 /* Find them; the weights must outlive them.  Returns -ENOMEM.  Call adapter_dirs_done in
  * any case. */
-int adapter_dirs_find(struct adapter_dirs *d, const struct weights *w,
+int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c,
 		      struct errmsg *err);
 
 /* Find the configurations of the directories, whose names have no point, as those of all

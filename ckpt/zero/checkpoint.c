@@ -133,6 +133,7 @@ static void zero_close(struct checkpoint *c)
 	free(r->shards);
 	free(r->loaded);
 	free(r->layouts);
+	rows_done(r);
 	model_done(&r->model);
 	tagdir_done(&r->dir);
 	pthread_mutex_destroy(&r->lock);
@@ -556,6 +557,8 @@ static int zero_extents(struct checkpoint *c, const struct param *p,
 	struct geometry g;
 	int rc;
 
+	if (!state)
+		return frozen_add(&r->rows.frozen, p->slots, 0, p->numel, to, err);
 	if (state->kind != STATE_FLAT)
 		return add_number(r, p, state, to, err);
 	maps = calloc(p->nslices, sizeof(*maps));
@@ -584,6 +587,7 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.check = zero_check,
 	.states = zero_states,
 	.extents = zero_extents,
+	.order = rows_find,
 	.warn = zckpt_warn,
 	.verify = zckpt_check_files,
 	.close = zero_close,

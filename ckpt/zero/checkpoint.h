@@ -8,6 +8,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
 #include "ckpt/table/checkpoint.h"
+#include "ckpt/zero/rows.h"
 #include "ckpt/zero/shard.h"
 
 struct errmsg;
@@ -24,6 +25,7 @@ struct zero_checkpoint {
 	struct checkpoint c;
 	struct tagdir dir;
 	struct model model;
+	struct rows rows; /* of views of weights, once one was asked for */
 
 	pthread_mutex_t lock;   /* held while shards are being read */
 	struct shard *shards;   /* by number */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/weights/frozen.h"
+#include "ckpt/zero/frozen.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,24 +8,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/rank_params.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/zero/partition.h"
-
-int frozen_part(const struct ptfile *pt, const char *name, size_t index,
-		const struct value **out, struct errmsg *err)
-{
-	const struct value *const parts =
-		value_find(pt->root, KEY_FROZEN_FRAGMENTS);
-	const struct value_dict *const d = value_pairs(parts);
-
-	*out = d && index < d->n && value_is_str(d->v[index].key, name)
-		       ? d->v[index].val
-		       : value_find(parts, name);
-	return *out ? 0
-		    : errmsg_set(err, -EBADMSG,
-				 "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
-				 pt->src.name, name);
-}
 
 /* Find where a slot begins.  What the first file has tells whether it is a plain tensor, and
  * of which type. */
@@ -36,7 +21,7 @@ static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfi
 	const struct value *v;
 	struct errmsg why;
 	struct tensor t;
-	int rc = p->odd ? 0 : frozen_part(pt, p->name, p->index, &v, err);
+	int rc = p->odd ? 0 : rank_params_fragment(pt, p->name, p->index, &v, err);
 
 	if (rc || p->odd)
 		return rc;
@@ -106,13 +91,16 @@ int frozen_init(struct frozen *f, const struct tagdir *dir, unsigned mp,
 	if (!shapes || !shapes->n)
 		return 0;
 	f->v = arena_alloc(&f->arena, shapes->n * sizeof(*f->v));
+	f->listed = arena_alloc(&f->arena, shapes->n * sizeof(*f->listed));
 	f->at = arena_alloc(&f->arena, dir->dp_degree * sizeof(*f->at));
-	if (!f->v || !f->at)
+	if (!f->v || !f->listed || !f->at)
 		rc = errmsg_nomem(err, pt->src.name);
 	for (size_t i = 0; !rc && i < shapes->n; i++)
 		rc = read_shape(f, &shapes->v[i], pt->src.name, err);
 	if (!rc) {
 		qsort(f->v, f->n, sizeof(*f->v), array_by_text);
+		for (size_t i = 0; i < f->n; i++)
+			f->listed[f->v[i].index] = &f->v[i];
 		rc = find_slots(f, pt, rank, true, err);
 	}
 	if (rc)

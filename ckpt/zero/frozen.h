@@ -12,9 +12,6 @@
 struct errmsg;
 struct ptfile;
 struct tagdir;
-struct value;
-
-#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 
 /* A frozen parameter, whole. */
 struct frozen_param {
@@ -37,6 +34,7 @@ struct frozen {
 	unsigned mp;
 	struct arena arena;
 	struct frozen_param *v; /* sorted by name */
+	const struct frozen_param **listed; /* the same, in the file's order */
 	size_t n;
 	uint64_t **at; /* of each rank, once needed: where the slots, by number
 			* of the parameter, begin in its file */
@@ -55,10 +53,5 @@ const struct frozen_param *frozen_find(const struct frozen *f, const char *name)
  * -EBADMSG if a slot is of another length or type, -ENOTSUP if it is odd. */
 int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
 	       uint64_t n, struct extent_map *out, struct errmsg *err);
-
-/* What a model-states file has of a frozen parameter, which is most likely number `index`
- * of those.  -EBADMSG if it has nothing. */
-int frozen_part(const struct ptfile *pt, const char *name, size_t index,
-		const struct value **out, struct errmsg *err);
 
 #endif
