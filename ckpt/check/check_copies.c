@@ -79,7 +79,7 @@ static uint64_t add_stages(struct check *c, const struct param *p,
 		const struct slice *const b = rank_params_find(
 			&m->ranks[stage * m->tp + a->mp % m->tp], a->name);
 
-		if (b && !b->module)
+		if (b)
 			bytes += add_pair(c, p, a, b, 0);
 	}
 	return bytes;

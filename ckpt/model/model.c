@@ -112,10 +112,13 @@ static int find_degrees(const struct builder *b)
 	return 0;
 }
 
-/* A slice under the name that it has in the whole model. */
+/* A slice under the name that it has in the whole model, or a tensor that the optimizer does
+ * not own. */
 struct entry {
 	const char *name;
 	const struct slice *slice;
+	const struct stored *module;
+	unsigned mp, ep;
 };
 
 struct entries {
@@ -127,14 +130,13 @@ struct entries {
 static int model_by_name(const void *a, const void *b)
 {
 	const struct entry *const x = a, *const y = b;
-	const struct slice *const s = x->slice, *const t = y->slice;
 	const int order = x->name == y->name ? 0 : strcmp(x->name, y->name);
 
-	if (order || !s->module != !t->module)
-		return order ? order : s->module ? 1 : -1;
-	if (s->mp != t->mp)
-		return s->mp < t->mp ? -1 : 1;
-	return s->ep < t->ep ? -1 : s->ep > t->ep;
+	if (order || !x->module != !y->module)
+		return order ? order : x->module ? 1 : -1;
+	if (x->mp != y->mp)
+		return x->mp < y->mp ? -1 : 1;
+	return x->ep < y->ep ? -1 : x->ep > y->ep;
 }
 
 /* List an expert's slice once for each expert-parallel rank.  Every rank uses the same
@@ -162,7 +164,7 @@ static int list_expert(const struct builder *b, struct entries *to,
 					  "parameter %s: cannot be a file name",
 					  name);
 		copy->ep = ep;
-		to->v[to->n++] = (struct entry){ name, copy };
+		to->v[to->n++] = (struct entry){ name, copy, NULL, s->mp, ep };
 	}
 	return 0;
 }
@@ -178,11 +180,18 @@ static int list_rank(const struct builder *b, struct entries *to,
 		rc = 0;
 		if (s->layer)
 			rc = list_expert(b, to, s);
-		else if (!s->module && c->mp >= b->m->tp)
+		else if (c->mp >= b->m->tp)
 			rc = merge_is_pipeline_replica(b->rules, s->name,
 						       b->err);
 		if (!rc && !s->layer)
-			to->v[to->n++] = (struct entry){ s->name, s };
+			to->v[to->n++] = (struct entry){ s->name, s, NULL, c->mp, 0 };
+	}
+	for (size_t i = 0; i < c->rest.n; i++) {
+		const struct rank_entry *const e = c->rest.v[i];
+
+		if (e->universal)
+			to->v[to->n++] =
+				(struct entry){ e->name, NULL, e->stored, c->mp, 0 };
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -193,26 +202,25 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 {
 	struct model *const m = b->m;
 	const struct slice *const first = v->slice;
-	const struct expert_layer *const l = first->layer;
+	const struct expert_layer *l;
 	struct param *const p = &m->params[m->nparams++];
 
-	*p = (struct param){ .name = v->name };
-	if (first->module) {
-		p->ndim = first->ndim;
-		p->shape = first->shape;
-		p->numel = first->numel;
-		p->module = first->module;
+	*p = (struct param){ .name = v->name, .first = first, .module = v->module };
+	if (v->module) {
+		p->ndim = v->module->ndim;
+		p->shape = v->module->shape;
+		p->numel = v->module->numel;
 		return 0;
 	}
-	p->first = first;
+	l = first->layer;
 	p->nslices = !l ? m->tp : l->fused ? experts_degree(l) : 1;
 	p->slices = arena_alloc(&m->arena, p->nslices * sizeof(*p->slices));
 	for (size_t i = 0; p->slices && i < n; i++) {
 		const struct slice *const s = v[i].slice;
-		const unsigned at = !l ? s->mp % m->tp : l->fused ? s->ep : 0;
+		const unsigned at = !l ? v[i].mp % m->tp : l->fused ? v[i].ep : 0;
 
 		/* A later pipeline stage that repeats a parameter is ignored. */
-		if (s->module || s->mp / m->tp != first->mp / m->tp)
+		if (!s || s->mp / m->tp != first->mp / m->tp)
 			break;
 		if (at >= p->nslices || p->slices[at])
 			return errmsg_set(b->err, -EBADMSG,
@@ -224,10 +232,10 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 	return p->slices ? 0 : errmsg_nomem(b->err, b->dir->path);
 }
 
-/* The most entries that a rank's slices can become. */
+/* The most entries that a rank can have. */
 static size_t count_entries(const struct rank_params *c)
 {
-	size_t n = c->nslices;
+	size_t n = c->nslices + c->rest.n;
 
 	for (size_t i = 0; i < c->nslices; i++)
 		if (c->slices[i].layer)

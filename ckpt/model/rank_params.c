@@ -47,7 +47,9 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 	return 0;
 }
 
-struct slice *rank_params_add(const struct rank_params_loader *l, const char *name)
+/* Append a slice; the pointer is valid until the next call. NULL if memory runs
+ * out. */
+static struct slice *add_slice(const struct rank_params_loader *l, const char *name)
 {
 	struct rank_params *const c = l->c;
 	const char *const copy = arena_strdup(&c->arena, name);
@@ -96,7 +98,7 @@ static int load_group(const struct rank_params_loader *l,
 				"param_shapes: a parameter of group %u has"
 				" no name",
 				group);
-		p = rank_params_add(l, name->str.p);
+		p = add_slice(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
 		p->group = group;
@@ -259,27 +261,20 @@ static int load_foreign(const struct rank_params_loader *l)
 	return rc ?: load_foreign_warnings(l, KEY_FOREIGN_WARNINGS);
 }
 
-/* Fill in the groups' lists of parameters, once the slices stay where they are. */
+/* Fill in the groups' lists of parameters; the slices stay where they are. */
 static void list_groups(struct rank_params *c)
 {
-	for (size_t g = 0; g < c->ngroups; g++)
-		if (!c->groups[g].degree)
-			c->groups[g].degree = 1; /* no expert has claimed the
-						  * group */
 	for (size_t i = 0; i < c->nslices; i++) {
 		const struct slice *const p = &c->slices[i];
 		const struct slice_group *const g = &c->groups[p->group];
 
-		if (p->module)
-			continue;
 		assert(p->index < g->n && !g->slices[p->index]);
 		g->slices[p->index] = p;
 	}
 }
 
 /* The type in which the model computes: that of the module's first tensor of an
- * optimizer parameter. The slices must be sorted and only those of the
- * optimizer. */
+ * optimizer parameter. */
 static void find_module_dtype(const struct rank_params_loader *l)
 {
 	const struct value_dict *const module = l->module;
@@ -313,17 +308,17 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	if (rc)
 		return rc;
 	l->c->is_pipeline = !l->module;
+	list_groups(l->c);
 	find_module_dtype(l);
-	/* Each of the first two adds slices and looks among the sorted ones.  Elsewhere
-	 * experts are parameters as all others. */
-	rc = (l->c->foreign && !l->dir->nexpert ? 0 : rank_params_load_experts(l)) ?:
-	     sort_slices(l) ?:
-	     (l->c->zero3 ? 0 : rank_params_load_module(l)) ?:
-	     sort_slices(l) ?:
-	     load_rules(l);
-	if (!rc)
-		list_groups(l->c);
-	return rc;
+	rc = l->c->zero3 ? 0 : rank_params_load_module(l);
+	/* Elsewhere experts are parameters as all others. */
+	if (!rc && (!l->c->foreign || l->dir->nexpert))
+		rc = rank_params_load_experts(l);
+	for (size_t g = 0; g < l->c->ngroups; g++)
+		if (!l->c->groups[g].degree)
+			l->c->groups[g].degree = 1; /* no expert has claimed the
+						     * group */
+	return rc ?: load_rules(l);
 }
 
 int rank_params_load(struct rank_params *c, const struct tagdir *dir,
@@ -356,14 +351,8 @@ void rank_params_done(struct rank_params *c)
 	*c = (struct rank_params){ 0 };
 }
 
-const struct slice *rank_params_find_among(const struct rank_params *c,
-					   size_t n, const char *name)
-{
-	return array_find(c->slices, n, sizeof(*c->slices), name);
-}
-
 const struct slice *rank_params_find(const struct rank_params *c,
 				     const char *name)
 {
-	return rank_params_find_among(c, c->nslices, name);
+	return array_find(c->slices, c->nslices, sizeof(*c->slices), name);
 }

@@ -20,7 +20,7 @@ struct value;
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 
 /*
- * A parameter as one model-parallel rank has it: whole without tensor
+ * A parameter of the optimizer as one model-parallel rank has it: whole without tensor
  * parallelism, else this rank's slice.
  */
 struct slice {
@@ -29,7 +29,7 @@ struct slice {
 	const uint64_t *shape;
 	uint64_t numel;
 	unsigned mp; /* model-parallel rank */
-	/* Owned by the optimizer: the place in a flat group. */
+	/* The place in a flat group: */
 	uint32_t group;
 	uint32_t index;	 /* position in the group */
 	/* Of an expert: its layer, or NULL.  The parameter's name is the one
@@ -38,9 +38,6 @@ struct slice {
 	unsigned ep;	  /* expert-parallel rank */
 	unsigned expert;  /* native: local number */
 	const char *rest; /* the name after the expert's number */
-	/* Not owned by the optimizer (frozen, tied alias, buffer): its tensor
-	 * in the module or an expert's file. */
-	const struct stored *module;
 };
 
 /* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
@@ -63,13 +60,15 @@ struct rank_entry {
 	 * and its message. */
 	int rc;
 	const char *why;
-	enum param_kind kind; /* PARAM_TRAINED, PARAM_ALIAS: is no row of its own */
+	enum param_kind kind; /* PARAM_TRAINED, PARAM_ALIAS: no view of weights needs it */
+	bool universal;       /* in the universal tree */
 };
 
-/* What a model-states file has besides the optimizer's parameters. */
+/* What a model-parallel rank has besides the optimizer's parameters. */
 struct rank_rest {
-	struct rank_entry *v; /* of `module`, in its order; in stage 3 only buffers */
-	size_t n;
+	/* Of `module`, in its order, in stage 3 only buffers; then of experts' files. */
+	struct rank_entry **v;
+	size_t n, cap;
 	/* What frozen_param_shapes lists, in its order; in stage 3 nothing. */
 	const struct rank_entry **frozen;
 	size_t nfrozen;

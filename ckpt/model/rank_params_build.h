@@ -24,20 +24,14 @@ struct rank_params_loader {
 int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
 		     const char *name, const char *why);
 
-/* rank_params_find among the first `n` slices, which are sorted. */
-const struct slice *rank_params_find_among(const struct rank_params *c,
-					   size_t n, const char *name);
-
-/* Append a slice; the pointer is valid until the next call.  NULL if memory runs out. */
-struct slice *rank_params_add(const struct rank_params_loader *l, const char *name);
-
 /* rank_params_module.c: add what the optimizer does not own. */
 int rank_params_load_module(const struct rank_params_loader *l);
 
-/* Add tensor `v` of the open file `f` as a slice `name` that is in no group. */
-int rank_params_add_tensor(const struct rank_params_loader *l,
-			   const struct ptfile *pt, const struct tag_file *f,
-			   const struct value *name, const struct value *v);
+/* Add an entry for `name`, tensor `v` of the open file `f`, which is `t` then.  Errors are
+ * also those of the tensor, but of stage 3, whose universal tree does not have it. */
+int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
+			  const struct tag_file *f, const struct value *name,
+			  const struct value *v, struct rank_entry **out, struct tensor *t);
 
 /* rank_params_experts.c: find the experts from their files, assign them their
  * slices, and add tensors that the optimizer does not own. */

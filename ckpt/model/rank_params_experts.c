@@ -190,13 +190,11 @@ static int claim_slices(const struct rank_params_loader *l)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->nslices; i++)
-		if (!c->slices[i].module)
-			rc = claim(l, &c->slices[i]);
+		rc = claim(l, &c->slices[i]);
 	for (size_t i = 0; !rc && i < c->experts.n; i++)
 		rc = check_degree(l, i);
 	for (size_t i = 0; !rc && i < c->nslices; i++)
-		if (!c->slices[i].module)
-			rc = set_group_degree(l, &c->slices[i]);
+		rc = set_group_degree(l, &c->slices[i]);
 	return rc;
 }
 
@@ -231,9 +229,9 @@ static int check_slice(const struct slice *s, const struct tag_file *f,
 	return 0;
 }
 
-/* Find the slice of a key of a native expert's file `f` among the first `n`, by the
- * name that ranks use; NULL if there is none.  Sets *own: is it a key of that expert? */
-static const struct slice *find_native(const struct rank_params *c, size_t n,
+/* Find the slice of a key of a native expert's file `f` by the name that ranks use; NULL if
+ * there is none.  Sets *own: is it a key of that expert? */
+static const struct slice *find_native(const struct rank_params *c,
 				       const struct expert_layer *layer,
 				       const struct tag_file *f,
 				       const struct value *key, bool *own)
@@ -248,15 +246,16 @@ static const struct slice *find_native(const struct rank_params *c, size_t n,
 	if (!*own || !layer->local)
 		return NULL;
 	experts_key(layer, number % layer->local, rest, name);
-	return rank_params_find_among(c, n, name);
+	return rank_params_find(c, name);
 }
 
 /* Add an expert's tensors that the optimizer does not own. */
 static int add_rest(const struct rank_params_loader *l,
-		    const struct expert_layer *layer, const struct tag_file *f,
-		    size_t owned)
+		    const struct expert_layer *layer, const struct tag_file *f)
 {
 	const struct value_dict *keys;
+	struct rank_entry *e;
+	struct tensor t;
 	struct ptfile pt;
 	bool own;
 	int rc = open_expert(f, &pt, l->err);
@@ -267,21 +266,23 @@ static int add_rest(const struct rank_params_loader *l,
 	for (size_t i = 0; !rc && i < keys->n; i++) {
 		const struct value *const key = keys->v[i].key;
 
-		if (find_native(l->c, owned, layer, f, key, &own))
+		if (find_native(l->c, layer, f, key, &own))
 			continue;
-		rc = own ? rank_params_add_tensor(l, &pt, f, key,
-						  keys->v[i].val)
+		rc = own ? rank_params_add_entry(l, &pt, f, key,
+						 keys->v[i].val, &e, &t)
 			 : errmsg_set(l->err, -EBADMSG,
 				      "%s: has a %.100s, which does not belong"
 				      " to expert %u",
 				      f->path, value_cstr(key), f->id.expert);
+		if (!rc && e->universal)
+			e->kind = PARAM_FROZEN;
 	}
 	ptfile_close(&pt);
 	return rc;
 }
 
 static int warn_frozen(const struct rank_params_loader *l,
-		       const struct expert_layer *layer, size_t owned)
+		       const struct expert_layer *layer)
 {
 	int rc = 0;
 
@@ -290,7 +291,7 @@ static int warn_frozen(const struct rank_params_loader *l,
 
 		snprintf(name, sizeof(name), "%s%s", layer->prefix,
 			 fused_names[i]);
-		if (!rank_params_find_among(l->c, owned, name))
+		if (!rank_params_find(l->c, name))
 			rc = rank_params_warn(l, "%s: left out: %s", name,
 					      "experts of AutoEP that are not"
 					      " trained");
@@ -300,7 +301,7 @@ static int warn_frozen(const struct rank_params_loader *l,
 
 static int check_layer(const struct rank_params_loader *l,
 		       const struct expert_layer *layer,
-		       const struct tag_file *first, size_t owned)
+		       const struct tag_file *first)
 {
 	struct rank_params *const c = l->c;
 	size_t n = 0, keys;
@@ -310,7 +311,7 @@ static int check_layer(const struct rank_params_loader *l,
 	if (rc)
 		return rc;
 	keys = value_pairs(pt.root)->n;
-	for (size_t i = 0; !rc && i < owned; i++)
+	for (size_t i = 0; !rc && i < c->nslices; i++)
 		if (c->slices[i].layer == layer) {
 			rc = check_slice(&c->slices[i], first, &pt, l->err);
 			n++;
@@ -319,11 +320,11 @@ static int check_layer(const struct rank_params_loader *l,
 	if (rc)
 		return rc;
 	if (layer->fused)
-		return warn_frozen(l, layer, owned);
+		return warn_frozen(l, layer);
 	if (n && n == keys * layer->local)
 		return 0;
 	for (unsigned e = 0; !rc && e < layer->n; e++)
-		rc = add_rest(l, layer, first + e, owned);
+		rc = add_rest(l, layer, first + e);
 	return rc;
 }
 
@@ -358,18 +359,34 @@ static int place_experts(const struct rank_params_loader *l)
 	return find_prefixes(l) ?: claim_slices(l);
 }
 
+static int entry_by_name(const void *a, const void *b)
+{
+	const struct rank_entry *const *const x = a, *const *const y = b;
+
+	return strcmp((*x)->name, (*y)->name);
+}
+
 int rank_params_load_experts(const struct rank_params_loader *l)
 {
 	struct rank_params *const c = l->c;
-	const size_t owned = c->nslices;
+	const size_t n = c->rest.n;
 	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->zero3,
 			      l->file, l->err) ?:
 		 place_experts(l);
 
 	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
-		rc = check_layer(l, &c->experts.layers[i], first_file(l, i),
-				 owned);
+		rc = check_layer(l, &c->experts.layers[i], first_file(l, i));
+	if (c->rest.n > n)
+		qsort(c->rest.v + n, c->rest.n - n, sizeof(*c->rest.v), entry_by_name);
 	return rc ? rc : warn_loader(l);
+}
+
+static bool has_entry(const struct rank_params *c, const char *name)
+{
+	for (size_t i = 0; i < c->rest.n; i++)
+		if (strcmp(c->rest.v[i]->name, name) == 0)
+			return true;
+	return false;
 }
 
 /* Check that a native expert's file has no keys beyond its parameters and the
@@ -385,8 +402,7 @@ static int check_keys(const struct rank_params *c, const struct tag_file *f,
 		const struct value *const key = keys->v[i].key;
 		bool own;
 
-		if (!find_native(c, c->nslices, layer, f, key, &own) &&
-		    !rank_params_find(c, value_cstr(key)))
+		if (!find_native(c, layer, f, key, &own) && !has_entry(c, value_cstr(key)))
 			return errmsg_set(err, -EBADMSG,
 					  "%s: has a %.100s, which other experts"
 					  " lack", f->path, value_cstr(key));

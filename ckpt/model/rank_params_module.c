@@ -48,8 +48,7 @@ struct placed {
 
 struct reader {
 	const struct rank_params_loader *l;
-	uint32_t file; /* its number among those of extents */
-	size_t owned;  /* slices that the optimizer or an expert's file has */
+	const struct tag_file *file;
 	struct arena scratch;
 	struct listed *listed; /* sorted by name */
 	size_t nlisted, listed_cap;
@@ -89,44 +88,41 @@ int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *
 	return a->failed ? errmsg_nomem(err, pt->src.name) : 0;
 }
 
-/* Add an entry of a state dict, whose value is `v`, as a slice that is in no group. */
-static int add_slice(const struct rank_params_loader *l, const struct rank_entry *e,
-		     const struct value *name, const struct value *v)
+static struct rank_entry *new_entry(struct rank_params *c, const char *name)
 {
-	const struct stored *const m = e->stored;
-	struct slice *p;
+	struct rank_entry *const e = arena_alloc(&c->arena, sizeof(*e));
 
-	if (!value_is_cstr(name) || !names_is_param(name->str.p) || !tensor_is(v))
-		return rank_params_warn(l, "module: %s: left out: %s",
-					value_cstr(name),
+	if (!e || !arena_reserve(&c->arena, &c->rest.v, c->rest.n, &c->rest.cap, c->rest.n + 1,
+				 sizeof(*c->rest.v)))
+		return NULL;
+	e->name = arena_strdup(&c->arena, name);
+	c->rest.v[c->rest.n++] = e;
+	return e->name ? e : NULL;
+}
+
+int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
+			  const struct tag_file *f, const struct value *name,
+			  const struct value *v, struct rank_entry **out, struct tensor *t)
+{
+	struct rank_entry *const e = *out = new_entry(l->c, value_cstr(name));
+	int rc;
+
+	if (!e)
+		return errmsg_nomem(l->err, l->file);
+	rc = rank_entry_read(e, &l->c->arena, pt, (uint32_t)(f - l->dir->files), v, t, l->err);
+	if (rc || l->c->zero3)
+		return rc;
+	if (!value_is_cstr(name) || !names_is_param(e->name) || !tensor_is(v))
+		return rank_params_warn(l, "module: %s: left out: %s", e->name,
 					tensor_is(v)
 						? "cannot be a directory's name"
 						: "not a tensor");
 	if (e->rc < 0)
 		return errmsg_set(l->err, e->rc, "%s", e->why);
-	if (e->rc || !cast_knows(m->dtype))
-		return rank_params_warn(l, "module: %s: left out: %s",
-					name->str.p, "no plain tensor of real numbers");
-	p = rank_params_add(l, name->str.p);
-	if (!p)
-		return errmsg_nomem(l->err, l->file);
-	p->module = m;
-	p->ndim = m->ndim;
-	p->shape = m->shape;
-	p->numel = m->numel;
-	return 0;
-}
-
-int rank_params_add_tensor(const struct rank_params_loader *l,
-			   const struct ptfile *pt, const struct tag_file *f,
-			   const struct value *name, const struct value *v)
-{
-	struct rank_entry e = { .name = value_cstr(name) };
-	struct tensor t;
-	const int rc = rank_entry_read(&e, &l->c->arena, pt, (uint32_t)(f - l->dir->files), v,
-				       &t, l->err);
-
-	return rc ? rc : add_slice(l, &e, name, v);
+	e->universal = !e->rc && cast_knows(t->dtype);
+	return e->universal ? 0
+			    : rank_params_warn(l, "module: %s: left out: %s", e->name,
+					       "no plain tensor of real numbers");
 }
 
 static struct listed *find_listed(const struct reader *r, const char *name)
@@ -160,10 +156,10 @@ static void read_names(struct reader *r)
 	const struct value_dict *const shared = value_find_pairs(root, KEY_SHARED_PARAMS);
 	size_t n = 0;
 
-	/* Those that have elements are among the slices. */
-	for (size_t g = 0; g < c->ngroups; g++)
+	/* The others are slices. */
+	for (size_t g = 0; g < c->ngroups && !c->zero3; g++)
 		for (size_t i = 0; i < c->groups[g].n; i++)
-			if (c->groups[g].slices[i])
+			if (!c->groups[g].slices[i]->numel)
 				list(r, c->groups[g].slices[i]->name, OWNED);
 	for (size_t i = 0; buffers && i < buffers->n; i++)
 		if (value_is_cstr(buffers->v[i]))
@@ -228,22 +224,21 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 	const char *const name = value_cstr(pair->key), *first;
 	struct listed *const x = find_listed(r, name);
 	const unsigned lists = x ? x->lists : 0;
-	struct rank_rest *const rest = &l->c->rest;
-	struct rank_entry *const e = &rest->v[rest->n];
+	struct rank_entry *e;
 	struct tensor t;
 	int rc;
 
 	/* The optimizer's parameters are read from its shards. */
-	if (rank_params_find_among(l->c, r->owned, name)) {
+	if (rank_params_find(l->c, name)) {
 		if (!l->c->zero3 && !tensor_from_value(pair->val, name, &t, NULL))
 			place(r, &t, name);
 		return 0;
 	}
 	if (l->c->zero3 && !(lists & BUFFER))
 		return 0;
-	rest->n++;
-	e->name = arena_strdup(&l->c->arena, name);
-	rc = rank_entry_read(e, &l->c->arena, l->pt, r->file, pair->val, &t, l->err);
+	rc = rank_params_add_entry(l, l->pt, r->file, pair->key, pair->val, &e, &t);
+	if (rc)
+		return rc;
 	if (x)
 		x->entry = e;
 	/* Megatron keeps other objects in `module`, too. */
@@ -251,14 +246,14 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 		e->kind = PARAM_BUFFER;
 	else if (value_is_cstr(pair->key) && tensor_is_any(pair->val) && !(lists & OWNED))
 		e->kind = PARAM_FROZEN;
-	if (e->kind == PARAM_FROZEN && !rc && !e->rc && t.numel) {
+	if (e->kind == PARAM_FROZEN && !e->rc && t.numel) {
 		first = place(r, &t, name);
 		if (first != name)
 			tie(r, name, first);
 		if (first != name || lists & SHARED)
 			e->kind = PARAM_ALIAS;
 	}
-	return rc || l->c->zero3 ? rc : add_slice(l, e, pair->key, pair->val);
+	return 0;
 }
 
 /* Read a parameter that frozen_param_shapes lists.  As a rule `module` has it, too. */
@@ -267,21 +262,24 @@ static int read_frozen(struct reader *r, const struct value *key, size_t index)
 	const struct rank_params_loader *const l = r->l;
 	struct rank_rest *const m = &l->c->rest;
 	const struct listed *const x = find_listed(r, value_cstr(key));
-	struct rank_entry *const e = &m->v[m->n];
+	struct rank_entry *e;
 	struct errmsg why = { "" };
 	const struct value *v;
 	struct tensor t;
 
 	if (!value_is_cstr(key))
 		return 0;
-	m->frozen[m->nfrozen++] = x && x->entry ? x->entry : e;
-	if (x && x->entry)
+	if (x && x->entry) {
+		m->frozen[m->nfrozen++] = x->entry;
 		return 0;
-	m->n++;
-	e->name = arena_strdup(&l->c->arena, key->str.p);
+	}
+	m->frozen[m->nfrozen++] = e = new_entry(l->c, key->str.p);
+	if (!e)
+		return errmsg_nomem(l->err, l->file);
 	e->rc = rank_params_fragment(l->pt, key->str.p, index, &v, &why);
 	if (!e->rc)
-		return rank_entry_read(e, &l->c->arena, l->pt, r->file, v, &t, l->err);
+		return rank_entry_read(e, &l->c->arena, l->pt,
+				       (uint32_t)(r->file - l->dir->files), v, &t, l->err);
 	e->why = arena_strdup(&l->c->arena, why.text);
 	return 0;
 }
@@ -309,15 +307,11 @@ static int read_rest(const struct rank_params_loader *l)
 	const struct tagdir *const d = l->dir;
 	const struct value_dict *const shapes =
 		c->zero3 ? NULL : value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
-	const size_t number = tagdir_model_number(d, c->mp);
 	const size_t n = l->module ? l->module->n : 0, frozen = shapes ? shapes->n : 0;
-	struct reader r = { .l = l,
-			    .file = (uint32_t)(&d->model[number] - d->files),
-			    .owned = c->nslices };
+	struct reader r = { .l = l, .file = &d->model[tagdir_model_number(d, c->mp)] };
 	int rc = 0;
 
 	c->rest = (struct rank_rest){
-		.v = arena_alloc(&c->arena, (n + frozen + 1) * sizeof(*c->rest.v)),
 		.frozen = arena_alloc(&c->arena, (frozen + 1) * sizeof(*c->rest.frozen)),
 	};
 	read_names(&r);

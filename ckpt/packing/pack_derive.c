@@ -119,7 +119,7 @@ static int try_slice(struct deriving *d, const struct weight *w,
 	struct pack_region r;
 	int found = 0;
 
-	if (s->module || skip > s->numel || w->numel > s->numel - skip)
+	if (skip > s->numel || w->numel > s->numel - skip)
 		return 0;
 	if (zckpt_slice(d->z, s, &master, &map, NULL))
 		map.n = 0;

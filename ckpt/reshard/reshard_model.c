@@ -95,9 +95,7 @@ static struct value *uc_info(struct reshard_builder *b, struct value *old)
 
 const struct slice *reshard_find_param(const struct reshard_builder *b, const char *name)
 {
-	const struct slice *const s = rank_params_find(&b->s->r->model.ranks[b->mp], name);
-
-	return s && !s->module ? s : NULL;
+	return rank_params_find(&b->s->r->model.ranks[b->mp], name);
 }
 
 struct value *reshard_model_root(struct reshard_builder *b)

@@ -242,18 +242,16 @@ static int add_kind(struct rows_finder *f, const struct rank_rest *rest, enum pa
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < rest->n; i++)
-		if (rest->v[i].kind == kind)
-			rc = rows_add_stored(f, &rest->v[i]);
+		if (rest->v[i]->kind == kind)
+			rc = rows_add_stored(f, rest->v[i]);
 	return rc;
 }
 
-/* Add frozen parameters: those that are listed come first, those of experts last. */
+/* Add frozen parameters: those that are listed come first. */
 static int add_frozen(struct rows_finder *f, const struct rank_params *c)
 {
 	const struct rank_rest *const rest = &c->rest;
-	const struct tagdir *const d = &f->r->dir;
 	const struct frozen *const frozen = &f->rows->frozen;
-	const struct model *const m = &f->r->model;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < frozen->n; i++)
@@ -261,17 +259,7 @@ static int add_frozen(struct rows_finder *f, const struct rank_params *c)
 	for (size_t i = 0; !rc && i < rest->nfrozen; i++)
 		if (!is_expert(&c->experts, rest->frozen[i]->name))
 			rc = rows_add_stored(f, rest->frozen[i]);
-	rc = rc ?: add_kind(f, rest, PARAM_FROZEN);
-	for (size_t i = 0; !rc && !c->is_pipeline && i < m->nparams; i++) {
-		const struct rank_entry e = { .name = m->params[i].name,
-					      .stored = m->params[i].module,
-					      .kind = PARAM_FROZEN };
-
-		if (e.stored && e.stored->file >= d->noptim + d->nmodel &&
-		    !rows_by_name(f, e.name))
-			rc = rows_add_stored(f, &e);
-	}
-	return rc;
+	return rc ?: add_kind(f, rest, PARAM_FROZEN);
 }
 
 static int add_param(struct rows_finder *f, struct param *p)

@@ -71,7 +71,7 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	uint64_t at;
 	size_t n;
 
-	if (s->module || ptfile_run(&l->pt, v, s->name, &t, &at, NULL) ||
+	if (ptfile_run(&l->pt, v, s->name, &t, &at, NULL) ||
 	    s->ndim != t.ndim || dtype_size(t.dtype) > sizeof(double) ||
 	    memcmp(s->shape, t.shape, t.ndim * sizeof(*t.shape)) != 0)
 		return false;
