@@ -148,6 +148,46 @@ bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 	return value_put(a, dict, value_new_str(a, key), val);
 }
 
+struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n)
+{
+	struct value *const out = value_new(a, VALUE_DICT);
+
+	for (size_t i = 0; i < n; i++)
+		if (f[i].val)
+			value_dict_set(a, out, f[i].key, f[i].val);
+	return out;
+}
+
+struct value *value_new_like(struct arena *a, const struct value *from)
+{
+	struct value *out;
+
+	if (from->kind == VALUE_DICT)
+		return value_new(a, VALUE_DICT);
+	out = value_new_reduce(a, from->obj->callable, from->obj->args);
+	if (out)
+		out->obj->state = from->obj->state;
+	return out;
+}
+
+struct value *value_edit(struct arena *a, struct value *from, const struct value_field *f,
+			 size_t n)
+{
+	const struct value_dict *const d = value_pairs(from);
+	struct value *const out = d ? value_new_like(a, from) : from;
+
+	for (size_t i = 0; d && i < d->n; i++) {
+		struct value *v = d->v[i].val;
+
+		for (size_t k = 0; k < n; k++)
+			if (value_is_str(d->v[i].key, f[k].key))
+				v = f[k].val;
+		if (v)
+			value_put(a, out, d->v[i].key, v);
+	}
+	return out;
+}
+
 const struct value_dict *value_pairs(const struct value *v)
 {
 	if (v && v->kind == VALUE_DICT)

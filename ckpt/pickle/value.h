@@ -116,6 +116,21 @@ bool value_put(struct arena *a, struct value *dict, struct value *key,
 bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 		    struct value *val);
 
+/* A key of a dict, which is borrowed, and its value; NULL: the dict does not get it. */
+struct value_field {
+	const char *key;
+	struct value *val;
+};
+
+/* A new dict of fields, and one like the dict or OrderedDict `from` with these values of the
+ * fields that it has; what is neither is returned as it is. */
+struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n);
+struct value *value_edit(struct arena *a, struct value *from, const struct value_field *f,
+			 size_t n);
+
+/* A new dict or OrderedDict like `from`, which is one, without entries. */
+struct value *value_new_like(struct arena *a, const struct value *from);
+
 /* The pairs of a dict or of an object filled like one (OrderedDict); NULL if
  * `v` is neither, or NULL itself. */
 const struct value_dict *value_pairs(const struct value *v);

@@ -2,8 +2,6 @@
 # it: how it is cut, and its files.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/reshard.h %D%/reshard_impl.h \
-	%D%/reshard_entries.c %D%/reshard_groups.c %D%/reshard.c \
-	%D%/reshard_states.c %D%/reshard_optim.c %D%/reshard_model.c %D%/reshard_module.c \
-	%D%/reshard_frozen.c \
-	%D%/reshard_file.c
+	%D%/reshard.h %D%/reshard_impl.h %D%/reshard_groups.c %D%/reshard.c \
+	%D%/zero_object.h %D%/zero_object.c %D%/zero_optim.c %D%/zero_model.c \
+	%D%/zero_entries.c

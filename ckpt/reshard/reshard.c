@@ -15,6 +15,8 @@
 #include <string.h>
 
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard_impl.h"
 
 /* DeepSpeed's default, zero/config.py. */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/reshard/zero_object.h"
 
 static const struct value *buffer_names(const struct value *root)
 {
@@ -83,8 +83,8 @@ static bool is_listed(const struct reshard_names *listed,
 }
 
 /* Add the entries p[0..n) of one place: the first is what DeepSpeed calls the tensor. */
-static void add_place(struct reshard_entries *out,
-		      const struct reshard_entries *listed,
+static void add_place(struct zero_entries *out,
+		      const struct zero_entries *listed,
 		      const struct reshard_name *p, size_t n)
 {
 	bool buffer = is_extra_state(p->value->str.p);
@@ -105,12 +105,12 @@ static void add_place(struct reshard_entries *out,
 	}
 }
 
-void reshard_entries_init(struct reshard_entries *e, struct arena *a,
+void zero_entries_init(struct zero_entries *e, struct arena *a,
 			  const struct value *root)
 {
 	const struct value_dict *const module = value_find_pairs(root, "module");
 	const size_t more = module ? module->n : 0;
-	struct reshard_entries listed;
+	struct zero_entries listed;
 	struct reshard_names places;
 
 	reshard_names_init(&e->buffers, a, buffer_names(root), more);

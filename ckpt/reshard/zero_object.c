@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Makes the object of a new file: reads the old file of the same kind, and replaces
- * what depends on the number of ranks.  Storages that are not replaced are read from
- * the old file.
- */
+/* Opens the old file on which a new one is modelled, and has its object written. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +7,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/reshard/zero_object.h"
 
 /* Does a kind have a file of every data-parallel rank? */
 static bool is_per_rank(enum reshard_kind kind, bool zero3)
@@ -78,96 +74,30 @@ void reshard_name(const struct reshard *s, enum reshard_kind kind,
 			 f->id.mp);
 }
 
-struct value *const reshard_left_out = &(struct value){ .kind = VALUE_NONE };
-
-struct value *reshard_new_like(struct reshard_builder *b,
-			       const struct value *from)
-{
-	struct value *out;
-
-	if (!value_pairs(from))
-		return RESHARD_FAIL(b, -EBADMSG, "found %s in place of a dict",
-				    value_kind_name(from));
-	if (from->kind == VALUE_DICT)
-		return value_new(b->a, VALUE_DICT);
-	out = value_new_reduce(b->a, from->obj->callable, from->obj->args);
-	if (out)
-		out->obj->state = from->obj->state;
-	return out;
-}
-
-struct value *reshard_map(struct reshard_builder *b, struct value *out,
-			  const struct value *from, reshard_make *make,
-			  void *ctx)
+struct value *zero_object_map(struct zero_object *o, struct value *out,
+			      const struct value *from, zero_object_make *make, void *ctx)
 {
 	const struct value_dict *const d = value_pairs(from);
 
-	for (size_t i = 0; d && i < d->n && !draft_failed(b->d); i++) {
-		struct value *const v = make(b, ctx, &d->v[i]);
+	for (size_t i = 0; d && i < d->n && !draft_failed(o->d); i++) {
+		struct value *const v = make(o, ctx, &d->v[i]);
 
-		if (v != reshard_left_out)
-			value_put(b->a, out, d->v[i].key, v);
+		if (v)
+			value_put(o->a, out, d->v[i].key, v);
 	}
 	return out;
 }
 
-/* Fields and their number. */
-struct edits {
-	const struct reshard_field *v;
-	size_t n;
-};
-
-static struct value *edit_pair(struct reshard_builder *b, void *ctx,
-			       const struct value_pair *pair)
+struct value *zero_object_config(const struct zero_object *o)
 {
-	const struct edits *const e = ctx;
+	struct value *const old = value_find(o->d->old.root, KEY_DS_CONFIG);
+	const struct value_field stage = { "stage", value_new_int(o->a, o->s->stage) };
+	const struct value_field zero = {
+		"zero_optimization",
+		value_edit(o->a, value_find(old, "zero_optimization"), &stage, 1)
+	};
 
-	for (size_t i = 0; i < e->n; i++)
-		if (value_is_str(pair->key, e->v[i].key))
-			return e->v[i].make(b, pair->val);
-	return pair->val;
-}
-
-struct value *reshard_edit(struct reshard_builder *b, struct value *from,
-			   const struct reshard_field *fields, size_t n)
-{
-	struct edits edits = { fields, n };
-
-	return reshard_map(b, reshard_new_like(b, from), from, edit_pair,
-			   &edits);
-}
-
-struct value *reshard_set(struct reshard_builder *b, struct value *from,
-			  const char *key, struct value *value)
-{
-	const struct value_dict *const d = value_pairs(from);
-	struct value *const out = reshard_new_like(b, from);
-
-	for (size_t i = 0; d && i < d->n; i++)
-		value_put(b->a, out, d->v[i].key,
-			  value_is_str(d->v[i].key, key) ? value : d->v[i].val);
-	return out;
-}
-
-struct value *reshard_list_groups(struct reshard_builder *b,
-				  reshard_make_group *make)
-{
-	struct value *const list = value_new(b->a, VALUE_LIST);
-
-	for (size_t g = 0; g < b->m->ngroups && !draft_failed(b->d); g++)
-		value_append(b->a, list, make(b, &b->m->groups[g]));
-	return list;
-}
-
-struct value *reshard_config(struct reshard_builder *b, struct value *old)
-{
-	struct value *const zero = value_find(old, "zero_optimization");
-
-	if (b->s->stage == b->s->old_stage || !value_find(zero, "stage"))
-		return old;
-	return reshard_set(b, old, "zero_optimization",
-			   reshard_set(b, zero, "stage",
-				       value_new_int(b->a, b->s->stage)));
+	return o->s->stage == o->s->old_stage ? old : value_edit(o->a, old, &zero, 1);
 }
 
 void reshard_names_sort(struct reshard_names *s)
@@ -210,7 +140,7 @@ struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
 	const size_t model = model_number(s, kind, number);
 	const unsigned files = files_per_mp(s, kind);
 	const bool optim = kind == RESHARD_OPTIM;
-	struct reshard_builder b = {
+	struct zero_object o = {
 		.s = s,
 		.m = &s->mp[number / files],
 		.mp = (unsigned)(number / files),
@@ -219,16 +149,13 @@ struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
 		.d = d,
 		.a = &d->a,
 	};
-	const unsigned old = b.file->id.dp;
-	struct value *root;
+	const unsigned old = o.file->id.dp;
 
 	/* This checks that the old file is a shard of this checkpoint. */
-	if (optim && !draft_try(d, zckpt_load_shards(s->r, b.mp, old, old + 1, 1,
+	if (optim && !draft_try(d, zckpt_load_shards(s->r, o.mp, old, old + 1, 1,
 						     d->err)))
 		return NULL;
-	if (!draft_open(d, b.file, optim ? model : s->r->dir.noptim + model))
+	if (!draft_open(d, o.file, optim ? model : s->r->dir.noptim + model))
 		return NULL;
-	root = optim ? reshard_optim_root(&b) : reshard_model_root(&b);
-	frozen_done(&b.frozen);
-	return root;
+	return optim ? zero_object_optim(&o) : zero_object_model(&o);
 }

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ZERO_OBJECT_H
+#define UCKPT_ZERO_OBJECT_H
+
+/* The objects in the files of a new rank. */
+
+#include "ckpt/pickle/value.h"
+#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/vfile/draft.h"
+
+/* A set of names with what belongs to each of them. */
+struct reshard_name {
+	const char *name;      /* first: array_by_text */
+	struct value *value; /* of an entry of a dict */
+	uint32_t index;
+};
+
+struct reshard_names {
+	struct reshard_name *v; /* sorted by name */
+	size_t n;
+};
+
+/* Set up the names of a dict's entries or a list's texts; `index` counts them.
+ * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
+void reshard_names_init(struct reshard_names *s, struct arena *a,
+			const struct value *v, size_t more);
+void reshard_names_sort(struct reshard_names *s);
+const struct reshard_name *reshard_names_find(const struct reshard_names *s,
+					      const char *name);
+
+/* Entries of the module in a model-states file. */
+struct zero_entries {
+	struct reshard_names buffers;
+	struct reshard_names shared; /* `value` is the name of the same tensor that
+				      * DeepSpeed saves */
+};
+
+/* Set up what the entries of `root`'s module are: what the file lists, and what it does
+ * not list but tells by the storage of its tensors. */
+void zero_entries_init(struct zero_entries *e, struct arena *a,
+			  const struct value *root);
+
+/*
+ * A new file while its object is made: that of an old file, with other values under the
+ * keys that we know.  All other nodes are the very ones that were read, so that shared
+ * objects stay shared.  Failures are noted in the draft (draft.h).
+ */
+struct zero_object {
+	const struct reshard *s;
+	const struct reshard_mp *m;
+	unsigned mp;
+	unsigned rank;               /* the new one */
+	const struct tag_file *file; /* the old file it is modelled on */
+	struct draft *d;             /* that file is d->old */
+	struct arena *a;             /* of the draft */
+};
+
+/* Note why it failed.  NULL. */
+static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
+{
+	draft_try(o->d, rc);
+	return NULL;
+}
+
+#define ZERO_OBJECT_FAIL(o, code, fmt, ...) \
+	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file->path, ##__VA_ARGS__))
+
+/* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
+struct value *zero_object_optim(struct zero_object *o);
+struct value *zero_object_model(struct zero_object *o);
+
+/* Append the pairs of `from` to the dict `out`, with values that `make` returns, and return
+ * it.  NULL: it does not get the key. */
+typedef struct value *zero_object_make(struct zero_object *o, void *ctx,
+				       const struct value_pair *pair);
+struct value *zero_object_map(struct zero_object *o, struct value *out,
+			      const struct value *from, zero_object_make *make, void *ctx);
+
+/* The ds_config of the old file, with the new stage. */
+struct value *zero_object_config(const struct zero_object *o);
+
+#endif
