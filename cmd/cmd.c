@@ -163,7 +163,7 @@ static int set_option(struct uckpt *u, char **argv, const struct cmd_option *o,
 /* Report the option that getopt_long refused with `c`, ':' or '?'. */
 static int bad_option(char **argv, const struct option *options, int c)
 {
-	const char *const word = argv[optind - 1];
+	const char *word = argv[optind - 1];
 	const bool is_long = strncmp(word, "--", 2) == 0;
 	struct errmsg why;
 
@@ -197,7 +197,7 @@ static void list_options(const struct cmd_syntax *s, struct option *options,
 
 	letters = stpcpy(letters, ":h");
 	for (size_t i = 0; i < s->n; i++) {
-		const struct cmd_option *const o = &s->options[i];
+		const struct cmd_option *o = &s->options[i];
 		const int has_value = o->value ? required_argument : no_argument;
 		size_t k = 0;
 
@@ -224,7 +224,7 @@ bool cmd_parse(struct uckpt *u, int argc, char **argv,
 	list_options(s, options, letters);
 	*status = CMD_OK;
 	while ((c = getopt_long(argc, argv, letters, options, NULL)) != -1) {
-		const struct cmd_option *const o = find_option(s, c);
+		const struct cmd_option *o = find_option(s, c);
 
 		if (c == 'h')
 			print_help(s);

@@ -50,7 +50,7 @@ static bool has_file(const char *dir, const char *file)
 
 static void say_next(const char *out)
 {
-	char *const dir = strdup(out), *const name = strdup(out);
+	char *dir = strdup(out), *name = strdup(out);
 	size_t i = 0;
 
 	while (i < COUNT(loaders) && !has_file(out, loaders[i].file))
@@ -96,7 +96,7 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 static int convert_tag(struct uckpt *u, char **argv, const char *const *runs, size_t n,
 		       const char *tag, const char *out)
 {
-	char **const paths = calloc(n, sizeof(*paths));
+	char **paths = calloc(n, sizeof(*paths));
 	bool failed = !paths;
 	int rc = CMD_FAILED;
 

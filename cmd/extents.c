@@ -54,7 +54,7 @@ static int no_memory(void)
 
 static int read_extents(struct listing *l)
 {
-	struct ucfs_extents *const x = calloc(1, sizeof(*x));
+	struct ucfs_extents *x = calloc(1, sizeof(*x));
 	int rc = CMD_OK;
 
 	if (!x)
@@ -104,7 +104,7 @@ static bool has_source(const struct ucfs_extent *e)
 static int read_sources(struct listing *l)
 {
 	for (size_t i = 0; i < l->n; i++) {
-		const struct ucfs_extent *const e = &l->v[i];
+		const struct ucfs_extent *e = &l->v[i];
 		struct ucfs_source *s;
 
 		if (!has_source(e) || find_source(l, e->source))
@@ -144,8 +144,8 @@ static int print_text(const struct listing *l)
 	printf("%14s %14s  %-7s %14s  %s\n", "offset", "length", "kind",
 	       "source offset", "source");
 	for (size_t i = 0; i < l->n; i++) {
-		const struct ucfs_extent *const e = &l->v[i];
-		const struct ucfs_source *const s = find_source(l, e->source);
+		const struct ucfs_extent *e = &l->v[i];
+		const struct ucfs_source *s = find_source(l, e->source);
 
 		printf("%14" PRIu64 " %14" PRIu64 "  %-7s ", e->offset,
 		       e->length, kind_name(e->kind));
@@ -162,7 +162,7 @@ static int print_text(const struct listing *l)
 
 static cJSON *source_json(const struct ucfs_source *s)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 
 	json_add_int(o, "source", s->source);
 	cJSON_AddStringToObject(o, "path", s->path);
@@ -175,7 +175,7 @@ static cJSON *source_json(const struct ucfs_source *s)
 
 static cJSON *extent_json(const struct ucfs_extent *e)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 
 	json_add_int(o, "offset", (int64_t)e->offset);
 	json_add_int(o, "length", (int64_t)e->length);
@@ -190,7 +190,7 @@ static cJSON *extent_json(const struct ucfs_extent *e)
 
 static int print_json(const struct listing *l)
 {
-	cJSON *const root = cJSON_CreateObject();
+	cJSON *root = cJSON_CreateObject();
 	struct bytebuf text = { 0 };
 	int rc = CMD_OK;
 	cJSON *list;

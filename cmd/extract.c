@@ -69,13 +69,13 @@ static int fail_errno(const struct extract *x, const char *what, const char *pat
 /* Open the directory of a file, and make it if it is not there. */
 static int open_parent(struct writer *w, const char *path, const char **name)
 {
-	const struct extract *const x = w->x;
+	const struct extract *x = w->x;
 	int fd = fcntl(x->dir, F_DUPFD_CLOEXEC, 0);
 	const char *slash;
 
 	for (*name = path; fd >= 0 && (slash = strchr(*name, '/'));
 	     *name = slash + 1) {
-		char *const part = strndup(*name, (size_t)(slash - *name));
+		char *part = strndup(*name, (size_t)(slash - *name));
 		const int above = fd;
 
 		fd = -1;
@@ -123,7 +123,7 @@ static int copy(struct writer *w, struct uckpt_file *from, FILE *to, const char 
 
 static int compare_with(struct writer *w, struct uckpt_file *want, int fd, const char *path)
 {
-	char *const have = w->buf + CHUNK;
+	char *have = w->buf + CHUNK;
 	int64_t n;
 	int rc;
 
@@ -202,7 +202,7 @@ static int write_in(struct writer *w, struct uckpt_file *from, const struct uckp
 	const struct timespec mtime = { a->mtime_ns / 1000000000,
 					a->mtime_ns % 1000000000 };
 	const int fd = create_tmp(w, dir, (a->mode & 0777) | S_IWUSR);
-	FILE *const to = fd < 0 ? NULL : fdopen(fd, "w");
+	FILE *to = fd < 0 ? NULL : fdopen(fd, "w");
 	int rc = to ? copy(w, from, to, path)
 		    : fail_errno(w->x, "cannot create", path, &w->err);
 
@@ -236,7 +236,7 @@ static int write_file(struct writer *w, struct uckpt_file *from,
 
 static int extract_file(struct writer *w, const struct found *f)
 {
-	struct uckpt *const u = w->x->u;
+	struct uckpt *u = w->x->u;
 	struct uckpt_file *file = NULL;
 	struct uckpt_attr attr;
 	const int rc = uckpt_stat(u, f->node, &attr, &w->err)
@@ -268,8 +268,8 @@ static bool note_end(struct extract *x, int rc, const struct uckpt_error *err)
 
 static void *write_files(void *arg)
 {
-	struct writer *const w = arg;
-	struct extract *const x = w->x;
+	struct writer *w = arg;
+	struct extract *x = w->x;
 	size_t i;
 
 	while ((i = atomic_fetch_add(&x->next, 1)) < x->files.n)
@@ -323,12 +323,12 @@ static void remove_left(int dir, const char *name)
 /* Remove what killed processes have left where a file is to be written. */
 static void remove_all_left(const struct extract *x, const char *path)
 {
-	const char *const slash = strrchr(path, '/');
-	char *const parent = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+	const char *slash = strrchr(path, '/');
+	char *parent = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
 	const int fd = parent ? openat(x->dir, parent,
 				       O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 			      : -1;
-	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	char name[sizeof(((struct writer *)NULL)->tmp)];
 	const struct dirent *e;
 	size_t writer;
@@ -349,7 +349,7 @@ static void remove_all_left(const struct extract *x, const char *path)
 /* Are both files, and in one directory? */
 static bool are_siblings(const struct found *a, const struct found *b)
 {
-	const char *const x = strrchr(a->path, '/'), *const y = strrchr(b->path, '/');
+	const char *x = strrchr(a->path, '/'), *y = strrchr(b->path, '/');
 	const size_t n = x ? (size_t)(x - a->path) : 0;
 
 	return !x == !y && (!x || (n == (size_t)(y - b->path) &&
@@ -359,7 +359,7 @@ static bool are_siblings(const struct found *a, const struct found *b)
 /* Sum up the sizes, and refuse what would be overwritten before anything is written. */
 static int survey(struct extract *x)
 {
-	const struct found_list *const l = &x->files;
+	const struct found_list *l = &x->files;
 	struct uckpt_attr attr;
 	struct stat st;
 	int rc = 0;

@@ -32,7 +32,7 @@ static int fail(const struct find *f, int rc, const char *path)
 /* Append `path`, which becomes the list's. */
 static int add(struct find *f, char *path, uint64_t node, uint32_t type)
 {
-	struct found_list *const l = f->to;
+	struct found_list *l = f->to;
 
 	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))) {
 		free(path);
@@ -111,8 +111,8 @@ static int look_at(const struct find *f, uint64_t dir, struct uckpt_entry *e)
 static int list(struct find *f, const char *path, uint64_t dir,
 		const char *word, size_t len)
 {
-	char *const pattern = word ? strndup(word, len) : NULL;
-	const char *const rest = word ? word + len : NULL;
+	char *pattern = word ? strndup(word, len) : NULL;
+	const char *rest = word ? word + len : NULL;
 	struct uckpt_dir *d = NULL;
 	struct uckpt_entry e;
 	uint64_t pos = 0;

@@ -47,7 +47,7 @@ static int print_long(struct uckpt *u, const struct found *f,
 static int list(struct uckpt *u, char *const *argv, unsigned flags)
 {
 	static char *everything[] = { "", NULL };
-	char *const *const patterns = argv[1] ? argv + 1 : everything;
+	char *const *patterns = argv[1] ? argv + 1 : everything;
 	struct uckpt_error err = { "" };
 	struct found_list l = { 0 };
 	int rc = uckpt_open(u, (const char *const *)argv, 1, &err);
@@ -94,7 +94,7 @@ int cmd_ls(struct uckpt *u, int argc, char **argv)
 
 static int copy_to_stdout(struct uckpt_file *file, struct uckpt_error *err)
 {
-	char *const buf = malloc(CAT_BYTES);
+	char *buf = malloc(CAT_BYTES);
 	uint64_t at = 0;
 	int64_t n = buf ? 1 : -ENOMEM;
 

@@ -74,7 +74,7 @@ static int set_options(struct uckpt *u, char *list)
 
 static int run(struct uckpt *u, int argc, char **argv)
 {
-	const char *const word = argv[1];
+	const char *word = argv[1];
 
 	if (argc < 2) {
 		cmd_say("no command given; see 'ucckpt --help'");
@@ -146,7 +146,7 @@ static char **take_arguments(int argc, char **argv)
 
 int main(int argc, char **arguments)
 {
-	struct uckpt *const u = uckpt_new();
+	struct uckpt *u = uckpt_new();
 	char **argv = take_arguments(argc, arguments);
 	int rc = CMD_OK;
 

@@ -98,7 +98,7 @@ static bool look(const struct kept *k, bool ended)
 static void let_go(const struct kept *k)
 {
 	const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	DIR *const d = opendir("/proc/self/fd");
+	DIR *d = opendir("/proc/self/fd");
 	const struct dirent *e;
 
 	setsid();

@@ -76,7 +76,7 @@ static void prepare_to_cancel(void)
 static int loop(struct fuse_session *se, unsigned threads, unsigned idle)
 {
 #if FUSE_USE_VERSION >= 312
-	struct fuse_loop_config *const config = fuse_loop_cfg_create();
+	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	int rc;
 
 	if (!config)
@@ -101,7 +101,7 @@ static int loop(struct fuse_session *se, unsigned threads, unsigned idle)
  * server that stalls would keep them until the deadline. */
 static void *stop_requests(void *server)
 {
-	const struct server *const s = server;
+	const struct server *s = server;
 	const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000L };
 
 	while (!fuse_session_exited(s->session))

@@ -27,7 +27,7 @@
 
 static bool is_ucfs_mount(const char *path)
 {
-	FILE *const f = setmntent("/proc/self/mounts", "re");
+	FILE *f = setmntent("/proc/self/mounts", "re");
 	const struct mntent *m;
 	bool found = false;
 
@@ -41,7 +41,7 @@ static bool is_ucfs_mount(const char *path)
 
 static int resolve_directory(char **path, bool nonempty)
 {
-	char *const full = realpath(*path, NULL);
+	char *full = realpath(*path, NULL);
 	struct statvfs fs;
 	struct stat st;
 	/* Attributes may be cached; statvfs asks the server. */
@@ -168,7 +168,7 @@ static const char *explain_device(void)
 
 static const char *explain(const char *path)
 {
-	const char *const device = explain_device();
+	const char *device = explain_device();
 
 	if (device)
 		return device;

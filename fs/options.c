@@ -34,7 +34,7 @@ static void drop_helper_flags(struct options *o, int *argc, char **argv)
 	int kept = 1;
 
 	for (int i = 1; i < *argc; i++) {
-		const char *const a = argv[i];
+		const char *a = argv[i];
 
 		if (strcmp(a, "-t") == 0 || strcmp(a, "-N") == 0) {
 			i++;
@@ -87,8 +87,8 @@ int options_add_mount(const struct options *o, struct fuse_args *args)
 int options_parse(struct options *o, int argc, char **argv,
 		  struct fuse_args *fuse_args)
 {
-	const char *const slash = strrchr(argv[0], '/');
-	const char *const name = slash ? slash + 1 : argv[0];
+	const char *slash = strrchr(argv[0], '/');
+	const char *name = slash ? slash + 1 : argv[0];
 	int inherited;
 
 	*fuse_args = (struct fuse_args)FUSE_ARGS_INIT(0, NULL);

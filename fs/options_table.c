@@ -131,7 +131,7 @@ static const struct row *find_row(const struct given *g)
  * lacks; suggest the nearest, but none that has no effect.  Returns -1. */
 static int refuse_unknown(const struct given *g)
 {
-	const char *const dash = g->arg[0] == '-' ? "" : "-o ";
+	const char *dash = g->arg[0] == '-' ? "" : "-o ";
 	struct nearest near = nearest_begin(g->arg, g->name_len);
 	bool wants_value;
 	size_t len;
@@ -196,10 +196,10 @@ static int take_option(struct options *o, const struct given *g)
 
 int options_take(void *options, const char *arg, int key, struct fuse_args *args)
 {
-	struct options *const o = options;
+	struct options *o = options;
 	const size_t len = strcspn(arg, "=");
 	struct given g = { arg, len, arg[len] ? arg + len + 1 : NULL, NULL };
-	const struct row *const row = g.row = find_row(&g);
+	const struct row *row = g.row = find_row(&g);
 	const char *wrong = NULL;
 
 	(void)args;

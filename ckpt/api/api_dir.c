@@ -4,7 +4,7 @@
 int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
 		   struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 
 	return api_is_open(u) && out ? tree_dir_open(u->tree, node, out, err)
 				     : api_refuse(err);
@@ -13,7 +13,7 @@ int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
 int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 		   struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 
 	return d && pos && out ? tree_dir_next(d, pos, out, err) : api_refuse(err);
 }

@@ -55,7 +55,7 @@ int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x)
 		return 0;
 	for (size_t i = extent_find(m, x->start);
 	     i < m->n && x->count < UCFS_EXTENTS_MAX; i++) {
-		const struct extent *const e = &m->v[i];
+		const struct extent *e = &m->v[i];
 
 		x->extent[x->count++] = (struct ucfs_extent){
 			.offset = e->start,

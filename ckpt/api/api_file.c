@@ -24,7 +24,7 @@ static int check_type(const struct uckpt_file *f)
 int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
 		    struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct uckpt_file *f;
 	int rc;
 
@@ -120,7 +120,7 @@ static int64_t read_local(int fd, char *buf, size_t len, uint64_t off)
 int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 			uint64_t offset, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	int64_t n;
 
 	if (!f || !api_is_open(f->u) || (!buf && len))
@@ -140,7 +140,7 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct shardcache *shards;
 	struct shard_map m;
 	int64_t shard;

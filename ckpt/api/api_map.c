@@ -37,7 +37,7 @@ static int copy_local(struct map *m, size_t len, struct errmsg *err)
 
 static int map_window(struct map *m, size_t len, struct errmsg *err)
 {
-	struct vfile *const v = m->file->f.v;
+	struct vfile *v = m->file->f.v;
 	int rc;
 
 	api_read_ahead(m->file, len, m->offset);
@@ -50,7 +50,7 @@ static int map_window(struct map *m, size_t len, struct errmsg *err)
 int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 		   struct uckpt_map **out, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct map *m;
 	int rc;
 
@@ -74,8 +74,8 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 
 int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
-	struct map *const m = (struct map *)pieces;
+	struct errmsg *err = errmsg_of(error);
+	struct map *m = (struct map *)pieces;
 
 	if (!m)
 		return api_refuse(err);
@@ -84,7 +84,7 @@ int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
 
 void uckpt_map_free(struct uckpt_map *pieces, bool sent)
 {
-	struct map *const m = (struct map *)pieces;
+	struct map *m = (struct map *)pieces;
 	struct vfile *v;
 
 	if (!m)

@@ -54,7 +54,7 @@ void uckpt_hide_secrets(char *text)
 int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct settings *s;
 	int rc;
 
@@ -87,7 +87,7 @@ const char *uckpt_source_name(const struct uckpt *u)
 
 const char *uckpt_source_root(const struct uckpt *u, size_t i)
 {
-	const char *const source = uckpt_source_name(u);
+	const char *source = uckpt_source_name(u);
 
 	return source && i < roots_count(u, source) ? roots_root(u, source, i)
 						    : NULL;
@@ -128,7 +128,7 @@ static int64_t to_ns(const struct timespec *t)
 
 void api_attr(const struct tree_attr *a, struct uckpt_attr *out)
 {
-	const struct stat *const st = &a->st;
+	const struct stat *st = &a->st;
 
 	*out = (struct uckpt_attr){
 		.node = st->st_ino,
@@ -149,7 +149,7 @@ void api_attr(const struct tree_attr *a, struct uckpt_attr *out)
 int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct tree_attr a;
 	int rc;
 
@@ -171,7 +171,7 @@ static bool is_name(const char *name)
 int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		 struct uckpt_attr *out, double *timeout, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct tree_attr a;
 	double moment = 0;
 	int rc;
@@ -224,7 +224,7 @@ static int follow(struct walk *w, uint64_t link)
 /* Take the next component off the path. */
 static int step(struct walk *w, struct uckpt_error *error)
 {
-	char *const name = w->left + strspn(w->left, "/");
+	char *name = w->left + strspn(w->left, "/");
 	const size_t n = strcspn(name, "/");
 	struct uckpt_attr a;
 	char own[NAME_MAX + 1];
@@ -252,7 +252,7 @@ static int step(struct walk *w, struct uckpt_error *error)
 int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct walk *w;
 	int rc = 0;
 

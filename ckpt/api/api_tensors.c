@@ -100,7 +100,7 @@ static int describe_dict(const struct source *src, struct bytebuf *out,
 		return rc;
 	all = value_find(pt.root, "param") ? NULL : value_pairs(pt.root);
 	for (size_t i = 0; !rc && all && i < all->n; i++) {
-		const struct value_pair *const p = &all->v[i];
+		const struct value_pair *p = &all->v[i];
 		struct tensor t;
 		uint64_t storage;
 
@@ -133,7 +133,7 @@ static int describe_safetensors(const struct source *src, struct bytebuf *out,
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < s.n; i++) {
-		const struct safetensors_tensor *const t = &s.v[i];
+		const struct safetensors_tensor *t = &s.v[i];
 
 		begin_tensor(out, t->name, t->dtype, t->shape, t->ndim);
 		end_tensor(out, t->offset, t->numel * dtype_size(t->dtype));
@@ -189,7 +189,7 @@ int uckpt_file_tensors(struct uckpt_file *f,
 		       void (*put)(void *arg, const char *text, size_t len),
 		       void *arg, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct bytebuf out = { 0 };
 	struct uckpt_file *own;
 	int rc;

@@ -51,7 +51,7 @@ static const char *set_plan(struct uckpt *u, const struct option *o,
 			    const char *text, const char *value)
 {
 	static _Thread_local struct errmsg why;
-	struct settings *const s = u->settings;
+	struct settings *s = u->settings;
 
 	(void)text;
 	return plan_set_option(&s->tree.plan, &s->rules, o->word, value, &why) ?
@@ -86,7 +86,7 @@ static bool parse_number(const char *text, unsigned long end, unsigned *out)
 static const char *set_owner(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
 {
-	struct tree_options *const t = &u->settings->tree;
+	struct tree_options *t = &u->settings->tree;
 	const bool group = *text == 'g';
 
 	if (!parse_number(value, UINT32_MAX, group ? &t->gid : &t->uid))
@@ -98,7 +98,7 @@ static const char *set_owner(struct uckpt *u, const struct option *o,
 static const char *set_count(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
 {
-	unsigned *const to = (unsigned *)((char *)u->settings + o->at);
+	unsigned *to = (unsigned *)((char *)u->settings + o->at);
 
 	(void)text;
 	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
@@ -107,7 +107,7 @@ static const char *set_count(struct uckpt *u, const struct option *o,
 static const char *set_tolerance(struct uckpt *u, const struct option *o,
 				 const char *text, const char *value)
 {
-	double *const to = (double *)((char *)u->settings + o->at);
+	double *to = (double *)((char *)u->settings + o->at);
 	char *rest;
 
 	(void)text;
@@ -119,7 +119,7 @@ static const char *set_tolerance(struct uckpt *u, const struct option *o,
 static const char *set_readahead(struct uckpt *u, const struct option *o,
 				 const char *text, const char *value)
 {
-	uint64_t *const bytes = &u->settings->readahead;
+	uint64_t *bytes = &u->settings->readahead;
 
 	(void)text;
 	*bytes = 0;
@@ -133,7 +133,7 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o,
 				 const char *text, const char *value)
 {
 	static _Thread_local struct errmsg why;
-	struct settings *const s = u->settings;
+	struct settings *s = u->settings;
 	char *dir;
 
 	(void)o;
@@ -148,7 +148,7 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o,
 static const char *set_model(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
 {
-	char *const copy = *value ? strdup(value) : NULL;
+	char *copy = *value ? strdup(value) : NULL;
 
 	(void)text;
 	if (!copy)
@@ -162,7 +162,7 @@ static const char *set_model(struct uckpt *u, const struct option *o,
 static const char *set_ranks(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
 {
-	struct tree_options *const t = &u->settings->tree;
+	struct tree_options *t = &u->settings->tree;
 	char one[32];
 
 	(void)text;
@@ -260,7 +260,7 @@ void settings_free(struct uckpt *u)
 
 int settings_check(struct settings *s, struct errmsg *err)
 {
-	struct tree_options *const t = &s->tree;
+	struct tree_options *t = &s->tree;
 	const bool zero = t->plan.type.kind == PLAN_RESHARD;
 	const unsigned stage = t->plan.type.stage;
 
@@ -287,7 +287,7 @@ const char *uckpt_option_name(size_t i)
 
 int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	const char *wrong;
 
 	if (!u || !text)
@@ -297,7 +297,7 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 	if (!settings_of(u))
 		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < COUNT(options); i++) {
-		const struct option *const o = &options[i];
+		const struct option *o = &options[i];
 		const size_t n = strlen(o->name);
 
 		if (o->name[n - 1] == '=' ? strncmp(text, o->name, n) != 0

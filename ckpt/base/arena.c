@@ -55,7 +55,7 @@ static struct arena_block *add_block(struct arena *a, size_t size)
 		return NULL;
 	}
 
-	struct arena_block *const b = malloc(sizeof(*b) + want);
+	struct arena_block *b = malloc(sizeof(*b) + want);
 
 	if (!b)
 		return NULL;
@@ -91,14 +91,14 @@ static void *take(struct arena *a, size_t size)
 
 void *arena_alloc(struct arena *a, size_t size)
 {
-	void *const p = take(a, size);
+	void *p = take(a, size);
 
 	return p ? memset(p, 0, size) : NULL;
 }
 
 void *arena_copy(struct arena *a, const void *from, size_t size)
 {
-	void *const copy = take(a, size);
+	void *copy = take(a, size);
 
 	if (copy && size)
 		memcpy(copy, from, size);
@@ -112,7 +112,7 @@ char *arena_strdup(struct arena *a, const char *s)
 
 char *arena_strndup(struct arena *a, const char *s, size_t len)
 {
-	char *const copy = take(a, len + 1);
+	char *copy = take(a, len + 1);
 
 	if (copy && len)
 		memcpy(copy, s, len);
@@ -147,7 +147,7 @@ bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
 void arena_done(struct arena *a)
 {
 	while (a->head) {
-		struct arena_block *const b = a->head;
+		struct arena_block *b = a->head;
 
 		a->head = b->next;
 		free(b);

@@ -192,9 +192,9 @@ static int walk_into(struct walk *w, const char *name, const char *rest,
 static int walk_step(struct walk *w, int *out)
 {
 	char name[NAME_MAX + 1];
-	const char *const begin = w->rest + strspn(w->rest, "/");
+	const char *begin = w->rest + strspn(w->rest, "/");
 	const size_t len = strcspn(begin, "/");
-	const char *const rest = begin + len + strspn(begin + len, "/");
+	const char *rest = begin + len + strspn(begin + len, "/");
 	int rc;
 
 	assert(w->n > 0 && w->n <= DEPTH_MAX);
@@ -239,7 +239,7 @@ static int walk(const struct uckpt *u, const char *path, int flags,
 		struct access *access)
 {
 	const char *below;
-	const struct confined *const root = find_root(u, path, &below);
+	const struct confined *root = find_root(u, path, &below);
 
 	return root ? walk_from(fcntl(root->fd, F_DUPFD_CLOEXEC, 0), below,
 				flags, root->follow, access)
@@ -260,7 +260,7 @@ int beneath_fail(const struct uckpt *u, const char *path, int rc,
 		 struct errmsg *err)
 {
 	const char *below;
-	const struct confined *const root = find_root(u, path, &below);
+	const struct confined *root = find_root(u, path, &below);
 
 	if (rc == -EXDEV)
 		return errmsg_set(err, -EACCES,
@@ -299,7 +299,7 @@ int beneath_stat(const struct uckpt *u, const char *path, bool plain,
 int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
 		    bool follow, struct access *access, struct errmsg *err)
 {
-	struct confined *const r = malloc(sizeof(*r)), **last = &u->confined;
+	struct confined *r = malloc(sizeof(*r)), **last = &u->confined;
 	int fd;
 
 	assert(path[0] == '/' && root_len <= strlen(path));

@@ -29,7 +29,7 @@ static uint8_t *extend(struct bytebuf *b, size_t len)
 
 void bytebuf_add(struct bytebuf *b, const void *p, size_t len)
 {
-	uint8_t *const to = extend(b, len);
+	uint8_t *to = extend(b, len);
 
 	if (to && len)
 		memcpy(to, p, len);
@@ -68,7 +68,7 @@ int bytebuf_add_shown(struct bytebuf *b, const char *text)
 
 void bytebuf_add_fill(struct bytebuf *b, uint8_t byte, size_t len)
 {
-	uint8_t *const to = extend(b, len);
+	uint8_t *to = extend(b, len);
 
 	if (to && len)
 		memset(to, byte, len);

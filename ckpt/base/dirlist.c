@@ -9,7 +9,7 @@
 
 static int add_path(struct dirlist *l, const char *path)
 {
-	char **const dirs = realloc(l->dirs, (l->ndirs + 1) * sizeof(*dirs));
+	char **dirs = realloc(l->dirs, (l->ndirs + 1) * sizeof(*dirs));
 
 	if (!dirs)
 		return -ENOMEM;
@@ -48,7 +48,7 @@ int dirlist_add(struct dirlist *l, const char *name, mode_t type,
 
 static int by_name(const void *a, const void *b)
 {
-	const struct dirlist_entry *const x = a, *const y = b;
+	const struct dirlist_entry *x = a, *y = b;
 	const int order = strverscmp(x->name, y->name);
 
 	if (order)

@@ -8,7 +8,7 @@
 
 uint64_t hash_bytes(uint64_t hash, const void *p, size_t len)
 {
-	const uint8_t *const bytes = p;
+	const uint8_t *bytes = p;
 
 	hash ^= UINT64_C(0xcbf29ce484222325);
 	for (size_t i = 0; i < len; i++)

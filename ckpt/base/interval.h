@@ -17,7 +17,7 @@ static inline size_t interval_find(const uint64_t *starts, size_t n,
 
 	while (high - low > 1) {
 		const size_t mid = low + (high - low) / 2;
-		const void *const start = (const char *)starts + mid * stride;
+		const void *start = (const char *)starts + mid * stride;
 
 		*(*(const uint64_t *)start <= at ? &low : &high) = mid;
 	}

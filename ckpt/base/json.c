@@ -121,8 +121,8 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 {
 	/* `"":0,` is the shortest member. */
 	const size_t n = len / 5 < JSON_VALUES_MAX ? len / 5 : JSON_VALUES_MAX;
-	const cJSON **const v = malloc((n + 1) * sizeof(*v));
-	const char *const name = v ? find_any_double(root, v) : NULL;
+	const cJSON **v = malloc((n + 1) * sizeof(*v));
+	const char *name = v ? find_any_double(root, v) : NULL;
 
 	if (!v)
 		return errmsg_nomem(err, file);
@@ -136,7 +136,7 @@ static int check_names(const char *file, const cJSON *root, size_t len,
 static int json_parse(const char *file, const char *text, size_t len,
 		      cJSON **out, struct errmsg *err)
 {
-	const uint8_t *const p = (const uint8_t *)text;
+	const uint8_t *p = (const uint8_t *)text;
 	const char *fault, *end = NULL;
 	cJSON *root;
 	int rc;
@@ -163,7 +163,7 @@ static int json_parse(const char *file, const char *text, size_t len,
 int json_read(const struct source *src, uint64_t off, size_t len, cJSON **out,
 	      struct errmsg *err)
 {
-	char *const text = malloc(len + 1);
+	char *text = malloc(len + 1);
 	int rc;
 
 	if (!text)
@@ -183,8 +183,7 @@ static void add_unit(struct bytebuf *out, uint32_t unit)
 
 void json_write(struct bytebuf *out, const cJSON *value, bool pretty)
 {
-	char *const text = pretty ? cJSON_Print(value)
-				  : cJSON_PrintUnformatted(value);
+	char *text = pretty ? cJSON_Print(value) : cJSON_PrintUnformatted(value);
 	const char *s = text;
 
 	out->failed = out->failed || !text;
@@ -214,7 +213,7 @@ void json_write_string(struct bytebuf *out, const char *s, bool ascii)
 
 	bytebuf_add_u8(out, '"');
 	for (; *s && (n = utf8_next(s, &c)); s += n) {
-		const char *const at = c < 0x80 ? strchr(special, (int)c) : NULL;
+		const char *at = c < 0x80 ? strchr(special, (int)c) : NULL;
 
 		if (at) {
 			bytebuf_add_u8(out, '\\');

@@ -23,9 +23,9 @@ static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 	for (size_t k = 0; k <= m; k++)
 		rows[0][k] = (unsigned)k;
 	for (size_t i = 1; i <= n; i++) {
-		unsigned *const row = rows[i % 3];
-		const unsigned *const up = rows[(i + 2) % 3];
-		const unsigned *const up2 = rows[(i + 1) % 3];
+		unsigned *row = rows[i % 3];
+		const unsigned *up = rows[(i + 2) % 3];
+		const unsigned *up2 = rows[(i + 1) % 3];
 
 		row[0] = (unsigned)i;
 		for (size_t k = 1; k <= m; k++) {
@@ -66,7 +66,7 @@ void nearest_consider(struct nearest *n, const char *name, size_t len)
 void nearest_describe_option(const struct option *options, const char *arg,
 			     struct errmsg *out)
 {
-	const char *const word = arg + strspn(arg, "-");
+	const char *word = arg + strspn(arg, "-");
 	const size_t len = strcspn(word, "=");
 	struct nearest near = nearest_begin(word, len);
 	struct errmsg found = { "" };

@@ -19,7 +19,7 @@ struct progress {
  * -EINTR.  Thread-safe. */
 static inline int progress_add(struct progress *p, uint64_t bytes)
 {
-	const struct uckpt_calls *const c = &p->u->calls;
+	const struct uckpt_calls *c = &p->u->calls;
 	const uint64_t done = atomic_fetch_add(&p->done, bytes) + bytes;
 
 	return c->progress && c->progress(c->arg, done, p->total) ? -EINTR : 0;

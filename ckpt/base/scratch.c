@@ -34,7 +34,7 @@ static pthread_key_t key;
 
 static void scratch_end(void *arg)
 {
-	const struct scratch *const s = arg;
+	const struct scratch *s = arg;
 
 	for (size_t i = 0; i < KEPT_MAX; i++)
 		if (s->v[i] && atomic_exchange(&s->v[i]->state, ALONE) == FREE)
@@ -48,7 +48,7 @@ __attribute__((constructor)) static void make_key(void)
 
 static struct buffer *buffer_new(size_t len)
 {
-	struct buffer *const b = len < SIZE_MAX / 2 ? malloc(sizeof(*b) + len) : NULL;
+	struct buffer *b = len < SIZE_MAX / 2 ? malloc(sizeof(*b) + len) : NULL;
 
 	if (b) {
 		atomic_init(&b->state, ALONE);
@@ -60,7 +60,7 @@ static struct buffer *buffer_new(size_t len)
 /* Take the first of the thread's buffers that is free, which becomes large enough. */
 static struct buffer *take_kept(size_t len)
 {
-	struct buffer **b = own.v, **const end = b + KEPT_MAX;
+	struct buffer **b = own.v, **end = b + KEPT_MAX;
 
 	while (b < end && *b && atomic_load(&(*b)->state) == TAKEN)
 		b++;
@@ -78,7 +78,7 @@ static struct buffer *take_kept(size_t len)
 
 void *scratch_take(size_t len)
 {
-	struct buffer *const b = take_kept(len);
+	struct buffer *b = take_kept(len);
 
 	if (!b)
 		return NULL;
@@ -89,12 +89,11 @@ void *scratch_take(size_t len)
 
 void scratch_give(void *p)
 {
-	struct buffer *const b =
-		p ? (struct buffer *)((uint8_t *)p - offsetof(struct buffer, data))
-		  : NULL;
+	struct buffer *b;
 
-	if (!b)
+	if (!p)
 		return;
+	b = (struct buffer *)((uint8_t *)p - offsetof(struct buffer, data));
 	ASAN_UNPOISON_MEMORY_REGION(p, b->room);
 	if (atomic_exchange(&b->state, FREE) == ALONE)
 		free(b);

@@ -8,7 +8,7 @@ unsigned utf8_next(const char *s, uint32_t *c)
 {
 	/* The smallest code point of each length. */
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	const uint8_t *const p = (const uint8_t *)s;
+	const uint8_t *p = (const uint8_t *)s;
 	const unsigned n = p[0] < 0x80       ? 1
 			   : p[0] >> 5 == 6  ? 2
 			   : p[0] >> 4 == 14 ? 3
@@ -47,7 +47,7 @@ bool utf8_is_shown(uint32_t c)
 
 const char *utf8_show(const char **s, unsigned *n)
 {
-	const char *const at = *s;
+	const char *at = *s;
 	uint32_t c;
 
 	if (!*at)

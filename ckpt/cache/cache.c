@@ -124,8 +124,8 @@ static void release_excess(struct cache_pool *a)
 /* Fetch a block of the queue.  Releases the lock meanwhile. */
 static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 {
-	struct cache *const c = b->c;
-	struct cache_pool *const a = c->pool;
+	struct cache *c = b->c;
+	struct cache_pool *a = c->pool;
 	int rc = -EBADMSG;
 
 	block_begin(a, b);
@@ -170,7 +170,7 @@ static bool wait_for_more(struct cache_pool *a)
 
 static void *run(void *pool)
 {
-	struct cache_pool *const a = pool;
+	struct cache_pool *a = pool;
 	struct cache_block *b;
 
 	pthread_mutex_lock(a->lock);
@@ -186,7 +186,7 @@ static void *run(void *pool)
 
 struct cache_pool *cache_pool_new(struct uckpt *u)
 {
-	struct cache_pool *const a = calloc(1, sizeof(*a));
+	struct cache_pool *a = calloc(1, sizeof(*a));
 
 	if (!a)
 		return NULL;
@@ -221,7 +221,7 @@ void cache_pool_free(struct cache_pool *a)
 
 struct cache *cache_new(struct uckpt *u, const struct cache_config *config)
 {
-	struct cache *const c = calloc(1, sizeof(*c));
+	struct cache *c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return NULL;
@@ -274,7 +274,7 @@ static uint64_t end_in(const struct cache_block *b, uint64_t to)
 uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 		    enum cache_when when)
 {
-	struct cache_pool *const a = c->pool;
+	struct cache_pool *a = c->pool;
 	const uint64_t to = off + len;
 	uint64_t at = off;
 	size_t added = 0;
@@ -282,7 +282,7 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 	pthread_mutex_lock(a->lock);
 	while (at < to) {
 		uint64_t end = end_of_block(c, at, to);
-		struct cache_block *const b = block_find(a, c, file, at, &end);
+		struct cache_block *b = block_find(a, c, file, at, &end);
 
 		if (b) {
 			end = end_in(b, to);
@@ -306,7 +306,7 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
  * with the lock held, releases it meanwhile. */
 static int enter(struct cache_block *b, struct errmsg *err)
 {
-	struct cache_pool *const a = b->c->pool;
+	struct cache_pool *a = b->c->pool;
 	const bool own = b->use == BLOCK_USED;
 	int rc = -EBADMSG;
 
@@ -326,7 +326,7 @@ static int enter(struct cache_block *b, struct errmsg *err)
 static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
-	struct cache_pool *const a = b->c->pool;
+	struct cache_pool *a = b->c->pool;
 	const int rc = enter(b, err);
 
 	if (rc)
@@ -342,8 +342,8 @@ static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
 static int read_past(struct cache *c, uint32_t file, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
-	const struct cache_config *const x = &c->config;
-	pthread_mutex_t *const lock = c->pool->lock;
+	const struct cache_config *x = &c->config;
+	pthread_mutex_t *lock = c->pool->lock;
 	int rc;
 
 	pthread_mutex_unlock(lock);
@@ -357,13 +357,13 @@ static int read_past(struct cache *c, uint32_t file, void *buf, size_t len,
 int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
 	       struct errmsg *err)
 {
-	struct cache_pool *const a = c->pool;
+	struct cache_pool *a = c->pool;
 	const uint64_t to = off + len;
 	int rc = 0;
 
 	pthread_mutex_lock(a->lock);
 	for (uint64_t at = off, end; rc >= 0 && at < to; at = rc ? at : end) {
-		uint8_t *const p = (uint8_t *)buf + (at - off);
+		uint8_t *p = (uint8_t *)buf + (at - off);
 		struct cache_block *b;
 
 		end = to - at < CACHE_PIECE ? to : at + CACHE_PIECE;
@@ -383,7 +383,7 @@ int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t o
 bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 		  struct cache_loan *out)
 {
-	struct cache_pool *const a = c->pool;
+	struct cache_pool *a = c->pool;
 	uint64_t end = off + len;
 	bool found = false;
 	struct cache_block *b;
@@ -404,7 +404,7 @@ bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 
 void cache_return(const struct cache_loan *l, bool read)
 {
-	struct cache_pool *const a = l->b->c->pool;
+	struct cache_pool *a = l->b->c->pool;
 
 	pthread_mutex_lock(a->lock);
 	block_leave(a, l->b, read ? l->len : 0);
@@ -419,7 +419,7 @@ bool cache_has_blocks(const struct cache *c)
 
 void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep)
 {
-	struct cache_pool *const a = u->cache;
+	struct cache_pool *a = u->cache;
 
 	pthread_mutex_lock(a->lock);
 	a->limit = bytes < CACHE_MIN ? 0 : bytes;
@@ -450,7 +450,7 @@ static uint64_t room_for_twice(const struct cache_pool *a)
 
 uint64_t cache_keeps(const struct uckpt *u, uint64_t size)
 {
-	const struct cache_pool *const a = u->cache;
+	const struct cache_pool *a = u->cache;
 	uint64_t room = 0;
 
 	pthread_mutex_lock(a->lock);
@@ -462,7 +462,7 @@ uint64_t cache_keeps(const struct uckpt *u, uint64_t size)
 
 uint64_t cache_bytes(const struct uckpt *u)
 {
-	const struct cache_pool *const a = u->cache;
+	const struct cache_pool *a = u->cache;
 	uint64_t n;
 
 	pthread_mutex_lock(a->lock);
@@ -473,7 +473,7 @@ uint64_t cache_bytes(const struct uckpt *u)
 
 void cache_trim(struct uckpt *u)
 {
-	struct cache_pool *const a = u->cache;
+	struct cache_pool *a = u->cache;
 
 	pthread_mutex_lock(a->lock);
 	blocks_trim(a);

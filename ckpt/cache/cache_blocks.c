@@ -62,7 +62,7 @@ static bool grow_pieces(struct pieces *p)
 
 static void *take_memory(struct cache_pool *a, size_t len)
 {
-	struct pieces *const p = &a->pieces;
+	struct pieces *p = &a->pieces;
 	void *m;
 
 	if (len > SMALL && p->nfree)
@@ -97,14 +97,14 @@ void *blocks_take_excess(struct cache_pool *a, uint64_t limit)
 
 void blocks_return_place(struct cache_pool *a, void *piece)
 {
-	struct pieces *const p = &a->pieces;
+	struct pieces *p = &a->pieces;
 
 	p->v[p->n - ++p->nhollow] = piece;
 }
 
 void blocks_done(struct cache_pool *a)
 {
-	struct pieces *const p = &a->pieces;
+	struct pieces *p = &a->pieces;
 
 	assert(p->nfree + p->nhollow == p->n);
 	while (p->nslabs)
@@ -293,9 +293,8 @@ static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
 					uint32_t file, uint64_t off, size_t len,
 					enum block_use use)
 {
-	struct cache_block **const bucket =
-		bucket_of(a, c, file, off / CACHE_PIECE);
-	struct cache_block *const b = malloc(sizeof(*b));
+	struct cache_block **bucket = bucket_of(a, c, file, off / CACHE_PIECE);
+	struct cache_block *b = malloc(sizeof(*b));
 
 	if (!b)
 		return NULL;

@@ -40,7 +40,7 @@ static int find_whole(struct check *c, const struct zero_checkpoint *r,
 
 static int check_plan(struct check *c, struct errmsg *err)
 {
-	const struct zero_checkpoint *const r = c->report.zero;
+	const struct zero_checkpoint *r = c->report.zero;
 
 	if (!r) {
 		check_tree(c);
@@ -92,7 +92,7 @@ static void check_done(struct check *c)
 
 static void add_text(struct check *c)
 {
-	struct report *const r = &c->report;
+	struct report *r = &c->report;
 	char size[SIZE_TEXT_LEN];
 
 	report_begin(r);
@@ -115,7 +115,7 @@ static void add_text(struct check *c)
 
 static cJSON *to_json(const struct check *c)
 {
-	cJSON *const root = cJSON_CreateObject();
+	cJSON *root = cJSON_CreateObject();
 
 	cJSON_AddStringToObject(root, "checkpoint", c->report.dir);
 	cJSON_AddBoolToObject(root, "data", c->data);
@@ -137,7 +137,7 @@ static cJSON *to_json(const struct check *c)
 int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
 		unsigned flags, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct check c = { .report.u = u,
 			   .data = flags & UCKPT_DATA,
 			   .progress.u = u };

@@ -26,7 +26,7 @@ struct blobs_check {
 
 static int check_item(void *ctx, size_t i, struct errmsg *err)
 {
-	struct blobs_check *const b = ctx;
+	struct blobs_check *b = ctx;
 	struct errmsg why;
 	bool summed;
 	const int rc = dcp_check(b->d, i, &b->c->progress, &summed, &why);

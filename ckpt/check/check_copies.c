@@ -72,11 +72,11 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 static uint64_t add_stages(struct check *c, const struct param *p,
 			   const struct slice *a)
 {
-	const struct model *const m = &c->report.zero->model;
+	const struct model *m = &c->report.zero->model;
 	uint64_t bytes = 0;
 
 	for (unsigned stage = a->mp / m->tp + 1; stage < m->pp; stage++) {
-		const struct slice *const b = rank_params_find(
+		const struct slice *b = rank_params_find(
 			&m->ranks[stage * m->tp + a->mp % m->tp], a->name);
 
 		if (b)
@@ -87,12 +87,12 @@ static uint64_t add_stages(struct check *c, const struct param *p,
 
 static uint64_t add_param(struct check *c, const struct param *p)
 {
-	const struct slice *const first = p->first;
+	const struct slice *first = p->first;
 	uint64_t bytes = 0;
 	bool whole = true;
 
 	for (unsigned t = 0; t < p->nslices; t++) {
-		const struct slice *const s = p->slices[t];
+		const struct slice *s = p->slices[t];
 
 		if (!s)
 			continue;
@@ -108,7 +108,7 @@ static uint64_t add_param(struct check *c, const struct param *p)
 
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 {
-	const struct model *const m = &c->report.zero->model;
+	const struct model *m = &c->report.zero->model;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
@@ -154,11 +154,10 @@ static uint32_t find_rank(const struct param *p, uint64_t element)
 static const char *place_text(const struct comparison *x, const struct vfile *f,
 			      uint64_t off, char buf[128])
 {
-	const struct extent_map *const m = vfile_extents(f);
-	const struct extent *const e = &m->v[extent_find(m, off)];
-	const char *const path =
-		shardcache_path(x->c->report.c->shards, e->shard);
-	const char *const slash = strrchr(path, '/');
+	const struct extent_map *m = vfile_extents(f);
+	const struct extent *e = &m->v[extent_find(m, off)];
+	const char *path = shardcache_path(x->c->report.c->shards, e->shard);
+	const char *slash = strrchr(path, '/');
 
 	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path,
 		 e->from + (off - e->start));
@@ -169,7 +168,7 @@ static void report_difference(const struct comparison *x, const char *what,
 			      const struct vfile *a, const struct vfile *b,
 			      uint64_t element, size_t item)
 {
-	const struct check_pair *const p = x->pair;
+	const struct check_pair *p = x->pair;
 	const uint64_t off = element * item;
 	char places[2][128], where[300] = "";
 
@@ -191,7 +190,7 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 			       const struct slice *s,
 			       const struct param_state *state, struct errmsg *err)
 {
-	struct checkpoint *const r = x->c->report.c;
+	struct checkpoint *r = x->c->report.c;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
 	struct bytebuf head = { 0 };
@@ -233,11 +232,10 @@ static int compare_files(struct comparison *x, const char *what, size_t item,
 /* Compare one state.  -EINTR; other errors are problems. */
 static int compare_state(struct comparison *x, const struct param_state *state)
 {
-	const struct check_pair *const p = x->pair;
+	const struct check_pair *p = x->pair;
 	struct errmsg err = { "" };
-	struct vfile *const a = open_side(x, p->param, p->a, state, &err);
-	struct vfile *const b =
-		a ? open_side(x, &x->other, p->b, state, &err) : NULL;
+	struct vfile *a = open_side(x, p->param, p->a, state, &err);
+	struct vfile *b = a ? open_side(x, &x->other, p->b, state, &err) : NULL;
 
 	const int rc = b ? compare_files(x, state->name, dtype_size(state->dtype), a,
 					 b, &err)
@@ -252,8 +250,8 @@ static int compare_state(struct comparison *x, const struct param_state *state)
 
 static int compare_states(struct comparison *x)
 {
-	const struct check_pair *const p = x->pair;
-	const struct param_states *const states = states_of(x->c, p->a);
+	const struct check_pair *p = x->pair;
+	const struct param_states *states = states_of(x->c, p->a);
 	int rc = 0;
 
 	if (p->a->numel != p->b->numel) {
@@ -273,8 +271,8 @@ static int compare_states(struct comparison *x)
 
 static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 {
-	struct check *const c = ctx;
-	struct check_pair *const p = &c->pairs[i];
+	struct check *c = ctx;
+	struct check_pair *p = &c->pairs[i];
 	struct comparison x = { .c = c,
 				.pair = p,
 				.other = *p->param,
@@ -293,13 +291,13 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 /* Does another parameter of the same tied module have equal copies in these stages? */
 static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
 {
-	const char *const name = p->a->name;
-	const char *const key = strchr(name, '.'); /* tied_modules.KEY.weight */
-	const char *const end = key ? strchr(key + 1, '.') : NULL;
+	const char *name = p->a->name;
+	const char *key = strchr(name, '.'); /* tied_modules.KEY.weight */
+	const char *end = key ? strchr(key + 1, '.') : NULL;
 	const size_t len = end ? (size_t)(end + 1 - name) : 0;
 
 	for (size_t i = 0; len && i < c->npairs; i++) {
-		const struct check_pair *const q = &c->pairs[i];
+		const struct check_pair *q = &c->pairs[i];
 
 		if (q->stages && q->a->mp == p->a->mp && q->b->mp == p->b->mp &&
 		    strncmp(q->a->name, name, len) == 0 && !q->differences.n &&

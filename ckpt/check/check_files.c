@@ -43,7 +43,7 @@
 static int add_file(struct check *c, const char *dir, const char *name,
 		    struct errmsg *err)
 {
-	struct check_file *const f = &c->files[c->nfiles++];
+	struct check_file *f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
 	char *where = NULL; /* in the root that has it */
 	struct attrs a;
@@ -67,7 +67,7 @@ static int add_file(struct check *c, const char *dir, const char *name,
 int check_list_files(struct check *c, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	const struct checkpoint *const hf =
+	const struct checkpoint *hf =
 		c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
 	struct dirlist l = { 0 };
 	int rc = 0;
@@ -113,7 +113,7 @@ struct locating {
 
 static int locate(void *ctx, size_t i, struct errmsg *ignored)
 {
-	struct locating *const l = ctx;
+	struct locating *l = ctx;
 
 	(void)ignored;
 	if (zip_locate(l->z, &l->z->entries[i], &l->at[i], NULL))
@@ -124,7 +124,7 @@ static int locate(void *ctx, size_t i, struct errmsg *ignored)
 /* Locate all members.  Their headers lie all over the file. */
 static void locate_all(struct check_file *f, struct locating *l)
 {
-	const struct zip *const z = l->z;
+	const struct zip *z = l->z;
 	struct errmsg err;
 
 	parallel_far(z->n, 1, locate, l, NULL);
@@ -142,7 +142,7 @@ struct reading {
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	const struct reading *const r = ctx;
+	const struct reading *r = ctx;
 
 	return source_read(r->src, buf, len, off, err)
 		       ?: progress_add(r->progress, len);
@@ -169,8 +169,8 @@ static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
 
 static int compare_entries(const void *a, const void *b)
 {
-	const struct zip_entry *const x = *(const struct zip_entry *const *)a;
-	const struct zip_entry *const y = *(const struct zip_entry *const *)b;
+	const struct zip_entry *x = *(const struct zip_entry *const *)a;
+	const struct zip_entry *y = *(const struct zip_entry *const *)b;
 
 	return (x->header > y->header) - (x->header < y->header);
 }
@@ -180,7 +180,7 @@ static int compare_entries(const void *a, const void *b)
 static size_t list_members(const struct locating *l, const struct zip_entry **e,
 			   struct crc_range *v)
 {
-	const struct zip *const z = l->z;
+	const struct zip *z = l->z;
 	size_t n = 0;
 
 	for (size_t i = 0; i < z->n; i++)
@@ -202,7 +202,7 @@ static int sum_members(struct check *c, const struct check_file *f,
 		       struct crc_range *v, size_t n, unsigned width,
 		       struct errmsg *err)
 {
-	struct vfile *const file =
+	struct vfile *file =
 		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
 	struct source src;
 	struct reading r = { &src, &c->progress };
@@ -222,8 +222,8 @@ static int sum_file(struct check *c, struct check_file *f,
 		    unsigned width)
 {
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
-	struct crc_range *const v = calloc(max + 1, sizeof(*v));
-	const struct zip_entry **const e = calloc(max + 1, sizeof(*e));
+	struct crc_range *v = calloc(max + 1, sizeof(*v));
+	const struct zip_entry **e = calloc(max + 1, sizeof(*e));
 	struct errmsg err = { "" };
 	size_t n = 1;
 	int rc = v && e ? 0 : -ENOMEM;
@@ -253,9 +253,9 @@ static bool is_safetensors(const struct check_file *f)
 /* Is it of a former save of the tag?  What is wrong with it is no problem of the newest. */
 static bool is_left_over(const struct check *c, const struct check_file *f)
 {
-	const char *const name = strrchr(f->path, '/') + 1;
+	const char *name = strrchr(f->path, '/') + 1;
 	const struct ckname id = names_parse(name);
-	const struct zero_checkpoint *const r = c->report.zero;
+	const struct zero_checkpoint *r = c->report.zero;
 
 	return r && r->dir.left && !tagdir_find(&r->dir, &id, name);
 }
@@ -300,8 +300,8 @@ static unsigned files_at_once(const struct check *c)
 
 static int check_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct check *const c = ctx;
-	struct check_file *const f = &c->files[i];
+	struct check *c = ctx;
+	struct check_file *f = &c->files[i];
 	struct errmsg why = { "" };
 	struct ptfile pt = { 0 };
 	struct locating l = { .z = &pt.zip };

@@ -74,8 +74,8 @@ static void open_file(struct walk *w, const struct plan_entry *e)
  * have been reported already. */
 static bool has_shards(const struct walk *w, uint64_t node, bool is_dir)
 {
-	const struct check *const c = w->c;
-	const struct param *const p = plan_param(w->plan, node);
+	const struct check *c = w->c;
+	const struct param *p = plan_param(w->plan, node);
 
 	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
 		if (p->slices[t] && !c->whole[p->slices[t]->mp])
@@ -102,8 +102,8 @@ static void open_dir(struct walk *w, uint64_t dir)
 
 static int open_entry(void *ctx, size_t i, struct errmsg *ignored)
 {
-	struct walk *const w = ctx;
-	const struct plan_entry *const e = &w->v[i];
+	struct walk *w = ctx;
+	const struct plan_entry *e = &w->v[i];
 	const bool is_dir = plan_is_dir(w->plan, e->node);
 
 	(void)ignored;
@@ -209,10 +209,10 @@ static bool has_text(const struct findings *l, const char *text)
 /* Say once what keeps form `first`, and others of that error, from being written. */
 static void add_refusals(struct check *c, const struct refusal *v, size_t first, size_t n)
 {
-	const struct refusal *const r = &v[first];
+	const struct refusal *r = &v[first];
 
 	for (size_t k = 0; k < r->why.n; k++) {
-		const char *const text = r->why.v[k];
+		const char *text = r->why.v[k];
 		struct bytebuf names = { 0 };
 		bool said = false;
 		char *list;

@@ -40,11 +40,11 @@ struct convert {
 /* Check that the options suit the kind of tree. */
 static int check_settings(struct settings *s, struct errmsg *err)
 {
-	const struct plan_options *const p = &s->tree.plan;
+	const struct plan_options *p = &s->tree.plan;
 	const enum plan_kind kind = p->type.kind;
 	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 ||
 			   p->dtype == DTYPE_BF16;
-	const char *const wrong =
+	const char *wrong =
 		typed && kind != PLAN_HF ? "dtype requires to=hf"
 		: p->shard_size && kind != PLAN_HF && kind != PLAN_FP32
 			? "shard-size requires to=hf or to=fp32"
@@ -128,8 +128,9 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 		.resume = &resume,
 	};
 	/* As beside a mount's view. */
-	const char *const pointer =
-		c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
+	const char *pointer = c->s->tree.plan.type.kind == PLAN_UNIVERSAL
+				      ? "latest_universal"
+				      : NULL;
 	struct output out;
 	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
@@ -204,8 +205,8 @@ int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
-	struct settings *const s = u ? settings_of(u) : NULL;
+	struct errmsg *err = errmsg_of(error);
+	struct settings *s = u ? settings_of(u) : NULL;
 	struct convert c = { .u = u, .s = s, .dest = dest };
 	char *source = NULL;
 	int rc;

@@ -38,7 +38,7 @@ static int count_entries(const struct same *s, const char *path, size_t *n)
 {
 	const int fd = openat(s->dir, *path ? path : ".",
 			      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const int rc = dir ? 0 : -errno;
 	const struct dirent *e;
 
@@ -60,7 +60,7 @@ static int compare_entry(struct same *s, const struct plan_entry *e,
 			 const char *dir)
 {
 	const size_t max = strlen(dir) + strlen(e->name) + 2;
-	char *const path = arena_alloc(&s->arena, max);
+	char *path = arena_alloc(&s->arena, max);
 	struct plan_stat want;
 	struct stat st;
 	int rc;
@@ -99,7 +99,7 @@ static int compare_bytes(const struct same *s, struct vfile *f, int fd)
 {
 	const uint64_t size = vfile_size(f);
 	const size_t len = size < CHUNK ? (size_t)size + 1 : CHUNK;
-	uint8_t *const want = malloc(2 * len), *const have = want + len;
+	uint8_t *want = malloc(2 * len), *have = want + len;
 	int rc = want ? 0 : -ENOMEM;
 
 	for (uint64_t off = 0; !rc && off < size;) {
@@ -120,7 +120,7 @@ static int compare_bytes(const struct same *s, struct vfile *f, int fd)
 
 static int compare_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct same *const s = ctx;
+	struct same *s = ctx;
 	const int fd = openat(s->dir, s->files[i].path,
 			      O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	struct vfile *f = NULL;

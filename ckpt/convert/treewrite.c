@@ -98,7 +98,7 @@ static int fail(const struct writer *w, const char *path, const char *action,
 static char *join_path(struct arena *a, const char *dir, const char *name)
 {
 	const size_t max = strlen(dir) + strlen(name) + 2;
-	char *const path = arena_alloc(a, max);
+	char *path = arena_alloc(a, max);
 
 	if (path)
 		snprintf(path, max, "%s%s%s", dir, *dir ? "/" : "", name);
@@ -112,7 +112,7 @@ static int add_tree(struct writer *w, uint64_t dir, const char *path,
 static int add_entry(struct writer *w, const struct plan_entry *e,
 		     const char *dir, struct errmsg *err)
 {
-	const char *const path = join_path(&w->arena, dir, e->name);
+	const char *path = join_path(&w->arena, dir, e->name);
 	struct plan_stat st;
 	int rc;
 
@@ -224,7 +224,7 @@ static int copy_range(const struct out *o, uint64_t off, uint64_t end,
 /* Copy either the literals or everything else. */
 static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
 {
-	const struct extent_map *const m = vfile_extents(o->f);
+	const struct extent_map *m = vfile_extents(o->f);
 	size_t i = 0;
 	int rc = 0;
 
@@ -258,7 +258,7 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
  */
 static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 {
-	struct shardcache *const c = vfile_shards(o->f);
+	struct shardcache *c = vfile_shards(o->f);
 	const off_t size = (off_t)vfile_size(o->f);
 	off_t from = 0;
 	int rc = 0;
@@ -292,8 +292,8 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 static int copy_mode_and_times(const struct out *o, uint32_t shard,
 			       struct errmsg *err)
 {
-	const struct shardcache *const c = vfile_shards(o->f);
-	const char *const original = shardcache_path(c, shard);
+	const struct shardcache *c = vfile_shards(o->f);
+	const char *original = shardcache_path(c, shard);
 	struct attrs a;
 	const int rc = files_stat(shardcache_context(c), original, &a, NULL, NULL);
 
@@ -365,7 +365,7 @@ static int check_sync(const struct writer *w, int rc, struct errmsg *err)
 
 static int write_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct writer *const w = ctx;
+	struct writer *w = ctx;
 	struct out o = { .w = w, .path = w->tasks[i].path };
 	int rc;
 
@@ -383,7 +383,7 @@ static int write_file(void *ctx, size_t i, struct errmsg *err)
 
 static int by_size(const void *a, const void *b)
 {
-	const struct task *const x = a, *const y = b;
+	const struct task *x = a, *y = b;
 
 	if (x->size != y->size)
 		return x->size > y->size ? -1 : 1;

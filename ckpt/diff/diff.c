@@ -31,7 +31,7 @@
  * parameter, or NULL. */
 static const char *find_tied(struct diff *d, const struct diff_param *p)
 {
-	const struct diff_tree *const without = &d->tree[p->has[0]];
+	const struct diff_tree *without = &d->tree[p->has[0]];
 	const char *name = NULL;
 
 	for (unsigned side = 0; !name && side < 2; side++)
@@ -41,14 +41,14 @@ static const char *find_tied(struct diff *d, const struct diff_param *p)
 
 static int match_params(struct diff *d, struct errmsg *err)
 {
-	const struct diff_tree *const a = &d->tree[0], *const b = &d->tree[1];
+	const struct diff_tree *a = &d->tree[0], *b = &d->tree[1];
 	size_t i = 0, j = 0;
 
 	d->params = calloc(a->n + b->n + 1, sizeof(*d->params));
 	if (!d->params)
 		return errmsg_nomem(err, NULL);
 	while (i < a->n || j < b->n) {
-		struct diff_param *const p = &d->params[d->nparams++];
+		struct diff_param *p = &d->params[d->nparams++];
 		const int order = i == a->n   ? 1
 				  : j == b->n ? -1
 					      : strcmp(a->v[i].name,
@@ -112,7 +112,7 @@ static int add_states(struct diff *d, struct diff_param *p, unsigned side,
 	size_t n = 0;
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
-		const char *const file = l.v[i].name;
+		const char *file = l.v[i].name;
 		const size_t len = strlen(file) - strlen(DIFF_SUFFIX);
 		struct diff_state *s;
 
@@ -135,8 +135,8 @@ static int add_states(struct diff *d, struct diff_param *p, unsigned side,
 /* fp32 comes first. */
 static int by_name(const void *a, const void *b)
 {
-	const char *const x = ((const struct diff_state *)a)->id.name;
-	const char *const y = ((const struct diff_state *)b)->id.name;
+	const char *x = ((const struct diff_state *)a)->id.name;
+	const char *y = ((const struct diff_state *)b)->id.name;
 
 	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0)
 		       ?: strcmp(x, y);
@@ -150,7 +150,7 @@ static int list_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 	size_t n = 0;
 
 	for (size_t i = 0; !rc && i < p->nstates; i++) {
-		struct diff_state *const s = &p->states[i];
+		struct diff_state *s = &p->states[i];
 
 		if (!s->id.has[0] || !s->id.has[1])
 			s->kind = s->id.has[0] ? DIFF_ONLY_A : DIFF_ONLY_B;
@@ -166,8 +166,8 @@ static int list_states(struct diff *d, struct diff_param *p, struct errmsg *err)
 
 static int compare_param(void *ctx, size_t i, struct errmsg *err)
 {
-	struct diff *const d = ctx;
-	struct diff_param *const p = &d->params[i];
+	struct diff *d = ctx;
+	struct diff_param *p = &d->params[i];
 	int rc;
 
 	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
@@ -201,8 +201,8 @@ static struct diff_name *find_name(struct diff *d, const char *name)
 static void note_names(struct diff *d, const struct diff_param *p)
 {
 	for (size_t i = 0; i < p->nstates; i++) {
-		const struct diff_name *const id = &p->states[i].id;
-		struct diff_name *const n = find_name(d, id->name);
+		const struct diff_name *id = &p->states[i].id;
+		struct diff_name *n = find_name(d, id->name);
 
 		for (unsigned side = 0; n && side < 2; side++)
 			n->has[side] |= id->has[side];
@@ -250,7 +250,7 @@ static void judge(struct diff *d)
 	for (size_t i = 0; i < d->nparams; i++)
 		note_names(d, &d->params[i]);
 	for (size_t i = 0; i < d->nparams; i++) {
-		const struct diff_param *const p = &d->params[i];
+		const struct diff_param *p = &d->params[i];
 
 		for (unsigned side = 0; side < 2; side++) {
 			d->only[side] += !diff_name_in(p, !side);
@@ -267,7 +267,7 @@ static void judge(struct diff *d)
 static void diff_done(struct diff *d)
 {
 	for (size_t i = 0; i < d->nparams; i++) {
-		const struct diff_param *const p = &d->params[i];
+		const struct diff_param *p = &d->params[i];
 
 		for (size_t k = 0; k < p->nstates; k++) {
 			free(p->states[k].shape[0]);
@@ -284,7 +284,7 @@ static void diff_done(struct diff *d)
 static int open_side(struct diff *d, unsigned side, const char *path,
 		     struct errmsg *err)
 {
-	struct diff_tree *const t = &d->tree[side];
+	struct diff_tree *t = &d->tree[side];
 	char *whole = NULL;
 	const int rc = roots_unite(t->u, &path, 1, false, &whole, err)
 			       ?: diff_tree_open(t, whole, err);
@@ -319,11 +319,11 @@ static int tell(const struct uckpt *u, struct diff *d, unsigned flags,
 int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 	       struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct diff d = { .tree = { { .u = u }, { .u = u } },
 			  .strict = flags & UCKPT_STRICT,
 			  .progress.u = u };
-	const struct settings *const s = u ? settings_of(u) : NULL;
+	const struct settings *s = u ? settings_of(u) : NULL;
 	int rc;
 
 	if (!s)

@@ -46,10 +46,10 @@ struct comparison {
 
 static void count_element(struct comparison *c, uint64_t at, double a, double b)
 {
-	const struct diff_tolerance *const t = &c->tolerance;
+	const struct diff_tolerance *t = &c->tolerance;
 	const double apart = fabs(a - b);
 	const double larger = fabs(a) > fabs(b) ? fabs(a) : fabs(b);
-	struct diff_values *const v = c->v;
+	struct diff_values *v = c->v;
 
 	if ((t->absolute > 0 || t->relative > 0) && isfinite(apart) &&
 	    apart <= t->absolute + t->relative * fabs(b)) {
@@ -72,8 +72,8 @@ static void count_element(struct comparison *c, uint64_t at, double a, double b)
 static void count_batch(struct comparison *c, uint64_t first, size_t from,
 			size_t n)
 {
-	const uint8_t *const a = c->a.buf + from * c->a.item;
-	const uint8_t *const b = c->b.buf + from * c->b.item;
+	const uint8_t *a = c->a.buf + from * c->a.item;
+	const uint8_t *b = c->b.buf + from * c->b.item;
 	double x[CAST_BATCH], y[CAST_BATCH];
 
 	assert(n <= CAST_BATCH && from + n <= CHUNK_FAR);

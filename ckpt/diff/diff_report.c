@@ -17,7 +17,7 @@
 
 static void add_values_text(struct bytebuf *to, const struct diff_state *s)
 {
-	const struct diff_values *const v = &s->values;
+	const struct diff_values *v = &s->values;
 
 	bytebuf_add_format(to, "%" PRIu64 " of %" PRIu64 " elements differ",
 			   v->differ, v->numel);
@@ -155,7 +155,7 @@ static double badness(const struct diff_param *p)
 	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
 		return INFINITY;
 	for (size_t i = 0; i < p->nstates; i++) {
-		const struct diff_state *const s = &p->states[i];
+		const struct diff_state *s = &p->states[i];
 
 		if (s->counts)
 			worst = fmax(worst, s->kind == DIFF_VALUES && !s->values.odd
@@ -212,7 +212,7 @@ static const char *const kinds[] = {
 
 static void add_values(cJSON *o, const struct diff_state *s)
 {
-	const struct diff_values *const v = &s->values;
+	const struct diff_values *v = &s->values;
 
 	json_add_int(o, "elements", (int64_t)v->numel);
 	json_add_int(o, "differ", (int64_t)v->differ);
@@ -230,7 +230,7 @@ static void add_item(cJSON *list, const struct diff_param *p,
 	const enum diff_kind kind = s		? s->kind
 				    : p->has[0] ? DIFF_ONLY_A
 						: DIFF_ONLY_B;
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 
 	cJSON_AddItemToArray(list, o);
 	cJSON_AddStringToObject(o, "parameter", p->name);
@@ -264,7 +264,7 @@ static void add_param(cJSON *list, const struct diff_param *p, bool all)
 
 static void add_side(cJSON *root, const struct diff *d, unsigned side)
 {
-	cJSON *const o = cJSON_AddObjectToObject(root, side ? "b" : "a");
+	cJSON *o = cJSON_AddObjectToObject(root, side ? "b" : "a");
 	cJSON *list;
 
 	cJSON_AddStringToObject(o, "path", d->tree[side].path);
@@ -280,7 +280,7 @@ static void add_side(cJSON *root, const struct diff *d, unsigned side)
 
 cJSON *diff_to_json(const struct diff *d, bool all)
 {
-	cJSON *const root = cJSON_CreateObject();
+	cJSON *root = cJSON_CreateObject();
 	cJSON *list;
 
 	cJSON_AddBoolToObject(root, "equal", d->equal);

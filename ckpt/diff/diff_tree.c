@@ -74,7 +74,7 @@ static int add_entry(struct diff_tree *t, const char *name, size_t weight,
 static int add_params(struct diff_tree *t, struct errmsg *err)
 {
 	struct dirlist l = { 0 };
-	const struct checkpoint *const c = t->plan ? plan_checkpoint(t->plan) : NULL;
+	const struct checkpoint *c = t->plan ? plan_checkpoint(t->plan) : NULL;
 	int rc = c ? 0 : list(t, "", &l, err);
 
 	for (size_t i = 0; !rc && c && i < c->nparams; i++)
@@ -88,7 +88,7 @@ static int add_params(struct diff_tree *t, struct errmsg *err)
 
 static int by_name_weights_first(const void *a, const void *b)
 {
-	const struct diff_entry *const x = a, *const y = b;
+	const struct diff_entry *x = a, *y = b;
 
 	return array_by_text(a, b) ?: (x->weight > y->weight) -
 					      (x->weight < y->weight);
@@ -116,14 +116,14 @@ static const struct diff_entry *find_entry(const struct diff_tree *t,
 /* Return the index of a weight, or DIFF_NO_WEIGHT. */
 static size_t find_weight(const struct diff_tree *t, const char *name)
 {
-	const struct diff_entry *const e = find_entry(t, name);
+	const struct diff_entry *e = find_entry(t, name);
 
 	return e ? e->weight : DIFF_NO_WEIGHT;
 }
 
 static int add_weights(struct diff_tree *t, size_t n, struct errmsg *err)
 {
-	struct checkpoint *const c = plan_checkpoint(t->plan);
+	struct checkpoint *c = plan_checkpoint(t->plan);
 	int rc = checkpoint_order(c, err);
 
 	for (size_t i = 0; !rc && i < n && i < c->norder; i++)
@@ -201,8 +201,8 @@ static bool add_one_tie(struct diff_tree *t, const char *name, const char *of)
 static int add_tie(struct diff_tree *t, const char *name, const char *of,
 		   struct errmsg *err)
 {
-	const char *const a = arena_strdup(&t->arena, name);
-	const char *const b = arena_strdup(&t->arena, of);
+	const char *a = arena_strdup(&t->arena, name);
+	const char *b = arena_strdup(&t->arena, of);
 
 	return a && b &&
 			       arena_reserve(&t->arena, &t->ties, t->nties,
@@ -229,7 +229,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 		return rc;
 	shared = value_pairs(value_find(pt.root, KEY_SHARED_PARAMS));
 	for (size_t i = 0; !rc && shared && i < shared->n; i++) {
-		const struct value_pair *const pair = &shared->v[i];
+		const struct value_pair *pair = &shared->v[i];
 
 		if (value_is_cstr(pair->key) && value_is_cstr(pair->val))
 			rc = add_tie(t, pair->key->str.p, pair->val->str.p, err);
@@ -372,8 +372,8 @@ static int open_planned(struct plan *p, const char *param, const char *name,
 static int open_weight(const struct diff_tree *t, size_t weight, struct state *out,
 		       struct errmsg *err)
 {
-	struct checkpoint *const c = plan_checkpoint(t->plan);
-	const struct param *const x = c->order[weight];
+	struct checkpoint *c = plan_checkpoint(t->plan);
+	const struct param *x = c->order[weight];
 	const enum dtype dtype = t->model ? x->dtype : checkpoint_dtype(x, DTYPE_F32);
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };

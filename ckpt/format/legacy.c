@@ -50,7 +50,7 @@ static const uint8_t magic_number[] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9,
 static int read_pickle(struct pickle_bytes *in, const char *what, size_t max,
 		       struct arena *a, struct pickle_part *out, struct errmsg *err)
 {
-	const struct source *const src = in->src;
+	const struct source *src = in->src;
 	const size_t all = src->size < LEGACY_PICKLES_MAX ? (size_t)src->size :
 							    LEGACY_PICKLES_MAX;
 	int rc;
@@ -94,7 +94,7 @@ static int check_protocol(const struct source *src, const struct value *v,
 static int check_sys_info(const struct source *src, const struct value *v,
 			  struct errmsg *err)
 {
-	const struct value *const little = value_find(v, "little_endian");
+	const struct value *little = value_find(v, "little_endian");
 
 	if (!little || little->kind != VALUE_BOOL)
 		return errmsg_set(err, -EBADMSG,
@@ -142,7 +142,7 @@ struct legacy_storage *legacy_find(const struct legacy *l, const char *key)
 static int read_keys(struct legacy *l, struct pickle_bytes *in,
 		     const struct value_seq **keys, struct errmsg *err)
 {
-	const char *const file = in->src->name;
+	const char *file = in->src->name;
 	const struct value_seq *list;
 	struct pickle_part part;
 	const int rc = read_pickle(in, "storage keys", LEGACY_PICKLES_MAX,
@@ -163,7 +163,7 @@ static int read_keys(struct legacy *l, struct pickle_bytes *in,
 	if (!l->v)
 		return errmsg_nomem(err, file);
 	for (; l->n < list->n; l->n++) {
-		const struct value *const key = list->v[l->n];
+		const struct value *key = list->v[l->n];
 
 		if (!value_is_cstr(key))
 			return errmsg_set(err, -EBADMSG, "%s: storage key %zu"
@@ -205,7 +205,7 @@ static int set_length(const char *file, struct legacy_storage *s,
 static int take_id(const struct legacy *l, const char *file,
 		   struct value *node, struct errmsg *err)
 {
-	struct value_seq *const id = &node->pid->seq;
+	struct value_seq *id = &node->pid->seq;
 	struct legacy_storage *s;
 	enum dtype dtype;
 	const char *key;
@@ -245,8 +245,7 @@ static int locate(const struct legacy *l, const struct source *src,
 		  uint64_t pos, const struct value_seq *keys, struct errmsg *err)
 {
 	for (size_t i = 0; i < keys->n; i++) {
-		struct legacy_storage *const s =
-			legacy_find(l, keys->v[i]->str.p);
+		struct legacy_storage *s = legacy_find(l, keys->v[i]->str.p);
 		uint8_t count[COUNT_LEN];
 		uint64_t len;
 		int rc;
@@ -342,7 +341,7 @@ static void add_dims(struct bytebuf *out, const uint64_t *v, unsigned n)
 void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *shape,
 		       unsigned ndim)
 {
-	const char *const typed = dtype_storage(dtype);
+	const char *typed = dtype_storage(dtype);
 	struct tensor t;
 	uint64_t n;
 

@@ -38,9 +38,9 @@ static int flatten(struct flattening *f, const struct value_dict *from,
 	if (depth > NESTED_DEPTH_MAX)
 		return flatten_too_large(f);
 	for (size_t i = 0; i < from->n; i++) {
-		const struct value *const key = from->v[i].key;
-		struct value *const v = from->v[i].val;
-		const struct value_dict *const inner = value_pairs(v);
+		const struct value *key = from->v[i].key;
+		struct value *v = from->v[i].val;
+		const struct value_dict *inner = value_pairs(v);
 		const char *name;
 		size_t end = len;
 		int rc;

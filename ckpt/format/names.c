@@ -55,11 +55,11 @@ bool names_ends_with(const char *s, const char *tail)
 static bool matches(const char *pattern, const char *s, struct ckname *out)
 {
 	for (; *pattern && *pattern != '*'; pattern++) {
-		unsigned *const number = *pattern == 'D'   ? &out->dp
-					 : *pattern == 'M' ? &out->mp
-					 : *pattern == 'L' ? &out->layer
-					 : *pattern == 'E' ? &out->expert
-							   : NULL;
+		unsigned *number = *pattern == 'D'   ? &out->dp
+				   : *pattern == 'M' ? &out->mp
+				   : *pattern == 'L' ? &out->layer
+				   : *pattern == 'E' ? &out->expert
+						     : NULL;
 
 		if (number ? !skip_number(&s, number) : *s++ != *pattern)
 			return false;

@@ -31,7 +31,7 @@
 static int read_ends(const struct source *s, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
-	const struct ptfile *const pt = s->ctx;
+	const struct ptfile *pt = s->ctx;
 
 	if (off + len <= pt->head_end)
 		memcpy(buf, pt->head + off, len);
@@ -46,7 +46,7 @@ static int read_ends(const struct source *s, void *buf, size_t len, uint64_t off
 static int read_head(struct ptfile *pt, uint64_t to, struct errmsg *err)
 {
 	const uint64_t has = pt->head_end;
-	uint8_t *const grown = to > has ? realloc(pt->head, (size_t)to) : NULL;
+	uint8_t *grown = to > has ? realloc(pt->head, (size_t)to) : NULL;
 	int rc;
 
 	if (to <= has)
@@ -114,7 +114,7 @@ static int read_member(const struct ptfile *pt, const struct zip_entry *e,
 
 static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
 {
-	const struct zip_entry *const e = zip_find(&pt->zip, "byteorder");
+	const struct zip_entry *e = zip_find(&pt->zip, "byteorder");
 	uint8_t text[BYTEORDER_MAX];
 	int rc;
 
@@ -134,7 +134,7 @@ static int check_byteorder(const struct ptfile *pt, struct errmsg *err)
 
 static int load_root(struct ptfile *pt, struct errmsg *err)
 {
-	const struct zip_entry *const e = zip_find(&pt->zip, "data.pkl");
+	const struct zip_entry *e = zip_find(&pt->zip, "data.pkl");
 	uint8_t *buf;
 	int rc;
 
@@ -159,8 +159,8 @@ static int load_root(struct ptfile *pt, struct errmsg *err)
  * pickle begins there and does not end there. */
 static int read_pickle(struct ptfile *pt, struct errmsg *err)
 {
-	const struct zip_entry *const pickle = zip_find(&pt->zip, "data.pkl");
-	const struct zip_entry *const order = zip_find(&pt->zip, "byteorder");
+	const struct zip_entry *pickle = zip_find(&pt->zip, "data.pkl");
+	const struct zip_entry *order = zip_find(&pt->zip, "byteorder");
 	uint64_t end;
 
 	if (!pickle || pickle->size > PICKLE_BYTES_MAX || pickle->header)
@@ -221,11 +221,11 @@ static const struct zip_entry *find_member(const struct ptfile *pt,
 int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		   uint64_t *offset, struct errmsg *err)
 {
-	const struct zip_entry *const e = pt->is_zip ? find_member(pt, key) : NULL;
-	const struct legacy_storage *const s =
+	const struct zip_entry *e = pt->is_zip ? find_member(pt, key) : NULL;
+	const struct legacy_storage *s =
 		pt->is_zip ? NULL : legacy_find(&pt->legacy, key);
 	const uint64_t has = e ? e->size : s ? s->len : 0;
-	const char *const dir = pt->is_zip ? "data/" : "";
+	const char *dir = pt->is_zip ? "data/" : "";
 
 	if (!e && !s)
 		return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
@@ -309,8 +309,8 @@ int ptfile_numbers(const struct ptfile *pt, const char *name, struct arena *a,
 		   struct value **v, struct errmsg *err)
 {
 	const bool is_tensor = tensor_is(*v);
-	const struct value_seq *const from = is_tensor ? NULL : value_items(*v);
-	struct value *const to = from ? value_new(a, (*v)->kind) : NULL;
+	const struct value_seq *from = is_tensor ? NULL : value_items(*v);
+	struct value *to = from ? value_new(a, (*v)->kind) : NULL;
 	int rc = 0;
 
 	if (is_tensor)

@@ -83,8 +83,7 @@ static int fail_tensor(const struct reader *r, const cJSON *entry,
 static int read_dtype(const struct reader *r, const cJSON *entry,
 		      struct safetensors_tensor *t)
 {
-	const cJSON *const name =
-		cJSON_GetObjectItemCaseSensitive(entry, "dtype");
+	const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
 
 	if (!cJSON_IsString(name))
 		return fail_tensor(r, entry, "dtype is missing, or no string");
@@ -103,8 +102,7 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 static int read_shape(const struct reader *r, const cJSON *entry,
 		      struct safetensors_tensor *t)
 {
-	const cJSON *const list =
-		cJSON_GetObjectItemCaseSensitive(entry, "shape");
+	const cJSON *list = cJSON_GetObjectItemCaseSensitive(entry, "shape");
 	const int n = cJSON_GetArraySize(list);
 	uint64_t *shape, product = 1;
 	const cJSON *item;
@@ -119,7 +117,7 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 	t->numel = 1;
 	cJSON_ArrayForEach(item, list)
 	{
-		uint64_t *const d = &shape[t->ndim++];
+		uint64_t *d = &shape[t->ndim++];
 
 		if (!json_get_count(item, d))
 			return fail_tensor(r, entry, "shape has an element that"
@@ -148,7 +146,7 @@ static uint64_t size_of(const struct safetensors_tensor *t)
 static int read_offsets(const struct reader *r, const cJSON *entry,
 			struct safetensors_tensor *t)
 {
-	const cJSON *const list =
+	const cJSON *list =
 		cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
 	uint64_t begin, end;
 
@@ -210,7 +208,7 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 /* Tensors without elements may lie anywhere between others. */
 static int by_place(const void *a, const void *b)
 {
-	const struct safetensors_tensor *const x = a, *const y = b;
+	const struct safetensors_tensor *x = a, *y = b;
 
 	if (x->offset != y->offset)
 		return x->offset < y->offset ? -1 : 1;
@@ -222,7 +220,7 @@ static int by_place(const void *a, const void *b)
 /* Sort the tensors by place; each must begin where the one before ends. */
 static int check_cover(const struct reader *r)
 {
-	const struct safetensors *const s = r->s;
+	const struct safetensors *s = r->s;
 	uint64_t at = r->data;
 
 	if (s->n)
@@ -246,7 +244,7 @@ static int check_cover(const struct reader *r)
 
 static int read_header(const struct reader *r, const cJSON *root)
 {
-	struct safetensors *const s = r->s;
+	struct safetensors *s = r->s;
 	const cJSON *entry;
 	int rc = 0;
 
@@ -333,9 +331,9 @@ static size_t find_type(enum dtype dtype)
 
 static int by_type_and_name(const void *a, const void *b, void *ctx)
 {
-	const struct safetensors_tensor *const v = ctx;
-	const struct safetensors_tensor *const x = &v[*(const size_t *)a];
-	const struct safetensors_tensor *const y = &v[*(const size_t *)b];
+	const struct safetensors_tensor *v = ctx;
+	const struct safetensors_tensor *x = &v[*(const size_t *)a];
+	const struct safetensors_tensor *y = &v[*(const size_t *)b];
 	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
 
 	if (s != t)

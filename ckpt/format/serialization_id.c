@@ -71,7 +71,7 @@ static uint64_t hash_string(const char *s)
 
 static void link_node(struct table *t, size_t node)
 {
-	size_t *const before = &t->before[t->hash[node] % t->nbuckets];
+	size_t *before = &t->before[t->hash[node] % t->nbuckets];
 	const bool empty = *before == SIZE_MAX;
 	const size_t after = empty ? 0 : *before;
 

@@ -39,7 +39,7 @@ struct directory {
 /* The 32-bit record says "look in the 64-bit one" with all ones. */
 static int read_eocd64(struct directory *d, uint64_t eocd)
 {
-	const struct source *const src = d->z->src;
+	const struct source *src = d->z->src;
 	uint8_t loc[ZIP_LOCATOR64_LEN], rec[ZIP_EOCD64_LEN];
 	uint64_t at;
 	int rc;
@@ -150,11 +150,11 @@ static bool apply_zip64(const uint8_t *extra, size_t len, uint64_t *size,
 static int take_name(const struct directory *d, const char *name, size_t len,
 		     const char **out)
 {
-	struct zip *const z = d->z;
+	struct zip *z = d->z;
 	size_t prefix;
 
 	if (!z->prefix) {
-		const char *const slash = memchr(name, '/', len);
+		const char *slash = memchr(name, '/', len);
 
 		if (!slash)
 			return ERRMSG_FILE(d, -EBADMSG,
@@ -177,7 +177,7 @@ static int take_name(const struct directory *d, const char *name, size_t len,
 static int parse_central(const struct directory *d, const uint8_t *p, size_t len,
 			 size_t *used)
 {
-	struct zip *const z = d->z;
+	struct zip *z = d->z;
 
 	if (len < ZIP_CENTRAL_LEN || get_le32(p) != ZIP_CENTRAL_SIG)
 		return ERRMSG_FILE(d, -EBADMSG,
@@ -185,7 +185,7 @@ static int parse_central(const struct directory *d, const uint8_t *p, size_t len
 
 	const uint16_t flags = get_le16(p + 8), method = get_le16(p + 10);
 	const size_t name_len = get_le16(p + 28), extra = get_le16(p + 30);
-	const char *const name = (const char *)p + ZIP_CENTRAL_LEN;
+	const char *name = (const char *)p + ZIP_CENTRAL_LEN;
 	struct zip_entry e = {
 		.header = get_le32(p + 42),
 		.end = d->offset,
@@ -226,7 +226,7 @@ static int parse_central(const struct directory *d, const uint8_t *p, size_t len
 
 static int by_header(const void *a, const void *b)
 {
-	const struct zip_entry *const x = a, *const y = b;
+	const struct zip_entry *x = a, *y = b;
 
 	return x->header < y->header ? -1 : x->header > y->header;
 }
@@ -235,13 +235,13 @@ static int by_header(const void *a, const void *b)
  * otherwise could make one shard's bytes pass for another's. */
 static int check_entries(const struct directory *d)
 {
-	struct zip *const z = d->z;
+	struct zip *z = d->z;
 
 	if (z->n == 0)
 		return ERRMSG_FILE(d, -EBADMSG, "an empty zip archive");
 	qsort(z->entries, z->n, sizeof(*z->entries), by_header);
 	for (size_t i = 0; i + 1 < z->n; i++) {
-		struct zip_entry *const e = &z->entries[i];
+		struct zip_entry *e = &z->entries[i];
 
 		e->end = e[1].header;
 		if (e->header + ZIP_LOCAL_LEN + e->full_name_len + e->size > e->end)
@@ -260,9 +260,9 @@ static int check_entries(const struct directory *d)
 
 static int read_directory(const struct directory *d)
 {
-	struct zip *const z = d->z;
+	struct zip *z = d->z;
 	const size_t size = (size_t)d->size;
-	uint8_t *const buf = malloc(size + 1);
+	uint8_t *buf = malloc(size + 1);
 	size_t used = 0;
 	int rc;
 
@@ -305,7 +305,7 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 {
 	const size_t plen = strlen(z->prefix), nlen = strlen(e->name);
 	uint8_t local[ZIP_LOCAL_LEN + UINT16_MAX];
-	const uint8_t *const name = local + ZIP_LOCAL_LEN;
+	const uint8_t *name = local + ZIP_LOCAL_LEN;
 	uint64_t data;
 	int rc;
 

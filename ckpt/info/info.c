@@ -77,7 +77,7 @@ static const char *state_type(const struct param_state *st)
 static void count_params(struct info *info)
 {
 	for (size_t i = 0; i < info->report.c->nparams; i++) {
-		const struct param *const p = &info->report.c->params[i];
+		const struct param *p = &info->report.c->params[i];
 		const bool owned = !info->report.zero || !p->module;
 
 		*(owned ? &info->params : &info->module_params) += 1;
@@ -87,8 +87,8 @@ static void count_params(struct info *info)
 
 static void read_profile(struct info *info)
 {
-	struct report *const r = &info->report;
-	struct zero_checkpoint *const zero = r->zero;
+	struct report *r = &info->report;
+	struct zero_checkpoint *zero = r->zero;
 	struct errmsg err = { "" };
 	const int rc = (zero ? zckpt_profile(zero, 0, &info->profile, &err) : 0)
 			       ?: plan_check(r->plan, &err)
@@ -103,7 +103,7 @@ static void read_profile(struct info *info)
 static void try_forms(struct info *info)
 {
 	for (size_t i = 0; i < report_count_forms(&info->report); i++) {
-		struct info_form *const f = &info->forms[i];
+		struct info_form *f = &info->forms[i];
 		struct plan *p;
 
 		f->planned = true;
@@ -115,10 +115,10 @@ static void try_forms(struct info *info)
 /* Find what from_pretrained reads; of an adapter, where the model has one. */
 static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
 {
-	struct report *const r = &info->report;
-	const struct checkpoint *const tag = r->c;
+	struct report *r = &info->report;
+	const struct checkpoint *tag = r->c;
 	struct arena a = { 0 };
-	struct adapters *const all = arena_alloc(&a, sizeof(*all));
+	struct adapters *all = arena_alloc(&a, sizeof(*all));
 	const struct adapter *top = NULL;
 	int rc;
 
@@ -136,8 +136,8 @@ static int find_sidecars(struct info *info, const char *more, struct errmsg *err
 
 static int collect(struct info *info, struct errmsg *err)
 {
-	struct report *const r = &info->report;
-	const struct settings *const settings = settings_of(r->u);
+	struct report *r = &info->report;
+	const struct settings *settings = settings_of(r->u);
 	const bool zero = r->zero;
 
 	count_params(info);
@@ -165,7 +165,7 @@ static bool are_alike(const struct expert_layer *a,
 static void add_expert_lines(struct report *r, const struct experts *x)
 {
 	for (size_t i = 0, n; i < x->n; i += n) {
-		const struct expert_layer *const l = &x->layers[i];
+		const struct expert_layer *l = &x->layers[i];
 
 		for (n = 1; i + n < x->n && are_alike(l, &x->layers[i + n]);)
 			n++;
@@ -179,7 +179,7 @@ static void add_expert_lines(struct report *r, const struct experts *x)
 static void add_deepspeed_lines(struct report *r, const struct model *m,
 				const struct tagdir *d)
 {
-	const struct rank_params *const c = m->ranks;
+	const struct rank_params *c = m->ranks;
 
 	report_line(r, "written by", "DeepSpeed %s",
 		    *c->ds_version ? c->ds_version : "of unknown version");
@@ -195,7 +195,7 @@ static void add_deepspeed_lines(struct report *r, const struct model *m,
 static void add_origin_lines(struct report *r, const struct model *m,
 			     const struct tagdir *d)
 {
-	const struct rank_params *const c = m->ranks;
+	const struct rank_params *c = m->ranks;
 
 	if (c->foreign)
 		report_line(r, "source", "%s", c->foreign);
@@ -210,7 +210,7 @@ static void add_origin_lines(struct report *r, const struct model *m,
 
 static void add_type_lines(struct info *info, const struct rank_params *c)
 {
-	const struct shard *const shard = info->profile;
+	const struct shard *shard = info->profile;
 
 	report_line(&info->report, "master weights", "%s",
 		    !shard            ? "unknown"
@@ -282,7 +282,7 @@ static void add_tree_line(struct info *info)
 
 static void add_config_line(struct info *info)
 {
-	const struct sidecars *const s = &info->sidecars;
+	const struct sidecars *s = &info->sidecars;
 
 	if (s->config || s->missing)
 		report_line(&info->report, "from_pretrained", "%s",
@@ -294,7 +294,7 @@ static void add_form_lines(struct info *info)
 	const char *label = "convert";
 
 	for (size_t i = 0; i < REPORT_FORMS; i++) {
-		const struct info_form *const f = &info->forms[i];
+		const struct info_form *f = &info->forms[i];
 
 		if (!f->planned)
 			continue;
@@ -335,7 +335,7 @@ static void add_row(const struct info *info, struct bytebuf *to, const struct pa
 
 static void add_table(struct info *info)
 {
-	struct bytebuf *const to = &info->report.text;
+	struct bytebuf *to = &info->report.text;
 	int width = (int)strlen("parameter");
 
 	for (size_t i = 0; i < info->report.c->nparams; i++) {
@@ -365,8 +365,8 @@ static void add_contents_text(struct info *info, const struct rank_params *c)
 
 static void add_text(struct info *info)
 {
-	struct report *const r = &info->report;
-	const struct zero_checkpoint *const z = r->zero;
+	struct report *r = &info->report;
+	const struct zero_checkpoint *z = r->zero;
 
 	report_begin(r);
 	if (z) {
@@ -402,7 +402,7 @@ static void add_name(cJSON *o, const char *key, const char *text)
 
 static cJSON *state_json(const struct param_state *st)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 	double value;
 
 	cJSON_AddStringToObject(o, "name", st->name);
@@ -417,7 +417,7 @@ static cJSON *state_json(const struct param_state *st)
 static cJSON *group_json(const struct slice_group *pg,
 			 const struct param_states *states)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 	uint64_t elements = 0;
 	int64_t n = 0;
 	cJSON *list;
@@ -440,7 +440,7 @@ static cJSON *group_json(const struct slice_group *pg,
 
 static cJSON *param_json(const struct info *info, const struct param *p)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 	cJSON *shape;
 
 	cJSON_AddStringToObject(o, "name", p->name);
@@ -457,7 +457,7 @@ static cJSON *param_json(const struct info *info, const struct param *p)
 
 static cJSON *form_json(const struct report_form *form, const struct info_form *f)
 {
-	cJSON *const o = cJSON_CreateObject();
+	cJSON *o = cJSON_CreateObject();
 
 	cJSON_AddStringToObject(o, "options", form->options);
 	cJSON_AddBoolToObject(o, "possible", !*f->why.text);
@@ -468,11 +468,11 @@ static cJSON *form_json(const struct report_form *form, const struct info_form *
 
 static void add_experts(cJSON *root, const struct experts *x)
 {
-	cJSON *const list = cJSON_AddArrayToObject(root, "moe_layers");
+	cJSON *list = cJSON_AddArrayToObject(root, "moe_layers");
 
 	for (size_t i = 0; i < x->n; i++) {
-		const struct expert_layer *const l = &x->layers[i];
-		cJSON *const o = cJSON_CreateObject();
+		const struct expert_layer *l = &x->layers[i];
+		cJSON *o = cJSON_CreateObject();
 
 		json_add_int(o, "experts", l->n);
 		json_add_int(o, "ep_size", experts_degree(l));
@@ -483,7 +483,7 @@ static void add_experts(cJSON *root, const struct experts *x)
 
 static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 {
-	const struct rank_params *const c = r->model.ranks;
+	const struct rank_params *c = r->model.ranks;
 
 	add_name(root, "ds_version", *c->ds_version ? c->ds_version : NULL);
 	if (c->foreign)
@@ -501,8 +501,8 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 
 static void add_contents(cJSON *root, const struct info *info)
 {
-	const struct zero_checkpoint *const r = info->report.zero;
-	const struct rank_params *const c = r ? r->model.ranks : NULL;
+	const struct zero_checkpoint *r = info->report.zero;
+	const struct rank_params *c = r ? r->model.ranks : NULL;
 	cJSON *o = cJSON_AddObjectToObject(root, "parameters");
 
 	json_add_int(o, "count", (int64_t)info->params);
@@ -534,7 +534,7 @@ static void add_contents(cJSON *root, const struct info *info)
 
 static cJSON *to_json(const struct info *info)
 {
-	cJSON *const root = cJSON_CreateObject();
+	cJSON *root = cJSON_CreateObject();
 
 	cJSON_AddStringToObject(root, "checkpoint", info->report.dir);
 	cJSON_AddStringToObject(root, "chosen", choices[info->report.choice]);
@@ -553,7 +553,7 @@ static cJSON *to_json(const struct info *info)
 int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	       unsigned flags, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK };
 	int rc = report_open(&info.report, paths, n, err);
 

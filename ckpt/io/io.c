@@ -55,8 +55,8 @@ struct untyped {
 /* Links are followed; the type of an entry that is gone is 0. */
 static int find_type(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct untyped *const t = ctx;
-	struct dirlist_entry *const e = &t->v[i];
+	const struct untyped *t = ctx;
+	struct dirlist_entry *e = &t->v[i];
 	struct stat st;
 
 	(void)err;
@@ -224,7 +224,7 @@ static int find_packed(struct uckpt *u, const char *path, struct packed *f,
 		       struct errmsg *err)
 {
 	char name[PACK_NAME_MAX], where[PATH_MAX];
-	const char *const rest = split_path(u, path, where, &f->pack);
+	const char *rest = split_path(u, path, where, &f->pack);
 	int64_t i;
 	int rc;
 
@@ -313,7 +313,7 @@ struct found {
 static int found_add(struct found *f, char *where, unsigned flags,
 		     const struct attrs *a, struct errmsg *err)
 {
-	const struct stat *const st = &a->st, *const first = &f->attrs.st;
+	const struct stat *st = &a->st, *first = &f->attrs.st;
 	int rc = 0;
 
 	if (!f->where) {
@@ -346,7 +346,7 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++) {
-		char *const in_root = roots_path(u, path, i);
+		char *in_root = roots_path(u, path, i);
 		struct attrs a;
 
 		rc = in_root ? stat_one(u, in_root, flags, &a, err)
@@ -395,7 +395,7 @@ int io_open_plain(struct uckpt *u, const char *path, int flags)
 	int rc = -ENOENT;
 
 	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
-		char *const where = roots_path(u, path, i);
+		char *where = roots_path(u, path, i);
 
 		rc = !where ? -ENOMEM
 		     : site_is_url(where)
@@ -413,7 +413,7 @@ static int list_roots(struct uckpt *u, const char *path, unsigned flags,
 	int missing = -ENOENT, rc = 0;
 
 	for (size_t i = 0; !rc && !out->found && i < n; i++) {
-		char *const where = roots_path(u, path, i);
+		char *where = roots_path(u, path, i);
 
 		rc = where ? list_one(u, where, flags, out, err)
 			   : errmsg_nomem(err, path);

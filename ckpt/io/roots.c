@@ -40,14 +40,14 @@ static const struct united *find(const struct uckpt *u, const char *path)
 
 size_t roots_count(const struct uckpt *u, const char *path)
 {
-	const struct united *const x = find(u, path);
+	const struct united *x = find(u, path);
 
 	return x ? x->n : 1;
 }
 
 const char *roots_root(const struct uckpt *u, const char *path, size_t i)
 {
-	const struct united *const x = find(u, path);
+	const struct united *x = find(u, path);
 
 	assert(!x || i < x->n);
 	return x ? x->roots[i] : path;
@@ -55,7 +55,7 @@ const char *roots_root(const struct uckpt *u, const char *path, size_t i)
 
 const char *roots_below(const struct uckpt *u, const char *path)
 {
-	const struct united *const x = find(u, path);
+	const struct united *x = find(u, path);
 
 	return x ? path + x->len : path;
 }
@@ -72,7 +72,7 @@ bool roots_are_remote(const struct uckpt *u, const char *path)
 
 char *roots_path(const struct uckpt *u, const char *path, size_t i)
 {
-	const struct united *const x = find(u, path);
+	const struct united *x = find(u, path);
 	char *full;
 
 	if (!x)
@@ -84,9 +84,9 @@ char *roots_path(const struct uckpt *u, const char *path, size_t i)
 
 const char *roots_base(const struct uckpt *u, const char *path)
 {
-	const struct united *const x = find(u, path);
-	const char *const whole = x && !path[x->len] ? x->roots[0] : path;
-	const char *const slash = strrchr(whole, '/');
+	const struct united *x = find(u, path);
+	const char *whole = x && !path[x->len] ? x->roots[0] : path;
+	const char *slash = strrchr(whole, '/');
 
 	return slash && slash[1] ? slash + 1 : whole;
 }
@@ -195,7 +195,7 @@ static int set_root(struct uckpt *u, struct united *x, const char *dir,
 static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
 		 char **path, struct errmsg *err)
 {
-	struct united *const x = calloc(1, sizeof(*x));
+	struct united *x = calloc(1, sizeof(*x));
 	struct attrs a;
 	int rc = 0;
 

@@ -165,7 +165,7 @@ static void free_coder(struct coder *c)
 
 static struct coder *new_coder(void)
 {
-	struct coder *const c = malloc(sizeof(*c));
+	struct coder *c = malloc(sizeof(*c));
 
 	if (!c)
 		return NULL;
@@ -181,7 +181,7 @@ static struct coder *new_coder(void)
 
 static struct coder *take_coder(void)
 {
-	struct coder *const c = idle_take(&coders);
+	struct coder *c = idle_take(&coders);
 
 	return c ? c : new_coder();
 }
@@ -196,7 +196,7 @@ size_t block_encode(enum block_type type, const void *bytes, size_t len,
 		    void *out)
 {
 	const unsigned width = block_width(type);
-	struct coder *const c = take_coder();
+	struct coder *c = take_coder();
 	const size_t n = len / width;
 	size_t size = 0, got = 0;
 
@@ -220,7 +220,7 @@ int block_decode(enum block_type type, const void *bytes, size_t stored,
 		 uint64_t hash, void *out, size_t len)
 {
 	const unsigned width = block_width(type);
-	struct coder *const c = take_coder();
+	struct coder *c = take_coder();
 	uint8_t *planes;
 	bool ok;
 

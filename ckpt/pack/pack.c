@@ -66,7 +66,7 @@ static size_t chunk_of(const struct pack *p)
 static int load_table(struct pack *p, uint32_t extent,
 		      const struct pack_block **out, struct errmsg *err)
 {
-	pack_table *const t = &p->tables[extent];
+	pack_table *t = &p->tables[extent];
 	struct pack_block *v = atomic_load(t);
 	int rc = 0;
 
@@ -86,7 +86,7 @@ static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
 			const struct pack_block *b, const uint8_t *stored,
 			uint8_t *to, struct errmsg *err)
 {
-	const struct pack_extent *const e = &p->x.extents[extent];
+	const struct pack_extent *e = &p->x.extents[extent];
 	const size_t len = pack_block_len(e->len, block);
 	const int rc = block_decode(e->type, stored, (size_t)(b[1].at - b->at),
 				    b->hash, to, len);
@@ -145,7 +145,7 @@ static int read_chunk(struct pack *p, uint32_t extent, uint8_t *to, size_t len,
 static int fill(void *ctx, uint32_t extent, void *buf, size_t len, uint64_t off,
 		struct errmsg *err)
 {
-	struct pack *const p = ctx;
+	struct pack *p = ctx;
 	const uint64_t end = off + len;
 	uint8_t *to = buf;
 	int rc = 0;
@@ -199,8 +199,8 @@ static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to
 	const size_t room = most / 2 - off % 2;
 	const size_t got = *len < room ? *len : room;
 	const size_t n = (size_t)((off + got + 1) / 2 - first);
-	uint8_t *const floats = scratch_take(n * (sizeof(float) + 2));
-	uint8_t *const rounded = floats + n * sizeof(float);
+	uint8_t *floats = scratch_take(n * (sizeof(float) + 2));
+	uint8_t *rounded = floats + n * sizeof(float);
 	int rc;
 
 	if (!floats)
@@ -218,14 +218,14 @@ static int read_rounded(struct pack *p, const struct pack_extent *e, uint8_t *to
 int pack_read(struct pack *p, uint32_t entry, void *buf, size_t len,
 	      uint64_t off, struct errmsg *err)
 {
-	const struct pack_entry *const f = &p->x.entries[entry];
+	const struct pack_entry *f = &p->x.entries[entry];
 	uint32_t i = len ? pack_index_extent(&p->x, f, off) : 0;
 	uint8_t *to = buf;
 	int rc = 0;
 
 	assert(off <= f->size && len <= f->size - off);
 	while (!rc && len) {
-		const struct pack_extent *const e = &p->x.extents[i];
+		const struct pack_extent *e = &p->x.extents[i];
 		const uint64_t skip = off - e->start, left = e->len - skip;
 		size_t n = left < len ? (size_t)left : len;
 
@@ -276,7 +276,7 @@ static int make_tables(struct pack *p, struct errmsg *err)
 int pack_open_source(struct uckpt *u, const struct source *src,
 		     struct pack **out, struct errmsg *err)
 {
-	struct pack *const p = calloc(1, sizeof(*p));
+	struct pack *p = calloc(1, sizeof(*p));
 	int rc;
 
 	if (!p)
@@ -328,7 +328,7 @@ void pack_share(struct pack *p, char *path)
 static struct pack *take_surplus(struct uckpt *u, unsigned keep)
 {
 	for (struct pack **at = &u->packs; *at; at = &(*at)->next) {
-		struct pack *const q = *at;
+		struct pack *q = *at;
 
 		if (q->users || (keep && is_requested(q) && keep--))
 			continue;
@@ -341,7 +341,7 @@ static struct pack *take_surplus(struct uckpt *u, unsigned keep)
 void pack_close(struct pack *p)
 {
 	if (p && p->path) {
-		struct uckpt *const u = p->u;
+		struct uckpt *u = p->u;
 
 		pthread_mutex_lock(&u->lock);
 		p = --p->users == 0 ? take_surplus(u, KEPT_MAX) : NULL;

@@ -37,7 +37,7 @@ struct extracting {
 
 static bool count_units(struct extracting *x)
 {
-	const struct pack_index *const index = x->index;
+	const struct pack_index *index = x->index;
 
 	x->first = calloc((size_t)index->nentries + 1, sizeof(*x->first));
 	for (uint32_t i = 0; x->first && i < index->nentries; i++)
@@ -49,10 +49,10 @@ static bool count_units(struct extracting *x)
 /* The number of units is what an index claims: they are found, not listed. */
 static struct unit unit_of(const struct extracting *x, size_t i)
 {
-	const struct pack_index *const index = x->index;
+	const struct pack_index *index = x->index;
 	const size_t entry =
 		interval_find(x->first, index->nentries, sizeof(*x->first), i);
-	const struct pack_entry *const e = &index->entries[entry];
+	const struct pack_entry *e = &index->entries[entry];
 	const uint64_t off = (i - x->first[entry]) * UNIT, left = e->size - off;
 
 	return (struct unit){ e, off, left < UNIT ? (size_t)left : UNIT };
@@ -68,9 +68,9 @@ struct slot {
 /* Compare a file with its hash. */
 static int unit_check(void *slot, size_t i, struct errmsg *err)
 {
-	const struct slot *const s = slot;
-	const struct extracting *const x = s->x;
-	const struct unit *const u = &s->u;
+	const struct slot *s = slot;
+	const struct extracting *x = s->x;
+	const struct unit *u = &s->u;
 
 	(void)i;
 	if (u->off == 0)
@@ -90,7 +90,7 @@ static int unit_check(void *slot, size_t i, struct errmsg *err)
 
 static int unit_write(const struct slot *s, struct errmsg *err)
 {
-	const char *const name = s->u.e->name;
+	const char *name = s->u.e->name;
 	const int fd =
 		openat(s->x->dir, name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
 	int rc = 0;
@@ -105,8 +105,8 @@ static int unit_write(const struct slot *s, struct errmsg *err)
 
 static int unit_extract(void *extracting, size_t i, struct errmsg *err)
 {
-	struct extracting *const x = extracting;
-	struct slot *const s = scratch_take(sizeof(*s));
+	struct extracting *x = extracting;
+	struct slot *s = scratch_take(sizeof(*s));
 	int rc;
 
 	if (s) {
@@ -127,7 +127,7 @@ static int unit_extract(void *extracting, size_t i, struct errmsg *err)
 static int make_entries(const struct extracting *x, struct errmsg *err)
 {
 	for (uint32_t i = 1; i < x->index->nentries; i++) {
-		const struct pack_entry *const e = &x->index->entries[i];
+		const struct pack_entry *e = &x->index->entries[i];
 		const int fd = S_ISDIR(e->mode)
 				       ? mkdirat(x->dir, e->name, 0700)
 				       : openat(x->dir, e->name,
@@ -166,8 +166,8 @@ static int finish_entry(const struct extracting *x, const struct pack_entry *e,
 
 static int finish_file(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct extracting *const x = ctx;
-	const struct pack_entry *const e = &x->index->entries[i];
+	const struct extracting *x = ctx;
+	const struct pack_entry *e = &x->index->entries[i];
 
 	return S_ISDIR(e->mode) ? 0 : finish_entry(x, e, err);
 }
@@ -175,7 +175,7 @@ static int finish_file(void *ctx, size_t i, struct errmsg *err)
 /* Directories come last, the innermost first: their modes may lock us out. */
 static int finish_entries(struct extracting *x, struct errmsg *err)
 {
-	const struct pack_index *const index = x->index;
+	const struct pack_index *index = x->index;
 	int rc = parallel_for(index->nentries, x->w->width, finish_file, x, err);
 
 	for (uint32_t i = index->nentries; !rc && i-- > 0;)

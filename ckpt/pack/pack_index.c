@@ -116,7 +116,7 @@ void pack_header_seal(struct pack_header *h)
 static int read_header(const struct source *src, struct pack_header *h,
 		       struct errmsg *err)
 {
-	const char *const name = src->name;
+	const char *name = src->name;
 	int rc;
 
 	if (src->size < sizeof(*h))
@@ -206,8 +206,8 @@ bool pack_index_name(const char *path, char *name)
 /* Does the directory that it is in stand before it? */
 static bool has_parent(const struct pack_index *x, uint32_t i)
 {
-	const char *const name = x->entries[i].name;
-	const char *const slash = strrchr(name, '/');
+	const char *name = x->entries[i].name;
+	const char *slash = strrchr(name, '/');
 	char dir[PACK_NAME_MAX];
 	const struct pack_index before = { .entries = x->entries,
 					   .nentries = i };
@@ -304,7 +304,7 @@ static int parse_file(struct parser *p, const struct pack_entry *e)
 
 	for (uint32_t i = first; i < end; i++) {
 		const int rc = parse_extent(p, i);
-		struct pack_extent *const x = p->x->extents + i;
+		struct pack_extent *x = p->x->extents + i;
 
 		if (rc)
 			return rc;
@@ -332,7 +332,7 @@ static int parse_extents(struct parser *p)
 static int check_tables(struct parser *p)
 {
 	for (uint32_t i = 0; i < p->x->nextents; i++) {
-		const struct pack_extent *const e = &p->x->extents[i];
+		const struct pack_extent *e = &p->x->extents[i];
 		const uint64_t size = pack_extent_blocks(e) * PACK_TABLE_RECORD;
 
 		if (e->kind != PACK_STORED)
@@ -352,7 +352,7 @@ static int check_tables(struct parser *p)
 /* Is the source of a reference part of a stored extent? */
 static bool has_source(const struct pack_index *x, const struct pack_extent *e)
 {
-	const struct pack_extent *const to = &x->extents[e->target];
+	const struct pack_extent *to = &x->extents[e->target];
 	const unsigned scale = e->kind == PACK_ROUNDED ? 2 : 1;
 	const bool half = e->type == BLOCK_F16 || e->type == BLOCK_BF16;
 
@@ -363,11 +363,11 @@ static bool has_source(const struct pack_index *x, const struct pack_extent *e)
 
 static int check_references(struct parser *p)
 {
-	const struct pack_index *const x = p->x;
+	const struct pack_index *x = p->x;
 	uint64_t references = 0;
 
 	for (uint32_t i = 0; i < x->nextents; i++) {
-		const struct pack_extent *const e = &x->extents[i];
+		const struct pack_extent *e = &x->extents[i];
 
 		if (e->kind == PACK_STORED)
 			continue;
@@ -390,7 +390,7 @@ static int check_references(struct parser *p)
 
 static int check_name(const struct parser *p, uint32_t i)
 {
-	const struct pack_entry *const e = &p->x->entries[i];
+	const struct pack_entry *e = &p->x->entries[i];
 	char name[PACK_NAME_MAX];
 
 	if (strlen(e->name) != e->name_len)
@@ -428,7 +428,7 @@ static int parse_names(struct parser *p)
 
 static int parse_head(struct parser *p)
 {
-	struct index_head *const h = &p->head;
+	struct index_head *h = &p->head;
 	uint64_t size = p->h.index_size;
 	int rc;
 
@@ -524,7 +524,7 @@ static int fail_table(const struct source *src, uint32_t extent,
 int pack_table_read(const struct source *src, const struct pack_index *x,
 		    uint32_t extent, struct pack_block **out, struct errmsg *err)
 {
-	const struct pack_extent *const e = &x->extents[extent];
+	const struct pack_extent *e = &x->extents[extent];
 	const uint64_t n = pack_extent_blocks(e), end = e->at + e->stored;
 	struct pack_block *v = NULL;
 	uint64_t at = e->at;
@@ -562,7 +562,7 @@ int pack_table_read(const struct source *src, const struct pack_index *x,
 
 int64_t pack_index_find(const struct pack_index *x, const char *name)
 {
-	const struct pack_entry *const found =
+	const struct pack_entry *found =
 		array_find(x->entries, x->nentries, sizeof(*found), name);
 
 	return found ? found - x->entries : -1;
@@ -571,7 +571,7 @@ int64_t pack_index_find(const struct pack_index *x, const char *name)
 uint32_t pack_index_extent(const struct pack_index *x,
 			   const struct pack_entry *e, uint64_t off)
 {
-	const struct pack_extent *const v = x->extents + e->first;
+	const struct pack_extent *v = x->extents + e->first;
 
 	return e->first +
 	       (uint32_t)interval_find(&v->start, e->n, sizeof(*v), off);
@@ -579,7 +579,7 @@ uint32_t pack_index_extent(const struct pack_index *x,
 
 uint32_t pack_index_owner(const struct pack_index *x, uint32_t extent)
 {
-	const struct pack_entry *const v = x->entries;
+	const struct pack_entry *v = x->entries;
 
 	/* Entries without extents begin where the next one does. */
 	return (uint32_t)interval_find(&v->first, x->nentries, sizeof(*v),

@@ -107,7 +107,7 @@ int pack_input_read(const struct pack_input *in, void *buf, size_t len,
 /* Read what `len` bytes of a region are according to its source. */
 static int read_source(struct slot *s, size_t len, struct errmsg *err)
 {
-	const struct pack_region *const r = region_of(s->p, s->u);
+	const struct pack_region *r = region_of(s->p, s->u);
 	const unsigned scale = scale_of(r);
 	const int rc = pack_input_read(
 		&s->p->v[r->source], scale == 1 ? s->source : s->floats,
@@ -120,8 +120,8 @@ static int read_source(struct slot *s, size_t len, struct errmsg *err)
 
 static int unit_encode(struct slot *s, struct errmsg *err)
 {
-	const struct unit *const u = s->u;
-	const struct pack_region *const r = region_of(s->p, u);
+	const struct unit *u = s->u;
+	const struct pack_region *r = region_of(s->p, u);
 	const bool stored = r->kind == PACK_STORED;
 	const size_t len = unit_len(s->p, u);
 	int rc = pack_input_read(&s->p->v[u->input], s->bytes, len,
@@ -132,7 +132,7 @@ static int unit_encode(struct slot *s, struct errmsg *err)
 	s->out_len = 0;
 	for (size_t b = 0; !rc && b * BLOCK_SIZE < len; b++) {
 		const size_t off = b * BLOCK_SIZE, n = pack_block_len(len, b);
-		const uint8_t *const bytes = s->bytes + off;
+		const uint8_t *bytes = s->bytes + off;
 
 		s->blocks[b].stored = 0;
 		if (!stored && memcmp(bytes, s->source + off, n) == 0)
@@ -153,9 +153,9 @@ static int unit_encode(struct slot *s, struct errmsg *err)
 static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 				     bool stored, uint64_t start)
 {
-	const struct pack_region *const r = region_of(p, u);
+	const struct pack_region *r = region_of(p, u);
 	const enum pack_kind kind = stored ? PACK_STORED : r->kind;
-	struct pack_entry *const entry = &p->entries[u->input];
+	struct pack_entry *entry = &p->entries[u->input];
 	struct pack_extent *e = entry->n ? &p->extents[p->nextents - 1] : NULL;
 
 	if (e && e->start >= r->start && e->kind == kind)
@@ -181,18 +181,18 @@ static struct pack_extent *extent_at(struct packing *p, const struct unit *u,
 /* Place a unit in the pack. */
 static int unit_commit(void *slot, size_t i, struct errmsg *err)
 {
-	struct slot *const s = slot;
-	struct packing *const p = s->p;
-	const struct unit *const u = s->u;
+	struct slot *s = slot;
+	struct packing *p = s->p;
+	const struct unit *u = s->u;
 	const uint64_t start = region_of(p, u)->start + u->skip;
 	const size_t len = unit_len(p, u);
-	struct pack_entry *const entry = &p->entries[u->input];
+	struct pack_entry *entry = &p->entries[u->input];
 
 	(void)i;
 	s->at = p->at;
 	for (size_t b = 0; b * BLOCK_SIZE < len; b++) {
 		const uint32_t stored = s->blocks[b].stored;
-		struct pack_extent *const e =
+		struct pack_extent *e =
 			extent_at(p, u, stored, start + b * BLOCK_SIZE);
 
 		if (!e)
@@ -227,8 +227,8 @@ static int write_at(const struct packing *p, const void *bytes, size_t len,
 
 static int unit_pack(void *packing, size_t i, struct errmsg *err)
 {
-	struct packing *const p = packing;
-	struct slot *const s = scratch_take(sizeof(*s));
+	struct packing *p = packing;
+	struct slot *s = scratch_take(sizeof(*s));
 	int rc;
 
 	if (s) {
@@ -266,7 +266,7 @@ static void place_extents(struct packing *p)
 		p->entries[i].first =
 			p->entries[i - 1].first + p->entries[i - 1].n;
 	for (size_t i = 0; i < p->nextents; i++) {
-		struct pack_extent *const e = &p->extents[i];
+		struct pack_extent *e = &p->extents[i];
 		const size_t size =
 			(size_t)pack_extent_blocks(e) * PACK_TABLE_RECORD;
 

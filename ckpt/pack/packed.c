@@ -12,8 +12,8 @@
  * users that may not read the pack or search the directories in it. */
 static mode_t entry_mode(const struct pack *p, uint32_t entry, mode_t pack_mode)
 {
-	const struct pack_index *const x = pack_index_of(p);
-	const char *const name = x->entries[entry].name;
+	const struct pack_index *x = pack_index_of(p);
+	const char *name = x->entries[entry].name;
 	mode_t readers = pack_mode & 0444;
 	char dir[PACK_NAME_MAX] = "";
 
@@ -33,9 +33,8 @@ static mode_t entry_mode(const struct pack *p, uint32_t entry, mode_t pack_mode)
  * has other files. */
 struct attrs packed_attrs(const struct packed *f)
 {
-	const struct pack_entry *const e =
-		&pack_index_of(f->p)->entries[f->entry];
-	const struct fileid *const id = pack_id(f->p);
+	const struct pack_entry *e = &pack_index_of(f->p)->entries[f->entry];
+	const struct fileid *id = pack_id(f->p);
 	const struct timespec time = { e->mtime_s, e->mtime_ns };
 	struct attrs a = { .st = f->pack.st, .access = f->pack.access };
 	struct access own;
@@ -55,14 +54,14 @@ struct attrs packed_attrs(const struct packed *f)
 static int packed_read(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
-	const struct packed *const f = s->ctx;
+	const struct packed *f = s->ctx;
 
 	return pack_read(f->p, f->entry, buf, len, off, err);
 }
 
 static void packed_close(struct source *s)
 {
-	struct packed *const f = s->ctx;
+	struct packed *f = s->ctx;
 
 	pack_close(f->p);
 	free(f);
@@ -91,14 +90,14 @@ int packed_open(const struct packed *f, const char *path, struct source *out,
 /* Entries below a directory follow it, those of deeper directories among them. */
 static int add_entries(const struct packed *f, struct dirlist *out)
 {
-	const struct pack_index *const x = pack_index_of(f->p);
-	const char *const dir = x->entries[f->entry].name;
+	const struct pack_index *x = pack_index_of(f->p);
+	const char *dir = x->entries[f->entry].name;
 	const size_t n = strlen(dir);
 	int rc = 0;
 
 	for (uint32_t i = f->entry + 1; !rc && i < x->nentries; i++) {
-		const char *const name = x->entries[i].name;
-		const char *const rest = name + (n ? n + 1 : 0);
+		const char *name = x->entries[i].name;
+		const char *rest = name + (n ? n + 1 : 0);
 		const mode_t type = x->entries[i].mode & S_IFMT;
 
 		if (n && (strncmp(name, dir, n) != 0 || name[n] != '/'))

@@ -76,7 +76,7 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 			const struct extent_map *map, size_t i, uint64_t skip,
 			struct pack_region *out)
 {
-	const struct extent *const e = &map->v[i];
+	const struct extent *e = &map->v[i];
 	const size_t size = dtype_size(w->dtype);
 	const uint64_t end = skip + w->numel * sizeof(float);
 	const uint64_t first = e->start > skip ? e->start : skip;
@@ -137,11 +137,11 @@ static int try_slice(struct deriving *d, const struct weight *w,
  * there. */
 static int find_master(struct deriving *d, const struct weight *w)
 {
-	const struct ckname *const id = &d->file->id;
+	const struct ckname *id = &d->file->id;
 	int rc = 0;
 
 	for (unsigned mp = 0; !rc && mp < d->z->dir.mp_degree; mp++) {
-		const struct slice *const s =
+		const struct slice *s =
 			id->kind == TAG_FILE_MODEL && mp != id->mp
 				? NULL
 				: rank_params_find(&d->z->model.ranks[mp],
@@ -159,7 +159,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 					const struct weight *w, uint64_t *skip)
 {
 	const struct param *p = model_find(&d->z->model, w->name);
-	char *const dot = strrchr(w->name, '.');
+	char *dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
 	const struct expert_place *place;
 
@@ -184,7 +184,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 static int derive_tensor(struct deriving *d, const char *name,
 			 const struct value *v)
 {
-	const struct ckname *const id = &d->file->id;
+	const struct ckname *id = &d->file->id;
 	char layer[16] = "";
 	const struct slice *s;
 	uint64_t storage, skip;

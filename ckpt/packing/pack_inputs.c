@@ -48,8 +48,7 @@ static bool add_storage(struct pack_input *in, uint64_t least, enum dtype dtype,
 				       .len = len - len % block_width(type),
 				       .kind = PACK_STORED,
 				       .type = type };
-	const struct pack_region *const bytes =
-		pack_inputs_region(in, r.start, r.len);
+	const struct pack_region *bytes = pack_inputs_region(in, r.start, r.len);
 
 	return type == BLOCK_BYTES || r.len < least || !bytes ||
 	       bytes->type != BLOCK_BYTES || pack_inputs_set(in, &r);
@@ -161,7 +160,7 @@ static void restrict_readers(struct access *a, const char *path,
 static int restrict_to_ancestors(struct access *a, const char *dir,
 				 struct errmsg *err)
 {
-	char *const path = realpath(dir, NULL);
+	char *path = realpath(dir, NULL);
 	int rc = path ? 0 : errmsg_errno(err, dir, "cannot resolve");
 
 	for (char *slash; !rc && path[1] && (slash = strrchr(path, '/'));) {
@@ -188,7 +187,7 @@ mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid)
 static int add_input(struct pack_inputs *x, const char *path,
 		     const struct stat *st, struct errmsg *err)
 {
-	const char *const name = path + strlen(x->dir);
+	const char *name = path + strlen(x->dir);
 	struct pack_input *in;
 
 	if (strlen(name) > PACK_NAME_MAX)
@@ -287,7 +286,7 @@ void pack_inputs_done(struct pack_inputs *x)
 
 int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 {
-	const struct pack_input *const found =
+	const struct pack_input *found =
 		array_find(x->v, x->n, sizeof(*x->v), name);
 
 	return found ? found - x->v : -1;
@@ -296,7 +295,7 @@ int64_t pack_inputs_find(const struct pack_inputs *x, const char *name)
 struct pack_region *pack_inputs_region(const struct pack_input *in,
 				       uint64_t off, uint64_t len)
 {
-	struct pack_region *const v = in->regions;
+	struct pack_region *v = in->regions;
 	size_t i;
 
 	if (!in->nregions)

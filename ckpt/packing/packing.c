@@ -55,7 +55,7 @@ static int check_room(const struct packing *p, const char *pack,
 
 static void count_files(struct uckpt_done *done, const struct pack *pack)
 {
-	const struct pack_index *const x = pack_index_of(pack);
+	const struct pack_index *x = pack_index_of(pack);
 
 	*done = (struct uckpt_done){ .packed = pack_id(pack)->size };
 	for (uint32_t i = 0; i < x->nentries; i++) {
@@ -95,7 +95,7 @@ static int extract(struct packing *p, const char *path, const char *to,
 /* The umask, which umask() would change meanwhile, for all threads. */
 static mode_t current_umask(void)
 {
-	FILE *const status = fopen("/proc/self/status", "re");
+	FILE *status = fopen("/proc/self/status", "re");
 	char line[256];
 	unsigned mask = 077;
 
@@ -163,7 +163,7 @@ static int pack(struct packing *p, const char *dir, const char *dest,
 int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,
 	       struct uckpt_done *done, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct packing p = { .u = u, .progress.u = u };
 	const int rc = u && dir && dest ? pack(&p, dir, dest, err)
 					: api_refuse(err);
@@ -176,7 +176,7 @@ int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,
 int uckpt_unpack(struct uckpt *u, const char *pack, const char *dest,
 		 struct uckpt_done *done, struct uckpt_error *error)
 {
-	struct errmsg *const err = errmsg_of(error);
+	struct errmsg *err = errmsg_of(error);
 	struct packing p = { .u = u, .progress.u = u };
 	const int rc = u && pack ? extract(&p, pack, dest, err)
 				 : api_refuse(err);

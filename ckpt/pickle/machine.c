@@ -47,7 +47,7 @@ static void fail_underflow(struct pickle_machine *m)
 /* Read on, so that `n` bytes follow.  False after an error. */
 static bool read_on(struct pickle_machine *m, uint64_t n)
 {
-	struct pickle_bytes *const in = &m->in;
+	struct pickle_bytes *in = &m->in;
 	size_t len = in->len ? 2 * in->len : in->first;
 	uint8_t *more;
 
@@ -84,7 +84,7 @@ static const uint8_t *take(struct pickle_machine *m, uint64_t n)
 /* Take an operand of `width` little-endian bytes; 0 after an error. */
 static uint64_t take_uint(struct pickle_machine *m, unsigned width)
 {
-	const uint8_t *const p = take(m, width);
+	const uint8_t *p = take(m, width);
 	uint64_t v = 0;
 
 	assert(width <= sizeof(v));
@@ -95,7 +95,7 @@ static uint64_t take_uint(struct pickle_machine *m, unsigned width)
 
 static const char *copy_name(struct pickle_machine *m, const char *p, size_t len)
 {
-	const char *const copy = arena_strndup(m->a, p, len);
+	const char *copy = arena_strndup(m->a, p, len);
 
 	m->b->grown(m);
 	if (!copy)
@@ -106,7 +106,7 @@ static const char *copy_name(struct pickle_machine *m, const char *p, size_t len
 /* Copy a newline-terminated argument without the newline.  NULL after an error. */
 static const char *take_line(struct pickle_machine *m)
 {
-	struct pickle_bytes *const in = &m->in;
+	struct pickle_bytes *in = &m->in;
 	const uint8_t *from, *nl;
 
 	do {
@@ -203,7 +203,7 @@ static void memo_get(struct pickle_machine *m, uint64_t index)
 
 static void op_string(struct pickle_machine *m, enum value_kind kind, uint64_t len)
 {
-	const char *const p = (const char *)take(m, len);
+	const char *p = (const char *)take(m, len);
 
 	push_atom(m, &(struct value){ .kind = kind, .str = { p, (size_t)len } });
 }
@@ -233,7 +233,7 @@ static void op_long(struct pickle_machine *m, uint64_t len)
 
 static void op_float(struct pickle_machine *m)
 {
-	const uint8_t *const p = take(m, 8);
+	const uint8_t *p = take(m, 8);
 	const uint64_t bits = p ? get_be64(p) : 0;
 	struct value v = { .kind = VALUE_FLOAT };
 
@@ -286,7 +286,7 @@ static void push_global(struct pickle_machine *m, const char *module, const char
 
 static void op_global(struct pickle_machine *m)
 {
-	const char *const module = take_line(m), *const name = take_line(m);
+	const char *module = take_line(m), *name = take_line(m);
 
 	push_global(m, module, name);
 }
@@ -304,7 +304,7 @@ static const char *pop_name(struct pickle_machine *m)
 
 static void op_stack_global(struct pickle_machine *m)
 {
-	const char *const name = pop_name(m), *const module = pop_name(m);
+	const char *name = pop_name(m), *module = pop_name(m);
 
 	push_global(m, module, name);
 }
@@ -473,7 +473,7 @@ static void execute(struct pickle_machine *m, uint8_t op)
 
 int pickle_run(struct pickle_machine *m)
 {
-	struct pickle_bytes *const in = &m->in;
+	struct pickle_bytes *in = &m->in;
 
 	m->start = in->pos;
 	m->have = in->len < in->end ? in->len : in->end;

@@ -55,7 +55,7 @@ static void fail_nomem(struct pickle_machine *m)
  * lower. */
 static void set_limit(struct pickle_machine *m)
 {
-	struct reader *const r = (struct reader *)m;
+	struct reader *r = (struct reader *)m;
 	const uint64_t most = (uint64_t)size_of(m) * PICKLE_MEMORY_PER_BYTE + 65536;
 
 	if (m->a->refused)
@@ -74,7 +74,7 @@ static void set_limit(struct pickle_machine *m)
  */
 static pickle_word made(struct pickle_machine *m, struct value *v)
 {
-	struct reader *const r = (struct reader *)m;
+	struct reader *r = (struct reader *)m;
 
 	if (!v)
 		fail_nomem(m);
@@ -103,7 +103,7 @@ static bool has_text(enum value_kind kind)
 
 static pickle_word make_atom(struct pickle_machine *m, const struct value *from)
 {
-	struct value *const v = value_new(m->a, from->kind);
+	struct value *v = value_new(m->a, from->kind);
 
 	if (!v)
 		return made(m, NULL);
@@ -116,7 +116,7 @@ static pickle_word make_atom(struct pickle_machine *m, const struct value *from)
 static pickle_word make_container(struct pickle_machine *m, enum value_kind kind,
 				  const pickle_word *from, size_t n)
 {
-	struct value *const v = value_new(m->a, kind);
+	struct value *v = value_new(m->a, kind);
 
 	if (v && n)
 		v->seq.v = arena_alloc(m->a, n * sizeof(*v->seq.v));
@@ -132,7 +132,7 @@ static pickle_word make_container(struct pickle_machine *m, enum value_kind kind
 static void append(struct pickle_machine *m, pickle_word list, const pickle_word *v,
 		   size_t n)
 {
-	struct value *const to = value_of(list);
+	struct value *to = value_of(list);
 
 	if (to->kind != VALUE_LIST && !value_is_object(to))
 		FAIL(m, -EBADMSG, "appends to a %s", value_kind_name(to));
@@ -147,7 +147,7 @@ static void append(struct pickle_machine *m, pickle_word list, const pickle_word
 static void set_items(struct pickle_machine *m, pickle_word dict, const pickle_word *v,
 		      size_t n)
 {
-	struct value *const to = value_of(dict);
+	struct value *to = value_of(dict);
 
 	if (to->kind != VALUE_DICT && !value_is_object(to))
 		FAIL(m, -EBADMSG, "sets an item of a %s", value_kind_name(to));
@@ -162,7 +162,7 @@ static void set_items(struct pickle_machine *m, pickle_word dict, const pickle_w
 static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
 			     pickle_word callable, pickle_word arguments)
 {
-	struct value *const args = value_of(arguments), *const of = value_of(callable);
+	struct value *args = value_of(arguments), *of = value_of(callable);
 	struct value *v;
 
 	if (args->kind != VALUE_TUPLE) {
@@ -181,7 +181,7 @@ static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
 
 static void build(struct pickle_machine *m, pickle_word object, pickle_word state)
 {
-	struct value *const v = value_of(object);
+	struct value *v = value_of(object);
 
 	if (!value_is_object(v) || v->obj->state) {
 		FAIL(m, -EBADMSG, "sets the state of a %s", value_kind_name(v));
@@ -212,8 +212,8 @@ static bool is_class_id(const struct value *id)
 
 static pickle_word make_storage(struct pickle_machine *m, pickle_word w)
 {
-	struct pickle_part *const out = ((struct reader *)m)->out;
-	struct value *const id = value_of(w);
+	struct pickle_part *out = ((struct reader *)m)->out;
+	struct value *id = value_of(w);
 	struct value *v;
 
 	if (!out->is_whole && is_class_id(id))
@@ -232,7 +232,7 @@ static pickle_word make_storage(struct pickle_machine *m, pickle_word w)
 
 static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
 {
-	const struct value *const v = value_of(w);
+	const struct value *v = value_of(w);
 
 	(void)m;
 	return v->kind == VALUE_STR ? v->str : (struct value_str){ 0 };

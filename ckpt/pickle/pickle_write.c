@@ -168,7 +168,7 @@ static struct interned *find_interned(struct writer *w, struct interned wanted)
  * referred to, or after an error. */
 static struct interned *find_unwritten(struct writer *w, struct interned wanted)
 {
-	struct interned *const e = find_interned(w, wanted);
+	struct interned *e = find_interned(w, wanted);
 
 	if (!e || !e->written)
 		return e;
@@ -185,7 +185,7 @@ void pickle_add_text(struct bytebuf *out, const char *p, size_t len)
 
 static void save_interned(struct writer *w, const char *p, size_t len)
 {
-	struct interned *const e =
+	struct interned *e =
 		find_unwritten(w, (struct interned){ .text = p, .len = len });
 
 	if (!e)
@@ -212,7 +212,7 @@ static void save_interned_value(struct writer *w, const struct value *v)
  * one character up to U+00FF. */
 static bool is_cached(const struct value_str *s)
 {
-	const uint8_t *const p = (const uint8_t *)s->p;
+	const uint8_t *p = (const uint8_t *)s->p;
 
 	return s->len == 0 || (s->len == 1 && p[0] < 0x80) ||
 	       (s->len == 2 && (p[0] == 0xc2 || p[0] == 0xc3));
@@ -273,10 +273,12 @@ static void save_float(struct writer *w, double f)
 
 static void save_global(struct writer *w, const struct value *v)
 {
-	const char *const module = v->global.module, *const name = v->global.name;
-	struct interned *const e = find_unwritten(
-		w, (struct interned){ .kind = A_CLASS, .module = module,
-				      .text = name, .len = strlen(name) });
+	const char *module = v->global.module, *name = v->global.name;
+	struct interned *e =
+		find_unwritten(w, (struct interned){ .kind = A_CLASS,
+						     .module = module,
+						     .text = name,
+						     .len = strlen(name) });
 
 	if (!e)
 		return;
@@ -292,7 +294,7 @@ static void save_pairs(struct writer *w, const struct value_dict *d,
 		       size_t from, size_t n, bool attributes)
 {
 	for (size_t i = from; i < from + n && !w->rc; i++) {
-		const struct value *const key = d->v[i].key;
+		const struct value *key = d->v[i].key;
 
 		if (attributes && key->kind == VALUE_STR)
 			save_interned_value(w, key);
@@ -397,8 +399,8 @@ static void save_tuple(struct writer *w, const struct value *v)
 
 static void save_object(struct writer *w, const struct value *v)
 {
-	const struct value_obj *const o = v->obj;
-	const struct value *const state = o->state;
+	const struct value_obj *o = v->obj;
+	const struct value *state = o->state;
 	uint32_t index;
 
 	pickle_write_save(w, o->callable);
@@ -425,11 +427,13 @@ static void save_object(struct writer *w, const struct value *v)
 /* Return the key of a storage, by which storages are one.  NULL after an error. */
 static struct interned *number_storage(struct writer *w, const struct value *v)
 {
-	struct pickle_storages *const s = w->storages;
-	const struct value_str *const key = &v->pid->seq.v[2]->str;
-	struct interned *const e = find_interned(
-		w, (struct interned){ .kind = A_KEY, .text = key->p,
-				      .len = key->len, .number = s->n });
+	struct pickle_storages *s = w->storages;
+	const struct value_str *key = &v->pid->seq.v[2]->str;
+	struct interned *e =
+		find_interned(w, (struct interned){ .kind = A_KEY,
+						    .text = key->p,
+						    .len = key->len,
+						    .number = s->n });
 
 	if (!e || e->number < s->n)
 		return e;
@@ -460,7 +464,7 @@ static void save_storage_key(struct writer *w, size_t number, struct interned *e
 
 static void save_storage(struct writer *w, const struct value *v)
 {
-	const struct value *const location = v->pid->seq.v[3];
+	const struct value *location = v->pid->seq.v[3];
 	struct interned *e;
 
 	bytebuf_add_u8(w->out, '(');

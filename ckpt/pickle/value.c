@@ -17,7 +17,7 @@ bool value_is_object(const struct value *v)
 
 struct value *value_new(struct arena *a, enum value_kind kind)
 {
-	struct value *const v = arena_alloc(a, sizeof(*v));
+	struct value *v = arena_alloc(a, sizeof(*v));
 
 	if (v)
 		v->kind = kind;
@@ -26,7 +26,7 @@ struct value *value_new(struct arena *a, enum value_kind kind)
 
 struct value *value_new_int(struct arena *a, int64_t i)
 {
-	struct value *const v = value_new(a, VALUE_INT);
+	struct value *v = value_new(a, VALUE_INT);
 
 	if (v)
 		v->i = i;
@@ -35,7 +35,7 @@ struct value *value_new_int(struct arena *a, int64_t i)
 
 struct value *value_new_bool(struct arena *a, bool b)
 {
-	struct value *const v = value_new(a, VALUE_BOOL);
+	struct value *v = value_new(a, VALUE_BOOL);
 
 	if (v)
 		v->b = b;
@@ -44,7 +44,7 @@ struct value *value_new_bool(struct arena *a, bool b)
 
 struct value *value_new_float(struct arena *a, double f)
 {
-	struct value *const v = value_new(a, VALUE_FLOAT);
+	struct value *v = value_new(a, VALUE_FLOAT);
 
 	if (v)
 		v->f = f;
@@ -53,7 +53,7 @@ struct value *value_new_float(struct arena *a, double f)
 
 struct value *value_new_str(struct arena *a, const char *s)
 {
-	struct value *const v = s ? value_new(a, VALUE_STR) : NULL;
+	struct value *v = s ? value_new(a, VALUE_STR) : NULL;
 
 	a->failed |= !v;
 	if (v)
@@ -64,7 +64,7 @@ struct value *value_new_str(struct arena *a, const char *s)
 struct value *value_new_global(struct arena *a, const char *module,
 			       const char *name)
 {
-	struct value *const v = value_new(a, VALUE_GLOBAL);
+	struct value *v = value_new(a, VALUE_GLOBAL);
 
 	if (v) {
 		v->global.module = module;
@@ -76,7 +76,7 @@ struct value *value_new_global(struct arena *a, const char *module,
 struct value *value_new_reduce(struct arena *a, struct value *callable,
 			       struct value *args)
 {
-	struct value *const v = value_new(a, VALUE_REDUCE);
+	struct value *v = value_new(a, VALUE_REDUCE);
 
 	a->failed |= !callable || !args;
 	if (!v || !callable || !args)
@@ -92,8 +92,7 @@ struct value *value_new_reduce(struct arena *a, struct value *callable,
 struct value *value_new_object(struct arena *a, struct value *type,
 			       struct value *attributes)
 {
-	struct value *const v =
-		value_new_reduce(a, type, value_new(a, VALUE_TUPLE));
+	struct value *v = value_new_reduce(a, type, value_new(a, VALUE_TUPLE));
 
 	a->failed |= !attributes;
 	if (!v || !attributes)
@@ -215,14 +214,14 @@ const struct value_seq *value_items(const struct value *v)
 
 struct value *value_item(const struct value *v, size_t i)
 {
-	const struct value_seq *const s = value_items(v);
+	const struct value_seq *s = value_items(v);
 
 	return s && i < s->n ? s->v[i] : NULL;
 }
 
 struct value *value_find(const struct value *v, const char *key)
 {
-	const struct value_dict *const d = value_pairs(v);
+	const struct value_dict *d = value_pairs(v);
 
 	for (size_t i = d ? d->n : 0; i > 0; i--)
 		if (value_is_str(d->v[i - 1].key, key))

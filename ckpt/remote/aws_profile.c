@@ -56,7 +56,7 @@ static int take_line(struct aws_profile *p, const char *name, const char *value)
 /* Is the header "[...]" that of the profile? */
 static bool is_section(char *line, const char *profile)
 {
-	char *const end = strchr(line, ']');
+	char *end = strchr(line, ']');
 	char *name = line + 1;
 
 	if (!end)
@@ -72,7 +72,7 @@ static bool is_section(char *line, const char *profile)
 static int read_file(struct aws_profile *p, const char *variable,
 		     const char *name, const char *profile)
 {
-	const char *const named = getenv(variable), *const home = getenv("HOME");
+	const char *named = getenv(variable), *home = getenv("HOME");
 	char *line = NULL, *path;
 	bool ours = false;
 	size_t cap = 0;
@@ -86,7 +86,7 @@ static int read_file(struct aws_profile *p, const char *variable,
 	f = path ? fopen(path, "re") : NULL;
 	free(path);
 	while (!rc && f && getline(&line, &cap, f) >= 0) {
-		char *const value = strchr(line, '=');
+		char *value = strchr(line, '=');
 
 		if (*line == '[') {
 			ours = is_section(line, profile);
@@ -131,8 +131,8 @@ static int add_place(struct aws_profile *p, const struct aws_profile *place)
 
 int aws_profile_read(struct aws_profile *p)
 {
-	const char *const named = getenv("AWS_PROFILE");
-	const char *const profile = named && *named ? named : "default";
+	const char *named = getenv("AWS_PROFILE");
+	const char *profile = named && *named ? named : "default";
 	struct aws_profile places[3] = { 0 };
 	int rc = read_environment(&places[0])
 			 ?: read_file(&places[1], "AWS_SHARED_CREDENTIALS_FILE",

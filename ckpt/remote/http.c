@@ -86,14 +86,14 @@ static void parse_range(struct http_answer *a, const char *value)
 static int64_t parse_date(const char *text)
 {
 	struct tm tm = { 0 };
-	const char *const end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+	const char *end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
 
 	return end && !*end ? (int64_t)timegm(&tm) : 0;
 }
 
 static void take(struct http_answer *a, const char *name, const char *value)
 {
-	struct http_meta *const m = &a->meta;
+	struct http_meta *m = &a->meta;
 	uint64_t n;
 
 	if (strcasecmp(name, "content-length") == 0) {
@@ -127,7 +127,7 @@ void http_answer_line(struct http_answer *a, const char *line, size_t len)
 	memcpy(text, line, len);
 	text[len] = '\0';
 	if (strncmp(text, "HTTP/", 5) == 0) {
-		const char *const status = strchr(text, ' ');
+		const char *status = strchr(text, ' ');
 
 		*a = (struct http_answer){
 			.status = status ? strtol(status, NULL, 10) : 0,
@@ -181,7 +181,7 @@ static bool refuse(struct exchange *x, int rc, const char *why)
  * but not begin elsewhere. */
 static bool check_range(struct exchange *x)
 {
-	const struct http_answer *const a = &x->answer;
+	const struct http_answer *a = &x->answer;
 	const uint64_t at = x->off + x->got;
 
 	if (!http_is_same(x->meta, &a->meta))
@@ -211,7 +211,7 @@ static bool check_answer(struct exchange *x)
 
 static size_t on_header(char *line, size_t size, size_t n, void *ctx)
 {
-	struct exchange *const x = ctx;
+	struct exchange *x = ctx;
 
 	(void)size;
 	http_answer_line(&x->answer, line, n);
@@ -257,7 +257,7 @@ static size_t add_condition(const struct exchange *x,
 			    char condition[CONDITION_MAX], char *range,
 			    size_t range_len, const char **headers)
 {
-	const struct http_meta *const m = x->meta;
+	const struct http_meta *m = x->meta;
 	size_t n = 0;
 
 	if (!m)
@@ -279,7 +279,7 @@ static size_t add_condition(const struct exchange *x,
 
 static int try_once(struct exchange *x, int64_t left_ms)
 {
-	const struct uckpt *const u = x->site->u;
+	const struct uckpt *u = x->site->u;
 	const int64_t third_ms = (int64_t)u->remote.deadline_s * 1000 / 3;
 	char condition[CONDITION_MAX], range[64];
 	const char *headers[HEADERS_MAX];
@@ -343,7 +343,7 @@ static const char *error_code(struct exchange *x)
 static int fail_status(struct exchange *x, struct errmsg *err)
 {
 	const long status = x->answer.status;
-	const char *const code = error_code(x);
+	const char *code = error_code(x);
 	int rc = -EIO;
 
 	if (status == 404 || status == 410)
@@ -375,7 +375,7 @@ static int judge(struct exchange *x, int rc, struct errmsg *err)
 		return errmsg_set(err, rc == -ENOMEM ? rc : -EIO, "%s: %s",
 				  x->path, x->result.text);
 	if (is_temporary(x->answer.status)) {
-		const char *const code = error_code(x);
+		const char *code = error_code(x);
 
 		snprintf(x->why, sizeof(x->why), "HTTP status %ld%s%.64s",
 			 x->answer.status, *code ? " " : "", code);

@@ -20,7 +20,7 @@
 
 int listing_set_meta(struct dirlist_entry *e, const struct http_meta *meta)
 {
-	struct http_meta *const own = malloc(sizeof(*own));
+	struct http_meta *own = malloc(sizeof(*own));
 	void *none = NULL;
 
 	if (!own)
@@ -157,8 +157,8 @@ int listing_parse_html(struct dirlist *l, char *text, const char *base)
 	int rc = 0;
 
 	while (!rc && (text = strcasestr(text, "href"))) {
-		char *const link = attribute(text + 4, &text);
-		char *const name = link ? link_name(link, base) : NULL;
+		char *link = attribute(text + 4, &text);
+		char *name = link ? link_name(link, base) : NULL;
 
 		if (name)
 			rc = add_name(l, name, NULL);
@@ -249,7 +249,7 @@ static int add_prefix(struct dirlist *l, const char *p, const char *end,
 int listing_parse_s3(struct dirlist *l, const char *text, const char *prefix,
 		     char **next)
 {
-	const char *const end = text + strlen(text);
+	const char *end = text + strlen(text);
 	char token[KEY_MAX] = "", cut[8] = "";
 	const char *p, *stop = text;
 	int rc = 0;

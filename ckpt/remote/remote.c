@@ -56,8 +56,8 @@ static int find_top(struct site *s, const char *path, int64_t end,
 static int find(struct uckpt *u, const char *path, int64_t end, struct site **site,
 		struct http_meta *out, struct errmsg *err)
 {
-	const char *const slash = strrchr(path, '/');
-	struct site *const s = site_of(u, path);
+	const char *slash = strrchr(path, '/');
+	struct site *s = site_of(u, path);
 	struct remote_list *list;
 	char *dir;
 	int rc;
@@ -83,7 +83,7 @@ static int find(struct uckpt *u, const char *path, int64_t end, struct site **si
 /* The file's generation is its inode number. */
 static uint64_t generation(const struct http_meta *m)
 {
-	const char *const text = *m->etag ? m->etag : m->modified;
+	const char *text = *m->etag ? m->etag : m->modified;
 
 	return XXH3_64bits(text, strlen(text));
 }
@@ -142,7 +142,7 @@ int remote_list(struct uckpt *u, const char *path, struct dirlist *out,
 		return rc;
 	rc = dirlist_add_dir(out, path, &a);
 	for (size_t i = 0; !rc && i < list->names.n; i++) {
-		const struct dirlist_entry *const e = &list->names.v[i];
+		const struct dirlist_entry *e = &list->names.v[i];
 
 		rc = dirlist_add(out, e->name, e->type, e->type);
 	}
@@ -185,7 +185,7 @@ static int fill_window(void *ctx, uint32_t file, void *buf, size_t len, uint64_t
 static int remote_read(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
-	struct remote_file *const f = s->ctx;
+	struct remote_file *f = s->ctx;
 	const uint64_t from = off - off % WINDOW;
 	const uint64_t to = off + len + -(off + len) % WINDOW;
 
@@ -238,7 +238,7 @@ int remote_open(struct uckpt *u, struct source *s, const char *path,
 	static const struct source_ops ops = { .read = remote_read,
 					       .read_exact = remote_read_exact,
 					       .close = remote_close };
-	struct remote_file *const f = calloc(1, sizeof(*f));
+	struct remote_file *f = calloc(1, sizeof(*f));
 	struct attrs a;
 	const int rc =
 		f ? open_file(u, f, path, &a, err) : errmsg_nomem(err, path);

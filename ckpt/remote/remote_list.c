@@ -118,7 +118,7 @@ static char *page_query(const char *prefix, const char *token)
 static int ask_s3_page(const struct asking *a, const char *prefix,
 		       const char *token, char **next, struct errmsg *err)
 {
-	char *const query = page_query(prefix, token);
+	char *query = page_query(prefix, token);
 	char *text = NULL;
 	int rc = query ? http_get(a->site, a->path, query, a->end,
 				  LISTING_BYTES_MAX, &text, err)
@@ -167,7 +167,7 @@ static int ask_s3_pages(const struct asking *a, const char *prefix,
 
 static int ask_s3(const struct asking *a, struct errmsg *err)
 {
-	const char *const key = site_key(a->site, a->path);
+	const char *key = site_key(a->site, a->path);
 	char *prefix;
 	int rc;
 
@@ -199,7 +199,7 @@ static int ask_http(const struct asking *a, struct errmsg *err)
 
 static int ask_manifest(const struct asking *a, struct errmsg *err)
 {
-	const char *const manifest = a->site->u->remote.manifest;
+	const char *manifest = a->site->u->remote.manifest;
 	const char *below = a->path + strlen(a->site->path);
 	char *dir, *text;
 	size_t len;
@@ -266,7 +266,7 @@ struct heads {
 static int find_meta(const struct heads *h, struct dirlist_entry *e,
 		     struct http_meta *out, struct errmsg *err)
 {
-	const struct http_meta *const known = atomic_load(&e->more);
+	const struct http_meta *known = atomic_load(&e->more);
 	char *path;
 	int rc;
 
@@ -286,8 +286,8 @@ static int find_meta(const struct heads *h, struct dirlist_entry *e,
 /* What fails is asked for again by those who want that file. */
 static int ask_meta(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct heads *const h = ctx;
-	struct dirlist_entry *const e = &h->list->names.v[h->first + i];
+	const struct heads *h = ctx;
+	struct dirlist_entry *e = &h->list->names.v[h->first + i];
 	struct http_meta unused;
 
 	(void)err;
@@ -300,7 +300,7 @@ static int ask_meta(void *ctx, size_t i, struct errmsg *err)
  * thread has. */
 static void ask_ahead(struct heads *h)
 {
-	struct remote_list *const l = h->list;
+	struct remote_list *l = h->list;
 	const size_t left = l->names.n - h->first;
 	size_t n;
 
@@ -317,7 +317,7 @@ static void ask_ahead(struct heads *h)
 int remote_list_meta(struct site *s, struct remote_list *l, const char *name,
 		     int64_t end, struct http_meta *out, struct errmsg *err)
 {
-	struct dirlist_entry *const e = dirlist_find(&l->names, name);
+	struct dirlist_entry *e = dirlist_find(&l->names, name);
 	struct heads h = { .site = s, .list = l, .end = end };
 
 	if (!e)

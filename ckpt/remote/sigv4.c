@@ -88,7 +88,7 @@ static char *format(const char *fmt, ...)
 static int sign(const struct aws_profile *p, const char *form, const char *stamp,
 		const char *day, const char *scope, char hex[HEX_LEN])
 {
-	char *const secret = format("AWS4%s", p->v[AWS_SECRET]);
+	char *secret = format("AWS4%s", p->v[AWS_SECRET]);
 	uint8_t key[SHA256_DIGEST_SIZE];
 	int rc = -ENOMEM;
 	char *text;
@@ -110,11 +110,10 @@ static int sign(const struct aws_profile *p, const char *form, const char *stamp
 int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,
 	       struct sigv4_headers *out)
 {
-	const char *const token = p->v[AWS_TOKEN];
-	const char *const names =
-		token ? "host;x-amz-content-sha256;x-amz-date;"
-			"x-amz-security-token"
-		      : "host;x-amz-content-sha256;x-amz-date";
+	const char *token = p->v[AWS_TOKEN];
+	const char *names = token ? "host;x-amz-content-sha256;x-amz-date;"
+				    "x-amz-security-token"
+				  : "host;x-amz-content-sha256;x-amz-date";
 	char stamp[32], day[16], hex[HEX_LEN];
 	char *scope, *form;
 	struct tm tm;

@@ -99,9 +99,9 @@ static void cover(char *from, const char *to)
  * a scheme it needs both to be one.  Returns the @, or `p`. */
 static char *cover_user(char *p, char *end, bool has_scheme)
 {
-	char *const slash = p + strcspn(p, "/?#");
+	char *slash = p + strcspn(p, "/?#");
 	char *stop = slash < end ? slash : end;
-	const char *const colon = memchr(p, ':', (size_t)(stop - p));
+	const char *colon = memchr(p, ':', (size_t)(stop - p));
 	char *at;
 
 	/* A password may have a slash, but a port has only digits. */
@@ -136,8 +136,8 @@ static void cover_word(char *word, char *end)
 			begins = begins || (!is_local && !has_scheme);
 		} else if (*p == '?' &&
 			   (has_scheme || memchr(p, '=', (size_t)(end - p)))) {
-			char *const comma = memchr(p, ',', (size_t)(end - p));
-			char *const stop = comma ? comma : end;
+			char *comma = memchr(p, ',', (size_t)(end - p));
+			char *stop = comma ? comma : end;
 
 			cover(p, stop);
 			p = stop - 1;
@@ -148,7 +148,7 @@ static void cover_word(char *word, char *end)
 void site_hide_secrets(char *text)
 {
 	while (*text) {
-		char *const word = text + strspn(text, WORD_ENDS);
+		char *word = text + strspn(text, WORD_ENDS);
 
 		text = word + strcspn(word, WORD_ENDS);
 		cover_word(word, text);
@@ -204,7 +204,7 @@ static int set_http(struct site *s, const char *user, const char *at,
 /* The length of the scheme's own port, with its colon, at the end of a URL. */
 static size_t default_port(const char *url, size_t len)
 {
-	const char *const port = strncmp(url, "https", 5) == 0 ? ":443" : ":80";
+	const char *port = strncmp(url, "https", 5) == 0 ? ":443" : ":80";
 	const size_t n = strlen(port);
 
 	return len > n && strncmp(url + len - n, port, n) == 0 ? n : 0;
@@ -214,7 +214,7 @@ static size_t default_port(const char *url, size_t len)
 static int set_s3_origin(struct site *s, const char *endpoint,
 			 struct errmsg *err)
 {
-	char *const bucket = strndup(s->path + 5, s->root - 5);
+	char *bucket = strndup(s->path + 5, s->root - 5);
 	/* Certificates are for one level of names, and hosts are in small letters. */
 	const bool in_host =
 		bucket && !endpoint && !bucket[strspn(bucket, LABEL_CHARS)];
@@ -247,8 +247,8 @@ static int set_s3_origin(struct site *s, const char *endpoint,
 
 static int set_s3(struct site *s, struct errmsg *err)
 {
-	const struct uckpt *const u = s->u;
-	char **const region = &s->aws.v[AWS_REGION];
+	const struct uckpt *u = s->u;
+	char **region = &s->aws.v[AWS_REGION];
 
 	s->s3 = true;
 	if (aws_profile_read(&s->aws))
@@ -328,7 +328,7 @@ static bool has_room(const struct uckpt *u)
 
 int site_add(struct uckpt *u, const char *url, char **path, struct errmsg *err)
 {
-	struct site *const s = calloc(1, sizeof(*s));
+	struct site *s = calloc(1, sizeof(*s));
 	int rc;
 
 	if (!s)
@@ -398,8 +398,8 @@ int site_request(const struct site *s, const char *path, bool slash,
 		 const char *query, bool head, char **url,
 		 struct sigv4_headers *headers)
 {
-	const char *const own = s->query ? s->query : "";
-	char *const encoded = server_path(s, path, slash);
+	const char *own = s->query ? s->query : "";
+	char *encoded = server_path(s, path, slash);
 	const struct sigv4_request r = { .method = head ? "HEAD" : "GET",
 					 .host = strstr(s->origin, "://") + 3,
 					 .path = encoded,
@@ -489,8 +489,8 @@ static bool is_named(const char *option, const char *name)
 
 const char *remote_options_set(struct uckpt *u, const char *text)
 {
-	const char *const equals = strchr(text, '=');
-	const char *const value = equals ? equals + 1 : "";
+	const char *equals = strchr(text, '=');
+	const char *value = equals ? equals + 1 : "";
 
 	if (is_named(text, "deadline"))
 		return set_deadline(u, value);
@@ -515,12 +515,12 @@ const char *remote_options_set(struct uckpt *u, const char *text)
 
 int remote_options_set_all(struct uckpt *u, const char *list, struct errmsg *err)
 {
-	char *const copy = strdup(list);
+	char *copy = strdup(list);
 	char *rest = copy, *option;
 	int rc = copy ? 0 : errmsg_nomem(err, NULL);
 
 	while (!rc && (option = strsep(&rest, ","))) {
-		const char *const wrong = remote_options_set(u, option);
+		const char *wrong = remote_options_set(u, option);
 
 		if (wrong)
 			rc = errmsg_set(err, -EINVAL, "%s: %s", option, wrong);

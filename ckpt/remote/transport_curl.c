@@ -44,7 +44,7 @@ static void initialise(void)
 
 static CURL *take_handle(void)
 {
-	CURL *const h = idle_take(&handles);
+	CURL *h = idle_take(&handles);
 
 	return h ? h : api->curl_easy_init();
 }
@@ -86,8 +86,7 @@ static void allow_protocols(CURL *h, const struct transport_request *r)
 static void set_options(CURL *h, const struct transport_request *r,
 			const struct curl_slist *headers, char *text)
 {
-	const char *const certificates = r->ca_file ? r->ca_file
-						    : curl_certificates();
+	const char *certificates = r->ca_file ? r->ca_file : curl_certificates();
 	const long stall = (r->stall_ms + 999) / 1000;
 
 	api->curl_easy_setopt(h, CURLOPT_URL, r->url);
@@ -179,7 +178,7 @@ static int perform(const struct transport_request *r,
 	if (!h)
 		return -ENOMEM;
 	for (; i < r->nheaders; i++) {
-		struct curl_slist *const more =
+		struct curl_slist *more =
 			api->curl_slist_append(headers, r->headers[i]);
 
 		if (!more)

@@ -51,7 +51,7 @@ void findings_add(struct findings *l, const char *fmt, ...)
 
 void findings_add_new(void *findings, const char *text)
 {
-	struct findings *const l = findings;
+	struct findings *l = findings;
 
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
@@ -71,7 +71,7 @@ void findings_take(struct findings *l, struct findings *from)
 
 void findings_add_json(const struct findings *l, cJSON *object, const char *key)
 {
-	cJSON *const list = cJSON_AddArrayToObject(object, key);
+	cJSON *list = cJSON_AddArrayToObject(object, key);
 
 	for (size_t i = 0; i < l->n; i++)
 		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
@@ -225,7 +225,7 @@ void report_add_problems(struct report *r, bool all)
 
 void report_add_lost(struct report *r)
 {
-	const struct zero_checkpoint *const zero = r->zero;
+	const struct zero_checkpoint *zero = r->zero;
 
 	for (unsigned mp = 0; zero && mp < zero->dir.mp_degree; mp++)
 		if (zero->model.ranks[mp].lost)
@@ -236,7 +236,7 @@ void report_add_lost(struct report *r)
 void report_add_warnings(struct report *r)
 {
 	const struct errmsg_sink found = { findings_add_new, &r->warnings };
-	const struct shard *const first = zckpt_shard(r->zero, 0, 0);
+	const struct shard *first = zckpt_shard(r->zero, 0, 0);
 
 	plan_warn(r->plan, &found);
 	if (first && first->mapping_ignored && !r->zero->model.ranks[0].round_robin)

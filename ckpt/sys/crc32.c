@@ -24,9 +24,9 @@ struct summing {
 
 static int sum_piece(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct summing *const s = ctx;
-	struct crc_range *const p = &s->v[i];
-	uint8_t *const buf = scratch_take(CRC32_CHUNK);
+	const struct summing *s = ctx;
+	struct crc_range *p = &s->v[i];
+	uint8_t *buf = scratch_take(CRC32_CHUNK);
 	int rc = buf ? 0 : errmsg_nomem(err, NULL);
 
 	for (uint64_t done = 0; !rc && done < p->len;) {

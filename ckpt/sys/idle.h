@@ -21,9 +21,8 @@ struct idle {
 static inline void *idle_take(struct idle *x)
 {
 	for (size_t i = 0; i < IDLE_MAX; i++) {
-		void *const p = atomic_load(&x->v[i])
-					? atomic_exchange(&x->v[i], NULL)
-					: NULL;
+		void *p = atomic_load(&x->v[i]) ? atomic_exchange(&x->v[i], NULL)
+						: NULL;
 
 		if (p)
 			return p;

@@ -27,7 +27,7 @@ static uint64_t least(uint64_t a, uint64_t b)
  * number of pages, which v1 shows, is in effect none. */
 static uint64_t read_limit(const char *path)
 {
-	FILE *const f = fopen(path, "re");
+	FILE *f = fopen(path, "re");
 	uint64_t limit = UINT64_MAX;
 	char text[32];
 

@@ -45,7 +45,7 @@
 static int put_all(int fd, const void *p, size_t len, const uint64_t *off)
 {
 	for (size_t done = 0; done < len;) {
-		const char *const at = (const char *)p + done;
+		const char *at = (const char *)p + done;
 		const ssize_t n =
 			off ? pwrite(fd, at, len - done, (off_t)(*off + done))
 			    : write(fd, at, len - done);
@@ -90,7 +90,7 @@ int write_text(const char *path, const char *text, struct errmsg *err)
 /* Length of what precedes the last component of a path. */
 static int parent_len(const char *path)
 {
-	const char *const slash = strrchr(path, '/');
+	const char *slash = strrchr(path, '/');
 
 	return slash ? (int)(slash + 1 - path) : 0;
 }
@@ -166,7 +166,7 @@ void unmake_parents(char *path, size_t made)
 static int check_dir(const struct output *o, const struct stat *st,
 		     struct errmsg *err)
 {
-	DIR *const dir = opendir(o->final);
+	DIR *dir = opendir(o->final);
 	struct stat above;
 	unsigned n = 0;
 	int rc = 0;
@@ -198,7 +198,7 @@ static int check_free(struct output *o, struct errmsg *err)
 			       ? 0
 			       : errmsg_errno(err, o->final, "cannot stat");
 	if (dir && S_ISLNK(st.st_mode)) {
-		char *const real = realpath(o->final, NULL);
+		char *real = realpath(o->final, NULL);
 
 		if (!real)
 			return errmsg_errno(err, o->final, "cannot follow");

@@ -14,7 +14,7 @@ struct steps {
 
 static int make_step(void *ctx, size_t i, struct errmsg *err)
 {
-	struct steps *const s = ctx;
+	struct steps *s = ctx;
 	const int rc = s->work(s->ctx, i, err);
 
 	progress_step(s->u, s->what, atomic_fetch_add(&s->done, 1) + 1, s->n);

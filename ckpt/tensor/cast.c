@@ -412,7 +412,7 @@ static void arith(enum dtype t, void *to, const void *v, double by, size_t n)
 
 	assert(arith_knows(t));
 	for (size_t at = 0, k; at < n; at += k) {
-		uint8_t *const place = (uint8_t *)to + at * item;
+		uint8_t *place = (uint8_t *)to + at * item;
 
 		k = n - at < CAST_BATCH ? n - at : CAST_BATCH;
 		cast_to_double(t, place, a, k);

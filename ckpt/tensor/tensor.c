@@ -163,7 +163,7 @@ static const struct value_seq *rebuild_args(const struct value *v,
 					    const struct value **f)
 {
 	for (int depth = 0; depth < TENSOR_WRAP_MAX; depth++) {
-		const struct value_seq *const a = call_args(v, f);
+		const struct value_seq *a = call_args(v, f);
 
 		if (!a || is_rebuild(*f))
 			return a;
@@ -207,9 +207,9 @@ int tensor_storage(const struct value *pid, const char *name,
 				  "%s: a tensor without a storage", name);
 
 	/* pickle_read.c accepts only this shape of persistent id. */
-	const struct value_seq *const id = &pid->pid->seq;
-	const struct value *const cls = id->v[1];
-	const char *const module = cls->global.module;
+	const struct value_seq *id = &pid->pid->seq;
+	const struct value *cls = id->v[1];
+	const char *module = cls->global.module;
 	const bool torch = strcmp(module, "torch") == 0 ||
 			   strcmp(module, "torch.storage") == 0;
 	const enum dtype d = torch ? find_storage(cls->global.name) : DTYPES;
@@ -226,7 +226,7 @@ int tensor_storage(const struct value *pid, const char *name,
 static int get_dims(const struct value *v, const char *name, uint64_t *out,
 		    size_t *n, struct errmsg *err)
 {
-	const struct value_seq *const dims = value_items(v);
+	const struct value_seq *dims = value_items(v);
 
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(err, -EBADMSG,
@@ -322,7 +322,7 @@ int tensor_from_value(const struct value *v, const char *name,
 		      struct tensor *out, struct errmsg *err)
 {
 	const struct value *f = NULL;
-	const struct value_seq *const a = rebuild_args(v, &f);
+	const struct value_seq *a = rebuild_args(v, &f);
 	struct tensor t = { 0 };
 	size_t nshape, nstride;
 	int rc;
@@ -371,7 +371,7 @@ int tensor_from_any(const struct value *v, const char *name, struct tensor *out,
 int tensor_set_shape(struct tensor *t, const struct value *sizes,
 		     struct errmsg *err)
 {
-	const struct value_seq *const dims = value_items(sizes);
+	const struct value_seq *dims = value_items(sizes);
 
 	if (!dims || dims->n > TENSOR_DIMS_MAX)
 		return errmsg_set(err, -EBADMSG, "expected a shape, found %s",
@@ -435,7 +435,7 @@ void stored_describe(const struct stored *s, struct tensor *out)
 static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 				   unsigned n)
 {
-	struct value *const v = value_new(a, VALUE_TUPLE);
+	struct value *v = value_new(a, VALUE_TUPLE);
 
 	for (unsigned i = 0; i < n; i++)
 		value_append(a, v, value_new_int(a, (int64_t)dims[i]));
@@ -444,7 +444,7 @@ static struct value *dims_to_value(struct arena *a, const uint64_t *dims,
 
 static struct value *tuple_of(struct arena *a, struct value **v, size_t n)
 {
-	struct value *const t = value_new(a, VALUE_TUPLE);
+	struct value *t = value_new(a, VALUE_TUPLE);
 
 	for (size_t i = 0; i < n; i++)
 		value_append(a, t, v[i]);
@@ -454,8 +454,8 @@ static struct value *tuple_of(struct arena *a, struct value **v, size_t n)
 /* Make the persistent id of the storage of `t`. */
 static struct value *storage_to_value(struct arena *a, const struct tensor *t)
 {
-	struct value *const storage = value_new(a, VALUE_STORAGE);
-	const char *const typed = dtypes[t->dtype].storage;
+	struct value *storage = value_new(a, VALUE_STORAGE);
+	const char *typed = dtypes[t->dtype].storage;
 	const uint64_t unit = typed ? 1 : dtypes[t->dtype].size;
 
 	if (!storage)
@@ -474,7 +474,7 @@ static struct value *storage_to_value(struct arena *a, const struct tensor *t)
 struct value *tensor_size_to_value(struct arena *a, const uint64_t *shape,
 				   unsigned ndim)
 {
-	struct value *const dims = dims_to_value(a, shape, ndim);
+	struct value *dims = dims_to_value(a, shape, ndim);
 
 	return value_new_reduce(a, value_new_global(a, "torch", "Size"),
 				tuple_of(a, &(struct value *){ dims }, 1));

@@ -29,7 +29,7 @@ bool draft_try(struct draft *d, int rc)
 
 struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 {
-	struct draft_storage *const s = arena_alloc(&d->a, sizeof(*s));
+	struct draft_storage *s = arena_alloc(&d->a, sizeof(*s));
 
 	if (!s || !arena_reserve(&d->a, &d->fresh, d->nfresh, &d->cap,
 				 d->nfresh + 1, sizeof(struct draft_storage *)))
@@ -67,7 +67,7 @@ static struct extent_map take_map(const struct draft *d, struct draft_storage *s
 static int map_old(struct draft *d, const struct value *pid, uint64_t *len,
 		   struct extent_map *map)
 {
-	const char *const path = d->old.src.name;
+	const char *path = d->old.src.name;
 	uint64_t numel, at;
 	enum dtype dtype;
 	const char *key;
@@ -92,7 +92,7 @@ static int map_old(struct draft *d, const struct value *pid, uint64_t *len,
 static int map_storage(struct draft *d, const struct value *pid, uint64_t *len,
 		       struct extent_map *map)
 {
-	const char *const key = pid->pid->seq.v[2]->str.p;
+	const char *key = pid->pid->seq.v[2]->str.p;
 	size_t i;
 
 	if (sscanf(key, "new%zu", &i) != 1 || i >= d->nfresh)

@@ -49,7 +49,7 @@ void geometry_done(struct geometry *g)
 
 static double *make_divisors(const struct geometry *g, int power)
 {
-	double *const v = malloc(g->nscales * sizeof(*v));
+	double *v = malloc(g->nscales * sizeof(*v));
 
 	for (size_t i = 0; v && i < g->nscales; i++)
 		v[i] = pow(g->scales[i], power);
@@ -59,7 +59,7 @@ static double *make_divisors(const struct geometry *g, int power)
 struct gather *gather_new(struct geometry *g, enum dtype dtype, int power,
 			  struct extent_map *sources)
 {
-	struct gather *const x = calloc(1, sizeof(*x));
+	struct gather *x = calloc(1, sizeof(*x));
 
 	assert((!g->mean && !g->nscales) || arith_knows(dtype));
 	if (!x || (g->nscales && !(x->divisors = make_divisors(g, power)))) {
@@ -110,7 +110,7 @@ void gathers_done(struct gathers *s)
 bool gathers_add_view(struct gathers *s, const struct tensor *view,
 		      const struct extent_map *source, struct extent_map *out)
 {
-	struct gather *const x = calloc(1, sizeof(*x));
+	struct gather *x = calloc(1, sizeof(*x));
 
 	if (x) {
 		x->view = malloc(sizeof(*x->view));
@@ -187,7 +187,7 @@ static int walk_view(const struct gather *x, gather_step_fn step, void *ctx,
 int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 		size_t len, uint64_t off)
 {
-	const struct geometry *const g = &x->g;
+	const struct geometry *g = &x->g;
 	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
 	uint64_t row;
 	size_t i;
@@ -199,7 +199,7 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 			  off % row_bytes / item);
 	for (size_t at = 0; at < len; row++, i = 0)
 		for (; at < len && i < g->nsegs; i++) {
-			const struct geometry_segment *const s = &g->segs[i];
+			const struct geometry_segment *s = &g->segs[i];
 			const uint64_t begin = row * row_bytes + s->at * item;
 			const uint64_t skip = off + at - begin;
 			const uint64_t left = s->len * item - skip;
@@ -235,7 +235,7 @@ struct weaving {
 
 static int gather_by_place(const void *a, const void *b)
 {
-	const struct gather_run *const x = a, *const y = b;
+	const struct gather_run *x = a, *y = b;
 
 	return x->from < y->from ? -1 : x->from > y->from;
 }
@@ -292,8 +292,8 @@ static int read_runs(struct weaving *w)
 
 	sort_runs(w);
 	for (size_t i = 0, k; !rc && i < w->n; i += k) {
-		const struct gather_run *const v = &w->sorted[i];
-		const struct extent_map *const m = &w->x->sources[v->source];
+		const struct gather_run *v = &w->sorted[i];
+		const struct extent_map *m = &w->x->sources[v->source];
 		bool direct;
 		uint64_t end;
 
@@ -311,7 +311,7 @@ static int read_runs(struct weaving *w)
 
 static int gather_add_run(void *ctx, const struct gather_run *run)
 {
-	struct weaving *const w = ctx;
+	struct weaving *w = ctx;
 
 	w->runs[w->n++] = *run;
 	return w->n == w->cap ? read_runs(w) : 0;
@@ -348,9 +348,9 @@ static int weave(struct weaving *w, size_t len, uint64_t off)
  */
 static int read_mean(struct weaving *w, size_t len, uint64_t off)
 {
-	const struct gather *const x = w->x;
+	const struct gather *x = w->x;
 	const size_t item = dtype_size(x->dtype);
-	uint8_t *const one = scratch_take(MEAN_CHUNK);
+	uint8_t *one = scratch_take(MEAN_CHUNK);
 	int rc = 0;
 
 	if (!one)
@@ -375,7 +375,7 @@ static int read_mean(struct weaving *w, size_t len, uint64_t off)
 /* Python's `tensor / factor`, or the tensor itself when that is 1. */
 static int divide_run(void *ctx, const struct gather_run *run)
 {
-	const struct weaving *const w = ctx;
+	const struct weaving *w = ctx;
 	const double by = w->x->divisors[run->scale];
 
 	if (by != 1)
@@ -400,7 +400,7 @@ static int compute_part(struct weaving *w, size_t len, uint64_t off)
 {
 	const size_t item = dtype_size(w->x->dtype);
 	const size_t skip = (size_t)(off % item);
-	uint8_t *const to = w->buf;
+	uint8_t *to = w->buf;
 	uint8_t whole[sizeof(double)];
 	int rc;
 

@@ -56,7 +56,7 @@ static cache_check check_shard;
 
 struct shardcache *shardcache_new(struct uckpt *u)
 {
-	struct shardcache *const c = calloc(1, sizeof(*c));
+	struct shardcache *c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return NULL;
@@ -215,7 +215,7 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 		   bool *fresh, struct errmsg *err)
 {
-	struct entry *const e = &c->v[shard];
+	struct entry *e = &c->v[shard];
 	int rc = 0;
 
 	*fresh = false;
@@ -239,7 +239,7 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 static int check_used(struct shardcache *c, uint32_t shard,
 		      const struct shard_map *m, struct errmsg *err)
 {
-	struct entry *const e = &c->v[shard];
+	struct entry *e = &c->v[shard];
 	const int rc = m->fd < 0 ? 0 : shardcache_check_fd(c, e, m->fd, NULL, err);
 
 	if (!rc)
@@ -254,8 +254,8 @@ static int check_used(struct shardcache *c, uint32_t shard,
  * pieces too small for that.  Under `ulimit -v` readers use pread. */
 static const uint8_t *map_used(struct shardcache *c, struct entry *e)
 {
-	void *const m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED,
-			     e->src.fd, 0);
+	void *m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED,
+		       e->src.fd, 0);
 	const uint8_t *p;
 
 	if (m == MAP_FAILED)
@@ -302,7 +302,7 @@ static void let_go(struct shardcache *c)
 	since = c->let_go;
 	c->let_go = c->clock;
 	for (size_t i = 0; i < c->n; i++) {
-		struct entry *const e = &c->v[i];
+		struct entry *e = &c->v[i];
 
 		if (!e->p || (e->last_use <= since && e->users == 0))
 			continue;
@@ -351,7 +351,7 @@ static int read_used(struct shardcache *c, uint32_t shard, void *buf, size_t len
 static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err)
 {
-	struct shardcache *const c = ctx;
+	struct shardcache *c = ctx;
 	struct shard_map m;
 	bool fresh;
 	int rc = shardcache_use(c, shard, &m, &fresh, err);
@@ -482,7 +482,7 @@ int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 			void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct extent_walk w = extent_walk(m, off, len);
-	uint8_t *const to = buf;
+	uint8_t *to = buf;
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {

@@ -76,7 +76,7 @@ static int sum_tail(const struct entry *e, int fd, uint32_t *sum,
 	const struct source s = { .name = e->path,
 				  .size = e->id.size,
 				  .fd = fd };
-	uint8_t *const tail = scratch_take(len ? len : 1);
+	uint8_t *tail = scratch_take(len ? len : 1);
 	int rc = tail ? source_read(&s, tail, len, e->id.size - len, err)
 		      : errmsg_nomem(err, e->path);
 
@@ -230,7 +230,7 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 
 int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
-	struct entry *const e = &c->v[shard];
+	struct entry *e = &c->v[shard];
 	const uint64_t begun = clock_ns();
 	struct shard_map m;
 	bool fresh;
@@ -258,7 +258,7 @@ static int check_file(struct shardcache *c, uint32_t shard, struct errmsg *err)
 
 static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 {
-	struct entry *const e = &c->v[shard];
+	struct entry *e = &c->v[shard];
 	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
 	struct attrs a;
@@ -280,7 +280,7 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 static int check_path_now(struct shardcache *c, uint32_t shard,
 			  struct errmsg *err)
 {
-	struct entry *const e = &c->v[shard];
+	struct entry *e = &c->v[shard];
 	const uint64_t begun = clock_ns();
 	const int rc = check_path(c, shard, err);
 
@@ -320,7 +320,7 @@ static void add_check(struct checking *x, uint32_t shard, uint64_t now)
  * Called with the lock held. */
 static void add_following(struct checking *x, uint64_t now)
 {
-	const struct shardcache *const c = x->c;
+	const struct shardcache *c = x->c;
 	const uint32_t first = x->shards[0];
 
 	for (size_t i = 1; i < c->n && i < AT_ONCE && x->n < AT_ONCE; i++) {
@@ -333,7 +333,7 @@ static void add_following(struct checking *x, uint64_t now)
 
 static int check_listed(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct checking *const x = ctx;
+	const struct checking *x = ctx;
 	const int rc = check_path_now(x->c, x->shards[i], err);
 
 	/* A reader that needs the shard will meet the error. */
@@ -373,7 +373,7 @@ struct opening {
 
 static int check_ith(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct opening *const x = ctx;
+	const struct opening *x = ctx;
 
 	return check_file(x->c, x->shards[i], err);
 }

@@ -30,7 +30,7 @@
 
 static struct vfile *new_vfile(struct shardcache *c)
 {
-	struct vfile *const f = calloc(1, sizeof(*f));
+	struct vfile *f = calloc(1, sizeof(*f));
 
 	if (f) {
 		f->shards = c;
@@ -69,7 +69,7 @@ static struct vfile *drop_vfile(struct vfile *f, struct errmsg *err)
 struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
 				 struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(c);
+	struct vfile *f = new_vfile(c);
 
 	return f && extent_add(&f->map, EXTENT_SHARD,
 			       shardcache_id(c, shard)->size, shard, 0, DTYPE_U8)
@@ -88,7 +88,7 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 				const size_t *after, size_t n,
 				struct gathers *gathers, struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(c);
+	struct vfile *f = new_vfile(c);
 	bool ok = f;
 	size_t at = 0;
 
@@ -116,7 +116,7 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 			   struct gathers *gathers, vfile_crc *crc,
 			   struct errmsg *err)
 {
-	struct vfile *const f = new_vfile(c);
+	struct vfile *f = new_vfile(c);
 	uint64_t at = 0;
 	bool ok = true;
 
@@ -179,7 +179,7 @@ const struct extent_map *vfile_extents(const struct vfile *f)
 
 int64_t vfile_verbatim_shard(const struct vfile *f)
 {
-	const struct extent_map *const m = &f->map;
+	const struct extent_map *m = &f->map;
 
 	/* Files that we render begin with a literal. */
 	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard
@@ -193,7 +193,7 @@ static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step,
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < m->n; i++) {
-		const struct extent *const e = &m->v[i];
+		const struct extent *e = &m->v[i];
 
 		if (e->kind != EXTENT_SHARD || e->shard == last)
 			continue;
@@ -208,7 +208,7 @@ int vfile_each_shard(const struct vfile *f, vfile_shard_fn *step, void *ctx)
 	int rc = each_shard_of(&f->map, step, ctx);
 
 	for (size_t i = 0; i < f->gathers.n; i++) {
-		const struct gather *const x = f->gathers.v[i];
+		const struct gather *x = f->gathers.v[i];
 
 		for (size_t t = 0; !rc && t < x->nsources; t++)
 			rc = each_shard_of(&x->sources[t], step, ctx);
@@ -223,7 +223,7 @@ struct shard_list {
 
 static int list_shard(void *ctx, uint32_t shard)
 {
-	struct shard_list *const l = ctx;
+	struct shard_list *l = ctx;
 
 	if (!array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)))
 		return -ENOMEM;
@@ -248,7 +248,7 @@ int vfile_check(struct vfile *f, struct errmsg *err)
 static int read_map(void *ctx, const struct extent_map *m, void *buf,
 		    size_t len, uint64_t off, struct errmsg *err)
 {
-	struct vfile *const f = ctx;
+	struct vfile *f = ctx;
 
 	return shardcache_read_map(f->shards, m, buf, len, off, err);
 }
@@ -273,7 +273,7 @@ static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
 {
 	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
 	const size_t batch = CAST_BYTES / item;
-	uint8_t *const raw = scratch_take(CAST_BYTES), *to = buf;
+	uint8_t *raw = scratch_take(CAST_BYTES), *to = buf;
 	uint8_t one[sizeof(double)];
 	int rc = raw ? 0 : errmsg_nomem(err, NULL);
 
@@ -347,7 +347,7 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
 	struct extent_walk w = extent_walk(&f->map, off, len);
-	uint8_t *const to = buf;
+	uint8_t *to = buf;
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {

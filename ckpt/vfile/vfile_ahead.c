@@ -33,7 +33,7 @@ struct wanting {
 static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
-	const struct wanting *const w = ctx;
+	const struct wanting *w = ctx;
 	struct extent_walk at = extent_walk(m, off, len);
 
 	(void)buf, (void)err;
@@ -164,7 +164,7 @@ struct opened {
 static int read_opened(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
-	struct opened *const o = s->ctx;
+	struct opened *o = s->ctx;
 	const uint64_t most = vfile_window(o->f);
 	int64_t n;
 
@@ -177,7 +177,7 @@ static int read_opened(const struct source *s, void *buf, size_t len,
 
 static void close_opened(struct source *s)
 {
-	struct opened *const o = s->ctx;
+	struct opened *o = s->ctx;
 
 	vfile_free(o->f);
 	free(o);
@@ -188,7 +188,7 @@ int vfile_source_open(struct source *s, struct vfile *f, const char *name,
 {
 	static const struct source_ops ops = { .read = read_opened,
 					       .close = close_opened };
-	struct opened *const o = calloc(1, sizeof(*o));
+	struct opened *o = calloc(1, sizeof(*o));
 
 	if (!o) {
 		vfile_free(f);

@@ -65,7 +65,7 @@ static void begin_sum(struct vfile *f, size_t storage)
 
 int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 {
-	struct uckpt *const u = shardcache_context(f->shards);
+	struct uckpt *u = shardcache_context(f->shards);
 	struct crc_progress *s;
 
 	pthread_mutex_lock(&u->lock);
@@ -90,7 +90,7 @@ int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 
 void vfile_crc_end(struct vfile *f)
 {
-	struct crc_progress *const s = f->sums, **at;
+	struct crc_progress *s = f->sums, **at;
 	struct uckpt *u;
 
 	if (!s)
@@ -138,7 +138,7 @@ static void note_wait(struct summing *s, uint64_t len)
 static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 		      struct errmsg *err)
 {
-	struct summing *const s = ctx;
+	struct summing *s = ctx;
 	int rc;
 
 	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_window(s->f));
@@ -186,7 +186,7 @@ static int sum_storage(struct vfile *f, size_t i, uint64_t began_ns, uint32_t *c
 /* Render the literals after the first storage. */
 static int render_late(struct vfile *f, struct errmsg *err)
 {
-	uint32_t *const crc = calloc(f->nstorages, sizeof(*crc));
+	uint32_t *crc = calloc(f->nstorages, sizeof(*crc));
 	const uint64_t began_ns = clock_ns();
 	int rc = crc ? 0 : errmsg_nomem(err, NULL);
 
@@ -240,7 +240,7 @@ int vfile_skip_sums(struct vfile *f, struct errmsg *err)
 /* Do bytes of [off, off + len) continue the checksum?  `*n` becomes their number. */
 static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 {
-	const struct crc_progress *const s = f->sums;
+	const struct crc_progress *s = f->sums;
 	uint64_t end = off + len, stop;
 
 	/* A trailer that could not be rendered may have needed this sum. */
@@ -257,7 +257,7 @@ static bool continues_sum(struct vfile *f, size_t len, uint64_t off, size_t *n)
 /* `n` more bytes have been summed. */
 static void advance_sum(struct vfile *f, size_t n)
 {
-	struct crc_progress *const s = f->sums;
+	struct crc_progress *s = f->sums;
 	const size_t i = s->storage;
 
 	s->next += n;
@@ -271,7 +271,7 @@ static void advance_sum(struct vfile *f, size_t n)
  * cannot be read; a reader gets the error. */
 static bool catch_up(struct vfile *f)
 {
-	struct crc_progress *const s = f->sums;
+	struct crc_progress *s = f->sums;
 	const uint64_t to = atomic_load(&f->mapped);
 	struct errmsg ignored;
 	size_t n;
@@ -307,7 +307,7 @@ void vfile_crc_catch_up(struct vfile *f)
 void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 		       uint64_t off)
 {
-	const uint8_t *const p = buf;
+	const uint8_t *p = buf;
 	size_t n;
 
 	if (atomic_load(&f->trailer_ready))

@@ -92,11 +92,11 @@ struct mapping {
 static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 			size_t len)
 {
-	struct vfile_window *const w = x->w;
+	struct vfile_window *w = x->w;
 	int rc = 0;
 
 	while (!rc && len) {
-		struct cache_loan *const l = &w->loans[w->nloans];
+		struct cache_loan *l = &w->loans[w->nloans];
 
 		if (w->nloans == VFILE_LOANS_MAX ||
 		    !shardcache_borrow(x->f->shards, shard, off, len, l))
@@ -127,8 +127,8 @@ static int add_shard(const struct mapping *x, uint32_t shard, uint64_t off,
 /* Map a run of a gather; for gather_walk. */
 static int map_run(void *ctx, const struct gather_run *run)
 {
-	const struct mapping *const x = ctx;
-	const struct extent_map *const m = &x->gather->sources[run->source];
+	const struct mapping *x = ctx;
+	const struct extent_map *m = &x->gather->sources[run->source];
 	struct extent_walk w = extent_walk(m, run->from, run->n);
 	int rc = 0;
 
@@ -144,9 +144,9 @@ static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 	uint64_t n = 0;
 
 	while (extent_next(&w)) {
-		const struct gather *const x =
-			w.e->kind == EXTENT_GATHER ? f->gathers.v[w.e->shard]
-						   : NULL;
+		const struct gather *x = w.e->kind == EXTENT_GATHER
+						 ? f->gathers.v[w.e->shard]
+						 : NULL;
 
 		if (extent_is_cast(w.e) || (x && !gather_is_plain(x)))
 			return false;

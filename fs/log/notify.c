@@ -17,7 +17,7 @@ int notify_ready(void)
 {
 	static const char message[] = "READY=1";
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
-	const char *const path = getenv("NOTIFY_SOCKET");
+	const char *path = getenv("NOTIFY_SOCKET");
 	const size_t n = path ? strlen(path) : 0;
 	int fd, rc = 0;
 

@@ -91,7 +91,7 @@ static void leave_out(struct repeats *r, time_t now)
 static void add_new(struct repeats *r, int priority, const char *line,
 		    time_t now)
 {
-	char *const text = strdup(line);
+	char *text = strdup(line);
 
 	for (size_t i = 0; i < r->n; i++)
 		if (r->v[i].unprinted && now - r->v[i].printed >= REPEATS_SECONDS)
@@ -114,7 +114,7 @@ static void add_new(struct repeats *r, int priority, const char *line,
 
 void repeats_add(struct repeats *r, int priority, const char *line, time_t now)
 {
-	struct repeats_line *const l = repeats_find(r, line);
+	struct repeats_line *l = repeats_find(r, line);
 
 	if (!l) {
 		add_new(r, priority, line, now);
@@ -157,7 +157,7 @@ void repeats_list(const struct repeats *r, struct bytebuf *out)
 	struct tm tm;
 
 	for (size_t i = 0; i < r->n; i++) {
-		const struct repeats_line *const l = &r->v[i];
+		const struct repeats_line *l = &r->v[i];
 
 		strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ",
 			 gmtime_r(&l->first, &tm));

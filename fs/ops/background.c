@@ -9,7 +9,7 @@
 
 static void *background_run(void *arg)
 {
-	struct server *const s = arg;
+	struct server *s = arg;
 	struct pollfd end = { .fd = s->end_background, .events = POLLIN };
 	unsigned seen = 0;
 

@@ -42,7 +42,7 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err)
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
-	struct server *const s = userdata;
+	struct server *s = userdata;
 
 	atomic_store(&s->passthrough.on, fuse_caps_init(conn));
 	s->no_opendir = uckpt_is_view(s->u) &&
@@ -222,7 +222,7 @@ static void read_entries(fuse_req_t req, fuse_ino_t ino, size_t size,
 {
 	struct uckpt_error err = { "" };
 	struct uckpt_entry entry;
-	char *const buf = scratch_take(size);
+	char *buf = scratch_take(size);
 	size_t used = 0;
 	int rc = 0;
 

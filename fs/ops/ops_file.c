@@ -26,7 +26,7 @@
 
 static void handle_put(struct handle *h)
 {
-	struct server *const s = h->server;
+	struct server *s = h->server;
 	const unsigned refs = atomic_fetch_sub(&h->refs, 1);
 
 	assert(refs > 0);
@@ -71,7 +71,7 @@ bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers)
 static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 		     struct uckpt_error *err)
 {
-	struct server *const s = ops_server(req);
+	struct server *s = ops_server(req);
 	struct uckpt_readers readers;
 	int rc = uckpt_file_open(s->u, ino, &h->f, err);
 
@@ -99,7 +99,7 @@ static bool is_small(const struct handle *h)
 static bool store_small(const struct handle *h, fuse_ino_t ino)
 {
 	struct fuse_bufvec bytes = FUSE_BUFVEC_INIT(0);
-	uint8_t *const p = scratch_take(SMALL_MAX);
+	uint8_t *p = scratch_take(SMALL_MAX);
 	/* Reading the file reports the error. */
 	const int64_t n = p ? uckpt_file_read(h->f, p, SMALL_MAX, 0, NULL) : 0;
 	bool ok = n > 0;
@@ -127,8 +127,8 @@ static bool store_small(const struct handle *h, fuse_ino_t ino)
  */
 static void prefill(const struct handle *h, fuse_ino_t ino)
 {
-	struct prefill *const p = &h->server->prefill;
-	_Atomic uint64_t *const stored =
+	struct prefill *p = &h->server->prefill;
+	_Atomic uint64_t *stored =
 		&p->stored[(ino ^ ino >> 32) * UINT64_C(0x9e3779b97f4a7c15) >>
 			   (64 - PREFILL_BITS)];
 
@@ -165,7 +165,7 @@ static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct server *const s = ops_server(req);
+	struct server *s = ops_server(req);
 	const uint64_t clock = clock_ns();
 	struct uckpt_error err = { "" };
 	struct handle *h;
@@ -252,8 +252,8 @@ static int64_t read_mapped(fuse_req_t req, struct handle *h, size_t size,
 void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	      struct fuse_file_info *fi)
 {
-	struct handle *const h = ops_handle(req, fi);
-	struct stats *const stats = h->server->stats;
+	struct handle *h = ops_handle(req, fi);
+	struct stats *stats = h->server->stats;
 	const uint64_t clock = clock_ns();
 	int64_t n;
 
@@ -280,7 +280,7 @@ void ops_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	       size_t in_size, size_t out_size)
 {
 	/* Directories have no struct handle. */
-	struct uckpt_file *const f =
+	struct uckpt_file *f =
 		flags & FUSE_IOCTL_DIR ? NULL : ops_handle(req, fi)->f;
 	union {
 		struct ucfs_extents extents;
