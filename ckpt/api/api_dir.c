@@ -50,8 +50,8 @@ bool uckpt_dir_is_immutable(const struct uckpt_dir *d)
 void uckpt_dir_readers(const struct uckpt_dir *d, struct uckpt_readers *out)
 {
 	if (d && out)
-		*out = (struct uckpt_readers){ d->readers.uid, d->readers.gid,
-					       d->readers.mode };
+		*out = (struct uckpt_readers){ d->readable_by.uid, d->readable_by.gid,
+					       d->readable_by.mode };
 }
 
 void uckpt_dir_close(struct uckpt_dir *d)

@@ -72,9 +72,8 @@ bool uckpt_file_is_immutable(const struct uckpt_file *f)
 void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out)
 {
 	if (f && out)
-		*out = (struct uckpt_readers){ f->f.readers.uid,
-					       f->f.readers.gid,
-					       f->f.readers.mode };
+		*out = (struct uckpt_readers){ f->f.readable_by.uid, f->f.readable_by.gid,
+					       f->f.readable_by.mode };
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so

@@ -16,8 +16,7 @@ struct settings {
 	uint64_t readahead; /* memory for what is read ahead, in bytes; 0: nothing is */
 	/* Of convert: */
 	bool lenient;              /* accept patterns that match no parameter */
-	unsigned readers, writers; /* shards read and files written at once; 0: one per
-				    * processor */
+	unsigned read_threads, write_threads; /* 0: one per processor */
 	double rtol, atol; /* of diff: see struct diff_tolerance */
 };
 

@@ -24,8 +24,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 
 /* Deeper than any run; as many links as Linux follows (path_resolution(7)). */
 #define DEPTH_MAX 128
@@ -74,7 +74,7 @@ struct walk {
 	unsigned links;
 	int flags;             /* to open the last component with */
 	bool follow;           /* links may lead out of the root */
-	struct access *access; /* restricted by every directory; or NULL */
+	struct permissions *readable_by; /* restricted by every directory; or NULL */
 	char rest[PATH_MAX];   /* components yet to be walked */
 };
 
@@ -84,10 +84,10 @@ static int walk_push(struct walk *w, int fd, const struct stat *st)
 	assert(S_ISDIR(st->st_mode));
 	if (w->n == DEPTH_MAX)
 		return -ENAMETOOLONG;
-	if (w->access) {
-		const struct access a = access_of(st, has_acl(fd));
+	if (w->readable_by) {
+		const struct permissions a = permissions_of(st, has_acl(fd));
 
-		access_restrict(w->access, &a);
+		permissions_restrict(w->readable_by, &a);
 	}
 	w->fds[w->n++] = fd;
 	return 0;
@@ -216,11 +216,11 @@ static int walk_step(struct walk *w, int *out)
  * negative errno.  Restrict `access`, unless it is NULL, to users that may search all
  * directories on the way. */
 static int walk_from(int dir, const char *below, int flags, bool follow,
-		     struct access *access)
+		     struct permissions *readable_by)
 {
 	struct walk w = { .flags = flags,
 			  .follow = follow && !(flags & O_NOFOLLOW),
-			  .access = access };
+			  .readable_by = readable_by };
 	int fd = -1, rc = walk_restart(&w, dir);
 
 	if (!rc && strlen(below) >= sizeof(w.rest))
@@ -236,13 +236,13 @@ static int walk_from(int dir, const char *below, int flags, bool follow,
 
 /* Open a path once confined, as walk_from. */
 static int walk(const struct uckpt *u, const char *path, int flags,
-		struct access *access)
+		struct permissions *readable_by)
 {
 	const char *below;
 	const struct confined *root = find_root(u, path, &below);
 
-	return root ? walk_from(fcntl(root->fd, F_DUPFD_CLOEXEC, 0), below,
-				flags, root->follow, access)
+	return root ? walk_from(fcntl(root->fd, F_DUPFD_CLOEXEC, 0), below, flags,
+				root->follow, readable_by)
 		    : -EXDEV;
 }
 
@@ -274,14 +274,14 @@ int beneath_fail(const struct uckpt *u, const char *path, int rc,
 int beneath_stat(const struct uckpt *u, const char *path, bool plain,
 		 struct attrs *out)
 {
-	struct access way = ACCESS_ALL;
+	struct permissions way = PERMISSIONS_ALL;
 	int fd, rc;
 
 	if (!u->confined) {
 		if ((plain ? lstat(path, &out->st) : stat(path, &out->st)) < 0)
 			return -errno;
 		out->has_acl = false;
-		out->access = access_of(&out->st, false);
+		out->readable_by = permissions_of(&out->st, false);
 		return 0;
 	}
 	fd = plain ? walk(u, path, O_PATH | O_NOFOLLOW, NULL)
@@ -290,14 +290,14 @@ int beneath_stat(const struct uckpt *u, const char *path, bool plain,
 		return fd;
 	rc = fstat(fd, &out->st) < 0 ? -errno : 0;
 	out->has_acl = !rc && !S_ISLNK(out->st.st_mode) && has_acl(fd);
-	out->access = access_of(&out->st, out->has_acl);
-	access_restrict(&out->access, &way);
+	out->readable_by = permissions_of(&out->st, out->has_acl);
+	permissions_restrict(&out->readable_by, &way);
 	close(fd);
 	return rc;
 }
 
 int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
-		    bool follow, struct access *access, struct errmsg *err)
+		    bool follow, struct permissions *readable_by, struct errmsg *err)
 {
 	struct confined *r = malloc(sizeof(*r)), **last = &u->confined;
 	int fd;
@@ -318,11 +318,11 @@ int beneath_confine(struct uckpt *u, const char *path, size_t root_len,
 	*last = r;
 	if (strlen(path) >= PATH_MAX)
 		return errmsg_set(err, -ENAMETOOLONG, "%s: path too long", path);
-	*access = ACCESS_ALL;
+	*readable_by = PERMISSIONS_ALL;
 	r->fd = open(r->path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	fd = r->fd < 0 ? -errno
 		       : walk_from(open("/", O_PATH | O_CLOEXEC), path, O_PATH,
-				   false, access);
+				   false, readable_by);
 	if (fd < 0)
 		return errmsg_set(err, fd, "%s: cannot open: %s", path,
 				  strerror(-fd));

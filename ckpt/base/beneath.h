@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 
 struct errmsg;
 struct uckpt;
@@ -29,7 +29,7 @@ struct uckpt;
  * of the root; a path itself may not.  Call it before threads are started.  `access`
  * becomes the users that may search the directories above the source. */
 int beneath_confine(struct uckpt *u, const char *source, size_t root_len,
-		    bool follow, struct access *access, struct errmsg *err);
+		    bool follow, struct permissions *readable_by, struct errmsg *err);
 
 /* Forget the roots. */
 void beneath_done(struct uckpt *u);

@@ -21,7 +21,7 @@ static int add_path(struct dirlist *l, const char *path)
 int dirlist_add_dir(struct dirlist *l, const char *path, const struct attrs *a)
 {
 	if (l->ndirs)
-		access_restrict_dir(&l->attrs, a);
+		permissions_restrict_dir(&l->attrs, a);
 	else
 		l->attrs = *a;
 	return add_path(l, path);

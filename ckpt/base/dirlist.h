@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 
 struct dirlist_entry {
 	char *name;

@@ -16,7 +16,7 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/meter.h %D%/meter.c \
 	%D%/arena.h %D%/arena.c \
 	%D%/scratch.h %D%/scratch.c \
-	%D%/access.h %D%/access.c %D%/dirlist.h %D%/dirlist.c \
+	%D%/permissions.h %D%/permissions.c %D%/dirlist.h %D%/dirlist.c \
 	%D%/context.h %D%/progress.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
 	%D%/json.h %D%/json.c

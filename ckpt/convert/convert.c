@@ -63,7 +63,7 @@ static int check_settings(struct settings *s, struct errmsg *err)
 /* How many files are written, or compared, at once. */
 static unsigned width_of(const struct convert *c)
 {
-	return c->s->writers ?: parallel_width();
+	return c->s->write_threads ?: parallel_width();
 }
 
 static int open_both(const struct convert *c, enum output_kind kind, uint64_t identity,
@@ -173,7 +173,7 @@ static int write_plan(struct convert *c, struct errmsg *err)
 	const struct errmsg_sink warnings = context_warnings(c->u);
 	int rc;
 
-	plan_checkpoint(c->plan)->readers = c->s->readers;
+	plan_checkpoint(c->plan)->read_threads = c->s->read_threads;
 	rc = plan_prove(c->plan, c->s->lenient, err)
 		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
 		     ?: write_tree(c, err);

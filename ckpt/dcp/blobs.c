@@ -35,7 +35,7 @@
 struct dcp_file {
 	const char *path; /* borrowed from the metadata */
 	struct fileid id;
-	struct access access;
+	struct permissions readable_by;
 	struct source src; /* if open */
 	bool open;
 };
@@ -59,7 +59,7 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 	if (b->found)
 		return fileid_equal(&f->id, &id) ? 0 : -EIO;
 	f->id = id;
-	f->access = a.access;
+	f->readable_by = a.readable_by;
 	return 0;
 }
 
@@ -82,7 +82,7 @@ static int check_bounds(const struct dcp_blobs *b, const struct dcp_item *t,
 }
 
 int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
-		   const struct dcp_metadata *m, struct access *readers,
+		   const struct dcp_metadata *m, struct permissions *readable_by,
 		   struct errmsg *err)
 {
 	int rc;
@@ -97,7 +97,7 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 	rc = steps_run(u, "looking at files", parallel_far, b->n, 1, find_file, b, err);
 	b->found = true;
 	for (size_t i = 0; !rc && i < b->n; i++)
-		access_restrict(readers, &b->v[i].access);
+		permissions_restrict(readable_by, &b->v[i].readable_by);
 	for (size_t i = 0; !rc && i < m->nitems; i++)
 		rc = check_bounds(b, &m->items[i], err);
 	if (rc)

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dcp/metadata.h"
 
@@ -28,11 +28,11 @@ struct dcp_blobs {
 	bool found; /* all of them */
 };
 
-/* Find all files that the metadata names, and restrict `readers` to users that may read
+/* Find all files that the metadata names, and restrict `readable_by` to users that may read
  * them.  -EBADMSG if one is missing or ends before a blob does.  Call dcp_blobs_done in
  * the end. */
 int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
-		   const struct dcp_metadata *m, struct access *readers,
+		   const struct dcp_metadata *m, struct permissions *readable_by,
 		   struct errmsg *err);
 void dcp_blobs_done(struct dcp_blobs *b);
 

@@ -138,7 +138,7 @@ static int read_metadata(struct dcp *d, struct errmsg *err)
 
 		if (look(d->u, d->dir, strlen(d->dir), pair[i], &a) && i)
 			break;
-		access_restrict(&d->attrs.access, &a.access);
+		permissions_restrict(&d->attrs.readable_by, &a.readable_by);
 		if (asprintf(&path, "%s/%.*s", d->dir,
 			     (int)(strlen(pair[i]) - strlen("/" DCP_METADATA)),
 			     pair[i]) < 0)
@@ -175,7 +175,7 @@ static int load_torch(struct dcp *d, struct errmsg *err)
 		read_metadata(d, err) ?:
 		dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
 		dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
-			       &d->attrs.access, err) ?:
+			       &d->attrs.readable_by, err) ?:
 		add_ranks(d, 1, err) ?:
 		dcp_model_find(&d->ranks->model, &d->metadata, &d->megatron, &d->blobs,
 			       d->dir, err);
@@ -194,7 +194,7 @@ static int load_stage0(struct dcp *d, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata, &d->attrs.access,
+	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata, &d->attrs.readable_by,
 			    err) ?:
 	     stage0_open(&s, &d->blobs, err) ?: add_ranks(d, s.nparts, err);
 	for (size_t i = 0; !rc && i < s.nparts; i++)

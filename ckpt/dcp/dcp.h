@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/dcp/zerofile.h"
 
 struct errmsg;

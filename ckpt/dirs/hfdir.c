@@ -435,9 +435,9 @@ int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
 	*d = (struct hfdir){ .u = u, .path = strdup(path), .st = a.st };
 	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
 	if (!rc)
-		d->access = d->files[0].access;
+		d->readable_by = d->files[0].readable_by;
 	for (size_t i = 1; !rc && i < d->nfiles; i++)
-		access_restrict(&d->access, &d->files[i].access);
+		permissions_restrict(&d->readable_by, &d->files[i].readable_by);
 	if (rc)
 		hfdir_done(d);
 	return rc;

@@ -27,7 +27,7 @@ struct hfdir {
 	struct uckpt *u;
 	char *path;
 	struct stat st;       /* the directory's owner and permission bits */
-	struct access access; /* who may read all files */
+	struct permissions readable_by; /* who may read all files */
 	struct tag_file *files;
 	struct hfdir_header *headers; /* of each; owns what tensors point to */
 	size_t nfiles;

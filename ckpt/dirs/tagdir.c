@@ -134,7 +134,7 @@ int tag_file_find(struct tag_file *f, struct errmsg *err)
 	free(f->path);
 	f->path = where;
 	f->name = strrchr(where, '/') + 1;
-	f->access = a.access;
+	f->readable_by = a.readable_by;
 	f->mtime_s = a.st.st_mtim.tv_sec;
 	fileid_from_stat(&a.st, &f->file);
 	return 0;
@@ -314,19 +314,19 @@ static int check_files(const struct tagdir *d, struct errmsg *err)
 
 static void set_readers(struct tagdir *d)
 {
-	const struct access first = d->files->access;
+	const struct permissions first = d->files->readable_by;
 
-	d->access = first;
+	d->readable_by = first;
 	for (size_t i = 1; i < d->nfiles; i++) {
-		const struct access *const a = &d->files[i].access;
+		const struct permissions *const a = &d->files[i].readable_by;
 
-		access_restrict(&d->access, a);
+		permissions_restrict(&d->readable_by, a);
 		d->mixed |= a->uid != first.uid || a->gid != first.gid ||
 			    a->mode != first.mode;
 	}
-	d->names = d->model[0].access;
+	d->names = d->model[0].readable_by;
 	for (size_t i = 1; i < d->nmodel; i++)
-		access_restrict(&d->names, &d->model[i].access);
+		permissions_restrict(&d->names, &d->model[i].readable_by);
 }
 
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,

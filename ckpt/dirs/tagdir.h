@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/names.h"
 
@@ -24,7 +24,7 @@ struct tag_file {
 	struct ckname id;   /* of a shard */
 	struct fileid file; /* as it was when it was found */
 	int64_t mtime_s;
-	struct access access; /* who may read it */
+	struct permissions readable_by; /* who may read it */
 };
 
 /* Find the file at f->path and fill in the rest, but for `id`; errors as files_find. */
@@ -39,8 +39,8 @@ struct tagdir {
 	char *path;
 	char *tag; /* last component of path */
 	struct stat st;         /* the directory's owner and permission bits */
-	struct access access;   /* users that may read all files */
-	struct access names;    /* users that may read all model states, which
+	struct permissions readable_by;   /* users that may read all files */
+	struct permissions names;         /* users that may read all model states, which
 			         * have the parameters' names */
 	bool mixed;             /* not all files have the same readers */
 	/* All files, numbered as in extents; the kinds are parts of the array, in this order: */

@@ -37,7 +37,7 @@ static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
 	c->nfiles = d->nfiles;
 	c->witness = d->nfiles - 1;
 	c->mtime_s = d->files[0].mtime_s;
-	c->access = c->names = d->access;
+	c->readable_by = c->names = d->readable_by;
 	return 0;
 }
 

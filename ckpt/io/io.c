@@ -76,7 +76,7 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 
 	if (fstat(dirfd(dir), &a.st) < 0)
 		return errmsg_errno(err, path, "cannot open");
-	a.access = access_of(&a.st, a.has_acl);
+	a.readable_by = permissions_of(&a.st, a.has_acl);
 	rc = dirlist_add_dir(out, path, &a);
 	while (!rc && !out->found && (errno = 0, e = readdir(dir))) {
 		const mode_t own = DTTOIF(e->d_type);
@@ -329,9 +329,9 @@ static int found_add(struct found *f, char *where, unsigned flags,
 					f->where, (long long)first->st_size,
 					where, (long long)st->st_size);
 	} else if (flags & IO_PLAIN) {
-		access_restrict_dir(&f->attrs, a);
+		permissions_restrict_dir(&f->attrs, a);
 	} else {
-		access_restrict(&f->attrs.access, &a->access);
+		permissions_restrict(&f->attrs.readable_by, &a->readable_by);
 	}
 	free(where);
 	return rc;

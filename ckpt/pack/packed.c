@@ -36,8 +36,8 @@ struct attrs packed_attrs(const struct packed *f)
 	const struct pack_entry *e = &pack_index_of(f->p)->entries[f->entry];
 	const struct fileid *id = pack_id(f->p);
 	const struct timespec time = { e->mtime_s, e->mtime_ns };
-	struct attrs a = { .st = f->pack.st, .access = f->pack.access };
-	struct access own;
+	struct attrs a = { .st = f->pack.st, .readable_by = f->pack.readable_by };
+	struct permissions own;
 
 	a.st.st_ino =
 		id->ino ^ (uint64_t)id->mtime_ns * UINT64_C(0x9e3779b97f4a7c15);
@@ -46,8 +46,8 @@ struct attrs packed_attrs(const struct packed *f)
 	a.st.st_size = (off_t)e->size;
 	a.st.st_blocks = (blkcnt_t)((e->size + 511) / 512);
 	a.st.st_mtim = a.st.st_atim = a.st.st_ctim = time;
-	own = access_of(&a.st, false);
-	access_restrict(&a.access, &own);
+	own = permissions_of(&a.st, false);
+	permissions_restrict(&a.readable_by, &own);
 	return a;
 }
 

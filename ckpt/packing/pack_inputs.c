@@ -141,11 +141,11 @@ static int find_regions(struct pack_input *in, uint64_t least,
 
 /* Restrict `a` to users that may read the file `path`, or search the directory; and
  * list it, if it is `packed`, since a pack tells names. */
-static void restrict_readers(struct access *a, const char *path,
+static void restrict_readers(struct permissions *a, const char *path,
 			     const struct stat *st, bool packed)
 {
 	const bool acl = getxattr(path, "system.posix_acl_access", NULL, 0) > 0;
-	struct access b = access_of(st, acl);
+	struct permissions b = permissions_of(st, acl);
 
 	if (packed)
 		b.mode &= st->st_mode;
@@ -157,7 +157,7 @@ static void restrict_readers(struct access *a, const char *path,
 		a->mode &= a->gid == b.gid ? b.mode : ~GROUP_AND_OTHERS;
 }
 
-static int restrict_to_ancestors(struct access *a, const char *dir,
+static int restrict_to_ancestors(struct permissions *a, const char *dir,
 				 struct errmsg *err)
 {
 	char *path = realpath(dir, NULL);
@@ -178,10 +178,10 @@ static int restrict_to_ancestors(struct access *a, const char *dir,
 
 mode_t pack_inputs_mode(const struct pack_inputs *x, gid_t gid)
 {
-	const mode_t bits = x->readers.mode & GROUP_AND_OTHERS;
+	const mode_t bits = x->readable_by.mode & GROUP_AND_OTHERS;
 
 	return 0600 |
-	       (bits == GROUP_AND_OTHERS || x->readers.gid == gid ? bits : 0);
+	       (bits == GROUP_AND_OTHERS || x->readable_by.gid == gid ? bits : 0);
 }
 
 static int add_input(struct pack_inputs *x, const char *path,
@@ -203,7 +203,7 @@ static int add_input(struct pack_inputs *x, const char *path,
 		.mtime_ns = (uint32_t)st->st_mtim.tv_nsec,
 	};
 	fileid_from_stat(st, &in->id);
-	restrict_readers(&x->readers, path, st, true);
+	restrict_readers(&x->readable_by, path, st, true);
 	return in->path && in->name ? 0 : errmsg_nomem(err, path);
 }
 
@@ -258,11 +258,11 @@ int pack_inputs_list(struct uckpt *u, struct pack_inputs *x, const char *dir,
 	int rc;
 
 	*x = (struct pack_inputs){
-		.u = u, .dir = dir, .least = least, .readers = ACCESS_ALL
+		.u = u, .dir = dir, .least = least, .readable_by = PERMISSIONS_ALL
 	};
 	rc = list_path(x, dir, 0, err);
 	if (!rc)
-		rc = restrict_to_ancestors(&x->readers, dir, err);
+		rc = restrict_to_ancestors(&x->readable_by, dir, err);
 	if (!rc)
 		qsort(x->v, x->n, sizeof(*x->v), array_by_text);
 	for (size_t i = 0; !rc && i < x->n; i++)

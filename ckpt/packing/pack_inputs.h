@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/pack/pack_write.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -19,7 +19,7 @@ struct pack_inputs {
 	struct pack_input *v;
 	size_t n, cap;
 	uint64_t least;
-	struct access readers; /* group and bits: users that may read all */
+	struct permissions readable_by; /* group and bits: users that may read all */
 };
 
 /* Floats of fewer bytes are not worth an extent. */

@@ -26,11 +26,11 @@ struct packing {
 
 static struct pack_work work_of(struct packing *p, const char *pack)
 {
-	const unsigned writers = p->u->settings ? p->u->settings->writers : 0;
+	const unsigned threads = p->u->settings ? p->u->settings->write_threads : 0;
 
 	return (struct pack_work){
 		.name = pack,
-		.width = writers ?: parallel_width(),
+		.width = threads ?: parallel_width(),
 		.progress = &p->progress,
 	};
 }

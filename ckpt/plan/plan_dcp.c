@@ -37,7 +37,7 @@ static struct plan_dcp *dcpview_of(struct plan *p)
 
 static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->c->access;
+	out->readable_by = &e->p->c->readable_by;
 }
 
 static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
@@ -85,7 +85,7 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 	/* torch reads each chunk's header by itself. */
 	out->scattered = true;
 	if (f && f->weight == DCPVIEW_OBJECTS)
-		out->readers = &e->p->c->access;
+		out->readable_by = &e->p->c->readable_by;
 }
 
 /* Map all elements of a file's tensor. */

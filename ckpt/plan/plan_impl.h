@@ -19,7 +19,7 @@ struct plan_facts {
 	int64_t mtime_s;
 	/* Who may read it; NULL: who may read all shards that it is computed from, and
 	 * all model states, which describe them. */
-	const struct access *readers;
+	const struct permissions *readable_by;
 	bool scattered; /* plan_stat */
 	/* The file is a copy of this shard, unless it is NULL. */
 	struct shardcache *copied;
@@ -91,7 +91,7 @@ struct plan {
 	struct plan *universal; /* over which it is made, or NULL */
 	bool owns_universal;
 	struct checkpoint *c; /* belongs to the universal plan */
-	struct access names;  /* users that may read what entries' names come from */
+	struct permissions names;  /* users that may read what entries' names come from */
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];
 	unsigned ngroups; /* the context's lock protects their records of files */
@@ -116,8 +116,8 @@ int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
 
 /* Fill in the attributes of a directory with entries whose names come from files that
  * `names` may read. */
-void plan_stat_dir(const struct plan *p, const struct access *names,
-		   int64_t mtime_s, struct plan_stat *out);
+void plan_stat_dir(const struct plan *p, const struct permissions *names, int64_t mtime_s,
+		   struct plan_stat *out);
 
 /* plan_warn for weights. */
 void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to);

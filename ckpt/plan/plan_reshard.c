@@ -62,7 +62,7 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 	out->mtime_s =
 		reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i)
 			->mtime_s;
-	out->readers = &e->p->c->access;
+	out->readable_by = &e->p->c->readable_by;
 }
 
 static struct value *draft_made(const struct plan_item *e, struct draft *d)
@@ -95,7 +95,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 	const int rc = reshard_check_cut(zckpt_of(universal->c), type->ranks, type->stage, err);
 
 	if (!rc)
-		plan_stat_dir(universal, &universal->c->access,
+		plan_stat_dir(universal, &universal->c->readable_by,
 			      universal->c->mtime_s, out);
 	return rc;
 }
@@ -134,7 +134,7 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	p->names = p->c->access;
+	p->names = p->c->readable_by;
 
 	const struct plan_group groups[] = {
 		{ .n = reshard_count(&x->s, RESHARD_OPTIM),

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shardcache.h"
@@ -374,7 +374,7 @@ void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
 			struct plan_facts *out)
 {
 	*out = (struct plan_facts){ .mtime_s = f->mtime_s,
-				    .readers = &f->access,
+				    .readable_by = &f->readable_by,
 				    .copied = p->c->shards,
 				    .shard = (uint32_t)shard };
 }
@@ -384,7 +384,7 @@ static struct plan_facts get_facts(const struct plan_item *e)
 	const struct plan_group *const g = group_of(e);
 	struct plan_facts facts = {
 		.mtime_s = e->p->c->mtime_s,
-		.readers = g->is_dir ? &e->p->names : NULL,
+		.readable_by = g->is_dir ? &e->p->names : NULL,
 	};
 
 	if (g->describe)
@@ -482,13 +482,13 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 	return rc;
 }
 
-void plan_stat_dir(const struct plan *p, const struct access *names,
-		   int64_t mtime_s, struct plan_stat *out)
+void plan_stat_dir(const struct plan *p, const struct permissions *names, int64_t mtime_s,
+		   struct plan_stat *out)
 {
 	const struct stat *const dir = &p->c->st;
-	struct access list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
+	struct permissions list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
 
-	access_restrict(&list, names);
+	permissions_restrict(&list, names);
 	if (list.uid != dir->st_uid)
 		list.mode = 0;
 	if (list.gid != dir->st_gid)
@@ -498,33 +498,33 @@ void plan_stat_dir(const struct plan *p, const struct access *names,
 				   .uid = dir->st_uid,
 				   .gid = dir->st_gid,
 				   .mode = (dir->st_mode & 0111) | list.mode |
-					   access_writers(&list, dir->st_mode),
+					   permissions_writers(&list, dir->st_mode),
 				   .mtime_s = mtime_s };
 }
 
 struct readers {
 	const struct checkpoint *c;
-	struct access access;
+	struct permissions readable_by;
 };
 
 static int restrict_by_shard(void *ctx, uint32_t shard)
 {
 	struct readers *const r = ctx;
 
-	access_restrict(&r->access, &r->c->files[shard].access);
+	permissions_restrict(&r->readable_by, &r->c->files[shard].readable_by);
 	return 0;
 }
 
 /* Restrict the readers of a file that is computed from shards of a tag, which are
  * those of all its files at first. */
-static int find_readers(const struct plan_item *e, struct access *out)
+static int find_readers(const struct plan_item *e, struct permissions *out)
 {
 	const struct checkpoint *const c = e->p->c;
 	struct readers r = { c, c->names };
 	struct vfile *f;
 	int rc;
 
-	*out = c->access;
+	*out = c->readable_by;
 	if (!c->mixed)
 		return 0;
 	rc = open_file(e, &f);
@@ -532,7 +532,7 @@ static int find_readers(const struct plan_item *e, struct access *out)
 		return rc;
 	vfile_each_shard(f, restrict_by_shard, &r);
 	vfile_free(f);
-	*out = r.access;
+	*out = r.readable_by;
 	return 0;
 }
 
@@ -561,7 +561,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err)
 {
 	struct plan_facts facts;
-	struct access readers;
+	struct permissions readable_by;
 	struct plan_item e;
 	int rc = 0;
 
@@ -569,7 +569,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		return errmsg_set(err, -ENOENT, "no such file");
 	facts = get_facts(&e);
 	if (group_of(&e)->is_dir) {
-		plan_stat_dir(p, facts.readers, facts.mtime_s, out);
+		plan_stat_dir(p, facts.readable_by, facts.mtime_s, out);
 		out->nlink += count_directories(&e);
 		return 0;
 	}
@@ -580,15 +580,15 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 		out->size = shardcache_id(facts.copied, facts.shard)->size;
 	else
 		rc = get_size(&e, &out->size);
-	if (!rc && facts.readers)
-		readers = *facts.readers;
+	if (!rc && facts.readable_by)
+		readable_by = *facts.readable_by;
 	else if (!rc)
-		rc = find_readers(&e, &readers);
+		rc = find_readers(&e, &readable_by);
 	if (rc)
 		return rc;
-	out->uid = readers.uid;
-	out->gid = readers.gid;
-	out->mode = readers.mode | access_writers(&readers, p->c->st.st_mode);
+	out->uid = readable_by.uid;
+	out->gid = readable_by.gid;
+	out->mode = readable_by.mode | permissions_writers(&readable_by, p->c->st.st_mode);
 	return 0;
 }
 

@@ -70,7 +70,7 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 /* Its pickle has objects of the optimizer shards. */
 static void describe_optimizer(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->c->access;
+	out->readable_by = &e->p->c->readable_by;
 }
 
 const struct param *plan_param(const struct plan *p, uint64_t node)
@@ -280,7 +280,7 @@ static void describe_state(const struct plan_item *e, struct plan_facts *out)
 		&c->files[e->dir < c->nparams ? c->params[e->dir].module->file : 0];
 
 	out->mtime_s = f->mtime_s;
-	out->readers = &f->access;
+	out->readable_by = &f->readable_by;
 }
 
 /* Check that a parameter's weights and states can be computed. */

@@ -201,7 +201,7 @@ static struct value *draft_dir_weights(const struct plan_item *e, struct draft *
 
 static void describe_index(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->names;
+	out->readable_by = &e->p->names;
 }
 
 static struct value *draft_index(const struct plan_item *e, struct draft *d)

@@ -55,7 +55,7 @@ struct value *plan_hf_wrap(struct arena *a, const struct param *p, const struct 
 
 static void describe_single(const struct plan_item *e, struct plan_facts *out)
 {
-	out->readers = &e->p->names;
+	out->readable_by = &e->p->names;
 }
 
 static struct value *draft_optimizer(const struct plan_item *e, struct draft *d)

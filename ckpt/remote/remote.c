@@ -18,8 +18,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/remote/site.h"
 
@@ -108,7 +108,7 @@ static int set_attrs(const char *path, const struct http_meta *m,
 	};
 	st->st_mtim.tv_sec = st->st_ctim.tv_sec = st->st_atim.tv_sec =
 		m->mtime_s;
-	out->access = access_of(st, false);
+	out->readable_by = permissions_of(st, false);
 	out->has_acl = false;
 	return 0;
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -74,11 +74,11 @@ struct checkpoint {
 	struct shardcache *shards; /* the same, opened on demand */
 	size_t witness; /* a save replaces this file and the first one with all others */
 	int64_t mtime_s;
-	struct access access; /* users that may read all files */
-	struct access names;  /* users that may read those with names of parameters */
+	struct permissions readable_by; /* users that may read all files */
+	struct permissions names; /* users that may read those with names of parameters */
 	bool mixed;           /* not all files have the same readers */
 	struct far far;       /* where the files are */
-	unsigned readers;     /* files to read at once; 0: one per processor */
+	unsigned read_threads; /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
 	/* The rows, sorted by name: */

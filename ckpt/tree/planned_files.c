@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "ckpt/base/access.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"

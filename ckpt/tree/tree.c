@@ -96,13 +96,13 @@ void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
 /* Users that cannot reach the source must not pass the root of the mount. */
 static void restrict_root(const struct tree *t, struct stat *st)
 {
-	struct access a = access_of(st, false);
+	struct permissions a = permissions_of(st, false);
 
-	access_restrict(&a, &t->search);
+	permissions_restrict(&a, &t->search);
 	st->st_uid = a.uid;
 	st->st_gid = a.gid;
 	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2 |
-		       access_writers(&a, st->st_mode);
+		       permissions_writers(&a, st->st_mode);
 	tree_set_owner(t, st);
 }
 
@@ -442,7 +442,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
 	if (!t->o->shared || fstat(out->fd, &st) < 0)
 		return 0;
 	tree_show_lower(t, index, beneath_has_acl(t->o->u, out->fd), &st);
-	out->readers = access_of(&st, false);
+	out->readable_by = permissions_of(&st, false);
 	return 0;
 }
 
@@ -473,7 +473,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 	const char *dir;
 	int rc = tree_parse(t, ino, &n);
 
-	*out = (struct tree_file){ .fd = -1, .readers = ACCESS_ALL };
+	*out = (struct tree_file){ .fd = -1, .readable_by = PERMISSIONS_ALL };
 	if (rc)
 		return rc;
 	switch (n.kind) {

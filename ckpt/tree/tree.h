@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/uckpt.h"
 
@@ -100,7 +100,7 @@ struct tree_file {
 	struct shardcache *own; /* of a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
-	struct access readers;
+	struct permissions readable_by;
 };
 
 int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
@@ -117,7 +117,7 @@ struct uckpt_dir {
 	bool immutable;  /* part of a view, which does not change */
 	/* In a shared mount, the users that may list a directory of the run.  It may
 	 * not be the one whose permissions the kernel has checked. */
-	struct access readers;
+	struct permissions readable_by;
 	/* Private to tree_dir.c: */
 	struct tree *t;
 	uint64_t ino;

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/access.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
@@ -72,8 +72,8 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 		return rc;
 	if (d->t->o->shared) {
 		tree_show_lower(d->t, index, dir.attrs.has_acl, st);
-		d->readers = (struct access){ st->st_uid, st->st_gid,
-					      st->st_mode & 0444 };
+		d->readable_by = (struct permissions){ st->st_uid, st->st_gid,
+						       st->st_mode & 0444 };
 	}
 	for (size_t i = 0; !rc && i < dir.n; i++)
 		rc = add_lower(d, path, index, dir.v[i].name, dir.v[i].own_type);
@@ -261,7 +261,7 @@ int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
 	d->t = t;
 	d->immutable = n.kind == NODE_VIEW;
 	d->ino = ino;
-	d->readers = ACCESS_ALL;
+	d->readable_by = PERMISSIONS_ALL;
 	d->view = n.view;
 	d->node = n.index;
 	if (!rc && n.kind == NODE_LOWER) {

@@ -9,13 +9,13 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/vfile/ucfs_ioctl.h"
 #include "ckpt/tree/pathtab.h"
 #include "ckpt/tree/tree.h"
 #include "ckpt/tree/views.h"
+#include "ckpt/vfile/ucfs_ioctl.h"
 
 struct attrs;
 struct bytebuf;
@@ -32,7 +32,7 @@ struct bytebuf;
  */
 struct tree {
 	const struct tree_options *o;
-	struct access search; /* users that may search the root's ancestors */
+	struct permissions search; /* users that may search the root's ancestors */
 	struct attrs source;  /* owner and time of synthesized files */
 	bool is_view;         /* the root is a view: */
 	struct view *_Atomic root_view; /* until its tag is saved again */

@@ -201,17 +201,17 @@ static int confine(struct tree *t, struct errmsg *err)
 	const size_t n = roots_count(t->o->u, t->o->source);
 	int rc = 0;
 
-	t->search = ACCESS_ALL;
+	t->search = PERMISSIONS_ALL;
 	for (size_t i = 0; !rc && t->o->shared && i < n; i++) {
 		const char *const source = roots_root(t->o->u, t->o->source, i);
-		struct access search;
+		struct permissions search;
 
 		if (site_is_url(source))
 			continue;
 		rc = beneath_confine(t->o->u, source, confined_len(source),
 				     t->o->follow_links, &search, err);
 		if (!rc)
-			access_restrict(&t->search, &search);
+			permissions_restrict(&t->search, &search);
 	}
 	return rc;
 }

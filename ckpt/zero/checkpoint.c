@@ -88,7 +88,7 @@ static void set_files(struct zero_checkpoint *r)
 	r->c.nfiles = d->nfiles;
 	r->c.witness = d->noptim; /* the first model states */
 	r->c.mtime_s = d->optim[0].mtime_s;
-	r->c.access = d->access;
+	r->c.readable_by = d->readable_by;
 	r->c.names = d->names;
 	r->c.mixed = d->mixed;
 	r->c.left = d->left;
@@ -247,8 +247,8 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	l.needed = l.n;
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
-	rc = steps_run(r->dir.u, "reading shards", r->c.readers ? parallel_for : parallel_far,
-		       l.n, r->c.readers ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
+	rc = steps_run(r->dir.u, "reading shards", r->c.read_threads ? parallel_for : parallel_far,
+		       l.n, r->c.read_threads ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
 								  : parallel_width(),
 		       load_indexed, &l, err);
 	free(l.shards);

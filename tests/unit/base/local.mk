@@ -3,7 +3,7 @@ unit_tests += \
 	%D%/test_errmsg \
 	%D%/test_array \
 	%D%/test_interval \
-	%D%/test_access \
+	%D%/test_permissions \
 	%D%/test_size \
 	%D%/test_meter \
 	%D%/test_beneath \

@@ -21,7 +21,7 @@
 
 static char top[PATH_MAX]; /* has run/ and outside/ */
 static const char *root = "run"; /* below top */
-static struct access ancestors, far_ancestors;
+static struct permissions ancestors, far_ancestors;
 
 static void make_file(const char *name, const char *text)
 {
@@ -158,7 +158,7 @@ static void paths_stay_below(void **state)
 			 -EXDEV);
 }
 
-static struct access readers_of(const char *name)
+static struct permissions readers_of(const char *name)
 {
 	char path[2 * PATH_MAX];
 	struct attrs a;
@@ -166,7 +166,7 @@ static struct access readers_of(const char *name)
 	snprintf(path, sizeof(path), "%s/%s/%s", top, root, name);
 	assert_int_equal(beneath_stat(test_context(), path, false, &a), 0);
 	assert_true(S_ISREG(a.st.st_mode));
-	return a.access;
+	return a.readable_by;
 }
 
 static void directories_on_the_way_count(void **state)

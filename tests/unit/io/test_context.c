@@ -150,7 +150,7 @@ static void begin(struct side *s, const char *const dirs[2], const char *present
 		  bool confined, uint64_t limit)
 {
 	char run[PATH_MAX + 8];
-	struct access access;
+	struct permissions readable_by;
 
 	s->u = context_new();
 	assert_non_null(s->u);
@@ -163,7 +163,7 @@ static void begin(struct side *s, const char *const dirs[2], const char *present
 	s->out_rc = confined ? -EACCES : 0;
 	if (confined)
 		assert_int_equal(beneath_confine(s->u, run, strlen(run), false,
-						 &access, NULL),
+						 &readable_by, NULL),
 				 0);
 }
 

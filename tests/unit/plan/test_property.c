@@ -457,7 +457,7 @@ static int check_recut(const struct world *w, const char *tag,
 	if (!rc)
 		rc = plan_open(test_context(), dir, options, &p, err);
 	if (!rc) {
-		plan_checkpoint(p)->readers = 1;
+		plan_checkpoint(p)->read_threads = 1;
 		rc = check_tree(w, p, d, err);
 		plan_close(p);
 	}
@@ -481,7 +481,7 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 	rc = plan_open(test_context(), dir, &options, &p, err);
 	if (!rc) {
 		/* Geometries already run in parallel. */
-		plan_checkpoint(p)->readers = 1;
+		plan_checkpoint(p)->read_threads = 1;
 		rc = check_tree(w, p, d, err);
 		if (!rc && roll(d, 8) == 0)
 			rc = check_weights(p, d, err);

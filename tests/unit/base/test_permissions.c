@@ -5,13 +5,13 @@
  */
 #include <unistd.h>
 
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 #include "tests/support/unit.h"
 
 /* Users 1 and 2, groups 10 and 20. */
 static const struct {
-	struct access a, b;
-	struct access result;
+	struct permissions a, b;
+	struct permissions result;
 } rows[] = {
 	/* the same owner and group: the bits of both */
 	{ { 1, 10, 0444 }, { 1, 10, 0440 }, { 1, 10, 0440 } },
@@ -29,9 +29,9 @@ static const struct {
 static void intersections_are_exact_or_smaller(void **state)
 {
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-		struct access a = rows[i].a;
+		struct permissions a = rows[i].a;
 
-		access_restrict(&a, &rows[i].b);
+		permissions_restrict(&a, &rows[i].b);
 		assert_int_equal(a.mode, rows[i].result.mode);
 		assert_int_equal(a.uid, rows[i].result.uid);
 		assert_int_equal(a.gid, rows[i].result.gid);
@@ -39,7 +39,7 @@ static void intersections_are_exact_or_smaller(void **state)
 }
 
 /* Does it admit a user with these groups? */
-static bool lets_in(const struct access *a, uid_t uid, bool ten, bool twenty)
+static bool lets_in(const struct permissions *a, uid_t uid, bool ten, bool twenty)
 {
 	if (uid == a->uid)
 		return a->mode & 0400;
@@ -55,13 +55,13 @@ static void nobody_gets_more_than_both_give(void **state)
 	for (unsigned k = 0; k < 8 * 8 * 16; k++) {
 		static const unsigned bits[] = { 0,    0400, 0040, 0004,
 						 0440, 0404, 0044, 0444 };
-		const struct access a = { 1 + (k >> 6 & 1), k & 128 ? 10 : 20,
-					  bits[k & 7] };
-		const struct access b = { 1 + (k >> 8 & 1), k & 512 ? 10 : 20,
-					  bits[k >> 3 & 7] };
-		struct access both = a;
+		const struct permissions a = { 1 + (k >> 6 & 1), k & 128 ? 10 : 20,
+					       bits[k & 7] };
+		const struct permissions b = { 1 + (k >> 8 & 1), k & 512 ? 10 : 20,
+					       bits[k >> 3 & 7] };
+		struct permissions both = a;
 
-		access_restrict(&both, &b);
+		permissions_restrict(&both, &b);
 		for (uid_t uid = 1; uid <= 3; uid++)
 			for (unsigned g = 0; g < 4; g++) {
 				if (!lets_in(&both, uid, g & 1, g & 2) ||
@@ -75,10 +75,10 @@ static void nobody_gets_more_than_both_give(void **state)
 
 static void of_two_owners_only_the_mounter_remains(void **state)
 {
-	struct access a = { 1, 10, 0440 };
-	const struct access b = { 2, 10, 0440 };
+	struct permissions a = { 1, 10, 0440 };
+	const struct permissions b = { 2, 10, 0440 };
 
-	access_restrict(&a, &b);
+	permissions_restrict(&a, &b);
 	assert_int_equal(a.uid, geteuid());
 	assert_int_equal(a.mode, 0400);
 }
@@ -89,8 +89,8 @@ static void an_acl_leaves_the_owner_alone(void **state)
 				 .st_gid = 10,
 				 .st_mode = S_IFREG | 0644 };
 
-	assert_int_equal(access_of(&st, false).mode, 0444);
-	assert_int_equal(access_of(&st, true).mode, 0400);
+	assert_int_equal(permissions_of(&st, false).mode, 0444);
+	assert_int_equal(permissions_of(&st, true).mode, 0400);
 }
 
 static void a_directory_is_read_by_those_who_may_search_it(void **state)
@@ -99,7 +99,7 @@ static void a_directory_is_read_by_those_who_may_search_it(void **state)
 				 .st_gid = 10,
 				 .st_mode = S_IFDIR | 0651 };
 
-	assert_int_equal(access_of(&st, false).mode, 0044);
+	assert_int_equal(permissions_of(&st, false).mode, 0044);
 }
 
 int main(void)

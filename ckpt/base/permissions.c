@@ -4,7 +4,7 @@
  * with an owner, a group and bits of its own; its attributes must give access only
  * to users that may read all of them.
  */
-#include "ckpt/base/access.h"
+#include "ckpt/base/permissions.h"
 
 #include <assert.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #define GROUP 0040u
 #define OTHER 0004u
 
-struct access access_of(const struct stat *st, bool has_acl)
+struct permissions permissions_of(const struct stat *st, bool has_acl)
 {
 	unsigned mode = st->st_mode & 0444;
 
@@ -21,27 +21,27 @@ struct access access_of(const struct stat *st, bool has_acl)
 		mode = (st->st_mode & 0111) << 2;
 	if (has_acl)
 		mode &= OWNER;
-	return (struct access){ st->st_uid, st->st_gid, mode };
+	return (struct permissions){ st->st_uid, st->st_gid, mode };
 }
 
-static bool is_open(const struct access *a)
+static bool is_open(const struct permissions *a)
 {
 	return a->mode == (OWNER | GROUP | OTHER);
 }
 
 /* The bits for members of `a`'s group and for others if `b` has another group: a
  * user may be in one group, in both or in none. */
-static unsigned bits_with_group_of(const struct access *a,
-				   const struct access *b)
+static unsigned bits_with_group_of(const struct permissions *a,
+				   const struct permissions *b)
 {
 	const bool outside = b->mode & GROUP && b->mode & OTHER;
 
 	return outside ? a->mode & (GROUP | OTHER) : 0;
 }
 
-void access_restrict(struct access *a, const struct access *b)
+void permissions_restrict(struct permissions *a, const struct permissions *b)
 {
-	const struct access x = *a;
+	const struct permissions x = *a;
 	unsigned of_a, of_b;
 
 	assert(!(a->mode & ~0444u) && !(b->mode & ~0444u));
@@ -52,7 +52,7 @@ void access_restrict(struct access *a, const struct access *b)
 		return;
 	}
 	if (x.uid != b->uid) {
-		*a = (struct access){ geteuid(), getegid(), OWNER };
+		*a = (struct permissions){ geteuid(), getegid(), OWNER };
 		return;
 	}
 	if (x.gid == b->gid) {
@@ -68,24 +68,24 @@ void access_restrict(struct access *a, const struct access *b)
 }
 
 /* Users that may list a directory and search it. */
-static struct access list_access(const struct attrs *dir)
+static struct permissions list_access(const struct attrs *dir)
 {
-	struct access a = access_of(&dir->st, dir->has_acl);
+	struct permissions a = permissions_of(&dir->st, dir->has_acl);
 
 	a.mode &= dir->st.st_mode;
 	return a;
 }
 
-void access_restrict_dir(struct attrs *a, const struct attrs *b)
+void permissions_restrict_dir(struct attrs *a, const struct attrs *b)
 {
-	struct access both = list_access(a);
-	const struct access other = list_access(b);
+	struct permissions both = list_access(a);
+	const struct permissions other = list_access(b);
 
-	access_restrict(&both, &other);
-	access_restrict(&a->access, &b->access);
+	permissions_restrict(&both, &other);
+	permissions_restrict(&a->readable_by, &b->readable_by);
 	a->st.st_uid = both.uid;
 	a->st.st_gid = both.gid;
 	a->st.st_mode = (a->st.st_mode & ~(mode_t)0777) | both.mode |
-			both.mode >> 2 | access_writers(&both, a->st.st_mode);
+			both.mode >> 2 | permissions_writers(&both, a->st.st_mode);
 	a->has_acl = false;
 }
