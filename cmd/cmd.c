@@ -17,7 +17,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/meter.h"
-#include "ckpt/base/nearest.h"
+#include "ckpt/base/suggest.h"
 #include "ckpt/base/utf8.h"
 
 #define FIRST_OPTION \
@@ -170,7 +170,7 @@ static int bad_option(char **argv, const struct option *options, int c)
 	if (c == ':')
 		return cmd_usage(argv[0], "%s requires a value", word);
 	if (!optopt) {
-		nearest_describe_option(options, word, &why);
+		suggest_option(options, word, &why);
 		return cmd_usage(argv[0], "%s: %s", word, why.text);
 	}
 	if (is_long && strchr(word, '='))

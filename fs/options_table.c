@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/nearest.h"
+#include "ckpt/base/suggest.h"
 #include "ckpt/uckpt.h"
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
@@ -132,7 +132,7 @@ static const struct row *find_row(const struct given *g)
 static int refuse_unknown(const struct given *g)
 {
 	const char *dash = g->arg[0] == '-' ? "" : "-o ";
-	struct nearest near = nearest_begin(g->arg, g->name_len);
+	struct suggestion near = suggest_begin(g->arg, g->name_len);
 	bool wants_value;
 	size_t len;
 
@@ -141,10 +141,10 @@ static int refuse_unknown(const struct given *g)
 		     !rows[i].hidden && (name = next_name(name, &len));
 		     name += len)
 			if ((*name == '-') == !*dash)
-				nearest_consider(&near, name,
+				suggest_consider(&near, name,
 						 len - (name[len - 1] == '='));
 	for (size_t i = 0; *dash && uckpt_option_name(i); i++)
-		nearest_consider(&near, uckpt_option_name(i),
+		suggest_consider(&near, uckpt_option_name(i),
 				 strcspn(uckpt_option_name(i), "="));
 	if (!near.name) {
 		log_error("unknown option %s%s; see ucfs --help", dash, g->arg);

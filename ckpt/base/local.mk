@@ -11,7 +11,7 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/interval.h \
 	%D%/bytes.h \
 	%D%/bytebuf.h %D%/bytebuf.c \
-	%D%/nearest.h %D%/nearest.c \
+	%D%/suggest.h %D%/suggest.c \
 	%D%/size.h %D%/size.c \
 	%D%/meter.h %D%/meter.c \
 	%D%/arena.h %D%/arena.c \

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/nearest.h"
+#include "ckpt/base/suggest.h"
 #include "gpu/config/config_impl.h"
 
 #define AT(member) offsetof(struct config, member)
@@ -74,7 +74,7 @@ static int refuse(char **argv, const struct option *options, int code,
 		return errmsg_set(err, -EINVAL, "%s: needs a value", word);
 	if (optopt >= FLAG_CODE)
 		return errmsg_set(err, -EINVAL, "%s: takes no value", word);
-	nearest_describe_option(options, word, &why);
+	suggest_option(options, word, &why);
 	return errmsg_set(err, -EINVAL, "%s: %s (--help lists all)", word,
 			  why.text);
 }

@@ -9,7 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/nearest.h"
+#include "ckpt/base/suggest.h"
 #include "gpu/metrics/metrics.h"
 #include "gpu/plot/plot.h"
 
@@ -90,7 +90,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 		case ':':
 			return usage(argv[optind - 1], "needs a value");
 		default:
-			nearest_describe_option(options, argv[optind - 1], &why);
+			suggest_option(options, argv[optind - 1], &why);
 			return usage(argv[optind - 1], why.text);
 		}
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/base/nearest.h"
+#include "ckpt/base/suggest.h"
 
 #include <getopt.h>
 #include <string.h>
@@ -41,15 +41,14 @@ static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 	return rows[n % 3][m];
 }
 
-struct nearest nearest_begin(const char *word, size_t len)
+struct suggestion suggest_begin(const char *word, size_t len)
 {
-	return (struct nearest){ .word = word,
-				 .len = len,
-				 .distance = len < 3 ? 1 :
-						       2 + (unsigned)len / 3 };
+	return (struct suggestion){ .word = word,
+				    .len = len,
+				    .distance = len < 3 ? 1 : 2 + (unsigned)len / 3 };
 }
 
-void nearest_consider(struct nearest *n, const char *name, size_t len)
+void suggest_consider(struct suggestion *n, const char *name, size_t len)
 {
 	unsigned d;
 
@@ -63,18 +62,17 @@ void nearest_consider(struct nearest *n, const char *name, size_t len)
 	}
 }
 
-void nearest_describe_option(const struct option *options, const char *arg,
-			     struct errmsg *out)
+void suggest_option(const struct option *options, const char *arg, struct errmsg *out)
 {
 	const char *word = arg + strspn(arg, "-");
 	const size_t len = strcspn(word, "=");
-	struct nearest near = nearest_begin(word, len);
+	struct suggestion near = suggest_begin(word, len);
 	struct errmsg found = { "" };
 
 	for (const struct option *o = options; o->name; o++) {
 		const struct errmsg before = found;
 
-		nearest_consider(&near, o->name, strlen(o->name));
+		suggest_consider(&near, o->name, strlen(o->name));
 		if (len && strncmp(o->name, word, len) == 0)
 			errmsg_set(&found, 0, "%s%s--%s", before.text,
 				   *before.text ? ", " : "", o->name);

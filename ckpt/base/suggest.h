@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_NEAREST_H
-#define UCKPT_NEAREST_H
+#ifndef UCKPT_SUGGEST_H
+#define UCKPT_SUGGEST_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@ struct option;
 
 /* Finds the name that a user probably meant by a mistyped one. */
 
-struct nearest {
+struct suggestion {
 	const char *word; /* as typed */
 	size_t len;       /* of it */
 	const char *name; /* the nearest name so far, or NULL */
@@ -20,17 +20,16 @@ struct nearest {
 
 /* Begin with a word of `len` characters.  Names that differ from it in more than a
  * third of them are not near, nor is anything but itself to a word of one or two. */
-struct nearest nearest_begin(const char *word, size_t len);
+struct suggestion suggest_begin(const char *word, size_t len);
 
 /* Consider a name, which must stay valid. */
-void nearest_consider(struct nearest *n, const char *name, size_t len);
+void suggest_consider(struct suggestion *n, const char *name, size_t len);
 
 /*
  * Describe an argument such as "--nmae=value" that getopt_long has rejected and
  * that is no lack of a value: the options that it abbreviates, or else the nearest
  * one.
  */
-void nearest_describe_option(const struct option *options, const char *arg,
-			     struct errmsg *out);
+void suggest_option(const struct option *options, const char *arg, struct errmsg *out);
 
 #endif
