@@ -86,7 +86,7 @@ static void check_done(struct check *c)
 	free(c->whole);
 	free(c->pairs);
 	check_files_done(c);
-	findings_done(&c->forms);
+	notes_done(&c->forms);
 	report_close(&c->report);
 }
 
@@ -127,10 +127,10 @@ static cJSON *to_json(const struct check *c)
 		json_add_int(root, "tree_files", (int64_t)c->opened);
 		json_add_int(root, "replicas", (int64_t)c->npairs);
 	}
-	findings_add_json(&c->forms, root, "convert");
-	findings_add_json(&c->report.notes, root, "notes");
-	findings_add_json(&c->report.warnings, root, "warnings");
-	findings_add_json(&c->report.problems, root, "problems");
+	notes_add_json(&c->forms, root, "convert");
+	notes_add_json(&c->report.notes, root, "notes");
+	notes_add_json(&c->report.warnings, root, "warnings");
+	notes_add_json(&c->report.problems, root, "problems");
 	return root;
 }
 

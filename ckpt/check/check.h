@@ -18,7 +18,7 @@ struct check_file {
 	char *path;
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
-	struct findings problems;
+	struct notes problems;
 };
 
 /* Two holders of elements that must be equal. */
@@ -29,7 +29,7 @@ struct check_pair {
 	 * that of the first; 0: compare the two slices. */
 	size_t holder;
 	bool stages; /* slices of two pipeline stages */
-	struct findings differences, problems;
+	struct notes differences, problems;
 };
 
 /* The state and findings of uckpt_check. */
@@ -48,7 +48,7 @@ struct check {
 	uint64_t opened; /* files of the universal tree; 0: it cannot be made */
 	struct progress progress; /* of reading tensors */
 
-	struct findings forms; /* options of convert that would succeed */
+	struct notes forms; /* options of convert that would succeed */
 };
 
 /* The parts of a check.  Each adds its findings; none stops at a problem.  Errors are

@@ -20,7 +20,7 @@ bool check_is_foreign(const struct check *c)
 struct blobs_check {
 	struct check *c;
 	struct dcp *d;
-	struct findings *problems; /* of each item */
+	struct notes *problems; /* of each item */
 	_Atomic size_t bare;       /* items without checksums */
 };
 
@@ -35,7 +35,7 @@ static int check_item(void *ctx, size_t i, struct errmsg *err)
 	if (rc == -EINTR || rc == -ENOMEM)
 		return errmsg_set(err, rc, "%s", why.text);
 	if (rc)
-		findings_add_new(&b->problems[i], why.text);
+		notes_add_new(&b->problems[i], why.text);
 	return 0;
 }
 
@@ -60,11 +60,12 @@ int check_blobs(struct check *c, struct errmsg *err)
 	rc = b.problems ? parallel_for(n, parallel_width(), check_item, &b, err)
 			: errmsg_nomem(err, c->report.dir);
 	for (size_t i = 0; b.problems && i < n; i++)
-		findings_take(&c->report.problems, &b.problems[i]);
+		notes_take(&c->report.problems, &b.problems[i]);
 	if (!rc && b.bare)
-		findings_add(&c->report.notes,
-			     "%s: %zu of %zu entries have no checksums: they were"
-			     " read, but not compared", c->report.dir, (size_t)b.bare, n);
+		notes_add(&c->report.notes,
+			  "%s: %zu of %zu entries have no checksums: they were"
+			  " read, but not compared",
+			  c->report.dir, (size_t)b.bare, n);
 	free(b.problems);
 	dcp_close(b.d);
 	return rc;

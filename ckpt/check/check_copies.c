@@ -176,13 +176,13 @@ static void report_difference(const struct comparison *x, const char *what,
 		snprintf(where, sizeof(where), " (%s, %s)",
 			 place_text(x, a, off, places[0]),
 			 place_text(x, b, off, places[1]));
-	findings_add(&x->pair->differences,
-		     "%s: parameter %s: %s differs between %ss %u and %u, from"
-		     " element %" PRIu64 " on%s",
-		     x->c->report.dir, p->a->name, what, kind_text(p),
-		     p->holder ? find_rank(p->param, element) : number(x, p->a),
-		     p->holder ? find_rank(&x->other, element) : number(x, p->b),
-		     element, where);
+	notes_add(&x->pair->differences,
+		  "%s: parameter %s: %s differs between %ss %u and %u, from"
+		  " element %" PRIu64 " on%s",
+		  x->c->report.dir, p->a->name, what, kind_text(p),
+		  p->holder ? find_rank(p->param, element) : number(x, p->a),
+		  p->holder ? find_rank(&x->other, element) : number(x, p->b), element,
+		  where);
 }
 
 /* Open the elements of one side as a file. */
@@ -242,7 +242,7 @@ static int compare_state(struct comparison *x, const struct param_state *state)
 			 : -EIO;
 
 	if (rc && rc != -EINTR)
-		findings_add_new(&x->pair->problems, err.text);
+		notes_add_new(&x->pair->problems, err.text);
 	vfile_free(a);
 	vfile_free(b);
 	return rc == -EINTR ? rc : 0;
@@ -255,12 +255,11 @@ static int compare_states(struct comparison *x)
 	int rc = 0;
 
 	if (p->a->numel != p->b->numel) {
-		findings_add(&x->pair->problems,
-			     "%s: parameter %s: has %" PRIu64 " elements on %s"
-			     " %u, but %" PRIu64 " on %u",
-			     x->c->report.dir, p->a->name, p->a->numel,
-			     kind_text(p), number(x, p->a), p->b->numel,
-			     number(x, p->b));
+		notes_add(&x->pair->problems,
+			  "%s: parameter %s: has %" PRIu64 " elements on %s"
+			  " %u, but %" PRIu64 " on %u",
+			  x->c->report.dir, p->a->name, p->a->numel, kind_text(p),
+			  number(x, p->a), p->b->numel, number(x, p->b));
 		return 0;
 	}
 	for (size_t i = 0; !rc && i < states->n; i++)
@@ -323,14 +322,14 @@ static void take_differences(struct check *c, struct check_pair *p)
 	struct errmsg note = { "" };
 
 	if (!p->differences.n || !is_own_copy(c, p)) {
-		findings_take(&c->report.problems, &p->differences);
+		notes_take(&c->report.problems, &p->differences);
 		return;
 	}
 	errmsg_set(&note, 0,
 		   "parameter %s: pipeline stage %u has a copy of its own; that"
 		   " of stage %u is read",
 		   p->a->name, p->b->mp / tp, p->a->mp / tp);
-	findings_add_new(&c->report.notes, note.text);
+	notes_add_new(&c->report.notes, note.text);
 }
 
 int check_pairs(struct check *c, struct errmsg *err)
@@ -341,8 +340,8 @@ int check_pairs(struct check *c, struct errmsg *err)
 	for (size_t i = 0; i < c->npairs; i++)
 		take_differences(c, &c->pairs[i]);
 	for (size_t i = 0; i < c->npairs; i++) {
-		findings_take(&c->report.problems, &c->pairs[i].problems);
-		findings_done(&c->pairs[i].differences);
+		notes_take(&c->report.problems, &c->pairs[i].problems);
+		notes_done(&c->pairs[i].differences);
 	}
 	return rc;
 }

@@ -23,8 +23,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/names.h"
 #include "ckpt/files/files.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"
 #include "ckpt/plan/plan.h"
@@ -76,7 +76,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 	if (c->report.choice == TAGS_WEIGHTS && !hf)
 		return 0;
 	if (!hf && files_list(c->report.u, c->report.dir, &l, &why)) {
-		findings_add_new(&c->report.problems, why.text);
+		notes_add_new(&c->report.problems, why.text);
 		return 0;
 	}
 	c->params = hf ? hf->nparams : 0;
@@ -97,12 +97,11 @@ int check_list_files(struct check *c, struct errmsg *err)
 static bool add_problem(struct check_file *f, const char *text)
 {
 	if (f->problems.n >= MEMBERS_MAX) {
-		findings_add(&f->problems,
-			     "%s: more members are damaged (not listed)",
-			     f->path);
+		notes_add(&f->problems, "%s: more members are damaged (not listed)",
+			  f->path);
 		return false;
 	}
-	findings_add_new(&f->problems, text);
+	notes_add_new(&f->problems, text);
 	return true;
 }
 
@@ -265,16 +264,15 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 	if (f->problems.n || f->summed || is_left_over(c, f))
 		return;
 	if (f->is_zip)
-		findings_add(&c->report.notes,
-			     "%s: has no checksums: they were disabled"
-			     " when it was written",
-			     f->path);
+		notes_add(&c->report.notes,
+			  "%s: has no checksums: they were disabled"
+			  " when it was written",
+			  f->path);
 	else
-		findings_add(
-			&c->report.notes,
-			"%s: has no checksums: %s does not store any", f->path,
-			is_safetensors(f) ? "safetensors"
-					  : "torch's container without zip");
+		notes_add(&c->report.notes, "%s: has no checksums: %s does not store any",
+			  f->path,
+			  is_safetensors(f) ? "safetensors"
+					    : "torch's container without zip");
 }
 
 static void check_facts(const struct check *c, struct check_file *f,
@@ -288,7 +286,7 @@ static void check_facts(const struct check *c, struct check_file *f,
 	    (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
 	    zckpt_check_facts(c->report.zero, f->path, pt->root,
 			      &err))
-		findings_add_new(&f->problems, err.text);
+		notes_add_new(&f->problems, err.text);
 }
 
 static unsigned files_at_once(const struct check *c)
@@ -312,7 +310,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	/* Opening the plan has read the headers of safetensors. */
 	if (is_safetensors(f) ? files_open(c->report.u, f->path, NULL, &pt.src, &why)
 			      : files_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
-		findings_add_new(&f->problems, why.text);
+		notes_add_new(&f->problems, why.text);
 		return 0;
 	}
 	f->is_zip = pt.is_zip;
@@ -344,7 +342,7 @@ int check_files(struct check *c, struct errmsg *err)
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data && !check_is_foreign(c))
 			note_without_sums(c, &c->files[i]);
-		findings_take(&c->report.problems, &c->files[i].problems);
+		notes_take(&c->report.problems, &c->files[i].problems);
 	}
 	return rc;
 }

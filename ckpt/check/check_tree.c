@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
@@ -30,7 +30,7 @@ struct walk {
 	struct plan_entry *v;
 	size_t n, cap;
 	/* Protected by the context's lock: */
-	struct findings *problems;
+	struct notes *problems;
 	uint64_t opened; /* files */
 	int rc; /* of the first failure that is not only -ENOTSUP */
 };
@@ -39,7 +39,7 @@ static void add_failure(struct walk *w, int rc, const char *text)
 {
 	assert(rc < 0);
 	pthread_mutex_lock(&w->c->report.u->lock);
-	findings_add_new(w->problems, text);
+	notes_add_new(w->problems, text);
 	if (!w->rc || w->rc == -ENOTSUP)
 		w->rc = rc;
 	pthread_mutex_unlock(&w->c->report.u->lock);
@@ -141,7 +141,7 @@ static void list_dir(struct walk *w, uint64_t dir)
 
 /* Open every file of a plan's tree.  Returns the first error. */
 static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
-		    struct findings *problems)
+		    struct notes *problems)
 {
 	struct walk w = { .c = c, .plan = p, .problems = problems };
 
@@ -157,7 +157,7 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
  * check_forms. */
 void check_tree(struct check *c)
 {
-	struct findings why = { 0 };
+	struct notes why = { 0 };
 	struct errmsg err = { "" };
 	int rc = plan_check(c->report.plan, &err);
 
@@ -166,15 +166,15 @@ void check_tree(struct check *c)
 	if (rc == -ENOTSUP)
 		c->opened = 0;
 	else
-		findings_take(&c->report.problems, &why);
-	findings_done(&why);
+		notes_take(&c->report.problems, &why);
+	notes_done(&why);
 }
 
 /* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
 static int check_form(struct check *c, const struct report_form *f,
-		      struct findings *why)
+		      struct notes *why)
 {
-	const struct errmsg_sink notes = { findings_add_new, &c->report.notes };
+	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
 	struct errmsg err = { "" };
 	uint64_t opened;
 	struct plan *p;
@@ -188,17 +188,17 @@ static int check_form(struct check *c, const struct report_form *f,
 			plan_lack(p, &notes);
 		plan_close(p);
 	}
-	findings_add_new(why, err.text);
+	notes_add_new(why, err.text);
 	return rc;
 }
 
 /* What keeps a form from being written. */
 struct refusal {
 	int rc;
-	struct findings why;
+	struct notes why;
 };
 
-static bool has_text(const struct findings *l, const char *text)
+static bool has_text(const struct notes *l, const char *text)
 {
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
@@ -228,11 +228,11 @@ static void add_refusals(struct check *c, const struct refusal *v, size_t first,
 		if (!list)
 			c->forms.failed = true;
 		else if (!said && r->rc == -ENOTSUP)
-			findings_add(&c->report.notes, "%s (convert %s is not possible)",
-				     text, list);
+			notes_add(&c->report.notes, "%s (convert %s is not possible)",
+				  text, list);
 		else if (!said)
-			findings_add(&c->report.problems, "%s (needed by convert %s)", text,
-				     list);
+			notes_add(&c->report.problems, "%s (needed by convert %s)", text,
+				  list);
 		free(list);
 	}
 }
@@ -246,13 +246,13 @@ void check_forms(struct check *c)
 	for (size_t i = 0; i < n; i++) {
 		v[i].rc = check_form(c, &report_forms[i], &v[i].why);
 		if (!v[i].rc)
-			findings_add(&c->forms, "%s", report_forms[i].options);
+			notes_add(&c->forms, "%s", report_forms[i].options);
 	}
 	for (size_t i = 0; i < n; i++)
 		if (v[i].rc)
 			add_refusals(c, v, i, n);
 	for (size_t i = 0; i < n; i++) {
 		c->forms.failed |= v[i].why.failed;
-		findings_done(&v[i].why);
+		notes_done(&v[i].why);
 	}
 }

@@ -96,7 +96,7 @@ static void read_profile(struct info *info)
 					      &info->bytes, &err);
 
 	if (rc && rc != -ENOTSUP)
-		findings_add(&r->problems, "%s", err.text);
+		notes_add(&r->problems, "%s", err.text);
 }
 
 /* Find out which forms can be written. */
@@ -545,8 +545,8 @@ static cJSON *to_json(const struct info *info)
 			add_origin(root, info->report.zero);
 		add_contents(root, info);
 	}
-	findings_add_json(&info->report.warnings, root, "warnings");
-	findings_add_json(&info->report.problems, root, "problems");
+	notes_add_json(&info->report.warnings, root, "warnings");
+	notes_add_json(&info->report.problems, root, "problems");
 	return root;
 }
 

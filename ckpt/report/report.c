@@ -33,7 +33,7 @@
 /* At most this many tags are named. */
 #define NAMED_MAX 16
 
-void findings_add(struct findings *l, const char *fmt, ...)
+void notes_add(struct notes *l, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -49,27 +49,27 @@ void findings_add(struct findings *l, const char *fmt, ...)
 		l->n++;
 }
 
-void findings_add_new(void *findings, const char *text)
+void notes_add_new(void *notes, const char *text)
 {
-	struct findings *l = findings;
+	struct notes *l = notes;
 
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
 			return;
 	if (*text)
-		findings_add(l, "%s", text);
+		notes_add(l, "%s", text);
 }
 
-void findings_take(struct findings *l, struct findings *from)
+void notes_take(struct notes *l, struct notes *from)
 {
 	assert(from != l);
 	for (size_t i = 0; i < from->n; i++)
-		findings_add_new(l, from->v[i]);
+		notes_add_new(l, from->v[i]);
 	l->failed |= from->failed;
-	findings_done(from);
+	notes_done(from);
 }
 
-void findings_add_json(const struct findings *l, cJSON *object, const char *key)
+void notes_add_json(const struct notes *l, cJSON *object, const char *key)
 {
 	cJSON *list = cJSON_AddArrayToObject(object, key);
 
@@ -77,8 +77,7 @@ void findings_add_json(const struct findings *l, cJSON *object, const char *key)
 		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
 }
 
-static void add_lines(struct bytebuf *text, const struct findings *l,
-		      const char *kind)
+static void add_lines(struct bytebuf *text, const struct notes *l, const char *kind)
 {
 	for (size_t i = 0; i < l->n; i++) {
 		bytebuf_add_format(text, "%s: ", kind);
@@ -87,12 +86,12 @@ static void add_lines(struct bytebuf *text, const struct findings *l,
 	}
 }
 
-void findings_done(struct findings *l)
+void notes_done(struct notes *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		free(l->v[i]);
 	free(l->v);
-	*l = (struct findings){ 0 };
+	*l = (struct notes){ 0 };
 }
 
 /* Name the tags in directories of the run, if there are `min`. */
@@ -109,8 +108,8 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	}
 	bytebuf_add_u8(&names, 0);
 	if (tags.n >= min && !names.failed)
-		findings_add(&r->warnings, "%s: tags in directories below: %s%s",
-			     run, names.data, tags.n > NAMED_MAX ? ", ..." : "");
+		notes_add(&r->warnings, "%s: tags in directories below: %s%s", run,
+			  names.data, tags.n > NAMED_MAX ? ", ..." : "");
 	bytebuf_done(&names);
 	tags_done(&tags);
 }
@@ -127,9 +126,9 @@ static void warn_of_choice(struct report *r, const char *run)
 	    tags_list(r->u, run, false, &tags, NULL))
 		return;
 	if (tags.latest)
-		findings_add(&r->warnings,
-			     "%s/latest names %s, which is not a ZeRO checkpoint",
-			     run, tags.latest);
+		notes_add(&r->warnings,
+			  "%s/latest names %s, which is not a ZeRO checkpoint", run,
+			  tags.latest);
 	tags_done(&tags);
 }
 
@@ -137,7 +136,7 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 		struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = true };
-	const struct errmsg_sink found = { findings_add_new, &r->problems };
+	const struct errmsg_sink found = { notes_add_new, &r->problems };
 	struct errmsg why = { "" };
 	char *path = NULL;
 	int rc = roots_unite(r->u, paths, n, false, &path, err)
@@ -154,7 +153,7 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 		r->zero = zckpt_of(r->c);
 		return 0;
 	}
-	findings_add_new(&r->problems, why.text);
+	notes_add_new(&r->problems, why.text);
 	if (rc == -EBADMSG)
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
@@ -209,16 +208,16 @@ int report_plan_form(const struct report *r, const struct report_form *f,
 void report_close(struct report *r)
 {
 	plan_close(r->plan);
-	findings_done(&r->notes);
-	findings_done(&r->warnings);
-	findings_done(&r->problems);
+	notes_done(&r->notes);
+	notes_done(&r->warnings);
+	notes_done(&r->problems);
 	bytebuf_done(&r->text);
 	free(r->dir);
 }
 
 void report_add_problems(struct report *r, bool all)
 {
-	const struct errmsg_sink found = { findings_add_new, &r->problems };
+	const struct errmsg_sink found = { notes_add_new, &r->problems };
 
 	zckpt_find_problems(r->zero, all, &found);
 }
@@ -229,20 +228,18 @@ void report_add_lost(struct report *r)
 
 	for (unsigned mp = 0; zero && mp < zero->dir.mp_degree; mp++)
 		if (zero->model.ranks[mp].lost)
-			findings_add_new(&r->problems,
-					 zero->model.ranks[mp].refused);
+			notes_add_new(&r->problems, zero->model.ranks[mp].refused);
 }
 
 void report_add_warnings(struct report *r)
 {
-	const struct errmsg_sink found = { findings_add_new, &r->warnings };
+	const struct errmsg_sink found = { notes_add_new, &r->warnings };
 	const struct shard *first = zckpt_shard(r->zero, 0, 0);
 
 	plan_warn(r->plan, &found);
 	if (first && first->mapping_ignored && !r->zero->model.ranks[0].round_robin)
-		findings_add(&r->warnings,
-			     "param_slice_mappings is wrong: parameters are"
-			     " read in the order of param_shapes");
+		notes_add(&r->warnings, "param_slice_mappings is wrong: parameters are"
+					" read in the order of param_shapes");
 }
 
 void report_line(struct report *r, const char *label, const char *fmt, ...)

@@ -17,29 +17,28 @@ struct zero_checkpoint;
 
 /* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
  * set; report_tell checks it.  Not thread-safe. */
-struct findings {
+struct notes {
 	char **v;
 	size_t n, cap;
 	bool failed;
 };
 
 /* Add a line, formatted like printf. */
-void findings_add(struct findings *l, const char *fmt, ...)
+void notes_add(struct notes *l, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Add `text` unless it is empty or already in `findings`, a struct findings: for an
+/* Add `text` unless it is empty or already in `notes`, a struct notes: for an
  * errmsg_sink. */
-void findings_add_new(void *findings, const char *text);
+void notes_add_new(void *notes, const char *text);
 
 /* Move the lines of `from` to the end of `l`, without duplicates.  Leaves
  * `from` empty. */
-void findings_take(struct findings *l, struct findings *from);
+void notes_take(struct notes *l, struct notes *from);
 
 /* Add to `object` an array of the lines. */
-void findings_add_json(const struct findings *l, struct cJSON *object,
-		       const char *key);
+void notes_add_json(const struct notes *l, struct cJSON *object, const char *key);
 
-void findings_done(struct findings *l);
+void notes_done(struct notes *l);
 
 /* What uckpt_info and uckpt_check report about a tag's directory, or one of Hugging Face
  * weights. */
@@ -50,9 +49,9 @@ struct report {
 	struct plan *plan; /* NULL if it cannot be served */
 	struct checkpoint *c;         /* of the plan, or NULL */
 	struct zero_checkpoint *zero; /* the same if it is one of DeepSpeed's, or NULL */
-	struct findings notes;
-	struct findings warnings; /* problems that do not prevent serving */
-	struct findings problems;
+	struct notes notes;
+	struct notes warnings; /* problems that do not prevent serving */
+	struct notes problems;
 	struct bytebuf text;
 };
 
