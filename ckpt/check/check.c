@@ -147,8 +147,7 @@ int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
 	if (!rc && !(flags & UCKPT_JSON))
 		add_text(&c);
 	if (!rc)
-		rc = report_tell(&c.report,
-				 flags & UCKPT_JSON ? to_json(&c) : NULL, err);
+		rc = report_emit(&c.report, flags & UCKPT_JSON ? to_json(&c) : NULL, err);
 	check_done(&c);
 	return rc;
 }

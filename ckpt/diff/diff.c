@@ -312,8 +312,8 @@ static int tell(const struct uckpt *u, struct diff *d, unsigned flags,
 
 	if (!(flags & UCKPT_JSON))
 		diff_add_text(d, all, &text);
-	return report_pass(u, &text,
-			   flags & UCKPT_JSON ? diff_to_json(d, all) : NULL, err);
+	return report_emit_text(u, &text,
+				flags & UCKPT_JSON ? diff_to_json(d, all) : NULL, err);
 }
 
 int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,

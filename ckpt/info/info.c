@@ -562,8 +562,8 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	if (!rc && !(flags & UCKPT_JSON))
 		add_text(&info);
 	if (!rc)
-		rc = report_tell(&info.report,
-				 flags & UCKPT_JSON ? to_json(&info) : NULL, err);
+		rc = report_emit(&info.report, flags & UCKPT_JSON ? to_json(&info) : NULL,
+				 err);
 	sidecars_done(&info.sidecars);
 	report_close(&info.report);
 	return rc;

@@ -284,15 +284,15 @@ void report_end(struct report *r, const char *whole)
 		bytebuf_add_format(&r->text, "%s\n", whole);
 }
 
-int report_tell(struct report *r, cJSON *root, struct errmsg *err)
+int report_emit(struct report *r, cJSON *root, struct errmsg *err)
 {
 	r->text.failed |= r->notes.failed || r->warnings.failed ||
 			  r->problems.failed;
-	return report_pass(r->u, &r->text, root, err) ?: r->problems.n > 0;
+	return report_emit_text(r->u, &r->text, root, err) ?: r->problems.n > 0;
 }
 
-int report_pass(const struct uckpt *u, struct bytebuf *text, cJSON *root,
-		struct errmsg *err)
+int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root,
+		     struct errmsg *err)
 {
 	int rc = 0;
 

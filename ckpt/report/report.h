@@ -16,7 +16,7 @@ struct plan;
 struct zero_checkpoint;
 
 /* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
- * set; report_tell checks it.  Not thread-safe. */
+ * set; report_emit checks it.  Not thread-safe. */
 struct notes {
 	char **v;
 	size_t n, cap;
@@ -105,11 +105,11 @@ void report_end(struct report *r, const char *whole);
 
 /* Tell the caller of the library the text, or `root` if that is empty.  Deletes `root`.
  * Returns 1 if there are problems, or -ENOMEM. */
-int report_tell(struct report *r, struct cJSON *root, struct errmsg *err);
+int report_emit(struct report *r, struct cJSON *root, struct errmsg *err);
 
 /* Tell the caller of the library `text`, or `root` if that is empty.  Deletes both.
  * -ENOMEM, also of a text that has failed. */
-int report_pass(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
-		struct errmsg *err);
+int report_emit_text(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
+		     struct errmsg *err);
 
 #endif
