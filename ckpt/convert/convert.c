@@ -18,9 +18,9 @@
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
 #include "ckpt/base/progress.h"
+#include "ckpt/convert/compare_tree.h"
 #include "ckpt/convert/resume.h"
-#include "ckpt/convert/treesame.h"
-#include "ckpt/convert/treewrite.h"
+#include "ckpt/convert/write_tree.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/output.h"
@@ -121,7 +121,7 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
 {
 	struct resume resume;
-	const struct treewrite_options how = {
+	const struct write_tree_args how = {
 		.shown = c->dest,
 		.width = width_of(c),
 		.progress = progress,
@@ -136,7 +136,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 
 	if (rc)
 		return rc;
-	rc = treewrite_save(c->plan, out.fd, &how, err)
+	rc = write_tree(c->plan, out.fd, &how, err)
 		     ?: progress_add(progress, 0)
 		     ?: output_commit(&out, pointer, err);
 	if (!out.tmp) {
@@ -150,7 +150,7 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 }
 
 /* Write the tree, unless another process has. */
-static int write_tree(struct convert *c, struct errmsg *err)
+static int write_once(struct convert *c, struct errmsg *err)
 {
 	const struct errmsg_sink notes = context_notes(c->u);
 	struct progress progress = { .u = c->u, .total = c->done.bytes };
@@ -159,7 +159,7 @@ static int write_tree(struct convert *c, struct errmsg *err)
 	if (rc != -EEXIST && rc != -ENOTEMPTY)
 		return rc;
 	progress = (struct progress){ .u = c->u, .total = c->done.bytes };
-	same = treesame(c->plan, c->dest, width_of(c), &progress);
+	same = compare_tree(c->plan, c->dest, width_of(c), &progress);
 	if (same == -EINTR)
 		return -EINTR;
 	if (same)
@@ -176,7 +176,7 @@ static int write_plan(struct convert *c, struct errmsg *err)
 	plan_checkpoint(c->plan)->read_threads = c->s->read_threads;
 	rc = plan_prove(c->plan, c->s->lenient, err)
 		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
-		     ?: write_tree(c, err);
+		     ?: write_once(c, err);
 	if (!rc)
 		plan_warn(c->plan, &warnings);
 	return rc;

@@ -2,6 +2,6 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/resume.h %D%/resume.c \
-	%D%/treewrite.h %D%/treewrite.c \
-	%D%/treesame.h %D%/treesame.c \
+	%D%/write_tree.h %D%/write_tree.c \
+	%D%/compare_tree.h %D%/compare_tree.c \
 	%D%/convert.c

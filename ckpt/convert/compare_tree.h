@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_TREESAME_H
-#define UCKPT_TREESAME_H
+#ifndef UCKPT_COMPARE_TREE_H
+#define UCKPT_COMPARE_TREE_H
 
 struct plan;
 struct progress;
@@ -10,7 +10,7 @@ struct progress;
  * bytes, of which `progress` counts those that are equal.  Returns 0 if the directory has
  * these files and no others; -EINTR as progress_add; or another error.
  */
-int treesame(struct plan *p, const char *dir, unsigned width,
-	     struct progress *progress);
+int compare_tree(struct plan *p, const char *dir, unsigned width,
+		 struct progress *progress);
 
 #endif

@@ -23,7 +23,7 @@
  * Write-back of a file begins as soon as it is complete, and resume_sync
  * waits for all files at the end, and for those before now and then.
  */
-#include "ckpt/convert/treewrite.h"
+#include "ckpt/convert/write_tree.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,8 +43,8 @@
 #include "ckpt/convert/resume.h"
 #include "ckpt/files/files.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/sys/output.h"
+#include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
@@ -66,7 +66,7 @@ struct task {
 struct writer {
 	struct plan *p;
 	int dir; /* the output directory, open */
-	const struct treewrite_options *options;
+	const struct write_tree_args *options;
 	struct arena arena; /* of tasks and paths */
 	struct task *tasks;
 	size_t n, cap;
@@ -414,8 +414,8 @@ static int skip_whole(struct writer *w)
 	return progress_add(w->options->progress, bytes);
 }
 
-int treewrite_save(struct plan *p, int dir,
-		   const struct treewrite_options *options, struct errmsg *err)
+int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
+	       struct errmsg *err)
 {
 	struct writer w = {
 		.p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a directory has the files of a tree.  Links do not count as files: what they lead
  * to may change. */
-#include "ckpt/convert/treesame.h"
+#include "ckpt/convert/compare_tree.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -136,8 +136,8 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 	return rc;
 }
 
-int treesame(struct plan *p, const char *dir, unsigned width,
-	     struct progress *progress)
+int compare_tree(struct plan *p, const char *dir, unsigned width,
+		 struct progress *progress)
 {
 	struct same s = { .p = p, .progress = progress };
 	int rc;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_TREEWRITE_H
-#define UCKPT_TREEWRITE_H
+#ifndef UCKPT_WRITE_TREE_H
+#define UCKPT_WRITE_TREE_H
 
 struct errmsg;
 struct plan;
 struct progress;
 struct resume;
 
-struct treewrite_options {
+struct write_tree_args {
 	const char *shown; /* the output directory's name in messages */
 	unsigned width;    /* files written at once */
 	struct progress *progress; /* of bytes written */
@@ -19,7 +19,7 @@ struct treewrite_options {
  * options->resume knows, and sync it to the disk.  Copies of shards keep their mode and times.  -EINTR as
  * progress_add.  On failure the files written so far stay.
  */
-int treewrite_save(struct plan *p, int dir,
-		   const struct treewrite_options *options, struct errmsg *err);
+int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
+	       struct errmsg *err);
 
 #endif
