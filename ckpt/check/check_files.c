@@ -30,7 +30,6 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/vfile/shardcache.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
@@ -336,8 +335,8 @@ int check_files(struct check *c, struct errmsg *err)
 	const unsigned width = files_at_once(c);
 	const int rc =
 		c->data ? parallel_for(c->nfiles, width, check_file, c, err)
-			: steps_run(c->report.u, "checking files", parallel_far,
-				    c->nfiles, width, check_file, c, err);
+			: parallel_steps(c->report.u, "checking files", parallel_far,
+					 c->nfiles, width, check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data && !check_is_foreign(c))

@@ -20,7 +20,6 @@
 #include "ckpt/check/check.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -146,8 +145,8 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
 	struct walk w = { .c = c, .plan = p, .problems = problems };
 
 	list_dir(&w, PLAN_ROOT);
-	steps_run(c->report.u, "laying out files", parallel_for, w.n, parallel_width(),
-		  open_entry, &w, NULL);
+	parallel_steps(c->report.u, "laying out files", parallel_for, w.n,
+		       parallel_width(), open_entry, &w, NULL);
 	*opened = w.opened;
 	free(w.v);
 	return w.rc;

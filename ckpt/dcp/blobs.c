@@ -23,7 +23,6 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 
 /* Files that stay open; further ones are opened for each read. */
@@ -94,7 +93,8 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 	pthread_mutex_init(&b->lock, NULL);
 	for (size_t i = 0; i < m->nfiles; i++)
 		b->v[i].path = m->files[i];
-	rc = steps_run(u, "looking at files", parallel_far, b->n, 1, find_file, b, err);
+	rc = parallel_steps(u, "looking at files", parallel_far, b->n, 1, find_file, b,
+			    err);
 	b->found = true;
 	for (size_t i = 0; !rc && i < b->n; i++)
 		permissions_restrict(readable_by, &b->v[i].readable_by);

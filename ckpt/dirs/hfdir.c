@@ -29,7 +29,6 @@
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 
 static const struct layout {
@@ -308,9 +307,9 @@ static int read_files(struct hfdir *d, const struct layout *l,
 		if (asprintf(&f->path, "%s/%s", d->path, names[d->nfiles]) < 0)
 			return errmsg_nomem(err, d->path);
 	}
-	return steps_run(d->u, "reading headers", parallel_for, n, parallel_width(),
-			 read_file, &r, err) ?:
-	       list_tensors(d, err);
+	return parallel_steps(d->u, "reading headers", parallel_for, n, parallel_width(),
+			      read_file, &r, err)
+		       ?: list_tensors(d, err);
 }
 
 /* List the names of the files that the map of an index names. */

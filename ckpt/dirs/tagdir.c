@@ -26,7 +26,6 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100
@@ -344,8 +343,8 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
 	if (!rc)
-		rc = steps_run(u, "looking at files", parallel_far, d->nfiles, 1,
-			       find_numbered, d, err);
+		rc = parallel_steps(u, "looking at files", parallel_far, d->nfiles, 1,
+				    find_numbered, d, err);
 	if (!rc) {
 		sort_files(d);
 		rc = d->noptim ? check_files(d, err)

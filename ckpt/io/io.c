@@ -20,7 +20,6 @@
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 
 /* What is really there, on this machine or on a server. */
 static int stat_real(struct uckpt *u, const char *path, unsigned flags,
@@ -92,8 +91,9 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 	if (!untold)
 		return 0;
 	/* A far store that does not tell them is asked for many types at once. */
-	return steps_run(u, "looking at names", parallel_far, out->n - first, 1, find_type,
-			 &(struct untyped){ dirfd(dir), out->v + first }, err);
+	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1,
+			      find_type, &(struct untyped){ dirfd(dir), out->v + first },
+			      err);
 }
 
 static int list_real(struct uckpt *u, const char *path, struct dirlist *out,

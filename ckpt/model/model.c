@@ -17,7 +17,6 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 
 struct builder {
 	struct model *m;
@@ -375,7 +374,7 @@ int model_load(struct model *m, const struct tagdir *dir,
 	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
 	struct errmsg why = { "" };
 	int rc = model_init(&b) ?:
-		 steps_run(dir->u, "reading model states", parallel_far, dir->mp_degree,
+		 parallel_steps(dir->u, "reading model states", parallel_far, dir->mp_degree,
 			   parallel_width(), model_load_rank, &b, err) ?:
 		 find_degrees(&b);
 

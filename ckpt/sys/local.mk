@@ -3,7 +3,7 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/clock.h \
 	%D%/idle.h \
-	%D%/parallel.h %D%/parallel.c %D%/steps.h %D%/steps.c \
+	%D%/parallel.h %D%/parallel.c \
 	%D%/memory.h %D%/memory.c \
 	%D%/dynlib.h %D%/dynlib.c \
 	%D%/crc32.h %D%/crc32.c \

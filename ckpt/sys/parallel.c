@@ -12,12 +12,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/progress.h"
 #include "ckpt/sys/clock.h"
 
 /* Work that took longer, and slept, has waited for something. */
@@ -243,4 +245,32 @@ int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
 	pthread_cond_broadcast(&t->moved);
 	pthread_mutex_unlock(&t->lock);
 	return rc;
+}
+
+struct steps {
+	const struct uckpt *u;
+	const char *what;
+	size_t n;
+	parallel_work *work;
+	void *ctx;
+	atomic_size_t done;
+};
+
+static int make_step(void *ctx, size_t i, struct errmsg *err)
+{
+	struct steps *s = ctx;
+	const int rc = s->work(s->ctx, i, err);
+
+	progress_step(s->u, s->what, atomic_fetch_add(&s->done, 1) + 1, s->n);
+	return rc;
+}
+
+int parallel_steps(const struct uckpt *u, const char *what, parallel_loop *loop, size_t n,
+		   unsigned width, parallel_work *work, void *ctx, struct errmsg *err)
+{
+	struct steps s = { u, what, n, work, ctx, 0 };
+
+	if (n)
+		progress_step(u, what, 0, n);
+	return loop(n, width, make_step, &s, err);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct errmsg;
+struct uckpt;
 
 /* The number of processors that this process may use, at least 1. */
 unsigned parallel_width(void);
@@ -30,6 +31,14 @@ int parallel_for(size_t n, unsigned width, parallel_work *work, void *ctx,
 
 int parallel_far(size_t n, unsigned width, parallel_work *work, void *ctx,
 		 struct errmsg *err);
+
+/* parallel_for or parallel_far. */
+typedef int parallel_loop(size_t n, unsigned width, parallel_work *work, void *ctx,
+			  struct errmsg *err);
+
+/* Run such a loop and report each call of `work` as a step `what` (progress_step). */
+int parallel_steps(const struct uckpt *u, const char *what, parallel_loop *loop, size_t n,
+		   unsigned width, parallel_work *work, void *ctx, struct errmsg *err);
 
 /*
  * Turns of the items of a parallel_for, for a step that one item at a time takes, in

@@ -19,7 +19,6 @@
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/tree/tree_impl.h"
 
 #define SURVEY_WIDTH 16 /* directories that are scanned at once */
@@ -155,8 +154,8 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 		if (!survey_add(&s, dir, d.v[i].name, d.v[i].own_type))
 			break;
 	dirlist_done(&d);
-	steps_run(t->o->u, "looking at other checkpoints", parallel_for, s.n,
-		  SURVEY_WIDTH, survey_scan, &s, NULL);
+	parallel_steps(t->o->u, "looking at other checkpoints", parallel_for, s.n,
+		       SURVEY_WIDTH, survey_scan, &s, NULL);
 	for (size_t i = 0; i < s.n; i++)
 		if (s.v[i].odd)
 			survey_report(&s, s.v[i].path);

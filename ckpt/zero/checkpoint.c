@@ -17,7 +17,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -247,10 +246,12 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	l.needed = l.n;
 	if (l.n)
 		list_missing(&l, end, last, 1, l.n + count_early(r));
-	rc = steps_run(r->dir.u, "reading shards", r->c.read_threads ? parallel_for : parallel_far,
-		       l.n, r->c.read_threads ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
-								  : parallel_width(),
-		       load_indexed, &l, err);
+	rc = parallel_steps(r->dir.u, "reading shards",
+			    r->c.read_threads ? parallel_for : parallel_far, l.n,
+			    r->c.read_threads
+				    ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
+								 : parallel_width(),
+			    load_indexed, &l, err);
 	free(l.shards);
 	return rc;
 }

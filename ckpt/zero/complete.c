@@ -20,7 +20,6 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/sys/steps.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* Check that the rank has the experts that belong to its position. */
@@ -194,9 +193,10 @@ int zckpt_check_files(struct checkpoint *c, struct errmsg *err)
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
 		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
-	return rc ?: steps_run(r->dir.u, "checking files", parallel_far,
-			       count_files(&r->dir, true), parallel_width(), check_file, r,
-			       err);
+	return rc
+		       ?: parallel_steps(r->dir.u, "checking files", parallel_far,
+					 count_files(&r->dir, true), parallel_width(),
+					 check_file, r, err);
 }
 
 /* Compare the profile of a model-parallel rank with that of the first one in its
@@ -245,8 +245,8 @@ void zckpt_find_problems(struct zero_checkpoint *r, bool all,
 	 * for a message of its own. */
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
 		zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
-	steps_run(r->dir.u, "checking files", parallel_far, n, parallel_width(), list_file,
-		  &l, NULL);
+	parallel_steps(r->dir.u, "checking files", parallel_far, n, parallel_width(),
+		       list_file, &l, NULL);
 	for (size_t i = 0; i < n; i++)
 		if (*l.err[i].text)
 			errmsg_put(found, "%s", l.err[i].text);
