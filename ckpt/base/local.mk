@@ -8,7 +8,6 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/array.h %D%/array.c \
 	%D%/checked.h \
 	%D%/hashtab.h %D%/hashtab.c \
-	%D%/interval.h \
 	%D%/bytes.h \
 	%D%/bytebuf.h %D%/bytebuf.c \
 	%D%/suggest.h %D%/suggest.c \
@@ -17,6 +16,6 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/arena.h %D%/arena.c \
 	%D%/scratch.h %D%/scratch.c \
 	%D%/permissions.h %D%/permissions.c %D%/dirlist.h %D%/dirlist.c \
-	%D%/context.h %D%/progress.h %D%/beneath.h %D%/beneath.c \
+	%D%/context.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \
 	%D%/json.h %D%/json.c

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/progress.h"
+#include "ckpt/base/context.h"
 #include "ckpt/report/report.h"
 
 struct errmsg;

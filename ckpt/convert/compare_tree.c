@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/progress.h"
+#include "ckpt/base/context.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"

@@ -17,7 +17,7 @@
 
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
-#include "ckpt/base/progress.h"
+#include "ckpt/base/context.h"
 #include "ckpt/convert/compare_tree.h"
 #include "ckpt/convert/resume.h"
 #include "ckpt/convert/write_tree.h"

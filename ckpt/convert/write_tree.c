@@ -37,8 +37,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/base/size.h"
 #include "ckpt/convert/resume.h"
 #include "ckpt/files/files.h"

@@ -15,8 +15,8 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
 #include "ckpt/dcp/blobs.h"
 
 /* Read elements [first, first + n) of a storage. */

@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/dirlist.h"
 #include "ckpt/base/hashtab.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/tensor/tensor.h"
 
 struct bytebuf;

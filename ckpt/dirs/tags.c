@@ -21,8 +21,8 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"

@@ -13,7 +13,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 

@@ -7,14 +7,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
-#include "ckpt/base/progress.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/base/scratch.h"
 
 /* Bytes that a thread takes at once. */
 #define UNIT (32 * BLOCK_SIZE)

@@ -21,7 +21,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
 #include "ckpt/base/source.h"
 #include "ckpt/pack/pack_hash.h"
 

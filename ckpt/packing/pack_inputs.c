@@ -20,7 +20,6 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"

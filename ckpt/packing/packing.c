@@ -9,7 +9,7 @@
 
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
-#include "ckpt/base/progress.h"
+#include "ckpt/base/context.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"

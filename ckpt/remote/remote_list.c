@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
-#include "ckpt/base/progress.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/sys/clock.h"

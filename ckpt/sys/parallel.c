@@ -18,8 +18,8 @@
 #include <sys/queue.h>
 #include <time.h>
 
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/sys/clock.h"
 
 /* Work that took longer, and slept, has waited for something. */

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/interval.h"
 
 /* Does a run continue the extent before it, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len,

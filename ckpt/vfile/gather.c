@@ -18,7 +18,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
 #include "ckpt/base/scratch.h"
 #include "ckpt/tensor/cast.h"
 

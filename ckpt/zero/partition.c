@@ -11,8 +11,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
-#include "ckpt/base/interval.h"
 
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/interval.h"
 
 #define CHUNK 8192 /* bytes */
 

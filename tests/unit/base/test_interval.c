@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interval that holds a place is the last that starts at or before it. */
-#include "ckpt/base/interval.h"
+#include "ckpt/base/array.h"
 #include "tests/support/unit.h"
 
 static void place_is_in_the_last_that_starts_before(void **state)

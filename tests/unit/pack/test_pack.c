@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/progress.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
