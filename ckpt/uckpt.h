@@ -300,7 +300,7 @@ int uckpt_map_check(struct uckpt_map *m, struct uckpt_error *err);
 void uckpt_map_free(struct uckpt_map *m, bool sent);
 
 /* Do early what the first readers of a far source would wait for; it may take long. */
-void uckpt_warm(struct uckpt *u);
+void uckpt_prefetch(struct uckpt *u);
 
 /* Give back the memory of what was read ahead. */
 void uckpt_trim(struct uckpt *u);

@@ -103,7 +103,7 @@ bool uckpt_renew(struct uckpt *u)
 	return api_is_open(u) && tree_renew(u->tree);
 }
 
-void uckpt_warm(struct uckpt *u)
+void uckpt_prefetch(struct uckpt *u)
 {
 	if (api_is_open(u))
 		tree_warm(u->tree);

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache_impl.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
@@ -248,11 +248,11 @@ void cache_free(struct cache *c)
 
 /* The most memory for readers to come when bytes are wanted.  Called with the lock
  * held. */
-static uint64_t room_for(const struct cache_pool *a, enum cache_when when)
+static uint64_t room_for(const struct cache_pool *a, enum want when)
 {
-	if (when == CACHE_NOW)
+	if (when == WANT_NOW)
 		return a->limit;
-	if (when == CACHE_LATER)
+	if (when == WANT_LATER)
 		return a->limit / 2;
 	return a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
 }
@@ -271,8 +271,8 @@ static uint64_t end_in(const struct cache_block *b, uint64_t to)
 	return b->off + b->len < to ? b->off + b->len : to;
 }
 
-uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
-		    enum cache_when when)
+uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
+			enum want when)
 {
 	struct cache_pool *a = c->pool;
 	const uint64_t to = off + len;
@@ -296,7 +296,7 @@ uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 		at = end;
 	}
 	/* The caller fetches a single block that it keeps. */
-	unlock_and_summon(a, when == CACHE_KEEP && added == 1 ? 0 : added, true);
+	unlock_and_summon(a, when == WANT_KEEP && added == 1 ? 0 : added, true);
 	return at - off;
 }
 

@@ -58,21 +58,21 @@ struct cache *cache_new(struct uckpt *u, const struct cache_config *config);
 void cache_free(struct cache *c);
 
 /* Who will read the bytes: */
-enum cache_when {
-	CACHE_NOW,   /* a reader that waits for them */
-	CACHE_NEXT,  /* a reader that is there; it leaves some memory to the above */
-	CACHE_LATER, /* a reader to come; only half of the memory is for these */
-	CACHE_TWICE, /* a reader that is there, and then another one */
-	CACHE_KEEP,  /* the caller, now; the rest stays for others while there is memory */
+enum want {
+	WANT_NOW,   /* a reader that waits for them */
+	WANT_NEXT,  /* a reader that is there; it leaves some memory to the above */
+	WANT_LATER, /* a reader to come; only half of the memory is for these */
+	WANT_TWICE, /* a reader that is there, and then another one */
+	WANT_KEEP,  /* the caller, now; the rest stays for others while there is memory */
 };
 
 /*
  * Want bytes [off, off + len) of a file.  Returns how many of them, from the first on,
- * are there or under way: fewer than `len` when memory is used up.  CACHE_LATER and
- * CACHE_TWICE keep bytes that are wanted already for one more reading.
+ * are there or under way: fewer than `len` when memory is used up.  WANT_LATER and
+ * WANT_TWICE keep bytes that are wanted already for one more reading.
  */
-uint64_t cache_want(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
-		    enum cache_when when);
+uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
+			enum want when);
 
 /* Read bytes [off, off + len): from memory what was wanted, the rest directly.  Errors
  * are those of `fill`. */
@@ -105,7 +105,7 @@ bool cache_has_blocks(const struct cache *c);
 #define CACHE_MIN (UINT64_C(4) << 20)
 
 /* Set the most memory for blocks, and how much more there is for those that are read
- * twice (CACHE_TWICE).  `keep`: blocks of far stores that have been read stay for other
+ * twice (WANT_TWICE).  `keep`: blocks of far stores that have been read stay for other
  * readers as long as there is memory. */
 void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep);
 uint64_t cache_limit(const struct uckpt *u);

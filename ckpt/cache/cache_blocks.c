@@ -313,11 +313,11 @@ static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
 }
 
 bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
-	       uint64_t off, size_t len, uint64_t most, enum cache_when when)
+	       uint64_t off, size_t len, uint64_t most, enum want when)
 {
-	const enum block_use use = when == CACHE_KEEP    ? BLOCK_USED
-				   : when == CACHE_TWICE ? BLOCK_TWICE
-							 : BLOCK_ONCE;
+	const enum block_use use = when == WANT_KEEP    ? BLOCK_USED
+				   : when == WANT_TWICE ? BLOCK_TWICE
+							: BLOCK_ONCE;
 	struct cache_block *b =
 		use == BLOCK_USED
 			? NULL
@@ -334,12 +334,12 @@ bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
 }
 
 void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
-		enum cache_when when)
+		enum want when)
 {
-	const bool twice = when == CACHE_TWICE;
+	const bool twice = when == WANT_TWICE;
 
 	b->touched = clock_ns();
-	if (!twice && when != CACHE_LATER)
+	if (!twice && when != WANT_LATER)
 		return;
 	if (b->state == BLOCK_READY)
 		delist(a, b);

@@ -104,11 +104,11 @@ struct cache_block *block_find(const struct cache_pool *a, const struct cache *c
  * one.  False if blocks for readers to come would take more than `most` bytes, or memory
  * runs out. */
 bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
-	       uint64_t off, size_t len, uint64_t most, enum cache_when when);
+	       uint64_t off, size_t len, uint64_t most, enum want when);
 
 /* Ask for `n` bytes of a block for one more reading. */
 void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
-		enum cache_when when);
+		enum want when);
 
 /* Take a block out of the queue to fetch it.  `data` is NULL if memory runs out. */
 void block_begin(struct cache_pool *a, struct cache_block *b);

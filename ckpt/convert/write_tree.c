@@ -171,8 +171,8 @@ static void want_next(struct writer *w)
 			w->ahead = NULL;
 		size = w->ahead ? vfile_size(w->ahead) : 0;
 		if (w->done < size)
-			w->done += vfile_want(w->ahead, w->done, size - w->done,
-					      CACHE_LATER);
+			w->done += vfile_prefetch(w->ahead, w->done, size - w->done,
+						  WANT_LATER);
 		if (w->done < size)
 			return;
 		go_to(w, w->next + 1);
@@ -186,8 +186,7 @@ static void read_ahead(const struct out *o, uint64_t off)
 	const uint64_t most = vfile_window(o->f);
 	const uint64_t n = left < most ? left : most;
 
-	if (!vfile_is_far(o->f) ||
-	    vfile_want(o->f, off, n, CACHE_NEXT) < n || n < left)
+	if (!vfile_is_far(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)
 		return;
 	/* One thread is enough. */
 	if (!atomic_flag_test_and_set(&o->w->busy)) {

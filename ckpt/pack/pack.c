@@ -24,11 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/far.h"
-#include "ckpt/base/scratch.h"
 
 /* Packs of servers that stay open without a user. */
 #define KEPT_MAX 4
@@ -167,8 +167,8 @@ static void keep_blocks(struct pack *p, uint32_t extent, uint64_t from,
 	const uint64_t end = to + -to % BLOCK_SIZE;
 	const uint64_t all = p->x.extents[extent].len;
 
-	cache_want(p->cache, extent, begin, (end < all ? end : all) - begin,
-		   CACHE_KEEP);
+	cache_prefetch(p->cache, extent, begin, (end < all ? end : all) - begin,
+		       WANT_KEEP);
 }
 
 static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,

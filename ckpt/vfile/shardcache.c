@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/cache/far.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
@@ -427,7 +427,7 @@ static int read_once(struct shardcache *c, uint32_t shard, void *buf, size_t len
 		return rc;
 	/* Several pieces at once. */
 	if (len > CACHE_PIECE)
-		cache_want(c->ahead, shard, off, len, CACHE_NOW);
+		cache_prefetch(c->ahead, shard, off, len, WANT_NOW);
 	return cache_read(c->ahead, shard, buf, len, off, err);
 }
 
@@ -462,10 +462,10 @@ bool shardcache_gains_ahead(const struct shardcache *c)
 	       cache_limit(c->u) > 0;
 }
 
-uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
-			 uint64_t len, enum cache_when when)
+uint64_t shardcache_prefetch(struct shardcache *c, uint32_t shard, uint64_t off,
+			     uint64_t len, enum want when)
 {
-	return cache_want(c->ahead, shard, off, len, when);
+	return cache_prefetch(c->ahead, shard, off, len, when);
 }
 
 bool shardcache_can_map(struct shardcache *c, size_t len)

@@ -89,9 +89,9 @@ bool shardcache_is_far(const struct shardcache *c);
  * or if shards lie in packs, so that other processors decode. */
 bool shardcache_gains_ahead(const struct shardcache *c);
 
-/* As cache_want. */
-uint64_t shardcache_want(struct shardcache *c, uint32_t shard, uint64_t off,
-			 uint64_t len, enum cache_when when);
+/* As cache_prefetch. */
+uint64_t shardcache_prefetch(struct shardcache *c, uint32_t shard, uint64_t off,
+			     uint64_t len, enum want when);
 
 /* Should a reader use mappings for the next `len` bytes?  False for a far store, whose
  * pages come one window at a time, and now and then for a near one: reads show whether

@@ -368,7 +368,7 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 	/* Of many ranks a few bytes each: one after the other they take a request's
 	 * time each. */
 	if (vfile_is_far(f))
-		vfile_want(f, off, n, CACHE_NOW);
+		vfile_prefetch(f, off, n, WANT_NOW);
 	rc = vfile_read_exact(f, buf, n, off, err);
 	return rc ? rc : (int64_t)n;
 }

@@ -100,8 +100,7 @@ bool vfile_is_far(const struct vfile *f);
  * or under way; fewer than asked for if memory is used, and those are to be asked for
  * later.
  */
-uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len,
-		    enum cache_when when);
+uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want when);
 
 /* How far a reader of a file, or several that read one range together, has had it
  * read ahead.  Valid when zero-initialised. */

@@ -25,7 +25,7 @@
 
 struct wanting {
 	struct vfile *f;
-	enum cache_when when;
+	enum want when;
 };
 
 /* As gather_read_fn, for bytes that will be read.  -ENOMEM if there is no memory for
@@ -38,8 +38,8 @@ static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len
 
 	(void)buf, (void)err;
 	while (extent_next(&at))
-		if (shardcache_want(w->f->shards, at.e->shard, at.from, at.len,
-				    w->when) < at.len)
+		if (shardcache_prefetch(w->f->shards, at.e->shard, at.from, at.len,
+					w->when) < at.len)
 			return -ENOMEM;
 	return 0;
 }
@@ -88,8 +88,8 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 		n = (skip + len + size - 1) / size * item - from;
 	}
 	if (e->kind == EXTENT_SHARD)
-		done = shardcache_want(w->f->shards, e->shard, e->from + from,
-				       round_up(e, from, n), w->when);
+		done = shardcache_prefetch(w->f->shards, e->shard, e->from + from,
+					   round_up(e, from, n), w->when);
 	else
 		done = want_gather(w, w->f->gathers.v[e->shard],
 				   e->from + from, n);
@@ -99,8 +99,7 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 	return done > skip ? done - skip : 0;
 }
 
-uint64_t vfile_want(struct vfile *f, uint64_t off, uint64_t len,
-		    enum cache_when when)
+uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want when)
 {
 	struct wanting x = { .f = f, .when = when };
 	const size_t all =
@@ -145,12 +144,12 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 	if (at < off)
 		at = off;
 	if (at - off < now && vfile_is_far(f))
-		at += vfile_want(f, at, off + now - at, CACHE_NOW);
+		at += vfile_prefetch(f, at, off + now - at, WANT_NOW);
 	else if (at - off < now)
 		at = off + now; /* the reader decodes these itself */
 	if (at - off > window - (window < 2 * STEP ? window / 2 : STEP))
 		return;
-	at += vfile_want(f, at, off + window - at, CACHE_NEXT);
+	at += vfile_prefetch(f, at, off + window - at, WANT_NEXT);
 	/* If another thread has done the same, either result will do. */
 	atomic_compare_exchange_strong(&a->at, &from, at);
 }

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <zlib.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
@@ -176,9 +176,8 @@ static int sum_storage(struct vfile *f, size_t i, uint64_t began_ns, uint32_t *c
 	if (vfile_is_far(f)) {
 		kept = cache_keeps(shardcache_context(f->shards), vfile_size(f));
 		if (end - off > CACHE_PIECE)
-			vfile_want(f, 0, CACHE_PIECE, CACHE_TWICE);
-		vfile_want(f, off, kept < end - off ? kept : end - off,
-			   CACHE_TWICE);
+			vfile_prefetch(f, 0, CACHE_PIECE, WANT_TWICE);
+		vfile_prefetch(f, off, kept < end - off ? kept : end - off, WANT_TWICE);
 	}
 	return sum_range(f, off, end - off, parallel_width(), began_ns, crc, err);
 }

@@ -13,7 +13,7 @@ static void *background_run(void *arg)
 	struct pollfd end = { .fd = s->end_background, .events = POLLIN };
 	unsigned seen = 0;
 
-	uckpt_warm(s->u);
+	uckpt_prefetch(s->u);
 	while (poll(&end, 1, QUIET_MS) <= 0) {
 		const unsigned opened = atomic_load(&s->opened);
 

@@ -54,7 +54,7 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err);
 bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers);
 
 /*
- * A thread that prepares far shards for the first reader (uckpt_warm), and frees cached
+ * A thread that prepares far shards for the first reader (uckpt_prefetch), and frees cached
  * blocks when no file has been opened for a minute: then loading has ended, and
  * training needs the memory.
  */

@@ -386,7 +386,7 @@ static void use_context(struct session *s)
 		uckpt_renew(s->u);
 		break;
 	case 3:
-		uckpt_warm(s->u);
+		uckpt_prefetch(s->u);
 		uckpt_trim(s->u);
 		break;
 	case 4:

@@ -87,8 +87,7 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 
 	cache_set_limit(test_context(), 256 * MIB, 0, false);
 	/* More than all threads together take from the queue. */
-	assert_int_equal(cache_want(c, 1, 0, 200 * MIB, CACHE_NEXT),
-			 200 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 200 * MIB, WANT_NEXT), 200 * MIB);
 	assert_reads(c, 1, 199 * MIB, MIB);
 	atomic_store(&s.stopped, false);
 	cache_free(c);
@@ -101,11 +100,9 @@ static void each_byte_is_read_once(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
-	assert_int_equal(cache_want(c, 1, 1000, 5 * MIB, CACHE_NEXT),
-			 5 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 1000, 5 * MIB, WANT_NEXT), 5 * MIB);
 	/* What is wanted already is not wanted again. */
-	assert_int_equal(cache_want(c, 1, 0, 6 * MIB, CACHE_NEXT),
-			 6 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 6 * MIB, WANT_NEXT), 6 * MIB);
 	for (uint64_t at = 0; at < 6 * MIB; at += 12345)
 		assert_reads(c, 1, at,
 			     at + 12345 < 6 * MIB ? 12345
@@ -124,12 +121,12 @@ static void only_what_is_wanted_is_read(void **state)
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (uint64_t i = 0; i < 100; i++)
 		assert_int_equal(
-			cache_want(c, 0, i * 9999, 77, CACHE_LATER), 77);
+			cache_prefetch(c, 0, i * 9999, 77, WANT_LATER), 77);
 	for (uint64_t i = 0; i < 100; i++)
 		assert_reads(c, 0, i * 9999, 77);
 	assert_int_equal(s.bytes, 7700);
 	/* A reader gets the bytes between them, too. */
-	assert_int_equal(cache_want(c, 0, 5000, 1000, CACHE_NEXT), 1000);
+	assert_int_equal(cache_prefetch(c, 0, 5000, 1000, WANT_NEXT), 1000);
 	assert_reads(c, 0, 4000, 3000);
 	assert_int_equal(s.bytes, 7700 + 3000);
 	cache_free(c);
@@ -142,9 +139,7 @@ static void two_readers_share_what_is_wanted_twice(void **state)
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(
-			cache_want(c, 0, 0, 3 * MIB, CACHE_LATER),
-			3 * MIB);
+		assert_int_equal(cache_prefetch(c, 0, 0, 3 * MIB, WANT_LATER), 3 * MIB);
 	for (int i = 0; i < 2; i++)
 		assert_reads(c, 0, 0, 3 * MIB);
 	assert_int_equal(s.bytes, 3 * MIB);
@@ -159,14 +154,12 @@ static void kept_bytes_are_there_for_others(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 8 * MIB, 0, true);
-	assert_int_equal(cache_want(c, 0, 0, 3 * MIB, CACHE_NEXT),
-			 3 * MIB);
+	assert_int_equal(cache_prefetch(c, 0, 0, 3 * MIB, WANT_NEXT), 3 * MIB);
 	for (int i = 0; i < 3; i++)
 		assert_reads(c, 0, 0, 3 * MIB);
 	assert_int_equal(s.bytes, 3 * MIB);
 	/* until the memory is needed */
-	assert_int_equal(cache_want(c, 1, 0, 8 * MIB, CACHE_NEXT),
-			 8 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 8 * MIB, WANT_NEXT), 8 * MIB);
 	assert_reads(c, 1, 0, 8 * MIB);
 	assert_true(cache_bytes(test_context()) <= 8 * MIB);
 	cache_free(c);
@@ -178,14 +171,11 @@ static void memory_is_bounded(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
-	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_LATER),
-			 4 * MIB);
-	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_NEXT),
-			 8 * MIB);
-	assert_int_equal(cache_want(c, 1, 0, 1, CACHE_NEXT), 0);
+	assert_int_equal(cache_prefetch(c, 0, 0, 100 * MIB, WANT_LATER), 4 * MIB);
+	assert_int_equal(cache_prefetch(c, 0, 0, 100 * MIB, WANT_NEXT), 8 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 1, WANT_NEXT), 0);
 	assert_reads(c, 0, 0, 2 * MIB);
-	assert_int_equal(cache_want(c, 1, 0, 100 * MIB, CACHE_NEXT),
-			 2 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 100 * MIB, WANT_NEXT), 2 * MIB);
 	assert_true(cache_bytes(test_context()) <= 8 * MIB);
 	/* Whoever finds no memory reads all the same. */
 	assert_reads(c, 2, 123, 3 * MIB);
@@ -201,10 +191,9 @@ static void what_was_read_last_is_there_again(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 32 * MIB, 0, true);
-	assert_int_equal(cache_want(c, 0, 0, 100 * MIB, CACHE_NEXT),
-			 30 * MIB);
-	assert_int_equal(cache_want(c, 1, 0, MIB, CACHE_NEXT), 0);
-	assert_int_equal(cache_want(c, 1, 0, MIB, CACHE_NOW), MIB);
+	assert_int_equal(cache_prefetch(c, 0, 0, 100 * MIB, WANT_NEXT), 30 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, MIB, WANT_NEXT), 0);
+	assert_int_equal(cache_prefetch(c, 1, 0, MIB, WANT_NOW), MIB);
 	for (int i = 0; i < 3; i++)
 		assert_reads(c, 1, 0, MIB);
 	assert_reads(c, 0, 0, 30 * MIB);
@@ -220,7 +209,7 @@ static void nothing_is_read_ahead_without_memory(void **state)
 
 	cache_set_limit(test_context(), CACHE_MIN - 1, 0, false);
 	assert_int_equal(cache_limit(test_context()), 0);
-	assert_int_equal(cache_want(c, 0, 0, 100, CACHE_NEXT), 0);
+	assert_int_equal(cache_prefetch(c, 0, 0, 100, WANT_NEXT), 0);
 	assert_reads(c, 0, 0, 3 * MIB);
 	cache_free(c);
 }
@@ -233,7 +222,7 @@ static void errors_reach_the_reader(void **state)
 	char buf[100];
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
-	cache_want(c, 3, 0, MIB, CACHE_NEXT);
+	cache_prefetch(c, 3, 0, MIB, WANT_NEXT);
 	assert_int_equal(cache_read(c, 3, buf, 100, 50, &err), -EIO);
 	assert_string_equal(err.text, "file 3: gone");
 	/* It may be back. */
@@ -248,7 +237,7 @@ static void ends_while_requests_are_under_way(void **state)
 	struct cache *const c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
-	cache_want(c, 0, 0, 60 * MIB, CACHE_NEXT);
+	cache_prefetch(c, 0, 0, 60 * MIB, WANT_NEXT);
 	while (atomic_load(&s.under_way) == 0)
 		usleep(100);
 	atomic_store(&s.stopped, false);
@@ -265,12 +254,12 @@ static void a_forked_child_has_threads_of_its_own(void **state)
 	pid_t child;
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
-	cache_want(c, 1, 0, 8 * MIB, CACHE_NEXT);
+	cache_prefetch(c, 1, 0, 8 * MIB, WANT_NEXT);
 	assert_reads(c, 1, 0, 8 * MIB);
 	child = fork();
 	if (child == 0) {
 		alarm(20);
-		cache_want(c, 1, 8 * MIB, 8 * MIB, CACHE_NEXT);
+		cache_prefetch(c, 1, 8 * MIB, 8 * MIB, WANT_NEXT);
 		assert_reads(c, 1, 8 * MIB, 8 * MIB);
 		cache_free(c);
 		context_free(test_context());
@@ -291,13 +280,11 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 	assert_int_equal(cache_keeps(test_context(), 20 * MIB), 5 * MIB);
 	cache_set_limit(test_context(), 8 * MIB, 32 * MIB, true);
 	assert_int_equal(cache_keeps(test_context(), 20 * MIB), 20 * MIB);
-	assert_int_equal(cache_want(c, 0, 0, 20 * MIB, CACHE_TWICE),
-			 20 * MIB);
+	assert_int_equal(cache_prefetch(c, 0, 0, 20 * MIB, WANT_TWICE), 20 * MIB);
 	for (uint64_t at = 0; at < 20 * MIB; at += MIB)
 		assert_reads(c, 0, at, MIB);
 	/* Others can be read ahead meanwhile, but of another there is room for a part. */
-	assert_int_equal(cache_want(c, 1, 0, 4 * MIB, CACHE_NEXT),
-			 4 * MIB);
+	assert_int_equal(cache_prefetch(c, 1, 0, 4 * MIB, WANT_NEXT), 4 * MIB);
 	kept = cache_keeps(test_context(), 20 * MIB);
 	assert_true(kept >= 10 * MIB && kept <= 13 * MIB);
 	assert_true(cache_bytes(test_context()) <= 28 * MIB);
@@ -315,7 +302,7 @@ static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 /* Have a block kept and read a part of it. */
 static void use_block(struct cache *c, uint64_t i)
 {
-	assert_int_equal(cache_want(c, 0, i * BLOCK, BLOCK, CACHE_KEEP), BLOCK);
+	assert_int_equal(cache_prefetch(c, 0, i * BLOCK, BLOCK, WANT_KEEP), BLOCK);
 	assert_reads(c, 0, i * BLOCK + 100, 5000);
 }
 
@@ -380,7 +367,7 @@ static int use_one(void *ctx, size_t i, struct errmsg *err)
 {
 	char buf[10];
 
-	cache_want(ctx, 0, 0, BLOCK, CACHE_KEEP);
+	cache_prefetch(ctx, 0, 0, BLOCK, WANT_KEEP);
 	return cache_read(ctx, 0, buf, sizeof(buf), i, err);
 }
 
@@ -420,7 +407,7 @@ static void the_first_threads_begin_while_readers_wait(void **state)
 	while (!s.under_way)
 		usleep(100);
 	usleep(20000);
-	cache_want(c, 1, 0, 2 * MIB, CACHE_NEXT);
+	cache_prefetch(c, 1, 0, 2 * MIB, WANT_NEXT);
 	s.stopped = false;
 	for (size_t i = 0; i < COUNT(readers); i++)
 		pthread_join(readers[i], NULL);
@@ -456,7 +443,7 @@ static void blocks_may_cross_pieces(void **state)
 	for (uint64_t i = 0; i < 5; i++) {
 		const uint64_t off = i * MIB + 3 * BLOCK;
 
-		assert_int_equal(cache_want(c, 0, off, MIB + BLOCK, CACHE_KEEP),
+		assert_int_equal(cache_prefetch(c, 0, off, MIB + BLOCK, WANT_KEEP),
 				 MIB + BLOCK);
 		assert_reads(c, 0, off + 10, MIB);
 	}
@@ -480,8 +467,8 @@ static void bytes_of_a_file_that_has_changed_are_not_given(void **state)
 	uint8_t byte;
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
-	cache_want(c, 0, 0, MIB, CACHE_NEXT);
-	cache_want(c, 1, 0, MIB, CACHE_NEXT);
+	cache_prefetch(c, 0, 0, MIB, WANT_NEXT);
+	cache_prefetch(c, 1, 0, MIB, WANT_NEXT);
 	assert_reads(c, 0, 0, MIB);
 	assert_int_equal(cache_read(c, 1, &byte, 1, 0, &err), -EIO);
 	assert_string_equal(err.text, "file 1 has changed");
@@ -503,10 +490,10 @@ static void *want_and_read(void *arg)
 		const uint32_t file = splitmix64_next(&m->seed) % 3;
 		const uint64_t off = splitmix64_next(&m->seed) % (8 * MIB);
 		const uint64_t len = splitmix64_next(&m->seed) % (200u << 10);
-		const enum cache_when when = splitmix64_next(&m->seed) % 5;
+		const enum want when = splitmix64_next(&m->seed) % 5;
 
 		if (splitmix64_next(&m->seed) % 3)
-			cache_want(m->c, file, off, len, when);
+			cache_prefetch(m->c, file, off, len, when);
 		else
 			assert_reads(m->c, file, off, (size_t)len);
 	}

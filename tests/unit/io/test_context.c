@@ -141,7 +141,7 @@ static bool is_own_cache(const struct side *s, uint64_t at)
 	unsigned char byte = 0;
 
 	return cache_limit(s->u) == s->limit &&
-	       cache_want(s->cache, 0, at, 2 * s->limit, CACHE_NOW) <= s->limit &&
+	       cache_prefetch(s->cache, 0, at, 2 * s->limit, WANT_NOW) <= s->limit &&
 	       cache_read(s->cache, 0, &byte, 1, at, NULL) == 0 &&
 	       byte == s->limit / MIB && cache_bytes(s->u) <= s->limit;
 }

@@ -493,7 +493,7 @@ static void what_was_wanted_is_read_from_memory(void **state)
 
 	set_up(&f);
 	assert_false(shardcache_is_far(f.c));
-	assert_int_equal(shardcache_want(f.c, 0, 0, 10, CACHE_NEXT), 10);
+	assert_int_equal(shardcache_prefetch(f.c, 0, 0, 10, WANT_NEXT), 10);
 	assert_true(shardcache_reads_ahead(f.c));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), 0);
 	assert_memory_equal(buf, "0123456789", 10);
@@ -508,7 +508,7 @@ static void what_was_wanted_is_lent(void **state)
 
 	set_up(&f);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
-	assert_int_equal(shardcache_want(f.c, 0, 2, 6, CACHE_NEXT), 6);
+	assert_int_equal(shardcache_prefetch(f.c, 0, 2, 6, WANT_NEXT), 6);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
 	assert_true(shardcache_borrow(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
@@ -536,7 +536,7 @@ static void what_changed_is_not_lent(void **state)
 
 	set_up(&f);
 	mkckpt_shell(f.dir, "truncate -s 5 shard");
-	shardcache_want(f.c, 0, 0, 10, CACHE_NEXT);
+	shardcache_prefetch(f.c, 0, 0, 10, WANT_NEXT);
 	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), -EIO);
 	tear_down(&f);
