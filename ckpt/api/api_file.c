@@ -77,13 +77,13 @@ void uckpt_file_readers(const struct uckpt_file *f, struct uckpt_readers *out)
 }
 
 /* The first window of a reader that goes on where it stopped; each next one is so
- * many times as large, up to vfile_window. */
+ * many times as large, up to vfile_readahead_bytes. */
 #define WINDOW_FIRST (UINT64_C(4) << 20)
 #define WINDOW_GROWTH 4
 
 void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off)
 {
-	const uint64_t most = vfile_window(f->f.v);
+	const uint64_t most = vfile_readahead_bytes(f->f.v);
 	uint64_t window = atomic_load(&f->window);
 
 	if (off != atomic_exchange(&f->goes_on, off + size)) {

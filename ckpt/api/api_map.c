@@ -10,7 +10,7 @@ struct map {
 	struct uckpt_map pieces; /* first: what the caller has */
 	struct uckpt_file *file;
 	uint64_t offset;
-	struct vfile_window w;
+	struct reply_pieces w;
 	/* A copy, of a file of the run: */
 	struct iovec copied;
 	void *copy;
@@ -35,7 +35,7 @@ static int copy_local(struct map *m, size_t len, struct errmsg *err)
 	return 0;
 }
 
-static int map_window(struct map *m, size_t len, struct errmsg *err)
+static int map_reply(struct map *m, size_t len, struct errmsg *err)
 {
 	struct vfile *v = m->file->f.v;
 	int rc;
@@ -64,7 +64,7 @@ int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
 	m->file = f;
 	m->offset = offset;
 	m->copy = NULL;
-	rc = f->f.v ? map_window(m, len, err) : copy_local(m, len, err);
+	rc = f->f.v ? map_reply(m, len, err) : copy_local(m, len, err);
 	if (rc)
 		scratch_give(m);
 	else
@@ -79,7 +79,7 @@ int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
 
 	if (!m)
 		return api_refuse(err);
-	return m->copy ? 0 : vfile_check_window(m->file->f.v, &m->w, err);
+	return m->copy ? 0 : vfile_check_pieces(m->file->f.v, &m->w, err);
 }
 
 void uckpt_map_free(struct uckpt_map *pieces, bool sent)
@@ -95,7 +95,7 @@ void uckpt_map_free(struct uckpt_map *pieces, bool sent)
 	} else {
 		/* Bytes that are here need not be read again. */
 		if (sent)
-			vfile_crc_advance_window(v, &m->w, m->offset);
+			vfile_crc_advance_pieces(v, &m->w, m->offset);
 		vfile_unmap(v, &m->w);
 		if (sent)
 			vfile_crc_catch_up(v);

@@ -380,8 +380,8 @@ int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t o
 	return rc;
 }
 
-bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
-		  struct cache_loan *out)
+bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len,
+	       struct cache_pin *out)
 {
 	struct cache_pool *a = c->pool;
 	uint64_t end = off + len;
@@ -391,7 +391,7 @@ bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 	pthread_mutex_lock(a->lock);
 	b = block_find(a, c, file, off, &end);
 	if (b && enter(b, NULL) == 0) {
-		*out = (struct cache_loan){
+		*out = (struct cache_pin){
 			.b = b,
 			.p = b->data + (off - b->off),
 			.len = (size_t)(end_in(b, off + len) - off)
@@ -402,7 +402,7 @@ bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
 	return found;
 }
 
-void cache_return(const struct cache_loan *l, bool read)
+void cache_unpin(const struct cache_pin *l, bool read)
 {
 	struct cache_pool *a = l->b->c->pool;
 
@@ -433,7 +433,7 @@ uint64_t cache_limit(const struct uckpt *u)
 	return u->cache->limit;
 }
 
-uint64_t cache_window(const struct uckpt *u)
+uint64_t cache_readahead_bytes(const struct uckpt *u)
 {
 	return cache_limit(u) / WINDOW_PART;
 }

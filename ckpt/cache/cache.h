@@ -80,7 +80,7 @@ int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t o
 	       struct errmsg *err);
 
 /* Bytes in the cache, where they lie. */
-struct cache_loan {
+struct cache_pin {
 	struct cache_block *b;
 	const uint8_t *p;
 	size_t len;
@@ -89,11 +89,11 @@ struct cache_loan {
 /* Borrow up to `len` bytes of a file from `off` on, which were wanted and lie together;
  * waits until they are there.  False if none were wanted or the fetch failed:
  * cache_read reports why.  They stay until they are returned. */
-bool cache_borrow(struct cache *c, uint32_t file, uint64_t off, size_t len,
-		  struct cache_loan *out);
+bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len,
+	       struct cache_pin *out);
 
 /* Return borrowed bytes; `read`: they count as read. */
-void cache_return(const struct cache_loan *l, bool read);
+void cache_unpin(const struct cache_pin *l, bool read);
 
 /* Has the cache any blocks? */
 bool cache_has_blocks(const struct cache *c);
@@ -111,7 +111,7 @@ void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep)
 uint64_t cache_limit(const struct uckpt *u);
 
 /* How far a reader should want its file beyond what it reads now. */
-uint64_t cache_window(const struct uckpt *u);
+uint64_t cache_readahead_bytes(const struct uckpt *u);
 
 /* The number of bytes, of a file of this size, that memory can hold until they have been
  * read twice. */

@@ -37,11 +37,11 @@ static size_t size_of(size_t len)
 	return len <= SMALL ? len + sizeof(struct cache_block) : CACHE_PIECE;
 }
 
-static bool grow_pieces(struct pieces *p)
+static bool grow_slabs(struct slabs *p)
 {
 	char *slab;
 
-	assert(p->nhollow == 0);
+	assert(p->nempty == 0);
 	if (!array_reserve(&p->v, &p->cap, p->n + PIECES, sizeof(*p->v)) ||
 	    !array_reserve(&p->slabs, &p->slabs_cap, p->nslabs + 1,
 			   sizeof(*p->slabs)))
@@ -52,8 +52,8 @@ static bool grow_pieces(struct pieces *p)
 	madvise(slab, SLAB, MADV_HUGEPAGE);
 	p->slabs[p->nslabs++] = slab;
 	p->n += PIECES;
-	while (p->nhollow < PIECES) {
-		const size_t i = ++p->nhollow;
+	while (p->nempty < PIECES) {
+		const size_t i = ++p->nempty;
 
 		p->v[p->n - i] = slab + SLAB - i * CACHE_PIECE;
 	}
@@ -62,7 +62,7 @@ static bool grow_pieces(struct pieces *p)
 
 static void *take_memory(struct cache_pool *a, size_t len)
 {
-	struct pieces *p = &a->pieces;
+	struct slabs *p = &a->slabs;
 	void *m;
 
 	if (len > SMALL && p->nfree)
@@ -70,8 +70,7 @@ static void *take_memory(struct cache_pool *a, size_t len)
 	if (len <= SMALL)
 		m = malloc(len);
 	else
-		m = p->nhollow || grow_pieces(p) ? p->v[p->n - p->nhollow--]
-						 : NULL;
+		m = p->nempty || grow_slabs(p) ? p->v[p->n - p->nempty--] : NULL;
 	if (m)
 		a->held += size_of(len);
 	return m;
@@ -80,7 +79,7 @@ static void *take_memory(struct cache_pool *a, size_t len)
 static void give_memory(struct cache_pool *a, void *m, size_t len)
 {
 	if (len > SMALL) {
-		a->pieces.v[a->pieces.nfree++] = m;
+		a->slabs.v[a->slabs.nfree++] = m;
 		return;
 	}
 	a->held -= size_of(len);
@@ -89,24 +88,24 @@ static void give_memory(struct cache_pool *a, void *m, size_t len)
 
 void *blocks_take_excess(struct cache_pool *a, uint64_t limit)
 {
-	if (!a->pieces.nfree || a->held <= limit)
+	if (!a->slabs.nfree || a->held <= limit)
 		return NULL;
 	a->held -= CACHE_PIECE;
-	return a->pieces.v[--a->pieces.nfree];
+	return a->slabs.v[--a->slabs.nfree];
 }
 
 void blocks_return_place(struct cache_pool *a, void *piece)
 {
-	struct pieces *p = &a->pieces;
+	struct slabs *p = &a->slabs;
 
-	p->v[p->n - ++p->nhollow] = piece;
+	p->v[p->n - ++p->nempty] = piece;
 }
 
 void blocks_done(struct cache_pool *a)
 {
-	struct pieces *p = &a->pieces;
+	struct slabs *p = &a->slabs;
 
-	assert(p->nfree + p->nhollow == p->n);
+	assert(p->nfree + p->nempty == p->n);
 	while (p->nslabs)
 		free(p->slabs[--p->nslabs]);
 	free(p->slabs);

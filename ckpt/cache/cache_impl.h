@@ -61,10 +61,10 @@ struct cache_block {
 TAILQ_HEAD(block_list, cache_block);
 
 /* Memory of large blocks: pieces of CACHE_PIECE bytes.  v[0, nfree) have memory, the
- * last `nhollow` are places without. */
-struct pieces {
+ * last `nempty` are places without. */
+struct slabs {
 	void **v;
-	size_t n, cap, nfree, nhollow;
+	size_t n, cap, nfree, nempty;
 	void **slabs; /* what was allocated */
 	size_t nslabs, slabs_cap;
 };
@@ -91,7 +91,7 @@ struct cache_pool {
 	uint64_t twice_limit;  /* beyond it, for BLOCK_TWICE */
 	bool keeps;            /* blocks that have been read stay */
 	uint64_t bytes[BLOCK_USES];
-	struct pieces pieces;
+	struct slabs slabs;
 	uint64_t held; /* memory of all blocks and free pieces */
 };
 

@@ -183,7 +183,7 @@ static void want_next(struct writer *w)
 static void read_ahead(const struct out *o, uint64_t off)
 {
 	const uint64_t left = vfile_size(o->f) - off;
-	const uint64_t most = vfile_window(o->f);
+	const uint64_t most = vfile_readahead_bytes(o->f);
 	const uint64_t n = left < most ? left : most;
 
 	if (!vfile_is_far(o->f) || vfile_prefetch(o->f, off, n, WANT_NEXT) < n || n < left)

@@ -407,11 +407,11 @@ static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
 	return rc == -EAGAIN ? 0 : rc;
 }
 
-bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off,
-		       size_t len, struct cache_loan *out)
+bool shardcache_pin(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
+		    struct cache_pin *out)
 {
 	return shardcache_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
-	       cache_borrow(c->ahead, shard, off, len, out);
+	       cache_pin(c->ahead, shard, off, len, out);
 }
 
 /* -EAGAIN if the file was touched meanwhile. */

@@ -74,9 +74,9 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
  * what was wanted is there, or under way. */
 bool shardcache_reads_ahead(const struct shardcache *c);
 
-/* As cache_borrow, of a shard that is still what was planned; false if it is not. */
-bool shardcache_borrow(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
-		       struct cache_loan *out);
+/* As cache_pin, of a shard that is still what was planned; false if it is not. */
+bool shardcache_pin(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
+		    struct cache_pin *out);
 
 /* Suppose that the shards are where their maps were read from (far_suppose). */
 void shardcache_suppose(struct shardcache *c, const struct far *maps);

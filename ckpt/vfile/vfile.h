@@ -87,9 +87,9 @@ int vfile_skip_sums(struct vfile *f, struct errmsg *err);
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err);
 
-/* How far a reader should have the file read ahead (cache_window); 0 if it has no bytes
+/* How far a reader should have the file read ahead (cache_readahead_bytes); 0 if it has no bytes
  * of shards. */
-uint64_t vfile_window(const struct vfile *f);
+uint64_t vfile_readahead_bytes(const struct vfile *f);
 
 /* Do the file's shards answer slowly (shardcache.h)? */
 bool vfile_is_far(const struct vfile *f);
@@ -129,9 +129,9 @@ void vfile_source_expect(struct source *s, uint64_t end);
  * (see shardcache.h).
  */
 #define VFILE_IOV_MAX 512
-#define VFILE_LOANS_MAX 16
+#define VFILE_PINS_MAX 16
 
-struct vfile_window {
+struct reply_pieces {
 	struct iovec iov[VFILE_IOV_MAX];
 	int n;
 	size_t len;
@@ -140,19 +140,18 @@ struct vfile_window {
 		const uint8_t *p;
 	} maps[VFILE_IOV_MAX]; /* in use until vfile_unmap */
 	int nmaps;
-	struct cache_loan loans[VFILE_LOANS_MAX]; /* of a far file */
-	int nloans;
+	struct cache_pin pins[VFILE_PINS_MAX]; /* of a far file */
+	int npins;
 	void *bounce; /* scratch memory with a copy, if one was needed */
 };
 
 int vfile_map(struct vfile *f, size_t len, uint64_t off,
-	      struct vfile_window *w, struct errmsg *err);
-void vfile_unmap(struct vfile *f, struct vfile_window *w);
+	      struct reply_pieces *w, struct errmsg *err);
+void vfile_unmap(struct vfile *f, struct reply_pieces *w);
 
 /* Were the mapped shards the planned ones until now, and thus what the kernel was handed?
  * -EIO if not. */
-int vfile_check_window(struct vfile *f, const struct vfile_window *w,
-		       struct errmsg *err);
+int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct errmsg *err);
 
 /*
  * Extend the checksum by the bytes mapped so far, if the file is mapped from
@@ -171,8 +170,7 @@ void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 
 /* The same with bytes [off, off + w->len) of a window, if they are in memory and not
  * mapped. */
-void vfile_crc_advance_window(struct vfile *f, const struct vfile_window *w,
-			      uint64_t off);
+void vfile_crc_advance_pieces(struct vfile *f, const struct reply_pieces *w, uint64_t off);
 
 /* The number of the shard of which the file is a copy, or -1. */
 int64_t vfile_verbatim_shard(const struct vfile *f);

@@ -121,9 +121,9 @@ bool vfile_is_far(const struct vfile *f)
 	return f->shards && shardcache_is_far(f->shards);
 }
 
-uint64_t vfile_window(const struct vfile *f)
+uint64_t vfile_readahead_bytes(const struct vfile *f)
 {
-	return f->shards ? cache_window(shardcache_context(f->shards)) : 0;
+	return f->shards ? cache_readahead_bytes(shardcache_context(f->shards)) : 0;
 }
 
 /* Enough for all processors to decode a piece while the reader takes another. */
@@ -164,7 +164,7 @@ static int read_opened(const struct source *s, void *buf, size_t len,
 		       uint64_t off, struct errmsg *err)
 {
 	struct opened *o = s->ctx;
-	const uint64_t most = vfile_window(o->f);
+	const uint64_t most = vfile_readahead_bytes(o->f);
 	int64_t n;
 
 	if (off < o->end)

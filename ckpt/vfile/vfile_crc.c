@@ -141,7 +141,7 @@ static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
 	struct summing *s = ctx;
 	int rc;
 
-	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_window(s->f));
+	vfile_read_ahead(s->f, &s->ahead, off, len, vfile_readahead_bytes(s->f));
 	rc = vfile_read_exact(s->f, buf, len, off, err);
 	note_wait(s, len);
 	return rc;
@@ -320,10 +320,9 @@ void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 	pthread_mutex_unlock(&f->sums->lock);
 }
 
-void vfile_crc_advance_window(struct vfile *f, const struct vfile_window *w,
-			      uint64_t off)
+void vfile_crc_advance_pieces(struct vfile *f, const struct reply_pieces *w, uint64_t off)
 {
-	if (!w->bounce && !w->nloans)
+	if (!w->bounce && !w->npins)
 		return;
 	for (int i = 0; i < w->n; off += w->iov[i++].iov_len)
 		vfile_crc_advance(f, w->iov[i].iov_base, w->iov[i].iov_len, off);

@@ -23,25 +23,24 @@ static uint8_t zeros[1u << 20];
 /* Recent shards of a window that are searched before a shard is mapped again. */
 #define MAPS_LOOKED_AT 32
 
-static void return_loans(struct vfile_window *w, bool read)
+static void unpin_all(struct reply_pieces *w, bool read)
 {
-	while (w->nloans)
-		cache_return(&w->loans[--w->nloans], read);
+	while (w->npins)
+		cache_unpin(&w->pins[--w->npins], read);
 }
 
-void vfile_unmap(struct vfile *f, struct vfile_window *w)
+void vfile_unmap(struct vfile *f, struct reply_pieces *w)
 {
 	if (w->nmaps)
 		shardcache_count_mapped(f->shards, w->len);
 	while (w->nmaps)
 		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
-	return_loans(w, true);
+	unpin_all(w, true);
 	scratch_give(w->bounce);
 	w->bounce = NULL;
 }
 
-int vfile_check_window(struct vfile *f, const struct vfile_window *w,
-		       struct errmsg *err)
+int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -51,7 +50,7 @@ int vfile_check_window(struct vfile *f, const struct vfile_window *w,
 	return rc;
 }
 
-static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
+static int map_shard(struct vfile *f, uint32_t shard, struct reply_pieces *w,
 		     const uint8_t **p, struct errmsg *err)
 {
 	struct shard_map m;
@@ -72,8 +71,7 @@ static int map_shard(struct vfile *f, uint32_t shard, struct vfile_window *w,
 	return m.p ? 0 : -E2BIG;
 }
 
-static int vfile_map_add_piece(struct vfile_window *w, const uint8_t *p,
-			       size_t n)
+static int vfile_map_add_piece(struct reply_pieces *w, const uint8_t *p, size_t n)
 {
 	if (w->n == VFILE_IOV_MAX)
 		return -E2BIG;
@@ -84,7 +82,7 @@ static int vfile_map_add_piece(struct vfile_window *w, const uint8_t *p,
 struct mapping {
 	struct vfile *f;
 	const struct gather *gather;
-	struct vfile_window *w;
+	struct reply_pieces *w;
 	bool borrow; /* what was read ahead, instead of mapping shards */
 	struct errmsg *err;
 };
@@ -92,16 +90,16 @@ struct mapping {
 static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 			size_t len)
 {
-	struct vfile_window *w = x->w;
+	struct reply_pieces *w = x->w;
 	int rc = 0;
 
 	while (!rc && len) {
-		struct cache_loan *l = &w->loans[w->nloans];
+		struct cache_pin *l = &w->pins[w->npins];
 
-		if (w->nloans == VFILE_LOANS_MAX ||
-		    !shardcache_borrow(x->f->shards, shard, off, len, l))
+		if (w->npins == VFILE_PINS_MAX ||
+		    !shardcache_pin(x->f->shards, shard, off, len, l))
 			return -E2BIG;
-		w->nloans++;
+		w->npins++;
 		rc = vfile_map_add_piece(w, l->p, l->len);
 		off += l->len;
 		len -= l->len;
@@ -159,7 +157,7 @@ static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 	return n <= 2 || len / n >= IOV_PIECE_MIN;
 }
 
-static int map_zeros(struct vfile_window *w, size_t n)
+static int map_zeros(struct reply_pieces *w, size_t n)
 {
 	int rc = 0;
 
@@ -170,8 +168,8 @@ static int map_zeros(struct vfile_window *w, size_t n)
 	return rc;
 }
 
-static int map_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
-		      bool borrow, struct errmsg *err)
+static int map_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w, bool borrow,
+		      struct errmsg *err)
 {
 	struct extent_walk at = extent_walk(&f->map, off, w->len);
 	struct mapping x = { .f = f, .w = w, .borrow = borrow, .err = err };
@@ -210,12 +208,12 @@ static void note_mapped(struct vfile *f, size_t len, uint64_t off)
 
 /* As vfile_map, but -E2BIG where that would copy: there are casts, or too many or too
  * small pieces. */
-static int map_window(struct vfile *f, size_t len, uint64_t off,
-		      struct vfile_window *w, struct errmsg *err)
+static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
+		     struct errmsg *err)
 {
 	int rc = -E2BIG;
 
-	w->n = w->nmaps = w->nloans = 0;
+	w->n = w->nmaps = w->npins = 0;
 	w->bounce = NULL;
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
@@ -232,8 +230,8 @@ static int map_window(struct vfile *f, size_t len, uint64_t off,
 }
 
 /* -E2BIG unless all that the window has of shards was read ahead. */
-static int borrow_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
-			 struct errmsg *err)
+static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w,
+		      struct errmsg *err)
 {
 	int rc = -E2BIG;
 
@@ -242,17 +240,17 @@ static int borrow_pieces(struct vfile *f, uint64_t off, struct vfile_window *w,
 	    can_map(f, w->len, off))
 		rc = map_pieces(f, off, w, true, err);
 	if (rc)
-		return_loans(w, false);
+		unpin_all(w, false);
 	return rc;
 }
 
-int vfile_map(struct vfile *f, size_t len, uint64_t off, struct vfile_window *w,
+int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
 	      struct errmsg *err)
 {
-	int rc = map_window(f, len, off, w, err);
+	int rc = map_reply(f, len, off, w, err);
 
 	if (rc == -E2BIG)
-		rc = borrow_pieces(f, off, w, err);
+		rc = pin_pieces(f, off, w, err);
 	if (rc == -E2BIG) {
 		w->bounce = scratch_take(w->len);
 		rc = w->bounce ? vfile_read_exact(f, w->bounce, w->len, off, err)

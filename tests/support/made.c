@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/made.h"
 #include "tests/support/context.h"
+#include "tests/support/made.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,7 +159,7 @@ bool made_read_is_right(struct made *m, uint8_t *buf, size_t len, uint64_t off)
 
 bool made_map_is_right(struct made *m, size_t len, uint64_t off)
 {
-	struct vfile_window *const w = malloc(sizeof(*w));
+	struct reply_pieces *const w = malloc(sizeof(*w));
 	const size_t left = off < m->size ? (size_t)(m->size - off) : 0;
 	const size_t expect = len < left ? len : left;
 	size_t at = 0;

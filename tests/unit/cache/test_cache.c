@@ -348,17 +348,17 @@ static void lent_blocks_stay(void **state)
 {
 	struct store s = { 0 };
 	struct cache *const c = new_cache(NULL, &s);
-	struct cache_loan l;
+	struct cache_pin l;
 
 	cache_set_limit(test_context(), 0, 0, false);
 	use_block(c, 0);
-	assert_true(cache_borrow(c, 0, 7, 20, &l));
+	assert_true(cache_pin(c, 0, 7, 20, &l));
 	for (uint64_t i = 1; i < 100; i++)
 		use_block(c, i);
 	assert_int_equal(l.len, 20);
 	for (uint64_t i = 0; i < 20; i++)
 		assert_int_equal(l.p[i], byte_at(0, 7 + i));
-	cache_return(&l, true);
+	cache_unpin(&l, true);
 	assert_true(cache_bytes(test_context()) <= CACHE_MIN);
 	cache_free(c);
 }

@@ -232,7 +232,7 @@ static void describe(const struct world *w)
 static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
-	struct vfile_window w;
+	struct reply_pieces w;
 	int rc = vfile_map(f, len, off, &w, err);
 
 	if (rc)

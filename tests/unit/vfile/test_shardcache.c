@@ -503,41 +503,41 @@ static void what_was_wanted_is_read_from_memory(void **state)
 
 static void what_was_wanted_is_lent(void **state)
 {
-	struct cache_loan l, rest;
+	struct cache_pin l, rest;
 	struct fixture f;
 
 	set_up(&f);
-	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
+	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
 	assert_int_equal(shardcache_prefetch(f.c, 0, 2, 6, WANT_NEXT), 6);
-	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
-	assert_true(shardcache_borrow(f.c, 0, 2, 4, &l));
+	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
+	assert_true(shardcache_pin(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
 	assert_memory_equal(l.p, "2345", 4);
 	/* Once more, as it was not read; and no more than there is. */
-	cache_return(&l, false);
-	assert_true(shardcache_borrow(f.c, 0, 2, 4, &l));
-	assert_true(shardcache_borrow(f.c, 0, 6, 10, &rest));
+	cache_unpin(&l, false);
+	assert_true(shardcache_pin(f.c, 0, 2, 4, &l));
+	assert_true(shardcache_pin(f.c, 0, 6, 10, &rest));
 	assert_int_equal(rest.len, 2);
 	assert_memory_equal(rest.p, "67", 2);
-	cache_return(&rest, true);
+	cache_unpin(&rest, true);
 	assert_true(shardcache_reads_ahead(f.c));
 	/* It stays as long as it is lent. */
 	assert_memory_equal(l.p, "2345", 4);
-	cache_return(&l, true);
+	cache_unpin(&l, true);
 	assert_false(shardcache_reads_ahead(f.c));
 	tear_down(&f);
 }
 
 static void what_changed_is_not_lent(void **state)
 {
-	struct cache_loan l;
+	struct cache_pin l;
 	struct fixture f;
 	char buf[10];
 
 	set_up(&f);
 	mkckpt_shell(f.dir, "truncate -s 5 shard");
 	shardcache_prefetch(f.c, 0, 0, 10, WANT_NEXT);
-	assert_false(shardcache_borrow(f.c, 0, 0, 10, &l));
+	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
 	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), -EIO);
 	tear_down(&f);
 }

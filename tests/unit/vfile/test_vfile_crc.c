@@ -25,7 +25,7 @@ static void zeros_come_from_nowhere(void **state)
 	struct extent_map maps[3] = { { 0 } };
 	struct bytebuf pickle = { 0 };
 	struct gathers none = { 0 };
-	struct vfile_window w = { 0 };
+	struct reply_pieces w = { 0 };
 	uint8_t *const bytes = calloc(1, ZEROS);
 	vfile_crc crc[3] = { 0 };
 	struct shardcache *const c = shardcache_new(test_context());
