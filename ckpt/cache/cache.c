@@ -138,8 +138,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	pthread_mutex_lock(a->lock);
 	a->fetching -= !reader;
 	if (!rc && !reader && cache_is_far(c))
-		far_width_done(&a->width, b->len, !TAILQ_EMPTY(&a->queue),
-			       clock_ns());
+		request_width_done(&a->width, b->len, !TAILQ_EMPTY(&a->queue), clock_ns());
 	if (!rc && c->config.check) {
 		a->checking += !reader;
 		unlock_and_summon(a, !reader, false); /* the next need not wait */
@@ -198,7 +197,7 @@ struct cache_pool *cache_pool_new(struct uckpt *u)
 	TAILQ_INIT(&a->ready);
 	TAILQ_INIT(&a->used);
 	a->limit = CACHE_DEFAULT;
-	far_width_init(&a->width, WIDTH_FIRST);
+	request_width_init(&a->width, WIDTH_FIRST);
 	return a;
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct errmsg;
-struct far;
+struct latency;
 struct uckpt;
 
 /*
@@ -15,7 +15,7 @@ struct uckpt;
  * windows of a server's file, decoded blocks of a pack.
  *
  * A caller that knows what will be read next wants it; background threads fetch it,
- * with as many requests at once as make the store faster (far.h), and readers take it
+ * with as many requests at once as make the store faster (latency.h), and readers take it
  * from memory.  A block is exactly what was wanted, at most CACHE_PIECE bytes: no byte
  * is fetched that nobody wants, and none twice while it is there or under way.
  * All caches of a context share its threads and its limit of memory.  Thread-safe.
@@ -40,7 +40,7 @@ struct cache_config {
 	void *ctx;
 	/* While this store is near, there are no more requests at once than processors,
 	 * and what has been read is not kept.  NULL: it is always far. */
-	const struct far *far;
+	const struct latency *latency;
 	/* Blocks may cross multiples of CACHE_PIECE; otherwise a request never does. */
 	bool crosses;
 };

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "ckpt/cache/cache.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 
 /* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
 struct cache {
@@ -20,7 +20,7 @@ struct cache {
 
 static inline bool cache_is_far(const struct cache *c)
 {
-	return !c->config.far || far_is_far(c->config.far);
+	return !c->config.latency || latency_is_high(c->config.latency);
 }
 
 /*
@@ -76,7 +76,7 @@ struct cache_pool {
 	pthread_mutex_t *lock; /* the context's, which protects the rest */
 	pthread_cond_t more;   /* the queue has grown, or the pool ends */
 	pthread_cond_t done;   /* a block came in, or the last thread ended */
-	struct far_width width;
+	struct request_width width;
 	/* Threads: all, those that fetch, those that check what they fetched, those
 	 * without work. */
 	unsigned nthreads, fetching, checking, idle;

@@ -16,7 +16,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/diff/diff.h"
 #include "ckpt/format/state.h"
 #include "ckpt/tensor/cast.h"
@@ -33,7 +33,7 @@ struct side {
 	enum dtype dtype;
 	size_t item;
 	uint8_t *buf; /* CHUNK_FAR elements */
-	struct far far;
+	struct latency latency;
 };
 
 struct comparison {
@@ -110,12 +110,12 @@ static void count_chunk(struct comparison *c, uint64_t first, size_t n)
 static int read_side(struct side *s, uint64_t first, size_t n,
 		     struct errmsg *err)
 {
-	struct far_request q;
+	struct latency_request q;
 	int rc;
 
-	far_begin(&s->far, &q, n * s->item);
+	latency_begin(&s->latency, &q, n * s->item);
 	rc = state_read(s->s, first, n, s->buf, err);
-	far_end(&s->far, &q);
+	latency_end(&s->latency, &q);
 	return rc;
 }
 
@@ -128,7 +128,7 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 	assert(c->a.s->t.numel == numel && c->b.s->t.numel == numel);
 	for (uint64_t i = 0; !rc && i < numel; i += n) {
 		const size_t most =
-			far_is_far(&c->a.far) || far_is_far(&c->b.far)
+			latency_is_high(&c->a.latency) || latency_is_high(&c->b.latency)
 				? CHUNK_FAR
 				: CHUNK;
 

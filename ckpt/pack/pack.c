@@ -28,7 +28,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
 #include "ckpt/cache/cache.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 
 /* Packs of servers that stay open without a user. */
 #define KEPT_MAX 4
@@ -261,15 +261,14 @@ static void pack_free(struct pack *p)
 
 static int make_tables(struct pack *p, struct errmsg *err)
 {
-	static const struct far local; /* never far */
+	static const struct latency local; /* never far */
 
 	p->tables = calloc((size_t)p->x.nextents + 1, sizeof(*p->tables));
 	p->cache = cache_new(
-		p->u, &(struct cache_config){
-			      .fill = fill,
-			      .ctx = p,
-			      .far = is_requested(p) ? NULL : &local,
-			      .crosses = true });
+		p->u, &(struct cache_config){ .fill = fill,
+					      .ctx = p,
+					      .latency = is_requested(p) ? NULL : &local,
+					      .crosses = true });
 	return p->tables && p->cache ? 0 : errmsg_nomem(err, p->src.name);
 }
 

@@ -473,7 +473,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 	if (rc)
 		return rc;
-	shardcache_suppose(p->c->shards, &p->c->far);
+	shardcache_assume_latency(p->c->shards, &p->c->latency);
 	rc = vfile_check(f, err);
 	if (rc)
 		vfile_free(f);

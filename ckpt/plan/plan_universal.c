@@ -325,7 +325,7 @@ static void universal_warm(struct plan *p)
 	uint64_t size;
 	size_t n = 0;
 
-	if (!r || !far_is_suspect(&p->c->far))
+	if (!r || !latency_maybe_high(&p->c->latency))
 		return;
 	d = &r->dir;
 	for (; n < PLAN_WARM_SHARDS && n < d->nfiles; n++)
@@ -339,7 +339,7 @@ static void universal_warm(struct plan *p)
 				  1, NULL);
 	}
 	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
-	shardcache_suppose(p->c->shards, &p->c->far);
+	shardcache_assume_latency(p->c->shards, &p->c->latency);
 	shardcache_check_files(p->c->shards, shards, n, NULL);
 }
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/permissions.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
@@ -77,7 +77,7 @@ struct checkpoint {
 	struct permissions readable_by; /* users that may read all files */
 	struct permissions names; /* users that may read those with names of parameters */
 	bool mixed;           /* not all files have the same readers */
-	struct far far;       /* where the files are */
+	struct latency latency;       /* where the files are */
 	unsigned read_threads; /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	const char *source; /* in words, if DeepSpeed did not write it; or NULL */

@@ -54,7 +54,7 @@ bool planned_files_are_there(struct plan *p, struct errmsg *why)
 	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
 	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
-	       (far_is_far(&c->far) || roots_are_remote(c->u, c->path) ||
+	       (latency_is_high(&c->latency) || roots_are_remote(c->u, c->path) ||
 		are_all_there(c->shards, why)) &&
 	       shardcache_check_paths(c->shards, shards, 2, why) == 0;
 }
@@ -114,7 +114,7 @@ bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 	struct checkpoint *const c = plan_checkpoint(p);
 
 	return !c->ops->verify || is_older(newest_ns(c), SETTLED_SECONDS) ||
-	       far_is_far(&c->far) || c->ops->verify(c, why) == 0;
+	       latency_is_high(&c->latency) || c->ops->verify(c, why) == 0;
 }
 
 bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)

@@ -127,16 +127,16 @@ void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
 int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 {
 	const uint64_t begun = clock_ns();
-	struct far_request q;
+	struct latency_request q;
 	uint64_t took;
 	int rc;
 
-	far_begin(&t->far, &q, SIZE_MAX);
+	latency_begin(&t->latency, &q, SIZE_MAX);
 	rc = io_stat(t->o->u, path, IO_PLAIN, out, NULL, NULL);
-	far_end(&t->far, &q);
+	latency_end(&t->latency, &q);
 	took = clock_ns() - begun;
 	/* Some answers come from a cache. */
-	if (took >= FAR_NS)
+	if (took >= LATENCY_HIGH_NS)
 		atomic_store(&t->look_ns, took);
 	return rc;
 }
@@ -146,7 +146,7 @@ double tree_moment(const struct tree *t)
 	const double s =
 		(double)atomic_load(&t->look_ns) / 1e9 * LOOKS * LOOK_PART;
 
-	if (!far_is_far(&t->far) || s < A_MOMENT)
+	if (!latency_is_high(&t->latency) || s < A_MOMENT)
 		return A_MOMENT;
 	return s < MOMENT_MAX ? s : MOMENT_MAX;
 }
@@ -352,7 +352,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 
 	if (rc)
 		return rc;
-	if (roots_are_remote(t->o->u, tag) || far_is_far(&t->far)) {
+	if (roots_are_remote(t->o->u, tag) || latency_is_high(&t->latency)) {
 		const enum view_state state = view_state(x, &why);
 
 		listed = state != VIEW_REFUSED && state != VIEW_FAILED;

@@ -59,7 +59,7 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
 {
 	return e->cheap &&
-	       (d->immutable || !(d->remote || far_is_far(&d->t->far)));
+	       (d->immutable || !(d->remote || latency_is_high(&d->t->latency)));
 }
 
 static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)

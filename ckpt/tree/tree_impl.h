@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/permissions.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tree/pathtab.h"
 #include "ckpt/tree/tree.h"
@@ -38,7 +38,7 @@ struct tree {
 	struct view *_Atomic root_view; /* until its tag is saved again */
 	struct pathtab *pathtab;
 	struct views *views;
-	struct far far;           /* where the run's directories are */
+	struct latency latency;           /* where the run's directories are */
 	_Atomic uint64_t look_ns; /* how long the last look at a path took */
 };
 

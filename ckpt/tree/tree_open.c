@@ -75,7 +75,7 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 	rc = view_plan(*view, &plan, err);
 	if (rc)
 		return rc;
-	far_suppose(&t->far, &plan_checkpoint(plan)->far);
+	latency_assume(&t->latency, &plan_checkpoint(plan)->latency);
 	view_put(*view);
 	return 0;
 }

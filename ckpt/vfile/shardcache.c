@@ -25,7 +25,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
@@ -63,7 +63,7 @@ struct shardcache *shardcache_new(struct uckpt *u)
 	c->ahead = cache_new(u, &(struct cache_config){ .fill = fill_shard,
 							.check = check_shard,
 							.ctx = c,
-							.far = &c->far });
+							.latency = &c->latency });
 	if (!c->ahead) {
 		free(c);
 		return NULL;
@@ -182,7 +182,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
-	struct far_request q;
+	struct latency_request q;
 	const bool full = c->nopen++ >= c->open_max;
 	struct source src;
 	int rc;
@@ -191,9 +191,9 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	pthread_mutex_unlock(&c->u->lock);
 	if (full)
 		shardcache_evict(c);
-	far_begin(&c->far, &q, SIZE_MAX);
+	latency_begin(&c->latency, &q, SIZE_MAX);
 	rc = open_shard(c, e, &src, err);
-	far_end(&c->far, &q);
+	latency_end(&c->latency, &q);
 	pthread_mutex_lock(&c->u->lock);
 	e->opening = false;
 	if (rc) {
@@ -338,12 +338,12 @@ bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard)
 static int read_used(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
-	struct far_request q;
+	struct latency_request q;
 	int rc;
 
-	far_begin(&c->far, &q, len);
+	latency_begin(&c->latency, &q, len);
 	rc = source_read(&c->v[shard].src, buf, len, off, err);
-	far_end(&c->far, &q);
+	latency_end(&c->latency, &q);
 	return rc == -EBADMSG && c->v[shard].src.fd >= 0 ? -EIO : rc;
 }
 
@@ -446,19 +446,19 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 			     : rc;
 }
 
-void shardcache_suppose(struct shardcache *c, const struct far *maps)
+void shardcache_assume_latency(struct shardcache *c, const struct latency *maps)
 {
-	far_suppose(&c->far, maps);
+	latency_assume(&c->latency, maps);
 }
 
 bool shardcache_is_far(const struct shardcache *c)
 {
-	return far_is_far(&c->far) && cache_limit(c->u) > 0;
+	return latency_is_high(&c->latency) && cache_limit(c->u) > 0;
 }
 
 bool shardcache_gains_ahead(const struct shardcache *c)
 {
-	return (far_is_far(&c->far) || atomic_load(&c->decodes)) &&
+	return (latency_is_high(&c->latency) || atomic_load(&c->decodes)) &&
 	       cache_limit(c->u) > 0;
 }
 
@@ -474,7 +474,7 @@ bool shardcache_can_map(struct shardcache *c, size_t len)
 
 	if (cache_limit(c->u) == 0)
 		return true;
-	return !far_is_suspect(&c->far) &&
+	return !latency_maybe_high(&c->latency) &&
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
 }
 

@@ -11,7 +11,7 @@
 
 struct errmsg;
 struct extent_map;
-struct far;
+struct latency;
 struct uckpt;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
@@ -78,8 +78,8 @@ bool shardcache_reads_ahead(const struct shardcache *c);
 bool shardcache_pin(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
 		    struct cache_pin *out);
 
-/* Suppose that the shards are where their maps were read from (far_suppose). */
-void shardcache_suppose(struct shardcache *c, const struct far *maps);
+/* Suppose that the shards are where their maps were read from (latency_assume). */
+void shardcache_assume_latency(struct shardcache *c, const struct latency *maps);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
  * (cache.h).  Learned from the reads, and not true before some were slow. */

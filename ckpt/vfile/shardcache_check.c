@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/scratch.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/vfile/shardcache_impl.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what
@@ -152,7 +152,7 @@ int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
 /* A check of a near store that took long was waiting for a processor. */
 static uint64_t check_interval(const struct shardcache *c, const struct check *k)
 {
-	const uint64_t every = far_is_far(&c->far) ? k->cost * CHECK_COST : 0;
+	const uint64_t every = latency_is_high(&c->latency) ? k->cost * CHECK_COST : 0;
 
 	if (every < CHECK_INTERVAL_NS)
 		return CHECK_INTERVAL_NS;

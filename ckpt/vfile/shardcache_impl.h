@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/shardcache.h"
 
@@ -53,7 +53,7 @@ struct shardcache {
 	uint64_t let_go; /* the clock at the last let_go() */
 
 	_Atomic uint64_t mapped; /* bytes read through mappings since then */
-	struct far far;          /* where the shards are */
+	struct latency latency;          /* where the shards are */
 	struct cache *ahead;
 	_Atomic uint64_t asked; /* bytes to be mapped */
 	atomic_bool decodes;    /* some shard has been opened that is no local file */

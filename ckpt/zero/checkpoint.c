@@ -177,15 +177,15 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 	struct shard *const s = &r->shards[i];
-	struct far_request q;
+	struct latency_request q;
 	int rc;
 
 	assert(!atomic_load(&r->loaded[i]));
 	assert(rank == 0 || atomic_load(&r->loaded[i - rank]));
-	far_begin(&r->c.far, &q, SIZE_MAX);
+	latency_begin(&r->c.latency, &q, SIZE_MAX);
 	rc = shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
 			err);
-	far_end(&r->c.far, &q);
+	latency_end(&r->c.latency, &q);
 	if (rc == 0 && rank) {
 		rc = zckpt_compare(r, i - rank, i, true, err);
 		if (rc)
@@ -221,7 +221,7 @@ static size_t count_early(const struct zero_checkpoint *r)
 {
 	size_t n = 0;
 
-	if (!far_is_suspect(&r->c.far))
+	if (!latency_maybe_high(&r->c.latency))
 		return 0;
 	for (size_t i = 0; i < r->dir.noptim; i++)
 		n += atomic_load(&r->loaded[i]);
@@ -249,8 +249,9 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	rc = parallel_steps(r->dir.u, "reading shards",
 			    r->c.read_threads ? parallel_for : parallel_far, l.n,
 			    r->c.read_threads
-				    ?: far_is_suspect(&r->c.far) ? PARALLEL_FAR
-								 : parallel_width(),
+				    ?: latency_maybe_high(&r->c.latency)
+				       ? PARALLEL_FAR
+				       : parallel_width(),
 			    load_indexed, &l, err);
 	free(l.shards);
 	return rc;

@@ -14,7 +14,7 @@
  * A range that is not in the page cache is read past it, where it has whole pages:
  * what is read once would only take memory, and the copy from there time.
  *
- * How many pieces are read at once is found out by trying (far.h): a page cache
+ * How many pieces are read at once is found out by trying (latency.h): a page cache
  * needs as many as there are processors, storage far away up to a hundred.
  */
 #include "gpu/read/upload.h"
@@ -29,7 +29,7 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tensor/cast.h"
@@ -84,7 +84,7 @@ struct upload {
 	struct slot *free;
 	unsigned nslots;                     /* that have their memory */
 	unsigned most;                       /* pieces being read, at most */
-	struct far_width width;              /* the same for now */
+	struct request_width width;              /* the same for now */
 	struct slot *copying, **copying_end; /* oldest first */
 	unsigned reading;
 	void *staging; /* PIECE bytes on the device; NULL: cast here */
@@ -208,7 +208,7 @@ int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
 	q->b = b;
 	q->copying_end = &q->copying;
 	q->most = most * SLOTS_OF_READ;
-	far_width_init(&q->width, width * SLOTS_OF_READ);
+	request_width_init(&q->width, width * SLOTS_OF_READ);
 	rc = reader_new(&q->reader, q->most, err);
 	if (!rc)
 		rc = add_block(q, width * SLOTS_OF_READ, err);
@@ -251,8 +251,8 @@ static bool casts_here(const struct slot *s)
 /* A piece has come.  Its time tells something unless there was too little to do. */
 static void count_read(struct upload *q, const struct slot *s)
 {
-	far_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2,
-		       clock_ns());
+	request_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2,
+			   clock_ns());
 }
 
 static void note_failure(struct upload *q, const struct slot *s)

@@ -20,7 +20,7 @@ struct uckpt;
 struct upload;
 
 /* Starts with `width` reads at once, and goes up to `most` as long as more of them
- * make the source faster (far.h). */
+ * make the source faster (latency.h). */
 int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
 	       unsigned width, unsigned most, struct errmsg *err);
 

@@ -15,7 +15,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/sys/parallel.h"
 #include "gpu/backend/splitmix.h"
 #include "tests/support/context.h"
@@ -534,17 +534,17 @@ static void the_width_finds_what_the_store_has(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct far_width w;
+		struct request_width w;
 		uint64_t now = 1;
 
-		far_width_init(&w, 32);
+		request_width_init(&w, 32);
 		for (int n = 0; n < 200000; n++) {
 			const unsigned at_once = w.width < cases[i].most
 							 ? w.width
 							 : cases[i].most;
 
 			now += 2000000 / at_once;
-			far_width_done(&w, MIB, true, now);
+			request_width_done(&w, MIB, true, now);
 		}
 		assert_true(w.settled >= cases[i].atleast && w.settled <= cases[i].atmost);
 	}
@@ -552,52 +552,52 @@ static void the_width_finds_what_the_store_has(void **state)
 
 static void a_store_is_far_if_it_lets_us_sleep(void **state)
 {
-	struct far f = { 0 };
-	struct far_request q;
+	struct latency f = { 0 };
+	struct latency_request q;
 
-	assert_false(far_is_suspect(&f));
+	assert_false(latency_maybe_high(&f));
 	/* On a busy machine the time may be over before the thread sleeps. */
-	for (int i = 0; i < 20 && !far_is_suspect(&f); i++) {
-		far_begin(&f, &q, SIZE_MAX);
+	for (int i = 0; i < 20 && !latency_maybe_high(&f); i++) {
+		latency_begin(&f, &q, SIZE_MAX);
 		usleep(2000);
-		far_end(&f, &q);
+		latency_end(&f, &q);
 	}
-	assert_true(far_is_suspect(&f));
-	assert_false(far_is_far(&f));
+	assert_true(latency_maybe_high(&f));
+	assert_false(latency_is_high(&f));
 	for (int i = 0; i < 5; i++) {
-		far_begin(&f, &q, 10);
+		latency_begin(&f, &q, 10);
 		usleep(2000);
-		far_end(&f, &q);
+		latency_end(&f, &q);
 	}
-	assert_true(far_is_far(&f));
+	assert_true(latency_is_high(&f));
 	for (int i = 0; i < 50; i++) {
-		far_begin(&f, &q, MIB);
-		far_end(&f, &q);
+		latency_begin(&f, &q, MIB);
+		latency_end(&f, &q);
 	}
-	assert_false(far_is_suspect(&f));
+	assert_false(latency_maybe_high(&f));
 }
 
 static void what_is_supposed_holds_until_a_request_tells(void **state)
 {
-	struct far maps = { 0 }, f = { 0 };
-	struct far_request q;
+	struct latency maps = { 0 }, f = { 0 };
+	struct latency_request q;
 
-	far_suppose(&f, &maps);
-	assert_false(far_is_suspect(&f));
-	far_begin(&maps, &q, SIZE_MAX);
+	latency_assume(&f, &maps);
+	assert_false(latency_maybe_high(&f));
+	latency_begin(&maps, &q, SIZE_MAX);
 	usleep(2000);
-	far_end(&maps, &q);
-	far_suppose(&f, &maps);
-	assert_true(far_is_far(&f));
-	far_begin(&f, &q, MIB);
-	far_end(&f, &q);
-	assert_false(far_is_far(&f));
-	while (far_is_suspect(&f)) {
-		far_begin(&f, &q, MIB);
-		far_end(&f, &q);
+	latency_end(&maps, &q);
+	latency_assume(&f, &maps);
+	assert_true(latency_is_high(&f));
+	latency_begin(&f, &q, MIB);
+	latency_end(&f, &q);
+	assert_false(latency_is_high(&f));
+	while (latency_maybe_high(&f)) {
+		latency_begin(&f, &q, MIB);
+		latency_end(&f, &q);
 	}
-	far_suppose(&f, &maps); /* only once */
-	assert_false(far_is_suspect(&f));
+	latency_assume(&f, &maps); /* only once */
+	assert_false(latency_maybe_high(&f));
 }
 
 int main(void)

@@ -6,7 +6,7 @@
  * requests that slept count as slow.  A table of file systems would not do: the same
  * mount is near for files in the page cache.
  */
-#include "ckpt/cache/far.h"
+#include "ckpt/cache/latency.h"
 
 #include "ckpt/sys/clock.h"
 
@@ -35,32 +35,31 @@
  * like a slow store. */
 #define REQUEST_BYTES (64u << 10)
 
-bool far_is_far(const struct far *f)
+bool latency_is_high(const struct latency *f)
 {
 	return atomic_load_explicit(&f->score, memory_order_relaxed) >=
 	       SCORE_FAR;
 }
 
-bool far_is_suspect(const struct far *f)
+bool latency_maybe_high(const struct latency *f)
 {
 	return atomic_load_explicit(&f->score, memory_order_relaxed) > 0;
 }
 
-void far_suppose(struct far *f, const struct far *other)
+void latency_assume(struct latency *f, const struct latency *other)
 {
 	int none = 0;
 
-	if (far_is_suspect(other) && !atomic_load(&f->supposed) &&
-	    !atomic_exchange(&f->supposed, true))
+	if (latency_maybe_high(other) && !atomic_load(&f->assumed) &&
+	    !atomic_exchange(&f->assumed, true))
 		atomic_compare_exchange_strong(&f->score, &none, SCORE_FAR);
 }
 
-void far_begin(struct far *f, struct far_request *q, size_t len)
+void latency_begin(struct latency *f, struct latency_request *q, size_t len)
 {
 	q->measured =
-		len >= LARGE || far_is_suspect(f) ||
-		atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) %
-				SAMPLED ==
+		len >= LARGE || latency_maybe_high(f) ||
+		atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) % SAMPLED ==
 			0;
 	if (!q->measured)
 		return;
@@ -68,14 +67,14 @@ void far_begin(struct far *f, struct far_request *q, size_t len)
 	q->begun = clock_ns();
 }
 
-void far_end(struct far *f, const struct far_request *q)
+void latency_end(struct latency *f, const struct latency_request *q)
 {
 	int score;
 	bool slow;
 
 	if (!q->measured)
 		return;
-	slow = clock_ns() - q->begun >= FAR_NS && clock_sleeps() != q->sleeps;
+	slow = clock_ns() - q->begun >= LATENCY_HIGH_NS && clock_sleeps() != q->sleeps;
 	score = atomic_load(&f->score);
 	/* If another thread changes it now, one of the two changes is enough. */
 	if (slow && score < SCORE_MAX)
@@ -85,29 +84,29 @@ void far_end(struct far *f, const struct far_request *q)
 		atomic_compare_exchange_strong(&f->score, &score, score - 1);
 }
 
-void far_width_init(struct far_width *w, unsigned first)
+void request_width_init(struct request_width *w, unsigned first)
 {
-	*w = (struct far_width){ .width = first, .settled = first };
+	*w = (struct request_width){ .width = first, .settled = first };
 }
 
-static void begin_epoch(struct far_width *w, uint64_t now)
+static void begin_epoch(struct request_width *w, uint64_t now)
 {
 	w->begun = now;
 	w->bytes = w->n = 0;
 }
 
 /* Twice as many, or at times half as many, unless it is too early. */
-static unsigned next_trial(struct far_width *w, uint64_t now)
+static unsigned next_trial(struct request_width *w, uint64_t now)
 {
 	if (now < w->retry)
 		return w->settled;
-	if (++w->trials % DOWN_EVERY == 0 && w->settled > FAR_WIDTH_MIN)
+	if (++w->trials % DOWN_EVERY == 0 && w->settled > REQUEST_WIDTH_MIN)
 		return w->settled / 2;
-	return w->settled < FAR_WIDTH_MAX ? w->settled * 2 : w->settled;
+	return w->settled < REQUEST_WIDTH_MAX ? w->settled * 2 : w->settled;
 }
 
 /* An epoch has ended with this rate. */
-static void far_width_step(struct far_width *w, double rate, uint64_t now)
+static void request_width_step(struct request_width *w, double rate, uint64_t now)
 {
 	const bool was_trial = w->width != w->settled;
 	const double enough = w->width > w->settled ? GAIN : LOSS;
@@ -124,7 +123,7 @@ static void far_width_step(struct far_width *w, double rate, uint64_t now)
 	w->width = next_trial(w, now);
 }
 
-void far_width_done(struct far_width *w, size_t len, bool busy, uint64_t now)
+void request_width_done(struct request_width *w, size_t len, bool busy, uint64_t now)
 {
 	if (!busy || !w->begun) {
 		begin_epoch(w, now);
@@ -134,6 +133,6 @@ void far_width_done(struct far_width *w, size_t len, bool busy, uint64_t now)
 	/* The first requests of an epoch began in the one before. */
 	if (++w->n < 3 * w->width || now < w->begun + EPOCH_NS)
 		return;
-	far_width_step(w, (double)w->bytes / (double)(now - w->begun), now);
+	request_width_step(w, (double)w->bytes / (double)(now - w->begun), now);
 	begin_epoch(w, now);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_FAR_H
-#define UCKPT_FAR_H
+#ifndef UCKPT_LATENCY_H
+#define UCKPT_LATENCY_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,42 +12,42 @@
  * lets the reader sleep for milliseconds each time, a disk only now and then, and
  * the page cache never.  Zero-initialised it is near.  Thread-safe.
  */
-struct far {
+struct latency {
 	atomic_int score;
 	atomic_uint calls;
-	atomic_bool supposed;
+	atomic_bool assumed;
 };
 
 /* Requests that take longer are slow. */
-#define FAR_NS UINT64_C(1200000)
+#define LATENCY_HIGH_NS UINT64_C(1200000)
 
 /* A request while it is measured. */
-struct far_request {
+struct latency_request {
 	bool measured;
 	uint64_t begun;
 	long sleeps;
 };
 
 /* Does the store answer slowly most of the time? */
-bool far_is_far(const struct far *f);
+bool latency_is_high(const struct latency *f);
 
-/* Has a recent request been slow?  Then requests should be such that far_end sees them. */
-bool far_is_suspect(const struct far *f);
+/* Has a recent request been slow?  Then requests should be such that latency_end sees them. */
+bool latency_maybe_high(const struct latency *f);
 
 /* Was a request for something else in the same store slow?  Then, the first time, suppose
  * that the store is far: a request that is not slow shows that it is near. */
-void far_suppose(struct far *f, const struct far *other);
+void latency_assume(struct latency *f, const struct latency *other);
 
 /* Called before and after a request for `len` bytes, on one thread. */
-void far_begin(struct far *f, struct far_request *q, size_t len);
-void far_end(struct far *f, const struct far_request *q);
+void latency_begin(struct latency *f, struct latency_request *q, size_t len);
+void latency_end(struct latency *f, const struct latency_request *q);
 
 /*
  * How many requests should be under way?  Found out by trying: twice as many if that
  * makes the store faster, half as many if it does not become slower.  Not
  * thread-safe.
  */
-struct far_width {
+struct request_width {
 	unsigned width; /* requests at once */
 	/* Private: */
 	unsigned settled; /* what `width` was before the attempt under way */
@@ -60,14 +60,14 @@ struct far_width {
 };
 
 /* The fewest and the most requests at once. */
-#define FAR_WIDTH_MIN 4
-#define FAR_WIDTH_MAX 128
+#define REQUEST_WIDTH_MIN 4
+#define REQUEST_WIDTH_MAX 128
 
 /* Begins with so many. */
-void far_width_init(struct far_width *w, unsigned first);
+void request_width_init(struct request_width *w, unsigned first);
 
 /* A request for `len` bytes has ended at the time `now` (clock_ns).  `busy`: others
  * were waiting. */
-void far_width_done(struct far_width *w, size_t len, bool busy, uint64_t now);
+void request_width_done(struct request_width *w, size_t len, bool busy, uint64_t now);
 
 #endif
