@@ -5,15 +5,14 @@
 #include "ckpt/api/api.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
-static uint32_t shard_kind(struct shardcache *c, uint32_t shard)
+static uint32_t shard_kind(struct shards *c, uint32_t shard)
 {
-	if (site_is_url(shardcache_path(c, shard)))
+	if (site_is_url(shards_path(c, shard)))
 		return UCFS_EXTENT_REMOTE;
-	return shardcache_has_descriptor(c, shard) ? UCFS_EXTENT_SOURCE
-						   : UCFS_EXTENT_PACKED;
+	return shards_has_descriptor(c, shard) ? UCFS_EXTENT_SOURCE : UCFS_EXTENT_PACKED;
 }
 
 static uint32_t extent_kind(const struct vfile *f, const struct extent *e)
@@ -71,7 +70,7 @@ int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x)
 
 int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s)
 {
-	const struct shardcache *c;
+	const struct shards *c;
 	const struct fileid *id;
 	const char *path;
 	const int rc = check(f, s);
@@ -81,10 +80,10 @@ int uckpt_file_source(struct uckpt_file *f, struct ucfs_source *s)
 	c = vfile_shards(f->f.v);
 	if (s->version != UCFS_EXTENTS_VERSION)
 		return -EINVAL;
-	if (!c || s->source >= shardcache_count(c))
+	if (!c || s->source >= shards_count(c))
 		return -ENOENT;
-	id = shardcache_id(c, s->source);
-	path = shardcache_path(c, s->source);
+	id = shards_id(c, s->source);
+	path = shards_path(c, s->source);
 	if (strlen(path) >= sizeof(s->path))
 		return -ENAMETOOLONG;
 	s->dev = id->dev;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "ckpt/api/api.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 
 /* A descriptor of the run may be of anything. */
 static int check_type(const struct uckpt_file *f)
@@ -140,7 +140,7 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
-	struct shardcache *shards;
+	struct shards *shards;
 	struct shard_map m;
 	int64_t shard;
 	int rc;
@@ -151,13 +151,13 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 	if (shard < 0)
 		return -ENOTSUP;
 	shards = vfile_shards(f->f.v);
-	rc = shardcache_get(shards, (uint32_t)shard, &m, err);
+	rc = shards_use(shards, (uint32_t)shard, &m, err);
 	if (rc)
 		return rc;
 	/* The kernel would wait for each window of a far shard. */
-	*fd = m.fd >= 0 && shardcache_can_map(shards, 0)
+	*fd = m.fd >= 0 && shards_can_map(shards, 0)
 		      ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0)
 		      : -1;
-	shardcache_put(shards, (uint32_t)shard);
+	shards_unuse(shards, (uint32_t)shard);
 	return 0;
 }

@@ -34,7 +34,7 @@ bool fileid_equal(const struct fileid *a, const struct fileid *b);
 
 /* The same, and is the ctime what it was, or did an attribute change that explains a new
  * one?  False for a file whose mtime was put back after writing to it.  For files
- * of which nothing else is known; see shardcache.h for those that were opened. */
+ * of which nothing else is known; see shards.h for those that were opened. */
 bool fileid_unchanged(const struct fileid *was, const struct fileid *now);
 
 /* Report how the file at `path` has changed.  Returns -EIO. */

@@ -40,7 +40,7 @@ struct check {
 
 	struct check_file *files;
 	size_t nfiles;
-	struct shardcache *shards; /* the same files, by the same numbers */
+	struct shards *shards; /* the same files, by the same numbers */
 	struct check_pair *pairs;
 	size_t npairs, pairs_cap;
 	size_t params;

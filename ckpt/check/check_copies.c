@@ -20,7 +20,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 
@@ -156,7 +156,7 @@ static const char *place_text(const struct comparison *x, const struct vfile *f,
 {
 	const struct extent_map *m = vfile_extents(f);
 	const struct extent *e = &m->v[extent_find(m, off)];
-	const char *path = shardcache_path(x->c->report.c->shards, e->shard);
+	const char *path = shards_path(x->c->report.c->shards, e->shard);
 	const char *slash = strrchr(path, '/');
 
 	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path,

@@ -30,7 +30,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/complete.h"
@@ -56,7 +56,7 @@ static int add_file(struct check *c, const char *dir, const char *name,
 	    S_ISREG(a.st.st_mode))
 		fileid_from_stat(&a.st, &id);
 	c->bytes += id.size;
-	rc = shardcache_add(c->shards, where ? where : f->path, &id) < 0
+	rc = shards_add(c->shards, where ? where : f->path, &id) < 0
 		     ? errmsg_nomem(err, f->path)
 		     : 0;
 	free(where);
@@ -79,7 +79,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 		return 0;
 	}
 	c->params = hf ? hf->nparams : 0;
-	c->shards = shardcache_new(c->report.u);
+	c->shards = shards_new(c->report.u);
 	c->files = calloc((hf ? hf->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
@@ -351,5 +351,5 @@ void check_files_done(struct check *c)
 	for (size_t i = 0; i < c->nfiles; i++)
 		free(c->files[i].path);
 	free(c->files);
-	shardcache_free(c->shards);
+	shards_free(c->shards);
 }

@@ -46,7 +46,7 @@
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 /* Bytes read and written at a time. */
@@ -257,7 +257,7 @@ static int copy_kind(const struct out *o, bool literals, struct errmsg *err)
  */
 static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 {
-	struct shardcache *c = vfile_shards(o->f);
+	struct shards *c = vfile_shards(o->f);
 	const off_t size = (off_t)vfile_size(o->f);
 	off_t from = 0;
 	int rc = 0;
@@ -268,14 +268,14 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 		struct shard_map m;
 		ssize_t n;
 
-		rc = shardcache_get(c, shard, &m, err);
+		rc = shards_use(c, shard, &m, err);
 		if (rc)
 			return rc;
 		/* Without a descriptor (packed) both fail. */
 		n = copy_file_range(m.fd, &from, o->fd, NULL, COPY_MAX, 0);
-		if (n < 0 && shardcache_can_map(c, 0))
+		if (n < 0 && shards_can_map(c, 0))
 			n = sendfile(o->fd, m.fd, &from, COPY_MAX);
-		shardcache_put(c, shard);
+		shards_unuse(c, shard);
 		if (n > 0) {
 			rc = progress_add(o->w->options->progress, (uint64_t)n);
 			continue;
@@ -285,16 +285,16 @@ static int copy_shard(const struct out *o, uint32_t shard, struct errmsg *err)
 			return fail(o->w, o->path, "write", err);
 		rc = copy_range(o, (uint64_t)at, (uint64_t)from, false, err);
 	}
-	return rc ? rc : shardcache_check_files(c, &shard, 1, err);
+	return rc ? rc : shards_check_files(c, &shard, 1, err);
 }
 
 static int copy_mode_and_times(const struct out *o, uint32_t shard,
 			       struct errmsg *err)
 {
-	const struct shardcache *c = vfile_shards(o->f);
-	const char *original = shardcache_path(c, shard);
+	const struct shards *c = vfile_shards(o->f);
+	const char *original = shards_path(c, shard);
 	struct attrs a;
-	const int rc = files_stat(shardcache_context(c), original, &a, NULL, NULL);
+	const int rc = files_stat(shards_context(c), original, &a, NULL, NULL);
 
 	if (rc)
 		return errmsg_set(err, rc, "%s: cannot stat: %s", original,

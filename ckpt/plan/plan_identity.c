@@ -7,7 +7,7 @@
 #include "ckpt/model/user_rules.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 
 static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)
 {
@@ -40,9 +40,9 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 	if (o->rules)
 		rc = hash_rules(o->rules->preset.info, &hash, err)
 			     ?: hash_rules(o->rules->file.info, &hash, err);
-	for (size_t i = 0; i < shardcache_count(p->c->shards); i++) {
-		const char *const path = shardcache_path(p->c->shards, (uint32_t)i);
-		const struct fileid *const id = shardcache_id(p->c->shards, (uint32_t)i);
+	for (size_t i = 0; i < shards_count(p->c->shards); i++) {
+		const char *const path = shards_path(p->c->shards, (uint32_t)i);
+		const struct fileid *const id = shards_id(p->c->shards, (uint32_t)i);
 		/* The ctime tells of a file that was written to and whose mtime was put
 		 * back.  That of a new link begins a conversion anew, which is safe. */
 		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,

@@ -22,7 +22,7 @@ struct plan_facts {
 	const struct permissions *readable_by;
 	bool scattered; /* plan_stat */
 	/* The file is a copy of this shard, unless it is NULL. */
-	struct shardcache *copied;
+	struct shards *copied;
 	uint32_t shard;
 };
 

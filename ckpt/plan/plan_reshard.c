@@ -11,7 +11,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct plan_reshard {

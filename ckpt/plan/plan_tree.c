@@ -19,7 +19,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 #define GROUP_SHIFT 36
@@ -473,7 +473,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 	if (rc)
 		return rc;
-	shardcache_assume_latency(p->c->shards, &p->c->latency);
+	shards_assume_latency(p->c->shards, &p->c->latency);
 	rc = vfile_check(f, err);
 	if (rc)
 		vfile_free(f);
@@ -577,7 +577,7 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 				   .nlink = 1,
 				   .mtime_s = facts.mtime_s };
 	if (facts.copied)
-		out->size = shardcache_id(facts.copied, facts.shard)->size;
+		out->size = shards_id(facts.copied, facts.shard)->size;
 	else
 		rc = get_size(&e, &out->size);
 	if (!rc && facts.readable_by)

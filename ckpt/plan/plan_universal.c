@@ -27,7 +27,7 @@
 #include "ckpt/model/experts.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 struct plan_universal {
@@ -339,8 +339,8 @@ static void universal_warm(struct plan *p)
 				  1, NULL);
 	}
 	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
-	shardcache_assume_latency(p->c->shards, &p->c->latency);
-	shardcache_check_files(p->c->shards, shards, n, NULL);
+	shards_assume_latency(p->c->shards, &p->c->latency);
+	shards_check_files(p->c->shards, shards, n, NULL);
 }
 
 static void universal_close(struct plan *p)

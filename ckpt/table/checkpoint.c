@@ -10,16 +10,15 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 
-struct shardcache *checkpoint_shards(struct uckpt *u, const struct tag_file *files,
-				     size_t n)
+struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n)
 {
-	struct shardcache *const c = shardcache_new(u);
+	struct shards *const c = shards_new(u);
 
 	for (size_t i = 0; c && i < n; i++)
-		if (shardcache_add(c, files[i].path, &files[i].file) < 0) {
-			shardcache_free(c);
+		if (shards_add(c, files[i].path, &files[i].file) < 0) {
+			shards_free(c);
 			return NULL;
 		}
 	return c;
@@ -69,7 +68,7 @@ void checkpoint_close(struct checkpoint *c)
 {
 	if (!c)
 		return;
-	shardcache_free(c->shards);
+	shards_free(c->shards);
 	c->ops->close(c);
 	free(c);
 }

@@ -17,7 +17,7 @@ struct errmsg_sink;
 struct extent_map;
 struct gathers;
 struct param;
-struct shardcache;
+struct shards;
 struct tag_file;
 struct uckpt;
 struct user_rules;
@@ -71,7 +71,7 @@ struct checkpoint {
 	/* In the numbering of extents: */
 	const struct tag_file *files;
 	size_t nfiles;
-	struct shardcache *shards; /* the same, opened on demand */
+	struct shards *shards; /* the same, opened on demand */
 	size_t witness; /* a save replaces this file and the first one with all others */
 	int64_t mtime_s;
 	struct permissions readable_by; /* users that may read all files */
@@ -157,7 +157,6 @@ bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map 
 		       struct gathers *gathers);
 
 /* Make a cache of `n` files, in their order; NULL when memory runs out. */
-struct shardcache *checkpoint_shards(struct uckpt *u, const struct tag_file *files,
-				     size_t n);
+struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n);
 
 #endif

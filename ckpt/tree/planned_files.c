@@ -14,7 +14,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* All files of a tag that was written to so lately are checked before it is listed: one may
@@ -25,24 +25,24 @@
 #define OPTIMIZER_SECONDS 60
 
 /* Is file `i` of a plan there, as far as its inode, size and times show? */
-static bool is_there(struct shardcache *c, uint32_t i, struct errmsg *why)
+static bool is_there(struct shards *c, uint32_t i, struct errmsg *why)
 {
-	const char *const path = shardcache_path(c, i);
+	const char *const path = shards_path(c, i);
 	struct fileid now;
 	struct attrs a;
 
-	if (files_stat(shardcache_context(c), path, &a, NULL, why))
+	if (files_stat(shards_context(c), path, &a, NULL, why))
 		return false;
 	fileid_from_stat(&a.st, &now);
-	if (fileid_equal(shardcache_id(c, i), &now))
+	if (fileid_equal(shards_id(c, i), &now))
 		return true;
-	fileid_report_change(path, shardcache_id(c, i), &now, why);
+	fileid_report_change(path, shards_id(c, i), &now, why);
 	return false;
 }
 
-static bool are_all_there(struct shardcache *c, struct errmsg *why)
+static bool are_all_there(struct shards *c, struct errmsg *why)
 {
-	for (uint32_t i = 0; i < shardcache_count(c); i++)
+	for (uint32_t i = 0; i < shards_count(c); i++)
 		if (!is_there(c, i, why))
 			return false;
 	return true;
@@ -56,11 +56,11 @@ bool planned_files_are_there(struct plan *p, struct errmsg *why)
 	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
 	       (latency_is_high(&c->latency) || roots_are_remote(c->u, c->path) ||
 		are_all_there(c->shards, why)) &&
-	       shardcache_check_paths(c->shards, shards, 2, why) == 0;
+	       shards_check_paths(c->shards, shards, 2, why) == 0;
 }
 
 struct sum {
-	const struct shardcache *planned;
+	const struct shards *planned;
 	size_t n;
 	uint32_t sum;
 	bool same; /* so far */
@@ -72,10 +72,10 @@ static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 	const uint32_t next = (uint32_t)s->n;
 
 	s->sum = crc32_add(s->sum, id, sizeof(*id));
-	if (next >= shardcache_count(s->planned) ||
-	    strcmp(shardcache_path(s->planned, next), path) != 0)
+	if (next >= shards_count(s->planned) ||
+	    strcmp(shards_path(s->planned, next), path) != 0)
 		return;
-	s->same = s->same && fileid_unchanged(shardcache_id(s->planned, next), id);
+	s->same = s->same && fileid_unchanged(shards_id(s->planned, next), id);
 	s->n++;
 }
 

@@ -22,7 +22,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tree/tree_impl.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */
@@ -412,14 +412,14 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 	if (rc)
 		return rc;
 	fileid_from_stat(&a.st, &id);
-	out->own = shardcache_new(u);
-	if (!out->own || shardcache_add(out->own, where, &id) < 0)
+	out->own = shards_new(u);
+	if (!out->own || shards_add(out->own, where, &id) < 0)
 		rc = errmsg_nomem(err, where);
 	else if (!(out->v = vfile_new_verbatim(out->own, 0, err)))
 		rc = -ENOMEM;
 	free(where);
 	if (rc)
-		shardcache_free(out->own);
+		shards_free(out->own);
 	return rc;
 }
 
@@ -499,7 +499,7 @@ int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
 void tree_file_close(struct tree_file *f)
 {
 	vfile_free(f->v);
-	shardcache_free(f->own);
+	shards_free(f->own);
 	if (f->view)
 		view_put(f->view);
 	if (f->fd >= 0)

@@ -97,7 +97,7 @@ struct tree_file {
 	struct vfile *v;   /* virtual: shards, or literal bytes; else NULL */
 	int fd;            /* a local file of the run; else -1 */
 	struct view *view; /* whose file it is, or NULL */
-	struct shardcache *own; /* of a server's file, which `v` reads; or NULL */
+	struct shards *own; /* of a server's file, which `v` reads; or NULL */
 	/* In a shared mount, the users that may read `fd`.  The file may not be
 	 * the one whose permissions the kernel has checked. */
 	struct permissions readable_by;

@@ -3,8 +3,8 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/extent.h %D%/extent.c \
 	%D%/gather.h %D%/gather.c %D%/draft.h %D%/draft.c \
-	%D%/shardcache.h %D%/shardcache_impl.h %D%/shardcache.c \
-	%D%/shardcache_check.c \
+	%D%/shards.h %D%/shards_impl.h %D%/shards.c \
+	%D%/shards_check.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_crc.c %D%/vfile_ahead.c \
 	%D%/ucfs_ioctl.h

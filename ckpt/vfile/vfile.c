@@ -21,14 +21,14 @@
 #include "ckpt/base/scratch.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Elements converted at a time: enough for few system calls, few enough for the
  * second-level cache. */
 #define CAST_BYTES (128u << 10)
 
-static struct vfile *new_vfile(struct shardcache *c)
+static struct vfile *new_vfile(struct shards *c)
 {
 	struct vfile *f = calloc(1, sizeof(*f));
 
@@ -66,13 +66,12 @@ static struct vfile *drop_vfile(struct vfile *f, struct errmsg *err)
 	return NULL;
 }
 
-struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
-				 struct errmsg *err)
+struct vfile *vfile_new_verbatim(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 
-	return f && extent_add(&f->map, EXTENT_SHARD,
-			       shardcache_id(c, shard)->size, shard, 0, DTYPE_U8)
+	return f && extent_add(&f->map, EXTENT_SHARD, shards_id(c, shard)->size, shard, 0,
+			       DTYPE_U8)
 		       ? f
 		       : drop_vfile(f, err);
 }
@@ -83,10 +82,9 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 				 &(struct gathers){ 0 }, err);
 }
 
-struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
-				const struct extent_map *tensors,
-				const size_t *after, size_t n,
-				struct gathers *gathers, struct errmsg *err)
+struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
+				const struct extent_map *tensors, const size_t *after,
+				size_t n, struct gathers *gathers, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 	bool ok = f;
@@ -111,10 +109,9 @@ struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
 	return f;
 }
 
-struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
-			   const struct extent_map *storages,
-			   struct gathers *gathers, vfile_crc *crc,
-			   struct errmsg *err)
+struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
+			   const struct extent_map *storages, struct gathers *gathers,
+			   vfile_crc *crc, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 	uint64_t at = 0;
@@ -162,7 +159,7 @@ struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
 	return f;
 }
 
-struct shardcache *vfile_shards(const struct vfile *f)
+struct shards *vfile_shards(const struct vfile *f)
 {
 	return f->shards;
 }
@@ -239,7 +236,7 @@ int vfile_check(struct vfile *f, struct errmsg *err)
 	if (rc)
 		rc = errmsg_nomem(err, NULL);
 	else if (l.n) /* others may have no shards at all */
-		rc = shardcache_check_paths(f->shards, l.v, l.n, err);
+		rc = shards_check_paths(f->shards, l.v, l.n, err);
 	free(l.v);
 	return rc;
 }
@@ -250,7 +247,7 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 {
 	struct vfile *f = ctx;
 
-	return shardcache_read_map(f->shards, m, buf, len, off, err);
+	return shards_read_map(f->shards, m, buf, len, off, err);
 }
 
 /* Read bytes [off, off + len) of an extent's shard or gather, before conversion. */
@@ -258,8 +255,7 @@ static int read_source(struct vfile *f, const struct extent *e, void *buf,
 		       size_t len, uint64_t off, struct errmsg *err)
 {
 	if (e->kind == EXTENT_SHARD)
-		return shardcache_read(f->shards, e->shard, buf, len,
-				       e->from + off, err);
+		return shards_read(f->shards, e->shard, buf, len, e->from + off, err);
 	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
 			   e->from + off, err);
 }

@@ -16,7 +16,7 @@
 
 struct errmsg;
 struct gathers;
-struct shardcache;
+struct shards;
 struct source;
 
 /*
@@ -35,8 +35,7 @@ typedef _Atomic uint64_t vfile_crc;
 struct vfile;
 
 /* A file with the bytes of a shard. */
-struct vfile *vfile_new_verbatim(struct shardcache *c, uint32_t shard,
-				 struct errmsg *err);
+struct vfile *vfile_new_verbatim(struct shards *c, uint32_t shard, struct errmsg *err);
 
 /* A file with these bytes.  Takes ownership of `bytes`, on success only. */
 struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
@@ -47,25 +46,23 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
  * `crc[n]` must outlive the file; NULL for files without checksums.  Takes
  * ownership of `w` and of `gathers`, to which extents may refer, on success only.
  */
-struct vfile *vfile_new_pt(struct shardcache *c, struct ptwrite *w,
-			   const struct extent_map *storages,
-			   struct gathers *gathers, vfile_crc *crc,
-			   struct errmsg *err);
+struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
+			   const struct extent_map *storages, struct gathers *gathers,
+			   vfile_crc *crc, struct errmsg *err);
 
 /* A file without checksums: `head` with tensors[i] inserted at offset after[i] of it;
  * `after` must not descend.  Takes ownership of `head` and `gathers`, on
  * success only. */
-struct vfile *vfile_new_tensors(struct shardcache *c, struct bytebuf *head,
-				const struct extent_map *tensors,
-				const size_t *after, size_t n,
-				struct gathers *gathers, struct errmsg *err);
+struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
+				const struct extent_map *tensors, const size_t *after,
+				size_t n, struct gathers *gathers, struct errmsg *err);
 void vfile_free(struct vfile *f);
 
 /* Set the name of the file in messages; the file owns it.  It may be NULL. */
 void vfile_set_name(struct vfile *f, char *name);
 
 /* The shards to which extents refer; NULL if the file has no bytes of shards. */
-struct shardcache *vfile_shards(const struct vfile *f);
+struct shards *vfile_shards(const struct vfile *f);
 
 /* Call `step` for each shard that the file has bytes of, possibly several times.
  * Returns the first result that is not 0. */
@@ -91,7 +88,7 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
  * of shards. */
 uint64_t vfile_readahead_bytes(const struct vfile *f);
 
-/* Do the file's shards answer slowly (shardcache.h)? */
+/* Do the file's shards answer slowly (shards.h)? */
 bool vfile_is_far(const struct vfile *f);
 
 /*
@@ -126,7 +123,7 @@ void vfile_source_expect(struct source *s, uint64_t end);
 /*
  * The bytes of a file as pieces of memory, mostly of mapped shards, so that they
  * can be handed to the kernel without a copy.  User code must not touch them
- * (see shardcache.h).
+ * (see shards.h).
  */
 #define VFILE_IOV_MAX 512
 #define VFILE_PINS_MAX 16

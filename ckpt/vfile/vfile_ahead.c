@@ -10,7 +10,7 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Bytes of a gather that are wanted together, or not at all. */
@@ -38,8 +38,8 @@ static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len
 
 	(void)buf, (void)err;
 	while (extent_next(&at))
-		if (shardcache_prefetch(w->f->shards, at.e->shard, at.from, at.len,
-					w->when) < at.len)
+		if (shards_prefetch(w->f->shards, at.e->shard, at.from, at.len, w->when) <
+		    at.len)
 			return -ENOMEM;
 	return 0;
 }
@@ -88,8 +88,8 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 		n = (skip + len + size - 1) / size * item - from;
 	}
 	if (e->kind == EXTENT_SHARD)
-		done = shardcache_prefetch(w->f->shards, e->shard, e->from + from,
-					   round_up(e, from, n), w->when);
+		done = shards_prefetch(w->f->shards, e->shard, e->from + from,
+				       round_up(e, from, n), w->when);
 	else
 		done = want_gather(w, w->f->gathers.v[e->shard],
 				   e->from + from, n);
@@ -118,12 +118,12 @@ uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want w
 
 bool vfile_is_far(const struct vfile *f)
 {
-	return f->shards && shardcache_is_far(f->shards);
+	return f->shards && shards_is_far(f->shards);
 }
 
 uint64_t vfile_readahead_bytes(const struct vfile *f)
 {
-	return f->shards ? cache_readahead_bytes(shardcache_context(f->shards)) : 0;
+	return f->shards ? cache_readahead_bytes(shards_context(f->shards)) : 0;
 }
 
 /* Enough for all processors to decode a piece while the reader takes another. */
@@ -137,7 +137,7 @@ void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
 {
 	uint64_t from = atomic_load(&a->at), at = from;
 
-	if (!f->shards || !shardcache_gains_ahead(f->shards))
+	if (!f->shards || !shards_gains_ahead(f->shards))
 		return;
 	if (!vfile_is_far(f) && window > near_window())
 		window = near_window();

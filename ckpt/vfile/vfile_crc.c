@@ -23,7 +23,7 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Is the CRC of storage i known?  The file must have checksums. */
@@ -65,7 +65,7 @@ static void begin_sum(struct vfile *f, size_t storage)
 
 int vfile_crc_begin(struct vfile *f, struct errmsg *err)
 {
-	struct uckpt *u = shardcache_context(f->shards);
+	struct uckpt *u = shards_context(f->shards);
 	struct crc_progress *s;
 
 	pthread_mutex_lock(&u->lock);
@@ -95,7 +95,7 @@ void vfile_crc_end(struct vfile *f)
 
 	if (!s)
 		return;
-	u = shardcache_context(f->shards);
+	u = shards_context(f->shards);
 	pthread_mutex_lock(&u->lock);
 	if (--s->refs == 0) {
 		for (at = &u->sums; *at != s;)
@@ -121,7 +121,7 @@ struct summing {
 static void note_wait(struct summing *s, uint64_t len)
 {
 	const struct errmsg_sink notes =
-		context_notes(shardcache_context(s->f->shards));
+		context_notes(shards_context(s->f->shards));
 	const uint64_t size = vfile_size(s->f);
 	const uint64_t end = atomic_fetch_add(&s->end, len) + len;
 	char text[SIZE_TEXT_LEN];
@@ -174,7 +174,7 @@ static int sum_storage(struct vfile *f, size_t i, uint64_t began_ns, uint32_t *c
 	/* The reader that waits for the checksum reads the bytes next, from the first on;
 	 * torch.load reads the first of them twice. */
 	if (vfile_is_far(f)) {
-		kept = cache_keeps(shardcache_context(f->shards), vfile_size(f));
+		kept = cache_keeps(shards_context(f->shards), vfile_size(f));
 		if (end - off > CACHE_PIECE)
 			vfile_prefetch(f, 0, CACHE_PIECE, WANT_TWICE);
 		vfile_prefetch(f, off, kept < end - off ? kept : end - off, WANT_TWICE);

@@ -30,7 +30,7 @@ struct crc_progress {
 
 /* Shared by vfile.c (reading), vfile_map.c (mapping) and vfile_crc.c (checksums). */
 struct vfile {
-	struct shardcache *shards;
+	struct shards *shards;
 	struct extent_map map;
 	struct ptwrite w; /* of a .pt file */
 	struct gathers gathers; /* to which extents refer */

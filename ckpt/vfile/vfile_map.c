@@ -11,7 +11,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */
@@ -32,9 +32,9 @@ static void unpin_all(struct reply_pieces *w, bool read)
 void vfile_unmap(struct vfile *f, struct reply_pieces *w)
 {
 	if (w->nmaps)
-		shardcache_count_mapped(f->shards, w->len);
+		shards_count_mapped(f->shards, w->len);
 	while (w->nmaps)
-		shardcache_put(f->shards, w->maps[--w->nmaps].shard);
+		shards_unuse(f->shards, w->maps[--w->nmaps].shard);
 	unpin_all(w, true);
 	scratch_give(w->bounce);
 	w->bounce = NULL;
@@ -45,8 +45,7 @@ int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct err
 	int rc = 0;
 
 	for (int i = 0; !rc && i < w->nmaps; i++)
-		rc = shardcache_check_files(f->shards, &w->maps[i].shard, 1,
-					    err);
+		rc = shards_check_files(f->shards, &w->maps[i].shard, 1, err);
 	return rc;
 }
 
@@ -62,7 +61,7 @@ static int map_shard(struct vfile *f, uint32_t shard, struct reply_pieces *w,
 			*p = w->maps[i - 1].p;
 			return 0;
 		}
-	rc = shardcache_get(f->shards, shard, &m, err);
+	rc = shards_use(f->shards, shard, &m, err);
 	if (rc)
 		return rc;
 	w->maps[w->nmaps].shard = shard;
@@ -97,7 +96,7 @@ static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 		struct cache_pin *l = &w->pins[w->npins];
 
 		if (w->npins == VFILE_PINS_MAX ||
-		    !shardcache_pin(x->f->shards, shard, off, len, l))
+		    !shards_pin(x->f->shards, shard, off, len, l))
 			return -E2BIG;
 		w->npins++;
 		rc = vfile_map_add_piece(w, l->p, l->len);
@@ -218,11 +217,10 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
 		return 0;
-	if (can_map(f, w->len, off) &&
-	    (!f->shards || shardcache_can_map(f->shards, w->len)))
+	if (can_map(f, w->len, off) && (!f->shards || shards_can_map(f->shards, w->len)))
 		rc = map_pieces(f, off, w, false, err);
 	/* Opening the shards may have shown that they are far. */
-	if (!rc && w->nmaps && !shardcache_can_map(f->shards, 0))
+	if (!rc && w->nmaps && !shards_can_map(f->shards, 0))
 		rc = -E2BIG;
 	if (rc)
 		vfile_unmap(f, w);
@@ -236,8 +234,7 @@ static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w,
 	int rc = -E2BIG;
 
 	w->n = 0;
-	if (f->shards && shardcache_reads_ahead(f->shards) &&
-	    can_map(f, w->len, off))
+	if (f->shards && shards_reads_ahead(f->shards) && can_map(f, w->len, off))
 		rc = map_pieces(f, off, w, true, err);
 	if (rc)
 		unpin_all(w, false);

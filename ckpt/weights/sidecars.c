@@ -17,7 +17,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/weights/adapter.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
@@ -332,6 +332,6 @@ void sidecars_done(struct sidecars *c)
 		free(c->v[i].path);
 	free(c->v);
 	free(c->missing);
-	shardcache_free(c->shards);
+	shards_free(c->shards);
 	*c = (struct sidecars){ 0 };
 }

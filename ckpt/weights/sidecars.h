@@ -6,7 +6,7 @@
 
 struct checkpoint;
 struct errmsg;
-struct shardcache;
+struct shards;
 struct tag_file;
 
 /*
@@ -17,7 +17,7 @@ struct tag_file;
 struct sidecars {
 	struct tag_file *v; /* sorted by name */
 	size_t n, cap;
-	struct shardcache *shards; /* numbered as in `v` */
+	struct shards *shards; /* numbered as in `v` */
 	/* config.json, or adapter_config.json for an adapter; NULL: not found */
 	const struct tag_file *config;
 	char *missing; /* then, a text that says where it was looked for */

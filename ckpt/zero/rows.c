@@ -25,7 +25,7 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* Bytes of each of two ranks' tensors that are compared at a time. */
@@ -125,9 +125,9 @@ static int compare_bytes(const struct zero_checkpoint *r, const struct stored *x
 	span_of(y, &to);
 	for (uint64_t off = 0, n; !rc && off < len; off += n) {
 		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
-		rc = shardcache_read(r->c.shards, x->file, a, (size_t)n, from + off, err)
-			     ?: shardcache_read(r->c.shards, y->file, a + COMPARED_MAX,
-						(size_t)n, to + off, err);
+		rc = shards_read(r->c.shards, x->file, a, (size_t)n, from + off, err)
+			     ?: shards_read(r->c.shards, y->file, a + COMPARED_MAX,
+					    (size_t)n, to + off, err);
 		if (!rc && memcmp(a, a + COMPARED_MAX, (size_t)n) != 0)
 			rc = -EBADMSG;
 	}

@@ -21,7 +21,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/rows.h"
 
@@ -48,11 +48,11 @@ static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
 	const enum dtype own = master->dtype;
 	uint8_t raw[PROBE * sizeof(double)], made[PROBE * sizeof(double)];
 	struct extent_map map = { 0 };
-	const bool is = dtype_size(own) <= sizeof(double) &&
-			(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
-			!zckpt_slice(r, s, master, &map, NULL) &&
-			!shardcache_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0,
-					     NULL);
+	const bool is =
+		dtype_size(own) <= sizeof(double) &&
+		(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
+		!zckpt_slice(r, s, master, &map, NULL) &&
+		!shards_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
 
 	extent_done(&map);
 	if (!is || own == dtype)
@@ -76,8 +76,8 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	    memcmp(s->shape, t.shape, t.ndim * sizeof(*t.shape)) != 0)
 		return false;
 	n = t.numel < PROBE ? (size_t)t.numel : PROBE;
-	return !shardcache_read(r->c.shards, (uint32_t)(l->file - r->dir.files), first,
-				n * dtype_size(t.dtype), at, NULL) &&
+	return !shards_read(r->c.shards, (uint32_t)(l->file - r->dir.files), first,
+			    n * dtype_size(t.dtype), at, NULL) &&
 	       !zckpt_profile(r, s->mp, &profile, NULL) &&
 	       begins_with(r, s, profile->groups[s->group].states.v, first, t.dtype, n);
 }

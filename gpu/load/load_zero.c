@@ -14,7 +14,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
 
@@ -48,8 +48,7 @@ static void load_zero_end(struct load_tensor *t)
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 
 	while (x->nused)
-		shardcache_put(((struct zero_source *)t->s)->c->shards,
-			       x->used[--x->nused]);
+		shards_unuse(((struct zero_source *)t->s)->c->shards, x->used[--x->nused]);
 	free(x->used);
 	extent_done(&x->map);
 	gathers_done(&x->gathers);
@@ -119,22 +118,22 @@ struct finding {
 static int find_run(struct finding *f, const struct extent_walk *w)
 {
 	struct zero_tensor *const x = f->x;
-	struct shardcache *const shards = ((struct zero_source *)x->t.s)->c->shards;
+	struct shards *const shards = ((struct zero_source *)x->t.s)->c->shards;
 	const size_t size = dtype_size(x->t.tensor.dtype);
 	const uint32_t shard = w->e->shard;
-	const struct fileid *const id = shardcache_id(shards, shard);
+	const struct fileid *const id = shards_id(shards, shard);
 	struct shard_map map;
 	struct load_run run;
 	int rc;
 
 	if (!array_reserve(&x->used, &x->cap, x->nused + 1, sizeof(*x->used)))
 		return errmsg_nomem(f->err, NULL);
-	rc = shardcache_get(shards, shard, &map, f->err);
+	rc = shards_use(shards, shard, &map, f->err);
 	if (rc)
 		return rc;
 	x->used[x->nused++] = shard;
 	run = (struct load_run){
-		.file = { .name = shardcache_path(shards, shard),
+		.file = { .name = shards_path(shards, shard),
 			  .size = id->size,
 			  .fd = map.fd,
 			  .id = *id },

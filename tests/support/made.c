@@ -22,12 +22,12 @@ uint64_t made_random(uint64_t *s)
 	return *s;
 }
 
-void shards_make(struct shards *f)
+void made_shards_make(struct made_shards *f)
 {
 	uint64_t s = 42;
 
 	f->dir = mkckpt_new_dir();
-	f->c = shardcache_new(test_context());
+	f->c = shards_new(test_context());
 	for (unsigned i = 0; i < SHARDS; i++) {
 		struct fileid id;
 		struct stat st;
@@ -39,20 +39,20 @@ void shards_make(struct shards *f)
 		mkpt_save(f->path[i], f->bytes[i], SHARD_LEN);
 		assert_int_equal(stat(f->path[i], &st), 0);
 		fileid_from_stat(&st, &id);
-		assert_int_equal(shardcache_add(f->c, f->path[i], &id), i);
+		assert_int_equal(shards_add(f->c, f->path[i], &id), i);
 	}
 }
 
-void shards_done(struct shards *f)
+void made_shards_done(struct made_shards *f)
 {
-	shardcache_free(f->c);
+	shards_free(f->c);
 	for (unsigned i = 0; i < SHARDS; i++)
 		free(f->bytes[i]);
 	mkckpt_free_dir(f->dir);
 }
 
 /* One run of a shard at the end of a storage. */
-static void add_run(const struct shards *f, struct extent_map *m,
+static void add_run(const struct made_shards *f, struct extent_map *m,
 		    struct bytebuf *data, uint64_t *s, uint64_t most)
 {
 	const uint32_t shard = (uint32_t)(made_random(s) % SHARDS);
@@ -100,7 +100,7 @@ static void put_together(struct made *m, const struct ptwrite *w,
 	m->size = b.len;
 }
 
-static void make_file(const struct shards *f, struct made *m, size_t n,
+static void make_file(const struct made_shards *f, struct made *m, size_t n,
 		      vfile_crc *crc, uint64_t seed)
 {
 	struct extent_map maps[MADE_STORAGES] = { 0 };
@@ -129,13 +129,13 @@ static void make_file(const struct shards *f, struct made *m, size_t n,
 	}
 }
 
-void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
+void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums,
 	       uint64_t seed)
 {
 	make_file(f, m, n, sums ? m->crc : NULL, seed);
 }
 
-void made_again(const struct shards *f, struct made *m, struct made *of,
+void made_again(const struct made_shards *f, struct made *m, struct made *of,
 		uint64_t seed)
 {
 	make_file(f, m, of->n, of->crc, seed);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 #define SHARDS 3
@@ -21,15 +21,15 @@
 uint64_t made_random(uint64_t *s);
 
 /* Files of random bytes. */
-struct shards {
+struct made_shards {
 	char *dir;
 	char path[SHARDS][PATH_MAX];
 	uint8_t *bytes[SHARDS];
-	struct shardcache *c;
+	struct shards *c;
 };
 
-void shards_make(struct shards *f);
-void shards_done(struct shards *f);
+void made_shards_make(struct made_shards *f);
+void made_shards_done(struct made_shards *f);
 
 /* A file's expected bytes, and the virtual file. */
 struct made {
@@ -42,10 +42,10 @@ struct made {
 };
 
 /* `n` storages of several random runs each; the third is empty. */
-void made_file(const struct shards *f, struct made *m, size_t n, bool sums,
+void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums,
 	       uint64_t seed);
 /* The same file, opened once more. */
-void made_again(const struct shards *f, struct made *m, struct made *of,
+void made_again(const struct made_shards *f, struct made *m, struct made *of,
 		uint64_t seed);
 void made_done(struct made *m);
 

@@ -17,7 +17,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/make/mkckpt.h"

@@ -10,15 +10,15 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "tests/support/made.h"
 #include "tests/support/unit.h"
 
 static void pieces_equal_the_whole(void **state)
 {
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (size_t n = 0; n <= MADE_STORAGES; n++)
 		for (int sums = 0; sums <= 1; sums++)
 			for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -28,16 +28,16 @@ static void pieces_equal_the_whole(void **state)
 				assert_true(made_pieces_are_right(&m, seed, 60));
 				made_done(&m);
 			}
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 static void the_end_of_the_file_is_its_end(void **state)
 {
-	struct shards f;
+	struct made_shards f;
 	struct made m;
 	uint8_t buf[64];
 
-	shards_make(&f);
+	made_shards_make(&f);
 	made_file(&f, &m, 1, true, 9);
 	assert_int_equal(vfile_read(m.f, buf, sizeof(buf), m.size, NULL), 0);
 	assert_int_equal(vfile_read(m.f, buf, sizeof(buf), UINT64_MAX, NULL), 0);
@@ -46,15 +46,15 @@ static void the_end_of_the_file_is_its_end(void **state)
 	assert_true(made_map_is_right(&m, 10, m.size));
 	assert_true(made_map_is_right(&m, 10, m.size - 3));
 	made_done(&m);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 static void verbatim_files_are_their_shards(void **state)
 {
 	struct made m = { 0 };
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	m.whole = f.bytes[1];
 	m.size = SHARD_LEN;
 	m.f = vfile_new_verbatim(f.c, 1, NULL);
@@ -62,7 +62,7 @@ static void verbatim_files_are_their_shards(void **state)
 	assert_int_equal(vfile_check(m.f, NULL), 0);
 	assert_true(made_pieces_are_right(&m, 3, 50));
 	vfile_free(m.f);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 static void bytes_are_bytes(void **state)
@@ -81,22 +81,22 @@ static void bytes_are_bytes(void **state)
 static void reads_need_no_mapping(void **state)
 {
 	struct rlimit limit, low;
-	struct shards f;
+	struct made_shards f;
 
 #ifdef __SANITIZE_ADDRESS__
 	skip(); /* it reserves more address space than any limit allows */
 #endif
-	shards_make(&f);
+	made_shards_make(&f);
 	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
 	low = limit;
 	low.rlim_cur = 4096;
 	assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-	for (uint32_t i = 0; i < shardcache_count(f.c); i++) {
+	for (uint32_t i = 0; i < shards_count(f.c); i++) {
 		struct shard_map map;
 
-		assert_int_equal(shardcache_get(f.c, i, &map, NULL), 0);
+		assert_int_equal(shards_use(f.c, i, &map, NULL), 0);
 		assert_null(map.p);
-		shardcache_put(f.c, i);
+		shards_unuse(f.c, i);
 	}
 	assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
 	for (uint64_t seed = 1; seed <= 4; seed++) {
@@ -106,17 +106,17 @@ static void reads_need_no_mapping(void **state)
 		assert_true(made_pieces_are_right(&m, seed, 60));
 		made_done(&m);
 	}
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 static void a_shard_that_shrinks_is_an_error(void **state)
 {
 	struct errmsg err = { "" };
-	struct shards f;
+	struct made_shards f;
 	struct vfile *v;
 	uint8_t buf[16];
 
-	shards_make(&f);
+	made_shards_make(&f);
 	v = vfile_new_verbatim(f.c, 2, NULL);
 	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
 			 16);
@@ -126,7 +126,7 @@ static void a_shard_that_shrinks_is_an_error(void **state)
 	assert_non_null(strstr(err.text, "was truncated since"));
 	assert_int_equal(vfile_check(v, &err), -EIO);
 	vfile_free(v);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 struct reader {
@@ -160,9 +160,9 @@ static void *copy_on(void *arg)
 static void threads_read_the_same_file(void **state)
 {
 	struct reader readers[6];
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (size_t n = 0; n <= 3; n++) {
 		struct made m;
 
@@ -182,7 +182,7 @@ static void threads_read_the_same_file(void **state)
 		made_check_sums(&m);
 		made_done(&m);
 	}
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 int main(void)

@@ -10,7 +10,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "tests/support/context.h"
 #include "tests/support/made.h"
 #include "tests/support/unit.h"
@@ -28,7 +28,7 @@ static void zeros_come_from_nowhere(void **state)
 	struct reply_pieces w = { 0 };
 	uint8_t *const bytes = calloc(1, ZEROS);
 	vfile_crc crc[3] = { 0 };
-	struct shardcache *const c = shardcache_new(test_context());
+	struct shards *const c = shards_new(test_context());
 	struct ptwrite layout;
 	struct vfile *f;
 
@@ -59,7 +59,7 @@ static void zeros_come_from_nowhere(void **state)
 	for (size_t i = 0; i < ZEROS; i++)
 		assert_int_equal(bytes[i], 0);
 	vfile_free(f);
-	shardcache_free(c);
+	shards_free(c);
 	for (size_t i = 0; i < 3; i++)
 		extent_done(&maps[i]);
 	free(bytes);
@@ -68,9 +68,9 @@ static void zeros_come_from_nowhere(void **state)
 static void copying_by_map_makes_the_sum_known(void **state)
 {
 	static const size_t steps[] = { 100, 4096, 131072, 1 << 20 };
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (size_t k = 0; k < COUNT(steps); k++) {
 		struct made m;
 		uint64_t end;
@@ -87,15 +87,15 @@ static void copying_by_map_makes_the_sum_known(void **state)
 		made_check_sums(&m);
 		made_done(&m);
 	}
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 static void copying_by_read_makes_all_sums_known(void **state)
 {
 	uint8_t *const buf = malloc(1 << 20);
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (size_t n = 1; n <= MADE_STORAGES; n++) {
 		const size_t step = 1000 * n * n + 7;
 		struct made m;
@@ -114,16 +114,16 @@ static void copying_by_read_makes_all_sums_known(void **state)
 		made_done(&m);
 	}
 	free(buf);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 /* Gaps, repetitions and backward steps do not give a wrong checksum. */
 static void reading_out_of_order_makes_no_wrong_sum(void **state)
 {
 	uint8_t *const buf = malloc(1 << 20);
-	struct shards f;
+	struct made_shards f;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (uint64_t seed = 1; seed <= 20; seed++) {
 		uint64_t s = seed * 2654435761 | 1;
 		struct made m;
@@ -153,17 +153,17 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 		made_done(&m);
 	}
 	free(buf);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 /* A known checksum is not computed again: shown by a wrong one. */
 static void known_sums_are_believed(void **state)
 {
-	struct shards f;
+	struct made_shards f;
 	struct made m;
 	uint8_t *buf;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	made_file(&f, &m, 1, true, 5);
 	atomic_store(&m.crc[0], VFILE_CRC_KNOWN | 0x11223344);
 	buf = malloc(m.size);
@@ -171,19 +171,19 @@ static void known_sums_are_believed(void **state)
 	assert_non_null(memmem(buf, m.size, "PK\7\x8\x44\x33\x22\x11", 8));
 	free(buf);
 	made_done(&m);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 /* Each byte is summed once, whoever reads it: shown by bytes that one reader
  * claims to have summed, and has not. */
 static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 {
-	struct shards f;
+	struct made_shards f;
 	struct made first, other;
 	uint8_t *had, last;
 	size_t half;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	made_file(&f, &first, 1, true, 5);
 	made_again(&f, &other, &first, 5);
 	half = made_trailer(&first) / 2;
@@ -206,7 +206,7 @@ static void who_has_the_file_open_goes_on_with_others_sums(void **state)
 	made_check_sums(&first);
 	made_done(&first);
 	free(had);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 struct opener {
@@ -230,10 +230,10 @@ static void *read_trailer(void *arg)
 static void many_who_ask_at_once_are_told_the_same(void **state)
 {
 	struct opener o[8];
-	struct shards f;
+	struct made_shards f;
 	struct made m;
 
-	shards_make(&f);
+	made_shards_make(&f);
 	for (uint64_t seed = 1; seed <= 10; seed++) {
 		made_file(&f, &m, 1 + seed % 3, true, seed);
 		for (size_t i = 0; i < COUNT(o); i++)
@@ -250,7 +250,7 @@ static void many_who_ask_at_once_are_told_the_same(void **state)
 		made_check_sums(&m);
 		made_done(&m);
 	}
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 /* A trailer fails as long as its data cannot be read, and succeeds
@@ -259,11 +259,11 @@ static void a_failed_sum_is_tried_again(void **state)
 {
 	struct errmsg err = { "" };
 	char away[PATH_MAX + 8];
-	struct shards f;
+	struct made_shards f;
 	struct made m;
 	uint8_t buf[16];
 
-	shards_make(&f);
+	made_shards_make(&f);
 	made_file(&f, &m, 1, true, 77);
 	for (unsigned i = 0; i < SHARDS; i++) {
 		snprintf(away, sizeof(away), "%s.away", f.path[i]);
@@ -279,7 +279,7 @@ static void a_failed_sum_is_tried_again(void **state)
 	}
 	assert_true(made_pieces_are_right(&m, 1, 20));
 	made_done(&m);
-	shards_done(&f);
+	made_shards_done(&f);
 }
 
 int main(void)

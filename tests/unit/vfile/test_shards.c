@@ -20,7 +20,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
@@ -29,7 +29,7 @@
 struct fixture {
 	char *dir;
 	char path[PATH_MAX];
-	struct shardcache *c;
+	struct shards *c;
 };
 
 static struct fileid identify(const char *path)
@@ -57,14 +57,14 @@ static void set_up(struct fixture *f)
 	f->dir = mkckpt_new_dir();
 	snprintf(f->path, sizeof(f->path), "%s/shard", f->dir);
 	mkpt_save(f->path, "0123456789", 10);
-	f->c = shardcache_new(test_context());
+	f->c = shards_new(test_context());
 	id = identify(f->path);
-	assert_int_equal(shardcache_add(f->c, f->path, &id), 0);
+	assert_int_equal(shards_add(f->c, f->path, &id), 0);
 }
 
 static void tear_down(struct fixture *f)
 {
-	shardcache_free(f->c);
+	shards_free(f->c);
 	mkckpt_free_dir(f->dir);
 }
 
@@ -80,9 +80,9 @@ static void tear_down(struct fixture *f)
 struct change {
 	const char *name;
 	const char *commands; /* of the shell, in the directory */
-	const char *unopened; /* message of shardcache_get, or NULL */
+	const char *unopened; /* message of shards_use, or NULL */
 	const char *open;     /* the same if it was opened before */
-	const char *path;     /* message of shardcache_check_paths */
+	const char *path;     /* message of shards_check_paths */
 };
 
 static const struct change changes[] = {
@@ -123,13 +123,13 @@ static void expect_use(const struct fixture *f, const char *what,
 {
 	struct errmsg err = { "" };
 	struct shard_map m;
-	const int rc = shardcache_get(f->c, 0, &m, &err);
+	const int rc = shards_use(f->c, 0, &m, &err);
 
 	expect(f, what, rc, &err, says);
 	if (rc)
 		return;
 	assert_memory_equal(m.p, "0123456789", 10);
-	shardcache_put(f->c, 0);
+	shards_unuse(f->c, 0);
 }
 
 /* File systems store times that 64 bits of nanoseconds cannot hold (after 2262). */
@@ -197,7 +197,7 @@ static void content_decides_once_a_shard_was_opened(void **state)
 	expect_use(&f, "before any change", NULL);
 	for (int i = 0; i < 3; i++) {
 		mkckpt_shell(f.dir, LINK_AND_UNLINK);
-		assert_int_equal(shardcache_read(f.c, 0, &byte, 1, 3, NULL), 0);
+		assert_int_equal(shards_read(f.c, 0, &byte, 1, 3, NULL), 0);
 		assert_int_equal(byte, '3');
 	}
 	tear_down(&f);
@@ -240,17 +240,17 @@ static void rewriting_with_the_mtime_put_back_is_never_read(void **state)
 	set_up(&f);
 	memset(want, 'A', sizeof(want));
 	mkpt_save(f.path, want, sizeof(want));
-	shardcache_free(f.c);
-	f.c = shardcache_new(test_context());
+	shards_free(f.c);
+	f.c = shards_new(test_context());
 	id = identify(f.path);
-	assert_int_equal(shardcache_add(f.c, f.path, &id), 0);
+	assert_int_equal(shards_add(f.c, f.path, &id), 0);
 	settle();
-	assert_int_equal(shardcache_read(f.c, 0, bytes, REWRITTEN, 0, NULL), 0);
+	assert_int_equal(shards_read(f.c, 0, bytes, REWRITTEN, 0, NULL), 0);
 	atomic_store(&rewriting, true);
 	assert_int_equal(pthread_create(&t, NULL, rewrite_on, f.path), 0);
 	while (read < 1000 || refused < 20) {
 		memset(bytes, 0, sizeof(bytes));
-		if (shardcache_read(f.c, 0, bytes, REWRITTEN, 0, NULL)) {
+		if (shards_read(f.c, 0, bytes, REWRITTEN, 0, NULL)) {
 			refused++;
 			continue;
 		}
@@ -274,14 +274,13 @@ static void changes_are_told_of_a_path(void **state)
 
 		set_up(&f);
 		/* Asked again at once, it may use its last answer. */
-		assert_int_equal(shardcache_check_paths(f.c, &first, 1, &err),
-				 0);
+		assert_int_equal(shards_check_paths(f.c, &first, 1, &err), 0);
 		mkckpt_shell(f.dir, changes[i].commands);
 		nanosleep(&interval, NULL);
-		rc = shardcache_check_paths(f.c, &first, 1, &err);
+		rc = shards_check_paths(f.c, &first, 1, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
 		/* A failure is never reused. */
-		rc = shardcache_check_paths(f.c, &first, 1, &err);
+		rc = shards_check_paths(f.c, &first, 1, &err);
 		expect(&f, changes[i].name, rc, &err, changes[i].path);
 		tear_down(&f);
 	}
@@ -303,7 +302,7 @@ static unsigned open_files(void)
 /* Many shards in a process that may open few files. */
 struct many {
 	char *dir;
-	struct shardcache *c;
+	struct shards *c;
 	struct rlimit limit;
 };
 
@@ -316,7 +315,7 @@ static void set_up_many(struct many *m)
 	low.rlim_cur = 64;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 	m->dir = mkckpt_new_dir();
-	m->c = shardcache_new(test_context());
+	m->c = shards_new(test_context());
 	for (unsigned i = 0; i < SHARDS; i++) {
 		char path[PATH_MAX], text[16];
 		struct fileid id;
@@ -325,27 +324,27 @@ static void set_up_many(struct many *m)
 		snprintf(text, sizeof(text), "%u", i);
 		mkpt_save(path, text, strlen(text));
 		id = identify(path);
-		assert_int_equal(shardcache_add(m->c, path, &id), i);
+		assert_int_equal(shards_add(m->c, path, &id), i);
 	}
-	assert_int_equal(shardcache_count(m->c), SHARDS);
+	assert_int_equal(shards_count(m->c), SHARDS);
 }
 
 static void tear_down_many(struct many *m)
 {
-	shardcache_free(m->c);
+	shards_free(m->c);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &m->limit), 0);
 	mkckpt_free_dir(m->dir);
 }
 
-static void check_shard(struct shardcache *c, uint32_t i)
+static void check_shard(struct shards *c, uint32_t i)
 {
 	struct shard_map m;
 	char text[16];
 
 	snprintf(text, sizeof(text), "%u", i);
-	assert_int_equal(shardcache_get(c, i, &m, NULL), 0);
+	assert_int_equal(shards_use(c, i, &m, NULL), 0);
 	assert_memory_equal(m.p, text, strlen(text));
-	shardcache_put(c, i);
+	shards_unuse(c, i);
 }
 
 static void few_files_are_open_at_once(void **state)
@@ -390,11 +389,11 @@ static void shards_in_use_stay_open(void **state)
 	struct many m;
 
 	set_up_many(&m);
-	assert_int_equal(shardcache_get(m.c, 7, &held, NULL), 0);
+	assert_int_equal(shards_use(m.c, 7, &held, NULL), 0);
 	for (uint32_t i = 0; i < SHARDS; i++)
 		check_shard(m.c, i);
 	assert_memory_equal(held.p, "7", 1);
-	shardcache_put(m.c, 7);
+	shards_unuse(m.c, 7);
 	tear_down_many(&m);
 }
 
@@ -427,24 +426,24 @@ static void mappings_that_were_read_are_let_go(void **state)
 
 	set_up(&f);
 	for (int in_use = 1; in_use >= 0; in_use--) {
-		assert_int_equal(shardcache_get(f.c, 0, &m, NULL), 0);
+		assert_int_equal(shards_use(f.c, 0, &m, NULL), 0);
 		assert_memory_equal(m.p, "0123456789", 10);
 		if (!in_use)
-			shardcache_put(f.c, 0);
-		shardcache_count_mapped(f.c, SHARDCACHE_MAPPED_MAX - 1);
+			shards_unuse(f.c, 0);
+		shards_count_mapped(f.c, SHARDS_MAPPED_MAX - 1);
 		assert_true(resident(m.p) > 0);
-		shardcache_count_mapped(f.c, 1);
+		shards_count_mapped(f.c, 1);
 		assert_int_equal(resident(m.p), 0);
 		assert_memory_equal(m.p, "0123456789", 10);
 		if (in_use)
-			shardcache_put(f.c, 0);
+			shards_unuse(f.c, 0);
 	}
 	tear_down(&f);
 }
 
 static void *use_many(void *arg)
 {
-	struct shardcache *const c = arg;
+	struct shards *const c = arg;
 	uint64_t s = (uint64_t)(uintptr_t)&s | 1;
 
 	for (unsigned i = 0; i < 2000; i++) {
@@ -457,12 +456,12 @@ static void *use_many(void *arg)
 		char text[16];
 
 		snprintf(text, sizeof(text), "%u", shard);
-		if (shardcache_get(c, shard, &m, NULL) ||
+		if (shards_use(c, shard, &m, NULL) ||
 		    memcmp(m.p, text, strlen(text)) != 0 ||
-		    shardcache_check_paths(c, &shard, 1, NULL))
+		    shards_check_paths(c, &shard, 1, NULL))
 			return (void *)"a thread saw something else";
-		shardcache_put(c, shard);
-		shardcache_count_mapped(c, SHARDCACHE_MAPPED_MAX / 10);
+		shards_unuse(c, shard);
+		shards_count_mapped(c, SHARDS_MAPPED_MAX / 10);
 	}
 	return NULL;
 }
@@ -492,12 +491,12 @@ static void what_was_wanted_is_read_from_memory(void **state)
 	char buf[10];
 
 	set_up(&f);
-	assert_false(shardcache_is_far(f.c));
-	assert_int_equal(shardcache_prefetch(f.c, 0, 0, 10, WANT_NEXT), 10);
-	assert_true(shardcache_reads_ahead(f.c));
-	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), 0);
+	assert_false(shards_is_far(f.c));
+	assert_int_equal(shards_prefetch(f.c, 0, 0, 10, WANT_NEXT), 10);
+	assert_true(shards_reads_ahead(f.c));
+	assert_int_equal(shards_read(f.c, 0, buf, 10, 0, NULL), 0);
 	assert_memory_equal(buf, "0123456789", 10);
-	assert_false(shardcache_reads_ahead(f.c));
+	assert_false(shards_reads_ahead(f.c));
 	tear_down(&f);
 }
 
@@ -507,24 +506,24 @@ static void what_was_wanted_is_lent(void **state)
 	struct fixture f;
 
 	set_up(&f);
-	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
-	assert_int_equal(shardcache_prefetch(f.c, 0, 2, 6, WANT_NEXT), 6);
-	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
-	assert_true(shardcache_pin(f.c, 0, 2, 4, &l));
+	assert_false(shards_pin(f.c, 0, 0, 10, &l));
+	assert_int_equal(shards_prefetch(f.c, 0, 2, 6, WANT_NEXT), 6);
+	assert_false(shards_pin(f.c, 0, 0, 10, &l));
+	assert_true(shards_pin(f.c, 0, 2, 4, &l));
 	assert_int_equal(l.len, 4);
 	assert_memory_equal(l.p, "2345", 4);
 	/* Once more, as it was not read; and no more than there is. */
 	cache_unpin(&l, false);
-	assert_true(shardcache_pin(f.c, 0, 2, 4, &l));
-	assert_true(shardcache_pin(f.c, 0, 6, 10, &rest));
+	assert_true(shards_pin(f.c, 0, 2, 4, &l));
+	assert_true(shards_pin(f.c, 0, 6, 10, &rest));
 	assert_int_equal(rest.len, 2);
 	assert_memory_equal(rest.p, "67", 2);
 	cache_unpin(&rest, true);
-	assert_true(shardcache_reads_ahead(f.c));
+	assert_true(shards_reads_ahead(f.c));
 	/* It stays as long as it is lent. */
 	assert_memory_equal(l.p, "2345", 4);
 	cache_unpin(&l, true);
-	assert_false(shardcache_reads_ahead(f.c));
+	assert_false(shards_reads_ahead(f.c));
 	tear_down(&f);
 }
 
@@ -536,9 +535,9 @@ static void what_changed_is_not_lent(void **state)
 
 	set_up(&f);
 	mkckpt_shell(f.dir, "truncate -s 5 shard");
-	shardcache_prefetch(f.c, 0, 0, 10, WANT_NEXT);
-	assert_false(shardcache_pin(f.c, 0, 0, 10, &l));
-	assert_int_equal(shardcache_read(f.c, 0, buf, 10, 0, NULL), -EIO);
+	shards_prefetch(f.c, 0, 0, 10, WANT_NEXT);
+	assert_false(shards_pin(f.c, 0, 0, 10, &l));
+	assert_int_equal(shards_read(f.c, 0, buf, 10, 0, NULL), -EIO);
 	tear_down(&f);
 }
 

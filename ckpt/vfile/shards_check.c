@@ -19,7 +19,7 @@
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/shardcache_impl.h"
+#include "ckpt/vfile/shards_impl.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what
  * the last check took, up to CHECK_INTERVAL_MAX_NS. */
@@ -110,8 +110,7 @@ static int sum_settled(const struct entry *e, int fd, uint32_t *sum,
 }
 
 /* Accept a new ctime, if the content is what it was when the file was first opened. */
-static int accept_ctime(struct shardcache *c, struct entry *e, int fd,
-			struct errmsg *err)
+static int accept_ctime(struct shards *c, struct entry *e, int fd, struct errmsg *err)
 {
 	struct fileid now;
 	uint32_t sum;
@@ -130,8 +129,8 @@ static int accept_ctime(struct shardcache *c, struct entry *e, int fd,
 	return rc;
 }
 
-int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
-			const struct fileid *now, struct errmsg *err)
+int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct fileid *now,
+		    struct errmsg *err)
 {
 	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
@@ -150,7 +149,7 @@ int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
 }
 
 /* A check of a near store that took long was waiting for a processor. */
-static uint64_t check_interval(const struct shardcache *c, const struct check *k)
+static uint64_t check_interval(const struct shards *c, const struct check *k)
 {
 	const uint64_t every = latency_is_high(&c->latency) ? k->cost * CHECK_COST : 0;
 
@@ -160,8 +159,7 @@ static uint64_t check_interval(const struct shardcache *c, const struct check *k
 }
 
 /* Called with the lock held. */
-static bool is_due(const struct shardcache *c, const struct check *k,
-		   uint64_t now)
+static bool is_due(const struct shards *c, const struct check *k, uint64_t now)
 {
 	return k->made == 0 || now - k->made >= check_interval(c, k);
 }
@@ -173,7 +171,7 @@ static void claim_check(struct check *k, uint64_t now)
 		k->made = now;
 }
 
-bool shardcache_check_due(struct shardcache *c, struct check *k)
+bool shards_check_due(struct shards *c, struct check *k)
 {
 	const uint64_t now = clock_ns();
 	bool due;
@@ -186,8 +184,7 @@ bool shardcache_check_due(struct shardcache *c, struct check *k)
 	return due;
 }
 
-static void check_made(struct shardcache *c, struct check *k, uint64_t begun,
-		       int rc)
+static void check_made(struct shards *c, struct check *k, uint64_t begun, int rc)
 {
 	pthread_mutex_lock(&c->u->lock);
 	if (rc)
@@ -198,8 +195,7 @@ static void check_made(struct shardcache *c, struct check *k, uint64_t begun,
 }
 
 /* Take part in a check.  Called while the entry is in use. */
-static int share_check(struct shardcache *c, struct entry *e, int fd,
-		       struct errmsg *err)
+static int share_check(struct shards *c, struct entry *e, int fd, struct errmsg *err)
 {
 	const int64_t ctime_ns = atomic_load(&e->ctime_ns);
 	uint64_t mine;
@@ -212,12 +208,11 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 	if (e->ended >= mine) {
 		rc = e->result;
 		pthread_mutex_unlock(&c->u->lock);
-		return rc && rc != -EAGAIN ? shardcache_check_fd(c, e, fd, NULL, err)
-					   : rc;
+		return rc && rc != -EAGAIN ? shards_check_fd(c, e, fd, NULL, err) : rc;
 	}
 	e->begun = mine;
 	pthread_mutex_unlock(&c->u->lock);
-	rc = shardcache_check_fd(c, e, fd, NULL, err);
+	rc = shards_check_fd(c, e, fd, NULL, err);
 	if (!rc && atomic_load(&e->ctime_ns) != ctime_ns)
 		rc = -EAGAIN;
 	pthread_mutex_lock(&c->u->lock);
@@ -228,35 +223,35 @@ static int share_check(struct shardcache *c, struct entry *e, int fd,
 	return rc;
 }
 
-int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err)
+int shards_verify(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
 	const uint64_t begun = clock_ns();
 	struct shard_map m;
 	bool fresh;
-	int rc = shardcache_use(c, shard, &m, &fresh, err);
+	int rc = shards_use_unchecked(c, shard, &m, &fresh, err);
 
 	if (rc)
 		return rc;
 	if (!fresh && m.fd >= 0)
 		rc = share_check(c, e, m.fd, err);
-	shardcache_put(c, shard);
+	shards_unuse(c, shard);
 	check_made(c, &e->of_file, begun, rc);
 	return rc;
 }
 
 /* Open and check a shard. */
-static int check_file(struct shardcache *c, uint32_t shard, struct errmsg *err)
+static int check_file(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct shard_map m;
-	const int rc = shardcache_get(c, shard, &m, err);
+	const int rc = shards_use(c, shard, &m, err);
 
 	if (!rc)
-		shardcache_put(c, shard);
+		shards_unuse(c, shard);
 	return rc;
 }
 
-static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
+static int check_path(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
 	const int64_t known = atomic_load(&e->ctime_ns);
@@ -277,8 +272,7 @@ static int check_path(struct shardcache *c, uint32_t shard, struct errmsg *err)
 		       : check_file(c, shard, err);
 }
 
-static int check_path_now(struct shardcache *c, uint32_t shard,
-			  struct errmsg *err)
+static int check_path_now(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
 	const uint64_t begun = clock_ns();
@@ -295,15 +289,14 @@ static int check_path_now(struct shardcache *c, uint32_t shard,
 #define AT_ONCE PARALLEL_FAR
 
 struct checking {
-	struct shardcache *c;
+	struct shards *c;
 	uint32_t shards[AT_ONCE];
 	size_t n;
 	size_t needed; /* the others are checked early */
 };
 
 /* Is it time for half of the interval?  Called with the lock held. */
-static bool is_due_soon(const struct shardcache *c, const struct check *k,
-			uint64_t now)
+static bool is_due_soon(const struct shards *c, const struct check *k, uint64_t now)
 {
 	return k->made && now - k->made >= check_interval(c, k) / 2;
 }
@@ -320,7 +313,7 @@ static void add_check(struct checking *x, uint32_t shard, uint64_t now)
  * Called with the lock held. */
 static void add_following(struct checking *x, uint64_t now)
 {
-	const struct shardcache *c = x->c;
+	const struct shards *c = x->c;
 	const uint32_t first = x->shards[0];
 
 	for (size_t i = 1; i < c->n && i < AT_ONCE && x->n < AT_ONCE; i++) {
@@ -340,10 +333,10 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	return i < x->needed ? rc : 0;
 }
 
-int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t n,
-			   struct errmsg *err)
+int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n,
+		       struct errmsg *err)
 {
-	const bool far = shardcache_is_far(c);
+	const bool far = shards_is_far(c);
 	struct checking x = { .c = c };
 	int rc = 0;
 
@@ -367,7 +360,7 @@ int shardcache_check_paths(struct shardcache *c, const uint32_t *shards, size_t 
 }
 
 struct opening {
-	struct shardcache *c;
+	struct shards *c;
 	const uint32_t *shards;
 };
 
@@ -378,12 +371,11 @@ static int check_ith(void *ctx, size_t i, struct errmsg *err)
 	return check_file(x->c, x->shards[i], err);
 }
 
-int shardcache_check_files(struct shardcache *c, const uint32_t *shards,
-			   size_t n, struct errmsg *err)
+int shards_check_files(struct shards *c, const uint32_t *shards, size_t n,
+		       struct errmsg *err)
 {
 	struct opening x = { c, shards };
 
-	return shardcache_is_far(c)
-		       ? parallel_far(n, 1, check_ith, &x, err)
-		       : parallel_for(n, 1, check_ith, &x, err);
+	return shards_is_far(c) ? parallel_far(n, 1, check_ith, &x, err)
+				: parallel_for(n, 1, check_ith, &x, err);
 }

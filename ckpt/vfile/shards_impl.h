@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_SHARDCACHE_IMPL_H
-#define UCKPT_SHARDCACHE_IMPL_H
+#ifndef UCKPT_SHARDS_IMPL_H
+#define UCKPT_SHARDS_IMPL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,9 +11,9 @@
 #include "ckpt/base/source.h"
 #include "ckpt/cache/latency.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 
-/* Shared by shardcache.c (open files, reading) and shardcache_check.c (are they still
+/* Shared by shards.c (open files, reading) and shards_check.c (are they still
  * what was planned?). */
 struct check {
 	uint64_t made; /* 0: never */
@@ -40,7 +40,7 @@ struct entry {
 	int result;            /* of the last one that has ended */
 };
 
-struct shardcache {
+struct shards {
 	struct uckpt *u;
 	pthread_cond_t opened;  /* or failed to open */
 	pthread_cond_t checked; /* a shared check has ended */
@@ -59,21 +59,21 @@ struct shardcache {
 	atomic_bool decodes;    /* some shard has been opened that is no local file */
 };
 
-/* As shardcache_get, without the check; `*fresh`: it has just been opened, and thus
+/* As shards_use, without the check; `*fresh`: it has just been opened, and thus
  * checked. */
-int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
-		   bool *fresh, struct errmsg *err);
+int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out,
+			 bool *fresh, struct errmsg *err);
 
 #define CTIME_UNKNOWN INT64_MIN
 
 /* Check that the open file is still what was planned; `now` is its identity, if the
  * caller has it.  If only its ctime changed, its last bytes are compared.  Called without
  * the lock. */
-int shardcache_check_fd(struct shardcache *c, struct entry *e, int fd,
-			const struct fileid *now, struct errmsg *err);
+int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct fileid *now,
+		    struct errmsg *err);
 
 /* Is it time for a check?  If so, the caller makes it. */
-bool shardcache_check_due(struct shardcache *c, struct check *k);
+bool shards_check_due(struct shards *c, struct check *k);
 
 /* A check that began then has passed.  What has failed is due at once.  Called with the
  * lock held. */
@@ -87,6 +87,6 @@ static inline void check_passed(struct check *k, uint64_t begun)
  * that come while one is under way share the next one: a store that is far away has
  * other requests to answer.  -EAGAIN if the file was touched, so that the bytes must be
  * read again. */
-int shardcache_verify(struct shardcache *c, uint32_t shard, struct errmsg *err);
+int shards_verify(struct shards *c, uint32_t shard, struct errmsg *err);
 
 #endif

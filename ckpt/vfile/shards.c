@@ -9,7 +9,7 @@
  * its bytes would be mixed with those of the planned one in a tensor.  What is copied
  * is checked after it was read, and read again if only the ctime changed.
  */
-#include "ckpt/vfile/shardcache.h"
+#include "ckpt/vfile/shards.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,7 @@
 #include "ckpt/files/files.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/shardcache_impl.h"
+#include "ckpt/vfile/shards_impl.h"
 
 /* Of so many mapped bytes of a near store one window is read instead, which shows when
  * the store becomes slow. */
@@ -46,17 +46,17 @@ static size_t open_limit(void)
 	others = rl.rlim_cur / 8 < 32 ? 32 : rl.rlim_cur / 8;
 	if (rl.rlim_cur <= others)
 		return 1;
-	if (rl.rlim_cur - others < SHARDCACHE_OPEN_MAX)
+	if (rl.rlim_cur - others < SHARDS_OPEN_MAX)
 		return (size_t)(rl.rlim_cur - others);
-	return SHARDCACHE_OPEN_MAX;
+	return SHARDS_OPEN_MAX;
 }
 
 static cache_fill fill_shard;
 static cache_check check_shard;
 
-struct shardcache *shardcache_new(struct uckpt *u)
+struct shards *shards_new(struct uckpt *u)
 {
-	struct shardcache *c = calloc(1, sizeof(*c));
+	struct shards *c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return NULL;
@@ -83,7 +83,7 @@ static void close_entry(struct entry *e)
 	source_close(&e->src);
 }
 
-void shardcache_free(struct shardcache *c)
+void shards_free(struct shards *c)
 {
 	if (!c)
 		return;
@@ -99,8 +99,7 @@ void shardcache_free(struct shardcache *c)
 	free(c);
 }
 
-int64_t shardcache_add(struct shardcache *c, const char *path,
-		       const struct fileid *id)
+int64_t shards_add(struct shards *c, const char *path, const struct fileid *id)
 {
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
 		return -1;
@@ -110,22 +109,22 @@ int64_t shardcache_add(struct shardcache *c, const char *path,
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
 }
 
-struct uckpt *shardcache_context(const struct shardcache *c)
+struct uckpt *shards_context(const struct shards *c)
 {
 	return c->u;
 }
 
-size_t shardcache_count(const struct shardcache *c)
+size_t shards_count(const struct shards *c)
 {
 	return c->n;
 }
 
-const char *shardcache_path(const struct shardcache *c, uint32_t shard)
+const char *shards_path(const struct shards *c, uint32_t shard)
 {
 	return c->v[shard].path;
 }
 
-const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
+const struct fileid *shards_id(const struct shards *c, uint32_t shard)
 {
 	return &c->v[shard].id;
 }
@@ -134,7 +133,7 @@ const struct fileid *shardcache_id(const struct shardcache *c, uint32_t shard)
  * reached.  Closing the least recently used one would thrash: readers go through all ranks,
  * parameter by parameter, and would find each closed just before they need it.  A store may
  * take its time to close a file, too. */
-static bool shardcache_evict(struct shardcache *c)
+static bool shards_evict(struct shards *c)
 {
 	struct entry victim = { .open = false };
 	size_t i = (size_t)random() % c->n;
@@ -156,14 +155,14 @@ static bool shardcache_evict(struct shardcache *c)
 
 /* Open a shard, wherever it lies.  Other parts of the process may hold more descriptors
  * than open_limit leaves them: shards make room. */
-static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
+static int open_shard(struct shards *c, struct entry *e, struct source *src,
 		      struct errmsg *err)
 {
 	int rc;
 
 	do
 		rc = files_open(c->u, e->path, NULL, src, err);
-	while (rc == -EMFILE && shardcache_evict(c));
+	while (rc == -EMFILE && shards_evict(c));
 	if (rc)
 		return -EIO;
 	if (err)
@@ -171,7 +170,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 	/* A source without a descriptor checks what it reads. */
 	if (src->fd < 0)
 		return source_check_known(src, &e->id, err);
-	rc = shardcache_check_fd(c, e, src->fd, &src->id, err);
+	rc = shards_check_fd(c, e, src->fd, &src->id, err);
 	if (rc)
 		source_close(src);
 	return rc;
@@ -179,7 +178,7 @@ static int open_shard(struct shardcache *c, struct entry *e, struct source *src,
 
 /* Called with the lock held, which is released meanwhile: other shards can be
  * opened, and read, while a store takes its time. */
-static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
+static int open_entry(struct shards *c, struct entry *e, struct errmsg *err)
 {
 	const uint64_t begun = clock_ns();
 	struct latency_request q;
@@ -190,7 +189,7 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	e->opening = true;
 	pthread_mutex_unlock(&c->u->lock);
 	if (full)
-		shardcache_evict(c);
+		shards_evict(c);
 	latency_begin(&c->latency, &q, SIZE_MAX);
 	rc = open_shard(c, e, &src, err);
 	latency_end(&c->latency, &q);
@@ -212,8 +211,8 @@ static int open_entry(struct shardcache *c, struct entry *e, struct errmsg *err)
 	return rc;
 }
 
-int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
-		   bool *fresh, struct errmsg *err)
+int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out,
+			 bool *fresh, struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
 	int rc = 0;
@@ -236,11 +235,11 @@ int shardcache_use(struct shardcache *c, uint32_t shard, struct shard_map *out,
 }
 
 /* Check a shard in use. */
-static int check_used(struct shardcache *c, uint32_t shard,
-		      const struct shard_map *m, struct errmsg *err)
+static int check_used(struct shards *c, uint32_t shard, const struct shard_map *m,
+		      struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
-	const int rc = m->fd < 0 ? 0 : shardcache_check_fd(c, e, m->fd, NULL, err);
+	const int rc = m->fd < 0 ? 0 : shards_check_fd(c, e, m->fd, NULL, err);
 
 	if (!rc)
 		return 0;
@@ -252,7 +251,7 @@ static int check_used(struct shardcache *c, uint32_t shard,
 
 /* Map a shard in use, unless it is mapped.  Most shards of many ranks are read in
  * pieces too small for that.  Under `ulimit -v` readers use pread. */
-static const uint8_t *map_used(struct shardcache *c, struct entry *e)
+static const uint8_t *map_used(struct shards *c, struct entry *e)
 {
 	void *m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED,
 		       e->src.fd, 0);
@@ -270,20 +269,19 @@ static const uint8_t *map_used(struct shardcache *c, struct entry *e)
 	return p;
 }
 
-int shardcache_get(struct shardcache *c, uint32_t shard, struct shard_map *out,
-		   struct errmsg *err)
+int shards_use(struct shards *c, uint32_t shard, struct shard_map *out, struct errmsg *err)
 {
 	bool fresh;
-	int rc = shardcache_use(c, shard, out, &fresh, err);
+	int rc = shards_use_unchecked(c, shard, out, &fresh, err);
 
 	if (!rc && !fresh && (rc = check_used(c, shard, out, err)))
-		shardcache_put(c, shard);
+		shards_unuse(c, shard);
 	if (!rc && out->fd >= 0 && !out->p)
 		out->p = map_used(c, &c->v[shard]);
 	return rc;
 }
 
-void shardcache_put(struct shardcache *c, uint32_t shard)
+void shards_unuse(struct shards *c, uint32_t shard)
 {
 	pthread_mutex_lock(&c->u->lock);
 	assert(shard < c->n && c->v[shard].users > 0);
@@ -294,7 +292,7 @@ void shardcache_put(struct shardcache *c, uint32_t shard)
 /* Unmap the pages of shards used since the last call, to bound our resident set.
  * The pages stay in the page cache.  An entry counts as in use meanwhile, so that
  * its mapping stays valid. */
-static void let_go(struct shardcache *c)
+static void let_go(struct shards *c)
 {
 	uint64_t since;
 
@@ -315,27 +313,26 @@ static void let_go(struct shardcache *c)
 	pthread_mutex_unlock(&c->u->lock);
 }
 
-void shardcache_count_mapped(struct shardcache *c, size_t len)
+void shards_count_mapped(struct shards *c, size_t len)
 {
 	uint64_t all = atomic_fetch_add(&c->mapped, len) + len;
 
-	if (all >= SHARDCACHE_MAPPED_MAX &&
-	    atomic_compare_exchange_strong(&c->mapped, &all, 0))
+	if (all >= SHARDS_MAPPED_MAX && atomic_compare_exchange_strong(&c->mapped, &all, 0))
 		let_go(c);
 }
 
-bool shardcache_has_descriptor(struct shardcache *c, uint32_t shard)
+bool shards_has_descriptor(struct shards *c, uint32_t shard)
 {
 	struct shard_map m;
 
-	if (shardcache_get(c, shard, &m, NULL))
+	if (shards_use(c, shard, &m, NULL))
 		return true;
-	shardcache_put(c, shard);
+	shards_unuse(c, shard);
 	return m.fd >= 0;
 }
 
 /* Read from a shard in use, and learn how far away it is. */
-static int read_used(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
 	struct latency_request q;
@@ -351,32 +348,32 @@ static int read_used(struct shardcache *c, uint32_t shard, void *buf, size_t len
 static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
 		      uint64_t off, struct errmsg *err)
 {
-	struct shardcache *c = ctx;
+	struct shards *c = ctx;
 	struct shard_map m;
 	bool fresh;
-	int rc = shardcache_use(c, shard, &m, &fresh, err);
+	int rc = shards_use_unchecked(c, shard, &m, &fresh, err);
 
 	if (rc)
 		return rc;
 	rc = read_used(c, shard, buf, len, off, err);
-	shardcache_put(c, shard);
+	shards_unuse(c, shard);
 	return rc;
 }
 
 static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
 {
-	return shardcache_verify(ctx, shard, err);
+	return shards_verify(ctx, shard, err);
 }
 
 /* Read, and check that the file was the planned one until then.  -EAGAIN if it was
  * touched meanwhile. */
-static int read_checked(struct shardcache *c, uint32_t shard, void *buf,
-			size_t len, uint64_t off, struct errmsg *err)
+static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len,
+			uint64_t off, struct errmsg *err)
 {
 	struct shard_map m;
 	int64_t ctime_ns;
 	bool fresh;
-	int read, rc = shardcache_use(c, shard, &m, &fresh, err);
+	int read, rc = shards_use_unchecked(c, shard, &m, &fresh, err);
 
 	if (rc)
 		return rc;
@@ -385,42 +382,42 @@ static int read_checked(struct shardcache *c, uint32_t shard, void *buf,
 	rc = check_used(c, shard, &m, err);
 	if (!rc && atomic_load(&c->v[shard].ctime_ns) != ctime_ns)
 		rc = -EAGAIN;
-	shardcache_put(c, shard);
+	shards_unuse(c, shard);
 	return rc ? rc : read;
 }
 
-bool shardcache_reads_ahead(const struct shardcache *c)
+bool shards_reads_ahead(const struct shards *c)
 {
-	return shardcache_is_far(c) || cache_has_blocks(c->ahead);
+	return shards_is_far(c) || cache_has_blocks(c->ahead);
 }
 
 /* Check now and then that the planned file is still there: cached bytes are of it, but may
  * be old.  A shard that was never open has no cached bytes; threads that fetch some open
  * and check it, several shards at once. */
-static int look_at(struct shardcache *c, uint32_t shard, struct errmsg *err)
+static int look_at(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	const int rc = atomic_load(&c->v[shard].was_open) &&
-				       shardcache_check_due(c, &c->v[shard].of_file)
-			       ? shardcache_verify(c, shard, err)
+				       shards_check_due(c, &c->v[shard].of_file)
+			       ? shards_verify(c, shard, err)
 			       : 0;
 
 	return rc == -EAGAIN ? 0 : rc;
 }
 
-bool shardcache_pin(struct shardcache *c, uint32_t shard, uint64_t off, size_t len,
-		    struct cache_pin *out)
+bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len,
+		struct cache_pin *out)
 {
-	return shardcache_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
+	return shards_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
 	       cache_pin(c->ahead, shard, off, len, out);
 }
 
 /* -EAGAIN if the file was touched meanwhile. */
-static int read_once(struct shardcache *c, uint32_t shard, void *buf, size_t len,
+static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
 	int rc;
 
-	if (!shardcache_reads_ahead(c))
+	if (!shards_reads_ahead(c))
 		return read_checked(c, shard, buf, len, off, err);
 	rc = look_at(c, shard, err);
 	if (rc)
@@ -434,8 +431,8 @@ static int read_once(struct shardcache *c, uint32_t shard, void *buf, size_t len
 /* A file that is touched all the time is not read for ever. */
 #define TRIES_MAX 10
 
-int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
+int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
+		struct errmsg *err)
 {
 	int rc = -EAGAIN;
 
@@ -446,29 +443,29 @@ int shardcache_read(struct shardcache *c, uint32_t shard, void *buf, size_t len,
 			     : rc;
 }
 
-void shardcache_assume_latency(struct shardcache *c, const struct latency *maps)
+void shards_assume_latency(struct shards *c, const struct latency *maps)
 {
 	latency_assume(&c->latency, maps);
 }
 
-bool shardcache_is_far(const struct shardcache *c)
+bool shards_is_far(const struct shards *c)
 {
 	return latency_is_high(&c->latency) && cache_limit(c->u) > 0;
 }
 
-bool shardcache_gains_ahead(const struct shardcache *c)
+bool shards_gains_ahead(const struct shards *c)
 {
 	return (latency_is_high(&c->latency) || atomic_load(&c->decodes)) &&
 	       cache_limit(c->u) > 0;
 }
 
-uint64_t shardcache_prefetch(struct shardcache *c, uint32_t shard, uint64_t off,
-			     uint64_t len, enum want when)
+uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_t len,
+			 enum want when)
 {
 	return cache_prefetch(c->ahead, shard, off, len, when);
 }
 
-bool shardcache_can_map(struct shardcache *c, size_t len)
+bool shards_can_map(struct shards *c, size_t len)
 {
 	const uint64_t before = atomic_fetch_add(&c->asked, len);
 
@@ -478,8 +475,8 @@ bool shardcache_can_map(struct shardcache *c, size_t len)
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
 }
 
-int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
-			void *buf, size_t len, uint64_t off, struct errmsg *err)
+int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, size_t len,
+		    uint64_t off, struct errmsg *err)
 {
 	struct extent_walk w = extent_walk(m, off, len);
 	uint8_t *to = buf;
@@ -487,8 +484,7 @@ int shardcache_read_map(struct shardcache *c, const struct extent_map *m,
 
 	while (!rc && extent_next(&w)) {
 		assert(w.e->kind == EXTENT_SHARD);
-		rc = shardcache_read(c, w.e->shard, to + (w.off - off), w.len,
-				     w.from, err);
+		rc = shards_read(c, w.e->shard, to + (w.off - off), w.len, w.from, err);
 	}
 	return rc;
 }
