@@ -147,7 +147,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 
 	if (!f || !api_is_open(f->u) || !fd)
 		return api_refuse(err);
-	shard = f->f.view ? vfile_verbatim_shard(f->f.v) : -1;
+	shard = f->f.view ? vfile_copied_shard(f->f.v) : -1;
 	if (shard < 0)
 		return -ENOTSUP;
 	shards = vfile_shards(f->f.v);

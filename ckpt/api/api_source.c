@@ -67,7 +67,7 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 		return errmsg_nomem(err, NULL);
 	free(s->tree.source); /* of an attempt that failed */
 	s->tree.source = NULL;
-	rc = settings_check(s, err)
+	rc = settings_validate(s, err)
 		     ?: roots_unite(u, paths, n, true, &s->tree.source, err);
 	if (rc)
 		return rc;

@@ -258,7 +258,7 @@ void settings_free(struct uckpt *u)
 	free(u->settings);
 }
 
-int settings_check(struct settings *s, struct errmsg *err)
+int settings_validate(struct settings *s, struct errmsg *err)
 {
 	struct tree_options *t = &s->tree;
 	const bool zero = t->plan.type.kind == PLAN_RESHARD;

@@ -27,6 +27,6 @@ struct settings *settings_of(struct uckpt *u);
 void settings_free(struct uckpt *u);
 
 /* Check together those that say what is shown.  -EINVAL with a message. */
-int settings_check(struct settings *s, struct errmsg *err);
+int settings_validate(struct settings *s, struct errmsg *err);
 
 #endif

@@ -201,7 +201,7 @@ static int sum_members(struct check *c, const struct check_file *f,
 		       struct errmsg *err)
 {
 	struct vfile *file =
-		vfile_new_verbatim(c->shards, (uint32_t)(f - c->files), err);
+		vfile_new_copy(c->shards, (uint32_t)(f - c->files), err);
 	struct source src;
 	struct reading r = { &src, &c->progress };
 	int rc = file ? vfile_source_open(&src, file, f->path, err) : -EIO;

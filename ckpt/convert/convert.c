@@ -57,7 +57,7 @@ static int check_settings(struct settings *s, struct errmsg *err)
 			: NULL;
 
 	return wrong ? errmsg_set(err, -EINVAL, "%s", wrong)
-		     : settings_check(s, err);
+		     : settings_validate(s, err);
 }
 
 /* How many files are written, or compared, at once. */

@@ -308,7 +308,7 @@ static int copy_mode_and_times(const struct out *o, uint32_t shard,
 
 static int write_contents(const struct out *o, struct errmsg *err)
 {
-	const int64_t shard = vfile_verbatim_shard(o->f);
+	const int64_t shard = vfile_copied_shard(o->f);
 	const int rc =
 		shard >= 0
 			? (copy_shard(o, (uint32_t)shard, err)

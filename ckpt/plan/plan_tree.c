@@ -458,7 +458,7 @@ static int open_file(const struct plan_item *e, struct vfile **out)
 		return errmsg_set(e->err, -EISDIR, "is a directory");
 	if (!facts.copied)
 		return open_laid_out(e, out);
-	*out = vfile_new_verbatim(facts.copied, facts.shard, e->err);
+	*out = vfile_new_copy(facts.copied, facts.shard, e->err);
 	return *out ? 0 : -ENOMEM;
 }
 

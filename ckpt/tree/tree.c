@@ -415,7 +415,7 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 	out->own = shards_new(u);
 	if (!out->own || shards_add(out->own, where, &id) < 0)
 		rc = errmsg_nomem(err, where);
-	else if (!(out->v = vfile_new_verbatim(out->own, 0, err)))
+	else if (!(out->v = vfile_new_copy(out->own, 0, err)))
 		rc = -ENOMEM;
 	free(where);
 	if (rc)

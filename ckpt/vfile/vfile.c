@@ -66,7 +66,7 @@ static struct vfile *drop_vfile(struct vfile *f, struct errmsg *err)
 	return NULL;
 }
 
-struct vfile *vfile_new_verbatim(struct shards *c, uint32_t shard, struct errmsg *err)
+struct vfile *vfile_new_copy(struct shards *c, uint32_t shard, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 
@@ -174,7 +174,7 @@ const struct extent_map *vfile_extents(const struct vfile *f)
 	return &f->map;
 }
 
-int64_t vfile_verbatim_shard(const struct vfile *f)
+int64_t vfile_copied_shard(const struct vfile *f)
 {
 	const struct extent_map *m = &f->map;
 

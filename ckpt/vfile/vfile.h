@@ -35,7 +35,7 @@ typedef _Atomic uint64_t vfile_crc;
 struct vfile;
 
 /* A file with the bytes of a shard. */
-struct vfile *vfile_new_verbatim(struct shards *c, uint32_t shard, struct errmsg *err);
+struct vfile *vfile_new_copy(struct shards *c, uint32_t shard, struct errmsg *err);
 
 /* A file with these bytes.  Takes ownership of `bytes`, on success only. */
 struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
@@ -170,6 +170,6 @@ void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
 void vfile_crc_advance_pieces(struct vfile *f, const struct reply_pieces *w, uint64_t off);
 
 /* The number of the shard of which the file is a copy, or -1. */
-int64_t vfile_verbatim_shard(const struct vfile *f);
+int64_t vfile_copied_shard(const struct vfile *f);
 
 #endif

@@ -49,7 +49,7 @@ static void the_end_of_the_file_is_its_end(void **state)
 	made_shards_done(&f);
 }
 
-static void verbatim_files_are_their_shards(void **state)
+static void copies_are_their_shards(void **state)
 {
 	struct made m = { 0 };
 	struct made_shards f;
@@ -57,7 +57,7 @@ static void verbatim_files_are_their_shards(void **state)
 	made_shards_make(&f);
 	m.whole = f.bytes[1];
 	m.size = SHARD_LEN;
-	m.f = vfile_new_verbatim(f.c, 1, NULL);
+	m.f = vfile_new_copy(f.c, 1, NULL);
 	assert_int_equal(vfile_size(m.f), SHARD_LEN);
 	assert_int_equal(vfile_check(m.f, NULL), 0);
 	assert_true(made_pieces_are_right(&m, 3, 50));
@@ -117,7 +117,7 @@ static void a_shard_that_shrinks_is_an_error(void **state)
 	uint8_t buf[16];
 
 	made_shards_make(&f);
-	v = vfile_new_verbatim(f.c, 2, NULL);
+	v = vfile_new_copy(f.c, 2, NULL);
 	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
 			 16);
 	assert_int_equal(truncate(f.path[2], 100), 0);
@@ -190,7 +190,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pieces_equal_the_whole),
 		cmocka_unit_test(the_end_of_the_file_is_its_end),
-		cmocka_unit_test(verbatim_files_are_their_shards),
+		cmocka_unit_test(copies_are_their_shards),
 		cmocka_unit_test(bytes_are_bytes),
 		cmocka_unit_test(reads_need_no_mapping),
 		cmocka_unit_test(a_shard_that_shrinks_is_an_error),
