@@ -253,9 +253,9 @@ static int serve_source(const struct options *o, struct fuse_args *args)
 				 .stats = &stats,
 				 .lock = PTHREAD_MUTEX_INITIALIZER,
 				 .end_background = -1,
-				 .prefill.busy = ATOMIC_FLAG_INIT,
-				 .passed = { .passthrough = &server.passthrough,
-					     .lock = &server.lock } };
+				 .small_files.busy = ATOMIC_FLAG_INIT,
+				 .passthrough_files = { .passthrough = &server.passthrough,
+							.lock = &server.lock } };
 	struct fuse_session *se;
 	int rc;
 

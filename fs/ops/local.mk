@@ -3,5 +3,5 @@
 ucfs_SOURCES += \
 	%D%/fuse_caps.h %D%/fuse_caps.c \
 	%D%/passthrough.h %D%/passthrough.c \
-	%D%/passed.h %D%/passed.c \
+	%D%/passthrough_files.h %D%/passthrough_files.c \
 	%D%/ops.h %D%/ops_impl.h %D%/background.c %D%/ops.c %D%/ops_file.c

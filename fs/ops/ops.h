@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "fs/ops/passed.h"
 #include "fs/ops/passthrough.h"
+#include "fs/ops/passthrough_files.h"
 
 struct fuse_lowlevel_ops;
 struct fuse_session;
@@ -17,10 +17,10 @@ struct stats;
 struct uckpt;
 
 /* Small files that are in the kernel's page cache, at their inode's hash. */
-#define PREFILL_BITS 12
+#define SMALL_FILES_BITS 12
 
-struct prefill {
-	_Atomic uint64_t stored[1 << PREFILL_BITS]; /* inodes */
+struct small_file_store {
+	_Atomic uint64_t stored[1 << SMALL_FILES_BITS]; /* inodes */
 	atomic_flag busy;
 };
 
@@ -30,12 +30,12 @@ struct server {
 	struct fuse_session *session;
 	struct stats *stats;
 	struct passthrough passthrough;
-	struct passed_files passed;
-	struct prefill prefill;
+	struct passthrough_files passthrough_files;
+	struct small_file_store small_files;
 	pthread_t background; /* background.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
-	pthread_mutex_t lock; /* protects these, and those of `passed`: */
+	pthread_mutex_t lock; /* protects these, and those of `passthrough_files`: */
 	LIST_HEAD(, handle) open; /* all open files */
 	atomic_uint opened;   /* number of opens so far; orders the uses of handles */
 };

@@ -2,7 +2,7 @@
 /*
  * Open files.
  *
- * The kernel reads unchanged shards directly (passed.h) and keeps small files in
+ * The kernel reads unchanged shards directly (passthrough_files.h) and keeps small files in
  * its page cache.  For all others it forwards each read, up to 1 MiB.  The
  * reply consists of pieces of mapped shards and is written to the kernel in one
  * call, without a copy in this process.  After the reply, while the reader
@@ -35,7 +35,7 @@ static void handle_put(struct handle *h)
 	pthread_mutex_lock(&s->lock);
 	LIST_REMOVE(h, at);
 	pthread_mutex_unlock(&s->lock);
-	passed_close(&s->passed, h->passed);
+	passthrough_file_close(&s->passthrough_files, h->passthrough);
 	stats_add(s->stats, STATS_OPEN_FILES, -1);
 	uckpt_file_close(h->f);
 	free(h);
@@ -81,7 +81,8 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 	if (!ops_may_read(req, &readers))
 		rc = -EACCES;
 	else
-		rc = passed_open(&s->passed, ino, h->f, &h->passed, err);
+		rc = passthrough_file_open(&s->passthrough_files, ino, h->f,
+					   &h->passthrough, err);
 	if (rc)
 		uckpt_file_close(h->f);
 	return rc;
@@ -92,7 +93,7 @@ static int open_file(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 
 static bool is_small(const struct handle *h)
 {
-	return uckpt_file_is_immutable(h->f) && !h->passed &&
+	return uckpt_file_is_immutable(h->f) && !h->passthrough &&
 	       uckpt_file_size(h->f) <= SMALL_MAX;
 }
 
@@ -125,12 +126,12 @@ static bool store_small(const struct handle *h, fuse_ino_t ino)
  * been answered.  There are at least two server threads, so only one at a time may
  * store.
  */
-static void prefill(const struct handle *h, fuse_ino_t ino)
+static void store_small_file(const struct handle *h, fuse_ino_t ino)
 {
-	struct prefill *p = &h->server->prefill;
+	struct small_file_store *p = &h->server->small_files;
 	_Atomic uint64_t *stored =
 		&p->stored[(ino ^ ino >> 32) * UINT64_C(0x9e3779b97f4a7c15) >>
-			   (64 - PREFILL_BITS)];
+			   (64 - SMALL_FILES_BITS)];
 
 	if (atomic_load(stored) == ino || atomic_flag_test_and_set(&p->busy))
 		return;
@@ -143,7 +144,7 @@ static void prefill(const struct handle *h, fuse_ino_t ino)
 static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 		       bool nonblock)
 {
-	const int id = h->passed ? h->passed->id : 0;
+	const int id = h->passthrough ? h->passthrough->id : 0;
 	const bool cached = is_small(h);
 	struct fuse_file_info fi = { .fh = (uintptr_t)h,
 				     .direct_io = !cached,
@@ -155,7 +156,7 @@ static void reply_open(fuse_req_t req, fuse_ino_t ino, struct handle *h,
 	stats_add(h->server->stats,
 		  id ? STATS_OPENS_PASSTHROUGH : STATS_OPENS_STREAMED, 1);
 	if (cached && !nonblock)
-		prefill(h, ino);
+		store_small_file(h, ino);
 	atomic_fetch_add(&h->server->opened, 1);
 	/* Interrupted: there will be no RELEASE. */
 	if ((id ? passthrough_reply(req, fi.fh, id)
@@ -207,7 +208,7 @@ void ops_close_all(struct server *s)
 	background_stop(s);
 	while ((h = LIST_FIRST(&s->open))) {
 		LIST_REMOVE(h, at);
-		passed_close(&s->passed, h->passed);
+		passthrough_file_close(&s->passthrough_files, h->passthrough);
 		uckpt_file_close(h->f);
 		free(h);
 	}
@@ -233,7 +234,7 @@ static int64_t read_mapped(fuse_req_t req, struct handle *h, size_t size,
 	n = (int64_t)m->len;
 	rc = fuse_reply_iov(req, m->iov, m->n);
 	if (!rc && uckpt_map_check(m, &err)) {
-		atomic_store(&h->torn, true);
+		atomic_store(&h->stale, true);
 		log_error("%s", err.text);
 	}
 	uckpt_map_free(m, !rc);
@@ -258,7 +259,7 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	int64_t n;
 
 	(void)ino;
-	if (atomic_load(&h->torn)) {
+	if (atomic_load(&h->stale)) {
 		fuse_reply_err(req, EIO);
 		return;
 	}

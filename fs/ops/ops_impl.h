@@ -10,7 +10,7 @@
 #include "ckpt/uckpt.h"
 #include "fs/ops/ops.h"
 
-struct passed;
+struct passthrough_file;
 
 /* Shared by ops*.c. */
 
@@ -27,10 +27,10 @@ struct handle {
 	struct server *server;
 	LIST_ENTRY(handle) at; /* in server.open */
 	struct uckpt_file *f;
-	struct passed *passed; /* NULL: always streamed */
+	struct passthrough_file *passthrough; /* NULL: always streamed */
 	atomic_uint refs;
 	/* A shard was written to while the kernel copied it: reads fail. */
-	atomic_bool torn;
+	atomic_bool stale;
 };
 
 static inline struct handle *ops_handle(fuse_req_t req,

@@ -61,7 +61,7 @@ scripts += \
 	%D%/remote/stacked.sh \
 	%D%/mount/kinds.sh %D%/mount/reasons.sh \
 	%D%/mount/mistakes.sh \
-	%D%/mount/passed.sh \
+	%D%/mount/passthrough.sh \
 	%D%/mount/far.sh \
 	%D%/mount/waiting.sh \
 	%D%/mount/descriptor.sh \

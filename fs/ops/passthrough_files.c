@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/ops/passed.h"
+#include "fs/ops/passthrough_files.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,9 +11,10 @@
 
 /* Find or add the file; `fd` is negative if it must be streamed.  NULL when memory
  * runs out.  Called with the lock held. */
-static struct passed *add_handle(struct passed_files *p, uint64_t ino, int fd)
+static struct passthrough_file *add_handle(struct passthrough_files *p, uint64_t ino,
+					   int fd)
 {
-	struct passed *file;
+	struct passthrough_file *file;
 
 	LIST_FOREACH(file, &p->list, link)
 		if (file->ino == ino)
@@ -28,8 +29,8 @@ static struct passed *add_handle(struct passed_files *p, uint64_t ino, int fd)
 	return file;
 }
 
-int passed_open(struct passed_files *p, uint64_t ino, struct uckpt_file *f,
-		struct passed **out, struct uckpt_error *err)
+int passthrough_file_open(struct passthrough_files *p, uint64_t ino, struct uckpt_file *f,
+			  struct passthrough_file **out, struct uckpt_error *err)
 {
 	int fd, rc;
 
@@ -47,7 +48,7 @@ int passed_open(struct passed_files *p, uint64_t ino, struct uckpt_file *f,
 	return *out ? 0 : -ENOMEM;
 }
 
-void passed_close(struct passed_files *p, struct passed *file)
+void passthrough_file_close(struct passthrough_files *p, struct passthrough_file *file)
 {
 	bool last;
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "ckpt/uckpt.h"
-#include "fs/ops/passed.h"
 #include "fs/ops/passthrough.h"
+#include "fs/ops/passthrough_files.h"
 #include "tests/support/unit.h"
 
 /* The kernel: */
@@ -44,7 +44,7 @@ struct fixture {
 	pthread_mutex_t lock;
 	struct uckpt_file *file;
 	struct passthrough kernel;
-	struct passed_files files;
+	struct passthrough_files files;
 };
 
 static void set_up(struct fixture *f)
@@ -52,7 +52,7 @@ static void set_up(struct fixture *f)
 	*f = (struct fixture){ .lock = PTHREAD_MUTEX_INITIALIZER,
 			       .file = (struct uckpt_file *)&library_rc,
 			       .kernel.on = true };
-	f->files = (struct passed_files){ &f->kernel, &f->lock, { 0 } };
+	f->files = (struct passthrough_files){ &f->kernel, &f->lock, { 0 } };
 	refuses = false;
 	begun = ended = library_rc = 0;
 }
@@ -63,17 +63,17 @@ static void tear_down(struct fixture *f)
 	assert_int_equal(begun, ended);
 }
 
-static struct passed *open_handle(struct fixture *f, uint64_t ino)
+static struct passthrough_file *open_handle(struct fixture *f, uint64_t ino)
 {
-	struct passed *h;
+	struct passthrough_file *h;
 
-	assert_int_equal(passed_open(&f->files, ino, f->file, &h, NULL), 0);
+	assert_int_equal(passthrough_file_open(&f->files, ino, f->file, &h, NULL), 0);
 	return h;
 }
 
 static void handles_of_a_file_share_its_id(void **state)
 {
-	struct passed *a, *b;
+	struct passthrough_file *a, *b;
 	struct fixture f;
 
 	(void)state;
@@ -82,19 +82,19 @@ static void handles_of_a_file_share_its_id(void **state)
 	b = open_handle(&f, 7);
 	assert_int_equal(a->id, 1);
 	assert_int_equal(b->id, 1);
-	passed_close(&f.files, a);
+	passthrough_file_close(&f.files, a);
 	assert_int_equal(ended, 0);
-	passed_close(&f.files, b);
+	passthrough_file_close(&f.files, b);
 	assert_int_equal(ended, 1);
 	a = open_handle(&f, 7);
 	assert_int_equal(a->id, 2);
-	passed_close(&f.files, a);
+	passthrough_file_close(&f.files, a);
 	tear_down(&f);
 }
 
 static void all_are_streamed_while_one_is(void **state)
 {
-	struct passed *a, *b, *other;
+	struct passthrough_file *a, *b, *other;
 	struct fixture f;
 
 	(void)state;
@@ -107,9 +107,9 @@ static void all_are_streamed_while_one_is(void **state)
 	assert_int_equal(a->id, 0);
 	assert_int_equal(b->id, 0);
 	assert_int_equal(other->id, 1);
-	passed_close(&f.files, a);
-	passed_close(&f.files, b);
-	passed_close(&f.files, other);
+	passthrough_file_close(&f.files, a);
+	passthrough_file_close(&f.files, b);
+	passthrough_file_close(&f.files, other);
 	tear_down(&f);
 }
 
@@ -121,7 +121,7 @@ static void without_the_kernel_nothing_is_listed(void **state)
 	set_up(&f);
 	f.kernel.on = false;
 	assert_null(open_handle(&f, 7));
-	passed_close(&f.files, NULL);
+	passthrough_file_close(&f.files, NULL);
 	tear_down(&f);
 }
 
@@ -139,13 +139,13 @@ static void a_computed_file_is_always_streamed(void **state)
 static void a_shard_that_changed_is_an_error(void **state)
 {
 	struct uckpt_error err = { "" };
-	struct passed *h;
+	struct passthrough_file *h;
 	struct fixture f;
 
 	(void)state;
 	set_up(&f);
 	library_rc = -EIO;
-	assert_int_equal(passed_open(&f.files, 7, f.file, &h, &err), -EIO);
+	assert_int_equal(passthrough_file_open(&f.files, 7, f.file, &h, &err), -EIO);
 	assert_non_null(strstr(err.text, "shard"));
 	tear_down(&f);
 }

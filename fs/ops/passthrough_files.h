@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCFS_PASSED_H
-#define UCFS_PASSED_H
+#ifndef UCFS_PASSTHROUGH_FILES_H
+#define UCFS_PASSTHROUGH_FILES_H
 
 #include <pthread.h>
 #include <stdint.h>
@@ -16,14 +16,14 @@ struct uckpt_file;
  * streamed: the kernel answers a mixture with EIO.  Thread-safe; valid when
  * zero-initialised but for `lock` and `passthrough`.
  */
-struct passed_files {
+struct passthrough_files {
 	struct passthrough *passthrough;
 	pthread_mutex_t *lock; /* protects the list */
-	LIST_HEAD(, passed) list;
+	LIST_HEAD(, passthrough_file) list;
 };
 
-struct passed {
-	LIST_ENTRY(passed) link;
+struct passthrough_file {
+	LIST_ENTRY(passthrough_file) link;
 	uint64_t ino;
 	int id; /* backing id; 0: streamed */
 	unsigned handles;
@@ -31,11 +31,11 @@ struct passed {
 
 /*
  * Decide how a new handle of the file `f` with inode `ino` is read.  `*out` is NULL
- * if the file is always streamed; otherwise each open needs one passed_close.
+ * if the file is always streamed; otherwise each open needs one passthrough_file_close.
  * 0, or a negative errno with a message if the shard cannot be read.
  */
-int passed_open(struct passed_files *p, uint64_t ino, struct uckpt_file *f,
-		struct passed **out, struct uckpt_error *err);
-void passed_close(struct passed_files *p, struct passed *file);
+int passthrough_file_open(struct passthrough_files *p, uint64_t ino, struct uckpt_file *f,
+			  struct passthrough_file **out, struct uckpt_error *err);
+void passthrough_file_close(struct passthrough_files *p, struct passthrough_file *file);
 
 #endif
