@@ -14,7 +14,7 @@
 
 bool check_is_foreign(const struct check *c)
 {
-	return c->report.c && c->report.c->source;
+	return c->report.c && c->report.c->facts.source;
 }
 
 struct blobs_check {

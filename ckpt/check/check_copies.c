@@ -30,7 +30,7 @@
 static const struct param_states *states_of(const struct check *c,
 					    const struct slice *s)
 {
-	return &zckpt_shard(c->report.zero, s->mp, 0)->groups[s->group].states;
+	return c->report.c->ranks[s->mp].groups[s->group].states;
 }
 
 /* Bytes per element of the master weight and all states together. */
@@ -196,8 +196,8 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 	struct bytebuf head = { 0 };
 	struct vfile *f = NULL;
 
-	if (!(x->pair->holder ? r->ops->extents(r, p, state, &map, &gathers, err)
-			      : zckpt_slice(zckpt_of(r), s, state, &map, err)))
+	if (!(x->pair->holder ? checkpoint_extents(r, p, state, &map, &gathers, err)
+			      : checkpoint_slice(r, s, state, &map, err)))
 		f = vfile_new_tensors(x->c->report.c->shards, &head,
 				      &map, &head.len, 1, &gathers, err);
 	extent_done(&map);

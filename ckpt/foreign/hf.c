@@ -79,6 +79,9 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 					       .number = i };
 		h->order[i] = &h->params[i];
 	}
+	c->facts = (struct run_facts){ .ds_version = "", .stage = -1, .global_steps = -1,
+				       .skipped_steps = -1, .module_dtype = DTYPE_OTHER };
+	c->tp = c->pp = c->dp = 1;
 	c->params = h->params;
 	c->nparams = h->d.n;
 	c->nmore = h->d.nmore;

@@ -182,11 +182,11 @@ static void add_deepspeed_lines(struct report *r, const struct model *m,
 	const struct rank_params *c = m->ranks;
 
 	report_line(r, "written by", "DeepSpeed %s",
-		    *c->ds_version ? c->ds_version : "of unknown version");
-	if (c->stage >= 0)
-		report_line(r, "ZeRO stage", "%" PRId64, c->stage);
+		    *c->facts.ds_version ? c->facts.ds_version : "of unknown version");
+	if (c->facts.stage >= 0)
+		report_line(r, "ZeRO stage", "%" PRId64, c->facts.stage);
 	else
-		report_line(r, "ZeRO stage", c->zero3 ? "3" : "1 or 2");
+		report_line(r, "ZeRO stage", c->facts.zero3 ? "3" : "1 or 2");
 	report_line(r, "ranks",
 		    "%u data-parallel, %u tensor-parallel, %u pipeline stages",
 		    d->dp_degree, m->tp, m->pp);
@@ -197,13 +197,13 @@ static void add_origin_lines(struct report *r, const struct model *m,
 {
 	const struct rank_params *c = m->ranks;
 
-	if (c->foreign)
-		report_line(r, "source", "%s", c->foreign);
+	if (c->facts.source)
+		report_line(r, "source", "%s", c->facts.source);
 	else
 		add_deepspeed_lines(r, m, d);
 	add_expert_lines(r, &c->experts);
-	if (c->global_steps >= 0)
-		report_line(r, "global step", "%" PRId64, c->global_steps);
+	if (c->facts.global_steps >= 0)
+		report_line(r, "global step", "%" PRId64, c->facts.global_steps);
 	else
 		report_line(r, "global step", "unknown");
 }
@@ -217,8 +217,8 @@ static void add_type_lines(struct info *info, const struct rank_params *c)
 		    : !shard->ngroups ? "none"
 				      : dtype_name(shard->groups[0].states.v->dtype));
 	report_line(&info->report, "module", "%s",
-		    c->module_dtype == DTYPE_OTHER ? "unknown"
-						   : dtype_name(c->module_dtype));
+		    c->facts.module_dtype == DTYPE_OTHER ? "unknown"
+						   : dtype_name(c->facts.module_dtype));
 }
 
 static void add_count_lines(struct info *info)
@@ -485,18 +485,18 @@ static void add_origin(cJSON *root, const struct zero_checkpoint *r)
 {
 	const struct rank_params *c = r->model.ranks;
 
-	add_name(root, "ds_version", *c->ds_version ? c->ds_version : NULL);
-	if (c->foreign)
-		add_name(root, "source", c->foreign);
-	add_known(root, "stage", c->zero3 ? 3 : c->stage);
-	add_known(root, "global_step", c->global_steps);
+	add_name(root, "ds_version", *c->facts.ds_version ? c->facts.ds_version : NULL);
+	if (c->facts.source)
+		add_name(root, "source", c->facts.source);
+	add_known(root, "stage", c->facts.zero3 ? 3 : c->facts.stage);
+	add_known(root, "global_step", c->facts.global_steps);
 	json_add_int(root, "dp_degree", r->dir.dp_degree);
 	json_add_int(root, "mp_degree", r->dir.mp_degree);
 	json_add_int(root, "tp_degree", r->model.tp);
 	json_add_int(root, "pp_degree", r->model.pp);
 	add_experts(root, &c->experts);
 	add_name(root, "module_dtype",
-		 c->module_dtype == DTYPE_OTHER ? NULL : dtype_name(c->module_dtype));
+		 c->facts.module_dtype == DTYPE_OTHER ? NULL : dtype_name(c->facts.module_dtype));
 }
 
 static void add_contents(cJSON *root, const struct info *info)

@@ -22,6 +22,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
 #include "ckpt/pickle/value.h"
 

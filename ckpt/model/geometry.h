@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/model/merge_rules.h"
-#include "ckpt/model/rank_params.h"
+#include "ckpt/model/rank_table.h"
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;

@@ -275,7 +275,7 @@ static int model_collect(const struct builder *b)
 
 bool model_is_flat(const struct model *m)
 {
-	return m->ranks[0].zero3 && m->tp == 1;
+	return m->ranks[0].facts.zero3 && m->tp == 1;
 }
 
 /* Set the shape that universal files show. (Files of ZeRO-3 without tensor

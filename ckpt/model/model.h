@@ -7,6 +7,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/model/rank_params.h"
 
 struct tagdir;
 struct errmsg;

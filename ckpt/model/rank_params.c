@@ -106,7 +106,7 @@ static int load_group(const struct rank_params_loader *l,
 		rc = rank_params_set_shape(l, p, shapes->v[i].val);
 		if (rc)
 			return rc;
-		if (p->numel || l->c->zero3)
+		if (p->numel || l->c->facts.zero3)
 			continue;
 		g->slices[i] = arena_copy(a, p, sizeof(*p));
 		if (!g->slices[i])
@@ -190,7 +190,7 @@ static int load_rules(const struct rank_params_loader *l)
 {
 	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
 
-	l->c->has_uc_info = value_pairs(info) != NULL;
+	l->c->facts.has_uc_info = value_pairs(info) != NULL;
 	return merge_rules_new(info, l->file, &l->c->rules, l->err);
 }
 
@@ -216,24 +216,24 @@ static int load_metadata(const struct rank_params_loader *l)
 		value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *const c = l->c;
 
-	c->stage = find_int(zero, "stage");
-	c->global_steps = find_int(root, "global_steps");
-	c->skipped_steps = find_int(root, "skipped_steps");
+	c->facts.stage = find_int(zero, "stage");
+	c->facts.global_steps = find_int(root, "global_steps");
+	c->facts.skipped_steps = find_int(root, "skipped_steps");
 	c->dp_world_size = find_int(root, "dp_world_size");
 	c->mp_world_size = find_int(root, "mp_world_size");
 	c->tp_degree = find_int(degrees, "tp_degree");
 	c->pp_degree = find_int(degrees, "pp_degree");
-	c->module_dtype = DTYPE_OTHER;
-	c->has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
+	c->facts.module_dtype = DTYPE_OTHER;
+	c->facts.has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
 	/* Stage 1 and others have None in any case (engine.py, _save_checkpoint). */
-	c->excludes_frozen = frozen && frozen->kind == VALUE_NONE && !foreign &&
-			     (c->stage >= 2 || c->zero3);
-	c->round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
+	c->facts.excludes_frozen = frozen && frozen->kind == VALUE_NONE && !foreign &&
+			     (c->facts.stage >= 2 || c->facts.zero3);
+	c->facts.round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
-	c->ds_version = arena_strdup(
+	c->facts.ds_version = arena_strdup(
 		&c->arena, value_is_cstr(version) ? version->str.p : "");
 	if (value_is_cstr(foreign))
-		c->foreign = arena_strdup(&c->arena, foreign->str.p);
+		c->facts.source = arena_strdup(&c->arena, foreign->str.p);
 	if (value_is_cstr(refused))
 		c->refused = arena_strdup(&c->arena, refused->str.p);
 	c->lost = lost;
@@ -287,7 +287,7 @@ static void find_module_dtype(const struct rank_params_loader *l)
 		    !rank_params_find(l->c, name->str.p) ||
 		    tensor_from_value(module->v[i].val, "module", &t, NULL))
 			continue;
-		l->c->module_dtype = t.dtype;
+		l->c->facts.module_dtype = t.dtype;
 		break;
 	}
 }
@@ -307,12 +307,12 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	     sort_slices(l);
 	if (rc)
 		return rc;
-	l->c->is_pipeline = !l->module;
+	l->c->facts.is_pipeline = !l->module;
 	list_groups(l->c);
 	find_module_dtype(l);
-	rc = l->c->zero3 ? 0 : rank_params_load_module(l);
+	rc = l->c->facts.zero3 ? 0 : rank_params_load_module(l);
 	/* Elsewhere experts are parameters as all others. */
-	if (!rc && (!l->c->foreign || l->dir->nexpert))
+	if (!rc && (!l->c->facts.source || l->dir->nexpert))
 		rc = rank_params_load_experts(l);
 	for (size_t g = 0; g < l->c->ngroups; g++)
 		if (!l->c->groups[g].degree)
@@ -332,7 +332,7 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir,
 	struct ptfile pt;
 	int rc;
 
-	*c = (struct rank_params){ .zero3 = dir->zero3, .mp = mp };
+	*c = (struct rank_params){ .facts.zero3 = dir->zero3, .mp = mp };
 	rc = tagdir_open_file(f, &pt, err);
 	if (rc)
 		return rc;

@@ -9,7 +9,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/merge_rules.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/model/rank_table.h"
 
 struct tagdir;
 struct tag_file;
@@ -18,39 +18,6 @@ struct ptfile;
 struct value;
 
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
-
-/*
- * A parameter of the optimizer as one model-parallel rank has it: whole without tensor
- * parallelism, else this rank's slice.
- */
-struct slice {
-	const char *name; /* first: array_by_text */
-	unsigned ndim;
-	const uint64_t *shape;
-	uint64_t numel;
-	unsigned mp; /* model-parallel rank */
-	/* The place in a flat group: */
-	uint32_t group;
-	uint32_t index;	 /* position in the group */
-	/* Of an expert: its layer, or NULL.  The parameter's name is the one
-	 * that the rank uses (experts.h). */
-	const struct expert_layer *layer;
-	unsigned ep;	  /* expert-parallel rank */
-	unsigned expert;  /* native: local number */
-	const char *rest; /* the name after the expert's number */
-};
-
-/* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
- * stages 1 and 2 those without elements are only here: the optimizer does not have
- * them, but the module. */
-struct slice_group {
-	const struct slice **slices;
-	size_t n;
-	unsigned degree; /* expert-parallel ranks, each with a group of its
-			  * own; 1: not a group of experts */
-};
-
-enum param_kind { PARAM_TRAINED, PARAM_FROZEN, PARAM_BUFFER, PARAM_ALIAS };
 
 /* An entry of a state dict. */
 struct rank_entry {
@@ -95,24 +62,12 @@ struct rank_params {
 	size_t ngroups;
 	struct experts experts;
 	struct rank_rest rest; /* of stage 3 once it is read */
-	bool zero3;
-	bool is_pipeline; /* its layers have files of their own, and `module` is None */
-	bool round_robin; /* ds_config says round_robin_gradients */
-	bool zenflow; /* so it has zenflow */
-	bool has_uc_info;
-	bool has_frozen; /* frozen parameters are in the model states */
-	bool excludes_frozen; /* the run left them out, if it had any */
-	const char *ds_version; /* "" if unknown */
-	const char *foreign;	/* what the files were made of, which DeepSpeed did not
-				 * write; or NULL */
+	struct run_facts facts;
+	bool zenflow;
 	const char *refused; /* why they have no states of the optimizer; or NULL */
 	bool lost;           /* since its files are missing */
-	int64_t stage;		/* by ds_config; -1 if not recorded */
-	int64_t global_steps;	/* -1 if not recorded */
-	int64_t skipped_steps;	/* of them, by an overflow; -1 if not recorded */
 	int64_t dp_world_size;	/* -1 if not recorded */
 	int64_t mp_world_size;	/* -1 if not recorded */
-	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
 	struct merge_rules *rules; /* of its universal_checkpoint_info */
 	int64_t tp_degree, pp_degree; /* -1 if not recorded */
 	const char **warnings; /* skipped tensors, and why */

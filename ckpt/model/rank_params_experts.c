@@ -370,11 +370,11 @@ int rank_params_load_experts(const struct rank_params_loader *l)
 {
 	struct rank_params *const c = l->c;
 	const size_t n = c->rest.n;
-	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->zero3,
+	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->facts.zero3,
 			      l->file, l->err) ?:
 		 place_experts(l);
 
-	for (size_t i = 0; !rc && i < c->experts.n && !c->zero3; i++)
+	for (size_t i = 0; !rc && i < c->experts.n && !c->facts.zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i));
 	if (c->rest.n > n)
 		qsort(c->rest.v + n, c->rest.n - n, sizeof(*c->rest.v), entry_by_name);

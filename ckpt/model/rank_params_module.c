@@ -110,7 +110,7 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 	if (!e)
 		return errmsg_nomem(l->err, l->file);
 	rc = rank_entry_read(e, &l->c->arena, pt, (uint32_t)(f - l->dir->files), v, t, l->err);
-	if (rc || l->c->zero3)
+	if (rc || l->c->facts.zero3)
 		return rc;
 	if (!value_is_cstr(name) || !names_is_param(e->name) || !tensor_is(v))
 		return rank_params_warn(l, "module: %s: left out: %s", e->name,
@@ -157,7 +157,7 @@ static void read_names(struct reader *r)
 	size_t n = 0;
 
 	/* The others are slices. */
-	for (size_t g = 0; g < c->ngroups && !c->zero3; g++)
+	for (size_t g = 0; g < c->ngroups && !c->facts.zero3; g++)
 		for (size_t i = 0; i < c->groups[g].n; i++)
 			if (!c->groups[g].slices[i]->numel)
 				list(r, c->groups[g].slices[i]->name, OWNED);
@@ -230,11 +230,11 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 
 	/* The optimizer's parameters are read from its shards. */
 	if (rank_params_find(l->c, name)) {
-		if (!l->c->zero3 && !tensor_from_value(pair->val, name, &t, NULL))
+		if (!l->c->facts.zero3 && !tensor_from_value(pair->val, name, &t, NULL))
 			place(r, &t, name);
 		return 0;
 	}
-	if (l->c->zero3 && !(lists & BUFFER))
+	if (l->c->facts.zero3 && !(lists & BUFFER))
 		return 0;
 	rc = rank_params_add_entry(l, l->pt, r->file, pair->key, pair->val, &e, &t);
 	if (rc)
@@ -306,7 +306,7 @@ static int read_rest(const struct rank_params_loader *l)
 	struct rank_params *const c = l->c;
 	const struct tagdir *const d = l->dir;
 	const struct value_dict *const shapes =
-		c->zero3 ? NULL : value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
+		c->facts.zero3 ? NULL : value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
 	const size_t n = l->module ? l->module->n : 0, frozen = shapes ? shapes->n : 0;
 	struct reader r = { .l = l, .file = &d->model[tagdir_model_number(d, c->mp)] };
 	int rc = 0;

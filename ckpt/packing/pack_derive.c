@@ -121,7 +121,7 @@ static int try_slice(struct deriving *d, const struct weight *w,
 
 	if (skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (zckpt_slice(d->z, s, &master, &map, NULL))
+	if (checkpoint_slice(&d->z->c, s, &master, &map, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&

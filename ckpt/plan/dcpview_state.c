@@ -430,7 +430,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 	const char *const dict = titan_numbers[i].dict;
 	const char *const name = titan_numbers[i].name;
 	const struct value *const v = value_new_int(
-		a, titan_numbers[i].step ? m->r->model.ranks[0].global_steps : 0);
+		a, titan_numbers[i].step ? m->r->model.ranks[0].facts.global_steps : 0);
 	struct dcpview_entry e = {
 		.key = text(m, "%s.%s", dict, name),
 		.path = { { .text = dict }, { .text = name } },
@@ -446,7 +446,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 static int add_optimizer(struct maker *m)
 {
 	const bool titan = m->style == DCP_TITAN &&
-			   m->r->model.ranks[0].global_steps >= 0;
+			   m->r->model.ranks[0].facts.global_steps >= 0;
 	struct arena a = { 0 };
 	struct ptfile pt;
 	int rc;

@@ -97,7 +97,7 @@ static bool map_tensor(const struct plan_item *e, struct draft *d,
 	const struct param *const x = c->order[f->weight];
 
 	return draft_try(
-		d, f->state ? c->ops->extents(c, x, f->state, out, &d->gathers, d->err)
+		d, f->state ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
 			    : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
 }
 

@@ -76,7 +76,7 @@ static struct value *find_step(const struct zero_checkpoint *r,
 			       const struct value *dict)
 {
 	const struct value *const base = value_find(
-		dict, r->model.ranks[0].zero3 ? KEY_OPTIMIZER_STATE_DICT
+		dict, r->model.ranks[0].facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
 					      : KEY_BASE_OPTIMIZER_STATE);
 	const struct value *const first =
 		value_item(base, 0)
@@ -143,7 +143,7 @@ struct value *plan_param_groups(const struct zero_checkpoint *r,
 				const struct value *optimizer)
 {
 	return value_find_path(optimizer,
-			       r->model.ranks[0].zero3
+			       r->model.ranks[0].facts.zero3
 				       ? KEY_OPTIMIZER_STATE_DICT
 				       : KEY_BASE_OPTIMIZER_STATE,
 			       KEY_PARAM_GROUPS, NULL);
@@ -154,7 +154,7 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 {
 	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	const bool any = p->options.any_stage;
-	const bool zero3 = r->model.ranks[0].zero3;
+	const bool zero3 = r->model.ranks[0].facts.zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
 	struct value *groups = plan_param_groups(r, dict);
@@ -187,21 +187,18 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 
 struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 {
-	struct zero_checkpoint *const r = zckpt_of(e->p->c);
-	const struct shard *profile;
-	const struct value *dict;
+	struct checkpoint *const c = e->p->c;
+	struct value *const root = c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, d);
+	const struct value *const dict = value_find(root, KEY_OPTIMIZER_STATE_DICT);
 
-	/* Check that this is an optimizer shard of the checkpoint. */
-	if (!draft_try(d, zckpt_profile(r, 0, &profile, d->err)) ||
-	    !draft_open(d, &r->dir.optim[0], 0))
+	if (!root)
 		return NULL;
 	/* It is read a second time, and may have been written to in place. */
-	dict = value_find(d->old.root, KEY_OPTIMIZER_STATE_DICT);
 	if (!value_pairs(dict)) {
 		draft_try(d, errmsg_set(d->err, -EIO, "%s: has changed",
 					d->old.src.name));
 		return NULL;
 	}
 	return make_root(e->p, &d->a, dict,
-			 value_find(d->old.root, KEY_DS_VERSION));
+			 value_find(root, KEY_DS_VERSION));
 }

@@ -109,7 +109,7 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	/* Stage 3 trees have no file for a state that is not a tensor: the loader takes the
 	 * step from optimizer_state.pt.  hf_to_universal.py writes none. */
 	if (st->kind != STATE_FLAT && !e->p->options.any_stage &&
-	    !(zckpt_of(c) && !zckpt_of(c)->model.ranks[0].zero3))
+	    !(zckpt_of(c) && !zckpt_of(c)->model.ranks[0].facts.zero3))
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
 }
@@ -208,7 +208,7 @@ static struct value *draft_owned(const struct plan_item *e, const struct param *
 		    number ? 0 : bare ? 1 : p->ndim, st->requires_grad);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, c->ops->extents(c, p, st, map, &d->gathers, d->err));
+		draft_try(d, checkpoint_extents(c, p, st, map, &d->gathers, d->err));
 	return number || bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
 }
 
@@ -297,7 +297,7 @@ static int check_param(struct checkpoint *c, const struct param *p, struct errms
 		return rc;
 	for (size_t i = 0; !rc && i < states->n; i++)
 		if (states->v[i].kind == STATE_FLAT)
-			rc = zckpt_check_param(p, &states->v[i], &why);
+			rc = checkpoint_check_param(p, &states->v[i], &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", c->path, why.text) : 0;
 }
 
@@ -361,7 +361,7 @@ static int universal_make(struct plan *p, struct errmsg *err)
 	if (rc)
 		return rc;
 	/* A checkpoint of no stage serves all. */
-	p->options.any_stage |= p->c->source != NULL;
+	p->options.any_stage |= p->c->facts.source != NULL;
 
 	struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },

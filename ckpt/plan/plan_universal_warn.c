@@ -61,7 +61,7 @@ static void warn_of_megatron(const struct model *m,
 	const struct param *const row =
 		find_plain(m, ".mlp.dense_4h_to_h.weight");
 
-	if (!m->ranks->has_uc_info || model_is_flat(m))
+	if (!m->ranks->facts.has_uc_info || model_is_flat(m))
 		return;
 	if (qkv)
 		errmsg_put(to,
@@ -84,7 +84,7 @@ static void warn_of_megatron(const struct model *m,
 /* Does the checkpoint have frozen weights of what an adapter adapts? */
 static bool has_adapted(const struct model *m, const char *weight, bool *is_adapter)
 {
-	bool has = m->ranks->zero3 && m->ranks->has_frozen;
+	bool has = m->ranks->facts.zero3 && m->ranks->facts.has_frozen;
 
 	*is_adapter = false;
 	for (size_t i = 0; !has && i < m->nparams && (!i || *is_adapter); i++)
@@ -109,7 +109,7 @@ static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
 				   m->params[i].name);
 			return;
 		}
-	if (m->ranks->excludes_frozen)
+	if (m->ranks->facts.excludes_frozen)
 		errmsg_put(to, "the run saved no frozen weights"
 			       " (exclude_frozen_parameters): if it has any, the views"
 			       " lack them");
@@ -118,7 +118,7 @@ static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
 static void warn_of_model(const struct plan *p, const struct model *m,
 			  const struct errmsg_sink *to)
 {
-	if (m->ranks->round_robin)
+	if (m->ranks->facts.round_robin)
 		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
 			       " scrambles every universal tree in an engine"
 			       " where it is on; turn it off to resume from the"

@@ -254,7 +254,7 @@ static int weights_check(struct plan *p, struct errmsg *err)
 
 	for (size_t i = 0; !rc && i < c->norder; i++)
 		if (c->order[i]->states)
-			rc = zckpt_check_param(c->order[i], c->order[i]->states->v, &why);
+			rc = checkpoint_check_param(c->order[i], c->order[i]->states->v, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
 		  : 0;
 }

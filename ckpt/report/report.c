@@ -237,7 +237,7 @@ void report_add_warnings(struct report *r)
 	const struct shard *first = zckpt_shard(r->zero, 0, 0);
 
 	plan_warn(r->plan, &found);
-	if (first && first->mapping_ignored && !r->zero->model.ranks[0].round_robin)
+	if (first && first->mapping_ignored && !r->zero->model.ranks[0].facts.round_robin)
 		notes_add(&r->warnings, "param_slice_mappings is wrong: parameters are"
 					" read in the order of param_shapes");
 }

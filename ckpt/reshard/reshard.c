@@ -75,7 +75,7 @@ static int read_groups(struct resharder *b, const struct value *dict)
 	b->param_group = reshard_alloc(b, b->c->ngroups, sizeof(*b->param_group));
 	if (!b->param_group)
 		return -ENOMEM;
-	if (b->c->zero3)
+	if (b->c->facts.zero3)
 		return read_sub_groups(b, dict);
 	b->m->elastic = value_items(base) != NULL;
 	b->bf16 = !value_find(dict, KEY_ZERO_STAGE);
@@ -92,7 +92,7 @@ static int read_stage(struct resharder *b, const struct value *dict)
 	int64_t stage = 1; /* BF16_Optimizer writes none */
 
 	value_get_int(value_find(dict, KEY_ZERO_STAGE), &stage);
-	if (stage < 1 || stage > 3 || (stage == 3) != b->c->zero3)
+	if (stage < 1 || stage > 3 || (stage == 3) != b->c->facts.zero3)
 		return ERRMSG_FILE(b, -EIO, "has changed");
 	b->s->old_stage = (unsigned)stage;
 	if (!b->s->stage)
@@ -124,7 +124,7 @@ static int check_experts(const struct zero_checkpoint *r, unsigned mp,
 
 		if (degree == 1)
 			continue;
-		if (c->zero3)
+		if (c->facts.zero3)
 			return errmsg_set(err, -ENOTSUP,
 					  "%s: ZeRO-3 with experts: DeepSpeed"
 					  " loads them only on the number of"
@@ -159,7 +159,7 @@ static int check_parallelism(const struct zero_checkpoint *r, unsigned mp, struc
 int reshard_check_cut(const struct zero_checkpoint *r, unsigned ranks, unsigned stage,
 		      struct errmsg *err)
 {
-	const int64_t old = r->model.ranks[0].stage;
+	const int64_t old = r->model.ranks[0].facts.stage;
 	int rc = 0;
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)

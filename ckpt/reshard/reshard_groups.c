@@ -46,7 +46,7 @@ static void add_old(const struct resharder *b, struct reshard_group *to,
 		const struct slice *const s = old->slices[i];
 
 		to->params[to->n++] = (struct reshard_param){
-			group, (uint32_t)i, s->numel || b->c->zero3 ? s : NULL
+			group, (uint32_t)i, s->numel || b->c->facts.zero3 ? s : NULL
 		};
 	}
 }
@@ -81,7 +81,7 @@ static int deal(const struct resharder *b, struct reshard_group *g,
 static int join(const struct resharder *b, uint32_t param_group,
 		struct reshard_group *to)
 {
-	const bool dealt = b->c->round_robin && !b->c->zero3 && !b->bf16;
+	const bool dealt = b->c->facts.round_robin && !b->c->facts.zero3 && !b->bf16;
 	bool first = true;
 	size_t n = 0;
 
@@ -119,7 +119,7 @@ static bool is_aligned(const struct resharder *b, const struct reshard_group *g)
 {
 	bool any = false;
 
-	for (size_t i = 0; !b->c->zero3 && i < g->n; i++)
+	for (size_t i = 0; !b->c->facts.zero3 && i < g->n; i++)
 		any |= old_padding(b, &g->params[i]) != 0;
 	return any;
 }
@@ -138,7 +138,7 @@ static bool in_old_order(const struct reshard_group *g)
  * which has no padding, so all of it is recomputed. */
 static int set_padding(const struct resharder *b, struct reshard_group *g)
 {
-	const uint64_t item = dtype_size(b->c->module_dtype);
+	const uint64_t item = dtype_size(b->c->facts.module_dtype);
 	const uint64_t unit =
 		item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
 	const bool keep = in_old_order(g);
@@ -193,7 +193,7 @@ static int record(const struct resharder *b, struct reshard_group *g)
 int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_group *const g = add_group(b, param_group);
-	const bool deals = b->c->round_robin && !b->m->bf16;
+	const bool deals = b->c->facts.round_robin && !b->m->bf16;
 	int rc = g ? join(b, param_group, g) : -ENOMEM;
 
 	if (rc)
@@ -269,7 +269,7 @@ int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_group all = { .param_group = param_group };
 	int rc = join(b, param_group, &all);
-	const bool rule = !rc && (!b->c->zero3 || follows_rule(b, &all));
+	const bool rule = !rc && (!b->c->facts.zero3 || follows_rule(b, &all));
 	size_t end;
 
 	if (!rule)

@@ -114,7 +114,7 @@ static const struct slice *find_trained(const struct zero_object *o, const char 
 /* A trained parameter, whole, rounded from its master weights. */
 static struct value *whole_param(struct zero_object *o, const struct slice *s, enum dtype to)
 {
-	const struct zckpt_run run = {
+	const struct part_run run = {
 		.slice = s,
 		.state = zckpt_shard(o->s->r, o->mp, 0)->groups[s->group].states.v,
 		.numel = s->numel,
@@ -131,7 +131,7 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	tensor_init(&t, to, s->shape, s->ndim, false);
 	map = draft_add_storage(o->d, &t);
 	if (o->d->extents)
-		draft_try(o->d, zckpt_add(o->s->r, &run, map, o->d->err));
+		draft_try(o->d, o->s->r->c.ops->parts(&o->s->r->c, &run, 1, map, o->d->err));
 	return tensor_to_value(o->a, &t);
 }
 

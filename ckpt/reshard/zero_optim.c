@@ -51,70 +51,55 @@ static uint64_t recorded_padding(const struct zero_object *o, const struct resha
 	return g->part.size - partition_filled(&g->part, part);
 }
 
-/* Load at once the shard maps of all old ranks that have elements of the new one. */
-static void load_shards(struct zero_object *o, const struct reshard_group *g, unsigned part,
-			unsigned which)
+/* List the runs of a state that the new rank has, and where they begin in its tensor.  `whole`:
+ * it keeps whole parameters. */
+static size_t list_runs(struct zero_object *o, const struct reshard_group *g,
+			const struct param_state *state, bool whole, struct part_run **runs,
+			uint64_t **starts)
 {
-	const struct layout *const l = &o->s->r->layouts[o->mp];
-	const struct rank_stripe *const stripe = &l->stripe[g->like];
-	unsigned first = UINT_MAX, end = 0;
-	size_t i, params_end;
+	unsigned which;
+	const unsigned part = rank_stripe_part(&g->stripe, o->rank, &which);
+	size_t i, end, n = 0;
 
-	partition_params(&g->part, part, &i, &params_end);
-	for (; i < params_end; i++) {
-		const struct reshard_param *const p = &g->params[i];
+	partition_params(&g->part, part, &i, &end);
+	*runs = arena_alloc(o->a, (end - i + 1) * sizeof(**runs));
+	*starts = arena_alloc(o->a, (end - i + 1) * sizeof(**starts));
+	for (; !draft_failed(o->d) && i < end; i++) {
 		const struct fragment f = partition_fragment(&g->part, i, part);
-		unsigned from, to;
 
 		if (!f.numel)
 			continue;
-		partition_ranks_of(&l->groups[p->group], p->slice->index,
-				   f.first, f.numel, &from, &to);
-		first = from < first ? from : first;
-		end = to > end ? to : end;
+		(*starts)[n] = f.start;
+		(*runs)[n++] = (struct part_run){ .slice = g->params[i].slice,
+						  .ep = which,
+						  .state = state,
+						  .first = whole ? 0 : f.first,
+						  .numel = whole ? g->part.numel[i] : f.numel,
+						  .to = state->dtype };
 	}
-	if (first < end)
-		draft_try(o->d, zckpt_load_shards(
-					o->s->r, o->mp,
-					rank_stripe_rank(stripe, which, first),
-					rank_stripe_rank(stripe, which, end - 1) + 1,
-					rank_stripe_step(stripe), o->d->err));
+	return n;
 }
 
 /*
  * Append the new rank's elements of a state: the fragments of the parameters, and zeros
- * between them (alignment, the end of the group, the end of stage 3's slots).  `whole`: the
- * rank keeps whole parameters.
+ * between them (alignment, the end of the group, the end of stage 3's slots).
  */
 static void add_elements(struct zero_object *o, const struct reshard_group *g,
 			 const struct param_state *state, bool whole, struct extent_map *map)
 {
+	struct checkpoint *const c = &o->s->r->c;
 	const size_t item = dtype_size(state->dtype);
 	struct draft *const d = o->d;
-	unsigned which;
-	const unsigned part = rank_stripe_part(&g->stripe, o->rank, &which);
-	uint64_t at = 0;
-	size_t i, end;
+	struct part_run *runs;
+	uint64_t *starts, at = 0;
+	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
 
-	load_shards(o, g, part, which);
-	partition_params(&g->part, part, &i, &end);
-	for (; i < end && !draft_failed(d); i++) {
-		const struct fragment f = partition_fragment(&g->part, i, part);
-		const struct zckpt_run run = {
-			.slice = g->params[i].slice,
-			.ep = which,
-			.state = state,
-			.first = whole ? 0 : f.first,
-			.numel = whole ? g->part.numel[i] : f.numel,
-			.to = state->dtype,
-		};
-
-		if (!f.numel)
-			continue;
+	draft_try(d, c->ops->parts(c, runs, n, NULL, d->err));
+	for (size_t i = 0; i < n && !draft_failed(d); i++) {
 		if (!whole)
-			draft_add_zeros(d, map, (f.start - at) * item);
-		draft_try(d, zckpt_add(o->s->r, &run, map, d->err));
-		at = f.start + f.numel;
+			draft_add_zeros(d, map, (starts[i] - at) * item);
+		draft_try(d, c->ops->parts(c, &runs[i], 1, map, d->err));
+		at = starts[i] + runs[i].numel;
 	}
 	if (!whole)
 		draft_add_zeros(d, map, (g->part.size - at) * item);

@@ -3,11 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
@@ -114,6 +117,146 @@ bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map 
 		       : gathers_add_tensor(gathers, &t, s->file, s->storage, to, out);
 }
 
+int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
+		     struct extent_map *out, struct errmsg *err)
+{
+	const struct part_run run = { .slice = s, .ep = s->ep, .state = state,
+				      .numel = s->numel, .to = state->dtype };
+
+	return c->ops->parts(c, &run, 1, out, err);
+}
+
+static bool is_master(const struct param_state *state)
+{
+	return strcmp(state->name, "fp32") == 0;
+}
+
+/* Append the extents of each slice: the sources of a gather. */
+static int slice_maps(struct checkpoint *c, const struct param *p,
+		      const struct param_state *state, struct extent_map *maps,
+		      struct errmsg *err)
+{
+	int rc = 0;
+
+	for (unsigned t = 0; !rc && t < p->nslices; t++)
+		if (p->slices[t])
+			rc = checkpoint_slice(c, p->slices[t], state, &maps[t], err);
+	return rc;
+}
+
+/* The power of a piece's scale in a state: scaling a parameter by s scales its
+ * gradient by 1/s, so Adam's first moment has power -1 and the second -2
+ * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
+static bool find_power(const struct param_state *state, int *power)
+{
+	*power = is_master(state)                         ? 1
+		 : strcmp(state->name, "exp_avg") == 0    ? -1
+		 : strcmp(state->name, "exp_avg_sq") == 0 ? -2
+							  : 0;
+	return *power != 0;
+}
+
+static int check_computed(const struct param *p, const struct geometry *g,
+			  const struct param_state *state, struct errmsg *err)
+{
+	int power;
+
+	if (!g->mean && !g->nscales)
+		return 0;
+	if (!arith_knows(state->dtype))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: the mean of %s tensors, or"
+				  " scaled pieces of them, are not supported",
+				  p->name, dtype_name(state->dtype));
+	if (!g->nscales)
+		return 0;
+	if (!find_power(state, &power))
+		return errmsg_set(err, -ENOTSUP,
+				  "parameter %s: its pieces are scaled, and how"
+				  " that scales %s is not known",
+				  p->name, state->name);
+	for (size_t i = 0; i < g->nscales; i++) {
+		const float by = (float)pow(g->scales[i], power);
+
+		if (!isfinite(by) || by == 0)
+			return errmsg_set(err, -EBADMSG,
+					  "parameter %s: its %s cannot be divided"
+					  " by %g to the power of %d",
+					  p->name, state->name,
+					  g->scales[i], power);
+	}
+	return 0;
+}
+
+int checkpoint_check_param(const struct param *p, const struct param_state *state,
+		      struct errmsg *err)
+{
+	struct geometry g;
+	int rc = p->computed ? geometry_init(&g, p, err) : 0;
+
+	if (rc || !p->computed)
+		return rc;
+	rc = check_computed(p, &g, state, err);
+	geometry_done(&g);
+	return rc;
+}
+
+/* A single row that is not computed is a list of runs; everything else is a
+ * gather. */
+static int add_merged(struct geometry *g, const struct param_state *state,
+		      struct extent_map **maps, struct extent_map *to,
+		      struct gathers *gathers)
+{
+	const enum dtype dtype = state->dtype;
+	const uint64_t item = dtype_size(dtype);
+	struct gather *x;
+	bool ok = true;
+	int power;
+
+	if (g->rows == 1 && !g->mean && !g->nscales) {
+		for (size_t i = 0; ok && i < g->nsegs; i++)
+			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
+					      g->segs[i].from * item,
+					      g->segs[i].len * item, dtype,
+					      dtype);
+		return ok ? 0 : -ENOMEM;
+	}
+	if (!extent_add(to, EXTENT_GATHER, g->numel * item,
+			(uint32_t)gathers->n, 0, dtype))
+		return -ENOMEM;
+	find_power(state, &power);
+	x = gather_new(g, dtype, power, *maps);
+	if (!x)
+		return -ENOMEM;
+	*maps = NULL;
+	return gathers_add(gathers, x) ? 0 : -ENOMEM;
+}
+
+int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
+{
+	struct extent_map *maps;
+	struct geometry g;
+	int rc;
+
+	if (!p->nslices || !state || state->kind != STATE_FLAT)
+		return c->ops->extents(c, p, state, out, gathers, err);
+	maps = calloc(p->nslices, sizeof(*maps));
+	if (!maps)
+		return errmsg_nomem(err, NULL);
+	rc = geometry_init(&g, p, err);
+	if (!rc) {
+		rc = slice_maps(c, p, state, maps, err) ?: check_computed(p, &g, state, err);
+		if (!rc && (rc = add_merged(&g, state, &maps, out, gathers)))
+			errmsg_nomem(err, NULL);
+		geometry_done(&g);
+	}
+	for (unsigned t = 0; maps && t < p->nslices; t++)
+		extent_done(&maps[t]);
+	free(maps);
+	return rc;
+}
+
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
@@ -127,7 +270,7 @@ int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype t
 		return checkpoint_stored(x->module, to, out, gathers)
 			       ? 0
 			       : errmsg_nomem(err, c->path);
-	rc = c->ops->extents(c, x, x->states ? x->states->v : NULL, &made, gathers, err);
+	rc = checkpoint_extents(c, x, x->states ? x->states->v : NULL, &made, gathers, err);
 	/* A parameter's rows of padding are at the end. */
 	if (!rc && !extent_add_range(out, &made, 0, x->numel * dtype_size(x->dtype), x->dtype, to))
 		rc = errmsg_nomem(err, c->path);

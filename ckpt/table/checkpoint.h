@@ -9,18 +9,22 @@
 
 #include "ckpt/base/permissions.h"
 #include "ckpt/cache/latency.h"
+#include "ckpt/model/rank_table.h"
 #include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
+struct draft;
 struct errmsg;
 struct errmsg_sink;
 struct extent_map;
 struct gathers;
+struct merge_rules;
 struct param;
 struct shards;
 struct tag_file;
 struct uckpt;
 struct user_rules;
+struct value;
 
 enum state_kind {
 	STATE_FLAT,   /* one element per parameter element: exp_avg */
@@ -80,7 +84,16 @@ struct checkpoint {
 	struct latency latency;       /* where the files are */
 	unsigned read_threads; /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
-	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
+	struct run_facts facts;
+	const char *const *notes; /* what all views of a foreign source say of it */
+	size_t nnotes;
+	/* Files that a re-cut has unchanged: of a pipeline's layers and of experts. */
+	const struct tag_file *layers, *experts;
+	size_t nlayers, nexperts;
+	/* What model-parallel rank mp has: tensor-parallel rank mp % tp of stage mp / tp. */
+	const struct rank_table *ranks;
+	unsigned tp, pp, dp;
+	const struct merge_rules *rules; /* that were asked about all rows; or NULL */
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
@@ -91,6 +104,19 @@ struct checkpoint {
 	size_t norder;
 	const char **left_out; /* tensors that are no rows, and why */
 	size_t nleft_out;
+};
+
+/* What a data-parallel rank has pickled: its part of the module, which without stage 3 rank 0
+ * has for all, and its part of the optimizer. */
+enum checkpoint_object { OBJECT_MODEL, OBJECT_OPTIMIZER };
+
+/* Consecutive elements of a state of a slice. */
+struct part_run {
+	const struct slice *slice;
+	unsigned ep; /* the expert-parallel rank */
+	const struct param_state *state;
+	uint64_t first, numel;
+	enum dtype to; /* what they are converted to */
 };
 
 /* A kind of source.  Errors are those of plan_open. */
@@ -105,15 +131,30 @@ struct checkpoint_ops {
 	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
 	 * or -EBADMSG for damage, with the first reason.  Master weights can be read then. */
 	int (*check)(struct checkpoint *c, bool states, struct errmsg *err);
-	/* Find the states of a row; none (NULL) if the optimizer does not own it. */
+	/* Find the states of a row; none (NULL) if the optimizer does not own it.  Those of the
+	 * other groups of its first slice's rank are in c->ranks then. */
 	int (*states)(struct checkpoint *c, const struct param *p,
 		      const struct param_states **out, struct errmsg *err);
-	/* Append the elements of a row's state: runs of files, or a gather, which is added
-	 * to `gathers`; without a state, of a row that has neither states nor a stored
-	 * tensor.  -ENOTSUP or -EBADMSG if they cannot be computed. */
+	/* Append the elements of a row's state that is not STATE_FLAT or of a row without
+	 * slices: runs of files, or a gather, which is added to `gathers`; without a state, of
+	 * a row that has neither states nor a stored tensor.  -ENOTSUP or -EBADMSG if they
+	 * cannot be computed. */
 	int (*extents)(struct checkpoint *c, const struct param *p,
 		       const struct param_state *state, struct extent_map *out,
 		       struct gathers *gathers, struct errmsg *err);
+	/* Append the elements of runs, from all data-parallel ranks that have some; or, if
+	 * `out` is NULL, only find out where they are.  The runs are of slices of one
+	 * model-parallel and one expert-parallel rank, which have the states. */
+	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
+		     struct extent_map *out, struct errmsg *err);
+	/* The file of a rank's object; NULL: none has it. */
+	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
+				       unsigned mp, unsigned rank);
+	/* Return the object, which lives as long as the draft, whose old file has its
+	 * tensors.  Where no file has it, it is what one data-parallel rank of stage 1 would
+	 * have saved, without tensors that rows have.  NULL with the draft's error. */
+	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+				unsigned rank, struct draft *d);
 	/* Fill in `order` and `left_out`.  NULL: `load` does. */
 	int (*order)(struct checkpoint *c, struct errmsg *err);
 	/* Would the files of a directory be chosen again?  NULL: yes. */
@@ -146,6 +187,26 @@ int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
+
+/* Append the elements of a whole slice, as checkpoint_ops.parts. */
+int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
+		     struct extent_map *out, struct errmsg *err);
+
+/* Append the elements of a row's state, joined from its slices if it has some; otherwise as
+ * checkpoint_ops.extents. */
+int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
+
+/* Check that a parameter's state can be computed, if any of its elements are.  -ENOTSUP
+ * or -EBADMSG if not. */
+int checkpoint_check_param(const struct param *p, const struct param_state *state,
+			   struct errmsg *err);
+
+/* Are universal files bare 1-D tensors, as those of stage 3 without tensor parallelism? */
+static inline bool checkpoint_is_flat(const struct checkpoint *c)
+{
+	return c->facts.zero3 && c->tp == 1;
+}
 
 /* Append the elements of a row of `order`, converted to type `to`: its weights. */
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,

@@ -10,16 +10,14 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/draft.h"
 #include "ckpt/zero/complete.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
@@ -58,7 +56,7 @@ static bool has_more_files(const struct zero_checkpoint *r)
 
 	return (c->dp_world_size > 0 && c->dp_world_size < r->dir.dp_degree) ||
 	       (c->mp_world_size > 0 && c->mp_world_size < r->dir.mp_degree) ||
-	       (!c->is_pipeline && r->dir.nlayer);
+	       (!c->facts.is_pipeline && r->dir.nlayer);
 }
 
 /* Load the model.  If the tag was saved before by more ranks, do so without their files,
@@ -91,6 +89,10 @@ static void set_files(struct zero_checkpoint *r)
 	r->c.names = d->names;
 	r->c.mixed = d->mixed;
 	r->c.left = d->left;
+	r->c.layers = d->layer;
+	r->c.nlayers = d->nlayer;
+	r->c.experts = d->expert;
+	r->c.nexperts = d->nexpert;
 }
 
 static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
@@ -105,6 +107,34 @@ static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
 	return rc;
 }
 
+/* Tell it what the model states say. */
+static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
+{
+	const struct rank_params *const first = r->model.ranks;
+	struct rank_table *const v = arena_alloc(&r->model.arena, r->dir.mp_degree * sizeof(*v));
+
+	if (!v)
+		return errmsg_nomem(err, r->dir.path);
+	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
+		v[mp] = (struct rank_table){ .slices = first[mp].slices,
+					     .nslices = first[mp].nslices,
+					     .groups = first[mp].groups,
+					     .ngroups = first[mp].ngroups,
+					     .refused = first[mp].refused,
+					     .lost = first[mp].lost };
+	r->c.facts = first->facts;
+	r->c.notes = first->warnings + first->notes;
+	r->c.nnotes = first->nnotes;
+	r->c.ranks = v;
+	r->c.tp = r->model.tp;
+	r->c.pp = r->model.pp;
+	r->c.dp = r->dir.dp_degree;
+	r->c.rules = model_is_flat(&r->model) ? NULL : first->rules;
+	r->c.params = r->model.params;
+	r->c.nparams = r->model.nparams;
+	return 0;
+}
+
 static int zero_load(struct checkpoint *c, const struct user_rules *rules,
 		     struct errmsg *err)
 {
@@ -113,11 +143,7 @@ static int zero_load(struct checkpoint *c, const struct user_rules *rules,
 		       make_tables(r, err);
 
 	set_files(r);
-	c->params = r->model.params;
-	c->nparams = r->model.nparams;
-	if (!rc)
-		c->source = r->model.ranks[0].foreign;
-	return rc;
+	return rc ?: set_ranks(r, err);
 }
 
 static void zero_close(struct checkpoint *c)
@@ -171,6 +197,34 @@ int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
 				 &r->shards[b], r->dir.optim[b].name, alike, err);
 }
 
+/* The alignment padding after each parameter of a group; NULL if there is none. */
+static int find_paddings(struct shard *s, const struct partition *p, const uint64_t **out)
+{
+	uint64_t *const v = p->zero3 || !p->n || p->used == p->before[p->n - 1] + p->numel[p->n - 1]
+				    ? NULL
+				    : arena_alloc(&s->arena, p->n * sizeof(*v));
+
+	for (size_t i = 0; v && i < p->n; i++)
+		v[i] = (i + 1 < p->n ? p->start[i + 1] : p->used) - p->start[i] - p->numel[i];
+	*out = v;
+	return s->arena.failed ? -ENOMEM : 0;
+}
+
+/* Tell the table what the first shard of a model-parallel rank says of its groups. */
+static int set_groups(struct zero_checkpoint *r, unsigned mp, struct shard *s, struct errmsg *err)
+{
+	struct rank_params *const c = &r->model.ranks[mp];
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < c->ngroups; g++) {
+		c->groups[g].states = &s->groups[g].states;
+		c->groups[g].replicated = s->groups[g].replicated;
+		c->groups[g].data_first = r->layouts[mp].stripe[g].data_first;
+		rc = find_paddings(s, &r->layouts[mp].groups[g], &c->groups[g].padding);
+	}
+	return rc ? errmsg_nomem(err, r->dir.path) : 0;
+}
+
 /* Load shard `i`: the first one of its model-parallel rank, or any other once
  * the first is loaded. */
 static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
@@ -186,8 +240,8 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 	rc = shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
 			err);
 	latency_end(&r->c.latency, &q);
-	if (rc == 0 && rank) {
-		rc = zckpt_compare(r, i - rank, i, true, err);
+	if (!rc) {
+		rc = rank ? zckpt_compare(r, i - rank, i, true, err) : set_groups(r, mp, s, err);
 		if (rc)
 			shard_done(s);
 	}
@@ -284,8 +338,8 @@ static int check_steps(const struct zero_checkpoint *r, unsigned mp,
 		       struct errmsg *err)
 {
 	const struct tagdir *const d = &r->dir;
-	const int64_t first = r->model.ranks[0].global_steps;
-	const int64_t step = r->model.ranks[mp].global_steps;
+	const int64_t first = r->model.ranks[0].facts.global_steps;
+	const int64_t step = r->model.ranks[mp].facts.global_steps;
 
 	if (first >= 0 && step >= 0 && first != step)
 		return errmsg_set(err, -EBADMSG,
@@ -331,15 +385,15 @@ int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
 static int zero_states(struct checkpoint *c, const struct param *p,
 		       const struct param_states **out, struct errmsg *err)
 {
-	const struct shard *profile;
+	const struct slice *const s = p->first;
 	int rc;
 
 	*out = NULL;
 	if (p->module)
 		return 0;
-	rc = zckpt_profile((struct zero_checkpoint *)c, p->first->mp, &profile, err);
+	rc = zckpt_load_shards((struct zero_checkpoint *)c, s->mp, 0, 1, 1, err);
 	if (!rc)
-		*out = &profile->groups[p->first->group].states;
+		*out = c->ranks[s->mp].groups[s->group].states;
 	return rc;
 }
 
@@ -357,7 +411,7 @@ static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 /* Append the elements of a run that part `part` of its group holds.  `whole`: the
  * part keeps parameters whole. */
 static int add_part(const struct zero_checkpoint *r,
-		    const struct zckpt_run *run, unsigned part, bool whole,
+		    const struct part_run *run, unsigned part, bool whole,
 		    struct extent_map *out, struct errmsg *err)
 {
 	const struct slice *const s = run->slice;
@@ -396,146 +450,52 @@ static bool is_master(const struct param_state *state)
 	return strcmp(state->name, "fp32") == 0;
 }
 
-int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
-	      struct extent_map *out, struct errmsg *err)
+/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether
+ * each keeps parameters whole; the other ranks have replicas then. */
+static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
+		       unsigned *end)
 {
 	const struct slice *const s = run->slice;
+	const bool whole = !is_master(run->state) &&
+			   zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
+
+	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index, run->first, run->numel,
+			   part, end);
+	if (whole && *part < *end)
+		*end = *part + 1;
+	return whole;
+}
+
+static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
+		      struct extent_map *out, struct errmsg *err)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	unsigned first = UINT_MAX, last = 0, part, end;
 	const struct rank_stripe *stripe;
-	unsigned part, end;
-	bool whole;
-	int rc = zckpt_load_shards(r, s->mp, 0, 1, 1, err);
+	int rc = n ? zckpt_load_shards(r, v->slice->mp, 0, 1, 1, err) : 0;
 
-	if (rc)
+	if (rc || !n)
 		return rc;
-	stripe = &r->layouts[s->mp].stripe[s->group];
-	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index,
-			   run->first, run->numel, &part, &end);
-	if (part == end)
+	for (size_t i = 0; i < n; i++) {
+		find_parts(r, &v[i], &part, &end);
+		if (part == end)
+			continue;
+		first = part < first ? part : first;
+		last = end > last ? end : last;
+	}
+	if (first >= last)
 		return 0;
-	whole = !is_master(run->state) &&
-		zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
-	if (whole)
-		end = part + 1; /* the other ranks have replicas */
-	rc = zckpt_load_shards(r, s->mp, rank_stripe_rank(stripe, run->ep, part),
-			       rank_stripe_rank(stripe, run->ep, end - 1) + 1,
+	stripe = &r->layouts[v->slice->mp].stripe[v->slice->group];
+	rc = zckpt_load_shards(r, v->slice->mp, rank_stripe_rank(stripe, v->ep, first),
+			       rank_stripe_rank(stripe, v->ep, last - 1) + 1,
 			       rank_stripe_step(stripe), err);
-	for (; !rc && part < end; part++)
-		rc = add_part(r, run, part, whole, out, err);
-	return rc;
-}
+	for (size_t i = 0; !rc && out && i < n; i++) {
+		const bool whole = find_parts(r, &v[i], &part, &end);
 
-int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
-		const struct param_state *state, struct extent_map *out,
-		struct errmsg *err)
-{
-	const struct zckpt_run run = { .slice = s,
-				       .ep = s->ep,
-				       .state = state,
-				       .numel = s->numel,
-				       .to = state->dtype };
-
-	return zckpt_add(r, &run, out, err);
-}
-
-/* Append the extents of each slice: the sources of a gather. */
-static int slice_maps(struct zero_checkpoint *r, const struct param *p,
-		      const struct param_state *state, struct extent_map *maps,
-		      struct errmsg *err)
-{
-	int rc = 0;
-
-	for (unsigned t = 0; !rc && t < p->nslices; t++)
-		if (p->slices[t])
-			rc = zckpt_slice(r, p->slices[t], state, &maps[t], err);
-	return rc;
-}
-
-/* The power of a piece's scale in a state: scaling a parameter by s scales its
- * gradient by 1/s, so Adam's first moment has power -1 and the second -2
- * (checkpoint/affine.py, SCALE_POWER_BY_STATE). */
-static bool find_power(const struct param_state *state, int *power)
-{
-	*power = is_master(state)                         ? 1
-		 : strcmp(state->name, "exp_avg") == 0    ? -1
-		 : strcmp(state->name, "exp_avg_sq") == 0 ? -2
-							  : 0;
-	return *power != 0;
-}
-
-static int check_computed(const struct param *p, const struct geometry *g,
-			  const struct param_state *state, struct errmsg *err)
-{
-	int power;
-
-	if (!g->mean && !g->nscales)
-		return 0;
-	if (!arith_knows(state->dtype))
-		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: the mean of %s tensors, or"
-				  " scaled pieces of them, are not supported",
-				  p->name, dtype_name(state->dtype));
-	if (!g->nscales)
-		return 0;
-	if (!find_power(state, &power))
-		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: its pieces are scaled, and how"
-				  " that scales %s is not known",
-				  p->name, state->name);
-	for (size_t i = 0; i < g->nscales; i++) {
-		const float by = (float)pow(g->scales[i], power);
-
-		if (!isfinite(by) || by == 0)
-			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its %s cannot be divided"
-					  " by %g to the power of %d",
-					  p->name, state->name,
-					  g->scales[i], power);
+		for (; !rc && part < end; part++)
+			rc = add_part(r, &v[i], part, whole, out, err);
 	}
-	return 0;
-}
-
-int zckpt_check_param(const struct param *p, const struct param_state *state,
-		      struct errmsg *err)
-{
-	struct geometry g;
-	int rc = p->computed ? geometry_init(&g, p, err) : 0;
-
-	if (rc || !p->computed)
-		return rc;
-	rc = check_computed(p, &g, state, err);
-	geometry_done(&g);
 	return rc;
-}
-
-/* A single row that is not computed is a list of runs; everything else is a
- * gather. */
-static int add_merged(struct geometry *g, const struct param_state *state,
-		      struct extent_map **maps, struct extent_map *to,
-		      struct gathers *gathers)
-{
-	const enum dtype dtype = state->dtype;
-	const uint64_t item = dtype_size(dtype);
-	struct gather *x;
-	bool ok = true;
-	int power;
-
-	if (g->rows == 1 && !g->mean && !g->nscales) {
-		for (size_t i = 0; ok && i < g->nsegs; i++)
-			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
-					      g->segs[i].from * item,
-					      g->segs[i].len * item, dtype,
-					      dtype);
-		return ok ? 0 : -ENOMEM;
-	}
-	if (!extent_add(to, EXTENT_GATHER, g->numel * item,
-			(uint32_t)gathers->n, 0, dtype))
-		return -ENOMEM;
-	find_power(state, &power);
-	x = gather_new(g, dtype, power, *maps);
-	if (!x)
-		return -ENOMEM;
-	*maps = NULL;
-	return gathers_add(gathers, x) ? 0 : -ENOMEM;
 }
 
 /* Append the 0-d tensor that the first rank has for all parameters of a group. */
@@ -555,31 +515,34 @@ static int zero_extents(struct checkpoint *c, const struct param *p,
 			struct gathers *gathers, struct errmsg *err)
 {
 	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
-	struct extent_map *maps;
-	struct geometry g;
-	int rc;
 
-	if (!state)
-		return frozen_add(&r->rows.frozen, p->slots, 0, p->numel, to, err);
-	if (state->kind != STATE_FLAT)
-		return add_number(r, p, state, to, err);
-	maps = calloc(p->nslices, sizeof(*maps));
-	if (!maps)
-		return errmsg_nomem(err, NULL);
-	rc = geometry_init(&g, p, err);
-	if (!rc) {
-		rc = slice_maps(r, p, state, maps, err);
-		if (!rc)
-			rc = check_computed(p, &g, state, err);
-		if (!rc &&
-		    (rc = add_merged(&g, state, &maps, to, gathers)))
-			errmsg_nomem(err, NULL);
-		geometry_done(&g);
-	}
-	for (unsigned t = 0; maps && t < p->nslices; t++)
-		extent_done(&maps[t]);
-	free(maps);
-	return rc;
+	(void)gathers;
+	return state ? add_number(r, p, state, to, err)
+		     : frozen_add(&r->rows.frozen, p->slots, 0, p->numel, to, err);
+}
+
+static const struct tag_file *zero_file(const struct checkpoint *c, enum checkpoint_object what,
+					unsigned mp, unsigned rank)
+{
+	const struct zero_checkpoint *const r = (const struct zero_checkpoint *)c;
+	const struct tagdir *const d = &r->dir;
+
+	return what == OBJECT_OPTIMIZER
+		       ? &d->optim[zckpt_shard_number(r, mp, rank)]
+		       : &d->model[tagdir_model_number(d, mp) + (d->zero3 ? rank : 0)];
+}
+
+static struct value *zero_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+				 unsigned rank, struct draft *d)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	const struct tag_file *const f = zero_file(c, what, mp, rank);
+
+	/* Check that it is a shard of this checkpoint. */
+	if (what == OBJECT_OPTIMIZER &&
+	    !draft_try(d, zckpt_load_shards(r, mp, rank, rank + 1, 1, d->err)))
+		return NULL;
+	return draft_open(d, f, (size_t)(f - c->files)) ? d->old.root : NULL;
 }
 
 const struct checkpoint_ops zero_checkpoint_ops = {
@@ -589,6 +552,9 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.check = zero_check,
 	.states = zero_states,
 	.extents = zero_extents,
+	.parts = zero_parts,
+	.file = zero_file,
+	.object = zero_object,
 	.order = rows_find,
 	.warn = zckpt_warn,
 	.verify = zckpt_check_files,

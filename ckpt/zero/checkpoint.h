@@ -12,8 +12,6 @@
 #include "ckpt/zero/shard.h"
 
 struct errmsg;
-struct extent_map;
-struct gathers;
 
 /*
  * A checkpoint of DeepSpeed's: the model (names and shapes), read when it is opened, and
@@ -63,29 +61,5 @@ unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 			    unsigned rank);
 const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
 				unsigned rank);
-
-/* Consecutive elements of a slice's state, as a profile has it. */
-struct zckpt_run {
-	const struct slice *slice;
-	unsigned ep; /* the expert-parallel rank */
-	const struct param_state *state;
-	uint64_t first, numel;
-	enum dtype to; /* what they are converted to */
-};
-
-/* Append the extents of a run, from all data-parallel ranks that hold a part.
- * -EBADMSG if one of them has no such state of that type. */
-int zckpt_add(struct zero_checkpoint *r, const struct zckpt_run *run,
-	      struct extent_map *out, struct errmsg *err);
-
-/* Append the extents of a whole slice, as zckpt_add. */
-int zckpt_slice(struct zero_checkpoint *r, const struct slice *s,
-		const struct param_state *state, struct extent_map *out,
-		struct errmsg *err);
-
-/* Check that a parameter's state can be computed, if any of its elements are.  -ENOTSUP
- * or -EBADMSG if not. */
-int zckpt_check_param(const struct param *p, const struct param_state *state,
-		      struct errmsg *err);
 
 #endif

@@ -50,7 +50,7 @@ static int check_layers(const struct zero_checkpoint *r, const char *path,
 	const struct rank_params *const c = &r->model.ranks[0];
 	struct arena a = { 0 };
 	struct experts x;
-	int rc = experts_init(&x, &a, root, c->zero3, path, err);
+	int rc = experts_init(&x, &a, root, c->facts.zero3, path, err);
 
 	if (!rc && !experts_equal(&x, &c->experts))
 		rc = errmsg_set(err, -EBADMSG,
@@ -70,19 +70,19 @@ int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
 	int64_t step;
 
 	if (value_get_int(value_find(root, "global_steps"), &step) &&
-	    c->global_steps >= 0 && step != c->global_steps)
+	    c->facts.global_steps >= 0 && step != c->facts.global_steps)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %" PRId64 ", but %s is"
 				  " of %" PRId64 ": files of different"
 				  " checkpoints", path, step,
-				  r->dir.model[0].name, c->global_steps);
-	if (value_is_cstr(version) && *c->ds_version &&
-	    strcmp(version->str.p, c->ds_version) != 0)
+				  r->dir.model[0].name, c->facts.global_steps);
+	if (value_is_cstr(version) && *c->facts.ds_version &&
+	    strcmp(version->str.p, c->facts.ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: was written by DeepSpeed %.20s, but %s"
 				  " by %.20s: files of different checkpoints", path,
 				  version->str.p, r->dir.model[0].name,
-				  c->ds_version);
+				  c->facts.ds_version);
 	return check_layers(r, path, root, err);
 }
 
@@ -280,7 +280,7 @@ static bool optimizer_step(const struct shard *s, double *step)
 static void warn_of_name(const struct zero_checkpoint *r,
 			 const struct errmsg_sink *to)
 {
-	const int64_t step = r->model.ranks[0].global_steps;
+	const int64_t step = r->model.ranks[0].facts.global_steps;
 	const int64_t named = tags_step(r->dir.tag);
 
 	if (step >= 0 && named >= 0 && step != named)
@@ -308,16 +308,16 @@ static void warn_of_optimizer(const struct zero_checkpoint *r,
 {
 	const struct rank_params *const c = &r->model.ranks[0];
 	const struct shard *const s = zckpt_shard(r, 0, 0);
-	const int64_t skipped = c->skipped_steps > 0 ? c->skipped_steps : 0;
+	const int64_t skipped = c->facts.skipped_steps > 0 ? c->facts.skipped_steps : 0;
 	double step;
 
-	if (s && c->global_steps >= skipped && optimizer_step(s, &step) &&
-	    is_odd_step(r, step, c->global_steps - skipped))
+	if (s && c->facts.global_steps >= skipped && optimizer_step(s, &step) &&
+	    is_odd_step(r, step, c->facts.global_steps - skipped))
 		errmsg_put(to, "%s was saved at global step %" PRId64
 			   " (%" PRId64 " skipped), but the optimizer in %s has"
 			   " made %.0f steps: the files are of different steps,"
 			   " or the optimizer was reset",
-			   r->dir.model[0].name, c->global_steps, skipped,
+			   r->dir.model[0].name, c->facts.global_steps, skipped,
 			   r->dir.optim[0].name, step);
 }
 

@@ -357,7 +357,7 @@ static int add_ties(struct rows_finder *f, const struct rank_rest *m)
 /* Add the rows of one model-parallel rank. */
 static int add_rank(struct rows_finder *f, struct rank_params *c)
 {
-	int rc = (c->zero3 ? read_rest3(f, c) : 0) ?: add_kind(f, &c->rest, PARAM_BUFFER)
+	int rc = (c->facts.zero3 ? read_rest3(f, c) : 0) ?: add_kind(f, &c->rest, PARAM_BUFFER)
 						   ?: add_frozen(f, c);
 
 	for (size_t g = 0; !rc && g < c->ngroups; g++)
@@ -375,7 +375,7 @@ int rows_find(struct checkpoint *c, struct errmsg *err)
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++) {
 		rc = add_rank(&f, &r->model.ranks[mp]);
-		layers |= r->model.ranks[mp].is_pipeline;
+		layers |= r->model.ranks[mp].facts.is_pipeline;
 	}
 	/* Other files of layers are of a former save. */
 	if (!rc && layers)

@@ -51,7 +51,7 @@ static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
 	const bool is =
 		dtype_size(own) <= sizeof(double) &&
 		(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
-		!zckpt_slice(r, s, master, &map, NULL) &&
+		!checkpoint_slice(&r->c, s, master, &map, NULL) &&
 		!shards_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
 
 	extent_done(&map);

@@ -45,7 +45,7 @@ static bool is_of_adam(const char *state)
 static bool is_offloaded(const struct shard_reader *r, const struct value *v,
 			 const char *what)
 {
-	return r->c->zero3 && (is_of_adam(what) || tensor_attribute(v, "ds_id") ||
+	return r->c->facts.zero3 && (is_of_adam(what) || tensor_attribute(v, "ds_id") ||
 			       strcmp(what, KEY_FP32_FLAT_GROUPS) == 0);
 }
 
@@ -274,7 +274,7 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 	int64_t count;
 
 	/* Stage 3 records one number for all sub-groups. */
-	if (r->c->zero3) {
+	if (r->c->facts.zero3) {
 		if (!value_get_int(v, &count) || count == r->layout->ranks)
 			return 0;
 		return ERRMSG_FILE(r, -EBADMSG,
@@ -315,7 +315,7 @@ static int check_size(const struct shard_reader *r, size_t g, uint64_t filled,
 
 	if (numel == filled || numel == padded)
 		return 0;
-	if (r->c->zero3)
+	if (r->c->facts.zero3)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "sub-group %zu (%.100s, ...) has %" PRIu64
 				   " elements on this rank, its parameters need"
@@ -365,7 +365,7 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 
 static int read_groups(struct shard_reader *r)
 {
-	const bool zero3 = r->c->zero3;
+	const bool zero3 = r->c->facts.zero3;
 	const char *const what = zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS;
 	const struct value_seq *const fp32 = value_find_items(r->dict, what);
 	const struct value *state;
@@ -400,12 +400,12 @@ static int check_stage(const struct shard_reader *r)
 	if (v && !value_get_int(v, &stage))
 		return ERRMSG_FILE(r, -EBADMSG, "zero_stage is a %s",
 				   value_kind_name(v));
-	if (stage < 1 || stage > 3 || (stage == 3) != r->c->zero3)
+	if (stage < 1 || stage > 3 || (stage == 3) != r->c->facts.zero3)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "is of ZeRO stage %" PRId64 ", but the"
 				   " model-states files are of %s",
 				   stage,
-				   r->c->zero3 ? "stage 3" : "stage 1 or 2");
+				   r->c->facts.zero3 ? "stage 3" : "stage 1 or 2");
 	return 0;
 }
 
@@ -417,13 +417,13 @@ static int read_version(const struct shard_reader *r)
 		arena_strdup(&r->s->arena, value_is_cstr(v) ? v->str.p : "");
 	if (!r->s->ds_version)
 		return errmsg_nomem(r->err, r->file);
-	if (*r->s->ds_version && *r->c->ds_version &&
-	    strcmp(r->s->ds_version, r->c->ds_version) != 0)
+	if (*r->s->ds_version && *r->c->facts.ds_version &&
+	    strcmp(r->s->ds_version, r->c->facts.ds_version) != 0)
 		return ERRMSG_FILE(r, -EBADMSG,
 				   "was written by DeepSpeed"
 				   " %.20s, the model states by %.20s: not one"
 				   " checkpoint",
-				   r->s->ds_version, r->c->ds_version);
+				   r->s->ds_version, r->c->facts.ds_version);
 	return 0;
 }
 

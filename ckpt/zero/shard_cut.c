@@ -80,14 +80,14 @@ static int build_group(const struct shard_reader *r, size_t g)
 		.degree = group->degree,
 		.data_first = r->c->experts.data_first,
 	};
-	if (!r->c->zero3)
+	if (!r->c->facts.zero3)
 		rc = read_paddings(r, g, &padding);
 	if (!rc) {
-		rc = partition_init(&l->groups[g], r->c->zero3, numel, padding,
+		rc = partition_init(&l->groups[g], r->c->facts.zero3, numel, padding,
 				    group->n, l->stripe[g].ranks);
 		if (rc)
 			ERRMSG_FILE(r, rc, "%sgroup %zu: %s",
-				    r->c->zero3 ? "sub-" : "", g, strerror(-rc));
+				    r->c->facts.zero3 ? "sub-" : "", g, strerror(-rc));
 	}
 	free(padding);
 	free(numel);
@@ -114,7 +114,7 @@ int shard_build_layout(const struct shard_reader *r)
 
 const struct value *shard_param_group(const struct shard_reader *r, size_t g)
 {
-	return r->c->zero3
+	return r->c->facts.zero3
 		       ? NULL
 		       : value_item(value_find(r->base, KEY_PARAM_GROUPS), g);
 }
@@ -131,7 +131,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 	char name[32];
 
 	/* elastic_checkpoint writes no param_groups. */
-	if (!v || r->c->foreign)
+	if (!v || r->c->facts.source)
 		return 0;
 	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
 	if (value_is_true(value_find(v, "moe"))
@@ -214,12 +214,12 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 		value_item(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS), g));
 	const char *name;
 
-	if (!m || r->c->zero3)
+	if (!m || r->c->facts.zero3)
 		return 0; /* DeepSpeed before 0.7 wrote no mappings */
 	name = find_contradiction(r, g, m);
 	if (!name)
 		return 0;
-	if (r->c->round_robin || is_other_order(&r->c->groups[g], m)) {
+	if (r->c->facts.round_robin || is_other_order(&r->c->groups[g], m)) {
 		r->s->mapping_ignored = true;
 		return 0;
 	}
@@ -274,6 +274,6 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 
 int shard_check_cut(const struct shard_reader *r, size_t g)
 {
-	return r->c->zero3 ? check_partition_group(r, g)
+	return r->c->facts.zero3 ? check_partition_group(r, g)
 			   : check_expert_group(r, g);
 }

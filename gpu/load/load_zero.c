@@ -67,7 +67,7 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 			err, -ENOTSUP,
 			"%s: %s is computed from several slices; mount it with ucfs and resume with --universal_checkpoint",
 			t->s->path, p->name);
-	return c->ops->extents(c, p, state, &x->map, &x->gathers, err);
+	return checkpoint_extents(c, p, state, &x->map, &x->gathers, err);
 }
 
 static int load_zero_begin(struct load_tensor *t, const char *state,
@@ -97,7 +97,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	if (s->cut) {
 		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
 			    false);
-		rc = zckpt_slice(z->r, slice, found,
+		rc = checkpoint_slice(z->c, slice, found,
 				 &((struct zero_tensor *)t)->map, err);
 	} else {
 		rc = find_whole(t, p, found, err);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_RANK_TABLE_H
+#define UCKPT_RANK_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/tensor/tensor.h"
+
+struct expert_layer;
+struct param_states;
+
+enum param_kind { PARAM_TRAINED, PARAM_FROZEN, PARAM_BUFFER, PARAM_ALIAS };
+
+/*
+ * A parameter of the optimizer as one model-parallel rank has it: whole without tensor
+ * parallelism, else this rank's slice.
+ */
+struct slice {
+	const char *name; /* first: array_by_text */
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	unsigned mp; /* model-parallel rank */
+	/* The place in a flat group: */
+	uint32_t group;
+	uint32_t index;	 /* position in the group */
+	/* Of an expert: its layer, or NULL.  The parameter's name is the one
+	 * that the rank uses (experts.h). */
+	const struct expert_layer *layer;
+	unsigned ep;	  /* expert-parallel rank */
+	unsigned expert;  /* native: local number */
+	const char *rest; /* the name after the expert's number */
+};
+
+/* Slices in the order of param_shapes and of a flat group (ZeRO-3: a sub-group).  In
+ * stages 1 and 2 those without elements are only here: the optimizer does not have
+ * them, but the module. */
+struct slice_group {
+	const struct slice **slices;
+	size_t n;
+	unsigned degree; /* expert-parallel ranks, each with a group of its
+			  * own; 1: not a group of experts */
+	/* Once checkpoint_ops.states was called for one of them: */
+	const struct param_states *states;
+	bool replicated; /* each data-parallel rank keeps states of whole parameters (Muon) */
+	bool data_first; /* experts: see struct rank_stripe */
+	const uint64_t *padding; /* after each parameter, by `index`; NULL: none */
+};
+
+/* What a model-parallel rank has of the optimizer's parameters. */
+struct rank_table {
+	const struct slice *slices; /* sorted by name */
+	size_t nslices;
+	const struct slice_group *groups;
+	size_t ngroups;
+	const char *refused; /* why they have no states of the optimizer; or NULL */
+	bool lost;           /* since its files are missing */
+};
+
+/* What is recorded of the run that saved a checkpoint. */
+struct run_facts {
+	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
+	const char *ds_version; /* "" if unknown */
+	int64_t stage; /* of ZeRO, by ds_config; -1 if not recorded */
+	int64_t global_steps, skipped_steps; /* these by an overflow; -1 if not recorded */
+	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
+	bool zero3;       /* files of stage 3 */
+	bool is_pipeline; /* its layers have files of their own, and `module` is None */
+	bool round_robin; /* ds_config says round_robin_gradients */
+	bool has_uc_info; /* universal_checkpoint_info */
+	bool has_frozen;  /* frozen parameters are in the model states */
+	bool excludes_frozen; /* the run left them out, if it had any */
+};
+
+#endif
