@@ -21,22 +21,18 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/diff/diff.h"
-#include "ckpt/format/names.h"
 #include "ckpt/format/state.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/report/report.h"
 #include "ckpt/sys/parallel.h"
 
-/* Return the name under which the side without `p->name` stores the tied
- * parameter, or NULL. */
-static const char *find_tied(struct diff *d, const struct diff_param *p)
+/* Return what the side without `p->name` has of the parameter, or NULL. */
+static const struct diff_entry *find_tied(struct diff *d, const struct diff_param *p)
 {
 	const struct diff_tree *without = &d->tree[p->has[0]];
-	const char *name = NULL;
 
-	for (unsigned side = 0; !name && side < 2; side++)
-		name = diff_tree_tied(&d->tree[side], p->name, without);
-	return name;
+	return diff_tree_tied(&d->tree[0], p->name, without)
+		       ?: diff_tree_tied(&d->tree[1], p->name, without);
 }
 
 static int match_params(struct diff *d, struct errmsg *err)
@@ -51,16 +47,19 @@ static int match_params(struct diff *d, struct errmsg *err)
 		struct diff_param *p = &d->params[d->nparams++];
 		const int order = i == a->n   ? 1
 				  : j == b->n ? -1
-					      : strcmp(a->v[i].name,
-						       b->v[j].name);
+					      : strcmp(a->v[i].name, b->v[j].name);
 
-		p->has[0] = order <= 0;
-		p->has[1] = order >= 0;
-		p->name = p->has[0] ? a->v[i].name : b->v[j].name;
-		i += p->has[0];
-		j += p->has[1];
-		if (order)
-			p->tied = find_tied(d, p);
+		if (order <= 0)
+			p->in[0] = &a->v[i++];
+		if (order >= 0)
+			p->in[1] = &b->v[j++];
+		p->has[0] = p->in[0];
+		p->has[1] = p->in[1];
+		p->name = p->in[order > 0]->name;
+		if (!order)
+			continue;
+		p->in[order < 0] = find_tied(d, p);
+		p->tied = p->in[order < 0] ? p->in[order < 0]->name : NULL;
 	}
 	assert(d->nparams <= a->n + b->n);
 	return 0;
@@ -70,13 +69,11 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 			 struct diff_state *s, struct errmsg *err)
 {
 	struct state a, b;
-	int rc = diff_tree_open_state(&d->tree[0], diff_name_in(p, 0), s->id.name,
-				      &a, err);
+	int rc = diff_tree_open_state(&d->tree[0], p->in[0], s->id.name, &a, err);
 
 	if (rc)
 		return rc;
-	rc = diff_tree_open_state(&d->tree[1], diff_name_in(p, 1), s->id.name, &b,
-				  err);
+	rc = diff_tree_open_state(&d->tree[1], p->in[1], s->id.name, &b, err);
 	if (!rc) {
 		rc = diff_compare(&a, &b, &d->tolerance, s, &d->progress, err);
 		state_close(&b);
@@ -85,50 +82,33 @@ static int compare_state(struct diff *d, const struct diff_param *p,
 	return rc;
 }
 
-/* Find or add the state of `len` bytes at `name`; NULL if memory is short. */
-static struct diff_state *get_state(struct diff_param *p, const char *name,
-				    size_t len)
+/* Find or add a state; NULL if memory is short. */
+static struct diff_state *get_state(struct diff_param *p, const char *name)
 {
-	struct diff_state *s;
-
 	for (size_t i = 0; i < p->nstates; i++)
-		if (strncmp(p->states[i].id.name, name, len) == 0 &&
-		    !p->states[i].id.name[len])
+		if (strcmp(p->states[i].id.name, name) == 0)
 			return &p->states[i];
-	if (!array_reserve(&p->states, &p->cap, p->nstates + 1, sizeof(*s)))
+	if (!array_reserve(&p->states, &p->cap, p->nstates + 1, sizeof(*p->states)))
 		return NULL;
-	s = &p->states[p->nstates++];
-	*s = (struct diff_state){ .kind = DIFF_NONE };
-	memcpy(s->id.name, name, len);
-	return s;
+	p->states[p->nstates] = (struct diff_state){ .kind = DIFF_NONE };
+	memcpy(p->states[p->nstates].id.name, name, DIFF_STATE_LEN);
+	return &p->states[p->nstates++];
 }
 
-/* Add the states that a side has: its .pt files. */
-static int add_states(struct diff *d, struct diff_param *p, unsigned side,
-		      struct errmsg *err)
+/* Add the states that a side has. */
+static int add_states(struct diff *d, struct diff_param *p, unsigned side, struct errmsg *err)
 {
-	struct dirlist l = { 0 };
-	int rc = diff_tree_states(&d->tree[side], diff_name_in(p, side), &l, err);
-	size_t n = 0;
+	struct diff_states names;
+	int rc = diff_tree_states(&d->tree[side], p->in[side], &names, err);
 
-	for (size_t i = 0; !rc && i < l.n; i++) {
-		const char *file = l.v[i].name;
-		const size_t len = strlen(file) - strlen(DIFF_SUFFIX);
-		struct diff_state *s;
+	for (size_t i = 0; !rc && i < names.n; i++) {
+		struct diff_state *s = get_state(p, names.v[i]);
 
-		if (file[0] == '.' || !names_ends_with(file, DIFF_SUFFIX))
-			continue;
-		if (len >= DIFF_STATE_LEN || n++ == DIFF_STATES_MAX)
-			rc = errmsg_set(err, -E2BIG,
-					"%s: parameter has more than %u states,"
-					" or a state's name is too long",
-					file, DIFF_STATES_MAX);
-		else if ((s = get_state(p, file, len)))
+		if (s)
 			s->id.has[side] = true;
 		else
 			rc = errmsg_nomem(err, NULL);
 	}
-	dirlist_done(&l);
 	return rc;
 }
 
@@ -170,7 +150,7 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 	struct diff_param *p = &d->params[i];
 	int rc;
 
-	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+	if (!p->in[0] || !p->in[1])
 		return 0;
 	rc = list_states(d, p, err);
 	for (size_t k = 0; !rc && k < p->nstates; k++)
@@ -253,10 +233,10 @@ static void judge(struct diff *d)
 		const struct diff_param *p = &d->params[i];
 
 		for (unsigned side = 0; side < 2; side++) {
-			d->only[side] += !diff_name_in(p, !side);
+			d->only[side] += !p->in[!side];
 			d->tied[side] += !p->has[side] && p->tied;
 		}
-		d->common += diff_name_in(p, 0) && diff_name_in(p, 1);
+		d->common += p->in[0] && p->in[1];
 		for (size_t k = 0; k < p->nstates; k++)
 			judge_state(d, &p->states[k]);
 	}

@@ -8,43 +8,40 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
-#include "ckpt/base/dirlist.h"
 #include "ckpt/base/hashtab.h"
 #include "ckpt/tensor/tensor.h"
 
 struct bytebuf;
 struct cJSON;
+struct checkpoint;
 struct errmsg;
-struct uckpt;
+struct param;
 struct plan;
 struct state;
 
-/* The name of a parameter or a weight. */
+/* What a checkpoint has under a name. */
 struct diff_entry {
 	const char *name; /* first: array_by_text */
-	size_t weight; /* index among the weights; DIFF_NO_WEIGHT: not one */
+	const struct param *row;     /* with all states; NULL: none, or on a disk */
+	const struct param *weights; /* as views show them, instead of the row's; or NULL */
 };
-
-#define DIFF_NO_WEIGHT ((size_t)-1)
 
 struct diff_tie {
 	const char *name, *of;
 };
 
 /*
- * The parameters of a checkpoint and the states of each: in the shards of a
- * ZeRO checkpoint, in the files of a universal checkpoint, or in those of a
- * Hugging Face model, which has weights alone.  Thread-safe while entries and
- * ties do not change.
+ * The parameters of a checkpoint and the states of each: rows of a table, of which a Hugging
+ * Face model's have weights alone, or directories of a universal checkpoint on a disk.
+ * Thread-safe while entries and ties do not change.
  */
 struct diff_tree {
 	struct uckpt *u;
 	const char *kind; /* in words, such as "ZeRO checkpoint" */
 	char *path;
-	struct plan *plan;   /* NULL: of a universal checkpoint */
-	bool model;          /* of Hugging Face */
-	/* Those of a model; of a ZeRO checkpoint, if it provides them instead of its tree's
-	 * fp32: see diff_tree_match. */
+	struct plan *plan;
+	struct checkpoint *c; /* NULL: a universal checkpoint on a disk */
+	bool model;           /* of Hugging Face */
 	struct arena arena;
 	struct diff_entry *v; /* sorted by name */
 	size_t n, cap;
@@ -76,28 +73,32 @@ int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
 		    struct errmsg *err);
 
 /*
- * Return a name that parameter `name` has in `other` according to the ties in
+ * Return what parameter `name` is in `other` under another name, according to the ties in
  * the model states of `t`, or NULL.  `t` need not have either name.  Only the
  * first DIFF_TIES_MAX names of a parameter are tried.  Not thread-safe.
  */
 #define DIFF_TIES_MAX 64
 
-const char *diff_tree_tied(struct diff_tree *t, const char *name,
-			   const struct diff_tree *other);
+const struct diff_entry *diff_tree_tied(struct diff_tree *t, const char *name,
+					const struct diff_tree *other);
 
-/* List the files of a parameter's states, among others.  dirlist_done() frees the list.
- * Errors of reading. */
-int diff_tree_states(const struct diff_tree *t, const char *param,
-		     struct dirlist *out, struct errmsg *err);
+/* Most states of a parameter on one side, and room for the name of one. */
+#define DIFF_STATES_MAX 16
+#define DIFF_STATE_LEN 64
+#define DIFF_WEIGHTS "fp32" /* the state of weights */
 
-/* Open a state.  Close it with state_close before the tree is closed. */
-int diff_tree_open_state(struct diff_tree *t, const char *param,
-			 const char *name, struct state *out,
-			 struct errmsg *err);
+struct diff_states {
+	char v[DIFF_STATES_MAX][DIFF_STATE_LEN];
+	size_t n;
+};
 
-/* What states of weights are called, and their files. */
-#define DIFF_WEIGHTS "fp32"
-#define DIFF_SUFFIX ".pt"
+/* List the states of an entry.  -E2BIG, and errors of reading. */
+int diff_tree_states(const struct diff_tree *t, const struct diff_entry *e,
+		     struct diff_states *out, struct errmsg *err);
+
+/* Open one of them.  Close it with state_close before the tree is closed. */
+int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
+			 struct state *out, struct errmsg *err);
 
 /* Finite elements are equal if |a - b| <= absolute + relative * |b|; with both 0, if their
  * bits are. */
@@ -126,8 +127,6 @@ enum diff_kind {
 };
 
 /* The name of a state, and which sides have it. */
-#define DIFF_STATE_LEN 64
-
 struct diff_name {
 	char name[DIFF_STATE_LEN];
 	bool has[2];
@@ -145,14 +144,12 @@ struct diff_state {
 				    * difference, as "[0, 2]" */
 };
 
-/* Most states of a parameter on one side. */
-#define DIFF_STATES_MAX 16
-
 struct diff_param {
 	const char *name;
 	bool has[2];
-	const char *tied; /* the name under which the side without this one
-			   * stores it; or NULL */
+	/* What the sides have: the one without this name may store it under another, `tied`. */
+	const struct diff_entry *in[2];
+	const char *tied;
 	struct diff_state *states; /* if both sides have the parameter */
 	size_t nstates, cap;
 };
@@ -178,12 +175,6 @@ struct diff {
 	struct diff_values worst;
 	bool equal;
 };
-
-/* The parameter's name on a side; NULL if the side lacks it. */
-static inline const char *diff_name_in(const struct diff_param *p, unsigned side)
-{
-	return p->has[side] ? p->name : p->tied;
-}
 
 /* Compare two open states.  Errors are those of reading, and -EINTR. */
 int diff_compare(const struct state *a, const struct state *b,

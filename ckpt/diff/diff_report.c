@@ -81,7 +81,7 @@ static void add_state_text(struct bytebuf *to, const struct diff_param *p,
 static void add_param_text(struct bytebuf *to, const struct diff_param *p,
 			   bool all)
 {
-	if (!diff_name_in(p, 0) || !diff_name_in(p, 1)) {
+	if (!p->in[0] || !p->in[1]) {
 		bytebuf_add_shown(to, p->name);
 		bytebuf_add_format(to, ": only in %c\n", p->has[0] ? 'A' : 'B');
 	}
@@ -152,7 +152,7 @@ static double badness(const struct diff_param *p)
 {
 	double worst = -1;
 
-	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+	if (!p->in[0] || !p->in[1])
 		return INFINITY;
 	for (size_t i = 0; i < p->nstates; i++) {
 		const struct diff_state *s = &p->states[i];
@@ -255,7 +255,7 @@ static void add_item(cJSON *list, const struct diff_param *p,
 
 static void add_param(cJSON *list, const struct diff_param *p, bool all)
 {
-	if (!diff_name_in(p, 0) || !diff_name_in(p, 1))
+	if (!p->in[0] || !p->in[1])
 		add_item(list, p, NULL);
 	for (size_t i = 0; i < p->nstates; i++)
 		if (all || p->states[i].counts)

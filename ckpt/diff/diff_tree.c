@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints of all kinds, read alike.  A ZeRO checkpoint is read as its
- * universal tree for any stage, because that tree records shapes and steps,
- * which ZeRO-3's own does not.
+ * Checkpoints of all kinds, read alike: the rows of a table, as the universal tree for any stage
+ * shows them, or such a tree on a disk.
  */
 #include "ckpt/diff/diff.h"
 
@@ -28,130 +27,97 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 
-/* List zero/, or the directory of `param` there. */
-static int list(const struct diff_tree *t, const char *param,
-		struct dirlist *out, struct errmsg *err)
+#define SUFFIX ".pt" /* of the files of states */
+
+/* List the directory of `param` in the tree on a disk, or with "" all of these. */
+static int list(const struct diff_tree *t, const char *param, struct dirlist *out,
+		struct errmsg *err)
 {
-	uint64_t dir = PLAN_ZERO, pos = 0;
-	struct plan_entry e;
 	char *path;
 	int rc;
 
-	if (!t->plan) {
-		if (asprintf(&path, "%s/zero%s%s", t->path, *param ? "/" : "",
-			     param) < 0)
-			return errmsg_nomem(err, NULL);
-		rc = io_list(t->u, path, 0, out, err);
-		free(path);
-		return rc;
-	}
-	rc = plan_find(t->plan, dir, param, &dir, err);
-	while (!rc && (rc = plan_next(t->plan, dir, &pos, &e, err)) == 1)
-		rc = dirlist_add(out, e.name,
-				 plan_is_dir(t->plan, e.node) ? S_IFDIR : S_IFREG,
-				 0)
-			     ? errmsg_nomem(err, NULL)
-			     : 0;
+	if (asprintf(&path, "%s/zero%s%s", t->path, *param ? "/" : "", param) < 0)
+		return errmsg_nomem(err, NULL);
+	rc = io_list(t->u, path, 0, out, err);
+	free(path);
 	return rc;
 }
 
-static int add_entry(struct diff_tree *t, const char *name, size_t weight,
-		     struct errmsg *err)
+static int add_entry(struct diff_tree *t, struct diff_entry e, struct errmsg *err)
 {
-	const struct diff_entry e = { arena_strdup(&t->arena, name), weight };
-
 	if (t->n == MODEL_PARAMS_MAX)
-		return errmsg_set(err, -E2BIG, "more than %u parameters",
-				  MODEL_PARAMS_MAX);
-	if (!e.name || !arena_reserve(&t->arena, &t->v, t->n, &t->cap, t->n + 1,
-				      sizeof(e)))
+		return errmsg_set(err, -E2BIG, "more than %u parameters", MODEL_PARAMS_MAX);
+	if (!e.name || !arena_reserve(&t->arena, &t->v, t->n, &t->cap, t->n + 1, sizeof(e)))
 		return errmsg_nomem(err, NULL);
 	t->v[t->n++] = e;
 	return 0;
 }
 
-/* Add the parameters of a tree; one on a disk may have hidden directories. */
-static int add_params(struct diff_tree *t, struct errmsg *err)
-{
-	struct dirlist l = { 0 };
-	const struct checkpoint *c = t->plan ? plan_checkpoint(t->plan) : NULL;
-	int rc = c ? 0 : list(t, "", &l, err);
-
-	for (size_t i = 0; !rc && c && i < c->nparams; i++)
-		rc = add_entry(t, c->params[i].name, DIFF_NO_WEIGHT, err);
-	for (size_t i = 0; !rc && i < l.n; i++)
-		if (S_ISDIR(l.v[i].type) && l.v[i].name[0] != '.')
-			rc = add_entry(t, l.v[i].name, DIFF_NO_WEIGHT, err);
-	dirlist_done(&l);
-	return rc;
-}
-
-static int by_name_weights_first(const void *a, const void *b)
-{
-	const struct diff_entry *x = a, *y = b;
-
-	return array_by_text(a, b) ?: (x->weight > y->weight) -
-					      (x->weight < y->weight);
-}
-
-/* Sort the entries and drop duplicates. */
+/* Sort the entries; a name that has two, a row and weights, keeps both in one. */
 static void sort_entries(struct diff_tree *t)
 {
 	size_t n = 0;
 
 	if (t->n)
-		qsort(t->v, t->n, sizeof(*t->v), by_name_weights_first);
+		qsort(t->v, t->n, sizeof(*t->v), array_by_text);
 	for (size_t i = 0; i < t->n; i++)
-		if (!n || strcmp(t->v[n - 1].name, t->v[i].name) != 0)
+		if (!n || strcmp(t->v[n - 1].name, t->v[i].name) != 0) {
 			t->v[n++] = t->v[i];
+		} else {
+			t->v[n - 1].row = t->v[n - 1].row ?: t->v[i].row;
+			t->v[n - 1].weights = t->v[n - 1].weights ?: t->v[i].weights;
+		}
 	t->n = n;
 }
 
-static const struct diff_entry *find_entry(const struct diff_tree *t,
-					   const char *name)
+static const struct diff_entry *find_entry(const struct diff_tree *t, const char *name)
 {
 	return array_find(t->v, t->n, sizeof(*t->v), name);
 }
 
-/* Return the index of a weight, or DIFF_NO_WEIGHT. */
-static size_t find_weight(const struct diff_tree *t, const char *name)
-{
-	const struct diff_entry *e = find_entry(t, name);
-
-	return e ? e->weight : DIFF_NO_WEIGHT;
-}
-
 static int add_weights(struct diff_tree *t, size_t n, struct errmsg *err)
 {
-	struct checkpoint *c = plan_checkpoint(t->plan);
-	int rc = checkpoint_order(c, err);
+	int rc = checkpoint_order(t->c, err);
 
-	for (size_t i = 0; !rc && i < n && i < c->norder; i++)
-		rc = add_entry(t, c->order[i]->name, i, err);
+	for (size_t i = 0; !rc && i < n && i < t->c->norder; i++)
+		rc = add_entry(t, (struct diff_entry){ .name = t->c->order[i]->name,
+						       .weights = t->c->order[i] }, err);
 	return rc;
 }
 
 static int open_plan(struct diff_tree *t, struct errmsg *err)
 {
-	/* The files are never written, so their checksums are not needed. */
-	static const struct plan_options options = { .crc_zero = true,
-						     .any_stage = true };
-	int rc;
+	static const struct plan_options options = { .any_stage = true };
+	int rc = plan_open(t->u, t->path, &options, &t->plan, err);
 
-	t->kind = t->model ? "Hugging Face model" : "ZeRO checkpoint";
-	rc = plan_open(t->u, t->path, &options, &t->plan, err);
 	if (rc)
 		return rc;
-	return t->model ? add_weights(t, plan_checkpoint(t->plan)->nparams, err)
-			: plan_check(t->plan, err) ?: add_params(t, err);
+	t->kind = t->model ? "Hugging Face model" : "ZeRO checkpoint";
+	t->c = plan_checkpoint(t->plan);
+	if (t->model)
+		return add_weights(t, t->c->nparams, err);
+	rc = plan_check(t->plan, err);
+	for (size_t i = 0; !rc && i < t->c->nparams; i++)
+		rc = add_entry(t, (struct diff_entry){ .name = t->c->params[i].name,
+						       .row = &t->c->params[i] }, err);
+	return rc;
 }
 
-static int open_universal(struct diff_tree *t, const char *path,
-			  struct errmsg *err)
+/* A tree on a disk may have hidden directories. */
+static int open_universal(struct diff_tree *t, const char *path, struct errmsg *err)
 {
+	struct dirlist l = { 0 };
+	int rc;
+
 	t->kind = "universal checkpoint";
 	t->path = strdup(path);
-	return t->path ? add_params(t, err) : errmsg_nomem(err, NULL);
+	rc = t->path ? list(t, "", &l, err) : errmsg_nomem(err, NULL);
+	for (size_t i = 0; !rc && i < l.n; i++)
+		if (S_ISDIR(l.v[i].type) && l.v[i].name[0] != '.')
+			rc = add_entry(t, (struct diff_entry){
+				.name = arena_strdup(&t->arena, l.v[i].name) }, err);
+	dirlist_done(&l);
+	return rc;
 }
 
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
@@ -180,14 +146,10 @@ void diff_tree_close(struct diff_tree *t)
 	arena_done(&t->arena);
 }
 
-int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
-		    struct errmsg *err)
+int diff_tree_match(struct diff_tree *t, const struct diff_tree *other, struct errmsg *err)
 {
-	int rc;
+	const int rc = other->model && t->c && !t->model ? add_weights(t, SIZE_MAX, err) : 0;
 
-	if (!other->model || !t->plan || t->model)
-		return 0;
-	rc = add_weights(t, SIZE_MAX, err);
 	sort_entries(t);
 	return rc;
 }
@@ -259,39 +221,36 @@ static int load_ties_of_files(struct diff_tree *t, struct errmsg *err)
 
 static int load_ties(struct diff_tree *t, struct errmsg *err)
 {
-	struct checkpoint *c;
 	int rc;
 
-	if (!t->plan)
+	if (!t->c)
 		return load_ties_of_files(t, err);
-	c = plan_checkpoint(t->plan);
-	rc = checkpoint_order(c, err);
-	for (size_t i = 0; !rc && i < c->norder; i++)
-		if (c->order[i]->same)
-			rc = add_tie(t, c->order[i]->name, c->order[i]->same->name, err);
+	rc = checkpoint_order(t->c, err);
+	for (size_t i = 0; !rc && i < t->c->norder; i++)
+		if (t->c->order[i]->same)
+			rc = add_tie(t, t->c->order[i]->name, t->c->order[i]->same->name, err);
 	return rc;
 }
 
 /* Return the first name tied to `name`, other than `but`, that `other` has; or without
  * `other`, the first. */
-static const char *find_tied(const struct diff_tree *t, const char *name,
-			     const char *but, const struct diff_tree *other)
+static const char *find_tied(const struct diff_tree *t, const char *name, const char *but,
+			     const struct diff_tree *other)
 {
 	const uint64_t hash = hash_text(name);
 	size_t pos = 0;
 	uint32_t i;
 
-	for (unsigned n = 0; n < DIFF_TIES_MAX &&
-			     hashtab_next(&t->ties_by_name, hash, &pos, &i); n++)
-		if (strcmp(t->ties[i].name, name) == 0 &&
-		    strcmp(t->ties[i].of, but) != 0 &&
+	for (unsigned n = 0; n < DIFF_TIES_MAX && hashtab_next(&t->ties_by_name, hash, &pos, &i);
+	     n++)
+		if (strcmp(t->ties[i].name, name) == 0 && strcmp(t->ties[i].of, but) != 0 &&
 		    (!other || find_entry(other, t->ties[i].of)))
 			return t->ties[i].of;
 	return NULL;
 }
 
-const char *diff_tree_tied(struct diff_tree *t, const char *name,
-			   const struct diff_tree *other)
+const struct diff_entry *diff_tree_tied(struct diff_tree *t, const char *name,
+					const struct diff_tree *other)
 {
 	const char *of;
 	struct errmsg why;
@@ -302,34 +261,54 @@ const char *diff_tree_tied(struct diff_tree *t, const char *name,
 		t->ties_known = true;
 	}
 	of = find_tied(t, name, name, NULL);
-	return of ? find_tied(t, name, name, other) ?: find_tied(t, of, name, other)
-		  : NULL;
+	of = of ? find_tied(t, name, name, other) ?: find_tied(t, of, name, other) : NULL;
+	return of ? find_entry(other, of) : NULL;
 }
 
-int diff_tree_states(const struct diff_tree *t, const char *param,
-		     struct dirlist *out, struct errmsg *err)
+static int add_state(struct diff_states *out, const struct diff_entry *e, const char *name,
+		     size_t len, struct errmsg *err)
 {
-	const int rc = t->model ? -ENOENT : list(t, param, out, err);
-
-	if (rc != -ENOENT || find_weight(t, param) == DIFF_NO_WEIGHT)
-		return rc;
-	return dirlist_add(out, DIFF_WEIGHTS DIFF_SUFFIX, S_IFREG, 0)
-		       ? errmsg_nomem(err, NULL)
-		       : 0;
+	if (len >= DIFF_STATE_LEN || out->n == DIFF_STATES_MAX)
+		return errmsg_set(err, -E2BIG,
+				  "%s: parameter has more than %u states, or a state's name is too long",
+				  e->name, DIFF_STATES_MAX);
+	memcpy(out->v[out->n], name, len);
+	out->v[out->n++][len] = '\0';
+	return 0;
 }
 
-static int open_file(const struct diff_tree *t, const char *param,
-		     const char *name, struct state *out, struct errmsg *err)
+int diff_tree_states(const struct diff_tree *t, const struct diff_entry *e,
+		     struct diff_states *out, struct errmsg *err)
+{
+	const struct param_states *states = NULL;
+	struct dirlist l = { 0 };
+	int rc = !t->c     ? list(t, e->name, &l, err)
+		 : e->row ? t->c->ops->states(t->c, e->row, &states, err)
+			  : 0;
+
+	out->n = 0;
+	if (!rc && t->c && !states)
+		rc = add_state(out, e, DIFF_WEIGHTS, strlen(DIFF_WEIGHTS), err);
+	for (size_t i = 0; !rc && states && i < states->n; i++)
+		rc = add_state(out, e, states->v[i].name, strlen(states->v[i].name), err);
+	for (size_t i = 0; !rc && i < l.n; i++)
+		if (l.v[i].name[0] != '.' && names_ends_with(l.v[i].name, SUFFIX))
+			rc = add_state(out, e, l.v[i].name, strlen(l.v[i].name) - strlen(SUFFIX),
+				       err);
+	dirlist_done(&l);
+	return rc;
+}
+
+static int open_file(const struct diff_tree *t, const char *param, const char *name,
+		     struct state *out, struct errmsg *err)
 {
 	struct source src;
 	char *path;
 	int rc;
 
-	if (asprintf(&path, "%s/zero/%s/%s" DIFF_SUFFIX, t->path, param, name) < 0)
+	if (asprintf(&path, "%s/zero/%s/%s" SUFFIX, t->path, param, name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = io_open(t->u, path, NULL, &src, err);
-	if (!rc)
-		rc = state_open_source(out, &src, err);
+	rc = io_open(t->u, path, NULL, &src, err) ?: state_open_source(out, &src, err);
 	if (rc)
 		free(path);
 	else
@@ -337,76 +316,85 @@ static int open_file(const struct diff_tree *t, const char *param,
 	return rc;
 }
 
-/* Virtual files are read as sources.  The tensor of an open state is read from front to
- * back, so it is read ahead; bytes that follow in the storage, as behind a tied
- * parameter, are not. */
-static void expect_tensor(struct state *s)
+/* Open computed elements as a file.  It is read from front to back, so it is read ahead; bytes
+ * that follow the tensor, as a vocabulary's padding, are not. */
+static int open_extents(const struct checkpoint *c, const struct tensor *tensor,
+			const struct extent_map *map, struct gathers *gathers, struct state *out,
+			struct errmsg *err)
 {
-	vfile_source_expect(&s->pt.src, state_end(s));
-}
-
-static int open_planned(struct plan *p, const char *param, const char *name,
-			struct state *out, struct errmsg *err)
-{
+	struct bytebuf head = { 0 };
 	struct source src;
-	struct vfile *file;
-	uint64_t node;
-	char *entry;
-	int rc;
+	struct vfile *file =
+		vfile_new_tensors(c->shards, &head, map, &head.len, 1, gathers, err);
+	int rc = file ? vfile_source_open(&src, file, c->path, err) : -ENOMEM;
 
-	if (asprintf(&entry, "%s" DIFF_SUFFIX, name) < 0)
-		return errmsg_nomem(err, NULL);
-	rc = plan_find(p, PLAN_ZERO, param, &node, err)
-		     ?: plan_lookup(p, node, entry, &node, err)
-		     ?: plan_file_open(p, node, &file, err)
-		     ?: vfile_source_open(&src, file, plan_checkpoint(p)->path, err)
-		     ?: state_open_source(out, &src, err);
-	free(entry);
-	if (!rc)
-		expect_tensor(out);
-	return rc;
+	if (rc)
+		return rc;
+	state_init(out, &src, tensor, 0);
+	vfile_source_expect(&src, state_end(out));
+	return 0;
 }
 
-/* Open a weight of a ZeRO checkpoint in the type that the views give it, of a model in its
- * own. */
-static int open_weight(const struct diff_tree *t, size_t weight, struct state *out,
-		       struct errmsg *err)
+/* Open a state as the universal tree for any stage shows it. */
+static int open_state(struct checkpoint *c, const struct param *p, const char *name,
+		      struct state *out, struct errmsg *err)
 {
-	struct checkpoint *c = plan_checkpoint(t->plan);
-	const struct param *x = c->order[weight];
-	const enum dtype dtype = t->model ? x->dtype : checkpoint_dtype(x, DTYPE_F32);
+	const struct param_states *states;
+	const struct param_state *st;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
-	struct bytebuf head = { 0 };
-	struct tensor tensor;
-	struct vfile *file;
-	struct source src;
-	int rc = checkpoint_weights(c, x, dtype, &map, &gathers, err);
+	struct tensor t;
+	int rc = c->ops->states(c, p, &states, err);
 
-	if (!rc) {
-		file = vfile_new_tensors(c->shards, &head, &map, &head.len, 1, &gathers, err);
-		rc = file ? vfile_source_open(&src, file, c->path, err) : -ENOMEM;
+	if (rc)
+		return rc;
+	st = states ? states->v : NULL;
+	while (st && strcmp(st->name, name) != 0)
+		st++; /* diff_tree_states has named it */
+	if (st && st->kind != STATE_FLAT) {
+		state_init_number(out, st->dtype, st->bytes);
+		return 0;
 	}
-	if (!rc) {
-		tensor_init(&tensor, dtype, x->shape, x->ndim, false);
-		state_init(out, &src, &tensor, 0);
-		expect_tensor(out);
+	tensor_init(&t, st ? st->dtype : DTYPE_F32, p->shape, p->ndim, false);
+	if (p->merge.vocab) {
+		t.numel = t.numel / t.shape[0] * p->merge.vocab_rows;
+		t.shape[0] = p->merge.vocab_rows;
 	}
+	if (st)
+		rc = checkpoint_extents(c, p, st, &map, &gathers, err);
+	else if (!checkpoint_stored(p->module, DTYPE_F32, &map, &gathers))
+		rc = errmsg_nomem(err, c->path);
+	rc = rc ?: open_extents(c, &t, &map, &gathers, out, err);
 	extent_done(&map);
 	gathers_done(&gathers);
 	return rc;
 }
 
-int diff_tree_open_state(struct diff_tree *t, const char *param,
-			 const char *name, struct state *out, struct errmsg *err)
+/* Open weights in the type that views give them, those of a model in their own. */
+static int open_weights(struct checkpoint *c, const struct param *p, enum dtype dtype,
+			struct state *out, struct errmsg *err)
 {
-	const size_t weight = strcmp(name, DIFF_WEIGHTS) == 0
-				      ? find_weight(t, param)
-				      : DIFF_NO_WEIGHT;
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct tensor t;
+	int rc;
 
-	if (!t->plan)
-		return open_file(t, param, name, out, err);
-	return weight == DIFF_NO_WEIGHT
-		       ? open_planned(t->plan, param, name, out, err)
-		       : open_weight(t, weight, out, err);
+	tensor_init(&t, dtype, p->shape, p->ndim, false);
+	rc = checkpoint_weights(c, p, dtype, &map, &gathers, err)
+		     ?: open_extents(c, &t, &map, &gathers, out, err);
+	extent_done(&map);
+	gathers_done(&gathers);
+	return rc;
+}
+
+int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
+			 struct state *out, struct errmsg *err)
+{
+	const struct param *w = strcmp(name, DIFF_WEIGHTS) == 0 ? e->weights : NULL;
+
+	if (!t->c)
+		return open_file(t, e->name, name, out, err);
+	return w ? open_weights(t->c, w, t->model ? w->dtype : checkpoint_dtype(w, DTYPE_F32), out,
+				err)
+		 : open_state(t->c, e->row, name, out, err);
 }

@@ -86,6 +86,13 @@ void state_init(struct state *s, const struct source *src,
 	set_tensor(s, t, at);
 }
 
+void state_init_number(struct state *s, enum dtype dtype, const uint8_t bytes[16])
+{
+	*s = (struct state){ .pt.src.fd = -1, .is_number = true };
+	tensor_init(&s->t, dtype, NULL, 0, false);
+	memcpy(s->number, bytes, sizeof(s->number));
+}
+
 void state_close(struct state *s)
 {
 	ptfile_close(&s->pt);

@@ -29,7 +29,7 @@ struct state {
 	uint64_t at;	   /* offset of the storage in the file */
 	uint64_t run;	   /* tensor_run(&t) */
 	bool is_number;
-	uint8_t number[8]; /* the number, if it is one */
+	uint8_t number[16]; /* the number, if it is one */
 };
 
 /*
@@ -45,6 +45,9 @@ int state_open_source(struct state *s, const struct source *src,
  * checked both. */
 void state_init(struct state *s, const struct source *src,
 		const struct tensor *t, uint64_t at);
+
+/* A number, of which the caller has `bytes`. */
+void state_init_number(struct state *s, enum dtype dtype, const uint8_t bytes[16]);
 
 void state_close(struct state *s);
 

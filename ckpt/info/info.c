@@ -43,30 +43,6 @@ struct info {
 	} forms[REPORT_FORMS]; /* none with `quick` */
 };
 
-/* Get the value of a state that is one number per group; false for other states. */
-static bool state_number(const struct param_state *st, double *value)
-{
-	float f;
-
-	switch (st->kind) {
-	case STATE_FLAT:
-		return false;
-	case STATE_INT:
-		*value = (double)st->i;
-		return true;
-	case STATE_FLOAT:
-		*value = st->f;
-		return true;
-	case STATE_TENSOR:
-		break;
-	}
-	if (st->dtype >= DTYPE_C64)
-		return false;
-	cast_to_float(st->dtype, st->bytes, &f, 1);
-	*value = (double)f;
-	return true;
-}
-
 static const char *state_type(const struct param_state *st)
 {
 	return st->kind == STATE_INT     ? "int"
@@ -240,7 +216,7 @@ static void add_state_text(struct bytebuf *to, const struct param_state *st)
 	bytebuf_add_str(to, st->name);
 	if (st->kind == STATE_FLAT)
 		bytebuf_add_format(to, " %s", state_type(st));
-	else if (state_number(st, &value))
+	else if (param_state_number(st, &value))
 		bytebuf_add_format(to, " %.15g (%s%s)", value, state_type(st),
 				   st->kind == STATE_TENSOR ? " tensor" : "");
 }
@@ -409,7 +385,7 @@ static cJSON *state_json(const struct param_state *st)
 	cJSON_AddStringToObject(o, "type", state_type(st));
 	cJSON_AddBoolToObject(o, "tensor", st->kind == STATE_FLAT ||
 						   st->kind == STATE_TENSOR);
-	if (state_number(st, &value))
+	if (param_state_number(st, &value))
 		cJSON_AddNumberToObject(o, "value", value);
 	return o;
 }

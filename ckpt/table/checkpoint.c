@@ -27,6 +27,14 @@ struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, 
 	return c;
 }
 
+bool param_state_number(const struct param_state *st, double *out)
+{
+	if (st->kind == STATE_FLAT || !cast_knows(st->dtype))
+		return false;
+	cast_to_double(st->dtype, st->bytes, out, 1);
+	return true;
+}
+
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    struct checkpoint **out, struct errmsg *err)
 {

@@ -37,7 +37,7 @@ enum state_kind {
 struct param_state {
 	const char *name;
 	enum state_kind kind;
-	enum dtype dtype; /* STATE_FLAT, STATE_TENSOR */
+	enum dtype dtype;
 	bool requires_grad;
 	union {
 		uint8_t bytes[16]; /* STATE_TENSOR: its element */
@@ -50,6 +50,9 @@ struct param_state {
 	uint32_t swapped; /* 1 + index in tagdir.swapped if the tensor lies in a file of
 			   * its own, else 0 */
 };
+
+/* The number that a state is for a whole group; false if it is none. */
+bool param_state_number(const struct param_state *st, double *out);
 
 /* The states of parameters that have alike ones: first the master weights, "fp32". */
 struct param_states {

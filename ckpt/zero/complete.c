@@ -262,17 +262,8 @@ static bool optimizer_step(const struct shard *s, double *step)
 {
 	const struct param_state *const v =
 		s->ngroups ? shard_find_state(&s->groups[0], "step") : NULL;
-	float f;
 
-	if (v && v->kind == STATE_INT) {
-		*step = (double)v->i;
-		return true;
-	}
-	if (!v || v->kind != STATE_TENSOR || v->dtype != DTYPE_F32)
-		return false;
-	memcpy(&f, v->bytes, sizeof(f));
-	*step = (double)f;
-	return true;
+	return v && param_state_number(v, step);
 }
 
 /* A name that says another step than the files: a renamed tag, or files of another

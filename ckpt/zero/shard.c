@@ -136,11 +136,13 @@ static int read_state(const struct shard_reader *r, size_t g,
 	}
 	if (p->val->kind == VALUE_INT) {
 		st->kind = STATE_INT;
+		st->dtype = DTYPE_I64;
 		st->i = p->val->i;
 		return 1;
 	}
 	if (p->val->kind == VALUE_FLOAT) {
 		st->kind = STATE_FLOAT;
+		st->dtype = DTYPE_F64;
 		st->f = p->val->f;
 		return 1;
 	}
@@ -499,20 +501,8 @@ const struct param_state *shard_find_state(const struct shard_group *g,
 
 bool shard_state_equal(const struct param_state *a, const struct param_state *b)
 {
-	if (strcmp(a->name, b->name) != 0 || a->kind != b->kind)
-		return false;
-	switch (a->kind) {
-	case STATE_FLAT:
-		return a->dtype == b->dtype;
-	case STATE_TENSOR:
-		return a->dtype == b->dtype &&
-		       memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
-	case STATE_INT:
-		return a->i == b->i;
-	case STATE_FLOAT:
-		return memcmp(&a->f, &b->f, sizeof(a->f)) == 0;
-	}
-	return false;
+	return strcmp(a->name, b->name) == 0 && a->kind == b->kind && a->dtype == b->dtype &&
+	       (a->kind == STATE_FLAT || memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0);
 }
 
 /* Can both be of one step?  Only `step` must have one value on all ranks: other
