@@ -19,10 +19,10 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* Bytes of each side compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
@@ -49,7 +49,7 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 			 const struct slice *a, const struct slice *b,
 			 size_t holder)
 {
-	const unsigned tp = c->report.zero->model.tp;
+	const unsigned tp = c->report.c->tp;
 
 	if (!c->whole[a->mp] || !c->whole[b->mp])
 		return 0;
@@ -72,12 +72,12 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 static uint64_t add_stages(struct check *c, const struct param *p,
 			   const struct slice *a)
 {
-	const struct model *m = &c->report.zero->model;
+	const struct checkpoint *m = c->report.c;
 	uint64_t bytes = 0;
 
 	for (unsigned stage = a->mp / m->tp + 1; stage < m->pp; stage++) {
-		const struct slice *b = rank_params_find(
-			&m->ranks[stage * m->tp + a->mp % m->tp], a->name);
+		const struct rank_table *t = &m->ranks[stage * m->tp + a->mp % m->tp];
+		const struct slice *b = slice_find(t->slices, t->nslices, a->name);
 
 		if (b)
 			bytes += add_pair(c, p, a, b, 0);
@@ -108,7 +108,7 @@ static uint64_t add_param(struct check *c, const struct param *p)
 
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 {
-	const struct model *m = &c->report.zero->model;
+	const struct checkpoint *m = c->report.c;
 
 	for (size_t i = 0; i < m->nparams; i++)
 		if (!m->params[i].module)
@@ -131,8 +131,8 @@ static const char *kind_text(const struct check_pair *p)
 /* Return the stage or the tensor-parallel rank of a slice. */
 static unsigned number(const struct comparison *x, const struct slice *s)
 {
-	return x->pair->stages ? s->mp / x->c->report.zero->model.tp
-			       : s->mp % x->c->report.zero->model.tp;
+	return x->pair->stages ? s->mp / x->c->report.c->tp
+			       : s->mp % x->c->report.c->tp;
 }
 
 /* Return the tensor-parallel rank from which an element is read. */
@@ -318,7 +318,7 @@ static bool is_own_copy(const struct check *c, const struct check_pair *p)
 
 static void take_differences(struct check *c, struct check_pair *p)
 {
-	const unsigned tp = c->report.zero->model.tp;
+	const unsigned tp = c->report.c->tp;
 	struct errmsg note = { "" };
 
 	if (!p->differences.n || !is_own_copy(c, p)) {

@@ -18,6 +18,7 @@
 #define KEY_DS_VERSION "ds_version"
 #define KEY_DS_CONFIG "ds_config"
 #define KEY_FROZEN_SHAPES "frozen_param_shapes"
+#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 #define KEY_SHARED_PARAMS "shared_params"
 #define KEY_UC_INFO "universal_checkpoint_info"
 

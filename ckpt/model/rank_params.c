@@ -284,7 +284,7 @@ static void find_module_dtype(const struct rank_params_loader *l)
 		struct tensor t;
 
 		if (!value_is_cstr(name) || !tensor_is(module->v[i].val) ||
-		    !rank_params_find(l->c, name->str.p) ||
+		    !slice_find(l->c->slices, l->c->nslices, name->str.p) ||
 		    tensor_from_value(module->v[i].val, "module", &t, NULL))
 			continue;
 		l->c->facts.module_dtype = t.dtype;
@@ -349,10 +349,4 @@ void rank_params_done(struct rank_params *c)
 	merge_rules_free(c->rules);
 	arena_done(&c->arena);
 	*c = (struct rank_params){ 0 };
-}
-
-const struct slice *rank_params_find(const struct rank_params *c,
-				     const char *name)
-{
-	return array_find(c->slices, c->nslices, sizeof(*c->slices), name);
 }

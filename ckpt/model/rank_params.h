@@ -17,8 +17,6 @@ struct errmsg;
 struct ptfile;
 struct value;
 
-#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
-
 /* An entry of a state dict. */
 struct rank_entry {
 	const char *name;
@@ -101,9 +99,5 @@ int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index
  * its directory expects. -EBADMSG if not; errors of ptfile_open_source. */
 int rank_params_check_expert(const struct rank_params *c,
 			     const struct tag_file *f, struct errmsg *err);
-
-/* The slice of the parameter called `name`, or NULL. */
-const struct slice *rank_params_find(const struct rank_params *c,
-				     const char *name);
 
 #endif

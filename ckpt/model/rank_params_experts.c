@@ -246,7 +246,7 @@ static const struct slice *find_native(const struct rank_params *c,
 	if (!*own || !layer->local)
 		return NULL;
 	experts_key(layer, number % layer->local, rest, name);
-	return rank_params_find(c, name);
+	return slice_find(c->slices, c->nslices, name);
 }
 
 /* Add an expert's tensors that the optimizer does not own. */
@@ -291,7 +291,7 @@ static int warn_frozen(const struct rank_params_loader *l,
 
 		snprintf(name, sizeof(name), "%s%s", layer->prefix,
 			 fused_names[i]);
-		if (!rank_params_find(l->c, name))
+		if (!slice_find(l->c->slices, l->c->nslices, name))
 			rc = rank_params_warn(l, "%s: left out: %s", name,
 					      "experts of AutoEP that are not"
 					      " trained");

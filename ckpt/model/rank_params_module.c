@@ -229,7 +229,7 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 	int rc;
 
 	/* The optimizer's parameters are read from its shards. */
-	if (rank_params_find(l->c, name)) {
+	if (slice_find(l->c->slices, l->c->nslices, name)) {
 		if (!l->c->facts.zero3 && !tensor_from_value(pair->val, name, &t, NULL))
 			place(r, &t, name);
 		return 0;

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/tensor/tensor.h"
 
 struct expert_layer;
@@ -59,6 +60,12 @@ struct rank_table {
 	bool lost;           /* since its files are missing */
 };
 
+/* The slice of the parameter called `name` among those of a rank, or NULL. */
+static inline const struct slice *slice_find(const struct slice *v, size_t n, const char *name)
+{
+	return array_find(v, n, sizeof(*v), name);
+}
+
 /* What is recorded of the run that saved a checkpoint. */
 struct run_facts {
 	const char *source; /* in words, if DeepSpeed did not write it; or NULL */
@@ -67,6 +74,7 @@ struct run_facts {
 	int64_t global_steps, skipped_steps; /* these by an overflow; -1 if not recorded */
 	enum dtype module_dtype; /* the model's own; DTYPE_OTHER if unknown */
 	bool zero3;       /* files of stage 3 */
+	bool bf16_names;  /* names of optimizer shards begin with bf16_ */
 	bool is_pipeline; /* its layers have files of their own, and `module` is None */
 	bool round_robin; /* ds_config says round_robin_gradients */
 	bool has_uc_info; /* universal_checkpoint_info */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/packing/pack_inputs.h"
@@ -29,7 +30,7 @@
 
 struct deriving {
 	struct pack_inputs *x;
-	struct zero_checkpoint *z;
+	struct checkpoint *c;
 	struct errmsg *err;
 	/* The file that is being looked at: */
 	const struct tag_file *file;
@@ -49,7 +50,7 @@ struct weight {
 static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 {
 	/* NVMe files lie below the tag's directory. */
-	return pack_inputs_find(d->x, f->path + strlen(d->z->dir.path) + 1);
+	return pack_inputs_find(d->x, f->path + strlen(d->c->path) + 1);
 }
 
 /* Do the first elements of a region equal those of its source? */
@@ -87,7 +88,7 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 
 	if (first >= last)
 		return false;
-	source = find_input(d, &d->z->dir.files[e->shard]);
+	source = find_input(d, &d->c->files[e->shard]);
 	if (source < 0)
 		return false;
 	r = (struct pack_region){
@@ -121,7 +122,7 @@ static int try_slice(struct deriving *d, const struct weight *w,
 
 	if (skip > s->numel || w->numel > s->numel - skip)
 		return 0;
-	if (checkpoint_slice(&d->z->c, s, &master, &map, NULL))
+	if (checkpoint_slice(d->c, s, &master, &map, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
 		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&
@@ -140,12 +141,11 @@ static int find_master(struct deriving *d, const struct weight *w)
 	const struct ckname *id = &d->file->id;
 	int rc = 0;
 
-	for (unsigned mp = 0; !rc && mp < d->z->dir.mp_degree; mp++) {
-		const struct slice *s =
-			id->kind == TAG_FILE_MODEL && mp != id->mp
-				? NULL
-				: rank_params_find(&d->z->model.ranks[mp],
-						   w->name);
+	for (unsigned mp = 0; !rc && mp < d->c->tp * d->c->pp; mp++) {
+		const struct rank_table *t = &d->c->ranks[mp];
+		const struct slice *s = id->kind == TAG_FILE_MODEL && mp != id->mp
+						? NULL
+						: slice_find(t->slices, t->nslices, w->name);
 
 		if (s && s->numel == w->numel)
 			rc = try_slice(d, w, s, 0);
@@ -153,12 +153,17 @@ static int find_master(struct deriving *d, const struct weight *w)
 	return rc;
 }
 
+static const struct param *find_param(const struct checkpoint *c, const char *name)
+{
+	return array_find(c->params, c->nparams, sizeof(*c->params), name);
+}
+
 /* The slice that has a native expert's weight, or of AutoEP's all experts of a
  * rank, this one after `*skip` elements; NULL if there is none. */
 static const struct slice *expert_slice(const struct deriving *d,
 					const struct weight *w, uint64_t *skip)
 {
-	const struct param *p = model_find(&d->z->model, w->name);
+	const struct param *p = find_param(d->c, w->name);
 	char *dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
 	const struct expert_place *place;
@@ -170,7 +175,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 	if (!dot)
 		return NULL;
 	*dot = '\0';
-	p = model_find(&d->z->model, w->name);
+	p = find_param(d->c, w->name);
 	l = p && p->first ? p->first->layer : NULL;
 	if (!l || !l->fused || d->file->id.expert >= l->n)
 		return NULL;
@@ -249,13 +254,13 @@ int pack_derive(struct pack_inputs *x, struct errmsg *err)
 
 	if (checkpoint_open(x->u, &zero_checkpoint_ops, x->dir, NULL, &c, NULL))
 		return 0;
-	d.z = zckpt_of(c);
-	for (size_t i = 0; !rc && !d.z->dir.zero3 && i < d.z->dir.nmodel; i++)
-		rc = derive_file(&d, &d.z->dir.model[i]);
-	for (size_t i = 0; !rc && i < d.z->dir.nlayer; i++)
-		rc = derive_file(&d, &d.z->dir.layer[i]);
-	for (size_t i = 0; !rc && !d.z->dir.zero3 && i < d.z->dir.nexpert; i++)
-		rc = derive_file(&d, &d.z->dir.expert[i]);
+	d.c = c;
+	for (unsigned mp = 0; !rc && !c->facts.zero3 && mp < c->tp * c->pp; mp++)
+		rc = derive_file(&d, c->ops->file(c, OBJECT_MODEL, mp, 0));
+	for (size_t i = 0; !rc && i < c->nlayers; i++)
+		rc = derive_file(&d, &c->layers[i]);
+	for (size_t i = 0; !rc && !c->facts.zero3 && i < c->nexperts; i++)
+		rc = derive_file(&d, &c->experts[i]);
 	checkpoint_close(c);
 	return rc;
 }

@@ -219,6 +219,16 @@ struct value *value_item(const struct value *v, size_t i)
 	return s && i < s->n ? s->v[i] : NULL;
 }
 
+struct value *value_numbered(const struct value *v, size_t n)
+{
+	const struct value_dict *d = value_pairs(v);
+
+	for (size_t i = d ? d->n : 0; i > 0; i--)
+		if (d->v[i - 1].key->kind == VALUE_INT && d->v[i - 1].key->i == (int64_t)n)
+			return d->v[i - 1].val;
+	return value_item(v, n);
+}
+
 struct value *value_find(const struct value *v, const char *key)
 {
 	const struct value_dict *d = value_pairs(v);

@@ -141,6 +141,10 @@ const struct value_seq *value_items(const struct value *v);
 /* Element `i` of a tuple or list; NULL if there is none. */
 struct value *value_item(const struct value *v, size_t i);
 
+/* Element `i` of a tuple or list, or what a dict has under that number; NULL if there is
+ * none.  torch's optimizers number states so; some DeepSpeed's list them. */
+struct value *value_numbered(const struct value *v, size_t i);
+
 /* The value under string key `key`: the last one if it is there twice, as in
  * Python.  NULL if absent or if `v` has no pairs.  O(n). */
 struct value *value_find(const struct value *v, const char *key);

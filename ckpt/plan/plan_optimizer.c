@@ -80,7 +80,7 @@ static struct value *find_step(const struct zero_checkpoint *r,
 					      : KEY_BASE_OPTIMIZER_STATE);
 	const struct value *const first =
 		value_item(base, 0)
-			?: shard_find_group_state(value_find(base, "state"), 0);
+			?: value_numbered(value_find(base, "state"), 0);
 
 	return value_find(first, "step");
 }

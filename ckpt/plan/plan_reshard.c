@@ -12,7 +12,6 @@
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/reshard.h"
 #include "ckpt/vfile/shards.h"
-#include "ckpt/zero/checkpoint.h"
 
 struct plan_reshard {
 	struct plan plan;
@@ -21,17 +20,14 @@ struct plan_reshard {
 
 enum { ROOT, OPTIM, MODEL, LAYER, EXPERT };
 
-_Static_assert(MODEL - OPTIM == RESHARD_MODEL - RESHARD_OPTIM,
-	       "the first groups are the kinds of files that are made");
-
 static struct plan_reshard *reshard_of(struct plan *p)
 {
 	return (struct plan_reshard *)p;
 }
 
-static enum reshard_kind kind_of(unsigned group)
+static enum checkpoint_object kind_of(unsigned group)
 {
-	return (enum reshard_kind)(group - OPTIM);
+	return group == OPTIM ? OBJECT_OPTIMIZER : OBJECT_MODEL;
 }
 
 static int name_made(const struct plan_item *e, char out[NAME_MAX + 1])
@@ -45,7 +41,7 @@ static int64_t find_made(const struct plan_item *dir, unsigned group,
 			 const char *name)
 {
 	struct plan *const p = dir->p;
-	const unsigned mp = zckpt_of(p->c)->dir.mp_degree;
+	const unsigned mp = p->c->tp * p->c->pp;
 	const size_t n = p->groups[group].n / mp;
 	const struct ckname id = names_parse(name);
 	const size_t i = id.mp * n + id.dp;
@@ -59,9 +55,11 @@ static int64_t find_made(const struct plan_item *dir, unsigned group,
 
 static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
-	out->mtime_s =
-		reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i)
-			->mtime_s;
+	const struct tag_file *const f =
+		reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i);
+
+	if (f)
+		out->mtime_s = f->mtime_s;
 	out->readable_by = &e->p->c->readable_by;
 }
 
@@ -72,9 +70,9 @@ static struct value *draft_made(const struct plan_item *e, struct draft *d)
 
 static const struct tag_file *disk_file(const struct plan_item *e)
 {
-	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
+	const struct checkpoint *const c = e->p->c;
 
-	return &(e->group == LAYER ? d->layer : d->expert)[e->i];
+	return &(e->group == LAYER ? c->layers : c->experts)[e->i];
 }
 
 static int name_copy(const struct plan_item *e, char out[NAME_MAX + 1])
@@ -92,7 +90,7 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err)
 {
-	const int rc = reshard_check_cut(zckpt_of(universal->c), type->ranks, type->stage, err);
+	const int rc = reshard_check_cut(universal->c, type->ranks, type->stage, err);
 
 	if (!rc)
 		plan_stat_dir(universal, &universal->c->readable_by,
@@ -103,7 +101,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 /* Try one file of each kind and model-parallel rank. */
 static int reshard_check(struct plan *p, struct errmsg *err)
 {
-	const unsigned mp = zckpt_of(p->c)->dir.mp_degree;
+	const unsigned mp = p->c->tp * p->c->pp;
 	uint64_t size;
 	int rc = 0;
 
@@ -128,8 +126,7 @@ static void reshard_close(struct plan *p)
 static int reshard_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_reshard *const x = reshard_of(p);
-	const struct tagdir *const d = &zckpt_of(p->c)->dir;
-	const int rc = reshard_init(&x->s, zckpt_of(p->c), p->options.type.ranks,
+	const int rc = reshard_init(&x->s, p->c, p->options.type.ranks,
 				    p->options.type.stage, err);
 
 	if (rc)
@@ -137,18 +134,18 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 	p->names = p->c->readable_by;
 
 	const struct plan_group groups[] = {
-		{ .n = reshard_count(&x->s, RESHARD_OPTIM),
+		{ .n = reshard_count(&x->s, OBJECT_OPTIMIZER),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
 		  .draft = draft_made },
-		{ .n = reshard_count(&x->s, RESHARD_MODEL),
+		{ .n = reshard_count(&x->s, OBJECT_MODEL),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
 		  .draft = draft_made },
-		{ .n = d->nlayer, .name = name_copy, .describe = describe_copy },
-		{ .n = d->nexpert, .name = name_copy, .describe = describe_copy },
+		{ .n = p->c->nlayers, .name = name_copy, .describe = describe_copy },
+		{ .n = p->c->nexperts, .name = name_copy, .describe = describe_copy },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
+#include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/vfile/draft.h"
 
 /* DeepSpeed's default, zero/config.py. */
 #define SUB_GROUP_SIZE 1000000000.0
@@ -51,7 +51,7 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 
 			/* In order, and each once. */
 			if (!value_get_int(ids->v[i], &g) ||
-			    g != (int64_t)found || found == b->c->ngroups)
+			    g != (int64_t)found || found == b->t->ngroups)
 				return ERRMSG_FILE(b, -EBADMSG,
 						   "param_groups[%zu] does not"
 						   " list sub-groups in order",
@@ -60,11 +60,11 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 		}
 	}
 	b->nparam_groups = groups ? (uint32_t)groups->n : 0;
-	if (found == b->c->ngroups)
+	if (found == b->t->ngroups)
 		return 0;
 	return ERRMSG_FILE(b, -EBADMSG,
 			   "param_groups lists %zu of %zu sub-groups", found,
-			   b->c->ngroups);
+			   b->t->ngroups);
 }
 
 static int read_groups(struct resharder *b, const struct value *dict)
@@ -72,16 +72,16 @@ static int read_groups(struct resharder *b, const struct value *dict)
 	const struct value *const base =
 		value_find(dict, KEY_BASE_OPTIMIZER_STATE);
 
-	b->param_group = reshard_alloc(b, b->c->ngroups, sizeof(*b->param_group));
+	b->param_group = reshard_alloc(b, b->t->ngroups, sizeof(*b->param_group));
 	if (!b->param_group)
 		return -ENOMEM;
-	if (b->c->facts.zero3)
+	if (b->s->c->facts.zero3)
 		return read_sub_groups(b, dict);
 	b->m->elastic = value_items(base) != NULL;
 	b->bf16 = !value_find(dict, KEY_ZERO_STAGE);
 	b->m->bf16 = b->bf16 && b->s->stage == b->s->old_stage;
-	b->nparam_groups = (uint32_t)b->c->ngroups;
-	for (uint32_t g = 0; g < b->c->ngroups; g++)
+	b->nparam_groups = (uint32_t)b->t->ngroups;
+	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		b->param_group[g] = g;
 	return 0;
 }
@@ -92,7 +92,7 @@ static int read_stage(struct resharder *b, const struct value *dict)
 	int64_t stage = 1; /* BF16_Optimizer writes none */
 
 	value_get_int(value_find(dict, KEY_ZERO_STAGE), &stage);
-	if (stage < 1 || stage > 3 || (stage == 3) != b->c->facts.zero3)
+	if (stage < 1 || stage > 3 || (stage == 3) != b->s->c->facts.zero3)
 		return ERRMSG_FILE(b, -EIO, "has changed");
 	b->s->old_stage = (unsigned)stage;
 	if (!b->s->stage)
@@ -111,16 +111,16 @@ static int read_optimizer(struct resharder *b)
 
 static int refuse(const struct resharder *b, const char *why)
 {
-	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->r->dir.path, why);
+	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
 
-static int check_experts(const struct zero_checkpoint *r, unsigned mp,
+static int check_experts(const struct checkpoint *c, unsigned mp,
 			 unsigned ranks, struct errmsg *err)
 {
-	const struct rank_params *const c = &r->model.ranks[mp];
+	const struct rank_table *const t = &c->ranks[mp];
 
-	for (size_t g = 0; g < c->ngroups; g++) {
-		const unsigned degree = c->groups[g].degree;
+	for (size_t g = 0; g < t->ngroups; g++) {
+		const unsigned degree = t->groups[g].degree;
 
 		if (degree == 1)
 			continue;
@@ -129,59 +129,58 @@ static int check_experts(const struct zero_checkpoint *r, unsigned mp,
 					  "%s: ZeRO-3 with experts: DeepSpeed"
 					  " loads them only on the number of"
 					  " ranks that saved them",
-					  r->dir.path);
+					  c->path);
 		if (ranks % degree)
 			return errmsg_set(
 				err, -ENOTSUP,
 				"%s: the experts are spread over %u ranks:"
 				" %u is no multiple of that",
-				r->dir.path, degree, ranks);
+				c->path, degree, ranks);
 	}
 	return 0;
 }
 
 /* The stage changes only for plain data parallelism. */
-static int check_parallelism(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
+static int check_parallelism(const struct checkpoint *c, unsigned mp, struct errmsg *err)
 {
-	const struct rank_params *const c = &r->model.ranks[mp];
+	const struct rank_table *const t = &c->ranks[mp];
 
-	if (r->dir.mp_degree > 1)
+	if (c->tp * c->pp > 1)
 		return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change with"
 						 " tensor or pipeline parallelism",
-				  r->dir.path);
-	for (size_t g = 0; g < c->ngroups; g++)
-		if (c->groups[g].degree > 1)
+				  c->path);
+	for (size_t g = 0; g < t->ngroups; g++)
+		if (t->groups[g].degree > 1)
 			return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change"
-							 " with experts", r->dir.path);
+							 " with experts", c->path);
 	return 0;
 }
 
-int reshard_check_cut(const struct zero_checkpoint *r, unsigned ranks, unsigned stage,
+int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage,
 		      struct errmsg *err)
 {
-	const int64_t old = r->model.ranks[0].facts.stage;
+	const int64_t old = c->facts.stage;
 	int rc = 0;
 
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		rc = check_experts(r, mp, ranks, err);
+	for (unsigned mp = 0; !rc && mp < c->tp * c->pp; mp++)
+		rc = check_experts(c, mp, ranks, err);
 	/* Without ZeRO the stage is 0, and views are of stage 1. */
 	if (!rc && stage && old >= 0 && stage != (old ? old : 1))
-		rc = check_parallelism(r, 0, err);
+		rc = check_parallelism(c, 0, err);
 	return rc;
 }
 
 static int check_stage(const struct resharder *b)
 {
-	const struct shard *const profile = zckpt_shard(b->s->r, b->mp, 0);
 	int rc;
 
 	if (b->s->stage == b->s->old_stage)
 		return 0;
-	rc = check_parallelism(b->s->r, b->mp, b->err);
+	rc = check_parallelism(b->s->c, b->mp, b->err);
 	if (rc)
 		return rc;
-	for (size_t g = 0; g < b->c->ngroups; g++)
-		if (profile->groups[g].replicated && reshard_crosses(b->s))
+	for (size_t g = 0; g < b->t->ngroups; g++)
+		if (b->t->groups[g].replicated && reshard_crosses(b->s))
 			return refuse(b,
 				      "the ZeRO stage cannot change with Muon:"
 				      " only stages 1 and 2 keep its momentum"
@@ -197,12 +196,12 @@ static void compare_groups(struct resharder *b)
 {
 	struct reshard_mp *const m = b->m;
 
-	m->same_groups = m->same_order = m->ngroups == b->c->ngroups;
+	m->same_groups = m->same_order = m->ngroups == b->t->ngroups;
 	for (size_t g = 0; g < m->ngroups; g++) {
 		const struct reshard_group *const x = &m->groups[g];
 
-		if (g >= b->c->ngroups ||
-		    x->n != b->c->groups[g].n)
+		if (g >= b->t->ngroups ||
+		    x->n != b->t->groups[g].n)
 			m->same_groups = m->same_order = false;
 		for (size_t i = 0; i < x->n; i++) {
 			m->same_groups &= x->params[i].group == g;
@@ -215,16 +214,14 @@ static void compare_groups(struct resharder *b)
 /* All old groups that a new one joins must have the same states. */
 static int check_joined(const struct resharder *b, const struct reshard_group *g)
 {
-	const struct shard *const p = zckpt_shard(b->s->r, b->mp, 0);
-	const struct shard_group *const x = &p->groups[g->like];
+	const struct param_states *const x = b->t->groups[g->like].states;
 
 	for (size_t i = 0; i < g->n; i++) {
-		const struct shard_group *const y =
-			&p->groups[g->params[i].group];
-		bool same = x->states.n == y->states.n;
+		const struct param_states *const y = b->t->groups[g->params[i].group].states;
+		bool same = x->n == y->n;
 
-		for (size_t k = 0; same && k < x->states.n; k++)
-			same = shard_state_equal(&x->states.v[k], &y->states.v[k]);
+		for (size_t k = 0; same && k < x->n; k++)
+			same = param_state_equal(&x->v[k], &y->v[k]);
 		if (!same)
 			return ERRMSG_FILE(b, -ENOTSUP,
 					   "sub-groups %u and %u"
@@ -239,7 +236,7 @@ static int build_groups(struct resharder *b)
 {
 	int rc = read_optimizer(b);
 
-	rc = rc ?: check_experts(b->s->r, b->mp, b->s->ranks, b->err) ?:
+	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?:
 		   check_stage(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
 		rc = b->s->stage == 3 ? reshard_build_sub_groups(b, k)
@@ -252,72 +249,57 @@ static int build_groups(struct resharder *b)
 	return rc;
 }
 
-static int build_rank(struct resharder *b)
-{
-	struct ptfile pt;
-	int rc = tagdir_open_file(
-		&b->s->r->dir.optim[zckpt_shard_number(b->s->r, b->mp, 0)], &pt,
-		b->err);
-
-	if (rc)
-		return rc;
-	b->root = pt.root;
-	b->file = pt.src.name;
-	rc = build_groups(b);
-	ptfile_close(&pt);
-	return rc;
-}
-
 /* Up to 0.16 only the last rank recorded padding. */
-static bool counts_last_only(const char *version)
+static bool counts_last_only(const struct value *root)
 {
+	const struct value *const v = value_find(root, KEY_DS_VERSION);
 	unsigned major, minor;
 
-	return sscanf(version, "%u.%u", &major, &minor) == 2 && major == 0 &&
-	       minor <= 16;
+	return value_is_cstr(v) && sscanf(v->str.p, "%u.%u", &major, &minor) == 2 &&
+	       major == 0 && minor <= 16;
 }
 
-static int build_ranks(struct reshard *s, struct errmsg *err)
+static int build_rank(struct reshard *s, unsigned mp, struct errmsg *err)
 {
-	const struct zero_checkpoint *const r = s->r;
-	int rc = 0;
+	struct draft d = { .err = err };
+	struct resharder b = { .s = s,
+			       .m = &s->mp[mp],
+			       .mp = mp,
+			       .t = &s->c->ranks[mp],
+			       .root = s->c->ops->object(s->c, OBJECT_OPTIMIZER, mp, 0, &d),
+			       .file = checkpoint_path(s->c, OBJECT_OPTIMIZER, mp, 0),
+			       .err = err };
+	int rc = d.rc ?: d.a.failed ? errmsg_nomem(err, b.file) : build_groups(&b);
 
-	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++) {
-		struct resharder b = {
-			.s = s,
-			.m = &s->mp[mp],
-			.mp = mp,
-			.c = &r->model.ranks[mp],
-			.old = &r->layouts[mp],
-			.err = err,
-		};
-
-		rc = build_rank(&b);
-	}
+	if (!rc && !mp)
+		s->last_padded = counts_last_only(b.root);
+	draft_done(&d);
 	return rc;
 }
 
-int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
-		 unsigned stage, struct errmsg *err)
+int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsigned stage,
+		 struct errmsg *err)
 {
 	int rc;
 
-	*s = (struct reshard){ .r = r, .ranks = ranks, .stage = stage };
+	*s = (struct reshard){ .c = c, .ranks = ranks, .stage = stage };
 	if (ranks < 1 || ranks > RESHARD_RANKS_MAX || stage > 3)
-		return errmsg_set(err, -EINVAL,
-				  "%s: cannot re-cut for %u ranks, stage %u",
-				  r->dir.path, ranks, stage);
-	rc = r->c.ops->check(&r->c, true, err);
+		return errmsg_set(err, -EINVAL, "%s: cannot re-cut for %u ranks, stage %u",
+				  c->path, ranks, stage);
+	rc = c->ops->check(c, true, err);
 	if (rc)
 		return rc;
-	s->last_padded = counts_last_only(zckpt_shard(r, 0, 0)->ds_version);
-	s->mp = arena_alloc(&s->arena, r->dir.mp_degree * sizeof(*s->mp));
-	return s->mp ? build_ranks(s, err) : errmsg_nomem(err, r->dir.path);
+	s->mp = arena_alloc(&s->arena, c->tp * c->pp * sizeof(*s->mp));
+	if (!s->mp)
+		return errmsg_nomem(err, c->path);
+	for (unsigned mp = 0; !rc && mp < c->tp * c->pp; mp++)
+		rc = build_rank(s, mp, err);
+	return rc;
 }
 
 void reshard_done(struct reshard *s)
 {
-	for (unsigned mp = 0; s->mp && mp < s->r->dir.mp_degree; mp++)
+	for (unsigned mp = 0; s->mp && mp < s->c->tp * s->c->pp; mp++)
 		for (size_t g = 0; g < s->mp[mp].ngroups; g++) {
 			partition_done(&s->mp[mp].groups[g].part);
 			partition_done(&s->mp[mp].groups[g].recorded);

@@ -7,13 +7,10 @@
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/table/checkpoint.h"
 
 struct draft;
-struct errmsg;
 struct reshard_mp;
-struct tag_file;
-struct value;
-struct zero_checkpoint;
 
 /*
  * A ZeRO checkpoint re-cut for another number of data-parallel ranks, or for
@@ -23,7 +20,7 @@ struct zero_checkpoint;
 #define RESHARD_RANKS_MAX 4096u
 
 struct reshard {
-	struct zero_checkpoint *r;
+	struct checkpoint *c;
 	unsigned ranks;            /* data-parallel */
 	unsigned stage, old_stage; /* 1 to 3 */
 	bool last_padded; /* group_paddings counts the last rank's padding only */
@@ -34,44 +31,39 @@ struct reshard {
 
 /*
  * Plan the new groups for 1 to RESHARD_RANKS_MAX ranks and a stage, 0 for the old one;
- * opens the first optimizer shard of each model-parallel rank.  `r` must outlive `s`.
+ * opens the first optimizer shard of each model-parallel rank.  `c` must outlive `s`.
  * Returns -ENOTSUP with the reason if the checkpoint cannot be re-cut that way,
- * otherwise errors of zckpt_profiles.  Call reshard_done in any case.
+ * otherwise errors of checkpoint_ops.check.  Call reshard_done in any case.
  */
-int reshard_init(struct reshard *s, struct zero_checkpoint *r, unsigned ranks,
-		 unsigned stage, struct errmsg *err);
+int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsigned stage,
+		 struct errmsg *err);
 void reshard_done(struct reshard *s);
 
 /* Refuse a number of ranks over which experts cannot be spread, and another stage of ranks
  * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; reshard_init refuses
  * more. */
-int reshard_check_cut(const struct zero_checkpoint *r, unsigned ranks, unsigned stage,
+int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage,
 		      struct errmsg *err);
 
 /*
- * The files of a re-cut checkpoint that differ from those on disk.  Files of a kind
- * are numbered by model-parallel rank, then by data-parallel rank.
+ * The files of a re-cut checkpoint that differ from those on disk: objects of one kind,
+ * numbered by model-parallel rank, then by data-parallel rank.  Without stage 3 only the first
+ * data-parallel rank has model states.
  */
-enum reshard_kind {
-	RESHARD_OPTIM, /* one per rank */
-	RESHARD_MODEL, /* stages 1 and 2: first data-parallel rank only */
-	RESHARD_KINDS
-};
-
-size_t reshard_count(const struct reshard *s, enum reshard_kind kind);
+size_t reshard_count(const struct reshard *s, enum checkpoint_object what);
 
 /* Return the name that DeepSpeed gives to a file. */
-void reshard_name(const struct reshard *s, enum reshard_kind kind,
+void reshard_name(const struct reshard *s, enum checkpoint_object what,
 		  size_t number, char name[NAME_MAX + 1]);
 
-/* Return the old file that a new one is modelled on: new rank r of n old ranks takes
+/* Return the old file that a new one is modelled on, or NULL: new rank r of n old ranks takes
  * that of r mod n.  The new file has its timestamp. */
-const struct tag_file *reshard_model_of(const struct reshard *s,
-					enum reshard_kind kind, size_t number);
+const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint_object what,
+					size_t number);
 
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
-struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
+struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what,
 			    size_t number, struct draft *d);
 
 #endif

@@ -40,13 +40,13 @@ static struct reshard_group *add_group(struct resharder *b, uint32_t param_group
 static void add_old(const struct resharder *b, struct reshard_group *to,
 		    uint32_t group)
 {
-	const struct slice_group *const old = &b->c->groups[group];
+	const struct slice_group *const old = &b->t->groups[group];
 
 	for (size_t i = 0; i < old->n; i++) {
 		const struct slice *const s = old->slices[i];
 
 		to->params[to->n++] = (struct reshard_param){
-			group, (uint32_t)i, s->numel || b->c->facts.zero3 ? s : NULL
+			group, (uint32_t)i, s->numel || b->s->c->facts.zero3 ? s : NULL
 		};
 	}
 }
@@ -81,37 +81,34 @@ static int deal(const struct resharder *b, struct reshard_group *g,
 static int join(const struct resharder *b, uint32_t param_group,
 		struct reshard_group *to)
 {
-	const bool dealt = b->c->facts.round_robin && !b->c->facts.zero3 && !b->bf16;
+	const bool dealt = b->s->c->facts.round_robin && !b->s->c->facts.zero3 && !b->bf16;
 	bool first = true;
 	size_t n = 0;
 
-	for (uint32_t g = 0; g < b->c->ngroups; g++)
+	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		if (b->param_group[g] == param_group)
-			n += b->c->groups[g].n;
+			n += b->t->groups[g].n;
 	to->params = reshard_alloc(b, n, sizeof(*to->params));
 	if (!to->params)
 		return -ENOMEM;
 	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
-	for (uint32_t g = 0; g < b->c->ngroups; g++)
+	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		if (b->param_group[g] == param_group) {
 			add_old(b, to, g);
-			to->stripe = b->old->stripe[g];
+			to->stripe.degree = b->t->groups[g].degree;
+			to->stripe.ranks = b->s->c->dp / to->stripe.degree;
+			to->stripe.data_first = b->t->groups[g].data_first;
 			to->like = first ? g : to->like;
 			first = false;
 		}
 	return dealt ? deal(b, to, to->stripe.ranks, true) : 0;
 }
 
-static uint64_t old_padding(const struct resharder *b,
-			    const struct reshard_param *p)
+static uint64_t old_padding(const struct resharder *b, const struct reshard_param *p)
 {
-	const struct partition *const old = &b->old->groups[p->group];
-	const size_t i = p->slice ? p->slice->index : 0;
+	const uint64_t *const padding = b->t->groups[p->group].padding;
 
-	if (!p->slice)
-		return 0;
-	return (i + 1 < old->n ? old->start[i + 1] : old->used) -
-	       (old->start[i] + old->numel[i]);
+	return padding && p->slice ? padding[p->slice->index] : 0;
 }
 
 /* Did the run use parameter_alignment? */
@@ -119,7 +116,7 @@ static bool is_aligned(const struct resharder *b, const struct reshard_group *g)
 {
 	bool any = false;
 
-	for (size_t i = 0; !b->c->facts.zero3 && i < g->n; i++)
+	for (size_t i = 0; !b->s->c->facts.zero3 && i < g->n; i++)
 		any |= old_padding(b, &g->params[i]) != 0;
 	return any;
 }
@@ -138,7 +135,7 @@ static bool in_old_order(const struct reshard_group *g)
  * which has no padding, so all of it is recomputed. */
 static int set_padding(const struct resharder *b, struct reshard_group *g)
 {
-	const uint64_t item = dtype_size(b->c->facts.module_dtype);
+	const uint64_t item = dtype_size(b->s->c->facts.module_dtype);
 	const uint64_t unit =
 		item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
 	const bool keep = in_old_order(g);
@@ -193,7 +190,7 @@ static int record(const struct resharder *b, struct reshard_group *g)
 int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_group *const g = add_group(b, param_group);
-	const bool deals = b->c->facts.round_robin && !b->m->bf16;
+	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
 	int rc = g ? join(b, param_group, g) : -ENOMEM;
 
 	if (rc)
@@ -233,7 +230,7 @@ static bool follows_rule(const struct resharder *b,
 	for (size_t i = 0; i < all->n; i = end) {
 		const uint32_t g = all->params[i].group;
 
-		end = sub_group_end(b, all, i, b->old->ranks);
+		end = sub_group_end(b, all, i, b->s->c->dp);
 		if (all->params[end - 1].group != g ||
 		    (end < all->n && all->params[end].group == g))
 			return false;
@@ -269,7 +266,7 @@ int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
 {
 	struct reshard_group all = { .param_group = param_group };
 	int rc = join(b, param_group, &all);
-	const bool rule = !rc && (!b->c->facts.zero3 || follows_rule(b, &all));
+	const bool rule = !rc && (!b->s->c->facts.zero3 || follows_rule(b, &all));
 	size_t end;
 
 	if (!rule)

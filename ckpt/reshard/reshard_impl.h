@@ -4,7 +4,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/partition.h"
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
 
@@ -54,8 +54,7 @@ struct resharder {
 	struct reshard *s;
 	struct reshard_mp *m;
 	unsigned mp;
-	const struct rank_params *c;
-	const struct layout *old;
+	const struct rank_table *t;
 	const struct value *root; /* of the first optimizer shard */
 	double sub_group_size;
 	uint32_t *param_group; /* of each old group */

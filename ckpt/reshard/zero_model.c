@@ -30,6 +30,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/reshard/zero_object.h"
+#include "ckpt/table/frozen.h"
 #include "ckpt/tensor/cast.h"
 
 #define KEY_AUTOEP_LAYERS "ds_autoep_layers"
@@ -108,7 +109,7 @@ static struct value *uc_info(const struct zero_object *o, struct value *old)
 /* The parameter of the optimizer that has this name, or NULL. */
 static const struct slice *find_trained(const struct zero_object *o, const char *name)
 {
-	return rank_params_find(&o->s->r->model.ranks[o->mp], name);
+	return slice_find(o->s->c->ranks[o->mp].slices, o->s->c->ranks[o->mp].nslices, name);
 }
 
 /* A trained parameter, whole, rounded from its master weights. */
@@ -116,7 +117,7 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 {
 	const struct part_run run = {
 		.slice = s,
-		.state = zckpt_shard(o->s->r, o->mp, 0)->groups[s->group].states.v,
+		.state = o->s->c->ranks[o->mp].groups[s->group].states->v,
 		.numel = s->numel,
 		.to = to,
 	};
@@ -131,7 +132,7 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	tensor_init(&t, to, s->shape, s->ndim, false);
 	map = draft_add_storage(o->d, &t);
 	if (o->d->extents)
-		draft_try(o->d, o->s->r->c.ops->parts(&o->s->r->c, &run, 1, map, o->d->err));
+		draft_try(o->d, o->s->c->ops->parts(o->s->c, &run, 1, map, o->d->err));
 	return tensor_to_value(o->a, &t);
 }
 
@@ -216,7 +217,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx,
 				  const struct value_pair *pair)
 {
 	struct model_states *const x = ctx;
-	const struct slice *const slices = o->s->r->model.ranks[o->mp].slices;
+	const struct slice *const slices = o->s->c->ranks[o->mp].slices;
 	const struct reshard_name *tied;
 	const struct slice *s;
 	const char *name;
@@ -237,7 +238,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx,
 		return frozen_tensor(x, name, pair->val);
 	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
 	 * but for further names of one parameter. */
-	return !t.numel && !value_find_pairs(o->d->old.root, KEY_FROZEN_SHAPES) &&
+	return !t.numel && !value_find_pairs(o->root, KEY_FROZEN_SHAPES) &&
 			       !reshard_names_find(&x->entries.buffers, name)
 		       ? NULL
 		       : pair->val;
@@ -246,7 +247,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx,
 static struct value *module(struct model_states *x)
 {
 	struct zero_object *const o = x->o;
-	struct value *const old = value_find(o->d->old.root, "module");
+	struct value *const old = value_find(o->root, "module");
 
 	/* Pipelines have no module. */
 	return !value_pairs(old) || !reshard_crosses(o->s)
@@ -301,7 +302,7 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx,
  * leaves out excluded parameters? */
 static bool lacks_tied(const struct model_states *x)
 {
-	const struct value *const old = value_find(x->o->d->old.root, "module");
+	const struct value *const old = value_find(x->o->root, "module");
 	const struct reshard_names *const shared = &x->entries.shared;
 
 	for (size_t i = 0; i < shared->n; i++)
@@ -326,7 +327,7 @@ static struct value *frozen_dict(struct model_states *x, struct value *old,
 	if (!unlisted && !value_pairs(old))
 		return old;
 	if (!unlisted || !lacks_tied(x))
-		zero_object_map(o, out, unlisted ? value_find(o->d->old.root, "module") : old,
+		zero_object_map(o, out, unlisted ? value_find(o->root, "module") : old,
 				make, x);
 	d = value_pairs(out);
 	return !unlisted || (d && d->n) ? out : value_new(o->a, VALUE_NONE);
@@ -335,7 +336,7 @@ static struct value *frozen_dict(struct model_states *x, struct value *old,
 static struct value *write(struct model_states *x)
 {
 	struct zero_object *const o = x->o;
-	struct value *const root = o->d->old.root;
+	struct value *const root = o->root;
 	struct value *const shapes = value_find(root, KEY_FROZEN_SHAPES);
 	struct value *const fragments = value_find(root, KEY_FROZEN_FRAGMENTS);
 	const bool same = o->s->stage == o->s->old_stage;
@@ -366,8 +367,8 @@ static struct value *write(struct model_states *x)
 
 struct value *zero_object_model(struct zero_object *o)
 {
-	const struct rank_params *const c = &o->s->r->model.ranks[o->mp];
-	struct value *const root = o->d->old.root;
+	const struct rank_table *const c = &o->s->c->ranks[o->mp];
+	struct value *const root = o->root;
 	struct model_states x = {
 		.o = o, .made = arena_alloc(o->a, (c->nslices + 1) * sizeof(*x.made))
 	};
@@ -381,8 +382,7 @@ struct value *zero_object_model(struct zero_object *o)
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "param_shapes is not that of other ranks");
 	zero_entries_init(&x.entries, o->a, root);
 	if (o->s->old_stage != 3 ||
-	    draft_try(o->d, frozen_init(&x.frozen, &o->s->r->dir, o->mp, o->file->id.dp,
-					&o->d->old, o->d->err)))
+	    draft_try(o->d, frozen_init(&x.frozen, o->s->c, o->mp, o->old_rank, &o->d->old, o->d->err)))
 		out = x.made ? write(&x) : NULL;
 	frozen_done(&x.frozen);
 	return out;

@@ -9,69 +9,56 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/reshard/zero_object.h"
 
-/* Does a kind have a file of every data-parallel rank? */
-static bool is_per_rank(enum reshard_kind kind, bool zero3)
+/* Does every data-parallel rank have such an object? */
+static bool is_per_rank(enum checkpoint_object what, bool zero3)
 {
-	return kind == RESHARD_OPTIM || zero3;
+	return what == OBJECT_OPTIMIZER || zero3;
 }
 
-static unsigned files_per_mp(const struct reshard *s, enum reshard_kind kind)
+static unsigned files_per_mp(const struct reshard *s, enum checkpoint_object what)
 {
-	return is_per_rank(kind, s->stage == 3) ? s->ranks : 1;
+	return is_per_rank(what, s->stage == 3) ? s->ranks : 1;
 }
 
-size_t reshard_count(const struct reshard *s, enum reshard_kind kind)
+size_t reshard_count(const struct reshard *s, enum checkpoint_object what)
 {
-	return (size_t)s->r->dir.mp_degree * files_per_mp(s, kind);
+	return (size_t)(s->c->tp * s->c->pp) * files_per_mp(s, what);
 }
 
-/* The number of the old file that a new one is modelled on. */
-static size_t model_number(const struct reshard *s, enum reshard_kind kind,
-			   size_t number)
+/* The old rank whose object a new one is modelled on. */
+static unsigned old_rank(const struct reshard *s, enum checkpoint_object what, size_t number)
 {
-	const struct tagdir *const d = &s->r->dir;
-	const unsigned files = files_per_mp(s, kind);
-	const unsigned old = is_per_rank(kind, d->zero3) ? d->dp_degree : 1;
-
-	return number / files * old + number % files % old;
+	return (unsigned)(number % files_per_mp(s, what)) %
+	       (is_per_rank(what, s->c->facts.zero3) ? s->c->dp : 1);
 }
 
-const struct tag_file *reshard_model_of(const struct reshard *s,
-					enum reshard_kind kind, size_t number)
+const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint_object what,
+					size_t number)
 {
-	const struct tagdir *const d = &s->r->dir;
-
-	return &(kind == RESHARD_OPTIM
-			 ? d->optim
-			 : d->model)[model_number(s, kind, number)];
+	return s->c->ops->file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
+			       old_rank(s, what, number));
 }
 
-/* Replace the rank in the name of an old file. */
-static void rename_rank(const char *old, unsigned rank, char name[NAME_MAX + 1])
+void reshard_name(const struct reshard *s, enum checkpoint_object what, size_t number,
+		  char name[NAME_MAX + 1])
 {
-	static const char before[] = "zero_pp_rank_";
-	const char *const at = strstr(old, before) + sizeof(before) - 1;
+	static const char per_rank[] = "zero_pp_rank_";
+	const unsigned rank = (unsigned)(number % files_per_mp(s, what));
+	const unsigned mp = (unsigned)(number / files_per_mp(s, what));
+	const struct tag_file *const f = reshard_model_of(s, what, number);
+	const char *const at = f ? strstr(f->name, per_rank) : NULL;
 
-	snprintf(name, NAME_MAX + 1, "%.*s%u%s", (int)(at - old), old, rank,
-		 at + strspn(at, "0123456789"));
-}
-
-void reshard_name(const struct reshard *s, enum reshard_kind kind,
-		  size_t number, char name[NAME_MAX + 1])
-{
-	const struct tag_file *const f = reshard_model_of(s, kind, number);
-	const unsigned rank = (unsigned)(number % files_per_mp(s, kind));
-
-	if (is_per_rank(kind, s->r->dir.zero3) &&
-	    is_per_rank(kind, s->stage == 3))
-		rename_rank(f->name, rank, name);
-	else if (s->stage == 3)
-		snprintf(name, NAME_MAX + 1,
-			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", rank,
-			 f->id.mp);
+	/* Names of old files may begin with a type, or lack a separator. */
+	if (at && is_per_rank(what, s->stage == 3))
+		snprintf(name, NAME_MAX + 1, "%.*s%s%u%s", (int)(at - f->name), f->name, per_rank,
+			 rank, at + strlen(per_rank) +
+				       strspn(at + strlen(per_rank), "0123456789"));
+	else if (is_per_rank(what, s->stage == 3))
+		snprintf(name, NAME_MAX + 1, "%s%s%u_mp_rank_%02u_%s_states.pt",
+			 what == OBJECT_OPTIMIZER && s->c->facts.bf16_names ? "bf16_" : "", per_rank,
+			 rank, mp, what == OBJECT_OPTIMIZER ? "optim" : "model");
 	else
-		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt",
-			 f->id.mp);
+		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", mp);
 }
 
 struct value *zero_object_map(struct zero_object *o, struct value *out,
@@ -90,7 +77,7 @@ struct value *zero_object_map(struct zero_object *o, struct value *out,
 
 struct value *zero_object_config(const struct zero_object *o)
 {
-	struct value *const old = value_find(o->d->old.root, KEY_DS_CONFIG);
+	struct value *const old = value_find(o->root, KEY_DS_CONFIG);
 	const struct value_field stage = { "stage", value_new_int(o->a, o->s->stage) };
 	const struct value_field zero = {
 		"zero_optimization",
@@ -134,28 +121,25 @@ const struct reshard_name *reshard_names_find(const struct reshard_names *s,
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
-struct value *reshard_draft(const struct reshard *s, enum reshard_kind kind,
+struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what,
 			    size_t number, struct draft *d)
 {
-	const size_t model = model_number(s, kind, number);
-	const unsigned files = files_per_mp(s, kind);
-	const bool optim = kind == RESHARD_OPTIM;
+	struct checkpoint *const c = s->c;
+	const unsigned files = files_per_mp(s, what);
+	const unsigned mp = (unsigned)(number / files), old = old_rank(s, what, number);
 	struct zero_object o = {
 		.s = s,
-		.m = &s->mp[number / files],
-		.mp = (unsigned)(number / files),
+		.m = &s->mp[mp],
+		.mp = mp,
 		.rank = (unsigned)(number % files),
-		.file = reshard_model_of(s, kind, number),
+		.old_rank = old,
+		.root = c->ops->object(c, what, mp, old, d),
+		.file = checkpoint_path(c, what, mp, old),
 		.d = d,
 		.a = &d->a,
 	};
-	const unsigned old = o.file->id.dp;
 
-	/* This checks that the old file is a shard of this checkpoint. */
-	if (optim && !draft_try(d, zckpt_load_shards(s->r, o.mp, old, old + 1, 1,
-						     d->err)))
+	if (!o.root)
 		return NULL;
-	if (!draft_open(d, o.file, optim ? model : s->r->dir.noptim + model))
-		return NULL;
-	return optim ? zero_object_optim(&o) : zero_object_model(&o);
+	return what == OBJECT_OPTIMIZER ? zero_object_optim(&o) : zero_object_model(&o);
 }

@@ -4,6 +4,7 @@
 
 /* The objects in the files of a new rank. */
 
+#include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard_impl.h"
 #include "ckpt/vfile/draft.h"
@@ -49,10 +50,12 @@ struct zero_object {
 	const struct reshard *s;
 	const struct reshard_mp *m;
 	unsigned mp;
-	unsigned rank;               /* the new one */
-	const struct tag_file *file; /* the old file it is modelled on */
-	struct draft *d;             /* that file is d->old */
-	struct arena *a;             /* of the draft */
+	unsigned rank;       /* the new one */
+	unsigned old_rank;   /* whose object it is modelled on: */
+	struct value *root;
+	const char *file;    /* for messages */
+	struct draft *d;     /* has the tensors of `root` */
+	struct arena *a;     /* of the draft */
 };
 
 /* Note why it failed.  NULL. */
@@ -63,7 +66,7 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 }
 
 #define ZERO_OBJECT_FAIL(o, code, fmt, ...) \
-	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file->path, ##__VA_ARGS__))
+	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
 
 /* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
 struct value *zero_object_optim(struct zero_object *o);

@@ -27,10 +27,10 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 }
 
 /* The states of a group, as old rank 0 has them. */
-static const struct shard_group *profile_of(const struct zero_object *o,
+static const struct slice_group *profile_of(const struct zero_object *o,
 					    const struct reshard_group *g)
 {
-	return &zckpt_shard(o->s->r, o->mp, 0)->groups[g->like];
+	return &o->s->c->ranks[o->mp].groups[g->like];
 }
 
 /* The new rank's part of a group. */
@@ -87,7 +87,7 @@ static size_t list_runs(struct zero_object *o, const struct reshard_group *g,
 static void add_elements(struct zero_object *o, const struct reshard_group *g,
 			 const struct param_state *state, bool whole, struct extent_map *map)
 {
-	struct checkpoint *const c = &o->s->r->c;
+	struct checkpoint *const c = o->s->c;
 	const size_t item = dtype_size(state->dtype);
 	struct draft *const d = o->d;
 	struct part_run *runs;
@@ -113,7 +113,7 @@ static void add_elements(struct zero_object *o, const struct reshard_group *g,
 static struct value *flat_tensor(struct zero_object *o, const struct reshard_group *g,
 				 const struct param_state *st, uint64_t numel, uint64_t size)
 {
-	const bool master = st == profile_of(o, g)->states.v;
+	const bool master = st == profile_of(o, g)->states->v;
 	struct extent_map *map;
 	struct tensor t;
 
@@ -129,7 +129,7 @@ static struct value *master_weights(struct zero_object *o, const struct reshard_
 {
 	const bool padded = o->s->stage == 3 || o->m->bf16;
 
-	return flat_tensor(o, g, profile_of(o, g)->states.v,
+	return flat_tensor(o, g, profile_of(o, g)->states->v,
 			   g->part.size - (padded ? 0 : recorded_padding(o, g)), g->part.size);
 }
 
@@ -168,12 +168,12 @@ static struct value *state_value(struct zero_object *o, void *ctx,
 				 const struct value_pair *pair)
 {
 	const struct reshard_group *const g = ctx;
-	const struct shard_group *const profile = profile_of(o, g);
+	const struct slice_group *const profile = profile_of(o, g);
 
 	if (!tensor_is(pair->val))
 		return pair->val;
-	for (size_t i = 1; i < profile->states.n; i++) {
-		const struct param_state *const st = &profile->states.v[i];
+	for (size_t i = 1; i < profile->states->n; i++) {
+		const struct param_state *const st = &profile->states->v[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
 			return flat_state(o, g, st);
@@ -186,11 +186,11 @@ static struct value *state_value(struct zero_object *o, void *ctx,
  * parameters. */
 static struct value *missing_states(struct zero_object *o, const struct reshard_group *g)
 {
-	const struct shard_group *const profile = profile_of(o, g);
+	const struct slice_group *const profile = profile_of(o, g);
 	struct value *const out = value_new(o->a, VALUE_DICT);
 
-	for (size_t i = 1; i < profile->states.n && !draft_failed(o->d); i++) {
-		const struct param_state *const st = &profile->states.v[i];
+	for (size_t i = 1; i < profile->states->n && !draft_failed(o->d); i++) {
+		const struct param_state *const st = &profile->states->v[i];
 
 		if (st->kind != STATE_FLAT)
 			return ZERO_OBJECT_FAIL(o, -EBADMSG,
@@ -204,15 +204,15 @@ static struct value *missing_states(struct zero_object *o, const struct reshard_
 static struct value *new_states(struct zero_object *o, struct reshard_group *g,
 				const struct value *all)
 {
-	const struct shard_group *const profile = profile_of(o, g);
-	const struct value *const old = shard_find_group_state(all, g->like);
+	const struct slice_group *const profile = profile_of(o, g);
+	const struct value *const old = value_numbered(all, g->like);
 	const struct value_dict *const d = value_pairs(old);
 
-	if (profile->states.n == 1 && !d)
+	if (profile->states->n == 1 && !d)
 		return NULL;
 	if (profile->replicated && !partition_filled(&g->part, part_of(o, g)))
 		return value_new(o->a, VALUE_DICT);
-	if (!d || (!d->n && profile->states.n > 1))
+	if (!d || (!d->n && profile->states->n > 1))
 		return missing_states(o, g);
 	return zero_object_map(o, value_new(o->a, VALUE_DICT), old, state_value, g);
 }
@@ -255,7 +255,7 @@ static struct value *param_groups(struct zero_object *o, struct value *old)
 /* torch's dict of states and parameter groups, or the list of elastic_checkpoint. */
 static struct value *base_optimizer(struct zero_object *o, const struct value *dict)
 {
-	struct value *const old = value_find(dict, o->s->r->dir.zero3
+	struct value *const old = value_find(dict, o->s->c->facts.zero3
 							   ? KEY_OPTIMIZER_STATE_DICT
 							   : KEY_BASE_OPTIMIZER_STATE);
 
@@ -295,7 +295,7 @@ static struct value *alignment_value(struct zero_object *o, const struct reshard
 static struct value *fragment_class(const struct zero_object *o)
 {
 	const struct value_seq *const list = value_find_items(
-		value_find(o->d->old.root, KEY_OPTIMIZER_STATE_DICT), KEY_PARAM_SLICE_MAPPINGS);
+		value_find(o->root, KEY_OPTIMIZER_STATE_DICT), KEY_PARAM_SLICE_MAPPINGS);
 
 	for (size_t g = 0; list && g < list->n; g++) {
 		const struct value_dict *const d = value_pairs(list->v[g]);
@@ -388,7 +388,7 @@ static struct value *other_dict(struct zero_object *o, const struct value *old)
 		{ KEY_ZERO_STAGE, zero3 ? NULL : stage },
 		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
 		{ KEY_PARTITION_COUNT, zero3 ? NULL : list_groups(o, ranks_value) },
-		{ KEY_DS_VERSION, zero3 ? NULL : value_find(o->d->old.root, KEY_DS_VERSION) },
+		{ KEY_DS_VERSION, zero3 ? NULL : value_find(o->root, KEY_DS_VERSION) },
 		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
 	};
 
@@ -426,7 +426,7 @@ static struct value *zero_dict(struct zero_object *o, struct value *old)
 
 struct value *zero_object_optim(struct zero_object *o)
 {
-	struct value *const root = o->d->old.root;
+	struct value *const root = o->root;
 	const struct value_field fields[] = {
 		{ KEY_OPTIMIZER_STATE_DICT,
 		  zero_dict(o, value_find(root, KEY_OPTIMIZER_STATE_DICT)) },

@@ -84,6 +84,12 @@ void checkpoint_close(struct checkpoint *c)
 	free(c);
 }
 
+bool param_state_equal(const struct param_state *a, const struct param_state *b)
+{
+	return strcmp(a->name, b->name) == 0 && a->kind == b->kind && a->dtype == b->dtype &&
+	       (a->kind == STATE_FLAT || memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0);
+}
+
 int checkpoint_order(struct checkpoint *c, struct errmsg *err)
 {
 	int rc = c->order ? 0 : c->ops->order(c, err);
@@ -123,6 +129,14 @@ bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map 
 					 s->storage + s->storage_offset * dtype_size(s->dtype),
 					 s->dtype, to)
 		       : gathers_add_tensor(gathers, &t, s->file, s->storage, to, out);
+}
+
+const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			    unsigned rank)
+{
+	const struct tag_file *const f = c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
+
+	return f ? f->path : c->path;
 }
 
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,

@@ -54,6 +54,9 @@ struct param_state {
 /* The number that a state is for a whole group; false if it is none. */
 bool param_state_number(const struct param_state *st, double *out);
 
+/* Are two states equal, apart from the elements of parameters? */
+bool param_state_equal(const struct param_state *a, const struct param_state *b);
+
 /* The states of parameters that have alike ones: first the master weights, "fp32". */
 struct param_states {
 	struct param_state *v;
@@ -190,6 +193,10 @@ int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
+
+/* The path of the file of a rank's object, or, where no file has it, of the checkpoint. */
+const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			    unsigned rank);
 
 /* Append the elements of a whole slice, as checkpoint_ops.parts. */
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,

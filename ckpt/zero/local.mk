@@ -1,9 +1,8 @@
-# ZeRO: partition arithmetic, shards of each stage, the opened checkpoint.
+# ZeRO: shards of each stage, the opened checkpoint.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/partition.h %D%/partition.c \
 	%D%/shard.h %D%/shard_impl.h \
 	%D%/shard.c %D%/shard_cut.c %D%/shard_nvme.c \
-	%D%/frozen.h %D%/frozen.c %D%/rows.h \
+	%D%/rows.h \
 	%D%/checkpoint.h %D%/complete.h %D%/complete.c %D%/checkpoint.c \
 	%D%/rows_layers.c %D%/rows.c

@@ -227,7 +227,7 @@ static int read_rest3(struct rows_finder *f, struct rank_params *c)
 	if (rc)
 		return rc;
 	rc = rank_params_read_rest(c, d, &pt, f->err)
-		     ?: frozen_init(frozen, d, c->mp, 0, &pt, f->err);
+		     ?: frozen_init(frozen, &f->r->c, c->mp, 0, &pt, f->err);
 	if (!rc && frozen->n && f->r->model.tp > 1)
 		rc = errmsg_set(f->err, -ENOTSUP,
 				"%s: %s: is frozen, and the checkpoint does not"

@@ -4,7 +4,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/model/rank_params.h"
-#include "ckpt/zero/frozen.h"
+#include "ckpt/table/frozen.h"
 
 struct checkpoint;
 struct errmsg;

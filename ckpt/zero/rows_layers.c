@@ -117,7 +117,7 @@ static bool is_trained(const struct rows_finder *f, const char *name)
 	bool listed = x && x->states;
 
 	for (unsigned mp = 0; !listed && mp < f->r->dir.mp_degree; mp++)
-		listed = rank_params_find(&f->r->model.ranks[mp], name);
+		listed = slice_find(f->r->model.ranks[mp].slices, f->r->model.ranks[mp].nslices, name);
 	return listed;
 }
 

@@ -209,17 +209,6 @@ static int read_states(const struct shard_reader *r, size_t g,
 	return 0;
 }
 
-const struct value *shard_find_group_state(const struct value *state, size_t g)
-{
-	const struct value_dict *const d = value_pairs(state);
-
-	for (size_t i = d ? d->n : 0; i > 0; i--)
-		if (d->v[i - 1].key->kind == VALUE_INT &&
-		    d->v[i - 1].key->i == (int64_t)g)
-			return d->v[i - 1].val;
-	return value_item(state, g);
-}
-
 /* Read the states of a group, unless they are refused, or refuse them. */
 static int read_or_refuse(const struct shard_reader *r, size_t g,
 			  const struct value *states, uint64_t need, uint64_t most)
@@ -340,7 +329,7 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 	const unsigned part =
 		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 	const uint64_t filled = partition_filled(p, part);
-	const struct value *const own = shard_find_group_state(state, g);
+	const struct value *const own = value_numbered(state, g);
 	const struct value_dict *const d = value_pairs(own);
 	uint64_t need = filled, most = p->size;
 	int rc;
@@ -499,18 +488,12 @@ const struct param_state *shard_find_state(const struct shard_group *g,
 	return NULL;
 }
 
-bool shard_state_equal(const struct param_state *a, const struct param_state *b)
-{
-	return strcmp(a->name, b->name) == 0 && a->kind == b->kind && a->dtype == b->dtype &&
-	       (a->kind == STATE_FLAT || memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0);
-}
-
 /* Can both be of one step?  Only `step` must have one value on all ranks: other
  * numbers may be of a rank's own partition. */
 static bool agree(const struct param_state *a, const struct param_state *b)
 {
 	return a->kind == b->kind && a->dtype == b->dtype &&
-	       (strcmp(a->name, "step") != 0 || shard_state_equal(a, b));
+	       (strcmp(a->name, "step") != 0 || param_state_equal(a, b));
 }
 
 /* Find a state of group `a` with which group `b` does not agree, or return NULL. */

@@ -9,11 +9,10 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/model/rank_params.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 
 struct tagdir;
 struct errmsg;
-struct value;
 
 /* Limit of optimizer states per group; Adam has three. */
 #define SHARD_STATES_MAX 15
@@ -60,9 +59,6 @@ void shard_done(struct shard *s);
 /* Are the states of all groups there?  0, or the error of the first that is refused. */
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
-/* Are two states equal, apart from the elements of parameters? */
-bool shard_state_equal(const struct param_state *a, const struct param_state *b);
-
 /* The state of that name, or NULL. */
 const struct param_state *shard_find_state(const struct shard_group *g,
 					   const char *name);
@@ -75,9 +71,5 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 		      struct errmsg *err);
 
 void layout_done(struct layout *l);
-
-/* The states of group g in a torch optimizer's `state`, or NULL.  It is a dict by
- * group, or a list, as DeepSpeed's unit tests write it. */
-const struct value *shard_find_group_state(const struct value *state, size_t g);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 #include "gpu/backend/backend.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/model/gpt2.h"

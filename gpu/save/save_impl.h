@@ -3,7 +3,7 @@
 #define UCTRAIN_SAVE_IMPL_H
 
 #include "ckpt/base/arena.h"
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"

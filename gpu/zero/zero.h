@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 #include "gpu/backend/memory.h"
 #include "gpu/config/config.h"
 #include "gpu/model/network.h"
@@ -19,7 +19,7 @@ struct topology;
 
 /*
  * ZeRO: which rank keeps which part of the training state, partitioned exactly
- * as DeepSpeed does it (ckpt/zero/partition.h), with all parameters in one flat
+ * as DeepSpeed does it (ckpt/table/partition.h), with all parameters in one flat
  * group.
  *
  *     stage          0    1          2          3

@@ -2,7 +2,7 @@
 /*
  * Checkpoint directories for tests.  Parameters are laid out and partitioned
  * the slow way, element by element into real buffers; nothing is shared with
- * ckpt/zero/partition.c, whose results are compared with these.
+ * ckpt/table/partition.c, whose results are compared with these.
  */
 #include "tests/make/mkckpt.h"
 

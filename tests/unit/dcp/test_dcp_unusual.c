@@ -8,7 +8,6 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/zero/shard.h"
 #include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 
@@ -176,7 +175,7 @@ static void test_unknown_optimizer(void **state)
 	rename_key(c, "optim.state.transformer.ln_f.bias.exp_avg", bucket);
 	copy_commit(c);
 	copy_open(c, DCP_ZEROFILE_OPTIM, &pt);
-	states = shard_find_group_state(
+	states = value_numbered(
 		value_find_path(pt.root, KEY_OPTIMIZER_STATE_DICT,
 				KEY_BASE_OPTIMIZER_STATE, "state", NULL), 0);
 	assert_int_equal(value_pairs(states)->n, 3); /* step, exp_avg, exp_avg_sq */

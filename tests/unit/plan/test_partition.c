@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 #include "tests/support/unit.h"
 
 #define PARAMS_MAX 12

@@ -9,9 +9,9 @@
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/extent.h"
 
+struct checkpoint;
 struct errmsg;
 struct ptfile;
-struct tagdir;
 
 /* A frozen parameter, whole. */
 struct frozen_param {
@@ -30,7 +30,7 @@ struct frozen_param {
  * length, the last ones padded.  Not thread-safe.
  */
 struct frozen {
-	const struct tagdir *dir;
+	const struct checkpoint *c;
 	unsigned mp;
 	struct arena arena;
 	struct frozen_param *v; /* sorted by name */
@@ -42,7 +42,7 @@ struct frozen {
 
 /* Read the parameters from the open model states of data-parallel rank `rank`.
  * -EBADMSG for a parameter without a shape or a slot.  Call frozen_done in the end. */
-int frozen_init(struct frozen *f, const struct tagdir *dir, unsigned mp,
+int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp,
 		unsigned rank, const struct ptfile *pt, struct errmsg *err);
 void frozen_done(struct frozen *f);
 

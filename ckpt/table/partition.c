@@ -5,7 +5,7 @@
  * get_data_parallel_partitions) and runtime/zero/partition_parameters.py
  * (partition_size = ceil(numel / world)).
  */
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/partition.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/zero/frozen.h"
+#include "ckpt/table/frozen.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,14 +10,15 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/rank_params.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/zero/partition.h"
+#include "ckpt/table/checkpoint.h"
+#include "ckpt/table/partition.h"
 
 /* Find where a slot begins.  What the first file has tells whether it is a plain tensor, and
  * of which type. */
 static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfile *pt,
 		     bool first, uint64_t *at, struct errmsg *err)
 {
-	const uint64_t slot = partition_slot(p->numel, f->dir->dp_degree);
+	const uint64_t slot = partition_slot(p->numel, f->c->dp);
 	const struct value *v;
 	struct errmsg why;
 	struct tensor t;
@@ -80,19 +81,19 @@ static int read_shape(struct frozen *f, const struct value_pair *pair,
 	return p->name && p->shape ? 0 : errmsg_nomem(err, file);
 }
 
-int frozen_init(struct frozen *f, const struct tagdir *dir, unsigned mp,
+int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp,
 		unsigned rank, const struct ptfile *pt, struct errmsg *err)
 {
 	const struct value_dict *const shapes =
 		value_find_pairs(pt->root, KEY_FROZEN_SHAPES);
 	int rc = 0;
 
-	*f = (struct frozen){ .dir = dir, .mp = mp };
+	*f = (struct frozen){ .c = c, .mp = mp };
 	if (!shapes || !shapes->n)
 		return 0;
 	f->v = arena_alloc(&f->arena, shapes->n * sizeof(*f->v));
 	f->listed = arena_alloc(&f->arena, shapes->n * sizeof(*f->listed));
-	f->at = arena_alloc(&f->arena, dir->dp_degree * sizeof(*f->at));
+	f->at = arena_alloc(&f->arena, c->dp * sizeof(*f->at));
 	if (!f->v || !f->listed || !f->at)
 		rc = errmsg_nomem(err, pt->src.name);
 	for (size_t i = 0; !rc && i < shapes->n; i++)
@@ -119,7 +120,7 @@ const struct frozen_param *frozen_find(const struct frozen *f, const char *name)
 	return array_find(f->v, f->n, sizeof(*f->v), name);
 }
 
-static int need_slots(struct frozen *f, size_t number, unsigned rank,
+static int need_slots(struct frozen *f, const struct tag_file *file, unsigned rank,
 		      struct errmsg *err)
 {
 	struct ptfile pt;
@@ -127,7 +128,7 @@ static int need_slots(struct frozen *f, size_t number, unsigned rank,
 
 	if (f->at[rank])
 		return 0;
-	rc = tagdir_open_file(&f->dir->model[number], &pt, err);
+	rc = tagdir_open_file(file, &pt, err);
 	if (rc)
 		return rc;
 	rc = find_slots(f, &pt, rank, false, err);
@@ -138,26 +139,26 @@ static int need_slots(struct frozen *f, size_t number, unsigned rank,
 int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
 	       uint64_t n, struct extent_map *out, struct errmsg *err)
 {
-	const struct tagdir *const d = f->dir;
-	const uint64_t slot = partition_slot(p->numel, d->dp_degree);
+	const struct checkpoint *const c = f->c;
+	const uint64_t slot = partition_slot(p->numel, c->dp);
 	const size_t item = dtype_size(p->dtype);
 
 	if (p->odd)
-		return errmsg_set(err, -ENOTSUP, "%s: %s: %s", d->path, p->name, p->odd);
+		return errmsg_set(err, -ENOTSUP, "%s: %s: %s", c->path, p->name, p->odd);
 	for (uint64_t len; n; first += len, n -= len) {
 		const unsigned rank = (unsigned)(first / slot);
-		const size_t number = tagdir_model_number(d, f->mp) + rank;
-		const int rc = need_slots(f, number, rank, err);
+		const struct tag_file *const file = c->ops->file(c, OBJECT_MODEL, f->mp, rank);
+		const int rc = need_slots(f, file, rank, err);
 
 		if (rc)
 			return rc;
 		len = slot - first % slot;
 		len = n < len ? n : len;
 		if (!extent_add(out, EXTENT_SHARD, len * item,
-				(uint32_t)(d->noptim + number),
+				(uint32_t)(file - c->files),
 				f->at[rank][p - f->v] + first % slot * item,
 				p->dtype))
-			return errmsg_nomem(err, d->path);
+			return errmsg_nomem(err, c->path);
 	}
 	return 0;
 }
