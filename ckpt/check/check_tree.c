@@ -18,10 +18,11 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
 
 struct walk {
 	const struct check *c;

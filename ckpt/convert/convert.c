@@ -25,7 +25,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 
 
 struct convert {

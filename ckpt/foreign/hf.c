@@ -7,9 +7,11 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/format/keys.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/vfile/extent.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/vfile/draft.h"
 
 struct hf_checkpoint {
 	struct checkpoint c;
@@ -133,6 +135,68 @@ static int hf_extents(struct checkpoint *c, const struct param *p,
 	return ok ? 0 : errmsg_nomem(err, c->path);
 }
 
+/* Step 0, in the form that torch's Adam keeps it. */
+static struct value *no_step(struct draft *d)
+{
+	struct tensor t;
+
+	tensor_init(&t, DTYPE_F32, NULL, 0, false);
+	draft_add_zeros(d, draft_add_storage(d, &t), sizeof(float));
+	return tensor_to_value(&d->a, &t);
+}
+
+static struct value *make_optimizer(struct draft *d)
+{
+	struct arena *const a = &d->a;
+	const struct value_field first = { "step", no_step(d) };
+	struct value *const groups = value_new(a, VALUE_LIST), *const state = value_new(a, VALUE_LIST);
+
+	/* Param_groups that say nothing: a loader updates its own groups from them and so keeps
+	 * its hyperparameters. */
+	for (size_t g = 0; g < ENGINE_GROUPS_MAX; g++)
+		value_append(a, groups, value_new(a, VALUE_DICT));
+	value_append(a, state, value_new_fields(a, &first, 1));
+
+	const struct value_field base[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
+	const struct value_field optimizer[] = {
+		{ KEY_BASE_OPTIMIZER_STATE, value_new_fields(a, base, COUNT(base)) },
+		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
+	};
+	const struct value_field root = { KEY_OPTIMIZER_STATE_DICT,
+					  value_new_fields(a, optimizer, COUNT(optimizer)) };
+
+	return value_new_fields(a, &root, 1);
+}
+
+/* The loaders are _load_checkpoint in runtime/engine.py and those of DeepSpeed's schedulers,
+ * which need last_batch_iteration and accept an unknown dict. */
+static struct value *make_model(struct arena *a)
+{
+	const struct value_field schedule = { "last_batch_iteration", value_new_int(a, -1) };
+	const struct value_field root[] = {
+		{ "module", value_new(a, VALUE_DICT) },
+		{ "lr_scheduler", value_new_fields(a, &schedule, 1) },
+		{ "dp_world_size", value_new_int(a, 1) },
+		{ "mp_world_size", value_new_int(a, 1) },
+		{ "global_steps", value_new_int(a, 0) },
+		{ "global_samples", value_new_int(a, 0) },
+		{ "skipped_steps", value_new_int(a, 0) },
+		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
+	};
+
+	return value_new_fields(a, root, COUNT(root));
+}
+
+/* Those of a run that has not made a step yet. */
+static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			       unsigned rank, struct draft *d)
+{
+	(void)c;
+	(void)mp;
+	(void)rank;
+	return what == OBJECT_MODEL ? make_model(&d->a) : make_optimizer(d);
+}
+
 /* Weights of a format that is preferred may have been added to others. */
 static bool hf_is_chosen(const struct checkpoint *c)
 {
@@ -158,6 +222,7 @@ const struct checkpoint_ops hf_checkpoint_ops = {
 	.check = hf_check,
 	.states = hf_states,
 	.extents = hf_extents,
+	.object = hf_object,
 	.is_chosen = hf_is_chosen,
 	.warn = hf_warn,
 	.close = hf_close,

@@ -403,10 +403,3 @@ const struct param *model_find(const struct model *m, const char *name)
 {
 	return array_find(m->params, m->nparams, sizeof(struct param), name);
 }
-
-const char *model_next_unused(const struct model *m, size_t *pos)
-{
-	return model_is_flat(m)
-		       ? NULL
-		       : merge_rules_next_unused(m->ranks[0].rules, pos);
-}

@@ -44,9 +44,6 @@ void model_done(struct model *m);
 /* The parameter called `name`, or NULL. */
 const struct param *model_find(const struct model *m, const char *name);
 
-/* The next pattern of merge rules from `*pos` on that matches no parameter, or NULL. */
-const char *model_next_unused(const struct model *m, size_t *pos);
-
 /* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
  * parallelism? */
 bool model_is_flat(const struct model *m);

@@ -256,7 +256,7 @@ int pack_derive(struct pack_inputs *x, struct errmsg *err)
 		return 0;
 	d.c = c;
 	for (unsigned mp = 0; !rc && !c->facts.zero3 && mp < c->tp * c->pp; mp++)
-		rc = derive_file(&d, c->ops->file(c, OBJECT_MODEL, mp, 0));
+		rc = derive_file(&d, checkpoint_file(c, OBJECT_MODEL, mp, 0));
 	for (size_t i = 0; !rc && i < c->nlayers; i++)
 		rc = derive_file(&d, &c->layers[i]);
 	for (size_t i = 0; !rc && !c->facts.zero3 && i < c->nexperts; i++)

@@ -28,9 +28,9 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/legacy.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
 #define OBJECTS_FILE "optim.distcp"
 
@@ -65,8 +65,7 @@ static const struct {
 struct maker {
 	struct dcpview_state *s;
 	enum dcp_style style;
-	const struct checkpoint *c;
-	struct zero_checkpoint *r;
+	struct checkpoint *c;
 	struct dcpview_dir *model, *optim;
 	/* 0-d states that are in `objects` already: */
 	struct number {
@@ -327,7 +326,7 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 		objects->len = e->offset; /* without what was added of it */
 	e->len = objects->len - e->offset;
 	return rc ? errmsg_set(m->err, rc, "%s: param_groups: %s: %s",
-			       m->r->dir.optim[0].path, name, why.text)
+			       checkpoint_path(m->c, OBJECT_OPTIMIZER, 0, 0), name, why.text)
 		  : 0;
 }
 
@@ -372,7 +371,7 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 			value_append(a, names,
 				     value_new_str(a, m->c->order[i]->name));
 	if (a->failed)
-		return errmsg_nomem(m->err, m->r->dir.path);
+		return errmsg_nomem(m->err, m->c->path);
 	for (size_t k = 0; rc >= 0 && k < settings->dict.n; k++) {
 		const struct value_pair *const s = &settings->dict.v[k];
 		const char *const name =
@@ -392,11 +391,11 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 }
 
 /* Add the param_groups of an optimizer shard. */
-static int add_groups(const struct maker *m, struct arena *a,
+static int add_groups(const struct maker *m, struct arena *a, const struct value *root,
 		      const struct ptfile *pt)
 {
 	const struct value_seq *const groups = value_items(plan_param_groups(
-		m->r, value_find(pt->root, KEY_OPTIMIZER_STATE_DICT)));
+		m->c, value_find(root, KEY_OPTIMIZER_STATE_DICT)));
 	size_t *const of = arena_alloc(a, (m->c->norder + 1) * sizeof(*of));
 	size_t n = groups ? groups->n : 0;
 	int rc = 0;
@@ -430,7 +429,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 	const char *const dict = titan_numbers[i].dict;
 	const char *const name = titan_numbers[i].name;
 	const struct value *const v = value_new_int(
-		a, titan_numbers[i].step ? m->r->model.ranks[0].facts.global_steps : 0);
+		a, titan_numbers[i].step ? m->c->facts.global_steps : 0);
 	struct dcpview_entry e = {
 		.key = text(m, "%s.%s", dict, name),
 		.path = { { .text = dict }, { .text = name } },
@@ -446,22 +445,19 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 static int add_optimizer(struct maker *m)
 {
 	const bool titan = m->style == DCP_TITAN &&
-			   m->r->model.ranks[0].facts.global_steps >= 0;
-	struct arena a = { 0 };
-	struct ptfile pt;
-	int rc;
+			   m->c->facts.global_steps >= 0;
+	struct draft d = { .err = m->err };
+	const struct value *const root = m->c->ops->object(m->c, OBJECT_OPTIMIZER, 0, 0, &d);
+	int rc = d.rc;
 
 	for (size_t i = 0; i < m->c->norder; i++)
 		add_states(m, i);
-	rc = tagdir_open_file(&m->r->dir.optim[0], &pt, m->err);
-	if (rc)
-		return rc;
-	rc = add_groups(m, &a, &pt);
+	if (!rc)
+		rc = add_groups(m, &d.a, root, &d.old);
 	for (size_t i = 0; titan && !rc && i < COUNT(titan_numbers); i++)
-		rc = add_titan_number(m, &a, i);
-	m->s->arena.failed |= a.failed;
-	ptfile_close(&pt);
-	arena_done(&a);
+		rc = add_titan_number(m, &d.a, i);
+	m->s->arena.failed |= d.a.failed;
+	draft_done(&d);
 	add_file(m, m->optim, OBJECTS_FILE, DCPVIEW_OBJECTS, NULL);
 	return rc;
 }
@@ -515,14 +511,12 @@ static int finish(struct dcpview_dir *d, struct errmsg *err)
 }
 
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       const struct checkpoint *c, struct zero_checkpoint *r,
-		       struct errmsg *err)
+		       struct checkpoint *c, bool optimizer, struct errmsg *err)
 {
 	struct maker m = {
 		.s = s,
 		.style = style,
 		.c = c,
-		.r = r,
 		.model = &s->dirs[0],
 		.optim = &s->dirs[styles[style].apart],
 		.err = err,
@@ -530,10 +524,10 @@ int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned r
 	int rc;
 
 	s->apart = styles[style].apart;
-	s->ndirs = s->apart && r ? 2 : 1;
+	s->ndirs = s->apart && optimizer ? 2 : 1;
 	for (size_t i = 0; i < c->norder; i++)
 		add_weight(&m, i);
-	rc = r ? add_optimizer(&m) : 0;
+	rc = optimizer ? add_optimizer(&m) : 0;
 	if (!rc && (s->arena.failed || m.optim->objects.failed))
 		rc = errmsg_nomem(err, NULL);
 	dcpview_state_cut(s, ranks);

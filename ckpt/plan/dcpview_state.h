@@ -13,7 +13,6 @@
 
 struct checkpoint;
 struct param_state;
-struct zero_checkpoint;
 
 /* A file: the chunks of a tensor, or all objects of a directory. */
 struct dcpview_file {
@@ -44,15 +43,14 @@ struct dcpview_state {
 };
 
 /*
- * Collect the rows of weights, whose order is known, and, unless `r` is NULL, the
+ * Collect the rows of weights, whose order is known, and, if `optimizer` is set, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
  * Tensors are cut as by dcpview_state_cut.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
  * -ENOTSUP if two tensors would have one file; other errors as tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
 int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       const struct checkpoint *c, struct zero_checkpoint *r,
-		       struct errmsg *err);
+		       struct checkpoint *c, bool optimizer, struct errmsg *err);
 void dcpview_state_done(struct dcpview_state *s);
 
 /* Choose the pieces of all tensors: for `ranks` ranks, or, if it is 0, so that whatever

@@ -3,7 +3,7 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/view_type.h %D%/view_type.c \
 	%D%/plan.h %D%/plan_paths.h %D%/plan_paths.c %D%/plan_impl.h \
-	%D%/plan.c %D%/plan_tree.c %D%/universal_hf.c %D%/plan_universal.c \
+	%D%/plan.c %D%/plan_tree.c %D%/plan_universal.c \
 	%D%/dcpview_layout.h %D%/dcpview_layout.c %D%/dcpview_metadata.h %D%/dcpview_metadata.c %D%/dcpview_state.h \
 	%D%/dcpview_state.c %D%/plan_dcp.c \
 	%D%/plan_universal_warn.c %D%/plan_optimizer.c %D%/plan_weights.c \

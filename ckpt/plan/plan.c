@@ -15,6 +15,7 @@
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/hf.h"
+#include "ckpt/model/merge_rules.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"
@@ -88,7 +89,7 @@ static int open_view(const struct plan_view *view, struct checkpoint *c,
 		     struct errmsg *err)
 {
 	/* A directory of a run may have become one of Hugging Face weights. */
-	const bool refused = universal && !zckpt_of(c) && view != &plan_dcp;
+	const bool refused = universal && !c->ranks && view != &plan_dcp;
 	struct plan *const p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
@@ -176,14 +177,13 @@ int plan_check(struct plan *p, struct errmsg *err)
  * model-parallel rank is re-cut for itself. */
 static int check_patterns(const struct plan *p, struct errmsg *err)
 {
-	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	size_t pos = 0, n = 0;
 	const char *text, *first = NULL;
 	char more[32] = "";
 
-	if (!r || p->options.type.kind == PLAN_RESHARD)
+	if (!p->c->rules || p->options.type.kind == PLAN_RESHARD)
 		return 0;
-	for (; (text = model_next_unused(&r->model, &pos)); n++)
+	for (; (text = merge_rules_next_unused(p->c->rules, &pos)); n++)
 		first = first ?: text;
 	if (!first)
 		return 0;
@@ -192,7 +192,7 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 	return errmsg_set(err, -ENOTSUP,
 			  "%s: a pattern of merge rules matches no parameter: %s%s"
 			  " (no_strict ignores such patterns)",
-			  r->dir.model[0].path, first, more);
+			  checkpoint_path(p->c, OBJECT_MODEL, 0, 0), first, more);
 }
 
 int plan_prove(struct plan *p, bool lenient, struct errmsg *err)
@@ -215,23 +215,14 @@ void plan_warm(struct plan *p)
 		p->view->warm(p);
 }
 
-/* What a universal tree says of a foreign source, and other views, too, where it is not
- * shown. */
-static void warn_of_source(const struct zero_checkpoint *r, const struct errmsg_sink *to)
-{
-	const struct rank_params *const c = r->model.ranks;
-
-	for (size_t i = 0; i < c->nnotes; i++)
-		errmsg_put(to, "%s", c->warnings[c->notes + i]);
-}
-
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	/* Of the checkpoint, not of each view of it. */
 	if (p->c->left && (!p->universal || p->owns_universal))
 		errmsg_put(to, "%s", p->c->left);
-	if (zckpt_of(p->c) && p->universal && p->owns_universal)
-		warn_of_source(zckpt_of(p->c), to);
+	/* What a universal tree says of a foreign source, and others where it is not shown. */
+	for (size_t i = 0; p->universal && p->owns_universal && i < p->c->nnotes; i++)
+		errmsg_put(to, "%s", p->c->notes[i]);
 	plan_lack(p, to);
 	if (p->view->warn)
 		p->view->warn(p, to);

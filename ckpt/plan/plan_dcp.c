@@ -16,11 +16,11 @@
 #include "ckpt/dcp/metadata.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/legacy.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/dcpview_layout.h"
 #include "ckpt/plan/dcpview_state.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
 struct plan_dcp {
 	struct plan plan;
@@ -206,13 +206,11 @@ static bool is_internal(const struct value *key)
 /* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
 static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 {
-	const struct zero_checkpoint *const r = zckpt_of(e->p->c);
+	struct checkpoint *const c = e->p->c;
 	struct value *const out = value_new(&d->a, VALUE_DICT);
-	const struct value_dict *from;
+	const struct value_dict *const from =
+		value_pairs(c->ops->object(c, OBJECT_MODEL, 0, 0, d));
 
-	if (!r || !draft_open(d, &r->dir.model[0], r->dir.noptim))
-		return out;
-	from = value_pairs(d->old.root);
 	for (size_t i = 0; from && i < from->n; i++)
 		if (!is_internal(from->v[i].key))
 			value_put(&d->a, out, from->v[i].key, from->v[i].val);
@@ -263,17 +261,15 @@ static void set_groups(struct plan *p)
 static int dcpview_make(struct plan *p, struct errmsg *err)
 {
 	struct plan_dcp *const x = dcpview_of(p);
-	struct zero_checkpoint *r = zckpt_of(p->c);
 	struct errmsg why = { "" };
 	int rc = p->c->ops->check(p->c, false, err)
 			 ?: checkpoint_order(p->c, err);
 
 	if (rc)
 		return rc;
-	if (p->c->ops->check(p->c, true, &x->refused))
-		r = NULL;
-	rc = dcpview_state_make(&x->state, p->options.dcp_style,
-				p->options.dcp_ranks, p->c, r, &why);
+	rc = p->c->ops->check(p->c, true, &x->refused);
+	rc = dcpview_state_make(&x->state, p->options.dcp_style, p->options.dcp_ranks, p->c,
+				!rc && p->c->ranks, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", p->c->path, why.text);
 	set_groups(p);

@@ -11,7 +11,6 @@
 struct plan_record;
 struct tag_file;
 struct value;
-struct zero_checkpoint;
 
 /* What a view knows of an entry without laying out a file.  Preset for a file that is
  * computed from shards; directories have the times and readers of the plan. */
@@ -124,41 +123,13 @@ void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *
 
 /* Return the param_groups of a shard's optimizer_state_dict, or NULL: elastic checkpoints
  * have none. */
-struct value *plan_param_groups(const struct zero_checkpoint *r,
-				const struct value *optimizer);
+struct value *plan_param_groups(const struct checkpoint *c, const struct value *optimizer);
 
-/* Make the object of zero/optimizer_state.pt, which shard 0 has. */
+/* Make the object of zero/optimizer_state.pt, from that of the first rank. */
 struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d);
 
-/* Stages 1 and 2 restore the parameters of as many groups as both their engine and
- * the list in optimizer_state.pt have (deepspeed/runtime/base_optimizer.py,
- * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is
- * unknown, the list has so many, more than programs make. */
-#define PLAN_ENGINE_GROUPS 64
-
-/* Make a list of `n` empty dicts: param_groups that say nothing.  A loader
- * updates its own groups from them and so keeps its hyperparameters. */
-struct value *plan_empty_groups(struct arena *a, size_t n);
-
-/*
- * Make what stage 3's loader reads from optimizer_state.pt:
- *
- *   {state: {0: {step}}, param_groups}
- *
- * `step` may be NULL: there is none.  stage3.py,
- * load_hp_checkpoint_state_from_checkpoint_dir_stage3.
- */
-struct value *plan_stage3_state(struct arena *a, struct value *step,
-				struct value *groups);
-
-/* Check that all parameters of a ZeRO tag, and the states that they have, can be computed. */
+/* Check that all parameters, and the states that they have, can be computed. */
 int plan_check_params(struct plan *p, struct errmsg *err);
-
-/* Make the dict around a tensor of a Hugging Face directory. */
-struct value *plan_hf_wrap(struct arena *a, const struct param *p, const struct tensor *t);
-
-/* Fill in the files in the root, and in zero/, of its universal tree. */
-void plan_hf_files(bool any_stage, struct plan_group *root, struct plan_group *zero);
 
 /* plan_warn for a universal tree. */
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to);

@@ -18,10 +18,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/names.h"
+#include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
 static bool is_sharded(const struct value *key)
 {
@@ -62,42 +61,32 @@ static struct value *replaced(struct arena *a, const struct value *key,
 	return v;
 }
 
-struct value *plan_empty_groups(struct arena *a, size_t n)
+/* What torch's optimizer has. */
+static const struct value *base_of(const struct checkpoint *c, const struct value *dict)
 {
-	struct value *const list = value_new(a, VALUE_LIST);
-
-	for (size_t g = 0; g < n; g++)
-		value_append(a, list, value_new(a, VALUE_DICT));
-	return list;
+	return value_find(dict, c->facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
+					       : KEY_BASE_OPTIMIZER_STATE);
 }
 
 /* The step, from the first group; NULL if there is none. */
-static struct value *find_step(const struct zero_checkpoint *r,
-			       const struct value *dict)
+static struct value *find_step(const struct value *base)
 {
-	const struct value *const base = value_find(
-		dict, r->model.ranks[0].facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
-					      : KEY_BASE_OPTIMIZER_STATE);
 	const struct value *const first =
-		value_item(base, 0)
-			?: value_numbered(value_find(base, "state"), 0);
+		value_item(base, 0) ?: value_numbered(value_find(base, "state"), 0);
 
 	return value_find(first, "step");
 }
 
-struct value *plan_stage3_state(struct arena *a, struct value *step,
-				struct value *groups)
+/* What stage 3's loader reads (stage3.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir_stage3); there may be no step. */
+static struct value *stage3_state(struct arena *a, struct value *step, struct value *groups)
 {
-	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const state = value_new(a, VALUE_DICT);
-	struct value *const first = value_new(a, VALUE_DICT);
+	const struct value_field first = { "step", step };
+	const struct value_field fields[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
 
-	if (step)
-		value_dict_set(a, first, "step", step);
-	value_put(a, state, value_new_int(a, 0), first);
-	value_dict_set(a, out, "state", state);
-	value_dict_set(a, out, KEY_PARAM_GROUPS, groups);
-	return out;
+	value_put(a, state, value_new_int(a, 0), value_new_fields(a, &first, 1));
+	return value_new_fields(a, fields, COUNT(fields));
 }
 
 /* The learning rate, if all groups have the same; else NULL. */
@@ -129,7 +118,7 @@ static struct value *add_groups(struct arena *a, const struct value *groups)
 
 	for (size_t i = 0; from && i < from->n; i++)
 		value_append(a, all, from->v[i]);
-	while (!a->failed && all->seq.n < PLAN_ENGINE_GROUPS) {
+	while (!a->failed && all->seq.n < ENGINE_GROUPS_MAX) {
 		struct value *const group = value_new(a, VALUE_DICT);
 
 		if (lr)
@@ -139,25 +128,30 @@ static struct value *add_groups(struct arena *a, const struct value *groups)
 	return all;
 }
 
-struct value *plan_param_groups(const struct zero_checkpoint *r,
-				const struct value *optimizer)
+struct value *plan_param_groups(const struct checkpoint *c, const struct value *optimizer)
 {
-	return value_find_path(optimizer,
-			       r->model.ranks[0].facts.zero3
-				       ? KEY_OPTIMIZER_STATE_DICT
-				       : KEY_BASE_OPTIMIZER_STATE,
-			       KEY_PARAM_GROUPS, NULL);
+	return value_find(base_of(c, optimizer), KEY_PARAM_GROUPS);
+}
+
+/* An elastic checkpoint records no param_groups.  The loader walks saved and own groups
+ * together: empty ones make it load every group. */
+static struct value *empty_groups(struct arena *a, size_t n)
+{
+	struct value *const list = value_new(a, VALUE_LIST);
+
+	for (size_t g = 0; g < n; g++)
+		value_append(a, list, value_new(a, VALUE_DICT));
+	return list;
 }
 
 static struct value *make_root(const struct plan *p, struct arena *a,
 			       const struct value *dict, struct value *version)
 {
-	const struct zero_checkpoint *const r = zckpt_of(p->c);
-	const bool any = p->options.any_stage;
-	const bool zero3 = r->model.ranks[0].facts.zero3;
+	const struct checkpoint *const c = p->c;
+	const bool any = p->options.any_stage, zero3 = c->facts.zero3;
 	const struct value_dict *const from = value_pairs(dict);
 	struct value *const root = value_new(a, VALUE_DICT);
-	struct value *groups = plan_param_groups(r, dict);
+	struct value *groups = plan_param_groups(c, dict) ?: empty_groups(a, c->ranks->ngroups);
 
 	for (size_t i = 0; i < from->n; i++) {
 		const struct value_pair *const pair = &from->v[i];
@@ -165,17 +159,11 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 		if (zero3 && !any)
 			value_put(a, root, pair->key, pair->val);
 		else if (!is_sharded(pair->key))
-			value_put(a, root, pair->key,
-				  replaced(a, pair->key, pair->val,
-					   r->dir.dp_degree));
+			value_put(a, root, pair->key, replaced(a, pair->key, pair->val, c->dp));
 	}
-	/* An elastic checkpoint records no param_groups.  The loader walks saved
-	 * and own groups together: empty ones make it load every group. */
-	if (!groups)
-		groups = plan_empty_groups(a, r->model.ranks[0].ngroups);
 	if (any)
 		value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT,
-			       plan_stage3_state(a, find_step(r, dict), groups));
+			       stage3_state(a, find_step(base_of(c, dict)), groups));
 	/* Stages 1 and 2 read the version here; stage 3 has it one level up. */
 	if (any && zero3 && version && !value_find(root, KEY_DS_VERSION))
 		value_dict_set(a, root, KEY_DS_VERSION, version);

@@ -20,7 +20,6 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shards.h"
-#include "ckpt/zero/checkpoint.h"
 
 #define GROUP_SHIFT 36
 

@@ -24,11 +24,12 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/experts.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shards.h"
-#include "ckpt/zero/checkpoint.h"
 
 struct plan_universal {
 	struct plan plan;
@@ -42,29 +43,66 @@ static struct plan_universal *universal_of(struct plan *p)
 	return (struct plan_universal *)p;
 }
 
+/* The number of files of model states that a run of the checkpoint's stage has. */
+static size_t count_models(const struct checkpoint *c)
+{
+	return (size_t)(c->tp * c->pp) * (c->facts.zero3 ? c->dp : 1);
+}
+
 /* A tree for any stage has model states under the names for which engines of other stages
- * look, too. */
+ * look, too.  Returns the model-parallel rank whose these are, or else sets both ranks. */
+static unsigned find_model(const struct plan_item *e, unsigned *rank, bool *other)
+{
+	const struct checkpoint *const c = e->p->c;
+	const size_t n = count_models(c), ranks = n / (c->tp * c->pp);
+
+	*other = e->i >= n;
+	*rank = *other ? 0 : (unsigned)(e->i % ranks);
+	return (unsigned)(*other ? e->i - n : e->i / ranks);
+}
+
 static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+	const struct tag_file *const f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
 
-	if (e->i < d->nmodel)
-		return plan_set_name(out, d->model[e->i].name, "");
+	if (f && !other)
+		return plan_set_name(out, f->name, "");
 	snprintf(out, NAME_MAX + 1, "%smp_rank_%02u_model_states.pt",
-		 d->zero3 ? "" : "zero_pp_rank_0_",
-		 (unsigned)(e->i - d->nmodel));
+		 other && !e->p->c->facts.zero3 ? "zero_pp_rank_0_" : "", mp);
 	return 1;
 }
 
 static void describe_model(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tagdir *const d = &zckpt_of(e->p->c)->dir;
-	const size_t n =
-		e->i < d->nmodel
-			? e->i
-			: tagdir_model_number(d, (unsigned)(e->i - d->nmodel));
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+	const struct tag_file *const f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
 
-	plan_describe_copy(e->p, &d->model[n], d->noptim + n, out);
+	if (f)
+		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
+	else
+		out->readable_by = &e->p->names;
+}
+
+/* What hf_to_universal.py writes. */
+static struct value *draft_source(const struct plan_item *e, struct draft *d)
+{
+	(void)e;
+	bytebuf_add_str(&d->head, "Huggingface checkpoint");
+	return NULL;
+}
+
+static struct value *draft_model(const struct plan_item *e, struct draft *d)
+{
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+
+	return e->p->c->ops->object(e->p->c, OBJECT_MODEL, mp, rank, d);
 }
 
 /* Its pickle has objects of the optimizer shards. */
@@ -109,7 +147,7 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	/* Stage 3 trees have no file for a state that is not a tensor: the loader takes the
 	 * step from optimizer_state.pt.  hf_to_universal.py writes none. */
 	if (st->kind != STATE_FLAT && !e->p->options.any_stage &&
-	    !(zckpt_of(c) && !zckpt_of(c)->model.ranks[0].facts.zero3))
+	    (!c->ranks || c->facts.zero3))
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
 }
@@ -188,6 +226,19 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	return dict;
 }
 
+/* The same as hf_to_universal.py (DeepSpeed's pull request 7212) has it, whose trees lack what
+ * DeepSpeed 0.19.8 reads besides. */
+static struct value *wrap_hf(struct arena *a, const struct param *p, const struct tensor *t)
+{
+	const struct value_field fields[] = {
+		{ "param", tensor_to_value(a, t) },
+		{ "cat_dim", value_new_int(a, 0) },
+		{ "vocab_tensor", p->merge.vocab ? value_new_bool(a, true) : NULL },
+	};
+
+	return value_new_fields(a, fields, COUNT(fields));
+}
+
 /* Make a state with an element for each of the parameter's, or of the whole group, such as
  * step. */
 static struct value *draft_owned(const struct plan_item *e, const struct param *p,
@@ -195,7 +246,7 @@ static struct value *draft_owned(const struct plan_item *e, const struct param *
 {
 	struct checkpoint *const c = e->p->c;
 	const bool number = st->kind != STATE_FLAT;
-	const bool bare = !number && model_is_flat(&zckpt_of(c)->model) &&
+	const bool bare = !number && checkpoint_is_flat(c) &&
 			  !e->p->options.any_stage && p->merge.rule != MERGE_EXPERTS;
 	struct extent_map *map;
 	struct tensor t;
@@ -218,7 +269,7 @@ static struct value *draft_stored(const struct plan_item *e, const struct param 
 				  struct draft *d)
 {
 	const struct stored *const m = p->module;
-	const bool hf = !zckpt_of(e->p->c), cast = hf || m->dtype != DTYPE_F32;
+	const bool hf = !e->p->c->ranks, cast = hf || m->dtype != DTYPE_F32;
 	struct tensor t, view;
 	struct extent_map *map;
 	uint64_t skip = 0;
@@ -246,7 +297,7 @@ static struct value *draft_stored(const struct plan_item *e, const struct param 
 		draft_require(d, !d->extents ||
 					 gathers_add_tensor(&d->gathers, &view, m->file,
 							    m->storage, DTYPE_F32, map));
-	return hf ? plan_hf_wrap(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
+	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
@@ -319,25 +370,16 @@ static int universal_check(struct plan *p, struct errmsg *err)
 
 static void universal_warm(struct plan *p)
 {
-	struct zero_checkpoint *const r = zckpt_of(p->c);
+	struct checkpoint *const c = p->c;
 	uint32_t shards[PLAN_WARM_SHARDS];
-	const struct tagdir *d;
 	uint64_t size;
 	size_t n = 0;
 
-	if (!r || !latency_maybe_high(&p->c->latency))
+	if (!c->ops->warm || !latency_maybe_high(&c->latency))
 		return;
-	d = &r->dir;
-	for (; n < PLAN_WARM_SHARDS && n < d->nfiles; n++)
+	for (; n < PLAN_WARM_SHARDS && n < c->nfiles; n++)
 		shards[n] = (uint32_t)n;
-	for (unsigned mp = 0; mp < d->mp_degree && mp * d->dp_degree < n; mp++) {
-		const size_t left = n - mp * d->dp_degree;
-
-		zckpt_load_shards(r, mp, 0,
-				  left < d->dp_degree ? (unsigned)left
-						      : d->dp_degree,
-				  1, NULL);
-	}
+	c->ops->warm(c, n);
 	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
 	shards_assume_latency(p->c->shards, &p->c->latency);
 	shards_check_files(p->c->shards, shards, n, NULL);
@@ -352,25 +394,30 @@ static int universal_make(struct plan *p, struct errmsg *err)
 {
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
-	const struct zero_checkpoint *const r = zckpt_of(p->c);
+	static const char *const source[] = { "source.txt" };
+	const struct checkpoint *const c = p->c;
+	const bool hf = !c->ranks;
 	struct plan_paths *const paths = &universal_of(p)->paths;
 	const int rc = plan_paths_init(paths, p->c->params, p->c->nparams,
 				       sizeof(*p->c->params),
-				       r ? r->dir.model[0].path : p->c->path, err);
+				       checkpoint_path(c, OBJECT_MODEL, 0, 0), err);
 
 	if (rc)
 		return rc;
 	/* A checkpoint of no stage serves all. */
-	p->options.any_stage |= p->c->facts.source != NULL;
+	p->options.any_stage |= c->facts.source != NULL;
 
-	struct plan_group groups[] = {
+	/* Those of Hugging Face weights are for any stage only. */
+	const bool any = p->options.any_stage, full = !hf || any;
+	const struct plan_group groups[] = {
 		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
 		{ .dir = ROOT,
-		  .n = r ? r->dir.nmodel + (p->options.any_stage ? r->dir.mp_degree : 0) : 0,
+		  .n = full ? count_models(c) + (any ? c->tp * c->pp : 0) : 0,
 		  .name = name_model,
-		  .describe = describe_model },
+		  .describe = describe_model,
+		  .draft = draft_model },
 		{ .dir = ZERO,
-		  .n = 1,
+		  .n = full,
 		  .names = optimizer,
 		  .describe = describe_optimizer,
 		  .draft = plan_draft_optimizer },
@@ -378,17 +425,15 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		  .is_dir = true,
 		  .n = paths->ndirs,
 		  .paths = paths,
-		  .describe = r ? NULL : describe_param },
+		  .describe = hf ? describe_param : NULL },
 		{ .dir = PARAM,
-		  .n = SHARD_STATES_MAX + 1,
+		  .n = PARAM_STATES_MAX + 1,
 		  .name = name_state,
-		  .describe = r ? NULL : describe_state,
+		  .describe = hf ? describe_state : NULL,
 		  .draft = draft_state },
+		{ .dir = ROOT, .n = hf, .names = source, .draft = draft_source },
 	};
 
-	if (!r)
-		plan_hf_files(p->options.any_stage, &groups[MODEL - 1],
-			      &groups[OPTIMIZER - 1]);
 	plan_set_groups(p, groups, COUNT(groups));
 	return 0;
 }

@@ -8,13 +8,13 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/weights/adapter.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* A parameter whose name ends so and which the checkpoint, not the user, says to
  * concatenate along dimension 0; NULL if there is none. */
-static const struct param *find_plain(const struct model *m, const char *suffix)
+static const struct param *find_plain(const struct checkpoint *m, const char *suffix)
 {
 	const size_t len = strlen(suffix);
 
@@ -32,7 +32,7 @@ static const struct param *find_plain(const struct model *m, const char *suffix)
 
 /* Megatron-DeepSpeed's pattern names the position embeddings of a model with tied
  * embeddings only, although all tensor-parallel ranks have the whole of them. */
-static void warn_of_positions(const struct model *m,
+static void warn_of_positions(const struct checkpoint *m,
 			      const struct errmsg_sink *to)
 {
 	const struct param *const p =
@@ -53,7 +53,7 @@ static void warn_of_positions(const struct model *m,
 
 /* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
  * a resume on another tensor-parallel size may be wrong without a message. */
-static void warn_of_megatron(const struct model *m,
+static void warn_of_megatron(const struct checkpoint *m,
 			     const struct errmsg_sink *to)
 {
 	const struct param *const qkv =
@@ -61,7 +61,7 @@ static void warn_of_megatron(const struct model *m,
 	const struct param *const row =
 		find_plain(m, ".mlp.dense_4h_to_h.weight");
 
-	if (!m->ranks->facts.has_uc_info || model_is_flat(m))
+	if (!m->facts.has_uc_info || checkpoint_is_flat(m))
 		return;
 	if (qkv)
 		errmsg_put(to,
@@ -82,9 +82,9 @@ static void warn_of_megatron(const struct model *m,
 }
 
 /* Does the checkpoint have frozen weights of what an adapter adapts? */
-static bool has_adapted(const struct model *m, const char *weight, bool *is_adapter)
+static bool has_adapted(const struct checkpoint *m, const char *weight, bool *is_adapter)
 {
-	bool has = m->ranks->facts.zero3 && m->ranks->facts.has_frozen;
+	bool has = m->facts.zero3 && m->facts.has_frozen;
 
 	*is_adapter = false;
 	for (size_t i = 0; !has && i < m->nparams && (!i || *is_adapter); i++)
@@ -96,7 +96,7 @@ static bool has_adapted(const struct model *m, const char *weight, bool *is_adap
 /* Report frozen weights that the run left out, as PEFT's trainers do with
  * exclude_frozen_parameters: in stages 2 and 3 the files tell it, in others what an
  * adapter adapts is missing. */
-static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
+static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink *to)
 {
 	bool is_adapter = false;
 
@@ -109,16 +109,17 @@ static void warn_of_frozen(const struct model *m, const struct errmsg_sink *to)
 				   m->params[i].name);
 			return;
 		}
-	if (m->ranks->facts.excludes_frozen)
+	if (m->facts.excludes_frozen)
 		errmsg_put(to, "the run saved no frozen weights"
 			       " (exclude_frozen_parameters): if it has any, the views"
 			       " lack them");
 }
 
-static void warn_of_model(const struct plan *p, const struct model *m,
-			  const struct errmsg_sink *to)
+static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 {
-	if (m->ranks->facts.round_robin)
+	const struct checkpoint *const m = p->c;
+
+	if (m->facts.round_robin)
 		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
 			       " scrambles every universal tree in an engine"
 			       " where it is on; turn it off to resume from the"
@@ -129,7 +130,7 @@ static void warn_of_model(const struct plan *p, const struct model *m,
 			   " correct only if lr and eps are scaled as"
 			   " well",
 			   m->scaled->name);
-	if (p->options.rules && model_is_flat(m))
+	if (p->options.rules && checkpoint_is_flat(m))
 		errmsg_put(to, "merge rules do not apply: ZeRO-3 without tensor"
 			       " parallelism has whole parameters");
 	warn_of_megatron(m, to);
@@ -138,19 +139,17 @@ static void warn_of_model(const struct plan *p, const struct model *m,
 
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	const struct zero_checkpoint *const r = zckpt_of(p->c);
 	const struct checkpoint *const c = p->c;
 	const char *text;
 	size_t pos = 0;
 
-	if (r)
-		warn_of_model(p, &r->model, to);
+	warn_of_model(p, to);
 	c->ops->warn(c, to);
 	for (size_t i = c->nparams; i < c->nparams + c->nmore; i++)
 		errmsg_put(to, "%s: %s: only in the view dcp: %s is no type of real numbers",
 			   c->files[c->params[i].module->file].path, c->params[i].name,
 			   dtype_name(c->params[i].module->dtype));
-	while (r && (text = model_next_unused(&r->model, &pos)))
+	while (c->rules && (text = merge_rules_next_unused(c->rules, &pos)))
 		errmsg_put(to, "a pattern of merge rules matches no parameter: %s",
 			   text);
 }

@@ -15,6 +15,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/utf8.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
@@ -22,7 +23,6 @@
 #include "ckpt/weights/adapter_dirs.h"
 #include "ckpt/weights/sidecars.h"
 #include "ckpt/weights/weights_split.h"
-#include "ckpt/zero/checkpoint.h"
 
 struct plan_weights {
 	struct plan plan;

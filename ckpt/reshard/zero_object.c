@@ -35,7 +35,7 @@ static unsigned old_rank(const struct reshard *s, enum checkpoint_object what, s
 const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint_object what,
 					size_t number)
 {
-	return s->c->ops->file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
+	return checkpoint_file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
 			       old_rank(s, what, number));
 }
 

@@ -134,7 +134,7 @@ bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map 
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank)
 {
-	const struct tag_file *const f = c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
+	const struct tag_file *const f = checkpoint_file(c, what, mp, rank);
 
 	return f ? f->path : c->path;
 }

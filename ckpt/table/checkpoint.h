@@ -57,6 +57,9 @@ bool param_state_number(const struct param_state *st, double *out);
 /* Are two states equal, apart from the elements of parameters? */
 bool param_state_equal(const struct param_state *a, const struct param_state *b);
 
+/* Limit of the optimizer's states that a parameter has; Adam has three. */
+#define PARAM_STATES_MAX 15
+
 /* The states of parameters that have alike ones: first the master weights, "fp32". */
 struct param_states {
 	struct param_state *v;
@@ -100,6 +103,7 @@ struct checkpoint {
 	const struct rank_table *ranks;
 	unsigned tp, pp, dp;
 	const struct merge_rules *rules; /* that were asked about all rows; or NULL */
+	const struct param *scaled; /* a row with scaled pieces, or NULL */
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
@@ -115,6 +119,12 @@ struct checkpoint {
 /* What a data-parallel rank has pickled: its part of the module, which without stage 3 rank 0
  * has for all, and its part of the optimizer. */
 enum checkpoint_object { OBJECT_MODEL, OBJECT_OPTIMIZER };
+
+/* Stages 1 and 2 restore the parameters of as many groups as both their engine and the list in
+ * optimizer_state.pt have (deepspeed/runtime/base_optimizer.py,
+ * load_hp_checkpoint_state_from_checkpoint_dir).  Where the engine's number is unknown, the
+ * list has so many, more than programs make. */
+#define ENGINE_GROUPS_MAX 64
 
 /* Consecutive elements of a state of a slice. */
 struct part_run {
@@ -153,7 +163,7 @@ struct checkpoint_ops {
 	 * model-parallel and one expert-parallel rank, which have the states. */
 	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
 		     struct extent_map *out, struct errmsg *err);
-	/* The file of a rank's object; NULL: none has it. */
+	/* The file of a rank's object; NULL: none has it.  NULL: none has any. */
 	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
 	/* Return the object, which lives as long as the draft, whose old file has its
@@ -161,6 +171,8 @@ struct checkpoint_ops {
 	 * have saved, without tensors that rows have.  NULL with the draft's error. */
 	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				unsigned rank, struct draft *d);
+	/* Find out early what will be asked about the first `n` files.  NULL: nothing is. */
+	void (*warm)(struct checkpoint *c, size_t n);
 	/* Fill in `order` and `left_out`.  NULL: `load` does. */
 	int (*order)(struct checkpoint *c, struct errmsg *err);
 	/* Would the files of a directory be chosen again?  NULL: yes. */
@@ -193,6 +205,14 @@ int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
+
+/* The file of a rank's object, or NULL. */
+static inline const struct tag_file *checkpoint_file(const struct checkpoint *c,
+						     enum checkpoint_object what, unsigned mp,
+						     unsigned rank)
+{
+	return c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
+}
 
 /* The path of the file of a rank's object, or, where no file has it, of the checkpoint. */
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,

@@ -15,7 +15,6 @@
 #include "ckpt/sys/crc32.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shards.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* All files of a tag that was written to so lately are checked before it is listed: one may
  * be half-written.  Later, each is checked when it is read. */
@@ -119,12 +118,12 @@ bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 
 bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)
 {
-	const struct zero_checkpoint *const r = zckpt_of(plan_checkpoint(p));
+	const struct checkpoint *const c = plan_checkpoint(p);
 
-	if (!r || !r->model.ranks[0].lost || newest_ns(&r->c) <= began ||
-	    is_older(newest_ns(&r->c), OPTIMIZER_SECONDS))
+	if (!c->ranks || !c->ranks->lost || newest_ns(c) <= began ||
+	    is_older(newest_ns(c), OPTIMIZER_SECONDS))
 		return false;
-	errmsg_set(why, 0, "%s", r->model.ranks[0].refused);
+	errmsg_set(why, 0, "%s", c->ranks->refused);
 	return true;
 }
 

@@ -130,6 +130,7 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 	r->c.pp = r->model.pp;
 	r->c.dp = r->dir.dp_degree;
 	r->c.rules = model_is_flat(&r->model) ? NULL : first->rules;
+	r->c.scaled = r->model.scaled;
 	r->c.params = r->model.params;
 	r->c.nparams = r->model.nparams;
 	return 0;
@@ -545,6 +546,17 @@ static struct value *zero_object(struct checkpoint *c, enum checkpoint_object wh
 	return draft_open(d, f, (size_t)(f - c->files)) ? d->old.root : NULL;
 }
 
+static void zero_warm(struct checkpoint *c, size_t n)
+{
+	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+
+	for (unsigned mp = 0; mp < r->dir.mp_degree && mp * c->dp < n; mp++) {
+		const size_t left = n - mp * c->dp;
+
+		zckpt_load_shards(r, mp, 0, left < c->dp ? (unsigned)left : c->dp, 1, NULL);
+	}
+}
+
 const struct checkpoint_ops zero_checkpoint_ops = {
 	.size = sizeof(struct zero_checkpoint),
 	.list = zero_list,
@@ -555,6 +567,7 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.parts = zero_parts,
 	.file = zero_file,
 	.object = zero_object,
+	.warm = zero_warm,
 	.order = rows_find,
 	.warn = zckpt_warn,
 	.verify = zckpt_check_files,

@@ -66,7 +66,6 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 {
 	struct zero_checkpoint *const r = l->f->r;
 	uint8_t first[PROBE * sizeof(double)];
-	const struct shard *profile;
 	struct tensor t;
 	uint64_t at;
 	size_t n;
@@ -78,8 +77,8 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	n = t.numel < PROBE ? (size_t)t.numel : PROBE;
 	return !shards_read(r->c.shards, (uint32_t)(l->file - r->dir.files), first,
 			    n * dtype_size(t.dtype), at, NULL) &&
-	       !zckpt_profile(r, s->mp, &profile, NULL) &&
-	       begins_with(r, s, profile->groups[s->group].states.v, first, t.dtype, n);
+	       !zckpt_load_shards(r, s->mp, 0, 1, 1, NULL) &&
+	       begins_with(r, s, r->c.ranks[s->mp].groups[s->group].states->v, first, t.dtype, n);
 }
 
 /* Return the tied module's prefix of the layer's names if slice `s` is of one, and the layer

@@ -195,7 +195,7 @@ static int read_states(const struct shard_reader *r, size_t g,
 				   "the optimizer states of group"
 				   " %zu are not a dict but a %s",
 				   g, value_kind_name(states));
-	if (d->n > SHARD_STATES_MAX)
+	if (d->n > PARAM_STATES_MAX)
 		return ERRMSG_FILE(r, -E2BIG,
 				   "group %zu has %zu optimizer states", g,
 				   d->n);

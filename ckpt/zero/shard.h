@@ -14,9 +14,6 @@
 struct tagdir;
 struct errmsg;
 
-/* Limit of optimizer states per group; Adam has three. */
-#define SHARD_STATES_MAX 15
-
 /* A rank's slice of a flat group: states are 1-D tensors in its shard file. */
 struct shard_group {
 	struct param_states states;

@@ -187,7 +187,7 @@ static void parameters_know_their_slices(void **state)
 		fail_msg("%s", err.text);
 	assert_int_equal(m.nparams, 1); /* the last stage only repeats the
 					 * parameter */
-	assert_null(model_next_unused(&m, &pos));
+	assert_null(merge_rules_next_unused(m.ranks->rules, &pos));
 	assert_null(model_find(&m, "v"));
 	p = model_find(&m, "w");
 	assert_non_null(p);

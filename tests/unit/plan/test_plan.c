@@ -153,7 +153,7 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 			 (struct span){ bytes, (size_t)len });
 	assert_int_equal(ptfile_open_source(&pt, &src, &err), 0);
 	groups = value_find_items(pt.root, "param_groups");
-	assert_int_equal(groups->n, PLAN_ENGINE_GROUPS);
+	assert_int_equal(groups->n, ENGINE_GROUPS_MAX);
 	for (size_t i = 0; i < groups->n; i++) {
 		const struct value_dict *const g = value_pairs(groups->v[i]);
 
