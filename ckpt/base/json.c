@@ -230,6 +230,22 @@ void json_write_string(struct bytebuf *out, const char *s, bool ascii)
 	bytebuf_add_u8(out, '"');
 }
 
+cJSON *json_add_object(cJSON *list)
+{
+	cJSON *const o = list ? cJSON_CreateObject() : NULL;
+
+	cJSON_AddItemToArray(list, o);
+	return o;
+}
+
+void json_add_text(cJSON *object, const char *key, const char *text)
+{
+	if (text)
+		cJSON_AddStringToObject(object, key, text);
+	else
+		cJSON_AddNullToObject(object, key);
+}
+
 void json_add_int(cJSON *object, const char *key, int64_t value)
 {
 	char text[INT64_LEN];

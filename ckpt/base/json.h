@@ -40,6 +40,12 @@ void json_write(struct bytebuf *out, const cJSON *value, bool pretty);
  * Python's json.dumps writes them. */
 void json_write_string(struct bytebuf *out, const char *s, bool ascii);
 
+/* Add an object to the end of a list, and return it; NULL if there is no list. */
+cJSON *json_add_object(cJSON *list);
+
+/* Add a text, or null. */
+void json_add_text(cJSON *object, const char *key, const char *text);
+
 /* Add a whole number with all its digits; cJSON's own numbers are doubles. */
 void json_add_int(cJSON *object, const char *key, int64_t value);
 

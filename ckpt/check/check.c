@@ -90,48 +90,36 @@ static void check_done(struct check *c)
 	report_close(&c->report);
 }
 
-static void add_text(struct check *c)
+static int tell(struct check *c, unsigned flags, struct errmsg *err)
 {
 	struct report *r = &c->report;
 	char size[SIZE_TEXT_LEN];
 
-	report_begin(r);
+	r->problems.failed |= c->forms.failed;
+	report_begin(r, flags);
+	cJSON_AddBoolToObject(r->json, "data", c->data);
+	json_add_int(r->json, "files", (int64_t)c->nfiles);
+	json_add_int(r->json, "bytes", (int64_t)c->bytes);
 	report_line(r, "files", "%zu, %s", c->nfiles, size_text(c->bytes, size));
+	if (r->plan) {
+		json_add_int(r->json, "parameters", (int64_t)c->params);
+		json_add_int(r->json, "tree_files", (int64_t)c->opened);
+		json_add_int(r->json, "replicas", (int64_t)c->npairs);
+	}
 	if (r->plan && c->opened)
-		report_line(r, "parameters",
-			    "%zu, in %" PRIu64 " files of the universal tree",
+		report_line(r, "parameters", "%zu, in %" PRIu64 " files of the universal tree",
 			    c->params, c->opened);
 	else if (r->plan)
 		report_line(r, "parameters", "%zu", c->params);
 	if (c->data && r->zero)
-		report_line(r, "replicas", "%zu pairs of slices compared",
-			    c->npairs);
+		report_line(r, "replicas", "%zu pairs of slices compared", c->npairs);
+	notes_add_json(&c->forms, r->json, "convert");
 	for (size_t i = 0; i < c->forms.n; i++)
 		report_line(r, i ? "" : "can convert", "%s", c->forms.v[i]);
-	report_end(r, c->data ? "the checkpoint is whole"
-			      : "the checkpoint is whole; tensors were not"
-				" read (--data)");
-}
-
-static cJSON *to_json(const struct check *c)
-{
-	cJSON *root = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(root, "checkpoint", c->report.dir);
-	cJSON_AddBoolToObject(root, "data", c->data);
-	cJSON_AddBoolToObject(root, "whole", c->report.problems.n == 0);
-	json_add_int(root, "files", (int64_t)c->nfiles);
-	json_add_int(root, "bytes", (int64_t)c->bytes);
-	if (c->report.plan) {
-		json_add_int(root, "parameters", (int64_t)c->params);
-		json_add_int(root, "tree_files", (int64_t)c->opened);
-		json_add_int(root, "replicas", (int64_t)c->npairs);
-	}
-	notes_add_json(&c->forms, root, "convert");
-	notes_add_json(&c->report.notes, root, "notes");
-	notes_add_json(&c->report.warnings, root, "warnings");
-	notes_add_json(&c->report.problems, root, "problems");
-	return root;
+	return report_end(r,
+			  c->data ? "the checkpoint is whole"
+				  : "the checkpoint is whole; tensors were not read (--data)",
+			  err);
 }
 
 int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
@@ -141,13 +129,10 @@ int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
 	struct check c = { .report.u = u,
 			   .data = flags & UCKPT_DATA,
 			   .progress.u = u };
-	int rc = report_open(&c.report, paths, n, err) ?: check_all(&c, err);
+	const int rc = report_open(&c.report, paths, n, err)
+			       ?: check_all(&c, err)
+			       ?: tell(&c, flags, err);
 
-	c.report.problems.failed |= c.forms.failed;
-	if (!rc && !(flags & UCKPT_JSON))
-		add_text(&c);
-	if (!rc)
-		rc = report_emit(&c.report, flags & UCKPT_JSON ? to_json(&c) : NULL, err);
 	check_done(&c);
 	return rc;
 }

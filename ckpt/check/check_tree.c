@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens every file of the trees that `ucckpt convert` writes, which lays out all of its
- * extents and checks its sources, and compares its size with the one in its attributes.
+ * extents and checks its sources.
  *
  * Damage that only one form meets, such as in the model-states files that weights are
  * read from, is a problem of the checkpoint.  A form that is not supported for this
@@ -9,7 +9,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,21 +47,12 @@ static void add_failure(struct walk *w, int rc, const char *text)
 static void open_file(struct walk *w, const struct plan_entry *e)
 {
 	struct errmsg err = { "" };
-	struct plan_stat st;
 	struct vfile *f;
-	int rc = plan_stat(w->plan, e->node, &st, &err)
-			 ?: plan_file_open(w->plan, e->node, &f, &err);
+	const int rc = plan_file_open(w->plan, e->node, &f, &err);
 
 	if (rc) {
 		add_failure(w, rc, err.text);
 		return;
-	}
-	if (vfile_size(f) != st.size) {
-		rc = errmsg_set(&err, -EIO,
-				"%s: has %" PRIu64 " bytes when opened, but"
-				" %" PRIu64 " in its attributes",
-				e->name, vfile_size(f), st.size);
-		add_failure(w, rc, err.text);
 	}
 	vfile_free(f);
 	pthread_mutex_lock(&w->c->report.u->lock);

@@ -230,9 +230,8 @@ static void add_item(cJSON *list, const struct diff_param *p,
 	const enum diff_kind kind = s		? s->kind
 				    : p->has[0] ? DIFF_ONLY_A
 						: DIFF_ONLY_B;
-	cJSON *o = cJSON_CreateObject();
+	cJSON *o = json_add_object(list);
 
-	cJSON_AddItemToArray(list, o);
 	cJSON_AddStringToObject(o, "parameter", p->name);
 	if (p->tied)
 		cJSON_AddStringToObject(o, p->has[0] ? "tied_b" : "tied_a",

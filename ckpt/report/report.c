@@ -73,7 +73,7 @@ void notes_add_json(const struct notes *l, cJSON *object, const char *key)
 {
 	cJSON *list = cJSON_AddArrayToObject(object, key);
 
-	for (size_t i = 0; i < l->n; i++)
+	for (size_t i = 0; list && i < l->n; i++)
 		cJSON_AddItemToArray(list, cJSON_CreateString(l->v[i]));
 }
 
@@ -212,6 +212,7 @@ void report_close(struct report *r)
 	notes_done(&r->warnings);
 	notes_done(&r->problems);
 	bytebuf_done(&r->text);
+	cJSON_Delete(r->json);
 	free(r->dir);
 }
 
@@ -259,36 +260,47 @@ void report_line(struct report *r, const char *label, const char *fmt, ...)
 	va_end(ap);
 }
 
-void report_begin(struct report *r)
+void report_begin(struct report *r, unsigned flags)
 {
-	static const char *const choices[] = {
-		[TAGS_ITSELF] = "",
-		[TAGS_LATEST] = " (named by latest)",
-		[TAGS_STEP] = " (highest step)",
-		[TAGS_MTIME] = " (last modified)",
-		[TAGS_BELOW] = " (the newest below)",
-		[TAGS_WEIGHTS] = " (Hugging Face weights)",
-		[TAGS_NONE] = " (not a ZeRO checkpoint)",
+	static const struct {
+		const char *word, *text;
+	} choices[] = {
+		[TAGS_ITSELF] = { "itself", "" },
+		[TAGS_LATEST] = { "latest", " (named by latest)" },
+		[TAGS_STEP] = { "step", " (highest step)" },
+		[TAGS_MTIME] = { "mtime", " (last modified)" },
+		[TAGS_BELOW] = { "below", " (the newest below)" },
+		[TAGS_WEIGHTS] = { "weights", " (Hugging Face weights)" },
+		[TAGS_NONE] = { "none", " (not a ZeRO checkpoint)" },
 	};
 
-	report_line(r, "checkpoint", "%s%s", r->dir, choices[r->choice]);
+	report_line(r, "checkpoint", "%s%s", r->dir, choices[r->choice].text);
+	r->json = flags & UCKPT_JSON ? cJSON_CreateObject() : NULL;
+	cJSON_AddStringToObject(r->json, "checkpoint", r->dir);
+	cJSON_AddStringToObject(r->json, "chosen", choices[r->choice].word);
 }
 
-void report_end(struct report *r, const char *whole)
+int report_end(struct report *r, const char *whole, struct errmsg *err)
 {
+	const struct {
+		const char *key, *line;
+		const struct notes *of;
+	} lists[] = { { "notes", "note", &r->notes },
+		      { "warnings", "warning", &r->warnings },
+		      { "problems", "problem", &r->problems } };
+	cJSON *json = r->json;
+
+	cJSON_AddBoolToObject(json, "whole", r->problems.n == 0);
 	bytebuf_add_str(&r->text, "\n");
-	add_lines(&r->text, &r->notes, "note");
-	add_lines(&r->text, &r->warnings, "warning");
-	add_lines(&r->text, &r->problems, "problem");
+	for (size_t i = 0; i < COUNT(lists); i++) {
+		notes_add_json(lists[i].of, json, lists[i].key);
+		add_lines(&r->text, lists[i].of, lists[i].line);
+		r->text.failed |= lists[i].of->failed;
+	}
 	if (!r->problems.n)
 		bytebuf_add_format(&r->text, "%s\n", whole);
-}
-
-int report_emit(struct report *r, cJSON *root, struct errmsg *err)
-{
-	r->text.failed |= r->notes.failed || r->warnings.failed ||
-			  r->problems.failed;
-	return report_emit_text(r->u, &r->text, root, err) ?: r->problems.n > 0;
+	r->json = NULL;
+	return report_emit_text(r->u, &r->text, json, err) ?: r->problems.n > 0;
 }
 
 int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root,
@@ -296,7 +308,8 @@ int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root,
 {
 	int rc = 0;
 
-	if (!text->len) {
+	if (root && !text->failed) {
+		text->len = 0;
 		json_write(text, root, true);
 		bytebuf_add_str(text, "\n");
 	}

@@ -53,6 +53,7 @@ struct report {
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;
 	struct bytebuf text;
+	struct cJSON *json; /* what is reported instead of the text; or NULL */
 };
 
 /*
@@ -99,15 +100,14 @@ void report_add_warnings(struct report *r);
 void report_line(struct report *r, const char *label, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Add the lines that a text begins and ends with; `whole` if there are no problems. */
-void report_begin(struct report *r);
-void report_end(struct report *r, const char *whole);
+/* Begin the text, and the JSON with flag UCKPT_JSON. */
+void report_begin(struct report *r, unsigned flags);
 
-/* Tell the caller of the library the text, or `root` if that is empty.  Deletes `root`.
- * Returns 1 if there are problems, or -ENOMEM. */
-int report_emit(struct report *r, struct cJSON *root, struct errmsg *err);
+/* End both with notes, warnings and problems, the text with `whole` if there are none, and
+ * tell the caller of the library.  Returns 1 if there are problems, or -ENOMEM. */
+int report_end(struct report *r, const char *whole, struct errmsg *err);
 
-/* Tell the caller of the library `text`, or `root` if that is empty.  Deletes both.
+/* Tell the caller of the library `text`, or `root` if there is one.  Deletes both.
  * -ENOMEM, also of a text that has failed. */
 int report_emit_text(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
 		     struct errmsg *err);

@@ -128,6 +128,7 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 	r->c.ranks = v;
 	r->c.tp = r->model.tp;
 	r->c.pp = r->model.pp;
+	r->c.moe = &r->model.ranks[0].experts;
 	r->c.dp = r->dir.dp_degree;
 	r->c.rules = model_is_flat(&r->model) ? NULL : first->rules;
 	r->c.scaled = r->model.scaled;

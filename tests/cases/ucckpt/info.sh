@@ -32,7 +32,8 @@ says '"chosen": "latest",' '"stage": 1,' '"dp_degree": 2,' '"mp_degree": 1,' \
 
 info 0 "$good/z3_bf16_dp2"
 says "checkpoint $good/z3_bf16_dp2/global_step4 (named by latest)" "ZeRO stage 3" \
-	"module bfloat16" "master weights float32"
+	"module bfloat16" "master weights float32" "convert --to universal yes" \
+	"--to universal --stage any yes"
 info 0 --json "$good/z3_subgroup_dp2/"
 says '"stage": 3,' '"whole": true,' '"group": 2,\?'
 
