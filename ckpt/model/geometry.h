@@ -32,6 +32,9 @@ struct param {
 	/* Not owned by the optimizer: the tensor in a module or an expert's
 	 * file. */
 	const struct stored *module;
+	/* Owned by it, where no file has the module as an object: the type of the module's own
+	 * tensor, which checkpoint_ops.extents appends without a state. */
+	enum dtype module_dtype;
 	/* Of rows in checkpoint.order: */
 	enum param_kind kind;
 	enum dtype dtype; /* of the elements: master weights, or what is stored */

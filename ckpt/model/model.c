@@ -398,8 +398,3 @@ void model_done(struct model *m)
 	arena_done(&m->arena);
 	*m = (struct model){ 0 };
 }
-
-const struct param *model_find(const struct model *m, const char *name)
-{
-	return array_find(m->params, m->nparams, sizeof(struct param), name);
-}

@@ -41,9 +41,6 @@ int model_load(struct model *m, const struct tagdir *dir,
 
 void model_done(struct model *m);
 
-/* The parameter called `name`, or NULL. */
-const struct param *model_find(const struct model *m, const char *name);
-
 /* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
  * parallelism? */
 bool model_is_flat(const struct model *m);

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/packing/pack_inputs.h"
@@ -153,17 +152,12 @@ static int find_master(struct deriving *d, const struct weight *w)
 	return rc;
 }
 
-static const struct param *find_param(const struct checkpoint *c, const char *name)
-{
-	return array_find(c->params, c->nparams, sizeof(*c->params), name);
-}
-
 /* The slice that has a native expert's weight, or of AutoEP's all experts of a
  * rank, this one after `*skip` elements; NULL if there is none. */
 static const struct slice *expert_slice(const struct deriving *d,
 					const struct weight *w, uint64_t *skip)
 {
-	const struct param *p = find_param(d->c, w->name);
+	const struct param *p = checkpoint_find(d->c, w->name);
 	char *dot = strrchr(w->name, '.');
 	const struct expert_layer *l;
 	const struct expert_place *place;
@@ -175,7 +169,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 	if (!dot)
 		return NULL;
 	*dot = '\0';
-	p = find_param(d->c, w->name);
+	p = checkpoint_find(d->c, w->name);
 	l = p && p->first ? p->first->layer : NULL;
 	if (!l || !l->fused || d->file->id.expert >= l->n)
 		return NULL;

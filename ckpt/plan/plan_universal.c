@@ -29,6 +29,7 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
+#include "ckpt/reshard/zero_object.h"
 #include "ckpt/vfile/shards.h"
 
 struct plan_universal {
@@ -102,7 +103,7 @@ static struct value *draft_model(const struct plan_item *e, struct draft *d)
 	unsigned rank;
 	const unsigned mp = find_model(e, &rank, &other);
 
-	return e->p->c->ops->object(e->p->c, OBJECT_MODEL, mp, rank, d);
+	return zero_object_states(e->p->c, mp, rank, d);
 }
 
 /* Its pickle has objects of the optimizer shards. */

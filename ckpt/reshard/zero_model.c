@@ -156,6 +156,20 @@ static void add_frozen(struct draft *d, const struct tensor *t, uint64_t at, uin
 	extent_done(&whole);
 }
 
+/* The same of a row that no old file has. */
+static void add_row(const struct zero_object *o, const struct param *p, uint64_t first,
+		    uint64_t numel, struct extent_map *map)
+{
+	const size_t item = dtype_size(p->module->dtype);
+	struct extent_map whole = { 0 };
+
+	draft_try(o->d, checkpoint_module(o->s->c, p, &whole, &o->d->gathers, o->d->err));
+	draft_require(o->d, draft_failed(o->d) ||
+				    extent_add_range(map, &whole, first * item, numel * item,
+						     p->module->dtype, p->module->dtype));
+	extent_done(&whole);
+}
+
 /* A frozen parameter as the new stage has it: the whole, or in stage 3 the new rank's slot.
  * `old` is its old tensor: of the module, or of stage 3. */
 static struct value *frozen_tensor(struct model_states *x, const char *name,
@@ -165,6 +179,7 @@ static struct value *frozen_tensor(struct model_states *x, const char *name,
 	const struct reshard *const s = x->o->s;
 	const struct frozen_param *const p =
 		s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
+	const struct param *const row = d->old.root ? NULL : checkpoint_find(s->c, name);
 	uint64_t at = 0, slot, first = 0, numel;
 	struct extent_map *map;
 	struct tensor t, whole;
@@ -174,6 +189,8 @@ static struct value *frozen_tensor(struct model_states *x, const char *name,
 					KEY_FROZEN_SHAPES " does not list %.100s", name);
 	if (p)
 		tensor_init(&whole, p->dtype, p->shape, p->ndim, false);
+	else if (row)
+		stored_describe(row->module, &whole);
 	else if (!draft_try(d, ptfile_tensor(&d->old, old, name, &whole, &at, d->err)))
 		return NULL;
 	numel = slot = whole.numel;
@@ -187,6 +204,8 @@ static struct value *frozen_tensor(struct model_states *x, const char *name,
 	map = draft_add_storage(d, &t);
 	if (d->extents && p)
 		draft_try(d, frozen_add(&x->frozen, p, first, numel, map, d->err));
+	else if (d->extents && row)
+		add_row(x->o, row, first, numel, map);
 	else if (d->extents)
 		add_frozen(d, &whole, at, first, numel, map);
 	if (d->extents)

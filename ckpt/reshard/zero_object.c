@@ -121,6 +121,79 @@ const struct reshard_name *reshard_names_find(const struct reshard_names *s,
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
 
+/* A row's tensor as the module has it. */
+static struct value *row_tensor(struct checkpoint *c, const struct param *p, struct draft *d)
+{
+	struct extent_map *map;
+	struct tensor t;
+
+	tensor_init(&t, p->module ? p->module->dtype : p->module_dtype, p->shape, p->ndim, false);
+	map = draft_add_storage(d, &t);
+	if (d->extents)
+		draft_try(d, checkpoint_module(c, p, map, &d->gathers, d->err));
+	return tensor_to_value(&d->a, &t);
+}
+
+/* Add the optimizer's parameters to the module, and return their shapes by group. */
+static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value *module,
+				 struct draft *d)
+{
+	struct value *const list = value_new(&d->a, VALUE_LIST);
+
+	for (size_t g = 0; g < c->ranks[mp].ngroups; g++) {
+		const struct slice_group *const group = &c->ranks[mp].groups[g];
+		struct value *const dict = value_new_ordered(&d->a);
+
+		for (size_t i = 0; i < group->n && !draft_failed(d); i++) {
+			const struct slice *const s = group->slices[i];
+			const struct param *const p = checkpoint_find(c, s->name);
+
+			if (p)
+				value_dict_set(&d->a, module, s->name, row_tensor(c, p, d));
+			value_dict_set(&d->a, dict, s->name,
+				       tensor_size_to_value(&d->a, s->shape, s->ndim));
+		}
+		value_append(&d->a, list, dict);
+	}
+	return list;
+}
+
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct draft *d)
+{
+	struct value *const old = c->ops->object(c, OBJECT_MODEL, mp, rank, d);
+	struct value *const module = value_new_ordered(&d->a);
+	struct value_field fields[] = { { "module", module },
+					{ "buffer_names", value_new(&d->a, VALUE_LIST) },
+					{ "param_shapes", NULL },
+					{ KEY_SHARED_PARAMS, value_new(&d->a, VALUE_DICT) } };
+	const struct value_dict *const from = value_pairs(old);
+	struct value *root;
+
+	if (!c->ranks || checkpoint_file(c, OBJECT_MODEL, mp, rank) || c->facts.is_pipeline ||
+	    value_find_pairs(old, "module"))
+		return old;
+	fields[2].val = add_trained(c, mp, module, d);
+	for (size_t i = 0; i < c->norder && !draft_failed(d); i++) {
+		const struct param *const p = c->order[i];
+
+		if (p->kind == PARAM_TRAINED)
+			continue;
+		value_dict_set(&d->a, module, p->name,
+			       p->same ? value_find(module, p->same->name) : row_tensor(c, p, d));
+		if (p->kind == PARAM_BUFFER)
+			value_append(&d->a, fields[1].val, value_new_str(&d->a, p->name));
+		if (p->same)
+			value_dict_set(&d->a, fields[3].val, p->name,
+				       value_new_str(&d->a, p->same->name));
+	}
+	root = value_new_fields(&d->a, fields, COUNT(fields));
+	for (size_t i = 0; from && i < from->n; i++)
+		if (!value_find(root, value_cstr(from->v[i].key)))
+			value_put(&d->a, root, from->v[i].key, from->v[i].val);
+	return root;
+}
+
 struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what,
 			    size_t number, struct draft *d)
 {
@@ -133,7 +206,8 @@ struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what
 		.mp = mp,
 		.rank = (unsigned)(number % files),
 		.old_rank = old,
-		.root = c->ops->object(c, what, mp, old, d),
+		.root = what == OBJECT_MODEL ? zero_object_states(c, mp, old, d)
+					     : c->ops->object(c, what, mp, old, d),
 		.file = checkpoint_path(c, what, mp, old),
 		.d = d,
 		.a = &d->a,

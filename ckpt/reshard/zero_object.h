@@ -5,6 +5,7 @@
 /* The objects in the files of a new rank. */
 
 #include "ckpt/format/keys.h"
+#include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/reshard/reshard_impl.h"
 #include "ckpt/vfile/draft.h"
@@ -67,6 +68,10 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 
 #define ZERO_OBJECT_FAIL(o, code, fmt, ...) \
 	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
+
+/* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct draft *d);
 
 /* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
 struct value *zero_object_optim(struct zero_object *o);

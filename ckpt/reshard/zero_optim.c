@@ -170,8 +170,6 @@ static struct value *state_value(struct zero_object *o, void *ctx,
 	const struct reshard_group *const g = ctx;
 	const struct slice_group *const profile = profile_of(o, g);
 
-	if (!tensor_is(pair->val))
-		return pair->val;
 	for (size_t i = 1; i < profile->states->n; i++) {
 		const struct param_state *const st = &profile->states->v[i];
 
@@ -179,7 +177,7 @@ static struct value *state_value(struct zero_object *o, void *ctx,
 			return flat_state(o, g, st);
 	}
 	/* torch updates such a tensor in place, so groups must not share it. */
-	return copy_tensor(o, pair->val);
+	return tensor_is(pair->val) && o->d->old.root ? copy_tensor(o, pair->val) : pair->val;
 }
 
 /* Make states where the old file has none: Muon keeps none on a rank without

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
@@ -129,6 +130,11 @@ bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map 
 					 s->storage + s->storage_offset * dtype_size(s->dtype),
 					 s->dtype, to)
 		       : gathers_add_tensor(gathers, &t, s->file, s->storage, to, out);
+}
+
+const struct param *checkpoint_find(const struct checkpoint *c, const char *name)
+{
+	return array_find(c->params, c->nparams, sizeof(*c->params), name);
 }
 
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
@@ -277,6 +283,16 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 		extent_done(&maps[t]);
 	free(maps);
 	return rc;
+}
+
+int checkpoint_module(struct checkpoint *c, const struct param *p, struct extent_map *out,
+		      struct gathers *gathers, struct errmsg *err)
+{
+	if (!p->module)
+		return c->ops->extents(c, p, NULL, out, gathers, err);
+	return checkpoint_stored(p->module, p->module->dtype, out, gathers)
+		       ? 0
+		       : errmsg_nomem(err, c->path);
 }
 
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,

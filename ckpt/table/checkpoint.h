@@ -154,9 +154,9 @@ struct checkpoint_ops {
 	int (*states)(struct checkpoint *c, const struct param *p,
 		      const struct param_states **out, struct errmsg *err);
 	/* Append the elements of a row's state that is not STATE_FLAT or of a row without
-	 * slices: runs of files, or a gather, which is added to `gathers`; without a state, of
-	 * a row that has neither states nor a stored tensor.  -ENOTSUP or -EBADMSG if they
-	 * cannot be computed. */
+	 * slices: runs of files, or a gather, which is added to `gathers`; without a state,
+	 * those of the module's tensor, if they are no single stored one.  -ENOTSUP or -EBADMSG
+	 * if they cannot be computed. */
 	int (*extents)(struct checkpoint *c, const struct param *p,
 		       const struct param_state *state, struct extent_map *out,
 		       struct gathers *gathers, struct errmsg *err);
@@ -170,7 +170,9 @@ struct checkpoint_ops {
 				       unsigned mp, unsigned rank);
 	/* Return the object, which lives as long as the draft, whose old file has its
 	 * tensors.  Where no file has it, it is what one data-parallel rank of stage 1 would
-	 * have saved, without tensors that rows have.  NULL with the draft's error. */
+	 * have saved, but for what rows have: states have any value, flat groups,
+	 * param_slice_mappings, module, param_shapes, buffer_names and shared_params may be
+	 * missing; `order` is known then.  NULL with the draft's error. */
 	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				unsigned rank, struct draft *d);
 	/* Find out early what will be asked about the first `n` files.  NULL: nothing is. */
@@ -208,6 +210,9 @@ int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
 
+/* The row of that name, or NULL. */
+const struct param *checkpoint_find(const struct checkpoint *c, const char *name);
+
 /* The file of a rank's object, or NULL. */
 static inline const struct tag_file *checkpoint_file(const struct checkpoint *c,
 						     enum checkpoint_object what, unsigned mp,
@@ -243,6 +248,11 @@ static inline bool checkpoint_is_flat(const struct checkpoint *c)
 /* Append the elements of a row of `order`, converted to type `to`: its weights. */
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
+
+/* Append the module's tensor of a row that is not the optimizer's, or whose type is
+ * module_dtype, in its own type. */
+int checkpoint_module(struct checkpoint *c, const struct param *p, struct extent_map *out,
+		      struct gathers *gathers, struct errmsg *err);
 
 /* Append the elements of a stored tensor, converted to type `to`.  False when memory runs
  * out. */

@@ -65,7 +65,7 @@ struct param *rows_by_name(const struct rows_finder *f, const char *name)
 
 static struct param *find_param(const struct rows_finder *f, const char *name)
 {
-	return (struct param *)model_find(&f->r->model, name);
+	return (struct param *)checkpoint_find(&f->r->c, name);
 }
 
 static int add_row(struct rows_finder *f, enum param_kind kind, struct param *p)

@@ -21,7 +21,6 @@
 struct zero_source {
 	struct load_source s;
 	struct checkpoint *c;
-	struct zero_checkpoint *r; /* the same */
 };
 
 struct zero_tensor {
@@ -75,7 +74,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 {
 	struct load_source *const s = t->s;
 	struct zero_source *z = (struct zero_source *)s;
-	const struct param *p = model_find(&z->r->model, t->name);
+	const struct param *p = checkpoint_find(z->c, t->name);
 	const struct slice *slice = p ? own_slice(z, p) : NULL;
 	const struct param_states *states;
 	const struct param_state *found = NULL;
@@ -203,16 +202,16 @@ static void load_zero_close_source(struct load_source *s)
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
-	const struct tagdir *dir = &z->r->dir;
+	const struct tagdir *dir = &zckpt_of(z->c)->dir;
 
 	if (z->s.naming.family != NAMING_MEGATRON)
 		return 0;
 	for (size_t i = 0; i < z->s.whole->nparams; i++) {
 		const struct naming_tensor *t = &z->s.tensors[i];
 
-		if (!model_find(&z->r->model, t->name))
+		if (!checkpoint_find(z->c, t->name))
 			continue; /* of another model */
-		for (unsigned slice = 0; slice < z->r->model.tp; slice++)
+		for (unsigned slice = 0; slice < z->c->tp; slice++)
 			if (!tagdir_find(dir,
 					 &(struct ckname){ .kind = TAG_FILE_LAYER,
 							   .mp = slice,
@@ -235,9 +234,8 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 
 	if (rc)
 		return rc;
-	z->r = zckpt_of(z->c);
 	/* The user's rules say how slices are merged. */
-	s->cut = tensor > 1 && z->r->model.tp == tensor && !s->rules;
+	s->cut = tensor > 1 && z->c->tp == tensor && !s->rules;
 	rc = check_layers(z, err) ?: z->c->ops->check(z->c, false, err);
 	if (rc)
 		load_zero_close_source(s);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/model.h"
@@ -188,8 +189,7 @@ static void parameters_know_their_slices(void **state)
 	assert_int_equal(m.nparams, 1); /* the last stage only repeats the
 					 * parameter */
 	assert_null(merge_rules_next_unused(m.ranks->rules, &pos));
-	assert_null(model_find(&m, "v"));
-	p = model_find(&m, "w");
+	p = array_find(m.params, m.nparams, sizeof(*p), "w");
 	assert_non_null(p);
 	assert_int_equal(p->ndim, 2);
 	assert_int_equal(p->shape[0], 4);
@@ -240,7 +240,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 		world_write(&w, dir);
 		if (load(dir, &m, &err))
 			fail_msg("case %zu: %s", i, err.text);
-		p = model_find(&m, "w");
+		p = array_find(m.params, m.nparams, sizeof(*p), "w");
 		assert_int_equal(!!p, cases[i].there);
 		if (p) {
 			assert_int_equal(p->first->mp, 2 * cases[i].stage);

@@ -212,7 +212,7 @@ static bool is_universal(struct dcp *d, const char *param, const char *state,
 {
 	const struct zero_checkpoint *const z = zckpt_of(plan_checkpoint(d->universal));
 	const struct param *const owned =
-		z ? model_find(&z->model, param) : NULL;
+		z ? checkpoint_find(&z->c, param) : NULL;
 	char name[KEY_LEN];
 	struct tensor own;
 	uint8_t *have;
