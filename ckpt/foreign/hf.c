@@ -27,7 +27,7 @@ static struct hf_checkpoint *hf_of(struct checkpoint *c)
 
 static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
 {
-	struct hfdir *const d = &hf_of(c)->d;
+	struct hfdir *d = &hf_of(c)->d;
 	const int rc = hfdir_open(c->u, d, path, err);
 
 	if (rc)
@@ -45,8 +45,8 @@ static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
 
 static bool is_vocabulary(const char *name)
 {
-	static const char *const parts[] = { "word_embeddings", "embed_tokens",
-					     "embedding", "wte", "lm_head" };
+	static const char *const parts[] = { "word_embeddings", "embed_tokens", "embedding", "wte",
+					     "lm_head" };
 
 	for (size_t i = 0; i < COUNT(parts); i++)
 		if (strcasestr(name, parts[i]))
@@ -55,10 +55,9 @@ static bool is_vocabulary(const char *name)
 }
 
 /* Listing the files has read their headers. */
-static int hf_load(struct checkpoint *c, const struct user_rules *rules,
-		   struct errmsg *err)
+static int hf_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
 {
-	struct hf_checkpoint *const h = hf_of(c);
+	struct hf_checkpoint *h = hf_of(c);
 	const size_t n = h->d.n + h->d.nmore;
 
 	(void)rules;
@@ -67,22 +66,24 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules,
 	if (!h->params || !h->order)
 		return errmsg_nomem(err, c->path);
 	for (size_t i = 0; i < n; i++) {
-		const struct stored *const at = &h->d.v[i].at;
+		const struct stored *at = &h->d.v[i].at;
 
 		h->params[i] = (struct param){ .name = h->d.v[i].name,
 					       .ndim = at->ndim,
 					       .shape = at->shape,
 					       .numel = at->numel,
-					       .merge.vocab =
-						       is_vocabulary(h->d.v[i].name),
+					       .merge.vocab = is_vocabulary(h->d.v[i].name),
 					       .module = at,
 					       .kind = PARAM_FROZEN,
 					       .dtype = at->dtype,
 					       .number = i };
 		h->order[i] = &h->params[i];
 	}
-	c->facts = (struct run_facts){ .ds_version = "", .stage = -1, .global_steps = -1,
-				       .skipped_steps = -1, .module_dtype = DTYPE_OTHER };
+	c->facts = (struct run_facts){ .ds_version = "",
+				       .stage = -1,
+				       .global_steps = -1,
+				       .skipped_steps = -1,
+				       .module_dtype = DTYPE_OTHER };
 	c->tp = c->pp = c->dp = 1;
 	c->params = h->params;
 	c->nparams = h->d.n;
@@ -100,8 +101,8 @@ static int hf_check(struct checkpoint *c, bool states, struct errmsg *err)
 	return 0;
 }
 
-static int hf_states(struct checkpoint *c, const struct param *p,
-		     const struct param_states **out, struct errmsg *err)
+static int hf_states(struct checkpoint *c, const struct param *p, const struct param_states **out,
+		     struct errmsg *err)
 {
 	static struct param_state v[] = {
 		{ .name = "fp32", .dtype = DTYPE_F32 },
@@ -120,9 +121,8 @@ static int hf_states(struct checkpoint *c, const struct param *p,
 }
 
 /* All states but the weights are zeros. */
-static int hf_extents(struct checkpoint *c, const struct param *p,
-		      const struct param_state *state, struct extent_map *out,
-		      struct gathers *gathers, struct errmsg *err)
+static int hf_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	bool ok;
 
@@ -147,9 +147,9 @@ static struct value *no_step(struct draft *d)
 
 static struct value *make_optimizer(struct draft *d)
 {
-	struct arena *const a = &d->a;
+	struct arena *a = &d->a;
 	const struct value_field first = { "step", no_step(d) };
-	struct value *const groups = value_new(a, VALUE_LIST), *const state = value_new(a, VALUE_LIST);
+	struct value *groups = value_new(a, VALUE_LIST), *state = value_new(a, VALUE_LIST);
 
 	/* Param_groups that say nothing: a loader updates its own groups from them and so keeps
 	 * its hyperparameters. */

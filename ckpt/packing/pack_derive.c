@@ -53,8 +53,7 @@ static int64_t find_input(const struct deriving *d, const struct tag_file *f)
 }
 
 /* Do the first elements of a region equal those of its source? */
-static bool is_master(const struct deriving *d, const struct weight *w,
-		      const struct pack_region *r)
+static bool is_master(const struct deriving *d, const struct weight *w, const struct pack_region *r)
 {
 	const size_t size = dtype_size(w->dtype);
 	const size_t n = r->len / size < PROBE ? (size_t)(r->len / size) : PROBE;
@@ -62,8 +61,7 @@ static bool is_master(const struct deriving *d, const struct weight *w,
 	float masters[PROBE];
 
 	if (pack_input_read(d->in, weights, n * size, r->start, NULL) ||
-	    pack_input_read(&d->x->v[r->source], masters, n * sizeof(float),
-			    r->from, NULL))
+	    pack_input_read(&d->x->v[r->source], masters, n * sizeof(float), r->from, NULL))
 		return false;
 	cast(DTYPE_F32, masters, w->dtype, made, n);
 	return memcmp(weights, made, n * size) == 0;
@@ -101,9 +99,8 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 	from = pack_inputs_region(&d->x->v[source], r.from, last - first);
 	to = pack_inputs_region(d->in, r.start, r.len);
 	if (!from || from->kind != PACK_STORED || from->type != BLOCK_F32 ||
-	    (r.from - from->start) % sizeof(float) || !to ||
-	    to->kind != PACK_STORED || to->type != r.type ||
-	    (r.start - to->start) % size)
+	    (r.from - from->start) % sizeof(float) || !to || to->kind != PACK_STORED ||
+	    to->type != r.type || (r.start - to->start) % size)
 		return false;
 	*out = r;
 	return true;
@@ -111,8 +108,8 @@ static bool find_region(const struct deriving *d, const struct weight *w,
 
 /* Let a weight refer to a slice from element `skip` on where these are its masters: 1
  * if they are, or 0. */
-static int try_slice(struct deriving *d, const struct weight *w,
-		     const struct slice *s, uint64_t skip)
+static int try_slice(struct deriving *d, const struct weight *w, const struct slice *s,
+		     uint64_t skip)
 {
 	static const struct param_state master = { .name = "fp32", .dtype = DTYPE_F32 };
 	struct extent_map map = { 0 };
@@ -124,11 +121,8 @@ static int try_slice(struct deriving *d, const struct weight *w,
 	if (checkpoint_slice(d->c, s, &master, &map, NULL))
 		map.n = 0;
 	for (size_t i = 0; found >= 0 && i < map.n; i++)
-		if (find_region(d, w, &map, i, skip * sizeof(float), &r) &&
-		    is_master(d, w, &r))
-			found = pack_inputs_set(d->in, &r)
-					? 1
-					: errmsg_nomem(d->err, d->in->path);
+		if (find_region(d, w, &map, i, skip * sizeof(float), &r) && is_master(d, w, &r))
+			found = pack_inputs_set(d->in, &r) ? 1 : errmsg_nomem(d->err, d->in->path);
 	extent_done(&map);
 	return found;
 }
@@ -154,8 +148,8 @@ static int find_master(struct deriving *d, const struct weight *w)
 
 /* The slice that has a native expert's weight, or of AutoEP's all experts of a
  * rank, this one after `*skip` elements; NULL if there is none. */
-static const struct slice *expert_slice(const struct deriving *d,
-					const struct weight *w, uint64_t *skip)
+static const struct slice *expert_slice(const struct deriving *d, const struct weight *w,
+					uint64_t *skip)
 {
 	const struct param *p = checkpoint_find(d->c, w->name);
 	char *dot = strrchr(w->name, '.');
@@ -180,8 +174,7 @@ static const struct slice *expert_slice(const struct deriving *d,
 		       : NULL;
 }
 
-static int derive_tensor(struct deriving *d, const char *name,
-			 const struct value *v)
+static int derive_tensor(struct deriving *d, const char *name, const struct value *v)
 {
 	const struct ckname *id = &d->file->id;
 	char layer[16] = "";
@@ -192,8 +185,7 @@ static int derive_tensor(struct deriving *d, const char *name,
 	int rc;
 
 	if (!tensor_is(v) || ptfile_tensor(d->pt, v, name, &t, &storage, NULL) ||
-	    !tensor_is_contiguous(&t) ||
-	    pack_inputs_type(t.dtype) == BLOCK_BYTES ||
+	    !tensor_is_contiguous(&t) || pack_inputs_type(t.dtype) == BLOCK_BYTES ||
 	    t.numel * dtype_size(t.dtype) < d->x->least)
 		return 0;
 	w = (struct weight){
@@ -209,8 +201,7 @@ static int derive_tensor(struct deriving *d, const char *name,
 	if (id->kind != TAG_FILE_EXPERT)
 		rc = find_master(d, &w);
 	else
-		rc = (s = expert_slice(d, &w, &skip)) ? try_slice(d, &w, s, skip)
-						      : 0;
+		rc = (s = expert_slice(d, &w, &skip)) ? try_slice(d, &w, s, skip) : 0;
 	free(w.name);
 	return rc < 0 ? rc : 0;
 }
@@ -229,13 +220,10 @@ static int derive_file(struct deriving *d, const struct tag_file *f)
 	d->pt = &pt;
 	/* Files of a pipeline's layers and of experts are dictionaries of weights
 	 * themselves. */
-	dict = value_pairs(f->id.kind == TAG_FILE_MODEL
-				   ? value_find(pt.root, "module")
-				   : pt.root);
+	dict = value_pairs(f->id.kind == TAG_FILE_MODEL ? value_find(pt.root, "module") : pt.root);
 	for (size_t i = 0; !rc && dict && i < dict->n; i++)
 		if (value_is_cstr(dict->v[i].key))
-			rc = derive_tensor(d, dict->v[i].key->str.p,
-					   dict->v[i].val);
+			rc = derive_tensor(d, dict->v[i].key->str.p, dict->v[i].val);
 	ptfile_close(&pt);
 	return rc;
 }

@@ -25,8 +25,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/names.h"
 #include "ckpt/format/legacy.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
@@ -46,7 +46,7 @@
 #define CHUNKS_MAX (1u << 18)
 
 static const struct {
-	const char *model; /* NULL: names without a prefix */
+	const char *model;     /* NULL: names without a prefix */
 	const char *model_too; /* NULL, or a second prefix for the same tensors */
 	const char *optim;
 	bool flat, apart;
@@ -56,9 +56,7 @@ static const struct {
 	[DCP_TITAN] = { .optim = "optimizer", .flat = true },
 	[DCP_ACCELERATE] = { .model = "model", .optim = "optimizer", .apart = true },
 	/* The first is FSDPStrategy's, the second ModelParallelStrategy's. */
-	[DCP_LIGHTNING] = { .model = "model",
-			    .model_too = "state_dict",
-			    .optim = "optimizer_0" },
+	[DCP_LIGHTNING] = { .model = "model", .model_too = "state_dict", .optim = "optimizer_0" },
 	[DCP_FABRIC] = { .model = "model", .optim = "optimizer" },
 };
 
@@ -71,7 +69,7 @@ struct maker {
 	struct number {
 		const struct param_state *of;
 		uint64_t offset;
-	} *steps;
+	} * steps;
 	size_t nsteps, steps_cap;
 	struct errmsg *err;
 };
@@ -82,8 +80,8 @@ static struct arena *arena_of(const struct maker *m)
 }
 
 /* Format a string in the arena.  NULL when memory runs out. */
-static __attribute__((format(printf, 2, 3))) const char *
-text(const struct maker *m, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) const char *text(const struct maker *m,
+							      const char *fmt, ...)
 {
 	va_list args, again;
 	char *out;
@@ -100,43 +98,37 @@ text(const struct maker *m, const char *fmt, ...)
 	return out;
 }
 
-static void add_entry(const struct maker *m, struct dcpview_dir *d,
-		      struct dcpview_entry e)
+static void add_entry(const struct maker *m, struct dcpview_dir *d, struct dcpview_entry e)
 {
-	if (arena_reserve(arena_of(m), &d->v, d->n, &d->cap, d->n + 1,
-			  sizeof(*d->v)))
+	if (arena_reserve(arena_of(m), &d->v, d->n, &d->cap, d->n + 1, sizeof(*d->v)))
 		d->v[d->n++] = e;
 }
 
 /* Add the file of the last entry, a tensor, or of objects. */
-static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name,
-		     size_t weight, const struct param_state *state)
+static void add_file(const struct maker *m, struct dcpview_dir *d, const char *name, size_t weight,
+		     const struct param_state *state)
 {
-	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap,
-			  d->nfiles + 1, sizeof(*d->files)))
-		d->files[d->nfiles++] =
-			(struct dcpview_file){ name, weight, state, d->n - 1 };
+	if (arena_reserve(arena_of(m), &d->files, d->nfiles, &d->files_cap, d->nfiles + 1,
+			  sizeof(*d->files)))
+		d->files[d->nfiles++] = (struct dcpview_file){ name, weight, state, d->n - 1 };
 }
 
 /* Name the file of a weight, or of its state: after the weight, or after its number if no
  * file can have that name.  NULL when memory runs out. */
-static const char *file_name(const struct maker *m, const char *prefix,
-			     size_t i, const char *state)
+static const char *file_name(const struct maker *m, const char *prefix, size_t i, const char *state)
 {
-	const char *const tail = state ?: "", *const dot = state ? "." : "";
-	const char *const name = text(m, "%s.%s%s%s.distcp", prefix,
-				      m->c->order[i]->name, dot, tail);
+	const char *tail = state ?: "", *dot = state ? "." : "";
+	const char *name = text(m, "%s.%s%s%s.distcp", prefix, m->c->order[i]->name, dot, tail);
 
-	return !name || names_is_file(name)
-		       ? name
-		       : text(m, "%s.#%zu%s%s.distcp", prefix, i, dot, tail);
+	return !name || names_is_file(name) ? name
+					    : text(m, "%s.#%zu%s%s.distcp", prefix, i, dot, tail);
 }
 
 static void add_weight(const struct maker *m, size_t i)
 {
-	const struct param *const x = m->c->order[i];
-	const char *const top = styles[m->style].model;
-	const char *const too = styles[m->style].model_too;
+	const struct param *x = m->c->order[i];
+	const char *top = styles[m->style].model;
+	const char *too = styles[m->style].model_too;
 	struct dcpview_entry e = {
 		.key = top ? text(m, "%s.%s", top, x->name) : x->name,
 		.path = { { .text = top ?: x->name }, { .text = x->name } },
@@ -159,11 +151,10 @@ static void add_weight(const struct maker *m, size_t i)
 }
 
 /* Make an entry for NAME of a parameter or of a group, without what is saved. */
-static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
-					const char *param, size_t group,
-					const char *name)
+static struct dcpview_entry optim_entry(const struct maker *m, const char *kind, const char *param,
+					size_t group, const char *name)
 {
-	const char *const top = styles[m->style].optim;
+	const char *top = styles[m->style].optim;
 	struct dcpview_entry e = {
 		.key = param ? text(m, "%s.%s.%s.%s", top, kind, param, name)
 			     : text(m, "%s.%s.%zu.%s", top, kind, group, name),
@@ -184,20 +175,17 @@ static struct dcpview_entry optim_entry(const struct maker *m, const char *kind,
 
 /* Append a 0-d tensor.  torch's Adam requires `step` as a tensor; DeepSpeed's may store an
  * int. */
-static void append_number(const struct maker *m, const struct param_state *st,
-			  enum dtype dtype)
+static void append_number(const struct maker *m, const struct param_state *st, enum dtype dtype)
 {
 	const float number = st->kind == STATE_INT ? (float)st->i : (float)st->f;
-	const void *const bytes =
-		st->kind == STATE_TENSOR ? (const void *)st->bytes : &number;
+	const void *bytes = st->kind == STATE_TENSOR ? (const void *)st->bytes : &number;
 
 	legacy_add_tensor(&m->optim->objects, dtype, NULL, 0);
 	bytebuf_add(&m->optim->objects, bytes, dtype_size(dtype));
 }
 
 /* Add a 0-d state.  All parameters of a group share one blob. */
-static void add_number(struct maker *m, const struct param_state *st,
-		       struct dcpview_entry e)
+static void add_number(struct maker *m, const struct param_state *st, struct dcpview_entry e)
 {
 	size_t i = m->nsteps;
 
@@ -206,12 +194,10 @@ static void add_number(struct maker *m, const struct param_state *st,
 	while (i && m->steps[i - 1].of != st)
 		i--;
 	if (!i) {
-		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps,
-				   &m->steps_cap, m->nsteps + 1,
+		if (!arena_reserve(arena_of(m), &m->steps, m->nsteps, &m->steps_cap, m->nsteps + 1,
 				   sizeof(*m->steps)))
 			return;
-		m->steps[m->nsteps++] =
-			(struct number){ st, m->optim->objects.len };
+		m->steps[m->nsteps++] = (struct number){ st, m->optim->objects.len };
 		append_number(m, st, e.dtype);
 		i = m->nsteps;
 	}
@@ -221,13 +207,12 @@ static void add_number(struct maker *m, const struct param_state *st,
 
 static void add_states(struct maker *m, size_t i)
 {
-	const struct param *const x = m->c->order[i];
-	const struct param_states *const g = x->states;
+	const struct param *x = m->c->order[i];
+	const struct param_states *g = x->states;
 
 	for (size_t k = 1; g && k < g->n; k++) {
-		const struct param_state *const st = &g->v[k];
-		struct dcpview_entry e =
-			optim_entry(m, "state", x->name, 0, st->name);
+		const struct param_state *st = &g->v[k];
+		struct dcpview_entry e = optim_entry(m, "state", x->name, 0, st->name);
 
 		if (st->kind != STATE_FLAT) {
 			add_number(m, st, e);
@@ -250,12 +235,10 @@ static size_t find_group(const struct value_seq *groups, const struct param *p)
 	int64_t id;
 
 	for (size_t i = 0; groups && i < groups->n; i++) {
-		const struct value_seq *const ids =
-			value_find_items(groups->v[i], "params");
+		const struct value_seq *ids = value_find_items(groups->v[i], "params");
 
 		for (size_t k = 0; ids && k < ids->n; k++)
-			if (value_get_int(ids->v[k], &id) &&
-			    id == (int64_t)p->first->group)
+			if (value_get_int(ids->v[k], &id) && id == (int64_t)p->first->group)
 				return i;
 	}
 	return p->first->group;
@@ -278,8 +261,7 @@ static const struct {
 };
 
 /* Return the default of setting `i`, or NULL if the group has no learning rate. */
-static struct value *default_setting(struct arena *a, const struct value *group,
-				     size_t i)
+static struct value *default_setting(struct arena *a, const struct value *group, size_t i)
 {
 	switch (defaults[i].value) {
 	case LR:
@@ -292,18 +274,16 @@ static struct value *default_setting(struct arena *a, const struct value *group,
 }
 
 /* Return the settings of a group, with missing ones added, and these names as `params`. */
-static struct value *make_settings(struct arena *a, const struct value *group,
-				   struct value *names)
+static struct value *make_settings(struct arena *a, const struct value *group, struct value *names)
 {
-	const struct value_dict *const from = value_pairs(group);
-	struct value *const out = value_new(a, VALUE_DICT);
+	const struct value_dict *from = value_pairs(group);
+	struct value *out = value_new(a, VALUE_DICT);
 
 	for (size_t i = 0; from && i < from->n; i++)
-		if (value_is_cstr(from->v[i].key) &&
-		    !value_is_str(from->v[i].key, "params"))
+		if (value_is_cstr(from->v[i].key) && !value_is_str(from->v[i].key, "params"))
 			value_put(a, out, from->v[i].key, from->v[i].val);
 	for (size_t i = 0; i < COUNT(defaults); i++) {
-		struct value *const v = default_setting(a, out, i);
+		struct value *v = default_setting(a, out, i);
 
 		if (v && !value_find(out, defaults[i].name))
 			value_dict_set(a, out, defaults[i].name, v);
@@ -316,7 +296,7 @@ static struct value *make_settings(struct arena *a, const struct value *group,
 static int save_object(const struct maker *m, const struct value *v, const char *name,
 		       struct dcpview_entry *e)
 {
-	struct bytebuf *const objects = &m->optim->objects;
+	struct bytebuf *objects = &m->optim->objects;
 	struct errmsg why = { "" };
 	int rc;
 
@@ -334,10 +314,9 @@ static int save_object(const struct maker *m, const struct value *v, const char 
 static int save_setting(const struct maker *m, struct arena *a, const struct ptfile *pt,
 			const struct value_pair *s, struct dcpview_entry *e)
 {
-	const char *const name = s->key->str.p;
+	const char *name = s->key->str.p;
 	struct value *v = s->val;
-	const int rc = ptfile_numbers(pt, name, a, &v, m->err)
-			       ?: save_object(m, v, name, e);
+	const int rc = ptfile_numbers(pt, name, a, &v, m->err) ?: save_object(m, v, name, e);
 
 	if (rc == -ENOTSUP)
 		m->s->left_out = *m->err;
@@ -346,11 +325,10 @@ static int save_setting(const struct maker *m, struct arena *a, const struct ptf
 
 /* Add a setting of a group, or of a parameter in a flattened state dict, which is where
  * `at` is. */
-static void add_setting(const struct maker *m, const char *param, size_t group,
-			const char *name, const struct dcpview_entry *at)
+static void add_setting(const struct maker *m, const char *param, size_t group, const char *name,
+			const struct dcpview_entry *at)
 {
-	struct dcpview_entry e =
-		optim_entry(m, "param_groups", param, group, name);
+	struct dcpview_entry e = optim_entry(m, "param_groups", param, group, name);
 
 	e.offset = at->offset;
 	e.len = at->len;
@@ -358,24 +336,22 @@ static void add_setting(const struct maker *m, const char *param, size_t group,
 }
 
 /* Add group `number`.  of[i] is the group of weight i. */
-static int add_group(const struct maker *m, struct arena *a, const struct ptfile *pt,
-		     size_t number, const struct value *group, const size_t *of)
+static int add_group(const struct maker *m, struct arena *a, const struct ptfile *pt, size_t number,
+		     const struct value *group, const size_t *of)
 {
-	struct value *const names = value_new(a, VALUE_LIST);
-	const struct value *const settings = make_settings(a, group, names);
+	struct value *names = value_new(a, VALUE_LIST);
+	const struct value *settings = make_settings(a, group, names);
 	const bool flat = styles[m->style].flat;
 	int rc = 0;
 
 	for (size_t i = 0; i < m->c->norder; i++)
 		if (of[i] == number)
-			value_append(a, names,
-				     value_new_str(a, m->c->order[i]->name));
+			value_append(a, names, value_new_str(a, m->c->order[i]->name));
 	if (a->failed)
 		return errmsg_nomem(m->err, m->c->path);
 	for (size_t k = 0; rc >= 0 && k < settings->dict.n; k++) {
-		const struct value_pair *const s = &settings->dict.v[k];
-		const char *const name =
-			arena_strdup(arena_of(m), s->key->str.p);
+		const struct value_pair *s = &settings->dict.v[k];
+		const char *name = arena_strdup(arena_of(m), s->key->str.p);
 		struct dcpview_entry at;
 
 		if (flat && value_is_str(s->key, "params"))
@@ -394,23 +370,21 @@ static int add_group(const struct maker *m, struct arena *a, const struct ptfile
 static int add_groups(const struct maker *m, struct arena *a, const struct value *root,
 		      const struct ptfile *pt)
 {
-	const struct value_seq *const groups = value_items(plan_param_groups(
-		m->c, value_find(root, KEY_OPTIMIZER_STATE_DICT)));
-	size_t *const of = arena_alloc(a, (m->c->norder + 1) * sizeof(*of));
+	const struct value_seq *groups =
+		value_items(plan_param_groups(m->c, value_find(root, KEY_OPTIMIZER_STATE_DICT)));
+	size_t *of = arena_alloc(a, (m->c->norder + 1) * sizeof(*of));
 	size_t n = groups ? groups->n : 0;
 	int rc = 0;
 
 	for (size_t i = 0; of && i < m->c->norder; i++) {
-		const struct param *const p = m->c->order[i];
+		const struct param *p = m->c->order[i];
 
 		of[i] = p->states ? find_group(groups, p) : SIZE_MAX;
 		if (p->states && of[i] >= n)
 			n = of[i] + 1;
 	}
 	for (size_t i = 0; !rc && of && i < n; i++)
-		rc = add_group(m, a, pt, i,
-			       groups && i < groups->n ? groups->v[i] : NULL,
-			       of);
+		rc = add_group(m, a, pt, i, groups && i < groups->n ? groups->v[i] : NULL, of);
 	return rc;
 }
 
@@ -426,10 +400,10 @@ static const struct {
 
 static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 {
-	const char *const dict = titan_numbers[i].dict;
-	const char *const name = titan_numbers[i].name;
-	const struct value *const v = value_new_int(
-		a, titan_numbers[i].step ? m->c->facts.global_steps : 0);
+	const char *dict = titan_numbers[i].dict;
+	const char *name = titan_numbers[i].name;
+	const struct value *v =
+		value_new_int(a, titan_numbers[i].step ? m->c->facts.global_steps : 0);
 	struct dcpview_entry e = {
 		.key = text(m, "%s.%s", dict, name),
 		.path = { { .text = dict }, { .text = name } },
@@ -444,10 +418,9 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 
 static int add_optimizer(struct maker *m)
 {
-	const bool titan = m->style == DCP_TITAN &&
-			   m->c->facts.global_steps >= 0;
+	const bool titan = m->style == DCP_TITAN && m->c->facts.global_steps >= 0;
 	struct draft d = { .err = m->err };
-	const struct value *const root = m->c->ops->object(m->c, OBJECT_OPTIMIZER, 0, 0, &d);
+	const struct value *root = m->c->ops->object(m->c, OBJECT_OPTIMIZER, 0, 0, &d);
 	int rc = d.rc;
 
 	for (size_t i = 0; i < m->c->norder; i++)
@@ -488,7 +461,7 @@ void dcpview_state_cut(struct dcpview_state *s, unsigned ranks)
 	scale = fmin(PIECES * roots / bytes, CHUNKS_MAX / roots);
 	for (unsigned d = 0; d < s->ndirs; d++)
 		for (size_t i = 0; i < s->dirs[d].n; i++) {
-			struct dcpview_entry *const e = &s->dirs[d].v[i];
+			struct dcpview_entry *e = &s->dirs[d].v[i];
 			const double b = bytes_of(e);
 			const double p = fmin(scale * sqrt(b), b / PIECE_MIN);
 
@@ -504,8 +477,7 @@ static int finish(struct dcpview_dir *d, struct errmsg *err)
 		qsort(d->files, d->nfiles, sizeof(*d->files), array_by_text);
 	for (size_t i = 1; i < d->nfiles; i++)
 		if (strcmp(d->files[i - 1].name, d->files[i].name) == 0)
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: would be the file of two tensors",
+			return errmsg_set(err, -ENOTSUP, "%s: would be the file of two tensors",
 					  d->files[i].name);
 	return 0;
 }

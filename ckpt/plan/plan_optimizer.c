@@ -25,9 +25,8 @@
 static bool is_sharded(const struct value *key)
 {
 	static const char *const keys[] = {
-		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS,
-		KEY_FP32_GROUPS,          KEY_FP32_FLAT_GROUPS,
-		KEY_OPTIMIZER_STATE_DICT,
+		KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_SLICE_MAPPINGS, KEY_FP32_GROUPS,
+		KEY_FP32_FLAT_GROUPS,     KEY_OPTIMIZER_STATE_DICT,
 	};
 
 	for (size_t i = 0; i < COUNT(keys); i++)
@@ -37,20 +36,19 @@ static bool is_sharded(const struct value *key)
 }
 
 /* A list as long as `like` in which every item is the number `i`. */
-static struct value *list_of_int(struct arena *a, const struct value_seq *like,
-				 int64_t i)
+static struct value *list_of_int(struct arena *a, const struct value_seq *like, int64_t i)
 {
-	struct value *const list = value_new(a, VALUE_LIST);
+	struct value *list = value_new(a, VALUE_LIST);
 
 	for (size_t k = 0; k < like->n; k++)
 		value_append(a, list, value_new_int(a, i));
 	return list;
 }
 
-static struct value *replaced(struct arena *a, const struct value *key,
-			      struct value *v, unsigned ranks)
+static struct value *replaced(struct arena *a, const struct value *key, struct value *v,
+			      unsigned ranks)
 {
-	const struct value_seq *const items = value_items(v);
+	const struct value_seq *items = value_items(v);
 
 	if (!items || items->n == 0)
 		return v;
@@ -64,14 +62,14 @@ static struct value *replaced(struct arena *a, const struct value *key,
 /* What torch's optimizer has. */
 static const struct value *base_of(const struct checkpoint *c, const struct value *dict)
 {
-	return value_find(dict, c->facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
-					       : KEY_BASE_OPTIMIZER_STATE);
+	return value_find(dict,
+			  c->facts.zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE);
 }
 
 /* The step, from the first group; NULL if there is none. */
 static struct value *find_step(const struct value *base)
 {
-	const struct value *const first =
+	const struct value *first =
 		value_item(base, 0) ?: value_numbered(value_find(base, "state"), 0);
 
 	return value_find(first, "step");
@@ -81,7 +79,7 @@ static struct value *find_step(const struct value *base)
  * load_hp_checkpoint_state_from_checkpoint_dir_stage3); there may be no step. */
 static struct value *stage3_state(struct arena *a, struct value *step, struct value *groups)
 {
-	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *state = value_new(a, VALUE_DICT);
 	const struct value_field first = { "step", step };
 	const struct value_field fields[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
 
@@ -95,7 +93,7 @@ static struct value *common_lr(const struct value_seq *groups)
 	struct value *lr = NULL;
 
 	for (size_t i = 0; groups && i < groups->n; i++) {
-		struct value *const own = value_find(groups->v[i], "lr");
+		struct value *own = value_find(groups->v[i], "lr");
 
 		if (!own || own->kind != VALUE_FLOAT || (lr && own->f != lr->f))
 			return NULL;
@@ -112,14 +110,14 @@ static struct value *common_lr(const struct value_seq *groups)
  */
 static struct value *add_groups(struct arena *a, const struct value *groups)
 {
-	const struct value_seq *const from = value_items(groups);
-	struct value *const lr = common_lr(from);
-	struct value *const all = value_new(a, VALUE_LIST);
+	const struct value_seq *from = value_items(groups);
+	struct value *lr = common_lr(from);
+	struct value *all = value_new(a, VALUE_LIST);
 
 	for (size_t i = 0; from && i < from->n; i++)
 		value_append(a, all, from->v[i]);
 	while (!a->failed && all->seq.n < ENGINE_GROUPS_MAX) {
-		struct value *const group = value_new(a, VALUE_DICT);
+		struct value *group = value_new(a, VALUE_DICT);
 
 		if (lr)
 			value_dict_set(a, group, "lr", lr);
@@ -137,24 +135,24 @@ struct value *plan_param_groups(const struct checkpoint *c, const struct value *
  * together: empty ones make it load every group. */
 static struct value *empty_groups(struct arena *a, size_t n)
 {
-	struct value *const list = value_new(a, VALUE_LIST);
+	struct value *list = value_new(a, VALUE_LIST);
 
 	for (size_t g = 0; g < n; g++)
 		value_append(a, list, value_new(a, VALUE_DICT));
 	return list;
 }
 
-static struct value *make_root(const struct plan *p, struct arena *a,
-			       const struct value *dict, struct value *version)
+static struct value *make_root(const struct plan *p, struct arena *a, const struct value *dict,
+			       struct value *version)
 {
-	const struct checkpoint *const c = p->c;
+	const struct checkpoint *c = p->c;
 	const bool any = p->options.any_stage, zero3 = c->facts.zero3;
-	const struct value_dict *const from = value_pairs(dict);
-	struct value *const root = value_new(a, VALUE_DICT);
+	const struct value_dict *from = value_pairs(dict);
+	struct value *root = value_new(a, VALUE_DICT);
 	struct value *groups = plan_param_groups(c, dict) ?: empty_groups(a, c->ranks->ngroups);
 
 	for (size_t i = 0; i < from->n; i++) {
-		const struct value_pair *const pair = &from->v[i];
+		const struct value_pair *pair = &from->v[i];
 
 		if (zero3 && !any)
 			value_put(a, root, pair->key, pair->val);
@@ -175,18 +173,16 @@ static struct value *make_root(const struct plan *p, struct arena *a,
 
 struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 {
-	struct checkpoint *const c = e->p->c;
-	struct value *const root = c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, d);
-	const struct value *const dict = value_find(root, KEY_OPTIMIZER_STATE_DICT);
+	struct checkpoint *c = e->p->c;
+	struct value *root = c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, d);
+	const struct value *dict = value_find(root, KEY_OPTIMIZER_STATE_DICT);
 
 	if (!root)
 		return NULL;
 	/* It is read a second time, and may have been written to in place. */
 	if (!value_pairs(dict)) {
-		draft_try(d, errmsg_set(d->err, -EIO, "%s: has changed",
-					d->old.src.name));
+		draft_try(d, errmsg_set(d->err, -EIO, "%s: has changed", d->old.src.name));
 		return NULL;
 	}
-	return make_root(e->p, &d->a, dict,
-			 value_find(root, KEY_DS_VERSION));
+	return make_root(e->p, &d->a, dict, value_find(root, KEY_DS_VERSION));
 }

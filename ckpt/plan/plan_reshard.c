@@ -37,10 +37,9 @@ static int name_made(const struct plan_item *e, char out[NAME_MAX + 1])
 }
 
 /* Find a file by the ranks in its name: a directory may hold thousands. */
-static int64_t find_made(const struct plan_item *dir, unsigned group,
-			 const char *name)
+static int64_t find_made(const struct plan_item *dir, unsigned group, const char *name)
 {
-	struct plan *const p = dir->p;
+	struct plan *p = dir->p;
 	const unsigned mp = p->c->tp * p->c->pp;
 	const size_t n = p->groups[group].n / mp;
 	const struct ckname id = names_parse(name);
@@ -55,8 +54,7 @@ static int64_t find_made(const struct plan_item *dir, unsigned group,
 
 static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tag_file *const f =
-		reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i);
+	const struct tag_file *f = reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i);
 
 	if (f)
 		out->mtime_s = f->mtime_s;
@@ -70,7 +68,7 @@ static struct value *draft_made(const struct plan_item *e, struct draft *d)
 
 static const struct tag_file *disk_file(const struct plan_item *e)
 {
-	const struct checkpoint *const c = e->p->c;
+	const struct checkpoint *c = e->p->c;
 
 	return &(e->group == LAYER ? c->layers : c->experts)[e->i];
 }
@@ -82,7 +80,7 @@ static int name_copy(const struct plan_item *e, char out[NAME_MAX + 1])
 
 static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tag_file *const f = disk_file(e);
+	const struct tag_file *f = disk_file(e);
 
 	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
@@ -93,8 +91,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 	const int rc = reshard_check_cut(universal->c, type->ranks, type->stage, err);
 
 	if (!rc)
-		plan_stat_dir(universal, &universal->c->readable_by,
-			      universal->c->mtime_s, out);
+		plan_stat_dir(universal, &universal->c->readable_by, universal->c->mtime_s, out);
 	return rc;
 }
 
@@ -106,8 +103,7 @@ static int reshard_check(struct plan *p, struct errmsg *err)
 	int rc = 0;
 
 	for (unsigned group = OPTIM; group <= MODEL; group++)
-		for (size_t i = 0, n = p->groups[group].n; !rc && i < n;
-		     i += n / mp)
+		for (size_t i = 0, n = p->groups[group].n; !rc && i < n; i += n / mp)
 			rc = plan_file_size(p, group, i, &size, err);
 	return rc;
 }
@@ -125,9 +121,8 @@ static void reshard_close(struct plan *p)
 
 static int reshard_make(struct plan *p, struct errmsg *err)
 {
-	struct plan_reshard *const x = reshard_of(p);
-	const int rc = reshard_init(&x->s, p->c, p->options.type.ranks,
-				    p->options.type.stage, err);
+	struct plan_reshard *x = reshard_of(p);
+	const int rc = reshard_init(&x->s, p->c, p->options.type.ranks, p->options.type.stage, err);
 
 	if (rc)
 		return rc;

@@ -54,7 +54,7 @@ static size_t count_models(const struct checkpoint *c)
  * look, too.  Returns the model-parallel rank whose these are, or else sets both ranks. */
 static unsigned find_model(const struct plan_item *e, unsigned *rank, bool *other)
 {
-	const struct checkpoint *const c = e->p->c;
+	const struct checkpoint *c = e->p->c;
 	const size_t n = count_models(c), ranks = n / (c->tp * c->pp);
 
 	*other = e->i >= n;
@@ -67,7 +67,7 @@ static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
 	bool other;
 	unsigned rank;
 	const unsigned mp = find_model(e, &rank, &other);
-	const struct tag_file *const f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
 
 	if (f && !other)
 		return plan_set_name(out, f->name, "");
@@ -81,7 +81,7 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 	bool other;
 	unsigned rank;
 	const unsigned mp = find_model(e, &rank, &other);
-	const struct tag_file *const f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
 
 	if (f)
 		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
@@ -116,8 +116,7 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
 {
 	const uint64_t first = PARAM * PLAN_ZERO;
 
-	return p->view == &plan_universal && node >= first &&
-			       node - first < p->c->nparams
+	return p->view == &plan_universal && node >= first && node - first < p->c->nparams
 		       ? &p->c->params[node - first]
 		       : NULL;
 }
@@ -128,7 +127,7 @@ const struct param *plan_param(const struct plan *p, uint64_t node)
  */
 static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	struct checkpoint *const c = e->p->c;
+	struct checkpoint *c = e->p->c;
 	const struct param_states *states;
 	const struct param_state *st;
 	int rc;
@@ -147,8 +146,7 @@ static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
 	st = &states->v[e->k];
 	/* Stage 3 trees have no file for a state that is not a tensor: the loader takes the
 	 * step from optimizer_state.pt.  hf_to_universal.py writes none. */
-	if (st->kind != STATE_FLAT && !e->p->options.any_stage &&
-	    (!c->ranks || c->facts.zero3))
+	if (st->kind != STATE_FLAT && !e->p->options.any_stage && (!c->ranks || c->facts.zero3))
 		return 0;
 	return plan_set_name(out, st->name, ".pt");
 }
@@ -159,12 +157,11 @@ static struct value *spell_out(struct arena *a, const struct param *p,
 			       const struct value_seq *shape, int64_t dim)
 {
 	const int64_t n = shape->v[dim]->i;
-	struct value *const parts = value_new(a, VALUE_TUPLE);
-	struct value *const out = value_new(a, VALUE_TUPLE);
+	struct value *parts = value_new(a, VALUE_TUPLE);
+	struct value *out = value_new(a, VALUE_TUPLE);
 
 	for (int64_t i = 0; i < n && !a->failed; i++)
-		value_append(a, parts,
-			     value_new_int(a, (int64_t)p->shape[dim] / n));
+		value_append(a, parts, value_new_int(a, (int64_t)p->shape[dim] / n));
 	for (size_t i = 0; i < shape->n; i++)
 		value_append(a, out, (int64_t)i == dim ? parts : shape->v[i]);
 	return out;
@@ -173,32 +170,28 @@ static struct value *spell_out(struct arena *a, const struct param *p,
 /* Build a SubparamShape (DeepSpeed's checkpoint/universal_checkpoint.py). */
 static struct value *sub_param_shape(struct arena *a, const struct param *p)
 {
-	const struct value *const spec = p->merge.spec;
+	const struct value *spec = p->merge.spec;
 	struct value *shape = value_find(spec, "shape");
-	struct value *const dim = value_find(spec, "partition_dim");
-	struct value *const state = value_new(a, VALUE_DICT);
+	struct value *dim = value_find(spec, "partition_dim");
+	struct value *state = value_new(a, VALUE_DICT);
 	uint64_t at;
 
 	/* geometry_init has checked both. */
-	if (!p->merge.widths && value_get_count(dim, &at) &&
-	    value_item(shape, at)->kind == VALUE_INT)
+	if (!p->merge.widths && value_get_count(dim, &at) && value_item(shape, at)->kind == VALUE_INT)
 		shape = spell_out(a, p, value_items(shape), (int64_t)at);
 	value_dict_set(a, state, "patterns", value_find(spec, "patterns"));
 	value_dict_set(a, state, "shape", shape);
 	value_dict_set(a, state, "partition_dim", dim);
 	return value_new_object(
-		a,
-		value_new_global(a, "deepspeed.checkpoint.universal_checkpoint",
-				 "SubparamShape"),
+		a, value_new_global(a, "deepspeed.checkpoint.universal_checkpoint", "SubparamShape"),
 		state);
 }
 
 /* Build the dict around a parameter's tensor. */
-static struct value *wrap_tensor(struct arena *a, const struct param *p,
-				 struct tensor *t)
+static struct value *wrap_tensor(struct arena *a, const struct param *p, struct tensor *t)
 {
-	const struct merge *const m = &p->merge;
-	struct value *const dict = value_new(a, VALUE_DICT);
+	const struct merge *m = &p->merge;
+	struct value *dict = value_new(a, VALUE_DICT);
 
 	/* A tensor of the module has no rule: all fields of `m` are 0. */
 	if (!p->module && m->rule == MERGE_CAT)
@@ -219,10 +212,8 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p,
 	value_dict_set(a, dict, "param", tensor_to_value(a, t));
 	if (m->rule == MERGE_EXPERTS) {
 		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
-		value_dict_set(a, dict, "is_expert_param",
-			       value_new_bool(a, true));
-		value_dict_set(a, dict, "ep_num_experts",
-			       value_new_int(a, m->experts->n));
+		value_dict_set(a, dict, "is_expert_param", value_new_bool(a, true));
+		value_dict_set(a, dict, "ep_num_experts", value_new_int(a, m->experts->n));
 	}
 	return dict;
 }
@@ -245,10 +236,10 @@ static struct value *wrap_hf(struct arena *a, const struct param *p, const struc
 static struct value *draft_owned(const struct plan_item *e, const struct param *p,
 				 const struct param_state *st, struct draft *d)
 {
-	struct checkpoint *const c = e->p->c;
+	struct checkpoint *c = e->p->c;
 	const bool number = st->kind != STATE_FLAT;
-	const bool bare = !number && checkpoint_is_flat(c) &&
-			  !e->p->options.any_stage && p->merge.rule != MERGE_EXPERTS;
+	const bool bare = !number && checkpoint_is_flat(c) && !e->p->options.any_stage &&
+			  p->merge.rule != MERGE_EXPERTS;
 	struct extent_map *map;
 	struct tensor t;
 
@@ -257,7 +248,10 @@ static struct value *draft_owned(const struct plan_item *e, const struct param *
 	if (st->kind == STATE_FLOAT)
 		return value_new_float(&d->a, st->f);
 	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape,
-		    number ? 0 : bare ? 1 : p->ndim, st->requires_grad);
+		    number ? 0
+		    : bare ? 1
+			   : p->ndim,
+		    st->requires_grad);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
 		draft_try(d, checkpoint_extents(c, p, st, map, &d->gathers, d->err));
@@ -266,10 +260,9 @@ static struct value *draft_owned(const struct plan_item *e, const struct param *
 
 /* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
  * those of a float32 module are written with their whole storage. */
-static struct value *draft_stored(const struct plan_item *e, const struct param *p,
-				  struct draft *d)
+static struct value *draft_stored(const struct plan_item *e, const struct param *p, struct draft *d)
 {
-	const struct stored *const m = p->module;
+	const struct stored *m = p->module;
 	const bool hf = !e->p->c->ranks, cast = hf || m->dtype != DTYPE_F32;
 	struct tensor t, view;
 	struct extent_map *map;
@@ -292,19 +285,18 @@ static struct value *draft_stored(const struct plan_item *e, const struct param 
 	if (e->k)
 		draft_add_zeros(d, map, t.numel * sizeof(float));
 	else if (dense)
-		draft_require(d, extent_add_cast(map, t.storage_numel, m->file,
-						 m->storage + skip, m->dtype, DTYPE_F32));
+		draft_require(d, extent_add_cast(map, t.storage_numel, m->file, m->storage + skip,
+						 m->dtype, DTYPE_F32));
 	else
-		draft_require(d, !d->extents ||
-					 gathers_add_tensor(&d->gathers, &view, m->file,
-							    m->storage, DTYPE_F32, map));
+		draft_require(d, !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
+								   m->storage, DTYPE_F32, map));
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
 {
-	struct checkpoint *const c = e->p->c;
-	const struct param *const p = &c->params[e->dir];
+	struct checkpoint *c = e->p->c;
+	const struct param *p = &c->params[e->dir];
 	const struct param_states *states;
 	const struct param_state *st;
 
@@ -319,7 +311,7 @@ static struct value *draft_state(const struct plan_item *e, struct draft *d)
  * they are made of. */
 static void describe_param(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct checkpoint *const c = e->p->c;
+	const struct checkpoint *c = e->p->c;
 
 	if (e->i < c->nparams)
 		out->mtime_s = c->files[c->params[e->i].module->file].mtime_s;
@@ -327,8 +319,8 @@ static void describe_param(const struct plan_item *e, struct plan_facts *out)
 
 static void describe_state(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct checkpoint *const c = e->p->c;
-	const struct tag_file *const f =
+	const struct checkpoint *c = e->p->c;
+	const struct tag_file *f =
 		&c->files[e->dir < c->nparams ? c->params[e->dir].module->file : 0];
 
 	out->mtime_s = f->mtime_s;
@@ -371,7 +363,7 @@ static int universal_check(struct plan *p, struct errmsg *err)
 
 static void universal_warm(struct plan *p)
 {
-	struct checkpoint *const c = p->c;
+	struct checkpoint *c = p->c;
 	uint32_t shards[PLAN_WARM_SHARDS];
 	uint64_t size;
 	size_t n = 0;
@@ -396,11 +388,10 @@ static int universal_make(struct plan *p, struct errmsg *err)
 	static const char *const zero[] = { "zero" };
 	static const char *const optimizer[] = { "optimizer_state.pt" };
 	static const char *const source[] = { "source.txt" };
-	const struct checkpoint *const c = p->c;
+	const struct checkpoint *c = p->c;
 	const bool hf = !c->ranks;
-	struct plan_paths *const paths = &universal_of(p)->paths;
-	const int rc = plan_paths_init(paths, p->c->params, p->c->nparams,
-				       sizeof(*p->c->params),
+	struct plan_paths *paths = &universal_of(p)->paths;
+	const int rc = plan_paths_init(paths, p->c->params, p->c->nparams, sizeof(*p->c->params),
 				       checkpoint_path(c, OBJECT_MODEL, 0, 0), err);
 
 	if (rc)

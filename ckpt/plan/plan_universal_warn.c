@@ -19,12 +19,11 @@ static const struct param *find_plain(const struct checkpoint *m, const char *su
 	const size_t len = strlen(suffix);
 
 	for (size_t i = 0; i < m->nparams; i++) {
-		const struct param *const p = &m->params[i];
+		const struct param *p = &m->params[i];
 		const size_t n = strlen(p->name);
 
-		if (n > len && strcmp(p->name + n - len, suffix) == 0 &&
-		    p->merge.rule == MERGE_CAT && p->merge.dim == 0 &&
-		    !p->merge.from_user && !p->module)
+		if (n > len && strcmp(p->name + n - len, suffix) == 0 && p->merge.rule == MERGE_CAT &&
+		    p->merge.dim == 0 && !p->merge.from_user && !p->module)
 			return p;
 	}
 	return NULL;
@@ -32,11 +31,9 @@ static const struct param *find_plain(const struct checkpoint *m, const char *su
 
 /* Megatron-DeepSpeed's pattern names the position embeddings of a model with tied
  * embeddings only, although all tensor-parallel ranks have the whole of them. */
-static void warn_of_positions(const struct checkpoint *m,
-			      const struct errmsg_sink *to)
+static void warn_of_positions(const struct checkpoint *m, const struct errmsg_sink *to)
 {
-	const struct param *const p =
-		find_plain(m, ".position_embeddings.weight");
+	const struct param *p = find_plain(m, ".position_embeddings.weight");
 
 	if (p && m->tp > 1 && p->ndim == 2)
 		errmsg_put(to,
@@ -44,22 +41,18 @@ static void warn_of_positions(const struct checkpoint *m,
 			   " tree joins the copies of %u tensor-parallel ranks"
 			   " to %" PRIu64 "x%" PRIu64 ", as the converter's"
 			   " --no_strict does; it is %" PRIu64 "x%" PRIu64
-			   " with preset=megatron-qkv-thirds,"
-			   " preset=megatron-qkv-by-head or a rule of"
+			" with preset=megatron-qkv-thirds, preset=megatron-qkv-by-head or a rule of"
 			   " tp_replicated_parameter_patterns",
-			   p->name, m->tp, p->shape[0], p->shape[1],
-			   p->first->shape[0], p->first->shape[1]);
+			   p->name, m->tp, p->shape[0], p->shape[1], p->first->shape[0],
+			   p->first->shape[1]);
 }
 
 /* Report what Megatron-DeepSpeed's files leave open: the converter guesses, and
  * a resume on another tensor-parallel size may be wrong without a message. */
-static void warn_of_megatron(const struct checkpoint *m,
-			     const struct errmsg_sink *to)
+static void warn_of_megatron(const struct checkpoint *m, const struct errmsg_sink *to)
 {
-	const struct param *const qkv =
-		find_plain(m, ".self_attention.query_key_value.weight");
-	const struct param *const row =
-		find_plain(m, ".mlp.dense_4h_to_h.weight");
+	const struct param *qkv = find_plain(m, ".self_attention.query_key_value.weight");
+	const struct param *row = find_plain(m, ".mlp.dense_4h_to_h.weight");
 
 	if (!m->facts.has_uc_info || checkpoint_is_flat(m))
 		return;
@@ -75,8 +68,7 @@ static void warn_of_megatron(const struct checkpoint *m,
 		errmsg_put(to,
 			   "%s: a run on one tensor-parallel rank records no"
 			   " row-parallel parameters; with more ranks it is cut"
-			   " along the wrong dimension unless a megatron preset"
-			   " is given",
+			   " along the wrong dimension unless a megatron preset is given",
 			   row->name);
 	warn_of_positions(m, to);
 }
@@ -88,8 +80,7 @@ static bool has_adapted(const struct checkpoint *m, const char *weight, bool *is
 
 	*is_adapter = false;
 	for (size_t i = 0; !has && i < m->nparams && (!i || *is_adapter); i++)
-		has = adapter_adapts(weight, m->params[i].name, is_adapter) &&
-		      m->params[i].module;
+		has = adapter_adapts(weight, m->params[i].name, is_adapter) && m->params[i].module;
 	return has;
 }
 
@@ -101,8 +92,8 @@ static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink 
 	bool is_adapter = false;
 
 	for (size_t i = 0; !is_adapter && i < m->nparams; i++)
-		if (!m->params[i].module &&
-		    !has_adapted(m, m->params[i].name, &is_adapter) && is_adapter) {
+		if (!m->params[i].module && !has_adapted(m, m->params[i].name, &is_adapter) &&
+		    is_adapter) {
 			errmsg_put(to,
 				   "%s: a run of PEFT that saved no frozen weights: the"
 				   " views have only the trained ones",
@@ -111,13 +102,12 @@ static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink 
 		}
 	if (m->facts.excludes_frozen)
 		errmsg_put(to, "the run saved no frozen weights"
-			       " (exclude_frozen_parameters): if it has any, the views"
-			       " lack them");
+			       " (exclude_frozen_parameters): if it has any, the views lack them");
 }
 
 static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 {
-	const struct checkpoint *const m = p->c;
+	const struct checkpoint *m = p->c;
 
 	if (m->facts.round_robin)
 		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
@@ -126,8 +116,7 @@ static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 			       " universal tree, or resume from TAG_dpN");
 	if (m->scaled)
 		errmsg_put(to,
-			   "pieces of %s are scaled: its moments are"
-			   " correct only if lr and eps are scaled as"
+		"pieces of %s are scaled: its moments are correct only if lr and eps are scaled as"
 			   " well",
 			   m->scaled->name);
 	if (p->options.rules && checkpoint_is_flat(m))
@@ -139,7 +128,7 @@ static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 
 void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	const struct checkpoint *const c = p->c;
+	const struct checkpoint *c = p->c;
 	const char *text;
 	size_t pos = 0;
 
@@ -150,6 +139,5 @@ void plan_universal_warn(struct plan *p, const struct errmsg_sink *to)
 			   c->files[c->params[i].module->file].path, c->params[i].name,
 			   dtype_name(c->params[i].module->dtype));
 	while (c->rules && (text = merge_rules_next_unused(c->rules, &pos)))
-		errmsg_put(to, "a pattern of merge rules matches no parameter: %s",
-			   text);
+		errmsg_put(to, "a pattern of merge rules matches no parameter: %s", text);
 }

@@ -24,9 +24,8 @@
 
 static double read_sub_group_size(const struct value *root)
 {
-	const struct value *const v =
-		value_find_path(root, KEY_DS_CONFIG, "zero_optimization",
-				"sub_group_size", NULL);
+	const struct value *v =
+		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", "sub_group_size", NULL);
 	int64_t i;
 
 	if (v && v->kind == VALUE_FLOAT && v->f >= 1)
@@ -38,23 +37,21 @@ static double read_sub_group_size(const struct value *root)
  * those of group k. */
 static int read_sub_groups(struct resharder *b, const struct value *dict)
 {
-	const struct value_seq *const groups = value_items(value_find_path(
-		dict, KEY_OPTIMIZER_STATE_DICT, KEY_PARAM_GROUPS, NULL));
+	const struct value_seq *groups =
+		value_items(value_find_path(dict, KEY_OPTIMIZER_STATE_DICT, KEY_PARAM_GROUPS, NULL));
 	size_t found = 0;
 
 	for (size_t k = 0; groups && k < groups->n; k++) {
-		const struct value_seq *const ids =
-			value_items(value_find(groups->v[k], "params"));
+		const struct value_seq *ids = value_items(value_find(groups->v[k], "params"));
 
 		for (size_t i = 0; ids && i < ids->n; i++) {
 			int64_t g;
 
 			/* In order, and each once. */
-			if (!value_get_int(ids->v[i], &g) ||
-			    g != (int64_t)found || found == b->t->ngroups)
+			if (!value_get_int(ids->v[i], &g) || g != (int64_t)found ||
+			    found == b->t->ngroups)
 				return ERRMSG_FILE(b, -EBADMSG,
-						   "param_groups[%zu] does not"
-						   " list sub-groups in order",
+					"param_groups[%zu] does not list sub-groups in order",
 						   k);
 			b->param_group[found++] = (uint32_t)k;
 		}
@@ -62,15 +59,13 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 	b->nparam_groups = groups ? (uint32_t)groups->n : 0;
 	if (found == b->t->ngroups)
 		return 0;
-	return ERRMSG_FILE(b, -EBADMSG,
-			   "param_groups lists %zu of %zu sub-groups", found,
+	return ERRMSG_FILE(b, -EBADMSG, "param_groups lists %zu of %zu sub-groups", found,
 			   b->t->ngroups);
 }
 
 static int read_groups(struct resharder *b, const struct value *dict)
 {
-	const struct value *const base =
-		value_find(dict, KEY_BASE_OPTIMIZER_STATE);
+	const struct value *base = value_find(dict, KEY_BASE_OPTIMIZER_STATE);
 
 	b->param_group = reshard_alloc(b, b->t->ngroups, sizeof(*b->param_group));
 	if (!b->param_group)
@@ -102,8 +97,7 @@ static int read_stage(struct resharder *b, const struct value *dict)
 
 static int read_optimizer(struct resharder *b)
 {
-	const struct value *const dict =
-		value_find(b->root, KEY_OPTIMIZER_STATE_DICT);
+	const struct value *dict = value_find(b->root, KEY_OPTIMIZER_STATE_DICT);
 
 	b->sub_group_size = read_sub_group_size(b->root);
 	return read_stage(b, dict) ?: read_groups(b, dict);
@@ -114,10 +108,9 @@ static int refuse(const struct resharder *b, const char *why)
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
 
-static int check_experts(const struct checkpoint *c, unsigned mp,
-			 unsigned ranks, struct errmsg *err)
+static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks, struct errmsg *err)
 {
-	const struct rank_table *const t = &c->ranks[mp];
+	const struct rank_table *t = &c->ranks[mp];
 
 	for (size_t g = 0; g < t->ngroups; g++) {
 		const unsigned degree = t->groups[g].degree;
@@ -126,16 +119,13 @@ static int check_experts(const struct checkpoint *c, unsigned mp,
 			continue;
 		if (c->facts.zero3)
 			return errmsg_set(err, -ENOTSUP,
-					  "%s: ZeRO-3 with experts: DeepSpeed"
-					  " loads them only on the number of"
+			"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
 					  " ranks that saved them",
 					  c->path);
 		if (ranks % degree)
-			return errmsg_set(
-				err, -ENOTSUP,
-				"%s: the experts are spread over %u ranks:"
-				" %u is no multiple of that",
-				c->path, degree, ranks);
+			return errmsg_set(err, -ENOTSUP,
+			"%s: the experts are spread over %u ranks: %u is no multiple of that",
+					  c->path, degree, ranks);
 	}
 	return 0;
 }
@@ -143,21 +133,21 @@ static int check_experts(const struct checkpoint *c, unsigned mp,
 /* The stage changes only for plain data parallelism. */
 static int check_parallelism(const struct checkpoint *c, unsigned mp, struct errmsg *err)
 {
-	const struct rank_table *const t = &c->ranks[mp];
+	const struct rank_table *t = &c->ranks[mp];
 
 	if (c->tp * c->pp > 1)
-		return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change with"
-						 " tensor or pipeline parallelism",
+		return errmsg_set(err, -ENOTSUP,
+			"%s: the ZeRO stage cannot change with tensor or pipeline parallelism",
 				  c->path);
 	for (size_t g = 0; g < t->ngroups; g++)
 		if (t->groups[g].degree > 1)
-			return errmsg_set(err, -ENOTSUP, "%s: the ZeRO stage cannot change"
-							 " with experts", c->path);
+			return errmsg_set(err, -ENOTSUP,
+					  "%s: the ZeRO stage cannot change with experts",
+					  c->path);
 	return 0;
 }
 
-int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage,
-		      struct errmsg *err)
+int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err)
 {
 	const int64_t old = c->facts.stage;
 	int rc = 0;
@@ -181,32 +171,27 @@ static int check_stage(const struct resharder *b)
 		return rc;
 	for (size_t g = 0; g < b->t->ngroups; g++)
 		if (b->t->groups[g].replicated && reshard_crosses(b->s))
-			return refuse(b,
-				      "the ZeRO stage cannot change with Muon:"
-				      " only stages 1 and 2 keep its momentum"
-				      " whole");
+			return refuse(b, "the ZeRO stage cannot change with Muon:"
+					 " only stages 1 and 2 keep its momentum whole");
 	if (b->m->elastic && reshard_crosses(b->s))
 		return refuse(b, "the ZeRO stage cannot change:"
-				 " elastic_checkpoint records no param_groups,"
-				 " which stage 3 needs");
+				" elastic_checkpoint records no param_groups, which stage 3 needs");
 	return 0;
 }
 
 static void compare_groups(struct resharder *b)
 {
-	struct reshard_mp *const m = b->m;
+	struct reshard_mp *m = b->m;
 
 	m->same_groups = m->same_order = m->ngroups == b->t->ngroups;
 	for (size_t g = 0; g < m->ngroups; g++) {
-		const struct reshard_group *const x = &m->groups[g];
+		const struct reshard_group *x = &m->groups[g];
 
-		if (g >= b->t->ngroups ||
-		    x->n != b->t->groups[g].n)
+		if (g >= b->t->ngroups || x->n != b->t->groups[g].n)
 			m->same_groups = m->same_order = false;
 		for (size_t i = 0; i < x->n; i++) {
 			m->same_groups &= x->params[i].group == g;
-			m->same_order &= x->params[i].group == g &&
-					 x->params[i].listed == i;
+			m->same_order &= x->params[i].group == g && x->params[i].listed == i;
 		}
 	}
 }
@@ -214,19 +199,17 @@ static void compare_groups(struct resharder *b)
 /* All old groups that a new one joins must have the same states. */
 static int check_joined(const struct resharder *b, const struct reshard_group *g)
 {
-	const struct param_states *const x = b->t->groups[g->like].states;
+	const struct param_states *x = b->t->groups[g->like].states;
 
 	for (size_t i = 0; i < g->n; i++) {
-		const struct param_states *const y = b->t->groups[g->params[i].group].states;
+		const struct param_states *y = b->t->groups[g->params[i].group].states;
 		bool same = x->n == y->n;
 
 		for (size_t k = 0; same && k < x->n; k++)
 			same = param_state_equal(&x->v[k], &y->v[k]);
 		if (!same)
 			return ERRMSG_FILE(b, -ENOTSUP,
-					   "sub-groups %u and %u"
-					   " would be joined, but differ in"
-					   " their states",
+				"sub-groups %u and %u would be joined, but differ in their states",
 					   g->like, g->params[i].group);
 	}
 	return 0;
@@ -236,8 +219,7 @@ static int build_groups(struct resharder *b)
 {
 	int rc = read_optimizer(b);
 
-	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?:
-		   check_stage(b);
+	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?: check_stage(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
 		rc = b->s->stage == 3 ? reshard_build_sub_groups(b, k)
 				      : reshard_build_flat_group(b, k);
@@ -252,11 +234,11 @@ static int build_groups(struct resharder *b)
 /* Up to 0.16 only the last rank recorded padding. */
 static bool counts_last_only(const struct value *root)
 {
-	const struct value *const v = value_find(root, KEY_DS_VERSION);
+	const struct value *v = value_find(root, KEY_DS_VERSION);
 	unsigned major, minor;
 
-	return value_is_cstr(v) && sscanf(v->str.p, "%u.%u", &major, &minor) == 2 &&
-	       major == 0 && minor <= 16;
+	return value_is_cstr(v) && sscanf(v->str.p, "%u.%u", &major, &minor) == 2 && major == 0 &&
+	       minor <= 16;
 }
 
 static int build_rank(struct reshard *s, unsigned mp, struct errmsg *err)
@@ -284,8 +266,8 @@ int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsign
 
 	*s = (struct reshard){ .c = c, .ranks = ranks, .stage = stage };
 	if (ranks < 1 || ranks > RESHARD_RANKS_MAX || stage > 3)
-		return errmsg_set(err, -EINVAL, "%s: cannot re-cut for %u ranks, stage %u",
-				  c->path, ranks, stage);
+		return errmsg_set(err, -EINVAL, "%s: cannot re-cut for %u ranks, stage %u", c->path,
+				  ranks, stage);
 	rc = c->ops->check(c, true, err);
 	if (rc)
 		return rc;

@@ -23,10 +23,10 @@ struct reshard {
 	struct checkpoint *c;
 	unsigned ranks;            /* data-parallel */
 	unsigned stage, old_stage; /* 1 to 3 */
-	bool last_padded; /* group_paddings counts the last rank's padding only */
-	struct reshard_mp *mp; /* the new groups of each model-parallel rank */
-	const char *warning;   /* for the user, or NULL */
-	struct arena arena;    /* owns `mp` and what it refers to */
+	bool last_padded;          /* group_paddings counts the last rank's padding only */
+	struct reshard_mp *mp;     /* the new groups of each model-parallel rank */
+	const char *warning;       /* for the user, or NULL */
+	struct arena arena;        /* owns `mp` and what it refers to */
 };
 
 /*
@@ -53,8 +53,8 @@ int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage
 size_t reshard_count(const struct reshard *s, enum checkpoint_object what);
 
 /* Return the name that DeepSpeed gives to a file. */
-void reshard_name(const struct reshard *s, enum checkpoint_object what,
-		  size_t number, char name[NAME_MAX + 1]);
+void reshard_name(const struct reshard *s, enum checkpoint_object what, size_t number,
+		  char name[NAME_MAX + 1]);
 
 /* Return the old file that a new one is modelled on, or NULL: new rank r of n old ranks takes
  * that of r mod n.  The new file has its timestamp. */
@@ -63,7 +63,7 @@ const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint
 
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
-struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what,
-			    size_t number, struct draft *d);
+struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what, size_t number,
+			    struct draft *d);
 
 #endif

@@ -15,7 +15,7 @@
 
 void *reshard_alloc(const struct resharder *b, size_t n, size_t item)
 {
-	void *const p = arena_alloc(&b->s->arena, n * item);
+	void *p = arena_alloc(&b->s->arena, n * item);
 
 	if (!p)
 		errmsg_nomem(b->err, b->file);
@@ -24,30 +24,28 @@ void *reshard_alloc(const struct resharder *b, size_t n, size_t item)
 
 static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
 {
-	struct reshard_mp *const m = b->m;
+	struct reshard_mp *m = b->m;
 
-	if (!arena_reserve(&b->s->arena, &m->groups, m->ngroups, &m->cap,
-			   m->ngroups + 1, sizeof(*m->groups))) {
+	if (!arena_reserve(&b->s->arena, &m->groups, m->ngroups, &m->cap, m->ngroups + 1,
+			   sizeof(*m->groups))) {
 		errmsg_nomem(b->err, b->file);
 		return NULL;
 	}
-	m->groups[m->ngroups] =
-		(struct reshard_group){ .param_group = param_group };
+	m->groups[m->ngroups] = (struct reshard_group){ .param_group = param_group };
 	return &m->groups[m->ngroups++];
 }
 
 /* Append the parameters of an old group in its order. */
-static void add_old(const struct resharder *b, struct reshard_group *to,
-		    uint32_t group)
+static void add_old(const struct resharder *b, struct reshard_group *to, uint32_t group)
 {
-	const struct slice_group *const old = &b->t->groups[group];
+	const struct slice_group *old = &b->t->groups[group];
 
 	for (size_t i = 0; i < old->n; i++) {
-		const struct slice *const s = old->slices[i];
+		const struct slice *s = old->slices[i];
 
-		to->params[to->n++] = (struct reshard_param){
-			group, (uint32_t)i, s->numel || b->s->c->facts.zero3 ? s : NULL
-		};
+		to->params[to->n++] =
+			(struct reshard_param){ group, (uint32_t)i,
+						s->numel || b->s->c->facts.zero3 ? s : NULL };
 	}
 }
 
@@ -58,10 +56,9 @@ static uint64_t numel_of(const struct reshard_param *p)
 
 /* Reorder the parameters as round_robin_gradients does, which deals them to the
  * ranks in turn; `back` restores the order before that. */
-static int deal(const struct resharder *b, struct reshard_group *g,
-		unsigned ranks, bool back)
+static int deal(const struct resharder *b, struct reshard_group *g, unsigned ranks, bool back)
 {
-	struct reshard_param *const to = reshard_alloc(b, g->n, sizeof(*to));
+	struct reshard_param *to = reshard_alloc(b, g->n, sizeof(*to));
 	size_t k = 0;
 
 	if (!to)
@@ -78,8 +75,7 @@ static int deal(const struct resharder *b, struct reshard_group *g,
 }
 
 /* Join the old flat groups of one parameter group, in the model's order. */
-static int join(const struct resharder *b, uint32_t param_group,
-		struct reshard_group *to)
+static int join(const struct resharder *b, uint32_t param_group, struct reshard_group *to)
 {
 	const bool dealt = b->s->c->facts.round_robin && !b->s->c->facts.zero3 && !b->bf16;
 	bool first = true;
@@ -106,7 +102,7 @@ static int join(const struct resharder *b, uint32_t param_group,
 
 static uint64_t old_padding(const struct resharder *b, const struct reshard_param *p)
 {
-	const uint64_t *const padding = b->t->groups[p->group].padding;
+	const uint64_t *padding = b->t->groups[p->group].padding;
 
 	return padding && p->slice ? padding[p->slice->index] : 0;
 }
@@ -136,8 +132,7 @@ static bool in_old_order(const struct reshard_group *g)
 static int set_padding(const struct resharder *b, struct reshard_group *g)
 {
 	const uint64_t item = dtype_size(b->s->c->facts.module_dtype);
-	const uint64_t unit =
-		item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
+	const uint64_t unit = item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
 	const bool keep = in_old_order(g);
 
 	g->padding = reshard_alloc(b, g->n, sizeof(*g->padding));
@@ -154,18 +149,16 @@ static int set_padding(const struct resharder *b, struct reshard_group *g)
 	return 0;
 }
 
-static int cut(const struct resharder *b, const struct reshard_group *g,
-	       struct partition *out)
+static int cut(const struct resharder *b, const struct reshard_group *g, struct partition *out)
 {
-	uint64_t *const numel = reshard_alloc(b, g->n, sizeof(*numel));
+	uint64_t *numel = reshard_alloc(b, g->n, sizeof(*numel));
 	int rc;
 
 	if (!numel)
 		return -ENOMEM;
 	for (size_t i = 0; i < g->n; i++)
 		numel[i] = numel_of(&g->params[i]);
-	rc = partition_init(out, b->s->stage == 3, numel, g->padding, g->n,
-			    g->stripe.ranks);
+	rc = partition_init(out, b->s->stage == 3, numel, g->padding, g->n, g->stripe.ranks);
 	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
 }
 
@@ -189,7 +182,7 @@ static int record(const struct resharder *b, struct reshard_group *g)
 
 int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 {
-	struct reshard_group *const g = add_group(b, param_group);
+	struct reshard_group *g = add_group(b, param_group);
 	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
 	int rc = g ? join(b, param_group, g) : -ENOMEM;
 
@@ -208,22 +201,19 @@ int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 
 /* Return the end of the sub-group that starts at parameter `first`: it is full
  * once a rank's part of it reaches sub_group_size. */
-static size_t sub_group_end(const struct resharder *b,
-			    const struct reshard_group *all, size_t first,
-			    unsigned ranks)
+static size_t sub_group_end(const struct resharder *b, const struct reshard_group *all,
+			    size_t first, unsigned ranks)
 {
 	double sum = 0;
 	size_t i = first;
 
 	while (i < all->n && sum < b->sub_group_size)
-		sum += (double)partition_slot(numel_of(&all->params[i++]),
-					      ranks);
+		sum += (double)partition_slot(numel_of(&all->params[i++]), ranks);
 	return i;
 }
 
 /* Do the old sub-groups follow from sub_group_size? */
-static bool follows_rule(const struct resharder *b,
-			 const struct reshard_group *all)
+static bool follows_rule(const struct resharder *b, const struct reshard_group *all)
 {
 	size_t end;
 
@@ -231,8 +221,7 @@ static bool follows_rule(const struct resharder *b,
 		const uint32_t g = all->params[i].group;
 
 		end = sub_group_end(b, all, i, b->s->c->dp);
-		if (all->params[end - 1].group != g ||
-		    (end < all->n && all->params[end].group == g))
+		if (all->params[end - 1].group != g || (end < all->n && all->params[end].group == g))
 			return false;
 	}
 	return true;
@@ -247,10 +236,10 @@ static size_t old_end(const struct reshard_group *all, size_t first)
 	return i;
 }
 
-static int build_sub_group(struct resharder *b, const struct reshard_group *all,
-			   size_t first, size_t end)
+static int build_sub_group(struct resharder *b, const struct reshard_group *all, size_t first,
+			   size_t end)
 {
-	struct reshard_group *const g = add_group(b, all->param_group);
+	struct reshard_group *g = add_group(b, all->param_group);
 
 	if (!g)
 		return -ENOMEM;
@@ -270,12 +259,9 @@ int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
 	size_t end;
 
 	if (!rule)
-		b->s->warning =
-			"its sub-groups do not follow from sub_group_size;"
-			" they are kept";
+		b->s->warning = "its sub-groups do not follow from sub_group_size; they are kept";
 	for (size_t i = 0; !rc && i < all.n; i = end) {
-		end = rule ? sub_group_end(b, &all, i, b->s->ranks)
-			   : old_end(&all, i);
+		end = rule ? sub_group_end(b, &all, i, b->s->ranks) : old_end(&all, i);
 		rc = build_sub_group(b, &all, i, end);
 	}
 	return rc;

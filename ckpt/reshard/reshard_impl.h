@@ -23,7 +23,7 @@ struct reshard_group {
 	struct rank_stripe stripe;
 	uint32_t like;        /* the old group that holds its first parameter */
 	uint32_t param_group; /* of the optimizer */
-	uint64_t *padding; /* alignment padding after each parameter, or NULL */
+	uint64_t *padding;    /* alignment padding after each parameter, or NULL */
 	/*
 	 * What param_slice_mappings says.  DeepSpeed computes it in the model's
 	 * order even if round_robin_gradients reorders the group: position k of
@@ -37,10 +37,10 @@ struct reshard_group {
 struct reshard_mp {
 	struct reshard_group *groups;
 	size_t ngroups, cap;
-	bool elastic; /* base_optimizer_state is a list (elastic_checkpoint) */
-	bool bf16;    /* BF16_Optimizer's: partitions keep their padding */
+	bool elastic;     /* base_optimizer_state is a list (elastic_checkpoint) */
+	bool bf16;        /* BF16_Optimizer's: partitions keep their padding */
 	bool same_groups; /* new groups are the old ones, parameter by parameter */
-	bool same_order; /* and in their order */
+	bool same_order;  /* and in their order */
 };
 
 /* Does the new stage cut groups in another way than the old one? */

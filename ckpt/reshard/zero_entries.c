@@ -16,7 +16,7 @@
 
 static const struct value *buffer_names(const struct value *root)
 {
-	const struct value *const v = value_find(root, "buffer_names");
+	const struct value *v = value_find(root, "buffer_names");
 
 	/* A list, or until 0.16 a set. */
 	return v && v->kind == VALUE_REDUCE ? value_item(v->obj->args, 0) : v;
@@ -25,7 +25,7 @@ static const struct value *buffer_names(const struct value *root)
 /* What torch saves of a module's get_extra_state() is not a parameter. */
 static bool is_extra_state(const char *name)
 {
-	const char *const dot = strrchr(name, '.');
+	const char *dot = strrchr(name, '.');
 
 	return strcmp(dot ? dot + 1 : name, "_extra_state") == 0;
 }
@@ -41,50 +41,42 @@ static const char *place_of(struct arena *a, const struct value *v)
 	    (!t.numel && t.storage_numel))
 		return NULL;
 	snprintf(text, sizeof(text), "%.60s %llu %llu", t.storage_key,
-		 (unsigned long long)t.storage_offset,
-		 (unsigned long long)t.numel);
+		 (unsigned long long)t.storage_offset, (unsigned long long)t.numel);
 	return arena_strdup(a, text);
 }
 
 static int by_place(const void *a, const void *b)
 {
-	const struct reshard_name *const x = a, *const y = b;
+	const struct reshard_name *x = a, *y = b;
 
-	return strcmp(x->name, y->name)
-		       ?: (x->index > y->index) - (x->index < y->index);
+	return strcmp(x->name, y->name) ?: (x->index > y->index) - (x->index < y->index);
 }
 
 /* List the module's entries by place, those of one place in the module's order; `value` is
  * the entry's name. */
-static void list_places(struct reshard_names *s, struct arena *a,
-			const struct value_dict *module)
+static void list_places(struct reshard_names *s, struct arena *a, const struct value_dict *module)
 {
-	*s = (struct reshard_names){ .v = arena_alloc(a, (module->n +
-							  1) * sizeof(*s->v)) };
+	*s = (struct reshard_names){ .v = arena_alloc(a, (module->n + 1) * sizeof(*s->v)) };
 	for (size_t i = 0; s->v && i < module->n; i++) {
-		const char *const place = value_is_cstr(module->v[i].key)
-						  ? place_of(a, module->v[i].val)
-						  : NULL;
+		const char *place =
+			value_is_cstr(module->v[i].key) ? place_of(a, module->v[i].val) : NULL;
 
 		if (place)
-			s->v[s->n++] =
-				(struct reshard_name){ .name = place,
-						       .value = module->v[i].key,
-						       .index = (uint32_t)i };
+			s->v[s->n++] = (struct reshard_name){ .name = place,
+							      .value = module->v[i].key,
+							      .index = (uint32_t)i };
 	}
 	if (s->n)
 		qsort(s->v, s->n, sizeof(*s->v), by_place);
 }
 
-static bool is_listed(const struct reshard_names *listed,
-		      const struct reshard_name *p)
+static bool is_listed(const struct reshard_names *listed, const struct reshard_name *p)
 {
 	return reshard_names_find(listed, p->value->str.p);
 }
 
 /* Add the entries p[0..n) of one place: the first is what DeepSpeed calls the tensor. */
-static void add_place(struct zero_entries *out,
-		      const struct zero_entries *listed,
+static void add_place(struct zero_entries *out, const struct zero_entries *listed,
 		      const struct reshard_name *p, size_t n)
 {
 	bool buffer = is_extra_state(p->value->str.p);
@@ -92,11 +84,9 @@ static void add_place(struct zero_entries *out,
 	for (size_t i = 0; i < n; i++)
 		buffer |= is_listed(&listed->buffers, &p[i]);
 	for (size_t i = 0; i < n; i++) {
-		const struct reshard_name name = { .name = p[i].value->str.p,
-						   .value = p[0].value };
+		const struct reshard_name name = { .name = p[i].value->str.p, .value = p[0].value };
 
-		if (is_listed(&listed->buffers, &p[i]) ||
-		    is_listed(&listed->shared, &p[i]))
+		if (is_listed(&listed->buffers, &p[i]) || is_listed(&listed->shared, &p[i]))
 			continue;
 		if (buffer)
 			out->buffers.v[out->buffers.n++] = name;
@@ -105,24 +95,21 @@ static void add_place(struct zero_entries *out,
 	}
 }
 
-void zero_entries_init(struct zero_entries *e, struct arena *a,
-			  const struct value *root)
+void zero_entries_init(struct zero_entries *e, struct arena *a, const struct value *root)
 {
-	const struct value_dict *const module = value_find_pairs(root, "module");
+	const struct value_dict *module = value_find_pairs(root, "module");
 	const size_t more = module ? module->n : 0;
 	struct zero_entries listed;
 	struct reshard_names places;
 
 	reshard_names_init(&e->buffers, a, buffer_names(root), more);
-	reshard_names_init(&e->shared, a, value_find(root, KEY_SHARED_PARAMS),
-			   more);
+	reshard_names_init(&e->shared, a, value_find(root, KEY_SHARED_PARAMS), more);
 	if (!module || !e->buffers.v || !e->shared.v)
 		return;
 	listed = *e;
 	list_places(&places, a, module);
 	for (size_t i = 0, n; i < places.n; i += n) {
-		for (n = 1; i + n < places.n &&
-			    strcmp(places.v[i].name, places.v[i + n].name) == 0;
+		for (n = 1; i + n < places.n && strcmp(places.v[i].name, places.v[i + n].name) == 0;
 		     n++)
 			;
 		add_place(e, &listed, &places.v[i], n);

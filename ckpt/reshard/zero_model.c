@@ -39,25 +39,25 @@
 struct model_states {
 	struct zero_object *o;
 	struct zero_entries entries; /* of the old module */
-	struct frozen frozen;	     /* of an old stage 3 */
-	struct value **made;	     /* of each slice, once a name has its tensor */
+	struct frozen frozen;        /* of an old stage 3 */
+	struct value **made;         /* of each slice, once a name has its tensor */
 	struct reshard_names module; /* of the new one */
 };
 
 /* The entries of param_shapes by new group. */
 static struct value *param_shapes(struct zero_object *o, struct value *old)
 {
-	struct value *const list = value_new(o->a, VALUE_LIST);
+	struct value *list = value_new(o->a, VALUE_LIST);
 
 	if (o->m->same_order)
 		return old;
 	for (size_t g = 0; g < o->m->ngroups; g++) {
-		const struct reshard_group *const x = &o->m->groups[g];
-		struct value *const dict = value_new_ordered(o->a);
+		const struct reshard_group *x = &o->m->groups[g];
+		struct value *dict = value_new_ordered(o->a);
 
 		for (size_t i = 0; i < x->n; i++) {
-			const struct reshard_param *const p = &x->params[i];
-			const struct value_dict *const d = value_pairs(value_item(old, p->group));
+			const struct reshard_param *p = &x->params[i];
+			const struct value_dict *d = value_pairs(value_item(old, p->group));
 
 			if (!d || p->listed >= d->n)
 				return ZERO_OBJECT_FAIL(o, -EBADMSG,
@@ -72,15 +72,14 @@ static struct value *param_shapes(struct zero_object *o, struct value *old)
 /* Only the first rank lists tied names. */
 static struct value *shared_params(const struct zero_object *o, struct value *old)
 {
-	return o->rank == 0 || !old || old->kind != VALUE_DICT ? old
-							       : value_new(o->a, VALUE_DICT);
+	return o->rank == 0 || !old || old->kind != VALUE_DICT ? old : value_new(o->a, VALUE_DICT);
 }
 
 /* AutoEP's records of its layers, each with the new number of ranks that share an expert. */
 static struct value *autoep_layers(const struct zero_object *o, struct value *old)
 {
-	const struct value_seq *const list = value_items(old);
-	struct value *const out = value_new(o->a, VALUE_LIST);
+	const struct value_seq *list = value_items(old);
+	struct value *out = value_new(o->a, VALUE_LIST);
 
 	for (size_t i = 0; list && i < list->n; i++) {
 		int64_t ep = 1;
@@ -99,9 +98,8 @@ static struct value *autoep_layers(const struct zero_object *o, struct value *ol
 /* universal_checkpoint_info has a copy of these records. */
 static struct value *uc_info(const struct zero_object *o, struct value *old)
 {
-	const struct value_field layers = {
-		KEY_AUTOEP_LAYERS, autoep_layers(o, value_find(old, KEY_AUTOEP_LAYERS))
-	};
+	const struct value_field layers = { KEY_AUTOEP_LAYERS,
+					    autoep_layers(o, value_find(old, KEY_AUTOEP_LAYERS)) };
 
 	return layers.val ? value_edit(o->a, old, &layers, 1) : old;
 }
@@ -150,8 +148,8 @@ static void add_frozen(struct draft *d, const struct tensor *t, uint64_t at, uin
 	}
 	draft_add_old(d, &storage, t->storage_numel * item, at);
 	draft_require(d, gathers_add_view(&d->gathers, t, &storage, &whole) &&
-				 extent_add_range(map, &whole, first * item, numel * item,
-						  t->dtype, t->dtype));
+				 extent_add_range(map, &whole, first * item, numel * item, t->dtype,
+						  t->dtype));
 	extent_done(&storage);
 	extent_done(&whole);
 }
@@ -172,21 +170,19 @@ static void add_row(const struct zero_object *o, const struct param *p, uint64_t
 
 /* A frozen parameter as the new stage has it: the whole, or in stage 3 the new rank's slot.
  * `old` is its old tensor: of the module, or of stage 3. */
-static struct value *frozen_tensor(struct model_states *x, const char *name,
-				   const struct value *old)
+static struct value *frozen_tensor(struct model_states *x, const char *name, const struct value *old)
 {
-	struct draft *const d = x->o->d;
-	const struct reshard *const s = x->o->s;
-	const struct frozen_param *const p =
-		s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
-	const struct param *const row = d->old.root ? NULL : checkpoint_find(s->c, name);
+	struct draft *d = x->o->d;
+	const struct reshard *s = x->o->s;
+	const struct frozen_param *p = s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
+	const struct param *row = d->old.root ? NULL : checkpoint_find(s->c, name);
 	uint64_t at = 0, slot, first = 0, numel;
 	struct extent_map *map;
 	struct tensor t, whole;
 
 	if (s->old_stage == 3 && !p)
-		return ZERO_OBJECT_FAIL(x->o, -EBADMSG,
-					KEY_FROZEN_SHAPES " does not list %.100s", name);
+		return ZERO_OBJECT_FAIL(x->o, -EBADMSG, KEY_FROZEN_SHAPES " does not list %.100s",
+					name);
 	if (p)
 		tensor_init(&whole, p->dtype, p->shape, p->ndim, false);
 	else if (row)
@@ -214,11 +210,10 @@ static struct value *frozen_tensor(struct model_states *x, const char *name,
 }
 
 /* An entry of stage 3's module. */
-static struct value *emptied_entry(struct zero_object *o, void *ctx,
-				   const struct value_pair *pair)
+static struct value *emptied_entry(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	static const uint64_t none = 0;
-	struct model_states *const x = ctx;
+	struct model_states *x = ctx;
 	struct tensor old, t;
 
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
@@ -232,11 +227,10 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx,
 }
 
 /* An entry of the module of stages 1 and 2, of one of stage 3. */
-static struct value *filled_entry(struct zero_object *o, void *ctx,
-				  const struct value_pair *pair)
+static struct value *filled_entry(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
-	struct model_states *const x = ctx;
-	const struct slice *const slices = o->s->c->ranks[o->mp].slices;
+	struct model_states *x = ctx;
+	const struct slice *slices = o->s->c->ranks[o->mp].slices;
 	const struct reshard_name *tied;
 	const struct slice *s;
 	const char *name;
@@ -251,8 +245,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx,
 		name = tied->value->str.p;
 	s = find_trained(o, name);
 	if (s)
-		return x->made[s - slices] = x->made[s - slices]
-						     ?: whole_param(o, s, t.dtype);
+		return x->made[s - slices] = x->made[s - slices] ?: whole_param(o, s, t.dtype);
 	if (frozen_find(&x->frozen, name))
 		return frozen_tensor(x, name, pair->val);
 	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
@@ -265,8 +258,8 @@ static struct value *filled_entry(struct zero_object *o, void *ctx,
 
 static struct value *module(struct model_states *x)
 {
-	struct zero_object *const o = x->o;
-	struct value *const old = value_find(o->root, "module");
+	struct zero_object *o = x->o;
+	struct value *old = value_find(o->root, "module");
 
 	/* Pipelines have no module. */
 	return !value_pairs(old) || !reshard_crosses(o->s)
@@ -278,15 +271,14 @@ static struct value *module(struct model_states *x)
 /* Is it a parameter of stage 1's module that the optimizer does not own? */
 static bool is_frozen(const struct model_states *x, const struct value_pair *pair)
 {
-	const char *const name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
+	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
 	return name && tensor_is(pair->val) && !find_trained(x->o, name) &&
 	       !reshard_names_find(&x->entries.buffers, name) &&
 	       !reshard_names_find(&x->entries.shared, name);
 }
 
-static struct value *frozen_shape(struct zero_object *o, void *ctx,
-				  const struct value_pair *pair)
+static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
 	struct tensor t;
 
@@ -297,10 +289,9 @@ static struct value *frozen_shape(struct zero_object *o, void *ctx,
 }
 
 /* What the new stage has of an entry of the old fragments, or of stage 1's module. */
-static struct value *frozen_fragment(struct zero_object *o, void *ctx,
-				     const struct value_pair *pair)
+static struct value *frozen_fragment(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
-	struct model_states *const x = ctx;
+	struct model_states *x = ctx;
 	const bool named = value_is_cstr(pair->key);
 	const struct reshard_name *found;
 
@@ -310,8 +301,7 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx,
 		return frozen_tensor(x, pair->key->str.p, pair->val);
 	if (o->s->stage == 3)
 		return ZERO_OBJECT_FAIL(o, -ENOTSUP,
-					"frozen_param_fragments: %.100s is no plain"
-					" tensor with a name, and cannot be cut",
+		"frozen_param_fragments: %.100s is no plain tensor with a name, and cannot be cut",
 					value_cstr(pair->key));
 	found = named ? reshard_names_find(&x->module, pair->key->str.p) : NULL;
 	return found ? found->value : NULL;
@@ -321,24 +311,22 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx,
  * leaves out excluded parameters? */
 static bool lacks_tied(const struct model_states *x)
 {
-	const struct value *const old = value_find(x->o->root, "module");
-	const struct reshard_names *const shared = &x->entries.shared;
+	const struct value *old = value_find(x->o->root, "module");
+	const struct reshard_names *shared = &x->entries.shared;
 
 	for (size_t i = 0; i < shared->n; i++)
-		if (value_is_cstr(shared->v[i].value) &&
-		    !value_find(old, shared->v[i].value->str.p))
+		if (value_is_cstr(shared->v[i].value) && !value_find(old, shared->v[i].value->str.p))
 			return true;
 	return false;
 }
 
 /* A dict of what `make` returns for each frozen parameter, or None: for stage 1, and if
  * stage 1 has none, since they may have been excluded. */
-static struct value *frozen_dict(struct model_states *x, struct value *old,
-				 zero_object_make *make)
+static struct value *frozen_dict(struct model_states *x, struct value *old, zero_object_make *make)
 {
-	struct zero_object *const o = x->o;
+	struct zero_object *o = x->o;
 	const bool unlisted = o->s->old_stage == 1;
-	struct value *const out = value_new_ordered(o->a);
+	struct value *out = value_new_ordered(o->a);
 	const struct value_dict *d;
 
 	if (o->s->stage == 1)
@@ -346,20 +334,19 @@ static struct value *frozen_dict(struct model_states *x, struct value *old,
 	if (!unlisted && !value_pairs(old))
 		return old;
 	if (!unlisted || !lacks_tied(x))
-		zero_object_map(o, out, unlisted ? value_find(o->root, "module") : old,
-				make, x);
+		zero_object_map(o, out, unlisted ? value_find(o->root, "module") : old, make, x);
 	d = value_pairs(out);
 	return !unlisted || (d && d->n) ? out : value_new(o->a, VALUE_NONE);
 }
 
 static struct value *write(struct model_states *x)
 {
-	struct zero_object *const o = x->o;
-	struct value *const root = o->root;
-	struct value *const shapes = value_find(root, KEY_FROZEN_SHAPES);
-	struct value *const fragments = value_find(root, KEY_FROZEN_FRAGMENTS);
+	struct zero_object *o = x->o;
+	struct value *root = o->root;
+	struct value *shapes = value_find(root, KEY_FROZEN_SHAPES);
+	struct value *fragments = value_find(root, KEY_FROZEN_FRAGMENTS);
 	const bool same = o->s->stage == o->s->old_stage;
-	struct value *const new_module = module(x);
+	struct value *new_module = module(x);
 
 	if (o->s->stage == 2)
 		reshard_names_init(&x->module, o->a, new_module, 0);
@@ -369,13 +356,11 @@ static struct value *write(struct model_states *x)
 		{ "param_shapes", param_shapes(o, value_find(root, "param_shapes")) },
 		{ KEY_SHARED_PARAMS, shared_params(o, value_find(root, KEY_SHARED_PARAMS)) },
 		{ "module", new_module },
-		{ KEY_FROZEN_FRAGMENTS, same && o->s->stage != 3
-						? fragments
-						: frozen_dict(x, fragments, frozen_fragment) },
-		{ KEY_FROZEN_SHAPES,
-		  same || (o->s->old_stage > 1 && o->s->stage > 1)
-			  ? shapes
-			  : frozen_dict(x, shapes, frozen_shape) },
+		{ KEY_FROZEN_FRAGMENTS,
+		  same && o->s->stage != 3 ? fragments : frozen_dict(x, fragments, frozen_fragment) },
+		{ KEY_FROZEN_SHAPES, same || (o->s->old_stage > 1 && o->s->stage > 1)
+					     ? shapes
+					     : frozen_dict(x, shapes, frozen_shape) },
 		{ KEY_AUTOEP_LAYERS, autoep_layers(o, value_find(root, KEY_AUTOEP_LAYERS)) },
 		{ KEY_UC_INFO, uc_info(o, value_find(root, KEY_UC_INFO)) },
 		{ KEY_DS_CONFIG, zero_object_config(o) },
@@ -386,11 +371,10 @@ static struct value *write(struct model_states *x)
 
 struct value *zero_object_model(struct zero_object *o)
 {
-	const struct rank_table *const c = &o->s->c->ranks[o->mp];
-	struct value *const root = o->root;
-	struct model_states x = {
-		.o = o, .made = arena_alloc(o->a, (c->nslices + 1) * sizeof(*x.made))
-	};
+	const struct rank_table *c = &o->s->c->ranks[o->mp];
+	struct value *root = o->root;
+	struct model_states x = { .o = o,
+				  .made = arena_alloc(o->a, (c->nslices + 1) * sizeof(*x.made)) };
 	struct value *out = NULL;
 
 	if (!value_pairs(root))
@@ -400,8 +384,8 @@ struct value *zero_object_model(struct zero_object *o)
 	if (!o->m->same_order && !value_find(root, "param_shapes"))
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "param_shapes is not that of other ranks");
 	zero_entries_init(&x.entries, o->a, root);
-	if (o->s->old_stage != 3 ||
-	    draft_try(o->d, frozen_init(&x.frozen, o->s->c, o->mp, o->old_rank, &o->d->old, o->d->err)))
+	if (o->s->old_stage != 3 || draft_try(o->d, frozen_init(&x.frozen, o->s->c, o->mp,
+								o->old_rank, &o->d->old, o->d->err)))
 		out = x.made ? write(&x) : NULL;
 	frozen_done(&x.frozen);
 	return out;

@@ -45,29 +45,28 @@ void reshard_name(const struct reshard *s, enum checkpoint_object what, size_t n
 	static const char per_rank[] = "zero_pp_rank_";
 	const unsigned rank = (unsigned)(number % files_per_mp(s, what));
 	const unsigned mp = (unsigned)(number / files_per_mp(s, what));
-	const struct tag_file *const f = reshard_model_of(s, what, number);
-	const char *const at = f ? strstr(f->name, per_rank) : NULL;
+	const struct tag_file *f = reshard_model_of(s, what, number);
+	const char *at = f ? strstr(f->name, per_rank) : NULL;
 
 	/* Names of old files may begin with a type, or lack a separator. */
 	if (at && is_per_rank(what, s->stage == 3))
 		snprintf(name, NAME_MAX + 1, "%.*s%s%u%s", (int)(at - f->name), f->name, per_rank,
-			 rank, at + strlen(per_rank) +
-				       strspn(at + strlen(per_rank), "0123456789"));
+			 rank, at + strlen(per_rank) + strspn(at + strlen(per_rank), "0123456789"));
 	else if (is_per_rank(what, s->stage == 3))
 		snprintf(name, NAME_MAX + 1, "%s%s%u_mp_rank_%02u_%s_states.pt",
-			 what == OBJECT_OPTIMIZER && s->c->facts.bf16_names ? "bf16_" : "", per_rank,
-			 rank, mp, what == OBJECT_OPTIMIZER ? "optim" : "model");
+			 what == OBJECT_OPTIMIZER && s->c->facts.bf16_names ? "bf16_" : "",
+			 per_rank, rank, mp, what == OBJECT_OPTIMIZER ? "optim" : "model");
 	else
 		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", mp);
 }
 
-struct value *zero_object_map(struct zero_object *o, struct value *out,
-			      const struct value *from, zero_object_make *make, void *ctx)
+struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
+			      zero_object_make *make, void *ctx)
 {
-	const struct value_dict *const d = value_pairs(from);
+	const struct value_dict *d = value_pairs(from);
 
 	for (size_t i = 0; d && i < d->n && !draft_failed(o->d); i++) {
-		struct value *const v = make(o, ctx, &d->v[i]);
+		struct value *v = make(o, ctx, &d->v[i]);
 
 		if (v)
 			value_put(o->a, out, d->v[i].key, v);
@@ -77,12 +76,11 @@ struct value *zero_object_map(struct zero_object *o, struct value *out,
 
 struct value *zero_object_config(const struct zero_object *o)
 {
-	struct value *const old = value_find(o->root, KEY_DS_CONFIG);
+	struct value *old = value_find(o->root, KEY_DS_CONFIG);
 	const struct value_field stage = { "stage", value_new_int(o->a, o->s->stage) };
-	const struct value_field zero = {
-		"zero_optimization",
-		value_edit(o->a, value_find(old, "zero_optimization"), &stage, 1)
-	};
+	const struct value_field zero = { "zero_optimization",
+					  value_edit(o->a, value_find(old, "zero_optimization"),
+						     &stage, 1) };
 
 	return o->s->stage == o->s->old_stage ? old : value_edit(o->a, old, &zero, 1);
 }
@@ -93,17 +91,15 @@ void reshard_names_sort(struct reshard_names *s)
 		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
-void reshard_names_init(struct reshard_names *s, struct arena *a,
-			const struct value *v, size_t more)
+void reshard_names_init(struct reshard_names *s, struct arena *a, const struct value *v, size_t more)
 {
-	const struct value_dict *const d = value_pairs(v);
-	const struct value_seq *const list = d ? NULL : value_items(v);
+	const struct value_dict *d = value_pairs(v);
+	const struct value_seq *list = d ? NULL : value_items(v);
 	const size_t n = d ? d->n : list ? list->n : 0;
 
-	*s = (struct reshard_names){ .v = arena_alloc(
-					     a, (n + more + 1) * sizeof(*s->v)) };
+	*s = (struct reshard_names){ .v = arena_alloc(a, (n + more + 1) * sizeof(*s->v)) };
 	for (size_t i = 0; s->v && i < n; i++) {
-		const struct value *const key = d ? d->v[i].key : list->v[i];
+		const struct value *key = d ? d->v[i].key : list->v[i];
 
 		if (value_is_cstr(key))
 			s->v[s->n++] = (struct reshard_name){
@@ -115,8 +111,7 @@ void reshard_names_init(struct reshard_names *s, struct arena *a,
 	reshard_names_sort(s);
 }
 
-const struct reshard_name *reshard_names_find(const struct reshard_names *s,
-					      const char *name)
+const struct reshard_name *reshard_names_find(const struct reshard_names *s, const char *name)
 {
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
@@ -138,15 +133,15 @@ static struct value *row_tensor(struct checkpoint *c, const struct param *p, str
 static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value *module,
 				 struct draft *d)
 {
-	struct value *const list = value_new(&d->a, VALUE_LIST);
+	struct value *list = value_new(&d->a, VALUE_LIST);
 
 	for (size_t g = 0; g < c->ranks[mp].ngroups; g++) {
-		const struct slice_group *const group = &c->ranks[mp].groups[g];
-		struct value *const dict = value_new_ordered(&d->a);
+		const struct slice_group *group = &c->ranks[mp].groups[g];
+		struct value *dict = value_new_ordered(&d->a);
 
 		for (size_t i = 0; i < group->n && !draft_failed(d); i++) {
-			const struct slice *const s = group->slices[i];
-			const struct param *const p = checkpoint_find(c, s->name);
+			const struct slice *s = group->slices[i];
+			const struct param *p = checkpoint_find(c, s->name);
 
 			if (p)
 				value_dict_set(&d->a, module, s->name, row_tensor(c, p, d));
@@ -158,16 +153,15 @@ static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value
 	return list;
 }
 
-struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
-				 struct draft *d)
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank, struct draft *d)
 {
-	struct value *const old = c->ops->object(c, OBJECT_MODEL, mp, rank, d);
-	struct value *const module = value_new_ordered(&d->a);
+	struct value *old = c->ops->object(c, OBJECT_MODEL, mp, rank, d);
+	struct value *module = value_new_ordered(&d->a);
 	struct value_field fields[] = { { "module", module },
 					{ "buffer_names", value_new(&d->a, VALUE_LIST) },
 					{ "param_shapes", NULL },
 					{ KEY_SHARED_PARAMS, value_new(&d->a, VALUE_DICT) } };
-	const struct value_dict *const from = value_pairs(old);
+	const struct value_dict *from = value_pairs(old);
 	struct value *root;
 
 	if (!c->ranks || checkpoint_file(c, OBJECT_MODEL, mp, rank) || c->facts.is_pipeline ||
@@ -175,7 +169,7 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 		return old;
 	fields[2].val = add_trained(c, mp, module, d);
 	for (size_t i = 0; i < c->norder && !draft_failed(d); i++) {
-		const struct param *const p = c->order[i];
+		const struct param *p = c->order[i];
 
 		if (p->kind == PARAM_TRAINED)
 			continue;
@@ -194,10 +188,10 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 	return root;
 }
 
-struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what,
-			    size_t number, struct draft *d)
+struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what, size_t number,
+			    struct draft *d)
 {
-	struct checkpoint *const c = s->c;
+	struct checkpoint *c = s->c;
 	const unsigned files = files_per_mp(s, what);
 	const unsigned mp = (unsigned)(number / files), old = old_rank(s, what, number);
 	struct zero_object o = {

@@ -12,7 +12,7 @@
 
 /* A set of names with what belongs to each of them. */
 struct reshard_name {
-	const char *name;      /* first: array_by_text */
+	const char *name;    /* first: array_by_text */
 	struct value *value; /* of an entry of a dict */
 	uint32_t index;
 };
@@ -24,11 +24,10 @@ struct reshard_names {
 
 /* Set up the names of a dict's entries or a list's texts; `index` counts them.
  * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
-void reshard_names_init(struct reshard_names *s, struct arena *a,
-			const struct value *v, size_t more);
+void reshard_names_init(struct reshard_names *s, struct arena *a, const struct value *v,
+			size_t more);
 void reshard_names_sort(struct reshard_names *s);
-const struct reshard_name *reshard_names_find(const struct reshard_names *s,
-					      const char *name);
+const struct reshard_name *reshard_names_find(const struct reshard_names *s, const char *name);
 
 /* Entries of the module in a model-states file. */
 struct zero_entries {
@@ -39,8 +38,7 @@ struct zero_entries {
 
 /* Set up what the entries of `root`'s module are: what the file lists, and what it does
  * not list but tells by the storage of its tensors. */
-void zero_entries_init(struct zero_entries *e, struct arena *a,
-			  const struct value *root);
+void zero_entries_init(struct zero_entries *e, struct arena *a, const struct value *root);
 
 /*
  * A new file while its object is made: that of an old file, with other values under the
@@ -51,12 +49,12 @@ struct zero_object {
 	const struct reshard *s;
 	const struct reshard_mp *m;
 	unsigned mp;
-	unsigned rank;       /* the new one */
-	unsigned old_rank;   /* whose object it is modelled on: */
+	unsigned rank;     /* the new one */
+	unsigned old_rank; /* whose object it is modelled on: */
 	struct value *root;
-	const char *file;    /* for messages */
-	struct draft *d;     /* has the tensors of `root` */
-	struct arena *a;     /* of the draft */
+	const char *file; /* for messages */
+	struct draft *d;  /* has the tensors of `root` */
+	struct arena *a;  /* of the draft */
 };
 
 /* Note why it failed.  NULL. */
@@ -70,8 +68,7 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
 
 /* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
-struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
-				 struct draft *d);
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank, struct draft *d);
 
 /* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
 struct value *zero_object_optim(struct zero_object *o);
@@ -81,8 +78,8 @@ struct value *zero_object_model(struct zero_object *o);
  * it.  NULL: it does not get the key. */
 typedef struct value *zero_object_make(struct zero_object *o, void *ctx,
 				       const struct value_pair *pair);
-struct value *zero_object_map(struct zero_object *o, struct value *out,
-			      const struct value *from, zero_object_make *make, void *ctx);
+struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
+			      zero_object_make *make, void *ctx);
 
 /* The ds_config of the old file, with the new stage. */
 struct value *zero_object_config(const struct zero_object *o);

@@ -19,7 +19,7 @@ typedef struct value *of_group(struct zero_object *o, const struct reshard_group
 
 static struct value *list_groups(struct zero_object *o, of_group *make)
 {
-	struct value *const list = value_new(o->a, VALUE_LIST);
+	struct value *list = value_new(o->a, VALUE_LIST);
 
 	for (size_t g = 0; g < o->m->ngroups && !draft_failed(o->d); g++)
 		value_append(o->a, list, make(o, &o->m->groups[g]));
@@ -87,9 +87,9 @@ static size_t list_runs(struct zero_object *o, const struct reshard_group *g,
 static void add_elements(struct zero_object *o, const struct reshard_group *g,
 			 const struct param_state *state, bool whole, struct extent_map *map)
 {
-	struct checkpoint *const c = o->s->c;
+	struct checkpoint *c = o->s->c;
 	const size_t item = dtype_size(state->dtype);
-	struct draft *const d = o->d;
+	struct draft *d = o->d;
 	struct part_run *runs;
 	uint64_t *starts, at = 0;
 	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
@@ -153,25 +153,22 @@ static struct value *copy_tensor(struct zero_object *o, const struct value *v)
 	uint64_t storage;
 	size_t item;
 
-	if (!draft_try(o->d, ptfile_tensor(&o->d->old, v, "tensor", &old, &storage,
-					   o->d->err)))
+	if (!draft_try(o->d, ptfile_tensor(&o->d->old, v, "tensor", &old, &storage, o->d->err)))
 		return NULL;
 	item = dtype_size(old.dtype);
 	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
 	map = draft_add_storage(o->d, &t);
-	draft_add_old(o->d, map, t.numel * item,
-		      storage + old.storage_offset * item);
+	draft_add_old(o->d, map, t.numel * item, storage + old.storage_offset * item);
 	return tensor_to_value(o->a, &t);
 }
 
-static struct value *state_value(struct zero_object *o, void *ctx,
-				 const struct value_pair *pair)
+static struct value *state_value(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
-	const struct reshard_group *const g = ctx;
-	const struct slice_group *const profile = profile_of(o, g);
+	const struct reshard_group *g = ctx;
+	const struct slice_group *profile = profile_of(o, g);
 
 	for (size_t i = 1; i < profile->states->n; i++) {
-		const struct param_state *const st = &profile->states->v[i];
+		const struct param_state *st = &profile->states->v[i];
 
 		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
 			return flat_state(o, g, st);
@@ -184,15 +181,15 @@ static struct value *state_value(struct zero_object *o, void *ctx,
  * parameters. */
 static struct value *missing_states(struct zero_object *o, const struct reshard_group *g)
 {
-	const struct slice_group *const profile = profile_of(o, g);
-	struct value *const out = value_new(o->a, VALUE_DICT);
+	const struct slice_group *profile = profile_of(o, g);
+	struct value *out = value_new(o->a, VALUE_DICT);
 
 	for (size_t i = 1; i < profile->states->n && !draft_failed(o->d); i++) {
-		const struct param_state *const st = &profile->states->v[i];
+		const struct param_state *st = &profile->states->v[i];
 
 		if (st->kind != STATE_FLAT)
-			return ZERO_OBJECT_FAIL(o, -EBADMSG,
-						"has no states of group %" PRIu32, g->like);
+			return ZERO_OBJECT_FAIL(o, -EBADMSG, "has no states of group %" PRIu32,
+						g->like);
 		value_dict_set(o->a, out, st->name, flat_state(o, g, st));
 	}
 	return out;
@@ -202,9 +199,9 @@ static struct value *missing_states(struct zero_object *o, const struct reshard_
 static struct value *new_states(struct zero_object *o, struct reshard_group *g,
 				const struct value *all)
 {
-	const struct slice_group *const profile = profile_of(o, g);
-	const struct value *const old = value_numbered(all, g->like);
-	const struct value_dict *const d = value_pairs(old);
+	const struct slice_group *profile = profile_of(o, g);
+	const struct value *old = value_numbered(all, g->like);
+	const struct value_dict *d = value_pairs(old);
 
 	if (profile->states->n == 1 && !d)
 		return NULL;
@@ -218,10 +215,10 @@ static struct value *new_states(struct zero_object *o, struct reshard_group *g,
 /* The states of all groups, by group or, for elastic_checkpoint, in a list. */
 static struct value *all_states(struct zero_object *o, const struct value *all)
 {
-	struct value *const to = value_new(o->a, o->m->elastic ? VALUE_LIST : VALUE_DICT);
+	struct value *to = value_new(o->a, o->m->elastic ? VALUE_LIST : VALUE_DICT);
 
 	for (size_t g = 0; g < o->m->ngroups && !draft_failed(o->d); g++) {
-		struct value *const v = new_states(o, &o->m->groups[g], all);
+		struct value *v = new_states(o, &o->m->groups[g], all);
 
 		if (o->m->elastic)
 			value_append(o->a, to, v ? v : value_new(o->a, VALUE_DICT));
@@ -234,8 +231,8 @@ static struct value *all_states(struct zero_object *o, const struct value *all)
 /* Return the parameter groups, each with its new flat groups as "params". */
 static struct value *param_groups(struct zero_object *o, struct value *old)
 {
-	const struct value_seq *const list = value_items(old);
-	struct value *const out = value_new(o->a, VALUE_LIST);
+	const struct value_seq *list = value_items(old);
+	struct value *out = value_new(o->a, VALUE_LIST);
 	size_t g = 0;
 
 	if (o->m->same_groups || !list)
@@ -253,9 +250,8 @@ static struct value *param_groups(struct zero_object *o, struct value *old)
 /* torch's dict of states and parameter groups, or the list of elastic_checkpoint. */
 static struct value *base_optimizer(struct zero_object *o, const struct value *dict)
 {
-	struct value *const old = value_find(dict, o->s->c->facts.zero3
-							   ? KEY_OPTIMIZER_STATE_DICT
-							   : KEY_BASE_OPTIMIZER_STATE);
+	struct value *old = value_find(dict, o->s->c->facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
+								  : KEY_BASE_OPTIMIZER_STATE);
 
 	if (o->m->elastic)
 		return all_states(o, old);
@@ -281,22 +277,21 @@ static struct value *padding_value(struct zero_object *o, const struct reshard_g
 /* The padding after each parameter, in the order of the group. */
 static struct value *alignment_value(struct zero_object *o, const struct reshard_group *g)
 {
-	struct value *const v = value_new(o->a, VALUE_LIST);
+	struct value *v = value_new(o->a, VALUE_LIST);
 
 	for (size_t i = 0; i < g->n; i++)
-		value_append(o->a, v,
-			     value_new_int(o->a, g->padding ? (int64_t)g->padding[i] : 0));
+		value_append(o->a, v, value_new_int(o->a, g->padding ? (int64_t)g->padding[i] : 0));
 	return v;
 }
 
 /* The class of fragment_address as the old file has it. */
 static struct value *fragment_class(const struct zero_object *o)
 {
-	const struct value_seq *const list = value_find_items(
+	const struct value_seq *list = value_find_items(
 		value_find(o->root, KEY_OPTIMIZER_STATE_DICT), KEY_PARAM_SLICE_MAPPINGS);
 
 	for (size_t g = 0; list && g < list->n; g++) {
-		const struct value_dict *const d = value_pairs(list->v[g]);
+		const struct value_dict *d = value_pairs(list->v[g]);
 
 		if (d && d->n && d->v[0].val->kind == VALUE_NEWOBJ)
 			return d->v[0].val->obj->callable;
@@ -307,10 +302,10 @@ static struct value *fragment_class(const struct zero_object *o)
 /* Where the parameters lie in the rank's part of a group. */
 static struct value *mapping_value(struct zero_object *o, const struct reshard_group *g)
 {
-	struct value *const class = fragment_class(o);
-	const struct partition *const p = g->recorded_order ? &g->recorded : &g->part;
+	struct value *class = fragment_class(o);
+	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
 	const unsigned part = part_of(o, g);
-	struct value *const out = value_new_ordered(o->a);
+	struct value *out = value_new_ordered(o->a);
 	size_t k, end;
 
 	partition_params(p, part, &k, &end);
@@ -325,8 +320,7 @@ static struct value *mapping_value(struct zero_object *o, const struct reshard_g
 		if (f.numel)
 			value_dict_set(o->a, out, g->params[i].slice->name,
 				       value_new_object(o->a, class,
-							value_new_fields(o->a, place,
-									 COUNT(place))));
+							value_new_fields(o->a, place, COUNT(place))));
 	}
 	return out;
 }
@@ -334,17 +328,17 @@ static struct value *mapping_value(struct zero_object *o, const struct reshard_g
 /* ZeroStageEnum(n), or a number if the old file has one. */
 static struct value *stage_value(const struct zero_object *o, const struct value *old)
 {
-	struct value *const n = value_new_int(o->a, o->s->stage);
-	struct value *const args = value_new(o->a, VALUE_TUPLE);
+	struct value *n = value_new_int(o->a, o->s->stage);
+	struct value *args = value_new(o->a, VALUE_TUPLE);
 
 	if (old && old->kind != VALUE_REDUCE)
 		return n;
 	value_append(o->a, args, n);
-	return value_new_reduce(o->a,
-				old ? old->obj->callable
-				    : value_new_global(o->a, "deepspeed.runtime.zero.config",
-						       "ZeroStageEnum"),
-				args);
+	return value_new_reduce(
+		o->a,
+		old ? old->obj->callable
+		    : value_new_global(o->a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
+		args);
 }
 
 /* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
@@ -355,18 +349,17 @@ static struct value *no_scaler(struct arena *a)
 		{ "dynamic", value_new_bool(a, false) },
 	};
 
-	return value_new_object(a,
-				value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
-						 "LossScaler"),
-				value_new_fields(a, state, COUNT(state)));
+	return value_new_object(
+		a, value_new_global(a, "deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
+		value_new_fields(a, state, COUNT(state)));
 }
 
 /* The dict of a stage whose files have other keys than the old one's. */
 static struct value *other_dict(struct zero_object *o, const struct value *old)
 {
-	struct value *const scaler = value_find(old, "loss_scaler");
-	struct value *const no = scaler ? NULL : value_new_bool(o->a, false);
-	struct value *const stage = stage_value(o, value_find(old, KEY_ZERO_STAGE));
+	struct value *scaler = value_find(old, "loss_scaler");
+	struct value *no = scaler ? NULL : value_new_bool(o->a, false);
+	struct value *stage = stage_value(o, value_find(old, KEY_ZERO_STAGE));
 	const bool zero3 = o->s->stage == 3;
 	/* Stage 3 has no clip_grad: an engine then keeps its own.
 	 * param_alignment_paddings is left out: an engine then pads what it loads
@@ -381,8 +374,7 @@ static struct value *other_dict(struct zero_object *o, const struct value *old)
 		{ KEY_PARTITION_COUNT, zero3 ? value_new_int(o->a, o->s->ranks) : NULL },
 		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
 		  base_optimizer(o, old) },
-		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS,
-		  list_groups(o, master_weights) },
+		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, list_groups(o, master_weights) },
 		{ KEY_ZERO_STAGE, zero3 ? NULL : stage },
 		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
 		{ KEY_PARTITION_COUNT, zero3 ? NULL : list_groups(o, ranks_value) },
@@ -396,8 +388,8 @@ static struct value *other_dict(struct zero_object *o, const struct value *old)
 /* The dict for the new ranks and stage. */
 static struct value *zero_dict(struct zero_object *o, struct value *old)
 {
-	const struct reshard *const s = o->s;
-	struct value *const stage = value_find(old, KEY_ZERO_STAGE);
+	const struct reshard *s = o->s;
+	struct value *stage = value_find(old, KEY_ZERO_STAGE);
 
 	/* BF16_Optimizer writes no stage; its dict lacks fields that stage 2 needs. */
 	if (reshard_crosses(s) || (s->stage != s->old_stage && !stage))
@@ -407,15 +399,14 @@ static struct value *zero_dict(struct zero_object *o, struct value *old)
 	const struct value_field fields[] = {
 		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
 		  base_optimizer(o, old) },
-		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS,
-		  list_groups(o, master_weights) },
+		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, list_groups(o, master_weights) },
 		{ KEY_ZERO_STAGE, stage_value(o, stage) },
-		{ KEY_PARTITION_COUNT, zero3 ? value_new_int(o->a, s->ranks)
-					     : list_groups(o, ranks_value) },
+		{ KEY_PARTITION_COUNT,
+		  zero3 ? value_new_int(o->a, s->ranks) : list_groups(o, ranks_value) },
 		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
-		{ "param_alignment_paddings",
-		  o->m->same_order ? value_find(old, "param_alignment_paddings")
-				   : list_groups(o, alignment_value) },
+		{ "param_alignment_paddings", o->m->same_order
+						      ? value_find(old, "param_alignment_paddings")
+						      : list_groups(o, alignment_value) },
 		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
 	};
 
@@ -424,7 +415,7 @@ static struct value *zero_dict(struct zero_object *o, struct value *old)
 
 struct value *zero_object_optim(struct zero_object *o)
 {
-	struct value *const root = o->root;
+	struct value *root = o->root;
 	const struct value_field fields[] = {
 		{ KEY_OPTIMIZER_STATE_DICT,
 		  zero_dict(o, value_find(root, KEY_OPTIMIZER_STATE_DICT)) },

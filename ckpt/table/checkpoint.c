@@ -18,7 +18,7 @@
 
 struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n)
 {
-	struct shards *const c = shards_new(u);
+	struct shards *c = shards_new(u);
 
 	for (size_t i = 0; c && i < n; i++)
 		if (shards_add(c, files[i].path, &files[i].file) < 0) {
@@ -39,7 +39,7 @@ bool param_state_number(const struct param_state *st, double *out)
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    struct checkpoint **out, struct errmsg *err)
 {
-	struct checkpoint *const c = calloc(1, ops->size);
+	struct checkpoint *c = calloc(1, ops->size);
 	int rc;
 
 	assert(ops->size >= sizeof(*c));
@@ -56,8 +56,7 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 }
 
 int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    const struct user_rules *rules, struct checkpoint **out,
-		    struct errmsg *err)
+		    const struct user_rules *rules, struct checkpoint **out, struct errmsg *err)
 {
 	struct checkpoint *c;
 	int rc = checkpoint_list(u, ops, path, &c, err);
@@ -140,7 +139,7 @@ const struct param *checkpoint_find(const struct checkpoint *c, const char *name
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank)
 {
-	const struct tag_file *const f = checkpoint_file(c, what, mp, rank);
+	const struct tag_file *f = checkpoint_file(c, what, mp, rank);
 
 	return f ? f->path : c->path;
 }
@@ -148,8 +147,9 @@ const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object w
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
 		     struct extent_map *out, struct errmsg *err)
 {
-	const struct part_run run = { .slice = s, .ep = s->ep, .state = state,
-				      .numel = s->numel, .to = state->dtype };
+	const struct part_run run = {
+		.slice = s, .ep = s->ep, .state = state, .numel = s->numel, .to = state->dtype
+	};
 
 	return c->ops->parts(c, &run, 1, out, err);
 }
@@ -160,9 +160,8 @@ static bool is_master(const struct param_state *state)
 }
 
 /* Append the extents of each slice: the sources of a gather. */
-static int slice_maps(struct checkpoint *c, const struct param *p,
-		      const struct param_state *state, struct extent_map *maps,
-		      struct errmsg *err)
+static int slice_maps(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		      struct extent_map *maps, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -193,31 +192,27 @@ static int check_computed(const struct param *p, const struct geometry *g,
 		return 0;
 	if (!arith_knows(state->dtype))
 		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: the mean of %s tensors, or"
-				  " scaled pieces of them, are not supported",
+		"parameter %s: the mean of %s tensors, or scaled pieces of them, are not supported",
 				  p->name, dtype_name(state->dtype));
 	if (!g->nscales)
 		return 0;
 	if (!find_power(state, &power))
 		return errmsg_set(err, -ENOTSUP,
-				  "parameter %s: its pieces are scaled, and how"
-				  " that scales %s is not known",
+			"parameter %s: its pieces are scaled, and how that scales %s is not known",
 				  p->name, state->name);
 	for (size_t i = 0; i < g->nscales; i++) {
 		const float by = (float)pow(g->scales[i], power);
 
 		if (!isfinite(by) || by == 0)
 			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: its %s cannot be divided"
-					  " by %g to the power of %d",
-					  p->name, state->name,
-					  g->scales[i], power);
+				"parameter %s: its %s cannot be divided by %g to the power of %d",
+					  p->name, state->name, g->scales[i], power);
 	}
 	return 0;
 }
 
 int checkpoint_check_param(const struct param *p, const struct param_state *state,
-		      struct errmsg *err)
+			   struct errmsg *err)
 {
 	struct geometry g;
 	int rc = p->computed ? geometry_init(&g, p, err) : 0;
@@ -231,9 +226,8 @@ int checkpoint_check_param(const struct param *p, const struct param_state *stat
 
 /* A single row that is not computed is a list of runs; everything else is a
  * gather. */
-static int add_merged(struct geometry *g, const struct param_state *state,
-		      struct extent_map **maps, struct extent_map *to,
-		      struct gathers *gathers)
+static int add_merged(struct geometry *g, const struct param_state *state, struct extent_map **maps,
+		      struct extent_map *to, struct gathers *gathers)
 {
 	const enum dtype dtype = state->dtype;
 	const uint64_t item = dtype_size(dtype);
@@ -244,13 +238,11 @@ static int add_merged(struct geometry *g, const struct param_state *state,
 	if (g->rows == 1 && !g->mean && !g->nscales) {
 		for (size_t i = 0; ok && i < g->nsegs; i++)
 			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
-					      g->segs[i].from * item,
-					      g->segs[i].len * item, dtype,
+					      g->segs[i].from * item, g->segs[i].len * item, dtype,
 					      dtype);
 		return ok ? 0 : -ENOMEM;
 	}
-	if (!extent_add(to, EXTENT_GATHER, g->numel * item,
-			(uint32_t)gathers->n, 0, dtype))
+	if (!extent_add(to, EXTENT_GATHER, g->numel * item, (uint32_t)gathers->n, 0, dtype))
 		return -ENOMEM;
 	find_power(state, &power);
 	x = gather_new(g, dtype, power, *maps);
@@ -298,16 +290,15 @@ int checkpoint_module(struct checkpoint *c, const struct param *p, struct extent
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
-	const struct param *const x = p->same ?: p;
+	const struct param *x = p->same ?: p;
 	struct extent_map made = { 0 };
 	int rc;
 
 	if (!x->numel)
 		return 0;
 	if (!x->states && x->module)
-		return checkpoint_stored(x->module, to, out, gathers)
-			       ? 0
-			       : errmsg_nomem(err, c->path);
+		return checkpoint_stored(x->module, to, out, gathers) ? 0
+								      : errmsg_nomem(err, c->path);
 	rc = checkpoint_extents(c, x, x->states ? x->states->v : NULL, &made, gathers, err);
 	/* A parameter's rows of padding are at the end. */
 	if (!rc && !extent_add_range(out, &made, 0, x->numel * dtype_size(x->dtype), x->dtype, to))

@@ -86,13 +86,13 @@ struct checkpoint {
 	const struct tag_file *files;
 	size_t nfiles;
 	struct shards *shards; /* the same, opened on demand */
-	size_t witness; /* a save replaces this file and the first one with all others */
+	size_t witness;        /* a save replaces this file and the first one with all others */
 	int64_t mtime_s;
 	struct permissions readable_by; /* users that may read all files */
-	struct permissions names; /* users that may read those with names of parameters */
-	bool mixed;           /* not all files have the same readers */
-	struct latency latency;       /* where the files are */
-	unsigned read_threads; /* files to read at once; 0: one per processor */
+	struct permissions names;       /* users that may read those with names of parameters */
+	bool mixed;                     /* not all files have the same readers */
+	struct latency latency;         /* where the files are */
+	unsigned read_threads;          /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	struct run_facts facts;
 	const char *const *notes; /* what all views of a foreign source say of it */
@@ -105,7 +105,7 @@ struct checkpoint {
 	unsigned tp, pp, dp;
 	const struct experts *moe; /* layers that have experts */
 	const struct merge_rules *rules; /* that were asked about all rows; or NULL */
-	const struct param *scaled; /* a row with scaled pieces, or NULL */
+	const struct param *scaled;      /* a row with scaled pieces, or NULL */
 	/* The rows, sorted by name: */
 	const struct param *params;
 	size_t nparams;
@@ -143,23 +143,21 @@ struct checkpoint_ops {
 	/* Fill in what concerns files, but for `shards`. */
 	int (*list)(struct checkpoint *c, const char *path, struct errmsg *err);
 	/* Read the rows.  `rules` (may be NULL) come before those of the checkpoint. */
-	int (*load)(struct checkpoint *c, const struct user_rules *rules,
-		    struct errmsg *err);
+	int (*load)(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err);
 	/* Read which states all rows have.  -EBADMSG if files are not of one step.  `states`:
 	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
 	 * or -EBADMSG for damage, with the first reason.  Master weights can be read then. */
 	int (*check)(struct checkpoint *c, bool states, struct errmsg *err);
 	/* Find the states of a row; none (NULL) if the optimizer does not own it.  Those of the
 	 * other groups of its first slice's rank are in c->ranks then. */
-	int (*states)(struct checkpoint *c, const struct param *p,
-		      const struct param_states **out, struct errmsg *err);
+	int (*states)(struct checkpoint *c, const struct param *p, const struct param_states **out,
+		      struct errmsg *err);
 	/* Append the elements of a row's state that is not STATE_FLAT or of a row without
 	 * slices: runs of files, or a gather, which is added to `gathers`; without a state,
 	 * those of the module's tensor, if they are no single stored one.  -ENOTSUP or -EBADMSG
 	 * if they cannot be computed. */
-	int (*extents)(struct checkpoint *c, const struct param *p,
-		       const struct param_state *state, struct extent_map *out,
-		       struct gathers *gathers, struct errmsg *err);
+	int (*extents)(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* Append the elements of runs, from all data-parallel ranks that have some; or, if
 	 * `out` is NULL, only find out where they are.  The runs are of slices of one
 	 * model-parallel and one expert-parallel rank, which have the states. */
@@ -195,8 +193,7 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 
 /* List them and read the rows. */
 int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    const struct user_rules *rules, struct checkpoint **out,
-		    struct errmsg *err);
+		    const struct user_rules *rules, struct checkpoint **out, struct errmsg *err);
 void checkpoint_close(struct checkpoint *c);
 
 /*
@@ -214,9 +211,8 @@ enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
 const struct param *checkpoint_find(const struct checkpoint *c, const char *name);
 
 /* The file of a rank's object, or NULL. */
-static inline const struct tag_file *checkpoint_file(const struct checkpoint *c,
-						     enum checkpoint_object what, unsigned mp,
-						     unsigned rank)
+static inline const struct tag_file *
+checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigned mp, unsigned rank)
 {
 	return c->ops->file ? c->ops->file(c, what, mp, rank) : NULL;
 }

@@ -15,8 +15,8 @@
 
 /* Find where a slot begins.  What the first file has tells whether it is a plain tensor, and
  * of which type. */
-static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfile *pt,
-		     bool first, uint64_t *at, struct errmsg *err)
+static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfile *pt, bool first,
+		     uint64_t *at, struct errmsg *err)
 {
 	const uint64_t slot = partition_slot(p->numel, f->c->dp);
 	const struct value *v;
@@ -35,18 +35,16 @@ static int find_slot(struct frozen *f, struct frozen_param *p, const struct ptfi
 		p->dtype = t.dtype;
 	if (rc || (t.dtype == p->dtype && t.numel == slot))
 		return rc;
-	return errmsg_set(err, -EBADMSG,
-			  "%s: %s: part has %llu elements of %s, expected %llu of %s",
-			  pt->src.name, p->name, (unsigned long long)t.numel,
-			  dtype_name(t.dtype), (unsigned long long)slot,
-			  dtype_name(p->dtype));
+	return errmsg_set(err, -EBADMSG, "%s: %s: part has %llu elements of %s, expected %llu of %s",
+			  pt->src.name, p->name, (unsigned long long)t.numel, dtype_name(t.dtype),
+			  (unsigned long long)slot, dtype_name(p->dtype));
 }
 
 /* Find the slots in the file of a rank.  The first file that is read has the types. */
-static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank,
-		      bool first, struct errmsg *err)
+static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank, bool first,
+		      struct errmsg *err)
 {
-	uint64_t *const at = arena_alloc(&f->arena, (f->n + 1) * sizeof(*at));
+	uint64_t *at = arena_alloc(&f->arena, (f->n + 1) * sizeof(*at));
 	int rc = at ? 0 : errmsg_nomem(err, pt->src.name);
 
 	for (size_t i = 0; !rc && i < f->n; i++)
@@ -56,36 +54,33 @@ static int find_slots(struct frozen *f, const struct ptfile *pt, unsigned rank,
 	return rc;
 }
 
-static int read_shape(struct frozen *f, const struct value_pair *pair,
-		      const char *file, struct errmsg *err)
+static int read_shape(struct frozen *f, const struct value_pair *pair, const char *file,
+		      struct errmsg *err)
 {
-	struct frozen_param *const p = &f->v[f->n];
+	struct frozen_param *p = &f->v[f->n];
 	struct errmsg why;
 	struct tensor t;
 
 	if (!value_is_cstr(pair->key))
 		return 0;
 	if (tensor_set_shape(&t, pair->val, &why))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: " KEY_FROZEN_SHAPES ": %.100s: %s", file,
+		return errmsg_set(err, -EBADMSG, "%s: " KEY_FROZEN_SHAPES ": %.100s: %s", file,
 				  pair->key->str.p, why.text);
 	*p = (struct frozen_param){
 		.name = arena_strdup(&f->arena, pair->key->str.p),
 		.index = f->n,
 		.ndim = t.ndim,
-		.shape = arena_copy(&f->arena, t.shape,
-				    t.ndim * sizeof(*t.shape)),
+		.shape = arena_copy(&f->arena, t.shape, t.ndim * sizeof(*t.shape)),
 		.numel = t.numel,
 	};
 	f->n++;
 	return p->name && p->shape ? 0 : errmsg_nomem(err, file);
 }
 
-int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp,
-		unsigned rank, const struct ptfile *pt, struct errmsg *err)
+int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp, unsigned rank,
+		const struct ptfile *pt, struct errmsg *err)
 {
-	const struct value_dict *const shapes =
-		value_find_pairs(pt->root, KEY_FROZEN_SHAPES);
+	const struct value_dict *shapes = value_find_pairs(pt->root, KEY_FROZEN_SHAPES);
 	int rc = 0;
 
 	*f = (struct frozen){ .c = c, .mp = mp };
@@ -136,10 +131,10 @@ static int need_slots(struct frozen *f, const struct tag_file *file, unsigned ra
 	return rc;
 }
 
-int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
-	       uint64_t n, struct extent_map *out, struct errmsg *err)
+int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first, uint64_t n,
+	       struct extent_map *out, struct errmsg *err)
 {
-	const struct checkpoint *const c = f->c;
+	const struct checkpoint *c = f->c;
 	const uint64_t slot = partition_slot(p->numel, c->dp);
 	const size_t item = dtype_size(p->dtype);
 
@@ -147,17 +142,15 @@ int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
 		return errmsg_set(err, -ENOTSUP, "%s: %s: %s", c->path, p->name, p->odd);
 	for (uint64_t len; n; first += len, n -= len) {
 		const unsigned rank = (unsigned)(first / slot);
-		const struct tag_file *const file = c->ops->file(c, OBJECT_MODEL, f->mp, rank);
+		const struct tag_file *file = c->ops->file(c, OBJECT_MODEL, f->mp, rank);
 		const int rc = need_slots(f, file, rank, err);
 
 		if (rc)
 			return rc;
 		len = slot - first % slot;
 		len = n < len ? n : len;
-		if (!extent_add(out, EXTENT_SHARD, len * item,
-				(uint32_t)(file - c->files),
-				f->at[rank][p - f->v] + first % slot * item,
-				p->dtype))
+		if (!extent_add(out, EXTENT_SHARD, len * item, (uint32_t)(file - c->files),
+				f->at[rank][p - f->v] + first % slot * item, p->dtype))
 			return errmsg_nomem(err, c->path);
 	}
 	return 0;

@@ -33,7 +33,7 @@ struct frozen {
 	const struct checkpoint *c;
 	unsigned mp;
 	struct arena arena;
-	struct frozen_param *v; /* sorted by name */
+	struct frozen_param *v;             /* sorted by name */
 	const struct frozen_param **listed; /* the same, in the file's order */
 	size_t n;
 	uint64_t **at; /* of each rank, once needed: where the slots, by number
@@ -42,8 +42,8 @@ struct frozen {
 
 /* Read the parameters from the open model states of data-parallel rank `rank`.
  * -EBADMSG for a parameter without a shape or a slot.  Call frozen_done in the end. */
-int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp,
-		unsigned rank, const struct ptfile *pt, struct errmsg *err);
+int frozen_init(struct frozen *f, const struct checkpoint *c, unsigned mp, unsigned rank,
+		const struct ptfile *pt, struct errmsg *err);
 void frozen_done(struct frozen *f);
 
 /* NULL if there is none. */
@@ -51,7 +51,7 @@ const struct frozen_param *frozen_find(const struct frozen *f, const char *name)
 
 /* Append elements [first, first + n), from the slots of all ranks that have some.
  * -EBADMSG if a slot is of another length or type, -ENOTSUP if it is odd. */
-int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first,
-	       uint64_t n, struct extent_map *out, struct errmsg *err);
+int frozen_add(struct frozen *f, const struct frozen_param *p, uint64_t first, uint64_t n,
+	       struct extent_map *out, struct errmsg *err);
 
 #endif
