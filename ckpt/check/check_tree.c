@@ -197,7 +197,7 @@ static bool has_text(const struct notes *l, const char *text)
 }
 
 /* Say once what keeps form `first`, and others of that error, from being written. */
-static void add_refusals(struct check *c, const struct refusal *v, size_t first, size_t n)
+static void add_refusals(struct check *c, const struct refusal v[REPORT_FORMS], size_t first)
 {
 	const struct refusal *r = &v[first];
 
@@ -207,7 +207,7 @@ static void add_refusals(struct check *c, const struct refusal *v, size_t first,
 		bool said = false;
 		char *list;
 
-		for (size_t i = 0; i < n; i++) {
+		for (size_t i = 0; i < REPORT_FORMS; i++) {
 			if (v[i].rc != r->rc || !has_text(&v[i].why, text))
 				continue;
 			said |= i < first;
@@ -229,19 +229,18 @@ static void add_refusals(struct check *c, const struct refusal *v, size_t first,
 
 void check_forms(struct check *c)
 {
-	const size_t n = report_count_forms(&c->report);
 	struct refusal v[REPORT_FORMS] = { 0 };
 
 	assert(c->report.plan && !c->report.problems.n);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < REPORT_FORMS; i++) {
 		v[i].rc = check_form(c, &report_forms[i], &v[i].why);
 		if (!v[i].rc)
 			notes_add(&c->forms, "%s", report_forms[i].options);
 	}
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < REPORT_FORMS; i++)
 		if (v[i].rc)
-			add_refusals(c, v, i, n);
-	for (size_t i = 0; i < n; i++) {
+			add_refusals(c, v, i);
+	for (size_t i = 0; i < REPORT_FORMS; i++) {
 		c->forms.failed |= v[i].why.failed;
 		notes_done(&v[i].why);
 	}

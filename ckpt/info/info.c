@@ -221,7 +221,7 @@ static void add_forms(struct info *info)
 {
 	struct report *r = &info->report;
 	cJSON *list = cJSON_AddArrayToObject(r->json, "convert");
-	const size_t n = info->quick ? 0 : report_count_forms(r);
+	const size_t n = info->quick ? 0 : REPORT_FORMS;
 
 	for (size_t i = 0; i < n; i++) {
 		const char *options = report_forms[i].options;

@@ -168,16 +168,11 @@ const struct report_form report_forms[REPORT_FORMS] = {
 	{ "--to zero", PLAN_RESHARD, false },
 };
 
-size_t report_count_forms(const struct report *r)
-{
-	return r->zero ? REPORT_FORMS : REPORT_HF_FORMS;
-}
-
 /* For twice the ranks every file is cut again.  A multiple of the old number suits expert
  * parallelism. */
 static unsigned new_ranks(const struct report *r)
 {
-	const unsigned ranks = r->zero->dir.dp_degree;
+	const unsigned ranks = r->c->dp;
 
 	return ranks > RESHARD_RANKS_MAX       ? RESHARD_RANKS_MAX
 	       : ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks

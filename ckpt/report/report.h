@@ -65,21 +65,14 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 		struct errmsg *err);
 void report_close(struct report *r);
 
-/*
- * The trees that uckpt_convert writes of a checkpoint, in one order everywhere.  The first
- * REPORT_HF_FORMS are those of Hugging Face weights, too.
- */
+/* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
 struct report_form {
 	const char *options; /* of `ucckpt convert` */
 	enum plan_kind kind;
 	bool any_stage;
 };
 #define REPORT_FORMS 6
-#define REPORT_HF_FORMS 3
 extern const struct report_form report_forms[REPORT_FORMS];
-
-/* The number of forms that a source has. */
-size_t report_count_forms(const struct report *r);
 
 /* Plan a form, over the report's plan, and prove it as uckpt_convert does.  Errors as
  * plan_open_derived and plan_prove; the caller closes the plan. */
