@@ -31,21 +31,19 @@ struct same {
 		uint64_t node;
 	} * files; /* whose sizes are equal */
 	size_t n, cap;
+	size_t found, there; /* files and directories of the plan, and in `dir` */
 };
 
 /* Count what is in a directory: 0, or a negative errno. */
-static int count_entries(const struct same *s, const char *path, size_t *n)
+static int count_entries(struct same *s, const char *path)
 {
-	const int fd = openat(s->dir, *path ? path : ".",
-			      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int fd = openat(s->dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const int rc = dir ? 0 : -errno;
 	const struct dirent *e;
 
-	*n = 0;
 	while (dir && (e = readdir(dir)))
-		*n += strcmp(e->d_name, ".") != 0 &&
-		      strcmp(e->d_name, "..") != 0;
+		s->there += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
 	if (dir)
 		closedir(dir);
 	else if (fd >= 0)
@@ -53,45 +51,26 @@ static int count_entries(const struct same *s, const char *path, size_t *n)
 	return rc;
 }
 
-/* Recursive: the tree is three levels deep. */
-static int compare_dir(struct same *s, uint64_t node, const char *path);
-
-static int compare_entry(struct same *s, const struct plan_entry *e,
-			 const char *dir)
+static int compare_entry(void *ctx, const char *path, uint64_t node, const struct plan_stat *want,
+			 struct errmsg *err)
 {
-	const size_t max = strlen(dir) + strlen(e->name) + 2;
-	char *path = arena_alloc(&s->arena, max);
-	struct plan_stat want;
+	struct same *s = ctx;
 	struct stat st;
-	int rc;
 
-	if (!path || !arena_reserve(&s->arena, &s->files, s->n, &s->cap,
-				    s->n + 1, sizeof(*s->files)))
-		return -ENOMEM;
-	snprintf(path, max, "%s%s%s", dir, *dir ? "/" : "", e->name);
-	rc = plan_stat(s->p, e->node, &want, NULL);
-	if (rc || want.is_dir)
-		return rc ?: compare_dir(s, e->node, path);
+	(void)err;
+	s->found++;
+	if (want->is_dir)
+		return count_entries(s, path);
 	if (fstatat(s->dir, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return -errno;
-	s->files[s->n++] = (struct file){ path, e->node };
-	return S_ISREG(st.st_mode) && (uint64_t)st.st_size == want.size
-		       ? 0
+	path = arena_strdup(&s->arena, path);
+	if (!path ||
+	    !arena_reserve(&s->arena, &s->files, s->n, &s->cap, s->n + 1, sizeof(*s->files)))
+		return -ENOMEM;
+	s->files[s->n++] = (struct file){ path, node };
+	return S_ISREG(st.st_mode) && (uint64_t)st.st_size == want->size
+		       ? progress_add(s->progress, 0)
 		       : -EEXIST;
-}
-
-static int compare_dir(struct same *s, uint64_t node, const char *path)
-{
-	struct plan_entry e;
-	size_t n = 0, there;
-	uint64_t pos = 0;
-	int rc = count_entries(s, path, &there);
-
-	while (!rc && (rc = plan_next(s->p, node, &pos, &e, NULL)) == 1) {
-		rc = ++n > there ? -EEXIST : compare_entry(s, &e, path);
-		rc = rc ?: progress_add(s->progress, 0);
-	}
-	return rc ?: n == there ? 0 : -EEXIST;
 }
 
 /* Compare the bytes of an open file. */
@@ -145,7 +124,9 @@ int compare_tree(struct plan *p, const char *dir, unsigned width,
 	s.dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (s.dir < 0)
 		return -errno;
-	rc = compare_dir(&s, PLAN_ROOT, "")
+	rc = count_entries(&s, ".")
+		     ?: plan_walk(p, compare_entry, &s, NULL)
+		     ?: (s.found == s.there ? 0 : -EEXIST)
 		     ?: parallel_for(s.n, width, compare_file, &s, NULL);
 	close(s.dir);
 	arena_done(&s.arena);

@@ -94,55 +94,21 @@ static int fail(const struct writer *w, const char *path, const char *action,
 			  w->options->shown, path, action, strerror(errno));
 }
 
-/* "DIR/NAME" in the arena; NULL if memory is short. */
-static char *join_path(struct arena *a, const char *dir, const char *name)
+static int add_entry(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
+		     struct errmsg *err)
 {
-	const size_t max = strlen(dir) + strlen(name) + 2;
-	char *path = arena_alloc(a, max);
+	struct writer *w = ctx;
 
-	if (path)
-		snprintf(path, max, "%s%s%s", dir, *dir ? "/" : "", name);
-	return path;
-}
-
-/* Recursive: the tree is three levels deep. */
-static int add_tree(struct writer *w, uint64_t dir, const char *path,
-		    struct errmsg *err);
-
-static int add_entry(struct writer *w, const struct plan_entry *e,
-		     const char *dir, struct errmsg *err)
-{
-	const char *path = join_path(&w->arena, dir, e->name);
-	struct plan_stat st;
-	int rc;
-
-	if (!path || !arena_reserve(&w->arena, &w->tasks, w->n, &w->cap,
-				    w->n + 1, sizeof(*w->tasks)))
-		return errmsg_nomem(err, w->options->shown);
-	rc = plan_stat(w->p, e->node, &st, err);
-	if (rc)
-		return rc;
-	if (st.is_dir)
+	if (st->is_dir)
 		return mkdirat(w->dir, path, 0777) < 0 && errno != EEXIST
 			       ? fail(w, path, "create", err)
-			       : add_tree(w, e->node, path, err);
-	w->tasks[w->n++] = (struct task){ path, e->node, st.size };
-	return 0;
-}
-
-static int add_tree(struct writer *w, uint64_t dir, const char *path,
-		    struct errmsg *err)
-{
-	struct plan_entry e;
-	uint64_t pos = 0;
-	int rc;
-
-	while ((rc = plan_next(w->p, dir, &pos, &e, err)) == 1) {
-		rc = add_entry(w, &e, path, err) ?: progress_add(w->options->progress, 0);
-		if (rc)
-			return rc;
-	}
-	return rc;
+			       : 0;
+	path = arena_strdup(&w->arena, path);
+	if (!path || !arena_reserve(&w->arena, &w->tasks, w->n, &w->cap, w->n + 1,
+				    sizeof(*w->tasks)))
+		return errmsg_nomem(err, w->options->shown);
+	w->tasks[w->n++] = (struct task){ path, node, st->size };
+	return progress_add(w->options->progress, 0);
 }
 
 /* Go on to file i. */
@@ -419,7 +385,7 @@ int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
 	struct writer w = {
 		.p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT
 	};
-	int rc = add_tree(&w, PLAN_ROOT, "", err);
+	int rc = plan_walk(p, add_entry, &w, err);
 
 	assert(options->width > 0);
 	if (w.n)

@@ -210,6 +210,12 @@ struct checkpoint *plan_checkpoint(struct plan *p);
 /* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */
 const struct param *plan_param(const struct plan *p, uint64_t node);
 
+/* Call `step` for each file and directory below the root, a directory before what is in it.
+ * Returns the first result that is not 0. */
+typedef int plan_walk_fn(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
+			 struct errmsg *err);
+int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err);
+
 /* Count the files of the tree and add up their sizes. */
 int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
 		struct errmsg *err);

@@ -591,30 +591,58 @@ int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	return 0;
 }
 
-static int add_totals(struct plan *p, uint64_t dir, uint64_t *files,
-		      uint64_t *bytes, struct errmsg *err)
+struct walk {
+	plan_walk_fn *step;
+	void *ctx;
+	char path[PATH_MAX];
+};
+
+static int walk_dir(struct plan *p, uint64_t dir, size_t len, struct walk *w, struct errmsg *err)
 {
 	struct plan_entry e;
 	uint64_t pos = 0;
 	int rc;
 
 	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
+		const size_t left = sizeof(w->path) - len;
+		const size_t n = (size_t)snprintf(w->path + len, left, "%s%s", len ? "/" : "", e.name);
 		struct plan_stat st;
 
-		rc = plan_stat(p, e.node, &st, err);
+		if (n >= left)
+			return errmsg_set(err, -ENAMETOOLONG, "%s: path is too long", e.name);
+		rc = plan_stat(p, e.node, &st, err) ?: w->step(w->ctx, w->path, e.node, &st, err);
 		if (!rc && st.is_dir)
-			rc = add_totals(p, e.node, files, bytes, err);
+			rc = walk_dir(p, e.node, len + n, w, err);
 		if (rc)
 			return rc;
-		*files += !st.is_dir;
-		*bytes += st.size;
 	}
 	return rc;
 }
 
-int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
-		struct errmsg *err)
+int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err)
 {
-	*files = *bytes = 0;
-	return add_totals(p, PLAN_ROOT, files, bytes, err);
+	struct walk w = { .step = step, .ctx = ctx };
+
+	return walk_dir(p, PLAN_ROOT, 0, &w, err);
+}
+
+static int add_total(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
+		     struct errmsg *err)
+{
+	uint64_t *const totals = ctx;
+
+	(void)path, (void)node, (void)err;
+	totals[0] += !st->is_dir;
+	totals[1] += st->size;
+	return 0;
+}
+
+int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes, struct errmsg *err)
+{
+	uint64_t totals[2] = { 0 };
+	const int rc = plan_walk(p, add_total, totals, err);
+
+	*files = totals[0];
+	*bytes = totals[1];
+	return rc;
 }
