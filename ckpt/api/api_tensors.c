@@ -10,118 +10,89 @@
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/format/state.h"
 #include "ckpt/pickle/value.h"
-
-static void add_numbers(struct bytebuf *out, const char *name,
-			const uint64_t *v, unsigned n)
-{
-	bytebuf_add_format(out, "\"%s\": [", name);
-	for (unsigned i = 0; i < n; i++)
-		bytebuf_add_format(out, "%s%" PRIu64, i ? ", " : "", v[i]);
-	bytebuf_add_str(out, "], ");
-}
 
 static void begin_tensor(struct bytebuf *out, const char *name, enum dtype dtype,
 			 const uint64_t *shape, unsigned ndim)
 {
 	bytebuf_add_str(out, out->len > 1 ? ",\n{\"name\": " : "{\"name\": ");
 	json_write_string(out, name, false);
-	bytebuf_add_format(out, ", \"dtype\": \"%s\", ", dtype_name(dtype));
-	add_numbers(out, "shape", shape, ndim);
+	bytebuf_add_format(out, ", \"dtype\": \"%s\", \"shape\": ", dtype_name(dtype));
+	bytebuf_add_list(out, shape, ndim);
 }
 
 static void end_tensor(struct bytebuf *out, uint64_t offset, uint64_t bytes)
 {
-	bytebuf_add_format(out, "\"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 "}",
-			   offset, bytes);
+	bytebuf_add_format(out, ", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", offset,
+			   bytes);
 }
 
-/* A number is in the file's pickle: a Python int or float. */
-static void end_number(struct bytebuf *out, const struct state *s)
+static int add_tensor(struct bytebuf *out, const struct ptfile *pt, const struct value *v,
+		      const char *name, struct errmsg *err)
 {
-	int64_t i;
-	double f;
-
-	memcpy(&i, s->number, sizeof(i));
-	memcpy(&f, s->number, sizeof(f));
-	if (s->t.dtype == DTYPE_I64)
-		bytebuf_add_format(out, "\"value\": %" PRId64 "}", i);
-	else if (isfinite(f))
-		bytebuf_add_format(out, "\"value\": %.17g}", f);
-	else
-		bytebuf_add_str(out, "\"value\": null}");
-}
-
-static void add_tensor(struct bytebuf *out, const char *name,
-		       const struct tensor *t, uint64_t storage)
-{
-	const size_t item = dtype_size(t->dtype);
-	uint64_t n = t->numel;
-
-	begin_tensor(out, name, t->dtype, t->shape, t->ndim);
-	if (!tensor_is_contiguous(t)) {
-		add_numbers(out, "strides", t->stride, t->ndim);
-		n = 1; /* the storage has them all (tensor_parse) */
-		for (unsigned i = 0; i < t->ndim; i++)
-			n += (t->shape[i] - 1) * t->stride[i];
-	}
-	end_tensor(out, storage + t->storage_offset * item, n * item);
-}
-
-/* The tensor, or the number, of zero/<parameter>/<state>.pt. */
-static int describe_state(const struct source *src, struct bytebuf *out,
-			  struct errmsg *err)
-{
-	struct state s;
-	int rc = state_open_source(&s, src, err);
+	struct tensor t;
+	uint64_t n, storage;
+	const int rc = ptfile_tensor(pt, v, *name ? name : "tensor", &t, &storage, err);
 
 	if (rc)
 		return rc;
-	if (s.is_number) {
-		begin_tensor(out, "", s.t.dtype, s.t.shape, s.t.ndim);
-		end_number(out, &s);
-	} else {
-		add_tensor(out, "", &s.t, s.at);
+	begin_tensor(out, name, t.dtype, t.shape, t.ndim);
+	n = t.numel;
+	if (!tensor_is_contiguous(&t)) {
+		bytebuf_add_str(out, ", \"strides\": ");
+		bytebuf_add_list(out, t.stride, t.ndim);
+		n = 1; /* the storage has them all (tensor_parse) */
+		for (unsigned i = 0; i < t.ndim; i++)
+			n += (t.shape[i] - 1) * t.stride[i];
 	}
-	state_close(&s);
-	return rc;
+	end_tensor(out, storage + t.storage_offset * dtype_size(t.dtype), n * dtype_size(t.dtype));
+	return 0;
 }
 
-/* The tensors of a state dict, such as pytorch_model.bin; none of another object. */
-static int describe_dict(const struct source *src, struct bytebuf *out,
-			 struct errmsg *err)
+/* A number is in the file's pickle: a Python int or float. */
+static int add_number(struct bytebuf *out, const struct value *v, struct errmsg *err)
 {
+	int64_t i;
+
+	if (value_get_int(v, &i)) {
+		begin_tensor(out, "", DTYPE_I64, NULL, 0);
+		bytebuf_add_format(out, ", \"value\": %" PRId64 "}", i);
+	} else if (v->kind == VALUE_FLOAT) {
+		begin_tensor(out, "", DTYPE_F64, NULL, 0);
+		if (isfinite(v->f))
+			bytebuf_add_format(out, ", \"value\": %.17g}", v->f);
+		else
+			bytebuf_add_str(out, ", \"value\": null}");
+	} else {
+		return errmsg_set(err, -ENOTSUP, "the file holds a %s, expected tensors or a number",
+				  value_kind_name(v));
+	}
+	return 0;
+}
+
+/* The tensors of a state dict, such as pytorch_model.bin, or the tensor or the number of
+ * zero/<parameter>/<state>.pt. */
+static int describe_pt(const struct source *src, struct bytebuf *out, struct errmsg *err)
+{
+	const size_t begun = out->len;
+	const struct value *param;
 	const struct value_dict *all;
 	struct ptfile pt;
 	int rc = ptfile_open_source(&pt, src, err);
 
 	if (rc)
 		return rc;
-	all = value_find(pt.root, "param") ? NULL : value_pairs(pt.root);
-	for (size_t i = 0; !rc && all && i < all->n; i++) {
-		const struct value_pair *p = &all->v[i];
-		struct tensor t;
-		uint64_t storage;
-
-		if (!value_is_cstr(p->key) || !tensor_is(p->val))
-			continue;
-		rc = ptfile_tensor(&pt, p->val, value_cstr(p->key), &t,
-				   &storage, err);
-		if (!rc)
-			add_tensor(out, value_cstr(p->key), &t, storage);
-	}
+	param = value_find(pt.root, "param");
+	all = param ? NULL : value_pairs(pt.root);
+	for (size_t i = 0; !rc && all && i < all->n; i++)
+		if (value_is_cstr(all->v[i].key) && tensor_is(all->v[i].val))
+			rc = add_tensor(out, &pt, all->v[i].val, value_cstr(all->v[i].key), err);
+	param = param ?: pt.root;
+	if (!rc && out->len == begun)
+		rc = tensor_is(param) ? add_tensor(out, &pt, param, "", err)
+				      : add_number(out, param, err);
 	ptfile_close(&pt);
 	return rc;
-}
-
-static int describe_pt(const struct source *src, struct bytebuf *out,
-		       struct errmsg *err)
-{
-	const size_t begun = out->len;
-	const int rc = describe_dict(src, out, err);
-
-	return rc || out->len > begun ? rc : describe_state(src, out, err);
 }
 
 static int describe_safetensors(const struct source *src, struct bytebuf *out,

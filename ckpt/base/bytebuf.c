@@ -3,6 +3,7 @@
 #include "ckpt/base/bytebuf.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,14 @@ void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
 		free(text);
 	}
 	va_end(ap);
+}
+
+void bytebuf_add_list(struct bytebuf *b, const uint64_t *v, size_t n)
+{
+	bytebuf_add_u8(b, '[');
+	for (size_t i = 0; i < n; i++)
+		bytebuf_add_format(b, "%s%" PRIu64, i ? ", " : "", v[i]);
+	bytebuf_add_u8(b, ']');
 }
 
 int bytebuf_add_shown(struct bytebuf *b, const char *text)

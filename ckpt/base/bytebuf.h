@@ -25,6 +25,8 @@ void bytebuf_add(struct bytebuf *b, const void *p, size_t len);
 void bytebuf_add_str(struct bytebuf *b, const char *s); /* without its NUL */
 void bytebuf_add_format(struct bytebuf *b, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* Add a list as "[3, 4]", which is also JSON. */
+void bytebuf_add_list(struct bytebuf *b, const uint64_t *v, size_t n);
 /* Add text that may come from a file as it may be shown (utf8_show).  Returns the number
  * of characters. */
 int bytebuf_add_shown(struct bytebuf *b, const char *text);

@@ -9,7 +9,6 @@
  * whose bits differ.
  */
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,15 +168,11 @@ static int read_and_compare(const struct state *a, const struct state *b,
 	return rc;
 }
 
-/* Format a list as "[3, 4]", which is also JSON. */
 static char *list_text(const uint64_t *v, unsigned n)
 {
 	struct bytebuf text = { 0 };
 
-	bytebuf_add_u8(&text, '[');
-	for (unsigned i = 0; i < n; i++)
-		bytebuf_add_format(&text, "%s%" PRIu64, i ? ", " : "", v[i]);
-	bytebuf_add_u8(&text, ']');
+	bytebuf_add_list(&text, v, n);
 	return bytebuf_take_text(&text);
 }
 
