@@ -36,16 +36,14 @@ struct check_pair {
 struct check {
 	struct report report;
 	bool data;   /* read tensors as well */
-	bool *whole; /* per model-parallel rank: all shards are readable */
 
 	struct check_file *files;
 	size_t nfiles;
 	struct shards *shards; /* the same files, by the same numbers */
 	struct check_pair *pairs;
 	size_t npairs, pairs_cap;
-	size_t params;
 	uint64_t bytes;  /* of all files */
-	uint64_t opened; /* files of the universal tree; 0: it cannot be made */
+	uint64_t opened; /* files of the universal tree; 0: it cannot be made, or was not tried */
 	struct progress progress; /* of reading tensors */
 
 	struct notes forms; /* options of convert that would succeed */
@@ -68,10 +66,6 @@ bool check_is_foreign(const struct check *c);
 int check_blobs(struct check *c, struct errmsg *err);
 
 void check_files_done(struct check *c);
-
-/* Open every file of the universal tree and count the files.  Leaves out parameters
- * whose shards are damaged. */
-void check_tree(struct check *c);
 
 /* If no problems were found: check every form that uckpt_convert writes, and list in
  * `forms`, as options of `ucckpt convert`, those that it can write for this checkpoint. */

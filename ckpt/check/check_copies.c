@@ -51,8 +51,6 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 {
 	const unsigned tp = c->report.c->tp;
 
-	if (!c->whole[a->mp] || !c->whole[b->mp])
-		return 0;
 	if (!array_reserve(&c->pairs, &c->pairs_cap, c->npairs + 1,
 			   sizeof(*c->pairs))) {
 		c->report.problems.failed = true;
@@ -89,19 +87,17 @@ static uint64_t add_param(struct check *c, const struct param *p)
 {
 	const struct slice *first = p->first;
 	uint64_t bytes = 0;
-	bool whole = true;
 
 	for (unsigned t = 0; t < p->nslices; t++) {
 		const struct slice *s = p->slices[t];
 
 		if (!s)
 			continue;
-		whole &= c->whole[s->mp];
 		if (s != first && p->merge.rule == MERGE_REPLICATED)
 			bytes += add_pair(c, p, first, s, 0);
 		bytes += add_stages(c, p, s);
 	}
-	for (size_t holder = 1; whole && holder < p->holders; holder++)
+	for (size_t holder = 1; holder < p->holders; holder++)
 		bytes += add_pair(c, p, first, first, holder);
 	return bytes;
 }

@@ -78,7 +78,6 @@ int check_list_files(struct check *c, struct errmsg *err)
 		notes_add_new(&c->report.problems, why.text);
 		return 0;
 	}
-	c->params = hf ? hf->nparams : 0;
 	c->shards = shards_new(c->report.u);
 	c->files = calloc((hf ? hf->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)

@@ -60,19 +60,6 @@ static void open_file(struct walk *w, const struct plan_entry *e)
 	pthread_mutex_unlock(&w->c->report.u->lock);
 }
 
-/* Parameters with damaged shards, and optimizer_state.pt, which is made of rank 0's,
- * have been reported already. */
-static bool has_shards(const struct walk *w, uint64_t node, bool is_dir)
-{
-	const struct check *c = w->c;
-	const struct param *p = plan_param(w->plan, node);
-
-	for (unsigned t = 0; p && !p->module && t < p->nslices; t++)
-		if (p->slices[t] && !c->whole[p->slices[t]->mp])
-			return false;
-	return is_dir || !c->report.zero || c->whole[0];
-}
-
 /* Open all files of a directory, and of those in it. */
 static void open_dir(struct walk *w, uint64_t dir)
 {
@@ -82,10 +69,10 @@ static void open_dir(struct walk *w, uint64_t dir)
 	int rc;
 
 	while ((rc = plan_next(w->plan, dir, &pos, &e, &err)) == 1)
-		if (!plan_is_dir(w->plan, e.node))
-			open_file(w, &e);
-		else if (has_shards(w, e.node, true))
+		if (plan_is_dir(w->plan, e.node))
 			open_dir(w, e.node);
+		else
+			open_file(w, &e);
 	if (rc)
 		add_failure(w, rc, err.text);
 }
@@ -94,12 +81,9 @@ static int open_entry(void *ctx, size_t i, struct errmsg *ignored)
 {
 	struct walk *w = ctx;
 	const struct plan_entry *e = &w->v[i];
-	const bool is_dir = plan_is_dir(w->plan, e->node);
 
 	(void)ignored;
-	if (!has_shards(w, e->node, is_dir))
-		return 0;
-	if (is_dir)
+	if (plan_is_dir(w->plan, e->node))
 		open_dir(w, e->node);
 	else
 		open_file(w, e);
@@ -143,42 +127,26 @@ static int open_all(const struct check *c, struct plan *p, uint64_t *opened,
 	return w.rc;
 }
 
-/* Files of the tree that cannot be made though nothing is damaged are a note of
- * check_forms. */
-void check_tree(struct check *c)
-{
-	struct notes why = { 0 };
-	struct errmsg err = { "" };
-	int rc = plan_check(c->report.plan, &err);
-
-	if (rc != -ENOTSUP)
-		rc = open_all(c, c->report.plan, &c->opened, &why);
-	if (rc == -ENOTSUP)
-		c->opened = 0;
-	else
-		notes_take(&c->report.problems, &why);
-	notes_done(&why);
-}
-
 /* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
 static int check_form(struct check *c, const struct report_form *f,
 		      struct notes *why)
 {
 	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
 	struct errmsg err = { "" };
-	uint64_t opened;
+	uint64_t opened = 0;
 	struct plan *p;
 	int rc = report_plan_form(&c->report, f, &p, &err);
 
 	if (!rc) {
-		/* check_tree has opened the files of the first, if they can be. */
-		if (f > report_forms || !c->opened)
-			rc = open_all(c, p, &opened, why);
+		rc = open_all(c, p, &opened, why);
 		if (!rc && f > report_forms)
 			plan_lack(p, &notes);
+		if (!rc && f == report_forms)
+			c->opened = opened;
 		plan_close(p);
+	} else {
+		notes_add_new(why, err.text);
 	}
-	notes_add_new(why, err.text);
 	return rc;
 }
 
