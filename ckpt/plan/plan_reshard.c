@@ -4,6 +4,7 @@
  * (reshard.h): a tag directory with the optimizer shards and model states of those
  * ranks, and the files of a pipeline's layers and of experts, unchanged.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "ckpt/base/array.h"
@@ -16,6 +17,7 @@
 struct plan_reshard {
 	struct plan plan;
 	struct reshard s;
+	bool copied; /* all files are those of the checkpoint */
 };
 
 enum { ROOT, OPTIM, MODEL, LAYER, EXPERT };
@@ -56,9 +58,11 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
 	const struct tag_file *f = reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i);
 
+	out->readable_by = &e->p->c->readable_by;
 	if (f)
 		out->mtime_s = f->mtime_s;
-	out->readable_by = &e->p->c->readable_by;
+	if (reshard_of(e->p)->copied)
+		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
 static struct value *draft_made(const struct plan_item *e, struct draft *d)
@@ -85,10 +89,23 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
+/* Are the view's ranks those that saved the checkpoint?  Its files serve them as they are then,
+ * whatever is in them, unless some of their tensors are in further files (NVMe). */
+static bool is_own_cut(const struct checkpoint *c, const struct view_type *t)
+{
+	const size_t mp = c->tp * c->pp, models = mp * (c->facts.zero3 ? c->dp : 1);
+
+	return t->ranks == c->dp && (!t->stage || t->stage == c->facts.stage) &&
+	       checkpoint_file(c, OBJECT_OPTIMIZER, 0, 0) &&
+	       c->nfiles == mp * c->dp + models + c->nlayers + c->nexperts;
+}
+
 int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err)
 {
-	const int rc = reshard_check_cut(universal->c, type->ranks, type->stage, err);
+	const int rc = is_own_cut(universal->c, type)
+			       ? 0
+			       : reshard_check_cut(universal->c, type->ranks, type->stage, err);
 
 	if (!rc)
 		plan_stat_dir(universal, &universal->c->readable_by, universal->c->mtime_s, out);
@@ -102,7 +119,7 @@ static int reshard_check(struct plan *p, struct errmsg *err)
 	uint64_t size;
 	int rc = 0;
 
-	for (unsigned group = OPTIM; group <= MODEL; group++)
+	for (unsigned group = OPTIM; !reshard_of(p)->copied && group <= MODEL; group++)
 		for (size_t i = 0, n = p->groups[group].n; !rc && i < n; i += n / mp)
 			rc = plan_file_size(p, group, i, &size, err);
 	return rc;
@@ -124,8 +141,11 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 	struct plan_reshard *x = reshard_of(p);
 	const int rc = reshard_init(&x->s, p->c, p->options.type.ranks, p->options.type.stage, err);
 
-	if (rc)
+	x->copied = rc == -ENOTSUP && is_own_cut(p->c, &p->options.type);
+	if (rc && !x->copied)
 		return rc;
+	if (x->copied)
+		x->s.stage = p->c->facts.zero3 ? 3 : 1;
 	p->names = p->c->readable_by;
 
 	const struct plan_group groups[] = {

@@ -66,7 +66,7 @@ refused 'stage=any requires to=universal' --to zero --ranks 2 --stage any "$sour
 refused 'stage=4: must be .*1, 2 or 3' --to zero --ranks 2 --stage 4 "$source"
 refused 'spread over 2 ranks: 3 is no multiple' --to zero --ranks 3 \
 	"$good/moe_ep2_dp2_z1/$(tag_of moe_ep2_dp2_z1)"
-refused 'ZeRO-3 with experts' --to zero --ranks 2 \
+refused 'ZeRO-3 with experts' --to zero --ranks 4 \
 	"$good/autoep2_dp2_z3/$(tag_of autoep2_dp2_z3)"
 refused 'cannot change with tensor or pipeline parallelism' --to zero --ranks 2 --stage 2 \
 	"$good/meg_tp2_dp2_z1_bf16/$(tag_of meg_tp2_dp2_z1_bf16)"
