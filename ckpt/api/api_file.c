@@ -120,7 +120,6 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 			uint64_t offset, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
-	int64_t n;
 
 	if (!f || !api_is_open(f->u) || (!buf && len))
 		return api_refuse(err);
@@ -131,10 +130,7 @@ int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
 	if (!f->f.v)
 		return read_local(f->f.fd, buf, len, offset);
 	api_read_ahead(f, len, offset);
-	n = vfile_read(f->f.v, buf, len, offset, err);
-	if (n > 0)
-		vfile_crc_advance(f->f.v, buf, (size_t)n, offset);
-	return n;
+	return vfile_read(f->f.v, buf, len, offset, err);
 }
 
 int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *error)

@@ -85,20 +85,12 @@ int uckpt_map_check(struct uckpt_map *pieces, struct uckpt_error *error)
 void uckpt_map_free(struct uckpt_map *pieces, bool sent)
 {
 	struct map *m = (struct map *)pieces;
-	struct vfile *v;
 
 	if (!m)
 		return;
-	v = m->file->f.v;
-	if (m->copy) {
+	if (m->copy)
 		scratch_give(m->copy);
-	} else {
-		/* Bytes that are here need not be read again. */
-		if (sent)
-			vfile_crc_advance_pieces(v, &m->w, m->offset);
-		vfile_unmap(v, &m->w);
-		if (sent)
-			vfile_crc_catch_up(v);
-	}
+	else
+		vfile_unmap(m->file->f.v, &m->w, sent);
 	scratch_give(m);
 }

@@ -51,7 +51,6 @@ struct uckpt {
 	struct pack *packs;        /* that are open (pack/pack.h) */
 	struct dcp *dcps;	   /* that are open (dcp/dcp.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
-	struct crc_progress *sums; /* of open files (vfile/vfile_crc.c) */
 };
 
 /* Where the caller of the library wants to be told of something, if it does. */

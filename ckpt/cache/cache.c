@@ -24,14 +24,6 @@
 /* Two readers at once have half of the memory; the other half is for what follows. */
 #define WINDOW_PART 4
 
-/* A part of the memory is for what readers wait for, and for what was read last:
- * torch.load reads the beginning of a file four times. */
-#define RECENT_PART 16
-
-/* What is read twice takes up to this part of the limit, beside its own; the rest is for
- * windows. */
-#define TWICE_PART(limit) ((limit) / 8 * 5)
-
 /* A thread without work ends after this time. */
 #define IDLE_NS UINT64_C(5000000000)
 
@@ -115,10 +107,9 @@ static void release_beyond(struct cache_pool *a, uint64_t bytes)
 
 static void release_excess(struct cache_pool *a)
 {
-	const uint64_t twice = a->bytes[BLOCK_TWICE];
+	const uint64_t later = a->bytes[WANT_LATER];
 
-	release_beyond(a, a->limit + (twice < a->twice_limit ? twice
-							     : a->twice_limit));
+	release_beyond(a, a->limit + (later < a->later_limit ? later : a->later_limit));
 }
 
 /* Fetch a block of the queue.  Releases the lock meanwhile. */
@@ -131,7 +122,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	block_begin(a, b);
 	c->fetching++;
 	a->fetching += !reader;
-	unlock_and_summon(a, !reader, false); /* one calls the next */
+	unlock_and_summon(a, 1, reader); /* one calls the next */
 	if (b->data)
 		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len,
 				    b->off, err);
@@ -195,7 +186,7 @@ struct cache_pool *cache_pool_new(struct uckpt *u)
 	pthread_cond_init(&a->done, NULL);
 	TAILQ_INIT(&a->queue);
 	TAILQ_INIT(&a->ready);
-	TAILQ_INIT(&a->used);
+	TAILQ_INIT(&a->kept);
 	a->limit = CACHE_DEFAULT;
 	request_width_init(&a->width, WIDTH_FIRST);
 	return a;
@@ -245,17 +236,6 @@ void cache_free(struct cache *c)
 	free(c);
 }
 
-/* The most memory for readers to come when bytes are wanted.  Called with the lock
- * held. */
-static uint64_t room_for(const struct cache_pool *a, enum want when)
-{
-	if (when == WANT_NOW)
-		return a->limit;
-	if (when == WANT_LATER)
-		return a->limit / 2;
-	return a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
-}
-
 /* Where a block that begins at `off` ends, at most `to`. */
 static uint64_t end_of_block(const struct cache *c, uint64_t off, uint64_t to)
 {
@@ -283,19 +263,16 @@ uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t l
 		uint64_t end = end_of_block(c, at, to);
 		struct cache_block *b = block_find(a, c, file, at, &end);
 
-		if (b) {
+		if (b)
 			end = end_in(b, to);
-			block_want(a, b, end - at, when);
-		} else if (block_add(a, c, file, at, (size_t)(end - at),
-				     room_for(a, when), when)) {
-			added++;
-		} else {
+		if (b ? !block_want(a, b, end - at, when)
+		      : !block_add(a, c, file, at, (size_t)(end - at), when))
 			break;
-		}
+		added += !b;
 		at = end;
 	}
-	/* The caller fetches a single block that it keeps. */
-	unlock_and_summon(a, when == WANT_KEEP && added == 1 ? 0 : added, true);
+	/* The caller fetches a single block itself, and summons others then. */
+	unlock_and_summon(a, when == WANT_NOW && added == 1 ? 0 : added, true);
 	return at - off;
 }
 
@@ -306,7 +283,7 @@ uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t l
 static int enter(struct cache_block *b, struct errmsg *err)
 {
 	struct cache_pool *a = b->c->pool;
-	const bool own = b->use == BLOCK_USED;
+	const bool own = b->want == WANT_NOW;
 	int rc = -EBADMSG;
 
 	b->users++;
@@ -416,13 +393,13 @@ bool cache_has_blocks(const struct cache *c)
 	return c->nblocks != 0;
 }
 
-void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep)
+void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t later, bool keep)
 {
 	struct cache_pool *a = u->cache;
 
 	pthread_mutex_lock(a->lock);
 	a->limit = bytes < CACHE_MIN ? 0 : bytes;
-	a->twice_limit = twice;
+	a->later_limit = later;
 	a->keeps = keep;
 	pthread_mutex_unlock(a->lock);
 }
@@ -435,28 +412,6 @@ uint64_t cache_limit(const struct uckpt *u)
 uint64_t cache_readahead_bytes(const struct uckpt *u)
 {
 	return cache_limit(u) / WINDOW_PART;
-}
-
-/* Memory for more that is read twice.  Blocks take a little more than their bytes.
- * Called with the lock held. */
-static uint64_t room_for_twice(const struct cache_pool *a)
-{
-	const uint64_t most = TWICE_PART(a->limit) + a->twice_limit / 17 * 16;
-	const uint64_t taken = a->bytes[BLOCK_ONCE] + a->bytes[BLOCK_TWICE];
-
-	return most > taken ? most - taken : 0;
-}
-
-uint64_t cache_keeps(const struct uckpt *u, uint64_t size)
-{
-	const struct cache_pool *a = u->cache;
-	uint64_t room = 0;
-
-	pthread_mutex_lock(a->lock);
-	if (a->keeps)
-		room = size <= TWICE_PART(a->limit) ? size : room_for_twice(a);
-	pthread_mutex_unlock(a->lock);
-	return size < room ? size : room;
 }
 
 uint64_t cache_bytes(const struct uckpt *u)

@@ -57,19 +57,16 @@ struct cache *cache_new(struct uckpt *u, const struct cache_config *config);
 /* Waits for requests under way.  Nobody may read any more.  `c` may be NULL. */
 void cache_free(struct cache *c);
 
-/* Who will read the bytes: */
 enum want {
-	WANT_NOW,   /* a reader that waits for them */
-	WANT_NEXT,  /* a reader that is there; it leaves some memory to the above */
-	WANT_LATER, /* a reader to come; only half of the memory is for these */
-	WANT_TWICE, /* a reader that is there, and then another one */
-	WANT_KEEP,  /* the caller, now; the rest stays for others while there is memory */
+	WANT_NOW,   /* the caller reads them next; what it leaves stays until memory is needed */
+	WANT_NEXT,  /* the caller comes to them; a part of the memory is for the above */
+	WANT_LATER, /* a reader to come, beside whom they are wanted for already; these
+		     * have memory of their own, and five eighths of the others' */
 };
 
 /*
  * Want bytes [off, off + len) of a file.  Returns how many of them, from the first on,
- * are there or under way: fewer than `len` when memory is used up.  WANT_LATER and
- * WANT_TWICE keep bytes that are wanted already for one more reading.
+ * are there or under way: fewer than `len` when memory is used up.
  */
 uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
 			enum want when);
@@ -104,18 +101,14 @@ bool cache_has_blocks(const struct cache *c);
 /* The least limit that is of use for reading ahead; 0 turns that off. */
 #define CACHE_MIN (UINT64_C(4) << 20)
 
-/* Set the most memory for blocks, and how much more there is for those that are read
- * twice (WANT_TWICE).  `keep`: blocks of far stores that have been read stay for other
+/* Set the most memory for blocks, and how much more there is for those of readers to come
+ * (WANT_LATER).  `keep`: blocks of far stores that have been read stay for other
  * readers as long as there is memory. */
-void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t twice, bool keep);
+void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t later, bool keep);
 uint64_t cache_limit(const struct uckpt *u);
 
 /* How far a reader should want its file beyond what it reads now. */
 uint64_t cache_readahead_bytes(const struct uckpt *u);
-
-/* The number of bytes, of a file of this size, that memory can hold until they have been
- * read twice. */
-uint64_t cache_keeps(const struct uckpt *u, uint64_t size);
 
 /* Bytes of memory that are held now; free blocks that nobody waits for. */
 uint64_t cache_bytes(const struct uckpt *u);

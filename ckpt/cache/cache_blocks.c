@@ -17,6 +17,10 @@
 /* A block that nobody has come for in so long may be given up. */
 #define STALE_NS UINT64_C(5000000000)
 
+/* A part of the memory is for what readers wait for, and for what was read last:
+ * torch.load reads the beginning of a file four times. */
+#define RECENT_PART 16
+
 /* Blocks up to this size are allocated one by one. */
 #define SMALL (128u << 10)
 
@@ -128,7 +132,7 @@ static struct block_list *list_of(struct cache_pool *a,
 				  const struct cache_block *b)
 {
 	return b->state == BLOCK_QUEUED ? &a->queue
-	       : b->use == BLOCK_USED   ? &a->used
+	       : b->want == WANT_NOW    ? &a->kept
 					: &a->ready;
 }
 
@@ -143,12 +147,11 @@ static void delist(struct cache_pool *a, struct cache_block *b)
 	TAILQ_REMOVE(list_of(a, b), b, at);
 }
 
-static void set_use(struct cache_pool *a, struct cache_block *b,
-		    enum block_use use)
+static void set_want(struct cache_pool *a, struct cache_block *b, enum want want)
 {
-	a->bytes[b->use] -= size_of(b->len);
-	b->use = use;
-	a->bytes[b->use] += size_of(b->len);
+	a->bytes[b->want] -= size_of(b->len);
+	b->want = want;
+	a->bytes[b->want] += size_of(b->len);
 }
 
 static void unhash(struct cache_pool *a, struct cache_block *b)
@@ -170,7 +173,7 @@ static void free_block(struct cache_pool *a, struct cache_block *b)
 		unhash(a, b);
 	if (b->data)
 		give_memory(a, b->data, b->len);
-	a->bytes[b->use] -= size_of(b->len);
+	a->bytes[b->want] -= size_of(b->len);
 	free(b);
 }
 
@@ -180,13 +183,19 @@ static void drop_block(struct cache_pool *a, struct cache_block *b)
 	free_block(a, b);
 }
 
-static bool drop_oldest(struct cache_pool *a, struct block_list *list,
-			uint64_t before)
+/* May a block be given up?  One that is kept, as soon as somebody has come for it. */
+static bool may_go(const struct cache_block *b, uint64_t now)
+{
+	return b->users == 0 && ((b->want == WANT_NOW && b->unread < b->len) ||
+				 b->touched <= now - STALE_NS);
+}
+
+static bool drop_oldest(struct cache_pool *a, struct block_list *list, uint64_t now)
 {
 	struct cache_block *b;
 
 	TAILQ_FOREACH(b, list, at)
-	if (b->users == 0 && b->touched <= before) {
+	if (may_go(b, now)) {
 		drop_block(a, b);
 		return true;
 	}
@@ -196,14 +205,13 @@ static bool drop_oldest(struct cache_pool *a, struct block_list *list,
 /* The part of the limit that readers to come have. */
 static uint64_t waiting(const struct cache_pool *a)
 {
-	const uint64_t twice = a->bytes[BLOCK_TWICE];
+	const uint64_t later = a->bytes[WANT_LATER];
 
-	return a->bytes[BLOCK_ONCE] +
-	       (twice > a->twice_limit ? twice - a->twice_limit : 0);
+	return a->bytes[WANT_NEXT] + (later > a->later_limit ? later - a->later_limit : 0);
 }
 
 /* The memory for blocks that are kept: also if nothing is read ahead, there is some. */
-static uint64_t room_for_used(const struct cache_pool *a)
+static uint64_t room_for_kept(const struct cache_pool *a)
 {
 	const uint64_t all = a->limit ? a->limit : CACHE_MIN;
 
@@ -211,19 +219,20 @@ static uint64_t room_for_used(const struct cache_pool *a)
 }
 
 /* Is there room for `size` more bytes, now that others have gone? */
-static bool make_room(struct cache_pool *a, size_t size, uint64_t most,
-		      enum block_use use)
+static bool make_room(struct cache_pool *a, size_t size, enum want when)
 {
+	const uint64_t most = when == WANT_LATER
+				      ? a->limit / 8 * 5
+				      : a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
 	const uint64_t now = clock_ns();
 
-	if (use == BLOCK_TWICE &&
-	    a->bytes[BLOCK_TWICE] + size <= a->twice_limit)
+	if (when == WANT_LATER && a->bytes[WANT_LATER] + size <= a->later_limit)
 		return true;
-	while (use != BLOCK_USED && waiting(a) + size > most)
-		if (!drop_oldest(a, &a->ready, now - STALE_NS))
+	while (when != WANT_NOW && waiting(a) + size > most)
+		if (!drop_oldest(a, &a->ready, now))
 			return false;
-	while (a->bytes[BLOCK_USED] + size > room_for_used(a))
-		if (!drop_oldest(a, &a->used, now))
+	while (a->bytes[WANT_NOW] + size > room_for_kept(a))
+		if (!drop_oldest(a, &a->kept, now))
 			return false;
 	return true;
 }
@@ -275,13 +284,15 @@ static struct cache_block *find_neighbour(const struct cache_pool *a,
 }
 
 static bool extend_block(struct cache_pool *a, struct cache_block *b,
-			 uint64_t off, size_t len, uint64_t most,
-			 enum block_use use)
+			 uint64_t off, size_t len, enum want when)
 {
-	if (b->use != use ||
-	    !make_room(a, size_of(b->len + len) - size_of(b->len), most, use))
+	const enum want want = b->want > when ? b->want : when;
+	const size_t more = size_of(b->len + len) - size_of(b->len);
+
+	if (!make_room(a, b->want == want ? more : size_of(b->len + len), want))
 		return false;
-	a->bytes[use] += size_of(b->len + len) - size_of(b->len);
+	set_want(a, b, want);
+	a->bytes[want] += more;
 	if (off < b->off)
 		b->off = off;
 	b->len += len;
@@ -289,8 +300,7 @@ static bool extend_block(struct cache_pool *a, struct cache_block *b,
 }
 
 static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
-					uint32_t file, uint64_t off, size_t len,
-					enum block_use use)
+					uint32_t file, uint64_t off, size_t len, enum want when)
 {
 	struct cache_block **bucket = bucket_of(a, c, file, off / CACHE_PIECE);
 	struct cache_block *b = malloc(sizeof(*b));
@@ -301,53 +311,50 @@ static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
 				   .file = file,
 				   .off = off,
 				   .len = len,
-				   .use = use,
+				   .want = when,
 				   .touched = clock_ns(),
 				   .next = *bucket };
 	*bucket = b;
 	c->nblocks++;
-	a->bytes[use] += size_of(len);
+	a->bytes[when] += size_of(len);
 	enlist(a, b);
 	return b;
 }
 
 bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
-	       uint64_t off, size_t len, uint64_t most, enum want when)
+	       uint64_t off, size_t len, enum want when)
 {
-	const enum block_use use = when == WANT_KEEP    ? BLOCK_USED
-				   : when == WANT_TWICE ? BLOCK_TWICE
-							: BLOCK_ONCE;
-	struct cache_block *b =
-		use == BLOCK_USED
-			? NULL
-			: find_neighbour(a, c, file, off, off + len);
+	struct cache_block *b = find_neighbour(a, c, file, off, off + len);
 
-	if (!b || !extend_block(a, b, off, len, most, use)) {
-		if (!make_room(a, size_of(len), most, use))
+	if (!b || !extend_block(a, b, off, len, when)) {
+		if (!make_room(a, size_of(len), when))
 			return false;
-		b = insert_block(a, c, file, off, len, use);
+		b = insert_block(a, c, file, off, len, when);
 	}
 	if (b)
-		b->unread += use == BLOCK_TWICE ? 2 * len : len;
+		b->unread += len;
 	return b != NULL;
 }
 
-void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
-		enum want when)
+bool block_want(struct cache_pool *a, struct cache_block *b, uint64_t n, enum want when)
 {
-	const bool twice = when == WANT_TWICE;
+	bool fits;
 
 	b->touched = clock_ns();
-	if (!twice && when != WANT_LATER)
-		return;
+	if (when != WANT_LATER)
+		return true;
+	b->users++;
+	fits = make_room(a, b->want == WANT_NOW ? size_of(b->len) : 0, when);
+	b->users--;
+	if (!fits)
+		return false;
 	if (b->state == BLOCK_READY)
 		delist(a, b);
-	/* The first of two readers may be the one that it is there for. */
-	b->unread += twice && !b->unread ? 2 * n : n;
-	if (twice || b->use == BLOCK_USED)
-		set_use(a, b, twice ? BLOCK_TWICE : BLOCK_ONCE);
+	b->unread += n;
+	set_want(a, b, when);
 	if (b->state == BLOCK_READY)
 		enlist(a, b);
+	return true;
 }
 
 void block_begin(struct cache_pool *a, struct cache_block *b)
@@ -383,10 +390,10 @@ void block_leave(struct cache_pool *a, struct cache_block *b, size_t n)
 	b->unread -= n < b->unread ? n : b->unread;
 	b->touched = clock_ns();
 	if (!b->unread)
-		set_use(a, b, BLOCK_USED);
+		set_want(a, b, WANT_NOW);
 	if (!b->unread && !b->users &&
 	    (!a->keeps || !cache_is_far(b->c) ||
-	     a->bytes[BLOCK_USED] > room_for_used(a)))
+	     a->bytes[WANT_NOW] > room_for_kept(a)))
 		free_block(a, b);
 	else
 		enlist(a, b);
@@ -406,7 +413,7 @@ void blocks_trim(struct cache_pool *a)
 {
 	const uint64_t now = clock_ns();
 
-	while (drop_oldest(a, &a->used, now) ||
-	       drop_oldest(a, &a->ready, now - STALE_NS))
+	while (drop_oldest(a, &a->kept, now) ||
+	       drop_oldest(a, &a->ready, now))
 		;
 }

@@ -34,28 +34,20 @@ static inline bool cache_is_far(const struct cache *c)
  */
 enum block_state { BLOCK_QUEUED, BLOCK_FETCHING, BLOCK_READY };
 
-/* Whom a block takes memory for. */
-enum block_use {
-	BLOCK_ONCE,  /* a reader to come */
-	BLOCK_TWICE, /* two of them */
-	BLOCK_USED,  /* no reader needs it: it may be evicted */
-	BLOCK_USES,
-};
-
 struct cache_block {
 	struct cache *c;
 	uint32_t file;
 	uint64_t off;
 	size_t len;
 	enum block_state state;
-	enum block_use use;
+	enum want want; /* WANT_NOW: it may be evicted */
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
 	uint64_t unread; /* bytes that were wanted and have not been read */
 	uint64_t touched;
 	struct cache_block *next;    /* in its bucket */
-	TAILQ_ENTRY(cache_block) at; /* in `queue`, `ready` or `used` */
+	TAILQ_ENTRY(cache_block) at; /* in `queue`, `ready` or `kept` */
 };
 
 TAILQ_HEAD(block_list, cache_block);
@@ -86,11 +78,11 @@ struct cache_pool {
 	struct cache_block *buckets[BLOCK_BUCKETS];
 	struct block_list queue;
 	struct block_list ready;
-	struct block_list used; /* of BLOCK_USED */
+	struct block_list kept; /* of WANT_NOW */
 	_Atomic uint64_t limit; /* written with the lock held */
-	uint64_t twice_limit;  /* beyond it, for BLOCK_TWICE */
+	uint64_t later_limit;   /* beyond it, for WANT_LATER */
 	bool keeps;            /* blocks that have been read stay */
-	uint64_t bytes[BLOCK_USES];
+	uint64_t bytes[WANT_LATER + 1];
 	struct slabs slabs;
 	uint64_t held; /* memory of all blocks and free pieces */
 };
@@ -101,14 +93,12 @@ struct cache_block *block_find(const struct cache_pool *a, const struct cache *c
 			       uint32_t file, uint64_t off, uint64_t *end);
 
 /* Queue bytes that no block has, joined to an adjacent block of the queue if there is
- * one.  False if blocks for readers to come would take more than `most` bytes, or memory
- * runs out. */
-bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
-	       uint64_t off, size_t len, uint64_t most, enum want when);
+ * one.  False if memory is used up. */
+bool block_add(struct cache_pool *a, struct cache *c, uint32_t file, uint64_t off, size_t len,
+	       enum want when);
 
-/* Ask for `n` bytes of a block for one more reading. */
-void block_want(struct cache_pool *a, struct cache_block *b, uint64_t n,
-		enum want when);
+/* Want `n` bytes of a block; false as block_add. */
+bool block_want(struct cache_pool *a, struct cache_block *b, uint64_t n, enum want when);
 
 /* Take a block out of the queue to fetch it.  `data` is NULL if memory runs out. */
 void block_begin(struct cache_pool *a, struct cache_block *b);

@@ -14,7 +14,7 @@
  *     | literal 0 | storage 0 | literal 1 | storage 1 | literal 2 |
  *           3           1           4           2           5
  *
- * vfile_crc_advance sums the storages as they pass, so each byte is read once.  A file
+ * vfile_read sums the storages as they pass, so each byte is read once.  A file
  * that is a copy of a shard is copied by the kernel and gets the shard's mode and times.
  *
  * From a store that is far away the rest of the files that are being written is read
@@ -177,7 +177,6 @@ static int copy_range(const struct out *o, uint64_t off, uint64_t end,
 		if (n < 0)
 			return (int)n;
 		assert((size_t)n == len); /* `end` is within the file */
-		vfile_crc_advance(o->f, o->buf, len, off);
 		rc = pwrite_all(o->fd, o->buf, len, off) < 0
 			     ? fail(o->w, o->path, "write", err)
 			     : progress_add(o->w->options->progress, len);

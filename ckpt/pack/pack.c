@@ -168,7 +168,7 @@ static void keep_blocks(struct pack *p, uint32_t extent, uint64_t from,
 	const uint64_t all = p->x.extents[extent].len;
 
 	cache_prefetch(p->cache, extent, begin, (end < all ? end : all) - begin,
-		       WANT_KEEP);
+		       WANT_NOW);
 }
 
 static int read_stored(struct pack *p, uint32_t extent, uint8_t *to, size_t len,

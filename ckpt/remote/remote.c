@@ -191,7 +191,7 @@ static int remote_read(const struct source *s, void *buf, size_t len,
 
 	if (len >= WINDOW)
 		return read_direct(f, buf, len, off, err);
-	cache_prefetch(f->cache, 0, from, (to < s->size ? to : s->size) - from, WANT_KEEP);
+	cache_prefetch(f->cache, 0, from, (to < s->size ? to : s->size) - from, WANT_NOW);
 	return cache_read(f->cache, 0, buf, len, off, err);
 }
 

@@ -8,9 +8,6 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/base/scratch.h"
 
-/* Bytes of a piece: for fewer one thread is faster than starting another. */
-#define PIECE (UINT64_C(4) << 20)
-
 uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 {
 	return crc32_gzip_refl(crc, bytes, len);
@@ -61,12 +58,12 @@ static void crc32_cut(const struct crc_range *v, size_t n,
 		      struct crc_range *piece)
 {
 	for (size_t i = 0; i < n; i++)
-		for (uint64_t at = 0; at < v[i].len; at += PIECE) {
+		for (uint64_t at = 0; at < v[i].len; at += CRC32_PIECE) {
 			const uint64_t left = v[i].len - at;
 
 			*piece++ = (struct crc_range){
 				.off = v[i].off + at,
-				.len = left < PIECE ? left : PIECE,
+				.len = left < CRC32_PIECE ? left : CRC32_PIECE,
 				.crc = at ? 0 : v[i].crc,
 			};
 		}
@@ -90,7 +87,7 @@ int crc32_ranges(struct crc_range *v, size_t n, unsigned width,
 	int rc;
 
 	for (size_t i = 0; i < n; i++)
-		pieces += (size_t)((v[i].len + PIECE - 1) / PIECE);
+		pieces += (size_t)((v[i].len + CRC32_PIECE - 1) / CRC32_PIECE);
 	s.v = scratch_take(pieces * sizeof(*s.v));
 	if (!s.v)
 		return errmsg_nomem(err, NULL);

@@ -34,6 +34,7 @@ static struct vfile *new_vfile(struct shards *c)
 
 	if (f) {
 		f->shards = c;
+		pthread_mutex_init(&f->lock, NULL);
 		atomic_init(&f->trailer_ready, true);
 	}
 	return f;
@@ -47,7 +48,7 @@ void vfile_free(struct vfile *f)
 	ptwrite_done(&f->w);
 	gathers_done(&f->gathers);
 	bytebuf_done(&f->literal);
-	vfile_crc_end(f);
+	pthread_mutex_destroy(&f->lock);
 	free(f->name);
 	free(f);
 }
@@ -152,9 +153,9 @@ struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
 	*gathers = (struct gathers){ 0 };
 	if (!crc || !f->nstorages) {
 		f->header_len = f->literal.len;
-	} else if (vfile_crc_begin(f, err)) {
-		vfile_free(f);
-		return NULL;
+	} else {
+		atomic_store(&f->trailer_ready, false);
+		vfile_crc_begin(f, 0);
 	}
 	return f;
 }
@@ -349,7 +350,7 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 	while (!rc && extent_next(&w)) {
 		/* What was just read need not be read again to be summed. */
 		if (is_late(f, w.e, w.skip, w.len))
-			vfile_crc_advance(f, buf, (size_t)(w.off - off), off);
+			vfile_crc_add(f, buf, (size_t)(w.off - off), off);
 		rc = read_extent(f, w.e, w.skip, to + (w.off - off), w.len, err);
 	}
 	return rc;
@@ -366,5 +367,8 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 	if (vfile_is_far(f))
 		vfile_prefetch(f, off, n, WANT_NOW);
 	rc = vfile_read_exact(f, buf, n, off, err);
-	return rc ? rc : (int64_t)n;
+	if (rc)
+		return rc;
+	vfile_crc_add(f, buf, n, off);
+	return (int64_t)n;
 }

@@ -79,7 +79,8 @@ int vfile_check(struct vfile *f, struct errmsg *err);
  * wants to know what the file has, and no data. */
 int vfile_skip_sums(struct vfile *f, struct errmsg *err);
 
-/* Read up to `len` bytes at `off`, fewer only at the end of the file.
+/* Read up to `len` bytes at `off`, fewer only at the end of the file.  They continue the
+ * checksum: a reader that goes from front to back reads each byte once.
  * Returns the number, or a negative errno. */
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err);
@@ -131,6 +132,7 @@ void vfile_source_expect(struct source *s, uint64_t end);
 struct reply_pieces {
 	struct iovec iov[VFILE_IOV_MAX];
 	int n;
+	uint64_t off; /* in the file */
 	size_t len;
 	struct {
 		uint32_t shard;
@@ -144,30 +146,14 @@ struct reply_pieces {
 
 int vfile_map(struct vfile *f, size_t len, uint64_t off,
 	      struct reply_pieces *w, struct errmsg *err);
-void vfile_unmap(struct vfile *f, struct reply_pieces *w);
 
 /* Were the mapped shards the planned ones until now, and thus what the kernel was handed?
  * -EIO if not. */
 int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct errmsg *err);
 
-/*
- * Extend the checksum by the bytes mapped so far, if the file is mapped from
- * front to back, so that the trailer is ready when a sequential reader gets
- * there.  Call it after the reply to the reader: the bytes are read again, from
- * the page cache.
- */
-void vfile_crc_catch_up(struct vfile *f);
-
-/*
- * The same with bytes [off, off + len) in `buf`, for all storages of the file: a
- * caller that reads from front to back reads each byte once.
- */
-void vfile_crc_advance(struct vfile *f, const void *buf, size_t len,
-		       uint64_t off);
-
-/* The same with bytes [off, off + w->len) of a window, if they are in memory and not
- * mapped. */
-void vfile_crc_advance_pieces(struct vfile *f, const struct reply_pieces *w, uint64_t off);
+/* Give the pieces back.  `sent`: the reader has them, and they continue the checksum; of
+ * mapped shards they are read again for that, from the page cache. */
+void vfile_unmap(struct vfile *f, struct reply_pieces *w, bool sent);
 
 /* The number of the shard of which the file is a copy, or -1. */
 int64_t vfile_copied_shard(const struct vfile *f);

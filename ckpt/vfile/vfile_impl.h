@@ -11,23 +11,6 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 
-/*
- * The progress of a file's checksums, shared by all handles of the file, so that each
- * byte is summed once, however many readers there are.
- */
-struct crc_progress {
-	pthread_mutex_t lock; /* held while bytes are read and summed; protects: */
-	size_t storage;       /* being summed; the number of storages: none */
-	uint64_t next;        /* offset of the next byte to sum */
-	uint32_t sum;         /* CRC-32 of the storage up to `next` */
-	atomic_bool noted; /* a note has said that a reader waits */
-
-	/* Protected by the context's lock: */
-	const vfile_crc *file;
-	unsigned refs;
-	struct crc_progress *link;
-};
-
 /* Shared by vfile.c (reading), vfile_map.c (mapping) and vfile_crc.c (checksums). */
 struct vfile {
 	struct shards *shards;
@@ -38,7 +21,10 @@ struct vfile {
 	vfile_crc *crc; /* NULL: zero checksums, or none at all */
 	char *name;	/* vfile_set_name */
 
-	struct crc_progress *sums; /* NULL: no checksums.  Its lock protects: */
+	pthread_mutex_t lock;   /* held while bytes are read and summed; protects: */
+	size_t storage;         /* being summed; nstorages: none */
+	uint64_t next;          /* offset of the next byte to sum */
+	uint32_t sum;           /* CRC-32 of the storage up to `next` */
 	struct bytebuf literal; /* all literals, end to end */
 
 	size_t header_len; /* bytes of `literal' that need no checksum */
@@ -53,9 +39,14 @@ size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off);
 int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err);
 
-/* Join the progress of the file's checksums; -ENOMEM.  vfile_crc_end leaves it. */
-int vfile_crc_begin(struct vfile *f, struct errmsg *err);
-void vfile_crc_end(struct vfile *f);
+/* Begin with the checksum of `storage`, or of the next one that is not known. */
+void vfile_crc_begin(struct vfile *f, size_t storage);
+
+/* Extend the checksums by bytes [off, off + len), if they continue them. */
+void vfile_crc_add(struct vfile *f, const void *buf, size_t len, uint64_t off);
+
+/* The same with pieces of a reply, or with mapped bytes up to them. */
+void vfile_crc_add_pieces(struct vfile *f, const struct reply_pieces *w);
 
 /* Render the late literals unless they are rendered. */
 int vfile_render_trailer(struct vfile *f, struct errmsg *err);

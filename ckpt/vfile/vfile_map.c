@@ -29,8 +29,10 @@ static void unpin_all(struct reply_pieces *w, bool read)
 		cache_unpin(&w->pins[--w->npins], read);
 }
 
-void vfile_unmap(struct vfile *f, struct reply_pieces *w)
+void vfile_unmap(struct vfile *f, struct reply_pieces *w, bool sent)
 {
+	if (sent)
+		vfile_crc_add_pieces(f, w);
 	if (w->nmaps)
 		shards_count_mapped(f->shards, w->len);
 	while (w->nmaps)
@@ -214,6 +216,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 
 	w->n = w->nmaps = w->npins = 0;
 	w->bounce = NULL;
+	w->off = off;
 	w->len = vfile_clamp(f, len, off);
 	if (w->len == 0)
 		return 0;
@@ -223,7 +226,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 	if (!rc && w->nmaps && !shards_can_map(f->shards, 0))
 		rc = -E2BIG;
 	if (rc)
-		vfile_unmap(f, w);
+		vfile_unmap(f, w, false);
 	return rc;
 }
 
@@ -256,7 +259,7 @@ int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
 		w->n = 1;
 	}
 	if (rc)
-		vfile_unmap(f, w);
+		vfile_unmap(f, w, false);
 	else
 		note_mapped(f, w->len, off);
 	return rc;

@@ -102,7 +102,7 @@ leave "$far"
 mkdir "$tmp/large"
 "$top_builddir/tests/programs/mkrun" "$tmp/large" 2 4000000 4 || fail "mkrun"
 "$slowfs" -d 100000 "$tmp/large" "$far"
-mount_fg "$far" -o crc=exact,readahead=8M || finish
+mount_fg "$far" -o crc=exact,readahead=32M || finish
 file=$mnt/global_step4_universal/zero/block.0000.weight/exp_avg.pt
 tail -c 1 "$file" >"$tmp/end"
 check "a checksum: many requests at once" test "$(far_count most)" -ge 10

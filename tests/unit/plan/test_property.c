@@ -243,8 +243,7 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		memcpy(buf, w.iov[i].iov_base, w.iov[i].iov_len);
 		buf += w.iov[i].iov_len;
 	}
-	vfile_unmap(f, &w);
-	vfile_crc_catch_up(f);
+	vfile_unmap(f, &w, true);
 	return rc;
 }
 
@@ -252,10 +251,7 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
 {
-	if (vfile_read(f, buf, len, off, err) != (int64_t)len)
-		return WRONG;
-	vfile_crc_advance(f, buf, len, off);
-	return 0;
+	return vfile_read(f, buf, len, off, err) == (int64_t)len ? 0 : WRONG;
 }
 
 /* Read [from, end) in pieces of random lengths. */

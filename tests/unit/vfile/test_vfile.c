@@ -149,10 +149,8 @@ static void *copy_on(void *arg)
 	struct reader *const r = arg;
 
 	r->ok = true;
-	for (uint64_t at = 0; r->ok && at < r->m->size; at += 8192) {
+	for (uint64_t at = 0; r->ok && at < r->m->size; at += 8192)
 		r->ok = made_map_is_right(r->m, 8192, at);
-		vfile_crc_catch_up(r->m->f);
-	}
 	return NULL;
 }
 

@@ -53,7 +53,7 @@ static void zeros_come_from_nowhere(void **state)
 	assert_int_equal(w.n, 3);
 	for (int i = 0; i < w.n; i++)
 		assert_memory_equal(w.iov[i].iov_base, bytes, w.iov[i].iov_len);
-	vfile_unmap(f, &w);
+	vfile_unmap(f, &w, true);
 	memset(bytes, 1, ZEROS);
 	assert_int_equal(vfile_read(f, bytes, ZEROS, at, NULL), ZEROS);
 	for (size_t i = 0; i < ZEROS; i++)
@@ -82,7 +82,6 @@ static void copying_by_map_makes_the_sum_known(void **state)
 
 			assert_true(made_map_is_right(
 				&m, left < steps[k] ? left : steps[k], at));
-			vfile_crc_catch_up(m.f);
 		}
 		made_check_sums(&m);
 		made_done(&m);
@@ -108,7 +107,6 @@ static void copying_by_read_makes_all_sums_known(void **state)
 			const size_t len = left < step ? left : step;
 
 			assert_true(made_read_is_right(&m, buf, len, at));
-			vfile_crc_advance(m.f, buf, len, at);
 		}
 		made_check_sums(&m);
 		made_done(&m);
@@ -133,14 +131,8 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 			const uint64_t off = made_random(&s) % m.size;
 			const size_t len = 1 + made_random(&s) % (m.size - off);
 
-			if (i % 2) {
-				assert_true(
-					made_read_is_right(&m, buf, len, off));
-				vfile_crc_advance(m.f, buf, len, off);
-			} else {
-				assert_true(made_map_is_right(&m, len, off));
-				vfile_crc_catch_up(m.f);
-			}
+			assert_true(i % 2 ? made_read_is_right(&m, buf, len, off)
+					  : made_map_is_right(&m, len, off));
 			for (size_t k = 0; k < m.n; k++) {
 				const uint64_t crc = atomic_load(&m.crc[k]);
 
@@ -171,41 +163,6 @@ static void known_sums_are_believed(void **state)
 	assert_non_null(memmem(buf, m.size, "PK\7\x8\x44\x33\x22\x11", 8));
 	free(buf);
 	made_done(&m);
-	made_shards_done(&f);
-}
-
-/* Each byte is summed once, whoever reads it: shown by bytes that one reader
- * claims to have summed, and has not. */
-static void who_has_the_file_open_goes_on_with_others_sums(void **state)
-{
-	struct made_shards f;
-	struct made first, other;
-	uint8_t *had, last;
-	size_t half;
-
-	made_shards_make(&f);
-	made_file(&f, &first, 1, true, 5);
-	made_again(&f, &other, &first, 5);
-	half = made_trailer(&first) / 2;
-	had = malloc(half);
-	assert_int_equal(vfile_read(first.f, had, half, 0, NULL), half);
-	had[half - 1] ^= 1;
-	vfile_crc_advance(first.f, had, half, 0);
-	assert_int_equal(atomic_load(&first.crc[0]), 0);
-	assert_int_equal(vfile_read(other.f, &last, 1, other.size - 1, NULL), 1);
-	assert_int_not_equal(atomic_load(&first.crc[0]), 0);
-	assert_int_not_equal(atomic_load(&first.crc[0]),
-			     VFILE_CRC_KNOWN | first.sums[0]);
-	/* A known checksum is not continued, and a partial one is dropped when
-	 * its readers close the file. */
-	vfile_crc_advance(first.f, had, half, 0);
-	made_done(&other);
-	made_done(&first);
-	made_file(&f, &first, 1, true, 5);
-	assert_int_equal(vfile_read(first.f, &last, 1, first.size - 1, NULL), 1);
-	made_check_sums(&first);
-	made_done(&first);
-	free(had);
 	made_shards_done(&f);
 }
 
@@ -290,7 +247,6 @@ int main(void)
 		cmocka_unit_test(copying_by_read_makes_all_sums_known),
 		cmocka_unit_test(reading_out_of_order_makes_no_wrong_sum),
 		cmocka_unit_test(known_sums_are_believed),
-		cmocka_unit_test(who_has_the_file_open_goes_on_with_others_sums),
 		cmocka_unit_test(many_who_ask_at_once_are_told_the_same),
 		cmocka_unit_test(a_failed_sum_is_tried_again),
 	};
