@@ -24,7 +24,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/table/checkpoint.h"
 
-/* Every byte is read once, and compared ones a second time. */
+/* Every byte is read once, and those of pairs are compared. */
 static int check_data(struct check *c, struct errmsg *err)
 {
 	const bool whole = c->report.c && !c->report.problems.n;

@@ -71,7 +71,7 @@ void check_files_done(struct check *c);
  * `forms`, as options of `ucckpt convert`, those that it can write for this checkpoint. */
 void check_forms(struct check *c);
 
-/* List the pairs to compare, and add to `*bytes` those that comparing them reads. */
+/* List the pairs to compare, and add to `*bytes` those of one side. */
 int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err);
 
 int check_pairs(struct check *c, struct errmsg *err);

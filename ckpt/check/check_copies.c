@@ -6,7 +6,6 @@
  * apart continues without an error, and a tree shows the first rank's.  Bytes are
  * compared, so a NaN equals itself.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
 #include "ckpt/check/check.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
@@ -23,9 +23,6 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
-
-/* Bytes of each side compared at a time. */
-#define COMPARE_CHUNK (256u << 10)
 
 static const struct param_states *states_of(const struct check *c,
 					    const struct slice *s)
@@ -44,7 +41,7 @@ static uint64_t element_bytes(const struct param_states *states)
 	return n;
 }
 
-/* Add a pair; returns the bytes that comparing it reads. */
+/* Add a pair; returns the bytes of one side. */
 static uint64_t add_pair(struct check *c, const struct param *p,
 			 const struct slice *a, const struct slice *b,
 			 size_t holder)
@@ -62,7 +59,7 @@ static uint64_t add_pair(struct check *c, const struct param *p,
 				     .b = b,
 				     .holder = holder,
 				     .stages = a->mp / tp != b->mp / tp };
-	return 2 * (holder ? p->numel : a->numel) *
+	return (holder ? p->numel : a->numel) *
 	       element_bytes(states_of(c, a));
 }
 
@@ -116,7 +113,6 @@ struct comparison {
 	struct check *c;
 	struct check_pair *pair;
 	struct param other; /* `pair->param` as pair->holder has it */
-	uint8_t *a, *b;     /* COMPARE_CHUNK bytes of each side */
 };
 
 static const char *kind_text(const struct check_pair *p)
@@ -201,46 +197,27 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 	return f;
 }
 
-static int compare_files(struct comparison *x, const char *what, size_t item,
-			 struct vfile *a, struct vfile *b, struct errmsg *err)
-{
-	const uint64_t size = vfile_size(a);
-
-	assert(vfile_size(b) == size);
-	for (uint64_t off = 0; off < size; off += COMPARE_CHUNK) {
-		const int64_t n = vfile_read(a, x->a, COMPARE_CHUNK, off, err);
-		size_t i = 0;
-
-		if (n < 0 || vfile_read(b, x->b, COMPARE_CHUNK, off, err) != n)
-			return -EIO;
-		if (progress_add(&x->c->progress, 2 * (uint64_t)n))
-			return -EINTR;
-		if (memcmp(x->a, x->b, (size_t)n) == 0)
-			continue;
-		while (x->a[i] == x->b[i])
-			i++;
-		report_difference(x, what, a, b, (off + i) / item, item);
-		return 0;
-	}
-	return 0;
-}
-
 /* Compare one state.  -EINTR; other errors are problems. */
 static int compare_state(struct comparison *x, const struct param_state *state)
 {
 	const struct check_pair *p = x->pair;
+	const size_t item = dtype_size(state->dtype);
 	struct errmsg err = { "" };
 	struct vfile *a = open_side(x, p->param, p->a, state, &err);
 	struct vfile *b = a ? open_side(x, &x->other, p->b, state, &err) : NULL;
+	struct source with;
+	uint64_t at;
+	int rc = b ? vfile_source_open(&with, b, x->c->report.dir, &err) : -EIO;
 
-	const int rc = b ? compare_files(x, state->name, dtype_size(state->dtype), a,
-					 b, &err)
-			 : -EIO;
-
-	if (rc && rc != -EINTR)
-		notes_add_new(&x->pair->problems, err.text);
+	if (!rc) {
+		rc = vfile_compare(a, &with, &x->c->progress, &at, &err);
+		if (rc > 0)
+			report_difference(x, state->name, a, b, at / item, item);
+		source_close(&with);
+	}
 	vfile_free(a);
-	vfile_free(b);
+	if (rc < 0 && rc != -EINTR)
+		notes_add_new(&x->pair->problems, err.text);
 	return rc == -EINTR ? rc : 0;
 }
 
@@ -268,19 +245,11 @@ static int compare_pair(void *ctx, size_t i, struct errmsg *err)
 {
 	struct check *c = ctx;
 	struct check_pair *p = &c->pairs[i];
-	struct comparison x = { .c = c,
-				.pair = p,
-				.other = *p->param,
-				.a = malloc(2 * COMPARE_CHUNK) };
-	int rc;
+	struct comparison x = { .c = c, .pair = p, .other = *p->param };
 
-	if (!x.a)
-		return errmsg_nomem(err, c->report.dir);
+	(void)err;
 	x.other.merge.holder = p->holder;
-	x.b = x.a + COMPARE_CHUNK;
-	rc = compare_states(&x);
-	free(x.a);
-	return rc;
+	return compare_states(&x);
 }
 
 /* Does another parameter of the same tied module have equal copies in these stages? */

@@ -6,20 +6,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/source.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
-
-/* Bytes compared at a time. */
-#define CHUNK ((size_t)1 << 20)
 
 struct same {
 	struct plan *p;
@@ -73,46 +69,26 @@ static int compare_entry(void *ctx, const char *path, uint64_t node, const struc
 		       : -EEXIST;
 }
 
-/* Compare the bytes of an open file. */
-static int compare_bytes(const struct same *s, struct vfile *f, int fd)
-{
-	const uint64_t size = vfile_size(f);
-	const size_t len = size < CHUNK ? (size_t)size + 1 : CHUNK;
-	uint8_t *want = malloc(2 * len), *have = want + len;
-	int rc = want ? 0 : -ENOMEM;
-
-	for (uint64_t off = 0; !rc && off < size;) {
-		const int64_t n = vfile_read(f, want, len, off, NULL);
-
-		if (n <= 0)
-			rc = n ? (int)n : -EIO;
-		else if (pread(fd, have, (size_t)n, (off_t)off) != n ||
-			 memcmp(want, have, (size_t)n) != 0)
-			rc = -EEXIST;
-		else
-			rc = progress_add(s->progress, (uint64_t)n);
-		off += rc ? 0 : (uint64_t)n;
-	}
-	free(want);
-	return rc;
-}
-
 static int compare_file(void *ctx, size_t i, struct errmsg *err)
 {
 	struct same *s = ctx;
-	const int fd = openat(s->dir, s->files[i].path,
-			      O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	const char *path = s->files[i].path;
+	const int fd = openat(s->dir, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	struct vfile *f = NULL;
-	int rc;
+	struct source there;
+	uint64_t at;
+	int rc = fd < 0 ? -errno : source_open_fd(&there, fd, path, err);
 
-	if (fd < 0)
-		return -errno;
+	if (rc)
+		return rc;
 	rc = plan_file_open(s->p, s->files[i].node, &f, err);
 	if (!rc)
-		rc = compare_bytes(s, f, fd);
+		rc = vfile_size(f) == there.size
+			     ? vfile_compare(f, &there, s->progress, &at, err)
+			     : 1;
 	vfile_free(f);
-	close(fd);
-	return rc;
+	source_close(&there);
+	return rc > 0 ? -EEXIST : rc;
 }
 
 int compare_tree(struct plan *p, const char *dir, unsigned width,

@@ -17,8 +17,10 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
+#include "ckpt/base/source.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
@@ -27,6 +29,9 @@
 /* Elements converted at a time: enough for few system calls, few enough for the
  * second-level cache. */
 #define CAST_BYTES (128u << 10)
+
+/* Bytes compared at a time. */
+#define COMPARE_CHUNK (256u << 10)
 
 static struct vfile *new_vfile(struct shards *c)
 {
@@ -371,4 +376,31 @@ int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		return rc;
 	vfile_crc_add(f, buf, n, off);
 	return (int64_t)n;
+}
+
+int vfile_compare(struct vfile *f, const struct source *with, struct progress *progress,
+		  uint64_t *at, struct errmsg *err)
+{
+	const uint64_t size = vfile_size(f);
+	uint8_t *a = malloc(2 * COMPARE_CHUNK), *b = a + COMPARE_CHUNK;
+	int rc = a ? 0 : errmsg_nomem(err, with->name);
+
+	assert(with->size == size);
+	for (*at = 0; !rc && *at < size;) {
+		const uint64_t left = size - *at;
+		const size_t len = left < COMPARE_CHUNK ? (size_t)left : COMPARE_CHUNK;
+		const int64_t n = vfile_read(f, a, len, *at, err);
+
+		rc = n < 0 ? (int)n : source_read(with, b, len, *at, err);
+		if (!rc && memcmp(a, b, len) != 0) {
+			for (size_t i = 0; a[i] == b[i]; i++)
+				++*at;
+			rc = 1;
+		} else if (!rc) {
+			rc = progress_add(progress, len);
+			*at += len;
+		}
+	}
+	free(a);
+	return rc;
 }

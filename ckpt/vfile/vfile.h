@@ -16,6 +16,7 @@
 
 struct errmsg;
 struct gathers;
+struct progress;
 struct shards;
 struct source;
 
@@ -84,6 +85,11 @@ int vfile_skip_sums(struct vfile *f, struct errmsg *err);
  * Returns the number, or a negative errno. */
 int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
 		   struct errmsg *err);
+
+/* Compare with a source of the same size, and count equal bytes.  Returns 0 if all are equal, 1
+ * with the place of the first that is not, or an error; -EINTR as progress_add. */
+int vfile_compare(struct vfile *f, const struct source *with, struct progress *progress,
+		  uint64_t *at, struct errmsg *err);
 
 /* How far a reader should have the file read ahead (cache_readahead_bytes); 0 if it has no bytes
  * of shards. */
