@@ -49,15 +49,18 @@ void notes_add(struct notes *l, const char *fmt, ...)
 		l->n++;
 }
 
-void notes_add_new(void *notes, const char *text)
+bool notes_have(const struct notes *l, const char *text)
 {
-	struct notes *l = notes;
-
 	for (size_t i = 0; i < l->n; i++)
 		if (strcmp(l->v[i], text) == 0)
-			return;
-	if (*text)
-		notes_add(l, "%s", text);
+			return true;
+	return false;
+}
+
+void notes_add_new(void *notes, const char *text)
+{
+	if (*text && !notes_have(notes, text))
+		notes_add(notes, "%s", text);
 }
 
 void notes_take(struct notes *l, struct notes *from)

@@ -27,6 +27,8 @@ struct notes {
 void notes_add(struct notes *l, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
+bool notes_have(const struct notes *l, const char *text);
+
 /* Add `text` unless it is empty or already in `notes`, a struct notes: for an
  * errmsg_sink. */
 void notes_add_new(void *notes, const char *text);
