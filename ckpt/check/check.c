@@ -41,7 +41,7 @@ static int check_all(struct check *c, struct errmsg *err)
 {
 	int rc = check_list_files(c, err);
 
-	if (!rc && c->report.zero) {
+	if (!rc && c->report.c && c->report.c->ranks) {
 		report_add_problems(&c->report, false);
 		report_add_warnings(&c->report);
 	}
@@ -83,7 +83,7 @@ static int tell(struct check *c, unsigned flags, struct errmsg *err)
 			    r->c->nparams, c->opened);
 	else if (r->plan)
 		report_line(r, "parameters", "%zu", r->c->nparams);
-	if (c->data && r->zero)
+	if (c->data && r->c && r->c->ranks)
 		report_line(r, "replicas", "%zu pairs of slices compared", c->npairs);
 	notes_add_json(&c->forms, r->json, "convert");
 	for (size_t i = 0; i < c->forms.n; i++)

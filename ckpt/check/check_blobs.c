@@ -10,7 +10,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 
 bool check_is_foreign(const struct check *c)
 {
@@ -49,7 +49,7 @@ int check_blobs(struct check *c, struct errmsg *err)
 
 	if (!c->data || !check_is_foreign(c))
 		return 0;
-	path = c->report.zero->dir.model[0].path;
+	path = checkpoint_path(c->report.c, OBJECT_MODEL, 0, 0);
 	dir = strndup(path, (size_t)(strrchr(path, '/') - path));
 	rc = dir ? dcp_open(c->report.u, dir, &b.d, err) : errmsg_nomem(err, path);
 	free(dir);

@@ -30,10 +30,9 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/complete.h"
 
 /* At most this many damaged members of one file are listed. */
 #define MEMBERS_MAX 20
@@ -251,10 +250,14 @@ static bool is_safetensors(const struct check_file *f)
 static bool is_left_over(const struct check *c, const struct check_file *f)
 {
 	const char *name = strrchr(f->path, '/') + 1;
-	const struct ckname id = names_parse(name);
-	const struct zero_checkpoint *r = c->report.zero;
+	const struct checkpoint *r = c->report.c;
+	size_t i = 0;
 
-	return r && r->dir.left && !tagdir_find(&r->dir, &id, name);
+	if (!r || !r->left)
+		return false;
+	while (i < r->nfiles && strcmp(r->files[i].name, name) != 0)
+		i++;
+	return i == r->nfiles;
 }
 
 static void note_without_sums(struct check *c, const struct check_file *f)
@@ -282,8 +285,8 @@ static void check_facts(const struct check *c, struct check_file *f,
 
 	if (c->report.plan &&
 	    (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
-	    zckpt_check_facts(c->report.zero, f->path, pt->root,
-			      &err))
+	    c->report.c->ops->check_facts &&
+	    c->report.c->ops->check_facts(c->report.c, f->path, pt->root, &err))
 		notes_add_new(&f->problems, err.text);
 }
 

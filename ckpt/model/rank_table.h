@@ -47,6 +47,7 @@ struct slice_group {
 	const struct param_states *states;
 	bool replicated; /* each data-parallel rank keeps states of whole parameters (Muon) */
 	bool data_first; /* experts: see struct rank_stripe */
+	bool mapping_ignored; /* param_slice_mappings contradict param_shapes */
 	const uint64_t *padding; /* after each parameter, by `index`; NULL: none */
 };
 

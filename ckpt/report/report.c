@@ -22,11 +22,11 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/zero/checkpoint.h"
-#include "ckpt/zero/complete.h"
+#include "ckpt/table/checkpoint.h"
 
 #define LABEL_LEN 16
 
@@ -153,7 +153,6 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
 	if (!rc) {
 		r->c = plan_checkpoint(r->plan);
-		r->zero = zckpt_of(r->c);
 		return 0;
 	}
 	notes_add_new(&r->problems, why.text);
@@ -218,25 +217,26 @@ void report_add_problems(struct report *r, bool all)
 {
 	const struct errmsg_sink found = { notes_add_new, &r->problems };
 
-	zckpt_find_problems(r->zero, all, &found);
+	if (r->c->ops->problems)
+		r->c->ops->problems(r->c, all, &found);
 }
 
 void report_add_lost(struct report *r)
 {
-	const struct zero_checkpoint *zero = r->zero;
+	const struct checkpoint *c = r->c;
 
-	for (unsigned mp = 0; zero && mp < zero->dir.mp_degree; mp++)
-		if (zero->model.ranks[mp].lost)
-			notes_add_new(&r->problems, zero->model.ranks[mp].refused);
+	for (unsigned mp = 0; c && c->ranks && mp < c->tp * c->pp; mp++)
+		if (c->ranks[mp].lost)
+			notes_add_new(&r->problems, c->ranks[mp].refused);
 }
 
 void report_add_warnings(struct report *r)
 {
 	const struct errmsg_sink found = { notes_add_new, &r->warnings };
-	const struct shard *first = zckpt_shard(r->zero, 0, 0);
+	const struct rank_table *t = r->c->ranks;
 
 	plan_warn(r->plan, &found);
-	if (first && first->mapping_ignored && !r->zero->model.ranks[0].facts.round_robin)
+	if (t->ngroups && t->groups->mapping_ignored && !r->c->facts.round_robin)
 		notes_add(&r->warnings, "param_slice_mappings is wrong: parameters are"
 					" read in the order of param_shapes");
 }

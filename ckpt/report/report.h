@@ -13,7 +13,6 @@ struct cJSON;
 struct checkpoint;
 struct errmsg;
 struct plan;
-struct zero_checkpoint;
 
 /* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
  * set; report_emit checks it.  Not thread-safe. */
@@ -50,7 +49,6 @@ struct report {
 	enum tags_choice choice;
 	struct plan *plan; /* NULL if it cannot be served */
 	struct checkpoint *c;         /* of the plan, or NULL */
-	struct zero_checkpoint *zero; /* the same if it is one of DeepSpeed's, or NULL */
 	struct notes notes;
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;
@@ -81,7 +79,7 @@ extern const struct report_form report_forms[REPORT_FORMS];
 int report_plan_form(const struct report *r, const struct report_form *f,
 		     struct plan **out, struct errmsg *err);
 
-/* Add the problems of all files of a ZeRO checkpoint (zckpt_find_problems), and the
+/* Add the problems of all files (checkpoint_ops.problems), and the
  * plan's warnings. */
 void report_add_problems(struct report *r, bool all);
 

@@ -183,6 +183,13 @@ struct checkpoint_ops {
 	void (*warn)(const struct checkpoint *c, const struct errmsg_sink *to);
 	/* Check that all files belong together.  NULL: loading does. */
 	int (*verify)(struct checkpoint *c, struct errmsg *err);
+	/* Report each of these problems, maybe twice, on the caller's thread.  Unless `all` is
+	 * set, the caller opens model states and layers itself.  NULL: there are none. */
+	void (*problems)(struct checkpoint *c, bool all, const struct errmsg_sink *found);
+	/* Check that model states at `path`, whose object is `root`, agree with the first ones
+	 * on what is recorded of the run.  NULL: they do. */
+	int (*check_facts)(const struct checkpoint *c, const char *path, const struct value *root,
+			   struct errmsg *err);
 	/* Free what the functions above have made, also if they failed. */
 	void (*close)(struct checkpoint *c);
 };

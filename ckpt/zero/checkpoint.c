@@ -221,6 +221,7 @@ static int set_groups(struct zero_checkpoint *r, unsigned mp, struct shard *s, s
 	for (size_t g = 0; !rc && g < c->ngroups; g++) {
 		c->groups[g].states = &s->groups[g].states;
 		c->groups[g].replicated = s->groups[g].replicated;
+		c->groups[g].mapping_ignored = s->mapping_ignored;
 		c->groups[g].data_first = r->layouts[mp].stripe[g].data_first;
 		rc = find_paddings(s, &r->layouts[mp].groups[g], &c->groups[g].padding);
 	}
@@ -572,5 +573,7 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.order = rows_find,
 	.warn = zckpt_warn,
 	.verify = zckpt_check_files,
+	.problems = zckpt_find_problems,
+	.check_facts = zckpt_check_facts,
 	.close = zero_close,
 };

@@ -62,27 +62,26 @@ static int check_layers(const struct zero_checkpoint *r, const char *path,
 	return rc;
 }
 
-int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
-		      const struct value *root, struct errmsg *err)
+int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
+		      struct errmsg *err)
 {
-	const struct rank_params *const c = &r->model.ranks[0];
-	const struct value *const version = value_find(root, KEY_DS_VERSION);
+	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
+	const struct value *version = value_find(root, KEY_DS_VERSION);
+	const char *first = r->dir.model[0].name;
 	int64_t step;
 
 	if (value_get_int(value_find(root, "global_steps"), &step) &&
 	    c->facts.global_steps >= 0 && step != c->facts.global_steps)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: is of global step %" PRId64 ", but %s is"
-				  " of %" PRId64 ": files of different"
-				  " checkpoints", path, step,
-				  r->dir.model[0].name, c->facts.global_steps);
+				  "%s: is of global step %" PRId64 ", but %s is of %" PRId64
+				  ": files of different checkpoints",
+				  path, step, first, c->facts.global_steps);
 	if (value_is_cstr(version) && *c->facts.ds_version &&
 	    strcmp(version->str.p, c->facts.ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: was written by DeepSpeed %.20s, but %s"
-				  " by %.20s: files of different checkpoints", path,
-				  version->str.p, r->dir.model[0].name,
-				  c->facts.ds_version);
+				  "%s: was written by DeepSpeed %.20s, but %s by %.20s:"
+				  " files of different checkpoints",
+				  path, version->str.p, first, c->facts.ds_version);
 	return check_layers(r, path, root, err);
 }
 
@@ -181,7 +180,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	if (rc)
 		return rc;
 	if (i < d->nmodel)
-		rc = zckpt_check_facts(r, f->path, pt.root, err);
+		rc = zckpt_check_facts(&r->c, f->path, pt.root, err);
 	ptfile_close(&pt);
 	return rc;
 }
@@ -230,9 +229,9 @@ static int list_file(void *ctx, size_t i, struct errmsg *ignored)
 	return 0;
 }
 
-void zckpt_find_problems(struct zero_checkpoint *r, bool all,
-			 const struct errmsg_sink *found)
+void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found)
 {
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	const size_t n = count_files(&r->dir, all);
 	struct listing l = { r, calloc(n, sizeof(*l.err)) };
 	struct errmsg err;

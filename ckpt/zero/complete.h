@@ -8,29 +8,22 @@ struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
 struct value;
-struct zero_checkpoint;
 
 /* Which of a checkpoint's files are missing, damaged or of another save than the
  * others, without reading tensors. */
 
 /*
  * Read the map of every shard and the object of every other file of a rank, in
- * parallel: checkpoint_ops.verify of a ZeRO checkpoint.  -EBADMSG if one is damaged or of another step than the others.
+ * parallel: checkpoint_ops.verify of a ZeRO checkpoint.  -EBADMSG if one is damaged or of
+ * another step than the others.
  */
 int zckpt_check_files(struct checkpoint *c, struct errmsg *err);
 
-/*
- * Report each of these problems, and each missing file of a layer, on the caller's
- * thread.  A problem may be reported twice.  Unless `all` is set, the caller opens
- * model states and layers itself.
- */
-void zckpt_find_problems(struct zero_checkpoint *r, bool all,
-			 const struct errmsg_sink *found);
-
-/* Check that the model-states file `path`, whose object is `root`, agrees with
- * the first one on DeepSpeed's version, the step and the experts. */
-int zckpt_check_facts(const struct zero_checkpoint *r, const char *path,
-		      const struct value *root, struct errmsg *err);
+/* checkpoint_ops.problems: also each missing file of a layer.  checkpoint_ops.check_facts:
+ * DeepSpeed's version, the step and the experts. */
+void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found);
+int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
+		      struct errmsg *err);
 
 /*
  * Warn of what can be known without opening another file: steps that differ between

@@ -19,7 +19,8 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/table/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
@@ -196,7 +197,7 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 
 	if (ok) {
 		memcpy(wide, bytes, len);
-	} else if (!zckpt_of(plan_checkpoint(d->universal)) && own->dtype == DTYPE_F32) {
+	} else if (!plan_checkpoint(d->universal)->ranks && own->dtype == DTYPE_F32) {
 		cast(t->dtype, bytes, DTYPE_F32, wide, n);
 		ok = true;
 	}
@@ -210,9 +211,8 @@ static bool same_elements(const struct dcp *d, const struct tensor *own,
 static bool is_universal(struct dcp *d, const char *param, const char *state,
 			 const struct tensor *t, const uint8_t *bytes)
 {
-	const struct zero_checkpoint *const z = zckpt_of(plan_checkpoint(d->universal));
-	const struct param *const owned =
-		z ? checkpoint_find(&z->c, param) : NULL;
+	const struct checkpoint *c = plan_checkpoint(d->universal);
+	const struct param *owned = checkpoint_find(c, param);
 	char name[KEY_LEN];
 	struct tensor own;
 	uint8_t *have;
@@ -220,7 +220,7 @@ static bool is_universal(struct dcp *d, const char *param, const char *state,
 	uint64_t node;
 	bool ok = true;
 
-	if (z && (!owned || owned->module))
+	if (c->ranks && (!owned || owned->module))
 		return true;
 	if (plan_lookup(d->universal, PLAN_ZERO, param, &node, NULL))
 		return false;
@@ -325,11 +325,11 @@ static void check_entry(struct dcp *d, size_t i)
 /* Count the parameters that the optimizer owns. */
 static unsigned count_owned(struct plan *p)
 {
-	const struct zero_checkpoint *const z = zckpt_of(plan_checkpoint(p));
+	const struct checkpoint *c = plan_checkpoint(p);
 	unsigned n = 0;
 
-	for (size_t i = 0; z && i < z->model.nparams; i++)
-		n += !z->model.params[i].module;
+	for (size_t i = 0; c->ranks && i < c->nparams; i++)
+		n += !c->params[i].module;
 	return n;
 }
 
@@ -359,7 +359,7 @@ static void check_metadata(struct dcp *d, struct span bytes)
 	if (d->members != owned)
 		good_fail(&d->tally, "groups have %u parameters, not %u",
 			  d->members, owned);
-	if (d->equal < (zckpt_of(plan_checkpoint(d->universal)) ? owned : d->tensors->n))
+	if (d->equal < (plan_checkpoint(d->universal)->ranks ? owned : d->tensors->n))
 		good_fail(&d->tally, "%u tensors are the universal tree's",
 			  d->equal);
 }

@@ -19,7 +19,7 @@
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
@@ -106,7 +106,7 @@ static void stage_2_has_the_converters_files(void **state)
 	check_listing(x.p, PLAN_ZERO, zero);
 	check_listing(x.p, find(x.p, PLAN_ZERO, "bias"), owned);
 	check_listing(x.p, find(x.p, PLAN_ZERO, "frozen"), module);
-	assert_string_equal(zckpt_of(plan_checkpoint(x.p))->dir.tag, strrchr(x.dir, '/') + 1);
+	assert_string_equal(plan_checkpoint(x.p)->tag, strrchr(x.dir, '/') + 1);
 	tear_down(&x);
 }
 

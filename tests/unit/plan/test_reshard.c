@@ -21,7 +21,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/zero/checkpoint.h"
+#include "ckpt/table/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
@@ -154,7 +154,7 @@ static bool has_all_bytes(const struct recut *r)
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (strncmp(r->name, others[i], strlen(others[i])) == 0)
 			return false;
-	return !zckpt_of(plan_checkpoint(r->whole))->dir.zero3;
+	return !plan_checkpoint(r->whole)->facts.zero3;
 }
 
 static void compare_with_disk(struct recut *r, struct plan *p,
@@ -187,7 +187,7 @@ static void compare_with_disk(struct recut *r, struct plan *p,
 /* Re-cut for the ranks that saved it, the files are those that were saved. */
 static void check_files(struct recut *r, const char *from, const char *what)
 {
-	const unsigned old = zckpt_of(plan_checkpoint(r->whole))->dir.dp_degree;
+	const unsigned old = plan_checkpoint(r->whole)->dp;
 	struct errmsg err = { "" };
 	struct plan_entry e;
 	struct plan *p;
@@ -205,7 +205,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 /* Re-cut the checkpoint in `dir` back: the result is the original. */
 static void check_way_back(struct recut *r, const char *dir, const char *what)
 {
-	const unsigned old = zckpt_of(plan_checkpoint(r->whole))->dir.dp_degree;
+	const unsigned old = plan_checkpoint(r->whole)->dp;
 	char *const back = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p;
@@ -226,12 +226,11 @@ static void check_way_back(struct recut *r, const char *dir, const char *what)
  * of; those of stage 3 stay where they are. */
 static bool may_refuse(const struct recut *r, unsigned n)
 {
-	const struct zero_checkpoint *const c = zckpt_of(plan_checkpoint(r->whole));
-	const struct rank_params *const params = &c->model.ranks[0];
+	const struct checkpoint *c = plan_checkpoint(r->whole);
 
-	for (size_t g = 0; g < params->ngroups; g++)
-		if (params->groups[g].degree > 1 &&
-		    (c->dir.zero3 || n % params->groups[g].degree))
+	for (size_t g = 0; g < c->ranks->ngroups; g++)
+		if (c->ranks->groups[g].degree > 1 &&
+		    (c->facts.zero3 || n % c->ranks->groups[g].degree))
 			return true;
 	return false;
 }
