@@ -23,7 +23,6 @@
 #include "ckpt/diff/diff.h"
 #include "ckpt/format/state.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/report/report.h"
 #include "ckpt/sys/parallel.h"
 
 /* Return what the side without `p->name` has of the parameter, or NULL. */
@@ -284,18 +283,6 @@ static int compare(struct diff *d, const char *a, const char *b,
 		       ?: compare_all(d, err);
 }
 
-static int tell(const struct uckpt *u, struct diff *d, unsigned flags,
-		struct errmsg *err)
-{
-	struct bytebuf text = { 0 };
-	const bool all = flags & UCKPT_ALL;
-
-	if (!(flags & UCKPT_JSON))
-		diff_add_text(d, all, &text);
-	return report_emit_text(u, &text,
-				flags & UCKPT_JSON ? diff_to_json(d, all) : NULL, err);
-}
-
 int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 	       struct uckpt_error *error)
 {
@@ -312,7 +299,7 @@ int uckpt_diff(struct uckpt *u, const char *a, const char *b, unsigned flags,
 	rc = compare(&d, a, b, err);
 	if (!rc) {
 		judge(&d);
-		rc = tell(u, &d, flags, err) ?: !d.equal;
+		rc = diff_report(&d, flags, err) ?: !d.equal;
 	}
 	diff_done(&d);
 	return rc;

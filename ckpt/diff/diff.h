@@ -11,8 +11,6 @@
 #include "ckpt/base/hashtab.h"
 #include "ckpt/tensor/tensor.h"
 
-struct bytebuf;
-struct cJSON;
 struct checkpoint;
 struct errmsg;
 struct param;
@@ -181,11 +179,8 @@ int diff_compare(const struct state *a, const struct state *b,
 		 const struct diff_tolerance *tolerance, struct diff_state *out,
 		 struct progress *progress, struct errmsg *err);
 
-/* Report the worst parameters, which are sorted to the front, or with `all` every
- * comparison. */
-void diff_add_text(struct diff *d, bool all, struct bytebuf *to);
-
-/* Report the differences, or with `all` every comparison. */
-struct cJSON *diff_to_json(const struct diff *d, bool all);
+/* Tell the caller of the library: the text has the worst parameters, JSON all that differ; both,
+ * with UCKPT_ALL, every comparison.  -ENOMEM. */
+int diff_report(struct diff *d, unsigned flags, struct errmsg *err);
 
 #endif
