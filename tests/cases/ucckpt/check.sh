@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# ucckpt check finds everything that is wrong with a checkpoint, tensors
-# included, and nothing with those of DeepSpeed.
+# ucckpt check finds everything that is wrong with a checkpoint, tensors included
+# (unit/convert/test_forms_agree: and nothing with those of DeepSpeed).
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../lib.sh"
 # shellcheck source=tests/cases/ucckpt/report.sh
@@ -23,19 +23,6 @@ damaged() {
 	cp -r "$good/$1/global_step4" "$tmp/damaged"
 	cd "$tmp/damaged" || exit 1
 }
-
-# All that can be served is whole.
-n=0
-for digests in $(good_cases); do
-	name=$(basename "$digests" .digests)
-	grep -q '^hugging-face' "$digests" && continue
-	grep -q '^refuse' "$digests" && continue
-	run_check 0 --data "$good/$name/$(tag_of "$name")"
-	says "the checkpoint is whole"
-	problems 0
-	n=$((n + 1))
-done
-check "checkpoints were looked at" test $n -gt "$(good_cases | wc -l | awk '{ print int($1 / 2) }')"
 
 run_check 0 "$good/z1_fp32_dp2"
 says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*" \
@@ -341,7 +328,4 @@ cd "$tmp" || exit 1
 run_check 0 "$good/autoep2_dp2_z3"
 says "note: .*ZeRO-3 with experts: .* (convert --to zero is not possible)" \
 	"the checkpoint is whole; tensors were not read (--data)"
-check "nor is it said to be" test "$(grep -c -e '--to zero$' "$tmp/said")" = 0
-run_check 0 --json "$good/autoep2_dp2_z3"
-says '"convert": \["--to universal", "--to universal --stage any", "--to dcp", "--to hf", "--to fp32"\],'
 finish

@@ -218,28 +218,6 @@ static void a_caller_stops_the_work(void **state)
 	}
 }
 
-/* Options for another kind of tree. */
-static void options_that_do_not_suit_the_tree_are_refused(void **state)
-{
-	static const char *const options[][2] = {
-		{ "dtype=bf16", "to=fp32" },   { "shard-size=1GB", NULL },
-		{ "stage=any", "to=hf" },      { "ranks=2", NULL },
-		{ "to=zero", NULL },	       { "stage=2", NULL },
-	};
-
-	(void)state;
-	for (size_t i = 0; i < COUNT(options); i++) {
-		struct fixture f;
-
-		set_up(&f);
-		for (size_t k = 0; k < 2 && options[i][k]; k++)
-			assert_int_equal(uckpt_set(f.u, options[i][k], NULL), 0);
-		if (convert(&f, f.tag) != -EINVAL || !*f.err.text)
-			fail_msg("%s: not refused", options[i][0]);
-		tear_down(&f);
-	}
-}
-
 /* Run all tests above with both outputs in a file. */
 static void nothing_was_printed(void **state)
 {
@@ -274,7 +252,6 @@ int main(void)
 		cmocka_unit_test(an_error_names_the_source),
 		cmocka_unit_test(null_is_refused),
 		cmocka_unit_test(a_caller_stops_the_work),
-		cmocka_unit_test(options_that_do_not_suit_the_tree_are_refused),
 		cmocka_unit_test(nothing_was_printed),
 	};
 
