@@ -32,10 +32,16 @@ begin() {
 	fail "$name: no five steps: $(tail -n 3 "$tmp/$name.log")"
 }
 
-# signal NAME RANK SIGNAL: to that rank; the run must end as one that failed.
+# signal NAME RANK SIGNAL: to that rank.  Runs wait out their deadlines beside each other.
 signal() {
 	kill -s "$3" "$(cat "$tmp/$1.pid.$2")"
-	wait "$job"
+	jobs[$1]=$job
+}
+declare -A jobs
+
+# The run must end as one that failed.
+ended() {
+	wait "${jobs[$1]}"
 	status=$?
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
@@ -52,15 +58,12 @@ told_once() {
 
 begin stopped1 --comm_timeout 4
 signal stopped1 1 STOP
-told_once stopped1 0
 begin stopped0 --comm_timeout 4 --zero_stage 3
 signal stopped0 0 STOP
-told_once stopped0 1
 # Three are left: the first to report has the launcher end the others.
 ranks=4
 begin many --comm_timeout 4
 signal many 1 STOP
-told_once many 0
 ranks=2
 begin killed --comm_timeout 4
 signal killed 1 KILL
@@ -69,7 +72,6 @@ if [ -x "$emulated" ]; then
 	rank=("$emulated")
 	begin cuda --comm_timeout 4 --device cuda --zero_stage 2
 	signal cuda 1 STOP
-	told_once cuda 0
 
 	# An error of NCCL ends a wait that has no deadline.
 	NCCL_EMULATED_STUCK=1 NCCL_EMULATED_LOST=0 TRAIN_SECONDS=60 try_train 2 lost "${flags[@]}" \
@@ -78,7 +80,16 @@ if [ -x "$emulated" ]; then
 	check "lost: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 	check "lost: one message" test "$(grep -c '^uctrain: rank 0: .*a collective of NCCL: some error$' "$tmp/lost.log")" = 1
 	rank=(uctrain)
+	ended cuda
+	told_once cuda 0
 fi
+ended stopped1
+told_once stopped1 0
+ended stopped0
+told_once stopped0 1
+ended many
+told_once many 0
+ended killed
 
 # What is left behind is whole, and a run goes on from it as if nothing had been.
 for name in stopped1 killed; do
@@ -98,14 +109,19 @@ check "no deadline: the same" within 0 "$(apart short never 1)"
 # With NCCL, which MPI emulates, in whose reduction rank 1 stands still.
 if [ -x "$top_builddir/tests/programs/ranks_nccl" ]; then
 	# Also where it is only queued, and the wait is another one.
+	pids=()
 	for how in MEANWHILE LATER; do
-		export NCCL_EMULATED_$how=1
-		NCCL_EMULATED_STUCK=1 TRAIN_SECONDS=60 \
-			on_ranks 2 "$top_builddir/tests/programs/ranks_nccl" own >"$tmp/nccl.log" 2>&1
+		TRAIN_SECONDS=60 on_ranks 2 env NCCL_EMULATED_STUCK=1 "NCCL_EMULATED_$how=1" \
+			"$top_builddir/tests/programs/ranks_nccl" own >"$tmp/nccl.$how" 2>&1 &
+		pids+=($!)
+	done
+	for how in MEANWHILE LATER; do
+		wait "${pids[0]}"
 		check "NCCL, $how: an error" test $? -eq 1
+		pids=("${pids[@]:1}")
 		check "NCCL, $how: the collective" grep -q \
 			"^uctrain: rank 0: before the first step: a reduce-scatter by NCCL did not end within 2 s" \
-			"$tmp/nccl.log"
+			"$tmp/nccl.$how"
 	done
 fi
 finish
