@@ -7,8 +7,16 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/scratch.h"
+#include "ckpt/tensor/cast.h"
+
+/* Elements converted at a time: enough for few system calls, few enough for the
+ * second-level cache. */
+#define CAST_BYTES (128u << 10)
 
 /* Does a run continue the extent before it, whose length is `len`? */
 static bool continues(const struct extent *e, uint64_t len,
@@ -90,18 +98,51 @@ bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 	bool ok = true;
 
 	while (ok && extent_next(&w)) {
+		const bool cast = extent_is_cast(w.e);
 		const struct extent e = { .kind = w.e->kind,
-					  .dtype = dtype,
+					  .dtype = cast ? w.e->dtype : dtype,
 					  .to = to,
 					  .shard = w.e->shard,
-					  .from = w.from };
+					  .from = cast ? extent_cast_from(w.e, w.skip) : w.from };
 
 		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
-		assert(!extent_is_cast(w.e));
+		assert(!cast || (w.e->to == dtype && dtype == DTYPE_F32));
 		ok = extent_append_run(
 			m, e, w.len / dtype_size(dtype) * dtype_size(to));
 	}
 	return ok;
+}
+
+int extent_read_cast(const struct extent *e, uint64_t skip, void *buf, size_t len,
+		     extent_read_fn read, void *ctx, struct errmsg *err)
+{
+	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
+	const size_t batch = CAST_BYTES / item;
+	uint8_t *raw = scratch_take(CAST_BYTES), *to = buf;
+	uint8_t one[sizeof(double)];
+	int rc = raw ? 0 : errmsg_nomem(err, NULL);
+
+	while (!rc && len) {
+		const uint64_t first = skip / size;
+		const size_t lead = (size_t)(skip % size);
+		const bool part = lead || len < size;
+		const size_t want = part ? 1 : len / size;
+		const size_t count = want < batch ? want : batch;
+		size_t n = count * size - lead;
+
+		rc = read(ctx, e, raw, count * item, first * item, err);
+		if (rc)
+			break;
+		n = n < len ? n : len;
+		cast(e->dtype, raw, e->to, part ? one : to, count);
+		if (part)
+			memcpy(to, one + lead, n);
+		to += n;
+		skip += n;
+		len -= n;
+	}
+	scratch_give(raw);
+	return rc;
 }
 
 uint64_t extent_size(const struct extent_map *m)

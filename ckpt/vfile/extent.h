@@ -9,6 +9,8 @@
 
 #include "ckpt/tensor/tensor.h"
 
+struct errmsg;
+
 /* Where a run of a virtual file's bytes comes from. */
 enum extent_kind {
 	EXTENT_LITERAL, /* rendered by us: headers, pickle, trailer */
@@ -50,8 +52,9 @@ bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 bool extent_add_map(struct extent_map *m, const struct extent_map *from);
 
 /* Append bytes [off, off + len) of another map, which must have them and consist of
- * shards and gathers without casts (asserted); its elements are converted if `to`
- * differs from `dtype`. */
+ * shards and gathers (asserted); its elements are converted if `to` differs from `dtype`,
+ * which they are of, or which those of a cast are converted to: float32 (asserted), by way
+ * of which all casts are. */
 bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 		      uint64_t off, uint64_t len, enum dtype dtype,
 		      enum dtype to);
@@ -61,6 +64,21 @@ static inline bool extent_is_cast(const struct extent *e)
 {
 	return e->dtype != e->to;
 }
+
+/* Where in the source of a cast the element is that byte `skip` of the extent is of. */
+static inline uint64_t extent_cast_from(const struct extent *e, uint64_t skip)
+{
+	return e->from + skip / dtype_size(e->to) * dtype_size(e->dtype);
+}
+
+/* Read bytes [off, off + len) of an extent's source, before conversion. */
+typedef int (*extent_read_fn)(void *ctx, const struct extent *e, void *buf, size_t len,
+			      uint64_t off, struct errmsg *err);
+
+/* Read bytes [skip, skip + len) of a cast extent.  Whole elements are converted in place; of
+ * partial ones at the ends the wanted bytes are copied. */
+int extent_read_cast(const struct extent *e, uint64_t skip, void *buf, size_t len,
+		     extent_read_fn read, void *ctx, struct errmsg *err);
 
 uint64_t extent_size(const struct extent_map *m);
 

@@ -56,7 +56,7 @@ struct gather {
 	struct geometry g;	    /* in elements */
 	enum dtype dtype;
 	double *divisors;	    /* owned: of g.scales; NULL if none */
-	struct extent_map *sources; /* owned: of each slice, shards only */
+	struct extent_map *sources; /* owned: of each slice: shards, which may be cast */
 	size_t nsources;
 };
 

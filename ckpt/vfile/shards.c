@@ -475,6 +475,12 @@ bool shards_can_map(struct shards *c, size_t len)
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
 }
 
+static int read_extent(void *ctx, const struct extent *e, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
+{
+	return shards_read(ctx, e->shard, buf, len, e->from + off, err);
+}
+
 int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err)
 {
@@ -484,7 +490,11 @@ int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, siz
 
 	while (!rc && extent_next(&w)) {
 		assert(w.e->kind == EXTENT_SHARD);
-		rc = shards_read(c, w.e->shard, to + (w.off - off), w.len, w.from, err);
+		rc = extent_is_cast(w.e)
+			     ? extent_read_cast(w.e, w.skip, to + (w.off - off), w.len,
+						read_extent, c, err)
+			     : shards_read(c, w.e->shard, to + (w.off - off), w.len, w.from,
+					   err);
 	}
 	return rc;
 }

@@ -21,14 +21,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
-
-/* Elements converted at a time: enough for few system calls, few enough for the
- * second-level cache. */
-#define CAST_BYTES (128u << 10)
 
 /* Bytes compared at a time. */
 #define COMPARE_CHUNK (256u << 10)
@@ -257,49 +252,15 @@ static int read_map(void *ctx, const struct extent_map *m, void *buf,
 }
 
 /* Read bytes [off, off + len) of an extent's shard or gather, before conversion. */
-static int read_source(struct vfile *f, const struct extent *e, void *buf,
-		       size_t len, uint64_t off, struct errmsg *err)
+static int read_source(void *ctx, const struct extent *e, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
 {
+	struct vfile *f = ctx;
+
 	if (e->kind == EXTENT_SHARD)
 		return shards_read(f->shards, e->shard, buf, len, e->from + off, err);
 	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
 			   e->from + off, err);
-}
-
-/*
- * Read bytes [skip, skip + len) of a cast extent.  Whole elements are converted in
- * place; of partial ones at the ends the wanted bytes are copied.
- */
-static int read_cast(struct vfile *f, const struct extent *e, uint64_t skip,
-		     void *buf, size_t len, struct errmsg *err)
-{
-	const size_t item = dtype_size(e->dtype), size = dtype_size(e->to);
-	const size_t batch = CAST_BYTES / item;
-	uint8_t *raw = scratch_take(CAST_BYTES), *to = buf;
-	uint8_t one[sizeof(double)];
-	int rc = raw ? 0 : errmsg_nomem(err, NULL);
-
-	while (!rc && len) {
-		const uint64_t first = skip / size;
-		const size_t lead = (size_t)(skip % size);
-		const bool part = lead || len < size;
-		const size_t want = part ? 1 : len / size;
-		const size_t count = want < batch ? want : batch;
-		size_t n = count * size - lead;
-
-		rc = read_source(f, e, raw, count * item, first * item, err);
-		if (rc)
-			break;
-		n = n < len ? n : len;
-		cast(e->dtype, raw, e->to, part ? one : to, count);
-		if (part)
-			memcpy(to, one + lead, n);
-		to += n;
-		skip += n;
-		len -= n;
-	}
-	scratch_give(raw);
-	return rc;
 }
 
 /* Is this a part of a literal that holds checksums? */
@@ -319,7 +280,7 @@ static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
 	case EXTENT_SHARD:
 	case EXTENT_GATHER:
 		return extent_is_cast(e)
-			       ? read_cast(f, e, skip, buf, len, err)
+			       ? extent_read_cast(e, skip, buf, len, read_source, f, err)
 			       : read_source(f, e, buf, len, skip, err);
 	case EXTENT_ZERO:
 		memset(buf, 0, len);

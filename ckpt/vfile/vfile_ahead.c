@@ -37,10 +37,17 @@ static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len
 	struct extent_walk at = extent_walk(m, off, len);
 
 	(void)buf, (void)err;
-	while (extent_next(&at))
-		if (shards_prefetch(w->f->shards, at.e->shard, at.from, at.len, w->when) <
-		    at.len)
+	while (extent_next(&at)) {
+		const bool cast = extent_is_cast(at.e);
+		const uint64_t from = cast ? extent_cast_from(at.e, at.skip) : at.from;
+		const uint64_t n =
+			cast ? extent_cast_from(at.e, at.skip + at.len - 1) +
+				       dtype_size(at.e->dtype) - from
+			     : at.len;
+
+		if (shards_prefetch(w->f->shards, at.e->shard, from, n, w->when) < n)
 			return -ENOMEM;
+	}
 	return 0;
 }
 
