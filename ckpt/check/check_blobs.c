@@ -47,7 +47,7 @@ int check_blobs(struct check *c, struct errmsg *err)
 	char *dir;
 	int rc;
 
-	if (!c->data || !check_is_foreign(c))
+	if (!c->data || !check_is_foreign(c) || !c->report.c->ops->file)
 		return 0;
 	path = checkpoint_path(c->report.c, OBJECT_MODEL, 0, 0);
 	dir = strndup(path, (size_t)(strrchr(path, '/') - path));

@@ -180,14 +180,6 @@ static struct source *kept_source(struct dcp_blobs *b, struct dcp_file *f,
 	return s;
 }
 
-int dcp_blobs_open(const struct dcp_blobs *b, uint32_t file, struct source *out,
-		   struct errmsg *err)
-{
-	const struct dcp_file *const f = &b->v[file];
-
-	return io_open(b->u, f->path, &f->id, out, err);
-}
-
 static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len,
 		     uint64_t off, struct errmsg *err)
 {
@@ -196,7 +188,7 @@ static int file_read(struct dcp_blobs *b, uint32_t number, void *buf, size_t len
 	int rc;
 
 	if (!s) {
-		rc = dcp_blobs_open(b, number, &own, err);
+		rc = io_open(b->u, f->path, &f->id, &own, err);
 		if (rc)
 			return rc;
 		s = kept_source(b, f, &own) ?: &own;

@@ -36,10 +36,6 @@ int dcp_blobs_init(struct dcp_blobs *b, struct uckpt *u, const char *dir,
 		   struct errmsg *err);
 void dcp_blobs_done(struct dcp_blobs *b);
 
-/* Open a file, which must still be the one that was found: else -EIO. */
-int dcp_blobs_open(const struct dcp_blobs *b, uint32_t file, struct source *out,
-		   struct errmsg *err);
-
 /* Are all files what they were at first? */
 bool dcp_blobs_unchanged(const struct dcp_blobs *b);
 

@@ -10,7 +10,6 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/stage0.h"
 #include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 
@@ -26,11 +25,8 @@ struct dcp {
 	struct dcp_metadata metadata;
 	struct dcp_megatron megatron;
 	struct dcp_blobs blobs;
-	struct dcp_rank {
-		struct dcp_model model;
-		struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
-	} *ranks; /* of model parallelism */
-	size_t nranks;
+	struct dcp_model model;
+	struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
 	pthread_mutex_t loading; /* held while it is loaded */
 	int rc; /* why it cannot be read, if not 0; nothing is open then */
 	struct errmsg why;
@@ -63,16 +59,12 @@ static int look(struct uckpt *u, const char *dir, size_t n, const char *name,
 	return rc;
 }
 
-/* Find the metadata of the checkpoint in a directory, or of the first of a pair; without
- * ZeRO, the first model states. */
+/* Find the metadata of the checkpoint in a directory, or of the first of a pair. */
 static int find_checkpoint(struct uckpt *u, const char *dir, struct attrs *a,
 			   bool *is_pair)
 {
 	const size_t n = strlen(dir);
 
-	*is_pair = false;
-	if (stage0_is_dir(dir))
-		return look(u, dir, n - strlen("/" STAGE0_DIR), STAGE0_FIRST, a);
 	*is_pair = look(u, dir, n, DCP_METADATA, a) != 0;
 	return *is_pair ? look(u, dir, n, pair[0], a) : 0;
 }
@@ -87,14 +79,9 @@ bool dcp_is_one(struct uckpt *u, const char *dir)
 
 static void dcp_unload(struct dcp *d)
 {
-	for (size_t i = 0; i < d->nranks; i++) {
-		for (int k = 0; k < DCP_ZEROFILE_KINDS; k++)
-			dcp_zerofile_done(&d->ranks[i].files[k]);
-		dcp_model_done(&d->ranks[i].model);
-	}
-	free(d->ranks);
-	d->ranks = NULL;
-	d->nranks = 0;
+	for (int k = 0; k < DCP_ZEROFILE_KINDS; k++)
+		dcp_zerofile_done(&d->files[k]);
+	dcp_model_done(&d->model);
 	dcp_blobs_done(&d->blobs);
 	dcp_metadata_done(&d->metadata);
 }
@@ -149,65 +136,22 @@ static int read_metadata(struct dcp *d, struct errmsg *err)
 	return rc;
 }
 
-static int add_ranks(struct dcp *d, size_t n, struct errmsg *err)
-{
-	d->ranks = calloc(n, sizeof(*d->ranks));
-	if (!d->ranks)
-		return errmsg_nomem(err, d->dir);
-	d->nranks = n;
-	return 0;
-}
-
-static int make_files(struct dcp *d, size_t rank, const char *source,
-		      struct errmsg *err)
-{
-	struct dcp_rank *const r = &d->ranks[rank];
-	int rc = 0;
-
-	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
-		rc = dcp_zerofile_init(&r->files[k], k, rank, &r->model, source, err);
-	return rc;
-}
-
 static int load_torch(struct dcp *d, struct errmsg *err)
 {
-	const int rc =
-		read_metadata(d, err) ?:
-		dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
-		dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
-			       &d->attrs.readable_by, err) ?:
-		add_ranks(d, 1, err) ?:
-		dcp_model_find(&d->ranks->model, &d->metadata, &d->megatron, &d->blobs,
-			       d->dir, err);
+	int rc = read_metadata(d, err) ?:
+		 dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
+		 dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
+				&d->attrs.readable_by, err) ?:
+		 dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs,
+				d->dir, err);
 
-	return rc ?: make_files(d, 0,
-				d->megatron.found ? "PyTorch distributed checkpoint"
-						    " of Megatron-LM"
-						  : "PyTorch distributed checkpoint",
-				err);
-}
-
-static int load_stage0(struct dcp *d, struct errmsg *err)
-{
-	struct stage0 s;
-	int rc = stage0_list(&s, &d->metadata, d->u, d->dir, err);
-
-	if (rc)
-		return rc;
-	rc = dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata, &d->attrs.readable_by,
-			    err) ?:
-	     stage0_open(&s, &d->blobs, err) ?: add_ranks(d, s.nparts, err);
-	for (size_t i = 0; !rc && i < s.nparts; i++)
-		rc = stage0_model(&s, i, &d->blobs, &d->ranks[i].model, err)
-			     ?: make_files(d, i, stage0_source(&s), err);
-	rc = rc ?: stage0_add_items(&s, err);
-	stage0_close(&s);
+	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
+		rc = dcp_zerofile_init(&d->files[k], k, &d->model,
+				       d->megatron.found ? "PyTorch distributed checkpoint"
+							   " of Megatron-LM"
+							 : "PyTorch distributed checkpoint",
+				       err);
 	return rc;
-}
-
-static int dcp_load(struct dcp *d, struct errmsg *err)
-{
-	return stage0_is_dir(d->dir) ? load_stage0(d, err) : load_torch(d, err);
 }
 
 /* Return until when files need not be looked at again, if a look took from `begin` until
@@ -268,7 +212,7 @@ static void load_listed(struct dcp *d)
 {
 	const uint64_t begin = clock_ns();
 
-	d->rc = dcp_load(d, &d->why);
+	d->rc = load_torch(d, &d->why);
 	if (d->rc)
 		dcp_unload(d);
 	pthread_mutex_lock(&d->u->lock);
@@ -359,31 +303,18 @@ void dcp_close_kept(struct uckpt *u)
 		dcp_free(d);
 }
 
-size_t dcp_ranks(const struct dcp *d)
+bool dcp_find(const char *name, enum dcp_zerofile_kind *kind)
 {
-	return d->nranks;
-}
-
-const char *dcp_name(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind)
-{
-	return d->ranks[rank].files[kind].name;
-}
-
-bool dcp_find(const struct dcp *d, const char *name, size_t *rank,
-	      enum dcp_zerofile_kind *kind)
-{
-	for (*rank = 0; *rank < d->nranks; ++*rank)
-		for (*kind = 0; *kind < DCP_ZEROFILE_KINDS; ++*kind)
-			if (strcmp(name, dcp_name(d, *rank, *kind)) == 0)
-				return true;
+	for (*kind = 0; *kind < DCP_ZEROFILE_KINDS; ++*kind)
+		if (strcmp(name, dcp_zerofile_name(*kind)) == 0)
+			return true;
 	return false;
 }
 
-struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind)
+struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind)
 {
 	const struct fileid *const id = &d->id;
-	const uint64_t own[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
-				 rank * DCP_ZEROFILE_KINDS + (uint64_t)kind };
+	const uint64_t own[] = { id->ino, id->size, (uint64_t)id->mtime_ns, (uint64_t)kind };
 	const char *const model = d->u->model ?: "";
 	struct attrs a = d->attrs;
 
@@ -391,17 +322,16 @@ struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind 
 							   model, strlen(model)));
 	a.st.st_mode &= S_IFMT | 0666;
 	a.st.st_nlink = 1;
-	a.st.st_size = (off_t)d->ranks[rank].files[kind].w.size;
+	a.st.st_size = (off_t)d->files[kind].w.size;
 	a.st.st_blocks = (blkcnt_t)((a.st.st_size + 511) / 512);
 	a.st.st_ctim = dcp_blobs_ctime(&d->blobs, a.st.st_ctim);
 	return a;
 }
 
-int dcp_read(struct dcp *d, size_t rank, enum dcp_zerofile_kind kind, void *buf,
-	     size_t len, uint64_t off, struct errmsg *err)
+int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len, uint64_t off,
+	     struct errmsg *err)
 {
-	return dcp_zerofile_read(&d->ranks[rank].files[kind], &d->blobs, buf, len, off,
-				 err);
+	return dcp_zerofile_read(&d->files[kind], &d->blobs, buf, len, off, err);
 }
 
 size_t dcp_count(const struct dcp *d)

@@ -14,8 +14,7 @@ struct uckpt;
 /*
  * A distributed checkpoint: a directory that FSDP or another user of
  * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of
- * the model and the optimizer; or, in a directory that STAGE0_DIR names, a checkpoint that
- * DeepSpeed saved without ZeRO.  Immutable and thread-safe.
+ * the model and the optimizer.  Immutable and thread-safe.
  */
 struct dcp;
 
@@ -26,7 +25,7 @@ bool dcp_is_one(struct uckpt *u, const char *dir);
  * Open the checkpoint in a directory.  All who open it in a context while its files are
  * the same, or soon after they were looked at, share one; each calls dcp_close.  -ENOENT if
  * the directory holds none; errors as dcp_metadata_add, dcp_blobs_init and
- * dcp_model_find, or as stage0_open and stage0_model.
+ * dcp_model_find.
  */
 int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err);
 void dcp_close(struct dcp *d);
@@ -34,21 +33,16 @@ void dcp_close(struct dcp *d);
 /* Free the checkpoints that stay open without a user. */
 void dcp_close_kept(struct uckpt *u);
 
-/* The number of model-parallel ranks that have files. */
-size_t dcp_ranks(const struct dcp *d);
-
-/* The name of a rank's file, and the rank and kind of a name; false: of none. */
-const char *dcp_name(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind);
-bool dcp_find(const struct dcp *d, const char *name, size_t *rank,
-	      enum dcp_zerofile_kind *kind);
+/* The kind of a name; false: it has no such file. */
+bool dcp_find(const char *name, enum dcp_zerofile_kind *kind);
 
 /* The attributes of one of its files: the owner and time of the metadata, an inode number
  * that changes with any of the files behind it, and users that may read all of them. */
-struct attrs dcp_attrs(const struct dcp *d, size_t rank, enum dcp_zerofile_kind kind);
+struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind);
 
 /* Read bytes of one of its files; errors as dcp_zerofile_read. */
-int dcp_read(struct dcp *d, size_t rank, enum dcp_zerofile_kind kind, void *buf,
-	     size_t len, uint64_t off, struct errmsg *err);
+int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len, uint64_t off,
+	     struct errmsg *err);
 
 /* The number of entries of its state dict, and a check of one; as dcp_blobs_check. */
 size_t dcp_count(const struct dcp *d);

@@ -1,5 +1,5 @@
-# PyTorch distributed checkpoints, and those that DeepSpeed saves without ZeRO: what is where
-# in them, and their files as those of a ZeRO checkpoint of one data-parallel rank.
+# PyTorch distributed checkpoints: what is where in them, and their files as those of a ZeRO
+# checkpoint of one data-parallel rank.
 # Uses base, pickle, tensor, format, pack and roots.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/metadata.h %D%/place.c \
@@ -8,6 +8,5 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/model.h %D%/optimizer.h %D%/optimizer.c \
 	%D%/choose.c %D%/model.c \
 	%D%/megatron.c \
-	%D%/stage0.h %D%/stage0_build.h %D%/stage0_match.c %D%/stage0.c %D%/stage0_model.c \
 	%D%/zerofile.h %D%/zerofile.c %D%/zerofile_read.c \
 	%D%/dcp.h %D%/dcp.c

@@ -55,8 +55,8 @@ static int read_common(struct dcp_megatron *x, struct arena *a,
 
 	x->options = value_new(a, VALUE_DICT);
 	for (size_t i = 0; group && i < group->n; i++)
-		if (dcp_optimizer_is_option(group->v[i].key) &&
-		    dcp_optimizer_is_option(group->v[i].val))
+		if (value_is_plain(group->v[i].key) &&
+		    value_is_plain(group->v[i].val))
 			value_put(a, x->options, pickle_copy(a, group->v[i].key),
 				  pickle_copy(a, group->v[i].val));
 	value_get_int(value_find(pt->root, "iteration"), &x->iteration);

@@ -301,7 +301,10 @@ static int set_one_group(struct dcp_finder *f)
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-int dcp_model_add_groups(struct dcp_finder *f)
+/* Complete the model's groups, which have options and names, from what was found: states and
+ * weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot
+ * have. */
+static int complete_groups(struct dcp_finder *f)
 {
 	struct dcp_model *const o = f->o;
 	int rc = 0;
@@ -495,7 +498,7 @@ static int find_groups(struct dcp_finder *f)
 {
 	const int rc = f->o->ngroups ? add_unlisted(f) : set_one_group(f);
 
-	return rc ?: dcp_model_add_groups(f);
+	return rc ?: complete_groups(f);
 }
 
 static int find_all(struct dcp_finder *f)

@@ -11,7 +11,6 @@
 
 struct dcp_blobs;
 struct errmsg;
-struct ptfile;
 struct uckpt;
 struct value;
 
@@ -62,12 +61,6 @@ struct dcp_model {
 	const char *unread; /* a tensor of the optimizer that is not read; or NULL */
 	enum dtype weights; /* the type of the first parameter's master */
 	const char *refused; /* why the optimizer is not read: it has no states then */
-	/* Only a checkpoint without ZeRO (stage0.h) has the following; others have NULL. */
-	const struct ptfile *file; /* its model states, until files are laid out */
-	uint32_t file_number;
-	bool lost;           /* there is none */
-	struct value *scaler; /* of losses */
-	bool dynamic;	      /* it is a dynamic one */
 };
 
 /* The file beside the metadata of Megatron-LM's checkpoints. */

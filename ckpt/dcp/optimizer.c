@@ -16,8 +16,6 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
-#define OPTION_DEPTH_MAX 4u /* lists in lists */
-#define OPTION_VALUES_MAX 65536u /* visited; a list may hold another one many times */
 
 #define ENTRIES_MAX 128u /* states of a parameter, or options */
 
@@ -112,27 +110,6 @@ static int find_prefixes(struct dcp_finder *f)
 	return 0;
 }
 
-static bool is_plain(const struct value *v, unsigned depth, size_t *left)
-{
-	const bool list = v->kind == VALUE_TUPLE || v->kind == VALUE_LIST;
-
-	if (depth > OPTION_DEPTH_MAX || !(*left)--)
-		return false;
-	for (size_t i = 0; list && i < v->seq.n; i++)
-		if (!is_plain(v->seq.v[i], depth + 1, left))
-			return false;
-	return list || v->kind == VALUE_NONE || v->kind == VALUE_BOOL ||
-	       v->kind == VALUE_INT || v->kind == VALUE_FLOAT ||
-	       v->kind == VALUE_STR;
-}
-
-bool dcp_optimizer_is_option(const struct value *v)
-{
-	size_t left = OPTION_VALUES_MAX;
-
-	return is_plain(v, 0, &left);
-}
-
 /* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
  * learning rate of a captured graph, becomes a number. */
 static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *name,
@@ -143,7 +120,7 @@ static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *nam
 
 	if (rc)
 		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
-	if (dcp_optimizer_is_option(v))
+	if (value_is_plain(v))
 		value_dict_set(f->a, options, name, v);
 	return 0;
 }

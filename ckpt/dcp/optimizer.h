@@ -58,10 +58,6 @@ struct dcp_finder {
 	uint64_t compared;  /* pairs of tensors that may be tied */
 };
 
-/* Is it a number, a text, or a short list of such?  Nothing else of a group goes into a
- * file that a program will load. */
-bool dcp_optimizer_is_option(const struct value *v);
-
 /* Is it a floating-point type, which weights may have? */
 bool dcp_is_floating(enum dtype d);
 
@@ -74,10 +70,6 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 /* List the parameters of the model's groups, sorted.  False when memory runs out. */
 bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a,
 			   struct dcp_entries *out);
-
-/* Complete the model's groups, which have options and names, from what was found: states
- * and weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot have. */
-int dcp_model_add_groups(struct dcp_finder *f);
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
  * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */

@@ -38,23 +38,6 @@ const char *dcp_zerofile_name(enum dcp_zerofile_kind kind)
 	return names[kind];
 }
 
-/* DeepSpeed marks the optimizer's files of a bfloat16 run, and looks for no others. */
-static void set_name(struct dcp_zerofile *x, enum dcp_zerofile_kind kind, size_t rank,
-		     const struct dcp_model *o)
-{
-	const bool bf16 = o->file && value_is_true(value_find_path(
-					     o->file->root, KEY_DS_CONFIG, "bf16",
-					     "enabled", NULL));
-
-	if (kind == DCP_ZEROFILE_MODEL)
-		snprintf(x->name, sizeof(x->name), "mp_rank_%02zu_model_states.pt",
-			 rank);
-	else
-		snprintf(x->name, sizeof(x->name),
-			 "%szero_pp_rank_0_mp_rank_%02zu_optim_states.pt",
-			 bf16 ? "bf16_" : "", rank);
-}
-
 /* Add a storage with room for `pieces`; torch numbers storages as it meets them, so they
  * are added in the order of the object.  Valid until the next call. */
 static struct dcp_storage *add_storage(struct zerofile_builder *b, enum dtype type,
@@ -129,32 +112,20 @@ static void set_int(struct arena *a, struct value *dict, const char *key, uint64
 	value_dict_set(a, dict, key, value_new_int(a, (int64_t)n));
 }
 
-/* Copy what a dict has but under the keys that the caller sets. */
-static void copy_pairs(struct arena *a, struct value *to, const struct value *from,
-		       const char *const *without, size_t n)
+/* Copy what a dict has. */
+static void copy_pairs(struct arena *a, struct value *to, const struct value *from)
 {
 	const struct value_dict *const d = value_pairs(from);
 
-	for (size_t i = 0; d && i < d->n; i++) {
-		size_t k = 0;
-
-		while (k < n && !value_is_str(d->v[i].key, without[k]))
-			k++;
-		if (k == n)
-			value_put(a, to, d->v[i].key, d->v[i].val);
-	}
+	for (size_t i = 0; d && i < d->n; i++)
+		value_put(a, to, d->v[i].key, d->v[i].val);
 }
 
-/* DeepSpeed's configuration, of which a checkpoint without ZeRO has its own. */
-static struct value *config(struct arena *a, const struct dcp_model *o)
+static struct value *config(struct arena *a)
 {
-	static const char *const set[] = { "zero_optimization" };
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const zero = value_new(a, VALUE_DICT);
 
-	if (o->file)
-		copy_pairs(a, out, value_find(o->file->root, KEY_DS_CONFIG), set,
-			   COUNT(set));
 	set_int(a, zero, "stage", 1);
 	value_dict_set(a, out, "zero_optimization", zero);
 	return out;
@@ -263,9 +234,7 @@ static void set_warnings(const struct zerofile_builder *b, struct value *root)
 
 	value_dict_set(b->a, root, KEY_FOREIGN_WARNINGS, warnings_value(b));
 	if (o->refused)
-		value_dict_set(b->a, root,
-			       o->lost ? KEY_FOREIGN_LOST : KEY_FOREIGN_REFUSED,
-			       value_new_str(b->a, o->refused));
+		value_dict_set(b->a, root, KEY_FOREIGN_REFUSED, value_new_str(b->a, o->refused));
 }
 
 static struct value *notes_value(const struct zerofile_builder *b)
@@ -321,29 +290,6 @@ static struct value *model_root(struct zerofile_builder *b, const char *source)
 	return root;
 }
 
-/* The model states of a checkpoint without ZeRO, with what ZeRO adds, and without the
- * optimizer. */
-static struct value *changed_root(struct zerofile_builder *b, const char *source)
-{
-	static const char *const set[] = {
-		"optimizer",      "param_shapes",     KEY_SHARED_PARAMS,
-		"dp_world_size",  KEY_FOREIGN_SOURCE, KEY_FOREIGN_WARNINGS,
-		KEY_DS_CONFIG,    KEY_DS_VERSION,     KEY_FOREIGN_REFUSED,
-		KEY_FOREIGN_LOST,
-	};
-	struct arena *const a = b->a;
-	struct value *const root = value_new(a, VALUE_DICT);
-
-	copy_pairs(a, root, b->o->file->root, set, COUNT(set));
-	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
-	value_dict_set(a, root, "param_shapes", all_shapes_value(b));
-	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(b));
-	set_int(a, root, "dp_world_size", 1);
-	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
-	set_warnings(b, root);
-	return root;
-}
-
 static struct value *states_value(struct zerofile_builder *b,
 				  const struct dcp_group *g)
 {
@@ -367,7 +313,7 @@ static struct value *options_value(struct arena *a, const struct dcp_group *g,
 	struct value *const out = value_new(a, VALUE_DICT);
 	struct value *const params = value_new(a, VALUE_LIST);
 
-	copy_pairs(a, out, g->options, NULL, 0);
+	copy_pairs(a, out, g->options);
 	value_append(a, params, value_new_int(a, (int64_t)number));
 	value_dict_set(a, out, "params", params);
 	return out;
@@ -426,12 +372,6 @@ static struct value *optim_root(struct zerofile_builder *b)
 	value_dict_set(a, dict, KEY_BASE_OPTIMIZER_STATE, base);
 	value_dict_set(a, dict, KEY_FP32_GROUPS, masters);
 	set_int(a, dict, KEY_ZERO_STAGE, 1);
-	if (b->o->scaler) {
-		value_dict_set(a, dict, "loss_scaler", b->o->scaler);
-		value_dict_set(a, dict, "dynamic_loss_scale",
-			       value_new_bool(a, b->o->dynamic));
-		value_dict_set(a, dict, "overflow", value_new_bool(a, false));
-	}
 	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
 	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
 	value_dict_set(a, dict, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
@@ -440,86 +380,22 @@ static struct value *optim_root(struct zerofile_builder *b)
 	return root;
 }
 
-/* Add a storage of the file that the pickle was made of. */
-static int add_shared(struct zerofile_builder *b, const struct value *pid,
-		      struct errmsg *err)
-{
-	const struct ptfile *const pt = b->o->file;
-	struct arena *const kept = &b->x->arena;
-	struct dcp_item *const item = arena_alloc(kept, sizeof(*item));
-	struct dcp_storage *s;
-	uint64_t numel, bytes, at;
-	enum dtype type;
-	const char *key;
-	int rc = tensor_storage(pid, pt->src.name, &type, &key, &numel, err);
-
-	if (rc)
-		return rc;
-	if (!checked_mul(numel, dtype_size(type), &bytes))
-		bytes = UINT64_MAX;
-	rc = ptfile_storage(pt, key, bytes, &at, err);
-	if (rc)
-		return rc;
-	s = add_storage(b, type, 1);
-	if (!s || !item || dcp_item_init(item, kept, key, b->o->file_number, type, 1,
-					 &numel, numel, at))
-		return errmsg_nomem(err, pt->src.name);
-	add_piece(s, item, numel);
-	return 0;
-}
-
-/* Write values of model states, or of what was made of a distributed checkpoint. */
-static int dump(const struct zerofile_builder *b, const struct value *v,
-		struct bytebuf *out, struct pickle_storages *met, struct errmsg *err)
-{
-	struct errmsg why;
-	const int rc = pickle_dump(v, out, met, &why);
-
-	return rc ? errmsg_set(err, rc, "%s: %s",
-			       b->o->file ? b->o->file->src.name : b->x->name, why.text)
-		  : 0;
-}
-
-/* Check that what an optimizer's file takes from model states as it is has no tensors: their
- * storages would be mistaken for those of the optimizer. */
-static int check_taken(const struct zerofile_builder *b, struct errmsg *err)
-{
-	const struct dcp_model *const o = b->o;
-	const struct value *const v[] = { value_find(o->file->root, KEY_DS_CONFIG),
-					  o->scaler };
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < COUNT(v); i++) {
-		struct pickle_storages met = { 0 };
-		struct bytebuf text = { 0 };
-
-		rc = v[i] ? dump(b, v[i], &text, &met, err) : 0;
-		if (!rc && met.n)
-			rc = errmsg_set(err, -ENOTSUP, "%s: a tensor is in the loss"
-						       " scale or in " KEY_DS_CONFIG,
-					o->file->src.name);
-		pickle_storages_done(&met);
-		bytebuf_done(&text);
-	}
-	return rc;
-}
-
 static int lay_out(struct zerofile_builder *b, const struct value *root,
 		   struct errmsg *err)
 {
 	struct dcp_zerofile *const x = b->x;
 	const char *const stem =
 		arena_strndup(b->a, x->name, strlen(x->name) - strlen(".pt"));
-	const bool shared = !x->n;
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
+	struct errmsg why;
 	uint64_t *len = NULL;
 	int rc = b->a->failed || x->arena.failed
-			 ? errmsg_nomem(err, x->name)
-			 : dump(b, root, &pickle, &met, err);
+			 ? errmsg_nomem(&why, NULL)
+			 : pickle_dump(root, &pickle, &met, &why);
 
-	for (size_t i = 0; !rc && shared && i < met.n; i++)
-		rc = add_shared(b, met.pid[i], err);
+	if (rc)
+		errmsg_set(err, rc, "%s: %s", x->name, why.text);
 	if (!rc && met.n != x->n)
 		rc = errmsg_set(err, -ENOTSUP, "%s: an option of the optimizer's groups"
 					       " has a tensor", x->name);
@@ -536,22 +412,16 @@ static int lay_out(struct zerofile_builder *b, const struct value *root,
 }
 
 int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
-		      size_t rank, const struct dcp_model *o, const char *source,
-		      struct errmsg *err)
+		      const struct dcp_model *o, const char *source, struct errmsg *err)
 {
 	struct arena a = { 0 };
 	struct zerofile_builder b = { .a = &a, .o = o, .x = x };
 	struct value *root;
-	int rc = o->file && kind == DCP_ZEROFILE_OPTIM ? check_taken(&b, err) : 0;
+	int rc;
 
-	*x = (struct dcp_zerofile){ 0 };
-	if (rc)
-		return rc;
-	set_name(x, kind, rank, o);
-	root = kind == DCP_ZEROFILE_OPTIM ? optim_root(&b)
-	       : o->file		  ? changed_root(&b, source)
-					  : model_root(&b, source);
-	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a, o));
+	*x = (struct dcp_zerofile){ .name = dcp_zerofile_name(kind) };
+	root = kind == DCP_ZEROFILE_OPTIM ? optim_root(&b) : model_root(&b, source);
+	value_dict_set(b.a, root, KEY_DS_CONFIG, config(b.a));
 	value_dict_set(b.a, root, KEY_DS_VERSION,
 		       value_new_str(b.a, NAMES_DS_VERSION));
 	rc = lay_out(&b, root, err);

@@ -38,7 +38,7 @@ struct dcp_storage {
 /* One of them: what torch.save would write around and between the storages, whose bytes
  * are read from the checkpoint.  It has no checksums.  Immutable. */
 struct dcp_zerofile {
-	char name[64]; /* in a tag */
+	const char *name; /* in a tag */
 	struct arena arena;
 	struct ptwrite w;
 	struct dcp_storage *storages; /* in the order of the file */
@@ -48,8 +48,7 @@ struct dcp_zerofile {
 /* Lay out a file.  `source` says where it comes from, for people.  -E2BIG, -EFBIG,
  * -ENOMEM.  `o` must outlive it.  Call dcp_zerofile_done in the end. */
 int dcp_zerofile_init(struct dcp_zerofile *x, enum dcp_zerofile_kind kind,
-		      size_t rank, const struct dcp_model *o, const char *source,
-		      struct errmsg *err);
+		      const struct dcp_model *o, const char *source, struct errmsg *err);
 void dcp_zerofile_done(struct dcp_zerofile *x);
 
 /* Read bytes of the file, which must have them; errors as dcp_blobs_read. */

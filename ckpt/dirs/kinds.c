@@ -19,8 +19,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/dcp.h"
-#include "ckpt/dcp/stage0.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
@@ -107,31 +106,12 @@ static int refuse_file(struct uckpt *u, const char *path, struct errmsg *err)
 			  k ? k->text : "not a directory, and not a pack");
 }
 
-/* Say why the model states in a directory are not shown as those of ZeRO, if they have an
- * optimizer; 0 if they have none. */
-static int refuse_stage0(struct uckpt *u, const char *path, struct errmsg *err)
-{
-	struct errmsg why;
-	struct dcp *d;
-	char *dir;
-	int rc;
-
-	if (asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
-		return errmsg_nomem(err, path);
-	rc = dcp_open(u, dir, &d, &why);
-	free(dir);
-	if (!rc)
-		dcp_close(d);
-	return !rc || beneath_is_missing(rc)
-		       ? 0
-		       : errmsg_set(err, rc, "%s", why.text);
-}
-
 /* Refuse a directory for the file in it that says most; 0 if none says anything. */
 static int refuse_dir(struct uckpt *u, const char *path,
 		      const struct dirlist *dir, struct errmsg *err)
 {
 	const struct kind *k, *best = NULL;
+	struct errmsg why = { "" };
 	int rc = 0;
 
 	for (size_t i = 0; i < dir->n; i++) {
@@ -142,8 +122,9 @@ static int refuse_dir(struct uckpt *u, const char *path,
 		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path,
 				dir->v[i].name, k->text);
 	}
-	if (best && strcmp(best->pattern, MODEL_STATES) == 0)
-		rc = refuse_stage0(u, path, err) ?: rc;
+	if (best && strcmp(best->pattern, MODEL_STATES) == 0 && !stage0_look(u, path, &why) &&
+	    *why.text)
+		rc = errmsg_set(err, -EBADMSG, "%s", why.text);
 	return rc;
 }
 

@@ -20,6 +20,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/leftover.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
@@ -231,7 +232,7 @@ static bool find_gaps(const struct tagdir *d, enum tag_file_kind kind,
 /* Call `gap` for each file of a rank that is missing from the grid. */
 static bool each_gap(const struct tagdir *d, gap_fn *gap, void *ctx)
 {
-	return find_gaps(d, TAG_FILE_OPTIM, d->dp_degree, gap, ctx) &&
+	return (!d->noptim || find_gaps(d, TAG_FILE_OPTIM, d->dp_degree, gap, ctx)) &&
 	       find_gaps(d, d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL,
 			 d->zero3 ? d->dp_degree : 1, gap, ctx);
 }
@@ -347,8 +348,8 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 				    find_numbered, d, err);
 	if (!rc) {
 		sort_files(d);
-		rc = d->noptim ? check_files(d, err)
-			       : kinds_refuse(u, d->path, err);
+		rc = d->noptim || stage0_look(u, d->path, NULL) ? check_files(d, err)
+							      : kinds_refuse(u, d->path, err);
 	}
 	if (rc == -EBADMSG && leftover_drop(d)) {
 		if (err) /* callers look for a text, too */
@@ -488,5 +489,5 @@ bool tagdir_is_tag(struct uckpt *u, const char *path)
 
 bool tagdir_is_zero_tag(struct uckpt *u, const char *path)
 {
-	return files_has(u, path, is_optim);
+	return files_has(u, path, is_optim) || stage0_look(u, path, NULL);
 }

@@ -64,9 +64,9 @@ struct tagdir {
 };
 
 /*
- * Scan a tag directory.  Fails with one message if it cannot be a complete
- * ZeRO checkpoint: as kinds_refuse, or -EBADMSG if a rank's file is missing.  Call
- * tagdir_done in the end.
+ * Scan a tag directory.  Fails with one message if it cannot be a complete checkpoint of
+ * ZeRO's, or without ZeRO, which has no optimizer shards: as kinds_refuse, or -EBADMSG if a
+ * rank's file is missing.  Call tagdir_done in the end.
  */
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 		struct errmsg *err);
@@ -109,7 +109,7 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
  * names only. */
 bool tagdir_is_tag(struct uckpt *u, const char *path);
 
-/* Does it hold optimizer shards, so that it should have a view? */
+/* Does it hold optimizer shards, or is it one without ZeRO, so that it should have a view? */
 bool tagdir_is_zero_tag(struct uckpt *u, const char *path);
 
 #endif

@@ -25,8 +25,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 
@@ -217,7 +217,7 @@ static void put_first(struct tag_list *t, size_t i)
 static bool is_bare(struct uckpt *u, const char *dir, const struct tag *t)
 {
 	char *const path = tags_join(dir, t->name);
-	const bool is = path && files_has_no_optimizer(u, path);
+	const bool is = path && stage0_look(u, path, NULL) == STAGE0_WEIGHTS;
 
 	free(path);
 	return is;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there, and then those that are made of a distributed checkpoint, or of one
- * that DeepSpeed saved without ZeRO. */
+/* Files that are there, and then those that are made of a distributed checkpoint. */
 #include "ckpt/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +13,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/dcp/stage0.h"
-#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/pack/pack.h"
@@ -58,36 +54,8 @@ void context_free(struct uckpt *u)
 /* A file that is made. */
 struct made {
 	struct dcp *d;
-	size_t rank; /* of model parallelism */
 	enum dcp_zerofile_kind kind;
 };
-
-static bool may_be_made(const char *name)
-{
-	return fnmatch("mp_rank_*_model_states.pt", name, 0) == 0 ||
-	       fnmatch("*zero_pp_rank_0_mp_rank_*_optim_states.pt", name, 0) == 0;
-}
-
-static bool is_optimizer(const char *name)
-{
-	return names_parse(name).kind == TAG_FILE_OPTIM;
-}
-
-/* Was an optimizer's shard of ZeRO written beside model states of which files are made? */
-static bool is_outdated(struct uckpt *u, const char *dir)
-{
-	struct dirlist l = { .wanted = is_optimizer };
-	char *const beside =
-		stage0_is_dir(dir)
-			? strndup(dir, (size_t)(strrchr(dir, '/') - dir))
-			: NULL;
-	const bool is =
-		beside && !io_list(u, beside, 0, &l, NULL) && l.found;
-
-	free(beside);
-	dirlist_done(&l);
-	return is;
-}
 
 /* Find the file that a path, at which nothing is, leads to: 0, or `missing` if it leads to
  * none of these.  The caller closes `f->d`. */
@@ -99,17 +67,13 @@ static int made_find(struct uckpt *u, struct made *f, const char *path, int miss
 	char *dir;
 	int rc;
 
-	if (!slash || !may_be_made(slash + 1))
+	if (!slash || !dcp_find(slash + 1, &f->kind))
 		return missing;
 	dir = strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	if (!dir)
 		return errmsg_nomem(err, path);
-	rc = is_outdated(u, dir) ? -ENOENT : dcp_open(u, dir, &f->d, &why);
+	rc = dcp_open(u, dir, &f->d, &why);
 	free(dir);
-	if (!rc && !dcp_find(f->d, slash + 1, &f->rank, &f->kind)) {
-		dcp_close(f->d);
-		return missing;
-	}
 	if (rc == -ENOENT)
 		return missing;
 	/* A file is there, or why not: callers look for a text, too. */
@@ -129,7 +93,7 @@ int files_stat(struct uckpt *u, const char *path, struct attrs *out, char **wher
 	rc = made_find(u, &f, path, rc, err);
 	if (rc)
 		return rc;
-	*out = dcp_attrs(f.d, f.rank, f.kind);
+	*out = dcp_attrs(f.d, f.kind);
 	dcp_close(f.d);
 	if (where && !(*where = strdup(path)))
 		rc = errmsg_nomem(err, path);
@@ -141,7 +105,7 @@ static int made_read(const struct source *s, void *buf, size_t len, uint64_t off
 {
 	const struct made *const f = s->ctx;
 
-	return dcp_read(f->d, f->rank, f->kind, buf, len, off, err);
+	return dcp_read(f->d, f->kind, buf, len, off, err);
 }
 
 static void made_close(struct source *s)
@@ -171,7 +135,7 @@ static int made_open(struct uckpt *u, const char *path, int missing,
 	}
 	*copy = f;
 	*out = (struct source){ .name = path, .fd = -1, .ops = &ops, .ctx = copy };
-	a = dcp_attrs(f.d, f.rank, f.kind);
+	a = dcp_attrs(f.d, f.kind);
 	fileid_from_stat(&a.st, &out->id);
 	out->size = out->id.size;
 	return 0;
@@ -212,61 +176,8 @@ static bool is_made_of(struct uckpt *u, const char *path, const struct dirlist *
 	return may && dcp_is_one(u, path);
 }
 
-/* May the entries of a directory be those of a checkpoint without ZeRO? */
-static bool may_be_stage0(const struct dirlist *l)
-{
-	bool may = false;
-
-	for (size_t i = 0; i < l->n; i++) {
-		/* A universal checkpoint has model states, too. */
-		if (names_parse(l->v[i].name).kind == TAG_FILE_OPTIM ||
-		    strcmp(l->v[i].name, "zero") == 0)
-			return false;
-		may |= strcmp(l->v[i].name, STAGE0_FIRST) == 0;
-	}
-	return may;
-}
-
-/* Open what the entries of a directory show of a checkpoint without ZeRO; NULL: they show
- * none, or it is refused. */
-static struct dcp *open_stage0(struct uckpt *u, const char *path,
-			       const struct dirlist *l)
-{
-	struct dcp *d = NULL;
-	char *dir;
-
-	if (!may_be_stage0(l) || asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
-		return NULL;
-	if (dcp_open(u, dir, &d, NULL))
-		d = NULL;
-	free(dir);
-	return d;
-}
-
-/* Let a directory show its model states as those of ZeRO, and optimizers. */
-static int list_stage0(struct dirlist *l, const struct dcp *d, const char *path)
-{
-	enum dcp_zerofile_kind kind;
-	size_t rank;
-	char *dir;
-	int rc = 0;
-
-	if (asprintf(&dir, "%s/" STAGE0_DIR, path) < 0)
-		return -ENOMEM;
-	for (size_t i = 0; !rc && i < dcp_ranks(d); i++)
-		rc = dirlist_add(l, dcp_name(d, i, DCP_ZEROFILE_OPTIM), S_IFREG,
-				 S_IFREG);
-	rc = rc ?: dirlist_finish(l, dir);
-	for (size_t i = 0; !rc && i < l->n; i++)
-		if (dcp_find(d, l->v[i].name, &rank, &kind))
-			l->v[i].dir = l->ndirs - 1;
-	free(dir);
-	return rc;
-}
-
 int files_list(struct uckpt *u, const char *path, struct dirlist *out, struct errmsg *err)
 {
-	struct dcp *d;
 	int rc = io_list(u, path, 0, out, err);
 
 	if (!rc && is_made_of(u, path, out)) {
@@ -274,12 +185,6 @@ int files_list(struct uckpt *u, const char *path, struct dirlist *out, struct er
 			if (dirlist_add(out, dcp_zerofile_name(k), S_IFREG, S_IFREG))
 				rc = errmsg_nomem(err, path);
 		dirlist_sort(out, out->ndirs - 1);
-	}
-	d = rc ? NULL : open_stage0(u, path, out);
-	if (d) {
-		if (list_stage0(out, d, path))
-			rc = errmsg_nomem(err, path);
-		dcp_close(d);
 	}
 	if (rc)
 		dirlist_done(out);
@@ -295,20 +200,6 @@ bool files_has(struct uckpt *u, const char *path,
 
 	for (enum dcp_zerofile_kind k = 0; !rc && !found && k < DCP_ZEROFILE_KINDS; k++)
 		found = wanted(dcp_zerofile_name(k)) && is_made_of(u, path, &l);
-	if (!rc && !found && may_be_stage0(&l))
-		found = wanted(dcp_zerofile_name(DCP_ZEROFILE_OPTIM)) &&
-			stage0_look(u, path) != STAGE0_NONE;
 	dirlist_done(&l);
 	return !rc && found;
-}
-
-bool files_has_no_optimizer(struct uckpt *u, const char *path)
-{
-	struct dirlist l = { 0 };
-	const bool is = !io_list(u, path, 0, &l, NULL) &&
-			may_be_stage0(&l) &&
-			stage0_look(u, path) == STAGE0_WEIGHTS;
-
-	dirlist_done(&l);
-	return is;
 }

@@ -16,8 +16,7 @@ void context_free(struct uckpt *u);
 
 /*
  * The files of a ZeRO checkpoint, by path: those that io.h finds, and where nothing is,
- * those that are made of a distributed checkpoint (dcp.h) or of one without ZeRO
- * (stage0.h).
+ * those that are made of a distributed checkpoint (dcp.h).
  */
 
 /* As io_stat. */
@@ -34,10 +33,6 @@ int files_open(struct uckpt *u, const char *path, const struct fileid *known,
 /* The same for a file of torch.save; as ptfile_open_source. */
 int files_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
 		  struct ptfile *out, struct errmsg *err);
-
-/* Does a directory have DeepSpeed's model states, and no optimizer that is read?  Opens the
- * first of these. */
-bool files_has_no_optimizer(struct uckpt *u, const char *path);
 
 /* Does a directory have a name that is wanted?  Reads no further than to the first, since
  * the directories of large runs have thousands of names. */

@@ -22,6 +22,7 @@ struct builder {
 	struct model *m;
 	const struct tagdir *dir;
 	const struct user_rules *user;
+	const struct rank_object *object;
 	struct merge_rules *rules;
 	struct errmsg *err;
 };
@@ -365,13 +366,13 @@ static int model_load_rank(void *ctx, size_t mp, struct errmsg *err)
 {
 	const struct builder *const b = ctx;
 
-	return rank_params_load(&b->m->ranks[mp], b->dir, (unsigned)mp, err);
+	return rank_params_load(&b->m->ranks[mp], b->dir, (unsigned)mp, b->object, err);
 }
 
-int model_load(struct model *m, const struct tagdir *dir,
-	       const struct user_rules *user, struct errmsg *err)
+int model_load(struct model *m, const struct tagdir *dir, const struct user_rules *user,
+	       const struct rank_object *object, struct errmsg *err)
 {
-	struct builder b = { .m = m, .dir = dir, .user = user, .err = err };
+	struct builder b = { .m = m, .dir = dir, .user = user, .object = object, .err = err };
 	struct errmsg why = { "" };
 	int rc = model_init(&b) ?:
 		 parallel_steps(dir->u, "reading model states", parallel_far, dir->mp_degree,

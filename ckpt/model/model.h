@@ -33,11 +33,11 @@ struct model {
  * them. */
 #define MODEL_PARAMS_MAX (1u << 24)
 
-/* Read the tables of all ranks of a scanned directory. The user's rules (may be
- * NULL) come before those of the checkpoint. -ENOTSUP, with the parameter's
+/* Read the tables of all ranks of a scanned directory, as rank_params_load.  The user's rules
+ * (may be NULL) come before those of the checkpoint. -ENOTSUP, with the parameter's
  * name, for layouts that cannot be served. */
-int model_load(struct model *m, const struct tagdir *dir,
-	       const struct user_rules *user, struct errmsg *err);
+int model_load(struct model *m, const struct tagdir *dir, const struct user_rules *user,
+	       const struct rank_object *object, struct errmsg *err);
 
 void model_done(struct model *m);
 

@@ -321,8 +321,8 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	return rc ?: load_rules(l);
 }
 
-int rank_params_load(struct rank_params *c, const struct tagdir *dir,
-		     unsigned mp, struct errmsg *err)
+int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
+		     const struct rank_object *object, struct errmsg *err)
 {
 	const struct tag_file *const f =
 		&dir->model[tagdir_model_number(dir, mp)];
@@ -337,7 +337,9 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir,
 	if (rc)
 		return rc;
 	l.pt = &pt;
-	rc = rank_params_load_rank(&l);
+	if (object)
+		pt.root = object->make(object->ctx, mp, &pt);
+	rc = pt.root ? rank_params_load_rank(&l) : errmsg_nomem(err, f->path);
 	ptfile_close(&pt);
 	if (rc)
 		rank_params_done(c);

@@ -74,10 +74,17 @@ struct rank_params {
 	size_t notes, nnotes; /* which of them are true of all views */
 };
 
-/* Read the table of model-parallel rank `mp` of a scanned directory. Messages
- * name the file. */
-int rank_params_load(struct rank_params *c, const struct tagdir *dir,
-		     unsigned mp, struct errmsg *err);
+/* Makes the object of model states one that ZeRO would have saved; NULL when memory runs
+ * out. */
+struct rank_object {
+	struct value *(*make)(void *ctx, unsigned mp, struct ptfile *pt);
+	void *ctx;
+};
+
+/* Read the table of model-parallel rank `mp` of a scanned directory.  Messages name the
+ * file.  `object` may be NULL: it is the file's. */
+int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
+		     const struct rank_object *object, struct errmsg *err);
 void rank_params_done(struct rank_params *c);
 
 /* Read `rest` from the open model states of stage 3; those of others are read with the table. */

@@ -10,6 +10,9 @@
 
 #include "ckpt/base/arena.h"
 
+#define PLAIN_DEPTH_MAX 4u /* lists in lists */
+#define PLAIN_VALUES_MAX 65536u /* visited; a list may hold another one many times */
+
 bool value_is_object(const struct value *v)
 {
 	return v->kind == VALUE_REDUCE || v->kind == VALUE_NEWOBJ;
@@ -336,4 +339,25 @@ const char *value_kind_name(const struct value *v)
 	};
 
 	return v ? names[v->kind] : "nothing";
+}
+
+static bool is_plain(const struct value *v, unsigned depth, size_t *left)
+{
+	const bool list = v->kind == VALUE_TUPLE || v->kind == VALUE_LIST;
+
+	if (depth > PLAIN_DEPTH_MAX || !(*left)--)
+		return false;
+	for (size_t i = 0; list && i < v->seq.n; i++)
+		if (!is_plain(v->seq.v[i], depth + 1, left))
+			return false;
+	return list || v->kind == VALUE_NONE || v->kind == VALUE_BOOL ||
+	       v->kind == VALUE_INT || v->kind == VALUE_FLOAT ||
+	       v->kind == VALUE_STR;
+}
+
+bool value_is_plain(const struct value *v)
+{
+	size_t left = PLAIN_VALUES_MAX;
+
+	return is_plain(v, 0, &left);
 }

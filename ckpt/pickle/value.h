@@ -185,6 +185,10 @@ bool value_get_int(const struct value *v, int64_t *out);
 /* The same for one that is not negative. */
 bool value_get_count(const struct value *v, uint64_t *out);
 
+/* Is it a number, a text, None, or a short list of such?  Nothing else of the options of an
+ * optimizer goes into a file that a program will load. */
+bool value_is_plain(const struct value *v);
+
 /* A short name of the kind, for messages: "dict", "str", ... */
 const char *value_kind_name(const struct value *v);
 

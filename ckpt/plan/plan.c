@@ -13,6 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/dirs/hfdir.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/hf.h"
 #include "ckpt/model/merge_rules.h"
@@ -130,7 +131,11 @@ int plan_open(struct uckpt *u, const char *path,
 	struct plan_options universal = *options;
 	struct checkpoint *c;
 	struct plan *p;
-	int rc = checkpoint_open(u, hf ? &hf_checkpoint_ops : &zero_checkpoint_ops, path,
+	int rc = checkpoint_open(u,
+				 hf			     ? &hf_checkpoint_ops
+				 : stage0_is_likely(u, path) ? &stage0_checkpoint_ops
+							  : &zero_checkpoint_ops,
+				 path,
 				 options->rules, &c, err);
 
 	if (rc)

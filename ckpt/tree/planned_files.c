@@ -47,15 +47,19 @@ static bool are_all_there(struct shards *c, struct errmsg *why)
 	return true;
 }
 
+static bool are_chosen(const struct checkpoint *c)
+{
+	return !c->ops->is_chosen || c->ops->is_chosen(c);
+}
+
 bool planned_files_are_there(struct plan *p, struct errmsg *why)
 {
 	const struct checkpoint *const c = plan_checkpoint(p);
 	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
-	return (!c->ops->is_chosen || c->ops->is_chosen(c)) &&
-	       (latency_is_high(&c->latency) || roots_are_remote(c->u, c->path) ||
+	return (latency_is_high(&c->latency) || roots_are_remote(c->u, c->path) ||
 		are_all_there(c->shards, why)) &&
-	       shards_check_paths(c->shards, shards, 2, why) == 0;
+	       shards_check_paths(c->shards, shards, 2, why) == 0 && are_chosen(c);
 }
 
 struct sum {
@@ -81,7 +85,7 @@ static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 uint32_t planned_files_sum(struct plan *p)
 {
 	const struct checkpoint *const c = plan_checkpoint(p);
-	struct sum s = { .planned = c->shards, .same = true };
+	struct sum s = { .planned = c->shards, .same = are_chosen(c) };
 	struct checkpoint *now;
 
 	if (checkpoint_list(c->u, c->ops, c->path, &now, NULL))

@@ -11,11 +11,10 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/stage0.h"
 #include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/parallel.h"
@@ -94,8 +93,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	x->odd = tagdir_scan(s->t->o->u, &d, x->path, NULL);
 	if (!x->odd) {
 		x->odd = tagdir_find_tiny(&d, &tiny) ||
-			 (strstr(d.optim->path, "/" STAGE0_DIR "/") &&
-			  files_has_no_optimizer(s->t->o->u, x->path));
+			 stage0_look(s->t->o->u, x->path, NULL) == STAGE0_WEIGHTS;
 		tagdir_done(&d);
 	}
 	/* With option `check`, or for files that are too small, the plan says

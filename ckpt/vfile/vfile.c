@@ -19,7 +19,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/base/source.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/draft.h"
@@ -36,11 +37,16 @@ static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 	return 0;
 }
 
+static unsigned count_shards(const struct zero_checkpoint *r)
+{
+	return r->dir.mp_degree * r->dir.dp_degree;
+}
+
 /* Allocate the tables of the shards. */
 static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 {
-	r->shards = calloc(r->dir.noptim, sizeof(*r->shards));
-	r->loaded = calloc(r->dir.noptim, sizeof(*r->loaded));
+	r->shards = calloc(count_shards(r), sizeof(*r->shards));
+	r->loaded = calloc(count_shards(r), sizeof(*r->loaded));
 	r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
 	if (!r->shards || !r->loaded || !r->layouts)
 		return errmsg_nomem(err, r->dir.path);
@@ -59,18 +65,27 @@ static bool has_more_files(const struct zero_checkpoint *r)
 	       (!c->facts.is_pipeline && r->dir.nlayer);
 }
 
+static struct value *make_object(void *ctx, unsigned mp, struct ptfile *pt)
+{
+	const struct zero_checkpoint *r = ctx;
+
+	return stage0_model(&r->stage0[mp], pt->root, &pt->arena);
+}
+
 /* Load the model.  If the tag was saved before by more ranks, do so without their files,
  * which make a complete grid, too. */
 static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
 		      struct errmsg *err)
 {
-	int rc = model_load(&r->model, &r->dir, user, err);
+	const struct rank_object object = { make_object, r };
+	const struct rank_object *own = r->stage0 ? &object : NULL;
+	int rc = model_load(&r->model, &r->dir, user, own, err);
 
 	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) ||
 	    !tagdir_keep_newest(&r->dir))
 		return rc;
 	model_done(&r->model);
-	return model_load(&r->model, &r->dir, user, err);
+	return model_load(&r->model, &r->dir, user, own, err);
 }
 
 /* Tell the table which files there are. */
@@ -148,11 +163,24 @@ static int zero_load(struct checkpoint *c, const struct user_rules *rules,
 	return rc ?: set_ranks(r, err);
 }
 
+static int stage0_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
+{
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
+
+	int rc;
+
+	r->nstage0 = r->dir.nmodel;
+	rc = stage0_find(&r->stage0, &r->dir, err) ?: zero_load(c, rules, err);
+	if (!rc)
+		c->facts.bf16_names = r->stage0->bf16;
+	return rc;
+}
+
 static void zero_close(struct checkpoint *c)
 {
 	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
 
-	for (size_t i = 0; r->loaded && i < r->dir.noptim; i++)
+	for (size_t i = 0; r->loaded && i < count_shards(r); i++)
 		if (atomic_load(&r->loaded[i]))
 			shard_done(&r->shards[i]);
 	for (unsigned i = 0; r->layouts && i < r->dir.mp_degree; i++)
@@ -162,6 +190,7 @@ static void zero_close(struct checkpoint *c)
 	free(r->layouts);
 	rows_done(r);
 	model_done(&r->model);
+	stage0_free(r->stage0, r->nstage0);
 	tagdir_done(&r->dir);
 	pthread_mutex_destroy(&r->lock);
 }
@@ -240,8 +269,9 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 	assert(!atomic_load(&r->loaded[i]));
 	assert(rank == 0 || atomic_load(&r->loaded[i - rank]));
 	latency_begin(&r->c.latency, &q, SIZE_MAX);
-	rc = shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp],
-			err);
+	rc = r->stage0 ? stage0_shard(&r->stage0[mp], &r->model.ranks[mp], s, &r->layouts[mp],
+				      r->dir.model[mp].path, err)
+		       : shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp], err);
 	latency_end(&r->c.latency, &q);
 	if (!rc) {
 		rc = rank ? zckpt_compare(r, i - rank, i, true, err) : set_groups(r, mp, s, err);
@@ -280,7 +310,7 @@ static size_t count_early(const struct zero_checkpoint *r)
 
 	if (!latency_maybe_high(&r->c.latency))
 		return 0;
-	for (size_t i = 0; i < r->dir.noptim; i++)
+	for (size_t i = 0; i < count_shards(r); i++)
 		n += atomic_load(&r->loaded[i]);
 	return n < EARLY_MIN ? EARLY_MIN : n;
 }
@@ -296,7 +326,7 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	};
 	int rc;
 
-	assert(first < end && end <= last && last <= r->dir.noptim && step > 0);
+	assert(first < end && end <= last && last <= count_shards(r) && step > 0);
 	if (!l.shards)
 		return errmsg_nomem(err, r->dir.path);
 	list_missing(&l, first, end, step, SIZE_MAX);
@@ -361,8 +391,7 @@ static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 	int rc;
 
 	pthread_mutex_lock(&r->lock);
-	rc = load_missing(r, 0, (unsigned)r->dir.noptim, r->dir.dp_degree,
-			  (unsigned)r->dir.noptim, err);
+	rc = load_missing(r, 0, count_shards(r), r->dir.dp_degree, count_shards(r), err);
 	pthread_mutex_unlock(&r->lock);
 	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
 		rc = check_steps(r, mp, err);
@@ -501,6 +530,17 @@ static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 	return rc;
 }
 
+static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n,
+			struct extent_map *out, struct errmsg *err)
+{
+	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
+	bool ok = true;
+
+	for (size_t i = 0; ok && out && i < n; i++)
+		ok = stage0_add_run(&r->stage0[v[i].slice->mp], &v[i], out);
+	return ok ? 0 : errmsg_nomem(err, c->path);
+}
+
 /* Append the 0-d tensor that the first rank has for all parameters of a group. */
 static int add_number(const struct zero_checkpoint *r, const struct param *p,
 		      const struct param_state *state, struct extent_map *to,
@@ -558,6 +598,45 @@ static void zero_warm(struct checkpoint *c, size_t n)
 		zckpt_load_shards(r, mp, 0, left < c->dp ? (unsigned)left : c->dp, 1, NULL);
 	}
 }
+
+/* ZeRO's shards may have been written to a tag that was taken for one without. */
+static bool stage0_is_chosen(const struct checkpoint *c)
+{
+	return stage0_is_likely(c->u, c->path);
+}
+
+/* Model states have both, in another form. */
+static struct value *stage0_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+				   unsigned rank, struct draft *d)
+{
+	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
+	struct value *v;
+
+	(void)rank;
+	if (!draft_open(d, &r->dir.model[mp], mp))
+		return NULL;
+	v = (what == OBJECT_MODEL ? stage0_model : stage0_optimizer)(&r->stage0[mp], d->old.root,
+								      &d->a);
+	draft_require(d, v != NULL);
+	return v;
+}
+
+const struct checkpoint_ops stage0_checkpoint_ops = {
+	.size = sizeof(struct zero_checkpoint),
+	.list = zero_list,
+	.load = stage0_load,
+	.check = zero_check,
+	.states = zero_states,
+	.extents = zero_extents,
+	.parts = stage0_parts,
+	.object = stage0_object,
+	.order = rows_find,
+	.is_chosen = stage0_is_chosen,
+	.warn = zckpt_warn,
+	.problems = zckpt_find_problems,
+	.check_facts = zckpt_check_facts,
+	.close = zero_close,
+};
 
 const struct checkpoint_ops zero_checkpoint_ops = {
 	.size = sizeof(struct zero_checkpoint),

@@ -10,6 +10,7 @@
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/zero/rows.h"
 #include "ckpt/zero/shard.h"
+#include "ckpt/zero/stage0.h"
 
 struct errmsg;
 
@@ -24,6 +25,8 @@ struct zero_checkpoint {
 	struct tagdir dir;
 	struct model model;
 	struct rows rows; /* of views of weights, once one was asked for */
+	struct stage0_rank *stage0; /* of each model-parallel rank; NULL: ZeRO saved it */
+	size_t nstage0;
 
 	pthread_mutex_t lock;   /* held while shards are being read */
 	struct shard *shards;   /* by number */
@@ -32,13 +35,16 @@ struct zero_checkpoint {
 				 * its first shard */
 };
 
-/* Errors are those of tagdir_scan and model_load. */
-extern const struct checkpoint_ops zero_checkpoint_ops;
+/* Errors are those of tagdir_scan and model_load; of stage0_find, of what was saved without
+ * ZeRO. */
+extern const struct checkpoint_ops zero_checkpoint_ops, stage0_checkpoint_ops;
 
 /* `c` if it is one of these, else NULL. */
 static inline struct zero_checkpoint *zckpt_of(struct checkpoint *c)
 {
-	return c->ops == &zero_checkpoint_ops ? (struct zero_checkpoint *)c : NULL;
+	return c->ops == &zero_checkpoint_ops || c->ops == &stage0_checkpoint_ops
+		       ? (struct zero_checkpoint *)c
+		       : NULL;
 }
 
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the

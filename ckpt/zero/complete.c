@@ -76,7 +76,8 @@ int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct
 				  "%s: is of global step %" PRId64 ", but %s is of %" PRId64
 				  ": files of different checkpoints",
 				  path, step, first, c->facts.global_steps);
-	if (value_is_cstr(version) && *c->facts.ds_version &&
+	/* Of a foreign source it is that of what is made. */
+	if (value_is_cstr(version) && *c->facts.ds_version && !c->facts.source &&
 	    strcmp(version->str.p, c->facts.ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: was written by DeepSpeed %.20s, but %s by %.20s:"

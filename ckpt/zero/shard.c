@@ -102,8 +102,7 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 	return 0;
 }
 
-/* Can a state have this name?  It becomes a file name beside fp32.pt. */
-static bool is_state_name(const char *name)
+bool shard_is_state_name(const char *name)
 {
 	return *name && strlen(name) <= 64 && !strchr(name, '/') &&
 	       *name != '.' && strcmp(name, "fp32") != 0;
@@ -118,7 +117,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
-	if (!value_is_cstr(p->key) || !is_state_name(p->key->str.p))
+	if (!value_is_cstr(p->key) || !shard_is_state_name(p->key->str.p))
 		return ERRMSG_FILE(r, -ENOTSUP,
 				   "a state of group %zu has no usable name", g);
 	if (shard_find_state(&r->s->groups[g], p->key->str.p))
@@ -152,9 +151,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 			   st->name, g, value_kind_name(p->val));
 }
 
-/* transformers' Adafactor keeps the RMS of the rank's own partition, which it
- * computes before each use.  It is no state of a parameter. */
-static bool is_of_partition(const struct param_state *st)
+bool shard_is_of_partition(const struct param_state *st)
 {
 	return st->kind != STATE_FLAT && strcmp(st->name, "RMS") == 0;
 }
@@ -204,7 +201,7 @@ static int read_states(const struct shard_reader *r, size_t g,
 
 		if (rc < 0)
 			return rc;
-		to->n += rc && !is_of_partition(&to->v[to->n]);
+		to->n += rc && !shard_is_of_partition(&to->v[to->n]);
 	}
 	return 0;
 }

@@ -25,6 +25,13 @@ struct shard_reader {
 /* The name of the first parameter of group g, for messages. */
 const char *shard_group_name(const struct shard_reader *r, size_t g);
 
+/* Can a state have this name?  It becomes a file name beside fp32.pt. */
+bool shard_is_state_name(const char *name);
+
+/* transformers' Adafactor keeps the RMS of the rank's own partition, which it computes before
+ * each use.  It is no state of a parameter. */
+bool shard_is_of_partition(const struct param_state *st);
+
 /* shard_cut.c: fill in the layout, if it is empty. */
 int shard_build_layout(const struct shard_reader *r);
 

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/shards.h"
@@ -152,7 +153,12 @@ static int find_in_shards(struct finding *f, const struct extent_map *map,
 
 	while (!rc && extent_next(&w)) {
 		assert(w.e->kind == EXTENT_SHARD);
-		rc = find_run(f, &w);
+		rc = extent_is_cast(w.e)
+			     ? errmsg_set(
+				       f->err, -ENOTSUP,
+				       "%s: %s is of type %s; mount it with ucfs and resume with --universal_checkpoint",
+				       f->x->t.s->path, f->x->t.name, dtype_name(w.e->dtype))
+			     : find_run(f, &w);
 	}
 	return rc;
 }
@@ -229,8 +235,10 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
-	int rc = checkpoint_open(s->u, &zero_checkpoint_ops, s->path, s->rules,
-				 &z->c, err);
+	int rc = checkpoint_open(s->u,
+				 stage0_is_likely(s->u, s->path) ? &stage0_checkpoint_ops
+								 : &zero_checkpoint_ops,
+				 s->path, s->rules, &z->c, err);
 
 	if (rc)
 		return rc;

@@ -61,11 +61,11 @@ int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
 	rc = dcp_open(test_context(), c->dir, &d, err);
 	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
 		const size_t len = (size_t)
-			dcp_attrs(d, 0, (enum dcp_zerofile_kind)i).st.st_size;
+			dcp_attrs(d, (enum dcp_zerofile_kind)i).st.st_size;
 
 		files[i].len = 0;
 		bytebuf_add_fill(&files[i], 0, len);
-		rc = dcp_read(d, 0, (enum dcp_zerofile_kind)i, files[i].data, len, 0,
+		rc = dcp_read(d, (enum dcp_zerofile_kind)i, files[i].data, len, 0,
 			      err);
 		if (rc || i == DCP_ZEROFILE_KINDS - 1)
 			dcp_close(d);

@@ -30,18 +30,18 @@ static void test_changed(void **state)
 	assert_ptr_not_equal(before, after);
 	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
 		const enum dcp_zerofile_kind kind = (enum dcp_zerofile_kind)i;
-		const size_t size = (size_t)dcp_attrs(after, 0, kind).st.st_size;
+		const size_t size = (size_t)dcp_attrs(after, kind).st.st_size;
 		uint8_t *const all = malloc(size);
 
 		assert_non_null(all);
-		assert_true(dcp_attrs(before, 0, kind).st.st_ino !=
-			    dcp_attrs(after, 0, kind).st.st_ino);
-		assert_int_equal(dcp_read(before, 0, kind, all, size, 0, &err), -EIO);
+		assert_true(dcp_attrs(before, kind).st.st_ino !=
+			    dcp_attrs(after, kind).st.st_ino);
+		assert_int_equal(dcp_read(before, kind, all, size, 0, &err), -EIO);
 		assert_non_null(strstr(err.text, "__2_0.distcp: was written to"));
-		assert_int_equal(dcp_read(after, 0, kind, all, size, 0, &err), 0);
+		assert_int_equal(dcp_read(after, kind, all, size, 0, &err), 0);
 		assert_memory_equal(all, c->files[i].data, size);
 		/* What lies in other files can still be read. */
-		assert_int_equal(dcp_read(before, 0, kind, &byte, 1, 0, &err), 0);
+		assert_int_equal(dcp_read(before, kind, &byte, 1, 0, &err), 0);
 		free(all);
 	}
 	dcp_close(before);

@@ -24,7 +24,7 @@ static int load(const char *dir, struct model *m, struct errmsg *err)
 
 	if (rc)
 		fail_msg("%s", err->text);
-	rc = model_load(m, &d, NULL, err);
+	rc = model_load(m, &d, NULL, NULL, err);
 	tagdir_done(&d);
 	return rc;
 }

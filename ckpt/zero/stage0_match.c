@@ -5,25 +5,25 @@
  * not recorded, nor which parameters it has.  Shapes tell: matrices decay and vectors do
  * not, in all usual groups.
  */
-#include "ckpt/dcp/stage0_build.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/blobs.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/vfile/shards.h"
+#include "ckpt/zero/stage0_build.h"
 
 #define CHECKED_MAX 32u /* elements of each master */
 
 struct shaped {
-	const struct dcp_item *like;
+	const struct stored *like;
+	const char *key;
 	size_t i;
 };
 
-static int compare_shapes(const struct dcp_item *a, const struct dcp_item *b)
+int stage0_compare_shapes(const struct stored *a, const struct stored *b)
 {
 	if (a->ndim != b->ndim)
 		return a->ndim < b->ndim ? -1 : 1;
@@ -35,21 +35,21 @@ static int compare_shapes(const struct dcp_item *a, const struct dcp_item *b)
 
 static int by_shape(const void *a, const void *b)
 {
-	const struct shaped *const x = a, *const y = b;
+	const struct shaped *x = a, *const y = b;
 
-	return compare_shapes(x->like, y->like) ?: (x->i < y->i ? -1 : x->i > y->i);
+	return stage0_compare_shapes(x->like, y->like) ?: (x->i < y->i ? -1 : x->i > y->i);
 }
 
 /* Do all parameters have numbers, in one group? */
 static bool is_whole(const struct stage0_builder *b)
 {
-	const struct stage0_entry *const e = b->entries;
+	const struct stage0_entry *e = b->entries;
 	const size_t n = b->nparams;
 
 	if (n != b->nentries || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (e[i].like && !dcp_same_shape(e[i].like, b->params[i].weight))
+		if (e[i].like && stage0_compare_shapes(e[i].like->tensor, b->params[i].weight) != 0)
 			return false;
 	return true;
 }
@@ -59,7 +59,7 @@ static size_t run_of(const struct shaped *v, size_t n)
 {
 	size_t k = 0;
 
-	while (k < n && dcp_same_shape(v[k].like, v->like))
+	while (k < n && stage0_compare_shapes(v[k].like, v->like) == 0)
 		k++;
 	return k;
 }
@@ -68,12 +68,12 @@ static size_t run_of(const struct shaped *v, size_t n)
 static int match_class(struct stage0_builder *b, const struct shaped *e, size_t ne,
 		       const struct shaped *p, size_t np)
 {
-	struct stage0_entry *const entries = b->entries;
+	struct stage0_entry *entries = b->entries;
 
 	if (!np)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "%s: no parameter of the model has this shape",
-				   e->like->key);
+				   e->key);
 	if (ne != np)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "the model has %zu parameters of the shape of"
@@ -96,19 +96,20 @@ static int match_shapes(struct stage0_builder *b, struct shaped *p, struct shape
 	int rc = 0;
 
 	for (size_t k = 0; k < n; k++)
-		p[k] = (struct shaped){ b->params[k].weight, k };
+		p[k] = (struct shaped){ b->params[k].weight, b->params[k].name, k };
 	for (size_t k = 0; k < b->nentries; k++)
 		if (b->entries[k].like)
-			e[ne++] = (struct shaped){ b->entries[k].like, k };
+			e[ne++] = (struct shaped){ b->entries[k].like->tensor,
+						   b->entries[k].like->key, k };
 	qsort(p, n, sizeof(*p), by_shape);
 	qsort(e, ne, sizeof(*e), by_shape);
 	for (size_t k = 0, len; !rc && k < ne; k += len) {
 		size_t same;
 
 		len = run_of(e + k, ne - k);
-		while (i < n && compare_shapes(p[i].like, e[k].like) < 0)
+		while (i < n && stage0_compare_shapes(p[i].like, e[k].like) < 0)
 			i++;
-		same = i < n && dcp_same_shape(p[i].like, e[k].like)
+		same = i < n && stage0_compare_shapes(p[i].like, e[k].like) == 0
 			       ? run_of(p + i, n - i)
 			       : 0;
 		rc = match_class(b, e + k, len, p + i, same);
@@ -136,7 +137,7 @@ int stage0_match(struct stage0_builder *b)
 
 int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 {
-	const struct stage0_entry *const e = b->entries;
+	const struct stage0_entry *e = b->entries;
 	const size_t n = b->nentries;
 	uint64_t sum[2] = { 0 }; /* of vectors, of matrices */
 	size_t group[2] = { 0 };
@@ -144,10 +145,10 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 	for (size_t i = 0; i < b->nparams; i++)
 		sum[b->params[i].weight->ndim > 1] += b->params[i].weight->numel;
 	if (n == 2)
-		group[sum[1] != e[0].like->numel] = 1;
-	if (n == 1 ? e[0].like->numel != sum[0] + sum[1]
-		   : n != 2 || e[group[0]].like->numel != sum[0] ||
-			     e[group[1]].like->numel != sum[1])
+		group[sum[1] != e[0].like->tensor->numel] = 1;
+	if (n == 1 ? e[0].like->tensor->numel != sum[0] + sum[1]
+		   : n != 2 || e[group[0]].like->tensor->numel != sum[0] ||
+			     e[group[1]].like->tensor->numel != sum[1])
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "the optimizer's %zu groups have neither all"
 				   " parameters of the model nor its matrices and its"
@@ -157,14 +158,31 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 	return 0;
 }
 
-static int check_master(const struct stage0_builder *b, const struct dcp_param *p)
+/* Read the first `n` elements from a place. */
+static int read_first(const struct stage0_builder *b, struct shards *files,
+		      const struct stage0_place *p, float *out, size_t n)
 {
-	const size_t n = p->weight->numel < CHECKED_MAX ? p->weight->numel
-							: CHECKED_MAX;
-	float master[CHECKED_MAX], weight[CHECKED_MAX];
-	int rc = dcp_blobs_read(b->b, p->master, DTYPE_F32, master, 0, n, b->err) ?:
-		 dcp_blobs_read(b->b, p->weight, DTYPE_F32, weight, 0, n, b->err);
+	uint8_t raw[CHECKED_MAX * sizeof(double)];
+	const int rc =
+		shards_read(files, p->file, raw, n * dtype_size(p->dtype), p->at, b->err);
 
+	if (!rc)
+		cast_to_float(p->dtype, raw, out, n);
+	return rc;
+}
+
+static int check_master(const struct stage0_builder *b, struct shards *files,
+			const struct stage0_owned *p)
+{
+	const struct stored *w = p->weight;
+	const size_t n = w->numel < CHECKED_MAX ? w->numel : CHECKED_MAX;
+	const struct stage0_place own = { w->file, w->dtype, w->storage };
+	float master[CHECKED_MAX], weight[CHECKED_MAX];
+	int rc;
+
+	if (p->places->at == own.at && p->places->file == own.file)
+		return 0;
+	rc = read_first(b, files, p->places, master, n) ?: read_first(b, files, &own, weight, n);
 	for (size_t k = 0; !rc && k < n; k++)
 		if (fabsf(master[k] - weight[k]) > fabsf(master[k]) / 256 + 1e-7f)
 			rc = ERRMSG_FILE(b, -ENOTSUP,
@@ -176,12 +194,14 @@ static int check_master(const struct stage0_builder *b, const struct dcp_param *
 
 int stage0_match_check(const struct stage0_builder *b)
 {
-	const struct dcp_group *const v = b->o->groups;
-	int rc = 0;
+	const struct tagdir *d = b->s->dir;
+	struct shards *files = checkpoint_shards(d->u, d->files, d->nfiles);
+	const struct stage0_group *v = b->o->groups;
+	int rc = files ? 0 : errmsg_nomem(b->err, b->file);
 
 	for (size_t g = 0; g < b->o->ngroups; g++)
 		for (size_t i = 0; !rc && i < v[g].nparams; i++)
-			if (v[g].params[i].master != v[g].params[i].weight)
-				rc = check_master(b, &v[g].params[i]);
+			rc = check_master(b, files, &v[g].params[i]);
+	shards_free(files);
 	return rc;
 }

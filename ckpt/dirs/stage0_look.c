@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether a directory is what DeepSpeed saves without ZeRO (runtime/engine.py,
+ * _save_checkpoint): the model states of each model-parallel rank have its optimizer, too.
+ */
+#include "ckpt/dirs/stage0_look.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/dirlist.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
+#include "ckpt/pickle/value.h"
+
+#define FIRST "mp_rank_00_model_states.pt"
+
+bool stage0_is_likely(struct uckpt *u, const char *dir)
+{
+	struct dirlist l = { 0 };
+	bool may = false, other = io_list(u, dir, 0, &l, NULL) != 0;
+
+	for (size_t i = 0; i < l.n; i++) {
+		may |= strcmp(l.v[i].name, FIRST) == 0;
+		/* A universal checkpoint has model states, too. */
+		other |= names_parse(l.v[i].name).kind == TAG_FILE_OPTIM ||
+			 strcmp(l.v[i].name, "zero") == 0;
+	}
+	dirlist_done(&l);
+	return may && !other;
+}
+
+int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err)
+{
+	const struct value *optimizer = value_find(root, "optimizer");
+	const struct value_seq *experts = value_find_items(root, "num_experts");
+
+	if (!value_pairs(optimizer))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: no optimizer is in it, nor *_optim_states.pt"
+				  " files beside it: optimizer shards are missing",
+				  file);
+	if (experts && experts->n)
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: a mixture of experts saved without ZeRO"
+				  " (stage 0), whose optimizer is not read",
+				  file);
+	if (value_find(optimizer, KEY_FP32_GROUPS))
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: saved without ZeRO (stage 0) by"
+				  " BF16_Optimizer, which saves the states of one"
+				  " data-parallel rank only",
+				  file);
+	return 0;
+}
+
+static enum stage0_kind kind_of(const struct value *root)
+{
+	if (!stage0_check_optimizer(root, "", NULL))
+		return STAGE0_OPTIMIZER;
+	return value_find_pairs(root, "module") || value_find_items(root, "param_shapes")
+		       ? STAGE0_WEIGHTS
+		       : STAGE0_NONE;
+}
+
+enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *err)
+{
+	enum stage0_kind kind = STAGE0_NONE;
+	struct ptfile pt;
+	struct source src;
+	char *path;
+
+	if (!stage0_is_likely(u, dir) || asprintf(&path, "%s/" FIRST, dir) < 0)
+		return kind;
+	if (!io_open(u, path, NULL, &src, err) && !ptfile_open_source(&pt, &src, err)) {
+		kind = kind_of(pt.root);
+		ptfile_close(&pt);
+	}
+	free(path);
+	return kind;
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What DeepSpeed saves without ZeRO (runtime/engine.py, _save_checkpoint): the model states
+ * of each model-parallel rank have its optimizer, too, or that of DeepSpeed that wraps it
+ * for 16 bits (runtime/fp16/unfused_optimizer.py, fused_optimizer.py).  A pipeline's
+ * weights are in files of layers (runtime/pipe/module.py); which stage had a layer follows
+ * from the number of parameters that its optimizer has.
+ */
+#include "ckpt/zero/stage0.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/keys.h"
+#include "ckpt/format/module_dict.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/zero/stage0_build.h"
+
+#define TIED "tied_modules."
+
+int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
+		  const struct value *v, const char *key, const struct stored **out)
+{
+	struct arena *a = &b->o->arena;
+	struct stored *s = arena_alloc(a, sizeof(*s));
+	struct tensor t;
+	uint64_t at;
+	int rc = s ? ptfile_run(pt, v, key, &t, &at, b->err) : errmsg_nomem(b->err, b->file);
+
+	if (rc)
+		return rc;
+	t.storage_offset = 0;
+	t.storage_numel = t.numel;
+	if (!stored_init(s, a, &t, at))
+		return errmsg_nomem(b->err, b->file);
+	s->file = file;
+	*out = s;
+	return 0;
+}
+
+static bool is_buffer(const struct stage0_builder *b, const char *name)
+{
+	return array_find(b->buffers, b->nbuffers, sizeof(*b->buffers), name);
+}
+
+static int list_buffers(struct stage0_builder *b)
+{
+	const struct value_seq *names =
+		value_find_items(b->pt->root, "buffer_names");
+
+	b->nbuffers = names ? names->n : 0;
+	b->buffers = arena_alloc(&b->o->arena, (b->nbuffers + 1) * sizeof(*b->buffers));
+	if (!b->buffers)
+		return errmsg_nomem(b->err, b->file);
+	for (size_t i = 0; i < b->nbuffers; i++)
+		b->buffers[i] = value_cstr(names->v[i]);
+	qsort(b->buffers, b->nbuffers, sizeof(*b->buffers), array_by_text);
+	return 0;
+}
+
+/* The parameter whose elements a tensor has, or NULL. */
+static const struct stage0_param *find_same(const struct stage0_builder *b,
+					    const struct stored *t)
+{
+	size_t pos = 0;
+	uint32_t i;
+
+	while (t->numel && hashtab_next(&b->places, hash_number(t->storage), &pos, &i)) {
+		const struct stored *w = b->params[i].weight;
+
+		if (w->file == t->file && w->storage == t->storage && !stage0_compare_shapes(w, t))
+			return &b->params[i];
+	}
+	return NULL;
+}
+
+/* Note another name of a parameter. */
+static int add_tie(struct stage0_builder *b, const char *name, const char *of)
+{
+	struct stage0_rank *o = b->o;
+
+	if (!arena_reserve(&o->arena, &o->ties, o->nties, &o->ties_cap, o->nties + 1,
+			   sizeof(*o->ties)))
+		return errmsg_nomem(b->err, b->file);
+	o->ties[o->nties++] = (struct stage0_tie){ name, of };
+	return 0;
+}
+
+static int add_param(struct stage0_builder *b, const char *name, const struct stored *weight)
+{
+	const struct stage0_param *same = find_same(b, weight);
+
+	if (same)
+		return add_tie(b, name, same->name);
+	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap,
+			   b->nparams + 1, sizeof(*b->params)) ||
+	    !hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams))
+		return errmsg_nomem(b->err, b->file);
+	b->params[b->nparams++] = (struct stage0_param){ name, weight };
+	b->numel += weight->numel;
+	return 0;
+}
+
+/* What the names of the tied module that a layer is begin with, by those that the model's
+ * rules have for such; NULL: it is none. */
+static const char *find_tie(struct stage0_builder *b, const struct value_dict *layer)
+{
+	for (size_t i = 0; i < b->nties; i++) {
+		const char *dot = strchr(b->ties[i] + strlen(TIED), '.');
+
+		for (size_t k = 0; dot && k < layer->n; k++)
+			if (value_is_str(layer->v[k].key, dot + 1))
+				return arena_strndup(
+					&b->o->arena, b->ties[i],
+					(size_t)(dot + 1 - b->ties[i]));
+	}
+	return NULL;
+}
+
+static bool is_tied(const char *name)
+{
+	return strncmp(name, TIED, strlen(TIED)) == 0;
+}
+
+/* Collect the patterns that name parameters of tied modules, without their escapes. */
+static int list_ties(struct stage0_builder *b)
+{
+	const struct value_dict *info =
+		value_find_pairs(b->pt->root, KEY_UC_INFO);
+	struct arena *a = &b->o->arena;
+	size_t cap = 0;
+
+	for (size_t i = 0; info && i < info->n; i++) {
+		const struct value_seq *list = value_items(info->v[i].val);
+
+		for (size_t k = 0; list && k < list->n; k++) {
+			const char *from = value_cstr(list->v[k]);
+			char *text, *to;
+
+			if (!is_tied(from))
+				continue;
+			text = to = arena_strdup(a, from);
+			if (!text || !arena_reserve(a, &b->ties, b->nties, &cap,
+						    b->nties + 1, sizeof(*b->ties)))
+				return errmsg_nomem(b->err, b->file);
+			for (; *from; from++)
+				if (*from != '\\')
+					*to++ = *from;
+			*to = '\0';
+			b->ties[b->nties++] = text;
+		}
+	}
+	return 0;
+}
+
+/* Add a parameter of a tied module, unless the stage has it already. */
+static int add_tied(struct stage0_builder *b, const char *name, const struct stored *weight)
+{
+	for (size_t i = 0; i < b->nparams; i++)
+		if (strcmp(b->params[i].name, name) == 0)
+			return 0;
+	return add_param(b, name, weight);
+}
+
+/* Add the tensors of a dict of names in an open file: parameters that are no buffers. */
+static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
+		       const struct value_dict *d, const char *prefix)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < d->n; i++) {
+		const struct value *key = d->v[i].key;
+		const struct stored *t;
+		char *name;
+
+		if (!value_is_cstr(key) || !tensor_is(d->v[i].val))
+			continue;
+		name = arena_alloc(&b->o->arena, strlen(prefix) + key->str.len + 1);
+		if (!name)
+			return errmsg_nomem(b->err, b->file);
+		sprintf(name, "%s%s", prefix, key->str.p);
+		if (is_buffer(b, name))
+			continue;
+		rc = stage0_tensor(b, pt, file, d->v[i].val, name, &t);
+		if (rc == -ENOTSUP)
+			rc = 0; /* the optimizer has none like this: it is frozen */
+		else if (!rc)
+			rc = (is_tied(name) ? add_tied : add_param)(b, name, t);
+	}
+	return rc;
+}
+
+/* Add the parameters of a layer.  A pipeline may have thousands, and none stays open. */
+static int add_layer(struct stage0_builder *b, const struct tag_file *f)
+{
+	const struct value_dict *d;
+	char number[16];
+	struct ptfile pt;
+	int rc = tagdir_open_file(f, &pt, b->err);
+
+	if (rc)
+		return rc;
+	b->o->arena.limit += pt.arena.used * STAGE0_MEMORY_PER_BYTE;
+	d = value_pairs(pt.root);
+	snprintf(number, sizeof(number), "%u.", f->id.layer);
+	rc = d ? add_tensors(b, &pt, (uint32_t)(f - b->s->dir->files), d, find_tie(b, d) ?: number)
+	       : errmsg_set(b->err, -EBADMSG, "%s: is no dict", f->path);
+	ptfile_close(&pt);
+	return rc;
+}
+
+static bool has_all(const struct stage0_builder *b)
+{
+	return b->flat ? b->numel >= b->flat : b->nparams >= b->nentries;
+}
+
+/* Add a stage's layers: those that follow, until they have what the optimizer has.  The
+ * last stage has all that are left.  A tied layer may have no file but in an earlier
+ * stage. */
+static int add_layers(struct stage0_builder *b)
+{
+	struct stage0 *s = b->s;
+	const struct tagdir *d = s->dir;
+	const unsigned rank = b->mp % s->tensor;
+	const bool last = b->mp + s->tensor >= d->nmodel;
+	size_t *at = &s->next[rank];
+	int rc = 0;
+
+	for (; !rc && *at < d->nlayer && (last || !has_all(b)); ++*at)
+		if (d->layer[*at].id.mp == rank)
+			rc = add_layer(b, &d->layer[*at]);
+	for (size_t i = 0; !rc && !has_all(b) && i < s->ntied; i++)
+		if (s->tied[i].rank == rank)
+			rc = add_tied(b, s->tied[i].param.name, s->tied[i].param.weight);
+	return rc;
+}
+
+/* Tied modules come first in a stage (PipelineModule.__init__).  Note them for later
+ * stages. */
+static int sort_ties(struct stage0_builder *b)
+{
+	struct stage0 *s = b->s;
+	struct stage0_param *v = arena_alloc(&b->o->arena, (b->nparams + 1) * sizeof(*v));
+	size_t n = 0;
+
+	if (!v || !arena_reserve(&s->arena, &s->tied, s->ntied, &s->tied_cap,
+				 s->ntied + b->nparams, sizeof(*s->tied)))
+		return errmsg_nomem(b->err, b->file);
+	for (int tied = 1; tied >= 0; tied--)
+		for (size_t i = 0; i < b->nparams; i++) {
+			if (is_tied(b->params[i].name) != tied)
+				continue;
+			v[n++] = b->params[i];
+			if (tied)
+				s->tied[s->ntied++] =
+					(struct stage0_tied){ b->mp % s->tensor, b->params[i] };
+		}
+	b->params = v;
+	return 0;
+}
+
+int stage0_find_params(struct stage0_builder *b)
+{
+	const struct value_dict *module;
+	int rc = module_dict(b->pt->root, b->file, &b->o->arena, &module, b->err)
+			 ?: list_buffers(b);
+
+	if (!rc && module)
+		return add_tensors(b, b->pt, b->number, module, "");
+	return rc ?: list_ties(b) ?: add_layers(b) ?: sort_ties(b);
+}
+
+/* Add the layer of a parameter of a pipeline that is called <layer>.<name>, unless it was
+ * added. */
+static int add_layer_of(struct stage0_builder *b, const char *name, bool *added)
+{
+	const struct tagdir *d = b->s->dir;
+	struct ckname id = { .kind = TAG_FILE_LAYER, .mp = b->mp % b->s->tensor };
+	const struct tag_file *f;
+	char *tail;
+
+	id.layer = (unsigned)strtoul(name, &tail, 10);
+	if (tail == name || *tail != '.')
+		return ERRMSG_FILE(b, -ENOTSUP,
+				   "%s: which layer has a tied module is not recorded,"
+				   " and there is no optimizer", name);
+	f = tagdir_find(d, &id, NULL);
+	if (!f)
+		return ERRMSG_FILE(b, -EBADMSG, "%s: the file of its layer is missing", name);
+	if (added[f - d->layer])
+		return 0;
+	added[f - d->layer] = true;
+	return add_layer(b, f);
+}
+
+int stage0_find_listed(struct stage0_builder *b, const struct value_seq *shapes)
+{
+	bool *added = arena_alloc(&b->o->arena, b->s->dir->nlayer + 1);
+	int rc = added ? 0 : errmsg_nomem(b->err, b->file);
+
+	for (size_t g = 0; !rc && g < shapes->n; g++) {
+		const struct value_dict *d = value_pairs(shapes->v[g]);
+
+		for (size_t i = 0; !rc && d && i < d->n; i++)
+			rc = add_layer_of(b, value_cstr(d->v[i].key), added);
+	}
+	return rc;
+}
+
+/* Are there model states of all ranks, and of no others? */
+static int check_ranks(const struct stage0_builder *b)
+{
+	const size_t n = b->s->dir->nmodel;
+	int64_t ranks;
+
+	if (!value_get_int(value_find(b->pt->root, "mp_world_size"), &ranks) ||
+	    ranks == (int64_t)n)
+		return 0;
+	return ERRMSG_FILE(b, -EBADMSG,
+			   "is of %lld model-parallel ranks, and the model states of %zu are there",
+			   (long long)ranks, n);
+}
+
+/* Has each tensor-parallel rank the layers that others have? */
+static int check_layers(const struct stage0 *s, struct errmsg *err)
+{
+	const struct tagdir *d = s->dir;
+
+	for (size_t i = 0; i < d->nlayer; i++)
+		for (struct ckname id = { .kind = TAG_FILE_LAYER, .layer = d->layer[i].id.layer };
+		     id.mp < s->tensor; id.mp++)
+			if (!tagdir_find(d, &id, NULL))
+				return errmsg_set(
+					err, -EBADMSG,
+					"%s/layer_%02u-model_%02u-model_states.pt: missing",
+					d->path, id.layer, id.mp);
+	return 0;
+}
+
+static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struct errmsg *err)
+{
+	const struct tag_file *f = &s->dir->model[mp];
+	struct ptfile pt;
+	struct stage0_builder b = {
+		.s = s,
+		.o = o,
+		.mp = mp,
+		.pt = &pt,
+		.file = f->path,
+		.err = err,
+	};
+	int rc = tagdir_open_file(f, &pt, err);
+
+	if (rc)
+		return rc;
+	b.number = (uint32_t)(f - s->dir->files);
+	o->arena.limit = (1u << 20) + pt.arena.used * STAGE0_MEMORY_PER_BYTE;
+	rc = check_ranks(&b) ?: stage0_find_groups(&b);
+	if (rc == -ENOMEM && o->arena.refused)
+		rc = errmsg_set(err, -E2BIG, "%s: describes too much for its size", f->path);
+	hashtab_done(&b.places);
+	ptfile_close(&pt);
+	return rc;
+}
+
+int stage0_find(struct stage0_rank **out, const struct tagdir *d, struct errmsg *err)
+{
+	struct stage0 s = { .dir = d, .tensor = 1 };
+	int rc;
+
+	for (size_t i = 0; i < d->nlayer; i++)
+		if (d->layer[i].id.mp >= s.tensor)
+			s.tensor = d->layer[i].id.mp + 1;
+	rc = check_layers(&s, err);
+	s.next = arena_alloc(&s.arena, s.tensor * sizeof(*s.next));
+	*out = calloc(d->nmodel, sizeof(**out));
+	if (!rc && (!s.next || !*out))
+		rc = errmsg_nomem(err, d->path);
+	for (unsigned mp = 0; !rc && mp < d->nmodel; mp++)
+		rc = find_rank(&s, &(*out)[mp], mp, err);
+	arena_done(&s.arena);
+	return rc;
+}
+
+void stage0_free(struct stage0_rank *v, size_t n)
+{
+	for (size_t i = 0; v && i < n; i++)
+		arena_done(&v[i].arena);
+	free(v);
+}

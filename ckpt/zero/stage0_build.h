@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_STAGE0_BUILD_H
+#define UCKPT_STAGE0_BUILD_H
+
+#include "ckpt/base/hashtab.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/zero/stage0.h"
+
+struct value_seq;
+
+/* A state of a parameter, or its master weight: a tensor, or any other value. */
+struct stage0_state {
+	const char *field;
+	const char *key; /* for messages */
+	const struct stored *tensor; /* NULL: `value` */
+	const struct value *value;
+};
+
+/* What an optimizer has under a number: the states of a parameter, or of a whole group
+ * whose parameters it has end to end. */
+struct stage0_entry {
+	size_t group;
+	const struct stage0_param *param; /* found by stage0_match */
+	struct stage0_state *states; /* in order; and the master weight, if it has one */
+	size_t n;
+	const struct stage0_state *like; /* a tensor of its shape; NULL: there is none */
+};
+
+/* A parameter of the model's. */
+struct stage0_param {
+	const char *name;
+	const struct stored *weight;
+};
+
+/* A parameter of a tied module, in the stages of a pipeline so far. */
+struct stage0_tied {
+	unsigned rank; /* of tensor parallelism */
+	struct stage0_param param;
+};
+
+/* Shared by all ranks while they are found, in order. */
+struct stage0 {
+	const struct tagdir *dir;
+	struct arena arena;
+	size_t *next; /* number of the layer in dir->layer, by tensor-parallel rank */
+	unsigned tensor; /* ranks of tensor parallelism, if there are layers */
+	struct stage0_tied *tied;
+	size_t ntied, tied_cap;
+};
+
+/* Shared by stage0*.c: one model-parallel rank in the making. */
+struct stage0_builder {
+	struct stage0 *s;
+	struct stage0_rank *o;
+	unsigned mp;
+	const struct ptfile *pt; /* its model states */
+	uint32_t number;         /* of these */
+	const char *file;        /* their path, for messages */
+	struct errmsg *err;
+	/* The optimizer's: */
+	const struct value *torch; /* the state_dict of torch's */
+	struct stage0_entry *entries;
+	size_t nentries;
+	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
+	/* The model's: */
+	struct stage0_param *params;
+	size_t nparams, params_cap;
+	uint64_t numel; /* of all */
+	struct hashtab places; /* parameters, by their data's place */
+	const char **buffers; /* names, sorted */
+	size_t nbuffers;
+	char **ties; /* names of parameters of tied modules */
+	size_t nties;
+};
+
+/* Memory that is kept, for each byte of the values in a file. */
+#define STAGE0_MEMORY_PER_BYTE 8
+
+/* Describe a tensor of the open file `pt`, number `file`.  As ptfile_run. */
+int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
+		  const struct value *v, const char *key, const struct stored **out);
+
+/* -1, 0 or 1. */
+int stage0_compare_shapes(const struct stored *a, const struct stored *b);
+
+/* The torch state_dict in the optimizer of model states, and its groups; NULL: none. */
+const struct value *stage0_torch(const struct value *root);
+const struct value_seq *stage0_groups(const struct value *root);
+
+/* Find a stage's parameters of these names and shapes, param_shapes, in the files of its
+ * layers.  -ENOTSUP for a tied module, -EBADMSG for a layer that is missing. */
+int stage0_find_listed(struct stage0_builder *b, const struct value_seq *shapes);
+
+/* Find the model's parameters: those of the module, or of a stage's layers. */
+int stage0_find_params(struct stage0_builder *b);
+
+/* Find a rank's groups, or those without states.  As stage0_find. */
+int stage0_find_groups(struct stage0_builder *b);
+
+/* Find the parameter of each entry; those without `like` may stay without one.  Entries are
+ * in the optimizer's order, parameters in the model's.  -ENOTSUP if shapes do not tell which
+ * is which. */
+int stage0_match(struct stage0_builder *b);
+
+/* The same where entries are flat groups: set the group that owns each parameter, by the
+ * parameter's number. */
+int stage0_match_flat(const struct stage0_builder *b, size_t *owners);
+
+/* Check that masters of 16-bit weights begin with what these were rounded from. */
+int stage0_match_check(const struct stage0_builder *b);
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a rank without ZeRO has as a shard of stage 1, and what it has pickled as stage 1 has
+ * it: model/rank_params.c and zero/shard.c describe that.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/keys.h"
+#include "ckpt/pickle/value.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/zero/shard_impl.h"
+#include "ckpt/zero/stage0_build.h"
+
+static bool describe_group(const struct stage0_group *from, struct shard *s,
+			   struct param_states *to)
+{
+	to->v = arena_alloc(&s->arena, (from->nstates + 1) * sizeof(*to->v));
+	if (!to->v)
+		return false;
+	to->v[to->n++] = (struct param_state){ .name = "fp32",
+					       .dtype = DTYPE_F32,
+					       .requires_grad = true };
+	for (size_t i = 0; i < from->nstates; i++)
+		if (!shard_is_of_partition(&from->states[i]))
+			to->v[to->n++] = from->states[i];
+	return true;
+}
+
+int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
+		 struct layout *layout, const char *file, struct errmsg *err)
+{
+	const struct shard_reader own = { .s = s, .c = c, .layout = layout, .file = file,
+					  .err = err };
+	int rc;
+
+	*s = (struct shard){ .ngroups = r->ngroups, .ds_version = NAMES_DS_VERSION };
+	s->groups = arena_alloc(&s->arena, (r->ngroups + 1) * sizeof(*s->groups));
+	rc = s->groups ? shard_build_layout(&own) : errmsg_nomem(err, file);
+	for (size_t g = 0; !rc && g < r->ngroups; g++) {
+		s->groups[g].padding = !partition_filled(&layout->groups[g], 0);
+		if (!describe_group(&r->groups[g], s, &s->groups[g].states))
+			rc = errmsg_nomem(err, file);
+	}
+	if (rc)
+		shard_done(s);
+	return rc;
+}
+
+bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run,
+		    struct extent_map *out)
+{
+	const struct stage0_group *g = &r->groups[run->slice->group];
+	const struct stage0_place *p = g->params[run->slice->index].places;
+
+	for (size_t i = 0; i < g->nstates; i++)
+		if (strcmp(g->states[i].name, run->state->name) == 0)
+			p = &g->params[run->slice->index].places[i + 1];
+	return extent_add_cast(out, run->numel, p->file, p->at + run->first * dtype_size(p->dtype),
+			       p->dtype, run->to);
+}
+
+static void set_int(struct arena *a, struct value *dict, const char *key, int64_t n)
+{
+	value_dict_set(a, dict, key, value_new_int(a, n));
+}
+
+static void set_config(struct arena *a, struct value *root, const struct value *old)
+{
+	const struct value_field zero = { "zero_optimization", NULL };
+	struct value *config = value_find(old, KEY_DS_CONFIG), *stage = value_new(a, VALUE_DICT);
+	struct value *out = value_pairs(config) ? value_edit(a, config, &zero, 1)
+						: value_new(a, VALUE_DICT);
+
+	set_int(a, stage, "stage", 1);
+	value_dict_set(a, out, zero.key, stage);
+	value_dict_set(a, root, KEY_DS_CONFIG, out);
+	value_dict_set(a, root, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
+}
+
+/* The shapes of parameters by group. */
+static struct value *shapes_value(const struct stage0_rank *r, struct arena *a)
+{
+	struct value *list = value_new(a, VALUE_LIST);
+
+	for (size_t g = 0; g < r->ngroups; g++) {
+		struct value *dict = value_new_ordered(a);
+
+		for (size_t i = 0; i < r->groups[g].nparams; i++) {
+			const struct stage0_owned *p = &r->groups[g].params[i];
+
+			value_dict_set(a, dict, p->name,
+				       tensor_size_to_value(a, p->weight->shape, p->weight->ndim));
+		}
+		value_append(a, list, dict);
+	}
+	return list;
+}
+
+/* Other names of parameters. */
+static struct value *ties_value(const struct stage0_rank *r, struct arena *a)
+{
+	struct value *dict = value_new(a, VALUE_DICT);
+
+	for (size_t i = 0; i < r->nties; i++)
+		value_dict_set(a, dict, r->ties[i].name, value_new_str(a, r->ties[i].of));
+	return dict;
+}
+
+static struct value *warnings_value(const struct stage0_rank *r, struct arena *a)
+{
+	struct value *list = value_new(a, VALUE_LIST);
+
+	if (r->refused)
+		value_append(a, list, value_new_str(a, "weights are those of the model: the"
+						       " optimizer's are not read"));
+	else if (r->weights == DTYPE_BF16 || r->weights == DTYPE_F16)
+		value_append(a, list, value_new_str(a, "there are no fp32 master weights: parameters"
+						       " of 16 bits are widened"));
+	if (r->steps_differ)
+		value_append(a, list, value_new_str(a, "parameters of one group have made different"
+						       " numbers of steps: all get that of the first"));
+	return list;
+}
+
+struct value *stage0_model(const struct stage0_rank *r, struct value *old, struct arena *a)
+{
+	static const struct value_field set[] = {
+		{ "optimizer", NULL },		{ "param_shapes", NULL },
+		{ KEY_SHARED_PARAMS, NULL },	{ "dp_world_size", NULL },
+		{ KEY_FOREIGN_SOURCE, NULL },	{ KEY_FOREIGN_WARNINGS, NULL },
+		{ KEY_FOREIGN_REFUSED, NULL },	{ KEY_FOREIGN_LOST, NULL },
+		{ KEY_DS_CONFIG, NULL },	{ KEY_DS_VERSION, NULL },
+	};
+	struct value *root = value_edit(a, old, set, COUNT(set));
+	const char *source = value_find_items(old, "param_shapes")
+				     ? "DeepSpeed checkpoint without its optimizer's files"
+				     : "DeepSpeed checkpoint without ZeRO (stage 0)";
+
+	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
+	value_dict_set(a, root, "param_shapes", shapes_value(r, a));
+	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
+	set_int(a, root, "dp_world_size", 1);
+	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
+	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(r, a));
+	if (r->refused)
+		value_dict_set(a, root, r->lost ? KEY_FOREIGN_LOST : KEY_FOREIGN_REFUSED,
+			       value_new_str(a, r->refused));
+	set_config(a, root, old);
+	return a->failed ? NULL : root;
+}
+
+/* An integer of fp16's section of DeepSpeed's configuration. */
+static struct value *fp16_option(struct arena *a, const struct value *old, const char *key,
+				 int64_t fallback)
+{
+	return value_find_path(old, KEY_DS_CONFIG, "fp16", key, NULL) ?: value_new_int(a, fallback);
+}
+
+/* The scaler of losses that ZeRO's optimizers have (runtime/fp16/loss_scaler.py), of what
+ * the wrapper of a 16-bit optimizer saves of its own. */
+static void set_scaler(struct arena *a, struct value *dict, const struct value *old)
+{
+	static const char *const kept[] = { "cur_iter", "last_overflow_iter", "scale_factor",
+					    "scale_window" };
+	const struct value *own = value_find(old, "optimizer");
+	struct value *scale = value_find(own, "cur_scale");
+	const bool dynamic = value_is_true(value_find(own, "dynamic_loss_scale"));
+	struct value *v = value_new(a, VALUE_DICT);
+
+	if (!scale)
+		return;
+	value_dict_set(a, v, "cur_scale", scale);
+	value_dict_set(a, v, "dynamic", value_new_bool(a, dynamic));
+	for (size_t i = 0; dynamic && i < COUNT(kept); i++)
+		value_dict_set(a, v, kept[i], value_find(own, kept[i]));
+	if (dynamic) {
+		struct value *shift = fp16_option(a, old, "hysteresis", 2);
+
+		value_dict_set(a, v, "min_scale", fp16_option(a, old, "min_loss_scale", 1));
+		value_dict_set(a, v, "delayed_shift", shift);
+		value_dict_set(a, v, "cur_hysteresis", shift);
+		value_dict_set(a, v, "consecutive_hysteresis",
+			       fp16_option(a, old, "consecutive_hysteresis", 0));
+		value_dict_set(a, v, "raise_error_at_min_scale", value_new_bool(a, true));
+		value_dict_set(a, v, "dtype", value_new_global(a, "torch", "float16"));
+	}
+	value_dict_set(a, dict, "loss_scaler",
+		       value_new_object(a,
+					value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
+							 dynamic ? "DynamicLossScaler"
+								 : "LossScaler"),
+					v));
+	value_dict_set(a, dict, "dynamic_loss_scale", value_new_bool(a, dynamic));
+	value_dict_set(a, dict, "overflow", value_new_bool(a, false));
+}
+
+/* The states of the parameter that tells which a group has. */
+static struct value *states_value(const struct stage0_group *g, const struct value *old,
+				  struct arena *a)
+{
+	const struct value *own =
+		value_numbered(value_find(stage0_torch(old), "state"), g->number);
+	struct value *out = value_new(a, VALUE_DICT);
+
+	for (size_t i = 0; i < g->nstates; i++)
+		value_dict_set(a, out, g->states[i].name, value_find(own, g->states[i].name));
+	return out;
+}
+
+/* A group's options, but for its parameters, with the number of the flat group for them. */
+static struct value *options_value(const struct value *group, size_t number, struct arena *a)
+{
+	const struct value_dict *d = value_pairs(group);
+	struct value *out = value_new(a, VALUE_DICT);
+	struct value *params = value_new(a, VALUE_LIST);
+
+	for (size_t i = 0; d && i < d->n; i++)
+		if (value_is_cstr(d->v[i].key) && !value_is_str(d->v[i].key, "params") &&
+		    value_is_plain(d->v[i].val))
+			value_put(a, out, d->v[i].key, d->v[i].val);
+	value_append(a, params, value_new_int(a, (int64_t)number));
+	value_dict_set(a, out, "params", params);
+	return out;
+}
+
+struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, struct arena *a)
+{
+	const struct value_seq *own = stage0_groups(old);
+	struct value *root = value_new(a, VALUE_DICT), *dict = value_new(a, VALUE_DICT);
+	struct value *base = value_new(a, VALUE_DICT), *state = value_new(a, VALUE_DICT);
+	struct value *groups = value_new(a, VALUE_LIST), *counts = value_new(a, VALUE_LIST);
+	struct value *paddings = value_new(a, VALUE_LIST), *maps = value_new(a, VALUE_LIST);
+
+	for (size_t g = 0; g < r->ngroups; g++) {
+		value_put(a, state, value_new_int(a, (int64_t)g),
+			  states_value(&r->groups[g], old, a));
+		value_append(a, groups,
+			     options_value(!r->refused && own && g < own->n ? own->v[g] : NULL, g,
+					   a));
+		value_append(a, counts, value_new_int(a, 1));
+		value_append(a, paddings, value_new_int(a, 0));
+		value_append(a, maps, value_new_ordered(a));
+	}
+	value_dict_set(a, base, "state", state);
+	value_dict_set(a, base, KEY_PARAM_GROUPS, groups);
+	value_dict_set(a, dict, KEY_BASE_OPTIMIZER_STATE, base);
+	value_dict_set(a, dict, KEY_FP32_GROUPS, value_new(a, VALUE_LIST));
+	set_int(a, dict, KEY_ZERO_STAGE, 1);
+	if (!r->refused)
+		set_scaler(a, dict, old);
+	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
+	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
+	value_dict_set(a, dict, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
+	value_dict_set(a, dict, KEY_PARAM_SLICE_MAPPINGS, maps);
+	value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT, dict);
+	set_config(a, root, old);
+	return a->failed ? NULL : root;
+}
