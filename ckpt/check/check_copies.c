@@ -104,7 +104,7 @@ int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err)
 	const struct checkpoint *m = c->report.c;
 
 	for (size_t i = 0; i < m->nparams; i++)
-		if (!m->params[i].module)
+		if (m->params[i].first)
 			*bytes += add_param(c, &m->params[i]);
 	return c->report.problems.failed ? errmsg_nomem(err, c->report.dir) : 0;
 }

@@ -360,10 +360,8 @@ static int open_state(struct checkpoint *c, const struct param *p, const char *n
 		t.numel = t.numel / t.shape[0] * p->merge.vocab_rows;
 		t.shape[0] = p->merge.vocab_rows;
 	}
-	if (st)
-		rc = checkpoint_extents(c, p, st, &map, &gathers, err);
-	else if (!checkpoint_stored(p->module, DTYPE_F32, &map, &gathers))
-		rc = errmsg_nomem(err, c->path);
+	rc = st ? checkpoint_extents(c, p, st, &map, &gathers, err)
+		: checkpoint_module(c, p, DTYPE_F32, &map, &gathers, err);
 	rc = rc ?: open_extents(c, &t, &map, &gathers, out, err);
 	extent_done(&map);
 	gathers_done(&gathers);

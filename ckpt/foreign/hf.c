@@ -124,15 +124,13 @@ static int hf_states(struct checkpoint *c, const struct param *p, const struct p
 static int hf_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
 		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
-	bool ok;
+	const uint64_t numel = state->kind == STATE_FLAT ? p->numel : 1;
 
-	if (state->kind != STATE_FLAT)
-		ok = extent_add(out, EXTENT_ZERO, sizeof(float), 0, 0, DTYPE_U8);
-	else if (strcmp(state->name, "fp32") != 0)
-		ok = extent_add(out, EXTENT_ZERO, p->numel * sizeof(float), 0, 0, DTYPE_U8);
-	else
-		ok = checkpoint_stored(p->module, DTYPE_F32, out, gathers);
-	return ok ? 0 : errmsg_nomem(err, c->path);
+	if (strcmp(state->name, "fp32") == 0)
+		return checkpoint_module(c, p, DTYPE_F32, out, gathers, err);
+	return extent_add(out, EXTENT_ZERO, numel * sizeof(float), 0, 0, DTYPE_U8)
+		       ? 0
+		       : errmsg_nomem(err, c->path);
 }
 
 /* Step 0, in the form that torch's Adam keeps it. */

@@ -132,7 +132,7 @@ static void add_counts(struct report *r)
 
 	for (size_t i = 0; i < r->c->nparams; i++) {
 		const struct param *p = &r->c->params[i];
-		const bool other = r->c->ranks && p->module;
+		const bool other = r->c->ranks && !p->first;
 
 		n[other]++;
 		elements[other] += p->numel;
@@ -252,7 +252,7 @@ static int find_sidecars(struct info *info, const char *more, struct errmsg *err
 	int rc;
 
 	for (size_t i = 0; all && i < tag->nparams; i++)
-		if (!tag->params[i].module)
+		if (tag->params[i].first)
 			adapters_add(all, &a, tag->params[i].name, true);
 	if (all)
 		top = adapters_top(all);
@@ -296,12 +296,12 @@ static void add_row(struct report *r, cJSON *table, const struct param *p, int w
 	for (unsigned i = 0; shape && i < p->ndim; i++)
 		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)p->shape[i]));
 	json_add_int(o, "elements", (int64_t)p->numel);
-	add_known(o, "group", p->module ? -1 : (int64_t)p->first->group);
+	add_known(o, "group", p->first ? (int64_t)p->first->group : -1);
 	if (!r->c->ranks)
 		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
 	bytebuf_add_format(&r->text, "%*s  %14s  ", n < width ? width - n : 0, "",
 			   shape_text(p, text));
-	if (p->module)
+	if (!p->first)
 		bytebuf_add_format(&r->text, "%6s", r->c->ranks ? "module" : dtype_name(p->dtype));
 	else
 		bytebuf_add_format(&r->text, "%6" PRIu32, p->first->group);

@@ -29,12 +29,11 @@ struct param {
 	const struct slice **slices;
 	unsigned nslices;
 	const struct slice *first; /* first of them that is not NULL */
-	/* Not owned by the optimizer: the tensor in a module or an expert's
-	 * file. */
+	/* Not owned by the optimizer, `first` is NULL: the tensor in a module or an expert's
+	 * file; NULL if checkpoint_ops.extents has it, without a state. */
 	const struct stored *module;
-	/* Owned by it, where no file has the module as an object: the type of the module's own
-	 * tensor, which checkpoint_ops.extents appends without a state. */
-	enum dtype module_dtype;
+	enum dtype module_dtype; /* owned by it: of the module's own tensor, if the loader has
+				  * that, too, and no file has it as an object */
 	/* Of rows in checkpoint.order: */
 	enum param_kind kind;
 	enum dtype dtype; /* of the elements: master weights, or what is stored */
@@ -45,6 +44,12 @@ struct param {
 	const struct frozen_param *slots;  /* private to ZeRO: frozen in stage 3 */
 	const char *refused; /* why the elements cannot be read, or NULL */
 };
+
+/* The type of the module's tensor. */
+static inline enum dtype param_module_dtype(const struct param *p)
+{
+	return p->module ? p->module->dtype : p->first ? p->module_dtype : p->dtype;
+}
 
 /* Limit of the segments of one row. */
 #define GEOMETRY_SEGMENTS_MAX (1u << 22)

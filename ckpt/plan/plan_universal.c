@@ -194,7 +194,7 @@ static struct value *wrap_tensor(struct arena *a, const struct param *p, struct 
 	struct value *dict = value_new(a, VALUE_DICT);
 
 	/* A tensor of the module has no rule: all fields of `m` are 0. */
-	if (!p->module && m->rule == MERGE_CAT)
+	if (p->first && m->rule == MERGE_CAT)
 		value_dict_set(a, dict, "cat_dim", value_new_int(a, m->dim));
 	if (merge_rule_parts(m->rule) > 1) {
 		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
@@ -293,6 +293,19 @@ static struct value *draft_stored(const struct plan_item *e, const struct param 
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
+/* Make the tensor of a module that is in no single storage. */
+static struct value *draft_other(const struct plan_item *e, const struct param *p, struct draft *d)
+{
+	struct extent_map *map;
+	struct tensor t;
+
+	tensor_init(&t, DTYPE_F32, p->shape, p->ndim, false);
+	map = draft_add_storage(d, &t);
+	if (d->extents)
+		draft_try(d, checkpoint_module(e->p->c, p, DTYPE_F32, map, &d->gathers, d->err));
+	return wrap_tensor(&d->a, p, &t);
+}
+
 static struct value *draft_state(const struct plan_item *e, struct draft *d)
 {
 	struct checkpoint *c = e->p->c;
@@ -303,8 +316,9 @@ static struct value *draft_state(const struct plan_item *e, struct draft *d)
 	if (!draft_try(d, c->ops->states(c, p, &states, d->err)))
 		return NULL;
 	st = states ? &states->v[e->k] : NULL;
-	return p->module && (!st || st->kind == STATE_FLAT) ? draft_stored(e, p, d)
-							    : draft_owned(e, p, st, d);
+	if (p->first || (st && st->kind != STATE_FLAT))
+		return draft_owned(e, p, st, d);
+	return (p->module ? draft_stored : draft_other)(e, p, d);
 }
 
 /* Files of a Hugging Face directory's parameter have the time and the readers of the one that

@@ -23,7 +23,7 @@ static const struct param *find_plain(const struct checkpoint *m, const char *su
 		const size_t n = strlen(p->name);
 
 		if (n > len && strcmp(p->name + n - len, suffix) == 0 && p->merge.rule == MERGE_CAT &&
-		    p->merge.dim == 0 && !p->merge.from_user && !p->module)
+		    p->merge.dim == 0 && !p->merge.from_user && p->first)
 			return p;
 	}
 	return NULL;
@@ -80,7 +80,7 @@ static bool has_adapted(const struct checkpoint *m, const char *weight, bool *is
 
 	*is_adapter = false;
 	for (size_t i = 0; !has && i < m->nparams && (!i || *is_adapter); i++)
-		has = adapter_adapts(weight, m->params[i].name, is_adapter) && m->params[i].module;
+		has = adapter_adapts(weight, m->params[i].name, is_adapter) && !m->params[i].first;
 	return has;
 }
 
@@ -92,7 +92,7 @@ static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink 
 	bool is_adapter = false;
 
 	for (size_t i = 0; !is_adapter && i < m->nparams; i++)
-		if (!m->params[i].module && !has_adapted(m, m->params[i].name, &is_adapter) &&
+		if (m->params[i].first && !has_adapted(m, m->params[i].name, &is_adapter) &&
 		    is_adapter) {
 			errmsg_put(to,
 				   "%s: a run of PEFT that saved no frozen weights: the"

@@ -158,13 +158,14 @@ static void add_frozen(struct draft *d, const struct tensor *t, uint64_t at, uin
 static void add_row(const struct zero_object *o, const struct param *p, uint64_t first,
 		    uint64_t numel, struct extent_map *map)
 {
-	const size_t item = dtype_size(p->module->dtype);
+	const enum dtype dtype = param_module_dtype(p);
+	const size_t item = dtype_size(dtype);
 	struct extent_map whole = { 0 };
 
-	draft_try(o->d, checkpoint_module(o->s->c, p, &whole, &o->d->gathers, o->d->err));
+	draft_try(o->d, checkpoint_module(o->s->c, p, dtype, &whole, &o->d->gathers, o->d->err));
 	draft_require(o->d, draft_failed(o->d) ||
 				    extent_add_range(map, &whole, first * item, numel * item,
-						     p->module->dtype, p->module->dtype));
+						     dtype, dtype));
 	extent_done(&whole);
 }
 
@@ -186,7 +187,7 @@ static struct value *frozen_tensor(struct model_states *x, const char *name, con
 	if (p)
 		tensor_init(&whole, p->dtype, p->shape, p->ndim, false);
 	else if (row)
-		stored_describe(row->module, &whole);
+		tensor_init(&whole, param_module_dtype(row), row->shape, row->ndim, false);
 	else if (!draft_try(d, ptfile_tensor(&d->old, old, name, &whole, &at, d->err)))
 		return NULL;
 	numel = slot = whole.numel;

@@ -122,10 +122,10 @@ static struct value *row_tensor(struct checkpoint *c, const struct param *p, str
 	struct extent_map *map;
 	struct tensor t;
 
-	tensor_init(&t, p->module ? p->module->dtype : p->module_dtype, p->shape, p->ndim, false);
+	tensor_init(&t, param_module_dtype(p), p->shape, p->ndim, false);
 	map = draft_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, checkpoint_module(c, p, map, &d->gathers, d->err));
+		draft_try(d, checkpoint_module(c, p, t.dtype, map, &d->gathers, d->err));
 	return tensor_to_value(&d->a, &t);
 }
 

@@ -118,7 +118,7 @@ enum dtype checkpoint_dtype(const struct param *p, enum dtype to)
 	}
 }
 
-bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map *out,
+static bool add_stored(const struct stored *s, enum dtype to, struct extent_map *out,
 		       struct gathers *gathers)
 {
 	struct tensor t;
@@ -277,32 +277,35 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 	return rc;
 }
 
-int checkpoint_module(struct checkpoint *c, const struct param *p, struct extent_map *out,
-		      struct gathers *gathers, struct errmsg *err)
+/* Append a row's elements of type `from`, which rows of padding may follow. */
+static int add_cast(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		    enum dtype from, enum dtype to, struct extent_map *out,
+		    struct gathers *gathers, struct errmsg *err)
+{
+	struct extent_map made = { 0 };
+	int rc = checkpoint_extents(c, p, state, &made, gathers, err);
+
+	if (!rc && !extent_add_range(out, &made, 0, p->numel * dtype_size(from), from, to))
+		rc = errmsg_nomem(err, c->path);
+	extent_done(&made);
+	return rc;
+}
+
+int checkpoint_module(struct checkpoint *c, const struct param *p, enum dtype to,
+		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	if (!p->module)
-		return c->ops->extents(c, p, NULL, out, gathers, err);
-	return checkpoint_stored(p->module, p->module->dtype, out, gathers)
-		       ? 0
-		       : errmsg_nomem(err, c->path);
+		return add_cast(c, p, NULL, param_module_dtype(p), to, out, gathers, err);
+	return add_stored(p->module, to, out, gathers) ? 0 : errmsg_nomem(err, c->path);
 }
 
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	const struct param *x = p->same ?: p;
-	struct extent_map made = { 0 };
-	int rc;
 
 	if (!x->numel)
 		return 0;
-	if (!x->states && x->module)
-		return checkpoint_stored(x->module, to, out, gathers) ? 0
-								      : errmsg_nomem(err, c->path);
-	rc = checkpoint_extents(c, x, x->states ? x->states->v : NULL, &made, gathers, err);
-	/* A parameter's rows of padding are at the end. */
-	if (!rc && !extent_add_range(out, &made, 0, x->numel * dtype_size(x->dtype), x->dtype, to))
-		rc = errmsg_nomem(err, c->path);
-	extent_done(&made);
-	return rc;
+	return x->states ? add_cast(c, x, x->states->v, x->dtype, to, out, gathers, err)
+			 : checkpoint_module(c, x, to, out, gathers, err);
 }

@@ -252,15 +252,10 @@ static inline bool checkpoint_is_flat(const struct checkpoint *c)
 int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype to,
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
-/* Append the module's tensor of a row that is not the optimizer's, or whose type is
- * module_dtype, in its own type. */
-int checkpoint_module(struct checkpoint *c, const struct param *p, struct extent_map *out,
-		      struct gathers *gathers, struct errmsg *err);
-
-/* Append the elements of a stored tensor, converted to type `to`.  False when memory runs
- * out. */
-bool checkpoint_stored(const struct stored *s, enum dtype to, struct extent_map *out,
-		       struct gathers *gathers);
+/* Append the module's tensor of a row, converted to type `to`; of one that the optimizer owns,
+ * if the loader has it. */
+int checkpoint_module(struct checkpoint *c, const struct param *p, enum dtype to,
+		      struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
 /* Make a cache of `n` files, in their order; NULL when memory runs out. */
 struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n);

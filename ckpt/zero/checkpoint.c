@@ -421,7 +421,7 @@ static int zero_states(struct checkpoint *c, const struct param *p,
 	int rc;
 
 	*out = NULL;
-	if (p->module)
+	if (!s)
 		return 0;
 	rc = zckpt_load_shards((struct zero_checkpoint *)c, s->mp, 0, 1, 1, err);
 	if (!rc)

@@ -44,13 +44,13 @@ int rows_nomem(const struct rows_finder *f)
 
 int rows_leave_out(struct rows_finder *f, const char *name, const char *why)
 {
-	struct checkpoint *const c = &f->r->c;
-	struct arena *const a = &f->rows->arena;
+	struct checkpoint *c = &f->r->c;
+	struct arena *a = &f->rows->arena;
 	char text[2 * ERRMSG_MAX];
 
 	snprintf(text, sizeof(text), "%s: %s", name, why);
-	if (!arena_reserve(a, &c->left_out, c->nleft_out, &f->rows->left_out_cap,
-			   c->nleft_out + 1, sizeof(*c->left_out)))
+	if (!arena_reserve(a, &c->left_out, c->nleft_out, &f->rows->left_out_cap, c->nleft_out + 1,
+			   sizeof(*c->left_out)))
 		return rows_nomem(f);
 	c->left_out[c->nleft_out++] = arena_strdup(a, text);
 	return a->failed ? rows_nomem(f) : 0;
@@ -58,7 +58,7 @@ int rows_leave_out(struct rows_finder *f, const char *name, const char *why)
 
 struct param *rows_by_name(const struct rows_finder *f, const char *name)
 {
-	void *const *const found = tfind(&name, &f->names, array_by_text);
+	void *const *found = tfind(&name, &f->names, array_by_text);
 
 	return found ? *found : NULL;
 }
@@ -70,7 +70,7 @@ static struct param *find_param(const struct rows_finder *f, const char *name)
 
 static int add_row(struct rows_finder *f, enum param_kind kind, struct param *p)
 {
-	struct rows *const r = f->rows;
+	struct rows *r = f->rows;
 
 	if (!p || !arena_reserve(&r->arena, &r->v, r->n, &r->cap, r->n + 1, sizeof(*r->v)) ||
 	    !tsearch(p, &f->names, array_by_text))
@@ -119,15 +119,15 @@ static int compare_bytes(const struct zero_checkpoint *r, const struct stored *x
 {
 	uint64_t from, to;
 	const uint64_t len = span_of(x, &from);
-	uint8_t *const a = malloc(2 * COMPARED_MAX);
+	uint8_t *a = malloc(2 * COMPARED_MAX);
 	int rc = a ? 0 : errmsg_nomem(err, NULL);
 
 	span_of(y, &to);
 	for (uint64_t off = 0, n; !rc && off < len; off += n) {
 		n = len - off < COMPARED_MAX ? len - off : COMPARED_MAX;
 		rc = shards_read(r->c.shards, x->file, a, (size_t)n, from + off, err)
-			     ?: shards_read(r->c.shards, y->file, a + COMPARED_MAX,
-					    (size_t)n, to + off, err);
+			     ?: shards_read(r->c.shards, y->file, a + COMPARED_MAX, (size_t)n,
+					    to + off, err);
 		if (!rc && memcmp(a, a + COMPARED_MAX, (size_t)n) != 0)
 			rc = -EBADMSG;
 	}
@@ -155,7 +155,7 @@ static int check_same(struct rows_finder *f, struct param *x, const struct store
 
 int rows_add_stored(struct rows_finder *f, const struct rank_entry *e)
 {
-	const struct stored *const s = e->stored;
+	const struct stored *s = e->stored;
 	struct param *x = rows_by_name(f, e->name);
 
 	if (e->rc < 0)
@@ -207,20 +207,21 @@ static int add_slots(struct rows_finder *f, const struct frozen_param *p)
 		return rows_leave_out(f, p->name, p->odd);
 	rc = frozen_add(&f->rows->frozen, p, 0, p->numel, &map, f->err);
 	extent_done(&map);
-	return rc ?: add_new(f, PARAM_FROZEN,
-			     (struct param){ .name = p->name,
-					     .ndim = p->ndim,
-					     .shape = p->shape,
-					     .numel = p->numel,
-					     .dtype = p->dtype,
-					     .slots = p });
+	return rc
+		       ?: add_new(f, PARAM_FROZEN,
+				  (struct param){ .name = p->name,
+						  .ndim = p->ndim,
+						  .shape = p->shape,
+						  .numel = p->numel,
+						  .dtype = p->dtype,
+						  .slots = p });
 }
 
 /* Read what stage 3 has besides the optimizer's parameters, and what it has of frozen ones. */
 static int read_rest3(struct rows_finder *f, struct rank_params *c)
 {
-	const struct tagdir *const d = &f->r->dir;
-	struct frozen *const frozen = &f->rows->frozen;
+	const struct tagdir *d = &f->r->dir;
+	struct frozen *frozen = &f->rows->frozen;
 	struct ptfile pt;
 	int rc = tagdir_open_file(&d->model[tagdir_model_number(d, c->mp)], &pt, f->err);
 
@@ -250,8 +251,8 @@ static int add_kind(struct rows_finder *f, const struct rank_rest *rest, enum pa
 /* Add frozen parameters: those that are listed come first. */
 static int add_frozen(struct rows_finder *f, const struct rank_params *c)
 {
-	const struct rank_rest *const rest = &c->rest;
-	const struct frozen *const frozen = &f->rows->frozen;
+	const struct rank_rest *rest = &c->rest;
+	const struct frozen *frozen = &f->rows->frozen;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < frozen->n; i++)
@@ -264,7 +265,7 @@ static int add_frozen(struct rows_finder *f, const struct rank_params *c)
 
 static int add_param(struct rows_finder *f, struct param *p)
 {
-	struct arena *const a = &f->rows->arena;
+	struct arena *a = &f->rows->arena;
 	const struct param_states *states;
 	uint64_t *shape;
 	int rc;
@@ -296,7 +297,7 @@ static int add_param(struct rows_finder *f, struct param *p)
  * them by their global ones. */
 static int add_experts(struct rows_finder *f, const struct slice *s)
 {
-	const struct expert_layer *const layer = s->layer;
+	const struct expert_layer *layer = s->layer;
 	int rc = 0;
 
 	for (unsigned ep = 0; !rc && ep < experts_degree(layer); ep++) {
@@ -338,7 +339,7 @@ static int add_ties(struct rows_finder *f, const struct rank_rest *m)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < m->nties; i++) {
-		const struct param *const x = rows_by_name(f, m->ties[i].of);
+		const struct param *x = rows_by_name(f, m->ties[i].of);
 
 		/* A name with a tensor of its own is not really tied. */
 		if (x && !rows_by_name(f, m->ties[i].name))
@@ -368,7 +369,7 @@ static int add_rank(struct rows_finder *f, struct rank_params *c)
 
 int rows_find(struct checkpoint *c, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = zckpt_of(c);
+	struct zero_checkpoint *r = zckpt_of(c);
 	struct rows_finder f = { .r = r, .rows = &r->rows, .err = err };
 	bool layers = false;
 	int rc = 0;

@@ -42,17 +42,15 @@ struct layer {
 
 /* Do a slice's master weights begin with these elements of type `dtype`? */
 static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
-			const struct param_state *master, const void *v, enum dtype dtype,
-			size_t n)
+			const struct param_state *master, const void *v, enum dtype dtype, size_t n)
 {
 	const enum dtype own = master->dtype;
 	uint8_t raw[PROBE * sizeof(double)], made[PROBE * sizeof(double)];
 	struct extent_map map = { 0 };
-	const bool is =
-		dtype_size(own) <= sizeof(double) &&
-		(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
-		!checkpoint_slice(&r->c, s, master, &map, NULL) &&
-		!shards_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
+	const bool is = dtype_size(own) <= sizeof(double) &&
+			(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
+			!checkpoint_slice(&r->c, s, master, &map, NULL) &&
+			!shards_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
 
 	extent_done(&map);
 	if (!is || own == dtype)
@@ -64,14 +62,14 @@ static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
 /* Is tensor `v` of the open file the trained slice? */
 static bool is_slice(const struct layer *l, const struct slice *s, const struct value *v)
 {
-	struct zero_checkpoint *const r = l->f->r;
+	struct zero_checkpoint *r = l->f->r;
 	uint8_t first[PROBE * sizeof(double)];
 	struct tensor t;
 	uint64_t at;
 	size_t n;
 
-	if (ptfile_run(&l->pt, v, s->name, &t, &at, NULL) ||
-	    s->ndim != t.ndim || dtype_size(t.dtype) > sizeof(double) ||
+	if (ptfile_run(&l->pt, v, s->name, &t, &at, NULL) || s->ndim != t.ndim ||
+	    dtype_size(t.dtype) > sizeof(double) ||
 	    memcmp(s->shape, t.shape, t.ndim * sizeof(*t.shape)) != 0)
 		return false;
 	n = t.numel < PROBE ? (size_t)t.numel : PROBE;
@@ -85,22 +83,21 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
  * has it; or NULL. */
 static char *match_tie(struct layer *l, const struct slice *s)
 {
-	const char *const dot = strncmp(s->name, TIED, strlen(TIED)) == 0
-					? strchr(s->name + strlen(TIED), '.')
-					: NULL;
+	const char *dot = strncmp(s->name, TIED, strlen(TIED)) == 0
+				  ? strchr(s->name + strlen(TIED), '.')
+				  : NULL;
 
 	for (size_t k = 0; dot && k < l->entries->n; k++)
 		if (value_is_str(l->entries->v[k].key, dot + 1) &&
 		    is_slice(l, s, l->entries->v[k].val))
-			return arena_strndup(&l->arena, s->name,
-					     (size_t)(dot + 1 - s->name));
+			return arena_strndup(&l->arena, s->name, (size_t)(dot + 1 - s->name));
 	return NULL;
 }
 
 /* Return the prefix of the open layer's names if it is tied, in the arena; or NULL. */
 static char *find_tie(struct layer *l)
 {
-	const struct model *const m = &l->f->r->model;
+	const struct model *m = &l->f->r->model;
 	char *found = NULL;
 
 	for (unsigned mp = l->file->id.mp; !found && mp < l->f->r->dir.mp_degree; mp += m->tp)
@@ -112,18 +109,19 @@ static char *find_tie(struct layer *l)
 /* Does the optimizer have this parameter? */
 static bool is_trained(const struct rows_finder *f, const char *name)
 {
-	const struct param *const x = rows_by_name(f, name);
+	const struct param *x = rows_by_name(f, name);
 	bool listed = x && x->states;
 
 	for (unsigned mp = 0; !listed && mp < f->r->dir.mp_degree; mp++)
-		listed = slice_find(f->r->model.ranks[mp].slices, f->r->model.ranks[mp].nslices, name);
+		listed = slice_find(f->r->model.ranks[mp].slices, f->r->model.ranks[mp].nslices,
+				    name);
 	return listed;
 }
 
 /* Add an entry of the open file.  Those that differ between the layer's files are refused. */
 static int add_entry(struct layer *l, const char *name, const struct value *v)
 {
-	struct rows_finder *const f = l->f;
+	struct rows_finder *f = l->f;
 	const struct param *x = rows_by_name(f, name);
 	struct rank_entry e = { .name = name, .kind = PARAM_FROZEN };
 	struct tensor t;
@@ -131,8 +129,8 @@ static int add_entry(struct layer *l, const char *name, const struct value *v)
 
 	if (!tensor_is_any(v) || is_trained(f, name) || (x && (x->number < l->first || x->refused)))
 		return 0;
-	rc = rank_entry_read(&e, &f->rows->arena, &l->pt,
-			     (uint32_t)(l->file - f->r->dir.files), v, &t, f->err)
+	rc = rank_entry_read(&e, &f->rows->arena, &l->pt, (uint32_t)(l->file - f->r->dir.files), v,
+			     &t, f->err)
 		     ?: rows_add_stored(f, &e);
 	return rc || !x || !x->refused
 		       ? rc
@@ -144,7 +142,7 @@ static int add_entry(struct layer *l, const char *name, const struct value *v)
 /* Add the entries of the open file. */
 static int add_layer(struct layer *l)
 {
-	struct arena *const a = &l->f->rows->arena;
+	struct arena *a = &l->f->rows->arena;
 	char prefix[16], *name;
 	const char *tie;
 	int rc = 0;
@@ -154,7 +152,7 @@ static int add_layer(struct layer *l)
 	snprintf(prefix, sizeof(prefix), "%u.", l->file->id.layer);
 	tie = find_tie(l) ?: prefix;
 	for (size_t i = 0; !rc && i < l->entries->n; i++) {
-		const struct value *const key = l->entries->v[i].key;
+		const struct value *key = l->entries->v[i].key;
 
 		if (!value_is_cstr(key))
 			continue;
@@ -170,7 +168,7 @@ static int add_layer(struct layer *l)
 /* Remove the refused rows of a layer, from number `first` on. */
 static void remove_refused(struct rows_finder *f, size_t first)
 {
-	struct rows *const r = f->rows;
+	struct rows *r = f->rows;
 	size_t n = first;
 
 	for (size_t i = first; i < r->n; i++) {
@@ -190,14 +188,13 @@ static int leave_out_missing(struct rows_finder *f, const struct rank_rest *rest
 
 	for (size_t i = 0; !rc && i < rest->nbuffers; i++)
 		if (!rows_by_name(f, rest->buffers[i]))
-			rc = rows_leave_out(f, rest->buffers[i],
-					    "left out: no layer's file has it");
+			rc = rows_leave_out(f, rest->buffers[i], "left out: no layer's file has it");
 	return rc;
 }
 
 int rows_find_layers(struct rows_finder *f)
 {
-	const struct tagdir *const d = &f->r->dir;
+	const struct tagdir *d = &f->r->dir;
 	size_t first = f->rows->n;
 	int rc = 0;
 
