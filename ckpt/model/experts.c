@@ -45,27 +45,24 @@ struct reader {
 	struct errmsg *err;
 };
 
-#define AUTOEP_FAIL(r, rc, fmt, ...)                                \
-	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, \
-		    ##__VA_ARGS__)
+#define AUTOEP_FAIL(r, rc, fmt, ...) \
+	ERRMSG_FILE(r, rc, "ds_autoep_layers[%zu]: " fmt, (r)->i, ##__VA_ARGS__)
 
 /* A number from `least` to `most`. */
-static int read_number(const struct reader *r, const struct value *entry,
-			      const char *key, unsigned least, unsigned most,
-			      unsigned *out)
+static int read_number(const struct reader *r, const struct value *entry, const char *key,
+		       unsigned least, unsigned most, unsigned *out)
 {
 	int64_t i;
 
 	if (!value_get_int(value_find(entry, key), &i) || i < least || i > most)
-		return AUTOEP_FAIL(r, -EBADMSG,
-				   "%s is missing or not from %u to %u", key,
-				   least, most);
+		return AUTOEP_FAIL(r, -EBADMSG, "%s is missing or not from %u to %u", key, least,
+				   most);
 	*out = (unsigned)i;
 	return 0;
 }
 
-static int expect(const struct reader *r, const struct value *entry,
-			 const char *key, unsigned expected)
+static int expect(const struct reader *r, const struct value *entry, const char *key,
+		  unsigned expected)
 {
 	unsigned n;
 
@@ -73,15 +70,14 @@ static int expect(const struct reader *r, const struct value *entry,
 }
 
 static int set_place(const struct reader *r, const struct expert_layer *l,
-		     struct expert_place *places, bool *placed,
-		     const struct value *expert, unsigned rank, unsigned index)
+		     struct expert_place *places, bool *placed, const struct value *expert,
+		     unsigned rank, unsigned index)
 {
 	uint64_t e;
 
 	if (!value_get_count(expert, &e) || e >= l->n || placed[e])
 		return AUTOEP_FAIL(r, -EBADMSG,
-				   "expert_placement names an expert that is not"
-				   " there, or one twice");
+				"expert_placement names an expert that is not there, or one twice");
 	placed[e] = true;
 	places[e] = (struct expert_place){ rank, index };
 	return 0;
@@ -92,40 +88,34 @@ static int set_place(const struct reader *r, const struct expert_layer *l,
 static int read_ranks(const struct reader *r, const struct expert_layer *l,
 		      const struct value_seq *ranks, struct expert_place *places)
 {
-	bool *const seen = arena_alloc(r->a, ranks->n + 1);
-	bool *const placed = arena_alloc(r->a, l->n);
+	bool *seen = arena_alloc(r->a, ranks->n + 1);
+	bool *placed = arena_alloc(r->a, l->n);
 	int rc = seen && placed ? 0 : errmsg_nomem(r->err, r->file);
 
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
-		const struct value_seq *const own =
-			value_find_items(ranks->v[i], "experts");
+		const struct value_seq *own = value_find_items(ranks->v[i], "experts");
 		unsigned rank;
 
-		rc = read_number(r, ranks->v[i], "rank", 0,
-					(unsigned)ranks->n - 1, &rank);
+		rc = read_number(r, ranks->v[i], "rank", 0, (unsigned)ranks->n - 1, &rank);
 		if (rc)
 			break;
 		if (seen[rank] || !own)
 			return AUTOEP_FAIL(r, -EBADMSG,
-					   "expert_placement has a rank without"
-					   " experts, or twice");
+					   "expert_placement has a rank without experts, or twice");
 		seen[rank] = true;
 		if (own->n != l->local)
 			return AUTOEP_FAIL(r, -ENOTSUP,
-					   "ranks that hold different numbers of"
-					   " experts are not supported");
+				"ranks that hold different numbers of experts are not supported");
 		for (unsigned k = 0; !rc && k < l->local; k++)
 			rc = set_place(r, l, places, placed, own->v[k], rank, k);
 	}
 	return rc;
 }
 
-static int read_placement(const struct reader *r, struct expert_layer *l,
-			  const struct value *v)
+static int read_placement(const struct reader *r, struct expert_layer *l, const struct value *v)
 {
-	struct expert_place *const places =
-		arena_alloc(r->a, l->n * sizeof(*places));
-	const struct value_seq *const ranks = value_find_items(v, "ranks");
+	struct expert_place *places = arena_alloc(r->a, l->n * sizeof(*places));
+	const struct value_seq *ranks = value_find_items(v, "ranks");
 	int rc;
 
 	if (!places)
@@ -134,8 +124,7 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 	if (!v || v->kind == VALUE_NONE) {
 		/* Without a placement experts are numbered rank after rank. */
 		for (unsigned e = 0; e < l->n; e++)
-			places[e] = (struct expert_place){ e / l->local,
-							   e % l->local };
+			places[e] = (struct expert_place){ e / l->local, e % l->local };
 		return 0;
 	}
 	rc = expect(r, v, "version", PLACEMENT_VERSION) ?:
@@ -144,38 +133,33 @@ static int read_placement(const struct reader *r, struct expert_layer *l,
 	if (rc)
 		return rc;
 	if (!ranks || ranks->n != experts_degree(l))
-		return AUTOEP_FAIL(r, -EBADMSG,
-				   "expert_placement does not list the ranks");
+		return AUTOEP_FAIL(r, -EBADMSG, "expert_placement does not list the ranks");
 	return read_ranks(r, l, ranks, places);
 }
 
 /* Does the piece {shape, source: [offset, strides], dest: [offset, strides]}
  * place whole experts as `places` does? */
-static bool piece_agrees(const struct expert_layer *l, unsigned rank,
-			 const struct value *piece, bool *seen)
+static bool piece_agrees(const struct expert_layer *l, unsigned rank, const struct value *piece,
+			 bool *seen)
 {
-	const struct value_seq *const shape = value_find_items(piece, "shape");
-	const struct value_seq *const source = value_find_items(piece, "source");
-	const struct value_seq *const dest = value_find_items(piece, "dest");
+	const struct value_seq *shape = value_find_items(piece, "shape");
+	const struct value_seq *source = value_find_items(piece, "source");
+	const struct value_seq *dest = value_find_items(piece, "dest");
 	uint64_t n, from, to, dim, len = 1;
 
-	if (!shape || !shape->n || !source || source->n != 2 || !dest ||
-	    dest->n != 2 || value_find(piece, "scale") ||
-	    !value_get_count(shape->v[0], &n) ||
-	    !value_get_count(source->v[0], &from) ||
-	    !value_get_count(dest->v[0], &to))
+	if (!shape || !shape->n || !source || source->n != 2 || !dest || dest->n != 2 ||
+	    value_find(piece, "scale") || !value_get_count(shape->v[0], &n) ||
+	    !value_get_count(source->v[0], &from) || !value_get_count(dest->v[0], &to))
 		return false;
 	for (size_t i = 1; i < shape->n; i++)
-		if (!value_get_count(shape->v[i], &dim) || !dim ||
-		    !checked_mul(len, dim, &len))
+		if (!value_get_count(shape->v[i], &dim) || !dim || !checked_mul(len, dim, &len))
 			return false;
 	if (from % len || to % len)
 		return false;
 	from /= len;
 	to /= len;
 	for (uint64_t k = 0; k < n; k++) {
-		if (from + k >= l->n || seen[from + k] ||
-		    l->places[from + k].rank != rank ||
+		if (from + k >= l->n || seen[from + k] || l->places[from + k].rank != rank ||
 		    l->places[from + k].index != to + k)
 			return false;
 		seen[from + k] = true;
@@ -183,23 +167,19 @@ static bool piece_agrees(const struct expert_layer *l, unsigned rank,
 	return true;
 }
 
-static bool map_agrees(const struct expert_layer *l, const struct value *map,
-		       bool *seen)
+static bool map_agrees(const struct expert_layer *l, const struct value *map, bool *seen)
 {
-	const struct value_dict *const ranks = value_find_pairs(map, "ranks");
+	const struct value_dict *ranks = value_find_pairs(map, "ranks");
 	uint64_t rank;
 
 	memset(seen, 0, l->n);
 	for (size_t i = 0; ranks && i < ranks->n; i++) {
-		const struct value_seq *const pieces =
-			value_find_items(ranks->v[i].val, "pieces");
+		const struct value_seq *pieces = value_find_items(ranks->v[i].val, "pieces");
 
-		if (!pieces || !value_get_count(ranks->v[i].key, &rank) ||
-		    rank >= experts_degree(l))
+		if (!pieces || !value_get_count(ranks->v[i].key, &rank) || rank >= experts_degree(l))
 			return false;
 		for (size_t k = 0; k < pieces->n; k++)
-			if (!piece_agrees(l, (unsigned)rank, pieces->v[k],
-					  seen))
+			if (!piece_agrees(l, (unsigned)rank, pieces->v[k], seen))
 				return false;
 	}
 	return ranks && !memchr(seen, 0, l->n);
@@ -208,17 +188,15 @@ static bool map_agrees(const struct expert_layer *l, const struct value *map,
 static int check_maps(const struct reader *r, const struct expert_layer *l,
 		      const struct value *entry)
 {
-	const struct value_dict *const maps =
-		value_find_pairs(value_find(entry, "affine_maps"), "params");
-	bool *const seen = arena_alloc(r->a, l->n);
+	const struct value_dict *maps = value_find_pairs(value_find(entry, "affine_maps"), "params");
+	bool *seen = arena_alloc(r->a, l->n);
 
 	if (!seen)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; maps && i < maps->n; i++)
 		if (!map_agrees(l, maps->v[i].val, seen))
 			return AUTOEP_FAIL(r, -EBADMSG,
-					   "affine_maps place experts elsewhere"
-					   " than expert_placement does");
+				"affine_maps place experts elsewhere than expert_placement does");
 	return 0;
 }
 
@@ -226,24 +204,18 @@ static int check_maps(const struct reader *r, const struct expert_layer *l,
  * stage. */
 static int check_format(const struct reader *r, const struct value *entry)
 {
-	if (r->zero3 !=
-	    value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
+	if (r->zero3 != value_is_str(value_find(entry, "checkpoint_format"), ZERO3_FORMAT))
 		return AUTOEP_FAIL(r, -ENOTSUP,
-				   "checkpoint_format is not the one of this"
-				   " ZeRO stage");
-	return r->zero3 ? expect(r, entry, "checkpoint_format_version",
-				 ZERO3_FORMAT_VERSION)
-			: 0;
+				   "checkpoint_format is not the one of this ZeRO stage");
+	return r->zero3 ? expect(r, entry, "checkpoint_format_version", ZERO3_FORMAT_VERSION) : 0;
 }
 
 static int read_layer(const struct reader *r, const struct value *entry)
 {
-	const struct value *const prefix =
-		value_find(entry, "expert_key_prefix");
+	const struct value *prefix = value_find(entry, "expert_key_prefix");
 	struct expert_layer *l;
 	unsigned id;
-	int rc = read_number(r, entry, "moe_layer_id", 0,
-				    (unsigned)r->x->n - 1, &id);
+	int rc = read_number(r, entry, "moe_layer_id", 0, (unsigned)r->x->n - 1, &id);
 
 	if (rc)
 		return rc;
@@ -262,21 +234,19 @@ static int read_layer(const struct reader *r, const struct value *entry)
 		return rc;
 	if (l->n % l->local)
 		return AUTOEP_FAIL(r, -EBADMSG,
-				   "num_local_experts does not divide"
-				   " num_experts");
-	if (!value_is_cstr(prefix) || !prefix->str.len ||
-	    prefix->str.len > EXPERT_NAME_MAX / 2)
+				   "num_local_experts does not divide num_experts");
+	if (!value_is_cstr(prefix) || !prefix->str.len || prefix->str.len > EXPERT_NAME_MAX / 2)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
 	l->prefix = arena_strdup(r->a, prefix->str.p);
 	if (!l->prefix)
 		return errmsg_nomem(r->err, r->file);
-	return read_placement(r, l, value_find(entry, "expert_placement")) ?:
-	       check_maps(r, l, entry);
+	return read_placement(r, l, value_find(entry, "expert_placement"))
+		       ?: check_maps(r, l, entry);
 }
 
 static int read_counts(const struct reader *r, const struct value_seq *counts)
 {
-	struct experts *const x = r->x;
+	struct experts *x = r->x;
 	unsigned total = 0;
 
 	if (counts->n > EXPERTS_LAYERS_MAX)
@@ -290,30 +260,26 @@ static int read_counts(const struct reader *r, const struct value_seq *counts)
 
 		if (!value_get_int(counts->v[i], &n) || n < 1)
 			return ERRMSG_FILE(r, -EBADMSG,
-					   "num_experts[%zu] is not a number of"
-					   " experts", i);
+					   "num_experts[%zu] is not a number of experts",
+					   i);
 		if (n > (int64_t)(EXPERTS_MAX - total))
-			return ERRMSG_FILE(r, -E2BIG, "more than %u experts",
-					   EXPERTS_MAX);
+			return ERRMSG_FILE(r, -E2BIG, "more than %u experts", EXPERTS_MAX);
 		x->layers[i].n = (unsigned)n;
 		total += (unsigned)n;
 	}
 	return 0;
 }
 
-int experts_init(struct experts *x, struct arena *a, const struct value *root,
-		 bool zero3, const char *file, struct errmsg *err)
+int experts_init(struct experts *x, struct arena *a, const struct value *root, bool zero3,
+		 const char *file, struct errmsg *err)
 {
-	const struct value_seq *const counts =
-		value_find_items(root, "num_experts");
+	const struct value_seq *counts = value_find_items(root, "num_experts");
 	const struct value *list = value_find(root, "ds_autoep_layers");
-	struct reader r = { .x = x, .a = a, .zero3 = zero3, .file = file,
-			    .err = err };
+	struct reader r = { .x = x, .a = a, .zero3 = zero3, .file = file, .err = err };
 	int rc = 0;
 
 	*x = (struct experts){ .data_first = value_is_true(value_find_path(
-				       root, KEY_DS_CONFIG,
-				       "use_data_before_expert_parallelism",
+				       root, KEY_DS_CONFIG, "use_data_before_expert_parallelism",
 				       NULL)) };
 	if (counts)
 		rc = read_counts(&r, counts);
@@ -324,22 +290,19 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root,
 		return rc;
 	if (!value_items(list) || !x->n)
 		return ERRMSG_FILE(&r, -EBADMSG,
-				   "ds_autoep_layers is a %s, num_experts"
-				   " counts %zu layers",
+				   "ds_autoep_layers is a %s, num_experts counts %zu layers",
 				   value_kind_name(list), x->n);
 	for (; !rc && r.i < value_items(list)->n; r.i++)
 		rc = read_layer(&r, value_item(list, r.i));
 	return rc;
 }
 
-static bool layers_equal(const struct expert_layer *a,
-			 const struct expert_layer *b)
+static bool layers_equal(const struct expert_layer *a, const struct expert_layer *b)
 {
 	if (a->n != b->n || a->fused != b->fused)
 		return false;
-	return !a->fused ||
-	       (a->local == b->local && strcmp(a->prefix, b->prefix) == 0 &&
-		memcmp(a->places, b->places, a->n * sizeof(*a->places)) == 0);
+	return !a->fused || (a->local == b->local && strcmp(a->prefix, b->prefix) == 0 &&
+			     memcmp(a->places, b->places, a->n * sizeof(*a->places)) == 0);
 }
 
 bool experts_equal(const struct experts *a, const struct experts *b)
@@ -360,7 +323,7 @@ unsigned experts_degree(const struct expert_layer *l)
 /* Skip the decimal number at `*s`, which has no leading zeros. */
 static bool skip_number(const char **s, unsigned *out)
 {
-	const char *const begin = *s;
+	const char *begin = *s;
 	unsigned v = 0;
 
 	for (; isdigit((unsigned char)**s); (*s)++) {
@@ -377,13 +340,12 @@ bool experts_is_native(const char *name)
 	return strstr(name, NATIVE_MARK) != NULL;
 }
 
-bool experts_parse(const struct expert_layer *l, const char *name,
-		   unsigned *expert, const char **rest)
+bool experts_parse(const struct expert_layer *l, const char *name, unsigned *expert,
+		   const char **rest)
 {
 	const size_t n = strlen(l->prefix);
 
-	if (strncmp(name, l->prefix, n) != 0 ||
-	    strlen(name) >= EXPERT_NAME_MAX - 16)
+	if (strncmp(name, l->prefix, n) != 0 || strlen(name) >= EXPERT_NAME_MAX - 16)
 		return false;
 	*rest = name + n;
 	*expert = 0;
@@ -393,15 +355,12 @@ bool experts_parse(const struct expert_layer *l, const char *name,
 	return skip_number(rest, expert) && **rest == '.';
 }
 
-void experts_key(const struct expert_layer *l, unsigned expert,
-		 const char *rest, char *out)
+void experts_key(const struct expert_layer *l, unsigned expert, const char *rest, char *out)
 {
 	if (l->fused)
-		snprintf(out, EXPERT_NAME_MAX, "%s%s.%u", l->prefix, rest,
-			 expert);
+		snprintf(out, EXPERT_NAME_MAX, "%s%s.%u", l->prefix, rest, expert);
 	else
-		snprintf(out, EXPERT_NAME_MAX, "%s%u%s", l->prefix, expert,
-			 rest);
+		snprintf(out, EXPERT_NAME_MAX, "%s%u%s", l->prefix, expert, rest);
 }
 
 size_t experts_prefix_len(const char *key, unsigned expert)
@@ -416,8 +375,7 @@ size_t experts_prefix_len(const char *key, unsigned expert)
 		end = s;
 	}
 	s = end;
-	return end && strlen(key) < EXPERT_NAME_MAX - 16 &&
-			       skip_number(&s, &number) &&
+	return end && strlen(key) < EXPERT_NAME_MAX - 16 && skip_number(&s, &number) &&
 			       number == expert && *s == '.'
 		       ? (size_t)(end - key)
 		       : 0;

@@ -50,18 +50,16 @@ static uint64_t product(const uint64_t *v, unsigned from, unsigned to)
 	return n;
 }
 
-int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
-		       size_t ndim)
+int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size_t ndim)
 {
-	struct geometry *const g = j->g;
+	struct geometry *g = j->g;
 
 	assert(ndim <= TENSOR_DIMS_MAX);
 	g->ndim = (unsigned)ndim;
 	g->numel = 1;
 	memcpy(g->shape, shape, ndim * sizeof(*shape));
 	for (size_t i = 0; i < ndim; i++)
-		if (!checked_mul(g->numel, shape[i], &g->numel) ||
-		    g->numel > INT64_MAX / 16)
+		if (!checked_mul(g->numel, shape[i], &g->numel) || g->numel > INT64_MAX / 16)
 			return GEOMETRY_BAD(j, "its size overflows");
 	return 0;
 }
@@ -75,43 +73,40 @@ static bool slice_has_shape(const struct slice *s, const struct slice *first)
 /* The whole is one slice: the first of slices that must be of one shape. */
 static int take_first(const struct geometry_job *j)
 {
-	const struct slice *const first = j->p->first;
-	struct geometry *const g = j->g;
+	const struct slice *first = j->p->first;
+	struct geometry *g = j->g;
 
 	for (unsigned t = 0; t < j->p->nslices; t++)
 		if (!slice_has_shape(j->p->slices[t], first))
-			return GEOMETRY_BAD(j, "is not of one shape on all"
-					       " tensor-parallel ranks");
+			return GEOMETRY_BAD(j, "is not of one shape on all tensor-parallel ranks");
 	g->rows = 1;
 	g->row_len = g->stride[0] = first->numel;
-	return geometry_set_shape(j, first->shape, first->ndim) ?:
-	       geometry_add(g, (struct geometry_segment){ .len = g->row_len });
+	return geometry_set_shape(j, first->shape, first->ndim)
+		       ?: geometry_add(g, (struct geometry_segment){ .len = g->row_len });
 }
 
 /* The shape of the slices concatenated along `dim`. */
 static int joined_shape(const struct geometry_job *j, unsigned dim)
 {
-	const struct slice *const first = j->p->first;
+	const struct slice *first = j->p->first;
 	uint64_t shape[TENSOR_DIMS_MAX];
 
 	if (dim >= first->ndim)
-		return GEOMETRY_BAD(j, "%u slices of %u dimensions cannot be"
-				       " joined along dimension %u",
+		return GEOMETRY_BAD(j,
+				"%u slices of %u dimensions cannot be joined along dimension %u",
 				    j->p->nslices, first->ndim, dim);
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[dim] = 0;
 	for (unsigned t = 0; t < j->p->nslices; t++) {
-		const struct slice *const s = j->p->slices[t];
+		const struct slice *s = j->p->slices[t];
 
 		if (!s)
 			continue;
 		for (unsigned i = 0; i < first->ndim; i++)
-			if (s->ndim != first->ndim ||
-			    (i != dim && s->shape[i] != first->shape[i]))
-				return GEOMETRY_BAD(j, "the slice of"
-						       " tensor-parallel rank"
-						       " %u does not fit the"
-						       " others", t);
+			if (s->ndim != first->ndim || (i != dim && s->shape[i] != first->shape[i]))
+				return GEOMETRY_BAD(j,
+				"the slice of tensor-parallel rank %u does not fit the others",
+						    t);
 		if (!checked_add(shape[dim], s->shape[dim], &shape[dim]))
 			return GEOMETRY_BAD(j, "its size overflows");
 	}
@@ -120,8 +115,8 @@ static int joined_shape(const struct geometry_job *j, unsigned dim)
 
 /* Lay out rows of `parts` parts, each of which is the ranks' shares in order:
  * widths[part * n + t] is rank t's share of dimension `dim`. */
-static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
-		     size_t n, unsigned dim)
+static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts, size_t n,
+		     unsigned dim)
 {
 	const uint64_t inner = product(g->shape, dim + 1, g->ndim);
 	uint64_t at = 0;
@@ -130,8 +125,7 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 		/* The parts of all rows follow each other: it is one run. */
 		g->rows = 1;
 		g->row_len = g->stride[0] = product(g->shape, 0, g->ndim);
-		return geometry_add(
-			g, (struct geometry_segment){ .len = g->row_len });
+		return geometry_add(g, (struct geometry_segment){ .len = g->row_len });
 	}
 	g->rows = product(g->shape, 0, dim);
 	for (size_t j = 0; j < parts; j++)
@@ -139,11 +133,10 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts,
 			const uint64_t len = widths[j * n + t] * inner;
 
 			/* A slice has its shares of all parts end to end. */
-			if (geometry_add(g, (struct geometry_segment){
-						    .at = at,
-						    .len = len,
-						    .from = g->stride[t],
-						    .source = (uint32_t)t }))
+			if (geometry_add(g, (struct geometry_segment){ .at = at,
+								       .len = len,
+								       .from = g->stride[t],
+								       .source = (uint32_t)t }))
 				return -ENOMEM;
 			at += len;
 			g->stride[t] += len;
@@ -166,7 +159,7 @@ static int concatenate(const struct geometry_job *j)
 	if (!widths)
 		return -ENOMEM;
 	for (size_t t = 0; t < n; t++) {
-		const struct slice *const s = j->p->slices[t];
+		const struct slice *s = j->p->slices[t];
 		uint64_t left = s ? s->shape[dim] : 0;
 		/* As torch.chunk: what does not divide is missing at the
 		 * end. */
@@ -188,7 +181,7 @@ static int concatenate(const struct geometry_job *j)
  * the parts. */
 static bool entry_sum(const struct value *v, int64_t *sum)
 {
-	const struct value_seq *const parts = value_items(v);
+	const struct value_seq *parts = value_items(v);
 
 	if (!parts)
 		return value_get_int(v, sum);
@@ -196,8 +189,7 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 	for (size_t i = 0; i < parts->n; i++) {
 		uint64_t w;
 
-		if (!value_get_count(parts->v[i], &w) ||
-		    __builtin_add_overflow(*sum, w, sum))
+		if (!value_get_count(parts->v[i], &w) || __builtin_add_overflow(*sum, w, sum))
 			return false;
 	}
 	return true;
@@ -205,8 +197,7 @@ static bool entry_sum(const struct value *v, int64_t *sum)
 
 /* The shape in which the parameter is viewed; one -1 stands for the remaining
  * elements. */
-static int logical_shape(const struct geometry_job *j,
-			 const struct value_seq *spec, uint64_t dim,
+static int logical_shape(const struct geometry_job *j, const struct value_seq *spec, uint64_t dim,
 			 uint64_t dim_size, uint64_t numel)
 {
 	struct geometry_job silent = *j;
@@ -234,16 +225,16 @@ static int logical_shape(const struct geometry_job *j,
 	if (!geometry_set_shape(&silent, shape, spec->n) && j->g->numel == numel)
 		return 0;
 bad:
-	return GEOMETRY_BAD(j, "its sub-parameter shape does not fit its %llu"
-			       " elements", (unsigned long long)numel);
+	return GEOMETRY_BAD(j,
+			    "its sub-parameter shape does not fit its %llu elements",
+			    (unsigned long long)numel);
 }
 
 /* The widths of the parts: recorded as a tuple or, in the oldest files, as a
  * number of equal parts. */
-static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
-		       size_t *parts)
+static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out, size_t *parts)
 {
-	const struct value_seq *const tuple = value_items(spec);
+	const struct value_seq *tuple = value_items(spec);
 	uint64_t n = tuple ? tuple->n : 0;
 
 	if (!tuple && !value_get_count(spec, &n))
@@ -260,26 +251,24 @@ static bool part_sizes(const struct value *spec, uint64_t whole, uint64_t *out,
 }
 
 /* Each rank's share of each part: as recorded, or equal. */
-static bool part_widths(const struct merge *m, const uint64_t *sizes,
-			size_t parts, size_t n, uint64_t *out)
+static bool part_widths(const struct merge *m, const uint64_t *sizes, size_t parts, size_t n,
+			uint64_t *out)
 {
-	const struct value_seq *const all = value_items(m->widths);
+	const struct value_seq *all = value_items(m->widths);
 
 	if (m->widths && (!all || all->n != parts))
 		return false;
 	for (size_t j = 0; j < parts; j++) {
-		const struct value_seq *const row =
-			all ? value_items(all->v[j]) : NULL;
+		const struct value_seq *row = all ? value_items(all->v[j]) : NULL;
 		uint64_t sum = 0;
 
 		if (all ? !row || row->n != n : sizes[j] % n != 0)
 			return false;
 		for (size_t t = 0; t < n; t++) {
-			uint64_t *const w = &out[j * n + t];
+			uint64_t *w = &out[j * n + t];
 
 			*w = sizes[j] / n;
-			if ((all && !value_get_count(row->v[t], w)) ||
-			    !checked_add(sum, *w, &sum))
+			if ((all && !value_get_count(row->v[t], w)) || !checked_add(sum, *w, &sum))
 				return false;
 		}
 		if (sum != sizes[j])
@@ -294,7 +283,7 @@ static uint64_t joined_extent(const struct geometry_job *j, uint64_t dim)
 	uint64_t sum = 0;
 
 	for (unsigned t = 0; t < j->p->nslices; t++) {
-		const struct slice *const s = j->p->slices[t];
+		const struct slice *s = j->p->slices[t];
 
 		if (s && dim < s->ndim)
 			sum += s->shape[dim];
@@ -313,17 +302,16 @@ static bool widths_fit(const struct geometry_job *j)
 
 static int sub_params(const struct geometry_job *j)
 {
-	const struct value *const v = j->p->merge.spec;
+	const struct value *v = j->p->merge.spec;
 	const size_t n = j->p->nslices;
-	const struct value_seq *const spec = value_find_items(v, "shape");
+	const struct value_seq *spec = value_find_items(v, "shape");
 	uint64_t sizes[PARTS_MAX], *widths, numel = 0, whole = 0, dim;
 	size_t parts = 0;
 	int rc;
 
 	for (unsigned t = 0; t < n; t++)
 		numel += geometry_numel(j, t);
-	if (!spec || !value_get_count(value_find(v, "partition_dim"), &dim) ||
-	    dim >= spec->n ||
+	if (!spec || !value_get_count(value_find(v, "partition_dim"), &dim) || dim >= spec->n ||
 	    !part_sizes(spec->v[dim], joined_extent(j, dim), sizes, &parts))
 		goto bad;
 	for (size_t k = 0; k < parts; k++)
@@ -342,18 +330,18 @@ static int sub_params(const struct geometry_job *j)
 	if (rc == -ENOMEM || (!rc && widths_fit(j)))
 		return rc;
 bad:
-	return GEOMETRY_BAD(j, "its sub-parameters do not fit its slices, or"
-			       " cannot be divided among %zu ranks", n);
+	return GEOMETRY_BAD(j,
+		"its sub-parameters do not fit its slices, or cannot be divided among %zu ranks",
+			    n);
 }
 
 /* The number of experts from `e` on that are adjacent on one rank as well. */
 static unsigned run_length(const struct expert_layer *l, unsigned e)
 {
-	const struct expert_place *const first = &l->places[e];
+	const struct expert_place *first = &l->places[e];
 	unsigned n = 1;
 
-	while (e + n < l->n && first[n].rank == first->rank &&
-	       first[n].index == first->index + n)
+	while (e + n < l->n && first[n].rank == first->rank && first[n].index == first->index + n)
 		n++;
 	return n;
 }
@@ -367,18 +355,17 @@ static unsigned run_length(const struct expert_layer *l, unsigned e)
  */
 static int join_experts(const struct geometry_job *j)
 {
-	const struct expert_layer *const l = j->p->merge.experts;
-	const struct slice *const first = j->p->first;
-	struct geometry *const g = j->g;
+	const struct expert_layer *l = j->p->merge.experts;
+	const struct slice *first = j->p->first;
+	struct geometry *g = j->g;
 	uint64_t shape[TENSOR_DIMS_MAX], len;
 	int rc;
 
 	for (unsigned i = 0; i < j->p->nslices; i++)
 		if (j->p->nslices != experts_degree(l) || first->ndim == 0 ||
-		    first->shape[0] != l->local ||
-		    !slice_has_shape(j->p->slices[i], first))
-			return GEOMETRY_BAD(j, "is not of %u experts on each of"
-					       " %u ranks",
+		    first->shape[0] != l->local || !slice_has_shape(j->p->slices[i], first))
+			return GEOMETRY_BAD(j,
+					    "is not of %u experts on each of %u ranks",
 					    l->local, experts_degree(l));
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[0] = l->n;
@@ -392,11 +379,10 @@ static int join_experts(const struct geometry_job *j)
 		g->stride[i] = first->numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
 		run = run_length(l, e);
-		rc = geometry_add(g, (struct geometry_segment){
-					     .at = e * len,
-					     .len = run * len,
-					     .from = l->places[e].index * len,
-					     .source = l->places[e].rank });
+		rc = geometry_add(g, (struct geometry_segment){ .at = e * len,
+								.len = run * len,
+								.from = l->places[e].index * len,
+								.source = l->places[e].rank });
 	}
 	return rc;
 }
@@ -404,17 +390,22 @@ static int join_experts(const struct geometry_job *j)
 static int geometry_apply(const struct geometry_job *j)
 {
 	switch (j->p->merge.rule) {
-	case MERGE_AFFINE: return geometry_affine(j);
-	case MERGE_EXPERTS: return join_experts(j);
-	case MERGE_SUB_PARAMS: return sub_params(j);
+	case MERGE_AFFINE:
+		return geometry_affine(j);
+	case MERGE_EXPERTS:
+		return join_experts(j);
+	case MERGE_SUB_PARAMS:
+		return sub_params(j);
 	case MERGE_AVERAGE:
 		/* The mean of one slice is the slice. */
 		j->g->mean = j->p->nslices > 1;
 		return take_first(j);
-	case MERGE_REPLICATED: return take_first(j);
+	case MERGE_REPLICATED:
+		return take_first(j);
 	case MERGE_TWO_SUB_PARAMS:
 	case MERGE_THREE_SUB_PARAMS:
-	case MERGE_CAT: break;
+	case MERGE_CAT:
+		break;
 	}
 	/* A single slice is the whole, even a scalar, which cannot be
 	 * concatenated. */
@@ -437,9 +428,9 @@ int geometry_init(struct geometry *g, const struct param *p, struct errmsg *err)
 	int rc = -ENOMEM;
 
 	assert(p->first);
-	*g = (struct geometry){ .nsources = p->nslices, .holders = 1,
-				.stride = calloc(p->nslices,
-						 sizeof(*g->stride)) };
+	*g = (struct geometry){ .nsources = p->nslices,
+				.holders = 1,
+				.stride = calloc(p->nslices, sizeof(*g->stride)) };
 	if (g->stride)
 		rc = geometry_apply(&j);
 	if (rc == -ENOMEM)

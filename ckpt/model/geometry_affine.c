@@ -41,7 +41,7 @@ struct pieces {
 
 static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
 {
-	const struct value_seq *const s = value_items(v);
+	const struct value_seq *s = value_items(v);
 
 	if (!s || s->n > TENSOR_DIMS_MAX)
 		return false;
@@ -53,10 +53,9 @@ static bool get_counts(const struct value *v, uint64_t *out, size_t *n)
 }
 
 /* [offset, strides] */
-static bool get_place(const struct value *v, uint64_t *offset,
-		      uint64_t *strides, size_t ndim)
+static bool get_place(const struct value *v, uint64_t *offset, uint64_t *strides, size_t ndim)
 {
-	const struct value_seq *const s = value_items(v);
+	const struct value_seq *s = value_items(v);
 	size_t n;
 
 	return s && s->n == 2 && value_get_count(s->v[0], offset) &&
@@ -64,8 +63,7 @@ static bool get_place(const struct value *v, uint64_t *offset,
 }
 
 /* Does the box lie within `size` elements? */
-static bool box_fits(const struct piece *p, uint64_t at,
-		     const uint64_t *strides, uint64_t size)
+static bool box_fits(const struct piece *p, uint64_t at, const uint64_t *strides, uint64_t size)
 {
 	uint64_t last = at;
 
@@ -82,7 +80,7 @@ static bool box_fits(const struct piece *p, uint64_t at,
 /* The number of ranks that hold the box; 0 if not recorded. */
 static size_t count_holders(const struct value *v)
 {
-	const struct value_seq *const s = value_find_items(v, "locations");
+	const struct value_seq *s = value_find_items(v, "locations");
 
 	return s ? s->n : 0;
 }
@@ -94,10 +92,10 @@ static bool is_holder(const struct value *v, uint32_t r, size_t holder)
 	const size_t n = count_holders(v);
 	int64_t rank;
 
-	return n == 0 || (value_get_int(value_item(value_find(v, "locations"),
-						   holder < n ? holder : 0),
-					&rank) &&
-			  rank == (int64_t)r);
+	return n == 0 ||
+	       (value_get_int(value_item(value_find(v, "locations"), holder < n ? holder : 0),
+			      &rank) &&
+		rank == (int64_t)r);
 }
 
 /* The index of a scale in geometry.scales. -E2BIG if there are too many. */
@@ -125,10 +123,9 @@ static int find_scale(struct geometry *g, double scale, uint32_t *out)
 }
 
 /* The scale of a piece, which is not written when it is 1. */
-static int get_scale(const struct geometry_job *j, const struct value *v,
-		     uint32_t *out)
+static int get_scale(const struct geometry_job *j, const struct value *v, uint32_t *out)
 {
-	const struct value *const scale = value_find(v, "scale");
+	const struct value *scale = value_find(v, "scale");
 	double number = 1;
 	int rc;
 
@@ -142,19 +139,17 @@ static int get_scale(const struct geometry_job *j, const struct value *v,
 		return GEOMETRY_BAD(j, "a piece of its affine map has a scale"
 				       " that nothing can be divided by");
 	rc = find_scale(j->g, number, out);
-	return rc == -E2BIG
-		       ? errmsg_set(j->err, rc,
-				    "parameter %s: the pieces of its affine map"
-				    " have more than %u scales",
-				    j->p->name, SCALES_MAX - 1)
-		       : rc;
+	return rc == -E2BIG ? errmsg_set(j->err, rc,
+			"parameter %s: the pieces of its affine map have more than %u scales",
+					 j->p->name, SCALES_MAX - 1)
+			    : rc;
 }
 
-static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
-			    const struct value *v, uint32_t rank)
+static int affine_add_piece(struct pieces *l, const struct geometry_job *j, const struct value *v,
+			    uint32_t rank)
 {
 	struct piece p = { .source = rank, .numel = 1 };
-	struct geometry *const g = j->g;
+	struct geometry *g = j->g;
 	size_t ndim;
 	int rc;
 
@@ -181,27 +176,25 @@ static int affine_add_piece(struct pieces *l, const struct geometry_job *j,
 	l->v[l->n++] = p;
 	return 0;
 bad:
-	return GEOMETRY_BAD(j, "a piece of its affine map lies outside of it or"
-			       " of the slice of rank %u", rank);
+	return GEOMETRY_BAD(j,
+			"a piece of its affine map lies outside of it or of the slice of rank %u",
+			    rank);
 }
 
 static int read_pieces(struct pieces *l, const struct geometry_job *j)
 {
-	const struct value_dict *const ranks =
-		value_find_pairs(j->p->merge.spec, "ranks");
+	const struct value_dict *ranks = value_find_pairs(j->p->merge.spec, "ranks");
 	int rc = 0;
 
 	if (!ranks)
 		return GEOMETRY_BAD(j, "its affine map has no ranks");
 	for (size_t i = 0; !rc && i < ranks->n; i++) {
-		const struct value_seq *const pieces =
-			value_find_items(ranks->v[i].val, "pieces");
+		const struct value_seq *pieces = value_find_items(ranks->v[i].val, "pieces");
 		uint64_t r;
 
-		if (!pieces || !value_get_count(ranks->v[i].key, &r) ||
-		    r >= j->p->nslices)
-			return GEOMETRY_BAD(j, "its affine map is of other ranks"
-					       " than the %u here",
+		if (!pieces || !value_get_count(ranks->v[i].key, &r) || r >= j->p->nslices)
+			return GEOMETRY_BAD(j,
+					    "its affine map is of other ranks than the %u here",
 					    j->p->nslices);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
 			rc = affine_add_piece(l, j, pieces->v[k], (uint32_t)r);
@@ -213,19 +206,18 @@ static int read_pieces(struct pieces *l, const struct geometry_job *j)
  * one row describes all. */
 static bool find_rows(const struct geometry_job *j, const struct pieces *l)
 {
-	const struct piece *const first = l->v;
-	struct geometry *const g = j->g;
+	const struct piece *first = l->v;
+	struct geometry *g = j->g;
 
 	if (l->n == 0 || first->ndim < 2 || first->shape[0] < 2)
 		return false;
 	g->rows = first->shape[0];
 	g->row_len = first->ss[0];
 	for (size_t i = 0; i < l->n; i++) {
-		const struct piece *const p = &l->v[i];
+		const struct piece *p = &l->v[i];
 		uint64_t inner = p->so, from = p->from, taken;
 
-		if (p->ndim != first->ndim || p->shape[0] != g->rows ||
-		    p->ss[0] != g->row_len)
+		if (p->ndim != first->ndim || p->shape[0] != g->rows || p->ss[0] != g->row_len)
 			return false;
 		for (unsigned a = 1; a < p->ndim; a++) {
 			inner += (p->shape[a] - 1) * p->ss[a];
@@ -234,8 +226,7 @@ static bool find_rows(const struct geometry_job *j, const struct pieces *l)
 		if (inner >= g->row_len || from >= p->ds[0])
 			return false;
 		/* The slice must hold the last row completely. */
-		if (!checked_mul(g->rows, p->ds[0], &taken) ||
-		    taken > geometry_numel(j, p->source))
+		if (!checked_mul(g->rows, p->ds[0], &taken) || taken > geometry_numel(j, p->source))
 			return false;
 		if (g->stride[p->source] && g->stride[p->source] != p->ds[0])
 			return false;
@@ -251,8 +242,7 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 	unsigned inner = p->ndim;
 
 	/* Dimensions that are dense on both sides form one run. */
-	while (inner > dim && p->ss[inner - 1] == run &&
-	       p->ds[inner - 1] == run)
+	while (inner > dim && p->ss[inner - 1] == run && p->ds[inner - 1] == run)
 		run *= p->shape[--inner];
 	for (;;) {
 		uint64_t at = p->so, from = p->from;
@@ -262,12 +252,11 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 			at += index[i] * p->ss[i];
 			from += index[i] * p->ds[i];
 		}
-		if (geometry_add(g, (struct geometry_segment){
-					    .at = at,
-					    .len = run,
-					    .from = from,
-					    .source = p->source,
-					    .scale = p->scale }))
+		if (geometry_add(g, (struct geometry_segment){ .at = at,
+							       .len = run,
+							       .from = from,
+							       .source = p->source,
+							       .scale = p->scale }))
 			return -ENOMEM;
 		while (a > dim && ++index[a - 1] == p->shape[a - 1])
 			index[--a] = 0;
@@ -278,14 +267,14 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 
 static int affine_by_place(const void *a, const void *b)
 {
-	const struct geometry_segment *const x = a, *const y = b;
+	const struct geometry_segment *x = a, *y = b;
 
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
 int geometry_affine(const struct geometry_job *j)
 {
-	struct geometry *const g = j->g;
+	struct geometry *g = j->g;
 	uint64_t shape[TENSOR_DIMS_MAX];
 	struct pieces l = { 0 };
 	unsigned dim = 1;
@@ -308,8 +297,7 @@ int geometry_affine(const struct geometry_job *j)
 		return rc;
 	if (g->nsegs)
 		qsort(g->segs, g->nsegs, sizeof(*g->segs), affine_by_place);
-	return geometry_is_covered(g)
-		       ? 0
-		       : GEOMETRY_BAD(j, "the pieces of its affine map overlap"
-					 " or leave elements out");
+	return geometry_is_covered(g) ? 0
+				      : GEOMETRY_BAD(j, "the pieces of its affine map overlap"
+							" or leave elements out");
 }

@@ -21,16 +21,14 @@ static inline uint64_t geometry_numel(const struct geometry_job *j, size_t rank)
 }
 
 /* Report that slices and rule do not agree.  Returns -EBADMSG. */
-#define GEOMETRY_BAD(j, fmt, ...)                                          \
-	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->p->name, \
-		   ##__VA_ARGS__)
+#define GEOMETRY_BAD(j, fmt, ...) \
+	errmsg_set((j)->err, -EBADMSG, "parameter %s: " fmt, (j)->p->name, ##__VA_ARGS__)
 
 /* Append a segment, unless it is empty. -ENOMEM, also when the limit is
  * reached. */
 int geometry_add(struct geometry *g, struct geometry_segment s);
 
-int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape,
-		       size_t ndim);
+int geometry_set_shape(const struct geometry_job *j, const uint64_t *shape, size_t ndim);
 
 /* Do the segments fill a row in order, without gap or overlap? */
 bool geometry_is_covered(const struct geometry *g);

@@ -58,24 +58,18 @@ static const struct {
 	enum merge_rule rule;
 	bool users_alone; /* the checkpoint's is not read */
 } lists[] = {
-	[LIST_REPLICATED] = { .key = "tp_replicated_parameter_patterns",
-			      .rule = MERGE_REPLICATED },
-	[LIST_AVERAGE] = { .key = "parameter_to_average_patterns",
-			   .rule = MERGE_AVERAGE },
+	[LIST_REPLICATED] = { .key = "tp_replicated_parameter_patterns", .rule = MERGE_REPLICATED },
+	[LIST_AVERAGE] = { .key = "parameter_to_average_patterns", .rule = MERGE_AVERAGE },
 	[LIST_TWO_SUB_PARAMS] = { .key = "parameter_with_2_sub_params_cat_dim_0",
 				  .rule = MERGE_TWO_SUB_PARAMS },
 	[LIST_THREE_SUB_PARAMS] = { .key = MERGE_RULES_THREE,
 				    .rule = MERGE_THREE_SUB_PARAMS,
 				    .users_alone = true },
-	[LIST_COLUMN_PARALLEL] = { .key = MERGE_RULES_COLUMN,
-				   .rule = MERGE_CAT,
-				   .users_alone = true },
-	[LIST_ROW_PARALLEL] = { .key = "parameter_with_row_parallelism_patterns",
-				.rule = MERGE_CAT },
+	[LIST_COLUMN_PARALLEL] = { .key = MERGE_RULES_COLUMN, .rule = MERGE_CAT, .users_alone = true },
+	[LIST_ROW_PARALLEL] = { .key = "parameter_with_row_parallelism_patterns", .rule = MERGE_CAT },
 	[LIST_VOCABULARY] = { .key = "vocabulary_parameter_patterns" },
 	[LIST_PIPELINE] = { .key = "pipeline_replicated_parameter_patterns" },
-	[LIST_SUB_PARAMS] = { .key = "parameter_with_sub_params",
-			      .rule = MERGE_SUB_PARAMS },
+	[LIST_SUB_PARAMS] = { .key = "parameter_with_sub_params", .rule = MERGE_SUB_PARAMS },
 };
 
 #define KEY_VOCAB_ROWS "original_vocab_size"
@@ -122,9 +116,7 @@ const char *merge_rule_name(enum merge_rule rule)
 
 unsigned merge_rule_parts(enum merge_rule rule)
 {
-	return rule == MERGE_TWO_SUB_PARAMS     ? 2
-	       : rule == MERGE_THREE_SUB_PARAMS ? 3
-						: 1;
+	return rule == MERGE_TWO_SUB_PARAMS ? 2 : rule == MERGE_THREE_SUB_PARAMS ? 3 : 1;
 }
 
 /* Reads one level. */
@@ -135,19 +127,17 @@ struct reader {
 	struct errmsg *err;
 };
 
-static int add_pattern(const struct reader *x, enum list list,
-		       const struct value *v, const struct value *spec)
+static int add_pattern(const struct reader *x, enum list list, const struct value *v,
+		       const struct value *spec)
 {
-	struct merge_rules *const r = x->r;
+	struct merge_rules *r = x->r;
 	PCRE2_UCHAR why[128];
 	PCRE2_SIZE at;
 	int code;
 
-	if (!value_is_cstr(v) || v->str.len > PATTERN_LEN_MAX ||
-	    r->n == PATTERNS_MAX)
+	if (!value_is_cstr(v) || v->str.len > PATTERN_LEN_MAX || r->n == PATTERNS_MAX)
 		return ERRMSG_FILE(x, -EBADMSG,
-				   "universal_checkpoint_info: a pattern is not a"
-				   " string, too long, or one too many");
+		"universal_checkpoint_info: a pattern is not a string, too long, or one too many");
 	if (!array_reserve(&r->v, &r->cap, r->n + 1, sizeof(*r->v)))
 		return errmsg_nomem(x->err, x->file);
 	r->v[r->n] = (struct pattern){
@@ -156,32 +146,29 @@ static int add_pattern(const struct reader *x, enum list list,
 		.presumed = x->presumed,
 		.spec = spec,
 		.text = strdup(v->str.p),
-		.code = pcre2_compile((PCRE2_SPTR)v->str.p, v->str.len,
-				      PCRE2_UTF | PCRE2_ANCHORED, &code, &at,
-				      NULL),
+		.code = pcre2_compile((PCRE2_SPTR)v->str.p, v->str.len, PCRE2_UTF | PCRE2_ANCHORED,
+				      &code, &at, NULL),
 	};
 	if (!r->v[r->n++].code) {
 		pcre2_get_error_message(code, why, sizeof(why));
 		return ERRMSG_FILE(x, -EBADMSG,
-				   "universal_checkpoint_info: pattern"
-				   " '%.100s': %s",
+				   "universal_checkpoint_info: pattern '%.100s': %s",
 				   v->str.p, (const char *)why);
 	}
 	return 0;
 }
 
-static int add_list(const struct reader *x, enum list list,
-		    const struct value *v, const struct value *spec)
+static int add_list(const struct reader *x, enum list list, const struct value *v,
+		    const struct value *spec)
 {
-	const struct value_seq *const items = value_items(v);
+	const struct value_seq *items = value_items(v);
 	int rc = 0;
 
 	if (!v || v->kind == VALUE_NONE)
 		return 0;
 	if (!items)
 		return ERRMSG_FILE(x, -EBADMSG,
-				   "universal_checkpoint_info: expected a list"
-				   " of patterns, found %s",
+				"universal_checkpoint_info: expected a list of patterns, found %s",
 				   value_kind_name(v));
 	for (size_t i = 0; !rc && i < items->n; i++)
 		rc = add_pattern(x, list, items->v[i], spec);
@@ -191,41 +178,34 @@ static int add_list(const struct reader *x, enum list list,
 /* Add sub-parameters and affine maps, which are not plain lists. */
 static int add_structured(const struct reader *x)
 {
-	const struct value *const info = x->r->info[x->r->level];
-	const struct value_seq *const subs =
-		value_find_items(info, lists[LIST_SUB_PARAMS].key);
-	const struct value_dict *const affine =
-		value_find_pairs(value_find(info, "affine_map"), "params");
+	const struct value *info = x->r->info[x->r->level];
+	const struct value_seq *subs = value_find_items(info, lists[LIST_SUB_PARAMS].key);
+	const struct value_dict *affine = value_find_pairs(value_find(info, "affine_map"), "params");
 	int rc = 0;
 
 	for (size_t i = 0; !rc && subs && i < subs->n; i++)
-		rc = add_list(x, LIST_SUB_PARAMS,
-			      value_find(subs->v[i], "patterns"), subs->v[i]);
+		rc = add_list(x, LIST_SUB_PARAMS, value_find(subs->v[i], "patterns"), subs->v[i]);
 	for (size_t i = 0; !rc && affine && i < affine->n; i++)
-		rc = add_pattern(x, LIST_AFFINE, affine->v[i].key,
-				 affine->v[i].val);
+		rc = add_pattern(x, LIST_AFFINE, affine->v[i].key, affine->v[i].val);
 	return rc;
 }
 
 /* Refuse what the checkpoint's author or its version rules out. */
 static int check_info(const struct reader *x)
 {
-	const struct value *const info = x->r->info[0];
-	const struct value_dict *const refused =
+	const struct value *info = x->r->info[0];
+	const struct value_dict *refused =
 		value_find_pairs(info, "autotp_unsupported_parameter_patterns");
 	int64_t version;
 
 	if (refused && refused->n)
 		return ERRMSG_FILE(x, -ENOTSUP,
-				   "universal_checkpoint_info says that"
-				   " parameters '%.100s' cannot be converted",
+		"universal_checkpoint_info says that parameters '%.100s' cannot be converted",
 				   value_cstr(refused->v[0].key));
-	if (value_get_int(value_find_path(info, "affine_map", "version", NULL),
-			  &version) &&
+	if (value_get_int(value_find_path(info, "affine_map", "version", NULL), &version) &&
 	    version > 1)
 		return ERRMSG_FILE(x, -ENOTSUP,
-				   "affine maps of version %lld: only 1 is"
-				   " known",
+				   "affine maps of version %lld: only 1 is known",
 				   (long long)version);
 	return 0;
 }
@@ -233,8 +213,8 @@ static int check_info(const struct reader *x)
 /* Add the lists of the highest level. */
 static int add_level(const struct reader *x, const struct value *info)
 {
-	struct merge_rules *const r = x->r;
-	const struct value **const copy = &r->info[r->level];
+	struct merge_rules *r = x->r;
+	const struct value **copy = &r->info[r->level];
 	uint64_t rows;
 	int rc = 0;
 
@@ -243,23 +223,21 @@ static int add_level(const struct reader *x, const struct value *info)
 	*copy = pickle_copy(&r->arena, info);
 	if (!*copy)
 		return ERRMSG_FILE(x, -E2BIG,
-				   "universal_checkpoint_info is nested too"
-				   " deeply or too large");
+				   "universal_checkpoint_info is nested too deeply or too large");
 	if (value_get_count(value_find(*copy, KEY_VOCAB_ROWS), &rows))
 		r->vocab_rows = (int64_t)rows;
 	if (r->level == 0)
 		rc = check_info(x);
 	for (int l = 0; !rc && l <= LIST_PIPELINE; l++)
 		if (r->level > 0 || !lists[l].users_alone)
-			rc = add_list(x, (enum list)l,
-				      value_find(*copy, lists[l].key), NULL);
+			rc = add_list(x, (enum list)l, value_find(*copy, lists[l].key), NULL);
 	return rc ?: add_structured(x);
 }
 
-int merge_rules_new(const struct value *info, const char *file,
-		    struct merge_rules **out, struct errmsg *err)
+int merge_rules_new(const struct value *info, const char *file, struct merge_rules **out,
+		    struct errmsg *err)
 {
-	struct merge_rules *const r = calloc(1, sizeof(*r));
+	struct merge_rules *r = calloc(1, sizeof(*r));
 	int rc;
 
 	if (r) {
@@ -281,8 +259,8 @@ int merge_rules_new(const struct value *info, const char *file,
 	return rc;
 }
 
-int merge_rules_override(struct merge_rules *r, const struct value *info,
-			 const char *file, bool presumed, struct errmsg *err)
+int merge_rules_override(struct merge_rules *r, const struct value *info, const char *file,
+			 bool presumed, struct errmsg *err)
 {
 	r->level++;
 	assert(r->level < LEVELS_MAX);
@@ -312,41 +290,36 @@ void merge_rules_free(struct merge_rules *r)
 	free(r);
 }
 
-static int match_fail(const struct pattern *p, const char *name, int rc,
-		      struct errmsg *err)
+static int match_fail(const struct pattern *p, const char *name, int rc, struct errmsg *err)
 {
 	PCRE2_UCHAR why[128];
 
 	if (rc == PCRE2_ERROR_MATCHLIMIT)
 		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: gave up on pattern '%.100s'"
-				  " after %d steps: it can match in too many"
+		"parameter %s: gave up on pattern '%.100s' after %d steps: it can match in too many"
 				  " ways, as nested repetitions do",
 				  name, p->text, MATCH_LIMIT);
 	pcre2_get_error_message(rc, why, sizeof(why));
 	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: pattern '%.100s' cannot be matched:"
-			  " %s",
+			  "parameter %s: pattern '%.100s' cannot be matched: %s",
 			  name, p->text, (const char *)why);
 }
 
 /* Match a name against `list` of one level: 1 and the pattern if exactly one
  * matches, 0 if none does, an error if several do. (For sub-parameters the
  * converter takes the first match.) */
-static int match_list(struct merge_rules *r, unsigned level, enum list list,
-		      const char *name, const struct pattern **hit,
-		      struct errmsg *err)
+static int match_list(struct merge_rules *r, unsigned level, enum list list, const char *name,
+		      const struct pattern **hit, struct errmsg *err)
 {
 	const struct pattern *first = NULL;
 
 	for (size_t i = 0; i < r->n; i++) {
-		struct pattern *const p = &r->v[i];
+		struct pattern *p = &r->v[i];
 		int rc;
 
 		if (p->list != list || p->level != level)
 			continue;
-		rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0,
-				 r->match, r->limits);
+		rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits);
 		if (rc == PCRE2_ERROR_NOMATCH)
 			continue;
 		if (rc < 0)
@@ -356,8 +329,7 @@ static int match_list(struct merge_rules *r, unsigned level, enum list list,
 			continue;
 		if (first)
 			return errmsg_set(err, -EBADMSG,
-					  "parameter %s: matches two patterns:"
-					  " '%.100s' and '%.100s'",
+					"parameter %s: matches two patterns: '%.100s' and '%.100s'",
 					  name, first->text, p->text);
 		first = p;
 	}
@@ -367,8 +339,7 @@ static int match_list(struct merge_rules *r, unsigned level, enum list list,
 }
 
 /* The same in the highest level that has a match. */
-static int match_levels(struct merge_rules *r, enum list list, const char *name,
-			struct errmsg *err)
+static int match_levels(struct merge_rules *r, enum list list, const char *name, struct errmsg *err)
 {
 	int hit = 0;
 
@@ -377,8 +348,7 @@ static int match_levels(struct merge_rules *r, enum list list, const char *name,
 	return hit;
 }
 
-static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
-		       struct errmsg *err)
+static int match_vocab(struct merge_rules *r, const char *name, struct merge *m, struct errmsg *err)
 {
 	const int hit = match_levels(r, LIST_VOCABULARY, name, err);
 
@@ -386,8 +356,7 @@ static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
 		return hit;
 	if (r->vocab_rows < 0)
 		return errmsg_set(err, -EBADMSG,
-				  "parameter %s: is a vocabulary parameter, but"
-				  " original_vocab_size is missing",
+		"parameter %s: is a vocabulary parameter, but original_vocab_size is missing",
 				  name);
 	m->vocab = true;
 	m->vocab_rows = (uint64_t)r->vocab_rows;
@@ -396,26 +365,21 @@ static int match_vocab(struct merge_rules *r, const char *name, struct merge *m,
 
 /* Lists that others supersede count as used where they match.  A contradiction
  * in them has no effect. */
-static void mark_superseded(struct merge_rules *r, unsigned level,
-			    const char *name)
+static void mark_superseded(struct merge_rules *r, unsigned level, const char *name)
 {
 	for (int l = 0; l <= LIST_AFFINE; l++)
 		if (l != LIST_VOCABULARY && l != LIST_PIPELINE)
-			(void)match_list(r, level, (enum list)l, name, NULL,
-					 NULL);
+			(void)match_list(r, level, (enum list)l, name, NULL, NULL);
 }
 
 /* Widths of the shards are recorded from version 0.4 on; before, they were
  * always equal, as they are if the user tells no others. */
-static int set_sub_params(const struct merge_rules *r, const char *name,
-			  const struct pattern *p, struct merge *m,
-			  struct errmsg *err)
+static int set_sub_params(const struct merge_rules *r, const char *name, const struct pattern *p,
+			  struct merge *m, struct errmsg *err)
 {
-	const struct value *const info = r->info[p->level];
-	const struct value *const version =
-		value_find(info, "universal_checkpoint_version");
-	const bool recorded =
-		version && version->kind == VALUE_FLOAT && version->f >= 0.4;
+	const struct value *info = r->info[p->level];
+	const struct value *version = value_find(info, "universal_checkpoint_version");
+	const bool recorded = version && version->kind == VALUE_FLOAT && version->f >= 0.4;
 
 	m->rule = MERGE_SUB_PARAMS;
 	m->spec = p->spec;
@@ -424,15 +388,14 @@ static int set_sub_params(const struct merge_rules *r, const char *name,
 	if (m->widths || !recorded)
 		return 1;
 	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: sub_param_shard_widths has no entry for"
-			  " its pattern '%.100s'",
+		"parameter %s: sub_param_shard_widths has no entry for its pattern '%.100s'",
 			  name, p->text);
 }
 
 /* The rule of the first list of a level, in the converter's order, that matches
  * the name: 1, 0 if none does, or an error. */
-static int match_level(struct merge_rules *r, unsigned level, const char *name,
-		       struct merge *m, struct errmsg *err)
+static int match_level(struct merge_rules *r, unsigned level, const char *name, struct merge *m,
+		       struct errmsg *err)
 {
 	const struct pattern *affine = NULL, *sub = NULL;
 	int hit = match_list(r, level, LIST_AFFINE, name, &affine, err);
@@ -461,8 +424,7 @@ static int match_level(struct merge_rules *r, unsigned level, const char *name,
 	return hit;
 }
 
-int merge_rules_match(struct merge_rules *r, const char *name,
-		      struct merge *out, struct errmsg *err)
+int merge_rules_match(struct merge_rules *r, const char *name, struct merge *out, struct errmsg *err)
 {
 	struct merge m = { .rule = MERGE_CAT };
 	unsigned level = r->level + 1;
@@ -482,8 +444,7 @@ int merge_rules_match(struct merge_rules *r, const char *name,
 	return rc;
 }
 
-int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
-			      struct errmsg *err)
+int merge_is_pipeline_replica(struct merge_rules *r, const char *name, struct errmsg *err)
 {
 	/* Several patterns of this list may match (any() in the converter). */
 	return match_levels(r, LIST_PIPELINE, name, err);
@@ -492,10 +453,9 @@ int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
 const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos)
 {
 	while (*pos < r->n) {
-		const struct pattern *const p = &r->v[(*pos)++];
+		const struct pattern *p = &r->v[(*pos)++];
 
-		if (!p->used && !p->presumed && p->list != LIST_AFFINE &&
-		    p->list != LIST_PIPELINE)
+		if (!p->used && !p->presumed && p->list != LIST_AFFINE && p->list != LIST_PIPELINE)
 			return p->text;
 	}
 	return NULL;

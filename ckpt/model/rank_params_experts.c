@@ -15,8 +15,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
@@ -27,14 +27,14 @@ static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
  * files are numbered without gaps. */
 static int check_files(const struct rank_params_loader *l)
 {
-	const struct experts *const x = &l->c->experts;
-	const struct tagdir *const d = l->dir;
+	const struct experts *x = &l->c->experts;
+	const struct tagdir *d = l->dir;
 	size_t at = 0;
 
 	if (d->nexpert && (!x->n || d->zero3))
 		return ERRMSG_FILE(l, d->zero3 ? -ENOTSUP : -EBADMSG,
-				   "there are files of experts (%s), but this"
-				   " is %s", d->expert[0].name,
+				   "there are files of experts (%s), but this is %s",
+				   d->expert[0].name,
 				   d->zero3 ? "ZeRO-3" : "of a model without any");
 	for (size_t i = 0; i < x->n && !d->zero3; i++) {
 		unsigned n = 0;
@@ -43,29 +43,25 @@ static int check_files(const struct rank_params_loader *l)
 			n++;
 		if (n != x->layers[i].n)
 			return ERRMSG_FILE(l, -EBADMSG,
-					   "MoE layer %zu has %u experts, but"
-					   " there are files (layer_%zu_expert_*)"
-					   " of %u", i, x->layers[i].n, i, n);
+		"MoE layer %zu has %u experts, but there are files (layer_%zu_expert_*) of %u",
+					   i, x->layers[i].n, i, n);
 	}
 	if (at < d->nexpert && !d->zero3)
 		return ERRMSG_FILE(l, -EBADMSG,
-				   "the model has %zu MoE layers, but there is"
-				   " a file %s", x->n, d->expert[at].name);
+				   "the model has %zu MoE layers, but there is a file %s",
+				   x->n, d->expert[at].name);
 	return 0;
 }
 
 /* The file of a layer's expert 0; the others follow it. */
-static const struct tag_file *first_file(const struct rank_params_loader *l,
-					 size_t layer)
+static const struct tag_file *first_file(const struct rank_params_loader *l, size_t layer)
 {
-	const struct ckname id = { .kind = TAG_FILE_EXPERT,
-				   .layer = (unsigned)layer };
+	const struct ckname id = { .kind = TAG_FILE_EXPERT, .layer = (unsigned)layer };
 
 	return tagdir_find(l->dir, &id, NULL);
 }
 
-static int open_expert(const struct tag_file *f, struct ptfile *pt,
-		       struct errmsg *err)
+static int open_expert(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
 {
 	const int rc = tagdir_open_file(f, pt, err);
 
@@ -77,8 +73,8 @@ static int open_expert(const struct tag_file *f, struct ptfile *pt,
 	return -EBADMSG;
 }
 
-static int find_prefix(const struct rank_params_loader *l,
-		       struct expert_layer *layer, const struct tag_file *f)
+static int find_prefix(const struct rank_params_loader *l, struct expert_layer *layer,
+		       const struct tag_file *f)
 {
 	const struct value_dict *keys;
 	struct ptfile pt;
@@ -89,7 +85,7 @@ static int find_prefix(const struct rank_params_loader *l,
 		return rc;
 	keys = value_pairs(pt.root);
 	for (size_t i = 0; !n && i < keys->n; i++) {
-		const char *const key = value_cstr(keys->v[i].key);
+		const char *key = value_cstr(keys->v[i].key);
 
 		n = experts_prefix_len(key, 0);
 		if (n)
@@ -97,41 +93,38 @@ static int find_prefix(const struct rank_params_loader *l,
 	}
 	ptfile_close(&pt);
 	if (!n)
-		return errmsg_set(l->err, -EBADMSG,
-				  "%s: has no parameters of expert 0", f->path);
+		return errmsg_set(l->err, -EBADMSG, "%s: has no parameters of expert 0", f->path);
 	return layer->prefix ? 0 : errmsg_nomem(l->err, l->file);
 }
 
 static int find_prefixes(const struct rank_params_loader *l)
 {
-	const struct experts *const x = &l->c->experts;
+	const struct experts *x = &l->c->experts;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < x->n; i++) {
 		if (x->layers[i].fused)
 			continue;
-		rc = l->dir->zero3
-			     ? ERRMSG_FILE(l, -ENOTSUP,
-					   "MoE layer %zu is not of AutoEP: not"
-					   " supported in ZeRO-3", i)
-			     : find_prefix(l, &x->layers[i], first_file(l, i));
+		rc = l->dir->zero3 ? ERRMSG_FILE(l, -ENOTSUP,
+					"MoE layer %zu is not of AutoEP: not supported in ZeRO-3",
+						 i)
+				   : find_prefix(l, &x->layers[i], first_file(l, i));
 		/* Two layers of one prefix would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
 				rc = ERRMSG_FILE(l, -EBADMSG,
-						 "MoE layers %zu and %zu are"
-						 " both called %s", k, i,
-						 x->layers[i].prefix);
+						 "MoE layers %zu and %zu are both called %s",
+						 k, i, x->layers[i].prefix);
 	}
 	return rc;
 }
 
 static int claim(const struct rank_params_loader *l, struct slice *s)
 {
-	const struct experts *const x = &l->c->experts;
+	const struct experts *x = &l->c->experts;
 
 	for (size_t i = 0; i < x->n && !s->layer; i++) {
-		struct expert_layer *const layer = &x->layers[i];
+		struct expert_layer *layer = &x->layers[i];
 		unsigned expert;
 
 		if (!experts_parse(layer, s->name, &expert, &s->rest))
@@ -142,25 +135,24 @@ static int claim(const struct rank_params_loader *l, struct slice *s)
 			layer->local = s->expert + 1;
 		if (layer->fused && (!s->ndim || s->shape[0] != layer->local))
 			return ERRMSG_FILE(l, -EBADMSG,
-					   "param_shapes: %s is not of %u"
-					   " experts", s->name, layer->local);
+					   "param_shapes: %s is not of %u experts",
+					   s->name, layer->local);
 	}
 	/* The parameter has another name in the whole model, and nothing says
 	 * which. */
 	if (!s->layer && experts_is_native(s->name))
 		return ERRMSG_FILE(l, -EBADMSG,
-				   "param_shapes: %s is of an expert whose MoE"
-				   " layer has no files", s->name);
+				   "param_shapes: %s is of an expert whose MoE layer has no files",
+				   s->name);
 	return 0;
 }
 
 static int check_degree(const struct rank_params_loader *l, size_t i)
 {
-	const struct expert_layer *const layer = &l->c->experts.layers[i];
+	const struct expert_layer *layer = &l->c->experts.layers[i];
 	const unsigned dp = l->dir->dp_degree;
 
-	if ((layer->local && layer->n % layer->local) ||
-	    dp % experts_degree(layer))
+	if ((layer->local && layer->n % layer->local) || dp % experts_degree(layer))
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "%u experts of MoE layer %zu (%s), %u on"
 				   " this rank, cannot be divided among %u ranks",
@@ -169,16 +161,14 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 }
 
 /* A group is cut over one set of ranks, so its experts have one degree. */
-static int set_group_degree(const struct rank_params_loader *l,
-			    const struct slice *s)
+static int set_group_degree(const struct rank_params_loader *l, const struct slice *s)
 {
-	struct slice_group *const g = &l->c->groups[s->group];
+	struct slice_group *g = &l->c->groups[s->group];
 	const unsigned degree = s->layer ? experts_degree(s->layer) : 1;
 
 	if (g->degree && g->degree != degree)
 		return ERRMSG_FILE(l, -ENOTSUP,
-				   "parameter %s: is shared by %u expert-parallel"
-				   " ranks, others in its group by %u",
+		"parameter %s: is shared by %u expert-parallel ranks, others in its group by %u",
 				   s->name, degree, g->degree);
 	g->degree = degree;
 	return 0;
@@ -186,7 +176,7 @@ static int set_group_degree(const struct rank_params_loader *l,
 
 static int claim_slices(const struct rank_params_loader *l)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->nslices; i++)
@@ -199,8 +189,8 @@ static int claim_slices(const struct rank_params_loader *l)
 }
 
 /* Check that an expert's file has the tensor of a slice. */
-static int check_slice(const struct slice *s, const struct tag_file *f,
-		       const struct ptfile *pt, struct errmsg *err)
+static int check_slice(const struct slice *s, const struct tag_file *f, const struct ptfile *pt,
+		       struct errmsg *err)
 {
 	const unsigned skip = s->layer->fused; /* its first dimension is the
 					        * expert */
@@ -214,8 +204,7 @@ static int check_slice(const struct slice *s, const struct tag_file *f,
 	v = value_find(pt->root, key);
 	if (!v)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: has no %s, which the model states"
-				  " list",
+				  "%s: has no %s, which the model states list",
 				  f->path, key);
 	rc = ptfile_tensor(pt, v, key, &t, &storage, err);
 	if (rc)
@@ -223,25 +212,21 @@ static int check_slice(const struct slice *s, const struct tag_file *f,
 	if (t.ndim + skip != s->ndim ||
 	    memcmp(t.shape, s->shape + skip, t.ndim * sizeof(*t.shape)) != 0)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: %s is of another shape than in the"
-				  " model states",
+				  "%s: %s is of another shape than in the model states",
 				  f->path, key);
 	return 0;
 }
 
 /* Find the slice of a key of a native expert's file `f` by the name that ranks use; NULL if
  * there is none.  Sets *own: is it a key of that expert? */
-static const struct slice *find_native(const struct rank_params *c,
-				       const struct expert_layer *layer,
-				       const struct tag_file *f,
-				       const struct value *key, bool *own)
+static const struct slice *find_native(const struct rank_params *c, const struct expert_layer *layer,
+				       const struct tag_file *f, const struct value *key, bool *own)
 {
 	char name[EXPERT_NAME_MAX];
 	unsigned number;
 	const char *rest;
 
-	*own = value_is_cstr(key) &&
-	       experts_parse(layer, key->str.p, &number, &rest) &&
+	*own = value_is_cstr(key) && experts_parse(layer, key->str.p, &number, &rest) &&
 	       number == f->id.expert;
 	if (!*own || !layer->local)
 		return NULL;
@@ -250,8 +235,8 @@ static const struct slice *find_native(const struct rank_params *c,
 }
 
 /* Add an expert's tensors that the optimizer does not own. */
-static int add_rest(const struct rank_params_loader *l,
-		    const struct expert_layer *layer, const struct tag_file *f)
+static int add_rest(const struct rank_params_loader *l, const struct expert_layer *layer,
+		    const struct tag_file *f)
 {
 	const struct value_dict *keys;
 	struct rank_entry *e;
@@ -264,15 +249,13 @@ static int add_rest(const struct rank_params_loader *l,
 		return rc;
 	keys = value_pairs(pt.root);
 	for (size_t i = 0; !rc && i < keys->n; i++) {
-		const struct value *const key = keys->v[i].key;
+		const struct value *key = keys->v[i].key;
 
 		if (find_native(l->c, layer, f, key, &own))
 			continue;
-		rc = own ? rank_params_add_entry(l, &pt, f, key,
-						 keys->v[i].val, &e, &t)
+		rc = own ? rank_params_add_entry(l, &pt, f, key, keys->v[i].val, &e, &t)
 			 : errmsg_set(l->err, -EBADMSG,
-				      "%s: has a %.100s, which does not belong"
-				      " to expert %u",
+				      "%s: has a %.100s, which does not belong to expert %u",
 				      f->path, value_cstr(key), f->id.expert);
 		if (!rc && e->universal)
 			e->kind = PARAM_FROZEN;
@@ -281,29 +264,25 @@ static int add_rest(const struct rank_params_loader *l,
 	return rc;
 }
 
-static int warn_frozen(const struct rank_params_loader *l,
-		       const struct expert_layer *layer)
+static int warn_frozen(const struct rank_params_loader *l, const struct expert_layer *layer)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < COUNT(fused_names); i++) {
 		char name[EXPERT_NAME_MAX];
 
-		snprintf(name, sizeof(name), "%s%s", layer->prefix,
-			 fused_names[i]);
+		snprintf(name, sizeof(name), "%s%s", layer->prefix, fused_names[i]);
 		if (!slice_find(l->c->slices, l->c->nslices, name))
 			rc = rank_params_warn(l, "%s: left out: %s", name,
-					      "experts of AutoEP that are not"
-					      " trained");
+					      "experts of AutoEP that are not trained");
 	}
 	return rc;
 }
 
-static int check_layer(const struct rank_params_loader *l,
-		       const struct expert_layer *layer,
+static int check_layer(const struct rank_params_loader *l, const struct expert_layer *layer,
 		       const struct tag_file *first)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 	size_t n = 0, keys;
 	struct ptfile pt;
 	int rc = open_expert(first, &pt, l->err);
@@ -333,15 +312,13 @@ static int check_layer(const struct rank_params_loader *l,
  * Reported once, since it applies to all layers. */
 static int warn_loader(const struct rank_params_loader *l)
 {
-	const struct experts *const x = &l->c->experts;
+	const struct experts *x = &l->c->experts;
 
 	for (size_t i = 0; i < x->n; i++)
 		if (!x->layers[i].fused && experts_degree(&x->layers[i]) > 1)
-			return rank_params_warn(
-				l, "%s: %s", x->layers[i].prefix,
-				"native experts are right in the tree, but"
-				" DeepSpeed loads them right only with ep_size"
-				" 1");
+			return rank_params_warn(l, "%s: %s", x->layers[i].prefix,
+						"native experts are right in the tree, but"
+						" DeepSpeed loads them right only with ep_size 1");
 	return 0;
 }
 
@@ -354,25 +331,23 @@ static int place_experts(const struct rank_params_loader *l)
 		return rc;
 	if (l->c->experts.n && l->dir->mp_degree > 1)
 		return ERRMSG_FILE(l, -ENOTSUP,
-				   "experts are supported without tensor and"
-				   " pipeline parallelism only");
+			"experts are supported without tensor and pipeline parallelism only");
 	return find_prefixes(l) ?: claim_slices(l);
 }
 
 static int entry_by_name(const void *a, const void *b)
 {
-	const struct rank_entry *const *const x = a, *const *const y = b;
+	const struct rank_entry *const *x = a, *const *y = b;
 
 	return strcmp((*x)->name, (*y)->name);
 }
 
 int rank_params_load_experts(const struct rank_params_loader *l)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 	const size_t n = c->rest.n;
-	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->facts.zero3,
-			      l->file, l->err) ?:
-		 place_experts(l);
+	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->facts.zero3, l->file, l->err)
+			 ?: place_experts(l);
 
 	for (size_t i = 0; !rc && i < c->experts.n && !c->facts.zero3; i++)
 		rc = check_layer(l, &c->experts.layers[i], first_file(l, i));
@@ -394,36 +369,34 @@ static bool has_entry(const struct rank_params *c, const char *name)
 static int check_keys(const struct rank_params *c, const struct tag_file *f,
 		      const struct ptfile *pt, struct errmsg *err)
 {
-	const struct expert_layer *const layer =
-		&c->experts.layers[f->id.layer];
-	const struct value_dict *const keys = value_pairs(pt->root);
+	const struct expert_layer *layer = &c->experts.layers[f->id.layer];
+	const struct value_dict *keys = value_pairs(pt->root);
 
 	for (size_t i = 0; i < keys->n; i++) {
-		const struct value *const key = keys->v[i].key;
+		const struct value *key = keys->v[i].key;
 		bool own;
 
 		if (!find_native(c, layer, f, key, &own) && !has_entry(c, value_cstr(key)))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: has a %.100s, which other experts"
-					  " lack", f->path, value_cstr(key));
+					  "%s: has a %.100s, which other experts lack",
+					  f->path, value_cstr(key));
 	}
 	return 0;
 }
 
-int rank_params_check_expert(const struct rank_params *c,
-			     const struct tag_file *f, struct errmsg *err)
+int rank_params_check_expert(const struct rank_params *c, const struct tag_file *f,
+			     struct errmsg *err)
 {
-	const struct expert_layer *const layer = &c->experts.layers[f->id.layer];
+	const struct expert_layer *layer = &c->experts.layers[f->id.layer];
 	struct ptfile pt;
 	int rc = open_expert(f, &pt, err);
 
 	if (rc)
 		return rc;
 	for (size_t i = 0; !rc && i < c->nslices; i++) {
-		const struct slice *const s = &c->slices[i];
+		const struct slice *s = &c->slices[i];
 
-		if (s->layer == layer &&
-		    (layer->fused || s->expert == f->id.expert % layer->local))
+		if (s->layer == layer && (layer->fused || s->expert == f->id.expert % layer->local))
 			rc = check_slice(s, f, &pt, err);
 	}
 	if (!rc && !layer->fused)

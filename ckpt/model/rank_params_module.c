@@ -58,20 +58,18 @@ struct reader {
 int rank_params_fragment(const struct ptfile *pt, const char *name, size_t index,
 			 const struct value **out, struct errmsg *err)
 {
-	const struct value *const parts = value_find(pt->root, KEY_FROZEN_FRAGMENTS);
-	const struct value_dict *const d = value_pairs(parts);
+	const struct value *parts = value_find(pt->root, KEY_FROZEN_FRAGMENTS);
+	const struct value_dict *d = value_pairs(parts);
 
-	*out = d && index < d->n && value_is_str(d->v[index].key, name)
-		       ? d->v[index].val
-		       : value_find(parts, name);
+	*out = d && index < d->n && value_is_str(d->v[index].key, name) ? d->v[index].val
+									: value_find(parts, name);
 	return *out ? 0
-		    : errmsg_set(err, -EBADMSG,
-				 "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
+		    : errmsg_set(err, -EBADMSG, "%s: " KEY_FROZEN_FRAGMENTS ": %s is missing",
 				 pt->src.name, name);
 }
 
-int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *pt,
-		    uint32_t file, const struct value *v, struct tensor *t, struct errmsg *err)
+int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *pt, uint32_t file,
+		    const struct value *v, struct tensor *t, struct errmsg *err)
 {
 	struct errmsg why = { "" };
 	struct stored *s = NULL;
@@ -90,7 +88,7 @@ int rank_entry_read(struct rank_entry *e, struct arena *a, const struct ptfile *
 
 static struct rank_entry *new_entry(struct rank_params *c, const char *name)
 {
-	struct rank_entry *const e = arena_alloc(&c->arena, sizeof(*e));
+	struct rank_entry *e = arena_alloc(&c->arena, sizeof(*e));
 
 	if (!e || !arena_reserve(&c->arena, &c->rest.v, c->rest.n, &c->rest.cap, c->rest.n + 1,
 				 sizeof(*c->rest.v)))
@@ -101,10 +99,10 @@ static struct rank_entry *new_entry(struct rank_params *c, const char *name)
 }
 
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
-			  const struct tag_file *f, const struct value *name,
-			  const struct value *v, struct rank_entry **out, struct tensor *t)
+			  const struct tag_file *f, const struct value *name, const struct value *v,
+			  struct rank_entry **out, struct tensor *t)
 {
-	struct rank_entry *const e = *out = new_entry(l->c, value_cstr(name));
+	struct rank_entry *e = *out = new_entry(l->c, value_cstr(name));
 	int rc;
 
 	if (!e)
@@ -114,9 +112,8 @@ int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfil
 		return rc;
 	if (!value_is_cstr(name) || !names_is_param(e->name) || !tensor_is(v))
 		return rank_params_warn(l, "module: %s: left out: %s", e->name,
-					tensor_is(v)
-						? "cannot be a directory's name"
-						: "not a tensor");
+					tensor_is(v) ? "cannot be a directory's name"
+						     : "not a tensor");
 	if (e->rc < 0)
 		return errmsg_set(l->err, e->rc, "%s", e->why);
 	e->universal = !e->rc && cast_knows(t->dtype);
@@ -139,8 +136,8 @@ static void list(struct reader *r, const char *name, unsigned lists)
 
 static void tie(struct reader *r, const char *name, const char *of)
 {
-	struct arena *const a = &r->l->c->arena;
-	struct rank_rest *const m = &r->l->c->rest;
+	struct arena *a = &r->l->c->arena;
+	struct rank_rest *m = &r->l->c->rest;
 
 	if (arena_reserve(a, &m->ties, m->nties, &m->ties_cap, m->nties + 1, sizeof(*m->ties)))
 		m->ties[m->nties++] =
@@ -150,10 +147,10 @@ static void tie(struct reader *r, const char *name, const char *of)
 /* Read the names that the open file lists. */
 static void read_names(struct reader *r)
 {
-	const struct rank_params *const c = r->l->c;
-	const struct value *const root = r->l->pt->root;
-	const struct value_seq *const buffers = value_find_items(root, "buffer_names");
-	const struct value_dict *const shared = value_find_pairs(root, KEY_SHARED_PARAMS);
+	const struct rank_params *c = r->l->c;
+	const struct value *root = r->l->pt->root;
+	const struct value_seq *buffers = value_find_items(root, "buffer_names");
+	const struct value_dict *shared = value_find_pairs(root, KEY_SHARED_PARAMS);
 	size_t n = 0;
 
 	/* The others are slices. */
@@ -165,7 +162,7 @@ static void read_names(struct reader *r)
 		if (value_is_cstr(buffers->v[i]))
 			list(r, buffers->v[i]->str.p, BUFFER);
 	for (size_t i = 0; shared && i < shared->n; i++) {
-		const struct value *const name = shared->v[i].key, *const of = shared->v[i].val;
+		const struct value *name = shared->v[i].key, *of = shared->v[i].val;
 
 		if (!value_is_cstr(name))
 			continue;
@@ -185,7 +182,7 @@ static void read_names(struct reader *r)
 
 static int by_place(const void *a, const void *b)
 {
-	const struct placed *const x = a, *const y = b;
+	const struct placed *x = a, *y = b;
 
 	if (x->at != y->at)
 		return x->at < y->at ? -1 : 1;
@@ -193,8 +190,7 @@ static int by_place(const void *a, const void *b)
 		return x->dtype < y->dtype ? -1 : 1;
 	if (x->ndim != y->ndim)
 		return x->ndim < y->ndim ? -1 : 1;
-	return strcmp(x->key, y->key)
-		       ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
+	return strcmp(x->key, y->key) ?: memcmp(x->dims, y->dims, 2 * x->ndim * sizeof(*x->dims));
 }
 
 /* Return the name of the first tensor of this form at this place: `name`, if there is none
@@ -202,16 +198,16 @@ static int by_place(const void *a, const void *b)
 static const char *place(struct reader *r, const struct tensor *t, const char *name)
 {
 	const size_t bytes = t->ndim * sizeof(*t->shape);
-	uint64_t *const dims = arena_alloc(&r->scratch, 2 * bytes + 1);
-	struct placed *const x = arena_alloc(&r->scratch, sizeof(*x));
+	uint64_t *dims = arena_alloc(&r->scratch, 2 * bytes + 1);
+	struct placed *x = arena_alloc(&r->scratch, sizeof(*x));
 	struct placed **found;
 
 	if (!dims || !x || !t->numel)
 		return name;
 	memcpy(dims, t->shape, bytes);
 	memcpy(dims + t->ndim, t->stride, bytes);
-	*x = (struct placed){ name, t->storage_key, t->storage_offset * dtype_size(t->dtype),
-			      t->dtype, t->ndim, dims };
+	*x = (struct placed){ name,     t->storage_key, t->storage_offset * dtype_size(t->dtype),
+			      t->dtype, t->ndim,        dims };
 	found = tsearch(x, &r->places, by_place);
 	r->scratch.failed |= !found;
 	return found ? (*found)->name : name;
@@ -220,9 +216,9 @@ static const char *place(struct reader *r, const struct tensor *t, const char *n
 /* Read an entry of `module`. */
 static int read_entry(struct reader *r, const struct value_pair *pair)
 {
-	const struct rank_params_loader *const l = r->l;
-	const char *const name = value_cstr(pair->key), *first;
-	struct listed *const x = find_listed(r, name);
+	const struct rank_params_loader *l = r->l;
+	const char *name = value_cstr(pair->key), *first;
+	struct listed *x = find_listed(r, name);
 	const unsigned lists = x ? x->lists : 0;
 	struct rank_entry *e;
 	struct tensor t;
@@ -259,9 +255,9 @@ static int read_entry(struct reader *r, const struct value_pair *pair)
 /* Read a parameter that frozen_param_shapes lists.  As a rule `module` has it, too. */
 static int read_frozen(struct reader *r, const struct value *key, size_t index)
 {
-	const struct rank_params_loader *const l = r->l;
-	struct rank_rest *const m = &l->c->rest;
-	const struct listed *const x = find_listed(r, value_cstr(key));
+	const struct rank_params_loader *l = r->l;
+	struct rank_rest *m = &l->c->rest;
+	const struct listed *x = find_listed(r, value_cstr(key));
 	struct rank_entry *e;
 	struct errmsg why = { "" };
 	const struct value *v;
@@ -278,16 +274,16 @@ static int read_frozen(struct reader *r, const struct value *key, size_t index)
 		return errmsg_nomem(l->err, l->file);
 	e->rc = rank_params_fragment(l->pt, key->str.p, index, &v, &why);
 	if (!e->rc)
-		return rank_entry_read(e, &l->c->arena, l->pt,
-				       (uint32_t)(r->file - l->dir->files), v, &t, l->err);
+		return rank_entry_read(e, &l->c->arena, l->pt, (uint32_t)(r->file - l->dir->files),
+				       v, &t, l->err);
 	e->why = arena_strdup(&l->c->arena, why.text);
 	return 0;
 }
 
 static void list_buffers(struct reader *r)
 {
-	struct arena *const a = &r->l->c->arena;
-	struct rank_rest *const m = &r->l->c->rest;
+	struct arena *a = &r->l->c->arena;
+	struct rank_rest *m = &r->l->c->rest;
 
 	m->buffers = arena_alloc(a, (r->nlisted + 1) * sizeof(*m->buffers));
 	for (size_t i = 0; m->buffers && i < r->nlisted; i++)
@@ -303,9 +299,9 @@ static void keep(void *node)
 
 static int read_rest(const struct rank_params_loader *l)
 {
-	struct rank_params *const c = l->c;
-	const struct tagdir *const d = l->dir;
-	const struct value_dict *const shapes =
+	struct rank_params *c = l->c;
+	const struct tagdir *d = l->dir;
+	const struct value_dict *shapes =
 		c->facts.zero3 ? NULL : value_find_pairs(l->pt->root, KEY_FROZEN_SHAPES);
 	const size_t n = l->module ? l->module->n : 0, frozen = shapes ? shapes->n : 0;
 	struct reader r = { .l = l, .file = &d->model[tagdir_model_number(d, c->mp)] };
@@ -332,15 +328,13 @@ int rank_params_load_module(const struct rank_params_loader *l)
 {
 	/* In a pipeline stage `module` is None: the layers have files of their
 	 * own, which the converter ignores. */
-	return l->module || l->dir->nlayer
-		       ? read_rest(l)
-		       : ERRMSG_FILE(l, -EBADMSG,
-				     "has no module, and no layer_*"
-				     " files of a pipeline beside it");
+	return l->module || l->dir->nlayer ? read_rest(l)
+					   : ERRMSG_FILE(l, -EBADMSG,
+				"has no module, and no layer_* files of a pipeline beside it");
 }
 
-int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir,
-			  const struct ptfile *pt, struct errmsg *err)
+int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir, const struct ptfile *pt,
+			  struct errmsg *err)
 {
 	struct rank_params_loader l = {
 		.c = c, .pt = pt, .file = pt->src.name, .dir = dir, .err = err

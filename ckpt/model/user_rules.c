@@ -38,16 +38,15 @@
 	"\"parameter_with_row_parallelism_patterns\": ["                        \
 	"\".*\\\\.self_attention\\\\.dense\\\\.weight$\","                      \
 	"\".*\\\\.mlp\\\\.dense_4h_to_h\\\\.weight$\"]"
-#define MEGATRON_QKV \
-	"[\".*\\\\.self_attention\\\\.query_key_value\\\\.(weight|bias)$\"]"
+#define MEGATRON_QKV "[\".*\\\\.self_attention\\\\.query_key_value\\\\.(weight|bias)$\"]"
 
 static const struct {
 	const char *name, *json;
 } presets[] = {
-	{ "megatron-qkv-thirds", "{" MEGATRON_LAYERS ", \"" MERGE_RULES_THREE
-				 "\": " MEGATRON_QKV "}" },
-	{ "megatron-qkv-by-head", "{" MEGATRON_LAYERS ", \"" MERGE_RULES_COLUMN
-				  "\": " MEGATRON_QKV "}" },
+	{ "megatron-qkv-thirds",
+	  "{" MEGATRON_LAYERS ", \"" MERGE_RULES_THREE "\": " MEGATRON_QKV "}" },
+	{ "megatron-qkv-by-head",
+	  "{" MEGATRON_LAYERS ", \"" MERGE_RULES_COLUMN "\": " MEGATRON_QKV "}" },
 };
 
 /* Sets a->failed when memory runs out. */
@@ -60,15 +59,11 @@ static struct value *from_json(struct arena *a, const cJSON *v, bool in_shape)
 		return value_new_str(a, arena_strdup(a, v->valuestring));
 	if (cJSON_IsNumber(v))
 		return value_new_int(a, (int64_t)v->valuedouble);
-	out = value_new(a, cJSON_IsObject(v) ? VALUE_DICT
-			   : in_shape        ? VALUE_TUPLE
-					     : VALUE_LIST);
+	out = value_new(a, cJSON_IsObject(v) ? VALUE_DICT : in_shape ? VALUE_TUPLE : VALUE_LIST);
 	cJSON_ArrayForEach(below, v)
 	{
-		const char *const key = below->string;
-		struct value *const item =
-			from_json(a, below,
-				  in_shape || (key && !strcmp(key, "shape")));
+		const char *key = below->string;
+		struct value *item = from_json(a, below, in_shape || (key && !strcmp(key, "shape")));
 
 		if (key)
 			value_dict_set(a, out, arena_strdup(a, key), item);
@@ -96,19 +91,16 @@ static int check_keys(const cJSON *root, const char *file, struct errmsg *err)
 	const cJSON *v;
 
 	if (!cJSON_IsObject(root))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: merge rules must be a JSON object", file);
+		return errmsg_set(err, -EBADMSG, "%s: merge rules must be a JSON object", file);
 	cJSON_ArrayForEach(v, root)
 	{
 		if (!merge_rules_knows(v->string))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: '%.100s' is not a list of merge"
-					  " rules; see MERGE RULES in ucfs(1)",
+			"%s: '%.100s' is not a list of merge rules; see MERGE RULES in ucfs(1)",
 					  file, v->string);
 		if (has_other_kinds(v))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: %s: expected patterns and whole"
-					  " numbers",
+					  "%s: %s: expected patterns and whole numbers",
 					  file, v->string);
 	}
 	return 0;
@@ -122,21 +114,19 @@ static int try_rules(const struct user_rules_level *level, struct errmsg *err)
 	int rc = merge_rules_new(NULL, level->name, &rules, err);
 
 	if (!rc)
-		rc = merge_rules_override(rules, level->info, level->name,
-					  false, err);
+		rc = merge_rules_override(rules, level->info, level->name, false, err);
 	merge_rules_free(rules);
 	return rc;
 }
 
-static int take_json(struct user_rules *r, struct user_rules_level *level,
-		     const struct source *src, struct errmsg *err)
+static int take_json(struct user_rules *r, struct user_rules_level *level, const struct source *src,
+		     struct errmsg *err)
 {
 	cJSON *root = NULL;
 	int rc;
 
 	if (src->size > RULES_BYTES_MAX)
-		return errmsg_set(err, -E2BIG, "%s: too large for merge rules",
-				  src->name);
+		return errmsg_set(err, -E2BIG, "%s: too large for merge rules", src->name);
 	if (!r->arena)
 		r->arena = calloc(1, sizeof(*r->arena));
 	if (!r->arena)
@@ -178,8 +168,7 @@ int user_rules_preset(struct user_rules *r, const char *name, struct errmsg *err
 		source_init_span(&src, presets[i].name, json);
 		return take_json(r, &r->preset, &src, err);
 	}
-	return errmsg_set(err, -EINVAL,
-			  "'%.100s' is not a preset; there are %s and %s", name,
+	return errmsg_set(err, -EINVAL, "'%.100s' is not a preset; there are %s and %s", name,
 			  presets[0].name, presets[1].name);
 }
 

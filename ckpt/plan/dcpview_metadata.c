@@ -64,7 +64,7 @@ static const char *const classes[NCLASSES] = {
 
 struct writer {
 	struct bytebuf *out;
-	uint32_t memo; /* the next memo number */
+	uint32_t memo;       /* the next memo number */
 	struct bytebuf blob; /* scratch */
 };
 
@@ -93,14 +93,12 @@ static void memo_get(const struct writer *w, uint32_t number)
 }
 
 /* Put a torch.Size: `first`, then shape[1..], or zeros if `shape` is NULL. */
-static void put_size(const struct writer *w, unsigned ndim, uint64_t first,
-		     const uint64_t *shape)
+static void put_size(const struct writer *w, unsigned ndim, uint64_t first, const uint64_t *shape)
 {
 	memo_get(w, SIZE);
 	PUT(w, MARK);
 	for (unsigned i = 0; i < ndim; i++)
-		pickle_add_int(w->out,
-			       (int64_t)(i == 0 ? first : shape ? shape[i] : 0));
+		pickle_add_int(w->out, (int64_t)(i == 0 ? first : shape ? shape[i] : 0));
 	PUT(w, TUPLE TUPLE1 REDUCE);
 }
 
@@ -110,8 +108,7 @@ enum { OF_KEY, OF_PIECE, OF_CHUNKS };
 
 static void put_tensor(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut =
-		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
 	uint64_t row = 0, next;
 
 	put_size(w, e->ndim, cut.piece, e->shape);
@@ -164,16 +161,14 @@ static void end_info(const struct writer *w, uint64_t offset, uint64_t len)
 
 static void put_places(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut =
-		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
 	const uint64_t usual = blob_len(w, e, &cut, cut.piece);
 	uint64_t at = e->offset, row = 0, next, len;
 	uint32_t i = 0, file = 0;
 
 	do {
 		next = dcpview_cut_end(&cut, row);
-		len = next - row == cut.piece ? usual
-					      : blob_len(w, e, &cut, next - row);
+		len = next - row == cut.piece ? usual : blob_len(w, e, &cut, next - row);
 		memo_get(w, INDEX);
 		memo_get(w, memo + OF_KEY);
 		memo_get(w, memo + OF_CHUNKS + i++);
@@ -192,8 +187,7 @@ static void put_places(struct writer *w, const struct dcpview_entry *e, uint32_t
 	} while (row < cut.rows);
 }
 
-static void put_object_place(const struct writer *w, const struct dcpview_entry *e,
-			     uint32_t memo)
+static void put_object_place(const struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
 	memo_get(w, INDEX);
 	memo_get(w, memo + OF_KEY);
@@ -216,8 +210,7 @@ static void put_path(const struct writer *w, const struct dcpview_entry *e)
 }
 
 /* Put the arguments of Metadata.  memo[i] becomes the first memo number of entry i. */
-static void put_entries(struct writer *w, const struct dcpview_entry *v, size_t n,
-			uint32_t *memo)
+static void put_entries(struct writer *w, const struct dcpview_entry *v, size_t n, uint32_t *memo)
 {
 	PUT(w, EMPTY_DICT);
 	for (size_t i = 0; i < n; i++) {
@@ -248,7 +241,7 @@ static void put_entries(struct writer *w, const struct dcpview_entry *v, size_t 
 int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct bytebuf *out,
 			   struct errmsg *err)
 {
-	uint32_t *const memo = malloc((n + 1) * sizeof(*memo));
+	uint32_t *memo = malloc((n + 1) * sizeof(*memo));
 	struct writer w = { .out = out };
 
 	if (!memo)

@@ -26,10 +26,10 @@ static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *
 
 int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 {
-	const struct plan_options *const o = &p->options;
-	const uint64_t options[] = { o->type.kind, o->type.ranks, o->type.stage,
-				     o->crc_zero,  o->any_stage,  o->dtype,
-				     o->shard_size, o->dcp_style, o->dcp_ranks };
+	const struct plan_options *o = &p->options;
+	const uint64_t options[] = { o->type.kind,  o->type.ranks, o->type.stage,
+				     o->crc_zero,   o->any_stage,  o->dtype,
+				     o->shard_size, o->dcp_style,  o->dcp_ranks };
 	uint64_t hash = hash_bytes(0, PACKAGE_VERSION, sizeof(PACKAGE_VERSION));
 	struct plan_entry e;
 	uint64_t pos = 0;
@@ -41,8 +41,8 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 		rc = hash_rules(o->rules->preset.info, &hash, err)
 			     ?: hash_rules(o->rules->file.info, &hash, err);
 	for (size_t i = 0; i < shards_count(p->c->shards); i++) {
-		const char *const path = shards_path(p->c->shards, (uint32_t)i);
-		const struct fileid *const id = shards_id(p->c->shards, (uint32_t)i);
+		const char *path = shards_path(p->c->shards, (uint32_t)i);
+		const struct fileid *id = shards_id(p->c->shards, (uint32_t)i);
 		/* The ctime tells of a file that was written to and whose mtime was put
 		 * back.  That of a new link begins a conversion anew, which is safe. */
 		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,

@@ -30,7 +30,7 @@ static bool look_at_names(struct plan_paths *x, const char *file)
 	size_t n = 0;
 
 	for (size_t i = 0; i < x->n; i++) {
-		const char *const name = name_of(x, i);
+		const char *name = name_of(x, i);
 
 		nested |= strchr(name, '/') != NULL;
 		if (!names_is_param(name) && !n++)
@@ -46,10 +46,9 @@ static bool look_at_names(struct plan_paths *x, const char *file)
 
 static int by_path(const void *a, const void *b)
 {
-	const struct plan_path *const x = a, *const y = b;
+	const struct plan_path *x = a, *y = b;
 
-	return strcmp(x->path, y->path)
-		       ?: (x->number > y->number) - (x->number < y->number);
+	return strcmp(x->path, y->path) ?: (x->number > y->number) - (x->number < y->number);
 }
 
 /* List the directories of parameters, and those that these lie in; of a path the parameter
@@ -59,35 +58,32 @@ static bool list_dirs(struct plan_paths *x, struct plan_path **v, size_t *n)
 	size_t cap = 0;
 
 	for (size_t i = 0; i < x->n; i++) {
-		const char *const name = name_of(x, i);
+		const char *name = name_of(x, i);
 		const char *slash = name;
 
 		if (!arena_reserve(&x->arena, v, *n, &cap, *n + 1, sizeof(**v)))
 			return false;
 		(*v)[(*n)++] = (struct plan_path){ name, i, PLAN_PATH_TOP };
 		for (; (slash = strchr(slash, '/')); slash++) {
-			const char *const path = arena_strndup(
-				&x->arena, name, (size_t)(slash - name));
+			const char *path = arena_strndup(&x->arena, name, (size_t)(slash - name));
 
-			if (!path || !arena_reserve(&x->arena, v, *n, &cap,
-						    *n + 1, sizeof(**v)))
+			if (!path || !arena_reserve(&x->arena, v, *n, &cap, *n + 1, sizeof(**v)))
 				return false;
-			(*v)[(*n)++] = (struct plan_path){ path, SIZE_MAX,
-							   PLAN_PATH_TOP };
+			(*v)[(*n)++] = (struct plan_path){ path, SIZE_MAX, PLAN_PATH_TOP };
 		}
 	}
 	return true;
 }
 
-static const struct plan_path *find_path(const struct plan_path *sorted,
-					 size_t n, const char *path, size_t len)
+static const struct plan_path *find_path(const struct plan_path *sorted, size_t n, const char *path,
+					 size_t len)
 {
 	size_t lo = 0, hi = n;
 
 	while (lo < hi) {
 		const size_t mid = lo + (hi - lo) / 2;
-		const int order = strncmp(sorted[mid].path, path, len)
-					  ?: sorted[mid].path[len] != '\0';
+		const int order =
+			strncmp(sorted[mid].path, path, len) ?: sorted[mid].path[len] != '\0';
 
 		if (!order)
 			return &sorted[mid];
@@ -120,19 +116,18 @@ static int nest(struct plan_paths *x)
 		if (v[i].number == SIZE_MAX)
 			v[i].number = x->ndirs++;
 	for (size_t i = 0; i < n; i++) {
-		const char *const slash = strrchr(v[i].path, '/');
+		const char *slash = strrchr(v[i].path, '/');
 
 		if (slash)
-			v[i].parent = find_path(v, n, v[i].path,
-						(size_t)(slash - v[i].path))
-					      ->number;
+			v[i].parent =
+				find_path(v, n, v[i].path, (size_t)(slash - v[i].path))->number;
 		x->dirs[v[i].number] = v[i];
 	}
 	return 0;
 }
 
-int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size,
-		    const char *file, struct errmsg *err)
+int plan_paths_init(struct plan_paths *x, const void *v, size_t n, size_t size, const char *file,
+		    struct errmsg *err)
 {
 	*x = (struct plan_paths){ .v = v, .n = n, .size = size, .ndirs = n };
 	if (look_at_names(x, file) && !*x->refused.text && nest(x))
@@ -149,9 +144,7 @@ void plan_paths_done(struct plan_paths *x)
 
 int plan_paths_check(const struct plan_paths *x, struct errmsg *err)
 {
-	return *x->refused.text
-		       ? errmsg_set(err, -ENOTSUP, "%s", x->refused.text)
-		       : 0;
+	return *x->refused.text ? errmsg_set(err, -ENOTSUP, "%s", x->refused.text) : 0;
 }
 
 static const char *path_of(const struct plan_paths *x, size_t i)
@@ -161,8 +154,8 @@ static const char *path_of(const struct plan_paths *x, size_t i)
 
 const char *plan_paths_name(const struct plan_paths *x, size_t i)
 {
-	const char *const path = path_of(x, i);
-	const char *const slash = x->dirs ? strrchr(path, '/') : NULL;
+	const char *path = path_of(x, i);
+	const char *slash = x->dirs ? strrchr(path, '/') : NULL;
 
 	return slash ? slash + 1 : path;
 }
@@ -172,20 +165,17 @@ size_t plan_paths_parent(const struct plan_paths *x, size_t i)
 	return x->dirs ? x->dirs[i].parent : PLAN_PATH_TOP;
 }
 
-int64_t plan_paths_find(const struct plan_paths *x, size_t parent,
-			const char *name)
+int64_t plan_paths_find(const struct plan_paths *x, size_t parent, const char *name)
 {
 	const struct plan_path *found;
 	const char *top;
 	char *path;
 
-	if (*x->refused.text || (!x->dirs && parent != PLAN_PATH_TOP) ||
-	    strchr(name, '/'))
+	if (*x->refused.text || (!x->dirs && parent != PLAN_PATH_TOP) || strchr(name, '/'))
 		return -1;
 	if (!x->dirs) {
 		top = array_find(x->v, x->n, x->size, name);
-		return top ? (top - (const char *)x->v) / (ptrdiff_t)x->size
-			   : -1;
+		return top ? (top - (const char *)x->v) / (ptrdiff_t)x->size : -1;
 	}
 	if (parent == PLAN_PATH_TOP)
 		path = strdup(name);

@@ -33,9 +33,9 @@ static bool is_all_zero(const struct value_seq *v)
  */
 static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 {
-	const struct slice_group *const group = &r->c->groups[g];
-	const struct value_seq *const v = value_items(
-		value_item(value_find(r->dict, "param_alignment_paddings"), g));
+	const struct slice_group *group = &r->c->groups[g];
+	const struct value_seq *v =
+		value_items(value_item(value_find(r->dict, "param_alignment_paddings"), g));
 	uint64_t *pad;
 
 	*out = NULL;
@@ -43,8 +43,7 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 		return 0;
 	if (v->n != group->n)
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "param_alignment_paddings[%zu]"
-				   " has %zu entries for %zu parameters",
+				"param_alignment_paddings[%zu] has %zu entries for %zu parameters",
 				   g, v->n, group->n);
 	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
@@ -54,8 +53,7 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 			continue;
 		free(pad);
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "param_alignment_paddings[%zu][%zu] is not a"
-				   " count",
+				   "param_alignment_paddings[%zu][%zu] is not a count",
 				   g, i);
 	}
 	*out = pad;
@@ -64,9 +62,9 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 
 static int build_group(const struct shard_reader *r, size_t g)
 {
-	const struct slice_group *const group = &r->c->groups[g];
-	struct layout *const l = r->layout;
-	uint64_t *const numel = malloc((group->n + 1) * sizeof(*numel));
+	const struct slice_group *group = &r->c->groups[g];
+	struct layout *l = r->layout;
+	uint64_t *numel = malloc((group->n + 1) * sizeof(*numel));
 	uint64_t *padding = NULL;
 	int rc = 0;
 
@@ -83,11 +81,11 @@ static int build_group(const struct shard_reader *r, size_t g)
 	if (!r->c->facts.zero3)
 		rc = read_paddings(r, g, &padding);
 	if (!rc) {
-		rc = partition_init(&l->groups[g], r->c->facts.zero3, numel, padding,
-				    group->n, l->stripe[g].ranks);
+		rc = partition_init(&l->groups[g], r->c->facts.zero3, numel, padding, group->n,
+				    l->stripe[g].ranks);
 		if (rc)
-			ERRMSG_FILE(r, rc, "%sgroup %zu: %s",
-				    r->c->facts.zero3 ? "sub-" : "", g, strerror(-rc));
+			ERRMSG_FILE(r, rc, "%sgroup %zu: %s", r->c->facts.zero3 ? "sub-" : "", g,
+				    strerror(-rc));
 	}
 	free(padding);
 	free(numel);
@@ -96,7 +94,7 @@ static int build_group(const struct shard_reader *r, size_t g)
 
 int shard_build_layout(const struct shard_reader *r)
 {
-	struct layout *const l = r->layout;
+	struct layout *l = r->layout;
 	int rc = 0;
 
 	if (l->groups)
@@ -114,9 +112,7 @@ int shard_build_layout(const struct shard_reader *r)
 
 const struct value *shard_param_group(const struct shard_reader *r, size_t g)
 {
-	return r->c->facts.zero3
-		       ? NULL
-		       : value_item(value_find(r->base, KEY_PARAM_GROUPS), g);
+	return r->c->facts.zero3 ? NULL : value_item(value_find(r->base, KEY_PARAM_GROUPS), g);
 }
 
 /*
@@ -126,27 +122,24 @@ const struct value *shard_param_group(const struct shard_reader *r, size_t g)
  */
 static int check_expert_group(const struct shard_reader *r, size_t g)
 {
-	const struct slice_group *const group = &r->c->groups[g];
-	const struct value *const v = shard_param_group(r, g);
+	const struct slice_group *group = &r->c->groups[g];
+	const struct value *v = shard_param_group(r, g);
 	char name[32];
 
 	/* elastic_checkpoint writes no param_groups. */
 	if (!v || r->c->facts.source)
 		return 0;
 	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
-	if (value_is_true(value_find(v, "moe"))
-		    ? value_is_str(value_find(v, "name"), name)
-		    : group->degree == 1)
+	if (value_is_true(value_find(v, "moe")) ? value_is_str(value_find(v, "name"), name)
+						: group->degree == 1)
 		return 0;
 	return ERRMSG_FILE(r, -EBADMSG,
-			   "param_groups[%zu] is not the group of"
-			   " experts (%s) that holds %.100s",
+			   "param_groups[%zu] is not the group of experts (%s) that holds %.100s",
 			   g, name, shard_group_name(r, g));
 }
 
 /* The position of `name` in the group, searched from `from` on. */
-static size_t find_in_group(const struct slice_group *group, const char *name,
-			    size_t from)
+static size_t find_in_group(const struct slice_group *group, const char *name, size_t from)
 {
 	for (size_t i = from; i < group->n; i++)
 		if (strcmp(group->slices[i]->name, name) == 0)
@@ -156,8 +149,7 @@ static size_t find_in_group(const struct slice_group *group, const char *name,
 
 /* A mapping whose names follow another order than param_shapes, or do not
  * belong to the group, was computed from another layout. */
-static bool is_other_order(const struct slice_group *group,
-			   const struct value_dict *m)
+static bool is_other_order(const struct slice_group *group, const struct value_dict *m)
 {
 	size_t at = 0;
 
@@ -173,32 +165,29 @@ static bool is_other_order(const struct slice_group *group,
 
 static bool is_fragment(const struct value *v, const struct fragment *f)
 {
-	const struct value *const state =
-		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE
-			? v->obj->state
-			: NULL;
+	const struct value *state =
+		v->kind == VALUE_NEWOBJ || v->kind == VALUE_REDUCE ? v->obj->state : NULL;
 	uint64_t start, numel;
 
 	return value_get_count(value_find(state, "start"), &start) &&
-	       value_get_count(value_find(state, "numel"), &numel) &&
-	       start == f->start && numel == f->numel;
+	       value_get_count(value_find(state, "numel"), &numel) && start == f->start &&
+	       numel == f->numel;
 }
 
 /* The first parameter whose mapping contradicts the layout, or NULL. */
 static const char *find_contradiction(const struct shard_reader *r, size_t g,
 				      const struct value_dict *m)
 {
-	const struct slice_group *const group = &r->c->groups[g];
-	const struct partition *const p = &r->layout->groups[g];
+	const struct slice_group *group = &r->c->groups[g];
+	const struct partition *p = &r->layout->groups[g];
 	unsigned which;
-	const unsigned part =
-		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
+	const unsigned part = rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 	size_t i, end, k = 0;
 
 	partition_params(p, part, &i, &end);
 	for (; i < end; i++) {
 		const struct fragment f = partition_fragment(p, i, part);
-		const char *const name = group->slices[i]->name;
+		const char *name = group->slices[i]->name;
 		const bool named = k < m->n && value_is_str(m->v[k].key, name);
 
 		if (f.numel && (!named || !is_fragment(m->v[k].val, &f)))
@@ -210,8 +199,8 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 
 int shard_check_mapping(const struct shard_reader *r, size_t g)
 {
-	const struct value_dict *const m = value_pairs(
-		value_item(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS), g));
+	const struct value_dict *m =
+		value_pairs(value_item(value_find(r->dict, KEY_PARAM_SLICE_MAPPINGS), g));
 	const char *name;
 
 	if (!m || r->c->facts.zero3)
@@ -224,23 +213,20 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 		return 0;
 	}
 	return ERRMSG_FILE(r, -EBADMSG,
-			   "group %zu: param_slice_mappings and"
-			   " param_shapes disagree on where %.100s lies",
+		"group %zu: param_slice_mappings and param_shapes disagree on where %.100s lies",
 			   g, name);
 }
 
 /* Does `v` list the ranks over which the sub-group is cut? */
-static bool are_ranks(const struct value *v, const struct rank_stripe *s,
-		      unsigned which)
+static bool are_ranks(const struct value *v, const struct rank_stripe *s, unsigned which)
 {
-	const struct value_seq *const list = value_items(v);
+	const struct value_seq *list = value_items(v);
 	int64_t rank;
 
 	if (!list || list->n != s->ranks)
 		return false;
 	for (unsigned i = 0; i < s->ranks; i++)
-		if (!value_get_int(list->v[i], &rank) ||
-		    rank != rank_stripe_rank(s, which, i))
+		if (!value_get_int(list->v[i], &rank) || rank != rank_stripe_rank(s, which, i))
 			return false;
 	return true;
 }
@@ -249,31 +235,26 @@ static bool are_ranks(const struct value *v, const struct rank_stripe *s,
  * partition_ranks, ...}.  Without it every sub-group is cut over all ranks. */
 static int check_partition_group(const struct shard_reader *r, size_t g)
 {
-	const struct rank_stripe *const s = &r->layout->stripe[g];
-	const struct value *const all =
-		value_find(r->dict, "ds_zero_partition_groups");
-	const struct value *const v = value_item(all, g);
+	const struct rank_stripe *s = &r->layout->stripe[g];
+	const struct value *all = value_find(r->dict, "ds_zero_partition_groups");
+	const struct value *v = value_item(all, g);
 	int64_t count, rank;
 	unsigned which;
 
 	if (!value_items(all) && s->degree == 1)
 		return 0;
 	if (value_get_int(value_find(v, "partition_count"), &count) &&
-	    value_get_int(value_find(v, "partition_rank"), &rank) &&
-	    count == s->ranks &&
+	    value_get_int(value_find(v, "partition_rank"), &rank) && count == s->ranks &&
 	    rank == rank_stripe_part(s, r->s->rank, &which) &&
 	    are_ranks(value_find(v, "partition_ranks"), s, which))
 		return 0;
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "ds_zero_partition_groups does not say"
-			   " that sub-group %zu (%.100s) is cut over %u ranks,"
-			   " one in %u",
-			   g, shard_group_name(r, g), s->ranks,
-			   rank_stripe_step(s));
+			   " that sub-group %zu (%.100s) is cut over %u ranks, one in %u",
+			   g, shard_group_name(r, g), s->ranks, rank_stripe_step(s));
 }
 
 int shard_check_cut(const struct shard_reader *r, size_t g)
 {
-	return r->c->facts.zero3 ? check_partition_group(r, g)
-			   : check_expert_group(r, g);
+	return r->c->facts.zero3 ? check_partition_group(r, g) : check_expert_group(r, g);
 }

@@ -22,8 +22,7 @@
 /* The unit of I/O by ds_config. */
 static uint64_t find_unit(const struct shard_reader *r)
 {
-	const struct value *const aio =
-		value_find_path(r->pt->root, KEY_DS_CONFIG, "aio", NULL);
+	const struct value *aio = value_find_path(r->pt->root, KEY_DS_CONFIG, "aio", NULL);
 	int64_t n;
 
 	/* the key until 2024 */
@@ -33,8 +32,8 @@ static uint64_t find_unit(const struct shard_reader *r)
 	return KIB * (uint64_t)(n > 0 && n <= THREADS_MAX ? n : 1);
 }
 
-static int check_size(const struct shard_reader *r, const struct tag_file *f,
-		      const char *what, size_t g, uint64_t need)
+static int check_size(const struct shard_reader *r, const struct tag_file *f, const char *what,
+		      size_t g, uint64_t need)
 {
 	const uint64_t unit = find_unit(r);
 	uint64_t bytes;
@@ -45,48 +44,39 @@ static int check_size(const struct shard_reader *r, const struct tag_file *f,
 	bytes -= bytes % unit;
 	if (f->file.size == bytes)
 		return 0;
-	return errmsg_set(
-		r->err, -EBADMSG,
-		"%s: has %" PRIu64 " bytes, but the %" PRIu64
-		" elements of %s of group %zu (%.100s, ...) take %" PRIu64,
-		f->path, f->file.size, need, what, g, shard_group_name(r, g),
-		bytes);
+	return errmsg_set(r->err, -EBADMSG,
+			  "%s: has %" PRIu64 " bytes, but the %" PRIu64
+			  " elements of %s of group %zu (%.100s, ...) take %" PRIu64,
+			  f->path, f->file.size, need, what, g, shard_group_name(r, g), bytes);
 }
 
-int shard_find_nvme(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, uint64_t need,
-		    struct param_state *st)
+int shard_find_nvme(const struct shard_reader *r, const struct value *v, const char *what, size_t g,
+		    uint64_t need, struct param_state *st)
 {
-	const struct tagdir *const d = r->dir;
-	const struct value *const id = tensor_attribute(v, "ds_id");
+	const struct tagdir *d = r->dir;
+	const struct value *id = tensor_attribute(v, "ds_id");
 	const struct tag_file *f;
 	char name[256];
 
 	if (!value_is_cstr(id) || id->str.len > 200)
-		return ERRMSG_FILE(r, -EBADMSG, "%s of group %zu (%.100s, ...)"
-				   " has no elements on this rank, and does not"
-				   " say to which file it was offloaded", what,
-				   g, shard_group_name(r, g));
+		return ERRMSG_FILE(r, -EBADMSG,
+			"%s of group %zu (%.100s, ...) has no elements on this rank, and does not"
+				   " say to which file it was offloaded",
+				   what, g, shard_group_name(r, g));
 	if (d->mp_degree > 1)
-		return ERRMSG_FILE(r, -ENOTSUP, "was offloaded to NVMe, which"
-				   " is not supported together with tensor"
-				   " parallelism");
+		return ERRMSG_FILE(r, -ENOTSUP,
+		"was offloaded to NVMe, which is not supported together with tensor parallelism");
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
-	f = tagdir_find(d,
-			&(struct ckname){ .kind = TAG_FILE_SWAPPED,
-					  .dp = r->s->rank },
-			name);
+	f = tagdir_find(d, &(struct ckname){ .kind = TAG_FILE_SWAPPED, .dp = r->s->rank }, name);
 	if (!f)
 		return errmsg_set(r->err, -EBADMSG,
-				  "%s/" NAMES_SWAP_DIR "/rank%02u/%s: is"
-				  " missing: %s of group %zu (%.100s, ...) was"
+		"%s/" NAMES_SWAP_DIR "/rank%02u/%s: is missing: %s of group %zu (%.100s, ...) was"
 				  " offloaded to NVMe",
-				  d->path, r->s->rank, name, what, g,
-				  shard_group_name(r, g));
+				  d->path, r->s->rank, name, what, g, shard_group_name(r, g));
 	if (st->dtype != DTYPE_F32)
-		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded"
-				   " to NVMe as %s", what, g,
-				   dtype_name(st->dtype));
+		return ERRMSG_FILE(r, -ENOTSUP,
+				   "%s of group %zu was offloaded to NVMe as %s",
+				   what, g, dtype_name(st->dtype));
 	st->swapped = (uint32_t)(f - d->swapped) + 1;
 	st->offset = 0;
 	st->numel = need;
