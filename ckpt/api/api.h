@@ -26,9 +26,9 @@ static inline bool api_is_open(const struct uckpt *u)
 /* Refuse a NULL, or a context without a source. */
 static inline int api_refuse(struct errmsg *err)
 {
-	return errmsg_set(err, -EINVAL,
-			  "a NULL pointer, or no source is open; what was"
-			  " opened before fork() is of the parent alone");
+	return errmsg_set(
+		err, -EINVAL,
+		"a NULL pointer, or no source is open; what was opened before fork() is of the parent alone");
 }
 
 /* Convert what the tree says of a node. */

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/api/api.h"
 
-int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out,
-		   struct uckpt_error *error)
+int uckpt_dir_open(struct uckpt *u, uint64_t node, struct uckpt_dir **out, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 
-	return api_is_open(u) && out ? tree_dir_open(u->tree, node, out, err)
-				     : api_refuse(err);
+	return api_is_open(u) && out ? tree_dir_open(u->tree, node, out, err) : api_refuse(err);
 }
 
 int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
@@ -18,8 +16,8 @@ int uckpt_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
 	return d && pos && out ? tree_dir_next(d, pos, out, err) : api_refuse(err);
 }
 
-int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e,
-		   struct uckpt_attr *out, double *timeout)
+int uckpt_dir_stat(struct uckpt_dir *d, const struct uckpt_entry *e, struct uckpt_attr *out,
+		   double *timeout)
 {
 	struct tree_attr a;
 	int rc;

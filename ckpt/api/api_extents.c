@@ -24,9 +24,8 @@ static uint32_t extent_kind(const struct vfile *f, const struct extent *e)
 		[EXTENT_GATHER] = UCFS_EXTENT_GATHER,
 	};
 
-	return e->kind == EXTENT_SHARD && !extent_is_cast(e)
-		       ? shard_kind(vfile_shards(f), e->shard)
-		       : kinds[e->kind];
+	return e->kind == EXTENT_SHARD && !extent_is_cast(e) ? shard_kind(vfile_shards(f), e->shard)
+							     : kinds[e->kind];
 }
 
 /* Has the file extents? */
@@ -52,8 +51,7 @@ int uckpt_file_extents(struct uckpt_file *f, struct ucfs_extents *x)
 		return -EINVAL;
 	if (x->start >= x->size)
 		return 0;
-	for (size_t i = extent_find(m, x->start);
-	     i < m->n && x->count < UCFS_EXTENTS_MAX; i++) {
+	for (size_t i = extent_find(m, x->start); i < m->n && x->count < UCFS_EXTENTS_MAX; i++) {
 		const struct extent *e = &m->v[i];
 
 		x->extent[x->count++] = (struct ucfs_extent){
@@ -114,8 +112,7 @@ int uckpt_file_literal(struct uckpt_file *f, struct ucfs_literal *l)
 	if (e->kind != EXTENT_LITERAL)
 		return -ENOENT;
 	left = e[1].start - l->offset;
-	n = vfile_read(f->f.v, l->bytes,
-		       left < sizeof(l->bytes) ? (size_t)left : sizeof(l->bytes),
+	n = vfile_read(f->f.v, l->bytes, left < sizeof(l->bytes) ? (size_t)left : sizeof(l->bytes),
 		       l->offset, NULL);
 	if (n < 0)
 		return (int)n;

@@ -16,9 +16,7 @@ static int check_type(const struct uckpt_file *f)
 		return 0;
 	if (fstat(f->f.fd, &st) < 0)
 		return -errno;
-	return S_ISREG(st.st_mode)   ? 0
-	       : S_ISDIR(st.st_mode) ? -EISDIR
-				     : -EINVAL;
+	return S_ISREG(st.st_mode) ? 0 : S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
 }
 
 int uckpt_file_open(struct uckpt *u, uint64_t node, struct uckpt_file **out,
@@ -90,8 +88,7 @@ void api_read_ahead(struct uckpt_file *f, size_t size, uint64_t off)
 		atomic_store(&f->ahead.at, off);
 		window = size;
 	} else {
-		window = window < WINDOW_FIRST ? WINDOW_FIRST
-					       : window * WINDOW_GROWTH;
+		window = window < WINDOW_FIRST ? WINDOW_FIRST : window * WINDOW_GROWTH;
 	}
 	window = window < most ? window : most;
 	atomic_store(&f->window, window);
@@ -104,8 +101,7 @@ static int64_t read_local(int fd, char *buf, size_t len, uint64_t off)
 	size_t done = 0;
 
 	while (done < len) {
-		const ssize_t n = pread(fd, buf + done, len - done,
-					(off_t)(off + done));
+		const ssize_t n = pread(fd, buf + done, len - done, (off_t)(off + done));
 
 		if (n < 0 && errno != EINTR)
 			return -errno;
@@ -116,8 +112,8 @@ static int64_t read_local(int fd, char *buf, size_t len, uint64_t off)
 	return (int64_t)done;
 }
 
-int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len,
-			uint64_t offset, struct uckpt_error *error)
+int64_t uckpt_file_read(struct uckpt_file *f, void *buf, size_t len, uint64_t offset,
+			struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 
@@ -151,9 +147,7 @@ int uckpt_file_descriptor(struct uckpt_file *f, int *fd, struct uckpt_error *err
 	if (rc)
 		return rc;
 	/* The kernel would wait for each window of a far shard. */
-	*fd = m.fd >= 0 && shards_can_map(shards, 0)
-		      ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0)
-		      : -1;
+	*fd = m.fd >= 0 && shards_can_map(shards, 0) ? fcntl(m.fd, F_DUPFD_CLOEXEC, 0) : -1;
 	shards_unuse(shards, (uint32_t)shard);
 	return 0;
 }

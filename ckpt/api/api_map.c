@@ -24,8 +24,7 @@ static int copy_local(struct map *m, size_t len, struct errmsg *err)
 	m->copy = scratch_take(len);
 	if (!m->copy)
 		return -ENOMEM;
-	n = uckpt_file_read(m->file, m->copy, len, m->offset,
-			    (struct uckpt_error *)err);
+	n = uckpt_file_read(m->file, m->copy, len, m->offset, (struct uckpt_error *)err);
 	if (n < 0) {
 		scratch_give(m->copy);
 		return (int)n;
@@ -47,8 +46,8 @@ static int map_reply(struct map *m, size_t len, struct errmsg *err)
 	return rc;
 }
 
-int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset,
-		   struct uckpt_map **out, struct uckpt_error *error)
+int uckpt_file_map(struct uckpt_file *f, size_t len, uint64_t offset, struct uckpt_map **out,
+		   struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct map *m;

@@ -51,8 +51,7 @@ void uckpt_hide_secrets(char *text)
 		site_hide_secrets(text);
 }
 
-int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
-	       struct uckpt_error *error)
+int uckpt_open(struct uckpt *u, const char *const *paths, size_t n, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct settings *s;
@@ -67,8 +66,7 @@ int uckpt_open(struct uckpt *u, const char *const *paths, size_t n,
 		return errmsg_nomem(err, NULL);
 	free(s->tree.source); /* of an attempt that failed */
 	s->tree.source = NULL;
-	rc = settings_validate(s, err)
-		     ?: roots_unite(u, paths, n, true, &s->tree.source, err);
+	rc = settings_validate(s, err) ?: roots_unite(u, paths, n, true, &s->tree.source, err);
 	if (rc)
 		return rc;
 	cache_set_limit(u, s->readahead, TWICE_FACTOR * s->readahead, true);
@@ -89,8 +87,7 @@ const char *uckpt_source_root(const struct uckpt *u, size_t i)
 {
 	const char *source = uckpt_source_name(u);
 
-	return source && i < roots_count(u, source) ? roots_root(u, source, i)
-						    : NULL;
+	return source && i < roots_count(u, source) ? roots_root(u, source, i) : NULL;
 }
 
 bool uckpt_is_view(const struct uckpt *u)
@@ -146,8 +143,7 @@ void api_attr(const struct tree_attr *a, struct uckpt_attr *out)
 	};
 }
 
-int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
-	       struct uckpt_error *error)
+int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct tree_attr a;
@@ -164,12 +160,11 @@ int uckpt_stat(struct uckpt *u, uint64_t node, struct uckpt_attr *out,
 /* Could a directory have such an entry? */
 static bool is_name(const char *name)
 {
-	return *name && !strchr(name, '/') && strcmp(name, ".") != 0 &&
-	       strcmp(name, "..") != 0;
+	return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
-		 struct uckpt_attr *out, double *timeout, struct uckpt_error *error)
+int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name, struct uckpt_attr *out,
+		 double *timeout, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct tree_attr a;
@@ -180,8 +175,7 @@ int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 		return api_refuse(err);
 	if (strlen(name) > NAME_MAX)
 		return -ENAMETOOLONG;
-	rc = is_name(name) ? tree_lookup(u->tree, dir, name, &a, &moment, err)
-			   : -ENOENT;
+	rc = is_name(name) ? tree_lookup(u->tree, dir, name, &a, &moment, err) : -ENOENT;
 	if (!rc)
 		api_attr(&a, out);
 	if (timeout)
@@ -191,8 +185,7 @@ int uckpt_lookup(struct uckpt *u, uint64_t dir, const char *name,
 
 int uckpt_readlink(struct uckpt *u, uint64_t node, char *buf, size_t size)
 {
-	return api_is_open(u) && buf ? tree_readlink(u->tree, node, buf, size)
-				     : -EINVAL;
+	return api_is_open(u) && buf ? tree_readlink(u->tree, node, buf, size) : -EINVAL;
 }
 
 /* A path that is being followed: the directories down to where it is, and what is left
@@ -213,8 +206,7 @@ static int follow(struct walk *w, uint64_t link)
 
 	if (n < 0)
 		return n;
-	if (++w->links > LINKS_MAX || n == 0 || target[0] == '/' ||
-	    strlen(w->left) > PATH_MAX)
+	if (++w->links > LINKS_MAX || n == 0 || target[0] == '/' || strlen(w->left) > PATH_MAX)
 		return -ELOOP;
 	strcpy(rest, w->left);
 	snprintf(w->left, sizeof(w->left), "%.*s/%s", n, target, rest);
@@ -249,8 +241,7 @@ static int step(struct walk *w, struct uckpt_error *error)
 	return rc;
 }
 
-int uckpt_find(struct uckpt *u, const char *path, uint64_t *node,
-	       struct uckpt_error *error)
+int uckpt_find(struct uckpt *u, const char *path, uint64_t *node, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct walk *w;

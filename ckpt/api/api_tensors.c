@@ -23,8 +23,7 @@ static void begin_tensor(struct bytebuf *out, const char *name, enum dtype dtype
 
 static void end_tensor(struct bytebuf *out, uint64_t offset, uint64_t bytes)
 {
-	bytebuf_add_format(out, ", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", offset,
-			   bytes);
+	bytebuf_add_format(out, ", \"offset\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", offset, bytes);
 }
 
 static int add_tensor(struct bytebuf *out, const struct ptfile *pt, const struct value *v,
@@ -95,8 +94,7 @@ static int describe_pt(const struct source *src, struct bytebuf *out, struct err
 	return rc;
 }
 
-static int describe_safetensors(const struct source *src, struct bytebuf *out,
-				struct errmsg *err)
+static int describe_safetensors(const struct source *src, struct bytebuf *out, struct errmsg *err)
 {
 	struct safetensors s;
 	const int rc = safetensors_read(&s, src, err);
@@ -113,11 +111,9 @@ static int describe_safetensors(const struct source *src, struct bytebuf *out,
 	return 0;
 }
 
-static int read_file(const struct source *s, void *buf, size_t len, uint64_t off,
-		     struct errmsg *err)
+static int read_file(const struct source *s, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	const int64_t n = uckpt_file_read(s->ctx, buf, len, off,
-					  (struct uckpt_error *)err);
+	const int64_t n = uckpt_file_read(s->ctx, buf, len, off, (struct uckpt_error *)err);
 
 	if (n < 0)
 		return (int)n;
@@ -133,14 +129,11 @@ static void leave_open(struct source *s)
 /* Describe the tensors of a file that nobody else reads. */
 static int describe(struct uckpt_file *f, struct bytebuf *out, struct errmsg *err)
 {
-	static const struct source_ops ops = { .read = read_file,
-					       .close = leave_open };
+	static const struct source_ops ops = { .read = read_file, .close = leave_open };
 	static const char zip[4] = { 'P', 'K', 3, 4 };
-	const struct source src = { .name = "",
-				    .size = uckpt_file_size(f),
-				    .fd = -1,
-				    .ops = &ops,
-				    .ctx = f };
+	const struct source src = {
+		.name = "", .size = uckpt_file_size(f), .fd = -1, .ops = &ops, .ctx = f
+	};
 	char magic[sizeof(zip)];
 	int rc = f->f.v ? vfile_skip_sums(f->f.v, err) : 0;
 
@@ -150,14 +143,12 @@ static int describe(struct uckpt_file *f, struct bytebuf *out, struct errmsg *er
 		rc = read_file(&src, magic, sizeof(magic), 0, err);
 	if (rc)
 		return rc;
-	rc = memcmp(magic, zip, sizeof(zip)) == 0
-		     ? describe_pt(&src, out, err)
-		     : describe_safetensors(&src, out, err);
+	rc = memcmp(magic, zip, sizeof(zip)) == 0 ? describe_pt(&src, out, err)
+						  : describe_safetensors(&src, out, err);
 	return rc == -EBADMSG ? -ENOTSUP : rc;
 }
 
-int uckpt_file_tensors(struct uckpt_file *f,
-		       void (*put)(void *arg, const char *text, size_t len),
+int uckpt_file_tensors(struct uckpt_file *f, void (*put)(void *arg, const char *text, size_t len),
 		       void *arg, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);

@@ -12,12 +12,12 @@
 struct settings {
 	struct tree_options tree; /* `source` once it is open; its rules are `rules` */
 	struct user_rules rules;
-	char *hf_config; /* of tree.plan */
+	char *hf_config;    /* of tree.plan */
 	uint64_t readahead; /* memory for what is read ahead, in bytes; 0: nothing is */
 	/* Of convert: */
-	bool lenient;              /* accept patterns that match no parameter */
+	bool lenient;                         /* accept patterns that match no parameter */
 	unsigned read_threads, write_threads; /* 0: one per processor */
-	double rtol, atol; /* of diff: see struct diff_tolerance */
+	double rtol, atol;                    /* of diff: see struct diff_tolerance */
 };
 
 /* The settings of a context, which owns them; NULL when memory runs out. */

@@ -83,16 +83,14 @@ static int compare_file(void *ctx, size_t i, struct errmsg *err)
 		return rc;
 	rc = plan_file_open(s->p, s->files[i].node, &f, err);
 	if (!rc)
-		rc = vfile_size(f) == there.size
-			     ? vfile_compare(f, &there, s->progress, &at, err)
-			     : 1;
+		rc = vfile_size(f) == there.size ? vfile_compare(f, &there, s->progress, &at, err)
+						 : 1;
 	vfile_free(f);
 	source_close(&there);
 	return rc > 0 ? -EEXIST : rc;
 }
 
-int compare_tree(struct plan *p, const char *dir, unsigned width,
-		 struct progress *progress)
+int compare_tree(struct plan *p, const char *dir, unsigned width, struct progress *progress)
 {
 	struct same s = { .p = p, .progress = progress };
 	int rc;

@@ -10,7 +10,6 @@ struct progress;
  * bytes, of which `progress` counts those that are equal.  Returns 0 if the directory has
  * these files and no others; -EINTR as progress_add; or another error.
  */
-int compare_tree(struct plan *p, const char *dir, unsigned width,
-		 struct progress *progress);
+int compare_tree(struct plan *p, const char *dir, unsigned width, struct progress *progress);
 
 #endif

@@ -40,9 +40,7 @@ static int read_paths(struct resume *r, size_t len)
 			return -ENOMEM;
 		r->nkept++;
 	}
-	return ftruncate(r->fd, (off_t)at) < 0 || lseek(r->fd, 0, SEEK_END) < 0
-		       ? -errno
-		       : 0;
+	return ftruncate(r->fd, (off_t)at) < 0 || lseek(r->fd, 0, SEEK_END) < 0 ? -errno : 0;
 }
 
 static int read_journal(struct resume *r, bool taken, const char head[HEAD_LEN])
@@ -60,13 +58,11 @@ static int read_journal(struct resume *r, bool taken, const char head[HEAD_LEN])
 	if (!r->text)
 		return -ENOMEM;
 	n = pread(r->fd, r->text, (size_t)st.st_size, 0);
-	return n < HEAD_LEN || memcmp(r->text, head, HEAD_LEN) != 0
-		       ? -ESTALE
-		       : read_paths(r, (size_t)n);
+	return n < HEAD_LEN || memcmp(r->text, head, HEAD_LEN) != 0 ? -ESTALE
+								    : read_paths(r, (size_t)n);
 }
 
-int resume_open(struct resume *r, int dir, bool taken, uint64_t identity,
-		struct errmsg *err)
+int resume_open(struct resume *r, int dir, bool taken, uint64_t identity, struct errmsg *err)
 {
 	char head[HEAD_LEN];
 	int rc;

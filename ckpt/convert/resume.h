@@ -18,24 +18,23 @@ struct errmsg;
  * synced to the disk.
  */
 struct resume {
-	int dir; /* borrowed */
-	int fd;  /* of the journal */
-	char *text; /* the journal, as it was found */
+	int dir;              /* borrowed */
+	int fd;               /* of the journal */
+	char *text;           /* the journal, as it was found */
 	struct hashtab names; /* offsets of paths in it */
 	pthread_mutex_t lock; /* protects the rest: */
 	struct bytebuf whole; /* paths of complete files that the journal lacks */
 	size_t nwhole, nkept; /* number of such files, and of those in the journal */
 	uint64_t synced_ns;   /* when a thread last wrote the journal, or began to */
-	bool syncing; /* a thread is about to */
-	int failed;   /* of a sync: a negative errno */
+	bool syncing;         /* a thread is about to */
+	int failed;           /* of a sync: a negative errno */
 };
 
 /* Open the journal of directory `dir`, or create one.  `taken`: a process that was stopped
  * has filled the directory in part.  -ESTALE if its files belong to a tree of another
  * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, of which the lock
  * of a directory need not tell; or the system's error. */
-int resume_open(struct resume *r, int dir, bool taken, uint64_t identity,
-		struct errmsg *err);
+int resume_open(struct resume *r, int dir, bool taken, uint64_t identity, struct errmsg *err);
 void resume_close(struct resume *r);
 
 /* Return whether the file is in the journal and has this size.  Thread-safe. */

@@ -71,10 +71,10 @@ struct writer {
 	struct task *tasks;
 	size_t n, cap;
 	atomic_size_t begun; /* the first so many files are being written */
-	atomic_flag busy; /* a thread reads ahead, and has the rest to itself */
-	size_t next;          /* the first file that is not read ahead yet */
-	struct vfile *ahead;  /* it, once open */
-	uint64_t done;        /* bytes of it that are wanted */
+	atomic_flag busy;    /* a thread reads ahead, and has the rest to itself */
+	size_t next;         /* the first file that is not read ahead yet */
+	struct vfile *ahead; /* it, once open */
+	uint64_t done;       /* bytes of it that are wanted */
 };
 
 /* One file while it is written. */
@@ -87,11 +87,10 @@ struct out {
 	size_t buf_len;
 };
 
-static int fail(const struct writer *w, const char *path, const char *action,
-		struct errmsg *err)
+static int fail(const struct writer *w, const char *path, const char *action, struct errmsg *err)
 {
-	return errmsg_set(err, -errno, "%s/%s: cannot %s: %s",
-			  w->options->shown, path, action, strerror(errno));
+	return errmsg_set(err, -errno, "%s/%s: cannot %s: %s", w->options->shown, path, action,
+			  strerror(errno));
 }
 
 static int add_entry(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
@@ -104,8 +103,8 @@ static int add_entry(void *ctx, const char *path, uint64_t node, const struct pl
 			       ? fail(w, path, "create", err)
 			       : 0;
 	path = arena_strdup(&w->arena, path);
-	if (!path || !arena_reserve(&w->arena, &w->tasks, w->n, &w->cap, w->n + 1,
-				    sizeof(*w->tasks)))
+	if (!path ||
+	    !arena_reserve(&w->arena, &w->tasks, w->n, &w->cap, w->n + 1, sizeof(*w->tasks)))
 		return errmsg_nomem(err, w->options->shown);
 	w->tasks[w->n++] = (struct task){ path, node, st->size };
 	return progress_add(w->options->progress, 0);
@@ -132,13 +131,11 @@ static void want_next(struct writer *w)
 			continue;
 		}
 		/* Its writer will meet the error. */
-		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node,
-						&w->ahead, NULL))
+		if (!w->ahead && plan_file_open(w->p, w->tasks[w->next].node, &w->ahead, NULL))
 			w->ahead = NULL;
 		size = w->ahead ? vfile_size(w->ahead) : 0;
 		if (w->done < size)
-			w->done += vfile_prefetch(w->ahead, w->done, size - w->done,
-						  WANT_LATER);
+			w->done += vfile_prefetch(w->ahead, w->done, size - w->done, WANT_LATER);
 		if (w->done < size)
 			return;
 		go_to(w, w->next + 1);
@@ -161,8 +158,8 @@ static void read_ahead(const struct out *o, uint64_t off)
 	}
 }
 
-static int copy_range(const struct out *o, uint64_t off, uint64_t end,
-		      bool literal, struct errmsg *err)
+static int copy_range(const struct out *o, uint64_t off, uint64_t end, bool literal,
+		      struct errmsg *err)
 {
 	int rc = 0;
 
@@ -274,12 +271,9 @@ static int copy_mode_and_times(const struct out *o, uint32_t shard,
 static int write_contents(const struct out *o, struct errmsg *err)
 {
 	const int64_t shard = vfile_copied_shard(o->f);
-	const int rc =
-		shard >= 0
-			? (copy_shard(o, (uint32_t)shard, err)
-				   ?: copy_mode_and_times(o, (uint32_t)shard,
-							  err))
-			: (copy_kind(o, false, err) ?: copy_kind(o, true, err));
+	const int rc = shard >= 0 ? (copy_shard(o, (uint32_t)shard, err)
+					     ?: copy_mode_and_times(o, (uint32_t)shard, err))
+				  : (copy_kind(o, false, err) ?: copy_kind(o, true, err));
 
 	/* Start write-back now; the syncfs at the end reports its errors. */
 	if (!rc)
@@ -322,9 +316,7 @@ static int write_new(struct out *o, struct errmsg *err)
 
 static int check_sync(const struct writer *w, int rc, struct errmsg *err)
 {
-	return rc ? errmsg_set(err, rc, "%s: cannot sync: %s", w->options->shown,
-			       strerror(-rc))
-		  : 0;
+	return rc ? errmsg_set(err, rc, "%s: cannot sync: %s", w->options->shown, strerror(-rc)) : 0;
 }
 
 static int write_file(void *ctx, size_t i, struct errmsg *err)
@@ -372,18 +364,14 @@ static int skip_whole(struct writer *w)
 			w->tasks[w->n++] = t;
 	}
 	if (w->n < all)
-		errmsg_put(&notes, "%s: going on: %s of %s files were there",
-			   w->options->shown, count_text(all - w->n, there),
-			   count_text(all, of));
+		errmsg_put(&notes, "%s: going on: %s of %s files were there", w->options->shown,
+			   count_text(all - w->n, there), count_text(all, of));
 	return progress_add(w->options->progress, bytes);
 }
 
-int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
-	       struct errmsg *err)
+int write_tree(struct plan *p, int dir, const struct write_tree_args *options, struct errmsg *err)
 {
-	struct writer w = {
-		.p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT
-	};
+	struct writer w = { .p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT };
 	int rc = plan_walk(p, add_entry, &w, err);
 
 	assert(options->width > 0);

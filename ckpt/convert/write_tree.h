@@ -8,10 +8,10 @@ struct progress;
 struct resume;
 
 struct write_tree_args {
-	const char *shown; /* the output directory's name in messages */
-	unsigned width;    /* files written at once */
+	const char *shown;         /* the output directory's name in messages */
+	unsigned width;            /* files written at once */
 	struct progress *progress; /* of bytes written */
-	struct resume *resume; /* names the files that are there already */
+	struct resume *resume;     /* names the files that are there already */
 };
 
 /*
@@ -19,7 +19,6 @@ struct write_tree_args {
  * options->resume knows, and sync it to the disk.  Copies of shards keep their mode and times.  -EINTR as
  * progress_add.  On failure the files written so far stay.
  */
-int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
-	       struct errmsg *err);
+int write_tree(struct plan *p, int dir, const struct write_tree_args *options, struct errmsg *err);
 
 #endif

@@ -64,8 +64,8 @@ static int match_params(struct diff *d, struct errmsg *err)
 	return 0;
 }
 
-static int compare_state(struct diff *d, const struct diff_param *p,
-			 struct diff_state *s, struct errmsg *err)
+static int compare_state(struct diff *d, const struct diff_param *p, struct diff_state *s,
+			 struct errmsg *err)
 {
 	struct state a, b;
 	int rc = diff_tree_open_state(&d->tree[0], p->in[0], s->id.name, &a, err);
@@ -117,8 +117,7 @@ static int by_name(const void *a, const void *b)
 	const char *x = ((const struct diff_state *)a)->id.name;
 	const char *y = ((const struct diff_state *)b)->id.name;
 
-	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0)
-		       ?: strcmp(x, y);
+	return (strcmp(y, DIFF_WEIGHTS) == 0) - (strcmp(x, DIFF_WEIGHTS) == 0) ?: strcmp(x, y);
 }
 
 /* List the states of both sides.  If a parameter is matched by a tie, states
@@ -161,8 +160,7 @@ static int compare_param(void *ctx, size_t i, struct errmsg *err)
 static int compare_all(struct diff *d, struct errmsg *err)
 {
 	return match_params(d, err)
-		       ?: parallel_far(d->nparams, parallel_width(),
-				       compare_param, d, err);
+		       ?: parallel_far(d->nparams, parallel_width(), compare_param, d, err);
 }
 
 /* Find or add a name; NULL if there are too many. */
@@ -239,8 +237,7 @@ static void judge(struct diff *d)
 		for (size_t k = 0; k < p->nstates; k++)
 			judge_state(d, &p->states[k]);
 	}
-	d->equal = !d->only[0] && !d->only[1] && !d->differ &&
-		   (!d->strict || alike(d));
+	d->equal = !d->only[0] && !d->only[1] && !d->differ && (!d->strict || alike(d));
 }
 
 static void diff_done(struct diff *d)
@@ -260,20 +257,18 @@ static void diff_done(struct diff *d)
 	diff_tree_close(&d->tree[1]);
 }
 
-static int open_side(struct diff *d, unsigned side, const char *path,
-		     struct errmsg *err)
+static int open_side(struct diff *d, unsigned side, const char *path, struct errmsg *err)
 {
 	struct diff_tree *t = &d->tree[side];
 	char *whole = NULL;
-	const int rc = roots_unite(t->u, &path, 1, false, &whole, err)
-			       ?: diff_tree_open(t, whole, err);
+	const int rc =
+		roots_unite(t->u, &path, 1, false, &whole, err) ?: diff_tree_open(t, whole, err);
 
 	free(whole);
 	return rc;
 }
 
-static int compare(struct diff *d, const char *a, const char *b,
-		   struct errmsg *err)
+static int compare(struct diff *d, const char *a, const char *b, struct errmsg *err)
 {
 	return open_side(d, 0, a, err)
 		       ?: open_side(d, 1, b, err)

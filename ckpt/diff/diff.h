@@ -19,7 +19,7 @@ struct state;
 
 /* What a checkpoint has under a name. */
 struct diff_entry {
-	const char *name; /* first: array_by_text */
+	const char *name;            /* first: array_by_text */
 	const struct param *row;     /* with all states; NULL: none, or on a disk */
 	const struct param *weights; /* as views show them, instead of the row's; or NULL */
 };
@@ -67,8 +67,7 @@ void diff_tree_close(struct diff_tree *t);
  * keeps them, rounded to its type, and vocabularies without padding.  Errors as
  * checkpoint_order.
  */
-int diff_tree_match(struct diff_tree *t, const struct diff_tree *other,
-		    struct errmsg *err);
+int diff_tree_match(struct diff_tree *t, const struct diff_tree *other, struct errmsg *err);
 
 /*
  * Return what parameter `name` is in `other` under another name, according to the ties in
@@ -91,8 +90,8 @@ struct diff_states {
 };
 
 /* List the states of an entry.  -E2BIG, and errors of reading. */
-int diff_tree_states(const struct diff_tree *t, const struct diff_entry *e,
-		     struct diff_states *out, struct errmsg *err);
+int diff_tree_states(const struct diff_tree *t, const struct diff_entry *e, struct diff_states *out,
+		     struct errmsg *err);
 
 /* Open one of them.  Close it with state_close before the tree is closed. */
 int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
@@ -111,7 +110,7 @@ struct diff_values {
 	uint64_t first;          /* index of the first of them */
 	uint64_t odd;            /* differing elements of which one is infinite
 				  * or NaN */
-	uint64_t near; /* elements of other bits within the tolerance */
+	uint64_t near;           /* elements of other bits within the tolerance */
 	double max_abs, max_rel; /* over the other differing elements */
 };
 
@@ -163,13 +162,13 @@ struct diff {
 	/* Which sides have any state of a name, for the first names. */
 	struct diff_name names[DIFF_STATES_MAX];
 	size_t nnames;
-	uint64_t only[2]; /* parameters that only one side has */
-	uint64_t tied[2]; /* parameters that one side has only under a tied
+	uint64_t only[2];          /* parameters that only one side has */
+	uint64_t tied[2];          /* parameters that one side has only under a tied
 			   * name */
-	uint64_t common;  /* parameters that both have, ... */
+	uint64_t common;           /* parameters that both have, ... */
 	uint64_t states, elements; /* ... their states and elements */
 	uint64_t differ;           /* states that count as differences */
-	uint64_t types; /* equal states of different types */
+	uint64_t types;            /* equal states of different types */
 	struct diff_values worst;
 	bool equal;
 };

@@ -68,8 +68,7 @@ static void count_element(struct comparison *c, uint64_t at, double a, double b)
 }
 
 /* Compare up to CAST_BATCH elements, at least one of which differs. */
-static void count_batch(struct comparison *c, uint64_t first, size_t from,
-			size_t n)
+static void count_batch(struct comparison *c, uint64_t first, size_t from, size_t n)
 {
 	const uint8_t *a = c->a.buf + from * c->a.item;
 	const uint8_t *b = c->b.buf + from * c->b.item;
@@ -87,9 +86,8 @@ static void count_batch(struct comparison *c, uint64_t first, size_t from,
 			y[i] = NAN;
 	}
 	for (size_t i = 0; i < n; i++)
-		if (c->same_type ? memcmp(a + i * c->a.item, b + i * c->b.item,
-				       c->a.item) != 0
-			      : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
+		if (c->same_type ? memcmp(a + i * c->a.item, b + i * c->b.item, c->a.item) != 0
+				 : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
 			count_element(c, first + i, x[i], y[i]);
 }
 
@@ -99,15 +97,13 @@ static void count_chunk(struct comparison *c, uint64_t first, size_t n)
 
 	for (size_t i = 0; i < n; i += some) {
 		some = n - i < CAST_BATCH ? n - i : CAST_BATCH;
-		if (!c->same_type ||
-		    memcmp(c->a.buf + i * c->a.item, c->b.buf + i * c->b.item,
-			   some * c->a.item) != 0)
+		if (!c->same_type || memcmp(c->a.buf + i * c->a.item, c->b.buf + i * c->b.item,
+					    some * c->a.item) != 0)
 			count_batch(c, first + i, i, some);
 	}
 }
 
-static int read_side(struct side *s, uint64_t first, size_t n,
-		     struct errmsg *err)
+static int read_side(struct side *s, uint64_t first, size_t n, struct errmsg *err)
 {
 	struct latency_request q;
 	int rc;
@@ -126,17 +122,15 @@ static int compare_values(struct comparison *c, struct errmsg *err)
 
 	assert(c->a.s->t.numel == numel && c->b.s->t.numel == numel);
 	for (uint64_t i = 0; !rc && i < numel; i += n) {
-		const size_t most =
-			latency_is_high(&c->a.latency) || latency_is_high(&c->b.latency)
-				? CHUNK_FAR
-				: CHUNK;
+		const size_t most = latency_is_high(&c->a.latency) || latency_is_high(&c->b.latency)
+					    ? CHUNK_FAR
+					    : CHUNK;
 
 		n = numel - i < most ? (size_t)(numel - i) : most;
 		rc = read_side(&c->a, i, n, err) ?: read_side(&c->b, i, n, err);
 		if (!rc) {
 			count_chunk(c, i, n);
-			rc = progress_add(c->progress,
-					  n * (c->a.item + c->b.item));
+			rc = progress_add(c->progress, n * (c->a.item + c->b.item));
 		}
 	}
 	return rc;
@@ -154,14 +148,12 @@ static struct side open_side(const struct state *s)
 }
 
 static int read_and_compare(const struct state *a, const struct state *b,
-			    const struct diff_tolerance *tolerance,
-			    struct diff_values *v, struct progress *progress,
-			    struct errmsg *err)
+			    const struct diff_tolerance *tolerance, struct diff_values *v,
+			    struct progress *progress, struct errmsg *err)
 {
-	struct comparison c = { open_side(a), open_side(b),
-				a->t.dtype == b->t.dtype, *tolerance, v, progress };
-	const int rc = c.a.buf && c.b.buf ? compare_values(&c, err)
-					  : errmsg_nomem(err, NULL);
+	struct comparison c = { open_side(a), open_side(b), a->t.dtype == b->t.dtype, *tolerance, v,
+				progress };
+	const int rc = c.a.buf && c.b.buf ? compare_values(&c, err) : errmsg_nomem(err, NULL);
 
 	free(c.a.buf);
 	free(c.b.buf);
@@ -191,8 +183,7 @@ static bool same_shape(const struct state *a, const struct state *b)
 	if (a->flat || b->flat)
 		return a->t.numel == b->t.numel;
 	return a->t.ndim == b->t.ndim &&
-	       memcmp(a->t.shape, b->t.shape,
-		      a->t.ndim * sizeof(*a->t.shape)) == 0;
+	       memcmp(a->t.shape, b->t.shape, a->t.ndim * sizeof(*a->t.shape)) == 0;
 }
 
 int diff_compare(const struct state *a, const struct state *b,
@@ -208,11 +199,9 @@ int diff_compare(const struct state *a, const struct state *b,
 		out->kind = DIFF_SHAPE;
 		out->shape[0] = list_text(a->t.shape, a->t.ndim);
 		out->shape[1] = list_text(b->t.shape, b->t.ndim);
-		return out->shape[0] && out->shape[1] ? 0
-						      : errmsg_nomem(err, NULL);
+		return out->shape[0] && out->shape[1] ? 0 : errmsg_nomem(err, NULL);
 	}
-	if (a->t.dtype != b->t.dtype &&
-	    !(cast_knows(a->t.dtype) && cast_knows(b->t.dtype))) {
+	if (a->t.dtype != b->t.dtype && !(cast_knows(a->t.dtype) && cast_knows(b->t.dtype))) {
 		out->kind = DIFF_TYPE;
 		return 0;
 	}
