@@ -34,8 +34,21 @@ struct option {
 	const char *name; /* with '=': it needs a value */
 	setter *set;
 	size_t at;        /* offset of what it sets in struct settings */
-	const char *word; /* its name for plan_set_option */
 	const char *wrong; /* what is wrong with a value, unless the setter says so */
+	const char *const *words; /* values by number; NULL is none */
+	size_t nwords;
+	bool two; /* of them: what it sets is a bool and not an enum */
+};
+
+static const char *const crcs[] = { "exact", "zero" };
+static const char *const stages[] = { "native", "any" };
+static const char *const dtypes[] = {
+	[DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16"
+};
+static const char *const styles[] = {
+	[DCP_FSDP2] = "fsdp2",           [DCP_FLAT] = "flat",
+	[DCP_TITAN] = "titan",           [DCP_ACCELERATE] = "accelerate",
+	[DCP_LIGHTNING] = "lightning",   [DCP_FABRIC] = "fabric",
 };
 
 static const char *set_flag(struct uckpt *u, const struct option *o,
@@ -47,16 +60,54 @@ static const char *set_flag(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
-static const char *set_plan(struct uckpt *u, const struct option *o,
+/* Set one of a few words. */
+static const char *set_word(struct uckpt *u, const struct option *o,
 			    const char *text, const char *value)
+{
+	char *to = (char *)u->settings + o->at;
+	size_t i = 0;
+
+	(void)text;
+	while (i < o->nwords && (!o->words[i] || strcmp(o->words[i], value) != 0))
+		i++;
+	if (i == o->nwords)
+		return o->wrong;
+	if (o->two)
+		*(bool *)to = i;
+	else
+		*(unsigned *)to = (unsigned)i;
+	return NULL;
+}
+
+static const char *set_rules(struct uckpt *u, const struct option *o,
+			     const char *text, const char *value)
 {
 	static _Thread_local struct errmsg why;
 	struct settings *s = u->settings;
 
+	(void)o;
+	s->tree.plan.rules = &s->rules;
+	return (*text == 'p' ? user_rules_preset : user_rules_read)(&s->rules, value, &why)
+		       ? why.text
+		       : NULL;
+}
+
+static const char *set_size(struct uckpt *u, const struct option *o,
+			    const char *text, const char *value)
+{
 	(void)text;
-	return plan_set_option(&s->tree.plan, &s->rules, o->word, value, &why) ?
-		       NULL :
-		       o->wrong ?: why.text;
+	return size_parse_decimal(value, &u->settings->tree.plan.shard_size) ? NULL : o->wrong;
+}
+
+static const char *set_view(struct uckpt *u, const struct option *o,
+			    const char *text, const char *value)
+{
+	static _Thread_local char why[VIEW_LIST_MAX + sizeof("must be ")] = "must be ";
+
+	(void)o;
+	(void)text;
+	view_type_list(0, "", why + strlen("must be "));
+	return view_type_parse_kind(value, &u->settings->tree.plan.type.kind) ? NULL : why;
 }
 
 /* A ZeRO stage, or a word about a universal tree. */
@@ -64,7 +115,7 @@ static const char *set_stage(struct uckpt *u, const struct option *o,
 			     const char *text, const char *value)
 {
 	if (*value < '1' || *value > '3' || value[1])
-		return set_plan(u, o, text, value);
+		return set_word(u, o, text, value);
 	u->settings->tree.plan.type.stage = (unsigned)(*value - '0');
 	return NULL;
 }
@@ -123,8 +174,7 @@ static const char *set_readahead(struct uckpt *u, const struct option *o,
 
 	(void)text;
 	*bytes = 0;
-	return strcmp(value, "0") == 0 || (size_parse_binary(value, bytes) &&
-					   *bytes >= CACHE_MIN)
+	return strcmp(value, "0") == 0 || (size_parse_binary(value, bytes) && *bytes >= CACHE_MIN)
 		       ? NULL
 		       : o->wrong;
 }
@@ -190,30 +240,30 @@ static const char *set_remote(struct uckpt *u, const struct option *o,
 }
 
 #define AT(field) .at = offsetof(struct settings, field)
-#define KINDS "must be universal, hf, fp32, dcp or zero"
-#define DTYPES "must be fp32, bf16 or fp16"
+#define WORDS(list) .words = list, .nwords = COUNT(list), .two = COUNT(list) == 2
+#define DTYPES WORDS(dtypes), AT(tree.plan.dtype), .wrong = "must be fp32, bf16 or fp16"
 #define SIZES "not a size in KB, MB, GB or TB"
 #define RANKS "not a number of ranks (1 to 4096)"
 #define TOLERANCES "not a number of at least 0"
 #define WORKERS "not a number of workers (1 to 4096)"
 
 static const struct option options[] = {
-	{ "crc=", set_plan, .word = "crc", .wrong = "must be exact or zero" },
-	{ "stage=", set_stage, .word = "stage",
+	{ "crc=", set_word, WORDS(crcs), AT(tree.plan.crc_zero), .wrong = "must be exact or zero" },
+	{ "stage=", set_stage, WORDS(stages), AT(tree.plan.any_stage),
 	  .wrong = "must be native or any; with view=zero 1, 2 or 3" },
-	{ "rules=", set_plan, .word = "rules" },
-	{ "preset=", set_plan, .word = "preset" },
-	{ "hf_dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
-	{ "dtype=", set_plan, .word = "dtype", .wrong = DTYPES },
-	{ "hf_config=", set_hf_config, .word = NULL },
-	{ "hf_shard_size=", set_plan, .word = "shard-size", .wrong = SIZES },
-	{ "shard-size=", set_plan, .word = "shard-size", .wrong = SIZES },
-	{ "dcp_style=", set_plan, .word = "dcp_style",
+	{ "rules=", .set = set_rules },
+	{ "preset=", .set = set_rules },
+	{ "hf_dtype=", set_word, DTYPES },
+	{ "dtype=", set_word, DTYPES },
+	{ "hf_config=", .set = set_hf_config },
+	{ "hf_shard_size=", set_size, .wrong = SIZES },
+	{ "shard-size=", set_size, .wrong = SIZES },
+	{ "dcp_style=", set_word, WORDS(styles), AT(tree.plan.dcp_style),
 	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "model=", set_model, .wrong = "names no dict" },
-	{ "view=", set_plan, .word = "to", .wrong = KINDS },
-	{ "to=", set_plan, .word = "to", .wrong = KINDS },
+	{ "view=", .set = set_view },
+	{ "to=", .set = set_view },
 	{ "ranks=", set_ranks, .wrong = RANKS },
 	{ "replace", set_flag, AT(tree.replace) },
 	{ "check", set_flag, AT(tree.check) },
@@ -265,14 +315,11 @@ int settings_validate(struct settings *s, struct errmsg *err)
 	const unsigned stage = t->plan.type.stage;
 
 	if (zero && t->nrecut != 1)
-		return errmsg_set(err, -EINVAL,
-				  "view=zero: needs ranks=N, with one N");
+		return errmsg_set(err, -EINVAL, "view=zero: needs ranks=N, with one N");
 	if (t->replace && t->nrecut != 1)
-		return errmsg_set(err, -EINVAL,
-				  "replace: needs ranks=N, with one N");
+		return errmsg_set(err, -EINVAL, "replace: needs ranks=N, with one N");
 	if (!zero && stage)
-		return errmsg_set(err, -EINVAL,
-				  "stage=%u: must be native or any", stage);
+		return errmsg_set(err, -EINVAL, "stage=%u: must be native or any", stage);
 	if (zero)
 		t->plan.type = t->recut[0];
 	if (stage)

@@ -80,11 +80,12 @@ static void list_files(struct form *f, uint64_t dir)
 }
 
 /* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
-static void check_form(struct check *c, struct form *f, const struct report_form *form)
+static void check_form(struct check *c, struct form *f, size_t i)
 {
 	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
 	struct errmsg err = { "" };
-	const int rc = report_plan_form(&c->report, form, &f->plan, &err);
+	const struct report_form form = report_form(i);
+	const int rc = report_plan_form(&c->report, &form, &f->plan, &err);
 
 	f->c = c;
 	if (rc) {
@@ -94,12 +95,12 @@ static void check_form(struct check *c, struct form *f, const struct report_form
 	list_files(f, PLAN_ROOT);
 	parallel_steps(c->report.u, "laying out files", parallel_for, f->n, parallel_width(),
 		       open_file, f, NULL);
-	if (!f->rc && form == report_forms)
+	if (!f->rc && !i)
 		c->opened = f->n;
 	else if (!f->rc)
 		plan_lack(f->plan, &notes);
 	if (!f->rc)
-		notes_add(&c->forms, "%s", form->options);
+		notes_add(&c->forms, "%s", form.options);
 	plan_close(f->plan);
 	free(f->v);
 }
@@ -119,8 +120,7 @@ static void add_refusals(struct check *c, const struct form v[REPORT_FORMS], siz
 			if (v[i].rc != f->rc || !notes_have(&v[i].why, text))
 				continue;
 			said |= i < first;
-			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "",
-					   report_forms[i].options);
+			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "", report_form(i).options);
 		}
 		list = bytebuf_take_text(&names);
 		if (!list)
@@ -139,7 +139,7 @@ void check_forms(struct check *c)
 
 	assert(c->report.plan && !c->report.problems.n);
 	for (size_t i = 0; i < REPORT_FORMS; i++)
-		check_form(c, &v[i], &report_forms[i]);
+		check_form(c, &v[i], i);
 	for (size_t i = 0; i < REPORT_FORMS; i++)
 		add_refusals(c, v, i);
 	for (size_t i = 0; i < REPORT_FORMS; i++) {

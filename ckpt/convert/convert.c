@@ -41,23 +41,27 @@ struct convert {
 static int check_settings(struct settings *s, struct errmsg *err)
 {
 	const struct plan_options *p = &s->tree.plan;
-	const enum plan_kind kind = p->type.kind;
 	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 ||
 			   p->dtype == DTYPE_BF16;
-	const char *wrong =
-		typed && kind != PLAN_HF ? "dtype requires to=hf"
-		: p->shard_size && kind != PLAN_HF && kind != PLAN_FP32
-			? "shard-size requires to=hf or to=fp32"
-		: (p->dcp_style || p->dcp_ranks) && kind != PLAN_DCP
-			? "dcp_style and dcp_ranks require to=dcp"
-		: p->any_stage && kind != PLAN_UNIVERSAL
-			? "stage=any requires to=universal"
-		: s->tree.nrecut && kind != PLAN_RESHARD
-			? "ranks requires to=zero"
-			: NULL;
+	const struct {
+		unsigned takes;
+		bool is_set;
+		const char *text;
+	} options[] = {
+		{ TAKES_DTYPE, typed, "dtype requires" },
+		{ TAKES_SHARD_SIZE, p->shard_size, "shard-size requires" },
+		{ TAKES_DCP, p->dcp_style || p->dcp_ranks, "dcp_style and dcp_ranks require" },
+		{ TAKES_ANY_STAGE, p->any_stage, "stage=any requires" },
+		{ TAKES_RANKS, s->tree.nrecut, "ranks requires" },
+	};
+	char kinds[VIEW_LIST_MAX];
 
-	return wrong ? errmsg_set(err, -EINVAL, "%s", wrong)
-		     : settings_validate(s, err);
+	for (size_t i = 0; i < COUNT(options); i++) {
+		view_type_list(options[i].takes, "to=", kinds);
+		if (options[i].is_set && !(plan_views[p->type.kind]->takes & options[i].takes))
+			return errmsg_set(err, -EINVAL, "%s %s", options[i].text, kinds);
+	}
+	return settings_validate(s, err);
 }
 
 /* How many files are written, or compared, at once. */
@@ -111,8 +115,7 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	c->kept = resume_flush(r);
 	if (!c->kept)
 		return;
-	errmsg_put(&notes,
-		   "%s keeps the complete files of %s: the same conversion goes on with"
+	errmsg_put(&notes, "%s keeps the complete files of %s: the same conversion goes on with"
 		   " them; remove it to give up",
 		   out->tmp, c->dest);
 	output_keep(out);

@@ -224,19 +224,19 @@ static void add_forms(struct info *info)
 	const size_t n = info->quick ? 0 : REPORT_FORMS;
 
 	for (size_t i = 0; i < n; i++) {
-		const char *options = report_forms[i].options;
+		const struct report_form f = report_form(i);
 		cJSON *o = json_add_object(list);
 		struct errmsg why = { "" };
 		struct plan *p;
-		const bool can = !report_plan_form(r, &report_forms[i], &p, &why);
+		const bool can = !report_plan_form(r, &f, &p, &why);
 
 		if (can)
 			plan_close(p);
-		cJSON_AddStringToObject(o, "options", options);
+		cJSON_AddStringToObject(o, "options", f.options);
 		cJSON_AddBoolToObject(o, "possible", can);
 		if (!can)
 			cJSON_AddStringToObject(o, "reason", why.text);
-		report_line(r, i ? "" : "convert", "%-27s %s%s", options, can ? "yes" : "no: ",
+		report_line(r, i ? "" : "convert", "%-27s %s%s", f.options, can ? "yes" : "no: ",
 			    can ? "" : why.text);
 	}
 }

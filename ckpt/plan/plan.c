@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/dirs/hfdir.h"
@@ -17,70 +16,8 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/hf.h"
 #include "ckpt/model/merge_rules.h"
-#include "ckpt/model/user_rules.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"
-
-static const struct plan_view *const views[PLAN_KINDS] = {
-	[PLAN_UNIVERSAL] = &plan_universal,
-	[PLAN_HF] = &plan_weights,
-	[PLAN_FP32] = &plan_weights,
-	[PLAN_DCP] = &plan_dcp,
-	[PLAN_RESHARD] = &plan_reshard,
-};
-
-/* Set an option that is one of a few words. */
-static bool set_word(struct plan_options *o, const char *name, const char *word)
-{
-	static const struct {
-		const char *option, *word;
-		int value;
-	} words[] = {
-		{ "crc", "exact", false },	{ "crc", "zero", true },
-		{ "stage", "native", false },	{ "stage", "any", true },
-		{ "dtype", "fp32", DTYPE_F32 }, { "dtype", "bf16", DTYPE_BF16 },
-		{ "dtype", "fp16", DTYPE_F16 },
-		{ "dcp_style", "fsdp2", DCP_FSDP2 },
-		{ "dcp_style", "flat", DCP_FLAT },
-		{ "dcp_style", "titan", DCP_TITAN },
-		{ "dcp_style", "accelerate", DCP_ACCELERATE },
-		{ "dcp_style", "lightning", DCP_LIGHTNING },
-		{ "dcp_style", "fabric", DCP_FABRIC },
-	};
-	size_t i = 0;
-
-	while (i < COUNT(words) && (strcmp(words[i].option, name) != 0 ||
-				    strcmp(words[i].word, word) != 0))
-		i++;
-	if (i == COUNT(words))
-		return false;
-	if (strcmp(name, "crc") == 0)
-		o->crc_zero = words[i].value;
-	else if (strcmp(name, "stage") == 0)
-		o->any_stage = words[i].value;
-	else if (strcmp(name, "dtype") == 0)
-		o->dtype = (enum dtype)words[i].value;
-	else
-		o->dcp_style = (enum dcp_style)words[i].value;
-	return true;
-}
-
-bool plan_set_option(struct plan_options *o, struct user_rules *rules,
-		     const char *name, const char *value, struct errmsg *why)
-{
-	const bool preset = strcmp(name, "preset") == 0;
-
-	if (preset || strcmp(name, "rules") == 0) {
-		o->rules = rules;
-		return (preset ? user_rules_preset
-			       : user_rules_read)(rules, value, why) == 0;
-	}
-	if (strcmp(name, "shard-size") == 0)
-		return size_parse_decimal(value, &o->shard_size);
-	if (strcmp(name, "to") == 0)
-		return view_type_parse_kind(value, &o->type.kind);
-	return set_word(o, name, value);
-}
 
 /* Open a plan of a checkpoint, which it takes over; or over a universal plan, which it
  * takes over if `owned`.  On failure what it takes over is closed. */
@@ -90,7 +27,7 @@ static int open_view(const struct plan_view *view, struct checkpoint *c,
 		     struct errmsg *err)
 {
 	/* A directory of a run may have become one of Hugging Face weights. */
-	const bool refused = universal && !c->ranks && view != &plan_dcp;
+	const bool refused = universal && !c->ranks && !view->of_weights;
 	struct plan *const p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
@@ -145,7 +82,7 @@ int plan_open(struct uckpt *u, const char *path,
 	if (rc)
 		return rc;
 	if (kind != PLAN_UNIVERSAL)
-		return open_view(views[kind], c, p, true, options, out, err);
+		return open_view(plan_views[kind], c, p, true, options, out, err);
 	*out = p;
 	return 0;
 }
@@ -156,7 +93,7 @@ int plan_open_derived(struct plan *universal, const struct view_type *type,
 	struct plan_options options = universal->options;
 
 	options.type = *type;
-	return open_view(views[type->kind], universal->c, universal, false, &options, out,
+	return open_view(plan_views[type->kind], universal->c, universal, false, &options, out,
 			 err);
 }
 
@@ -194,8 +131,7 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 		return 0;
 	if (n > 1)
 		snprintf(more, sizeof(more), " and %zu more", n - 1);
-	return errmsg_set(err, -ENOTSUP,
-			  "%s: a pattern of merge rules matches no parameter: %s%s"
+	return errmsg_set(err, -ENOTSUP, "%s: a pattern of merge rules matches no parameter: %s%s"
 			  " (no_strict ignores such patterns)",
 			  checkpoint_path(p->c, OBJECT_MODEL, 0, 0), first, more);
 }

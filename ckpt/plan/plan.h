@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "ckpt/base/permissions.h"
-#include "ckpt/plan/view_type.h"
+#include "ckpt/plan/plan_views.h"
 #include "ckpt/tensor/tensor.h"
 
 struct checkpoint;
@@ -82,22 +82,6 @@ struct plan_options {
 	enum dcp_style dcp_style;
 	unsigned dcp_ranks;
 };
-
-/*
- * Set an option of commands and mounts:
- *
- *     crc		exact, zero
- *     stage		native, any
- *     to		universal, hf, fp32, dcp, zero
- *     dtype		fp32, bf16, fp16
- *     shard-size	as size_parse_decimal
- *     dcp_style	fsdp2, flat, titan, accelerate, lightning, fabric
- *     rules, preset	as user_rules_read and user_rules_preset, into `rules`
- *
- * Returns false for another value, with the reason in `why` if it is about rules.
- */
-bool plan_set_option(struct plan_options *o, struct user_rules *rules,
-		     const char *name, const char *value, struct errmsg *why);
 
 /*
  * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,

@@ -277,6 +277,10 @@ static int dcpview_make(struct plan *p, struct errmsg *err)
 }
 
 const struct plan_view plan_dcp = {
+	.suffix = "_dcp",
+	.option = "dcp",
+	.takes = TAKES_DCP,
+	.of_weights = true,
 	.size = sizeof(struct plan_dcp),
 	.make = dcpview_make,
 	.close = dcpview_close,

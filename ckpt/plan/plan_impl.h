@@ -66,22 +66,7 @@ struct plan_group {
 
 enum { PLAN_GROUP_ROOT, PLAN_GROUP_FIRST };
 
-/* A kind of trees.  Its own structure begins with a struct plan.  Functions may be
- * NULL, but for `make`. */
-struct plan_view {
-	size_t size; /* of the kind's own structure */
-	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
-	 * before a failure.  plan_close frees the structure. */
-	int (*make)(struct plan *p, struct errmsg *err);
-	void (*close)(struct plan *p);
-	int (*check)(struct plan *p, struct errmsg *err);
-	void (*warm)(struct plan *p);
-	void (*warn)(struct plan *p, const struct errmsg_sink *to);
-	void (*lack)(struct plan *p, const struct errmsg_sink *to); /* plan_lack */
-};
-
-extern const struct plan_view plan_universal, plan_weights, plan_dcp,
-	plan_reshard;
+extern const struct plan_view plan_universal, plan_hf, plan_fp32, plan_dcp, plan_reshard;
 
 /* The part that all kinds share. */
 struct plan {

@@ -168,6 +168,9 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 }
 
 const struct plan_view plan_reshard = {
+	.suffix = "_dp",
+	.option = "zero",
+	.takes = TAKES_RANKS,
 	.size = sizeof(struct plan_reshard),
 	.make = reshard_make,
 	.close = reshard_close,

@@ -445,6 +445,10 @@ static int universal_make(struct plan *p, struct errmsg *err)
 }
 
 const struct plan_view plan_universal = {
+	.suffix = "_universal",
+	.option = "universal",
+	.takes = TAKES_ANY_STAGE,
+	.of_weights = true,
 	.size = sizeof(struct plan_universal),
 	.make = universal_make,
 	.close = universal_close,

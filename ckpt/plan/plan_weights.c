@@ -442,11 +442,14 @@ static int weights_make(struct plan *p, struct errmsg *err)
 	return check_files(p, err);
 }
 
-const struct plan_view plan_weights = {
-	.size = sizeof(struct plan_weights),
-	.make = weights_make,
-	.close = weights_close,
-	.check = weights_check,
-	.warn = weights_warn,
-	.lack = weights_lack,
+#define WEIGHTS                                                                                    \
+	.size = sizeof(struct plan_weights), .make = weights_make, .close = weights_close,         \
+	.check = weights_check, .warn = weights_warn, .lack = weights_lack
+
+const struct plan_view plan_hf = {
+	.suffix = "_hf", .option = "hf", .takes = TAKES_DTYPE | TAKES_SHARD_SIZE, WEIGHTS,
+};
+
+const struct plan_view plan_fp32 = {
+	.suffix = "_fp32", .option = "fp32", .takes = TAKES_SHARD_SIZE, WEIGHTS,
 };

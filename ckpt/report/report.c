@@ -161,14 +161,15 @@ int report_open(struct report *r, const char *const *paths, size_t n,
 	return 0;
 }
 
-const struct report_form report_forms[REPORT_FORMS] = {
-	{ "--to universal", PLAN_UNIVERSAL, false },
-	{ "--to universal --stage any", PLAN_UNIVERSAL, true },
-	{ "--to dcp", PLAN_DCP, false },
-	{ "--to hf", PLAN_HF, false },
-	{ "--to fp32", PLAN_FP32, false },
-	{ "--to zero", PLAN_RESHARD, false },
-};
+/* Each view, the first, which is the universal one, for any stage, too. */
+struct report_form report_form(size_t i)
+{
+	struct report_form f = { .kind = i ? (enum plan_kind)(i - 1) : 0, .any_stage = i == 1 };
+
+	snprintf(f.options, sizeof(f.options), "--to %s%s", plan_views[f.kind]->option,
+		 f.any_stage ? " --stage any" : "");
+	return f;
+}
 
 /* For twice the ranks every file is cut again.  A multiple of the old number suits expert
  * parallelism. */
@@ -189,7 +190,7 @@ int report_plan_form(const struct report *r, const struct report_form *f,
 	struct view_type type = { .kind = f->kind };
 	int rc;
 
-	if (f->kind == PLAN_RESHARD)
+	if (plan_views[f->kind]->takes & TAKES_RANKS)
 		type.ranks = new_ranks(r);
 	rc = f->kind == PLAN_UNIVERSAL
 		     ? plan_open(r->u, r->dir, &options, out, err)

@@ -7,7 +7,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/plan/view_type.h"
+#include "ckpt/plan/plan_views.h"
 
 struct cJSON;
 struct checkpoint;
@@ -67,12 +67,12 @@ void report_close(struct report *r);
 
 /* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
 struct report_form {
-	const char *options; /* of `ucckpt convert` */
+	char options[32]; /* of `ucckpt convert` */
 	enum plan_kind kind;
 	bool any_stage;
 };
-#define REPORT_FORMS 6
-extern const struct report_form report_forms[REPORT_FORMS];
+#define REPORT_FORMS (PLAN_KINDS + 1)
+struct report_form report_form(size_t i);
 
 /* Plan a form, over the report's plan, and prove it as uckpt_convert does.  Errors as
  * plan_open_derived and plan_prove; the caller closes the plan. */

@@ -120,8 +120,7 @@ static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name,
 
 /* If entry `i` is a tag, or stands for one as a pack, add its views and set
  * `*added`. */
-static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
-		     size_t i, bool *added)
+static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size_t i, bool *added)
 {
 	const bool packed = d->v[i].type == S_IFREG;
 	char *const name = io_dir_name(d->v[i].name);
@@ -140,10 +139,9 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index,
 	/* Where the directory itself is there the pack is a file like others. */
 	if ((!packed || !find_name(d, name)) && tree_is_tag(d->t, tag)) {
 		*added = true;
-		for (int kind = 0; !rc && kind < VIEW_KINDS; kind++)
-			rc = add_view(d, tag, index,
-				      &(struct view_type){
-					      .kind = (enum plan_kind)kind });
+		for (enum plan_kind kind = 0; !rc && kind < PLAN_KINDS; kind++)
+			if (!(plan_views[kind]->takes & TAKES_RANKS))
+				rc = add_view(d, tag, index, &(struct view_type){ .kind = kind });
 		for (size_t k = 0; !rc && k < d->t->o->nrecut; k++)
 			rc = add_view(d, tag, index, &d->t->o->recut[k]);
 		if (!rc && d->t->o->replace)
@@ -202,8 +200,7 @@ static int add_rankfile(void *arg, const char *name, const char *path)
 		return 0;
 	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
 	return rc ? rc
-		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true,
-				 name);
+		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
 }
 
 static int open_lower(struct uckpt_dir *d, uint64_t index)
@@ -228,8 +225,7 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 	if (!rc && views)
 		rc = add_others(d, path, index);
 	if (!rc && t->o->replace)
-		rc = rankfile_each(t->o->u, path, t->o->recut[0].ranks,
-				   add_rankfile, d);
+		rc = rankfile_each(t->o->u, path, t->o->recut[0].ranks, add_rankfile, d);
 	return rc;
 }
 
@@ -243,13 +239,11 @@ static int open_view(struct uckpt_dir *d, struct errmsg *err)
 		return -ENOTDIR;
 	d->parent = d->node == PLAN_ROOT
 			    ? d->view->parent
-			    : ino_of_view(d->t, d->view,
-					  plan_parent(d->plan, d->node));
+			    : ino_of_view(d->t, d->view, plan_parent(d->plan, d->node));
 	return 0;
 }
 
-int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
-		  struct errmsg *err)
+int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct errmsg *err)
 {
 	struct uckpt_dir *const d = calloc(1, sizeof(*d));
 	struct tree_node n;
@@ -292,8 +286,7 @@ bool tree_is_immutable(const struct tree *t)
 	return t->is_view;
 }
 
-int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
-		  struct errmsg *err)
+int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out, struct errmsg *err)
 {
 	struct plan_entry e;
 	int rc;

@@ -20,8 +20,7 @@
 
 /* Plan the newest usable tag.  Tags that are refused and not damaged are shown as they are:
  * programs resume from them, and the survey says why they have no views. */
-static int open_tags(struct tree *t, const struct tag_list *tags,
-		     struct errmsg *err)
+static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg *err)
 {
 	bool refused = true;
 	int rc = -ENOENT;
@@ -53,8 +52,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 		return rc;
 	if (tags.n)
 		rc = open_tags(t, &tags, err);
-	else if (!tags_exist_below(t->o->u, source) &&
-		 !tags_weights_below(t->o->u, source))
+	else if (!tags_exist_below(t->o->u, source) && !tags_weights_below(t->o->u, source))
 		rc = kinds_refuse(t->o->u, source, err);
 	if (!rc)
 		survey_run(t, &tags);
@@ -86,29 +84,23 @@ static int plan_others(struct tree *t, const char *path, uint64_t parent,
 		       const struct errmsg *refused)
 {
 	const struct errmsg_sink warnings = context_warnings(t->o->u);
-	struct errmsg why[VIEW_KINDS] = { [PLAN_UNIVERSAL] = *refused };
+	struct errmsg why[PLAN_KINDS] = { [PLAN_UNIVERSAL] = *refused };
 	struct view_type type = { 0 };
 	struct view *view;
 	unsigned n = 0;
 
-	for (int kind = PLAN_UNIVERSAL + 1; kind < VIEW_KINDS; kind++) {
-		type.kind = (enum plan_kind)kind;
-		n += tree_plan(t, path, &type, parent, &view, &why[kind]) == 0;
-	}
-	for (int kind = 0; n && kind < VIEW_KINDS; kind++) {
-		char suffix[VIEW_SUFFIX_MAX];
-
-		type.kind = (enum plan_kind)kind;
-		view_type_suffix(&type, suffix);
+	for (type.kind = PLAN_UNIVERSAL + 1; type.kind < PLAN_KINDS; type.kind++)
+		n += !(plan_views[type.kind]->takes & TAKES_RANKS) &&
+		     tree_plan(t, path, &type, parent, &view, &why[type.kind]) == 0;
+	for (int kind = 0; n && kind < PLAN_KINDS; kind++)
 		if (*why[kind].text)
 			errmsg_put(&warnings, "%s%s will not be served: %s",
-				   roots_base(t->o->u, path), suffix, why[kind].text);
-	}
+				   roots_base(t->o->u, path), plan_views[kind]->suffix,
+				   why[kind].text);
 	return n ? 0 : -ENOTSUP;
 }
 
-int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
-		  struct errmsg *err)
+int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err)
 {
 	static const struct view_type type = { .kind = PLAN_UNIVERSAL };
 	const uint64_t parent = ino_of_lower(t, index);
@@ -135,23 +127,18 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 		return 0;
 	}
 	others = rc == -ENOTSUP && type->kind != PLAN_HF && view && view_has_others(view);
-	return errmsg_set(err, rc, "%s%s", why.text,
-			  others ? "; weights need option view=hf" : "");
+	return errmsg_set(err, rc, "%s%s", why.text, others ? "; weights need option view=hf" : "");
 }
 
 /* A tag has all views, Hugging Face's weights have two, and a run is none. */
-static int check_kind(const struct tree_options *o, bool tag, bool view,
-		      struct errmsg *err)
+static int check_kind(const struct tree_options *o, bool tag, bool view, struct errmsg *err)
 {
 	const enum plan_kind kind = o->plan.type.kind;
 
-	if (kind != PLAN_UNIVERSAL && !tag && !(view && kind == PLAN_DCP))
-		return errmsg_set(err, -EINVAL,
-				  "%s: option view: not a tag directory",
-				  o->source);
+	if (kind != PLAN_UNIVERSAL && !tag && !(view && plan_views[kind]->of_weights))
+		return errmsg_set(err, -EINVAL, "%s: option view: not a tag directory", o->source);
 	if (o->nrecut && tag && o->plan.type.kind != PLAN_RESHARD)
-		return errmsg_set(err, -EINVAL,
-				  "%s: option ranks: a tag directory also needs"
+		return errmsg_set(err, -EINVAL, "%s: option ranks: a tag directory also needs"
 				  " view=zero",
 				  o->source);
 	return 0;
@@ -176,8 +163,7 @@ static size_t root_len(const char *source)
 	const char *const in_repo = strstr(source, "/models--");
 	const char *const at = in_repo ? strstr(in_repo, snapshots) : NULL;
 
-	if (!at || strchr(in_repo + 1, '/') != at ||
-	    strchr(at + strlen(snapshots), '/'))
+	if (!at || strchr(in_repo + 1, '/') != at || strchr(at + strlen(snapshots), '/'))
 		return strlen(source);
 	return (size_t)(at - source);
 }
@@ -261,8 +247,7 @@ void tree_warm(struct tree *t)
 	if (t->is_view && t->o->plan.type.kind != PLAN_UNIVERSAL)
 		return;
 	for (size_t i = 0; (x = views_get(t->views, i)); i++) {
-		if (view_state(x, &why) != VIEW_PLANNED ||
-		    view_plan(x, &plan, NULL))
+		if (view_state(x, &why) != VIEW_PLANNED || view_plan(x, &plan, NULL))
 			continue;
 		plan_warm(plan);
 		view_put(x);

@@ -39,7 +39,7 @@ def diff(a: Path, b: Path, strict: bool = False, progress: Optional[Progress] = 
     return _report("uckpt_diff", [a, b], JSON | (strict and STRICT), options, progress)
 
 
-_VIEW = re.compile(r"(universal|hf|fp32|dcp)|dp(\d+)(?:_z([123]))?")
+_RECUT = re.compile(r"dp(\d+)(?:_z([123]))?")
 
 
 def materialize(source: Paths, view: str, dest: Path,
@@ -52,11 +52,9 @@ def materialize(source: Paths, view: str, dest: Path,
     bytes done and the total. If it returns True or raises, the work is undone, and
     InterruptedError or its exception is raised.
     """
-    found = _VIEW.fullmatch(view)
-    if not found:
-        raise ValueError(f"view {view!r}: expected universal, hf, fp32, dcp, dpN or dpN_zS")
-    to, ranks, stage = found.groups()
-    options = {**options, "to": to or "zero", "ranks": ranks}
+    found = _RECUT.fullmatch(view)
+    ranks, stage = found.groups() if found else (None, None)
+    options = {**options, "to": "zero" if found else view, "ranks": ranks}
     if stage:
         options["stage"] = stage
     paths, done = path_list(source), Done()

@@ -75,10 +75,9 @@ class Materialize(unittest.TestCase):
             self.assertEqual(os.listdir(os.path.dirname(self.dest)), [])
 
     def test_mistakes(self):
-        for view, error in [("dp", ValueError), ("dp2_z4", ValueError), ("zero", ValueError),
-                            ("dp0", ucfs.Error)]:
+        for view in ["dp", "dp2_z4", "zero", "dp0"]:
             with self.subTest(view):
-                self.assertRaises(error, ucfs.materialize, RUN, view, self.dest)
+                self.assertRaises(ucfs.Error, ucfs.materialize, RUN, view, self.dest)
         os.makedirs(self.dest + "/full")
         self.assertRaises(FileExistsError, ucfs.materialize, RUN, "hf", self.dest)
 

@@ -27,26 +27,26 @@ damaged() {
 run_check 0 "$good/z1_fp32_dp2"
 says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*" \
 	"parameters 17, in 70 files of the universal tree" \
-	"can convert --to universal" "--to universal --stage any" "--to dcp" "--to hf" \
-	"--to fp32" "--to zero" \
+	"can convert --to universal" "--to universal --stage any" "--to hf" "--to fp32" \
+	"--to dcp" "--to zero" \
 	"the checkpoint is whole; tensors were not read (--data)"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
 	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
 run_check 0 --json "$good/moe_ep2_dp2_z0"
-says '"whole": true,' '"convert": \["--to dcp", "--to hf", "--to fp32"\],' '"notes": \[".*without ZeRO.*"\],'
+says '"whole": true,' '"convert": \["--to hf", "--to fp32", "--to dcp"\],' '"notes": \[".*without ZeRO.*"\],'
 
 # Weights are there without the optimizer's files, and no run resumes.
 damaged z1_fp32_dp2
 rm zero_pp_rank_*
 run_check 1 .
-says "problem: .*optimizer shards are missing" "can convert --to dcp" "--to hf" "--to fp32"
+says "problem: .*optimizer shards are missing" "can convert --to hf" "--to fp32" "--to dcp"
 problems 1
 cd "$tmp" || exit 1
 damaged pp2_dp1_z1_fp32
 rm zero_pp_rank_*
 run_check 1 .
-says "problem: .*mp_rank_01_model_states.pt: .*optimizer shards are missing" "can convert --to dcp" "--to hf"
+says "problem: .*mp_rank_01_model_states.pt: .*optimizer shards are missing" "can convert --to hf" "--to fp32"
 ucckpt convert --to hf . "$tmp/bare" >/dev/null 2>&1
 ucckpt convert --to hf "$good/pp2_dp1_z1_fp32" "$tmp/all" >/dev/null 2>&1
 check "weights of layers" cmp "$tmp/bare/model.safetensors" "$tmp/all/model.safetensors"
@@ -310,7 +310,7 @@ damaged z3_tied_frozen_buffers_dp2
 LC_ALL=C sed -i s/frozen_param_fragments/frozen_param_fragmentz/ \
 	zero_pp_rank_1_mp_rank_00_model_states.pt
 run_check 1 .
-says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to dcp, --to hf, --to fp32, --to zero)" \
+says "problem: .*frozen_param_fragments: .* is missing (needed by convert --to hf, --to fp32, --to dcp, --to zero)" \
 	"can convert --to universal" "--to universal --stage any"
 problems 1
 for to in dcp hf fp32 "zero --ranks 3"; do

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/bytebuf.h"
+#include "ckpt/report/report.h"
 #include "ckpt/uckpt.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
@@ -15,18 +16,6 @@
 /* No output can be made here: convert fails once it has asked all that it asks before it
  * writes.  (cases/ucckpt/convert.sh has the output of each form.) */
 #define NOWHERE "/dev/null/out"
-
-static const struct form {
-	const char *name; /* as check lists it */
-	const char *options[3];
-} forms[] = {
-	{ "--to universal", { "to=universal" } },
-	{ "--to universal --stage any", { "to=universal", "stage=any" } },
-	{ "--to dcp", { "to=dcp" } },
-	{ "--to hf", { "to=hf" } },
-	{ "--to fp32", { "to=fp32" } },
-	{ "--to zero", { "to=zero", "ranks=8" } },
-};
 
 static void take(void *arg, const char *text, size_t len)
 {
@@ -60,14 +49,16 @@ static bool is_listed(const char *report, const char *form)
 }
 
 /* Would convert write it? */
-static bool convert(const char *source, const struct form *f,
-		    struct uckpt_error *err)
+static bool convert(const char *source, const struct report_form *f, struct uckpt_error *err)
 {
+	const struct plan_view *v = plan_views[f->kind];
 	struct uckpt *const u = uckpt_new();
+	char to[32];
 	int rc;
 
-	for (size_t i = 0; f->options[i]; i++)
-		assert_int_equal(uckpt_set(u, f->options[i], err), 0);
+	snprintf(to, sizeof(to), "to=%s", v->option);
+	assert_int_equal(uckpt_set(u, to, err) | uckpt_set(u, f->any_stage ? "stage=any" : to, err) |
+				 uckpt_set(u, v->takes & TAKES_RANKS ? "ranks=8" : to, err), 0);
 	rc = uckpt_convert(u, &source, 1, NOWHERE, NULL, err);
 	uckpt_free(u);
 	assert_true(rc < 0);
@@ -81,19 +72,20 @@ static unsigned compare(const char *source, unsigned *whole, unsigned *failures)
 	unsigned written = 0;
 
 	*whole += strstr(report, "\"whole\":\ttrue") != NULL;
-	for (size_t i = 0; i < COUNT(forms); i++) {
+	for (size_t i = 0; i < REPORT_FORMS; i++) {
+		const struct report_form f = report_form(i);
+		const bool listed = is_listed(report, f.options);
 		struct uckpt_error err = { "" };
-		const bool writes = convert(source, &forms[i], &err);
+		const bool writes = convert(source, &f, &err);
 
 		written += writes;
-		if (is_listed(report, forms[i].name) == writes &&
-		    (writes || strstr(report, err.text)))
+		if (listed == writes && (writes || strstr(report, err.text)))
 			continue;
 		print_error("%s: check %s %s, and convert: %s\n", source,
-			    writes                             ? "does not list"
-			    : is_listed(report, forms[i].name) ? "lists"
-							     : "has another reason for",
-			    forms[i].name, err.text);
+			    writes   ? "does not list"
+			    : listed ? "lists"
+				     : "has another reason for",
+			    f.options, err.text);
 		++*failures;
 	}
 	free(report);

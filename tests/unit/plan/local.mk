@@ -2,7 +2,7 @@
 # the reference checkpoints; random models.
 unit_tests += \
 	%D%/test_partition \
-	%D%/test_view_type \
+	%D%/test_plan_views \
 	%D%/test_plan \
 	%D%/test_identity \
 	%D%/test_forms \

@@ -1,25 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/plan/view_type.h"
+/* The list of views, and their names. */
+#include "ckpt/plan/plan_views.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/reshard.h"
 
-static const struct {
-	const char *name, *suffix;
-} kinds[PLAN_KINDS] = {
-	[PLAN_UNIVERSAL] = { "universal", "_universal" },
-	[PLAN_HF] = { "hf", "_hf" },
-	[PLAN_FP32] = { "fp32", "_fp32" },
-	[PLAN_DCP] = { "dcp", "_dcp" },
-	[PLAN_RESHARD] = { "zero", "_dp" },
+const struct plan_view *const plan_views[PLAN_KINDS] = {
+	[PLAN_UNIVERSAL] = &plan_universal, [PLAN_HF] = &plan_hf,
+	[PLAN_FP32] = &plan_fp32,           [PLAN_DCP] = &plan_dcp,
+	[PLAN_RESHARD] = &plan_reshard,
 };
+
+void view_type_list(unsigned takes, const char *prefix, char out[VIEW_LIST_MAX])
+{
+	const char *names[PLAN_KINDS];
+	int n = 0, len = 0;
+
+	for (int kind = 0; kind < PLAN_KINDS; kind++)
+		if (!takes || plan_views[kind]->takes & takes)
+			names[n++] = plan_views[kind]->option;
+	for (int i = 0; i < n; i++)
+		len += snprintf(out + len, VIEW_LIST_MAX - (size_t)len, "%s%s%s",
+				!i ? "" : i < n - 1 ? ", " : " or ", prefix, names[i]);
+}
 
 bool view_type_parse_kind(const char *text, enum plan_kind *out)
 {
 	for (int kind = 0; kind < PLAN_KINDS; kind++)
-		if (strcmp(text, kinds[kind].name) == 0) {
+		if (strcmp(text, plan_views[kind]->option) == 0) {
 			*out = (enum plan_kind)kind;
 			return true;
 		}
@@ -34,15 +45,13 @@ bool view_type_equal(const struct view_type *a, const struct view_type *b)
 
 void view_type_suffix(const struct view_type *t, char suffix[VIEW_SUFFIX_MAX])
 {
-	const char *const text = kinds[t->kind].suffix;
+	const struct plan_view *const v = plan_views[t->kind];
+	int n = snprintf(suffix, VIEW_SUFFIX_MAX, "%s", v->suffix);
 
-	if (t->kind != PLAN_RESHARD)
-		snprintf(suffix, VIEW_SUFFIX_MAX, "%s", text);
-	else if (t->stage)
-		snprintf(suffix, VIEW_SUFFIX_MAX, "%s%u_z%u", text, t->ranks,
-			 t->stage);
-	else
-		snprintf(suffix, VIEW_SUFFIX_MAX, "%s%u", text, t->ranks);
+	if (v->takes & TAKES_RANKS)
+		n += snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "%u", t->ranks);
+	if (t->stage)
+		snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "_z%u", t->stage);
 }
 
 bool view_type_parse_ranks(const char *text, struct view_type *out)
@@ -55,8 +64,7 @@ bool view_type_parse_ranks(const char *text, struct view_type *out)
 		t.ranks = 10 * t.ranks + (unsigned)(text[n] - '0');
 	if (n == 0 || text[0] == '0' || t.ranks > RESHARD_RANKS_MAX)
 		return false;
-	if (strncmp(text + n, "_z", 2) == 0 && text[n + 2] >= '1' &&
-	    text[n + 2] <= '3') {
+	if (strncmp(text + n, "_z", 2) == 0 && text[n + 2] >= '1' && text[n + 2] <= '3') {
 		t.stage = (unsigned)(text[n + 2] - '0');
 		n += 3;
 	}
@@ -71,10 +79,11 @@ bool view_type_parse(const char *name, size_t *tag_len, struct view_type *out)
 	const size_t len = strlen(name);
 	const char *at = NULL;
 
-	for (int kind = 0; kind < VIEW_KINDS; kind++) {
-		const size_t n = strlen(kinds[kind].suffix);
+	for (int kind = 0; kind < PLAN_KINDS; kind++) {
+		const struct plan_view *const v = plan_views[kind];
+		const size_t n = strlen(v->suffix);
 
-		if (len <= n || strcmp(name + len - n, kinds[kind].suffix) != 0)
+		if (v->takes & TAKES_RANKS || len <= n || strcmp(name + len - n, v->suffix) != 0)
 			continue;
 		*out = (struct view_type){ .kind = (enum plan_kind)kind };
 		*tag_len = len - n;

@@ -2,7 +2,7 @@
 /* Names of views: each view has one, and each name at most one view. */
 #include <string.h>
 
-#include "ckpt/plan/view_type.h"
+#include "ckpt/plan/plan_views.h"
 #include "tests/support/unit.h"
 
 static const struct {

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PLAN_VIEWS_H
+#define UCKPT_PLAN_VIEWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct errmsg;
+struct errmsg_sink;
+struct plan;
+
+enum plan_kind {
+	/* The universal tree, as ds_to_universal.py and hf_to_universal.py write
+	 * it. */
+	PLAN_UNIVERSAL,
+	/* Only weights, as zero_to_fp32.py writes them, in the root:
+	 * model.safetensors with the files that transformers reads beside it,
+	 * or pytorch_model.bin. */
+	PLAN_HF,
+	PLAN_FP32,
+	/* A PyTorch distributed checkpoint. */
+	PLAN_DCP,
+	/* The ZeRO files, in the root, that another number of ranks would have
+	 * saved. */
+	PLAN_RESHARD,
+	PLAN_KINDS
+};
+
+/* Options that only some views have: struct plan_options. */
+enum plan_takes {
+	TAKES_DTYPE = 1u << 0,
+	TAKES_SHARD_SIZE = 1u << 1,
+	TAKES_DCP = 1u << 2,
+	TAKES_ANY_STAGE = 1u << 3,
+	TAKES_RANKS = 1u << 4, /* there is a view for each number of ranks and stage */
+};
+
+/* A kind of views.  Its own structure begins with a struct plan.  Functions may be
+ * NULL, but for `make`. */
+struct plan_view {
+	const char *suffix; /* a view's name is that of the tag, this, and any ranks */
+	const char *option; /* of view=, --to */
+	unsigned takes;     /* TAKES_* */
+	bool of_weights;    /* it can be made of a Hugging Face directory */
+	size_t size;        /* of the kind's own structure */
+	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
+	 * before a failure.  plan_close frees the structure. */
+	int (*make)(struct plan *p, struct errmsg *err);
+	void (*close)(struct plan *p);
+	int (*check)(struct plan *p, struct errmsg *err);
+	void (*warm)(struct plan *p);
+	void (*warn)(struct plan *p, const struct errmsg_sink *to);
+	void (*lack)(struct plan *p, const struct errmsg_sink *to); /* plan_lack */
+};
+
+/* All views that there are.  (Completions and manuals have lists of their own.) */
+extern const struct plan_view *const plan_views[PLAN_KINDS];
+
+/* A type of trees, which the name of a view encodes: <tag>_universal, <tag>_dp<ranks>,
+ * <tag>_dp<ranks>_z<stage>. */
+struct view_type {
+	enum plan_kind kind;
+	/* TAKES_RANKS: number of data-parallel ranks, and ZeRO stage (0: that
+	 * of the checkpoint).  See reshard.h. */
+	unsigned ranks;
+	unsigned stage;
+};
+
+/* Room for the longest suffix, and for the longest list, and a terminating null byte. */
+#define VIEW_SUFFIX_MAX 32
+#define VIEW_LIST_MAX 64
+
+/* List the kinds that take one of these options (0: all) as they are named after
+ * `prefix`: "to=hf or to=fp32". */
+void view_type_list(unsigned takes, const char *prefix, char out[VIEW_LIST_MAX]);
+
+/* Parse a kind as options name it.  Returns false for other text. */
+bool view_type_parse_kind(const char *text, enum plan_kind *out);
+
+/* Parse "<ranks>" or "<ranks>_z<stage>".  False if `text` is neither. */
+bool view_type_parse_ranks(const char *text, struct view_type *out);
+
+bool view_type_equal(const struct view_type *a, const struct view_type *b);
+
+/* Write the suffix that a view's name adds to its tag's name. */
+void view_type_suffix(const struct view_type *t, char suffix[VIEW_SUFFIX_MAX]);
+
+/* Split a view's name into its type and the length of the tag's name.  False if
+ * `name` is not the name of a view. */
+bool view_type_parse(const char *name, size_t *tag_len, struct view_type *out);
+
+#endif
