@@ -409,6 +409,11 @@ uint64_t cache_limit(const struct uckpt *u)
 	return u->cache->limit;
 }
 
+struct latency *cache_latency(const struct uckpt *u)
+{
+	return &u->cache->latency;
+}
+
 uint64_t cache_readahead_bytes(const struct uckpt *u)
 {
 	return cache_limit(u) / WINDOW_PART;

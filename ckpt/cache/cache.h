@@ -107,6 +107,9 @@ bool cache_has_blocks(const struct cache *c);
 void cache_set_limit(struct uckpt *u, uint64_t bytes, uint64_t later, bool keep);
 uint64_t cache_limit(const struct uckpt *u);
 
+/* What has been learned of the stores that the context reads. */
+struct latency *cache_latency(const struct uckpt *u);
+
 /* How far a reader should want its file beyond what it reads now. */
 uint64_t cache_readahead_bytes(const struct uckpt *u);
 

@@ -69,6 +69,7 @@ struct cache_pool {
 	pthread_cond_t more;   /* the queue has grown, or the pool ends */
 	pthread_cond_t done;   /* a block came in, or the last thread ended */
 	struct request_width width;
+	struct latency latency; /* cache_latency; not protected */
 	/* Threads: all, those that fetch, those that check what they fetched, those
 	 * without work. */
 	unsigned nthreads, fetching, checking, idle;

@@ -46,15 +46,6 @@ bool latency_maybe_high(const struct latency *f)
 	return atomic_load_explicit(&f->score, memory_order_relaxed) > 0;
 }
 
-void latency_assume(struct latency *f, const struct latency *other)
-{
-	int none = 0;
-
-	if (latency_maybe_high(other) && !atomic_load(&f->assumed) &&
-	    !atomic_exchange(&f->assumed, true))
-		atomic_compare_exchange_strong(&f->score, &none, SCORE_FAR);
-}
-
 void latency_begin(struct latency *f, struct latency_request *q, size_t len)
 {
 	q->measured =

@@ -15,7 +15,6 @@
 struct latency {
 	atomic_int score;
 	atomic_uint calls;
-	atomic_bool assumed;
 };
 
 /* Requests that take longer are slow. */
@@ -33,10 +32,6 @@ bool latency_is_high(const struct latency *f);
 
 /* Has a recent request been slow?  Then requests should be such that latency_end sees them. */
 bool latency_maybe_high(const struct latency *f);
-
-/* Was a request for something else in the same store slow?  Then, the first time, suppose
- * that the store is far: a request that is not slow shows that it is near. */
-void latency_assume(struct latency *f, const struct latency *other);
 
 /* Called before and after a request for `len` bytes, on one thread. */
 void latency_begin(struct latency *f, struct latency_request *q, size_t len);

@@ -472,7 +472,6 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 	if (rc)
 		return rc;
-	shards_assume_latency(p->c->shards, &p->c->latency);
 	rc = vfile_check(f, err);
 	if (rc)
 		vfile_free(f);

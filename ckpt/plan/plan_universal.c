@@ -24,6 +24,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"
@@ -382,13 +384,12 @@ static void universal_warm(struct plan *p)
 	uint64_t size;
 	size_t n = 0;
 
-	if (!c->ops->warm || !latency_maybe_high(&c->latency))
+	if (!c->ops->warm || !latency_maybe_high(cache_latency(c->u)))
 		return;
 	for (; n < PLAN_WARM_SHARDS && n < c->nfiles; n++)
 		shards[n] = (uint32_t)n;
 	c->ops->warm(c, n);
 	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
-	shards_assume_latency(p->c->shards, &p->c->latency);
 	shards_check_files(p->c->shards, shards, n, NULL);
 }
 

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/permissions.h"
-#include "ckpt/cache/latency.h"
 #include "ckpt/model/rank_table.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -91,7 +90,6 @@ struct checkpoint {
 	struct permissions readable_by; /* users that may read all files */
 	struct permissions names;       /* users that may read those with names of parameters */
 	bool mixed;                     /* not all files have the same readers */
-	struct latency latency;         /* where the files are */
 	unsigned read_threads;          /* files to read at once; 0: one per processor */
 	const char *left; /* names files of a former save, which are not listed; or NULL */
 	struct run_facts facts;

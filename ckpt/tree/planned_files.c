@@ -9,6 +9,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/permissions.h"
 #include "ckpt/base/source.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/io/roots.h"
@@ -57,7 +59,7 @@ bool planned_files_are_there(struct plan *p, struct errmsg *why)
 	const struct checkpoint *const c = plan_checkpoint(p);
 	const uint32_t shards[] = { 0, (uint32_t)c->witness };
 
-	return (latency_is_high(&c->latency) || roots_are_remote(c->u, c->path) ||
+	return (latency_is_high(cache_latency(c->u)) || roots_are_remote(c->u, c->path) ||
 		are_all_there(c->shards, why)) &&
 	       shards_check_paths(c->shards, shards, 2, why) == 0 && are_chosen(c);
 }
@@ -117,7 +119,7 @@ bool planned_files_are_whole(struct plan *p, struct errmsg *why)
 	struct checkpoint *const c = plan_checkpoint(p);
 
 	return !c->ops->verify || is_older(newest_ns(c), SETTLED_SECONDS) ||
-	       latency_is_high(&c->latency) || c->ops->verify(c, why) == 0;
+	       latency_is_high(cache_latency(c->u)) || c->ops->verify(c, why) == 0;
 }
 
 bool planned_files_are_early(struct plan *p, int64_t began, struct errmsg *why)

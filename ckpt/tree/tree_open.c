@@ -60,8 +60,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	return rc;
 }
 
-/* Add a view of a tag or a Hugging Face directory, and make its plan, which also tells
- * how far away the directories are.  Errors as view_plan. */
+/* Add a view of a tag or a Hugging Face directory, and make its plan.  Errors as view_plan. */
 static int tree_plan(struct tree *t, const char *path, const struct view_type *type,
 		     uint64_t parent, struct view **view, struct errmsg *err)
 {
@@ -73,7 +72,6 @@ static int tree_plan(struct tree *t, const char *path, const struct view_type *t
 	rc = view_plan(*view, &plan, err);
 	if (rc)
 		return rc;
-	latency_assume(&t->latency, &plan_checkpoint(plan)->latency);
 	view_put(*view);
 	return 0;
 }

@@ -63,12 +63,13 @@ struct shards *shards_new(struct uckpt *u)
 	c->ahead = cache_new(u, &(struct cache_config){ .fill = fill_shard,
 							.check = check_shard,
 							.ctx = c,
-							.latency = &c->latency });
+							.latency = cache_latency(u) });
 	if (!c->ahead) {
 		free(c);
 		return NULL;
 	}
 	c->u = u;
+	c->latency = cache_latency(u);
 	pthread_cond_init(&c->opened, NULL);
 	pthread_cond_init(&c->checked, NULL);
 	c->open_max = open_limit();
@@ -190,9 +191,9 @@ static int open_entry(struct shards *c, struct entry *e, struct errmsg *err)
 	pthread_mutex_unlock(&c->u->lock);
 	if (full)
 		shards_evict(c);
-	latency_begin(&c->latency, &q, SIZE_MAX);
+	latency_begin(c->latency, &q, SIZE_MAX);
 	rc = open_shard(c, e, &src, err);
-	latency_end(&c->latency, &q);
+	latency_end(c->latency, &q);
 	pthread_mutex_lock(&c->u->lock);
 	e->opening = false;
 	if (rc) {
@@ -338,9 +339,9 @@ static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len,
 	struct latency_request q;
 	int rc;
 
-	latency_begin(&c->latency, &q, len);
+	latency_begin(c->latency, &q, len);
 	rc = source_read(&c->v[shard].src, buf, len, off, err);
-	latency_end(&c->latency, &q);
+	latency_end(c->latency, &q);
 	return rc == -EBADMSG && c->v[shard].src.fd >= 0 ? -EIO : rc;
 }
 
@@ -443,19 +444,14 @@ int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_
 			     : rc;
 }
 
-void shards_assume_latency(struct shards *c, const struct latency *maps)
-{
-	latency_assume(&c->latency, maps);
-}
-
 bool shards_is_far(const struct shards *c)
 {
-	return latency_is_high(&c->latency) && cache_limit(c->u) > 0;
+	return latency_is_high(c->latency) && cache_limit(c->u) > 0;
 }
 
 bool shards_gains_ahead(const struct shards *c)
 {
-	return (latency_is_high(&c->latency) || atomic_load(&c->decodes)) &&
+	return (latency_is_high(c->latency) || atomic_load(&c->decodes)) &&
 	       cache_limit(c->u) > 0;
 }
 
@@ -471,7 +467,7 @@ bool shards_can_map(struct shards *c, size_t len)
 
 	if (cache_limit(c->u) == 0)
 		return true;
-	return !latency_maybe_high(&c->latency) &&
+	return !latency_maybe_high(c->latency) &&
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
 }
 

@@ -11,7 +11,6 @@
 
 struct errmsg;
 struct extent_map;
-struct latency;
 struct uckpt;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
@@ -76,9 +75,6 @@ bool shards_reads_ahead(const struct shards *c);
 /* As cache_pin, of a shard that is still what was planned; false if it is not. */
 bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len,
 		struct cache_pin *out);
-
-/* Suppose that the shards are where their maps were read from (latency_assume). */
-void shards_assume_latency(struct shards *c, const struct latency *maps);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
  * (cache.h).  Learned from the reads, and not true before some were slow. */

@@ -151,7 +151,7 @@ int shards_check_fd(struct shards *c, struct entry *e, int fd, const struct file
 /* A check of a near store that took long was waiting for a processor. */
 static uint64_t check_interval(const struct shards *c, const struct check *k)
 {
-	const uint64_t every = latency_is_high(&c->latency) ? k->cost * CHECK_COST : 0;
+	const uint64_t every = latency_is_high(c->latency) ? k->cost * CHECK_COST : 0;
 
 	if (every < CHECK_INTERVAL_NS)
 		return CHECK_INTERVAL_NS;

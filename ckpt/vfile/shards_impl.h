@@ -53,7 +53,7 @@ struct shards {
 	uint64_t let_go; /* the clock at the last let_go() */
 
 	_Atomic uint64_t mapped; /* bytes read through mappings since then */
-	struct latency latency;          /* where the shards are */
+	struct latency *latency; /* the context's */
 	struct cache *ahead;
 	_Atomic uint64_t asked; /* bytes to be mapped */
 	atomic_bool decodes;    /* some shard has been opened that is no local file */

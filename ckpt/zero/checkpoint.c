@@ -15,6 +15,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
@@ -268,11 +270,11 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 
 	assert(!atomic_load(&r->loaded[i]));
 	assert(rank == 0 || atomic_load(&r->loaded[i - rank]));
-	latency_begin(&r->c.latency, &q, SIZE_MAX);
+	latency_begin(cache_latency(r->c.u), &q, SIZE_MAX);
 	rc = r->stage0 ? stage0_shard(&r->stage0[mp], &r->model.ranks[mp], s, &r->layouts[mp],
 				      r->dir.model[mp].path, err)
 		       : shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp], err);
-	latency_end(&r->c.latency, &q);
+	latency_end(cache_latency(r->c.u), &q);
 	if (!rc) {
 		rc = rank ? zckpt_compare(r, i - rank, i, true, err) : set_groups(r, mp, s, err);
 		if (rc)
@@ -308,7 +310,7 @@ static size_t count_early(const struct zero_checkpoint *r)
 {
 	size_t n = 0;
 
-	if (!latency_maybe_high(&r->c.latency))
+	if (!latency_maybe_high(cache_latency(r->c.u)))
 		return 0;
 	for (size_t i = 0; i < count_shards(r); i++)
 		n += atomic_load(&r->loaded[i]);
@@ -336,7 +338,7 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	rc = parallel_steps(r->dir.u, "reading shards",
 			    r->c.read_threads ? parallel_for : parallel_far, l.n,
 			    r->c.read_threads
-				    ?: latency_maybe_high(&r->c.latency)
+				    ?: latency_maybe_high(cache_latency(r->c.u))
 				       ? PARALLEL_FAR
 				       : parallel_width(),
 			    load_indexed, &l, err);

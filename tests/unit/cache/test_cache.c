@@ -574,29 +574,6 @@ static void a_store_is_far_if_it_lets_us_sleep(void **state)
 	assert_false(latency_maybe_high(&f));
 }
 
-static void what_is_supposed_holds_until_a_request_tells(void **state)
-{
-	struct latency maps = { 0 }, f = { 0 };
-	struct latency_request q;
-
-	latency_assume(&f, &maps);
-	assert_false(latency_maybe_high(&f));
-	latency_begin(&maps, &q, SIZE_MAX);
-	usleep(2000);
-	latency_end(&maps, &q);
-	latency_assume(&f, &maps);
-	assert_true(latency_is_high(&f));
-	latency_begin(&f, &q, MIB);
-	latency_end(&f, &q);
-	assert_false(latency_is_high(&f));
-	while (latency_maybe_high(&f)) {
-		latency_begin(&f, &q, MIB);
-		latency_end(&f, &q);
-	}
-	latency_assume(&f, &maps); /* only once */
-	assert_false(latency_maybe_high(&f));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -623,7 +600,6 @@ int main(void)
 		cmocka_unit_test(many_readers_at_once),
 		cmocka_unit_test(the_width_finds_what_the_store_has),
 		cmocka_unit_test(a_store_is_far_if_it_lets_us_sleep),
-		cmocka_unit_test(what_is_supposed_holds_until_a_request_tells),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
