@@ -100,7 +100,7 @@ static bool read_model(struct save *s)
 		is_bf16(config) == (strncmp(s->optim->name, "bf16_", 5) == 0);
 	s->is_pipeline = !value_find_pairs(pt.root, "module");
 	ptfile_close(&pt);
-	return dp == s->dp && stage == s->stage && s->mp > 0 &&
+	return (!s->dp || dp == s->dp) && stage == s->stage && s->mp > 0 &&
 	       s->mp <= NAMES_RANK_MAX;
 }
 
@@ -128,10 +128,17 @@ static int compare(const struct save *a, const struct save *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Find the newest save.  The shards of ranks 0, with any prefix, are the first ones. */
+/* Find the newest save.  The shards of ranks 0, with any prefix, are the first ones.  Without
+ * ZeRO there are none, and one file for all data-parallel ranks. */
 static bool find_newest(const struct tagdir *d, struct save *out)
 {
-	bool one = false;
+	bool one = !d->noptim && d->nmodel;
+
+	if (one) {
+		*out = (struct save){ .optim = d->model, .model = d->model };
+		one = read_model(out);
+		out->dp = 1;
+	}
 
 	for (size_t i = 0;
 	     i < d->noptim && !d->optim[i].id.mp && !d->optim[i].id.dp; i++) {

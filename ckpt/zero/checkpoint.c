@@ -169,10 +169,13 @@ static int stage0_load(struct checkpoint *c, const struct user_rules *rules, str
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 
-	int rc;
+	int rc = stage0_find(&r->stage0, &r->nstage0, &r->dir, err);
 
-	r->nstage0 = r->dir.nmodel;
-	rc = stage0_find(&r->stage0, &r->dir, err) ?: zero_load(c, rules, err);
+	if (rc == -EBADMSG && tagdir_keep_newest(&r->dir)) {
+		stage0_free(r->stage0, r->nstage0);
+		rc = stage0_find(&r->stage0, &r->nstage0, &r->dir, err);
+	}
+	rc = rc ?: zero_load(c, rules, err);
 	if (!rc)
 		c->facts.bf16_names = r->stage0->bf16;
 	return rc;

@@ -367,7 +367,7 @@ static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struc
 	return rc;
 }
 
-int stage0_find(struct stage0_rank **out, const struct tagdir *d, struct errmsg *err)
+int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err)
 {
 	struct stage0 s = { .dir = d, .tensor = 1 };
 	int rc;
@@ -377,10 +377,11 @@ int stage0_find(struct stage0_rank **out, const struct tagdir *d, struct errmsg 
 			s.tensor = d->layer[i].id.mp + 1;
 	rc = check_layers(&s, err);
 	s.next = arena_alloc(&s.arena, s.tensor * sizeof(*s.next));
-	*out = calloc(d->nmodel, sizeof(**out));
+	*n = d->nmodel;
+	*out = calloc(*n, sizeof(**out));
 	if (!rc && (!s.next || !*out))
 		rc = errmsg_nomem(err, d->path);
-	for (unsigned mp = 0; !rc && mp < d->nmodel; mp++)
+	for (unsigned mp = 0; !rc && mp < *n; mp++)
 		rc = find_rank(&s, &(*out)[mp], mp, err);
 	arena_done(&s.arena);
 	return rc;

@@ -60,7 +60,7 @@ struct stage0_rank {
  * not of one checkpoint; otherwise as ptfile_open_source.  stage0_free takes what was found,
  * also after a failure.
  */
-int stage0_find(struct stage0_rank **out, const struct tagdir *d, struct errmsg *err);
+int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err);
 void stage0_free(struct stage0_rank *v, size_t n);
 
 /* Say which states a rank's parameters have as shard_load does, whose parameters are in the

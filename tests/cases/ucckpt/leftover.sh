@@ -34,7 +34,7 @@ while IFS='|' read -r former newer left more; do
 	if [ "$left" = - ]; then
 		check "$newer: no file is left" test -z "$(grep former "$tmp/said")"
 	else
-		check "$newer: names $left" grep -q "former save are left out:.*$left" "$tmp/said"
+		check "$newer: names $left" grep -q "former save are left .*$left" "$tmp/said"
 	fi
 	check "$newer: and how many more" test "$(sed -n 's/.* and \([0-9]*\) more$/\1/p' "$tmp/said")" = "$more"
 	check "$former, then $newer: whole" ucckpt check --data "$tag" >"$tmp/said"
@@ -54,6 +54,7 @@ tp3_dp1_z1|tp2_dp2_z1_bf16|mp_rank_02_model_states.pt|
 tp2_dp2_z3|z3_fp32_dp2|zero_pp_rank_1_mp_rank_01_model_states.pt|
 pp2_dp2_z1_bf16|z1_fp32_dp2|bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt|6
 moe_ep2_dp4_z2|moe_ep2_dp2_z1|zero_pp_rank_3_mp_rank_00_optim_states.pt|
+pp2_dp2_z0_fp32|z0_fp32_dp2|out: mp_rank_01_model_states.pt, layer_00-model_states.pt|2
 autoep2_dp4_z3_bf16|autoep2_dp2_z3|bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt|1
 END
 
