@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # What is built and packed is the same, byte for byte, wherever and whenever that is done:
-# here from two copies of the tree that differ in path, times, modes, umask and time zone,
-# and in how configure is called.
+# here in the tree, and from two copies of it that differ in path, times, modes, umask and
+# time zone, and in how configure is called.
 #
 # `make check` compares a few objects, with what debuggers read, the archive of `make dist`,
 # and the wheel that has no programs.  By hand, in a build directory,
@@ -32,14 +32,21 @@ make_in() {
 		mkdir "$1" && cd "$1" || exit
 		"$2" --quiet --cache-file="$tmp/config.cache" --without-cuda CC="$CC" \
 			CFLAGS="-g -O1" && make -s -j2 "${goals[@]}" &&
-			make -s dist && SOURCE_DATE_EPOCH=0 python3 ../packaging/wheel.py 0 any .. .
+			SOURCE_DATE_EPOCH=0 python3 ../packaging/wheel.py 0 any .. .
 	) >"$tmp/log" 2>&1 || fail "$1: $(tail -n 5 "$tmp/log")"
 }
 
-first=$tmp/first
+# archive_of BUILD: packed in the build, under a name that no release has
+archive_of() {
+	make -C "$1" -s dist distdir=reproduced >"$tmp/log" 2>&1 ||
+		fail "make dist in $1: $(tail -n 5 "$tmp/log")"
+}
+
+first=$tmp/reproduced
 second=$tmp/a/longer/path
-make -C "$top_builddir" -s distdir distdir="$first" >"$tmp/log" 2>&1 ||
-	fail "make distdir: $(tail -n 5 "$tmp/log")"
+archive_of "$top_builddir"
+mv "$top_builddir/reproduced.tar.xz" "$tmp"
+tar -C "$tmp" -xf "$tmp/reproduced.tar.xz"
 mkdir -p "${second%/*}"
 cp -R "$first" "$second"
 chmod -R go= "$second"
@@ -47,10 +54,13 @@ find "$second" -exec touch -d 2001-02-03 {} +
 mkdir "$second/tests/interop/__pycache__" # left by those who ran what is there
 make_in "$first/build" ../configure
 umask 077
-TZ=Asia/Tokyo make_in "$second/obj" "$second/configure"
+export TZ=Asia/Tokyo
+make_in "$second/obj" "$second/configure"
+archive_of "$second/obj"
+check "the archive is reproducible" cmp "$tmp/reproduced.tar.xz" "$second/obj/reproduced.tar.xz"
 
 cd "$first/build" || exit
-for file in "${results[@]}" ucfs-*.tar.xz ucfs-*.whl; do
+for file in "${results[@]}" ucfs-*.whl; do
 	check "$file is reproducible" cmp "$file" "$second/obj/$file"
 done
 finish

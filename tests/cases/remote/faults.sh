@@ -120,7 +120,7 @@ pids=
 for n in 0 1 2 4 6 8 10 12; do
 	mkdir "$tmp/mnt$n"
 	{
-		timeout 60 ucfs "http://127.0.0.1:$port/after_$n/run" "$tmp/mnt$n" -o deadline=1 2>"$tmp/after_$n.out"
+		timeout 60 ucfs "http://127.0.0.1:$port/after_$n/run" "$tmp/mnt$n" -o deadline=2 2>"$tmp/after_$n.out"
 		echo $? >"$tmp/after_$n.rc"
 	} &
 	pids="$pids $!"
@@ -129,7 +129,7 @@ done
 wait $pids
 for n in 0 1 2 4 6 8 10 12; do
 	check "after $n requests: no mount of a server that stalls" test "$(cat "$tmp/after_$n.rc")" = 1
-	check "and the reason: $(cat "$tmp/after_$n.out")" grep -q "/after_$n/run.*not read within 1 s" "$tmp/after_$n.out"
+	check "and the reason: $(cat "$tmp/after_$n.out")" grep -q "/after_$n/run.*not read within 2 s" "$tmp/after_$n.out"
 	# A file is asked for twice within the deadline; attributes of files at once.
 	check "it is not asked for long: $(wc -l <"$tmp/after_$n")" test "$(wc -l <"$tmp/after_$n")" -le 6
 done

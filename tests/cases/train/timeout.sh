@@ -46,16 +46,23 @@ ended() {
 	check "$1: an error, and no timeout of the test's" test $status -ne 0 -a $status -ne 124
 }
 
-# One line, from the rank that is left, or the lowest of these.  Where a graph is replayed
-# it names the computation.
+# told_once NAME RANK [SECONDS]: one line, from the rank that is left, or the lowest of
+# these.  Where a graph is replayed it names the computation.
 told_once() {
-	local name=$1 of=$2
+	local name=$1 of=$2 seconds=${3-4}
 	check "$name: one message" test "$(grep -c '(--comm_timeout)' "$tmp/$name.log")" = 1
 	check "$name: the rank, the step and the collective" grep -q -E \
-		"^uctrain: rank $of: step [0-9]+: (a|an|the computation on) [A-Za-z -]+ did not end within 4 s \\(--comm_timeout\\)" \
+		"^uctrain: rank $of: step [0-9]+: (a|an|the computation on) [A-Za-z -]+ did not end within $seconds s \\(--comm_timeout\\)" \
 		"$tmp/$name.log"
 }
 
+if [ -x "$emulated" ]; then
+	export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
+	rank=("$emulated")
+	begin cuda --comm_timeout 10 --device cuda --zero_stage 2
+	signal cuda 1 STOP
+	rank=(uctrain)
+fi
 begin stopped1 --comm_timeout 4
 signal stopped1 1 STOP
 begin stopped0 --comm_timeout 4 --zero_stage 3
@@ -67,12 +74,15 @@ signal many 1 STOP
 ranks=2
 begin killed --comm_timeout 4
 signal killed 1 KILL
+ended stopped1
+told_once stopped1 0
+ended stopped0
+told_once stopped0 1
+ended many
+told_once many 0
+ended killed
 if [ -x "$emulated" ]; then
-	export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 	rank=("$emulated")
-	begin cuda --comm_timeout 4 --device cuda --zero_stage 2
-	signal cuda 1 STOP
-
 	# An error of NCCL ends a wait that has no deadline.
 	NCCL_EMULATED_STUCK=1 NCCL_EMULATED_LOST=0 TRAIN_SECONDS=60 try_train 2 lost "${flags[@]}" \
 		--steps 3 --comm_timeout 0 --device cuda --zero_stage 2
@@ -81,15 +91,8 @@ if [ -x "$emulated" ]; then
 	check "lost: one message" test "$(grep -c '^uctrain: rank 0: .*a collective of NCCL: some error$' "$tmp/lost.log")" = 1
 	rank=(uctrain)
 	ended cuda
-	told_once cuda 0
+	told_once cuda 0 10
 fi
-ended stopped1
-told_once stopped1 0
-ended stopped0
-told_once stopped0 1
-ended many
-told_once many 0
-ended killed
 
 # What is left behind is whole, and a run goes on from it as if nothing had been.
 for name in stopped1 killed; do
