@@ -101,8 +101,7 @@ static void add_param(struct bytebuf *to, cJSON *list, const struct diff_param *
 			add_item(to, list, p, &p->states[i]);
 }
 
-static void add_names_note(struct bytebuf *to, const struct diff *d,
-			   unsigned side)
+static void add_names_note(struct bytebuf *to, const struct diff *d, unsigned side)
 {
 	const char *comma = "";
 
@@ -126,14 +125,10 @@ static void add_notes(struct bytebuf *to, const struct diff *d)
 		add_names_note(to, d, side);
 	for (unsigned side = 0; side < 2; side++)
 		if (d->tied[side])
-			bytebuf_add_format(to,
-					   "note: %c stores tied parameters once,"
-					   " under another name: %" PRIu64 "\n",
-					   "AB"[side], d->tied[side]);
+			bytebuf_add_format(to, "note: %c stores tied parameters once, under another name: %"
+					       PRIu64 "\n", "AB"[side], d->tied[side]);
 	if (d->types)
-		bytebuf_add_format(to,
-				   "note: states with equal values of different"
-				   " types: %" PRIu64 "\n",
+		bytebuf_add_format(to, "note: states with equal values of different types: %" PRIu64 "\n",
 				   d->types);
 }
 
@@ -142,16 +137,14 @@ static void add_verdict(struct bytebuf *to, const struct diff *d)
 	bytebuf_add_format(to, "%s: ", d->equal ? "equal" : "different");
 	if (!d->equal)
 		bytebuf_add_format(to, "%" PRIu64 " of ", d->differ);
-	bytebuf_add_format(to, "%" PRIu64 " states of %" PRIu64 " parameters",
-			   d->states, d->common);
+	bytebuf_add_format(to, "%" PRIu64 " states of %" PRIu64 " parameters", d->states, d->common);
 	if (d->worst.max_abs > 0)
-		bytebuf_add_format(to, ", by up to %.3g (relative %.3g)",
-				   d->worst.max_abs, d->worst.max_rel);
+		bytebuf_add_format(to, ", by up to %.3g (relative %.3g)", d->worst.max_abs,
+				   d->worst.max_rel);
 	for (unsigned side = 0; side < 2; side++)
 		if (d->only[side])
-			bytebuf_add_format(to,
-					   "; %" PRIu64 " parameters only in %c",
-					   d->only[side], "AB"[side]);
+			bytebuf_add_format(to, "; %" PRIu64 " parameters only in %c", d->only[side],
+					   "AB"[side]);
 	if (!d->equal && !d->differ && !d->only[0] && !d->only[1])
 		bytebuf_add_str(to, "; the notes count as differences (--strict)");
 	bytebuf_add_str(to, "\n");

@@ -160,17 +160,14 @@ static bool add_one_tie(struct diff_tree *t, const char *name, const char *of)
 	return hashtab_add(&t->ties_by_name, hash_text(name), (uint32_t)t->nties++);
 }
 
-static int add_tie(struct diff_tree *t, const char *name, const char *of,
-		   struct errmsg *err)
+static int add_tie(struct diff_tree *t, const char *name, const char *of, struct errmsg *err)
 {
 	const char *a = arena_strdup(&t->arena, name);
 	const char *b = arena_strdup(&t->arena, of);
+	const bool room = arena_reserve(&t->arena, &t->ties, t->nties, &t->ties_cap, t->nties + 2,
+					sizeof(*t->ties));
 
-	return a && b &&
-			       arena_reserve(&t->arena, &t->ties, t->nties,
-					     &t->ties_cap, t->nties + 2,
-					     sizeof(*t->ties)) &&
-			       add_one_tie(t, a, b) && add_one_tie(t, b, a)
+	return room && a && b && add_one_tie(t, a, b) && add_one_tie(t, b, a)
 		       ? 0
 		       : errmsg_nomem(err, NULL);
 }
@@ -324,8 +321,7 @@ static int open_extents(const struct checkpoint *c, const struct tensor *tensor,
 {
 	struct bytebuf head = { 0 };
 	struct source src;
-	struct vfile *file =
-		vfile_new_tensors(c->shards, &head, map, &head.len, 1, gathers, err);
+	struct vfile *file = vfile_new_tensors(c->shards, &head, map, &head.len, 1, gathers, err);
 	int rc = file ? vfile_source_open(&src, file, c->path, err) : -ENOMEM;
 
 	if (rc)
