@@ -27,14 +27,14 @@
 struct option;
 
 /* Set an option, "crc=zero".  Returns NULL, or what is wrong with its value. */
-typedef const char *setter(struct uckpt *u, const struct option *o,
-			   const char *text, const char *value);
+typedef const char *setter(struct uckpt *u, const struct option *o, const char *text,
+			   const char *value);
 
 struct option {
 	const char *name; /* with '=': it needs a value */
 	setter *set;
-	size_t at;        /* offset of what it sets in struct settings */
-	const char *wrong; /* what is wrong with a value, unless the setter says so */
+	size_t at;                /* offset of what it sets in struct settings */
+	const char *wrong;        /* what is wrong with a value, unless the setter says so */
 	const char *const *words; /* values by number; NULL is none */
 	size_t nwords;
 	bool two; /* of them: what it sets is a bool and not an enum */
@@ -42,17 +42,15 @@ struct option {
 
 static const char *const crcs[] = { "exact", "zero" };
 static const char *const stages[] = { "native", "any" };
-static const char *const dtypes[] = {
-	[DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16"
-};
+static const char
+	*const dtypes[] = { [DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16" };
 static const char *const styles[] = {
-	[DCP_FSDP2] = "fsdp2",           [DCP_FLAT] = "flat",
-	[DCP_TITAN] = "titan",           [DCP_ACCELERATE] = "accelerate",
-	[DCP_LIGHTNING] = "lightning",   [DCP_FABRIC] = "fabric",
+	[DCP_FSDP2] = "fsdp2",           [DCP_FLAT] = "flat",           [DCP_TITAN] = "titan",
+	[DCP_ACCELERATE] = "accelerate", [DCP_LIGHTNING] = "lightning", [DCP_FABRIC] = "fabric",
 };
 
-static const char *set_flag(struct uckpt *u, const struct option *o,
-			    const char *text, const char *value)
+static const char *set_flag(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
 {
 	(void)text;
 	(void)value;
@@ -61,8 +59,8 @@ static const char *set_flag(struct uckpt *u, const struct option *o,
 }
 
 /* Set one of a few words. */
-static const char *set_word(struct uckpt *u, const struct option *o,
-			    const char *text, const char *value)
+static const char *set_word(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
 {
 	char *to = (char *)u->settings + o->at;
 	size_t i = 0;
@@ -79,8 +77,8 @@ static const char *set_word(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
-static const char *set_rules(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_rules(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	static _Thread_local struct errmsg why;
 	struct settings *s = u->settings;
@@ -92,15 +90,15 @@ static const char *set_rules(struct uckpt *u, const struct option *o,
 		       : NULL;
 }
 
-static const char *set_size(struct uckpt *u, const struct option *o,
-			    const char *text, const char *value)
+static const char *set_size(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
 {
 	(void)text;
 	return size_parse_decimal(value, &u->settings->tree.plan.shard_size) ? NULL : o->wrong;
 }
 
-static const char *set_view(struct uckpt *u, const struct option *o,
-			    const char *text, const char *value)
+static const char *set_view(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
 {
 	static _Thread_local char why[VIEW_LIST_MAX + sizeof("must be ")] = "must be ";
 
@@ -111,8 +109,8 @@ static const char *set_view(struct uckpt *u, const struct option *o,
 }
 
 /* A ZeRO stage, or a word about a universal tree. */
-static const char *set_stage(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_stage(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	if (*value < '1' || *value > '3' || value[1])
 		return set_word(u, o, text, value);
@@ -134,8 +132,8 @@ static bool parse_number(const char *text, unsigned long end, unsigned *out)
 	return true;
 }
 
-static const char *set_owner(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_owner(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	struct tree_options *t = &u->settings->tree;
 	const bool group = *text == 'g';
@@ -146,8 +144,8 @@ static const char *set_owner(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
-static const char *set_count(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_count(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	unsigned *to = (unsigned *)((char *)u->settings + o->at);
 
@@ -155,8 +153,8 @@ static const char *set_count(struct uckpt *u, const struct option *o,
 	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
 }
 
-static const char *set_tolerance(struct uckpt *u, const struct option *o,
-				 const char *text, const char *value)
+static const char *set_tolerance(struct uckpt *u, const struct option *o, const char *text,
+				 const char *value)
 {
 	double *to = (double *)((char *)u->settings + o->at);
 	char *rest;
@@ -167,8 +165,8 @@ static const char *set_tolerance(struct uckpt *u, const struct option *o,
 }
 
 /* 0, or a size that is of use. */
-static const char *set_readahead(struct uckpt *u, const struct option *o,
-				 const char *text, const char *value)
+static const char *set_readahead(struct uckpt *u, const struct option *o, const char *text,
+				 const char *value)
 {
 	uint64_t *bytes = &u->settings->readahead;
 
@@ -179,8 +177,8 @@ static const char *set_readahead(struct uckpt *u, const struct option *o,
 		       : o->wrong;
 }
 
-static const char *set_hf_config(struct uckpt *u, const struct option *o,
-				 const char *text, const char *value)
+static const char *set_hf_config(struct uckpt *u, const struct option *o, const char *text,
+				 const char *value)
 {
 	static _Thread_local struct errmsg why;
 	struct settings *s = u->settings;
@@ -195,8 +193,8 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o,
 	return NULL;
 }
 
-static const char *set_model(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_model(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	char *copy = *value ? strdup(value) : NULL;
 
@@ -209,8 +207,8 @@ static const char *set_model(struct uckpt *u, const struct option *o,
 }
 
 /* One number of ranks, or several with commas. */
-static const char *set_ranks(struct uckpt *u, const struct option *o,
-			     const char *text, const char *value)
+static const char *set_ranks(struct uckpt *u, const struct option *o, const char *text,
+			     const char *value)
 {
 	struct tree_options *t = &u->settings->tree;
 	char one[32];
@@ -231,8 +229,8 @@ static const char *set_ranks(struct uckpt *u, const struct option *o,
 	}
 }
 
-static const char *set_remote(struct uckpt *u, const struct option *o,
-			      const char *text, const char *value)
+static const char *set_remote(struct uckpt *u, const struct option *o, const char *text,
+			      const char *value)
 {
 	(void)o;
 	(void)value;
@@ -271,8 +269,7 @@ static const struct option options[] = {
 	{ "gid=", set_owner, .wrong = "not a number" },
 	{ "shared", set_flag, AT(tree.shared) },
 	{ "follow_links", set_flag, AT(tree.follow_links) },
-	{ "readahead=", set_readahead,
-	  .wrong = "neither 0 nor a size of at least 4M" },
+	{ "readahead=", set_readahead, .wrong = "neither 0 nor a size of at least 4M" },
 	{ "no_strict", set_flag, AT(lenient) },
 	{ "readers=", set_count, AT(read_threads), .wrong = WORKERS },
 	{ "writers=", set_count, AT(write_threads), .wrong = WORKERS },
@@ -292,8 +289,7 @@ struct settings *settings_of(struct uckpt *u)
 
 	if (!u->settings && (u->settings = calloc(1, sizeof(*u->settings)))) {
 		u->settings->tree.u = u;
-		u->settings->readahead =
-			share < CACHE_DEFAULT ? share : CACHE_DEFAULT;
+		u->settings->readahead = share < CACHE_DEFAULT ? share : CACHE_DEFAULT;
 	}
 	return u->settings;
 }
@@ -351,8 +347,7 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 					  : strcmp(text, o->name) != 0)
 			continue;
 		wrong = o->set(u, o, text, text + n);
-		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong)
-			     : 0;
+		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong) : 0;
 	}
 	return errmsg_set(err, -ENOENT, "%s: unknown option", text);
 }

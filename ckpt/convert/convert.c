@@ -27,7 +27,6 @@
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 
-
 struct convert {
 	struct uckpt *u;
 	const struct settings *s;
@@ -41,8 +40,7 @@ struct convert {
 static int check_settings(struct settings *s, struct errmsg *err)
 {
 	const struct plan_options *p = &s->tree.plan;
-	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 ||
-			   p->dtype == DTYPE_BF16;
+	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 || p->dtype == DTYPE_BF16;
 	const struct {
 		unsigned takes;
 		bool is_set;
@@ -94,16 +92,14 @@ static int open_output(const struct convert *c, struct output *out, struct resum
 	const int rc = plan_identity(c->plan, &identity, err)
 			       ?: open_both(c, OUTPUT_DIR_RESUMED, identity, out, r, err);
 
-	return rc == -ESTALE || rc == -EWOULDBLOCK
-		       ? open_both(c, OUTPUT_DIR, identity, out, r, err)
-		       : rc;
+	return rc == -ESTALE || rc == -EWOULDBLOCK ? open_both(c, OUTPUT_DIR, identity, out, r, err)
+						   : rc;
 }
 
 /* Could the same conversion succeed later? */
 static bool is_passing(int rc)
 {
-	return rc == -EINTR || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO ||
-	       rc == -ETIMEDOUT;
+	return rc == -EINTR || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO || rc == -ETIMEDOUT;
 }
 
 /* Sync what is complete, and keep it for the same conversion. */
@@ -115,9 +111,10 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	c->kept = resume_flush(r);
 	if (!c->kept)
 		return;
-	errmsg_put(&notes, "%s keeps the complete files of %s: the same conversion goes on with"
-		   " them; remove it to give up",
-		   out->tmp, c->dest);
+	errmsg_put(
+		&notes,
+		"%s keeps the complete files of %s: the same conversion goes on with them; remove it to give up",
+		out->tmp, c->dest);
 	output_keep(out);
 }
 
@@ -131,9 +128,8 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 		.resume = &resume,
 	};
 	/* As beside a mount's view. */
-	const char *pointer = c->s->tree.plan.type.kind == PLAN_UNIVERSAL
-				      ? "latest_universal"
-				      : NULL;
+	const char *pointer =
+		c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
 	struct output out;
 	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
@@ -204,9 +200,8 @@ static int convert(struct convert *c, const char *source, struct errmsg *err)
 	return rc;
 }
 
-int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
-		  const char *dest, struct uckpt_done *done,
-		  struct uckpt_error *error)
+int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n, const char *dest,
+		  struct uckpt_done *done, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
 	struct settings *s = u ? settings_of(u) : NULL;

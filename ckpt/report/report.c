@@ -39,9 +39,8 @@ void notes_add(struct notes *l, const char *fmt, ...)
 	int n;
 
 	va_start(ap, fmt);
-	n = array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v))
-		    ? vasprintf(&l->v[l->n], fmt, ap)
-		    : -1;
+	n = array_reserve(&l->v, &l->cap, l->n + 1, sizeof(*l->v)) ? vasprintf(&l->v[l->n], fmt, ap)
+								   : -1;
 	va_end(ap);
 	if (n < 0)
 		l->failed = true;
@@ -111,8 +110,8 @@ static void name_tags_below(struct report *r, const char *run, size_t min)
 	}
 	bytebuf_add_u8(&names, 0);
 	if (tags.n >= min && !names.failed)
-		notes_add(&r->warnings, "%s: tags in directories below: %s%s", run,
-			  names.data, tags.n > NAMED_MAX ? ", ..." : "");
+		notes_add(&r->warnings, "%s: tags in directories below: %s%s", run, names.data,
+			  tags.n > NAMED_MAX ? ", ..." : "");
 	bytebuf_done(&names);
 	tags_done(&tags);
 }
@@ -129,14 +128,12 @@ static void warn_of_choice(struct report *r, const char *run)
 	    tags_list(r->u, run, false, &tags, NULL))
 		return;
 	if (tags.latest)
-		notes_add(&r->warnings,
-			  "%s/latest names %s, which is not a ZeRO checkpoint", run,
+		notes_add(&r->warnings, "%s/latest names %s, which is not a ZeRO checkpoint", run,
 			  tags.latest);
 	tags_done(&tags);
 }
 
-int report_open(struct report *r, const char *const *paths, size_t n,
-		struct errmsg *err)
+int report_open(struct report *r, const char *const *paths, size_t n, struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = true };
 	const struct errmsg_sink found = { notes_add_new, &r->problems };
@@ -177,24 +174,22 @@ static unsigned new_ranks(const struct report *r)
 {
 	const unsigned ranks = r->c->dp;
 
-	return ranks > RESHARD_RANKS_MAX       ? RESHARD_RANKS_MAX
+	return ranks > RESHARD_RANKS_MAX        ? RESHARD_RANKS_MAX
 	       : ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks
 						: ranks;
 }
 
-int report_plan_form(const struct report *r, const struct report_form *f,
-		     struct plan **out, struct errmsg *err)
+int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
+		     struct errmsg *err)
 {
-	const struct plan_options options = { .crc_zero = true,
-					      .any_stage = f->any_stage };
+	const struct plan_options options = { .crc_zero = true, .any_stage = f->any_stage };
 	struct view_type type = { .kind = f->kind };
 	int rc;
 
 	if (plan_views[f->kind]->takes & TAKES_RANKS)
 		type.ranks = new_ranks(r);
-	rc = f->kind == PLAN_UNIVERSAL
-		     ? plan_open(r->u, r->dir, &options, out, err)
-		     : plan_open_derived(r->plan, &type, out, err);
+	rc = f->kind == PLAN_UNIVERSAL ? plan_open(r->u, r->dir, &options, out, err)
+				       : plan_open_derived(r->plan, &type, out, err);
 	if (rc)
 		return rc;
 	rc = plan_prove(*out, false, err);
@@ -238,8 +233,9 @@ void report_add_warnings(struct report *r)
 
 	plan_warn(r->plan, &found);
 	if (t->ngroups && t->groups->mapping_ignored && !r->c->facts.round_robin)
-		notes_add(&r->warnings, "param_slice_mappings is wrong: parameters are"
-					" read in the order of param_shapes");
+		notes_add(
+			&r->warnings,
+			"param_slice_mappings is wrong: parameters are read in the order of param_shapes");
 }
 
 void report_line(struct report *r, const char *label, const char *fmt, ...)
@@ -302,8 +298,7 @@ int report_end(struct report *r, const char *whole, struct errmsg *err)
 	return report_emit_text(r->u, &r->text, json, err) ?: r->problems.n > 0;
 }
 
-int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root,
-		     struct errmsg *err)
+int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -316,8 +311,7 @@ int report_emit_text(const struct uckpt *u, struct bytebuf *text, cJSON *root,
 	if (text->failed)
 		rc = errmsg_nomem(err, NULL);
 	else if (u->calls.report)
-		u->calls.report(u->calls.arg, (const char *)text->data,
-				text->len);
+		u->calls.report(u->calls.arg, (const char *)text->data, text->len);
 	bytebuf_done(text);
 	return rc;
 }

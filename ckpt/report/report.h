@@ -23,8 +23,7 @@ struct notes {
 };
 
 /* Add a line, formatted like printf. */
-void notes_add(struct notes *l, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+void notes_add(struct notes *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 bool notes_have(const struct notes *l, const char *text);
 
@@ -47,8 +46,8 @@ struct report {
 	struct uckpt *u;
 	char *dir;
 	enum tags_choice choice;
-	struct plan *plan; /* NULL if it cannot be served */
-	struct checkpoint *c;         /* of the plan, or NULL */
+	struct plan *plan;    /* NULL if it cannot be served */
+	struct checkpoint *c; /* of the plan, or NULL */
 	struct notes notes;
 	struct notes warnings; /* problems that do not prevent serving */
 	struct notes problems;
@@ -61,8 +60,7 @@ struct report {
  * add the problem, and a line for each file that is missing or cannot be read.  An error
  * if there is nothing to report on.  Call report_close in any case.
  */
-int report_open(struct report *r, const char *const *paths, size_t n,
-		struct errmsg *err);
+int report_open(struct report *r, const char *const *paths, size_t n, struct errmsg *err);
 void report_close(struct report *r);
 
 /* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
@@ -76,8 +74,8 @@ struct report_form report_form(size_t i);
 
 /* Plan a form, over the report's plan, and prove it as uckpt_convert does.  Errors as
  * plan_open_derived and plan_prove; the caller closes the plan. */
-int report_plan_form(const struct report *r, const struct report_form *f,
-		     struct plan **out, struct errmsg *err);
+int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
+		     struct errmsg *err);
 
 /* Add the problems of all files (checkpoint_ops.problems), and the
  * plan's warnings. */
