@@ -13,6 +13,7 @@ AC_ARG_WITH([cuda-arch],
       [compute capabilities to compile for, 80 or later @<:@default="80 90"@:>@])],
    [], [with_cuda_arch="80 90"])
 AC_ARG_VAR([NVCC], [CUDA compiler])
+AC_ARG_VAR([NVCCFLAGS], [more flags of the CUDA compiler])
 
 have_cuda=no
 AS_IF([test "x$with_cuda" != xno && test "x$ucfs_build_train" = xyes],

@@ -10,9 +10,18 @@
 #   SOURCE       the source tree, whose tests/bench is packed
 #   CUDA_DIRS    directories, separated by colons, whose cuBLASLt and NCCL are
 #                packed as well; "" if the machine has them
+#   NVCCFLAGS    the kernels' flags, which must not make them slow
 #
 # `make gpu-bundle` runs it.
 set -eu
+
+case " ${NVCCFLAGS-} ${NVCC_APPEND_FLAGS-} " in
+*[\ ,]-O[0-2]* | *' -G '* | *' -g '*)
+	echo "gpu-bundle.sh: kernels are compiled with$(printf ' %s' ${NVCCFLAGS-} ${NVCC_APPEND_FLAGS-})," \
+		"and slow; configure and build in another directory, without NVCCFLAGS" >&2
+	exit 1
+	;;
+esac
 
 out=$1 source=$2 dirs=$3
 shift 3
@@ -102,12 +111,22 @@ uctrain for a machine with an NVIDIA GPU and its driver, where nothing else need
 installed.  Unpack anywhere, then:
 
     bin/uctrain --device cuda --dtype bf16 --model gpt2 --seq_length 1024
-    ./gpu PART     measures; without PART it lists its parts, each of which takes
-                   less than eight minutes
+    ./gpu PART...  first tests pairs same: does it start, is it right?
+                   gpt2 gpt2-torch ops load, gpt2-xl gpt2-xl-torch: how fast is it?
+                   Each takes less than eight minutes, or UCFS_GPU_SECONDS.
 
 cuBLASLt and NCCL are taken from lib/, LD_LIBRARY_PATH or /usr/local/cuda/lib64.
 END
+
+# Each program starts with nothing but what is here.
+for program in "$top"/bin/uctrain "$top"/bin/ucckpt; do
+	[ ! -e "$program" ] || env -i PATH=/usr/bin:/bin "$program" --version >/dev/null || {
+		echo "gpu-bundle.sh: $(basename "$program") does not start from the bundle" >&2
+		exit 1
+	}
+done
+kernels=$(grep -ao 'sm_[0-9]\{2,3\}' "$top"/libexec/* 2>/dev/null | sed 's/.*://' | sort -u | tr '\n' ' ')
 mkdir -p "$(dirname "$out")"
 tar -C "$stage" --owner=0 --group=0 --sort=name -cf - "$name" | gzip -9 >"$out.tmp"
 mv "$out.tmp" "$out"
-echo "$out: $(du -h "$out" | cut -f1), unpacked $(du -sh "$top" | cut -f1)"
+echo "$out: $(du -h "$out" | cut -f1), unpacked $(du -sh "$top" | cut -f1), kernels: ${kernels:-none}"

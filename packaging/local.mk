@@ -75,7 +75,8 @@ deb: dist
 		lintian --fail-on error,warning ../*.changes
 
 # The trainer and its benchmark for a machine where nothing is installed.
-# GPU_BUNDLE_CUDA=yes adds NVIDIA's libraries.
+# GPU_BUNDLE_CUDA=yes adds NVIDIA's libraries.  Configured with NVCCFLAGS=-lineinfo, profilers
+# and compute-sanitizer show lines.
 gpu_bundle = ucfs-gpu-$(PACKAGE_VERSION)-$(host_cpu).tar.gz
 gpu_bundle_programs = uctrain$(EXEEXT) ucckpt$(EXEEXT) \
 	tests/bench/gpuops$(EXEEXT)
@@ -87,7 +88,7 @@ gpu_bundle_programs += tests/unit/train/test_cuda$(EXEEXT) \
 	tests/unit/train/test_graph$(EXEEXT)
 endif
 gpu-bundle: $(gpu_bundle_programs)
-	$(AM_V_GEN)'$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \
+	$(AM_V_GEN)NVCCFLAGS='$(NVCCFLAGS)' '$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \
 		"`test -z '$(GPU_BUNDLE_CUDA)' || echo '$(CUDA_DIRS)'`" \
 		$(gpu_bundle_programs)
 

@@ -150,9 +150,9 @@ struct backend_ops {
 	/* `g` may be NULL. */
 	void (*graph_free)(struct backend *b, struct backend_graph *g);
 
-	/* The most device memory that was allocated at a time, in bytes; 0 if
-	 * nobody counts. */
-	uint64_t (*memory_peak)(struct backend *b);
+	/* The most device memory that was allocated at a time, in bytes, since the last call
+	 * with `restart`; 0 if nobody counts. */
+	uint64_t (*memory_peak)(struct backend *b, bool restart);
 	/* What can still be allocated, in bytes.  For devices whose memory is not
 	 * the host's. */
 	uint64_t (*memory_left)(struct backend *b);
@@ -276,6 +276,7 @@ struct backend {
 	/* What identifies the device on its machine, such as a GPU's PCI bus id;
 	 * "" if the device is the machine itself. */
 	char device[BACKEND_DEVICE_LEN];
+	char library[256]; /* of its products: name, version and file; or "" */
 	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
 	bool on_host;      /* its memory is the host's: any thread may use it */
 	/* What cross_entropy may use for logits.  Ranks of its group have the

@@ -361,9 +361,10 @@ static void cpu_transpose(struct backend *b, void *out, const void *in,
 }
 
 /* The resident set is counted anyway. */
-static uint64_t cpu_memory_peak(struct backend *b)
+static uint64_t cpu_memory_peak(struct backend *b, bool restart)
 {
 	(void)b;
+	(void)restart;
 	return 0;
 }
 

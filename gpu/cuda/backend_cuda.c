@@ -149,15 +149,18 @@ static void cuda_zero(struct backend *b, void *p, size_t bytes)
 	CUDA_CALL(c, cudaMemsetAsync, p, 0, bytes, c->stream);
 }
 
-static uint64_t cuda_memory_peak(struct backend *b)
+static uint64_t cuda_memory_peak(struct backend *b, bool restart)
 {
 	struct cuda *const c = cuda_of(b);
-	uint64_t most = 0;
+	uint64_t most = 0, none = 0;
 	cudaMemPool_t pool;
 
-	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device))
-		CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
-			  cudaMemPoolAttrUsedMemHigh, &most);
+	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device) &&
+	    CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
+		      cudaMemPoolAttrUsedMemHigh, &most) &&
+	    restart)
+		CUDA_CALL(c, cudaMemPoolSetAttribute, pool,
+			  cudaMemPoolAttrUsedMemHigh, &none);
 	return most;
 }
 

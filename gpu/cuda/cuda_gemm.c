@@ -10,8 +10,10 @@
 #include "gpu/cuda/cuda_gemm.h"
 
 #include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +67,18 @@ static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 #define LT_CALL(c, function, ...) \
 	lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
 
+/* Several may be installed, and differ in speed. */
+static void name_library(struct cuda *c, const struct cublaslt_api *api)
+{
+	const unsigned version = (unsigned)api->cublasLtGetVersion();
+	Dl_info of = { 0 };
+
+	dladdr((void *)api->cublasLtGetVersion, &of);
+	snprintf(c->base.library, sizeof(c->base.library),
+		 "cuBLASLt %u.%u.%u of %s", version / 10000, version / 100 % 100,
+		 version % 100, of.dli_fname ? of.dli_fname : "unknown place");
+}
+
 int cuda_gemm_init(struct cuda *c)
 {
 	struct gemm_cache *const p = calloc(1, sizeof(*p));
@@ -78,6 +92,7 @@ int cuda_gemm_init(struct cuda *c)
 		cuda_fail(c, -ENOENT, "cuBLASLt", why);
 		return 0; /* reported by sync */
 	}
+	name_library(c, p->api);
 	if (!LT_CALL(c, cublasLtCreate, &p->lt))
 		return 0; /* reported by sync */
 	cuda_ok(c, cudaMallocAsync(&p->workspace, WORKSPACE_BYTES, c->stream),

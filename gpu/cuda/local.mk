@@ -29,7 +29,7 @@ am__v_NVCC_0 = @echo "  NVCC    " $@;
 am__v_NVCC_1 =
 .cu.o:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) $(NVCC_FLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVCC_FLAGS) $(NVCCFLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
 -include $(cuda_kernels:.cu=.d)
 else
 gpu_libuctrain_a_SOURCES += %D%/backend_nocuda.c

@@ -13,6 +13,7 @@
 	X(cublasLtCreate)                       \
 	X(cublasLtDestroy)                      \
 	X(cublasLtGetStatusString)              \
+	X(cublasLtGetVersion)                   \
 	X(cublasLtMatmulDescCreate)             \
 	X(cublasLtMatmulDescDestroy)            \
 	X(cublasLtMatmulDescSetAttribute)       \

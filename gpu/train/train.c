@@ -321,6 +321,13 @@ static void log_decay(const struct run *r)
 			o->weight_decay);
 }
 
+/* Report what a GPU multiplies with. */
+static void log_library(const struct run *r)
+{
+	if (r->comm->rank == 0 && *r->backend->library)
+		fprintf(stderr, "uctrain: %s\n", r->backend->library);
+}
+
 /* Report a rank's device memory: training state, which shrinks with the stage
  * and the number of ranks, and activations, which depend on the micro-batch
  * only. */
@@ -475,6 +482,7 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	if (!rc)
 		rc = train_open_state(&r, err);
 	if (!rc) {
+		log_library(&r);
 		log_decay(&r);
 		log_memory(&r);
 	}

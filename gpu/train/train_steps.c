@@ -432,7 +432,8 @@ static int train_steps_report(struct run *r, struct metrics_step *m,
 	double most[] = {
 		(double)resident_bytes(),
 		stop_requested(),
-		(double)r->backend->ops->memory_peak(r->backend),
+		/* What measuring algorithms took in the first step does not count. */
+		(double)r->backend->ops->memory_peak(r->backend, r->step == r->resumed + 1),
 	};
 
 	comm_max_double(r->comm, most, COUNT(most));

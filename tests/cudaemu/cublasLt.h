@@ -75,6 +75,7 @@ typedef struct cudaemu_lt_layout *cublasLtMatrixLayout_t;
 typedef struct cudaemu_lt_preference *cublasLtMatmulPreference_t;
 
 const char *cublasLtGetStatusString(cublasStatus_t s);
+size_t cublasLtGetVersion(void);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lt);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt);
 

@@ -6,7 +6,8 @@
  * Runs CUDA kernels on the host, to test their results without a GPU. The
  * blocks of a grid run one after the other; the threads of a block are
  * coroutines that switch at __syncthreads and at warp-wide operations.  Device
- * memory comes from malloc, so that sanitizers see accesses beyond it.
+ * memory comes from malloc, so that sanitizers see accesses beyond it; with
+ * CUDAEMU_APART in the environment only operations reach it.
  *
  * This tests index arithmetic, bounds, alignment, reductions, barriers that not
  * all threads reach, and races that change the result when threads run in the

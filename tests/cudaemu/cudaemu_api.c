@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cuda_runtime_api.h"
 #include "cudaemu.h"
@@ -207,8 +208,9 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 				    enum cudaMemPoolAttr attr, void *value)
 {
 	(void)pool;
-	(void)attr;
 	(void)value;
+	if (attr == cudaMemPoolAttrUsedMemHigh)
+		most = taken;
 	return cudaSuccess;
 }
 
@@ -243,6 +245,63 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 	return cudaSuccess;
 }
 
+/* --- memory ------------------------------------------------------------------ */
+
+/*
+ * With CUDAEMU_APART device memory is out of the host's reach but while operations run: it
+ * comes from one range of addresses, each allocation from pages of its own, which are not
+ * used again while there are others.  Without it, from malloc, for sanitizers.
+ */
+#define APART_BYTES ((size_t)64 << 30)
+#define PAGE ((size_t)4096)
+static uint8_t *apart;
+static size_t apart_used;
+
+static bool is_apart(void)
+{
+	static bool known;
+
+	if (!known && getenv("CUDAEMU_APART")) {
+		apart = mmap(NULL, APART_BYTES, PROT_NONE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (apart == MAP_FAILED)
+			abort();
+	}
+	known = true;
+	return apart;
+}
+
+void cudaemu_reach_memory(bool reach)
+{
+	static size_t reached;
+
+	if (!is_apart() || reached == (reach ? apart_used : 0))
+		return;
+	if (mprotect(apart, reach ? apart_used : reached,
+		     reach ? PROT_READ | PROT_WRITE : PROT_NONE))
+		abort();
+	reached = reach ? apart_used : 0;
+}
+
+/* Aligned like cudaMalloc's memory, and no more, so that reliance on more fails. */
+static bool take(void **p, size_t bytes)
+{
+	const size_t room = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
+
+	if (!is_apart())
+		return posix_memalign(p, 256, bytes) == 0;
+	if (room > APART_BYTES - apart_used)
+		return false;
+	*p = apart + apart_used + 256;
+	apart_used += room;
+	return true;
+}
+
+static size_t size_of(void *p, size_t bytes)
+{
+	return is_apart() ? bytes : malloc_usable_size(p);
+}
+
 struct range {
 	void *p;
 	size_t bytes;
@@ -257,26 +316,29 @@ static void spoil_range(void *arg)
 
 static void free_range(void *arg)
 {
+	struct range *const r = arg;
+	uint8_t *const page = (uint8_t *)r->p - 256;
+
 	spoil_range(arg);
-	free(((const struct range *)arg)->p);
+	if (!is_apart())
+		free(r->p);
+	else
+		madvise(page, (r->bytes + 256 + PAGE - 1) / PAGE * PAGE,
+			MADV_DONTNEED);
 }
 
-/* Aligned like cudaMalloc's memory, and no more, so that reliance on more fails.  What
- * another stream writes there before its turn is lost. */
+/* What another stream writes there before its turn is lost. */
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
 {
 	if (cudaemu_forbids("cudaMallocAsync"))
 		return cudaErrorStreamCaptureUnsupported;
-	if (limit < taken || bytes > limit - taken ||
-	    posix_memalign(p, 256, bytes))
+	if (limit < taken || bytes > limit - taken || !take(p, bytes))
 		return cudaemu_result(cudaErrorMemoryAllocation);
-	if (!remember(&allocations, *p, bytes)) {
-		free(*p);
-		return cudaemu_result(cudaErrorMemoryAllocation);
-	}
+	if (!remember(&allocations, *p, bytes))
+		abort();
 	cudaemu_queue_quietly(stream, spoil_range, &(struct range){ *p, bytes },
 			      sizeof(struct range));
-	taken += malloc_usable_size(*p);
+	taken += size_of(*p, bytes);
 	if (taken > most)
 		most = taken;
 	return cudaSuccess;
@@ -290,7 +352,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
 		return cudaErrorStreamCaptureUnsupported;
 	r.bytes = forget(&allocations, p);
 	cudaemu_queue_quietly(stream, free_range, &r, sizeof(r));
-	taken -= malloc_usable_size(p);
+	taken -= size_of(p, r.bytes);
 	return cudaSuccess;
 }
 

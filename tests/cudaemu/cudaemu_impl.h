@@ -49,6 +49,9 @@ void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg),
 /* Do all that was queued on a stream, and what that waits for. */
 void cudaemu_finish_stream(cudaStream_t s);
 
+/* Let the host reach the device's memory, or no longer, with CUDAEMU_APART. */
+void cudaemu_reach_memory(bool reach);
+
 /* Below n. */
 size_t cudaemu_random(size_t n);
 

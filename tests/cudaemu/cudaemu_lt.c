@@ -64,6 +64,11 @@ const char *cublasLtGetStatusString(cublasStatus_t s)
 	return s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported" : "failed";
 }
 
+size_t cublasLtGetVersion(void)
+{
+	return 130102;
+}
+
 unsigned cudaemu_products_with_sums(void)
 {
 	return with_sums;
@@ -430,6 +435,7 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 		.cublasLtCreate = cublasLtCreate,
 		.cublasLtDestroy = cublasLtDestroy,
 		.cublasLtGetStatusString = cublasLtGetStatusString,
+		.cublasLtGetVersion = cublasLtGetVersion,
 		.cublasLtMatmulDescCreate = cublasLtMatmulDescCreate,
 		.cublasLtMatmulDescDestroy = cublasLtMatmulDescDestroy,
 		.cublasLtMatmulDescSetAttribute = cublasLtMatmulDescSetAttribute,

@@ -177,6 +177,7 @@ static void run_one(void)
 		abort();
 	}
 	is_running = true;
+	cudaemu_reach_memory(true);
 	if (q->run)
 		q->run(q->arg);
 	is_running = false;
@@ -193,6 +194,8 @@ void cudaemu_finish_stream(cudaStream_t s)
 {
 	while (s->first)
 		run_one();
+	if (!is_running)
+		cudaemu_reach_memory(false);
 }
 
 void cudaemu_finish(void)
@@ -356,5 +359,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 	cudaemu_traffic.waits++;
 	while (!is_done(&event->mark))
 		run_one();
+	cudaemu_reach_memory(false);
 	return cudaSuccess;
 }

@@ -46,6 +46,9 @@ check "a program that is not there" test "$("$top_srcdir/packaging/gpu-bundle.sh
 check "NVIDIA's libraries that are not there" test "$("$top_srcdir/packaging/gpu-bundle.sh" "$tmp/none.tar.gz" \
 	"$top_srcdir" "$tmp" "$program" >"$tmp/words" 2>&1; echo $?)" != 0
 check "are named" grep -q libcublasLt "$tmp/words"
+check "slow kernels" test "$(NVCCFLAGS="-Xcicc -O1 -Xptxas -O1" "$top_srcdir/packaging/gpu-bundle.sh" \
+	"$tmp/none.tar.gz" "$top_srcdir" "" "$program" >"$tmp/words" 2>&1; echo $?)" = 1
+check "are said" grep -q "with -Xcicc -O1 -Xptxas -O1, and slow" "$tmp/words"
 check "nothing is left of either" test ! -e "$tmp/none.tar.gz"
 
 # --- the benchmark ---------------------------------------------------------------------
@@ -64,21 +67,32 @@ esac
 EOS
 cat >"$tmp/fake/uctrain" <<'EOS'
 #!/bin/bash
+loss=5
 while [ $# -gt 1 ]; do
-	[ "$1" = --log_dir ] && logs=$2
+	case $1 in
+	--log_dir) logs=$2 ;;
+	--run_name) name=$2 ;;
+	--recompute) loss=5.5 ;; # on the card only
+	--device) [ "$2" = cuda ] && bad=$loss ;;
+	esac
 	shift
 done
-mkdir -p "$logs/run"
-for i in $(seq 0 30); do echo "$i,5,1e-3,1,1000,1,1,"; done >"$logs/run/metrics.csv"
+mkdir -p "$logs/$name"
+for i in $(seq 0 30); do echo "$i,${bad:-5},1e-3,1,1000,1,1,"; done >"$logs/$name/metrics.csv"
+echo "uctrain: cuBLASLt 13.0.0 of /lib/it"
 EOS
 printf '#!/bin/sh\necho "test_cuda: $*"\n' >"$tmp/fake/test_cuda"
 printf '#!/bin/sh\necho "gpuops: $*"\n' >"$tmp/fake/gpuops"
 chmod +x "$tmp"/fake/*
 bench() {
-	env -i PATH="$tmp/fake:/usr/bin:/bin" TMPDIR="$tmp" "UCFS_GPU_SECONDS=${seconds:-420}" UCFS_BENCH_ROUNDS=3 \
+	env -i PATH="$tmp/fake:/usr/bin:/bin" TMPDIR="$tmp" "UCFS_GPU_SECONDS=${seconds:-420}" UCFS_BENCH_ROUNDS=3 UCFS_DEEPSPEED_PYTHON=false \
 		"$bundle/bench/gpu.sh" "$@" 2>&1
 }
-check "parts by name" bench tests ops gpt2 >"$tmp/words"
+check "parts by name" bench first tests pairs ops gpt2 >"$tmp/words"
+check "the library" grep -q '^cuBLASLt 13.0.0 of' "$tmp/words"
+check "does it start" test "$(grep -c '^first-.* ok, ' "$tmp/words")" = 3
+check "pairs that agree" test "$(grep -c ': losses .* in 30 steps' "$tmp/words")" -gt 15
+check "and one that does not" test "$(grep 'FAILED: losses' "$tmp/words" | cut -d' ' -f1)" = recompute
 check "tests" grep -q '^test_cuda: $' "$tmp/words"
 check "operations" test "$(grep -c '^gpuops: -b' "$tmp/words")" = 2
 check "steps" grep -q '^gpt2, 32 x 1024 .*1000 .*1000\.\.1000' "$tmp/words"

@@ -8,6 +8,8 @@ require_train
 
 flags=("${tiny[@]}" --train_batch_size 2 --train_micro_batch_size_per_gpu 1)
 find_cuda
+# An emulated device's memory is out of the host's reach.
+[ "${sanitize:-no}" != no ] || export CUDAEMU_APART=1
 steps=2
 [ "${cuda[0]}" != uctrain ] || steps=100
 

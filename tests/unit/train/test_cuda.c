@@ -55,7 +55,7 @@ static const struct {
 /* --- both sides ------------------------------------------------------------- */
 
 /* Enough for the logits of some rows of the largest vocabulary above. */
-#define LOGITS_BYTES ((size_t)1 << 14)
+static size_t logits_bytes = (size_t)1 << 14;
 
 static struct backend_cuda_options options = { .deterministic = true };
 
@@ -76,7 +76,7 @@ static struct backend *cuda(enum dtype dtype)
 
 	if (backend_cuda_new(&b, dtype, &options, &err))
 		fail_msg("%s", err.text);
-	b->logits_bytes = LOGITS_BYTES;
+	b->logits_bytes = logits_bytes;
 	return b;
 }
 
@@ -160,6 +160,59 @@ static void is_the_cpus(void **state)
 static void numbers_are_narrowed_as_by_the_cpu(void **state)
 {
 	check_op(&narrowing);
+}
+
+#ifndef CUDA_EMULATED
+/* The shapes of GPT-2 124M, of which cuBLASLt has kernels that smaller ones never get: by
+ * the algorithms that are measured to be the fastest, as in a run. */
+static void large_shapes_are_the_cpus(void **state)
+{
+	static const struct shape linears[] = {
+		{ .n = { 2048, 768, 2304 } },
+		{ .n = { 2048, 768, 768 }, .how = 1 },
+		{ .n = { 2048, 768, 3072 }, .how = 2, .fresh = true },
+		{ .n = { 2048, 3072, 768 }, .how = 1, .fresh = true },
+	};
+	static const struct shape heads[] = { { .n = { 512, 768, 50257 },
+						.fresh = true } };
+	static const struct shape attentions[] = { { .n = { 2, 1024, 12, 64 } } };
+	const struct {
+		const char *op;
+		const struct shape *shapes;
+		size_t n;
+	} of[] = { { "linear", linears, COUNT(linears) },
+		   { "cross_entropy", heads, COUNT(heads) },
+		   { "attention", attentions, COUNT(attentions) } };
+	const size_t usual = logits_bytes;
+
+	options.deterministic = false;
+	logits_bytes = (size_t)1 << 30;
+	for (size_t i = 0; i < COUNT(of); i++) {
+		struct op large = *op_named(of[i].op);
+
+		large.shapes = of[i].shapes;
+		large.nshapes = of[i].n;
+		check_op(&large);
+	}
+	options.deterministic = true;
+	logits_bytes = usual;
+}
+#endif
+
+/* From one moment on. */
+static void the_peak_of_memory_is_counted(void **state)
+{
+	const size_t bytes = (size_t)8 << 20;
+	struct backend *const b = cuda(DTYPE_F32);
+	uint64_t before;
+
+	b->ops->free(b, b->ops->alloc(b, bytes));
+	assert_true(b->ops->memory_peak(b, true) >= bytes);
+	before = b->ops->memory_peak(b, false);
+	b->ops->free(b, b->ops->alloc(b, bytes));
+	assert_true(b->ops->memory_peak(b, false) >= before + bytes / 2);
+	assert_non_null(strstr(b->library, "cuBLASLt 1"));
+	b->ops->destroy(b);
 }
 
 #ifdef CUDA_EMULATED
@@ -534,7 +587,7 @@ static int look_for_device(void)
 
 int main(void)
 {
-	struct CMUnitTest tests[OPS + 11];
+	struct CMUnitTest tests[OPS + 12];
 	char names[OPS][32];
 	const int rc = look_for_device();
 	size_t n = 0;
@@ -555,6 +608,12 @@ int main(void)
 		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
+		the_peak_of_memory_is_counted);
+#ifndef CUDA_EMULATED
+	tests[n++] =
+		(struct CMUnitTest)cmocka_unit_test(large_shapes_are_the_cpus);
+#endif
 #ifdef CUDA_EMULATED
 	tests[n++] =
 		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
