@@ -1,11 +1,16 @@
 # What is mounted or run, as a user would.  Cases that take or wait longest first: none should
 # be left over in the end.
+# Comparisons of numbers, and examples: other cases run the same code with sanitizers.
+unsanitized = %D%/train/traffic.sh %D%/train/streams.sh %D%/train/invariant.sh \
+	%D%/train/weights.sh %D%/train/accumulate.sh %D%/mount/demo.sh %D%/train/guide.sh
+if !ENABLE_SANITIZE
+scripts += $(unsanitized)
+endif
 scripts += \
 	%D%/remote/faults.sh \
 	%D%/remote/hangs.sh \
 	%D%/train/cuda_shared.sh \
 	%D%/train/cuda_sequence.sh \
-	%D%/train/traffic.sh \
 	%D%/train/timeout.sh \
 	%D%/train/graph.sh \
 	%D%/train/parts.sh \
@@ -24,7 +29,6 @@ scripts += \
 	%D%/train/zero.sh \
 	%D%/mount/tree.sh \
 	%D%/train/cuda_ranks.sh \
-	%D%/train/invariant.sh \
 	%D%/train/resume.sh \
 	%D%/train/save.sh \
 	%D%/train/names.sh \
@@ -36,12 +40,9 @@ scripts += \
 	%D%/train/errors.sh \
 	%D%/train/load_traffic.sh \
 	%D%/train/reductions.sh \
-	%D%/train/streams.sh \
 	%D%/train/bundle.sh \
 	%D%/train/figures.sh \
 	%D%/train/lock.sh \
-	%D%/train/weights.sh \
-	%D%/train/accumulate.sh \
 	%D%/train/hf.sh \
 	%D%/train/mount.sh \
 	%D%/train/far.sh \
@@ -87,11 +88,7 @@ scripts += \
 	%D%/ucckpt/diff.sh \
 	%D%/ucckpt/extents.sh \
 	%D%/train/ucplot.sh
-# What the demonstration and the guide run is also run by other cases, sanitizers included.
-if !ENABLE_SANITIZE
-scripts += %D%/mount/demo.sh %D%/train/guide.sh
-endif
-EXTRA_DIST += %D%/mount/demo.sh %D%/train/guide.sh
+EXTRA_DIST += $(unsanitized)
 EXTRA_DIST += %D%/lib.sh %D%/far_lib.sh %D%/remote/remote_lib.sh %D%/remote/hostile.py %D%/remote/s3_server.py %D%/mpi.sh %D%/ucckpt/report.sh %D%/train/train_lib.sh \
 	%D%/train/ranks_lib.sh %D%/mount/loadtorch.py \
 	%D%/python/good.py %D%/python/test_arrays.py %D%/python/test_commands.py \

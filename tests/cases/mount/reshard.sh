@@ -55,7 +55,9 @@ check "stage 1: files of each rank" test "$(ls "$mnt/${tag}_dp3")" = \
 	"$(printf '%s\n' mp_rank_00_model_states.pt zero_pp_rank_{0,1,2}_mp_rank_00_optim_states.pt)"
 check "stage 3: names of stage 3" test "$(ls "$mnt/${tag}_dp8_z3")" = \
 	"$(for r in {0..7}; do printf 'zero_pp_rank_%s_mp_rank_00_%s_states.pt\n' $r model $r optim; done)"
-for n in 1 2 3 4096; do
+most=4096
+[ "${sanitize:-no}" = no ] || most=64
+for n in 1 2 3 $most; do
 	ucckpt diff "$run" "$mnt/${tag}_dp$n" >"$tmp/said" || fail "$n ranks: $(cat "$tmp/said")"
 done
 while read -r view n stage; do

@@ -24,7 +24,6 @@ plan="1 1 1 24
 3 1 2 3
 3 2 3 2
 3 3 1 3"
-plan=$(sampled <<<"$plan")
 
 # Steps and both losses.
 bits() { awk -F, 'NR > 1 && $1 > 10 { print $1, $2, $8 }' "$tmp/logs/$1/metrics.csv"; }

@@ -24,6 +24,8 @@ plan="1 1 1 1 fp32
 4 2 1 2 bf16
 4 2 1 3 fp32
 2 1 1 1 bf16 --sequence_parallel_size 2"
+# Sanitizers see those that the rest compares, and ranks that share sequences.
+[ "${sanitize:-no}" = no ] || plan=$(sed -n '2p; 6,8p; 10p' <<<"$plan")
 case_of() { case=n$ranks-t$tensor-p$pipe-z$stage-$dtype${more:+-more}; }
 
 while read -r ranks tensor pipe stage dtype more; do

@@ -11,7 +11,6 @@ rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
 export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 orders="0 1 2"
-[ "${sanitize:-no}" = no ] || orders="0 1"
 
 flags=("${tiny[@]}" --device cuda --dtype bf16 --train_micro_batch_size_per_gpu 1 --eval_interval 2)
 

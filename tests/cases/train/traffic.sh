@@ -10,7 +10,6 @@ require_train
 
 rank=("$top_builddir/tests/programs/uctrain_emulated")
 [ -x "${rank[0]}" ] || skip "nothing emulates a GPU"
-[ "${sanitize:-no}" = no ] || skip "the copies are the same with a sanitizer"
 export CUDAEMU_NCCL=1 CUDAEMU_DEVICES=own
 
 # A step by the given rank of a run: what its third step asked for, in the order of struct
