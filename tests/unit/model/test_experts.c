@@ -44,9 +44,8 @@ static void native_prefixes_are_found_in_keys(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		const size_t n = experts_prefix_len(cases[i].key,
-						    cases[i].expert);
-		const char *const prefix = cases[i].prefix ? cases[i].prefix : "";
+		const size_t n = experts_prefix_len(cases[i].key, cases[i].expert);
+		const char *prefix = cases[i].prefix ? cases[i].prefix : "";
 
 		if (n != strlen(prefix) || strncmp(cases[i].key, prefix, n) != 0)
 			fail_msg("%s: %zu", cases[i].key, n);
@@ -56,8 +55,7 @@ static void native_prefixes_are_found_in_keys(void **state)
 static void names_are_taken_apart_and_made(void **state)
 {
 	static const struct expert_layer native = { .prefix = "m" MARK };
-	static const struct expert_layer fused = { .prefix = "m.experts",
-						   .fused = true };
+	static const struct expert_layer fused = { .prefix = "m.experts", .fused = true };
 	static const struct {
 		const struct expert_layer *layer;
 		const char *name;
@@ -65,8 +63,7 @@ static void names_are_taken_apart_and_made(void **state)
 		const char *rest; /* NULL: not of the layer */
 		const char *key;  /* of expert 5 */
 	} cases[] = {
-		{ &native, "m" MARK "0.weight", 0, ".weight",
-		  "m" MARK "5.weight" },
+		{ &native, "m" MARK "0.weight", 0, ".weight", "m" MARK "5.weight" },
 		{ &native, "m" MARK "12.a.b", 12, ".a.b", "m" MARK "5.a.b" },
 		{ &native, "n" MARK "0.weight", 0, NULL, NULL },
 		{ &native, "m" MARK "x.weight", 0, NULL, NULL },
@@ -82,8 +79,7 @@ static void names_are_taken_apart_and_made(void **state)
 		char key[EXPERT_NAME_MAX];
 		unsigned expert;
 		const char *rest;
-		const bool ok = experts_parse(cases[i].layer, cases[i].name,
-					      &expert, &rest);
+		const bool ok = experts_parse(cases[i].layer, cases[i].name, &expert, &rest);
 
 		if (ok != (cases[i].rest != NULL))
 			fail_msg("%s", cases[i].name);
@@ -97,12 +93,11 @@ static void names_are_taken_apart_and_made(void **state)
 }
 
 /* Check the placement of a layer of four experts on two ranks. */
-static void check_placement(const struct expert_place *places,
-			    const char *slices, const char *runs)
+static void check_placement(const struct expert_place *places, const char *slices, const char *runs)
 {
-	const struct expert_layer layer = { .prefix = "m.experts",
-					    .fused = true, .n = 4, .local = 2,
-					    .places = places };
+	const struct expert_layer layer = {
+		.prefix = "m.experts", .fused = true, .n = 4, .local = 2, .places = places
+	};
 	const struct merge rule = { .rule = MERGE_EXPERTS, .experts = &layer };
 	struct errmsg err = { "" };
 	struct mkpt m = { 0 };
@@ -120,13 +115,9 @@ static void check_placement(const struct expert_place *places,
 
 static void experts_are_in_the_order_of_their_numbers(void **state)
 {
-	static const struct expert_place plain[] = {
-		{ 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 }
-	};
+	static const struct expert_place plain[] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 } };
 	/* rank 0 has experts 2 and 0, rank 1 has 3 and 1 */
-	static const struct expert_place mixed[] = {
-		{ 0, 1 }, { 1, 1 }, { 0, 0 }, { 1, 0 }
-	};
+	static const struct expert_place mixed[] = { { 0, 1 }, { 1, 1 }, { 0, 0 }, { 1, 0 } };
 
 	check_placement(plain, "[[2,3],[2,3]]", "0:0-5 1:0-5");
 	check_placement(mixed, "[[2,3],[2,3]]", "0:3-5 1:3-5 0:0-2 1:0-2");
@@ -136,16 +127,12 @@ static void experts_are_in_the_order_of_their_numbers(void **state)
 
 static void ranks_must_hold_what_the_layer_says(void **state)
 {
-	static const struct expert_place places[] = {
-		{ 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 }
-	};
-	static const struct expert_layer layer = { .n = 4, .local = 2,
-						   .places = places };
-	static const struct merge rule = { .rule = MERGE_EXPERTS,
-					   .experts = &layer };
+	static const struct expert_place places[] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1 } };
+	static const struct expert_layer layer = { .n = 4, .local = 2, .places = places };
+	static const struct merge rule = { .rule = MERGE_EXPERTS, .experts = &layer };
 	static const char *const cases[] = {
-		"[[2,3]]", "[[2,3],[2,3],[2,3]]", "[[4,3],[4,3]]",
-		"[[2,3],[2,4]]", "[[2,3],[2]]", "[[],[]]",
+		"[[2,3]]",       "[[2,3],[2,3],[2,3]]", "[[4,3],[4,3]]",
+		"[[2,3],[2,4]]", "[[2,3],[2]]",         "[[],[]]",
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -155,8 +142,7 @@ static void ranks_must_hold_what_the_layer_says(void **state)
 		struct slices l;
 
 		slices_parse(&l, &m, cases[i]);
-		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err),
-				 -EBADMSG);
+		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err), -EBADMSG);
 		assert_non_null(strstr(err.text, "2 experts on each of 2"));
 		mkpt_done(&m);
 	}
@@ -189,13 +175,11 @@ static struct mkckpt_param *add_param(struct mixture *x, unsigned group)
 	const size_t i = x->c.nparams++;
 
 	assert_true(i < PARAMS_MAX);
-	x->params[i] = (struct mkckpt_param){ .name = x->names[i],
-					      .group = group };
+	x->params[i] = (struct mkckpt_param){ .name = x->names[i], .group = group };
 	return &x->params[i];
 }
 
-static void set_shape(struct mkckpt_param *p, unsigned ndim, uint64_t a,
-		      uint64_t b, uint64_t c)
+static void set_shape(struct mkckpt_param *p, unsigned ndim, uint64_t a, uint64_t b, uint64_t c)
 {
 	const uint64_t shape[] = { a, b, c };
 
@@ -204,36 +188,30 @@ static void set_shape(struct mkckpt_param *p, unsigned ndim, uint64_t a,
 }
 
 /* All experts of a native layer are alike. */
-static void add_native(struct mixture *x, const struct mkckpt_layer *l,
-		       unsigned group)
+static void add_native(struct mixture *x, const struct mkckpt_layer *l, unsigned group)
 {
 	const unsigned rows = 1 + below(x, 7), cols = 1 + below(x, 5);
 
 	for (unsigned e = 0; e < l->n; e++) {
 		struct mkckpt_param *p = add_param(x, group);
 
-		snprintf((char *)p->name, sizeof(x->names[0]), "%s%u.weight",
-			 l->prefix, e);
+		snprintf((char *)p->name, sizeof(x->names[0]), "%s%u.weight", l->prefix, e);
 		set_shape(p, 2, rows, cols, 0);
 		p = add_param(x, group);
-		snprintf((char *)p->name, sizeof(x->names[0]), "%s%u.bias",
-			 l->prefix, e);
+		snprintf((char *)p->name, sizeof(x->names[0]), "%s%u.bias", l->prefix, e);
 		set_shape(p, 1, rows, 0, 0);
 	}
 }
 
-static void add_fused(struct mixture *x, const struct mkckpt_layer *l,
-		      unsigned group)
+static void add_fused(struct mixture *x, const struct mkckpt_layer *l, unsigned group)
 {
 	const unsigned rows = 1 + below(x, 7), cols = 1 + below(x, 5);
 
 	for (unsigned w = 1; w <= 3; w++) {
-		struct mkckpt_param *const p = add_param(x, group);
+		struct mkckpt_param *p = add_param(x, group);
 
-		snprintf((char *)p->name, sizeof(x->names[0]), "%s.w%u",
-			 l->prefix, w);
-		set_shape(p, 3, l->n, w == 2 ? cols : rows,
-			  w == 2 ? rows : cols);
+		snprintf((char *)p->name, sizeof(x->names[0]), "%s.w%u", l->prefix, w);
+		set_shape(p, 3, l->n, w == 2 ? cols : rows, w == 2 ? rows : cols);
 	}
 }
 
@@ -250,7 +228,7 @@ static void shuffle(struct mixture *x, unsigned *order, unsigned n)
 static void add_layer(struct mixture *x, unsigned ep, unsigned group)
 {
 	const size_t i = x->c.nlayers++;
-	struct mkckpt_layer *const l = &x->layers[i];
+	struct mkckpt_layer *l = &x->layers[i];
 
 	*l = (struct mkckpt_layer){
 		.prefix = x->prefixes[i],
@@ -294,7 +272,7 @@ static void make_mixture(struct mixture *x, uint64_t number)
 	x->c.align = x->c.stage < 3 && below(x, 2) ? 8 : 0;
 	x->c.round_robin = x->c.stage < 3 && below(x, 2);
 	for (unsigned i = 0; i < 3; i++) {
-		struct mkckpt_param *const p = add_param(x, 0);
+		struct mkckpt_param *p = add_param(x, 0);
 
 		snprintf((char *)p->name, sizeof(x->names[0]), "dense.%u", i);
 		set_shape(p, 2, 1 + below(x, 9), 1 + below(x, 9), 0);
@@ -307,8 +285,8 @@ static void make_mixture(struct mixture *x, uint64_t number)
 static void check_mixture(uint64_t number)
 {
 	static const struct plan_options options = { .crc_zero = true };
-	struct mixture *const x = calloc(1, sizeof(*x));
-	char *const dir = mkckpt_new_dir();
+	struct mixture *x = calloc(1, sizeof(*x));
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p;
 	char why[1024];
@@ -317,15 +295,12 @@ static void check_mixture(uint64_t number)
 	make_mixture(x, number);
 	mkckpt_write(&x->c, dir);
 	if (plan_open(test_context(), dir, &options, &p, &err))
-		fail_msg("number %llu: %s", (unsigned long long)number,
-			 err.text);
+		fail_msg("number %llu: %s", (unsigned long long)number, err.text);
 	if (!mkckpt_check(&x->c, p, why, sizeof(why)))
-		fail_msg("number %llu, stage %d, %u ranks of %u: %s",
-			 (unsigned long long)number, x->c.stage, x->c.ranks,
-			 x->layers[0].ep, why);
+		fail_msg("number %llu, stage %d, %u ranks of %u: %s", (unsigned long long)number,
+			 x->c.stage, x->c.ranks, x->layers[0].ep, why);
 	if (walk_plan(p, &err))
-		fail_msg("number %llu: %s", (unsigned long long)number,
-			 err.text);
+		fail_msg("number %llu: %s", (unsigned long long)number, err.text);
 	plan_close(p);
 	mkckpt_free_dir(dir);
 	free(x);

@@ -15,8 +15,7 @@
 #include "tests/support/slices.h"
 #include "tests/support/unit.h"
 
-#define PIECE(shape, source, dest) \
-	"{'shape': " shape ", 'source': " source ", 'dest': " dest "}"
+#define PIECE(shape, source, dest) "{'shape': " shape ", 'source': " source ", 'dest': " dest "}"
 #define ONE_RANK(shape, pieces) \
 	"{'logical_shape': " shape ", 'ranks': {0: {'pieces': [" pieces "]}}}"
 #define HUGE "9223372036854775807"
@@ -27,20 +26,18 @@
 	{                                                          \
 		MERGE_SUB_PARAMS, 0, "[[4],[4]]", spec, NULL, says \
 	}
-#define WIDTHS(widths)                                                     \
-	{                                                                  \
-		MERGE_SUB_PARAMS, 0, "[[4],[4]]",                          \
-			"{'shape': ((4,4),), 'partition_dim': 0}", widths, \
-			"do not fit"                                       \
+#define WIDTHS(widths)                                                                       \
+	{                                                                                    \
+		MERGE_SUB_PARAMS, 0, "[[4],[4]]", "{'shape': ((4,4),), 'partition_dim': 0}", \
+			widths, "do not fit"                                                 \
 	}
 #define MAP(map, says)                                    \
 	{                                                 \
 		MERGE_AFFINE, 0, "[[4]]", map, NULL, says \
 	}
 #define PIECES(pieces, says) MAP(ONE_RANK("[4]", pieces), says)
-#define SCALED(scale)                                                               \
-	PIECES("{'shape': [4], 'source': [0,[1]], 'dest': [0,[1]], 'scale': " scale \
-	       "}",                                                                 \
+#define SCALED(scale)                                                                    \
+	PIECES("{'shape': [4], 'source': [0,[1]], 'dest': [0,[1]], 'scale': " scale "}", \
 	       "has a scale that nothing")
 
 static const struct {
@@ -51,20 +48,18 @@ static const struct {
 	const char *says;
 } refusals[] = {
 	{ MERGE_CAT, 0, "[[2,3],[2,4]]", NULL, NULL, "rank 1 does not fit" },
-	{ MERGE_CAT, 1, "[[2,3],[2,3],[3,3]]", NULL, NULL,
-	  "rank 2 does not fit" },
+	{ MERGE_CAT, 1, "[[2,3],[2,3],[3,3]]", NULL, NULL, "rank 2 does not fit" },
 	{ MERGE_CAT, 0, "[[2,3],[2]]", NULL, NULL, "does not fit" },
 	{ MERGE_CAT, 0, "[[2],[2,3]]", NULL, NULL, "does not fit" },
 	{ MERGE_CAT, 1, "[[2],[2]]", NULL, NULL,
 	  "2 slices of 1 dimensions cannot be joined along dimension 1" },
 	{ MERGE_CAT, 0, "[[],[]]", NULL, NULL, "cannot be joined" },
 	{ MERGE_CAT, 0, "[[" HUGE "],[" HUGE "],[2]]", NULL, NULL, "overflows" },
-	{ MERGE_CAT, 0, "[[4611686018427387904,1],[4611686018427387904,1]]",
-	  NULL, NULL, "overflows" },
+	{ MERGE_CAT, 0, "[[4611686018427387904,1],[4611686018427387904,1]]", NULL, NULL,
+	  "overflows" },
 	{ MERGE_TWO_SUB_PARAMS, 0, "[[2,3],[2,4]]", NULL, NULL, "does not fit" },
 	{ MERGE_TWO_SUB_PARAMS, 0, "[[],[]]", NULL, NULL, "cannot be joined" },
-	{ MERGE_REPLICATED, 0, "[[2,3],[3,2]]", NULL, NULL,
-	  "is not of one shape" },
+	{ MERGE_REPLICATED, 0, "[[2,3],[3,2]]", NULL, NULL, "is not of one shape" },
 	{ MERGE_REPLICATED, 0, "[[2],[2,1]]", NULL, NULL, "is not of one shape" },
 	{ MERGE_REPLICATED, 0, "[[2],None]", NULL, NULL, "is not of one shape" },
 	{ MERGE_AVERAGE, 0, "[[2],[3]]", NULL, NULL, "is not of one shape" },
@@ -81,30 +76,23 @@ static const struct {
 	SUB("{'shape': ((),), 'partition_dim': 0}", "do not fit"),
 	SUB("{'shape': ((12,-4),), 'partition_dim': 0}", "do not fit"),
 	/* sub-parameters that cannot be divided */
-	SUB("{'shape': ((5,3),), 'partition_dim': 0}",
-	    "cannot be divided among 2 ranks"),
+	SUB("{'shape': ((5,3),), 'partition_dim': 0}", "cannot be divided among 2 ranks"),
 	SUB("{'shape': (3,), 'partition_dim': 0}", "do not fit"),
 	SUB("{'shape': (0,), 'partition_dim': 0}", "do not fit"),
 	SUB("{'shape': (-2,), 'partition_dim': 0}", "do not fit"),
 	SUB("{'shape': (" HUGE ",), 'partition_dim': 0}", "do not fit"),
 	/* sub-parameters of another number of elements */
-	SUB("{'shape': ((8,8),), 'partition_dim': 0}",
-	    "does not fit its 8 elements"),
-	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]",
-	  "{'shape': ((4,4),2), 'partition_dim': 0}", NULL,
+	SUB("{'shape': ((8,8),), 'partition_dim': 0}", "does not fit its 8 elements"),
+	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]", "{'shape': ((4,4),2), 'partition_dim': 0}", NULL,
 	  "does not fit its 24 elements" },
-	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]",
-	  "{'shape': ((4,4),-1,-1), 'partition_dim': 0}", NULL,
+	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]", "{'shape': ((4,4),-1,-1), 'partition_dim': 0}",
+	  NULL, "does not fit its 24 elements" },
+	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]", "{'shape': ((4,4),-3), 'partition_dim': 0}", NULL,
 	  "does not fit its 24 elements" },
-	{ MERGE_SUB_PARAMS, 0, "[[4,3],[4,3]]",
-	  "{'shape': ((4,4),-3), 'partition_dim': 0}", NULL,
-	  "does not fit its 24 elements" },
-	SUB("{'shape': ((0,0),-1), 'partition_dim': 0}",
-	    "does not fit its 8 elements"),
+	SUB("{'shape': ((0,0),-1), 'partition_dim': 0}", "does not fit its 8 elements"),
 	SUB("{'shape': ((4,4),4611686018427387904,4), 'partition_dim': 0}",
 	    "does not fit its 8 elements"),
-	SUB("{'shape': ((" HUGE "," HUGE "," HUGE "),), 'partition_dim': 0}",
-	    "do not fit"),
+	SUB("{'shape': ((" HUGE "," HUGE "," HUGE "),), 'partition_dim': 0}", "do not fit"),
 	SUB("{'shape': ((4,4),(" HUGE "," HUGE ")), 'partition_dim': 0}",
 	    "does not fit its 8 elements"),
 	/* wrong or missing widths */
@@ -118,56 +106,40 @@ static const struct {
 	WIDTHS("'x'"),
 	WIDTHS("[[2,'x'],[2,2]]"),
 	/* a rank without a slice */
-	{ MERGE_SUB_PARAMS, 0, "[[8],None]",
-	  "{'shape': ((4,4),), 'partition_dim': 0}", NULL, "do not fit" },
+	{ MERGE_SUB_PARAMS, 0, "[[8],None]", "{'shape': ((4,4),), 'partition_dim': 0}", NULL,
+	  "do not fit" },
 
 	/* affine maps: not a map */
 	MAP("{}", "has no shape"),
 	MAP("{'logical_shape': [-4], 'ranks': {}}", "has no shape"),
 	MAP("{'logical_shape': [4]}", "has no ranks"),
 	MAP("{'logical_shape': [4], 'ranks': []}", "has no ranks"),
-	MAP("{'logical_shape': [4], 'ranks': {1: {'pieces': []}}}",
-	    "other ranks than the 1"),
-	MAP("{'logical_shape': [4], 'ranks': {-1: {'pieces': []}}}",
-	    "other ranks"),
-	MAP("{'logical_shape': [4], 'ranks': {'0': {'pieces': []}}}",
-	    "other ranks"),
+	MAP("{'logical_shape': [4], 'ranks': {1: {'pieces': []}}}", "other ranks than the 1"),
+	MAP("{'logical_shape': [4], 'ranks': {-1: {'pieces': []}}}", "other ranks"),
+	MAP("{'logical_shape': [4], 'ranks': {'0': {'pieces': []}}}", "other ranks"),
 	MAP("{'logical_shape': [4], 'ranks': {0: {}}}", "other ranks"),
-	MAP("{'logical_shape': [4294967296,4294967296], 'ranks': {}}",
-	    "overflows"),
+	MAP("{'logical_shape': [4294967296,4294967296], 'ranks': {}}", "overflows"),
 	/* pieces that leave elements out */
-	MAP("{'logical_shape': [4], 'ranks': {}}",
-	    "overlap or leave elements out"),
+	MAP("{'logical_shape': [4], 'ranks': {}}", "overlap or leave elements out"),
 	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]"), "leave elements out"),
 	PIECES(PIECE("[3]", "[1,[1]]", "[0,[1]]"), "leave elements out"),
-	MAP(ONE_RANK("[3,4]", PIECE("[2,2]", "[0,[4,1]]", "[0,[2,1]]")),
-	    "leave elements out"),
-	{ MERGE_AFFINE, 0, "[[8]]",
-	  ONE_RANK("[2,4]", PIECE("[2,3]", "[0,[4,1]]", "[0,[4,1]]")), NULL,
-	  "leave elements out" },
+	MAP(ONE_RANK("[3,4]", PIECE("[2,2]", "[0,[4,1]]", "[0,[2,1]]")), "leave elements out"),
+	{ MERGE_AFFINE, 0, "[[8]]", ONE_RANK("[2,4]", PIECE("[2,3]", "[0,[4,1]]", "[0,[4,1]]")),
+	  NULL, "leave elements out" },
 	/* pieces that overlap */
-	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]") "," PIECE("[2]", "[2,[1]]",
-							    "[2,[1]]"),
-	       "overlap"),
-	PIECES(PIECE("[4]", "[0,[1]]", "[0,[1]]") "," PIECE("[4]", "[0,[1]]",
-							    "[0,[1]]"),
-	       "overlap"),
+	PIECES(PIECE("[3]", "[0,[1]]", "[0,[1]]") "," PIECE("[2]", "[2,[1]]", "[2,[1]]"), "overlap"),
+	PIECES(PIECE("[4]", "[0,[1]]", "[0,[1]]") "," PIECE("[4]", "[0,[1]]", "[0,[1]]"), "overlap"),
 	PIECES(PIECE("[4]", "[0,[0]]", "[0,[1]]"), "overlap"),
 	{ MERGE_AFFINE, 0, "[[4],[4]]",
-	  "{'logical_shape': [2,2], 'ranks': {"
-	  "0: {'pieces': [" PIECE("[2,2]", "[0,[2,1]]",
-				  "[0,[2,1]]") "]},"
-					       "1: {'pieces': [" PIECE(
-						       "[2,1]", "[1,[2,1]]",
-						       "[0,[2,1]]") "]}}}",
+	  "{'logical_shape': [2,2], 'ranks': {0: {'pieces': [" PIECE("[2,2]", "[0,[2,1]]",
+				  "[0,[2,1]]") "]},1: {'pieces': [" PIECE("[2,1]", "[1,[2,1]]",
+								       "[0,[2,1]]") "]}}}",
 	  NULL, "overlap" },
 	/* pieces beyond the whole or the slice */
-	{ MERGE_AFFINE, 0, "[[8]]",
-	  ONE_RANK("[4]", PIECE("[5]", "[0,[1]]", "[0,[1]]")), NULL,
+	{ MERGE_AFFINE, 0, "[[8]]", ONE_RANK("[4]", PIECE("[5]", "[0,[1]]", "[0,[1]]")), NULL,
 	  "lies outside" },
 	PIECES(PIECE("[4]", "[1,[1]]", "[0,[1]]"), "lies outside"),
-	{ MERGE_AFFINE, 0, "[[3]]",
-	  ONE_RANK("[4]", PIECE("[4]", "[0,[1]]", "[0,[1]]")), NULL,
+	{ MERGE_AFFINE, 0, "[[3]]", ONE_RANK("[4]", PIECE("[4]", "[0,[1]]", "[0,[1]]")), NULL,
 	  "outside of it or of the slice of rank 0" },
 	PIECES(PIECE("[4]", "[0,[1]]", "[1,[1]]"), "lies outside"),
 	PIECES(PIECE("[4]", "[0,[1]]", "[0,[2]]"), "lies outside"),
@@ -177,8 +149,7 @@ static const struct {
 	  NULL, "slice of rank 1" },
 	PIECES(PIECE("[4]", "[0,[1]]", "[" HUGE ",[1]]"), "lies outside"),
 	PIECES(PIECE("[4]", "[0,[" HUGE "]]", "[0,[1]]"), "lies outside"),
-	PIECES(PIECE("[" HUGE "," HUGE "]", "[0,[0,0]]", "[0,[0,0]]"),
-	       "lies outside"),
+	PIECES(PIECE("[" HUGE "," HUGE "]", "[0,[0,0]]", "[0,[0,0]]"), "lies outside"),
 	/* pieces that are not pieces */
 	PIECES("5", "lies outside"),
 	PIECES(PIECE("[4]", "[0,[1,1]]", "[0,[1]]"), "lies outside"),
@@ -196,12 +167,10 @@ static void what_does_not_fit_is_refused(void **state)
 {
 	for (size_t i = 0; i < COUNT(refusals); i++) {
 		struct mkpt m = { 0 };
-		const struct merge rule = {
-			.rule = refusals[i].rule,
-			.dim = refusals[i].dim,
-			.spec = literal_value(&m, refusals[i].spec),
-			.widths = literal_value(&m, refusals[i].widths)
-		};
+		const struct merge rule = { .rule = refusals[i].rule,
+					    .dim = refusals[i].dim,
+					    .spec = literal_value(&m, refusals[i].spec),
+					    .widths = literal_value(&m, refusals[i].widths) };
 		struct errmsg err = { "" };
 		struct slices l;
 		struct geometry g;
@@ -211,9 +180,8 @@ static void what_does_not_fit_is_refused(void **state)
 		rc = slices_geometry(&g, &rule, "h.0.w", &l, &err);
 		if (rc != -EBADMSG || !strstr(err.text, refusals[i].says))
 			fail_msg("case %zu, %s: %d, %s", i,
-				 refusals[i].spec ? refusals[i].spec
-						  : refusals[i].slices,
-				 rc, err.text);
+				 refusals[i].spec ? refusals[i].spec : refusals[i].slices, rc,
+				 err.text);
 		assert_int_equal(strncmp(err.text, "parameter h.0.w: ", 17), 0);
 		mkpt_done(&m);
 	}
@@ -227,27 +195,21 @@ static void runs_beyond_number_are_refused(void **state)
 		const char *map;
 		int rc;
 	} cases[] = {
-		{ ONE_RANK("[1099511627776]",
-			   PIECE("[4194304]", "[0,[2]]", "[0,[2]]")),
-		  -EBADMSG },
-		{ ONE_RANK("[1099511627776]",
-			   PIECE("[4194305]", "[0,[2]]", "[0,[2]]")),
-		  -ENOMEM },
+		{ ONE_RANK("[1099511627776]", PIECE("[4194304]", "[0,[2]]", "[0,[2]]")), -EBADMSG },
+		{ ONE_RANK("[1099511627776]", PIECE("[4194305]", "[0,[2]]", "[0,[2]]")), -ENOMEM },
 	};
 
 	assert_int_equal(GEOMETRY_SEGMENTS_MAX, 4194304);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
 		const struct merge rule = { .rule = MERGE_AFFINE,
-					    .spec = literal_value(
-						    &m, cases[i].map) };
+					    .spec = literal_value(&m, cases[i].map) };
 		struct errmsg err = { "" };
 		struct slices l;
 		struct geometry g;
 
 		slices_parse(&l, &m, "[[1099511627776]]");
-		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err),
-				 cases[i].rc);
+		assert_int_equal(slices_geometry(&g, &rule, "w", &l, &err), cases[i].rc);
 		assert_string_not_equal(err.text, "");
 		mkpt_done(&m);
 	}
@@ -257,18 +219,17 @@ static void runs_beyond_number_are_refused(void **state)
 static int init_scales(unsigned n, double first, struct errmsg *err)
 {
 	struct mkpt m = { 0 };
-	struct value *const map = literal_value(
-		&m, "{'logical_shape': [300], 'ranks': {0: {'pieces': []}}}");
-	struct value *const pieces =
-		value_find(value_find(map, "ranks")->dict.v[0].val, "pieces");
+	struct value *map =
+		literal_value(&m, "{'logical_shape': [300], 'ranks': {0: {'pieces': []}}}");
+	struct value *pieces = value_find(value_find(map, "ranks")->dict.v[0].val, "pieces");
 	const struct merge rule = { .rule = MERGE_AFFINE, .spec = map };
 	struct geometry g;
 	struct slices l;
 	int rc;
 
 	for (unsigned i = 0; i < 300; i++) {
-		struct value *const piece = literal_value(
-			&m, "{'shape': [], 'source': [0,[]], 'dest': [0,[]]}");
+		struct value *piece =
+			literal_value(&m, "{'shape': [], 'source': [0,[]], 'dest': [0,[]]}");
 
 		value_find(piece, "source")->seq.v[0] = mkpt_int(&m, i);
 		value_find(piece, "dest")->seq.v[0] = mkpt_int(&m, i);

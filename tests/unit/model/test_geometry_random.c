@@ -32,8 +32,7 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 }
 
 /* Row-major index of element `x` of a tensor, and back. */
-static void unravel(uint64_t x, const uint64_t *shape, unsigned ndim,
-		    uint64_t *index)
+static void unravel(uint64_t x, const uint64_t *shape, unsigned ndim, uint64_t *index)
 {
 	while (ndim-- > 0) {
 		index[ndim] = x % shape[ndim];
@@ -41,8 +40,7 @@ static void unravel(uint64_t x, const uint64_t *shape, unsigned ndim,
 	}
 }
 
-static uint64_t ravel(const uint64_t *index, const uint64_t *shape,
-		      unsigned ndim)
+static uint64_t ravel(const uint64_t *index, const uint64_t *shape, unsigned ndim)
 {
 	uint64_t x = 0;
 
@@ -64,13 +62,11 @@ struct parts {
 static void make_parts(struct parts *p, enum merge_rule rule)
 {
 	p->ndim = 1 + (unsigned)below(4);
-	p->dim = rule == MERGE_SUB_PARAMS ? (unsigned)below(p->ndim) :
-		 rule == MERGE_CAT && p->ndim > 1 ? (unsigned)below(2) :
-						    0;
+	p->dim = rule == MERGE_SUB_PARAMS           ? (unsigned)below(p->ndim)
+		 : rule == MERGE_CAT && p->ndim > 1 ? (unsigned)below(2)
+						    : 0;
 	p->ranks = 2 + below(SLICES_RANKS_MAX - 1);
-	p->parts = rule == MERGE_CAT		? 1 :
-		   rule == MERGE_TWO_SUB_PARAMS ? 2 :
-						  1 + below(4);
+	p->parts = rule == MERGE_CAT ? 1 : rule == MERGE_TWO_SUB_PARAMS ? 2 : 1 + below(4);
 	for (unsigned i = 0; i < p->ndim; i++)
 		p->shape[i] = 1 + below(5);
 	p->shape[p->dim] = 0;
@@ -78,15 +74,13 @@ static void make_parts(struct parts *p, enum merge_rule rule)
 		for (size_t t = 0; t < p->ranks; t++) {
 			p->widths[j][t] = below(5);
 			if (j == 1 && rule == MERGE_TWO_SUB_PARAMS)
-				p->widths[1][t] = p->widths[0][t] -
-						  (p->widths[0][t] && below(2));
+				p->widths[1][t] = p->widths[0][t] - (p->widths[0][t] && below(2));
 			p->shape[p->dim] += p->widths[j][t];
 		}
 }
 
 /* The slice and the element in it that hold element `x` of the whole. */
-static struct element find_part(const struct parts *p, const struct slices *l,
-				uint64_t x)
+static struct element find_part(const struct parts *p, const struct slices *l, uint64_t x)
 {
 	uint64_t index[SLICES_DIMS_MAX], own[SLICES_RANKS_MAX] = { 0 };
 
@@ -97,10 +91,8 @@ static struct element find_part(const struct parts *p, const struct slices *l,
 
 			if (index[p->dim] < w) {
 				index[p->dim] += own[t];
-				return (struct element){
-					(uint32_t)t,
-					ravel(index, l->shapes[t], p->ndim)
-				};
+				return (struct element){ (uint32_t)t,
+							 ravel(index, l->shapes[t], p->ndim) };
 			}
 			index[p->dim] -= w;
 			own[t] += w;
@@ -109,15 +101,14 @@ static struct element find_part(const struct parts *p, const struct slices *l,
 	return (struct element){ 0 };
 }
 
-static void parts_as_values(const struct parts *p, struct mkpt *m,
-			    struct merge *rule)
+static void parts_as_values(const struct parts *p, struct mkpt *m, struct merge *rule)
 {
-	struct value *const spec = mkpt_dict(m), *const shape = mkpt_list(m);
-	struct value *const widths = mkpt_list(m);
-	struct value *const sizes = mkpt_tuple(m, 0);
+	struct value *spec = mkpt_dict(m), *shape = mkpt_list(m);
+	struct value *widths = mkpt_list(m);
+	struct value *sizes = mkpt_tuple(m, 0);
 
 	for (size_t j = 0; j < p->parts; j++) {
-		struct value *const row = mkpt_list(m);
+		struct value *row = mkpt_list(m);
 		uint64_t sum = 0;
 
 		for (size_t t = 0; t < p->ranks; t++) {
@@ -128,9 +119,7 @@ static void parts_as_values(const struct parts *p, struct mkpt *m,
 		mkpt_add(m, sizes, mkpt_int(m, (int64_t)sum));
 	}
 	for (unsigned i = 0; i < p->ndim; i++)
-		mkpt_add(m, shape,
-			 i == p->dim ? sizes :
-				       mkpt_int(m, (int64_t)p->shape[i]));
+		mkpt_add(m, shape, i == p->dim ? sizes : mkpt_int(m, (int64_t)p->shape[i]));
 	mkpt_set(m, spec, "shape", shape);
 	mkpt_set(m, spec, "partition_dim", mkpt_int(m, p->dim));
 	rule->spec = spec;
@@ -172,12 +161,10 @@ static void check_parts(enum merge_rule kind)
 		const struct element e = find_part(&p, &l, x);
 
 		if (e.source != v[x].source || e.index != v[x].index)
-			fail_msg("%s, seed %llu: element %llu is %u:%llu, not"
-				 " %u:%llu", merge_rule_name(kind),
-				 (unsigned long long)seed,
-				 (unsigned long long)x, v[x].source,
-				 (unsigned long long)v[x].index, e.source,
-				 (unsigned long long)e.index);
+			fail_msg("%s, seed %llu: element %llu is %u:%llu, not %u:%llu",
+				 merge_rule_name(kind), (unsigned long long)seed,
+				 (unsigned long long)x, v[x].source, (unsigned long long)v[x].index,
+				 e.source, (unsigned long long)e.index);
 	}
 	free(v);
 	geometry_done(&g);
@@ -208,30 +195,27 @@ struct boxes {
 
 static struct value *numbers(struct mkpt *m, const uint64_t *v, unsigned n)
 {
-	struct value *const l = mkpt_list(m);
+	struct value *l = mkpt_list(m);
 
 	for (unsigned i = 0; i < n; i++)
 		mkpt_add(m, l, mkpt_int(m, (int64_t)v[i]));
 	return l;
 }
 
-static struct value *place(struct mkpt *m, uint64_t off, const uint64_t *strides,
-			   unsigned n)
+static struct value *place(struct mkpt *m, uint64_t off, const uint64_t *strides, unsigned n)
 {
-	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)off),
-			  numbers(m, strides, n));
+	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)off), numbers(m, strides, n));
 }
 
 /* Put the box of `size` at `lo` into a rank's slice. */
-static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo,
-		    const uint64_t *size)
+static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo, const uint64_t *size)
 {
 	const size_t t = below(b->l.n);
 	const uint64_t off = b->used[t] + below(3) / 2;
 	const unsigned first = below(4) ? b->ndim - 1 : (unsigned)below(b->ndim);
 	const uint64_t numel = numel_of(size, b->ndim);
 	uint64_t ss[SLICES_DIMS_MAX], ds[SLICES_DIMS_MAX], step = 1, last = off;
-	struct value *const piece = mkpt_dict(m);
+	struct value *piece = mkpt_dict(m);
 
 	for (unsigned i = b->ndim; i-- > 0; step *= b->shape[i])
 		ss[i] = step;
@@ -258,15 +242,14 @@ static void put_box(struct boxes *b, struct mkpt *m, const uint64_t *lo,
 	}
 	b->used[t] = last + 1;
 	mkpt_set(m, piece, "shape", numbers(m, size, b->ndim));
-	mkpt_set(m, piece, "source",
-		 place(m, ravel(lo, b->shape, b->ndim), ss, b->ndim));
+	mkpt_set(m, piece, "source", place(m, ravel(lo, b->shape, b->ndim), ss, b->ndim));
 	mkpt_set(m, piece, "dest", place(m, off, ds, b->ndim));
 	mkpt_add(m, b->pieces[t], piece);
 }
 
 /* Cut dimension `dim` and those after it. */
-static void cut(struct boxes *b, struct mkpt *m, unsigned dim, uint64_t *lo,
-		uint64_t *size, unsigned odds)
+static void cut(struct boxes *b, struct mkpt *m, unsigned dim, uint64_t *lo, uint64_t *size,
+		unsigned odds)
 {
 	if (dim == b->ndim) {
 		put_box(b, m, lo, size);
@@ -277,9 +260,9 @@ static void cut(struct boxes *b, struct mkpt *m, unsigned dim, uint64_t *lo,
 		const uint64_t keep_lo = lo[dim];
 		uint64_t keep;
 
-		keep = size[dim] = dim && below(odds) == 0 ? 1 + below(left) :
-				   below(odds + 3) == 0	   ? 1 + below(left) :
-							     left;
+		keep = size[dim] = dim && below(odds) == 0 ? 1 + below(left)
+				   : below(odds + 3) == 0  ? 1 + below(left)
+							   : left;
 		cut(b, m, dim + 1, lo, size, odds);
 		lo[dim] = keep_lo;
 		size[dim] = keep;
@@ -291,7 +274,7 @@ static uint64_t check_boxes(void)
 	uint64_t lo[SLICES_DIMS_MAX] = { 0 }, size[SLICES_DIMS_MAX] = { 0 };
 	struct boxes b = { .ndim = 1 + (unsigned)below(4) };
 	struct mkpt m = { 0 };
-	struct value *const map = mkpt_dict(&m), *const ranks = mkpt_dict(&m);
+	struct value *map = mkpt_dict(&m), *ranks = mkpt_dict(&m);
 	const struct merge rule = { .rule = MERGE_AFFINE, .spec = map };
 	struct errmsg err = { "" };
 	struct geometry g;
@@ -307,7 +290,7 @@ static uint64_t check_boxes(void)
 		b.pieces[t] = mkpt_list(&m);
 	cut(&b, &m, 0, lo, size, 1 + (unsigned)below(4));
 	for (size_t t = 0; t < b.l.n; t++) {
-		struct value *const r = mkpt_dict(&m);
+		struct value *r = mkpt_dict(&m);
 
 		mkpt_set(&m, r, "pieces", b.pieces[t]);
 		mkpt_set_key(&m, ranks, mkpt_int(&m, (int64_t)t), r);
@@ -320,13 +303,10 @@ static uint64_t check_boxes(void)
 		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
 	v = slices_expand(&b.l, &g);
 	for (uint64_t x = 0; x < g.numel; x++)
-		if (v[x].source != b.want[x].source ||
-		    v[x].index != b.want[x].index)
-			fail_msg("seed %llu: element %llu is %u:%llu, not"
-				 " %u:%llu", (unsigned long long)seed,
-				 (unsigned long long)x, v[x].source,
-				 (unsigned long long)v[x].index,
-				 b.want[x].source,
+		if (v[x].source != b.want[x].source || v[x].index != b.want[x].index)
+			fail_msg("seed %llu: element %llu is %u:%llu, not %u:%llu",
+				 (unsigned long long)seed, (unsigned long long)x, v[x].source,
+				 (unsigned long long)v[x].index, b.want[x].source,
 				 (unsigned long long)b.want[x].index);
 	rows = g.rows;
 	free(v);

@@ -29,29 +29,14 @@ static void lists_decide_in_the_converters_order(void **state)
 		{ { { ROW, { "w" } } }, "w", MERGE_CAT, 1 },
 		{ { { ROW, { "v" } } }, "w", MERGE_CAT, 0 },
 		/* The first list that matches wins. */
-		{ { { AVERAGE, { "w" } }, { REPLICATED, { "w" } } },
-		  "w",
-		  MERGE_REPLICATED,
-		  0 },
-		{ { { TWO, { "w" } }, { AVERAGE, { "w" } } },
-		  "w",
-		  MERGE_AVERAGE,
-		  0 },
-		{ { { ROW, { "w" } }, { TWO, { "w" } } },
-		  "w",
-		  MERGE_TWO_SUB_PARAMS,
-		  0 },
+		{ { { AVERAGE, { "w" } }, { REPLICATED, { "w" } } }, "w", MERGE_REPLICATED, 0 },
+		{ { { TWO, { "w" } }, { AVERAGE, { "w" } } }, "w", MERGE_AVERAGE, 0 },
+		{ { { ROW, { "w" } }, { TWO, { "w" } } }, "w", MERGE_TWO_SUB_PARAMS, 0 },
 		/* A match begins at the start of the name and may end before
 		 * its end. */
-		{ { { REPLICATED, { "transformer" } } },
-		  "transformer.h.0",
-		  MERGE_REPLICATED,
-		  0 },
+		{ { { REPLICATED, { "transformer" } } }, "transformer.h.0", MERGE_REPLICATED, 0 },
 		{ { { REPLICATED, { "bias" } } }, "h.0.bias", MERGE_CAT, 0 },
-		{ { { REPLICATED, { ".*bias" } } },
-		  "h.0.bias",
-		  MERGE_REPLICATED,
-		  0 },
+		{ { { REPLICATED, { ".*bias" } } }, "h.0.bias", MERGE_REPLICATED, 0 },
 		{ { { REPLICATED, { ".*bias$" } } }, "h.0.bias.x", MERGE_CAT, 0 },
 		{ { { REPLICATED, { "a|b.c" } } }, "xb.c", MERGE_CAT, 0 },
 		{ { { REPLICATED, { "a|b.c" } } }, "b.cd", MERGE_REPLICATED, 0 },
@@ -77,17 +62,14 @@ static void lists_decide_in_the_converters_order(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct merge_rules *const r =
-			rules_new(rules_info(&m, cases[i].lists, 4));
+		struct merge_rules *r = rules_new(rules_info(&m, cases[i].lists, 4));
 		struct errmsg err = { "" };
 		struct merge out;
 
 		if (merge_rules_match(r, cases[i].name, &out, &err))
 			fail_msg("case %zu: %s", i, err.text);
-		if (out.rule != cases[i].rule || out.dim != cases[i].dim ||
-		    out.vocab)
-			fail_msg("case %zu: %s, dim %u", i,
-				 merge_rule_name(out.rule), out.dim);
+		if (out.rule != cases[i].rule || out.dim != cases[i].dim || out.vocab)
+			fail_msg("case %zu: %s, dim %u", i, merge_rule_name(out.rule), out.dim);
 		merge_rules_free(r);
 		mkpt_done(&m);
 	}
@@ -96,13 +78,13 @@ static void lists_decide_in_the_converters_order(void **state)
 static void without_lists_everything_is_concatenated(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const none = mkpt_dict(&m);
-	const struct value *const infos[] = { NULL, mkpt_none(&m), mkpt_dict(&m),
-					      mkpt_int(&m, 1), none };
+	struct value *none = mkpt_dict(&m);
+	const struct value *const infos[] = { NULL, mkpt_none(&m), mkpt_dict(&m), mkpt_int(&m, 1),
+					      none };
 
 	mkpt_set(&m, none, REPLICATED, mkpt_none(&m));
 	for (size_t i = 0; i < COUNT(infos); i++) {
-		struct merge_rules *const r = rules_new(infos[i]);
+		struct merge_rules *r = rules_new(infos[i]);
 		struct merge out;
 		size_t pos = 0;
 
@@ -123,8 +105,7 @@ static void vocabularies_are_cut_to_their_size(void **state)
 		enum merge_rule rule;
 	} cases[] = {
 		{ { { VOCAB, { "emb" } } }, MERGE_CAT },
-		{ { { VOCAB, { "emb" } }, { REPLICATED, { "emb" } } },
-		  MERGE_REPLICATED },
+		{ { { VOCAB, { "emb" } }, { REPLICATED, { "emb" } } }, MERGE_REPLICATED },
 		{ { { VOCAB, { "emb" } }, { ROW, { "emb" } } }, MERGE_CAT },
 	};
 
@@ -132,7 +113,7 @@ static void vocabularies_are_cut_to_their_size(void **state)
 		const int64_t size = sizes[i % COUNT(sizes)];
 		const size_t k = i / COUNT(sizes);
 		struct mkpt m = { 0 };
-		struct value *const info = rules_info(&m, cases[k].lists, 2);
+		struct value *info = rules_info(&m, cases[k].lists, 2);
 		struct merge_rules *r;
 		struct merge out;
 
@@ -154,22 +135,19 @@ static void vocabularies_need_their_size(void **state)
 {
 	static const struct entry list = { VOCAB, { "emb" } };
 	struct mkpt m = { 0 };
-	struct value *const sizes[] = { NULL, mkpt_none(&m), mkpt_int(&m, -1),
-					mkpt_float(&m, 90.0),
+	struct value *const sizes[] = { NULL, mkpt_none(&m), mkpt_int(&m, -1), mkpt_float(&m, 90.0),
 					mkpt_str(&m, "90") };
 
 	for (size_t i = 0; i < COUNT(sizes); i++) {
-		struct value *const info = rules_info(&m, &list, 1);
+		struct value *info = rules_info(&m, &list, 1);
 		struct errmsg err = { "" };
 		struct merge_rules *r;
 		struct merge out;
 
 		mkpt_set(&m, info, "original_vocab_size", sizes[i]);
 		r = rules_new(info);
-		assert_int_equal(merge_rules_match(r, "emb.w", &out, &err),
-				 -EBADMSG);
-		assert_non_null(strstr(err.text, "parameter emb.w: is a "
-						 "vocabulary parameter, but "
+		assert_int_equal(merge_rules_match(r, "emb.w", &out, &err), -EBADMSG);
+		assert_non_null(strstr(err.text, "parameter emb.w: is a vocabulary parameter, but "
 						 "original_vocab_size"));
 		assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 		merge_rules_free(r);
@@ -184,7 +162,7 @@ static void unused_patterns_are_listed(void **state)
 		{ ROW, { "b", "nor this" } },
 	};
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(rules_info(&m, lists, 2));
+	struct merge_rules *r = rules_new(rules_info(&m, lists, 2));
 	struct merge out;
 	size_t pos = 0;
 
@@ -204,8 +182,7 @@ static void contradictions_are_reported(void **state)
 		struct entry list;
 		const char *says;
 	} cases[] = {
-		{ { REPLICATED, { "w", "w.*" } },
-		  "w: matches two patterns: 'w' and 'w.*'" },
+		{ { REPLICATED, { "w", "w.*" } }, "w: matches two patterns: 'w' and 'w.*'" },
 		{ { AVERAGE, { "w", "w" } }, "two patterns" },
 		{ { ROW, { ".", "w" } }, "two patterns" },
 		{ { VOCAB, { "w" } }, "original_vocab_size is missing" },
@@ -213,13 +190,11 @@ static void contradictions_are_reported(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct merge_rules *const r =
-			rules_new(rules_info(&m, &cases[i].list, 1));
+		struct merge_rules *r = rules_new(rules_info(&m, &cases[i].list, 1));
 		struct errmsg err = { "" };
 		struct merge out;
 
-		assert_int_equal(merge_rules_match(r, "w", &out, &err),
-				 -EBADMSG);
+		assert_int_equal(merge_rules_match(r, "w", &out, &err), -EBADMSG);
 		assert_non_null(strstr(err.text, cases[i].says));
 		merge_rules_free(r);
 		mkpt_done(&m);
@@ -228,8 +203,7 @@ static void contradictions_are_reported(void **state)
 
 static void bad_patterns_are_told(void **state)
 {
-	static const char *const patterns[] = { "(",  "[a-",   "a{2,1}",
-						"*a", "(?P<n", "\\" };
+	static const char *const patterns[] = { "(", "[a-", "a{2,1}", "*a", "(?P<n", "\\" };
 
 	for (size_t i = 0; i < COUNT(patterns); i++) {
 		const struct entry list = { REPLICATED, { patterns[i] } };
@@ -237,13 +211,11 @@ static void bad_patterns_are_told(void **state)
 		struct errmsg err = { "" };
 		struct mkpt m = { 0 };
 
-		assert_int_equal(merge_rules_new(rules_info(&m, &list, 1),
-						 "model.pt", &r, &err),
+		assert_int_equal(merge_rules_new(rules_info(&m, &list, 1), "model.pt", &r, &err),
 				 -EBADMSG);
 		assert_null(r);
 		assert_int_equal(strncmp(err.text,
-					 "model.pt: universal_checkpoint_info: "
-					 "pattern '",
+					 "model.pt: universal_checkpoint_info: pattern '",
 					 46),
 				 0);
 		mkpt_done(&m);
@@ -253,14 +225,13 @@ static void bad_patterns_are_told(void **state)
 static void lists_of_other_things_are_told(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = mkpt_dict(&m), *const list = mkpt_list(&m);
+	struct value *info = mkpt_dict(&m), *list = mkpt_list(&m);
 	struct merge_rules *r;
 	struct errmsg err = { "" };
 
 	mkpt_set(&m, info, ROW, mkpt_str(&m, "w"));
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -EBADMSG);
-	assert_non_null(strstr(err.text, "expected a list of patterns, found"
-					 " str"));
+	assert_non_null(strstr(err.text, "expected a list of patterns, found str"));
 	mkpt_add(&m, list, mkpt_int(&m, 5));
 	mkpt_set(&m, info, ROW, list);
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -EBADMSG);
@@ -313,7 +284,7 @@ static void pipeline_replicas_match_any_pattern(void **state)
 		{ ROW, { "w" } },
 	};
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(rules_info(&m, lists, 2));
+	struct merge_rules *r = rules_new(rules_info(&m, lists, 2));
 	struct merge out;
 	size_t pos = 0;
 
@@ -335,16 +306,18 @@ static void pipeline_replicas_match_any_pattern(void **state)
 static void odd_structures_are_refused_or_passed_over(void **state)
 {
 	static const char *const keys[] = {
-		SUB, "affine_map", "sub_param_shard_widths",
+		SUB,
+		"affine_map",
+		"sub_param_shard_widths",
 		"autotp_unsupported_parameter_patterns",
 		"universal_checkpoint_version",
 	};
 
 	for (size_t i = 0; i < COUNT(keys) * 7; i++) {
 		struct mkpt m = { 0 };
-		struct value *const info = mkpt_dict(&m);
-		struct value *const inner = mkpt_dict(&m);
-		struct value *const list = mkpt_list(&m);
+		struct value *info = mkpt_dict(&m);
+		struct value *inner = mkpt_dict(&m);
+		struct value *list = mkpt_list(&m);
 		struct value *const odd[] = {
 			mkpt_none(&m),
 			mkpt_int(&m, -1),
@@ -370,8 +343,7 @@ static void odd_structures_are_refused_or_passed_over(void **state)
 			assert_true(rc == -EBADMSG || rc == -ENOTSUP);
 			assert_int_equal(strncmp(err.text, "f: ", 3), 0);
 		} else {
-			assert_int_equal(merge_rules_match(r, "w", &out, NULL),
-					 0);
+			assert_int_equal(merge_rules_match(r, "w", &out, NULL), 0);
 			assert_int_equal(out.rule, MERGE_CAT);
 		}
 		merge_rules_free(r);
@@ -382,7 +354,7 @@ static void odd_structures_are_refused_or_passed_over(void **state)
 static void deep_infos_are_refused(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = mkpt_dict(&m);
+	struct value *info = mkpt_dict(&m);
 	struct value *v = mkpt_list(&m);
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
@@ -401,7 +373,7 @@ static void deep_infos_are_refused(void **state)
 static void shared_infos_stay_small(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = mkpt_dict(&m);
+	struct value *info = mkpt_dict(&m);
 	struct value *v = mkpt_list(&m);
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };

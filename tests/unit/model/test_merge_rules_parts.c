@@ -17,15 +17,14 @@
 	" 'partition_dim': 0}"
 
 /* Info with sub-parameters of these patterns, and a second entry for "q". */
-#define SUB_PARAMS_INFO(patterns) \
-	"{'" SUB "': [" SUB_PARAMS(patterns) ", " SUB_PARAMS("'q'") "]}"
+#define SUB_PARAMS_INFO(patterns) "{'" SUB "': [" SUB_PARAMS(patterns) ", " SUB_PARAMS("'q'") "]}"
 
 static void sub_params_bring_their_dict(void **state)
 {
 	static const char *const names[] = { "qkv.weight", "qkv.bias" };
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(
-		literal_value(&m, SUB_PARAMS_INFO("'qkv.weight', 'qkv.bias'")));
+	struct merge_rules *r =
+		rules_new(literal_value(&m, SUB_PARAMS_INFO("'qkv.weight', 'qkv.bias'")));
 	struct merge out;
 	int64_t dim;
 
@@ -41,10 +40,8 @@ static void sub_params_bring_their_dict(void **state)
 		shape = value_items(value_find(out.spec, "shape"));
 		assert_non_null(shape);
 		assert_int_equal(shape->n, 2);
-		assert_true(value_get_int(value_find(out.spec, "partition_dim"),
-					  &dim));
-		assert_int_equal(
-			value_items(value_find(out.spec, "patterns"))->n, 2);
+		assert_true(value_get_int(value_find(out.spec, "partition_dim"), &dim));
+		assert_int_equal(value_items(value_find(out.spec, "patterns"))->n, 2);
 	}
 	assert_int_equal(merge_rules_match(r, "q.weight", &out, NULL), 0);
 	assert_int_equal(value_items(value_find(out.spec, "patterns"))->n, 1);
@@ -58,8 +55,7 @@ static void sub_params_bring_their_dict(void **state)
 static void specs_are_copies(void **state)
 {
 	struct mkpt m = { 0 };
-	struct merge_rules *const r =
-		rules_new(literal_value(&m, SUB_PARAMS_INFO("'qkv'")));
+	struct merge_rules *r = rules_new(literal_value(&m, SUB_PARAMS_INFO("'qkv'")));
 	struct merge out;
 	int64_t dim = -1;
 
@@ -85,8 +81,7 @@ static void sub_params_come_after_the_plain_lists(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct value *const info =
-			literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
+		struct value *info = literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
 		struct merge_rules *r;
 		struct merge out;
 
@@ -123,8 +118,7 @@ static void new_sub_params_need_widths(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct value *const info =
-			literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
+		struct value *info = literal_value(&m, SUB_PARAMS_INFO("'qkv'"));
 		struct errmsg err = { "" };
 		struct merge_rules *r;
 		struct merge out = { .rule = MERGE_CAT };
@@ -138,9 +132,7 @@ static void new_sub_params_need_widths(void **state)
 		if (rc) {
 			/* Written only on success. */
 			assert_int_equal(out.rule, MERGE_CAT);
-			assert_non_null(strstr(err.text,
-					       "parameter qkv: "
-					       "sub_param_shard_widths"));
+			assert_non_null(strstr(err.text, "parameter qkv: sub_param_shard_widths"));
 			assert_non_null(strstr(err.text, "'qkv'"));
 		}
 		merge_rules_free(r);
@@ -153,8 +145,7 @@ static void new_sub_params_need_widths(void **state)
 static void affine_maps_have_priority_and_consume_lists(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info =
-		literal_value(&m, AFFINE("{'^h\\.0\\.w$': {}}"));
+	struct value *info = literal_value(&m, AFFINE("{'^h\\.0\\.w$': {}}"));
 	struct merge_rules *r;
 	struct merge out;
 	size_t pos = 0;
@@ -179,8 +170,7 @@ static void affine_maps_have_priority_and_consume_lists(void **state)
 static void two_affine_maps_are_a_contradiction(void **state)
 {
 	struct mkpt m = { 0 };
-	struct merge_rules *const r =
-		rules_new(literal_value(&m, AFFINE("{'w': {}, 'w.*': {}}")));
+	struct merge_rules *r = rules_new(literal_value(&m, AFFINE("{'w': {}, 'w.*': {}}")));
 	struct errmsg err = { "" };
 	struct merge out;
 
@@ -193,12 +183,11 @@ static void two_affine_maps_are_a_contradiction(void **state)
 static void affine_vocabularies_are_cut_too(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = literal_value(&m, AFFINE("{'emb': {}}"));
+	struct value *info = literal_value(&m, AFFINE("{'emb': {}}"));
 	struct merge_rules *r;
 	struct merge out;
 
-	literal_change(&m, info,
-		       "['" VOCAB "'] = ['emb']; ['original_vocab_size'] = 90");
+	literal_change(&m, info, "['" VOCAB "'] = ['emb']; ['original_vocab_size'] = 90");
 	r = rules_new(info);
 	assert_int_equal(merge_rules_match(r, "emb", &out, NULL), 0);
 	assert_int_equal(out.rule, MERGE_AFFINE);
@@ -222,8 +211,7 @@ static void affine_maps_of_the_future_are_refused(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct mkpt m = { 0 };
-		struct value *const info =
-			literal_value(&m, AFFINE("{'w': {}}"));
+		struct value *info = literal_value(&m, AFFINE("{'w': {}}"));
 		struct merge_rules *r = NULL;
 		struct errmsg err = { "" };
 		int rc;
@@ -233,8 +221,7 @@ static void affine_maps_of_the_future_are_refused(void **state)
 		assert_int_equal(rc, cases[i].rc);
 		assert_true(!r == !!rc);
 		if (rc)
-			assert_non_null(strstr(err.text, "f: affine maps of "
-							 "version"));
+			assert_non_null(strstr(err.text, "f: affine maps of version"));
 		merge_rules_free(r);
 		mkpt_done(&m);
 	}
@@ -243,15 +230,13 @@ static void affine_maps_of_the_future_are_refused(void **state)
 static void what_its_author_rules_out_is_refused(void **state)
 {
 	struct mkpt m = { 0 };
-	struct value *const info = literal_value(
-		&m, "{'autotp_unsupported_parameter_patterns': {}}");
+	struct value *info = literal_value(&m, "{'autotp_unsupported_parameter_patterns': {}}");
 	struct merge_rules *r = NULL;
 	struct errmsg err = { "" };
 
 	merge_rules_free(rules_new(info)); /* empty: nothing is refused */
 	literal_change(&m, info,
-		       "['autotp_unsupported_parameter_patterns']['^qkv\\.w$']"
-		       " = 'interleaved'");
+		       "['autotp_unsupported_parameter_patterns']['^qkv\\.w$'] = 'interleaved'");
 	assert_int_equal(merge_rules_new(info, "f", &r, &err), -ENOTSUP);
 	assert_null(r);
 	assert_non_null(strstr(err.text, "f: universal_checkpoint_info"));

@@ -30,15 +30,12 @@ static int load(const char *dir, struct model *m, struct errmsg *err)
 }
 
 /* One 4 x 6 matrix of `rule` on each rank. */
-static void make_small(struct world *w, enum merge_rule rule, unsigned tp,
-		       unsigned pp)
+static void make_small(struct world *w, enum merge_rule rule, unsigned tp, unsigned pp)
 {
-	*w = (struct world){
-		.tp = tp,
-		.pp = pp,
-		.n = 1,
-		.as = { .stage = 1, .ranks = 1, .ngroups = 1, .tp = tp, .pp = pp }
-	};
+	*w = (struct world){ .tp = tp,
+			     .pp = pp,
+			     .n = 1,
+			     .as = { .stage = 1, .ranks = 1, .ngroups = 1, .tp = tp, .pp = pp } };
 	w->v[0] = (struct world_tensor){ .name = "w",
 					 .rule = rule,
 					 .ndim = 2,
@@ -56,8 +53,7 @@ static void touch_layer(const char *dir, unsigned layer, unsigned slice)
 {
 	char path[PATH_MAX];
 
-	snprintf(path, sizeof(path), "%s/layer_%02u-model_%02u-model_states.pt",
-		 dir, layer, slice);
+	snprintf(path, sizeof(path), "%s/layer_%02u-model_%02u-model_states.pt", dir, layer, slice);
 	mkpt_save(path, "", 0);
 }
 
@@ -79,7 +75,7 @@ static void degrees_are_found(void **state)
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const unsigned tp = cases[i].want_tp ? cases[i].want_tp : 4;
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct model m = { 0 };
 		struct world w;
@@ -95,8 +91,7 @@ static void degrees_are_found(void **state)
 		if (load(dir, &m, &err) != cases[i].rc)
 			fail_msg("case %zu: %s", i, err.text);
 		if (cases[i].rc)
-			assert_non_null(strstr(err.text, "tensor-parallel"
-							 " degree 3"));
+			assert_non_null(strstr(err.text, "tensor-parallel degree 3"));
 		assert_int_equal(m.tp, cases[i].want_tp);
 		assert_int_equal(m.pp, cases[i].want_pp);
 		model_done(&m);
@@ -118,7 +113,7 @@ static void sequence_parallel_ranks_have_no_files(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct model m = { 0 };
 		struct world w;
@@ -143,13 +138,12 @@ static void layers_have_as_many_files(void **state)
 	static const struct {
 		unsigned degree, first, second, rc;
 	} cases[] = {
-		{ 0, 2, 2, 0 },       { 0, 4, 2, EBADMSG },
-		{ 0, 2, 3, EBADMSG }, { 0, 1, 2, EBADMSG },
-		{ 2, 4, 2, 0 },
+		{ 0, 2, 2, 0 },       { 0, 4, 2, EBADMSG }, { 0, 2, 3, EBADMSG },
+		{ 0, 1, 2, EBADMSG }, { 2, 4, 2, 0 },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct model m = { 0 };
 		struct world w;
@@ -163,8 +157,7 @@ static void layers_have_as_many_files(void **state)
 			touch_layer(dir, 2, k);
 		assert_int_equal(load(dir, &m, &err), -(int)cases[i].rc);
 		if (cases[i].rc)
-			assert_non_null(strstr(
-				err.text, "layer_02-model_00-model_states.pt"));
+			assert_non_null(strstr(err.text, "layer_02-model_00-model_states.pt"));
 		else
 			assert_int_equal(m.tp, 2);
 		model_done(&m);
@@ -175,7 +168,7 @@ static void layers_have_as_many_files(void **state)
 
 static void parameters_know_their_slices(void **state)
 {
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	const struct param *p;
 	struct world w;
@@ -222,7 +215,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		const struct param *p;
 		struct world w;
@@ -244,8 +237,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 		assert_int_equal(!!p, cases[i].there);
 		if (p) {
 			assert_int_equal(p->first->mp, 2 * cases[i].stage);
-			assert_int_equal(p->slices[1]->mp,
-					 2 * cases[i].stage + 1);
+			assert_int_equal(p->slices[1]->mp, 2 * cases[i].stage + 1);
 		}
 		model_done(&m);
 		world_done(&w);
@@ -255,7 +247,7 @@ static void later_stages_do_not_count_if_listed(void **state)
 
 static void check_refused(struct world *w, int rc, const char *says)
 {
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct model m;
 
@@ -273,8 +265,8 @@ static void slices_that_do_not_fit_name_the_file(void **state)
 
 	make_small(&w, MERGE_REPLICATED, 2, 1);
 	w.v[0].shapes[1][0]--;
-	check_refused(&w, -EBADMSG, "mp_rank_00_model_states.pt: parameter w: is"
-				    " not of one shape");
+	check_refused(&w, -EBADMSG,
+		      "mp_rank_00_model_states.pt: parameter w: is not of one shape");
 }
 
 static void vocabularies_are_matrices(void **state)

@@ -27,26 +27,21 @@ static int read_json(struct user_rules *u, const char *json, struct errmsg *err)
 }
 
 /* The rule of `name`, by the user's rules before a checkpoint's lists. */
-static struct merge match(const struct user_rules *u, const struct entry *lists,
-			  size_t n, const char *name, const char **unused)
+static struct merge match(const struct user_rules *u, const struct entry *lists, size_t n,
+			  const char *name, const char **unused)
 {
 	struct mkpt m = { 0 };
-	struct merge_rules *const r = rules_new(rules_info(&m, lists, n));
+	struct merge_rules *r = rules_new(rules_info(&m, lists, n));
 	static char text[256];
 	struct merge out;
 	size_t pos = 0;
 
 	if (u->preset.info)
-		assert_int_equal(merge_rules_override(r, u->preset.info, "p",
-						      true, NULL),
-				 0);
+		assert_int_equal(merge_rules_override(r, u->preset.info, "p", true, NULL), 0);
 	if (u->file.info)
-		assert_int_equal(
-			merge_rules_override(r, u->file.info, "f", false, NULL),
-			0);
+		assert_int_equal(merge_rules_override(r, u->file.info, "f", false, NULL), 0);
 	assert_int_equal(merge_rules_match(r, name, &out, NULL), 0);
-	snprintf(text, sizeof(text), "%s",
-		 merge_rules_next_unused(r, &pos) ?: "");
+	snprintf(text, sizeof(text), "%s", merge_rules_next_unused(r, &pos) ?: "");
 	if (unused)
 		*unused = text;
 	out.spec = NULL; /* ends with the rules */
@@ -67,12 +62,7 @@ static void a_file_comes_before_the_checkpoint(void **state)
 		const char *unused;
 	} cases[] = {
 		{ "{}", { { ROW, { "w" } } }, MERGE_CAT, 1, false, "" },
-		{ "{\"" REPLICATED "\": [\"w\"]}",
-		  { { ROW, { "w" } } },
-		  MERGE_REPLICATED,
-		  0,
-		  true,
-		  "" },
+		{ "{\"" REPLICATED "\": [\"w\"]}", { { ROW, { "w" } } }, MERGE_REPLICATED, 0, true, "" },
 		{ "{\"" MERGE_RULES_COLUMN "\": [\"w\"]}",
 		  { { REPLICATED, { "w" } } },
 		  MERGE_CAT,
@@ -85,12 +75,7 @@ static void a_file_comes_before_the_checkpoint(void **state)
 		  0,
 		  true,
 		  "" },
-		{ "{\"" AVERAGE "\": [\"v\"]}",
-		  { { ROW, { "w" } } },
-		  MERGE_CAT,
-		  1,
-		  false,
-		  "v" },
+		{ "{\"" AVERAGE "\": [\"v\"]}", { { ROW, { "w" } } }, MERGE_CAT, 1, false, "v" },
 		{ "{\"" SUB "\": [{\"patterns\": [\"w\"], \"shape\": [[2, 1], 4],"
 		  " \"partition_dim\": 0}]}",
 		  { { ROW, { "w" } } },
@@ -100,12 +85,7 @@ static void a_file_comes_before_the_checkpoint(void **state)
 		  "" },
 		/* What the checkpoint says of the parameter does not matter, be
 		 * it a contradiction. */
-		{ "{\"" ROW "\": [\"w\"]}",
-		  { { REPLICATED, { "w", "w.*" } } },
-		  MERGE_CAT,
-		  1,
-		  true,
-		  "" },
+		{ "{\"" ROW "\": [\"w\"]}", { { REPLICATED, { "w", "w.*" } } }, MERGE_CAT, 1, true, "" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -114,8 +94,7 @@ static void a_file_comes_before_the_checkpoint(void **state)
 		struct merge got;
 
 		assert_int_equal(read_json(&u, cases[i].json, NULL), 0);
-		got = match(&u, cases[i].lists, cases[i].lists[0].list ? 1 : 0,
-			    "w", &unused);
+		got = match(&u, cases[i].lists, cases[i].lists[0].list ? 1 : 0, "w", &unused);
 		assert_int_equal(got.rule, cases[i].rule);
 		assert_int_equal(got.dim, cases[i].dim);
 		assert_int_equal(got.from_user, cases[i].from_user);
@@ -130,8 +109,7 @@ static void a_vocabulary_can_be_given(void **state)
 	struct merge got;
 
 	assert_int_equal(read_json(&u,
-				   "{\"" VOCAB "\": [\"emb\"],"
-				   " \"original_vocab_size\": 97}",
+				   "{\"" VOCAB "\": [\"emb\"], \"original_vocab_size\": 97}",
 				   NULL),
 			 0);
 	got = match(&u, NULL, 0, "emb.weight", NULL);
@@ -148,10 +126,8 @@ static void presets_know_megatrons_parameters(void **state)
 		enum merge_rule rule;
 		unsigned dim;
 	} cases[] = {
-		{ "2.self_attention.query_key_value.weight",
-		  MERGE_THREE_SUB_PARAMS, 0 },
-		{ "language_model.encoder.layers.0.self_attention"
-		  ".query_key_value.bias",
+		{ "2.self_attention.query_key_value.weight", MERGE_THREE_SUB_PARAMS, 0 },
+		{ "language_model.encoder.layers.0.self_attention.query_key_value.bias",
 		  MERGE_THREE_SUB_PARAMS, 0 },
 		{ "2.self_attention.dense.weight", MERGE_CAT, 1 },
 		{ "2.self_attention.dense.bias", MERGE_REPLICATED, 0 },
@@ -161,29 +137,24 @@ static void presets_know_megatrons_parameters(void **state)
 		{ "11.mlp.dense_h_to_4h.bias", MERGE_CAT, 0 },
 		{ "2.input_layernorm.weight", MERGE_REPLICATED, 0 },
 		{ "2.post_attention_layernorm.bias", MERGE_REPLICATED, 0 },
-		{ "language_model.encoder.final_layernorm.weight",
-		  MERGE_REPLICATED, 0 },
+		{ "language_model.encoder.final_layernorm.weight", MERGE_REPLICATED, 0 },
 		{ "5.weight", MERGE_REPLICATED, 0 },
 		{ "tied_modules.embed.word_embeddings.weight", MERGE_CAT, 0 },
-		{ "tied_modules.embed.position_embeddings.weight",
-		  MERGE_REPLICATED, 0 },
+		{ "tied_modules.embed.position_embeddings.weight", MERGE_REPLICATED, 0 },
 	};
 
 	for (int heads = 0; heads < 2; heads++) {
 		struct user_rules u = { 0 };
 
-		assert_int_equal(user_rules_preset(&u,
-						   heads ? "megatron-qkv-by-head"
-							 : "megatron-qkv-thirds",
-						   NULL),
-				 0);
+		assert_int_equal(
+			user_rules_preset(
+				&u, heads ? "megatron-qkv-by-head" : "megatron-qkv-thirds", NULL),
+			0);
 		for (size_t i = 0; i < COUNT(cases); i++) {
-			const struct merge got =
-				match(&u, NULL, 0, cases[i].name, NULL);
+			const struct merge got = match(&u, NULL, 0, cases[i].name, NULL);
 			const enum merge_rule rule =
-				cases[i].rule == MERGE_THREE_SUB_PARAMS && heads
-					? MERGE_CAT
-					: cases[i].rule;
+				cases[i].rule == MERGE_THREE_SUB_PARAMS && heads ? MERGE_CAT
+										 : cases[i].rule;
 
 			if (got.rule != rule || got.dim != cases[i].dim)
 				fail_msg("%s", cases[i].name);
@@ -200,12 +171,10 @@ static void a_file_comes_before_a_preset(void **state)
 
 	assert_int_equal(user_rules_preset(&u, "megatron-qkv-thirds", NULL), 0);
 	assert_int_equal(read_json(&u,
-				   "{\"" REPLICATED "\": [\".*qkv\","
-				   " \".*query_key_value.bias\"]}",
+				   "{\"" REPLICATED "\": [\".*qkv\", \".*query_key_value.bias\"]}",
 				   NULL),
 			 0);
-	assert_int_equal(match(&u, NULL, 0, name, &unused).rule,
-			 MERGE_REPLICATED);
+	assert_int_equal(match(&u, NULL, 0, name, &unused).rule, MERGE_REPLICATED);
 	/* Of a preset no pattern must match, of a file each. */
 	assert_string_equal(unused, ".*qkv");
 	user_rules_done(&u);
@@ -219,8 +188,7 @@ static void other_files_are_refused(void **state)
 	} cases[] = {
 		{ "[]", "must be a JSON object", -EBADMSG },
 		{ "{", "rules.json", -EBADMSG },
-		{ "{\"tp_replicated\": []}", "'tp_replicated' is not a list",
-		  -EBADMSG },
+		{ "{\"tp_replicated\": []}", "'tp_replicated' is not a list", -EBADMSG },
 		{ "{\"" ROW "\": [true]}", "expected patterns", -EBADMSG },
 		{ "{\"" ROW "\": [1.5]}", "expected patterns", -EBADMSG },
 		{ "{\"" ROW "\": [5]}", "a pattern is not a string", -EBADMSG },
@@ -231,10 +199,8 @@ static void other_files_are_refused(void **state)
 	struct user_rules u = { 0 };
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		assert_int_equal(read_json(&u, cases[i].json, &err),
-				 cases[i].rc);
-		if (!strstr(err.text, cases[i].says) ||
-		    !strstr(err.text, "rules.json"))
+		assert_int_equal(read_json(&u, cases[i].json, &err), cases[i].rc);
+		if (!strstr(err.text, cases[i].says) || !strstr(err.text, "rules.json"))
 			fail_msg("%s", err.text);
 		user_rules_done(&u);
 	}

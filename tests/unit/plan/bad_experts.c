@@ -3,8 +3,7 @@
 #include "ckpt/base/array.h"
 #include "tests/unit/plan/bad.h"
 
-#define EXPERT(layer, n) \
-	"layer_" #layer "_expert_" #n "_mp_rank_00_model_states.pt"
+#define EXPERT(layer, n) "layer_" #layer "_expert_" #n "_mp_rank_00_model_states.pt"
 #define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
 #define FUSED "mlp.experts"
 
@@ -16,10 +15,9 @@
 	{                                                                      \
 #name, STAGES_12, expect, file, MKCKPT_EXPERT, n, change, NULL \
 	}
-#define STATES(name, change, stages, expect)                               \
-	{                                                                  \
-#name, stages, expect, "model_states.pt", MKCKPT_MODEL, 0, \
-			change, NULL                                       \
+#define STATES(name, change, stages, expect)                                            \
+	{                                                                               \
+#name, stages, expect, "model_states.pt", MKCKPT_MODEL, 0, change, NULL \
 	}
 #define SHARD(name, change, stages, expect)                                   \
 	{                                                                     \
@@ -29,8 +27,7 @@
 #define AUTOEP "['ds_autoep_layers'][0]"
 #define PLACED AUTOEP "['expert_placement']"
 #define PLACED_ON(rank) PLACED "['ranks'][" #rank "]['experts']"
-#define GROUPS \
-	"['optimizer_state_dict']['base_optimizer_state']['param_groups']"
+#define GROUPS "['optimizer_state_dict']['base_optimizer_state']['param_groups']"
 #define PARTITIONS "['optimizer_state_dict']['ds_zero_partition_groups']"
 #define DATA_FIRST "['ds_config']['use_data_before_expert_parallelism'] = True"
 
@@ -38,113 +35,87 @@ const struct bad bad_experts[] = {
 	FILES(lose_middle, "rm " EXPERT(0, 1), DIRECTORY,
 	      "the file of expert 1 in MoE layer 0 is missing"),
 	FILES(lose_last, "rm " EXPERT(0, 3), MODEL,
-	      "MoE layer 0 has 4 experts, but there are files"
-	      " (layer_0_expert_*) of 3"),
+	      "MoE layer 0 has 4 experts, but there are files (layer_0_expert_*) of 3"),
 	FILES(lose_layer, "rm layer_1_*", MODEL, "MoE layer 1 has 4 experts"),
 	FILES(double_expert, "cp " EXPERT(0, 0) " " EXPERT(0, 01), DIRECTORY,
 	      "is there twice: layer_0_expert_"),
-	FILES(add_layer, "cp " EXPERT(0, 0) " " EXPERT(2, 0), MODEL,
-	      "the model has 2 MoE layers"),
-	FILES(exchange_experts, "cp " EXPERT(0, 1) " " EXPERT(0, 0),
-	      EXPERT(0, 0), "has no parameters of expert 0"),
+	FILES(add_layer, "cp " EXPERT(0, 0) " " EXPERT(2, 0), MODEL, "the model has 2 MoE layers"),
+	FILES(exchange_experts, "cp " EXPERT(0, 1) " " EXPERT(0, 0), EXPERT(0, 0),
+	      "has no parameters of expert 0"),
 	FILES(cut, "truncate -s 700 " EXPERT(0, 0), EXPERT(0, 0), "truncated?"),
 
 	INSIDE(no_dict, "= []", 0, EXPERT(0, 0), "expected a dict, found list"),
 	INSIDE(tensor_missing, "del ['" NATIVE "0.bias']", 0, EXPERT(0, 0),
 	       "has no " NATIVE "0.bias"),
-	INSIDE(fused_missing, "del ['" FUSED ".w2.0']", 4, EXPERT(1, 0),
-	       "has no " FUSED ".w2.0"),
+	INSIDE(fused_missing, "del ['" FUSED ".w2.0']", 4, EXPERT(1, 0), "has no " FUSED ".w2.0"),
 	INSIDE(other_shape, "['" NATIVE "0.bias'] = Halves(4)", 0, EXPERT(0, 0),
 	       "is of another shape"),
-	INSIDE(fused_of_other_shape, "['" FUSED ".w1.0'] = Halves(3, 2)", 4,
-	       EXPERT(1, 0), "is of another shape"),
+	INSIDE(fused_of_other_shape, "['" FUSED ".w1.0'] = Halves(3, 2)", 4, EXPERT(1, 0),
+	       "is of another shape"),
 	INSIDE(no_tensor, "['" NATIVE "0.bias'] = 'x'", 0, EXPERT(0, 0),
 	       "expected a tensor, found str"),
-	INSIDE(hostile, "['" NATIVE "0.bias'] = Call('os', 'system', 'true')",
-	       0, EXPERT(0, 0), "refusing global os.system"),
+	INSIDE(hostile, "['" NATIVE "0.bias'] = Call('os', 'system', 'true')", 0, EXPERT(0, 0),
+	       "refusing global os.system"),
 	INSIDE(stranger, "['other.weight'] = 1", 2, EXPERT(0, 2),
 	       "has a other.weight, which does not belong"),
 
-	STATES(no_layers, "del ['num_experts']; del ['ds_autoep_layers']",
-	       STAGES_12, "of a model without any"),
-	STATES(no_counts, "del ['num_experts']", STAGES_ALL,
-	       "num_experts counts 0 layers"),
-	STATES(more_experts, "['num_experts'][0] = 6", STAGES_12,
-	       "MoE layer 0 has 6 experts"),
+	STATES(no_layers, "del ['num_experts']; del ['ds_autoep_layers']", STAGES_12,
+	       "of a model without any"),
+	STATES(no_counts, "del ['num_experts']", STAGES_ALL, "num_experts counts 0 layers"),
+	STATES(more_experts, "['num_experts'][0] = 6", STAGES_12, "MoE layer 0 has 6 experts"),
 	STATES(count_of_text, "['num_experts'][0] = '4'", STAGES_ALL,
 	       "num_experts[0] is not a number"),
 	STATES(too_many_experts, "['num_experts'] += 999997", STAGES_ALL,
 	       "more than 1000000 experts"),
-	STATES(third_layer, "['num_experts'] += 4", STAGES_12,
-	       "MoE layer 2 has 4 experts"),
-	STATES(third_layer, "['num_experts'] += 4", STAGE(3),
-	       "MoE layer 1 is not of AutoEP"),
-	STATES(uneven, SHAPES "['" NATIVE "2.bias'] = Size(3)", STAGES_12,
-	       "cannot be divided"),
-	STATES(mixed_group, SHAPES "['dense'] = Size(3)", STAGES_12,
-	       "others in its group by"),
-	STATES(autoep_of_text, "['ds_autoep_layers'] = 'x'", STAGES_ALL,
-	       "ds_autoep_layers is a str"),
+	STATES(third_layer, "['num_experts'] += 4", STAGES_12, "MoE layer 2 has 4 experts"),
+	STATES(third_layer, "['num_experts'] += 4", STAGE(3), "MoE layer 1 is not of AutoEP"),
+	STATES(uneven, SHAPES "['" NATIVE "2.bias'] = Size(3)", STAGES_12, "cannot be divided"),
+	STATES(mixed_group, SHAPES "['dense'] = Size(3)", STAGES_12, "others in its group by"),
+	STATES(autoep_of_text, "['ds_autoep_layers'] = 'x'", STAGES_ALL, "ds_autoep_layers is a str"),
 	STATES(autoep_twice, "['ds_autoep_layers'] += @" AUTOEP, STAGES_ALL,
 	       "of the same layer as another"),
 	STATES(layer_unknown, AUTOEP "['moe_layer_id'] = 9", STAGES_ALL,
 	       "moe_layer_id is missing or not"),
-	STATES(wrong_ep_size, AUTOEP "['ep_size'] = 4", STAGES_ALL,
-	       "ep_size is missing or not"),
+	STATES(wrong_ep_size, AUTOEP "['ep_size'] = 4", STAGES_ALL, "ep_size is missing or not"),
 	STATES(wrong_local,
-	       AUTOEP "['num_local_experts'] = 1;" AUTOEP
-		      "['ep_size'] = 4; del " AUTOEP "['expert_placement']",
+	       AUTOEP "['num_local_experts'] = 1;" AUTOEP "['ep_size'] = 4; del " AUTOEP
+		      "['expert_placement']",
 	       STAGES_ALL, "is not of 1 experts"),
 	STATES(other_format, AUTOEP "['checkpoint_format'] = 'newer'", STAGE(3),
 	       "checkpoint_format is not the one"),
-	STATES(newer_format, AUTOEP "['checkpoint_format_version'] = 2",
-	       STAGE(3), "checkpoint_format_version is missing"),
+	STATES(newer_format, AUTOEP "['checkpoint_format_version'] = 2", STAGE(3),
+	       "checkpoint_format_version is missing"),
 	STATES(no_prefix, AUTOEP "['expert_key_prefix'] = None", STAGES_ALL,
 	       "expert_key_prefix is no name"),
-	STATES(newer_placement, PLACED "['version'] = 2", STAGES_ALL,
-	       "version is missing or not"),
-	STATES(placed_twice, PLACED_ON(1) "[0] = @" PLACED_ON(0) "[0]",
-	       STAGES_ALL, "or one twice"),
-	STATES(placed_nowhere, PLACED_ON(1) "[0] = 4", STAGES_ALL,
-	       "that is not there"),
-	STATES(placed_unevenly,
-	       PLACED_ON(1) "+= @" PLACED_ON(0) "[1]; del " PLACED_ON(0) "[1]",
+	STATES(newer_placement, PLACED "['version'] = 2", STAGES_ALL, "version is missing or not"),
+	STATES(placed_twice, PLACED_ON(1) "[0] = @" PLACED_ON(0) "[0]", STAGES_ALL, "or one twice"),
+	STATES(placed_nowhere, PLACED_ON(1) "[0] = 4", STAGES_ALL, "that is not there"),
+	STATES(placed_unevenly, PLACED_ON(1) "+= @" PLACED_ON(0) "[1]; del " PLACED_ON(0) "[1]",
 	       STAGES_ALL, "different numbers of experts"),
-	STATES(rank_twice, PLACED "['ranks'][1]['rank'] = 0", STAGES_ALL,
-	       "or twice"),
-	STATES(rank_missing, "del " PLACED "['ranks'][1]", STAGES_ALL,
-	       "does not list the ranks"),
+	STATES(rank_twice, PLACED "['ranks'][1]['rank'] = 0", STAGES_ALL, "or twice"),
+	STATES(rank_missing, "del " PLACED "['ranks'][1]", STAGES_ALL, "does not list the ranks"),
 	STATES(other_map,
 	       AUTOEP "['affine_maps'] = {'params': {'" FUSED ".w1': {'ranks': {0:"
-		      "{'pieces': [{'shape': Size(2, 2, 3), 'source': (0, []),"
-		      "'dest': (0, [])}]}}}}}",
+		"{'pieces': [{'shape': Size(2, 2, 3), 'source': (0, []),'dest': (0, [])}]}}}}}",
 	       STAGES_ALL, "affine_maps place experts elsewhere"),
 
 	/* Entries that contradict the shards. */
-	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0,
-	  MKCKPT_MODEL, 0,
-	  SHAPES "['" NATIVE "2.bias'] = Size(3);" SHAPES "['" NATIVE
-		 "3.bias'] = Size(3)",
-	  NULL },
-	{ "data_first", STAGES_12, "disagree on where", SHARD_1, MKCKPT_MODEL,
-	  0, DATA_FIRST, NULL },
-	{ "data_first", STAGE(3), "is cut over 2 ranks, one in 1", SHARD_0,
-	  MKCKPT_MODEL, 0, DATA_FIRST, NULL },
+	{ "other_degree", STAGES_12, "is partitioned over 2 ranks", SHARD_0, MKCKPT_MODEL, 0,
+	  SHAPES "['" NATIVE "2.bias'] = Size(3);" SHAPES "['" NATIVE "3.bias'] = Size(3)", NULL },
+	{ "data_first", STAGES_12, "disagree on where", SHARD_1, MKCKPT_MODEL, 0, DATA_FIRST, NULL },
+	{ "data_first", STAGE(3), "is cut over 2 ranks, one in 1", SHARD_0, MKCKPT_MODEL, 0,
+	  DATA_FIRST, NULL },
 	SHARD(other_group_name, GROUPS "[1]['name'] = 'ep_size_4'", STAGES_12,
 	      "is not the group of experts (ep_size_2)"),
-	SHARD(unmarked_group, "del " GROUPS "[1]['moe']", STAGES_12,
-	      "is not the group of experts"),
-	SHARD(marked_group,
-	      GROUPS "[0]['moe'] = True; " GROUPS "[0]['name'] = 'ep_size_2'",
+	SHARD(unmarked_group, "del " GROUPS "[1]['moe']", STAGES_12, "is not the group of experts"),
+	SHARD(marked_group, GROUPS "[0]['moe'] = True; " GROUPS "[0]['name'] = 'ep_size_2'",
 	      STAGES_12, "is not the group of experts"),
-	SHARD(whole_partition,
-	      "['optimizer_state_dict']['partition_count'][1] = 4", STAGES_12,
+	SHARD(whole_partition, "['optimizer_state_dict']['partition_count'][1] = 4", STAGES_12,
 	      "is partitioned over 4 ranks"),
-	SHARD(no_partition_groups, "del " PARTITIONS, STAGE(3),
+	SHARD(no_partition_groups, "del " PARTITIONS, STAGE(3), "is cut over 2 ranks"),
+	SHARD(other_partition_rank, PARTITIONS "[1]['partition_rank'] = 1", STAGE(3),
+	      "is cut over 2 ranks, one in 2"),
+	SHARD(other_partition_ranks, PARTITIONS "[1]['partition_ranks'][1] = 2", STAGE(3),
 	      "is cut over 2 ranks"),
-	SHARD(other_partition_rank, PARTITIONS "[1]['partition_rank'] = 1",
-	      STAGE(3), "is cut over 2 ranks, one in 2"),
-	SHARD(other_partition_ranks, PARTITIONS "[1]['partition_ranks'][1] = 2",
-	      STAGE(3), "is cut over 2 ranks"),
 };
 const size_t bad_experts_n = COUNT(bad_experts);

@@ -59,14 +59,10 @@ static struct mkckpt good(int stage)
 #define NATIVE "moe.deepspeed_moe.experts.deepspeed_experts."
 
 static const struct mkckpt_param expert_params[] = {
-	{ "emb.weight", 2, { 11, 7 }, 0 },
-	{ NATIVE "0.bias", 1, { 3 }, 1 },
-	{ NATIVE "1.bias", 1, { 3 }, 1 },
-	{ NATIVE "2.bias", 1, { 3 }, 1 },
-	{ NATIVE "3.bias", 1, { 3 }, 1 },
-	{ "mlp.experts.w1", 3, { 4, 2, 3 }, 2 },
-	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 2 },
-	{ "mlp.experts.w3", 3, { 4, 2, 3 }, 2 },
+	{ "emb.weight", 2, { 11, 7 }, 0 },       { NATIVE "0.bias", 1, { 3 }, 1 },
+	{ NATIVE "1.bias", 1, { 3 }, 1 },        { NATIVE "2.bias", 1, { 3 }, 1 },
+	{ NATIVE "3.bias", 1, { 3 }, 1 },        { "mlp.experts.w1", 3, { 4, 2, 3 }, 2 },
+	{ "mlp.experts.w2", 3, { 4, 3, 2 }, 2 }, { "mlp.experts.w3", 3, { 4, 2, 3 }, 2 },
 };
 
 static const struct mkckpt_param fused_params[] = {
@@ -77,22 +73,17 @@ static const struct mkckpt_param fused_params[] = {
 };
 
 static const struct mkckpt_extra expert_extras[] = {
-	{ .name = NATIVE "0.frozen", .dtype = DTYPE_BF16, .ndim = 1,
-	  .shape = { 3 }, .first = 10 },
-	{ .name = NATIVE "1.frozen", .dtype = DTYPE_BF16, .ndim = 1,
-	  .shape = { 3 }, .first = 20 },
-	{ .name = NATIVE "2.frozen", .dtype = DTYPE_F32, .ndim = 1,
-	  .shape = { 3 }, .first = 30 },
-	{ .name = NATIVE "3.frozen", .dtype = DTYPE_BF16, .ndim = 1,
-	  .shape = { 3 }, .first = 40 },
+	{ .name = NATIVE "0.frozen", .dtype = DTYPE_BF16, .ndim = 1, .shape = { 3 }, .first = 10 },
+	{ .name = NATIVE "1.frozen", .dtype = DTYPE_BF16, .ndim = 1, .shape = { 3 }, .first = 20 },
+	{ .name = NATIVE "2.frozen", .dtype = DTYPE_F32, .ndim = 1, .shape = { 3 }, .first = 30 },
+	{ .name = NATIVE "3.frozen", .dtype = DTYPE_BF16, .ndim = 1, .shape = { 3 }, .first = 40 },
 };
 
 static const unsigned expert_order[] = { 2, 0, 3, 1 };
 
 static const struct mkckpt_layer expert_layers[] = {
 	{ .prefix = NATIVE, .n = 4, .ep = 2 },
-	{ .prefix = "mlp.experts", .fused = true, .n = 4, .ep = 2,
-	  .order = expert_order },
+	{ .prefix = "mlp.experts", .fused = true, .n = 4, .ep = 2, .order = expert_order },
 };
 
 static struct mkckpt good_experts(int stage)
@@ -150,28 +141,26 @@ static void check_views(const char *name, const char *dir)
 	plan_close(universal);
 }
 
-static void check_fails(const char *name, const char *dir, const char *file,
-			const char *expect)
+static void check_fails(const char *name, const char *dir, const char *file, const char *expect)
 {
 	struct errmsg err = { "" };
 	const int rc = open_and_walk(dir, &err);
 
 	check_views(name, dir);
-	if (rc < 0 && rc != WALK_BROKEN && strstr(err.text, expect) &&
-	    strstr(err.text, file))
+	if (rc < 0 && rc != WALK_BROKEN && strstr(err.text, expect) && strstr(err.text, file))
 		return;
 	failures++;
 	if (rc >= 0)
 		print_error("%s: is not noticed\n", name);
 	else
-		print_error("%s: expected \"%s\" and \"%s\", got \"%s\" (%s)\n",
-			    name, file, expect, err.text, strerror(-rc));
+		print_error("%s: expected \"%s\" and \"%s\", got \"%s\" (%s)\n", name, file, expect,
+			    err.text, strerror(-rc));
 }
 
-static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		     unsigned rank, void *ctx)
+static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		     void *ctx)
 {
-	const struct bad *const b = ctx;
+	const struct bad *b = ctx;
 
 	if (b->change && b->kind == kind && b->rank == rank)
 		literal_change(m, root, b->change);
@@ -182,7 +171,7 @@ typedef struct mkckpt (*make_good)(int stage);
 static void check_bad(const struct bad *b, int stage, make_good make)
 {
 	struct mkckpt c = make(stage);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	char name[128];
 
 	c.edit = edit_one;
@@ -201,14 +190,13 @@ static void check_good(make_good make)
 
 	for (int stage = 1; stage <= 3; stage++) {
 		const struct mkckpt c = make(stage);
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct plan *p = NULL;
 		char why[1024];
 
 		mkckpt_write(&c, dir);
-		if (open_and_walk(dir, &err) ||
-		    plan_open(test_context(), dir, &options, &p, &err))
+		if (open_and_walk(dir, &err) || plan_open(test_context(), dir, &options, &p, &err))
 			fail_msg("stage %d: %s", stage, err.text);
 		if (!mkckpt_check(&c, p, why, sizeof(why)))
 			fail_msg("stage %d: %s", stage, why);
@@ -252,20 +240,18 @@ static void defects_of_experts_are_reported(void **state)
 	check_table(bad_experts, bad_experts_n, good_experts);
 }
 
-static void check_truncated(const struct mkckpt *c, const char *dir,
-			    enum mkckpt_file kind, unsigned rank,
-			    const char *file)
+static void check_truncated(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
+			    unsigned rank, const char *file)
 {
 	char path[PATH_MAX];
 	struct bytebuf whole;
 
 	mkckpt_path(c, dir, kind, rank, path);
 	whole = mkpt_load(path);
-	for (size_t n = 0; n < whole.len;
-	     n += n < 64 ? 1 + n / 8 : 1 + whole.len / 37) {
-		const char *const expect = n == 0  ? "empty file"
-					   : n < 4 ? "not a file of torch.save"
-						   : "truncated?";
+	for (size_t n = 0; n < whole.len; n += n < 64 ? 1 + n / 8 : 1 + whole.len / 37) {
+		const char *expect = n == 0  ? "empty file"
+				     : n < 4 ? "not a file of torch.save"
+					     : "truncated?";
 		char name[64];
 
 		mkpt_save(path, whole.data, n);
@@ -282,7 +268,7 @@ static void truncated_files_are_reported(void **state)
 {
 	for (int stage = 2; stage <= 3; stage++) {
 		const struct mkckpt c = good(stage);
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 
 		mkckpt_write(&c, dir);
 		check_truncated(&c, dir, MKCKPT_OPTIM, 0, SHARD_0);
@@ -321,7 +307,7 @@ static void strings_in_the_module_are_left_out(void **state)
 	static const struct bad b = { .kind = MKCKPT_MODEL,
 				      .change = "['module']['frozen'] = 'text'" };
 	struct mkckpt c = good(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p;
 	uint64_t node;
@@ -329,11 +315,9 @@ static void strings_in_the_module_are_left_out(void **state)
 	c.edit = edit_one;
 	c.ctx = (void *)&b;
 	mkckpt_write(&c, dir);
-	if (plan_open(test_context(), dir, &options, &p, &err) ||
-	    walk_plan(p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err) || walk_plan(p, &err))
 		fail_msg("%s", err.text);
-	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err),
-			 -ENOENT);
+	assert_int_equal(plan_lookup(p, PLAN_ZERO, "frozen", &node, &err), -ENOENT);
 	assert_int_equal(zckpt_of(plan_checkpoint(p))->model.ranks[0].nwarnings, 1);
 	assert_string_equal(zckpt_of(plan_checkpoint(p))->model.ranks[0].warnings[0],
 			    "module: frozen: left out: not a tensor");
@@ -351,7 +335,7 @@ static void dimensions_may_be_members_of_enums(void **state)
 			  " 'partition_dim': Call('mine', 'Dim', 1)}]",
 	};
 	struct mkckpt c = good(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 
 	c.edit = edit_one;
@@ -362,16 +346,15 @@ static void dimensions_may_be_members_of_enums(void **state)
 	mkckpt_free_dir(dir);
 }
 
-static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		       unsigned rank, void *ctx)
+static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		       void *ctx)
 {
 	static const uint64_t none = 0;
-	struct value *const module = mkpt_ordered_dict(m);
+	struct value *module = mkpt_ordered_dict(m);
 
 	if (kind != MKCKPT_MODEL)
 		return;
-	mkpt_set(m, module, "l1.weight",
-		 mkpt_tensor(m, DTYPE_I8, &none, 1, ""));
+	mkpt_set(m, module, "l1.weight", mkpt_tensor(m, DTYPE_I8, &none, 1, ""));
 	mkpt_set(m, root, "module", module);
 }
 
@@ -381,7 +364,7 @@ static void modules_of_integers_are_not_filled(void **state)
 	static const struct view_type type = { PLAN_RESHARD, .ranks = 2, .stage = 1 };
 	static const struct plan_options options = { .crc_zero = true };
 	struct mkckpt c = good(3);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct plan *universal, *p = NULL;
 	struct errmsg err = { "" };
 
@@ -389,8 +372,7 @@ static void modules_of_integers_are_not_filled(void **state)
 	mkckpt_write(&c, dir);
 	if (plan_open(test_context(), dir, &options, &universal, &err))
 		fail_msg("%s", err.text);
-	assert_true(plan_open_derived(universal, &type, &p, &err) ||
-		    walk_plan(p, &err));
+	assert_true(plan_open_derived(universal, &type, &p, &err) || walk_plan(p, &err));
 	assert_non_null(strstr(err.text, "l1.weight: no cast from the master weights"));
 	plan_close(p);
 	plan_close(universal);
@@ -404,9 +386,14 @@ static void long_names_of_experts_are_refused(void **state)
 	static const struct mkckpt_layer layer = { .prefix = NATIVE, .n = N, .ep = 2 };
 	static char names[N][NAME_MAX + 64];
 	struct mkckpt_param p[N];
-	const struct mkckpt c = { .stage = 1, .ranks = 2, .params = p, .nparams = N,
-				  .ngroups = 1, .layers = &layer, .nlayers = 1 };
-	char *const dir = mkckpt_new_dir();
+	const struct mkckpt c = { .stage = 1,
+				  .ranks = 2,
+				  .params = p,
+				  .nparams = N,
+				  .ngroups = 1,
+				  .layers = &layer,
+				  .nlayers = 1 };
+	char *dir = mkckpt_new_dir();
 
 	for (int i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), NATIVE "%d.%0*d", i, LEN, 0);
@@ -430,12 +417,11 @@ static struct bytebuf load_case(const char *path)
 	return out;
 }
 
-static void check_in_place(const char *name, const struct bytebuf *file,
-			   int stage, enum mkckpt_file kind, const char *place,
-			   const char *expect)
+static void check_in_place(const char *name, const struct bytebuf *file, int stage,
+			   enum mkckpt_file kind, const char *place, const char *expect)
 {
 	const struct mkckpt c = good(stage);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	char path[PATH_MAX];
 
 	mkckpt_write(&c, dir);
@@ -451,15 +437,13 @@ static void each_file_is_refused(void **state)
 
 	realfiles_glob(&g, "tests/bad/*.p[kt]*.expect");
 	for (size_t i = 0; i < g.gl_pathc; i++) {
-		char *const path = g.gl_pathv[i];
-		char *const expect = realfiles_expect(path);
+		char *path = g.gl_pathv[i];
+		char *expect = realfiles_expect(path);
 		struct bytebuf file = load_case(path);
 
 		for (int stage = 2; stage <= 3; stage++) {
-			check_in_place(path, &file, stage, MKCKPT_OPTIM, SHARD_0,
-				       expect);
-			check_in_place(path, &file, stage, MKCKPT_MODEL, MODEL,
-				       expect);
+			check_in_place(path, &file, stage, MKCKPT_OPTIM, SHARD_0, expect);
+			check_in_place(path, &file, stage, MKCKPT_MODEL, MODEL, expect);
 		}
 		bytebuf_done(&file);
 		free(expect);
@@ -472,22 +456,16 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(undamaged_is_served),
-		cmocka_unit_test_setup(defects_of_files_are_reported,
-				       forget_failures),
-		cmocka_unit_test_setup(defects_of_model_states_are_reported,
-				       forget_failures),
-		cmocka_unit_test_setup(defects_of_optimizer_shards_are_reported,
-				       forget_failures),
-		cmocka_unit_test_setup(defects_of_experts_are_reported,
-				       forget_failures),
+		cmocka_unit_test_setup(defects_of_files_are_reported, forget_failures),
+		cmocka_unit_test_setup(defects_of_model_states_are_reported, forget_failures),
+		cmocka_unit_test_setup(defects_of_optimizer_shards_are_reported, forget_failures),
+		cmocka_unit_test_setup(defects_of_experts_are_reported, forget_failures),
 		cmocka_unit_test_setup(truncated_files_are_reported, forget_failures),
-		cmocka_unit_test_setup(unreadable_files_are_reported,
-				       forget_failures),
+		cmocka_unit_test_setup(unreadable_files_are_reported, forget_failures),
 		cmocka_unit_test(strings_in_the_module_are_left_out),
 		cmocka_unit_test(dimensions_may_be_members_of_enums),
 		cmocka_unit_test(modules_of_integers_are_not_filled),
-		cmocka_unit_test_setup(long_names_of_experts_are_refused,
-				       forget_failures),
+		cmocka_unit_test_setup(long_names_of_experts_are_refused, forget_failures),
 		cmocka_unit_test_setup(each_file_is_refused, forget_failures),
 	};
 

@@ -45,18 +45,17 @@ struct writing {
 	unsigned mp;
 };
 
-static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		     unsigned rank, void *ctx)
+static void edit_one(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		     void *ctx)
 {
-	const struct writing *const w = ctx;
+	const struct writing *w = ctx;
 
 	(void)rank;
 	if (kind == MKCKPT_MODEL) {
 		mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
 		mkpt_set(m, root, "mp_world_size", mkpt_int(m, RANKS));
 	}
-	if (w->defect && w->defect->change && w->defect->kind == kind &&
-	    w->defect->mp == w->mp)
+	if (w->defect && w->defect->change && w->defect->kind == kind && w->defect->mp == w->mp)
 		literal_change(m, root, w->defect->change);
 }
 
@@ -71,7 +70,7 @@ static char *write_ranks(const struct defect *defect, bool degrees)
 			    .ctx = &w,
 			    .tp = degrees ? TP : 0,
 			    .pp = degrees ? PP : 0 };
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 
 	for (w.mp = 0; w.mp < RANKS; w.mp++) {
 		c.mp = w.mp;
@@ -114,38 +113,30 @@ static int serve(const char *dir, struct errmsg *err)
 
 static const struct defect defects[] = {
 	FILES(lose_model, "rm " MODEL(2), "",
-	      "the model-states file of data-parallel rank 0, model-parallel"
-	      " rank 2 is missing"),
+	      "the model-states file of data-parallel rank 0, model-parallel rank 2 is missing"),
 	FILES(lose_shard, "rm " SHARD(1), "",
-	      "the optimizer shard of data-parallel rank 0, model-parallel rank"
-	      " 1 is missing"),
+	      "the optimizer shard of data-parallel rank 0, model-parallel rank 1 is missing"),
 	FILES(rank_too_many, "cp " MODEL(3) " mp_rank_05_model_states.pt", "",
 	      "model-parallel rank 4 is missing"),
-	FILES(model_twice, "cp " MODEL(1) " mp_rank_1_model_states.pt",
-	      MODEL(1), "is there twice"),
-	FILES(shard_twice, "cp " SHARD(1) " zero_pp_rank_0_mp_rank_01optim_states.pt",
-	      SHARD(1), "is there twice"),
+	FILES(model_twice, "cp " MODEL(1) " mp_rank_1_model_states.pt", MODEL(1), "is there twice"),
+	FILES(shard_twice, "cp " SHARD(1) " zero_pp_rank_0_mp_rank_01optim_states.pt", SHARD(1),
+	      "is there twice"),
 	FILES(cut_model, "truncate -s 500 " MODEL(3), MODEL(3), "truncated?"),
 	FILES(cut_shard, "truncate -s 500 " SHARD(3), SHARD(3), "truncated?"),
 	/* What the other stage has. */
-	FILES(shard_of_another, "cp " SHARD(0) " " SHARD(2), SHARD(2),
-	      "elements"),
+	FILES(shard_of_another, "cp " SHARD(0) " " SHARD(2), SHARD(2), "elements"),
 	EDIT(later_step, MODEL, 1, "['global_steps'] = 5", MODEL(1),
 	     "is of global step 5, mp_rank_00_model_states.pt of 4"),
-	EDIT(later_step, MODEL, 3, "['global_steps'] = 5", MODEL(3),
-	     "is of global step 5"),
+	EDIT(later_step, MODEL, 3, "['global_steps'] = 5", MODEL(3), "is of global step 5"),
 	EDIT(later_optimizer, OPTIM, 1, LATER, SHARD(1),
 	     "differ in step of group 0: not of one step?"),
-	EDIT(later_optimizer, OPTIM, 2, LATER, SHARD(2),
-	     "differ in step of group 0"),
-	EDIT(step_of_another_kind, OPTIM, 3, STATES "['step'] = 4", SHARD(3),
-	     "differ in step"),
+	EDIT(later_optimizer, OPTIM, 2, LATER, SHARD(2), "differ in step of group 0"),
+	EDIT(step_of_another_kind, OPTIM, 3, STATES "['step'] = 4", SHARD(3), "differ in step"),
 	EDIT(other_version, OPTIM, 1, "['ds_version'] = '0.18.0'", SHARD(1),
 	     "was written by DeepSpeed 0.18.0"),
 	EDIT(wider, MODEL, 1, SHAPE "= Size(4, 4)", MODEL(0),
 	     "1.weight: the slice of tensor-parallel rank 1 does not fit"),
-	EDIT(more_dimensions, MODEL, 1, SHAPE "= Size(2, 2, 3)", MODEL(0),
-	     "1.weight: the slice of"),
+	EDIT(more_dimensions, MODEL, 1, SHAPE "= Size(2, 2, 3)", MODEL(0), "1.weight: the slice of"),
 	/* The slices fit each other; the shard has other lengths. */
 	EDIT(longer, MODEL, 1, SHAPE "= Size(40, 3)", SHARD(1),
 	     "group 0 (1.weight, ...): the fp32 partition has"),
@@ -160,16 +151,15 @@ static void defects_are_reported(void **state)
 	unsigned failures = 0;
 
 	for (size_t i = 0; i < COUNT(defects); i++) {
-		char *const dir = write_ranks(&defects[i], true);
+		char *dir = write_ranks(&defects[i], true);
 		struct errmsg err = { "" };
 		const int rc = serve(dir, &err);
 
-		if (rc >= 0 || rc == WALK_BROKEN ||
-		    !strstr(err.text, defects[i].expect) ||
+		if (rc >= 0 || rc == WALK_BROKEN || !strstr(err.text, defects[i].expect) ||
 		    !strstr(err.text, defects[i].file)) {
 			failures++;
-			print_error("%s, rank %u: %d, \"%s\"\n", defects[i].name,
-				    defects[i].mp, rc, err.text);
+			print_error("%s, rank %u: %d, \"%s\"\n", defects[i].name, defects[i].mp, rc,
+				    err.text);
 		}
 		mkckpt_free_dir(dir);
 	}
@@ -178,7 +168,7 @@ static void defects_are_reported(void **state)
 
 static void undamaged_is_served(void **state)
 {
-	char *const dir = write_ranks(NULL, true);
+	char *dir = write_ranks(NULL, true);
 	struct errmsg err = { "" };
 
 	if (serve(dir, &err))
@@ -193,7 +183,7 @@ static void a_lost_last_rank_is_missed(void **state)
 	const struct defect d = { .shell = "rm " MODEL(3) " " SHARD(3) };
 
 	for (int degrees = 0; degrees < 2; degrees++) {
-		char *const dir = write_ranks(&d, degrees);
+		char *dir = write_ranks(&d, degrees);
 		struct errmsg err = { "" };
 
 		assert_true(serve(dir, &err) < 0);

@@ -32,15 +32,13 @@ struct bias {
 static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 {
 	/* Each rank has all of it, in one piece. */
-	static const char rank[] =
-		"{'pieces': [{'shape': [4], 'source': [0, [1]], 'dest': [0, [1]],"
-		" 'locations': [0, 1], 'scale': %1$.60f}]}";
+	static const char rank[] = "{'pieces': [{'shape': [4], 'source': [0, [1]], 'dest': [0, [1]],"
+				   " 'locations': [0, 1], 'scale': %1$.60f}]}";
 	char ranks[2 * sizeof(rank) + 32], map[1024];
 
 	if (!b->scale) {
 		literal_change(m, root,
-			       "['universal_checkpoint_info']"
-			       "['parameter_to_average_patterns'] = ['bias']");
+		"['universal_checkpoint_info']['parameter_to_average_patterns'] = ['bias']");
 		return;
 	}
 	snprintf(ranks, sizeof(ranks), "{0: %s, 1: %s}", rank, rank);
@@ -53,10 +51,9 @@ static void set_rule(struct mkpt *m, struct value *root, const struct bias *b)
 
 static unsigned writing; /* the tensor-parallel rank */
 
-static void edit(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		 unsigned rank, void *ctx)
+static void edit(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank, void *ctx)
 {
-	const struct bias *const b = ctx;
+	const struct bias *b = ctx;
 	struct value *d, *states;
 
 	(void)rank;
@@ -65,9 +62,7 @@ static void edit(struct mkpt *m, struct value *root, enum mkckpt_file kind,
 		return;
 	}
 	d = value_find(root, "optimizer_state_dict");
-	states = value_find_path(d, "base_optimizer_state", "state", NULL)
-			 ->dict.v[0]
-			 .val;
+	states = value_find_path(d, "base_optimizer_state", "state", NULL)->dict.v[0].val;
 	value_find(d, "single_partition_of_fp32_groups")->seq.v[0] =
 		mkpt_flat(m, b->dtype, NUMEL, NUMEL, true, b->slices[writing]);
 	for (unsigned s = 1; s < MKCKPT_STATES; s++)
@@ -90,7 +85,7 @@ static char *write_bias(const struct bias *b)
 			    .pp = 1,
 			    .edit = edit,
 			    .ctx = (void *)b };
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 
 	for (writing = 0; writing < RANKS; writing++) {
 		c.mp = writing;
@@ -110,8 +105,7 @@ static struct plan *open_plan(const char *dir)
 	return p;
 }
 
-static void check_file(struct plan *p, const char *name, enum dtype dtype,
-		       const void *want)
+static void check_file(struct plan *p, const char *name, enum dtype dtype, const void *want)
 {
 	const size_t len = NUMEL * dtype_size(dtype);
 	const struct extent_map *map;
@@ -165,11 +159,10 @@ static void means_are_of_the_tensors_type(void **state)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		const struct bias b = { .dtype = cases[i].dtype,
-					.slices = { cases[i].slices[0],
-						    cases[i].slices[1] },
+					.slices = { cases[i].slices[0], cases[i].slices[1] },
 					.second = "exp_avg_sq" };
-		char *const dir = write_bias(&b);
-		struct plan *const p = open_plan(dir);
+		char *dir = write_bias(&b);
+		struct plan *p = open_plan(dir);
 		struct errmsg err = { "" };
 
 		if (plan_check(p, &err))
@@ -190,17 +183,15 @@ static void scales_are_undone_by_state(void **state)
 	static const struct {
 		const char *file;
 		int power;
-	} states[] = { { "fp32.pt", 1 },
-		       { "exp_avg.pt", -1 },
-		       { "exp_avg_sq.pt", -2 } };
+	} states[] = { { "fp32.pt", 1 }, { "exp_avg.pt", -1 }, { "exp_avg_sq.pt", -2 } };
 
 	for (size_t i = 0; i < 3; i++) {
 		const struct bias b = { .dtype = DTYPE_F32,
 					.slices = { held, held },
 					.scale = scales[i],
 					.second = "exp_avg_sq" };
-		char *const dir = write_bias(&b);
-		struct plan *const p = open_plan(dir);
+		char *dir = write_bias(&b);
+		struct plan *p = open_plan(dir);
 		struct errmsg err = { "" };
 
 		if (plan_check(p, &err))
@@ -227,16 +218,13 @@ static void what_cannot_be_computed_is_refused(void **state)
 		const char *second, *says;
 		int rc;
 	} cases[] = {
-		{ DTYPE_I64, 0, "exp_avg_sq",
-		  "parameter bias: the mean of int64 tensors", -ENOTSUP },
+		{ DTYPE_I64, 0, "exp_avg_sq", "parameter bias: the mean of int64 tensors", -ENOTSUP },
 		{ DTYPE_I64, 2, "exp_avg_sq", "scaled pieces of them", -ENOTSUP },
 		{ DTYPE_F32, 2, "momentum",
-		  "parameter bias: its pieces are scaled, and how that scales"
-		  " momentum is not known",
+		"parameter bias: its pieces are scaled, and how that scales momentum is not known",
 		  -ENOTSUP },
 		{ DTYPE_F32, 1e-30, "exp_avg_sq",
-		  "parameter bias: its exp_avg_sq cannot be divided by 1e-30 to"
-		  " the power of -2",
+		  "parameter bias: its exp_avg_sq cannot be divided by 1e-30 to the power of -2",
 		  -EBADMSG },
 	};
 
@@ -245,8 +233,8 @@ static void what_cannot_be_computed_is_refused(void **state)
 					.slices = { elements, elements },
 					.scale = cases[i].scale,
 					.second = cases[i].second };
-		char *const dir = write_bias(&b);
-		struct plan *const p = open_plan(dir);
+		char *dir = write_bias(&b);
+		struct plan *p = open_plan(dir);
 		struct errmsg err = { "" };
 
 		assert_int_equal(plan_check(p, &err), cases[i].rc);
@@ -263,8 +251,8 @@ static void other_states_may_be_averaged(void **state)
 	const struct bias b = { .dtype = DTYPE_F32,
 				.slices = { elements, elements },
 				.second = "momentum" };
-	char *const dir = write_bias(&b);
-	struct plan *const p = open_plan(dir);
+	char *dir = write_bias(&b);
+	struct plan *p = open_plan(dir);
 	struct errmsg err = { "" };
 
 	if (plan_check(p, &err))

@@ -15,9 +15,8 @@
  * {a: {b.c}} and, deeper, {a: {b: {c}}}. */
 static void nest(struct mkpt *m, struct value *root, unsigned depth)
 {
-	const struct value_dict *const flat =
-		value_pairs(value_find(root, "module"));
-	struct value *const nested = mkpt_dict(m);
+	const struct value_dict *flat = value_pairs(value_find(root, "module"));
+	struct value *nested = mkpt_dict(m);
 
 	for (size_t i = 0; i < flat->n; i++) {
 		const char *name = flat->v[i].key->str.p;
@@ -25,8 +24,7 @@ static void nest(struct mkpt *m, struct value *root, unsigned depth)
 		const char *dot;
 
 		for (unsigned k = 0; k < depth && (dot = strchr(name, '.')); k++) {
-			char *const first = arena_strndup(
-				&m->arena, name, (size_t)(dot - name));
+			char *first = arena_strndup(&m->arena, name, (size_t)(dot - name));
 			struct value *inner = value_find(in, first);
 
 			if (!inner) {
@@ -54,13 +52,11 @@ static void module_nested_deeply(struct mkpt *m, struct value *root)
 /* The states of groups as a list, as DeepSpeed's unit tests write them. */
 static void states_in_a_list(struct mkpt *m, struct value *root)
 {
-	struct value *const d = value_find(root, "optimizer_state_dict");
-	struct value *const base = value_find(d, "base_optimizer_state");
-	struct value *const optimizer =
-		base ? base : value_find(d, "optimizer_state_dict");
-	const struct value_dict *const state =
-		value_pairs(value_find(optimizer, "state"));
-	struct value *const list = mkpt_list(m);
+	struct value *d = value_find(root, "optimizer_state_dict");
+	struct value *base = value_find(d, "base_optimizer_state");
+	struct value *optimizer = base ? base : value_find(d, "optimizer_state_dict");
+	const struct value_dict *state = value_pairs(value_find(optimizer, "state"));
+	struct value *list = mkpt_list(m);
 
 	for (size_t g = 0; g < state->n; g++)
 		mkpt_add(m, list, state->v[g].val);
@@ -73,10 +69,10 @@ struct form {
 	void (*edit)(struct mkpt *m, struct value *root);
 };
 
-static void edit_file(struct mkpt *m, struct value *root,
-		      enum mkckpt_file kind, unsigned rank, void *ctx)
+static void edit_file(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		      void *ctx)
 {
-	const struct form *const f = ctx;
+	const struct form *f = ctx;
 
 	(void)rank;
 	if (kind == f->kind)
@@ -90,7 +86,7 @@ struct warnings {
 
 static void take_warning(void *ctx, const char *text)
 {
-	struct warnings *const w = ctx;
+	struct warnings *w = ctx;
 
 	w->n++;
 	errmsg_set(w->last, 0, "%s", text);
@@ -108,7 +104,7 @@ static void check_form(const struct form *f, int stage)
 {
 	static const struct plan_options options = { .crc_zero = false };
 	struct mkckpt c = mkckpt_small(stage);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p = NULL;
 	char why[400] = "";
@@ -116,8 +112,7 @@ static void check_form(const struct form *f, int stage)
 	c.edit = edit_file;
 	c.ctx = (void *)f;
 	mkckpt_write(&c, dir);
-	if (plan_open(test_context(), dir, &options, &p, &err) ||
-	    walk_plan(p, &err))
+	if (plan_open(test_context(), dir, &options, &p, &err) || walk_plan(p, &err))
 		fail_msg("%s, stage %d: %s", f->name, stage, err.text);
 	if (!mkckpt_check(&c, p, why, sizeof(why)))
 		fail_msg("%s, stage %d: %s", f->name, stage, why);
@@ -157,7 +152,7 @@ static void a_lora_run_without_its_weights_is_noticed(void **state)
 	(void)state;
 	for (size_t base = 0; base <= COUNT(bases); base++) {
 		struct mkckpt c = mkckpt_small(2);
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct plan *p = NULL;
 

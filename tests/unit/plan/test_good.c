@@ -45,8 +45,7 @@ static int find_node(struct good *g, const char *path, uint64_t *node)
 	while (!rc && (name = strsep(&rest, "/")))
 		rc = plan_lookup(g->plan, *node, name, node, &err);
 	if (rc)
-		good_fail(&g->tally, "%s: lookup: %s (%s)", path, strerror(-rc),
-			  err.text);
+		good_fail(&g->tally, "%s: lookup: %s (%s)", path, strerror(-rc), err.text);
 	return rc;
 }
 
@@ -60,11 +59,10 @@ static uint64_t next_random(uint64_t *state)
 
 /* Read the file again, in pieces of random lengths from random places, and from
  * one of them to its end; compare with `whole`. */
-static void check_pieces(struct good *g, const char *path, struct vfile *f,
-			 struct span whole)
+static void check_pieces(struct good *g, const char *path, struct vfile *f, struct span whole)
 {
 	uint64_t seed = 88172645463325252u + whole.len;
-	uint8_t *const piece = xrealloc(NULL, whole.len + 1);
+	uint8_t *piece = xrealloc(NULL, whole.len + 1);
 
 	for (unsigned i = 0; i < 40; i++) {
 		const uint64_t off = next_random(&seed) % (whole.len + 1);
@@ -74,13 +72,9 @@ static void check_pieces(struct good *g, const char *path, struct vfile *f,
 		struct errmsg err = { "" };
 		const int64_t got = vfile_read(f, piece, want, off, &err);
 
-		if (got != (int64_t)expect ||
-		    memcmp(piece, whole.p + off, expect)) {
-			good_fail(
-				&g->tally,
-				"%s: %zu bytes at %llu: %lld, expected %zu (%s)",
-				path, want, (unsigned long long)off,
-				(long long)got, expect, err.text);
+		if (got != (int64_t)expect || memcmp(piece, whole.p + off, expect)) {
+			good_fail(&g->tally, "%s: %zu bytes at %llu: %lld, expected %zu (%s)", path,
+				  want, (unsigned long long)off, (long long)got, expect, err.text);
 			break;
 		}
 	}
@@ -103,8 +97,7 @@ static struct span read_file(struct good *g, const char *path)
 		return (struct span){ NULL, 0 };
 	if (plan_stat(g->plan, node, &st, &err) || st.is_dir || !st.size ||
 	    plan_file_open(g->plan, node, &f, &err)) {
-		good_fail(&g->tally, "%s: not a file that opens (%s)", path,
-			  err.text);
+		good_fail(&g->tally, "%s: not a file that opens (%s)", path, err.text);
 		return (struct span){ NULL, 0 };
 	}
 	bytes = xrealloc(NULL, st.size + 1);
@@ -124,7 +117,7 @@ static struct span read_file(struct good *g, const char *path)
 /* file <path> <bytes> <sha256> */
 static void check_file(struct good *g, const struct line *l)
 {
-	const char *const path = l->field[1];
+	const char *path = l->field[1];
 	const struct span bytes = read_file(g, path);
 	char hex[GOOD_HEX_LEN + 1];
 
@@ -132,11 +125,9 @@ static void check_file(struct good *g, const struct line *l)
 		return;
 	hex_digest(bytes.p, bytes.len, hex);
 	if (bytes.len != strtoull(l->field[2], NULL, 10))
-		good_fail(&g->tally, "%s: %zu bytes, expected %s", path,
-			  bytes.len, l->field[2]);
+		good_fail(&g->tally, "%s: %zu bytes, expected %s", path, bytes.len, l->field[2]);
 	else if (strcmp(hex, l->field[3]))
-		good_fail(&g->tally, "%s: right size, other bytes (%.12s..)",
-			  path, hex);
+		good_fail(&g->tally, "%s: right size, other bytes (%.12s..)", path, hex);
 	free((void *)bytes.p);
 }
 
@@ -147,37 +138,33 @@ static void check_exists(struct good *g, const struct line *l)
 }
 
 /* Digest of the elements of a tensor, in row-major order, as float32. */
-static void hex_elements(const struct tensor *t, const uint8_t *storage,
-			 char hex[GOOD_HEX_LEN + 1])
+static void hex_elements(const struct tensor *t, const uint8_t *storage, char hex[GOOD_HEX_LEN + 1])
 {
 	const size_t item = dtype_size(t->dtype);
-	float *const wide = xrealloc(NULL, (t->numel + 1) * sizeof(*wide));
+	float *wide = xrealloc(NULL, (t->numel + 1) * sizeof(*wide));
 
 	for (uint64_t i = 0; i < t->numel; i++)
-		cast_to_float(t->dtype, storage + tensor_place(t, i) * item, wide + i,
-			      1);
+		cast_to_float(t->dtype, storage + tensor_place(t, i) * item, wide + i, 1);
 	hex_digest(wide, t->numel * sizeof(*wide), hex);
 	free(wide);
 }
 
 /* Stage 3 stores a parameter flat; all others in its shape. */
-static void check_shape(struct good *g, const char *param, const char *path,
-			const struct tensor *t, bool may_be_flat)
+static void check_shape(struct good *g, const char *param, const char *path, const struct tensor *t,
+			bool may_be_flat)
 {
 	char text[256] = "-";
 	size_t len = 0;
 
 	for (unsigned i = 0; i < t->ndim && len < sizeof(text); i++)
-		len += (size_t)snprintf(text + len, sizeof(text) - len,
-					"%s%llu", i ? "x" : "",
+		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%llu", i ? "x" : "",
 					(unsigned long long)t->shape[i]);
 	for (size_t i = 0; i < g->lines.n; i++) {
-		const struct line *const l = &g->lines.v[i];
+		const struct line *l = &g->lines.v[i];
 
 		if (line_is(l, "shape") && !strcmp(l->field[1], param) &&
 		    strcmp(l->field[2], text) && !(may_be_flat && t->ndim == 1))
-			good_fail(&g->tally, "%s: shape %s, expected %s", path,
-				  text, l->field[2]);
+			good_fail(&g->tally, "%s: shape %s, expected %s", path, text, l->field[2]);
 	}
 }
 
@@ -193,8 +180,7 @@ static bool load_state(struct good *g, const struct line *l, struct loaded *x)
 {
 	struct errmsg err = { "" };
 
-	snprintf(x->path, sizeof(x->path), "zero/%s/%s.pt", l->field[1],
-		 l->field[2]);
+	snprintf(x->path, sizeof(x->path), "zero/%s/%s.pt", l->field[1], l->field[2]);
 	x->bytes = read_file(g, x->path);
 	if (!x->bytes.p)
 		return false;
@@ -233,16 +219,15 @@ static void check_truth(struct good *g, const struct line *l)
 		check_shape(g, l->field[1], x.path, &t, v == x.pt.root);
 		hex_elements(&t, x.bytes.p + storage, hex);
 		if (strcmp(hex, l->field[3]))
-			good_fail(&g->tally, "%s: other values (%.12s..)",
-				  x.path, hex);
+			good_fail(&g->tally, "%s: other values (%.12s..)", x.path, hex);
 	}
 	loaded_done(&x);
 }
 
 /* Is the number the line's?  For a tensor without dimensions, `bytes` holds the
  * element. */
-static bool is_number(const struct line *l, const struct value *v,
-		      const struct tensor *t, const uint8_t *bytes)
+static bool is_number(const struct line *l, const struct value *v, const struct tensor *t,
+		      const uint8_t *bytes)
 {
 	const double expected = strtod(l->field[4], NULL);
 	float f;
@@ -250,11 +235,10 @@ static bool is_number(const struct line *l, const struct value *v,
 	if (!t)
 		return (!strcmp(l->field[3], "int") && v->kind == VALUE_INT &&
 			v->i == strtoll(l->field[4], NULL, 10)) ||
-		       (!strcmp(l->field[3], "float") &&
-			v->kind == VALUE_FLOAT && v->f == expected);
+		       (!strcmp(l->field[3], "float") && v->kind == VALUE_FLOAT && v->f == expected);
 	memcpy(&f, bytes, sizeof(f));
-	return t->dtype == DTYPE_F32 && !strcmp(l->field[3], "float32") &&
-	       t->ndim == 0 && f == (float)expected;
+	return t->dtype == DTYPE_F32 && !strcmp(l->field[3], "float32") && t->ndim == 0 &&
+	       f == (float)expected;
 }
 
 /* number <param> <state> <type> <value> */
@@ -271,10 +255,8 @@ static void check_number(struct good *g, const struct line *l)
 	is_tensor = tensor_is(x.pt.root);
 	if (is_tensor && ptfile_tensor(&x.pt, x.pt.root, x.path, &t, &at, &err))
 		good_fail(&g->tally, "%s", err.text);
-	else if (!is_number(l, x.pt.root, is_tensor ? &t : NULL,
-			    is_tensor ? x.bytes.p + at : NULL))
-		good_fail(&g->tally, "%s: is not %s %s", x.path, l->field[3],
-			  l->field[4]);
+	else if (!is_number(l, x.pt.root, is_tensor ? &t : NULL, is_tensor ? x.bytes.p + at : NULL))
+		good_fail(&g->tally, "%s: is not %s %s", x.path, l->field[3], l->field[4]);
 	loaded_done(&x);
 }
 
@@ -312,8 +294,7 @@ static size_t check_known(struct good *g, uint64_t dir, const char *path)
 			good_fail(&g->tally, "%s: should not be there", full);
 	}
 	if (rc)
-		good_fail(&g->tally, "%s: listing: %s (%s)", path,
-			  strerror(-rc), err.text);
+		good_fail(&g->tally, "%s: listing: %s (%s)", path, strerror(-rc), err.text);
 	return files;
 }
 
@@ -327,11 +308,9 @@ static void check_complete(struct good *g, const struct line *l)
 
 	(void)l;
 	for (size_t i = 0; i < g->lines.n; i++)
-		expected += line_is(&g->lines.v[i], "file") ||
-			    line_is(&g->lines.v[i], "exists");
+		expected += line_is(&g->lines.v[i], "file") || line_is(&g->lines.v[i], "exists");
 	if (listed != expected)
-		good_fail(&g->tally, "%zu files are listed, expected %zu",
-			  listed, expected);
+		good_fail(&g->tally, "%zu files are listed, expected %zu", listed, expected);
 	if (plan_totals(g->plan, &files, &bytes, &err))
 		good_fail(&g->tally, "totals: %s", err.text);
 	else if (files != expected)
@@ -345,14 +324,12 @@ static void check_refused(struct good *g, int rc, bool late, struct errmsg *err)
 	uint64_t files, bytes;
 
 	if (!rc && late)
-		rc = plan_check(g->plan, err)
-			     ?: plan_totals(g->plan, &files, &bytes, err);
+		rc = plan_check(g->plan, err) ?: plan_totals(g->plan, &files, &bytes, err);
 	if (!rc)
 		good_fail(&g->tally, "should be refused");
 	else if (!strstr(err->text, g->tally.name))
-		good_fail(&g->tally,
-			  "refused without naming the file: \"%s\" (%s)",
-			  err->text, strerror(-rc));
+		good_fail(&g->tally, "refused without naming the file: \"%s\" (%s)", err->text,
+			  strerror(-rc));
 }
 
 static void check_lines(struct good *g)
@@ -361,9 +338,8 @@ static void check_lines(struct good *g)
 		const char *keyword;
 		void (*check)(struct good *g, const struct line *l);
 	} checks[] = {
-		{ "truth", check_truth },       { "number", check_number },
-		{ "file", check_file },         { "exists", check_exists },
-		{ "complete", check_complete },
+		{ "truth", check_truth },   { "number", check_number },     { "file", check_file },
+		{ "exists", check_exists }, { "complete", check_complete },
 	};
 
 	for (size_t i = 0; i < g->lines.n; i++)
@@ -376,23 +352,20 @@ static void check_lines(struct good *g)
 
 static void check_open(struct good *g, const char *dir)
 {
-	const struct line *const tag = findings_find(&g->lines, "tag");
-	const struct line *const refuse = findings_find(&g->lines, "refuse");
+	const struct line *tag = findings_find(&g->lines, "tag");
+	const struct line *refuse = findings_find(&g->lines, "refuse");
 	static const struct plan_options options = { .crc_zero = false };
 	struct errmsg err = { "" };
 	char path[GOOD_PATH_LEN];
 	int rc;
 
-	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->tally.name,
-		 tag ? tag->field[1] : "");
+	snprintf(path, sizeof(path), "%s/%s/%s", dir, g->tally.name, tag ? tag->field[1] : "");
 	rc = plan_open(test_context(), path, &options, &g->plan, &err);
 	g->tally.checks++;
 	if (refuse)
-		check_refused(g, rc, strcmp(refuse->field[1], "open") != 0,
-			      &err);
+		check_refused(g, rc, strcmp(refuse->field[1], "open") != 0, &err);
 	else if (rc)
-		good_fail(&g->tally, "does not open: %s (%s)", err.text,
-			  strerror(-rc));
+		good_fail(&g->tally, "does not open: %s (%s)", err.text, strerror(-rc));
 
 	if (!refuse && !rc)
 		check_lines(g);

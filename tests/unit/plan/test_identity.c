@@ -20,8 +20,7 @@ static uint64_t identity(const char *dir, const struct plan_options *options)
 	struct plan *p = NULL;
 	uint64_t id = 0;
 
-	if (plan_open(test_context(), dir, options, &p, &err) ||
-	    plan_identity(p, &id, &err))
+	if (plan_open(test_context(), dir, options, &p, &err) || plan_identity(p, &id, &err))
 		fail_msg("%s", err.text);
 	plan_close(p);
 	return id;
@@ -46,7 +45,7 @@ static void each_option_has_its_own(void **state)
 		{ .type.kind = PLAN_DCP, .dcp_ranks = 4 },
 	};
 	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	uint64_t ids[COUNT(options)];
 
 	mkckpt_write(&c, dir);
@@ -70,7 +69,7 @@ static void each_set_of_rules_has_its_own(void **state)
 		"{\"tp_replicated_parameter_patterns\": [\"a\"]}",
 	};
 	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	uint64_t ids[COUNT(texts)];
 	char path[PATH_MAX];
 
@@ -98,7 +97,7 @@ static void a_changed_shard_changes_it(void **state)
 	static const enum mkckpt_file kinds[] = { MKCKPT_OPTIM, MKCKPT_MODEL };
 	const struct plan_options options = { 0 };
 	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	uint64_t before;
 	char path[PATH_MAX];
 
@@ -119,7 +118,7 @@ static void a_file_beside_the_shards_changes_it(void **state)
 {
 	const struct plan_options options = { .type.kind = PLAN_HF };
 	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	uint64_t before;
 	char path[PATH_MAX];

@@ -35,7 +35,7 @@ static void write_layer(const char *dir, unsigned rank)
 	const float cut[] = { 1, 2, (float)rank };
 	const uint8_t bytes[] = { 0x38, 0x40, 0x44 };
 	struct mkpt m = { 0 };
-	struct value *const d = mkpt_ordered_dict(&m);
+	struct value *d = mkpt_ordered_dict(&m);
 	struct bytebuf out = { 0 };
 	char path[1000];
 
@@ -87,21 +87,19 @@ static void list_layer(struct plan *p, char *text, size_t size)
 	bytes = malloc(vfile_size(f));
 	assert_non_null(bytes);
 	assert_int_equal(vfile_read(f, bytes, vfile_size(f), 0, &err), vfile_size(f));
-	source_init_span(&src, "weights",
-			 (struct span){ bytes, (size_t)vfile_size(f) });
+	source_init_span(&src, "weights", (struct span){ bytes, (size_t)vfile_size(f) });
 	if (ptfile_open_source(&pt, &src, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < value_pairs(pt.root)->n; i++) {
-		const struct value_pair *const x = &value_pairs(pt.root)->v[i];
+		const struct value_pair *x = &value_pairs(pt.root)->v[i];
 		float last = 0;
 
 		if (strncmp(x->key->str.p, "7.", 2) != 0)
 			continue;
 		assert_int_equal(ptfile_run(&pt, x->val, "it", &t, &at, &err), 0);
 		memcpy(&last, bytes + at + 2 * sizeof(last), sizeof(last));
-		n += (size_t)snprintf(text + n, size - n, "%s %s %g\n",
-				      x->key->str.p, dtype_name(t.dtype),
-				      (double)last);
+		n += (size_t)snprintf(text + n, size - n, "%s %s %g\n", x->key->str.p,
+				      dtype_name(t.dtype), (double)last);
 	}
 	ptfile_close(&pt);
 	vfile_free(f);
@@ -117,7 +115,7 @@ static void append(void *ctx, const char *text)
 static void layers_have_what_no_list_has(void **state)
 {
 	const struct plan_options options = { .type.kind = PLAN_FP32 };
-	char *const dir = mkckpt_new_dir(), text[1000] = "", said[4000] = "";
+	char *dir = mkckpt_new_dir(), text[1000] = "", said[4000] = "";
 	struct errmsg err = { "" };
 	struct plan *p;
 

@@ -72,8 +72,7 @@ static void overwrite(const char *path)
 	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 }
 
-static void (*const faults[])(const char *path) = { lose, cut, replace,
-						    overwrite };
+static void (*const faults[])(const char *path) = { lose, cut, replace, overwrite };
 
 /* Open and lay out all files of a directory of a plan.  Returns how many failed. */
 static unsigned try_files(struct plan *p, uint64_t dir)
@@ -92,13 +91,11 @@ static unsigned try_files(struct plan *p, uint64_t dir)
 			failed += try_files(p, e.node);
 			continue;
 		}
-		rc = plan_stat(p, e.node, &st, &err)
-			     ?: plan_file_open(p, e.node, &f, &err);
+		rc = plan_stat(p, e.node, &st, &err) ?: plan_file_open(p, e.node, &f, &err);
 		if (!rc) {
 			uint8_t byte;
 
-			rc = vfile_read(f, &byte, 1, vfile_size(f) / 2, &err) <
-			     0;
+			rc = vfile_read(f, &byte, 1, vfile_size(f) / 2, &err) < 0;
 			vfile_free(f);
 		}
 		if (rc && !*err.text)
@@ -110,8 +107,7 @@ static unsigned try_files(struct plan *p, uint64_t dir)
 }
 
 /* Read one shard's loss in all views, before or after sizes were asked for. */
-static void check_fault(int stage, enum mkckpt_file kind, size_t fault,
-			bool sized)
+static void check_fault(int stage, enum mkckpt_file kind, size_t fault, bool sized)
 {
 	static const struct plan_options options = { .crc_zero = true };
 	const struct mkckpt c = {
@@ -123,7 +119,7 @@ static void check_fault(int stage, enum mkckpt_file kind, size_t fault,
 		.seed = 1,
 	};
 	struct plan *universal, *v[COUNT(views)];
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	uint64_t files, bytes;
 	char path[PATH_MAX];
@@ -135,14 +131,11 @@ static void check_fault(int stage, enum mkckpt_file kind, size_t fault,
 		if (plan_open_derived(universal, &views[i], &v[i], &err) ||
 		    (sized && plan_totals(v[i], &files, &bytes, &err)))
 			fail_msg("stage %d, view %zu: %s", stage, i, err.text);
-	mkckpt_path(&c, dir, kind,
-		    kind == MKCKPT_OPTIM || stage == 3 ? RANKS - 1 : 0, path);
+	mkckpt_path(&c, dir, kind, kind == MKCKPT_OPTIM || stage == 3 ? RANKS - 1 : 0, path);
 	faults[fault](path);
 	for (size_t i = 0; i < COUNT(views); i++) {
-		if (!try_files(v[i], PLAN_ROOT) && kind == MKCKPT_OPTIM &&
-		    fault < 3)
-			fail_msg("stage %d, view %zu, fault %zu: nothing fails",
-				 stage, i, fault);
+		if (!try_files(v[i], PLAN_ROOT) && kind == MKCKPT_OPTIM && fault < 3)
+			fail_msg("stage %d, view %zu, fault %zu: nothing fails", stage, i, fault);
 		plan_close(v[i]);
 	}
 	assert_true(try_files(universal, PLAN_ROOT) || stage == 3 || fault == 3);
@@ -169,18 +162,12 @@ static const struct {
 	{ "z0_fp16_groups2_dp2/global_step4", "mp_rank_00_model_states.pt" },
 	{ "pp2_dp2_z0_fp32/global_step4", "layer_02-model_states.pt" },
 	{ "pp2_dp2_z1_bf16/global_step4", "layer_02-model_states.pt" },
-	{ "tp2_dp2_z1_bf16/global_step4",
-	  "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt" },
-	{ "moe_ep2_dp2_z1/global_step4",
-	  "layer_0_expert_1_mp_rank_00_model_states.pt" },
-	{ "autoep2_dp2_z1/global_step4",
-	  "zero_pp_rank_1_mp_rank_00_optim_states.pt" },
-	{ "z3_nvme_dp2/global_step4",
-	  "offloaded_tensors/rank01/exp_avg-1_3.tensor.swp" },
-	{ "z3_tied_frozen_buffers_dp2/global_step4",
-	  "zero_pp_rank_1_mp_rank_00_model_states.pt" },
-	{ "z2_muon_bf16_dp3/global_step4",
-	  "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt" },
+	{ "tp2_dp2_z1_bf16/global_step4", "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt" },
+	{ "moe_ep2_dp2_z1/global_step4", "layer_0_expert_1_mp_rank_00_model_states.pt" },
+	{ "autoep2_dp2_z1/global_step4", "zero_pp_rank_1_mp_rank_00_optim_states.pt" },
+	{ "z3_nvme_dp2/global_step4", "offloaded_tensors/rank01/exp_avg-1_3.tensor.swp" },
+	{ "z3_tied_frozen_buffers_dp2/global_step4", "zero_pp_rank_1_mp_rank_00_model_states.pt" },
+	{ "z2_muon_bf16_dp3/global_step4", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt" },
 	{ "dcp_fsdp2_dp1_threads/ckpt", "__0_1.distcp" },
 	{ "dcp_fsdp2_dp1_threads/ckpt", ".metadata" },
 	{ "dcp_mcore_tp2/iter_0000004", "__1_0.distcp" },
@@ -192,14 +179,13 @@ static const struct {
 static void check_source(size_t i, size_t fault)
 {
 	static const struct plan_options options = { .any_stage = true };
-	const char *const top = getenv("top_srcdir");
+	const char *top = getenv("top_srcdir");
 	struct plan *v[COUNT(views) + 1] = { NULL };
-	char *const dir = mkckpt_new_dir(), command[2 * PATH_MAX], path[PATH_MAX];
+	char *dir = mkckpt_new_dir(), command[2 * PATH_MAX], path[PATH_MAX];
 	struct errmsg err = { "" };
 	char *from;
 
-	snprintf(path, sizeof(path), "%s/tests/good/%s", top ? top : ".",
-		 sources[i].dir);
+	snprintf(path, sizeof(path), "%s/tests/good/%s", top ? top : ".", sources[i].dir);
 	from = realpath(path, NULL);
 	assert_non_null(from);
 	snprintf(command, sizeof(command), "cp -r '%s' tag; chmod -R u+w tag", from);

@@ -19,12 +19,10 @@ struct piece {
 	struct fragment f; /* start, first, numel */
 };
 
-static void check_pieces(const struct partition *p, const struct piece *v,
-			 size_t n)
+static void check_pieces(const struct partition *p, const struct piece *v, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		const struct fragment f =
-			partition_fragment(p, v[i].param, v[i].rank);
+		const struct fragment f = partition_fragment(p, v[i].param, v[i].rank);
 
 		assert_int_equal(f.numel, v[i].f.numel);
 		if (f.numel) {
@@ -39,17 +37,14 @@ static const uint64_t model[] = { 77, 35, 5, 5, 5, 35, 7, 77 };
 static void stage_2_on_two_ranks(void **state)
 {
 	static const struct piece pieces[] = {
-		{ 0, 0, { 0, 0, 77 } },  { 0, 1, { 0, 0, 0 } },
-		{ 1, 0, { 77, 0, 35 } }, { 2, 0, { 112, 0, 5 } },
-		{ 3, 0, { 117, 0, 5 } }, { 4, 0, { 122, 0, 2 } },
-		{ 4, 1, { 0, 2, 3 } },   { 5, 0, { 0, 0, 0 } },
-		{ 5, 1, { 3, 0, 35 } },  { 6, 1, { 38, 0, 7 } },
-		{ 7, 1, { 45, 0, 77 } },
+		{ 0, 0, { 0, 0, 77 } },  { 0, 1, { 0, 0, 0 } },   { 1, 0, { 77, 0, 35 } },
+		{ 2, 0, { 112, 0, 5 } }, { 3, 0, { 117, 0, 5 } }, { 4, 0, { 122, 0, 2 } },
+		{ 4, 1, { 0, 2, 3 } },   { 5, 0, { 0, 0, 0 } },   { 5, 1, { 3, 0, 35 } },
+		{ 6, 1, { 38, 0, 7 } },  { 7, 1, { 45, 0, 77 } },
 	};
 	struct partition p;
 
-	assert_int_equal(
-		partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
+	assert_int_equal(partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
 	assert_int_equal(p.used, 246);
 	assert_int_equal(p.size, 124);
 	assert_int_equal(partition_filled(&p, 0), 124);
@@ -65,8 +60,7 @@ static void stage_2_round_robin(void **state)
 	static const uint64_t start[] = { 0, 77, 82, 87, 94, 129, 134, 169 };
 	struct partition p;
 
-	assert_int_equal(
-		partition_init(&p, false, numel, NULL, COUNT(numel), 2), 0);
+	assert_int_equal(partition_init(&p, false, numel, NULL, COUNT(numel), 2), 0);
 	assert_memory_equal(p.start, start, sizeof(start));
 	partition_done(&p);
 }
@@ -76,14 +70,12 @@ static void stage_1_with_alignment(void **state)
 {
 	static const uint64_t padding[] = { 3, 5, 3, 3, 3, 5, 1, 0 };
 	static const struct piece pieces[] = {
-		{ 0, 0, { 0, 0, 68 } },  { 0, 1, { 0, 68, 9 } },
-		{ 1, 1, { 12, 0, 35 } }, { 2, 1, { 52, 0, 5 } },
-		{ 3, 1, { 60, 0, 5 } },
+		{ 0, 0, { 0, 0, 68 } }, { 0, 1, { 0, 68, 9 } }, { 1, 1, { 12, 0, 35 } },
+		{ 2, 1, { 52, 0, 5 } }, { 3, 1, { 60, 0, 5 } },
 	};
 	struct partition p;
 
-	assert_int_equal(
-		partition_init(&p, false, model, padding, COUNT(model), 4), 0);
+	assert_int_equal(partition_init(&p, false, model, padding, COUNT(model), 4), 0);
 	assert_int_equal(p.start[1], 80);
 	assert_int_equal(p.start[2], 120);
 	assert_int_equal(p.start[3], 128);
@@ -132,8 +124,7 @@ static void stage_3_on_two_ranks(void **state)
 	static const uint64_t valid[] = { 38, 17, 2, 2, 2, 17, 3, 38 };
 	struct partition p;
 
-	assert_int_equal(partition_init(&p, true, model, NULL, COUNT(model), 2),
-			 0);
+	assert_int_equal(partition_init(&p, true, model, NULL, COUNT(model), 2), 0);
 	assert_int_equal(p.size, 127);
 	assert_memory_equal(p.start, start, sizeof(start));
 	for (size_t i = 0; i < COUNT(model); i++) {
@@ -151,17 +142,14 @@ static void stage_3_on_two_ranks(void **state)
 static void whole_parameters_of_a_partition(void **state)
 {
 	static const struct piece pieces[] = {
-		{ 0, 0, { 0, 0, 77 } },  { 3, 0, { 117, 0, 5 } },
-		{ 4, 0, { 122, 0, 5 } }, { 4, 1, { 0, 0, 5 } },
-		{ 5, 1, { 5, 0, 35 } },  { 7, 1, { 47, 0, 77 } },
+		{ 0, 0, { 0, 0, 77 } }, { 3, 0, { 117, 0, 5 } }, { 4, 0, { 122, 0, 5 } },
+		{ 4, 1, { 0, 0, 5 } },  { 5, 1, { 5, 0, 35 } },  { 7, 1, { 47, 0, 77 } },
 	};
 	struct partition p;
 
-	assert_int_equal(
-		partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
+	assert_int_equal(partition_init(&p, false, model, NULL, COUNT(model), 2), 0);
 	for (size_t i = 0; i < COUNT(pieces); i++) {
-		const struct fragment f =
-			partition_whole(&p, pieces[i].param, pieces[i].rank);
+		const struct fragment f = partition_whole(&p, pieces[i].param, pieces[i].rank);
 
 		assert_memory_equal(&f, &pieces[i].f, sizeof(f));
 	}
@@ -216,12 +204,9 @@ static void sums_that_overflow_are_refused(void **state)
 	static const uint64_t edge = UINT64_MAX - 1, two = 2;
 	struct partition p;
 
-	assert_int_equal(partition_init(&p, false, huge, NULL, 3, 2),
-			 -EOVERFLOW);
-	assert_int_equal(partition_init(&p, false, &two, &edge, 1, 2),
-			 -EOVERFLOW);
-	assert_int_equal(partition_init(&p, false, &edge, NULL, 1, 2),
-			 -EOVERFLOW);
+	assert_int_equal(partition_init(&p, false, huge, NULL, 3, 2), -EOVERFLOW);
+	assert_int_equal(partition_init(&p, false, &two, &edge, 1, 2), -EOVERFLOW);
+	assert_int_equal(partition_init(&p, false, &edge, NULL, 1, 2), -EOVERFLOW);
 	assert_int_equal(partition_init(&p, true, huge, NULL, 3, 1), -EOVERFLOW);
 	assert_int_equal(partition_init(&p, true, huge, NULL, 3, 2), 0);
 	partition_done(&p);
@@ -267,8 +252,7 @@ static void check_params(const struct partition *p)
 				continue;
 			assert_true(held || !inside || !p->numel[i]);
 			if (held) {
-				const struct fragment f =
-					partition_whole(p, i, r);
+				const struct fragment f = partition_whole(p, i, r);
 
 				assert_int_equal(f.start, whole);
 				whole += p->numel[i];
@@ -321,10 +305,8 @@ static void check_random(uint64_t seed)
 		numel[i] = random_numel(&s);
 		padding[i] = next_random(&s) % 8;
 	}
-	assert_int_equal(partition_init(&p, zero3, numel,
-					padded && !zero3 ? padding : NULL, n,
-					ranks),
-			 0);
+	assert_int_equal(
+		partition_init(&p, zero3, numel, padded && !zero3 ? padding : NULL, n, ranks), 0);
 	if (!zero3) {
 		assert_int_equal(p.size % 2, 0);
 		assert_true(p.size * ranks >= p.used);
@@ -362,16 +344,14 @@ static void experts_are_spread_over_ranks(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++)
 		for (unsigned g = 0; g < cases[i].s.degree; g++)
 			for (unsigned part = 0; part < cases[i].s.ranks; part++)
-				assert_int_equal(
-					rank_stripe_rank(&cases[i].s, g, part),
-					cases[i].ranks[g][part]);
+				assert_int_equal(rank_stripe_rank(&cases[i].s, g, part),
+						 cases[i].ranks[g][part]);
 }
 
 static void each_rank_has_one_part_of_one_group(void **state)
 {
 	for (unsigned n = 0; n < 2 * 6 * 6; n++) {
-		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6,
-					       n >= 36 };
+		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36 };
 
 		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
 			unsigned g;
@@ -380,10 +360,9 @@ static void each_rank_has_one_part_of_one_group(void **state)
 			assert_true(g < s.degree && part < s.ranks);
 			assert_int_equal(rank_stripe_rank(&s, g, part), rank);
 			if (part)
-				assert_int_equal(
-					rank_stripe_rank(&s, g, part - 1) +
-						rank_stripe_step(&s),
-					rank);
+				assert_int_equal(rank_stripe_rank(&s, g, part - 1) +
+							 rank_stripe_step(&s),
+						 rank);
 		}
 	}
 }

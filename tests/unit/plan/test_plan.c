@@ -17,9 +17,9 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/plan_impl.h"
+#include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
-#include "ckpt/table/checkpoint.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"
@@ -72,8 +72,7 @@ static uint64_t find(struct plan *p, uint64_t dir, const char *name)
 	return node;
 }
 
-static void check_listing(struct plan *p, uint64_t dir,
-			  const char *const *expect)
+static void check_listing(struct plan *p, uint64_t dir, const char *const *expect)
 {
 	struct plan_entry e;
 	uint64_t pos = 0;
@@ -88,17 +87,12 @@ static void check_listing(struct plan *p, uint64_t dir,
 
 static void stage_2_has_the_converters_files(void **state)
 {
-	static const char *const root[] = { "zero",
-					    "mp_rank_00_model_states.pt", NULL };
-	static const char *const zero[] = { "optimizer_state.pt",
-					    "bias",
-					    "buffer",
-					    "emb.weight",
-					    "frozen",
-					    "scalar",
-					    NULL };
-	static const char *const owned[] = { "fp32.pt", "step.pt", "exp_avg.pt",
-					     "exp_avg_sq.pt", NULL };
+	static const char *const root[] = { "zero", "mp_rank_00_model_states.pt", NULL };
+	static const char *const zero[] = {
+		"optimizer_state.pt", "bias", "buffer", "emb.weight", "frozen", "scalar", NULL
+	};
+	static const char *const owned[] = { "fp32.pt", "step.pt", "exp_avg.pt", "exp_avg_sq.pt",
+					     NULL };
 	static const char *const module[] = { "fp32.pt", NULL };
 	struct planned x = set_up(2);
 
@@ -113,12 +107,9 @@ static void stage_2_has_the_converters_files(void **state)
 /* Stage 3: no step.pt, and the model states of all ranks. */
 static void stage_3_has_the_converters_files(void **state)
 {
-	static const char *const root[] = {
-		"zero", "zero_pp_rank_0_mp_rank_00_model_states.pt",
-		"zero_pp_rank_1_mp_rank_00_model_states.pt", NULL
-	};
-	static const char *const owned[] = { "fp32.pt", "exp_avg.pt",
-					     "exp_avg_sq.pt", NULL };
+	static const char *const root[] = { "zero", "zero_pp_rank_0_mp_rank_00_model_states.pt",
+					    "zero_pp_rank_1_mp_rank_00_model_states.pt", NULL };
+	static const char *const owned[] = { "fp32.pt", "exp_avg.pt", "exp_avg_sq.pt", NULL };
 	struct planned x = set_up(3);
 
 	check_listing(x.p, PLAN_ROOT, root);
@@ -131,7 +122,7 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 {
 	const struct plan_options options = { .any_stage = true };
 	const struct mkckpt c = mkckpt_small(3);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	const struct value_seq *groups;
 	struct source src;
@@ -143,26 +134,21 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 
 	mkckpt_write(&c, dir);
 	assert_int_equal(plan_open(test_context(), dir, &options, &p, &err), 0);
-	assert_int_equal(
-		plan_file_open(p, find(p, PLAN_ZERO, "optimizer_state.pt"), &f,
-			       &err),
-		0);
+	assert_int_equal(plan_file_open(p, find(p, PLAN_ZERO, "optimizer_state.pt"), &f, &err), 0);
 	len = vfile_read(f, bytes, sizeof(bytes), 0, &err);
 	assert_true(len >= 1 && len < (int64_t)sizeof(bytes));
-	source_init_span(&src, "optimizer_state.pt",
-			 (struct span){ bytes, (size_t)len });
+	source_init_span(&src, "optimizer_state.pt", (struct span){ bytes, (size_t)len });
 	assert_int_equal(ptfile_open_source(&pt, &src, &err), 0);
 	groups = value_find_items(pt.root, "param_groups");
 	assert_int_equal(groups->n, ENGINE_GROUPS_MAX);
 	for (size_t i = 0; i < groups->n; i++) {
-		const struct value_dict *const g = value_pairs(groups->v[i]);
+		const struct value_dict *g = value_pairs(groups->v[i]);
 
 		assert_true(value_find(groups->v[i], "lr")->f == 0.01);
 		assert_true(i < c.ngroups ? g->n > 1 : g->n == 1);
 	}
 	/* Stage 3 reads its own, and wants as many as it saved. */
-	groups = value_items(value_find_path(pt.root, "optimizer_state_dict",
-					     "param_groups", NULL));
+	groups = value_items(value_find_path(pt.root, "optimizer_state_dict", "param_groups", NULL));
 	assert_int_equal(groups->n, c.ngroups);
 	ptfile_close(&pt);
 	vfile_free(f);
@@ -172,10 +158,8 @@ static void any_stage_has_groups_for_an_engine_with_more(void **state)
 
 static void what_is_not_there_is_not_found(void **state)
 {
-	static const char *const names[] = { "nothing", "",
-					     ".",       "..",
-					     "fp32",    "fp32.pt.bak",
-					     "FP32.pt", "zero/bias" };
+	static const char *const names[] = { "nothing",     "",        ".",        "..", "fp32",
+					     "fp32.pt.bak", "FP32.pt", "zero/bias" };
 	struct planned x = set_up(2);
 	uint64_t dirs[3], node;
 
@@ -184,9 +168,7 @@ static void what_is_not_there_is_not_found(void **state)
 	dirs[2] = find(x.p, PLAN_ZERO, "bias");
 	for (size_t i = 0; i < COUNT(dirs); i++)
 		for (size_t k = 0; k < COUNT(names); k++)
-			assert_int_equal(
-				plan_lookup(x.p, dirs[i], names[k], &node, NULL),
-				-ENOENT);
+			assert_int_equal(plan_lookup(x.p, dirs[i], names[k], &node, NULL), -ENOENT);
 	tear_down(&x);
 }
 
@@ -204,9 +186,7 @@ static void wrong_nodes_are_refused(void **state)
 	assert_int_equal(plan_lookup(x.p, file, "x", &node, NULL), -ENOTDIR);
 	assert_int_equal(plan_file_open(x.p, PLAN_ROOT, &f, NULL), -EISDIR);
 	assert_int_equal(plan_file_open(x.p, PLAN_ZERO, &f, NULL), -EISDIR);
-	assert_int_equal(
-		plan_file_open(x.p, find(x.p, PLAN_ZERO, "bias"), &f, NULL),
-		-EISDIR);
+	assert_int_equal(plan_file_open(x.p, find(x.p, PLAN_ZERO, "bias"), &f, NULL), -EISDIR);
 	/* A state that the parameter does not have. */
 	assert_true(plan_file_open(x.p, file + 12, &f, NULL) < 0);
 	assert_true(plan_stat(x.p, file + 12, &st, NULL) < 0);
@@ -226,8 +206,7 @@ static void directories_have_the_links_of_theirs(void **state)
 	assert_int_equal(st.nlink, 3);
 	assert_int_equal(plan_stat(x.p, PLAN_ZERO, &st, NULL), 0);
 	assert_int_equal(st.nlink, 2 + 5);
-	assert_int_equal(
-		plan_stat(x.p, find(x.p, PLAN_ZERO, "bias"), &st, NULL), 0);
+	assert_int_equal(plan_stat(x.p, find(x.p, PLAN_ZERO, "bias"), &st, NULL), 0);
 	assert_int_equal(st.nlink, 2);
 	assert_true(st.mtime_s > 0);
 	tear_down(&x);
@@ -236,21 +215,20 @@ static void directories_have_the_links_of_theirs(void **state)
 static void crc_zero_changes_nothing_but_sums(void **state)
 {
 	const struct mkckpt c = mkckpt_small(2);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	uint64_t files[2], bytes[2];
 	char why[1024];
 
 	mkckpt_write(&c, dir);
 	for (int zero = 0; zero <= 1; zero++) {
-		struct plan *const p = open_plan(dir, zero);
+		struct plan *p = open_plan(dir, zero);
 		struct errmsg err = { "" };
 
 		if (!mkckpt_check(&c, p, why, sizeof(why)))
 			fail_msg("%s", why);
 		if (walk_plan(p, &err))
 			fail_msg("%s", err.text);
-		assert_int_equal(
-			plan_totals(p, &files[zero], &bytes[zero], NULL), 0);
+		assert_int_equal(plan_totals(p, &files[zero], &bytes[zero], NULL), 0);
 		plan_close(p);
 	}
 	assert_int_equal(files[0], files[1]);
@@ -295,7 +273,7 @@ struct walker {
 
 static void *walk_on(void *arg)
 {
-	struct walker *const w = arg;
+	struct walker *w = arg;
 
 	w->rc = walk_plan(w->p, &w->err);
 	return NULL;
@@ -308,7 +286,7 @@ static void threads_share_a_plan(void **state)
 
 	for (int stage = 2; stage <= 3; stage++) {
 		struct mkckpt c = mkckpt_small(stage);
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct plan *p;
 
 		c.ranks = 5;
@@ -316,9 +294,8 @@ static void threads_share_a_plan(void **state)
 		p = open_plan(dir, false);
 		for (size_t i = 0; i < COUNT(walkers); i++) {
 			walkers[i] = (struct walker){ .p = p };
-			assert_int_equal(pthread_create(&walkers[i].thread, NULL,
-							walk_on, &walkers[i]),
-					 0);
+			assert_int_equal(
+				pthread_create(&walkers[i].thread, NULL, walk_on, &walkers[i]), 0);
 		}
 		for (size_t i = 0; i < COUNT(walkers); i++) {
 			pthread_join(walkers[i].thread, NULL);
@@ -338,8 +315,8 @@ static uint64_t next_random(uint64_t *s)
 	return *s;
 }
 
-static void random_param(const struct mkckpt *c, struct mkckpt_param *p,
-			 char *name, size_t i, uint64_t *s)
+static void random_param(const struct mkckpt *c, struct mkckpt_param *p, char *name, size_t i,
+			 uint64_t *s)
 {
 	snprintf(name, NAME_LEN, "p%zu.w", i);
 	*p = (struct mkckpt_param){
@@ -356,7 +333,7 @@ static void check_random(uint64_t seed)
 	uint64_t s = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
 	struct mkckpt_param v[PARAMS_MAX];
 	char names[PARAMS_MAX][NAME_LEN], why[1024];
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct mkckpt c = {
 		.stage = 1 + (int)(next_random(&s) % 3),
 		.ranks = 1 + (unsigned)(next_random(&s) % 7),
@@ -377,8 +354,8 @@ static void check_random(uint64_t seed)
 	mkckpt_write(&c, dir);
 	p = open_plan(dir, next_random(&s) % 2);
 	if (!mkckpt_check(&c, p, why, sizeof(why)))
-		fail_msg("seed %llu, stage %d, %u ranks: %s",
-			 (unsigned long long)seed, c.stage, c.ranks, why);
+		fail_msg("seed %llu, stage %d, %u ranks: %s", (unsigned long long)seed, c.stage,
+			 c.ranks, why);
 	if (walk_plan(p, &err))
 		fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
 	plan_close(p);

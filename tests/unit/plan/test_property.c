@@ -52,21 +52,19 @@ static uint64_t roll(struct dice *d, uint64_t n)
 }
 
 /* The width of each rank's share of part `j`: at least `least`. */
-static void make_part(struct dice *d, const struct world *w,
-		      struct world_tensor *t, size_t j, uint64_t least)
+static void make_part(struct dice *d, const struct world *w, struct world_tensor *t, size_t j,
+		      uint64_t least)
 {
-	const bool even =
-		t->rule == MERGE_SUB_PARAMS && (w->before_04 || roll(d, 2));
+	const bool even = t->rule == MERGE_SUB_PARAMS && (w->before_04 || roll(d, 2));
 	const uint64_t each = j && t->counted ? t->widths[0][0] : 1 + roll(d, 4);
 
 	for (unsigned k = 0; k < w->tp; k++) {
-		uint64_t *const width = &t->widths[j][k];
+		uint64_t *width = &t->widths[j][k];
 
 		if (even || t->copied[j])
 			*width = each;
 		else if (j == 1 && t->rule == MERGE_TWO_SUB_PARAMS)
-			*width = t->widths[0][k] -
-				 (t->widths[0][k] && roll(d, 2));
+			*width = t->widths[0][k] - (t->widths[0][k] && roll(d, 2));
 		else /* the first rank has a share of every part */
 			*width = k ? least + roll(d, 5) : 1 + roll(d, 4);
 		if (k == 0 || !t->copied[j])
@@ -74,8 +72,7 @@ static void make_part(struct dice *d, const struct world *w,
 	}
 }
 
-static void make_cut(struct dice *d, const struct world *w,
-		     struct world_tensor *t, uint64_t least)
+static void make_cut(struct dice *d, const struct world *w, struct world_tensor *t, uint64_t least)
 {
 	t->parts = 1;
 	if (t->rule == MERGE_CAT)
@@ -113,11 +110,10 @@ static bool is_whole(const struct world_tensor *t)
 	return t->rule == MERGE_REPLICATED || t->rule == MERGE_AVERAGE;
 }
 
-static void make_tensor(struct dice *d, struct world *w, unsigned stage,
-			bool first_of_group)
+static void make_tensor(struct dice *d, struct world *w, unsigned stage, bool first_of_group)
 {
 	const uint64_t least = first_of_group ? 1 : 0;
-	struct world_tensor *const t = &w->v[w->n];
+	struct world_tensor *t = &w->v[w->n];
 
 	*t = (struct world_tensor){ .rule = choose_rule(d), .stage = stage };
 	snprintf(t->name, sizeof(t->name), "%u.t%zu.w", stage, w->n++);
@@ -147,9 +143,9 @@ static void make_tensor(struct dice *d, struct world *w, unsigned stage,
 /* Frozen parameters and buffers. */
 static void make_extra(struct dice *d, struct world *w)
 {
-	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16,
-					     DTYPE_F64, DTYPE_I64 };
-	struct world_extra *const e = &w->extras[w->nextras];
+	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_F64,
+					     DTYPE_I64 };
+	struct world_extra *e = &w->extras[w->nextras];
 
 	*e = (struct world_extra){
 		.as = { .dtype = dtypes[roll(d, COUNT(dtypes))],
@@ -189,9 +185,7 @@ static void make_world(struct world *w, struct dice *d)
 		for (size_t i = 0; i < n; i++) {
 			make_tensor(d, w, s, i < w->as.ngroups);
 			w->v[w->n - 1].group =
-				(unsigned)(i < w->as.ngroups
-						   ? i
-						   : roll(d, w->as.ngroups));
+				(unsigned)(i < w->as.ngroups ? i : roll(d, w->as.ngroups));
 		}
 	}
 	for (size_t n = stage < 3 ? roll(d, WORLD_EXTRAS_MAX + 1) : 0; n; n--)
@@ -202,26 +196,21 @@ static void describe(const struct world *w)
 {
 	print_message("ZeRO-%d, data %u, tensor %u, pipeline %u, groups %zu,"
 		      " alignment %u%s%s%s%s\n",
-		      w->as.stage, w->as.ranks, w->tp, w->pp, w->as.ngroups,
-		      w->as.align, w->as.round_robin ? ", round robin" : "",
-		      w->as.padded ? ", padded" : "",
-		      w->before_04 ? ", before 0.4" : "",
-		      w->any_stage ? ", any stage" : "");
+		      w->as.stage, w->as.ranks, w->tp, w->pp, w->as.ngroups, w->as.align,
+		      w->as.round_robin ? ", round robin" : "", w->as.padded ? ", padded" : "",
+		      w->before_04 ? ", before 0.4" : "", w->any_stage ? ", any stage" : "");
 	for (size_t i = 0; i < w->n; i++) {
-		const struct world_tensor *const t = &w->v[i];
+		const struct world_tensor *t = &w->v[i];
 
-		print_message("%s: group %u, %s along %u%s%s%s, shape", t->name,
-			      t->group, merge_rule_name(t->rule), t->dim,
-			      t->vocab ? ", vocabulary" : "",
-			      t->tied ? ", tied" : "",
-			      t->listed ? ", listed" : "");
+		print_message("%s: group %u, %s along %u%s%s%s, shape", t->name, t->group,
+			      merge_rule_name(t->rule), t->dim, t->vocab ? ", vocabulary" : "",
+			      t->tied ? ", tied" : "", t->listed ? ", listed" : "");
 		for (unsigned k = 0; k < t->ndim; k++)
 			print_message(" %llu", (unsigned long long)t->shape[k]);
 		for (size_t j = 0; j < t->parts; j++)
 			for (unsigned k = 0; k < w->tp; k++)
-				print_message(
-					"%s %llu", k ? "" : ", part",
-					(unsigned long long)t->widths[j][k]);
+				print_message("%s %llu", k ? "" : ", part",
+					      (unsigned long long)t->widths[j][k]);
 		print_message("\n");
 	}
 }
@@ -229,8 +218,7 @@ static void describe(const struct world *w)
 #define WRONG (-1000) /* not an errno */
 
 /* Read as the mount does, then checksum the mapped bytes. */
-static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
-		       struct errmsg *err)
+static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct reply_pieces w;
 	int rc = vfile_map(f, len, off, &w, err);
@@ -248,18 +236,16 @@ static int read_mapped(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
 }
 
 /* Read as `ucckpt convert` does when it reads from front to back. */
-static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off,
-		       struct errmsg *err)
+static int read_copied(struct vfile *f, uint8_t *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	return vfile_read(f, buf, len, off, err) == (int64_t)len ? 0 : WRONG;
 }
 
 /* Read [from, end) in pieces of random lengths. */
-static int read_pieces(struct vfile *f, const struct bytebuf *want,
-		       uint64_t from, uint64_t end, struct dice *d,
-		       struct errmsg *err)
+static int read_pieces(struct vfile *f, const struct bytebuf *want, uint64_t from, uint64_t end,
+		       struct dice *d, struct errmsg *err)
 {
-	uint8_t *const buf = malloc(want->len + 1);
+	uint8_t *buf = malloc(want->len + 1);
 	int rc = buf ? 0 : -ENOMEM;
 	size_t n;
 
@@ -271,16 +257,15 @@ static int read_pieces(struct vfile *f, const struct bytebuf *want,
 				: read_mapped(f, buf, n, off, err);
 		if (!rc && memcmp(buf, want->data + off, n) != 0)
 			rc = errmsg_set(err, WRONG,
-					"%zu bytes at %llu of %zu"
-					" are wrong",
+					"%zu bytes at %llu of %zu are wrong",
 					n, (unsigned long long)off, want->len);
 	}
 	free(buf);
 	return rc;
 }
 
-static int check_bytes(struct vfile *f, const struct bytebuf *want,
-		       struct dice *d, struct errmsg *err)
+static int check_bytes(struct vfile *f, const struct bytebuf *want, struct dice *d,
+		       struct errmsg *err)
 {
 	const uint64_t middle = roll(d, 2) ? roll(d, want->len) : 0;
 	uint8_t byte;
@@ -297,9 +282,8 @@ static int check_bytes(struct vfile *f, const struct bytebuf *want,
 	return rc;
 }
 
-static int check_file(struct plan *p, uint64_t dir, const char *name,
-		      const struct bytebuf *want, struct dice *d,
-		      struct errmsg *err)
+static int check_file(struct plan *p, uint64_t dir, const char *name, const struct bytebuf *want,
+		      struct dice *d, struct errmsg *err)
 {
 	struct plan_stat st;
 	struct vfile *f;
@@ -323,8 +307,7 @@ static int check_file(struct plan *p, uint64_t dir, const char *name,
 	return rc;
 }
 
-static int count_entries(struct plan *p, uint64_t dir, size_t *n,
-			 struct errmsg *err)
+static int count_entries(struct plan *p, uint64_t dir, size_t *n, struct errmsg *err)
 {
 	struct plan_entry e;
 	uint64_t pos = 0;
@@ -337,9 +320,8 @@ static int count_entries(struct plan *p, uint64_t dir, size_t *n,
 }
 
 /* The directory of a parameter holds these files and no others. */
-static int check_param(struct plan *p, const char *name,
-		       const struct bytebuf *want, size_t n, struct dice *d,
-		       struct errmsg *err)
+static int check_param(struct plan *p, const char *name, const struct bytebuf *want, size_t n,
+		       struct dice *d, struct errmsg *err)
 {
 	struct errmsg why = { "" };
 	uint64_t dir;
@@ -349,21 +331,20 @@ static int check_param(struct plan *p, const char *name,
 	if (!rc)
 		rc = count_entries(p, dir, &there, &why);
 	if (!rc && there != n)
-		rc = errmsg_set(&why, WRONG, "%zu files instead of %zu", there,
-				n);
+		rc = errmsg_set(&why, WRONG, "%zu files instead of %zu", there, n);
 	for (size_t i = 0; !rc && i < n; i++) {
 		rc = check_file(p, dir, world_file_names[i], &want[i], d, &why);
 		if (rc)
-			errmsg_set(err, rc, "%s/%s.pt: %s (%d)", name,
-				   world_file_names[i], why.text, rc);
+			errmsg_set(err, rc, "%s/%s.pt: %s (%d)", name, world_file_names[i],
+				   why.text, rc);
 	}
 	if (rc && !err->text[0])
 		errmsg_set(err, rc, "%s: %s (%d)", name, why.text, rc);
 	return rc;
 }
 
-static int check_tensor(const struct world *w, const struct world_tensor *t,
-			struct plan *p, struct dice *d, struct errmsg *err)
+static int check_tensor(const struct world *w, const struct world_tensor *t, struct plan *p,
+			struct dice *d, struct errmsg *err)
 {
 	const size_t n = world_nfiles(w, t);
 	struct bytebuf want[WORLD_FILES] = { 0 };
@@ -382,8 +363,8 @@ static int check_tensor(const struct world *w, const struct world_tensor *t,
 	return rc;
 }
 
-static int check_extra(const struct world *w, const struct world_extra *e,
-		       struct plan *p, struct dice *d, struct errmsg *err)
+static int check_extra(const struct world *w, const struct world_extra *e, struct plan *p,
+		       struct dice *d, struct errmsg *err)
 {
 	struct bytebuf want = { 0 };
 	int rc;
@@ -394,8 +375,7 @@ static int check_extra(const struct world *w, const struct world_extra *e,
 	return rc;
 }
 
-static int check_tree(const struct world *w, struct plan *p, struct dice *d,
-		      struct errmsg *err)
+static int check_tree(const struct world *w, struct plan *p, struct dice *d, struct errmsg *err)
 {
 	size_t n, expected = 1 + w->nextras; /* optimizer_state.pt */
 	int rc = count_entries(p, PLAN_ZERO, &n, err);
@@ -403,8 +383,7 @@ static int check_tree(const struct world *w, struct plan *p, struct dice *d,
 	for (size_t i = 0; i < w->n; i++)
 		expected += world_nfiles(w, &w->v[i]) > 0;
 	if (!rc && n != expected)
-		rc = errmsg_set(err, WRONG, "%zu entries instead of %zu", n,
-				expected);
+		rc = errmsg_set(err, WRONG, "%zu entries instead of %zu", n, expected);
 	for (size_t i = 0; !rc && i < w->n; i++)
 		rc = check_tensor(w, &w->v[i], p, d, err);
 	for (size_t i = 0; !rc && i < w->nextras; i++)
@@ -417,18 +396,14 @@ static int check_tree(const struct world *w, struct plan *p, struct dice *d,
 
 /* Weights of the same tag are right, or an error says why there are none:
  * tensors of modules that tensor-parallel ranks do not share. */
-static int check_weights(struct plan *universal, struct dice *d,
-			 struct errmsg *err)
+static int check_weights(struct plan *universal, struct dice *d, struct errmsg *err)
 {
 	struct plan *p;
 	const struct view_type type = { .kind = roll(d, 2) ? PLAN_HF : PLAN_FP32 };
 	int rc = plan_open_derived(universal, &type, &p, err);
 
 	if (rc)
-		return rc == -ENOTSUP && strstr(err->text,
-						"differs between ranks")
-			       ? 0
-			       : rc;
+		return rc == -ENOTSUP && strstr(err->text, "differs between ranks") ? 0 : rc;
 	rc = plan_check(p, err);
 	if (!rc)
 		rc = walk_plan(p, err);
@@ -437,11 +412,10 @@ static int check_weights(struct plan *universal, struct dice *d,
 }
 
 /* A checkpoint cut for another number of ranks makes the same tree. */
-static int check_recut(const struct world *w, const char *tag,
-		       const struct plan_options *options, struct dice *d,
-		       struct errmsg *err)
+static int check_recut(const struct world *w, const char *tag, const struct plan_options *options,
+		       struct dice *d, struct errmsg *err)
 {
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	const unsigned ranks = 1 + (unsigned)roll(d, 2 * RANKS_MAX);
 	struct plan *p;
 	int rc = recut_open(tag, ranks, 0, &p, err);
@@ -469,7 +443,7 @@ static int check_world(const struct world *w, struct dice *d, struct errmsg *err
 		.dtype = types[w->seed % 3],
 		.shard_size = w->seed % 4 ? 0 : 1 + w->seed % 1000,
 	};
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct plan *p;
 	int rc;
 
@@ -505,8 +479,7 @@ static int check_number(const struct range *range, uint64_t number)
 		describe(&w);
 	rc = check_world(&w, &d, &err);
 	if (rc)
-		print_error("geometry %llu: %s\n", (unsigned long long)number,
-			    err.text);
+		print_error("geometry %llu: %s\n", (unsigned long long)number, err.text);
 	world_done(&w);
 	return rc;
 }
@@ -536,8 +509,7 @@ static unsigned check_all(const struct range *range)
 
 		assert_true(child >= 0);
 		if (child == 0)
-			exit(check_share(range, i, n) ? EXIT_SUCCESS
-						      : EXIT_FAILURE);
+			exit(check_share(range, i, n) ? EXIT_SUCCESS : EXIT_FAILURE);
 	}
 	for (unsigned i = 0; i < n; i++) {
 		assert_true(wait(&status) > 0);
@@ -548,7 +520,7 @@ static unsigned check_all(const struct range *range)
 
 static struct range get_range(void)
 {
-	const char *const s = getenv("UCFS_GEOMETRIES");
+	const char *s = getenv("UCFS_GEOMETRIES");
 	struct range r = { 1, GEOMETRIES };
 	char *end;
 

@@ -32,8 +32,7 @@ static const struct refusal {
 	{ STATE(0) "['Q'] = Zeros(0)", "has 0 elements" },
 	/* Shampoo: by dimension */
 	{ STATE(1) "['precond'] = {'0': Zeros(3, 3)}", "state precond of group 1 is a dict" },
-	{ STATE(0) "['projector'] = Call('galore', 'Projector', 'x')",
-	  "state projector of group 0" },
+	{ STATE(0) "['projector'] = Call('galore', 'Projector', 'x')", "state projector of group 0" },
 	{ STATE(0) "['name'] = 'first'", "state name of group 0 is a str" },
 	{ STATE(0) "['done'] = True", "state done of group 0 is a bool" },
 	{ STATE(0) "['a/b'] = 1", "no usable name" },
@@ -45,10 +44,10 @@ static const struct refusal {
 	{ STATE(1) "['exp_avg'] = Zeros(9)", "has 9 elements, expected" },
 };
 
-static void edit_shards(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-			unsigned rank, void *ctx)
+static void edit_shards(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+			void *ctx)
 {
-	const struct refusal *const r = ctx;
+	const struct refusal *r = ctx;
 
 	(void)rank;
 	if (kind == MKCKPT_OPTIM)
@@ -85,8 +84,7 @@ static uint8_t *read_whole(struct plan *p, const char *name, uint64_t *size)
 	uint64_t node;
 	struct vfile *f;
 
-	if (plan_lookup(p, PLAN_ROOT, name, &node, &err) ||
-	    plan_file_open(p, node, &f, &err))
+	if (plan_lookup(p, PLAN_ROOT, name, &node, &err) || plan_file_open(p, node, &f, &err))
 		fail_msg("%s: %s", name, err.text);
 	*size = vfile_size(f);
 	bytes = malloc(*size + 1);
@@ -108,8 +106,7 @@ static void assert_same(struct plan *a, struct plan *b, const char *what)
 		uint8_t *have, *want;
 
 		if (optimizer)
-			assert_int_equal(plan_lookup(b, PLAN_ROOT, e.name, &node, NULL),
-					 -ENOENT);
+			assert_int_equal(plan_lookup(b, PLAN_ROOT, e.name, &node, NULL), -ENOENT);
 		if (optimizer || e.name[0] == '.' || plan_is_dir(a, e.node))
 			continue;
 		want = read_whole(a, e.name, &x);
@@ -171,7 +168,7 @@ static void check_refusal(const struct refusal *r, int stage)
 {
 	static const enum plan_kind served[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
 	struct mkckpt c = mkckpt_small(stage);
-	char *const whole_dir = mkckpt_new_dir(), *const dir = mkckpt_new_dir();
+	char *whole_dir = mkckpt_new_dir(), *dir = mkckpt_new_dir();
 	struct plan *whole, *p;
 
 	whole = open_tag(&c, whole_dir);
@@ -181,8 +178,8 @@ static void check_refusal(const struct refusal *r, int stage)
 	if (assert_refused(p, r->expect, r->change) == -ENOTSUP)
 		assert_copied(p, &c, dir);
 	for (size_t i = 0; i < COUNT(served); i++) {
-		struct plan *const a = open_kind(whole, served[i], "whole");
-		struct plan *const b = open_kind(p, served[i], r->change);
+		struct plan *a = open_kind(whole, served[i], "whole");
+		struct plan *b = open_kind(p, served[i], r->change);
 
 		assert_same(a, b, r->change);
 		plan_close(a);
@@ -210,15 +207,17 @@ static const struct odd {
 	{ "['module']['odd'] = 'text'; ['buffer_names'] += 'odd'", 1, 3 },
 	{ "['module']['odd'] = None; ['buffer_names'] += 'odd'", 1, 3 },
 	{ "['module']['odd'] = Call('torch._utils', '_rebuild_qtensor', 1);"
-	  " ['buffer_names'] += 'odd'", 1, 3 },
-	{ "['frozen_param_shapes'] = {'odd': Size(3)};"
-	  " ['frozen_param_fragments'] = {'odd': None}", 2, 3 },
+	  " ['buffer_names'] += 'odd'",
+	  1, 3 },
+	{ "['frozen_param_shapes'] = {'odd': Size(3)}; ['frozen_param_fragments'] = {'odd': None}",
+	  2, 3 },
 	{ "['frozen_param_shapes'] = {'odd': Size(3)}; ['frozen_param_fragments'] = {'odd':"
-	  " Call('torch._utils', '_rebuild_meta_tensor_no_storage', 1)}", 2, 3 },
+	  " Call('torch._utils', '_rebuild_meta_tensor_no_storage', 1)}",
+	  2, 3 },
 };
 
-static void edit_model(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		       unsigned rank, void *ctx)
+static void edit_model(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		       void *ctx)
 {
 	(void)rank;
 	if (kind == MKCKPT_MODEL)
@@ -235,7 +234,7 @@ static void check_odd(const char *change, int stage)
 {
 	static const enum plan_kind served[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
 	struct mkckpt c = mkckpt_small(stage);
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	bool named = false;
 	const struct errmsg_sink sink = { note_odd, &named };
 	struct plan *p;
@@ -244,7 +243,7 @@ static void check_odd(const char *change, int stage)
 	c.ctx = (void *)change;
 	p = open_tag(&c, dir);
 	for (size_t i = 0; i < COUNT(served); i++) {
-		struct plan *const view = open_kind(p, served[i], change);
+		struct plan *view = open_kind(p, served[i], change);
 
 		plan_warn(view, &sink);
 		if (!named)
@@ -277,11 +276,11 @@ static const struct setting {
 	{ "['lr'] = Halves(3, 2)", "del ['lr']", "lr: is no number" },
 };
 
-static void edit_groups(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-			unsigned rank, void *ctx)
+static void edit_groups(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+			void *ctx)
 {
-	struct value *const groups = value_find_path(
-		root, "optimizer_state_dict", "base_optimizer_state", "param_groups", NULL);
+	struct value *groups = value_find_path(root, "optimizer_state_dict", "base_optimizer_state",
+					       "param_groups", NULL);
 
 	(void)rank;
 	if (kind == MKCKPT_OPTIM)
@@ -305,16 +304,16 @@ static void put_warning(void *ctx, const char *text)
 /* A setting that is a tensor is its number in TAG_dcp, or is left out, which is said. */
 static void check_setting(const struct setting *s)
 {
-	char *const dir = mkckpt_new_dir(), *const as_dir = mkckpt_new_dir();
-	struct plan *const p = open_with_groups(s->change, dir);
-	struct plan *const as = open_with_groups(s->as, as_dir);
-	struct plan *const have = open_kind(p, PLAN_DCP, s->change);
-	struct plan *const want = open_kind(as, PLAN_DCP, s->as);
+	char *dir = mkckpt_new_dir(), *as_dir = mkckpt_new_dir();
+	struct plan *p = open_with_groups(s->change, dir);
+	struct plan *as = open_with_groups(s->as, as_dir);
+	struct plan *have = open_kind(p, PLAN_DCP, s->change);
+	struct plan *want = open_kind(as, PLAN_DCP, s->as);
 	char said[8 * ERRMSG_MAX] = "";
 	const struct errmsg_sink to = { put_warning, said };
 	uint64_t x, y;
-	uint8_t *const a = read_whole(have, "optim.distcp", &x);
-	uint8_t *const b = read_whole(want, "optim.distcp", &y);
+	uint8_t *a = read_whole(have, "optim.distcp", &x);
+	uint8_t *b = read_whole(want, "optim.distcp", &y);
 
 	if (x != y || memcmp(a, b, x) != 0)
 		fail_msg("%s: other settings than %s", s->change, s->as);
@@ -343,9 +342,8 @@ static void settings_may_be_tensors(void **state)
 
 /* Parameters whose names are paths have their directories in each other. */
 static const struct mkckpt_param nested[] = {
-	{ "a", 1, { 5 }, 0 },           { "a/b", 2, { 3, 5 }, 0 },
-	{ "a.b/c/d", 1, { 7 }, 1 },     { "a/b/c", 1, { 2 }, 1 },
-	{ "a-b", 1, { 3 }, 1 },         { "z/" N64, 1, { 4 }, 1 },
+	{ "a", 1, { 5 }, 0 },           { "a/b", 2, { 3, 5 }, 0 }, { "a.b/c/d", 1, { 7 }, 1 },
+	{ "a/b/c", 1, { 2 }, 1 },       { "a-b", 1, { 3 }, 1 },    { "z/" N64, 1, { 4 }, 1 },
 	{ "z/" N64 ".x", 1, { 4 }, 1 },
 };
 
@@ -357,8 +355,7 @@ static const struct mkckpt_param unnameable[] = {
 	{ "m/" N256, 1, { 3 }, 1 },
 };
 
-static struct mkckpt with_params(int stage, const struct mkckpt_param *v,
-				 size_t n)
+static struct mkckpt with_params(int stage, const struct mkckpt_param *v, size_t n)
 {
 	struct mkckpt c = mkckpt_small(stage);
 
@@ -370,8 +367,7 @@ static struct mkckpt with_params(int stage, const struct mkckpt_param *v,
 
 static void check_views(struct plan *p, const char *what)
 {
-	static const struct view_type recut = { .kind = PLAN_RESHARD,
-						.ranks = 3 };
+	static const struct view_type recut = { .kind = PLAN_RESHARD, .ranks = 3 };
 	static const enum plan_kind kinds[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
 	struct errmsg err = { "" };
 	struct plan *other = NULL;
@@ -382,8 +378,8 @@ static void check_views(struct plan *p, const char *what)
 			fail_msg("%s: view %d: %s", what, kinds[i], err.text);
 		plan_close(other);
 	}
-	if (plan_open_derived(p, &recut, &other, &err) ||
-	    plan_prove(other, false, &err) || walk_plan(other, &err))
+	if (plan_open_derived(p, &recut, &other, &err) || plan_prove(other, false, &err) ||
+	    walk_plan(other, &err))
 		fail_msg("%s: re-cut: %s", what, err.text);
 	plan_close(other);
 }
@@ -393,8 +389,8 @@ static void names_may_be_paths(void **state)
 	(void)state;
 	for (int stage = 1; stage <= 3; stage++) {
 		struct mkckpt c = with_params(stage, nested, COUNT(nested));
-		char *const dir = mkckpt_new_dir();
-		struct plan *const p = open_tag(&c, dir);
+		char *dir = mkckpt_new_dir();
+		struct plan *p = open_tag(&c, dir);
 		struct errmsg err = { "" };
 		char why[400] = "";
 		uint64_t node;
@@ -403,12 +399,9 @@ static void names_may_be_paths(void **state)
 			fail_msg("stage %d: %s", stage, err.text);
 		if (!mkckpt_check(&c, p, why, sizeof(why)))
 			fail_msg("stage %d: %s", stage, why);
-		assert_int_equal(plan_lookup(p, PLAN_ZERO, "a/b", &node, NULL),
-				 -ENOENT);
-		assert_int_equal(plan_find(p, PLAN_ZERO, "a.b/c", &node, NULL),
-				 0);
-		assert_int_equal(plan_find(p, node, "fp32.pt", &node, NULL),
-				 -ENOENT);
+		assert_int_equal(plan_lookup(p, PLAN_ZERO, "a/b", &node, NULL), -ENOENT);
+		assert_int_equal(plan_find(p, PLAN_ZERO, "a.b/c", &node, NULL), 0);
+		assert_int_equal(plan_find(p, node, "fp32.pt", &node, NULL), -ENOENT);
 		check_views(p, "paths");
 		plan_close(p);
 		mkckpt_free_dir(dir);
@@ -419,19 +412,17 @@ static void names_that_no_directory_has_refuse_the_universal_tree(void **state)
 {
 	(void)state;
 	for (int stage = 1; stage <= 3; stage++) {
-		struct mkckpt c =
-			with_params(stage, unnameable, COUNT(unnameable));
-		char *const dir = mkckpt_new_dir();
-		struct plan *const p = open_tag(&c, dir);
+		struct mkckpt c = with_params(stage, unnameable, COUNT(unnameable));
+		char *dir = mkckpt_new_dir();
+		struct plan *p = open_tag(&c, dir);
 		struct errmsg err = { "" };
 		struct plan_entry e;
 		uint64_t pos = 0;
 		int rc;
 
 		assert_int_equal(plan_prove(p, false, &err), -ENOTSUP);
-		assert_non_null(strstr(err.text,
-				       "'../x' cannot be a directory's name, nor"
-				       " can the names of 2 other"));
+		assert_non_null(strstr(err.text, "'../x' cannot be a directory's name, nor"
+						 " can the names of 2 other"));
 		while ((rc = plan_next(p, PLAN_ZERO, &pos, &e, &err)) == 1)
 			assert_string_equal(e.name, "optimizer_state.pt");
 		assert_int_equal(rc, -ENOTSUP);
@@ -445,14 +436,13 @@ static void put_weights(const char *dir, const char *const *names, size_t n)
 {
 	static const float v[3] = { 1, 2, 3 };
 	struct mkpt m = { 0 };
-	struct value *const root = mkpt_dict(&m);
+	struct value *root = mkpt_dict(&m);
 	struct bytebuf b = { 0 };
 	char path[PATH_MAX];
 
 	for (size_t i = 0; i < n; i++)
 		mkpt_set(&m, root, names[i],
-			 mkpt_tensor(&m, DTYPE_F32, (const uint64_t[]){ 3 }, 1,
-				     v));
+			 mkpt_tensor(&m, DTYPE_F32, (const uint64_t[]){ 3 }, 1, v));
 	snprintf(path, sizeof(path), "%s/pytorch_model.bin", dir);
 	mkpt_emit(&m, root, "pytorch_model", &b);
 	mkpt_save(path, b.data, b.len);
@@ -474,7 +464,7 @@ static void names_of_weights_are_alike(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		static const struct plan_options options = { .any_stage = true };
-		char *const dir = mkckpt_new_dir();
+		char *dir = mkckpt_new_dir();
 		struct errmsg err = { "" };
 		struct plan *p = NULL, *dcp;
 
@@ -500,8 +490,7 @@ int main(void)
 		cmocka_unit_test(weights_are_served_whatever_the_states_are),
 		cmocka_unit_test(weights_are_served_whatever_else_is_odd),
 		cmocka_unit_test(names_may_be_paths),
-		cmocka_unit_test(
-			names_that_no_directory_has_refuse_the_universal_tree),
+		cmocka_unit_test(names_that_no_directory_has_refuse_the_universal_tree),
 		cmocka_unit_test(names_of_weights_are_alike),
 	};
 

@@ -20,8 +20,8 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/table/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/goodcase.h"
@@ -41,8 +41,7 @@ struct recut {
 	unsigned failures, checks;
 };
 
-static __attribute__((format(printf, 2, 3))) void fail(struct recut *r,
-						       const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) void fail(struct recut *r, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -55,8 +54,7 @@ static __attribute__((format(printf, 2, 3))) void fail(struct recut *r,
 }
 
 /* The bytes of a file of a tree; NULL after a failure. */
-static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size,
-			  struct errmsg *err)
+static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size, struct errmsg *err)
 {
 	struct vfile *f;
 	uint8_t *bytes;
@@ -73,13 +71,12 @@ static uint8_t *read_node(struct plan *p, uint64_t node, uint64_t *size,
 	return bytes;
 }
 
-static void compare_files(struct recut *r, struct plan *p, uint64_t a,
-			  uint64_t b, const char *what)
+static void compare_files(struct recut *r, struct plan *p, uint64_t a, uint64_t b, const char *what)
 {
 	struct errmsg err = { "" };
 	uint64_t na = 0, nb = 0;
-	uint8_t *const x = read_node(r->whole, a, &na, &err);
-	uint8_t *const y = x ? read_node(p, b, &nb, &err) : NULL;
+	uint8_t *x = read_node(r->whole, a, &na, &err);
+	uint8_t *y = x ? read_node(p, b, &nb, &err) : NULL;
 
 	r->checks++;
 	if (!y || na != nb || memcmp(x, y, na) != 0)
@@ -102,13 +99,11 @@ static void compare_params(struct recut *r, struct plan *p, const char *what)
 		if (!plan_is_dir(r->whole, e.node))
 			continue;
 		if (plan_lookup(p, PLAN_ZERO, e.name, &node, &err)) {
-			fail(r, "%s: %s is missing (%s)", what, e.name,
-			     err.text);
+			fail(r, "%s: %s is missing (%s)", what, e.name, err.text);
 			return;
 		}
 		while (plan_next(r->whole, e.node, &inner, &f, &err) == 1) {
-			snprintf(text, sizeof(text), "%s: %.200s/%.40s", what,
-				 e.name, f.name);
+			snprintf(text, sizeof(text), "%s: %.200s/%.40s", what, e.name, f.name);
 			if (plan_lookup(p, node, f.name, &file, &err))
 				fail(r, "%s is missing (%s)", text, err.text);
 			else
@@ -144,12 +139,19 @@ static void check_tensors(struct recut *r, const char *dir, const char *what)
  */
 static bool has_all_bytes(const struct recut *r)
 {
-	static const char *const others[] = { "z1_lion_dp2", "z1_adafactor_dp2",
-					      "z1_not_zip_dp2", "legacy_",
-					      "z1_cudatag_", "z1_cpuadagrad_",
-					      "z2_muon_offload_", "z2_offload_",
-					      "z2_zenflow_", "dcp_", "z0_",
-					      "pp2_dp1_z0_", "pp2_dp2_z0_" };
+	static const char *const others[] = { "z1_lion_dp2",
+					      "z1_adafactor_dp2",
+					      "z1_not_zip_dp2",
+					      "legacy_",
+					      "z1_cudatag_",
+					      "z1_cpuadagrad_",
+					      "z2_muon_offload_",
+					      "z2_offload_",
+					      "z2_zenflow_",
+					      "dcp_",
+					      "z0_",
+					      "pp2_dp1_z0_",
+					      "pp2_dp2_z0_" };
 
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (strncmp(r->name, others[i], strlen(others[i])) == 0)
@@ -157,13 +159,13 @@ static bool has_all_bytes(const struct recut *r)
 	return !plan_checkpoint(r->whole)->facts.zero3;
 }
 
-static void compare_with_disk(struct recut *r, struct plan *p,
-			      const struct plan_entry *e, const char *what)
+static void compare_with_disk(struct recut *r, struct plan *p, const struct plan_entry *e,
+			      const char *what)
 {
 	char path[2 * GOOD_PATH_LEN];
 	struct errmsg err = { "" };
 	uint64_t size = 0;
-	uint8_t *const made = read_node(p, e->node, &size, &err);
+	uint8_t *made = read_node(p, e->node, &size, &err);
 	struct source src;
 	uint8_t *saved;
 
@@ -177,8 +179,7 @@ static void compare_with_disk(struct recut *r, struct plan *p,
 	saved = xrealloc(NULL, src.size + 1);
 	if (source_read(&src, saved, src.size, 0, &err) || src.size != size ||
 	    memcmp(made, saved, size) != 0)
-		fail(r, "%s: %s is not what DeepSpeed wrote (%s)", what,
-		     e->name, err.text);
+		fail(r, "%s: %s is not what DeepSpeed wrote (%s)", what, e->name, err.text);
 	source_close(&src);
 	free(saved);
 	free(made);
@@ -206,7 +207,7 @@ static void check_files(struct recut *r, const char *from, const char *what)
 static void check_way_back(struct recut *r, const char *dir, const char *what)
 {
 	const unsigned old = plan_checkpoint(r->whole)->dp;
-	char *const back = mkckpt_new_dir();
+	char *back = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	struct plan *p;
 
@@ -251,27 +252,24 @@ static void check_autoep(struct recut *r, const char *dir, unsigned n)
 		int64_t experts = 0, sharing = 0;
 
 		value_get_int(value_find(layers->v[i], "ep_size"), &experts);
-		value_get_int(value_find(layers->v[i],
-					 "expert_data_parallel_world_size"),
-			      &sharing);
+		value_get_int(value_find(layers->v[i], "expert_data_parallel_world_size"), &sharing);
 		r->checks++;
 		if (experts * sharing != n)
-			fail(r, "%u ranks: ds_autoep_layers says %ld x %ld", n,
-			     (long)experts, (long)sharing);
+			fail(r, "%u ranks: ds_autoep_layers says %ld x %ld", n, (long)experts,
+			     (long)sharing);
 	}
 	ptfile_close(&pt);
 }
 
 static void check_ranks(struct recut *r, unsigned n, unsigned stage)
 {
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	char what[64];
 	struct plan *p;
 	int rc = recut_open(r->tag, n, stage, &p, &err);
 
-	snprintf(what, sizeof(what), "%u ranks%s%.0u", n,
-		 stage ? ", stage " : "", stage);
+	snprintf(what, sizeof(what), "%u ranks%s%.0u", n, stage ? ", stage " : "", stage);
 	r->checks++;
 	if (rc == -ENOTSUP && may_refuse(r, n)) {
 		mkckpt_free_dir(dir);
@@ -312,10 +310,8 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
 	lines_load(&lines, path);
 	tag = findings_find(&lines, "tag");
-	snprintf(r.tag, sizeof(r.tag), "%s/%s/%s", dir, name,
-		 tag ? tag->field[1] : "");
-	if (!findings_find(&lines, "refuse") &&
-	    !findings_find(&lines, "hugging-face")) {
+	snprintf(r.tag, sizeof(r.tag), "%s/%s/%s", dir, name, tag ? tag->field[1] : "");
+	if (!findings_find(&lines, "refuse") && !findings_find(&lines, "hugging-face")) {
 		if (plan_open(test_context(), r.tag, &options, &r.whole, &err)) {
 			fail(&r, "%s", err.text);
 		} else {

@@ -64,24 +64,22 @@ static const struct {
 
 static void describe(const struct value *v, char *text, size_t size)
 {
-	const struct value_dict *const d = value_pairs(v);
+	const struct value_dict *d = value_pairs(v);
 	size_t at = 0;
 
 	snprintf(text, size, "%s", v && v->kind == VALUE_NONE ? "None" : "");
 	for (size_t i = 0; d && i < d->n && at < size; i++) {
-		const char *const name = d->v[i].key->str.p;
+		const char *name = d->v[i].key->str.p;
 		bool again = false;
 		struct tensor t, other;
 		const bool is = !tensor_from_value(d->v[i].val, name, &t, NULL);
 
 		for (size_t k = 0; is && t.numel && k < i; k++)
-			again |= !tensor_from_value(d->v[k].val, name, &other,
-						    NULL) &&
+			again |= !tensor_from_value(d->v[k].val, name, &other, NULL) &&
 				 strcmp(other.storage_key, t.storage_key) == 0 &&
 				 other.storage_offset == t.storage_offset;
-		at += (size_t)snprintf(text + at, size - at,
-				       again ? "%s(%s)" : "%s%s", i ? " " : "",
-				       name);
+		at += (size_t)snprintf(text + at, size - at, again ? "%s(%s)" : "%s%s",
+				       i ? " " : "", name);
 		if (is && at < size)
 			at += (size_t)snprintf(text + at, size - at, "=%llu",
 					       (unsigned long long)t.numel);
@@ -90,15 +88,14 @@ static void describe(const struct value *v, char *text, size_t size)
 
 static void check_row(size_t i)
 {
-	const char *const top = getenv("top_srcdir");
-	char *const dir = mkckpt_new_dir();
+	const char *top = getenv("top_srcdir");
+	char *dir = mkckpt_new_dir();
 	struct errmsg err = { "" };
 	char text[1000], path[1000];
 	struct plan *p;
 	struct ptfile pt;
 
-	snprintf(path, sizeof(path), "%s/tests/good/%s", top ?: ".",
-		 rows[i].tag);
+	snprintf(path, sizeof(path), "%s/tests/good/%s", top ?: ".", rows[i].tag);
 	if (recut_open(path, 2, rows[i].stage, &p, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(recut_write(p, dir, &err), 0);
@@ -109,8 +106,7 @@ static void check_row(size_t i)
 		fail_msg("%s", err.text);
 	describe(value_find(pt.root, rows[i].field), text, sizeof(text));
 	if (strcmp(text, rows[i].text) != 0)
-		fail_msg("%s, stage %u: %s: %s", rows[i].tag, rows[i].stage,
-			 rows[i].field, text);
+		fail_msg("%s, stage %u: %s: %s", rows[i].tag, rows[i].stage, rows[i].field, text);
 	ptfile_close(&pt);
 	mkckpt_free_dir(dir);
 }
@@ -147,15 +143,14 @@ static char *read_weights(const char *path, size_t *len)
 
 static void frozen_parameters_stay_what_they_are(void **state)
 {
-	const char *const top = getenv("top_srcdir");
-	char *const dir = mkckpt_new_dir(), path[1000], *old, *new;
+	const char *top = getenv("top_srcdir");
+	char *dir = mkckpt_new_dir(), path[1000], *old, *new;
 	struct errmsg err = { "" };
 	size_t len, n;
 	struct plan *p;
 
 	(void)state;
-	snprintf(path, sizeof(path), "%s/tests/good/z2_odd_frozen_dp2/global_step2",
-		 top ?: ".");
+	snprintf(path, sizeof(path), "%s/tests/good/z2_odd_frozen_dp2/global_step2", top ?: ".");
 	if (recut_open(path, 3, 3, &p, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(recut_write(p, dir, &err), 0);

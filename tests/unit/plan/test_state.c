@@ -17,15 +17,12 @@ struct file {
 	struct bytebuf bytes;
 };
 
-static int open_root(struct file *f, const struct value *root, struct state *s,
-		     struct errmsg *err)
+static int open_root(struct file *f, const struct value *root, struct state *s, struct errmsg *err)
 {
 	struct source src;
 
 	mkpt_emit(&f->m, root, "fp32", &f->bytes);
-	source_init_span(&src, "fp32.pt",
-			 (struct span){ .p = f->bytes.data,
-					.len = f->bytes.len });
+	source_init_span(&src, "fp32.pt", (struct span){ .p = f->bytes.data, .len = f->bytes.len });
 	return state_open_source(s, &src, err);
 }
 
@@ -61,10 +58,10 @@ static void elements_of_a_view_are_in_row_major_order(void **state)
 	} cases[] = {
 		{ 3, { 2, 3, 5 }, { 15, 5, 1 }, 0 },
 		{ 3, { 2, 3, 5 }, { 15, 5, 1 }, 7 },
-		{ 2, { 4, 6 }, { 1, 4 }, 0 },	    /* transposed */
+		{ 2, { 4, 6 }, { 1, 4 }, 0 },        /* transposed */
 		{ 3, { 2, 3, 4 }, { 24, 4, 1 }, 3 }, /* every other matrix */
 		{ 3, { 4, 2, 3 }, { 3, 12, 1 }, 0 }, /* permuted */
-		{ 2, { 3, 7 }, { 0, 1 }, 2 },	    /* expanded */
+		{ 2, { 3, 7 }, { 0, 1 }, 2 },        /* expanded */
 		{ 1, { 9 }, { 5 }, 4 },
 		{ 2, { 1, 4 }, { 40, 1 }, 1 },
 		{ 0, { 0 }, { 0 }, 59 },
@@ -77,24 +74,21 @@ static void elements_of_a_view_are_in_row_major_order(void **state)
 		struct state s;
 
 		assert_int_equal(open_root(&f,
-					   view(&f.m, cases[c].ndim,
-						cases[c].shape,
-						cases[c].stride,
-						cases[c].offset),
-					   &s, NULL), 0);
+					   view(&f.m, cases[c].ndim, cases[c].shape,
+						cases[c].stride, cases[c].offset),
+					   &s, NULL),
+				 0);
 		/* In pieces of 1, 2, 3, ... elements. */
 		for (uint64_t some = 1; n < s.t.numel; n += some++) {
 			if (some > s.t.numel - n)
 				some = s.t.numel - n;
-			assert_int_equal(state_read(&s, n, some, got + n, NULL),
-					 0);
+			assert_int_equal(state_read(&s, n, some, got + n, NULL), 0);
 		}
 		for (uint64_t i = 0; i < s.t.numel; i++) {
 			uint64_t want = cases[c].offset, rest = i;
 
 			for (unsigned d = cases[c].ndim; d-- > 0;) {
-				want += rest % cases[c].shape[d] *
-					cases[c].stride[d];
+				want += rest % cases[c].shape[d] * cases[c].stride[d];
 				rest /= cases[c].shape[d];
 			}
 			assert_int_equal(got[i], want);
@@ -112,13 +106,12 @@ static void only_a_bare_vector_is_flat(void **state)
 	for (unsigned ndim = 0; ndim < 3; ndim++)
 		for (int bare = 0; bare < 2; bare++) {
 			struct file f = { 0 };
-			struct value *root = mkpt_tensor(
-				&f.m, DTYPE_F32, ndim == 1 ? six : shape, ndim,
-				numbers);
+			struct value *root = mkpt_tensor(&f.m, DTYPE_F32, ndim == 1 ? six : shape,
+							 ndim, numbers);
 			struct state s;
 
 			if (!bare) {
-				struct value *const dict = mkpt_dict(&f.m);
+				struct value *dict = mkpt_dict(&f.m);
 
 				mkpt_set(&f.m, dict, "param", root);
 				root = dict;
@@ -162,8 +155,7 @@ static void other_objects_are_refused(void **state)
 	struct state s;
 
 	assert_int_equal(open_root(&f, mkpt_dict(&f.m), &s, &err), -EBADMSG);
-	assert_string_equal(err.text, "fp32.pt: holds a dict, expected a tensor"
-				      " or a number");
+	assert_string_equal(err.text, "fp32.pt: holds a dict, expected a tensor or a number");
 	file_done(&f);
 }
 

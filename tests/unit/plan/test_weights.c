@@ -41,8 +41,7 @@ static const struct {
 	{ "hf-bf16", { .type.kind = PLAN_HF, .dtype = DTYPE_BF16 } },
 	{ "hf-fp16", { .type.kind = PLAN_HF, .dtype = DTYPE_F16 } },
 	{ "hf-split", { .type.kind = PLAN_HF, .shard_size = 500 } },
-	{ "hf-split-bf16",
-	  { .type.kind = PLAN_HF, .shard_size = 500, .dtype = DTYPE_BF16 } },
+	{ "hf-split-bf16", { .type.kind = PLAN_HF, .shard_size = 500, .dtype = DTYPE_BF16 } },
 	{ "fp32", { .type.kind = PLAN_FP32 } },
 	{ "fp32-split", { .type.kind = PLAN_FP32, .shard_size = 500 } },
 };
@@ -55,8 +54,7 @@ struct good {
 
 /* The whole file in memory, which the caller frees; .p is NULL after a failure,
  * which has been reported. */
-static struct span read_node(struct good *g, struct plan *p, uint64_t node,
-			     const char *name)
+static struct span read_node(struct good *g, struct plan *p, uint64_t node, const char *name)
 {
 	struct errmsg err = { "" };
 	struct span s = { NULL, 0 };
@@ -71,8 +69,8 @@ static struct span read_node(struct good *g, struct plan *p, uint64_t node,
 	s.p = xrealloc(NULL, s.len + 1);
 	got = vfile_read(f, (void *)s.p, s.len + 1, 0, &err);
 	if (got != (int64_t)s.len) {
-		good_fail(&g->tally, "%s: size %zu, read %" PRId64 " (%s)",
-			  name, s.len, got, err.text);
+		good_fail(&g->tally, "%s: size %zu, read %" PRId64 " (%s)", name, s.len, got,
+			  err.text);
 		free((void *)s.p);
 		s.p = NULL;
 	}
@@ -86,8 +84,7 @@ struct dict {
 	const struct value_dict *v;
 };
 
-static bool dict_open(struct good *g, struct dict *d, const char *name,
-		      struct span bytes)
+static bool dict_open(struct good *g, struct dict *d, const char *name, struct span bytes)
 {
 	struct errmsg err = { "" };
 
@@ -105,10 +102,10 @@ static bool dict_open(struct good *g, struct dict *d, const char *name,
 }
 
 /* Tensor i: its bytes begin at `*at' of the file. */
-static const char *dict_tensor(struct good *g, const struct dict *d, size_t i,
-			       struct tensor *t, uint64_t *at)
+static const char *dict_tensor(struct good *g, const struct dict *d, size_t i, struct tensor *t,
+			       uint64_t *at)
 {
-	const char *const name = d->v->v[i].key->str.p;
+	const char *name = d->v->v[i].key->str.p;
 	struct errmsg err = { "" };
 
 	if (ptfile_tensor(&d->pt, d->v->v[i].val, name, t, at, &err)) {
@@ -125,13 +122,11 @@ static void shape_text(const struct tensor *t, char out[64])
 	size_t n = (size_t)sprintf(out, "%s", t->ndim ? "" : "-");
 
 	for (unsigned i = 0; i < t->ndim; i++)
-		n += (size_t)sprintf(out + n, i ? "x%" PRIu64 : "%" PRIu64,
-				     t->shape[i]);
+		n += (size_t)sprintf(out + n, i ? "x%" PRIu64 : "%" PRIu64, t->shape[i]);
 }
 
 /* tensors <variant> <file> <sha256 of a line for each tensor> */
-static void check_tensors(struct good *g, const struct line *l,
-			  struct span bytes)
+static void check_tensors(struct good *g, const struct line *l, struct span bytes)
 {
 	char text[64], hex[GOOD_HEX_LEN + 1], *listing = NULL;
 	size_t len = 0;
@@ -144,20 +139,20 @@ static void check_tensors(struct good *g, const struct line *l,
 	for (size_t i = 0; i < d.v->n; i++) {
 		struct tensor t;
 		uint64_t at;
-		const char *const name = dict_tensor(g, &d, i, &t, &at);
+		const char *name = dict_tensor(g, &d, i, &t, &at);
 
 		if (!name)
 			continue;
 		shape_text(&t, text);
 		hex_digest(bytes.p + at, t.numel * dtype_size(t.dtype), hex);
-		fprintf(f, "%s %s %s %d %s\n", name, dtype_name(t.dtype), text,
-			t.requires_grad, hex);
+		fprintf(f, "%s %s %s %d %s\n", name, dtype_name(t.dtype), text, t.requires_grad,
+			hex);
 	}
 	fclose(f);
 	hex_digest(listing, len, hex);
 	if (strcmp(hex, l->field[3]) != 0)
-		good_fail(&g->tally, "%s: %s: other tensors:\n%s", l->field[1],
-			  l->field[2], listing);
+		good_fail(&g->tally, "%s: %s: other tensors:\n%s", l->field[1], l->field[2],
+			  listing);
 	free(listing);
 	ptfile_close(&d.pt);
 }
@@ -169,11 +164,10 @@ static void check_bytes(struct good *g, const struct line *l, struct span bytes)
 
 	hex_digest(bytes.p, bytes.len, hex);
 	if (bytes.len != strtoull(l->field[3], NULL, 10))
-		good_fail(&g->tally, "%s: %s: %zu bytes, expected %s",
-			  l->field[1], l->field[2], bytes.len, l->field[3]);
+		good_fail(&g->tally, "%s: %s: %zu bytes, expected %s", l->field[1], l->field[2],
+			  bytes.len, l->field[3]);
 	else if (strcmp(hex, l->field[4]) != 0)
-		good_fail(&g->tally, "%s: %s: right size, other bytes",
-			  l->field[1], l->field[2]);
+		good_fail(&g->tally, "%s: %s: right size, other bytes", l->field[1], l->field[2]);
 }
 
 /* A file that the script does not write is one of the run's own. */
@@ -185,15 +179,13 @@ static bool is_sidecar(const struct good *g, const char *name)
 	return access(path, F_OK) == 0;
 }
 
-static const struct line *find_line(const struct good *g, const char *variant,
-				    const char *name)
+static const struct line *find_line(const struct good *g, const char *variant, const char *name)
 {
 	for (size_t i = 0; i < g->weights.n; i++) {
-		const struct line *const l = &g->weights.v[i];
+		const struct line *l = &g->weights.v[i];
 
 		if ((line_is(l, "file") || line_is(l, "tensors")) &&
-		    strcmp(l->field[1], variant) == 0 &&
-		    strcmp(l->field[2], name) == 0)
+		    strcmp(l->field[1], variant) == 0 && strcmp(l->field[2], name) == 0)
 			return l;
 	}
 	return NULL;
@@ -208,40 +200,36 @@ static void check_files(struct good *g, struct plan *p, const char *variant)
 	int rc;
 
 	while ((rc = plan_next(p, PLAN_ROOT, &pos, &e, &err)) == 1) {
-		const struct line *const l = find_line(g, variant, e.name);
+		const struct line *l = find_line(g, variant, e.name);
 		struct span bytes;
 
 		if (!l) {
 			if (!is_sidecar(g, e.name))
-				good_fail(&g->tally,
-					  "%s: %s: should not be there",
-					  variant, e.name);
+				good_fail(&g->tally, "%s: %s: should not be there", variant, e.name);
 			continue;
 		}
 		found++;
 		g->tally.checks++;
 		bytes = read_node(g, p, e.node, e.name);
 		if (bytes.p)
-			(line_is(l, "file") ? check_bytes
-					    : check_tensors)(g, l, bytes);
+			(line_is(l, "file") ? check_bytes : check_tensors)(g, l, bytes);
 		free((void *)bytes.p);
 	}
 	for (size_t i = 0; i < g->weights.n; i++)
 		expected += strcmp(g->weights.v[i].field[1], variant) == 0;
 	if (rc || found != expected)
-		good_fail(&g->tally, "%s: %zu files, expected %zu (%s)",
-			  variant, found, expected, err.text);
+		good_fail(&g->tally, "%s: %zu files, expected %zu (%s)", variant, found, expected,
+			  err.text);
 }
 
 /* The elements of a parameter by its `shape` line.  A vocabulary has more: rows
  * of padding, which the script keeps. */
-static uint64_t count_elements(const struct good *g, const char *name,
-			       const struct tensor *t)
+static uint64_t count_elements(const struct good *g, const char *name, const struct tensor *t)
 {
 	uint64_t n = 1;
 
 	for (size_t i = 0; i < g->digests.n; i++) {
-		const struct line *const l = &g->digests.v[i];
+		const struct line *l = &g->digests.v[i];
 		const char *p = l->field[2];
 		char *end;
 
@@ -254,8 +242,8 @@ static uint64_t count_elements(const struct good *g, const char *name,
 	return t->numel;
 }
 
-static void check_truth(struct good *g, const struct line *l,
-			const struct dict *d, struct span bytes)
+static void check_truth(struct good *g, const struct line *l, const struct dict *d,
+			struct span bytes)
 {
 	char hex[GOOD_HEX_LEN + 1];
 
@@ -274,29 +262,25 @@ static void check_truth(struct good *g, const struct line *l,
 		free(floats);
 		g->tally.checks++;
 		if (strcmp(hex, l->field[3]) != 0)
-			good_fail(&g->tally, "%s: not what was trained",
-				  l->field[1]);
+			good_fail(&g->tally, "%s: not what was trained", l->field[1]);
 		return;
 	}
 	good_fail(&g->tally, "%s: is missing", l->field[1]);
 }
 
 /* safetensors have the same elements, except for tied ones. */
-static void check_view(struct good *g, const struct dict *d, struct span bin,
-		       struct span st)
+static void check_view(struct good *g, const struct dict *d, struct span bin, struct span st)
 {
 	const uint64_t head = 8 + get_le64(st.p);
-	char *const text = strndup((const char *)st.p + 8, (size_t)head - 8);
-	cJSON *const json = cJSON_Parse(text);
+	char *text = strndup((const char *)st.p + 8, (size_t)head - 8);
+	cJSON *json = cJSON_Parse(text);
 
 	for (size_t i = 0; i < d->v->n; i++) {
 		struct tensor t;
 		uint64_t at;
-		const char *const name = dict_tensor(g, d, i, &t, &at);
-		const cJSON *const x =
-			cJSON_GetObjectItemCaseSensitive(json, name ? name : "");
-		const cJSON *const range =
-			cJSON_GetObjectItem(x, "data_offsets");
+		const char *name = dict_tensor(g, d, i, &t, &at);
+		const cJSON *x = cJSON_GetObjectItemCaseSensitive(json, name ? name : "");
+		const cJSON *range = cJSON_GetObjectItem(x, "data_offsets");
 		bool twin = false;
 		uint64_t begin;
 
@@ -313,10 +297,8 @@ static void check_view(struct good *g, const struct dict *d, struct span bin,
 		if (twin)
 			continue;
 		begin = (uint64_t)cJSON_GetArrayItem(range, 0)->valuedouble;
-		if (memcmp(st.p + head + begin, bin.p + at,
-			   t.numel * dtype_size(t.dtype)) != 0)
-			good_fail(&g->tally,
-				  "%s: other elements in safetensors", name);
+		if (memcmp(st.p + head + begin, bin.p + at, t.numel * dtype_size(t.dtype)) != 0)
+			good_fail(&g->tally, "%s: other elements in safetensors", name);
 	}
 	cJSON_Delete(json);
 	free(text);
@@ -342,11 +324,10 @@ static void check_trained(struct good *g, struct plan *hf, struct plan *fp32)
 
 	if (bin.p && st.p && dict_open(g, &d, "pytorch_model.bin", bin)) {
 		for (size_t i = 0; i < g->digests.n; i++) {
-			const struct line *const l = &g->digests.v[i];
+			const struct line *l = &g->digests.v[i];
 
 			if (line_is(l, "weight") ||
-			    (line_is(l, "truth") &&
-			     strcmp(l->field[2], "fp32") == 0))
+			    (line_is(l, "truth") && strcmp(l->field[2], "fp32") == 0))
 				check_truth(g, l, &d, bin);
 		}
 		check_view(g, &d, bin, st);
@@ -362,8 +343,7 @@ static void check_variant(struct good *g, size_t i)
 	struct plan *p;
 
 	if (plan_open(test_context(), g->tag, &variants[i].options, &p, &err)) {
-		good_fail(&g->tally, "%s: does not open: %s", variants[i].name,
-			  err.text);
+		good_fail(&g->tally, "%s: does not open: %s", variants[i].name, err.text);
 		return;
 	}
 	if (plan_check(p, &err) || walk_plan(p, &err))
@@ -380,15 +360,11 @@ static void check_refused(struct good *g)
 		struct plan *p;
 
 		g->tally.checks++;
-		if (!plan_open(test_context(), g->tag, &variants[i].options, &p,
-			       &err)) {
-			good_fail(&g->tally, "%s: should be refused",
-				  variants[i].name);
+		if (!plan_open(test_context(), g->tag, &variants[i].options, &p, &err)) {
+			good_fail(&g->tally, "%s: should be refused", variants[i].name);
 			plan_close(p);
 		} else if (!strstr(err.text, g->tally.name)) {
-			good_fail(&g->tally,
-				  "refused without naming the file: %s",
-				  err.text);
+			good_fail(&g->tally, "refused without naming the file: %s", err.text);
 		}
 	}
 }
@@ -406,8 +382,7 @@ static void check_derived(struct good *g)
 	}
 	if (plan_open_derived(p, &(struct view_type){ PLAN_HF, 0, 0 }, &hf, &err) ||
 	    plan_open_derived(p, &(struct view_type){ PLAN_FP32, 0, 0 }, &fp32, &err))
-		good_fail(&g->tally, "does not open beside the other: %s",
-			  err.text);
+		good_fail(&g->tally, "does not open beside the other: %s", err.text);
 	else
 		check_trained(g, hf, fp32);
 	plan_close(fp32);
@@ -426,8 +401,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 	snprintf(path, sizeof(path), "%s/%s.weights", dir, name);
 	lines_load(&g.weights, path);
 	tag = findings_find(&g.digests, "tag");
-	snprintf(g.tag, sizeof(g.tag), "%s/%s/%s", dir, name,
-		 tag ? tag->field[1] : "");
+	snprintf(g.tag, sizeof(g.tag), "%s/%s/%s", dir, name, tag ? tag->field[1] : "");
 	refuse = findings_find(&g.digests, "refuse");
 	if (refuse && strcmp(refuse->field[1], "optimizer") != 0) {
 		check_refused(&g);

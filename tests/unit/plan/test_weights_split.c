@@ -94,29 +94,27 @@ static void files_are_numbered_if_there_are_several(void **state)
 /* Printed by json.dumps({...}, indent=2, sort_keys=True). */
 static void the_index_is_what_python_prints(void **state)
 {
-	static const char *const names[] = { "b", "a\"\\\n\x7f", "\xc3\xa9",
-					     "\xf0\x9f\x98\x80", "B" };
-	static const char expect[] =
-		"{\n"
-		"  \"metadata\": {\n"
-		"    \"total_size\": 50\n"
-		"  },\n"
-		"  \"weight_map\": {\n"
-		"    \"B\": \"w-00003-of-00003.bin\",\n"
-		"    \"a\\\"\\\\\\n\\u007f\": \"w-00001-of-00003.bin\",\n"
-		"    \"b\": \"w-00001-of-00003.bin\",\n"
-		"    \"\\u00e9\": \"w-00002-of-00003.bin\",\n"
-		"    \"\\ud83d\\ude00\": \"w-00002-of-00003.bin\"\n"
-		"  }\n"
-		"}\n";
+	static const char *const names[] = { "b", "a\"\\\n\x7f", "\xc3\xa9", "\xf0\x9f\x98\x80",
+					     "B" };
+	static const char expect[] = "{\n"
+				     "  \"metadata\": {\n"
+				     "    \"total_size\": 50\n"
+				     "  },\n"
+				     "  \"weight_map\": {\n"
+				     "    \"B\": \"w-00003-of-00003.bin\",\n"
+				     "    \"a\\\"\\\\\\n\\u007f\": \"w-00001-of-00003.bin\",\n"
+				     "    \"b\": \"w-00001-of-00003.bin\",\n"
+				     "    \"\\u00e9\": \"w-00002-of-00003.bin\",\n"
+				     "    \"\\ud83d\\ude00\": \"w-00002-of-00003.bin\"\n"
+				     "  }\n"
+				     "}\n";
 	const uint64_t len[] = { 10, 10, 10, 10, 10 };
 	const size_t same[] = { 0, 1, 2, 3, 4 };
 	struct bytebuf out = { 0 };
 	struct weights_split s;
 
 	assert_int_equal(weights_split_init(&s, len, same, 5, 20, NULL), 0);
-	assert_int_equal(weights_split_index(&s, "w", "bin", names, &out, NULL),
-			 0);
+	assert_int_equal(weights_split_index(&s, "w", "bin", names, &out, NULL), 0);
 	assert_int_equal(out.len, strlen(expect));
 	assert_memory_equal(out.data, expect, out.len);
 	bytebuf_done(&out);
