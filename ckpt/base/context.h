@@ -49,7 +49,6 @@ struct uckpt {
 	/* Protects what HACKING.md lists, of which these are; not held across I/O. */
 	pthread_mutex_t lock;
 	struct pack *packs;        /* that are open (pack/pack.h) */
-	struct dcp *dcps;	   /* that are open (dcp/dcp.h) */
 	struct remote_list *lists; /* of servers' directories (remote/remote.h) */
 };
 

@@ -21,6 +21,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/size.h"
+#include "ckpt/dcp/dcp.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/table/checkpoint.h"
 
@@ -65,14 +66,15 @@ static void check_done(struct check *c)
 static int tell(struct check *c, unsigned flags, struct errmsg *err)
 {
 	struct report *r = &c->report;
+	const size_t files = dcp_of(r->c) ? r->c->nfiles : c->nfiles;
 	char size[SIZE_TEXT_LEN];
 
 	r->problems.failed |= c->forms.failed;
 	report_begin(r, flags);
 	cJSON_AddBoolToObject(r->json, "data", c->data);
-	json_add_int(r->json, "files", (int64_t)c->nfiles);
+	json_add_int(r->json, "files", (int64_t)files);
 	json_add_int(r->json, "bytes", (int64_t)c->bytes);
-	report_line(r, "files", "%zu, %s", c->nfiles, size_text(c->bytes, size));
+	report_line(r, "files", "%zu, %s", files, size_text(c->bytes, size));
 	if (r->plan) {
 		json_add_int(r->json, "parameters", (int64_t)r->c->nparams);
 		json_add_int(r->json, "tree_files", (int64_t)c->opened);

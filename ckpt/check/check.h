@@ -59,9 +59,6 @@ int check_list_files(struct check *c, struct errmsg *err);
  * checksum. */
 int check_files(struct check *c, struct errmsg *err);
 
-/* Are the files made of a distributed checkpoint, which has the checksums? */
-bool check_is_foreign(const struct check *c);
-
 /* With `data`, compare every blob of a distributed checkpoint with its checksums. */
 int check_blobs(struct check *c, struct errmsg *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that a distributed checkpoint shows have no checksums: its blobs may have. */
+/* The checksums of a distributed checkpoint are those of the blobs in its files. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,19 +7,11 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/table/checkpoint.h"
-#include "ckpt/table/checkpoint.h"
-
-bool check_is_foreign(const struct check *c)
-{
-	return c->report.c && c->report.c->facts.source;
-}
 
 struct blobs_check {
 	struct check *c;
-	struct dcp *d;
+	struct dcp_checkpoint *d;
 	struct notes *problems; /* of each item */
 	_Atomic size_t bare;       /* items without checksums */
 };
@@ -29,7 +21,8 @@ static int check_item(void *ctx, size_t i, struct errmsg *err)
 	struct blobs_check *b = ctx;
 	struct errmsg why;
 	bool summed;
-	const int rc = dcp_check(b->d, i, &b->c->progress, &summed, &why);
+	const int rc = dcp_blobs_check(&b->d->blobs, &b->d->metadata.items[i], &b->c->progress,
+				       &summed, &why);
 
 	b->bare += !rc && !summed;
 	if (rc == -EINTR || rc == -ENOMEM)
@@ -41,21 +34,12 @@ static int check_item(void *ctx, size_t i, struct errmsg *err)
 
 int check_blobs(struct check *c, struct errmsg *err)
 {
-	struct blobs_check b = { .c = c };
-	const char *path;
-	size_t n;
-	char *dir;
+	struct blobs_check b = { .c = c, .d = dcp_of(c->report.c) };
+	const size_t n = b.d ? b.d->metadata.nitems : 0;
 	int rc;
 
-	if (!c->data || !check_is_foreign(c) || !c->report.c->ops->file)
+	if (!c->data || !b.d)
 		return 0;
-	path = checkpoint_path(c->report.c, OBJECT_MODEL, 0, 0);
-	dir = strndup(path, (size_t)(strrchr(path, '/') - path));
-	rc = dir ? dcp_open(c->report.u, dir, &b.d, err) : errmsg_nomem(err, path);
-	free(dir);
-	if (rc)
-		return rc;
-	n = dcp_count(b.d);
 	b.problems = calloc(n + 1, sizeof(*b.problems));
 	rc = b.problems ? parallel_for(n, parallel_width(), check_item, &b, err)
 			: errmsg_nomem(err, c->report.dir);
@@ -67,6 +51,5 @@ int check_blobs(struct check *c, struct errmsg *err)
 			  " read, but not compared",
 			  c->report.dir, (size_t)b.bare, n);
 	free(b.problems);
-	dcp_close(b.d);
 	return rc;
 }

@@ -14,7 +14,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +21,13 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"
+#include "ckpt/io/io.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
@@ -51,7 +52,7 @@ static int add_file(struct check *c, const char *dir, const char *name,
 		f->path = NULL;
 		return errmsg_nomem(err, name);
 	}
-	if (files_stat(c->report.u, f->path, &a, &where, NULL) == 0 &&
+	if (io_stat(c->report.u, f->path, 0, &a, &where, NULL) == 0 &&
 	    S_ISREG(a.st.st_mode))
 		fileid_from_stat(&a.st, &id);
 	c->bytes += id.size;
@@ -65,24 +66,27 @@ static int add_file(struct check *c, const char *dir, const char *name,
 int check_list_files(struct check *c, struct errmsg *err)
 {
 	struct errmsg why = { "" };
-	const struct checkpoint *hf =
-		c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
+	const bool dcp = dcp_of(c->report.c);
+	const struct checkpoint *own = dcp || c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
 	struct dirlist l = { 0 };
 	int rc = 0;
 
 	/* What is wrong with weights is a problem of the plan. */
-	if (c->report.choice == TAGS_WEIGHTS && !hf)
+	if (c->report.choice == TAGS_WEIGHTS && !own)
 		return 0;
-	if (!hf && files_list(c->report.u, c->report.dir, &l, &why)) {
+	if (!own && io_list(c->report.u, c->report.dir, 0, &l, &why)) {
 		notes_add_new(&c->report.problems, why.text);
 		return 0;
 	}
 	c->shards = shards_new(c->report.u);
-	c->files = calloc((hf ? hf->nfiles : 0) + l.n + 1, sizeof(*c->files));
+	c->files = calloc((own ? own->nfiles : 0) + l.n + 1, sizeof(*c->files));
 	if (!c->shards || !c->files)
 		rc = errmsg_nomem(err, c->report.dir);
-	for (size_t i = 0; !rc && hf && i < hf->nfiles; i++)
-		rc = add_file(c, c->report.dir, hf->files[i].name, err);
+	/* What files of a distributed checkpoint have is checked by its entries. */
+	for (size_t i = 0; dcp && i < own->nfiles; i++)
+		c->bytes += own->files[i].file.size;
+	for (size_t i = 0; !rc && !dcp && own && i < own->nfiles; i++)
+		rc = add_file(c, c->report.dir, own->files[i].name, err);
 	for (size_t i = 0; !rc && i < l.n; i++)
 		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
 			rc = add_file(c, l.dirs[l.v[i].dir], l.v[i].name, err);
@@ -150,15 +154,8 @@ static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
 	for (size_t i = 0; i < n; i++) {
 		struct errmsg err;
 
-		if (v[i].crc == e[i]->crc)
-			continue;
-		errmsg_set(&err, 0,
-			   "%s: member %s: is damaged: the CRC-32 of"
-			   " its %" PRIu64 " bytes at %" PRIu64 " is %08" PRIx32
-			   ", expected %08" PRIx32,
-			   f->path, e[i]->name, v[i].len, v[i].off, v[i].crc,
-			   e[i]->crc);
-		if (!add_problem(f, err.text))
+		if (zip_check_sum(e[i], v[i].crc, v[i].off, f->path, &err) &&
+		    !add_problem(f, err.text))
 			return;
 	}
 }
@@ -309,7 +306,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	if (is_left_over(c, f))
 		return 0;
 	/* Opening the plan has read the headers of safetensors. */
-	if (is_safetensors(f) ? files_open(c->report.u, f->path, NULL, &pt.src, &why)
+	if (is_safetensors(f) ? io_open(c->report.u, f->path, NULL, &pt.src, &why)
 			      : files_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
 		notes_add_new(&f->problems, why.text);
 		return 0;
@@ -324,7 +321,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	}
 	if (!l.at)
 		rc = -ENOMEM;
-	else if (c->data && !check_is_foreign(c))
+	else if (c->data)
 		rc = sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
 	free(l.at);
 	ptfile_close(&pt);
@@ -341,7 +338,7 @@ int check_files(struct check *c, struct errmsg *err)
 					 c->nfiles, width, check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
-		if (c->data && !check_is_foreign(c))
+		if (c->data)
 			note_without_sums(c, &c->files[i]);
 		notes_take(&c->report.problems, &c->files[i].problems);
 	}

@@ -41,7 +41,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/convert/resume.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
@@ -256,7 +256,7 @@ static int copy_mode_and_times(const struct out *o, uint32_t shard,
 	const struct shards *c = vfile_shards(o->f);
 	const char *original = shards_path(c, shard);
 	struct attrs a;
-	const int rc = files_stat(shards_context(c), original, &a, NULL, NULL);
+	const int rc = io_stat(shards_context(c), original, 0, &a, NULL, NULL);
 
 	if (rc)
 		return errmsg_set(err, rc, "%s: cannot stat: %s", original,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The loader of distributed checkpoints: their files, and where the elements of rows are. */
 #include "ckpt/dcp/dcp.h"
 
 #include <errno.h>
@@ -7,340 +8,358 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/context.h"
+#include "ckpt/base/beneath.h"
+#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/blobs.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
+#include "ckpt/dcp/extents.h"
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/io/roots.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/zero/complete.h"
 
-/* Checkpoints that stay open without a user: that of a run that is being looked at. */
-#define KEPT_MAX 2u
-
-struct dcp {
-	struct uckpt *u;
-	char *dir;
-	struct attrs attrs; /* of the metadata */
-	struct fileid id;   /* of the metadata */
-	bool is_pair;
-	struct dcp_metadata metadata;
-	struct dcp_megatron megatron;
-	struct dcp_blobs blobs;
-	struct dcp_model model;
-	struct dcp_zerofile files[DCP_ZEROFILE_KINDS];
-	pthread_mutex_t loading; /* held while it is loaded */
-	int rc; /* why it cannot be read, if not 0; nothing is open then */
-	struct errmsg why;
-	/* Protected by the context's lock: */
-	unsigned users;
-	struct dcp *next;
-	bool loaded; /* or refused */
-	uint64_t good_until; /* clock_ns() until which its files are not looked at */
-};
-
-/* Looking at all files, or finding that they cannot be read, takes at most this part of the
- * time; they are looked at every 10 s at least. */
-#define CHECK_PART 20u
-#define CHECK_NS_MAX (UINT64_C(10) * 1000000000)
-
-static const char *const pair[] = { DCP_PAIR_MODEL "/" DCP_METADATA,
-				    DCP_PAIR_OPTIMIZER "/" DCP_METADATA };
-
-/* Look at a file below the first `n` bytes of a directory's path. */
-static int look(struct uckpt *u, const char *dir, size_t n, const char *name,
-		struct attrs *a)
+static struct dcp_checkpoint *own(struct checkpoint *c)
 {
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%.*s/%s", (int)n, dir, name) < 0)
-		return -ENOMEM;
-	rc = io_stat(u, path, 0, a, NULL, NULL);
-	free(path);
-	return rc;
-}
-
-/* Find the metadata of the checkpoint in a directory, or of the first of a pair. */
-static int find_checkpoint(struct uckpt *u, const char *dir, struct attrs *a,
-			   bool *is_pair)
-{
-	const size_t n = strlen(dir);
-
-	*is_pair = look(u, dir, n, DCP_METADATA, a) != 0;
-	return *is_pair ? look(u, dir, n, pair[0], a) : 0;
-}
-
-bool dcp_is_one(struct uckpt *u, const char *dir)
-{
-	struct attrs a;
-	bool is_pair;
-
-	return find_checkpoint(u, dir, &a, &is_pair) == 0;
-}
-
-static void dcp_unload(struct dcp *d)
-{
-	for (int k = 0; k < DCP_ZEROFILE_KINDS; k++)
-		dcp_zerofile_done(&d->files[k]);
-	dcp_model_done(&d->model);
-	dcp_blobs_done(&d->blobs);
-	dcp_metadata_done(&d->metadata);
-}
-
-static void dcp_free(struct dcp *d)
-{
-	if (!d)
-		return;
-	dcp_unload(d);
-	pthread_mutex_destroy(&d->loading);
-	free(d->dir);
-	free(d);
-}
-
-static struct dcp *dcp_new(const struct dcp *found, const char *dir)
-{
-	struct dcp *const d = malloc(sizeof(*d));
-
-	if (!d)
-		return NULL;
-	*d = *found;
-	pthread_mutex_init(&d->loading, NULL);
-	d->dir = strdup(dir);
-	if (d->dir)
-		return d;
-	dcp_free(d);
-	return NULL;
+	return (struct dcp_checkpoint *)c;
 }
 
 /* Read the metadata of the directory, or of both of a pair, which may have been saved
  * without the optimizer. */
-static int read_metadata(struct dcp *d, struct errmsg *err)
+static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 {
-	struct attrs a = d->attrs;
+	static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
+	struct attrs a;
+	char *path;
 	int rc = 0;
 
-	if (!d->is_pair)
-		return dcp_metadata_add(&d->metadata, d->u, d->dir, err);
+	if (asprintf(&path, "%s/" DCP_METADATA, x->path) < 0)
+		return errmsg_nomem(err, x->path);
+	rc = io_stat(x->c.u, path, 0, &a, NULL, NULL);
+	free(path);
+	if (!rc) {
+		rc = dcp_metadata_add(&x->metadata, x->c.u, x->path, err);
+		x->c.witness = x->metadata.nfiles - 1;
+		return rc;
+	}
+	rc = 0;
 	for (size_t i = 0; !rc && i < COUNT(pair); i++) {
-		char *path;
-
-		if (look(d->u, d->dir, strlen(d->dir), pair[i], &a) && i)
-			break;
-		permissions_restrict(&d->attrs.readable_by, &a.readable_by);
-		if (asprintf(&path, "%s/%.*s", d->dir,
-			     (int)(strlen(pair[i]) - strlen("/" DCP_METADATA)),
-			     pair[i]) < 0)
-			return errmsg_nomem(err, d->dir);
-		rc = dcp_metadata_add(&d->metadata, d->u, path, err);
+		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
+			return errmsg_nomem(err, x->path);
+		if (!i || !io_stat(x->c.u, path, 0, &a, NULL, NULL))
+			rc = dcp_metadata_add(&x->metadata, x->c.u, path, err);
+		if (!i)
+			x->c.witness = x->metadata.nfiles - 1;
 		free(path);
 	}
 	return rc;
 }
 
-static int load_torch(struct dcp *d, struct errmsg *err)
+static int find_file(void *ctx, size_t i, struct errmsg *err)
 {
-	int rc = read_metadata(d, err) ?:
-		 dcp_megatron_find(&d->megatron, &d->metadata, d->u, d->dir, err) ?:
-		 dcp_blobs_init(&d->blobs, d->u, d->dir, &d->metadata,
-				&d->attrs.readable_by, err) ?:
-		 dcp_model_find(&d->model, &d->metadata, &d->megatron, &d->blobs,
-				d->dir, err);
+	struct tag_file *f = &((struct dcp_checkpoint *)ctx)->files[i];
+	const int rc = tag_file_find(f, err);
 
-	for (enum dcp_zerofile_kind k = 0; !rc && k < DCP_ZEROFILE_KINDS; k++)
-		rc = dcp_zerofile_init(&d->files[k], k, &d->model,
-				       d->megatron.found ? "PyTorch distributed checkpoint"
-							   " of Megatron-LM"
-							 : "PyTorch distributed checkpoint",
-				       err);
-	return rc;
+	return beneath_is_missing(rc)
+		       ? errmsg_set(err, -EBADMSG,
+				    "%s: is missing, and " DCP_METADATA
+				    " says that data is in it",
+				    f->path)
+		       : rc;
 }
 
-/* Return until when files need not be looked at again, if a look took from `begin` until
- * now. */
-static uint64_t good_from(uint64_t begin)
+/* Check that the blobs of an item end within their files. */
+static int check_bounds(const struct dcp_checkpoint *x,
+			const struct dcp_item *t, struct errmsg *err)
 {
-	const uint64_t now = clock_ns(), wait = (now - begin) * CHECK_PART;
+	for (size_t i = 0; i < t->nchunks; i++) {
+		const struct dcp_chunk *c = &t->chunks[i];
+		const struct tag_file *f = &x->files[c->file];
 
-	return now + (wait < CHECK_NS_MAX ? wait : CHECK_NS_MAX);
-}
-
-/* Have the files of an open checkpoint not changed?  A server is asked for each, so that
- * this may take long.  One that could not be read is read again. */
-static bool is_current(struct dcp *d)
-{
-	const uint64_t begin = clock_ns();
-
-	if (d->rc || !dcp_blobs_unchanged(&d->blobs))
-		return false;
-	pthread_mutex_lock(&d->u->lock);
-	d->good_until = good_from(begin);
-	pthread_mutex_unlock(&d->u->lock);
-	return true;
-}
-
-/* Called with the context's lock held. */
-static void dcp_list(struct dcp *d)
-{
-	d->users = 1;
-	d->next = d->u->dcps;
-	d->u->dcps = d;
-}
-
-/* Return the listed checkpoint in this directory, if its metadata is that of `own`; else list
- * `own`.  `*good` if its files need not be looked at, as when it is being loaded. */
-static struct dcp *ref_listed(struct dcp *own, bool *good)
-{
-	struct uckpt *const u = own->u;
-	const uint64_t now = clock_ns();
-	struct dcp *d;
-
-	pthread_mutex_lock(&u->lock);
-	d = u->dcps;
-	while (d && (strcmp(d->dir, own->dir) != 0 || !fileid_equal(&d->id, &own->id)))
-		d = d->next;
-	if (d)
-		d->users++;
-	else
-		dcp_list(own);
-	*good = !d || !d->loaded || now < d->good_until;
-	pthread_mutex_unlock(&u->lock);
-	return d ? d : own;
-}
-
-/* Load a checkpoint that is listed.  One that cannot be read stays listed with the reason,
- * so that whoever opens it soon gets the same answer. */
-static void load_listed(struct dcp *d)
-{
-	const uint64_t begin = clock_ns();
-
-	d->rc = load_torch(d, &d->why);
-	if (d->rc)
-		dcp_unload(d);
-	pthread_mutex_lock(&d->u->lock);
-	d->loaded = true;
-	d->good_until = d->rc && d->rc != -ENOMEM ? good_from(begin) : 0;
-	pthread_mutex_unlock(&d->u->lock);
-}
-
-/* Return the checkpoint that `own` describes: one that is open, unless its files have
- * changed, or `own`, which is listed then.  Only one of the threads that open it loads it. */
-static struct dcp *open_shared(struct dcp *own)
-{
-	struct dcp *d;
-	bool good;
-
-	pthread_mutex_lock(&own->loading);
-	d = ref_listed(own, &good);
-	if (!good && !is_current(d)) {
-		dcp_close(d);
-		d = own;
-		pthread_mutex_lock(&own->u->lock);
-		dcp_list(own);
-		pthread_mutex_unlock(&own->u->lock);
+		if (c->len && !checked_range(c->at, c->len, f->file.size))
+			return errmsg_set(
+				err, -EBADMSG,
+				"%s: has %llu bytes, but %s is said to end at %llu: truncated?",
+				f->path, (unsigned long long)f->file.size,
+				t->key, (unsigned long long)(c->at + c->len));
 	}
-	if (d == own)
-		load_listed(own);
-	pthread_mutex_unlock(&own->loading);
-	if (d == own)
-		return own;
-	dcp_free(own);
-	pthread_mutex_lock(&d->loading);
-	pthread_mutex_unlock(&d->loading);
-	return d;
+	return 0;
 }
 
-int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err)
+/* Find all files that the metadata names. */
+static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 {
-	struct dcp found = { .u = u };
-	struct dcp *d;
+	const struct dcp_metadata *m = &x->metadata;
+	bool ok = (x->files = calloc(m->nfiles + 1, sizeof(*x->files)));
 	int rc;
 
-	if (find_checkpoint(u, dir, &found.attrs, &found.is_pair))
-		return errmsg_set(err, -ENOENT, "%s: is no distributed checkpoint",
-				  dir);
-	fileid_from_stat(&found.attrs.st, &found.id);
-	d = dcp_new(&found, dir);
-	if (!d)
-		return errmsg_nomem(err, dir);
-	d = open_shared(d);
-	*out = d;
-	if (!d->rc)
-		return 0;
-	rc = errmsg_set(err, d->rc, "%s", d->why.text);
-	dcp_close(d);
+	for (; ok && x->c.nfiles < m->nfiles; x->c.nfiles++) {
+		struct tag_file *f = &x->files[x->c.nfiles];
+
+		f->u = x->c.u;
+		ok = (f->path = strdup(m->files[x->c.nfiles]));
+	}
+	x->c.files = x->files;
+	if (!ok)
+		return errmsg_nomem(err, x->path);
+	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles,
+			    1, find_file, x, err);
+	for (size_t i = 0; !rc && i < m->nitems; i++)
+		rc = check_bounds(x, &m->items[i], err);
 	return rc;
 }
 
-/* Take a checkpoint without a user out of the list, but for the last `keep` that were
- * opened; NULL if there is none.  Called with the context's lock held. */
-static struct dcp *take_surplus(struct uckpt *u, unsigned keep)
+static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
 {
-	for (struct dcp **at = &u->dcps; *at; at = &(*at)->next) {
-		struct dcp *const d = *at;
+	struct dcp_checkpoint *x = own(c);
+	struct latency_request q;
+	struct attrs a;
+	int rc;
 
-		if (d->users || (keep && keep--))
-			continue;
-		*at = d->next;
-		return d;
+	x->path = strdup(path);
+	if (!x->path)
+		return errmsg_nomem(err, path);
+	for (size_t n = strlen(x->path); n > 1 && x->path[n - 1] == '/'; n--)
+		x->path[n - 1] = '\0';
+	c->path = x->path;
+	c->tag = x->tag = io_dir_name(roots_base(c->u, x->path));
+	rc = x->tag ? io_stat(c->u, x->path, 0, &a, NULL, err)
+		    : errmsg_nomem(err, path);
+	if (rc)
+		return rc;
+	c->st = a.st;
+	latency_begin(cache_latency(c->u), &q, SIZE_MAX);
+	rc = read_metadata(x, err)
+		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u,
+					  x->path, err);
+	latency_end(cache_latency(c->u), &q);
+	rc = rc ?: find_files(x, err);
+	if (rc)
+		return rc;
+	c->mtime_s = x->files[c->witness].mtime_s;
+	c->readable_by = PERMISSIONS_ALL;
+	for (size_t i = 0; i < c->nfiles; i++)
+		permissions_restrict(&c->readable_by, &x->files[i].readable_by);
+	c->names = c->readable_by;
+	return 0;
+}
+
+static int dcp_load(struct checkpoint *c, const struct user_rules *rules,
+		    struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+
+	c->shards = checkpoint_shards(c->u, c->files, c->nfiles);
+	if (!c->shards)
+		return errmsg_nomem(err, c->path);
+	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards };
+	return dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs,
+			      x->path, err)
+		       ?: dcp_rows(x, rules, err);
+}
+
+/* All states were read with the rows. */
+static int dcp_check_states(struct checkpoint *c, bool states,
+			    struct errmsg *err)
+{
+	const struct dcp_checkpoint *x = own(c);
+
+	if (states && x->rank.refused)
+		return errmsg_set(err, -ENOTSUP, "%s", x->rank.refused);
+	for (size_t g = 0; states && g < x->rank.ngroups; g++)
+		if (x->states[g].refused)
+			return errmsg_set(err, x->states[g].refused_rc, "%s",
+					  x->states[g].refused);
+	return 0;
+}
+
+static int dcp_states(struct checkpoint *c, const struct param *p,
+		      const struct param_states **out, struct errmsg *err)
+{
+	(void)c;
+	(void)err;
+	*out = p->states;
+	return 0;
+}
+
+static const struct dcp_owned *owned(const struct param *p)
+{
+	return p->own;
+}
+
+/* The state that a group has under a name, or NULL. */
+static const struct dcp_state *find_state(const struct dcp_checkpoint *x,
+					  uint32_t group, const char *name)
+{
+	const struct dcp_group *g = &x->model.groups[group];
+	const struct dcp_state *found = NULL;
+
+	for (size_t i = 0; i < g->nstates; i++)
+		if (strcmp(g->states[i].name, name) == 0)
+			found = &g->states[i];
+	return found;
+}
+
+/* The item that has a state of a parameter; NULL: it is zeros. */
+static struct dcp_item *state_item(const struct dcp_checkpoint *x,
+				   uint32_t group, const struct dcp_param *p,
+				   const struct param_state *state)
+{
+	const struct dcp_group *g = &x->model.groups[group];
+	const struct dcp_state *s = find_state(x, group, state->name);
+
+	if (!s)
+		return p->master;
+	return s->flat ? (p->states ? p->states[s - g->states] : NULL) : s->item;
+}
+
+static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t,
+		     uint64_t first, uint64_t numel, enum dtype to,
+		     struct extent_map *out, struct gathers *gathers,
+		     struct errmsg *err)
+{
+	const struct dcp_range r = { t, first, numel };
+
+	if (t)
+		return dcp_extents_add(&x->blobs, &r, to, out, gathers, err);
+	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0,
+			  DTYPE_U8)
+		       ? 0
+		       : errmsg_nomem(err, x->path);
+}
+
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s,
+		       struct extent_map *out, struct errmsg *err)
+{
+	return add_range(x, s->item, 0, s->item->numel, s->item->dtype, out,
+			 NULL, err);
+}
+
+/* A number of the group, or the module's tensor. */
+static int dcp_extents(struct checkpoint *c, const struct param *p,
+		       const struct param_state *state, struct extent_map *out,
+		       struct gathers *gathers, struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+	struct dcp_item *t = owned(p)->item;
+
+	return state ? dcp_number_extents(
+			       x, find_state(x, p->first->group, state->name),
+			       out, err)
+		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
+}
+
+/* Find where all chunks are, at once. */
+static int find_parts(struct dcp_checkpoint *x, const struct part_run *v,
+		      size_t n, struct errmsg *err)
+{
+	struct dcp_range *r = calloc(n + 1, sizeof(*r));
+	size_t found = 0;
+	int rc;
+
+	if (!r)
+		return errmsg_nomem(err, x->path);
+	for (size_t i = 0; i < n; i++) {
+		const struct slice *s = v[i].slice;
+		struct dcp_item *t =
+			state_item(x, s->group,
+				   &x->model.groups[s->group].params[s->index],
+				   v[i].state);
+
+		if (t)
+			r[found++] =
+				(struct dcp_range){ t, v[i].first, v[i].numel };
 	}
-	return NULL;
+	rc = dcp_extents_find(&x->blobs, r, found, err);
+	free(r);
+	return rc;
 }
 
-void dcp_close(struct dcp *d)
+static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
+		     struct extent_map *out, struct gathers *gathers,
+		     struct errmsg *err)
 {
-	struct uckpt *const u = d->u;
+	struct dcp_checkpoint *x = own(c);
+	int rc = out ? 0 : find_parts(x, v, n, err);
 
-	pthread_mutex_lock(&u->lock);
-	d = --d->users == 0 ? take_surplus(u, KEPT_MAX) : NULL;
-	pthread_mutex_unlock(&u->lock);
-	dcp_free(d);
+	for (size_t i = 0; out && !rc && i < n; i++) {
+		const struct slice *s = v[i].slice;
+
+		rc = add_range(
+			x,
+			state_item(x, s->group,
+				   &x->model.groups[s->group].params[s->index],
+				   v[i].state),
+			v[i].first, v[i].numel, v[i].to, out, gathers, err);
+	}
+	return rc;
 }
 
-void dcp_close_kept(struct uckpt *u)
+static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 {
-	struct dcp *d;
+	const struct dcp_checkpoint *x = (const struct dcp_checkpoint *)c;
+	const struct dcp_model *o = &x->model;
+	const bool half = o->weights == DTYPE_BF16 || o->weights == DTYPE_F16;
+	const char *name = c->files[c->witness].name;
 
-	while ((d = take_surplus(u, 0)))
-		dcp_free(d);
+	zckpt_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL,
+			    true, to);
+	for (size_t i = 0; i < o->nnotes; i++)
+		errmsg_put(to, "%s", o->notes[i]);
+	if (o->unread)
+		errmsg_put(
+			to,
+			"%.200s: what the optimizer has in this form is not read",
+			o->unread);
+	if (!o->has_optimizer)
+		errmsg_put(
+			to, "%s",
+			o->unread
+				? "the optimizer's states are zeros"
+				: "there is no optimizer: its states are zeros");
+	else if (!o->refused && half)
+		errmsg_put(
+			to,
+			"there are no fp32 master weights: parameters of 16 bits are widened");
+	if (o->refused)
+		errmsg_put(
+			to,
+			"weights are those of the model: the optimizer's are not read");
+	if (o->steps_differ)
+		errmsg_put(to,
+			   "parameters of one group have made different numbers of steps: all"
+			   " get that of the first");
+	for (size_t i = 0; i < x->nwarnings; i++)
+		errmsg_put(to, "%s", x->warnings[i]);
 }
 
-bool dcp_find(const char *name, enum dcp_zerofile_kind *kind)
+static void dcp_close(struct checkpoint *c)
 {
-	for (*kind = 0; *kind < DCP_ZEROFILE_KINDS; ++*kind)
-		if (strcmp(name, dcp_zerofile_name(*kind)) == 0)
-			return true;
-	return false;
+	struct dcp_checkpoint *x = own(c);
+
+	for (size_t i = 0; i < c->nfiles; i++)
+		free(x->files[i].path);
+	free(x->files);
+	merge_rules_free(x->rules);
+	arena_done(&x->arena);
+	dcp_model_done(&x->model);
+	dcp_metadata_done(&x->metadata);
+	free(x->tag);
+	free(x->path);
 }
 
-struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind)
-{
-	const struct fileid *const id = &d->id;
-	const uint64_t own[] = { id->ino, id->size, (uint64_t)id->mtime_ns, (uint64_t)kind };
-	const char *const model = d->u->model ?: "";
-	struct attrs a = d->attrs;
-
-	a.st.st_ino = dcp_blobs_hash(&d->blobs, hash_bytes(hash_bytes(0, own, sizeof(own)),
-							   model, strlen(model)));
-	a.st.st_mode &= S_IFMT | 0666;
-	a.st.st_nlink = 1;
-	a.st.st_size = (off_t)d->files[kind].w.size;
-	a.st.st_blocks = (blkcnt_t)((a.st.st_size + 511) / 512);
-	a.st.st_ctim = dcp_blobs_ctime(&d->blobs, a.st.st_ctim);
-	return a;
-}
-
-int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len, uint64_t off,
-	     struct errmsg *err)
-{
-	return dcp_zerofile_read(&d->files[kind], &d->blobs, buf, len, off, err);
-}
-
-size_t dcp_count(const struct dcp *d)
-{
-	return d->metadata.nitems;
-}
-
-int dcp_check(struct dcp *d, size_t i, struct progress *progress, bool *summed,
-	      struct errmsg *err)
-{
-	return dcp_blobs_check(&d->blobs, &d->metadata.items[i], progress, summed, err);
-}
+const struct checkpoint_ops dcp_checkpoint_ops = {
+	.size = sizeof(struct dcp_checkpoint),
+	.list = dcp_list,
+	.load = dcp_load,
+	.check = dcp_check_states,
+	.states = dcp_states,
+	.extents = dcp_extents,
+	.parts = dcp_parts,
+	.object = dcp_object,
+	.warn = dcp_warn,
+	.close = dcp_close,
+};

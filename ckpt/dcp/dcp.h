@@ -2,51 +2,66 @@
 #ifndef UCKPT_DCP_H
 #define UCKPT_DCP_H
 
-#include <stdbool.h>
-
-#include "ckpt/base/permissions.h"
-#include "ckpt/dcp/zerofile.h"
+#include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/model.h"
+#include "ckpt/table/checkpoint.h"
 
 struct errmsg;
-struct progress;
-struct uckpt;
-
+struct extent_map;
+struct merge_rules;
+struct user_rules;
 /*
  * A distributed checkpoint: a directory that FSDP or another user of
  * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of
- * the model and the optimizer.  Immutable and thread-safe.
+ * the model and the optimizer.  Its files are those that the metadata names, then the
+ * metadata.
  */
-struct dcp;
+struct dcp_checkpoint {
+	struct checkpoint c;
+	char *path, *tag;
+	struct tag_file *files;
+	struct dcp_metadata metadata;
+	struct dcp_megatron megatron;
+	struct dcp_blobs blobs;
+	struct dcp_model model;
+	struct arena arena; /* of the following */
+	struct merge_rules *rules;
+	struct param *rows; /* those of c->params, then others that only `order` has */
+	size_t nrows;
+	struct rank_table rank;
+	struct slice *slices;
+	struct slice_group *groups;
+	struct param_states *states; /* of each group */
+	const struct param **order;
+	const char **warnings; /* rows that the universal tree lacks */
+	size_t nwarnings;
+};
 
-/* Does the directory hold one?  Looks at names only. */
-bool dcp_is_one(struct uckpt *u, const char *dir);
+/* What is behind a row (struct param.own). */
+struct dcp_owned {
+	struct dcp_item *item;         /* the module's tensor */
+	const struct dcp_param *param; /* NULL: the optimizer does not own it */
+};
 
-/*
- * Open the checkpoint in a directory.  All who open it in a context while its files are
- * the same, or soon after they were looked at, share one; each calls dcp_close.  -ENOENT if
- * the directory holds none; errors as dcp_metadata_add, dcp_blobs_init and
- * dcp_model_find.
- */
-int dcp_open(struct uckpt *u, const char *dir, struct dcp **out, struct errmsg *err);
-void dcp_close(struct dcp *d);
+extern const struct checkpoint_ops dcp_checkpoint_ops;
 
-/* Free the checkpoints that stay open without a user. */
-void dcp_close_kept(struct uckpt *u);
+/* `c` if it is one of these, else NULL. */
+static inline struct dcp_checkpoint *dcp_of(struct checkpoint *c)
+{
+	return c && c->ops == &dcp_checkpoint_ops ? (struct dcp_checkpoint *)c
+						  : NULL;
+}
 
-/* The kind of a name; false: it has no such file. */
-bool dcp_find(const char *name, enum dcp_zerofile_kind *kind);
-
-/* The attributes of one of its files: the owner and time of the metadata, an inode number
- * that changes with any of the files behind it, and users that may read all of them. */
-struct attrs dcp_attrs(const struct dcp *d, enum dcp_zerofile_kind kind);
-
-/* Read bytes of one of its files; errors as dcp_zerofile_read. */
-int dcp_read(struct dcp *d, enum dcp_zerofile_kind kind, void *buf, size_t len, uint64_t off,
+/* Make the rows, once the model is known.  -ENOMEM; errors of merge rules. */
+int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules,
 	     struct errmsg *err);
 
-/* The number of entries of its state dict, and a check of one; as dcp_blobs_check. */
-size_t dcp_count(const struct dcp *d);
-int dcp_check(struct dcp *d, size_t i, struct progress *progress, bool *summed,
-	      struct errmsg *err);
+/* For checkpoint_ops. */
+struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what,
+			 unsigned mp, unsigned rank, struct draft *d);
+
+/* Append the element of a state that is a tensor for the whole group. */
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s,
+		       struct extent_map *out, struct errmsg *err);
 
 #endif

@@ -9,19 +9,12 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/format/names.h"
 #include "ckpt/tensor/tensor.h"
 
 struct errmsg;
 struct uckpt;
 struct value;
-
-/* The file that describes a PyTorch distributed checkpoint, and that is written last. */
-#define DCP_METADATA ".metadata"
-
-/* Accelerate's directories for a model and its optimizer (utils/constants.py,
- * utils/fsdp_utils.py). */
-#define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
-#define DCP_PAIR_OPTIMIZER "optimizer_0"
 
 /* Limits: 60 to 130 bytes describe a chunk, so these admit at least four million. */
 #define DCP_METADATA_MAX (512u << 20)

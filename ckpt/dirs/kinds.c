@@ -20,7 +20,6 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/stage0_look.h"
-#include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 
@@ -145,7 +144,7 @@ static int refuse_entry(struct uckpt *u, const char *path,
 		return errmsg_nomem(err, path);
 	}
 	rc = S_ISDIR(e->type) || strcmp(name, e->name) != 0
-		     ? files_list(u, child, &dir, &why)
+		     ? io_list(u, child, 0, &dir, &why)
 		     : -ENOENT;
 	if (!rc) {
 		for (size_t i = 0; !rc && i < dir.n; i++)
@@ -172,7 +171,7 @@ int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 				  "%s: already a universal checkpoint: load it"
 				  " as it is",
 				  path);
-	rc = files_list(u, path, &dir, err);
+	rc = io_list(u, path, 0, &dir, err);
 	if (rc)
 		return rc == -ENOTDIR ? refuse_file(u, path, err) : rc;
 	rc = refuse_dir(u, path, &dir, err);

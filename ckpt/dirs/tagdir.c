@@ -53,7 +53,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 static int scan_names(struct tagdir *d, struct errmsg *err)
 {
 	struct dirlist dir = { 0 };
-	int rc = files_list(d->u, d->path, &dir, err);
+	int rc = io_list(d->u, d->path, 0, &dir, err);
 
 	if (rc)
 		return rc;
@@ -127,7 +127,7 @@ int tag_file_find(struct tag_file *f, struct errmsg *err)
 {
 	struct attrs a;
 	char *where;
-	const int rc = files_stat(f->u, f->path, &a, &where, err);
+	const int rc = io_stat(f->u, f->path, 0, &a, &where, err);
 
 	if (rc)
 		return rc;
@@ -482,12 +482,37 @@ static bool is_optim(const char *name)
 	return names_parse(name).kind == TAG_FILE_OPTIM;
 }
 
+static bool is_of_rank(const char *name)
+{
+	return names_ends_with(name, "_states.pt");
+}
+
+bool tagdir_is_dcp(struct uckpt *u, const char *path)
+{
+	struct dirlist l = { .wanted = is_of_rank };
+	const int rc = io_list(u, path, 0, &l, NULL);
+	bool is = false, pair = false;
+	struct attrs a;
+	char *metadata;
+
+	for (size_t i = 0; !rc && !l.found && i < l.n; i++) {
+		is |= strcmp(l.v[i].name, DCP_METADATA) == 0;
+		pair |= strcmp(l.v[i].name, DCP_PAIR_MODEL) == 0;
+	}
+	dirlist_done(&l);
+	if (is || !pair || asprintf(&metadata, "%s/" DCP_PAIR_MODEL "/" DCP_METADATA, path) < 0)
+		return is;
+	is = io_stat(u, metadata, 0, &a, NULL, NULL) == 0;
+	free(metadata);
+	return is;
+}
+
 bool tagdir_is_tag(struct uckpt *u, const char *path)
 {
-	return files_has(u, path, is_any);
+	return files_has(u, path, is_any) || tagdir_is_dcp(u, path);
 }
 
 bool tagdir_is_zero_tag(struct uckpt *u, const char *path)
 {
-	return files_has(u, path, is_optim) || stage0_look(u, path, NULL);
+	return files_has(u, path, is_optim) || stage0_look(u, path, NULL) || tagdir_is_dcp(u, path);
 }

@@ -109,6 +109,10 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
  * names only. */
 bool tagdir_is_tag(struct uckpt *u, const char *path);
 
+/* Is it a distributed checkpoint, or Accelerate's pair of such, and nothing else?  Looks at names
+ * only. */
+bool tagdir_is_dcp(struct uckpt *u, const char *path);
+
 /* Does it hold optimizer shards, or is it one without ZeRO, so that it should have a view? */
 bool tagdir_is_zero_tag(struct uckpt *u, const char *path);
 

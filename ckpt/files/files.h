@@ -14,23 +14,7 @@ struct uckpt *context_new(void);
 /* All that was opened in it must have been closed.  `u` may be NULL. */
 void context_free(struct uckpt *u);
 
-/*
- * The files of a ZeRO checkpoint, by path: those that io.h finds, and where nothing is,
- * those that are made of a distributed checkpoint (dcp.h).
- */
-
-/* As io_stat. */
-int files_stat(struct uckpt *u, const char *path, struct attrs *out, char **where,
-	       struct errmsg *err);
-
-/* As io_list. */
-int files_list(struct uckpt *u, const char *path, struct dirlist *out, struct errmsg *err);
-
-/* As io_open. */
-int files_open(struct uckpt *u, const char *path, const struct fileid *known,
-	       struct source *out, struct errmsg *err);
-
-/* The same for a file of torch.save; as ptfile_open_source. */
+/* As io_open, of a file of torch.save; as ptfile_open_source. */
 int files_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
 		  struct ptfile *out, struct errmsg *err);
 

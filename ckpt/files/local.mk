@@ -1,5 +1,4 @@
-# The files of a ZeRO checkpoint by path: those that are there, and those that are made of
-# a distributed checkpoint.
-# Uses base, cache, remote, format, pack, io and dcp.
+# The context of a user of the library, and files that it opens.
+# Uses base, cache, remote, format, pack and io.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/files.h %D%/files.c

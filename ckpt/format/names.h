@@ -54,4 +54,12 @@ bool names_is_swap_rank(const char *name, unsigned *rank);
 
 bool names_ends_with(const char *s, const char *tail);
 
+/* The file that describes a PyTorch distributed checkpoint, and that is written last. */
+#define DCP_METADATA ".metadata"
+
+/* Accelerate's directories for a model and its optimizer (utils/constants.py,
+ * utils/fsdp_utils.py). */
+#define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
+#define DCP_PAIR_OPTIMIZER "optimizer_0"
+
 #endif

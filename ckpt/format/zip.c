@@ -368,3 +368,14 @@ int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
 	*offset = at;
 	return 0;
 }
+
+int zip_check_sum(const struct zip_entry *e, uint32_t crc, uint64_t off, const char *file,
+		  struct errmsg *err)
+{
+	return crc == e->crc
+		       ? 0
+		       : errmsg_set(err, -EBADMSG,
+				    "%s: member %s: is damaged: the CRC-32 of its %" PRIu64
+				    " bytes at %" PRIu64 " is %08" PRIx32 ", expected %08" PRIx32,
+				    file, e->name, e->size, off, crc, e->crc);
+}

@@ -91,4 +91,8 @@ int zip_locate(const struct zip *z, const struct zip_entry *e,
 int zip_place(const struct zip *z, const struct zip_entry *e, uint64_t *offset,
 	      struct errmsg *err);
 
+/* Compare the checksum of the member's bytes, which begin at `off`, with the directory's. */
+int zip_check_sum(const struct zip_entry *e, uint32_t crc, uint64_t off, const char *file,
+		  struct errmsg *err);
+
 #endif

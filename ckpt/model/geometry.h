@@ -11,7 +11,6 @@
 #include "ckpt/vfile/gather.h"
 
 struct errmsg;
-struct frozen_param;
 struct param_states;
 
 /* A row of the table: a parameter of the whole model, or another entry of its state dict. */
@@ -41,7 +40,7 @@ struct param {
 	size_t number;                     /* in that order */
 	const struct param *same;          /* of an alias: whose elements these are */
 	const struct param_states *states; /* the optimizer's; NULL: it does not own it */
-	const struct frozen_param *slots;  /* private to ZeRO: frozen in stage 3 */
+	const void *own; /* private to the loader */
 	const char *refused; /* why the elements cannot be read, or NULL */
 };
 

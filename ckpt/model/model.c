@@ -281,29 +281,29 @@ bool model_is_flat(const struct model *m)
 
 /* Set the shape that universal files show. (Files of ZeRO-3 without tensor
  * parallelism are 1-D and do not use it.) */
-static int model_set_shape(const struct builder *b, struct param *p)
+static int model_set_shape(struct param *p, struct arena *a, const struct param **scaled,
+			   struct errmsg *err)
 {
 	struct geometry g;
-	int rc = geometry_init(&g, p, b->err);
+	int rc = geometry_init(&g, p, err);
 
 	if (rc)
 		return rc;
-	p->shape = arena_copy(&b->m->arena, g.shape, g.ndim * sizeof(*g.shape));
+	p->shape = arena_copy(a, g.shape, g.ndim * sizeof(*g.shape));
 	p->ndim = g.ndim;
 	p->numel = g.numel;
 	p->holders = g.holders;
 	p->computed = g.mean || g.nscales;
 	if (g.nscales)
-		b->m->scaled = p;
+		*scaled = p;
 	geometry_done(&g);
 	if (!p->shape)
-		return errmsg_nomem(b->err, b->dir->path);
+		return errmsg_nomem(err, p->name);
 	if (!p->merge.vocab)
 		return 0;
 	if (p->ndim != 2)
-		return errmsg_set(b->err, -EBADMSG,
-				  "parameter %s: is a vocabulary parameter of"
-				  " %u dimensions",
+		return errmsg_set(err, -EBADMSG,
+				  "parameter %s: is a vocabulary parameter of %u dimensions",
 				  p->name, p->ndim);
 	/* Python's slice [:n] stops at the last row. */
 	if (p->merge.vocab_rows > p->shape[0])
@@ -311,42 +311,36 @@ static int model_set_shape(const struct builder *b, struct param *p)
 	return 0;
 }
 
-/* The checkpoint's rules and, before them, the user's. */
-static int gather_rules(struct builder *b)
+int model_override(struct merge_rules *rules, const struct user_rules *u, struct errmsg *err)
 {
-	const struct user_rules *const u = b->user;
 	int rc = 0;
 
-	b->rules = b->m->ranks[0].rules;
 	if (u && u->preset.info)
-		rc = merge_rules_override(b->rules, u->preset.info,
-					  u->preset.name, true, b->err);
+		rc = merge_rules_override(rules, u->preset.info, u->preset.name, true, err);
 	if (!rc && u && u->file.info)
-		rc = merge_rules_override(b->rules, u->file.info, u->file.name,
-					  false, b->err);
+		rc = merge_rules_override(rules, u->file.info, u->file.name, false, err);
 	return rc;
 }
 
-static int match_rules(const struct builder *b)
+int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat, struct arena *a,
+		const struct param **scaled, struct errmsg *err)
 {
-	struct model *const m = b->m;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < m->nparams; i++) {
-		struct param *const p = &m->params[i];
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct param *p = &v[i];
 
-		if (p->module)
+		if (!p->first)
 			continue;
 		/* ZeRO-3 without tensor parallelism ignores the patterns; so do
 		 * AutoEP's experts. */
 		if (p->first->layer && p->first->layer->fused)
 			p->merge = (struct merge){ .rule = MERGE_EXPERTS,
 						   .experts = p->first->layer };
-		else if (!model_is_flat(m))
-			rc = merge_rules_match(b->rules, p->name, &p->merge,
-					       b->err);
+		else if (!flat)
+			rc = merge_rules_match(rules, p->name, &p->merge, err);
 		if (!rc)
-			rc = model_set_shape(b, p);
+			rc = model_set_shape(p, a, scaled, err);
 	}
 	return rc;
 }
@@ -382,7 +376,11 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 	if (!rc) {
 		/* Messages from here on name parameters; prepend the file. */
 		b.err = &why;
-		rc = gather_rules(&b) ?: model_collect(&b) ?: match_rules(&b);
+		b.rules = m->ranks[0].rules;
+		rc = model_override(b.rules, user, &why) ?:
+		     model_collect(&b) ?:
+		     model_match(m->params, m->nparams, b.rules, model_is_flat(m), &m->arena,
+				 &m->scaled, &why);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
 				   why.text);

@@ -9,8 +9,9 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/rank_params.h"
 
-struct tagdir;
 struct errmsg;
+struct merge_rules;
+struct tagdir;
 struct user_rules;
 
 /*
@@ -40,6 +41,14 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 	       const struct rank_object *object, struct errmsg *err);
 
 void model_done(struct model *m);
+
+/* Add the user's rules (may be NULL) to those of a checkpoint, before them. */
+int model_override(struct merge_rules *rules, const struct user_rules *u, struct errmsg *err);
+
+/* Find the rule of each row that the optimizer owns, unless files are flat, and the whole's
+ * shape; `*scaled` is set to a row with scaled pieces.  Messages name the parameter. */
+int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat, struct arena *a,
+		const struct param **scaled, struct errmsg *err);
 
 /* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
  * parallelism? */

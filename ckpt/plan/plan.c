@@ -11,6 +11,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
+#include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
@@ -59,21 +60,24 @@ static int open_view(const struct plan_view *view, struct checkpoint *c,
 	return rc;
 }
 
+/* The loader of what is in a directory. */
+static const struct checkpoint_ops *find_loader(struct uckpt *u, const char *path)
+{
+	return tagdir_is_dcp(u, path)                             ? &dcp_checkpoint_ops
+	       : !tagdir_is_tag(u, path) && hfdir_is_one(u, path) ? &hf_checkpoint_ops
+	       : stage0_is_likely(u, path)                        ? &stage0_checkpoint_ops
+								  : &zero_checkpoint_ops;
+}
+
 int plan_open(struct uckpt *u, const char *path,
 	      const struct plan_options *options, struct plan **out,
 	      struct errmsg *err)
 {
-	const bool hf = !tagdir_is_tag(u, path) && hfdir_is_one(u, path);
 	const enum plan_kind kind = options->type.kind;
 	struct plan_options universal = *options;
 	struct checkpoint *c;
 	struct plan *p;
-	int rc = checkpoint_open(u,
-				 hf			     ? &hf_checkpoint_ops
-				 : stage0_is_likely(u, path) ? &stage0_checkpoint_ops
-							  : &zero_checkpoint_ops,
-				 path,
-				 options->rules, &c, err);
+	int rc = checkpoint_open(u, find_loader(u, path), path, options->rules, &c, err);
 
 	if (rc)
 		return rc;

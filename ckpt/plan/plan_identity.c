@@ -2,6 +2,7 @@
 /* A hash of everything that determines the bytes of a tree. */
 #include <string.h>
 
+#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
 #include "ckpt/model/user_rules.h"
@@ -37,6 +38,8 @@ int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
 
 	hash = hash_bytes(hash, options, sizeof(options));
 	hash = hash_bytes(hash, p->c->path, strlen(p->c->path));
+	if (p->c->u->model)
+		hash = hash_bytes(hash, p->c->u->model, strlen(p->c->u->model));
 	if (o->rules)
 		rc = hash_rules(o->rules->preset.info, &hash, err)
 			     ?: hash_rules(o->rules->file.info, &hash, err);

@@ -263,7 +263,7 @@ void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *
 {
 	for (size_t i = 0; i < c->nleft_out; i++)
 		errmsg_put(to, "%s", c->left_out[i]);
-	if (!c->ops->order)
+	if (!c->ranks)
 		c->ops->warn(c, to);
 }
 

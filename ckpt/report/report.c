@@ -153,7 +153,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, struct err
 		return 0;
 	}
 	notes_add_new(&r->problems, why.text);
-	if (rc == -EBADMSG)
+	if (rc == -EBADMSG && !tagdir_is_dcp(r->u, r->dir))
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
 }

@@ -27,6 +27,7 @@
  * parameter that is frozen as it loads, and None for nothing.
  */
 #include <errno.h>
+#include <string.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/reshard/zero_object.h"
@@ -130,7 +131,7 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	tensor_init(&t, to, s->shape, s->ndim, false);
 	map = draft_add_storage(o->d, &t);
 	if (o->d->extents)
-		draft_try(o->d, o->s->c->ops->parts(o->s->c, &run, 1, map, o->d->err));
+		draft_try(o->d, o->s->c->ops->parts(o->s->c, &run, 1, map, &o->d->gathers, o->d->err));
 	return tensor_to_value(o->a, &t);
 }
 
@@ -169,6 +170,17 @@ static void add_row(const struct zero_object *o, const struct param *p, uint64_t
 	extent_done(&whole);
 }
 
+/* The row of a tensor, of whatever type. */
+static const struct param *find_row(const struct checkpoint *c, const char *name)
+{
+	const struct param *p = checkpoint_find(c, name);
+
+	for (size_t i = 0; !p && i < c->norder; i++)
+		if (strcmp(c->order[i]->name, name) == 0)
+			p = c->order[i];
+	return p;
+}
+
 /* A frozen parameter as the new stage has it: the whole, or in stage 3 the new rank's slot.
  * `old` is its old tensor: of the module, or of stage 3. */
 static struct value *frozen_tensor(struct model_states *x, const char *name, const struct value *old)
@@ -176,7 +188,7 @@ static struct value *frozen_tensor(struct model_states *x, const char *name, con
 	struct draft *d = x->o->d;
 	const struct reshard *s = x->o->s;
 	const struct frozen_param *p = s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
-	const struct param *row = d->old.root ? NULL : checkpoint_find(s->c, name);
+	const struct param *row = d->old.root ? NULL : find_row(s->c, name);
 	uint64_t at = 0, slot, first = 0, numel;
 	struct extent_map *map;
 	struct tensor t, whole;

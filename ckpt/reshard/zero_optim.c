@@ -94,11 +94,11 @@ static void add_elements(struct zero_object *o, const struct reshard_group *g,
 	uint64_t *starts, at = 0;
 	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
 
-	draft_try(d, c->ops->parts(c, runs, n, NULL, d->err));
+	draft_try(d, c->ops->parts(c, runs, n, NULL, NULL, d->err));
 	for (size_t i = 0; i < n && !draft_failed(d); i++) {
 		if (!whole)
 			draft_add_zeros(d, map, (starts[i] - at) * item);
-		draft_try(d, c->ops->parts(c, &runs[i], 1, map, d->err));
+		draft_try(d, c->ops->parts(c, &runs[i], 1, map, &d->gathers, d->err));
 		at = starts[i] + runs[i].numel;
 	}
 	if (!whole)

@@ -65,7 +65,7 @@ int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		return rc;
 	rc = ops->load(c, rules, err);
 	if (!rc) {
-		c->shards = checkpoint_shards(u, c->files, c->nfiles);
+		c->shards = c->shards ?: checkpoint_shards(u, c->files, c->nfiles);
 		rc = c->shards ? 0 : errmsg_nomem(err, path);
 	}
 	if (rc)
@@ -144,14 +144,20 @@ const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object w
 	return f ? f->path : c->path;
 }
 
-int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
-		     struct extent_map *out, struct errmsg *err)
+static int add_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
+		     struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	const struct part_run run = {
 		.slice = s, .ep = s->ep, .state = state, .numel = s->numel, .to = state->dtype
 	};
 
-	return c->ops->parts(c, &run, 1, out, err);
+	return c->ops->parts(c, &run, 1, out, gathers, err);
+}
+
+int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
+		     struct extent_map *out, struct errmsg *err)
+{
+	return add_slice(c, s, state, out, NULL, err);
 }
 
 static bool is_master(const struct param_state *state)
@@ -161,13 +167,13 @@ static bool is_master(const struct param_state *state)
 
 /* Append the extents of each slice: the sources of a gather. */
 static int slice_maps(struct checkpoint *c, const struct param *p, const struct param_state *state,
-		      struct extent_map *maps, struct errmsg *err)
+		      struct extent_map *maps, struct gathers *gathers, struct errmsg *err)
 {
 	int rc = 0;
 
 	for (unsigned t = 0; !rc && t < p->nslices; t++)
 		if (p->slices[t])
-			rc = checkpoint_slice(c, p->slices[t], state, &maps[t], err);
+			rc = add_slice(c, p->slices[t], state, &maps[t], gathers, err);
 	return rc;
 }
 
@@ -224,6 +230,11 @@ int checkpoint_check_param(const struct param *p, const struct param_state *stat
 	return rc;
 }
 
+static bool is_single_row(const struct geometry *g)
+{
+	return g->rows == 1 && !g->mean && !g->nscales;
+}
+
 /* A single row that is not computed is a list of runs; everything else is a
  * gather. */
 static int add_merged(struct geometry *g, const struct param_state *state, struct extent_map **maps,
@@ -235,7 +246,7 @@ static int add_merged(struct geometry *g, const struct param_state *state, struc
 	bool ok = true;
 	int power;
 
-	if (g->rows == 1 && !g->mean && !g->nscales) {
+	if (is_single_row(g)) {
 		for (size_t i = 0; ok && i < g->nsegs; i++)
 			ok = extent_add_range(to, &(*maps)[g->segs[i].source],
 					      g->segs[i].from * item, g->segs[i].len * item, dtype,
@@ -266,7 +277,9 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 		return errmsg_nomem(err, NULL);
 	rc = geometry_init(&g, p, err);
 	if (!rc) {
-		rc = slice_maps(c, p, state, maps, err) ?: check_computed(p, &g, state, err);
+		/* The sources of a gather are no gathers. */
+		rc = slice_maps(c, p, state, maps, is_single_row(&g) ? gathers : NULL, err)
+			     ?: check_computed(p, &g, state, err);
 		if (!rc && (rc = add_merged(&g, state, &maps, out, gathers)))
 			errmsg_nomem(err, NULL);
 		geometry_done(&g);

@@ -140,7 +140,8 @@ struct checkpoint_ops {
 	size_t size; /* of the loader's structure, which begins with a checkpoint */
 	/* Fill in what concerns files, but for `shards`. */
 	int (*list)(struct checkpoint *c, const char *path, struct errmsg *err);
-	/* Read the rows.  `rules` (may be NULL) come before those of the checkpoint. */
+	/* Read the rows, and open `shards` if that needs them.  `rules` (may be NULL) come before
+	 * those of the checkpoint. */
 	int (*load)(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err);
 	/* Read which states all rows have.  -EBADMSG if files are not of one step.  `states`:
 	 * also check that those of the optimizer can be divided among parameters; -ENOTSUP,
@@ -158,9 +159,10 @@ struct checkpoint_ops {
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* Append the elements of runs, from all data-parallel ranks that have some; or, if
 	 * `out` is NULL, only find out where they are.  The runs are of slices of one
-	 * model-parallel and one expert-parallel rank, which have the states. */
+	 * model-parallel and one expert-parallel rank, which have the states.  They may become
+	 * gathers, unless `gathers` is NULL. */
 	int (*parts)(struct checkpoint *c, const struct part_run *v, size_t n,
-		     struct extent_map *out, struct errmsg *err);
+		     struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 	/* The file of a rank's object; NULL: none has it.  NULL: none has any. */
 	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
@@ -226,7 +228,7 @@ checkpoint_file(const struct checkpoint *c, enum checkpoint_object what, unsigne
 const char *checkpoint_path(const struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 			    unsigned rank);
 
-/* Append the elements of a whole slice, as checkpoint_ops.parts. */
+/* Append the elements of a whole slice, as checkpoint_ops.parts; as runs. */
 int checkpoint_slice(struct checkpoint *c, const struct slice *s, const struct param_state *state,
 		     struct extent_map *out, struct errmsg *err);
 

@@ -12,7 +12,7 @@
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/table/checkpoint.h"
@@ -32,7 +32,7 @@ static bool is_there(struct shards *c, uint32_t i, struct errmsg *why)
 	struct fileid now;
 	struct attrs a;
 
-	if (files_stat(shards_context(c), path, &a, NULL, why))
+	if (io_stat(shards_context(c), path, 0, &a, NULL, why))
 		return false;
 	fileid_from_stat(&a.st, &now);
 	if (fileid_equal(shards_id(c, i), &now))

@@ -81,6 +81,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	struct tagdir d;
 	struct attrs a;
 	size_t tiny;
+	bool dcp;
 	int rc;
 
 	(void)err;
@@ -90,8 +91,10 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	if (x->odd || tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
 	    kinds_is_universal(s->t->o->u, x->path)) /* shown as it is */
 		return 0;
-	x->odd = tagdir_scan(s->t->o->u, &d, x->path, NULL);
-	if (!x->odd) {
+	dcp = tagdir_is_dcp(s->t->o->u, x->path);
+	x->odd = !dcp &&
+		 tagdir_scan(s->t->o->u, &d, x->path, NULL);
+	if (!dcp && !x->odd) {
 		x->odd = tagdir_find_tiny(&d, &tiny) ||
 			 stage0_look(s->t->o->u, x->path, NULL) == STAGE0_WEIGHTS;
 		tagdir_done(&d);

@@ -105,6 +105,11 @@ bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 					  .shard = w.e->shard,
 					  .from = cast ? extent_cast_from(w.e, w.skip) : w.from };
 
+		if (e.kind == EXTENT_ZERO) {
+			ok = extent_add(m, EXTENT_ZERO, w.len / dtype_size(dtype) * dtype_size(to),
+					0, 0, DTYPE_U8);
+			continue;
+		}
 		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
 		assert(!cast || (w.e->to == dtype && dtype == DTYPE_F32));
 		ok = extent_append_run(

@@ -52,7 +52,7 @@ bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
 bool extent_add_map(struct extent_map *m, const struct extent_map *from);
 
 /* Append bytes [off, off + len) of another map, which must have them and consist of
- * shards and gathers (asserted); its elements are converted if `to` differs from `dtype`,
+ * shards, gathers and zeros (asserted); its elements are converted if `to` differs from `dtype`,
  * which they are of, or which those of a cast are converted to: float32 (asserted), by way
  * of which all casts are. */
 bool extent_add_range(struct extent_map *m, const struct extent_map *from,

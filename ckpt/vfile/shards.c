@@ -26,7 +26,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/latency.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/shards_impl.h"
@@ -162,7 +162,7 @@ static int open_shard(struct shards *c, struct entry *e, struct source *src,
 	int rc;
 
 	do
-		rc = files_open(c->u, e->path, NULL, src, err);
+		rc = io_open(c->u, e->path, NULL, src, err);
 	while (rc == -EMFILE && shards_evict(c));
 	if (rc)
 		return -EIO;
@@ -485,7 +485,11 @@ int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, siz
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {
-		assert(w.e->kind == EXTENT_SHARD);
+		assert(w.e->kind == EXTENT_SHARD || w.e->kind == EXTENT_ZERO);
+		if (w.e->kind == EXTENT_ZERO) {
+			memset(to + (w.off - off), 0, w.len);
+			continue;
+		}
 		rc = extent_is_cast(w.e)
 			     ? extent_read_cast(w.e, w.skip, to + (w.off - off), w.len,
 						read_extent, c, err)

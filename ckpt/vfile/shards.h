@@ -94,7 +94,7 @@ uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_
 bool shards_can_map(struct shards *c, size_t len);
 
 /* Read bytes [off, off + len) of a map, which must have them and consist of
- * shards as they are (asserted). */
+ * shards and zeros (asserted). */
 int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, size_t len,
 		    uint64_t off, struct errmsg *err);
 

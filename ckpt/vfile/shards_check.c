@@ -15,7 +15,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
@@ -257,7 +257,7 @@ static int check_path(struct shards *c, uint32_t shard, struct errmsg *err)
 	const int64_t known = atomic_load(&e->ctime_ns);
 	struct fileid id;
 	struct attrs a;
-	int rc = files_stat(c->u, e->path, &a, NULL, NULL);
+	int rc = io_stat(c->u, e->path, 0, &a, NULL, NULL);
 
 	if (rc)
 		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,

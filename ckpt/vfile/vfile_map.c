@@ -132,7 +132,9 @@ static int map_run(void *ctx, const struct gather_run *run)
 	int rc = 0;
 
 	while (!rc && extent_next(&w))
-		rc = extent_is_cast(w.e) ? -E2BIG : add_shard(x, w.e->shard, w.from, w.len);
+		rc = extent_is_cast(w.e) || w.e->kind == EXTENT_ZERO
+			     ? -E2BIG
+			     : add_shard(x, w.e->shard, w.from, w.len);
 	return rc;
 }
 

@@ -504,7 +504,7 @@ static bool find_parts(const struct zero_checkpoint *r, const struct part_run *r
 }
 
 static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
-		      struct extent_map *out, struct errmsg *err)
+		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
 	unsigned first = UINT_MAX, last = 0, part, end;
@@ -520,6 +520,7 @@ static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 		first = part < first ? part : first;
 		last = end > last ? end : last;
 	}
+	(void)gathers;
 	if (first >= last)
 		return 0;
 	stripe = &r->layouts[v->slice->mp].stripe[v->slice->group];
@@ -536,11 +537,12 @@ static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 }
 
 static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n,
-			struct extent_map *out, struct errmsg *err)
+			struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
 	bool ok = true;
 
+	(void)gathers;
 	for (size_t i = 0; ok && out && i < n; i++)
 		ok = stage0_add_run(&r->stage0[v[i].slice->mp], &v[i], out);
 	return ok ? 0 : errmsg_nomem(err, c->path);
@@ -566,7 +568,7 @@ static int zero_extents(struct checkpoint *c, const struct param *p,
 
 	(void)gathers;
 	return state ? add_number(r, p, state, to, err)
-		     : frozen_add(&r->rows.frozen, p->slots, 0, p->numel, to, err);
+		     : frozen_add(&r->rows.frozen, p->own, 0, p->numel, to, err);
 }
 
 static const struct tag_file *zero_file(const struct checkpoint *c, enum checkpoint_object what,

@@ -258,58 +258,47 @@ void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sin
 }
 
 /* The step that the optimizer has counted, if it counts whole ones. */
-static bool optimizer_step(const struct shard *s, double *step)
+static bool optimizer_step(const struct param_states *states, double *step)
 {
-	const struct param_state *const v =
-		s->ngroups ? shard_find_state(&s->groups[0], "step") : NULL;
-
-	return v && param_state_number(v, step);
+	for (size_t i = 1; states && i < states->n; i++)
+		if (strcmp(states->v[i].name, "step") == 0)
+			return param_state_number(&states->v[i], step);
+	return false;
 }
 
-/* A name that says another step than the files: a renamed tag, or files of another
- * one. */
-static void warn_of_name(const struct zero_checkpoint *r,
-			 const struct errmsg_sink *to)
+void zckpt_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
+			 const struct param_states *first, bool most, const struct errmsg_sink *to)
 {
-	const int64_t step = r->model.ranks[0].facts.global_steps;
-	const int64_t named = tags_step(r->dir.tag);
-
-	if (step >= 0 && named >= 0 && step != named)
-		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
-			   " step in the tag's name: files of different steps?",
-			   r->dir.model[0].name, step);
-}
-
-/*
- * Are these steps of an optimizer none that a model of `expected` steps can have?
- * DeepSpeed before 0.14 counts one more, and stage 3's optimizers count a step
- * for each of their sub-groups after some resumes.  ZenFlow's count micro-batches,
- * as many to a global step as update_interval says, or as it finds by itself.
- */
-static bool is_odd_step(const struct zero_checkpoint *r, double step,
-			int64_t expected)
-{
-	return step < (double)expected ||
-	       (!r->dir.zero3 && !r->model.ranks[0].zenflow &&
-		step > (double)expected + 1);
-}
-
-static void warn_of_optimizer(const struct zero_checkpoint *r,
-			      const struct errmsg_sink *to)
-{
-	const struct rank_params *const c = &r->model.ranks[0];
-	const struct shard *const s = zckpt_shard(r, 0, 0);
 	const int64_t skipped = c->facts.skipped_steps > 0 ? c->facts.skipped_steps : 0;
+	const int64_t saved = c->facts.global_steps, named = tags_step(c->tag);
 	double step;
 
-	if (s && c->facts.global_steps >= skipped && optimizer_step(s, &step) &&
-	    is_odd_step(r, step, c->facts.global_steps - skipped))
+	/* A renamed tag, or files of another one. */
+	if (saved >= 0 && named >= 0 && saved != named)
+		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
+			   " step in the tag's name: files of different steps?", model, saved);
+	if (saved >= skipped && optimizer_step(first, &step) &&
+	    (step < (double)(saved - skipped) || (most && step > (double)(saved - skipped) + 1)))
 		errmsg_put(to, "%s was saved at global step %" PRId64
 			   " (%" PRId64 " skipped), but the optimizer in %s has"
 			   " made %.0f steps: the files are of different steps,"
 			   " or the optimizer was reset",
-			   r->dir.model[0].name, c->facts.global_steps, skipped,
-			   r->dir.optim[0].name, step);
+			   model, saved, skipped, optimizer, step);
+}
+
+/*
+ * DeepSpeed before 0.14 counts one step more, and stage 3's optimizers count a step for each of
+ * their sub-groups after some resumes.  ZenFlow's count micro-batches, as many to a global
+ * step as update_interval says, or as it finds by itself.
+ */
+static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_sink *to)
+{
+	const struct shard *s = zckpt_shard(r, 0, 0);
+
+	zckpt_warn_of_steps(&r->c, r->dir.model[0].name,
+			    r->dir.noptim ? r->dir.optim[0].name : r->dir.model[0].name,
+			    s && s->ngroups ? &s->groups[0].states : NULL,
+			    !r->dir.zero3 && !r->model.ranks[0].zenflow, to);
 }
 
 /* Warn of `n` files that are too small, the first of which is `f`; it takes `least`
@@ -386,8 +375,7 @@ void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 {
 	const struct zero_checkpoint *const r = (const struct zero_checkpoint *)c;
 
-	warn_of_name(r, to);
-	warn_of_optimizer(r, to);
+	warn_of_steps(r, to);
 	warn_of_truncated(r, to);
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
 		for (size_t i = 0; i < r->model.ranks[mp].nwarnings; i++)

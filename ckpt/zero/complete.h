@@ -7,6 +7,7 @@
 struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
+struct param_states;
 struct value;
 
 /* Which of a checkpoint's files are missing, damaged or of another save than the
@@ -31,5 +32,12 @@ int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct
  * that are too small for what they must hold; tensors that are left out.
  */
 void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to);
+
+/* Warn of a step that is not the one in the tag's name, or that the first group's states do not
+ * have; they may have more than one step more unless `most`.  `first` may be NULL.  The names
+ * are those of the files. */
+void zckpt_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
+			 const struct param_states *first, bool most,
+			 const struct errmsg_sink *to);
 
 #endif

@@ -213,7 +213,7 @@ static int add_slots(struct rows_finder *f, const struct frozen_param *p)
 						  .shape = p->shape,
 						  .numel = p->numel,
 						  .dtype = p->dtype,
-						  .slots = p });
+						  .own = p });
 }
 
 /* Read what stage 3 has besides the optimizer's parameters, and what it has of frozen ones. */

@@ -10,7 +10,6 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
 
@@ -29,7 +28,7 @@ mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 	struct attrs a;
 
 	return load_path(path, dir, name, NULL) ||
-			       files_stat(u, path, &a, NULL, NULL)
+			       io_stat(u, path, 0, &a, NULL, NULL)
 		       ? 0
 		       : a.st.st_mode;
 }

@@ -14,13 +14,16 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
+#include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
+#include "ckpt/reshard/zero_object.h"
 #include "ckpt/tensor/cast.h"
+#include "ckpt/vfile/draft.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/zero/zero.h"
@@ -234,8 +237,7 @@ static enum decay find_decay(const struct value *groups)
 
 /* Take the hyperparameters of the first group.  DeepSpeed, too, restores all of them; the
  * kind is stored by torch's Adam and by uctrain. */
-static int take_groups(struct load *l, const struct ptfile *pt,
-		       const struct value *groups)
+static int take_groups(struct load *l, const char *file, const struct value *groups)
 {
 	struct optimizer_config *const o = &l->metadata.optimizer;
 	const enum decay decay = find_decay(groups);
@@ -264,7 +266,7 @@ static int take_groups(struct load *l, const struct ptfile *pt,
 			return errmsg_set(
 				l->err, -EBADMSG,
 				"%s: %s of the optimizer is not a number from 0 to %g",
-				pt->src.name, numbers[i].key, numbers[i].most);
+				file, numbers[i].key, numbers[i].most);
 	if (kind && kind->kind == VALUE_BOOL)
 		o->kind = kind->b ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
 	o->decay = decay;
@@ -285,7 +287,7 @@ static int take_optimizer(struct load *l, const struct ptfile *pt,
 	in_state = states && states->n ? value_find(states->v[0].val, "step")
 				       : NULL;
 	in_group = value_find(value_item(groups, 0), "step");
-	rc = take_groups(l, pt, groups);
+	rc = take_groups(l, pt->src.name, groups);
 	if (rc || in_state)
 		return rc ? rc : take_step(l, pt, in_state);
 	if (!in_group)
@@ -386,20 +388,76 @@ static int step_metadata(struct load *l)
 	return rc;
 }
 
+/* The steps that the first group's parameters have made. */
+static void take_steps(struct load *l, const struct param_states *states)
+{
+	double n;
+
+	for (size_t i = 1; i < states->n; i++) {
+		const struct param_state *st = &states->v[i];
+
+		if (strcmp(st->name, "step") != 0 || !param_state_number(st, &n) ||
+		    !(n >= 0 && n < (double)STEP_MAX))
+			continue;
+		l->metadata.optimizer.flavor = st->kind == STATE_TENSOR ? OPTIMIZER_TORCH
+									: OPTIMIZER_DEEPSPEED_CPU;
+		l->got->has_updates = true;
+		l->metadata.updates = (uint64_t)n;
+	}
+}
+
+/* What a distributed checkpoint has in place of both files. */
+static int dcp_metadata(struct load *l, struct checkpoint *c)
+{
+	struct draft d = { .err = l->err };
+	const struct value *root = zero_object_states(c, 0, 0, &d);
+	int rc = d.rc ?: load_megatron(l, root);
+
+	l->got->step = (uint64_t)c->facts.global_steps;
+	if (!rc && !l->o->no_optimizer && c->ranks->ngroups) {
+		root = value_find(c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, &d),
+				  KEY_OPTIMIZER_STATE_DICT);
+		take_steps(l, c->ranks->groups->states);
+		rc = d.rc ?: take_groups(l, c->path,
+					 value_find(value_find(root, KEY_BASE_OPTIMIZER_STATE),
+						    KEY_PARAM_GROUPS));
+	}
+	draft_done(&d);
+	return rc;
+}
+
+/* The metadata of a tag; `*whole` if its optimizer's is among it. */
+static int tag_metadata(struct load *l, bool *whole)
+{
+	struct checkpoint *c;
+	int rc;
+
+	*whole = !l->o->universal && tagdir_is_dcp(l->o->u, l->got->path);
+	if (!*whole)
+		return run_metadata(l);
+	rc = checkpoint_open(l->o->u, &dcp_checkpoint_ops, l->got->path, NULL, &c, l->err);
+	if (rc)
+		return rc;
+	rc = dcp_metadata(l, c);
+	checkpoint_close(c);
+	return rc;
+}
+
 int load_metadata(struct load *l)
 {
 	const struct optimizer_config *const run = &l->z->optimizer;
 	struct optimizer_config *const o = &l->metadata.optimizer;
+	bool whole;
 	int rc;
 
 	*o = *run;
-	rc = run_metadata(l);
+	o->decay = l->o->no_optimizer ? o->decay : DECAY_ALL;
+	rc = tag_metadata(l, &whole);
 	if (!rc && l->got->dropout == 0)
 		l->got->dropout = config_dropout(l);
 	if (rc || l->o->no_optimizer)
 		return rc;
-	o->decay = DECAY_ALL;
-	rc = optimizer_metadata(l);
+	rc = whole ? 0 : optimizer_metadata(l);
 	if (!rc && l->o->universal)
 		rc = step_metadata(l);
 	if (l->o->scheduled)

@@ -12,6 +12,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
+#include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -70,6 +71,37 @@ static int find_whole(struct load_tensor *t, const struct param *p,
 	return checkpoint_extents(c, p, state, &x->map, &x->gathers, err);
 }
 
+/* Read elements in the type that files have: they are converted when they are uploaded. */
+static int take_own_type(struct zero_tensor *x, struct errmsg *err)
+{
+	enum dtype own = x->t.tensor.dtype;
+	struct extent_map raw = { 0 };
+	bool ok = true;
+
+	for (size_t i = 0; i < x->map.n; i++)
+		if (extent_is_cast(&x->map.v[i]))
+			own = x->map.v[i].dtype;
+	for (size_t i = 0; ok && i < x->map.n; i++) {
+		const struct extent *e = &x->map.v[i];
+		const uint64_t bytes = e[1].start - e->start;
+
+		if (e->kind != EXTENT_ZERO && (e->dtype != own || e->to != x->t.tensor.dtype)) {
+			extent_done(&raw);
+			return errmsg_set(
+				err, -ENOTSUP,
+				"%s: %s is of several types; mount it with ucfs and resume with --universal_checkpoint",
+				x->t.s->path, x->t.name);
+		}
+		ok = extent_add(&raw, e->kind,
+				bytes / dtype_size(x->t.tensor.dtype) * dtype_size(own), e->shard,
+				e->from, own);
+	}
+	extent_done(&x->map);
+	x->map = raw;
+	x->t.tensor.dtype = own;
+	return ok ? 0 : errmsg_nomem(err, x->t.name);
+}
+
 static int load_zero_begin(struct load_tensor *t, const char *state,
 			   struct errmsg *err)
 {
@@ -102,6 +134,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	} else {
 		rc = find_whole(t, p, found, err);
 	}
+	rc = rc ?: take_own_type((struct zero_tensor *)t, err);
 	if (rc)
 		load_zero_end(t);
 	return rc;
@@ -110,6 +143,7 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 /* Elements of a tensor are looked for. */
 struct finding {
 	struct zero_tensor *x;
+	const struct gather *gather;
 	float *to; /* of the next element */
 	struct errmsg *err;
 };
@@ -152,6 +186,11 @@ static int find_in_shards(struct finding *f, const struct extent_map *map,
 	int rc = 0;
 
 	while (!rc && extent_next(&w)) {
+		/* A fresh state is zeros. */
+		if (w.e->kind == EXTENT_ZERO) {
+			f->to += w.len / dtype_size(f->x->t.tensor.dtype);
+			continue;
+		}
 		assert(w.e->kind == EXTENT_SHARD);
 		rc = extent_is_cast(w.e)
 			     ? errmsg_set(
@@ -166,9 +205,8 @@ static int find_in_shards(struct finding *f, const struct extent_map *map,
 static int find_gathered(void *ctx, const struct gather_run *run)
 {
 	struct finding *const f = ctx;
-	const struct gather *const g = f->x->gathers.v[0];
 
-	return find_in_shards(f, &g->sources[run->source], run->from, run->n);
+	return find_in_shards(f, &f->gather->sources[run->source], run->from, run->n);
 }
 
 static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
@@ -176,14 +214,20 @@ static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
+	struct extent_walk w = extent_walk(&x->map, first * size, n * size);
 	struct finding f = { .x = x, .to = to, .err = err };
+	int rc = 0;
 
 	assert(first + n <= t->tensor.numel);
-	/* A gather is the whole tensor. */
-	return x->gathers.n
-		       ? gather_walk(x->gathers.v[0], find_gathered, &f,
-				     n * size, first * size)
-		       : find_in_shards(&f, &x->map, first * size, n * size);
+	while (!rc && extent_next(&w)) {
+		if (w.e->kind == EXTENT_GATHER) {
+			f.gather = x->gathers.v[w.e->shard];
+			rc = gather_walk(f.gather, find_gathered, &f, w.len, w.from);
+		} else {
+			rc = find_in_shards(&f, &x->map, w.off, w.len);
+		}
+	}
+	return rc;
 }
 
 static int load_zero_check(const struct load_source *s, struct errmsg *err)
@@ -208,9 +252,9 @@ static void load_zero_close_source(struct load_source *s)
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
-	const struct tagdir *dir = &zckpt_of(z->c)->dir;
+	const struct tagdir *dir = dcp_of(z->c) ? NULL : &zckpt_of(z->c)->dir;
 
-	if (z->s.naming.family != NAMING_MEGATRON)
+	if (z->s.naming.family != NAMING_MEGATRON || !dir)
 		return 0;
 	for (size_t i = 0; i < z->s.whole->nparams; i++) {
 		const struct naming_tensor *t = &z->s.tensors[i];
@@ -236,8 +280,9 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
 	int rc = checkpoint_open(s->u,
-				 stage0_is_likely(s->u, s->path) ? &stage0_checkpoint_ops
-								 : &zero_checkpoint_ops,
+				 tagdir_is_dcp(s->u, s->path)      ? &dcp_checkpoint_ops
+				 : stage0_is_likely(s->u, s->path) ? &stage0_checkpoint_ops
+								   : &zero_checkpoint_ops,
 				 s->path, s->rules, &z->c, err);
 
 	if (rc)

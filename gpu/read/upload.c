@@ -30,7 +30,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/latency.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
@@ -383,7 +383,7 @@ static int upload_open_file(struct upload *q, struct slot *s,
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
 	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return files_open(q->u, s->job.file.name, &file->id,
+		return io_open(q->u, s->job.file.name, &file->id,
 				  &s->job.file, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/dcp/dcp.h"
 #include "ckpt/plan/plan.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/literal.h"
@@ -76,7 +75,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	save("common.pt", data[0] & FLAG_MEGATRON
 				  ? (struct span){ common.data, common.len }
 				  : (struct span){ NULL, 0 });
-	dcp_close_kept(test_context()); /* metadata that was written just before */
 	walk_directory(dir, &options);
 	return 0;
 }

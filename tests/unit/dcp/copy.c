@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/dcp/copy.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "ckpt/pickle/pickle.h"
+#include "ckpt/reshard/zero_object.h"
+#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 
 #define CASE "tests/good/dcp_fsdp2_dp4_uneven/ckpt"
@@ -52,37 +56,61 @@ void copy_commit(struct copy *c)
 	pickle_storages_done(&none);
 }
 
-int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
+int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err)
 {
-	struct dcp *d;
-	int rc;
+	return checkpoint_open(test_context(), &dcp_checkpoint_ops, c->dir, NULL, out, err);
+}
 
-	dcp_close_kept(test_context()); /* metadata that was written just before */
-	rc = dcp_open(test_context(), c->dir, &d, err);
-	for (int i = 0; !rc && i < DCP_ZEROFILE_KINDS; i++) {
-		const size_t len = (size_t)
-			dcp_attrs(d, (enum dcp_zerofile_kind)i).st.st_size;
+/* Read the file of a draft. */
+static int read_draft(struct checkpoint *c, struct draft *d, const struct value *root,
+		      struct bytebuf *out)
+{
+	struct vfile *f = NULL;
+	int rc = draft_finish(d, root, "file");
 
-		files[i].len = 0;
-		bytebuf_add_fill(&files[i], 0, len);
-		rc = dcp_read(d, (enum dcp_zerofile_kind)i, files[i].data, len, 0,
-			      err);
-		if (rc || i == DCP_ZEROFILE_KINDS - 1)
-			dcp_close(d);
+	if (!rc) {
+		f = vfile_new_pt(c->shards, &d->w, d->storages, &d->gathers, NULL, d->err);
+		rc = f ? 0 : -EIO;
 	}
+	out->len = 0;
+	if (!rc) {
+		bytebuf_add_fill(out, 0, vfile_size(f));
+		rc = (int)vfile_read(f, out->data, out->len, 0, d->err);
+		vfile_free(f);
+	}
+	draft_done(d);
+	return rc < 0 ? rc : 0;
+}
+
+static int read_files(struct checkpoint *c, struct bytebuf *files, struct errmsg *err)
+{
+	struct draft d = { .extents = true, .err = err };
+	const struct value *root = zero_object_states(c, 0, 0, &d);
+	int rc = read_draft(c, &d, root, &files[0]);
+	struct reshard s;
+
+	if (rc || c->ranks->refused)
+		return rc;
+	rc = reshard_init(&s, c, 1, 1, err);
+	if (!rc) {
+		d = (struct draft){ .extents = true, .err = err };
+		root = reshard_draft(&s, OBJECT_OPTIMIZER, 0, &d);
+		rc = read_draft(c, &d, root, &files[1]);
+	}
+	reshard_done(&s);
 	return rc;
 }
 
-void copy_open(const struct copy *c, enum dcp_zerofile_kind kind,
-	       struct ptfile *pt)
+int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
 {
-	char *const path = copy_path(c->dir, dcp_zerofile_name(kind));
-	struct errmsg err;
+	struct checkpoint *open;
+	int rc = copy_open(c, &open, err);
 
-	dcp_close_kept(test_context());
-	if (files_open_pt(test_context(), path, NULL, pt, &err))
-		fail_msg("%s", err.text);
-	free(path);
+	if (rc)
+		return rc;
+	rc = read_files(open, files, err);
+	checkpoint_close(open);
+	return rc;
 }
 
 int copy_setup(void **state)
@@ -126,7 +154,7 @@ int copy_teardown(void **state)
 {
 	struct copy *const c = *state;
 
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+	for (int i = 0; i < COPY_FILES; i++)
 		bytebuf_done(&c->files[i]);
 	arena_done(&c->a);
 	free((void *)c->bytes.p);

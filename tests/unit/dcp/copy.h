@@ -13,6 +13,9 @@
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 
+/* What ZeRO has of a checkpoint: model states, and an optimizer's shard unless it is refused. */
+#define COPY_FILES 2
+
 /* A copy of a real checkpoint, whose metadata can be changed. */
 struct copy {
 	char *dir;
@@ -20,7 +23,7 @@ struct copy {
 	struct arena a;
 	struct value *metadata; /* its attributes, before a change */
 	struct value *root;
-	struct bytebuf files[DCP_ZEROFILE_KINDS]; /* what it shows, unchanged */
+	struct bytebuf files[COPY_FILES]; /* what it shows, unchanged */
 };
 
 /* For cmocka_run_group_tests: the copy is the state of each test. */
@@ -42,10 +45,10 @@ void copy_commit(struct copy *c);
 /* The attributes of what storage_data has of the first chunk of an item. */
 struct value *copy_info(const struct copy *c, const char *key);
 
-/* Read both files of the checkpoint whole: 0, or a refusal with its message. */
-int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err);
+/* Open the checkpoint: 0, or a refusal with its message. */
+int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err);
 
-/* Open one of its files, as all others of the library do. */
-void copy_open(const struct copy *c, enum dcp_zerofile_kind kind, struct ptfile *pt);
+/* Read all that views show of it. */
+int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err);
 
 #endif

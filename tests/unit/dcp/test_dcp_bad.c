@@ -261,7 +261,7 @@ static void test_refused(void **state)
 		{ double_parameter, "ln_f.bias: another tensor has its name" },
 	};
 	struct copy *const c = *state;
-	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	struct bytebuf files[COPY_FILES] = { 0 };
 
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		struct errmsg err = { "" };
@@ -275,22 +275,22 @@ static void test_refused(void **state)
 			fail_msg("'%s' instead of: %s", err.text, bad[i].words);
 	}
 	assert_int_equal(access("executed", F_OK), -1);
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+	for (int i = 0; i < COPY_FILES; i++)
 		bytebuf_done(&files[i]);
 }
 
 /* Is the optimizer not read, for a reason that has these words? */
 static bool is_without(const struct copy *c, const char *words)
 {
-	struct ptfile pt;
+	struct checkpoint *open;
+	struct errmsg err;
 	const char *why;
 	bool found;
 
-	copy_open(c, DCP_ZEROFILE_MODEL, &pt);
-	why = value_cstr(value_find(pt.root, KEY_FOREIGN_REFUSED));
-	found = value_find(pt.root, KEY_FOREIGN_REFUSED) &&
-		strstr(why, words) && strstr(why, c->dir);
-	ptfile_close(&pt);
+	assert_int_equal(copy_open(c, &open, &err), 0);
+	why = open->ranks->refused;
+	found = why && strstr(why, words) && strstr(why, c->dir);
+	checkpoint_close(open);
 	return found;
 }
 
@@ -313,7 +313,7 @@ static void test_optimizer_refused(void **state)
 		{ swap_states, "has another shape" },
 	};
 	struct copy *const c = *state;
-	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	struct bytebuf files[COPY_FILES] = { 0 };
 
 	for (size_t i = 0; i < COUNT(odd); i++) {
 		struct errmsg err = { "" };
@@ -326,7 +326,7 @@ static void test_optimizer_refused(void **state)
 		if (!is_without(c, odd[i].words))
 			fail_msg("nothing says: %s", odd[i].words);
 	}
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+	for (int i = 0; i < COPY_FILES; i++)
 		bytebuf_done(&files[i]);
 }
 
@@ -334,7 +334,7 @@ static void test_optimizer_refused(void **state)
 static void test_ignored(void **state)
 {
 	struct copy *const c = *state;
-	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	struct bytebuf files[COPY_FILES] = { 0 };
 	struct errmsg err = { "" };
 
 	copy_reset(c);
@@ -345,7 +345,7 @@ static void test_ignored(void **state)
 	copy_commit(c);
 	if (copy_read(c, files, &err))
 		fail_msg("%s", err.text);
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
+	for (int i = 0; i < COPY_FILES; i++) {
 		assert_int_equal(files[i].len, c->files[i].len);
 		assert_memory_equal(files[i].data, c->files[i].data, files[i].len);
 		bytebuf_done(&files[i]);
@@ -386,7 +386,7 @@ static void mutate_number(struct copy *c, uint64_t seed)
 static void test_mutants(void **state)
 {
 	struct copy *const c = *state;
-	struct bytebuf files[DCP_ZEROFILE_KINDS] = { 0 };
+	struct bytebuf files[COPY_FILES] = { 0 };
 	unsigned refused = 0;
 
 	for (unsigned i = 0; i < MUTANTS; i++) {
@@ -406,13 +406,13 @@ static void test_mutants(void **state)
 		}
 		if (rc && !strstr(err.text, c->dir))
 			fail_msg("mutant %u: %s", i, err.text);
-		for (int k = 0; !rc && number && k < DCP_ZEROFILE_KINDS; k++)
+		for (int k = 0; !rc && number && k < COPY_FILES; k++)
 			if (files[k].len != c->files[k].len ||
 			    memcmp(files[k].data, c->files[k].data, files[k].len))
 				fail_msg("mutant %u: other bytes", i);
 	}
 	assert_true(refused >= MUTANTS / 4 && refused <= MUTANTS);
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++)
+	for (int i = 0; i < COPY_FILES; i++)
 		bytebuf_done(&files[i]);
 }
 

@@ -4,77 +4,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
-#include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/model/geometry.h"
 #include "tests/make/mkpt.h"
 #include "tests/unit/dcp/copy.h"
 
-/* A file that is written to is not read, and gives the checkpoint another identity. */
+/* A file that is written to is not read. */
 static void test_changed(void **state)
 {
 	struct copy *const c = *state;
 	FILE *const f = copy_own_file(c, "__2_0.distcp");
+	struct bytebuf files[COPY_FILES] = { 0 };
 	struct errmsg err = { "" };
-	struct dcp *before, *after;
-	uint8_t byte;
+	struct extent_map map = { 0 };
+	struct gathers gathers = { 0 };
+	struct checkpoint *before;
+	int rc = 0;
 
 	copy_reset(c);
 	copy_commit(c);
-	assert_int_equal(dcp_open(test_context(), c->dir, &before, &err), 0);
+	assert_int_equal(copy_open(c, &before, &err), 0);
 	fseek(f, 0, SEEK_END);
 	fputc('x', f);
 	fclose(f);
-	assert_int_equal(dcp_open(test_context(), c->dir, &after, &err), 0);
-	assert_ptr_not_equal(before, after);
-	for (int i = 0; i < DCP_ZEROFILE_KINDS; i++) {
-		const enum dcp_zerofile_kind kind = (enum dcp_zerofile_kind)i;
-		const size_t size = (size_t)dcp_attrs(after, kind).st.st_size;
-		uint8_t *const all = malloc(size);
-
-		assert_non_null(all);
-		assert_true(dcp_attrs(before, kind).st.st_ino !=
-			    dcp_attrs(after, kind).st.st_ino);
-		assert_int_equal(dcp_read(before, kind, all, size, 0, &err), -EIO);
-		assert_non_null(strstr(err.text, "__2_0.distcp: was written to"));
-		assert_int_equal(dcp_read(after, kind, all, size, 0, &err), 0);
-		assert_memory_equal(all, c->files[i].data, size);
-		/* What lies in other files can still be read. */
-		assert_int_equal(dcp_read(before, kind, &byte, 1, 0, &err), 0);
-		free(all);
+	for (size_t i = 0; !rc && i < before->norder; i++)
+		rc = checkpoint_weights(before, before->order[i], DTYPE_F32, &map, &gathers, &err);
+	assert_int_equal(rc, -EIO);
+	assert_non_null(strstr(err.text, "__2_0.distcp: was written to"));
+	extent_done(&map);
+	gathers_done(&gathers);
+	checkpoint_close(before);
+	assert_int_equal(copy_read(c, files, &err), 0);
+	for (int i = 0; i < COPY_FILES; i++) {
+		assert_int_equal(files[i].len, c->files[i].len);
+		assert_memory_equal(files[i].data, c->files[i].data, files[i].len);
+		bytebuf_done(&files[i]);
 	}
-	dcp_close(before);
-	dcp_close(after);
 }
 
-struct opening {
-	const char *dir;
-	struct dcp *opened[16];
-};
-
-static int open_one(void *ctx, size_t i, struct errmsg *err)
+static void keep_text(void *arg, const char *text)
 {
-	struct opening *const o = ctx;
-
-	return dcp_open(test_context(), o->dir, &o->opened[i], err);
+	strcat(arg, text);
 }
 
-/* Threads that open a checkpoint at once wait for the one that reads it. */
-static void test_opened_at_once(void **state)
+/* What is said of a checkpoint. */
+static void read_warnings(const struct checkpoint *c, char out[4096])
 {
-	const struct copy *const c = *state;
-	struct opening o = { .dir = c->dir };
-	struct errmsg err;
-
-	dcp_close_kept(test_context());
-	assert_int_equal(parallel_for(COUNT(o.opened), COUNT(o.opened), open_one, &o,
-				      &err),
-			 0);
-	for (size_t i = 0; i < COUNT(o.opened); i++)
-		assert_ptr_equal(o.opened[i], o.opened[0]);
-	for (size_t i = 0; i < COUNT(o.opened); i++)
-		dcp_close(o.opened[i]);
+	*out = '\0';
+	c->ops->warn(c, &(struct errmsg_sink){ keep_text, out });
 }
 
 /* One parameter has made five steps, the others four. */
@@ -84,11 +61,11 @@ static void test_steps_differ(void **state)
 	static const uint8_t five[4] = { 0, 0, 0xa0, 0x40 };
 	struct copy *const c = *state;
 	FILE *const f = copy_own_file(c, "__1_0.distcp");
-	const struct value_seq *warnings;
 	const struct value *at;
 	uint8_t blob[4096], *step;
-	struct ptfile pt;
-	int64_t n;
+	char warnings[4096];
+	struct checkpoint *open;
+	struct errmsg err;
 
 	copy_reset(c);
 	copy_commit(c);
@@ -100,27 +77,32 @@ static void test_steps_differ(void **state)
 	fwrite(five, sizeof(five), 1, f);
 	assert_int_equal(fclose(f), 0);
 
-	copy_open(c, DCP_ZEROFILE_MODEL, &pt);
-	assert_true(value_get_int(value_find(pt.root, "global_steps"), &n));
-	assert_int_equal(n, 5);
-	warnings = value_find_items(pt.root, KEY_FOREIGN_WARNINGS);
-	assert_int_equal(warnings->n, 1);
-	assert_non_null(strstr(value_cstr(warnings->v[0]), "different numbers of steps"));
-	ptfile_close(&pt);
+	assert_int_equal(copy_open(c, &open, &err), 0);
+	assert_int_equal(open->facts.global_steps, 5);
+	read_warnings(open, warnings);
+	assert_non_null(strstr(warnings, "different numbers of steps"));
+	checkpoint_close(open);
+}
+
+/* The row of a state dict that has this name, or NULL. */
+static const struct param *find_row(const struct checkpoint *c, const char *name)
+{
+	for (size_t i = 0; i < c->norder; i++)
+		if (strcmp(c->order[i]->name, name) == 0)
+			return c->order[i];
+	return NULL;
 }
 
 /* Weights that were saved under two names are one tensor again. */
 static void test_tied(void **state)
 {
-	const struct value *module;
-	struct ptfile pt;
+	struct checkpoint *c;
+	struct errmsg err;
 
-	copy_open(*state, DCP_ZEROFILE_MODEL, &pt);
-	module = value_find(pt.root, "module");
-	assert_non_null(value_find(module, "lm_head.weight"));
-	assert_ptr_equal(value_find(module, "lm_head.weight"),
-			 value_find(module, "transformer.wte.weight"));
-	ptfile_close(&pt);
+	assert_int_equal(copy_open(*state, &c, &err), 0);
+	assert_ptr_equal(find_row(c, "lm_head.weight")->same,
+			 find_row(c, "transformer.wte.weight"));
+	checkpoint_close(c);
 }
 
 /* Add the file that makes it one of Megatron-LM's, with no key of a known optimizer. */
@@ -167,31 +149,27 @@ static void test_unknown_optimizer(void **state)
 {
 	static const char bucket[] = "optimizer.distributed.buckets.0";
 	struct copy *const c = *state;
-	const struct value *states;
-	struct ptfile pt;
+	struct checkpoint *open;
+	char warnings[4096];
+	struct errmsg err;
 
 	copy_reset(c);
 	add_common(c);
 	rename_key(c, "optim.state.transformer.ln_f.bias.exp_avg", bucket);
 	copy_commit(c);
-	copy_open(c, DCP_ZEROFILE_OPTIM, &pt);
-	states = value_numbered(
-		value_find_path(pt.root, KEY_OPTIMIZER_STATE_DICT,
-				KEY_BASE_OPTIMIZER_STATE, "state", NULL), 0);
-	assert_int_equal(value_pairs(states)->n, 3); /* step, exp_avg, exp_avg_sq */
-	ptfile_close(&pt);
-	copy_open(c, DCP_ZEROFILE_MODEL, &pt);
-	states = value_find(pt.root, KEY_FOREIGN_WARNINGS);
-	assert_non_null(strstr(value_cstr(value_item(states, 0)), bucket));
-	assert_null(value_find(value_find(pt.root, "module"), bucket));
-	ptfile_close(&pt);
+	assert_int_equal(copy_open(c, &open, &err), 0);
+	/* fp32, step, exp_avg, exp_avg_sq */
+	assert_int_equal(open->ranks->groups->states->n, 4);
+	read_warnings(open, warnings);
+	assert_non_null(strstr(warnings, bucket));
+	assert_null(find_row(open, bucket));
+	checkpoint_close(open);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_tied),
-		cmocka_unit_test(test_opened_at_once),
 		cmocka_unit_test(test_changed),
 		cmocka_unit_test(test_steps_differ),
 		cmocka_unit_test(test_unknown_optimizer),

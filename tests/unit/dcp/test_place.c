@@ -1,10 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks of random grids are placed as nested loops over their dimensions place them. */
+/* Chunks of random grids are placed as nested loops over their dimensions place them, and their
+ * elements are found in a file. */
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/metadata.h"
+#include "ckpt/dcp/blobs.h"
+#include "ckpt/dcp/extents.h"
+#include "ckpt/vfile/gather.h"
+#include "ckpt/vfile/shards.h"
+#include "ckpt/vfile/vfile.h"
+#include "tests/make/mkckpt.h"
+#include "tests/make/mkpt.h"
+#include "tests/support/context.h"
 #include "tests/support/unit.h"
 
 #define DIMS 4
@@ -169,9 +181,104 @@ static void test_covers(void **state)
 	}
 }
 
+#define CASES 1000
+
+/* Draw a tensor, whose chunks lie end to end in the file from `*at` on. */
+static void draw_case(struct cut *x, uint64_t i, uint64_t *at)
+{
+	struct errmsg err = { "" };
+
+	seed = i;
+	cut_up(x, i % 2);
+	assert_int_equal(dcp_place_check(&x->t, "file", &err), 0);
+	x->t.dtype = DTYPE_I16;
+	for (size_t k = 0; k < x->t.nchunks; k++) {
+		x->c[k].data = *at;
+		*at += x->c[k].numel * sizeof(int16_t);
+	}
+}
+
+/* Write a file in which each element is its number in its tensor. */
+static char *write_cases(const char *dir)
+{
+	struct bytebuf out = { 0 };
+	char *path;
+	struct cut x;
+
+	assert_true(asprintf(&path, "%s/elements", dir) > 0);
+	bytebuf_add_fill(&out, 0, 64);
+	for (uint64_t i = 0, at = 64; i < CASES; i++) {
+		draw_case(&x, i, &at);
+		for (size_t k = 0; k < x.t.nchunks; k++)
+			for (uint64_t e = 0, place; e < x.c[k].numel; e++) {
+				dcp_place(&x.t, &x.c[k], e, &place);
+				bytebuf_add(&out, &(int16_t){ (int16_t)place }, sizeof(int16_t));
+			}
+	}
+	mkpt_save(path, out.data, out.len);
+	bytebuf_done(&out);
+	return path;
+}
+
+/* Read the elements of a range in their own type, or as float32. */
+static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bool gather, bool wide)
+{
+	const enum dtype to = wide ? DTYPE_F32 : DTYPE_I16;
+	struct gathers gathers = { 0 };
+	struct extent_map map = { 0 };
+	struct bytebuf head = { 0 };
+	struct errmsg err = { "" };
+	union {
+		float wide[SIDE * SIDE * SIDE * SIDE];
+		int16_t own[SIDE * SIDE * SIDE * SIDE];
+	} v;
+	const size_t len = r->numel * dtype_size(to);
+	struct vfile *f;
+
+	if (dcp_extents_add(b, r, to, &map, gather ? &gathers : NULL, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(extent_size(&map), len);
+	f = vfile_new_tensors(b->shards, &head, &map, (size_t[]){ 0 }, 1, &gathers, &err);
+	assert_non_null(f);
+	assert_int_equal(vfile_read(f, &v, len, 0, &err), len);
+	for (uint64_t i = 0; i < r->numel; i++)
+		assert_true((wide ? v.wide[i] : (float)v.own[i]) == (float)(r->first + i));
+	vfile_free(f);
+	extent_done(&map);
+}
+
+static void test_extents(void **state)
+{
+	char *const dir = mkckpt_new_dir(), *const path = write_cases(dir);
+	const struct dcp_blobs b = { .dir = dir, .shards = shards_new(test_context()) };
+	struct fileid id;
+	struct stat st;
+	struct cut x;
+
+	assert_int_equal(stat(path, &st), 0);
+	fileid_from_stat(&st, &id);
+	assert_int_equal(shards_add(b.shards, path, &id), 0);
+	for (uint64_t i = 0, at = 64; i < CASES; i++) {
+		struct dcp_range r = { .t = &x.t };
+
+		draw_case(&x, i, &at);
+		if (!x.t.numel)
+			continue;
+		r.numel = x.t.numel;
+		check_range(&b, &r, i & 2, i & 4);
+		r.first = draw(x.t.numel);
+		r.numel = draw(x.t.numel - r.first) + 1;
+		check_range(&b, &r, i & 2, i & 4);
+	}
+	shards_free(b.shards);
+	free(path);
+	mkckpt_free_dir(dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_extents),
 		cmocka_unit_test(test_places),
 		cmocka_unit_test(test_covers),
 	};

@@ -78,7 +78,7 @@ static void assert_saved(struct plan *p, uint64_t at, const char *dir, const cha
 	struct source src;
 	uint64_t node;
 
-	if (files_open(test_context(), path, NULL, &src, &err) ||
+	if (io_open(test_context(), path, NULL, &src, &err) ||
 	    plan_lookup(p, at, name, &node, &err) ||
 	    plan_file_open(p, node, &f, &err))
 		fail_msg("%s: %s", path, err.text);

@@ -220,7 +220,7 @@ static bool is_universal(struct dcp *d, const char *param, const char *state,
 	uint64_t node;
 	bool ok = true;
 
-	if (c->ranks && (!owned || owned->module))
+	if (c->ranks && (!owned || !owned->first))
 		return true;
 	if (plan_lookup(d->universal, PLAN_ZERO, param, &node, NULL))
 		return false;
@@ -329,7 +329,7 @@ static unsigned count_owned(struct plan *p)
 	unsigned n = 0;
 
 	for (size_t i = 0; c->ranks && i < c->nparams; i++)
-		n += !c->params[i].module;
+		n += c->params[i].first != NULL;
 	return n;
 }
 
