@@ -63,20 +63,15 @@ bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run,
 			       p->dtype, run->to);
 }
 
-static void set_int(struct arena *a, struct value *dict, const char *key, int64_t n)
-{
-	value_dict_set(a, dict, key, value_new_int(a, n));
-}
-
 static void set_config(struct arena *a, struct value *root, const struct value *old)
 {
 	const struct value_field zero = { "zero_optimization", NULL };
-	struct value *config = value_find(old, KEY_DS_CONFIG), *stage = value_new(a, VALUE_DICT);
+	const struct value_field stage = { "stage", value_new_int(a, 1) };
+	struct value *config = value_find(old, KEY_DS_CONFIG);
 	struct value *out = value_pairs(config) ? value_edit(a, config, &zero, 1)
 						: value_new(a, VALUE_DICT);
 
-	set_int(a, stage, "stage", 1);
-	value_dict_set(a, out, zero.key, stage);
+	value_dict_set(a, out, zero.key, value_new_fields(a, &stage, 1));
 	value_dict_set(a, root, KEY_DS_CONFIG, out);
 	value_dict_set(a, root, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
 }
@@ -143,7 +138,7 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
 	value_dict_set(a, root, "param_shapes", shapes_value(r, a));
 	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
-	set_int(a, root, "dp_world_size", 1);
+	value_dict_set(a, root, "dp_world_size", value_new_int(a, 1));
 	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
 	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(r, a));
 	if (r->refused)
@@ -161,41 +156,35 @@ static struct value *fp16_option(struct arena *a, const struct value *old, const
 }
 
 /* The scaler of losses that ZeRO's optimizers have (runtime/fp16/loss_scaler.py), of what
- * the wrapper of a 16-bit optimizer saves of its own. */
-static void set_scaler(struct arena *a, struct value *dict, const struct value *old)
+ * the wrapper of a 16-bit optimizer saves of its own; NULL if it saves none. */
+static struct value *scaler(struct arena *a, const struct value *old, bool dynamic)
 {
-	static const char *const kept[] = { "cur_iter", "last_overflow_iter", "scale_factor",
-					    "scale_window" };
 	const struct value *own = value_find(old, "optimizer");
-	struct value *scale = value_find(own, "cur_scale");
-	const bool dynamic = value_is_true(value_find(own, "dynamic_loss_scale"));
-	struct value *v = value_new(a, VALUE_DICT);
+	const struct value_field scale = { "cur_scale", value_find(own, "cur_scale") };
+	struct value *shift = fp16_option(a, old, "hysteresis", 2);
+	const struct value_field fields[] = {
+		scale,
+		{ "dynamic", value_new_bool(a, true) },
+		{ "cur_iter", value_find(own, "cur_iter") },
+		{ "last_overflow_iter", value_find(own, "last_overflow_iter") },
+		{ "scale_factor", value_find(own, "scale_factor") },
+		{ "scale_window", value_find(own, "scale_window") },
+		{ "min_scale", fp16_option(a, old, "min_loss_scale", 1) },
+		{ "delayed_shift", shift },
+		{ "cur_hysteresis", shift },
+		{ "consecutive_hysteresis", fp16_option(a, old, "consecutive_hysteresis", 0) },
+		{ "raise_error_at_min_scale", value_new_bool(a, true) },
+		{ "dtype", value_new_global(a, "torch", "float16") },
+	};
+	const struct value_field fixed[] = { scale, { "dynamic", value_new_bool(a, false) } };
 
-	if (!scale)
-		return;
-	value_dict_set(a, v, "cur_scale", scale);
-	value_dict_set(a, v, "dynamic", value_new_bool(a, dynamic));
-	for (size_t i = 0; dynamic && i < COUNT(kept); i++)
-		value_dict_set(a, v, kept[i], value_find(own, kept[i]));
-	if (dynamic) {
-		struct value *shift = fp16_option(a, old, "hysteresis", 2);
-
-		value_dict_set(a, v, "min_scale", fp16_option(a, old, "min_loss_scale", 1));
-		value_dict_set(a, v, "delayed_shift", shift);
-		value_dict_set(a, v, "cur_hysteresis", shift);
-		value_dict_set(a, v, "consecutive_hysteresis",
-			       fp16_option(a, old, "consecutive_hysteresis", 0));
-		value_dict_set(a, v, "raise_error_at_min_scale", value_new_bool(a, true));
-		value_dict_set(a, v, "dtype", value_new_global(a, "torch", "float16"));
-	}
-	value_dict_set(a, dict, "loss_scaler",
-		       value_new_object(a,
-					value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
-							 dynamic ? "DynamicLossScaler"
-								 : "LossScaler"),
-					v));
-	value_dict_set(a, dict, "dynamic_loss_scale", value_new_bool(a, dynamic));
-	value_dict_set(a, dict, "overflow", value_new_bool(a, false));
+	return scale.val ? value_new_object(
+				   a,
+				   value_new_global(a, "deepspeed.runtime.fp16.loss_scaler",
+						    dynamic ? "DynamicLossScaler" : "LossScaler"),
+				   dynamic ? value_new_fields(a, fields, COUNT(fields))
+					   : value_new_fields(a, fixed, COUNT(fixed)))
+			 : NULL;
 }
 
 /* The states of the parameter that tells which a group has. */
@@ -229,34 +218,38 @@ static struct value *options_value(const struct value *group, size_t number, str
 
 struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
-	const struct value_seq *own = stage0_groups(old);
-	struct value *root = value_new(a, VALUE_DICT), *dict = value_new(a, VALUE_DICT);
-	struct value *base = value_new(a, VALUE_DICT), *state = value_new(a, VALUE_DICT);
-	struct value *groups = value_new(a, VALUE_LIST), *counts = value_new(a, VALUE_LIST);
-	struct value *paddings = value_new(a, VALUE_LIST), *maps = value_new(a, VALUE_LIST);
+	const struct value_seq *own = r->refused ? NULL : stage0_groups(old);
+	const bool dynamic =
+		value_is_true(value_find_path(old, "optimizer", "dynamic_loss_scale", NULL));
+	struct value *loss = r->refused ? NULL : scaler(a, old, dynamic), *root;
+	struct value *state = value_new(a, VALUE_DICT), *groups = value_new(a, VALUE_LIST);
+	struct value *counts = value_new(a, VALUE_LIST), *paddings = value_new(a, VALUE_LIST);
 
 	for (size_t g = 0; g < r->ngroups; g++) {
 		value_put(a, state, value_new_int(a, (int64_t)g),
 			  states_value(&r->groups[g], old, a));
-		value_append(a, groups,
-			     options_value(!r->refused && own && g < own->n ? own->v[g] : NULL, g,
-					   a));
+		value_append(a, groups, options_value(own && g < own->n ? own->v[g] : NULL, g, a));
 		value_append(a, counts, value_new_int(a, 1));
 		value_append(a, paddings, value_new_int(a, 0));
-		value_append(a, maps, value_new_ordered(a));
 	}
-	value_dict_set(a, base, "state", state);
-	value_dict_set(a, base, KEY_PARAM_GROUPS, groups);
-	value_dict_set(a, dict, KEY_BASE_OPTIMIZER_STATE, base);
-	value_dict_set(a, dict, KEY_FP32_GROUPS, value_new(a, VALUE_LIST));
-	set_int(a, dict, KEY_ZERO_STAGE, 1);
-	if (!r->refused)
-		set_scaler(a, dict, old);
-	value_dict_set(a, dict, KEY_GROUP_PADDINGS, paddings);
-	value_dict_set(a, dict, KEY_PARTITION_COUNT, counts);
-	value_dict_set(a, dict, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
-	value_dict_set(a, dict, KEY_PARAM_SLICE_MAPPINGS, maps);
-	value_dict_set(a, root, KEY_OPTIMIZER_STATE_DICT, dict);
+
+	const struct value_field base[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
+	const struct value_field fields[] = {
+		{ KEY_BASE_OPTIMIZER_STATE, value_new_fields(a, base, COUNT(base)) },
+		{ KEY_FP32_GROUPS, value_new(a, VALUE_LIST) },
+		{ KEY_ZERO_STAGE, value_new_int(a, 1) },
+		{ "loss_scaler", loss },
+		{ "dynamic_loss_scale", loss ? value_new_bool(a, dynamic) : NULL },
+		{ "overflow", loss ? value_new_bool(a, false) : NULL },
+		{ KEY_GROUP_PADDINGS, paddings },
+		{ KEY_PARTITION_COUNT, counts },
+		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
+		{ KEY_PARAM_SLICE_MAPPINGS, value_new(a, VALUE_LIST) },
+	};
+	const struct value_field dict = { KEY_OPTIMIZER_STATE_DICT,
+					  value_new_fields(a, fields, COUNT(fields)) };
+
+	root = value_new_fields(a, &dict, 1);
 	set_config(a, root, old);
 	return a->failed ? NULL : root;
 }

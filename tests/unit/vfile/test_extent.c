@@ -122,6 +122,22 @@ static void a_map_is_converted_run_by_run(void **state)
 	extent_done(&from);
 }
 
+/* Elements that were converted to float32 are converted once. */
+static void a_cast_is_converted_once(void **state)
+{
+	struct extent_map from = { 0 }, m = { 0 };
+
+	assert_true(extent_add_cast(&from, 10, 1, 100, DTYPE_F64, DTYPE_F32));
+	assert_true(extent_add_range(&m, &from, 8, 24, DTYPE_F32, DTYPE_BF16));
+	assert_int_equal(m.n, 1);
+	assert_int_equal(m.v[0].dtype, DTYPE_F64);
+	assert_int_equal(m.v[0].to, DTYPE_BF16);
+	assert_int_equal(m.v[0].from, 116);
+	assert_int_equal(extent_size(&m), 12);
+	extent_done(&m);
+	extent_done(&from);
+}
+
 static void each_byte_is_found_in_its_extent(void **state)
 {
 	struct extent_map m = { 0 };
@@ -194,6 +210,7 @@ int main(void)
 		cmocka_unit_test(casts_are_merged_by_elements),
 		cmocka_unit_test(the_same_type_is_not_converted),
 		cmocka_unit_test(a_map_is_converted_run_by_run),
+		cmocka_unit_test(a_cast_is_converted_once),
 		cmocka_unit_test(each_byte_is_found_in_its_extent),
 		cmocka_unit_test(one_extent_is_found_everywhere),
 		cmocka_unit_test(a_walk_goes_through_a_range),
