@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion for uctrain(1): the program knows its flags
 
-complete -c uctrain -f -a '(uctrain --help 2>/dev/null | string replace -rf "^  (--[a-z_0-9]+).*" "\$1")'
+complete -c uctrain -f -a '(uctrain --help=all 2>/dev/null | string replace -rf "^  (--[a-z_0-9]+).*" "\$1")'
 complete -c uctrain -l model -x -a 'gpt2-dsuc gpt2 gpt2-medium gpt2-large gpt2-xl'
 complete -c uctrain -l dtype -x -a 'fp32 bf16 fp16'
 complete -c uctrain -l communication_data_type -x -a 'fp32 bf16 fp16'

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/suggest.h"
@@ -24,12 +25,16 @@ struct parse {
 	bool verbose;
 };
 
-static void config_print_help(void)
+static void config_print_help(bool all)
 {
 	puts("usage: [mpirun -n RANKS] uctrain [--FLAG VALUE]...\n\n"
 	     "Train GPT-2 with ZeRO, and save checkpoints as DeepSpeed does.\n"
 	     "Defaults are in parentheses.");
-	settings_print();
+	if (!all)
+		puts("");
+	settings_print(all);
+	if (!all)
+		puts("\n--help=all lists all flags; uctrain(1) describes them.");
 }
 
 /* Handle the flags that other flags override. */
@@ -40,8 +45,10 @@ static int set_early(const struct parse *p, enum setting_kind kind,
 
 	switch (kind) {
 	case SETTING_HELP:
+		if (text && strcmp(text, "all") != 0)
+			return errmsg_set(err, -EINVAL, "--help=%s: must be all", text);
 		if (p->verbose)
-			config_print_help();
+			config_print_help(text);
 		return 1;
 	case SETTING_VERSION:
 		if (p->verbose)
@@ -75,7 +82,7 @@ static int refuse(char **argv, const struct option *options, int code,
 	if (optopt >= FLAG_CODE)
 		return errmsg_set(err, -EINVAL, "%s: takes no value", word);
 	suggest_option(options, word, &why);
-	return errmsg_set(err, -EINVAL, "%s: %s (--help lists all)", word,
+	return errmsg_set(err, -EINVAL, "%s: %s (--help=all lists all)", word,
 			  why.text);
 }
 
@@ -105,7 +112,7 @@ static void make_options(struct option options[SETTINGS + 1])
 		if (settings[i].flag)
 			*to++ = (struct option){
 				.name = settings[i].flag,
-				.has_arg = *settings[i].help == '['
+				.has_arg = setting_value_is_optional(&settings[i])
 						   ? optional_argument
 					   : setting_takes_value(&settings[i])
 						   ? required_argument
@@ -135,8 +142,7 @@ static int read_flags(const struct parse *p, int argc, char **argv, bool early,
 			return refuse(argv, options, code, err);
 		s = code == 'h' ? NULL : &settings[code - FLAG_CODE];
 		if (early) {
-			rc = set_early(p, s ? s->kind : SETTING_HELP, optarg,
-				       err);
+			rc = set_early(p, s ? s->kind : SETTING_HELP, s ? optarg : NULL, err);
 			continue;
 		}
 		errmsg_set(&where, 0, "--%s %s:", s->flag,

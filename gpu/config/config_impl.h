@@ -54,14 +54,17 @@ struct setting {
 	double min, max; /* of numbers */
 	const struct choice *choices;
 	const char *initial; /* the default, as a flag's value; NULL: 0 */
-	const char *help;    /* the value's placeholder, a tab, and the
-			      * description; NULL without a flag */
+	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the
+	 * description; before them + if the flag is one of those that are needed most.  NULL
+	 * without a flag. */
+	const char *help;
 };
 
 #define SETTINGS 89
 extern const struct setting settings[SETTINGS];
 
 bool setting_takes_value(const struct setting *s);
+bool setting_value_is_optional(const struct setting *s);
 
 /* Store a value in the configuration; flags with their own handling are left
  * alone.  `text` is NULL if the flag has no value. -EINVAL: "WHERE must be", and what
@@ -78,8 +81,9 @@ char **setting_text(struct config *c, const struct setting *s);
 /* Replace an owned string. */
 int setting_set_text(char **out, const char *text, struct errmsg *err);
 
-/* Print a line for each flag to stdout, in groups. */
-void settings_print(void);
+/* Print a line for each flag to stdout: for those that are needed most, or for all, in
+ * groups. */
+void settings_print(bool all);
 
 /*
  * Apply the DeepSpeed configuration in the file `path`, and store its text in

@@ -17,25 +17,31 @@ bool setting_takes_value(const struct setting *s)
 	       s->kind != SETTING_VERSION;
 }
 
+bool setting_value_is_optional(const struct setting *s)
+{
+	return s->help[*s->help == '+'] == '[';
+}
+
 static void print_setting(const struct setting *s)
 {
-	const char *const tab = strchr(s->help, '\t');
+	const char *const value = s->help + (*s->help == '+');
+	const char *const tab = strchr(value, '\t');
 	char left[48];
 
-	snprintf(left, sizeof(left), "--%s%s%.*s", s->flag,
-		 *s->help == '[' ? "" : " ", (int)(tab - s->help), s->help);
+	snprintf(left, sizeof(left), "--%s%s%.*s", s->flag, *value == '[' ? "" : " ",
+		 (int)(tab - value), value);
 	printf("  %-36s %s", left, tab + 1);
 	if (s->initial)
 		printf(" (%s)", s->initial);
 	puts("");
 }
 
-void settings_print(void)
+void settings_print(bool all)
 {
 	for (const struct setting *s = settings; s < settings + SETTINGS; s++)
-		if (s->kind == SETTING_GROUP)
+		if (s->kind == SETTING_GROUP && all)
 			printf("\n%s:\n", s->help);
-		else if (s->flag)
+		else if (s->flag && (all || *s->help == '+'))
 			print_setting(s);
 }
 

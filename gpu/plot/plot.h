@@ -2,6 +2,7 @@
 #ifndef UCPLOT_PLOT_H
 #define UCPLOT_PLOT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -26,6 +27,9 @@ struct plot_tags {
 	const char *names[PLOT_TAGS_MAX];
 	size_t n;
 };
+
+/* Those of train and valid. */
+extern const struct plot_tags plot_losses;
 
 struct plot_run {
 	const struct plot_tags *tags; /* borrowed */
@@ -70,8 +74,12 @@ void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
 /* The name of a tag's column. */
 const char *plot_column(const char *tag);
 
-/* Have gnuplot draw all runs, which have the same tags, into a PNG file. */
-int plot_draw(const struct plot_run *runs, size_t n, const char *path,
+/* Have gnuplot draw all runs, which have the same tags, into a PNG file; `quiet`: without
+ * its warnings.  -ENOENT if it is not installed. */
+int plot_draw(const struct plot_run *runs, size_t n, const char *path, bool quiet,
 	      struct errmsg *err);
+
+/* Draw the losses of a run, quietly, into a picture beside them, DIR/loss.png. */
+int plot_draw_losses(const char *dir, struct errmsg *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gnuplot reads a script from a pipe and writes the picture to our standard output,
+ * gnuplot reads a script from a pipe and writes the picture to its standard output,
  * which is the file.  No shell sees a name, and the script has names only in single
  * quotes, where only the quote itself is special.
  *
@@ -11,7 +11,9 @@
 #include "gpu/plot/plot.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,49 +177,96 @@ static void put_script(FILE *f, const struct plot_run *runs, size_t n)
 	}
 }
 
-/* Draw to our standard output. */
-static int run_gnuplot(const struct plot_run *runs, size_t n, struct errmsg *err)
+/* Start gnuplot, which reads a script from *in and writes to the file. */
+static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script,
+			 struct errmsg *err)
 {
-	struct stat st;
-	FILE *script;
-	int status;
+	char *argv[] = { "gnuplot", "-d", "-", NULL };
+	posix_spawn_file_actions_t actions;
+	int ends[2], rc;
 
-	signal(SIGPIPE, SIG_IGN); /* its status says how gnuplot ended */
-	script = popen("command -v gnuplot >/dev/null || exit 127\n"
-		       "exec gnuplot -d -",
-		       "w");
-	if (!script)
-		return errmsg_set(err, -errno, "cannot run gnuplot: %s",
-				  strerror(errno));
-	put_script(script, runs, n);
-	status = pclose(script);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return errmsg_errno(err, "gnuplot", "cannot make a pipe to");
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
+	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+	if (quiet)
+		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO,
+						 "/dev/null", O_WRONLY, 0);
+	rc = posix_spawnp(pid, *argv, &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	close(ends[0]);
+	*script = rc ? NULL : fdopen(ends[1], "w");
+	if (!*script)
+		close(ends[1]);
+	if (rc == ENOENT)
 		return errmsg_set(
-			err, -ENOENT,
+			err, -rc,
 			"gnuplot is not installed (Debian: gnuplot-nox); --csv writes tables only");
+	return rc ? errmsg_set(err, -rc, "cannot run gnuplot: %s", strerror(rc))
+		  : 0;
+}
+
+static int run_gnuplot(const struct plot_run *runs, size_t n, int out,
+		       bool quiet, struct errmsg *err)
+{
+	void (*const usual)(int) =
+		signal(SIGPIPE, SIG_IGN); /* its status says how it ended */
+	int status = -1, rc;
+	FILE *script;
+	struct stat st;
+	pid_t pid;
+
+	rc = start_gnuplot(out, quiet, &pid, &script, err);
+	if (!rc && script) {
+		put_script(script, runs, n);
+		fclose(script);
+	}
+	if (!rc && waitpid(pid, &status, 0) < 0)
+		rc = errmsg_errno(err, "gnuplot", "cannot wait for");
+	signal(SIGPIPE, usual);
+	if (rc)
+		return rc;
 	if (status != 0)
 		return errmsg_set(err, -EIO, "gnuplot failed");
-	if (fstat(STDOUT_FILENO, &st) < 0 || st.st_size == 0)
+	if (fstat(out, &st) < 0 || st.st_size == 0)
 		return errmsg_set(err, -EIO, "gnuplot drew nothing");
 	return 0;
 }
 
 int plot_draw(const struct plot_run *runs, size_t n, const char *path,
-	      struct errmsg *err)
+	      bool quiet, struct errmsg *err)
 {
 	char *tmp;
-	int rc = 0;
+	int rc = 0, out;
 
 	if (asprintf(&tmp, "%s.tmp", path) < 0)
 		return errmsg_nomem(err, NULL);
-	if (!freopen(tmp, "w", stdout))
-		rc = errmsg_errno(err, tmp, "cannot create");
-	if (!rc)
-		rc = run_gnuplot(runs, n, err);
+	out = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	rc = out < 0 ? errmsg_errno(err, tmp, "cannot create")
+		     : run_gnuplot(runs, n, out, quiet, err);
+	if (out >= 0)
+		close(out);
 	if (!rc && rename(tmp, path) < 0)
 		rc = errmsg_errno(err, path, "cannot rename to");
-	if (rc)
+	if (rc && out >= 0)
 		unlink(tmp);
 	free(tmp);
+	return rc;
+}
+
+int plot_draw_losses(const char *dir, struct errmsg *err)
+{
+	struct plot_run r;
+	char *path = NULL;
+	int rc = plot_run_read(&r, dir, &plot_losses, err);
+
+	if (!rc && asprintf(&path, "%s/loss.png", dir) < 0)
+		rc = errmsg_nomem(err, NULL);
+	if (!rc)
+		rc = plot_draw(&r, 1, path, true, err);
+	if (path)
+		free(path);
+	plot_run_done(&r);
 	return rc;
 }

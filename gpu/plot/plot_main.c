@@ -10,7 +10,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/suggest.h"
-#include "gpu/metrics/metrics.h"
 #include "gpu/plot/plot.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
@@ -97,9 +96,7 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 	if (optind == argc)
 		return usage("", "no RUN to plot");
 	if (!o->tags.n)
-		o->tags = (struct plot_tags){
-			{ METRICS_TRAIN_LOSS, METRICS_VALID_LOSS }, 2
-		};
+		o->tags = plot_losses;
 	if (!o->png && !o->csv)
 		o->png = o->csv = true;
 	return -1;
@@ -155,7 +152,7 @@ static int plot_main_write_all(const struct options *o,
 		return rc;
 	if (asprintf(&path, "%s.png", o->prefix) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = plot_draw(runs, n, path, err);
+	rc = plot_draw(runs, n, path, false, err);
 	free(path);
 	return rc;
 }

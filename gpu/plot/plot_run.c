@@ -20,6 +20,8 @@
 #include "gpu/metrics/metrics.h"
 #include "gpu/metrics/tbevents.h"
 
+const struct plot_tags plot_losses = { { METRICS_TRAIN_LOSS, METRICS_VALID_LOSS }, 2 };
+
 void plot_series_drop(struct plot_series *s, double first_step)
 {
 	while (s->n && s->points[s->n - 1].step >= first_step)

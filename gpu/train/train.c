@@ -23,6 +23,7 @@
 #include "gpu/data/tokens.h"
 #include "gpu/load/load.h"
 #include "gpu/metrics/metrics.h"
+#include "gpu/plot/plot.h"
 #include "gpu/save/saver.h"
 #include "gpu/train/train_impl.h"
 #include "gpu/watch/watch.h"
@@ -451,6 +452,26 @@ static void run_close(struct run *r)
 	topology_done(&r->ranks);
 }
 
+/* A curve of fewer steps shows nothing. */
+#define PICTURE_STEPS 20
+
+/* Draw the losses beside their table, where gnuplot is installed. */
+static void draw_losses(const struct run *r)
+{
+	const struct config *c = r->config;
+	struct errmsg err;
+	char *dir;
+	int rc;
+
+	if (!r->metrics || r->step < PICTURE_STEPS ||
+	    asprintf(&dir, "%s/%s", c->log_dir, c->run_name) < 0)
+		return;
+	rc = plot_draw_losses(dir, &err);
+	if (rc && rc != -ENOENT)
+		fprintf(stderr, "uctrain: no picture of the losses: %s\n", err.text);
+	free(dir);
+}
+
 static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 {
 	struct run r = {
@@ -495,6 +516,8 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	if (!rc)
 		rc = train_steps(&r, err);
 	end = metrics_close(r.metrics, rc ? NULL : err);
+	if (!rc && !end)
+		draw_losses(&r);
 	run_close(&r);
 	return rc ? rc : comm_agree(comm, end, err);
 }

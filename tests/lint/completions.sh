@@ -114,8 +114,11 @@ ask() {
 	expected+=("$(sort -u <<<"$3")")
 }
 
+# uctrain's --help has those that are needed most.
 long_options_of() {
-	"$@" --help | grep -oE '^ +(-[a-zA-Z], )?--[a-z][a-z_-]*' | grep -oE -- '--.*'
+	local help=--help
+	[ "$1" != uctrain ] || help=--help=all
+	"$@" "$help" | grep -oE '^ +(-[a-zA-Z], )?--[a-z][a-z_-]*' | grep -oE -- '--.*'
 }
 
 commands_of() {

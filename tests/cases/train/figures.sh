@@ -59,4 +59,12 @@ if [ -x "${rank[0]}" ]; then
 	check "device memory" every device_memory cuda "x > 14 * $parameters"
 	check "in the log" test "$(grep -c ' MiB on the device' "$tmp/cuda.log")" = 3
 fi
+
+# A picture of the losses, if there are steps enough and gnuplot.
+check "no picture of three steps" test ! -e "$tmp/logs/cpu/loss.png"
+if command -v gnuplot >/dev/null; then
+	train 1 drawn "${tiny[@]}" --train_batch_size 1 --steps 20
+	check "a picture" test "$(head -c 4 "$tmp/logs/drawn/loss.png" | tail -c 3)" = PNG
+	check "without words" test "$(grep -c gnuplot "$tmp/drawn.log")" = 0
+fi
 finish

@@ -154,8 +154,8 @@ static void every_setting_has_a_flag_or_a_key(void **state)
 		assert_true(s->flag || s->key);
 		assert_true(!s->flag == !s->help);
 		if (s->flag)
-			assert_true((s->help[0] != '\t') ==
-				    setting_takes_value(s));
+			assert_true((s->help[*s->help == '+'] != '\t') ==
+				    (setting_takes_value(s) || setting_value_is_optional(s)));
 		if (s->flag && setting_takes_value(s))
 			assert_non_null(strchr(s->help, '\t'));
 	}
@@ -235,6 +235,8 @@ static void help_and_version_are_answers(void **state)
 
 	assert_int_equal(line_parse(&c, "--help --nonsense", 1, &err), 1);
 	assert_int_equal(line_parse(&c, "-h", 1, &err), 1);
+	assert_int_equal(line_parse(&c, "--help=all", 1, &err), 1);
+	line_is_refused("--help=model", 1, "--help=model: must be all");
 	assert_int_equal(line_parse(&c, "--version", 1, &err), 1);
 }
 
