@@ -20,16 +20,14 @@
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Open a plan of a checkpoint, which it takes over; or over a universal plan, which it
- * takes over if `owned`.  On failure what it takes over is closed. */
-static int open_view(const struct plan_view *view, struct checkpoint *c,
-		     struct plan *universal, bool owned,
-		     const struct plan_options *options, struct plan **out,
-		     struct errmsg *err)
+/* Open a plan of a checkpoint, which it takes over if `owned`, and closes on failure. */
+static int open_view(struct checkpoint *c, bool owned, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err)
 {
+	const struct plan_view *view = plan_views[options->type.kind];
 	/* A directory of a run may have become one of Hugging Face weights. */
-	const bool refused = universal && !c->ranks && !view->of_weights;
-	struct plan *const p = refused ? NULL : calloc(1, view->size);
+	const bool refused = !c->ranks && !view->of_weights;
+	struct plan *p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
 	assert(view->size >= sizeof(*p));
@@ -41,17 +39,12 @@ static int open_view(const struct plan_view *view, struct checkpoint *c,
 					  c->path)
 			     : errmsg_nomem(err, c->path);
 		if (owned)
-			plan_close(universal);
-		if (!universal)
 			checkpoint_close(c);
 		return rc;
 	}
-	*p = (struct plan){ .view = view,
-			    .options = *options,
-			    .universal = universal,
-			    .owns_universal = owned,
-			    .c = c,
-			    .names = c->names };
+	*p = (struct plan){
+		.view = view, .options = *options, .c = c, .owns = owned, .names = c->names
+	};
 	rc = view->make(p, err);
 	if (rc)
 		plan_close(p);
@@ -73,32 +66,25 @@ int plan_open(struct uckpt *u, const char *path,
 	      const struct plan_options *options, struct plan **out,
 	      struct errmsg *err)
 {
-	const enum plan_kind kind = options->type.kind;
-	struct plan_options universal = *options;
 	struct checkpoint *c;
-	struct plan *p;
 	int rc = checkpoint_open(u, find_loader(u, path), path, options->rules, &c, err);
 
-	if (rc)
-		return rc;
-	universal.type.kind = PLAN_UNIVERSAL;
-	rc = open_view(&plan_universal, c, NULL, false, &universal, &p, err);
-	if (rc)
-		return rc;
-	if (kind != PLAN_UNIVERSAL)
-		return open_view(plan_views[kind], c, p, true, options, out, err);
-	*out = p;
-	return 0;
+	return rc ?: open_view(c, true, options, out, err);
 }
 
-int plan_open_derived(struct plan *universal, const struct view_type *type,
-		      struct plan **out, struct errmsg *err)
+int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
+		    struct errmsg *err)
 {
-	struct plan_options options = universal->options;
+	return open_view(p->c, false, options, out, err);
+}
+
+int plan_open_derived(struct plan *p, const struct view_type *type, struct plan **out,
+		      struct errmsg *err)
+{
+	struct plan_options options = p->options;
 
 	options.type = *type;
-	return open_view(plan_views[type->kind], universal->c, universal, false, &options, out,
-			 err);
+	return plan_open_other(p, &options, out, err);
 }
 
 void plan_close(struct plan *p)
@@ -107,9 +93,7 @@ void plan_close(struct plan *p)
 		return;
 	plan_forget_files(p);
 	p->view->close(p);
-	if (p->owns_universal)
-		plan_close(p->universal);
-	if (!p->universal)
+	if (p->owns)
 		checkpoint_close(p->c);
 	free(p);
 }
@@ -163,10 +147,10 @@ void plan_warm(struct plan *p)
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
 	/* Of the checkpoint, not of each view of it. */
-	if (p->c->left && (!p->universal || p->owns_universal))
+	if (p->c->left && p->owns)
 		errmsg_put(to, "%s", p->c->left);
 	/* What a universal tree says of a foreign source, and others where it is not shown. */
-	for (size_t i = 0; p->universal && p->owns_universal && i < p->c->nnotes; i++)
+	for (size_t i = 0; p->owns && p->view != &plan_universal && i < p->c->nnotes; i++)
 		errmsg_put(to, "%s", p->c->notes[i]);
 	plan_lack(p, to);
 	if (p->view->warn)

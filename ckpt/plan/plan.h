@@ -97,12 +97,14 @@ int plan_open(struct uckpt *u, const char *path,
 void plan_close(struct plan *p);
 
 /*
- * Plan another tree of a universal plan's tag, with its options.  Plans that share a
- * universal plan must be made one at a time, since each fills in what the others read.
- * `universal` must outlive the new plan.
+ * Plan another tree of a plan's checkpoint, which must outlive the new plan; or with the plan's
+ * options, but for the type.  Plans that share a checkpoint must be made one at a time, since
+ * each fills in what the others read.
  */
-int plan_open_derived(struct plan *universal, const struct view_type *type,
-		      struct plan **out, struct errmsg *err);
+int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
+		    struct errmsg *err);
+int plan_open_derived(struct plan *p, const struct view_type *type, struct plan **out,
+		      struct errmsg *err);
 
 /*
  * Check that the files define the whole tree.  Reads the first optimizer shard

@@ -72,9 +72,8 @@ extern const struct plan_view plan_universal, plan_hf, plan_fp32, plan_dcp, plan
 struct plan {
 	const struct plan_view *view;
 	struct plan_options options;
-	struct plan *universal; /* over which it is made, or NULL */
-	bool owns_universal;
-	struct checkpoint *c; /* belongs to the universal plan */
+	struct checkpoint *c;
+	bool owns; /* the checkpoint; another plan does */
 	struct permissions names;  /* users that may read what entries' names come from */
 	/* The tree: */
 	struct plan_group groups[PLAN_GROUPS_MAX];

@@ -182,14 +182,14 @@ static unsigned new_ranks(const struct report *r)
 int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
 		     struct errmsg *err)
 {
-	const struct plan_options options = { .crc_zero = true, .any_stage = f->any_stage };
-	struct view_type type = { .kind = f->kind };
+	struct plan_options options = { .type.kind = f->kind,
+					.crc_zero = true,
+					.any_stage = f->any_stage };
 	int rc;
 
 	if (plan_views[f->kind]->takes & TAKES_RANKS)
-		type.ranks = new_ranks(r);
-	rc = f->kind == PLAN_UNIVERSAL ? plan_open(r->u, r->dir, &options, out, err)
-				       : plan_open_derived(r->plan, &type, out, err);
+		options.type.ranks = new_ranks(r);
+	rc = plan_open_other(r->plan, &options, out, err);
 	if (rc)
 		return rc;
 	rc = plan_prove(*out, false, err);
