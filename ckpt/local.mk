@@ -70,7 +70,6 @@ include %D%/tensor/local.mk
 include %D%/format/local.mk
 include %D%/pack/local.mk
 include %D%/io/local.mk
-include %D%/files/local.mk
 include %D%/dirs/local.mk
 include %D%/vfile/local.mk
 include %D%/model/local.mk

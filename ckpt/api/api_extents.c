@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "ckpt/api/api.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
 static uint32_t shard_kind(struct shards *c, uint32_t shard)

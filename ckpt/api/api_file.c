@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "ckpt/api/api.h"
-#include "ckpt/vfile/shards.h"
+#include "ckpt/io/shards.h"
 
 /* A descriptor of the run may be of anything. */
 static int check_type(const struct uckpt_file *f)

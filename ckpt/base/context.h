@@ -15,7 +15,7 @@
 /*
  * What one user of the library has set and opened: everything that reads checkpoints is
  * passed this context, and two of them in one process know nothing of each other.  Each
- * member belongs to the room that declares its type; context_new (files/files.h) makes one.
+ * member belongs to the room that declares its type; context_new (io/io.h) makes one.
  */
 struct uckpt {
 	/* Set before threads are started: */

@@ -16,12 +16,12 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/check/check.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 static const struct param_states *states_of(const struct check *c,

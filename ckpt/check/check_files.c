@@ -23,16 +23,15 @@
 #include "ckpt/base/source.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/zip.h"
 #include "ckpt/io/io.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 /* At most this many damaged members of one file are listed. */
@@ -307,7 +306,7 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 		return 0;
 	/* Opening the plan has read the headers of safetensors. */
 	if (is_safetensors(f) ? io_open(c->report.u, f->path, NULL, &pt.src, &why)
-			      : files_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
+			      : io_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
 		notes_add_new(&f->problems, why.text);
 		return 0;
 	}

@@ -42,11 +42,11 @@
 #include "ckpt/base/size.h"
 #include "ckpt/convert/resume.h"
 #include "ckpt/io/io.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 /* Bytes read and written at a time. */

@@ -14,12 +14,12 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/shards.h"
 
 /* A blob as a file of torch.save. */
 struct blob {

@@ -15,7 +15,6 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/state.h"
@@ -182,7 +181,7 @@ static int add_ties_of(struct diff_tree *t, const char *file, struct errmsg *err
 
 	if (asprintf(&path, "%s/%s", t->path, file) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = files_open_pt(t->u, path, NULL, &pt, err);
+	rc = io_open_pt(t->u, path, NULL, &pt, err);
 	free(path);
 	if (rc)
 		return rc;

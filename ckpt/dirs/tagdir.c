@@ -21,7 +21,6 @@
 #include "ckpt/dirs/kinds.h"
 #include "ckpt/dirs/leftover.h"
 #include "ckpt/dirs/stage0_look.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
@@ -425,7 +424,7 @@ static void try_file(struct tagdir *d, const struct tag_file *f,
 	struct ptfile pt;
 	int64_t n;
 
-	if (files_open_pt(d->u, f->path, NULL, &pt, &err)) {
+	if (io_open_pt(d->u, f->path, NULL, &pt, &err)) {
 		errmsg_put(found, "%s", err.text);
 		return;
 	}
@@ -469,7 +468,7 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n)
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err)
 {
-	return files_open_pt(f->u, f->path, &f->file, pt, err);
+	return io_open_pt(f->u, f->path, &f->file, pt, err);
 }
 
 static bool is_any(const char *name)
@@ -509,10 +508,10 @@ bool tagdir_is_dcp(struct uckpt *u, const char *path)
 
 bool tagdir_is_tag(struct uckpt *u, const char *path)
 {
-	return files_has(u, path, is_any) || tagdir_is_dcp(u, path);
+	return io_has(u, path, is_any) || tagdir_is_dcp(u, path);
 }
 
 bool tagdir_is_zero_tag(struct uckpt *u, const char *path)
 {
-	return files_has(u, path, is_optim) || stage0_look(u, path, NULL) || tagdir_is_dcp(u, path);
+	return io_has(u, path, is_optim) || stage0_look(u, path, NULL) || tagdir_is_dcp(u, path);
 }

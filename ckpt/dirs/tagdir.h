@@ -27,7 +27,7 @@ struct tag_file {
 	struct permissions readable_by; /* who may read it */
 };
 
-/* Find the file at f->path and fill in the rest, but for `id`; errors as files_find. */
+/* Find the file at f->path and fill in the rest, but for `id`; errors as io_stat. */
 int tag_file_find(struct tag_file *f, struct errmsg *err);
 
 /*

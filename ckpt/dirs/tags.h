@@ -9,8 +9,7 @@
 struct errmsg;
 struct uckpt;
 
-/* A directory of a run directory that holds a ZeRO checkpoint, or one that shows itself as
- * such (files/files.h). */
+/* A directory of a run directory that holds a checkpoint. */
 struct tag {
 	char *name;
 	int64_t step; /* as tags_step */

@@ -8,6 +8,7 @@
 
 struct errmsg;
 struct pack;
+struct ptfile;
 struct uckpt;
 
 /*
@@ -61,5 +62,20 @@ int io_open_pack(struct uckpt *u, const char *path, struct pack **out,
 /* The name of the directory that a file of this name would stand for as a pack:
  * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
 char *io_dir_name(const char *name);
+
+/* A context with the default options, and nothing open; NULL when memory runs out. */
+struct uckpt *context_new(void);
+
+/* All that was opened in it must have been closed.  `u` may be NULL. */
+void context_free(struct uckpt *u);
+
+/* As io_open, of a file of torch.save; as ptfile_open_source. */
+int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
+		  struct ptfile *out, struct errmsg *err);
+
+/* Does a directory have a name that is wanted?  Reads no further than to the first, since
+ * the directories of large runs have thousands of names. */
+bool io_has(struct uckpt *u, const char *path,
+	       bool (*wanted)(const char *name));
 
 #endif

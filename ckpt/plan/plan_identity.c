@@ -5,10 +5,10 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shards.h"
 
 static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)
 {

@@ -10,9 +10,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/reshard.h"
-#include "ckpt/vfile/shards.h"
 
 struct plan_reshard {
 	struct plan plan;

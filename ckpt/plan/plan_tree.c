@@ -18,8 +18,8 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/vfile/shards.h"
 
 #define GROUP_SHIFT 36
 

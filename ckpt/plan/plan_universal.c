@@ -27,12 +27,12 @@
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/reshard/zero_object.h"
-#include "ckpt/vfile/shards.h"
 
 struct plan_universal {
 	struct plan plan;

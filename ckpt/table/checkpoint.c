@@ -10,11 +10,11 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 
 struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n)
 {

@@ -14,9 +14,9 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shards.h"
 
 /* All files of a tag that was written to so lately are checked before it is listed: one may
  * be half-written.  Later, each is checked when it is read. */

@@ -20,9 +20,9 @@
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tree/tree_impl.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 #define BLOCK_SIZE (1u << 20) /* cp and Python read in pieces of it */

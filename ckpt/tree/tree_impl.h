@@ -84,7 +84,7 @@ static inline uint64_t ino_of_view(const struct tree *t, const struct view *x,
 	return (uint64_t)(x->number + 1) << INO_VIEW_SHIFT | node;
 }
 
-/* As files_lstat; measures how far away the directories are. */
+/* As io_stat of what is there; measures how far away the directories are. */
 int tree_lstat(struct tree *t, const char *path, struct attrs *out);
 
 /* How long to believe what was seen in a directory: a moment, or longer where to look

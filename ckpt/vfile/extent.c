@@ -12,6 +12,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/tensor/cast.h"
 
 /* Elements converted at a time: enough for few system calls, few enough for the
@@ -159,6 +160,31 @@ size_t extent_find(const struct extent_map *m, uint64_t off)
 {
 	assert(off < extent_size(m));
 	return interval_find(&m->v->start, m->n, sizeof(*m->v), off);
+}
+
+static int read_shard(void *ctx, const struct extent *e, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
+{
+	return shards_read(ctx, e->shard, buf, len, e->from + off, err);
+}
+
+int extent_read(void *shards, const struct extent_map *m, void *buf, size_t len, uint64_t off,
+		struct errmsg *err)
+{
+	struct extent_walk w = extent_walk(m, off, len);
+	uint8_t *to = buf;
+	int rc = 0;
+
+	for (; !rc && extent_next(&w); to += w.len) {
+		assert(w.e->kind == EXTENT_SHARD || w.e->kind == EXTENT_ZERO);
+		if (w.e->kind == EXTENT_ZERO)
+			memset(to, 0, w.len);
+		else if (extent_is_cast(w.e))
+			rc = extent_read_cast(w.e, w.skip, to, w.len, read_shard, shards, err);
+		else
+			rc = shards_read(shards, w.e->shard, to, w.len, w.from, err);
+	}
+	return rc;
 }
 
 void extent_done(struct extent_map *m)

@@ -127,6 +127,11 @@ static inline bool extent_next(struct extent_walk *w)
 	return true;
 }
 
+/* Read bytes [off, off + len) of a map, which must have them and consist of shards and
+ * zeros (asserted). */
+int extent_read(void *shards, const struct extent_map *m, void *buf, size_t len, uint64_t off,
+		struct errmsg *err);
+
 void extent_done(struct extent_map *m);
 
 #endif

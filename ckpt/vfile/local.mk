@@ -1,10 +1,8 @@
-# The bytes of a virtual file: its layout, extents, gathers, open shards, checksums.
+# The bytes of a virtual file: its layout, extents, gathers, checksums.
 # Uses the rooms up to dirs; knows no model.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/extent.h %D%/extent.c \
 	%D%/gather.h %D%/gather.c %D%/draft.h %D%/draft.c \
-	%D%/shards.h %D%/shards_impl.h %D%/shards.c \
-	%D%/shards_check.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_crc.c %D%/vfile_ahead.c \
 	%D%/ucfs_ioctl.h

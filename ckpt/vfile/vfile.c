@@ -20,8 +20,8 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Bytes compared at a time. */
@@ -241,15 +241,6 @@ int vfile_check(struct vfile *f, struct errmsg *err)
 	return rc;
 }
 
-/* Read from a map of shards; for gather_read. */
-static int read_map(void *ctx, const struct extent_map *m, void *buf,
-		    size_t len, uint64_t off, struct errmsg *err)
-{
-	struct vfile *f = ctx;
-
-	return shards_read_map(f->shards, m, buf, len, off, err);
-}
-
 /* Read bytes [off, off + len) of an extent's shard or gather, before conversion. */
 static int read_source(void *ctx, const struct extent *e, void *buf, size_t len, uint64_t off,
 		       struct errmsg *err)
@@ -258,7 +249,7 @@ static int read_source(void *ctx, const struct extent *e, void *buf, size_t len,
 
 	if (e->kind == EXTENT_SHARD)
 		return shards_read(f->shards, e->shard, buf, len, e->from + off, err);
-	return gather_read(f->gathers.v[e->shard], read_map, f, buf, len,
+	return gather_read(f->gathers.v[e->shard], extent_read, f->shards, buf, len,
 			   e->from + off, err);
 }
 

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/tensor.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Bytes of a gather that are wanted together, or not at all. */

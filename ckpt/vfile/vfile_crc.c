@@ -20,10 +20,10 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Is the CRC of storage i known?  The file must have checksums. */

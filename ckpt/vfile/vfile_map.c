@@ -10,8 +10,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Pieces smaller than this cost the kernel more as an iovec than as a copy. */

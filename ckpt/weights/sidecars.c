@@ -15,9 +15,9 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/weights/adapter.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)

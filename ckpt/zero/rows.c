@@ -24,8 +24,8 @@
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* Bytes of each of two ranks' tensors that are compared at a time. */

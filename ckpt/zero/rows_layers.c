@@ -19,9 +19,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/rows.h"
 
@@ -50,7 +50,7 @@ static bool begins_with(struct zero_checkpoint *r, const struct slice *s,
 	const bool is = dtype_size(own) <= sizeof(double) &&
 			(own == dtype || (cast_knows(own) && cast_makes(dtype))) &&
 			!checkpoint_slice(&r->c, s, master, &map, NULL) &&
-			!shards_read_map(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
+			!extent_read(r->c.shards, &map, raw, n * dtype_size(own), 0, NULL);
 
 	extent_done(&map);
 	if (!is || own == dtype)

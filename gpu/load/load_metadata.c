@@ -16,7 +16,6 @@
 #include "ckpt/base/json.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
@@ -51,7 +50,7 @@ static int open_first(const struct load *l, struct file *f,
 	if (!*names)
 		return -ENOENT;
 	return load_path(f->path, dir, *names, l->err)
-		       ?: files_open_pt(l->o->u, f->path, NULL, &f->pt, l->err);
+		       ?: io_open_pt(l->o->u, f->path, NULL, &f->pt, l->err);
 }
 
 static bool get_float(const struct value *v, double *out)

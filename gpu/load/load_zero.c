@@ -14,9 +14,9 @@
 #include "ckpt/base/source.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/stage0_look.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/load/load_impl.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/remote/site.h"

@@ -21,8 +21,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/tensor.h"
 #include "tests/support/context.h"
@@ -76,7 +76,7 @@ static struct floats read_floats(const char *tree, const char *name,
 	uint64_t at;
 
 	snprintf(path, sizeof(path), "%s/zero/%s/%s.pt", tree, name, state);
-	if (files_open_pt(test_context(), path, NULL, &pt, &err) ||
+	if (io_open_pt(test_context(), path, NULL, &pt, &err) ||
 	    ptfile_tensor(&pt, value_find(pt.root, "param"), name, &t, &at, &err))
 		die(path, err.text);
 	f = (struct floats){ .v = malloc(t.numel * sizeof(float)),
@@ -236,7 +236,7 @@ int main(int argc, char **argv)
 	}
 	if (argc != 3 || strcmp(argv[1], "keys") != 0)
 		die("usage", "tree HF MEGATRON WIDTH HEADS, or keys FILE");
-	if (files_open_pt(test_context(), argv[2], NULL, &pt, &err))
+	if (io_open_pt(test_context(), argv[2], NULL, &pt, &err))
 		die(argv[2], err.text);
 	print_below(pt.root, "", 3);
 	ptfile_close(&pt);

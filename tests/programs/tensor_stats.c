@@ -15,8 +15,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/tensor/tensor.h"
@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 	for (int i = 1; !rc && i < argc; i++) {
 		struct ptfile pt;
 
-		rc = files_open_pt(test_context(), argv[i], NULL, &pt, &err);
+		rc = io_open_pt(test_context(), argv[i], NULL, &pt, &err);
 		if (!rc) {
 			rc = show(&pt, argv[i], &err);
 			ptfile_close(&pt);

@@ -2,7 +2,7 @@
 #ifndef TESTS_CONTEXT_H
 #define TESTS_CONTEXT_H
 
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 
 /* The context of a test program, as long as it runs. */
 static inline struct uckpt *test_context(void)

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/vfile/shards.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/vfile/vfile.h"
 
 #define SHARDS 3

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/numbers.h"
 #include "tests/support/context.h"
+#include "tests/support/numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/files/files.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/tensor/cast.h"
 #include "tests/support/unit.h"
@@ -19,7 +19,7 @@ void numbers_open(struct numbers *n, const char *name)
 
 	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s",
 		 getenv("top_srcdir"), name);
-	if (files_open_pt(test_context(), n->path, NULL, &n->file, &err))
+	if (io_open_pt(test_context(), n->path, NULL, &n->file, &err))
 		fail_msg("%s", err.text);
 }
 

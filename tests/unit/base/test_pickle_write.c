@@ -9,8 +9,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/make/mkpt.h"
@@ -362,7 +362,7 @@ static void check_real_file(const char *path, unsigned *exact)
 	struct bytebuf in, out;
 	struct ptfile pt;
 
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	out = dump(pt.root);
 	check_same((struct span){ out.data, out.len }, path);

@@ -12,7 +12,7 @@
 #include "ckpt/dcp/blobs.h"
 #include "ckpt/dcp/extents.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

@@ -16,7 +16,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/stage0_look.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
@@ -118,7 +117,7 @@ static void open_file(const char *from, struct ptfile *pt, struct mkpt *m)
 {
 	struct errmsg err;
 
-	if (files_open_pt(test_context(), from, NULL, pt, &err))
+	if (io_open_pt(test_context(), from, NULL, pt, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0;; i++) {
 		char name[32];

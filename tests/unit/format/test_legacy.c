@@ -15,8 +15,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "tests/make/mklegacy.h"
@@ -309,7 +309,7 @@ static void check_long(uint32_t len)
 	char text[256];
 
 	mkpt_save(path, b.data, b.len);
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%u: %s", len, err.text);
 	assert_int_equal(value_find(pt.root, "s")->str.len, len);
 	tensor_text(&pt, "b", text);
@@ -362,7 +362,7 @@ static void storages_are_stepped_over(void **state)
 		skip();
 	}
 	close(fd);
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	tensor_text(&pt, "b", text);
 	assert_string_equal(text, "eeffgghhii");

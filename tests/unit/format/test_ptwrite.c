@@ -16,9 +16,9 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/crc32.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
@@ -243,7 +243,7 @@ static void a_file_of_5_gib_can_be_read(void **state)
 		bytebuf_done(&b);
 	}
 	close(fd);
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < 4; i++) {
 		uint64_t at = 0;

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/serialization_id.h"
+#include "ckpt/io/io.h"
 #include "tests/support/context.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
@@ -72,7 +72,7 @@ static size_t check_file(const char *path)
 	char id[41], expect[21], version[2];
 	size_t n = 0;
 
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		return 0;
 	/* Older writers have other records, and therefore another hash. */
 	if (read_member(&pt, ".format_version", version, 1) &&

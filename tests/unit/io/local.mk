@@ -1,5 +1,6 @@
-# Units of ckpt/io and ckpt/files.
+# Units of ckpt/io.
 unit_tests += \
 	%D%/test_roots \
 	%D%/test_context \
-	%D%/test_io
+	%D%/test_io \
+	%D%/test_shards

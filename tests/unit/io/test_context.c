@@ -17,7 +17,6 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/cache/cache.h"
-#include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/remote/site.h"

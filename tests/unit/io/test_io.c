@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "tests/support/context.h"
@@ -123,10 +122,10 @@ static bool is_y(const char *name)
 
 static void test_has(void **state)
 {
-	assert_true(files_has(test_context(), "{a,b}/d", is_y));
-	assert_true(files_has(test_context(), "b/d", is_y));
-	assert_false(files_has(test_context(), "a/d", is_y));
-	assert_false(files_has(test_context(), "a/none", is_y));
+	assert_true(io_has(test_context(), "{a,b}/d", is_y));
+	assert_true(io_has(test_context(), "b/d", is_y));
+	assert_false(io_has(test_context(), "a/d", is_y));
+	assert_false(io_has(test_context(), "a/none", is_y));
 }
 
 static void test_list(void **state)

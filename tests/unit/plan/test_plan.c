@@ -15,10 +15,10 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/shards.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

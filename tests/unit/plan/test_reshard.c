@@ -16,8 +16,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/table/checkpoint.h"
@@ -245,7 +245,7 @@ static void check_autoep(struct recut *r, const char *dir, unsigned n)
 	struct ptfile pt;
 
 	snprintf(path, sizeof(path), "%s/mp_rank_00_model_states.pt", dir);
-	if (access(path, F_OK) || files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (access(path, F_OK) || io_open_pt(test_context(), path, NULL, &pt, &err))
 		return;
 	layers = value_items(value_find(pt.root, "ds_autoep_layers"));
 	for (size_t i = 0; layers && i < layers->n; i++) {

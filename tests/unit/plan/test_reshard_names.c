@@ -7,8 +7,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/files/files.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/tensor/tensor.h"
@@ -102,7 +102,7 @@ static void check_row(size_t i)
 	plan_close(p);
 	snprintf(path, sizeof(path), "%s/%smp_rank_00_model_states.pt", dir,
 		 rows[i].stage == 3 ? "zero_pp_rank_0_" : "");
-	if (files_open_pt(test_context(), path, NULL, &pt, &err))
+	if (io_open_pt(test_context(), path, NULL, &pt, &err))
 		fail_msg("%s", err.text);
 	describe(value_find(pt.root, rows[i].field), text, sizeof(text));
 	if (strcmp(text, rows[i].text) != 0)

@@ -2,7 +2,6 @@
 unit_tests += \
 	%D%/test_extent \
 	%D%/test_gather \
-	%D%/test_shards \
 	%D%/test_vfile \
 	%D%/test_vfile_crc
 tests_unit_vfile_test_vfile_SOURCES = %D%/test_vfile.c $(made)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/vfile/shards.h"
+#include "ckpt/io/shards.h"
 #include "tests/support/made.h"
 #include "tests/support/unit.h"
 

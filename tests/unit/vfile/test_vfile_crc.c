@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
-#include "ckpt/vfile/shards.h"
 #include "tests/support/context.h"
 #include "tests/support/made.h"
 #include "tests/support/unit.h"

@@ -9,7 +9,7 @@
  * its bytes would be mixed with those of the planned one in a tensor.  What is copied
  * is checked after it was read, and read again if only the ctime changed.
  */
-#include "ckpt/vfile/shards.h"
+#include "ckpt/io/shards.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,9 +27,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/latency.h"
 #include "ckpt/io/io.h"
+#include "ckpt/io/shards_impl.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/vfile/extent.h"
-#include "ckpt/vfile/shards_impl.h"
 
 /* Of so many mapped bytes of a near store one window is read instead, which shows when
  * the store becomes slow. */
@@ -469,32 +468,4 @@ bool shards_can_map(struct shards *c, size_t len)
 		return true;
 	return !latency_maybe_high(c->latency) &&
 	       before / PROBE_BYTES == (before + len) / PROBE_BYTES;
-}
-
-static int read_extent(void *ctx, const struct extent *e, void *buf, size_t len, uint64_t off,
-		       struct errmsg *err)
-{
-	return shards_read(ctx, e->shard, buf, len, e->from + off, err);
-}
-
-int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
-{
-	struct extent_walk w = extent_walk(m, off, len);
-	uint8_t *to = buf;
-	int rc = 0;
-
-	while (!rc && extent_next(&w)) {
-		assert(w.e->kind == EXTENT_SHARD || w.e->kind == EXTENT_ZERO);
-		if (w.e->kind == EXTENT_ZERO) {
-			memset(to + (w.off - off), 0, w.len);
-			continue;
-		}
-		rc = extent_is_cast(w.e)
-			     ? extent_read_cast(w.e, w.skip, to + (w.off - off), w.len,
-						read_extent, c, err)
-			     : shards_read(c, w.e->shard, to + (w.off - off), w.len, w.from,
-					   err);
-	}
-	return rc;
 }

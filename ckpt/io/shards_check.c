@@ -16,10 +16,10 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/scratch.h"
 #include "ckpt/io/io.h"
+#include "ckpt/io/shards_impl.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/shards_impl.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what
  * the last check took, up to CHECK_INTERVAL_MAX_NS. */

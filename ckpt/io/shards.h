@@ -10,7 +10,6 @@
 #include "ckpt/cache/cache.h"
 
 struct errmsg;
-struct extent_map;
 struct uckpt;
 
 /* Shards open (and mapped) at once, at most; less if the process may not have
@@ -92,11 +91,6 @@ uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_
  * pages come one window at a time, and now and then for a near one: reads show whether
  * it still is near. */
 bool shards_can_map(struct shards *c, size_t len);
-
-/* Read bytes [off, off + len) of a map, which must have them and consist of
- * shards and zeros (asserted). */
-int shards_read_map(struct shards *c, const struct extent_map *m, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err);
 
 /* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
  * replaced.  Each path is checked at most every 100 ms, far ones less often, up to every

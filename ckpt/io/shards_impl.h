@@ -10,8 +10,8 @@
 
 #include "ckpt/base/source.h"
 #include "ckpt/cache/latency.h"
+#include "ckpt/io/shards.h"
 #include "ckpt/sys/clock.h"
-#include "ckpt/vfile/shards.h"
 
 /* Shared by shards.c (open files, reading) and shards_check.c (are they still
  * what was planned?). */
