@@ -158,28 +158,23 @@ static uint64_t check_interval(const struct shards *c, const struct check *k)
 	return every < CHECK_INTERVAL_MAX_NS ? every : CHECK_INTERVAL_MAX_NS;
 }
 
-/* Called with the lock held. */
-static bool is_due(const struct shards *c, const struct check *k, uint64_t now)
+/* Is such a part of the time over after which a check is made again?  Then the caller makes
+ * it, and others do not.  Called with the lock held. */
+static bool claim_check(const struct shards *c, struct check *k, uint64_t now, unsigned part)
 {
-	return k->made == 0 || now - k->made >= check_interval(c, k);
-}
-
-/* Keep others from making the same check.  Called with the lock held. */
-static void claim_check(struct check *k, uint64_t now)
-{
+	if (k->made && now - k->made < check_interval(c, k) / part)
+		return false;
 	if (k->made)
 		k->made = now;
+	return true;
 }
 
 bool shards_check_due(struct shards *c, struct check *k)
 {
-	const uint64_t now = clock_ns();
 	bool due;
 
 	pthread_mutex_lock(&c->u->lock);
-	due = is_due(c, k, now);
-	if (due)
-		claim_check(k, now);
+	due = claim_check(c, k, clock_ns(), 1);
 	pthread_mutex_unlock(&c->u->lock);
 	return due;
 }
@@ -295,32 +290,19 @@ struct checking {
 	size_t needed; /* the others are checked early */
 };
 
-/* Is it time for half of the interval?  Called with the lock held. */
-static bool is_due_soon(const struct shards *c, const struct check *k, uint64_t now)
-{
-	return k->made && now - k->made >= check_interval(c, k) / 2;
-}
-
-/* Called with the lock held. */
-static void add_check(struct checking *x, uint32_t shard, uint64_t now)
-{
-	claim_check(&x->c->v[shard].of_path, now);
-	x->shards[x->n++] = shard;
-}
-
 /* Add the following shards whose checks will be due soon.  Far away, several checks in
  * parallel take as long as one, and readers of these shards need not wait for theirs.
  * Called with the lock held. */
 static void add_following(struct checking *x, uint64_t now)
 {
 	const struct shards *c = x->c;
-	const uint32_t first = x->shards[0];
 
 	for (size_t i = 1; i < c->n && i < AT_ONCE && x->n < AT_ONCE; i++) {
-		const uint32_t shard = (uint32_t)((first + i) % c->n);
+		const uint32_t shard = (uint32_t)((x->shards[0] + i) % c->n);
+		struct check *k = &c->v[shard].of_path;
 
-		if (is_due_soon(c, &c->v[shard].of_path, now))
-			add_check(x, shard, now);
+		if (k->made && claim_check(c, k, now, 2))
+			x->shards[x->n++] = shard;
 	}
 }
 
@@ -345,10 +327,9 @@ int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n,
 
 		x.n = 0;
 		pthread_mutex_lock(&c->u->lock);
-		for (; i < n && x.n < AT_ONCE; i++) {
-			if (is_due(c, &c->v[shards[i]].of_path, now))
-				add_check(&x, shards[i], now);
-		}
+		for (; i < n && x.n < AT_ONCE; i++)
+			if (claim_check(c, &c->v[shards[i]].of_path, now, 1))
+				x.shards[x.n++] = shards[i];
 		x.needed = x.n;
 		if (far && x.n)
 			add_following(&x, now);
