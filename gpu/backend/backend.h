@@ -36,8 +36,8 @@ struct backend_rate {
 	float denom;     /* sqrt(1 - beta2^t) */
 };
 
-/* Elements are dropped with probability `p`.  What selects them is *seed + skip, where a
- * NULL seed counts as 0. */
+/* Elements are dropped with probability `p`.  What selects them is *seed + skip, where a NULL
+ * seed counts as 0. */
 struct backend_dropout {
 	float p;
 	const uint64_t *seed; /* on the device */
@@ -45,25 +45,21 @@ struct backend_dropout {
 };
 
 /*
- * A backend: GPT-2's and the optimizer's operations, on buffers in a device's
- * memory. network.c and zero.c access device memory only through it.
+ * A backend: GPT-2's and the optimizer's operations, on buffers in a device's memory. network.c
+ * and zero.c access device memory only through it.
  *
- * There are two kinds of buffers. act_t buffers hold weights and activations in
- * the model's type (backend->dtype), in elements of backend->act_size bytes.  A
- * device without 16-bit arithmetic may store float32, rounded to values of the
- * model's type. float buffers hold gradients of weights, master weights and
- * optimizer states.  Matrices are row-major; `rows` is batch times positions.
- * Unless noted otherwise, gradients of weights are accumulated, or stored if they
- * are `fresh`, and gradients of activations are overwritten.  What differs from step
- * to step is in the device's memory, and read when the operation runs: a recorded step
- * can be replayed.
+ * There are two kinds of buffers. act_t buffers hold weights and activations in the model's type
+ * (backend->dtype), in elements of backend->act_size bytes.  A device without 16-bit arithmetic
+ * may store float32, rounded to values of the model's type. float buffers hold gradients of
+ * weights, master weights and optimizer states.  Matrices are row-major; `rows` is batch times
+ * positions. Unless noted otherwise, gradients of weights are accumulated, or stored if they are
+ * `fresh`, and gradients of activations are overwritten.  What differs from step to step is in
+ * the device's memory, and read when the operation runs: a recorded step can be replayed.
  *
- * Operations are queued in order on QUEUE_COMPUTE; `sync` waits for them and
- * reports the first device error.  Other queues run concurrently: only events
- * order operations of different queues.
+ * Operations are queued in order on QUEUE_COMPUTE; `sync` waits for them and reports the first
+ * device error.  Other queues run concurrently: only events order operations of different queues.
  *
- * A backend is used by one thread at a time.  Memory from `host_alloc` may be
- * used by any thread.
+ * A backend is used by one thread at a time.  Memory from `host_alloc` may be used by any thread.
  */
 enum backend_queue {
 	QUEUE_COMPUTE, /* all operations without a queue argument */
@@ -77,10 +73,9 @@ struct backend_group {
 	unsigned rank, size;
 	void *ctx;
 	/* all[rank][n] = every rank's `mine`, on the device. */
-	void (*gather)(const struct backend_group *g, const float *mine,
-		       size_t n, float *all);
-	/* This rank has failed before a `gather` for which others wait: report the
-	 * failure of `b` and end all ranks. */
+	void (*gather)(const struct backend_group *g, const float *mine, size_t n, float *all);
+	/* This rank has failed before a `gather` for which others wait: report the failure of `b`
+	 * and end all ranks. */
 	void (*fail)(const struct backend_group *g, struct backend *b);
 };
 
@@ -101,120 +96,100 @@ struct backend_ops {
 			size_t bytes); /* complete on return */
 	void (*zero)(struct backend *b, void *p, size_t bytes);
 
-	/* Host memory that `copy` accesses directly (pinned), not zeroed.  NULL
-	 * if there is not enough.  May be called by any thread. */
+	/* Host memory that `copy` accesses directly (pinned), not zeroed.  NULL if there is not
+	 * enough.  May be called by any thread. */
 	void *(*host_alloc)(struct backend *b, size_t bytes);
 	void (*host_free)(struct backend *b, void *p);
-	/* Copy between device memory and memory of host_alloc, or within one of
-	 * them.  Neither buffer may be accessed before a later event has
-	 * completed. */
-	void (*copy)(struct backend *b, enum backend_queue q, void *dst,
-		     const void *src, size_t bytes);
-	/* dst = or, with `add`, += n elements of a 16-bit type, both in device
-	 * memory, apart; and back, rounded to nearest even. */
-	void (*cast)(struct backend *b, enum backend_queue q, float *dst,
-		     const void *src, enum dtype from, size_t n, bool add);
-	void (*narrow)(struct backend *b, enum backend_queue q, void *dst,
-		       enum dtype to, const float *src, size_t n);
+	/* Copy between device memory and memory of host_alloc, or within one of them.  Neither
+	 * buffer may be accessed before a later event has completed. */
+	void (*copy)(struct backend *b, enum backend_queue q, void *dst, const void *src,
+		     size_t bytes);
+	/* dst = or, with `add`, += n elements of a 16-bit type, both in device memory, apart; and
+	 * back, rounded to nearest even. */
+	void (*cast)(struct backend *b, enum backend_queue q, float *dst, const void *src,
+		     enum dtype from, size_t n, bool add);
+	void (*narrow)(struct backend *b, enum backend_queue q, void *dst, enum dtype to,
+		       const float *src, size_t n);
 
 	/*
-	 * An event marks a position in a queue: it completes with all
-	 * operations queued before it was recorded.  An event that was never
-	 * recorded is complete.  After a device error event_wait returns;
-	 * `sync` reports the error.  event_new returns NULL on failure.
+	 * An event marks a position in a queue: it completes with all operations queued before it
+	 * was recorded.  An event that was never recorded is complete.  After a device error
+	 * event_wait returns; `sync` reports the error.  event_new returns NULL on failure.
 	 */
 	struct backend_event *(*event_new)(struct backend *b);
 	void (*event_free)(struct backend *b, struct backend_event *e);
-	void (*event_record)(struct backend *b, struct backend_event *e,
-			     enum backend_queue q);
+	void (*event_record)(struct backend *b, struct backend_event *e, enum backend_queue q);
 	void (*event_wait)(struct backend *b, struct backend_event *e);
 	/* Operations queued on `q` from now on wait for the event. */
-	void (*queue_wait)(struct backend *b, enum backend_queue q,
-			   struct backend_event *e);
+	void (*queue_wait)(struct backend *b, enum backend_queue q, struct backend_event *e);
 	/* The queue as an object of the device's own library.  NULL: it has none. */
 	void *(*native_queue)(struct backend *b, enum backend_queue q);
 
 	/*
-	 * Record what is queued from now on instead of doing it.  Until record_end
-	 * nothing may wait, allocate or free, and copies are those of `copy`; what
-	 * other queues do begins after something on QUEUE_COMPUTE, which waits for
-	 * its end.  All that is queued has been queued before, so that its kernels
-	 * are loaded and chosen.  NULL: the device records nothing.
+	 * Record what is queued from now on instead of doing it.  Until record_end nothing may
+	 * wait, allocate or free, and copies are those of `copy`; what other queues do begins
+	 * after something on QUEUE_COMPUTE, which waits for its end.  All that is queued has been
+	 * queued before, so that its kernels are loaded and chosen.  NULL: the device records
+	 * nothing.
 	 */
 	int (*record_begin)(struct backend *b, struct errmsg *err);
 	/* The first failure since record_begin, or 0. */
-	int (*record_end)(struct backend *b, struct backend_graph **out,
-			  struct errmsg *err);
+	int (*record_end)(struct backend *b, struct backend_graph **out, struct errmsg *err);
 	/* Queue all that was recorded. */
 	void (*replay)(struct backend *b, const struct backend_graph *g);
 	/* `g` may be NULL. */
 	void (*graph_free)(struct backend *b, struct backend_graph *g);
 
-	/* The most device memory that was allocated at a time, in bytes, since the last call
-	 * with `restart`; 0 if nobody counts. */
+	/* The most device memory that was allocated at a time, in bytes, since the last call with
+	 * `restart`; 0 if nobody counts. */
 	uint64_t (*memory_peak)(struct backend *b, bool restart);
-	/* What can still be allocated, in bytes.  For devices whose memory is not
-	 * the host's. */
+	/* What can still be allocated, in bytes.  For devices whose memory is not the host's. */
 	uint64_t (*memory_left)(struct backend *b);
-	/* Name what is queued from now on until range_end, for profilers.
-	 * Ranges may be nested. */
+	/* Name what is queued from now on until range_end, for profilers. Ranges may be
+	 * nested. */
 	void (*range_begin)(struct backend *b, const char *name);
 	void (*range_end)(struct backend *b);
 
-	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A
-	 * token that is TOKEN_ELSEWHERE counts as zeros, and so does `wpe` if
-	 * it is NULL. */
-	void (*embed)(struct backend *b, void *out, const void *wte,
-		      const void *wpe, const int32_t *tokens, size_t batch,
-		      size_t seq, size_t c);
-	void (*embed_grad)(struct backend *b, float *dwte, float *dwpe,
-			   const void *dout, const int32_t *tokens,
-			   size_t batch, size_t seq, size_t c);
+	/* out[rows][c] = wte[token] + wpe[position]; rows = batch * seq.  A token that is
+	 * TOKEN_ELSEWHERE counts as zeros, and so does `wpe` if it is NULL. */
+	void (*embed)(struct backend *b, void *out, const void *wte, const void *wpe,
+		      const int32_t *tokens, size_t batch, size_t seq, size_t c);
+	void (*embed_grad)(struct backend *b, float *dwte, float *dwpe, const void *dout,
+			   const int32_t *tokens, size_t batch, size_t seq, size_t c);
 
-	/* Layer norm. stats[rows][2] keeps each row's mean and 1/sigma for the
-	 * backward pass. */
-	void (*norm)(struct backend *b, void *out, float *stats, const void *in,
-		     const void *weight, const void *bias, size_t rows,
-		     size_t c, float eps);
-	/* Accumulates into `din`, which holds the residual's gradient.  If `dold`
-	 * and `dnew` are not NULL, the sums of its rows before and after that are
-	 * accumulated there: the gradients of the biases of what was added to the
-	 * residual after the norm, and before it. */
-	void (*norm_grad)(struct backend *b, void *din, float *dweight,
-			  float *dbias, float *dold, float *dnew,
-			  const void *dout, const void *in, const float *stats,
+	/* Layer norm. stats[rows][2] keeps each row's mean and 1/sigma for the backward pass. */
+	void (*norm)(struct backend *b, void *out, float *stats, const void *in, const void *weight,
+		     const void *bias, size_t rows, size_t c, float eps);
+	/* Accumulates into `din`, which holds the residual's gradient.  If `dold` and `dnew` are
+	 * not NULL, the sums of its rows before and after that are accumulated there: the
+	 * gradients of the biases of what was added to the residual after the norm, and before
+	 * it. */
+	void (*norm_grad)(struct backend *b, void *din, float *dweight, float *dbias, float *dold,
+			  float *dnew, const void *dout, const void *in, const float *stats,
 			  const void *weight, size_t rows, size_t c, bool fresh);
 
-	/* out = in * w + bias, where w is Conv1D's [ic][oc].  Adds `residual`,
-	 * which may be `out`, if not NULL. If `pre` is not NULL, stores the
-	 * result there and applies gelu_new. */
-	void (*linear)(struct backend *b, void *out, void *pre, const void *in,
-		       const void *w, const void *bias, const void *residual,
-		       size_t rows, size_t ic, size_t oc);
-	/* Gradients of all three.  Each may be NULL: of the others; `dbias` is if
-	 * `dw` is.  If `pre` is not NULL, `in` is its gelu_new, and `din` is the
-	 * gradient of `pre`. */
-	void (*linear_grad)(struct backend *b, void *din, float *dw,
-			    float *dbias, const void *dout, const void *in,
-			    const void *pre, const void *w, size_t rows,
-			    size_t ic, size_t oc, bool fresh);
+	/* out = in * w + bias, where w is Conv1D's [ic][oc].  Adds `residual`, which may be
+	 * `out`, if not NULL. If `pre` is not NULL, stores the result there and applies
+	 * gelu_new. */
+	void (*linear)(struct backend *b, void *out, void *pre, const void *in, const void *w,
+		       const void *bias, const void *residual, size_t rows, size_t ic, size_t oc);
+	/* Gradients of all three.  Each may be NULL: of the others; `dbias` is if `dw` is.  If
+	 * `pre` is not NULL, `in` is its gelu_new, and `din` is the gradient of `pre`. */
+	void (*linear_grad)(struct backend *b, void *din, float *dw, float *dbias, const void *dout,
+			    const void *in, const void *pre, const void *w, size_t rows, size_t ic,
+			    size_t oc, bool fresh);
 
-	/* Causal attention of qkv[rows][3 * c], c = heads * width.
-	 * stats[batch][heads][seq] is kept for the backward pass, which
-	 * recomputes the weights. */
-	void (*attention)(struct backend *b, void *out, float *stats,
-			  const void *qkv, size_t batch, size_t seq,
-			  size_t heads, size_t c, struct backend_dropout drop);
-	void (*attention_grad)(struct backend *b, void *dqkv, const void *dout,
-			       const void *out, const float *stats,
-			       const void *qkv, size_t batch, size_t seq,
-			       size_t heads, size_t c,
-			       struct backend_dropout drop);
+	/* Causal attention of qkv[rows][3 * c], c = heads * width. stats[batch][heads][seq] is
+	 * kept for the backward pass, which recomputes the weights. */
+	void (*attention)(struct backend *b, void *out, float *stats, const void *qkv, size_t batch,
+			  size_t seq, size_t heads, size_t c, struct backend_dropout drop);
+	void (*attention_grad)(struct backend *b, void *dqkv, const void *dout, const void *out,
+			       const float *stats, const void *qkv, size_t batch, size_t seq,
+			       size_t heads, size_t c, struct backend_dropout drop);
 
-	/* Dropout in place: zero some elements and scale the
-	 * others up.  Applied to the gradient with the same seed, it is its own
-	 * backward pass.  `x` are elements from `first` on of what the seed is
-	 * for. */
+	/* Dropout in place: zero some elements and scale the others up.  Applied to the gradient
+	 * with the same seed, it is its own backward pass.  `x` are elements from `first` on of
+	 * what the seed is for. */
 	void (*dropout)(struct backend *b, void *x, size_t n, size_t first,
 			struct backend_dropout drop);
 
@@ -222,48 +197,42 @@ struct backend_ops {
 	void (*add)(struct backend *b, void *dst, const void *src, size_t n);
 
 	/* out[j][i][n] = in[i][j][n], act_t, for i < rows and j < columns. */
-	void (*transpose)(struct backend *b, void *out, const void *in,
-			  size_t rows, size_t columns, size_t n);
+	void (*transpose)(struct backend *b, void *out, const void *in, size_t rows, size_t columns,
+			  size_t n);
 
 	/*
-	 * Fused head and loss: logits = in * wte', and each row's cross entropy
-	 * against targets[rows]; TOKEN_NONE excludes the row.  Adds the
-	 * unscaled sum to *loss (float64, on the device).  With `din`, computes
-	 * the gradients of *scale * sum.  The whole matrix of logits is never in
-	 * memory.  With `group`, `vocab` tokens are this rank's, targets are
-	 * counted from its first one, or are TOKEN_ELSEWHERE, and `din` is this
-	 * rank's summand; only three floats of each row are exchanged.
+	 * Fused head and loss: logits = in * wte', and each row's cross entropy against
+	 * targets[rows]; TOKEN_NONE excludes the row.  Adds the unscaled sum to *loss (float64,
+	 * on the device).  With `din`, computes the gradients of *scale * sum.  The whole matrix
+	 * of logits is never in memory.  With `group`, `vocab` tokens are this rank's, targets
+	 * are counted from its first one, or are TOKEN_ELSEWHERE, and `din` is this rank's
+	 * summand; only three floats of each row are exchanged.
 	 */
-	void (*cross_entropy)(struct backend *b, double *loss, void *din,
-			      float *dwte, const void *in, const void *wte,
-			      const int32_t *targets, size_t rows, size_t c,
-			      size_t vocab, const float *scale, bool fresh,
+	void (*cross_entropy)(struct backend *b, double *loss, void *din, float *dwte,
+			      const void *in, const void *wte, const int32_t *targets, size_t rows,
+			      size_t c, size_t vocab, const float *scale, bool fresh,
 			      const struct backend_group *group);
 
 	/* --- what ZeRO needs, on float buffers --------------------------- */
 
 	/* *sum += the sum of squares; NaN or infinite if an element is. */
-	void (*sum_squares)(struct backend *b, double *sum, const float *x,
-			    size_t n);
-	void (*accumulate)(struct backend *b, float *dst, const float *src,
-			   size_t n);
-	/* Weights in the model's type, from masters.  Where both have floats, `dst`
-	 * may be `src`. */
+	void (*sum_squares)(struct backend *b, double *sum, const float *x, size_t n);
+	void (*accumulate)(struct backend *b, float *dst, const float *src, size_t n);
+	/* Weights in the model's type, from masters.  Where both have floats, `dst` may be
+	 * `src`. */
 	void (*round)(struct backend *b, void *dst, const float *src, size_t n);
 	/* *factor = what the optimizer multiplies gradients with, whose sum of
 	 * squares is *sum: clip_factor of clip.h. */
-	void (*clip)(struct backend *b, float *factor, const double *sum,
-		     const double *scale, double most);
-	/* Also rounds the new p to `weights`, act_t.  `rate` and `factor` are on
-	 * the device.  Nothing changes if *factor is 0. */
+	void (*clip)(struct backend *b, float *factor, const double *sum, const double *scale,
+		     double most);
+	/* Also rounds the new p to `weights`, act_t.  `rate` and `factor` are on the device.
+	 * Nothing changes if *factor is 0. */
 	void (*adam)(struct backend *b, const struct backend_adam *a,
-		     const struct backend_rate *rate, const float *factor,
-		     void *weights, float *p, float *exp_avg, float *exp_avg_sq,
-		     const float *grad, size_t n);
+		     const struct backend_rate *rate, const float *factor, void *weights, float *p,
+		     float *exp_avg, float *exp_avg_sq, const float *grad, size_t n);
 };
 
-/* Declares a function with the prototype of an operation:
- * `BACKEND_OP(norm) cpu_norm;`. */
+/* Declares a function with the prototype of an operation: `BACKEND_OP(norm) cpu_norm;`. */
 #define BACKEND_OP(op) __typeof__(*((struct backend_ops *)0)->op)
 
 #define BACKEND_DEVICE_LEN 32
@@ -273,21 +242,19 @@ struct backend {
 	const char *name;
 	enum dtype dtype; /* of the model */
 	size_t act_size;  /* bytes of an element of an act_t buffer */
-	/* What identifies the device on its machine, such as a GPU's PCI bus id;
-	 * "" if the device is the machine itself. */
+	/* What identifies the device on its machine, such as a GPU's PCI bus id; "" if the device
+	 * is the machine itself. */
 	char device[BACKEND_DEVICE_LEN];
 	char library[256]; /* of its products: name, version and file; or "" */
 	double peak_flops; /* of products in `dtype`, per second; 0: unknown */
 	bool on_host;      /* its memory is the host's: any thread may use it */
-	/* What cross_entropy may use for logits.  Ranks of its group have the
-	 * same.  Sums, and so the last digits of gradients, depend on it. */
+	/* What cross_entropy may use for logits.  Ranks of its group have the same.  Sums, and so
+	 * the last digits of gradients, depend on it. */
 	size_t logits_bytes;
 	bool recording; /* between record_begin and record_end */
 };
 
-/* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has
- * not. */
-int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
-		    struct errmsg *err);
+/* `threads` 0: as many as OpenMP says.  -ENOTSUP for types that the backend has not. */
+int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads, struct errmsg *err);
 
 #endif

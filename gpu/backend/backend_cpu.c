@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU as a device: its memory is the host's, and operations are complete on
- * return. */
+/* The CPU as a device: its memory is the host's, and operations are complete on return. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -52,8 +51,7 @@ static int cpu_sync(struct backend *b, struct errmsg *err)
 	const int rc = c->failed;
 
 	c->failed = 0;
-	return rc ? errmsg_set(err, rc, "out of memory for the work of the CPU")
-		  : 0;
+	return rc ? errmsg_set(err, rc, "out of memory for the work of the CPU") : 0;
 }
 
 static void *cpu_alloc(struct backend *b, size_t bytes)
@@ -85,8 +83,7 @@ static void cpu_zero(struct backend *b, void *p, size_t bytes)
 	(void)b;
 #pragma omp parallel for schedule(static) if (bytes > ZERO_BLOCK)
 	for (at = 0; at < bytes; at += ZERO_BLOCK)
-		memset((char *)p + at, 0,
-		       bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
+		memset((char *)p + at, 0, bytes - at < ZERO_BLOCK ? bytes - at : ZERO_BLOCK);
 }
 
 static void *cpu_host_alloc(struct backend *b, size_t bytes)
@@ -95,8 +92,8 @@ static void *cpu_host_alloc(struct backend *b, size_t bytes)
 	return memory(bytes);
 }
 
-static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst,
-			    const void *src, size_t bytes)
+static void cpu_copy_queued(struct backend *b, enum backend_queue q, void *dst, const void *src,
+			    size_t bytes)
 {
 	(void)q;
 	cpu_copy(b, dst, src, bytes);
@@ -114,15 +111,13 @@ static void cpu_event(struct backend *b, struct backend_event *e)
 	(void)e;
 }
 
-static void cpu_event_record(struct backend *b, struct backend_event *e,
-			     enum backend_queue q)
+static void cpu_event_record(struct backend *b, struct backend_event *e, enum backend_queue q)
 {
 	(void)q;
 	cpu_event(b, e);
 }
 
-static void cpu_queue_wait(struct backend *b, enum backend_queue q,
-			   struct backend_event *e)
+static void cpu_queue_wait(struct backend *b, enum backend_queue q, struct backend_event *e)
 {
 	(void)q;
 	cpu_event(b, e);
@@ -179,8 +174,8 @@ static void cpu_round(struct backend *b, void *dst, const float *src, size_t n)
 	}
 }
 
-static void cpu_cast(struct backend *b, enum backend_queue q, float *dst,
-		     const void *src, enum dtype from, size_t n, bool add)
+static void cpu_cast(struct backend *b, enum backend_queue q, float *dst, const void *src,
+		     enum dtype from, size_t n, bool add)
 {
 	const size_t size = dtype_size(from);
 	size_t at;
@@ -199,8 +194,8 @@ static void cpu_cast(struct backend *b, enum backend_queue q, float *dst,
 	}
 }
 
-static void cpu_narrow(struct backend *b, enum backend_queue q, void *dst,
-		       enum dtype to, const float *src, size_t n)
+static void cpu_narrow(struct backend *b, enum backend_queue q, void *dst, enum dtype to,
+		       const float *src, size_t n)
 {
 	const size_t size = dtype_size(to);
 	size_t at;
@@ -240,8 +235,7 @@ CPU_CLONES float cpu_largest(const float *x, size_t n)
 	return top;
 }
 
-CPU_CLONES float cpu_exponentials(float *out, const float *x, size_t n,
-				  float top)
+CPU_CLONES float cpu_exponentials(float *out, const float *x, size_t n, float top)
 {
 	float sum = 0;
 	size_t i;
@@ -254,9 +248,8 @@ CPU_CLONES float cpu_exponentials(float *out, const float *x, size_t n,
 	return sum;
 }
 
-static void cpu_embed(struct backend *b, void *out, const void *wte,
-		      const void *wpe, const int32_t *tokens, size_t batch,
-		      size_t seq, size_t c)
+static void cpu_embed(struct backend *b, void *out, const void *wte, const void *wpe,
+		      const int32_t *tokens, size_t batch, size_t seq, size_t c)
 {
 	float *const x = out;
 	const float *const te = wte, *const pe = wpe;
@@ -267,19 +260,17 @@ static void cpu_embed(struct backend *b, void *out, const void *wte,
 		if (tokens[i] == TOKEN_ELSEWHERE)
 			memset(x + i * c, 0, c * sizeof(*x));
 		else
-			memcpy(x + i * c, te + (size_t)tokens[i] * c,
-			       c * sizeof(*x));
+			memcpy(x + i * c, te + (size_t)tokens[i] * c, c * sizeof(*x));
 		if (pe)
 			cpu_add_row(x + i * c, pe + i % seq * c, c);
 		cpu_round_to(b->dtype, x + i * c, c);
 	}
 }
 
-/* Threads split the columns: a token's rows are summed in order, whatever the
- * number of threads. */
-static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
-			   const void *dout, const int32_t *tokens,
-			   size_t batch, size_t seq, size_t c)
+/* Threads split the columns: a token's rows are summed in order, whatever the number of
+ * threads. */
+static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe, const void *dout,
+			   const int32_t *tokens, size_t batch, size_t seq, size_t c)
 {
 	const float *const d = dout;
 	const size_t width = 64;
@@ -296,21 +287,18 @@ static void cpu_embed_grad(struct backend *b, float *dwte, float *dwpe,
 			const float *const row = d + i * c + at;
 
 			if (tokens[i] != TOKEN_ELSEWHERE)
-				cpu_add_row(dwte + (size_t)tokens[i] * c + at,
-					    row, n);
+				cpu_add_row(dwte + (size_t)tokens[i] * c + at, row, n);
 			cpu_add_row(pe, row, n);
 		}
 	}
 }
 
-CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row,
-			 size_t first)
+CPU_CLONES void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first)
 {
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = dropout_apply(
-			x[i], dropout_element(row, (uint32_t)(first + i)), drop);
+		x[i] = dropout_apply(x[i], dropout_element(row, (uint32_t)(first + i)), drop);
 }
 
 static void cpu_dropout(struct backend *b, void *p, size_t n, size_t first,
@@ -345,8 +333,8 @@ static void cpu_add(struct backend *b, void *dst, const void *src, size_t n)
 	}
 }
 
-static void cpu_transpose(struct backend *b, void *out, const void *in,
-			  size_t rows, size_t columns, size_t n)
+static void cpu_transpose(struct backend *b, void *out, const void *in, size_t rows, size_t columns,
+			  size_t n)
 {
 	const float *const from = in;
 	float *const to = out;
@@ -356,8 +344,8 @@ static void cpu_transpose(struct backend *b, void *out, const void *in,
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < rows; i++)
 		for (size_t j = 0; j < columns; j++)
-			memcpy(to + (j * rows + i) * n,
-			       from + (i * columns + j) * n, n * sizeof(*to));
+			memcpy(to + (j * rows + i) * n, from + (i * columns + j) * n,
+			       n * sizeof(*to));
 }
 
 /* The resident set is counted anyway. */
@@ -419,14 +407,12 @@ static const struct backend_ops ops = {
 	.adam = cpu_adam,
 };
 
-int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads,
-		    struct errmsg *err)
+int backend_cpu_new(struct backend **out, enum dtype dtype, unsigned threads, struct errmsg *err)
 {
 	struct cpu *c;
 
 	if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
-		return errmsg_set(err, -ENOTSUP, "the CPU does not train in %s",
-				  dtype_name(dtype));
+		return errmsg_set(err, -ENOTSUP, "the CPU does not train in %s", dtype_name(dtype));
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return errmsg_nomem(err, NULL);

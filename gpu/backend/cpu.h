@@ -7,8 +7,8 @@
 
 #include "gpu/backend/backend.h"
 
-/* The CPU backend's internals. act_t buffers are float32; results stored in
- * them are rounded to values of the model's type. */
+/* The CPU backend's internals. act_t buffers are float32; results stored in them are rounded to
+ * values of the model's type. */
 struct cpu {
 	struct backend base;
 	unsigned threads;
@@ -22,15 +22,13 @@ struct cpu {
 void *cpu_scratch(struct cpu *c, size_t bytes);
 
 /*
- * out = alpha * a * b + beta * out, computed by the calling thread: `out` is m
- * x n with rows `ldo` apart, `inner` products are summed.  `a` is m x inner, or
- * inner x m if transposed; `b` likewise.  With beta 0, `out` need not be
- * initialised.
+ * out = alpha * a * b + beta * out, computed by the calling thread: `out` is m x n with rows
+ * `ldo` apart, `inner` products are summed.  `a` is m x inner, or inner x m if transposed; `b`
+ * likewise.  With beta 0, `out` need not be initialised.
  */
 enum cpu_transpose { NO_TRANS = 'N', TRANS = 'T' };
-void cpu_gemm(struct cpu *c, enum cpu_transpose trans_a,
-	      enum cpu_transpose trans_b, size_t m, size_t n, size_t inner,
-	      float alpha, const float *a, size_t lda, const float *b,
+void cpu_gemm(struct cpu *c, enum cpu_transpose trans_a, enum cpu_transpose trans_b, size_t m,
+	      size_t n, size_t inner, float alpha, const float *a, size_t lda, const float *b,
 	      size_t ldb, float beta, float *out, size_t ldo);
 
 /* Round n elements to values of the model's type, on the calling thread. */
@@ -40,13 +38,13 @@ void cpu_round_to(enum dtype dtype, float *x, size_t n);
 void cpu_add_row(float *sum, const float *x, size_t n);
 void cpu_scale_row(float *x, float factor, size_t n);
 
-/* The largest of n elements, and out = e^(x - top), of which the sum is returned; `out` may
- * be `x`. */
+/* The largest of n elements, and out = e^(x - top), of which the sum is returned; `out` may be
+ * `x`. */
 float cpu_largest(const float *x, size_t n);
 float cpu_exponentials(float *out, const float *x, size_t n, float top);
 
-/* Apply dropout to n elements of a row (dropout.h), starting with its element
- * `first`, on the calling thread. */
+/* Apply dropout to n elements of a row (dropout.h), starting with its element `first`, on the
+ * calling thread. */
 void cpu_drop(float *x, size_t n, float drop, uint64_t row, size_t first);
 
 /* Implementations of the backend_ops of the same names. */

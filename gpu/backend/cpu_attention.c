@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Causal attention, one head and one block of queries at a time: the weights of
- * a block are computed, used and discarded; the backward pass recomputes them
- * from the logarithm of each row's sum.
+ * Causal attention, one head and one block of queries at a time: the weights of a block are
+ * computed, used and discarded; the backward pass recomputes them from the logarithm of each
+ * row's sum.
  *
- * Rows of qkv are c_attn's output, 3 * c wide: queries, keys and values of all
- * heads.
+ * Rows of qkv are c_attn's output, 3 * c wide: queries, keys and values of all heads.
  */
 #include <assert.h>
 #include <math.h>
@@ -28,8 +27,8 @@ struct head {
 	struct cpu *cpu;
 };
 
-/* Replace a query's scores of the first `n` keys by weights.  Returns the
- * logarithm of the sum of exponentials. */
+/* Replace a query's scores of the first `n` keys by weights.  Returns the logarithm of the sum of
+ * exponentials. */
 CPU_CLONES static float softmax_row(float *x, size_t n)
 {
 	const float top = cpu_largest(x, n);
@@ -56,11 +55,10 @@ static void drop_row(const struct head *h, float *x, size_t q)
 }
 
 /* Scores of queries [q, q + n) against the first q + n keys. */
-static void scores(const struct head *h, size_t q, size_t n, float *out,
-		   size_t ldo)
+static void scores(const struct head *h, size_t q, size_t n, float *out, size_t ldo)
 {
-	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, q + n, h->width, h->scale,
-		 h->q + q * h->pitch, h->pitch, h->k, h->pitch, 0, out, ldo);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, q + n, h->width, h->scale, h->q + q * h->pitch,
+		 h->pitch, h->k, h->pitch, 0, out, ldo);
 }
 
 /* An operation on all heads.  The forward pass has no gradients. */
@@ -75,8 +73,7 @@ struct job {
 
 /* Call `work` for every head, with `each` floats of scratch memory. */
 static void for_each_head(const struct job *j, size_t each,
-			  void (*work)(const struct job *j, size_t i,
-				       float *scratch))
+			  void (*work)(const struct job *j, size_t i, float *scratch))
 {
 	struct cpu *const cpu = (struct cpu *)j->b;
 	const size_t parts = cpu->threads, all = j->batch * j->heads;
@@ -97,8 +94,7 @@ static void for_each_head(const struct job *j, size_t each,
 static struct head head_of(const struct job *j, size_t i)
 {
 	const size_t width = j->c / j->heads;
-	const float *const base = j->qkv + i / j->heads * j->seq * 3 * j->c +
-				  i % j->heads * width;
+	const float *const base = j->qkv + i / j->heads * j->seq * 3 * j->c + i % j->heads * width;
 
 	return (struct head){
 		.q = base,
@@ -137,20 +133,17 @@ static void attend(const struct job *j, size_t i, float *w)
 
 			stats[q + k] = softmax_row(row, q + k + 1);
 			drop_row(&h, row, q + k);
-			memset(row + q + k + 1, 0,
-			       (keys - q - k - 1) * sizeof(*row));
+			memset(row + q + k + 1, 0, (keys - q - k - 1) * sizeof(*row));
 		}
-		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, w,
-			 h.seq, h.v, h.pitch, 0, out + q * j->c, j->c);
+		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, w, h.seq, h.v, h.pitch, 0,
+			 out + q * j->c, j->c);
 		for (size_t k = 0; k < n; k++)
-			cpu_round_to(h.cpu->base.dtype, out + (q + k) * j->c,
-				     h.width);
+			cpu_round_to(h.cpu->base.dtype, out + (q + k) * j->c, h.width);
 	}
 }
 
-void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
-		   size_t batch, size_t seq, size_t heads, size_t c,
-		   struct backend_dropout drop)
+void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv, size_t batch,
+		   size_t seq, size_t heads, size_t c, struct backend_dropout drop)
 {
 	const struct job j = {
 		.b = b,
@@ -168,8 +161,8 @@ void cpu_attention(struct backend *b, void *out, float *stats, const void *qkv,
 }
 
 /* d = p * (d - delta) * scale: softmax and scaling, backward. */
-CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n,
-					float delta, float scale)
+CPU_CLONES static void softmax_row_grad(float *d, const float *p, size_t n, float delta,
+					float scale)
 {
 	size_t i;
 
@@ -188,10 +181,10 @@ CPU_CLONES static float dot(const float *a, const float *b, size_t n)
 	return sum;
 }
 
-/* Gradients `d` of the scores of queries [q, q + n) of a head, from the weights `p`.  On
- * return `p` has dropout applied. */
-static void scores_grad(const struct head *h, const struct job *j, size_t head,
-			size_t q, size_t n, float *p, float *d)
+/* Gradients `d` of the scores of queries [q, q + n) of a head, from the weights `p`.  On return
+ * `p` has dropout applied. */
+static void scores_grad(const struct head *h, const struct job *j, size_t head, size_t q, size_t n,
+			float *p, float *d)
 {
 	const float *const out = j->out + head_start(j, head);
 	const float *const dout = j->dout + head_start(j, head);
@@ -199,26 +192,24 @@ static void scores_grad(const struct head *h, const struct job *j, size_t head,
 	size_t i;
 
 	scores(h, q, n, p, h->seq);
-	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1, dout + q * j->c,
-		 j->c, h->v, h->pitch, 0, d, h->seq);
+	cpu_gemm(h->cpu, NO_TRANS, TRANS, n, keys, h->width, 1, dout + q * j->c, j->c, h->v,
+		 h->pitch, 0, d, h->seq);
 	for (i = 0; i < n; i++) {
 		const size_t valid = q + i + 1, row = q + i;
 		float *const pr = p + i * h->seq, *const dr = d + i * h->seq;
 
 		weights_again(pr, valid, j->stats[head * j->seq + row]);
 		drop_row(h, dr, row);
-		softmax_row_grad(
-			dr, pr, valid,
-			dot(out + row * j->c, dout + row * j->c, h->width),
-			h->scale);
+		softmax_row_grad(dr, pr, valid, dot(out + row * j->c, dout + row * j->c, h->width),
+				 h->scale);
 		drop_row(h, pr, row);
 		memset(pr + valid, 0, (keys - valid) * sizeof(*pr));
 		memset(dr + valid, 0, (keys - valid) * sizeof(*dr));
 	}
 }
 
-/* From the last block to the first: the last one sees all keys and can
- * overwrite their gradients, to which the others add. */
+/* From the last block to the first: the last one sees all keys and can overwrite their gradients,
+ * to which the others add. */
 static void attend_grad(const struct job *j, size_t head, float *scratch)
 {
 	const struct head h = head_of(j, head);
@@ -234,12 +225,12 @@ static void attend_grad(const struct job *j, size_t head, float *scratch)
 		const size_t keys = q + n;
 
 		scores_grad(&h, j, head, q, n, p, d);
-		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, d,
-			 h.seq, h.k, h.pitch, 0, dq + q * h.pitch, h.pitch);
-		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, d, h.seq,
-			 h.q + q * h.pitch, h.pitch, beta, dk, h.pitch);
-		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, p, h.seq,
-			 dout + q * j->c, j->c, beta, dv, h.pitch);
+		cpu_gemm(h.cpu, NO_TRANS, NO_TRANS, n, h.width, keys, 1, d, h.seq, h.k, h.pitch, 0,
+			 dq + q * h.pitch, h.pitch);
+		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, d, h.seq, h.q + q * h.pitch,
+			 h.pitch, beta, dk, h.pitch);
+		cpu_gemm(h.cpu, TRANS, NO_TRANS, keys, h.width, n, 1, p, h.seq, dout + q * j->c,
+			 j->c, beta, dv, h.pitch);
 		beta = 1;
 		if (q == 0)
 			break;
@@ -251,10 +242,9 @@ static void attend_grad(const struct job *j, size_t head, float *scratch)
 	}
 }
 
-void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout,
-			const void *out, const float *stats, const void *qkv,
-			size_t batch, size_t seq, size_t heads, size_t c,
-			struct backend_dropout drop)
+void cpu_attention_grad(struct backend *b, void *dqkv, const void *dout, const void *out,
+			const float *stats, const void *qkv, size_t batch, size_t seq, size_t heads,
+			size_t c, struct backend_dropout drop)
 {
 	const struct job j = {
 		.b = b,

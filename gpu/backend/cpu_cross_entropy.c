@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused head and loss.  The logits of a whole batch would by far be the
- * largest buffer; instead a tile of rows is computed in blocks of columns that
- * fit a core's cache.  Right after a block's logits are computed, their
- * exponentials relative to the block's largest logit replace them.  When all
- * blocks of the tile are done, each is rescaled to the gradient of the logits
- * and consumed.  Every block belongs to one thread.
+ * The fused head and loss.  The logits of a whole batch would by far be the largest buffer;
+ * instead a tile of rows is computed in blocks of columns that fit a core's cache.  Right after a
+ * block's logits are computed, their exponentials relative to the block's largest logit replace
+ * them.  When all blocks of the tile are done, each is rescaled to the gradient of the logits and
+ * consumed.  Every block belongs to one thread.
  *
- * If a group shares the tokens, every rank has some of the blocks: ranks exchange
- * the largest logit of each row, the sum relative to it, and the target's logit.
+ * If a group shares the tokens, every rank has some of the blocks: ranks exchange the largest
+ * logit of each row, the sum relative to it, and the target's logit.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -17,13 +16,13 @@
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
-/* Rows of a tile, and columns of a block.  Each GEMM has to rearrange all of `wte`,
- * which pays off only with many rows. */
+/* Rows of a tile, and columns of a block.  Each GEMM has to rearrange all of `wte`, which pays
+ * off only with many rows. */
 #define ROWS_MAX ((size_t)512)
 #define COLUMNS ((size_t)256)
 
-/* A row's largest logit, the sum of its exponentials relative to that one, and the
- * target's logit. */
+/* A row's largest logit, the sum of its exponentials relative to that one, and the target's
+ * logit. */
 struct row_sums {
 	float top, sum, wanted;
 };
@@ -39,15 +38,15 @@ struct head {
 	const int32_t *targets;
 	size_t rows, c, vocab;
 	float scale;
-	/* [block][rows]: exponentials, their largest logit and their sum; in
-	 * the end the factor that turns them into gradients. */
+	/* [block][rows]: exponentials, their largest logit and their sum; in the end the factor
+	 * that turns them into gradients. */
 	float *exps, *top, *sum;
 	/* Of each row: over this rank's blocks, and then over all ranks'. */
 	struct row_sums *local;
 	const struct backend_group *group;
 	struct row_sums *gathered; /* [rank][rows] */
-	/* Per part of the blocks: the logits of one, which stay in a cache, and
-	 * a sum of gradients. */
+	/* Per part of the blocks: the logits of one, which stay in a cache, and a sum of
+	 * gradients. */
 	float *logits, *din;
 };
 
@@ -70,8 +69,7 @@ static float *exps_of(const struct head *h, size_t block)
 }
 
 /* Is row i's target in this block?  If so, *column is its column. */
-static bool has_target(const struct head *h, size_t block, size_t i,
-		       size_t *column)
+static bool has_target(const struct head *h, size_t block, size_t i, size_t *column)
 {
 	const int32_t target = h->targets[i];
 
@@ -94,8 +92,7 @@ static void block_forward(const struct head *h, size_t block, float *logits)
 		if (has_target(h, block, i, &column))
 			h->local[i].wanted = x[column];
 		h->top[at] = cpu_largest(x, n);
-		h->sum[at] = cpu_exponentials(exps_of(h, block) + i * n, x, n,
-					      h->top[at]);
+		h->sum[at] = cpu_exponentials(exps_of(h, block) + i * n, x, n, h->top[at]);
 	}
 }
 
@@ -156,8 +153,7 @@ static double row_loss(const struct head *h, size_t i)
 }
 
 /* Gradients of a block's logits, and their contribution to `din` and `dwte`. */
-static void block_backward(const struct head *h, size_t block, float *din,
-			   bool first)
+static void block_backward(const struct head *h, size_t block, float *din, bool first)
 {
 	const size_t n = columns(h, block), c = h->c;
 	float *const grads = exps_of(h, block);
@@ -173,8 +169,8 @@ static void block_backward(const struct head *h, size_t block, float *din,
 	}
 	cpu_gemm(h->cpu, NO_TRANS, NO_TRANS, h->rows, c, n, 1, grads, n,
 		 h->wte + block * COLUMNS * c, c, first ? 0 : 1, din, c);
-	cpu_gemm(h->cpu, TRANS, NO_TRANS, n, c, h->rows, 1, grads, n, h->in, c,
-		 h->fresh ? 0 : 1, h->dwte + block * COLUMNS * c, c);
+	cpu_gemm(h->cpu, TRANS, NO_TRANS, n, c, h->rows, 1, grads, n, h->in, c, h->fresh ? 0 : 1,
+		 h->dwte + block * COLUMNS * c, c);
 }
 
 static void cpu_cross_entropy_forward(const struct head *h, double *loss)
@@ -193,8 +189,7 @@ static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 	for (i = 0; i < h->rows; i++)
 		sum_blocks(h, i);
 	if (h->group) {
-		h->group->gather(h->group, &h->local->top, h->rows * ROW_FLOATS,
-				 &h->gathered->top);
+		h->group->gather(h->group, &h->local->top, h->rows * ROW_FLOATS, &h->gathered->top);
 		for (i = 0; i < h->rows; i++)
 			sum_ranks(h, i);
 	}
@@ -205,8 +200,8 @@ static void cpu_cross_entropy_forward(const struct head *h, double *loss)
 		*loss += losses[i];
 }
 
-/* Each part of the blocks has its own sum for `din`.  These are added in a
- * fixed order, so that every run has the same result. */
+/* Each part of the blocks has its own sum for `din`.  These are added in a fixed order, so that
+ * every run has the same result. */
 static void cpu_cross_entropy_backward(const struct head *h, float *din)
 {
 	const size_t parts = h->cpu->threads, n = blocks(h->vocab);
@@ -239,10 +234,9 @@ static size_t tile_rows(size_t rows, size_t vocab, size_t limit)
 	return (rows + tiles - 1) / tiles;
 }
 
-void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
-		       const void *in, const void *wte, const int32_t *targets,
-		       size_t rows, size_t c, size_t vocab, const float *scale,
-		       bool fresh, const struct backend_group *group)
+void cpu_cross_entropy(struct backend *b, double *loss, void *din, float *dwte, const void *in,
+		       const void *wte, const int32_t *targets, size_t rows, size_t c, size_t vocab,
+		       const float *scale, bool fresh, const struct backend_group *group)
 {
 	struct cpu *const cpu = (struct cpu *)b;
 	const size_t tile = tile_rows(rows, vocab, b->logits_bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear layers.  Each thread computes a rectangle of the result and also does
- * the element-wise work on it, while it is in the thread's cache.  Threads
- * synchronise once per operation, not within a product.
+ * Linear layers.  Each thread computes a rectangle of the result and also does the element-wise
+ * work on it, while it is in the thread's cache.  Threads synchronise once per operation, not
+ * within a product.
  */
 #include "gpu/backend/cpu.h"
 
@@ -11,8 +11,7 @@
 
 #include "gpu/backend/cpu_math.h"
 
-/* Rectangles start at multiples of this: a cache line, and the granularity of
- * GEMM kernels. */
+/* Rectangles start at multiples of this: a cache line, and the granularity of GEMM kernels. */
 #define GRAIN ((size_t)16)
 
 /* Rows [row, row + rows) and columns [col, col + cols) of a matrix. */
@@ -26,23 +25,21 @@ static size_t cpu_linear_cut(size_t n, size_t i, size_t parts)
 	return i == parts ? n : n * i / parts / GRAIN * GRAIN;
 }
 
-/* Part `i` of `parts` of a matrix.  A thread reads all data of its rows and
- * columns: choose the shape that minimises their sum. */
+/* Part `i` of `parts` of a matrix.  A thread reads all data of its rows and columns: choose the
+ * shape that minimises their sum. */
 static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 {
 	size_t down = parts, d, row, col;
 
 	assert(i < parts);
 	for (d = 1; d < parts; d++)
-		if (parts % d == 0 &&
-		    m / d + n / (parts / d) < m / down + n / (parts / down))
+		if (parts % d == 0 && m / d + n / (parts / d) < m / down + n / (parts / down))
 			down = d;
 	row = i % down;
 	col = i / down;
 	return (struct piece){
 		.row = cpu_linear_cut(m, row, down),
-		.rows = cpu_linear_cut(m, row + 1, down) -
-			cpu_linear_cut(m, row, down),
+		.rows = cpu_linear_cut(m, row + 1, down) - cpu_linear_cut(m, row, down),
 		.col = cpu_linear_cut(n, col, parts / down),
 		.cols = cpu_linear_cut(n, col + 1, parts / down) -
 			cpu_linear_cut(n, col, parts / down),
@@ -50,8 +47,7 @@ static struct piece piece_of(size_t m, size_t n, size_t i, size_t parts)
 }
 
 /* Initialise a row to the bias, plus the residual if there is one. */
-CPU_CLONES static void begin_row(float *out, const float *bias,
-				 const float *residual, size_t n)
+CPU_CLONES static void begin_row(float *out, const float *bias, const float *residual, size_t n)
 {
 	size_t i;
 
@@ -101,11 +97,9 @@ static void cpu_linear_forward(const struct linear *l, struct piece p)
 
 	for (i = p.row; i < p.row + p.rows; i++)
 		begin_row(product + i * oc + p.col, l->bias + p.col,
-			  l->residual ? l->residual + i * oc + p.col : NULL,
-			  p.cols);
-	cpu_gemm(l->cpu, NO_TRANS, NO_TRANS, p.rows, p.cols, ic, 1,
-		 l->in + p.row * ic, ic, l->w + p.col, oc, 1,
-		 product + p.row * oc + p.col, oc);
+			  l->residual ? l->residual + i * oc + p.col : NULL, p.cols);
+	cpu_gemm(l->cpu, NO_TRANS, NO_TRANS, p.rows, p.cols, ic, 1, l->in + p.row * ic, ic,
+		 l->w + p.col, oc, 1, product + p.row * oc + p.col, oc);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * oc + p.col;
 
@@ -117,9 +111,8 @@ static void cpu_linear_forward(const struct linear *l, struct piece p)
 	}
 }
 
-void cpu_linear(struct backend *b, void *out, void *pre, const void *in,
-		const void *w, const void *bias, const void *residual,
-		size_t rows, size_t ic, size_t oc)
+void cpu_linear(struct backend *b, void *out, void *pre, const void *in, const void *w,
+		const void *bias, const void *residual, size_t rows, size_t ic, size_t oc)
 {
 	const struct linear l = {
 		.cpu = (struct cpu *)b,
@@ -147,9 +140,8 @@ static void backward_in(const struct linear *l, struct piece p)
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cpu_gemm(l->cpu, NO_TRANS, TRANS, p.rows, p.cols, oc, 1,
-		 l->dout + p.row * oc, oc, l->w + p.col * oc, oc, 0,
-		 l->din + p.row * ic + p.col, ic);
+	cpu_gemm(l->cpu, NO_TRANS, TRANS, p.rows, p.cols, oc, 1, l->dout + p.row * oc, oc,
+		 l->w + p.col * oc, oc, 0, l->din + p.row * ic + p.col, ic);
 	for (i = p.row; i < p.row + p.rows; i++) {
 		const size_t at = i * ic + p.col;
 
@@ -167,24 +159,20 @@ static void backward_weights(const struct linear *l, struct piece p)
 	const size_t ic = l->ic, oc = l->oc;
 	size_t i;
 
-	cpu_gemm(l->cpu, TRANS, NO_TRANS, p.rows, p.cols, l->rows, 1,
-		 l->in + p.row, ic, l->dout + p.col, oc, l->fresh ? 0 : 1,
-		 l->dw + p.row * oc + p.col, oc);
-	/* The thread with the last row also sums the bias gradient of its
-	 * columns. */
+	cpu_gemm(l->cpu, TRANS, NO_TRANS, p.rows, p.cols, l->rows, 1, l->in + p.row, ic,
+		 l->dout + p.col, oc, l->fresh ? 0 : 1, l->dw + p.row * oc + p.col, oc);
+	/* The thread with the last row also sums the bias gradient of its columns. */
 	if (!l->dbias || p.row + p.rows != ic)
 		return;
 	if (l->fresh)
 		memset(l->dbias + p.col, 0, p.cols * sizeof(*l->dbias));
 	for (i = 0; i < l->rows; i++)
-			cpu_add_row(l->dbias + p.col,
-				     l->dout + i * oc + p.col, p.cols);
+		cpu_add_row(l->dbias + p.col, l->dout + i * oc + p.col, p.cols);
 }
 
-void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias,
-		     const void *dout, const void *in, const void *pre,
-		     const void *w, size_t rows, size_t ic, size_t oc,
-		     bool fresh)
+void cpu_linear_grad(struct backend *b, void *din, float *dw, float *dbias, const void *dout,
+		     const void *in, const void *pre, const void *w, size_t rows, size_t ic,
+		     size_t oc, bool fresh)
 {
 	const struct linear l = {
 		.cpu = (struct cpu *)b,

@@ -7,8 +7,7 @@
 
 #include "ckpt/sys/cpu_clones.h"
 
-/* Element arithmetic that compilers can vectorise: no branches, no calls, no
- * errno. */
+/* Element arithmetic that compilers can vectorise: no branches, no calls, no errno. */
 
 static inline float cpu_from_bits(uint32_t u)
 {
@@ -27,10 +26,9 @@ static inline uint32_t cpu_to_bits(float f)
 }
 
 /*
- * e^x within 2 ulp; 0 below -87.3, where the result would be subnormal, and
- * saturated above 88.3.  NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
- * where ln 2 is split in two so that n times the first part is exact (Cody and
- * Waite), then the series of e^r.
+ * e^x within 2 ulp; 0 below -87.3, where the result would be subnormal, and saturated above
+ * 88.3.  NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2, where ln 2 is split in two so that n
+ * times the first part is exact (Cody and Waite), then the series of e^r.
  */
 static inline float cpu_exp(float x)
 {
@@ -53,8 +51,8 @@ static inline float cpu_exp(float x)
 	return top < -87.3f ? 0.0f : p;
 }
 
-/* gelu_new, x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3),
- * equals x times the logistic function of 2u. */
+/* gelu_new, x * (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), equals x times the
+ * logistic function of 2u. */
 #define CPU_GELU_A 1.5957691216f /* 2 sqrt(2 / pi) */
 #define CPU_GELU_B 0.044715f
 
@@ -85,9 +83,9 @@ static inline float cpu_round_bf16(float x)
 }
 
 /*
- * Round to the nearest float16.  Adding and subtracting a power of two that is
- * 2^13 times the last place to keep removes the lower digits.  Below 2^-14,
- * where float16 is subnormal, the last place is 2^-24.
+ * Round to the nearest float16.  Adding and subtracting a power of two that is 2^13 times the
+ * last place to keep removes the lower digits.  Below 2^-14, where float16 is subnormal, the last
+ * place is 2^-24.
  */
 static inline float cpu_round_f16(float x)
 {

@@ -6,9 +6,8 @@
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 
-CPU_CLONES static void norm_row(float *out, float *stats, const float *x,
-				const float *weight, const float *bias,
-				size_t c, float eps)
+CPU_CLONES static void norm_row(float *out, float *stats, const float *x, const float *weight,
+				const float *bias, size_t c, float eps)
 {
 	float sum = 0, squares = 0, mean, r;
 	size_t i;
@@ -28,9 +27,8 @@ CPU_CLONES static void norm_row(float *out, float *stats, const float *x,
 	stats[1] = r;
 }
 
-void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
-	      const void *weight, const void *bias, size_t rows, size_t c,
-	      float eps)
+void cpu_norm(struct backend *b, void *out, float *stats, const void *in, const void *weight,
+	      const void *bias, size_t rows, size_t c, float eps)
 {
 	float *const y = out;
 	const float *const x = in;
@@ -38,16 +36,14 @@ void cpu_norm(struct backend *b, void *out, float *stats, const void *in,
 
 #pragma omp parallel for schedule(static)
 	for (i = 0; i < rows; i++) {
-		norm_row(y + i * c, stats + i * 2, x + i * c, weight, bias, c,
-			 eps);
+		norm_row(y + i * c, stats + i * 2, x + i * c, weight, bias, c, eps);
 		cpu_round_to(b->dtype, y + i * c, c);
 	}
 }
 
 /* Accumulates into `dw` and `db`, which are this thread's own, and `dx`. */
-CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
-				     const float *dy, const float *x,
-				     const float *stats, const float *weight,
+CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db, const float *dy,
+				     const float *x, const float *stats, const float *weight,
 				     size_t c)
 {
 	const float mean = stats[0], r = stats[1];
@@ -76,10 +72,9 @@ CPU_CLONES static void norm_row_grad(float *dx, float *dw, float *db,
 /* Sums over rows: the gradients of weight and bias, and `din` as it was and becomes. */
 #define NORM_SUMS 4
 
-void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		   float *dold, float *dnew, const void *dout, const void *in,
-		   const float *stats, const void *weight, size_t rows,
-		   size_t c, bool fresh)
+void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias, float *dold,
+		   float *dnew, const void *dout, const void *in, const float *stats,
+		   const void *weight, size_t rows, size_t c, bool fresh)
 {
 	float *const to[NORM_SUMS] = { dweight, dbias, dold, dnew };
 	struct cpu *const cpu = (struct cpu *)b;
@@ -92,20 +87,19 @@ void cpu_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 
 	if (!part)
 		return;
-		/* Each part of the rows has its own sums.  These are added in a
-		 * fixed order, so that every run has the same result. */
+		/* Each part of the rows has its own sums.  These are added in a fixed order, so
+		 * that every run has the same result. */
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < parts; t++) {
 		float *const dw = part + t * of_part, *const db = dw + c;
 		size_t row;
 
 		memset(dw, 0, of_part * sizeof(float));
-		for (row = rows * t / parts; row < rows * (t + 1) / parts;
-		     row++) {
+		for (row = rows * t / parts; row < rows * (t + 1) / parts; row++) {
 			if (dold)
 				cpu_add_row(db + c, dx + row * c, c);
-			norm_row_grad(dx + row * c, dw, db, dy + row * c,
-				      x + row * c, stats + row * 2, weight, c);
+			norm_row_grad(dx + row * c, dw, db, dy + row * c, x + row * c,
+				      stats + row * 2, weight, c);
 			cpu_round_to(b->dtype, dx + row * c, c);
 			if (dnew)
 				cpu_add_row(db + 2 * c, dx + row * c, c);

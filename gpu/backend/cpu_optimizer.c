@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizer's operations on flat arrays, all limited by memory
- * bandwidth. */
+/* The optimizer's operations on flat arrays, all limited by memory bandwidth. */
 #include <math.h>
 #include <string.h>
 
@@ -11,8 +10,8 @@
 /* Elements per task of a thread. */
 #define BLOCK ((size_t)16384)
 
-/* Parts of a sum.  Their number is constant, so that the result does not depend
- * on the number of threads. */
+/* Parts of a sum.  Their number is constant, so that the result does not depend on the number of
+ * threads. */
 #define PARTS ((size_t)256)
 
 static size_t block_len(size_t at, size_t n)
@@ -57,11 +56,9 @@ void cpu_accumulate(struct backend *b, float *dst, const float *src, size_t n)
 		cpu_add_row(dst + at, src + at, block_len(at, n));
 }
 
-CPU_CLONES static void adam_block(const struct backend_adam *a,
-				  struct backend_rate rate, float factor,
-				  float *restrict p, float *restrict m,
-				  float *restrict v, const float *restrict grad,
-				  size_t n)
+CPU_CLONES static void adam_block(const struct backend_adam *a, struct backend_rate rate,
+				  float factor, float *restrict p, float *restrict m,
+				  float *restrict v, const float *restrict grad, size_t n)
 {
 	const struct backend_adam h = *a;
 	const float to_m = (float)(1 - h.beta1), to_v = (float)(1 - h.beta2);
@@ -74,21 +71,18 @@ CPU_CLONES static void adam_block(const struct backend_adam *a,
 		m[i] += to_m * (g - m[i]);
 		v[i] = keep_v * v[i] + to_v * g * g;
 		p[i] = p[i] * rate.decay -
-		       rate.step_size * m[i] /
-			       (sqrtf(v[i]) / rate.denom + h.eps);
+		       rate.step_size * m[i] / (sqrtf(v[i]) / rate.denom + h.eps);
 	}
 }
 
-void cpu_clip(struct backend *b, float *factor, const double *sum,
-	      const double *scale, double most)
+void cpu_clip(struct backend *b, float *factor, const double *sum, const double *scale, double most)
 {
 	(void)b;
 	*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
-void cpu_adam(struct backend *b, const struct backend_adam *a,
-	      const struct backend_rate *rate, const float *factor,
-	      void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+void cpu_adam(struct backend *b, const struct backend_adam *a, const struct backend_rate *rate,
+	      const float *factor, void *weights, float *p, float *exp_avg, float *exp_avg_sq,
 	      const float *grad, size_t n)
 {
 	float *const w = weights;
@@ -100,8 +94,8 @@ void cpu_adam(struct backend *b, const struct backend_adam *a,
 	for (at = 0; at < n; at += BLOCK) {
 		const size_t len = block_len(at, n);
 
-		adam_block(a, *rate, *factor, p + at, exp_avg + at,
-			   exp_avg_sq + at, grad + at, len);
+		adam_block(a, *rate, *factor, p + at, exp_avg + at, exp_avg_sq + at, grad + at,
+			   len);
 		memcpy(w + at, p + at, len * sizeof(*w));
 		cpu_round_to(b->dtype, w + at, len);
 	}

@@ -13,10 +13,9 @@ SPLITMIX_FN uint64_t dropout_seed(const struct backend_dropout *d)
 	return d->skip + (d->seed ? *d->seed : 0);
 }
 
-/* The random number of element i in the row whose own is `row`, in 32-bit
- * arithmetic, which devices vectorise well.  Both halves of `row` enter
- * separately: otherwise rows whose lower halves are a few steps apart would
- * have the same mask, shifted. */
+/* The random number of element i in the row whose own is `row`, in 32-bit arithmetic, which
+ * devices vectorise well.  Both halves of `row` enter separately: otherwise rows whose lower
+ * halves are a few steps apart would have the same mask, shifted. */
 SPLITMIX_FN uint32_t dropout_element(uint64_t row, uint32_t i)
 {
 	uint32_t x = (uint32_t)row + i * UINT32_C(0x9e3779b9);
@@ -30,8 +29,7 @@ SPLITMIX_FN uint32_t dropout_element(uint64_t row, uint32_t i)
 /* Apply dropout to an element. */
 SPLITMIX_FN float dropout_apply(float x, uint32_t random, float drop)
 {
-	return random < (uint32_t)(drop * 0x1p32f) ? 0
-						   : x * (1.0f / (1.0f - drop));
+	return random < (uint32_t)(drop * 0x1p32f) ? 0 : x * (1.0f / (1.0f - drop));
 }
 
 #endif

@@ -11,8 +11,7 @@ static void *take(struct backend_memory *m, size_t bytes, bool pinned)
 	void *p = NULL;
 
 	if (array_reserve(&m->of, &m->cap, m->n + 1, sizeof(*m->of)))
-		p = pinned ? m->b->ops->host_alloc(m->b, bytes)
-			   : m->b->ops->alloc(m->b, bytes);
+		p = pinned ? m->b->ops->host_alloc(m->b, bytes) : m->b->ops->alloc(m->b, bytes);
 	if (p)
 		m->of[m->n++] = (struct backend_block){ p, pinned };
 	else

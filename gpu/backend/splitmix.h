@@ -12,10 +12,10 @@
 #endif
 
 /*
- * splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
- * generators, 2014), by index: the i-th number, from 1, of the generator
- * seeded with `seed`.  The sequences of seeds that differ by a small multiple
- * of its increment overlap; derive related seeds by splitmix64 itself.
+ * splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), by
+ * index: the i-th number, from 1, of the generator seeded with `seed`.  The sequences of seeds
+ * that differ by a small multiple of its increment overlap; derive related seeds by splitmix64
+ * itself.
  */
 SPLITMIX_FN uint64_t splitmix64(uint64_t seed, uint64_t i)
 {

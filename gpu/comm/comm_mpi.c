@@ -2,18 +2,17 @@
 /*
  * Ranks by MPI.
  *
- * Floats are summed here, since MPI's reductions may use any order, and another
- * one for another length.  Every rank sends each other rank its part, and adds
- * up what it receives in rank order, in double precision.  This moves no more
- * bytes than the best reduce-scatter, and the result depends on the values
- * only, so that ZeRO stages, which partition the same sum differently, agree to
- * the last bit.
+ * Floats are summed here, since MPI's reductions may use any order, and another one for another
+ * length.  Every rank sends each other rank its part, and adds up what it receives in rank order,
+ * in double precision.  This moves no more bytes than the best reduce-scatter, and the result
+ * depends on the values only, so that ZeRO stages, which partition the same sum differently,
+ * agree to the last bit.
  *
- * Messages are sent in windows, which bounds the receive buffer and keeps
- * counts within MPI's int.
+ * Messages are sent in windows, which bounds the receive buffer and keeps counts within MPI's
+ * int.
  *
- * MPI's errors are fatal (MPI_ERRORS_ARE_FATAL, its default), and mpirun ends
- * all ranks when one exits without MPI_Finalize.
+ * MPI's errors are fatal (MPI_ERRORS_ARE_FATAL, its default), and mpirun ends all ranks when one
+ * exits without MPI_Finalize.
  */
 #include <assert.h>
 #include <errno.h>
@@ -31,9 +30,9 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
-/* Open MPI's leaks are not reported as ours: leaks in its threads are
- * suppressed by the names of its plugins (tests/mpi.supp), which closing the
- * plugins would lose, so that its dlclose is this one; others are not checked. */
+/* Open MPI's leaks are not reported as ours: leaks in its threads are suppressed by the names of
+ * its plugins (tests/mpi.supp), which closing the plugins would lose, so that its dlclose is this
+ * one; others are not checked. */
 int dlclose(void *handle) __attribute__((visibility("default")));
 int dlclose(void *handle)
 {
@@ -46,8 +45,7 @@ int dlclose(void *handle)
 #endif
 
 #define WINDOW_BYTES ((size_t)16 << 20) /* received at once, in total */
-#define SUMS_BYTES \
-	(WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* of two ranks */
+#define SUMS_BYTES (WINDOW_BYTES / 2 / sizeof(float) * sizeof(double)) /* of two ranks */
 /* Of one message; tests have a smaller one. */
 #ifndef MESSAGE_BYTES
 #define MESSAGE_BYTES ((size_t)1 << 30)
@@ -62,12 +60,11 @@ struct comm_impl {
 	size_t *lengths;      /* size */
 };
 
-/* Was this process started by a launcher that speaks PMI? MPI_Init of a process
- * without one would start a daemon. */
+/* Was this process started by a launcher that speaks PMI? MPI_Init of a process without one would
+ * start a daemon. */
 static bool started_by_mpirun(void)
 {
-	static const char *const marks[] = { "OMPI_COMM_WORLD_RANK",
-					     "PMIX_RANK", "PMI_RANK" };
+	static const char *const marks[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
 
 	for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++)
 		if (getenv(marks[i]))
@@ -80,8 +77,7 @@ static void find_neighbours(struct comm *c)
 	MPI_Comm local;
 	int rank, n;
 
-	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
-			    MPI_INFO_NULL, &local);
+	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
 	MPI_Comm_rank(local, &rank);
 	MPI_Comm_size(local, &n);
 	c->node = c->rank;
@@ -113,8 +109,7 @@ static size_t window_share(const struct comm *c, size_t size)
 }
 
 /* `all` has the windows; NULL: make them. */
-static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi,
-				  const struct comm_impl *all)
+static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi, const struct comm_impl *all)
 {
 	struct comm_impl *m = calloc(1, sizeof(*m));
 
@@ -142,9 +137,8 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	/* Threads of the backend never call MPI. */
 	NOT_OUR_LEAKS(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
 	if (level < MPI_THREAD_FUNNELED)
-		return errmsg_set(
-			err, -ENOTSUP,
-			"MPI: allows a process no threads (MPI_THREAD_FUNNELED)");
+		return errmsg_set(err, -ENOTSUP,
+				  "MPI: allows a process no threads (MPI_THREAD_FUNNELED)");
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	c->rank = (unsigned)rank;
@@ -154,8 +148,7 @@ int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 	return c->impl ? 0 : errmsg_nomem(err, NULL);
 }
 
-int comm_split(struct comm *out, struct comm *c, unsigned group,
-	       struct errmsg *err)
+int comm_split(struct comm *out, struct comm *c, unsigned group, struct errmsg *err)
 {
 	MPI_Comm mpi;
 	int rank, size, rc = 0;
@@ -308,8 +301,7 @@ void comm_max_double(struct comm *c, double *x, size_t n)
 }
 
 /* sums = or, with `add`, += n elements. */
-static void add_elements(double *sums, enum dtype dtype, const void *from,
-			 size_t n, bool add)
+static void add_elements(double *sums, enum dtype dtype, const void *from, size_t n, bool add)
 {
 	const uint8_t *const p = from;
 	double some[CAST_BATCH];
@@ -344,18 +336,16 @@ static void round_sums(const double *sums, size_t n, enum dtype dtype, void *out
 	}
 }
 
-/* Add the `n` elements received from each rank and this rank's own, in rank
- * order. */
-static void sum_window(struct comm *c, const void *own, size_t share, size_t n,
-		       enum dtype dtype, void *out)
+/* Add the `n` elements received from each rank and this rank's own, in rank order. */
+static void sum_window(struct comm *c, const void *own, size_t share, size_t n, enum dtype dtype,
+		       void *out)
 {
 	const size_t size = dtype_size(dtype);
 	double *const sums = c->impl->sums;
 
 	assert(n <= share);
 	for (unsigned r = 0; r < c->size; r++) {
-		const void *const x =
-			r == c->rank ? own : c->impl->window + r * share * size;
+		const void *const x = r == c->rank ? own : c->impl->window + r * share * size;
 
 		if (dtype == DTYPE_F32)
 			add_floats(sums, x, n, r > 0);
@@ -367,26 +357,23 @@ static void sum_window(struct comm *c, const void *own, size_t share, size_t n,
 
 /* Begin to receive `nin` bytes from a rank and to send it `nout`, of which 0 are no message.
  * Returns the number of requests. */
-static int post(struct comm *c, unsigned peer, void *in, size_t nin,
-		const void *out, size_t nout, MPI_Request *request)
+static int post(struct comm *c, unsigned peer, void *in, size_t nin, const void *out, size_t nout,
+		MPI_Request *request)
 {
 	int n = 0;
 
 	if (nin)
-		MPI_Irecv(in, (int)nin, MPI_BYTE, (int)peer, 0, c->impl->mpi,
-			  &request[n++]);
+		MPI_Irecv(in, (int)nin, MPI_BYTE, (int)peer, 0, c->impl->mpi, &request[n++]);
 	if (nout)
-		MPI_Isend(out, (int)nout, MPI_BYTE, (int)peer, 0, c->impl->mpi,
-			  &request[n++]);
+		MPI_Isend(out, (int)nout, MPI_BYTE, (int)peer, 0, c->impl->mpi, &request[n++]);
 	return n;
 }
 
-void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
-			 enum dtype dtype, void *mine)
+void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n, enum dtype dtype,
+			 void *mine)
 {
 	const size_t size = dtype_size(dtype);
-	const uint8_t *const own =
-		(const uint8_t *)parts + pieces_start(n, c->rank) * size;
+	const uint8_t *const own = (const uint8_t *)parts + pieces_start(n, c->rank) * size;
 
 	if (!c->impl) {
 		memmove(mine, own, n[0] * size);
@@ -407,20 +394,17 @@ void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n,
 			const size_t their = pieces_within(n[r], at, share);
 
 			if (r != c->rank)
-				wait += post(c, r, window + r * share * size,
-					     my * size, part + at * size,
-					     their * size,
+				wait += post(c, r, window + r * share * size, my * size,
+					     part + at * size, their * size,
 					     c->impl->request + wait);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
-		sum_window(c, own + at * size, share, my, dtype,
-			   (uint8_t *)mine + at * size);
+		sum_window(c, own + at * size, share, my, dtype, (uint8_t *)mine + at * size);
 	}
 	watch_end();
 }
 
-void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
-		     void *all)
+void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes, void *all)
 {
 	uint8_t *own = (uint8_t *)all + pieces_start(bytes, c->rank);
 
@@ -442,8 +426,8 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes,
 			const size_t their = pieces_within(bytes[r], at, share);
 
 			if (r != c->rank)
-				wait += post(c, r, part + at, their, own + at,
-					     my, c->impl->request + wait);
+				wait += post(c, r, part + at, their, own + at, my,
+					     c->impl->request + wait);
 		}
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
@@ -485,16 +469,14 @@ void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes)
 
 		for (unsigned r = 0; r < c->size; r++)
 			if (r != c->rank)
-				wait += post(c, r, to + r * bytes + at, n,
-					     from + r * bytes + at, n,
+				wait += post(c, r, to + r * bytes + at, n, from + r * bytes + at, n,
 					     c->impl->request + wait);
 		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
 	watch_end();
 }
 
-void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
-		   size_t bytes)
+void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in, size_t bytes)
 {
 	const uint8_t *from = out;
 	uint8_t *to = in;
@@ -506,14 +488,13 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in,
 	if (!request)
 		comm_abort(c, &(struct errmsg){ "out of memory" });
 	watch_begin("an exchange with a neighbour");
-	/* All messages are under way before one is awaited: the peer may send all of
-	 * its own in one call and receive these in the next. */
+	/* All messages are under way before one is awaited: the peer may send all of its own in
+	 * one call and receive these in the next. */
 	for (size_t at = 0; at < bytes; at += MESSAGE_BYTES) {
 		const size_t n = pieces_within(bytes, at, MESSAGE_BYTES);
 
-		wait += post(c, peer, to ? to + at : NULL, to ? n : 0,
-			     from ? from + at : NULL, from ? n : 0,
-			     request + wait);
+		wait += post(c, peer, to ? to + at : NULL, to ? n : 0, from ? from + at : NULL,
+			     from ? n : 0, request + wait);
 	}
 	MPI_Waitall(wait, request, MPI_STATUSES_IGNORE);
 	watch_end();

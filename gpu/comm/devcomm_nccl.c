@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives between ranks with a device each.  NCCL's reduce-scatter and
- * all-gather require pieces of equal length; other pieces take a group of
- * reductions or broadcasts, each with its own root.
+ * Collectives between ranks with a device each.  NCCL's reduce-scatter and all-gather require
+ * pieces of equal length; other pieces take a group of reductions or broadcasts, each with its
+ * own root.
  */
 #include <assert.h>
 #include <errno.h>
@@ -45,16 +45,14 @@ static bool devcomm_nccl_ok(struct devcomm *d, ncclResult_t r, const char *call)
 		return true;
 	d->broken = true;
 	if (!*d->failure.text)
-		errmsg_set(&d->failure, -EIO, "%s: %s", call,
-			   d->nccl->ncclGetErrorString(r));
+		errmsg_set(&d->failure, -EIO, "%s: %s", call, d->nccl->ncclGetErrorString(r));
 	return false;
 }
-#define NCCL_CALL(d, function, ...) \
-	devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
+#define NCCL_CALL(d, function, ...) devcomm_nccl_ok(d, (d)->nccl->function(__VA_ARGS__), #function)
 
-/* A collective was queued, which the GPU may wait in.  A group is watched as one.
- * Those that are recorded have events that nobody may ask for: while they are
- * replayed the computation is what is watched. */
+/* A collective was queued, which the GPU may wait in.  A group is watched as one. Those that are
+ * recorded have events that nobody may ask for: while they are replayed the computation is what
+ * is watched. */
 static void queued(struct devcomm *d, const char *what)
 {
 	uint64_t i;
@@ -77,8 +75,7 @@ static const char *oldest_pending(void *ctx)
 
 	for (uint64_t i = d->n - n; i < d->n; i++)
 		if (d->recent[i % RECENT].done &&
-		    cudaEventQuery(d->recent[i % RECENT].done) ==
-			    cudaErrorNotReady)
+		    cudaEventQuery(d->recent[i % RECENT].done) == cudaErrorNotReady)
 			return d->recent[i % RECENT].what;
 	return NULL;
 }
@@ -98,13 +95,10 @@ static int late_error(void *ctx, struct errmsg *why)
 static void watch_devcomm(struct devcomm *d)
 {
 	for (size_t i = 0; i < RECENT; i++)
-		if (cudaEventCreateWithFlags(&d->recent[i].done,
-					     cudaEventDisableTiming) !=
+		if (cudaEventCreateWithFlags(&d->recent[i].done, cudaEventDisableTiming) !=
 		    cudaSuccess)
 			d->recent[i].done = NULL;
-	d->probe = (struct watch_probe){ .check = late_error,
-					 .pending = oldest_pending,
-					 .ctx = d };
+	d->probe = (struct watch_probe){ .check = late_error, .pending = oldest_pending, .ctx = d };
 	watch_add(&d->probe);
 }
 
@@ -123,8 +117,8 @@ void devcomm_fix_order(void)
 	setenv("NCCL_PROTO", "Simple", 0);
 }
 
-/* Where a rank computes.  Devices have the same number in several processes if
- * each sees only its own, as with Slurm: they are compared by name. */
+/* Where a rank computes.  Devices have the same number in several processes if each sees only its
+ * own, as with Slurm: they are compared by name. */
 struct seat {
 	unsigned node;
 	char device[BACKEND_DEVICE_LEN];
@@ -136,8 +130,7 @@ static bool is_same(const struct seat *a, const struct seat *b)
 }
 
 /* Refuse a device that two ranks use.  All ranks get the same result. */
-static int check_shared(struct comm *c, const struct seat *seats,
-			struct errmsg *err)
+static int check_shared(struct comm *c, const struct seat *seats, struct errmsg *err)
 {
 	for (unsigned r = 1; r < c->size; r++)
 		for (unsigned q = 0; q < r; q++)
@@ -170,9 +163,7 @@ int devcomm_check_devices(struct comm *c, struct backend *b, struct errmsg *err)
 	if (rc)
 		return rc;
 	if (!nccl_api(&why))
-		rc = errmsg_set(err, -ENOTSUP,
-				"%u ranks with GPUs need NCCL: %s", c->size,
-				why);
+		rc = errmsg_set(err, -ENOTSUP, "%u ranks with GPUs need NCCL: %s", c->size, why);
 	return comm_agree(c, rc, err);
 }
 
@@ -183,22 +174,19 @@ static int devcomm_nccl_join(struct devcomm *d, struct comm *c)
 	int rc;
 
 	comm_broadcast(c, &id, sizeof(id), 0);
-	/* ncclCommInitRank waits for all ranks: agree first that all of them
-	 * can call it. */
+	/* ncclCommInitRank waits for all ranks: agree first that all of them can call it. */
 	rc = comm_agree(c, well ? 0 : -EIO, &d->failure);
 	if (rc)
 		return rc;
 	watch_begin("the beginning of NCCL");
-	if (!NCCL_CALL(d, ncclCommInitRank, &d->comm, (int)d->size, id,
-		       (int)d->rank))
+	if (!NCCL_CALL(d, ncclCommInitRank, &d->comm, (int)d->size, id, (int)d->rank))
 		comm_abort(c, &d->failure);
 	watch_end();
 	watch_devcomm(d);
 	return 0;
 }
 
-int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
-		struct errmsg *err)
+int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b, struct errmsg *err)
 {
 	struct devcomm *d;
 	const char *why;
@@ -255,16 +243,15 @@ int devcomm_check(struct devcomm *d, struct errmsg *err)
 	return rc;
 }
 
-/* By NVIDIA's documentation graphs may have collectives from NCCL 2.9 on, whose first
- * release was 2.9.6; from then on versions are numbers like this one. */
+/* By NVIDIA's documentation graphs may have collectives from NCCL 2.9 on, whose first release was
+ * 2.9.6; from then on versions are numbers like this one. */
 #define VERSION_RECORDED 20906
 
 bool devcomm_is_recorded(const struct devcomm *d)
 {
 	int version = 0;
 
-	return d->nccl->ncclGetVersion(&version) == ncclSuccess &&
-	       version >= VERSION_RECORDED;
+	return d->nccl->ncclGetVersion(&version) == ncclSuccess && version >= VERSION_RECORDED;
 }
 
 static bool all_equal(const struct devcomm *d, const size_t *n)
@@ -283,55 +270,50 @@ static ncclDataType_t type_of(enum dtype dtype)
 				    : ncclFloat32;
 }
 
-static void reduce_pieces(struct devcomm *d, const uint8_t *parts,
-			  const size_t *n, enum dtype dtype, void *mine)
+static void reduce_pieces(struct devcomm *d, const uint8_t *parts, const size_t *n,
+			  enum dtype dtype, void *mine)
 {
 	const size_t size = dtype_size(dtype);
 
 	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; parts += n[r] * size, r++)
 		if (n[r])
-			NCCL_CALL(d, ncclReduce, parts, mine, n[r],
-				  type_of(dtype), ncclSum, (int)r, d->comm,
-				  d->stream);
+			NCCL_CALL(d, ncclReduce, parts, mine, n[r], type_of(dtype), ncclSum, (int)r,
+				  d->comm, d->stream);
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
-void devcomm_reduce_scatter(struct devcomm *d, const void *parts,
-			    const size_t *n, enum dtype dtype, void *mine)
+void devcomm_reduce_scatter(struct devcomm *d, const void *parts, const size_t *n, enum dtype dtype,
+			    void *mine)
 {
 	static const char what[] = "a reduce-scatter by NCCL";
 
 	watch_begin(what);
 	if (all_equal(d, n))
-		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0],
-			  type_of(dtype), ncclSum, d->comm, d->stream);
+		NCCL_CALL(d, ncclReduceScatter, parts, mine, n[0], type_of(dtype), ncclSum, d->comm,
+			  d->stream);
 	else
 		reduce_pieces(d, parts, n, dtype, mine);
 	queued(d, what);
 }
 
-static void gather_pieces(struct devcomm *d, const void *mine,
-			  const size_t *bytes, uint8_t *to)
+static void gather_pieces(struct devcomm *d, const void *mine, const size_t *bytes, uint8_t *to)
 {
 	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; to += bytes[r], r++)
 		if (bytes[r])
-			NCCL_CALL(d, ncclBroadcast, r == d->rank ? mine : to,
-				  to, bytes[r], ncclUint8, (int)r, d->comm,
-				  d->stream);
+			NCCL_CALL(d, ncclBroadcast, r == d->rank ? mine : to, to, bytes[r],
+				  ncclUint8, (int)r, d->comm, d->stream);
 	NCCL_CALL(d, ncclGroupEnd);
 }
 
-void devcomm_all_gather(struct devcomm *d, const void *mine,
-			const size_t *bytes, void *all)
+void devcomm_all_gather(struct devcomm *d, const void *mine, const size_t *bytes, void *all)
 {
 	static const char what[] = "an all-gather by NCCL";
 
 	watch_begin(what);
 	if (all_equal(d, bytes))
-		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8,
-			  d->comm, d->stream);
+		NCCL_CALL(d, ncclAllGather, mine, all, bytes[0], ncclUint8, d->comm, d->stream);
 	else
 		gather_pieces(d, mine, bytes, all);
 	queued(d, what);
@@ -342,39 +324,32 @@ void devcomm_sum(struct devcomm *d, void *x, size_t n, enum dtype dtype)
 	static const char what[] = "an all-reduce by NCCL";
 
 	watch_begin(what);
-	NCCL_CALL(d, ncclAllReduce, x, x, n, type_of(dtype), ncclSum, d->comm,
-		  d->stream);
+	NCCL_CALL(d, ncclAllReduce, x, x, n, type_of(dtype), ncclSum, d->comm, d->stream);
 	queued(d, what);
 }
 
 /* Send to a rank and receive from it; NULL: not. */
-static void transfer(struct devcomm *d, unsigned peer, const void *out,
-		     void *in, size_t bytes)
+static void transfer(struct devcomm *d, unsigned peer, const void *out, void *in, size_t bytes)
 {
 	if (out)
-		NCCL_CALL(d, ncclSend, out, bytes, ncclUint8, (int)peer,
-			  d->comm, d->stream);
+		NCCL_CALL(d, ncclSend, out, bytes, ncclUint8, (int)peer, d->comm, d->stream);
 	if (in)
-		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm,
-			  d->stream);
+		NCCL_CALL(d, ncclRecv, in, bytes, ncclUint8, (int)peer, d->comm, d->stream);
 }
 
-void devcomm_all_to_all(struct devcomm *d, const void *out, void *in,
-			size_t bytes)
+void devcomm_all_to_all(struct devcomm *d, const void *out, void *in, size_t bytes)
 {
 	static const char what[] = "an all-to-all by NCCL";
 
 	watch_begin(what);
 	NCCL_CALL(d, ncclGroupStart);
 	for (unsigned r = 0; r < d->size; r++)
-		transfer(d, r, (const char *)out + r * bytes,
-			 (char *)in + r * bytes, bytes);
+		transfer(d, r, (const char *)out + r * bytes, (char *)in + r * bytes, bytes);
 	NCCL_CALL(d, ncclGroupEnd);
 	queued(d, what);
 }
 
-void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out,
-		      void *in, size_t bytes)
+void devcomm_exchange(struct devcomm *d, unsigned peer, const void *out, void *in, size_t bytes)
 {
 	static const char what[] = "an exchange with a neighbour by NCCL";
 

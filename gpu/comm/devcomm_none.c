@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replaces devcomm_nccl.c in builds without NCCL, in which only one rank uses a GPU: there
- * is no devcomm, and nothing else of this is called.
+ * Replaces devcomm_nccl.c in builds without NCCL, in which only one rank uses a GPU: there is no
+ * devcomm, and nothing else of this is called.
  */
 #include "gpu/comm/devcomm.h"
 
@@ -20,19 +20,16 @@
 		abort();       \
 	}
 
-int devcomm_check_devices(struct comm *world, struct backend *b,
-			  struct errmsg *err)
+int devcomm_check_devices(struct comm *world, struct backend *b, struct errmsg *err)
 {
 	if (world->size == 1 || !*b->device)
 		return 0;
-	return errmsg_set(
-		err, -ENOTSUP,
-		"%u ranks with GPUs need NCCL, and this uctrain was built without it",
-		world->size);
+	return errmsg_set(err, -ENOTSUP,
+			  "%u ranks with GPUs need NCCL, and this uctrain was built without it",
+			  world->size);
 }
 
-int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b,
-		struct errmsg *err)
+int devcomm_new(struct devcomm **out, struct comm *c, struct backend *b, struct errmsg *err)
 {
 	*out = NULL;
 	return 0;
@@ -48,14 +45,12 @@ void devcomm_fix_order(void)
 
 NEVER(bool, devcomm_is_recorded, const struct devcomm *d)
 NEVER(int, devcomm_check, struct devcomm *d, struct errmsg *err)
-NEVER(void, devcomm_reduce_scatter, struct devcomm *d, const void *parts,
-      const size_t *n, enum dtype dtype, void *mine)
-NEVER(void, devcomm_all_gather, struct devcomm *d, const void *mine,
-      const size_t *bytes, void *all)
-NEVER(void, devcomm_all_to_all, struct devcomm *d, const void *out, void *in,
+NEVER(void, devcomm_reduce_scatter, struct devcomm *d, const void *parts, const size_t *n,
+      enum dtype dtype, void *mine)
+NEVER(void, devcomm_all_gather, struct devcomm *d, const void *mine, const size_t *bytes, void *all)
+NEVER(void, devcomm_all_to_all, struct devcomm *d, const void *out, void *in, size_t bytes)
+NEVER(void, devcomm_exchange, struct devcomm *d, unsigned peer, const void *out, void *in,
       size_t bytes)
-NEVER(void, devcomm_exchange, struct devcomm *d, unsigned peer, const void *out,
-      void *in, size_t bytes)
 NEVER(void, devcomm_sum, struct devcomm *d, void *x, size_t n, enum dtype dtype)
 NEVER(void, devcomm_group_begin, struct devcomm *d)
 NEVER(void, devcomm_group_end, struct devcomm *d)

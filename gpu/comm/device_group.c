@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's operations of all groups are queued on QUEUE_COMM, in the order of the
- * calls: on queues of their own, two that wait for different peers could each occupy
- * a device that the other needs.
+ * NCCL's operations of all groups are queued on QUEUE_COMM, in the order of the calls: on queues
+ * of their own, two that wait for different peers could each occupy a device that the other
+ * needs.
  */
 #include "gpu/comm/device_group.h"
 
@@ -23,8 +23,7 @@ static int take_events(struct device_group *g, struct errmsg *err)
 	return g->before && g->after && g->equal ? 0 : errmsg_nomem(err, NULL);
 }
 
-int device_group_connect(struct device_group *g, struct backend *b,
-			 struct errmsg *err)
+int device_group_connect(struct device_group *g, struct backend *b, struct errmsg *err)
 {
 	int rc;
 
@@ -97,15 +96,13 @@ static bool is_direct(struct device_group *g)
 }
 
 /* What an operation of one rank alone does. */
-static void keep(struct device_group *g, void *to, const void *from,
-		 size_t bytes)
+static void keep(struct device_group *g, void *to, const void *from, size_t bytes)
 {
 	if (to != from)
 		g->b->ops->copy(g->b, QUEUE_COMPUTE, to, from, bytes);
 }
 
-void device_group_sum(struct device_group *g, void *x, size_t n,
-		      enum dtype dtype)
+void device_group_sum(struct device_group *g, void *x, size_t n, enum dtype dtype)
 {
 	if (is_direct(g))
 		devcomm_sum(g->direct, x, n, dtype);
@@ -115,8 +112,8 @@ void device_group_sum(struct device_group *g, void *x, size_t n,
 		comm_sum(g->comm, x, n, dtype);
 }
 
-void device_group_reduce_scatter(struct device_group *g, const void *parts,
-				 const size_t *n, enum dtype dtype, void *mine)
+void device_group_reduce_scatter(struct device_group *g, const void *parts, const size_t *n,
+				 enum dtype dtype, void *mine)
 {
 	if (is_direct(g))
 		devcomm_reduce_scatter(g->direct, parts, n, dtype, mine);
@@ -126,8 +123,8 @@ void device_group_reduce_scatter(struct device_group *g, const void *parts,
 		keep(g, mine, parts, n[0] * dtype_size(dtype));
 }
 
-void device_group_all_gather(struct device_group *g, const void *mine,
-			     const size_t *bytes, void *all)
+void device_group_all_gather(struct device_group *g, const void *mine, const size_t *bytes,
+			     void *all)
 {
 	if (is_direct(g))
 		devcomm_all_gather(g->direct, mine, bytes, all);
@@ -137,8 +134,7 @@ void device_group_all_gather(struct device_group *g, const void *mine,
 		keep(g, all, mine, bytes[0]);
 }
 
-void device_group_all_to_all(struct device_group *g, const void *parts,
-			     void *all, size_t bytes)
+void device_group_all_to_all(struct device_group *g, const void *parts, void *all, size_t bytes)
 {
 	if (is_direct(g))
 		devcomm_all_to_all(g->direct, parts, all, bytes);
@@ -146,8 +142,8 @@ void device_group_all_to_all(struct device_group *g, const void *parts,
 		comm_all_to_all(g->comm, parts, all, bytes);
 }
 
-void device_group_exchange(struct device_group *g, unsigned peer,
-			   const void *out, void *in, size_t bytes)
+void device_group_exchange(struct device_group *g, unsigned peer, const void *out, void *in,
+			   size_t bytes)
 {
 	if (is_direct(g))
 		devcomm_exchange(g->direct, peer, out, in, bytes);
@@ -155,13 +151,11 @@ void device_group_exchange(struct device_group *g, unsigned peer,
 		comm_exchange(g->comm, peer, out, in, bytes);
 }
 
-static void gather(const struct backend_group *group, const float *mine,
-		   size_t n, float *all)
+static void gather(const struct backend_group *group, const float *mine, size_t n, float *all)
 {
 	struct device_group *const g = group->ctx;
 
-	device_group_all_gather(g, mine,
-				device_group_equal(g, n * sizeof(*mine)), all);
+	device_group_all_gather(g, mine, device_group_equal(g, n * sizeof(*mine)), all);
 	device_group_wait(g);
 }
 

@@ -5,9 +5,8 @@
 #include <stddef.h>
 
 /*
- * Pieces of `n[rank]` elements, end to end, that ranks exchange.  Large ones
- * are exchanged in windows: the window at `at` has elements [at, at + width) of
- * each piece.
+ * Pieces of `n[rank]` elements, end to end, that ranks exchange.  Large ones are exchanged in
+ * windows: the window at `at` has elements [at, at + width) of each piece.
  */
 static inline size_t pieces_within(size_t n, size_t at, size_t width)
 {

@@ -8,8 +8,8 @@
 #include "gpu/backend/backend.h"
 #include "gpu/comm/devcomm.h"
 
-int topology_init(struct topology *t, struct comm *world,
-		  const struct topology_sizes *sizes, struct errmsg *err)
+int topology_init(struct topology *t, struct comm *world, const struct topology_sizes *sizes,
+		  struct errmsg *err)
 {
 	const unsigned tensor = sizes->tensor, pipe = sizes->pipe;
 	const unsigned of_rows = tensor * sizes->sequence;
@@ -22,11 +22,9 @@ int topology_init(struct topology *t, struct comm *world,
 		unsigned group;
 	} groups[] = {
 		{ &t->tensor, &t->tensor_device, rank / tensor },
-		{ &t->sequence, &t->sequence_device,
-		  rank / of_rows * tensor + rank % tensor },
+		{ &t->sequence, &t->sequence_device, rank / of_rows * tensor + rank % tensor },
 		{ &t->data, NULL, stage * of_rows + rank % of_rows },
-		{ &t->replicas, &t->replicas_device,
-		  stage * tensor + rank % tensor },
+		{ &t->replicas, &t->replicas_device, stage * tensor + rank % tensor },
 		{ &t->pipe, &t->pipe_device, rank % of_stage },
 		{ &t->ends, &t->ends_device, rank % of_stage * 2 + between },
 	};
@@ -59,10 +57,9 @@ void topology_done(struct topology *t)
 
 static struct device_group *device_group(struct topology *t, size_t i)
 {
-	struct device_group *const all[DEVICE_GROUPS] = {
-		&t->tensor_device, &t->sequence_device, &t->pipe_device,
-		&t->ends_device, &t->replicas_device
-	};
+	struct device_group *const all[DEVICE_GROUPS] = { &t->tensor_device, &t->sequence_device,
+							  &t->pipe_device, &t->ends_device,
+							  &t->replicas_device };
 
 	return all[i];
 }
@@ -72,9 +69,7 @@ int topology_connect(struct topology *t, struct backend *b, struct errmsg *err)
 	int rc = devcomm_check_devices(t->world, b, err);
 
 	for (size_t i = 0; i < DEVICE_GROUPS && !rc; i++)
-		rc = comm_agree(t->world,
-				device_group_connect(device_group(t, i), b, err),
-				err);
+		rc = comm_agree(t->world, device_group_connect(device_group(t, i), b, err), err);
 	if (rc)
 		topology_disconnect(t);
 	return rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Command lines.  They are parsed twice: a model and a DeepSpeed configuration
- * set many values, which any flag, earlier or later on the command line,
- * overrides.  Derived values come last.
+ * Command lines.  They are parsed twice: a model and a DeepSpeed configuration set many values,
+ * which any flag, earlier or later on the command line, overrides.  Derived values come last.
  */
 #include "gpu/config/config.h"
 
@@ -38,8 +37,8 @@ static void config_print_help(bool all)
 }
 
 /* Handle the flags that other flags override. */
-static int set_early(const struct parse *p, enum setting_kind kind,
-		     const char *text, struct errmsg *err)
+static int set_early(const struct parse *p, enum setting_kind kind, const char *text,
+		     struct errmsg *err)
 {
 	struct errmsg why;
 
@@ -58,8 +57,7 @@ static int set_early(const struct parse *p, enum setting_kind kind,
 		return config_read_json(p->config, text, p->verbose, err);
 	case SETTING_MODEL:
 		return gpt2_preset(text, &p->config->model, &why)
-			       ? errmsg_set(err, -EINVAL, "--model: %s",
-					    why.text)
+			       ? errmsg_set(err, -EINVAL, "--model: %s", why.text)
 			       : 0;
 	default:
 		return 0;
@@ -69,10 +67,8 @@ static int set_early(const struct parse *p, enum setting_kind kind,
 /* getopt_long's code for flag 0; smaller ones are characters. */
 #define FLAG_CODE 256
 
-/* Report the argument that getopt_long has just rejected; `code` is ':' or
- * '?'. */
-static int refuse(char **argv, const struct option *options, int code,
-		  struct errmsg *err)
+/* Report the argument that getopt_long has just rejected; `code` is ':' or '?'. */
+static int refuse(char **argv, const struct option *options, int code, struct errmsg *err)
 {
 	const char *const word = argv[optind - 1];
 	struct errmsg why;
@@ -82,8 +78,7 @@ static int refuse(char **argv, const struct option *options, int code,
 	if (optopt >= FLAG_CODE)
 		return errmsg_set(err, -EINVAL, "%s: takes no value", word);
 	suggest_option(options, word, &why);
-	return errmsg_set(err, -EINVAL, "%s: %s (--help=all lists all)", word,
-			  why.text);
+	return errmsg_set(err, -EINVAL, "%s: %s (--help=all lists all)", word, why.text);
 }
 
 /* Discard values of the configuration that a flag replaces. */
@@ -114,18 +109,15 @@ static void make_options(struct option options[SETTINGS + 1])
 				.name = settings[i].flag,
 				.has_arg = setting_value_is_optional(&settings[i])
 						   ? optional_argument
-					   : setting_takes_value(&settings[i])
-						   ? required_argument
-						   : no_argument,
+					   : setting_takes_value(&settings[i]) ? required_argument
+									       : no_argument,
 				.val = (int)i + FLAG_CODE,
 			};
 	*to = (struct option){ 0 };
 }
 
-/* One pass over the arguments: with `early` the flags that others override,
- * else those others. */
-static int read_flags(const struct parse *p, int argc, char **argv, bool early,
-		      struct errmsg *err)
+/* One pass over the arguments: with `early` the flags that others override, else those others. */
+static int read_flags(const struct parse *p, int argc, char **argv, bool early, struct errmsg *err)
 {
 	struct option options[SETTINGS + 1];
 	struct errmsg where;
@@ -134,8 +126,7 @@ static int read_flags(const struct parse *p, int argc, char **argv, bool early,
 	make_options(options);
 	opterr = 0;
 	optind = 0; /* GNU: reinitialise */
-	while (!rc &&
-	       (code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+	while (!rc && (code = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
 		const struct setting *s;
 
 		if (code == ':' || code == '?')
@@ -145,8 +136,7 @@ static int read_flags(const struct parse *p, int argc, char **argv, bool early,
 			rc = set_early(p, s ? s->kind : SETTING_HELP, s ? optarg : NULL, err);
 			continue;
 		}
-		errmsg_set(&where, 0, "--%s %s:", s->flag,
-			   optarg && *optarg ? optarg : "''");
+		errmsg_set(&where, 0, "--%s %s:", s->flag, optarg && *optarg ? optarg : "''");
 		rc = setting_set(p->config, s, where.text, optarg, err);
 		config_forget(p->config, s);
 	}
@@ -163,12 +153,11 @@ static int set_defaults(struct config *c, struct errmsg *err)
 		.scaler = { .initial = 65536, .dynamic = true },
 		.keys = { .max_lr = NAN },
 	};
-	return settings_init(c, err)
-		       ?: gpt2_preset(c->model_name, &c->model, err);
+	return settings_init(c, err) ?: gpt2_preset(c->model_name, &c->model, err);
 }
 
-int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
-		 bool verbose, struct errmsg *err)
+int config_parse(struct config *c, int argc, char **argv, unsigned ranks, bool verbose,
+		 struct errmsg *err)
 {
 	const struct parse p = { .config = c, .verbose = verbose };
 	const int rc = set_defaults(c, err)

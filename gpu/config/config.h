@@ -14,8 +14,8 @@ struct errmsg;
 
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
 
-/* Where an optimizer stores its step count, and in which type.  Kinds of Adam
- * differ in it, and a resumed run must keep the checkpoint's. */
+/* Where an optimizer stores its step count, and in which type.  Kinds of Adam differ in it, and a
+ * resumed run must keep the checkpoint's. */
 enum optimizer_flavor {
 	OPTIMIZER_TORCH,         /* per parameter, a 0-d float32 tensor */
 	OPTIMIZER_DEEPSPEED_CPU, /* per parameter, an int */
@@ -32,9 +32,8 @@ struct optimizer_config {
 	enum decay decay;
 };
 
-/* The schedule after warm-up: constant, or a decay to the last step along a
- * cosine or a line.  WARMUP, COSINE and LINEAR are DeepSpeed's WarmupLR,
- * WarmupCosineLR and WarmupDecayLR. */
+/* The schedule after warm-up: constant, or a decay to the last step along a cosine or a line.
+ * WARMUP, COSINE and LINEAR are DeepSpeed's WarmupLR, WarmupCosineLR and WarmupDecayLR. */
 enum lr_schedule_kind {
 	SCHEDULE_CONSTANT,
 	SCHEDULE_WARMUP,
@@ -61,8 +60,8 @@ struct loss_scaler_config {
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
 
-/* Keys of a DeepSpeed configuration that decide several settings, or in which those
- * have other units. */
+/* Keys of a DeepSpeed configuration that decide several settings, or in which those have other
+ * units. */
 struct deepspeed_keys {
 	bool bf16, bfloat16, fp16;
 	double loss_scale; /* 0: dynamic */
@@ -72,16 +71,15 @@ struct deepspeed_keys {
 	char *offload_device;
 	struct lr_schedule_config schedule; /* CONSTANT: not given */
 	double max_lr;                      /* NaN: not given */
-	/* The schedule's ends as fractions of the learning rate, which flags may
-	 * still set. */
+	/* The schedule's ends as fractions of the learning rate, which flags may still set. */
 	double start_ratio, min_ratio;
 };
 
 /* Whether steps are recorded and replayed: AUTO, where they can be. */
 enum cuda_graph { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
-/* The configuration of a run: flags override a DeepSpeed JSON configuration,
- * which overrides defaults.  Strings are owned. */
+/* The configuration of a run: flags override a DeepSpeed JSON configuration, which overrides
+ * defaults.  Strings are owned. */
 struct config {
 	char *model_name;
 	struct gpt2_config model;
@@ -124,11 +122,11 @@ struct config {
 	char *checkpoint_dir;         /* NULL: save nothing */
 	uint64_t checkpoint_interval; /* 0: after the last step only */
 	unsigned keep_last;           /* 0: all */
-	char *resume_dir;     /* NULL: a new run; --resume without DIR means
+	char *resume_dir;             /* NULL: a new run; --resume without DIR means
 			       * checkpoint_dir */
-	char *source_options; /* of its servers; may be NULL */
-	char *checkpoint_tag; /* to resume from; NULL: the newest */
-	bool universal;       /* resume from a universal checkpoint */
+	char *source_options;         /* of its servers; may be NULL */
+	char *checkpoint_tag;         /* to resume from; NULL: the newest */
+	bool universal;               /* resume from a universal checkpoint */
 	bool no_load_optimizer_states;
 	bool ignore_missing_optim;
 	char *rules;               /* file of merge rules, or NULL */
@@ -147,13 +145,13 @@ struct config {
  * a message.  Unknown keys of the JSON file are reported on stderr if
  * `verbose`.  If the result is not 0, nothing needs to be freed.
  */
-int config_parse(struct config *c, int argc, char **argv, unsigned ranks,
-		 bool verbose, struct errmsg *err);
+int config_parse(struct config *c, int argc, char **argv, unsigned ranks, bool verbose,
+		 struct errmsg *err);
 void config_done(struct config *c);
 
-/* A number that differs where the values of flags differ, but for the names of files
- * and directories, which may be other ones on another machine: of these it counts
- * whether they are given. */
+/* A number that differs where the values of flags differ, but for the names of files and
+ * directories, which may be other ones on another machine: of these it counts whether they are
+ * given. */
 uint64_t config_digest(struct config *c);
 
 #endif

@@ -18,8 +18,8 @@ struct errmsg;
 #define CONFIG_SIZE_LIMIT (1u << 22)
 
 /*
- * The settings of uctrain as a table: the flag, the key of DeepSpeed's configuration,
- * the type, where the value is stored, its range and default, and the line of --help.
+ * The settings of uctrain as a table: the flag, the key of DeepSpeed's configuration, the type,
+ * where the value is stored, its range and default, and the line of --help.
  */
 struct choice {
 	const char *name; /* NULL: the end */
@@ -54,9 +54,9 @@ struct setting {
 	double min, max; /* of numbers */
 	const struct choice *choices;
 	const char *initial; /* the default, as a flag's value; NULL: 0 */
-	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the
-	 * description; before them + if the flag is one of those that are needed most.  NULL
-	 * without a flag. */
+	/* The value's placeholder, "[=...]" if it may be left out, a tab, and the description;
+	 * before them + if the flag is one of those that are needed most.  NULL without a
+	 * flag. */
 	const char *help;
 };
 
@@ -66,11 +66,10 @@ extern const struct setting settings[SETTINGS];
 bool setting_takes_value(const struct setting *s);
 bool setting_value_is_optional(const struct setting *s);
 
-/* Store a value in the configuration; flags with their own handling are left
- * alone.  `text` is NULL if the flag has no value. -EINVAL: "WHERE must be", and what
- * is allowed. */
-int setting_set(struct config *c, const struct setting *s, const char *where,
-		const char *text, struct errmsg *err);
+/* Store a value in the configuration; flags with their own handling are left alone.  `text` is
+ * NULL if the flag has no value. -EINVAL: "WHERE must be", and what is allowed. */
+int setting_set(struct config *c, const struct setting *s, const char *where, const char *text,
+		struct errmsg *err);
 
 /* Set a value of each setting that has a default. */
 int settings_init(struct config *c, struct errmsg *err);
@@ -81,21 +80,17 @@ char **setting_text(struct config *c, const struct setting *s);
 /* Replace an owned string. */
 int setting_set_text(char **out, const char *text, struct errmsg *err);
 
-/* Print a line for each flag to stdout: for those that are needed most, or for all, in
- * groups. */
+/* Print a line for each flag to stdout: for those that are needed most, or for all, in groups. */
 void settings_print(bool all);
 
 /*
- * Apply the DeepSpeed configuration in the file `path`, and store its text in
- * c->deepspeed_json.  Batch sizes that it leaves to be derived stay 0. -EINVAL
- * for invalid JSON, with line and column; unknown keys are reported on stderr
- * if `verbose`.
+ * Apply the DeepSpeed configuration in the file `path`, and store its text in c->deepspeed_json.
+ * Batch sizes that it leaves to be derived stay 0. -EINVAL for invalid JSON, with line and
+ * column; unknown keys are reported on stderr if `verbose`.
  */
-int config_read_json(struct config *c, const char *path, bool verbose,
-		     struct errmsg *err);
+int config_read_json(struct config *c, const char *path, bool verbose, struct errmsg *err);
 
-/* Set what follows from other values on `ranks` ranks, and refuse what does not go
- * together. */
+/* Set what follows from other values on `ranks` ranks, and refuse what does not go together. */
 int config_settle(struct config *c, unsigned ranks, struct errmsg *err);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's configuration. "auto", which Hugging Face's trainer replaces by
- * its own arguments, counts as not given.
+ * DeepSpeed's configuration. "auto", which Hugging Face's trainer replaces by its own arguments,
+ * counts as not given.
  *
- * If the file has an object, values that the object lacks get DeepSpeed's
- * defaults.
+ * If the file has an object, values that the object lacks get DeepSpeed's defaults.
  */
 #include "gpu/config/config_impl.h"
 
@@ -53,17 +52,14 @@ static const struct object objects[] = {
 	{ "bf16", "check_grad_overflow immediate_grad_update",
 	  "bf16_master_weights_and_grads bf16_optimizer_states" },
 	{ "bfloat16", "", "" },
-	{ "checkpoint",
-	  "parallel_write tag_validation use_node_local_storage writer", "" },
+	{ "checkpoint", "parallel_write tag_validation use_node_local_storage writer", "" },
 	{ "compression_training", "", "enabled" },
 	{ "curriculum_learning", "", "enabled" },
 	{ "data_efficiency", "", "enabled" },
 	{ "eigenvalue", "", "enabled" },
-	{ "fp16", "auto_cast",
-	  "consecutive_hysteresis fp16_master_weights_and_grads" },
+	{ "fp16", "auto_cast", "consecutive_hysteresis fp16_master_weights_and_grads" },
 	{ "optimizer", "legacy_fusion", "" },
-	{ "optimizer.params",
-	  "bias_correction foreach fp32_optimizer_states fused",
+	{ "optimizer.params", "bias_correction foreach fp32_optimizer_states fused",
 	  "amsgrad maximize" },
 	{ "progressive_layer_drop", "", "enabled" },
 	{ "quantize_training", "", "enabled" },
@@ -129,13 +125,11 @@ struct json {
 static bool is_given(const cJSON *value)
 {
 	return value && !cJSON_IsNull(value) &&
-	       !(cJSON_IsString(value) &&
-		 strcmp(value->valuestring, "auto") == 0);
+	       !(cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0);
 }
 
 /* The value as a flag's; "" if a value of this type is none that the setting can have. */
-static const char *text_of(const struct setting *s, const cJSON *value,
-			   char buf[VALUE_LEN])
+static const char *text_of(const struct setting *s, const cJSON *value, char buf[VALUE_LEN])
 {
 	*buf = '\0';
 	switch (s->kind) {
@@ -144,15 +138,11 @@ static const char *text_of(const struct setting *s, const cJSON *value,
 	case SETTING_TEXT:
 		return cJSON_IsString(value) ? value->valuestring : "";
 	case SETTING_ON:
-		return !cJSON_IsBool(value)  ? ""
-		       : cJSON_IsTrue(value) ? "true"
-					     : "false";
+		return !cJSON_IsBool(value) ? "" : cJSON_IsTrue(value) ? "true" : "false";
 	case SETTING_BETAS:
 		if (cJSON_IsArray(value) && cJSON_GetArraySize(value) == 2 &&
-		    cJSON_IsNumber(value->child) &&
-		    cJSON_IsNumber(value->child->next))
-			snprintf(buf, VALUE_LEN, "%.17g,%.17g",
-				 value->child->valuedouble,
+		    cJSON_IsNumber(value->child) && cJSON_IsNumber(value->child->next))
+			snprintf(buf, VALUE_LEN, "%.17g,%.17g", value->child->valuedouble,
 				 value->child->next->valuedouble);
 		return buf;
 	default:
@@ -174,16 +164,13 @@ static void note_unknown(struct json *j, const char *path)
 {
 	struct errmsg sofar = j->unknown;
 
-	errmsg_set(&j->unknown, 0, "%s%s%s", sofar.text,
-		   *sofar.text ? ", " : "", path);
+	errmsg_set(&j->unknown, 0, "%s%s%s", sofar.text, *sofar.text ? ", " : "", path);
 }
 
-static int walk(struct json *j, const cJSON *object, const struct object *of,
-		struct errmsg *err);
+static int walk(struct json *j, const cJSON *object, const struct object *of, struct errmsg *err);
 
 /* `path` is that of `value` in the object `of`. */
-static int check_item(struct json *j, const cJSON *value,
-		      const struct object *of, const char *path,
+static int check_item(struct json *j, const cJSON *value, const struct object *of, const char *path,
 		      struct errmsg *err)
 {
 	const struct setting *const s = setting_of(path);
@@ -193,31 +180,26 @@ static int check_item(struct json *j, const cJSON *value,
 
 	if (s && is_given(value)) {
 		errmsg_set(&where, 0, "%s: %s", j->file, path);
-		return setting_set(j->config, s, where.text,
-				   text_of(s, value, buf), err);
+		return setting_set(j->config, s, where.text, text_of(s, value, buf), err);
 	}
 	if (inner && cJSON_IsObject(value))
 		return walk(j, value, inner, err);
 	if (inner && is_given(value))
-		return errmsg_set(err, -EINVAL, "%s: %s must be an object",
-				  j->file, path);
+		return errmsg_set(err, -EINVAL, "%s: %s must be an object", j->file, path);
 	if (s || inner)
 		return 0;
 	if (has_word(of->unsupported, value->string))
-		return cJSON_IsTrue(value) ? errmsg_set(err, -ENOTSUP,
-							"%s: uctrain has no %s",
-							j->file, path)
-					   : 0;
-	if (strcmp(of->irrelevant, "*") != 0 &&
-	    !has_word(of->irrelevant, value->string))
+		return cJSON_IsTrue(value)
+			       ? errmsg_set(err, -ENOTSUP, "%s: uctrain has no %s", j->file, path)
+			       : 0;
+	if (strcmp(of->irrelevant, "*") != 0 && !has_word(of->irrelevant, value->string))
 		note_unknown(j, path);
 	return 0;
 }
 
-/* Take over the values of an object.  Recursion is bounded: it follows only paths of the
- * table of objects. */
-static int walk(struct json *j, const cJSON *object, const struct object *of,
-		struct errmsg *err)
+/* Take over the values of an object.  Recursion is bounded: it follows only paths of the table of
+ * objects. */
+static int walk(struct json *j, const cJSON *object, const struct object *of, struct errmsg *err)
 {
 	const cJSON *value;
 	char path[PATH_LEN];
@@ -225,8 +207,8 @@ static int walk(struct json *j, const cJSON *object, const struct object *of,
 
 	cJSON_ArrayForEach(value, object)
 	{
-		const int n = snprintf(path, sizeof(path), "%s%s%s", of->path,
-				       *of->path ? "." : "", value->string);
+		const int n = snprintf(path, sizeof(path), "%s%s%s", of->path, *of->path ? "." : "",
+				       value->string);
 
 		if (n >= (int)sizeof(path))
 			note_unknown(j, path);
@@ -244,8 +226,7 @@ static int apply_dtype(struct config *c, const char *file, struct errmsg *err)
 	const bool bf16 = k->bf16 || k->bfloat16;
 
 	if (bf16 && k->fp16)
-		return errmsg_set(err, -EINVAL,
-				  "%s: bf16 and fp16 are both enabled", file);
+		return errmsg_set(err, -EINVAL, "%s: bf16 and fp16 are both enabled", file);
 	if (bf16 || k->fp16)
 		c->dtype = bf16 ? DTYPE_BF16 : DTYPE_F16;
 	c->scaler.dynamic = k->loss_scale == 0;
@@ -253,35 +234,29 @@ static int apply_dtype(struct config *c, const char *file, struct errmsg *err)
 	return 0;
 }
 
-/* The kind of Adam that DeepSpeed would choose, which decides how steps are
- * stored. */
+/* The kind of Adam that DeepSpeed would choose, which decides how steps are stored. */
 static enum optimizer_flavor flavor_of(const struct deepspeed_keys *k)
 {
 	if (k->torch_adam)
 		return OPTIMIZER_TORCH;
-	if (k->cpu_offload ||
-	    (k->offload_device && strcmp(k->offload_device, "none") != 0))
+	if (k->cpu_offload || (k->offload_device && strcmp(k->offload_device, "none") != 0))
 		return OPTIMIZER_DEEPSPEED_CPU;
 	return OPTIMIZER_APEX;
 }
 
-/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has
- * its own default for weight decay: torch's AdamW decays, the others do not.  `o` has
- * the defaults of one that is not named. */
+/* DeepSpeed's Adam is AdamW unless adam_w_mode is false.  A named optimizer has its own default
+ * for weight decay: torch's AdamW decays, the others do not.  `o` has the defaults of one that is
+ * not named. */
 static void apply_optimizer(struct config *c, struct optimizer_config o)
 {
 	const struct deepspeed_keys *const k = &c->keys;
-	const bool decoupled =
-		k->optimizer == OPTIMIZER_ADAMW + 1 || k->adam_w_mode;
+	const bool decoupled = k->optimizer == OPTIMIZER_ADAMW + 1 || k->adam_w_mode;
 
 	if (k->optimizer) {
 		c->optimizer.kind = decoupled ? OPTIMIZER_ADAMW : OPTIMIZER_ADAM;
 		c->optimizer.flavor = flavor_of(k);
 		o.lr = 1e-3;
-		o.weight_decay =
-			decoupled && c->optimizer.flavor == OPTIMIZER_TORCH
-				? 0.01
-				: 0;
+		o.weight_decay = decoupled && c->optimizer.flavor == OPTIMIZER_TORCH ? 0.01 : 0;
 	}
 	if (isnan(c->optimizer.lr))
 		c->optimizer.lr = o.lr;
@@ -302,8 +277,7 @@ static void apply_scheduler(struct config *c)
 		*lr = !isnan(k->max_lr) ? k->max_lr : isnan(*lr) ? 1e-3 : *lr;
 }
 
-static int config_json_apply(struct json *j, const cJSON *root,
-			     struct errmsg *err)
+static int config_json_apply(struct json *j, const cJSON *root, struct errmsg *err)
 {
 	struct config *const c = j->config;
 	const struct optimizer_config before = c->optimizer;
@@ -321,8 +295,7 @@ static int config_json_apply(struct json *j, const cJSON *root,
 	return apply_dtype(c, j->file, err);
 }
 
-static int no_json(const char *path, const char *text, const char *at,
-		   struct errmsg *err)
+static int no_json(const char *path, const char *text, const char *at, struct errmsg *err)
 {
 	unsigned line = 1, column = 1;
 
@@ -330,28 +303,23 @@ static int no_json(const char *path, const char *text, const char *at,
 		column = *p == '\n' ? 1 : column + 1;
 		line += *p == '\n';
 	}
-	return errmsg_set(err, -EINVAL,
-			  "%s: near line %u, column %u: no valid JSON", path,
-			  line, column);
+	return errmsg_set(err, -EINVAL, "%s: near line %u, column %u: no valid JSON", path, line,
+			  column);
 }
 
-static int config_json_parse(const char *path, const char *text, size_t len,
-			     cJSON **root, struct errmsg *err)
+static int config_json_parse(const char *path, const char *text, size_t len, cJSON **root,
+			     struct errmsg *err)
 {
 	const char *end = NULL;
 
 	*root = cJSON_ParseWithOpts(text, &end, true);
 	/* cJSON stops at a NUL within the text. */
 	if (!*root || end != text + len)
-		return no_json(path, text,
-			       end && end < text + len ? end : text + len, err);
-	return cJSON_IsObject(*root)
-		       ? 0
-		       : errmsg_set(err, -EINVAL, "%s: is no JSON object", path);
+		return no_json(path, text, end && end < text + len ? end : text + len, err);
+	return cJSON_IsObject(*root) ? 0 : errmsg_set(err, -EINVAL, "%s: is no JSON object", path);
 }
 
-int config_read_json(struct config *c, const char *path, bool verbose,
-		     struct errmsg *err)
+int config_read_json(struct config *c, const char *path, bool verbose, struct errmsg *err)
 {
 	struct json j = { .file = path, .config = c, .unknown = { "" } };
 	struct errmsg why = { "" };
@@ -363,13 +331,11 @@ int config_read_json(struct config *c, const char *path, bool verbose,
 			       ?: config_json_apply(&j, root, &why);
 
 	if (!rc && verbose && *j.unknown.text)
-		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n",
-			path, j.unknown.text);
+		fprintf(stderr, "uctrain: %s: unknown keys, ignored: %s\n", path, j.unknown.text);
 	cJSON_Delete(root);
 	if (rc) {
 		free(text);
-		return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s",
-				  why.text);
+		return errmsg_set(err, rc, "--" CONFIG_JSON_FLAG " %s", why.text);
 	}
 	free(c->deepspeed_json);
 	c->deepspeed_json = text;

@@ -13,8 +13,7 @@
 
 bool setting_takes_value(const struct setting *s)
 {
-	return s->kind != SETTING_ON && s->kind != SETTING_HELP &&
-	       s->kind != SETTING_VERSION;
+	return s->kind != SETTING_ON && s->kind != SETTING_HELP && s->kind != SETTING_VERSION;
 }
 
 bool setting_value_is_optional(const struct setting *s)
@@ -64,21 +63,18 @@ uint64_t config_digest(struct config *c)
 		size_t n = s->size;
 
 		if (text) {
-			const bool path = s->kind == SETTING_TEXT ||
-					  s->kind == SETTING_RESUME;
+			const bool path = s->kind == SETTING_TEXT || s->kind == SETTING_RESUME;
 
 			p = !*text ? "" : path ? "given" : *text;
 			n = strlen(p);
 		}
-		digest = XXH3_64bits_withSeed(p, n,
-					      digest + (size_t)(s - settings));
+		digest = XXH3_64bits_withSeed(p, n, digest + (size_t)(s - settings));
 	}
 	return digest;
 }
 
 /* Store a number, a choice or a truth value. */
-static void setting_store(struct config *c, const struct setting *s,
-			  double value)
+static void setting_store(struct config *c, const struct setting *s, double value)
 {
 	void *const at = (char *)c + s->at;
 
@@ -101,8 +97,8 @@ static void setting_store(struct config *c, const struct setting *s,
 	}
 }
 
-static int set_number(struct config *c, const struct setting *s,
-		      const char *text, struct errmsg *want)
+static int set_number(struct config *c, const struct setting *s, const char *text,
+		      struct errmsg *want)
 {
 	const bool whole = s->kind == SETTING_UINT || s->kind == SETTING_U64;
 	char *end;
@@ -111,8 +107,7 @@ static int set_number(struct config *c, const struct setting *s,
 	if (end == text || *end || !(value >= s->min && value <= s->max) ||
 	    (whole && text[strspn(text, "0123456789")]))
 		return errmsg_set(want, -EINVAL, "%s from %.16g to %.16g",
-				  whole ? "an integer" : "a number", s->min,
-				  s->max);
+				  whole ? "an integer" : "a number", s->min, s->max);
 	setting_store(c, s, value);
 	return 0;
 }
@@ -123,31 +118,27 @@ static int set_betas(const char *text, double *out, struct errmsg *want)
 		char *end;
 		const double beta = strtod(text, &end);
 
-		if (end == text || *end != (i ? '\0' : ',') ||
-		    !(beta >= 0 && beta < 1))
-			return errmsg_set(
-				want, -EINVAL,
-				"two numbers from 0 to less than 1, such as 0.9,0.999");
+		if (end == text || *end != (i ? '\0' : ',') || !(beta >= 0 && beta < 1))
+			return errmsg_set(want, -EINVAL,
+					  "two numbers from 0 to less than 1, such as 0.9,0.999");
 		out[i] = beta;
 		text = end + 1;
 	}
 	return 0;
 }
 
-static int set_choice(struct config *c, const struct setting *s,
-		      const char *text, struct errmsg *want)
+static int set_choice(struct config *c, const struct setting *s, const char *text,
+		      struct errmsg *want)
 {
 	char names[64] = "";
 
 	for (const struct choice *of = s->choices; of->name; of++) {
-		if ((s->kind == SETTING_CHOICE_ANY_CASE
-			     ? strcasecmp(text, of->name)
-			     : strcmp(text, of->name)) == 0) {
+		if ((s->kind == SETTING_CHOICE_ANY_CASE ? strcasecmp(text, of->name)
+							: strcmp(text, of->name)) == 0) {
 			setting_store(c, s, of->value);
 			return 0;
 		}
-		snprintf(names + strlen(names), sizeof(names) - strlen(names),
-			 "%s%s",
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s",
 			 of == s->choices ? ""
 			 : of[1].name     ? ", "
 					  : " or ",
@@ -156,8 +147,7 @@ static int set_choice(struct config *c, const struct setting *s,
 	return errmsg_set(want, -EINVAL, "%s", names);
 }
 
-static int set_on(struct config *c, const struct setting *s, const char *text,
-		  struct errmsg *want)
+static int set_on(struct config *c, const struct setting *s, const char *text, struct errmsg *want)
 {
 	if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
 		return errmsg_set(want, -EINVAL, "true or false");
@@ -176,20 +166,17 @@ int setting_set_text(char **out, const char *text, struct errmsg *err)
 	return 0;
 }
 
-static int set_text(const struct setting *s, const char *text, char **out,
-		    struct errmsg *want)
+static int set_text(const struct setting *s, const char *text, char **out, struct errmsg *want)
 {
 	if (!*text)
 		return errmsg_set(want, -EINVAL, "a string that is not empty");
-	if (s->kind == SETTING_NAME &&
-	    (!names_is_file(text) || strlen(text) > 200))
-		return errmsg_set(want, -EINVAL,
-				  "a name without slashes, of at most 200 bytes");
+	if (s->kind == SETTING_NAME && (!names_is_file(text) || strlen(text) > 200))
+		return errmsg_set(want, -EINVAL, "a name without slashes, of at most 200 bytes");
 	return setting_set_text(out, text, want);
 }
 
-static int set_value(struct config *c, const struct setting *s,
-		     const char *text, struct errmsg *want)
+static int set_value(struct config *c, const struct setting *s, const char *text,
+		     struct errmsg *want)
 {
 	void *const at = (char *)c + s->at;
 
@@ -217,8 +204,8 @@ static int set_value(struct config *c, const struct setting *s,
 	}
 }
 
-int setting_set(struct config *c, const struct setting *s, const char *where,
-		const char *text, struct errmsg *err)
+int setting_set(struct config *c, const struct setting *s, const char *where, const char *text,
+		struct errmsg *err)
 {
 	struct errmsg want;
 	const int rc = set_value(c, s, text, &want);
@@ -234,7 +221,6 @@ int settings_init(struct config *c, struct errmsg *err)
 
 	for (size_t i = 0; i < SETTINGS && !rc; i++)
 		if (settings[i].initial)
-			rc = setting_set(c, &settings[i], "",
-					 settings[i].initial, err);
+			rc = setting_set(c, &settings[i], "", settings[i].initial, err);
 	return rc;
 }

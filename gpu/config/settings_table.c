@@ -37,8 +37,8 @@
 	{ .flag = name, .kind = SETTING_CHOICE, MEMBER(member), \
 	  .choices = CHOICES(__VA_ARGS__), .initial = value, .help = text }
 
-/* Of DeepSpeed's configuration alone.  gcc 10 calls fields missing where a compound
- * literal comes last. */
+/* Of DeepSpeed's configuration alone.  gcc 10 calls fields missing where a compound literal comes
+ * last. */
 #define KEY(path, member, least, most, value) \
 	NUMBER(NULL, path, member, least, most, value, NULL)
 #define KEY_ON(path, member, value) \

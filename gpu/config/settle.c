@@ -19,30 +19,27 @@
 /* Report a batch that is not a multiple of `unit` rows. */
 static int bad_batch(const struct config *c, unsigned unit, struct errmsg *err)
 {
-	const bool shared = c->tensor_parallel > 1 ||
-			    c->pipeline_parallel > 1 || c->sequence_parallel > 1;
+	const bool shared =
+		c->tensor_parallel > 1 || c->pipeline_parallel > 1 || c->sequence_parallel > 1;
 	const char *const kind = shared ? "data-parallel " : "";
 	const unsigned ranks = c->data_parallel;
 	const unsigned below = c->batch / unit * unit;
 	char micro[64] = "", steps[64] = "", less[16] = "";
 
 	if (c->micro_batch)
-		snprintf(micro, sizeof(micro),
-			 " x --train_micro_batch_size_per_gpu %u",
+		snprintf(micro, sizeof(micro), " x --train_micro_batch_size_per_gpu %u",
 			 c->micro_batch);
 	if (c->accumulation)
-		snprintf(steps, sizeof(steps),
-			 " x gradient_accumulation_steps %u", c->accumulation);
+		snprintf(steps, sizeof(steps), " x gradient_accumulation_steps %u",
+			 c->accumulation);
 	if (below)
 		snprintf(less, sizeof(less), "%u or ", below);
 	if (c->micro_batch && c->accumulation)
-		return REFUSE(
-			err, "--train_batch_size %u: is not %u %sranks%s%s = %u",
-			c->batch, ranks, kind, micro, steps, unit);
-	return REFUSE(
-		err,
-		"--train_batch_size %u: is not a multiple of %u %sranks%s%s; %s%u would work",
-		c->batch, ranks, kind, micro, steps, less, below + unit);
+		return REFUSE(err, "--train_batch_size %u: is not %u %sranks%s%s = %u", c->batch,
+			      ranks, kind, micro, steps, unit);
+	return REFUSE(err,
+		      "--train_batch_size %u: is not a multiple of %u %sranks%s%s; %s%u would work",
+		      c->batch, ranks, kind, micro, steps, less, below + unit);
 }
 
 /* The largest divisor of a rank's rows that does not exceed the default. */
@@ -55,8 +52,8 @@ static unsigned default_micro_batch(unsigned rows)
 	return micro;
 }
 
-/* DeepSpeed's rule: batch = micro batch * accumulation * data-parallel ranks.
- * Values that are not given follow from the others. */
+/* DeepSpeed's rule: batch = micro batch * accumulation * data-parallel ranks. Values that are not
+ * given follow from the others. */
 static int settle_batch(struct config *c, struct errmsg *err)
 {
 	const unsigned ranks = c->data_parallel;
@@ -74,13 +71,11 @@ static int settle_batch(struct config *c, struct errmsg *err)
 		c->batch = (unsigned)unit;
 	if (!c->batch)
 		c->batch = BATCH_DEFAULT;
-	if (c->batch % unit ||
-	    (c->micro_batch && c->accumulation && c->batch != unit))
+	if (c->batch % unit || (c->micro_batch && c->accumulation && c->batch != unit))
 		return bad_batch(c, (unsigned)unit, err);
 	if (!c->micro_batch)
-		c->micro_batch =
-			c->accumulation ? c->batch / (unsigned)unit
-					: default_micro_batch(c->batch / ranks);
+		c->micro_batch = c->accumulation ? c->batch / (unsigned)unit
+						 : default_micro_batch(c->batch / ranks);
 	c->accumulation = c->batch / ranks / c->micro_batch;
 	return 0;
 }
@@ -99,11 +94,9 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	c->data_parallel = ranks;
 	for (size_t i = 0; i < COUNT(kinds); i++) {
 		if (c->data_parallel % kinds[i].size)
-			return REFUSE(
-				err,
-				"--%s %u: does not divide the %u %s of this run",
-				kinds[i].flag, kinds[i].size, c->data_parallel,
-				i ? "groups of ranks" : "ranks");
+			return REFUSE(err, "--%s %u: does not divide the %u %s of this run",
+				      kinds[i].flag, kinds[i].size, c->data_parallel,
+				      i ? "groups of ranks" : "ranks");
 		c->data_parallel /= kinds[i].size;
 	}
 	/* As in DeepSpeed: stage 2 would reduce gradients once per micro-batch. */
@@ -115,9 +108,9 @@ static int settle_ranks(struct config *c, unsigned ranks, struct errmsg *err)
 	return 0;
 }
 
-/* Without ZeRO, DeepSpeed 0.19.8 unscales fp16's gradients though it has not scaled the
- * loss (runtime/fp16/unfused_optimizer.py); and its pipeline engine saves bf16's
- * state for BF16_Optimizer, which cannot load it. */
+/* Without ZeRO, DeepSpeed 0.19.8 unscales fp16's gradients though it has not scaled the loss
+ * (runtime/fp16/unfused_optimizer.py); and its pipeline engine saves bf16's state for
+ * BF16_Optimizer, which cannot load it. */
 static int check_whole(const struct config *c, struct errmsg *err)
 {
 	if (c->dtype == DTYPE_F16)
@@ -132,12 +125,12 @@ static int check_whole(const struct config *c, struct errmsg *err)
 }
 
 /*
- * As Megatron-DeepSpeed: a pipeline engine in stages 0 and 1, with one stage too, but
- * its model alone in stages 2 and 3, where one stage's ranks cut sequences, and of
- * bf16 in stage 0, which only that can load.
+ * As Megatron-DeepSpeed: a pipeline engine in stages 0 and 1, with one stage too, but its model
+ * alone in stages 2 and 3, where one stage's ranks cut sequences, and of bf16 in stage 0, which
+ * only that can load.
  *
- * Its optimizer does not decay biases and norms, and in stage 3 nothing, since it takes
- * all parameters, which are empty when it looks at them, for biases.
+ * Its optimizer does not decay biases and norms, and in stage 3 nothing, since it takes all
+ * parameters, which are empty when it looks at them, for biases.
  */
 static int settle_naming(struct config *c, struct errmsg *err)
 {
@@ -147,8 +140,7 @@ static int settle_naming(struct config *c, struct errmsg *err)
 
 	if (rc || !megatron)
 		return rc;
-	if (c->zero_stage > 1 || whole16 ||
-	    (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
+	if (c->zero_stage > 1 || whole16 || (c->sequence_parallel > 1 && c->pipeline_parallel == 1))
 		c->naming.family = NAMING_MEGATRON_MODEL;
 	c->naming.qkv = c->qkv_order ? c->qkv_order : NAMING_QKV_THIRDS;
 	c->optimizer.decay = c->zero_stage == 3 ? DECAY_NONE : DECAY_MATRICES;
@@ -162,10 +154,8 @@ static int check_rules(const struct config *c, struct errmsg *err)
 	const char *const value = c->rules ? c->rules : c->preset;
 
 	if (value && !c->resume_dir)
-		return REFUSE(
-			err,
-			"--%s %s: says how slices are merged, but there is no --resume",
-			flag, value);
+		return REFUSE(err, "--%s %s: says how slices are merged, but there is no --resume",
+			      flag, value);
 	if (value && c->universal)
 		return REFUSE(
 			err,
@@ -184,9 +174,8 @@ static int settle_resume(struct config *c, struct errmsg *err)
 	if (!c->resume_dir || *c->resume_dir)
 		return 0;
 	if (!c->checkpoint_dir)
-		return REFUSE(
-			err,
-			"--resume: from where? Give --resume=DIR or --checkpoint_dir DIR");
+		return REFUSE(err,
+			      "--resume: from where? Give --resume=DIR or --checkpoint_dir DIR");
 	return setting_set_text(&c->resume_dir, c->checkpoint_dir, err);
 }
 
@@ -204,16 +193,13 @@ static int settle_schedule(struct config *c, struct errmsg *err)
 		s->start_lr = s->min_lr;
 	if (!s->total)
 		s->total = c->steps;
-	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) &&
-	    s->warmup > s->total)
+	if ((s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_LINEAR) && s->warmup > s->total)
 		return REFUSE(err,
-			      "--warmup_steps %" PRIu64
-			      ": is more than the %" PRIu64
+			      "--warmup_steps %" PRIu64 ": is more than the %" PRIu64
 			      " steps of the schedule",
 			      s->warmup, s->total);
 	if (s->kind == SCHEDULE_COSINE && s->min_lr > lr)
-		return REFUSE(err, "--min_lr %g: is more than --lr %g",
-			      s->min_lr, lr);
+		return REFUSE(err, "--min_lr %g: is more than --lr %g", s->min_lr, lr);
 	return 0;
 }
 
@@ -225,24 +211,19 @@ static int check_positions(const struct config *c, struct errmsg *err)
 	const unsigned heads = c->model.n_head / tensor;
 
 	if (c->seq_length > c->model.n_positions)
-		return REFUSE(
-			err,
-			"--seq_length %u: is more than the model's --n_positions %u",
-			c->seq_length, c->model.n_positions);
+		return REFUSE(err, "--seq_length %u: is more than the model's --n_positions %u",
+			      c->seq_length, c->model.n_positions);
 	if (c->cut_residual && tensor == 1)
 		return REFUSE(
 			err,
 			"--sequence_parallel: needs --tensor_model_parallel_size of 2 or more");
 	if (heads % sequence)
-		return REFUSE(
-			err,
-			"--sequence_parallel_size %u: does not divide the %u heads of a rank",
-			sequence, heads);
+		return REFUSE(err,
+			      "--sequence_parallel_size %u: does not divide the %u heads of a rank",
+			      sequence, heads);
 	if (c->seq_length % sequence)
-		return REFUSE(
-			err,
-			"--sequence_parallel_size %u: does not divide --seq_length %u",
-			sequence, c->seq_length);
+		return REFUSE(err, "--sequence_parallel_size %u: does not divide --seq_length %u",
+			      sequence, c->seq_length);
 	if (c->cut_residual && c->seq_length / sequence % tensor)
 		return REFUSE(
 			err,
@@ -268,14 +249,11 @@ static int check_together(const struct config *c, struct errmsg *err)
 {
 	/* Sums that are the same on any ranks are made on hosts, in float64. */
 	if (c->rank_invariant && c->comm_dtype != DTYPE_F32)
-		return REFUSE(
-			err,
-			"--rank_invariant: does not go with --communication_data_type %s",
-			c->comm_dtype == DTYPE_BF16 ? "bf16" : "fp16");
+		return REFUSE(err,
+			      "--rank_invariant: does not go with --communication_data_type %s",
+			      c->comm_dtype == DTYPE_BF16 ? "bf16" : "fp16");
 	if (c->reduce_at_boundary && c->zero_stage == 3)
-		return REFUSE(
-			err,
-			"--reduce_at_boundary: does not go with --zero_stage 3; use 2");
+		return REFUSE(err, "--reduce_at_boundary: does not go with --zero_stage 3; use 2");
 	return 0;
 }
 
@@ -283,9 +261,8 @@ static int check_together(const struct config *c, struct errmsg *err)
 static int name_run(struct config *c, struct errmsg *err)
 {
 	if (c->run_name ||
-	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", c->model_name,
-		     c->tensor_parallel, c->pipeline_parallel, c->data_parallel,
-		     c->sequence_parallel) >= 0)
+	    asprintf(&c->run_name, "%s_tp%u_pp%u_dp%u_sp%u", c->model_name, c->tensor_parallel,
+		     c->pipeline_parallel, c->data_parallel, c->sequence_parallel) >= 0)
 		return 0;
 	c->run_name = NULL;
 	return errmsg_nomem(err, NULL);
@@ -304,8 +281,7 @@ int config_settle(struct config *c, unsigned ranks, struct errmsg *err)
 			       ?: check_together(c, err)
 			       ?: name_run(c, err);
 
-	assert(rc ||
-	       c->batch == c->micro_batch * c->accumulation * c->data_parallel);
+	assert(rc || c->batch == c->micro_batch * c->accumulation * c->data_parallel);
 	if (c->dtype != DTYPE_F16)
 		c->scaler = (struct loss_scaler_config){ 0 };
 	return rc;

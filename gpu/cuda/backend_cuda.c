@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA backend.  Only `sync`, and the copies that backend.h defines as
- * synchronous, wait for the GPU. */
+/* The CUDA backend.  Only `sync`, and the copies that backend.h defines as synchronous, wait for
+ * the GPU. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 #include "gpu/cuda/cuda_ops.h"
 #include "gpu/watch/watch.h"
 
-/* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine,
- * unless the caller knows better. */
+/* Enough rows per chunk for the GEMMs to be at full speed.  The same on every machine, unless the
+ * caller knows better. */
 #define LOGITS_BYTES ((size_t)1 << 30)
 
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason)
@@ -36,8 +36,7 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 	if (e == cudaSuccess)
 		return true;
 	cudaGetLastError(); /* otherwise the next call returns it again */
-	cuda_fail(c, e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, call,
-		  cudaGetErrorString(e));
+	cuda_fail(c, e == cudaErrorMemoryAllocation ? -ENOMEM : -EIO, call, cudaGetErrorString(e));
 	return false;
 }
 
@@ -54,9 +53,7 @@ int cuda_failure(struct cuda *c, struct errmsg *err)
 	const int rc = c->failed;
 
 	c->failed = 0;
-	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device,
-			       c->failure)
-		  : 0;
+	return rc ? errmsg_set(err, rc, "CUDA device %d: %s", c->device, c->failure) : 0;
 }
 
 static int cuda_sync(struct backend *b, struct errmsg *err)
@@ -108,20 +105,19 @@ void *cuda_scratch(struct cuda *c, size_t bytes)
 	return p;
 }
 
-/* Keep freed memory in the pool: returning it to the driver, for every unit of
- * every step, would wait for all queued operations. */
+/* Keep freed memory in the pool: returning it to the driver, for every unit of every step, would
+ * wait for all queued operations. */
 static void keep_memory(struct cuda *c)
 {
 	uint64_t all = UINT64_MAX;
 	cudaMemPool_t pool;
 
 	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device))
-		CUDA_CALL(c, cudaMemPoolSetAttribute, pool,
-			  cudaMemPoolAttrReleaseThreshold, &all);
+		CUDA_CALL(c, cudaMemPoolSetAttribute, pool, cudaMemPoolAttrReleaseThreshold, &all);
 }
 
-static void backend_cuda_copy(struct cuda *c, void *dst, const void *src,
-			      size_t bytes, enum cudaMemcpyKind kind)
+static void backend_cuda_copy(struct cuda *c, void *dst, const void *src, size_t bytes,
+			      enum cudaMemcpyKind kind)
 {
 	/* A copy from memory that is not pinned waits for the stream itself. */
 	watch_begin("the computation on the GPU");
@@ -130,14 +126,12 @@ static void backend_cuda_copy(struct cuda *c, void *dst, const void *src,
 	watch_end();
 }
 
-static void cuda_to_device(struct backend *b, void *dst, const void *src,
-			   size_t bytes)
+static void cuda_to_device(struct backend *b, void *dst, const void *src, size_t bytes)
 {
 	backend_cuda_copy(cuda_of(b), dst, src, bytes, cudaMemcpyHostToDevice);
 }
 
-static void cuda_to_host(struct backend *b, void *dst, const void *src,
-			 size_t bytes)
+static void cuda_to_host(struct backend *b, void *dst, const void *src, size_t bytes)
 {
 	backend_cuda_copy(cuda_of(b), dst, src, bytes, cudaMemcpyDeviceToHost);
 }
@@ -156,11 +150,9 @@ static uint64_t cuda_memory_peak(struct backend *b, bool restart)
 	cudaMemPool_t pool;
 
 	if (CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device) &&
-	    CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
-		      cudaMemPoolAttrUsedMemHigh, &most) &&
+	    CUDA_CALL(c, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemHigh, &most) &&
 	    restart)
-		CUDA_CALL(c, cudaMemPoolSetAttribute, pool,
-			  cudaMemPoolAttrUsedMemHigh, &none);
+		CUDA_CALL(c, cudaMemPoolSetAttribute, pool, cudaMemPoolAttrUsedMemHigh, &none);
 	return most;
 }
 
@@ -174,10 +166,9 @@ static uint64_t cuda_memory_left(struct backend *b)
 
 	if (!CUDA_CALL(c, cudaMemGetInfo, &left, &all) ||
 	    !CUDA_CALL(c, cudaDeviceGetDefaultMemPool, &pool, c->device) ||
-	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
-		       cudaMemPoolAttrReservedMemCurrent, &kept) ||
-	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool,
-		       cudaMemPoolAttrUsedMemCurrent, &used))
+	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrReservedMemCurrent,
+		       &kept) ||
+	    !CUDA_CALL(c, cudaMemPoolGetAttribute, pool, cudaMemPoolAttrUsedMemCurrent, &used))
 		return 0;
 	return left + (kept > used ? kept - used : 0);
 }
@@ -194,15 +185,14 @@ static void cuda_range_end(struct backend *b)
 	nvtxRangePop();
 }
 
-/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  A device is looked up by
- * the beginning of its name; the first match counts. */
+/* TFLOP/s of dense 16-bit products, by NVIDIA's data sheets.  A device is looked up by the
+ * beginning of its name; the first match counts. */
 static const struct {
 	const char *name;
 	double tflops;
 } peaks[] = {
-	{ "NVIDIA A100", 312 },     { "NVIDIA H100 PCIe", 756 },
-	{ "NVIDIA H100 NVL", 835 }, { "NVIDIA H100", 989 },
-	{ "NVIDIA H200 NVL", 835 }, { "NVIDIA H200", 989 },
+	{ "NVIDIA A100", 312 },  { "NVIDIA H100 PCIe", 756 }, { "NVIDIA H100 NVL", 835 },
+	{ "NVIDIA H100", 989 },  { "NVIDIA H200 NVL", 835 },  { "NVIDIA H200", 989 },
 	{ "NVIDIA GH200", 989 },
 };
 
@@ -215,8 +205,7 @@ static double peak_of(struct cuda *c)
 	    !CUDA_CALL(c, cudaGetDeviceProperties, &device, c->device))
 		return 0;
 	for (size_t i = 0; i < COUNT(peaks); i++)
-		if (strncmp(device.name, peaks[i].name,
-			    strlen(peaks[i].name)) == 0)
+		if (strncmp(device.name, peaks[i].name, strlen(peaks[i].name)) == 0)
 			return peaks[i].tflops * (c->tf32 ? 0.5e12 : 1e12);
 	return 0;
 }
@@ -251,8 +240,8 @@ static const struct backend_ops ops = { .destroy = cuda_destroy,
 					.range_end = cuda_range_end,
 					CUDA_OPS(CUDA_OP_ENTRY) };
 
-/* Kernels use instructions of sm_80: products of bfloat16, asynchronous copies.
- * m4/ucfs_cuda.m4 refuses to compile for less. */
+/* Kernels use instructions of sm_80: products of bfloat16, asynchronous copies. m4/ucfs_cuda.m4
+ * refuses to compile for less. */
 #define MAJOR_MIN 8
 
 /* Ranks of a machine take its GPUs round robin. */
@@ -263,24 +252,21 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 
 	if (e != cudaSuccess || n == 0)
 		return errmsg_set(err, -ENODEV, "no CUDA device can be used: %s",
-				  e == cudaSuccess ? "there is none"
-						   : cudaGetErrorString(e));
+				  e == cudaSuccess ? "there is none" : cudaGetErrorString(e));
 	c->device = (int)(local_rank % (unsigned)n);
 	CUDA_CALL(c, cudaSetDevice, c->device);
-	CUDA_CALL(c, cudaDeviceGetPCIBusId, c->base.device, BACKEND_DEVICE_LEN,
+	CUDA_CALL(c, cudaDeviceGetPCIBusId, c->base.device, BACKEND_DEVICE_LEN, c->device);
+	CUDA_CALL(c, cudaDeviceGetAttribute, &c->major, cudaDevAttrComputeCapabilityMajor,
 		  c->device);
-	CUDA_CALL(c, cudaDeviceGetAttribute, &c->major,
-		  cudaDevAttrComputeCapabilityMajor, c->device);
-	CUDA_CALL(c, cudaDeviceGetAttribute, &shared,
-		  cudaDevAttrMaxSharedMemoryPerBlockOptin, c->device);
+	CUDA_CALL(c, cudaDeviceGetAttribute, &shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+		  c->device);
 	c->shared_limit = (size_t)shared;
 	if (!c->failed && c->major < MAJOR_MIN)
 		return errmsg_set(
 			err, -ENOTSUP,
 			"CUDA device %d (%s) has compute capability %d.x; at least %d.0 is needed (Ampere, such as A100)",
 			c->device, c->base.device, c->major, MAJOR_MIN);
-	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream,
-		  cudaStreamNonBlocking);
+	CUDA_CALL(c, cudaStreamCreateWithFlags, &c->stream, cudaStreamNonBlocking);
 	cuda_queues_init(c);
 	keep_memory(c);
 	c->base.peak_flops = peak_of(c);
@@ -289,8 +275,8 @@ static int choose_device(struct cuda *c, unsigned local_rank, struct errmsg *err
 	return cuda_sync(&c->base, err);
 }
 
-int backend_cuda_new(struct backend **out, enum dtype dtype,
-		     const struct backend_cuda_options *o, struct errmsg *err)
+int backend_cuda_new(struct backend **out, enum dtype dtype, const struct backend_cuda_options *o,
+		     struct errmsg *err)
 {
 	struct cuda *c;
 	int rc;

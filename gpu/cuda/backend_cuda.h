@@ -15,7 +15,7 @@ struct backend_cuda_options {
 
 /* Create a backend.  -ENOTSUP in builds without CUDA and for a GPU that is too old,
  * -ENODEV without a GPU. */
-int backend_cuda_new(struct backend **out, enum dtype dtype,
-		     const struct backend_cuda_options *o, struct errmsg *err);
+int backend_cuda_new(struct backend **out, enum dtype dtype, const struct backend_cuda_options *o,
+		     struct errmsg *err);
 
 #endif

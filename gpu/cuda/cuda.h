@@ -14,9 +14,9 @@ extern "C" {
 #endif
 
 /*
- * The CUDA backend's internals: host code is C, kernels are in cuda_*.cu. act_t
- * buffers have the model's type.  All operations are queued on one stream.
- * Memory is allocated and freed in stream order, so that neither waits.
+ * The CUDA backend's internals: host code is C, kernels are in cuda_*.cu. act_t buffers have the
+ * model's type.  All operations are queued on one stream. Memory is allocated and freed in stream
+ * order, so that neither waits.
  */
 struct cuda {
 	struct backend base;
@@ -26,8 +26,8 @@ struct cuda {
 	cudaStream_t stream;
 	cudaStream_t side_streams[BACKEND_QUEUES]; /* of the other queues */
 	struct gemm_cache *gemm_cache;
-	bool tf32;                /* float32 GEMMs may use tf32 */
-	bool deterministic;       /* bit-identical results in every run */
+	bool tf32;          /* float32 GEMMs may use tf32 */
+	bool deterministic; /* bit-identical results in every run */
 	/* Scratch memory of operations, grown on demand and kept. */
 	void *scratch;
 	size_t scratch_len;
@@ -42,21 +42,19 @@ static inline struct cuda *cuda_of(struct backend *b)
 	return (struct cuda *)b;
 }
 
-/* Check the result of a call.  Returns false after recording a failure and the
- * call's name for sync to report; failures after the first are ignored. */
+/* Check the result of a call.  Returns false after recording a failure and the call's name for
+ * sync to report; failures after the first are ignored. */
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call);
 #define CUDA_CALL(c, function, ...) cuda_ok(c, function(__VA_ARGS__), #function)
 
-/* Record a failed call, with a negative errno and a reason, for sync to
- * report. */
+/* Record a failed call, with a negative errno and a reason, for sync to report. */
 void cuda_fail(struct cuda *c, int rc, const char *call, const char *reason);
 
 /* The first failure since the last call, with a message; or 0. */
 int cuda_failure(struct cuda *c, struct errmsg *err);
 
-/* Return at least `bytes` of device memory, aligned for any vector type, for
- * the operation being queued, or NULL, which sync reports.  Invalidates the
- * previous call's memory. */
+/* Return at least `bytes` of device memory, aligned for any vector type, for the operation being
+ * queued, or NULL, which sync reports.  Invalidates the previous call's memory. */
 void *cuda_scratch(struct cuda *c, size_t bytes);
 
 #ifdef __cplusplus

@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 /*
- * The arguments of backend_ops' `attention` and `attention_grad`.  `stats` is the
- * logarithm of the sum of each query's exponentials, `delta` the product of its
- * output and the output's gradient.
+ * The arguments of backend_ops' `attention` and `attention_grad`.  `stats` is the logarithm of
+ * the sum of each query's exponentials, `delta` the product of its output and the output's
+ * gradient.
  */
 struct cuda_heads {
 	const void *qkv;
@@ -30,12 +30,10 @@ struct cuda_heads {
 };
 
 /* The arguments that both directions share; c = heads * width. */
-struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq,
-				size_t heads, size_t c,
+struct cuda_heads cuda_heads_of(const void *qkv, size_t batch, size_t seq, size_t heads, size_t c,
 				struct backend_dropout drop);
 
-/* Set `chunked`.  False if a head is wider than the kernels support, which sync
- * reports. */
+/* Set `chunked`.  False if a head is wider than the kernels support, which sync reports. */
 bool cuda_heads_fit(struct cuda *c, struct cuda_heads *a);
 
 #ifdef __cplusplus

@@ -3,9 +3,9 @@
 #define UCTRAIN_CUDA_COLUMN_SUMS_CUH
 
 /*
- * Accumulated sums over the rows of a matrix: gradients of biases.  A first kernel sums chunks of rows, a second one adds the chunks in
- * order.  The chunks depend on the number of rows only, so that the result does
- * not depend on the device.
+ * Accumulated sums over the rows of a matrix: gradients of biases.  A first kernel sums chunks of
+ * rows, a second one adds the chunks in order.  The chunks depend on the number of rows only, so
+ * that the result does not depend on the device.
  *
  * The summand is a functor with SUMS results for N columns:
  *
@@ -23,8 +23,7 @@
 /* parts[chunk][SUMS][c] */
 template <int N, typename F>
 static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
-	columns_of_chunks(F of, float *parts, size_t rows, size_t c,
-			  size_t chunk)
+	columns_of_chunks(F of, float *parts, size_t rows, size_t c, size_t chunk)
 {
 	CUDA_SHARED(float, shared, [COLUMN_WARPS][F::SUMS][WARP * N]);
 	const size_t first = (size_t)blockIdx.x * WARP * N;
@@ -40,11 +39,10 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 	for (int s = 0; s < F::SUMS; s++)
 #pragma unroll
 		for (int k = 0; k < N; k++)
-			shared[threadIdx.y][s][threadIdx.x * N + k] =
-				sums[s].x[k];
+			shared[threadIdx.y][s][threadIdx.x * N + k] = sums[s].x[k];
 	__syncthreads();
-	for (unsigned i = threadIdx.y * WARP + threadIdx.x;
-	     i < F::SUMS * WARP * N; i += WARP * COLUMN_WARPS) {
+	for (unsigned i = threadIdx.y * WARP + threadIdx.x; i < F::SUMS * WARP * N;
+	     i += WARP * COLUMN_WARPS) {
 		const unsigned s = i / (WARP * N), at = i % (WARP * N);
 		float sum = 0;
 
@@ -85,14 +83,12 @@ static __global__ void __launch_bounds__(WARP *COLUMN_WARPS)
 }
 
 /* to[s] = or += the sums over chunks of parts[chunks][nsums][c]. */
-static void add_chunks_to(struct cuda *c, const char *name,
-			  const column_sums &sums, int nsums,
+static void add_chunks_to(struct cuda *c, const char *name, const column_sums &sums, int nsums,
 			  const float *parts, size_t chunks, size_t columns)
 {
-	cuda_launch(
-		c, name, add_chunks,
-		dim3((unsigned)((columns + WARP - 1) / WARP), (unsigned)nsums),
-		dim3(WARP, COLUMN_WARPS), 0, sums, parts, chunks, columns);
+	cuda_launch(c, name, add_chunks,
+		    dim3((unsigned)((columns + WARP - 1) / WARP), (unsigned)nsums),
+		    dim3(WARP, COLUMN_WARPS), 0, sums, parts, chunks, columns);
 }
 
 static size_t chunk_rows(size_t rows)
@@ -104,20 +100,18 @@ static size_t chunk_rows(size_t rows)
 
 /* N columns at once, which must be aligned accordingly. */
 template <int N, typename F>
-static void sum_columns(struct cuda *c, const char *name, const F &of,
-			const column_sums &sums, size_t rows, size_t columns)
+static void sum_columns(struct cuda *c, const char *name, const F &of, const column_sums &sums,
+			size_t rows, size_t columns)
 {
 	const size_t chunk = chunk_rows(rows);
 	const size_t chunks = (rows + chunk - 1) / chunk;
 	const dim3 block(WARP, COLUMN_WARPS);
-	float *const parts = (float *)cuda_scratch(
-		c, chunks * F::SUMS * columns * sizeof(float));
+	float *const parts = (float *)cuda_scratch(c, chunks * F::SUMS * columns * sizeof(float));
 
 	if (!parts)
 		return;
 	cuda_launch(c, name, columns_of_chunks<N, F>,
-		    dim3((unsigned)((columns + WARP * N - 1) / (WARP * N)),
-			 (unsigned)chunks),
+		    dim3((unsigned)((columns + WARP * N - 1) / (WARP * N)), (unsigned)chunks),
 		    block, 0, of, parts, rows, columns, chunk);
 	add_chunks_to(c, name, sums, F::SUMS, parts, chunks, columns);
 }

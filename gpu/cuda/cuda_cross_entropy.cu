@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused head and loss.  Only the logits of a chunk of rows are in memory: a
- * block computes a row's loss and replaces its logits by their gradient.  Rows
- * are padded to allow 16-byte accesses, and GEMMs as fast as those of even
- * vocabularies.
+ * The fused head and loss.  Only the logits of a chunk of rows are in memory: a block computes a
+ * row's loss and replaces its logits by their gradient.  Rows are padded to allow 16-byte
+ * accesses, and GEMMs as fast as those of even vocabularies.
  *
- * If a group shares the tokens, a rank has some columns of the logits.  Ranks
- * exchange the largest logit of each row, the sum of exponentials relative to it,
- * and the target's logit, between two kernels.
+ * If a group shares the tokens, a rank has some columns of the logits.  Ranks exchange the
+ * largest logit of each row, the sum of exponentials relative to it, and the target's logit,
+ * between two kernels.
  */
 #include "gpu/cuda/cuda_gemm.h"
 #include "gpu/cuda/cuda_launch.cuh"
@@ -33,8 +32,7 @@ static __device__ __forceinline__ softmax together(softmax a, softmax b)
 	/* No element yet: the difference would be NaN. */
 	if (top == -INFINITY)
 		return { top, a.sum + b.sum };
-	return { top, a.sum * exp_near(a.top - top) +
-			      b.sum * exp_near(b.top - top) };
+	return { top, a.sum * exp_near(a.top - top) + b.sum * exp_near(b.top - top) };
 }
 
 static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
@@ -51,11 +49,10 @@ static __device__ __forceinline__ softmax softmax_of_warp(softmax x)
 	return x;
 }
 
-/* N logits of a row of n, from the i-th on.  The padding is uninitialised: it
- * is not read, and has weight 0. */
+/* N logits of a row of n, from the i-th on.  The padding is uninitialised: it is not read, and
+ * has weight 0. */
 template <int N, typename T>
-static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i,
-							size_t n)
+static __device__ __forceinline__ floats<N> load_logits(const T *x, size_t i, size_t n)
 {
 	floats<N> f;
 
@@ -96,8 +93,8 @@ static __device__ __forceinline__ softmax softmax_of_row(const T *x, size_t n)
 
 /* Replace a row's logits by their gradient. */
 template <int N, typename T>
-static __device__ __forceinline__ void
-grad_of_row(T *x, size_t vocab, softmax all, int32_t target, float scale)
+static __device__ __forceinline__ void grad_of_row(T *x, size_t vocab, softmax all, int32_t target,
+						   float scale)
 {
 	const float factor = target == TOKEN_NONE ? 0 : scale / all.sum;
 
@@ -117,29 +114,26 @@ grad_of_row(T *x, size_t vocab, softmax all, int32_t target, float scale)
 	}
 }
 
-/* Compute a row's loss and, with `grad`, replace its logits by their
- * gradient. */
+/* Compute a row's loss and, with `grad`, replace its logits by their gradient. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab,
-		 size_t pitch, const float *scale, bool grad)
+	lose_row(float *losses, T *logits, const int32_t *targets, size_t vocab, size_t pitch,
+		 const float *scale, bool grad)
 {
 	const int32_t target = targets[blockIdx.x];
 	T *const x = logits + blockIdx.x * pitch;
 	const softmax all = softmax_of_row<N>(x, vocab);
 
 	if (threadIdx.x == 0)
-		losses[blockIdx.x] =
-			target < 0 ? 0
-				   : logf(all.sum) + all.top - widen(x[target]);
+		losses[blockIdx.x] = target < 0 ? 0 : logf(all.sum) + all.top - widen(x[target]);
 	if (!grad)
 		return;
 	__syncthreads();
 	grad_of_row<N>(x, vocab, all, target, *scale);
 }
 
-/* What a rank knows of a row: its columns' softmax, and the target's logit, or 0
- * if that is another rank's. */
+/* What a rank knows of a row: its columns' softmax, and the target's logit, or 0 if that is
+ * another rank's. */
 struct row_sums {
 	softmax some;
 	float wanted;
@@ -149,8 +143,7 @@ struct row_sums {
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	sum_row(row_sums *sums, const T *logits, const int32_t *targets,
-		size_t vocab, size_t pitch)
+	sum_row(row_sums *sums, const T *logits, const int32_t *targets, size_t vocab, size_t pitch)
 {
 	const int32_t target = targets[blockIdx.x];
 	const T *const x = logits + blockIdx.x * pitch;
@@ -160,13 +153,13 @@ static __global__ void __launch_bounds__(THREADS)
 		sums[blockIdx.x] = { some, target < 0 ? 0 : widen(x[target]) };
 }
 
-/* Like lose_row, where all[rank][row] is what the ranks know.  All ranks add up in
- * the same order: they get the same loss. */
+/* Like lose_row, where all[rank][row] is what the ranks know.  All ranks add up in the same
+ * order: they get the same loss. */
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	lose_shared_row(float *losses, T *logits, const row_sums *all,
-			unsigned ranks, const int32_t *targets, size_t vocab,
-			size_t pitch, const float *scale, bool grad)
+	lose_shared_row(float *losses, T *logits, const row_sums *all, unsigned ranks,
+			const int32_t *targets, size_t vocab, size_t pitch, const float *scale,
+			bool grad)
 {
 	const int32_t target = targets[blockIdx.x];
 	row_sums sum = { { -INFINITY, 0 }, 0 };
@@ -179,12 +172,9 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 	if (threadIdx.x == 0)
 		losses[blockIdx.x] =
-			target == TOKEN_NONE
-				? 0
-				: logf(sum.some.sum) + sum.some.top - sum.wanted;
+			target == TOKEN_NONE ? 0 : logf(sum.some.sum) + sum.some.top - sum.wanted;
 	if (grad)
-		grad_of_row<N>(logits + blockIdx.x * pitch, vocab, sum.some,
-			       target, *scale);
+		grad_of_row<N>(logits + blockIdx.x * pitch, vocab, sum.some, target, *scale);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -219,9 +209,8 @@ struct head {
 
 static bool make_logits(const head &h)
 {
-	struct cuda_gemm p =
-		cuda_gemm_of(h.rows, h.vocab, h.width, { h.in, h.width, false },
-			     { h.wte, h.width, true }, h.logits);
+	struct cuda_gemm p = cuda_gemm_of(h.rows, h.vocab, h.width, { h.in, h.width, false },
+					  { h.wte, h.width, true }, h.logits);
 
 	p.out_pitch = h.pitch;
 	return cuda_gemm_run(h.c, &p);
@@ -229,11 +218,10 @@ static bool make_logits(const head &h)
 
 static bool give_back(const head &h)
 {
-	const struct cuda_gemm in = cuda_gemm_of(
-		h.rows, h.width, h.vocab, { h.logits, h.pitch, false },
-		{ h.wte, h.width, false }, h.din);
-	struct cuda_gemm wte = cuda_gemm_of(h.vocab, h.width, h.rows,
-					    { h.logits, h.pitch, true },
+	const struct cuda_gemm in =
+		cuda_gemm_of(h.rows, h.width, h.vocab, { h.logits, h.pitch, false },
+			     { h.wte, h.width, false }, h.din);
+	struct cuda_gemm wte = cuda_gemm_of(h.vocab, h.width, h.rows, { h.logits, h.pitch, true },
 					    { h.in, h.width, false }, h.dwte);
 
 	wte.add = h.fresh ? NULL : h.dwte;
@@ -247,19 +235,16 @@ template <typename T> static void lose_rows(const head &h)
 	T *const logits = (T *)h.logits;
 
 	if (!h.group) {
-		cuda_launch(h.c, "cross_entropy", lose_row<N, T>,
-			    (unsigned)h.rows, THREADS, 0, h.losses, logits,
-			    h.targets, h.vocab, h.pitch, h.scale, h.din != NULL);
+		cuda_launch(h.c, "cross_entropy", lose_row<N, T>, (unsigned)h.rows, THREADS, 0,
+			    h.losses, logits, h.targets, h.vocab, h.pitch, h.scale, h.din != NULL);
 		return;
 	}
-	cuda_launch(h.c, "cross_entropy", sum_row<N, T>, (unsigned)h.rows,
-		    THREADS, 0, h.sums, logits, h.targets, h.vocab, h.pitch);
-	h.group->gather(h.group, &h.sums->some.top, h.rows * ROW_FLOATS,
-			&h.all_sums->some.top);
-	cuda_launch(h.c, "cross_entropy", lose_shared_row<N, T>,
-		    (unsigned)h.rows, THREADS, 0, h.losses, logits, h.all_sums,
-		    h.group->size, h.targets, h.vocab, h.pitch, h.scale,
-		    h.din != NULL);
+	cuda_launch(h.c, "cross_entropy", sum_row<N, T>, (unsigned)h.rows, THREADS, 0, h.sums,
+		    logits, h.targets, h.vocab, h.pitch);
+	h.group->gather(h.group, &h.sums->some.top, h.rows * ROW_FLOATS, &h.all_sums->some.top);
+	cuda_launch(h.c, "cross_entropy", lose_shared_row<N, T>, (unsigned)h.rows, THREADS, 0,
+		    h.losses, logits, h.all_sums, h.group->size, h.targets, h.vocab, h.pitch,
+		    h.scale, h.din != NULL);
 }
 
 static bool cross_entropy_of_rows(const head &h)
@@ -267,8 +252,7 @@ static bool cross_entropy_of_rows(const head &h)
 	if (!make_logits(h))
 		return false;
 	by_type(h.c->base.dtype, [&](auto t) { lose_rows<decltype(t)>(h); });
-	cuda_launch(h.c, "cross_entropy", add_losses, 1, THREADS, 0, h.loss,
-		    h.losses, h.rows);
+	cuda_launch(h.c, "cross_entropy", add_losses, 1, THREADS, 0, h.loss, h.losses, h.rows);
 	return !h.din || give_back(h);
 }
 
@@ -283,19 +267,18 @@ static size_t chunk_of(size_t rows, size_t bytes_of_row, size_t limit)
 	return liked <= fit ? liked : even;
 }
 
-void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte,
-			const void *in, const void *wte, const int32_t *targets,
-			size_t rows, size_t c, size_t vocab, const float *scale,
-			bool fresh, const struct backend_group *group)
+void cuda_cross_entropy(struct backend *b, double *loss, void *din, float *dwte, const void *in,
+			const void *wte, const int32_t *targets, size_t rows, size_t c,
+			size_t vocab, const float *scale, bool fresh,
+			const struct backend_group *group)
 {
 	struct cuda *const cuda = cuda_of(b);
 	const size_t pitch = (vocab + PITCH - 1) / PITCH * PITCH;
 	const size_t of_row = pitch * b->act_size, step = c * b->act_size;
 	const size_t chunk = chunk_of(rows, of_row, b->logits_bytes);
 	const size_t sums = group ? 1 + group->size : 0;
-	char *const scratch =
-		(char *)cuda_scratch(cuda, chunk * (of_row + sizeof(float) +
-						    sums * sizeof(row_sums)));
+	char *const scratch = (char *)cuda_scratch(
+		cuda, chunk * (of_row + sizeof(float) + sums * sizeof(row_sums)));
 
 	bool well = scratch != NULL;
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Element-wise operations: dropout, sums, and ZeRO's operations on flat arrays.
- * All are limited by memory bandwidth.  An operation is a functor for N
- * elements from the i-th on; unaligned arrays are processed one element at a
- * time.
+ * Element-wise operations: dropout, sums, and ZeRO's operations on flat arrays. All are limited
+ * by memory bandwidth.  An operation is a functor for N elements from the i-th on; unaligned
+ * arrays are processed one element at a time.
  */
 #include "gpu/backend/clip.h"
 #include "gpu/backend/dropout.h"
@@ -24,8 +23,7 @@ static unsigned blocks_for(size_t work)
 	return (unsigned)(n < 1 ? 1 : n < BLOCKS_MAX ? n : BLOCKS_MAX);
 }
 
-template <int N, typename F>
-static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
+template <int N, typename F> static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
 {
 	const size_t step = (size_t)gridDim.x * THREADS;
 	const size_t me = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -37,25 +35,21 @@ static __global__ void __launch_bounds__(THREADS) each(F op, size_t n)
 		op.template run<1>(i);
 }
 
-/* N is the operation's preferred number of elements, used if arrays are
- * aligned. */
+/* N is the operation's preferred number of elements, used if arrays are aligned. */
 template <int N, typename F>
-static void for_each_on(struct cuda *c, cudaStream_t stream, const char *name,
-			const F &op, bool aligned, size_t n)
+static void for_each_on(struct cuda *c, cudaStream_t stream, const char *name, const F &op,
+			bool aligned, size_t n)
 {
 	if (n == 0)
 		return;
 	if (aligned)
-		cuda_launch_on(c, stream, name, each<N, F>, blocks_for(n / N),
-			       THREADS, 0, op, n);
+		cuda_launch_on(c, stream, name, each<N, F>, blocks_for(n / N), THREADS, 0, op, n);
 	else
-		cuda_launch_on(c, stream, name, each<1, F>, blocks_for(n),
-			       THREADS, 0, op, n);
+		cuda_launch_on(c, stream, name, each<1, F>, blocks_for(n), THREADS, 0, op, n);
 }
 
 template <int N, typename F>
-static void for_each(struct backend *b, const char *name, const F &op,
-		     bool aligned, size_t n)
+static void for_each(struct backend *b, const char *name, const F &op, bool aligned, size_t n)
 {
 	struct cuda *const c = cuda_of(b);
 
@@ -76,15 +70,12 @@ template <typename T> struct drop_op {
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			f.x[k] = dropout_apply(
-				f.x[k],
-				dropout_element(row, first + (uint32_t)(i + k)),
-				drop.p);
+				f.x[k], dropout_element(row, first + (uint32_t)(i + k)), drop.p);
 		store(x + i, f);
 	}
 };
 
-void cuda_dropout(struct backend *b, void *x, size_t n, size_t first,
-		  backend_dropout drop)
+void cuda_dropout(struct backend *b, void *x, size_t n, size_t first, backend_dropout drop)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
@@ -112,8 +103,8 @@ template <typename To, typename From> struct add_op {
 };
 
 template <typename T>
-static void cuda_elementwise_add(struct backend *b, const char *name, T *dst,
-				 const T *src, size_t n)
+static void cuda_elementwise_add(struct backend *b, const char *name, T *dst, const T *src,
+				 size_t n)
 {
 	constexpr int N = wide<T>();
 	const add_op<T, T> op = { dst, src };
@@ -144,13 +135,12 @@ template <typename T> struct transpose_op {
 	}
 };
 
-void cuda_transpose(struct backend *b, void *out, const void *in, size_t rows,
-		    size_t columns, size_t n)
+void cuda_transpose(struct backend *b, void *out, const void *in, size_t rows, size_t columns,
+		    size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
-		const transpose_op<T> op = { (T *)out, (const T *)in, rows,
-					     columns, n };
+		const transpose_op<T> op = { (T *)out, (const T *)in, rows, columns, n };
 
 		for_each<1>(b, "transpose", op, true, rows * columns * n);
 	});
@@ -172,8 +162,8 @@ template <typename To, typename From> struct convert_op {
 };
 
 template <typename To, typename From>
-static void cuda_elementwise_convert(struct backend *b, const char *name,
-				     To *dst, const From *src, size_t n)
+static void cuda_elementwise_convert(struct backend *b, const char *name, To *dst, const From *src,
+				     size_t n)
 {
 	const convert_op<To, From> op = { dst, src };
 
@@ -182,13 +172,12 @@ static void cuda_elementwise_convert(struct backend *b, const char *name,
 
 void cuda_round(struct backend *b, void *dst, const float *src, size_t n)
 {
-	by_type(b->dtype, [=](auto t) {
-		cuda_elementwise_convert(b, "round", (decltype(t) *)dst, src, n);
-	});
+	by_type(b->dtype,
+		[=](auto t) { cuda_elementwise_convert(b, "round", (decltype(t) *)dst, src, n); });
 }
 
-void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
-	       const void *src, enum dtype from, size_t n, bool add)
+void cuda_cast(struct backend *b, enum backend_queue q, float *dst, const void *src,
+	       enum dtype from, size_t n, bool add)
 {
 	const cudaStream_t stream = (cudaStream_t)b->ops->native_queue(b, q);
 
@@ -199,16 +188,14 @@ void cuda_cast(struct backend *b, enum backend_queue q, float *dst,
 		const bool aligned = is_aligned<8>(op.dst, op.src);
 
 		if (add)
-			for_each_on<8>(cuda_of(b), stream, "cast", sum, aligned,
-				       n);
+			for_each_on<8>(cuda_of(b), stream, "cast", sum, aligned, n);
 		else
-			for_each_on<8>(cuda_of(b), stream, "cast", op, aligned,
-				       n);
+			for_each_on<8>(cuda_of(b), stream, "cast", op, aligned, n);
 	});
 }
 
-void cuda_narrow(struct backend *b, enum backend_queue q, void *dst,
-		 enum dtype to, const float *src, size_t n)
+void cuda_narrow(struct backend *b, enum backend_queue q, void *dst, enum dtype to,
+		 const float *src, size_t n)
 {
 	const cudaStream_t stream = (cudaStream_t)b->ops->native_queue(b, q);
 
@@ -216,8 +203,7 @@ void cuda_narrow(struct backend *b, enum backend_queue q, void *dst,
 		typedef decltype(t) T;
 		const convert_op<T, float> op = { (T *)dst, src };
 
-		for_each_on<8>(cuda_of(b), stream, "narrow", op,
-			       is_aligned<8>(op.dst, op.src), n);
+		for_each_on<8>(cuda_of(b), stream, "narrow", op, is_aligned<8>(op.dst, op.src), n);
 	});
 }
 
@@ -249,8 +235,7 @@ template <typename T> struct adam_op {
 			fm.x[k] += to_m * (g - fm.x[k]);
 			fv.x[k] = keep_v * fv.x[k] + to_v * g * g;
 			fp.x[k] = fp.x[k] * now.decay -
-				  now.step_size * fm.x[k] /
-					  (sqrtf(fv.x[k]) / now.denom + eps);
+				  now.step_size * fm.x[k] / (sqrtf(fv.x[k]) / now.denom + eps);
 		}
 		store(p + i, fp);
 		store(m + i, fm);
@@ -259,23 +244,21 @@ template <typename T> struct adam_op {
 	}
 };
 
-static __global__ void clip_gradients(float *factor, const double *sum,
-				      const double *scale, double most)
+static __global__ void clip_gradients(float *factor, const double *sum, const double *scale,
+				      double most)
 {
 	if (threadIdx.x == 0)
 		*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
-void cuda_clip(struct backend *b, float *factor, const double *sum,
-	       const double *scale, double most)
+void cuda_clip(struct backend *b, float *factor, const double *sum, const double *scale,
+	       double most)
 {
-	cuda_launch(cuda_of(b), "clip", clip_gradients, 1, WARP, 0, factor, sum,
-		    scale, most);
+	cuda_launch(cuda_of(b), "clip", clip_gradients, 1, WARP, 0, factor, sum, scale, most);
 }
 
-void cuda_adam(struct backend *b, const struct backend_adam *a,
-	       const struct backend_rate *rate, const float *factor,
-	       void *weights, float *p, float *exp_avg, float *exp_avg_sq,
+void cuda_adam(struct backend *b, const struct backend_adam *a, const struct backend_rate *rate,
+	       const float *factor, void *weights, float *p, float *exp_avg, float *exp_avg_sq,
 	       const float *grad, size_t n)
 {
 	by_type(b->dtype, [=](auto t) {
@@ -302,12 +285,11 @@ void cuda_adam(struct backend *b, const struct backend_adam *a,
 	});
 }
 
-/* The number of parts depends on n only, and hence also the order of the
- * sum. */
+/* The number of parts depends on n only, and hence also the order of the sum. */
 #define PARTS_MAX ((size_t)1024)
 
-/* Every element of an access has a sum of its own, and several accesses are on the
- * way: what is waited for is memory, not the sum before. */
+/* Every element of an access has a sum of its own, and several accesses are on the way: what is
+ * waited for is memory, not the sum before. */
 template <int N>
 static __global__ void __launch_bounds__(THREADS)
 	squares_of_parts(double *parts, const float *x, size_t n)
@@ -358,9 +340,7 @@ void cuda_sum_squares(struct backend *b, double *sum, const float *x, size_t n)
 
 	if (!sums || !parts)
 		return;
-	cuda_launch(c, "sum_squares",
-		    is_aligned<4>(x) ? squares_of_parts<4> : squares_of_parts<1>,
+	cuda_launch(c, "sum_squares", is_aligned<4>(x) ? squares_of_parts<4> : squares_of_parts<1>,
 		    (unsigned)parts, THREADS, 0, sums, x, n);
-	cuda_launch(c, "sum_squares", add_parts, 1, THREADS, 0, sum, sums,
-		    parts);
+	cuda_launch(c, "sum_squares", add_parts, 1, THREADS, 0, sum, sums, parts);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Embeddings.  The backward pass sorts rows by token and cuts them into chunks, which
- * blocks add up in the order of rows.  A token in several chunks, as frequent ones are,
- * has a sum in each; another kernel adds these.  The chunks depend on the number of
- * rows only, and so does the order of all sums.
+ * Embeddings.  The backward pass sorts rows by token and cuts them into chunks, which blocks add
+ * up in the order of rows.  A token in several chunks, as frequent ones are, has a sum in each;
+ * another kernel adds these.  The chunks depend on the number of rows only, and so does the order
+ * of all sums.
  */
 #include "gpu/cuda/cuda_launch.cuh"
 #include "gpu/cuda/cuda_ops.h"
@@ -14,13 +14,11 @@
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	embed_rows(T *out, const T *wte, const T *wpe, const int32_t *tokens,
-		   size_t seq, size_t c)
+	embed_rows(T *out, const T *wte, const T *wpe, const int32_t *tokens, size_t seq, size_t c)
 {
 	const size_t row = blockIdx.x;
 	const int32_t token = tokens[row];
-	const T *const te =
-		token == TOKEN_ELSEWHERE ? NULL : wte + (size_t)token * c;
+	const T *const te = token == TOKEN_ELSEWHERE ? NULL : wte + (size_t)token * c;
 	const T *const pe = wpe ? wpe + row % seq * c : NULL;
 
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
@@ -44,16 +42,14 @@ void cuda_embed(struct backend *b, void *out, const void *wte, const void *wpe,
 		const bool aligned = is_aligned<wide<T>()>(x, te, pe);
 
 		by_width<T>(c, aligned, [=](auto n) {
-			cuda_launch(cuda_of(b), "embed",
-				    embed_rows<decltype(n)::value, T>,
-				    (unsigned)(batch * seq), THREADS, 0, x, te,
-				    pe, tokens, seq, c);
+			cuda_launch(cuda_of(b), "embed", embed_rows<decltype(n)::value, T>,
+				    (unsigned)(batch * seq), THREADS, 0, x, te, pe, tokens, seq, c);
 		});
 	});
 }
 
-/* Rows that are sorted by counting, which is quadratic but takes one launch, before
- * such runs are merged; and those of them that a block compares at a time. */
+/* Rows that are sorted by counting, which is quadratic but takes one launch, before such runs are
+ * merged; and those of them that a block compares at a time. */
 #define RUN ((size_t)8192)
 #define TILE 1024
 
@@ -84,9 +80,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (size_t at = run; at < end; at += TILE) {
 		const unsigned n = end - at < TILE ? end - at : TILE;
 		/* Among equal tokens, earlier rows come first. */
-		const unsigned earlier = me <= at      ? 0
-					 : me - at < n ? me - at
-						       : n;
+		const unsigned earlier = me <= at ? 0 : me - at < n ? me - at : n;
 
 		__syncthreads();
 		for (unsigned i = threadIdx.x; i < n; i += THREADS)
@@ -102,8 +96,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* The number of a run's places before p. */
-static __device__ __forceinline__ size_t count_before(const place *run,
-						      size_t n, place p)
+static __device__ __forceinline__ size_t count_before(const place *run, size_t n, place p)
 {
 	size_t low = 0;
 
@@ -140,18 +133,17 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Sort all rows, with the help of `other`.  Returns which of the two has them. */
-static place *sort_rows(struct cuda *c, place *sorted, place *other,
-			const int32_t *tokens, size_t rows)
+static place *sort_rows(struct cuda *c, place *sorted, place *other, const int32_t *tokens,
+			size_t rows)
 {
 	const unsigned blocks = (unsigned)((rows + THREADS - 1) / THREADS);
 
-	cuda_launch(c, "embed_grad", sort_runs, blocks, THREADS, 0, sorted,
-		    tokens, rows);
+	cuda_launch(c, "embed_grad", sort_runs, blocks, THREADS, 0, sorted, tokens, rows);
 	for (size_t run = RUN; run < rows; run *= 2) {
 		place *const from = sorted;
 
-		cuda_launch(c, "embed_grad", merge_runs, blocks, THREADS, 0,
-			    other, from, run, rows);
+		cuda_launch(c, "embed_grad", merge_runs, blocks, THREADS, 0, other, from, run,
+			    rows);
 		sorted = other;
 		other = from;
 	}
@@ -163,8 +155,7 @@ static place *sort_rows(struct cuda *c, place *sorted, place *other,
 #define DEEP 4
 
 /* to += sum, of floats. */
-template <int N>
-static __device__ __forceinline__ void add_to(float *to, const floats<N> &sum)
+template <int N> static __device__ __forceinline__ void add_to(float *to, const floats<N> &sum)
 {
 	floats<N> all = load<N>(to);
 
@@ -174,10 +165,9 @@ static __device__ __forceinline__ void add_to(float *to, const floats<N> &sum)
 	store(to, all);
 }
 
-/* A chunk's sums of a token that is also in the chunk before or behind: `parts` has
- * two rows per chunk, for the token of the chunk's first row and for another. */
-static __device__ __forceinline__ float *part_of(float *parts, size_t chunk,
-						 bool first, size_t c)
+/* A chunk's sums of a token that is also in the chunk before or behind: `parts` has two rows per
+ * chunk, for the token of the chunk's first row and for another. */
+static __device__ __forceinline__ float *part_of(float *parts, size_t chunk, bool first, size_t c)
 {
 	return parts + (2 * chunk + !first) * c;
 }
@@ -190,8 +180,7 @@ struct chunk {
 	uint32_t row[CHUNK];
 };
 
-static __device__ __forceinline__ void load_chunk(chunk &h, const place *sorted,
-						  size_t rows)
+static __device__ __forceinline__ void load_chunk(chunk &h, const place *sorted, size_t rows)
 {
 	const size_t begin = (size_t)blockIdx.x * CHUNK;
 	const unsigned n = rows - begin < CHUNK ? rows - begin : CHUNK;
@@ -199,8 +188,7 @@ static __device__ __forceinline__ void load_chunk(chunk &h, const place *sorted,
 	if (threadIdx.x < n + 2) {
 		const size_t at = begin + threadIdx.x - 1;
 
-		h.token[threadIdx.x] =
-			at < rows ? token_at(sorted[at]) : TOKEN_NONE;
+		h.token[threadIdx.x] = at < rows ? token_at(sorted[at]) : TOKEN_NONE;
 	}
 	if (threadIdx.x < n)
 		h.row[threadIdx.x] = row_at(sorted[begin + threadIdx.x]);
@@ -209,17 +197,15 @@ static __device__ __forceinline__ void load_chunk(chunk &h, const place *sorted,
 	__syncthreads();
 }
 
-/* Store the sum of the chunk's rows from `first` to `last`, all that it has of a
- * token. */
+/* Store the sum of the chunk's rows from `first` to `last`, all that it has of a token. */
 template <int N>
-static __device__ __forceinline__ void
-store_sum(const chunk &h, unsigned first, unsigned last, const floats<N> &sum,
-	  float *dwte, float *parts, size_t c)
+static __device__ __forceinline__ void store_sum(const chunk &h, unsigned first, unsigned last,
+						 const floats<N> &sum, float *dwte, float *parts,
+						 size_t c)
 {
 	const int32_t t = h.token[last + 1];
 
-	if ((first == 0 && h.token[0] == t) ||
-	    (last + 1 == h.n && h.token[h.n + 1] == t))
+	if ((first == 0 && h.token[0] == t) || (last + 1 == h.n && h.token[h.n + 1] == t))
 		store(part_of(parts, blockIdx.x, first == 0, c), sum);
 	else if (t != TOKEN_ELSEWHERE)
 		add_to(dwte + (size_t)t * c, sum);
@@ -227,8 +213,8 @@ store_sum(const chunk &h, unsigned first, unsigned last, const floats<N> &sum,
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	add_tokens(float *dwte, float *parts, const T *dout,
-		   const place *sorted, size_t rows, size_t c)
+	add_tokens(float *dwte, float *parts, const T *dout, const place *sorted, size_t rows,
+		   size_t c)
 {
 	CUDA_SHARED(chunk, h);
 
@@ -243,9 +229,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
 			for (unsigned k = 0; k < DEEP; k++)
 				if (at + k < h.n)
-					d[k] = load<N>(
-						dout +
-						(size_t)h.row[at + k] * c + i);
+					d[k] = load<N>(dout + (size_t)h.row[at + k] * c + i);
 #pragma unroll
 			for (unsigned k = 0; k < DEEP; k++) {
 				const unsigned r = at + k;
@@ -253,12 +237,9 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
 				for (int j = 0; j < N; j++)
 					sum.x[j] += d[k].x[j];
-				if (r >= h.n ||
-				    (r + 1 < h.n &&
-				     h.token[r + 2] == h.token[r + 1]))
+				if (r >= h.n || (r + 1 < h.n && h.token[r + 2] == h.token[r + 1]))
 					continue;
-				store_sum(h, first, r, sum, dwte + i, parts + i,
-					  c);
+				store_sum(h, first, r, sum, dwte + i, parts + i, c);
 				sum = {};
 				first = r + 1;
 			}
@@ -266,34 +247,31 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-/* The end of the chunks that begin with a token, from one that does.  There may be
- * many: steps double until one is too far. */
-static __device__ __forceinline__ size_t end_of_chunks(const place *sorted,
-						       size_t chunk, size_t rows)
+/* The end of the chunks that begin with a token, from one that does.  There may be many: steps
+ * double until one is too far. */
+static __device__ __forceinline__ size_t end_of_chunks(const place *sorted, size_t chunk,
+						       size_t rows)
 {
 	const int32_t t = token_at(sorted[chunk * CHUNK]);
 	size_t step = 1;
 
-	while ((chunk + step) * CHUNK < rows &&
-	       token_at(sorted[(chunk + step) * CHUNK]) == t) {
+	while ((chunk + step) * CHUNK < rows && token_at(sorted[(chunk + step) * CHUNK]) == t) {
 		chunk += step;
 		step *= 2;
 	}
 	for (step /= 2; step; step /= 2)
-		if ((chunk + step) * CHUNK < rows &&
-		    token_at(sorted[(chunk + step) * CHUNK]) == t)
+		if ((chunk + step) * CHUNK < rows && token_at(sorted[(chunk + step) * CHUNK]) == t)
 			chunk += step;
 	return chunk + 1;
 }
 
 #define JOIN_WARPS 8
 
-/* The blocks of a token's first chunk add up its sums, each for some columns; each warp
- * takes some of the sums. */
+/* The blocks of a token's first chunk add up its sums, each for some columns; each warp takes
+ * some of the sums. */
 template <int N>
 static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
-	join_chunks(float *dwte, float *parts, const place *sorted, size_t rows,
-		    size_t c)
+	join_chunks(float *dwte, float *parts, const place *sorted, size_t rows, size_t c)
 {
 	CUDA_SHARED(float, shared, [JOIN_WARPS][WARP * N]);
 	const size_t me = blockIdx.x, last = (me + 1) * CHUNK - 1;
@@ -313,8 +291,8 @@ static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
 	if (column < c) {
 #pragma unroll 4
 		for (size_t k = me + threadIdx.y; k < end; k += JOIN_WARPS) {
-			const floats<N> part = load<N>(
-				part_of(parts, k, k > me || first, c) + column);
+			const floats<N> part =
+				load<N>(part_of(parts, k, k > me || first, c) + column);
 
 #pragma unroll
 			for (int j = 0; j < N; j++)
@@ -336,16 +314,14 @@ static __global__ void __launch_bounds__(WARP *JOIN_WARPS)
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(THREADS)
-	add_positions(float *dwpe, const T *dout, size_t batch, size_t seq,
-		      size_t c)
+	add_positions(float *dwpe, const T *dout, size_t batch, size_t seq, size_t c)
 {
 	for (size_t i = threadIdx.x * N; i < c; i += THREADS * N) {
 		floats<N> sum = {};
 
 #pragma unroll 4
 		for (size_t k = 0; k < batch; k++) {
-			const floats<N> d =
-				load<N>(dout + (k * seq + blockIdx.x) * c + i);
+			const floats<N> d = load<N>(dout + (k * seq + blockIdx.x) * c + i);
 
 #pragma unroll
 			for (int j = 0; j < N; j++)
@@ -361,8 +337,8 @@ static size_t chunks_of(size_t rows)
 }
 
 /* Chunks that share a token have left their sums in `parts`. */
-static void join(struct cuda *c, float *dwte, float *parts, const place *sorted,
-		 size_t rows, size_t columns)
+static void join(struct cuda *c, float *dwte, float *parts, const place *sorted, size_t rows,
+		 size_t columns)
 {
 	by_width<float>(columns, is_aligned<wide<float>()>(dwte), [=](auto n) {
 		constexpr int N = decltype(n)::value;
@@ -370,27 +346,23 @@ static void join(struct cuda *c, float *dwte, float *parts, const place *sorted,
 
 		cuda_launch(c, "embed_grad", join_chunks<N>,
 			    dim3((unsigned)chunks_of(rows), (unsigned)across),
-			    dim3(WARP, JOIN_WARPS), 0, dwte, parts, sorted,
-			    rows, columns);
+			    dim3(WARP, JOIN_WARPS), 0, dwte, parts, sorted, rows, columns);
 	});
 }
 
-void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe,
-		     const void *dout, const int32_t *tokens, size_t batch,
-		     size_t seq, size_t c)
+void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe, const void *dout,
+		     const int32_t *tokens, size_t batch, size_t seq, size_t c)
 {
 	struct cuda *const cuda = cuda_of(b);
 	const size_t rows = batch * seq;
 	const size_t parts = 2 * chunks_of(rows) * c * sizeof(float);
 	/* A multiple of any vector's size, so that the parts behind are aligned. */
 	const size_t even = (rows + THREADS - 1) / THREADS * THREADS;
-	place *const scratch =
-		(place *)cuda_scratch(cuda, 2 * even * sizeof(place) + parts);
+	place *const scratch = (place *)cuda_scratch(cuda, 2 * even * sizeof(place) + parts);
 
 	if (!scratch)
 		return;
-	const place *const sorted =
-		sort_rows(cuda, scratch, scratch + even, tokens, rows);
+	const place *const sorted = sort_rows(cuda, scratch, scratch + even, tokens, rows);
 	float *const sums = (float *)(scratch + 2 * even);
 
 	by_type(b->dtype, [=](auto t) {
@@ -401,12 +373,10 @@ void cuda_embed_grad(struct backend *b, float *dwte, float *dwpe,
 		by_width<T>(c, aligned, [=](auto n) {
 			constexpr int N = decltype(n)::value;
 
-			cuda_launch(cuda, "embed_grad", add_tokens<N, T>,
-				    (unsigned)chunks_of(rows), THREADS, 0, dwte,
-				    sums, d, sorted, rows, c);
-			cuda_launch(cuda, "embed_grad", add_positions<N, T>,
-				    (unsigned)seq, THREADS, 0, dwpe, d, batch,
-				    seq, c);
+			cuda_launch(cuda, "embed_grad", add_tokens<N, T>, (unsigned)chunks_of(rows),
+				    THREADS, 0, dwte, sums, d, sorted, rows, c);
+			cuda_launch(cuda, "embed_grad", add_positions<N, T>, (unsigned)seq, THREADS,
+				    0, dwpe, d, batch, seq, c);
 		});
 	});
 	join(cuda, dwte, sums, sorted, rows, c);

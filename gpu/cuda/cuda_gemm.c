@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMMs with epilogues by cuBLASLt.  Of the algorithms that it suggests for a
- * problem the fastest is found once and kept, so that equal problems have
- * bit-identical results.
+ * GEMMs with epilogues by cuBLASLt.  Of the algorithms that it suggests for a problem the fastest
+ * is found once and kept, so that equal problems have bit-identical results.
  *
  * cuBLASLt is column-major: our matrices are its transposes, and (a * b)' = b'
  * * a'.
@@ -27,9 +26,9 @@
 /* Alignment beyond this does not influence the selection. */
 #define ALIGNMENT_MAX 256
 
-/* Required alignment of the buffers of an epilogue. cuBLASLt does not document
- * it and accepts less, but its kernels may fault then (users of its bias report
- * this below 8 and below 16), which invalidates the CUDA context. */
+/* Required alignment of the buffers of an epilogue. cuBLASLt does not document it and accepts
+ * less, but its kernels may fault then (users of its bias report this below 8 and below 16),
+ * which invalidates the CUDA context. */
 #define EPILOGUE_ALIGNMENT 16
 
 /* How many of cuBLASLt's suggestions are measured, and how often. */
@@ -64,8 +63,7 @@ static bool lt_ok(struct cuda *c, cublasStatus_t s, const char *call)
 		  c->gemm_cache->api->cublasLtGetStatusString(s));
 	return false;
 }
-#define LT_CALL(c, function, ...) \
-	lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
+#define LT_CALL(c, function, ...) lt_ok(c, (c)->gemm_cache->api->function(__VA_ARGS__), #function)
 
 /* Several may be installed, and differ in speed. */
 static void name_library(struct cuda *c, const struct cublaslt_api *api)
@@ -74,9 +72,9 @@ static void name_library(struct cuda *c, const struct cublaslt_api *api)
 	Dl_info of = { 0 };
 
 	dladdr((void *)api->cublasLtGetVersion, &of);
-	snprintf(c->base.library, sizeof(c->base.library),
-		 "cuBLASLt %u.%u.%u of %s", version / 10000, version / 100 % 100,
-		 version % 100, of.dli_fname ? of.dli_fname : "unknown place");
+	snprintf(c->base.library, sizeof(c->base.library), "cuBLASLt %u.%u.%u of %s",
+		 version / 10000, version / 100 % 100, version % 100,
+		 of.dli_fname ? of.dli_fname : "unknown place");
 }
 
 int cuda_gemm_init(struct cuda *c)
@@ -145,20 +143,18 @@ static cudaDataType_t type_of(const struct cuda *c, bool wide)
 }
 
 /* Set an attribute of a product. */
-#define SET(c, desc, what, value)                        \
-	LT_CALL(c, cublasLtMatmulDescSetAttribute, desc, \
-		CUBLASLT_MATMUL_DESC_##what, &(value), sizeof(value))
+#define SET(c, desc, what, value)                                                               \
+	LT_CALL(c, cublasLtMatmulDescSetAttribute, desc, CUBLASLT_MATMUL_DESC_##what, &(value), \
+		sizeof(value))
 
 /* Pointers of the epilogue differ between calls with the same plan. */
-static bool set_pointers(struct cuda *c, cublasLtMatmulDesc_t d,
-			 const struct cuda_gemm *p)
+static bool set_pointers(struct cuda *c, cublasLtMatmulDesc_t d, const struct cuda_gemm *p)
 {
 	return (!p->vector || SET(c, d, BIAS_POINTER, p->vector)) &&
 	       (!p->aux || SET(c, d, EPILOGUE_AUX_POINTER, p->aux));
 }
 
-static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
-			       const struct cuda_gemm *p)
+static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p)
 {
 	static const cublasLtEpilogue_t epilogues[] = {
 		[CUDA_EPILOGUE_NONE] = CUBLASLT_EPILOGUE_DEFAULT,
@@ -174,29 +170,26 @@ static bool cuda_gemm_describe(struct cuda *c, struct gemm_plan *w,
 	const cublasOperation_t b = p->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 	const int64_t pitch = (int64_t)p->out_pitch;
 
-	return LT_CALL(c, cublasLtMatmulDescCreate, &w->desc, compute,
-		       CUDA_R_32F) &&
+	return LT_CALL(c, cublasLtMatmulDescCreate, &w->desc, compute, CUDA_R_32F) &&
 	       SET(c, w->desc, TRANSA, b) && SET(c, w->desc, TRANSB, a) &&
 	       SET(c, w->desc, EPILOGUE, epilogues[p->epilogue]) &&
-	       (!p->aux || SET(c, w->desc, EPILOGUE_AUX_LD, pitch)) &&
-	       set_pointers(c, w->desc, p);
+	       (!p->aux || SET(c, w->desc, EPILOGUE_AUX_LD, pitch)) && set_pointers(c, w->desc, p);
 }
 
 /* Describe one of our matrices. */
-static bool layout(struct cuda *c, cublasLtMatrixLayout_t *out, bool wide,
-		   size_t rows, size_t columns, size_t pitch)
+static bool layout(struct cuda *c, cublasLtMatrixLayout_t *out, bool wide, size_t rows,
+		   size_t columns, size_t pitch)
 {
-	return LT_CALL(c, cublasLtMatrixLayoutCreate, out, type_of(c, wide),
-		       columns, rows, (int64_t)pitch);
+	return LT_CALL(c, cublasLtMatrixLayoutCreate, out, type_of(c, wide), columns, rows,
+		       (int64_t)pitch);
 }
 
-static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w,
-			      const struct cuda_gemm *p)
+static bool cuda_gemm_lay_out(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p)
 {
-	return layout(c, &w->a, false, p->a.transposed ? p->k : p->m,
-		      p->a.transposed ? p->m : p->k, p->a.pitch) &&
-	       layout(c, &w->b, false, p->b.transposed ? p->n : p->k,
-		      p->b.transposed ? p->k : p->n, p->b.pitch) &&
+	return layout(c, &w->a, false, p->a.transposed ? p->k : p->m, p->a.transposed ? p->m : p->k,
+		      p->a.pitch) &&
+	       layout(c, &w->b, false, p->b.transposed ? p->n : p->k, p->b.transposed ? p->k : p->n,
+		      p->b.pitch) &&
 	       layout(c, &w->out, p->wide, p->m, p->n, p->out_pitch);
 }
 
@@ -221,22 +214,21 @@ static bool set_limits(struct cuda *c, cublasLtMatmulPreference_t preference,
 	       LIMIT(c, preference, MIN_ALIGNMENT_D, out);
 }
 
-static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w,
-			       const struct cuda_gemm *p, void *out)
+static cublasStatus_t multiply(struct cuda *c, const struct gemm_plan *w, const struct cuda_gemm *p,
+			       void *out)
 {
 	const float alpha = 1, beta = p->add ? 1 : 0;
 
 	return c->gemm_cache->api->cublasLtMatmul(
-		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a,
-		&beta, p->add ? p->add : out, w->out, out, w->out, &w->algo,
-		c->gemm_cache->workspace, WORKSPACE_BYTES, c->stream);
+		c->gemm_cache->lt, w->desc, &alpha, p->b.p, w->b, p->a.p, w->a, &beta,
+		p->add ? p->add : out, w->out, out, w->out, &w->algo, c->gemm_cache->workspace,
+		WORKSPACE_BYTES, c->stream);
 }
 
-/* Measure the plan's algorithm.  Results go to `out`, since `add` may be where
- * they belong; what an epilogue stores is stored again.  Infinite if the algorithm
- * cannot be used after all. */
-static float time_of(struct cuda *c, const struct gemm_plan *w,
-		     const struct cuda_gemm *p, void *out)
+/* Measure the plan's algorithm.  Results go to `out`, since `add` may be where they belong; what
+ * an epilogue stores is stored again.  Infinite if the algorithm cannot be used after all. */
+static float time_of(struct cuda *c, const struct gemm_plan *w, const struct cuda_gemm *p,
+		     void *out)
 {
 	struct gemm_cache *const all = c->gemm_cache;
 	float ms = INFINITY;
@@ -252,10 +244,9 @@ static float time_of(struct cuda *c, const struct gemm_plan *w,
 	return ms;
 }
 
-/* Keep the fastest of n algorithms.  False if none can be used or there is no
- * memory to find out. */
-static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
-			 const struct cuda_gemm *p,
+/* Keep the fastest of n algorithms.  False if none can be used or there is no memory to find
+ * out. */
+static bool keep_fastest(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p,
 			 const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const size_t size = p->wide ? sizeof(float) : c->base.act_size;
@@ -263,8 +254,7 @@ static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
 	float least = INFINITY;
 	void *out = NULL;
 
-	if (cudaMallocAsync(&out, p->m * p->out_pitch * size, c->stream) !=
-	    cudaSuccess) {
+	if (cudaMallocAsync(&out, p->m * p->out_pitch * size, c->stream) != cudaSuccess) {
 		cudaGetLastError();
 		return false;
 	}
@@ -285,10 +275,9 @@ static bool keep_fastest(struct cuda *c, struct gemm_plan *w,
 	return true;
 }
 
-/* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None
- * for an epilogue is a valid answer. */
-static int suggest(struct cuda *c, const struct gemm_plan *w,
-		   const struct cuda_gemm *p,
+/* Ask cuBLASLt for at most `most` algorithms, the presumably fastest first.  None for an epilogue
+ * is a valid answer. */
+static int suggest(struct cuda *c, const struct gemm_plan *w, const struct cuda_gemm *p,
 		   cublasLtMatmulHeuristicResult_t *found, int most)
 {
 	cublasLtMatmulPreference_t preference;
@@ -298,23 +287,20 @@ static int suggest(struct cuda *c, const struct gemm_plan *w,
 	if (!LT_CALL(c, cublasLtMatmulPreferenceCreate, &preference))
 		return 0;
 	if (set_limits(c, preference, p))
-		s = c->gemm_cache->api->cublasLtMatmulAlgoGetHeuristic(
-			c->gemm_cache->lt, w->desc, w->b, w->a, w->out, w->out,
-			preference, most, found, &n);
+		s = c->gemm_cache->api->cublasLtMatmulAlgoGetHeuristic(c->gemm_cache->lt, w->desc,
+								       w->b, w->a, w->out, w->out,
+								       preference, most, found, &n);
 	c->gemm_cache->api->cublasLtMatmulPreferenceDestroy(preference);
 	for (int i = 0; s == CUBLAS_STATUS_SUCCESS && i < n; i++)
 		if (found[i].state == CUBLAS_STATUS_SUCCESS)
 			found[good++] = found[i];
 	if (!good && p->epilogue == CUDA_EPILOGUE_NONE)
-		lt_ok(c, s ? s : CUBLAS_STATUS_NOT_SUPPORTED,
-		      "cublasLtMatmulAlgoGetHeuristic");
+		lt_ok(c, s ? s : CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
 	return good;
 }
 
-/* Measurements differ between runs: if results must not, take cuBLASLt's first
- * suggestion. */
-static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
-			     const struct cuda_gemm *p)
+/* Measurements differ between runs: if results must not, take cuBLASLt's first suggestion. */
+static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w, const struct cuda_gemm *p)
 {
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES];
 	const int n = suggest(c, w, p, found, c->deterministic ? 1 : CANDIDATES);
@@ -329,8 +315,7 @@ static bool cuda_gemm_choose(struct cuda *c, struct gemm_plan *w,
 static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 {
 	struct gemm_cache *const all = c->gemm_cache;
-	const void *const extra =
-		p->epilogue == CUDA_EPILOGUE_GELU_GRAD ? p->aux : p->vector;
+	const void *const extra = p->epilogue == CUDA_EPILOGUE_GELU_GRAD ? p->aux : p->vector;
 	const uint64_t key[KEY_LEN] = {
 		p->m,
 		p->n,
@@ -354,8 +339,7 @@ static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 	for (size_t i = 0; i < all->n; i++)
 		if (memcmp(all->plans[i].key, key, sizeof(key)) == 0)
 			return &all->plans[i];
-	if (!array_reserve(&all->plans, &all->room, all->n + 1,
-			   sizeof(*all->plans))) {
+	if (!array_reserve(&all->plans, &all->room, all->n + 1, sizeof(*all->plans))) {
 		cuda_fail(c, -ENOMEM, "GEMM", "out of memory");
 		return NULL;
 	}
@@ -367,8 +351,8 @@ static struct gemm_plan *plan_of(struct cuda *c, const struct cuda_gemm *p)
 	return w;
 }
 
-/* cuBLASLt's gelu uses the hardware's tanh with 11 significant bits: too few
- * for float32, unless tf32 has no more either. */
+/* cuBLASLt's gelu uses the hardware's tanh with 11 significant bits: too few for float32, unless
+ * tf32 has no more either. */
 static bool is_exact(const struct cuda *c, const struct cuda_gemm *p)
 {
 	return c->base.dtype != DTYPE_F32 || c->tf32 || !p->aux;
@@ -383,16 +367,14 @@ static bool is_aligned(const struct cuda_gemm *p)
 bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p)
 {
 	assert(p->epilogue != CUDA_EPILOGUE_BIAS || p->vector);
-	struct gemm_plan *const w =
-		is_exact(c, p) && is_aligned(p) ? plan_of(c, p) : NULL;
+	struct gemm_plan *const w = is_exact(c, p) && is_aligned(p) ? plan_of(c, p) : NULL;
 	cublasStatus_t s;
 
 	if (!w || !w->can || !set_pointers(c, w->desc, p))
 		return false;
 	s = multiply(c, w, p, p->out);
 	/* Some unsupported problems are only rejected here. */
-	if (s == CUBLAS_STATUS_NOT_SUPPORTED &&
-	    p->epilogue != CUDA_EPILOGUE_NONE) {
+	if (s == CUBLAS_STATUS_NOT_SUPPORTED && p->epilogue != CUDA_EPILOGUE_NONE) {
 		w->can = false;
 		return false;
 	}

@@ -22,17 +22,15 @@ enum cuda_epilogue {
 	CUDA_EPILOGUE_SUMS,      /* vector[n] = the sums of b's columns */
 };
 
-/* A row-major matrix with rows `pitch` elements apart, used transposed if so
- * marked. */
+/* A row-major matrix with rows `pitch` elements apart, used transposed if so marked. */
 struct cuda_operand {
 	const void *p;
 	size_t pitch;
 	bool transposed;
 };
 
-/* out[m][n] = a[m][k] * b[k][n] + add, where `add` may be NULL. `a`, `b` and
- * `aux` are act_t buffers, the others too unless `wide`: then they are
- * float. */
+/* out[m][n] = a[m][k] * b[k][n] + add, where `add` may be NULL. `a`, `b` and `aux` are act_t
+ * buffers, the others too unless `wide`: then they are float. */
 struct cuda_gemm {
 	size_t m, n, k;
 	struct cuda_operand a, b;
@@ -44,10 +42,9 @@ struct cuda_gemm {
 	void *vector, *aux; /* `aux` has `out`'s shape */
 };
 
-/* out[m][n] = a[m][k] * b[k][n], all in the model's type and `out` without gaps;
- * the caller may add the rest. */
-static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k,
-					    struct cuda_operand a,
+/* out[m][n] = a[m][k] * b[k][n], all in the model's type and `out` without gaps; the caller may
+ * add the rest. */
+static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k, struct cuda_operand a,
 					    struct cuda_operand b, void *out)
 {
 	struct cuda_gemm p;
@@ -66,8 +63,8 @@ static inline struct cuda_gemm cuda_gemm_of(size_t m, size_t n, size_t k,
 int cuda_gemm_init(struct cuda *c);
 void cuda_gemm_done(struct cuda *c);
 
-/* Queue a GEMM. False with nothing queued if cuBLASLt does not support it with
- * this epilogue; other failures are reported by sync. */
+/* Queue a GEMM. False with nothing queued if cuBLASLt does not support it with this epilogue;
+ * other failures are reported by sync. */
 bool cuda_gemm_run(struct cuda *c, const struct cuda_gemm *p);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is queued, as a CUDA graph: the computation's stream is captured, and with it
- * the streams that wait for its events.  Only this thread's calls are restricted: one
- * that saves or watches goes on.
+ * What is queued, as a CUDA graph: the computation's stream is captured, and with it the streams
+ * that wait for its events.  Only this thread's calls are restricted: one that saves or watches
+ * goes on.
  */
 #include "gpu/cuda/cuda_ops.h"
 
@@ -22,8 +22,8 @@ int cuda_record_begin(struct backend *b, struct errmsg *err)
 	struct cuda *const c = cuda_of(b);
 
 	assert(!b->recording && !c->recorded_scratch);
-	b->recording = CUDA_CALL(c, cudaStreamBeginCapture, c->stream,
-				 cudaStreamCaptureModeThreadLocal);
+	b->recording =
+		CUDA_CALL(c, cudaStreamBeginCapture, c->stream, cudaStreamCaptureModeThreadLocal);
 	return cuda_failure(c, err);
 }
 
@@ -39,8 +39,7 @@ static void end_capture(struct cuda *c, cudaGraphExec_t *exec)
 	CUDA_CALL(c, cudaGraphDestroy, graph);
 }
 
-int cuda_record_end(struct backend *b, struct backend_graph **out,
-		    struct errmsg *err)
+int cuda_record_end(struct backend *b, struct backend_graph **out, struct errmsg *err)
 {
 	struct cuda *const c = cuda_of(b);
 	struct backend_graph *const g = calloc(1, sizeof(*g));

@@ -3,9 +3,9 @@
 #define UCTRAIN_CUDA_HEAD_CUH
 
 /*
- * What the forward and the backward kernel of attention share: finding a
- * block's head, streaming tiles, masking, and the choice of an instantiation.
- * The grid is parts of the sequence x heads x rows of the batch.
+ * What the forward and the backward kernel of attention share: finding a block's head, streaming
+ * tiles, masking, and the choice of an instantiation. The grid is parts of the sequence x heads x
+ * rows of the batch.
  */
 #include "gpu/backend/dropout.h"
 #include "gpu/backend/splitmix.h"
@@ -22,8 +22,8 @@ constexpr int tile_rows(int d, int bytes)
 
 template <int D, typename T> constexpr int TILE_ROWS = tile_rows(D, sizeof(T));
 
-/* The head of a block: q, k, v and their gradients have rows 3 * c elements
- * apart, out and dout rows of c. */
+/* The head of a block: q, k, v and their gradients have rows 3 * c elements apart, out and dout
+ * rows of c. */
 template <typename T> struct head_of_block {
 	matrix<T> q, k, v, dout;
 	T *dq, *dk, *dv, *out;
@@ -57,9 +57,9 @@ static __device__ __forceinline__ head_of_block<T> head_of(const cuda_heads &a)
 	};
 }
 
-/* Two matrices that pass by in tiles: one stage is copied while the other is
- * used.  A block's own rows begin in the second stage, which is free until the
- * loop starts, or in a third one where left factors stay in shared memory. */
+/* Two matrices that pass by in tiles: one stage is copied while the other is used.  A block's own
+ * rows begin in the second stage, which is free until the loop starts, or in a third one where
+ * left factors stay in shared memory. */
 template <int D, int THREADS, typename T> struct tile_stream {
 	static constexpr int rows = TILE_ROWS<D, T>;
 	static constexpr int stage_len = 2 * rows * D;
@@ -88,8 +88,7 @@ template <int D, int THREADS, typename T> struct tile_stream {
 /* Shared memory that a tile_stream needs. */
 template <int D, typename T> static size_t tile_stream_bytes()
 {
-	return (left_rows<D, T>::keeps_tile ? 3 : 2) * sizeof(T) * 2 *
-	       TILE_ROWS<D, T> * D;
+	return (left_rows<D, T>::keeps_tile ? 3 : 2) * sizeof(T) * 2 * TILE_ROWS<D, T> * D;
 }
 
 /* End this group of copies and wait, with all threads, for all earlier ones. */
@@ -100,12 +99,10 @@ static __device__ __forceinline__ void wait_for_stage()
 	__syncthreads();
 }
 
-/* Causal mask: scores of keys behind their query become -INFINITY.  The lane's
- * first score is at `row` and `column`; rows are queries or, with `of_keys`,
- * keys. */
+/* Causal mask: scores of keys behind their query become -INFINITY.  The lane's first score is at
+ * `row` and `column`; rows are queries or, with `of_keys`, keys. */
 template <bool of_keys, int N>
-static __device__ __forceinline__ void mask_later_keys(float s[N][4],
-						       size_t row, size_t column)
+static __device__ __forceinline__ void mask_later_keys(float s[N][4], size_t row, size_t column)
 {
 	const int ahead = (int)(row - column);
 
@@ -121,18 +118,15 @@ static __device__ __forceinline__ void mask_later_keys(float s[N][4],
 }
 
 /* Blocks that take `rows` of a sequence each, in `slices`. */
-static inline dim3 attention_grid(const cuda_heads &a, size_t rows,
-				  size_t slices)
+static inline dim3 attention_grid(const cuda_heads &a, size_t rows, size_t slices)
 {
-	return dim3((unsigned)((a.seq + rows - 1) / rows * slices),
-		    (unsigned)a.heads, (unsigned)a.batch);
+	return dim3((unsigned)((a.seq + rows - 1) / rows * slices), (unsigned)a.heads,
+		    (unsigned)a.batch);
 }
 
-/* Call `work` with the model's type, the room for a head, and whether it drops
- * weights.  Wide heads are rare: their kernels always handle dropout, if only
- * with probability 0. */
-template <typename F>
-static void by_kind(enum dtype dtype, const cuda_heads &a, F work)
+/* Call `work` with the model's type, the room for a head, and whether it drops weights.  Wide
+ * heads are rare: their kernels always handle dropout, if only with probability 0. */
+template <typename F> static void by_kind(enum dtype dtype, const cuda_heads &a, F work)
 {
 	by_type(dtype, [&](auto t) {
 		if (a.width <= 64 && a.drop.p == 0)

@@ -7,13 +7,11 @@
 
 #include "gpu/cuda/cuda.h"
 
-/* Queue a kernel.  A failure is reported by sync.  A kernel has to ask for dynamic
- * shared memory where that and its static shared memory exceed 48 KiB; asking for less
- * does no harm. */
+/* Queue a kernel.  A failure is reported by sync.  A kernel has to ask for dynamic shared memory
+ * where that and its static shared memory exceed 48 KiB; asking for less does no harm. */
 template <typename... P, typename... A>
-static void cuda_launch_on(struct cuda *c, cudaStream_t stream,
-			   const char *name, void (*kernel)(P...), dim3 grid,
-			   dim3 block, size_t shared, A... args)
+static void cuda_launch_on(struct cuda *c, cudaStream_t stream, const char *name,
+			   void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
 	const auto launch = [=](P... values) {
 		void *at[] = { &values... };
@@ -23,21 +21,18 @@ static void cuda_launch_on(struct cuda *c, cudaStream_t stream,
 
 	if (shared)
 		cuda_ok(c,
-			cudaFuncSetAttribute(
-				kernel,
-				cudaFuncAttributeMaxDynamicSharedMemorySize,
-				(int)shared),
+			cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+					     (int)shared),
 			name);
 	cuda_ok(c, launch(static_cast<P>(args)...), name);
 }
 
 /* The same on the computation's stream. */
 template <typename K, typename... A>
-static void cuda_launch(struct cuda *c, const char *name, K kernel, dim3 grid,
-			dim3 block, size_t shared, A... args)
+static void cuda_launch(struct cuda *c, const char *name, K kernel, dim3 grid, dim3 block,
+			size_t shared, A... args)
 {
-	cuda_launch_on(c, c->stream, name, kernel, grid, block, shared,
-		       args...);
+	cuda_launch_on(c, c->stream, name, kernel, grid, block, shared, args...);
 }
 
 #endif

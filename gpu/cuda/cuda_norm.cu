@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm: one warp per row, which is in the L1 cache after the first
- * pass. */
+/* Layer norm: one warp per row, which is in the L1 cache after the first pass. */
 #include "gpu/cuda/cuda_column_sums.cuh"
 #include "gpu/cuda/cuda_ops.h"
 
@@ -8,8 +7,8 @@
 
 template <int N, typename T>
 static __global__ void __launch_bounds__(ROWS *WARP)
-	norm_rows(T *out, float *stats, const T *in, const T *weight,
-		  const T *bias, size_t rows, size_t c, float eps)
+	norm_rows(T *out, float *stats, const T *in, const T *weight, const T *bias, size_t rows,
+		  size_t c, float eps)
 {
 	const size_t row = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP;
 	const size_t first = threadIdx.x % WARP * N;
@@ -56,9 +55,8 @@ static unsigned blocks_of(size_t rows)
 	return (unsigned)((rows + ROWS - 1) / ROWS);
 }
 
-void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
-	       const void *weight, const void *bias, size_t rows, size_t c,
-	       float eps)
+void cuda_norm(struct backend *b, void *out, float *stats, const void *in, const void *weight,
+	       const void *bias, size_t rows, size_t c, float eps)
 {
 	by_type(b->dtype, [=](auto t) {
 		typedef decltype(t) T;
@@ -68,20 +66,19 @@ void cuda_norm(struct backend *b, void *out, float *stats, const void *in,
 		const bool aligned = is_aligned<wide<T>()>(y, x, w, s);
 
 		by_width<T>(c, aligned, [=](auto n) {
-			cuda_launch(cuda_of(b), "norm",
-				    norm_rows<decltype(n)::value, T>,
-				    blocks_of(rows), ROWS * WARP, 0, y, stats,
-				    x, w, s, rows, c, eps);
+			cuda_launch(cuda_of(b), "norm", norm_rows<decltype(n)::value, T>,
+				    blocks_of(rows), ROWS * WARP, 0, y, stats, x, w, s, rows, c,
+				    eps);
 		});
 	});
 }
 
-/* A block goes through a chunk of rows, a row per warp at a time, and sums up over
- * its rows for each column: in shared memory, where all warps leave what a stretch of
- * columns adds and all threads then share the additions.  More blocks than a GPU has
- * room for at once, and enough rows in each to be worth their sums.  Where shared memory
- * has no room for the sums of all columns, several blocks go through the same rows, each
- * for a strip of columns: every element is still computed in the same way. */
+/* A block goes through a chunk of rows, a row per warp at a time, and sums up over its rows for
+ * each column: in shared memory, where all warps leave what a stretch of columns adds and all
+ * threads then share the additions.  More blocks than a GPU has room for at once, and enough rows
+ * in each to be worth their sums.  Where shared memory has no room for the sums of all columns,
+ * several blocks go through the same rows, each for a strip of columns: every element is still
+ * computed in the same way. */
 #define GRAD_WARPS 8
 #define GRAD_CHUNKS_MAX ((size_t)512)
 #define GRAD_CHUNK_MIN ((size_t)16)
@@ -101,15 +98,13 @@ template <int N> static size_t stretches_bytes(int sums)
 	return 2 * sums * STRETCH<N> * sizeof(float);
 }
 
-/* Columns of a strip, a multiple of what a warp loads at once: equal strips, as few as
- * shared memory allows. */
-template <int N>
-static size_t grad_strip(const struct cuda *cuda, int sums, size_t c)
+/* Columns of a strip, a multiple of what a warp loads at once: equal strips, as few as shared
+ * memory allows. */
+template <int N> static size_t grad_strip(const struct cuda *cuda, int sums, size_t c)
 {
 	const size_t step = WARP * N;
 	const size_t taken = stretches_bytes<N>(sums);
-	const size_t room =
-		cuda->shared_limit > taken ? cuda->shared_limit - taken : 0;
+	const size_t room = cuda->shared_limit > taken ? cuda->shared_limit - taken : 0;
 	const size_t steps = room / (sums * sizeof(float)) / step;
 	/* The launch fails where not even one has room. */
 	const size_t fit = (steps ? steps : 1) * step;
@@ -125,8 +120,7 @@ struct norm_row {
 };
 
 template <int N, typename T>
-static __device__ __forceinline__ norm_row row_of(const T *dy, const T *x,
-						  const T *weight,
+static __device__ __forceinline__ norm_row row_of(const T *dy, const T *x, const T *weight,
 						  const float *stats, size_t c)
 {
 	norm_row row = { stats[0], stats[1], 0, 0 };
@@ -150,9 +144,9 @@ static __device__ __forceinline__ norm_row row_of(const T *dy, const T *x,
 
 /* dx += the gradient of N elements.  Returns what they add to each sum. */
 template <int N, int SUMS, typename T>
-static __device__ __forceinline__ void
-grad_of_elements(const norm_row &row, T *dx, const T *dy, const T *x,
-		 const T *weight, floats<N> add[SUMS])
+static __device__ __forceinline__ void grad_of_elements(const norm_row &row, T *dx, const T *dy,
+							const T *x, const T *weight,
+							floats<N> add[SUMS])
 {
 	const floats<N> d = load<N>(dy), f = load<N>(x), w = load<N>(weight);
 	floats<N> g = load<N>(dx);
@@ -175,9 +169,8 @@ grad_of_elements(const norm_row &row, T *dx, const T *dy, const T *x,
 /* parts[chunk][SUMS][c], by blocks (chunk, strip) */
 template <int N, int SUMS, typename T>
 static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
-	norm_rows_grad(T *din, float *parts, const T *dout, const T *in,
-		       const float *stats, const T *weight, size_t rows,
-		       size_t c, size_t chunk, size_t strip)
+	norm_rows_grad(T *din, float *parts, const T *dout, const T *in, const float *stats,
+		       const T *weight, size_t rows, size_t c, size_t chunk, size_t strip)
 {
 	CUDA_DYNAMIC_SHARED(shared);
 	float *const stretches = (float *)shared;
@@ -197,27 +190,22 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 		norm_row row = {};
 
 		if (is_row)
-			row = row_of<N>(dout + at * c, in + at * c, weight,
-					stats + 2 * at, c);
+			row = row_of<N>(dout + at * c, in + at * c, weight, stats + 2 * at, c);
 		for (size_t k = 0; k < width; k += WARP * N, turn++) {
-			float *const stretch =
-				stretches + turn % 2 * SUMS * STRETCH<N>;
+			float *const stretch = stretches + turn % 2 * SUMS * STRETCH<N>;
 			const size_t i = left + k + threadIdx.x * N;
 			floats<N> add[SUMS] = {};
 
 			if (is_row && i < left + width)
-				grad_of_elements<N, SUMS>(row, din + at * c + i,
-							  dout + at * c + i,
-							  in + at * c + i,
-							  weight + i, add);
+				grad_of_elements<N, SUMS>(row, din + at * c + i, dout + at * c + i,
+							  in + at * c + i, weight + i, add);
 #pragma unroll
 			for (int s = 0; s < SUMS; s++)
 				store(stretch + s * STRETCH<N> + me * N, add[s]);
-			/* Whoever is here has read the stretch before this one,
-			 * which the next one overwrites. */
+			/* Whoever is here has read the stretch before this one, which the next
+			 * one overwrites. */
 			__syncthreads();
-			for (unsigned j = me; j < SUMS * WARP * N;
-			     j += WARP * GRAD_WARPS) {
+			for (unsigned j = me; j < SUMS * WARP * N; j += WARP * GRAD_WARPS) {
 				const unsigned s = j / (WARP * N);
 				const unsigned column = j % (WARP * N);
 				float sum = 0;
@@ -226,8 +214,7 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 					continue;
 #pragma unroll
 				for (unsigned w = 0; w < GRAD_WARPS; w++)
-					sum += stretch[s * STRETCH<N> +
-						       w * WARP * N + column];
+					sum += stretch[s * STRETCH<N> + w * WARP * N + column];
 				sums[s * width + k + column] += sum;
 			}
 		}
@@ -237,8 +224,7 @@ static __global__ void __launch_bounds__(WARP *GRAD_WARPS)
 #pragma unroll
 	for (int s = 0; s < SUMS; s++)
 		for (size_t i = me; i < width; i += WARP * GRAD_WARPS)
-			parts[(blockIdx.x * SUMS + s) * c + left + i] =
-				sums[s * width + i];
+			parts[(blockIdx.x * SUMS + s) * c + left + i] = sums[s * width + i];
 }
 
 /* The chunks depend on the number of rows only, so that the sums do. */
@@ -257,24 +243,19 @@ struct norm_grad {
 };
 
 template <int N, int SUMS, typename T>
-static void norm_grad_of(const norm_grad &g, T *din, const T *dout, const T *in,
-			 const T *weight)
+static void norm_grad_of(const norm_grad &g, T *din, const T *dout, const T *in, const T *weight)
 {
 	const size_t strip = grad_strip<N>(g.c, SUMS, g.width);
-	const dim3 grid((unsigned)g.chunks,
-			(unsigned)((g.width + strip - 1) / strip));
+	const dim3 grid((unsigned)g.chunks, (unsigned)((g.width + strip - 1) / strip));
 
-	cuda_launch(g.c, "norm_grad", norm_rows_grad<N, SUMS, T>, grid,
-		    dim3(WARP, GRAD_WARPS),
-		    stretches_bytes<N>(SUMS) + SUMS * strip * sizeof(float), din,
-		    g.parts, dout, in, g.stats, weight, g.rows, g.width,
-		    g.chunk, strip);
+	cuda_launch(g.c, "norm_grad", norm_rows_grad<N, SUMS, T>, grid, dim3(WARP, GRAD_WARPS),
+		    stretches_bytes<N>(SUMS) + SUMS * strip * sizeof(float), din, g.parts, dout, in,
+		    g.stats, weight, g.rows, g.width, g.chunk, strip);
 }
 
-void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
-		    float *dold, float *dnew, const void *dout, const void *in,
-		    const float *stats, const void *weight, size_t rows,
-		    size_t c, bool fresh)
+void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias, float *dold,
+		    float *dnew, const void *dout, const void *in, const float *stats,
+		    const void *weight, size_t rows, size_t c, bool fresh)
 {
 	struct cuda *const cuda = cuda_of(b);
 	const column_sums sums = { { dweight, dbias, dold, dnew }, fresh };
@@ -282,8 +263,7 @@ void cuda_norm_grad(struct backend *b, void *din, float *dweight, float *dbias,
 	const int nsums = all ? NORM_SUMS : SUM_OLD;
 	const size_t chunk = grad_chunk(rows);
 	const size_t chunks = (rows + chunk - 1) / chunk;
-	float *const parts =
-		(float *)cuda_scratch(cuda, chunks * nsums * c * sizeof(float));
+	float *const parts = (float *)cuda_scratch(cuda, chunks * nsums * c * sizeof(float));
 	const norm_grad g = { cuda, parts, stats, rows, c, chunk, chunks };
 
 	if (!parts)

@@ -2,16 +2,15 @@
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
-/* What only nvcc can compile: tests without a GPU replace this header.  The PTX ISA
- * defines which lane holds which elements of a matrix. */
+/* What only nvcc can compile: tests without a GPU replace this header.  The PTX ISA defines which
+ * lane holds which elements of a matrix. */
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Declare shared memory of the block: of a fixed shape, CUDA_SHARED(float, name,
- * [2][32]), or of the size that the launch gives. */
+/* Declare shared memory of the block: of a fixed shape, CUDA_SHARED(float, name, [2][32]), or of
+ * the size that the launch gives. */
 #define CUDA_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
-#define CUDA_DYNAMIC_SHARED(name) \
-	extern __shared__ __align__(128) unsigned char name[]
+#define CUDA_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
 /* Round to the nearest bfloat16 or float16; returns the bits. */
 static __device__ __forceinline__ uint16_t ptx_to_bf16(float x)
@@ -64,10 +63,9 @@ static __device__ __forceinline__ float ptx_exp2(float x)
 	return y;
 }
 
-/* d += a * b, where a is a row-major 16 x 16 and b a column-major 16 x 8
- * matrix. */
-static __device__ __forceinline__ void
-ptx_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+/* d += a * b, where a is a row-major 16 x 16 and b a column-major 16 x 8 matrix. */
+static __device__ __forceinline__ void ptx_mma_bf16(float d[4], const uint32_t a[4],
+						    const uint32_t b[2])
 {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -75,8 +73,8 @@ ptx_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-static __device__ __forceinline__ void
-ptx_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+static __device__ __forceinline__ void ptx_mma_f16(float d[4], const uint32_t a[4],
+						   const uint32_t b[2])
 {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
 	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -84,11 +82,10 @@ ptx_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Load four 8 x 8 matrices of 16-bit elements from shared memory.  Lane 8 * i +
- * j passes the address of row j of matrix i, and gets two elements of each:
- * columns lane % 4 * 2 and the next of row lane / 4, or transposed. */
-static __device__ __forceinline__ void ptx_load_matrices(uint32_t x[4],
-							 const void *row)
+/* Load four 8 x 8 matrices of 16-bit elements from shared memory.  Lane 8 * i + j passes the
+ * address of row j of matrix i, and gets two elements of each: columns lane % 4 * 2 and the next
+ * of row lane / 4, or transposed. */
+static __device__ __forceinline__ void ptx_load_matrices(uint32_t x[4], const void *row)
 {
 	const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
 
@@ -99,8 +96,7 @@ static __device__ __forceinline__ void ptx_load_matrices(uint32_t x[4],
 		     : "memory");
 }
 
-static __device__ __forceinline__ void
-ptx_load_matrices_transposed(uint32_t x[4], const void *row)
+static __device__ __forceinline__ void ptx_load_matrices_transposed(uint32_t x[4], const void *row)
 {
 	const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
 
@@ -112,8 +108,7 @@ ptx_load_matrices_transposed(uint32_t x[4], const void *row)
 }
 
 /* Start copying 16 bytes to shared memory; zeros unless `there`. */
-static __device__ __forceinline__ void
-ptx_copy_16(void *shared, const void *global, bool there)
+static __device__ __forceinline__ void ptx_copy_16(void *shared, const void *global, bool there)
 {
 	const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
 
@@ -129,8 +124,7 @@ static __device__ __forceinline__ void ptx_commit_copies()
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Wait for all of this thread's copies except those of the last `left`
- * groups. */
+/* Wait for all of this thread's copies except those of the last `left` groups. */
 template <int left> static __device__ __forceinline__ void ptx_wait_for_copies()
 {
 	asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");

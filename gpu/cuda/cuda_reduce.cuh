@@ -2,8 +2,8 @@
 #ifndef UCTRAIN_CUDA_REDUCE_CUH
 #define UCTRAIN_CUDA_REDUCE_CUH
 
-/* Sums over the threads of a warp or a block.  All threads get the same result,
- * and it is the same in every run: the order is fixed. */
+/* Sums over the threads of a warp or a block.  All threads get the same result, and it is the
+ * same in every run: the order is fixed. */
 #include <cuda_runtime.h>
 
 #define WARP 32
@@ -24,10 +24,9 @@ static __device__ __forceinline__ float warp_max(float x)
 	return x;
 }
 
-/* For a one-dimensional block of at most 32 full warps.  `shared` must not be
- * used otherwise until the next barrier. */
-template <typename T>
-static __device__ __forceinline__ T block_sum(T x, T shared[WARP])
+/* For a one-dimensional block of at most 32 full warps.  `shared` must not be used otherwise
+ * until the next barrier. */
+template <typename T> static __device__ __forceinline__ T block_sum(T x, T shared[WARP])
 {
 	const unsigned lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
 

@@ -16,14 +16,13 @@ void cuda_queues_init(struct cuda *c)
 {
 	int least = 0, most = 0;
 
-	/* Collectives need few processors, and what other ranks wait for must not
-	 * wait for a kernel that fills the GPU. */
+	/* Collectives need few processors, and what other ranks wait for must not wait for a
+	 * kernel that fills the GPU. */
 	CUDA_CALL(c, cudaDeviceGetStreamPriorityRange, &least, &most);
 	for (unsigned q = 0; q < BACKEND_QUEUES; q++)
 		if (q != QUEUE_COMPUTE)
-			CUDA_CALL(c, cudaStreamCreateWithPriority,
-				  &c->side_streams[q], cudaStreamNonBlocking,
-				  q == QUEUE_COMM ? most : least);
+			CUDA_CALL(c, cudaStreamCreateWithPriority, &c->side_streams[q],
+				  cudaStreamNonBlocking, q == QUEUE_COMM ? most : least);
 }
 
 void cuda_queues_done(struct cuda *c)
@@ -52,13 +51,11 @@ void cuda_host_free(struct backend *b, void *p)
 }
 
 /* With cudaMemcpyDefault, CUDA derives the direction from the addresses. */
-void cuda_copy(struct backend *b, enum backend_queue q, void *dst,
-	       const void *src, size_t bytes)
+void cuda_copy(struct backend *b, enum backend_queue q, void *dst, const void *src, size_t bytes)
 {
 	struct cuda *const c = cuda_of(b);
 
-	CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, cudaMemcpyDefault,
-		  stream_of(c, q));
+	CUDA_CALL(c, cudaMemcpyAsync, dst, src, bytes, cudaMemcpyDefault, stream_of(c, q));
 }
 
 struct backend_event *cuda_event_new(struct backend *b)
@@ -78,8 +75,7 @@ void cuda_event_free(struct backend *b, struct backend_event *e)
 	CUDA_CALL(cuda_of(b), cudaEventDestroy, (cudaEvent_t)e);
 }
 
-void cuda_event_record(struct backend *b, struct backend_event *e,
-		       enum backend_queue q)
+void cuda_event_record(struct backend *b, struct backend_event *e, enum backend_queue q)
 {
 	struct cuda *const c = cuda_of(b);
 
@@ -93,8 +89,7 @@ void cuda_event_wait(struct backend *b, struct backend_event *e)
 	watch_end();
 }
 
-void cuda_queue_wait(struct backend *b, enum backend_queue q,
-		     struct backend_event *e)
+void cuda_queue_wait(struct backend *b, enum backend_queue q, struct backend_event *e)
 {
 	struct cuda *const c = cuda_of(b);
 

@@ -3,13 +3,13 @@
 #define UCTRAIN_CUDA_TILE_CUH
 
 /*
- * Products of small matrices by one warp: tiles of rows in shared memory, and
- * accumulators in registers.  16-bit types use tensor cores.  float uses plain
- * arithmetic, since tensor cores would round it to tf32; its accumulators have
- * the same layout, so that kernels need not distinguish the types.
+ * Products of small matrices by one warp: tiles of rows in shared memory, and accumulators in
+ * registers.  16-bit types use tensor cores.  float uses plain arithmetic, since tensor cores
+ * would round it to tf32; its accumulators have the same layout, so that kernels need not
+ * distinguish the types.
  *
- * An accumulator is a 16 x 8 matrix: a lane holds columns lane % 4 * 2 and the
- * next, of row lane / 4 in elements 0 and 1, of row lane / 4 + 8 in 2 and 3.
+ * An accumulator is a 16 x 8 matrix: a lane holds columns lane % 4 * 2 and the next, of row lane
+ * / 4 in elements 0 and 1, of row lane / 4 + 8 in 2 and 3.
  */
 #include "gpu/cuda/cuda_reduce.cuh"
 #include "gpu/cuda/cuda_types.cuh"
@@ -17,10 +17,9 @@
 /* Elements in 16 bytes, the unit in which tiles are copied. */
 template <typename T> constexpr int CHUNK = 16 / (int)sizeof(T);
 
-/* The offset of a chunk in a tile whose rows have D elements.  Chunks are
- * swizzled: eight rows have the same chunk in eight different groups of banks.
- * Rows that are a multiple of 8 apart have the same swizzle, so that the
- * distance between them is a constant in the instruction. */
+/* The offset of a chunk in a tile whose rows have D elements.  Chunks are swizzled: eight rows
+ * have the same chunk in eight different groups of banks. Rows that are a multiple of 8 apart
+ * have the same swizzle, so that the distance between them is a constant in the instruction. */
 template <int D, typename T>
 static __device__ __forceinline__ uint32_t tile_at(uint32_t row, uint32_t chunk)
 {
@@ -34,27 +33,22 @@ template <typename T> struct matrix {
 	bool chunked; /* every row begins and ends at a chunk's boundary */
 };
 
-/* Start copying rows [first, first + ROWS) of m to a tile, with zeros beyond
- * its rows and columns.  The caller commits the copies and waits for them. */
+/* Start copying rows [first, first + ROWS) of m to a tile, with zeros beyond its rows and
+ * columns.  The caller commits the copies and waits for them. */
 template <int D, int ROWS, int THREADS, typename T>
-static __device__ __forceinline__ void copy_tile(T *tile, const matrix<T> &m,
-						 size_t first)
+static __device__ __forceinline__ void copy_tile(T *tile, const matrix<T> &m, size_t first)
 {
 	constexpr int chunks = D / CHUNK<T>;
 
-	static_assert(ROWS * chunks % THREADS == 0,
-		      "all threads copy the same number of chunks");
+	static_assert(ROWS * chunks % THREADS == 0, "all threads copy the same number of chunks");
 	if (!m.chunked) {
 #pragma unroll 1
 		for (uint32_t i = threadIdx.x; i < ROWS * D; i += THREADS) {
 			const uint32_t row = i / D, column = i % D;
-			const bool inside =
-				first + row < m.rows && column < m.columns;
+			const bool inside = first + row < m.rows && column < m.columns;
 
-			narrow(tile[tile_at<D, T>(row, column / CHUNK<T>) +
-				    column % CHUNK<T>],
-			       inside ? widen(m.p[(first + row) * m.stride + column])
-				      : 0);
+			narrow(tile[tile_at<D, T>(row, column / CHUNK<T>) + column % CHUNK<T>],
+			       inside ? widen(m.p[(first + row) * m.stride + column]) : 0);
 		}
 		return;
 	}
@@ -62,13 +56,10 @@ static __device__ __forceinline__ void copy_tile(T *tile, const matrix<T> &m,
 	for (int i = 0; i < ROWS * chunks; i += THREADS) {
 		const uint32_t row = (i + threadIdx.x) / chunks;
 		const uint32_t chunk = (i + threadIdx.x) % chunks;
-		const bool inside =
-			first + row < m.rows && chunk * CHUNK<T> < m.columns;
+		const bool inside = first + row < m.rows && chunk * CHUNK<T> < m.columns;
 
 		ptx_copy_16(tile + tile_at<D, T>(row, chunk),
-			    inside ? m.p + (first + row) * m.stride +
-					     chunk * CHUNK<T>
-				   : m.p,
+			    inside ? m.p + (first + row) * m.stride + chunk * CHUNK<T> : m.p,
 			    inside);
 	}
 }
@@ -82,14 +73,14 @@ template <int N> static __device__ __forceinline__ void clear(float x[N][4])
 			x[i][j] = 0;
 }
 
-static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4],
-					   const uint32_t b[2], bf16)
+static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2],
+					   bf16)
 {
 	ptx_mma_bf16(d, a, b);
 }
 
-static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4],
-					   const uint32_t b[2], f16)
+static __device__ __forceinline__ void mma(float d[4], const uint32_t a[4], const uint32_t b[2],
+					   f16)
 {
 	ptx_mma_f16(d, a, b);
 }
@@ -104,8 +95,8 @@ static __device__ __forceinline__ uint32_t pack(float lo, float hi, f16)
 	return ptx_to_f16x2(lo, hi);
 }
 
-/* Sixteen rows of a tile as the left factor of a product: fragments in
- * registers, so that the tile can be overwritten. */
+/* Sixteen rows of a tile as the left factor of a product: fragments in registers, so that the
+ * tile can be overwritten. */
 template <int D, typename T> struct left_rows {
 	static constexpr bool keeps_tile = false;
 	uint32_t x[D / 16][4];
@@ -116,16 +107,14 @@ template <int D, typename T> struct left_rows {
 
 #pragma unroll
 		for (int k = 0; k < D / 16; k++)
-			ptx_load_matrices(
-				x[k], tile + tile_at<D, T>(row + lane % 16,
-							   k * 2 + lane / 16));
+			ptx_load_matrices(x[k],
+					  tile + tile_at<D, T>(row + lane % 16, k * 2 + lane / 16));
 	}
 };
 
 /* s[i] = a * (8 rows of the tile from row + 8 * i on)', i < N; row % 8 is 0. */
 template <int D, int N, typename T>
-static __device__ __forceinline__ void multiply_rows(float s[N][4],
-						     const left_rows<D, T> &a,
+static __device__ __forceinline__ void multiply_rows(float s[N][4], const left_rows<D, T> &a,
 						     const T *tile, uint32_t row)
 {
 	const uint32_t lane = threadIdx.x % WARP;
@@ -137,24 +126,21 @@ static __device__ __forceinline__ void multiply_rows(float s[N][4],
 		for (int i = 0; i < N; i += 2) {
 			uint32_t b[4];
 
-			ptx_load_matrices(
-				b,
-				tile +
-					tile_at<D, T>(lane / 16 * 8 + lane % 8,
-						      k * 2 + lane / 8 % 2) +
-					(row + i * 8) * D);
+			ptx_load_matrices(b, tile +
+						     tile_at<D, T>(lane / 16 * 8 + lane % 8,
+								   k * 2 + lane / 8 % 2) +
+						     (row + i * 8) * D);
 			mma(s[i], a.x[k], b, T());
 			mma(s[i + 1], a.x[k], b + 2, T());
 		}
 }
 
-/* o += s * (N * 8 rows of the tile from `row` on), W columns from the tile's
- * first on; row % 8 is 0.  For later columns the caller advances `tile`, by a
- * multiple of 64, which leaves the swizzle as it is. */
+/* o += s * (N * 8 rows of the tile from `row` on), W columns from the tile's first on; row % 8 is
+ * 0.  For later columns the caller advances `tile`, by a multiple of 64, which leaves the swizzle
+ * as it is. */
 template <int D, int W, int N, typename T>
-static __device__ __forceinline__ void
-multiply_columns(float o[W / 8][4], const float s[N][4], const T *tile,
-		 uint32_t row)
+static __device__ __forceinline__ void multiply_columns(float o[W / 8][4], const float s[N][4],
+							const T *tile, uint32_t row)
 {
 	const uint32_t lane = threadIdx.x % WARP;
 
@@ -174,8 +160,7 @@ multiply_columns(float o[W / 8][4], const float s[N][4], const T *tile,
 
 			ptx_load_matrices_transposed(
 				b,
-				tile + tile_at<D, T>(lane % 16, i + lane / 16) +
-					(row + k * 8) * D);
+				tile + tile_at<D, T>(lane % 16, i + lane / 16) + (row + k * 8) * D);
 			mma(o[i], a, b, T());
 			mma(o[i + 1], a, b + 2, T());
 		}
@@ -183,14 +168,12 @@ multiply_columns(float o[W / 8][4], const float s[N][4], const T *tile,
 }
 
 /* Store two neighbours at an even column of a chunked row. */
-template <typename T>
-static __device__ __forceinline__ void store_pair(T *to, float lo, float hi)
+template <typename T> static __device__ __forceinline__ void store_pair(T *to, float lo, float hi)
 {
 	*reinterpret_cast<uint32_t *>(to) = pack(lo, hi, T());
 }
 
-/* Registers cannot hold a float's rows beside the accumulators: they stay in
- * the tile. */
+/* Registers cannot hold a float's rows beside the accumulators: they stay in the tile. */
 template <int D> struct left_rows<D, float> {
 	static constexpr bool keeps_tile = true;
 	const float *tile;
@@ -203,8 +186,7 @@ template <int D> struct left_rows<D, float> {
 	}
 };
 
-static __device__ __forceinline__ float dot(float sum, const floats<4> &a,
-					    const floats<4> &b)
+static __device__ __forceinline__ float dot(float sum, const floats<4> &a, const floats<4> &b)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -213,27 +195,24 @@ static __device__ __forceinline__ float dot(float sum, const floats<4> &a,
 }
 
 template <int D, int N>
-static __device__ __forceinline__ void
-multiply_rows(float s[N][4], const left_rows<D, float> &a, const float *tile,
-	      uint32_t row)
+static __device__ __forceinline__ void multiply_rows(float s[N][4], const left_rows<D, float> &a,
+						     const float *tile, uint32_t row)
 {
 	const uint32_t column = threadIdx.x % 4 * 2;
 
 	clear<N>(s);
 #pragma unroll 2
 	for (int k = 0; k < D / 4; k++) {
-		const floats<4> a0 =
-			load<4>(a.tile + tile_at<D, float>(a.row, k));
-		const floats<4> a1 =
-			load<4>(a.tile + tile_at<D, float>(a.row + 8, k));
+		const floats<4> a0 = load<4>(a.tile + tile_at<D, float>(a.row, k));
+		const floats<4> a1 = load<4>(a.tile + tile_at<D, float>(a.row + 8, k));
 
 #pragma unroll
 		for (int i = 0; i < N; i++)
 #pragma unroll
 			for (int j = 0; j < 2; j++) {
-				const floats<4> b = load<4>(
-					tile + tile_at<D, float>(column + j, k) +
-					(row + i * 8) * D);
+				const floats<4> b =
+					load<4>(tile + tile_at<D, float>(column + j, k) +
+						(row + i * 8) * D);
 
 				s[i][j] = dot(s[i][j], a0, b);
 				s[i][2 + j] = dot(s[i][2 + j], a1, b);
@@ -241,12 +220,11 @@ multiply_rows(float s[N][4], const left_rows<D, float> &a, const float *tile,
 	}
 }
 
-/* Takes eight columns of s at a time from the front of a copy and shifts the rest
- * forward: the copy stays in registers without unrolling the loop. */
+/* Takes eight columns of s at a time from the front of a copy and shifts the rest forward: the
+ * copy stays in registers without unrolling the loop. */
 template <int D, int W, int N>
-static __device__ __forceinline__ void
-multiply_columns(float o[W / 8][4], const float s[N][4], const float *tile,
-		 uint32_t row)
+static __device__ __forceinline__ void multiply_columns(float o[W / 8][4], const float s[N][4],
+							const float *tile, uint32_t row)
 {
 	const uint32_t column = threadIdx.x % 4 * 2;
 	const uint32_t quad = threadIdx.x % WARP / 4 * 4;
@@ -258,17 +236,14 @@ multiply_columns(float o[W / 8][4], const float s[N][4], const float *tile,
 #pragma unroll
 		for (int k = 0; k < 8; k++) {
 			const uint32_t owner = quad + k / 2; /* of column k */
-			const float a0 =
-				__shfl_sync(0xffffffffu, left[k % 2], owner);
-			const float a1 = __shfl_sync(0xffffffffu,
-						     left[2 + k % 2], owner);
+			const float a0 = __shfl_sync(0xffffffffu, left[k % 2], owner);
+			const float a1 = __shfl_sync(0xffffffffu, left[2 + k % 2], owner);
 
 #pragma unroll
 			for (int i = 0; i < W / 8; i++) {
-				const floats<2> b = load<2>(
-					tile +
-					tile_at<D, float>(k, i * 2 + column / 4) +
-					column % 4 + row * D);
+				const floats<2> b =
+					load<2>(tile + tile_at<D, float>(k, i * 2 + column / 4) +
+						column % 4 + row * D);
 
 				o[i][0] += a0 * b.x[0];
 				o[i][1] += a0 * b.x[1];
@@ -287,13 +262,12 @@ static __device__ __forceinline__ void store_pair(float *to, float lo, float hi)
 	store<2>(to, floats<2>{ { lo, hi } });
 }
 
-/* Store a warp's 16 x W block of o, from `row` and `first` column on, in the
- * matrix at `to`, which has m's shape; `factor` scales each of the lane's two
- * rows. */
+/* Store a warp's 16 x W block of o, from `row` and `first` column on, in the matrix at `to`,
+ * which has m's shape; `factor` scales each of the lane's two rows. */
 template <int W, typename T>
-static __device__ __forceinline__ void
-store_rows(T *to, const matrix<T> &m, size_t row, size_t first,
-	   const float o[W / 8][4], const float factor[2])
+static __device__ __forceinline__ void store_rows(T *to, const matrix<T> &m, size_t row,
+						  size_t first, const float o[W / 8][4],
+						  const float factor[2])
 {
 	const uint32_t lane = threadIdx.x % WARP;
 

@@ -2,8 +2,8 @@
 #ifndef UCTRAIN_CUDA_TYPES_CUH
 #define UCTRAIN_CUDA_TYPES_CUH
 
-/* act_t, the model's type, in kernels, with loads and stores of 16 bytes where
- * alignment permits, else of single elements. */
+/* act_t, the model's type, in kernels, with loads and stores of 16 bytes where alignment permits,
+ * else of single elements. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -58,8 +58,8 @@ template <typename T> static __device__ __forceinline__ float rounded(float x)
 
 #define LOG2_E 1.4426950409f
 
-/* e^x for small |x|, or where results near 0 may be inexact: computed as a
- * power of two, whose relative error grows with |x|. */
+/* e^x for small |x|, or where results near 0 may be inexact: computed as a power of two, whose
+ * relative error grows with |x|. */
 static __device__ __forceinline__ float exp_near(float x)
 {
 	return ptx_exp2(x * LOG2_E);
@@ -85,8 +85,7 @@ template <int N> struct floats {
 };
 
 /* Load N elements, aligned to their size or 16 bytes. */
-template <int N, typename T>
-static __device__ __forceinline__ floats<N> load(const T *p)
+template <int N, typename T> static __device__ __forceinline__ floats<N> load(const T *p)
 {
 	constexpr size_t most = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
 	typedef typename word<most>::type unit;
@@ -105,8 +104,7 @@ static __device__ __forceinline__ floats<N> load(const T *p)
 	return f;
 }
 
-template <int N, typename T>
-static __device__ __forceinline__ void store(T *p, const floats<N> &f)
+template <int N, typename T> static __device__ __forceinline__ void store(T *p, const floats<N> &f)
 {
 	constexpr size_t most = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
 	typedef typename word<most>::type unit;
@@ -136,13 +134,11 @@ template <int N> struct count {
 /* Are all of p aligned for accesses of N elements? */
 template <int N, typename... T> static bool is_aligned(const T *...p)
 {
-	return (... &&
-		((uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0));
+	return (... && ((uintptr_t)p % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0));
 }
 
 /* Call `work` with the elements per access that rows of c elements permit. */
-template <typename T, typename F>
-static void by_width(size_t c, bool aligned, F work)
+template <typename T, typename F> static void by_width(size_t c, bool aligned, F work)
 {
 	if (aligned && c % wide<T>() == 0)
 		work(count<wide<T>()>());

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MT19937 by Matsumoto and Nishimura (ACM TOMACS 8, 1998), seeded like its
- * authors' init_genrand. torch uses the low half of its 64-bit seed, composes
- * 64-bit numbers high half first, and reduces numbers by remainder; for ranges
- * of 2^28 and more it uses 64-bit numbers, so that the remainder's bias is
- * negligible.
+ * MT19937 by Matsumoto and Nishimura (ACM TOMACS 8, 1998), seeded like its authors' init_genrand.
+ * torch uses the low half of its 64-bit seed, composes 64-bit numbers high half first, and
+ * reduces numbers by remainder; for ranges of 2^28 and more it uses 64-bit numbers, so that the
+ * remainder's bias is negligible.
  */
 #include "gpu/data/rng.h"
 

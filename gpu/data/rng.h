@@ -20,8 +20,7 @@ void rng_skip(struct rng *r, uint64_t n);
 uint32_t rng_u32(struct rng *r);
 uint64_t rng_u64(struct rng *r);
 
-/* The 32-bit numbers that one element of torch.randint(0, high, ...)
- * consumes. */
+/* The 32-bit numbers that one element of torch.randint(0, high, ...) consumes. */
 unsigned rng_randint_draws(uint64_t high);
 
 /* One element of torch.randint(0, high, ...); high > 0. */

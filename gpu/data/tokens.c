@@ -13,8 +13,8 @@
 #include "gpu/data/rng.h"
 #include "gpu/data/tokens_impl.h"
 
-/* Rows of torch.randint(0, vocab, (rows, seq)).  Continuing is cheap; going
- * back restarts the generator and skips 5e9 numbers a second. */
+/* Rows of torch.randint(0, vocab, (rows, seq)).  Continuing is cheap; going back restarts the
+ * generator and skips 5e9 numbers a second. */
 struct random {
 	struct rng rng;
 	uint64_t seed, next; /* `next` is a row */
@@ -34,13 +34,11 @@ static void start_random(struct random *r, uint64_t seed)
 	rng_seed(&r->rng, seed);
 }
 
-static void random_row(struct random *r, const struct tokens_options *o,
-		       uint64_t row, int32_t *out)
+static void random_row(struct random *r, const struct tokens_options *o, uint64_t row, int32_t *out)
 {
 	if (row < r->next)
 		start_random(r, r->seed);
-	rng_skip(&r->rng,
-		 (row - r->next) * o->seq * rng_randint_draws(o->vocab));
+	rng_skip(&r->rng, (row - r->next) * o->seq * rng_randint_draws(o->vocab));
 	for (unsigned i = 0; i < o->seq; i++)
 		out[i] = (int32_t)rng_randint(&r->rng, o->vocab);
 	r->next = row + 1;
@@ -64,18 +62,15 @@ static bool is_prefix(const char *source)
 	return is;
 }
 
-static int tokens_open_file(struct tokens_file *f, const char *source,
-			    struct errmsg *err)
+static int tokens_open_file(struct tokens_file *f, const char *source, struct errmsg *err)
 {
 	if (names_ends_with(source, ".u16"))
 		return tokens_file_open(f, source, 2, false, err);
 	if (names_ends_with(source, ".i32"))
 		return tokens_file_open(f, source, 4, true, err);
 	if (names_ends_with(source, ".bin") || names_ends_with(source, ".idx"))
-		return errmsg_set(
-			err, -EINVAL,
-			"%s: an indexed dataset is named without .bin and .idx",
-			source);
+		return errmsg_set(err, -EINVAL,
+				  "%s: an indexed dataset is named without .bin and .idx", source);
 	if (is_prefix(source))
 		return tokens_file_open_indexed(f, source, false, err);
 	return tokens_file_open(f, source, 1, false, err);
@@ -94,10 +89,8 @@ static int share_rows(struct tokens *t, struct errmsg *err)
 		return errmsg_set(
 			err, -EINVAL,
 			"%s: has %llu tokens, %llu rows of %u; at least %llu rows are needed",
-			o->source,
-			(unsigned long long)tokens_file_count(&t->file),
-			(unsigned long long)rows, o->seq,
-			(unsigned long long)valid + 1);
+			o->source, (unsigned long long)tokens_file_count(&t->file),
+			(unsigned long long)rows, o->seq, (unsigned long long)valid + 1);
 	t->rows[0] = rows - valid;
 	t->rows[1] = valid;
 	return 0;
@@ -118,9 +111,8 @@ static int try_sample(const struct tokens *t, struct errmsg *err)
 {
 	const unsigned n = tokens_row_len(t);
 	int32_t *const row = malloc(n * sizeof(*row));
-	const int rc =
-		row ? tokens_samples_read(&t->samples, &t->file, 0, n, row, err)
-		    : errmsg_nomem(err, NULL);
+	const int rc = row ? tokens_samples_read(&t->samples, &t->file, 0, n, row, err)
+			   : errmsg_nomem(err, NULL);
 
 	free(row);
 	return rc;
@@ -133,10 +125,9 @@ static int open_samples(struct tokens *t, struct errmsg *err)
 	int rc;
 
 	if (!is_prefix(o->source))
-		return errmsg_set(
-			err, -EINVAL,
-			"%s: is not an indexed dataset, which alone has samples",
-			o->source);
+		return errmsg_set(err, -EINVAL,
+				  "%s: is not an indexed dataset, which alone has samples",
+				  o->source);
 	rc = tokens_file_open_indexed(&t->file, o->source, true, err);
 	if (!rc)
 		rc = tokens_samples_open(&t->samples, o->samples, err);
@@ -144,8 +135,7 @@ static int open_samples(struct tokens *t, struct errmsg *err)
 	return rc ? rc : try_sample(t, err);
 }
 
-int tokens_open(struct tokens **out, const struct tokens_options *o,
-		struct errmsg *err)
+int tokens_open(struct tokens **out, const struct tokens_options *o, struct errmsg *err)
 {
 	struct tokens *const t = calloc(1, sizeof(*t));
 	int rc = 0;
@@ -181,8 +171,8 @@ void tokens_close(struct tokens *t)
 	free(t);
 }
 
-static int check_row(const struct tokens *t, uint64_t row,
-		     const int32_t *tokens, struct errmsg *err)
+static int check_row(const struct tokens *t, uint64_t row, const int32_t *tokens,
+		     struct errmsg *err)
 {
 	const struct tokens_options *const o = &t->options;
 
@@ -191,13 +181,12 @@ static int check_row(const struct tokens *t, uint64_t row,
 			return errmsg_set(
 				err, -ERANGE,
 				"%s: row %llu, token %u of it is %d; the model has 0 to %u",
-				t->file.path, (unsigned long long)row, i,
-				(int)tokens[i], o->vocab - 1);
+				t->file.path, (unsigned long long)row, i, (int)tokens[i],
+				o->vocab - 1);
 	return 0;
 }
 
-int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
-	       struct errmsg *err)
+int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out, struct errmsg *err)
 {
 	const unsigned seq = t->options.seq;
 	int rc;
@@ -210,10 +199,8 @@ int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
 	}
 	if (valid)
 		row += t->rows[0];
-	rc = t->options.samples
-		     ? tokens_samples_read(&t->samples, &t->file, row, seq + 1,
-					   out, err)
-		     : tokens_file_read(&t->file, row * seq, seq, out, err);
+	rc = t->options.samples ? tokens_samples_read(&t->samples, &t->file, row, seq + 1, out, err)
+				: tokens_file_read(&t->file, row * seq, seq, out, err);
 	return rc ? rc : check_row(t, row, out, err);
 }
 

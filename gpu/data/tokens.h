@@ -9,9 +9,9 @@
 struct errmsg;
 
 /*
- * Rows of tokens.  Step i (from 1) of a run with batches of B takes rows (i -
- * 1) * B ... i * B - 1; row r of a batch belongs to rank r % ranks.  After its
- * last row a source starts again with the first.
+ * Rows of tokens.  Step i (from 1) of a run with batches of B takes rows (i - 1) * B ... i * B -
+ * 1; row r of a batch belongs to rank r % ranks.  After its last row a source starts again with
+ * the first.
  *
  *     synthetic          torch.randint under torch.manual_seed(seed): the same
  *                        batch in every step, as in the DSUC demo
@@ -29,31 +29,27 @@ struct tokens_options {
 	const char *source;
 	unsigned batch, seq, vocab;
 	uint64_t seed;
-	/* The prefix of Megatron's arrays of samples, if `source` is an indexed
-	 * dataset, or NULL.  Rows are samples, with the token that follows. */
+	/* The prefix of Megatron's arrays of samples, if `source` is an indexed dataset, or
+	 * NULL.  Rows are samples, with the token that follows. */
 	const char *samples;
-	/* The fraction of a file's rows, at its end, that is held out for
-	 * validation, from 0 to less than 1.  If not 0, at least one row is
-	 * held out.  Synthetic data has one validation batch, from the next
-	 * seed. */
+	/* The fraction of a file's rows, at its end, that is held out for validation, from 0 to
+	 * less than 1.  If not 0, at least one row is held out.  Synthetic data has one
+	 * validation batch, from the next seed. */
 	double held_out;
 };
 
-/* Open a source. -EINVAL or -EBADMSG for malformed files, or a system error.
- * `o` is copied, except for names. */
-int tokens_open(struct tokens **out, const struct tokens_options *o,
-		struct errmsg *err);
+/* Open a source. -EINVAL or -EBADMSG for malformed files, or a system error. `o` is copied,
+ * except for names. */
+int tokens_open(struct tokens **out, const struct tokens_options *o, struct errmsg *err);
 void tokens_close(struct tokens *t);
 
 /* Tokens of a row: seq, and one more with `samples`. */
 unsigned tokens_row_len(const struct tokens *t);
 
-/* Get row `row`, counted from 0 over the whole run.  `valid`
- * selects held-out rows, of which there must be some. -ERANGE for a token
- * beyond the vocabulary.  Reading rows in order is fastest.  Not
- * thread-safe. */
-int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out,
-	       struct errmsg *err);
+/* Get row `row`, counted from 0 over the whole run.  `valid` selects held-out rows, of which
+ * there must be some. -ERANGE for a token beyond the vocabulary.  Reading rows in order is
+ * fastest.  Not thread-safe. */
+int tokens_row(struct tokens *t, bool valid, uint64_t row, int32_t *out, struct errmsg *err);
 
 /* The number of held-out rows. */
 uint64_t tokens_valid_rows(const struct tokens *t);

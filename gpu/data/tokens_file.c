@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files are read, not mapped: a file that becomes shorter is an error, not a
- * SIGBUS. */
+/* Files are read, not mapped: a file that becomes shorter is an error, not a SIGBUS. */
 #include "gpu/data/tokens_impl.h"
 
 #include <assert.h>
@@ -14,8 +13,8 @@
 #define CHUNK 8192 /* bytes */
 
 /* Open PATH SUFFIX. */
-static int open_path(struct tokens_file *f, const char *path,
-		     const char *suffix, struct errmsg *err)
+static int open_path(struct tokens_file *f, const char *path, const char *suffix,
+		     struct errmsg *err)
 {
 	*f = (struct tokens_file){ .source.fd = -1 };
 	if (asprintf(&f->path, "%s%s", path, suffix) < 0) {
@@ -25,18 +24,17 @@ static int open_path(struct tokens_file *f, const char *path,
 	return source_open(&f->source, f->path, err);
 }
 
-int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
-		     bool is_signed, struct errmsg *err)
+int tokens_file_open(struct tokens_file *f, const char *path, unsigned width, bool is_signed,
+		     struct errmsg *err)
 {
 	const int rc = open_path(f, path, "", err);
 
 	if (rc)
 		return rc;
 	if (f->source.size % width)
-		return errmsg_set(
-			err, -EBADMSG,
-			"%s: its %llu bytes are not a multiple of a token's %u",
-			path, (unsigned long long)f->source.size, width);
+		return errmsg_set(err, -EBADMSG,
+				  "%s: its %llu bytes are not a multiple of a token's %u", path,
+				  (unsigned long long)f->source.size, width);
 	f->width = width;
 	f->is_signed = is_signed;
 	f->nruns = 1;
@@ -47,8 +45,8 @@ int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
 	return 0;
 }
 
-int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     bool separate, struct errmsg *err)
+int tokens_file_open_indexed(struct tokens_file *f, const char *prefix, bool separate,
+			     struct errmsg *err)
 {
 	struct tokens_file idx;
 	int rc = open_path(f, prefix, ".bin", err);
@@ -83,15 +81,14 @@ static int32_t decode(const struct tokens_file *f, const uint8_t *p)
 	return negative || v > INT32_MAX ? -1 : (int32_t)v;
 }
 
-static int read_run(const struct tokens_file *f, uint64_t at, size_t n,
-		    int32_t *out, struct errmsg *err)
+static int read_run(const struct tokens_file *f, uint64_t at, size_t n, int32_t *out,
+		    struct errmsg *err)
 {
 	uint8_t buf[CHUNK];
 
 	while (n) {
 		const size_t part = n < CHUNK / f->width ? n : CHUNK / f->width;
-		const int rc =
-			source_read(&f->source, buf, part * f->width, at, err);
+		const int rc = source_read(&f->source, buf, part * f->width, at, err);
 
 		if (rc)
 			return rc;
@@ -104,20 +101,18 @@ static int read_run(const struct tokens_file *f, uint64_t at, size_t n,
 	return 0;
 }
 
-int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
-		     int32_t *out, struct errmsg *err)
+int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n, int32_t *out,
+		     struct errmsg *err)
 {
 	const struct tokens_run *run =
-		f->runs + interval_find(&f->runs->token, f->nruns,
-					sizeof(*f->runs), first);
+		f->runs + interval_find(&f->runs->token, f->nruns, sizeof(*f->runs), first);
 
 	assert(first + n <= f->runs[f->nruns].token);
 	for (; n; run++) {
 		const uint64_t skip = first - run->token;
 		const uint64_t rest = run[1].token - first;
 		const size_t part = n < rest ? n : (size_t)rest;
-		const int rc =
-			read_run(f, run->at + skip * f->width, part, out, err);
+		const int rc = read_run(f, run->at + skip * f->width, part, out, err);
 
 		if (rc)
 			return rc;

@@ -10,9 +10,8 @@
 
 struct errmsg;
 
-/* Integers in a file, in runs: run i starts with token runs[i].token at byte
- * runs[i].at and ends where the next one starts.  An empty run marks the
- * end. */
+/* Integers in a file, in runs: run i starts with token runs[i].token at byte runs[i].at and ends
+ * where the next one starts.  An empty run marks the end. */
 struct tokens_run {
 	uint64_t token, at;
 };
@@ -22,19 +21,19 @@ struct tokens_file {
 	struct source source;
 	unsigned width; /* bytes of a token: 1, 2, 4, 8 */
 	bool is_signed;
-	/* Every sequence of an indexed dataset is a run, even an empty one; otherwise
-	 * adjacent sequences share one. */
+	/* Every sequence of an indexed dataset is a run, even an empty one; otherwise adjacent
+	 * sequences share one. */
 	bool separate;
 	struct tokens_run *runs;
 	size_t nruns; /* without the end mark */
 };
 
 /* Open a file of nothing but tokens.  Close it after an error, too. */
-int tokens_file_open(struct tokens_file *f, const char *path, unsigned width,
-		     bool is_signed, struct errmsg *err);
+int tokens_file_open(struct tokens_file *f, const char *path, unsigned width, bool is_signed,
+		     struct errmsg *err);
 /* The same for PREFIX.bin, as described by PREFIX.idx. */
-int tokens_file_open_indexed(struct tokens_file *f, const char *prefix,
-			     bool separate, struct errmsg *err);
+int tokens_file_open_indexed(struct tokens_file *f, const char *prefix, bool separate,
+			     struct errmsg *err);
 void tokens_file_close(struct tokens_file *f);
 
 static inline uint64_t tokens_file_count(const struct tokens_file *f)
@@ -42,21 +41,21 @@ static inline uint64_t tokens_file_count(const struct tokens_file *f)
 	return f->runs[f->nruns].token;
 }
 
-/* Read the `n` integers from number `first` on, which must exist.  An integer
- * that does not fit becomes -1, which is in no vocabulary. */
-int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n,
-		     int32_t *out, struct errmsg *err);
+/* Read the `n` integers from number `first` on, which must exist.  An integer that does not fit
+ * becomes -1, which is in no vocabulary. */
+int tokens_file_read(const struct tokens_file *f, uint64_t first, size_t n, int32_t *out,
+		     struct errmsg *err);
 
 /*
- * Parse Megatron's index: where the tokens of all sequences lie in a data file
- * of `bin_size` bytes.  Sets width, is_signed, runs and nruns; the caller frees `runs`,
- * also after an error. -EBADMSG if the index is inconsistent.
+ * Parse Megatron's index: where the tokens of all sequences lie in a data file of `bin_size`
+ * bytes.  Sets width, is_signed, runs and nruns; the caller frees `runs`, also after an error.
+ * -EBADMSG if the index is inconsistent.
  */
-int tokens_index_read(struct tokens_file *f, const struct source *idx,
-		      uint64_t bin_size, struct errmsg *err);
+int tokens_index_read(struct tokens_file *f, const struct source *idx, uint64_t bin_size,
+		      struct errmsg *err);
 
-/* A table of little-endian integers in a file, which is read in pieces.  Begin with the
- * first four fields. */
+/* A table of little-endian integers in a file, which is read in pieces.  Begin with the first
+ * four fields. */
 struct tokens_table {
 	const struct source *src;
 	uint64_t at, end; /* bytes not read yet */
@@ -76,19 +75,17 @@ struct tokens_array {
 struct tokens_samples {
 	const char *prefix;            /* borrowed */
 	struct tokens_array documents; /* sequences in the order of use */
-	struct tokens_array starts; /* two numbers of each sample, and the end */
+	struct tokens_array starts;    /* two numbers of each sample, and the end */
 	struct tokens_array order;
 };
 
 /* Read PREFIX_*_idx.npy.  Close it after an error, too. */
-int tokens_samples_open(struct tokens_samples *s, const char *prefix,
-			struct errmsg *err);
+int tokens_samples_open(struct tokens_samples *s, const char *prefix, struct errmsg *err);
 void tokens_samples_close(struct tokens_samples *s);
 
-/* Read sample `row` in the order of training, which must have `n` tokens, from the
- * dataset `f`, whose sequences are separate. */
-int tokens_samples_read(const struct tokens_samples *s,
-			const struct tokens_file *f, uint64_t row, size_t n,
-			int32_t *out, struct errmsg *err);
+/* Read sample `row` in the order of training, which must have `n` tokens, from the dataset `f`,
+ * whose sequences are separate. */
+int tokens_samples_read(const struct tokens_samples *s, const struct tokens_file *f, uint64_t row,
+			size_t n, int32_t *out, struct errmsg *err);
 
 #endif

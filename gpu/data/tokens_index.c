@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index of Megatron's indexed dataset (megatron/core/datasets/
- * indexed_dataset.py), version 1, little-endian:
+ * The index of Megatron's indexed dataset (megatron/core/datasets/ indexed_dataset.py), version
+ * 1, little-endian:
  *
  *     9 bytes  "MMIDIDX\0\0"
  *     u64      version
@@ -13,8 +13,8 @@
  *     i64[d]   first sequence of each document, and n
  *     i8[n]    modes, of multimodal data; mostly absent
  *
- * Sequences mostly follow each other in the .bin file without gaps, so that a
- * large index reduces to one run.
+ * Sequences mostly follow each other in the .bin file without gaps, so that a large index reduces
+ * to one run.
  */
 #include "gpu/data/tokens_impl.h"
 
@@ -38,9 +38,8 @@ static const struct {
 	bool is_signed;
 	const char *name;
 } types[] = {
-	[1] = { 1, false, "uint8" },  [2] = { 1, true, "int8" },
-	[3] = { 2, true, "int16" },   [4] = { 4, true, "int32" },
-	[5] = { 8, true, "int64" },   [6] = { 0, true, "float64" },
+	[1] = { 1, false, "uint8" },  [2] = { 1, true, "int8" },    [3] = { 2, true, "int16" },
+	[4] = { 4, true, "int32" },   [5] = { 8, true, "int64" },   [6] = { 0, true, "float64" },
 	[7] = { 0, true, "float32" }, [8] = { 2, false, "uint16" },
 };
 
@@ -80,8 +79,7 @@ static int read_type(const struct index *x, unsigned code)
 	if (code == 0 || code >= COUNT(types))
 		return ERRMSG_FILE(x, -EBADMSG, "unknown token type %u", code);
 	if (!types[code].width)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "its tokens are %s; integers are expected",
+		return ERRMSG_FILE(x, -EBADMSG, "its tokens are %s; integers are expected",
 				   types[code].name);
 	x->f->width = types[code].width;
 	x->f->is_signed = types[code].is_signed;
@@ -89,15 +87,13 @@ static int read_type(const struct index *x, unsigned code)
 }
 
 /* A table of `n` integers that begins at *end, which becomes its end. */
-static struct tokens_table place_table(const struct index *x, uint64_t *end,
-				       uint64_t n, unsigned width)
+static struct tokens_table place_table(const struct index *x, uint64_t *end, uint64_t n,
+				       unsigned width)
 {
 	const uint64_t at = *end;
 
 	*end = at + n * width;
-	return (struct tokens_table){
-		.src = x->src, .at = at, .end = *end, .width = width
-	};
+	return (struct tokens_table){ .src = x->src, .at = at, .end = *end, .width = width };
 }
 
 /* Locate the tables, which end with the file. */
@@ -115,11 +111,9 @@ static int place_tables(struct index *x)
 		end = UINT64_MAX;
 	}
 	if (end > size)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "is too short for the tables in its header");
+		return ERRMSG_FILE(x, -EBADMSG, "is too short for the tables in its header");
 	if (end != size && end + n != size)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "is longer than the tables in its header");
+		return ERRMSG_FILE(x, -EBADMSG, "is longer than the tables in its header");
 	return 0;
 }
 
@@ -129,18 +123,14 @@ static int tokens_index_read_header(struct index *x)
 	int rc;
 
 	if (x->src->size < HEADER_LEN)
-		return ERRMSG_FILE(
-			x, -EBADMSG,
-			"is shorter than the header of an indexed dataset");
+		return ERRMSG_FILE(x, -EBADMSG, "is shorter than the header of an indexed dataset");
 	rc = source_read(x->src, h, sizeof(h), 0, x->err);
 	if (rc)
 		return rc;
 	if (memcmp(h, MAGIC, MAGIC_LEN) != 0)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "is not the index of an indexed dataset");
+		return ERRMSG_FILE(x, -EBADMSG, "is not the index of an indexed dataset");
 	if (get_le64(h + MAGIC_LEN) != 1)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "unknown version %llu of an indexed dataset",
+		return ERRMSG_FILE(x, -EBADMSG, "unknown version %llu of an indexed dataset",
 				   (unsigned long long)get_le64(h + MAGIC_LEN));
 	x->sequences = get_le64(h + MAGIC_LEN + 9);
 	x->boundaries = get_le64(h + MAGIC_LEN + 17);
@@ -160,29 +150,23 @@ static int check_documents(struct index *x)
 		if (rc)
 			return rc;
 		if (at < last || at > x->sequences || (i == 0 && at))
-			return ERRMSG_FILE(
-				x, -EBADMSG,
-				"document boundary %llu is out of order",
-				(unsigned long long)i);
+			return ERRMSG_FILE(x, -EBADMSG, "document boundary %llu is out of order",
+					   (unsigned long long)i);
 		last = at;
 	}
 	if (last != x->sequences)
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "its documents do not cover all sequences");
+		return ERRMSG_FILE(x, -EBADMSG, "its documents do not cover all sequences");
 	return 0;
 }
 
-/* Append `len` tokens at byte `at`.  The entry after the last run is the end
- * mark. */
+/* Append `len` tokens at byte `at`.  The entry after the last run is the end mark. */
 static int tokens_index_add_run(struct index *x, uint64_t at, uint64_t len)
 {
 	struct tokens_file *const f = x->f;
 	struct tokens_run *end;
 
 	if (f->nruns >= RUNS_MAX && !f->separate)
-		return ERRMSG_FILE(x, -EFBIG,
-				   "its sequences lie in more than %u places",
-				   RUNS_MAX);
+		return ERRMSG_FILE(x, -EFBIG, "its sequences lie in more than %u places", RUNS_MAX);
 	if (!array_reserve(&f->runs, &x->cap, f->nruns + 2, sizeof(*f->runs)))
 		return errmsg_nomem(x->err, x->file);
 	end = &f->runs[f->nruns];
@@ -217,15 +201,12 @@ static int add_sequence(struct index *x, uint64_t i)
 	return len || f->separate ? tokens_index_add_run(x, at, len) : 0;
 }
 
-int tokens_index_read(struct tokens_file *f, const struct source *idx,
-		      uint64_t bin_size, struct errmsg *err)
+int tokens_index_read(struct tokens_file *f, const struct source *idx, uint64_t bin_size,
+		      struct errmsg *err)
 {
-	struct index x = { .file = idx->name,
-			   .err = err,
-			   .src = idx,
-			   .f = f,
-			   .bin_size = bin_size,
-			   .cap = 1 };
+	struct index x = {
+		.file = idx->name, .err = err, .src = idx, .f = f, .bin_size = bin_size, .cap = 1
+	};
 	int rc = tokens_index_read_header(&x);
 
 	if (!rc)

@@ -19,23 +19,21 @@
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens_impl.h"
 
-/* Version 1: then a minor version, 16 bits of the header's length, and the header, a
- * Python dictionary. */
+/* Version 1: then a minor version, 16 bits of the header's length, and the header, a Python
+ * dictionary. */
 #define MAGIC "\x93NUMPY\1"
 #define MAGIC_LEN 7
 #define TEXT_AT (MAGIC_LEN + 3)
 #define HEADER_MAX (TEXT_AT + 1024)
 #define ELEMENTS_MAX (UINT64_C(1) << 32)
 
-static int bad_array(const struct source *src, const char *what,
-		     struct errmsg *err)
+static int bad_array(const struct source *src, const char *what, struct errmsg *err)
 {
 	return errmsg_set(err, -EBADMSG, "%s: %s", src->name, what);
 }
 
 /* Find the table in an array of integers with `columns` in a row, by its header. */
-static int place_array(struct tokens_table *t, unsigned columns,
-		       struct errmsg *err)
+static int place_array(struct tokens_table *t, unsigned columns, struct errmsg *err)
 {
 	const struct source *const src = t->src;
 	const size_t n = src->size < HEADER_MAX ? src->size : HEADER_MAX;
@@ -47,14 +45,12 @@ static int place_array(struct tokens_table *t, unsigned columns,
 	if (rc)
 		return rc;
 	if (n < TEXT_AT || memcmp(head, MAGIC, MAGIC_LEN) != 0)
-		return bad_array(src, "is not an array of NumPy, version 1",
-				 err);
+		return bad_array(src, "is not an array of NumPy, version 1", err);
 	t->at = TEXT_AT + get_le16(head + MAGIC_LEN + 1);
 	if (t->at > n)
 		return bad_array(src, "has too long a header", err);
 	head[t->at] = '\0';
-	if (strstr(text, "'fortran_order': True") ||
-	    !strstr(text, columns == 1 ? ",)" : ", 2)"))
+	if (strstr(text, "'fortran_order': True") || !strstr(text, columns == 1 ? ",)" : ", 2)"))
 		return bad_array(src, "has another shape than expected", err);
 	if (strstr(text, "'<i8'"))
 		t->width = 8;
@@ -70,8 +66,8 @@ static int place_array(struct tokens_table *t, unsigned columns,
 }
 
 /* Read a whole array.  Negative numbers become too large for any use. */
-static int read_array(struct tokens_array *a, const char *path,
-		      unsigned columns, struct errmsg *err)
+static int read_array(struct tokens_array *a, const char *path, unsigned columns,
+		      struct errmsg *err)
 {
 	struct source src;
 	struct tokens_table t = { .src = &src };
@@ -93,8 +89,8 @@ static int read_array(struct tokens_array *a, const char *path,
 	return rc;
 }
 
-static int read_named(struct tokens_array *a, const char *prefix,
-		      const char *name, unsigned columns, struct errmsg *err)
+static int read_named(struct tokens_array *a, const char *prefix, const char *name,
+		      unsigned columns, struct errmsg *err)
 {
 	char *path;
 	int rc;
@@ -106,8 +102,7 @@ static int read_named(struct tokens_array *a, const char *prefix,
 	return rc;
 }
 
-int tokens_samples_open(struct tokens_samples *s, const char *prefix,
-			struct errmsg *err)
+int tokens_samples_open(struct tokens_samples *s, const char *prefix, struct errmsg *err)
 {
 	int rc;
 
@@ -118,11 +113,10 @@ int tokens_samples_open(struct tokens_samples *s, const char *prefix,
 	if (!rc)
 		rc = read_named(&s->order, prefix, "shuffle", 1, err);
 	if (!rc && (!s->order.rows || s->order.rows >= s->starts.rows))
-		rc = errmsg_set(
-			err, -EBADMSG,
-			"%s: its arrays have %llu samples and %llu starts of samples",
-			prefix, (unsigned long long)s->order.rows,
-			(unsigned long long)s->starts.rows);
+		rc = errmsg_set(err, -EBADMSG,
+				"%s: its arrays have %llu samples and %llu starts of samples",
+				prefix, (unsigned long long)s->order.rows,
+				(unsigned long long)s->starts.rows);
 	return rc;
 }
 
@@ -135,17 +129,15 @@ void tokens_samples_close(struct tokens_samples *s)
 
 /* The sequence at the place `at` in the order of documents, or NULL. */
 static const struct tokens_run *document(const struct tokens_samples *s,
-					 const struct tokens_file *f,
-					 uint64_t at)
+					 const struct tokens_file *f, uint64_t at)
 {
 	return at < s->documents.rows && s->documents.v[at] < f->nruns
 		       ? &f->runs[s->documents.v[at]]
 		       : NULL;
 }
 
-int tokens_samples_read(const struct tokens_samples *s,
-			const struct tokens_file *f, uint64_t row, size_t n,
-			int32_t *out, struct errmsg *err)
+int tokens_samples_read(const struct tokens_samples *s, const struct tokens_file *f, uint64_t row,
+			size_t n, int32_t *out, struct errmsg *err)
 {
 	const uint64_t sample = s->order.v[row];
 	const uint64_t *from, *to;
@@ -164,14 +156,12 @@ int tokens_samples_read(const struct tokens_samples *s,
 
 		if (!run || begin > end || end > len || end - begin > n - got)
 			goto bad;
-		rc = tokens_file_read(f, run->token + begin, end - begin,
-				      out + got, err);
+		rc = tokens_file_read(f, run->token + begin, end - begin, out + got, err);
 		got += end - begin;
 	}
 	if (rc || got == n)
 		return rc;
 bad:
-	return errmsg_set(err, -EBADMSG,
-			  "%s: sample %llu is not %zu tokens of the data",
-			  s->prefix, (unsigned long long)row, n);
+	return errmsg_set(err, -EBADMSG, "%s: sample %llu is not %zu tokens of the data", s->prefix,
+			  (unsigned long long)row, n);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resuming.  A checkpoint is a source of parameter elements by name, from which
- * each rank fetches what it keeps: how the saving ranks had partitioned them
- * makes no difference.
+ * Resuming.  A checkpoint is a source of parameter elements by name, from which each rank fetches
+ * what it keeps: how the saving ranks had partitioned them makes no difference.
  */
 #include "gpu/load/load.h"
 
@@ -14,8 +13,8 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/names.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/sys/parallel.h"
@@ -26,9 +25,9 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* Concurrent reads by all ranks of a machine: one per processor for copies from
- * the page cache, and at least as many requests as keep a disk busy.  Storage that is
- * far away gets as many as make it faster. */
+/* Concurrent reads by all ranks of a machine: one per processor for copies from the page cache,
+ * and at least as many requests as keep a disk busy.  Storage that is far away gets as many as
+ * make it faster. */
 #define READS_MIN 4u
 #define READS_MAX 16u
 #define READS_FAR 64u
@@ -43,8 +42,7 @@ static int load_open_source(struct load *l)
 {
 	const struct user_rules *const rules = l->o->rules;
 	const struct gpt2 *const m = &l->whole;
-	const struct load_ops *const ops =
-		l->o->universal ? &load_universal_ops : &load_zero_ops;
+	const struct load_ops *const ops = l->o->universal ? &load_universal_ops : &load_zero_ops;
 	struct load_source *s = calloc(1, ops->size);
 	int rc;
 
@@ -75,9 +73,8 @@ static void load_close_source(struct load *l)
 }
 
 /*
- * The slices of Megatron's query_key_value do not make the whole one after the
- * other if they are in thirds, and a single rank's checkpoint does not say which
- * weights are cut in columns.
+ * The slices of Megatron's query_key_value do not make the whole one after the other if they are
+ * in thirds, and a single rank's checkpoint does not say which weights are cut in columns.
  */
 static int add_preset(struct load *l)
 {
@@ -87,9 +84,8 @@ static int add_preset(struct load *l)
 	if (f->naming.family == NAMING_HF || l->o->universal)
 		return 0;
 	if (rules->preset.name) {
-		f->naming.qkv = names_ends_with(rules->preset.name, "by-head")
-					? NAMING_QKV_HEADS
-					: NAMING_QKV_THIRDS;
+		f->naming.qkv = names_ends_with(rules->preset.name, "by-head") ? NAMING_QKV_HEADS
+									       : NAMING_QKV_THIRDS;
 		return 0;
 	}
 	if (f->naming.qkv == NAMING_QKV_UNKNOWN)
@@ -98,9 +94,8 @@ static int add_preset(struct load *l)
 			"%s: does not tell the order of the rows of query_key_value; give --qkv_order",
 			l->got->path);
 	return user_rules_preset(rules,
-				 f->naming.qkv == NAMING_QKV_THIRDS
-					 ? "megatron-qkv-thirds"
-					 : "megatron-qkv-by-head",
+				 f->naming.qkv == NAMING_QKV_THIRDS ? "megatron-qkv-thirds"
+								    : "megatron-qkv-by-head",
 				 l->err);
 }
 
@@ -137,8 +132,7 @@ static void share_result(struct load *l)
 }
 
 /* At least `least` and at most `most` for this rank, of `all` for the machine. */
-static unsigned share(const struct comm *c, unsigned all, unsigned least,
-		      unsigned most)
+static unsigned share(const struct comm *c, unsigned all, unsigned least, unsigned most)
 {
 	const unsigned n = all / c->local_size;
 
@@ -150,8 +144,7 @@ static int open_upload(struct load *l, struct backend *b, struct upload **q)
 	const struct comm *const c = l->z->world;
 	const unsigned reads = share(c, parallel_width(), READS_MIN, READS_MAX);
 
-	return upload_new(l->o->u, q, b, reads,
-			  share(c, READS_FAR, reads, READS_FAR), l->err);
+	return upload_new(l->o->u, q, b, reads, share(c, READS_FAR, reads, READS_FAR), l->err);
 }
 
 /* For what is rearranged before it goes to the device. */
@@ -182,8 +175,7 @@ static int load_all(struct load *l)
 	if (!rc)
 		rc = load_open_source(l);
 	if (!rc) {
-		rc = open_host_upload(l) ?: load_tensors(l) ?:
-		     upload_finish(l->upload, l->err);
+		rc = open_host_upload(l) ?: load_tensors(l) ?: upload_finish(l->upload, l->err);
 		load_close_source(l);
 	}
 	close_uploads(l);
@@ -191,15 +183,14 @@ static int load_all(struct load *l)
 	return comm_agree(l->z->world, rc, l->err);
 }
 
-int load_checkpoint(struct zero *z, const struct load_options *o,
-		    struct load_result *got, struct errmsg *err)
+int load_checkpoint(struct zero *z, const struct load_options *o, struct load_result *got,
+		    struct errmsg *err)
 {
 	struct load l = { .z = z, .o = o, .got = got, .err = err };
 	int rc;
 
 	*got = (struct load_result){ 0 };
-	rc = comm_agree(z->world, gpt2_init(&l.whole, &z->model->config, err),
-			err);
+	rc = comm_agree(z->world, gpt2_init(&l.whole, &z->model->config, err), err);
 	if (rc)
 		return rc;
 	rc = load_find_checkpoint(&l) ?: load_all(&l);

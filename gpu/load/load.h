@@ -16,16 +16,15 @@ struct zero;
 
 struct load_options {
 	struct uckpt *u;
-	const char *dir;   /* of a run, or of a tag */
-	const char *tag;   /* NULL: the one that `latest` or `latest_universal`
+	const char *dir;     /* of a run, or of a tag */
+	const char *tag;     /* NULL: the one that `latest` or `latest_universal`
 			    * names */
-	bool universal;    /* a universal checkpoint, converted or mounted */
-	bool no_optimizer; /* parameters only, with fresh optimizer state */
+	bool universal;      /* a universal checkpoint, converted or mounted */
+	bool no_optimizer;   /* parameters only, with fresh optimizer state */
 	bool ignore_missing; /* missing states start at zero */
 	bool scheduled;      /* a schedule sets learning rates */
-	/* Merge rules that come before the checkpoint's own; may be empty.  They
-	 * do not matter to a universal checkpoint.  What Megatron's checkpoints
-	 * need is added. */
+	/* Merge rules that come before the checkpoint's own; may be empty.  They do not matter to
+	 * a universal checkpoint.  What Megatron's checkpoints need is added. */
 	struct user_rules *rules;
 	enum naming_qkv qkv_order; /* UNKNOWN: as the checkpoint tells */
 };
@@ -36,8 +35,7 @@ struct load_result {
 	uint64_t vocab_rows; /* vocabulary without padding; 0: unknown */
 	bool exact_gelu;     /* which this program does not have */
 	double dropout;      /* that the model was trained with; 0: unknown */
-	/* What the checkpoint's args tell, if it was read in the other order;
-	 * else UNKNOWN. */
+	/* What the checkpoint's args tell, if it was read in the other order; else UNKNOWN. */
 	enum naming_qkv told_qkv;
 	bool has_scaler; /* fp16, and the checkpoint has a loss scaler */
 	struct loss_scaler scaler;
@@ -51,16 +49,14 @@ struct load_result {
 };
 
 /*
- * Resume from a checkpoint: fill in masters, moments, the count of updates and
- * the kind of Adam with its hyperparameters, and publish the weights.  Reads
- * ZeRO shards, model states of stage 0, or a universal checkpoint, saved by any
- * numbers of ranks; each rank reads what it keeps.
+ * Resume from a checkpoint: fill in masters, moments, the count of updates and the kind of Adam
+ * with its hyperparameters, and publish the weights.  Reads ZeRO shards, model states of stage 0,
+ * or a universal checkpoint, saved by any numbers of ranks; each rank reads what it keeps.
  *
- * Collective: all ranks get the same result, except for bytes read and
- * duration. -ENOENT with the name of what is missing, -EINVAL for a checkpoint
- * of another model, or a read error.
+ * Collective: all ranks get the same result, except for bytes read and duration. -ENOENT with the
+ * name of what is missing, -EINVAL for a checkpoint of another model, or a read error.
  */
-int load_checkpoint(struct zero *z, const struct load_options *o,
-		    struct load_result *got, struct errmsg *err);
+int load_checkpoint(struct zero *z, const struct load_options *o, struct load_result *got,
+		    struct errmsg *err);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's weights are [out, in] where ours are [in, out], and it orders the
- * rows of query_key_value in its own ways.  So a fragment, which is some of our
- * rows, is a box of the tensor: the same range of each of the rows that stand for
- * this rank's columns.
+ * Megatron's weights are [out, in] where ours are [in, out], and it orders the rows of
+ * query_key_value in its own ways.  So a fragment, which is some of our rows, is a box of the
+ * tensor: the same range of each of the rows that stand for this rank's columns.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -17,8 +16,8 @@
 #include "gpu/read/upload.h"
 #include "gpu/zero/zero.h"
 
-/* The box of a fragment: of each of `columns` rows of the tensor the elements
- * [first, first + rows).  A vector is a tensor of rows of one element. */
+/* The box of a fragment: of each of `columns` rows of the tensor the elements [first, first +
+ * rows).  A vector is a tensor of rows of one element. */
 struct box {
 	uint64_t columns, rows, first;
 	uint64_t column; /* of this rank's part, where the box starts */
@@ -33,9 +32,7 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 	uint64_t at;
 
 	if (p->ndim == 1)
-		return (struct box){ .columns = f->numel,
-				     .rows = 1,
-				     .column = f->first };
+		return (struct box){ .columns = f->numel, .rows = 1, .column = f->first };
 	gpt2_whole_run(p, begin * columns, 1, &at);
 	return (struct box){ .columns = columns,
 			     .rows = end - begin,
@@ -45,8 +42,7 @@ static struct box box_of(const struct gpt2_param *p, const struct fragment *f)
 
 /* Find all rows of the box; those that follow each other in the file in one. */
 static int find_box(struct load_tensor *t, const struct naming_tensor *form,
-		    const struct gpt2_param *p, const struct box *x, float *to,
-		    struct errmsg *err)
+		    const struct gpt2_param *p, const struct box *x, float *to, struct errmsg *err)
 {
 	const uint64_t columns = p->whole_shape[p->ndim - 1];
 	const uint64_t width = p->ndim == 1 ? 1 : p->whole_shape[0];
@@ -82,10 +78,8 @@ static void arrange(const struct box *x, uint64_t n, const float *box, float *to
 	}
 }
 
-int load_arranged_send(struct load *l, struct load_tensor *t,
-		       const struct naming_tensor *form,
-		       const struct gpt2_param *p, const struct fragment *f,
-		       float *part)
+int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
+		       const struct gpt2_param *p, const struct fragment *f, float *part)
 {
 	struct backend *const b = l->z->backend;
 	const struct box x = box_of(p, f);

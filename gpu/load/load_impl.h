@@ -37,26 +37,23 @@ struct load_ops {
 	size_t size;        /* of the kind's own struct, whose first member is
 		      * load_source */
 	size_t tensor_size; /* the same, with load_tensor */
-	/* Open the checkpoint at ->path.  After an error `close` is not
-	 * called. */
+	/* Open the checkpoint at ->path.  After an error `close` is not called. */
 	int (*open)(struct load_source *s, struct errmsg *err);
 	/*
-	 * Find the masters of the parameter (`state` is NULL) or the named state, and
-	 * fill in the rest of `t`.  -ENOENT with a message that names it if it is missing.
-	 * After an error `end` is not called.  Thread-safe, as are the next two: on
-	 * storage that is far away many tensors are found at once.
+	 * Find the masters of the parameter (`state` is NULL) or the named state, and fill in the
+	 * rest of `t`.  -ENOENT with a message that names it if it is missing. After an error
+	 * `end` is not called.  Thread-safe, as are the next two: on storage that is far away
+	 * many tensors are found at once.
 	 */
-	int (*begin)(struct load_tensor *t, const char *state,
-		     struct errmsg *err);
-	/* Add the runs in which elements [first, first + n) lie, which go to `to`, in
-	 * order.  The files stay open until `end`. */
-	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to,
-		    struct errmsg *err);
+	int (*begin)(struct load_tensor *t, const char *state, struct errmsg *err);
+	/* Add the runs in which elements [first, first + n) lie, which go to `to`, in order.  The
+	 * files stay open until `end`. */
+	int (*find)(struct load_tensor *t, uint64_t first, size_t n, float *to, struct errmsg *err);
 	void (*end)(struct load_tensor *t);
 
-	/* Call load_known for each parameter that the optimizer owns, until it
-	 * fails.  A source in which a missing parameter is a missing file looks for
-	 * all parameters of the model, too.  NULL: `open` has done so. */
+	/* Call load_known for each parameter that the optimizer owns, until it fails.  A source
+	 * in which a missing parameter is a missing file looks for all parameters of the model,
+	 * too.  NULL: `open` has done so. */
 	int (*check)(const struct load_source *s, struct errmsg *err);
 	void (*close)(struct load_source *s); /* frees all but `s` itself */
 };
@@ -67,8 +64,8 @@ struct load_source {
 	const char *path;                 /* of the tag; borrowed */
 	const struct gpt2 *model, *whole; /* this rank's part, and all of it */
 	const struct user_rules *rules;   /* NULL: none */
-	bool cut; /* tensors are this tensor-parallel rank's part, not the whole */
-	struct naming naming;          /* of its parameters */
+	bool cut;             /* tensors are this tensor-parallel rank's part, not the whole */
+	struct naming naming; /* of its parameters */
 	struct naming_tensor *tensors; /* all of them, whole, by number */
 };
 
@@ -77,41 +74,36 @@ struct load_tensor {
 	const char *name;     /* of its parameter, in the checkpoint */
 	size_t number;        /* the same, among all of the model */
 	struct tensor tensor; /* flat ones have one dimension */
-	/* Its slices of queries, keys and values have been sorted into whole
-	 * thirds. */
+	/* Its slices of queries, keys and values have been sorted into whole thirds. */
 	bool sorted_thirds;
 	struct load_run *runs; /* that have been found */
 	size_t nruns, cap;
 };
 
 /* Add a run of a tensor, or make the last one longer. */
-int load_tensor_add(struct load_tensor *t, const struct load_run *run,
-		    struct errmsg *err);
+int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct errmsg *err);
 
 /* Does the model have a parameter of this name?  -EINVAL if not. */
-int load_known(const struct load_source *s, const char *param,
-	       struct errmsg *err);
+int load_known(const struct load_source *s, const char *param, struct errmsg *err);
 
-/* The checkpoint lacks a parameter of the model (`state` is NULL) or a state of it:
- * return -ENOENT with the message. */
-int load_lacks(const struct load_source *s, const char *param,
-	       const char *state, struct errmsg *err);
+/* The checkpoint lacks a parameter of the model (`state` is NULL) or a state of it: return
+ * -ENOENT with the message. */
+int load_lacks(const struct load_source *s, const char *param, const char *state,
+	       struct errmsg *err);
 
 extern const struct load_ops load_zero_ops, load_universal_ops;
 
 /* The path of what is below `dir`.  -ENAMETOOLONG. */
-int load_path(char path[PATH_MAX], const char *dir, const char *name,
-	      struct errmsg *err);
+int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err);
 
 /* The st_mode of what is below `dir`; 0 if it is not there. */
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name);
 
 /* Find the tag's directory. */
-int load_find(const struct load_options *o, char path[PATH_MAX],
-	      struct errmsg *err);
+int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *err);
 
-/* What a checkpoint says about itself.  Read by rank 0 and broadcast, as the result's
- * scalars are. */
+/* What a checkpoint says about itself.  Read by rank 0 and broadcast, as the result's scalars
+ * are. */
 struct load_metadata {
 	uint64_t original_vocab;  /* 0: unknown */
 	struct naming naming;     /* of its parameters */
@@ -131,29 +123,26 @@ struct load {
 	struct load_source *source;
 	struct gpt2 whole;
 	struct upload *upload;
-	/* For tensors in another order: to host memory.  NULL if there are
-	 * none. */
+	/* For tensors in another order: to host memory.  NULL if there are none. */
 	struct backend *host;
 	struct upload *host_upload;
 	struct errmsg *err;
 };
 
 /* Queue the uploads of a tensor's runs to the memory of `b`, and count their bytes. */
-int load_tensor_send(struct load *l, const struct load_tensor *t,
-		     struct backend *b, struct upload *q);
+int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
+		     struct upload *q);
 
 /* Find all that this rank keeps, and queue its upload. */
 int load_tensors(struct load *l);
 
 /*
- * Read the fragment `f` of this rank's part `p` of a tensor that the checkpoint has in
- * another order, `form`, to `part` on the device, as pieces of the tensor's rows that
- * hold it.  Takes three times the fragment's bytes of host memory at most.
+ * Read the fragment `f` of this rank's part `p` of a tensor that the checkpoint has in another
+ * order, `form`, to `part` on the device, as pieces of the tensor's rows that hold it.  Takes
+ * three times the fragment's bytes of host memory at most.
  */
-int load_arranged_send(struct load *l, struct load_tensor *t,
-		       const struct naming_tensor *form,
-		       const struct gpt2_param *p, const struct fragment *f,
-		       float *part);
+int load_arranged_send(struct load *l, struct load_tensor *t, const struct naming_tensor *form,
+		       const struct gpt2_param *p, const struct fragment *f, float *part);
 
 /* Fill in l->metadata, and the result's scalars. */
 int load_metadata(struct load *l);

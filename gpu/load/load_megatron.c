@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tells Megatron-DeepSpeed's checkpoints from others, and what its `args`, a
- * Namespace in the model states, tell about the model.
+ * What tells Megatron-DeepSpeed's checkpoints from others, and what its `args`, a Namespace in
+ * the model states, tell about the model.
  *
- * The commit that changed the order of query_key_value's rows (676a482c, of
- * 2024-12-04) also added --ds-sequence-parallel-fpdt to the arguments, all of which
- * are saved: where there are arguments, they tell the order.
+ * The commit that changed the order of query_key_value's rows (676a482c, of 2024-12-04) also
+ * added --ds-sequence-parallel-fpdt to the arguments, all of which are saved: where there are
+ * arguments, they tell the order.
  */
 #include <errno.h>
 #include <math.h>
@@ -32,8 +32,8 @@ static bool has_shape(const struct value *root, const char *name)
 /* Without ZeRO there are no shapes. */
 static bool has_vocabulary(const struct value *root, const char *name)
 {
-	const struct value_seq *patterns = value_find_items(
-		value_find(root, KEY_UC_INFO), "vocabulary_parameter_patterns");
+	const struct value_seq *patterns =
+		value_find_items(value_find(root, KEY_UC_INFO), "vocabulary_parameter_patterns");
 
 	for (size_t i = 0; patterns && i < patterns->n; i++)
 		if (value_is_str(patterns->v[i], name))
@@ -42,11 +42,9 @@ static bool has_vocabulary(const struct value *root, const char *name)
 }
 
 /* By the name of the token embedding. */
-static enum naming_family find_family(const struct load *l,
-				      const struct value *root)
+static enum naming_family find_family(const struct load *l, const struct value *root)
 {
-	static const enum naming_family families[] = { NAMING_MEGATRON,
-						       NAMING_MEGATRON_MODEL };
+	static const enum naming_family families[] = { NAMING_MEGATRON, NAMING_MEGATRON_MODEL };
 
 	for (size_t i = 0; i < COUNT(families); i++) {
 		const struct naming n = { .family = families[i] };
@@ -55,10 +53,8 @@ static enum naming_family find_family(const struct load *l,
 
 		naming_tensor(&t, &n, &l->whole, &l->whole.params[GPT2_WTE]);
 		snprintf(in_tree, sizeof(in_tree), "zero/%s", t.name);
-		if (l->o->universal
-			    ? load_mode(l->o->u, l->got->path, in_tree) != 0
-			    : has_shape(root, t.name) ||
-				      has_vocabulary(root, t.name))
+		if (l->o->universal ? load_mode(l->o->u, l->got->path, in_tree) != 0
+				    : has_shape(root, t.name) || has_vocabulary(root, t.name))
 			return families[i];
 	}
 	return NAMING_HF;
@@ -69,8 +65,7 @@ static const struct value *find_arg(const struct value *root, const char *name)
 {
 	const struct value *args = value_find(root, "args");
 
-	return args && value_is_object(args) ? value_find(args->obj->state, name)
-					     : NULL;
+	return args && value_is_object(args) ? value_find(args->obj->state, name) : NULL;
 }
 
 static bool is_on(const struct value *root, const char *name)
@@ -103,18 +98,15 @@ static int check_args(const struct load *l, const struct value *root)
 
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (is_on(root, others[i]))
-			return errmsg_set(
-				l->err, -EINVAL,
-				"%s: checkpoint of another model: it was trained with %s",
-				dir, others[i]);
-	if (value_get_int(find_arg(root, "num_attention_heads"), &heads) &&
-	    heads != model->n_head)
+			return errmsg_set(l->err, -EINVAL,
+					  "%s: checkpoint of another model: it was trained with %s",
+					  dir, others[i]);
+	if (value_get_int(find_arg(root, "num_attention_heads"), &heads) && heads != model->n_head)
 		return errmsg_set(
 			l->err, -EINVAL,
 			"%s: checkpoint of another model: it has %lld attention heads, this one has %u",
 			dir, (long long)heads, model->n_head);
-	if (eps && eps->kind == VALUE_FLOAT &&
-	    (float)eps->f != model->layer_norm_epsilon)
+	if (eps && eps->kind == VALUE_FLOAT && (float)eps->f != model->layer_norm_epsilon)
 		return errmsg_set(
 			l->err, -EINVAL,
 			"%s: checkpoint of another model: its norms have an epsilon of %g, this one's %g",
@@ -125,8 +117,7 @@ static int check_args(const struct load *l, const struct value *root)
 /* Tensor-parallel ranks that saved the checkpoint; 0 if it does not say. */
 static unsigned tensor_ranks(const struct value *root)
 {
-	const struct value *degrees =
-		value_find(root, "checkpoint_parallel_dimensions");
+	const struct value *degrees = value_find(root, "checkpoint_parallel_dimensions");
 	int64_t n = 0;
 
 	if (!value_get_int(value_find(degrees, "tp_degree"), &n))
@@ -147,11 +138,10 @@ int load_megatron(struct load *l, const struct value *root)
 	else if (find_arg(root, "num_attention_heads"))
 		f->told_qkv = NAMING_QKV_HEADS;
 	f->naming.qkv = l->o->qkv_order ? l->o->qkv_order : f->told_qkv;
-	l->got->dropout = fmax(float_arg(root, "hidden_dropout"),
-			       float_arg(root, "attention_dropout"));
+	l->got->dropout =
+		fmax(float_arg(root, "hidden_dropout"), float_arg(root, "attention_dropout"));
 	/* Fused with the bias, it is the approximation by tanh, as ours. */
 	l->got->exact_gelu = find_arg(root, "bias_gelu_fusion") &&
-			     !is_on(root, "bias_gelu_fusion") &&
-			     !is_on(root, "openai_gelu");
+			     !is_on(root, "bias_gelu_fusion") && !is_on(root, "openai_gelu");
 	return check_args(l, root);
 }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads past the mount.  A ucfs mount reports where each range of a file's
- * bytes lies.  Reading those from the shards avoids the way through the kernel
- * and the server, and a rank that needs part of a tensor reads only the shards
- * that contain it.
+ * Reads past the mount.  A ucfs mount reports where each range of a file's bytes lies.  Reading
+ * those from the shards avoids the way through the kernel and the server, and a rank that needs
+ * part of a tensor reads only the shards that contain it.
  *
- * The first thread that needs a shard asks the mount for it, opens it, and compares it
- * with the identity that the mount reports; others wait for that.  A shard that cannot
- * be opened here (a path of another machine, a file of another user) is read through
- * the mount.
+ * The first thread that needs a shard asks the mount for it, opens it, and compares it with the
+ * identity that the mount reports; others wait for that.  A shard that cannot be opened here (a
+ * path of another machine, a file of another user) is read through the mount.
  */
 #include "gpu/load/load_mount.h"
 
@@ -39,15 +37,13 @@ static uint32_t mount_extents_ask(struct mount_extents *o, uint64_t off)
 
 	x->version = UCFS_EXTENTS_VERSION;
 	x->start = off;
-	if (ioctl(o->file->fd, UCFS_IOC_EXTENTS, x) < 0 ||
-	    x->count > UCFS_EXTENTS_MAX)
+	if (ioctl(o->file->fd, UCFS_IOC_EXTENTS, x) < 0 || x->count > UCFS_EXTENTS_MAX)
 		x->count = 0;
 	return x->count;
 }
 
 /* The single storage lies between the first extent and the last. */
-bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head,
-			uint64_t *len)
+bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint64_t *len)
 {
 	const struct ucfs_extents *const x = &o->some;
 	const struct ucfs_extent *last;
@@ -62,13 +58,12 @@ bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head,
 	last = &x->extent[x->count - 1];
 	*len = last->offset - start;
 	return last->kind == UCFS_EXTENT_LITERAL && last->offset > start &&
-	       ioctl(o->file->fd, UCFS_IOC_LITERAL, head) == 0 &&
-	       head->count == start && start <= sizeof(head->bytes);
+	       ioctl(o->file->fd, UCFS_IOC_LITERAL, head) == 0 && head->count == start &&
+	       start <= sizeof(head->bytes);
 }
 
 /* Torch's first record is the pickle. */
-bool mount_head_object(struct span head, const char *name, struct arena *a,
-		       struct value **root)
+bool mount_head_object(struct span head, const char *name, struct arena *a, struct value **root)
 {
 	size_t at;
 
@@ -76,8 +71,7 @@ bool mount_head_object(struct span head, const char *name, struct arena *a,
 		return false;
 	at = ZIP_LOCAL_LEN + get_le16(head.p + 26) + get_le16(head.p + 28);
 	return at < head.len &&
-	       !pickle_load((struct span){ head.p + at, head.len - at }, name,
-			    a, root, NULL);
+	       !pickle_load((struct span){ head.p + at, head.len - at }, name, a, root, NULL);
 }
 
 static void close_shard(struct mount_shard *f)
@@ -87,14 +81,11 @@ static void close_shard(struct mount_shard *f)
 	f->file.name = NULL;
 }
 
-/* Ask the mount for a shard, open it, and compare it with the file that the mount
- * planned with.  It is left closed if the mount does not know it or it cannot be
- * opened. */
-static int open_shard(const struct mount_extents *o, struct mount_shard *f,
-		      struct errmsg *err)
+/* Ask the mount for a shard, open it, and compare it with the file that the mount planned with.
+ * It is left closed if the mount does not know it or it cannot be opened. */
+static int open_shard(const struct mount_extents *o, struct mount_shard *f, struct errmsg *err)
 {
-	struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION,
-				 .source = f->number };
+	struct ucfs_source s = { .version = UCFS_EXTENTS_VERSION, .source = f->number };
 	struct source *const file = &f->file;
 	struct fileid was;
 	char *path;
@@ -109,10 +100,7 @@ static int open_shard(const struct mount_extents *o, struct mount_shard *f,
 		free(path);
 		return 0;
 	}
-	was = (struct fileid){ .dev = s.dev,
-			       .ino = s.ino,
-			       .size = s.size,
-			       .mtime_ns = s.mtime_ns };
+	was = (struct fileid){ .dev = s.dev, .ino = s.ino, .size = s.size, .mtime_ns = s.mtime_ns };
 	if (fileid_equal(&file->id, &was))
 		return 0;
 	rc = fileid_report_change(path, &was, &file->id, err);
@@ -121,8 +109,7 @@ static int open_shard(const struct mount_extents *o, struct mount_shard *f,
 }
 
 /* Find the shard of this number, or add it.  NULL when memory runs out. */
-static struct mount_shard *find_shard(const struct mount_extents *o,
-				      uint32_t number)
+static struct mount_shard *find_shard(const struct mount_extents *o, uint32_t number)
 {
 	const uint64_t dev = o->file->id.dev;
 	const uint64_t plan = o->file->id.ino >> UCFS_PLAN_SHIFT;
@@ -148,8 +135,7 @@ static struct mount_shard *find_shard(const struct mount_extents *o,
 }
 
 /* The extent that contains byte `off`; NULL if the mount reports none. */
-static const struct ucfs_extent *find_extent(struct mount_extents *o,
-					     uint64_t off)
+static const struct ucfs_extent *find_extent(struct mount_extents *o, uint64_t off)
 {
 	const struct ucfs_extents *const x = &o->some;
 
@@ -164,8 +150,7 @@ static const struct ucfs_extent *find_extent(struct mount_extents *o,
 	return NULL;
 }
 
-int mount_extents_find(struct mount_extents *o, struct load_run *run,
-		       struct errmsg *err)
+int mount_extents_find(struct mount_extents *o, struct load_run *run, struct errmsg *err)
 {
 	const struct ucfs_extent *e = find_extent(o, run->off);
 	struct mount_shard *f;

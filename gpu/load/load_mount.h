@@ -18,9 +18,9 @@ struct source;
 struct value;
 
 /*
- * The shards of mounts that have been opened, to be read past the mount.
- * Thread-safe: several are opened at once, since that takes time on storage that is
- * far away.  The caller initialises the lock.
+ * The shards of mounts that have been opened, to be read past the mount. Thread-safe: several are
+ * opened at once, since that takes time on storage that is far away.  The caller initialises the
+ * lock.
  */
 struct mount_shards {
 	pthread_mutex_t lock;      /* protects the list */
@@ -30,9 +30,9 @@ struct mount_shards {
 void mount_shards_done(struct mount_shards *o);
 
 /*
- * Maps the bytes of an open file of a mount to the shards they come from.  Bytes of
- * files outside mounts, and of shards that cannot be opened, map to the file itself.
- * Set up by the caller, with the rest zero.
+ * Maps the bytes of an open file of a mount to the shards they come from.  Bytes of files outside
+ * mounts, and of shards that cannot be opened, map to the file itself. Set up by the caller, with
+ * the rest zero.
  */
 struct mount_extents {
 	struct mount_shards *shards;
@@ -40,21 +40,16 @@ struct mount_extents {
 	struct ucfs_extents some; /* of the file, asked last */
 };
 
-/* Get the file's bytes before its single storage, and that storage's length.  False if
- * the mount does not give them so, or the file is in no mount. */
-bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head,
-			uint64_t *len);
+/* Get the file's bytes before its single storage, and that storage's length.  False if the mount
+ * does not give them so, or the file is in no mount. */
+bool mount_extents_head(struct mount_extents *o, struct ucfs_literal *head, uint64_t *len);
 
-/* Read the object of a torch.save file from the bytes before its first storage.  False
- * if it is not what they begin with.  The arena owns it, and may have bytes in any
- * case. */
-bool mount_head_object(struct span head, const char *name, struct arena *a,
-		       struct value **root);
+/* Read the object of a torch.save file from the bytes before its first storage.  False if it is
+ * not what they begin with.  The arena owns it, and may have bytes in any case. */
+bool mount_head_object(struct span head, const char *name, struct arena *a, struct value **root);
 
-/* Map a run of the file to one of a shard, if it lies in one that can be opened, and
- * cut it where its extent ends.  -EIO if the shard was replaced since the mount planned
- * with it. */
-int mount_extents_find(struct mount_extents *o, struct load_run *run,
-		       struct errmsg *err);
+/* Map a run of the file to one of a shard, if it lies in one that can be opened, and cut it where
+ * its extent ends.  -EIO if the shard was replaced since the mount planned with it. */
+int mount_extents_find(struct mount_extents *o, struct load_run *run, struct errmsg *err);
 
 #endif

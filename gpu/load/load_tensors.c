@@ -2,8 +2,8 @@
 /*
  * Tensors of a checkpoint, on their way to where this rank keeps them.
  *
- * On storage that is far away each file costs a few requests before its first byte:
- * many tensors are found at once, and then uploaded in order.
+ * On storage that is far away each file costs a few requests before its first byte: many tensors
+ * are found at once, and then uploaded in order.
  */
 #include <assert.h>
 #include <errno.h>
@@ -53,25 +53,21 @@ static void expect(const struct load *l, const struct naming *n, struct item *m)
 		      cut ? p : &l->whole.params[p->number]);
 }
 
-static int other_model(const struct load *l, const struct item *m,
-		       struct errmsg *err)
+static int other_model(const struct load *l, const struct item *m, struct errmsg *err)
 {
 	const struct naming_tensor *const want = &m->want;
 	const struct tensor *t = &m->t->tensor;
 	char shape[64], mine[64];
 
 	if (t->ndim == 2)
-		snprintf(shape, sizeof(shape), "%" PRIu64 " x %" PRIu64,
-			 t->shape[0], t->shape[1]);
+		snprintf(shape, sizeof(shape), "%" PRIu64 " x %" PRIu64, t->shape[0], t->shape[1]);
 	else
 		snprintf(shape, sizeof(shape), "%" PRIu64 " elements", t->numel);
-	snprintf(mine, sizeof(mine),
-		 want->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
+	snprintf(mine, sizeof(mine), want->ndim == 2 ? "%" PRIu64 " x %" PRIu64 : "%" PRIu64,
 		 want->shape[0], want->shape[1]);
-	return errmsg_set(
-		err, -EINVAL,
-		"%s: checkpoint of another model: %s has %s, this model's has %s",
-		l->source->path, want->name, shape, mine);
+	return errmsg_set(err, -EINVAL,
+			  "%s: checkpoint of another model: %s has %s, this model's has %s",
+			  l->source->path, want->name, shape, mine);
 }
 
 /* The token embedding may be padded, in the checkpoint or in this model. */
@@ -85,22 +81,19 @@ static bool fits_padded(const struct load *l, const struct item *m)
 	    (t->ndim > 1 && t->shape[1] != width))
 		return false;
 	return rows <= p->whole_shape[0] ||
-	       (l->metadata.original_vocab &&
-		l->metadata.original_vocab <= p->whole_shape[0]);
+	       (l->metadata.original_vocab && l->metadata.original_vocab <= p->whole_shape[0]);
 }
 
 /* Does the tensor have the form that is expected?  Flat tensors have only a number of
  * elements. */
-static int check_form(const struct load *l, const struct item *m,
-		      struct errmsg *err)
+static int check_form(const struct load *l, const struct item *m, struct errmsg *err)
 {
 	const struct tensor *t = &m->t->tensor;
 	const struct naming_tensor *const want = &m->want;
 	bool same = t->numel == want->numel;
 
 	if (!cast_knows(t->dtype))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: %s is no tensor of real numbers",
+		return errmsg_set(err, -ENOTSUP, "%s: %s is no tensor of real numbers",
 				  l->source->path, want->name);
 	if (t->ndim > 1)
 		same = t->ndim == want->ndim && t->shape[0] == want->shape[0] &&
@@ -109,8 +102,8 @@ static int check_form(const struct load *l, const struct item *m,
 }
 
 /*
- * Rows of the embedding that stand for tokens: as many as the checkpoint says.  If it
- * does not say, all of them if this model adds padding, else 0: unknown.
+ * Rows of the embedding that stand for tokens: as many as the checkpoint says.  If it does not
+ * say, all of them if this model adds padding, else 0: unknown.
  */
 static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 {
@@ -124,8 +117,7 @@ static uint64_t find_vocab_rows(const struct load *l, const struct item *m)
 
 /*
  * Elements of the tensor that belong to its parameter.  If the vocabularies are padded
- * differently, the unpadded rows alone, as in a universal checkpoint, which strips the
- * padding.
+ * differently, the unpadded rows alone, as in a universal checkpoint, which strips the padding.
  */
 static uint64_t usable(const struct load *l, const struct item *m)
 {
@@ -133,9 +125,8 @@ static uint64_t usable(const struct load *l, const struct item *m)
 	const uint64_t width = m->p->shape[1];
 	const uint64_t vocab_rows = l->metadata.original_vocab;
 
-	return have != m->want.numel && vocab_rows && vocab_rows < have / width
-		       ? vocab_rows * width
-		       : have;
+	return have != m->want.numel && vocab_rows && vocab_rows < have / width ? vocab_rows * width
+										: have;
 }
 
 /* Find the order of the rows of query_key_value. */
@@ -156,10 +147,9 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 		return 0;
 	}
 	if (n.qkv == NAMING_QKV_UNKNOWN)
-		return errmsg_set(
-			err, -EINVAL,
-			"%s: does not tell the order of the rows of %s; give --qkv_order",
-			s->path, m->want.name);
+		return errmsg_set(err, -EINVAL,
+				  "%s: does not tell the order of the rows of %s; give --qkv_order",
+				  s->path, m->want.name);
 	if (n.qkv != NAMING_QKV_THIRDS || ranks <= 1)
 		return 0;
 	if (l->whole.config.n_head % ranks)
@@ -173,15 +163,13 @@ static int find_rows(const struct load *l, struct item *m, struct errmsg *err)
 	return 0;
 }
 
-int load_tensor_add(struct load_tensor *t, const struct load_run *run,
-		    struct errmsg *err)
+int load_tensor_add(struct load_tensor *t, const struct load_run *run, struct errmsg *err)
 {
 	const size_t size = dtype_size(t->tensor.dtype);
 	struct load_run *const last = t->nruns ? &t->runs[t->nruns - 1] : NULL;
 
-	if (last && !last->zero && !run->zero &&
-	    last->file.name == run->file.name && last->direct == run->direct &&
-	    last->off + last->len == run->off &&
+	if (last && !last->zero && !run->zero && last->file.name == run->file.name &&
+	    last->direct == run->direct && last->off + last->len == run->off &&
 	    last->to + last->len / size == run->to) {
 		last->len += run->len;
 		return 0;
@@ -192,10 +180,10 @@ int load_tensor_add(struct load_tensor *t, const struct load_run *run,
 	return 0;
 }
 
-/* Find `n` elements of the tensor, from `first` on, of which it has `have` in all.
- * Elements that the checkpoint lacks are zero. */
-static int find_run(const struct load *l, struct item *m, uint64_t first,
-		    uint64_t n, uint64_t have, float *to, struct errmsg *err)
+/* Find `n` elements of the tensor, from `first` on, of which it has `have` in all. Elements that
+ * the checkpoint lacks are zero. */
+static int find_run(const struct load *l, struct item *m, uint64_t first, uint64_t n, uint64_t have,
+		    float *to, struct errmsg *err)
 {
 	const uint64_t there = first < have ? have - first : 0;
 	const uint64_t some = there < n ? there : n;
@@ -204,15 +192,12 @@ static int find_run(const struct load *l, struct item *m, uint64_t first,
 					.zero = true };
 	const int rc = some < n ? load_tensor_add(m->t, &zeros, err) : 0;
 
-	return rc || !some ? rc
-			   : l->source->ops->find(m->t, first, (size_t)some, to,
-						  err);
+	return rc || !some ? rc : l->source->ops->find(m->t, first, (size_t)some, to, err);
 }
 
-/* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in
- * within the whole parameter. */
-static int find_fragment(const struct load *l, struct item *m,
-			 struct errmsg *err)
+/* Find this rank's fragment of the tensor: in one piece, or in as many as it lies in within the
+ * whole parameter. */
+static int find_fragment(const struct load *l, struct item *m, struct errmsg *err)
 {
 	const struct fragment *const f = &m->f;
 	const uint64_t have = usable(l, m);
@@ -268,8 +253,8 @@ static int find_item(void *ctx, size_t i, struct errmsg *err)
 	return find_content(b->l, m, err);
 }
 
-int load_tensor_send(struct load *l, const struct load_tensor *t,
-		     struct backend *b, struct upload *q)
+int load_tensor_send(struct load *l, const struct load_tensor *t, struct backend *b,
+		     struct upload *q)
 {
 	int rc = 0;
 
@@ -282,8 +267,8 @@ int load_tensor_send(struct load *l, const struct load_tensor *t,
 		}
 		l->got->bytes += run->len;
 		l->got->direct += run->direct ? run->len : 0;
-		rc = upload_add(q, &run->file, run->off, run->len,
-				t->tensor.dtype, run->to, l->err);
+		rc = upload_add(q, &run->file, run->off, run->len, t->tensor.dtype, run->to,
+				l->err);
 	}
 	return rc;
 }
@@ -308,10 +293,8 @@ static int send_item(struct load *l, struct item *m)
 		l->got->vocab_rows = find_vocab_rows(l, m);
 	if (m->other_qkv)
 		l->got->told_qkv = l->metadata.told_qkv;
-	return is_arranged(m)
-		       ? load_arranged_send(l, m->t, &m->want, m->p, &m->f,
-					    m->to)
-		       : load_tensor_send(l, m->t, l->z->backend, l->upload);
+	return is_arranged(m) ? load_arranged_send(l, m->t, &m->want, m->p, &m->f, m->to)
+			      : load_tensor_send(l, m->t, l->z->backend, l->upload);
 }
 
 /* Find the tensors of a batch, and queue their uploads.  Empties it. */
@@ -336,8 +319,7 @@ static int load_batch(struct batch *b)
 	return rc;
 }
 
-int load_known(const struct load_source *s, const char *param,
-	       struct errmsg *err)
+int load_known(const struct load_source *s, const char *param, struct errmsg *err)
 {
 	for (size_t i = 0; i < s->whole->nparams; i++)
 		if (strcmp(s->tensors[i].name, param) == 0)
@@ -348,12 +330,11 @@ int load_known(const struct load_source *s, const char *param,
 		s->path, param);
 }
 
-int load_lacks(const struct load_source *s, const char *param,
-	       const char *state, struct errmsg *err)
+int load_lacks(const struct load_source *s, const char *param, const char *state,
+	       struct errmsg *err)
 {
 	if (state)
-		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path,
-				  state, param);
+		return errmsg_set(err, -ENOENT, "%s: has no %s of %s", s->path, state, param);
 	return errmsg_set(
 		err, -ENOENT,
 		"%s: checkpoint of another model: it lacks %s, which this model, a GPT-2, has",
@@ -366,8 +347,7 @@ static int check(const struct load *l)
 	const struct load_source *const s = l->source;
 	const int rc = s->ops->check ? s->ops->check(s, l->err) : 0;
 
-	if (rc || l->o->no_optimizer || l->got->has_updates ||
-	    l->o->ignore_missing)
+	if (rc || l->o->no_optimizer || l->got->has_updates || l->o->ignore_missing)
 		return rc;
 	return errmsg_set(
 		l->err, -ENOENT,
@@ -382,10 +362,9 @@ static int add_item(struct batch *b, size_t i, const char *state, float *part)
 
 	if (!f.numel)
 		return 0;
-	b->items[b->n++] = (struct item){ .p = &z->model->params[i],
-					  .f = f,
-					  .to = part + f.start,
-					  .state = state };
+	b->items[b->n++] = (struct item){
+		.p = &z->model->params[i], .f = f, .to = part + f.start, .state = state
+	};
 	return b->n == AT_ONCE ? load_batch(b) : 0;
 }
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A universal checkpoint as a source: zero/<parameter>/<state>.pt is a dict
- * with the tensor under `param` (ZeRO-1 and 2), or the flat tensor itself
- * (ZeRO-3).  If the file is in a ucfs mount, its bytes are read from the shards
- * that the mount reports (ckpt/vfile/ucfs_ioctl.h); the end of the file is not
- * read, since the mount would have to read the whole tensor for its CRC.
+ * A universal checkpoint as a source: zero/<parameter>/<state>.pt is a dict with the tensor under
+ * `param` (ZeRO-1 and 2), or the flat tensor itself (ZeRO-3).  If the file is in a ucfs mount,
+ * its bytes are read from the shards that the mount reports (ckpt/vfile/ucfs_ioctl.h); the end of
+ * the file is not read, since the mount would have to read the whole tensor for its CRC.
  *
- * Trees made from Hugging Face weights, which source.txt identifies, use
- * Hugging Face's parameter names, and have states for tensors that are no
- * parameters.
+ * Trees made from Hugging Face weights, which source.txt identifies, use Hugging Face's parameter
+ * names, and have states for tensors that are no parameters.
  */
 #include <assert.h>
 #include <errno.h>
@@ -47,8 +45,8 @@ struct universal_tensor {
 /* The prefix that a GPT-2 without a head lacks. */
 #define PREFIX "transformer."
 
-static int set_path(const struct universal_source *u, const char *param,
-		    const char *state, char path[PATH_MAX], struct errmsg *err)
+static int set_path(const struct universal_source *u, const char *param, const char *state,
+		    char path[PATH_MAX], struct errmsg *err)
 {
 	char name[2 * NAME_MAX];
 
@@ -56,13 +54,12 @@ static int set_path(const struct universal_source *u, const char *param,
 	return load_path(path, u->s.path, name, err);
 }
 
-/* The parts that a file's slices were sorted into: a number, or a SubparamShape,
- * whose dimension that was cut is a tuple of their sizes.  0: none. */
+/* The parts that a file's slices were sorted into: a number, or a SubparamShape, whose dimension
+ * that was cut is a tuple of their sizes.  0: none. */
 static size_t count_parts(const struct value *root)
 {
 	const struct value *spec = value_find(root, "sub_param_shape");
-	const struct value *state =
-		spec && spec->kind == VALUE_NEWOBJ ? spec->obj->state : NULL;
+	const struct value *state = spec && spec->kind == VALUE_NEWOBJ ? spec->obj->state : NULL;
 	const struct value_seq *sizes;
 	uint64_t n = 0;
 
@@ -74,8 +71,7 @@ static size_t count_parts(const struct value *root)
 }
 
 /* Find the tensor in a file's content, and what the file says about it. */
-static const struct value *find_tensor(struct universal_tensor *u,
-				       const struct value *root)
+static const struct value *find_tensor(struct universal_tensor *u, const struct value *root)
 {
 	const struct value *v = value_find(root, "param");
 
@@ -84,9 +80,9 @@ static const struct value *find_tensor(struct universal_tensor *u,
 }
 
 /*
- * In a mount: get the beginning of the file with the pickle, and the storage's extents,
- * from the mount.  To read the file itself would begin to read its tensor.  False if
- * the file is not in a mount, or has an unexpected form.
+ * In a mount: get the beginning of the file with the pickle, and the storage's extents, from the
+ * mount.  To read the file itself would begin to read its tensor.  False if the file is not in a
+ * mount, or has an unexpected form.
  */
 static bool begin_head(struct universal_tensor *u)
 {
@@ -99,11 +95,10 @@ static bool begin_head(struct universal_tensor *u)
 
 	if (!mount_extents_head(&u->extents, &head, &len))
 		return false;
-	found = mount_head_object((struct span){ head.bytes, head.count },
-				  u->path, &arena, &root) &&
+	found = mount_head_object((struct span){ head.bytes, head.count }, u->path, &arena,
+				  &root) &&
 		!tensor_from_value(find_tensor(u, root), u->t.name, t, NULL) &&
-		tensor_is_contiguous(t) &&
-		t->storage_numel * dtype_size(t->dtype) == len;
+		tensor_is_contiguous(t) && t->storage_numel * dtype_size(t->dtype) == len;
 	u->at = head.count + t->storage_offset * dtype_size(t->dtype);
 	arena_done(&arena);
 	return found;
@@ -114,14 +109,12 @@ static void load_universal_end(struct load_tensor *t)
 	ptfile_close(&((struct universal_tensor *)t)->pt);
 }
 
-static int load_universal_begin(struct load_tensor *t, const char *state,
-				struct errmsg *err)
+static int load_universal_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	struct universal_source *s = (struct universal_source *)t->s;
 	struct source *const src = &u->pt.src;
-	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path,
-			  err)
+	int rc = set_path(s, t->name + s->skip, state ? state : "fp32", u->path, err)
 			 ?: io_open(t->s->u, u->path, NULL, src, err);
 
 	if (rc)
@@ -133,15 +126,14 @@ static int load_universal_begin(struct load_tensor *t, const char *state,
 	rc = ptfile_open_source(&u->pt, src, err);
 	if (rc)
 		return rc;
-	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), t->name, &t->tensor,
-			&u->at, err);
+	rc = ptfile_run(&u->pt, find_tensor(u, u->pt.root), t->name, &t->tensor, &u->at, err);
 	if (rc)
 		load_universal_end(t);
 	return rc;
 }
 
-static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
-			       float *to, struct errmsg *err)
+static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
+			       struct errmsg *err)
 {
 	struct universal_tensor *u = (struct universal_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
@@ -151,17 +143,14 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 
 	assert(first + n <= t->tensor.numel);
 	while (off < end && !rc) {
-		struct load_run run = { .file = u->pt.src,
-					.off = off,
-					.len = (size_t)(end - off),
-					.to = to };
+		struct load_run run = {
+			.file = u->pt.src, .off = off, .len = (size_t)(end - off), .to = to
+		};
 
 		if (t->tensor.dtype == DTYPE_F32)
 			rc = mount_extents_find(&u->extents, &run, err);
 		if (!rc && run.len % size)
-			rc = errmsg_set(err, -EIO,
-					"%s: an element spans two extents",
-					u->path);
+			rc = errmsg_set(err, -EIO, "%s: an element spans two extents", u->path);
 		if (!rc)
 			rc = load_tensor_add(t, &run, err);
 		to += run.len / size;
@@ -173,13 +162,12 @@ static int load_universal_find(struct load_tensor *t, uint64_t first, size_t n,
 /* The attention masks that older versions of Hugging Face's GPT-2 saved. */
 static bool is_mask(const char *name)
 {
-	return names_ends_with(name, ".attn.bias") ||
-	       names_ends_with(name, ".attn.masked_bias");
+	return names_ends_with(name, ".attn.bias") || names_ends_with(name, ".attn.masked_bias");
 }
 
 /* Read the file of a parameter's masters. */
-static int read_param(const struct universal_source *u, const char *name,
-		      struct bytebuf *out, struct errmsg *err)
+static int read_param(const struct universal_source *u, const char *name, struct bytebuf *out,
+		      struct errmsg *err)
 {
 	char path[PATH_MAX];
 	struct source src;
@@ -190,9 +178,8 @@ static int read_param(const struct universal_source *u, const char *name,
 	if (rc)
 		return rc;
 	bytebuf_reserve(out, (size_t)src.size);
-	rc = out->failed
-		     ? errmsg_nomem(err, NULL)
-		     : source_read(&src, out->data, (size_t)src.size, 0, err);
+	rc = out->failed ? errmsg_nomem(err, NULL)
+			 : source_read(&src, out->data, (size_t)src.size, 0, err);
 	out->len = (size_t)src.size;
 	source_close(&src);
 	return rc;
@@ -206,15 +193,12 @@ static int check_head(const struct universal_source *u, struct errmsg *err)
 
 	rc = read_param(u, "lm_head.weight", &head, err);
 	if (!rc)
-		rc = read_param(u, &(PREFIX "wte.weight")[u->skip], &embedding,
-				err);
-	if (!rc && (head.len != embedding.len ||
-		    memcmp(head.data, embedding.data, head.len) != 0))
-		rc = errmsg_set(
-			err, -EINVAL,
-			"%s: checkpoint of another model: its lm_head.weight "
-			"differs from its wte.weight",
-			u->s.path);
+		rc = read_param(u, &(PREFIX "wte.weight")[u->skip], &embedding, err);
+	if (!rc && (head.len != embedding.len || memcmp(head.data, embedding.data, head.len) != 0))
+		rc = errmsg_set(err, -EINVAL,
+				"%s: checkpoint of another model: its lm_head.weight "
+				"differs from its wte.weight",
+				u->s.path);
 	bytebuf_done(&head);
 	bytebuf_done(&embedding);
 	return rc;
@@ -226,8 +210,8 @@ struct names {
 	struct dirlist dir;
 };
 
-/* Visit one of them.  Those of parameters contain an optimizer state; buffers, frozen
- * parameters and aliases of tied ones do not. */
+/* Visit one of them.  Those of parameters contain an optimizer state; buffers, frozen parameters
+ * and aliases of tied ones do not. */
 static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct names *names = ctx;
@@ -237,16 +221,13 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	struct attrs a;
 	int rc;
 
-	if (name[0] == '.' || !names_is_param(name) ||
-	    (u->weights && is_mask(name)))
+	if (name[0] == '.' || !names_is_param(name) || (u->weights && is_mask(name)))
 		return 0;
 	if (u->weights && strcmp(name, "lm_head.weight") == 0)
 		return check_head(u, err);
 	snprintf(full, sizeof(full), "%s%s", u->skip ? PREFIX : "", name);
 	rc = set_path(u, name, "exp_avg", path, err);
-	return rc || io_stat(u->s.u, path, 0, &a, NULL, NULL)
-		       ? rc
-		       : load_known(&u->s, full, err);
+	return rc || io_stat(u->s.u, path, 0, &a, NULL, NULL) ? rc : load_known(&u->s, full, err);
 }
 
 static int load_universal_check(const struct load_source *s, struct errmsg *err)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO shards as a source. libuckpt finds the extents of any parameter in them,
- * whatever ranks and parameter groups the run had.  As many tensor-parallel ranks as
- * saved them read their own slices, others what they keep of the merged parameter.
+ * ZeRO shards as a source. libuckpt finds the extents of any parameter in them, whatever ranks
+ * and parameter groups the run had.  As many tensor-parallel ranks as saved them read their own
+ * slices, others what they keep of the merged parameter.
  */
 #include <assert.h>
 #include <errno.h>
@@ -34,14 +34,11 @@ struct zero_tensor {
 };
 
 /* The slice of this tensor-parallel rank; NULL if it has none. */
-static const struct slice *own_slice(const struct zero_source *z,
-				     const struct param *p)
+static const struct slice *own_slice(const struct zero_source *z, const struct param *p)
 {
 	if (!z->s.cut)
 		return p->first;
-	return z->s.model->part.rank < p->nslices
-		       ? p->slices[z->s.model->part.rank]
-		       : NULL;
+	return z->s.model->part.rank < p->nslices ? p->slices[z->s.model->part.rank] : NULL;
 }
 
 static void load_zero_end(struct load_tensor *t)
@@ -55,8 +52,8 @@ static void load_zero_end(struct load_tensor *t)
 	gathers_done(&x->gathers);
 }
 
-static int find_whole(struct load_tensor *t, const struct param *p,
-		      const struct param_state *state, struct errmsg *err)
+static int find_whole(struct load_tensor *t, const struct param *p, const struct param_state *state,
+		      struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 	struct checkpoint *const c = ((struct zero_source *)t->s)->c;
@@ -102,8 +99,7 @@ static int take_own_type(struct zero_tensor *x, struct errmsg *err)
 	return ok ? 0 : errmsg_nomem(err, x->t.name);
 }
 
-static int load_zero_begin(struct load_tensor *t, const char *state,
-			   struct errmsg *err)
+static int load_zero_begin(struct load_tensor *t, const char *state, struct errmsg *err)
 {
 	struct load_source *const s = t->s;
 	struct zero_source *z = (struct zero_source *)s;
@@ -127,10 +123,8 @@ static int load_zero_begin(struct load_tensor *t, const char *state,
 	if (!found)
 		return load_lacks(s, t->name, state, err);
 	if (s->cut) {
-		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim,
-			    false);
-		rc = checkpoint_slice(z->c, slice, found,
-				 &((struct zero_tensor *)t)->map, err);
+		tensor_init(&t->tensor, found->dtype, slice->shape, slice->ndim, false);
+		rc = checkpoint_slice(z->c, slice, found, &((struct zero_tensor *)t)->map, err);
 	} else {
 		rc = find_whole(t, p, found, err);
 	}
@@ -179,8 +173,7 @@ static int find_run(struct finding *f, const struct extent_walk *w)
 	return load_tensor_add(&x->t, &run, f->err);
 }
 
-static int find_in_shards(struct finding *f, const struct extent_map *map,
-			  uint64_t off, size_t len)
+static int find_in_shards(struct finding *f, const struct extent_map *map, uint64_t off, size_t len)
 {
 	struct extent_walk w = extent_walk(map, off, len);
 	int rc = 0;
@@ -209,8 +202,8 @@ static int find_gathered(void *ctx, const struct gather_run *run)
 	return find_in_shards(f, &f->gather->sources[run->source], run->from, run->n);
 }
 
-static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n,
-			  float *to, struct errmsg *err)
+static int load_zero_find(struct load_tensor *t, uint64_t first, size_t n, float *to,
+			  struct errmsg *err)
 {
 	struct zero_tensor *const x = (struct zero_tensor *)t;
 	const size_t size = dtype_size(t->tensor.dtype);
@@ -247,8 +240,8 @@ static void load_zero_close_source(struct load_source *s)
 }
 
 /*
- * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is
- * read here does not lie in them, but where one is missing, others may be, too.
+ * Megatron's pipeline has a file for each layer and tensor-parallel rank.  What is read here does
+ * not lie in them, but where one is missing, others may be, too.
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {

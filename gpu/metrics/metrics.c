@@ -36,8 +36,8 @@ struct metrics {
 	struct tbevents events;
 };
 
-/* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to
- * which it forwards theirs. */
+/* mpirun gives its ranks a pseudo-terminal, whatever its own output is, to which it forwards
+ * theirs. */
 static bool on_terminal(void)
 {
 	char launcher[32];
@@ -82,14 +82,12 @@ static bool is_before(const char *line, uint64_t first_step)
 
 	errno = 0;
 	step = strtoull(line, &end, 10);
-	return isdigit((unsigned char)*line) && *end == ',' && !errno &&
-	       step < first_step;
+	return isdigit((unsigned char)*line) && *end == ',' && !errno && step < first_step;
 }
 
-/* Find the end of the last row of a step before `first_step`; 0 if there is none: then
- * nothing is kept.  A row without a newline is the rest of a crashed write. */
-static int find_end(const struct metrics *m, const char *header, off_t *end,
-		    struct errmsg *err)
+/* Find the end of the last row of a step before `first_step`; 0 if there is none: then nothing is
+ * kept.  A row without a newline is the rest of a crashed write. */
+static int find_end(const struct metrics *m, const char *header, off_t *end, struct errmsg *err)
 {
 	const size_t len = strlen(header);
 	bool same = false;
@@ -99,11 +97,9 @@ static int find_end(const struct metrics *m, const char *header, off_t *end,
 	int rc = 0;
 
 	*end = 0;
-	for (off_t at = 0; !rc && (n = getline(&line, &cap, m->csv)) > 0;
-	     at += n) {
+	for (off_t at = 0; !rc && (n = getline(&line, &cap, m->csv)) > 0; at += n) {
 		if (at == 0)
-			same = (size_t)n == len + 1 &&
-			       memcmp(line, header, len) == 0;
+			same = (size_t)n == len + 1 && memcmp(line, header, len) == 0;
 		else if (m->first_step <= 1 && is_before(line, UINT64_MAX))
 			rc = errmsg_set(
 				err, -EEXIST,
@@ -126,8 +122,8 @@ static int find_end(const struct metrics *m, const char *header, off_t *end,
 	return rc;
 }
 
-/* Continue the table, or create it.  Steps ascend, so the rows to keep are the file's
- * beginning, and the rest is cut off at once. */
+/* Continue the table, or create it.  Steps ascend, so the rows to keep are the file's beginning,
+ * and the rest is cut off at once. */
 static int open_csv(struct metrics *m, struct errmsg *err)
 {
 	char header[HEADER_MAX];
@@ -136,8 +132,8 @@ static int open_csv(struct metrics *m, struct errmsg *err)
 	int rc;
 
 	for (size_t i = 0; i < METRICS_FIGURES; i++)
-		len += snprintf(header + len, sizeof(header) - (size_t)len,
-				",%s", metrics_figures[i].column);
+		len += snprintf(header + len, sizeof(header) - (size_t)len, ",%s",
+				metrics_figures[i].column);
 	m->csv = fopen(m->csv_path, "a+e");
 	if (!m->csv)
 		return errmsg_errno(err, m->csv_path, "cannot open");
@@ -150,8 +146,7 @@ static int open_csv(struct metrics *m, struct errmsg *err)
 	return 0;
 }
 
-static int open_files(struct metrics *m, const struct metrics_options *o,
-		      struct errmsg *err)
+static int open_files(struct metrics *m, const struct metrics_options *o, struct errmsg *err)
 {
 	char *dir;
 	int rc;
@@ -171,8 +166,7 @@ static int open_files(struct metrics *m, const struct metrics_options *o,
 	return rc;
 }
 
-int metrics_open(struct metrics **out, const struct metrics_options *o,
-		 struct errmsg *err)
+int metrics_open(struct metrics **out, const struct metrics_options *o, struct errmsg *err)
 {
 	struct metrics *const m = calloc(1, sizeof(*m));
 	int rc = 0;
@@ -221,31 +215,27 @@ int metrics_close(struct metrics *m, struct errmsg *err)
 /* The time that the remaining steps take if they are as fast as those of this run. */
 static void put_time_left(FILE *f, const struct metrics *m, uint64_t step)
 {
-	const double each = (clock_seconds() - m->began) /
-			    (double)(step - m->first_step + 1);
+	const double each = (clock_seconds() - m->began) / (double)(step - m->first_step + 1);
 	const uint64_t left = (uint64_t)(each * (double)(m->last_step - step));
 
 	if (left >= 3600)
-		fprintf(f, "  %" PRIu64 ":%02u", left / 3600,
-			(unsigned)(left / 60 % 60));
+		fprintf(f, "  %" PRIu64 ":%02u", left / 3600, (unsigned)(left / 60 % 60));
 	else
 		fprintf(f, "  %u", (unsigned)(left / 60));
 	fprintf(f, ":%02u left", (unsigned)(left % 60));
 }
 
-static void put_figures(FILE *f, const struct metrics *m,
-			const struct metrics_step *s)
+static void put_figures(FILE *f, const struct metrics *m, const struct metrics_step *s)
 {
 	fprintf(f, "step %" PRIu64 "/%" PRIu64, s->step, m->last_step);
 	put_time_left(f, m, s->step);
 	fprintf(f, "  loss %.4f", s->loss);
 	if (!(s->valid_loss < 0))
 		fprintf(f, "  valid %.4f", s->valid_loss);
-	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr,
-		s->grad_norm, s->tokens_per_second, s->memory / 0x1p20);
+	fprintf(f, "  lr %.3e  norm %.4g  %.0f tokens/s  %.0f MiB", s->lr, s->grad_norm,
+		s->tokens_per_second, s->memory / 0x1p20);
 	if (s->device_memory >= 0)
-		fprintf(f, ", %.0f MiB on the device",
-			s->device_memory / 0x1p20);
+		fprintf(f, ", %.0f MiB on the device", s->device_memory / 0x1p20);
 	if (s->mfu >= 0)
 		fprintf(f, "  %.1f %% MFU", 100 * s->mfu);
 	if (s->skipped)
@@ -262,8 +252,7 @@ static void put_bar(FILE *f, const struct metrics *m, uint64_t step)
 	fputs("] ", f);
 }
 
-/* Redraw the line, cut to the terminal's width: a wrapped line could not be
- * redrawn. */
+/* Redraw the line, cut to the terminal's width: a wrapped line could not be redrawn. */
 static void metrics_draw(struct metrics *m, const struct metrics_step *s)
 {
 	struct winsize size = { 0 };
@@ -289,25 +278,21 @@ static double figure(const struct metrics_step *s, size_t i)
 	return *(const double *)at;
 }
 
-static int add_row(struct metrics *m, const struct metrics_step *s,
-		   struct errmsg *err)
+static int add_row(struct metrics *m, const struct metrics_step *s, struct errmsg *err)
 {
 	char number[METRICS_DECIMAL];
 
 	fprintf(m->csv, "%" PRIu64, s->step);
 	for (size_t i = 0; i < METRICS_FIGURES; i++)
 		fprintf(m->csv, ",%s",
-			figure(s, i) < 0
-				? ""
-				: metrics_decimal(figure(s, i), number));
+			figure(s, i) < 0 ? "" : metrics_decimal(figure(s, i), number));
 	putc('\n', m->csv);
 	if (fflush(m->csv) || ferror(m->csv))
 		return errmsg_errno(err, m->csv_path, "cannot write");
 	return 0;
 }
 
-static int add_event(struct metrics *m, const struct metrics_step *s,
-		     struct errmsg *err)
+static int add_event(struct metrics *m, const struct metrics_step *s, struct errmsg *err)
 {
 	struct tbevents_scalar scalars[METRICS_FIGURES];
 	size_t n = 0;
@@ -315,13 +300,11 @@ static int add_event(struct metrics *m, const struct metrics_step *s,
 	for (size_t i = 0; i < METRICS_FIGURES; i++)
 		if (metrics_figures[i].tag && !(figure(s, i) < 0))
 			scalars[n++] =
-				(struct tbevents_scalar){ metrics_figures[i].tag,
-							  figure(s, i) };
+				(struct tbevents_scalar){ metrics_figures[i].tag, figure(s, i) };
 	return tbevents_add(&m->events, s->step, scalars, n, err);
 }
 
-int metrics_add(struct metrics *m, const struct metrics_step *s,
-		struct errmsg *err)
+int metrics_add(struct metrics *m, const struct metrics_step *s, struct errmsg *err)
 {
 	int rc = 0;
 

@@ -36,10 +36,9 @@ struct tbevents {
 	char *path; /* owned */
 };
 
-/* Create a new file in directory `dir`.  It invalidates steps from `first_step`
- * on in earlier files there.  Close it after an error, too. */
-int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
-		    struct errmsg *err);
+/* Create a new file in directory `dir`.  It invalidates steps from `first_step` on in earlier
+ * files there.  Close it after an error, too. */
+int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step, struct errmsg *err);
 
 struct tbevents_scalar {
 	const char *tag;
@@ -47,23 +46,20 @@ struct tbevents_scalar {
 };
 
 /* Append the scalars of a step, which are in the file on return. */
-int tbevents_add(struct tbevents *t, uint64_t step,
-		 const struct tbevents_scalar *scalars, size_t n,
+int tbevents_add(struct tbevents *t, uint64_t step, const struct tbevents_scalar *scalars, size_t n,
 		 struct errmsg *err);
 int tbevents_close(struct tbevents *t, struct errmsg *err);
 
-/* Called for each scalar in file order, and with a NULL tag where the file
- * invalidates `step` and later steps.  A result other than 0 stops reading. */
-typedef int (*tbevents_fn)(void *ctx, const char *tag, size_t tag_len,
-			   uint64_t step, double value);
+/* Called for each scalar in file order, and with a NULL tag where the file invalidates `step` and
+ * later steps.  A result other than 0 stops reading. */
+typedef int (*tbevents_fn)(void *ctx, const char *tag, size_t tag_len, uint64_t step, double value);
 
 /*
- * Read the complete records of a file.  Returns 0, also if the file ends within
- * a record, as a killed run leaves it: then `err` has a message; otherwise its
- * text is empty. -EBADMSG if the file does not start as an event file, or if a
- * record's checksum is wrong; earlier records have been passed to `fn`.
+ * Read the complete records of a file.  Returns 0, also if the file ends within a record, as a
+ * killed run leaves it: then `err` has a message; otherwise its text is empty. -EBADMSG if the
+ * file does not start as an event file, or if a record's checksum is wrong; earlier records have
+ * been passed to `fn`.
  */
-int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
-		  struct errmsg *err);
+int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx, struct errmsg *err);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Event files of other programs have more fields than ours; unknown ones are
- * skipped by wire type.  TensorFlow 2 stores scalars as tensors of one element
- * (tensorflow/core/framework/tensor.proto: 1 dtype, 4 tensor_content, 5
- * float_val, 6 double_val).
+ * Event files of other programs have more fields than ours; unknown ones are skipped by wire
+ * type.  TensorFlow 2 stores scalars as tensors of one element
+ * (tensorflow/core/framework/tensor.proto: 1 dtype, 4 tensor_content, 5 float_val, 6 double_val).
  */
 #include "gpu/metrics/tbevents.h"
 
@@ -60,8 +59,8 @@ static bool take_bytes(struct span *s, uint64_t len, struct span *out)
 	return true;
 }
 
-/* Read the next field of a message.  False at its end, or if it is malformed:
- * then `s` is not empty. */
+/* Read the next field of a message.  False at its end, or if it is malformed: then `s` is not
+ * empty. */
 static bool take_field(struct span *s, struct field *f)
 {
 	struct span rest = *s;
@@ -80,8 +79,7 @@ static bool take_field(struct span *s, struct field *f)
 		ok = take_bytes(&rest, f->wire == WIRE_64 ? 8 : 4, &f->bytes);
 		break;
 	case WIRE_BYTES:
-		ok = take_varint(&rest, &len) &&
-		     take_bytes(&rest, len, &f->bytes);
+		ok = take_varint(&rest, &len) && take_bytes(&rest, len, &f->bytes);
 		break;
 	default:
 		ok = false;
@@ -91,8 +89,8 @@ static bool take_field(struct span *s, struct field *f)
 	return ok;
 }
 
-/* Parse a message into its fields by number, the last of each; absent ones are zero.
- * False if it is malformed. */
+/* Parse a message into its fields by number, the last of each; absent ones are zero. False if it
+ * is malformed. */
 static bool parse_message(struct span s, struct field fields[FIELDS])
 {
 	struct field f;
@@ -158,8 +156,7 @@ static int emit_value(const struct reader *r, uint64_t step, struct span s)
 	else if (f[8].wire != WIRE_BYTES || !read_tensor(f[8].bytes, &value))
 		return 0;
 	return f[1].wire != WIRE_BYTES ? 0
-				       : r->fn(r->ctx, (const char *)tag->p,
-					       tag->len, step, value);
+				       : r->fn(r->ctx, (const char *)tag->p, tag->len, step, value);
 }
 
 static int emit_summary(const struct reader *r, uint64_t step, struct span s)
@@ -190,24 +187,21 @@ static int emit_event(const struct reader *r, struct span s)
 	return rc;
 }
 
-static int bad_record(const struct reader *r, uint64_t at, const char *what,
-		      struct errmsg *err)
+static int bad_record(const struct reader *r, uint64_t at, const char *what, struct errmsg *err)
 {
-	return errmsg_set(err, -EBADMSG, "%s: record at byte %llu: %s",
-			  r->src->name, (unsigned long long)at, what);
+	return errmsg_set(err, -EBADMSG, "%s: record at byte %llu: %s", r->src->name,
+			  (unsigned long long)at, what);
 }
 
 /* A file that ends within a record was left by a killed writer. */
 static int cut_short(const struct reader *r, uint64_t at, struct errmsg *err)
 {
-	errmsg_set(err, 0,
-		   "%s: ends within the record at byte %llu, which is ignored",
+	errmsg_set(err, 0, "%s: ends within the record at byte %llu, which is ignored",
 		   r->src->name, (unsigned long long)at);
 	return 0;
 }
 
-static int emit_record(const struct reader *r, uint64_t at, size_t len,
-		       struct errmsg *err)
+static int emit_record(const struct reader *r, uint64_t at, size_t len, struct errmsg *err)
 {
 	int rc;
 
@@ -217,10 +211,9 @@ static int emit_record(const struct reader *r, uint64_t at, size_t len,
 	return rc == -EBADMSG ? bad_record(r, at, "is not an event", err) : rc;
 }
 
-/* Read the record at `at` with its tail into r->buf, and its length, or 0 if the file
- * ends within it. */
-static int read_record(struct reader *r, uint64_t at, uint64_t *len,
-		       struct errmsg *err)
+/* Read the record at `at` with its tail into r->buf, and its length, or 0 if the file ends within
+ * it. */
+static int read_record(struct reader *r, uint64_t at, uint64_t *len, struct errmsg *err)
 {
 	const uint64_t left = r->src->size - at;
 	uint8_t head[TFRECORD_HEAD];
@@ -233,10 +226,8 @@ static int read_record(struct reader *r, uint64_t at, uint64_t *len,
 	if (rc)
 		return rc;
 	if (get_le32(head + 8) != tfrecord_crc(head, 8))
-		return bad_record(r, at,
-				  at ? "its length has a wrong checksum"
-				     : "not an event file",
-				  err);
+		return bad_record(
+			r, at, at ? "its length has a wrong checksum" : "not an event file", err);
 	if (get_le64(head) > RECORD_MAX)
 		return bad_record(r, at, "is too large", err);
 	if (get_le64(head) + TFRECORD_TAIL > left - TFRECORD_HEAD)
@@ -244,12 +235,10 @@ static int read_record(struct reader *r, uint64_t at, uint64_t *len,
 	*len = get_le64(head) + TFRECORD_TAIL;
 	if (!array_reserve(&r->buf, &r->cap, (size_t)*len, 1))
 		return errmsg_nomem(err, r->src->name);
-	return source_read(r->src, r->buf, (size_t)*len, at + TFRECORD_HEAD,
-			   err);
+	return source_read(r->src, r->buf, (size_t)*len, at + TFRECORD_HEAD, err);
 }
 
-int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
-		  struct errmsg *err)
+int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx, struct errmsg *err)
 {
 	struct reader r = { .src = src, .fn = fn, .ctx = ctx };
 	uint64_t at = 0, len = 1;
@@ -259,8 +248,7 @@ int tbevents_read(const struct source *src, tbevents_fn fn, void *ctx,
 	while (!rc && len && at < src->size) {
 		rc = read_record(&r, at, &len, err);
 		if (!rc && len)
-			rc = emit_record(&r, at, (size_t)len - TFRECORD_TAIL,
-					 err);
+			rc = emit_record(&r, at, (size_t)len - TFRECORD_TAIL, err);
 		at += TFRECORD_HEAD + len;
 	}
 	free(r.buf);

@@ -9,8 +9,8 @@
  *     Value       1 tag string, 2 simple_value float
  *     SessionLog  1 status enum: START is 1
  *
- * A field is a varint, number << 3 | wire type, and its value: a varint (0),
- * eight bytes (1), a varint of length and bytes (2), or four bytes (5).
+ * A field is a varint, number << 3 | wire type, and its value: a varint (0), eight bytes (1), a
+ * varint of length and bytes (2), or four bytes (5).
  */
 #include "gpu/metrics/tbevents.h"
 
@@ -33,8 +33,7 @@ static void add_varint(struct bytebuf *b, uint64_t v)
 	bytebuf_add_u8(b, (uint8_t)v);
 }
 
-static void add_bytes(struct bytebuf *b, unsigned field, const void *p,
-		      size_t len)
+static void add_bytes(struct bytebuf *b, unsigned field, const void *p, size_t len)
 {
 	add_varint(b, field << 3 | WIRE_BYTES);
 	add_varint(b, len);
@@ -103,8 +102,7 @@ static int write_event(struct tbevents *t, struct bytebuf *b, struct errmsg *err
 	return rc;
 }
 
-static int write_preamble(struct tbevents *t, uint64_t first_step,
-			  struct errmsg *err)
+static int write_preamble(struct tbevents *t, uint64_t first_step, struct errmsg *err)
 {
 	static const char version[] = "brain.Event:2";
 	static const uint8_t start[] = { 1 << 3, 1 };
@@ -121,11 +119,10 @@ static int write_preamble(struct tbevents *t, uint64_t first_step,
 	return write_event(t, &b, err);
 }
 
-/* TensorBoard looks for "tfevents" in names, and reads the files of a directory
- * in the order of their names.  A second run within the same second must
- * neither sort before the first nor get the same name. */
-int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
-		    struct errmsg *err)
+/* TensorBoard looks for "tfevents" in names, and reads the files of a directory in the order of
+ * their names.  A second run within the same second must neither sort before the first nor get
+ * the same name. */
+int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step, struct errmsg *err)
 {
 	char host[256] = "";
 	struct timespec now;
@@ -134,8 +131,7 @@ int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
 	gethostname(host, sizeof(host) - 1);
 	clock_gettime(CLOCK_REALTIME, &now);
 	if (asprintf(&t->path, "%s/events.out.tfevents.%010lld.%s.%09ld", dir,
-		     (long long)now.tv_sec, *host ? host : "host",
-		     now.tv_nsec) < 0) {
+		     (long long)now.tv_sec, *host ? host : "host", now.tv_nsec) < 0) {
 		t->path = NULL;
 		return errmsg_nomem(err, NULL);
 	}
@@ -144,8 +140,7 @@ int tbevents_create(struct tbevents *t, const char *dir, uint64_t first_step,
 			 : write_preamble(t, first_step, err);
 }
 
-int tbevents_add(struct tbevents *t, uint64_t step,
-		 const struct tbevents_scalar *scalars, size_t n,
+int tbevents_add(struct tbevents *t, uint64_t step, const struct tbevents_scalar *scalars, size_t n,
 		 struct errmsg *err)
 {
 	struct bytebuf event = { 0 }, summary = { 0 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of the published models and names of parameters are those of Hugging
- * Face's configurations and state dicts. */
+/* Sizes of the published models and names of parameters are those of Hugging Face's
+ * configurations and state dicts. */
 #include "gpu/model/gpt2.h"
 
 #include <assert.h>
@@ -19,10 +19,8 @@ static const struct {
 	const char *name;
 	unsigned n_layer, n_head, n_embd, vocab_size, n_positions;
 } presets[] = {
-	{ "gpt2-dsuc", 4, 4, 128, 50257, 1024 },
-	{ "gpt2", 12, 12, 768, 50257, 1024 },
-	{ "gpt2-medium", 24, 16, 1024, 50257, 1024 },
-	{ "gpt2-large", 36, 20, 1280, 50257, 1024 },
+	{ "gpt2-dsuc", 4, 4, 128, 50257, 1024 },      { "gpt2", 12, 12, 768, 50257, 1024 },
+	{ "gpt2-medium", 24, 16, 1024, 50257, 1024 }, { "gpt2-large", 36, 20, 1280, 50257, 1024 },
 	{ "gpt2-xl", 48, 25, 1600, 50257, 1024 },
 };
 
@@ -42,19 +40,18 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 			c->n_positions = presets[i].n_positions;
 			return 0;
 		}
-		snprintf(known + strlen(known), sizeof(known) - strlen(known),
-			 "%s%s", i ? ", " : "", presets[i].name);
+		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s",
+			 i ? ", " : "", presets[i].name);
 	}
-	return errmsg_set(err, -ENOENT, "unknown model '%s'; known are %s",
-			  name, known);
+	return errmsg_set(err, -ENOENT, "unknown model '%s'; known are %s", name, known);
 }
 
-/* How tensor-parallel ranks cut a parameter: along its last dimension, or in
- * thirds of which each is cut so (queries, keys and values); or along rows. */
+/* How tensor-parallel ranks cut a parameter: along its last dimension, or in thirds of which each
+ * is cut so (queries, keys and values); or along rows. */
 enum cut { CUT_NONE, CUT_COLUMNS, CUT_THIRDS, CUT_ROWS };
 
-/* A parameter of a unit: its name within the unit, and its shape in multiples
- * of the width and of `rows`. */
+/* A parameter of a unit: its name within the unit, and its shape in multiples of the width and of
+ * `rows`. */
 struct shape {
 	const char *name;
 	unsigned ndim;
@@ -71,19 +68,15 @@ static const struct shape embed_params[GPT2_EMBED_PARAMS] = {
 static const struct shape block_params[GPT2_BLOCK_PARAMS] = {
 	[GPT2_LN_1_WEIGHT] = { "ln_1.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
 	[GPT2_LN_1_BIAS] = { "ln_1.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", 2, ROWS_WIDTH, 3,
-				 CUT_THIRDS },
+	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", 2, ROWS_WIDTH, 3, CUT_THIRDS },
 	[GPT2_C_ATTN_BIAS] = { "attn.c_attn.bias", 1, ROWS_WIDTH, 3, CUT_THIRDS },
-	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", 2, ROWS_WIDTH, 1,
-				    CUT_ROWS },
-	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", 1, ROWS_WIDTH, 1,
-				  CUT_NONE },
+	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", 2, ROWS_WIDTH, 1, CUT_ROWS },
+	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 	[GPT2_LN_2_WEIGHT] = { "ln_2.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
 	[GPT2_LN_2_BIAS] = { "ln_2.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 	[GPT2_C_FC_WEIGHT] = { "mlp.c_fc.weight", 2, ROWS_WIDTH, 4, CUT_COLUMNS },
 	[GPT2_C_FC_BIAS] = { "mlp.c_fc.bias", 1, ROWS_WIDTH, 4, CUT_COLUMNS },
-	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", 2, ROWS_WIDTH_4, 1,
-				   CUT_ROWS },
+	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", 2, ROWS_WIDTH_4, 1, CUT_ROWS },
 	[GPT2_MLP_PROJ_BIAS] = { "mlp.c_proj.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 };
 
@@ -113,8 +106,7 @@ static uint64_t numel_of(unsigned ndim, const uint64_t *shape)
 }
 
 /* Reduce a whole parameter to a rank's part. */
-static void cut_param(struct gpt2_param *p, const struct gpt2_part *part,
-		      enum cut cut)
+static void cut_param(struct gpt2_param *p, const struct gpt2_part *part, enum cut cut)
 {
 	uint64_t *const dim = &p->shape[p->ndim == 1 || cut == CUT_ROWS ? 0 : 1];
 
@@ -123,13 +115,10 @@ static void cut_param(struct gpt2_param *p, const struct gpt2_part *part,
 	/* Only the vocabulary need not be a multiple. */
 	*dim = (*dim + p->parts - 1) / p->parts;
 	p->numel = numel_of(p->ndim, p->shape);
-	p->run = p->parts == 1 || cut == CUT_ROWS ? p->numel
-		 : cut == CUT_THIRDS              ? *dim / 3
-						  : *dim;
+	p->run = p->parts == 1 || cut == CUT_ROWS ? p->numel : cut == CUT_THIRDS ? *dim / 3 : *dim;
 }
 
-uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
-			uint64_t *whole)
+uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n, uint64_t *whole)
 {
 	const uint64_t within = first % p->run, left = p->run - within;
 
@@ -138,10 +127,10 @@ uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
 	return n < left ? n : left;
 }
 
-/* Append a unit of `n` parameters, whose names start with `prefix`; of these this
- * rank has the first `here`. */
-static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s,
-		     size_t n, size_t here)
+/* Append a unit of `n` parameters, whose names start with `prefix`; of these this rank has the
+ * first `here`. */
+static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s, size_t n,
+		     size_t here)
 {
 	const struct gpt2_config *c = &m->config;
 	struct gpt2_unit *u = &m->units[m->nunits];
@@ -190,28 +179,24 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 
 	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
-			return errmsg_set(
-				err, -EINVAL, "%s is %u; it must be 1 to %u",
-				sizes[i].name, sizes[i].value, sizes[i].limit);
+			return errmsg_set(err, -EINVAL, "%s is %u; it must be 1 to %u",
+					  sizes[i].name, sizes[i].value, sizes[i].limit);
 	if (c->n_embd % c->n_head)
-		return errmsg_set(err, -EINVAL,
-				  "n_embd %u is not a multiple of n_head %u",
+		return errmsg_set(err, -EINVAL, "n_embd %u is not a multiple of n_head %u",
 				  c->n_embd, c->n_head);
 	return 0;
 }
 
 /* Can so many ranks share the model? */
-static int check_split(const struct gpt2_config *c, const struct gpt2_split *s,
-		       struct errmsg *err)
+static int check_split(const struct gpt2_config *c, const struct gpt2_split *s, struct errmsg *err)
 {
 	const unsigned size = s->size;
 	const unsigned rows = (c->vocab_size + size - 1) / size;
 
 	if (c->n_head % size)
-		return errmsg_set(
-			err, -EINVAL,
-			"n_head %u is not a multiple of %u tensor-parallel ranks",
-			c->n_head, size);
+		return errmsg_set(err, -EINVAL,
+				  "n_head %u is not a multiple of %u tensor-parallel ranks",
+				  c->n_head, size);
 	/* c->vocab_size is below 2^23: no product overflows. */
 	if (size > c->vocab_size || rows * (size - 1) >= c->vocab_size)
 		return errmsg_set(
@@ -219,14 +204,13 @@ static int check_split(const struct gpt2_config *c, const struct gpt2_split *s,
 			"vocab_size %u leaves no token to the last of %u tensor-parallel ranks",
 			c->vocab_size, size);
 	if (s->stages > c->n_layer)
-		return errmsg_set(err, -EINVAL,
-				  "n_layer %u is less than %u pipeline stages",
+		return errmsg_set(err, -EINVAL, "n_layer %u is less than %u pipeline stages",
 				  c->n_layer, s->stages);
 	return 0;
 }
 
-/* A step's time for a parameter that tokens are multiplied with, in times of an update.
- * Measured on the CPU with 1,024 tokens a step: 39 ns in the passes, 4 ns in the update. */
+/* A step's time for a parameter that tokens are multiplied with, in times of an update. Measured
+ * on the CPU with 1,024 tokens a step: 39 ns in the passes, 4 ns in the update. */
 #define MULTIPLIED 11
 
 /* What a stage weighs by its blocks, and by what else the first and the last have. */
@@ -234,8 +218,7 @@ struct weights {
 	uint64_t block, embed, head;
 };
 
-static struct weights weights_of(const struct gpt2_config *c,
-				 enum gpt2_partition partition)
+static struct weights weights_of(const struct gpt2_config *c, enum gpt2_partition partition)
 {
 	const uint64_t width = c->n_embd;
 
@@ -254,11 +237,10 @@ static struct weights weights_of(const struct gpt2_config *c,
 	return (struct weights){ .block = 1 };
 }
 
-/* The blocks of a stage: [*first, *end).  Every block beyond a stage's first goes to
- * the stage that is lightest so far, after which no other partition has a lighter
- * heaviest stage. */
-static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s,
-			 unsigned *first, unsigned *end)
+/* The blocks of a stage: [*first, *end).  Every block beyond a stage's first goes to the stage
+ * that is lightest so far, after which no other partition has a lighter heaviest stage. */
+static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s, unsigned *first,
+			 unsigned *end)
 {
 	const struct weights w = weights_of(c, s->partition);
 	unsigned blocks[LAYERS_LIMIT], left, i;
@@ -270,9 +252,8 @@ static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s
 		unsigned to = 0;
 
 		for (i = 0; i < s->stages; i++) {
-			const uint64_t weight =
-				blocks[i] * w.block + (i ? 0 : w.embed) +
-				(i + 1 == s->stages ? w.head : 0);
+			const uint64_t weight = blocks[i] * w.block + (i ? 0 : w.embed) +
+						(i + 1 == s->stages ? w.head : 0);
 
 			if (weight < least) {
 				least = weight;
@@ -286,8 +267,7 @@ static void stage_blocks(const struct gpt2_config *c, const struct gpt2_split *s
 	*end = *first + blocks[s->stage];
 }
 
-static struct gpt2_part part_of(const struct gpt2_config *c,
-				const struct gpt2_split *s)
+static struct gpt2_part part_of(const struct gpt2_config *c, const struct gpt2_split *s)
 {
 	const unsigned rows = (c->vocab_size + s->size - 1) / s->size;
 	const unsigned first = rows * s->rank, left = c->vocab_size - first;
@@ -308,8 +288,7 @@ static struct gpt2_part part_of(const struct gpt2_config *c,
 
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err)
 {
-	return gpt2_init_part(
-		m, c, &(struct gpt2_split){ .size = 1, .stages = 1 }, err);
+	return gpt2_init_part(m, c, &(struct gpt2_split){ .size = 1, .stages = 1 }, err);
 }
 
 /* Add all units, with the parameters that this rank has. */
@@ -325,19 +304,16 @@ static void add_units(struct gpt2 *m)
 		 : last        ? GPT2_WTE + 1
 			       : 0);
 	for (layer = 0; layer < m->config.n_layer; layer++) {
-		const bool here =
-			layer >= p->first_layer && layer < p->end_layer;
+		const bool here = layer >= p->first_layer && layer < p->end_layer;
 
 		snprintf(prefix, sizeof(prefix), "transformer.h.%u.", layer);
-		add_unit(m, prefix, block_params, GPT2_BLOCK_PARAMS,
-			 here ? GPT2_BLOCK_PARAMS : 0);
+		add_unit(m, prefix, block_params, GPT2_BLOCK_PARAMS, here ? GPT2_BLOCK_PARAMS : 0);
 	}
-	add_unit(m, "transformer.", last_params, GPT2_LAST_PARAMS,
-		 last ? GPT2_LAST_PARAMS : 0);
+	add_unit(m, "transformer.", last_params, GPT2_LAST_PARAMS, last ? GPT2_LAST_PARAMS : 0);
 }
 
-int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c,
-		   const struct gpt2_split *s, struct errmsg *err)
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, const struct gpt2_split *s,
+		   struct errmsg *err)
 {
 	int rc = check_config(c, err);
 

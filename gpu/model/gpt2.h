@@ -9,10 +9,9 @@
 struct errmsg;
 
 /*
- * GPT-2 as Hugging Face's GPT2LMHeadModel: its sizes, and its parameters by
- * name, in the order of torch's model.parameters(), which is also that of
- * DeepSpeed's flat group.  The head is tied to the token embedding and is not a
- * parameter of its own.
+ * GPT-2 as Hugging Face's GPT2LMHeadModel: its sizes, and its parameters by name, in the order of
+ * torch's model.parameters(), which is also that of DeepSpeed's flat group.  The head is tied to
+ * the token embedding and is not a parameter of its own.
  */
 struct gpt2_config {
 	unsigned n_layer;
@@ -27,9 +26,9 @@ struct gpt2_config {
 #define GPT2_NAME_MAX 48
 
 /*
- * A parameter as a rank holds it.  Tensor-parallel ranks cut some parameters, each
- * as its operation requires: of every `parts` runs of `run` elements of the whole
- * parameter a rank holds one, number `part`.
+ * A parameter as a rank holds it.  Tensor-parallel ranks cut some parameters, each as its
+ * operation requires: of every `parts` runs of `run` elements of the whole parameter a rank holds
+ * one, number `part`.
  */
 struct gpt2_param {
 	char name[GPT2_NAME_MAX];
@@ -46,8 +45,8 @@ struct gpt2_param {
 };
 
 /*
- * Parameters that are needed together and, in ZeRO-3, gathered together: the
- * embeddings, each block, the last norm.  Units are in the order of parameters.
+ * Parameters that are needed together and, in ZeRO-3, gathered together: the embeddings, each
+ * block, the last norm.  Units are in the order of parameters.
  */
 struct gpt2_unit {
 	size_t first, n; /* parameters */
@@ -55,11 +54,11 @@ struct gpt2_unit {
 };
 
 /*
- * What the stages of a pipeline are to have as equal as blocks allow, of which each
- * stage has one at least: parameters, weighted by the time that a step takes for each;
- * layers, which the embeddings, the last norm and the head are, too; or blocks.  The
- * names are those of DeepSpeed's partition_method, which counts each parameter once:
- * with a large vocabulary its last stage takes twice the time of the first.
+ * What the stages of a pipeline are to have as equal as blocks allow, of which each stage has one
+ * at least: parameters, weighted by the time that a step takes for each; layers, which the
+ * embeddings, the last norm and the head are, too; or blocks.  The names are those of DeepSpeed's
+ * partition_method, which counts each parameter once: with a large vocabulary its last stage
+ * takes twice the time of the first.
  */
 enum gpt2_partition {
 	GPT2_PARTITION_PARAMETERS,
@@ -80,8 +79,8 @@ struct gpt2_part {
 	unsigned stage, stages;
 	unsigned first_layer, end_layer;
 	unsigned n_head, width; /* of its heads, all together */
-	/* Its tokens.  The embedding has as many rows on every rank: on the last
-	 * one some may be padding, which stays zero. */
+	/* Its tokens.  The embedding has as many rows on every rank: on the last one some may be
+	 * padding, which stays zero. */
 	unsigned vocab_first, vocab_size;
 };
 
@@ -119,42 +118,39 @@ enum gpt2_block {
 };
 enum gpt2_last { GPT2_LN_F_WEIGHT, GPT2_LN_F_BIAS, GPT2_LAST_PARAMS };
 
-/* Fill in the sizes of a published model ("gpt2", "gpt2-medium", ...). -ENOENT
- * with a list of names if it is unknown. */
+/* Fill in the sizes of a published model ("gpt2", "gpt2-medium", ...). -ENOENT with a list of
+ * names if it is unknown. */
 int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err);
 
-/* Build the parameter table. -EINVAL with the reason if the sizes are
- * impossible; -ENOMEM. */
+/* Build the parameter table. -EINVAL with the reason if the sizes are impossible; -ENOMEM. */
 int gpt2_init(struct gpt2 *m, const struct gpt2_config *c, struct errmsg *err);
 
-/* The part of a rank: units of other stages are empty.  The last stage has the
- * token embedding, too, for the head. -EINVAL also for numbers of ranks that do
- * not divide the model. */
-int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c,
-		   const struct gpt2_split *s, struct errmsg *err);
+/* The part of a rank: units of other stages are empty.  The last stage has the token embedding,
+ * too, for the head. -EINVAL also for numbers of ranks that do not divide the model. */
+int gpt2_init_part(struct gpt2 *m, const struct gpt2_config *c, const struct gpt2_split *s,
+		   struct errmsg *err);
 void gpt2_done(struct gpt2 *m);
 
 /*
- * Find elements of a rank's part in the whole parameter: *whole is the place of
- * element `first`.  Returns how many of the `n` elements from there on, at least
- * one, are consecutive in the whole parameter, too.  Padding is beyond its end.
+ * Find elements of a rank's part in the whole parameter: *whole is the place of element `first`.
+ * Returns how many of the `n` elements from there on, at least one, are consecutive in the whole
+ * parameter, too.  Padding is beyond its end.
  */
-uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n,
-			uint64_t *whole);
+uint64_t gpt2_whole_run(const struct gpt2_param *p, uint64_t first, uint64_t n, uint64_t *whole);
 
-/* Floating-point operations per token of a row of `seq` tokens, forward and backward:
- * 6 for each parameter of the whole model, and 12 * blocks * width * seq for the
- * products of attention, as if no position were masked. */
+/* Floating-point operations per token of a row of `seq` tokens, forward and backward: 6 for each
+ * parameter of the whole model, and 12 * blocks * width * seq for the products of attention, as
+ * if no position were masked. */
 double gpt2_flops_per_token(const struct gpt2 *m, size_t seq);
 
 /*
- * Compute elements [first, first + n) of this rank's part of parameter i of a
- * new model, distributed as Hugging Face initialises GPT-2.  They depend only on
- * the seed, the parameter and the index in the whole parameter, so that any
- * number of ranks gets the same model.  Padding is zero.
+ * Compute elements [first, first + n) of this rank's part of parameter i of a new model,
+ * distributed as Hugging Face initialises GPT-2.  They depend only on the seed, the parameter and
+ * the index in the whole parameter, so that any number of ranks gets the same model.  Padding is
+ * zero.
  */
-void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
-		  size_t n, float *out);
+void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first, size_t n,
+		  float *out);
 
 /* The index of the last unit, which follows all blocks. */
 unsigned gpt2_unit_last(const struct gpt2 *m);

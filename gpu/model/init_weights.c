@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Weights of a new model, after GPT2PreTrainedModel._init_weights: normal(0.02)
- * for matrices, with a smaller deviation for the two per layer whose output is
- * added to the residual stream; ones and zeros for norms; zeros for biases.
- * The generator is counter-based: splitmix64 of an element's index.
+ * Weights of a new model, after GPT2PreTrainedModel._init_weights: normal(0.02) for matrices,
+ * with a smaller deviation for the two per layer whose output is added to the residual stream;
+ * ones and zeros for norms; zeros for biases. The generator is counter-based: splitmix64 of an
+ * element's index.
  */
 #include <assert.h>
 #include <math.h>
@@ -27,8 +27,7 @@ static double uniform(uint64_t bits)
 static float normal(uint64_t key, uint64_t index, double std)
 {
 	const double r = sqrt(-2 * log(uniform(splitmix64(key + 2 * index, 1))));
-	const double angle =
-		2 * M_PI * uniform(splitmix64(key + 2 * index + 1, 1));
+	const double angle = 2 * M_PI * uniform(splitmix64(key + 2 * index + 1, 1));
 
 	return (float)(std * r * cos(angle));
 }
@@ -54,15 +53,14 @@ static int draw_piece(void *ctx, size_t i, struct errmsg *err)
 
 		n = gpt2_whole_run(d->param, d->first + k, end - k, &at);
 		for (size_t j = 0; j < n; j++)
-			d->out[k + j] = at + j < d->param->whole_numel
-						? normal(d->key, at + j, d->std)
-						: 0;
+			d->out[k + j] =
+				at + j < d->param->whole_numel ? normal(d->key, at + j, d->std) : 0;
 	}
 	return 0;
 }
 
-void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first,
-		  size_t n, float *out)
+void init_weights(const struct gpt2 *m, size_t i, uint64_t seed, uint64_t first, size_t n,
+		  float *out)
 {
 	const struct gpt2_param *p = &m->params[i];
 	const uint64_t key = splitmix64(splitmix64(seed, 1) ^ p->number, 1);

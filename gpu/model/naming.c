@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Megatron's names are those of GPTModelPipe and GPTModel in Megatron-DeepSpeed
- * (megatron/model/gpt_model.py), as found in files that it wrote.  The modules of
- * the pipeline are numbered; 0, which has no parameters, is before the embedding.
+ * (megatron/model/gpt_model.py), as found in files that it wrote.  The modules of the pipeline
+ * are numbered; 0, which has no parameters, is before the embedding.
  */
 #include "gpu/model/naming.h"
 
@@ -38,8 +38,8 @@ static const char *const last_names[GPT2_LAST_PARAMS] = {
 };
 
 /* Set the names of parameter `at` of a unit. */
-static void set_names(struct naming_tensor *t, enum naming_family family,
-		      const struct gpt2 *m, unsigned unit, size_t at)
+static void set_names(struct naming_tensor *t, enum naming_family family, const struct gpt2 *m,
+		      unsigned unit, size_t at)
 {
 	const bool pipe = family == NAMING_MEGATRON;
 	char prefix[NAMING_NAME_MAX / 2];
@@ -48,33 +48,29 @@ static void set_names(struct naming_tensor *t, enum naming_family family,
 	if (unit == GPT2_UNIT_EMBED) {
 		t->last = embed_names[at];
 		snprintf(prefix, sizeof(prefix), "%s",
-			 pipe ? "tied_modules.embed"
-			      : "language_model.embedding");
+			 pipe ? "tied_modules.embed" : "language_model.embedding");
 	} else if (unit == gpt2_unit_last(m)) {
 		t->last = last_names[at];
 		if (pipe)
 			snprintf(prefix, sizeof(prefix), "%u", t->layer);
 		else
-			snprintf(prefix, sizeof(prefix),
-				 "language_model.encoder.final_layernorm");
+			snprintf(prefix, sizeof(prefix), "language_model.encoder.final_layernorm");
 	} else {
 		t->last = block_names[at];
 		if (pipe)
 			snprintf(prefix, sizeof(prefix), "%u", t->layer);
 		else
-			snprintf(prefix, sizeof(prefix),
-				 "language_model.encoder.layers.%u",
+			snprintf(prefix, sizeof(prefix), "language_model.encoder.layers.%u",
 				 unit - GPT2_UNIT_BLOCK(0));
 	}
 	snprintf(t->name, sizeof(t->name), "%s.%s", prefix, t->last);
 }
 
-void naming_tensor(struct naming_tensor *t, const struct naming *n,
-		   const struct gpt2 *m, const struct gpt2_param *p)
+void naming_tensor(struct naming_tensor *t, const struct naming *n, const struct gpt2 *m,
+		   const struct gpt2_param *p)
 {
 	const size_t at = (size_t)(p - m->params) - m->units[p->unit].first;
-	const bool block =
-		p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m);
+	const bool block = p->unit != GPT2_UNIT_EMBED && p->unit != gpt2_unit_last(m);
 
 	*t = (struct naming_tensor){ .ndim = p->ndim,
 				     .shape = { p->shape[0], p->shape[1] },
@@ -112,15 +108,12 @@ uint64_t naming_row(const struct naming_tensor *t, uint64_t column)
 /* Columns that are transposed at a time: lines of the cache that are written to. */
 #define COLUMNS 16u
 
-static void transpose(const struct naming_tensor *t, float *to,
-		      const float *from)
+static void transpose(const struct naming_tensor *t, float *to, const float *from)
 {
 	const uint64_t columns = t->shape[0], rows = t->shape[1];
 
 	for (uint64_t c = 0; c < columns; c += COLUMNS) {
-		const unsigned n = columns - c < COLUMNS
-					   ? (unsigned)(columns - c)
-					   : COLUMNS;
+		const unsigned n = columns - c < COLUMNS ? (unsigned)(columns - c) : COLUMNS;
 		float *row[COLUMNS];
 
 		for (unsigned k = 0; k < n; k++)

@@ -9,13 +9,13 @@
 #include "gpu/model/gpt2.h"
 
 /*
- * The names under which checkpoints have GPT-2's parameters, and the form of each
- * tensor that comes with the name.
+ * The names under which checkpoints have GPT-2's parameters, and the form of each tensor that
+ * comes with the name.
  *
- * Hugging Face's are those of struct gpt2: weights are [in, out], and there is one
- * parameter group.  Megatron's weights are [out, in], and matrices are in one group
- * of the optimizer, biases and norms, which do not decay, in another.  In both, a
- * group has the order of struct gpt2.
+ * Hugging Face's are those of struct gpt2: weights are [in, out], and there is one parameter
+ * group.  Megatron's weights are [out, in], and matrices are in one group of the optimizer,
+ * biases and norms, which do not decay, in another.  In both, a group has the order of struct
+ * gpt2.
  */
 enum naming_family {
 	NAMING_HF,
@@ -24,8 +24,7 @@ enum naming_family {
 };
 
 /*
- * The rows of Megatron's query_key_value.  Shapes and names
- * do not tell.
+ * The rows of Megatron's query_key_value.  Shapes and names do not tell.
  *
  *     thirds  all queries of a rank, its keys, its values: Megatron-DeepSpeed since
  *             December 2024 (commit 676a482c)
@@ -52,14 +51,14 @@ struct naming_tensor {
 	unsigned layer;  /* of NAMING_MEGATRON's files layer_LL-model_* */
 	bool transposed; /* rows are our columns */
 	bool qkv;        /* query_key_value */
-	/* Rows of query_key_value by head: as many heads, of so many rows for each
-	 * of query, key and value; 0 heads: rows are in our columns' order. */
+	/* Rows of query_key_value by head: as many heads, of so many rows for each of query, key
+	 * and value; 0 heads: rows are in our columns' order. */
 	uint64_t heads, head_dim;
 };
 
 /* The tensor of a parameter of `m`: the whole, or this rank's part. */
-void naming_tensor(struct naming_tensor *t, const struct naming *n,
-		   const struct gpt2 *m, const struct gpt2_param *p);
+void naming_tensor(struct naming_tensor *t, const struct naming *n, const struct gpt2 *m,
+		   const struct gpt2_param *p);
 
 /* The row in the tensor, or the element of a 1-D tensor, of our column. */
 uint64_t naming_row(const struct naming_tensor *t, uint64_t column);

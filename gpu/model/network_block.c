@@ -9,9 +9,8 @@
 #include "gpu/model/network_impl.h"
 
 /* out = x + dropout(in * w + bias) */
-static void project(const struct pass *p, void *out, const void *x,
-		    const void *in, const void *w, const void *bias, size_t ic,
-		    struct backend_dropout drop)
+static void project(const struct pass *p, void *out, const void *x, const void *in, const void *w,
+		    const void *bias, size_t ic, struct backend_dropout drop)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -23,19 +22,17 @@ static void project(const struct pass *p, void *out, const void *x,
 	/* One rank's summand has the bias. */
 	if (n->model->part.rank)
 		bias = n->no_bias;
-	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL,
-		  n->rows, ic, n->c);
+	o->linear(n->b, network_summand(n, out), NULL, in, w, bias, NULL, n->rows, ic, n->c);
 	network_sum(n, out);
 	if (drop.p > 0)
 		network_dropout(n, out, drop);
 	o->add(n->b, out, x, n->own_rows * n->c);
 }
 
-/* Attention of some heads, or its gradient d_wide by that of its output.  Masks are
- * those that the heads have where one rank has all: ranks that share them go through
- * the batch row by row, since the numbers of a row's heads are not consecutive. */
-static void attend_heads(const struct pass *p, unsigned unit, struct block *k,
-			 const void *d_heads)
+/* Attention of some heads, or its gradient d_wide by that of its output.  Masks are those that
+ * the heads have where one rank has all: ranks that share them go through the batch row by row,
+ * since the numbers of a row's heads are not consecutive. */
+static void attend_heads(const struct pass *p, unsigned unit, struct block *k, const void *d_heads)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -56,12 +53,10 @@ static void attend_heads(const struct pass *p, unsigned unit, struct block *k,
 		drop.skip = splitmix64_skip(skip, all * i + first);
 		if (d_heads)
 			o->attention_grad(n->b, (char *)n->d_wide + i * 3 * row,
-					  (const char *)d_heads + i * row,
-					  heads, stats, qkv, step, n->seq,
-					  number, width, drop);
+					  (const char *)d_heads + i * row, heads, stats, qkv, step,
+					  n->seq, number, width, drop);
 		else
-			o->attention(n->b, heads, stats, qkv, step, n->seq,
-				     number, width, drop);
+			o->attention(n->b, heads, stats, qkv, step, n->seq, number, width, drop);
 	}
 }
 
@@ -78,8 +73,7 @@ static void attend(const struct pass *p, unsigned unit, struct block *k)
 		network_to_positions(n, k->heads, k->attended, 1);
 }
 
-static void attend_backward(const struct pass *p, unsigned unit,
-			    struct block *k, void *d_heads)
+static void attend_backward(const struct pass *p, unsigned unit, struct block *k, void *d_heads)
 {
 	struct network *const n = p->n;
 
@@ -87,52 +81,45 @@ static void attend_backward(const struct pass *p, unsigned unit,
 		network_to_heads(n, d_heads, d_heads, 1);
 	attend_heads(p, unit, k, d_heads);
 	if (n->ranks.sequence)
-		network_to_positions(n, n->d_wide, n->d_wide,
-				     QUERIES_KEYS_VALUES);
+		network_to_positions(n, n->d_wide, n->d_wide, QUERIES_KEYS_VALUES);
 }
 
-static void norm_1(const struct pass *p, const void **w, const void *x,
-		   struct block *k)
+static void norm_1(const struct pass *p, const void **w, const void *x, struct block *k)
 {
-	network_norm(p, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT],
-		     w[GPT2_LN_1_BIAS]);
+	network_norm(p, k->ln_1, k->ln_1_stats, x, w[GPT2_LN_1_WEIGHT], w[GPT2_LN_1_BIAS]);
 }
 
 static void norm_2(const struct pass *p, const void **w, struct block *k)
 {
-	network_norm(p, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT],
-		     w[GPT2_LN_2_BIAS]);
+	network_norm(p, k->ln_2, k->ln_2_stats, k->mid, w[GPT2_LN_2_WEIGHT], w[GPT2_LN_2_BIAS]);
 }
 
 static void mlp_inside(const struct pass *p, const void **w, struct block *k)
 {
 	struct network *const n = p->n;
 
-	n->b->ops->linear(n->b, k->gelu, k->pre, network_all_rows(n, k->ln_2),
-			  w[GPT2_C_FC_WEIGHT], w[GPT2_C_FC_BIAS], NULL, n->rows,
-			  n->c, 4 * n->width);
+	n->b->ops->linear(n->b, k->gelu, k->pre, network_all_rows(n, k->ln_2), w[GPT2_C_FC_WEIGHT],
+			  w[GPT2_C_FC_BIAS], NULL, n->rows, n->c, 4 * n->width);
 }
 
 /* A block's forward pass up to its last projection. */
-static void block_inside(const struct pass *p, unsigned unit, const void **w,
-			 const void *x, struct block *k)
+static void block_inside(const struct pass *p, unsigned unit, const void **w, const void *x,
+			 struct block *k)
 {
 	struct network *const n = p->n;
 
 	norm_1(p, w, x, k);
-	n->b->ops->linear(n->b, k->qkv, NULL, network_all_rows(n, k->ln_1),
-			  w[GPT2_C_ATTN_WEIGHT], w[GPT2_C_ATTN_BIAS], NULL,
-			  n->rows, n->c, 3 * n->width);
+	n->b->ops->linear(n->b, k->qkv, NULL, network_all_rows(n, k->ln_1), w[GPT2_C_ATTN_WEIGHT],
+			  w[GPT2_C_ATTN_BIAS], NULL, n->rows, n->c, 3 * n->width);
 	attend(p, unit, k);
-	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT],
-		w[GPT2_ATTN_PROJ_BIAS], n->width,
+	project(p, k->mid, x, k->heads, w[GPT2_ATTN_PROJ_WEIGHT], w[GPT2_ATTN_PROJ_BIAS], n->width,
 		network_drop(p, unit, PLACE_ATTN_PROJ));
 	norm_2(p, w, k);
 	mlp_inside(p, w, k);
 }
 
-void network_block_forward(const struct pass *p, unsigned unit,
-			   const void *weights, const void *x, struct block *k)
+void network_block_forward(const struct pass *p, unsigned unit, const void *weights, const void *x,
+			   struct block *k)
 {
 	const void *w[GPT2_BLOCK_PARAMS];
 	unsigned i;
@@ -140,13 +127,11 @@ void network_block_forward(const struct pass *p, unsigned unit,
 	for (i = 0; i < GPT2_BLOCK_PARAMS; i++)
 		w[i] = network_weight(p, weights, unit, i);
 	block_inside(p, unit, w, x, k);
-	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT],
-		w[GPT2_MLP_PROJ_BIAS], 4 * p->n->width,
-		network_drop(p, unit, PLACE_MLP_PROJ));
+	project(p, k->out, k->mid, k->gelu, w[GPT2_MLP_PROJ_WEIGHT], w[GPT2_MLP_PROJ_BIAS],
+		4 * p->n->width, network_drop(p, unit, PLACE_MLP_PROJ));
 }
 
-/* The gradient of a branch's output: the residual stream's, with dropout
- * applied. */
+/* The gradient of a branch's output: the residual stream's, with dropout applied. */
 static const void *into_branch(const struct pass *p, struct backend_dropout drop)
 {
 	struct network *const n = p->n;
@@ -161,27 +146,26 @@ static const void *into_branch(const struct pass *p, struct backend_dropout drop
 	return network_all_rows(n, n->d_branch);
 }
 
-/* The gradient of a branch's input, own rows, of which d_wide is the gradient after the
- * branch's first projection.  Its sum over ranks is under way while the gradients of the
- * projection are computed. */
-static const void *from_branch(struct network *n, float *dw, float *dbias,
-			       const void *in, const void *w, size_t width,
-			       bool fresh)
+/* The gradient of a branch's input, own rows, of which d_wide is the gradient after the branch's
+ * first projection.  Its sum over ranks is under way while the gradients of the projection are
+ * computed. */
+static const void *from_branch(struct network *n, float *dw, float *dbias, const void *in,
+			       const void *w, size_t width, bool fresh)
 {
 	const struct backend_ops *const o = n->b->ops;
 	const void *const rows = network_all_rows(n, in), *sum;
 
-	o->linear_grad(n->b, n->d_branch, NULL, NULL, n->d_wide, rows, NULL, w,
-		       n->rows, n->c, width, fresh);
+	o->linear_grad(n->b, n->d_branch, NULL, NULL, n->d_wide, rows, NULL, w, n->rows, n->c,
+		       width, fresh);
 	sum = network_sum_branch(n);
-	o->linear_grad(n->b, NULL, dw, dbias, n->d_wide, rows, NULL, w, n->rows,
-		       n->c, width, fresh);
+	o->linear_grad(n->b, NULL, dw, dbias, n->d_wide, rows, NULL, w, n->rows, n->c, width,
+		       fresh);
 	network_sum_wait(n);
 	return sum;
 }
 
-static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
-			 float **g, bool fresh, struct block *k)
+static void mlp_backward(const struct pass *p, unsigned unit, const void **w, float **g, bool fresh,
+			 struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
@@ -189,46 +173,41 @@ static void mlp_backward(const struct pass *p, unsigned unit, const void **w,
 
 	o->linear_grad(n->b, n->d_wide, g[GPT2_MLP_PROJ_WEIGHT],
 		       p->drop > 0 ? g[GPT2_MLP_PROJ_BIAS] : NULL,
-		       into_branch(p, network_drop(p, unit, PLACE_MLP_PROJ)),
-		       k->gelu, k->pre, w[GPT2_MLP_PROJ_WEIGHT], n->rows,
-		       4 * n->width, n->c, fresh);
-	sum = from_branch(n, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS], k->ln_2,
-			  w[GPT2_C_FC_WEIGHT], 4 * n->width, fresh);
+		       into_branch(p, network_drop(p, unit, PLACE_MLP_PROJ)), k->gelu, k->pre,
+		       w[GPT2_MLP_PROJ_WEIGHT], n->rows, 4 * n->width, n->c, fresh);
+	sum = from_branch(n, g[GPT2_C_FC_WEIGHT], g[GPT2_C_FC_BIAS], k->ln_2, w[GPT2_C_FC_WEIGHT],
+			  4 * n->width, fresh);
 	/* The residual's gradient is that of this projection, and then that of the
 	 * attention's. */
 	network_norm_grad(n, g[GPT2_LN_2_WEIGHT], g[GPT2_LN_2_BIAS],
 			  p->drop > 0 ? NULL : g[GPT2_MLP_PROJ_BIAS],
-			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], sum,
-			  k->mid, k->ln_2_stats, w[GPT2_LN_2_WEIGHT], fresh);
+			  p->drop > 0 ? NULL : g[GPT2_ATTN_PROJ_BIAS], sum, k->mid, k->ln_2_stats,
+			  w[GPT2_LN_2_WEIGHT], fresh);
 }
 
-static void attention_backward(const struct pass *p, unsigned unit,
-			       const void **w, float **g, bool fresh,
-			       const void *x, struct block *k)
+static void attention_backward(const struct pass *p, unsigned unit, const void **w, float **g,
+			       bool fresh, const void *x, struct block *k)
 {
 	struct network *const n = p->n;
 	const struct backend_ops *const o = n->b->ops;
-	/* d_wide holds the gradient of qkv, followed by that of the heads'
-	 * outputs. */
-	void *const d_heads =
-		(char *)n->d_wide + n->rows * 3 * n->width * n->b->act_size;
+	/* d_wide holds the gradient of qkv, followed by that of the heads' outputs. */
+	void *const d_heads = (char *)n->d_wide + n->rows * 3 * n->width * n->b->act_size;
 	const void *sum;
 
 	o->linear_grad(n->b, d_heads, g[GPT2_ATTN_PROJ_WEIGHT],
 		       p->drop > 0 ? g[GPT2_ATTN_PROJ_BIAS] : NULL,
-		       into_branch(p, network_drop(p, unit, PLACE_ATTN_PROJ)),
-		       k->heads, NULL, w[GPT2_ATTN_PROJ_WEIGHT], n->rows,
-		       n->width, n->c, fresh);
+		       into_branch(p, network_drop(p, unit, PLACE_ATTN_PROJ)), k->heads, NULL,
+		       w[GPT2_ATTN_PROJ_WEIGHT], n->rows, n->width, n->c, fresh);
 	attend_backward(p, unit, k, d_heads);
-	sum = from_branch(n, g[GPT2_C_ATTN_WEIGHT], g[GPT2_C_ATTN_BIAS],
-			  k->ln_1, w[GPT2_C_ATTN_WEIGHT], 3 * n->width, fresh);
-	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL, NULL,
-			  sum, x, k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
+	sum = from_branch(n, g[GPT2_C_ATTN_WEIGHT], g[GPT2_C_ATTN_BIAS], k->ln_1,
+			  w[GPT2_C_ATTN_WEIGHT], 3 * n->width, fresh);
+	network_norm_grad(n, g[GPT2_LN_1_WEIGHT], g[GPT2_LN_1_BIAS], NULL, NULL, sum, x,
+			  k->ln_1_stats, w[GPT2_LN_1_WEIGHT], fresh);
 }
 
 /* Recompute what a block shares with others. */
-static void block_again(const struct pass *p, unsigned unit, const void **w,
-			const void *x, struct block *k)
+static void block_again(const struct pass *p, unsigned unit, const void **w, const void *x,
+			struct block *k)
 {
 	const unsigned shared = p->n->recompute;
 
@@ -244,8 +223,7 @@ static void block_again(const struct pass *p, unsigned unit, const void **w,
 		mlp_inside(p, w, k);
 }
 
-void network_block_backward(const struct pass *p, unsigned unit, const void *x,
-			    struct block *k)
+void network_block_backward(const struct pass *p, unsigned unit, const void *x, struct block *k)
 {
 	bool fresh;
 	const void *const weights = p->w->acquire(p->w->ctx, unit);

@@ -86,10 +86,8 @@ static void take_rest(struct network *n)
 /* The rows of the batch that this rank computes. */
 static void set_rows(struct network *n)
 {
-	const struct comm *const tensor =
-		n->ranks.tensor ? n->ranks.tensor->comm : NULL;
-	const struct comm *const sequence =
-		n->ranks.sequence ? n->ranks.sequence->comm : NULL;
+	const struct comm *const tensor = n->ranks.tensor ? n->ranks.tensor->comm : NULL;
+	const struct comm *const sequence = n->ranks.sequence ? n->ranks.sequence->comm : NULL;
 
 	assert((tensor ? tensor->size : 1) == n->model->part.size);
 	if (tensor)
@@ -109,9 +107,9 @@ static void set_rows(struct network *n)
 	}
 }
 
-int network_new(struct network **out, const struct gpt2 *model,
-		struct backend *b, const struct network_ranks *ranks,
-		size_t batch, size_t seq, unsigned recompute, struct errmsg *err)
+int network_new(struct network **out, const struct gpt2 *model, struct backend *b,
+		const struct network_ranks *ranks, size_t batch, size_t seq, unsigned recompute,
+		struct errmsg *err)
 {
 	const unsigned layers = model->part.end_layer - model->part.first_layer;
 	struct network *const n = calloc(1, sizeof(*n));
@@ -143,12 +141,11 @@ int network_new(struct network **out, const struct gpt2 *model,
 		const uint64_t wanted = n->memory.bytes;
 
 		network_free(n);
-		return errmsg_set(
-			err, -ENOMEM,
-			"cannot allocate %" PRIu64 " MiB of activations for a "
-			"micro-batch of %zu: make it smaller%s",
-			wanted >> 20, batch,
-			recompute == RECOMPUTE_BLOCKS ? "" : ", or --recompute");
+		return errmsg_set(err, -ENOMEM,
+				  "cannot allocate %" PRIu64 " MiB of activations for a "
+				  "micro-batch of %zu: make it smaller%s",
+				  wanted >> 20, batch,
+				  recompute == RECOMPUTE_BLOCKS ? "" : ", or --recompute");
 	}
 	*out = n;
 	return 0;

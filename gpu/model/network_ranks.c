@@ -2,13 +2,13 @@
 /*
  * What ranks exchange that compute the same rows.
  *
- * Tensor-parallel ranks sum up what projections add to the residual stream.  If they
- * cut the stream, each gets its rows of the sum, and a branch begins with all rows of
- * a norm (Korthikanti et al.: Reducing Activation Recomputation, 2022); the sum and the
- * gathering take as many bytes as a sum for all.
+ * Tensor-parallel ranks sum up what projections add to the residual stream.  If they cut the
+ * stream, each gets its rows of the sum, and a branch begins with all rows of a norm (Korthikanti
+ * et al.: Reducing Activation Recomputation, 2022); the sum and the gathering take as many bytes
+ * as a sum for all.
  *
- * Ranks of a sequence have some positions of everything but of attention, which has all
- * positions of some heads (Jacobs et al.: DeepSpeed Ulysses, 2023).
+ * Ranks of a sequence have some positions of everything but of attention, which has all positions
+ * of some heads (Jacobs et al.: DeepSpeed Ulysses, 2023).
  */
 #include <assert.h>
 
@@ -25,8 +25,7 @@ const void *network_all_rows(struct network *n, const void *own)
 
 	if (!n->ranks.cut_residual)
 		return own;
-	device_group_all_gather(g, own, device_group_equal(g, bytes),
-				n->all_rows);
+	device_group_all_gather(g, own, device_group_equal(g, bytes), n->all_rows);
 	device_group_wait(g);
 	return n->all_rows;
 }
@@ -46,8 +45,7 @@ static void begin_sum(struct network *n, void *out)
 	if (!g)
 		return;
 	if (n->ranks.cut_residual)
-		device_group_reduce_scatter(
-			g, n->d_branch, device_group_equal(g, len), dtype, out);
+		device_group_reduce_scatter(g, n->d_branch, device_group_equal(g, len), dtype, out);
 	else
 		device_group_sum(g, out, len, dtype);
 	if (n->b->on_host)
@@ -75,9 +73,8 @@ const void *network_sum_branch(struct network *n)
 	return sum;
 }
 
-void network_norm_grad(struct network *n, float *dweight, float *dbias,
-		       float *dold, float *dnew, const void *dout,
-		       const void *in, const float *stats, const void *weight,
+void network_norm_grad(struct network *n, float *dweight, float *dbias, float *dold, float *dnew,
+		       const void *dout, const void *in, const float *stats, const void *weight,
 		       bool fresh)
 {
 	const struct backend_ops *const o = n->b->ops;
@@ -87,14 +84,13 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 
 	assert(!dold == !dnew);
 	if (!n->ranks.cut_residual) {
-		o->norm_grad(n->b, n->d, dweight, dbias, dold, dnew, dout, in,
-			     stats, weight, n->own_rows, n->c, fresh);
+		o->norm_grad(n->b, n->d, dweight, dbias, dold, dnew, dout, in, stats, weight,
+			     n->own_rows, n->c, fresh);
 		return;
 	}
-	o->norm_grad(n->b, n->d, from, from + n->c,
-		     dold ? from + 2 * n->c : NULL,
-		     dnew ? from + 3 * n->c : NULL, dout, in, stats, weight,
-		     n->own_rows, n->c, true);
+	o->norm_grad(n->b, n->d, from, from + n->c, dold ? from + 2 * n->c : NULL,
+		     dnew ? from + 3 * n->c : NULL, dout, in, stats, weight, n->own_rows, n->c,
+		     true);
 	device_group_sum(n->ranks.tensor, from, sums * n->c, DTYPE_F32);
 	network_sum_wait(n);
 	for (size_t i = 0; i < sums; i++) {
@@ -104,8 +100,8 @@ void network_norm_grad(struct network *n, float *dweight, float *dbias,
 	}
 }
 
-/* Masks are those that the rows have where one rank has all: a run ends where this
- * rank's positions of a row of the batch do. */
+/* Masks are those that the rows have where one rank has all: a run ends where this rank's
+ * positions of a row of the batch do. */
 void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 {
 	const bool whole = n->length == n->seq;
@@ -114,13 +110,11 @@ void network_dropout(struct network *n, void *x, struct backend_dropout drop)
 	for (row = 0; row < n->own_rows; row += run) {
 		const size_t at = n->own_first + row, within = at % n->length;
 		const size_t left = n->own_rows - row;
-		const size_t first =
-			at / n->length * n->seq + n->position + within;
+		const size_t first = at / n->length * n->seq + n->position + within;
 
-		run = whole || n->length - within > left ? left
-							 : n->length - within;
-		n->b->ops->dropout(n->b, (char *)x + row * n->c * n->b->act_size,
-				   run * n->c, first * n->c, drop);
+		run = whole || n->length - within > left ? left : n->length - within;
+		n->b->ops->dropout(n->b, (char *)x + row * n->c * n->b->act_size, run * n->c,
+				   first * n->c, drop);
 	}
 }
 
@@ -130,8 +124,7 @@ size_t network_heads(const struct network *n, size_t *first)
 	/* As many heads of the ranks' as positions of the row. */
 	const size_t heads = part->n_head / (n->seq / n->length);
 
-	*first = (size_t)part->rank * part->n_head +
-		 n->position / n->length * heads;
+	*first = (size_t)part->rank * part->n_head + n->position / n->length * heads;
 	return heads;
 }
 
@@ -152,18 +145,15 @@ void network_to_heads(struct network *n, void *out, const void *in, size_t parts
 
 	o->transpose(n->b, n->exchanged[0], in, n->rows * parts, ranks, width);
 	exchange(n, parts * width);
-	o->transpose(n->b, out, n->exchanged[1], ranks, n->batch,
-		     n->length * parts * width);
+	o->transpose(n->b, out, n->exchanged[1], ranks, n->batch, n->length * parts * width);
 }
 
-void network_to_positions(struct network *n, void *out, const void *in,
-			  size_t parts)
+void network_to_positions(struct network *n, void *out, const void *in, size_t parts)
 {
 	const struct backend_ops *const o = n->b->ops;
 	const size_t ranks = n->seq / n->length, width = n->width / ranks;
 
-	o->transpose(n->b, n->exchanged[0], in, n->batch, ranks,
-		     n->length * parts * width);
+	o->transpose(n->b, n->exchanged[0], in, n->batch, ranks, n->length * parts * width);
 	exchange(n, parts * width);
 	o->transpose(n->b, out, n->exchanged[1], ranks, n->rows * parts, width);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A micro-batch's tokens and targets, of the positions and the vocabulary that this
- * rank has. */
+/* A micro-batch's tokens and targets, of the positions and the vocabulary that this rank has. */
 #include "gpu/backend/backend.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/network_impl.h"
@@ -32,8 +31,7 @@ size_t network_ints(const struct network *n)
 }
 
 /* The target of each position is the next token, if the row has one. */
-void network_prepare(const struct network *n, const int32_t *tokens,
-		     int32_t *ints)
+void network_prepare(const struct network *n, const int32_t *tokens, int32_t *ints)
 {
 	int32_t *const targets = ints + n->rows;
 	size_t i;
@@ -42,8 +40,7 @@ void network_prepare(const struct network *n, const int32_t *tokens,
 		const size_t at = place_of(n, i);
 
 		ints[i] = own_token(n, tokens[at]);
-		targets[i] = position_of(n, i) + 1 < n->tokens_of_row
-				     ? own_token(n, tokens[at + 1])
-				     : TOKEN_NONE;
+		targets[i] = position_of(n, i) + 1 < n->tokens_of_row ? own_token(n, tokens[at + 1])
+								      : TOKEN_NONE;
 	}
 }

@@ -9,7 +9,6 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 	static struct cublaslt_api api;
 	const struct dynlib_call calls[] = { CUBLASLT_CALLS(DYNLIB_CALL) };
 
-	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), why)
-		       ? &api
-		       : NULL;
+	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), why) ? &api
+											   : NULL;
 }

@@ -6,9 +6,8 @@
 
 #include "ckpt/sys/dynlib.h"
 
-/* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is
- * loaded for the first CUDA backend, so that other runs start as fast as without
- * it, also on machines that lack it. */
+/* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is loaded for the first
+ * CUDA backend, so that other runs start as fast as without it, also on machines that lack it. */
 #define CUBLASLT_CALLS(X)                       \
 	X(cublasLtCreate)                       \
 	X(cublasLtDestroy)                      \
@@ -29,8 +28,8 @@ struct cublaslt_api {
 	CUBLASLT_CALLS(DYNLIB_MEMBER)
 };
 
-/* The table, valid for the rest of the process.  NULL, with the dynamic linker's
- * reason in *why, if the library cannot be loaded. */
+/* The table, valid for the rest of the process.  NULL, with the dynamic linker's reason in *why,
+ * if the library cannot be loaded. */
 const struct cublaslt_api *cublaslt_api(const char **why);
 
 #endif

@@ -8,7 +8,6 @@ const struct nccl_api *nccl_api(const char **why)
 	static struct nccl_api api;
 	const struct dynlib_call calls[] = { NCCL_CALLS(DYNLIB_CALL) };
 
-	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), why)
-		       ? &api
-		       : NULL;
+	return dynlib_load(LIBRARY, CUDA_DIRS, calls, sizeof(calls) / sizeof(*calls), why) ? &api
+											   : NULL;
 }

@@ -6,8 +6,7 @@
 
 #include "ckpt/sys/dynlib.h"
 
-/* The calls of NCCL that we use.  It is loaded when several ranks with devices
- * need it. */
+/* The calls of NCCL that we use.  It is loaded when several ranks with devices need it. */
 #define NCCL_CALLS(X)            \
 	X(ncclGetVersion)        \
 	X(ncclGetUniqueId)       \

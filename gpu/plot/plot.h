@@ -8,8 +8,8 @@
 
 struct errmsg;
 
-/* Curves of runs, read from the logs of uctrain or other programs, written as
- * tables and as a picture. */
+/* Curves of runs, read from the logs of uctrain or other programs, written as tables and as a
+ * picture. */
 struct plot_point {
 	double step, value;
 };
@@ -32,50 +32,47 @@ struct plot_tags {
 extern const struct plot_tags plot_losses;
 
 struct plot_run {
-	const struct plot_tags *tags; /* borrowed */
-	char *name;                   /* of the run, for file names */
-	char *label;                  /* for the legend */
-	double first; /* step that was logged, whatever its tags */
+	const struct plot_tags *tags;             /* borrowed */
+	char *name;                               /* of the run, for file names */
+	char *label;                              /* for the legend */
+	double first;                             /* step that was logged, whatever its tags */
 	struct plot_series series[PLOT_TAGS_MAX]; /* one per tag */
 };
 
-/* Drop the points of a step and of later ones: a resumed run logs some steps twice, and
- * its later values replace the earlier ones. */
+/* Drop the points of a step and of later ones: a resumed run logs some steps twice, and its later
+ * values replace the earlier ones. */
 void plot_series_drop(struct plot_series *s, double first_step);
 
 /* Add a point, and drop points of the same and later steps. -ENOMEM. */
 int plot_series_add(struct plot_series *s, double step, double value);
 
 /* Return the first point of a step that is at least `step`, or NULL. */
-const struct plot_point *plot_series_from(const struct plot_series *s,
-					  double step);
+const struct plot_point *plot_series_from(const struct plot_series *s, double step);
 
 /*
- * Read a run: a directory with METRICS_CSV or event files, an event file, or
- * any program's table with a column "step" (plot_csv.c).  A file damaged at its
- * end is read up to there, with a warning on stderr.
+ * Read a run: a directory with METRICS_CSV or event files, an event file, or any program's table
+ * with a column "step" (plot_csv.c).  A file damaged at its end is read up to there, with a
+ * warning on stderr.
  */
-int plot_run_read(struct plot_run *r, const char *path,
-		  const struct plot_tags *tags, struct errmsg *err);
+int plot_run_read(struct plot_run *r, const char *path, const struct plot_tags *tags,
+		  struct errmsg *err);
 void plot_run_done(struct plot_run *r);
 
 /* Read a table into the run's series. -EBADMSG. */
 int plot_csv_read(struct plot_run *r, const char *path, struct errmsg *err);
 
-/* Write a run as a table.  The loss tags have columns "loss" and
- * "valid_loss". */
-int plot_csv_write(const struct plot_run *r, const char *path,
-		   struct errmsg *err);
+/* Write a run as a table.  The loss tags have columns "loss" and "valid_loss". */
+int plot_csv_write(const struct plot_run *r, const char *path, struct errmsg *err);
 
-/* Write the rows of a table of `n` runs: the step, and a column per run and tag, which
- * is empty where the run has no value. */
+/* Write the rows of a table of `n` runs: the step, and a column per run and tag, which is empty
+ * where the run has no value. */
 void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n);
 
 /* The name of a tag's column. */
 const char *plot_column(const char *tag);
 
-/* Have gnuplot draw all runs, which have the same tags, into a PNG file; `quiet`: without
- * its warnings.  -ENOENT if it is not installed. */
+/* Have gnuplot draw all runs, which have the same tags, into a PNG file; `quiet`: without its
+ * warnings.  -ENOENT if it is not installed. */
 int plot_draw(const struct plot_run *runs, size_t n, const char *path, bool quiet,
 	      struct errmsg *err);
 

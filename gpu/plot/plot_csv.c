@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables with a header line.  Other programs have other names for train/loss
- * and valid/loss; TensorBoard's download has "Step" and "Value". */
+/* Tables with a header line.  Other programs have other names for train/loss and valid/loss;
+ * TensorBoard's download has "Step" and "Value". */
 #include "gpu/plot/plot.h"
 
 #include <errno.h>
@@ -21,18 +21,15 @@
 static const struct {
 	const char *tag, *column;
 } others[] = {
-	{ METRICS_TRAIN_LOSS, "train_loss" },
-	{ METRICS_TRAIN_LOSS, "value" },
-	{ METRICS_VALID_LOSS, "val_loss" },
-	{ METRICS_VALID_LOSS, "eval_loss" },
+	{ METRICS_TRAIN_LOSS, "train_loss" },      { METRICS_TRAIN_LOSS, "value" },
+	{ METRICS_VALID_LOSS, "val_loss" },        { METRICS_VALID_LOSS, "eval_loss" },
 	{ METRICS_VALID_LOSS, "validation_loss" },
 };
 
 const char *plot_column(const char *tag)
 {
 	for (size_t i = 0; i < METRICS_FIGURES; i++)
-		if (metrics_figures[i].tag &&
-		    strcmp(tag, metrics_figures[i].tag) == 0)
+		if (metrics_figures[i].tag && strcmp(tag, metrics_figures[i].tag) == 0)
 			return metrics_figures[i].column;
 	return tag;
 }
@@ -44,8 +41,8 @@ struct table {
 	size_t column[PLOT_TAGS_MAX]; /* of each tag, or NONE */
 };
 
-/* Split a line at its commas, in place, and remove quotes around fields.
- * Returns the number of fields. */
+/* Split a line at its commas, in place, and remove quotes around fields. Returns the number of
+ * fields. */
 static size_t plot_csv_cut(char *line, char *fields[COLUMNS_MAX])
 {
 	size_t n = 0;
@@ -79,21 +76,16 @@ static int read_names(struct table *t, char *line, struct errmsg *err)
 
 	t->step = plot_csv_find(fields, n, "step");
 	if (t->step == NONE)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: the header has no column \"step\"",
-				  t->path);
+		return errmsg_set(err, -EBADMSG, "%s: the header has no column \"step\"", t->path);
 	for (size_t i = 0; i < t->run->tags->n; i++) {
 		const char *const tag = t->run->tags->names[i];
 
 		t->column[i] = plot_csv_find(fields, n, tag);
 		if (t->column[i] == NONE)
-			t->column[i] =
-				plot_csv_find(fields, n, plot_column(tag));
-		for (size_t k = 0; t->column[i] == NONE && k < COUNT(others);
-		     k++)
+			t->column[i] = plot_csv_find(fields, n, plot_column(tag));
+		for (size_t k = 0; t->column[i] == NONE && k < COUNT(others); k++)
 			if (strcmp(others[k].tag, tag) == 0)
-				t->column[i] = plot_csv_find(fields, n,
-							     others[k].column);
+				t->column[i] = plot_csv_find(fields, n, others[k].column);
 	}
 	return 0;
 }
@@ -108,8 +100,7 @@ static bool plot_csv_read_number(const char *s, double *out)
 	return end != s && !*end;
 }
 
-static int read_row(struct table *t, char *line, size_t number,
-		    struct errmsg *err)
+static int read_row(struct table *t, char *line, size_t number, struct errmsg *err)
 {
 	char *fields[COLUMNS_MAX];
 	const size_t n = plot_csv_cut(line, fields);
@@ -117,11 +108,9 @@ static int read_row(struct table *t, char *line, size_t number,
 
 	if (n == 1 && !*fields[0]) /* an empty line */
 		return 0;
-	if (t->step >= n || !plot_csv_read_number(fields[t->step], &step) ||
-	    !isfinite(step))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: line %zu: the step is not a number",
-				  t->path, number);
+	if (t->step >= n || !plot_csv_read_number(fields[t->step], &step) || !isfinite(step))
+		return errmsg_set(err, -EBADMSG, "%s: line %zu: the step is not a number", t->path,
+				  number);
 	t->run->first = fmin(t->run->first, step);
 	/* A resumed run repeats rows from an earlier step on. */
 	for (size_t i = 0; i < t->run->tags->n; i++)
@@ -132,8 +121,7 @@ static int read_row(struct table *t, char *line, size_t number,
 		if (at == NONE || at >= n || !*fields[at])
 			continue;
 		if (!plot_csv_read_number(fields[at], &value))
-			return errmsg_set(err, -EBADMSG,
-					  "%s: line %zu: '%s' is not a number",
+			return errmsg_set(err, -EBADMSG, "%s: line %zu: '%s' is not a number",
 					  t->path, number, fields[at]);
 		if (plot_series_add(&t->run->series[i], step, value))
 			return errmsg_nomem(err, t->path);
@@ -149,8 +137,7 @@ static int read_lines(struct table *t, FILE *f, struct errmsg *err)
 
 	while (!rc && getline(&line, &cap, f) > 0) {
 		number++;
-		rc = number == 1 ? read_names(t, line, err)
-				 : read_row(t, line, number, err);
+		rc = number == 1 ? read_names(t, line, err) : read_row(t, line, number, err);
 	}
 	if (!rc && ferror(f))
 		rc = errmsg_errno(err, t->path, "cannot read");
@@ -199,8 +186,7 @@ static bool next_step(const struct plot_run *runs, size_t n, double *step)
 
 	*step = INFINITY;
 	for (size_t i = 0; i < n * runs->tags->n; i++) {
-		const struct plot_point *const p =
-			plot_series_from(series_of(runs, i), from);
+		const struct plot_point *const p = plot_series_from(series_of(runs, i), from);
 
 		if (p)
 			*step = fmin(*step, p->step);
@@ -226,8 +212,7 @@ void plot_csv_put_rows(FILE *f, const struct plot_run *runs, size_t n)
 	}
 }
 
-int plot_csv_write(const struct plot_run *r, const char *path,
-		   struct errmsg *err)
+int plot_csv_write(const struct plot_run *r, const char *path, struct errmsg *err)
 {
 	FILE *const f = fopen(path, "we");
 
@@ -240,6 +225,5 @@ int plot_csv_write(const struct plot_run *r, const char *path,
 	}
 	fputc('\n', f);
 	plot_csv_put_rows(f, r, 1);
-	return ferror(f) | fclose(f) ? errmsg_errno(err, path, "cannot write")
-				     : 0;
+	return ferror(f) | fclose(f) ? errmsg_errno(err, path, "cannot write") : 0;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gnuplot reads a script from a pipe and writes the picture to its standard output,
- * which is the file.  No shell sees a name, and the script has names only in single
- * quotes, where only the quote itself is special.
+ * gnuplot reads a script from a pipe and writes the picture to its standard output, which is the
+ * file.  No shell sees a name, and the script has names only in single quotes, where only the
+ * quote itself is special.
  *
- * A run that resumes the first one is drawn thin on the thick curve of that run: the
- * eye sees one curve where they agree.  A mark shows the step of the resume, and a
- * second panel the differences, on a logarithmic scale.
+ * A run that resumes the first one is drawn thin on the thick curve of that run: the eye sees one
+ * curve where they agree.  A mark shows the step of the resume, and a second panel the
+ * differences, on a logarithmic scale.
  */
 #include "gpu/plot/plot.h"
 
@@ -34,16 +34,14 @@ static void put_text(FILE *f, const char *s)
 		if (*s == '\'')
 			fputs("''", f);
 		else
-			fputc((unsigned char)*s < 0x20 || *s == 0x7f ? '?' : *s,
-			      f);
+			fputc((unsigned char)*s < 0x20 || *s == 0x7f ? '?' : *s, f);
 	}
 }
 
 static bool share_step(const struct plot_series *a, const struct plot_series *b)
 {
 	for (size_t i = 0; i < a->n; i++) {
-		const struct plot_point *const p =
-			plot_series_from(b, a->points[i].step);
+		const struct plot_point *const p = plot_series_from(b, a->points[i].step);
 
 		if (p && p->step == a->points[i].step)
 			return true;
@@ -54,8 +52,7 @@ static bool share_step(const struct plot_series *a, const struct plot_series *b)
 /* Does run `r` resume the first one, and can their series `i` be compared? */
 static bool resumes(const struct plot_run *runs, size_t r, size_t i)
 {
-	return runs[r].first > runs[0].first &&
-	       share_step(&runs[r].series[i], &runs[0].series[i]);
+	return runs[r].first > runs[0].first && share_step(&runs[r].series[i], &runs[0].series[i]);
 }
 
 /* The column of a series in the table of all runs. */
@@ -64,10 +61,9 @@ static size_t column_of(const struct plot_run *runs, size_t r, size_t i)
 	return 2 + r * runs->tags->n + i;
 }
 
-/* Colours distinguish runs, line styles distinguish tags.  `resumed`: the first run is
- * beneath the others. */
-static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
-		       bool resumed)
+/* Colours distinguish runs, line styles distinguish tags.  `resumed`: the first run is beneath
+ * the others. */
+static void put_curves(FILE *f, const struct plot_run *runs, size_t n, bool resumed)
 {
 	const char *separator = "plot";
 
@@ -80,12 +76,9 @@ static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
 				" pointtype 7 dashtype %zu ",
 				separator, column_of(runs, r, i), i + 1);
 			if (resumed && r == 0)
-				fputs("pointsize 0 linewidth 7 linecolor rgb 'gray70'",
-				      f);
+				fputs("pointsize 0 linewidth 7 linecolor rgb 'gray70'", f);
 			else
-				fprintf(f,
-					"pointsize 0.4 linewidth 2 linecolor %zu",
-					r + 1);
+				fprintf(f, "pointsize 0.4 linewidth 2 linecolor %zu", r + 1);
 			fputs(" title '", f);
 			put_text(f, runs[r].label);
 			fputs(", ", f);
@@ -97,8 +90,8 @@ static void put_curves(FILE *f, const struct plot_run *runs, size_t n,
 	fputc('\n', f);
 }
 
-/* Mark the steps of the checkpoints that runs resume from, and name them where there are
- * no differences: before these steps.  False if no run resumes the first one. */
+/* Mark the steps of the checkpoints that runs resume from, and name them where there are no
+ * differences: before these steps.  False if no run resumes the first one. */
 static bool put_marks(FILE *f, const struct plot_run *runs, size_t n)
 {
 	char step[METRICS_DECIMAL];
@@ -135,8 +128,8 @@ static void put_differences(FILE *f, const struct plot_run *runs, size_t n)
 					" - column(%zu)) + " LEAST ") with points"
 					" pointtype %zu pointsize 0.7"
 					" linecolor %zu notitle",
-					column_of(runs, r, i),
-					column_of(runs, 0, i), 7 - i % 2, r + 1);
+					column_of(runs, r, i), column_of(runs, 0, i), 7 - i % 2,
+					r + 1);
 	fputc('\n', f);
 }
 
@@ -178,8 +171,7 @@ static void put_script(FILE *f, const struct plot_run *runs, size_t n)
 }
 
 /* Start gnuplot, which reads a script from *in and writes to the file. */
-static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script,
-			 struct errmsg *err)
+static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script, struct errmsg *err)
 {
 	char *argv[] = { "gnuplot", "-d", "-", NULL };
 	posix_spawn_file_actions_t actions;
@@ -191,8 +183,7 @@ static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script,
 	posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
 	if (quiet)
-		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO,
-						 "/dev/null", O_WRONLY, 0);
+		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
 	rc = posix_spawnp(pid, *argv, &actions, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	close(ends[0]);
@@ -203,15 +194,13 @@ static int start_gnuplot(int out, bool quiet, pid_t *pid, FILE **script,
 		return errmsg_set(
 			err, -rc,
 			"gnuplot is not installed (Debian: gnuplot-nox); --csv writes tables only");
-	return rc ? errmsg_set(err, -rc, "cannot run gnuplot: %s", strerror(rc))
-		  : 0;
+	return rc ? errmsg_set(err, -rc, "cannot run gnuplot: %s", strerror(rc)) : 0;
 }
 
-static int run_gnuplot(const struct plot_run *runs, size_t n, int out,
-		       bool quiet, struct errmsg *err)
+static int run_gnuplot(const struct plot_run *runs, size_t n, int out, bool quiet,
+		       struct errmsg *err)
 {
-	void (*const usual)(int) =
-		signal(SIGPIPE, SIG_IGN); /* its status says how it ended */
+	void (*const usual)(int) = signal(SIGPIPE, SIG_IGN); /* its status says how it ended */
 	int status = -1, rc;
 	FILE *script;
 	struct stat st;
@@ -234,8 +223,8 @@ static int run_gnuplot(const struct plot_run *runs, size_t n, int out,
 	return 0;
 }
 
-int plot_draw(const struct plot_run *runs, size_t n, const char *path,
-	      bool quiet, struct errmsg *err)
+int plot_draw(const struct plot_run *runs, size_t n, const char *path, bool quiet,
+	      struct errmsg *err)
 {
 	char *tmp;
 	int rc = 0, out;

@@ -43,8 +43,7 @@ static void plot_main_print_help(void)
 
 static int usage(const char *word, const char *what)
 {
-	fprintf(stderr, "ucplot: %s%s%s; see --help\n", word, *word ? ": " : "",
-		what);
+	fprintf(stderr, "ucplot: %s%s%s; see --help\n", word, *word ? ": " : "", what);
 	return EXIT_USAGE;
 }
 
@@ -102,8 +101,8 @@ static int plot_main_parse(struct options *o, int argc, char **argv)
 	return -1;
 }
 
-/* Number a run whose name an earlier one has, since runs in different
- * directories may have equal names. */
+/* Number a run whose name an earlier one has, since runs in different directories may have equal
+ * names. */
 static int number_duplicate(struct plot_run *runs, size_t i)
 {
 	char **const names[] = { &runs[i].name, &runs[i].label };
@@ -122,8 +121,8 @@ static int number_duplicate(struct plot_run *runs, size_t i)
 	return 0;
 }
 
-static int read_all(struct plot_run *runs, size_t n, char **paths,
-		    const struct plot_tags *tags, struct errmsg *err)
+static int read_all(struct plot_run *runs, size_t n, char **paths, const struct plot_tags *tags,
+		    struct errmsg *err)
 {
 	int rc = 0;
 
@@ -135,8 +134,7 @@ static int read_all(struct plot_run *runs, size_t n, char **paths,
 	return rc;
 }
 
-static int plot_main_write_all(const struct options *o,
-			       const struct plot_run *runs, size_t n,
+static int plot_main_write_all(const struct options *o, const struct plot_run *runs, size_t n,
 			       struct errmsg *err)
 {
 	char *path;

@@ -38,8 +38,7 @@ int plot_series_add(struct plot_series *s, double step, double value)
 	return 0;
 }
 
-const struct plot_point *plot_series_from(const struct plot_series *s,
-					  double step)
+const struct plot_point *plot_series_from(const struct plot_series *s, double step)
 {
 	size_t low = 0, high = s->n;
 
@@ -54,8 +53,7 @@ const struct plot_point *plot_series_from(const struct plot_series *s,
 	return low < s->n ? &s->points[low] : NULL;
 }
 
-static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
-		      double value)
+static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step, double value)
 {
 	struct plot_run *const r = ctx;
 
@@ -66,8 +64,7 @@ static int take_event(void *ctx, const char *tag, size_t tag_len, uint64_t step,
 
 		if (!tag)
 			plot_series_drop(s, (double)step);
-		else if (strlen(name) == tag_len &&
-			 memcmp(name, tag, tag_len) == 0)
+		else if (strlen(name) == tag_len && memcmp(name, tag, tag_len) == 0)
 			return plot_series_add(s, (double)step, value);
 	}
 	return 0;
@@ -92,8 +89,7 @@ static int read_events(struct plot_run *r, const char *path, struct errmsg *err)
 
 /* Read the file of this name in a directory. */
 static int read_in(struct plot_run *r, const char *dir, const char *name,
-		   int (*read)(struct plot_run *r, const char *path,
-			       struct errmsg *err),
+		   int (*read)(struct plot_run *r, const char *path, struct errmsg *err),
 		   struct errmsg *err)
 {
 	char *path;
@@ -111,10 +107,8 @@ static int is_event_file(const struct dirent *d)
 	return strstr(d->d_name, "tfevents") != NULL;
 }
 
-/* Read all event files of a directory in the order of their names, which start
- * with a time. */
-static int read_event_files(struct plot_run *r, const char *dir,
-			    struct errmsg *err)
+/* Read all event files of a directory in the order of their names, which start with a time. */
+static int read_event_files(struct plot_run *r, const char *dir, struct errmsg *err)
 {
 	struct dirent **names;
 	const int n = scandir(dir, &names, is_event_file, alphasort);
@@ -123,9 +117,8 @@ static int read_event_files(struct plot_run *r, const char *dir,
 	if (n < 0)
 		return errmsg_set(err, -errno, "%s: %s", dir, strerror(errno));
 	if (n == 0)
-		rc = errmsg_set(
-			err, -ENOENT,
-			"%s: has neither " METRICS_CSV " nor event files", dir);
+		rc = errmsg_set(err, -ENOENT, "%s: has neither " METRICS_CSV " nor event files",
+				dir);
 	for (int i = 0; i < n; i++) {
 		if (!rc)
 			rc = read_in(r, dir, names[i]->d_name, read_events, err);
@@ -153,8 +146,8 @@ static int read_dir(struct plot_run *r, const char *dir, struct errmsg *err)
 	return rc;
 }
 
-/* The directory's name, or the file's without its suffix.  METRICS_CSV and
- * event files are named after their directory. */
+/* The directory's name, or the file's without its suffix.  METRICS_CSV and event files are named
+ * after their directory. */
 static char *name_of(const char *path, bool is_dir)
 {
 	char real[PATH_MAX];
@@ -164,8 +157,7 @@ static char *name_of(const char *path, bool is_dir)
 		return NULL;
 	slash = strrchr(real, '/');
 	if (!is_dir && slash != real &&
-	    (strcmp(slash + 1, METRICS_CSV) == 0 ||
-	     strstr(slash + 1, "tfevents"))) {
+	    (strcmp(slash + 1, METRICS_CSV) == 0 || strstr(slash + 1, "tfevents"))) {
 		*slash = '\0';
 		slash = strrchr(real, '/');
 		is_dir = true;
@@ -176,8 +168,8 @@ static char *name_of(const char *path, bool is_dir)
 	return strdup(slash[1] ? slash + 1 : "root");
 }
 
-/* "gpt2_tp1_pp1_dp4_sp1" becomes "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names
- * stay as they are. */
+/* "gpt2_tp1_pp1_dp4_sp1" becomes "gpt2 (TP 1, PP 1, DP 4, SP 1)"; other names stay as they
+ * are. */
 static char *label_of(const char *name)
 {
 	regmatch_t degrees;
@@ -210,8 +202,8 @@ static char *label_of(const char *name)
 	return label;
 }
 
-int plot_run_read(struct plot_run *r, const char *path,
-		  const struct plot_tags *tags, struct errmsg *err)
+int plot_run_read(struct plot_run *r, const char *path, const struct plot_tags *tags,
+		  struct errmsg *err)
 {
 	struct stat st;
 	int rc;
@@ -230,9 +222,8 @@ int plot_run_read(struct plot_run *r, const char *path,
 		rc = strstr(path, "tfevents") ? read_events(r, path, err)
 					      : plot_csv_read(r, path, err);
 	if (!rc && is_empty(r))
-		rc = errmsg_set(err, -ENODATA, "%s: has no values of %s%s%s",
-				path, tags->names[0], tags->n > 1 ? " or " : "",
-				tags->n > 1 ? tags->names[1] : "");
+		rc = errmsg_set(err, -ENODATA, "%s: has no values of %s%s%s", path, tags->names[0],
+				tags->n > 1 ? " or " : "", tags->n > 1 ? tags->names[1] : "");
 	return rc;
 }
 

@@ -20,8 +20,7 @@ bool pagecache_has(int fd, uint64_t off, size_t len)
 	const size_t before = (size_t)(off % page);
 	const size_t pages = (before + len + page - 1) / page;
 	unsigned char *here = malloc(pages);
-	void *p = mmap(NULL, before + len, PROT_READ, MAP_SHARED, fd,
-		       (off_t)(off - before));
+	void *p = mmap(NULL, before + len, PROT_READ, MAP_SHARED, fd, (off_t)(off - before));
 	bool cached = true;
 	size_t n = 0;
 

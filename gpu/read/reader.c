@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that each execute one blocking read at a time.  They are started when
- * jobs find none idle. */
+/* Threads that each execute one blocking read at a time.  They are started when jobs find none
+ * idle. */
 #include "gpu/read/reader.h"
 
 #include <pthread.h>
@@ -52,8 +52,7 @@ static void *reader_work(void *arg)
 		}
 		r->waiting--;
 		pthread_mutex_unlock(&r->lock);
-		job->rc = source_read(&job->file, job->buf, job->len, job->off,
-				      &job->err);
+		job->rc = source_read(&job->file, job->buf, job->len, job->off, &job->err);
 		pthread_mutex_lock(&r->lock);
 		list_put(&r->done, job);
 		pthread_cond_signal(&r->fewer);

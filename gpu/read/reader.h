@@ -9,8 +9,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 
-/* Asynchronous reads of files, several at a time.  A reader is used by one
- * thread. */
+/* Asynchronous reads of files, several at a time.  A reader is used by one thread. */
 struct reader;
 
 struct read_job {
@@ -27,12 +26,10 @@ struct read_job {
 /* At most `width` reads at once. */
 int reader_new(struct reader **out, unsigned width, struct errmsg *err);
 
-/* Start a job.  The reader owns all that `job` points to until reader_take
- * returns it. */
+/* Start a job.  The reader owns all that `job` points to until reader_take returns it. */
 void reader_start(struct reader *r, struct read_job *job);
 
-/* Return a finished job, in any order, or NULL.  Use `wait` only while a job is
- * in progress. */
+/* Return a finished job, in any order, or NULL.  Use `wait` only while a job is in progress. */
 struct read_job *reader_take(struct reader *r, bool wait);
 
 /* Wait for reads in progress, and drop jobs not yet started.  `r` may be NULL. */

@@ -4,18 +4,17 @@
  *
  *     free -> being read -> (cast, copied to the device) -> free
  *
- * and a caller that finds no free slot advances another one.  Copies have a
- * queue of their own, which starts after the computation queued so far.
+ * and a caller that finds no free slot advances another one.  Copies have a queue of their own,
+ * which starts after the computation queued so far.
  *
- * Numbers of 16 bits cross the bus as such, and are cast by the device: the copy of a
- * piece and its cast follow each other in the queue, so that one staging buffer
- * does for all.
+ * Numbers of 16 bits cross the bus as such, and are cast by the device: the copy of a piece and
+ * its cast follow each other in the queue, so that one staging buffer does for all.
  *
- * A range that is not in the page cache is read past it, where it has whole pages:
- * what is read once would only take memory, and the copy from there time.
+ * A range that is not in the page cache is read past it, where it has whole pages: what is read
+ * once would only take memory, and the copy from there time.
  *
- * How many pieces are read at once is found out by trying (latency.h): a page cache
- * needs as many as there are processors, storage far away up to a hundred.
+ * How many pieces are read at once is found out by trying (latency.h): a page cache needs as many
+ * as there are processors, storage far away up to a hundred.
  */
 #include "gpu/read/upload.h"
 
@@ -37,16 +36,16 @@
 #include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"
 
-/* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are
- * smaller, so that there are more of them to read at once. */
+/* Bytes of a piece: enough for the full speed of a bus.  Those that need no copy are smaller, so
+ * that there are more of them to read at once. */
 #define PIECE ((size_t)8 << 20)
 #define PIECE_ON_HOST ((size_t)2 << 20)
 
 /* Shorter ranges are read through the page cache. */
 #define DIRECT_LEAST ((size_t)1 << 20)
 
-/* Per read that `width` stands for: one slot being read, one being copied or waiting to
- * be read. */
+/* Per read that `width` stands for: one slot being read, one being copied or waiting to be
+ * read. */
 #define SLOTS_OF_READ 2u
 
 struct slot {
@@ -64,8 +63,8 @@ struct slot {
 	struct slot *next; /* in a list */
 };
 
-/* Slots that were made together.  Their pinned memory is allocated by a thread, since
- * pinning takes about as long as copying: meanwhile the caller finds out what to read. */
+/* Slots that were made together.  Their pinned memory is allocated by a thread, since pinning
+ * takes about as long as copying: meanwhile the caller finds out what to read. */
 struct block {
 	struct block *next;
 	struct backend *b;
@@ -84,7 +83,7 @@ struct upload {
 	struct slot *free;
 	unsigned nslots;                     /* that have their memory */
 	unsigned most;                       /* pieces being read, at most */
-	struct request_width width;              /* the same for now */
+	struct request_width width;          /* the same for now */
 	struct slot *copying, **copying_end; /* oldest first */
 	unsigned reading;
 	void *staging; /* PIECE bytes on the device; NULL: cast here */
@@ -170,10 +169,8 @@ static int place_block(struct upload *q, struct errmsg *err)
 
 	wait_for_pinned(k);
 	if (!k->pinned && !q->b->on_host)
-		return errmsg_set(
-			err, -ENOMEM,
-			"%s: no %zu MiB of pinned memory to load through",
-			q->b->name, k->n * PIECE >> 20);
+		return errmsg_set(err, -ENOMEM, "%s: no %zu MiB of pinned memory to load through",
+				  q->b->name, k->n * PIECE >> 20);
 	for (unsigned i = 0; i < k->n; i++) {
 		if (k->pinned)
 			k->slots[i].ready = (float *)(k->pinned + i * PIECE);
@@ -195,8 +192,8 @@ static void begin_after_compute(struct upload *q)
 	b->ops->queue_wait(b, QUEUE_COPY, e);
 }
 
-int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
-	       unsigned width, unsigned most, struct errmsg *err)
+int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned width,
+	       unsigned most, struct errmsg *err)
 {
 	struct upload *q = calloc(1, sizeof(*q));
 	int rc;
@@ -251,8 +248,7 @@ static bool casts_here(const struct slot *s)
 /* A piece has come.  Its time tells something unless there was too little to do. */
 static void count_read(struct upload *q, const struct slot *s)
 {
-	request_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2,
-			   clock_ns());
+	request_width_done(&q->width, s->job.len, q->reading >= q->width.width / 2, clock_ns());
 }
 
 static void note_failure(struct upload *q, const struct slot *s)
@@ -270,11 +266,9 @@ static void copy_to_device(struct upload *q, struct slot *s)
 
 	if (s->staged) {
 		b->ops->copy(b, QUEUE_COPY, q->staging, s->ready, s->job.len);
-		b->ops->cast(b, QUEUE_COPY, s->to, q->staging, s->dtype, s->n,
-			     false);
+		b->ops->cast(b, QUEUE_COPY, s->to, q->staging, s->dtype, s->n, false);
 	} else {
-		b->ops->copy(b, QUEUE_COPY, s->to, s->ready,
-			     s->n * sizeof(*s->to));
+		b->ops->copy(b, QUEUE_COPY, s->to, s->ready, s->n * sizeof(*s->to));
 	}
 	b->ops->event_record(b, s->copied, QUEUE_COPY);
 	s->next = NULL;
@@ -282,8 +276,7 @@ static void copy_to_device(struct upload *q, struct slot *s)
 	q->copying_end = &s->next;
 }
 
-/* A direct read failed, as it does on some filesystems: read through the page
- * cache. */
+/* A direct read failed, as it does on some filesystems: read through the page cache. */
 static void read_buffered(struct upload *q, struct slot *s)
 {
 	fcntl(s->job.file.fd, F_SETFL, 0);
@@ -294,8 +287,7 @@ static void read_buffered(struct upload *q, struct slot *s)
 /* Advance a piece that has been read.  False if there is none. */
 static bool upload_collect(struct upload *q, bool wait)
 {
-	struct slot *const s =
-		q->reading ? (struct slot *)reader_take(q->reader, wait) : NULL;
+	struct slot *const s = q->reading ? (struct slot *)reader_take(q->reader, wait) : NULL;
 
 	if (!s)
 		return false;
@@ -310,8 +302,7 @@ static bool upload_collect(struct upload *q, bool wait)
 	else
 		count_read(q, s);
 	if (!s->job.rc && casts_here(s))
-		cast_to_float(s->dtype, s->raw, s->ready ? s->ready : s->to,
-			      s->n);
+		cast_to_float(s->dtype, s->raw, s->ready ? s->ready : s->to, s->n);
 	if (s->ready && !s->job.rc)
 		copy_to_device(q, s);
 	else
@@ -333,8 +324,7 @@ static void wait_for_copy(struct upload *q)
 /* May another piece be read now?  Memory for more of them is a help, no need. */
 static bool may_read(struct upload *q)
 {
-	const unsigned width =
-		q->width.width < q->most ? q->width.width : q->most;
+	const unsigned width = q->width.width < q->most ? q->width.width : q->most;
 
 	if (q->reading >= width)
 		return false;
@@ -377,14 +367,13 @@ static void *upload_place(struct slot *s)
 	return s->ready ? s->ready : s->to;
 }
 
-static int upload_open_file(struct upload *q, struct slot *s,
-			    const struct source *file, struct errmsg *err)
+static int upload_open_file(struct upload *q, struct slot *s, const struct source *file,
+			    struct errmsg *err)
 {
 	s->job.file = *file;
 	s->job.file.name = strdup(file->name);
 	if (s->job.file.name && file->fd < 0) /* in a pack */
-		return io_open(q->u, s->job.file.name, &file->id,
-				  &s->job.file, err);
+		return io_open(q->u, s->job.file.name, &file->id, &s->job.file, err);
 	s->job.file.fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (s->job.file.name && s->job.file.fd >= 0)
 		return 0;
@@ -396,8 +385,8 @@ static bool go_direct(struct slot *s)
 {
 	int fd;
 
-	if ((uintptr_t)s->job.buf % PAGECACHE_ALIGN ||
-	    s->job.off % PAGECACHE_ALIGN || s->job.len % PAGECACHE_ALIGN)
+	if ((uintptr_t)s->job.buf % PAGECACHE_ALIGN || s->job.off % PAGECACHE_ALIGN ||
+	    s->job.len % PAGECACHE_ALIGN)
 		return false;
 	fd = pagecache_bypass(s->job.file.fd);
 	if (fd < 0)
@@ -407,9 +396,8 @@ static bool go_direct(struct slot *s)
 	return true;
 }
 
-static int upload_add_piece(struct upload *q, const struct source *file,
-			    uint64_t off, bool cold, struct slot piece,
-			    struct errmsg *err)
+static int upload_add_piece(struct upload *q, const struct source *file, uint64_t off, bool cold,
+			    struct slot piece, struct errmsg *err)
 {
 	struct slot *s = take_slot(q);
 	int rc;
@@ -440,24 +428,23 @@ static int upload_add_piece(struct upload *q, const struct source *file,
 	return 0;
 }
 
-/* Is a range to be read past the page cache?  Into memory of the host that is
- * computed with, it is not: that has any alignment. */
-static bool is_cold(const struct upload *q, const struct source *file,
-		    uint64_t off, size_t len)
+/* Is a range to be read past the page cache?  Into memory of the host that is computed with, it
+ * is not: that has any alignment. */
+static bool is_cold(const struct upload *q, const struct source *file, uint64_t off, size_t len)
 {
 	return !q->b->on_host && file->fd >= 0 && len >= DIRECT_LEAST &&
 	       !pagecache_has(file->fd, off, len);
 }
 
-/* The number of elements, of the next `left`, in a piece.  Direct reads get whole
- * pages; what lies before and after these is a piece of its own. */
-static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
-			 enum dtype dtype, bool cold)
+/* The number of elements, of the next `left`, in a piece.  Direct reads get whole pages; what
+ * lies before and after these is a piece of its own. */
+static size_t upload_cut(const struct upload *q, uint64_t off, size_t left, enum dtype dtype,
+			 bool cold)
 {
 	const size_t size = dtype_size(dtype);
 	const size_t floats = is_staged(q, dtype) ? size : sizeof(float);
-	const size_t most = (q->b->on_host ? PIECE_ON_HOST : PIECE) /
-			    (size > floats ? size : floats);
+	const size_t most =
+		(q->b->on_host ? PIECE_ON_HOST : PIECE) / (size > floats ? size : floats);
 	const size_t n = left < most ? left : most;
 	const size_t before = (size_t)(-off % PAGECACHE_ALIGN);
 
@@ -468,8 +455,8 @@ static size_t upload_cut(const struct upload *q, uint64_t off, size_t left,
 	return n * size / PAGECACHE_ALIGN * PAGECACHE_ALIGN / size;
 }
 
-int upload_add(struct upload *q, const struct source *file, uint64_t off,
-	       size_t len, enum dtype dtype, float *to, struct errmsg *err)
+int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
+	       enum dtype dtype, float *to, struct errmsg *err)
 {
 	const size_t size = dtype_size(dtype);
 	size_t left = len / size;
@@ -484,9 +471,8 @@ int upload_add(struct upload *q, const struct source *file, uint64_t off,
 	while (left && !rc) {
 		const size_t n = upload_cut(q, off, left, dtype, cold);
 
-		rc = upload_add_piece(
-			q, file, off, cold,
-			(struct slot){ .dtype = dtype, .n = n, .to = to }, err);
+		rc = upload_add_piece(q, file, off, cold,
+				      (struct slot){ .dtype = dtype, .n = n, .to = to }, err);
 		off += n * size;
 		to += n;
 		left -= n;

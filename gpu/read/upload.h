@@ -13,25 +13,25 @@ struct source;
 struct uckpt;
 
 /*
- * Uploads of tensor elements from files to a device, in large pieces, with
- * reads and copies of different pieces overlapping.  If device memory is host
- * memory, a piece is read directly to its destination.
+ * Uploads of tensor elements from files to a device, in large pieces, with reads and copies of
+ * different pieces overlapping.  If device memory is host memory, a piece is read directly to its
+ * destination.
  */
 struct upload;
 
-/* Starts with `width` reads at once, and goes up to `most` as long as more of them
- * make the source faster (latency.h). */
-int upload_new(struct uckpt *u, struct upload **out, struct backend *b,
-	       unsigned width, unsigned most, struct errmsg *err);
+/* Starts with `width` reads at once, and goes up to `most` as long as more of them make the
+ * source faster (latency.h). */
+int upload_new(struct uckpt *u, struct upload **out, struct backend *b, unsigned width,
+	       unsigned most, struct errmsg *err);
 
 /*
- * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be
- * stored at `to` as float32 before upload_finish returns.  The source may be
- * closed afterwards.  The first error of any piece is returned by this call, a
- * later one or upload_finish; after it nothing more is read.
+ * Queue bytes [off, off + len) of a file, elements of type `dtype`, to be stored at `to` as
+ * float32 before upload_finish returns.  The source may be closed afterwards.  The first error of
+ * any piece is returned by this call, a later one or upload_finish; after it nothing more is
+ * read.
  */
-int upload_add(struct upload *q, const struct source *file, uint64_t off,
-	       size_t len, enum dtype dtype, float *to, struct errmsg *err);
+int upload_add(struct upload *q, const struct source *file, uint64_t off, size_t len,
+	       enum dtype dtype, float *to, struct errmsg *err);
 
 /* Wait for all pieces.  Returns the first error. */
 int upload_finish(struct upload *q, struct errmsg *err);

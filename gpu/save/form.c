@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's flat groups have other elements on a rank than ours: two groups
- * instead of one, but in stage 3, transposed matrices, and rows of query_key_value in
- * another order.  Parameter by parameter, all data-parallel ranks get the whole of it, and
- * each keeps what is its own in Megatron's order.
+ * Megatron's flat groups have other elements on a rank than ours: two groups instead of one, but
+ * in stage 3, transposed matrices, and rows of query_key_value in another order.  Parameter by
+ * parameter, all data-parallel ranks get the whole of it, and each keeps what is its own in
+ * Megatron's order.
  *
- * The embedding is a module of the first and of the last stage.  They share the
- * token embedding alone: the last stage's positions have no use, no gradient and
- * no moments, but are in its groups.
+ * The embedding is a module of the first and of the last stage.  They share the token embedding
+ * alone: the last stage's positions have no use, no gradient and no moments, but are in its
+ * groups.
  */
 #include <assert.h>
 #include <string.h>
@@ -43,8 +43,7 @@ static int add_tensors(struct form *f, struct errmsg *err)
 			  m->part.stage + 1 == m->part.stages;
 	int rc = 0;
 
-	f->tensors =
-		arena_alloc(&f->memory, (m->nparams + 1) * sizeof(*f->tensors));
+	f->tensors = arena_alloc(&f->memory, (m->nparams + 1) * sizeof(*f->tensors));
 	if (!f->tensors)
 		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < m->nparams && !rc; i++) {
@@ -55,12 +54,10 @@ static int add_tensors(struct form *f, struct errmsg *err)
 	return rc;
 }
 
-static int partition_group(struct form *f, struct form_group *g,
-			   struct errmsg *err)
+static int partition_group(struct form *f, struct form_group *g, struct errmsg *err)
 {
 	const struct zero *const z = f->zero;
-	uint64_t *const numel =
-		arena_alloc(&f->memory, f->ntensors * sizeof(*numel));
+	uint64_t *const numel = arena_alloc(&f->memory, f->ntensors * sizeof(*numel));
 	int rc;
 
 	if (!numel)
@@ -78,8 +75,8 @@ static float *alloc_state(struct form *f, const struct form_group *g)
 	return arena_alloc(&f->memory, g->partition.size * sizeof(float));
 }
 
-/* Megatron tells matrices from others by the shape that a parameter has when its
- * groups are made.  In stage 3 all are empty vectors then, in one group. */
+/* Megatron tells matrices from others by the shape that a parameter has when its groups are
+ * made.  In stage 3 all are empty vectors then, in one group. */
 static int add_groups(struct form *f, struct errmsg *err)
 {
 	const bool one = f->zero->stage == 3;
@@ -90,8 +87,7 @@ static int add_groups(struct form *f, struct errmsg *err)
 	for (unsigned k = 0; f->groups && k < f->ngroups && !rc; k++) {
 		struct form_group *const g = &f->groups[k];
 
-		g->tensors = arena_alloc(&f->memory,
-					 f->ntensors * sizeof(*g->tensors));
+		g->tensors = arena_alloc(&f->memory, f->ntensors * sizeof(*g->tensors));
 		for (size_t i = 0; g->tensors && i < f->ntensors; i++)
 			if (one || f->tensors[i].t.group == k)
 				g->tensors[g->n++] = i;
@@ -110,15 +106,13 @@ static bool writes_weights(const struct form *f, const struct form_tensor *x)
 {
 	const struct gpt2 *const m = f->zero->model;
 
-	/* The first stage writes the embedding.  In ZeRO-3 the shards have the
-	 * weights.  Data-parallel ranks take turns at the layers of a pipeline, as
-	 * DeepSpeed's do. */
+	/* The first stage writes the embedding.  In ZeRO-3 the shards have the weights.
+	 * Data-parallel ranks take turns at the layers of a pipeline, as DeepSpeed's do. */
 	if (x->param == FORM_DEAD || f->zero->stage == 3 ||
 	    (m->params[x->param].unit == GPT2_UNIT_EMBED && m->part.stage))
 		return false;
-	return f->zero->comm->rank == (f->naming.family == NAMING_MEGATRON
-					       ? x->t.layer % f->zero->comm->size
-					       : 0);
+	return f->zero->comm->rank ==
+	       (f->naming.family == NAMING_MEGATRON ? x->t.layer % f->zero->comm->size : 0);
 }
 
 /* A tensor, in our order and in that of the files. */
@@ -126,8 +120,7 @@ struct scratch {
 	float *ours, *theirs;
 };
 
-static int alloc_copies(struct form *f, struct scratch *s, struct arena *a,
-			struct errmsg *err)
+static int alloc_copies(struct form *f, struct scratch *s, struct arena *a, struct errmsg *err)
 {
 	uint64_t most = 0;
 
@@ -137,8 +130,7 @@ static int alloc_copies(struct form *f, struct scratch *s, struct arena *a,
 		if (x->t.numel > most)
 			most = x->t.numel;
 		if (writes_weights(f, x))
-			x->weights = arena_alloc(
-				&f->memory, x->t.numel * sizeof(*x->weights));
+			x->weights = arena_alloc(&f->memory, x->t.numel * sizeof(*x->weights));
 	}
 	s->ours = arena_alloc(a, most * sizeof(*s->ours));
 	s->theirs = arena_alloc(a, most * sizeof(*s->theirs));
@@ -146,18 +138,15 @@ static int alloc_copies(struct form *f, struct scratch *s, struct arena *a,
 }
 
 /* Copy one state of a group's i-th tensor to its place in `part`. */
-static void copy_state(const struct form *f, const struct form_group *g,
-		       size_t i, const float *state, const struct scratch *s,
-		       float *part)
+static void copy_state(const struct form *f, const struct form_group *g, size_t i,
+		       const float *state, const struct scratch *s, float *part)
 {
 	const struct form_tensor *const x = &f->tensors[g->tensors[i]];
-	const struct fragment own =
-		partition_fragment(&g->partition, i, f->zero->part);
+	const struct fragment own = partition_fragment(&g->partition, i, f->zero->part);
 
 	zero_collect(f->zero, state, x->param, s->ours);
 	naming_arrange(&x->t, s->theirs, s->ours);
-	memcpy(part + own.start, s->theirs + own.first,
-	       own.numel * sizeof(*part));
+	memcpy(part + own.start, s->theirs + own.first, own.numel * sizeof(*part));
 }
 
 /* Moments and masters of what is dead stay zero. */
@@ -177,8 +166,7 @@ static void copy_all(const struct form *f, const struct scratch *s)
 			copy_state(f, g, i, z->exp_avg_sq, s, g->exp_avg_sq);
 			copy_state(f, g, i, z->master, s, g->master);
 			if (x->weights)
-				memcpy(x->weights, s->theirs,
-				       x->t.numel * sizeof(*x->weights));
+				memcpy(x->weights, s->theirs, x->t.numel * sizeof(*x->weights));
 		}
 	}
 }
@@ -187,8 +175,7 @@ static int make_copies(struct form *f, struct errmsg *err)
 {
 	struct arena a = { 0 };
 	struct scratch s;
-	const int rc =
-		comm_agree(f->zero->world, alloc_copies(f, &s, &a, err), err);
+	const int rc = comm_agree(f->zero->world, alloc_copies(f, &s, &a, err), err);
 
 	if (!rc)
 		copy_all(f, &s);
@@ -207,8 +194,7 @@ static void borrow(struct form *f)
 	f->groups->exp_avg_sq = z->exp_avg_sq;
 }
 
-int form_init(struct form *f, const struct zero *z, const struct naming *n,
-	      struct errmsg *err)
+int form_init(struct form *f, const struct zero *z, const struct naming *n, struct errmsg *err)
 {
 	int rc;
 
@@ -217,8 +203,7 @@ int form_init(struct form *f, const struct zero *z, const struct naming *n,
 		.zero = z,
 		.from = n->family == NAMING_HF ? z->backend : NULL,
 	};
-	rc = comm_agree(z->world, add_tensors(f, err) ?: add_groups(f, err),
-			err);
+	rc = comm_agree(z->world, add_tensors(f, err) ?: add_groups(f, err), err);
 	if (!rc && f->from)
 		borrow(f);
 	else if (!rc)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of torch.save, written by the same writer as the mount's files.  The
- * layout is computed before the first byte; storages are fetched, checksummed
- * and written piece by piece, so that no file is ever in memory as a whole.
+ * Files of torch.save, written by the same writer as the mount's files.  The layout is computed
+ * before the first byte; storages are fetched, checksummed and written piece by piece, so that no
+ * file is ever in memory as a whole.
  */
 #include "gpu/save/ptsave.h"
 
@@ -33,8 +33,7 @@ struct value *ptsave_itself(struct arena *a, struct value *v)
 	return v;
 }
 
-struct value *ptsave_fill(struct ptsave *s, struct value *to,
-			  struct value *const *v, size_t n)
+struct value *ptsave_fill(struct ptsave *s, struct value *to, struct value *const *v, size_t n)
 {
 	const bool dict = to && to->kind == VALUE_DICT;
 
@@ -46,12 +45,11 @@ struct value *ptsave_fill(struct ptsave *s, struct value *to,
 	return to;
 }
 
-struct value *ptsave_apply(struct ptsave *s, const char *module,
-			   const char *name, struct value *args,
-			   struct value *state)
+struct value *ptsave_apply(struct ptsave *s, const char *module, const char *name,
+			   struct value *args, struct value *state)
 {
-	struct value *const v = value_new_reduce(
-		&s->arena, value_new_global(&s->arena, module, name), args);
+	struct value *const v =
+		value_new_reduce(&s->arena, value_new_global(&s->arena, module, name), args);
 
 	if (v)
 		v->obj->state = state;
@@ -67,25 +65,23 @@ struct value *ptsave_size(struct ptsave *s, const uint64_t *shape, unsigned ndim
 	return ptsave_apply(s, "torch", "Size", ptsave_tuple_of(s, dims), NULL);
 }
 
-struct value *ptsave_object(struct ptsave *s, const char *module,
-			    const char *name, struct value *state)
+struct value *ptsave_object(struct ptsave *s, const char *module, const char *name,
+			    struct value *state)
 {
-	return value_new_object(
-		&s->arena, value_new_global(&s->arena, module, name), state);
+	return value_new_object(&s->arena, value_new_global(&s->arena, module, name), state);
 }
 
 size_t ptsave_storage(struct ptsave *s, struct ptsave_storage storage)
 {
-	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap,
-			   s->nstorages + 1, sizeof(*s->storages)))
+	if (!arena_reserve(&s->arena, &s->storages, s->nstorages, &s->cap, s->nstorages + 1,
+			   sizeof(*s->storages)))
 		return 0;
 	s->storages[s->nstorages] = storage;
 	return s->nstorages++;
 }
 
-struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset,
-			  const uint64_t *shape, unsigned ndim,
-			  bool requires_grad)
+struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset, const uint64_t *shape,
+			  unsigned ndim, bool requires_grad)
 {
 	char key[KEY_MAX];
 	struct tensor t;
@@ -101,8 +97,8 @@ struct value *ptsave_view(struct ptsave *s, size_t storage, uint64_t offset,
 	return t.storage_key ? tensor_to_value(&s->arena, &t) : NULL;
 }
 
-struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage,
-			    const uint64_t *shape, unsigned ndim)
+struct value *ptsave_tensor(struct ptsave *s, struct ptsave_storage storage, const uint64_t *shape,
+			    unsigned ndim)
 {
 	return ptsave_view(s, ptsave_storage(s, storage), 0, shape, ndim, false);
 }
@@ -143,8 +139,7 @@ void *ptsave_detach(struct ptsave *s, void *to)
 			continue;
 		/* Without elements there may be no memory to copy to. */
 		if (n)
-			from->ops->copy(from, QUEUE_COPY, at, one->p,
-					one->numel * size_of(one));
+			from->ops->copy(from, QUEUE_COPY, at, one->p, one->numel * size_of(one));
 		one->p = at;
 		one->from = NULL;
 		at += n;
@@ -164,14 +159,12 @@ struct file {
 
 static int ptsave_put(const struct file *f, const void *p, size_t n)
 {
-	return write_all(f->fd, p, n) < 0
-		       ? errmsg_errno(f->err, f->path, "cannot write")
-		       : 0;
+	return write_all(f->fd, p, n) < 0 ? errmsg_errno(f->err, f->path, "cannot write") : 0;
 }
 
 /* Get elements [at, at + n) of a storage in the file's type. */
-static const void *fetch(const struct file *f, const struct ptsave_storage *s,
-			 uint64_t at, size_t n)
+static const void *fetch(const struct file *f, const struct ptsave_storage *s, uint64_t at,
+			 size_t n)
 {
 	const size_t size = size_of(s);
 	const uint8_t *p = (const uint8_t *)s->p + at * size;
@@ -257,10 +250,10 @@ static char *stem(struct arena *a, const char *path)
 	return arena_strndup(a, name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
-/* Lay out the file, with its storages in the order in which the pickle first refers to
- * them.  What writing it takes is in `a`. */
-static int ptsave_lay_out(struct file *f, const struct ptsave *s,
-			  const struct value *root, struct arena *a)
+/* Lay out the file, with its storages in the order in which the pickle first refers to them.
+ * What writing it takes is in `a`. */
+static int ptsave_lay_out(struct file *f, const struct ptsave *s, const struct value *root,
+			  struct arena *a)
 {
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
@@ -278,19 +271,17 @@ static int ptsave_lay_out(struct file *f, const struct ptsave *s,
 		const char *key = met.pid[i]->pid->seq.v[2]->str.p;
 
 		f->storages[i] = &s->storages[strtoul(key, NULL, 10)];
-		len[i] = f->storages[i]->numel *
-			 dtype_size(f->storages[i]->dtype);
+		len[i] = f->storages[i]->numel * dtype_size(f->storages[i]->dtype);
 	}
 	if (!rc)
-		rc = ptwrite_init(&f->layout, prefix, &pickle, len, met.n,
-				  f->err);
+		rc = ptwrite_init(&f->layout, prefix, &pickle, len, met.n, f->err);
 	bytebuf_done(&pickle);
 	pickle_storages_done(&met);
 	return rc;
 }
 
-int ptsave_write(const struct ptsave *s, const struct value *root,
-		 const char *path, struct errmsg *err)
+int ptsave_write(const struct ptsave *s, const struct value *root, const char *path,
+		 struct errmsg *err)
 {
 	struct file f = { .path = path, .err = err };
 	struct arena a = { 0 };

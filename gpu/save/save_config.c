@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model's config.json for transformers, written into each checkpoint, where
- * ucfs finds it for its view of the weights.  Keys and defaults are
- * GPT2Config's; omitted keys have the default that this model uses.
+ * The model's config.json for transformers, written into each checkpoint, where ucfs finds it for
+ * its view of the weights.  Keys and defaults are GPT2Config's; omitted keys have the default
+ * that this model uses.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,9 +51,9 @@ static char *config_text(const struct gpt2_config *m)
 			       "\t\"bos_token_id\":\t%s,\n"
 			       "\t\"eos_token_id\":\t%s\n"
 			       "}\n",
-			       m->n_layer, m->n_head, m->n_embd, m->vocab_size,
-			       m->n_positions, decimal_of(m->layer_norm_epsilon),
-			       dropout, dropout, dropout, token, token);
+			       m->n_layer, m->n_head, m->n_embd, m->vocab_size, m->n_positions,
+			       decimal_of(m->layer_norm_epsilon), dropout, dropout, dropout, token,
+			       token);
 
 	return n < 0 ? NULL : text;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers of a checkpoint look in its ds_config for how it was made: the ZeRO
- * stage, round-robin gradients.  Command-line flags override the configuration
- * file, so their values are written into it.
+ * Readers of a checkpoint look in its ds_config for how it was made: the ZeRO stage, round-robin
+ * gradients.  Command-line flags override the configuration file, so their values are written
+ * into it.
  */
 #include <cJSON.h>
 #include <math.h>
@@ -45,8 +45,7 @@ static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 	if (cJSON_IsObject(j) || cJSON_IsArray(j))
 		return convert_items(s, j);
 	if (cJSON_IsString(j))
-		return value_new_str(&s->arena,
-				     arena_strdup(&s->arena, j->valuestring));
+		return value_new_str(&s->arena, arena_strdup(&s->arena, j->valuestring));
 	if (cJSON_IsBool(j))
 		return value_new_bool(&s->arena, cJSON_IsTrue(j));
 	if (cJSON_IsNumber(j))
@@ -55,8 +54,7 @@ static struct value *dsconfig_convert(struct ptsave *s, const cJSON *j)
 }
 
 /* Set a key, which may have a value. */
-static void dsconfig_put(struct ptsave *s, struct value *dict, const char *key,
-			 struct value *v)
+static void dsconfig_put(struct ptsave *s, struct value *dict, const char *key, struct value *v)
 {
 	struct value *const old = value_find(dict, key);
 
@@ -67,8 +65,7 @@ static void dsconfig_put(struct ptsave *s, struct value *dict, const char *key,
 }
 
 /* Get the dict under `key`, or put an empty one there. */
-static struct value *section(struct ptsave *s, struct value *dict,
-			     const char *key)
+static struct value *section(struct ptsave *s, struct value *dict, const char *key)
 {
 	const struct value *const v = value_find(dict, key);
 
@@ -77,8 +74,7 @@ static struct value *section(struct ptsave *s, struct value *dict,
 	return value_find(dict, key);
 }
 
-static void set_enabled(struct ptsave *s, struct value *root, const char *key,
-			bool enabled)
+static void set_enabled(struct ptsave *s, struct value *root, const char *key, bool enabled)
 {
 	if (enabled || value_find(root, key))
 		dsconfig_put(s, section(s, root, key), "enabled",
@@ -96,18 +92,15 @@ struct value *save_dsconfig(struct ptsave *s, const struct config *c)
 		{ "gradient_accumulation_steps", c->accumulation },
 		{ "gradient_clipping", c->gradient_clipping },
 	};
-	cJSON *const json =
-		c->deepspeed_json ? cJSON_Parse(c->deepspeed_json) : NULL;
-	struct value *root =
-		cJSON_IsObject(json) ? convert_items(s, json) : ptsave_dict(s);
+	cJSON *const json = c->deepspeed_json ? cJSON_Parse(c->deepspeed_json) : NULL;
+	struct value *root = cJSON_IsObject(json) ? convert_items(s, json) : ptsave_dict(s);
 
 	s->arena.failed |= c->deepspeed_json && !json;
 	cJSON_Delete(json);
 	dsconfig_put(s, section(s, root, "zero_optimization"), "stage",
 		     convert_number(s, c->zero_stage));
 	for (size_t i = 0; i < COUNT(numbers); i++)
-		dsconfig_put(s, root, numbers[i].key,
-			     convert_number(s, numbers[i].value));
+		dsconfig_put(s, root, numbers[i].key, convert_number(s, numbers[i].value));
 	set_enabled(s, root, "bf16", c->dtype == DTYPE_BF16);
 	set_enabled(s, root, "fp16", c->dtype == DTYPE_F16);
 	return root;

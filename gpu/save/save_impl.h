@@ -38,9 +38,9 @@ struct form_group {
 };
 
 /*
- * A rank's training state as its files have it.  Hugging Face's form is that of the
- * device's memory, which it borrows.  Megatron's is another: it has copies on the
- * host, which take as much memory as a copy of the state.
+ * A rank's training state as its files have it.  Hugging Face's form is that of the device's
+ * memory, which it borrows.  Megatron's is another: it has copies on the host, which take as much
+ * memory as a copy of the state.
  */
 struct form {
 	struct naming naming;
@@ -55,8 +55,7 @@ struct form {
 };
 
 /* Collective: all ranks get the same result. -ENOMEM. */
-int form_init(struct form *f, const struct zero *z, const struct naming *n,
-	      struct errmsg *err);
+int form_init(struct form *f, const struct zero *z, const struct naming *n, struct errmsg *err);
 void form_done(struct form *f);
 
 struct save {
@@ -74,8 +73,8 @@ struct save_file {
 	char name[SAVE_NAME_LEN]; /* "": this rank writes no such file */
 };
 
-/* The number of this rank's part of the model, as in names of files: that of its
- * tensor-parallel rank, counted over stages. */
+/* The number of this rank's part of the model, as in names of files: that of its tensor-parallel
+ * rank, counted over stages. */
 static inline unsigned save_part(const struct save *s)
 {
 	const struct gpt2_part *p = &s->zero->model->part;
@@ -98,8 +97,8 @@ void save_shard(const struct save *s, struct save_file *f);
 /* Build the weights of a unit of Megatron's pipeline, if this rank writes them. */
 void save_layer(const struct save *s, unsigned unit, struct save_file *f);
 
-/* Build a checkpoint's `ds_config` dict: the DeepSpeed configuration file, if
- * any, updated with the values in effect. */
+/* Build a checkpoint's `ds_config` dict: the DeepSpeed configuration file, if any, updated with
+ * the values in effect. */
 struct value *save_dsconfig(struct ptsave *pt, const struct config *c);
 
 /* Build the universal_checkpoint_info of the model states. */
@@ -115,24 +114,21 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt);
 struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt);
 
 /* Add what Megatron's training script saves, but for universal_checkpoint_info. */
-void save_megatron_state(const struct save *s, struct ptsave *pt,
-			 struct value *root);
+void save_megatron_state(const struct save *s, struct ptsave *pt, struct value *root);
 
-/* The rng_state of Megatron's script: generators of Python, numpy and torch, seeded
- * by the run's seed, its step and the part of the model. */
+/* The rng_state of Megatron's script: generators of Python, numpy and torch, seeded by the run's
+ * seed, its step and the part of the model. */
 struct value *save_megatron_rng(const struct save *s, struct ptsave *pt);
 
 /* Build the value of `optimizer` in stage 0's model states. */
 struct value *save_whole_optimizer(const struct save *s, struct ptsave *pt);
 
 /* Write a model's config.json into a checkpoint's directory. */
-int save_config(const char *dir, const struct gpt2_config *m,
-		struct errmsg *err);
+int save_config(const char *dir, const struct gpt2_config *m, struct errmsg *err);
 
-/* Remove checkpoints of up to `step`, which was just saved, except the newest
- * `k`. 0 keeps all. */
-int save_keep_last(const char *dir, unsigned k, uint64_t step,
-		   struct errmsg *err);
+/* Remove checkpoints of up to `step`, which was just saved, except the newest `k`. 0 keeps
+ * all. */
+int save_keep_last(const char *dir, unsigned k, uint64_t step, struct errmsg *err);
 
 /* Remove temporary directories of killed runs from `dir`. */
 void save_remove_stale(const char *dir);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lock is on a file, since NFS locks only what is open for writing, which a
- * directory never is.  The file is removed before the lock is released; a
- * process that waited with an older file notices by its inode.
+ * The lock is on a file, since NFS locks only what is open for writing, which a directory never
+ * is.  The file is removed before the lock is released; a process that waited with an older file
+ * notices by its inode.
  */
 #include "gpu/save/save_lock.h"
 
@@ -30,8 +30,7 @@ static void write_owner(int fd)
 		dprintf(fd, "process %ld on %s", (long)getpid(), host);
 }
 
-static int report_owner(const struct save_lock *l, const char *dir,
-			struct errmsg *err)
+static int report_owner(const struct save_lock *l, const char *dir, struct errmsg *err)
 {
 	char owner[OWNER_LEN];
 	const ssize_t n = pread(l->fd, owner, sizeof(owner) - 1, 0);
@@ -49,8 +48,7 @@ static bool is_current(const struct save_lock *l)
 	struct stat open_file, named;
 
 	return fstat(l->fd, &open_file) == 0 && stat(l->path, &named) == 0 &&
-	       open_file.st_dev == named.st_dev &&
-	       open_file.st_ino == named.st_ino;
+	       open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
 }
 
 static void close_lock(struct save_lock *l)
@@ -76,19 +74,16 @@ static int lock_file(struct save_lock *l, const char *dir, struct errmsg *err)
 	return rc;
 }
 
-int save_lock(struct save_lock *l, const char *dir, bool create,
-	      struct errmsg *err)
+int save_lock(struct save_lock *l, const char *dir, bool create, struct errmsg *err)
 {
 	int rc;
 
 	*l = (struct save_lock){ .fd = -1 };
-	if (snprintf(l->path, sizeof(l->path), "%s/" LOCK_NAME, dir) >=
-	    (int)sizeof(l->path))
+	if (snprintf(l->path, sizeof(l->path), "%s/" LOCK_NAME, dir) >= (int)sizeof(l->path))
 		return errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 	rc = create ? make_parents(l->path, &l->made, err) : 0;
 	while (!rc) {
-		l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW,
-			     0666);
+		l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
 		if (l->fd < 0) {
 			if (errno != ENOENT || create)
 				rc = errmsg_errno(err, l->path, "cannot open");

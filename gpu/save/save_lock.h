@@ -8,10 +8,10 @@
 
 struct errmsg;
 
-/* A lock on a directory of checkpoints, so that two runs do not save, and remove
- * old checkpoints, in the same one.  It ends with the process. */
+/* A lock on a directory of checkpoints, so that two runs do not save, and remove old checkpoints,
+ * in the same one.  It ends with the process. */
 struct save_lock {
-	int fd; /* -1: not held */
+	int fd;      /* -1: not held */
 	size_t made; /* length of the first directory in `path` that we made; 0: none */
 	char path[PATH_MAX];
 };
@@ -20,11 +20,9 @@ struct save_lock {
  * -EBUSY if another process holds the lock, or the error of making or opening.  The
  * lock is not held and the result is 0 if the directory is missing without `create`,
  * or, with a warning, if its file system has no locks. */
-int save_lock(struct save_lock *l, const char *dir, bool create,
-	      struct errmsg *err);
+int save_lock(struct save_lock *l, const char *dir, bool create, struct errmsg *err);
 
-/* Release the lock and remove its file, and the directories made if nothing was
- * saved in them. */
+/* Release the lock and remove its file, and the directories made if nothing was saved in them. */
 void save_unlock(struct save_lock *l);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What Megatron-DeepSpeed's files have beside the optimizer: the weights of a
- * pipeline's layers, or of its model; the state of its scheduler, which counts
- * samples; and what its script saves (megatron/checkpointing.py), of which the
- * loader compares some with its own.  Forms and order are those of files that it
- * wrote.
+ * What Megatron-DeepSpeed's files have beside the optimizer: the weights of a pipeline's layers,
+ * or of its model; the state of its scheduler, which counts samples; and what its script saves
+ * (megatron/checkpointing.py), of which the loader compares some with its own.  Forms and order
+ * are those of files that it wrote.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -16,22 +15,19 @@
 #define CHECKPOINT_VERSION 3.0
 
 /* A tensor of the weights that this rank writes, in a storage of its own. */
-static struct value *weights(const struct save *s, struct ptsave *pt,
-			     const struct form_tensor *x)
+static struct value *weights(const struct save *s, struct ptsave *pt, const struct form_tensor *x)
 {
 	const enum dtype dtype = s->zero->backend->dtype;
-	const struct ptsave_storage own = { .dtype = dtype,
-					    .numel = x->t.numel,
-					    .p = x->weights,
-					    .wide = dtype != DTYPE_F32 };
+	const struct ptsave_storage own = {
+		.dtype = dtype, .numel = x->t.numel, .p = x->weights, .wide = dtype != DTYPE_F32
+	};
 
 	assert(x->weights);
 	return ptsave_tensor(pt, own, x->t.shape, x->t.ndim);
 }
 
 /* The first tensor of a unit that this rank has in its files. */
-static const struct form_tensor *first_of_unit(const struct save *s,
-					       unsigned unit)
+static const struct form_tensor *first_of_unit(const struct save *s, unsigned unit)
 {
 	const struct gpt2_unit *u = &s->zero->model->units[unit];
 	const struct form *f = s->form;
@@ -49,13 +45,11 @@ void save_layer(const struct save *s, unsigned unit, struct save_file *f)
 
 	if (!first)
 		return;
-	snprintf(f->name, sizeof(f->name),
-		 "layer_%02u-model_%02u-model_states.pt", first->t.layer,
+	snprintf(f->name, sizeof(f->name), "layer_%02u-model_%02u-model_states.pt", first->t.layer,
 		 s->zero->model->part.rank);
 	f->root = ptsave_ordered_dict(&f->pt);
 	for (size_t i = 0; i < u->n; i++)
-		ptsave_set(&f->pt, f->root, first[i].t.last,
-			   weights(s, &f->pt, &first[i]));
+		ptsave_set(&f->pt, f->root, first[i].t.last, weights(s, &f->pt, &first[i]));
 }
 
 /* A tensor's name behind `prefix`; NULL if it begins otherwise. */
@@ -66,20 +60,17 @@ static const char *behind(const struct form_tensor *x, const char *prefix)
 	return strncmp(x->t.name, prefix, n) == 0 ? x->t.name + n : NULL;
 }
 
-/* The embeddings are modules, each with its one parameter; the encoder is one with
- * all others. */
+/* The embeddings are modules, each with its one parameter; the encoder is one with all others. */
 struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 {
-	static const char *const embeddings[] = { "word_embeddings",
-						  "position_embeddings" };
+	static const char *const embeddings[] = { "word_embeddings", "position_embeddings" };
 	struct value *embedding = ptsave_dict(pt);
 	struct value *encoder = ptsave_ordered_dict(pt);
 
 	for (size_t i = 0; i < s->form->ntensors; i++) {
 		const struct form_tensor *x = &s->form->tensors[i];
 		const char *name = behind(x, "language_model.encoder.");
-		struct value *v = s->zero->stage == 3 ? save_nothing(s, pt)
-						      : weights(s, pt, x);
+		struct value *v = s->zero->stage == 3 ? save_nothing(s, pt) : weights(s, pt, x);
 
 		if (name) {
 			ptsave_set(pt, encoder, name, v);
@@ -91,9 +82,8 @@ struct value *save_megatron_module(const struct save *s, struct ptsave *pt)
 			ptsave_set(pt, embedding, embeddings[x->param], one);
 		}
 	}
-	return ptsave_dict_of(
-		pt, "language_model",
-		ptsave_dict_of(pt, "embedding", embedding, "encoder", encoder));
+	return ptsave_dict_of(pt, "language_model",
+			      ptsave_dict_of(pt, "embedding", embedding, "encoder", encoder));
 }
 
 static const char *decay_style(const struct config *c)
@@ -108,8 +98,7 @@ static const char *decay_style(const struct config *c)
 
 static double least_lr(const struct config *c)
 {
-	return c->schedule.kind == SCHEDULE_LINEAR ? c->schedule.start_lr
-						   : c->schedule.min_lr;
+	return c->schedule.kind == SCHEDULE_LINEAR ? c->schedule.start_lr : c->schedule.min_lr;
 }
 
 static uint64_t samples(const struct save *s, uint64_t steps)
@@ -145,8 +134,7 @@ struct value *save_megatron_schedule(const struct save *s, struct ptsave *pt)
 	return dict;
 }
 
-static void add_model(const struct save *s, struct ptsave *pt,
-		      struct value *args)
+static void add_model(const struct save *s, struct ptsave *pt, struct value *args)
 {
 	const struct config *c = s->o->config;
 	const struct gpt2_config *m = &c->model;
@@ -179,16 +167,14 @@ static void add_model(const struct save *s, struct ptsave *pt,
 	ptsave_set(pt, args, "tokenizer_type", "GPT2BPETokenizer");
 }
 
-static void add_training(const struct save *s, struct ptsave *pt,
-			 struct value *args)
+static void add_training(const struct save *s, struct ptsave *pt, struct value *args)
 {
 	const struct config *c = s->o->config;
 	const struct optimizer_config *o = &s->zero->optimizer;
 	const double dropout = (double)c->model.dropout;
 
 	ptsave_set(pt, args, "rotary_percent", 1.0); /* without effect */
-	ptsave_set(pt, args, "layernorm_epsilon",
-		   (double)c->model.layer_norm_epsilon);
+	ptsave_set(pt, args, "layernorm_epsilon", (double)c->model.layer_norm_epsilon);
 	ptsave_set(pt, args, "attention_dropout", dropout);
 	ptsave_set(pt, args, "hidden_dropout", dropout);
 	ptsave_set(pt, args, "weight_decay", o->weight_decay);
@@ -219,8 +205,7 @@ static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 	ptsave_set(pt, args, "world_size", s->zero->world->size);
 	ptsave_set(pt, args, "data_parallel_size", c->data_parallel);
 	ptsave_set(pt, args, "tensor_model_parallel_size", c->tensor_parallel);
-	ptsave_set(pt, args, "pipeline_model_parallel_size",
-		   c->pipeline_parallel);
+	ptsave_set(pt, args, "pipeline_model_parallel_size", c->pipeline_parallel);
 	ptsave_set(pt, args, "ds_sequence_parallel_size", c->sequence_parallel);
 	ptsave_set(pt, args, "iteration", s->o->step);
 	ptsave_set(pt, args, "consumed_train_samples", samples(s, s->o->step));
@@ -234,16 +219,14 @@ static void add_run(const struct save *s, struct ptsave *pt, struct value *args)
 	ptsave_set(pt, args, "deepspeed", (bool)true);
 }
 
-void save_megatron_state(const struct save *s, struct ptsave *pt,
-			 struct value *root)
+void save_megatron_state(const struct save *s, struct ptsave *pt, struct value *root)
 {
 	struct value *args = ptsave_dict(pt);
 
 	add_model(s, pt, args);
 	add_training(s, pt, args);
 	add_run(s, pt, args);
-	ptsave_set(pt, root, "args",
-		   ptsave_object(pt, "argparse", "Namespace", args));
+	ptsave_set(pt, root, "args", ptsave_object(pt, "argparse", "Namespace", args));
 	ptsave_set(pt, root, "checkpoint_version", CHECKPOINT_VERSION);
 	ptsave_set(pt, root, "iteration", s->o->step);
 	ptsave_set(pt, root, "tokens", tokens(s, s->o->step));

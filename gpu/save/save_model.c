@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mp_rank_<part of the model>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys,
- * their order, and which are None in which stage are those of
- * DeepSpeedEngine._save_checkpoint (runtime/engine.py).
+ * mp_rank_<part of the model>_model_states.pt, or in ZeRO-3 a file of each rank.  The keys, their
+ * order, and which are None in which stage are those of DeepSpeedEngine._save_checkpoint
+ * (runtime/engine.py).
  */
 #include <assert.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include "ckpt/format/names.h"
 #include "gpu/save/save_impl.h"
 
-/* The head shares its tensor with the token embedding.  A part of it would be no
- * parameter's, and converters take the first rank's for the whole: ranks that share
- * the model save the embedding alone. */
+/* The head shares its tensor with the token embedding.  A part of it would be no parameter's, and
+ * converters take the first rank's for the whole: ranks that share the model save the embedding
+ * alone. */
 #define HEAD "lm_head.weight"
 
 static bool has_head(const struct save *s)
@@ -23,8 +23,7 @@ static bool has_head(const struct save *s)
 }
 
 /* `numel` of the model's weights from `start` on. */
-static struct ptsave_storage weights(const struct save *s, uint64_t start,
-				     uint64_t numel)
+static struct ptsave_storage weights(const struct save *s, uint64_t start, uint64_t numel)
 {
 	struct backend *b = s->zero->backend;
 	uint64_t all;
@@ -48,9 +47,9 @@ struct value *save_nothing(const struct save *s, struct ptsave *pt)
 }
 
 /*
- * The module's state dict.  In stages 1 and 2 all weights are views of one
- * storage, the file's first; in stage 0 each has its own, and the head is a view of the
- * first; in stage 3 they are empty, since the shards have the weights.
+ * The module's state dict.  In stages 1 and 2 all weights are views of one storage, the file's
+ * first; in stage 0 each has its own, and the head is a view of the first; in stage 3 they are
+ * empty, since the shards have the weights.
  */
 static struct value *module(const struct save *s, struct ptsave *pt)
 {
@@ -72,11 +71,9 @@ static struct value *module(const struct save *s, struct ptsave *pt)
 		if (stage == 3)
 			v = save_nothing(s, pt);
 		else if (stage == 0 && !head)
-			v = ptsave_tensor(pt, weights(s, start[k], p->numel),
-					  p->shape, p->ndim);
+			v = ptsave_tensor(pt, weights(s, start[k], p->numel), p->shape, p->ndim);
 		else
-			v = ptsave_view(pt, 0, start[k], p->shape, p->ndim,
-					false);
+			v = ptsave_view(pt, 0, start[k], p->shape, p->ndim, false);
 		ptsave_set(pt, dict, head ? HEAD : p->name, v);
 	}
 	return dict;
@@ -92,11 +89,9 @@ static struct value *param_shapes(const struct save *s, struct ptsave *pt)
 		struct value *group = ptsave_ordered_dict(pt);
 
 		for (size_t i = 0; i < g->n; i++) {
-			const struct naming_tensor *t =
-				&f->tensors[g->tensors[i]].t;
+			const struct naming_tensor *t = &f->tensors[g->tensors[i]].t;
 
-			ptsave_set(pt, group, t->name,
-				   ptsave_size(pt, t->shape, t->ndim));
+			ptsave_set(pt, group, t->name, ptsave_size(pt, t->shape, t->ndim));
 		}
 		ptsave_add(pt, list, group);
 	}
@@ -123,13 +118,12 @@ static struct value *lr_scheduler(const struct save *s, struct ptsave *pt)
 
 static struct value *degrees(const struct save *s, struct ptsave *pt)
 {
-	return ptsave_dict_of(pt, "pp_degree", s->zero->model->part.stages,
-			      "tp_degree", s->zero->tensor->size);
+	return ptsave_dict_of(pt, "pp_degree", s->zero->model->part.stages, "tp_degree",
+			      s->zero->tensor->size);
 }
 
 /* The dict that training scripts pass as client_state. */
-static void add_client_state(const struct save *s, struct ptsave *pt,
-			     struct value *root)
+static void add_client_state(const struct save *s, struct ptsave *pt, struct value *root)
 {
 	if (!save_as_megatron(s))
 		ptsave_set(pt, root, "iteration", s->o->step);
@@ -166,13 +160,10 @@ static struct value *model_states(const struct save *s, struct ptsave *pt)
 
 	ptsave_set(pt, root, "module", module_of(s, pt));
 	ptsave_set(pt, root, "buffer_names", ptsave_list(pt));
-	ptsave_set(pt, root, "optimizer",
-		   z->stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
-	ptsave_set(pt, root, "param_shapes",
-		   z->stage ? param_shapes(s, pt) : ptsave_none(pt));
+	ptsave_set(pt, root, "optimizer", z->stage ? ptsave_none(pt) : save_whole_optimizer(s, pt));
+	ptsave_set(pt, root, "param_shapes", z->stage ? param_shapes(s, pt) : ptsave_none(pt));
 	ptsave_set(pt, root, "frozen_param_shapes", frozen(s, pt));
-	ptsave_set(pt, root, KEY_SHARED_PARAMS,
-		   z->stage ? shared_params(s, pt) : ptsave_none(pt));
+	ptsave_set(pt, root, KEY_SHARED_PARAMS, z->stage ? shared_params(s, pt) : ptsave_none(pt));
 	ptsave_set(pt, root, "frozen_param_fragments", frozen(s, pt));
 	ptsave_set(pt, root, "lr_scheduler", lr_scheduler(s, pt));
 	ptsave_set(pt, root, "data_sampler", ptsave_none(pt));
@@ -196,11 +187,9 @@ void save_model(const struct save *s, struct save_file *f)
 	if (s->zero->stage < 3 && rank != 0)
 		return;
 	if (s->zero->stage < 3)
-		snprintf(f->name, sizeof(f->name),
-			 "mp_rank_%02u_model_states.pt", part);
+		snprintf(f->name, sizeof(f->name), "mp_rank_%02u_model_states.pt", part);
 	else
-		snprintf(f->name, sizeof(f->name),
-			 "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", rank,
-			 part);
+		snprintf(f->name, sizeof(f->name), "zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
+			 rank, part);
 	f->root = model_states(s, &f->pt);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Retention: removal of checkpoints beyond the limit, and of incomplete ones
- * that killed runs left behind. */
+/* Retention: removal of checkpoints beyond the limit, and of incomplete ones that killed runs
+ * left behind. */
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
@@ -31,8 +31,7 @@ static int is_entry_tag(const struct dirent *e)
 	return is_tag(e->d_name, NAME_MAX);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type,
-			struct FTW *ftw)
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st;
 	(void)type;
@@ -40,8 +39,7 @@ static int remove_entry(const char *path, const struct stat *st, int type,
 	return remove(path);
 }
 
-/* Rename a tag to a hidden name before removing it, so that no reader sees a
- * part of it. */
+/* Rename a tag to a hidden name before removing it, so that no reader sees a part of it. */
 static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 {
 	char *path = NULL, *hidden = NULL;
@@ -51,16 +49,14 @@ static int remove_tag(const char *dir, const char *tag, struct errmsg *err)
 	    asprintf(&hidden, "%s/.%s" HIDDEN, dir, tag) < 0)
 		rc = errmsg_nomem(err, NULL);
 	else if (rename(path, hidden) < 0 ||
-		 nftw(hidden, remove_entry, WALK_FDS_MAX,
-		      FTW_DEPTH | FTW_PHYS) < 0)
+		 nftw(hidden, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS) < 0)
 		rc = errmsg_errno(err, path, "cannot remove");
 	free(path);
 	free(hidden);
 	return rc;
 }
 
-int save_keep_last(const char *dir, unsigned k, uint64_t step,
-		   struct errmsg *err)
+int save_keep_last(const char *dir, unsigned k, uint64_t step, struct errmsg *err)
 {
 	struct dirent **tags; /* by step */
 	int n, rc = 0;
@@ -86,13 +82,11 @@ int save_keep_last(const char *dir, unsigned k, uint64_t step,
 static void remove_if_stale(const char *dir, const char *name)
 {
 	const size_t n = strlen(name), end = strlen(HIDDEN);
-	const bool hidden = *name == '.' && n > end + 1 &&
-			    strcmp(name + n - end, HIDDEN) == 0;
+	const bool hidden = *name == '.' && n > end + 1 && strcmp(name + n - end, HIDDEN) == 0;
 	const size_t len = hidden ? n - end - 1 : output_tmp_len(name);
 	char *path;
 
-	if (!len || !is_tag(name + 1, len) ||
-	    asprintf(&path, "%s/%s", dir, name) < 0)
+	if (!len || !is_tag(name + 1, len) || asprintf(&path, "%s/%s", dir, name) < 0)
 		return;
 	if (hidden)
 		nftw(path, remove_entry, WALK_FDS_MAX, FTW_DEPTH | FTW_PHYS);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generators of random numbers, as Megatron's script saves those of Python, numpy
- * and torch: its loader ends without them.  Our own need no state (data/rng.h), so
- * each save writes fresh ones: their seed depends on the run's seed, the step, the stage
- * and the tensor-parallel rank.
+ * Generators of random numbers, as Megatron's script saves those of Python, numpy and torch: its
+ * loader ends without them.  Our own need no state (data/rng.h), so each save writes fresh ones:
+ * their seed depends on the run's seed, the step, the stage and the tensor-parallel rank.
  *
- * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their
- * first number.  A device of NVIDIA has a counter instead, of which torch saves the
- * seed and the offset.
+ * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their first number.
+ * A device of NVIDIA has a counter instead, of which torch saves the seed and the offset.
  */
 #include "gpu/backend/splitmix.h"
 #include "gpu/save/save_impl.h"
@@ -34,9 +32,7 @@ static void twister_init(struct twister *t, uint32_t seed)
 
 	t->seed = w[0] = seed;
 	for (uint32_t i = 1; i < WORDS; i++)
-		w[i] = UINT32_C(1812433253) *
-			       (w[i - 1] ^ w[i - 1] >> (WORD_BITS - 2)) +
-		       i;
+		w[i] = UINT32_C(1812433253) * (w[i - 1] ^ w[i - 1] >> (WORD_BITS - 2)) + i;
 }
 
 /* random.getstate() */
@@ -50,8 +46,7 @@ static struct value *python_state(struct ptsave *pt, const struct twister *t)
 	return ptsave_tuple_of(pt, 3u, words, ptsave_none(pt));
 }
 
-/* The bytes `p`, as protocol 2 writes them: encoded from a string with a character
- * for each. */
+/* The bytes `p`, as protocol 2 writes them: encoded from a string with a character for each. */
 static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 {
 	const uint8_t *const bytes = p;
@@ -64,13 +59,11 @@ static struct value *bytes_value(struct ptsave *pt, const void *p, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] >= 0x80)
 			utf8[len++] = (char)(0xc0 | bytes[i] >> 6);
-		utf8[len++] = (char)(bytes[i] >= 0x80 ? 0x80 | (bytes[i] & 0x3f)
-						      : bytes[i]);
+		utf8[len++] = (char)(bytes[i] >= 0x80 ? 0x80 | (bytes[i] & 0x3f) : bytes[i]);
 	}
 	utf8[len] = '\0';
 	text->str = (struct value_str){ utf8, len };
-	return ptsave_apply(pt, "_codecs", "encode",
-			    ptsave_tuple_of(pt, text, "latin1"), NULL);
+	return ptsave_apply(pt, "_codecs", "encode", ptsave_tuple_of(pt, text, "latin1"), NULL);
 }
 
 /* numpy.dtype('<u4') */
@@ -78,30 +71,26 @@ static struct value *words_dtype(struct ptsave *pt)
 {
 	struct value *none = ptsave_none(pt);
 
-	return ptsave_apply(pt, "numpy", "dtype",
-			    ptsave_tuple_of(pt, "u4", (bool)false, (bool)true),
-			    ptsave_tuple_of(pt, 3u, "<", none, none, none,
-					    INT64_C(-1), INT64_C(-1), 0u));
+	return ptsave_apply(
+		pt, "numpy", "dtype", ptsave_tuple_of(pt, "u4", (bool)false, (bool)true),
+		ptsave_tuple_of(pt, 3u, "<", none, none, none, INT64_C(-1), INT64_C(-1), 0u));
 }
 
 /* An array of the words.  All versions of numpy find this function by this name. */
 static struct value *words_array(struct ptsave *pt, const struct twister *t)
 {
-	return ptsave_apply(
-		pt, "numpy.core.multiarray", "_reconstruct",
-		ptsave_tuple_of(
-			pt, value_new_global(&pt->arena, "numpy", "ndarray"),
-			ptsave_tuple_of(pt, 0u), bytes_value(pt, "b", 1)),
-		ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, WORDS),
-				words_dtype(pt), (bool)false,
-				bytes_value(pt, t->words, sizeof(t->words))));
+	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct",
+			    ptsave_tuple_of(pt, value_new_global(&pt->arena, "numpy", "ndarray"),
+					    ptsave_tuple_of(pt, 0u), bytes_value(pt, "b", 1)),
+			    ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, WORDS), words_dtype(pt),
+					    (bool)false,
+					    bytes_value(pt, t->words, sizeof(t->words))));
 }
 
 /* numpy.random.get_state() */
 static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
 {
-	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), WORDS, 0u,
-			       0.0);
+	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), WORDS, 0u, 0.0);
 }
 
 static struct value *bytes_tensor(struct ptsave *pt, const void *p, uint64_t n)
@@ -123,14 +112,12 @@ static struct value *torch_state(struct ptsave *pt, const struct twister *t)
 }
 
 /* The state of a generator on the device: seed and offset. */
-static struct value *device_state(const struct save *s, struct ptsave *pt,
-				  const struct twister *t)
+static struct value *device_state(const struct save *s, struct ptsave *pt, const struct twister *t)
 {
 	const uint64_t state[2] = { t->seed };
 
-	return s->zero->backend->on_host
-		       ? torch_state(pt, t)
-		       : bytes_tensor(pt, state, sizeof(state));
+	return s->zero->backend->on_host ? torch_state(pt, t)
+					 : bytes_tensor(pt, state, sizeof(state));
 }
 
 struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
@@ -147,7 +134,6 @@ struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
 	ptsave_set(pt, dict, "torch_rng_state", torch_state(pt, &of_stage));
 	ptsave_set(pt, dict, "cuda_rng_state", device_state(s, pt, &of_stage));
 	ptsave_set(pt, dict, "rng_tracker_states",
-		   ptsave_dict_of(pt, "model-parallel-rng",
-				  device_state(s, pt, &of_part)));
+		   ptsave_dict_of(pt, "model-parallel-rng", device_state(s, pt, &of_part)));
 	return ptsave_list_of(pt, dict);
 }

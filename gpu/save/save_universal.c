@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * universal_checkpoint_info, version 0.4: how the slices of tensor-parallel ranks
- * make whole parameters, as regular expressions of names (DeepSpeed's
- * checkpoint/constants.py and ds_to_universal.py).  What no pattern matches is cut
- * along dimension 0.  "Row parallelism" means there that dimension 1 is cut: of
- * Conv1D's matrices, which are transposed, those that are called column-parallel
- * elsewhere.  A run without tensor parallelism writes the same, for those that
- * resume with it.
+ * universal_checkpoint_info, version 0.4: how the slices of tensor-parallel ranks make whole
+ * parameters, as regular expressions of names (DeepSpeed's checkpoint/constants.py and
+ * ds_to_universal.py).  What no pattern matches is cut along dimension 0.  "Row parallelism"
+ * means there that dimension 1 is cut: of Conv1D's matrices, which are transposed, those that are
+ * called column-parallel elsewhere.  A run without tensor parallelism writes the same, for those
+ * that resume with it.
  *
  * For Megatron's names the patterns are those that Megatron-DeepSpeed writes
- * (universal_checkpoint_info of its gpt_model.py).  It does not say how to join
- * query_key_value's rows, and that a rank has them in thirds; we do.
+ * (universal_checkpoint_info of its gpt_model.py).  It does not say how to join query_key_value's
+ * rows, and that a rank has them in thirds; we do.
  */
 #include "gpu/save/save_impl.h"
 
@@ -86,11 +85,10 @@ static struct value *rank_widths(const struct gpt2_part *part, struct ptsave *pt
 	return list;
 }
 
-/* Queries, keys and values are cut each by itself, along the rows of Megatron's
- * weights and the columns of ours. */
-static void add_thirds(const struct save *s, struct ptsave *pt,
-		       struct value *list, struct value *widths,
-		       const char *pattern, unsigned ndim)
+/* Queries, keys and values are cut each by itself, along the rows of Megatron's weights and the
+ * columns of ours. */
+static void add_thirds(const struct save *s, struct ptsave *pt, struct value *list,
+		       struct value *widths, const char *pattern, unsigned ndim)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned width = m->config.n_embd;
@@ -102,16 +100,15 @@ static void add_thirds(const struct save *s, struct ptsave *pt,
 			   i == cut ? ptsave_tuple_of(pt, width, width, width)
 				    : value_new_int(&pt->arena, width));
 	ptsave_add(pt, list,
-		   ptsave_dict_of(pt, "patterns", ptsave_list_of(pt, pattern),
-				  "shape", shape, "partition_dim", cut));
+		   ptsave_dict_of(pt, "patterns", ptsave_list_of(pt, pattern), "shape", shape,
+				  "partition_dim", cut));
 	ptsave_set(pt, widths, pattern,
-		   ptsave_list_of(pt, rank_widths(&m->part, pt),
-				  rank_widths(&m->part, pt),
+		   ptsave_list_of(pt, rank_widths(&m->part, pt), rank_widths(&m->part, pt),
 				  rank_widths(&m->part, pt)));
 }
 
-static void add_sub_params(const struct save *s, struct ptsave *pt,
-			   struct value *info, const char *const qkv[2])
+static void add_sub_params(const struct save *s, struct ptsave *pt, struct value *info,
+			   const char *const qkv[2])
 {
 	struct value *list = ptsave_list(pt), *widths = ptsave_dict(pt);
 
@@ -122,13 +119,13 @@ static void add_sub_params(const struct save *s, struct ptsave *pt,
 }
 
 /*
- * Converters cut the vocabulary to its original size where a pattern says which
- * parameter has it.  Ranks may have padding that only fills them up, which goes.
- * Other padding is the user's and is trained: without a pattern it stays, and a
- * run with the same padding loses nothing.  Megatron's pattern is always there.
+ * Converters cut the vocabulary to its original size where a pattern says which parameter has
+ * it.  Ranks may have padding that only fills them up, which goes. Other padding is the user's
+ * and is trained: without a pattern it stays, and a run with the same padding loses nothing.
+ * Megatron's pattern is always there.
  */
-static void add_vocabulary(const struct save *s, struct ptsave *pt,
-			   struct value *info, const char *const *patterns)
+static void add_vocabulary(const struct save *s, struct ptsave *pt, struct value *info,
+			   const char *const *patterns)
 {
 	const struct gpt2 *m = s->zero->model;
 	const unsigned words = m->config.vocab_size;
@@ -137,9 +134,7 @@ static void add_vocabulary(const struct save *s, struct ptsave *pt,
 	const bool padded = s->o->vocab_rows && s->o->vocab_rows < words;
 	const bool cut = save_as_megatron(s) || !padded || rows != words;
 	const uint64_t original =
-		padded && (save_as_megatron(s) || rows == words)
-			? s->o->vocab_rows
-			: words;
+		padded && (save_as_megatron(s) || rows == words) ? s->o->vocab_rows : words;
 
 	ptsave_set(pt, info, "original_vocab_size", original);
 	ptsave_set(pt, info, "padded_vocab_size", rows);
@@ -157,14 +152,11 @@ struct value *save_universal_info(const struct save *s, struct ptsave *pt)
 	ptsave_set(pt, info, "universal_checkpoint_version", 0.4);
 	add_vocabulary(s, pt, info, p->vocabulary);
 	if (*p->stages && (!hf || s->zero->model->part.stages > 1))
-		add_list(pt, info, "pipeline_replicated_parameter_patterns",
-			 p->stages);
+		add_list(pt, info, "pipeline_replicated_parameter_patterns", p->stages);
 	add_list(pt, info, "tp_replicated_parameter_patterns", p->replicated);
-	add_list(pt, info, "parameter_with_row_parallelism_patterns",
-		 p->second_dimension);
+	add_list(pt, info, "parameter_with_row_parallelism_patterns", p->second_dimension);
 	if (!hf)
-		ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0",
-			   ptsave_list(pt));
+		ptsave_set(pt, info, "parameter_with_2_sub_params_cat_dim_0", ptsave_list(pt));
 	if (hf || naming->qkv == NAMING_QKV_THIRDS)
 		add_sub_params(s, pt, info, p->qkv);
 	return info;

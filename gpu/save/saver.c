@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A checkpoint appears when it is complete: the ranks write into a temporary
- * directory (ckpt/sys/output.h), and after all of them have synced their files,
- * rank 0 renames it and then replaces `latest`.  If a rank fails or the disk is
- * full, earlier checkpoints remain as they are.
+ * A checkpoint appears when it is complete: the ranks write into a temporary directory
+ * (ckpt/sys/output.h), and after all of them have synced their files, rank 0 renames it and then
+ * replaces `latest`.  If a rank fails or the disk is full, earlier checkpoints remain as they
+ * are.
  *
- * So a save has two stages, each run by a thread on every rank and complete when
- * all ranks have finished it.  The threads do not communicate; the training threads of
- * all ranks agree on the results between steps.
+ * So a save has two stages, each run by a thread on every rank and complete when all ranks have
+ * finished it.  The threads do not communicate; the training threads of all ranks agree on the
+ * results between steps.
  */
 #include "gpu/save/saver.h"
 
@@ -50,8 +50,7 @@ struct saver {
 	struct errmsg err;
 };
 
-int saver_new(struct saver **out, struct zero *z, bool background,
-	      struct errmsg *err)
+int saver_new(struct saver **out, struct zero *z, bool background, struct errmsg *err)
 {
 	struct saver *s = calloc(1, sizeof(*s));
 
@@ -93,9 +92,8 @@ uint64_t saver_saved(const struct saver *s)
 static int build_files(struct saver *s, struct errmsg *err)
 {
 	const struct save save = { .zero = s->z, .form = &s->form, .o = &s->o };
-	const unsigned layers = s->form.naming.family == NAMING_MEGATRON
-					? (unsigned)s->z->model->nunits
-					: 0;
+	const unsigned layers =
+		s->form.naming.family == NAMING_MEGATRON ? (unsigned)s->z->model->nunits : 0;
 
 	s->files = calloc(2 + layers, sizeof(*s->files));
 	if (!s->files)
@@ -109,8 +107,7 @@ static int build_files(struct saver *s, struct errmsg *err)
 }
 
 /* Build the files, which refer to device memory.  Collective. */
-static int saver_build(struct saver *s, const struct save_options *o,
-		       struct errmsg *err)
+static int saver_build(struct saver *s, const struct save_options *o, struct errmsg *err)
 {
 	int rc;
 
@@ -193,13 +190,11 @@ static void *saver_work(void *arg)
 	return NULL;
 }
 
-static void saver_start(struct saver *s,
-			int (*stage)(struct saver *s, struct errmsg *err))
+static void saver_start(struct saver *s, int (*stage)(struct saver *s, struct errmsg *err))
 {
 	s->stage = stage;
 	atomic_store(&s->over, false);
-	s->threaded = s->background &&
-		      pthread_create(&s->thread, NULL, saver_work, s) == 0;
+	s->threaded = s->background && pthread_create(&s->thread, NULL, saver_work, s) == 0;
 	if (!s->threaded)
 		saver_work(s);
 }
@@ -278,8 +273,7 @@ static void take_memory(struct saver *s)
 			bytes >> 20);
 }
 
-int saver_prepare(struct saver *s, const struct save_options *o,
-		  struct errmsg *err)
+int saver_prepare(struct saver *s, const struct save_options *o, struct errmsg *err)
 {
 	int rc;
 
@@ -309,23 +303,20 @@ static int take_copy(struct saver *s, struct errmsg *err)
 }
 
 /* Create the temporary directory.  Collective. */
-static int open_dir(struct saver *s, const struct save_options *o,
-		    struct errmsg *err)
+static int open_dir(struct saver *s, const struct save_options *o, struct errmsg *err)
 {
 	char *path = NULL;
 	int rc = 0;
 
 	if (s->first) {
-		if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, o->dir,
-			     o->step) < 0)
+		if (asprintf(&path, "%s/" SAVE_TAG "%" PRIu64, o->dir, o->step) < 0)
 			rc = errmsg_nomem(err, NULL);
 		else
 			rc = output_open(&s->dir, path, OUTPUT_DIR_OVER, err);
 		free(path);
-		if (!rc && snprintf(s->path, sizeof(s->path), "%s",
-				    s->dir.tmp) >= (int)sizeof(s->path))
-			rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
-					o->dir);
+		if (!rc &&
+		    snprintf(s->path, sizeof(s->path), "%s", s->dir.tmp) >= (int)sizeof(s->path))
+			rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", o->dir);
 	}
 	rc = comm_agree(s->z->world, rc, err);
 	if (!rc)
@@ -333,8 +324,7 @@ static int open_dir(struct saver *s, const struct save_options *o,
 	return rc;
 }
 
-int saver_begin(struct saver *s, const struct save_options *o,
-		struct errmsg *err)
+int saver_begin(struct saver *s, const struct save_options *o, struct errmsg *err)
 {
 	int rc = saver_poll(s, true, err);
 

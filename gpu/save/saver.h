@@ -21,35 +21,28 @@ struct save_options {
 };
 
 /*
- * Saves checkpoints in the format of DeepSpeed 0.19.8: DIR/global_step<N>/ with
- * one or two files per rank, and its name in DIR/latest.  A checkpoint appears
- * whole, replacing one of the same name, or there is an error and everything is
- * as before.
+ * Saves checkpoints in the format of DeepSpeed 0.19.8: DIR/global_step<N>/ with one or two files
+ * per rank, and its name in DIR/latest.  A checkpoint appears whole, replacing one of the same
+ * name, or there is an error and everything is as before.
  *
- * A background save copies device and host state to host memory, as many bytes
- * as this rank's files have, and a thread writes them while training goes on.
- * If that memory cannot be had, training waits for the save instead.
+ * A background save copies device and host state to host memory, as many bytes as this rank's
+ * files have, and a thread writes them while training goes on. If that memory cannot be had,
+ * training waits for the save instead.
  *
- * All functions are collective: all ranks see the same directory and get the
- * same results.
+ * All functions are collective: all ranks see the same directory and get the same results.
  */
 struct saver;
 
-int saver_new(struct saver **out, struct zero *z, bool background,
-	      struct errmsg *err);
+int saver_new(struct saver **out, struct zero *z, bool background, struct errmsg *err);
 
-/* Allocate that memory before training begins: pinning it takes as long as many
- * steps.  `o` is like that of any later save. */
-int saver_prepare(struct saver *s, const struct save_options *o,
-		  struct errmsg *err);
+/* Allocate that memory before training begins: pinning it takes as long as many steps.  `o` is
+ * like that of any later save. */
+int saver_prepare(struct saver *s, const struct save_options *o, struct errmsg *err);
 
-/* Finish the previous save and start one.  A foreground save is complete on
- * return. */
-int saver_begin(struct saver *s, const struct save_options *o,
-		struct errmsg *err);
+/* Finish the previous save and start one.  A foreground save is complete on return. */
+int saver_begin(struct saver *s, const struct save_options *o, struct errmsg *err);
 
-/* Advance the save in progress; with `wait`, finish it.  Returns the save's
- * error, once. */
+/* Advance the save in progress; with `wait`, finish it.  Returns the save's error, once. */
 int saver_poll(struct saver *s, bool wait, struct errmsg *err);
 
 /* The step of the last complete checkpoint; 0: none. */

@@ -14,23 +14,19 @@
 
 enum { EXIT_USAGE = 2 };
 
-/* Parse the command line, which all ranks must have been given alike: returns as
- * config_parse, the same on all ranks. */
-static int parse(struct config *c, struct comm *comm, int argc, char **argv,
-		 struct errmsg *err)
+/* Parse the command line, which all ranks must have been given alike: returns as config_parse,
+ * the same on all ranks. */
+static int parse(struct config *c, struct comm *comm, int argc, char **argv, struct errmsg *err)
 {
-	const int parsed =
-		config_parse(c, argc, argv, comm->size, comm->rank == 0, err);
+	const int parsed = config_parse(c, argc, argv, comm->size, comm->rank == 0, err);
 	const uint64_t mine = parsed ? (uint64_t)parsed : config_digest(c);
 	uint64_t first = mine;
 	int rc = comm_agree(comm, parsed < 0 ? parsed : 0, err);
 
 	if (!rc) {
 		comm_broadcast(comm, &first, sizeof(first), 0);
-		rc = first == mine
-			     ? 0
-			     : errmsg_set(err, -EINVAL,
-					  "was given other flags than rank 0");
+		rc = first == mine ? 0
+				   : errmsg_set(err, -EINVAL, "was given other flags than rank 0");
 		rc = comm_agree(comm, rc, err);
 	}
 	if (rc && !parsed)

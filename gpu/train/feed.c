@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two buffers of a step each: the device copies from one while the next step's rows are
- * read into the other. */
+/* Two buffers of a step each: the device copies from one while the next step's rows are read into
+ * the other. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +40,7 @@ static size_t bytes_of(const struct feed *f)
 }
 
 /* Read the rows of this rank's pass `pass` over a batch, both counted from 0. */
-static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass,
-		     struct errmsg *err)
+static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass, struct errmsg *err)
 {
 	const struct run *const r = f->run;
 	const struct comm *const data = &r->ranks.data;
@@ -50,8 +49,7 @@ static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass,
 
 	for (unsigned i = 0; i < r->pass_rows && !rc; i++) {
 		const uint64_t mine = (uint64_t)pass * r->pass_rows + i;
-		const uint64_t row = batch * r->config->batch +
-				     mine * data->size + data->rank;
+		const uint64_t row = batch * r->config->batch + mine * data->size + data->rank;
 
 		rc = tokens_row(r->tokens, valid, row, f->rows + i * len, err);
 	}
@@ -60,8 +58,7 @@ static int read_rows(struct feed *f, bool valid, uint64_t batch, unsigned pass,
 	return rc;
 }
 
-static void fill(struct feed *f, struct feed_buffer *b, bool valid,
-		 uint64_t batch)
+static void fill(struct feed *f, struct feed_buffer *b, bool valid, uint64_t batch)
 {
 	struct errmsg why;
 
@@ -73,8 +70,7 @@ static void fill(struct feed *f, struct feed_buffer *b, bool valid,
 			b->rc = rc;
 			b->why = why;
 		}
-		network_prepare(f->run->networks[0], f->rows,
-				b->ints + i * f->pass_ints);
+		network_prepare(f->run->networks[0], f->rows, b->ints + i * f->pass_ints);
 	}
 }
 
@@ -85,8 +81,8 @@ void feed_ahead(struct feed *f, uint64_t step)
 		fill(f, &f->of[f->next++ % 2], false, step);
 }
 
-const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
-			  int *unread, struct errmsg *why)
+const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch, int *unread,
+			  struct errmsg *why)
 {
 	struct feed_buffer *const b = &f->of[valid ? VALID : batch % 2];
 	struct backend *const backend = f->run->backend;
@@ -98,8 +94,7 @@ const int32_t *feed_batch(struct feed *f, bool valid, uint64_t batch,
 	*unread = b->rc;
 	if (b->rc)
 		*why = b->why;
-	backend->ops->copy(backend, QUEUE_COMPUTE, f->on_device, b->ints,
-			   bytes_of(f));
+	backend->ops->copy(backend, QUEUE_COMPUTE, f->on_device, b->ints, bytes_of(f));
 	return f->on_device;
 }
 
@@ -114,8 +109,7 @@ int feed_new(struct feed **out, const struct run *r, struct errmsg *err)
 	f->memory.b = r->backend;
 	f->pass_ints = network_ints(r->networks[0]);
 	f->next = r->step;
-	f->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens),
-			 sizeof(*f->rows));
+	f->rows = calloc((size_t)r->pass_rows * tokens_row_len(r->tokens), sizeof(*f->rows));
 	for (unsigned i = 0; i < BUFFERS; i++)
 		f->of[i].ints = backend_take_pinned(&f->memory, bytes_of(f));
 	f->on_device = backend_take(&f->memory, bytes_of(f));

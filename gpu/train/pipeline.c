@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One forward, one backward (Narayanan et al.: PipeDream, 2019; Megatron-LM, 2021):
- * a stage goes forward with as many micro-batches as there are stages behind it,
- * and from then on with one more for each that comes back.  So it keeps the
- * activations of no more micro-batches than there are stages from it to the end,
- * and the last stage goes back at once.
+ * One forward, one backward (Narayanan et al.: PipeDream, 2019; Megatron-LM, 2021): a stage goes
+ * forward with as many micro-batches as there are stages behind it, and from then on with one
+ * more for each that comes back.  So it keeps the activations of no more micro-batches than there
+ * are stages from it to the end, and the last stage goes back at once.
  *
- * A stage that sends to a neighbour and waits for something from it does both in one
- * exchange: each would otherwise wait for the other to receive.  What is sent alone
- * lies in a network that comes back before it is used again, hence after a later
- * exchange that is waited for.
+ * A stage that sends to a neighbour and waits for something from it does both in one exchange:
+ * each would otherwise wait for the other to receive.  What is sent alone lies in a network that
+ * comes back before it is used again, hence after a later exchange that is waited for.
  */
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
@@ -33,29 +31,24 @@ static void exchange(struct run *r, unsigned peer, const void *out, void *in)
 {
 	struct device_group *const g = &r->ranks.pipe_device;
 
-	device_group_exchange(g, peer, out, in,
-			      network_residual_bytes(r->networks[0]));
+	device_group_exchange(g, peer, out, in, network_residual_bytes(r->networks[0]));
 	if (in)
 		device_group_wait(g);
 }
 
-/* Exchange with the stage before: `out` is a micro-batch's gradient of what that
- * stage had sent, `in` the input of another; NULL: none. */
-static void exchange_before(struct run *r, struct network *out,
-			    struct network *in)
+/* Exchange with the stage before: `out` is a micro-batch's gradient of what that stage had sent,
+ * `in` the input of another; NULL: none. */
+static void exchange_before(struct run *r, struct network *out, struct network *in)
 {
 	const unsigned stage = r->ranks.pipe.rank;
 
 	if (stage)
-		exchange(r, stage - 1,
-			 out ? network_residual_gradient(out) : NULL,
+		exchange(r, stage - 1, out ? network_residual_gradient(out) : NULL,
 			 in ? network_input(in) : NULL);
 }
 
-/* Exchange with the stage behind: `out` has an output for it, `in` gets a
- * gradient. */
-static void exchange_behind(struct run *r, struct network *out,
-			    struct network *in)
+/* Exchange with the stage behind: `out` has an output for it, `in` gets a gradient. */
+static void exchange_behind(struct run *r, struct network *out, struct network *in)
 {
 	const unsigned stage = r->ranks.pipe.rank;
 
@@ -82,8 +75,7 @@ void pipeline_accumulate(struct run *r)
 		train_pass(r, new, false, forth);
 		exchange_behind(r, new, old);
 		train_pass_back(r, old, back);
-		exchange_before(r, old,
-				forth + 1 < n ? network_of(r, forth + 1) : NULL);
+		exchange_before(r, old, forth + 1 < n ? network_of(r, forth + 1) : NULL);
 	}
 	for (; back < n; back++) {
 		exchange_behind(r, NULL, network_of(r, back));

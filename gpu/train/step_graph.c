@@ -27,8 +27,7 @@ void step_graph_close(struct run *r)
 }
 
 /* Record on all ranks, or on none: then the first failure is returned. */
-static int record(struct run *r, void (*queue)(struct run *r),
-		  struct errmsg *why)
+static int record(struct run *r, void (*queue)(struct run *r), struct errmsg *why)
 {
 	const struct backend_ops *const o = r->backend->ops;
 	int rc = comm_agree(r->comm, o->record_begin(r->backend, why), why);
@@ -37,8 +36,7 @@ static int record(struct run *r, void (*queue)(struct run *r),
 	if (!rc)
 		queue(r);
 	if (r->backend->recording) {
-		failed = o->record_end(r->backend, &r->graph.recorded,
-				       rc ? NULL : why);
+		failed = o->record_end(r->backend, &r->graph.recorded, rc ? NULL : why);
 		rc = rc ? rc : failed;
 	}
 	/* Calls of NCCL that cannot be recorded fail the recording, not the run. */
@@ -49,14 +47,12 @@ static int record(struct run *r, void (*queue)(struct run *r),
 	return rc;
 }
 
-static int record_or_not(struct run *r, void (*queue)(struct run *r),
-			 struct errmsg *err)
+static int record_or_not(struct run *r, void (*queue)(struct run *r), struct errmsg *err)
 {
 	struct errmsg why;
 	int failed;
 	/* What has failed until now is not blamed on the graph. */
-	const int rc = comm_agree(r->comm,
-				  r->backend->ops->sync(r->backend, err), err);
+	const int rc = comm_agree(r->comm, r->backend->ops->sync(r->backend, err), err);
 
 	if (rc)
 		return rc;
@@ -73,8 +69,7 @@ static int record_or_not(struct run *r, void (*queue)(struct run *r),
 	return 0;
 }
 
-int step_graph_queue(struct run *r, void (*queue)(struct run *r),
-		     struct errmsg *err)
+int step_graph_queue(struct run *r, void (*queue)(struct run *r), struct errmsg *err)
 {
 	struct step_graph *const g = &r->graph;
 	double begun;

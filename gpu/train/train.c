@@ -59,13 +59,11 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 
 		fprintf(stderr,
 			"uctrain: %s: its args tell that the rows of query_key_value are in order %s; reading them as %s, which was given\n",
-			got->path, thirds ? "thirds" : "by_head",
-			thirds ? "by_head" : "thirds");
+			got->path, thirds ? "thirds" : "by_head", thirds ? "by_head" : "thirds");
 	}
 	if (!got->has_updates)
-		fprintf(stderr,
-			"uctrain: no optimizer step in the checkpoint; starting "
-			"with fresh optimizer state\n");
+		fprintf(stderr, "uctrain: no optimizer step in the checkpoint; starting "
+				"with fresh optimizer state\n");
 	if (got->missing)
 		fprintf(stderr,
 			"uctrain: %" PRIu64
@@ -73,30 +71,27 @@ static void log_resumed(const struct run *r, const struct load_result *got)
 			got->missing, got->first.text);
 }
 
-/* Report hyperparameters of the checkpoint that differ from the command line's:
- * the checkpoint's are used. */
+/* Report hyperparameters of the checkpoint that differ from the command line's: the checkpoint's
+ * are used. */
 static void log_optimizer(const struct run *r)
 {
 	const struct optimizer_config *now = &r->zero.optimizer;
 	const struct optimizer_config *asked = &r->config->optimizer;
 
 	if (r->comm->rank != 0 ||
-	    (now->kind == asked->kind && now->lr == asked->lr &&
-	     now->beta1 == asked->beta1 && now->beta2 == asked->beta2 &&
-	     now->eps == asked->eps && now->weight_decay == asked->weight_decay))
+	    (now->kind == asked->kind && now->lr == asked->lr && now->beta1 == asked->beta1 &&
+	     now->beta2 == asked->beta2 && now->eps == asked->eps &&
+	     now->weight_decay == asked->weight_decay))
 		return;
 	fprintf(stderr,
 		"uctrain: using the checkpoint's hyperparameters, not the "
 		"configuration's: lr %g, betas %g,%g, eps %g, weight decay "
 		"%g %s\n",
-		now->lr, now->beta1, now->beta2, now->eps,
-		optimizer_decay(now, true),
-		now->kind == OPTIMIZER_ADAMW ? "(AdamW)"
-					     : "in the gradient (Adam)");
+		now->lr, now->beta1, now->beta2, now->eps, optimizer_decay(now, true),
+		now->kind == OPTIMIZER_ADAMW ? "(AdamW)" : "in the gradient (Adam)");
 }
 
-static int read_rules(const struct config *c, struct user_rules *rules,
-		      struct errmsg *err)
+static int read_rules(const struct config *c, struct user_rules *rules, struct errmsg *err)
 {
 	int rc = c->rules ? user_rules_read(rules, c->rules, err) : 0;
 
@@ -106,21 +101,17 @@ static int read_rules(const struct config *c, struct user_rules *rules,
 }
 
 /* The path that stands for what --resume names: a directory, several, or servers. */
-static int find_source(const struct run *r, struct uckpt *u, char **path,
-		       struct errmsg *err)
+static int find_source(const struct run *r, struct uckpt *u, char **path, struct errmsg *err)
 {
 	const struct config *const c = r->config;
 	int rc = 0;
 
 	if (c->source_options)
 		rc = remote_options_set_all(u, c->source_options, err);
-	return rc ? rc
-		  : roots_unite(u, (const char *const *)&c->resume_dir, 1, false,
-				path, err);
+	return rc ? rc : roots_unite(u, (const char *const *)&c->resume_dir, 1, false, path, err);
 }
 
-static int load_source(struct run *r, struct uckpt *u, const char *dir,
-		       struct errmsg *err)
+static int load_source(struct run *r, struct uckpt *u, const char *dir, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct user_rules rules = { 0 };
@@ -168,9 +159,8 @@ static int resume(struct run *r, struct errmsg *err)
 }
 
 /*
- * Worker threads of this rank: 0, which leaves the choice to OMP_NUM_THREADS,
- * or its share of the processors.  A rank that mpirun bound to some processors
- * uses all of those.
+ * Worker threads of this rank: 0, which leaves the choice to OMP_NUM_THREADS, or its share of the
+ * processors.  A rank that mpirun bound to some processors uses all of those.
  */
 static unsigned threads_of_rank(const struct comm *comm)
 {
@@ -196,8 +186,7 @@ static int open_backend(struct run *r, struct errmsg *err)
 		devcomm_fix_order();
 	if (c->device == DEVICE_CUDA)
 		return backend_cuda_new(&r->backend, c->dtype, &cuda, err);
-	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm),
-			       err);
+	return backend_cpu_new(&r->backend, c->dtype, threads_of_rank(r->comm), err);
 }
 
 static int open_networks(struct run *r, struct errmsg *err)
@@ -205,10 +194,8 @@ static int open_networks(struct run *r, struct errmsg *err)
 	const struct config *c = r->config;
 	const unsigned n = pipeline_depth(&r->ranks.pipe, r->passes);
 	const struct network_ranks ranks = {
-		.tensor = r->ranks.tensor.size > 1 ? &r->ranks.tensor_device
-						   : NULL,
-		.sequence = r->ranks.sequence.size > 1 ? &r->ranks.sequence_device
-						       : NULL,
+		.tensor = r->ranks.tensor.size > 1 ? &r->ranks.tensor_device : NULL,
+		.sequence = r->ranks.sequence.size > 1 ? &r->ranks.sequence_device : NULL,
 		.cut_residual = r->ranks.tensor.size > 1 && c->cut_residual,
 	};
 	int rc = 0;
@@ -217,9 +204,8 @@ static int open_networks(struct run *r, struct errmsg *err)
 	if (!r->networks)
 		return errmsg_nomem(err, NULL);
 	while (!rc && r->nnetworks < n)
-		rc = network_new(&r->networks[r->nnetworks++], &r->model,
-				 r->backend, &ranks, r->pass_rows,
-				 c->seq_length, c->recompute, err);
+		rc = network_new(&r->networks[r->nnetworks++], &r->model, r->backend, &ranks,
+				 r->pass_rows, c->seq_length, c->recompute, err);
 	return rc;
 }
 
@@ -250,8 +236,8 @@ static int open_parts(struct run *r, struct errmsg *err)
 	};
 	const struct comm *const tensor = &r->ranks.tensor;
 	const struct comm *const pipe = &r->ranks.pipe;
-	const struct gpt2_split split = { tensor->rank, tensor->size,
-					  pipe->rank, pipe->size, c->partition };
+	const struct gpt2_split split = { tensor->rank, tensor->size, pipe->rank, pipe->size,
+					  c->partition };
 	int rc = gpt2_init_part(&r->model, &c->model, &split, err);
 
 	if (!rc)
@@ -268,11 +254,9 @@ static int open_parts(struct run *r, struct errmsg *err)
 		return rc;
 	r->memory.b = r->backend;
 	r->losses = backend_take(&r->memory, r->passes * sizeof(*r->losses));
-	r->losses_read = backend_take_pinned(
-		&r->memory, r->passes * sizeof(*r->losses_read));
+	r->losses_read = backend_take_pinned(&r->memory, r->passes * sizeof(*r->losses_read));
 	r->now = backend_take(&r->memory, r->passes * sizeof(*r->now));
-	r->now_set = backend_take_pinned(&r->memory,
-					 r->passes * sizeof(*r->now_set));
+	r->now_set = backend_take_pinned(&r->memory, r->passes * sizeof(*r->now_set));
 	if (r->memory.lacking)
 		return errmsg_nomem(err, NULL);
 	loss_scaler_init(&r->scaler, &c->scaler);
@@ -284,8 +268,7 @@ static int train_open_state(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	const struct zero_options o = { .stage = c->zero_stage,
-					.reduce_at_boundary =
-						c->reduce_at_boundary,
+					.reduce_at_boundary = c->reduce_at_boundary,
 					.comm_dtype = c->comm_dtype,
 					.optimizer = c->optimizer };
 	int rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend, &o, err);
@@ -298,8 +281,7 @@ static int train_open_state(struct run *r, struct errmsg *err)
 		return rc;
 	r->weights = zero_weights(&r->zero);
 	/* A device's state has to be copied to the host in any case. */
-	rc = saver_new(&r->saver, &r->zero,
-		       c->async_save || !r->backend->on_host, err);
+	rc = saver_new(&r->saver, &r->zero, c->async_save || !r->backend->on_host, err);
 	rc = comm_agree(r->comm, rc, err);
 	if (rc)
 		return rc;
@@ -329,9 +311,8 @@ static void log_library(const struct run *r)
 		fprintf(stderr, "uctrain: %s\n", r->backend->library);
 }
 
-/* Report a rank's device memory: training state, which shrinks with the stage
- * and the number of ranks, and activations, which depend on the micro-batch
- * only. */
+/* Report a rank's device memory: training state, which shrinks with the stage and the number of
+ * ranks, and activations, which depend on the micro-batch only. */
 static void log_memory(const struct run *r)
 {
 	if (r->comm->rank == 0)
@@ -339,10 +320,9 @@ static void log_memory(const struct run *r)
 			"uctrain: %.1f M parameters on %u ranks, ZeRO stage "
 			"%u: each keeps %.1f MiB of training state and %.1f "
 			"MiB of activations\n",
-			(double)r->model.whole_numel / 1e6, r->comm->size,
-			r->zero.stage, (double)r->zero.memory.bytes / 1048576,
-			(double)network_memory(r->networks[0]) * r->nnetworks /
-				1048576);
+			(double)r->model.whole_numel / 1e6, r->comm->size, r->zero.stage,
+			(double)r->zero.memory.bytes / 1048576,
+			(double)network_memory(r->networks[0]) * r->nnetworks / 1048576);
 }
 
 static int open_metrics(struct run *r, struct errmsg *err)
@@ -361,18 +341,16 @@ static int open_metrics(struct run *r, struct errmsg *err)
 	return comm_agree(r->comm, rc, err);
 }
 
-/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160.  And
- * the most whose elements have numbers of 31 bits, which cuBLASLt's kernels may count on:
- * 42,000. */
+/* Rows of 50,000 tokens in 16 bits that products need to be worth their start: 160.  And the most
+ * whose elements have numbers of 31 bits, which cuBLASLt's kernels may count on: 42,000. */
 #define LOGITS_LEAST ((size_t)16 << 20)
 #define LOGITS_MOST ((size_t)4 << 30)
 
 /*
- * Now that all else is allocated, logits may take a quarter of what is left of a
- * device's memory: cuBLASLt's algorithms are measured with as much again, and other
- * operations need memory, too.  All ranks have the least of any, since some exchange
- * numbers of a chunk's rows.  Where bits must not depend on the machine, the backend's
- * constant stays.
+ * Now that all else is allocated, logits may take a quarter of what is left of a device's memory:
+ * cuBLASLt's algorithms are measured with as much again, and other operations need memory, too.
+ * All ranks have the least of any, since some exchange numbers of a chunk's rows.  Where bits
+ * must not depend on the machine, the backend's constant stays.
  */
 static void share_rest(struct run *r)
 {
@@ -389,14 +367,13 @@ static void share_rest(struct run *r)
 							: (size_t)-most;
 }
 
-/* The checkpoint directory may be a read-only mount that the run resumes
- * from.  All ranks save, or none. */
+/* The checkpoint directory may be a read-only mount that the run resumes from.  All ranks save,
+ * or none. */
 static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 {
 	const char *const dir = r->config->checkpoint_dir;
 	struct statvfs st;
-	const bool read_only =
-		dir && statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY;
+	const bool read_only = dir && statvfs(dir, &st) == 0 && st.f_flag & ST_RDONLY;
 	double n = read_only;
 
 	comm_sum_double(r->comm, &n, 1);
@@ -404,19 +381,13 @@ static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 	if (n == 0)
 		return 0;
 	if (n < r->comm->size)
-		return comm_agree(
-			r->comm,
-			read_only
-				? errmsg_set(
-					  err, -EROFS,
-					  "%s: read-only, but not on all ranks",
-					  dir)
-				: 0,
-			err);
+		return comm_agree(r->comm,
+				  read_only ? errmsg_set(err, -EROFS,
+							 "%s: read-only, but not on all ranks", dir)
+					    : 0,
+				  err);
 	if (r->comm->rank == 0)
-		fprintf(stderr,
-			"uctrain: %s: read-only; no checkpoints will be saved\n",
-			dir);
+		fprintf(stderr, "uctrain: %s: read-only; no checkpoints will be saved\n", dir);
 	return 0;
 }
 
@@ -424,8 +395,8 @@ static int check_checkpoint_dir(struct run *r, struct errmsg *err)
 static int lock_checkpoint_dir(struct run *r, struct errmsg *err)
 {
 	const struct config *c = r->config;
-	const bool resumes_there = c->resume_dir && c->checkpoint_dir &&
-				   strcmp(c->resume_dir, c->checkpoint_dir) == 0;
+	const bool resumes_there =
+		c->resume_dir && c->checkpoint_dir && strcmp(c->resume_dir, c->checkpoint_dir) == 0;
 	int rc = 0;
 
 	if (r->saves && r->comm->rank == 0)
@@ -477,8 +448,7 @@ static int run(const struct config *c, struct comm *comm, struct errmsg *err)
 	struct run r = {
 		.config = c,
 		.comm = comm,
-		.passes = c->accumulation *
-			  (c->rank_invariant ? c->micro_batch : 1),
+		.passes = c->accumulation * (c->rank_invariant ? c->micro_batch : 1),
 		.pass_rows = c->rank_invariant ? 1 : c->micro_batch,
 		.lock = { .fd = -1 },
 	};

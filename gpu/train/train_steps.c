@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The training loop: rows form micro-batches, micro-batches one gradient, the
- * gradient an update.  All ranks take the same decisions: what one rank alone
- * finds out (a signal, a failed read) is agreed upon before anybody acts on it.
+ * The training loop: rows form micro-batches, micro-batches one gradient, the gradient an
+ * update.  All ranks take the same decisions: what one rank alone finds out (a signal, a failed
+ * read) is agreed upon before anybody acts on it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -61,24 +61,22 @@ void train_phase_end(struct run *r, enum phase p, double begun)
 	r->backend->ops->range_end(r->backend);
 }
 
-/* A seed for every pass of every data-parallel rank and step: splitmix64's
- * finaliser over their concatenation.  If passes have one row, it depends on the
- * row alone, not on the rank that computes it. */
+/* A seed for every pass of every data-parallel rank and step: splitmix64's finaliser over their
+ * concatenation.  If passes have one row, it depends on the row alone, not on the rank that
+ * computes it. */
 static uint64_t dropout_seed(const struct run *r, unsigned pass)
 {
 	const struct comm *const data = &r->ranks.data;
 
-	return splitmix64((r->step << 32) + (uint64_t)pass * data->size +
-				  data->rank,
+	return splitmix64((r->step << 32) + (uint64_t)pass * data->size + data->rank,
 			  r->config->seed);
 }
 
 /*
- * The factor by which a gradient is divided before accumulation.  Every pass
- * counts for its share, as if the rank's rows were one large batch; the
- * reduction averages over ranks.  The number of passes depends on the number of
- * ranks, so that a rank-invariant gradient is scaled after accumulation
- * instead.
+ * The factor by which a gradient is divided before accumulation.  Every pass counts for its
+ * share, as if the rank's rows were one large batch; the reduction averages over ranks.  The
+ * number of passes depends on the number of ranks, so that a rank-invariant gradient is scaled
+ * after accumulation instead.
  */
 static unsigned divisor_before(const struct run *r)
 {
@@ -113,20 +111,18 @@ void train_pass_back(struct run *r, struct network *n, unsigned pass)
 	network_backward(n, &r->weights, &r->now[pass]);
 }
 
-/* Average the loss over the data-parallel ranks and `n` passes on each; sequence-
- * parallel ranks have summands of it, those of a tensor-parallel group the same, of a
- * pipeline the last one.  A row that some rank could not read is reported here, the
- * first point where ranks agree. */
-static int mean_loss(struct run *r, const struct losses *l, double n,
-		     double *loss, struct errmsg *err)
+/* Average the loss over the data-parallel ranks and `n` passes on each; sequence- parallel ranks
+ * have summands of it, those of a tensor-parallel group the same, of a pipeline the last one.  A
+ * row that some rank could not read is reported here, the first point where ranks agree. */
+static int mean_loss(struct run *r, const struct losses *l, double n, double *loss,
+		     struct errmsg *err)
 {
 	double all[2] = { l->sum, l->unread != 0 };
 
 	comm_sum_double(&r->ranks.replicas, all, 2);
 	comm_max_double(&r->ranks.tensor, all, 2);
 	comm_max_double(&r->ranks.pipe, &all[1], 1);
-	comm_broadcast(&r->ranks.pipe, all, sizeof(*all),
-		       r->ranks.pipe.size - 1);
+	comm_broadcast(&r->ranks.pipe, all, sizeof(*all), r->ranks.pipe.size - 1);
 	if (all[1] > 0) {
 		*err = l->why;
 		return comm_agree(r->comm, l->unread, err);
@@ -135,10 +131,9 @@ static int mean_loss(struct run *r, const struct losses *l, double n,
 	return 0;
 }
 
-/* Queue what a batch begins with.  Rows that could not be read are replaced: other
- * ranks need this one to go on, and the result is discarded. */
-static void begin_batch(struct run *r, bool valid, uint64_t batch,
-			struct losses *l)
+/* Queue what a batch begins with.  Rows that could not be read are replaced: other ranks need
+ * this one to go on, and the result is discarded. */
+static void begin_batch(struct run *r, bool valid, uint64_t batch, struct losses *l)
 {
 	const double begun = train_phase_begin(r, PHASE_DATA);
 	int unread;
@@ -155,21 +150,19 @@ static void set_passes(struct run *r)
 	const float scale = (float)(r->scaler.scale / divisor_before(r));
 
 	for (unsigned i = 0; i < r->passes; i++)
-		r->now_set[i] = network_pass_of(r->networks[0], scale,
-						dropout_seed(r, i));
+		r->now_set[i] = network_pass_of(r->networks[0], scale, dropout_seed(r, i));
 }
 
 static void begin_losses(struct run *r)
 {
-	r->backend->ops->zero(r->backend, r->losses,
-			      r->passes * sizeof(*r->losses));
+	r->backend->ops->zero(r->backend, r->losses, r->passes * sizeof(*r->losses));
 }
 
 /* Queue the copy of a batch's losses. */
 static void end_losses(struct run *r)
 {
-	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->losses_read,
-			      r->losses, r->passes * sizeof(*r->losses));
+	r->backend->ops->copy(r->backend, QUEUE_COMPUTE, r->losses_read, r->losses,
+			      r->passes * sizeof(*r->losses));
 }
 
 /* Add the losses of a batch after a sync. */
@@ -180,8 +173,7 @@ static void add_losses(const struct run *r, struct losses *l)
 	for (unsigned i = 0; i < r->passes; i++) {
 		const double one = r->losses_read[i] / n;
 
-		/* The sum of floats in double is exact, hence the same in any
-		 * order. */
+		/* The sum of floats in double is exact, hence the same in any order. */
 		l->sum += r->config->rank_invariant ? (float)one : one;
 	}
 }
@@ -227,8 +219,8 @@ static void read_ahead(struct run *r)
 }
 
 /* Queue the step, after what differs from others. */
-static int start_step(struct run *r, const struct zero_update *u,
-		      struct losses *l, struct errmsg *err)
+static int start_step(struct run *r, const struct zero_update *u, struct losses *l,
+		      struct errmsg *err)
 {
 	const double begun = train_phase_begin(r, PHASE_PASSES);
 	int rc;
@@ -243,8 +235,7 @@ static int start_step(struct run *r, const struct zero_update *u,
 	return rc;
 }
 
-static int validate_batch(struct run *r, uint64_t batch, struct losses *l,
-			  struct errmsg *err)
+static int validate_batch(struct run *r, uint64_t batch, struct losses *l, struct errmsg *err)
 {
 	int rc;
 
@@ -290,8 +281,8 @@ static void report_saved(struct run *r)
 	r->reported = saved;
 }
 
-/* Finish the save that is under way, also after a failed step.  Return the
- * first error; a second one is printed. */
+/* Finish the save that is under way, also after a failed step.  Return the first error; a second
+ * one is printed. */
 static int end_save(struct run *r, int rc, struct errmsg *err)
 {
 	struct errmsg late;
@@ -305,22 +296,19 @@ static int end_save(struct run *r, int rc, struct errmsg *err)
 	return rc ? rc : end;
 }
 
-/* The step of the last whole checkpoint, for the message of a run that
- * fails. */
+/* The step of the last whole checkpoint, for the message of a run that fails. */
 static uint64_t last_saved(struct run *r)
 {
 	end_save(r, -EDOM, NULL);
 	return saver_saved(r->saver) ? saver_saved(r->saver) : r->resumed;
 }
 
-/* Make one update.  Fills in `m` except for what is measured around the
- * update. */
+/* Make one update.  Fills in `m` except for what is measured around the update. */
 static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 {
 	const struct config *c = r->config;
 	struct zero_update u = {
-		.lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr,
-				     r->zero.step + 1),
+		.lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr, r->zero.step + 1),
 		.clip = c->gradient_clipping,
 		.grad_scale = r->scaler.scale * divisor_after(r),
 	};
@@ -344,17 +332,15 @@ static int train_step(struct run *r, struct metrics_step *m, struct errmsg *err)
 	r->step++;
 	m->step = r->step;
 	if (!isfinite(m->loss))
-		return errmsg_set(
-			err, -EDOM,
-			"the loss of step %" PRIu64
-			" is %f: stopped; nothing was saved after step %" PRIu64,
-			r->step, m->loss, last_saved(r));
+		return errmsg_set(err, -EDOM,
+				  "the loss of step %" PRIu64
+				  " is %f: stopped; nothing was saved after step %" PRIu64,
+				  r->step, m->loss, last_saved(r));
 	if (u.overflow && !r->config->scaler.dynamic)
-		return errmsg_set(
-			err, -EDOM,
-			"the gradient of step %" PRIu64
-			" is not finite: stopped; nothing was saved after step %" PRIu64,
-			r->step, last_saved(r));
+		return errmsg_set(err, -EDOM,
+				  "the gradient of step %" PRIu64
+				  " is not finite: stopped; nothing was saved after step %" PRIu64,
+				  r->step, last_saved(r));
 	r->skipped += u.overflow;
 	m->lr = u.lr;
 	m->grad_norm = u.grad_norm;
@@ -384,8 +370,7 @@ static int prepare_to_save(struct run *r, struct errmsg *err)
 	const uint64_t interval = r->config->checkpoint_interval;
 	const struct save_options o = save_options(r);
 
-	if (!r->saves || !interval ||
-	    (r->step / interval + 1) * interval >= r->config->steps)
+	if (!r->saves || !interval || (r->step / interval + 1) * interval >= r->config->steps)
 		return 0;
 	return saver_prepare(r->saver, &o, err);
 }
@@ -410,11 +395,9 @@ static bool due(uint64_t step, uint64_t interval)
 static void measure(struct run *r, struct metrics_step *m)
 {
 	const struct config *c = r->config;
-	const double peak = c->peak_tflops > 0 ? c->peak_tflops
-					       : r->backend->peak_flops / 1e12;
+	const double peak = c->peak_tflops > 0 ? c->peak_tflops : r->backend->peak_flops / 1e12;
 
-	m->tflops = m->tokens_per_second *
-		    gpt2_flops_per_token(&r->model, c->seq_length) /
+	m->tflops = m->tokens_per_second * gpt2_flops_per_token(&r->model, c->seq_length) /
 		    r->comm->size / 1e12;
 	m->mfu = peak > 0 ? m->tflops / peak : -1;
 	m->data_seconds = r->spent[PHASE_DATA] + r->spent[PHASE_AHEAD];
@@ -425,8 +408,8 @@ static void measure(struct run *r, struct metrics_step *m)
 }
 
 /* Log the step. *stop is set if any rank was asked to stop. */
-static int train_steps_report(struct run *r, struct metrics_step *m,
-			      double begun, bool *stop, struct errmsg *err)
+static int train_steps_report(struct run *r, struct metrics_step *m, double begun, bool *stop,
+			      struct errmsg *err)
 {
 	const struct config *c = r->config;
 	double most[] = {
@@ -437,14 +420,12 @@ static int train_steps_report(struct run *r, struct metrics_step *m,
 	};
 
 	comm_max_double(r->comm, most, COUNT(most));
-	m->tokens_per_second =
-		(double)c->batch * c->seq_length / (clock_seconds() - begun);
+	m->tokens_per_second = (double)c->batch * c->seq_length / (clock_seconds() - begun);
 	m->memory = most[0];
 	m->device_memory = most[2] > 0 ? most[2] : -1;
 	measure(r, m);
 	*stop = most[1] > 0;
-	return comm_agree(
-		r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);
+	return comm_agree(r->comm, r->metrics ? metrics_add(r->metrics, m, err) : 0, err);
 }
 
 int train_steps(struct run *r, struct errmsg *err)
@@ -465,8 +446,7 @@ int train_steps(struct run *r, struct errmsg *err)
 		if (!rc)
 			rc = train_steps_report(r, &m, begun, &stop, err);
 		if (!rc && r->saves &&
-		    (stop || r->step == c->steps ||
-		     due(r->step, c->checkpoint_interval)))
+		    (stop || r->step == c->steps || due(r->step, c->checkpoint_interval)))
 			rc = train_steps_save(r, err);
 		report_saved(r);
 	}

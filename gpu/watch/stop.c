@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that compute must not be interrupted: oneDNN's GEMMs run with the
- * stack pointer in heap memory, and a signal handler's frame there overwrites
- * what lies below.  The signals are therefore blocked and polled with
- * sigtimedwait.  Threads that MPI started earlier may still receive them: the
- * handler only sets a flag.
+ * Threads that compute must not be interrupted: oneDNN's GEMMs run with the stack pointer in heap
+ * memory, and a signal handler's frame there overwrites what lies below.  The signals are
+ * therefore blocked and polled with sigtimedwait.  Threads that MPI started earlier may still
+ * receive them: the handler only sets a flag.
  */
 #include "gpu/watch/stop.h"
 
@@ -33,8 +32,7 @@ static sigset_t requests(void)
 
 void stop_on_signals(void)
 {
-	const struct sigaction sa = { .sa_handler = note,
-				      .sa_flags = SA_RESTART };
+	const struct sigaction sa = { .sa_handler = note, .sa_flags = SA_RESTART };
 	const sigset_t set = requests();
 
 	pthread_sigmask(SIG_BLOCK, &set, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread that watches cannot call MPI, which the training thread is in: it ends
- * the process by _exit.
+ * The thread that watches cannot call MPI, which the training thread is in: it ends the process
+ * by _exit.
  */
 #include "gpu/watch/watch.h"
 
@@ -22,13 +22,13 @@
 #define STOPPED 2.0 /* seconds without a tick */
 #define TICKS_PER_CHECK 4
 
-/* Seconds between the deadlines of consecutive ranks, and the most of all: a launcher on
- * a busy machine takes half a second to end the others. */
+/* Seconds between the deadlines of consecutive ranks, and the most of all: a launcher on a busy
+ * machine takes half a second to end the others. */
 #define STAGGER 1.0
 #define STAGGER_MAX 10.0
 
-/* A launcher that ends the ranks because one has reported sends SIGTERM, and SIGKILL
- * within this many seconds. */
+/* A launcher that ends the ranks because one has reported sends SIGTERM, and SIGKILL within this
+ * many seconds. */
 #define LAUNCHER_SECONDS 3.0
 
 static struct {
@@ -51,11 +51,10 @@ static _Thread_local bool is_watched;
 static void give_up(const char *why)
 {
 	if (watch.step)
-		fprintf(stderr, "uctrain: rank %u: step %" PRIu64 ": %s\n",
-			watch.rank, watch.step, why);
+		fprintf(stderr, "uctrain: rank %u: step %" PRIu64 ": %s\n", watch.rank, watch.step,
+			why);
 	else
-		fprintf(stderr, "uctrain: rank %u: before the first step: %s\n",
-			watch.rank, why);
+		fprintf(stderr, "uctrain: rank %u: before the first step: %s\n", watch.rank, why);
 	_exit(EXIT_FAILURE);
 }
 
@@ -75,9 +74,7 @@ static bool is_late(void)
 	if (stop_requested() && watch.stopping < LAUNCHER_SECONDS)
 		return false;
 	return watch.seconds && watch.what &&
-	       watch.waited >
-		       watch.seconds +
-			       (later < STAGGER_MAX ? later : STAGGER_MAX);
+	       watch.waited > watch.seconds + (later < STAGGER_MAX ? later : STAGGER_MAX);
 }
 
 static void report_late(void)
@@ -118,8 +115,7 @@ static void *watch_run(void *unused)
 		wait_tick();
 		now = clock_seconds();
 		/* After a pause of the process itself the wait starts again. */
-		watch.waited =
-			now - last < STOPPED ? watch.waited + now - last : 0;
+		watch.waited = now - last < STOPPED ? watch.waited + now - last : 0;
 		if (stop_requested())
 			watch.stopping += now - last;
 		if (++ticks % TICKS_PER_CHECK == 0)

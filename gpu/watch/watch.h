@@ -7,27 +7,27 @@
 struct errmsg;
 
 /*
- * Ends the process when it has waited too long for other ranks.  A rank that is
- * gone or stuck leaves the others in collectives that have no time limit; a launcher
- * ends all ranks when one ends without having said goodbye.
+ * Ends the process when it has waited too long for other ranks.  A rank that is gone or stuck
+ * leaves the others in collectives that have no time limit; a launcher ends all ranks when one
+ * ends without having said goodbye.
  *
- * The thread that calls watch_start says when it waits; a thread of its own watches
- * the time, and asks probes.  Other threads' waits do not count.
+ * The thread that calls watch_start says when it waits; a thread of its own watches the time, and
+ * asks probes.  Other threads' waits do not count.
  */
 
-/* Watch this thread, whose messages have the rank's number, and end the process when a
- * wait takes more than `seconds`, if these are not 0, or a probe's check fails.  Of
- * several ranks that wait for the same, the lowest is the first to report: the others
- * wait longer by a second per rank, up to ten seconds, and say nothing while the
- * launcher ends them (SIGTERM).  A negative errno if there is no thread. */
+/* Watch this thread, whose messages have the rank's number, and end the process when a wait takes
+ * more than `seconds`, if these are not 0, or a probe's check fails.  Of several ranks that wait
+ * for the same, the lowest is the first to report: the others wait longer by a second per rank,
+ * up to ten seconds, and say nothing while the launcher ends them (SIGTERM).  A negative errno if
+ * there is no thread. */
 int watch_start(unsigned rank, unsigned seconds, struct errmsg *err);
 void watch_stop(void);
 
 /* The step that is under way, for messages. */
 void watch_step(uint64_t step);
 
-/* The calling thread waits for other ranks from now on until watch_end, in the
- * operation `what`: a constant.  Calls may be nested: the outermost counts. */
+/* The calling thread waits for other ranks from now on until watch_end, in the operation `what`:
+ * a constant.  Calls may be nested: the outermost counts. */
 void watch_begin(const char *what);
 void watch_end(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loss scaling exactly as DeepSpeed does it (runtime/fp16/loss_scaler.py), so
- * that a run that moves between the two keeps the same scales. */
+/* Loss scaling exactly as DeepSpeed does it (runtime/fp16/loss_scaler.py), so that a run that
+ * moves between the two keeps the same scales. */
 #include "gpu/zero/loss_scaler.h"
 
 #include <assert.h>
@@ -25,10 +25,8 @@ void loss_scaler_init(struct loss_scaler *s, const struct loss_scaler_config *c)
 static int shrink(struct loss_scaler *s, struct errmsg *err)
 {
 	if (s->scale == s->minimum)
-		return errmsg_set(
-			err, -ERANGE,
-			"gradients overflow at the smallest loss scale, %g",
-			s->scale);
+		return errmsg_set(err, -ERANGE, "gradients overflow at the smallest loss scale, %g",
+				  s->scale);
 	s->scale /= FACTOR;
 	if (s->scale < s->minimum)
 		s->scale = s->minimum;

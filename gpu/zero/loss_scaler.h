@@ -10,9 +10,9 @@
 struct errmsg;
 
 /*
- * The factor on the loss that keeps 16-bit gradients from underflowing.  A
- * static scale leaves the other fields 0.  They are those of DeepSpeed's
- * DynamicLossScaler, which checkpoints contain as a pickle.
+ * The factor on the loss that keeps 16-bit gradients from underflowing.  A static scale leaves
+ * the other fields 0.  They are those of DeepSpeed's DynamicLossScaler, which checkpoints contain
+ * as a pickle.
  */
 struct loss_scaler {
 	double scale;
@@ -27,8 +27,8 @@ struct loss_scaler {
 
 void loss_scaler_init(struct loss_scaler *s, const struct loss_scaler_config *c);
 
-/* Update the scale after an iteration. -ERANGE if the scale would have to
- * shrink below its minimum. */
+/* Update the scale after an iteration. -ERANGE if the scale would have to shrink below its
+ * minimum. */
 int loss_scaler_update(struct loss_scaler *s, bool overflow, struct errmsg *err);
 
 #endif

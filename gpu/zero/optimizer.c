@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hyperparameters of Adam.  torch.optim.Adam and AdamW, DeepSpeed's FusedAdam
- * and its CPUAdam compute the same from them, but for rounding:
+ * Hyperparameters of Adam.  torch.optim.Adam and AdamW, DeepSpeed's FusedAdam and its CPUAdam
+ * compute the same from them, but for rounding:
  *
  *     torch      m / bc1 * lr / (sqrt(v) / sqrt(bc2) + eps), after p *= 1 - lr * wd
  *     FusedAdam  lr * (m / bc1 / (sqrt(v / bc2) + eps) + wd * p)
  *     CPUAdam    lr / bc1 * m / (sqrt(v) * (1 / sqrt(bc2)) + eps), p -= lr * wd * p before
  *
- * with bc1 = 1 - beta1^t and bc2 = 1 - beta2^t.  We round as torch does:
- * scalars are double, and become float when they meet an element.  Without
- * decoupled decay all three add wd * p to the gradient.
+ * with bc1 = 1 - beta1^t and bc2 = 1 - beta2^t.  We round as torch does: scalars are double, and
+ * become float when they meet an element.  Without decoupled decay all three add wd * p to the
+ * gradient.
  */
 #include "gpu/zero/optimizer.h"
 
@@ -44,8 +44,8 @@ struct backend_adam optimizer_adam(const struct optimizer_config *o, bool matrix
 	};
 }
 
-struct backend_rate optimizer_rate(const struct optimizer_config *o,
-				   bool matrix, uint64_t step, double lr)
+struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix, uint64_t step,
+				   double lr)
 {
 	const double t = (double)step, decay = optimizer_decay(o, matrix);
 

@@ -12,11 +12,10 @@
 double optimizer_decay(const struct optimizer_config *o, bool matrix);
 
 /* The constants of Adam, for the same. */
-struct backend_adam optimizer_adam(const struct optimizer_config *o,
-				   bool matrix);
+struct backend_adam optimizer_adam(const struct optimizer_config *o, bool matrix);
 
 /* Those of one update; `step` counts from 1. */
-struct backend_rate optimizer_rate(const struct optimizer_config *o,
-				   bool matrix, uint64_t step, double lr);
+struct backend_rate optimizer_rate(const struct optimizer_config *o, bool matrix, uint64_t step,
+				   double lr);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * A rank's training state and its update.
  *
- * Up to stage 2 the parameters lie end to end in the partition's order, so that
- * a rank's part is one range of the full buffer.  State that the stage
- * partitions has only that part; other state has the full buffer.  Stage 0 has
- * one part, which every rank holds.
+ * Up to stage 2 the parameters lie end to end in the partition's order, so that a rank's part is
+ * one range of the full buffer.  State that the stage partitions has only that part; other state
+ * has the full buffer.  Stage 0 has one part, which every rank holds.
  */
 #include <assert.h>
 #include <errno.h>
@@ -27,13 +26,11 @@ int zero_check_memory(const struct zero *z, struct errmsg *err)
 	const uint64_t lacking = z->memory.lacking;
 
 	return lacking ? errmsg_set(err, -ENOMEM,
-				    "%s: out of memory: %" PRIu64
-				    " bytes are in use and %" PRIu64
+				    "%s: out of memory: %" PRIu64 " bytes are in use and %" PRIu64
 				    " more are needed; try a higher "
 				    "--zero_stage on more ranks, --recompute "
 				    "or a smaller micro-batch",
-				    z->backend->name, z->memory.bytes - lacking,
-				    lacking)
+				    z->backend->name, z->memory.bytes - lacking, lacking)
 		       : 0;
 }
 
@@ -46,13 +43,12 @@ static int zero_partition(struct zero *z, struct errmsg *err)
 	if (numel) {
 		for (size_t i = 0; i < m->nparams; i++)
 			numel[i] = m->params[i].numel;
-		rc = partition_init(&z->partition, z->stage == 3, numel, NULL,
-				    m->nparams, z->stage ? z->comm->size : 1);
+		rc = partition_init(&z->partition, z->stage == 3, numel, NULL, m->nparams,
+				    z->stage ? z->comm->size : 1);
 	}
 	free(numel);
 	if (rc)
-		return errmsg_set(err, rc,
-				  "the model cannot be partitioned for %u ranks",
+		return errmsg_set(err, rc, "the model cannot be partitioned for %u ranks",
 				  z->comm->size);
 	z->part = z->stage ? z->comm->rank : 0;
 	z->local = z->partition.size;
@@ -86,8 +82,7 @@ static void alloc_device(struct zero *z)
 	z->exp_avg = backend_take(all, z->local * sizeof(float));
 	z->exp_avg_sq = backend_take(all, z->local * sizeof(float));
 	m->weights = backend_take(all, m->nweights * z->backend->act_size);
-	m->gradient = backend_take(
-		all, (z->whole_gradients ? whole : z->local) * sizeof(float));
+	m->gradient = backend_take(all, (z->whole_gradients ? whole : z->local) * sizeof(float));
 	m->norm = backend_take(all, sizeof(*m->norm));
 	m->factor = backend_take(all, sizeof(*m->factor));
 	m->step = backend_take(all, sizeof(*m->step));
@@ -123,9 +118,8 @@ static void alloc_narrow(struct zero *z, enum dtype dtype)
 	m->narrow = backend_take(&z->memory, m->nnarrow * dtype_size(dtype));
 }
 
-int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
-	      struct backend *b, const struct zero_options *o,
-	      struct errmsg *err)
+int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks, struct backend *b,
+	      const struct zero_options *o, struct errmsg *err)
 {
 	int rc;
 
@@ -139,8 +133,7 @@ int zero_init(struct zero *z, const struct gpt2 *model, struct topology *ranks,
 			    .memory = { .b = b },
 			    .stage = o->stage,
 			    .whole_gradients =
-				    o->stage < 2 ||
-				    (o->stage == 2 && o->reduce_at_boundary),
+				    o->stage < 2 || (o->stage == 2 && o->reduce_at_boundary),
 			    .optimizer = o->optimizer,
 			    .impl = calloc(1, sizeof(*z->impl)) };
 	rc = z->impl ? 0 : errmsg_nomem(err, NULL);
@@ -197,11 +190,9 @@ int zero_init_weights(struct zero *z, uint64_t seed, struct errmsg *err)
 		for (uint64_t at = 0; at < f.numel; at += m->window) {
 			const size_t n = pieces_within(f.numel, at, m->window);
 
-			init_weights(z->model, i, seed, f.first + at, n,
-				     m->host);
-			z->backend->ops->to_device(
-				z->backend, z->master + f.start + at, m->host,
-				n * sizeof(*m->host));
+			init_weights(z->model, i, seed, f.first + at, n, m->host);
+			z->backend->ops->to_device(z->backend, z->master + f.start + at, m->host,
+						   n * sizeof(*m->host));
 		}
 	}
 	return zero_publish(z, err);
@@ -223,14 +214,13 @@ void zero_collect(const struct zero *z, const float *state, size_t i, float *out
 	if (!z->stage)
 		return;
 	for (unsigned r = 0; r < z->comm->size; r++)
-		bytes[r] = partition_fragment(&z->partition, i, r).numel *
-			   sizeof(*out);
+		bytes[r] = partition_fragment(&z->partition, i, r).numel * sizeof(*out);
 	comm_all_gather(z->comm, out + own.first, bytes, out);
 }
 
-/* Wait for the device and report its first error.  A rank whose device failed
- * aborts the job: other devices would wait in collectives that it can no longer
- * join.  Lack of memory does not prevent it from joining. */
+/* Wait for the device and report its first error.  A rank whose device failed aborts the job:
+ * other devices would wait in collectives that it can no longer join.  Lack of memory does not
+ * prevent it from joining. */
 static int check_device(struct zero *z, struct errmsg *err)
 {
 	int rc = z->backend->ops->sync(z->backend, err);
@@ -260,8 +250,7 @@ static void share_weights(struct zero *z, const void *own)
 	const size_t bytes = z->local * z->backend->act_size;
 
 	if (z->stage == 1 || z->stage == 2) {
-		device_group_all_gather(g, own, device_group_equal(g, bytes),
-					z->impl->weights);
+		device_group_all_gather(g, own, device_group_equal(g, bytes), z->impl->weights);
 		device_group_wait(g);
 	}
 }
@@ -289,12 +278,11 @@ bool zero_shares_embedding(const struct zero *z)
 {
 	const struct gpt2_part *part = &z->model->part;
 
-	return part->stages > 1 &&
-	       (part->stage == 0 || part->stage + 1 == part->stages);
+	return part->stages > 1 && (part->stage == 0 || part->stage + 1 == part->stages);
 }
 
-/* The ends of a pipeline both use the embedding, whose gradient is the sum of
- * theirs: with it both make the same update. */
+/* The ends of a pipeline both use the embedding, whose gradient is the sum of theirs: with it
+ * both make the same update. */
 static void sum_ends(struct zero *z)
 {
 	struct zero_impl *m = z->impl;
@@ -308,8 +296,7 @@ static void sum_ends(struct zero *z)
 		comm_sum_double(&z->ranks->ends, m->exact, n);
 		return;
 	}
-	device_group_sum(ends, m->gradient + z->partition.start[GPT2_WTE], n,
-			 DTYPE_F32);
+	device_group_sum(ends, m->gradient + z->partition.start[GPT2_WTE], n, DTYPE_F32);
 	device_group_wait(ends);
 }
 
@@ -318,13 +305,11 @@ static void sum_rest(struct zero *z)
 {
 	for (unsigned i = 0; i < z->model->nunits; i++)
 		if (z->model->units[i].numel &&
-		    (!z->impl->last_pass ||
-		     (i == GPT2_UNIT_EMBED && zero_shares_embedding(z))))
+		    (!z->impl->last_pass || (i == GPT2_UNIT_EMBED && zero_shares_embedding(z))))
 			zero_sum_unit(z, i);
 }
 
-/* Finish the reduction over ranks.  Returns this rank's part of the
- * gradient. */
+/* Finish the reduction over ranks.  Returns this rank's part of the gradient. */
 static float *zero_reduce_units(struct zero *z)
 {
 	float *const own = zero_own_gradient(z);
@@ -340,8 +325,8 @@ static float *zero_reduce_units(struct zero *z)
 	return own;
 }
 
-/* Add up the squares of this rank's part.  A parameter that several ranks have is
- * counted by the first of them. */
+/* Add up the squares of this rank's part.  A parameter that several ranks have is counted by the
+ * first of them. */
 static void sum_squares(struct zero *z, const float *gradient)
 {
 	struct backend *b = z->backend;
@@ -363,8 +348,7 @@ static void sum_squares(struct zero *z, const float *gradient)
 /* Queue the sum of squares of the whole gradient, which stays on the device. */
 static void global_norm(struct zero *z, const float *gradient)
 {
-	struct device_group *const groups[] = { z->impl->group,
-						&z->ranks->tensor_device,
+	struct device_group *const groups[] = { z->impl->group, &z->ranks->tensor_device,
 						&z->ranks->pipe_device };
 
 	sum_squares(z, gradient);
@@ -387,20 +371,19 @@ void zero_begin_update(struct zero *z, const struct zero_update *u)
 	};
 }
 
-/* Update this rank's part, and its weights, `own`.  Whether the gradient is finite,
- * and the step counts, the device knows. */
+/* Update this rank's part, and its weights, `own`.  Whether the gradient is finite, and the step
+ * counts, the device knows. */
 static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 {
 	const struct backend_rate *const rate = z->impl->step->rate;
 	const float *const factor = z->impl->factor;
 	const struct backend_adam adam[] = { optimizer_adam(&z->optimizer, true),
-					     optimizer_adam(&z->optimizer,
-							    false) };
+					     optimizer_adam(&z->optimizer, false) };
 	struct backend *b = z->backend;
 
 	if (z->optimizer.decay != DECAY_MATRICES) {
-		b->ops->adam(b, adam, rate, factor, own, z->master, z->exp_avg,
-			     z->exp_avg_sq, gradient, z->local);
+		b->ops->adam(b, adam, rate, factor, own, z->master, z->exp_avg, z->exp_avg_sq,
+			     gradient, z->local);
 		return;
 	}
 	for (size_t i = 0; i < z->model->nparams; i++) {
@@ -408,11 +391,9 @@ static void update_part(struct zero *z, uint8_t *own, const float *gradient)
 		const unsigned k = z->model->params[i].ndim > 1 ? 0 : 1;
 
 		if (f.numel)
-			b->ops->adam(b, &adam[k], &rate[k], factor,
-				     own + f.start * b->act_size,
+			b->ops->adam(b, &adam[k], &rate[k], factor, own + f.start * b->act_size,
 				     z->master + f.start, z->exp_avg + f.start,
-				     z->exp_avg_sq + f.start,
-				     gradient + f.start, f.numel);
+				     z->exp_avg_sq + f.start, gradient + f.start, f.numel);
 	}
 }
 
@@ -441,8 +422,7 @@ int zero_end_update(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	const int rc = end_sharing(z, err);
 
-	u->grad_norm = (double)clip_norm(*z->impl->norm_read,
-					 z->impl->step_set->scale);
+	u->grad_norm = (double)clip_norm(*z->impl->norm_read, z->impl->step_set->scale);
 	u->overflow = !isfinite(u->grad_norm);
 	if (!rc && !u->overflow)
 		z->step++;

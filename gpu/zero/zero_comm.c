@@ -8,8 +8,8 @@
 #include "gpu/comm/pieces.h"
 #include "gpu/zero/zero_impl.h"
 
-/* A graph with collectives of several communicators of NCCL is not tried: NVIDIA warns
- * of deadlocks between graphs of different ones. */
+/* A graph with collectives of several communicators of NCCL is not tried: NVIDIA warns of
+ * deadlocks between graphs of different ones. */
 bool zero_is_recorded(const struct zero *z, const char **why)
 {
 	const struct topology *const ranks = z->ranks;
@@ -18,8 +18,7 @@ bool zero_is_recorded(const struct zero *z, const char **why)
 	*why = NULL;
 	if (z->impl->exact)
 		*why = "sums over ranks are made by hosts";
-	else if (ranks->tensor.size > 1 || ranks->sequence.size > 1 ||
-		 ranks->pipe.size > 1)
+	else if (ranks->tensor.size > 1 || ranks->sequence.size > 1 || ranks->pipe.size > 1)
 		*why = "ranks share a model or its rows";
 	else if (device && !devcomm_is_recorded(device))
 		*why = "NCCL is older than 2.9.6";
@@ -30,8 +29,7 @@ void zero_set_pieces(struct zero *z, size_t param, size_t size)
 {
 	assert(z->stage == 3 && param < z->model->nparams);
 	for (unsigned r = 0; r < z->comm->size; r++)
-		z->impl->pieces[r] =
-			partition_fragment(&z->partition, param, r).numel * size;
+		z->impl->pieces[r] = partition_fragment(&z->partition, param, r).numel * size;
 }
 
 /* Stages 1 and 2: intersect a range of the flat group with each rank's part. */
@@ -62,8 +60,7 @@ static size_t ranges(const struct zero *z, const struct gpt2_unit *u)
 }
 
 /* Set impl->pieces to those of range i. */
-static struct range set_range(struct zero *z, const struct gpt2_unit *u,
-			      size_t i)
+static struct range set_range(struct zero *z, const struct gpt2_unit *u, size_t i)
 {
 	const struct zero_impl *const m = z->impl;
 	struct range r = { .sum = zero_own_gradient(z) };
@@ -108,8 +105,7 @@ static void widen(struct zero *z, uint64_t at, float *dst, uint64_t n, bool add)
 {
 	struct backend *b = z->backend;
 
-	b->ops->cast(b, QUEUE_COMM, dst, narrow_at(z, at), z->impl->comm_dtype,
-		     n, add);
+	b->ops->cast(b, QUEUE_COMM, dst, narrow_at(z, at), z->impl->comm_dtype, n, add);
 }
 
 static void accumulate(struct zero *z, float *dst, const float *src)
@@ -121,8 +117,7 @@ static void accumulate(struct zero *z, float *dst, const float *src)
 }
 
 /* Start the reduction of all ranges of a unit as one. */
-static void reduce_ranges(struct zero *z, const struct gpt2_unit *u,
-			  float *from, bool in_place)
+static void reduce_ranges(struct zero *z, const struct gpt2_unit *u, float *from, bool in_place)
 {
 	struct zero_impl *const m = z->impl;
 
@@ -132,20 +127,18 @@ static void reduce_ranges(struct zero *z, const struct gpt2_unit *u,
 		const struct range r = set_range(z, u, i);
 
 		if (m->narrow)
-			device_group_reduce_scatter(
-				m->group, narrow_at(z, r.start), m->pieces,
-				m->comm_dtype, narrow_at(z, r.own));
+			device_group_reduce_scatter(m->group, narrow_at(z, r.start), m->pieces,
+						    m->comm_dtype, narrow_at(z, r.own));
 		else
-			device_group_reduce_scatter(
-				m->group, from + r.start, m->pieces, DTYPE_F32,
-				in_place ? from + r.own : r.sum);
+			device_group_reduce_scatter(m->group, from + r.start, m->pieces, DTYPE_F32,
+						    in_place ? from + r.own : r.sum);
 	}
 	if (z->stage == 3)
 		device_group_end(m->group);
 }
 
-/* Between devices the sum so far is added to this rank's gradient before the reduction,
- * which then leaves nothing to do.  In 16 bits that would round the sum. */
+/* Between devices the sum so far is added to this rank's gradient before the reduction, which
+ * then leaves nothing to do.  In 16 bits that would round the sum. */
 void zero_reduce_unit(struct zero *z, unsigned unit, float *from, bool add)
 {
 	const struct gpt2_unit *const u = &z->model->units[unit];

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums that do not depend on the order of summation.  A double has 29 more
- * binary digits than the floats added to it: as long as the gradients of an
- * element differ by no more than that in magnitude, their sum is exact in any
- * order, and is rounded once.  Every rank keeps the sums of all elements, on
- * the host, in the model's order.
+ * Sums that do not depend on the order of summation.  A double has 29 more binary digits than the
+ * floats added to it: as long as the gradients of an element differ by no more than that in
+ * magnitude, their sum is exact in any order, and is rounded once.  Every rank keeps the sums of
+ * all elements, on the host, in the model's order.
  */
 #include <assert.h>
 #include <errno.h>
@@ -45,16 +44,14 @@ void zero_exact_add(struct zero *z, unsigned unit, const float *gradient)
 	for (uint64_t at = 0; at < numel; at += m->window) {
 		const size_t n = pieces_within(numel, at, m->window);
 
-		z->backend->ops->to_host(z->backend, m->host, gradient + at,
-					 n * sizeof(*m->host));
+		z->backend->ops->to_host(z->backend, m->host, gradient + at, n * sizeof(*m->host));
 		for (size_t i = 0; i < n; i++)
 			to[at + i] += (double)m->host[i];
 	}
 }
 
 /* Round the sums of one parameter and copy them to the device. */
-static void round_sums(struct zero *z, const double *sums, uint64_t numel,
-		       float *dst)
+static void round_sums(struct zero *z, const double *sums, uint64_t numel, float *dst)
 {
 	struct zero_impl *m = z->impl;
 
@@ -63,8 +60,7 @@ static void round_sums(struct zero *z, const double *sums, uint64_t numel,
 
 		for (size_t i = 0; i < n; i++)
 			m->host[i] = (float)sums[at + i];
-		z->backend->ops->to_device(z->backend, dst + at, m->host,
-					   n * sizeof(*m->host));
+		z->backend->ops->to_device(z->backend, dst + at, m->host, n * sizeof(*m->host));
 	}
 }
 

@@ -12,8 +12,8 @@
 
 /* Shared by the files of zero. */
 
-/* The buffers of a unit in use.  NULL if it is not in use, or is part of a
- * buffer for all units. */
+/* The buffers of a unit in use.  NULL if it is not in use, or is part of a buffer for all
+ * units. */
 struct zero_unit {
 	void *weights;
 	bool prefetched; /* prefetched; not acquired yet */
@@ -22,8 +22,8 @@ struct zero_unit {
 	bool begun; /* this step's gradient: it is accumulated to */
 };
 
-/* Buffers for units, each of one size, that are taken and given back in the order of
- * the computation: what uses a buffer next is queued after what used it last. */
+/* Buffers for units, each of one size, that are taken and given back in the order of the
+ * computation: what uses a buffer next is queued after what used it last. */
 struct unit_buffers {
 	unsigned n;
 	struct unit_buffer {
@@ -50,13 +50,13 @@ struct zero_impl {
 	size_t *pieces; /* elements or bytes per rank */
 	float *host;    /* what is on its way to or from the device: a window */
 	size_t window;  /* elements */
-	/* A unit's gradient on its way between ranks in a 16-bit type.  NULL if that
-	 * is float32. */
+	/* A unit's gradient on its way between ranks in a 16-bit type.  NULL if that is
+	 * float32. */
 	void *narrow;
 	uint64_t nnarrow;
 	enum dtype comm_dtype;
-	/* On the device: the sum of the gradient's squares, and what the update
-	 * multiplies it with. */
+	/* On the device: the sum of the gradient's squares, and what the update multiplies it
+	 * with. */
 	double *norm;
 	float *factor;
 	double *norm_read; /* a copy of the norm, complete after a sync */
@@ -71,38 +71,35 @@ struct zero_impl {
 	unsigned reducing_unit;
 	unsigned last;  /* the unit acquired last */
 	bool last_pass; /* of the step: complete gradients are final */
-	/* Exact gradient sums of the whole model, on the host; NULL if sums are
-	 * floats. */
+	/* Exact gradient sums of the whole model, on the host; NULL if sums are floats. */
 	double *exact;
 };
 
 /* -ENOMEM with a message if some of zero.memory could not be allocated. */
 int zero_check_memory(const struct zero *z, struct errmsg *err);
 
-/* Allocate buffers of elements of `size` bytes for the units that are in use at
- * once. */
+/* Allocate buffers of elements of `size` bytes for the units that are in use at once. */
 void unit_buffers_init(struct zero *z, struct unit_buffers *all, size_t size);
 
 /* Take a buffer for a unit, with undefined content; there is one. */
-void *unit_buffers_take(const struct zero *z, struct unit_buffers *all,
-			unsigned unit);
+void *unit_buffers_take(const struct zero *z, struct unit_buffers *all, unsigned unit);
 void unit_buffers_give(struct unit_buffers *all, const void *p);
 
 /* Stage 3: impl->pieces = what ranks have of a parameter, in elements of `size`. */
 void zero_set_pieces(struct zero *z, size_t param, size_t size);
 
 /*
- * Sum a unit's gradient over ranks.  This rank's part is stored at its place in
- * impl->gradient, or added to what is there; `from` is undefined afterwards.  The sum may
- * still be under way on return: device_group_wait.
+ * Sum a unit's gradient over ranks.  This rank's part is stored at its place in impl->gradient,
+ * or added to what is there; `from` is undefined afterwards.  The sum may still be under way on
+ * return: device_group_wait.
  */
 void zero_reduce_unit(struct zero *z, unsigned unit, float *from, bool add);
 
 /* The same of a unit of a full gradient buffer, in place. */
 void zero_sum_unit(struct zero *z, unsigned unit);
 
-/* Is the embedding also used by another stage of the pipeline?  Then its gradient is
- * reduced after the sum with that one's. */
+/* Is the embedding also used by another stage of the pipeline?  Then its gradient is reduced
+ * after the sum with that one's. */
 bool zero_shares_embedding(const struct zero *z);
 
 /* Give back the gradient whose reduction is under way. */
@@ -114,8 +111,7 @@ void zero_discard_prefetch(struct zero *z);
 /* With impl->exact: add a unit's gradient to the sums. */
 void zero_exact_add(struct zero *z, unsigned unit, const float *gradient);
 
-/* With impl->exact: sum over ranks, store this rank's part in `own`, and zero
- * the sums. */
+/* With impl->exact: sum over ranks, store this rank's part in `own`, and zero the sums. */
 void zero_exact_sum(struct zero *z, float *own);
 
 /* This rank's part of the gradient. */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network's access to weights and gradients.  Up to stage 2 all weights,
- * and up to stage 1 all gradients, have permanent buffers of which a unit is a
- * range.  Otherwise a unit has buffers of its own while it is in use.
+ * The network's access to weights and gradients.  Up to stage 2 all weights, and up to stage 1
+ * all gradients, have permanent buffers of which a unit is a range.  Otherwise a unit has buffers
+ * of its own while it is in use.
  */
 #include <assert.h>
 
 #include "gpu/zero/zero_impl.h"
 
-static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
-			uint8_t *weights)
+static void gather_unit(struct zero *z, const struct gpt2_unit *unit, uint8_t *weights)
 {
 	const size_t size = z->backend->act_size;
 	const uint8_t *own = z->impl->weights;
@@ -17,10 +16,9 @@ static void gather_unit(struct zero *z, const struct gpt2_unit *unit,
 	device_group_begin(z->impl->group);
 	for (size_t i = unit->first; i < unit->first + unit->n; i++) {
 		zero_set_pieces(z, i, size);
-		device_group_all_gather(
-			z->impl->group, own + z->partition.start[i] * size,
-			z->impl->pieces,
-			weights + z->model->params[i].start * size);
+		device_group_all_gather(z->impl->group, own + z->partition.start[i] * size,
+					z->impl->pieces,
+					weights + z->model->params[i].start * size);
 	}
 	device_group_end(z->impl->group);
 }
@@ -34,9 +32,8 @@ static void start_gather(struct zero *z, unsigned unit)
 	gather_unit(z, &z->model->units[unit], u->weights);
 }
 
-/* The network acquires blocks in order, forwards or backwards: gather the next
- * one while the device computes with this one.  Embeddings are too large to
- * gather on a guess. */
+/* The network acquires blocks in order, forwards or backwards: gather the next one while the
+ * device computes with this one.  Embeddings are too large to gather on a guess. */
 static void prefetch_unit(struct zero *z, unsigned unit)
 {
 	struct zero_impl *m = z->impl;
@@ -44,9 +41,8 @@ static void prefetch_unit(struct zero *z, unsigned unit)
 	const unsigned next = unit + (unsigned)step;
 
 	m->last = unit;
-	if (!m->group->direct || (step != 1 && step != -1) ||
-	    next < GPT2_UNIT_BLOCK(0) || next >= gpt2_unit_last(z->model) ||
-	    m->units[next].weights)
+	if (!m->group->direct || (step != 1 && step != -1) || next < GPT2_UNIT_BLOCK(0) ||
+	    next >= gpt2_unit_last(z->model) || m->units[next].weights)
 		return;
 	start_gather(z, next);
 	m->units[next].prefetched = true;
@@ -62,8 +58,7 @@ void zero_discard_prefetch(struct zero *z)
 			continue;
 		device_group_wait(z->impl->group);
 		unit_buffers_give(&z->impl->unit_weights, u->weights);
-		*u = (struct zero_unit){ .gradient = u->gradient,
-					 .begun = u->begun };
+		*u = (struct zero_unit){ .gradient = u->gradient, .begun = u->begun };
 	}
 }
 
@@ -79,8 +74,7 @@ static const void *acquire(void *ctx, unsigned unit)
 	if (u->users++)
 		return u->weights;
 	if (u->prefetched) {
-		z->backend->ops->queue_wait(z->backend, QUEUE_COMPUTE,
-					    z->impl->arrived);
+		z->backend->ops->queue_wait(z->backend, QUEUE_COMPUTE, z->impl->arrived);
 	} else {
 		start_gather(z, unit);
 		device_group_wait(z->impl->group);
@@ -102,8 +96,7 @@ static void release(void *ctx, unsigned unit)
 	u->weights = NULL;
 }
 
-/* Is a unit's gradient reduced or summed elsewhere as soon as it is
- * complete? */
+/* Is a unit's gradient reduced or summed elsewhere as soon as it is complete? */
 static bool unit_gradients(const struct zero *z)
 {
 	return !z->whole_gradients || z->impl->exact;
@@ -139,16 +132,15 @@ void zero_release_grad(struct zero *z)
 	m->reducing = NULL;
 }
 
-/* A unit's gradient is complete.  Between devices its reduction overlaps the
- * computation of the next unit's gradient. */
+/* A unit's gradient is complete.  Between devices its reduction overlaps the computation of the
+ * next unit's gradient. */
 static void complete(void *ctx, unsigned unit)
 {
 	struct zero *z = ctx;
 	struct zero_unit *u = &z->impl->units[unit];
 
 	if (!unit_gradients(z)) {
-		if (z->impl->last_pass &&
-		    !(unit == GPT2_UNIT_EMBED && zero_shares_embedding(z)))
+		if (z->impl->last_pass && !(unit == GPT2_UNIT_EMBED && zero_shares_embedding(z)))
 			zero_sum_unit(z, unit);
 		return;
 	}
