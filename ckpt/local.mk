@@ -78,7 +78,7 @@ include %D%/zero/local.mk
 include %D%/dcp/local.mk
 include %D%/foreign/local.mk
 include %D%/weights/local.mk
-include %D%/reshard/local.mk
+include %D%/recut/local.mk
 include %D%/plan/local.mk
 include %D%/tree/local.mk
 include %D%/api/local.mk

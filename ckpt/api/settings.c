@@ -307,7 +307,7 @@ void settings_free(struct uckpt *u)
 int settings_validate(struct settings *s, struct errmsg *err)
 {
 	struct tree_options *t = &s->tree;
-	const bool zero = t->plan.type.kind == PLAN_RESHARD;
+	const bool zero = t->plan.type.kind == PLAN_RECUT;
 	const unsigned stage = t->plan.type.stage;
 
 	if (zero && t->nrecut != 1)

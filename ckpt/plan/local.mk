@@ -7,4 +7,4 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/dcpview_layout.h %D%/dcpview_layout.c %D%/dcpview_metadata.h %D%/dcpview_metadata.c %D%/dcpview_state.h \
 	%D%/dcpview_state.c %D%/plan_dcp.c \
 	%D%/plan_universal_warn.c %D%/plan_optimizer.c %D%/plan_weights.c \
-	%D%/plan_reshard.c %D%/plan_identity.c
+	%D%/plan_recut.c %D%/plan_identity.c

@@ -111,7 +111,7 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 	const char *text, *first = NULL;
 	char more[32] = "";
 
-	if (!p->c->rules || p->options.type.kind == PLAN_RESHARD)
+	if (!p->c->rules || p->options.type.kind == PLAN_RECUT)
 		return 0;
 	for (; (text = merge_rules_next_unused(p->c->rules, &pos)); n++)
 		first = first ?: text;

@@ -180,7 +180,7 @@ uint64_t plan_parent(const struct plan *p, uint64_t dir);
 int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
 	      struct errmsg *err);
 
-/* As plan_stat of the root of the PLAN_RESHARD that plan_open_derived would make of a
+/* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a
  * universal plan, without making it.  Of what it refuses, some is refused. */
 int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 		    struct plan_stat *out, struct errmsg *err);

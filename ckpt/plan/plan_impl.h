@@ -66,7 +66,7 @@ struct plan_group {
 
 enum { PLAN_GROUP_ROOT, PLAN_GROUP_FIRST };
 
-extern const struct plan_view plan_universal, plan_hf, plan_fp32, plan_dcp, plan_reshard;
+extern const struct plan_view plan_universal, plan_hf, plan_fp32, plan_dcp, plan_recut;
 
 /* The part that all kinds share. */
 struct plan {

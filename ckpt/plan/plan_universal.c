@@ -32,7 +32,7 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 
 struct plan_universal {
 	struct plan plan;

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/reshard/reshard.h"
+#include "ckpt/recut/recut.h"
 
 const struct plan_view *const plan_views[PLAN_KINDS] = {
 	[PLAN_UNIVERSAL] = &plan_universal, [PLAN_HF] = &plan_hf,
 	[PLAN_FP32] = &plan_fp32,           [PLAN_DCP] = &plan_dcp,
-	[PLAN_RESHARD] = &plan_reshard,
+	[PLAN_RECUT] = &plan_recut,
 };
 
 void view_type_list(unsigned takes, const char *prefix, char out[VIEW_LIST_MAX])
@@ -56,13 +56,13 @@ void view_type_suffix(const struct view_type *t, char suffix[VIEW_SUFFIX_MAX])
 
 bool view_type_parse_ranks(const char *text, struct view_type *out)
 {
-	struct view_type t = { .kind = PLAN_RESHARD };
+	struct view_type t = { .kind = PLAN_RECUT };
 	size_t n = 0;
 
 	/* Each view has a single name, hence no leading zeros. */
 	for (; text[n] >= '0' && text[n] <= '9' && n < 5; n++)
 		t.ranks = 10 * t.ranks + (unsigned)(text[n] - '0');
-	if (n == 0 || text[0] == '0' || t.ranks > RESHARD_RANKS_MAX)
+	if (n == 0 || text[0] == '0' || t.ranks > RECUT_RANKS_MAX)
 		return false;
 	if (strncmp(text + n, "_z", 2) == 0 && text[n + 2] >= '1' && text[n + 2] <= '3') {
 		t.stage = (unsigned)(text[n + 2] - '0');

@@ -22,7 +22,7 @@ enum plan_kind {
 	PLAN_DCP,
 	/* The ZeRO files, in the root, that another number of ranks would have
 	 * saved. */
-	PLAN_RESHARD,
+	PLAN_RECUT,
 	PLAN_KINDS
 };
 
@@ -61,7 +61,7 @@ extern const struct plan_view *const plan_views[PLAN_KINDS];
 struct view_type {
 	enum plan_kind kind;
 	/* TAKES_RANKS: number of data-parallel ranks, and ZeRO stage (0: that
-	 * of the checkpoint).  See reshard.h. */
+	 * of the checkpoint).  See recut.h. */
 	unsigned ranks;
 	unsigned stage;
 };

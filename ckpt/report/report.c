@@ -25,7 +25,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/plan/plan.h"
-#include "ckpt/reshard/reshard.h"
+#include "ckpt/recut/recut.h"
 #include "ckpt/table/checkpoint.h"
 
 #define LABEL_LEN 16
@@ -174,9 +174,9 @@ static unsigned new_ranks(const struct report *r)
 {
 	const unsigned ranks = r->c->dp;
 
-	return ranks > RESHARD_RANKS_MAX        ? RESHARD_RANKS_MAX
-	       : ranks <= RESHARD_RANKS_MAX / 2 ? 2 * ranks
-						: ranks;
+	return ranks > RECUT_RANKS_MAX        ? RECUT_RANKS_MAX
+	       : ranks <= RECUT_RANKS_MAX / 2 ? 2 * ranks
+					      : ranks;
 }
 
 int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,

@@ -11,7 +11,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/io/io.h"
-#include "ckpt/reshard/reshard.h"
+#include "ckpt/recut/recut.h"
 #include "ckpt/tree/tree_impl.h"
 
 static const struct pattern {
@@ -75,7 +75,7 @@ static long count_ranks(struct uckpt *u, const char *dir,
 	char *path;
 	int rc;
 
-	while (n < RESHARD_RANKS_MAX && (path = rank_path(u, dir, p, n, &rc))) {
+	while (n < RECUT_RANKS_MAX && (path = rank_path(u, dir, p, n, &rc))) {
 		free(path);
 		n++;
 	}

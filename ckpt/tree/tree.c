@@ -206,7 +206,7 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 		     struct tree_attr *out, struct errmsg *err)
 {
 	struct plan_stat st;
-	const int rc = node == PLAN_ROOT && x->type.kind == PLAN_RESHARD
+	const int rc = node == PLAN_ROOT && x->type.kind == PLAN_RECUT
 			       ? stat_recut(x, &st, err)
 			       : stat_in_plan(x, node, &st, err);
 

@@ -44,7 +44,7 @@ struct tree_options {
 	/* In a shared mount, symbolic links may lead out of the source. */
 	bool follow_links;
 	struct plan_options plan; /* plan.kind: the view of a single tag */
-	/* Types of PLAN_RESHARD that directories list for each tag. */
+	/* Types of PLAN_RECUT that directories list for each tag. */
 	struct view_type recut[TREE_RECUT_MAX];
 	size_t nrecut;
 	bool replace; /* show the tags themselves as the first of these */

@@ -135,7 +135,7 @@ static int check_kind(const struct tree_options *o, bool tag, bool view, struct 
 
 	if (kind != PLAN_UNIVERSAL && !tag && !(view && plan_views[kind]->of_weights))
 		return errmsg_set(err, -EINVAL, "%s: option view: not a tag directory", o->source);
-	if (o->nrecut && tag && o->plan.type.kind != PLAN_RESHARD)
+	if (o->nrecut && tag && o->plan.type.kind != PLAN_RECUT)
 		return errmsg_set(err, -EINVAL, "%s: option ranks: a tag directory also needs"
 				  " view=zero",
 				  o->source);

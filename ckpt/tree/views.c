@@ -142,7 +142,7 @@ static uint64_t hash_view(const char *path, const struct view_type *type)
 static bool has_room(const struct views *v, const struct view_type *type)
 {
 	return v->n < VIEWS_MAX &&
-	       (type->kind != PLAN_RESHARD || v->recut < VIEWS_RECUT_MAX);
+	       (type->kind != PLAN_RECUT || v->recut < VIEWS_RECUT_MAX);
 }
 
 /* NULL if there is none. */
@@ -183,7 +183,7 @@ static int append_view(struct views *v, struct tag *tag,
 	x->next = tag->views;
 	tag->views = x;
 	v->v[v->n++] = x;
-	v->recut += type->kind == PLAN_RESHARD;
+	v->recut += type->kind == PLAN_RECUT;
 	*out = x;
 	return 0;
 }
@@ -242,8 +242,7 @@ static struct plan *take_excess(struct views *v)
 	for (size_t i = 0; i < v->n; i++) {
 		struct view *const x = v->v[i];
 
-		if (!x->plan || x->users || x->tag->retired ||
-		    x->type.kind != PLAN_RESHARD)
+		if (!x->plan || x->users || x->tag->retired || x->type.kind != PLAN_RECUT)
 			continue;
 		n++;
 		if (!oldest || x->last_use < oldest->last_use)
@@ -437,9 +436,8 @@ bool view_is_listed(struct view *x)
 	struct errmsg why;
 	const enum view_state state = view_state(x, &why);
 
-	return x->type.kind == PLAN_RESHARD
-		       ? state == VIEW_PLANNED
-		       : state != VIEW_RETIRED && state != VIEW_REFUSED;
+	return x->type.kind == PLAN_RECUT ? state == VIEW_PLANNED
+					  : state != VIEW_RETIRED && state != VIEW_REFUSED;
 }
 
 /* Was the former generation of a tag retired so lately that the kernel may still lead to it by
@@ -550,7 +548,7 @@ static void make_plan(struct view *x)
 	if (rc && x->why)
 		*x->why = why;
 	pthread_mutex_unlock(&x->views->u->lock);
-	if (!rc && x->type.kind == PLAN_RESHARD)
+	if (!rc && x->type.kind == PLAN_RECUT)
 		evict_plans(x->views);
 }
 

@@ -22,7 +22,7 @@ struct tag;
 struct views;
 
 /* Numbers of views (tree_impl.h has the bits).  Re-cut views are looked up before they are
- * listed, 4 * RESHARD_RANKS_MAX of each tag: all of 120 tags leave the others' numbers. */
+ * listed, 4 * RECUT_RANKS_MAX of each tag: all of 120 tags leave the others' numbers. */
 #define VIEWS_MAX ((1u << 21) - 1)
 #define VIEWS_RECUT_MAX (120u * 4 * 4096)
 

@@ -409,16 +409,6 @@ static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 	return rc;
 }
 
-int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
-		  const struct shard **out, struct errmsg *err)
-{
-	const int rc = zckpt_load_shards(r, mp, 0, 1, 1, err);
-
-	if (!rc)
-		*out = zckpt_shard(r, mp, 0);
-	return rc;
-}
-
 static int zero_states(struct checkpoint *c, const struct param *p,
 		       const struct param_states **out, struct errmsg *err)
 {

@@ -57,11 +57,6 @@ int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
 int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
 		  bool alike, struct errmsg *err);
 
-/* The profile of a model-parallel rank: its first shard, which says which
- * states exist and of which types. */
-int zckpt_profile(struct zero_checkpoint *r, unsigned mp,
-		  const struct shard **out, struct errmsg *err);
-
 /* The number of a rank's shard, and its map, NULL while it is not loaded. */
 unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
 			    unsigned rank);

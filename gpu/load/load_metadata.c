@@ -20,7 +20,7 @@
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 #include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/draft.h"
 #include "gpu/config/config.h"

@@ -29,6 +29,6 @@ EXTRA_DIST += %D%/RESULTS.md %D%/cast.sh %D%/cold.sh %D%/convert.sh %D%/copy.sh 
 	%D%/gpustep.py %D%/large.sh %D%/lib.sh %D%/listing.sh \
 	%D%/machine.sh %D%/mount.sh %D%/pack.sh %D%/packsizes.sh %D%/ranks.sh \
 	%D%/pieces.c %D%/python.py %D%/python.sh %D%/readers.c %D%/readfile.c %D%/reading.sh \
-	%D%/reshard.sh %D%/resume.py %D%/resume.sh %D%/run %D%/scratch.sh %D%/scale.sh %D%/settle.c %D%/stream.sh \
+	%D%/recut.sh %D%/resume.py %D%/resume.sh %D%/run %D%/scratch.sh %D%/scale.sh %D%/settle.c %D%/stream.sh \
 	%D%/train.sh %D%/trainstep.py \
 	%D%/tree_load.py %D%/tree_load.sh %D%/usage.c %D%/views.sh

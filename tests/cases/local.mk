@@ -51,7 +51,7 @@ scripts += \
 	%D%/mount/pack.sh \
 	%D%/mount/torch.sh \
 	%D%/mount/weights.sh \
-	%D%/mount/reshard.sh \
+	%D%/mount/recut.sh \
 	%D%/mount/hfdir.sh \
 	%D%/mount/tools.sh \
 	%D%/mount/errors.sh \
@@ -79,7 +79,7 @@ scripts += \
 	%D%/ucckpt/hf_config.sh \
 	%D%/ucckpt/info.sh \
 	%D%/ucckpt/check.sh \
-	%D%/ucckpt/reshard.sh \
+	%D%/ucckpt/recut.sh \
 	%D%/ucckpt/convert_fail.sh \
 	%D%/ucckpt/convert_resume.sh \
 	%D%/ucckpt/rules.sh \

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import dcp_read
 import resume
-import reshard_curves as curves
+import recut_curves as curves
 
 LIMIT = {"fp32": 1e-6, "bf16": 3e-2}
 STYLES = {"fsdp2": (1, 2, 3, 4), "flat": (1, 2, 3, 4), "titan": (2,),

@@ -9,13 +9,13 @@
 #     resume_parallel   tensor and pipeline parallelism
 #     resume_optimizers the optimizer; a mount only, the converter fails
 #     cross_stage       the stage; there is nothing of the converter's to compare
-#     reshard           ranks and stage, from TAG_dpN, without load_universal
-#     reshard_good      the same of tests/good, compared with what was trained
+#     recut           ranks and stage, from TAG_dpN, without load_universal
+#     recut_good      the same of tests/good, compared with what was trained
 #
 # and only if named, since they need transformers and accelerate:
 #
-#     reshard_curves    TAG_dpN of tests/good/curves, by losses
-#     reshard_hf        Hugging Face's Trainer and Accelerate resume from TAG_dpN
+#     recut_curves    TAG_dpN of tests/good/curves, by losses
+#     recut_hf        Hugging Face's Trainer and Accelerate resume from TAG_dpN
 #
 #     UCFS_PYTHON=/venv/bin/python resume.sh [SCRIPT [CASE...]]
 #
@@ -41,8 +41,8 @@ if [ $# -gt 0 ]; then
 	exit
 fi
 failed=0
-for script in resume resume_parallel resume_optimizers cross_stage reshard \
-	reshard_good; do
+for script in resume resume_parallel resume_optimizers cross_stage recut \
+	recut_good; do
 	run "$script" || failed=1
 done
 exit $failed

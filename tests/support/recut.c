@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Re-cut checkpoints, written to a disk without threads or sync. */
-#include "tests/support/recut.h"
 #include "tests/support/context.h"
+#include "tests/support/recut.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -16,7 +16,7 @@ int recut_open(const char *tag, unsigned ranks, unsigned stage,
 	       struct plan **out, struct errmsg *err)
 {
 	const struct plan_options options = {
-		.type = { PLAN_RESHARD, ranks, stage },
+		.type = { PLAN_RECUT, ranks, stage },
 	};
 	int rc = plan_open(test_context(), tag, &options, out, err);
 

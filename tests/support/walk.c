@@ -147,9 +147,9 @@ int walk_views(struct plan *universal, struct errmsg *err)
 		{ .kind = PLAN_HF },
 		{ .kind = PLAN_FP32 },
 		{ .kind = PLAN_DCP },
-		{ .kind = PLAN_RESHARD, .ranks = 3 },
-		{ .kind = PLAN_RESHARD, .ranks = 4, .stage = 1 },
-		{ .kind = PLAN_RESHARD, .ranks = 2, .stage = 3 },
+		{ .kind = PLAN_RECUT, .ranks = 3 },
+		{ .kind = PLAN_RECUT, .ranks = 4, .stage = 1 },
+		{ .kind = PLAN_RECUT, .ranks = 2, .stage = 3 },
 	};
 
 	for (size_t i = 0; i < COUNT(types); i++) {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "ckpt/pickle/pickle.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 #include "ckpt/vfile/draft.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
@@ -87,17 +87,17 @@ static int read_files(struct checkpoint *c, struct bytebuf *files, struct errmsg
 	struct draft d = { .extents = true, .err = err };
 	const struct value *root = zero_object_states(c, 0, 0, &d);
 	int rc = read_draft(c, &d, root, &files[0]);
-	struct reshard s;
+	struct recut s;
 
 	if (rc || c->ranks->refused)
 		return rc;
-	rc = reshard_init(&s, c, 1, 1, err);
+	rc = recut_init(&s, c, 1, 1, err);
 	if (!rc) {
 		d = (struct draft){ .extents = true, .err = err };
-		root = reshard_draft(&s, OBJECT_OPTIMIZER, 0, &d);
+		root = recut_draft(&s, OBJECT_OPTIMIZER, 0, &d);
 		rc = read_draft(c, &d, root, &files[1]);
 	}
-	reshard_done(&s);
+	recut_done(&s);
 	return rc;
 }
 

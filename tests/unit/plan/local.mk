@@ -19,11 +19,11 @@ unit_tests += \
 	%D%/test_dcp \
 	%D%/test_dcp_cuts \
 	%D%/test_state \
-	%D%/test_reshard \
-	%D%/test_reshard_names \
+	%D%/test_recut \
+	%D%/test_recut_names \
 	%D%/test_property
-tests_unit_plan_test_reshard_SOURCES = %D%/test_reshard.c $(recut)
-tests_unit_plan_test_reshard_names_SOURCES = %D%/test_reshard_names.c $(recut)
+tests_unit_plan_test_recut_SOURCES = %D%/test_recut.c $(recut)
+tests_unit_plan_test_recut_names_SOURCES = %D%/test_recut_names.c $(recut)
 tests_unit_plan_test_property_SOURCES = %D%/test_property.c $(recut)
 tests_unit_plan_test_bad_SOURCES = \
 	%D%/test_bad.c \

@@ -361,7 +361,7 @@ static void set_module(struct mkpt *m, struct value *root, enum mkckpt_file kind
 /* Stages 1 and 2 would have the master weights cast to a type that nothing is cast to. */
 static void modules_of_integers_are_not_filled(void **state)
 {
-	static const struct view_type type = { PLAN_RESHARD, .ranks = 2, .stage = 1 };
+	static const struct view_type type = { PLAN_RECUT, .ranks = 2, .stage = 1 };
 	static const struct plan_options options = { .crc_zero = true };
 	struct mkckpt c = good(3);
 	char *dir = mkckpt_new_dir();

@@ -30,9 +30,9 @@ static const struct view_type views[] = {
 	{ .kind = PLAN_HF },
 	{ .kind = PLAN_FP32 },
 	{ .kind = PLAN_DCP },
-	{ .kind = PLAN_RESHARD, .ranks = 3 },
-	{ .kind = PLAN_RESHARD, .ranks = 1, .stage = 1 },
-	{ .kind = PLAN_RESHARD, .ranks = 2, .stage = 3 },
+	{ .kind = PLAN_RECUT, .ranks = 3 },
+	{ .kind = PLAN_RECUT, .ranks = 1, .stage = 1 },
+	{ .kind = PLAN_RECUT, .ranks = 2, .stage = 3 },
 };
 
 static void lose(const char *path)

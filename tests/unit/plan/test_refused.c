@@ -123,7 +123,7 @@ static void assert_same(struct plan *a, struct plan *b, const char *what)
 /* For the ranks that saved them, states that nobody can cut are served as they are. */
 static void assert_copied(struct plan *p, const struct mkckpt *c, const char *dir)
 {
-	const struct view_type type = { .kind = PLAN_RESHARD, .ranks = (unsigned)c->ranks };
+	const struct view_type type = { .kind = PLAN_RECUT, .ranks = (unsigned)c->ranks };
 	struct errmsg err = { "" };
 	char path[PATH_MAX];
 	struct plan_entry e;
@@ -151,7 +151,7 @@ static void assert_copied(struct plan *p, const struct mkckpt *c, const char *di
 /* The universal tree and a re-cut one are refused by this reason.  Returns the error. */
 static int assert_refused(struct plan *p, const char *expect, const char *what)
 {
-	static const struct view_type recut = { .kind = PLAN_RESHARD, .ranks = 3 };
+	static const struct view_type recut = { .kind = PLAN_RECUT, .ranks = 3 };
 	struct errmsg err = { "" };
 	struct plan *other;
 	int rc = plan_prove(p, false, &err);
@@ -367,7 +367,7 @@ static struct mkckpt with_params(int stage, const struct mkckpt_param *v, size_t
 
 static void check_views(struct plan *p, const char *what)
 {
-	static const struct view_type recut = { .kind = PLAN_RESHARD, .ranks = 3 };
+	static const struct view_type recut = { .kind = PLAN_RECUT, .ranks = 3 };
 	static const enum plan_kind kinds[] = { PLAN_HF, PLAN_FP32, PLAN_DCP };
 	struct errmsg err = { "" };
 	struct plan *other = NULL;

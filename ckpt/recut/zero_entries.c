@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 
 static const struct value *buffer_names(const struct value *root)
 {
@@ -47,44 +47,44 @@ static const char *place_of(struct arena *a, const struct value *v)
 
 static int by_place(const void *a, const void *b)
 {
-	const struct reshard_name *x = a, *y = b;
+	const struct recut_name *x = a, *y = b;
 
 	return strcmp(x->name, y->name) ?: (x->index > y->index) - (x->index < y->index);
 }
 
 /* List the module's entries by place, those of one place in the module's order; `value` is
  * the entry's name. */
-static void list_places(struct reshard_names *s, struct arena *a, const struct value_dict *module)
+static void list_places(struct recut_names *s, struct arena *a, const struct value_dict *module)
 {
-	*s = (struct reshard_names){ .v = arena_alloc(a, (module->n + 1) * sizeof(*s->v)) };
+	*s = (struct recut_names){ .v = arena_alloc(a, (module->n + 1) * sizeof(*s->v)) };
 	for (size_t i = 0; s->v && i < module->n; i++) {
 		const char *place =
 			value_is_cstr(module->v[i].key) ? place_of(a, module->v[i].val) : NULL;
 
 		if (place)
-			s->v[s->n++] = (struct reshard_name){ .name = place,
-							      .value = module->v[i].key,
-							      .index = (uint32_t)i };
+			s->v[s->n++] = (struct recut_name){ .name = place,
+							    .value = module->v[i].key,
+							    .index = (uint32_t)i };
 	}
 	if (s->n)
 		qsort(s->v, s->n, sizeof(*s->v), by_place);
 }
 
-static bool is_listed(const struct reshard_names *listed, const struct reshard_name *p)
+static bool is_listed(const struct recut_names *listed, const struct recut_name *p)
 {
-	return reshard_names_find(listed, p->value->str.p);
+	return recut_names_find(listed, p->value->str.p);
 }
 
 /* Add the entries p[0..n) of one place: the first is what DeepSpeed calls the tensor. */
 static void add_place(struct zero_entries *out, const struct zero_entries *listed,
-		      const struct reshard_name *p, size_t n)
+		      const struct recut_name *p, size_t n)
 {
 	bool buffer = is_extra_state(p->value->str.p);
 
 	for (size_t i = 0; i < n; i++)
 		buffer |= is_listed(&listed->buffers, &p[i]);
 	for (size_t i = 0; i < n; i++) {
-		const struct reshard_name name = { .name = p[i].value->str.p, .value = p[0].value };
+		const struct recut_name name = { .name = p[i].value->str.p, .value = p[0].value };
 
 		if (is_listed(&listed->buffers, &p[i]) || is_listed(&listed->shared, &p[i]))
 			continue;
@@ -100,10 +100,10 @@ void zero_entries_init(struct zero_entries *e, struct arena *a, const struct val
 	const struct value_dict *module = value_find_pairs(root, "module");
 	const size_t more = module ? module->n : 0;
 	struct zero_entries listed;
-	struct reshard_names places;
+	struct recut_names places;
 
-	reshard_names_init(&e->buffers, a, buffer_names(root), more);
-	reshard_names_init(&e->shared, a, value_find(root, KEY_SHARED_PARAMS), more);
+	recut_names_init(&e->buffers, a, buffer_names(root), more);
+	recut_names_init(&e->shared, a, value_find(root, KEY_SHARED_PARAMS), more);
 	if (!module || !e->buffers.v || !e->shared.v)
 		return;
 	listed = *e;
@@ -114,6 +114,6 @@ void zero_entries_init(struct zero_entries *e, struct arena *a, const struct val
 			;
 		add_place(e, &listed, &places.v[i], n);
 	}
-	reshard_names_sort(&e->buffers);
-	reshard_names_sort(&e->shared);
+	recut_names_sort(&e->buffers);
+	recut_names_sort(&e->shared);
 }

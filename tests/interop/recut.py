@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resume from TAG_dpN of a mount, without load_universal.
 
-    reshard.py SCRATCH [CASE...]
+    recut.py SCRATCH [CASE...]
 
 DeepSpeed trains and saves on some ranks; the run is mounted, and loaded on other
 ranks from TAG_dpN, or with another stage from TAG_dpN_zS.  What is loaded

@@ -7,7 +7,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 
 /* Does every data-parallel rank have such an object? */
 static bool is_per_rank(enum checkpoint_object what, bool zero3)
@@ -15,37 +15,37 @@ static bool is_per_rank(enum checkpoint_object what, bool zero3)
 	return what == OBJECT_OPTIMIZER || zero3;
 }
 
-static unsigned files_per_mp(const struct reshard *s, enum checkpoint_object what)
+static unsigned files_per_mp(const struct recut *s, enum checkpoint_object what)
 {
 	return is_per_rank(what, s->stage == 3) ? s->ranks : 1;
 }
 
-size_t reshard_count(const struct reshard *s, enum checkpoint_object what)
+size_t recut_count(const struct recut *s, enum checkpoint_object what)
 {
 	return (size_t)(s->c->tp * s->c->pp) * files_per_mp(s, what);
 }
 
 /* The old rank whose object a new one is modelled on. */
-static unsigned old_rank(const struct reshard *s, enum checkpoint_object what, size_t number)
+static unsigned old_rank(const struct recut *s, enum checkpoint_object what, size_t number)
 {
 	return (unsigned)(number % files_per_mp(s, what)) %
 	       (is_per_rank(what, s->c->facts.zero3) ? s->c->dp : 1);
 }
 
-const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint_object what,
-					size_t number)
+const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
+				      size_t number)
 {
 	return checkpoint_file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
 			       old_rank(s, what, number));
 }
 
-void reshard_name(const struct reshard *s, enum checkpoint_object what, size_t number,
-		  char name[NAME_MAX + 1])
+void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
+		char name[NAME_MAX + 1])
 {
 	static const char per_rank[] = "zero_pp_rank_";
 	const unsigned rank = (unsigned)(number % files_per_mp(s, what));
 	const unsigned mp = (unsigned)(number / files_per_mp(s, what));
-	const struct tag_file *f = reshard_model_of(s, what, number);
+	const struct tag_file *f = recut_model_of(s, what, number);
 	const char *at = f ? strstr(f->name, per_rank) : NULL;
 
 	/* Names of old files may begin with a type, or lack a separator. */
@@ -85,33 +85,33 @@ struct value *zero_object_config(const struct zero_object *o)
 	return o->s->stage == o->s->old_stage ? old : value_edit(o->a, old, &zero, 1);
 }
 
-void reshard_names_sort(struct reshard_names *s)
+void recut_names_sort(struct recut_names *s)
 {
 	if (s->n)
 		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
 }
 
-void reshard_names_init(struct reshard_names *s, struct arena *a, const struct value *v, size_t more)
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more)
 {
 	const struct value_dict *d = value_pairs(v);
 	const struct value_seq *list = d ? NULL : value_items(v);
 	const size_t n = d ? d->n : list ? list->n : 0;
 
-	*s = (struct reshard_names){ .v = arena_alloc(a, (n + more + 1) * sizeof(*s->v)) };
+	*s = (struct recut_names){ .v = arena_alloc(a, (n + more + 1) * sizeof(*s->v)) };
 	for (size_t i = 0; s->v && i < n; i++) {
 		const struct value *key = d ? d->v[i].key : list->v[i];
 
 		if (value_is_cstr(key))
-			s->v[s->n++] = (struct reshard_name){
+			s->v[s->n++] = (struct recut_name){
 				.name = key->str.p,
 				.value = d ? d->v[i].val : NULL,
 				.index = (uint32_t)i,
 			};
 	}
-	reshard_names_sort(s);
+	recut_names_sort(s);
 }
 
-const struct reshard_name *reshard_names_find(const struct reshard_names *s, const char *name)
+const struct recut_name *recut_names_find(const struct recut_names *s, const char *name)
 {
 	return array_find(s->v, s->n, sizeof(*s->v), name);
 }
@@ -188,8 +188,8 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 	return root;
 }
 
-struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what, size_t number,
-			    struct draft *d)
+struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
+			  struct draft *d)
 {
 	struct checkpoint *c = s->c;
 	const unsigned files = files_per_mp(s, what);

@@ -8,7 +8,7 @@
  *   stage 3		sub-groups of each parameter group.  A new one starts when a
  *			rank's part of the current one reaches sub_group_size
  *
- * reshard_groups.c builds them.
+ * recut_groups.c builds them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 #include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/recut/recut_impl.h"
 #include "ckpt/vfile/draft.h"
 
 /* DeepSpeed's default, zero/config.py. */
@@ -35,7 +35,7 @@ static double read_sub_group_size(const struct value *root)
 
 /* Read the parameter group of each sub-group: param_groups[k]["params"] lists
  * those of group k. */
-static int read_sub_groups(struct resharder *b, const struct value *dict)
+static int read_sub_groups(struct recutter *b, const struct value *dict)
 {
 	const struct value_seq *groups =
 		value_items(value_find_path(dict, KEY_OPTIMIZER_STATE_DICT, KEY_PARAM_GROUPS, NULL));
@@ -50,9 +50,9 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 			/* In order, and each once. */
 			if (!value_get_int(ids->v[i], &g) || g != (int64_t)found ||
 			    found == b->t->ngroups)
-				return ERRMSG_FILE(b, -EBADMSG,
-					"param_groups[%zu] does not list sub-groups in order",
-						   k);
+				return ERRMSG_FILE(
+					b, -EBADMSG,
+					"param_groups[%zu] does not list sub-groups in order", k);
 			b->param_group[found++] = (uint32_t)k;
 		}
 	}
@@ -63,11 +63,11 @@ static int read_sub_groups(struct resharder *b, const struct value *dict)
 			   b->t->ngroups);
 }
 
-static int read_groups(struct resharder *b, const struct value *dict)
+static int read_groups(struct recutter *b, const struct value *dict)
 {
 	const struct value *base = value_find(dict, KEY_BASE_OPTIMIZER_STATE);
 
-	b->param_group = reshard_alloc(b, b->t->ngroups, sizeof(*b->param_group));
+	b->param_group = recut_alloc(b, b->t->ngroups, sizeof(*b->param_group));
 	if (!b->param_group)
 		return -ENOMEM;
 	if (b->s->c->facts.zero3)
@@ -82,7 +82,7 @@ static int read_groups(struct resharder *b, const struct value *dict)
 }
 
 /* shard_load has checked the stage, but the file may have been written to in place since. */
-static int read_stage(struct resharder *b, const struct value *dict)
+static int read_stage(struct recutter *b, const struct value *dict)
 {
 	int64_t stage = 1; /* BF16_Optimizer writes none */
 
@@ -95,7 +95,7 @@ static int read_stage(struct resharder *b, const struct value *dict)
 	return 0;
 }
 
-static int read_optimizer(struct resharder *b)
+static int read_optimizer(struct recutter *b)
 {
 	const struct value *dict = value_find(b->root, KEY_OPTIMIZER_STATE_DICT);
 
@@ -103,7 +103,7 @@ static int read_optimizer(struct resharder *b)
 	return read_stage(b, dict) ?: read_groups(b, dict);
 }
 
-static int refuse(const struct resharder *b, const char *why)
+static int refuse(const struct recutter *b, const char *why)
 {
 	return errmsg_set(b->err, -ENOTSUP, "%s: %s", b->s->c->path, why);
 }
@@ -118,14 +118,16 @@ static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks
 		if (degree == 1)
 			continue;
 		if (c->facts.zero3)
-			return errmsg_set(err, -ENOTSUP,
-			"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
-					  " ranks that saved them",
-					  c->path);
+			return errmsg_set(
+				err, -ENOTSUP,
+				"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
+				" ranks that saved them",
+				c->path);
 		if (ranks % degree)
-			return errmsg_set(err, -ENOTSUP,
-			"%s: the experts are spread over %u ranks: %u is no multiple of that",
-					  c->path, degree, ranks);
+			return errmsg_set(
+				err, -ENOTSUP,
+				"%s: the experts are spread over %u ranks: %u is no multiple of that",
+				c->path, degree, ranks);
 	}
 	return 0;
 }
@@ -136,18 +138,18 @@ static int check_parallelism(const struct checkpoint *c, unsigned mp, struct err
 	const struct rank_table *t = &c->ranks[mp];
 
 	if (c->tp * c->pp > 1)
-		return errmsg_set(err, -ENOTSUP,
+		return errmsg_set(
+			err, -ENOTSUP,
 			"%s: the ZeRO stage cannot change with tensor or pipeline parallelism",
-				  c->path);
+			c->path);
 	for (size_t g = 0; g < t->ngroups; g++)
 		if (t->groups[g].degree > 1)
 			return errmsg_set(err, -ENOTSUP,
-					  "%s: the ZeRO stage cannot change with experts",
-					  c->path);
+					  "%s: the ZeRO stage cannot change with experts", c->path);
 	return 0;
 }
 
-int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err)
+int recut_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err)
 {
 	const int64_t old = c->facts.stage;
 	int rc = 0;
@@ -160,7 +162,7 @@ int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage
 	return rc;
 }
 
-static int check_stage(const struct resharder *b)
+static int check_stage(const struct recutter *b)
 {
 	int rc;
 
@@ -170,22 +172,22 @@ static int check_stage(const struct resharder *b)
 	if (rc)
 		return rc;
 	for (size_t g = 0; g < b->t->ngroups; g++)
-		if (b->t->groups[g].replicated && reshard_crosses(b->s))
+		if (b->t->groups[g].replicated && recut_crosses(b->s))
 			return refuse(b, "the ZeRO stage cannot change with Muon:"
 					 " only stages 1 and 2 keep its momentum whole");
-	if (b->m->elastic && reshard_crosses(b->s))
+	if (b->m->elastic && recut_crosses(b->s))
 		return refuse(b, "the ZeRO stage cannot change:"
-				" elastic_checkpoint records no param_groups, which stage 3 needs");
+				 " elastic_checkpoint records no param_groups, which stage 3 needs");
 	return 0;
 }
 
-static void compare_groups(struct resharder *b)
+static void compare_groups(struct recutter *b)
 {
-	struct reshard_mp *m = b->m;
+	struct recut_mp *m = b->m;
 
 	m->same_groups = m->same_order = m->ngroups == b->t->ngroups;
 	for (size_t g = 0; g < m->ngroups; g++) {
-		const struct reshard_group *x = &m->groups[g];
+		const struct recut_group *x = &m->groups[g];
 
 		if (g >= b->t->ngroups || x->n != b->t->groups[g].n)
 			m->same_groups = m->same_order = false;
@@ -197,7 +199,7 @@ static void compare_groups(struct resharder *b)
 }
 
 /* All old groups that a new one joins must have the same states. */
-static int check_joined(const struct resharder *b, const struct reshard_group *g)
+static int check_joined(const struct recutter *b, const struct recut_group *g)
 {
 	const struct param_states *x = b->t->groups[g->like].states;
 
@@ -208,21 +210,21 @@ static int check_joined(const struct resharder *b, const struct reshard_group *g
 		for (size_t k = 0; same && k < x->n; k++)
 			same = param_state_equal(&x->v[k], &y->v[k]);
 		if (!same)
-			return ERRMSG_FILE(b, -ENOTSUP,
+			return ERRMSG_FILE(
+				b, -ENOTSUP,
 				"sub-groups %u and %u would be joined, but differ in their states",
-					   g->like, g->params[i].group);
+				g->like, g->params[i].group);
 	}
 	return 0;
 }
 
-static int build_groups(struct resharder *b)
+static int build_groups(struct recutter *b)
 {
 	int rc = read_optimizer(b);
 
 	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?: check_stage(b);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
-		rc = b->s->stage == 3 ? reshard_build_sub_groups(b, k)
-				      : reshard_build_flat_group(b, k);
+		rc = b->s->stage == 3 ? recut_build_sub_groups(b, k) : recut_build_flat_group(b, k);
 	if (rc)
 		return rc;
 	compare_groups(b);
@@ -241,16 +243,16 @@ static bool counts_last_only(const struct value *root)
 	       minor <= 16;
 }
 
-static int build_rank(struct reshard *s, unsigned mp, struct errmsg *err)
+static int build_rank(struct recut *s, unsigned mp, struct errmsg *err)
 {
 	struct draft d = { .err = err };
-	struct resharder b = { .s = s,
-			       .m = &s->mp[mp],
-			       .mp = mp,
-			       .t = &s->c->ranks[mp],
-			       .root = s->c->ops->object(s->c, OBJECT_OPTIMIZER, mp, 0, &d),
-			       .file = checkpoint_path(s->c, OBJECT_OPTIMIZER, mp, 0),
-			       .err = err };
+	struct recutter b = { .s = s,
+			      .m = &s->mp[mp],
+			      .mp = mp,
+			      .t = &s->c->ranks[mp],
+			      .root = s->c->ops->object(s->c, OBJECT_OPTIMIZER, mp, 0, &d),
+			      .file = checkpoint_path(s->c, OBJECT_OPTIMIZER, mp, 0),
+			      .err = err };
 	int rc = d.rc ?: d.a.failed ? errmsg_nomem(err, b.file) : build_groups(&b);
 
 	if (!rc && !mp)
@@ -259,13 +261,13 @@ static int build_rank(struct reshard *s, unsigned mp, struct errmsg *err)
 	return rc;
 }
 
-int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsigned stage,
-		 struct errmsg *err)
+int recut_init(struct recut *s, struct checkpoint *c, unsigned ranks, unsigned stage,
+	       struct errmsg *err)
 {
 	int rc;
 
-	*s = (struct reshard){ .c = c, .ranks = ranks, .stage = stage };
-	if (ranks < 1 || ranks > RESHARD_RANKS_MAX || stage > 3)
+	*s = (struct recut){ .c = c, .ranks = ranks, .stage = stage };
+	if (ranks < 1 || ranks > RECUT_RANKS_MAX || stage > 3)
 		return errmsg_set(err, -EINVAL, "%s: cannot re-cut for %u ranks, stage %u", c->path,
 				  ranks, stage);
 	rc = c->ops->check(c, true, err);
@@ -279,7 +281,7 @@ int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsign
 	return rc;
 }
 
-void reshard_done(struct reshard *s)
+void recut_done(struct recut *s)
 {
 	for (unsigned mp = 0; s->mp && mp < s->c->tp * s->c->pp; mp++)
 		for (size_t g = 0; g < s->mp[mp].ngroups; g++) {

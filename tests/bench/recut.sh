@@ -68,7 +68,7 @@ compare() {
 }
 
 warm
-header reshard
+header recut
 for n in ${UCFS_BENCH_RANKS:-2 8}; do
 	coproc engine {
 		exec "$UCFS_DEEPSPEED_PYTHON" "${BASH_SOURCE%/*}/resume.py" \

@@ -3,7 +3,7 @@
 """Programs that know nothing of views resume on other ranks, from a mount with
 -o ranks=N,replace, by the names that they gave themselves.
 
-    reshard_hf.py SCRATCH [PROGRAM_STAGE]
+    recut_hf.py SCRATCH [PROGRAM_STAGE]
 
 Hugging Face's Trainer (resume_from_checkpoint) and Accelerate (load_state), with
 DeepSpeed, train on two ranks: two steps, then a checkpoint, then two more.  On one

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_RESHARD_IMPL_H
-#define UCKPT_RESHARD_IMPL_H
+#ifndef UCKPT_RECUT_IMPL_H
+#define UCKPT_RECUT_IMPL_H
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/reshard/reshard.h"
+#include "ckpt/recut/recut.h"
 #include "ckpt/table/partition.h"
 
 /* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
 
 /* A parameter of the optimizer: entry `listed` of the old param_shapes[group]. */
-struct reshard_param {
+struct recut_param {
 	uint32_t group;
 	uint32_t listed;
 	const struct slice *slice; /* NULL: a parameter without elements */
 };
 
 /* A new flat group. */
-struct reshard_group {
-	struct reshard_param *params; /* in the order of the flat group */
+struct recut_group {
+	struct recut_param *params; /* in the order of the flat group */
 	size_t n;
 	struct partition part; /* of `params` */
 	struct rank_stripe stripe;
@@ -34,8 +34,8 @@ struct reshard_group {
 };
 
 /* The optimizer files of one model-parallel rank. */
-struct reshard_mp {
-	struct reshard_group *groups;
+struct recut_mp {
+	struct recut_group *groups;
 	size_t ngroups, cap;
 	bool elastic;     /* base_optimizer_state is a list (elastic_checkpoint) */
 	bool bf16;        /* BF16_Optimizer's: partitions keep their padding */
@@ -44,15 +44,15 @@ struct reshard_mp {
 };
 
 /* Does the new stage cut groups in another way than the old one? */
-static inline bool reshard_crosses(const struct reshard *s)
+static inline bool recut_crosses(const struct recut *s)
 {
 	return (s->stage == 3) != (s->old_stage == 3);
 }
 
 /* One model-parallel rank while its groups are built. */
-struct resharder {
-	struct reshard *s;
-	struct reshard_mp *m;
+struct recutter {
+	struct recut *s;
+	struct recut_mp *m;
 	unsigned mp;
 	const struct rank_table *t;
 	const struct value *root; /* of the first optimizer shard */
@@ -66,13 +66,13 @@ struct resharder {
 
 /* Allocate what lives as long as the re-cut checkpoint.  NULL, with a message, if there
  * is no memory. */
-void *reshard_alloc(const struct resharder *b, size_t n, size_t item);
+void *recut_alloc(const struct recutter *b, size_t n, size_t item);
 
 /*
  * Append to `b->m` the new flat groups of one parameter group of the optimizer:
  * one of stages 1 and 2, or the sub-groups of stage 3.
  */
-int reshard_build_flat_group(struct resharder *b, uint32_t param_group);
-int reshard_build_sub_groups(struct resharder *b, uint32_t param_group);
+int recut_build_flat_group(struct recutter *b, uint32_t param_group);
+int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_RESHARD_H
-#define UCKPT_RESHARD_H
+#ifndef UCKPT_RECUT_H
+#define UCKPT_RECUT_H
 
 #include <limits.h>
 #include <stdbool.h>
@@ -10,60 +10,59 @@
 #include "ckpt/table/checkpoint.h"
 
 struct draft;
-struct reshard_mp;
+struct recut_mp;
 
 /*
  * A ZeRO checkpoint re-cut for another number of data-parallel ranks, or for
  * another ZeRO stage.  Each model-parallel rank is re-cut separately.  "Old" is
  * what is on disk, "new" what the view has.
  */
-#define RESHARD_RANKS_MAX 4096u
+#define RECUT_RANKS_MAX 4096u
 
-struct reshard {
+struct recut {
 	struct checkpoint *c;
 	unsigned ranks;            /* data-parallel */
 	unsigned stage, old_stage; /* 1 to 3 */
 	bool last_padded;          /* group_paddings counts the last rank's padding only */
-	struct reshard_mp *mp;     /* the new groups of each model-parallel rank */
+	struct recut_mp *mp;       /* the new groups of each model-parallel rank */
 	const char *warning;       /* for the user, or NULL */
 	struct arena arena;        /* owns `mp` and what it refers to */
 };
 
 /*
- * Plan the new groups for 1 to RESHARD_RANKS_MAX ranks and a stage, 0 for the old one;
+ * Plan the new groups for 1 to RECUT_RANKS_MAX ranks and a stage, 0 for the old one;
  * opens the first optimizer shard of each model-parallel rank.  `c` must outlive `s`.
  * Returns -ENOTSUP with the reason if the checkpoint cannot be re-cut that way,
- * otherwise errors of checkpoint_ops.check.  Call reshard_done in any case.
+ * otherwise errors of checkpoint_ops.check.  Call recut_done in any case.
  */
-int reshard_init(struct reshard *s, struct checkpoint *c, unsigned ranks, unsigned stage,
-		 struct errmsg *err);
-void reshard_done(struct reshard *s);
+int recut_init(struct recut *s, struct checkpoint *c, unsigned ranks, unsigned stage,
+	       struct errmsg *err);
+void recut_done(struct recut *s);
 
 /* Refuse a number of ranks over which experts cannot be spread, and another stage of ranks
- * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; reshard_init refuses
+ * that are not plainly data-parallel: 0 or -ENOTSUP.  Reads nothing; recut_init refuses
  * more. */
-int reshard_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage,
-		      struct errmsg *err);
+int recut_check_cut(const struct checkpoint *c, unsigned ranks, unsigned stage, struct errmsg *err);
 
 /*
  * The files of a re-cut checkpoint that differ from those on disk: objects of one kind,
  * numbered by model-parallel rank, then by data-parallel rank.  Without stage 3 only the first
  * data-parallel rank has model states.
  */
-size_t reshard_count(const struct reshard *s, enum checkpoint_object what);
+size_t recut_count(const struct recut *s, enum checkpoint_object what);
 
 /* Return the name that DeepSpeed gives to a file. */
-void reshard_name(const struct reshard *s, enum checkpoint_object what, size_t number,
-		  char name[NAME_MAX + 1]);
+void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
+		char name[NAME_MAX + 1]);
 
 /* Return the old file that a new one is modelled on, or NULL: new rank r of n old ranks takes
  * that of r mod n.  The new file has its timestamp. */
-const struct tag_file *reshard_model_of(const struct reshard *s, enum checkpoint_object what,
-					size_t number);
+const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
+				      size_t number);
 
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
-struct value *reshard_draft(const struct reshard *s, enum checkpoint_object what, size_t number,
-			    struct draft *d);
+struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
+			  struct draft *d);
 
 #endif

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed loads tests/good on other ranks, from TAG_dpN, without load_universal.
 
-    reshard_good.py SCRATCH [CASE...]
+    recut_good.py SCRATCH [CASE...]
 
 For each checkpoint of a data-parallel run, on each number of ranks in UCFS_RANKS
 ("1 3"): an engine is made whose module, groups and configuration are those that the
@@ -36,7 +36,7 @@ import deepspeed.runtime.engine as ds_engine
 
 import make_cases
 import parallel
-import reshard
+import recut
 import resume
 
 GOOD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "good")
@@ -218,7 +218,7 @@ def run(world, view, lines, tag_dir, top):
         resume.on_ranks(world, load, os.path.join(top, "log"), world, tag_dir,
                         mount, view, os.path.join(top, "again"), out)
         stage, states, numbers, own = torch.load(out, weights_only=False)
-        same, files, differ = reshard.compare_files(
+        same, files, differ = recut.compare_files(
             os.path.join(mount, view), os.path.join(top, "again", view),
             stage, ()) if own else (0, 0, [])
     found, compared = compare_truth(lines, states, numbers)

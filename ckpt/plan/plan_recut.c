@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A ZeRO tag as another number of data-parallel ranks would have saved it
- * (reshard.h): a tag directory with the optimizer shards and model states of those
+ * (recut.h): a tag directory with the optimizer shards and model states of those
  * ranks, and the files of a pipeline's layers and of experts, unchanged.
  */
 #include <errno.h>
@@ -12,19 +12,19 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/plan/plan_impl.h"
-#include "ckpt/reshard/reshard.h"
+#include "ckpt/recut/recut.h"
 
-struct plan_reshard {
+struct plan_recut {
 	struct plan plan;
-	struct reshard s;
+	struct recut s;
 	bool copied; /* all files are those of the checkpoint */
 };
 
 enum { ROOT, OPTIM, MODEL, LAYER, EXPERT };
 
-static struct plan_reshard *reshard_of(struct plan *p)
+static struct plan_recut *recut_of(struct plan *p)
 {
-	return (struct plan_reshard *)p;
+	return (struct plan_recut *)p;
 }
 
 static enum checkpoint_object kind_of(unsigned group)
@@ -34,7 +34,7 @@ static enum checkpoint_object kind_of(unsigned group)
 
 static int name_made(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	reshard_name(&reshard_of(e->p)->s, kind_of(e->group), e->i, out);
+	recut_name(&recut_of(e->p)->s, kind_of(e->group), e->i, out);
 	return 1;
 }
 
@@ -50,24 +50,24 @@ static int64_t find_made(const struct plan_item *dir, unsigned group, const char
 
 	if (id.mp >= mp || id.dp >= n)
 		return -1;
-	reshard_name(&reshard_of(p)->s, kind_of(group), i, own);
+	recut_name(&recut_of(p)->s, kind_of(group), i, own);
 	return strcmp(own, name) == 0 ? (int64_t)i : -1;
 }
 
 static void describe_made(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct tag_file *f = reshard_model_of(&reshard_of(e->p)->s, kind_of(e->group), e->i);
+	const struct tag_file *f = recut_model_of(&recut_of(e->p)->s, kind_of(e->group), e->i);
 
 	out->readable_by = &e->p->c->readable_by;
 	if (f)
 		out->mtime_s = f->mtime_s;
-	if (reshard_of(e->p)->copied)
+	if (recut_of(e->p)->copied)
 		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
 static struct value *draft_made(const struct plan_item *e, struct draft *d)
 {
-	return reshard_draft(&reshard_of(e->p)->s, kind_of(e->group), e->i, d);
+	return recut_draft(&recut_of(e->p)->s, kind_of(e->group), e->i, d);
 }
 
 static const struct tag_file *disk_file(const struct plan_item *e)
@@ -105,7 +105,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 {
 	const int rc = is_own_cut(universal->c, type)
 			       ? 0
-			       : reshard_check_cut(universal->c, type->ranks, type->stage, err);
+			       : recut_check_cut(universal->c, type->ranks, type->stage, err);
 
 	if (!rc)
 		plan_stat_dir(universal, &universal->c->readable_by, universal->c->mtime_s, out);
@@ -113,33 +113,33 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 }
 
 /* Try one file of each kind and model-parallel rank. */
-static int reshard_check(struct plan *p, struct errmsg *err)
+static int recut_check(struct plan *p, struct errmsg *err)
 {
 	const unsigned mp = p->c->tp * p->c->pp;
 	uint64_t size;
 	int rc = 0;
 
-	for (unsigned group = OPTIM; !reshard_of(p)->copied && group <= MODEL; group++)
+	for (unsigned group = OPTIM; !recut_of(p)->copied && group <= MODEL; group++)
 		for (size_t i = 0, n = p->groups[group].n; !rc && i < n; i += n / mp)
 			rc = plan_file_size(p, group, i, &size, err);
 	return rc;
 }
 
-static void reshard_warn(struct plan *p, const struct errmsg_sink *to)
+static void recut_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	if (reshard_of(p)->s.warning)
-		errmsg_put(to, "%s", reshard_of(p)->s.warning);
+	if (recut_of(p)->s.warning)
+		errmsg_put(to, "%s", recut_of(p)->s.warning);
 }
 
-static void reshard_close(struct plan *p)
+static void recut_close(struct plan *p)
 {
-	reshard_done(&reshard_of(p)->s);
+	recut_done(&recut_of(p)->s);
 }
 
-static int reshard_make(struct plan *p, struct errmsg *err)
+static int recut_make(struct plan *p, struct errmsg *err)
 {
-	struct plan_reshard *x = reshard_of(p);
-	const int rc = reshard_init(&x->s, p->c, p->options.type.ranks, p->options.type.stage, err);
+	struct plan_recut *x = recut_of(p);
+	const int rc = recut_init(&x->s, p->c, p->options.type.ranks, p->options.type.stage, err);
 
 	x->copied = rc == -ENOTSUP && is_own_cut(p->c, &p->options.type);
 	if (rc && !x->copied)
@@ -149,12 +149,12 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 	p->names = p->c->readable_by;
 
 	const struct plan_group groups[] = {
-		{ .n = reshard_count(&x->s, OBJECT_OPTIMIZER),
+		{ .n = recut_count(&x->s, OBJECT_OPTIMIZER),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
 		  .draft = draft_made },
-		{ .n = reshard_count(&x->s, OBJECT_MODEL),
+		{ .n = recut_count(&x->s, OBJECT_MODEL),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
@@ -167,13 +167,13 @@ static int reshard_make(struct plan *p, struct errmsg *err)
 	return 0;
 }
 
-const struct plan_view plan_reshard = {
+const struct plan_view plan_recut = {
 	.suffix = "_dp",
 	.option = "zero",
 	.takes = TAKES_RANKS,
-	.size = sizeof(struct plan_reshard),
-	.make = reshard_make,
-	.close = reshard_close,
-	.check = reshard_check,
-	.warn = reshard_warn,
+	.size = sizeof(struct plan_recut),
+	.make = recut_make,
+	.close = recut_close,
+	.check = recut_check,
+	.warn = recut_warn,
 };

@@ -7,32 +7,31 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/recut/recut_impl.h"
 #include "ckpt/vfile/draft.h"
 
 /* A set of names with what belongs to each of them. */
-struct reshard_name {
+struct recut_name {
 	const char *name;    /* first: array_by_text */
 	struct value *value; /* of an entry of a dict */
 	uint32_t index;
 };
 
-struct reshard_names {
-	struct reshard_name *v; /* sorted by name */
+struct recut_names {
+	struct recut_name *v; /* sorted by name */
 	size_t n;
 };
 
 /* Set up the names of a dict's entries or a list's texts; `index` counts them.
  * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
-void reshard_names_init(struct reshard_names *s, struct arena *a, const struct value *v,
-			size_t more);
-void reshard_names_sort(struct reshard_names *s);
-const struct reshard_name *reshard_names_find(const struct reshard_names *s, const char *name);
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more);
+void recut_names_sort(struct recut_names *s);
+const struct recut_name *recut_names_find(const struct recut_names *s, const char *name);
 
 /* Entries of the module in a model-states file. */
 struct zero_entries {
-	struct reshard_names buffers;
-	struct reshard_names shared; /* `value` is the name of the same tensor that
+	struct recut_names buffers;
+	struct recut_names shared; /* `value` is the name of the same tensor that
 				      * DeepSpeed saves */
 };
 
@@ -46,8 +45,8 @@ void zero_entries_init(struct zero_entries *e, struct arena *a, const struct val
  * objects stay shared.  Failures are noted in the draft (draft.h).
  */
 struct zero_object {
-	const struct reshard *s;
-	const struct reshard_mp *m;
+	const struct recut *s;
+	const struct recut_mp *m;
 	unsigned mp;
 	unsigned rank;     /* the new one */
 	unsigned old_rank; /* whose object it is modelled on: */

@@ -30,7 +30,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 #include "ckpt/table/frozen.h"
 #include "ckpt/tensor/cast.h"
 
@@ -42,7 +42,7 @@ struct model_states {
 	struct zero_entries entries; /* of the old module */
 	struct frozen frozen;        /* of an old stage 3 */
 	struct value **made;         /* of each slice, once a name has its tensor */
-	struct reshard_names module; /* of the new one */
+	struct recut_names module;   /* of the new one */
 };
 
 /* The entries of param_shapes by new group. */
@@ -53,11 +53,11 @@ static struct value *param_shapes(struct zero_object *o, struct value *old)
 	if (o->m->same_order)
 		return old;
 	for (size_t g = 0; g < o->m->ngroups; g++) {
-		const struct reshard_group *x = &o->m->groups[g];
+		const struct recut_group *x = &o->m->groups[g];
 		struct value *dict = value_new_ordered(o->a);
 
 		for (size_t i = 0; i < x->n; i++) {
-			const struct reshard_param *p = &x->params[i];
+			const struct recut_param *p = &x->params[i];
 			const struct value_dict *d = value_pairs(value_item(old, p->group));
 
 			if (!d || p->listed >= d->n)
@@ -131,7 +131,8 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 	tensor_init(&t, to, s->shape, s->ndim, false);
 	map = draft_add_storage(o->d, &t);
 	if (o->d->extents)
-		draft_try(o->d, o->s->c->ops->parts(o->s->c, &run, 1, map, &o->d->gathers, o->d->err));
+		draft_try(o->d,
+			  o->s->c->ops->parts(o->s->c, &run, 1, map, &o->d->gathers, o->d->err));
 	return tensor_to_value(o->a, &t);
 }
 
@@ -164,9 +165,8 @@ static void add_row(const struct zero_object *o, const struct param *p, uint64_t
 	struct extent_map whole = { 0 };
 
 	draft_try(o->d, checkpoint_module(o->s->c, p, dtype, &whole, &o->d->gathers, o->d->err));
-	draft_require(o->d, draft_failed(o->d) ||
-				    extent_add_range(map, &whole, first * item, numel * item,
-						     dtype, dtype));
+	draft_require(o->d, draft_failed(o->d) || extent_add_range(map, &whole, first * item,
+								   numel * item, dtype, dtype));
 	extent_done(&whole);
 }
 
@@ -186,7 +186,7 @@ static const struct param *find_row(const struct checkpoint *c, const char *name
 static struct value *frozen_tensor(struct model_states *x, const char *name, const struct value *old)
 {
 	struct draft *d = x->o->d;
-	const struct reshard *s = x->o->s;
+	const struct recut *s = x->o->s;
 	const struct frozen_param *p = s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
 	const struct param *row = d->old.root ? NULL : find_row(s->c, name);
 	uint64_t at = 0, slot, first = 0, numel;
@@ -230,7 +230,7 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx, const struc
 	struct tensor old, t;
 
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
-	    reshard_names_find(&x->entries.buffers, pair->key->str.p))
+	    recut_names_find(&x->entries.buffers, pair->key->str.p))
 		return pair->val;
 	if (!draft_try(o->d, tensor_from_value(pair->val, pair->key->str.p, &old, o->d->err)))
 		return NULL;
@@ -244,7 +244,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 {
 	struct model_states *x = ctx;
 	const struct slice *slices = o->s->c->ranks[o->mp].slices;
-	const struct reshard_name *tied;
+	const struct recut_name *tied;
 	const struct slice *s;
 	const char *name;
 	struct tensor t;
@@ -253,7 +253,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 	    tensor_from_value(pair->val, "module", &t, NULL))
 		return pair->val;
 	name = pair->key->str.p;
-	tied = reshard_names_find(&x->entries.shared, name);
+	tied = recut_names_find(&x->entries.shared, name);
 	if (tied && value_is_cstr(tied->value))
 		name = tied->value->str.p;
 	s = find_trained(o, name);
@@ -264,7 +264,7 @@ static struct value *filled_entry(struct zero_object *o, void *ctx, const struct
 	/* Of frozen parameters that are excluded from a save, DeepSpeed leaves the names out
 	 * but for further names of one parameter. */
 	return !t.numel && !value_find_pairs(o->root, KEY_FROZEN_SHAPES) &&
-			       !reshard_names_find(&x->entries.buffers, name)
+			       !recut_names_find(&x->entries.buffers, name)
 		       ? NULL
 		       : pair->val;
 }
@@ -275,7 +275,7 @@ static struct value *module(struct model_states *x)
 	struct value *old = value_find(o->root, "module");
 
 	/* Pipelines have no module. */
-	return !value_pairs(old) || !reshard_crosses(o->s)
+	return !value_pairs(old) || !recut_crosses(o->s)
 		       ? old
 		       : zero_object_map(o, value_new_like(o->a, old), old,
 					 o->s->stage == 3 ? emptied_entry : filled_entry, x);
@@ -287,8 +287,8 @@ static bool is_frozen(const struct model_states *x, const struct value_pair *pai
 	const char *name = value_is_cstr(pair->key) ? pair->key->str.p : NULL;
 
 	return name && tensor_is(pair->val) && !find_trained(x->o, name) &&
-	       !reshard_names_find(&x->entries.buffers, name) &&
-	       !reshard_names_find(&x->entries.shared, name);
+	       !recut_names_find(&x->entries.buffers, name) &&
+	       !recut_names_find(&x->entries.shared, name);
 }
 
 static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct value_pair *pair)
@@ -306,17 +306,18 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx, const str
 {
 	struct model_states *x = ctx;
 	const bool named = value_is_cstr(pair->key);
-	const struct reshard_name *found;
+	const struct recut_name *found;
 
 	if (o->s->old_stage == 1 && !is_frozen(x, pair))
 		return NULL;
 	if (o->s->stage == 3 && named && tensor_is(pair->val))
 		return frozen_tensor(x, pair->key->str.p, pair->val);
 	if (o->s->stage == 3)
-		return ZERO_OBJECT_FAIL(o, -ENOTSUP,
-		"frozen_param_fragments: %.100s is no plain tensor with a name, and cannot be cut",
-					value_cstr(pair->key));
-	found = named ? reshard_names_find(&x->module, pair->key->str.p) : NULL;
+		return ZERO_OBJECT_FAIL(
+			o, -ENOTSUP,
+			"frozen_param_fragments: %.100s is no plain tensor with a name, and cannot be cut",
+			value_cstr(pair->key));
+	found = named ? recut_names_find(&x->module, pair->key->str.p) : NULL;
 	return found ? found->value : NULL;
 }
 
@@ -325,7 +326,7 @@ static struct value *frozen_fragment(struct zero_object *o, void *ctx, const str
 static bool lacks_tied(const struct model_states *x)
 {
 	const struct value *old = value_find(x->o->root, "module");
-	const struct reshard_names *shared = &x->entries.shared;
+	const struct recut_names *shared = &x->entries.shared;
 
 	for (size_t i = 0; i < shared->n; i++)
 		if (value_is_cstr(shared->v[i].value) && !value_find(old, shared->v[i].value->str.p))
@@ -362,7 +363,7 @@ static struct value *write(struct model_states *x)
 	struct value *new_module = module(x);
 
 	if (o->s->stage == 2)
-		reshard_names_init(&x->module, o->a, new_module, 0);
+		recut_names_init(&x->module, o->a, new_module, 0);
 
 	const struct value_field fields[] = {
 		{ "dp_world_size", value_new_int(o->a, o->s->ranks) },

@@ -2,6 +2,6 @@
 # it: how it is cut, and its files.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/reshard.h %D%/reshard_impl.h %D%/reshard_groups.c %D%/reshard.c \
+	%D%/recut.h %D%/recut_impl.h %D%/recut_groups.c %D%/recut.c \
 	%D%/zero_object.h %D%/zero_object.c %D%/zero_optim.c %D%/zero_model.c \
 	%D%/zero_entries.c

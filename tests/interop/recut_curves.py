@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed resumes the runs of tests/good/curves on other ranks, from a mount.
 
-    reshard_curves.py SCRATCH [RUN...]
+    recut_curves.py SCRATCH [RUN...]
 
 Four ranks saved each run after step 10.  On 1, 2 and 8 ranks steps 11 to 20 are
 trained after a load from TAG_universal, with load_universal, and after one from

@@ -8,12 +8,12 @@
 #include <errno.h>
 #include <string.h>
 
-#include "ckpt/reshard/reshard_impl.h"
+#include "ckpt/recut/recut_impl.h"
 
 /* parameter_alignment: each parameter starts on a multiple of so many bytes. */
 #define ALIGNMENT_BYTES 16
 
-void *reshard_alloc(const struct resharder *b, size_t n, size_t item)
+void *recut_alloc(const struct recutter *b, size_t n, size_t item)
 {
 	void *p = arena_alloc(&b->s->arena, n * item);
 
@@ -22,21 +22,21 @@ void *reshard_alloc(const struct resharder *b, size_t n, size_t item)
 	return p;
 }
 
-static struct reshard_group *add_group(struct resharder *b, uint32_t param_group)
+static struct recut_group *add_group(struct recutter *b, uint32_t param_group)
 {
-	struct reshard_mp *m = b->m;
+	struct recut_mp *m = b->m;
 
 	if (!arena_reserve(&b->s->arena, &m->groups, m->ngroups, &m->cap, m->ngroups + 1,
 			   sizeof(*m->groups))) {
 		errmsg_nomem(b->err, b->file);
 		return NULL;
 	}
-	m->groups[m->ngroups] = (struct reshard_group){ .param_group = param_group };
+	m->groups[m->ngroups] = (struct recut_group){ .param_group = param_group };
 	return &m->groups[m->ngroups++];
 }
 
 /* Append the parameters of an old group in its order. */
-static void add_old(const struct resharder *b, struct reshard_group *to, uint32_t group)
+static void add_old(const struct recutter *b, struct recut_group *to, uint32_t group)
 {
 	const struct slice_group *old = &b->t->groups[group];
 
@@ -44,21 +44,21 @@ static void add_old(const struct resharder *b, struct reshard_group *to, uint32_
 		const struct slice *s = old->slices[i];
 
 		to->params[to->n++] =
-			(struct reshard_param){ group, (uint32_t)i,
-						s->numel || b->s->c->facts.zero3 ? s : NULL };
+			(struct recut_param){ group, (uint32_t)i,
+					      s->numel || b->s->c->facts.zero3 ? s : NULL };
 	}
 }
 
-static uint64_t numel_of(const struct reshard_param *p)
+static uint64_t numel_of(const struct recut_param *p)
 {
 	return p->slice ? p->slice->numel : 0;
 }
 
 /* Reorder the parameters as round_robin_gradients does, which deals them to the
  * ranks in turn; `back` restores the order before that. */
-static int deal(const struct resharder *b, struct reshard_group *g, unsigned ranks, bool back)
+static int deal(const struct recutter *b, struct recut_group *g, unsigned ranks, bool back)
 {
-	struct reshard_param *to = reshard_alloc(b, g->n, sizeof(*to));
+	struct recut_param *to = recut_alloc(b, g->n, sizeof(*to));
 	size_t k = 0;
 
 	if (!to)
@@ -75,7 +75,7 @@ static int deal(const struct resharder *b, struct reshard_group *g, unsigned ran
 }
 
 /* Join the old flat groups of one parameter group, in the model's order. */
-static int join(const struct resharder *b, uint32_t param_group, struct reshard_group *to)
+static int join(const struct recutter *b, uint32_t param_group, struct recut_group *to)
 {
 	const bool dealt = b->s->c->facts.round_robin && !b->s->c->facts.zero3 && !b->bf16;
 	bool first = true;
@@ -84,7 +84,7 @@ static int join(const struct resharder *b, uint32_t param_group, struct reshard_
 	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		if (b->param_group[g] == param_group)
 			n += b->t->groups[g].n;
-	to->params = reshard_alloc(b, n, sizeof(*to->params));
+	to->params = recut_alloc(b, n, sizeof(*to->params));
 	if (!to->params)
 		return -ENOMEM;
 	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
@@ -100,7 +100,7 @@ static int join(const struct resharder *b, uint32_t param_group, struct reshard_
 	return dealt ? deal(b, to, to->stripe.ranks, true) : 0;
 }
 
-static uint64_t old_padding(const struct resharder *b, const struct reshard_param *p)
+static uint64_t old_padding(const struct recutter *b, const struct recut_param *p)
 {
 	const uint64_t *padding = b->t->groups[p->group].padding;
 
@@ -108,7 +108,7 @@ static uint64_t old_padding(const struct resharder *b, const struct reshard_para
 }
 
 /* Did the run use parameter_alignment? */
-static bool is_aligned(const struct resharder *b, const struct reshard_group *g)
+static bool is_aligned(const struct recutter *b, const struct recut_group *g)
 {
 	bool any = false;
 
@@ -118,7 +118,7 @@ static bool is_aligned(const struct resharder *b, const struct reshard_group *g)
 }
 
 /* Does the new group keep the order of the old one? */
-static bool in_old_order(const struct reshard_group *g)
+static bool in_old_order(const struct recut_group *g)
 {
 	size_t i = 0;
 
@@ -129,13 +129,13 @@ static bool in_old_order(const struct reshard_group *g)
 
 /* Set the padding after each parameter.  A new order moves the last parameter,
  * which has no padding, so all of it is recomputed. */
-static int set_padding(const struct resharder *b, struct reshard_group *g)
+static int set_padding(const struct recutter *b, struct recut_group *g)
 {
 	const uint64_t item = dtype_size(b->s->c->facts.module_dtype);
 	const uint64_t unit = item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
 	const bool keep = in_old_order(g);
 
-	g->padding = reshard_alloc(b, g->n, sizeof(*g->padding));
+	g->padding = recut_alloc(b, g->n, sizeof(*g->padding));
 	if (!g->padding)
 		return -ENOMEM;
 	for (size_t i = 0; i < g->n; i++) {
@@ -149,9 +149,9 @@ static int set_padding(const struct resharder *b, struct reshard_group *g)
 	return 0;
 }
 
-static int cut(const struct resharder *b, const struct reshard_group *g, struct partition *out)
+static int cut(const struct recutter *b, const struct recut_group *g, struct partition *out)
 {
-	uint64_t *numel = reshard_alloc(b, g->n, sizeof(*numel));
+	uint64_t *numel = recut_alloc(b, g->n, sizeof(*numel));
 	int rc;
 
 	if (!numel)
@@ -164,13 +164,13 @@ static int cut(const struct resharder *b, const struct reshard_group *g, struct 
 
 /* Record the places that parameters have before they are dealt:
  * param_slice_mappings has those. */
-static int record(const struct resharder *b, struct reshard_group *g)
+static int record(const struct recutter *b, struct recut_group *g)
 {
 	const unsigned ranks = g->stripe.ranks;
 	size_t k = 0;
 	int rc;
 
-	g->recorded_order = reshard_alloc(b, g->n, sizeof(*g->recorded_order));
+	g->recorded_order = recut_alloc(b, g->n, sizeof(*g->recorded_order));
 	if (!g->recorded_order)
 		return -ENOMEM;
 	rc = cut(b, g, &g->recorded);
@@ -180,9 +180,9 @@ static int record(const struct resharder *b, struct reshard_group *g)
 	return rc;
 }
 
-int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
+int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 {
-	struct reshard_group *g = add_group(b, param_group);
+	struct recut_group *g = add_group(b, param_group);
 	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
 	int rc = g ? join(b, param_group, g) : -ENOMEM;
 
@@ -201,8 +201,8 @@ int reshard_build_flat_group(struct resharder *b, uint32_t param_group)
 
 /* Return the end of the sub-group that starts at parameter `first`: it is full
  * once a rank's part of it reaches sub_group_size. */
-static size_t sub_group_end(const struct resharder *b, const struct reshard_group *all,
-			    size_t first, unsigned ranks)
+static size_t sub_group_end(const struct recutter *b, const struct recut_group *all, size_t first,
+			    unsigned ranks)
 {
 	double sum = 0;
 	size_t i = first;
@@ -213,7 +213,7 @@ static size_t sub_group_end(const struct resharder *b, const struct reshard_grou
 }
 
 /* Do the old sub-groups follow from sub_group_size? */
-static bool follows_rule(const struct resharder *b, const struct reshard_group *all)
+static bool follows_rule(const struct recutter *b, const struct recut_group *all)
 {
 	size_t end;
 
@@ -227,7 +227,7 @@ static bool follows_rule(const struct resharder *b, const struct reshard_group *
 	return true;
 }
 
-static size_t old_end(const struct reshard_group *all, size_t first)
+static size_t old_end(const struct recut_group *all, size_t first)
 {
 	size_t i = first;
 
@@ -236,10 +236,10 @@ static size_t old_end(const struct reshard_group *all, size_t first)
 	return i;
 }
 
-static int build_sub_group(struct resharder *b, const struct reshard_group *all, size_t first,
+static int build_sub_group(struct recutter *b, const struct recut_group *all, size_t first,
 			   size_t end)
 {
-	struct reshard_group *g = add_group(b, all->param_group);
+	struct recut_group *g = add_group(b, all->param_group);
 
 	if (!g)
 		return -ENOMEM;
@@ -251,9 +251,9 @@ static int build_sub_group(struct resharder *b, const struct reshard_group *all,
 	return cut(b, g, &g->part);
 }
 
-int reshard_build_sub_groups(struct resharder *b, uint32_t param_group)
+int recut_build_sub_groups(struct recutter *b, uint32_t param_group)
 {
-	struct reshard_group all = { .param_group = param_group };
+	struct recut_group all = { .param_group = param_group };
 	int rc = join(b, param_group, &all);
 	const bool rule = !rc && (!b->s->c->facts.zero3 || follows_rule(b, &all));
 	size_t end;

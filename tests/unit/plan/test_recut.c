@@ -4,7 +4,7 @@
  * to the last bit; for the number that they were saved on, so are the files that
  * DeepSpeed wrote, whole; and re-cut and back, they are what was saved.
  *
- *     test_reshard [DIRECTORY [CASE]...]
+ *     test_recut [DIRECTORY [CASE]...]
  */
 #include <errno.h>
 #include <stdarg.h>

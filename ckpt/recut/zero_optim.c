@@ -12,10 +12,10 @@
 #include <inttypes.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/reshard/zero_object.h"
+#include "ckpt/recut/zero_object.h"
 
 /* What a list has for each new group. */
-typedef struct value *of_group(struct zero_object *o, const struct reshard_group *g);
+typedef struct value *of_group(struct zero_object *o, const struct recut_group *g);
 
 static struct value *list_groups(struct zero_object *o, of_group *make)
 {
@@ -27,14 +27,13 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 }
 
 /* The states of a group, as old rank 0 has them. */
-static const struct slice_group *profile_of(const struct zero_object *o,
-					    const struct reshard_group *g)
+static const struct slice_group *profile_of(const struct zero_object *o, const struct recut_group *g)
 {
 	return &o->s->c->ranks[o->mp].groups[g->like];
 }
 
 /* The new rank's part of a group. */
-static unsigned part_of(const struct zero_object *o, const struct reshard_group *g)
+static unsigned part_of(const struct zero_object *o, const struct recut_group *g)
 {
 	unsigned which;
 
@@ -42,7 +41,7 @@ static unsigned part_of(const struct zero_object *o, const struct reshard_group 
 }
 
 /* The padding that group_paddings records. */
-static uint64_t recorded_padding(const struct zero_object *o, const struct reshard_group *g)
+static uint64_t recorded_padding(const struct zero_object *o, const struct recut_group *g)
 {
 	const unsigned part = part_of(o, g);
 
@@ -53,7 +52,7 @@ static uint64_t recorded_padding(const struct zero_object *o, const struct resha
 
 /* List the runs of a state that the new rank has, and where they begin in its tensor.  `whole`:
  * it keeps whole parameters. */
-static size_t list_runs(struct zero_object *o, const struct reshard_group *g,
+static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 			const struct param_state *state, bool whole, struct part_run **runs,
 			uint64_t **starts)
 {
@@ -84,7 +83,7 @@ static size_t list_runs(struct zero_object *o, const struct reshard_group *g,
  * Append the new rank's elements of a state: the fragments of the parameters, and zeros
  * between them (alignment, the end of the group, the end of stage 3's slots).
  */
-static void add_elements(struct zero_object *o, const struct reshard_group *g,
+static void add_elements(struct zero_object *o, const struct recut_group *g,
 			 const struct param_state *state, bool whole, struct extent_map *map)
 {
 	struct checkpoint *c = o->s->c;
@@ -110,7 +109,7 @@ static void add_elements(struct zero_object *o, const struct reshard_group *g,
  * was pickled with, such as the attribute ds_id that stage 3 has since 0.14, is about the
  * old group: loaders copy the elements and look at nothing else.
  */
-static struct value *flat_tensor(struct zero_object *o, const struct reshard_group *g,
+static struct value *flat_tensor(struct zero_object *o, const struct recut_group *g,
 				 const struct param_state *st, uint64_t numel, uint64_t size)
 {
 	const bool master = st == profile_of(o, g)->states->v;
@@ -125,7 +124,7 @@ static struct value *flat_tensor(struct zero_object *o, const struct reshard_gro
 	return tensor_to_value(o->a, &t);
 }
 
-static struct value *master_weights(struct zero_object *o, const struct reshard_group *g)
+static struct value *master_weights(struct zero_object *o, const struct recut_group *g)
 {
 	const bool padded = o->s->stage == 3 || o->m->bf16;
 
@@ -133,7 +132,7 @@ static struct value *master_weights(struct zero_object *o, const struct reshard_
 			   g->part.size - (padded ? 0 : recorded_padding(o, g)), g->part.size);
 }
 
-static struct value *flat_state(struct zero_object *o, const struct reshard_group *g,
+static struct value *flat_state(struct zero_object *o, const struct recut_group *g,
 				const struct param_state *st)
 {
 	uint64_t size = g->part.size, left_out = 0;
@@ -164,7 +163,7 @@ static struct value *copy_tensor(struct zero_object *o, const struct value *v)
 
 static struct value *state_value(struct zero_object *o, void *ctx, const struct value_pair *pair)
 {
-	const struct reshard_group *g = ctx;
+	const struct recut_group *g = ctx;
 	const struct slice_group *profile = profile_of(o, g);
 
 	for (size_t i = 1; i < profile->states->n; i++) {
@@ -179,7 +178,7 @@ static struct value *state_value(struct zero_object *o, void *ctx, const struct 
 
 /* Make states where the old file has none: Muon keeps none on a rank without
  * parameters. */
-static struct value *missing_states(struct zero_object *o, const struct reshard_group *g)
+static struct value *missing_states(struct zero_object *o, const struct recut_group *g)
 {
 	const struct slice_group *profile = profile_of(o, g);
 	struct value *out = value_new(o->a, VALUE_DICT);
@@ -196,7 +195,7 @@ static struct value *missing_states(struct zero_object *o, const struct reshard_
 }
 
 /* Return the states of a group, of which `all` has the old ones; NULL if there are none. */
-static struct value *new_states(struct zero_object *o, struct reshard_group *g,
+static struct value *new_states(struct zero_object *o, struct recut_group *g,
 				const struct value *all)
 {
 	const struct slice_group *profile = profile_of(o, g);
@@ -264,18 +263,18 @@ static struct value *base_optimizer(struct zero_object *o, const struct value *d
 	return value_edit(o->a, old, fields, COUNT(fields));
 }
 
-static struct value *ranks_value(struct zero_object *o, const struct reshard_group *g)
+static struct value *ranks_value(struct zero_object *o, const struct recut_group *g)
 {
 	return value_new_int(o->a, g->stripe.ranks);
 }
 
-static struct value *padding_value(struct zero_object *o, const struct reshard_group *g)
+static struct value *padding_value(struct zero_object *o, const struct recut_group *g)
 {
 	return value_new_int(o->a, (int64_t)recorded_padding(o, g));
 }
 
 /* The padding after each parameter, in the order of the group. */
-static struct value *alignment_value(struct zero_object *o, const struct reshard_group *g)
+static struct value *alignment_value(struct zero_object *o, const struct recut_group *g)
 {
 	struct value *v = value_new(o->a, VALUE_LIST);
 
@@ -300,7 +299,7 @@ static struct value *fragment_class(const struct zero_object *o)
 }
 
 /* Where the parameters lie in the rank's part of a group. */
-static struct value *mapping_value(struct zero_object *o, const struct reshard_group *g)
+static struct value *mapping_value(struct zero_object *o, const struct recut_group *g)
 {
 	struct value *class = fragment_class(o);
 	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
@@ -388,11 +387,11 @@ static struct value *other_dict(struct zero_object *o, const struct value *old)
 /* The dict for the new ranks and stage. */
 static struct value *zero_dict(struct zero_object *o, struct value *old)
 {
-	const struct reshard *s = o->s;
+	const struct recut *s = o->s;
 	struct value *stage = value_find(old, KEY_ZERO_STAGE);
 
 	/* BF16_Optimizer writes no stage; its dict lacks fields that stage 2 needs. */
-	if (reshard_crosses(s) || (s->stage != s->old_stage && !stage))
+	if (recut_crosses(s) || (s->stage != s->old_stage && !stage))
 		return other_dict(o, old);
 
 	const bool zero3 = s->stage == 3;
