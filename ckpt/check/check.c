@@ -96,13 +96,11 @@ static int tell(struct check *c, unsigned flags, struct errmsg *err)
 			  err);
 }
 
-int uckpt_check(struct uckpt *u, const char *const *paths, size_t n,
-		unsigned flags, struct uckpt_error *error)
+int uckpt_check(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
+		struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
-	struct check c = { .report.u = u,
-			   .data = flags & UCKPT_DATA,
-			   .progress.u = u };
+	struct check c = { .report.u = u, .data = flags & UCKPT_DATA, .progress.u = u };
 	const int rc = report_open(&c.report, paths, n, err)
 			       ?: check_all(&c, err)
 			       ?: tell(&c, flags, err);

@@ -35,7 +35,7 @@ struct check_pair {
 /* The state and findings of uckpt_check. */
 struct check {
 	struct report report;
-	bool data;   /* read tensors as well */
+	bool data; /* read tensors as well */
 
 	struct check_file *files;
 	size_t nfiles;

@@ -13,7 +13,7 @@ struct blobs_check {
 	struct check *c;
 	struct dcp_checkpoint *d;
 	struct notes *problems; /* of each item */
-	_Atomic size_t bare;       /* items without checksums */
+	_Atomic size_t bare;    /* items without checksums */
 };
 
 static int check_item(void *ctx, size_t i, struct errmsg *err)
@@ -46,10 +46,10 @@ int check_blobs(struct check *c, struct errmsg *err)
 	for (size_t i = 0; b.problems && i < n; i++)
 		notes_take(&c->report.problems, &b.problems[i]);
 	if (!rc && b.bare)
-		notes_add(&c->report.notes,
-			  "%s: %zu of %zu entries have no checksums: they were"
-			  " read, but not compared",
-			  c->report.dir, (size_t)b.bare, n);
+		notes_add(
+			&c->report.notes,
+			"%s: %zu of %zu entries have no checksums: they were read, but not compared",
+			c->report.dir, (size_t)b.bare, n);
 	free(b.problems);
 	return rc;
 }

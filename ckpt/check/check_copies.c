@@ -24,8 +24,7 @@
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 
-static const struct param_states *states_of(const struct check *c,
-					    const struct slice *s)
+static const struct param_states *states_of(const struct check *c, const struct slice *s)
 {
 	return c->report.c->ranks[s->mp].groups[s->group].states;
 }
@@ -42,30 +41,23 @@ static uint64_t element_bytes(const struct param_states *states)
 }
 
 /* Add a pair; returns the bytes of one side. */
-static uint64_t add_pair(struct check *c, const struct param *p,
-			 const struct slice *a, const struct slice *b,
-			 size_t holder)
+static uint64_t add_pair(struct check *c, const struct param *p, const struct slice *a,
+			 const struct slice *b, size_t holder)
 {
 	const unsigned tp = c->report.c->tp;
 
-	if (!array_reserve(&c->pairs, &c->pairs_cap, c->npairs + 1,
-			   sizeof(*c->pairs))) {
+	if (!array_reserve(&c->pairs, &c->pairs_cap, c->npairs + 1, sizeof(*c->pairs))) {
 		c->report.problems.failed = true;
 		return 0;
 	}
-	c->pairs[c->npairs++] =
-		(struct check_pair){ .param = p,
-				     .a = a,
-				     .b = b,
-				     .holder = holder,
-				     .stages = a->mp / tp != b->mp / tp };
-	return (holder ? p->numel : a->numel) *
-	       element_bytes(states_of(c, a));
+	c->pairs[c->npairs++] = (struct check_pair){
+		.param = p, .a = a, .b = b, .holder = holder, .stages = a->mp / tp != b->mp / tp
+	};
+	return (holder ? p->numel : a->numel) * element_bytes(states_of(c, a));
 }
 
 /* Add the slices of other stages that replicate this one. */
-static uint64_t add_stages(struct check *c, const struct param *p,
-			   const struct slice *a)
+static uint64_t add_stages(struct check *c, const struct param *p, const struct slice *a)
 {
 	const struct checkpoint *m = c->report.c;
 	uint64_t bytes = 0;
@@ -123,8 +115,7 @@ static const char *kind_text(const struct check_pair *p)
 /* Return the stage or the tensor-parallel rank of a slice. */
 static unsigned number(const struct comparison *x, const struct slice *s)
 {
-	return x->pair->stages ? s->mp / x->c->report.c->tp
-			       : s->mp % x->c->report.c->tp;
+	return x->pair->stages ? s->mp / x->c->report.c->tp : s->mp % x->c->report.c->tp;
 }
 
 /* Return the tensor-parallel rank from which an element is read. */
@@ -135,51 +126,45 @@ static uint32_t find_rank(const struct param *p, uint64_t element)
 
 	if (geometry_init(&g, p, NULL))
 		return 0;
-	for (size_t i = 0; i < g.nsegs && g.segs[i].at <= element % g.row_len;
-	     i++)
+	for (size_t i = 0; i < g.nsegs && g.segs[i].at <= element % g.row_len; i++)
 		rank = g.segs[i].source;
 	geometry_done(&g);
 	return rank;
 }
 
 /* Format a place: "zero_pp_rank_0_mp_rank_00_optim_states.pt at 1234". */
-static const char *place_text(const struct comparison *x, const struct vfile *f,
-			      uint64_t off, char buf[128])
+static const char *place_text(const struct comparison *x, const struct vfile *f, uint64_t off,
+			      char buf[128])
 {
 	const struct extent_map *m = vfile_extents(f);
 	const struct extent *e = &m->v[extent_find(m, off)];
 	const char *path = shards_path(x->c->report.c->shards, e->shard);
 	const char *slash = strrchr(path, '/');
 
-	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path,
-		 e->from + (off - e->start));
+	snprintf(buf, 128, "%s at %" PRIu64, slash ? slash + 1 : path, e->from + (off - e->start));
 	return buf;
 }
 
-static void report_difference(const struct comparison *x, const char *what,
-			      const struct vfile *a, const struct vfile *b,
-			      uint64_t element, size_t item)
+static void report_difference(const struct comparison *x, const char *what, const struct vfile *a,
+			      const struct vfile *b, uint64_t element, size_t item)
 {
 	const struct check_pair *p = x->pair;
 	const uint64_t off = element * item;
 	char places[2][128], where[300] = "";
 
 	if (!p->holder)
-		snprintf(where, sizeof(where), " (%s, %s)",
-			 place_text(x, a, off, places[0]),
+		snprintf(where, sizeof(where), " (%s, %s)", place_text(x, a, off, places[0]),
 			 place_text(x, b, off, places[1]));
 	notes_add(&x->pair->differences,
-		  "%s: parameter %s: %s differs between %ss %u and %u, from"
-		  " element %" PRIu64 " on%s",
+		  "%s: parameter %s: %s differs between %ss %u and %u, from element %" PRIu64
+		  " on%s",
 		  x->c->report.dir, p->a->name, what, kind_text(p),
 		  p->holder ? find_rank(p->param, element) : number(x, p->a),
-		  p->holder ? find_rank(&x->other, element) : number(x, p->b), element,
-		  where);
+		  p->holder ? find_rank(&x->other, element) : number(x, p->b), element, where);
 }
 
 /* Open the elements of one side as a file. */
-static struct vfile *open_side(struct comparison *x, const struct param *p,
-			       const struct slice *s,
+static struct vfile *open_side(struct comparison *x, const struct param *p, const struct slice *s,
 			       const struct param_state *state, struct errmsg *err)
 {
 	struct checkpoint *r = x->c->report.c;
@@ -190,8 +175,8 @@ static struct vfile *open_side(struct comparison *x, const struct param *p,
 
 	if (!(x->pair->holder ? checkpoint_extents(r, p, state, &map, &gathers, err)
 			      : checkpoint_slice(r, s, state, &map, err)))
-		f = vfile_new_tensors(x->c->report.c->shards, &head,
-				      &map, &head.len, 1, &gathers, err);
+		f = vfile_new_tensors(x->c->report.c->shards, &head, &map, &head.len, 1, &gathers,
+				      err);
 	extent_done(&map);
 	gathers_done(&gathers);
 	return f;
@@ -229,10 +214,10 @@ static int compare_states(struct comparison *x)
 
 	if (p->a->numel != p->b->numel) {
 		notes_add(&x->pair->problems,
-			  "%s: parameter %s: has %" PRIu64 " elements on %s"
-			  " %u, but %" PRIu64 " on %u",
-			  x->c->report.dir, p->a->name, p->a->numel, kind_text(p),
-			  number(x, p->a), p->b->numel, number(x, p->b));
+			  "%s: parameter %s: has %" PRIu64 " elements on %s %u, but %" PRIu64
+			  " on %u",
+			  x->c->report.dir, p->a->name, p->a->numel, kind_text(p), number(x, p->a),
+			  p->b->numel, number(x, p->b));
 		return 0;
 	}
 	for (size_t i = 0; !rc && i < states->n; i++)
@@ -264,8 +249,7 @@ static bool has_equal_sibling(const struct check *c, const struct check_pair *p)
 		const struct check_pair *q = &c->pairs[i];
 
 		if (q->stages && q->a->mp == p->a->mp && q->b->mp == p->b->mp &&
-		    strncmp(q->a->name, name, len) == 0 && !q->differences.n &&
-		    !q->problems.n)
+		    strncmp(q->a->name, name, len) == 0 && !q->differences.n && !q->problems.n)
 			return true;
 	}
 	return false;
@@ -291,16 +275,14 @@ static void take_differences(struct check *c, struct check_pair *p)
 		return;
 	}
 	errmsg_set(&note, 0,
-		   "parameter %s: pipeline stage %u has a copy of its own; that"
-		   " of stage %u is read",
+		   "parameter %s: pipeline stage %u has a copy of its own; that of stage %u is read",
 		   p->a->name, p->b->mp / tp, p->a->mp / tp);
 	notes_add_new(&c->report.notes, note.text);
 }
 
 int check_pairs(struct check *c, struct errmsg *err)
 {
-	const int rc = parallel_for(c->npairs, parallel_width(), compare_pair, c,
-				    err);
+	const int rc = parallel_for(c->npairs, parallel_width(), compare_pair, c, err);
 
 	for (size_t i = 0; i < c->npairs; i++)
 		take_differences(c, &c->pairs[i]);

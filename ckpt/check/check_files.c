@@ -38,8 +38,7 @@
 #define MEMBERS_MAX 20
 
 /* Paths are those of the directory that has the file. */
-static int add_file(struct check *c, const char *dir, const char *name,
-		    struct errmsg *err)
+static int add_file(struct check *c, const char *dir, const char *name, struct errmsg *err)
 {
 	struct check_file *f = &c->files[c->nfiles++];
 	struct fileid id = { 0 };
@@ -51,13 +50,11 @@ static int add_file(struct check *c, const char *dir, const char *name,
 		f->path = NULL;
 		return errmsg_nomem(err, name);
 	}
-	if (io_stat(c->report.u, f->path, 0, &a, &where, NULL) == 0 &&
-	    S_ISREG(a.st.st_mode))
+	if (io_stat(c->report.u, f->path, 0, &a, &where, NULL) == 0 && S_ISREG(a.st.st_mode))
 		fileid_from_stat(&a.st, &id);
 	c->bytes += id.size;
-	rc = shards_add(c->shards, where ? where : f->path, &id) < 0
-		     ? errmsg_nomem(err, f->path)
-		     : 0;
+	rc = shards_add(c->shards, where ? where : f->path, &id) < 0 ? errmsg_nomem(err, f->path)
+								     : 0;
 	free(where);
 	return rc;
 }
@@ -97,8 +94,7 @@ int check_list_files(struct check *c, struct errmsg *err)
 static bool add_problem(struct check_file *f, const char *text)
 {
 	if (f->problems.n >= MEMBERS_MAX) {
-		notes_add(&f->problems, "%s: more members are damaged (not listed)",
-			  f->path);
+		notes_add(&f->problems, "%s: more members are damaged (not listed)", f->path);
 		return false;
 	}
 	notes_add_new(&f->problems, text);
@@ -138,13 +134,11 @@ struct reading {
 	struct progress *progress;
 };
 
-static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
-		      struct errmsg *err)
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	const struct reading *r = ctx;
 
-	return source_read(r->src, buf, len, off, err)
-		       ?: progress_add(r->progress, len);
+	return source_read(r->src, buf, len, off, err) ?: progress_add(r->progress, len);
 }
 
 static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
@@ -169,8 +163,7 @@ static int compare_entries(const void *a, const void *b)
 
 /* List them in the order of the file.  Skip members that cannot be located; those have
  * been reported. */
-static size_t list_members(const struct locating *l, const struct zip_entry **e,
-			   struct crc_range *v)
+static size_t list_members(const struct locating *l, const struct zip_entry **e, struct crc_range *v)
 {
 	const struct zip *z = l->z;
 	size_t n = 0;
@@ -179,8 +172,7 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 		e[i] = &z->entries[i];
 	qsort(e, z->n, sizeof(*e), compare_entries);
 	for (size_t i = 0; i < z->n; i++) {
-		v[n] = (struct crc_range){ .off = l->at[e[i] - z->entries],
-					   .len = e[i]->size };
+		v[n] = (struct crc_range){ .off = l->at[e[i] - z->entries], .len = e[i]->size };
 		e[n] = e[i];
 		if (v[n].len && v[n].off)
 			n++;
@@ -190,12 +182,10 @@ static size_t list_members(const struct locating *l, const struct zip_entry **e,
 }
 
 /* Sum members of a file that is opened again, to be read ahead. */
-static int sum_members(struct check *c, const struct check_file *f,
-		       struct crc_range *v, size_t n, unsigned width,
-		       struct errmsg *err)
+static int sum_members(struct check *c, const struct check_file *f, struct crc_range *v, size_t n,
+		       unsigned width, struct errmsg *err)
 {
-	struct vfile *file =
-		vfile_new_copy(c->shards, (uint32_t)(f - c->files), err);
+	struct vfile *file = vfile_new_copy(c->shards, (uint32_t)(f - c->files), err);
 	struct source src;
 	struct reading r = { &src, &c->progress };
 	int rc = file ? vfile_source_open(&src, file, f->path, err) : -EIO;
@@ -209,9 +199,8 @@ static int sum_members(struct check *c, const struct check_file *f,
 }
 
 /* -ENOMEM or -EINTR; other errors are problems of the file. */
-static int sum_file(struct check *c, struct check_file *f,
-		    const struct ptfile *pt, const struct locating *l,
-		    unsigned width)
+static int sum_file(struct check *c, struct check_file *f, const struct ptfile *pt,
+		    const struct locating *l, unsigned width)
 {
 	const size_t max = pt->is_zip ? pt->zip.n : 1;
 	struct crc_range *v = calloc(max + 1, sizeof(*v));
@@ -262,25 +251,18 @@ static void note_without_sums(struct check *c, const struct check_file *f)
 		return;
 	if (f->is_zip)
 		notes_add(&c->report.notes,
-			  "%s: has no checksums: they were disabled"
-			  " when it was written",
-			  f->path);
+			  "%s: has no checksums: they were disabled when it was written", f->path);
 	else
-		notes_add(&c->report.notes, "%s: has no checksums: %s does not store any",
-			  f->path,
-			  is_safetensors(f) ? "safetensors"
-					    : "torch's container without zip");
+		notes_add(&c->report.notes, "%s: has no checksums: %s does not store any", f->path,
+			  is_safetensors(f) ? "safetensors" : "torch's container without zip");
 }
 
-static void check_facts(const struct check *c, struct check_file *f,
-			const struct ptfile *pt)
+static void check_facts(const struct check *c, struct check_file *f, const struct ptfile *pt)
 {
-	const enum tag_file_kind kind =
-		names_parse(strrchr(f->path, '/') + 1).kind;
+	const enum tag_file_kind kind = names_parse(strrchr(f->path, '/') + 1).kind;
 	struct errmsg err;
 
-	if (c->report.plan &&
-	    (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
+	if (c->report.plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
 	    c->report.c->ops->check_facts &&
 	    c->report.c->ops->check_facts(c->report.c, f->path, pt->root, &err))
 		notes_add_new(&f->problems, err.text);
@@ -331,10 +313,9 @@ int check_files(struct check *c, struct errmsg *err)
 {
 	/* A few that are read ahead are enough. */
 	const unsigned width = files_at_once(c);
-	const int rc =
-		c->data ? parallel_for(c->nfiles, width, check_file, c, err)
-			: parallel_steps(c->report.u, "checking files", parallel_far,
-					 c->nfiles, width, check_file, c, err);
+	const int rc = c->data ? parallel_for(c->nfiles, width, check_file, c, err)
+			       : parallel_steps(c->report.u, "checking files", parallel_far,
+						c->nfiles, width, check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
 		if (c->data)

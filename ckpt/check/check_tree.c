@@ -120,7 +120,8 @@ static void add_refusals(struct check *c, const struct form v[REPORT_FORMS], siz
 			if (v[i].rc != f->rc || !notes_have(&v[i].why, text))
 				continue;
 			said |= i < first;
-			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "", report_form(i).options);
+			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "",
+					   report_form(i).options);
 		}
 		list = bytebuf_take_text(&names);
 		if (!list)
