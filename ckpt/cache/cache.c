@@ -76,9 +76,7 @@ static void unlock_and_summon(struct cache_pool *a, size_t n, bool reader)
 	if (n)
 		forget_lost_threads(a);
 	if (n && next_block(a)) {
-		start = !a->idle &&
-			a->nthreads <
-				(reader ? 1 : a->width.width + a->checking);
+		start = !a->idle && a->nthreads < (reader ? 1 : a->width.width + a->checking);
 		for (size_t i = 0; i < n && i < a->idle; i++)
 			pthread_cond_signal(&a->more);
 	}
@@ -124,8 +122,7 @@ static int fetch(struct cache_block *b, bool reader, struct errmsg *err)
 	a->fetching += !reader;
 	unlock_and_summon(a, 1, reader); /* one calls the next */
 	if (b->data)
-		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len,
-				    b->off, err);
+		rc = c->config.fill(c->config.ctx, b->file, b->data, b->len, b->off, err);
 	pthread_mutex_lock(a->lock);
 	a->fetching -= !reader;
 	if (!rc && !reader && cache_is_far(c))
@@ -239,8 +236,7 @@ void cache_free(struct cache *c)
 /* Where a block that begins at `off` ends, at most `to`. */
 static uint64_t end_of_block(const struct cache *c, uint64_t off, uint64_t to)
 {
-	const uint64_t begin =
-		c->config.crosses ? off : off / CACHE_PIECE * CACHE_PIECE;
+	const uint64_t begin = c->config.crosses ? off : off / CACHE_PIECE * CACHE_PIECE;
 
 	return begin + CACHE_PIECE < to ? begin + CACHE_PIECE : to;
 }
@@ -250,8 +246,7 @@ static uint64_t end_in(const struct cache_block *b, uint64_t to)
 	return b->off + b->len < to ? b->off + b->len : to;
 }
 
-uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
-			enum want when)
+uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len, enum want when)
 {
 	struct cache_pool *a = c->pool;
 	const uint64_t to = off + len;
@@ -299,8 +294,7 @@ static int enter(struct cache_block *b, struct errmsg *err)
 }
 
 /* Copy bytes of a block; as enter. */
-static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
-		     struct errmsg *err)
+static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct cache_pool *a = b->c->pool;
 	const int rc = enter(b, err);
@@ -315,8 +309,8 @@ static int copy_from(struct cache_block *b, void *buf, size_t len, uint64_t off,
 }
 
 /* Read bytes that no block has.  Releases the lock meanwhile. */
-static int read_past(struct cache *c, uint32_t file, void *buf, size_t len,
-		     uint64_t off, struct errmsg *err)
+static int read_past(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
 {
 	const struct cache_config *x = &c->config;
 	pthread_mutex_t *lock = c->pool->lock;
@@ -356,8 +350,7 @@ int cache_read(struct cache *c, uint32_t file, void *buf, size_t len, uint64_t o
 	return rc;
 }
 
-bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len,
-	       struct cache_pin *out)
+bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len, struct cache_pin *out)
 {
 	struct cache_pool *a = c->pool;
 	uint64_t end = off + len;
@@ -367,11 +360,9 @@ bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len,
 	pthread_mutex_lock(a->lock);
 	b = block_find(a, c, file, off, &end);
 	if (b && enter(b, NULL) == 0) {
-		*out = (struct cache_pin){
-			.b = b,
-			.p = b->data + (off - b->off),
-			.len = (size_t)(end_in(b, off + len) - off)
-		};
+		*out = (struct cache_pin){ .b = b,
+					   .p = b->data + (off - b->off),
+					   .len = (size_t)(end_in(b, off + len) - off) };
 		found = true;
 	}
 	pthread_mutex_unlock(a->lock);

@@ -68,8 +68,7 @@ enum want {
  * Want bytes [off, off + len) of a file.  Returns how many of them, from the first on,
  * are there or under way: fewer than `len` when memory is used up.
  */
-uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len,
-			enum want when);
+uint64_t cache_prefetch(struct cache *c, uint32_t file, uint64_t off, uint64_t len, enum want when);
 
 /* Read bytes [off, off + len): from memory what was wanted, the rest directly.  Errors
  * are those of `fill`. */
@@ -86,8 +85,7 @@ struct cache_pin {
 /* Borrow up to `len` bytes of a file from `off` on, which were wanted and lie together;
  * waits until they are there.  False if none were wanted or the fetch failed:
  * cache_read reports why.  They stay until they are returned. */
-bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len,
-	       struct cache_pin *out);
+bool cache_pin(struct cache *c, uint32_t file, uint64_t off, size_t len, struct cache_pin *out);
 
 /* Return borrowed bytes; `read`: they count as read. */
 void cache_unpin(const struct cache_pin *l, bool read);
@@ -110,7 +108,7 @@ uint64_t cache_limit(const struct uckpt *u);
 /* What has been learned of the stores that the context reads. */
 struct latency *cache_latency(const struct uckpt *u);
 
-/* How far a reader should want its file beyond what it reads now. */
+/* Number of bytes that a sequential reader should prefetch. */
 uint64_t cache_readahead_bytes(const struct uckpt *u);
 
 /* Bytes of memory that are held now; free blocks that nobody waits for. */

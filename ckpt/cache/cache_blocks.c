@@ -47,8 +47,7 @@ static bool grow_slabs(struct slabs *p)
 
 	assert(p->nempty == 0);
 	if (!array_reserve(&p->v, &p->cap, p->n + PIECES, sizeof(*p->v)) ||
-	    !array_reserve(&p->slabs, &p->slabs_cap, p->nslabs + 1,
-			   sizeof(*p->slabs)))
+	    !array_reserve(&p->slabs, &p->slabs_cap, p->nslabs + 1, sizeof(*p->slabs)))
 		return false;
 	slab = aligned_alloc(HUGE, SLAB);
 	if (!slab)
@@ -116,24 +115,19 @@ void blocks_done(struct cache_pool *a)
 	free(p->v);
 }
 
-static struct cache_block **bucket_of(const struct cache_pool *a,
-				      const struct cache *c, uint32_t file,
-				      uint64_t slot)
+static struct cache_block **bucket_of(const struct cache_pool *a, const struct cache *c,
+				      uint32_t file, uint64_t slot)
 {
 	/* The address is of a small allocation: its lowest bits say nothing. */
-	const uint64_t key = (uintptr_t)c / 16 + file * UINT64_C(0x9e3779b1) +
-			     slot * UINT64_C(0xc2b2ae3d);
+	const uint64_t key =
+		(uintptr_t)c / 16 + file * UINT64_C(0x9e3779b1) + slot * UINT64_C(0xc2b2ae3d);
 
-	return (struct cache_block **)&a
-		->buckets[key * UINT64_C(0x9e3779b97f4a7c15) >> 52];
+	return (struct cache_block **)&a->buckets[key * UINT64_C(0x9e3779b97f4a7c15) >> 52];
 }
 
-static struct block_list *list_of(struct cache_pool *a,
-				  const struct cache_block *b)
+static struct block_list *list_of(struct cache_pool *a, const struct cache_block *b)
 {
-	return b->state == BLOCK_QUEUED ? &a->queue
-	       : b->want == WANT_NOW    ? &a->kept
-					: &a->ready;
+	return b->state == BLOCK_QUEUED ? &a->queue : b->want == WANT_NOW ? &a->kept : &a->ready;
 }
 
 /* Put a block into its list; take it out before its state changes. */
@@ -156,8 +150,7 @@ static void set_want(struct cache_pool *a, struct cache_block *b, enum want want
 
 static void unhash(struct cache_pool *a, struct cache_block *b)
 {
-	struct cache_block **at =
-		bucket_of(a, b->c, b->file, b->off / CACHE_PIECE);
+	struct cache_block **at = bucket_of(a, b->c, b->file, b->off / CACHE_PIECE);
 
 	while (*at != b)
 		at = &(*at)->next;
@@ -186,8 +179,8 @@ static void drop_block(struct cache_pool *a, struct cache_block *b)
 /* May a block be given up?  One that is kept, as soon as somebody has come for it. */
 static bool may_go(const struct cache_block *b, uint64_t now)
 {
-	return b->users == 0 && ((b->want == WANT_NOW && b->unread < b->len) ||
-				 b->touched <= now - STALE_NS);
+	return b->users == 0 &&
+	       ((b->want == WANT_NOW && b->unread < b->len) || b->touched <= now - STALE_NS);
 }
 
 static bool drop_oldest(struct cache_pool *a, struct block_list *list, uint64_t now)
@@ -221,9 +214,9 @@ static uint64_t room_for_kept(const struct cache_pool *a)
 /* Is there room for `size` more bytes, now that others have gone? */
 static bool make_room(struct cache_pool *a, size_t size, enum want when)
 {
-	const uint64_t most = when == WANT_LATER
-				      ? a->limit / 8 * 5
-				      : a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
+	const uint64_t most =
+		when == WANT_LATER ? a->limit / 8 * 5
+				   : a->limit - a->limit / RECENT_PART / CACHE_PIECE * CACHE_PIECE;
 	const uint64_t now = clock_ns();
 
 	if (when == WANT_LATER && a->bytes[WANT_LATER] + size <= a->later_limit)
@@ -237,15 +230,14 @@ static bool make_room(struct cache_pool *a, size_t size, enum want when)
 	return true;
 }
 
-struct cache_block *block_find(const struct cache_pool *a, const struct cache *c,
-			       uint32_t file, uint64_t off, uint64_t *end)
+struct cache_block *block_find(const struct cache_pool *a, const struct cache *c, uint32_t file,
+			       uint64_t off, uint64_t *end)
 {
 	const uint64_t slot = off / CACHE_PIECE;
 
 	/* A block of the slot before may reach into this one. */
 	for (uint64_t i = slot - (slot > 0); i <= (*end - 1) / CACHE_PIECE; i++)
-		for (struct cache_block *b = *bucket_of(a, c, file, i); b;
-		     b = b->next) {
+		for (struct cache_block *b = *bucket_of(a, c, file, i); b; b = b->next) {
 			if (b->c != c || b->file != file)
 				continue;
 			if (off >= b->off && off < b->off + b->len)
@@ -261,16 +253,14 @@ static bool can_extend(const struct cache_block *b, uint64_t off, uint64_t end)
 {
 	const uint64_t slot = b->off / CACHE_PIECE;
 
-	return b->state == BLOCK_QUEUED && off / CACHE_PIECE == slot &&
-	       end - off <= CACHE_PIECE &&
+	return b->state == BLOCK_QUEUED && off / CACHE_PIECE == slot && end - off <= CACHE_PIECE &&
 	       (b->c->config.crosses || (end - 1) / CACHE_PIECE == slot);
 }
 
 /* Find a block of the queue that may begin or end with these bytes, too: one request
  * takes as long as two. */
-static struct cache_block *find_neighbour(const struct cache_pool *a,
-					  const struct cache *c, uint32_t file,
-					  uint64_t off, uint64_t end)
+static struct cache_block *find_neighbour(const struct cache_pool *a, const struct cache *c,
+					  uint32_t file, uint64_t off, uint64_t end)
 {
 	struct cache_block *b;
 	uint64_t past = off;
@@ -283,8 +273,8 @@ static struct cache_block *find_neighbour(const struct cache_pool *a,
 	return b && b->off == end && can_extend(b, off, end + b->len) ? b : NULL;
 }
 
-static bool extend_block(struct cache_pool *a, struct cache_block *b,
-			 uint64_t off, size_t len, enum want when)
+static bool extend_block(struct cache_pool *a, struct cache_block *b, uint64_t off, size_t len,
+			 enum want when)
 {
 	const enum want want = b->want > when ? b->want : when;
 	const size_t more = size_of(b->len + len) - size_of(b->len);
@@ -299,8 +289,8 @@ static bool extend_block(struct cache_pool *a, struct cache_block *b,
 	return true;
 }
 
-static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
-					uint32_t file, uint64_t off, size_t len, enum want when)
+static struct cache_block *insert_block(struct cache_pool *a, struct cache *c, uint32_t file,
+					uint64_t off, size_t len, enum want when)
 {
 	struct cache_block **bucket = bucket_of(a, c, file, off / CACHE_PIECE);
 	struct cache_block *b = malloc(sizeof(*b));
@@ -321,8 +311,8 @@ static struct cache_block *insert_block(struct cache_pool *a, struct cache *c,
 	return b;
 }
 
-bool block_add(struct cache_pool *a, struct cache *c, uint32_t file,
-	       uint64_t off, size_t len, enum want when)
+bool block_add(struct cache_pool *a, struct cache *c, uint32_t file, uint64_t off, size_t len,
+	       enum want when)
 {
 	struct cache_block *b = find_neighbour(a, c, file, off, off + len);
 
@@ -392,8 +382,7 @@ void block_leave(struct cache_pool *a, struct cache_block *b, size_t n)
 	if (!b->unread)
 		set_want(a, b, WANT_NOW);
 	if (!b->unread && !b->users &&
-	    (!a->keeps || !cache_is_far(b->c) ||
-	     a->bytes[WANT_NOW] > room_for_kept(a)))
+	    (!a->keeps || !cache_is_far(b->c) || a->bytes[WANT_NOW] > room_for_kept(a)))
 		free_block(a, b);
 	else
 		enlist(a, b);
@@ -413,7 +402,6 @@ void blocks_trim(struct cache_pool *a)
 {
 	const uint64_t now = clock_ns();
 
-	while (drop_oldest(a, &a->kept, now) ||
-	       drop_oldest(a, &a->ready, now))
+	while (drop_oldest(a, &a->kept, now) || drop_oldest(a, &a->ready, now))
 		;
 }

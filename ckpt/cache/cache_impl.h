@@ -40,7 +40,7 @@ struct cache_block {
 	uint64_t off;
 	size_t len;
 	enum block_state state;
-	enum want want; /* WANT_NOW: it may be evicted */
+	enum want want;  /* WANT_NOW: it may be evicted */
 	uint8_t *data;   /* NULL while QUEUED */
 	unsigned users;  /* readers that copy from it, or wait for it */
 	bool failed;     /* freed by its last user */
@@ -82,7 +82,7 @@ struct cache_pool {
 	struct block_list kept; /* of WANT_NOW */
 	_Atomic uint64_t limit; /* written with the lock held */
 	uint64_t later_limit;   /* beyond it, for WANT_LATER */
-	bool keeps;            /* blocks that have been read stay */
+	bool keeps;             /* blocks that have been read stay */
 	uint64_t bytes[WANT_LATER + 1];
 	struct slabs slabs;
 	uint64_t held; /* memory of all blocks and free pieces */
@@ -90,8 +90,8 @@ struct cache_pool {
 
 /* Return the block that has byte `off`, or NULL; then `*end` becomes the beginning of the
  * next block if that is below `*end`. */
-struct cache_block *block_find(const struct cache_pool *a, const struct cache *c,
-			       uint32_t file, uint64_t off, uint64_t *end);
+struct cache_block *block_find(const struct cache_pool *a, const struct cache *c, uint32_t file,
+			       uint64_t off, uint64_t *end);
 
 /* Queue bytes that no block has, joined to an adjacent block of the queue if there is
  * one.  False if memory is used up. */

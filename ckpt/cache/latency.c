@@ -37,8 +37,7 @@
 
 bool latency_is_high(const struct latency *f)
 {
-	return atomic_load_explicit(&f->score, memory_order_relaxed) >=
-	       SCORE_FAR;
+	return atomic_load_explicit(&f->score, memory_order_relaxed) >= SCORE_FAR;
 }
 
 bool latency_maybe_high(const struct latency *f)
@@ -48,10 +47,8 @@ bool latency_maybe_high(const struct latency *f)
 
 void latency_begin(struct latency *f, struct latency_request *q, size_t len)
 {
-	q->measured =
-		len >= LARGE || latency_maybe_high(f) ||
-		atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) % SAMPLED ==
-			0;
+	q->measured = len >= LARGE || latency_maybe_high(f) ||
+		      atomic_fetch_add_explicit(&f->calls, 1, memory_order_relaxed) % SAMPLED == 0;
 	if (!q->measured)
 		return;
 	q->sleeps = clock_sleeps();
@@ -69,8 +66,7 @@ void latency_end(struct latency *f, const struct latency_request *q)
 	score = atomic_load(&f->score);
 	/* If another thread changes it now, one of the two changes is enough. */
 	if (slow && score < SCORE_MAX)
-		atomic_compare_exchange_strong(&f->score, &score,
-					       score + SCORE_SLOW);
+		atomic_compare_exchange_strong(&f->score, &score, score + SCORE_SLOW);
 	else if (!slow && score > 0)
 		atomic_compare_exchange_strong(&f->score, &score, score - 1);
 }

@@ -30,7 +30,8 @@ struct latency_request {
 /* Does the store answer slowly most of the time? */
 bool latency_is_high(const struct latency *f);
 
-/* Has a recent request been slow?  Then requests should be such that latency_end sees them. */
+/* Was a recent request slow?  If so, callers should measure their requests with latency_begin
+ * and latency_end. */
 bool latency_maybe_high(const struct latency *f);
 
 /* Called before and after a request for `len` bytes, on one thread. */

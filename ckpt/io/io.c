@@ -26,8 +26,8 @@
 #include "ckpt/sys/parallel.h"
 
 /* What is really there, on this machine or on a server. */
-static int stat_real(struct uckpt *u, const char *path, unsigned flags,
-		     struct attrs *out, struct errmsg *err)
+static int stat_real(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
+		     struct errmsg *err)
 {
 	int rc;
 
@@ -37,16 +37,14 @@ static int stat_real(struct uckpt *u, const char *path, unsigned flags,
 	return rc ? beneath_fail(u, path, rc, err), rc : 0;
 }
 
-static int open_real(struct uckpt *u, const char *path, struct source *out,
-		     struct errmsg *err)
+static int open_real(struct uckpt *u, const char *path, struct source *out, struct errmsg *err)
 {
 	int fd;
 
 	if (site_is_url(path))
 		return remote_open(u, out, path, err);
 	fd = beneath_open(u, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-	return fd < 0 ? beneath_fail(u, path, fd, err)
-		      : source_open_fd(out, fd, path, err);
+	return fd < 0 ? beneath_fail(u, path, fd, err) : source_open_fd(out, fd, path, err);
 }
 
 /* Entries of a directory, some of whose types are not known yet. */
@@ -68,8 +66,8 @@ static int find_type(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
-			struct dirlist *out, struct errmsg *err)
+static int list_entries(const struct uckpt *u, DIR *dir, const char *path, struct dirlist *out,
+			struct errmsg *err)
 {
 	struct attrs a = { .has_acl = beneath_has_acl(u, dirfd(dir)) };
 	const size_t first = out->n;
@@ -95,13 +93,11 @@ static int list_entries(const struct uckpt *u, DIR *dir, const char *path,
 	if (!untold)
 		return 0;
 	/* A far store that does not tell them is asked for many types at once. */
-	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1,
-			      find_type, &(struct untyped){ dirfd(dir), out->v + first },
-			      err);
+	return parallel_steps(u, "looking at names", parallel_far, out->n - first, 1, find_type,
+			      &(struct untyped){ dirfd(dir), out->v + first }, err);
 }
 
-static int list_real(struct uckpt *u, const char *path, struct dirlist *out,
-		     struct errmsg *err)
+static int list_real(struct uckpt *u, const char *path, struct dirlist *out, struct errmsg *err)
 {
 	DIR *dir;
 	int fd, rc;
@@ -141,8 +137,7 @@ static mode_t type_of(struct uckpt *u, const char *path, struct attrs *a)
  * and what follows in the path.  NULL if there is none.  Goes up from the end, to the
  * first thing that exists.
  */
-static const char *split_path(struct uckpt *u, const char *path, char *pack,
-			      struct attrs *a)
+static const char *split_path(struct uckpt *u, const char *path, char *pack, struct attrs *a)
 {
 	size_t n = strlen(path);
 
@@ -175,8 +170,8 @@ static const char *split_path(struct uckpt *u, const char *path, char *pack,
 }
 
 /* Open the pack at a path, which has these attributes. */
-static int open_pack(struct uckpt *u, const char *path, const struct attrs *a,
-		     struct pack **out, struct errmsg *err)
+static int open_pack(struct uckpt *u, const char *path, const struct attrs *a, struct pack **out,
+		     struct errmsg *err)
 {
 	struct source src;
 	struct fileid id;
@@ -198,8 +193,7 @@ static int open_pack(struct uckpt *u, const char *path, const struct attrs *a,
 	return rc;
 }
 
-int io_open_pack(struct uckpt *u, const char *path, struct pack **out,
-		 struct errmsg *err)
+int io_open_pack(struct uckpt *u, const char *path, struct pack **out, struct errmsg *err)
 {
 	struct attrs a;
 
@@ -224,8 +218,7 @@ static bool is_pack(struct uckpt *u, const char *path)
 
 /* Find what a path leads to in a pack; the caller closes the pack.  -ENOENT if there is no
  * pack, or no such file in it; -ENOTDIR if the path leads through a file that is no pack. */
-static int find_packed(struct uckpt *u, const char *path, struct packed *f,
-		       struct errmsg *err)
+static int find_packed(struct uckpt *u, const char *path, struct packed *f, struct errmsg *err)
 {
 	char name[PACK_NAME_MAX], where[PATH_MAX];
 	const char *rest = split_path(u, path, where, &f->pack);
@@ -235,27 +228,25 @@ static int find_packed(struct uckpt *u, const char *path, struct packed *f,
 	if (!rest || !pack_index_name(rest, name))
 		return beneath_fail(u, path, -ENOENT, err);
 	rc = open_pack(u, where, &f->pack, &f->p, err);
-	if (rc == -EBADMSG && strncmp(where, path, strlen(where)) == 0 &&
-	    !is_pack(u, where))
+	if (rc == -EBADMSG && strncmp(where, path, strlen(where)) == 0 && !is_pack(u, where))
 		return beneath_fail(u, path, -ENOTDIR, err);
 	if (rc)
 		return rc;
 	i = pack_index_find(pack_index_of(f->p), name);
 	if (i < 0) {
 		pack_close(f->p);
-		return errmsg_set(err, -ENOENT, "%s: %s: not in this pack",
-				  where, name);
+		return errmsg_set(err, -ENOENT, "%s: %s: not in this pack", where, name);
 	}
 	f->entry = (uint32_t)i;
-	/* It was said that nothing is really there, but callers look for a text, too. */
+	/* Nothing is really there, which set a text that callers test. */
 	if (err)
 		*err->text = '\0';
 	return 0;
 }
 
 /* In one root: what is really there, or else what is packed. */
-static int stat_one(struct uckpt *u, const char *path, unsigned flags,
-		    struct attrs *out, struct errmsg *err)
+static int stat_one(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
+		    struct errmsg *err)
 {
 	int rc = stat_real(u, path, flags, out, err);
 	struct packed f;
@@ -270,8 +261,7 @@ static int stat_one(struct uckpt *u, const char *path, unsigned flags,
 	return 0;
 }
 
-static int open_one(struct uckpt *u, const char *path, struct source *out,
-		    struct errmsg *err)
+static int open_one(struct uckpt *u, const char *path, struct source *out, struct errmsg *err)
 {
 	int rc = open_real(u, path, out, err);
 	struct packed f;
@@ -287,8 +277,8 @@ static int open_one(struct uckpt *u, const char *path, struct source *out,
 	return rc;
 }
 
-static int list_one(struct uckpt *u, const char *path, unsigned flags,
-		    struct dirlist *out, struct errmsg *err)
+static int list_one(struct uckpt *u, const char *path, unsigned flags, struct dirlist *out,
+		    struct errmsg *err)
 {
 	const int real = list_real(u, path, out, err);
 	struct packed f;
@@ -303,8 +293,7 @@ static int list_one(struct uckpt *u, const char *path, unsigned flags,
 		return rc == -ENOTDIR ? beneath_fail(u, path, rc, err) : rc;
 	}
 	/* Something that is neither a directory nor a pack is there. */
-	return rc == -ENOENT && real == -ENOTDIR ? beneath_fail(u, path, real, err)
-						 : rc;
+	return rc == -ENOENT && real == -ENOTDIR ? beneath_fail(u, path, real, err) : rc;
 }
 
 /* What a search has found so far. */
@@ -314,8 +303,8 @@ struct found {
 };
 
 /* Add what one more root has; `where` becomes the search's. */
-static int found_add(struct found *f, char *where, unsigned flags,
-		     const struct attrs *a, struct errmsg *err)
+static int found_add(struct found *f, char *where, unsigned flags, const struct attrs *a,
+		     struct errmsg *err)
 {
 	const struct stat *st = &a->st, *first = &f->attrs.st;
 	int rc = 0;
@@ -328,10 +317,9 @@ static int found_add(struct found *f, char *where, unsigned flags,
 		if (st->st_size != first->st_size ||
 		    (st->st_mode & S_IFMT) != (first->st_mode & S_IFMT))
 			rc = errmsg_set(err, -EBADMSG,
-					"%s (%lld bytes) and %s (%lld bytes) are"
-					" not the same file",
-					f->where, (long long)first->st_size,
-					where, (long long)st->st_size);
+					"%s (%lld bytes) and %s (%lld bytes) are not the same file",
+					f->where, (long long)first->st_size, where,
+					(long long)st->st_size);
 	} else if (flags & IO_PLAIN) {
 		permissions_restrict_dir(&f->attrs, a);
 	} else {
@@ -342,8 +330,8 @@ static int found_add(struct found *f, char *where, unsigned flags,
 }
 
 /* Nothing found is -ENOENT. */
-int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
-	    char **where, struct errmsg *err)
+int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out, char **where,
+	    struct errmsg *err)
 {
 	const size_t n = roots_count(u, path);
 	struct found f = { 0 };
@@ -353,8 +341,7 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 		char *in_root = roots_path(u, path, i);
 		struct attrs a;
 
-		rc = in_root ? stat_one(u, in_root, flags, &a, err)
-			     : errmsg_nomem(err, path);
+		rc = in_root ? stat_one(u, in_root, flags, &a, err) : errmsg_nomem(err, path);
 		if (!rc) {
 			rc = found_add(&f, in_root, flags, &a, err);
 			continue;
@@ -372,8 +359,8 @@ int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out
 	return rc;
 }
 
-int io_open(struct uckpt *u, const char *path, const struct fileid *known,
-	    struct source *out, struct errmsg *err)
+int io_open(struct uckpt *u, const char *path, const struct fileid *known, struct source *out,
+	    struct errmsg *err)
 {
 	struct attrs a;
 	char *where;
@@ -401,17 +388,16 @@ int io_open_plain(struct uckpt *u, const char *path, int flags)
 	for (size_t i = 0; beneath_is_missing(rc) && i < n; i++) {
 		char *where = roots_path(u, path, i);
 
-		rc = !where ? -ENOMEM
-		     : site_is_url(where)
-			     ? -EREMOTE
-			     : beneath_open(u, where, flags | O_NOFOLLOW);
+		rc = !where               ? -ENOMEM
+		     : site_is_url(where) ? -EREMOTE
+					  : beneath_open(u, where, flags | O_NOFOLLOW);
 		free(where);
 	}
 	return rc;
 }
 
-static int list_roots(struct uckpt *u, const char *path, unsigned flags,
-		      struct dirlist *out, struct errmsg *err)
+static int list_roots(struct uckpt *u, const char *path, unsigned flags, struct dirlist *out,
+		      struct errmsg *err)
 {
 	const size_t n = roots_count(u, path);
 	int missing = -ENOENT, rc = 0;
@@ -419,8 +405,7 @@ static int list_roots(struct uckpt *u, const char *path, unsigned flags,
 	for (size_t i = 0; !rc && !out->found && i < n; i++) {
 		char *where = roots_path(u, path, i);
 
-		rc = where ? list_one(u, where, flags, out, err)
-			   : errmsg_nomem(err, path);
+		rc = where ? list_one(u, where, flags, out, err) : errmsg_nomem(err, path);
 		if (beneath_is_missing(rc)) {
 			missing = rc;
 			rc = 0;
@@ -442,16 +427,15 @@ int io_list(struct uckpt *u, const char *path, unsigned flags, struct dirlist *o
 	return rc;
 }
 
-int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
-		  struct ptfile *out, struct errmsg *err)
+int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, struct ptfile *out,
+	       struct errmsg *err)
 {
 	struct source src;
 
 	return io_open(u, path, known, &src, err) ?: ptfile_open_source(out, &src, err);
 }
 
-bool io_has(struct uckpt *u, const char *path,
-	       bool (*wanted)(const char *name))
+bool io_has(struct uckpt *u, const char *path, bool (*wanted)(const char *name))
 {
 	struct dirlist l = { .wanted = wanted };
 	const int rc = io_list(u, path, 0, &l, NULL);
@@ -463,7 +447,7 @@ bool io_has(struct uckpt *u, const char *path,
 
 struct uckpt *context_new(void)
 {
-	struct uckpt *const u = calloc(1, sizeof(*u));
+	struct uckpt *u = calloc(1, sizeof(*u));
 
 	if (!u)
 		return NULL;

@@ -33,8 +33,8 @@ struct uckpt;
  * `*where`, which the caller frees, becomes the path in the first root that has it; `where`
  * may be NULL.  -EBADMSG also for a damaged pack; otherwise as beneath_fail.
  */
-int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,
-	    char **where, struct errmsg *err);
+int io_stat(struct uckpt *u, const char *path, unsigned flags, struct attrs *out, char **where,
+	    struct errmsg *err);
 
 /*
  * List a directory; one of a union has the names that any root has.  `*out` begins with
@@ -47,8 +47,8 @@ int io_list(struct uckpt *u, const char *path, unsigned flags, struct dirlist *o
 /* Open a regular file.  `path` must outlive the source, which has no descriptor unless it is
  * a local file.  If the file is not of the identity `known`, unless that is NULL: -EIO, with
  * how it differs. */
-int io_open(struct uckpt *u, const char *path, const struct fileid *known,
-	    struct source *out, struct errmsg *err);
+int io_open(struct uckpt *u, const char *path, const struct fileid *known, struct source *out,
+	    struct errmsg *err);
 
 /* As beneath_open with O_NOFOLLOW; -EREMOTE for a file of a server, which has no
  * descriptor. */
@@ -56,8 +56,7 @@ int io_open_plain(struct uckpt *u, const char *path, int flags);
 
 /* Open the pack at `path`.  Whoever opens the same file in a context gets the same pack; each
  * calls pack_close.  Errors as io_open and pack_open_source. */
-int io_open_pack(struct uckpt *u, const char *path, struct pack **out,
-		 struct errmsg *err);
+int io_open_pack(struct uckpt *u, const char *path, struct pack **out, struct errmsg *err);
 
 /* The name of the directory that a file of this name would stand for as a pack:
  * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
@@ -70,12 +69,11 @@ struct uckpt *context_new(void);
 void context_free(struct uckpt *u);
 
 /* As io_open, of a file of torch.save; as ptfile_open_source. */
-int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known,
-		  struct ptfile *out, struct errmsg *err);
+int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, struct ptfile *out,
+	       struct errmsg *err);
 
 /* Does a directory have a name that is wanted?  Reads no further than to the first, since
  * the directories of large runs have thousands of names. */
-bool io_has(struct uckpt *u, const char *path,
-	       bool (*wanted)(const char *name));
+bool io_has(struct uckpt *u, const char *path, bool (*wanted)(const char *name));
 
 #endif

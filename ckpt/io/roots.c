@@ -31,8 +31,7 @@ static const struct united *find(const struct uckpt *u, const char *path)
 {
 	const struct united *x = *path == '{' ? u->unions : NULL;
 
-	while (x && (strncmp(path, x->name, x->len) != 0 ||
-		     (path[x->len] != '/' && path[x->len])))
+	while (x && (strncmp(path, x->name, x->len) != 0 || (path[x->len] != '/' && path[x->len])))
 		x = x->next;
 	return x;
 }
@@ -77,8 +76,7 @@ char *roots_path(const struct uckpt *u, const char *path, size_t i)
 	if (!x)
 		return strdup(path);
 	assert(i < x->n);
-	return asprintf(&full, "%s%s", x->roots[i], path + x->len) < 0 ? NULL
-								       : full;
+	return asprintf(&full, "%s%s", x->roots[i], path + x->len) < 0 ? NULL : full;
 }
 
 const char *roots_base(const struct uckpt *u, const char *path)
@@ -126,8 +124,7 @@ static char *union_name(const struct united *x, size_t number)
 	if (i < x->n)
 		snprintf(end, sizeof(end), ",...%zu more", x->n - i);
 	if (number)
-		snprintf(end + strlen(end), sizeof(end) - strlen(end), ";%zu",
-			 number);
+		snprintf(end + strlen(end), sizeof(end) - strlen(end), ";%zu", number);
 	bytebuf_add_str(&b, end);
 	bytebuf_add_str(&b, "}");
 	return bytebuf_take_text(&b);
@@ -143,8 +140,7 @@ static bool same_roots(const struct united *a, const struct united *b)
 }
 
 /* Keep the union, unless there is an equal one, and name it as no other. */
-static int keep(struct uckpt *u, struct united *x, char **path,
-		struct errmsg *err)
+static int keep(struct uckpt *u, struct united *x, char **path, struct errmsg *err)
 {
 	const struct united *y = u->unions;
 	size_t number = 0;
@@ -171,8 +167,8 @@ static int keep(struct uckpt *u, struct united *x, char **path,
 	return 0;
 }
 
-static int set_root(struct uckpt *u, struct united *x, const char *dir,
-		    bool absolute, struct errmsg *err)
+static int set_root(struct uckpt *u, struct united *x, const char *dir, bool absolute,
+		    struct errmsg *err)
 {
 	size_t n = strlen(dir);
 	char *root = NULL;
@@ -191,16 +187,15 @@ static int set_root(struct uckpt *u, struct united *x, const char *dir,
 	return rc;
 }
 
-static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
-		 char **path, struct errmsg *err)
+static int unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute, char **path,
+		 struct errmsg *err)
 {
 	struct united *x = calloc(1, sizeof(*x));
 	struct attrs a;
 	int rc = 0;
 
 	if (n > ROOTS_MAX)
-		rc = errmsg_set(err, -E2BIG, "more than %u directories",
-				ROOTS_MAX);
+		rc = errmsg_set(err, -E2BIG, "more than %u directories", ROOTS_MAX);
 	else if (!x || !(x->roots = calloc(n, sizeof(*x->roots))))
 		rc = errmsg_nomem(err, NULL);
 	for (size_t i = 0; !rc && i < n; i++) {
@@ -225,8 +220,8 @@ static bool has_null(const char *const *dirs, size_t n)
 	return i < n;
 }
 
-int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
-		char **path, struct errmsg *err)
+int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute, char **path,
+		struct errmsg *err)
 {
 	char **parts = NULL, *text = NULL, *rest;
 	size_t len;

@@ -25,8 +25,8 @@ struct uckpt;
  * but servers are not asked.  The caller frees `*path`.  -EINVAL, -E2BIG, -ENOMEM, or as
  * realpath(3) or io_stat.  Not thread-safe: called before threads are started.
  */
-int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute,
-		char **path, struct errmsg *err);
+int roots_unite(struct uckpt *u, const char *const *dirs, size_t n, bool absolute, char **path,
+		struct errmsg *err);
 
 /* Forget all unions. */
 void roots_done(struct uckpt *u);

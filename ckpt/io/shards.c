@@ -103,9 +103,7 @@ int64_t shards_add(struct shards *c, const char *path, const struct fileid *id)
 {
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)))
 		return -1;
-	c->v[c->n] = (struct entry){ .path = strdup(path),
-				     .id = *id,
-				     .ctime_ns = CTIME_UNKNOWN };
+	c->v[c->n] = (struct entry){ .path = strdup(path), .id = *id, .ctime_ns = CTIME_UNKNOWN };
 	return c->v[c->n].path ? (int64_t)c->n++ : -1;
 }
 
@@ -155,8 +153,7 @@ static bool shards_evict(struct shards *c)
 
 /* Open a shard, wherever it lies.  Other parts of the process may hold more descriptors
  * than open_limit leaves them: shards make room. */
-static int open_shard(struct shards *c, struct entry *e, struct source *src,
-		      struct errmsg *err)
+static int open_shard(struct shards *c, struct entry *e, struct source *src, struct errmsg *err)
 {
 	int rc;
 
@@ -211,8 +208,8 @@ static int open_entry(struct shards *c, struct entry *e, struct errmsg *err)
 	return rc;
 }
 
-int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out,
-			 bool *fresh, struct errmsg *err)
+int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out, bool *fresh,
+			 struct errmsg *err)
 {
 	struct entry *e = &c->v[shard];
 	int rc = 0;
@@ -253,8 +250,7 @@ static int check_used(struct shards *c, uint32_t shard, const struct shard_map *
  * pieces too small for that.  Under `ulimit -v` readers use pread. */
 static const uint8_t *map_used(struct shards *c, struct entry *e)
 {
-	void *m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED,
-		       e->src.fd, 0);
+	void *m = mmap(NULL, (size_t)e->id.size, PROT_READ, MAP_SHARED, e->src.fd, 0);
 	const uint8_t *p;
 
 	if (m == MAP_FAILED)
@@ -332,8 +328,8 @@ bool shards_has_descriptor(struct shards *c, uint32_t shard)
 }
 
 /* Read from a shard in use, and learn how far away it is. */
-static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len,
-		     uint64_t off, struct errmsg *err)
+static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
 {
 	struct latency_request q;
 	int rc;
@@ -345,8 +341,8 @@ static int read_used(struct shards *c, uint32_t shard, void *buf, size_t len,
 }
 
 /* For read-ahead, which checks the file afterwards: the bytes may be used much later. */
-static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len,
-		      uint64_t off, struct errmsg *err)
+static int fill_shard(void *ctx, uint32_t shard, void *buf, size_t len, uint64_t off,
+		      struct errmsg *err)
 {
 	struct shards *c = ctx;
 	struct shard_map m;
@@ -367,8 +363,8 @@ static int check_shard(void *ctx, uint32_t shard, struct errmsg *err)
 
 /* Read, and check that the file was the planned one until then.  -EAGAIN if it was
  * touched meanwhile. */
-static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len,
-			uint64_t off, struct errmsg *err)
+static int read_checked(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
+			struct errmsg *err)
 {
 	struct shard_map m;
 	int64_t ctime_ns;
@@ -396,24 +392,23 @@ bool shards_reads_ahead(const struct shards *c)
  * and check it, several shards at once. */
 static int look_at(struct shards *c, uint32_t shard, struct errmsg *err)
 {
-	const int rc = atomic_load(&c->v[shard].was_open) &&
-				       shards_check_due(c, &c->v[shard].of_file)
-			       ? shards_verify(c, shard, err)
-			       : 0;
+	const int rc =
+		atomic_load(&c->v[shard].was_open) && shards_check_due(c, &c->v[shard].of_file)
+			? shards_verify(c, shard, err)
+			: 0;
 
 	return rc == -EAGAIN ? 0 : rc;
 }
 
-bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len,
-		struct cache_pin *out)
+bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, struct cache_pin *out)
 {
 	return shards_reads_ahead(c) && look_at(c, shard, NULL) == 0 &&
 	       cache_pin(c->ahead, shard, off, len, out);
 }
 
 /* -EAGAIN if the file was touched meanwhile. */
-static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len,
-		     uint64_t off, struct errmsg *err)
+static int read_once(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
+		     struct errmsg *err)
 {
 	int rc;
 
@@ -438,9 +433,9 @@ int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_
 
 	for (int i = 0; rc == -EAGAIN && i < TRIES_MAX; i++)
 		rc = read_once(c, shard, buf, len, off, err);
-	return rc == -EAGAIN ? errmsg_set(err, -EIO, "%s: is touched all the time",
-					  c->v[shard].path)
-			     : rc;
+	return rc == -EAGAIN
+		       ? errmsg_set(err, -EIO, "%s: is touched all the time", c->v[shard].path)
+		       : rc;
 }
 
 bool shards_is_far(const struct shards *c)
@@ -450,8 +445,7 @@ bool shards_is_far(const struct shards *c)
 
 bool shards_gains_ahead(const struct shards *c)
 {
-	return (latency_is_high(c->latency) || atomic_load(&c->decodes)) &&
-	       cache_limit(c->u) > 0;
+	return (latency_is_high(c->latency) || atomic_load(&c->decodes)) && cache_limit(c->u) > 0;
 }
 
 uint64_t shards_prefetch(struct shards *c, uint32_t shard, uint64_t off, uint64_t len,

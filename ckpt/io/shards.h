@@ -52,8 +52,7 @@ struct shard_map {
  * (writev), which answers EFAULT if the file shrinks meanwhile; user code
  * that touched it would get SIGBUS then, and reads through `fd` instead.
  */
-int shards_use(struct shards *c, uint32_t shard, struct shard_map *out,
-	       struct errmsg *err);
+int shards_use(struct shards *c, uint32_t shard, struct shard_map *out, struct errmsg *err);
 void shards_unuse(struct shards *c, uint32_t shard);
 
 /* Is the shard a local file?  Opens it; true if it cannot be opened. */
@@ -67,13 +66,12 @@ void shards_count_mapped(struct shards *c, size_t len);
 int shards_read(struct shards *c, uint32_t shard, void *buf, size_t len, uint64_t off,
 		struct errmsg *err);
 
-/* Should readers look for bytes in the cache?  Also of a store that seems to be near now:
- * what was wanted is there, or under way. */
+/* Should readers look for bytes in the cache?  Also true for a fast store while prefetched
+ * blocks remain. */
 bool shards_reads_ahead(const struct shards *c);
 
 /* As cache_pin, of a shard that is still what was planned; false if it is not. */
-bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len,
-		struct cache_pin *out);
+bool shards_pin(struct shards *c, uint32_t shard, uint64_t off, size_t len, struct cache_pin *out);
 
 /* Do the shards' files answer slowly?  Then reads take what was wanted from memory
  * (cache.h).  Learned from the reads, and not true before some were slow. */
@@ -95,11 +93,9 @@ bool shards_can_map(struct shards *c, size_t len);
 /* Check that the paths of `n` shards still lead to the planned files: -EIO if one was
  * replaced.  Each path is checked at most every 100 ms, far ones less often, up to every
  * 10 s, and in parallel. */
-int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err);
+int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err);
 
 /* Check that `n` shards are still what was planned; errors as shards_use. */
-int shards_check_files(struct shards *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err);
+int shards_check_files(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err);
 
 #endif

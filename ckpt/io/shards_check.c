@@ -37,22 +37,17 @@
 #define TICKS_MAX 50
 
 /* -EIO unless inode, size and mtime are the planned ones. */
-static int compare(const struct entry *e, const struct fileid *now,
-		   struct errmsg *err)
+static int compare(const struct entry *e, const struct fileid *now, struct errmsg *err)
 {
-	return fileid_equal(now, &e->id)
-		       ? 0
-		       : fileid_report_change(e->path, &e->id, now, err);
+	return fileid_equal(now, &e->id) ? 0 : fileid_report_change(e->path, &e->id, now, err);
 }
 
-static int identify(const struct entry *e, int fd, struct fileid *now,
-		    struct errmsg *err)
+static int identify(const struct entry *e, int fd, struct fileid *now, struct errmsg *err)
 {
 	struct stat st;
 
 	if (fstat(fd, &st) < 0)
-		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path,
-				  strerror(errno));
+		return errmsg_set(err, -EIO, "%s: cannot stat: %s", e->path, strerror(errno));
 	fileid_from_stat(&st, now);
 	return compare(e, now, err);
 }
@@ -68,14 +63,10 @@ static bool is_fresh(int64_t ns)
 	return age > -TICK_NS && age < TICK_NS;
 }
 
-static int sum_tail(const struct entry *e, int fd, uint32_t *sum,
-		    struct errmsg *err)
+static int sum_tail(const struct entry *e, int fd, uint32_t *sum, struct errmsg *err)
 {
-	const size_t len =
-		(size_t)(e->id.size < TAIL_BYTES ? e->id.size : TAIL_BYTES);
-	const struct source s = { .name = e->path,
-				  .size = e->id.size,
-				  .fd = fd };
+	const size_t len = (size_t)(e->id.size < TAIL_BYTES ? e->id.size : TAIL_BYTES);
+	const struct source s = { .name = e->path, .size = e->id.size, .fd = fd };
 	uint8_t *tail = scratch_take(len ? len : 1);
 	int rc = tail ? source_read(&s, tail, len, e->id.size - len, err)
 		      : errmsg_nomem(err, e->path);
@@ -87,8 +78,8 @@ static int sum_tail(const struct entry *e, int fd, uint32_t *sum,
 }
 
 /* Sum the tail of a file that is not written to meanwhile; `*now` is its identity. */
-static int sum_settled(const struct entry *e, int fd, uint32_t *sum,
-		       struct fileid *now, struct errmsg *err)
+static int sum_settled(const struct entry *e, int fd, uint32_t *sum, struct fileid *now,
+		       struct errmsg *err)
 {
 	const struct timespec tick = { .tv_nsec = TICK_NS };
 	struct fileid before;
@@ -255,8 +246,7 @@ static int check_path(struct shards *c, uint32_t shard, struct errmsg *err)
 	int rc = io_stat(c->u, e->path, 0, &a, NULL, NULL);
 
 	if (rc)
-		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path,
-				  strerror(-rc));
+		return errmsg_set(err, -EIO, "%s: is gone: %s", e->path, strerror(-rc));
 	fileid_from_stat(&a.st, &id);
 	rc = compare(e, &id, err);
 	if (rc)
@@ -315,8 +305,7 @@ static int check_listed(void *ctx, size_t i, struct errmsg *err)
 	return i < x->needed ? rc : 0;
 }
 
-int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err)
+int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err)
 {
 	const bool far = shards_is_far(c);
 	struct checking x = { .c = c };
@@ -334,8 +323,7 @@ int shards_check_paths(struct shards *c, const uint32_t *shards, size_t n,
 		if (far && x.n)
 			add_following(&x, now);
 		pthread_mutex_unlock(&c->u->lock);
-		rc = parallel_for(x.n, far ? AT_ONCE : 1, check_listed, &x,
-				  err);
+		rc = parallel_for(x.n, far ? AT_ONCE : 1, check_listed, &x, err);
 	}
 	return rc;
 }
@@ -352,8 +340,7 @@ static int check_ith(void *ctx, size_t i, struct errmsg *err)
 	return check_file(x->c, x->shards[i], err);
 }
 
-int shards_check_files(struct shards *c, const uint32_t *shards, size_t n,
-		       struct errmsg *err)
+int shards_check_files(struct shards *c, const uint32_t *shards, size_t n, struct errmsg *err)
 {
 	struct opening x = { c, shards };
 

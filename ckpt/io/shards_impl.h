@@ -29,13 +29,13 @@ struct entry {
 	atomic_bool was_open; /* at any time */
 	/* Protected by the context's lock: */
 	bool open;
-	bool opening; /* by a thread that does not hold the lock meanwhile */
-	const uint8_t *p; /* the whole file, or NULL */
+	bool opening;      /* by a thread that does not hold the lock meanwhile */
+	const uint8_t *p;  /* the whole file, or NULL */
 	struct source src; /* while it is open */
 	unsigned users;
 	uint64_t last_use;
 	struct check of_path, of_file;
-	uint32_t tail; /* CRC-32 of the last bytes, once ctime_ns is known */
+	uint32_t tail;         /* CRC-32 of the last bytes, once ctime_ns is known */
 	uint64_t begun, ended; /* checks that several readers share */
 	int result;            /* of the last one that has ended */
 };
@@ -61,8 +61,8 @@ struct shards {
 
 /* As shards_use, without the check; `*fresh`: it has just been opened, and thus
  * checked. */
-int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out,
-			 bool *fresh, struct errmsg *err);
+int shards_use_unchecked(struct shards *c, uint32_t shard, struct shard_map *out, bool *fresh,
+			 struct errmsg *err);
 
 #define CTIME_UNKNOWN INT64_MIN
 

@@ -31,8 +31,8 @@ struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 {
 	struct draft_storage *s = arena_alloc(&d->a, sizeof(*s));
 
-	if (!s || !arena_reserve(&d->a, &d->fresh, d->nfresh, &d->cap,
-				 d->nfresh + 1, sizeof(struct draft_storage *)))
+	if (!s || !arena_reserve(&d->a, &d->fresh, d->nfresh, &d->cap, d->nfresh + 1,
+				 sizeof(struct draft_storage *)))
 		return &d->lost;
 	snprintf(s->key, sizeof(s->key), "new%zu", d->nfresh);
 	s->len = t->storage_numel * dtype_size(t->dtype);
@@ -42,11 +42,9 @@ struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 	return &s->map;
 }
 
-void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len,
-		   uint64_t at)
+void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len, uint64_t at)
 {
-	draft_require(d, extent_add(map, EXTENT_SHARD, len, d->old_shard, at,
-				    DTYPE_U8));
+	draft_require(d, extent_add(map, EXTENT_SHARD, len, d->old_shard, at, DTYPE_U8));
 }
 
 void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len)
@@ -64,8 +62,7 @@ static struct extent_map take_map(const struct draft *d, struct draft_storage *s
 	return map;
 }
 
-static int map_old(struct draft *d, const struct value *pid, uint64_t *len,
-		   struct extent_map *map)
+static int map_old(struct draft *d, const struct value *pid, uint64_t *len, struct extent_map *map)
 {
 	const char *path = d->old.src.name;
 	uint64_t numel, at;
@@ -76,13 +73,11 @@ static int map_old(struct draft *d, const struct value *pid, uint64_t *len,
 	if (rc)
 		return rc;
 	if (numel > INT64_MAX / 16)
-		return errmsg_set(d->err, -EBADMSG,
-				  "%s: storage of %" PRIu64 " elements", path,
+		return errmsg_set(d->err, -EBADMSG, "%s: storage of %" PRIu64 " elements", path,
 				  numel);
 	*len = numel * dtype_size(dtype);
 	rc = ptfile_storage(&d->old, key, *len, &at, d->err);
-	if (!rc && d->extents &&
-	    !extent_add(map, EXTENT_SHARD, *len, d->old_shard, at, dtype))
+	if (!rc && d->extents && !extent_add(map, EXTENT_SHARD, *len, d->old_shard, at, dtype))
 		rc = errmsg_nomem(d->err, path);
 	return rc;
 }
@@ -98,8 +93,8 @@ static int map_storage(struct draft *d, const struct value *pid, uint64_t *len,
 	if (sscanf(key, "new%zu", &i) != 1 || i >= d->nfresh)
 		return map_old(d, pid, len, map);
 	if (d->fresh[i]->key != key)
-		return errmsg_set(d->err, -EBADMSG, "%s: a storage is called %s",
-				  d->old.src.name, key);
+		return errmsg_set(d->err, -EBADMSG, "%s: a storage is called %s", d->old.src.name,
+				  key);
 	*len = d->fresh[i]->len;
 	*map = take_map(d, d->fresh[i]);
 	return 0;
@@ -114,8 +109,7 @@ static int save(struct draft *d, const struct value *root, const char *stem)
 	int rc = pickle_dump(root, &pickle, &s, &why);
 
 	if (rc)
-		errmsg_set(d->err, rc, "%s%s%s",
-			   d->old.root ? d->old.src.name : "",
+		errmsg_set(d->err, rc, "%s%s%s", d->old.root ? d->old.src.name : "",
 			   d->old.root ? ": " : "", why.text);
 	if (!rc) {
 		d->storages = calloc(s.n + 1, sizeof(*d->storages));

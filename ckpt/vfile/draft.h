@@ -46,8 +46,8 @@ struct draft {
 	struct draft_storage **fresh; /* in the arena */
 	size_t nfresh, cap;
 	struct extent_map lost; /* takes extents if memory ran out */
-	/* The layout: that of torch.save, or else `head` with each storage inserted at
-	 * the end that `head` had when the storage was added. */
+	/* Layout of the file: torch.save's, or `head` with each storage inserted where `head`
+	 * ended when the storage was added. */
 	struct ptwrite w;
 	struct bytebuf head;
 	size_t *after; /* of each storage; see struct draft_storage */
@@ -79,8 +79,7 @@ static inline bool draft_failed(const struct draft *d)
 struct extent_map *draft_add_storage(struct draft *d, struct tensor *t);
 
 /* Append bytes of the old file, or zeros, to the map of a new storage. */
-void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len,
-		   uint64_t at);
+void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len, uint64_t at);
 void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len);
 
 /*

@@ -20,8 +20,7 @@
 #define CAST_BYTES (128u << 10)
 
 /* Does a run continue the extent before it, whose length is `len`? */
-static bool continues(const struct extent *e, uint64_t len,
-		      const struct extent *next)
+static bool continues(const struct extent *e, uint64_t len, const struct extent *next)
 {
 	if (e->kind != next->kind || e->shard != next->shard ||
 	    extent_is_cast(e) != extent_is_cast(next))
@@ -30,20 +29,17 @@ static bool continues(const struct extent *e, uint64_t len,
 		return true;
 	if (extent_is_cast(e))
 		return e->dtype == next->dtype && e->to == next->to &&
-		       e->from + len / dtype_size(e->to) * dtype_size(e->dtype) ==
-			       next->from;
+		       e->from + len / dtype_size(e->to) * dtype_size(e->dtype) == next->from;
 	return e->from + len == next->from;
 }
 
 /* Append an extent, whose start is filled in. */
-static bool extent_append_run(struct extent_map *m, struct extent e,
-			      uint64_t len)
+static bool extent_append_run(struct extent_map *m, struct extent e, uint64_t len)
 {
 	e.start = extent_size(m);
 	if (len == 0)
 		return true;
-	if (m->n &&
-	    continues(&m->v[m->n - 1], e.start - m->v[m->n - 1].start, &e)) {
+	if (m->n && continues(&m->v[m->n - 1], e.start - m->v[m->n - 1].start, &e)) {
 		m->v[m->n].start = e.start + len;
 		return true;
 	}
@@ -52,31 +48,26 @@ static bool extent_append_run(struct extent_map *m, struct extent e,
 	m->v[m->n++] = e;
 	m->v[m->n] = (struct extent){ .start = e.start + len };
 	assert(m->v[m->n - 1].start < m->v[m->n].start);
-	assert(m->n == 1 ? m->v[0].start == 0 :
-			   m->v[m->n - 2].start < m->v[m->n - 1].start);
+	assert(m->n == 1 ? m->v[0].start == 0 : m->v[m->n - 2].start < m->v[m->n - 1].start);
 	return true;
 }
 
-bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
-		uint32_t shard, uint64_t from, enum dtype dtype)
+bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len, uint32_t shard,
+		uint64_t from, enum dtype dtype)
 {
-	const struct extent e = { .kind = kind,
-				  .dtype = dtype,
-				  .to = dtype,
-				  .shard = shard,
-				  .from = from };
+	const struct extent e = {
+		.kind = kind, .dtype = dtype, .to = dtype, .shard = shard, .from = from
+	};
 
 	return extent_append_run(m, e, len);
 }
 
-bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
-		     uint64_t from, enum dtype dtype, enum dtype to)
+bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard, uint64_t from,
+		     enum dtype dtype, enum dtype to)
 {
-	const struct extent e = { .kind = EXTENT_SHARD,
-				  .dtype = dtype,
-				  .to = to,
-				  .shard = shard,
-				  .from = from };
+	const struct extent e = {
+		.kind = EXTENT_SHARD, .dtype = dtype, .to = to, .shard = shard, .from = from
+	};
 
 	return extent_append_run(m, e, n * dtype_size(to));
 }
@@ -86,14 +77,12 @@ bool extent_add_map(struct extent_map *m, const struct extent_map *from)
 	bool ok = true;
 
 	for (size_t i = 0; ok && i < from->n; i++)
-		ok = extent_append_run(m, from->v[i],
-				       from->v[i + 1].start - from->v[i].start);
+		ok = extent_append_run(m, from->v[i], from->v[i + 1].start - from->v[i].start);
 	return ok;
 }
 
-bool extent_add_range(struct extent_map *m, const struct extent_map *from,
-		      uint64_t off, uint64_t len, enum dtype dtype,
-		      enum dtype to)
+bool extent_add_range(struct extent_map *m, const struct extent_map *from, uint64_t off,
+		      uint64_t len, enum dtype dtype, enum dtype to)
 {
 	struct extent_walk w = extent_walk(from, off, len);
 	bool ok = true;
@@ -113,8 +102,7 @@ bool extent_add_range(struct extent_map *m, const struct extent_map *from,
 		}
 		assert(e.kind == EXTENT_SHARD || e.kind == EXTENT_GATHER);
 		assert(!cast || (w.e->to == dtype && dtype == DTYPE_F32));
-		ok = extent_append_run(
-			m, e, w.len / dtype_size(dtype) * dtype_size(to));
+		ok = extent_append_run(m, e, w.len / dtype_size(dtype) * dtype_size(to));
 	}
 	return ok;
 }

@@ -22,10 +22,10 @@ enum extent_kind {
 struct extent {
 	uint64_t start; /* in the virtual file */
 	enum extent_kind kind;
-	enum dtype dtype;  /* of the elements in the shard or the gather */
-	enum dtype to;     /* what they are converted to, if it differs */
-	uint32_t shard;    /* which one, or which gather; else 0 */
-	uint64_t from;	   /* byte offset of the source run, or in the gather */
+	enum dtype dtype; /* of the elements in the shard or the gather */
+	enum dtype to;    /* what they are converted to, if it differs */
+	uint32_t shard;   /* which one, or which gather; else 0 */
+	uint64_t from;    /* byte offset of the source run, or in the gather */
 };
 
 /*
@@ -41,12 +41,12 @@ struct extent_map {
 
 /* Append `len` bytes without conversion.  A run that continues the last extent
  * is merged into it.  False when memory runs out. */
-bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len,
-		uint32_t shard, uint64_t from, enum dtype dtype);
+bool extent_add(struct extent_map *m, enum extent_kind kind, uint64_t len, uint32_t shard,
+		uint64_t from, enum dtype dtype);
 
 /* Append `n` elements, converted from `dtype` if `to` differs. */
-bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard,
-		     uint64_t from, enum dtype dtype, enum dtype to);
+bool extent_add_cast(struct extent_map *m, uint64_t n, uint32_t shard, uint64_t from,
+		     enum dtype dtype, enum dtype to);
 
 /* Append another map. */
 bool extent_add_map(struct extent_map *m, const struct extent_map *from);
@@ -55,9 +55,8 @@ bool extent_add_map(struct extent_map *m, const struct extent_map *from);
  * shards, gathers and zeros (asserted); its elements are converted if `to` differs from `dtype`,
  * which they are of, or which those of a cast are converted to: float32 (asserted), by way
  * of which all casts are. */
-bool extent_add_range(struct extent_map *m, const struct extent_map *from,
-		      uint64_t off, uint64_t len, enum dtype dtype,
-		      enum dtype to);
+bool extent_add_range(struct extent_map *m, const struct extent_map *from, uint64_t off,
+		      uint64_t len, enum dtype dtype, enum dtype to);
 
 /* Does the extent convert elements? */
 static inline bool extent_is_cast(const struct extent *e)
@@ -106,8 +105,7 @@ struct extent_walk {
 };
 
 /* Begin a walk; the map must have these bytes (asserted). */
-static inline struct extent_walk extent_walk(const struct extent_map *m,
-					     uint64_t off, size_t len)
+static inline struct extent_walk extent_walk(const struct extent_map *m, uint64_t off, size_t len)
 {
 	assert(len == 0 || off + len <= extent_size(m));
 	return (struct extent_walk){ .map = m, .off = off, .end = off + len };
@@ -122,8 +120,7 @@ static inline bool extent_next(struct extent_walk *w)
 	w->e = w->e ? w->e + 1 : &w->map->v[extent_find(w->map, w->off)];
 	w->skip = w->off - w->e->start;
 	w->from = w->e->from + w->skip;
-	w->len = (size_t)((w->e[1].start < w->end ? w->e[1].start : w->end) -
-			  w->off);
+	w->len = (size_t)((w->e[1].start < w->end ? w->e[1].start : w->end) - w->off);
 	return true;
 }
 

@@ -106,8 +106,8 @@ void gathers_done(struct gathers *s)
 	*s = (struct gathers){ 0 };
 }
 
-bool gathers_add_view(struct gathers *s, const struct tensor *view,
-		      const struct extent_map *source, struct extent_map *out)
+bool gathers_add_view(struct gathers *s, const struct tensor *view, const struct extent_map *source,
+		      struct extent_map *out)
 {
 	struct gather *x = calloc(1, sizeof(*x));
 
@@ -123,15 +123,15 @@ bool gathers_add_view(struct gathers *s, const struct tensor *view,
 	x->dtype = view->dtype;
 	x->nsources = 1;
 	if (extent_add_map(x->sources, source) &&
-	    extent_add(out, EXTENT_GATHER, view->numel * dtype_size(view->dtype),
-		       (uint32_t)s->n, 0, view->dtype))
+	    extent_add(out, EXTENT_GATHER, view->numel * dtype_size(view->dtype), (uint32_t)s->n, 0,
+		       view->dtype))
 		return gathers_add(s, x);
 	gather_free(x);
 	return false;
 }
 
-bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard,
-			uint64_t storage, enum dtype to, struct extent_map *out)
+bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard, uint64_t storage,
+			enum dtype to, struct extent_map *out)
 {
 	const size_t item = dtype_size(t->dtype);
 	struct extent_map source = { 0 }, made = { 0 };
@@ -141,9 +141,8 @@ bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shar
 	if (!t->numel)
 		return true;
 	view.storage_offset = 0;
-	ok = extent_add(&source, EXTENT_SHARD,
-			(tensor_place(&view, view.numel - 1) + 1) * item, shard,
-			storage + t->storage_offset * item, t->dtype) &&
+	ok = extent_add(&source, EXTENT_SHARD, (tensor_place(&view, view.numel - 1) + 1) * item,
+			shard, storage + t->storage_offset * item, t->dtype) &&
 	     gathers_add_view(s, &view, &source, &made) &&
 	     extent_add_range(out, &made, 0, t->numel * item, t->dtype, to);
 	extent_done(&source);
@@ -162,8 +161,8 @@ uint64_t gather_run_len(const struct gather *x)
 		       : x->g.row_len * dtype_size(x->dtype) / x->g.nsegs;
 }
 
-static int walk_view(const struct gather *x, gather_step_fn step, void *ctx,
-		     size_t len, uint64_t off)
+static int walk_view(const struct gather *x, gather_step_fn step, void *ctx, size_t len,
+		     uint64_t off)
 {
 	const uint64_t item = dtype_size(x->dtype), bytes = gather_run_len(x);
 	int rc = 0;
@@ -183,8 +182,7 @@ static int walk_view(const struct gather *x, gather_step_fn step, void *ctx,
 	return rc;
 }
 
-int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
-		size_t len, uint64_t off)
+int gather_walk(const struct gather *x, gather_step_fn step, void *ctx, size_t len, uint64_t off)
 {
 	const struct geometry *g = &x->g;
 	const uint64_t item = dtype_size(x->dtype), row_bytes = g->row_len * item;
@@ -194,8 +192,7 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 	if (x->view)
 		return walk_view(x, step, ctx, len, off);
 	row = off / row_bytes;
-	i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs),
-			  off % row_bytes / item);
+	i = interval_find(&g->segs->at, g->nsegs, sizeof(*g->segs), off % row_bytes / item);
 	for (size_t at = 0; at < len; row++, i = 0)
 		for (; at < len && i < g->nsegs; i++) {
 			const struct geometry_segment *s = &g->segs[i];
@@ -205,8 +202,7 @@ int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
 			const struct gather_run run = {
 				.source = s->source,
 				.scale = s->scale,
-				.from = (row * g->stride[s->source] + s->from) *
-						item + skip,
+				.from = (row * g->stride[s->source] + s->from) * item + skip,
 				.n = left < len - at ? (size_t)left : len - at,
 				.at = at,
 			};
@@ -259,8 +255,8 @@ static void sort_runs(struct weaving *w)
 	for (size_t t = 0, at = 0; t < sources; at = w->begin[t++])
 		for (size_t i = at + 1; i < w->begin[t]; i++)
 			if (w->sorted[i].from < w->sorted[i - 1].from) {
-				qsort(w->sorted + at, w->begin[t] - at,
-				      sizeof(*w->sorted), gather_by_place);
+				qsort(w->sorted + at, w->begin[t] - at, sizeof(*w->sorted),
+				      gather_by_place);
 				break;
 			}
 }
@@ -301,8 +297,7 @@ static int read_runs(struct weaving *w)
 		rc = w->read(w->ctx, m, direct ? w->buf + v->at : w->bounce,
 			     (size_t)(end - v->from), v->from, w->err);
 		for (size_t j = 0; !rc && !direct && w->buf && j < k; j++)
-			memcpy(w->buf + v[j].at,
-			       w->bounce + (v[j].from - v->from), v[j].n);
+			memcpy(w->buf + v[j].at, w->bounce + (v[j].from - v->from), v[j].n);
 	}
 	w->n = 0;
 	return rc;
@@ -358,14 +353,12 @@ static int read_mean(struct weaving *w, size_t len, uint64_t off)
 		n = len - at < MEAN_CHUNK ? len - at : MEAN_CHUNK;
 		memset(w->buf + at, 0, n);
 		for (size_t t = 0; !rc && t < x->nsources; t++) {
-			rc = w->read(w->ctx, &x->sources[t], one, n, off + at,
-				     w->err);
+			rc = w->read(w->ctx, &x->sources[t], one, n, off + at, w->err);
 			if (!rc)
 				arith_add(x->dtype, w->buf + at, one, n / item);
 		}
 		if (!rc)
-			arith_divide(x->dtype, w->buf + at,
-				     (double)x->nsources, n / item);
+			arith_divide(x->dtype, w->buf + at, (double)x->nsources, n / item);
 	}
 	scratch_give(one);
 	return rc;
@@ -378,8 +371,7 @@ static int divide_run(void *ctx, const struct gather_run *run)
 	const double by = w->x->divisors[run->scale];
 
 	if (by != 1)
-		arith_divide(w->x->dtype, w->buf + run->at, by,
-			     run->n / dtype_size(w->x->dtype));
+		arith_divide(w->x->dtype, w->buf + run->at, by, run->n / dtype_size(w->x->dtype));
 	return 0;
 }
 
@@ -411,8 +403,8 @@ static int compute_part(struct weaving *w, size_t len, uint64_t off)
 	return rc;
 }
 
-int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
-		void *buf, size_t len, uint64_t off, struct errmsg *err)
+int gather_read(const struct gather *x, gather_read_fn read, void *ctx, void *buf, size_t len,
+		uint64_t off, struct errmsg *err)
 {
 	const size_t item = dtype_size(x->dtype);
 	struct weaving w = { .x = x, .read = read, .ctx = ctx, .err = err };
@@ -436,8 +428,8 @@ int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
 	return rc;
 }
 
-int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx,
-		     size_t len, uint64_t off)
+int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx, size_t len,
+		     uint64_t off)
 {
 	struct weaving w = { .x = x, .read = read, .ctx = ctx };
 	int rc = 0;

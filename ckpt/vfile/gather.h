@@ -13,11 +13,11 @@ struct errmsg;
 
 /* A run of elements within a row of the output. */
 struct geometry_segment {
-	uint64_t at;	 /* in the row */
+	uint64_t at; /* in the row */
 	uint64_t len;
-	uint64_t from;	 /* in the source's row */
+	uint64_t from;   /* in the source's row */
 	uint32_t source; /* the slice */
-	uint32_t scale;	 /* index of its scale in geometry.scales */
+	uint32_t scale;  /* index of its scale in geometry.scales */
 };
 
 /*
@@ -52,10 +52,10 @@ void geometry_done(struct geometry *g);
  * of one source, in row-major order.  Immutable once built.
  */
 struct gather {
-	struct tensor *view;	    /* owned; NULL: a geometry */
-	struct geometry g;	    /* in elements */
+	struct tensor *view; /* owned; NULL: a geometry */
+	struct geometry g;   /* in elements */
 	enum dtype dtype;
-	double *divisors;	    /* owned: of g.scales; NULL if none */
+	double *divisors;           /* owned: of g.scales; NULL if none */
 	struct extent_map *sources; /* owned: of each slice: shards, which may be cast */
 	size_t nsources;
 };
@@ -84,23 +84,23 @@ void gathers_done(struct gathers *s);
 
 /* Append the elements of a view in row-major order to `out`, as a gather of `source`, which
  * has those of its storage and consists of shards.  False when memory runs out. */
-bool gathers_add_view(struct gathers *s, const struct tensor *view,
-		      const struct extent_map *source, struct extent_map *out);
+bool gathers_add_view(struct gathers *s, const struct tensor *view, const struct extent_map *source,
+		      struct extent_map *out);
 
 /* Append the elements of tensor `t` in row-major order, converted to type `to`; element 0
  * of its storage is at byte `storage` of a shard.  False when memory runs out. */
-bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard,
-			uint64_t storage, enum dtype to, struct extent_map *out);
+bool gathers_add_tensor(struct gathers *s, const struct tensor *t, uint32_t shard, uint64_t storage,
+			enum dtype to, struct extent_map *out);
 
 /* Read [off, off + len) of a map of shards. */
-typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf,
-			      size_t len, uint64_t off, struct errmsg *err);
+typedef int (*gather_read_fn)(void *ctx, const struct extent_map *m, void *buf, size_t len,
+			      uint64_t off, struct errmsg *err);
 
 /* A run of bytes that is contiguous in a source. */
 struct gather_run {
 	uint32_t source;
 	uint32_t scale; /* as in its segment */
-	uint64_t from;	/* in the source */
+	uint64_t from;  /* in the source */
 	size_t n;
 	size_t at; /* in the wanted range */
 };
@@ -110,8 +110,7 @@ struct gather_run {
  * Must not be used for means.  Returns the first result that is not 0.
  */
 typedef int (*gather_step_fn)(void *ctx, const struct gather_run *run);
-int gather_walk(const struct gather *x, gather_step_fn step, void *ctx,
-		size_t len, uint64_t off);
+int gather_walk(const struct gather *x, gather_step_fn step, void *ctx, size_t len, uint64_t off);
 
 /* Is every byte a copy of a source's, with no arithmetic? */
 bool gather_is_plain(const struct gather *x);
@@ -121,12 +120,12 @@ uint64_t gather_run_len(const struct gather *x);
 
 /* Read bytes [off, off + len) of the output, which must have them, in bounded
  * memory. */
-int gather_read(const struct gather *x, gather_read_fn read, void *ctx,
-		void *buf, size_t len, uint64_t off, struct errmsg *err);
+int gather_read(const struct gather *x, gather_read_fn read, void *ctx, void *buf, size_t len,
+		uint64_t off, struct errmsg *err);
 
 /* Call `read` for what gather_read would read, without memory for it: `buf` must not be
  * used. */
-int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx,
-		     size_t len, uint64_t off);
+int gather_each_read(const struct gather *x, gather_read_fn read, void *ctx, size_t len,
+		     uint64_t off);
 
 #endif

@@ -70,21 +70,19 @@ struct vfile *vfile_new_copy(struct shards *c, uint32_t shard, struct errmsg *er
 {
 	struct vfile *f = new_vfile(c);
 
-	return f && extent_add(&f->map, EXTENT_SHARD, shards_id(c, shard)->size, shard, 0,
-			       DTYPE_U8)
+	return f && extent_add(&f->map, EXTENT_SHARD, shards_id(c, shard)->size, shard, 0, DTYPE_U8)
 		       ? f
 		       : drop_vfile(f, err);
 }
 
 struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err)
 {
-	return vfile_new_tensors(NULL, bytes, NULL, NULL, 0,
-				 &(struct gathers){ 0 }, err);
+	return vfile_new_tensors(NULL, bytes, NULL, NULL, 0, &(struct gathers){ 0 }, err);
 }
 
 struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
-				const struct extent_map *tensors, const size_t *after,
-				size_t n, struct gathers *gathers, struct errmsg *err)
+				const struct extent_map *tensors, const size_t *after, size_t n,
+				struct gathers *gathers, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 	bool ok = f;
@@ -94,8 +92,7 @@ struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
 		const size_t end = i < n ? after[i] : head->len;
 
 		assert(at <= end && end <= head->len);
-		ok = extent_add(&f->map, EXTENT_LITERAL, end - at, 0, at,
-				DTYPE_U8) &&
+		ok = extent_add(&f->map, EXTENT_LITERAL, end - at, 0, at, DTYPE_U8) &&
 		     (i == n || extent_add_map(&f->map, &tensors[i]));
 		at = end;
 	}
@@ -109,9 +106,8 @@ struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
 	return f;
 }
 
-struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
-			   const struct extent_map *storages, struct gathers *gathers,
-			   vfile_crc *crc, struct errmsg *err)
+struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w, const struct extent_map *storages,
+			   struct gathers *gathers, vfile_crc *crc, struct errmsg *err)
 {
 	struct vfile *f = new_vfile(c);
 	uint64_t at = 0;
@@ -134,8 +130,8 @@ struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
 	bytebuf_reserve(&f->literal, (size_t)at);
 	/* A file without checksums, or without storages, is ready at once. */
 	for (size_t i = 0; ok && i <= w->n; i++) {
-		ok = ptwrite_literal(w, i, crc ? (const uint32_t[1]){ 0 } : NULL,
-				     &f->literal, err) == 0;
+		ok = ptwrite_literal(w, i, crc ? (const uint32_t[1]){ 0 } : NULL, &f->literal,
+				     err) == 0;
 		if (i == 0)
 			f->header_len = f->literal.len;
 		if (crc && w->n)
@@ -179,12 +175,10 @@ int64_t vfile_copied_shard(const struct vfile *f)
 	const struct extent_map *m = &f->map;
 
 	/* Files that we render begin with a literal. */
-	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard
-							 : -1;
+	return m->n == 1 && m->v[0].kind == EXTENT_SHARD ? (int64_t)m->v[0].shard : -1;
 }
 
-static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step,
-			 void *ctx)
+static int each_shard_of(const struct extent_map *m, vfile_shard_fn *step, void *ctx)
 {
 	uint32_t last = UINT32_MAX;
 	int rc = 0;
@@ -249,29 +243,26 @@ static int read_source(void *ctx, const struct extent *e, void *buf, size_t len,
 
 	if (e->kind == EXTENT_SHARD)
 		return shards_read(f->shards, e->shard, buf, len, e->from + off, err);
-	return gather_read(f->gathers.v[e->shard], extent_read, f->shards, buf, len,
-			   e->from + off, err);
+	return gather_read(f->gathers.v[e->shard], extent_read, f->shards, buf, len, e->from + off,
+			   err);
 }
 
 /* Is this a part of a literal that holds checksums? */
-static bool is_late(const struct vfile *f, const struct extent *e,
-		    uint64_t skip, size_t len)
+static bool is_late(const struct vfile *f, const struct extent *e, uint64_t skip, size_t len)
 {
-	return e->kind == EXTENT_LITERAL &&
-	       e->from + skip + len > f->header_len;
+	return e->kind == EXTENT_LITERAL && e->from + skip + len > f->header_len;
 }
 
-static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip,
-		       void *buf, size_t len, struct errmsg *err)
+static int read_extent(struct vfile *f, const struct extent *e, uint64_t skip, void *buf,
+		       size_t len, struct errmsg *err)
 {
 	int rc;
 
 	switch (e->kind) {
 	case EXTENT_SHARD:
 	case EXTENT_GATHER:
-		return extent_is_cast(e)
-			       ? extent_read_cast(e, skip, buf, len, read_source, f, err)
-			       : read_source(f, e, buf, len, skip, err);
+		return extent_is_cast(e) ? extent_read_cast(e, skip, buf, len, read_source, f, err)
+					 : read_source(f, e, buf, len, skip, err);
 	case EXTENT_ZERO:
 		memset(buf, 0, len);
 		return 0;
@@ -296,8 +287,7 @@ size_t vfile_clamp(const struct vfile *f, size_t len, uint64_t off)
 	return len < size - off ? len : (size_t)(size - off);
 }
 
-int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
-		     struct errmsg *err)
+int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct extent_walk w = extent_walk(&f->map, off, len);
 	uint8_t *to = buf;
@@ -312,8 +302,7 @@ int vfile_read_exact(struct vfile *f, void *buf, size_t len, uint64_t off,
 	return rc;
 }
 
-int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
-		   struct errmsg *err)
+int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	const size_t n = vfile_clamp(f, len, off);
 	int rc;

@@ -47,16 +47,15 @@ struct vfile *vfile_new_bytes(struct bytebuf *bytes, struct errmsg *err);
  * `crc[n]` must outlive the file; NULL for files without checksums.  Takes
  * ownership of `w` and of `gathers`, to which extents may refer, on success only.
  */
-struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w,
-			   const struct extent_map *storages, struct gathers *gathers,
-			   vfile_crc *crc, struct errmsg *err);
+struct vfile *vfile_new_pt(struct shards *c, struct ptwrite *w, const struct extent_map *storages,
+			   struct gathers *gathers, vfile_crc *crc, struct errmsg *err);
 
 /* A file without checksums: `head` with tensors[i] inserted at offset after[i] of it;
  * `after` must not descend.  Takes ownership of `head` and `gathers`, on
  * success only. */
 struct vfile *vfile_new_tensors(struct shards *c, struct bytebuf *head,
-				const struct extent_map *tensors, const size_t *after,
-				size_t n, struct gathers *gathers, struct errmsg *err);
+				const struct extent_map *tensors, const size_t *after, size_t n,
+				struct gathers *gathers, struct errmsg *err);
 void vfile_free(struct vfile *f);
 
 /* Set the name of the file in messages; the file owns it.  It may be NULL. */
@@ -83,16 +82,15 @@ int vfile_skip_sums(struct vfile *f, struct errmsg *err);
 /* Read up to `len` bytes at `off`, fewer only at the end of the file.  They continue the
  * checksum: a reader that goes from front to back reads each byte once.
  * Returns the number, or a negative errno. */
-int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off,
-		   struct errmsg *err);
+int64_t vfile_read(struct vfile *f, void *buf, size_t len, uint64_t off, struct errmsg *err);
 
 /* Compare with a source of the same size, and count equal bytes.  Returns 0 if all are equal, 1
  * with the place of the first that is not, or an error; -EINTR as progress_add. */
 int vfile_compare(struct vfile *f, const struct source *with, struct progress *progress,
 		  uint64_t *at, struct errmsg *err);
 
-/* How far a reader should have the file read ahead (cache_readahead_bytes); 0 if it has no bytes
- * of shards. */
+/* Number of bytes that a sequential reader should prefetch (cache_readahead_bytes); 0 if the file
+ * has no bytes of shards. */
 uint64_t vfile_readahead_bytes(const struct vfile *f);
 
 /* Do the file's shards answer slowly (shards.h)? */
@@ -112,16 +110,15 @@ struct vfile_ahead {
 	_Atomic uint64_t at;
 };
 
-/* Somebody reads `now` bytes from `off`, and then on: have these and `window` bytes from
- * `off` on read ahead, if the file is far and as long as there is memory; nothing before
- * a->at.  Cheap if little has changed since the last call.  Thread-safe. */
-void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
-		      uint64_t now, uint64_t window);
+/* A sequential reader wants `now` bytes at `off`.  Prefetch these and the rest of `window`
+ * bytes from a->at on, if the file is far and as long as there is memory.  Cheap if little has
+ * changed since the last call.  Thread-safe. */
+void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint64_t now,
+		      uint64_t window);
 
 /* Read a virtual file as a source.  Takes ownership of `f`, also if it fails.  `name`
  * must outlive the source.  -ENOMEM. */
-int vfile_source_open(struct source *s, struct vfile *f, const char *name,
-		      struct errmsg *err);
+int vfile_source_open(struct source *s, struct vfile *f, const char *name, struct errmsg *err);
 
 /* Bytes up to `end` will be read from front to back: have them read ahead.  What
  * follows `end` is not.  Call it before such reads; by default nothing is read ahead. */
@@ -150,8 +147,8 @@ struct reply_pieces {
 	void *bounce; /* scratch memory with a copy, if one was needed */
 };
 
-int vfile_map(struct vfile *f, size_t len, uint64_t off,
-	      struct reply_pieces *w, struct errmsg *err);
+int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
+	      struct errmsg *err);
 
 /* Were the mapped shards the planned ones until now, and thus what the kernel was handed?
  * -EIO if not. */

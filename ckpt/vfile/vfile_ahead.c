@@ -30,8 +30,8 @@ struct wanting {
 
 /* As gather_read_fn, for bytes that will be read.  -ENOMEM if there is no memory for
  * them. */
-static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len,
-		    uint64_t off, struct errmsg *err)
+static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len, uint64_t off,
+		    struct errmsg *err)
 {
 	const struct wanting *w = ctx;
 	struct extent_walk at = extent_walk(m, off, len);
@@ -40,10 +40,9 @@ static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len
 	while (extent_next(&at)) {
 		const bool cast = extent_is_cast(at.e);
 		const uint64_t from = cast ? extent_cast_from(at.e, at.skip) : at.from;
-		const uint64_t n =
-			cast ? extent_cast_from(at.e, at.skip + at.len - 1) +
-				       dtype_size(at.e->dtype) - from
-			     : at.len;
+		const uint64_t n = cast ? extent_cast_from(at.e, at.skip + at.len - 1) +
+						   dtype_size(at.e->dtype) - from
+					: at.len;
 
 		if (shards_prefetch(w->f->shards, at.e->shard, from, n, w->when) < n)
 			return -ENOMEM;
@@ -51,15 +50,13 @@ static int want_map(void *ctx, const struct extent_map *m, void *buf, size_t len
 	return 0;
 }
 
-static uint64_t want_gather(struct wanting *w, const struct gather *x, uint64_t off,
-			    uint64_t len)
+static uint64_t want_gather(struct wanting *w, const struct gather *x, uint64_t off, uint64_t len)
 {
 	uint64_t done = 0;
 
 	while (done < len) {
 		const uint64_t left = len - done;
-		const size_t n =
-			(size_t)(left < GATHER_CHUNK ? left : GATHER_CHUNK);
+		const size_t n = (size_t)(left < GATHER_CHUNK ? left : GATHER_CHUNK);
 
 		if (gather_each_read(x, want_map, w, n, off + done))
 			break;
@@ -82,8 +79,7 @@ static uint64_t round_up(const struct extent *e, uint64_t from, uint64_t n)
 
 /* Want `len` bytes of an extent from byte `skip` on.  Returns how many of them will be
  * read ahead, counted from the first. */
-static uint64_t want_extent(struct wanting *w, const struct extent *e,
-			    uint64_t skip, uint64_t len)
+static uint64_t want_extent(struct wanting *w, const struct extent *e, uint64_t skip, uint64_t len)
 {
 	const uint64_t item = dtype_size(e->dtype), size = dtype_size(e->to);
 	uint64_t from = skip, n = len, done;
@@ -95,11 +91,10 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 		n = (skip + len + size - 1) / size * item - from;
 	}
 	if (e->kind == EXTENT_SHARD)
-		done = shards_prefetch(w->f->shards, e->shard, e->from + from,
-				       round_up(e, from, n), w->when);
+		done = shards_prefetch(w->f->shards, e->shard, e->from + from, round_up(e, from, n),
+				       w->when);
 	else
-		done = want_gather(w, w->f->gathers.v[e->shard],
-				   e->from + from, n);
+		done = want_gather(w, w->f->gathers.v[e->shard], e->from + from, n);
 	if (done >= n || !extent_is_cast(e))
 		return done < len ? done : len;
 	done = (from + done) / item * size;
@@ -109,8 +104,7 @@ static uint64_t want_extent(struct wanting *w, const struct extent *e,
 uint64_t vfile_prefetch(struct vfile *f, uint64_t off, uint64_t len, enum want when)
 {
 	struct wanting x = { .f = f, .when = when };
-	const size_t all =
-		vfile_clamp(f, len < SIZE_MAX ? (size_t)len : SIZE_MAX, off);
+	const size_t all = vfile_clamp(f, len < SIZE_MAX ? (size_t)len : SIZE_MAX, off);
 	struct extent_walk w = extent_walk(&f->map, off, all);
 	uint64_t done = 0, n;
 
@@ -139,8 +133,8 @@ static uint64_t near_window(void)
 	return 2 * CACHE_PIECE * parallel_width();
 }
 
-void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off,
-		      uint64_t now, uint64_t window)
+void vfile_read_ahead(struct vfile *f, struct vfile_ahead *a, uint64_t off, uint64_t now,
+		      uint64_t window)
 {
 	uint64_t from = atomic_load(&a->at), at = from;
 
@@ -167,8 +161,8 @@ struct opened {
 	struct vfile_ahead ahead;
 };
 
-static int read_opened(const struct source *s, void *buf, size_t len,
-		       uint64_t off, struct errmsg *err)
+static int read_opened(const struct source *s, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
 {
 	struct opened *o = s->ctx;
 	const uint64_t most = vfile_readahead_bytes(o->f);
@@ -189,11 +183,9 @@ static void close_opened(struct source *s)
 	free(o);
 }
 
-int vfile_source_open(struct source *s, struct vfile *f, const char *name,
-		      struct errmsg *err)
+int vfile_source_open(struct source *s, struct vfile *f, const char *name, struct errmsg *err)
 {
-	static const struct source_ops ops = { .read = read_opened,
-					       .close = close_opened };
+	static const struct source_ops ops = { .read = read_opened, .close = close_opened };
 	struct opened *o = calloc(1, sizeof(*o));
 
 	if (!o) {
@@ -201,11 +193,9 @@ int vfile_source_open(struct source *s, struct vfile *f, const char *name,
 		return errmsg_nomem(err, name);
 	}
 	o->f = f;
-	*s = (struct source){ .name = name,
-			      .size = vfile_size(f),
-			      .fd = -1,
-			      .ops = &ops,
-			      .ctx = o };
+	*s = (struct source){
+		.name = name, .size = vfile_size(f), .fd = -1, .ops = &ops, .ctx = o
+	};
 	return 0;
 }
 

@@ -102,16 +102,16 @@ static void note_wait(struct summing *s, uint64_t len)
 	uint64_t tell_ns = atomic_load(&s->tell_ns);
 	char text[SIZE_TEXT_LEN];
 
-	if (tell_ns && clock_ns() >= tell_ns &&
-	    atomic_compare_exchange_strong(&s->tell_ns, &tell_ns, 0))
-		errmsg_put(&notes,
-			   "computing the checksum of %s: %u %% of %s; -o crc=zero does without",
-			   s->f->name ?: s->f->w.prefix,
-			   (unsigned)(100.0 * (double)end / (double)size), size_text(size, text));
+	if (!tell_ns || clock_ns() < tell_ns ||
+	    !atomic_compare_exchange_strong(&s->tell_ns, &tell_ns, 0))
+		return;
+	errmsg_put(&notes,
+		   "computing the zip checksum of %s (%u %% of %s); mount with -o crc=zero to skip it",
+		   s->f->name ?: s->f->w.prefix, (unsigned)(100.0 * (double)end / (double)size),
+		   size_text(size, text));
 }
 
-static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off,
-		      struct errmsg *err)
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
 	struct summing *s = ctx;
 	int rc;

@@ -51,8 +51,8 @@ int vfile_check_pieces(struct vfile *f, const struct reply_pieces *w, struct err
 	return rc;
 }
 
-static int map_shard(struct vfile *f, uint32_t shard, struct reply_pieces *w,
-		     const uint8_t **p, struct errmsg *err)
+static int map_shard(struct vfile *f, uint32_t shard, struct reply_pieces *w, const uint8_t **p,
+		     struct errmsg *err)
 {
 	struct shard_map m;
 	int rc;
@@ -88,8 +88,7 @@ struct mapping {
 	struct errmsg *err;
 };
 
-static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
-			size_t len)
+static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off, size_t len)
 {
 	struct reply_pieces *w = x->w;
 	int rc = 0;
@@ -97,8 +96,7 @@ static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 	while (!rc && len) {
 		struct cache_pin *l = &w->pins[w->npins];
 
-		if (w->npins == VFILE_PINS_MAX ||
-		    !shards_pin(x->f->shards, shard, off, len, l))
+		if (w->npins == VFILE_PINS_MAX || !shards_pin(x->f->shards, shard, off, len, l))
 			return -E2BIG;
 		w->npins++;
 		rc = vfile_map_add_piece(w, l->p, l->len);
@@ -109,8 +107,7 @@ static int borrow_piece(const struct mapping *x, uint32_t shard, uint64_t off,
 }
 
 /* Add bytes of a shard to the window. */
-static int add_shard(const struct mapping *x, uint32_t shard, uint64_t off,
-		     size_t len)
+static int add_shard(const struct mapping *x, uint32_t shard, uint64_t off, size_t len)
 {
 	const uint8_t *p;
 	int rc;
@@ -145,9 +142,8 @@ static bool can_map(const struct vfile *f, size_t len, uint64_t off)
 	uint64_t n = 0;
 
 	while (extent_next(&w)) {
-		const struct gather *x = w.e->kind == EXTENT_GATHER
-						 ? f->gathers.v[w.e->shard]
-						 : NULL;
+		const struct gather *x =
+			w.e->kind == EXTENT_GATHER ? f->gathers.v[w.e->shard] : NULL;
 
 		if (extent_is_cast(w.e) || (x && !gather_is_plain(x)))
 			return false;
@@ -233,8 +229,7 @@ static int map_reply(struct vfile *f, size_t len, uint64_t off, struct reply_pie
 }
 
 /* -E2BIG unless all that the window has of shards was read ahead. */
-static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w,
-		      struct errmsg *err)
+static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w, struct errmsg *err)
 {
 	int rc = -E2BIG;
 
@@ -246,8 +241,7 @@ static int pin_pieces(struct vfile *f, uint64_t off, struct reply_pieces *w,
 	return rc;
 }
 
-int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w,
-	      struct errmsg *err)
+int vfile_map(struct vfile *f, size_t len, uint64_t off, struct reply_pieces *w, struct errmsg *err)
 {
 	int rc = map_reply(f, len, off, w, err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/context.h"
 #include "tests/support/made.h"
+#include "tests/support/context.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,8 +52,8 @@ void made_shards_done(struct made_shards *f)
 }
 
 /* One run of a shard at the end of a storage. */
-static void add_run(const struct made_shards *f, struct extent_map *m,
-		    struct bytebuf *data, uint64_t *s, uint64_t most)
+static void add_run(const struct made_shards *f, struct extent_map *m, struct bytebuf *data,
+		    uint64_t *s, uint64_t most)
 {
 	const uint32_t shard = (uint32_t)(made_random(s) % SHARDS);
 	const uint64_t n = 1 + made_random(s) % (most / 4);
@@ -71,8 +71,8 @@ static void add_run(const struct made_shards *f, struct extent_map *m,
 			{ DTYPE_F32, DTYPE_F16 },
 			{ DTYPE_BF16, DTYPE_F16 },
 		};
-		const enum dtype *const t = types[made_random(s) % 4];
-		uint8_t *const out = malloc(n * sizeof(float));
+		const enum dtype *t = types[made_random(s) % 4];
+		uint8_t *out = malloc(n * sizeof(float));
 
 		cast(t[0], f->bytes[shard] + from, t[1], out, n);
 		assert_true(extent_add_cast(m, n, shard, from, t[0], t[1]));
@@ -84,15 +84,13 @@ static void add_run(const struct made_shards *f, struct extent_map *m,
 	bytebuf_add(data, f->bytes[shard] + from, 4 * n);
 }
 
-static void put_together(struct made *m, const struct ptwrite *w,
-			 const struct bytebuf *data, bool sums)
+static void put_together(struct made *m, const struct ptwrite *w, const struct bytebuf *data,
+			 bool sums)
 {
 	struct bytebuf b = { 0 };
 
 	for (size_t i = 0; i <= w->n; i++) {
-		assert_int_equal(
-			ptwrite_literal(w, i, sums ? m->sums : NULL, &b, NULL),
-			0);
+		assert_int_equal(ptwrite_literal(w, i, sums ? m->sums : NULL, &b, NULL), 0);
 		if (i < w->n)
 			bytebuf_add(&b, data[i].data, data[i].len);
 	}
@@ -100,8 +98,8 @@ static void put_together(struct made *m, const struct ptwrite *w,
 	m->size = b.len;
 }
 
-static void make_file(const struct made_shards *f, struct made *m, size_t n,
-		      vfile_crc *crc, uint64_t seed)
+static void make_file(const struct made_shards *f, struct made *m, size_t n, vfile_crc *crc,
+		      uint64_t seed)
 {
 	struct extent_map maps[MADE_STORAGES] = { 0 };
 	struct bytebuf data[MADE_STORAGES] = { 0 }, pickle = { 0 };
@@ -129,14 +127,12 @@ static void make_file(const struct made_shards *f, struct made *m, size_t n,
 	}
 }
 
-void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums,
-	       uint64_t seed)
+void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums, uint64_t seed)
 {
 	make_file(f, m, n, sums ? m->crc : NULL, seed);
 }
 
-void made_again(const struct made_shards *f, struct made *m, struct made *of,
-		uint64_t seed)
+void made_again(const struct made_shards *f, struct made *m, struct made *of, uint64_t seed)
 {
 	make_file(f, m, of->n, of->crc, seed);
 }
@@ -153,23 +149,20 @@ bool made_read_is_right(struct made *m, uint8_t *buf, size_t len, uint64_t off)
 	const size_t expect = len < left ? len : left;
 	const int64_t got = vfile_read(m->f, buf, len, off, NULL);
 
-	return got == (int64_t)expect &&
-	       (!expect || memcmp(buf, m->whole + off, expect) == 0);
+	return got == (int64_t)expect && (!expect || memcmp(buf, m->whole + off, expect) == 0);
 }
 
 bool made_map_is_right(struct made *m, size_t len, uint64_t off)
 {
-	struct reply_pieces *const w = malloc(sizeof(*w));
+	struct reply_pieces *w = malloc(sizeof(*w));
 	const size_t left = off < m->size ? (size_t)(m->size - off) : 0;
 	const size_t expect = len < left ? len : left;
 	size_t at = 0;
-	bool ok = w && vfile_map(m->f, len, off, w, NULL) == 0 &&
-		  w->len == expect;
+	bool ok = w && vfile_map(m->f, len, off, w, NULL) == 0 && w->len == expect;
 
 	for (int i = 0; ok && i < w->n; i++) {
 		ok = at + w->iov[i].iov_len <= expect &&
-		     memcmp(w->iov[i].iov_base, m->whole + off + at,
-			    w->iov[i].iov_len) == 0;
+		     memcmp(w->iov[i].iov_base, m->whole + off + at, w->iov[i].iov_len) == 0;
 		at += w->iov[i].iov_len;
 	}
 	ok = ok && at == expect;
@@ -181,17 +174,15 @@ bool made_map_is_right(struct made *m, size_t len, uint64_t off)
 
 bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n)
 {
-	uint8_t *const buf = malloc(m->size + 16);
+	uint8_t *buf = malloc(m->size + 16);
 	uint64_t s = seed * 2654435761 | 1;
 	bool ok = buf != NULL;
 
 	for (unsigned i = 0; ok && i < n; i++) {
 		const uint64_t off = made_random(&s) % (m->size + 4);
-		const size_t len =
-			made_random(&s) % (i % 2 ? 300 : m->size / 2 + 4);
+		const size_t len = made_random(&s) % (i % 2 ? 300 : m->size / 2 + 4);
 
-		ok = i % 3 ? made_read_is_right(m, buf, len, off)
-			   : made_map_is_right(m, len, off);
+		ok = i % 3 ? made_read_is_right(m, buf, len, off) : made_map_is_right(m, len, off);
 	}
 	ok = ok && made_read_is_right(m, buf, m->size + 16, 0);
 	free(buf);
@@ -201,13 +192,12 @@ bool made_pieces_are_right(struct made *m, uint64_t seed, unsigned n)
 void made_check_sums(const struct made *m)
 {
 	for (size_t i = 0; i < m->n; i++)
-		assert_true(atomic_load(&m->crc[i]) ==
-			    (VFILE_CRC_KNOWN | m->sums[i]));
+		assert_true(atomic_load(&m->crc[i]) == (VFILE_CRC_KNOWN | m->sums[i]));
 }
 
 uint64_t made_trailer(const struct made *m)
 {
-	const struct extent_map *const map = vfile_extents(m->f);
+	const struct extent_map *map = vfile_extents(m->f);
 
 	return map->v[map->n - 1].start;
 }

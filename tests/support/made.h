@@ -42,11 +42,9 @@ struct made {
 };
 
 /* `n` storages of several random runs each; the third is empty. */
-void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums,
-	       uint64_t seed);
+void made_file(const struct made_shards *f, struct made *m, size_t n, bool sums, uint64_t seed);
 /* The same file, opened once more. */
-void made_again(const struct made_shards *f, struct made *m, struct made *of,
-		uint64_t seed);
+void made_again(const struct made_shards *f, struct made *m, struct made *of, uint64_t seed);
 void made_done(struct made *m);
 
 bool made_read_is_right(struct made *m, uint8_t *buf, size_t len, uint64_t off);

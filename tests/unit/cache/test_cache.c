@@ -37,11 +37,10 @@ static uint8_t byte_at(uint32_t file, uint64_t i)
 	return (uint8_t)((i * 31 + (i >> 11) + file * 7) & 0xff);
 }
 
-static int fill(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off,
-		struct errmsg *err)
+static int fill(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	struct store *const s = ctx;
-	uint8_t *const p = buf;
+	struct store *s = ctx;
+	uint8_t *p = buf;
 
 	atomic_fetch_add(&s->under_way, 1);
 	while (atomic_load(&s->stopped) &&
@@ -53,37 +52,32 @@ static int fill(void *ctx, uint32_t file, void *buf, size_t len, uint64_t off,
 	for (size_t i = 0; i < len; i++)
 		p[i] = byte_at(file, off + i);
 	atomic_fetch_sub(&s->under_way, 1);
-	return atomic_load(&s->failing)
-		       ? errmsg_set(err, -EIO, "file %u: gone", file)
-		       : 0;
+	return atomic_load(&s->failing) ? errmsg_set(err, -EIO, "file %u: gone", file) : 0;
 }
 
-static void assert_reads(struct cache *c, uint32_t file, uint64_t off,
-			 size_t len)
+static void assert_reads(struct cache *c, uint32_t file, uint64_t off, size_t len)
 {
-	uint8_t *const buf = malloc(len + 1);
+	uint8_t *buf = malloc(len + 1);
 	struct errmsg err = { "" };
 
 	assert_int_equal(cache_read(c, file, buf, len, off, &err), 0);
 	for (size_t i = 0; i < len; i++)
 		if (buf[i] != byte_at(file, off + i))
-			fail_msg("byte %llu is wrong",
-				 (unsigned long long)(off + i));
+			fail_msg("byte %llu is wrong", (unsigned long long)(off + i));
 	free(buf);
 }
 
 static struct cache *new_cache(cache_check *check, struct store *s)
 {
-	return cache_new(test_context(), &(struct cache_config){ .fill = fill,
-								 .check = check,
-								 .ctx = s });
+	return cache_new(test_context(),
+			 &(struct cache_config){ .fill = fill, .check = check, .ctx = s });
 }
 
 static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 {
 	const pthread_t self = pthread_self();
 	struct store s = { .stopped = true, .spared = &self };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 256 * MIB, 0, false);
 	/* More than all threads together take from the queue. */
@@ -97,16 +91,14 @@ static void a_reader_does_not_wait_for_threads_that_hang(void **state)
 static void each_byte_is_read_once(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	assert_int_equal(cache_prefetch(c, 1, 1000, 5 * MIB, WANT_NEXT), 5 * MIB);
 	/* What is wanted already is not wanted again. */
 	assert_int_equal(cache_prefetch(c, 1, 0, 6 * MIB, WANT_NEXT), 6 * MIB);
 	for (uint64_t at = 0; at < 6 * MIB; at += 12345)
-		assert_reads(c, 1, at,
-			     at + 12345 < 6 * MIB ? 12345
-						  : (size_t)(6 * MIB - at));
+		assert_reads(c, 1, at, at + 12345 < 6 * MIB ? 12345 : (size_t)(6 * MIB - at));
 	assert_int_equal(s.bytes, 6 * MIB);
 	cache_trim(test_context());
 	assert_int_equal(cache_bytes(test_context()), 0);
@@ -116,12 +108,11 @@ static void each_byte_is_read_once(void **state)
 static void only_what_is_wanted_is_read(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (uint64_t i = 0; i < 100; i++)
-		assert_int_equal(
-			cache_prefetch(c, 0, i * 9999, 77, WANT_LATER), 77);
+		assert_int_equal(cache_prefetch(c, 0, i * 9999, 77, WANT_LATER), 77);
 	for (uint64_t i = 0; i < 100; i++)
 		assert_reads(c, 0, i * 9999, 77);
 	assert_int_equal(s.bytes, 7700);
@@ -135,7 +126,7 @@ static void only_what_is_wanted_is_read(void **state)
 static void two_readers_share_what_is_wanted_twice(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	for (int i = 0; i < 2; i++)
@@ -151,7 +142,7 @@ static void two_readers_share_what_is_wanted_twice(void **state)
 static void kept_bytes_are_there_for_others(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 8 * MIB, 0, true);
 	assert_int_equal(cache_prefetch(c, 0, 0, 3 * MIB, WANT_NEXT), 3 * MIB);
@@ -168,7 +159,7 @@ static void kept_bytes_are_there_for_others(void **state)
 static void memory_is_bounded(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	assert_int_equal(cache_prefetch(c, 0, 0, 100 * MIB, WANT_LATER), 5 * MIB);
@@ -188,7 +179,7 @@ static void memory_is_bounded(void **state)
 static void what_was_read_last_is_there_again(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 32 * MIB, 0, true);
 	assert_int_equal(cache_prefetch(c, 0, 0, 100 * MIB, WANT_NEXT), 30 * MIB);
@@ -205,7 +196,7 @@ static void what_was_read_last_is_there_again(void **state)
 static void nothing_is_read_ahead_without_memory(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), CACHE_MIN - 1, 0, false);
 	assert_int_equal(cache_limit(test_context()), 0);
@@ -217,7 +208,7 @@ static void nothing_is_read_ahead_without_memory(void **state)
 static void errors_reach_the_reader(void **state)
 {
 	struct store s = { .failing = true };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	struct errmsg err = { "" };
 	char buf[100];
 
@@ -234,7 +225,7 @@ static void errors_reach_the_reader(void **state)
 static void ends_while_requests_are_under_way(void **state)
 {
 	struct store s = { .stopped = true };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 64 * MIB, 0, false);
 	cache_prefetch(c, 0, 0, 60 * MIB, WANT_NEXT);
@@ -249,7 +240,7 @@ static void ends_while_requests_are_under_way(void **state)
 static void a_forked_child_has_threads_of_its_own(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	int status = -1;
 	pid_t child;
 
@@ -273,7 +264,7 @@ static void a_forked_child_has_threads_of_its_own(void **state)
 static void a_file_that_is_read_again_has_memory_of_its_own(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	cache_set_limit(test_context(), 8 * MIB, 16 * MIB, true);
 	for (uint64_t at = 0; at < 20 * MIB; at += MIB) {
@@ -306,7 +297,7 @@ static void use_block(struct cache *c, uint64_t i)
 static void the_least_recently_used_of_kept_blocks_goes(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 
 	/* Also if nothing is read ahead; each takes a little more than its bytes. */
 	cache_set_limit(test_context(), 0, 0, false);
@@ -328,8 +319,8 @@ static void the_least_recently_used_of_kept_blocks_goes(void **state)
 static void caches_do_not_mix(void **state)
 {
 	struct store s = { 0 }, other = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
-	struct cache *const d = new_cache(NULL, &other);
+	struct cache *c = new_cache(NULL, &s);
+	struct cache *d = new_cache(NULL, &other);
 
 	use_block(c, 0);
 	use_block(d, 0);
@@ -344,7 +335,7 @@ static void caches_do_not_mix(void **state)
 static void lent_blocks_stay(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	struct cache_pin l;
 
 	cache_set_limit(test_context(), 0, 0, false);
@@ -371,7 +362,7 @@ static int use_one(void *ctx, size_t i, struct errmsg *err)
 static void one_of_many_readers_fetches(void **state)
 {
 	struct store s = { .delay = 20000 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	struct errmsg err = { "" };
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
@@ -392,9 +383,8 @@ static void *use_in_thread(void *c)
 static void the_first_threads_begin_while_readers_wait(void **state)
 {
 	struct store s = { .stopped = true };
-	struct uckpt *const u = context_new();
-	struct cache *const c = cache_new(u, &(struct cache_config){ .fill = fill,
-								     .ctx = &s });
+	struct uckpt *u = context_new();
+	struct cache *c = cache_new(u, &(struct cache_config){ .fill = fill, .ctx = &s });
 	pthread_t readers[2];
 
 	alarm(20);
@@ -417,7 +407,7 @@ static void the_first_threads_begin_while_readers_wait(void **state)
 static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 {
 	struct store s = { .failing = true };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	struct errmsg err = { "" };
 
 	assert_int_equal(use_one(c, 0, &err), -EIO);
@@ -431,17 +421,14 @@ static void what_a_reader_cannot_fetch_fails_at_once(void **state)
 static void blocks_may_cross_pieces(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c =
-		cache_new(test_context(),
-			  &(struct cache_config){
-				  .fill = fill, .ctx = &s, .crosses = true });
+	struct cache *c = cache_new(
+		test_context(), &(struct cache_config){ .fill = fill, .ctx = &s, .crosses = true });
 
 	cache_set_limit(test_context(), 8 * MIB, 0, false);
 	for (uint64_t i = 0; i < 5; i++) {
 		const uint64_t off = i * MIB + 3 * BLOCK;
 
-		assert_int_equal(cache_prefetch(c, 0, off, MIB + BLOCK, WANT_NOW),
-				 MIB + BLOCK);
+		assert_int_equal(cache_prefetch(c, 0, off, MIB + BLOCK, WANT_NOW), MIB + BLOCK);
 		assert_reads(c, 0, off + 10, MIB);
 	}
 	assert_int_equal(s.bytes, 5 * MIB + BLOCK);
@@ -459,7 +446,7 @@ static int check_changed(void *ctx, uint32_t file, struct errmsg *err)
 static void bytes_of_a_file_that_has_changed_are_not_given(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(check_changed, &s);
+	struct cache *c = new_cache(check_changed, &s);
 	struct errmsg err = { "" };
 	uint8_t byte;
 
@@ -481,7 +468,7 @@ struct mind {
 
 static void *want_and_read(void *arg)
 {
-	struct mind *const m = arg;
+	struct mind *m = arg;
 
 	for (int i = 0; i < 300; i++) {
 		const uint32_t file = splitmix64_next(&m->seed) % 3;
@@ -500,7 +487,7 @@ static void *want_and_read(void *arg)
 static void many_readers_at_once(void **state)
 {
 	struct store s = { 0 };
-	struct cache *const c = new_cache(NULL, &s);
+	struct cache *c = new_cache(NULL, &s);
 	struct mind minds[4];
 	pthread_t threads[4];
 
@@ -508,8 +495,7 @@ static void many_readers_at_once(void **state)
 		cache_set_limit(test_context(), 6 * MIB, 0, keep);
 		for (unsigned i = 0; i < 4; i++) {
 			minds[i] = (struct mind){ c, i + 1 };
-			pthread_create(&threads[i], NULL, want_and_read,
-				       &minds[i]);
+			pthread_create(&threads[i], NULL, want_and_read, &minds[i]);
 		}
 		for (int i = 0; i < 4; i++)
 			pthread_join(threads[i], NULL);
@@ -536,9 +522,7 @@ static void the_width_finds_what_the_store_has(void **state)
 
 		request_width_init(&w, 32);
 		for (int n = 0; n < 200000; n++) {
-			const unsigned at_once = w.width < cases[i].most
-							 ? w.width
-							 : cases[i].most;
+			const unsigned at_once = w.width < cases[i].most ? w.width : cases[i].most;
 
 			now += 2000000 / at_once;
 			request_width_done(&w, MIB, true, now);

@@ -41,7 +41,7 @@ struct side {
 
 static void make(const char *name, const char *text)
 {
-	FILE *const f = fopen(name, "w");
+	FILE *f = fopen(name, "w");
 
 	assert_non_null(f);
 	assert_true(fputs(text, f) >= 0);
@@ -56,9 +56,7 @@ static int set_up(void **state)
 	assert_non_null(mkdtemp(template));
 	assert_non_null(realpath(template, top));
 	assert_int_equal(chdir(top), 0);
-	for (const char *const *d =
-		     (const char *const[]){ "run", "a", "b", NULL };
-	     *d; d++)
+	for (const char *const *d = (const char *const[]){ "run", "a", "b", NULL }; *d; d++)
 		assert_int_equal(mkdir(*d, 0755), 0);
 	make("run/in", "");
 	make("outside", "");
@@ -95,8 +93,8 @@ static void begin_site(struct side *s)
 /* Is the site the context's own, and what it lists? */
 static bool is_own_site(const struct side *s)
 {
-	const char *const path = SITE "/tag";
-	struct site *const site = site_of(s->u, path);
+	const char *path = SITE "/tag";
+	struct site *site = site_of(s->u, path);
 	struct sigv4_headers none;
 	struct dirlist list = { 0 };
 	char *url;
@@ -113,10 +111,9 @@ static bool is_own_site(const struct side *s)
 	return own;
 }
 
-static int fill(void *side, uint32_t file, void *buf, size_t len, uint64_t off,
-		struct errmsg *err)
+static int fill(void *side, uint32_t file, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	const struct side *const s = side;
+	const struct side *s = side;
 
 	(void)file;
 	(void)off;
@@ -129,8 +126,7 @@ static void begin_cache(struct side *s, uint64_t limit)
 {
 	s->limit = limit;
 	cache_set_limit(s->u, limit, 0, false);
-	s->cache = cache_new(s->u,
-			     &(struct cache_config){ .fill = fill, .ctx = s });
+	s->cache = cache_new(s->u, &(struct cache_config){ .fill = fill, .ctx = s });
 	assert_non_null(s->cache);
 }
 
@@ -141,12 +137,12 @@ static bool is_own_cache(const struct side *s, uint64_t at)
 
 	return cache_limit(s->u) == s->limit &&
 	       cache_prefetch(s->cache, 0, at, 2 * s->limit, WANT_NOW) <= s->limit &&
-	       cache_read(s->cache, 0, &byte, 1, at, NULL) == 0 &&
-	       byte == s->limit / MIB && cache_bytes(s->u) <= s->limit;
+	       cache_read(s->cache, 0, &byte, 1, at, NULL) == 0 && byte == s->limit / MIB &&
+	       cache_bytes(s->u) <= s->limit;
 }
 
-static void begin(struct side *s, const char *const dirs[2], const char *present,
-		  bool confined, uint64_t limit)
+static void begin(struct side *s, const char *const dirs[2], const char *present, bool confined,
+		  uint64_t limit)
 {
 	char run[PATH_MAX + 8];
 	struct permissions readable_by;
@@ -161,8 +157,7 @@ static void begin(struct side *s, const char *const dirs[2], const char *present
 	snprintf(s->out, sizeof(s->out), "%s/out", run);
 	s->out_rc = confined ? -EACCES : 0;
 	if (confined)
-		assert_int_equal(beneath_confine(s->u, run, strlen(run), false,
-						 &readable_by, NULL),
+		assert_int_equal(beneath_confine(s->u, run, strlen(run), false, &readable_by, NULL),
 				 0);
 }
 
@@ -175,7 +170,7 @@ static void end(struct side *s)
 
 static void *look(void *side)
 {
-	struct side *const s = side;
+	struct side *s = side;
 
 	for (uint64_t i = 0; i < ROUNDS; i++) {
 		struct source src;
@@ -194,7 +189,7 @@ static void *look(void *side)
 static void contexts_know_nothing_of_each_other(void **state)
 {
 	struct side x = { 0 }, y = { 0 };
-	const char *const ab[] = { "a", "b" }, *const ar[] = { "a", "run" };
+	const char *ab[] = { "a", "b" }, *const ar[] = { "a", "run" };
 	pthread_t thread;
 	struct attrs a;
 	char path[PATH_MAX];

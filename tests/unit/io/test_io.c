@@ -20,7 +20,7 @@ static char *top, *whole;
 
 static void make(const char *name, const char *text)
 {
-	FILE *const f = fopen(name, "w");
+	FILE *f = fopen(name, "w");
 
 	assert_non_null(f);
 	fputs(text, f);
@@ -30,7 +30,7 @@ static void make(const char *name, const char *text)
 static int set_up(void **state)
 {
 	static char template[] = "/tmp/files.XXXXXX";
-	const char *const dirs[] = { "a", "b" };
+	const char *dirs[] = { "a", "b" };
 
 	top = mkdtemp(template);
 	assert_non_null(top);
@@ -86,12 +86,11 @@ static void test_find(void **state)
 
 		if (rc != cases[i].rc)
 			fail_msg("%s: %d, %s", cases[i].path, rc, err.text);
-		assert_int_equal(
-			io_stat(test_context(), cases[i].path, IO_PLAIN, &a, NULL, NULL) == 0,
-			rc == 0);
+		assert_int_equal(io_stat(test_context(), cases[i].path, IO_PLAIN, &a, NULL, NULL) ==
+					 0,
+				 rc == 0);
 		if (rc) {
-			assert_non_null(strstr(
-				err.text, rc == -EBADMSG ? "b/" : "{a,b}"));
+			assert_non_null(strstr(err.text, rc == -EBADMSG ? "b/" : "{a,b}"));
 			continue;
 		}
 		assert_string_equal(where, cases[i].where);
@@ -109,10 +108,8 @@ static void test_open(void **state)
 	assert_int_equal(source_read(&s, text, 5, 0, &err), 0);
 	assert_string_equal(text, "first");
 	source_close(&s);
-	assert_int_equal(io_open(test_context(), "{a,b}/sizes", NULL, &s, &err),
-			 -EBADMSG);
-	assert_int_equal(io_open(test_context(), "{a,b}/none", NULL, &s, &err),
-			 -ENOENT);
+	assert_int_equal(io_open(test_context(), "{a,b}/sizes", NULL, &s, &err), -EBADMSG);
+	assert_int_equal(io_open(test_context(), "{a,b}/none", NULL, &s, &err), -ENOENT);
 }
 
 static bool is_y(const char *name)
@@ -130,35 +127,29 @@ static void test_has(void **state)
 
 static void test_list(void **state)
 {
-	static const char *const names[] = { "both",   "d",      "kinds",
-					     "only_a", "only_b", "sizes" };
+	static const char *const names[] = { "both", "d", "kinds", "only_a", "only_b", "sizes" };
 	struct errmsg err = { "" };
 	struct dirlist d = { 0 };
 
 	assert_int_equal(io_list(test_context(), whole, 0, &d, &err), 0);
 	assert_int_equal(d.n, COUNT(names));
 	for (size_t i = 0; i < d.n; i++) {
-		const struct dirlist_entry *const e = &d.v[i];
-		const char *const dir = strcmp(e->name, "only_a") == 0 ? "a"
-					: strcmp(e->name, "only_b") == 0
-						? "b"
-						: "{a,b}";
+		const struct dirlist_entry *e = &d.v[i];
+		const char *dir = strcmp(e->name, "only_a") == 0   ? "a"
+				  : strcmp(e->name, "only_b") == 0 ? "b"
+								   : "{a,b}";
 
 		assert_string_equal(e->name, names[i]);
 		assert_string_equal(d.dirs[e->dir], dir);
 	}
 	assert_int_equal(d.v[1].type, S_IFDIR);
 	dirlist_done(&d);
-	assert_int_equal(io_list(test_context(), "{a,b}/d", 0, &d, &err),
-			 0);
+	assert_int_equal(io_list(test_context(), "{a,b}/d", 0, &d, &err), 0);
 	assert_int_equal(d.attrs.st.st_mode & 0777, 0750);
 	dirlist_done(&d);
-	assert_int_equal(io_list(test_context(), "{a,b}/none", 0, &d, &err),
-			 -ENOENT);
-	assert_int_equal(io_list(test_context(), "/dev/null", 0, &d, &err),
-			 -ENOTDIR);
-	assert_int_equal(io_list(test_context(), "a/both/x", 0, &d, &err),
-			 -ENOTDIR);
+	assert_int_equal(io_list(test_context(), "{a,b}/none", 0, &d, &err), -ENOENT);
+	assert_int_equal(io_list(test_context(), "/dev/null", 0, &d, &err), -ENOTDIR);
+	assert_int_equal(io_list(test_context(), "a/both/x", 0, &d, &err), -ENOTDIR);
 }
 
 int main(void)

@@ -72,14 +72,12 @@ static void test_names(void **state)
 
 		while (n < DIRS_MAX && cases[i].dirs[n])
 			n++;
-		rc = roots_unite(test_context(), cases[i].dirs, n, false, &path,
-				 NULL);
+		rc = roots_unite(test_context(), cases[i].dirs, n, false, &path, NULL);
 		assert_int_equal(rc, cases[i].rc);
 		if (rc)
 			continue;
 		assert_string_equal(path, cases[i].name);
-		assert_string_equal(roots_base(test_context(), path),
-				    cases[i].base);
+		assert_string_equal(roots_base(test_context(), path), cases[i].base);
 		assert_int_equal(roots_count(test_context(), path), cases[i].n);
 		free(path);
 	}
@@ -87,11 +85,10 @@ static void test_names(void **state)
 
 static void test_paths(void **state)
 {
-	const char *const dirs[] = { "a", "n1/run" };
+	const char *dirs[] = { "a", "n1/run" };
 	char *whole, *in;
 
-	assert_int_equal(
-		roots_unite(test_context(), dirs, 2, false, &whole, NULL), 0);
+	assert_int_equal(roots_unite(test_context(), dirs, 2, false, &whole, NULL), 0);
 	in = roots_path(test_context(), "{a,n1/run}/tag/file", 1);
 	assert_string_equal(in, "n1/run/tag/file");
 	free(in);
@@ -115,13 +112,10 @@ static void test_long(void **state)
 		snprintf(text[i], sizeof(text[i]), LONG "%d", i);
 	for (int i = 0; i < N; i++)
 		dirs[i] = text[i];
-	assert_int_equal(roots_unite(test_context(), dirs, N, false, &a, NULL),
-			 0);
-	assert_int_equal(
-		roots_unite(test_context(), dirs, N, false, &again, NULL), 0);
+	assert_int_equal(roots_unite(test_context(), dirs, N, false, &a, NULL), 0);
+	assert_int_equal(roots_unite(test_context(), dirs, N, false, &again, NULL), 0);
 	dirs[N - 1] = text[N];
-	assert_int_equal(roots_unite(test_context(), dirs, N, false, &b, NULL),
-			 0);
+	assert_int_equal(roots_unite(test_context(), dirs, N, false, &b, NULL), 0);
 	assert_true(strlen(a) < 250 && strlen(b) < 250);
 	assert_string_equal(a, again);
 	assert_string_not_equal(a, b);

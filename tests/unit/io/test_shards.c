@@ -87,12 +87,12 @@ struct change {
 
 static const struct change changes[] = {
 	{ "nothing", ":", NULL, NULL, NULL },
-	{ "truncate", "truncate -s 5 shard", "was truncated since",
-	  "was truncated since", "was truncated since" },
-	{ "append", "printf more >>shard", "was written to since",
-	  "was written to since", "was written to since" },
-	{ "overwrite", OVERWRITE, "was written to since",
-	  "was written to since", "was written to since" },
+	{ "truncate", "truncate -s 5 shard", "was truncated since", "was truncated since",
+	  "was truncated since" },
+	{ "append", "printf more >>shard", "was written to since", "was written to since",
+	  "was written to since" },
+	{ "overwrite", OVERWRITE, "was written to since", "was written to since",
+	  "was written to since" },
 	{ "rewrite", REWRITE, "was written to since", "was written to since",
 	  "was written to since" },
 	{ "mode", "chmod 400 shard", NULL, NULL, NULL },
@@ -101,25 +101,23 @@ static const struct change changes[] = {
 	{ "link and unlink", LINK_AND_UNLINK, "was written to since", NULL,
 	  "was written to since" },
 	/* An open file remains the same, whatever happens to its name. */
-	{ "replace", "printf 0123456789 >new; mv new shard",
-	  "was replaced since", NULL, "was replaced since" },
+	{ "replace", "printf 0123456789 >new; mv new shard", "was replaced since", NULL,
+	  "was replaced since" },
 	{ "remove", "rm shard", "cannot open", NULL, "is gone" },
 };
 
-static void expect(const struct fixture *f, const char *what, int rc,
-		   const struct errmsg *err, const char *says)
+static void expect(const struct fixture *f, const char *what, int rc, const struct errmsg *err,
+		   const char *says)
 {
 	if (!says && rc)
 		fail_msg("%s: %s", what, err->text);
 	if (says && (rc != -EIO || !strstr(err->text, says) ||
 		     strncmp(err->text, f->path, strlen(f->path)) != 0))
-		fail_msg("%s: expected \"%s\", got \"%s\" (%d)", what, says,
-			 err->text, rc);
+		fail_msg("%s: expected \"%s\", got \"%s\" (%d)", what, says, err->text, rc);
 }
 
 /* Use the shard: its bytes, or the message `says`. */
-static void expect_use(const struct fixture *f, const char *what,
-		       const char *says)
+static void expect_use(const struct fixture *f, const char *what, const char *says)
 {
 	struct errmsg err = { "" };
 	struct shard_map m;
@@ -135,9 +133,8 @@ static void expect_use(const struct fixture *f, const char *what,
 /* File systems store times that 64 bits of nanoseconds cannot hold (after 2262). */
 static void times_wrap_around(void **state)
 {
-	static const time_t seconds[] = { 0,         9223372036, 9223372037,
-					  1LL << 40, INT64_MAX,  -9223372037,
-					  INT64_MIN };
+	static const time_t seconds[] = { 0,         9223372036,  9223372037, 1LL << 40,
+					  INT64_MAX, -9223372037, INT64_MIN };
 	struct fileid last = { 0 };
 
 	for (size_t i = 0; i < COUNT(seconds); i++) {
@@ -290,7 +287,7 @@ static void changes_are_told_of_a_path(void **state)
 
 static unsigned open_files(void)
 {
-	DIR *const dir = opendir("/proc/self/fd");
+	DIR *dir = opendir("/proc/self/fd");
 	unsigned n = 0;
 
 	while (readdir(dir))
@@ -400,7 +397,7 @@ static void shards_in_use_stay_open(void **state)
 /* KiB of the mapping at `p` that count as resident. */
 static long resident(const void *p)
 {
-	FILE *const f = fopen("/proc/self/smaps", "r");
+	FILE *f = fopen("/proc/self/smaps", "r");
 	const uintptr_t at = (uintptr_t)p;
 	unsigned long begin, end;
 	bool here = false;
@@ -443,7 +440,7 @@ static void mappings_that_were_read_are_let_go(void **state)
 
 static void *use_many(void *arg)
 {
-	struct shards *const c = arg;
+	struct shards *c = arg;
 	uint64_t s = (uint64_t)(uintptr_t)&s | 1;
 
 	for (unsigned i = 0; i < 2000; i++) {
@@ -456,8 +453,7 @@ static void *use_many(void *arg)
 		char text[16];
 
 		snprintf(text, sizeof(text), "%u", shard);
-		if (shards_use(c, shard, &m, NULL) ||
-		    memcmp(m.p, text, strlen(text)) != 0 ||
+		if (shards_use(c, shard, &m, NULL) || memcmp(m.p, text, strlen(text)) != 0 ||
 		    shards_check_paths(c, &shard, 1, NULL))
 			return (void *)"a thread saw something else";
 		shards_unuse(c, shard);
@@ -473,8 +469,7 @@ static void threads_share_shards(void **state)
 
 	set_up_many(&m);
 	for (size_t i = 0; i < COUNT(threads); i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, use_many, m.c),
-				 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, use_many, m.c), 0);
 	for (size_t i = 0; i < COUNT(threads); i++) {
 		void *failure;
 

@@ -7,8 +7,8 @@
 #include "ckpt/vfile/extent.h"
 #include "tests/support/unit.h"
 
-static void add(struct extent_map *m, enum extent_kind kind, uint64_t len,
-		uint32_t shard, uint64_t from, enum dtype dtype)
+static void add(struct extent_map *m, enum extent_kind kind, uint64_t len, uint32_t shard,
+		uint64_t from, enum dtype dtype)
 {
 	assert_true(extent_add(m, kind, len, shard, from, dtype));
 }
@@ -35,20 +35,16 @@ static void runs_are_merged_when_they_continue(void **state)
 		enum dtype dtype;
 		size_t n; /* extents after 8 bytes of shard 0 at 100 */
 	} cases[] = {
-		{ EXTENT_SHARD, 0, 108, DTYPE_U8, 1 },
-		{ EXTENT_SHARD, 0, 107, DTYPE_U8, 2 },
-		{ EXTENT_SHARD, 0, 109, DTYPE_U8, 2 },
-		{ EXTENT_SHARD, 0, 100, DTYPE_U8, 2 },
-		{ EXTENT_SHARD, 1, 108, DTYPE_U8, 2 },
-		{ EXTENT_LITERAL, 0, 108, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 0, 108, DTYPE_U8, 1 }, { EXTENT_SHARD, 0, 107, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 0, 109, DTYPE_U8, 2 }, { EXTENT_SHARD, 0, 100, DTYPE_U8, 2 },
+		{ EXTENT_SHARD, 1, 108, DTYPE_U8, 2 }, { EXTENT_LITERAL, 0, 108, DTYPE_U8, 2 },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct extent_map m = { 0 };
 
 		add(&m, EXTENT_SHARD, 8, 0, 100, DTYPE_U8);
-		add(&m, cases[i].kind, 12, cases[i].shard, cases[i].from,
-		    cases[i].dtype);
+		add(&m, cases[i].kind, 12, cases[i].shard, cases[i].from, cases[i].dtype);
 		assert_int_equal(m.n, cases[i].n);
 		assert_int_equal(extent_size(&m), 20);
 		extent_done(&m);
@@ -185,8 +181,7 @@ static void a_walk_goes_through_a_range(void **state)
 	for (uint32_t i = 0; i < 4; i++)
 		add(&m, EXTENT_SHARD, i + 1, i, 100 * i, DTYPE_U8);
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct extent_walk w =
-			extent_walk(&m, cases[i].off, cases[i].len);
+		struct extent_walk w = extent_walk(&m, cases[i].off, cases[i].len);
 		uint64_t off = cases[i].off;
 		char got[80] = "";
 
@@ -194,8 +189,8 @@ static void a_walk_goes_through_a_range(void **state)
 			assert_int_equal(w.off, off);
 			assert_int_equal(w.skip, off - w.e->start);
 			off += w.len;
-			sprintf(got + strlen(got), "%u:%d+%d ", w.e->shard,
-				(int)w.from, (int)w.len);
+			sprintf(got + strlen(got), "%u:%d+%d ", w.e->shard, (int)w.from,
+				(int)w.len);
 		}
 		assert_string_equal(got, cases[i].expected);
 	}

@@ -35,10 +35,10 @@ static uint64_t below(uint64_t n)
  * divides it into runs, which are stored there in reverse order.
  */
 struct memory {
-	uint8_t *shard; /* owned */
+	uint8_t *shard;              /* owned */
 	uint8_t *whole[SOURCES_MAX]; /* owned: the sources as they read */
 	uint64_t len[SOURCES_MAX];
-	struct gather *x; /* owned */
+	struct gather *x;    /* owned */
 	unsigned reads_left; /* before they fail */
 	uint64_t bytes_read;
 };
@@ -54,7 +54,7 @@ static void memory_done(struct memory *m)
 /* Sources of m->len bytes that are in m->whole. */
 static struct extent_map *make_maps(struct memory *m, size_t n)
 {
-	struct extent_map *const maps = calloc(n, sizeof(*maps));
+	struct extent_map *maps = calloc(n, sizeof(*maps));
 	uint64_t total = 0, end;
 
 	assert_non_null(maps);
@@ -69,17 +69,16 @@ static struct extent_map *make_maps(struct memory *m, size_t n)
 			run = 1 + below(m->len[t] - at);
 			end -= run;
 			memcpy(m->shard + end, m->whole[t] + at, run);
-			assert_true(extent_add(&maps[t], EXTENT_SHARD, run, 0,
-					       end, DTYPE_U8));
+			assert_true(extent_add(&maps[t], EXTENT_SHARD, run, 0, end, DTYPE_U8));
 		}
 	return maps;
 }
 
 /* A gather_read_fn: `ctx` is the memory. */
-static int read_memory(void *ctx, const struct extent_map *map, void *buf,
-		       size_t len, uint64_t off, struct errmsg *err)
+static int read_memory(void *ctx, const struct extent_map *map, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
 {
-	struct memory *const m = ctx;
+	struct memory *m = ctx;
 	uint8_t *to = buf;
 
 	if (m->reads_left-- == 0)
@@ -92,8 +91,7 @@ static int read_memory(void *ctx, const struct extent_map *map, void *buf,
 		const uint64_t left = map->v[i + 1].start - off;
 		const size_t n = left < len ? (size_t)left : len;
 
-		memcpy(to, m->shard + map->v[i].from + off - map->v[i].start,
-		       n);
+		memcpy(to, m->shard + map->v[i].from + off - map->v[i].start, n);
 		to += n;
 		off += n;
 		len -= n;
@@ -110,28 +108,24 @@ static void fill(uint8_t *to, uint64_t len)
 /* Some reads of all sizes, and byte by byte at the end. */
 static void check_reads(struct memory *m, const uint8_t *want, uint64_t len)
 {
-	uint8_t *const got = malloc(len + 2);
+	uint8_t *got = malloc(len + 2);
 
 	assert_non_null(got);
 	for (int i = 0; i < 12; i++) {
 		const uint64_t off = i ? below(len + 1) : 0;
 		const uint64_t left = len - off;
-		const uint64_t n = i == 0      ? len :
-				   i % 3 == 0  ? below(left + 1) :
-				   left > 20   ? below(20) :
-						 left;
+		const uint64_t n = i == 0       ? len
+				   : i % 3 == 0 ? below(left + 1)
+				   : left > 20  ? below(20)
+						: left;
 
 		/* Only the requested bytes are written. */
 		memset(got, 0xa5, len + 2);
 		m->reads_left = UINT32_MAX;
-		assert_int_equal(gather_read(m->x, read_memory, m, got + 1, n,
-					     off, NULL),
-				 0);
-		if (got[0] != 0xa5 || got[n + 1] != 0xa5 ||
-		    memcmp(got + 1, want + off, n) != 0)
+		assert_int_equal(gather_read(m->x, read_memory, m, got + 1, n, off, NULL), 0);
+		if (got[0] != 0xa5 || got[n + 1] != 0xa5 || memcmp(got + 1, want + off, n) != 0)
 			fail_msg("seed %llu: %llu bytes at %llu are others",
-				 (unsigned long long)seed,
-				 (unsigned long long)n,
+				 (unsigned long long)seed, (unsigned long long)n,
 				 (unsigned long long)off);
 	}
 	free(got);
@@ -151,11 +145,10 @@ static void make_rows(struct geometry *g, bool large)
 	assert_non_null(g->segs);
 	g->cap = g->nsegs = segs;
 	for (size_t i = 0; i < segs; i++) {
-		struct geometry_segment *const s = &g->segs[i];
+		struct geometry_segment *s = &g->segs[i];
 
 		s->at = g->row_len;
-		s->len = large ? longest / 2 + below(longest / 2) :
-				 1 + below(longest);
+		s->len = large ? longest / 2 + below(longest / 2) : 1 + below(longest);
 		s->from = below(10);
 		/* Some sources stay empty, like ranks that have nothing. */
 		s->source = (uint32_t)below(g->nsources);
@@ -169,21 +162,19 @@ static void make_rows(struct geometry *g, bool large)
 }
 
 /* What the geometry says, element by element. */
-static uint8_t *expand(const struct geometry *g, const struct memory *m,
-		       size_t item)
+static uint8_t *expand(const struct geometry *g, const struct memory *m, size_t item)
 {
-	uint8_t *const v = malloc(g->numel * item + 1);
+	uint8_t *v = malloc(g->numel * item + 1);
 
 	assert_non_null(v);
 	for (uint64_t r = 0; r < g->rows; r++)
 		for (size_t i = 0; i < g->nsegs; i++) {
-			const struct geometry_segment *const s = &g->segs[i];
+			const struct geometry_segment *s = &g->segs[i];
 
 			for (uint64_t k = 0; k < s->len; k++)
 				memcpy(v + (r * g->row_len + s->at + k) * item,
 				       m->whole[s->source] +
-					       (r * g->stride[s->source] +
-						s->from + k) * item,
+					       (r * g->stride[s->source] + s->from + k) * item,
 				       item);
 		}
 	return v;
@@ -191,8 +182,8 @@ static uint8_t *expand(const struct geometry *g, const struct memory *m,
 
 static void check_rows(bool large)
 {
-	static const enum dtype dtypes[] = { DTYPE_U8, DTYPE_BF16, DTYPE_F16,
-					     DTYPE_F32, DTYPE_F64, DTYPE_C128 };
+	static const enum dtype dtypes[] = { DTYPE_U8,  DTYPE_BF16, DTYPE_F16,
+					     DTYPE_F32, DTYPE_F64,  DTYPE_C128 };
 	const enum dtype dtype = dtypes[below(COUNT(dtypes))];
 	const size_t item = dtype_size(dtype);
 	struct memory m = { 0 };
@@ -253,10 +244,10 @@ static void small_reads_read_little(void **state)
 		assert_non_null(g.segs);
 		g.nsegs = cases[c].segs;
 		for (uint32_t i = 0; i < g.nsegs; i++) {
-			g.segs[i] = (struct geometry_segment){
-				.at = g.row_len, .len = cases[c].len,
-				.from = g.stride[i % 2], .source = i % 2
-			};
+			g.segs[i] = (struct geometry_segment){ .at = g.row_len,
+							       .len = cases[c].len,
+							       .from = g.stride[i % 2],
+							       .source = i % 2 };
 			g.row_len += cases[c].len;
 			g.stride[i % 2] += cases[c].len;
 		}
@@ -270,13 +261,11 @@ static void small_reads_read_little(void **state)
 		assert_non_null(m.x);
 		m.reads_left = UINT32_MAX;
 		for (int i = 0; i < 50; i++) {
-			const uint64_t off =
-				below(m.len[0] + m.len[1] - sizeof(got));
+			const uint64_t off = below(m.len[0] + m.len[1] - sizeof(got));
 
 			m.bytes_read = 0;
-			assert_int_equal(gather_read(m.x, read_memory, &m, got,
-						     sizeof(got), off, NULL),
-					 0);
+			assert_int_equal(
+				gather_read(m.x, read_memory, &m, got, sizeof(got), off, NULL), 0);
 			assert_true(m.bytes_read >= sizeof(got));
 			assert_true(m.bytes_read < 2 * sizeof(got));
 		}
@@ -304,7 +293,7 @@ static void check_scaled(int power)
 		g.segs[i].scale = (uint32_t)below(COUNT(scales));
 	for (size_t t = 0; t < g.nsources; t++) {
 		const uint64_t n = g.rows * g.stride[t];
-		float *const v = calloc(n + 1, sizeof(*v));
+		float *v = calloc(n + 1, sizeof(*v));
 
 		assert_non_null(v);
 		for (uint64_t i = 0; i < n; i++)
@@ -317,8 +306,7 @@ static void check_scaled(int power)
 		for (size_t k = 0; k < g.nsegs; k++)
 			if (i % g.row_len >= g.segs[k].at &&
 			    i % g.row_len < g.segs[k].at + g.segs[k].len)
-				want[i] /= (float)pow(scales[g.segs[k].scale],
-						      power);
+				want[i] /= (float)pow(scales[g.segs[k].scale], power);
 	const uint64_t len = g.numel * sizeof(*want);
 
 	m.x = gather_new(&g, DTYPE_F32, power, make_maps(&m, g.nsources));
@@ -339,10 +327,14 @@ static void scaled_segments_are_divided(void **state)
 /* A mean over `n` slices of `numel` elements; m->whole is filled. */
 static void make_mean(struct memory *m, size_t n, uint64_t numel)
 {
-	struct geometry g = { .ndim = 1,	  .shape = { numel },
-			      .numel = numel,	  .mean = true,
-			      .rows = 1,	  .row_len = numel,
-			      .nsegs = 1,	  .cap = 1,
+	struct geometry g = { .ndim = 1,
+			      .shape = { numel },
+			      .numel = numel,
+			      .mean = true,
+			      .rows = 1,
+			      .row_len = numel,
+			      .nsegs = 1,
+			      .cap = 1,
 			      .nsources = n };
 
 	g.segs = calloc(1, sizeof(*g.segs));
@@ -360,19 +352,19 @@ static void make_mean(struct memory *m, size_t n, uint64_t numel)
 static void check_mean(size_t n, uint64_t numel)
 {
 	/* 2^24 and 1: sums that depend on their order. */
-	static const float odd[] = { 16777216.0f, 1.0f,	 -16777216.0f, -0.0f,
-				     0.0f,	  3e38f, 1e-45f,       0.1f };
+	static const float odd[] = { 16777216.0f, 1.0f,  -16777216.0f, -0.0f,
+				     0.0f,        3e38f, 1e-45f,       0.1f };
 	struct memory m = { 0 };
-	float *const want = calloc(numel, sizeof(*want));
+	float *want = calloc(numel, sizeof(*want));
 
 	assert_non_null(want);
 	for (size_t t = 0; t < n; t++) {
-		float *const v = malloc(numel * sizeof(*v));
+		float *v = malloc(numel * sizeof(*v));
 
 		assert_non_null(v);
 		for (uint64_t i = 0; i < numel; i++)
-			v[i] = below(4) ? (float)((double)draw() / 1e19) - 1 :
-					  odd[below(COUNT(odd))];
+			v[i] = below(4) ? (float)((double)draw() / 1e19) - 1
+					: odd[below(COUNT(odd))];
 		m.whole[t] = (uint8_t *)v;
 		m.len[t] = numel * sizeof(*v);
 	}
@@ -380,8 +372,7 @@ static void check_mean(size_t n, uint64_t numel)
 		volatile float sum = 0;
 
 		for (size_t t = 0; t < n; t++)
-			sum = sum + ((const float *)(const void *)
-					     m.whole[t])[i];
+			sum = sum + ((const float *)(const void *)m.whole[t])[i];
 		want[i] = sum / (float)n;
 	}
 	make_mean(&m, n, numel);
@@ -415,9 +406,7 @@ static void a_worked_mean(void **state)
 	}
 	make_mean(&m, 2, 1);
 	m.reads_left = UINT32_MAX;
-	assert_int_equal(gather_read(m.x, read_memory, &m, &got, sizeof(got), 0,
-				     NULL),
-			 0);
+	assert_int_equal(gather_read(m.x, read_memory, &m, &got, sizeof(got), 0, NULL), 0);
 	/* torch: (0 + 0.1f + 0.2f) / 2 is 0x3e19999a. */
 	assert_memory_equal(&got, &(const uint32_t){ 0x3e19999a }, 4);
 	memory_done(&m);
@@ -426,22 +415,20 @@ static void a_worked_mean(void **state)
 /* A gather that needs each of its reads fails if any of them fails. */
 static void check_failures(struct memory *m, uint64_t len, unsigned reads)
 {
-	uint8_t *const got = malloc(len);
+	uint8_t *got = malloc(len);
 
 	assert_non_null(got);
 	for (unsigned i = 0; i <= reads; i++) {
 		struct errmsg err = { "" };
 
 		m->reads_left = i;
-		assert_int_equal(gather_read(m->x, read_memory, m, got, len, 0,
-					     &err),
+		assert_int_equal(gather_read(m->x, read_memory, m, got, len, 0, &err),
 				 i < reads ? -EIO : 0);
 		assert_string_equal(err.text, i < reads ? "no more" : "");
 	}
 	/* An empty read reads nothing. */
 	m->reads_left = 0;
-	assert_int_equal(gather_read(m->x, read_memory, m, got, 0, len, NULL),
-			 0);
+	assert_int_equal(gather_read(m->x, read_memory, m, got, 0, len, NULL), 0);
 	free(got);
 }
 
@@ -459,9 +446,9 @@ static void failed_reads_are_passed_up(void **state)
 		assert_non_null(g.segs);
 		assert_non_null(g.stride);
 		for (uint32_t t = 0; t < 2; t++) {
-			g.segs[t] = (struct geometry_segment){
-				.at = t * lens[i], .len = lens[i], .source = t
-			};
+			g.segs[t] = (struct geometry_segment){ .at = t * lens[i],
+							       .len = lens[i],
+							       .source = t };
 			g.stride[t] = lens[i];
 			m.len[t] = 2 * lens[i];
 			m.whole[t] = calloc(1, m.len[t]);

@@ -118,11 +118,9 @@ static void a_shard_that_shrinks_is_an_error(void **state)
 
 	made_shards_make(&f);
 	v = vfile_new_copy(f.c, 2, NULL);
-	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
-			 16);
+	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err), 16);
 	assert_int_equal(truncate(f.path[2], 100), 0);
-	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err),
-			 -EIO);
+	assert_int_equal(vfile_read(v, buf, sizeof(buf), SHARD_LEN - 16, &err), -EIO);
 	assert_non_null(strstr(err.text, "was truncated since"));
 	assert_int_equal(vfile_check(v, &err), -EIO);
 	vfile_free(v);
@@ -138,7 +136,7 @@ struct reader {
 
 static void *read_on(void *arg)
 {
-	struct reader *const r = arg;
+	struct reader *r = arg;
 
 	r->ok = made_pieces_are_right(r->m, r->seed, 60);
 	return NULL;
@@ -146,7 +144,7 @@ static void *read_on(void *arg)
 
 static void *copy_on(void *arg)
 {
-	struct reader *const r = arg;
+	struct reader *r = arg;
 
 	r->ok = true;
 	for (uint64_t at = 0; r->ok && at < r->m->size; at += 8192)
@@ -167,11 +165,9 @@ static void threads_read_the_same_file(void **state)
 		made_file(&f, &m, n, true, n + 100);
 		for (size_t i = 0; i < COUNT(readers); i++) {
 			readers[i] = (struct reader){ .m = &m, .seed = i + 1 };
-			assert_int_equal(
-				pthread_create(&readers[i].thread, NULL,
-					       i % 2 ? copy_on : read_on,
-					       &readers[i]),
-				0);
+			assert_int_equal(pthread_create(&readers[i].thread, NULL,
+							i % 2 ? copy_on : read_on, &readers[i]),
+					 0);
 		}
 		for (size_t i = 0; i < COUNT(readers); i++)
 			pthread_join(readers[i].thread, NULL);

@@ -26,19 +26,17 @@ static void zeros_come_from_nowhere(void **state)
 	struct bytebuf pickle = { 0 };
 	struct gathers none = { 0 };
 	struct reply_pieces w = { 0 };
-	uint8_t *const bytes = calloc(1, ZEROS);
+	uint8_t *bytes = calloc(1, ZEROS);
 	vfile_crc crc[3] = { 0 };
-	struct shards *const c = shards_new(test_context());
+	struct shards *c = shards_new(test_context());
 	struct ptwrite layout;
 	struct vfile *f;
 
 	bytebuf_add(&pickle, "pickle", 6);
 	assert_int_equal(ptwrite_init(&layout, "x", &pickle, len, 3, NULL), 0);
 	for (size_t i = 0; i < 3; i++) {
-		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0,
-				       DTYPE_U8));
-		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0,
-				       DTYPE_U8));
+		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0, DTYPE_U8));
+		assert_true(extent_add(&maps[i], EXTENT_ZERO, len[i] / 2, 0, 0, DTYPE_U8));
 		assert_int_equal(maps[i].n, len[i] != 0);
 	}
 	const uint64_t at = layout.offset[0];
@@ -46,8 +44,7 @@ static void zeros_come_from_nowhere(void **state)
 	f = vfile_new_pt(c, &layout, maps, &none, crc, NULL);
 	assert_non_null(f);
 	for (size_t i = 0; i < 3; i++)
-		assert_int_equal(crc[i],
-				 VFILE_CRC_KNOWN | crc32_add(0, bytes, len[i]));
+		assert_int_equal(crc[i], VFILE_CRC_KNOWN | crc32_add(0, bytes, len[i]));
 	assert_int_equal(vfile_check(f, NULL), 0);
 	assert_int_equal(vfile_map(f, ZEROS, at, &w, NULL), 0);
 	assert_int_equal(w.n, 3);
@@ -80,8 +77,7 @@ static void copying_by_map_makes_the_sum_known(void **state)
 		for (uint64_t at = 0; at < end; at += steps[k]) {
 			const uint64_t left = end - at;
 
-			assert_true(made_map_is_right(
-				&m, left < steps[k] ? left : steps[k], at));
+			assert_true(made_map_is_right(&m, left < steps[k] ? left : steps[k], at));
 		}
 		made_check_sums(&m);
 		made_done(&m);
@@ -91,7 +87,7 @@ static void copying_by_map_makes_the_sum_known(void **state)
 
 static void copying_by_read_makes_all_sums_known(void **state)
 {
-	uint8_t *const buf = malloc(1 << 20);
+	uint8_t *buf = malloc(1 << 20);
 	struct made_shards f;
 
 	made_shards_make(&f);
@@ -118,7 +114,7 @@ static void copying_by_read_makes_all_sums_known(void **state)
 /* Gaps, repetitions and backward steps do not give a wrong checksum. */
 static void reading_out_of_order_makes_no_wrong_sum(void **state)
 {
-	uint8_t *const buf = malloc(1 << 20);
+	uint8_t *buf = malloc(1 << 20);
 	struct made_shards f;
 
 	made_shards_make(&f);
@@ -136,8 +132,7 @@ static void reading_out_of_order_makes_no_wrong_sum(void **state)
 			for (size_t k = 0; k < m.n; k++) {
 				const uint64_t crc = atomic_load(&m.crc[k]);
 
-				assert_true(crc == 0 || crc == (VFILE_CRC_KNOWN |
-								m.sums[k]));
+				assert_true(crc == 0 || crc == (VFILE_CRC_KNOWN | m.sums[k]));
 			}
 		}
 		assert_true(made_read_is_right(&m, buf, m.size, 0));
@@ -174,12 +169,11 @@ struct opener {
 
 static void *read_trailer(void *arg)
 {
-	struct opener *const o = arg;
-	uint8_t *const buf = malloc(o->m.size);
+	struct opener *o = arg;
+	uint8_t *buf = malloc(o->m.size);
 	const uint64_t at = made_trailer(&o->m);
 
-	o->right = buf && made_read_is_right(&o->m, buf,
-					     (size_t)(o->m.size - at), at);
+	o->right = buf && made_read_is_right(&o->m, buf, (size_t)(o->m.size - at), at);
 	free(buf);
 	return NULL;
 }
@@ -196,8 +190,7 @@ static void many_who_ask_at_once_are_told_the_same(void **state)
 		for (size_t i = 0; i < COUNT(o); i++)
 			made_again(&f, &o[i].m, &m, seed);
 		for (size_t i = 0; i < COUNT(o); i++)
-			assert_int_equal(pthread_create(&o[i].thread, NULL,
-							read_trailer, &o[i]),
+			assert_int_equal(pthread_create(&o[i].thread, NULL, read_trailer, &o[i]),
 					 0);
 		for (size_t i = 0; i < COUNT(o); i++) {
 			pthread_join(o[i].thread, NULL);
