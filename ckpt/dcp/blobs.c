@@ -32,14 +32,14 @@ struct blob {
 static int blob_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
-	const struct blob *const x = s->ctx;
+	const struct blob *x = s->ctx;
 
 	return shards_read(x->b->shards, x->c->file, buf, len, x->c->at + off, err);
 }
 
 static void blob_source_close(struct source *s)
 {
-	struct blob *const x = s->ctx;
+	struct blob *x = s->ctx;
 
 	free(x->name);
 }
@@ -47,8 +47,7 @@ static void blob_source_close(struct source *s)
 static int blob_open(struct blob *x, const struct dcp_blobs *b, const struct dcp_item *t,
 		     const struct dcp_chunk *c, struct errmsg *err)
 {
-	static const struct source_ops ops = { .read = blob_read,
-					       .close = blob_source_close };
+	static const struct source_ops ops = { .read = blob_read, .close = blob_source_close };
 	struct source src = { .size = c->len, .fd = -1, .ops = &ops, .ctx = x };
 
 	*x = (struct blob){ .b = b, .c = c };
@@ -60,17 +59,16 @@ static int blob_open(struct blob *x, const struct dcp_blobs *b, const struct dcp
 
 /* Read the tensor that a blob holds, which must be what the metadata says, and where its
  * storage is in the blob. */
-static int read_tensor(const struct blob *x, const struct dcp_item *t,
-		       const struct dcp_chunk *c, struct tensor *out, uint64_t *at,
-		       struct errmsg *err)
+static int read_tensor(const struct blob *x, const struct dcp_item *t, const struct dcp_chunk *c,
+		       struct tensor *out, uint64_t *at, struct errmsg *err)
 {
 	struct tensor v;
 	bool same;
 	int rc;
 
 	if (!tensor_is(x->pt.root))
-		return errmsg_set(err, -EBADMSG, "%s: is a %s, not a tensor",
-				  x->name, value_kind_name(x->pt.root));
+		return errmsg_set(err, -EBADMSG, "%s: is a %s, not a tensor", x->name,
+				  value_kind_name(x->pt.root));
 	rc = ptfile_tensor(&x->pt, x->pt.root, "the chunk", &v, at, err);
 	if (rc)
 		return rc;
@@ -79,9 +77,9 @@ static int read_tensor(const struct blob *x, const struct dcp_item *t,
 		same = v.shape[d + t->is_layer] == c->size[d];
 	if (!same)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: a chunk has another type or shape than"
-				  " " DCP_METADATA " says (%s)", x->name,
-				  dtype_name(v.dtype));
+				  "%s: a chunk has another type or shape than " DCP_METADATA
+				  " says (%s)",
+				  x->name, dtype_name(v.dtype));
 	*out = v;
 	return 0;
 }
@@ -91,8 +89,7 @@ static int read_tensor(const struct blob *x, const struct dcp_item *t,
 static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chunk *c,
 		  struct errmsg *err)
 {
-	const struct zip_entry *const e =
-		x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
+	const struct zip_entry *e = x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
 	struct tensor v;
 	uint64_t at;
 	const int rc = read_tensor(x, t, c, &v, &at, err);
@@ -129,13 +126,11 @@ struct summing {
 	struct progress *progress;
 };
 
-static int read_summed(void *ctx, void *buf, size_t len, uint64_t off,
-		       struct errmsg *err)
+static int read_summed(void *ctx, void *buf, size_t len, uint64_t off, struct errmsg *err)
 {
-	const struct summing *const s = ctx;
+	const struct summing *s = ctx;
 
-	return source_read(s->src, buf, len, off, err)
-		       ?: progress_add(s->progress, len);
+	return source_read(s->src, buf, len, off, err) ?: progress_add(s->progress, len);
 }
 
 /* Read `len` bytes of a blob, and compare them with the checksum of a member of its zip. */
@@ -150,8 +145,7 @@ static int check_range(struct blob *x, uint64_t off, uint64_t len, const struct 
 }
 
 /* torch's container without zip has no checksums. */
-static int check_blob(struct blob *x, struct progress *progress, bool *summed,
-		      struct errmsg *err)
+static int check_blob(struct blob *x, struct progress *progress, bool *summed, struct errmsg *err)
 {
 	bool any = false;
 	int rc = 0;
@@ -159,19 +153,19 @@ static int check_blob(struct blob *x, struct progress *progress, bool *summed,
 	if (!x->pt.is_zip)
 		rc = check_range(x, 0, x->pt.src.size, NULL, progress, err);
 	for (size_t k = 0; !rc && k < x->pt.zip.n; k++) {
-		const struct zip_entry *const e = &x->pt.zip.entries[k];
+		const struct zip_entry *e = &x->pt.zip.entries[k];
 		uint64_t off;
 
 		any |= e->crc;
-		rc = zip_locate(&x->pt.zip, e, &off, err) ?:
-		     check_range(x, off, e->size, e, progress, err);
+		rc = zip_locate(&x->pt.zip, e, &off, err)
+			     ?: check_range(x, off, e->size, e, progress, err);
 	}
 	*summed &= any;
 	return rc;
 }
 
-int dcp_blobs_check(const struct dcp_blobs *b, const struct dcp_item *t,
-		    struct progress *progress, bool *summed, struct errmsg *err)
+int dcp_blobs_check(const struct dcp_blobs *b, const struct dcp_item *t, struct progress *progress,
+		    bool *summed, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -211,13 +205,24 @@ int dcp_blobs_view(const struct dcp_blobs *b, const struct dcp_item *t, const st
 int dcp_blobs_element(const struct dcp_blobs *b, const struct dcp_item *t, uint8_t raw[16],
 		      struct errmsg *err)
 {
-	struct dcp_chunk *c = t->chunks;
+	const struct dcp_chunk *c = t->chunks;
+	struct tensor v;
+	struct blob x;
+	uint64_t at;
 	int rc;
 
 	while (!c->numel)
 		c++;
-	rc = dcp_blobs_locate(b, t, c, err);
-	return rc ?: shards_read(b->shards, c->file, raw, dtype_size(t->dtype), c->data, err);
+	rc = blob_open(&x, b, t, c, err);
+	if (rc)
+		return rc;
+	rc = read_tensor(&x, t, c, &v, &at, err);
+	/* Small blobs are in memory. */
+	rc = rc
+		     ?: source_read(&x.pt.ends, raw, dtype_size(v.dtype),
+				    at + v.storage_offset * dtype_size(v.dtype), err);
+	ptfile_close(&x.pt);
+	return rc;
 }
 
 /* Read the number that a tensor of one element holds. */
@@ -252,8 +257,7 @@ int dcp_blobs_value(const struct dcp_blobs *b, const struct dcp_item *t, struct 
 		return 0;
 	}
 	if (!t->nchunks)
-		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir,
-				  t->key);
+		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir, t->key);
 	rc = blob_open(&x, b, t, t->chunks, err);
 	if (rc)
 		return rc;
@@ -261,9 +265,7 @@ int dcp_blobs_value(const struct dcp_blobs *b, const struct dcp_item *t, struct 
 	rc = ptfile_numbers(&x.pt, t->key, &x.pt.arena, &v, err);
 	if (!rc || rc == -ENOTSUP) {
 		*out = pickle_copy(a, v);
-		rc = *out ? 0
-			  : errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data",
-				       x.name);
+		rc = *out ? 0 : errmsg_set(err, -ENOTSUP, "%s: cannot be kept as data", x.name);
 	}
 	ptfile_close(&x.pt);
 	return rc;

@@ -43,7 +43,7 @@ int dcp_blobs_view(const struct dcp_blobs *b, const struct dcp_item *t, const st
  * metadata.  `*summed`: all of them have checksums.  -EBADMSG for the first that is
  * damaged; -EINTR as progress_add.
  */
-int dcp_blobs_check(const struct dcp_blobs *b, const struct dcp_item *t,
-		    struct progress *progress, bool *summed, struct errmsg *err);
+int dcp_blobs_check(const struct dcp_blobs *b, const struct dcp_item *t, struct progress *progress,
+		    bool *summed, struct errmsg *err);
 
 #endif

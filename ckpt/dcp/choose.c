@@ -42,10 +42,10 @@ struct candidate {
 	struct dcp_item **items; /* sorted by name */
 	size_t n;
 	uint64_t floats; /* elements of floating types */
-	bool has_float;	 /* a tensor of such a type */
+	bool has_float;  /* a tensor of such a type */
 	bool has_arrays; /* one that is no number */
 	uint64_t evidence[EVIDENCE];
-	bool out; /* another has more evidence */
+	bool out;   /* another has more evidence */
 	bool named; /* in a message */
 };
 
@@ -60,14 +60,13 @@ struct choice {
 	size_t n, cap;
 };
 
-static const char *const live_words[] = { "model", "module", "net", "network",
-					  "weights" };
-static const char *const averaged_words[] = {
-	"ema",    "swa",     "avg",    "average",   "averaged", "averages",
-	"shadow", "teacher", "target", "reference", "ref",      "polyak",
-	/* Weights of another time. */
-	"best", "old", "previous", "prev", "initial", "init", "momentum"
-};
+static const char *const live_words[] = { "model", "module", "net", "network", "weights" };
+static const char *const averaged_words[] = { "ema", "swa", "avg", "average", "averaged",
+					      "averages", "shadow", "teacher", "target",
+					      "reference", "ref", "polyak",
+					      /* Weights of another time. */
+					      "best", "old", "previous", "prev", "initial", "init",
+					      "momentum" };
 
 static bool is_among(const char *text, const char *const *v, size_t n)
 {
@@ -88,9 +87,7 @@ static bool next_word(const char **text, char word[16])
 	for (; isalpha((unsigned char)*p); p++) {
 		const bool capital = isupper((unsigned char)*p) != 0;
 
-		if (n && capital &&
-		    (islower((unsigned char)p[-1]) ||
-		     islower((unsigned char)p[1])))
+		if (n && capital && (islower((unsigned char)p[-1]) || islower((unsigned char)p[1])))
 			break;
 		if (n < 15)
 			word[n++] = *p;
@@ -109,8 +106,7 @@ static enum rank rank_of(const struct dcp_prefix *p)
 	for (unsigned i = 0; i < p->depth; i++) {
 		const char *text = p->item->path[i];
 		enum rank own = strcasecmp(text, "state_dict") == 0 ||
-						is_among(text, live_words,
-							 COUNT(live_words))
+						is_among(text, live_words, COUNT(live_words))
 					? EXACT
 				: strcasestr(text, "state_dict") ? NAMED
 								 : OTHER;
@@ -118,8 +114,7 @@ static enum rank rank_of(const struct dcp_prefix *p)
 		while (next_word(&text, word)) {
 			if (is_among(word, averaged_words, COUNT(averaged_words)))
 				return AVERAGED;
-			if (own < NAMED &&
-			    is_among(word, live_words, COUNT(live_words)))
+			if (own < NAMED && is_among(word, live_words, COUNT(live_words)))
 				own = NAMED;
 		}
 		rank = own > rank ? own : rank;
@@ -143,23 +138,22 @@ static const char *name_of(const struct dcp_item *t)
 
 static int by_dict(const void *a, const void *b)
 {
-	const struct dcp_item *const x = *(struct dcp_item *const *)a;
-	const struct dcp_item *const y = *(struct dcp_item *const *)b;
+	const struct dcp_item *x = *(struct dcp_item *const *)a;
+	const struct dcp_item *y = *(struct dcp_item *const *)b;
 
-	return compare_dicts(x, y) ?: strcmp(name_of(x), name_of(y))
-				   ?: (x > y) - (x < y);
+	return compare_dicts(x, y) ?: strcmp(name_of(x), name_of(y)) ?: (x > y) - (x < y);
 }
 
 /* List the dicts, and the tensors of each. */
 static int list_dicts(struct choice *c)
 {
-	const struct dcp_finder *const f = c->f;
+	const struct dcp_finder *f = c->f;
 
 	c->items = arena_alloc(&c->a, (f->m->nitems + 1) * sizeof(*c->items));
 	if (!c->items)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < f->m->nitems; i++) {
-		struct dcp_item *const t = &f->m->items[i];
+		struct dcp_item *t = &f->m->items[i];
 
 		if (t->is_tensor && !dcp_optimizer_has(f, t))
 			c->items[c->nitems++] = t;
@@ -167,14 +161,13 @@ static int list_dicts(struct choice *c)
 	if (c->nitems)
 		qsort(c->items, c->nitems, sizeof(*c->items), by_dict);
 	for (size_t i = 0; i < c->nitems; i++) {
-		struct dcp_item *const t = c->items[i];
+		struct dcp_item *t = c->items[i];
 
 		if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
 			return errmsg_nomem(f->err, f->file);
 		if (!i || compare_dicts(c->items[i - 1], t))
-			c->v[c->n++] =
-				(struct candidate){ .at = { t, t->depth - 1 },
-						    .items = &c->items[i] };
+			c->v[c->n++] = (struct candidate){ .at = { t, t->depth - 1 },
+							   .items = &c->items[i] };
 		c->v[c->n - 1].n++;
 	}
 	return 0;
@@ -183,8 +176,8 @@ static int list_dicts(struct choice *c)
 /* List the names of the optimizer's parameters; one without groups has states of them. */
 static int list_names(struct choice *c)
 {
-	const struct dcp_finder *const f = c->f;
-	struct dcp_entries *const l = &c->names;
+	const struct dcp_finder *f = c->f;
+	struct dcp_entries *l = &c->names;
 
 	*l = f->states;
 	if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
@@ -198,8 +191,7 @@ static int list_names(struct choice *c)
 static bool fits(const struct dcp_finder *f, const struct dcp_item *t)
 {
 	size_t n;
-	const struct dcp_entry *const e =
-		dcp_entries_find(&f->states, name_of(t), &n);
+	const struct dcp_entry *e = dcp_entries_find(&f->states, name_of(t), &n);
 	bool any = false;
 
 	for (size_t i = 0; i < n; i++) {
@@ -212,13 +204,11 @@ static bool fits(const struct dcp_finder *f, const struct dcp_item *t)
 	return !any;
 }
 
-static unsigned common_depth(const struct dcp_prefix *a,
-			     const struct dcp_prefix *b)
+static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix *b)
 {
 	unsigned n = 0;
 
-	while (n < a->depth && n < b->depth &&
-	       strcmp(a->item->path[n], b->item->path[n]) == 0)
+	while (n < a->depth && n < b->depth && strcmp(a->item->path[n], b->item->path[n]) == 0)
 		n++;
 	return n;
 }
@@ -226,20 +216,19 @@ static unsigned common_depth(const struct dcp_prefix *a,
 /* Collect the evidence. */
 static void judge(struct choice *c)
 {
-	const struct dcp_finder *const f = c->f;
+	const struct dcp_finder *f = c->f;
 	uint64_t most = 0;
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
 		for (size_t i = 0; i < x->n; i++) {
-			const struct dcp_item *const t = x->items[i];
+			const struct dcp_item *t = x->items[i];
 
 			if (dcp_is_floating(t->dtype)) {
 				x->has_float = true;
 				x->has_arrays |= t->numel > 1;
 				x->floats += t->numel;
 			}
-			if (!array_find(c->names.v, c->names.n,
-					sizeof(*c->names.v), name_of(t)))
+			if (!array_find(c->names.v, c->names.n, sizeof(*c->names.v), name_of(t)))
 				continue;
 			x->evidence[HELD]++;
 			x->evidence[FITS] += fits(f, t);
@@ -251,8 +240,7 @@ static void judge(struct choice *c)
 		most = x->floats > most ? x->floats : most;
 	}
 	for (struct candidate *x = c->v; x < c->v + c->n; x++)
-		x->evidence[LARGE] = c->nnames || (x->has_float &&
-						   x->floats >= most / SMALLER);
+		x->evidence[LARGE] = c->nnames || (x->has_float && x->floats >= most / SMALLER);
 }
 
 /* Do both dicts show the same bytes under the same names? */
@@ -261,8 +249,7 @@ static bool same_data(const struct candidate *a, const struct candidate *b)
 	if (a->n != b->n)
 		return false;
 	for (size_t i = 0; i < a->n; i++) {
-		const struct dcp_item *const x = a->items[i], *const y =
-								      b->items[i];
+		const struct dcp_item *x = a->items[i], *const y = b->items[i];
 
 		if (strcmp(name_of(x), name_of(y)) != 0 || x->dtype != y->dtype ||
 		    !dcp_same_shape(x, y) || x->nchunks != y->nchunks)
@@ -330,7 +317,7 @@ static size_t add_names(const struct choice *c, struct bytebuf *out)
 /* Refuse, with the names of all dicts, or of those that are left, between two texts. */
 static int refuse(const struct choice *c, const char *before, bool all, const char *after)
 {
-	const struct dcp_finder *const f = c->f;
+	const struct dcp_finder *f = c->f;
 	struct bytebuf out = { 0 };
 	char *names;
 	int rc;
@@ -380,11 +367,10 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 }
 
 /* The caller chose a dict: is the optimizer that of another? */
-static void settle_optimizer(const struct choice *c,
-			     const struct candidate *chosen,
+static void settle_optimizer(const struct choice *c, const struct candidate *chosen,
 			     const struct candidate *best)
 {
-	struct dcp_finder *const f = c->f;
+	struct dcp_finder *f = c->f;
 	struct bytebuf text = { 0 };
 
 	if (!f->o->has_optimizer || f->o->refused || chosen == best)
@@ -402,8 +388,8 @@ static void settle_optimizer(const struct choice *c,
 
 static int choose(struct choice *c)
 {
-	struct dcp_finder *const f = c->f;
-	const char *const wanted = f->b->u->model;
+	struct dcp_finder *f = c->f;
+	const char *wanted = f->b->u->model;
 	struct candidate *best, *chosen;
 	int rc = list_dicts(c) ?: list_names(c);
 	size_t left;
@@ -415,22 +401,18 @@ static int choose(struct choice *c)
 	if (wanted) {
 		chosen = find_wanted(c, wanted);
 		if (!chosen)
-			return refuse(c,
-				      "the model that was asked for is not in it;"
-				      " dicts of tensors: ",
-				      true, "");
+			return refuse(
+				c, "the model that was asked for is not in it; dicts of tensors: ",
+				true, "");
 		settle_optimizer(c, chosen, left == 1 ? best : NULL);
 	} else {
 		if (!best || !best->evidence[c->nnames ? HELD : LARGE])
-			return ERRMSG_FILE(
-				f, -ENOTSUP, "no model is in it: %s",
-				c->nnames ? "the optimizer's parameters are"
-					    " not there"
-					  : "there are no tensors");
+			return ERRMSG_FILE(f, -ENOTSUP, "no model is in it: %s",
+					   c->nnames ? "the optimizer's parameters are not there"
+						     : "there are no tensors");
 		if (left > 1)
 			return refuse(c,
-				      "each of these may be the model, and nothing"
-				      " tells which: ",
+				      "each of these may be the model, and nothing tells which: ",
 				      false, " (option model=NAME chooses)");
 		chosen = best;
 	}

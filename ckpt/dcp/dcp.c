@@ -65,15 +65,14 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 
 	return beneath_is_missing(rc)
 		       ? errmsg_set(err, -EBADMSG,
-				    "%s: is missing, and " DCP_METADATA
-				    " says that data is in it",
+				    "%s: is missing, and " DCP_METADATA " says that data is in it",
 				    f->path)
 		       : rc;
 }
 
 /* Check that the blobs of an item end within their files. */
-static int check_bounds(const struct dcp_checkpoint *x,
-			const struct dcp_item *t, struct errmsg *err)
+static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_item *t,
+			struct errmsg *err)
 {
 	for (size_t i = 0; i < t->nchunks; i++) {
 		const struct dcp_chunk *c = &t->chunks[i];
@@ -83,8 +82,8 @@ static int check_bounds(const struct dcp_checkpoint *x,
 			return errmsg_set(
 				err, -EBADMSG,
 				"%s: has %llu bytes, but %s is said to end at %llu: truncated?",
-				f->path, (unsigned long long)f->file.size,
-				t->key, (unsigned long long)(c->at + c->len));
+				f->path, (unsigned long long)f->file.size, t->key,
+				(unsigned long long)(c->at + c->len));
 	}
 	return 0;
 }
@@ -105,8 +104,8 @@ static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 	x->c.files = x->files;
 	if (!ok)
 		return errmsg_nomem(err, x->path);
-	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles,
-			    1, find_file, x, err);
+	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles, 1, find_file, x,
+			    err);
 	for (size_t i = 0; !rc && i < m->nitems; i++)
 		rc = check_bounds(x, &m->items[i], err);
 	return rc;
@@ -126,15 +125,13 @@ static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
 		x->path[n - 1] = '\0';
 	c->path = x->path;
 	c->tag = x->tag = io_dir_name(roots_base(c->u, x->path));
-	rc = x->tag ? io_stat(c->u, x->path, 0, &a, NULL, err)
-		    : errmsg_nomem(err, path);
+	rc = x->tag ? io_stat(c->u, x->path, 0, &a, NULL, err) : errmsg_nomem(err, path);
 	if (rc)
 		return rc;
 	c->st = a.st;
 	latency_begin(cache_latency(c->u), &q, SIZE_MAX);
 	rc = read_metadata(x, err)
-		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u,
-					  x->path, err);
+		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u, x->path, err);
 	latency_end(cache_latency(c->u), &q);
 	rc = rc ?: find_files(x, err);
 	if (rc)
@@ -147,8 +144,7 @@ static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
 	return 0;
 }
 
-static int dcp_load(struct checkpoint *c, const struct user_rules *rules,
-		    struct errmsg *err)
+static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
 
@@ -156,14 +152,12 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules,
 	if (!c->shards)
 		return errmsg_nomem(err, c->path);
 	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards };
-	return dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs,
-			      x->path, err)
+	return dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs, x->path, err)
 		       ?: dcp_rows(x, rules, err);
 }
 
 /* All states were read with the rows. */
-static int dcp_check_states(struct checkpoint *c, bool states,
-			    struct errmsg *err)
+static int dcp_check_states(struct checkpoint *c, bool states, struct errmsg *err)
 {
 	const struct dcp_checkpoint *x = own(c);
 
@@ -171,13 +165,12 @@ static int dcp_check_states(struct checkpoint *c, bool states,
 		return errmsg_set(err, -ENOTSUP, "%s", x->rank.refused);
 	for (size_t g = 0; states && g < x->rank.ngroups; g++)
 		if (x->states[g].refused)
-			return errmsg_set(err, x->states[g].refused_rc, "%s",
-					  x->states[g].refused);
+			return errmsg_set(err, x->states[g].refused_rc, "%s", x->states[g].refused);
 	return 0;
 }
 
-static int dcp_states(struct checkpoint *c, const struct param *p,
-		      const struct param_states **out, struct errmsg *err)
+static int dcp_states(struct checkpoint *c, const struct param *p, const struct param_states **out,
+		      struct errmsg *err)
 {
 	(void)c;
 	(void)err;
@@ -191,8 +184,8 @@ static const struct dcp_owned *owned(const struct param *p)
 }
 
 /* The state that a group has under a name, or NULL. */
-static const struct dcp_state *find_state(const struct dcp_checkpoint *x,
-					  uint32_t group, const char *name)
+static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32_t group,
+					  const char *name)
 {
 	const struct dcp_group *g = &x->model.groups[group];
 	const struct dcp_state *found = NULL;
@@ -204,9 +197,8 @@ static const struct dcp_state *find_state(const struct dcp_checkpoint *x,
 }
 
 /* The item that has a state of a parameter; NULL: it is zeros. */
-static struct dcp_item *state_item(const struct dcp_checkpoint *x,
-				   uint32_t group, const struct dcp_param *p,
-				   const struct param_state *state)
+static struct dcp_item *state_item(const struct dcp_checkpoint *x, uint32_t group,
+				   const struct dcp_param *p, const struct param_state *state)
 {
 	const struct dcp_group *g = &x->model.groups[group];
 	const struct dcp_state *s = find_state(x, group, state->name);
@@ -216,45 +208,39 @@ static struct dcp_item *state_item(const struct dcp_checkpoint *x,
 	return s->flat ? (p->states ? p->states[s - g->states] : NULL) : s->item;
 }
 
-static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t,
-		     uint64_t first, uint64_t numel, enum dtype to,
-		     struct extent_map *out, struct gathers *gathers,
+static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t, uint64_t first,
+		     uint64_t numel, enum dtype to, struct extent_map *out, struct gathers *gathers,
 		     struct errmsg *err)
 {
 	const struct dcp_range r = { t, first, numel };
 
 	if (t)
 		return dcp_extents_add(&x->blobs, &r, to, out, gathers, err);
-	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0,
-			  DTYPE_U8)
+	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0, DTYPE_U8)
 		       ? 0
 		       : errmsg_nomem(err, x->path);
 }
 
-int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s,
-		       struct extent_map *out, struct errmsg *err)
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
+		       struct errmsg *err)
 {
-	return add_range(x, s->item, 0, s->item->numel, s->item->dtype, out,
-			 NULL, err);
+	return add_range(x, s->item, 0, s->item->numel, s->item->dtype, out, NULL, err);
 }
 
 /* A number of the group, or the module's tensor. */
-static int dcp_extents(struct checkpoint *c, const struct param *p,
-		       const struct param_state *state, struct extent_map *out,
-		       struct gathers *gathers, struct errmsg *err)
+static int dcp_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
 	struct dcp_item *t = owned(p)->item;
 
-	return state ? dcp_number_extents(
-			       x, find_state(x, p->first->group, state->name),
-			       out, err)
+	return state ? dcp_number_extents(x, find_state(x, p->first->group, state->name), out, err)
 		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
 }
 
 /* Find where all chunks are, at once. */
-static int find_parts(struct dcp_checkpoint *x, const struct part_run *v,
-		      size_t n, struct errmsg *err)
+static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t n,
+		      struct errmsg *err)
 {
 	struct dcp_range *r = calloc(n + 1, sizeof(*r));
 	size_t found = 0;
@@ -264,14 +250,11 @@ static int find_parts(struct dcp_checkpoint *x, const struct part_run *v,
 		return errmsg_nomem(err, x->path);
 	for (size_t i = 0; i < n; i++) {
 		const struct slice *s = v[i].slice;
-		struct dcp_item *t =
-			state_item(x, s->group,
-				   &x->model.groups[s->group].params[s->index],
-				   v[i].state);
+		struct dcp_item *t = state_item(
+			x, s->group, &x->model.groups[s->group].params[s->index], v[i].state);
 
 		if (t)
-			r[found++] =
-				(struct dcp_range){ t, v[i].first, v[i].numel };
+			r[found++] = (struct dcp_range){ t, v[i].first, v[i].numel };
 	}
 	rc = dcp_extents_find(&x->blobs, r, found, err);
 	free(r);
@@ -279,8 +262,7 @@ static int find_parts(struct dcp_checkpoint *x, const struct part_run *v,
 }
 
 static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
-		     struct extent_map *out, struct gathers *gathers,
-		     struct errmsg *err)
+		     struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
 	int rc = out ? 0 : find_parts(x, v, n, err);
@@ -288,12 +270,10 @@ static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 	for (size_t i = 0; out && !rc && i < n; i++) {
 		const struct slice *s = v[i].slice;
 
-		rc = add_range(
-			x,
-			state_item(x, s->group,
-				   &x->model.groups[s->group].params[s->index],
-				   v[i].state),
-			v[i].first, v[i].numel, v[i].to, out, gathers, err);
+		rc = add_range(x,
+			       state_item(x, s->group, &x->model.groups[s->group].params[s->index],
+					  v[i].state),
+			       v[i].first, v[i].numel, v[i].to, out, gathers, err);
 	}
 	return rc;
 }
@@ -305,33 +285,25 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	const bool half = o->weights == DTYPE_BF16 || o->weights == DTYPE_F16;
 	const char *name = c->files[c->witness].name;
 
-	zckpt_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL,
-			    true, to);
+	zckpt_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
 	for (size_t i = 0; i < o->nnotes; i++)
 		errmsg_put(to, "%s", o->notes[i]);
 	if (o->unread)
-		errmsg_put(
-			to,
-			"%.200s: what the optimizer has in this form is not read",
-			o->unread);
+		errmsg_put(to, "%.200s: what the optimizer has in this form is not read",
+			   o->unread);
 	if (!o->has_optimizer)
-		errmsg_put(
-			to, "%s",
-			o->unread
-				? "the optimizer's states are zeros"
-				: "there is no optimizer: its states are zeros");
+		errmsg_put(to, "%s",
+			   o->unread ? "the optimizer's states are zeros"
+				     : "there is no optimizer: its states are zeros");
 	else if (!o->refused && half)
-		errmsg_put(
-			to,
-			"there are no fp32 master weights: parameters of 16 bits are widened");
-	if (o->refused)
-		errmsg_put(
-			to,
-			"weights are those of the model: the optimizer's are not read");
-	if (o->steps_differ)
 		errmsg_put(to,
-			   "parameters of one group have made different numbers of steps: all"
-			   " get that of the first");
+			   "there are no fp32 master weights: parameters of 16 bits are widened");
+	if (o->refused)
+		errmsg_put(to, "weights are those of the model: the optimizer's are not read");
+	if (o->steps_differ)
+		errmsg_put(
+			to,
+			"parameters of one group have made different numbers of steps: all get that of the first");
 	for (size_t i = 0; i < x->nwarnings; i++)
 		errmsg_put(to, "%s", x->warnings[i]);
 }

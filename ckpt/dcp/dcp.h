@@ -48,20 +48,18 @@ extern const struct checkpoint_ops dcp_checkpoint_ops;
 /* `c` if it is one of these, else NULL. */
 static inline struct dcp_checkpoint *dcp_of(struct checkpoint *c)
 {
-	return c && c->ops == &dcp_checkpoint_ops ? (struct dcp_checkpoint *)c
-						  : NULL;
+	return c && c->ops == &dcp_checkpoint_ops ? (struct dcp_checkpoint *)c : NULL;
 }
 
 /* Make the rows, once the model is known.  -ENOMEM; errors of merge rules. */
-int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules,
-	     struct errmsg *err);
+int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err);
 
 /* For checkpoint_ops. */
-struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what,
-			 unsigned mp, unsigned rank, struct draft *d);
+struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			 unsigned rank, struct draft *d);
 
 /* Append the element of a state that is a tensor for the whole group. */
-int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s,
-		       struct extent_map *out, struct errmsg *err);
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
+		       struct errmsg *err);
 
 #endif

@@ -58,8 +58,8 @@ static bool list_chunks(struct finding *f, const struct dcp_range *r)
 	return true;
 }
 
-int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v,
-		     size_t n, struct errmsg *err)
+int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v, size_t n,
+		     struct errmsg *err)
 {
 	struct finding f = { .b = b };
 	bool ok = true;
@@ -67,8 +67,7 @@ int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v,
 
 	for (size_t i = 0; ok && i < n; i++)
 		ok = !v[i].numel || list_chunks(&f, &v[i]);
-	rc = ok ? parallel_far(f.n, 1, find_one, &f, err)
-		: errmsg_nomem(err, b->dir);
+	rc = ok ? parallel_far(f.n, 1, find_one, &f, err) : errmsg_nomem(err, b->dir);
 	free(f.v);
 	return rc;
 }
@@ -98,13 +97,13 @@ static int dcp_extents_nomem(const struct laying *l)
 
 static int fail_many(const struct laying *l)
 {
-	return errmsg_set(l->err, -E2BIG, "%s: %s: is cut into too many pieces",
-			  l->b->dir, l->t->key);
+	return errmsg_set(l->err, -E2BIG, "%s: %s: is cut into too many pieces", l->b->dir,
+			  l->t->key);
 }
 
 /* Append elements [e, e + n) of a chunk.  Those of a view follow each other in short runs. */
-static int add_run(struct laying *l, const struct dcp_chunk *c,
-		   const struct tensor *view, uint64_t e, uint64_t n)
+static int add_run(struct laying *l, const struct dcp_chunk *c, const struct tensor *view,
+		   uint64_t e, uint64_t n)
 {
 	const size_t item = dtype_size(l->t->dtype);
 	const uint64_t run = view ? tensor_run(view) : n;
@@ -114,9 +113,7 @@ static int add_run(struct laying *l, const struct dcp_chunk *c,
 		len = view ? run - e % run : n;
 		len = len < n ? len : n;
 		ok = extent_add(&l->out, EXTENT_SHARD, len * item, c->file,
-				c->data + (view ? tensor_place(view, e) : e) *
-						  item,
-				l->t->dtype);
+				c->data + (view ? tensor_place(view, e) : e) * item, l->t->dtype);
 		if (ok && l->out.n > RUNS_MAX)
 			return fail_many(l);
 	}
@@ -137,8 +134,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /* List the runs of a band's elements [low, high). */
-static int list_runs(const struct laying *l, const struct band *band,
-		     uint64_t low, uint64_t high, struct run **runs, size_t *n)
+static int list_runs(const struct laying *l, const struct band *band, uint64_t low, uint64_t high,
+		     struct run **runs, size_t *n)
 {
 	size_t cap = 0;
 
@@ -181,11 +178,8 @@ static int add_runs(struct laying *l, const struct band *band, uint64_t begin)
 		const struct run *x = &runs[i];
 
 		if (x->c->strided && x->c != viewed)
-			rc = dcp_blobs_view(l->b, l->t, viewed = x->c, &view,
-					    l->err);
-		rc = rc
-			     ?: add_run(l, x->c, x->c->strided ? &view : NULL,
-					x->e, x->n);
+			rc = dcp_blobs_view(l->b, l->t, viewed = x->c, &view, l->err);
+		rc = rc ?: add_run(l, x->c, x->c->strided ? &view : NULL, x->e, x->n);
 	}
 	free(runs);
 	return rc;
@@ -205,8 +199,7 @@ static int add_chunk(struct laying *l, const struct band *band, uint64_t begin)
 	if (!c->strided)
 		return add_run(l, c, NULL, 0, c->numel);
 	rc = dcp_blobs_view(l->b, l->t, c, &view, l->err);
-	if (!rc && !gathers_add_tensor(l->gathers, &view, c->file, c->data,
-				       l->t->dtype, &l->out))
+	if (!rc && !gathers_add_tensor(l->gathers, &view, c->file, c->data, l->t->dtype, &l->out))
 		rc = dcp_extents_nomem(l);
 	return rc;
 }
@@ -254,16 +247,14 @@ struct row {
 	unsigned begin;                  /* the first of a row's dimensions */
 };
 
-static bool add_segment(struct row *r, const struct dcp_chunk *c, unsigned d,
-			uint64_t len)
+static bool add_segment(struct row *r, const struct dcp_chunk *c, unsigned d, uint64_t len)
 {
 	const unsigned ndim = r->l->t->ndim;
 	const size_t n = r->g.nsegs;
 	uint64_t from = 0;
 
 	for (unsigned i = r->begin; i < ndim; i++)
-		from = from * c->size[i] +
-		       (i <= d ? r->index[i] - c->offset[i] : 0);
+		from = from * c->size[i] + (i <= d ? r->index[i] - c->offset[i] : 0);
 	if (!array_reserve(&r->g.segs, &r->cap, n + 1, sizeof(*r->g.segs)))
 		return false;
 	r->g.segs[r->g.nsegs++] = (struct geometry_segment){
@@ -290,25 +281,20 @@ static int list_pieces(struct row *r, const struct band *b, unsigned d)
 
 		memcpy(x.box, b->box, ndim * sizeof(*x.box));
 		r->index[d] = x.v->offset[d];
-		if (n == 1 && product(x.v->size, d + 1, ndim) ==
-				      product(x.box, d + 1, ndim)) {
-			if (!add_segment(r, x.v, d,
-					 x.v->size[d] *
-						 product(x.box, d + 1, ndim)))
+		if (n == 1 && product(x.v->size, d + 1, ndim) == product(x.box, d + 1, ndim)) {
+			if (!add_segment(r, x.v, d, x.v->size[d] * product(x.box, d + 1, ndim)))
 				return dcp_extents_nomem(r->l);
 			continue;
 		}
 		for (; !rc && r->index[d] < end; r->index[d]++)
-			rc = r->g.nsegs > RUNS_MAX ? 1
-						   : list_pieces(r, &x, d + 1);
+			rc = r->g.nsegs > RUNS_MAX ? 1 : list_pieces(r, &x, d + 1);
 	}
 	return rc;
 }
 
 /* Append a band that has whole ranges of the dimensions before `d`, and no others, as a
  * gather. */
-static int add_gather(struct laying *l, const struct band *b, unsigned d,
-		      uint64_t begin)
+static int add_gather(struct laying *l, const struct band *b, unsigned d, uint64_t begin)
 {
 	const size_t item = dtype_size(l->t->dtype);
 	const unsigned ndim = l->t->ndim;
@@ -321,8 +307,8 @@ static int add_gather(struct laying *l, const struct band *b, unsigned d,
 
 	for (size_t i = 0; !rc && ok && i < b->n; i++) {
 		stride[i] = product(b->v[i].size, d, ndim);
-		ok = extent_add(&sources[i], EXTENT_SHARD, b->v[i].numel * item,
-				b->v[i].file, b->v[i].data, l->t->dtype);
+		ok = extent_add(&sources[i], EXTENT_SHARD, b->v[i].numel * item, b->v[i].file,
+				b->v[i].data, l->t->dtype);
 	}
 	r.g.rows = product(b->box, 0, d);
 	r.g.row_len = product(b->box, d, ndim);
@@ -372,8 +358,7 @@ static unsigned find_cut(const struct laying *l, const struct band *b)
 static int lay_out(struct laying *l, const struct band *b)
 {
 	const unsigned ndim = l->t->ndim;
-	const struct dcp_range all = { (struct dcp_item *)l->t, l->at,
-				       product(b->box, 0, ndim) };
+	const struct dcp_range all = { (struct dcp_item *)l->t, l->at, product(b->box, 0, ndim) };
 	unsigned d;
 	int rc = 0;
 
@@ -384,8 +369,7 @@ static int lay_out(struct laying *l, const struct band *b)
 	d = b->n == 1 ? ndim : find_cut(l, b);
 	if (d < ndim && product(b->box, 0, d) == 1 && is_divided(b, 0, d)) {
 		for (size_t i = 0, n; !rc && i < b->n; i += n) {
-			struct band x = { .v = &b->v[i],
-					  .n = n = count_alike(b, i, d) };
+			struct band x = { .v = &b->v[i], .n = n = count_alike(b, i, d) };
 
 			memcpy(x.box, b->box, ndim * sizeof(*x.box));
 			x.box[d] = x.v->size[d];
@@ -399,15 +383,13 @@ static int lay_out(struct laying *l, const struct band *b)
 		return rc;
 	if (b->n == 1)
 		return add_chunk(l, b, all.first);
-	return d < ndim && product(b->box, 0, d) > 1 && l->gathers &&
-			       !is_strided(b)
+	return d < ndim && product(b->box, 0, d) > 1 && l->gathers && !is_strided(b)
 		       ? add_gather(l, b, d, all.first)
 		       : add_runs(l, b, all.first);
 }
 
-int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r,
-		    enum dtype to, struct extent_map *out,
-		    struct gathers *gathers, struct errmsg *err)
+int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r, enum dtype to,
+		    struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	const struct dcp_item *t = r->t;
 	struct laying l = { .b = b,
@@ -420,9 +402,8 @@ int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r,
 	int rc;
 
 	if (to != t->dtype && !cast_knows(t->dtype))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: %s: is of a type that is not read",
-				  b->dir, t->key);
+		return errmsg_set(err, -ENOTSUP, "%s: %s: is of a type that is not read", b->dir,
+				  t->key);
 	if (!r->numel)
 		return 0;
 	rc = dcp_extents_find(b, r, 1, err);
@@ -433,10 +414,8 @@ int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r,
 	for (; !all.v->numel; all.n--)
 		all.v++;
 	rc = lay_out(&l, &all);
-	if (!rc &&
-	    !extent_add_range(out, &l.out,
-			      (r->first - l.base) * dtype_size(t->dtype),
-			      r->numel * dtype_size(t->dtype), t->dtype, to))
+	if (!rc && !extent_add_range(out, &l.out, (r->first - l.base) * dtype_size(t->dtype),
+				     r->numel * dtype_size(t->dtype), t->dtype, to))
 		rc = dcp_extents_nomem(&l);
 	extent_done(&l.out);
 	return rc;

@@ -31,11 +31,10 @@
 #define LAYERS "layers."
 
 /* A number, or a tensor with one. */
-static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a,
-			    int64_t *out, struct errmsg *err)
+static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a, int64_t *out,
+			    struct errmsg *err)
 {
-	const int rc = tensor_is(v) ? ptfile_number(pt, v, "common_step", a, &v, err)
-				    : 0;
+	const int rc = tensor_is(v) ? ptfile_number(pt, v, "common_step", a, &v, err) : 0;
 
 	if (rc && rc != -ENOTSUP)
 		return rc;
@@ -46,24 +45,23 @@ static int read_common_step(const struct ptfile *pt, struct value *v, struct are
 	return 0;
 }
 
-static int read_common(struct dcp_megatron *x, struct arena *a,
-		       const struct ptfile *pt, struct errmsg *err)
+static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptfile *pt,
+		       struct errmsg *err)
 {
-	const struct value *const optimizer = value_find(pt->root, "optimizer");
-	const struct value_dict *const group =
+	const struct value *optimizer = value_find(pt->root, "optimizer");
+	const struct value_dict *group =
 		value_pairs(value_item(value_find(optimizer, "param_groups"), 0));
 
 	x->options = value_new(a, VALUE_DICT);
 	for (size_t i = 0; group && i < group->n; i++)
-		if (value_is_plain(group->v[i].key) &&
-		    value_is_plain(group->v[i].val))
+		if (value_is_plain(group->v[i].key) && value_is_plain(group->v[i].val))
 			value_put(a, x->options, pickle_copy(a, group->v[i].key),
 				  pickle_copy(a, group->v[i].val));
 	value_get_int(value_find(pt->root, "iteration"), &x->iteration);
 	if (!x->options || a->failed)
 		return errmsg_nomem(err, pt->src.name);
-	return read_common_step(pt, value_find_path(optimizer, "state", "common_step",
-						    NULL), a, &x->step, err);
+	return read_common_step(pt, value_find_path(optimizer, "state", "common_step", NULL), a,
+				&x->step, err);
 }
 
 /* The place of a stack's missing layer number in a key, or NULL. */
@@ -78,24 +76,22 @@ static const char *find_stack(const char *key)
 }
 
 /* Add an item with the path of a parameter, or of its state.  The arena notes a failure. */
-static void add_item(struct dcp_metadata *m, struct dcp_item t, const char *state,
-		     const char *name)
+static void add_item(struct dcp_metadata *m, struct dcp_item t, const char *state, const char *name)
 {
-	const char *const path[] = { "optimizer", "state", name, state };
-	const char *const of_model[] = { "model", name };
+	const char *path[] = { "optimizer", "state", name, state };
+	const char *of_model[] = { "model", name };
 
 	t.depth = state ? COUNT(path) : COUNT(of_model);
-	t.path = arena_copy(&m->arena, state ? path : of_model,
-			    t.depth * sizeof(*t.path));
-	if (t.path && arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
-				    m->nitems + 1, sizeof(*m->items)))
+	t.path = arena_copy(&m->arena, state ? path : of_model, t.depth * sizeof(*t.path));
+	if (t.path && arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + 1,
+				    sizeof(*m->items)))
 		m->items[m->nitems++] = t;
 }
 
 /* Add an item for each layer of a stack.  The layer's number goes before `rest` in the
  * name.  Chunks are in the order of layers, so that those of a layer are adjacent. */
-static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
-		      const char *state, const char *name, const char *rest)
+static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack, const char *state,
+		      const char *name, const char *rest)
 {
 	struct dcp_chunk *c = stack->chunks, *const end = c + stack->nchunks;
 	const size_t room = strlen(name) + 24;
@@ -103,7 +99,7 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
 	while (c < end && !c->numel)
 		c++;
 	for (uint64_t i = 0; c < end; i++) {
-		char *const full = arena_alloc(&m->arena, room);
+		char *full = arena_alloc(&m->arena, room);
 		struct dcp_item t = *stack;
 
 		t.is_layer = true;
@@ -120,23 +116,22 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack,
 		t.nchunks = (size_t)(c - t.chunks);
 		if (!full)
 			return -ENOMEM;
-		snprintf(full, room, "%.*s%llu.%s", (int)(rest - name), name,
-			 (unsigned long long)i, rest);
+		snprintf(full, room, "%.*s%llu.%s", (int)(rest - name), name, (unsigned long long)i,
+			 rest);
 		add_item(m, t, state, full);
 	}
 	return 0;
 }
 
-static int arrange(struct dcp_megatron *x, struct dcp_metadata *m,
-		   const struct dcp_item *t, const char *dir, struct errmsg *err)
+static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct dcp_item *t,
+		   const char *dir, struct errmsg *err)
 {
 	const bool is_state = strncmp(t->key, STATE, strlen(STATE)) == 0;
-	const char *const state = is_state ? t->key + strlen(STATE) : NULL;
-	const char *const dot = state ? strchr(state, '.') : NULL;
-	const char *const name = dot ? dot + 1 : t->key;
-	const char *const rest = t->ndim ? find_stack(name) : NULL;
-	const char *const field =
-		dot ? arena_strndup(&m->arena, state, (size_t)(dot - state)) : NULL;
+	const char *state = is_state ? t->key + strlen(STATE) : NULL;
+	const char *dot = state ? strchr(state, '.') : NULL;
+	const char *name = dot ? dot + 1 : t->key;
+	const char *rest = t->ndim ? find_stack(name) : NULL;
+	const char *field = dot ? arena_strndup(&m->arena, state, (size_t)(dot - state)) : NULL;
 
 	if (!t->is_tensor)
 		return 0; /* states of modules that are not tensors */
@@ -147,15 +142,15 @@ static int arrange(struct dcp_megatron *x, struct dcp_metadata *m,
 	if (!rest)
 		add_item(m, *t, field, name);
 	else if (add_layers(m, t, field, name, rest) == -ENOTSUP)
-		return errmsg_set(err, -ENOTSUP, "%s: %s: several layers in one block",
-				  dir, t->key);
+		return errmsg_set(err, -ENOTSUP, "%s: %s: several layers in one block", dir,
+				  t->key);
 	return m->arena.failed ? errmsg_nomem(err, dir) : 0;
 }
 
 static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const char *dir,
 		       struct errmsg *err)
 {
-	const struct dcp_item *const items = m->items;
+	const struct dcp_item *items = m->items;
 	const size_t n = m->nitems;
 	int rc = 0;
 

@@ -40,22 +40,20 @@ struct reader {
 	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
 	size_t n;
 	struct hashtab found; /* items by the words that name them */
-	pickle_word last; /* the file that was found last, as it is named */
+	pickle_word last;     /* the file that was found last, as it is named */
 	uint32_t last_number;
 	struct errmsg *err;
 };
 
 static int dcp_bad(const struct reader *r, const char *key, const char *what)
 {
-	return ERRMSG_FILE(r, -EBADMSG, "%s%s%s", key ? key : "", key ? ": " : "",
-			   what);
+	return ERRMSG_FILE(r, -EBADMSG, "%s%s%s", key ? key : "", key ? ": " : "", what);
 }
 
 static int dcp_nomem(const struct reader *r)
 {
-	return r->m->arena.refused
-		       ? ERRMSG_FILE(r, -E2BIG, "describes too much for its size")
-		       : errmsg_nomem(r->err, r->file);
+	return r->m->arena.refused ? ERRMSG_FILE(r, -E2BIG, "describes too much for its size")
+				   : errmsg_nomem(r->err, r->file);
 }
 
 /* Return `n` sizes or offsets, or NULL.  Of tensors without dimensions there may be none. */
@@ -82,8 +80,8 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 			return i;
 	copy = arena_strdup(&m->arena, path);
 	if (!copy ||
-	    !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap,
-			   m->nfiles + 1, sizeof(*m->files)) ||
+	    !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap, m->nfiles + 1,
+			   sizeof(*m->files)) ||
 	    !hashtab_add(&m->by_path, hash, (uint32_t)m->nfiles))
 		return -1;
 	m->files[m->nfiles] = copy;
@@ -130,8 +128,7 @@ static bool ends_with(const struct value_str *t, const char *end)
 }
 
 /* Take over where a chunk's blob is. */
-static int read_info(struct reader *r, const char *key, pickle_word info,
-		     struct dcp_chunk *c)
+static int read_info(struct reader *r, const char *key, pickle_word info, struct dcp_chunk *c)
 {
 	const pickle_word path = dcp_attribute(info, DCP_INFO, 0);
 	const pickle_word *transforms;
@@ -144,17 +141,16 @@ static int read_info(struct reader *r, const char *key, pickle_word info,
 	dcp_elements(dcp_attribute(info, DCP_INFO, 3), &transforms, &n);
 	if (n) {
 		dcp_text_of(&r->p, transforms[0], &t);
-		return ERRMSG_FILE(r, -ENOTSUP,
-				   "%s: was written with the transform %.*s,"
-				   " which is not read: load it with torch and"
-				   " save it without _extensions", key,
-				   t.len < 60 ? (int)t.len : 60, t.p);
+		return ERRMSG_FILE(
+			r, -ENOTSUP,
+			"%s: was written with the transform %.*s, which is not read: load it with torch and save it without _extensions",
+			key, t.len < 60 ? (int)t.len : 60, t.p);
 	}
 	if (path != r->last && dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
-		return ERRMSG_FILE(r, -ENOTSUP,
-				   "%s: lies in a file of safetensors, which is"
-				   " not read here: save it with torch's own"
-				   " serialization", key);
+		return ERRMSG_FILE(
+			r, -ENOTSUP,
+			"%s: lies in a file of safetensors, which is not read here: save it with torch's own serialization",
+			key);
 	return find_file(r, path, &c->file);
 }
 
@@ -183,16 +179,14 @@ static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word si
 	t->ndim = (unsigned)n;
 	t->numel = 1;
 	for (size_t i = 0; i < n; i++)
-		if (!checked_mul(t->numel, t->shape[i], &t->numel) ||
-		    t->numel > INT64_MAX / 16)
+		if (!checked_mul(t->numel, t->shape[i], &t->numel) || t->numel > INT64_MAX / 16)
 			return dcp_bad(r, t->key, "impossible dimensions");
 	return 0;
 }
 
 static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v)
 {
-	const pickle_word type = dcp_attribute(dcp_attribute(v, DCP_TENSOR, 0),
-					       DCP_PROPERTIES, 0);
+	const pickle_word type = dcp_attribute(dcp_attribute(v, DCP_TENSOR, 0), DCP_PROPERTIES, 0);
 	const pickle_word *chunks;
 	size_t n;
 	int rc;
@@ -227,11 +221,11 @@ static int read_item(const struct reader *r, const pickle_word pair[2], struct d
 
 static int read_items(struct reader *r, const struct dcp_pairs *items)
 {
-	struct dcp_metadata *const m = r->m;
+	struct dcp_metadata *m = r->m;
 	int rc = 0;
 
-	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap,
-			   m->nitems + items->n + 1, sizeof(*m->items)))
+	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + items->n + 1,
+			   sizeof(*m->items)))
 		return dcp_nomem(r);
 	r->items = m->items + m->nitems;
 	for (; !rc && r->n < items->n; r->n++) {
@@ -270,12 +264,10 @@ static struct dcp_item *find_item(struct reader *r, pickle_word key)
 }
 
 /* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
-static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t,
-				    pickle_word index)
+static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t, pickle_word index)
 {
 	if (t->is_tensor) {
-		const uint64_t *const at =
-			dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
+		const uint64_t *at = dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
 
 		return at ? dcp_place_find(t, at) : NULL;
 	}
@@ -293,8 +285,8 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 	for (size_t i = 0; !rc && i < storage->n; i++) {
 		const pickle_word index = storage->v[2 * i];
 		const pickle_word key = dcp_attribute(index, DCP_INDEX, 0);
-		struct dcp_item *const t = find_item(r, key);
-		struct dcp_chunk *const c = t ? find_chunk(r, t, index) : NULL;
+		struct dcp_item *t = find_item(r, key);
+		struct dcp_chunk *c = t ? find_chunk(r, t, index) : NULL;
 
 		if (!key)
 			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
@@ -306,8 +298,7 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 	for (size_t i = 0; !rc && i < r->n; i++)
 		for (size_t k = 0; r->items[i].is_tensor && k < r->items[i].nchunks; k++)
 			if (r->items[i].chunks[k].numel && !r->items[i].chunks[k].len)
-				return dcp_bad(r, r->items[i].key,
-					       "a chunk has no data");
+				return dcp_bad(r, r->items[i].key, "a chunk has no data");
 	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
 }
 
@@ -329,7 +320,7 @@ static const char *read_step(const struct reader *r, pickle_word w)
 /* Split a path into texts; a number stands for a place in a list. */
 static int read_path(const struct reader *r, struct dcp_item *t, const pickle_word *path)
 {
-	struct arena *const a = &r->m->arena;
+	struct arena *a = &r->m->arena;
 	const pickle_word *v = NULL;
 	size_t n = 1;
 
@@ -382,7 +373,7 @@ static void order_stages(const struct dcp_item *items, const struct order *o, si
 static void find_places(struct reader *r, const struct dcp_pairs *items, size_t *at)
 {
 	for (size_t i = 0; i < items->n; i++) {
-		const struct dcp_item *const t = find_item(r, items->v[2 * i]);
+		const struct dcp_item *t = find_item(r, items->v[2 * i]);
 
 		if (t)
 			at[t - r->items] = i;
@@ -394,16 +385,16 @@ static void find_places(struct reader *r, const struct dcp_pairs *items, size_t 
 static int sort_items(struct reader *r, const struct dcp_pairs *items,
 		      const struct dcp_pairs *paths)
 {
-	struct dcp_item *const sorted = calloc(r->n + 1, sizeof(*sorted));
-	struct order *const o = calloc(r->n + 1, sizeof(*o));
-	size_t *const at = calloc(r->n + 1, sizeof(*at));
+	struct dcp_item *sorted = calloc(r->n + 1, sizeof(*sorted));
+	struct order *o = calloc(r->n + 1, sizeof(*o));
+	size_t *at = calloc(r->n + 1, sizeof(*at));
 	size_t done = 0, least = SIZE_MAX;
 	int rc = sorted && o && at ? 0 : dcp_nomem(r);
 
 	if (!rc)
 		find_places(r, items, at);
 	for (size_t i = 0; !rc && i < paths->n; i++) {
-		struct dcp_item *const t = find_item(r, paths->v[2 * i]);
+		struct dcp_item *t = find_item(r, paths->v[2 * i]);
 
 		if (!t || t->path)
 			continue;
@@ -436,8 +427,7 @@ static int read_root(struct reader *r)
 
 	if (!dcp_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
 	    !dcp_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
-		return dcp_bad(r, NULL,
-			       "not the metadata of a PyTorch distributed checkpoint");
+		return dcp_bad(r, NULL, "not the metadata of a PyTorch distributed checkpoint");
 	dcp_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
 	rc = read_items(r, &items) ?: read_storage(r, &storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
@@ -447,12 +437,11 @@ static int read_root(struct reader *r)
 
 static int read_pickle(struct reader *r, const struct source *src)
 {
-	struct arena *const a = &r->m->arena;
+	struct arena *a = &r->m->arena;
 	int rc;
 
 	if (src->size > DCP_METADATA_MAX)
-		return ERRMSG_FILE(r, -E2BIG, "%llu bytes",
-				   (unsigned long long)src->size);
+		return ERRMSG_FILE(r, -E2BIG, "%llu bytes", (unsigned long long)src->size);
 	a->limit = 0;
 	rc = dcp_unpickle(&r->p, src, a, r->err);
 	a->limit = a->used + r->p.budget;
@@ -463,8 +452,7 @@ static int read_pickle(struct reader *r, const struct source *src)
 	return rc;
 }
 
-int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
-		     struct errmsg *err)
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct errmsg *err)
 {
 	struct reader r = { .m = m, .dir = dir, .err = err };
 	struct source src;
@@ -492,24 +480,29 @@ void dcp_metadata_done(struct dcp_metadata *m)
 
 bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b)
 {
-	return a->ndim == b->ndim &&
-	       memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
+	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
 
 int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
 		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
 		  uint64_t at)
 {
-	struct dcp_chunk *const c = arena_alloc(a, sizeof(*c));
-	const uint64_t *const offset = arena_alloc(a, (ndim + 1) * sizeof(*offset));
-	const uint64_t *const size = arena_copy(a, shape, ndim * sizeof(*size));
+	struct dcp_chunk *c = arena_alloc(a, sizeof(*c));
+	const uint64_t *offset = arena_alloc(a, (ndim + 1) * sizeof(*offset));
+	const uint64_t *size = arena_copy(a, shape, ndim * sizeof(*size));
 
 	if (!c || !offset || !size)
 		return -ENOMEM;
-	*c = (struct dcp_chunk){ .offset = offset, .size = size, .numel = numel,
-				 .file = file, .data = at };
-	*t = (struct dcp_item){ .key = key, .is_tensor = true, .dtype = type,
-				.ndim = ndim, .shape = size, .numel = numel,
-				.chunks = c, .nchunks = 1 };
+	*c = (struct dcp_chunk){
+		.offset = offset, .size = size, .numel = numel, .file = file, .data = at
+	};
+	*t = (struct dcp_item){ .key = key,
+				.is_tensor = true,
+				.dtype = type,
+				.ndim = ndim,
+				.shape = size,
+				.numel = numel,
+				.chunks = c,
+				.nchunks = 1 };
 	return 0;
 }

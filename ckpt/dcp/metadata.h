@@ -18,16 +18,16 @@ struct value;
 
 /* Limits: 60 to 130 bytes describe a chunk, so these admit at least four million. */
 #define DCP_METADATA_MAX (512u << 20)
-#define DCP_PATH_MAX 32	       /* elements of a key's path */
+#define DCP_PATH_MAX 32 /* elements of a key's path */
 
 /* A block of a tensor's elements, or an object, in a blob: a whole file of torch.save
  * within a file. */
 struct dcp_chunk {
 	const uint64_t *offset, *size; /* of each dimension of the item */
 	uint64_t numel;
-	uint32_t file;   /* its number */
-	_Atomic bool strided; /* its elements are in no row-major order */
-	uint64_t at, len; /* of the blob, bytes */
+	uint32_t file;         /* its number */
+	_Atomic bool strided;  /* its elements are in no row-major order */
+	uint64_t at, len;      /* of the blob, bytes */
 	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the blob has it; 0: none */
 	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
 				* known yet */
@@ -39,7 +39,7 @@ struct dcp_item {
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
-	bool is_layer; /* one of a stack: blobs have one more dimension, of size 1 */
+	bool is_layer;    /* one of a stack: blobs have one more dimension, of size 1 */
 	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
 	unsigned ndim;
 	const uint64_t *shape;
@@ -66,8 +66,7 @@ struct dcp_metadata {
  * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
  * -ENOMEM, or as io_open.
  */
-int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir,
-		     struct errmsg *err);
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct errmsg *err);
 
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
@@ -98,12 +97,10 @@ struct dcp_chunk *dcp_place_find(const struct dcp_item *t, const uint64_t *offse
 
 /* The number of a chunk's elements that come before element `e` of the tensor; `e` may be
  * the number of all. */
-uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c,
-			  uint64_t e);
+uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e);
 
 /* The place in the tensor of element `e` of the chunk.  Returns the number of elements
  * that follow each other from there on in both, itself included. */
-uint64_t dcp_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
-		   uint64_t *at);
+uint64_t dcp_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e, uint64_t *at);
 
 #endif

@@ -30,8 +30,8 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 {
 	o->arena.failed |= text->failed;
 	if (!text->failed)
-		o->notes[o->nnotes++] = arena_strndup(
-			&o->arena, (const char *)text->data, text->len);
+		o->notes[o->nnotes++] =
+			arena_strndup(&o->arena, (const char *)text->data, text->len);
 	bytebuf_done(text);
 }
 
@@ -43,8 +43,8 @@ static const char *last_of(const struct dcp_item *t)
 /* Is it a tensor below the model's prefix? */
 static bool is_of_model(const struct dcp_finder *f, const struct dcp_item *t)
 {
-	return t->is_tensor && t->depth == f->model.depth + 1 &&
-	       dcp_prefix_has(&f->model, t) && !dcp_optimizer_has(f, t);
+	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
+	       !dcp_optimizer_has(f, t);
 }
 
 bool dcp_is_floating(enum dtype d)
@@ -58,11 +58,10 @@ static struct dcp_entry *find_weight(const struct dcp_finder *f, const char *nam
 }
 
 /* The state of a parameter that has this name, or NULL. */
-static struct dcp_item *find_state(const struct dcp_finder *f, const char *param,
-				   const char *field)
+static struct dcp_item *find_state(const struct dcp_finder *f, const char *param, const char *field)
 {
 	size_t n;
-	const struct dcp_entry *const e = dcp_entries_find(&f->states, param, &n);
+	const struct dcp_entry *e = dcp_entries_find(&f->states, param, &n);
 
 	for (size_t i = 0; i < n; i++)
 		if (strcmp(e[i].field, field) == 0)
@@ -72,7 +71,7 @@ static struct dcp_item *find_state(const struct dcp_finder *f, const char *param
 
 static int list_weights(struct dcp_finder *f)
 {
-	struct dcp_entries *const l = &f->weights;
+	struct dcp_entries *l = &f->weights;
 
 	l->v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*l->v));
 	if (!l->v)
@@ -86,19 +85,18 @@ static int list_weights(struct dcp_finder *f)
 	dcp_entries_sort(l);
 	for (size_t i = 1; i < l->n; i++)
 		if (strcmp(l->v[i - 1].param, l->v[i].param) == 0)
-			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its"
-							" name", l->v[i].item->key);
+			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its name",
+					   l->v[i].item->key);
 	return 0;
 }
 
 /* Note that a tensor is a parameter. */
 static int own(const struct dcp_finder *f, const struct dcp_param *p)
 {
-	struct dcp_entry *const w = find_weight(f, p->name);
+	struct dcp_entry *w = find_weight(f, p->name);
 
 	if (w->owner)
-		return ERRMSG_FILE(f, -ENOTSUP,
-				   "%s: is twice in the optimizer's groups",
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
 				   p->weight->key);
 	w->owner = p;
 	return 0;
@@ -110,8 +108,8 @@ static int read_number(const struct dcp_finder *f, struct dcp_item *t, struct va
 
 	if (rc || (*v)->kind == VALUE_INT || (*v)->kind == VALUE_FLOAT)
 		return rc;
-	return ERRMSG_FILE(f, -ENOTSUP, "%s: is no number but a %s, which a ZeRO"
-					" checkpoint cannot have", t->key,
+	return ERRMSG_FILE(f, -ENOTSUP,
+			   "%s: is no number but a %s, which a ZeRO checkpoint cannot have", t->key,
 			   value_kind_name(*v));
 }
 
@@ -133,8 +131,8 @@ static int read_step(const struct dcp_finder *f, struct dcp_item *t, double *ste
 }
 
 /* Add a state that the parameter `p`, the first with states, has. */
-static int add_state(const struct dcp_finder *f, struct dcp_group *g,
-		     const struct dcp_param *p, const struct dcp_entry *e)
+static int add_state(const struct dcp_finder *f, struct dcp_group *g, const struct dcp_param *p,
+		     const struct dcp_entry *e)
 {
 	struct dcp_state s = { .name = e->field };
 	int rc = 0;
@@ -142,14 +140,13 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
 		 dcp_same_shape(e->item, p->weight);
 	if (!s.flat && e->item->is_tensor && e->item->ndim)
-		return ERRMSG_FILE(f, -ENOTSUP,
-				   "%s: has another shape than the parameter: a"
-				   " ZeRO checkpoint has no such state",
-				   e->item->key);
+		return ERRMSG_FILE(
+			f, -ENOTSUP,
+			"%s: has another shape than the parameter: a ZeRO checkpoint has no such state",
+			e->item->key);
 	if (!s.flat && e->item->is_tensor && e->item->dtype > DTYPE_C128 &&
 	    !cast_knows(e->item->dtype))
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
-				   e->item->key);
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", e->item->key);
 	if (!e->item->is_tensor)
 		rc = read_number(f, e->item, &s.number);
 	else if (!s.flat)
@@ -163,9 +160,7 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g,
 static void add_zero_states(const struct dcp_finder *f, struct dcp_group *g)
 {
 	g->nstates = 3;
-	g->states[0] = (struct dcp_state){
-		.name = "step", .number = value_new_int(f->a, 0)
-	};
+	g->states[0] = (struct dcp_state){ .name = "step", .number = value_new_int(f->a, 0) };
 	g->states[1] = (struct dcp_state){ .name = "exp_avg", .flat = true };
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
@@ -197,8 +192,8 @@ static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
 {
 	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
 		       ? 0
-		       : ERRMSG_FILE(f, -ENOTSUP, "%s: has another shape or type"
-						  " than its parameter", t->key);
+		       : ERRMSG_FILE(f, -ENOTSUP,
+				     "%s: has another shape or type than its parameter", t->key);
 }
 
 /* Find the states of a parameter.  Returns how many it has. */
@@ -207,14 +202,12 @@ static int find_param_states(const struct dcp_finder *f, const struct dcp_group 
 {
 	int n = 0, rc = 0;
 
-	p->states = arena_alloc(f->a,
-				(g->nstates + 1) * sizeof(struct dcp_item *));
+	p->states = arena_alloc(f->a, (g->nstates + 1) * sizeof(struct dcp_item *));
 	if (!p->states)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
-		const struct dcp_state *const s = &g->states[i];
-		struct dcp_item *const t =
-			find_state(f, p->name, s->name);
+		const struct dcp_state *s = &g->states[i];
+		struct dcp_item *t = find_state(f, p->name, s->name);
 
 		p->states[i] = t;
 		n += t != NULL;
@@ -243,10 +236,10 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 		dcp_entries_find(&f->states, p.name, &have);
 		have -= find_state(f, p.name, DCP_MASTER) != NULL;
 		if (have && (have > (size_t)n || have < g->nstates))
-			return ERRMSG_FILE(f, -ENOTSUP,
-					   "%s has %zu states, of which %d are among"
-					   " the %zu of its group", p.name, have, n,
-					   g->nstates);
+			return ERRMSG_FILE(
+				f, -ENOTSUP,
+				"%s has %zu states, of which %d are among the %zu of its group",
+				p.name, have, n, g->nstates);
 		if (!n && g->nstates && f->o->has_optimizer)
 			continue;
 		p.master = find_state(f, p.name, DCP_MASTER) ?: p.weight;
@@ -265,15 +258,14 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 /* Find the weight of a parameter. */
 static int set_weight(const struct dcp_finder *f, struct dcp_param *p)
 {
-	const struct dcp_entry *const w = find_weight(f, p->name);
+	const struct dcp_entry *w = find_weight(f, p->name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -ENOTSUP,
-				   "the optimizer has a parameter %s, which the"
-				   " model has not", p->name);
+				   "the optimizer has a parameter %s, which the model has not",
+				   p->name);
 	if (!cast_knows(w->item->dtype))
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read",
-				   w->item->key);
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->item->key);
 	p->weight = p->master = w->item;
 	return 0;
 }
@@ -282,7 +274,7 @@ static int set_weight(const struct dcp_finder *f, struct dcp_param *p)
  * or with an optimizer that is read those that have states. */
 static int set_one_group(struct dcp_finder *f)
 {
-	struct dcp_group *const g = arena_alloc(f->a, sizeof(*g));
+	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
 
 	if (!g)
 		return errmsg_nomem(f->err, f->file);
@@ -291,7 +283,7 @@ static int set_one_group(struct dcp_finder *f)
 	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
 	g->params = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->params));
 	for (size_t i = 0, n; g->params && i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
+		const struct dcp_item *t = &f->m->items[i];
 
 		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer || f->o->refused ||
@@ -306,11 +298,11 @@ static int set_one_group(struct dcp_finder *f)
  * have. */
 static int complete_groups(struct dcp_finder *f)
 {
-	struct dcp_model *const o = f->o;
+	struct dcp_model *o = f->o;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < o->ngroups; i++) {
-		struct dcp_group *const g = &o->groups[i];
+		struct dcp_group *g = &o->groups[i];
 
 		for (size_t k = 0; !rc && k < g->nparams; k++)
 			rc = set_weight(f, &g->params[k]);
@@ -322,9 +314,8 @@ static int complete_groups(struct dcp_finder *f)
 }
 
 /* Do two chunks have the same elements?  Blobs have checksums of them. */
-static int same_elements(const struct dcp_finder *f, const struct dcp_item *a,
-			 struct dcp_chunk *x, const struct dcp_item *b,
-			 struct dcp_chunk *y)
+static int same_elements(const struct dcp_finder *f, const struct dcp_item *a, struct dcp_chunk *x,
+			 const struct dcp_item *b, struct dcp_chunk *y)
 {
 	int rc;
 
@@ -333,8 +324,7 @@ static int same_elements(const struct dcp_finder *f, const struct dcp_item *a,
 		return 0;
 	if (!x->numel || (x->file == y->file && x->at == y->at))
 		return 1;
-	rc = dcp_blobs_locate(f->b, a, x, f->err) ?:
-	     dcp_blobs_locate(f->b, b, y, f->err);
+	rc = dcp_blobs_locate(f->b, a, x, f->err) ?: dcp_blobs_locate(f->b, b, y, f->err);
 	return rc ? rc : x->crc && x->crc == y->crc;
 }
 
@@ -342,12 +332,11 @@ static int same_elements(const struct dcp_finder *f, const struct dcp_item *a,
 static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
 		   const struct dcp_item *weight)
 {
-	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks &&
-		 t->numel && dcp_same_shape(t, weight);
+	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
+		 dcp_same_shape(t, weight);
 
 	for (size_t i = 0; rc == 1 && i < t->nchunks; i++)
-		rc = same_elements(f, t, &t->chunks[i], weight,
-				   &weight->chunks[i]);
+		rc = same_elements(f, t, &t->chunks[i], weight, &weight->chunks[i]);
 	return rc;
 }
 
@@ -356,7 +345,7 @@ static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
 	int rc = 0;
 
 	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
-		const struct dcp_entry *const w = &f->weights.v[i];
+		const struct dcp_entry *w = &f->weights.v[i];
 
 		if (w->owner && f->compared++ < TIES_MAX)
 			rc = is_tied(f, e->item, w->item);
@@ -369,8 +358,8 @@ static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
  * complex ones may be, cannot; only their blobs tell. */
 static int is_shown(const struct dcp_finder *f, const struct dcp_item *t)
 {
-	const bool complex = t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 ||
-			     t->dtype == DTYPE_C128;
+	const bool complex =
+		t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 || t->dtype == DTYPE_C128;
 	int rc = 0;
 
 	if (t->dtype == DTYPE_OTHER)
@@ -384,28 +373,27 @@ static int is_shown(const struct dcp_finder *f, const struct dcp_item *t)
 /* Add what the optimizer does not have. */
 static int add_extras(struct dcp_finder *f)
 {
-	struct dcp_model *const o = f->o;
+	struct dcp_model *o = f->o;
 	struct bytebuf text = { 0 };
 	int rc = 0;
 
-	o->extras = arena_alloc(&o->arena,
-				(f->m->nitems + 1) * sizeof(*o->extras));
+	o->extras = arena_alloc(&o->arena, (f->m->nitems + 1) * sizeof(*o->extras));
 	if (!o->extras)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; rc >= 0 && i < f->m->nitems; i++) {
-		struct dcp_item *const t = &f->m->items[i];
+		struct dcp_item *t = &f->m->items[i];
 		struct dcp_extra e = { last_of(t), t, NULL };
 
 		if (!is_of_model(f, t) || find_weight(f, e.name)->owner)
 			continue;
 		rc = is_shown(f, t);
 		if (!rc)
-			bytebuf_add_format(&text, "%s%s",
-					   text.len ? ", "
-						    : "left out, as tensors of no"
-						      " plain form or unknown"
-						      " type: ",
-					   e.name);
+			bytebuf_add_format(
+				&text, "%s%s",
+				text.len
+					? ", "
+					: "left out, as tensors of no plain form or unknown type: ",
+				e.name);
 		if (rc <= 0)
 			continue;
 		rc = find_tie(f, &e);
@@ -418,10 +406,9 @@ static int add_extras(struct dcp_finder *f)
 
 /* List the parameters that have states but are in no group, in the model's order; the first
  * `*before` come before those that are in one.  NULL if memory runs out. */
-static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n,
-				       size_t *before)
+static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n, size_t *before)
 {
-	struct dcp_param *const v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
+	struct dcp_param *v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
 	struct dcp_entries listed;
 	bool seen = false;
 	size_t k;
@@ -430,7 +417,7 @@ static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n,
 	if (!v || !dcp_entries_of_groups(f->o, f->a, &listed))
 		return NULL;
 	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
+		const struct dcp_item *t = &f->m->items[i];
 
 		if (!is_of_model(f, t))
 			continue;
@@ -448,17 +435,15 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
 {
 	struct bytebuf text = { 0 };
 
-	bytebuf_add_format(&text,
-			   "%zu parameters that have states, such as %s, are in none of"
-			   " the optimizer's groups, as if stages of a pipeline had"
-			   " overwritten each other's: ",
-			   n, first);
-	bytebuf_add_str(&text,
-			f->o->ngroups == 1
-				? "they get the options of the group that is there"
-				: "their states are not shown, since nothing tells"
-				  " which group they were in; save with"
-				  " flatten_optimizer_state_dict=True");
+	bytebuf_add_format(
+		&text,
+		"%zu parameters that have states, such as %s, are in none of the optimizer's groups, as if stages of a pipeline had overwritten each other's: ",
+		n, first);
+	bytebuf_add_str(
+		&text,
+		f->o->ngroups == 1
+			? "they get the options of the group that is there"
+			: "their states are not shown, since nothing tells which group they were in; save with flatten_optimizer_state_dict=True");
 	dcp_model_note(f->o, &text);
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
@@ -471,7 +456,7 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
  */
 static int add_unlisted(struct dcp_finder *f)
 {
-	struct dcp_group *const g = f->o->groups;
+	struct dcp_group *g = f->o->groups;
 	struct dcp_param *v, *all;
 	size_t n, before;
 
@@ -486,8 +471,7 @@ static int add_unlisted(struct dcp_finder *f)
 			return errmsg_nomem(f->err, f->file);
 		memcpy(all, v, before * sizeof(*all));
 		memcpy(all + before, g->params, g->nparams * sizeof(*all));
-		memcpy(all + before + g->nparams, v + before,
-		       (n - before) * sizeof(*all));
+		memcpy(all + before + g->nparams, v + before, (n - before) * sizeof(*all));
 		g->params = all;
 		g->nparams += n;
 	}
@@ -503,7 +487,7 @@ static int find_groups(struct dcp_finder *f)
 
 static int find_all(struct dcp_finder *f)
 {
-	struct dcp_model *const o = f->o;
+	struct dcp_model *o = f->o;
 	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
 
 	if (rc)
@@ -522,11 +506,16 @@ static int find_all(struct dcp_finder *f)
 }
 
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b,
-		   const char *dir, struct errmsg *err)
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   struct errmsg *err)
 {
-	struct dcp_finder f = { .o = o, .a = &o->arena, .m = m,	     .megatron = megatron,
-				.b = b, .file = dir,	.err = err };
+	struct dcp_finder f = { .o = o,
+				.a = &o->arena,
+				.m = m,
+				.megatron = megatron,
+				.b = b,
+				.file = dir,
+				.err = err };
 	int rc;
 
 	*o = (struct dcp_model){ .weights = DTYPE_OTHER };

@@ -17,15 +17,15 @@ struct value;
 /* A state of the parameters of a group. */
 struct dcp_state {
 	const char *name;
-	bool flat;		/* one element for each of a parameter's */
-	struct dcp_item *item;	/* else: a tensor without dimensions, or NULL: */
+	bool flat;             /* one element for each of a parameter's */
+	struct dcp_item *item; /* else: a tensor without dimensions, or NULL: */
 	struct value *number;
 };
 
 struct dcp_param {
 	const char *name;
 	struct dcp_item *weight;
-	struct dcp_item *master; /* the weight in float32, or `weight` */
+	struct dcp_item *master;  /* the weight in float32, or `weight` */
 	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */
 };
 
@@ -53,13 +53,13 @@ struct dcp_model {
 	size_t ngroups;
 	struct dcp_extra *extras;
 	size_t nextras;
-	int64_t step;	     /* the highest; 0 if there is none */
-	bool steps_differ;   /* within a group: the first parameter's is used */
+	int64_t step;      /* the highest; 0 if there is none */
+	bool steps_differ; /* within a group: the first parameter's is used */
 	bool has_optimizer;
 	const char *notes[4]; /* about what was chosen or left out, for people */
 	size_t nnotes;
-	const char *unread; /* a tensor of the optimizer that is not read; or NULL */
-	enum dtype weights; /* the type of the first parameter's master */
+	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
+	enum dtype weights;  /* the type of the first parameter's master */
 	const char *refused; /* why the optimizer is not read: it has no states then */
 };
 
@@ -71,7 +71,7 @@ struct dcp_megatron {
 	bool found;
 	struct value *options; /* of the first group of parameters, in the arena of the
 				* metadata; an empty dict if there is none */
-	int64_t step;	       /* of the optimizer */
+	int64_t step;          /* of the optimizer */
 	int64_t iteration;
 	const char *unread; /* key of a tensor of the optimizer that is no state of a
 			     * parameter, such as a bucket; or NULL */
@@ -92,8 +92,8 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
  * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b,
-		   const char *dir, struct errmsg *err);
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   struct errmsg *err);
 void dcp_model_done(struct dcp_model *o);
 
 #endif

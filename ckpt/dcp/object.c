@@ -17,8 +17,7 @@ static struct value *dcp_int(struct arena *a, int64_t n)
 static struct value *config(struct arena *a)
 {
 	const struct value_field stage = { "stage", dcp_int(a, 1) };
-	const struct value_field zero = { "zero_optimization",
-					  value_new_fields(a, &stage, 1) };
+	const struct value_field zero = { "zero_optimization", value_new_fields(a, &stage, 1) };
 
 	return value_new_fields(a, &zero, 1);
 }
@@ -60,8 +59,7 @@ static struct value *model_states(struct arena *a, int64_t step)
 }
 
 /* The tensor that a group has for all of its parameters. */
-static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
-			    struct draft *d)
+static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s, struct draft *d)
 {
 	struct extent_map *map;
 	struct tensor t;
@@ -73,8 +71,7 @@ static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
 	return tensor_to_value(&d->a, &t);
 }
 
-static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
-			    struct draft *d)
+static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g, struct draft *d)
 {
 	struct value *out = value_new(&d->a, VALUE_DICT);
 
@@ -90,8 +87,7 @@ static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
 }
 
 /* A group's options, with the number of the flat group for its parameters. */
-static struct value *options(struct arena *a, const struct dcp_group *g,
-			     size_t i)
+static struct value *options(struct arena *a, const struct dcp_group *g, size_t i)
 {
 	const struct value_field params = { "params", value_new(a, VALUE_LIST) };
 	const struct value_dict *from = value_pairs(g->options);
@@ -107,10 +103,8 @@ static struct value *options(struct arena *a, const struct dcp_group *g,
 static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
 {
 	struct arena *a = &d->a;
-	struct value *state = value_new(a, VALUE_DICT),
-		     *groups = value_new(a, VALUE_LIST);
-	struct value *counts = value_new(a, VALUE_LIST),
-		     *paddings = value_new(a, VALUE_LIST);
+	struct value *state = value_new(a, VALUE_DICT), *groups = value_new(a, VALUE_LIST);
+	struct value *counts = value_new(a, VALUE_LIST), *paddings = value_new(a, VALUE_LIST);
 
 	for (size_t i = 0; i < x->model.ngroups && !draft_failed(d); i++) {
 		const struct dcp_group *g = &x->model.groups[i];
@@ -121,11 +115,9 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
 		value_append(a, paddings, dcp_int(a, 0));
 	}
 
-	const struct value_field base[] = { { "state", state },
-					    { KEY_PARAM_GROUPS, groups } };
+	const struct value_field base[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
 	const struct value_field dict[] = {
-		{ KEY_BASE_OPTIMIZER_STATE,
-		  value_new_fields(a, base, COUNT(base)) },
+		{ KEY_BASE_OPTIMIZER_STATE, value_new_fields(a, base, COUNT(base)) },
 		{ KEY_FP32_GROUPS, value_new(a, VALUE_LIST) },
 		{ KEY_ZERO_STAGE, dcp_int(a, 1) },
 		{ KEY_GROUP_PADDINGS, paddings },
@@ -134,8 +126,7 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
 		{ KEY_PARAM_SLICE_MAPPINGS, value_new(a, VALUE_LIST) },
 	};
 	const struct value_field root[] = {
-		{ KEY_OPTIMIZER_STATE_DICT,
-		  value_new_fields(a, dict, COUNT(dict)) },
+		{ KEY_OPTIMIZER_STATE_DICT, value_new_fields(a, dict, COUNT(dict)) },
 		{ KEY_DS_CONFIG, config(a) },
 		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
 	};
@@ -143,13 +134,12 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
 	return value_new_fields(a, root, COUNT(root));
 }
 
-struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what,
-			 unsigned mp, unsigned rank, struct draft *d)
+struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			 unsigned rank, struct draft *d)
 {
 	struct dcp_checkpoint *x = dcp_of(c);
 
 	(void)mp;
 	(void)rank;
-	return what == OBJECT_MODEL ? model_states(&d->a, x->model.step)
-				    : optimizer(x, d);
+	return what == OBJECT_MODEL ? model_states(&d->a, x->model.step) : optimizer(x, d);
 }

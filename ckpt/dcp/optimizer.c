@@ -16,7 +16,6 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 
-
 #define ENTRIES_MAX 128u /* states of a parameter, or options */
 
 /* Parameters of groups without numbers may have this many different options. */
@@ -43,7 +42,7 @@ bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
 /* Split "NAME.FIELD" at its last dot. */
 static bool split(struct arena *a, const char *text, struct parsed *e)
 {
-	const char *const dot = strrchr(text, '.');
+	const char *dot = strrchr(text, '.');
 
 	if (!dot || dot == text || !dot[1])
 		return false;
@@ -54,10 +53,9 @@ static bool split(struct arena *a, const char *text, struct parsed *e)
 }
 
 /* Is the item an optimizer's, if what follows `depth` elements of its path is? */
-static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth,
-		  struct parsed *e)
+static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, struct parsed *e)
 {
-	const char *const word = t->path[depth];
+	const char *word = t->path[depth];
 
 	*e = (struct parsed){ 0 };
 	if (t->depth == depth + 3) {
@@ -90,13 +88,12 @@ static int find_prefixes(struct dcp_finder *f)
 	struct parsed e;
 
 	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *const t = &f->m->items[i];
+		const struct dcp_item *t = &f->m->items[i];
 
 		for (unsigned d = 1; d < t->depth && !dcp_optimizer_has(f, t); d++) {
 			const struct dcp_prefix found = { t, d };
 
-			if (!parse(f->a, t, d, &e) ||
-			    !(e.of_group || f->megatron->found))
+			if (!parse(f->a, t, d, &e) || !(e.of_group || f->megatron->found))
 				continue;
 			if (!f->o->has_optimizer)
 				f->optimizer = found;
@@ -130,7 +127,7 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t, struct dcp_grou
 {
 	struct value *v;
 	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
-	const struct value_seq *const list = rc ? NULL : value_items(v);
+	const struct value_seq *list = rc ? NULL : value_items(v);
 
 	if (rc)
 		return rc;
@@ -139,10 +136,10 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t, struct dcp_grou
 	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
 	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
 		if (!value_is_cstr(list->v[g->nparams]))
-			return ERRMSG_FILE(f, -ENOTSUP,
-					   "%s: lists no names of parameters:"
-					   " save what get_state_dict returns",
-					   t->key);
+			return ERRMSG_FILE(
+				f, -ENOTSUP,
+				"%s: lists no names of parameters: save what get_state_dict returns",
+				t->key);
 		g->params[g->nparams].name = list->v[g->nparams]->str.p;
 	}
 	return 0;
@@ -155,20 +152,18 @@ static int read_numbered(struct dcp_finder *f, struct dcp_item *t, const struct 
 	struct dcp_group *g;
 
 	if (i >= f->m->nitems)
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number",
-				   t->key);
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number", t->key);
 	g = &f->o->groups[i];
 	if (i >= f->o->ngroups)
 		f->o->ngroups = i + 1;
 	g->options = g->options ?: value_new(f->a, VALUE_DICT);
-	return strcmp(e->field, "params") == 0
-		       ? read_params(f, t, g)
-		       : read_option(f, t, e->field, g->options);
+	return strcmp(e->field, "params") == 0 ? read_params(f, t, g)
+					       : read_option(f, t, e->field, g->options);
 }
 
 static int by_param(const void *a, const void *b)
 {
-	const struct dcp_entry *const x = a, *const y = b;
+	const struct dcp_entry *x = a, *const y = b;
 
 	return strcmp(x->param, y->param) ?: (x->item > y->item) - (x->item < y->item);
 }
@@ -179,8 +174,7 @@ void dcp_entries_sort(struct dcp_entries *l)
 		qsort(l->v, l->n, sizeof(*l->v), by_param);
 }
 
-struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,
-				   size_t *n)
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n)
 {
 	struct dcp_entry *first = array_find(l->v, l->n, sizeof(*l->v), param);
 	struct dcp_entry *last = first;
@@ -193,8 +187,7 @@ struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *para
 	return first;
 }
 
-bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a,
-			   struct dcp_entries *out)
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out)
 {
 	size_t n = 0;
 
@@ -213,21 +206,19 @@ static int sort_entries(const struct dcp_finder *f, struct dcp_entries *l)
 	dcp_entries_sort(l);
 	for (size_t i = ENTRIES_MAX; i < l->n; i++)
 		if (strcmp(l->v[i - ENTRIES_MAX].param, l->v[i].param) == 0)
-			return ERRMSG_FILE(f, -E2BIG, "%s: more than %u of a"
-						      " parameter",
+			return ERRMSG_FILE(f, -E2BIG, "%s: more than %u of a parameter",
 					   l->v[i].item->key, ENTRIES_MAX);
 	return 0;
 }
 
 /* Add a parameter to the group with its options; `known` are those of the groups, as
  * bytes. */
-static int join(struct dcp_finder *f, struct span *known, const char *param,
-		struct value *options)
+static int join(struct dcp_finder *f, struct span *known, const char *param, struct value *options)
 {
 	struct pickle_storages none = { 0 };
 	struct bytebuf text = { 0 };
 	const int rc = pickle_dump(options, &text, &none, f->err);
-	struct dcp_model *const o = f->o;
+	struct dcp_model *o = f->o;
 	struct dcp_group *g = o->groups;
 
 	pickle_storages_done(&none);
@@ -236,8 +227,7 @@ static int join(struct dcp_finder *f, struct span *known, const char *param,
 		return rc;
 	}
 	for (; g < o->groups + o->ngroups; g++, known++)
-		if (known->len == text.len &&
-		    memcmp(known->p, text.data, text.len) == 0)
+		if (known->len == text.len && memcmp(known->p, text.data, text.len) == 0)
 			break;
 	if (!g->options && o->ngroups < FLAT_GROUPS_MAX) {
 		known->p = arena_copy(f->a, text.data, text.len);
@@ -247,8 +237,7 @@ static int join(struct dcp_finder *f, struct span *known, const char *param,
 	}
 	bytebuf_done(&text);
 	if (!g->options)
-		return ERRMSG_FILE(f, -E2BIG,
-				   "too many different options of parameters");
+		return ERRMSG_FILE(f, -E2BIG, "too many different options of parameters");
 	if (arena_reserve(f->a, &g->params, g->nparams, &g->cap, g->nparams + 1,
 			  sizeof(*g->params)))
 		g->params[g->nparams++].name = param;
@@ -259,9 +248,8 @@ static int join(struct dcp_finder *f, struct span *known, const char *param,
 static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 {
 	struct span known[FLAT_GROUPS_MAX];
-	struct dcp_entries sorted = {
-		arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)), flat->n
-	};
+	struct dcp_entries sorted = { arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)),
+				      flat->n };
 	int rc;
 
 	f->o->ngroups = 0;
@@ -270,9 +258,8 @@ static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 		return errmsg_nomem(f->err, f->file);
 	rc = sort_entries(f, &sorted);
 	for (size_t i = 0, n; !rc && i < flat->n; i++) {
-		const struct dcp_entry *const e =
-			dcp_entries_find(&sorted, flat->v[i].param, &n);
-		struct value *const options = value_new(f->a, VALUE_DICT);
+		const struct dcp_entry *e = dcp_entries_find(&sorted, flat->v[i].param, &n);
+		struct value *options = value_new(f->a, VALUE_DICT);
 
 		if (!options)
 			return errmsg_nomem(f->err, f->file);
@@ -296,7 +283,7 @@ static bool is_nested_state(const struct dcp_finder *f, const struct dcp_item *t
 /* Read the entries of groups that have numbers, and list the others. */
 static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 {
-	struct dcp_item *const items = f->m->items;
+	struct dcp_item *items = f->m->items;
 	const size_t n = f->m->nitems;
 	int rc = 0;
 
@@ -313,10 +300,10 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 			continue;
 		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
 			if (is_nested_state(f, &items[i]))
-				rc = ERRMSG_FILE(f, -ENOTSUP,
-						 "%s: is a part of a state, which a"
-						 " ZeRO checkpoint cannot have",
-						 items[i].key);
+				rc = ERRMSG_FILE(
+					f, -ENOTSUP,
+					"%s: is a part of a state, which a ZeRO checkpoint cannot have",
+					items[i].key);
 			else if (items[i].is_tensor)
 				f->unread = items[i].key;
 			continue;
@@ -325,8 +312,7 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 		if (e.of_group && !e.flat)
 			rc = read_numbered(f, &items[i], &e);
 		else
-			to->v[to->n++] = (struct dcp_entry){ e.name, e.field,
-							     &items[i], NULL };
+			to->v[to->n++] = (struct dcp_entry){ e.name, e.field, &items[i], NULL };
 	}
 	rc = rc ?: sort_entries(f, &f->states);
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
@@ -341,16 +327,15 @@ int dcp_optimizer_find(struct dcp_finder *f)
 		return rc;
 	if (f->nothers) {
 		ERRMSG_FILE(f, -ENOTSUP,
-			    "several optimizers (%s, %s) are in it, and a ZeRO"
-			    " checkpoint has one", f->optimizer.item->path[0],
-			    f->others[0].item->path[0]);
+			    "several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",
+			    f->optimizer.item->path[0], f->others[0].item->path[0]);
 		return dcp_optimizer_refuse(f);
 	}
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
 	for (size_t g = 0; !rc && g < f->o->ngroups; g++)
 		if (!f->o->groups[g].params)
-			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no"
-						      " params", g);
+			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no params",
+					 g);
 	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
 }
 

@@ -36,8 +36,7 @@ void dcp_entries_sort(struct dcp_entries *l);
 
 /* Return the first of a parameter's `*n` entries, which are adjacent; NULL if it has
  * none. */
-struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param,
-				   size_t *n);
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n);
 
 /* The search for the optimizer and the model, and what it has found. */
 struct dcp_finder {
@@ -68,8 +67,7 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 #define DCP_MASTER "fp32_param"
 
 /* List the parameters of the model's groups, sorted.  False when memory runs out. */
-bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a,
-			   struct dcp_entries *out);
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out);
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
  * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */

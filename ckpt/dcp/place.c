@@ -17,8 +17,8 @@
 
 static int by_offset(const void *a, const void *b, void *ctx)
 {
-	const struct dcp_chunk *const x = a, *const y = b;
-	const struct dcp_item *const t = ctx;
+	const struct dcp_chunk *x = a, *const y = b;
+	const struct dcp_item *t = ctx;
 
 	/* Empty chunks come first, so that others are compared with none of them. */
 	if (!x->numel != !y->numel)
@@ -40,12 +40,11 @@ struct cover {
 static int fail_overlap(const struct cover *c)
 {
 	return errmsg_set(c->err, -EBADMSG,
-			  "%s: %s: two chunks overlap: elements would be there twice",
-			  c->file, c->t->key);
+			  "%s: %s: two chunks overlap: elements would be there twice", c->file,
+			  c->t->key);
 }
 
-static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x,
-		    const struct dcp_chunk *y)
+static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x, const struct dcp_chunk *y)
 {
 	for (unsigned d = 0; d < t->ndim; d++)
 		if (x->offset[d] + x->size[d] <= y->offset[d] ||
@@ -58,23 +57,21 @@ static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x,
  * offsets in dimension `d` and are alike in those before it. */
 static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 {
-	const struct dcp_item *const t = c->t;
+	const struct dcp_item *t = c->t;
 
 	for (size_t i = first; i + 1 < end; i++) {
-		const struct dcp_chunk *const x = &t->chunks[i];
+		const struct dcp_chunk *x = &t->chunks[i];
 
 		for (size_t k = i + 1; k < end; k++) {
-			const struct dcp_chunk *const y = &t->chunks[k];
+			const struct dcp_chunk *y = &t->chunks[k];
 
 			if (d < t->ndim && y->offset[d] >= x->offset[d] + x->size[d])
 				break;
 			if (overlap(t, x, y))
 				return fail_overlap(c);
 			if (!c->left--)
-				return errmsg_set(c->err, -E2BIG,
-						  "%s: %s: %zu chunks in no"
-						  " grid", c->file, t->key,
-						  t->nchunks);
+				return errmsg_set(c->err, -E2BIG, "%s: %s: %zu chunks in no grid",
+						  c->file, t->key, t->nchunks);
 		}
 	}
 	return 0;
@@ -84,7 +81,7 @@ static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
  * 0 if it overlaps the next in that dimension. */
 static size_t end_of_row(const struct dcp_item *t, size_t i, size_t end, unsigned d)
 {
-	const struct dcp_chunk *const x = &t->chunks[i++];
+	const struct dcp_chunk *x = &t->chunks[i++];
 
 	while (i < end && t->chunks[i].offset[d] == x->offset[d] &&
 	       t->chunks[i].size[d] == x->size[d])
@@ -114,20 +111,19 @@ static int check_rows(struct cover *c, size_t first, size_t end, unsigned d)
 
 int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
 {
-	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file,
-			       err };
+	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file, err };
 	uint64_t numel = 0;
 	size_t empty = 0; /* chunks; they come first */
 
 	for (size_t i = 0; i < t->nchunks; i++) {
-		const struct dcp_chunk *const c = &t->chunks[i];
+		const struct dcp_chunk *c = &t->chunks[i];
 
 		empty += !c->numel;
 		for (unsigned d = 0; d < t->ndim; d++)
 			if (!checked_range(c->offset[d], c->size[d], t->shape[d]))
 				return errmsg_set(err, -EBADMSG,
-						  "%s: %s: a chunk lies outside"
-						  " of the tensor", file, t->key);
+						  "%s: %s: a chunk lies outside of the tensor",
+						  file, t->key);
 		if (c->numel > t->numel - numel)
 			return fail_overlap(&whole);
 		numel += c->numel;
@@ -135,11 +131,10 @@ int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
 	if (t->nchunks)
 		qsort_r(t->chunks, t->nchunks, sizeof(*t->chunks), by_offset, t);
 	if (numel < t->numel)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: %s: the chunks have %llu of its %llu"
-				  " elements: some are missing", file, t->key,
-				  (unsigned long long)numel,
-				  (unsigned long long)t->numel);
+		return errmsg_set(
+			err, -EBADMSG,
+			"%s: %s: the chunks have %llu of its %llu elements: some are missing", file,
+			t->key, (unsigned long long)numel, (unsigned long long)t->numel);
 	return check_rows(&whole, empty, t->nchunks, 0);
 }
 
@@ -162,8 +157,7 @@ struct dcp_chunk *dcp_place_find(const struct dcp_item *t, const uint64_t *offse
 	return NULL;
 }
 
-uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c,
-			  uint64_t e)
+uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, n = 0;
 
@@ -185,8 +179,7 @@ uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c,
 	return n;
 }
 
-uint64_t dcp_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
-		   uint64_t *at)
+uint64_t dcp_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e, uint64_t *at)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, rest = e;
 	uint64_t run = 1; /* elements of the chunk that lie in one piece */

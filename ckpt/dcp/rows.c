@@ -36,26 +36,23 @@ static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
 		return dcp_blobs_element(&x->blobs, s->item, out->bytes, err);
 	}
 	if (s->number->kind == VALUE_INT)
-		*out = (struct param_state){ .name = s->name,
-					     .kind = STATE_INT,
-					     .dtype = DTYPE_I64,
-					     .i = s->number->i };
+		*out = (struct param_state){
+			.name = s->name, .kind = STATE_INT, .dtype = DTYPE_I64, .i = s->number->i
+		};
 	else
-		*out = (struct param_state){ .name = s->name,
-					     .kind = STATE_FLOAT,
-					     .dtype = DTYPE_F64,
-					     .f = s->number->f };
+		*out = (struct param_state){
+			.name = s->name, .kind = STATE_FLOAT, .dtype = DTYPE_F64, .f = s->number->f
+		};
 	return 0;
 }
 
-static int refuse_states(struct dcp_checkpoint *x, struct param_states *to,
-			 const char *name, struct errmsg *err)
+static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, const char *name,
+			 struct errmsg *err)
 {
 	char text[ERRMSG_MAX];
 
 	snprintf(text, sizeof(text),
-		 "%s: the optimizer's state %.100s has no usable name, or is one"
-		 " of more than %u",
+		 "%s: the optimizer's state %.100s has no usable name, or is one of more than %u",
 		 x->path, name, PARAM_STATES_MAX);
 	to->n = 1;
 	to->refused_rc = -ENOTSUP;
@@ -72,9 +69,8 @@ static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	to->v = arena_alloc(&x->arena, (g->nstates + 1) * sizeof(*to->v));
 	if (!to->v)
 		return dcp_rows_nomem(x, err);
-	to->v[to->n++] = (struct param_state){ .name = "fp32",
-					       .dtype = DTYPE_F32,
-					       .requires_grad = true };
+	to->v[to->n++] =
+		(struct param_state){ .name = "fp32", .dtype = DTYPE_F32, .requires_grad = true };
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
 		size_t k = 1;
@@ -89,8 +85,7 @@ static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	return rc;
 }
 
-static struct param *add_row(struct dcp_checkpoint *x, const char *name,
-			     struct dcp_item *item,
+static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_item *item,
 			     const struct dcp_param *param)
 {
 	const struct dcp_owned own = { item, param };
@@ -108,13 +103,11 @@ static struct param *add_row(struct dcp_checkpoint *x, const char *name,
 }
 
 /* Has the universal tree a row that the optimizer does not own?  If not, note it. */
-static bool is_universal(struct dcp_checkpoint *x, const char *name,
-			 const struct dcp_item *item)
+static bool is_universal(struct dcp_checkpoint *x, const char *name, const struct dcp_item *item)
 {
-	const char *why = !names_is_param(name) ? "cannot be a directory's name"
-			  : !cast_knows(item->dtype)
-				  ? "no plain tensor of real numbers"
-				  : NULL;
+	const char *why = !names_is_param(name)      ? "cannot be a directory's name"
+			  : !cast_knows(item->dtype) ? "no plain tensor of real numbers"
+						     : NULL;
 	char text[2 * ERRMSG_MAX];
 
 	if (!why)
@@ -152,8 +145,7 @@ static void add_slices(struct dcp_checkpoint *x)
 	qsort(x->slices, x->rank.nslices, sizeof(*x->slices), array_by_text);
 	for (size_t i = 0; i < x->rank.nslices; i++) {
 		const struct slice *s = &x->slices[i];
-		const struct dcp_param *from =
-			&x->model.groups[s->group].params[s->index];
+		const struct dcp_param *from = &x->model.groups[s->group].params[s->index];
 		struct param *p = add_row(x, s->name, from->weight, from);
 
 		x->groups[s->group].slices[s->index] = s;
@@ -167,8 +159,7 @@ static void add_slices(struct dcp_checkpoint *x)
 	}
 }
 
-static int alloc_tables(struct dcp_checkpoint *x, size_t nparams,
-			struct errmsg *err)
+static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg *err)
 {
 	const struct dcp_model *o = &x->model;
 	const size_t most = nparams + o->nextras;
@@ -185,8 +176,8 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams,
 		x->groups[g] = (struct slice_group){ .n = o->groups[g].nparams,
 						     .degree = 1,
 						     .states = &x->states[g] };
-		x->groups[g].slices = arena_alloc(
-			a, (x->groups[g].n + 1) * sizeof(*x->groups[g].slices));
+		x->groups[g].slices =
+			arena_alloc(a, (x->groups[g].n + 1) * sizeof(*x->groups[g].slices));
 	}
 	return a->failed ? dcp_rows_nomem(x, err) : 0;
 }
@@ -260,8 +251,7 @@ static void order_rows(struct dcp_checkpoint *x)
 	for (size_t i = 0; i < o->nextras; i++)
 		if (!o->extras[i].same)
 			put(x, find_row(x, o->extras[i].name)
-				       ?: add_row(x, o->extras[i].name,
-						  o->extras[i].item, NULL));
+				       ?: add_row(x, o->extras[i].name, o->extras[i].item, NULL));
 	order_groups(x);
 	for (size_t i = 0; i < o->nextras; i++) {
 		const struct dcp_extra *e = &o->extras[i];
@@ -281,8 +271,7 @@ static void order_rows(struct dcp_checkpoint *x)
 }
 
 /* Find the shapes that rules give to rows. */
-static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules,
-		       struct errmsg *err)
+static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
 {
 	struct errmsg why = { "" };
 	int rc = merge_rules_new(NULL, x->path, &x->rules, &why) ?:
@@ -290,9 +279,7 @@ static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules,
 		 model_match(x->rows, x->c.nparams, x->rules, false, &x->arena, &x->c.scaled, &why);
 
 	x->c.rules = x->rules;
-	return rc ? errmsg_set(err, rc, "%s: %s", x->c.files[x->c.witness].path,
-			       why.text)
-		  : 0;
+	return rc ? errmsg_set(err, rc, "%s: %s", x->c.files[x->c.witness].path, why.text) : 0;
 }
 
 static enum dtype module_dtype(const struct dcp_model *o)
@@ -304,8 +291,7 @@ static enum dtype module_dtype(const struct dcp_model *o)
 	return DTYPE_OTHER;
 }
 
-int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules,
-	     struct errmsg *err)
+int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
 {
 	static const struct experts none;
 	struct checkpoint *c = &x->c;
@@ -324,9 +310,8 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules,
 	c->notes = x->model.notes;
 	c->nnotes = x->model.nnotes;
 	c->facts = (struct run_facts){
-		.source = x->megatron.found
-				  ? "PyTorch distributed checkpoint of Megatron-LM"
-				  : "PyTorch distributed checkpoint",
+		.source = x->megatron.found ? "PyTorch distributed checkpoint of Megatron-LM"
+					    : "PyTorch distributed checkpoint",
 		.ds_version = NAMES_DS_VERSION,
 		.stage = 1,
 		.global_steps = x->model.step,

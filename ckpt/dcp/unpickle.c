@@ -42,8 +42,8 @@ enum kind { TUPLE, SIZES, LIST, DICT, OBJECT };
 struct node {
 	uint8_t kind;
 	uint8_t class;
-	bool shared;	 /* it may be met again */
-	uint32_t memo;	 /* its number in the memo + 1, or 0 */
+	bool shared;     /* it may be met again */
+	uint32_t memo;   /* its number in the memo + 1, or 0 */
 	pickle_word v[]; /* of sizes their number first; attributes; else a number of
 			  * words, the room for them, and where they are */
 };
@@ -54,7 +54,7 @@ struct reader {
 	struct pickle_machine m; /* first */
 	struct dcp_pickle *p;
 	struct arena *keep;
-	size_t kept;	    /* bytes that were in `keep` before */
+	size_t kept;        /* bytes that were in `keep` before */
 	struct node *spare; /* tuples and dicts, to be used again; v[N]: the next */
 	struct node *empty; /* the tuple without elements */
 };
@@ -68,20 +68,16 @@ static const struct {
 	[DCP_ORDERED] = { "collections", "OrderedDict", { NULL } },
 	[DCP_ROOT] = { MODULE "metadata",
 		       "Metadata",
-		       { "state_dict_metadata", "planner_data",
-			 "storage_data" } },
+		       { "state_dict_metadata", "planner_data", "storage_data" } },
 	[DCP_TENSOR] = { MODULE "metadata",
 			 "TensorStorageMetadata",
 			 { "properties", "size", "chunks" } },
 	[DCP_PROPERTIES] = { MODULE "metadata", "TensorProperties", { "dtype" } },
-	[DCP_CHUNK] = { MODULE "metadata",
-			"ChunkStorageMetadata",
-			{ "offsets", "sizes" } },
+	[DCP_CHUNK] = { MODULE "metadata", "ChunkStorageMetadata", { "offsets", "sizes" } },
 	[DCP_INDEX] = { MODULE "metadata", "MetadataIndex", { "fqn", "offset" } },
 	[DCP_INFO] = { MODULE "filesystem",
 		       "_StorageInfo",
-		       { "relative_path", "offset", "length",
-			 "transform_descriptors" } },
+		       { "relative_path", "offset", "length", "transform_descriptors" } },
 };
 
 static struct reader *reader_of(struct pickle_machine *m)
@@ -119,7 +115,7 @@ static void check_memory(struct pickle_machine *m)
 
 static void *allot(struct pickle_machine *m, struct arena *a, size_t size)
 {
-	void *const p = m->rc ? NULL : arena_alloc(a, size);
+	void *p = m->rc ? NULL : arena_alloc(a, size);
 
 	check_memory(m);
 	if (!p)
@@ -130,9 +126,8 @@ static void *allot(struct pickle_machine *m, struct arena *a, size_t size)
 /* Allot a node with so many words; sizes are kept.  NULL after an error. */
 static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t words)
 {
-	struct node *const x =
-		allot(m, kind == SIZES ? reader_of(m)->keep : &reader_of(m)->p->a,
-		      sizeof(*x) + words * sizeof(*x->v));
+	struct node *x = allot(m, kind == SIZES ? reader_of(m)->keep : &reader_of(m)->p->a,
+			       sizeof(*x) + words * sizeof(*x->v));
 
 	if (x)
 		x->kind = (uint8_t)kind;
@@ -142,7 +137,7 @@ static struct node *new_node(struct pickle_machine *m, enum kind kind, size_t wo
 /* A node that has been used up is used again, unless it may be met another time. */
 static void recycle(struct pickle_machine *m, pickle_word w)
 {
-	struct node *const x = node_of(w);
+	struct node *x = node_of(w);
 
 	if (!x || x->shared || (x->kind != DICT && x->kind != TUPLE))
 		return;
@@ -157,7 +152,7 @@ static void recycle(struct pickle_machine *m, pickle_word w)
 /* A tuple, a list or a dict, without elements. */
 static struct node *new_growing(struct pickle_machine *m, enum kind kind)
 {
-	struct node *const x = kind == LIST ? NULL : reader_of(m)->spare;
+	struct node *x = kind == LIST ? NULL : reader_of(m)->spare;
 
 	if (!x)
 		return new_node(m, kind, GROWING);
@@ -171,7 +166,7 @@ static struct node *new_growing(struct pickle_machine *m, enum kind kind)
 /* Append words to a tuple, a list or a dict; what other objects get is dropped. */
 static void extend(struct pickle_machine *m, pickle_word to, const pickle_word *v, size_t n)
 {
-	struct node *const x = node_of(to);
+	struct node *x = node_of(to);
 	pickle_word *words;
 	size_t had;
 
@@ -206,13 +201,12 @@ static pickle_word global_word(const struct value *v)
 	while (--class)
 		if (value_is_global(v, classes[class].module, classes[class].name))
 			break;
-	return (pickle_word)dtype_from_value(v) << 16 |
-	       (pickle_word)class << TAG_BITS | GLOBAL;
+	return (pickle_word)dtype_from_value(v) << 16 | (pickle_word) class << TAG_BITS | GLOBAL;
 }
 
 static pickle_word make_atom(struct pickle_machine *m, const struct value *v)
 {
-	const uint8_t *const text = (const uint8_t *)v->str.p;
+	const uint8_t *text = (const uint8_t *)v->str.p;
 
 	switch (v->kind) {
 	case VALUE_INT:
@@ -241,8 +235,8 @@ static bool are_sizes(const pickle_word *v, size_t n)
 
 static struct node *make_sizes(struct pickle_machine *m, const pickle_word *v, size_t n)
 {
-	struct node *const x = n || !reader_of(m)->empty ? new_node(m, SIZES, n + 1)
-							 : reader_of(m)->empty;
+	struct node *x =
+		n || !reader_of(m)->empty ? new_node(m, SIZES, n + 1) : reader_of(m)->empty;
 
 	if (!x)
 		return NULL;
@@ -277,13 +271,12 @@ static size_t count_attributes(enum dcp_class c)
 }
 
 /* Make an object of a class: by a call, of its arguments. */
-static pickle_word construct(struct pickle_machine *m, enum value_kind kind,
-			     pickle_word callable, pickle_word args)
+static pickle_word construct(struct pickle_machine *m, enum value_kind kind, pickle_word callable,
+			     pickle_word args)
 {
-	const enum dcp_class c =
-		TAG(callable) == GLOBAL
-			? (enum dcp_class)(callable >> TAG_BITS & 0xff)
-			: DCP_NO_CLASS;
+	const enum dcp_class c = TAG(callable) == GLOBAL
+					 ? (enum dcp_class)(callable >> TAG_BITS & 0xff)
+					 : DCP_NO_CLASS;
 	const pickle_word *v;
 	pickle_word made = ANYTHING;
 	struct node *x;
@@ -322,18 +315,16 @@ static struct value_str text_of(const struct pickle_machine *m, pickle_word w)
 }
 
 /* Take the attributes that are known out of a dict. */
-static void set_attributes(struct pickle_machine *m, struct node *x,
-			   const struct dcp_pairs *from)
+static void set_attributes(struct pickle_machine *m, struct node *x, const struct dcp_pairs *from)
 {
 	const size_t known = count_attributes((enum dcp_class)x->class);
 
 	/* A text may be long, and be met often: it is not looked through. */
 	if (from->n > ATTRIBUTES_MAX)
-		FAIL(m, -E2BIG, "an object with more than %u attributes",
-		     ATTRIBUTES_MAX);
+		FAIL(m, -E2BIG, "an object with more than %u attributes", ATTRIBUTES_MAX);
 	for (size_t i = 0; i < from->n && !m->rc; i++)
 		for (size_t k = 0; k < known; k++) {
-			const char *const name = classes[x->class].attributes[k];
+			const char *name = classes[x->class].attributes[k];
 			const struct value_str key = text_of(m, from->v[2 * i]);
 
 			if (key.len == strlen(name) && memcmp(key.p, name, key.len) == 0)
@@ -343,7 +334,7 @@ static void set_attributes(struct pickle_machine *m, struct node *x,
 
 static void build(struct pickle_machine *m, pickle_word object, pickle_word state)
 {
-	struct node *const x = node_of(object);
+	struct node *x = node_of(object);
 	struct dcp_pairs pairs;
 	const pickle_word *v;
 	size_t n;
@@ -359,7 +350,7 @@ static void build(struct pickle_machine *m, pickle_word object, pickle_word stat
 
 static void share(pickle_word w)
 {
-	struct node *const x = node_of(w);
+	struct node *x = node_of(w);
 
 	if (x)
 		x->shared = true;
@@ -367,7 +358,7 @@ static void share(pickle_word w)
 
 static void store(struct pickle_machine *m, pickle_word w, size_t index)
 {
-	struct node *const x = node_of(w), *const old = node_of(m->memo[index]);
+	struct node *x = node_of(w), *const old = node_of(m->memo[index]);
 
 	if (old)
 		old->memo = 0;
@@ -393,8 +384,11 @@ int dcp_unpickle(struct dcp_pickle *p, const struct source *src, struct arena *k
 		.grown = check_memory,
 	};
 	struct reader r = {
-		.m = { .b = &builder, .file = src->name, .part = "metadata",
-		       .a = &p->a, .err = err },
+		.m = { .b = &builder,
+		       .file = src->name,
+		       .part = "metadata",
+		       .a = &p->a,
+		       .err = err },
 		.p = p,
 		.keep = keep,
 		.kept = keep->used,
@@ -402,8 +396,7 @@ int dcp_unpickle(struct dcp_pickle *p, const struct source *src, struct arena *k
 	int rc;
 
 	*p = (struct dcp_pickle){ 0 };
-	r.m.in = (struct pickle_bytes){ .src = src, .first = READ_FIRST,
-					.end = (size_t)src->size };
+	r.m.in = (struct pickle_bytes){ .src = src, .first = READ_FIRST, .end = (size_t)src->size };
 	rc = pickle_run(&r.m);
 	p->in = r.m.in;
 	p->root = r.m.root;
@@ -421,14 +414,14 @@ void dcp_unpickled_done(struct dcp_pickle *p)
 
 pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i)
 {
-	const struct node *const x = node_of(w);
+	const struct node *x = node_of(w);
 
 	return x && x->kind == OBJECT && x->class == c ? x->v[i] : 0;
 }
 
 bool dcp_elements(pickle_word w, const pickle_word **v, size_t *n)
 {
-	const struct node *const x = node_of(w);
+	const struct node *x = node_of(w);
 
 	*v = NULL;
 	*n = 0;
@@ -450,7 +443,7 @@ bool dcp_pairs(pickle_word w, struct dcp_pairs *out)
 
 bool dcp_sizes(pickle_word w, const uint64_t **v, size_t *n)
 {
-	const struct node *const x = node_of(w);
+	const struct node *x = node_of(w);
 
 	if (!x || x->kind != SIZES)
 		return false;

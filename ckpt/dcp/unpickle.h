@@ -27,14 +27,14 @@ enum dcp_class {
 	DCP_PROPERTIES, /* dtype */
 	DCP_CHUNK,      /* offsets, sizes */
 	DCP_INDEX,      /* fqn, offset */
-	DCP_INFO, /* relative_path, offset, length, transform_descriptors */
+	DCP_INFO,       /* relative_path, offset, length, transform_descriptors */
 	DCP_CLASSES
 };
 
 struct dcp_pickle {
 	pickle_word root;
 	struct pickle_bytes in;
-	size_t budget;	/* bytes of memory that may still be kept of it */
+	size_t budget;  /* bytes of memory that may still be kept of it */
 	struct arena a; /* nodes */
 };
 
@@ -59,7 +59,7 @@ pickle_word dcp_attribute(pickle_word w, enum dcp_class c, size_t i);
 /* The entries of a dict; none of anything else. */
 struct dcp_pairs {
 	const pickle_word *v; /* keys and values, by turns */
-	size_t n;	      /* pairs */
+	size_t n;             /* pairs */
 };
 bool dcp_pairs(pickle_word w, struct dcp_pairs *out);
 

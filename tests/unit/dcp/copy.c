@@ -23,8 +23,8 @@ char *copy_path(const char *dir, const char *name)
 
 void copy_write(const struct copy *c, const void *p, size_t len)
 {
-	char *const path = copy_path(c->dir, DCP_METADATA);
-	FILE *const f = fopen(path, "wb");
+	char *path = copy_path(c->dir, DCP_METADATA);
+	FILE *f = fopen(path, "wb");
 
 	assert_non_null(f);
 	assert_int_equal(fwrite(p, 1, len, f), len);
@@ -116,9 +116,9 @@ int copy_read(const struct copy *c, struct bytebuf *files, struct errmsg *err)
 int copy_setup(void **state)
 {
 	static struct copy c;
-	const char *const top = getenv("top_srcdir");
-	char *const relative = copy_path(top ? top : ".", CASE);
-	char *const from = realpath(relative, NULL);
+	const char *top = getenv("top_srcdir");
+	char *relative = copy_path(top ? top : ".", CASE);
+	char *from = realpath(relative, NULL);
 	char *source;
 	struct errmsg err = { "" };
 	size_t len;
@@ -136,8 +136,7 @@ int copy_setup(void **state)
 		free(to);
 	}
 	source = copy_path(from, DCP_METADATA);
-	assert_int_equal(source_text(source, 1 << 20, (char **)&c.bytes.p, &len, &err),
-			 0);
+	assert_int_equal(source_text(source, 1 << 20, (char **)&c.bytes.p, &len, &err), 0);
 	c.bytes.len = len;
 	free(source);
 	free(relative);
@@ -152,7 +151,7 @@ int copy_setup(void **state)
 
 int copy_teardown(void **state)
 {
-	struct copy *const c = *state;
+	struct copy *c = *state;
 
 	for (int i = 0; i < COPY_FILES; i++)
 		bytebuf_done(&c->files[i]);
@@ -165,8 +164,7 @@ int copy_teardown(void **state)
 
 struct value *copy_info(const struct copy *c, const char *key)
 {
-	const struct value_dict *const d =
-		value_find_pairs(c->metadata, "storage_data");
+	const struct value_dict *d = value_find_pairs(c->metadata, "storage_data");
 
 	for (size_t i = 0; i < d->n; i++)
 		if (value_is_str(value_find(d->v[i].key->obj->state, "fqn"), key))
@@ -176,8 +174,8 @@ struct value *copy_info(const struct copy *c, const char *key)
 
 FILE *copy_own_file(const struct copy *c, const char *name)
 {
-	char *const path = copy_path(c->dir, name);
-	char *const own = copy_path(c->dir, "own");
+	char *path = copy_path(c->dir, name);
+	char *own = copy_path(c->dir, "own");
 	struct errmsg err = { "" };
 	char *bytes;
 	size_t len;

@@ -16,7 +16,7 @@ uint64_t mutate_draw(uint64_t *seed, uint64_t n)
 uint8_t *mutate_bytes(const uint8_t *bytes, size_t *n, uint64_t seed)
 {
 	const size_t at = mutate_draw(&seed, *n), to = mutate_draw(&seed, *n);
-	uint8_t *const b = malloc(*n);
+	uint8_t *b = malloc(*n);
 	size_t len = 1 + mutate_draw(&seed, 16);
 
 	assert_non_null(b);

@@ -58,8 +58,7 @@ static void put_size(struct bytebuf *b, unsigned x, unsigned y)
 	put(b, "t\x85R");
 }
 
-static void put_chunk(struct bytebuf *b, unsigned x, unsigned y, unsigned rows,
-		      unsigned columns)
+static void put_chunk(struct bytebuf *b, unsigned x, unsigned y, unsigned rows, unsigned columns)
 {
 	put(b, CLASS "ChunkStorageMetadata\n(");
 	put_size(b, x, y);
@@ -146,7 +145,7 @@ static void shared_state(struct bytebuf *b)
 	}
 	put(b, "u0");
 	put_text(b, "w", 0);
-	put(b, CLASS "TensorStorageMetadata\n)\x81h\x01" "bs}}");
+	put(b, CLASS "TensorStorageMetadata\n)\x81h\x01bs}}");
 }
 
 /* Memos of one thing, one byte each. */
@@ -162,9 +161,9 @@ static void shared_texts(struct bytebuf *b)
 {
 	put(b, "}(");
 	put_long_text(b, 8u << 20);
-	put(b, "q\x01Nuq\x02" "0");
+	put(b, "q\x01Nuq\x020");
 	for (unsigned i = 0; i < 20000; i++)
-		put(b, CLASS "ChunkStorageMetadata\n)\x81h\x02" "b0");
+		put(b, CLASS "ChunkStorageMetadata\n)\x81h\x02b0");
 	put(b, "}}");
 	for (unsigned i = 0; i < 20000; i++) {
 		put(b, CLASS "MetadataIndex\n(h\x01tR" INFO "h\x01");
@@ -238,7 +237,7 @@ static void check_bomb(const struct bomb *x, const char *dir)
 
 static void test_bombs(void **state)
 {
-	char *const dir = mkckpt_new_dir();
+	char *dir = mkckpt_new_dir();
 
 	for (size_t i = 0; i < COUNT(bombs); i++)
 		check_bomb(&bombs[i], dir);

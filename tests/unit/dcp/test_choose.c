@@ -23,26 +23,14 @@ static const struct row {
 	const char *dicts[DICTS]; /* paths with dots; "." is the outermost */
 	const char *optimizer;    /* its path, or NULL */
 	const char *wanted;       /* the option, or NULL */
-	const char *expected; /* the dict that is chosen, or what the refusal says */
-	const char *note; /* a part of the notes, "" for none */
+	const char *expected;     /* the dict that is chosen, or what the refusal says */
+	const char *note;         /* a part of the notes, "" for none */
 } table[] = {
 	/* By name, anywhere in the path. */
-	{ { "app.ema", "app.model" },
-	  "app.optim",
-	  NULL,
-	  "app.model",
-	  "not shown: app.ema" },
-	{ { "app.ema", "app.model" },
-	  NULL,
-	  NULL,
-	  "app.model",
-	  "not shown: app.ema" },
+	{ { "app.ema", "app.model" }, "app.optim", NULL, "app.model", "not shown: app.ema" },
+	{ { "app.ema", "app.model" }, NULL, NULL, "app.model", "not shown: app.ema" },
 	{ { "averaged", "net" }, NULL, NULL, "net", "not shown: averaged" },
-	{ { "model.shadow", "model.live" },
-	  "optim",
-	  NULL,
-	  "model.live",
-	  "model.shadow" },
+	{ { "model.shadow", "model.live" }, "optim", NULL, "model.live", "model.shadow" },
 	{ { "ema_model", "x" }, "optim", NULL, "x", "ema_model" },
 	{ { "modelEMA", "stuff" }, NULL, NULL, "stuff", "modelEMA" },
 	{ { "SWAModel", "stuff" }, NULL, NULL, "stuff", "SWAModel" },
@@ -63,36 +51,16 @@ static const struct row {
 	/* By what lies beside it. */
 	{ { "b.weights", "a.weights" }, "a.optim", NULL, "a.weights", "b.weights" },
 	/* By nothing. */
-	{ { "a", "b" },
-	  "o",
-	  NULL,
-	  "nothing tells which: a, b (option model=NAME",
-	  NULL },
-	{ { "net_b", "net_a+" },
-	  NULL,
-	  NULL,
-	  "nothing tells which: net_a, net_b (",
-	  NULL },
-	{ { "a", "b", "c", "ema" },
-	  NULL,
-	  NULL,
-	  "nothing tells which: a, b, c (",
-	  NULL },
+	{ { "a", "b" }, "o", NULL, "nothing tells which: a, b (option model=NAME", NULL },
+	{ { "net_b", "net_a+" }, NULL, NULL, "nothing tells which: net_a, net_b (", NULL },
+	{ { "a", "b", "c", "ema" }, NULL, NULL, "nothing tells which: a, b, c (", NULL },
 	{ { "a", "b=" }, "o", NULL, "a", "" },
 	/* By the caller. */
 	{ { "a", "b" }, "o", "b", "b", "not shown: a" },
-	{ { "ema", "model" },
-	  "o",
-	  "ema",
-	  "ema",
-	  "optimizer's states are those of model" },
+	{ { "ema", "model" }, "o", "ema", "ema", "optimizer's states are those of model" },
 	{ { "ema-", "model" }, "o", "ema", "ema", "not shown: model" },
 	{ { "ema", "." }, "o", ".", ".", "not shown: ema" },
-	{ { "ema", "model" },
-	  "o",
-	  "mod",
-	  "not in it; dicts of tensors: ema, model",
-	  NULL },
+	{ { "ema", "model" }, "o", "mod", "not in it; dicts of tensors: ema, model", NULL },
 	/* None. */
 	{ { "a~" }, "o", NULL, "the optimizer's parameters are not there", NULL },
 	{ { NULL }, NULL, NULL, "there are no tensors", NULL },
@@ -107,18 +75,16 @@ struct maker {
 };
 
 /* Add a tensor below a path with dots, of `n` characters. */
-static struct dcp_item *add(struct maker *k, const char *path, size_t n,
-			    const char *name, const uint64_t *shape,
-			    unsigned ndim)
+static struct dcp_item *add(struct maker *k, const char *path, size_t n, const char *name,
+			    const uint64_t *shape, unsigned ndim)
 {
-	struct dcp_item *const t = &k->m.items[k->m.nitems++];
+	struct dcp_item *t = &k->m.items[k->m.nitems++];
 	char *rest = arena_strndup(&k->a, path, n), *word;
 	uint64_t numel = 1;
 
 	for (unsigned d = 0; d < ndim; d++)
 		numel *= shape[d];
-	assert_int_equal(dcp_item_init(t, &k->a, name, 0, DTYPE_F32, ndim,
-				       shape, numel, ++k->at),
+	assert_int_equal(dcp_item_init(t, &k->a, name, 0, DTYPE_F32, ndim, shape, numel, ++k->at),
 			 0);
 	t->chunks->at = k->at;
 	t->path = arena_alloc(&k->a, DCP_PATH_MAX * sizeof(*t->path));
@@ -148,22 +114,17 @@ static void add_dict(struct maker *k, const char *dict)
 		add(k, dict, n, "x", &three, 1);
 }
 
-static void add_optimizer(struct maker *k, struct dcp_finder *f,
-			  const char *path)
+static void add_optimizer(struct maker *k, struct dcp_finder *f, const char *path)
 {
 	static struct dcp_param params[] = { { .name = "w" }, { .name = "b" } };
 	static struct dcp_group group = { .params = params, .nparams = COUNT(params) };
 	const uint64_t three = 3;
-	struct dcp_item *const w =
-		add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
-	struct dcp_item *const b =
-		add(k, path, strlen(path), "exp_avg", &three, 1);
+	struct dcp_item *w = add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
+	struct dcp_item *b = add(k, path, strlen(path), "exp_avg", &three, 1);
 
 	f->states.v = arena_alloc(&k->a, 2 * sizeof(*f->states.v));
-	f->states.v[f->states.n++] =
-		(struct dcp_entry){ "b", "exp_avg", b, NULL };
-	f->states.v[f->states.n++] =
-		(struct dcp_entry){ "w", "exp_avg", w, NULL };
+	f->states.v[f->states.n++] = (struct dcp_entry){ "b", "exp_avg", b, NULL };
+	f->states.v[f->states.n++] = (struct dcp_entry){ "w", "exp_avg", w, NULL };
 	f->optimizer = (struct dcp_prefix){ w, w->depth - 1 };
 	f->o->has_optimizer = true;
 	f->o->groups = &group;
@@ -187,8 +148,7 @@ static void check_chosen(const struct row *r, const struct dcp_finder *f)
 	char *text;
 
 	for (unsigned i = 0; i < f->model.depth; i++)
-		bytebuf_add_format(&name, "%s%s", i ? "." : "",
-				   f->model.item->path[i]);
+		bytebuf_add_format(&name, "%s%s", i ? "." : "", f->model.item->path[i]);
 	bytebuf_add_str(&name, f->model.depth ? "" : ".");
 	text = bytebuf_take_text(&name);
 	assert_string_equal(text, r->expected);
@@ -204,12 +164,9 @@ static void check_row(const struct row *r, size_t first, size_t n)
 	struct maker k = { .m = { .items = items } };
 	struct errmsg err = { "" };
 	struct dcp_blobs blobs = { .u = test_context() };
-	struct dcp_finder f = { .o = &o,
-				.a = &o.arena,
-				.m = &k.m,
-				.b = &blobs,
-				.file = "a file",
-				.err = &err };
+	struct dcp_finder f = {
+		.o = &o, .a = &o.arena, .m = &k.m, .b = &blobs, .file = "a file", .err = &err
+	};
 	int rc;
 
 	for (size_t i = 0; i < n; i++)

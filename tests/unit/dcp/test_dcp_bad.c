@@ -44,8 +44,7 @@ static void set_int(struct value *of, const char *key, int64_t add)
 }
 
 /* Replace a string without touching others that share it. */
-static void set_text(struct copy *c, struct value *of, const char *key,
-		     const char *text)
+static void set_text(struct copy *c, struct value *of, const char *key, const char *text)
 {
 	value_dict_set(&c->a, of, key, value_new_str(&c->a, text));
 }
@@ -53,7 +52,7 @@ static void set_text(struct copy *c, struct value *of, const char *key,
 /* What a pickle calls when it is loaded. */
 static struct value *call(struct copy *c, const char *module, const char *name)
 {
-	struct value *const args = value_new(&c->a, VALUE_TUPLE);
+	struct value *args = value_new(&c->a, VALUE_TUPLE);
 
 	value_append(&c->a, args, value_new_str(&c->a, "touch executed"));
 	return value_new_reduce(&c->a, value_new_global(&c->a, module, name), args);
@@ -72,7 +71,7 @@ static void lose_data(struct copy *c)
 static void grow_chunk(struct copy *c)
 {
 	/* Of its own: the sizes of chunks are shared. */
-	struct value *const sizes = value_new(&c->a, VALUE_TUPLE);
+	struct value *sizes = value_new(&c->a, VALUE_TUPLE);
 
 	value_append(&c->a, sizes, value_new_int(&c->a, 17));
 	value_append(&c->a, sizes, value_items(value_find(chunk(c, 0), "sizes"))->v[1]);
@@ -81,18 +80,16 @@ static void grow_chunk(struct copy *c)
 
 static void leave_tensor(struct copy *c)
 {
-	struct value *const offsets = value_new(&c->a, VALUE_TUPLE);
+	struct value *offsets = value_new(&c->a, VALUE_TUPLE);
 
 	value_append(&c->a, offsets, value_new_int(&c->a, INT64_MAX));
 	value_append(&c->a, offsets, value_new_int(&c->a, 0));
 	for (size_t i = 0; i < 4; i++)
 		value_dict_set(&c->a, chunk(c, i), "offsets", offsets);
-	value_dict_set(&c->a,
-		       value_find_pairs(c->metadata, "storage_data")
-			       ->v[0].key->obj->state,
+	value_dict_set(&c->a, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state,
 		       "offset", offsets);
-	set_text(c, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state,
-		 "fqn", WEIGHT);
+	set_text(c, value_find_pairs(c->metadata, "storage_data")->v[0].key->obj->state, "fqn",
+		 WEIGHT);
 }
 
 static void lengthen_blob(struct copy *c)
@@ -128,7 +125,7 @@ static void change_type(struct copy *c)
 
 static void transform(struct copy *c)
 {
-	struct value *const list = value_new(&c->a, VALUE_LIST);
+	struct value *list = value_new(&c->a, VALUE_LIST);
 
 	value_append(&c->a, list, value_new_str(&c->a, "stream.zstd/1"));
 	value_dict_set(&c->a, info(c), "transform_descriptors", list);
@@ -141,8 +138,7 @@ static void use_safetensors(struct copy *c)
 
 static void replace_items(struct copy *c)
 {
-	value_dict_set(&c->a, c->metadata, "state_dict_metadata",
-		       call(c, "mine", "Items"));
+	value_dict_set(&c->a, c->metadata, "state_dict_metadata", call(c, "mine", "Items"));
 }
 
 static void replace_root(struct copy *c)
@@ -222,11 +218,11 @@ static void swap_states(struct copy *c)
 /* Name the steps otherwise, and give them a type of which no value is known. */
 static void odd_scalars(struct copy *c)
 {
-	const struct value_dict *const d = value_find_pairs(c->metadata, "planner_data");
+	const struct value_dict *d = value_find_pairs(c->metadata, "planner_data");
 
 	for (size_t i = 0; i < d->n; i++) {
-		const char *const key = value_cstr(d->v[i].key);
-		const struct value_seq *const path = value_items(d->v[i].val);
+		const char *key = value_cstr(d->v[i].key);
+		const struct value_seq *path = value_items(d->v[i].val);
 
 		if (!value_is_str(path->v[path->n - 1], "step"))
 			continue;
@@ -260,7 +256,7 @@ static void test_refused(void **state)
 		{ call_system, "refusing global os.system: it runs code" },
 		{ double_parameter, "ln_f.bias: another tensor has its name" },
 	};
-	struct copy *const c = *state;
+	struct copy *c = *state;
 	struct bytebuf files[COPY_FILES] = { 0 };
 
 	for (size_t i = 0; i < COUNT(bad); i++) {
@@ -306,13 +302,12 @@ static void test_optimizer_refused(void **state)
 		{ lose_model, "the optimizer has a parameter transformer.wte.weight, which" },
 		{ lose_state, "ln_f.bias has 3 states, of which 2 are among the 3 of" },
 		{ lose_first_state, "has 3 states, of which 2 are among the 3 of" },
-		{ lose_parameter, "a parameter transformer.ln_f.bias, which the model"
-				  " has not" },
+		{ lose_parameter, "a parameter transformer.ln_f.bias, which the model has not" },
 		{ odd_scalars, ".step: is of a type that is not read" },
 		{ nest_state, "ln_f.bias.exp_avg: is a part of a state" },
 		{ swap_states, "has another shape" },
 	};
-	struct copy *const c = *state;
+	struct copy *c = *state;
 	struct bytebuf files[COPY_FILES] = { 0 };
 
 	for (size_t i = 0; i < COUNT(odd); i++) {
@@ -333,15 +328,13 @@ static void test_optimizer_refused(void **state)
 /* What nothing needs may be anything. */
 static void test_ignored(void **state)
 {
-	struct copy *const c = *state;
+	struct copy *c = *state;
 	struct bytebuf files[COPY_FILES] = { 0 };
 	struct errmsg err = { "" };
 
 	copy_reset(c);
-	value_dict_set(&c->a, c->metadata, "storage_meta",
-		       call(c, "mine", "Meta"));
-	value_dict_set(&c->a, c->metadata, "all_local_plans",
-		       call(c, "mine", "Plans"));
+	value_dict_set(&c->a, c->metadata, "storage_meta", call(c, "mine", "Meta"));
+	value_dict_set(&c->a, c->metadata, "all_local_plans", call(c, "mine", "Plans"));
 	copy_commit(c);
 	if (copy_read(c, files, &err))
 		fail_msg("%s", err.text);
@@ -356,7 +349,7 @@ static void test_ignored(void **state)
 static void write_mutant(const struct copy *c, uint64_t seed)
 {
 	size_t n = c->bytes.len;
-	uint8_t *const b = mutate_bytes(c->bytes.p, &n, seed);
+	uint8_t *b = mutate_bytes(c->bytes.p, &n, seed);
 
 	copy_write(c, b, n);
 	free(b);
@@ -366,16 +359,14 @@ static void write_mutant(const struct copy *c, uint64_t seed)
  * begins, which may be of the same form. */
 static void mutate_number(struct copy *c, uint64_t seed)
 {
-	static const int64_t others[] = { 1,  -1,	 7,	   8,
-					  16, INT32_MAX, INT64_MAX, INT64_MIN };
+	static const int64_t others[] = { 1, -1, 7, 8, 16, INT32_MAX, INT64_MAX, INT64_MIN };
 	static struct mutate_nodes ints = { .ints = true };
 	struct value *v;
 
 	copy_reset(c);
 	ints.n = 0;
-	mutate_collect(value_find(c->metadata, mutate_draw(&seed, 2)
-						       ? "storage_data"
-						       : "state_dict_metadata"),
+	mutate_collect(value_find(c->metadata,
+				  mutate_draw(&seed, 2) ? "storage_data" : "state_dict_metadata"),
 		       &ints);
 	v = ints.v[mutate_draw(&seed, ints.n)];
 	v->i = mutate_draw(&seed, 2) ? v->i + (int64_t)mutate_draw(&seed, 5) - 2
@@ -385,7 +376,7 @@ static void mutate_number(struct copy *c, uint64_t seed)
 
 static void test_mutants(void **state)
 {
-	struct copy *const c = *state;
+	struct copy *c = *state;
 	struct bytebuf files[COPY_FILES] = { 0 };
 	unsigned refused = 0;
 

@@ -12,8 +12,8 @@
 /* A file that is written to is not read. */
 static void test_changed(void **state)
 {
-	struct copy *const c = *state;
-	FILE *const f = copy_own_file(c, "__2_0.distcp");
+	struct copy *c = *state;
+	FILE *f = copy_own_file(c, "__2_0.distcp");
 	struct bytebuf files[COPY_FILES] = { 0 };
 	struct errmsg err = { "" };
 	struct extent_map map = { 0 };
@@ -59,8 +59,8 @@ static void test_steps_differ(void **state)
 {
 	static const uint8_t four[4] = { 0, 0, 0x80, 0x40 };
 	static const uint8_t five[4] = { 0, 0, 0xa0, 0x40 };
-	struct copy *const c = *state;
-	FILE *const f = copy_own_file(c, "__1_0.distcp");
+	struct copy *c = *state;
+	FILE *f = copy_own_file(c, "__1_0.distcp");
 	const struct value *at;
 	uint8_t blob[4096], *step;
 	char warnings[4096];
@@ -108,9 +108,9 @@ static void test_tied(void **state)
 /* Add the file that makes it one of Megatron-LM's, with no key of a known optimizer. */
 static void add_common(const struct copy *c)
 {
-	char *const path = copy_path(c->dir, "common.pt");
+	char *path = copy_path(c->dir, "common.pt");
 	struct mkpt m = { 0 };
-	struct value *const root = mkpt_dict(&m);
+	struct value *root = mkpt_dict(&m);
 	struct bytebuf out = { 0 };
 
 	mkpt_set(&m, root, "iteration", mkpt_int(&m, 3));
@@ -128,15 +128,12 @@ static void rename_key(const struct copy *c, const char *from, const char *to)
 					     "storage_data" };
 
 	for (size_t k = 0; k < COUNT(dicts); k++) {
-		const struct value_dict *const d =
-			value_find_pairs(c->metadata, dicts[k]);
+		const struct value_dict *d = value_find_pairs(c->metadata, dicts[k]);
 
 		for (size_t i = 0; i < d->n; i++) {
-			struct value *const key = d->v[i].key;
-			struct value *const name =
-				key->kind == VALUE_STR
-					? key
-					: value_find(key->obj->state, "fqn");
+			struct value *key = d->v[i].key;
+			struct value *name =
+				key->kind == VALUE_STR ? key : value_find(key->obj->state, "fqn");
 
 			if (value_is_str(name, from))
 				name->str = (struct value_str){ to, strlen(to) };
@@ -148,7 +145,7 @@ static void rename_key(const struct copy *c, const char *from, const char *to)
 static void test_unknown_optimizer(void **state)
 {
 	static const char bucket[] = "optimizer.distributed.buckets.0";
-	struct copy *const c = *state;
+	struct copy *c = *state;
 	struct checkpoint *open;
 	char warnings[4096];
 	struct errmsg err;

@@ -25,10 +25,7 @@ static const struct row {
 } table[] = {
 	{ "abc", { "abc" }, "abc", "" },
 	{ "abc", { "cab" }, "cab", "" },
-	{ "abc",
-	  { "c" },
-	  "abc",
-	  "2 parameters that have states, such as a, are in none" },
+	{ "abc", { "c" }, "abc", "2 parameters that have states, such as a, are in none" },
 	{ "abc", { "a" }, "abc", "such as b" },
 	{ "abcd", { "bc" }, "abcd", "they get the options" },
 	{ "abcd", { "cb" }, "acbd", "they get the options" },
@@ -44,15 +41,14 @@ struct maker {
 };
 
 /* Add an item with this path, and return it; a tensor of 3 elements if `v` is NULL. */
-static void add(struct maker *k, struct value *v, const char *const *path,
-		unsigned depth)
+static void add(struct maker *k, struct value *v, const char *const *path, unsigned depth)
 {
-	struct dcp_item *const t = &k->m.items[k->m.nitems++];
+	struct dcp_item *t = &k->m.items[k->m.nitems++];
 	const uint64_t three = 3;
 
-	assert_int_equal(dcp_item_init(t, &k->a, path[depth - 1], 0, DTYPE_F32,
-				       1, &three, 3, k->m.nitems),
-			 0);
+	assert_int_equal(
+		dcp_item_init(t, &k->a, path[depth - 1], 0, DTYPE_F32, 1, &three, 3, k->m.nitems),
+		0);
 	t->is_tensor = !v;
 	t->value = v;
 	t->path = arena_copy(&k->a, path, depth * sizeof(*path));
@@ -62,24 +58,22 @@ static void add(struct maker *k, struct value *v, const char *const *path,
 static void add_row(struct maker *k, const struct row *r)
 {
 	for (const char *p = r->model; *p; p++) {
-		const char *const name = arena_strndup(&k->a, p, 1);
+		const char *name = arena_strndup(&k->a, p, 1);
 
 		add(k, NULL, (const char *[]){ "model", name }, 2);
 		if (*p >= 'a')
-			add(k, NULL,
-			    (const char *[]){ "optim", "state", name, "m" }, 4);
+			add(k, NULL, (const char *[]){ "optim", "state", name, "m" }, 4);
 	}
 	for (size_t g = 0; g < GROUPS_MAX && r->groups[g]; g++) {
-		struct value *const names = value_new(&k->a, VALUE_LIST);
+		struct value *names = value_new(&k->a, VALUE_LIST);
 		const char number[] = { (char)('0' + g), '\0' };
 
 		for (const char *p = r->groups[g]; *p; p++)
 			value_append(&k->a, names,
-				     value_new_str(&k->a,
-						   arena_strndup(&k->a, p, 1)));
+				     value_new_str(&k->a, arena_strndup(&k->a, p, 1)));
 		add(k, names,
-		    (const char *[]){ "optim", "param_groups",
-				      arena_strdup(&k->a, number), "params" },
+		    (const char *[]){ "optim", "param_groups", arena_strdup(&k->a, number),
+				      "params" },
 		    4);
 	}
 }

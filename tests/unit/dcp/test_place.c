@@ -42,8 +42,7 @@ static void fill(const struct dcp_item *t, const struct dcp_chunk *c, int64_t *o
 		for (unsigned d = t->ndim; d--; rest /= t->shape[d]) {
 			const uint64_t i = rest % t->shape[d];
 
-			within &= i >= c->offset[d] &&
-				  i < c->offset[d] + c->size[d];
+			within &= i >= c->offset[d] && i < c->offset[d] + c->size[d];
 		}
 		out[e] = within ? next++ : -1;
 	}
@@ -81,8 +80,7 @@ static void test_places(void **state)
 		for (unsigned d = 0; d < t.ndim; d++) {
 			shape[d] = 1 + draw(SIDE);
 			offset[d] = draw(2) ? draw(shape[d]) : 0;
-			size[d] = draw(2) ? shape[d] - offset[d]
-					  : draw(shape[d] - offset[d] + 1);
+			size[d] = draw(2) ? shape[d] - offset[d] : draw(shape[d] - offset[d] + 1);
 			t.numel *= shape[d];
 			c.numel *= size[d];
 		}
@@ -128,8 +126,9 @@ static void cut_up(struct cut *x, bool grid)
 {
 	const unsigned cuts = (unsigned)draw(4);
 
-	*x = (struct cut){ .t = { .key = "t", .ndim = 1 + (unsigned)draw(DIMS),
-				  .numel = 1, .nchunks = 1 } };
+	*x = (struct cut){
+		.t = { .key = "t", .ndim = 1 + (unsigned)draw(DIMS), .numel = 1, .nchunks = 1 }
+	};
 	x->t.shape = x->shape;
 	x->t.chunks = x->c;
 	for (unsigned d = 0; d < x->t.ndim; d++) {
@@ -170,7 +169,7 @@ static void test_covers(void **state)
 						      : &x.c[k],
 					 &x.c[k]);
 		const size_t k = draw(x.t.nchunks);
-		uint64_t *const at = (uint64_t *)x.c[k].offset;
+		uint64_t *at = (uint64_t *)x.c[k].offset;
 		const unsigned d = (unsigned)draw(x.t.ndim);
 
 		if (!x.c[k].numel)
@@ -221,7 +220,8 @@ static char *write_cases(const char *dir)
 }
 
 /* Read the elements of a range in their own type, or as float32. */
-static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bool gather, bool wide)
+static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bool gather,
+			bool wide)
 {
 	const enum dtype to = wide ? DTYPE_F32 : DTYPE_I16;
 	struct gathers gathers = { 0 };
@@ -249,7 +249,7 @@ static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bo
 
 static void test_extents(void **state)
 {
-	char *const dir = mkckpt_new_dir(), *const path = write_cases(dir);
+	char *dir = mkckpt_new_dir(), *const path = write_cases(dir);
 	const struct dcp_blobs b = { .dir = dir, .shards = shards_new(test_context()) };
 	struct fileid id;
 	struct stat st;
