@@ -50,7 +50,7 @@ struct candidate {
 };
 
 struct choice {
-	struct dcp_finder *f;
+	struct dcp_reader *f;
 	struct arena a;
 	struct dcp_item **items; /* tensors, by dict, then by name */
 	size_t nitems;
@@ -147,7 +147,7 @@ static int by_dict(const void *a, const void *b)
 /* List the dicts, and the tensors of each. */
 static int list_dicts(struct choice *c)
 {
-	const struct dcp_finder *f = c->f;
+	const struct dcp_reader *f = c->f;
 
 	c->items = arena_alloc(&c->a, (f->m->nitems + 1) * sizeof(*c->items));
 	if (!c->items)
@@ -176,7 +176,7 @@ static int list_dicts(struct choice *c)
 /* List the names of the optimizer's parameters; one without groups has states of them. */
 static int list_names(struct choice *c)
 {
-	const struct dcp_finder *f = c->f;
+	const struct dcp_reader *f = c->f;
 	struct dcp_entries *l = &c->names;
 
 	*l = f->states;
@@ -188,7 +188,7 @@ static int list_names(struct choice *c)
 }
 
 /* Has the parameter of that name a state of the tensor's shape, or none with a shape? */
-static bool fits(const struct dcp_finder *f, const struct dcp_item *t)
+static bool fits(const struct dcp_reader *f, const struct dcp_item *t)
 {
 	size_t n;
 	const struct dcp_entry *e = dcp_entries_find(&f->states, name_of(t), &n);
@@ -216,7 +216,7 @@ static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix
 /* Collect the evidence. */
 static void judge(struct choice *c)
 {
-	const struct dcp_finder *f = c->f;
+	const struct dcp_reader *f = c->f;
 	uint64_t most = 0;
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
@@ -317,7 +317,7 @@ static size_t add_names(const struct choice *c, struct bytebuf *out)
 /* Refuse, with the names of all dicts, or of those that are left, between two texts. */
 static int refuse(const struct choice *c, const char *before, bool all, const char *after)
 {
-	const struct dcp_finder *f = c->f;
+	const struct dcp_reader *f = c->f;
 	struct bytebuf out = { 0 };
 	char *names;
 	int rc;
@@ -370,7 +370,7 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 static void settle_optimizer(const struct choice *c, const struct candidate *chosen,
 			     const struct candidate *best)
 {
-	struct dcp_finder *f = c->f;
+	struct dcp_reader *f = c->f;
 	struct bytebuf text = { 0 };
 
 	if (!f->o->has_optimizer || f->o->refused || chosen == best)
@@ -388,7 +388,7 @@ static void settle_optimizer(const struct choice *c, const struct candidate *cho
 
 static int choose(struct choice *c)
 {
-	struct dcp_finder *f = c->f;
+	struct dcp_reader *f = c->f;
 	const char *wanted = f->b->u->model;
 	struct candidate *best, *chosen;
 	int rc = list_dicts(c) ?: list_names(c);
@@ -421,7 +421,7 @@ static int choose(struct choice *c)
 	return f->o->arena.failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-int dcp_choose_model(struct dcp_finder *f)
+int dcp_choose_model(struct dcp_reader *f)
 {
 	struct choice c = { .f = f };
 	const int rc = choose(&c);

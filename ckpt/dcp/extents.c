@@ -48,8 +48,8 @@ static bool list_chunks(struct finding *f, const struct dcp_range *r)
 		struct dcp_chunk *c = &r->t->chunks[i];
 
 		if (!c->numel || c->data ||
-		    dcp_place_before(r->t, c, r->first) ==
-			    dcp_place_before(r->t, c, r->first + r->numel))
+		    dcp_chunk_before(r->t, c, r->first) ==
+			    dcp_chunk_before(r->t, c, r->first + r->numel))
 			continue;
 		if (!array_reserve(&f->v, &f->cap, f->n + 1, sizeof(*f->v)))
 			return false;
@@ -141,12 +141,12 @@ static int list_runs(const struct laying *l, const struct band *band, uint64_t l
 
 	for (size_t i = 0; i < band->n; i++) {
 		const struct dcp_chunk *c = &band->v[i];
-		const uint64_t end = dcp_place_before(l->t, c, high);
+		const uint64_t end = dcp_chunk_before(l->t, c, high);
 
-		for (uint64_t e = dcp_place_before(l->t, c, low); e < end;) {
+		for (uint64_t e = dcp_chunk_before(l->t, c, low); e < end;) {
 			struct run x = { .e = e, .c = c };
 
-			x.n = dcp_place(l->t, c, e, &x.at);
+			x.n = dcp_chunk_place(l->t, c, e, &x.at);
 			x.n = x.n < end - e ? x.n : end - e;
 			if (*n == RUNS_MAX)
 				return fail_many(l);

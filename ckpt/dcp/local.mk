@@ -1,7 +1,7 @@
 # The loader of PyTorch distributed checkpoints.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/metadata.h %D%/place.c \
+	%D%/metadata.h %D%/chunks.c \
 	%D%/unpickle.h %D%/unpickle.c %D%/metadata.c \
 	%D%/blobs.h %D%/blobs.c \
 	%D%/extents.h %D%/extents.c \

@@ -204,7 +204,7 @@ static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v
 		return dcp_nomem(r);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = read_chunk(r, t, chunks[i], &t->chunks[i]);
-	return rc ?: dcp_place_check(t, r->file, r->err);
+	return rc ?: dcp_chunks_check(t, r->file, r->err);
 }
 
 static int read_item(const struct reader *r, const pickle_word pair[2], struct dcp_item *t)
@@ -269,7 +269,7 @@ static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t, 
 	if (t->is_tensor) {
 		const uint64_t *at = dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
 
-		return at ? dcp_place_find(t, at) : NULL;
+		return at ? dcp_chunk_find(t, at) : NULL;
 	}
 	if (!t->nchunks) {
 		t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));

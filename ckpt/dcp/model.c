@@ -41,7 +41,7 @@ static const char *last_of(const struct dcp_item *t)
 }
 
 /* Is it a tensor below the model's prefix? */
-static bool is_of_model(const struct dcp_finder *f, const struct dcp_item *t)
+static bool is_of_model(const struct dcp_reader *f, const struct dcp_item *t)
 {
 	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
 	       !dcp_optimizer_has(f, t);
@@ -52,13 +52,13 @@ bool dcp_is_floating(enum dtype d)
 	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
 }
 
-static struct dcp_entry *find_weight(const struct dcp_finder *f, const char *name)
+static struct dcp_entry *find_weight(const struct dcp_reader *f, const char *name)
 {
 	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
 }
 
 /* The state of a parameter that has this name, or NULL. */
-static struct dcp_item *find_state(const struct dcp_finder *f, const char *param, const char *field)
+static struct dcp_item *find_state(const struct dcp_reader *f, const char *param, const char *field)
 {
 	size_t n;
 	const struct dcp_entry *e = dcp_entries_find(&f->states, param, &n);
@@ -69,7 +69,7 @@ static struct dcp_item *find_state(const struct dcp_finder *f, const char *param
 	return NULL;
 }
 
-static int list_weights(struct dcp_finder *f)
+static int list_weights(struct dcp_reader *f)
 {
 	struct dcp_entries *l = &f->weights;
 
@@ -91,7 +91,7 @@ static int list_weights(struct dcp_finder *f)
 }
 
 /* Note that a tensor is a parameter. */
-static int own(const struct dcp_finder *f, const struct dcp_param *p)
+static int own(const struct dcp_reader *f, const struct dcp_param *p)
 {
 	struct dcp_entry *w = find_weight(f, p->name);
 
@@ -102,7 +102,7 @@ static int own(const struct dcp_finder *f, const struct dcp_param *p)
 	return 0;
 }
 
-static int read_number(const struct dcp_finder *f, struct dcp_item *t, struct value **v)
+static int read_number(const struct dcp_reader *f, struct dcp_item *t, struct value **v)
 {
 	const int rc = dcp_blobs_value(f->b, t, f->a, v, f->err);
 
@@ -114,7 +114,7 @@ static int read_number(const struct dcp_finder *f, struct dcp_item *t, struct va
 }
 
 /* Take the steps that the parameters of a group have counted. */
-static int read_step(const struct dcp_finder *f, struct dcp_item *t, double *step)
+static int read_step(const struct dcp_reader *f, struct dcp_item *t, double *step)
 {
 	struct value *v;
 	const int rc = read_number(f, t, &v);
@@ -131,7 +131,7 @@ static int read_step(const struct dcp_finder *f, struct dcp_item *t, double *ste
 }
 
 /* Add a state that the parameter `p`, the first with states, has. */
-static int add_state(const struct dcp_finder *f, struct dcp_group *g, const struct dcp_param *p,
+static int add_state(const struct dcp_reader *f, struct dcp_group *g, const struct dcp_param *p,
 		     const struct dcp_entry *e)
 {
 	struct dcp_state s = { .name = e->field };
@@ -157,7 +157,7 @@ static int add_state(const struct dcp_finder *f, struct dcp_group *g, const stru
 }
 
 /* Give a group without an optimizer Adam's states before the first step. */
-static void add_zero_states(const struct dcp_finder *f, struct dcp_group *g)
+static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 {
 	g->nstates = 3;
 	g->states[0] = (struct dcp_state){ .name = "step", .number = value_new_int(f->a, 0) };
@@ -166,7 +166,7 @@ static void add_zero_states(const struct dcp_finder *f, struct dcp_group *g)
 }
 
 /* Find the states of a group: those of its first parameter that has any. */
-static int find_states(const struct dcp_finder *f, struct dcp_group *g)
+static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 {
 	const struct dcp_param *p = g->params, *const end = p + g->nparams;
 	const struct dcp_entry *e = NULL;
@@ -187,7 +187,7 @@ static int find_states(const struct dcp_finder *f, struct dcp_group *g)
 }
 
 /* Check that a state of a parameter, or its master, fits the parameter. */
-static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
+static int check_flat(const struct dcp_reader *f, const struct dcp_param *p,
 		      const struct dcp_item *t)
 {
 	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
@@ -197,7 +197,7 @@ static int check_flat(const struct dcp_finder *f, const struct dcp_param *p,
 }
 
 /* Find the states of a parameter.  Returns how many it has. */
-static int find_param_states(const struct dcp_finder *f, const struct dcp_group *g,
+static int find_param_states(const struct dcp_reader *f, const struct dcp_group *g,
 			     struct dcp_param *p, double *step)
 {
 	int n = 0, rc = 0;
@@ -221,7 +221,7 @@ static int find_param_states(const struct dcp_finder *f, const struct dcp_group 
 
 /* Find the states of all parameters of a group.  One that has none was never updated, and
  * is left to the model. */
-static int complete_group(struct dcp_finder *f, struct dcp_group *g)
+static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 {
 	size_t kept = 0, have;
 	double step = -1; /* of the first parameter; not known yet */
@@ -256,7 +256,7 @@ static int complete_group(struct dcp_finder *f, struct dcp_group *g)
 }
 
 /* Find the weight of a parameter. */
-static int set_weight(const struct dcp_finder *f, struct dcp_param *p)
+static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 {
 	const struct dcp_entry *w = find_weight(f, p->name);
 
@@ -272,7 +272,7 @@ static int set_weight(const struct dcp_finder *f, struct dcp_param *p)
 
 /* Make the one group of a checkpoint that records none: all floating tensors of the model,
  * or with an optimizer that is read those that have states. */
-static int set_one_group(struct dcp_finder *f)
+static int set_one_group(struct dcp_reader *f)
 {
 	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
 
@@ -296,7 +296,7 @@ static int set_one_group(struct dcp_finder *f)
 /* Complete the model's groups, which have options and names, from what was found: states and
  * weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot
  * have. */
-static int complete_groups(struct dcp_finder *f)
+static int complete_groups(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
 	int rc = 0;
@@ -314,7 +314,7 @@ static int complete_groups(struct dcp_finder *f)
 }
 
 /* Do two chunks have the same elements?  Blobs have checksums of them. */
-static int same_elements(const struct dcp_finder *f, const struct dcp_item *a, struct dcp_chunk *x,
+static int same_elements(const struct dcp_reader *f, const struct dcp_item *a, struct dcp_chunk *x,
 			 const struct dcp_item *b, struct dcp_chunk *y)
 {
 	int rc;
@@ -329,7 +329,7 @@ static int same_elements(const struct dcp_finder *f, const struct dcp_item *a, s
 }
 
 /* Is it another name of the parameter?  1, 0, or an error. */
-static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
+static int is_tied(const struct dcp_reader *f, const struct dcp_item *t,
 		   const struct dcp_item *weight)
 {
 	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
@@ -340,7 +340,7 @@ static int is_tied(const struct dcp_finder *f, const struct dcp_item *t,
 	return rc;
 }
 
-static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
+static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 {
 	int rc = 0;
 
@@ -356,7 +356,7 @@ static int find_tie(struct dcp_finder *f, struct dcp_extra *e)
 
 /* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
  * complex ones may be, cannot; only their blobs tell. */
-static int is_shown(const struct dcp_finder *f, const struct dcp_item *t)
+static int is_shown(const struct dcp_reader *f, const struct dcp_item *t)
 {
 	const bool complex =
 		t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 || t->dtype == DTYPE_C128;
@@ -371,7 +371,7 @@ static int is_shown(const struct dcp_finder *f, const struct dcp_item *t)
 }
 
 /* Add what the optimizer does not have. */
-static int add_extras(struct dcp_finder *f)
+static int add_extras(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
 	struct bytebuf text = { 0 };
@@ -406,7 +406,7 @@ static int add_extras(struct dcp_finder *f)
 
 /* List the parameters that have states but are in no group, in the model's order; the first
  * `*before` come before those that are in one.  NULL if memory runs out. */
-static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n, size_t *before)
+static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, size_t *before)
 {
 	struct dcp_param *v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
 	struct dcp_entries listed;
@@ -431,7 +431,7 @@ static struct dcp_param *list_unlisted(const struct dcp_finder *f, size_t *n, si
 	return v;
 }
 
-static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
+static int note_unlisted(struct dcp_reader *f, const char *first, size_t n)
 {
 	struct bytebuf text = { 0 };
 
@@ -454,7 +454,7 @@ static int note_unlisted(struct dcp_finder *f, const char *first, size_t n)
  * (get_optimizer_state_dict without flatten_optimizer_state_dict).  Add the others if there
  * is one group.
  */
-static int add_unlisted(struct dcp_finder *f)
+static int add_unlisted(struct dcp_reader *f)
 {
 	struct dcp_group *g = f->o->groups;
 	struct dcp_param *v, *all;
@@ -478,14 +478,14 @@ static int add_unlisted(struct dcp_finder *f)
 	return note_unlisted(f, v->name, n);
 }
 
-static int find_groups(struct dcp_finder *f)
+static int find_groups(struct dcp_reader *f)
 {
 	const int rc = f->o->ngroups ? add_unlisted(f) : set_one_group(f);
 
 	return rc ?: complete_groups(f);
 }
 
-static int find_all(struct dcp_finder *f)
+static int find_all(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
 	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
@@ -509,7 +509,7 @@ int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
 		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
 		   struct errmsg *err)
 {
-	struct dcp_finder f = { .o = o,
+	struct dcp_reader f = { .o = o,
 				.a = &o->arena,
 				.m = m,
 				.megatron = megatron,

@@ -73,7 +73,7 @@ static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, str
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
-bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t)
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t)
 {
 	bool has = f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t);
 
@@ -83,7 +83,7 @@ bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t)
 }
 
 /* Find where optimizers are: only they have groups there, or are Megatron's. */
-static int find_prefixes(struct dcp_finder *f)
+static int find_prefixes(struct dcp_reader *f)
 {
 	struct parsed e;
 
@@ -109,7 +109,7 @@ static int find_prefixes(struct dcp_finder *f)
 
 /* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
  * learning rate of a captured graph, becomes a number. */
-static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *name,
+static int read_option(struct dcp_reader *f, struct dcp_item *t, const char *name,
 		       struct value *options)
 {
 	struct value *v;
@@ -123,7 +123,7 @@ static int read_option(struct dcp_finder *f, struct dcp_item *t, const char *nam
 }
 
 /* Take over the names of a group's parameters. */
-static int read_params(struct dcp_finder *f, struct dcp_item *t, struct dcp_group *g)
+static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_group *g)
 {
 	struct value *v;
 	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
@@ -146,7 +146,7 @@ static int read_params(struct dcp_finder *f, struct dcp_item *t, struct dcp_grou
 }
 
 /* Read an entry of a group whose number it has. */
-static int read_numbered(struct dcp_finder *f, struct dcp_item *t, const struct parsed *e)
+static int read_numbered(struct dcp_reader *f, struct dcp_item *t, const struct parsed *e)
 {
 	const unsigned long i = strtoul(e->name, NULL, 10);
 	struct dcp_group *g;
@@ -201,7 +201,7 @@ bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dc
 	return out->v;
 }
 
-static int sort_entries(const struct dcp_finder *f, struct dcp_entries *l)
+static int sort_entries(const struct dcp_reader *f, struct dcp_entries *l)
 {
 	dcp_entries_sort(l);
 	for (size_t i = ENTRIES_MAX; i < l->n; i++)
@@ -213,7 +213,7 @@ static int sort_entries(const struct dcp_finder *f, struct dcp_entries *l)
 
 /* Add a parameter to the group with its options; `known` are those of the groups, as
  * bytes. */
-static int join(struct dcp_finder *f, struct span *known, const char *param, struct value *options)
+static int join(struct dcp_reader *f, struct span *known, const char *param, struct value *options)
 {
 	struct pickle_storages none = { 0 };
 	struct bytebuf text = { 0 };
@@ -245,7 +245,7 @@ static int join(struct dcp_finder *f, struct span *known, const char *param, str
 }
 
 /* Make groups of the flattened form, whose options are in the order of the items. */
-static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
+static int read_flat(struct dcp_reader *f, const struct dcp_entries *flat)
 {
 	struct span known[FLAT_GROUPS_MAX];
 	struct dcp_entries sorted = { arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)),
@@ -273,7 +273,7 @@ static int read_flat(struct dcp_finder *f, const struct dcp_entries *flat)
 }
 
 /* Is it a part of a state that is a list or a dict, which was saved as several items? */
-static bool is_nested_state(const struct dcp_finder *f, const struct dcp_item *t)
+static bool is_nested_state(const struct dcp_reader *f, const struct dcp_item *t)
 {
 	const unsigned depth = f->optimizer.depth;
 
@@ -281,7 +281,7 @@ static bool is_nested_state(const struct dcp_finder *f, const struct dcp_item *t
 }
 
 /* Read the entries of groups that have numbers, and list the others. */
-static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
+static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
 {
 	struct dcp_item *items = f->m->items;
 	const size_t n = f->m->nitems;
@@ -318,7 +318,7 @@ static int read_entries(struct dcp_finder *f, struct dcp_entries *flat)
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-int dcp_optimizer_find(struct dcp_finder *f)
+int dcp_optimizer_find(struct dcp_reader *f)
 {
 	struct dcp_entries flat = { 0 };
 	int rc = find_prefixes(f);
@@ -339,7 +339,7 @@ int dcp_optimizer_find(struct dcp_finder *f)
 	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
 }
 
-int dcp_optimizer_refuse(struct dcp_finder *f)
+int dcp_optimizer_refuse(struct dcp_reader *f)
 {
 	f->o->refused = arena_strdup(f->a, f->err->text);
 	f->o->ngroups = f->states.n = 0;

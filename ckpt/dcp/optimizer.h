@@ -39,7 +39,7 @@ void dcp_entries_sort(struct dcp_entries *l);
 struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n);
 
 /* The search for the optimizer and the model, and what it has found. */
-struct dcp_finder {
+struct dcp_reader {
 	struct dcp_model *o;
 	struct arena *a; /* of the model */
 	const struct dcp_metadata *m;
@@ -71,10 +71,10 @@ bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dc
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
  * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */
-int dcp_optimizer_find(struct dcp_finder *f);
+int dcp_optimizer_find(struct dcp_reader *f);
 
 /* Is the item of an optimizer? */
-bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t);
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t);
 
 /*
  * Find which dict of a checkpoint is the model, once its optimizer is known: the one that
@@ -84,9 +84,9 @@ bool dcp_optimizer_has(const struct dcp_finder *f, const struct dcp_item *t);
  * all of the optimizer's parameters has no optimizer.  -ENOTSUP if nothing tells which of
  * several it is, or if there is none.
  */
-int dcp_choose_model(struct dcp_finder *f);
+int dcp_choose_model(struct dcp_reader *f);
 
 /* Drop what was found of the optimizer, for the reason that has an error. */
-int dcp_optimizer_refuse(struct dcp_finder *f);
+int dcp_optimizer_refuse(struct dcp_reader *f);
 
 #endif

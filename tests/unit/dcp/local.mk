@@ -1,6 +1,6 @@
 # Units of ckpt/dcp.
 unit_tests += \
-	%D%/test_place \
+	%D%/test_chunks \
 	%D%/test_choose \
 	%D%/test_bombs \
 	%D%/test_groups \

@@ -58,7 +58,8 @@ static void put_size(struct bytebuf *b, unsigned x, unsigned y)
 	put(b, "t\x85R");
 }
 
-static void put_chunk(struct bytebuf *b, unsigned x, unsigned y, unsigned rows, unsigned columns)
+static void put_chunk(struct bytebuf *b, unsigned x, unsigned y, unsigned rows,
+		      unsigned columns)
 {
 	put(b, CLASS "ChunkStorageMetadata\n(");
 	put_size(b, x, y);
@@ -145,7 +146,7 @@ static void shared_state(struct bytebuf *b)
 	}
 	put(b, "u0");
 	put_text(b, "w", 0);
-	put(b, CLASS "TensorStorageMetadata\n)\x81h\x01bs}}");
+	put(b, CLASS "TensorStorageMetadata\n)\x81h\x01" "bs}}");
 }
 
 /* Memos of one thing, one byte each. */
@@ -161,9 +162,9 @@ static void shared_texts(struct bytebuf *b)
 {
 	put(b, "}(");
 	put_long_text(b, 8u << 20);
-	put(b, "q\x01Nuq\x020");
+	put(b, "q\x01Nuq\x02" "0");
 	for (unsigned i = 0; i < 20000; i++)
-		put(b, CLASS "ChunkStorageMetadata\n)\x81h\x02b0");
+		put(b, CLASS "ChunkStorageMetadata\n)\x81h\x02" "b0");
 	put(b, "}}");
 	for (unsigned i = 0; i < 20000; i++) {
 		put(b, CLASS "MetadataIndex\n(h\x01tR" INFO "h\x01");
@@ -237,7 +238,7 @@ static void check_bomb(const struct bomb *x, const char *dir)
 
 static void test_bombs(void **state)
 {
-	char *dir = mkckpt_new_dir();
+	char *const dir = mkckpt_new_dir();
 
 	for (size_t i = 0; i < COUNT(bombs); i++)
 		check_bomb(&bombs[i], dir);

@@ -114,7 +114,7 @@ static void add_dict(struct maker *k, const char *dict)
 		add(k, dict, n, "x", &three, 1);
 }
 
-static void add_optimizer(struct maker *k, struct dcp_finder *f, const char *path)
+static void add_optimizer(struct maker *k, struct dcp_reader *f, const char *path)
 {
 	static struct dcp_param params[] = { { .name = "w" }, { .name = "b" } };
 	static struct dcp_group group = { .params = params, .nparams = COUNT(params) };
@@ -142,7 +142,7 @@ static void check_notes(const struct row *r, const struct dcp_model *o)
 			 o->nnotes ? o->notes[o->nnotes - 1] : "none");
 }
 
-static void check_chosen(const struct row *r, const struct dcp_finder *f)
+static void check_chosen(const struct row *r, const struct dcp_reader *f)
 {
 	struct bytebuf name = { 0 };
 	char *text;
@@ -164,7 +164,7 @@ static void check_row(const struct row *r, size_t first, size_t n)
 	struct maker k = { .m = { .items = items } };
 	struct errmsg err = { "" };
 	struct dcp_blobs blobs = { .u = test_context() };
-	struct dcp_finder f = {
+	struct dcp_reader f = {
 		.o = &o, .a = &o.arena, .m = &k.m, .b = &blobs, .file = "a file", .err = &err
 	};
 	int rc;

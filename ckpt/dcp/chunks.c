@@ -109,7 +109,7 @@ static int check_rows(struct cover *c, size_t first, size_t end, unsigned d)
 	return find_overlap(c, first, end, d);
 }
 
-int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
+int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err)
 {
 	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file, err };
 	uint64_t numel = 0;
@@ -138,7 +138,7 @@ int dcp_place_check(struct dcp_item *t, const char *file, struct errmsg *err)
 	return check_rows(&whole, empty, t->nchunks, 0);
 }
 
-struct dcp_chunk *dcp_place_find(const struct dcp_item *t, const uint64_t *offset)
+struct dcp_chunk *dcp_chunk_find(const struct dcp_item *t, const uint64_t *offset)
 {
 	const struct dcp_chunk wanted = { .offset = offset, .numel = 1 };
 	size_t low = 0, high = t->nchunks;
@@ -157,7 +157,7 @@ struct dcp_chunk *dcp_place_find(const struct dcp_item *t, const uint64_t *offse
 	return NULL;
 }
 
-uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e)
+uint64_t dcp_chunk_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, n = 0;
 
@@ -179,7 +179,8 @@ uint64_t dcp_place_before(const struct dcp_item *t, const struct dcp_chunk *c, u
 	return n;
 }
 
-uint64_t dcp_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e, uint64_t *at)
+uint64_t dcp_chunk_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
+			 uint64_t *at)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, rest = e;
 	uint64_t run = 1; /* elements of the chunk that lie in one piece */

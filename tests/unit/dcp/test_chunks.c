@@ -55,17 +55,17 @@ static void check_chunk(const struct dcp_item *t, const struct dcp_chunk *c)
 
 	fill(t, c, map);
 	for (uint64_t e = 0; e < t->numel; e++) {
-		assert_int_equal(dcp_place_before(t, c, e), before);
+		assert_int_equal(dcp_chunk_before(t, c, e), before);
 		if (map[e] < 0)
 			continue;
-		run = dcp_place(t, c, before, &at);
+		run = dcp_chunk_place(t, c, before, &at);
 		assert_int_equal(at, e);
 		assert_true(run >= 1 && run <= c->numel - before);
 		for (uint64_t k = 0; k < run; k++)
 			assert_int_equal(map[e + k], before + k);
 		before++;
 	}
-	assert_int_equal(dcp_place_before(t, c, t->numel), c->numel);
+	assert_int_equal(dcp_chunk_before(t, c, t->numel), c->numel);
 }
 
 static void test_places(void **state)
@@ -162,10 +162,10 @@ static void test_covers(void **state)
 
 		seed = i;
 		cut_up(&x, i % 2);
-		if (dcp_place_check(&x.t, "file", &err))
+		if (dcp_chunks_check(&x.t, "file", &err))
 			fail_msg("seed %d: %s", (int)i, err.text);
 		for (size_t k = 0; k < x.t.nchunks; k++)
-			assert_ptr_equal(x.c[k].numel ? dcp_place_find(&x.t, x.c[k].offset)
+			assert_ptr_equal(x.c[k].numel ? dcp_chunk_find(&x.t, x.c[k].offset)
 						      : &x.c[k],
 					 &x.c[k]);
 		const size_t k = draw(x.t.nchunks);
@@ -175,7 +175,7 @@ static void test_covers(void **state)
 		if (!x.c[k].numel)
 			continue;
 		at[d] = at[d] && draw(2) ? at[d] - 1 : at[d] + 1;
-		if (!dcp_place_check(&x.t, "file", &err))
+		if (!dcp_chunks_check(&x.t, "file", &err))
 			fail_msg("seed %d: accepted", (int)i);
 	}
 }
@@ -189,7 +189,7 @@ static void draw_case(struct cut *x, uint64_t i, uint64_t *at)
 
 	seed = i;
 	cut_up(x, i % 2);
-	assert_int_equal(dcp_place_check(&x->t, "file", &err), 0);
+	assert_int_equal(dcp_chunks_check(&x->t, "file", &err), 0);
 	x->t.dtype = DTYPE_I16;
 	for (size_t k = 0; k < x->t.nchunks; k++) {
 		x->c[k].data = *at;
@@ -210,7 +210,7 @@ static char *write_cases(const char *dir)
 		draw_case(&x, i, &at);
 		for (size_t k = 0; k < x.t.nchunks; k++)
 			for (uint64_t e = 0, place; e < x.c[k].numel; e++) {
-				dcp_place(&x.t, &x.c[k], e, &place);
+				dcp_chunk_place(&x.t, &x.c[k], e, &place);
 				bytebuf_add(&out, &(int16_t){ (int16_t)place }, sizeof(int16_t));
 			}
 	}
