@@ -15,7 +15,6 @@
 struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
-struct param;
 struct uckpt;
 struct user_rules;
 struct vfile;
@@ -160,10 +159,6 @@ struct plan_entry {
 int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 		struct errmsg *err);
 
-/* The same for a path of several names, which '/' separates; "" is the directory. */
-int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
-	      struct errmsg *err);
-
 /*
  * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and
  * an entry, 0 at the end, or an error.
@@ -192,9 +187,6 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 
 /* The checkpoint that the plan was made from, and belongs to. */
 struct checkpoint *plan_checkpoint(struct plan *p);
-
-/* The parameter whose directory a node is, in the universal tree of a tag; NULL: of none. */
-const struct param *plan_param(const struct plan *p, uint64_t node);
 
 /* Call `step` for each file and directory below the root, a directory before what is in it.
  * Returns the first result that is not 0. */

@@ -241,25 +241,6 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
 	return rc;
 }
 
-int plan_find(struct plan *p, uint64_t dir, const char *path, uint64_t *node,
-	      struct errmsg *err)
-{
-	int rc = 0;
-
-	*node = dir;
-	for (size_t n; !rc && *path; path += n + (path[n] == '/')) {
-		char name[NAME_MAX + 1];
-
-		n = strcspn(path, "/");
-		if (n > NAME_MAX)
-			return -ENOENT;
-		memcpy(name, path, n);
-		name[n] = '\0';
-		rc = plan_lookup(p, *node, name, node, err);
-	}
-	return rc;
-}
-
 /* Return the record of a file, or NULL if memory is short.  Called with the lock
  * held. */
 static struct plan_record *get_record(const struct plan_item *e)

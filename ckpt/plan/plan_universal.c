@@ -114,15 +114,6 @@ static void describe_optimizer(const struct plan_item *e, struct plan_facts *out
 	out->readable_by = &e->p->c->readable_by;
 }
 
-const struct param *plan_param(const struct plan *p, uint64_t node)
-{
-	const uint64_t first = PARAM * PLAN_ZERO;
-
-	return p->view == &plan_universal && node >= first && node - first < p->c->nparams
-		       ? &p->c->params[node - first]
-		       : NULL;
-}
-
 /*
  * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its group.  A
  * parameter that the optimizer does not own has no group.

@@ -56,6 +56,19 @@ static int read_all(struct plan *p, uint64_t node, struct bytebuf *out,
 	return got < 0 ? (int)got : 0;
 }
 
+/* A parameter's directory may lie in others. */
+static int find_param(struct plan *p, const char *param, uint64_t *node, struct errmsg *err)
+{
+	char *const path = strdup(param), *left = path, *name;
+	int rc = 0;
+
+	*node = PLAN_ZERO;
+	while (!rc && (name = strsep(&left, "/")))
+		rc = plan_lookup(p, *node, name, node, err);
+	free(path);
+	return rc;
+}
+
 static int open_tensor(struct plan *p, const char *param, const char *state,
 		       struct reading *r, struct errmsg *err)
 {
@@ -66,7 +79,7 @@ static int open_tensor(struct plan *p, const char *param, const char *state,
 	int rc;
 
 	snprintf(name, sizeof(name), "%s.pt", state);
-	rc = plan_find(p, PLAN_ZERO, param, &node, err);
+	rc = find_param(p, param, &node, err);
 	if (!rc)
 		rc = plan_lookup(p, node, name, &node, err);
 	if (!rc)
