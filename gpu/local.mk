@@ -16,7 +16,7 @@ endif
 uctrain_SOURCES = %D%/main.c
 uctrain_LDADD = $(train_libs)
 
-train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) $(MPI_LIBS) \
+train_libs = %D%/libuctrain.a $(ckpt_libs) $(CJSON_LIBS) $(DNNL_LIBS) \
 	$(CUDA_LIBS) $(OPENMP_CFLAGS) -lm
 
 include %D%/watch/local.mk

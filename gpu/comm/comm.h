@@ -23,8 +23,9 @@ struct comm {
 	struct comm_impl *impl;          /* NULL if there is only one rank */
 };
 
-/* Initialise, once per process, from what mpirun set up; without mpirun there is one rank.
- * -ENOMEM, or -ENOTSUP for an MPI without threads. */
+/* Initialise, once per process, from what mpirun set up; without mpirun there is one rank, which
+ * needs no MPI.  -ENOMEM, -ENOENT if Open MPI cannot be loaded, or -ENOTSUP for one without
+ * threads. */
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err);
 void comm_done(struct comm *c);
 

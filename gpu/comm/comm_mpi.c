@@ -20,11 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <mpi.h>
-
 #include "ckpt/base/errmsg.h"
 #include "ckpt/tensor/cast.h"
 #include "gpu/comm/comm.h"
+#include "gpu/comm/mpi_api.h"
 #include "gpu/comm/pieces.h"
 #include "gpu/watch/watch.h"
 
@@ -51,8 +50,10 @@ int dlclose(void *handle)
 #define MESSAGE_BYTES ((size_t)1 << 30)
 #endif
 
+static const struct mpi_api *mpi; /* NULL: one rank alone */
+
 struct comm_impl {
-	MPI_Comm mpi;
+	MPI_Comm ranks;
 	uint8_t *window; /* WINDOW_BYTES; a group borrows those of all ranks */
 	double *sums;    /* of a window, likewise */
 	bool borrows;
@@ -77,12 +78,12 @@ static void find_neighbours(struct comm *c)
 	MPI_Comm local;
 	int rank, n;
 
-	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
-	MPI_Comm_rank(local, &rank);
-	MPI_Comm_size(local, &n);
+	mpi->MPI_Comm_split_type(mpi->world, MPI_COMM_TYPE_SHARED, 0, mpi->no_info, &local);
+	mpi->MPI_Comm_rank(local, &rank);
+	mpi->MPI_Comm_size(local, &n);
 	c->node = c->rank;
-	MPI_Bcast(&c->node, 1, MPI_UNSIGNED, 0, local);
-	MPI_Comm_free(&local);
+	mpi->MPI_Bcast(&c->node, 1, mpi->unsigneds, 0, local);
+	mpi->MPI_Comm_free(&local);
 	c->local_rank = (unsigned)rank;
 	c->local_size = (unsigned)n;
 }
@@ -109,13 +110,13 @@ static size_t window_share(const struct comm *c, size_t size)
 }
 
 /* `all` has the windows; NULL: make them. */
-static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi, const struct comm_impl *all)
+static struct comm_impl *impl_new(const struct comm *c, MPI_Comm ranks, const struct comm_impl *all)
 {
 	struct comm_impl *m = calloc(1, sizeof(*m));
 
 	if (!m)
 		return NULL;
-	m->mpi = mpi;
+	m->ranks = ranks;
 	m->borrows = all;
 	m->window = all ? all->window : malloc(WINDOW_BYTES);
 	m->sums = all ? all->sums : malloc(SUMS_BYTES);
@@ -130,27 +131,31 @@ static struct comm_impl *impl_new(const struct comm *c, MPI_Comm mpi, const stru
 int comm_init(struct comm *c, int *argc, char ***argv, struct errmsg *err)
 {
 	int rank, size, level = MPI_THREAD_SINGLE;
+	const char *why;
 
 	*c = (struct comm){ .size = 1, .local_size = 1 };
 	if (!started_by_mpirun())
 		return 0;
+	mpi = mpi_api(&why);
+	if (!mpi)
+		return errmsg_set(err, -ENOENT, "this rank needs Open MPI: %s", why);
 	/* Threads of the backend never call MPI. */
-	NOT_OUR_LEAKS(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
+	NOT_OUR_LEAKS(mpi->MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level));
 	if (level < MPI_THREAD_FUNNELED)
 		return errmsg_set(err, -ENOTSUP,
 				  "MPI: allows a process no threads (MPI_THREAD_FUNNELED)");
-	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	mpi->MPI_Comm_rank(mpi->world, &rank);
+	mpi->MPI_Comm_size(mpi->world, &size);
 	c->rank = (unsigned)rank;
 	c->size = (unsigned)size;
 	find_neighbours(c);
-	c->impl = impl_new(c, MPI_COMM_WORLD, NULL);
+	c->impl = impl_new(c, mpi->world, NULL);
 	return c->impl ? 0 : errmsg_nomem(err, NULL);
 }
 
 int comm_split(struct comm *out, struct comm *c, unsigned group, struct errmsg *err)
 {
-	MPI_Comm mpi;
+	MPI_Comm ranks;
 	int rank, size, rc = 0;
 
 	*out = *c;
@@ -158,16 +163,16 @@ int comm_split(struct comm *out, struct comm *c, unsigned group, struct errmsg *
 	if (!c->impl)
 		return 0;
 	watch_begin("the forming of groups");
-	MPI_Comm_split(c->impl->mpi, (int)group, (int)c->rank, &mpi);
+	mpi->MPI_Comm_split(c->impl->ranks, (int)group, (int)c->rank, &ranks);
 	watch_end();
-	MPI_Comm_rank(mpi, &rank);
-	MPI_Comm_size(mpi, &size);
+	mpi->MPI_Comm_rank(ranks, &rank);
+	mpi->MPI_Comm_size(ranks, &size);
 	out->rank = (unsigned)rank;
 	out->size = (unsigned)size;
 	if (size == 1) {
-		MPI_Comm_free(&mpi);
-	} else if (!(out->impl = impl_new(out, mpi, c->impl))) {
-		MPI_Comm_free(&mpi);
+		mpi->MPI_Comm_free(&ranks);
+	} else if (!(out->impl = impl_new(out, ranks, c->impl))) {
+		mpi->MPI_Comm_free(&ranks);
 		rc = errmsg_nomem(err, NULL);
 	}
 	rc = comm_agree(c, rc, err);
@@ -180,20 +185,17 @@ void comm_join(struct comm *c)
 {
 	if (!c->impl)
 		return;
-	MPI_Comm_free(&c->impl->mpi);
+	mpi->MPI_Comm_free(&c->impl->ranks);
 	impl_free(c->impl);
 	c->impl = NULL;
 }
 
 void comm_done(struct comm *c)
 {
-	int up;
-
 	impl_free(c->impl);
 	c->impl = NULL;
-	MPI_Initialized(&up);
-	if (up)
-		NOT_OUR_LEAKS(MPI_Finalize());
+	if (mpi)
+		NOT_OUR_LEAKS(mpi->MPI_Finalize());
 }
 
 void comm_abort(struct comm *c, const struct errmsg *why)
@@ -201,10 +203,10 @@ void comm_abort(struct comm *c, const struct errmsg *why)
 	int rank = (int)c->rank;
 
 	if (c->impl)
-		MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+		mpi->MPI_Comm_rank(mpi->world, &rank);
 	fprintf(stderr, "uctrain: rank %d: %s\n", rank, why->text);
 	if (c->impl)
-		MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+		mpi->MPI_Abort(mpi->world, EXIT_FAILURE);
 	exit(EXIT_FAILURE);
 }
 
@@ -217,12 +219,12 @@ static int tell(struct comm *c, int first, int rc, struct errmsg *err)
 	} agreed = { .rc = rc };
 	int failed = rc != 0;
 
-	MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_SUM, c->impl->mpi);
+	mpi->MPI_Allreduce(MPI_IN_PLACE, &failed, 1, mpi->ints, mpi->sum, c->impl->ranks);
 	if (err && rc && failed == (int)c->size)
 		agreed.err = *err;
 	else if (err && rc)
 		errmsg_set(&agreed.err, rc, "rank %u: %s", c->rank, err->text);
-	MPI_Bcast(&agreed, sizeof(agreed), MPI_BYTE, first, c->impl->mpi);
+	mpi->MPI_Bcast(&agreed, sizeof(agreed), mpi->bytes, first, c->impl->ranks);
 	if (err)
 		*err = agreed.err;
 	return agreed.rc;
@@ -236,7 +238,7 @@ int comm_agree(struct comm *c, int rc, struct errmsg *err)
 	if (!c->impl)
 		return rc;
 	watch_begin("an agreement of all ranks");
-	MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, c->impl->mpi);
+	mpi->MPI_Allreduce(MPI_IN_PLACE, &first, 1, mpi->ints, mpi->min, c->impl->ranks);
 	if (first < (int)c->size)
 		rc = tell(c, first, rc, err);
 	watch_end();
@@ -254,7 +256,7 @@ void comm_broadcast(struct comm *c, void *p, size_t bytes, unsigned root)
 	while (bytes) {
 		const size_t n = bytes < MESSAGE_BYTES ? bytes : MESSAGE_BYTES;
 
-		MPI_Bcast(at, (int)n, MPI_BYTE, (int)root, c->impl->mpi);
+		mpi->MPI_Bcast(at, (int)n, mpi->bytes, (int)root, c->impl->ranks);
 		at += n;
 		bytes -= n;
 	}
@@ -266,7 +268,7 @@ static void fold_window(struct comm *c, double *x, int n, bool max)
 {
 	double *all = (double *)c->impl->window;
 
-	MPI_Allgather(x, n, MPI_DOUBLE, all, n, MPI_DOUBLE, c->impl->mpi);
+	mpi->MPI_Allgather(x, n, mpi->doubles, all, n, mpi->doubles, c->impl->ranks);
 	for (int i = 0; i < n; i++) {
 		x[i] = all[i];
 		for (unsigned r = 1; r < c->size; r++) {
@@ -363,9 +365,9 @@ static int post(struct comm *c, unsigned peer, void *in, size_t nin, const void 
 	int n = 0;
 
 	if (nin)
-		MPI_Irecv(in, (int)nin, MPI_BYTE, (int)peer, 0, c->impl->mpi, &request[n++]);
+		mpi->MPI_Irecv(in, (int)nin, mpi->bytes, (int)peer, 0, c->impl->ranks, &request[n++]);
 	if (nout)
-		MPI_Isend(out, (int)nout, MPI_BYTE, (int)peer, 0, c->impl->mpi, &request[n++]);
+		mpi->MPI_Isend(out, (int)nout, mpi->bytes, (int)peer, 0, c->impl->ranks, &request[n++]);
 	return n;
 }
 
@@ -398,7 +400,7 @@ void comm_reduce_scatter(struct comm *c, const void *parts, const size_t *n, enu
 					     part + at * size, their * size,
 					     c->impl->request + wait);
 		}
-		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+		mpi->MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 		sum_window(c, own + at * size, share, my, dtype, (uint8_t *)mine + at * size);
 	}
 	watch_end();
@@ -429,7 +431,7 @@ void comm_all_gather(struct comm *c, const void *mine, const size_t *bytes, void
 				wait += post(c, r, part + at, their, own + at, my,
 					     c->impl->request + wait);
 		}
-		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+		mpi->MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
 	watch_end();
 }
@@ -471,7 +473,7 @@ void comm_all_to_all(struct comm *c, const void *out, void *in, size_t bytes)
 			if (r != c->rank)
 				wait += post(c, r, to + r * bytes + at, n, from + r * bytes + at, n,
 					     c->impl->request + wait);
-		MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
+		mpi->MPI_Waitall(wait, c->impl->request, MPI_STATUSES_IGNORE);
 	}
 	watch_end();
 }
@@ -496,7 +498,7 @@ void comm_exchange(struct comm *c, unsigned peer, const void *out, void *in, siz
 		wait += post(c, peer, to ? to + at : NULL, to ? n : 0, from ? from + at : NULL,
 			     from ? n : 0, request + wait);
 	}
-	MPI_Waitall(wait, request, MPI_STATUSES_IGNORE);
+	mpi->MPI_Waitall(wait, request, MPI_STATUSES_IGNORE);
 	watch_end();
 	free(request);
 }

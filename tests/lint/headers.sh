@@ -15,16 +15,19 @@ cppflags="-I. -Itests/cudaemu $cppflags"
 dirs="ckpt cmd fs gpu"
 [ -z "${top_builddir:-}" ] || [ -x "$top_builddir/ucfs" ] || dirs="ckpt cmd gpu"
 
-# Without libcurl nobody includes this.
-without=
+cppflags="$cppflags $(pkg-config --cflags ompi-c 2>/dev/null)"
+
+# has HEADER: without the library nobody includes ours.
 # shellcheck disable=SC2086 # flags are lists
-echo '#include <curl/curl.h>' | $cc $cppflags -fsyntax-only -xc - 2>/dev/null ||
-	without=ckpt/remote/curl_api.h
+has() { echo "#include <$1>" | $cc $cppflags -fsyntax-only -xc - 2>/dev/null; }
+without=
+has curl/curl.h || without="ckpt/remote/curl_api.h"
+has mpi.h || without="$without gpu/comm/mpi_api.h"
 
 count=0
 failed=0
 for h in $(find $dirs -name "*.h"); do
-	[ -f "$h" ] && [ "$h" != "$without" ] || continue
+	case " $without " in *" $h "*) continue ;; esac
 	count=$((count + 1))
 	# shellcheck disable=SC2086 # flags are lists
 	if ! printf '#include "%s"\n#include "%s"\n' "$h" "$h" |

@@ -10,7 +10,7 @@ train_programs = \
 %C%_ranks_checkpoint_SOURCES = %D%/ranks_checkpoint.c $(apart) $(update) \
 	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
 %C%_ranks_checkpoint_CPPFLAGS = $(%C%_ranks_nccl_CPPFLAGS)
-%C%_ranks_checkpoint_LDADD = $(train_libs)
+%C%_ranks_checkpoint_LDADD = $(train_libs) $(MPI_LIBS)
 %C%_uctrain_runs_LDADD = $(train_libs)
 %C%_ranks_zero_SOURCES = %D%/ranks_zero.c $(apart) $(update) gpu/comm/comm_mpi.c
 %C%_ranks_zero_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DMESSAGE_BYTES=65536
@@ -21,7 +21,7 @@ nccl_emulated = tests/cudaemu/nccl.h tests/cudaemu/ncclemu.h \
 	tests/cudaemu/ncclemu_apart.c $(nccl_emulated)
 %C%_ranks_nccl_CPPFLAGS = -I$(top_srcdir)/tests/cudaemu $(AM_CPPFLAGS) \
 	$(MPI_CFLAGS)
-%C%_ranks_nccl_LDADD = $(train_libs)
+%C%_ranks_nccl_LDADD = $(train_libs) $(MPI_LIBS)
 
 cuda_programs =
 if HAVE_CXX
@@ -30,7 +30,7 @@ endif
 emulated_sources = tests/cudaemu/cudaemu_nccl.c $(nccl_emulated)
 %C%_uctrain_emulated_SOURCES = gpu/main.c $(emulated_sources)
 %C%_uctrain_emulated_CPPFLAGS = $(cudaemu_includes) $(AM_CPPFLAGS) $(MPI_CFLAGS)
-%C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs)
+%C%_uctrain_emulated_LDADD = $(cudaemu_libs) $(train_libs) $(MPI_LIBS)
 %C%_uctrain_emulated_LDFLAGS = $(cudaemu_ldflags)
 %C%_uctrain_emulated_runs_SOURCES = %D%/uctrain_runs.c $(emulated_sources)
 %C%_uctrain_emulated_runs_CPPFLAGS = $(%C%_uctrain_emulated_CPPFLAGS)

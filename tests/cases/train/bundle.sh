@@ -30,6 +30,7 @@ check "the same, whichever it is" test "$(losses run)" = "$(losses runown)"
 "$bundle"/lib/libc/ld-linux* --library-path "$bundle/lib/libc:$bundle/lib" --list \
 	"$bundle/libexec/uctrain" >"$tmp/list"
 check "its libraries" test "$(grep -c '=>' "$tmp/list")" -gt 5
+check "no MPI, which ranks load" test "$(grep -c libmpi "$tmp/list")" = 0
 check "are all its own" test "$(grep '=> /' "$tmp/list" | grep -vcF "=> $bundle/lib/")" = 0
 
 # Where there is nothing else at all, which takes root to try.

@@ -31,6 +31,8 @@ tests_unit_train_test_config_SOURCES = %D%/test_config.c $(commandline)
 tests_unit_train_test_config_json_SOURCES = %D%/test_config_json.c $(commandline)
 tests_unit_train_test_comm_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS)
 tests_unit_train_test_comm_LDADD = $(train_ldadd)
+# Its own function is found before MPI's.
+tests_unit_train_test_comm_LDFLAGS = $(AM_LDFLAGS) -rdynamic -Wl,-u,MPI_Init_thread
 tests_unit_train_test_save_lock_LDADD = $(train_ldadd)
 tests_unit_train_test_gpt2_LDADD = $(train_ldadd)
 tests_unit_train_test_naming_LDADD = $(train_ldadd)
