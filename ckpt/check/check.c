@@ -2,7 +2,7 @@
 /*
  * uckpt_check: proves a checkpoint whole before anyone resumes from it.
  *
- *   all ranks   none is missing, all are of one step, and each has	zero/complete.c
+ *   all ranks   none is missing, all are of one step, and each has	zero/zero_verify.c
  *		 its part of every parameter
  *   each file   it can be read, its zip directory and members are	check_files.c
  *		 sound, and with --data its bytes match their CRC-32

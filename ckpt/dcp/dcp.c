@@ -20,7 +20,6 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/extent.h"
-#include "ckpt/zero/complete.h"
 
 static struct dcp_checkpoint *own(struct checkpoint *c)
 {
@@ -285,7 +284,7 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	const bool half = o->weights == DTYPE_BF16 || o->weights == DTYPE_F16;
 	const char *name = c->files[c->witness].name;
 
-	zckpt_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
+	checkpoint_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
 	for (size_t i = 0; i < o->nnotes; i++)
 		errmsg_put(to, "%s", o->notes[i]);
 	if (o->unread)

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/tags.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/tensor/cast.h"
@@ -321,4 +323,33 @@ int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype t
 		return 0;
 	return x->states ? add_cast(c, x, x->states->v, x->dtype, to, out, gathers, err)
 			 : checkpoint_module(c, x, to, out, gathers, err);
+}
+
+/* The step that the optimizer has counted, if it counts whole ones. */
+static bool optimizer_step(const struct param_states *states, double *step)
+{
+	for (size_t i = 1; states && i < states->n; i++)
+		if (strcmp(states->v[i].name, "step") == 0)
+			return param_state_number(&states->v[i], step);
+	return false;
+}
+
+void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
+			      const struct param_states *first, bool most,
+			      const struct errmsg_sink *to)
+{
+	const int64_t skipped = c->facts.skipped_steps > 0 ? c->facts.skipped_steps : 0;
+	const int64_t saved = c->facts.global_steps, named = tags_step(c->tag);
+	double step;
+
+	/* A renamed tag, or files of another one. */
+	if (saved >= 0 && named >= 0 && saved != named)
+		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
+			   " step in the tag's name: files of different steps?", model, saved);
+	if (saved >= skipped && optimizer_step(first, &step) &&
+	    (step < (double)(saved - skipped) || (most && step > (double)(saved - skipped) + 1)))
+		errmsg_put(to, "%s was saved at global step %" PRId64
+			   " (%" PRId64 " skipped), but the optimizer in %s has"
+		" made %.0f steps: the files are of different steps, or the optimizer was reset",
+			   model, saved, skipped, optimizer, step);
 }

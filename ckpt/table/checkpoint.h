@@ -257,6 +257,13 @@ int checkpoint_weights(struct checkpoint *c, const struct param *p, enum dtype t
 int checkpoint_module(struct checkpoint *c, const struct param *p, enum dtype to,
 		      struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
+/* Warn of a step that is not the one in the tag's name, or that the first group's states do not
+ * have; they may have more than one step more unless `most`.  `first` may be NULL.  The names
+ * are those of the files. */
+void checkpoint_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
+			      const struct param_states *first, bool most,
+			      const struct errmsg_sink *to);
+
 /* Make a cache of `n` files, in their order; NULL when memory runs out. */
 struct shards *checkpoint_shards(struct uckpt *u, const struct tag_file *files, size_t n);
 

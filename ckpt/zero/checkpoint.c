@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,21 +20,20 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/draft.h"
-#include "ckpt/zero/complete.h"
+#include "ckpt/zero/zero_verify.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
 {
-	const struct tagdir *const d = &r->dir;
+	const struct tagdir *d = &r->dir;
 	const int64_t world = r->model.ranks[0].dp_world_size;
 
 	/* Without the last ranks' files the grid still looks complete. */
 	if (world > 0 && (uint64_t)world > d->dp_degree)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: the optimizer shards of data-parallel"
-				  " ranks %u to %lld are missing: %s says"
+		"%s: the optimizer shards of data-parallel ranks %u to %lld are missing: %s says"
 				  " dp_world_size %lld",
-				  d->path, d->dp_degree, (long long)world - 1,
-				  d->model[0].name, (long long)world);
+				  d->path, d->dp_degree, (long long)world - 1, d->model[0].name,
+				  (long long)world);
 	return 0;
 }
 
@@ -60,7 +58,7 @@ static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 /* Do the model states record fewer ranks than there are, or no layers of a pipeline? */
 static bool has_more_files(const struct zero_checkpoint *r)
 {
-	const struct rank_params *const c = &r->model.ranks[0];
+	const struct rank_params *c = &r->model.ranks[0];
 
 	return (c->dp_world_size > 0 && c->dp_world_size < r->dir.dp_degree) ||
 	       (c->mp_world_size > 0 && c->mp_world_size < r->dir.mp_degree) ||
@@ -76,15 +74,13 @@ static struct value *make_object(void *ctx, unsigned mp, struct ptfile *pt)
 
 /* Load the model.  If the tag was saved before by more ranks, do so without their files,
  * which make a complete grid, too. */
-static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
-		      struct errmsg *err)
+static int load_model(struct zero_checkpoint *r, const struct user_rules *user, struct errmsg *err)
 {
 	const struct rank_object object = { make_object, r };
 	const struct rank_object *own = r->stage0 ? &object : NULL;
 	int rc = model_load(&r->model, &r->dir, user, own, err);
 
-	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) ||
-	    !tagdir_keep_newest(&r->dir))
+	if ((!rc && !has_more_files(r)) || (rc && rc != -EBADMSG) || !tagdir_keep_newest(&r->dir))
 		return rc;
 	model_done(&r->model);
 	return model_load(&r->model, &r->dir, user, own, err);
@@ -93,7 +89,7 @@ static int load_model(struct zero_checkpoint *r, const struct user_rules *user,
 /* Tell the table which files there are. */
 static void set_files(struct zero_checkpoint *r)
 {
-	const struct tagdir *const d = &r->dir;
+	const struct tagdir *d = &r->dir;
 
 	r->c.path = d->path;
 	r->c.tag = d->tag;
@@ -114,7 +110,7 @@ static void set_files(struct zero_checkpoint *r)
 
 static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	int rc;
 
 	pthread_mutex_init(&r->lock, NULL);
@@ -127,8 +123,8 @@ static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
 /* Tell it what the model states say. */
 static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 {
-	const struct rank_params *const first = r->model.ranks;
-	struct rank_table *const v = arena_alloc(&r->model.arena, r->dir.mp_degree * sizeof(*v));
+	const struct rank_params *first = r->model.ranks;
+	struct rank_table *v = arena_alloc(&r->model.arena, r->dir.mp_degree * sizeof(*v));
 
 	if (!v)
 		return errmsg_nomem(err, r->dir.path);
@@ -154,12 +150,10 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 	return 0;
 }
 
-static int zero_load(struct checkpoint *c, const struct user_rules *rules,
-		     struct errmsg *err)
+static int zero_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
-	const int rc = load_model(r, rules, err) ?: check_degrees(r, err) ?:
-		       make_tables(r, err);
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
+	const int rc = load_model(r, rules, err) ?: check_degrees(r, err) ?: make_tables(r, err);
 
 	set_files(r);
 	return rc ?: set_ranks(r, err);
@@ -183,7 +177,7 @@ static int stage0_load(struct checkpoint *c, const struct user_rules *rules, str
 
 static void zero_close(struct checkpoint *c)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 
 	for (size_t i = 0; r->loaded && i < count_shards(r); i++)
 		if (atomic_load(&r->loaded[i]))
@@ -200,17 +194,15 @@ static void zero_close(struct checkpoint *c)
 	pthread_mutex_destroy(&r->lock);
 }
 
-unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
-			    unsigned rank)
+unsigned zero_shard_number(const struct zero_checkpoint *r, unsigned mp, unsigned rank)
 {
 	assert(mp < r->dir.mp_degree && rank < r->dir.dp_degree);
 	return mp * r->dir.dp_degree + rank;
 }
 
-const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
-				unsigned rank)
+const struct shard *zero_shard(const struct zero_checkpoint *r, unsigned mp, unsigned rank)
 {
-	const unsigned i = zckpt_shard_number(r, mp, rank);
+	const unsigned i = zero_shard_number(r, mp, rank);
 
 	return atomic_load(&r->loaded[i]) ? &r->shards[i] : NULL;
 }
@@ -226,19 +218,19 @@ struct loading {
  * are: one takes as long as several at once. */
 #define EARLY_MIN 8
 
-int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
-		  bool alike, struct errmsg *err)
+int zero_compare_shards(const struct zero_checkpoint *r, unsigned a, unsigned b, bool alike,
+			struct errmsg *err)
 {
-	return shard_check_equal(&r->shards[a], r->dir.optim[a].path,
-				 &r->shards[b], r->dir.optim[b].name, alike, err);
+	return shard_check_equal(&r->shards[a], r->dir.optim[a].path, &r->shards[b],
+				 r->dir.optim[b].name, alike, err);
 }
 
 /* The alignment padding after each parameter of a group; NULL if there is none. */
 static int find_paddings(struct shard *s, const struct partition *p, const uint64_t **out)
 {
-	uint64_t *const v = p->zero3 || !p->n || p->used == p->before[p->n - 1] + p->numel[p->n - 1]
-				    ? NULL
-				    : arena_alloc(&s->arena, p->n * sizeof(*v));
+	uint64_t *v = p->zero3 || !p->n || p->used == p->before[p->n - 1] + p->numel[p->n - 1]
+			      ? NULL
+			      : arena_alloc(&s->arena, p->n * sizeof(*v));
 
 	for (size_t i = 0; v && i < p->n; i++)
 		v[i] = (i + 1 < p->n ? p->start[i + 1] : p->used) - p->start[i] - p->numel[i];
@@ -249,7 +241,7 @@ static int find_paddings(struct shard *s, const struct partition *p, const uint6
 /* Tell the table what the first shard of a model-parallel rank says of its groups. */
 static int set_groups(struct zero_checkpoint *r, unsigned mp, struct shard *s, struct errmsg *err)
 {
-	struct rank_params *const c = &r->model.ranks[mp];
+	struct rank_params *c = &r->model.ranks[mp];
 	int rc = 0;
 
 	for (size_t g = 0; !rc && g < c->ngroups; g++) {
@@ -267,7 +259,7 @@ static int set_groups(struct zero_checkpoint *r, unsigned mp, struct shard *s, s
 static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
-	struct shard *const s = &r->shards[i];
+	struct shard *s = &r->shards[i];
 	struct latency_request q;
 	int rc;
 
@@ -279,7 +271,8 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 		       : shard_load(s, &r->dir, i, &r->model.ranks[mp], &r->layouts[mp], err);
 	latency_end(cache_latency(r->c.u), &q);
 	if (!rc) {
-		rc = rank ? zckpt_compare(r, i - rank, i, true, err) : set_groups(r, mp, s, err);
+		rc = rank ? zero_compare_shards(r, i - rank, i, true, err)
+			  : set_groups(r, mp, s, err);
 		if (rc)
 			shard_done(s);
 	}
@@ -292,7 +285,7 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 
 static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 {
-	const struct loading *const l = ctx;
+	const struct loading *l = ctx;
 	const int rc = load_one(l->r, l->shards[i], err);
 
 	/* Whoever needs it meets the error. */
@@ -301,8 +294,7 @@ static int load_indexed(void *ctx, size_t i, struct errmsg *err)
 
 /* List the missing ones of shards first, first + step, ... below `end`, as long as the
  * list is shorter than `most`. */
-static void list_missing(struct loading *l, unsigned first, unsigned end,
-			 unsigned step, size_t most)
+static void list_missing(struct loading *l, unsigned first, unsigned end, unsigned step, size_t most)
 {
 	for (unsigned i = first; i < end && l->n < most; i += step)
 		if (!atomic_load(&l->r->loaded[i]))
@@ -322,8 +314,8 @@ static size_t count_early(const struct zero_checkpoint *r)
 
 /* Load the missing ones of shards first, first + step, ... below `end`, and perhaps
  * some of those that follow, below `last`. Called with the lock held. */
-static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
-			unsigned step, unsigned last, struct errmsg *err)
+static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end, unsigned step,
+			unsigned last, struct errmsg *err)
 {
 	struct loading l = {
 		.r = r,
@@ -341,58 +333,53 @@ static int load_missing(struct zero_checkpoint *r, unsigned first, unsigned end,
 	rc = parallel_steps(r->dir.u, "reading shards",
 			    r->c.read_threads ? parallel_for : parallel_far, l.n,
 			    r->c.read_threads
-				    ?: latency_maybe_high(cache_latency(r->c.u))
-				       ? PARALLEL_FAR
-				       : parallel_width(),
+				    ?: latency_maybe_high(cache_latency(r->c.u)) ? PARALLEL_FAR
+										 : parallel_width(),
 			    load_indexed, &l, err);
 	free(l.shards);
 	return rc;
 }
 
-int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
-		      unsigned end, unsigned step, struct errmsg *err)
+int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, unsigned end,
+		     unsigned step, struct errmsg *err)
 {
-	const unsigned base = zckpt_shard_number(r, mp, 0);
-	bool all = zckpt_shard(r, mp, 0);
+	const unsigned base = zero_shard_number(r, mp, 0);
+	bool all = zero_shard(r, mp, 0);
 	int rc = 0;
 
 	for (unsigned i = first; all && i < end; i += step)
-		all = zckpt_shard(r, mp, i);
+		all = zero_shard(r, mp, i);
 	if (all)
 		return 0;
 	pthread_mutex_lock(&r->lock);
 	if (!atomic_load(&r->loaded[base]))
 		rc = load_one(r, base, err);
 	if (!rc && first < end)
-		rc = load_missing(r, base + first, base + end, step,
-				  base + r->dir.dp_degree, err);
+		rc = load_missing(r, base + first, base + end, step, base + r->dir.dp_degree, err);
 	pthread_mutex_unlock(&r->lock);
 	return rc;
 }
 
 /* A tensor is merged from slices of several model-parallel ranks: all must be
  * from one step. */
-static int check_steps(const struct zero_checkpoint *r, unsigned mp,
-		       struct errmsg *err)
+static int check_steps(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
-	const struct tagdir *const d = &r->dir;
+	const struct tagdir *d = &r->dir;
 	const int64_t first = r->model.ranks[0].facts.global_steps;
 	const int64_t step = r->model.ranks[mp].facts.global_steps;
 
 	if (first >= 0 && step >= 0 && first != step)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: is of global step %lld, %s of %lld: not"
-				  " one checkpoint",
-				  d->model[tagdir_model_number(d, mp)].path,
-				  (long long)step, d->model[0].name,
-				  (long long)first);
-	return zckpt_compare(r, 0, zckpt_shard_number(r, mp, 0), false, err);
+				  "%s: is of global step %lld, %s of %lld: not one checkpoint",
+				  d->model[tagdir_model_number(d, mp)].path, (long long)step,
+				  d->model[0].name, (long long)first);
+	return zero_compare_shards(r, 0, zero_shard_number(r, mp, 0), false, err);
 }
 
 /* Load the profiles of all model-parallel ranks, in parallel. */
 static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	int rc;
 
 	pthread_mutex_lock(&r->lock);
@@ -402,127 +389,24 @@ static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 		rc = check_steps(r, mp, err);
 	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
 		if (r->model.ranks[mp].refused)
-			rc = errmsg_set(err, -ENOTSUP, "%s",
-					r->model.ranks[mp].refused);
+			rc = errmsg_set(err, -ENOTSUP, "%s", r->model.ranks[mp].refused);
 	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
-		rc = shard_check_states(zckpt_shard(r, mp, 0), err);
+		rc = shard_check_states(zero_shard(r, mp, 0), err);
 	return rc;
 }
 
-static int zero_states(struct checkpoint *c, const struct param *p,
-		       const struct param_states **out, struct errmsg *err)
+static int zero_states(struct checkpoint *c, const struct param *p, const struct param_states **out,
+		       struct errmsg *err)
 {
-	const struct slice *const s = p->first;
+	const struct slice *s = p->first;
 	int rc;
 
 	*out = NULL;
 	if (!s)
 		return 0;
-	rc = zckpt_load_shards((struct zero_checkpoint *)c, s->mp, 0, 1, 1, err);
+	rc = zero_load_shards((struct zero_checkpoint *)c, s->mp, 0, 1, 1, err);
 	if (!rc)
 		*out = c->ranks[s->mp].groups[s->group].states;
-	return rc;
-}
-
-/* The file, in the numbering of extents, that a tensor of a shard lies in: the
- * shard itself, or one that was on NVMe. */
-static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
-			    const struct param_state *st)
-{
-	const struct tagdir *const d = &r->dir;
-
-	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1
-			   : shard;
-}
-
-/* Append the elements of a run that part `part` of its group holds.  `whole`: the
- * part keeps parameters whole. */
-static int add_part(const struct zero_checkpoint *r,
-		    const struct part_run *run, unsigned part, bool whole,
-		    struct extent_map *out, struct errmsg *err)
-{
-	const struct slice *const s = run->slice;
-	const struct layout *const l = &r->layouts[s->mp];
-	const struct partition *const p = &l->groups[s->group];
-	const unsigned rank =
-		rank_stripe_rank(&l->stripe[s->group], run->ep, part);
-	const unsigned number = zckpt_shard_number(r, s->mp, rank);
-	const struct shard_group *const g = &r->shards[number].groups[s->group];
-	const struct param_state *const flat = shard_find_state(g, run->state->name);
-	const struct fragment f = whole ? partition_whole(p, s->index, part)
-					: partition_fragment(p, s->index, part);
-	const uint64_t first = run->first > f.first ? run->first : f.first;
-	const uint64_t run_end = run->first + run->numel;
-	const uint64_t end =
-		f.first + f.numel < run_end ? f.first + f.numel : run_end;
-	const uint64_t at = f.start + (first - f.first);
-
-	if (!flat && g->states.refused)
-		return errmsg_set(err, g->states.refused_rc, "%s", g->states.refused);
-	if (!flat || flat->kind != STATE_FLAT || flat->dtype != run->state->dtype || f.start + f.numel > flat->numel)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: %s of parameter %s is missing, too short,"
-				  " or of another type than on other ranks",
-				  r->dir.optim[number].path,
-				  run->state->name, s->name);
-	return extent_add_cast(out, end - first, file_number(r, number, flat),
-			       flat->offset + at * dtype_size(flat->dtype),
-			       flat->dtype, run->to)
-		       ? 0
-		       : errmsg_nomem(err, s->name);
-}
-
-static bool is_master(const struct param_state *state)
-{
-	return strcmp(state->name, "fp32") == 0;
-}
-
-/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether
- * each keeps parameters whole; the other ranks have replicas then. */
-static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
-		       unsigned *end)
-{
-	const struct slice *const s = run->slice;
-	const bool whole = !is_master(run->state) &&
-			   zckpt_shard(r, s->mp, 0)->groups[s->group].replicated;
-
-	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index, run->first, run->numel,
-			   part, end);
-	if (whole && *part < *end)
-		*end = *part + 1;
-	return whole;
-}
-
-static int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
-		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
-{
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
-	unsigned first = UINT_MAX, last = 0, part, end;
-	const struct rank_stripe *stripe;
-	int rc = n ? zckpt_load_shards(r, v->slice->mp, 0, 1, 1, err) : 0;
-
-	if (rc || !n)
-		return rc;
-	for (size_t i = 0; i < n; i++) {
-		find_parts(r, &v[i], &part, &end);
-		if (part == end)
-			continue;
-		first = part < first ? part : first;
-		last = end > last ? end : last;
-	}
-	(void)gathers;
-	if (first >= last)
-		return 0;
-	stripe = &r->layouts[v->slice->mp].stripe[v->slice->group];
-	rc = zckpt_load_shards(r, v->slice->mp, rank_stripe_rank(stripe, v->ep, first),
-			       rank_stripe_rank(stripe, v->ep, last - 1) + 1,
-			       rank_stripe_step(stripe), err);
-	for (size_t i = 0; !rc && out && i < n; i++) {
-		const bool whole = find_parts(r, &v[i], &part, &end);
-
-		for (; !rc && part < end; part++)
-			rc = add_part(r, &v[i], part, whole, out, err);
-	}
 	return rc;
 }
 
@@ -540,21 +424,18 @@ static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n
 
 /* Append the 0-d tensor that the first rank has for all parameters of a group. */
 static int add_number(const struct zero_checkpoint *r, const struct param *p,
-		      const struct param_state *state, struct extent_map *to,
-		      struct errmsg *err)
+		      const struct param_state *state, struct extent_map *to, struct errmsg *err)
 {
 	return extent_add(to, EXTENT_SHARD, dtype_size(state->dtype),
-			  zckpt_shard_number(r, p->first->mp, 0), state->offset,
-			  state->dtype)
+			  zero_shard_number(r, p->first->mp, 0), state->offset, state->dtype)
 		       ? 0
 		       : errmsg_nomem(err, p->name);
 }
 
-static int zero_extents(struct checkpoint *c, const struct param *p,
-			const struct param_state *state, struct extent_map *to,
-			struct gathers *gathers, struct errmsg *err)
+static int zero_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+			struct extent_map *to, struct gathers *gathers, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 
 	(void)gathers;
 	return state ? add_number(r, p, state, to, err)
@@ -564,35 +445,35 @@ static int zero_extents(struct checkpoint *c, const struct param *p,
 static const struct tag_file *zero_file(const struct checkpoint *c, enum checkpoint_object what,
 					unsigned mp, unsigned rank)
 {
-	const struct zero_checkpoint *const r = (const struct zero_checkpoint *)c;
-	const struct tagdir *const d = &r->dir;
+	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
+	const struct tagdir *d = &r->dir;
 
 	return what == OBJECT_OPTIMIZER
-		       ? &d->optim[zckpt_shard_number(r, mp, rank)]
+		       ? &d->optim[zero_shard_number(r, mp, rank)]
 		       : &d->model[tagdir_model_number(d, mp) + (d->zero3 ? rank : 0)];
 }
 
 static struct value *zero_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
 				 unsigned rank, struct draft *d)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
-	const struct tag_file *const f = zero_file(c, what, mp, rank);
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
+	const struct tag_file *f = zero_file(c, what, mp, rank);
 
 	/* Check that it is a shard of this checkpoint. */
 	if (what == OBJECT_OPTIMIZER &&
-	    !draft_try(d, zckpt_load_shards(r, mp, rank, rank + 1, 1, d->err)))
+	    !draft_try(d, zero_load_shards(r, mp, rank, rank + 1, 1, d->err)))
 		return NULL;
 	return draft_open(d, f, (size_t)(f - c->files)) ? d->old.root : NULL;
 }
 
 static void zero_warm(struct checkpoint *c, size_t n)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 
 	for (unsigned mp = 0; mp < r->dir.mp_degree && mp * c->dp < n; mp++) {
 		const size_t left = n - mp * c->dp;
 
-		zckpt_load_shards(r, mp, 0, left < c->dp ? (unsigned)left : c->dp, 1, NULL);
+		zero_load_shards(r, mp, 0, left < c->dp ? (unsigned)left : c->dp, 1, NULL);
 	}
 }
 
@@ -613,7 +494,7 @@ static struct value *stage0_object(struct checkpoint *c, enum checkpoint_object 
 	if (!draft_open(d, &r->dir.model[mp], mp))
 		return NULL;
 	v = (what == OBJECT_MODEL ? stage0_model : stage0_optimizer)(&r->stage0[mp], d->old.root,
-								      &d->a);
+								     &d->a);
 	draft_require(d, v != NULL);
 	return v;
 }
@@ -629,9 +510,9 @@ const struct checkpoint_ops stage0_checkpoint_ops = {
 	.object = stage0_object,
 	.order = rows_find,
 	.is_chosen = stage0_is_chosen,
-	.warn = zckpt_warn,
-	.problems = zckpt_find_problems,
-	.check_facts = zckpt_check_facts,
+	.warn = zero_warn,
+	.problems = zero_find_problems,
+	.check_facts = zero_check_facts,
 	.close = zero_close,
 };
 
@@ -647,9 +528,9 @@ const struct checkpoint_ops zero_checkpoint_ops = {
 	.object = zero_object,
 	.warm = zero_warm,
 	.order = rows_find,
-	.warn = zckpt_warn,
-	.verify = zckpt_check_files,
-	.problems = zckpt_find_problems,
-	.check_facts = zckpt_check_facts,
+	.warn = zero_warn,
+	.verify = zero_verify,
+	.problems = zero_find_problems,
+	.check_facts = zero_check_facts,
 	.close = zero_close,
 };

@@ -24,7 +24,7 @@ struct zero_checkpoint {
 	struct checkpoint c;
 	struct tagdir dir;
 	struct model model;
-	struct rows rows; /* of views of weights, once one was asked for */
+	struct rows rows;           /* of views of weights, once one was asked for */
 	struct stage0_rank *stage0; /* of each model-parallel rank; NULL: ZeRO saved it */
 	size_t nstage0;
 
@@ -40,7 +40,7 @@ struct zero_checkpoint {
 extern const struct checkpoint_ops zero_checkpoint_ops, stage0_checkpoint_ops;
 
 /* `c` if it is one of these, else NULL. */
-static inline struct zero_checkpoint *zckpt_of(struct checkpoint *c)
+static inline struct zero_checkpoint *zero_of(struct checkpoint *c)
 {
 	return c->ops == &zero_checkpoint_ops || c->ops == &stage0_checkpoint_ops
 		       ? (struct zero_checkpoint *)c
@@ -50,17 +50,19 @@ static inline struct zero_checkpoint *zckpt_of(struct checkpoint *c)
 /* Load, in parallel, the maps of rank 0 and of every `step`-th of the
  * data-parallel ranks [first, end) of a model-parallel rank, unless loaded.  Of a far
  * store some that follow are loaded, too. */
-int zckpt_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first,
-		      unsigned end, unsigned step, struct errmsg *err);
+int zero_load_shards(struct zero_checkpoint *r, unsigned mp, unsigned first, unsigned end,
+		     unsigned step, struct errmsg *err);
 
 /* Compare two shards, by number, which must be loaded: shard_check_equal. */
-int zckpt_compare(const struct zero_checkpoint *r, unsigned a, unsigned b,
-		  bool alike, struct errmsg *err);
+int zero_compare_shards(const struct zero_checkpoint *r, unsigned a, unsigned b, bool alike,
+			struct errmsg *err);
 
 /* The number of a rank's shard, and its map, NULL while it is not loaded. */
-unsigned zckpt_shard_number(const struct zero_checkpoint *r, unsigned mp,
-			    unsigned rank);
-const struct shard *zckpt_shard(const struct zero_checkpoint *r, unsigned mp,
-				unsigned rank);
+unsigned zero_shard_number(const struct zero_checkpoint *r, unsigned mp, unsigned rank);
+const struct shard *zero_shard(const struct zero_checkpoint *r, unsigned mp, unsigned rank);
+
+/* checkpoint_ops.parts. */
+int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n, struct extent_map *out,
+	       struct gathers *gathers, struct errmsg *err);
 
 #endif

@@ -146,7 +146,7 @@ static int check_same(struct rows_finder *f, struct param *x, const struct store
 	if (rc != -EBADMSG)
 		return rc;
 	snprintf(text, sizeof(text),
-		"%s: %s: differs between ranks, and the checkpoint does not record how to merge it",
+		 "%s: %s: differs between ranks, and the checkpoint does not record how to merge it",
 		 f->r->c.files[s->file].path, x->name);
 	x->refused = arena_strdup(&f->rows->arena, text);
 	return x->refused ? 0 : rows_nomem(f);
@@ -368,7 +368,7 @@ static int add_rank(struct rows_finder *f, struct rank_params *c)
 
 int rows_find(struct checkpoint *c, struct errmsg *err)
 {
-	struct zero_checkpoint *r = zckpt_of(c);
+	struct zero_checkpoint *r = zero_of(c);
 	struct rows_finder f = { .r = r, .rows = &r->rows, .err = err };
 	bool layers = false;
 	int rc = 0;

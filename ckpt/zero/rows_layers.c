@@ -75,7 +75,7 @@ static bool is_slice(const struct layer *l, const struct slice *s, const struct 
 	n = t.numel < PROBE ? (size_t)t.numel : PROBE;
 	return !shards_read(r->c.shards, (uint32_t)(l->file - r->dir.files), first,
 			    n * dtype_size(t.dtype), at, NULL) &&
-	       !zckpt_load_shards(r, s->mp, 0, 1, 1, NULL) &&
+	       !zero_load_shards(r, s->mp, 0, 1, 1, NULL) &&
 	       begins_with(r, s, r->c.ranks[s->mp].groups[s->group].states->v, first, t.dtype, n);
 }
 

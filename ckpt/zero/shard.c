@@ -28,7 +28,7 @@
 
 const char *shard_group_name(const struct shard_reader *r, size_t g)
 {
-	const struct slice_group *const group = &r->c->groups[g];
+	const struct slice_group *group = &r->c->groups[g];
 
 	return group->n ? group->slices[0]->name : "no parameter";
 }
@@ -42,18 +42,16 @@ static bool is_of_adam(const char *state)
 
 /* Is a tensor without elements in a file of its own?  Other optimizers' states may have none
  * at all. */
-static bool is_offloaded(const struct shard_reader *r, const struct value *v,
-			 const char *what)
+static bool is_offloaded(const struct shard_reader *r, const struct value *v, const char *what)
 {
 	return r->c->facts.zero3 && (is_of_adam(what) || tensor_attribute(v, "ds_id") ||
-			       strcmp(what, KEY_FP32_FLAT_GROUPS) == 0);
+				     strcmp(what, KEY_FP32_FLAT_GROUPS) == 0);
 }
 
 /* Read a flat tensor, or one without dimensions, that should have `need` elements;
  * `what` and `g` are for messages. */
-static int read_flat(const struct shard_reader *r, const struct value *v,
-		     const char *what, size_t g, uint64_t need,
-		     struct param_state *st, unsigned *ndim)
+static int read_flat(const struct shard_reader *r, const struct value *v, const char *what,
+		     size_t g, uint64_t need, struct param_state *st, unsigned *ndim)
 {
 	struct tensor t;
 	uint64_t storage, skip;
@@ -64,8 +62,7 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 		return rc;
 	if (t.ndim > 1 || !tensor_is_contiguous(&t))
 		return ERRMSG_FILE(r, -ENOTSUP,
-				   "%s of group %zu is no flat"
-				   " tensor: %u dimensions",
+				   "%s of group %zu is no flat tensor: %u dimensions",
 				   what, g, t.ndim);
 	*ndim = t.ndim;
 	/* ptfile_tensor has checked that the view lies in the storage. */
@@ -79,9 +76,8 @@ static int read_flat(const struct shard_reader *r, const struct value *v,
 		       : 0;
 }
 
-static int read_state_tensor(const struct shard_reader *r, size_t g,
-			     const struct value *v, struct param_state *st,
-			     uint64_t need, uint64_t most)
+static int read_state_tensor(const struct shard_reader *r, size_t g, const struct value *v,
+			     struct param_state *st, uint64_t need, uint64_t most)
 {
 	unsigned ndim;
 	const int rc = read_flat(r, v, st->name, g, need, st, &ndim);
@@ -90,40 +86,35 @@ static int read_state_tensor(const struct shard_reader *r, size_t g,
 		return rc;
 	st->kind = ndim ? STATE_FLAT : STATE_TENSOR;
 	if (st->kind == STATE_TENSOR)
-		return source_read(&r->pt->ends, st->bytes,
-				   dtype_size(st->dtype), st->offset,
+		return source_read(&r->pt->ends, st->bytes, dtype_size(st->dtype), st->offset,
 				   r->err);
 	if (st->numel < need || st->numel > most)
 		return ERRMSG_FILE(r, is_of_adam(st->name) ? -EBADMSG : -ENOTSUP,
 				   "%s of group %zu (%.100s, ...) has %" PRIu64
 				   " elements, expected %" PRIu64,
-				   st->name, g, shard_group_name(r, g),
-				   st->numel, need);
+				   st->name, g, shard_group_name(r, g), st->numel, need);
 	return 0;
 }
 
 bool shard_is_state_name(const char *name)
 {
-	return *name && strlen(name) <= 64 && !strchr(name, '/') &&
-	       *name != '.' && strcmp(name, "fp32") != 0;
+	return *name && strlen(name) <= 64 && !strchr(name, '/') && *name != '.' &&
+	       strcmp(name, "fp32") != 0;
 }
 
 /* Returns 1 if `p` is a state to serve, 0 if it has nothing to serve. */
-static int read_state(const struct shard_reader *r, size_t g,
-		      const struct value_pair *p, struct param_state *st,
-		      uint64_t need, uint64_t most)
+static int read_state(const struct shard_reader *r, size_t g, const struct value_pair *p,
+		      struct param_state *st, uint64_t need, uint64_t most)
 {
 	int rc;
 
 	if (p->val->kind == VALUE_NONE)
 		return 0; /* SGD's momentum_buffer when momentum is 0 */
 	if (!value_is_cstr(p->key) || !shard_is_state_name(p->key->str.p))
-		return ERRMSG_FILE(r, -ENOTSUP,
-				   "a state of group %zu has no usable name", g);
+		return ERRMSG_FILE(r, -ENOTSUP, "a state of group %zu has no usable name", g);
 	if (shard_find_state(&r->s->groups[g], p->key->str.p))
-		return ERRMSG_FILE(r, -EBADMSG,
-				   "state %s of group %zu occurs twice",
-				   p->key->str.p, g);
+		return ERRMSG_FILE(r, -EBADMSG, "state %s of group %zu occurs twice", p->key->str.p,
+				   g);
 	*st = (struct param_state){
 		.name = arena_strdup(&r->s->arena, p->key->str.p),
 	};
@@ -146,8 +137,7 @@ static int read_state(const struct shard_reader *r, size_t g,
 		return 1;
 	}
 	return ERRMSG_FILE(r, -ENOTSUP,
-			   "state %s of group %zu is a %s: it"
-			   " cannot be divided among parameters",
+			   "state %s of group %zu is a %s: it cannot be divided among parameters",
 			   st->name, g, value_kind_name(p->val));
 }
 
@@ -165,7 +155,7 @@ static bool is_refusal(int rc)
 /* Refuse the states of a group.  -ENOMEM. */
 static int refuse(const struct shard_reader *r, size_t g, int rc, const char *why)
 {
-	struct param_states *const states = &r->s->groups[g].states;
+	struct param_states *states = &r->s->groups[g].states;
 
 	if (states->refused)
 		return 0;
@@ -179,23 +169,20 @@ static int refuse(const struct shard_reader *r, size_t g, int rc, const char *wh
  * Read the state dict of group g.  Tensors with elements must have at least `need`
  * and at most `most` of them.
  */
-static int read_states(const struct shard_reader *r, size_t g,
-		       const struct value *states, uint64_t need, uint64_t most)
+static int read_states(const struct shard_reader *r, size_t g, const struct value *states,
+		       uint64_t need, uint64_t most)
 {
-	const struct value_dict *const d = value_pairs(states);
-	struct param_states *const to = &r->s->groups[g].states;
+	const struct value_dict *d = value_pairs(states);
+	struct param_states *to = &r->s->groups[g].states;
 
 	if (!states || states->kind == VALUE_NONE)
 		return 0; /* the optimizer has not stepped this group yet */
 	if (!d)
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "the optimizer states of group"
-				   " %zu are not a dict but a %s",
+				   "the optimizer states of group %zu are not a dict but a %s",
 				   g, value_kind_name(states));
 	if (d->n > PARAM_STATES_MAX)
-		return ERRMSG_FILE(r, -E2BIG,
-				   "group %zu has %zu optimizer states", g,
-				   d->n);
+		return ERRMSG_FILE(r, -E2BIG, "group %zu has %zu optimizer states", g, d->n);
 	for (size_t i = 0; i < d->n; i++) {
 		const int rc = read_state(r, g, &d->v[i], &to->v[to->n], need, most);
 
@@ -207,8 +194,8 @@ static int read_states(const struct shard_reader *r, size_t g,
 }
 
 /* Read the states of a group, unless they are refused, or refuse them. */
-static int read_or_refuse(const struct shard_reader *r, size_t g,
-			  const struct value *states, uint64_t need, uint64_t most)
+static int read_or_refuse(const struct shard_reader *r, size_t g, const struct value *states,
+			  uint64_t need, uint64_t most)
 {
 	struct shard_reader own = *r;
 	struct errmsg why = { "" };
@@ -227,29 +214,25 @@ static int read_or_refuse(const struct shard_reader *r, size_t g,
  * is dropped. */
 static int check_state(const struct shard_reader *r, const struct value *state)
 {
-	const struct value_dict *const d = value_pairs(state);
-	const struct value_seq *const list = value_items(state);
+	const struct value_dict *d = value_pairs(state);
+	const struct value_seq *list = value_items(state);
 
 	if (!state || state->kind == VALUE_NONE)
 		return 0; /* no group has states */
 	if (!d && !list)
 		return ERRMSG_FILE(r, -ENOTSUP,
-				   "the optimizer's state is a %s,"
-				   " expected a dict or a list",
+				   "the optimizer's state is a %s, expected a dict or a list",
 				   value_kind_name(state));
 	if (list && list->n > r->c->ngroups)
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "the optimizer has states of"
-				   " %zu groups, but there are %zu",
+				   "the optimizer has states of %zu groups, but there are %zu",
 				   list->n, r->c->ngroups);
 	for (size_t i = 0; d && i < d->n; i++) {
 		uint64_t g;
 
 		if (!value_get_count(d->v[i].key, &g) || g >= r->c->ngroups)
 			return ERRMSG_FILE(r, -ENOTSUP,
-					   "entry %zu of the"
-					   " optimizer's state belongs to none"
-					   " of %zu groups",
+				"entry %zu of the optimizer's state belongs to none of %zu groups",
 					   i, r->c->ngroups);
 	}
 	return 0;
@@ -257,7 +240,7 @@ static int check_state(const struct shard_reader *r, const struct value *state)
 
 static int check_partition_count(const struct shard_reader *r, size_t g)
 {
-	const struct value *const v = value_find(r->dict, KEY_PARTITION_COUNT);
+	const struct value *v = value_find(r->dict, KEY_PARTITION_COUNT);
 	const unsigned ranks = r->layout->stripe[g].ranks;
 	int64_t count;
 
@@ -266,8 +249,7 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
 		if (!value_get_int(v, &count) || count == r->layout->ranks)
 			return 0;
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "partitioned over %" PRId64 " ranks, but there"
-				   " are %u optimizer shards",
+			"partitioned over %" PRId64 " ranks, but there are %u optimizer shards",
 				   count, r->layout->ranks);
 	}
 	if (!value_get_int(value_item(v, g), &count) || count == ranks)
@@ -286,9 +268,8 @@ static int check_partition_count(const struct shard_reader *r, size_t g)
  */
 static bool keeps_whole(const struct shard_reader *r, size_t g)
 {
-	const struct value *const device =
-		value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
-				"offload_optimizer", "device", NULL);
+	const struct value *device = value_find_path(r->pt->root, KEY_DS_CONFIG, "zero_optimization",
+						     "offload_optimizer", "device", NULL);
 
 	return value_is_true(value_find(shard_param_group(r, g), "use_muon")) &&
 	       (!device || value_is_str(device, "none"));
@@ -296,8 +277,7 @@ static bool keeps_whole(const struct shard_reader *r, size_t g)
 
 /* The elements of the rank's part of a group: `filled`, or `padded` with the
  * padding at the group's end. */
-static int check_size(const struct shard_reader *r, size_t g, uint64_t filled,
-		      uint64_t padded)
+static int check_size(const struct shard_reader *r, size_t g, uint64_t filled, uint64_t padded)
 {
 	const uint64_t numel = r->s->groups[g].states.v[0].numel;
 
@@ -312,33 +292,30 @@ static int check_size(const struct shard_reader *r, size_t g, uint64_t filled,
 				   g, shard_group_name(r, g), numel, filled);
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "group %zu (%.100s, ...): the fp32 partition has"
-			   " %" PRIu64 " elements, expected %" PRIu64 " or,"
-			   " padded, %" PRIu64,
+			   " %" PRIu64 " elements, expected %" PRIu64 " or, padded, %" PRIu64,
 			   g, shard_group_name(r, g), numel, filled, padded);
 }
 
 static int read_group(const struct shard_reader *r, size_t g, const char *what,
 		      const struct value *fp32, const struct value *state)
 {
-	const struct partition *const p = &r->layout->groups[g];
-	struct shard_group *const group = &r->s->groups[g];
+	const struct partition *p = &r->layout->groups[g];
+	struct shard_group *group = &r->s->groups[g];
 	unsigned which, ndim;
-	const unsigned part =
-		rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
+	const unsigned part = rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
 	const uint64_t filled = partition_filled(p, part);
-	const struct value *const own = value_numbered(state, g);
-	const struct value_dict *const d = value_pairs(own);
+	const struct value *own = value_numbered(state, g);
+	const struct value_dict *d = value_pairs(own);
 	uint64_t need = filled, most = p->size;
 	int rc;
 
-	group->states.v = arena_alloc(&r->s->arena,
-				      ((d ? d->n : 0) + 2) * sizeof(*group->states.v));
+	group->states.v = arena_alloc(&r->s->arena, ((d ? d->n : 0) + 2) * sizeof(*group->states.v));
 	if (!group->states.v)
 		return errmsg_nomem(r->err, r->file);
 	group->states.v[0] = (struct param_state){ .name = "fp32" };
 	group->states.n = 1;
 	rc = check_partition_count(r, g) ?:
-	     shard_check_cut(r, g) ?:
+	     shard_check_partition(r, g) ?:
 	     read_flat(r, fp32, what, g, filled, &group->states.v[0], &ndim) ?:
 	     check_size(r, g, filled, most);
 	if (rc)
@@ -347,28 +324,24 @@ static int read_group(const struct shard_reader *r, size_t g, const char *what,
 	group->replicated = keeps_whole(r, g);
 	if (group->replicated)
 		need = most = partition_whole_size(p, part);
-	return read_or_refuse(r, g, own, need, most) ?:
-	       shard_check_mapping(r, g);
+	return read_or_refuse(r, g, own, need, most) ?: shard_check_mapping(r, g);
 }
 
 static int read_groups(struct shard_reader *r)
 {
 	const bool zero3 = r->c->facts.zero3;
-	const char *const what = zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS;
-	const struct value_seq *const fp32 = value_find_items(r->dict, what);
+	const char *what = zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS;
+	const struct value_seq *fp32 = value_find_items(r->dict, what);
 	const struct value *state;
 	struct errmsg why = { "" };
 	struct shard_reader own;
 	int rc, refused;
 
-	r->base = value_find(r->dict, zero3 ? KEY_OPTIMIZER_STATE_DICT
-					    : KEY_BASE_OPTIMIZER_STATE);
+	r->base = value_find(r->dict, zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE);
 	state = value_items(r->base) ? r->base : value_find(r->base, "state");
 	if (!fp32 || fp32->n != r->c->ngroups)
-		return ERRMSG_FILE(r, -EBADMSG,
-				   "%s holds %zu %sgroups, param_shapes %zu",
-				   what, fp32 ? fp32->n : 0,
-				   zero3 ? "sub-" : "", r->c->ngroups);
+		return ERRMSG_FILE(r, -EBADMSG, "%s holds %zu %sgroups, param_shapes %zu", what,
+				   fp32 ? fp32->n : 0, zero3 ? "sub-" : "", r->c->ngroups);
 	own = *r;
 	own.err = &why;
 	refused = check_state(&own, state);
@@ -382,35 +355,29 @@ static int read_groups(struct shard_reader *r)
 
 static int check_stage(const struct shard_reader *r)
 {
-	const struct value *const v = value_find(r->dict, KEY_ZERO_STAGE);
+	const struct value *v = value_find(r->dict, KEY_ZERO_STAGE);
 	int64_t stage = 1; /* BF16_Optimizer, of stage 1, writes none */
 
 	if (v && !value_get_int(v, &stage))
-		return ERRMSG_FILE(r, -EBADMSG, "zero_stage is a %s",
-				   value_kind_name(v));
+		return ERRMSG_FILE(r, -EBADMSG, "zero_stage is a %s", value_kind_name(v));
 	if (stage < 1 || stage > 3 || (stage == 3) != r->c->facts.zero3)
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "is of ZeRO stage %" PRId64 ", but the"
-				   " model-states files are of %s",
-				   stage,
-				   r->c->facts.zero3 ? "stage 3" : "stage 1 or 2");
+			"is of ZeRO stage %" PRId64 ", but the model-states files are of %s",
+				   stage, r->c->facts.zero3 ? "stage 3" : "stage 1 or 2");
 	return 0;
 }
 
 static int read_version(const struct shard_reader *r)
 {
-	const struct value *const v = value_find(r->pt->root, KEY_DS_VERSION);
+	const struct value *v = value_find(r->pt->root, KEY_DS_VERSION);
 
-	r->s->ds_version =
-		arena_strdup(&r->s->arena, value_is_cstr(v) ? v->str.p : "");
+	r->s->ds_version = arena_strdup(&r->s->arena, value_is_cstr(v) ? v->str.p : "");
 	if (!r->s->ds_version)
 		return errmsg_nomem(r->err, r->file);
 	if (*r->s->ds_version && *r->c->facts.ds_version &&
 	    strcmp(r->s->ds_version, r->c->facts.ds_version) != 0)
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "was written by DeepSpeed"
-				   " %.20s, the model states by %.20s: not one"
-				   " checkpoint",
+		"was written by DeepSpeed %.20s, the model states by %.20s: not one checkpoint",
 				   r->s->ds_version, r->c->facts.ds_version);
 	return 0;
 }
@@ -422,30 +389,24 @@ static int read_dict(struct shard_reader *r)
 	r->dict = value_find(r->pt->root, KEY_OPTIMIZER_STATE_DICT);
 	if (!value_pairs(r->dict))
 		return ERRMSG_FILE(r, -EBADMSG,
-				   "has no optimizer_state_dict:"
-				   " not an optimizer shard");
+				   "has no optimizer_state_dict: not an optimizer shard");
 	rc = check_stage(r) ?: read_version(r);
 	if (rc)
 		return rc;
 	r->s->ngroups = r->c->ngroups;
-	r->s->groups = arena_alloc(&r->s->arena,
-				   (r->c->ngroups + 1) * sizeof(*r->s->groups));
+	r->s->groups = arena_alloc(&r->s->arena, (r->c->ngroups + 1) * sizeof(*r->s->groups));
 	if (!r->s->groups)
 		return errmsg_nomem(r->err, r->file);
 	return read_groups(r);
 }
 
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
-	       const struct rank_params *c, struct layout *layout,
-	       struct errmsg *err)
+	       const struct rank_params *c, struct layout *layout, struct errmsg *err)
 {
-	const struct tag_file *const file = &dir->optim[number];
-	struct shard_reader r = { .s = s,
-				  .dir = dir,
-				  .c = c,
-				  .layout = layout,
-				  .file = file->path,
-				  .err = err };
+	const struct tag_file *file = &dir->optim[number];
+	struct shard_reader r = {
+		.s = s, .dir = dir, .c = c, .layout = layout, .file = file->path, .err = err
+	};
 	struct ptfile pt;
 	int rc;
 
@@ -476,8 +437,7 @@ int shard_check_states(const struct shard *s, struct errmsg *err)
 	return 0;
 }
 
-const struct param_state *shard_find_state(const struct shard_group *g,
-					   const char *name)
+const struct param_state *shard_find_state(const struct shard_group *g, const char *name)
 {
 	for (size_t i = 0; i < g->states.n; i++)
 		if (strcmp(g->states.v[i].name, name) == 0)
@@ -495,31 +455,27 @@ static bool agree(const struct param_state *a, const struct param_state *b)
 
 /* Find a state of group `a` with which group `b` does not agree, or return NULL. */
 static const struct param_state *find_other(const struct shard_group *a,
-					    const struct shard_group *b,
-					    bool alike)
+					    const struct shard_group *b, bool alike)
 {
 	for (size_t i = 1; i < a->states.n; i++) {
-		const struct param_state *const x = &a->states.v[i];
-		const struct param_state *const y = shard_find_state(b, x->name);
+		const struct param_state *x = &a->states.v[i];
+		const struct param_state *y = shard_find_state(b, x->name);
 
-		if (alike ? !y || !agree(x, y)
-			  : y && x->kind != STATE_FLAT && !agree(x, y))
+		if (alike ? !y || !agree(x, y) : y && x->kind != STATE_FLAT && !agree(x, y))
 			return x;
 	}
 	return NULL;
 }
 
-int shard_check_equal(const struct shard *a, const char *a_name,
-		      const struct shard *b, const char *b_name, bool alike,
-		      struct errmsg *err)
+int shard_check_equal(const struct shard *a, const char *a_name, const struct shard *b,
+		      const char *b_name, bool alike, struct errmsg *err)
 {
 	if (alike && a->ngroups != b->ngroups)
-		return errmsg_set(err, -EBADMSG,
-				  "%s has %zu groups, but %s has %zu", a_name,
+		return errmsg_set(err, -EBADMSG, "%s has %zu groups, but %s has %zu", a_name,
 				  a->ngroups, b_name, b->ngroups);
 	for (size_t g = 0; g < a->ngroups && g < b->ngroups; g++) {
-		const struct shard_group *const x = &a->groups[g];
-		const struct shard_group *const y = &b->groups[g];
+		const struct shard_group *x = &a->groups[g];
+		const struct shard_group *y = &b->groups[g];
 		const struct param_state *other;
 
 		/* Muon keeps no state on a rank that holds only padding. */
@@ -527,18 +483,15 @@ int shard_check_equal(const struct shard *a, const char *a_name,
 			continue;
 		if (x->states.refused || y->states.refused)
 			continue;
-		if (alike && (x->states.n != y->states.n ||
-			      x->replicated != y->replicated ||
+		if (alike && (x->states.n != y->states.n || x->replicated != y->replicated ||
 			      x->states.v[0].dtype != y->states.v[0].dtype))
 			return errmsg_set(err, -EBADMSG,
-					  "%s and %s do not hold the same"
-					  " optimizer states in group %zu",
+				"%s and %s do not hold the same optimizer states in group %zu",
 					  a_name, b_name, g);
 		other = find_other(x, y, alike);
 		if (other)
 			return errmsg_set(err, -EBADMSG,
-					  "%s and %s differ in %s of"
-					  " group %zu: not of one step?",
+					  "%s and %s differ in %s of group %zu: not of one step?",
 					  a_name, b_name, other->name, g);
 	}
 	return 0;

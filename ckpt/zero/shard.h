@@ -17,7 +17,7 @@ struct errmsg;
 /* A rank's slice of a flat group: states are 1-D tensors in its shard file. */
 struct shard_group {
 	struct param_states states;
-	bool padding; /* the rank's partition of this group is all padding */
+	bool padding;    /* the rank's partition of this group is all padding */
 	bool replicated; /* STATE_FLAT: whole parameters, see partition_whole */
 };
 
@@ -49,23 +49,20 @@ struct layout {
  * expected; states that are not are refused by themselves.
  */
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
-	       const struct rank_params *c, struct layout *layout,
-	       struct errmsg *err);
+	       const struct rank_params *c, struct layout *layout, struct errmsg *err);
 void shard_done(struct shard *s);
 
 /* Are the states of all groups there?  0, or the error of the first that is refused. */
 int shard_check_states(const struct shard *s, struct errmsg *err);
 
 /* The state of that name, or NULL. */
-const struct param_state *shard_find_state(const struct shard_group *g,
-					   const char *name);
+const struct param_state *shard_find_state(const struct shard_group *g, const char *name);
 
 /* Do two ranks agree on the numbers of states of one name, such as steps, and if
  * `alike`, since they have slices of the same parameters, on states and types?
  * -EBADMSG if not. */
-int shard_check_equal(const struct shard *a, const char *a_name,
-		      const struct shard *b, const char *b_name, bool alike,
-		      struct errmsg *err);
+int shard_check_equal(const struct shard *a, const char *a_name, const struct shard *b,
+		      const char *b_name, bool alike, struct errmsg *err);
 
 void layout_done(struct layout *l);
 

@@ -3,8 +3,8 @@
 #define UCKPT_SHARD_IMPL_H
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/zero/shard.h"
@@ -32,7 +32,7 @@ bool shard_is_state_name(const char *name);
  * each use.  It is no state of a parameter. */
 bool shard_is_of_partition(const struct param_state *st);
 
-/* shard_cut.c: fill in the layout, if it is empty. */
+/* shard_partition.c: fill in the layout, if it is empty. */
 int shard_build_layout(const struct shard_reader *r);
 
 /* The optimizer's own entry for a group of stages 1 and 2, or NULL. */
@@ -40,13 +40,12 @@ const struct value *shard_param_group(const struct shard_reader *r, size_t g);
 
 /* Check that the ranks over which group g is cut, and where parameters lie in it, are
  * as recorded.  -EBADMSG if not. */
-int shard_check_cut(const struct shard_reader *r, size_t g);
+int shard_check_partition(const struct shard_reader *r, size_t g);
 int shard_check_mapping(const struct shard_reader *r, size_t g);
 
 /* shard_nvme.c: find the file of tensor `v` that has no elements in the shard but
  * should have `need`.  -EBADMSG if no file of that size exists. */
-int shard_find_nvme(const struct shard_reader *r, const struct value *v,
-		    const char *what, size_t g, uint64_t need,
-		    struct param_state *st);
+int shard_find_nvme(const struct shard_reader *r, const struct value *v, const char *what, size_t g,
+		    uint64_t need, struct param_state *st);
 
 #endif

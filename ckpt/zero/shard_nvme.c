@@ -59,24 +59,25 @@ int shard_find_nvme(const struct shard_reader *r, const struct value *v, const c
 	char name[256];
 
 	if (!value_is_cstr(id) || id->str.len > 200)
-		return ERRMSG_FILE(r, -EBADMSG,
+		return ERRMSG_FILE(
+			r, -EBADMSG,
 			"%s of group %zu (%.100s, ...) has no elements on this rank, and does not"
-				   " say to which file it was offloaded",
-				   what, g, shard_group_name(r, g));
+			" say to which file it was offloaded",
+			what, g, shard_group_name(r, g));
 	if (d->mp_degree > 1)
-		return ERRMSG_FILE(r, -ENOTSUP,
-		"was offloaded to NVMe, which is not supported together with tensor parallelism");
+		return ERRMSG_FILE(
+			r, -ENOTSUP,
+			"was offloaded to NVMe, which is not supported together with tensor parallelism");
 	snprintf(name, sizeof(name), "%s" NAMES_SWAP_SUFFIX, id->str.p);
 	f = tagdir_find(d, &(struct ckname){ .kind = TAG_FILE_SWAPPED, .dp = r->s->rank }, name);
 	if (!f)
 		return errmsg_set(r->err, -EBADMSG,
-		"%s/" NAMES_SWAP_DIR "/rank%02u/%s: is missing: %s of group %zu (%.100s, ...) was"
-				  " offloaded to NVMe",
+				  "%s/" NAMES_SWAP_DIR
+		"/rank%02u/%s: is missing: %s of group %zu (%.100s, ...) was offloaded to NVMe",
 				  d->path, r->s->rank, name, what, g, shard_group_name(r, g));
 	if (st->dtype != DTYPE_F32)
-		return ERRMSG_FILE(r, -ENOTSUP,
-				   "%s of group %zu was offloaded to NVMe as %s",
-				   what, g, dtype_name(st->dtype));
+		return ERRMSG_FILE(r, -ENOTSUP, "%s of group %zu was offloaded to NVMe as %s", what,
+				   g, dtype_name(st->dtype));
 	st->swapped = (uint32_t)(f - d->swapped) + 1;
 	st->offset = 0;
 	st->numel = need;

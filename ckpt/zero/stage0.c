@@ -49,8 +49,7 @@ static bool is_buffer(const struct stage0_builder *b, const char *name)
 
 static int list_buffers(struct stage0_builder *b)
 {
-	const struct value_seq *names =
-		value_find_items(b->pt->root, "buffer_names");
+	const struct value_seq *names = value_find_items(b->pt->root, "buffer_names");
 
 	b->nbuffers = names ? names->n : 0;
 	b->buffers = arena_alloc(&b->o->arena, (b->nbuffers + 1) * sizeof(*b->buffers));
@@ -63,8 +62,7 @@ static int list_buffers(struct stage0_builder *b)
 }
 
 /* The parameter whose elements a tensor has, or NULL. */
-static const struct stage0_param *find_same(const struct stage0_builder *b,
-					    const struct stored *t)
+static const struct stage0_param *find_same(const struct stage0_builder *b, const struct stored *t)
 {
 	size_t pos = 0;
 	uint32_t i;
@@ -96,8 +94,8 @@ static int add_param(struct stage0_builder *b, const char *name, const struct st
 
 	if (same)
 		return add_tie(b, name, same->name);
-	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap,
-			   b->nparams + 1, sizeof(*b->params)) ||
+	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
+			   sizeof(*b->params)) ||
 	    !hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams))
 		return errmsg_nomem(b->err, b->file);
 	b->params[b->nparams++] = (struct stage0_param){ name, weight };
@@ -114,9 +112,8 @@ static const char *find_tie(struct stage0_builder *b, const struct value_dict *l
 
 		for (size_t k = 0; dot && k < layer->n; k++)
 			if (value_is_str(layer->v[k].key, dot + 1))
-				return arena_strndup(
-					&b->o->arena, b->ties[i],
-					(size_t)(dot + 1 - b->ties[i]));
+				return arena_strndup(&b->o->arena, b->ties[i],
+						     (size_t)(dot + 1 - b->ties[i]));
 	}
 	return NULL;
 }
@@ -129,8 +126,7 @@ static bool is_tied(const char *name)
 /* Collect the patterns that name parameters of tied modules, without their escapes. */
 static int list_ties(struct stage0_builder *b)
 {
-	const struct value_dict *info =
-		value_find_pairs(b->pt->root, KEY_UC_INFO);
+	const struct value_dict *info = value_find_pairs(b->pt->root, KEY_UC_INFO);
 	struct arena *a = &b->o->arena;
 	size_t cap = 0;
 
@@ -144,8 +140,8 @@ static int list_ties(struct stage0_builder *b)
 			if (!is_tied(from))
 				continue;
 			text = to = arena_strdup(a, from);
-			if (!text || !arena_reserve(a, &b->ties, b->nties, &cap,
-						    b->nties + 1, sizeof(*b->ties)))
+			if (!text || !arena_reserve(a, &b->ties, b->nties, &cap, b->nties + 1,
+						    sizeof(*b->ties)))
 				return errmsg_nomem(b->err, b->file);
 			for (; *from; from++)
 				if (*from != '\\')
@@ -247,8 +243,8 @@ static int sort_ties(struct stage0_builder *b)
 	struct stage0_param *v = arena_alloc(&b->o->arena, (b->nparams + 1) * sizeof(*v));
 	size_t n = 0;
 
-	if (!v || !arena_reserve(&s->arena, &s->tied, s->ntied, &s->tied_cap,
-				 s->ntied + b->nparams, sizeof(*s->tied)))
+	if (!v || !arena_reserve(&s->arena, &s->tied, s->ntied, &s->tied_cap, s->ntied + b->nparams,
+				 sizeof(*s->tied)))
 		return errmsg_nomem(b->err, b->file);
 	for (int tied = 1; tied >= 0; tied--)
 		for (size_t i = 0; i < b->nparams; i++) {
@@ -266,8 +262,7 @@ static int sort_ties(struct stage0_builder *b)
 int stage0_find_params(struct stage0_builder *b)
 {
 	const struct value_dict *module;
-	int rc = module_dict(b->pt->root, b->file, &b->o->arena, &module, b->err)
-			 ?: list_buffers(b);
+	int rc = module_dict(b->pt->root, b->file, &b->o->arena, &module, b->err) ?: list_buffers(b);
 
 	if (!rc && module)
 		return add_tensors(b, b->pt, b->number, module, "");
@@ -286,8 +281,8 @@ static int add_layer_of(struct stage0_builder *b, const char *name, bool *added)
 	id.layer = (unsigned)strtoul(name, &tail, 10);
 	if (tail == name || *tail != '.')
 		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s: which layer has a tied module is not recorded,"
-				   " and there is no optimizer", name);
+		"%s: which layer has a tied module is not recorded, and there is no optimizer",
+				   name);
 	f = tagdir_find(d, &id, NULL);
 	if (!f)
 		return ERRMSG_FILE(b, -EBADMSG, "%s: the file of its layer is missing", name);
@@ -317,8 +312,7 @@ static int check_ranks(const struct stage0_builder *b)
 	const size_t n = b->s->dir->nmodel;
 	int64_t ranks;
 
-	if (!value_get_int(value_find(b->pt->root, "mp_world_size"), &ranks) ||
-	    ranks == (int64_t)n)
+	if (!value_get_int(value_find(b->pt->root, "mp_world_size"), &ranks) || ranks == (int64_t)n)
 		return 0;
 	return ERRMSG_FILE(b, -EBADMSG,
 			   "is of %lld model-parallel ranks, and the model states of %zu are there",
@@ -334,10 +328,9 @@ static int check_layers(const struct stage0 *s, struct errmsg *err)
 		for (struct ckname id = { .kind = TAG_FILE_LAYER, .layer = d->layer[i].id.layer };
 		     id.mp < s->tensor; id.mp++)
 			if (!tagdir_find(d, &id, NULL))
-				return errmsg_set(
-					err, -EBADMSG,
-					"%s/layer_%02u-model_%02u-model_states.pt: missing",
-					d->path, id.layer, id.mp);
+				return errmsg_set(err, -EBADMSG,
+						  "%s/layer_%02u-model_%02u-model_states.pt: missing",
+						  d->path, id.layer, id.mp);
 	return 0;
 }
 

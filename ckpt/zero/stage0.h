@@ -30,7 +30,7 @@ struct stage0_group {
 		const struct stored *weight;
 		/* Of the master weight and, in their order, the states that are flat. */
 		struct stage0_place *places;
-	} *params; /* in the optimizer's order */
+	} * params; /* in the optimizer's order */
 	size_t nparams, cap;
 	struct param_state *states; /* without the master weights */
 	size_t nstates;
@@ -44,7 +44,7 @@ struct stage0_rank {
 	size_t ngroups;
 	struct stage0_tie {
 		const char *name, *of; /* a parameter */
-	} *ties;
+	} * ties;
 	size_t nties, ties_cap;
 	enum dtype weights;  /* the type of the first parameter's master */
 	bool steps_differ;   /* within a group: the first parameter's is used */
@@ -69,8 +69,7 @@ int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struc
 		 struct layout *layout, const char *file, struct errmsg *err);
 
 /* Append the elements of a run.  False when memory runs out. */
-bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run,
-		    struct extent_map *out);
+bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out);
 
 /* The object `old` of model states as that of stage 1, without its optimizer; and this as one
  * data-parallel rank has it, but for flat tensors: in place of a state it has that of one

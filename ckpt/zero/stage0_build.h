@@ -12,7 +12,7 @@ struct value_seq;
 /* A state of a parameter, or its master weight: a tensor, or any other value. */
 struct stage0_state {
 	const char *field;
-	const char *key; /* for messages */
+	const char *key;             /* for messages */
 	const struct stored *tensor; /* NULL: `value` */
 	const struct value *value;
 };
@@ -22,7 +22,7 @@ struct stage0_state {
 struct stage0_entry {
 	size_t group;
 	const struct stage0_param *param; /* found by stage0_match */
-	struct stage0_state *states; /* in order; and the master weight, if it has one */
+	struct stage0_state *states;      /* in order; and the master weight, if it has one */
 	size_t n;
 	const struct stage0_state *like; /* a tensor of its shape; NULL: there is none */
 };
@@ -43,7 +43,7 @@ struct stage0_tied {
 struct stage0 {
 	const struct tagdir *dir;
 	struct arena arena;
-	size_t *next; /* number of the layer in dir->layer, by tensor-parallel rank */
+	size_t *next;    /* number of the layer in dir->layer, by tensor-parallel rank */
 	unsigned tensor; /* ranks of tensor parallelism, if there are layers */
 	struct stage0_tied *tied;
 	size_t ntied, tied_cap;
@@ -66,9 +66,9 @@ struct stage0_builder {
 	/* The model's: */
 	struct stage0_param *params;
 	size_t nparams, params_cap;
-	uint64_t numel; /* of all */
+	uint64_t numel;        /* of all */
 	struct hashtab places; /* parameters, by their data's place */
-	const char **buffers; /* names, sorted */
+	const char **buffers;  /* names, sorted */
 	size_t nbuffers;
 	char **ties; /* names of parameters of tied modules */
 	size_t nties;

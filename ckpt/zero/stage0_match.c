@@ -35,7 +35,7 @@ int stage0_compare_shapes(const struct stored *a, const struct stored *b)
 
 static int by_shape(const void *a, const void *b)
 {
-	const struct shaped *x = a, *const y = b;
+	const struct shaped *x = a, *y = b;
 
 	return stage0_compare_shapes(x->like, y->like) ?: (x->i < y->i ? -1 : x->i > y->i);
 }
@@ -71,19 +71,18 @@ static int match_class(struct stage0_builder *b, const struct shaped *e, size_t 
 	struct stage0_entry *entries = b->entries;
 
 	if (!np)
-		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s: no parameter of the model has this shape",
+		return ERRMSG_FILE(b, -ENOTSUP, "%s: no parameter of the model has this shape",
 				   e->key);
 	if (ne != np)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "the model has %zu parameters of the shape of"
-				   " %s, and the optimizer %zu: which ones is not"
-				   " recorded", np, b->params[p->i].name, ne);
+				   " %s, and the optimizer %zu: which ones is not recorded",
+				   np, b->params[p->i].name, ne);
 	if (entries[e[0].i].group != entries[e[ne - 1].i].group)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "several groups of the optimizer have"
-				   " parameters of the shape of %s: which ones is not"
-				   " recorded", b->params[p->i].name);
+				   " parameters of the shape of %s: which ones is not recorded",
+				   b->params[p->i].name);
 	for (size_t i = 0; i < ne; i++)
 		entries[e[i].i].param = &b->params[p[i].i];
 	return 0;
@@ -152,7 +151,8 @@ int stage0_match_flat(const struct stage0_builder *b, size_t *owners)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "the optimizer's %zu groups have neither all"
 				   " parameters of the model nor its matrices and its"
-				   " vectors: which ones is not recorded", n);
+				   " vectors: which ones is not recorded",
+				   n);
 	for (size_t i = 0; i < b->nparams; i++)
 		owners[i] = group[b->params[i].weight->ndim > 1];
 	return 0;
@@ -163,8 +163,7 @@ static int read_first(const struct stage0_builder *b, struct shards *files,
 		      const struct stage0_place *p, float *out, size_t n)
 {
 	uint8_t raw[CHECKED_MAX * sizeof(double)];
-	const int rc =
-		shards_read(files, p->file, raw, n * dtype_size(p->dtype), p->at, b->err);
+	const int rc = shards_read(files, p->file, raw, n * dtype_size(p->dtype), p->at, b->err);
 
 	if (!rc)
 		cast_to_float(p->dtype, raw, out, n);
@@ -186,9 +185,9 @@ static int check_master(const struct stage0_builder *b, struct shards *files,
 	for (size_t k = 0; !rc && k < n; k++)
 		if (fabsf(master[k] - weight[k]) > fabsf(master[k]) / 256 + 1e-7f)
 			rc = ERRMSG_FILE(b, -ENOTSUP,
-					 "what the optimizer has for %s by its"
-					 " shape is another parameter: which one is not"
-					 " recorded", p->name);
+		"what the optimizer has for %s by its shape is another parameter: which one is not"
+					 " recorded",
+					 p->name);
 	return rc;
 }
 

@@ -15,15 +15,13 @@
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"
 
-static bool describe_group(const struct stage0_group *from, struct shard *s,
-			   struct param_states *to)
+static bool describe_group(const struct stage0_group *from, struct shard *s, struct param_states *to)
 {
 	to->v = arena_alloc(&s->arena, (from->nstates + 1) * sizeof(*to->v));
 	if (!to->v)
 		return false;
-	to->v[to->n++] = (struct param_state){ .name = "fp32",
-					       .dtype = DTYPE_F32,
-					       .requires_grad = true };
+	to->v[to->n++] =
+		(struct param_state){ .name = "fp32", .dtype = DTYPE_F32, .requires_grad = true };
 	for (size_t i = 0; i < from->nstates; i++)
 		if (!shard_is_of_partition(&from->states[i]))
 			to->v[to->n++] = from->states[i];
@@ -33,8 +31,7 @@ static bool describe_group(const struct stage0_group *from, struct shard *s,
 int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
 		 struct layout *layout, const char *file, struct errmsg *err)
 {
-	const struct shard_reader own = { .s = s, .c = c, .layout = layout, .file = file,
-					  .err = err };
+	const struct shard_reader own = { .s = s, .c = c, .layout = layout, .file = file, .err = err };
 	int rc;
 
 	*s = (struct shard){ .ngroups = r->ngroups, .ds_version = NAMES_DS_VERSION };
@@ -50,8 +47,7 @@ int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struc
 	return rc;
 }
 
-bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run,
-		    struct extent_map *out)
+bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out)
 {
 	const struct stage0_group *g = &r->groups[run->slice->group];
 	const struct stage0_place *p = g->params[run->slice->index].places;
@@ -68,8 +64,8 @@ static void set_config(struct arena *a, struct value *root, const struct value *
 	const struct value_field zero = { "zero_optimization", NULL };
 	const struct value_field stage = { "stage", value_new_int(a, 1) };
 	struct value *config = value_find(old, KEY_DS_CONFIG);
-	struct value *out = value_pairs(config) ? value_edit(a, config, &zero, 1)
-						: value_new(a, VALUE_DICT);
+	struct value *out =
+		value_pairs(config) ? value_edit(a, config, &zero, 1) : value_new(a, VALUE_DICT);
 
 	value_dict_set(a, out, zero.key, value_new_fields(a, &stage, 1));
 	value_dict_set(a, root, KEY_DS_CONFIG, out);
@@ -110,25 +106,28 @@ static struct value *warnings_value(const struct stage0_rank *r, struct arena *a
 	struct value *list = value_new(a, VALUE_LIST);
 
 	if (r->refused)
-		value_append(a, list, value_new_str(a, "weights are those of the model: the"
-						       " optimizer's are not read"));
+		value_append(a, list,
+			     value_new_str(a, "weights are those of the model: the"
+					      " optimizer's are not read"));
 	else if (r->weights == DTYPE_BF16 || r->weights == DTYPE_F16)
-		value_append(a, list, value_new_str(a, "there are no fp32 master weights: parameters"
-						       " of 16 bits are widened"));
+		value_append(a, list,
+			     value_new_str(a, "there are no fp32 master weights: parameters"
+					      " of 16 bits are widened"));
 	if (r->steps_differ)
-		value_append(a, list, value_new_str(a, "parameters of one group have made different"
-						       " numbers of steps: all get that of the first"));
+		value_append(a, list,
+			     value_new_str(a, "parameters of one group have made different"
+					      " numbers of steps: all get that of the first"));
 	return list;
 }
 
 struct value *stage0_model(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
 	static const struct value_field set[] = {
-		{ "optimizer", NULL },		{ "param_shapes", NULL },
-		{ KEY_SHARED_PARAMS, NULL },	{ "dp_world_size", NULL },
-		{ KEY_FOREIGN_SOURCE, NULL },	{ KEY_FOREIGN_WARNINGS, NULL },
-		{ KEY_FOREIGN_REFUSED, NULL },	{ KEY_FOREIGN_LOST, NULL },
-		{ KEY_DS_CONFIG, NULL },	{ KEY_DS_VERSION, NULL },
+		{ "optimizer", NULL },         { "param_shapes", NULL },
+		{ KEY_SHARED_PARAMS, NULL },   { "dp_world_size", NULL },
+		{ KEY_FOREIGN_SOURCE, NULL },  { KEY_FOREIGN_WARNINGS, NULL },
+		{ KEY_FOREIGN_REFUSED, NULL }, { KEY_FOREIGN_LOST, NULL },
+		{ KEY_DS_CONFIG, NULL },       { KEY_DS_VERSION, NULL },
 	};
 	struct value *root = value_edit(a, old, set, COUNT(set));
 	const char *source = value_find_items(old, "param_shapes")
@@ -191,8 +190,7 @@ static struct value *scaler(struct arena *a, const struct value *old, bool dynam
 static struct value *states_value(const struct stage0_group *g, const struct value *old,
 				  struct arena *a)
 {
-	const struct value *own =
-		value_numbered(value_find(stage0_torch(old), "state"), g->number);
+	const struct value *own = value_numbered(value_find(stage0_torch(old), "state"), g->number);
 	struct value *out = value_new(a, VALUE_DICT);
 
 	for (size_t i = 0; i < g->nstates; i++)

@@ -79,8 +79,8 @@ static int add_dict(struct stage0_builder *b, size_t number, const struct value 
 
 	if (!d || d->n > STATES_MAX || e->states)
 		return ERRMSG_FILE(b, -ENOTSUP,
-				   "optimizer: state[%zu] is no dict of a few"
-				   " states, or is there twice", number);
+			"optimizer: state[%zu] is no dict of a few states, or is there twice",
+				   number);
 	e->states = arena_alloc(&b->o->arena, (d->n + 1) * sizeof(*e->states));
 	if (!e->states)
 		return stage0_nomem(b);
@@ -102,8 +102,7 @@ static int add_states(struct stage0_builder *b)
 
 		if (!value_get_count(state->v[i].key, &number) || number >= b->nentries)
 			return ERRMSG_FILE(b, -ENOTSUP,
-					   "optimizer: has a state of a parameter"
-					   " that is in none of its groups");
+			"optimizer: has a state of a parameter that is in none of its groups");
 		rc = add_dict(b, number, state->v[i].val);
 	}
 	return rc;
@@ -128,9 +127,8 @@ static int list_entries(struct stage0_builder *b)
 
 			if (!value_get_count(params->v[i], &number) || number != b->nentries)
 				return ERRMSG_FILE(b, -ENOTSUP,
-						   "optimizer: the parameters of"
-						   " param_groups[%zu] are not"
-						   " numbered as torch does", g);
+		"optimizer: the parameters of param_groups[%zu] are not numbered as torch does",
+						   g);
 			if (b->nentries == ENTRIES_MAX)
 				return ERRMSG_FILE(b, -E2BIG, "optimizer: more than %u parameters",
 						   ENTRIES_MAX);
@@ -168,9 +166,8 @@ static int add_masters(struct stage0_builder *b)
 	int rc = 0;
 
 	for (size_t g = 0; lists && !rc && g < lists->n; g++) {
-		const struct value_seq *list =
-			flat ? &(struct value_seq){ .v = &flat->v[g], .n = 1 }
-			     : value_items(lists->v[g]);
+		const struct value_seq *list = flat ? &(struct value_seq){ .v = &flat->v[g], .n = 1 }
+						    : value_items(lists->v[g]);
 
 		for (size_t i = 0; list && !rc && i < list->n; i++, n++)
 			rc = n < b->nentries ? add_master(b, n, list->v[i]) : 0;
@@ -201,8 +198,8 @@ static int describe_state(struct stage0_builder *b, const struct stage0_state *s
 		return 0;
 	if (s->tensor && s->tensor->ndim)
 		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s: has another shape than the parameter: a"
-				   " ZeRO checkpoint has no such state", s->key);
+		"%s: has another shape than the parameter: a ZeRO checkpoint has no such state",
+				   s->key);
 	if (s->tensor) {
 		out->kind = STATE_TENSOR;
 		out->dtype = s->tensor->dtype;
@@ -217,8 +214,7 @@ static int describe_state(struct stage0_builder *b, const struct stage0_state *s
 		out->f = s->value->f;
 	else
 		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s: is no number but a %s, which a ZeRO"
-				   " checkpoint cannot have",
+				   "%s: is no number but a %s, which a ZeRO checkpoint cannot have",
 				   s->key, value_kind_name(s->value));
 	return 0;
 }
@@ -310,12 +306,11 @@ static int own(struct stage0_builder *b, const struct stage0_entry *e, const str
 		return n;
 	if (have && (have > (size_t)n || have < g->nstates))
 		return ERRMSG_FILE(b, -ENOTSUP,
-				   "%s has %zu states, of which %d are among"
-				   " the %zu of its group", p->name, have, n, g->nstates);
+				   "%s has %zu states, of which %d are among the %zu of its group",
+				   p->name, have, n, g->nstates);
 	if (!n && g->nstates)
 		return 0;
-	x.places[0] = (struct stage0_place){ p->weight->file, p->weight->dtype,
-					     p->weight->storage };
+	x.places[0] = (struct stage0_place){ p->weight->file, p->weight->dtype, p->weight->storage };
 	if (master)
 		rc = add_place(b, e, master, p->weight, first, &x.places[0]);
 	if (!rc && !arena_reserve(&b->o->arena, &g->params, g->nparams, &g->cap, g->nparams + 1,
@@ -487,8 +482,8 @@ int stage0_find_groups(struct stage0_builder *b)
 
 	b->err = &why;
 	b->o->weights = DTYPE_OTHER;
-	b->o->bf16 = value_is_true(value_find_path(b->pt->root, KEY_DS_CONFIG, "bf16", "enabled",
-						   NULL));
+	b->o->bf16 =
+		value_is_true(value_find_path(b->pt->root, KEY_DS_CONFIG, "bf16", "enabled", NULL));
 	rc = find_optimizer(b) ?: stage0_find_params(b) ?: make_groups(b);
 	b->err = err;
 	if (rc == -ENOTSUP)

@@ -245,7 +245,7 @@ static void load_zero_close_source(struct load_source *s)
  */
 static int check_layers(const struct zero_source *z, struct errmsg *err)
 {
-	const struct tagdir *dir = dcp_of(z->c) ? NULL : &zckpt_of(z->c)->dir;
+	const struct tagdir *dir = dcp_of(z->c) ? NULL : &zero_of(z->c)->dir;
 
 	if (z->s.naming.family != NAMING_MEGATRON || !dir)
 		return 0;

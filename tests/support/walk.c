@@ -129,7 +129,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 
 int walk_plan(struct plan *p, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = zckpt_of(plan_checkpoint(p));
+	struct zero_checkpoint *const r = zero_of(plan_checkpoint(p));
 	uint64_t files, bytes;
 	int rc = walk_dir(p, PLAN_ROOT, err);
 
@@ -137,7 +137,7 @@ int walk_plan(struct plan *p, struct errmsg *err)
 		rc = plan_totals(p, &files, &bytes, err);
 	/* Ranks that hold only padding have not been read yet. */
 	for (unsigned mp = 0; !rc && r && mp < r->dir.mp_degree; mp++)
-		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
+		rc = zero_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc;
 }
 

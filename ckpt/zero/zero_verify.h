@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_COMPLETE_H
-#define UCKPT_COMPLETE_H
+#ifndef UCKPT_ZERO_VERIFY_H
+#define UCKPT_ZERO_VERIFY_H
 
 #include <stdbool.h>
 
 struct checkpoint;
 struct errmsg;
 struct errmsg_sink;
-struct param_states;
 struct value;
 
 /* Which of a checkpoint's files are missing, damaged or of another save than the
@@ -18,26 +17,19 @@ struct value;
  * parallel: checkpoint_ops.verify of a ZeRO checkpoint.  -EBADMSG if one is damaged or of
  * another step than the others.
  */
-int zckpt_check_files(struct checkpoint *c, struct errmsg *err);
+int zero_verify(struct checkpoint *c, struct errmsg *err);
 
 /* checkpoint_ops.problems: also each missing file of a layer.  checkpoint_ops.check_facts:
  * DeepSpeed's version, the step and the experts. */
-void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found);
-int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
-		      struct errmsg *err);
+void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found);
+int zero_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
+		     struct errmsg *err);
 
 /*
  * Warn of what can be known without opening another file: steps that differ between
  * the model states, the first shard and the tag's name, perhaps for good reasons; files
  * that are too small for what they must hold; tensors that are left out.
  */
-void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to);
-
-/* Warn of a step that is not the one in the tag's name, or that the first group's states do not
- * have; they may have more than one step more unless `most`.  `first` may be NULL.  The names
- * are those of the files. */
-void zckpt_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
-			 const struct param_states *first, bool most,
-			 const struct errmsg_sink *to);
+void zero_warn(const struct checkpoint *c, const struct errmsg_sink *to);
 
 #endif

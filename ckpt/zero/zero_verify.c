@@ -6,7 +6,7 @@
  * model states, and the step of the optimizer in each shard (compared with
  * rank 0's when a shard is read).
  */
-#include "ckpt/zero/complete.h"
+#include "ckpt/zero/zero_verify.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,8 +23,8 @@
 #include "ckpt/zero/checkpoint.h"
 
 /* Check that the rank has the experts that belong to its position. */
-static int check_ep(const struct zero_checkpoint *r, const char *path,
-		    const struct expert_layer *l, struct errmsg *err)
+static int check_ep(const struct zero_checkpoint *r, const char *path, const struct expert_layer *l,
+		    struct errmsg *err)
 {
 	const unsigned degree = experts_degree(l);
 	const struct rank_stripe stripe = {
@@ -40,21 +40,20 @@ static int check_ep(const struct zero_checkpoint *r, const char *path,
 		return 0;
 	return errmsg_set(err, -EBADMSG,
 			  "%s: is of expert-parallel rank %" PRId64 " (%s), but"
-			  " data-parallel rank %u is rank %u of %u", path,
-			  l->ep, l->prefix, dp, ep, degree);
+			  " data-parallel rank %u is rank %u of %u",
+			  path, l->ep, l->prefix, dp, ep, degree);
 }
 
-static int check_layers(const struct zero_checkpoint *r, const char *path,
-			const struct value *root, struct errmsg *err)
+static int check_layers(const struct zero_checkpoint *r, const char *path, const struct value *root,
+			struct errmsg *err)
 {
-	const struct rank_params *const c = &r->model.ranks[0];
+	const struct rank_params *c = &r->model.ranks[0];
 	struct arena a = { 0 };
 	struct experts x;
 	int rc = experts_init(&x, &a, root, c->facts.zero3, path, err);
 
 	if (!rc && !experts_equal(&x, &c->experts))
-		rc = errmsg_set(err, -EBADMSG,
-				"%s: records different experts than %s", path,
+		rc = errmsg_set(err, -EBADMSG, "%s: records different experts than %s", path,
 				r->dir.model[0].name);
 	for (size_t i = 0; !rc && i < x.n; i++)
 		rc = check_ep(r, path, &x.layers[i], err);
@@ -62,16 +61,16 @@ static int check_layers(const struct zero_checkpoint *r, const char *path,
 	return rc;
 }
 
-int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
-		      struct errmsg *err)
+int zero_check_facts(const struct checkpoint *c, const char *path, const struct value *root,
+		     struct errmsg *err)
 {
 	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
 	const struct value *version = value_find(root, KEY_DS_VERSION);
 	const char *first = r->dir.model[0].name;
 	int64_t step;
 
-	if (value_get_int(value_find(root, "global_steps"), &step) &&
-	    c->facts.global_steps >= 0 && step != c->facts.global_steps)
+	if (value_get_int(value_find(root, "global_steps"), &step) && c->facts.global_steps >= 0 &&
+	    step != c->facts.global_steps)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: is of global step %" PRId64 ", but %s is of %" PRId64
 				  ": files of different checkpoints",
@@ -94,15 +93,14 @@ int zckpt_check_facts(const struct checkpoint *c, const char *path, const struct
  * writes layer_<layer>-model_<slice>-model_states.pt, without the slice if the topology
  * has no axis for it (runtime/pipe/module.py).
  */
-static void find_layers(const struct zero_checkpoint *r,
-			const struct errmsg_sink *found)
+static void find_layers(const struct zero_checkpoint *r, const struct errmsg_sink *found)
 {
-	const struct model *const m = &r->model;
+	const struct model *m = &r->model;
 	struct ckname id = { .kind = TAG_FILE_LAYER };
 
 	for (unsigned mp = 0; r->dir.nlayer && mp < r->dir.mp_degree; mp++)
 		for (size_t i = 0; i < m->ranks[mp].nslices; i++) {
-			const char *const name = m->ranks[mp].slices[i].name;
+			const char *name = m->ranks[mp].slices[i].name;
 			char *end;
 			const unsigned long layer = strtoul(name, &end, 10);
 
@@ -113,8 +111,7 @@ static void find_layers(const struct zero_checkpoint *r,
 			id.mp = mp % m->tp;
 			if (layer > NAMES_RANK_MAX || !tagdir_find(&r->dir, &id, NULL))
 				errmsg_put(found,
-					   "%s: the file of layer %lu,"
-					   " tensor-parallel rank %u, is missing",
+				"%s: the file of layer %lu, tensor-parallel rank %u, is missing",
 					   r->dir.path, layer, id.mp);
 		}
 }
@@ -134,8 +131,7 @@ static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 {
 	struct layout layout = { .ranks = r->dir.dp_degree };
 	struct shard s;
-	int rc = shard_load(&s, &r->dir, i, &r->model.ranks[i / r->dir.dp_degree],
-			    &layout, err);
+	int rc = shard_load(&s, &r->dir, i, &r->model.ranks[i / r->dir.dp_degree], &layout, err);
 
 	if (!rc) {
 		rc = check_states(&s, err);
@@ -149,10 +145,10 @@ static int check_shard(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 {
 	const unsigned mp = i / r->dir.dp_degree, rank = i % r->dir.dp_degree;
 
-	if (!zckpt_shard(r, mp, 0))
+	if (!zero_shard(r, mp, 0))
 		return check_alone(r, i, err);
-	return zckpt_load_shards(r, mp, rank, rank + 1, 1, err) ?:
-	       check_states(zckpt_shard(r, mp, rank), err);
+	return zero_load_shards(r, mp, rank, rank + 1, 1, err)
+		       ?: check_states(zero_shard(r, mp, rank), err);
 }
 
 /* Files are numbered so: optimizer shards, experts, model states, layers. */
@@ -163,8 +159,8 @@ static size_t count_files(const struct tagdir *d, bool all)
 
 static int check_file(void *ctx, size_t i, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = ctx;
-	const struct tagdir *const d = &r->dir;
+	struct zero_checkpoint *r = ctx;
+	const struct tagdir *d = &r->dir;
 	const struct tag_file *f;
 	struct ptfile pt;
 	int rc;
@@ -173,45 +169,42 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 		return check_shard(r, (unsigned)i, err);
 	i -= d->noptim;
 	if (i < d->nexpert)
-		return rank_params_check_expert(&r->model.ranks[0],
-						&d->expert[i], err);
+		return rank_params_check_expert(&r->model.ranks[0], &d->expert[i], err);
 	i -= d->nexpert;
 	f = i < d->nmodel ? &d->model[i] : &d->layer[i - d->nmodel];
 	rc = tagdir_open_file(f, &pt, err);
 	if (rc)
 		return rc;
 	if (i < d->nmodel)
-		rc = zckpt_check_facts(&r->c, f->path, pt.root, err);
+		rc = zero_check_facts(&r->c, f->path, pt.root, err);
 	ptfile_close(&pt);
 	return rc;
 }
 
-int zckpt_check_files(struct checkpoint *c, struct errmsg *err)
+int zero_verify(struct checkpoint *c, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = (struct zero_checkpoint *)c;
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	int rc = c->ops->check(c, false, err);
 
 	for (unsigned mp = 0; !rc && mp < r->dir.mp_degree; mp++)
-		rc = zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
+		rc = zero_load_shards(r, mp, 0, r->dir.dp_degree, 1, err);
 	return rc
 		       ?: parallel_steps(r->dir.u, "checking files", parallel_far,
-					 count_files(&r->dir, true), parallel_width(),
-					 check_file, r, err);
+					 count_files(&r->dir, true), parallel_width(), check_file,
+					 r, err);
 }
 
 /* Compare the profile of a model-parallel rank with that of the first one in its
  * pipeline stage, and that with the first stage's.  The shards of one model-parallel
  * rank have been compared when they were loaded. */
-static int check_profile(const struct zero_checkpoint *r, unsigned mp,
-			 struct errmsg *err)
+static int check_profile(const struct zero_checkpoint *r, unsigned mp, struct errmsg *err)
 {
 	const unsigned in_stage = mp % r->model.tp;
 	const unsigned first = in_stage ? mp - in_stage : 0;
 
-	return zckpt_shard(r, first, 0) && zckpt_shard(r, mp, 0)
-		       ? zckpt_compare(r, zckpt_shard_number(r, first, 0),
-				       zckpt_shard_number(r, mp, 0), in_stage,
-				       err)
+	return zero_shard(r, first, 0) && zero_shard(r, mp, 0)
+		       ? zero_compare_shards(r, zero_shard_number(r, first, 0),
+					     zero_shard_number(r, mp, 0), in_stage, err)
 		       : 0;
 }
 
@@ -222,7 +215,7 @@ struct listing {
 
 static int list_file(void *ctx, size_t i, struct errmsg *ignored)
 {
-	const struct listing *const l = ctx;
+	const struct listing *l = ctx;
 
 	(void)ignored;
 	if (!check_file(l->r, i, &l->err[i]))
@@ -230,7 +223,7 @@ static int list_file(void *ctx, size_t i, struct errmsg *ignored)
 	return 0;
 }
 
-void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found)
+void zero_find_problems(struct checkpoint *c, bool all, const struct errmsg_sink *found)
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	const size_t n = count_files(&r->dir, all);
@@ -244,9 +237,9 @@ void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sin
 	/* Load a rank's shards in parallel.  If that fails, each shard is read again
 	 * for a message of its own. */
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
-		zckpt_load_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
-	parallel_steps(r->dir.u, "checking files", parallel_far, n, parallel_width(),
-		       list_file, &l, NULL);
+		zero_load_shards(r, mp, 0, r->dir.dp_degree, 1, NULL);
+	parallel_steps(r->dir.u, "checking files", parallel_far, n, parallel_width(), list_file, &l,
+		       NULL);
 	for (size_t i = 0; i < n; i++)
 		if (*l.err[i].text)
 			errmsg_put(found, "%s", l.err[i].text);
@@ -257,35 +250,6 @@ void zckpt_find_problems(struct checkpoint *c, bool all, const struct errmsg_sin
 	find_layers(r, found);
 }
 
-/* The step that the optimizer has counted, if it counts whole ones. */
-static bool optimizer_step(const struct param_states *states, double *step)
-{
-	for (size_t i = 1; states && i < states->n; i++)
-		if (strcmp(states->v[i].name, "step") == 0)
-			return param_state_number(&states->v[i], step);
-	return false;
-}
-
-void zckpt_warn_of_steps(const struct checkpoint *c, const char *model, const char *optimizer,
-			 const struct param_states *first, bool most, const struct errmsg_sink *to)
-{
-	const int64_t skipped = c->facts.skipped_steps > 0 ? c->facts.skipped_steps : 0;
-	const int64_t saved = c->facts.global_steps, named = tags_step(c->tag);
-	double step;
-
-	/* A renamed tag, or files of another one. */
-	if (saved >= 0 && named >= 0 && saved != named)
-		errmsg_put(to, "%s is of global step %" PRId64 ", not of the"
-			   " step in the tag's name: files of different steps?", model, saved);
-	if (saved >= skipped && optimizer_step(first, &step) &&
-	    (step < (double)(saved - skipped) || (most && step > (double)(saved - skipped) + 1)))
-		errmsg_put(to, "%s was saved at global step %" PRId64
-			   " (%" PRId64 " skipped), but the optimizer in %s has"
-			   " made %.0f steps: the files are of different steps,"
-			   " or the optimizer was reset",
-			   model, saved, skipped, optimizer, step);
-}
-
 /*
  * DeepSpeed before 0.14 counts one step more, and stage 3's optimizers count a step for each of
  * their sub-groups after some resumes.  ZenFlow's count micro-batches, as many to a global
@@ -293,12 +257,12 @@ void zckpt_warn_of_steps(const struct checkpoint *c, const char *model, const ch
  */
 static void warn_of_steps(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
-	const struct shard *s = zckpt_shard(r, 0, 0);
+	const struct shard *s = zero_shard(r, 0, 0);
 
-	zckpt_warn_of_steps(&r->c, r->dir.model[0].name,
-			    r->dir.noptim ? r->dir.optim[0].name : r->dir.model[0].name,
-			    s && s->ngroups ? &s->groups[0].states : NULL,
-			    !r->dir.zero3 && !r->model.ranks[0].zenflow, to);
+	checkpoint_warn_of_steps(&r->c, r->dir.model[0].name,
+				 r->dir.noptim ? r->dir.optim[0].name : r->dir.model[0].name,
+				 s && s->ngroups ? &s->groups[0].states : NULL,
+				 !r->dir.zero3 && !r->model.ranks[0].zenflow, to);
 }
 
 /* Warn of `n` files that are too small, the first of which is `f`; it takes `least`
@@ -309,14 +273,15 @@ static void warn_of_small(const struct tag_file *f, size_t n, uint64_t least,
 	char more[64] = "";
 
 	if (n > 1)
-		snprintf(more, sizeof(more), ", and %zu more files are too small",
-			 n - 1);
+		snprintf(more, sizeof(more), ", and %zu more files are too small", n - 1);
 	if (least)
-		errmsg_put(to, "%s is truncated: it has %" PRIu64 " bytes, and"
-			   " its tensors take %" PRIu64 "%s; reading what it"
-			   " holds will fail", f->name, f->file.size, least, more);
+		errmsg_put(to,
+			   "%s is truncated: it has %" PRIu64 " bytes, and"
+			   " its tensors take %" PRIu64 "%s; reading what it holds will fail",
+			   f->name, f->file.size, least, more);
 	else
-		errmsg_put(to, "%s is no file of torch.save: it has %" PRIu64
+		errmsg_put(to,
+			   "%s is no file of torch.save: it has %" PRIu64
 			   " bytes%s; reading what it holds will fail",
 			   f->name, f->file.size, more);
 }
@@ -332,16 +297,15 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 {
 	const unsigned mp = (unsigned)number / r->dir.dp_degree;
 	const unsigned rank = (unsigned)number % r->dir.dp_degree;
-	const struct shard *const s = zckpt_shard(r, mp, 0);
-	const struct layout *const l = &r->layouts[mp];
+	const struct shard *s = zero_shard(r, mp, 0);
+	const struct layout *l = &r->layouts[mp];
 	uint64_t bytes = 0;
 	unsigned which;
 
 	for (size_t g = 0; s && g < s->ngroups; g++) {
-		const struct shard_group *const x = &s->groups[g];
+		const struct shard_group *x = &s->groups[g];
 		const uint64_t numel = partition_filled(
-			&l->groups[g],
-			rank_stripe_part(&l->stripe[g], rank, &which));
+			&l->groups[g], rank_stripe_part(&l->stripe[g], rank, &which));
 
 		for (size_t i = 0; i < (x->replicated ? 1 : x->states.n); i++)
 			if (x->states.v[i].kind == STATE_FLAT &&
@@ -351,8 +315,7 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 	return bytes;
 }
 
-static void warn_of_truncated(const struct zero_checkpoint *r,
-			      const struct errmsg_sink *to)
+static void warn_of_truncated(const struct zero_checkpoint *r, const struct errmsg_sink *to)
 {
 	size_t n;
 	const struct tag_file *first = tagdir_find_tiny(&r->dir, &n);
@@ -371,9 +334,9 @@ static void warn_of_truncated(const struct zero_checkpoint *r,
 		warn_of_small(first, n, least, to);
 }
 
-void zckpt_warn(const struct checkpoint *c, const struct errmsg_sink *to)
+void zero_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 {
-	const struct zero_checkpoint *const r = (const struct zero_checkpoint *)c;
+	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
 
 	warn_of_steps(r, to);
 	warn_of_truncated(r, to);

@@ -43,7 +43,7 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 		return 0;
 	if (v->n != group->n)
 		return ERRMSG_FILE(r, -EBADMSG,
-				"param_alignment_paddings[%zu] has %zu entries for %zu parameters",
+				   "param_alignment_paddings[%zu] has %zu entries for %zu parameters",
 				   g, v->n, group->n);
 	pad = calloc(group->n + 1, sizeof(*pad));
 	if (!pad)
@@ -52,8 +52,7 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 		if (value_get_count(v->v[i], &pad[i]))
 			continue;
 		free(pad);
-		return ERRMSG_FILE(r, -EBADMSG,
-				   "param_alignment_paddings[%zu][%zu] is not a count",
+		return ERRMSG_FILE(r, -EBADMSG, "param_alignment_paddings[%zu][%zu] is not a count",
 				   g, i);
 	}
 	*out = pad;
@@ -212,9 +211,10 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 		r->s->mapping_ignored = true;
 		return 0;
 	}
-	return ERRMSG_FILE(r, -EBADMSG,
-		"group %zu: param_slice_mappings and param_shapes disagree on where %.100s lies",
-			   g, name);
+	return ERRMSG_FILE(
+		r, -EBADMSG,
+		"group %zu: param_slice_mappings and param_shapes disagree on where %.100s lies", g,
+		name);
 }
 
 /* Does `v` list the ranks over which the sub-group is cut? */
@@ -254,7 +254,7 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 			   g, shard_group_name(r, g), s->ranks, rank_stripe_step(s));
 }
 
-int shard_check_cut(const struct shard_reader *r, size_t g)
+int shard_check_partition(const struct shard_reader *r, size_t g)
 {
 	return r->c->facts.zero3 ? check_partition_group(r, g) : check_expert_group(r, g);
 }

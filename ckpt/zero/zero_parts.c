@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the elements of slices are: in the shards of the data-parallel ranks that have parts of
+ * them, which are loaded for that. */
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/vfile/extent.h"
+#include "ckpt/zero/checkpoint.h"
+
+/* The file, in the numbering of extents, that a tensor of a shard lies in: the
+ * shard itself, or one that was on NVMe. */
+static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
+			    const struct param_state *st)
+{
+	const struct tagdir *d = &r->dir;
+
+	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1 : shard;
+}
+
+/* Append the elements of a run that part `part` of its group holds.  `whole`: the
+ * part keeps parameters whole. */
+static int add_part(const struct zero_checkpoint *r, const struct part_run *run, unsigned part,
+		    bool whole, struct extent_map *out, struct errmsg *err)
+{
+	const struct slice *s = run->slice;
+	const struct layout *l = &r->layouts[s->mp];
+	const struct partition *p = &l->groups[s->group];
+	const unsigned rank = rank_stripe_rank(&l->stripe[s->group], run->ep, part);
+	const unsigned number = zero_shard_number(r, s->mp, rank);
+	const struct shard_group *g = &r->shards[number].groups[s->group];
+	const struct param_state *flat = shard_find_state(g, run->state->name);
+	const struct fragment f =
+		whole ? partition_whole(p, s->index, part) : partition_fragment(p, s->index, part);
+	const uint64_t first = run->first > f.first ? run->first : f.first;
+	const uint64_t run_end = run->first + run->numel;
+	const uint64_t end = f.first + f.numel < run_end ? f.first + f.numel : run_end;
+	const uint64_t at = f.start + (first - f.first);
+
+	if (!flat && g->states.refused)
+		return errmsg_set(err, g->states.refused_rc, "%s", g->states.refused);
+	if (!flat || flat->kind != STATE_FLAT || flat->dtype != run->state->dtype ||
+	    f.start + f.numel > flat->numel)
+		return errmsg_set(err, -EBADMSG,
+				  "%s: %s of parameter %s is missing, too short,"
+				  " or of another type than on other ranks",
+				  r->dir.optim[number].path, run->state->name, s->name);
+	return extent_add_cast(out, end - first, file_number(r, number, flat),
+			       flat->offset + at * dtype_size(flat->dtype), flat->dtype, run->to)
+		       ? 0
+		       : errmsg_nomem(err, s->name);
+}
+
+static bool is_master(const struct param_state *state)
+{
+	return strcmp(state->name, "fp32") == 0;
+}
+
+/* Find the parts of its group that have elements of a run: [*part, *end).  Returns whether
+ * each keeps parameters whole; the other ranks have replicas then. */
+static bool find_parts(const struct zero_checkpoint *r, const struct part_run *run, unsigned *part,
+		       unsigned *end)
+{
+	const struct slice *s = run->slice;
+	const bool whole =
+		!is_master(run->state) && zero_shard(r, s->mp, 0)->groups[s->group].replicated;
+
+	partition_ranks_of(&r->layouts[s->mp].groups[s->group], s->index, run->first, run->numel,
+			   part, end);
+	if (whole && *part < *end)
+		*end = *part + 1;
+	return whole;
+}
+
+int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
+		      struct extent_map *out, struct gathers *gathers, struct errmsg *err)
+{
+	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
+	unsigned first = UINT_MAX, last = 0, part, end;
+	const struct rank_stripe *stripe;
+	int rc = n ? zero_load_shards(r, v->slice->mp, 0, 1, 1, err) : 0;
+
+	if (rc || !n)
+		return rc;
+	for (size_t i = 0; i < n; i++) {
+		find_parts(r, &v[i], &part, &end);
+		if (part == end)
+			continue;
+		first = part < first ? part : first;
+		last = end > last ? end : last;
+	}
+	(void)gathers;
+	if (first >= last)
+		return 0;
+	stripe = &r->layouts[v->slice->mp].stripe[v->slice->group];
+	rc = zero_load_shards(r, v->slice->mp, rank_stripe_rank(stripe, v->ep, first),
+			      rank_stripe_rank(stripe, v->ep, last - 1) + 1,
+			      rank_stripe_step(stripe), err);
+	for (size_t i = 0; !rc && out && i < n; i++) {
+		const bool whole = find_parts(r, &v[i], &part, &end);
+
+		for (; !rc && part < end; part++)
+			rc = add_part(r, &v[i], part, whole, out, err);
+	}
+	return rc;
+}
