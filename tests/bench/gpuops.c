@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The time of a training step by operation: each operation of a device alone, with
- * the shapes of GPT-2 124M in bfloat16 (or of width -w), its calls per step, and its
- * rate in TFLOP/s and in GB/s of the bytes that it must read and write.
+ * The time of a training step by operation: each operation of a device alone, with the shapes of
+ * GPT-2 124M in bfloat16 (or of width -w), its calls per step, and its rate in TFLOP/s and in
+ * GB/s of the bytes that it must read and write.
  *
  *     gpuops [-d] [-c] [-b BATCH] [-s SEQ] [-w WIDTH]
  *
@@ -66,8 +66,7 @@ static float *floats(size_t n)
 	for (size_t i = 0; i < FILL; i++)
 		some[i] = 0.1f * ((float)rand() / (float)RAND_MAX - 0.5f);
 	for (size_t at = 0; at < n; at += FILL)
-		b->ops->to_device(b, p + at, some,
-				  (n - at < FILL ? n - at : FILL) * sizeof(*p));
+		b->ops->to_device(b, p + at, some, (n - at < FILL ? n - at : FILL) * sizeof(*p));
 	free(some);
 	return p;
 }
@@ -104,8 +103,7 @@ static void fc(void)
 
 static void fc_unfused(void)
 {
-	b->ops->linear(b, y, z, x, w, unaligned(small), NULL, rows, width,
-		       4 * width);
+	b->ops->linear(b, y, z, x, w, unaligned(small), NULL, rows, width, 4 * width);
 }
 
 static void mlp_proj(void)
@@ -115,32 +113,27 @@ static void mlp_proj(void)
 
 static void mlp_proj_unfused(void)
 {
-	b->ops->linear(b, y, NULL, x, w, unaligned(small), z, rows, 4 * width,
-		       width);
+	b->ops->linear(b, y, NULL, x, w, unaligned(small), z, rows, 4 * width, width);
 }
 
 static void qkv_grad(void)
 {
-	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    3 * width, true);
+	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width, 3 * width, true);
 }
 
 static void attn_proj_grad(void)
 {
-	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    width, true);
+	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width, width, true);
 }
 
 static void fc_grad(void)
 {
-	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width,
-			    4 * width, true);
+	b->ops->linear_grad(b, d, grad, stats, y, x, NULL, w, rows, width, 4 * width, true);
 }
 
 static void mlp_proj_grad(void)
 {
-	b->ops->linear_grad(b, d, grad, stats, y, x, z, w, rows, 4 * width,
-			    width, true);
+	b->ops->linear_grad(b, d, grad, stats, y, x, z, w, rows, 4 * width, width, true);
 }
 
 static void attention(void)
@@ -151,8 +144,8 @@ static void attention(void)
 
 static void attention_grad(void)
 {
-	b->ops->attention_grad(b, d, y, z, stats, x, batch, seq, width / 64,
-			       width, (struct backend_dropout){ 0 });
+	b->ops->attention_grad(b, d, y, z, stats, x, batch, seq, width / 64, width,
+			       (struct backend_dropout){ 0 });
 }
 
 static void norm(void)
@@ -162,8 +155,8 @@ static void norm(void)
 
 static void norm_grad(void)
 {
-	b->ops->norm_grad(b, d, grad, grad + width, NULL, NULL, y, x, stats,
-			  small, rows, width, true);
+	b->ops->norm_grad(b, d, grad, grad + width, NULL, NULL, y, x, stats, small, rows, width,
+			  true);
 }
 
 static void embed(void)
@@ -173,14 +166,12 @@ static void embed(void)
 
 static void embed_grad(void)
 {
-	b->ops->embed_grad(b, grad, grad + VOCAB * width, y, tokens, batch, seq,
-			   width);
+	b->ops->embed_grad(b, grad, grad + VOCAB * width, y, tokens, batch, seq, width);
 }
 
 static void head(void)
 {
-	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab,
-			      scale, true, NULL);
+	b->ops->cross_entropy(b, sum, d, grad, x, w, tokens, rows, width, vocab, scale, true, NULL);
 }
 
 static void head_odd(void)
@@ -207,13 +198,10 @@ static void squares(void)
 
 static void adam(void)
 {
-	const struct backend_adam a = { .beta1 = 0.9,
-					.beta2 = 0.999,
-					.eps = 1e-8f };
+	const struct backend_adam a = { .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f };
 
 	/* Any buffer serves as the gradient: it is only read. */
-	b->ops->adam(b, &a, rate, factor, weights, more[0], more[1], more[2],
-		     more[0], numel());
+	b->ops->adam(b, &a, rate, factor, weights, more[0], more[1], more[2], more[0], numel());
 }
 
 static void zero(void)
@@ -221,8 +209,7 @@ static void zero(void)
 	b->ops->zero(b, more[1], numel() * sizeof(float));
 }
 
-static void measure(const char *name, void (*op)(void), size_t times,
-		    double flop, double bytes)
+static void measure(const char *name, void (*op)(void), size_t times, double flop, double bytes)
 {
 	double start, took;
 
@@ -235,9 +222,8 @@ static void measure(const char *name, void (*op)(void), size_t times,
 	finish();
 	took = (clock_seconds() - start) / CALLS;
 	all += took * (double)times;
-	printf("%-28s %8.3f ms  x%3zu = %8.2f ms  %7.1f TFLOP/s  %7.0f GB/s\n",
-	       name, took * 1e3, times, took * 1e3 * (double)times,
-	       flop / took / 1e12, bytes / took / 1e9);
+	printf("%-28s %8.3f ms  x%3zu = %8.2f ms  %7.1f TFLOP/s  %7.0f GB/s\n", name, took * 1e3,
+	       times, took * 1e3 * (double)times, flop / took / 1e12, bytes / took / 1e9);
 	fflush(stdout);
 }
 
@@ -254,15 +240,13 @@ static void measure_all(void)
 	measure("c_fc + gelu", fc, l, 4 * product, 18 * n);
 	measure("c_fc, gelu by our kernel", fc_unfused, 0, 4 * product, 18 * n);
 	measure("mlp.c_proj + residual", mlp_proj, l, 4 * product, 12 * n);
-	measure("mlp.c_proj, bias by ours", mlp_proj_unfused, 0, 4 * product,
-		12 * n);
+	measure("mlp.c_proj, bias by ours", mlp_proj_unfused, 0, 4 * product, 12 * n);
 	measure("c_attn grad", qkv_grad, l, 6 * product, 10 * n);
 	measure("attn.c_proj grad", attn_proj_grad, l, 2 * product, 6 * n);
 	measure("c_fc grad", fc_grad, l, 8 * product, 12 * n);
 	measure("mlp.c_proj grad + gelu", mlp_proj_grad, l, 8 * product, 26 * n);
 	measure("attention, causal", attention, l, scores, 8 * n);
-	measure("attention grad, causal", attention_grad, l, 2.5 * scores,
-		16 * n);
+	measure("attention grad, causal", attention_grad, l, 2.5 * scores, 16 * n);
 	measure("norm", norm, 2 * l + 1, 0, 4 * n);
 	measure("norm grad", norm_grad, 2 * l + 1, 0, 8 * n);
 	measure("embed", embed, 1, 0, 4 * n);
@@ -276,12 +260,9 @@ static void measure_all(void)
 
 static void make_operands(void)
 {
-	const struct backend_rate slow = { .decay = 1,
-					   .step_size = 1e-9f,
-					   .denom = 1 };
-	const size_t most = 4 * width * rows > VOCAB_EVEN * width
-				    ? 4 * width * rows
-				    : VOCAB_EVEN * width;
+	const struct backend_rate slow = { .decay = 1, .step_size = 1e-9f, .denom = 1 };
+	const size_t most =
+		4 * width * rows > VOCAB_EVEN * width ? 4 * width * rows : VOCAB_EVEN * width;
 	int32_t *const t = malloc(rows * sizeof(*t));
 
 	/* As in text, every 25th is the same. */
@@ -336,7 +317,7 @@ int main(int argc, char **argv)
 	}
 	make_operands();
 	measure_all();
-	printf("%-28s %25.2f ms: %.0f tokens/s\n", "a step, of these alone",
-	       all * 1e3, (double)rows / all);
+	printf("%-28s %25.2f ms: %.0f tokens/s\n", "a step, of these alone", all * 1e3,
+	       (double)rows / all);
 	return 0;
 }

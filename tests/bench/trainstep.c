@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trainer's arithmetic alone, without data and ranks: training steps on random
- * tokens in one process, as zero.c does them (forward, backward, norm, AdamW, new
- * weights, gradients cleared).
+ * The trainer's arithmetic alone, without data and ranks: training steps on random tokens in one
+ * process, as zero.c does them (forward, backward, norm, AdamW, new weights, gradients cleared).
  *
  *     trainstep MODEL BATCH SEQ STEPS     median tokens/s (stderr: each step);
  *                                         processor milliseconds per step
@@ -55,8 +54,8 @@ static void fill(struct training *t)
 		w->tokens[i] = rand() % (int)w->model.config.vocab_size;
 }
 
-static int training_init(struct training *t, const char *model, size_t batch,
-			 size_t seq, struct errmsg *err)
+static int training_init(struct training *t, const char *model, size_t batch, size_t seq,
+			 struct errmsg *err)
 {
 	struct gpt2_config c = { .layer_norm_epsilon = 1e-5f };
 	struct backend *b;
@@ -64,8 +63,7 @@ static int training_init(struct training *t, const char *model, size_t batch,
 	int rc = gpt2_preset(model, &c, err);
 
 	if (!rc)
-		rc = whole_init(&t->w, &c, batch, seq, DTYPE_F32, threads(),
-				err);
+		rc = whole_init(&t->w, &c, batch, seq, DTYPE_F32, threads(), err);
 	if (rc)
 		return rc;
 	b = t->w.b;
@@ -75,8 +73,7 @@ static int training_init(struct training *t, const char *model, size_t batch,
 	t->exp_avg_sq = b->ops->alloc(b, bytes);
 	t->norm = b->ops->alloc(b, sizeof(*t->norm));
 	t->factor = b->ops->alloc(b, sizeof(*t->factor));
-	if (!t->master || !t->exp_avg || !t->exp_avg_sq || !t->norm ||
-	    !t->factor)
+	if (!t->master || !t->exp_avg || !t->exp_avg_sq || !t->norm || !t->factor)
 		return errmsg_set(err, -1, "out of memory");
 	fill(t);
 	return 0;
@@ -123,8 +120,8 @@ static int training_step(struct training *t, struct errmsg *err)
 	o->zero(w->b, t->norm, sizeof(*t->norm));
 	o->sum_squares(w->b, t->norm, w->grads, n);
 	o->clip(w->b, t->factor, t->norm, &scale, 0);
-	o->adam(w->b, &adam, &rate, t->factor, w->weights, t->master,
-		t->exp_avg, t->exp_avg_sq, w->grads, n);
+	o->adam(w->b, &adam, &rate, t->factor, w->weights, t->master, t->exp_avg, t->exp_avg_sq,
+		w->grads, n);
 	o->zero(w->b, w->grads, n * sizeof(float));
 	return o->sync(w->b, err);
 }
@@ -157,8 +154,7 @@ static int run(struct training *t, unsigned steps, struct errmsg *err)
 		const double start = clock_seconds();
 
 		rc = training_step(t, err);
-		rates[i] = (double)(t->w.batch * t->w.seq) /
-			   (clock_seconds() - start);
+		rates[i] = (double)(t->w.batch * t->w.seq) / (clock_seconds() - start);
 		fprintf(stderr, "%.0f ", rates[i]);
 	}
 	spent = processor_time() - spent;
@@ -176,27 +172,24 @@ static struct gemm_cache {
 	double gflop, seconds;
 } gemm_cache;
 
-dnnl_status_t __real_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
-				dnnl_dim_t n, dnnl_dim_t k, float alpha,
-				const float *a, dnnl_dim_t lda, const float *b,
-				dnnl_dim_t ldb, float beta, float *c,
+dnnl_status_t __real_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n,
+				dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+				const float *b, dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc);
-dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
-				dnnl_dim_t n, dnnl_dim_t k, float alpha,
-				const float *a, dnnl_dim_t lda, const float *b,
-				dnnl_dim_t ldb, float beta, float *c,
+dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n,
+				dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+				const float *b, dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc);
 
 /* Wraps oneDNN's function (-Wl,--wrap, tests/bench/local.mk). */
-dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m,
-				dnnl_dim_t n, dnnl_dim_t k, float alpha,
-				const float *a, dnnl_dim_t lda, const float *b,
-				dnnl_dim_t ldb, float beta, float *c,
+dnnl_status_t __wrap_dnnl_sgemm(char trans_a, char trans_b, dnnl_dim_t m, dnnl_dim_t n,
+				dnnl_dim_t k, float alpha, const float *a, dnnl_dim_t lda,
+				const float *b, dnnl_dim_t ldb, float beta, float *c,
 				dnnl_dim_t ldc)
 {
 	const double start = clock_seconds();
-	const dnnl_status_t rc = __real_dnnl_sgemm(
-		trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+	const dnnl_status_t rc =
+		__real_dnnl_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 	const double seconds = clock_seconds() - start;
 
 #pragma omp atomic
@@ -220,9 +213,9 @@ static double peak(void)
 	start = clock_seconds();
 #pragma omp parallel for schedule(static, 1)
 	for (t = 0; t < threads(); t++)
-		dnnl_sgemm('N', 'N', (dnnl_dim_t)n, (dnnl_dim_t)n,
-			   (dnnl_dim_t)n, 1, x, (dnnl_dim_t)n, x + n * n,
-			   (dnnl_dim_t)n, 0, x + (2 + t) * n * n, (dnnl_dim_t)n);
+		dnnl_sgemm('N', 'N', (dnnl_dim_t)n, (dnnl_dim_t)n, (dnnl_dim_t)n, 1, x,
+			   (dnnl_dim_t)n, x + n * n, (dnnl_dim_t)n, 0, x + (2 + t) * n * n,
+			   (dnnl_dim_t)n);
 	start = clock_seconds() - start;
 	free(x);
 	return 2e-9 * threads() * (double)(n * n * n) / start;
@@ -231,9 +224,7 @@ static double peak(void)
 /* Input and output width of layer `i` of a block's four. */
 static void layer_shape(size_t c, size_t i, size_t *ic, size_t *oc)
 {
-	const size_t shapes[][2] = {
-		{ c, 3 * c }, { c, c }, { c, 4 * c }, { 4 * c, c }
-	};
+	const size_t shapes[][2] = { { c, 3 * c }, { c, c }, { c, 4 * c }, { 4 * c, c } };
 
 	*ic = shapes[i % 4][0];
 	*oc = shapes[i % 4][1];
@@ -284,19 +275,17 @@ static double operations(struct training *t, const struct operands *x)
 
 	for (i = 0; i < 4 * m->n_layer; i++) {
 		layer_shape(c, i, &ic, &oc);
-		o->linear(t->w.b, x->out, NULL, x->w, x->w, x->w, NULL, rows,
-			  ic, oc);
-		o->linear_grad(t->w.b, x->din, t->w.grads, t->exp_avg, x->w,
-			       x->w, NULL, x->w, rows, ic, oc, false);
+		o->linear(t->w.b, x->out, NULL, x->w, x->w, x->w, NULL, rows, ic, oc);
+		o->linear_grad(t->w.b, x->din, t->w.grads, t->exp_avg, x->w, x->w, NULL, x->w, rows,
+			       ic, oc, false);
 	}
-	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w,
-			 t->w.tokens, rows, c, m->vocab_size, &one, false, NULL);
+	o->cross_entropy(t->w.b, &loss, x->din, t->w.grads, x->w, x->w, t->w.tokens, rows, c,
+			 m->vocab_size, &one, false, NULL);
 	return gflop(t) / (clock_seconds() - start);
 }
 
 /* The best of several rounds: interference only slows down. */
-static int compare_to_peak(struct training *t, unsigned rounds,
-			   struct errmsg *err)
+static int compare_to_peak(struct training *t, unsigned rounds, struct errmsg *err)
 {
 	double most = 0, alone = 0, around = 0;
 	struct operands x;
@@ -307,8 +296,7 @@ static int compare_to_peak(struct training *t, unsigned rounds,
 		most = fmax(most, peak());
 		gemm_cache = (struct gemm_cache){ 0 };
 		rc = training_step(t, err);
-		alone = fmax(alone,
-			     threads() * gemm_cache.gflop / gemm_cache.seconds);
+		alone = fmax(alone, threads() * gemm_cache.gflop / gemm_cache.seconds);
 		around = fmax(around, operations(t, &x));
 	}
 	printf("%.3f %.3f %.1f\n", alone / most, around / most, most);
@@ -328,8 +316,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: trainstep [-p] MODEL BATCH SEQ STEPS\n");
 		return 2;
 	}
-	rc = training_init(&t, args[1], (size_t)atoi(args[2]),
-			   (size_t)atoi(args[3]), &err);
+	rc = training_init(&t, args[1], (size_t)atoi(args[2]), (size_t)atoi(args[3]), &err);
 	if (!rc && of_peak)
 		rc = compare_to_peak(&t, (unsigned)atoi(args[4]), &err);
 	else if (!rc)

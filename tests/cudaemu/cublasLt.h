@@ -2,8 +2,8 @@
 #ifndef CUDAEMU_CUBLASLT_H
 #define CUDAEMU_CUBLASLT_H
 
-/* The part of cuBLASLt that the CUDA backend calls, with the names and meanings
- * of NVIDIA's documentation. */
+/* The part of cuBLASLt that the CUDA backend calls, with the names and meanings of NVIDIA's
+ * documentation. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,8 +55,7 @@ typedef enum {
 	CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 } cublasLtMatmulPreferenceAttributes_t;
 
-/* An algorithm records the problem that it was selected for, and may only be
- * used for that. */
+/* An algorithm records the problem that it was selected for, and may only be used for that. */
 typedef struct {
 	uint32_t alignment[4];
 	uint32_t number; /* 0: the first that was suggested */
@@ -79,40 +78,33 @@ size_t cublasLtGetVersion(void);
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *lt);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt);
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc,
-					cublasComputeType_t compute,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
 					cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc);
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 					      cublasLtMatmulDescAttributes_t attr,
 					      const void *value, size_t size);
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout,
-					  cudaDataType_t type, uint64_t rows,
-					  uint64_t cols, int64_t ld);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
+					  uint64_t rows, uint64_t cols, int64_t ld);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
 
-cublasStatus_t
-cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference);
-cublasStatus_t
-cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
-cublasStatus_t
-cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-				     cublasLtMatmulPreferenceAttributes_t attr,
-				     const void *value, size_t size);
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-	cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-	cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
-	int wanted, cublasLtMatmulHeuristicResult_t *results, int *found);
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference);
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+						    cublasLtMatmulPreferenceAttributes_t attr,
+						    const void *value, size_t size);
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
+					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+					      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+					      cublasLtMatmulPreference_t preference, int wanted,
+					      cublasLtMatmulHeuristicResult_t *results, int *found);
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
-			      const void *alpha, const void *a,
-			      cublasLtMatrixLayout_t a_layout, const void *b,
-			      cublasLtMatrixLayout_t b_layout, const void *beta,
-			      const void *c, cublasLtMatrixLayout_t c_layout,
-			      void *d, cublasLtMatrixLayout_t d_layout,
-			      const cublasLtMatmulAlgo_t *algo, void *workspace,
-			      size_t workspace_bytes, cudaStream_t stream);
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, const void *alpha,
+			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+			      cublasLtMatrixLayout_t c_layout, void *d,
+			      cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+			      void *workspace, size_t workspace_bytes, cudaStream_t stream);
 
 #endif

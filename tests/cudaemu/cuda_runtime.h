@@ -45,31 +45,26 @@ static cudaError_t cudaFuncSetAttribute(K *kernel, enum cudaFuncAttribute, int b
 	return cudaSuccess;
 }
 
-template <typename... P>
-static auto cudaemu_body_of(void (*kernel)(P...), P... values)
+template <typename... P> static auto cudaemu_body_of(void (*kernel)(P...), P... values)
 {
 	return [=] { kernel(values...); };
 }
 
 /* A kernel with the values at `args`. */
 template <typename... P, size_t... I>
-static auto cudaemu_body(void (*kernel)(P...), void **args,
-			 std::index_sequence<I...>)
+static auto cudaemu_body(void (*kernel)(P...), void **args, std::index_sequence<I...>)
 {
 	return cudaemu_body_of<P...>(kernel, *(P *)args[I]...);
 }
 
 template <typename... P>
-static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block,
-				    void **args, size_t shared,
-				    cudaStream_t stream)
+static cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+				    size_t shared, cudaStream_t stream)
 {
 	auto body = cudaemu_body(kernel, args, std::index_sequence_for<P...>());
 	auto launch = [=]() mutable {
-		cudaemu_run(
-			(const void *)kernel, grid, block, shared,
-			[](void *p) { (*static_cast<decltype(body) *>(p))(); },
-			&body);
+		cudaemu_run((const void *)kernel, grid, block, shared,
+			    [](void *p) { (*static_cast<decltype(body) *>(p))(); }, &body);
 	};
 	auto later = [](void *p) { (*static_cast<decltype(launch) *>(p))(); };
 
@@ -90,14 +85,12 @@ static inline void __syncwarp()
 	cudaemu_exchange("__syncwarp", "", 1);
 }
 
-template <typename T>
-static inline T cudaemu_of_lane(const char *operation, T x, unsigned lane)
+template <typename T> static inline T cudaemu_of_lane(const char *operation, T x, unsigned lane)
 {
 	T y;
 
 	memcpy(&y,
-	       cudaemu_exchange(operation, &x, sizeof(x)) +
-		       lane % CUDAEMU_WARP * CUDAEMU_EXCHANGE,
+	       cudaemu_exchange(operation, &x, sizeof(x)) + lane % CUDAEMU_WARP * CUDAEMU_EXCHANGE,
 	       sizeof(y));
 	return y;
 }
@@ -109,8 +102,7 @@ template <typename T> static inline T __shfl_sync(unsigned, T x, int lane)
 
 template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
 {
-	return cudaemu_of_lane("__shfl_xor_sync", x,
-			       cudaemu_lane() ^ (unsigned)mask);
+	return cudaemu_of_lane("__shfl_xor_sync", x, cudaemu_lane() ^ (unsigned)mask);
 }
 
 static inline float __uint_as_float(unsigned u)

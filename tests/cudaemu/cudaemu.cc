@@ -17,8 +17,8 @@
 #define THREADS_MAX 1024
 #define WARPS_MAX (THREADS_MAX / CUDAEMU_WARP)
 #define STACK_BYTES ((size_t)256 << 10)
-/* Stacks begin at different addresses modulo the size of a cache's way: otherwise those of
- * a block evict each other. */
+/* Stacks begin at different addresses modulo the size of a cache's way: otherwise those of a
+ * block evict each other. */
 #define STACK_SHIFTS 64
 #define STACK_SHIFT ((size_t)1088)
 
@@ -77,9 +77,8 @@ static void *thread_arg;
 
 static void die(const char *what)
 {
-	fprintf(stderr, "cudaemu: block %u,%u,%u, thread %u: %s\n",
-		cudaemu_block.x, cudaemu_block.y, cudaemu_block.z, current,
-		what);
+	fprintf(stderr, "cudaemu: block %u,%u,%u, thread %u: %s\n", cudaemu_block.x,
+		cudaemu_block.y, cudaemu_block.z, current, what);
 	abort();
 }
 
@@ -126,9 +125,7 @@ static void switch_to(struct coroutine *from, struct coroutine *to)
 {
 	/* A finished thread's stack can be reused. */
 	__sanitizer_start_switch_fiber(
-		from != &caller && states[from - threads] == HAS_ENDED
-			? NULL
-			: &from->fake_stack,
+		from != &caller && states[from - threads] == HAS_ENDED ? NULL : &from->fake_stack,
 		to == &caller ? caller_stack : to->stack,
 		to == &caller ? caller_stack_len : STACK_BYTES);
 	switch_stacks(from, to);
@@ -260,14 +257,12 @@ static void prepare(struct coroutine *c)
 	char *end;
 
 	if (!c->stack) {
-		c->stack =
-			(char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		c->stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (c->stack == MAP_FAILED)
 			die("no memory for its stack");
 	}
-	end = c->stack + STACK_BYTES -
-	      (c - threads) % STACK_SHIFTS * STACK_SHIFT;
+	end = c->stack + STACK_BYTES - (c - threads) % STACK_SHIFTS * STACK_SHIFT;
 	forget_frames(end);
 	c->turn = 0;
 	c->ncopies = c->group = 0;
@@ -298,9 +293,7 @@ static void run_block(void)
 	for (unsigned i = 0; i < nthreads; i++) {
 		prepare(&threads[i]);
 		states[i] = RUNS;
-		threads[i].position =
-			(struct cudaemu_dim){ i % d.x, i / d.x % d.y,
-					      i / d.x / d.y };
+		threads[i].position = (struct cudaemu_dim){ i % d.x, i / d.x % d.y, i / d.x / d.y };
 	}
 	for (unsigned w = 0; w < nwarps; w++) {
 		const unsigned left = nthreads - w * CUDAEMU_WARP;
@@ -360,15 +353,14 @@ void cudaemu_has_shared(const void *p, size_t bytes)
 	take_shared(bytes);
 }
 
-void cudaemu_run(const void *kernel, struct cudaemu_dim grid,
-		 struct cudaemu_dim block, size_t bytes,
-		 void (*body)(void *arg), void *arg)
+void cudaemu_run(const void *kernel, struct cudaemu_dim grid, struct cudaemu_dim block,
+		 size_t bytes, void (*body)(void *arg), void *arg)
 {
 	struct cudaemu_dim at = { 0, 0, 0 };
 
 	nthreads = block.x * block.y * block.z;
-	if (nthreads == 0 || nthreads > THREADS_MAX ||
-	    nthreads % CUDAEMU_WARP || grid.x * grid.y * grid.z == 0)
+	if (nthreads == 0 || nthreads > THREADS_MAX || nthreads % CUDAEMU_WARP ||
+	    grid.x * grid.y * grid.z == 0)
 		die("such a grid cannot be launched");
 	ncounted = 0;
 	shared_bytes = 0;
@@ -420,8 +412,7 @@ unsigned cudaemu_lane(void)
 	return current % CUDAEMU_WARP;
 }
 
-const char *cudaemu_exchange(const char *operation, const void *mine,
-			     size_t size)
+const char *cudaemu_exchange(const char *operation, const void *mine, size_t size)
 {
 	struct coroutine *const me = &threads[current];
 	const unsigned w = current / CUDAEMU_WARP;
@@ -449,8 +440,7 @@ void cudaemu_copy_later(void *to, const void *from, bool there)
 		die("copies 16 bytes that are not aligned");
 	if (me->ncopies == COPIES_MAX)
 		die("copies too much at once");
-	me->copies[me->ncopies++] =
-		(struct copy){ to, there ? from : NULL, me->group };
+	me->copies[me->ncopies++] = (struct copy){ to, there ? from : NULL, me->group };
 }
 
 void cudaemu_end_group(void)

@@ -3,16 +3,14 @@
 #define CUDAEMU_H
 
 /*
- * Runs CUDA kernels on the host, to test their results without a GPU. The
- * blocks of a grid run one after the other; the threads of a block are
- * coroutines that switch at __syncthreads and at warp-wide operations.  Device
- * memory comes from malloc, so that sanitizers see accesses beyond it; with
- * CUDAEMU_APART in the environment only operations reach it.
+ * Runs CUDA kernels on the host, to test their results without a GPU. The blocks of a grid run
+ * one after the other; the threads of a block are coroutines that switch at __syncthreads and at
+ * warp-wide operations.  Device memory comes from malloc, so that sanitizers see accesses beyond
+ * it; with CUDAEMU_APART in the environment only operations reach it.
  *
- * This tests index arithmetic, bounds, alignment, reductions, barriers that not
- * all threads reach, and races that change the result when threads run in the
- * opposite order.  It does not test the hardware's arithmetic, other races, the
- * memory model, or anything about time.
+ * This tests index arithmetic, bounds, alignment, reductions, barriers that not all threads
+ * reach, and races that change the result when threads run in the opposite order.  It does not
+ * test the hardware's arithmetic, other races, the memory model, or anything about time.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,16 +25,15 @@ extern "C" {
 /* Run threads of a block in this order from now on. */
 void cudaemu_reverse(bool reverse);
 
-/* Let cublasLt reject all epilogues from now on, as it does for some shapes and
- * types. */
+/* Let cublasLt reject all epilogues from now on, as it does for some shapes and types. */
 void cudaemu_refuse_epilogues(bool refuse);
 
 /* The number of products whose column sums cublasLt computed. */
 unsigned cudaemu_products_with_sums(void);
 
-/* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`,
- * counted from 0, takes half the time of the others, and the last is never
- * supported after all if `last_fails`. */
+/* Let cublasLt know `n` algorithms from now on (1 at first), of which `fastest`, counted from 0,
+ * takes half the time of the others, and the last is never supported after all if
+ * `last_fails`. */
 void cudaemu_offer(unsigned n, unsigned fastest, bool last_fails);
 
 /* The number of products that cublasLt computed by an algorithm. */
@@ -54,16 +51,16 @@ extern size_t cudaemu_shared_limit;
 /* Let allocations beyond this total fail; SIZE_MAX: no limit. */
 void cudaemu_limit_memory(size_t bytes);
 
-/* Choose another order of operations on different streams; at first that is $CUDAEMU_SEED,
- * or 0. */
+/* Choose another order of operations on different streams; at first that is $CUDAEMU_SEED, or
+ * 0. */
 void cudaemu_seed(unsigned seed);
 
 /* Do all that is queued, unless an operation calls this. */
 void cudaemu_finish(void);
 
-/* What was asked of the device since the process began.  The numbers are written, in this
- * order, to $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the
- * trainer begins a step. */
+/* What was asked of the device since the process began.  The numbers are written, in this order,
+ * to $CUDAEMU_TRAFFIC.RANK at exit, and to a line of $CUDAEMU_STEPS.RANK when the trainer begins
+ * a step. */
 extern struct cudaemu_traffic {
 	/* Copies between host and device, and their bytes. */
 	uint64_t to_device, bytes_to_device, to_host, bytes_to_host;
@@ -71,7 +68,7 @@ extern struct cudaemu_traffic {
 	uint64_t launches; /* of our kernels */
 	uint64_t products; /* by cuBLASLt */
 	uint64_t zeroed, bytes_zeroed;
-	uint64_t collectives; /* of NCCL; a group counts as one */
+	uint64_t collectives;   /* of NCCL; a group counts as one */
 	uint64_t bytes_reduced; /* that this rank gave to its reductions */
 	/* Of all these, those that the host called; a graph's launch is one. */
 	uint64_t calls;
@@ -89,8 +86,8 @@ struct cudaemu_dim {
 /* Queue an operation, with a copy of its argument; keep it in the graph if the stream is
  * captured. */
 struct cudaemu_stream;
-void cudaemu_queue(struct cudaemu_stream *stream, void (*run)(void *arg),
-		   const void *arg, size_t bytes);
+void cudaemu_queue(struct cudaemu_stream *stream, void (*run)(void *arg), const void *arg,
+		   size_t bytes);
 
 bool cudaemu_is_recorded(const struct cudaemu_stream *stream);
 
@@ -101,12 +98,11 @@ extern struct cudaemu_dim cudaemu_thread, cudaemu_block;
 extern struct cudaemu_dim cudaemu_block_dim, cudaemu_grid_dim;
 
 /* Run `body` as each thread of each block of a kernel. */
-void cudaemu_run(const void *kernel, struct cudaemu_dim grid,
-		 struct cudaemu_dim block, size_t shared,
-		 void (*body)(void *arg), void *arg);
+void cudaemu_run(const void *kernel, struct cudaemu_dim grid, struct cudaemu_dim block,
+		 size_t shared, void (*body)(void *arg), void *arg);
 
-/* A kernel asks for dynamic shared memory.  Without it, one that has more than 48 KiB,
- * static and dynamic, ends the process. */
+/* A kernel asks for dynamic shared memory.  Without it, one that has more than 48 KiB, static and
+ * dynamic, ends the process. */
 void cudaemu_allow_shared(const void *kernel, size_t bytes);
 
 /* The running block has this static shared memory, too. */
@@ -120,16 +116,14 @@ void *cudaemu_shared(void);
 #define CUDAEMU_WARP 32
 #define CUDAEMU_EXCHANGE 64 /* the most bytes that a lane passes */
 
-/* Exchange data within a warp: all lanes pass `size` bytes, in the same
- * `operation`.  Lane i's bytes are at i * CUDAEMU_EXCHANGE until the second
- * next call. */
-const char *cudaemu_exchange(const char *operation, const void *mine,
-			     size_t size);
+/* Exchange data within a warp: all lanes pass `size` bytes, in the same `operation`.  Lane i's
+ * bytes are at i * CUDAEMU_EXCHANGE until the second next call. */
+const char *cudaemu_exchange(const char *operation, const void *mine, size_t size);
 
 unsigned cudaemu_lane(void);
 
-/* Asynchronous 16-byte copies of a thread: start one, end a group, wait for all
- * but the last `left` groups.  They are executed as late as possible. */
+/* Asynchronous 16-byte copies of a thread: start one, end a group, wait for all but the last
+ * `left` groups.  They are executed as late as possible. */
 void cudaemu_copy_later(void *shared, const void *global, bool there);
 void cudaemu_end_group(void);
 void cudaemu_wait_group(unsigned left);

@@ -104,8 +104,7 @@ const char *cudaGetErrorName(cudaError_t e)
 
 const char *cudaGetErrorString(cudaError_t e)
 {
-	return e == cudaErrorMemoryAllocation ? "out of memory"
-					      : cudaGetErrorName(e);
+	return e == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorName(e);
 }
 
 cudaError_t cudaGetLastError(void)
@@ -124,9 +123,7 @@ cudaError_t cudaGetDeviceCount(int *count)
 
 cudaError_t cudaSetDevice(int device)
 {
-	return cudaemu_result(device == 0 || device == 1
-				      ? cudaSuccess
-				      : cudaErrorInvalidDevice);
+	return cudaemu_result(device == 0 || device == 1 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 static int major = 8;
@@ -139,9 +136,7 @@ void cudaemu_be(int capability)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
 	*prop = (struct cudaDeviceProp){ .name = "emulated" };
-	return cudaemu_result(device == 0 || device == 1
-				      ? cudaSuccess
-				      : cudaErrorInvalidDevice);
+	return cudaemu_result(device == 0 || device == 1 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 /* With CUDAEMU_DEVICES=own each rank sees one device, its own, as number 0. */
@@ -156,8 +151,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int len, int device)
 	return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
-				   int device)
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
 {
 	(void)device;
 	switch (attr) {
@@ -204,8 +198,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
-				    enum cudaMemPoolAttr attr, void *value)
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
 {
 	(void)pool;
 	(void)value;
@@ -214,8 +207,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool,
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool,
-				    enum cudaMemPoolAttr attr, void *value)
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attr, void *value)
 {
 	/* Nothing is kept that is not used. */
 	const uint64_t high = most, now_taken = taken;
@@ -248,9 +240,9 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 /* --- memory ------------------------------------------------------------------ */
 
 /*
- * With CUDAEMU_APART device memory is out of the host's reach but while operations run: it
- * comes from one range of addresses, each allocation from pages of its own, which are not
- * used again while there are others.  Without it, from malloc, for sanitizers.
+ * With CUDAEMU_APART device memory is out of the host's reach but while operations run: it comes
+ * from one range of addresses, each allocation from pages of its own, which are not used again
+ * while there are others.  Without it, from malloc, for sanitizers.
  */
 #define APART_BYTES ((size_t)64 << 30)
 #define PAGE ((size_t)4096)
@@ -323,8 +315,7 @@ static void free_range(void *arg)
 	if (!is_apart())
 		free(r->p);
 	else
-		madvise(page, (r->bytes + 256 + PAGE - 1) / PAGE * PAGE,
-			MADV_DONTNEED);
+		madvise(page, (r->bytes + 256 + PAGE - 1) / PAGE * PAGE, MADV_DONTNEED);
 }
 
 /* What another stream writes there before its turn is lost. */
@@ -364,8 +355,7 @@ static bool is_among(struct allocation *const *all, const void *p)
 
 	pthread_mutex_lock(&lock);
 	for (const struct allocation *a = *all; a && !found; a = a->next)
-		found = (const uint8_t *)p >= a->p &&
-			(const uint8_t *)p < a->p + a->bytes;
+		found = (const uint8_t *)p >= a->p && (const uint8_t *)p < a->p + a->bytes;
 	pthread_mutex_unlock(&lock);
 	return found;
 }
@@ -377,8 +367,7 @@ bool cudaemu_is_on_device(const void *p)
 
 static void count_copy(const void *dst, const void *src, size_t bytes)
 {
-	const bool into = cudaemu_is_on_device(dst),
-		   from = cudaemu_is_on_device(src);
+	const bool into = cudaemu_is_on_device(dst), from = cudaemu_is_on_device(src);
 
 	if (into && !from) {
 		cudaemu_traffic.to_device++;
@@ -407,8 +396,7 @@ static void report_traffic(FILE *f)
 	if (!f)
 		return;
 	for (size_t i = 0; i < sizeof(cudaemu_traffic) / sizeof(uint64_t); i++)
-		fprintf(f, "%s%" PRIu64, i ? " " : "",
-			((const uint64_t *)&cudaemu_traffic)[i]);
+		fprintf(f, "%s%" PRIu64, i ? " " : "", ((const uint64_t *)&cudaemu_traffic)[i]);
 	fputc('\n', f);
 	fclose(f);
 }
@@ -451,15 +439,14 @@ static bool is_reachable(const void *p)
 	return cudaemu_is_on_device(p) || is_among(&pinned, p);
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
-			    enum cudaMemcpyKind kind, cudaStream_t stream)
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+			    cudaStream_t stream)
 {
 	const struct move m = { .dst = dst, .src = src, .bytes = bytes };
 	const bool direct = is_reachable(dst) && is_reachable(src);
 
 	(void)kind;
-	if (!direct &&
-	    cudaemu_forbids("cudaMemcpyAsync of memory that is not pinned"))
+	if (!direct && cudaemu_forbids("cudaMemcpyAsync of memory that is not pinned"))
 		return cudaErrorStreamCaptureUnsupported;
 	cudaemu_queue(stream, copy, &m, sizeof(m));
 	if (!direct)
@@ -467,8 +454,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes,
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes,
-			    cudaStream_t stream)
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t stream)
 {
 	const struct move m = { .dst = p, .value = value, .bytes = bytes };
 

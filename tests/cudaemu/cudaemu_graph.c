@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures and graphs.  Operations on a stream that is captured are kept with copies of
- * their arguments; each launch of the graph does them.
+ * Captures and graphs.  Operations on a stream that is captured are kept with copies of their
+ * arguments; each launch of the graph does them.
  *
  * What CUDA forbids while a thread captures fails and spoils the cudaemu_capture, and so do
- * allocations and copies of memory that is not pinned, which CUDA would capture and we
- * do not want.
+ * allocations and copies of memory that is not pinned, which CUDA would capture and we do not
+ * want.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -71,8 +71,7 @@ void nodes_add_all(struct nodes *set, const struct nodes *more)
 
 cudaError_t cudaemu_spoil(cudaError_t e, const char *call)
 {
-	fprintf(stderr, "cudaemu: %s during a capture: %s\n", call,
-		cudaGetErrorName(e));
+	fprintf(stderr, "cudaemu: %s during a capture: %s\n", call, cudaGetErrorName(e));
 	if (cudaemu_capture)
 		cudaemu_capture->spoiled = true;
 	return cudaemu_result(e);
@@ -86,8 +85,8 @@ bool cudaemu_forbids(const char *call)
 	return true;
 }
 
-void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg),
-			       const void *arg, size_t bytes)
+void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg), const void *arg,
+			       size_t bytes)
 {
 	struct cudaemu_graph *const g = s->graph;
 	struct node *n;
@@ -108,12 +107,10 @@ bool cudaemu_is_recorded(const struct cudaemu_stream *stream)
 	return stream && stream->graph;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t s,
-				   enum cudaStreamCaptureMode mode)
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
 	if (cudaemu_capture || s->graph)
-		return cudaemu_spoil(cudaErrorInvalidValue,
-				     "cudaStreamBeginCapture");
+		return cudaemu_spoil(cudaErrorInvalidValue, "cudaStreamBeginCapture");
 	s->graph = cudaemu_capture = calloc(1, sizeof(*cudaemu_capture));
 	if (!cudaemu_capture)
 		abort();
@@ -153,8 +150,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 
 	*graph = NULL;
 	if (!g || g != cudaemu_capture || g->origin != s)
-		return cudaemu_spoil(cudaErrorStreamCaptureUnmatched,
-				     "cudaStreamEndCapture");
+		return cudaemu_spoil(cudaErrorStreamCaptureUnmatched, "cudaStreamEndCapture");
 	nodes_add_all(&g->ends, &s->ends);
 	for (cudaStream_t i = cudaemu_streams; i; i = i->next)
 		if (i->graph == g) {
@@ -162,8 +158,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 			nodes_clear(&i->ends);
 		}
 	if (!is_joined(g))
-		cudaemu_spoil(cudaErrorStreamCaptureUnjoined,
-			      "cudaStreamEndCapture");
+		cudaemu_spoil(cudaErrorStreamCaptureUnjoined, "cudaStreamEndCapture");
 	cudaemu_capture = NULL;
 	if (g->spoiled) {
 		cudaGraphDestroy(g);
@@ -246,8 +241,7 @@ static void run_graph(void *arg)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
 	if (s->graph)
-		return cudaemu_spoil(cudaErrorStreamCaptureUnsupported,
-				     "cudaGraphLaunch");
+		return cudaemu_spoil(cudaErrorStreamCaptureUnsupported, "cudaGraphLaunch");
 	cudaemu_queue(s, run_graph, &exec, sizeof(exec));
 	return cudaSuccess;
 }

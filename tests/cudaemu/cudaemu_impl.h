@@ -34,17 +34,15 @@ extern _Thread_local struct cudaemu_graph *cudaemu_capture;
 /* Fail, and spoil this thread's capture. */
 cudaError_t cudaemu_spoil(cudaError_t e, const char *call);
 
-/* Does the calling thread capture?  Then the call fails, and so does the
- * capture. */
+/* Does the calling thread capture?  Then the call fails, and so does the capture. */
 bool cudaemu_forbids(const char *call);
 
 /* Keep an operation, with a copy of its argument, in the stream's graph. */
-void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg),
-			       const void *arg, size_t bytes);
+void cudaemu_capture_operation(cudaStream_t s, void (*run)(void *arg), const void *arg,
+			       size_t bytes);
 
 /* Queue what is no operation of the host's: it is not counted. */
-void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg),
-			   const void *arg, size_t bytes);
+void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg), const void *arg, size_t bytes);
 
 /* Do all that was queued on a stream, and what that waits for. */
 void cudaemu_finish_stream(cudaStream_t s);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuBLASLt's products, computed element by element, column-major as documented
- * by NVIDIA. */
+/* cuBLASLt's products, computed element by element, column-major as documented by NVIDIA. */
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
@@ -100,8 +99,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t lt)
 
 /* --- descriptions ----------------------------------------------------------- */
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc,
-					cublasComputeType_t compute,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
 					cudaDataType_t scale)
 {
 	(void)compute;
@@ -116,8 +114,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 }
 
 /* Set an attribute at `to`; the passed size must be correct. */
-static cublasStatus_t set(void *to, size_t to_size, const void *value,
-			  size_t size)
+static cublasStatus_t set(void *to, size_t to_size, const void *value, size_t size)
 {
 	if (size != to_size)
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -146,9 +143,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 	return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout,
-					  cudaDataType_t type, uint64_t rows,
-					  uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
+					  uint64_t rows, uint64_t cols, int64_t ld)
 {
 	if (ld < (int64_t)rows || created(layout, sizeof(**layout)))
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -161,8 +157,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 	return destroyed(layout);
 }
 
-cublasStatus_t
-cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
 	const cublasStatus_t s = created(preference, sizeof(**preference));
 
@@ -171,32 +166,28 @@ cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 	return s;
 }
 
-cublasStatus_t
-cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
 {
 	return destroyed(preference);
 }
 
-cublasStatus_t
-cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-				     cublasLtMatmulPreferenceAttributes_t attr,
-				     const void *value, size_t size)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+						    cublasLtMatmulPreferenceAttributes_t attr,
+						    const void *value, size_t size)
 {
 	size_t bytes;
 
 	if (attr == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
 		return set(&bytes, sizeof(bytes), value, size);
-	return set(
-		&preference->alignment[attr -
-				       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
-		sizeof(preference->alignment[0]), value, size);
+	return set(&preference->alignment[attr - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+		   sizeof(preference->alignment[0]), value, size);
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-	cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-	cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-	cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference,
-	int wanted, cublasLtMatmulHeuristicResult_t *results, int *found)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
+					      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+					      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+					      cublasLtMatmulPreference_t preference, int wanted,
+					      cublasLtMatmulHeuristicResult_t *results, int *found)
 {
 	(void)lt;
 	(void)a;
@@ -204,8 +195,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 	(void)c;
 	(void)d;
 	*found = 0;
-	if (wanted < 1 ||
-	    (refuses && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
+	if (wanted < 1 || (refuses && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	/* The documented requirements. */
 	if (desc->aux && desc->aux_ld % 8)
@@ -217,8 +207,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 			.algo.number = (uint32_t)*found,
 			.state = CUBLAS_STATUS_SUCCESS,
 		};
-		memcpy(r->algo.alignment, preference->alignment,
-		       sizeof(preference->alignment));
+		memcpy(r->algo.alignment, preference->alignment, sizeof(preference->alignment));
 	}
 	return CUBLAS_STATUS_SUCCESS;
 }
@@ -238,13 +227,12 @@ static void put(void *p, cudaDataType_t type, uint64_t i, float x)
 	if (type == CUDA_R_32F)
 		((float *)p)[i] = x;
 	else
-		((uint16_t *)p)[i] = type == CUDA_R_16BF ? cudaemu_to_bf16(x)
-							 : cudaemu_to_f16(x);
+		((uint16_t *)p)[i] = type == CUDA_R_16BF ? cudaemu_to_bf16(x) : cudaemu_to_f16(x);
 }
 
 /* The address of element (row, col) of a factor. */
-static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op,
-		   uint64_t row, uint64_t col)
+static uint64_t at(const struct cudaemu_lt_layout *l, cublasOperation_t op, uint64_t row,
+		   uint64_t col)
 {
 	const uint64_t ld = (uint64_t)l->ld;
 
@@ -259,23 +247,20 @@ static float tanh_of_hardware(float x)
 
 static float gelu(float x)
 {
-	return 0.5f * x *
-	       (1 +
-		tanh_of_hardware(0.7978845608f * (x + 0.044715f * x * x * x)));
+	return 0.5f * x * (1 + tanh_of_hardware(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
 static float gelu_slope(float x)
 {
-	const float t =
-		tanh_of_hardware(0.7978845608f * (x + 0.044715f * x * x * x));
+	const float t = tanh_of_hardware(0.7978845608f * (x + 0.044715f * x * x * x));
 
-	return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f *
-					(1 + 3 * 0.044715f * x * x);
+	return 0.5f * (1 + t) +
+	       0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
 /* Apply the epilogue to an element. */
-static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type,
-		    float x, uint64_t row, uint64_t col)
+static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type, float x, uint64_t row,
+		    uint64_t col)
 {
 	const uint64_t in_aux = col * (uint64_t)desc->aux_ld + row;
 
@@ -295,8 +280,7 @@ static float finish(const struct cudaemu_lt_desc *desc, cudaDataType_t type,
 
 /* The row sums of op(a). */
 static void sum_rows(const struct cudaemu_lt_desc *desc, const void *a,
-		     const struct cudaemu_lt_layout *l, uint64_t m, uint64_t k,
-		     cudaDataType_t type)
+		     const struct cudaemu_lt_layout *l, uint64_t m, uint64_t k, cudaDataType_t type)
 {
 	for (uint64_t row = 0; row < m; row++) {
 		double sum = 0;
@@ -330,19 +314,17 @@ static float *unpack_a(const struct product *p, uint64_t m, uint64_t k)
 	for (uint64_t i = 0; i < k; i++)
 		for (uint64_t row = 0; row < m; row++)
 			a[i * m + row] =
-				get(p->a, p->a_layout.type,
-				    at(&p->a_layout, p->desc.a, row, i));
+				get(p->a, p->a_layout.type, at(&p->a_layout, p->desc.a, row, i));
 	return a;
 }
 
 /* sums = column `col` of op(a) * op(b); each is summed in the order of i. */
-static void multiply(const struct product *p, const float *restrict a,
-		     uint64_t m, uint64_t k, uint64_t col, float *restrict sums)
+static void multiply(const struct product *p, const float *restrict a, uint64_t m, uint64_t k,
+		     uint64_t col, float *restrict sums)
 {
 	memset(sums, 0, m * sizeof(*sums));
 	for (uint64_t i = 0; i < k; i++) {
-		const float b = get(p->b, p->b_layout.type,
-				    at(&p->b_layout, p->desc.b, i, col));
+		const float b = get(p->b, p->b_layout.type, at(&p->b_layout, p->desc.b, i, col));
 
 		for (uint64_t row = 0; row < m; row++)
 			sums[row] += a[i * m + row] * b;
@@ -354,8 +336,7 @@ static void compute(void *arg)
 	const struct product *const p = arg;
 	const struct cudaemu_lt_layout *const to = &p->d_layout;
 	const uint64_t m = to->rows, n = to->cols;
-	const uint64_t k =
-		p->desc.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.cols;
+	const uint64_t k = p->desc.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.cols;
 
 	float *const a = unpack_a(p, m, k);
 	float *const sums = malloc((m + 1) * sizeof(*sums));
@@ -369,8 +350,7 @@ static void compute(void *arg)
 
 			if (p->by[1] != 0)
 				x += p->by[1] * get(p->c, p->c_layout.type,
-						    at(&p->c_layout,
-						       CUBLAS_OP_N, row, col));
+						    at(&p->c_layout, CUBLAS_OP_N, row, col));
 			put(p->d, to->type, at(to, CUBLAS_OP_N, row, col),
 			    finish(&p->desc, to->type, x, row, col));
 		}
@@ -383,14 +363,12 @@ static void compute(void *arg)
 	}
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
-			      const void *alpha, const void *a,
-			      cublasLtMatrixLayout_t a_layout, const void *b,
-			      cublasLtMatrixLayout_t b_layout, const void *beta,
-			      const void *c, cublasLtMatrixLayout_t c_layout,
-			      void *d, cublasLtMatrixLayout_t d_layout,
-			      const cublasLtMatmulAlgo_t *algo, void *workspace,
-			      size_t workspace_bytes, cudaStream_t stream)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, const void *alpha,
+			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+			      cublasLtMatrixLayout_t c_layout, void *d,
+			      cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+			      void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
 	const bool turned = desc->a == CUBLAS_OP_T;
 	const uint64_t m = d_layout->rows, n = d_layout->cols;
@@ -411,9 +389,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
 	(void)workspace_bytes;
 	if ((turned ? a_layout->cols : a_layout->rows) != m ||
 	    (b_turned ? b_layout->cols : b_layout->rows) != k ||
-	    (b_turned ? b_layout->rows : b_layout->cols) != n ||
-	    !fits(a, algo->alignment[0]) || !fits(b, algo->alignment[1]) ||
-	    !fits(c, algo->alignment[2]) || !fits(d, algo->alignment[3]))
+	    (b_turned ? b_layout->rows : b_layout->cols) != n || !fits(a, algo->alignment[0]) ||
+	    !fits(b, algo->alignment[1]) || !fits(c, algo->alignment[2]) ||
+	    !fits(d, algo->alignment[3]))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	/* Kernels may access these as vectors. */
 	if (!fits(desc->bias, 16) || !fits(desc->aux, 16))
@@ -442,10 +420,8 @@ const struct cublaslt_api *cublaslt_api(const char **why)
 		.cublasLtMatrixLayoutCreate = cublasLtMatrixLayoutCreate,
 		.cublasLtMatrixLayoutDestroy = cublasLtMatrixLayoutDestroy,
 		.cublasLtMatmulPreferenceCreate = cublasLtMatmulPreferenceCreate,
-		.cublasLtMatmulPreferenceDestroy =
-			cublasLtMatmulPreferenceDestroy,
-		.cublasLtMatmulPreferenceSetAttribute =
-			cublasLtMatmulPreferenceSetAttribute,
+		.cublasLtMatmulPreferenceDestroy = cublasLtMatmulPreferenceDestroy,
+		.cublasLtMatmulPreferenceSetAttribute = cublasLtMatmulPreferenceSetAttribute,
 		.cublasLtMatmulAlgoGetHeuristic = cublasLtMatmulAlgoGetHeuristic,
 		.cublasLtMatmul = cublasLtMatmul,
 	};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces nccl_api.c, since an installed NCCL would look for real GPUs: with
- * CUDAEMU_NCCL there is an emulated one. */
+/* Replaces nccl_api.c, since an installed NCCL would look for real GPUs: with CUDAEMU_NCCL there
+ * is an emulated one. */
 #include <stdlib.h>
 
 #include <mpi.h>
@@ -24,8 +24,7 @@ void ncclemu_started(void)
 	cudaemu_traffic.collectives++;
 }
 
-void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg,
-		   size_t bytes)
+void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes)
 {
 	cudaemu_queue(stream, run, arg, bytes);
 }
@@ -36,15 +35,14 @@ bool ncclemu_is_recorded(cudaStream_t stream)
 }
 
 /* What the host waits in while devices work: other ranks may wait for this one's. */
-int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type,
-		  MPI_Op op, MPI_Comm comm)
+int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
 	cudaemu_finish();
 	return PMPI_Allreduce(from, to, n, type, op, comm);
 }
 
-int MPI_Allgather(const void *from, int n, MPI_Datatype type, void *to, int m,
-		  MPI_Datatype to_type, MPI_Comm comm)
+int MPI_Allgather(const void *from, int n, MPI_Datatype type, void *to, int m, MPI_Datatype to_type,
+		  MPI_Comm comm)
 {
 	cudaemu_finish();
 	return PMPI_Allgather(from, n, type, to, m, to_type, comm);

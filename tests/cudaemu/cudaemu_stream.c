@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and events.  What is queued on a stream is done when the host waits for it, and
- * no sooner: each next operation is that of a random stream whose first one waits for no
- * event, so that a wait that is missing shows, on the device and on the host.
+ * Streams and events.  What is queued on a stream is done when the host waits for it, and no
+ * sooner: each next operation is that of a random stream whose first one waits for no event, so
+ * that a wait that is missing shows, on the device and on the host.
  *
  * Events have marks: one for each time that they are recorded.
  */
@@ -133,14 +133,12 @@ static void *copy_of(const void *p, size_t bytes)
 	return copy;
 }
 
-void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg),
-			   const void *arg, size_t bytes)
+void cudaemu_queue_quietly(cudaStream_t s, void (*run)(void *arg), const void *arg, size_t bytes)
 {
 	append(s, &(struct queued){ .run = run, .arg = copy_of(arg, bytes) });
 }
 
-void cudaemu_queue(cudaStream_t s, void (*run)(void *arg), const void *arg,
-		   size_t bytes)
+void cudaemu_queue(cudaStream_t s, void (*run)(void *arg), const void *arg, size_t bytes)
 {
 	if (s->graph) {
 		cudaemu_capture_operation(s, run, arg, bytes);
@@ -227,8 +225,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 	return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
-					 int priority)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
 	if (priority > 0 || priority < -5)
 		return cudaemu_result(cudaErrorInvalidValue);
@@ -251,8 +248,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
 	if (stream->graph || cudaemu_forbids("cudaStreamSynchronize"))
-		return cudaemu_spoil(cudaErrorStreamCaptureUnsupported,
-				     "cudaStreamSynchronize");
+		return cudaemu_spoil(cudaErrorStreamCaptureUnsupported, "cudaStreamSynchronize");
 	cudaemu_traffic.waits++;
 	cudaemu_finish_stream(stream);
 	return cudaSuccess;
@@ -270,8 +266,7 @@ static void join(cudaStream_t stream, const struct cudaemu_event *event)
 	nodes_add_all(&stream->ends, &event->ends);
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
-				unsigned flags)
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
 	(void)flags;
 	if (event->graph && event->graph != cudaemu_capture)
@@ -279,11 +274,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 	if (event->graph)
 		join(stream, event);
 	else if (stream->graph && event->recorded)
-		return cudaemu_spoil(cudaErrorStreamCaptureIsolation,
-				     "cudaStreamWaitEvent");
+		return cudaemu_spoil(cudaErrorStreamCaptureIsolation, "cudaStreamWaitEvent");
 	else if (event->mark)
-		append(stream,
-		       &(struct queued){ .waits_for = hold(event->mark) });
+		append(stream, &(struct queued){ .waits_for = hold(event->mark) });
 	return cudaSuccess;
 }
 

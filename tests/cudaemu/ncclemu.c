@@ -11,8 +11,7 @@
 
 #include "ckpt/tensor/cast.h"
 
-/* The tag of the messages that create a communicator.  Operations use the communicator
- * itself. */
+/* The tag of the messages that create a communicator.  Operations use the communicator itself. */
 #define TAG 42
 
 struct ncclComm {
@@ -31,9 +30,7 @@ static int world_rank(void)
 static MPI_Datatype type_of(ncclDataType_t t)
 {
 	assert(t == ncclFloat32 || t == ncclFloat64 || t == ncclUint8);
-	return t == ncclFloat32   ? MPI_FLOAT
-	       : t == ncclFloat64 ? MPI_DOUBLE
-				  : MPI_BYTE;
+	return t == ncclFloat32 ? MPI_FLOAT : t == ncclFloat64 ? MPI_DOUBLE : MPI_BYTE;
 }
 
 /* --- communicators ------------------------------------------------------------ */
@@ -69,24 +66,21 @@ static void learn_members(const struct id *id, int n, int r, int *members)
 
 	if (r) {
 		MPI_Send(me, 2, MPI_INT, id->leader, tag, MPI_COMM_WORLD);
-		MPI_Recv(members, n, MPI_INT, id->leader, tag, MPI_COMM_WORLD,
-			 MPI_STATUS_IGNORE);
+		MPI_Recv(members, n, MPI_INT, id->leader, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		return;
 	}
 	members[0] = me[1];
 	for (int i = 1; i < n; i++) {
-		MPI_Recv(one, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD,
-			 MPI_STATUS_IGNORE);
+		MPI_Recv(one, 2, MPI_INT, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		members[one[0]] = one[1];
 	}
 	for (int i = 1; i < n; i++)
 		MPI_Send(members, n, MPI_INT, members[i], tag, MPI_COMM_WORLD);
 }
 
-/* NCCL_EMULATED_BROKEN is the number of a rank on which initialization fails,
- * while the others wait. */
-static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId unique,
-			      int r)
+/* NCCL_EMULATED_BROKEN is the number of a rank on which initialization fails, while the others
+ * wait. */
+static ncclResult_t init_rank(ncclComm_t *comm, int n, ncclUniqueId unique, int r)
 {
 	const char *const broken = getenv("NCCL_EMULATED_BROKEN");
 	MPI_Group world, group;
@@ -222,12 +216,12 @@ static ncclResult_t call(cudaStream_t stream, const struct call *c)
 static void send_now(const struct call *c)
 {
 	assert(npending < PENDING_MAX);
-	MPI_Isend(ncclemu_memory(c->from), (int)c->n, type_of(c->t), c->root, 0,
-		  c->comm->mpi, &pending[npending++]);
+	MPI_Isend(ncclemu_memory(c->from), (int)c->n, type_of(c->t), c->root, 0, c->comm->mpi,
+		  &pending[npending++]);
 }
 
-static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
-			      int peer, ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t, int peer,
+			      ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { send_now, from, NULL, n, t, peer, comm };
 
@@ -237,12 +231,12 @@ static ncclResult_t nccl_send(const void *from, size_t n, ncclDataType_t t,
 static void recv_now(const struct call *c)
 {
 	assert(npending < PENDING_MAX);
-	MPI_Irecv(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root, 0,
-		  c->comm->mpi, &pending[npending++]);
+	MPI_Irecv(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root, 0, c->comm->mpi,
+		  &pending[npending++]);
 }
 
-static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
-			      ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer, ncclComm_t comm,
+			      cudaStream_t stream)
 {
 	const struct call c = { recv_now, NULL, to, n, t, peer, comm };
 
@@ -254,9 +248,8 @@ static ncclResult_t nccl_recv(void *to, size_t n, ncclDataType_t t, int peer,
 bool ncclemu_hangs;
 
 /*
- * NCCL_EMULATED_STUCK is the number of a rank that stops in its first
- * reduce-scatter.  Others wait for it, or, with NCCL_EMULATED_LATER, only queue it as
- * a GPU would: true.
+ * NCCL_EMULATED_STUCK is the number of a rank that stops in its first reduce-scatter.  Others
+ * wait for it, or, with NCCL_EMULATED_LATER, only queue it as a GPU would: true.
  */
 static bool is_stuck(void)
 {
@@ -270,10 +263,9 @@ static bool is_stuck(void)
 	return ncclemu_hangs;
 }
 
-/* x[n] = the sum of all[size][n].  16-bit types are added as such: the sum of two ranks
- * is rounded once. */
-static void add_halves(enum dtype dtype, const uint16_t *all, uint16_t *x,
-		       size_t n, int size)
+/* x[n] = the sum of all[size][n].  16-bit types are added as such: the sum of two ranks is
+ * rounded once. */
+static void add_halves(enum dtype dtype, const uint16_t *all, uint16_t *x, size_t n, int size)
 {
 	float *const sum = calloc(n, sizeof(*sum));
 	float *const one = malloc(n * sizeof(*one));
@@ -296,9 +288,7 @@ static bool is_half(ncclDataType_t t)
 
 static size_t size_of(ncclDataType_t t)
 {
-	return is_half(t)         ? sizeof(uint16_t)
-	       : t == ncclFloat64 ? sizeof(double)
-				  : sizeof(float);
+	return is_half(t) ? sizeof(uint16_t) : t == ncclFloat64 ? sizeof(double) : sizeof(float);
 }
 
 static enum dtype half_of(ncclDataType_t t)
@@ -306,14 +296,13 @@ static enum dtype half_of(ncclDataType_t t)
 	return t == ncclBfloat16 ? DTYPE_BF16 : DTYPE_F16;
 }
 
-static void reduce_halves(const void *from, void *to, size_t n,
-			  ncclDataType_t t, int root, ncclComm_t comm)
+static void reduce_halves(const void *from, void *to, size_t n, ncclDataType_t t, int root,
+			  ncclComm_t comm)
 {
 	const size_t bytes = n * sizeof(uint16_t);
 	uint16_t *const all = malloc(bytes * (size_t)comm->size);
 
-	MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root,
-		   comm->mpi);
+	MPI_Gather(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root, comm->mpi);
 	if (root == comm->rank)
 		add_halves(half_of(t), all, to, n, comm->size);
 	free(all);
@@ -322,8 +311,7 @@ static void reduce_halves(const void *from, void *to, size_t n,
 static void reduce_now(const struct call *c)
 {
 	const void *const send = ncclemu_memory(c->from);
-	void *const recv =
-		c->root == c->comm->rank ? ncclemu_memory(c->to) : NULL;
+	void *const recv = c->root == c->comm->rank ? ncclemu_memory(c->to) : NULL;
 
 	ncclemu_reduces(c->n * size_of(c->t));
 	if (is_stuck())
@@ -331,13 +319,12 @@ static void reduce_now(const struct call *c)
 	if (is_half(c->t))
 		reduce_halves(send, recv, c->n, c->t, c->root, c->comm);
 	else
-		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)c->n,
-			   type_of(c->t), MPI_SUM, c->root, c->comm->mpi);
+		MPI_Reduce(send == recv ? MPI_IN_PLACE : send, recv, (int)c->n, type_of(c->t),
+			   MPI_SUM, c->root, c->comm->mpi);
 }
 
-static ncclResult_t reduce(const void *from, void *to, size_t n,
-			   ncclDataType_t t, ncclRedOp_t op, int root,
-			   ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t reduce(const void *from, void *to, size_t n, ncclDataType_t t, ncclRedOp_t op,
+			   int root, ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { reduce_now, from, to, n, t, root, comm };
 
@@ -350,38 +337,33 @@ static void broadcast_now(const struct call *c)
 	if (c->root == c->comm->rank && c->from != c->to)
 		memmove(ncclemu_memory(c->to), ncclemu_memory(c->from),
 			c->n * (c->t == ncclFloat32 ? sizeof(float) : 1));
-	MPI_Bcast(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root,
-		  c->comm->mpi);
+	MPI_Bcast(ncclemu_memory(c->to), (int)c->n, type_of(c->t), c->root, c->comm->mpi);
 }
 
-static ncclResult_t broadcast(const void *from, void *to, size_t n,
-			      ncclDataType_t t, int root, ncclComm_t comm,
-			      cudaStream_t stream)
+static ncclResult_t broadcast(const void *from, void *to, size_t n, ncclDataType_t t, int root,
+			      ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { broadcast_now, from, to, n, t, root, comm };
 
 	return call(stream, &c);
 }
 
-static void reduce_scatter_halves(const void *from, void *to, size_t n,
-				  ncclDataType_t t, ncclComm_t comm)
+static void reduce_scatter_halves(const void *from, void *to, size_t n, ncclDataType_t t,
+				  ncclComm_t comm)
 {
 	const size_t bytes = n * sizeof(uint16_t);
 	uint16_t *const all = malloc(bytes * (size_t)comm->size);
 
-	MPI_Alltoall(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
-		     comm->mpi);
+	MPI_Alltoall(from, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm->mpi);
 	add_halves(half_of(t), all, to, n, comm->size);
 	free(all);
 }
 
-static void reduce_scatter_floats(const void *from, void *to, size_t n,
-				  ncclComm_t comm)
+static void reduce_scatter_floats(const void *from, void *to, size_t n, ncclComm_t comm)
 {
 	float *const sum = malloc(n * sizeof(*sum) + 1);
 
-	MPI_Reduce_scatter_block(from, sum, (int)n, MPI_FLOAT, MPI_SUM,
-				 comm->mpi);
+	MPI_Reduce_scatter_block(from, sum, (int)n, MPI_FLOAT, MPI_SUM, comm->mpi);
 	memcpy(to, sum, n * sizeof(*sum));
 	free(sum);
 }
@@ -400,9 +382,8 @@ static void reduce_scatter_now(const struct call *c)
 		reduce_scatter_floats(parts, mine, c->n, c->comm);
 }
 
-static ncclResult_t reduce_scatter(const void *from, void *to, size_t n,
-				   ncclDataType_t t, ncclRedOp_t op,
-				   ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t reduce_scatter(const void *from, void *to, size_t n, ncclDataType_t t,
+				   ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { reduce_scatter_now, from, to, n, t, 0, comm };
 
@@ -417,13 +398,11 @@ static void all_gather_now(const struct call *c)
 
 	if (own != ncclemu_memory(c->from))
 		memmove(own, ncclemu_memory(c->from), c->n);
-	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)c->n, MPI_BYTE,
-		      c->comm->mpi);
+	MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, (int)c->n, MPI_BYTE, c->comm->mpi);
 }
 
-static ncclResult_t all_gather(const void *from, void *to, size_t n,
-			       ncclDataType_t t, ncclComm_t comm,
-			       cudaStream_t stream)
+static ncclResult_t all_gather(const void *from, void *to, size_t n, ncclDataType_t t,
+			       ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { all_gather_now, from, to, n, t, 0, comm };
 
@@ -431,14 +410,12 @@ static ncclResult_t all_gather(const void *from, void *to, size_t n,
 	return call(stream, &c);
 }
 
-static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n,
-			      ncclComm_t comm)
+static void all_reduce_halves(ncclDataType_t t, uint16_t *x, size_t n, ncclComm_t comm)
 {
 	const size_t bytes = n * sizeof(*x);
 	uint16_t *const all = malloc(bytes * (size_t)comm->size);
 
-	MPI_Allgather(x, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
-		      comm->mpi);
+	MPI_Allgather(x, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm->mpi);
 	add_halves(half_of(t), all, x, n, comm->size);
 	free(all);
 }
@@ -451,13 +428,11 @@ static void all_reduce_now(const struct call *c)
 	if (is_half(c->t))
 		all_reduce_halves(c->t, x, c->n, c->comm);
 	else
-		MPI_Allreduce(MPI_IN_PLACE, x, (int)c->n, type_of(c->t),
-			      MPI_SUM, c->comm->mpi);
+		MPI_Allreduce(MPI_IN_PLACE, x, (int)c->n, type_of(c->t), MPI_SUM, c->comm->mpi);
 }
 
-static ncclResult_t all_reduce(const void *from, void *to, size_t n,
-			       ncclDataType_t t, ncclRedOp_t op,
-			       ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t all_reduce(const void *from, void *to, size_t n, ncclDataType_t t,
+			       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
 	const struct call c = { all_reduce_now, from, to, n, t, 0, comm };
 

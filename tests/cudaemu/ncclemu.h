@@ -8,8 +8,8 @@
 
 /*
  * The calls of NCCL that we use, by MPI.  A group is one operation, in which the calls are
- * executed in their order, which is the same on all ranks, except that what is sent and
- * received is awaited at its end.
+ * executed in their order, which is the same on all ranks, except that what is sent and received
+ * is awaited at its end.
  */
 extern const struct nccl_api ncclemu;
 
@@ -22,10 +22,9 @@ void ncclemu_started(void);
 /* Is called for what this rank gives to a reduction. */
 void ncclemu_reduces(size_t bytes);
 
-/* Queue an operation with a copy of its argument, or do it after what this stream has
- * been given. */
-void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg,
-		   size_t bytes);
+/* Queue an operation with a copy of its argument, or do it after what this stream has been
+ * given. */
+void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes);
 
 /* Is the stream captured? */
 bool ncclemu_is_recorded(cudaStream_t stream);

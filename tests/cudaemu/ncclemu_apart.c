@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, and what devcomm_nccl.c calls of CUDA, for devices with the memory of
- * apart.h. */
+/* NCCL, and what devcomm_nccl.c calls of CUDA, for devices with the memory of apart.h. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -61,8 +60,7 @@ bool ncclemu_is_recorded(cudaStream_t stream)
 	return false;
 }
 
-void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg,
-		   size_t bytes)
+void ncclemu_queue(cudaStream_t stream, void (*run)(void *arg), const void *arg, size_t bytes)
 {
 	(void)bytes;
 	apart_finish(stream);

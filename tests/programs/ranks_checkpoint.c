@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training run without a network: gradients are given by a formula.  Run by mpirun
- * on any number of ranks, it saves and resumes as uctrain does and prints its final
- * state, so that two runs can be compared.
+ * A training run without a network: gradients are given by a formula.  Run by mpirun on any
+ * number of ranks, it saves and resumes as uctrain does and prints its final state, so that two
+ * runs can be compared.
  *
  *     ranks_checkpoint KEY=VALUE ... [-- KEY=VALUE ...]...
  *
- * Several runs share one mpirun.  The output of a run with name=NAME begins with
- * "NAME: "; its failure is printed, too, and does not make the program fail.
+ * Several runs share one mpirun.  The output of a run with name=NAME begins with "NAME: "; its
+ * failure is printed, too, and does not make the program fail.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -45,7 +45,7 @@ struct run {
 	uint64_t step, skipped;
 	uint64_t loaded_rows; /* of the vocabulary, by the checkpoint */
 	struct load_options load;
-	unsigned largest; /* the largest file that may be written, in bytes; 0: any */
+	unsigned largest;    /* the largest file that may be written, in bytes; 0: any */
 	bool background;     /* save in the background of training ... */
 	unsigned more;       /* ... for so many steps */
 	bool killed;         /* stop in the middle of these */
@@ -56,8 +56,8 @@ struct run {
 };
 
 /* Rank 0's output. */
-__attribute__((format(printf, 2, 3))) static void
-print_from(const struct run *r, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void print_from(const struct run *r,
+							     const char *format, ...)
 {
 	va_list args;
 
@@ -194,18 +194,16 @@ static float known_gradient(uint64_t step, uint64_t e)
 	return (float)((int)((e * 7 + step * 3) % 23) - 11) / 64;
 }
 
-/* The gradient of a parameter's elements, which begin at `start` in the whole
- * model; of padding it is 0. */
-static void set_gradient(const struct run *r, const struct gpt2_param *p,
-			 uint64_t start, float *x)
+/* The gradient of a parameter's elements, which begin at `start` in the whole model; of padding
+ * it is 0. */
+static void set_gradient(const struct run *r, const struct gpt2_param *p, uint64_t start, float *x)
 {
 	uint64_t at, n;
 
 	for (uint64_t i = 0; i < p->numel; i += n) {
 		n = gpt2_whole_run(p, i, p->numel - i, &at);
 		for (uint64_t k = 0; k < n && at + k < p->whole_numel; k++)
-			x[i + k] = known_gradient(r->step, start + at + k) *
-				   (float)r->scaler.scale;
+			x[i + k] = known_gradient(r->step, start + at + k) * (float)r->scaler.scale;
 	}
 }
 
@@ -256,12 +254,10 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 	int rc = 0;
 
 	while (r->step < steps && !rc) {
-		struct zero_update u = {
-			.lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr,
-					     r->zero.step + 1),
-			.clip = c->gradient_clipping,
-			.grad_scale = r->scaler.scale
-		};
+		struct zero_update u = { .lr = lr_schedule_lr(&c->schedule, r->zero.optimizer.lr,
+							      r->zero.step + 1),
+					 .clip = c->gradient_clipping,
+					 .grad_scale = r->scaler.scale };
 
 		add_gradients(r);
 		rc = update_all(&r->zero, &u, err);
@@ -274,8 +270,7 @@ static int train(struct run *r, uint64_t steps, struct errmsg *err)
 }
 
 /* After preparation, a save allocates no host memory. */
-static int begin_save(struct saver *s, const struct save_options *o,
-		      struct errmsg *err)
+static int begin_save(struct saver *s, const struct save_options *o, struct errmsg *err)
 {
 	int rc = saver_prepare(s, o, err);
 	const unsigned asked = apart_host_asked();
@@ -288,8 +283,7 @@ static int begin_save(struct saver *s, const struct save_options *o,
 }
 
 /* A save writes the state at the time when it began. */
-static int save_and_train(struct run *r, const struct save_options *o,
-			  struct errmsg *err)
+static int save_and_train(struct run *r, const struct save_options *o, struct errmsg *err)
 {
 	struct saver *s;
 	int rc = saver_new(&s, &r->zero, r->background, err);
@@ -307,8 +301,7 @@ static int save_and_train(struct run *r, const struct save_options *o,
 	if (!rc)
 		rc = saver_poll(s, true, err);
 	if (!rc && saver_saved(s) != o->step)
-		rc = errmsg_set(err, -EINVAL, "step %" PRIu64 " was saved",
-				saver_saved(s));
+		rc = errmsg_set(err, -EINVAL, "step %" PRIu64 " was saved", saver_saved(s));
 	saver_free(s);
 	return rc;
 }
@@ -325,8 +318,7 @@ static int save(struct run *r, struct errmsg *err)
 
 	if (r->largest) {
 		signal(SIGXFSZ, SIG_IGN);
-		setrlimit(RLIMIT_FSIZE,
-			  &(struct rlimit){ r->largest, r->largest });
+		setrlimit(RLIMIT_FSIZE, &(struct rlimit){ r->largest, r->largest });
 	}
 	return o.dir ? save_and_train(r, &o, err) : 0;
 }
@@ -359,8 +351,7 @@ static int resume(struct run *r, struct errmsg *err)
 	if (got.has_scaler)
 		r->scaler = got.scaler;
 	if (got.missing)
-		print_from(r, "%" PRIu64 " missing: %s\n", got.missing,
-			   got.first.text);
+		print_from(r, "%" PRIu64 " missing: %s\n", got.missing, got.first.text);
 	tell_bytes(r, &got);
 	return 0;
 }
@@ -383,8 +374,8 @@ static uint64_t digest(uint64_t h, const float *x, size_t n)
 }
 
 /* Put this rank's elements of a parameter into the whole one. */
-static void place(const struct gpt2_param *p, const struct fragment *f,
-		  const float *part, float *whole)
+static void place(const struct gpt2_param *p, const struct fragment *f, const float *part,
+		  float *whole)
 {
 	uint64_t at, n;
 
@@ -396,8 +387,7 @@ static void place(const struct gpt2_param *p, const struct fragment *f,
 }
 
 /* The same for parameter `number` of the whole model, if no other rank does so. */
-static void place_number(struct run *r, size_t number, const float *part,
-			 float *whole)
+static void place_number(struct run *r, size_t number, const float *part, float *whole)
 {
 	for (size_t i = 0; i < r->model.nparams; i++) {
 		const struct gpt2_param *p = &r->model.params[i];
@@ -407,8 +397,7 @@ static void place_number(struct run *r, size_t number, const float *part,
 		if (p->number != number || !p->first)
 			continue;
 		mine = calloc(f.numel + 1, sizeof(*mine));
-		r->backend->ops->to_host(r->backend, mine, part + f.start,
-					 f.numel * sizeof(*mine));
+		r->backend->ops->to_host(r->backend, mine, part + f.start, f.numel * sizeof(*mine));
 		place(p, &f, mine, whole);
 		free(mine);
 	}
@@ -423,9 +412,7 @@ static uint64_t collect(struct run *r, const float *part)
 		const struct gpt2_param *p = &r->whole.params[i];
 		const uint64_t n = p->whole_numel;
 		const uint64_t rows_end =
-			i == GPT2_WTE && r->vocab_rows
-				? r->vocab_rows * p->whole_shape[1]
-				: n;
+			i == GPT2_WTE && r->vocab_rows ? r->vocab_rows * p->whole_shape[1] : n;
 		float *x = calloc(n, sizeof(*x));
 
 		place_number(r, i, part, x);
@@ -448,12 +435,10 @@ static void report(struct run *r)
 	const uint64_t exp_avg_sq = collect(r, r->zero.exp_avg_sq);
 
 	print_from(r,
-		   "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64
-		   " exp_avg %016" PRIx64 " exp_avg_sq %016" PRIx64
-		   " flavor %d scale %g%s\n",
-		   r->step, r->zero.step, fp32, exp_avg, exp_avg_sq,
-		   r->zero.optimizer.flavor, r->scaler.scale,
-		   r->padding ? " and padding" : "");
+		   "step %" PRIu64 " updates %" PRIu64 " fp32 %016" PRIx64 " exp_avg %016" PRIx64
+		   " exp_avg_sq %016" PRIx64 " flavor %d scale %g%s\n",
+		   r->step, r->zero.step, fp32, exp_avg, exp_avg_sq, r->zero.optimizer.flavor,
+		   r->scaler.scale, r->padding ? " and padding" : "");
 }
 
 static int run(struct run *r, struct errmsg *err)
@@ -461,34 +446,29 @@ static int run(struct run *r, struct errmsg *err)
 	const struct config *c = &r->config;
 	const struct comm *tensor = &r->ranks.tensor;
 	const struct comm *pipe = &r->ranks.pipe;
-	const struct topology_sizes sizes = { c->tensor_parallel, 1,
-					      c->pipeline_parallel };
+	const struct topology_sizes sizes = { c->tensor_parallel, 1, c->pipeline_parallel };
 	int rc = topology_init(&r->ranks, r->comm, &sizes, err);
 
 	if (!rc)
 		rc = gpt2_init(&r->whole, &c->model, err);
 	if (!rc)
-		rc = gpt2_init_part(
-			&r->model, &c->model,
-			&(struct gpt2_split){ tensor->rank, tensor->size,
-					      pipe->rank, pipe->size,
-					      c->partition },
-			err);
+		rc = gpt2_init_part(&r->model, &c->model,
+				    &(struct gpt2_split){ tensor->rank, tensor->size, pipe->rank,
+							  pipe->size, c->partition },
+				    err);
 	if (r->apart) {
 		r->backend = apart_backend(c->dtype);
-		snprintf(r->backend->device, sizeof(r->backend->device),
-			 "gpu%u", r->comm->rank);
+		snprintf(r->backend->device, sizeof(r->backend->device), "gpu%u", r->comm->rank);
 	} else if (!rc)
 		rc = backend_cpu_new(&r->backend, c->dtype, 1, err);
 	if (!rc)
 		rc = topology_connect(&r->ranks, r->backend, err);
 	if (!rc)
-		rc = zero_init(
-			&r->zero, &r->model, &r->ranks, r->backend,
-			&(struct zero_options){ .stage = c->zero_stage,
-						.comm_dtype = DTYPE_F32,
-						.optimizer = c->optimizer },
-			err);
+		rc = zero_init(&r->zero, &r->model, &r->ranks, r->backend,
+			       &(struct zero_options){ .stage = c->zero_stage,
+						       .comm_dtype = DTYPE_F32,
+						       .optimizer = c->optimizer },
+			       err);
 	if (!rc)
 		rc = begin(r, err);
 	if (!rc)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results that must not depend on the distribution; run by mpirun on any number of
- * ranks (cases/train/zero.sh).  A model is trained for a few steps with gradients
- * given by a formula whose sums are exact in any order: all stages must end with the
- * same master weights, bit for bit, on any number of ranks.  With zero_sum_exactly,
- * gradients may be anything.  Prints a digest of the masters for each stage.
+ * Results that must not depend on the distribution; run by mpirun on any number of ranks
+ * (cases/train/zero.sh).  A model is trained for a few steps with gradients given by a formula
+ * whose sums are exact in any order: all stages must end with the same master weights, bit for
+ * bit, on any number of ranks.  With zero_sum_exactly, gradients may be anything.  Prints a
+ * digest of the masters for each stage.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -52,8 +52,7 @@ static void sums_of_floats(struct comm *c)
 		x[i] = (float)(i + 10 * c->rank);
 	comm_sum(c, x, 7, DTYPE_F32);
 	for (unsigned i = 0; i < 7; i++)
-		right &= x[i] ==
-			 (float)(i * c->size + 5 * c->size * (c->size - 1));
+		right &= x[i] == (float)(i * c->size + 5 * c->size * (c->size - 1));
 	check(c, right, "sum of floats");
 }
 
@@ -91,18 +90,16 @@ static void agreement(struct comm *c)
 
 	check(c, comm_agree(c, 0, &err) == 0, "agree that all is well");
 	rc = comm_agree(c, errmsg_set(&err, -EIO, "all"), &err);
-	check(c, rc == -EIO && !strcmp(err.text, "all"),
-	      "where all fail, no rank is named");
+	check(c, rc == -EIO && !strcmp(err.text, "all"), "where all fail, no rank is named");
 	if (c->size > 1)
 		snprintf(last, sizeof(last), "rank %u: the last", c->size - 1);
 	rc = c->rank == c->size - 1 ? errmsg_set(&err, -EIO, "the last") : 0;
 	rc = comm_agree(c, rc, &err);
-	check(c, rc == -EIO && !strcmp(err.text, last),
-	      "one rank's failure is everybody's");
+	check(c, rc == -EIO && !strcmp(err.text, last), "one rank's failure is everybody's");
 }
 
-/* Exchange more bytes than one message has, as for activations beyond 1 GiB.  One rank
- * sends and receives in one call; its neighbour needs two. */
+/* Exchange more bytes than one message has, as for activations beyond 1 GiB.  One rank sends and
+ * receives in one call; its neighbour needs two. */
 static void exchange(struct comm *c)
 {
 	const size_t bytes = EXCHANGED;
@@ -146,24 +143,22 @@ static void others(struct comm *c)
 
 /* --- training with known gradients ----------------------------------------- */
 
-/* The gradient of element e of the whole model in a micro-batch: a small integer,
- * so that sums are exact, or a fraction, so that float sums depend on the order. */
-static float known_gradient(bool fraction, unsigned step, unsigned micro,
-			    uint64_t e)
+/* The gradient of element e of the whole model in a micro-batch: a small integer, so that sums
+ * are exact, or a fraction, so that float sums depend on the order. */
+static float known_gradient(bool fraction, unsigned step, unsigned micro, uint64_t e)
 {
 	const float x = (float)((int)((e * 7 + micro * 5 + step * 3) % 23) - 11);
 
 	return fraction ? x / (float)(3 + 4 * micro) : x;
 }
 
-static void add_gradients(struct zero *z, const struct network_weights *w,
-			  bool fractions, unsigned step, unsigned micro)
+static void add_gradients(struct zero *z, const struct network_weights *w, bool fractions,
+			  unsigned step, unsigned micro)
 {
 	const struct gpt2 *m = z->model;
 	uint64_t end = m->numel;
 
-	/* As backward does: the last unit first, the embeddings in between
-	 * too. */
+	/* As backward does: the last unit first, the embeddings in between too. */
 	bool fresh_embed = false;
 	float *embed = w->gradient(w->ctx, 0, &fresh_embed);
 
@@ -179,8 +174,7 @@ static void add_gradients(struct zero *z, const struct network_weights *w,
 		for (uint64_t i = 0; !fresh && i < n; i++) {
 			float old;
 
-			z->backend->ops->to_host(z->backend, &old, g + i,
-						 sizeof(old));
+			z->backend->ops->to_host(z->backend, &old, g + i, sizeof(old));
 			add[i] += old;
 		}
 		z->backend->ops->to_device(z->backend, g, add, n * sizeof(*add));
@@ -199,8 +193,7 @@ static void collect(struct zero *z, float *all)
 		const uint64_t n = z->model->params[i].numel;
 		float *x = calloc(n, sizeof(*x));
 
-		z->backend->ops->to_host(z->backend, x + f.first,
-					 z->master + f.start,
+		z->backend->ops->to_host(z->backend, x + f.first, z->master + f.start,
 					 f.numel * sizeof(*x));
 		if (z->stage)
 			comm_sum(z->comm, x, n, DTYPE_F32);
@@ -211,8 +204,7 @@ static void collect(struct zero *z, float *all)
 }
 
 /* Acquired units have the values of the masters. */
-static void check_weights(struct zero *z, const struct network_weights *w,
-			  const float *all)
+static void check_weights(struct zero *z, const struct network_weights *w, const float *all)
 {
 	bool right = true;
 
@@ -251,8 +243,7 @@ struct run {
 	double norm;
 };
 
-static void train(struct topology *t, struct backend *b,
-		  const struct gpt2 *model, struct run *run)
+static void train(struct topology *t, struct backend *b, const struct gpt2 *model, struct run *run)
 {
 	const struct zero_options o = {
 		.stage = run->stage,
@@ -309,13 +300,11 @@ static void train(struct topology *t, struct backend *b,
 	check(c, z.memory.bytes == 0, "memory is given back");
 }
 
-/* Elements of the units that are in use at once: the embeddings, a block, between
- * devices the next one, and the last norm. */
-static uint64_t in_use(const struct gpt2 *m, const struct comm *c,
-		       const struct backend *b)
+/* Elements of the units that are in use at once: the embeddings, a block, between devices the
+ * next one, and the last norm. */
+static uint64_t in_use(const struct gpt2 *m, const struct comm *c, const struct backend *b)
 {
-	const bool direct = c->size > 1 && strncmp(b->device, "gpu", 3) == 0 &&
-			    b->device[3];
+	const bool direct = c->size > 1 && strncmp(b->device, "gpu", 3) == 0 && b->device[3];
 
 	return m->units[0].numel + m->units[1].numel * (direct ? 2 : 1) +
 	       m->units[m->nunits - 1].numel;
@@ -326,15 +315,12 @@ static void memory(struct topology *t, struct backend *b)
 {
 	static const struct {
 		double whole, cut, used;
-	} bytes[] = { { 12 + 4 + 4, 0, 0 },
-		      { 4 + 4, 12, 0 },
-		      { 4, 12 + 4, 4 },
-		      { 0, 12 + 4 + 4, 4 + 4 } };
-	const struct gpt2_config config = { .n_layer = 2,
-					    .n_head = 2,
-					    .n_embd = 64,
-					    .vocab_size = 300,
-					    .n_positions = 16 };
+	} bytes[] = {
+		{ 12 + 4 + 4, 0, 0 }, { 4 + 4, 12, 0 }, { 4, 12 + 4, 4 }, { 0, 12 + 4 + 4, 4 + 4 }
+	};
+	const struct gpt2_config config = {
+		.n_layer = 2, .n_head = 2, .n_embd = 64, .vocab_size = 300, .n_positions = 16
+	};
 	struct comm *const c = t->world;
 	struct gpt2 model;
 
@@ -342,10 +328,8 @@ static void memory(struct topology *t, struct backend *b)
 	for (unsigned stage = 0; stage < 4; stage++) {
 		const double want =
 			bytes[stage].whole + bytes[stage].cut / c->size +
-			bytes[stage].used * (double)in_use(&model, c, b) /
-				(double)model.numel;
-		const struct zero_options o = { .stage = stage,
-						.comm_dtype = DTYPE_F32 };
+			bytes[stage].used * (double)in_use(&model, c, b) / (double)model.numel;
+		const struct zero_options o = { .stage = stage, .comm_dtype = DTYPE_F32 };
 		struct zero z;
 		double got;
 
@@ -361,22 +345,16 @@ static void memory(struct topology *t, struct backend *b)
 static void all_stages(struct topology *t, struct backend *b)
 {
 	/* Some parameters have fewer elements than there are ranks. */
-	const struct gpt2_config config = { .n_layer = 2,
-					    .n_head = 1,
-					    .n_embd = 2,
-					    .vocab_size = 5,
-					    .n_positions = 3 };
+	const struct gpt2_config config = {
+		.n_layer = 2, .n_head = 1, .n_embd = 2, .vocab_size = 5, .n_positions = 3
+	};
 	struct run plain = { .comm_dtype = DTYPE_F32 };
 	struct run clipped = { .comm_dtype = DTYPE_F32, .clip = 0.5 };
-	struct run exact = { .comm_dtype = DTYPE_F32,
-			     .clip = 0.5,
-			     .exactly = true };
+	struct run exact = { .comm_dtype = DTYPE_F32, .clip = 0.5, .exactly = true };
 	/* 16 bits hold sums of small integers. */
 	struct run bf16 = { .comm_dtype = DTYPE_BF16 };
 	/* As stages 0 and 1 in any case, and refused for stage 3. */
-	struct run once = { .stage = 2,
-			    .comm_dtype = DTYPE_F32,
-			    .at_boundary = true };
+	struct run once = { .stage = 2, .comm_dtype = DTYPE_F32, .at_boundary = true };
 	struct run fp16 = { .comm_dtype = DTYPE_F16, .clip = 0.5 };
 	struct comm *const c = t->world;
 	struct gpt2 model;
@@ -395,8 +373,7 @@ static void all_stages(struct topology *t, struct backend *b)
 		train(t, b, &model, &plain);
 		if (c->rank == 0)
 			printf("stage %u: %016" PRIx64 " norm %.9g", stage,
-			       digest(plain.all, model.numel * sizeof(float)),
-			       plain.norm);
+			       digest(plain.all, model.numel * sizeof(float)), plain.norm);
 		train(t, b, &model, &clipped);
 		if (c->rank == 0)
 			printf(" clipped %016" PRIx64,
@@ -416,8 +393,7 @@ static void all_stages(struct topology *t, struct backend *b)
 			      bf16.norm == plain.norm,
 		      "reduced in bfloat16");
 		train(t, b, &model, &fp16);
-		check(c,
-		      !memcmp(fp16.all, clipped.all, model.numel * sizeof(float)),
+		check(c, !memcmp(fp16.all, clipped.all, model.numel * sizeof(float)),
 		      "reduced in float16");
 	}
 	free(plain.all);
@@ -425,8 +401,7 @@ static void all_stages(struct topology *t, struct backend *b)
 	free(exact.all);
 	free(bf16.all);
 	train(t, b, &model, &once);
-	check(c, !memcmp(once.all, first, model.numel * sizeof(float)),
-	      "reduced once per step");
+	check(c, !memcmp(once.all, first, model.numel * sizeof(float)), "reduced once per step");
 	free(fp16.all);
 	free(once.all);
 	free(first);
@@ -434,8 +409,7 @@ static void all_stages(struct topology *t, struct backend *b)
 }
 
 /* By name. */
-static int open_backend(struct backend **b, const char *name, unsigned rank,
-			struct errmsg *err)
+static int open_backend(struct backend **b, const char *name, unsigned rank, struct errmsg *err)
 {
 	if (strcmp(name, "cpu") == 0)
 		return backend_cpu_new(b, DTYPE_F32, 1, err);

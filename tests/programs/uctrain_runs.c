@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several runs of uctrain, one after the other, by ranks that are started once: they take
- * longer to start than to train a small model.
+ * Several runs of uctrain, one after the other, by ranks that are started once: they take longer
+ * to start than to train a small model.
  *
  *     uctrain_runs LOG FLAG... [-- LOG FLAG...]...
  *
- * What a run says is appended to its LOG.  Of a run that fails rank 0 prints the LOG; that
- * does not make the program fail.
+ * What a run says is appended to its LOG.  Of a run that fails rank 0 prints the LOG; that does
+ * not make the program fail.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,8 +30,7 @@ static void say_to(int fd)
 /* argv[0] is the log. */
 static void run(struct comm *comm, int argc, char **argv, int own)
 {
-	const int log =
-		open(argv[0], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	const int log = open(argv[0], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 	int status = EXIT_FAILURE;
 
 	if (log >= 0) {

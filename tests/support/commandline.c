@@ -13,8 +13,7 @@
 
 static char *dir;
 
-int line_parse(struct config *c, const char *line, unsigned ranks,
-	       struct errmsg *err)
+int line_parse(struct config *c, const char *line, unsigned ranks, struct errmsg *err)
 {
 	char copy[LINE_LEN];
 	char *argv[WORDS_MAX + 2] = { "uctrain" };

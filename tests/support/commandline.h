@@ -9,18 +9,15 @@
 #define LINE_LEN 512
 
 /* Words between blanks, as config_parse takes them. */
-int line_parse(struct config *c, const char *line, unsigned ranks,
-	       struct errmsg *err);
+int line_parse(struct config *c, const char *line, unsigned ranks, struct errmsg *err);
 
 void line_is_taken(struct config *c, const char *line, unsigned ranks);
 void line_is_refused(const char *line, unsigned ranks, const char *says);
 
-/* Write a configuration, and make the command line that names it, followed by
- * `more`. */
+/* Write a configuration, and make the command line that names it, followed by `more`. */
 const char *line_with_json(const char *json, const char *more);
 
-/* Set up and tear down the directory for configurations, for all tests of a
- * program. */
+/* Set up and tear down the directory for configurations, for all tests of a program. */
 int lines_set_up(void **state);
 int lines_tear_down(void **state);
 

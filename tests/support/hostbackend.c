@@ -55,8 +55,7 @@ static void accumulate(struct backend *b, float *dst, const float *src, size_t n
 		dst[i] += src[i];
 }
 
-static void round_weights(struct backend *b, void *dst, const float *src,
-			  size_t n)
+static void round_weights(struct backend *b, void *dst, const float *src, size_t n)
 {
 	float *const out = dst;
 
@@ -68,17 +67,16 @@ static void round_weights(struct backend *b, void *dst, const float *src,
 	}
 }
 
-static void clip(struct backend *b, float *factor, const double *sum,
-		 const double *scale, double most)
+static void clip(struct backend *b, float *factor, const double *sum, const double *scale,
+		 double most)
 {
 	(void)b;
 	*factor = clip_factor(clip_norm(*sum, *scale), *scale, most);
 }
 
-static void adam(struct backend *b, const struct backend_adam *a,
-		 const struct backend_rate *rate, const float *factor,
-		 void *weights, float *p, float *m, float *v, const float *grad,
-		 size_t n)
+static void adam(struct backend *b, const struct backend_adam *a, const struct backend_rate *rate,
+		 const float *factor, void *weights, float *p, float *m, float *v,
+		 const float *grad, size_t n)
 {
 	const float b1 = (float)a->beta1, b2 = (float)a->beta2;
 	const float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2);
@@ -89,8 +87,7 @@ static void adam(struct backend *b, const struct backend_adam *a,
 		p[i] *= rate->decay;
 		m[i] = b1 * m[i] + c1 * g;
 		v[i] = b2 * v[i] + c2 * g * g;
-		p[i] -= rate->step_size * m[i] /
-			(sqrtf(v[i]) / rate->denom + a->eps);
+		p[i] -= rate->step_size * m[i] / (sqrtf(v[i]) / rate->denom + a->eps);
 	}
 	if (*factor != 0)
 		round_weights(b, weights, p, n);
@@ -111,9 +108,7 @@ struct backend *hostbackend(enum dtype dtype)
 		.clip = clip,
 		.adam = adam,
 	};
-	static struct backend host = { .ops = &ops,
-				       .name = "host",
-				       .act_size = sizeof(float) };
+	static struct backend host = { .ops = &ops, .name = "host", .act_size = sizeof(float) };
 
 	host.dtype = dtype;
 	return &host;

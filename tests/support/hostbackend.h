@@ -6,8 +6,8 @@
 
 struct backend;
 
-/* A backend in plain C with only the operations that ZeRO needs; 16-bit types
- * are stored as float.  There is one, with one type. */
+/* A backend in plain C with only the operations that ZeRO needs; 16-bit types are stored as
+ * float.  There is one, with one type. */
 struct backend *hostbackend(enum dtype dtype);
 
 #endif

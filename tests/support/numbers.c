@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/context.h"
 #include "tests/support/numbers.h"
+#include "tests/support/context.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,7 @@ void numbers_open(struct numbers *n, const char *name)
 {
 	struct errmsg err = { "" };
 
-	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s",
-		 getenv("top_srcdir"), name);
+	snprintf(n->path, sizeof(n->path), "%s/tests/numbers/%s", getenv("top_srcdir"), name);
 	if (io_open_pt(test_context(), n->path, NULL, &n->file, &err))
 		fail_msg("%s", err.text);
 }
@@ -44,8 +43,8 @@ size_t numbers_size(const struct value *dict, size_t i)
 }
 
 /* The bytes of a tensor. */
-static void *read_tensor(const struct numbers *n, const struct value *dict,
-			 const char *key, size_t numel, enum dtype *dtype)
+static void *read_tensor(const struct numbers *n, const struct value *dict, const char *key,
+			 size_t numel, enum dtype *dtype)
 {
 	const struct value *const v = value_find(dict, key);
 	struct errmsg err = { "" };
@@ -62,15 +61,14 @@ static void *read_tensor(const struct numbers *n, const struct value *dict,
 	size = dtype_size(t.dtype);
 	bytes = malloc(numel * size);
 	assert_non_null(bytes);
-	if (source_read(&n->file.src, bytes, numel * size,
-			storage + t.storage_offset * size, &err))
+	if (source_read(&n->file.src, bytes, numel * size, storage + t.storage_offset * size, &err))
 		fail_msg("%s", err.text);
 	*dtype = t.dtype;
 	return bytes;
 }
 
-float *numbers_floats(const struct numbers *n, const struct value *dict,
-		      const char *key, size_t numel)
+float *numbers_floats(const struct numbers *n, const struct value *dict, const char *key,
+		      size_t numel)
 {
 	enum dtype dtype;
 	void *const bytes = read_tensor(n, dict, key, numel, &dtype);
@@ -82,8 +80,8 @@ float *numbers_floats(const struct numbers *n, const struct value *dict,
 	return x;
 }
 
-int32_t *numbers_ints(const struct numbers *n, const struct value *dict,
-		      const char *key, size_t numel)
+int32_t *numbers_ints(const struct numbers *n, const struct value *dict, const char *key,
+		      size_t numel)
 {
 	enum dtype dtype;
 	int32_t *const x = read_tensor(n, dict, key, numel, &dtype);
@@ -92,8 +90,7 @@ int32_t *numbers_ints(const struct numbers *n, const struct value *dict,
 	return x;
 }
 
-double numbers_scalar(const struct numbers *n, const struct value *dict,
-		      const char *key)
+double numbers_scalar(const struct numbers *n, const struct value *dict, const char *key)
 {
 	float *const p = numbers_floats(n, dict, key, 1);
 	const float x = p[0];
@@ -102,8 +99,8 @@ double numbers_scalar(const struct numbers *n, const struct value *dict,
 	return x;
 }
 
-void numbers_near(const char *what, const float *got, const float *want,
-		  size_t numel, double tolerance)
+void numbers_near(const char *what, const float *got, const float *want, size_t numel,
+		  double tolerance)
 {
 	double top = 0;
 	size_t i;
@@ -112,6 +109,6 @@ void numbers_near(const char *what, const float *got, const float *want,
 		top = fmax(top, fabs(want[i]));
 	for (i = 0; i < numel; i++)
 		if (!(fabs((double)got[i] - want[i]) <= tolerance * top))
-			fail_msg("%s[%zu] is %.9g, not %.9g; the largest is %g",
-				 what, i, got[i], want[i], top);
+			fail_msg("%s[%zu] is %.9g, not %.9g; the largest is %g", what, i, got[i],
+				 want[i], top);
 }

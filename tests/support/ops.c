@@ -45,8 +45,7 @@ static void flat(struct side *s, const struct shape *h)
 	void *const x = side_act(s, n, 1), *const y = side_act(s, n, NAN);
 	void *const w = side_act(s, n, h->how == NOT_FINITE ? 1 : NAN);
 	float *const f = side_floats(s, n, 1), *const g = side_floats(s, n, 1);
-	float *const m = side_floats(s, n, 0.1f), *const v =
-							  side_floats(s, n, 0);
+	float *const m = side_floats(s, n, 0.1f), *const v = side_floats(s, n, 0);
 	double *const sum = side_double(s, 0.5);
 	float *const factor = side_floats(s, 1, NAN);
 
@@ -58,10 +57,8 @@ static void flat(struct side *s, const struct shape *h)
 	o->sum_squares(s->b, sum, f, n);
 	if (h->how == NOT_FINITE)
 		o->sum_squares(s->b, sum, side_floats(s, 1, NAN), 1);
-	o->clip(s->b, factor, sum, side_double(s, 0.25),
-		h->how == UNLIMITED ? 0 : 0.5);
-	o->adam(s->b, &adam, side_copy(s, &rate, sizeof(rate)), factor, w, f, m,
-		v, g, n);
+	o->clip(s->b, factor, sum, side_double(s, 0.25), h->how == UNLIMITED ? 0 : 0.5);
+	o->adam(s->b, &adam, side_copy(s, &rate, sizeof(rate)), factor, w, f, m, v, g, n);
 	side_show_act(s, "dropped", x, n);
 	side_show_act(s, "sum", y, n);
 	if (h->how != NOT_FINITE)
@@ -132,16 +129,14 @@ static void embed(struct side *s, const struct shape *h)
 	const struct backend_ops *const o = s->b->ops;
 	const size_t batch = h->n[0], seq = h->n[1], c = h->n[2];
 	const size_t vocab = h->n[3], n = batch * seq * c;
-	const int32_t *const tokens =
-		side_ints(s, batch * seq, (unsigned)vocab, false);
+	const int32_t *const tokens = side_ints(s, batch * seq, (unsigned)vocab, false);
 	void *const out = side_act(s, n, NAN);
 	float *const dwte = side_floats(s, vocab * c, 1);
 	float *const dwpe = side_floats(s, (seq + 2) * c, 1);
 
-	o->embed(s->b, out, side_act(s, vocab * c, 1), side_act(s, seq * c, 1),
-		 tokens, batch, seq, c);
-	o->embed_grad(s->b, dwte, dwpe, side_act(s, n, 1), tokens, batch, seq,
-		      c);
+	o->embed(s->b, out, side_act(s, vocab * c, 1), side_act(s, seq * c, 1), tokens, batch, seq,
+		 c);
+	o->embed_grad(s->b, dwte, dwpe, side_act(s, n, 1), tokens, batch, seq, c);
 	side_show_act(s, "out", out, n);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	side_show_floats(s, "dwpe", dwpe, (seq + 2) * c);
@@ -170,14 +165,13 @@ static void norm(struct side *s, const struct shape *h)
 	void *const out = side_act(s, n, NAN), *const din = side_act(s, n, 1);
 	float *const stats = side_floats(s, 2 * rows, NAN);
 	const float old = h->fresh ? NAN : 1;
-	float *const dw = side_floats(s, c, old), *const db = side_floats(s, c,
-									  old);
+	float *const dw = side_floats(s, c, old), *const db = side_floats(s, c, old);
 	float *const was = h->how == SUM ? side_floats(s, c, old) : NULL;
 	float *const is = h->how == SUM ? side_floats(s, c, old) : NULL;
 
 	o->norm(s->b, out, stats, in, w, side_act(s, c, 1), rows, c, 1e-5f);
-	o->norm_grad(s->b, din, dw, db, was, is, side_act(s, n, 1), in, stats,
-		     w, rows, c, h->fresh);
+	o->norm_grad(s->b, din, dw, db, was, is, side_act(s, n, 1), in, stats, w, rows, c,
+		     h->fresh);
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "din", din, n);
 	side_show_floats(s, "dweight", dw, c);
@@ -218,14 +212,13 @@ static void linear(struct side *s, const struct shape *h)
 	float *const db = side_floats(s, oc, h->how == NO_BIAS ? 1 : old);
 	void *const dout = side_act(s, rows * oc, 1);
 
-	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1),
-		  h->how == RESIDUAL ? out : NULL, rows, ic, oc);
+	o->linear(s->b, out, pre, in, w, side_act(s, oc, 1), h->how == RESIDUAL ? out : NULL, rows,
+		  ic, oc);
 	o->linear_grad(s->b, din, h->how == APART ? NULL : dw,
-		       h->how == NO_BIAS || h->how == APART ? NULL : db, dout,
-		       in, in_pre, w, rows, ic, oc, h->fresh);
+		       h->how == NO_BIAS || h->how == APART ? NULL : db, dout, in, in_pre, w, rows,
+		       ic, oc, h->fresh);
 	if (h->how == APART)
-		o->linear_grad(s->b, NULL, dw, db, dout, in, in_pre, w, rows,
-			       ic, oc, h->fresh);
+		o->linear_grad(s->b, NULL, dw, db, dout, in, in_pre, w, rows, ic, oc, h->fresh);
 	side_show_act(s, "out", out, rows * oc);
 	if (pre)
 		side_show_act(s, "pre", pre, rows * oc);
@@ -251,15 +244,13 @@ static void attention(struct side *s, const struct shape *h)
 	const struct backend_ops *const o = s->b->ops;
 	const size_t batch = h->n[0], seq = h->n[1], heads = h->n[2];
 	const size_t c = heads * h->n[3], n = batch * seq * c;
-	void *const qkv = side_act(s, 3 * n, 1), *const out =
-							 side_act(s, n, NAN);
+	void *const qkv = side_act(s, 3 * n, 1), *const out = side_act(s, n, NAN);
 	void *const dqkv = side_act(s, 3 * n, NAN);
 	float *const stats = side_floats(s, batch * heads * seq, NAN);
 
-	o->attention(s->b, out, stats, qkv, batch, seq, heads, c,
-		     drop_of(s, h->drop));
-	o->attention_grad(s->b, dqkv, side_act(s, n, 1), out, stats, qkv, batch,
-			  seq, heads, c, drop_of(s, h->drop));
+	o->attention(s->b, out, stats, qkv, batch, seq, heads, c, drop_of(s, h->drop));
+	o->attention_grad(s->b, dqkv, side_act(s, n, 1), out, stats, qkv, batch, seq, heads, c,
+			  drop_of(s, h->drop));
 	side_show_act(s, "out", out, n);
 	side_show_act(s, "dqkv", dqkv, 3 * n);
 }
@@ -278,32 +269,28 @@ static const struct shape attentions[] = {
 	{ .n = { 3, 70, 1, 24 } },
 };
 
-/* Two ranks that share the tokens, one after the other: a rank's numbers of rows are
- * kept when it is asked for the loss alone, and the other's known when both are asked
- * for gradients. */
+/* Two ranks that share the tokens, one after the other: a rank's numbers of rows are kept when it
+ * is asked for the loss alone, and the other's known when both are asked for gradients. */
 struct by_turns {
 	struct backend *b;
 	float known[2][512];
 	size_t at; /* of this call's rows so far */
 };
 
-static void take_turn(const struct backend_group *g, const float *mine,
-		      size_t n, float *all)
+static void take_turn(const struct backend_group *g, const float *mine, size_t n, float *all)
 {
 	struct by_turns *const t = g->ctx;
 
 	assert_true(t->at + n <= COUNT(t->known[0]));
-	t->b->ops->to_host(t->b, &t->known[g->rank][t->at], mine,
-			   n * sizeof(*mine));
+	t->b->ops->to_host(t->b, &t->known[g->rank][t->at], mine, n * sizeof(*mine));
 	for (unsigned r = 0; r < 2; r++)
-		t->b->ops->to_device(t->b, all + r * n, &t->known[r][t->at],
-				     n * sizeof(*all));
+		t->b->ops->to_device(t->b, all + r * n, &t->known[r][t->at], n * sizeof(*all));
 	t->at += n;
 }
 
 /* Targets as two ranks know them that have vocab[] tokens each. */
-static void share_targets(struct side *s, const int32_t *all, size_t rows,
-			  const size_t *vocab, int32_t *const *of)
+static void share_targets(struct side *s, const int32_t *all, size_t rows, const size_t *vocab,
+			  int32_t *const *of)
 {
 	const struct backend_ops *const o = s->b->ops;
 	const int32_t first = (int32_t)vocab[0];
@@ -316,9 +303,7 @@ static void share_targets(struct side *s, const int32_t *all, size_t rows,
 
 		if (t >= first)
 			x[0][i] = TOKEN_ELSEWHERE;
-		x[1][i] = t == TOKEN_NONE ? TOKEN_NONE
-			  : t < first     ? TOKEN_ELSEWHERE
-					  : t - first;
+		x[1][i] = t == TOKEN_NONE ? TOKEN_NONE : t < first ? TOKEN_ELSEWHERE : t - first;
 	}
 	for (unsigned r = 0; r < 2; r++)
 		o->to_device(s->b, of[r], x[r], rows * sizeof(**x));
@@ -330,19 +315,16 @@ static void shared_cross_entropy(struct side *s, const struct shape *h)
 	const struct backend_ops *const o = s->b->ops;
 	const size_t rows = h->n[0], c = h->n[1], size = s->b->act_size;
 	const size_t vocab[2] = { h->n[3], h->n[2] - h->n[3] };
-	void *const din[2] = { side_act(s, rows * c, NAN),
-			       side_act(s, rows * c, NAN) };
+	void *const din[2] = { side_act(s, rows * c, NAN), side_act(s, rows * c, NAN) };
 	float *const dwte = side_floats(s, h->n[2] * c, 1);
 	double *const loss[2] = { side_double(s, 0.25), side_double(s, 0.25) };
 	const void *const in = side_act(s, rows * c, 1);
 	const char *const wte = side_act(s, h->n[2] * c, 1);
-	int32_t *const targets[2] = { side_ints(s, rows, 1, false),
-				      side_ints(s, rows, 1, false) };
+	int32_t *const targets[2] = { side_ints(s, rows, 1, false), side_ints(s, rows, 1, false) };
 	struct by_turns t = { .b = s->b };
 	double *const unused = side_double(s, 0);
 
-	share_targets(s, side_ints(s, rows, (unsigned)h->n[2], true), rows,
-		      vocab, targets);
+	share_targets(s, side_ints(s, rows, (unsigned)h->n[2], true), rows, vocab, targets);
 	for (unsigned k = 0; k < 4; k++) {
 		const unsigned r = k % 2;
 		const size_t first = r ? vocab[0] * c : 0;
@@ -351,10 +333,9 @@ static void shared_cross_entropy(struct side *s, const struct shape *h)
 		};
 
 		t.at = 0;
-		o->cross_entropy(
-			s->b, k < 2 ? unused : loss[r], k < 2 ? NULL : din[r],
-			k < 2 ? NULL : dwte + first, in, wte + first * size,
-			targets[r], rows, c, vocab[r], half(s), false, &g);
+		o->cross_entropy(s->b, k < 2 ? unused : loss[r], k < 2 ? NULL : din[r],
+				 k < 2 ? NULL : dwte + first, in, wte + first * size, targets[r],
+				 rows, c, vocab[r], half(s), false, &g);
 	}
 	side_show_double(s, "loss", loss[0]);
 	side_show_double(s, "the other's loss", loss[1]);
@@ -380,10 +361,9 @@ static void cross_entropy(struct side *s, const struct shape *h)
 	double *const loss = side_double(s, 0.25);
 	const void *const in = side_act(s, rows * c, 1);
 
-	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte,
-			 in, side_act(s, vocab * c, 1),
-			 side_ints(s, rows, (unsigned)vocab, true), rows, c,
-			 vocab, half(s), h->fresh, NULL);
+	o->cross_entropy(s->b, loss, h->how ? NULL : din, h->how ? NULL : dwte, in,
+			 side_act(s, vocab * c, 1), side_ints(s, rows, (unsigned)vocab, true), rows,
+			 c, vocab, half(s), h->fresh, NULL);
 	side_show_double(s, "loss", loss);
 	side_show_floats(s, "dwte", dwte, vocab * c);
 	if (!h->how)
@@ -408,8 +388,7 @@ const struct op ops[OPS] = {
 	{ "linear", linear, linears, COUNT(linears) },
 	{ "attention", attention, attentions, COUNT(attentions) },
 	{ "cross_entropy", cross_entropy, heads, COUNT(heads) },
-	{ "shared_cross_entropy", shared_cross_entropy, shared_heads,
-	  COUNT(shared_heads) },
+	{ "shared_cross_entropy", shared_cross_entropy, shared_heads, COUNT(shared_heads) },
 };
 
 const struct op *op_named(const char *name)

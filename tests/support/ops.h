@@ -4,14 +4,13 @@
 
 #include "tests/support/sides.h"
 
-/* The operations of a backend, and the shapes for which two backends are
- * compared.  Buffers that an operation overwrites start as NaN, those to which
- * it adds start nonzero. */
+/* The operations of a backend, and the shapes for which two backends are compared.  Buffers that
+ * an operation overwrites start as NaN, those to which it adds start nonzero. */
 struct shape {
 	size_t n[4];
 	float drop;
 	unsigned how; /* what the operation makes of it */
-	bool fresh; /* gradients are stored, not added: they start as NaN, too */
+	bool fresh;   /* gradients are stored, not added: they start as NaN, too */
 };
 
 struct op {

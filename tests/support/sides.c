@@ -19,8 +19,7 @@ void side_end(struct side *s)
 {
 	while (s->nheld) {
 		s->nheld--;
-		s->b->ops->free(s->b, (char *)s->held[s->nheld].p -
-					      s->held[s->nheld].skewed);
+		s->b->ops->free(s->b, (char *)s->held[s->nheld].p - s->held[s->nheld].skewed);
 	}
 	while (s->nshown)
 		free(s->shown[--s->nshown].x);
@@ -52,9 +51,7 @@ static float *drawn(struct side *s, size_t n, float by)
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		x[i] = ((float)(splitmix64(11, s->drawn++) >> 40) * 0x1p-23f -
-			1) *
-		       by;
+		x[i] = ((float)(splitmix64(11, s->drawn++) >> 40) * 0x1p-23f - 1) * by;
 	return x;
 }
 
@@ -160,8 +157,8 @@ void side_show_double(struct side *s, const char *name, const double *p)
 	*x = (float)d;
 }
 
-static void near(const char *what, const char *name, const float *got,
-		 const float *want, size_t n, double tolerance)
+static void near(const char *what, const char *name, const float *got, const float *want, size_t n,
+		 double tolerance)
 {
 	double largest = 0;
 	size_t i;
@@ -172,32 +169,27 @@ static void near(const char *what, const char *name, const float *got,
 		if (!(fabs((double)got[i] - want[i]) <= tolerance * largest))
 			fail_msg("%s: %s[%zu] is %.9g, not %.9g; the largest is "
 				 "%g",
-				 what, name, i, (double)got[i], (double)want[i],
-				 largest);
+				 what, name, i, (double)got[i], (double)want[i], largest);
 }
 
-void sides_near(const char *what, const struct side *got,
-		const struct side *want, double tolerance)
+void sides_near(const char *what, const struct side *got, const struct side *want, double tolerance)
 {
 	size_t i;
 
 	assert_int_equal(got->nshown, want->nshown);
 	for (i = 0; i < got->nshown; i++) {
 		assert_int_equal(got->shown[i].n, want->shown[i].n);
-		near(what, got->shown[i].name, got->shown[i].x,
-		     want->shown[i].x, got->shown[i].n, tolerance);
+		near(what, got->shown[i].name, got->shown[i].x, want->shown[i].x, got->shown[i].n,
+		     tolerance);
 	}
 }
 
-void sides_equal(const char *what, const struct side *got,
-		 const struct side *want)
+void sides_equal(const char *what, const struct side *got, const struct side *want)
 {
 	size_t i;
 
 	assert_int_equal(got->nshown, want->nshown);
 	for (i = 0; i < got->nshown; i++)
-		if (memcmp(got->shown[i].x, want->shown[i].x,
-			   got->shown[i].n * sizeof(float)) != 0)
-			fail_msg("%s: %s is not the same twice", what,
-				 got->shown[i].name);
+		if (memcmp(got->shown[i].x, want->shown[i].x, got->shown[i].n * sizeof(float)) != 0)
+			fail_msg("%s: %s is not the same twice", what, got->shown[i].name);
 }

@@ -9,9 +9,8 @@
 #include "gpu/backend/backend.h"
 
 /*
- * One of two backends that run the same operations: the reference, or the one
- * under test.  Inputs are random numbers, the same for both; results are
- * recorded, and compared when both are done.
+ * One of two backends that run the same operations: the reference, or the one under test.  Inputs
+ * are random numbers, the same for both; results are recorded, and compared when both are done.
  */
 struct side {
 	struct backend *b;
@@ -36,8 +35,8 @@ void side_begin(struct side *s, struct backend *b, size_t skew);
 /* Free everything that was made and recorded. */
 void side_end(struct side *s);
 
-/* A buffer of random numbers from -by to by; all NaN, for results, if `by` is.
- * Freed by side_end. */
+/* A buffer of random numbers from -by to by; all NaN, for results, if `by` is. Freed by
+ * side_end. */
 void *side_act(struct side *s, size_t n, float by);
 float *side_floats(struct side *s, size_t n, float by);
 double *side_double(struct side *s, double x);
@@ -50,16 +49,14 @@ int32_t *side_ints(struct side *s, size_t n, unsigned limit, bool some_not);
 void side_widen(struct side *s, float *dst, const void *src, size_t n);
 
 void side_show_act(struct side *s, const char *name, const void *p, size_t n);
-void side_show_floats(struct side *s, const char *name, const float *p,
-		      size_t n);
+void side_show_floats(struct side *s, const char *name, const float *p, size_t n);
 void side_show_double(struct side *s, const char *name, const double *p);
 
-/* Fails, naming `what`, unless each recorded element differs from the other
- * side's by at most `tolerance` times the largest of them. */
-void sides_near(const char *what, const struct side *got,
-		const struct side *want, double tolerance);
+/* Fails, naming `what`, unless each recorded element differs from the other side's by at most
+ * `tolerance` times the largest of them. */
+void sides_near(const char *what, const struct side *got, const struct side *want,
+		double tolerance);
 /* Fails unless both sides recorded the same bits. */
-void sides_equal(const char *what, const struct side *got,
-		 const struct side *want);
+void sides_equal(const char *what, const struct side *got, const struct side *want);
 
 #endif

@@ -5,8 +5,7 @@
 #include "gpu/zero/zero.h"
 
 /* All of an update at once. */
-static inline int update_all(struct zero *z, struct zero_update *u,
-			     struct errmsg *err)
+static inline int update_all(struct zero *z, struct zero_update *u, struct errmsg *err)
 {
 	zero_begin_update(z, u);
 	zero_queue_update(z, u->clip);

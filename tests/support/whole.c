@@ -47,13 +47,11 @@ static void complete(void *ctx, unsigned unit)
 
 static struct network_weights weights_of(struct whole *w)
 {
-	return (struct network_weights){ w, acquire, release, gradient,
-					 complete };
+	return (struct network_weights){ w, acquire, release, gradient, complete };
 }
 
-int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
-	       size_t seq, enum dtype dtype, unsigned threads,
-	       struct errmsg *err)
+int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch, size_t seq,
+	       enum dtype dtype, unsigned threads, struct errmsg *err)
 {
 	int rc;
 
@@ -62,17 +60,14 @@ int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
 	if (!rc)
 		rc = backend_cpu_new(&w->b, dtype, threads, err);
 	if (!rc)
-		rc = network_new(&w->net, &w->model, w->b, NULL, batch, seq, 0,
-				 err);
+		rc = network_new(&w->net, &w->model, w->b, NULL, batch, seq, 0, err);
 	if (rc)
 		return rc;
 	w->weights = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->grads = w->b->ops->alloc(w->b, w->model.numel * sizeof(float));
 	w->tokens = calloc(batch * seq, sizeof(int32_t));
 	w->ints = calloc(network_ints(w->net), sizeof(*w->ints));
-	return w->weights && w->grads && w->tokens && w->ints
-		       ? 0
-		       : errmsg_nomem(err, NULL);
+	return w->weights && w->grads && w->tokens && w->ints ? 0 : errmsg_nomem(err, NULL);
 }
 
 void whole_done(struct whole *w)
@@ -104,8 +99,7 @@ static int mean_of(struct whole *w, double *loss, struct errmsg *err)
 	return rc;
 }
 
-int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
-		struct errmsg *err)
+int whole_train(struct whole *w, float scale, uint64_t seed, double *loss, struct errmsg *err)
 {
 	const struct network_weights weights = weights_of(w);
 	const struct network_pass now = network_pass_of(w->net, scale, seed);

@@ -11,8 +11,7 @@
 
 struct errmsg;
 
-/* A model in one process: a network whose units' weights and gradients lie end
- * to end. */
+/* A model in one process: a network whose units' weights and gradients lie end to end. */
 struct whole {
 	struct gpt2 model;
 	struct backend *b;
@@ -24,16 +23,13 @@ struct whole {
 	unsigned acquired; /* and not released */
 };
 
-/* On the CPU; weights, gradients and tokens are 0.  Call whole_done in any
- * case. */
-int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch,
-	       size_t seq, enum dtype dtype, unsigned threads,
-	       struct errmsg *err);
+/* On the CPU; weights, gradients and tokens are 0.  Call whole_done in any case. */
+int whole_init(struct whole *w, const struct gpt2_config *c, size_t batch, size_t seq,
+	       enum dtype dtype, unsigned threads, struct errmsg *err);
 void whole_done(struct whole *w);
 
 /* network_train of the tokens, with gradients and without. */
-int whole_train(struct whole *w, float scale, uint64_t seed, double *loss,
-		struct errmsg *err);
+int whole_train(struct whole *w, float scale, uint64_t seed, double *loss, struct errmsg *err);
 int whole_evaluate(struct whole *w, double *loss, struct errmsg *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines: valid ones with the resulting configuration, and invalid ones
- * with their message. */
+/* Command lines: valid ones with the resulting configuration, and invalid ones with their
+ * message. */
 #include <string.h>
 
 #include "gpu/config/config_impl.h"
@@ -38,8 +38,8 @@ static void defaults_are_the_demos(void **state)
 	config_done(&c);
 }
 
-/* Megatron-DeepSpeed has a pipeline engine in stages 0 and 1 only, and does not decay
- * biases and norms, nor anything in stage 3. */
+/* Megatron-DeepSpeed has a pipeline engine in stages 0 and 1 only, and does not decay biases and
+ * norms, nor anything in stage 3. */
 static void names_follow_the_stage(void **state)
 {
 	struct config c;
@@ -53,8 +53,7 @@ static void names_follow_the_stage(void **state)
 	assert_int_equal(c.naming.qkv, NAMING_QKV_THIRDS);
 	assert_int_equal(c.optimizer.decay, DECAY_MATRICES);
 	config_done(&c);
-	line_is_taken(&c, "--names megatron --zero_stage 2 --qkv_order by_head",
-		      2);
+	line_is_taken(&c, "--names megatron --zero_stage 2 --qkv_order by_head", 2);
 	assert_int_equal(c.naming.family, NAMING_MEGATRON_MODEL);
 	assert_int_equal(c.naming.qkv, NAMING_QKV_HEADS);
 	config_done(&c);
@@ -74,12 +73,11 @@ static void flags_set_what_they_say(void **state)
 {
 	struct config c;
 
-	line_is_taken(
-		&c,
-		"--n_layer 2 --model gpt2-medium --dropout 0.1 --betas 0.8,0.95 "
-		"--dtype fp16 --optimizer Adam --lr_schedule cosine --warmup_steps 10 "
-		"--eps 1e-6",
-		1);
+	line_is_taken(&c,
+		      "--n_layer 2 --model gpt2-medium --dropout 0.1 --betas 0.8,0.95 "
+		      "--dtype fp16 --optimizer Adam --lr_schedule cosine --warmup_steps 10 "
+		      "--eps 1e-6",
+		      1);
 	assert_int_equal(c.model.n_layer, 2);
 	assert_int_equal(c.model.n_embd, 1024);
 	assert_true(c.model.dropout == 0.1f);
@@ -94,8 +92,7 @@ static void flags_set_what_they_say(void **state)
 	assert_string_equal(c.run_name, "gpt2-medium_tp1_pp1_dp1_sp1");
 	config_done(&c);
 
-	line_is_taken(&c, "--tensor_model_parallel_size 2 --train_batch_size 6",
-		      6);
+	line_is_taken(&c, "--tensor_model_parallel_size 2 --train_batch_size 6", 6);
 	assert_int_equal(c.data_parallel, 3);
 	assert_int_equal(c.micro_batch * c.accumulation, 2);
 	assert_string_equal(c.run_name, "gpt2-dsuc_tp2_pp1_dp3_sp1");
@@ -164,10 +161,8 @@ static void every_setting_has_a_flag_or_a_key(void **state)
 /* The flags that --help shows under a heading. */
 static void flags_come_in_groups(void **state)
 {
-	static const char *const groups[] = { "Model",      "Data",
-					      "Training",   "Parallel",
-					      "Checkpoint", "Output",
-					      "Advanced" };
+	static const char *const groups[] = { "Model",      "Data",   "Training", "Parallel",
+					      "Checkpoint", "Output", "Advanced" };
 	size_t n = 0;
 
 	assert_int_equal(settings[0].kind, SETTING_GROUP);
@@ -207,8 +202,7 @@ static void resuming(void **state)
 	} cases[] = {
 		{ "--resume --checkpoint_dir a", "a", NULL },
 		{ "--resume=m --checkpoint_dir a", "m", NULL },
-		{ "--checkpoint_tag global_step3 --resume=m", "m",
-		  "global_step3" },
+		{ "--checkpoint_tag global_step3 --resume=m", "m", "global_step3" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -224,8 +218,7 @@ static void resuming(void **state)
 	}
 	line_is_refused("--resume", 1, "--resume: from where?");
 	line_is_refused("--checkpoint_tag x", 1, "--checkpoint_tag x");
-	line_is_refused("--resume=a --checkpoint_tag ../x", 1,
-			"without slashes");
+	line_is_refused("--resume=a --checkpoint_tag ../x", 1, "without slashes");
 }
 
 static void help_and_version_are_answers(void **state)
@@ -267,8 +260,7 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		{ "--names megatron --zero_stage 0 --dtype fp16",
 		  "--names megatron: --zero_stage 0 does not go with fp16, whose gradients DeepSpeed divides by a loss scale that they do not have; use --zero_stage 1" },
 		{ "--names llama", "--names llama: must be hf or megatron" },
-		{ "--zero_stage 4",
-		  "--zero_stage 4: must be an integer from 0 to 3" },
+		{ "--zero_stage 4", "--zero_stage 4: must be an integer from 0 to 3" },
 		{ "--dtype int8", "--dtype int8: must be fp32, bf16 or fp16" },
 		{ "--reduce_at_boundary --zero_stage 3",
 		  "--reduce_at_boundary: does not go with --zero_stage 3; use 2" },
@@ -276,8 +268,7 @@ static void wrong_flags_are_named_with_their_value(void **state)
 		  "--communication_data_type fp8: must be fp32, bf16 or fp16" },
 		{ "--communication_data_type bf16 --rank_invariant",
 		  "--rank_invariant: does not go with --communication_data_type bf16" },
-		{ "--optimizer SGD",
-		  "--optimizer SGD: must be Adam or AdamW" },
+		{ "--optimizer SGD", "--optimizer SGD: must be Adam or AdamW" },
 		{ "--betas 0.9", "--betas 0.9: must be two numbers" },
 		{ "--betas 0.9,1", "--betas 0.9,1: must be two numbers" },
 		{ "--betas 0.9,0.9,0.9", "must be two numbers" },
@@ -330,15 +321,13 @@ static void what_is_not_given_of_a_batch_follows(void **state)
 		  "\"train_micro_batch_size_per_gpu\": 8,"
 		  "\"gradient_accumulation_steps\": 2}",
 		  "--train_batch_size 64", 2, 64, 8, 4 },
-		{ "{\"train_batch_size\": 32}",
-		  "--train_micro_batch_size_per_gpu 4", 2, 32, 4, 4 },
+		{ "{\"train_batch_size\": 32}", "--train_micro_batch_size_per_gpu 4", 2, 32, 4, 4 },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct config c;
 
-		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags),
-			      cases[i].ranks);
+		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags), cases[i].ranks);
 		assert_int_equal(c.batch, cases[i].batch);
 		assert_int_equal(c.micro_batch, cases[i].micro);
 		assert_int_equal(c.accumulation, cases[i].accumulation);
@@ -375,8 +364,8 @@ static void impossible_batches_are_told_with_what_would_work(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++)
-		line_is_refused(line_with_json(cases[i].json, cases[i].flags),
-				cases[i].ranks, cases[i].says);
+		line_is_refused(line_with_json(cases[i].json, cases[i].flags), cases[i].ranks,
+				cases[i].says);
 }
 
 int main(void)
@@ -393,8 +382,7 @@ int main(void)
 		cmocka_unit_test(help_and_version_are_answers),
 		cmocka_unit_test(wrong_flags_are_named_with_their_value),
 		cmocka_unit_test(what_is_not_given_of_a_batch_follows),
-		cmocka_unit_test(
-			impossible_batches_are_told_with_what_would_work),
+		cmocka_unit_test(impossible_batches_are_told_with_what_would_work),
 	};
 
 	return cmocka_run_group_tests(tests, lines_set_up, lines_tear_down);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DeepSpeed configurations with a command line: valid ones with the resulting
- * configuration, and invalid ones with their message. */
+/* DeepSpeed configurations with a command line: valid ones with the resulting configuration, and
+ * invalid ones with their message. */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,8 +50,7 @@ static void flags_win_wherever_they_stand(void **state)
 	char line[LINE_LEN];
 
 	snprintf(line, sizeof(line), "--zero_stage 2 %s",
-		 line_with_json("{\"zero_optimization\": {\"stage\": 3}}",
-				"--lr 1e-2"));
+		 line_with_json("{\"zero_optimization\": {\"stage\": 3}}", "--lr 1e-2"));
 	line_is_taken(&c, line, 1);
 	assert_int_equal(c.zero_stage, 2);
 	assert_true(c.optimizer.lr == 1e-2);
@@ -67,8 +66,8 @@ static void deepspeeds_kinds_of_adam(void **state)
 		double lr, weight_decay;
 	} cases[] = {
 		{ "{}", OPTIMIZER_ADAMW, OPTIMIZER_TORCH, 5e-4, 0.01 },
-		{ "{\"optimizer\": {\"type\": \"Adam\"}}", OPTIMIZER_ADAMW,
-		  OPTIMIZER_APEX, 1e-3, 0 },
+		{ "{\"optimizer\": {\"type\": \"Adam\"}}", OPTIMIZER_ADAMW, OPTIMIZER_APEX, 1e-3,
+		  0 },
 		{ "{\"optimizer\": {\"type\": \"Adam\","
 		  "\"params\": {\"adam_w_mode\": false, \"lr\": 0.5}}}",
 		  OPTIMIZER_ADAM, OPTIMIZER_APEX, 0.5, 0 },
@@ -103,9 +102,7 @@ static void loss_scales(void **state)
 		const char *json, *flags;
 		struct loss_scaler_config want;
 	} cases[] = {
-		{ "{\"fp16\": {\"enabled\": true}}",
-		  "",
-		  { 65536, true, 1000, 2, 1 } },
+		{ "{\"fp16\": {\"enabled\": true}}", "", { 65536, true, 1000, 2, 1 } },
 		{ "{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}",
 		  "",
 		  { 128, false, 1000, 2, 1 } },
@@ -114,9 +111,7 @@ static void loss_scales(void **state)
 		  "\"hysteresis\": 3, \"min_loss_scale\": 4}}",
 		  "",
 		  { 4096, true, 50, 3, 4 } },
-		{ "{\"fp16\": {\"enabled\": true}}",
-		  "--dtype fp32",
-		  { 0, false, 0, 0, 0 } },
+		{ "{\"fp16\": {\"enabled\": true}}", "--dtype fp32", { 0, false, 0, 0, 0 } },
 		{ "{\"fp16\": {\"enabled\": false}}", "", { 0, false, 0, 0, 0 } },
 	};
 
@@ -124,8 +119,7 @@ static void loss_scales(void **state)
 		const struct loss_scaler_config *const want = &cases[i].want;
 		struct config c;
 
-		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags),
-			      1);
+		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags), 1);
 		assert_true(c.scaler.initial == want->initial);
 		assert_int_equal(c.scaler.dynamic, want->dynamic);
 		assert_int_equal(c.scaler.window, want->window);
@@ -167,8 +161,7 @@ static void schedules(void **state)
 		const struct lr_schedule_config *const want = &cases[i].want;
 		struct config c;
 
-		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags),
-			      1);
+		line_is_taken(&c, line_with_json(cases[i].json, cases[i].flags), 1);
 		assert_int_equal(c.schedule.kind, want->kind);
 		assert_true(c.schedule.start_lr == want->start_lr);
 		assert_true(c.schedule.min_lr == want->min_lr);
@@ -185,50 +178,43 @@ static void wrong_configurations_are_refused(void **state)
 		const char *json, *says;
 	} cases[] = {
 		{ "", "line 1, column 1: no valid JSON" },
-		{ "{\"train_batch_size\": 8,\n  oops}",
-		  "near line 2, column 4: no valid JSON" },
+		{ "{\"train_batch_size\": 8,\n  oops}", "near line 2, column 4: no valid JSON" },
 		{ "{} {}", "line 1, column 4: no valid JSON" },
 		{ "[1]", "is no JSON object" },
-		{ "{\"train_batch_size\": 1.5}",
-		  "train_batch_size must be an integer from 1" },
+		{ "{\"train_batch_size\": 1.5}", "train_batch_size must be an integer from 1" },
 		{ "{\"train_batch_size\": \"many\"}", "must be an integer" },
 		{ "{\"train_batch_size\": -4}", "must be an integer" },
 		{ "{\"train_batch_size\": 1e300}", "must be an integer" },
 		{ "{\"zero_optimization\": {\"stage\": 4}}",
 		  "zero_optimization.stage must be an integer from 0 to 3" },
-		{ "{\"zero_optimization\": 1}",
-		  "zero_optimization must be an object" },
+		{ "{\"zero_optimization\": 1}", "zero_optimization must be an object" },
 		{ "{\"bf16\": \"x\"}", "bf16 must be an object" },
-		{ "{\"bf16\": {\"enabled\": 1}}",
-		  "bf16.enabled must be true or false" },
+		{ "{\"bf16\": {\"enabled\": 1}}", "bf16.enabled must be true or false" },
 		{ "{\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
 		  "bf16 and fp16 are both enabled" },
 		{ "{\"communication_data_type\": \"fp8\"}",
 		  "communication_data_type must be fp32, bf16 or fp16" },
-		{ "{\"optimizer\": {\"type\": \"Lion\"}}",
-		  "optimizer.type must be Adam or AdamW" },
+		{ "{\"optimizer\": {\"type\": \"Lion\"}}", "optimizer.type must be Adam or AdamW" },
 		{ "{\"optimizer\": {\"params\": {\"betas\": [1, 2, 3]}}}",
 		  "optimizer.params.betas must be two numbers" },
-		{ "{\"scheduler\": {\"type\": \"OneCycle\"}}",
-		  "scheduler.type must be WarmupLR" },
+		{ "{\"scheduler\": {\"type\": \"OneCycle\"}}", "scheduler.type must be WarmupLR" },
 		{ "{\"fp16\": {\"consecutive_hysteresis\": true}}",
 		  "uctrain has no fp16.consecutive_hysteresis" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++)
-		line_is_refused(line_with_json(cases[i].json, ""), 1,
-				cases[i].says);
+		line_is_refused(line_with_json(cases[i].json, ""), 1, cases[i].says);
 }
 
 /* Capture stderr in a file. */
 static void unknown_keys_are_warned_of(void **state)
 {
-	const char *const line = line_with_json(
-		"{\"steps_per_print\": 1, \"zero_optimization\": {\"stage\": 1,"
-		"\"overlap_com\": true, \"reduce_bucket_size\": 5e8},"
-		"\"tensorboard\": {\"enabled\": true}, \"train_bach_size\": 3,"
-		"\"zero_allow_untested_optimizer\": true}",
-		"");
+	const char *const line =
+		line_with_json("{\"steps_per_print\": 1, \"zero_optimization\": {\"stage\": 1,"
+			       "\"overlap_com\": true, \"reduce_bucket_size\": 5e8},"
+			       "\"tensorboard\": {\"enabled\": true}, \"train_bach_size\": 3,"
+			       "\"zero_allow_untested_optimizer\": true}",
+			       "");
 	char said[256] = "";
 	char copy[LINE_LEN];
 	struct config c;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeRO's operations on the CPU backend give the results of plain C
- * (hostbackend.c, which test_optimizer compares with torch), for arrays of any
- * length and any number of threads.
+ * ZeRO's operations on the CPU backend give the results of plain C (hostbackend.c, which
+ * test_optimizer compares with torch), for arrays of any length and any number of threads.
  */
 #include <errno.h>
 #include <math.h>
@@ -49,13 +48,11 @@ static void near(const float *got, const float *want, size_t n)
 
 	for (i = 0; i < n; i++)
 		if (!(fabsf(got[i] - want[i]) <= 1e-6f * (1 + fabsf(want[i]))))
-			fail_msg("[%zu] of %zu is %.9g, not %.9g", i, n, got[i],
-				 want[i]);
+			fail_msg("[%zu] of %zu is %.9g, not %.9g", i, n, got[i], want[i]);
 }
 
 /* Call `check` with each length and number of threads. */
-static void each(void (*check)(struct backend *cpu, struct backend *host,
-			       size_t n))
+static void each(void (*check)(struct backend *cpu, struct backend *host, size_t n))
 {
 	size_t l, t;
 
@@ -149,14 +146,13 @@ static void check_adam(struct backend *cpu, struct backend *host, size_t n)
 	struct states got = states_new(), want = states_new();
 	size_t i;
 
-	cpu->ops->adam(cpu, &a, &rate, &factor, got.x[4], got.x[0], got.x[1],
-		       got.x[2], got.x[3], n);
-	host->ops->adam(host, &a, &rate, &factor, want.x[4], want.x[0],
-			want.x[1], want.x[2], want.x[3], n);
+	cpu->ops->adam(cpu, &a, &rate, &factor, got.x[4], got.x[0], got.x[1], got.x[2], got.x[3],
+		       n);
+	host->ops->adam(host, &a, &rate, &factor, want.x[4], want.x[0], want.x[1], want.x[2],
+			want.x[3], n);
 	for (i = 0; i < COUNT(got.x); i++) {
 		near(got.x[i], want.x[i], n);
-		assert_memory_equal(got.x[i] + n, want.x[i] + n,
-				    (LONGEST - n) * sizeof(float));
+		assert_memory_equal(got.x[i] + n, want.x[i] + n, (LONGEST - n) * sizeof(float));
 	}
 	states_free(&got);
 	states_free(&want);

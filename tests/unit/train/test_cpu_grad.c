@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gradient of every CPU operation is the slope of the operation: central
- * differences along random directions, with randomly weighted outputs, dropout
- * included.
+ * The gradient of every CPU operation is the slope of the operation: central differences along
+ * random directions, with randomly weighted outputs, dropout included.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -18,18 +17,16 @@
 #define SEED 11
 
 /*
- * A function of one array, which may hold several arguments end to end, as does
- * its gradient.  `backward` follows `forward` of the same x, and accumulates
- * into zeros.
+ * A function of one array, which may hold several arguments end to end, as does its gradient.
+ * `backward` follows `forward` of the same x, and accumulates into zeros.
  */
 struct function {
 	const char *name;
 	size_t n, n_out;
 	float drop;
-	void (*forward)(struct backend *b, float drop, const float *x,
-			float *out);
-	void (*backward)(struct backend *b, float drop, const float *x,
-			 const float *dout, float *dx);
+	void (*forward)(struct backend *b, float drop, const float *x, float *out);
+	void (*backward)(struct backend *b, float drop, const float *x, const float *dout,
+			 float *dx);
 };
 
 /* Kept by `forward` for `backward`. */
@@ -45,16 +42,14 @@ static float stats[MOST], kept[MOST], kept_pre[MOST];
 static void norm(struct backend *b, float drop, const float *x, float *out)
 {
 	(void)drop;
-	b->ops->norm(b, out, stats, x, x + NORM_X, x + NORM_X + NORM_C,
-		     NORM_ROWS, NORM_C, 1e-5f);
+	b->ops->norm(b, out, stats, x, x + NORM_X, x + NORM_X + NORM_C, NORM_ROWS, NORM_C, 1e-5f);
 }
 
-static void norm_grad(struct backend *b, float drop, const float *x,
-		      const float *dout, float *dx)
+static void norm_grad(struct backend *b, float drop, const float *x, const float *dout, float *dx)
 {
 	(void)drop;
-	b->ops->norm_grad(b, dx, dx + NORM_X, dx + NORM_X + NORM_C, NULL, NULL,
-			  dout, x, stats, x + NORM_X, NORM_ROWS, NORM_C, false);
+	b->ops->norm_grad(b, dx, dx + NORM_X, dx + NORM_X + NORM_C, NULL, NULL, dout, x, stats,
+			  x + NORM_X, NORM_ROWS, NORM_C, false);
 }
 
 /* gelu(rows[3][5] * w[5][9] + b[9]) * w'[9][4] + b'[4] */
@@ -71,23 +66,20 @@ static void norm_grad(struct backend *b, float drop, const float *x,
 static void mlp(struct backend *b, float drop, const float *x, float *out)
 {
 	(void)drop;
-	b->ops->linear(b, kept, kept_pre, x, x + MLP_W, x + MLP_B, NULL,
-		       MLP_ROWS, MLP_IN, MLP_MID);
-	b->ops->linear(b, out, NULL, kept, x + MLP_W2, x + MLP_B2, NULL,
-		       MLP_ROWS, MLP_MID, MLP_OUT);
+	b->ops->linear(b, kept, kept_pre, x, x + MLP_W, x + MLP_B, NULL, MLP_ROWS, MLP_IN, MLP_MID);
+	b->ops->linear(b, out, NULL, kept, x + MLP_W2, x + MLP_B2, NULL, MLP_ROWS, MLP_MID,
+		       MLP_OUT);
 }
 
-static void mlp_grad(struct backend *b, float drop, const float *x,
-		     const float *dout, float *dx)
+static void mlp_grad(struct backend *b, float drop, const float *x, const float *dout, float *dx)
 {
 	float middle[MLP_ROWS * MLP_MID];
 
 	(void)drop;
-	b->ops->linear_grad(b, middle, dx + MLP_W2, dx + MLP_B2, dout, kept,
-			    kept_pre, x + MLP_W2, MLP_ROWS, MLP_MID, MLP_OUT,
-			    false);
-	b->ops->linear_grad(b, dx, dx + MLP_W, dx + MLP_B, middle, x, NULL,
-			    x + MLP_W, MLP_ROWS, MLP_IN, MLP_MID, false);
+	b->ops->linear_grad(b, middle, dx + MLP_W2, dx + MLP_B2, dout, kept, kept_pre, x + MLP_W2,
+			    MLP_ROWS, MLP_MID, MLP_OUT, false);
+	b->ops->linear_grad(b, dx, dx + MLP_W, dx + MLP_B, middle, x, NULL, x + MLP_W, MLP_ROWS,
+			    MLP_IN, MLP_MID, false);
 }
 
 static struct backend_dropout drop_of(float p)
@@ -104,16 +96,15 @@ static struct backend_dropout drop_of(float p)
 
 static void attention(struct backend *b, float drop, const float *x, float *out)
 {
-	b->ops->attention(b, out, stats, x, ATT_BATCH, ATT_SEQ, ATT_HEADS,
-			  ATT_C, drop_of(drop));
+	b->ops->attention(b, out, stats, x, ATT_BATCH, ATT_SEQ, ATT_HEADS, ATT_C, drop_of(drop));
 	memcpy(kept, out, ATT_OUT * sizeof(*out));
 }
 
-static void attention_grad(struct backend *b, float drop, const float *x,
-			   const float *dout, float *dx)
+static void attention_grad(struct backend *b, float drop, const float *x, const float *dout,
+			   float *dx)
 {
-	b->ops->attention_grad(b, dx, dout, kept, stats, x, ATT_BATCH, ATT_SEQ,
-			       ATT_HEADS, ATT_C, drop_of(drop));
+	b->ops->attention_grad(b, dx, dout, kept, stats, x, ATT_BATCH, ATT_SEQ, ATT_HEADS, ATT_C,
+			       drop_of(drop));
 }
 
 static void dropout(struct backend *b, float drop, const float *x, float *out)
@@ -122,8 +113,8 @@ static void dropout(struct backend *b, float drop, const float *x, float *out)
 	b->ops->dropout(b, out, 100, 0, drop_of(drop));
 }
 
-static void dropout_grad(struct backend *b, float drop, const float *x,
-			 const float *dout, float *dx)
+static void dropout_grad(struct backend *b, float drop, const float *x, const float *dout,
+			 float *dx)
 {
 	(void)x;
 	memcpy(dx, dout, 100 * sizeof(*x));
@@ -138,26 +129,24 @@ static void dropout_grad(struct backend *b, float drop, const float *x,
 
 static const int32_t targets[HEAD_ROWS] = { 3, -1, 0, 5, 3 };
 
-static void cross_entropy(struct backend *b, float drop, const float *x,
-			  float *out)
+static void cross_entropy(struct backend *b, float drop, const float *x, float *out)
 {
 	double loss = 0;
 
 	(void)drop;
-	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets,
-			      HEAD_ROWS, HEAD_C, HEAD_VOCAB, NULL, false, NULL);
+	b->ops->cross_entropy(b, &loss, NULL, NULL, x, x + HEAD_WTE, targets, HEAD_ROWS, HEAD_C,
+			      HEAD_VOCAB, NULL, false, NULL);
 	*out = (float)loss;
 }
 
-static void cross_entropy_grad(struct backend *b, float drop, const float *x,
-			       const float *dout, float *dx)
+static void cross_entropy_grad(struct backend *b, float drop, const float *x, const float *dout,
+			       float *dx)
 {
 	double loss = 0;
 
 	(void)drop;
-	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE,
-			      targets, HEAD_ROWS, HEAD_C, HEAD_VOCAB, dout,
-			      false, NULL);
+	b->ops->cross_entropy(b, &loss, dx, dx + HEAD_WTE, x, x + HEAD_WTE, targets, HEAD_ROWS,
+			      HEAD_C, HEAD_VOCAB, dout, false, NULL);
 }
 
 /* wte[4][5], wpe[3][5] */
@@ -172,8 +161,7 @@ static void embed(struct backend *b, float drop, const float *x, float *out)
 	b->ops->embed(b, out, x, x + EMBED_WPE, tokens, 2, 3, EMBED_C);
 }
 
-static void embed_grad(struct backend *b, float drop, const float *x,
-		       const float *dout, float *dx)
+static void embed_grad(struct backend *b, float drop, const float *x, const float *dout, float *dx)
 {
 	(void)drop;
 	(void)x;
@@ -184,13 +172,10 @@ static const struct function functions[] = {
 	{ "norm", NORM_X + 2 * NORM_C, NORM_X, 0, norm, norm_grad },
 	{ "mlp", MLP_N, MLP_ROWS *MLP_OUT, 0, mlp, mlp_grad },
 	{ "attention", 3 * ATT_OUT, ATT_OUT, 0, attention, attention_grad },
-	{ "attention_with_dropout", 3 * ATT_OUT, ATT_OUT, 0.3f, attention,
-	  attention_grad },
+	{ "attention_with_dropout", 3 * ATT_OUT, ATT_OUT, 0.3f, attention, attention_grad },
 	{ "dropout", 100, 100, 0.4f, dropout, dropout_grad },
-	{ "cross_entropy", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy,
-	  cross_entropy_grad },
-	{ "embed", EMBED_WPE + 3 * EMBED_C, 2 * 3 * EMBED_C, 0, embed,
-	  embed_grad },
+	{ "cross_entropy", HEAD_WTE + HEAD_VOCAB *HEAD_C, 1, 0, cross_entropy, cross_entropy_grad },
+	{ "embed", EMBED_WPE + 3 * EMBED_C, 2 * 3 * EMBED_C, 0, embed, embed_grad },
 };
 
 /* --- slopes ----------------------------------------------------------------- */
@@ -214,9 +199,8 @@ static double dot(const float *a, const float *b, size_t n)
 }
 
 /* The outputs at x + by * direction, summed with `weights`. */
-static double value_at(struct backend *b, const struct function *f,
-		       const float *x, const float *direction, float by,
-		       const float *weights)
+static double value_at(struct backend *b, const struct function *f, const float *x,
+		       const float *direction, float by, const float *weights)
 {
 	float moved[MOST], out[MOST];
 	size_t i;
@@ -261,8 +245,7 @@ int main(void)
 	size_t i;
 
 	for (i = 0; i < COUNT(functions); i++)
-		tests[i] = (struct CMUnitTest){ functions[i].name,
-						gradient_is_the_slope, NULL,
+		tests[i] = (struct CMUnitTest){ functions[i].name, gradient_is_the_slope, NULL,
 						NULL, (void *)&functions[i] };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of single elements has the accuracy that cpu_math.h promises,
- * for all inputs. */
+/* The arithmetic of single elements has the accuracy that cpu_math.h promises, for all inputs. */
 #include <math.h>
 
 #include "ckpt/tensor/cast.h"
@@ -9,8 +8,7 @@
 #include "gpu/backend/splitmix.h"
 #include "tests/support/unit.h"
 
-/* Steps between tested floats: prime, so that all bits of the mantissa
- * change. */
+/* Steps between tested floats: prime, so that all bits of the mantissa change. */
 #define STRIDE 1009
 
 static double ulps(float got, double want)
@@ -58,12 +56,11 @@ static void gelu_is_the_tanh_formula(void **state)
 		const double x = i / 10000.0, h = 1e-6;
 		const double slope = (gelu(x + h) - gelu(x - h)) / (2 * h);
 
-		if (fabs(cpu_gelu((float)x) - gelu((float)x)) >
-		    1e-6 * fmin(1 + fabs(x), 8))
+		if (fabs(cpu_gelu((float)x) - gelu((float)x)) > 1e-6 * fmin(1 + fabs(x), 8))
 			fail_msg("gelu(%g) is %g", x, cpu_gelu((float)x));
 		if (fabs(cpu_gelu_slope((float)x) - slope) > 2e-6)
-			fail_msg("its slope at %g is %g, not %g", x,
-				 cpu_gelu_slope((float)x), slope);
+			fail_msg("its slope at %g is %g, not %g", x, cpu_gelu_slope((float)x),
+				 slope);
 	}
 }
 
@@ -86,8 +83,8 @@ static float number(const struct type *t, unsigned bits)
 	return x;
 }
 
-/* Rounding to nearest even between all neighbours: the midpoint and values just
- * beside it.  The value after the largest is infinity. */
+/* Rounding to nearest even between all neighbours: the midpoint and values just beside it.  The
+ * value after the largest is infinity. */
 static void rounds_to_nearest_even(void **state)
 {
 	size_t i;
@@ -148,8 +145,8 @@ static void drops_as_often_as_told(void **state)
 	}
 }
 
-/* Elements some steps apart in a row, or in rows some steps apart, are both
- * dropped as often as independence predicts. */
+/* Elements some steps apart in a row, or in rows some steps apart, are both dropped as often as
+ * independence predicts. */
 static void neighbours_are_dropped_independently(void **state)
 {
 	const unsigned n = 300;
@@ -161,13 +158,9 @@ static void neighbours_are_dropped_independently(void **state)
 				unsigned often = 0;
 
 				for (unsigned i = 0; i < n * n; i++)
-					often += dropped(i / n, i % n, rate) ==
-							 0 &&
-						 dropped(i / n + rows,
-							 i % n + steps,
-							 rate) == 0;
-				assert_true(is_likely(often, n * n,
-						      (double)rate * rate));
+					often += dropped(i / n, i % n, rate) == 0 &&
+						 dropped(i / n + rows, i % n + steps, rate) == 0;
+				assert_true(is_likely(often, n * n, (double)rate * rate));
 			}
 }
 

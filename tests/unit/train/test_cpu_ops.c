@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every CPU operation computes what PyTorch does, forward and backward, in
- * every type, for any shape and number of threads (numbers/ops.pt, made by
- * interop/make_numbers.py).
+ * Every CPU operation computes what PyTorch does, forward and backward, in every type, for any
+ * shape and number of threads (numbers/ops.pt, made by interop/make_numbers.py).
  *
  * Outputs are NaN before they are overwritten; accumulated ones are not zero.
  */
@@ -94,8 +93,7 @@ static float *added_to(struct op_case *c, size_t numel)
 	return filled(c, numel, BEFORE);
 }
 
-static void near(struct op_case *c, const char *key, const float *got,
-		 size_t numel)
+static void near(struct op_case *c, const char *key, const float *got, size_t numel)
 {
 	char what[128];
 
@@ -104,8 +102,7 @@ static void near(struct op_case *c, const char *key, const float *got,
 }
 
 /* `near`, for the model's type. */
-static void near_act(struct op_case *c, const char *key, float *got,
-		     size_t numel)
+static void near_act(struct op_case *c, const char *key, float *got, size_t numel)
 {
 	float *const rounded = written(c, numel);
 
@@ -114,8 +111,7 @@ static void near_act(struct op_case *c, const char *key, float *got,
 	assert_memory_equal(rounded, got, numel * sizeof(*got));
 }
 
-static void near_added(struct op_case *c, const char *key, float *got,
-		       size_t numel)
+static void near_added(struct op_case *c, const char *key, float *got, size_t numel)
 {
 	size_t i;
 
@@ -135,8 +131,7 @@ static void norm(struct op_case *c)
 
 	o->norm(c->b, y, stats, x, w, in(c, "bias", width), rows, width, 1e-5f);
 	near_act(c, "out", y, n);
-	o->norm_grad(c->b, dx, dw, db, NULL, NULL, dy, x, stats, w, rows, width,
-		     false);
+	o->norm_grad(c->b, dx, dw, db, NULL, NULL, dy, x, stats, w, rows, width, false);
 	near_added(c, "din", dx, n);
 	near_added(c, "dweight", dw, width);
 	near_added(c, "dbias", db, width);
@@ -149,20 +144,18 @@ static void linear(struct op_case *c)
 	const int residual = size(c, 3) != 0, gelu = size(c, 4) != 0;
 	float *const x = in(c, "in", rows * ic);
 	float *const w = in(c, "weight", ic * oc), *const b = in(c, "bias", oc);
-	float *const y = written(c, rows * oc), *const dx =
-							written(c, rows * ic);
+	float *const y = written(c, rows * oc), *const dx = written(c, rows * ic);
 	float *const pre = gelu ? written(c, rows * oc) : NULL;
 	float *const dw = added_to(c, ic * oc), *const db = added_to(c, oc);
 
-	o->linear(c->b, y, pre, x, w, b,
-		  residual ? in(c, "residual", rows * oc) : NULL, rows, ic, oc);
+	o->linear(c->b, y, pre, x, w, b, residual ? in(c, "residual", rows * oc) : NULL, rows, ic,
+		  oc);
 	near_act(c, "out", y, rows * oc);
 	if (pre)
 		near_act(c, "pre", pre, rows * oc);
 	o->linear_grad(c->b, dx, dw, db, in(c, "dout", rows * oc),
 		       gelu ? in(c, "in_gelu", rows * ic) : x,
-		       gelu ? in(c, "in_pre", rows * ic) : NULL, w, rows, ic,
-		       oc, false);
+		       gelu ? in(c, "in_pre", rows * ic) : NULL, w, rows, ic, oc, false);
 	near_act(c, "din", dx, rows * ic);
 	near_added(c, "dweight", dw, ic * oc);
 	near_added(c, "dbias", db, oc);
@@ -177,11 +170,10 @@ static void attention(struct op_case *c)
 	float *const stats = written(c, batch * heads * seq);
 	float *const dqkv = written(c, 3 * n);
 
-	o->attention(c->b, y, stats, qkv, batch, seq, heads, width,
-		     (struct backend_dropout){ 0 });
+	o->attention(c->b, y, stats, qkv, batch, seq, heads, width, (struct backend_dropout){ 0 });
 	near_act(c, "out", y, n);
-	o->attention_grad(c->b, dqkv, in(c, "dout", n), y, stats, qkv, batch,
-			  seq, heads, width, (struct backend_dropout){ 0 });
+	o->attention_grad(c->b, dqkv, in(c, "dout", n), y, stats, qkv, batch, seq, heads, width,
+			  (struct backend_dropout){ 0 });
 	near_act(c, "dqkv", dqkv, 3 * n);
 }
 
@@ -198,14 +190,14 @@ static void cross_entropy(struct op_case *c)
 	const float scale = (float)numbers_scalar(&numbers, c->dict, "scale");
 	double loss = 1, again = 1;
 
-	o->cross_entropy(c->b, &loss, dx, dw, x, wte, targets, rows, width,
-			 vocab, &scale, false, NULL);
+	o->cross_entropy(c->b, &loss, dx, dw, x, wte, targets, rows, width, vocab, &scale, false,
+			 NULL);
 	if (fabs(loss - 1 - want) > c->tolerance * want)
 		fail_msg("%s: loss %g, not %g", c->name, loss - 1, want);
 	near_act(c, "din", dx, rows * width);
 	near_added(c, "dwte", dw, vocab * width);
-	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width,
-			 vocab, NULL, false, NULL);
+	o->cross_entropy(c->b, &again, NULL, NULL, x, wte, targets, rows, width, vocab, NULL, false,
+			 NULL);
 	assert_true(again == loss);
 }
 
@@ -219,18 +211,16 @@ static void embed(struct op_case *c)
 	float *const y = written(c, n), *const dwte = added_to(c, vocab * width);
 	float *const dwpe = added_to(c, positions * width);
 
-	o->embed(c->b, y, in(c, "wte", vocab * width),
-		 in(c, "wpe", positions * width), tokens, batch, seq, width);
+	o->embed(c->b, y, in(c, "wte", vocab * width), in(c, "wpe", positions * width), tokens,
+		 batch, seq, width);
 	near_act(c, "out", y, n);
-	o->embed_grad(c->b, dwte, dwpe, in(c, "dout", n), tokens, batch, seq,
-		      width);
+	o->embed_grad(c->b, dwte, dwpe, in(c, "dout", n), tokens, batch, seq, width);
 	near_added(c, "dwte", dwte, vocab * width);
 	near_added(c, "dwpe", dwpe, positions * width);
 }
 
-/* float32 has 24 bits; sums of some hundred terms in another order lose some.
- * In 16 bits, torch also rounds weight gradients, and single steps of gelu_new
- * and of sums. */
+/* float32 has 24 bits; sums of some hundred terms in another order lose some. In 16 bits, torch
+ * also rounds weight gradients, and single steps of gelu_new and of sums. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -241,8 +231,7 @@ static const struct {
 	{ "f16", DTYPE_F16, 1.0 / 512 },
 };
 
-static void case_begin(struct op_case *c, const char *op, size_t i,
-		       unsigned with_threads)
+static void case_begin(struct op_case *c, const char *op, size_t i, unsigned with_threads)
 {
 	struct errmsg err = { "" };
 	size_t t = 0;
@@ -251,10 +240,9 @@ static void case_begin(struct op_case *c, const char *op, size_t i,
 	while (!value_is_str(value_find(c->dict, "type"), types[t].name))
 		t++;
 	c->tolerance = types[t].tolerance;
-	snprintf(c->name, sizeof(c->name), "case %zu, %s of %s, %u threads", i,
-		 op, types[t].name, with_threads);
-	assert_int_equal(
-		backend_cpu_new(&c->b, types[t].dtype, with_threads, &err), 0);
+	snprintf(c->name, sizeof(c->name), "case %zu, %s of %s, %u threads", i, op, types[t].name,
+		 with_threads);
+	assert_int_equal(backend_cpu_new(&c->b, types[t].dtype, with_threads, &err), 0);
 }
 
 static void case_end(struct op_case *c)
@@ -301,8 +289,8 @@ static void is_pytorchs(void **state)
 #define SEQ ((size_t)32)
 #define SEEDS 64
 
-/* The weights of all queries: with equal keys they are uniform, and an identity
- * matrix as values shows them. */
+/* The weights of all queries: with equal keys they are uniform, and an identity matrix as values
+ * shows them. */
 static void show_weights(struct backend *b, uint64_t seed, float *out)
 {
 	float qkv[SEQ * 3 * SEQ] = { 0 }, stats[SEQ];
@@ -324,8 +312,7 @@ static size_t alike(const float *x, const float *y, size_t n)
 	return same;
 }
 
-/* Steps of a run have consecutive seeds: no row of one may equal a row of
- * another. */
+/* Steps of a run have consecutive seeds: no row of one may equal a row of another. */
 static void every_row_drops_others(void **state)
 {
 	const size_t n = 24;
@@ -341,8 +328,7 @@ static void every_row_drops_others(void **state)
 		show_weights(b, seed, other);
 		for (i = n; i < SEQ; i++)
 			for (j = n; j < SEQ; j++)
-				assert_int_equal(alike(first + i * SEQ,
-						       other + j * SEQ, n) == n,
+				assert_int_equal(alike(first + i * SEQ, other + j * SEQ, n) == n,
 						 seed == 0 && i == j);
 	}
 	b->ops->destroy(b);
@@ -355,10 +341,9 @@ int main(void)
 	size_t i;
 
 	for (i = 0; i < COUNT(ops); i++) {
-		snprintf(names[i], sizeof(names[i]), "%s_is_pytorchs",
-			 ops[i].name);
-		tests[i] = (struct CMUnitTest){ names[i], is_pytorchs, NULL,
-						NULL, (void *)&ops[i] };
+		snprintf(names[i], sizeof(names[i]), "%s_is_pytorchs", ops[i].name);
+		tests[i] =
+			(struct CMUnitTest){ names[i], is_pytorchs, NULL, NULL, (void *)&ops[i] };
 	}
 	tests[i] = (struct CMUnitTest)cmocka_unit_test(every_row_drops_others);
 	return cmocka_run_group_tests(tests, open_numbers, close_numbers);

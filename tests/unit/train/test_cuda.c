@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA backend computes what the CPU's does: each operation, for a table of
- * shapes, in every type, with aligned and unaligned buffers; and a whole model
- * has the same learning curve.
+ * The CUDA backend computes what the CPU's does: each operation, for a table of shapes, in every
+ * type, with aligned and unaligned buffers; and a whole model has the same learning curve.
  *
- * Built twice. test_cuda runs on a GPU, and is skipped without one.
- * test_cuda_emulated runs everywhere, on tests/cudaemu: it tests indices,
- * bounds, alignment, reductions, barriers, and races that change the result
- * when threads of a block run in the opposite order; it does not test the
- * hardware's arithmetic, cuBLASLt, the memory model, or speed.
+ * Built twice. test_cuda runs on a GPU, and is skipped without one. test_cuda_emulated runs
+ * everywhere, on tests/cudaemu: it tests indices, bounds, alignment, reductions, barriers, and
+ * races that change the result when threads of a block run in the opposite order; it does not
+ * test the hardware's arithmetic, cuBLASLt, the memory model, or speed.
  */
 #include <errno.h>
 #include <math.h>
@@ -28,18 +26,17 @@
 #include "cudaemu.h"
 #endif
 
-/* What an emulated device accesses is the same in both 16-bit types and in any order of
- * threads, and takes sanitizers long. */
+/* What an emulated device accesses is the same in both 16-bit types and in any order of threads,
+ * and takes sanitizers long. */
 #if defined(CUDA_EMULATED) && defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #else
 #define SANITIZED 0
 #endif
 
-/* float32 has 24 bits, of which sums of some hundred terms in another order
- * keep 17. 16-bit types have 8 or 11: results round to one or the other
- * neighbour, computed from factors that were rounded as well, such as attention
- * weights. */
+/* float32 has 24 bits, of which sums of some hundred terms in another order keep 17. 16-bit types
+ * have 8 or 11: results round to one or the other neighbour, computed from factors that were
+ * rounded as well, such as attention weights. */
 static const struct {
 	const char *name;
 	enum dtype dtype;
@@ -88,8 +85,8 @@ static void sync_side(const struct side *s, const char *what)
 		fail_msg("%s: %s", what, err.text);
 }
 
-static void do_op(struct side *s, struct backend *b, const struct op *op,
-		  const struct shape *h, size_t skew, const char *what)
+static void do_op(struct side *s, struct backend *b, const struct op *op, const struct shape *h,
+		  size_t skew, const char *what)
 {
 	side_begin(s, b, skew);
 	op->work(s, h);
@@ -105,15 +102,13 @@ static void run_otherwise(bool otherwise)
 #endif
 }
 
-static void check_shape(struct backend *want_by, struct backend *got_by,
-			const struct op *op, size_t i, size_t skew,
-			const char *type, double tolerance)
+static void check_shape(struct backend *want_by, struct backend *got_by, const struct op *op,
+			size_t i, size_t skew, const char *type, double tolerance)
 {
 	struct side want, got;
 	char what[96];
 
-	snprintf(what, sizeof(what), "%s %zu of %s, %zu beside", op->name, i,
-		 type, skew);
+	snprintf(what, sizeof(what), "%s %zu of %s, %zu beside", op->name, i, type, skew);
 	do_op(&want, want_by, op, &op->shapes[i], skew, what);
 	do_op(&got, got_by, op, &op->shapes[i], skew, what);
 	sides_near(what, &got, &want, tolerance);
@@ -144,8 +139,8 @@ static void check_op(const struct op *op)
 
 		for (i = 0; i < op->nshapes; i++) {
 			for (skew = 0; skew <= (i < SKEWED); skew++)
-				check_shape(want, got, op, i, skew,
-					    types[t].name, types[t].tolerance);
+				check_shape(want, got, op, i, skew, types[t].name,
+					    types[t].tolerance);
 		}
 		want->ops->destroy(want);
 		got->ops->destroy(got);
@@ -163,8 +158,8 @@ static void numbers_are_narrowed_as_by_the_cpu(void **state)
 }
 
 #ifndef CUDA_EMULATED
-/* The shapes of GPT-2 124M, of which cuBLASLt has kernels that smaller ones never get: by
- * the algorithms that are measured to be the fastest, as in a run. */
+/* The shapes of GPT-2 124M, of which cuBLASLt has kernels that smaller ones never get: by the
+ * algorithms that are measured to be the fastest, as in a run. */
 static void large_shapes_are_the_cpus(void **state)
 {
 	static const struct shape linears[] = {
@@ -173,8 +168,7 @@ static void large_shapes_are_the_cpus(void **state)
 		{ .n = { 2048, 768, 3072 }, .how = 2, .fresh = true },
 		{ .n = { 2048, 3072, 768 }, .how = 1, .fresh = true },
 	};
-	static const struct shape heads[] = { { .n = { 512, 768, 50257 },
-						.fresh = true } };
+	static const struct shape heads[] = { { .n = { 512, 768, 50257 }, .fresh = true } };
 	static const struct shape attentions[] = { { .n = { 2, 1024, 12, 64 } } };
 	const struct {
 		const char *op;
@@ -237,14 +231,13 @@ static void columns_are_summed_in_products_before_hopper(void **state)
 
 		cudaemu_be(of[i].capability);
 		check_op(op_named("linear"));
-		assert_int_equal(cudaemu_products_with_sums() > before,
-				 of[i].in_products);
+		assert_int_equal(cudaemu_products_with_sums() > before, of[i].in_products);
 	}
 	cudaemu_be(8);
 }
 
-/* The gradients of norms go through columns in strips that fit, and the widest heads
- * of attention just do. */
+/* The gradients of norms go through columns in strips that fit, and the widest heads of attention
+ * just do. */
 static void kernels_need_little_shared_memory(void **state)
 {
 	const size_t usual = cudaemu_shared_limit;
@@ -261,16 +254,14 @@ static void old_devices_are_refused(void **state)
 	struct backend *b = NULL;
 
 	cudaemu_be(7);
-	assert_int_equal(backend_cuda_new(&b, DTYPE_F32, &options, &err),
-			 -ENOTSUP);
+	assert_int_equal(backend_cuda_new(&b, DTYPE_F32, &options, &err), -ENOTSUP);
 	assert_non_null(strstr(err.text, "compute capability 7"));
 	cudaemu_be(8);
 }
 
 static unsigned group_failures, group_gathers;
 
-static void count_gather(const struct backend_group *g, const float *mine,
-			 size_t n, float *all)
+static void count_gather(const struct backend_group *g, const float *mine, size_t n, float *all)
 {
 	group_gathers++;
 }
@@ -283,9 +274,7 @@ static void count_failure(const struct backend_group *g, struct backend *b)
 /* A rank that cannot join the gather of a row's sums says so: others wait for it. */
 static void failures_end_a_group(void **state)
 {
-	const struct backend_group g = { .size = 2,
-					 .gather = count_gather,
-					 .fail = count_failure };
+	const struct backend_group g = { .size = 2, .gather = count_gather, .fail = count_failure };
 	const size_t bytes = 4096;
 
 	for (int products = 0; products < 2; products++) {
@@ -297,8 +286,7 @@ static void failures_end_a_group(void **state)
 			cudaemu_offer(1, 0, true);
 		else
 			cudaemu_limit_memory(0);
-		b->ops->cross_entropy(b, x, NULL, NULL, x, x, x, 4, 8, 16, x,
-				      true, &g);
+		b->ops->cross_entropy(b, x, NULL, NULL, x, x, x, 4, 8, 16, x, true, &g);
 		cudaemu_offer(1, 0, false);
 		cudaemu_limit_memory(SIZE_MAX);
 		assert_true(b->ops->sync(b, &err) < 0);
@@ -387,21 +375,17 @@ static void learn(struct backend *b, double *losses, size_t steps)
 	size_t i;
 
 	assert_int_equal(gpt2_init(&model, &config, &err), 0);
-	if (topology_init(&ranks, &alone, &(struct topology_sizes){ 1, 1, 1 },
-			  &err) ||
+	if (topology_init(&ranks, &alone, &(struct topology_sizes){ 1, 1, 1 }, &err) ||
 	    topology_connect(&ranks, b, &err) ||
 	    network_new(&net, &model, b, NULL, BATCH, SEQ, false, &err) ||
-	    zero_init(&z, &model, &ranks, b, &o, &err) ||
-	    zero_init_weights(&z, 3, &err))
+	    zero_init(&z, &model, &ranks, b, &o, &err) || zero_init_weights(&z, 3, &err))
 		fail_msg("%s", err.text);
 	weights = zero_weights(&z);
 	ints = b->ops->alloc(b, network_ints(net) * sizeof(*ints));
 	loss = b->ops->alloc(b, sizeof(*loss));
 	now = b->ops->alloc(b, sizeof(*now));
 	for (i = 0; i < steps; i++) {
-		struct zero_update u = { .lr = o.optimizer.lr,
-					 .clip = 1,
-					 .grad_scale = 1 };
+		struct zero_update u = { .lr = o.optimizer.lr, .clip = 1, .grad_scale = 1 };
 		const struct network_pass pass = network_pass_of(net, 1, i);
 		int32_t tokens[BATCH * SEQ], prepared[2 * BATCH * SEQ];
 
@@ -428,8 +412,8 @@ static void learn(struct backend *b, double *losses, size_t steps)
 }
 
 /* The means of `part` steps each. */
-static void curves_are_near(const double *got, const double *want, size_t part,
-			    double tolerance, const char *type)
+static void curves_are_near(const double *got, const double *want, size_t part, double tolerance,
+			    const char *type)
 {
 	for (size_t i = 0; i < STEPS; i += part) {
 		double g = 0, w = 0;
@@ -439,16 +423,14 @@ static void curves_are_near(const double *got, const double *want, size_t part,
 			w += want[k] / (double)part;
 		}
 		if (!(fabs(g - w) <= tolerance * w))
-			fail_msg("%s, from step %zu on: %g, not %g", type, i, g,
-				 w);
+			fail_msg("%s, from step %zu on: %g, not %g", type, i, g, w);
 	}
 }
 
 /*
- * Rounding depends on the order of sums, and its effects grow: invisible in
- * float32; in bfloat16 a step's loss differs by up to 3 % after a hundred
- * steps, also without a GPU. The curve as a whole must stay the same, without
- * drift.
+ * Rounding depends on the order of sums, and its effects grow: invisible in float32; in bfloat16
+ * a step's loss differs by up to 3 % after a hundred steps, also without a GPU. The curve as a
+ * whole must stay the same, without drift.
  */
 static void a_model_learns_as_on_the_cpu(void **state)
 {
@@ -469,8 +451,7 @@ static void a_model_learns_as_on_the_cpu(void **state)
 			learn(cuda(of[t].dtype), got, STEPS);
 		}
 		assert_true(want[STEPS - 1] < want[0]);
-		curves_are_near(got, want, of[t].part, of[t].tolerance,
-				dtype_name(of[t].dtype));
+		curves_are_near(got, want, of[t].part, of[t].tolerance, dtype_name(of[t].dtype));
 	}
 }
 
@@ -544,8 +525,7 @@ static void queues_wait_for_each_other(void **state)
 
 	assert_true(is_doubled(b, 5000000, NONE));
 	assert_non_null(o->native_queue(b, QUEUE_COMM));
-	assert_ptr_not_equal(o->native_queue(b, QUEUE_COMM),
-			     o->native_queue(b, QUEUE_COPY));
+	assert_ptr_not_equal(o->native_queue(b, QUEUE_COMM), o->native_queue(b, QUEUE_COPY));
 	o->destroy(b);
 }
 
@@ -580,8 +560,7 @@ static int look_for_device(void)
 	if (!rc)
 		b->ops->destroy(b);
 	else
-		fprintf(stderr, "%s: %s\n",
-			rc == -ENODEV ? "skipped" : "failed", err.text);
+		fprintf(stderr, "%s: %s\n", rc == -ENODEV ? "skipped" : "failed", err.text);
 	return rc == -ENODEV ? 77 : rc != 0;
 }
 
@@ -595,36 +574,25 @@ int main(void)
 	if (rc)
 		return rc;
 	for (; n < OPS; n++) {
-		snprintf(names[n], sizeof(names[n]), "%s_is_the_cpus",
-			 ops[n].name);
-		tests[n] = (struct CMUnitTest){ names[n], is_the_cpus, NULL,
-						NULL, (void *)&ops[n] };
+		snprintf(names[n], sizeof(names[n]), "%s_is_the_cpus", ops[n].name);
+		tests[n] =
+			(struct CMUnitTest){ names[n], is_the_cpus, NULL, NULL, (void *)&ops[n] };
 	}
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		numbers_are_narrowed_as_by_the_cpu);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		a_model_learns_as_on_the_cpu);
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		the_peak_of_memory_is_counted);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(numbers_are_narrowed_as_by_the_cpu);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(a_model_learns_as_on_the_cpu);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(runs_are_equal_bit_for_bit);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(queues_wait_for_each_other);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(the_peak_of_memory_is_counted);
 #ifndef CUDA_EMULATED
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(large_shapes_are_the_cpus);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(large_shapes_are_the_cpus);
 #endif
 #ifdef CUDA_EMULATED
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
 	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(linear_needs_no_epilogues);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		columns_are_summed_in_products_before_hopper);
-	tests[n++] = (struct CMUnitTest)cmocka_unit_test(
-		kernels_need_little_shared_memory);
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(waits_that_are_missing_show);
-	tests[n++] =
-		(struct CMUnitTest)cmocka_unit_test(old_devices_are_refused);
+		(struct CMUnitTest)cmocka_unit_test(columns_are_summed_in_products_before_hopper);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(kernels_need_little_shared_memory);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(waits_that_are_missing_show);
+	tests[n++] = (struct CMUnitTest)cmocka_unit_test(old_devices_are_refused);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(failures_end_a_group);
 	tests[n++] = (struct CMUnitTest)cmocka_unit_test(out_of_memory_is_told);
 #endif

@@ -11,8 +11,7 @@
 #define ALGORITHMS 4
 
 /* Products of one linear layer and its gradient, by algorithm. */
-static void count_products(const struct backend_cuda_options *o,
-			   unsigned products[ALGORITHMS])
+static void count_products(const struct backend_cuda_options *o, unsigned products[ALGORITHMS])
 {
 	const struct op *const op = op_named("linear");
 	struct errmsg err = { "" };
@@ -68,8 +67,8 @@ static void fastest_is_used(void **state)
 			most = products[k] > products[most] ? k : most;
 		}
 		if (most != runs[i].used || (others > 0) != runs[i].measured)
-			fail_msg("%s: %u %u %u %u", runs[i].what, products[0],
-				 products[1], products[2], products[3]);
+			fail_msg("%s: %u %u %u %u", runs[i].what, products[0], products[1],
+				 products[2], products[3]);
 	}
 	cudaemu_offer(1, 0, false);
 }

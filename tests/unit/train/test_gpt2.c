@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPT-2's parameters are those of Hugging Face's GPT2LMHeadModel, with the
- * published numbers of elements. */
+/* GPT-2's parameters are those of Hugging Face's GPT2LMHeadModel, with the published numbers of
+ * elements. */
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
@@ -50,15 +50,13 @@ static void count_elements(const struct gpt2 *m, size_t number, unsigned *seen)
 	}
 }
 
-/* Ranks that share a model have every element of it once, and padding only beyond
- * the end of a parameter. */
+/* Ranks that share a model have every element of it once, and padding only beyond the end of a
+ * parameter. */
 static void parts_are_the_whole(void **state)
 {
-	const struct gpt2_config c = { .n_layer = 3,
-				       .n_head = 6,
-				       .n_embd = 12,
-				       .vocab_size = 11,
-				       .n_positions = 5 };
+	const struct gpt2_config c = {
+		.n_layer = 3, .n_head = 6, .n_embd = 12, .vocab_size = 11, .n_positions = 5
+	};
 	struct gpt2_split s = { 0 };
 	struct gpt2 whole, m;
 	size_t i;
@@ -71,15 +69,11 @@ static void parts_are_the_whole(void **state)
 				unsigned seen[12 * 48] = { 0 };
 
 				for (s.stage = 0; s.stage < s.stages; s.stage++)
-					for (s.rank = 0; s.rank < s.size;
-					     s.rank++) {
-						assert_int_equal(
-							gpt2_init_part(&m, &c,
-								       &s, NULL),
-							0);
+					for (s.rank = 0; s.rank < s.size; s.rank++) {
+						assert_int_equal(gpt2_init_part(&m, &c, &s, NULL),
+								 0);
 						count_elements(&m, i, seen);
-						assert_int_equal(m.whole_numel,
-								 whole.numel);
+						assert_int_equal(m.whole_numel, whole.numel);
 						gpt2_done(&m);
 					}
 				for (k = 0; k < whole.params[i].numel; k++)
@@ -88,8 +82,8 @@ static void parts_are_the_whole(void **state)
 	gpt2_done(&whole);
 }
 
-/* Blocks of each stage by each method.  Heads of large vocabularies weigh as much as
- * several blocks. */
+/* Blocks of each stage by each method.  Heads of large vocabularies weigh as much as several
+ * blocks. */
 static void stages_are_balanced(void **state)
 {
 	static const struct {
@@ -138,14 +132,10 @@ static void stages_have_their_layers(void **state)
 		{ 0, 0, 0, 12, 12, 0, 0 },
 		{ 1, 0, 0, 0, 0, 12, GPT2_LAST_PARAMS },
 	};
-	const struct gpt2_config c = { .n_layer = 5,
-				       .n_head = 1,
-				       .n_embd = 2,
-				       .vocab_size = 3,
-				       .n_positions = 5 };
-	struct gpt2_split s = { .size = 1,
-				.stages = 3,
-				.partition = GPT2_PARTITION_UNIFORM };
+	const struct gpt2_config c = {
+		.n_layer = 5, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 5
+	};
+	struct gpt2_split s = { .size = 1, .stages = 3, .partition = GPT2_PARTITION_UNIFORM };
 	struct gpt2 m;
 	size_t u;
 
@@ -157,48 +147,38 @@ static void stages_have_their_layers(void **state)
 	}
 }
 
-/* Where elements of the second of two ranks lie: queries, keys and values are cut
- * each, c_fc's columns, c_proj's rows, the embedding's rows with padding. */
+/* Where elements of the second of two ranks lie: queries, keys and values are cut each, c_fc's
+ * columns, c_proj's rows, the embedding's rows with padding. */
 static void places_in_the_whole(void **state)
 {
 	static const struct {
 		enum gpt2_block param;
 		uint64_t first, whole, run;
 	} places[] = {
-		{ GPT2_C_ATTN_WEIGHT, 0, 4, 4 },
-		{ GPT2_C_ATTN_WEIGHT, 5, 13, 3 },
-		{ GPT2_C_ATTN_WEIGHT, 12, 28, 4 },
-		{ GPT2_C_ATTN_BIAS, 4, 12, 4 },
-		{ GPT2_C_FC_WEIGHT, 16, 48, 16 },
-		{ GPT2_C_FC_BIAS, 0, 16, 16 },
-		{ GPT2_ATTN_PROJ_WEIGHT, 0, 32, 32 },
-		{ GPT2_MLP_PROJ_WEIGHT, 7, 135, 121 },
-		{ GPT2_MLP_PROJ_BIAS, 3, 3, 5 },
-		{ GPT2_LN_2_WEIGHT, 0, 0, 8 },
+		{ GPT2_C_ATTN_WEIGHT, 0, 4, 4 },      { GPT2_C_ATTN_WEIGHT, 5, 13, 3 },
+		{ GPT2_C_ATTN_WEIGHT, 12, 28, 4 },    { GPT2_C_ATTN_BIAS, 4, 12, 4 },
+		{ GPT2_C_FC_WEIGHT, 16, 48, 16 },     { GPT2_C_FC_BIAS, 0, 16, 16 },
+		{ GPT2_ATTN_PROJ_WEIGHT, 0, 32, 32 }, { GPT2_MLP_PROJ_WEIGHT, 7, 135, 121 },
+		{ GPT2_MLP_PROJ_BIAS, 3, 3, 5 },      { GPT2_LN_2_WEIGHT, 0, 0, 8 },
 	};
-	const struct gpt2_config c = { .n_layer = 1,
-				       .n_head = 2,
-				       .n_embd = 8,
-				       .vocab_size = 11,
-				       .n_positions = 5 };
+	const struct gpt2_config c = {
+		.n_layer = 1, .n_head = 2, .n_embd = 8, .vocab_size = 11, .n_positions = 5
+	};
 	struct gpt2 m;
 	uint64_t at;
 	size_t i;
 
 	assert_int_equal(gpt2_init_part(&m, &c,
-					&(struct gpt2_split){ .rank = 1,
-							      .size = 2,
-							      .stages = 1 },
+					&(struct gpt2_split){ .rank = 1, .size = 2, .stages = 1 },
 					NULL),
 			 0);
 	for (i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		const struct gpt2_param *p =
-			&m.params[m.units[GPT2_UNIT_BLOCK(0)].first +
-				  places[i].param];
+			&m.params[m.units[GPT2_UNIT_BLOCK(0)].first + places[i].param];
 
-		assert_int_equal(gpt2_whole_run(p, places[i].first,
-						p->numel - places[i].first, &at),
-				 places[i].run);
+		assert_int_equal(
+			gpt2_whole_run(p, places[i].first, p->numel - places[i].first, &at),
+			places[i].run);
 		assert_int_equal(at, places[i].whole);
 	}
 	assert_int_equal(m.params[GPT2_WTE].shape[0], 6);
@@ -225,11 +205,9 @@ static void names_and_shapes(void **state)
 		{ 14, "transformer.h.1.ln_1.weight", 1, { 8 }, 2 },
 		{ 27, "transformer.ln_f.bias", 1, { 8 }, 3 },
 	};
-	struct gpt2_config c = { .n_layer = 2,
-				 .n_head = 2,
-				 .n_embd = 8,
-				 .vocab_size = 11,
-				 .n_positions = 5 };
+	struct gpt2_config c = {
+		.n_layer = 2, .n_head = 2, .n_embd = 8, .vocab_size = 11, .n_positions = 5
+	};
 	struct gpt2 m;
 	size_t i;
 
@@ -255,17 +233,9 @@ static void impossible_sizes_are_refused(void **state)
 		struct gpt2_config c;
 		const char *says;
 	} cases[] = {
-		{ { .n_layer = 0,
-		    .n_head = 1,
-		    .n_embd = 8,
-		    .vocab_size = 8,
-		    .n_positions = 8 },
+		{ { .n_layer = 0, .n_head = 1, .n_embd = 8, .vocab_size = 8, .n_positions = 8 },
 		  "n_layer" },
-		{ { .n_layer = 1,
-		    .n_head = 3,
-		    .n_embd = 8,
-		    .vocab_size = 8,
-		    .n_positions = 8 },
+		{ { .n_layer = 1, .n_head = 3, .n_embd = 8, .vocab_size = 8, .n_positions = 8 },
 		  "not a multiple" },
 		{ { .n_layer = 1,
 		    .n_head = 1,

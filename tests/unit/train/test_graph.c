@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the CUDA backend records is done by each replay, with what is in memory then, in
- * the order that events give; and what cannot be recorded ends the recording with an
- * error, after which the backend works as before.
+ * What the CUDA backend records is done by each replay, with what is in memory then, in the order
+ * that events give; and what cannot be recorded ends the recording with an error, after which the
+ * backend works as before.
  *
  * Built twice, like test_cuda: test_graph runs on a GPU, test_graph_emulated everywhere.
  */
@@ -42,8 +42,7 @@ static void begin(void)
 	at.sum = o->alloc(at.b, N * sizeof(*at.sum));
 	at.event = o->event_new(at.b);
 	at.back = o->event_new(at.b);
-	assert_true(at.in && at.out && at.x && at.y && at.sum && at.event &&
-		    at.back);
+	assert_true(at.in && at.out && at.x && at.y && at.sum && at.event && at.back);
 }
 
 static void end(void)

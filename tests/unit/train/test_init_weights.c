@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new model has Hugging Face's distributions, however its computation is
- * split. */
+/* A new model has Hugging Face's distributions, however its computation is split. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +9,9 @@
 
 static void make_model(struct gpt2 *m)
 {
-	const struct gpt2_config c = { .n_layer = 2,
-				       .n_head = 2,
-				       .n_embd = 64,
-				       .vocab_size = 4000,
-				       .n_positions = 40 };
+	const struct gpt2_config c = {
+		.n_layer = 2, .n_head = 2, .n_embd = 64, .vocab_size = 4000, .n_positions = 40
+	};
 
 	assert_int_equal(gpt2_init(m, &c, NULL), 0);
 }
@@ -43,13 +40,10 @@ static void distributions(void **state)
 		init_weights(&m, params[k].i, 42, 0, n, x);
 		for (size_t e = 0; e < n; e++) {
 			sum += (double)x[e];
-			squares += (x[e] - params[k].mean) *
-				   (x[e] - params[k].mean);
+			squares += (x[e] - params[k].mean) * (x[e] - params[k].mean);
 		}
-		assert_float_equal(sum / (double)n, params[k].mean,
-				   params[k].std / 8);
-		assert_float_equal(sqrt(squares / (double)n), params[k].std,
-				   params[k].std / 20);
+		assert_float_equal(sum / (double)n, params[k].mean, params[k].std / 8);
+		assert_float_equal(sqrt(squares / (double)n), params[k].std, params[k].std / 20);
 		free(x);
 	}
 	gpt2_done(&m);

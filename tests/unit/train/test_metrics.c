@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's figures are exact in the CSV, equal in the event file, and continued
- * by a resumed run. */
+/* A run's figures are exact in the CSV, equal in the event file, and continued by a resumed
+ * run. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -38,10 +38,9 @@ static const char *csv_path(void)
 static void run(uint64_t first, uint64_t last)
 {
 	char log_dir[PATH_MAX];
-	struct metrics_options o = { .log_dir = log_dir,
-				     .run_name = "run 1",
-				     .first_step = first,
-				     .last_step = last };
+	struct metrics_options o = {
+		.log_dir = log_dir, .run_name = "run 1", .first_step = first, .last_step = last
+	};
 	struct metrics *m;
 	struct errmsg err;
 
@@ -58,8 +57,7 @@ static void run(uint64_t first, uint64_t last)
 						.valid_loss = i % 2 ? -1 : 0.1,
 						.tflops = 2.5,
 						.mfu = i % 2 ? -1 : 0.5,
-						.device_memory =
-							i % 2 ? -1 : 4096,
+						.device_memory = i % 2 ? -1 : 4096,
 						.data_seconds = 0.1,
 						.pass_seconds = 2,
 						.update_seconds = 0.3,
@@ -80,12 +78,9 @@ static void csv_must_be(const char *want)
 }
 
 #define ROW1 "1,1,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
-#define ROW2 \
-	"2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
-#define ROW3 \
-	"3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
-#define ROW4 \
-	"4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
+#define ROW2 "2,0.5,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
+#define ROW3 "3,0.3333333333333333,0.0005,1e+300,1000,1099511627776,0,,2.5,,,0.1,2,0.3,0\n"
+#define ROW4 "4,0.25,0.0005,1e+300,1000,1099511627776,0,0.1,2.5,0.5,4096,0.1,2,0.3,0\n"
 
 static void numbers_are_exact(void **state)
 {
@@ -112,10 +107,9 @@ static void a_gap_stays_one(void **state)
 static void a_new_run_does_not_replace_another(void **state)
 {
 	char log_dir[PATH_MAX];
-	const struct metrics_options o = { .log_dir = log_dir,
-					   .run_name = "run 1",
-					   .first_step = 1,
-					   .last_step = 4 };
+	const struct metrics_options o = {
+		.log_dir = log_dir, .run_name = "run 1", .first_step = 1, .last_step = 4
+	};
 	struct metrics *m;
 	struct errmsg err;
 
@@ -143,10 +137,9 @@ static void foreign_tables_are_not_overwritten(void **state)
 {
 	static const char foreign[] = "step,loss\n1,5\n2,4\n";
 	char log_dir[PATH_MAX];
-	struct metrics_options o = { .log_dir = log_dir,
-				     .run_name = "run 1",
-				     .first_step = 3,
-				     .last_step = 4 };
+	struct metrics_options o = {
+		.log_dir = log_dir, .run_name = "run 1", .first_step = 3, .last_step = 4
+	};
 	struct metrics *m;
 	struct errmsg err;
 
@@ -161,10 +154,9 @@ static void foreign_tables_are_not_overwritten(void **state)
 static void directories_that_cannot_be_made_are_named(void **state)
 {
 	char log_dir[PATH_MAX];
-	struct metrics_options o = { .log_dir = log_dir,
-				     .run_name = "run",
-				     .first_step = 1,
-				     .last_step = 1 };
+	struct metrics_options o = {
+		.log_dir = log_dir, .run_name = "run", .first_step = 1, .last_step = 1
+	};
 	struct metrics *m;
 	struct errmsg err;
 
@@ -174,8 +166,7 @@ static void directories_that_cannot_be_made_are_named(void **state)
 	assert_non_null(strstr(err.text, "/file/run: cannot create"));
 }
 
-static int count_loss(void *ctx, const char *tag, size_t tag_len, uint64_t step,
-		      double value)
+static int count_loss(void *ctx, const char *tag, size_t tag_len, uint64_t step, double value)
 {
 	double *const sum = ctx;
 
@@ -203,11 +194,9 @@ static void events_say_the_same(void **state)
 			struct errmsg err;
 			double sum = 0;
 
-			snprintf(path, sizeof(path), "%s/logs/run 1/%s", dir,
-				 names[i]->d_name);
+			snprintf(path, sizeof(path), "%s/logs/run 1/%s", dir, names[i]->d_name);
 			assert_int_equal(source_open(&src, path, &err), 0);
-			assert_int_equal(
-				tbevents_read(&src, count_loss, &sum, &err), 0);
+			assert_int_equal(tbevents_read(&src, count_loss, &sum, &err), 0);
 			/* 1 for each step, rounded to float32. */
 			assert_true(sum > 1.999999 && sum < 2.000001);
 			source_close(&src);

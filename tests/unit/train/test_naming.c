@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, shapes, groups and order of rows are those of checkpoints that
- * Megatron-DeepSpeed wrote: 2 layers of width 16, 4 heads, on 2 tensor-parallel
- * ranks. */
+/* Names, shapes, groups and order of rows are those of checkpoints that Megatron-DeepSpeed wrote:
+ * 2 layers of width 16, 4 heads, on 2 tensor-parallel ranks. */
 #include <string.h>
 
 #include "gpu/model/naming.h"
@@ -142,19 +141,15 @@ static void names_of_each_family(void **state)
 		const struct gpt2_param *p = find(&m, names[i].hf);
 		struct naming_tensor t;
 
-		naming_tensor(&t, &(struct naming){ .family = NAMING_HF }, &m,
-			      p);
+		naming_tensor(&t, &(struct naming){ .family = NAMING_HF }, &m, p);
 		assert_string_equal(t.name, names[i].hf);
 		assert_int_equal(t.group, NAMING_DECAYED);
 		assert_memory_equal(t.shape, p->shape, sizeof(t.shape));
 
-		naming_tensor(
-			&t, &(struct naming){ .family = NAMING_MEGATRON_MODEL },
-			&m, p);
+		naming_tensor(&t, &(struct naming){ .family = NAMING_MEGATRON_MODEL }, &m, p);
 		assert_string_equal(t.name, names[i].model);
 
-		naming_tensor(&t, &(struct naming){ .family = NAMING_MEGATRON },
-			      &m, p);
+		naming_tensor(&t, &(struct naming){ .family = NAMING_MEGATRON }, &m, p);
 		assert_string_equal(t.name, names[i].pipe);
 		assert_string_equal(t.last, names[i].last);
 		assert_int_equal(t.layer, names[i].layer);
@@ -162,8 +157,7 @@ static void names_of_each_family(void **state)
 		assert_int_equal(t.shape[0], names[i].shape[0]);
 		if (t.ndim == 2)
 			assert_int_equal(t.shape[1], names[i].shape[1]);
-		assert_int_equal(t.group, names[i].ndim == 2 ? NAMING_DECAYED
-							     : NAMING_UNDECAYED);
+		assert_int_equal(t.group, names[i].ndim == 2 ? NAMING_DECAYED : NAMING_UNDECAYED);
 	}
 	gpt2_done(&m);
 }
@@ -182,9 +176,8 @@ static void rows_of_queries_keys_and_values(void **state)
 	static const struct {
 		uint64_t column, thirds, heads;
 	} rows[] = {
-		{ 0, 0, 0 },   { 3, 3, 3 },    { 4, 4, 12 },
-		{ 7, 7, 15 },  { 8, 8, 4 },    { 13, 13, 17 },
-		{ 16, 16, 8 }, { 20, 20, 20 }, { 23, 23, 23 },
+		{ 0, 0, 0 },    { 3, 3, 3 },   { 4, 4, 12 },   { 7, 7, 15 },   { 8, 8, 4 },
+		{ 13, 13, 17 }, { 16, 16, 8 }, { 20, 20, 20 }, { 23, 23, 23 },
 	};
 	struct naming_tensor thirds, heads;
 	struct gpt2 m;
@@ -192,17 +185,11 @@ static void rows_of_queries_keys_and_values(void **state)
 
 	make_part(&m);
 	p = find(&m, "transformer.h.1.attn.c_attn.weight");
-	naming_tensor(&thirds,
-		      &(struct naming){ NAMING_MEGATRON, NAMING_QKV_THIRDS },
-		      &m, p);
-	naming_tensor(&heads,
-		      &(struct naming){ NAMING_MEGATRON, NAMING_QKV_HEADS }, &m,
-		      p);
+	naming_tensor(&thirds, &(struct naming){ NAMING_MEGATRON, NAMING_QKV_THIRDS }, &m, p);
+	naming_tensor(&heads, &(struct naming){ NAMING_MEGATRON, NAMING_QKV_HEADS }, &m, p);
 	for (size_t i = 0; i < COUNT(rows); i++) {
-		assert_int_equal(naming_row(&thirds, rows[i].column),
-				 rows[i].thirds);
-		assert_int_equal(naming_row(&heads, rows[i].column),
-				 rows[i].heads);
+		assert_int_equal(naming_row(&thirds, rows[i].column), rows[i].thirds);
+		assert_int_equal(naming_row(&heads, rows[i].column), rows[i].heads);
 	}
 	/* Row 2 of 16, column 4 of 24. */
 	assert_int_equal(place_of(&thirds, 2 * 24 + 4), 4 * 16 + 2);
@@ -222,10 +209,8 @@ static void every_element_has_its_place(void **state)
 	for (unsigned how = 0; how < 4; how++)
 		for (size_t i = 0; i < m.nparams; i++) {
 			const struct gpt2_param *p = &m.params[i];
-			const struct naming n = {
-				how / 2 ? NAMING_MEGATRON : NAMING_HF,
-				how % 2 ? NAMING_QKV_HEADS : NAMING_QKV_THIRDS
-			};
+			const struct naming n = { how / 2 ? NAMING_MEGATRON : NAMING_HF,
+						  how % 2 ? NAMING_QKV_HEADS : NAMING_QKV_THIRDS };
 			struct naming_tensor t;
 
 			assert_true(p->numel <= COUNT(ours));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network computes the same loss and the same gradients as Hugging Face's
- * GPT2LMHeadModel, for small models of odd sizes (numbers/network.pt, made by
- * interop/make_numbers.py), and its gradient is the slope of its loss.
+ * The network computes the same loss and the same gradients as Hugging Face's GPT2LMHeadModel,
+ * for small models of odd sizes (numbers/network.pt, made by interop/make_numbers.py), and its
+ * gradient is the slope of its loss.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include "tests/support/unit.h"
 #include "tests/support/whole.h"
 
-static void begin(struct whole *w, const struct gpt2_config *c, size_t batch,
-		  size_t seq, enum dtype dtype, unsigned threads)
+static void begin(struct whole *w, const struct gpt2_config *c, size_t batch, size_t seq,
+		  enum dtype dtype, unsigned threads)
 {
 	struct errmsg err = { "" };
 
@@ -67,8 +67,7 @@ static int close_numbers(void **state)
 }
 
 /* Model `i` of the reference, with weights rounded to `dtype`. */
-static const struct value *load_model(struct whole *w, size_t i,
-				      enum dtype dtype, unsigned threads)
+static const struct value *load_model(struct whole *w, size_t i, enum dtype dtype, unsigned threads)
 {
 	const struct value *const model = numbers_case(&numbers, i);
 	const struct gpt2_config c = {
@@ -83,13 +82,11 @@ static const struct value *load_model(struct whole *w, size_t i,
 	float *at;
 	size_t p;
 
-	begin(w, &c, numbers_size(model, 5), numbers_size(model, 6), dtype,
-	      threads);
+	begin(w, &c, numbers_size(model, 5), numbers_size(model, 6), dtype, threads);
 	at = w->weights;
 	for (p = 0; p < w->model.nparams; p++) {
 		const struct gpt2_param *param = &w->model.params[p];
-		float *const x = numbers_floats(&numbers, params, param->name,
-						param->numel);
+		float *const x = numbers_floats(&numbers, params, param->name, param->numel);
 
 		w->b->ops->round(w->b, at, x, param->numel);
 		free(x);
@@ -101,8 +98,7 @@ static const struct value *load_model(struct whole *w, size_t i,
 }
 
 /* float32 has 24 bits; sums of some thousand terms in another order differ. */
-static void compare_gradients(const struct whole *w, const struct value *model,
-			      double tolerance)
+static void compare_gradients(const struct whole *w, const struct value *model, double tolerance)
 {
 	const struct value *const grads = value_find(model, "grads");
 	const float *got = w->grads;
@@ -110,8 +106,7 @@ static void compare_gradients(const struct whole *w, const struct value *model,
 
 	for (p = 0; p < w->model.nparams; p++) {
 		const struct gpt2_param *param = &w->model.params[p];
-		float *const want = numbers_floats(&numbers, grads, param->name,
-						   param->numel);
+		float *const want = numbers_floats(&numbers, grads, param->name, param->numel);
 
 		numbers_near(param->name, got, want, param->numel, tolerance);
 		free(want);
@@ -128,10 +123,8 @@ static void loss_and_gradient_are_pytorchs(void **state)
 	for (i = 0; i < n; i++)
 		for (threads = 1; threads <= 3; threads++) {
 			struct whole w;
-			const struct value *model =
-				load_model(&w, i, DTYPE_F32, threads);
-			const double want =
-				numbers_scalar(&numbers, model, "loss");
+			const struct value *model = load_model(&w, i, DTYPE_F32, threads);
+			const double want = numbers_scalar(&numbers, model, "loss");
 			const float scale = 4;
 
 			assert_true(fabs(train(&w, scale) - want) < 2e-6);
@@ -143,8 +136,8 @@ static void loss_and_gradient_are_pytorchs(void **state)
 		}
 }
 
-/* bfloat16 has 8 bits and float16 11: rounding in another order leaves an error
- * of about that size. */
+/* bfloat16 has 8 bits and float16 11: rounding in another order leaves an error of about that
+ * size. */
 static void sixteen_bits_are_close_to_pytorchs(void **state)
 {
 	static const struct {
@@ -161,15 +154,13 @@ static void sixteen_bits_are_close_to_pytorchs(void **state)
 	for (i = 0; i < n; i++)
 		for (t = 0; t < 2; t++) {
 			struct whole w;
-			const struct value *model =
-				load_model(&w, i, types[t].dtype, 2);
-			const double want =
-				numbers_scalar(&numbers, model, types[t].key);
+			const struct value *model = load_model(&w, i, types[t].dtype, 2);
+			const double want = numbers_scalar(&numbers, model, types[t].key);
 			const double got = train(&w, 1);
 
 			if (fabs(got - want) > types[t].tolerance * want)
-				fail_msg("%s of model %zu is %g, not %g",
-					 types[t].key, i, got, want);
+				fail_msg("%s of model %zu is %g, not %g", types[t].key, i, got,
+					 want);
 			end(&w);
 		}
 }
@@ -236,15 +227,14 @@ static void gradient_is_the_slope_of_the_loss(void **state)
 			direction = malloc(w.model.numel * sizeof(float));
 			assert_non_null(direction);
 			for (i = 0; i < w.model.numel; i++) {
-				direction[i] =
-					(float)rand() / (float)RAND_MAX - 0.5f;
+				direction[i] = (float)rand() / (float)RAND_MAX - 0.5f;
 				want += (double)direction[i] * w.grads[i];
 				norm += (double)w.grads[i] * w.grads[i];
 			}
 			got = slope(&w, direction, 1e-3);
 			if (fabs(got - want) > 2e-3 * (1 + sqrt(norm)))
-				fail_msg("dropout %g: slope %g, gradient %g",
-					 (double)c.dropout, got, want);
+				fail_msg("dropout %g: slope %g, gradient %g", (double)c.dropout,
+					 got, want);
 			free(direction);
 			end(&w);
 		}
@@ -264,8 +254,7 @@ static void gradients_are_added(void **state)
 	memcpy(once, w.grads, w.model.numel * sizeof(float));
 	train(&w, 1);
 	for (i = 0; i < w.model.numel; i++)
-		assert_true(fabs(w.grads[i] - 2 * once[i]) <=
-			    1e-5 * fabs(once[i]) + 1e-7);
+		assert_true(fabs(w.grads[i] - 2 * once[i]) <= 1e-5 * fabs(once[i]) + 1e-7);
 	free(once);
 	end(&w);
 }
@@ -283,8 +272,7 @@ static void runs_are_equal_bit_for_bit(void **state)
 		fill(&w[i], 5);
 		train(&w[i], 1);
 	}
-	assert_memory_equal(w[0].grads, w[1].grads,
-			    w[0].model.numel * sizeof(float));
+	assert_memory_equal(w[0].grads, w[1].grads, w[0].model.numel * sizeof(float));
 	end(&w[0]);
 	end(&w[1]);
 }
@@ -319,15 +307,13 @@ static void made_again_gradients_are_the_same(void **state)
 		begin(&w, &c, 3, 9, DTYPE_BF16, 2);
 		fill(&w, 5);
 		network_free(w.net);
-		assert_int_equal(network_new(&w.net, &w.model, w.b, NULL, 3, 9,
-					     cases[i].recompute, &err),
-				 0);
-		assert_true(network_memory(w.net) + less <=
-			    network_memory(all.net));
+		assert_int_equal(
+			network_new(&w.net, &w.model, w.b, NULL, 3, 9, cases[i].recompute, &err),
+			0);
+		assert_true(network_memory(w.net) + less <= network_memory(all.net));
 		memset(all.grads, 0, all.model.numel * sizeof(float));
 		assert_true(train(&all, 1) == train(&w, 1));
-		assert_memory_equal(w.grads, all.grads,
-				    w.model.numel * sizeof(float));
+		assert_memory_equal(w.grads, all.grads, w.model.numel * sizeof(float));
 		end(&w);
 	}
 	end(&all);

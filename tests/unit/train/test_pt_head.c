@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file's object can be read from the beginning of the file, and damage there
- * causes only errors. */
+/* A file's object can be read from the beginning of the file, and damage there causes only
+ * errors. */
 #include <string.h>
 
 #include "ckpt/base/arena.h"
@@ -9,8 +9,7 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes precede the
- * storage. */
+/* {"param": a tensor of 77 floats} as fp32.pt; *len bytes precede the storage. */
 static struct bytebuf make_file(uint64_t *len)
 {
 	static const uint64_t shape[] = { 11, 7 };
@@ -21,22 +20,18 @@ static struct bytebuf make_file(uint64_t *len)
 
 	for (size_t i = 0; i < 77; i++)
 		elements[i] = (float)i;
-	mkpt_set(&m, dict, "param",
-		 mkpt_tensor(&m, DTYPE_F32, shape, 2, elements));
+	mkpt_set(&m, dict, "param", mkpt_tensor(&m, DTYPE_F32, shape, 2, elements));
 	mkpt_emit(&m, dict, "fp32", &file);
 	mkpt_done(&m);
-	*len = (uint64_t)((const uint8_t *)memmem(file.data, file.len, elements,
-						  sizeof(elements)) -
+	*len = (uint64_t)((const uint8_t *)memmem(file.data, file.len, elements, sizeof(elements)) -
 			  file.data);
 	return file;
 }
 
-static bool read_front(struct arena *a, struct value **root, const uint8_t *p,
-		       uint64_t len)
+static bool read_front(struct arena *a, struct value **root, const uint8_t *p, uint64_t len)
 {
 	*a = (struct arena){ 0 };
-	return mount_head_object((struct span){ .p = p, .len = len }, "fp32.pt",
-				 a, root);
+	return mount_head_object((struct span){ .p = p, .len = len }, "fp32.pt", a, root);
 }
 
 static void object_is_found(void **state)
@@ -49,8 +44,7 @@ static void object_is_found(void **state)
 
 	assert_int_equal(len % 64, 0); /* torch's alignment of storages */
 	assert_true(read_front(&a, &root, file.data, len));
-	assert_int_equal(
-		tensor_from_value(value_find(root, "param"), "t", &t, NULL), 0);
+	assert_int_equal(tensor_from_value(value_find(root, "param"), "t", &t, NULL), 0);
 	assert_int_equal(t.shape[0], 11);
 	assert_int_equal(t.storage_numel, 77);
 	arena_done(&a);
@@ -77,8 +71,8 @@ static void cut_off(void **state)
 	bytebuf_done(&file);
 }
 
-/* Change one byte of the pickle or of its headers: the object is another one, or
- * there is none. */
+/* Change one byte of the pickle or of its headers: the object is another one, or there is
+ * none. */
 static void damaged(void **state)
 {
 	uint64_t len;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Megatron's samples of an indexed dataset: where they lie is given by three arrays,
- * and arrays that do not hold together are refused. */
+/* Megatron's samples of an indexed dataset: where they lie is given by three arrays, and arrays
+ * that do not hold together are refused. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -63,8 +63,7 @@ static void write_array(const char *name, const struct array *a)
 	char header[119];
 
 	memset(header, ' ', sizeof(header));
-	snprintf(header, sizeof(header),
-		 "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+	snprintf(header, sizeof(header), "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
 		 a->type, a->shape);
 	header[strlen(header)] = ' ';
 	header[sizeof(header) - 1] = '\n';
@@ -94,15 +93,12 @@ static const struct arrays good = {
 	{ "<u4", "(5,)", 5, { 3, 0, 4, 1, 2 }, 0, 0 },
 };
 
-static int open_arrays(const struct arrays *a, unsigned seq, struct tokens **t,
-		       struct errmsg *err)
+static int open_arrays(const struct arrays *a, unsigned seq, struct tokens **t, struct errmsg *err)
 {
 	static char samples[PATH_MAX], source[PATH_MAX];
-	const struct tokens_options o = { .source = source,
-					  .samples = samples,
-					  .batch = 1,
-					  .seq = seq,
-					  .vocab = 7 };
+	const struct tokens_options o = {
+		.source = source, .samples = samples, .batch = 1, .seq = seq, .vocab = 7
+	};
 
 	snprintf(samples, sizeof(samples), "%s", in_dir("some"));
 	snprintf(source, sizeof(source), "%s", in_dir("data"));

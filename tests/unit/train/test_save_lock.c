@@ -49,8 +49,7 @@ static void failures_are_reported(void **state)
 	} cases[] = {
 		{ "file", true, -ENOTDIR, "file/.uctrain.lock: cannot open: " },
 		{ "file/a/b", true, -ENOTDIR, "file/a: cannot create: " },
-		{ "file/a", false, -ENOTDIR,
-		  "file/a/.uctrain.lock: cannot open: " },
+		{ "file/a", false, -ENOTDIR, "file/a/.uctrain.lock: cannot open: " },
 		{ "taken", false, -EISDIR, "taken/.uctrain.lock: cannot open: " },
 	};
 
@@ -61,11 +60,8 @@ static void failures_are_reported(void **state)
 		struct errmsg err = { "" };
 		struct save_lock l;
 
-		assert_int_equal(
-			save_lock(&l, cases[i].dir, cases[i].create, &err),
-			cases[i].rc);
-		assert_memory_equal(err.text, cases[i].text,
-				    strlen(cases[i].text));
+		assert_int_equal(save_lock(&l, cases[i].dir, cases[i].create, &err), cases[i].rc);
+		assert_memory_equal(err.text, cases[i].text, strlen(cases[i].text));
 		assert_int_equal(l.fd, -1);
 	}
 }

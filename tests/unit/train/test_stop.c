@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stop requests stay pending until polled, and interrupt no computing
- * thread. */
+/* Stop requests stay pending until polled, and interrupt no computing thread. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,8 +13,7 @@ static void *has_both_blocked(void *arg)
 	sigset_t set;
 
 	pthread_sigmask(SIG_BLOCK, NULL, &set);
-	*(bool *)arg = sigismember(&set, SIGTERM) &&
-		       sigismember(&set, SIGUSR1);
+	*(bool *)arg = sigismember(&set, SIGTERM) && sigismember(&set, SIGUSR1);
 	return NULL;
 }
 
@@ -28,8 +26,7 @@ static bool thread_has_both_blocked(void)
 	       pthread_join(t, NULL) == 0 && blocked;
 }
 
-/* Runs in a process of its own, whose exit status is the number of the failed
- * check. */
+/* Runs in a process of its own, whose exit status is the number of the failed check. */
 static int ask(int sig)
 {
 	bool blocked;

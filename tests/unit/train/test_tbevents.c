@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Event files are read back as written; damage is detected, and records before
- * it are not lost. */
+/* Event files are read back as written; damage is detected, and records before it are not
+ * lost. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -16,30 +16,26 @@
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 
-/* The scalars passed to a reader, as text: "tag step value; " and "from step;
- * ". */
+/* The scalars passed to a reader, as text: "tag step value; " and "from step; ". */
 struct events {
 	char text[512];
 	int stop; /* the callback's result */
 };
 
-static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step,
-		double value)
+static int note(void *ctx, const char *tag, size_t tag_len, uint64_t step, double value)
 {
 	struct events *const t = ctx;
 	const size_t n = strlen(t->text);
 
 	if (tag)
-		snprintf(t->text + n, sizeof(t->text) - n, "%.*s %llu %g; ",
-			 (int)tag_len, tag, (unsigned long long)step, value);
+		snprintf(t->text + n, sizeof(t->text) - n, "%.*s %llu %g; ", (int)tag_len, tag,
+			 (unsigned long long)step, value);
 	else
-		snprintf(t->text + n, sizeof(t->text) - n, "from %llu; ",
-			 (unsigned long long)step);
+		snprintf(t->text + n, sizeof(t->text) - n, "from %llu; ", (unsigned long long)step);
 	return t->stop;
 }
 
-static int read_bytes(const void *p, size_t len, struct events *t,
-		      struct errmsg *err)
+static int read_bytes(const void *p, size_t len, struct events *t, struct errmsg *err)
 {
 	struct source src;
 
@@ -53,8 +49,7 @@ static int read_bytes(const void *p, size_t len, struct events *t,
 static struct bytebuf make_file(void)
 {
 	const struct tbevents_scalar one[] = { { "train/loss", 4.5 } };
-	const struct tbevents_scalar two[] = { { "train/loss", 4.25 },
-					       { "valid/loss", -1 } };
+	const struct tbevents_scalar two[] = { { "train/loss", 4.25 }, { "valid/loss", -1 } };
 	char *const dir = mkckpt_new_dir();
 	struct tbevents t;
 	struct dirent **names;
@@ -115,11 +110,9 @@ static void a_file_that_was_cut_is_read_up_to_there(void **state)
 
 	for (size_t len = 0; len < b.len; len++) {
 		assert_int_equal(read_bytes(b.data, len, &t, &err), 0);
-		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)),
-				 0);
+		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)), 0);
 		/* A file that ends between records has no message. */
-		assert_true(!*err.text ||
-			    strstr(err.text, "ends within the record"));
+		assert_true(!*err.text || strstr(err.text, "ends within the record"));
 	}
 	assert_string_equal(t.text, FIRST);
 	assert_non_null(strstr(err.text, "events: ends within"));
@@ -135,8 +128,7 @@ static void damage_is_noticed_and_what_came_before_is_kept(void **state)
 	for (size_t i = 0; i < b.len; i++) {
 		b.data[i] ^= 0x10;
 		assert_int_equal(read_bytes(b.data, b.len, &t, &err), -EBADMSG);
-		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)),
-				 0);
+		assert_int_equal(strncmp(FIRST SECOND, t.text, strlen(t.text)), 0);
 		assert_non_null(strstr(err.text, "events: record at byte"));
 		b.data[i] ^= 0x10;
 	}
@@ -167,26 +159,20 @@ static void other_programs_events(void **state)
 	} cases[] = {
 		{ "", 0, "", 0 },
 		/* summary before step, value before tag */
-		{ "\x2a\x0a\x0a\x08\x15\0\0\x80\x3f\x0a\1a\x10\7", 14,
-		  "a 7 1; ", 0 },
+		{ "\x2a\x0a\x0a\x08\x15\0\0\x80\x3f\x0a\1a\x10\7", 14, "a 7 1; ", 0 },
 		/* a tensor: dtype float, float_val packed; then not packed */
-		{ "\x2a\x0f\x0a\x0d\x0a\1t\x42\x08\x08\1\x2a\4\0\0\0\x40\x10\7",
-		  19, "t 7 2; ", 0 },
-		{ "\x2a\x0e\x0a\x0c\x0a\1t\x42\7\x08\1\x2d\0\0\0\x40\x10\7", 18,
-		  "t 7 2; ", 0 },
+		{ "\x2a\x0f\x0a\x0d\x0a\1t\x42\x08\x08\1\x2a\4\0\0\0\x40\x10\7", 19, "t 7 2; ", 0 },
+		{ "\x2a\x0e\x0a\x0c\x0a\1t\x42\7\x08\1\x2d\0\0\0\x40\x10\7", 18, "t 7 2; ", 0 },
 		/* dtype double, tensor_content */
-		{ "\x2a\x13\x0a\x11\x0a\1t\x42\x0c\x08\2\x22\x08\0\0\0\0\0\0\x08\x40",
-		  21, "t 0 3; ", 0 },
+		{ "\x2a\x13\x0a\x11\x0a\1t\x42\x0c\x08\2\x22\x08\0\0\0\0\0\0\x08\x40", 21,
+		  "t 0 3; ", 0 },
 		/* a tensor of two: no scalar; an image; unknown fields */
-		{ "\x2a\x13\x0a\x11\x0a\1t\x42\x0c\x08\1\x22\x08\0\0\0\0\0\0\x08\x40",
-		  21, "", 0 },
+		{ "\x2a\x13\x0a\x11\x0a\1t\x42\x0c\x08\1\x22\x08\0\0\0\0\0\0\x08\x40", 21, "", 0 },
 		{ "\x2a\x07\x0a\x05\x0a\1i\x22\0", 9, "", 0 },
 		{ "\x78\1\x7d\1\2\3\4\x79\1\2\3\4\5\6\7\x08", 16, "", 0 },
-		/* malformed: a length beyond the end, a varint without one, a
-		 * group */
+		/* malformed: a length beyond the end, a varint without one, a group */
 		{ "\x2a\x40\x0a", 3, "", -EBADMSG },
-		{ "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, "",
-		  -EBADMSG },
+		{ "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 12, "", -EBADMSG },
 		{ "\x2b", 1, "", -EBADMSG },
 		{ "\x2a\x03\x0a\x01\x0a", 5, "", -EBADMSG },
 	};

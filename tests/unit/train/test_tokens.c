@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of tokens from torch's generator, binary files, Megatron's indexed
- * datasets and text.  No token is invented, and none beyond the vocabulary is
- * passed on. */
+/* Rows of tokens from torch's generator, binary files, Megatron's indexed datasets and text.  No
+ * token is invented, and none beyond the vocabulary is passed on. */
 #include <errno.h>
 #include <limits.h>
 #include <nettle/sha2.h>
@@ -58,21 +57,18 @@ static void must_read(struct tokens *t, bool valid, uint64_t row, int32_t *out)
 
 /* --- synthetic ------------------------------------------------------------- */
 
-/* DeepSpeed's reference runs used these tokens, 20 batches of 16 rows; the
- * digest is that of their file. */
+/* DeepSpeed's reference runs used these tokens, 20 batches of 16 rows; the digest is that of
+ * their file. */
 static void the_demos_batch_is_torchs(void **state)
 {
 	static const uint8_t want[SHA256_DIGEST_SIZE] = {
-		0xc0, 0x61, 0x8d, 0xdd, 0xf6, 0xfc, 0x8b, 0x12,
-		0xc8, 0xd3, 0x99, 0x85, 0xde, 0x80, 0x8e, 0x41,
-		0xee, 0x43, 0x2c, 0xbd, 0xe9, 0x50, 0x0e, 0x72,
-		0xef, 0x8a, 0x49, 0x37, 0x06, 0xba, 0x00, 0x35,
+		0xc0, 0x61, 0x8d, 0xdd, 0xf6, 0xfc, 0x8b, 0x12, 0xc8, 0xd3, 0x99,
+		0x85, 0xde, 0x80, 0x8e, 0x41, 0xee, 0x43, 0x2c, 0xbd, 0xe9, 0x50,
+		0x0e, 0x72, 0xef, 0x8a, 0x49, 0x37, 0x06, 0xba, 0x00, 0x35,
 	};
-	const struct tokens_options o = { .source = "synthetic",
-					  .batch = 16,
-					  .seq = 32,
-					  .vocab = 256,
-					  .seed = 42 };
+	const struct tokens_options o = {
+		.source = "synthetic", .batch = 16, .seq = 32, .vocab = 256, .seed = 42
+	};
 	struct tokens *const t = must_open(&o);
 	uint8_t got[SHA256_DIGEST_SIZE];
 	struct sha256_ctx sha;
@@ -84,8 +80,7 @@ static void the_demos_batch_is_torchs(void **state)
 
 		must_read(t, false, row, tokens);
 		for (size_t i = 0; i < sizeof(bytes); i++)
-			bytes[i] = (uint8_t)((uint32_t)tokens[i / 4] >>
-					     8 * (i % 4));
+			bytes[i] = (uint8_t)((uint32_t)tokens[i / 4] >> 8 * (i % 4));
 		sha256_update(&sha, sizeof(bytes), bytes);
 	}
 	sha256_digest(&sha, sizeof(got), got);
@@ -96,11 +91,9 @@ static void the_demos_batch_is_torchs(void **state)
 
 static void fresh_rows_go_on_and_are_the_same_from_anywhere(void **state)
 {
-	const struct tokens_options o = { .source = "synthetic:fresh",
-					  .batch = 4,
-					  .seq = 8,
-					  .vocab = 50257,
-					  .seed = 1 };
+	const struct tokens_options o = {
+		.source = "synthetic:fresh", .batch = 4, .seq = 8, .vocab = 50257, .seed = 1
+	};
 	static const uint64_t order[] = { 99999, 3, 4, 0, 1234567, 4, 99999 };
 	struct tokens *const t = must_open(&o);
 
@@ -146,10 +139,7 @@ static void rows_of_numbers_and_of_bytes(void **state)
 		int32_t row1[3];
 	} cases[] = {
 		{ "a.u16", "\1\0\2\0\3\0\4\1\5\0\6\0\7\0", 14, { 260, 5, 6 } },
-		{ "a.i32",
-		  "\1\0\0\0\2\0\0\0\3\0\0\0\4\1\0\0\5\0\0\0\6\0\0\0",
-		  24,
-		  { 260, 5, 6 } },
+		{ "a.i32", "\1\0\0\0\2\0\0\0\3\0\0\0\4\1\0\0\5\0\0\0\6\0\0\0", 24, { 260, 5, 6 } },
 		{ "a.txt", "text\nxyz", 8, { 't', '\n', 'x' } },
 		{ "noname", "text\nxyz", 8, { 't', '\n', 'x' } },
 	};
@@ -217,8 +207,7 @@ static void files_that_cannot_be_rows_are_refused(void **state)
 		size_t len;
 		const char *says;
 	} cases[] = {
-		{ "b.u16", "abc", 3,
-		  "3 bytes are not a multiple of a token's 2" },
+		{ "b.u16", "abc", 3, "3 bytes are not a multiple of a token's 2" },
 		{ "b.i32", "", 0, "has 0 tokens" },
 		{ "b.txt", "abc", 3, "has 3 tokens, 0 rows of 4" },
 		{ "b.bin", "abcdefgh", 8, "is named without .bin and .idx" },
@@ -234,22 +223,16 @@ static void files_that_cannot_be_rows_are_refused(void **state)
 		mkpt_save(o.source, cases[i].bytes, cases[i].len);
 		must_not_open(&o, cases[i].says);
 	}
-	must_not_open(&(struct tokens_options){ .source = in_dir("none"),
-						.seq = 4,
-						.vocab = 256 },
+	must_not_open(&(struct tokens_options){ .source = in_dir("none"), .seq = 4, .vocab = 256 },
 		      "No such file");
-	must_not_open(
-		&(struct tokens_options){ .source = dir, .seq = 4, .vocab = 256 },
-		"not a regular file");
+	must_not_open(&(struct tokens_options){ .source = dir, .seq = 4, .vocab = 256 },
+		      "not a regular file");
 }
 
 static void tokens_that_the_model_has_not_are_named(void **state)
 {
-	static const char bytes[] =
-		"\0\0\0\0\1\0\0\0\1\0\0\0\12\0\0\0\377\377\377\377\1\0\0\0";
-	struct tokens_options o = { .source = in_dir("c.i32"),
-				    .seq = 2,
-				    .vocab = 10 };
+	static const char bytes[] = "\0\0\0\0\1\0\0\0\1\0\0\0\12\0\0\0\377\377\377\377\1\0\0\0";
+	struct tokens_options o = { .source = in_dir("c.i32"), .seq = 2, .vocab = 10 };
 	struct tokens *t;
 	struct errmsg err;
 	int32_t row[2];
@@ -267,9 +250,7 @@ static void tokens_that_the_model_has_not_are_named(void **state)
 
 static void a_file_that_becomes_shorter_is_an_error(void **state)
 {
-	const struct tokens_options o = { .source = in_dir("d.txt"),
-					  .seq = 4,
-					  .vocab = 256 };
+	const struct tokens_options o = { .source = in_dir("d.txt"), .seq = 4, .vocab = 256 };
 	struct tokens *t;
 	struct errmsg err;
 	int32_t row[4];
@@ -296,8 +277,7 @@ struct index {
 	uint64_t boundaries[4];
 };
 
-static void write_index(const char *prefix, const struct index *x,
-			const char *bin, size_t bin_len)
+static void write_index(const char *prefix, const struct index *x, const char *bin, size_t bin_len)
 {
 	struct bytebuf b = { 0 };
 	char name[64];
@@ -366,8 +346,7 @@ static void documents_are_read_end_to_end(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct tokens_options o = { .source = in_dir("data"),
-					    .vocab = 7 };
+		struct tokens_options o = { .source = in_dir("data"), .vocab = 7 };
 
 		write_index("data", &cases[i].x, cases[i].bin, cases[i].len);
 		o.source = in_dir("data");
@@ -378,8 +357,7 @@ static void documents_are_read_end_to_end(void **state)
 			for (unsigned r = 0; r < 6 / o.seq; r++) {
 				must_read(t, false, r, row);
 				for (unsigned k = 0; k < o.seq; k++)
-					assert_int_equal(row[k],
-							 r * o.seq + k + 1);
+					assert_int_equal(row[k], r * o.seq + k + 1);
 			}
 			tokens_close(t);
 		}

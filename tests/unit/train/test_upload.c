@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads arrive completely, with device memory apart from or shared with the
- * host, by any reader; read errors have source_read's messages; an upload freed
- * early leaves nothing behind.
+ * Uploads arrive completely, with device memory apart from or shared with the host, by any
+ * reader; read errors have source_read's messages; an upload freed early leaves nothing behind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -84,8 +83,8 @@ struct job {
 /* Jobs with consecutive ranges of device memory. */
 static size_t random_jobs(struct job *jobs, size_t n)
 {
-	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16,
-					     DTYPE_F64, DTYPE_U8 };
+	static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F32, DTYPE_BF16, DTYPE_F64,
+					     DTYPE_U8 };
 	size_t to = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -126,15 +125,12 @@ static void everything_arrives(void **state)
 		float *to = b->ops->alloc(b, (all + 1) * sizeof(*to));
 		struct upload *q;
 
-		assert_int_equal(
-			upload_new(test_context(), &q, b, 1 + round, 8, NULL),
-			0);
+		assert_int_equal(upload_new(test_context(), &q, b, 1 + round, 8, NULL), 0);
 		for (size_t i = 0; i < COUNT(jobs); i++) {
 			const struct job *j = &jobs[i];
 			struct source src = open_file();
 
-			assert_int_equal(upload_add(q, &src, j->off,
-						    j->n * dtype_size(j->dtype),
+			assert_int_equal(upload_add(q, &src, j->off, j->n * dtype_size(j->dtype),
 						    j->dtype, to + j->to, NULL),
 					 0);
 			source_close(&src);
@@ -154,13 +150,12 @@ static void everything_arrives(void **state)
 /* Write the file out and forget it.  False if the page cache is all that there is. */
 static bool make_cold(const struct source *src)
 {
-	return fsync(src->fd) == 0 &&
-	       posix_fadvise(src->fd, 0, 0, POSIX_FADV_DONTNEED) == 0 &&
+	return fsync(src->fd) == 0 && posix_fadvise(src->fd, 0, 0, POSIX_FADV_DONTNEED) == 0 &&
 	       !pagecache_has(src->fd, 0, FILE_BYTES);
 }
 
-/* What is not in the page cache does not get there, but for the ends of ranges that
- * have no whole pages; what is there is taken from it. */
+/* What is not in the page cache does not get there, but for the ends of ranges that have no whole
+ * pages; what is there is taken from it. */
 static void cold_files_stay_cold(void **state)
 {
 	static const struct job jobs[] = {
@@ -182,10 +177,8 @@ static void cold_files_stay_cold(void **state)
 			source_close(&src);
 			skip();
 		}
-		assert_int_equal(upload_new(test_context(), &q, b, 2, 2, NULL),
-				 0);
-		assert_int_equal(
-			upload_add(q, &src, j->off, len, j->dtype, to, NULL), 0);
+		assert_int_equal(upload_new(test_context(), &q, b, 2, 2, NULL), 0);
+		assert_int_equal(upload_add(q, &src, j->off, len, j->dtype, to, NULL), 0);
 		assert_int_equal(upload_finish(q, NULL), 0);
 		upload_free(q);
 		check_job(b, j, to);
@@ -199,8 +192,7 @@ static void cold_files_stay_cold(void **state)
 /* --- what does not ----------------------------------------------------------- */
 
 /* Read from `off` on a file that has been truncated. */
-static int read_short(struct backend *b, float *to, uint64_t off,
-		      struct errmsg *err)
+static int read_short(struct backend *b, float *to, uint64_t off, struct errmsg *err)
 {
 	struct source src = open_file();
 	struct upload *q;
@@ -225,14 +217,11 @@ static void failures_are_told(void **state)
 		struct errmsg err = { "" };
 		size_t at = 0;
 
-		/* Several pieces lie beyond the end; the message names the one
-		 * that failed first. */
+		/* Several pieces lie beyond the end; the message names the one that failed
+		 * first. */
 		assert_int_equal(read_short(b, to, 0, &err), -EIO);
 		assert_int_equal(
-			sscanf(err.text,
-			       FILE_NAME ": truncated at %zu while reading",
-			       &at),
-			1);
+			sscanf(err.text, FILE_NAME ": truncated at %zu while reading", &at), 1);
 		assert_true(at >= FILE_BYTES / 2 && at <= FILE_BYTES - 1);
 		assert_int_equal(open_files(), files);
 		assert_int_equal(make_file(NULL), 0);
@@ -277,9 +266,7 @@ static void beyond_the_end_is_refused_at_once(void **state)
 	float x;
 
 	assert_int_equal(upload_new(test_context(), &q, cpu(), 2, 2, NULL), 0);
-	assert_int_equal(
-		upload_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x, &err),
-		-EBADMSG);
+	assert_int_equal(upload_add(q, &src, FILE_BYTES - 3, 4, DTYPE_F32, &x, &err), -EBADMSG);
 	assert_non_null(strstr(err.text, FILE_NAME ": ends at 20971520"));
 	assert_int_equal(upload_finish(q, NULL), 0);
 	upload_free(q);
@@ -295,11 +282,8 @@ static void it_can_be_given_up(void **state)
 		struct source src = open_file();
 		struct upload *q;
 
-		assert_int_equal(upload_new(test_context(), &q, b, 3, 3, NULL),
-				 0);
-		assert_int_equal(
-			upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, NULL),
-			0);
+		assert_int_equal(upload_new(test_context(), &q, b, 3, 3, NULL), 0);
+		assert_int_equal(upload_add(q, &src, 0, FILE_BYTES, DTYPE_F32, to, NULL), 0);
 		upload_free(q);
 		source_close(&src);
 		assert_int_equal(open_files(), files);

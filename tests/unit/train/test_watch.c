@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that waits too long ends with one line that says in what; others do
- * not.  Each case is a process of its own. */
+/* A process that waits too long ends with one line that says in what; others do not.  Each case
+ * is a process of its own. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -84,8 +84,7 @@ static void hang_in_step(void)
 
 static void hang_in_what_is_queued(void)
 {
-	static struct watch_probe none = { .check = no_error,
-					   .pending = nothing };
+	static struct watch_probe none = { .check = no_error, .pending = nothing };
 	static struct watch_probe one = { .check = no_error,
 					  .pending = something,
 					  .ctx = (void *)"a reduction" };
@@ -160,8 +159,7 @@ static void processes_end_as_they_should(void **state)
 		  "uctrain: rank 1: step 7: a reduction" LATE },
 		{ "a probe that was removed", hang_after_removal,
 		  "uctrain: rank 1: before the first step: a barrier" LATE },
-		{ "an error", be_told,
-		  "uctrain: rank 1: step 3: the wire is cut\n" },
+		{ "an error", be_told, "uctrain: rank 1: step 3: the wire is cut\n" },
 		{ "short waits", wait_often, "" },
 		{ "no waits", compute, "" },
 	};
@@ -195,10 +193,8 @@ static void processes_end_as_they_should(void **state)
 		waitpid(child[i].pid, &status, 0);
 		close(child[i].out);
 		if (strcmp(said, of[i].says) != 0 || !WIFEXITED(status) ||
-		    WEXITSTATUS(status) !=
-			    (*of[i].says ? EXIT_FAILURE : EXIT_SUCCESS))
-			fail_msg("%s: status %#x, '%s'", of[i].what,
-				 (unsigned)status, said);
+		    WEXITSTATUS(status) != (*of[i].says ? EXIT_FAILURE : EXIT_SUCCESS))
+			fail_msg("%s: status %#x, '%s'", of[i].what, (unsigned)status, said);
 	}
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces the header of the same name, implementing the PTX ISA's
- * definitions. */
+/* Replaces the header of the same name, implementing the PTX ISA's definitions. */
 #ifndef UCTRAIN_CUDA_PTX_CUH
 #define UCTRAIN_CUDA_PTX_CUH
 
@@ -8,11 +7,10 @@
 #include <stdint.h>
 
 /* Blocks run one after the other. */
-#define CUDA_SHARED(type, name, ...)    \
+#define CUDA_SHARED(type, name, ...)  \
 	static type name __VA_ARGS__; \
 	cudaemu_has_shared(&name, sizeof(name))
-#define CUDA_DYNAMIC_SHARED(name) \
-	unsigned char *const name = (unsigned char *)cudaemu_shared()
+#define CUDA_DYNAMIC_SHARED(name) unsigned char *const name = (unsigned char *)cudaemu_shared()
 
 static inline uint16_t ptx_to_bf16(float x)
 {
@@ -53,26 +51,24 @@ struct cudaemu_operands {
 
 /* Two numbers of each register. */
 template <float (*from)(uint16_t)>
-static inline void cudaemu_unpack(float *x, const uint32_t *registers,
-				  unsigned n)
+static inline void cudaemu_unpack(float *x, const uint32_t *registers, unsigned n)
 {
 	for (unsigned i = 0; i < 2 * n; i++)
 		x[i] = from((uint16_t)(registers[i / 2] >> 16 * (i % 2)));
 }
 
 /* What the lane with elements k % 8 of a row of a, or column of b, gave. */
-static inline const struct cudaemu_operands *
-cudaemu_of_group(const char *given, unsigned group, unsigned k)
+static inline const struct cudaemu_operands *cudaemu_of_group(const char *given, unsigned group,
+							      unsigned k)
 {
-	return (const struct cudaemu_operands *)(given + (group * 4 + k % 8 / 2) *
-								 CUDAEMU_EXCHANGE);
+	return (const struct cudaemu_operands *)(given +
+						 (group * 4 + k % 8 / 2) * CUDAEMU_EXCHANGE);
 }
 
-/* d += a * b.  Each lane computes its elements of d: rows lane / 4 and 8 below,
- * columns lane % 4 * 2 and the next. */
+/* d += a * b.  Each lane computes its elements of d: rows lane / 4 and 8 below, columns lane % 4
+ * * 2 and the next. */
 template <float (*from)(uint16_t)>
-static inline void cudaemu_mma(float d[4], const uint32_t a[4],
-			       const uint32_t b[2])
+static inline void cudaemu_mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
 	const unsigned row = cudaemu_lane() / 4 % 8;
 	const unsigned column = cudaemu_lane() % 4 * 2;
@@ -82,12 +78,11 @@ static inline void cudaemu_mma(float d[4], const uint32_t a[4],
 	cudaemu_unpack<from>(mine.a, a, 4);
 	cudaemu_unpack<from>(mine.b, b, 2);
 	given = cudaemu_exchange("mma", &mine, sizeof(mine));
-	/* Four lanes hold a row of a, and a column of b; each has two adjacent elements
-	 * in each of its halves. */
+	/* Four lanes hold a row of a, and a column of b; each has two adjacent elements in each
+	 * of its halves. */
 	for (unsigned k = 0; k < 16; k++) {
 		const unsigned in_a = k / 8 * 4 + k % 2, in_b = k / 8 * 2 + k % 2;
-		const struct cudaemu_operands *const x =
-			cudaemu_of_group(given, row, k);
+		const struct cudaemu_operands *const x = cudaemu_of_group(given, row, k);
 		const float left = cudaemu_of_group(given, column, k)->b[in_b];
 		const float right = cudaemu_of_group(given, column + 1, k)->b[in_b];
 
@@ -98,21 +93,18 @@ static inline void cudaemu_mma(float d[4], const uint32_t a[4],
 	}
 }
 
-static inline void ptx_mma_bf16(float d[4], const uint32_t a[4],
-				const uint32_t b[2])
+static inline void ptx_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
 	cudaemu_mma<cudaemu_from_bf16>(d, a, b);
 }
 
-static inline void ptx_mma_f16(float d[4], const uint32_t a[4],
-			       const uint32_t b[2])
+static inline void ptx_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
 	cudaemu_mma<cudaemu_from_f16>(d, a, b);
 }
 
 /* Lane 8 * i + j passes the address of row j of matrix i. */
-static inline const uint16_t *cudaemu_row(const char *given, unsigned matrix,
-					  unsigned row)
+static inline const uint16_t *cudaemu_row(const char *given, unsigned matrix, unsigned row)
 {
 	const uint16_t *p;
 
@@ -133,8 +125,7 @@ static inline void ptx_load_matrices(uint32_t x[4], const void *row)
 	const char *const given = cudaemu_rows(row);
 
 	for (unsigned i = 0; i < 4; i++) {
-		const uint16_t *const from =
-			cudaemu_row(given, i, lane / 4) + lane % 4 * 2;
+		const uint16_t *const from = cudaemu_row(given, i, lane / 4) + lane % 4 * 2;
 
 		x[i] = from[0] | (uint32_t)from[1] << 16;
 	}
