@@ -13,7 +13,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
@@ -124,7 +124,7 @@ int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err)
 	enum tags_choice choice;
 	int rc;
 
-	if (kinds_is_universal(t->u, path)) {
+	if (detect_is_universal(t->u, path)) {
 		rc = open_universal(t, path, err);
 	} else {
 		rc = tags_choose(t->u, path, &t->path, &choice, err);

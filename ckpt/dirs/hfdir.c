@@ -22,7 +22,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
@@ -430,7 +430,7 @@ int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
 	int rc;
 
 	if (!l || io_stat(u, path, 0, &a, NULL, NULL))
-		return kinds_refuse(u, path, err);
+		return detect_explain(u, path, err);
 	*d = (struct hfdir){ .u = u, .path = strdup(path), .st = a.st };
 	rc = d->path ? open_layout(d, l, err) : errmsg_nomem(err, path);
 	if (!rc)

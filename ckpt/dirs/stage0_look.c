@@ -8,32 +8,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/format/keys.h"
-#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/value.h"
-
-#define FIRST "mp_rank_00_model_states.pt"
-
-bool stage0_is_likely(struct uckpt *u, const char *dir)
-{
-	struct dirlist l = { 0 };
-	bool may = false, other = io_list(u, dir, 0, &l, NULL) != 0;
-
-	for (size_t i = 0; i < l.n; i++) {
-		may |= strcmp(l.v[i].name, FIRST) == 0;
-		/* A universal checkpoint has model states, too. */
-		other |= names_parse(l.v[i].name).kind == TAG_FILE_OPTIM ||
-			 strcmp(l.v[i].name, "zero") == 0;
-	}
-	dirlist_done(&l);
-	return may && !other;
-}
 
 int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err)
 {
@@ -75,7 +56,7 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *er
 	struct source src;
 	char *path;
 
-	if (!stage0_is_likely(u, dir) || asprintf(&path, "%s/" FIRST, dir) < 0)
+	if (detect(u, dir) != DIR_STAGE0 || asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
 		return kind;
 	if (!io_open(u, path, NULL, &src, err) && !ptfile_open_source(&pt, &src, err)) {
 		kind = kind_of(pt.root);

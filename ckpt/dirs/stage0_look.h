@@ -8,11 +8,10 @@ struct errmsg;
 struct uckpt;
 struct value;
 
-/* May a directory be a checkpoint that DeepSpeed saved without ZeRO, by its names? */
-bool stage0_is_likely(struct uckpt *u, const char *dir);
+#define STAGE0_FIRST "mp_rank_00_model_states.pt"
 
 /*
- * What such a directory has by its first model states, STAGE0_NONE being any other.  No other
+ * What a directory of DIR_STAGE0 has by its first model states, STAGE0_NONE being any other.  No other
  * file is opened, as a run may have many of them.  Weights that model states have are served
  * without an optimizer: one that is not read, or whose files were deleted.  STAGE0_NONE, with
  * the message, if they cannot be read.

@@ -18,7 +18,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/leftover.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/format/ptfile.h"
@@ -348,7 +348,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 	if (!rc) {
 		sort_files(d);
 		rc = d->noptim || stage0_look(u, d->path, NULL) ? check_files(d, err)
-							      : kinds_refuse(u, d->path, err);
+							      : detect_explain(u, d->path, err);
 	}
 	if (rc == -EBADMSG && leftover_drop(d)) {
 		if (err) /* callers look for a text, too */
@@ -469,49 +469,4 @@ int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err)
 {
 	return io_open_pt(f->u, f->path, &f->file, pt, err);
-}
-
-static bool is_any(const char *name)
-{
-	return names_parse(name).kind != TAG_FILE_OTHER;
-}
-
-static bool is_optim(const char *name)
-{
-	return names_parse(name).kind == TAG_FILE_OPTIM;
-}
-
-static bool is_of_rank(const char *name)
-{
-	return names_ends_with(name, "_states.pt");
-}
-
-bool tagdir_is_dcp(struct uckpt *u, const char *path)
-{
-	struct dirlist l = { .wanted = is_of_rank };
-	const int rc = io_list(u, path, 0, &l, NULL);
-	bool is = false, pair = false;
-	struct attrs a;
-	char *metadata;
-
-	for (size_t i = 0; !rc && !l.found && i < l.n; i++) {
-		is |= strcmp(l.v[i].name, DCP_METADATA) == 0;
-		pair |= strcmp(l.v[i].name, DCP_PAIR_MODEL) == 0;
-	}
-	dirlist_done(&l);
-	if (is || !pair || asprintf(&metadata, "%s/" DCP_PAIR_MODEL "/" DCP_METADATA, path) < 0)
-		return is;
-	is = io_stat(u, metadata, 0, &a, NULL, NULL) == 0;
-	free(metadata);
-	return is;
-}
-
-bool tagdir_is_tag(struct uckpt *u, const char *path)
-{
-	return io_has(u, path, is_any) || tagdir_is_dcp(u, path);
-}
-
-bool tagdir_is_zero_tag(struct uckpt *u, const char *path)
-{
-	return io_has(u, path, is_optim) || stage0_look(u, path, NULL) || tagdir_is_dcp(u, path);
 }

@@ -65,7 +65,7 @@ struct tagdir {
 
 /*
  * Scan a tag directory.  Fails with one message if it cannot be a complete checkpoint of
- * ZeRO's, or without ZeRO, which has no optimizer shards: as kinds_refuse, or -EBADMSG if a
+ * ZeRO's, or without ZeRO, which has no optimizer shards: as detect_explain, or -EBADMSG if a
  * rank's file is missing.  Call tagdir_done in the end.
  */
 int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
@@ -104,16 +104,5 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
  * otherwise as ptfile_open_source. */
 int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
 		     struct errmsg *err);
-
-/* Does the directory hold files of a checkpoint, of whatever kind?  Looks at
- * names only. */
-bool tagdir_is_tag(struct uckpt *u, const char *path);
-
-/* Is it a distributed checkpoint, or Accelerate's pair of such, and nothing else?  Looks at names
- * only. */
-bool tagdir_is_dcp(struct uckpt *u, const char *path);
-
-/* Does it hold optimizer shards, or is it one without ZeRO, so that it should have a view? */
-bool tagdir_is_zero_tag(struct uckpt *u, const char *path);
 
 #endif

@@ -24,7 +24,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
@@ -74,8 +74,7 @@ static int64_t step_of(const char *below, const char *name)
 }
 
 /* `below` is the directory in that of the list, or NULL. */
-static int add_tag(struct tag_list *t, const char *below, const char *name,
-		   const struct stat *st)
+static int add_tag(struct tag_list *t, const char *below, const char *name, const struct stat *st)
 {
 	if (!array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
 		return -ENOMEM;
@@ -92,21 +91,15 @@ static int add_tag(struct tag_list *t, const char *below, const char *name,
  * directory, those of the packed directory if it is a pack whose directory is missing.
  * NULL if it is neither, or memory runs out.
  */
-static char *tag_path(struct uckpt *u, const char *dir,
-		      const struct dirlist_entry *e, char **name)
+static char *tag_path(struct uckpt *u, const char *dir, const struct dirlist_entry *e, char **name)
 {
-	const mode_t type = e->name[0] == '.' ? 0 : e->type;
-	const bool is_dir = S_ISDIR(type);
+	const bool is_dir = S_ISDIR(e->type);
 	char *path = NULL;
 	struct attrs a;
 
-	*name = NULL;
-	if (is_dir)
-		*name = strdup(e->name);
-	else if (S_ISREG(type))
-		*name = io_dir_name(e->name);
-	/* A file that is no pack has its own name; a run may have any number of them. */
-	if (*name && (is_dir || strcmp(*name, e->name) != 0))
+	*name = e->name[0] != '.' && (is_dir || S_ISREG(e->type)) ? io_tag_name(e->name, e->type)
+								  : NULL;
+	if (*name)
 		path = tags_join(dir, *name);
 	if (path && (is_dir || io_stat(u, path, IO_PLAIN, &a, NULL, NULL) == -ENOENT))
 		return path;
@@ -249,12 +242,12 @@ int tags_list(struct uckpt *u, const char *dir, bool below,
 	      struct tag_list *out, struct errmsg *err)
 {
 	struct tag_list t = { .choice = TAGS_NONE };
-	const struct tag_search s = { u, tagdir_is_zero_tag, &t, SIZE_MAX };
+	const struct tag_search s = { u, detect_has_views, &t, SIZE_MAX };
 	const int rc = collect(&s, dir, NULL, below ? LEVELS : 0, err);
 
 	if (rc) {
 		tags_done(&t);
-		return rc == -ENOTDIR ? kinds_refuse(u, dir, err) : rc;
+		return rc == -ENOTDIR ? detect_explain(u, dir, err) : rc;
 	}
 	if (!below)
 		t.latest = read_latest(u, dir);
@@ -288,7 +281,7 @@ static bool exist_below(struct uckpt *u, const char *dir,
 
 bool tags_exist_below(struct uckpt *u, const char *dir)
 {
-	return exist_below(u, dir, tagdir_is_zero_tag);
+	return exist_below(u, dir, detect_has_views);
 }
 
 bool tags_weights_below(struct uckpt *u, const char *dir)
@@ -336,7 +329,7 @@ int tags_choose(struct uckpt *u, const char *path, char **out,
 	char *dir;
 	int rc = 0;
 
-	if (tagdir_is_tag(u, path)) {
+	if (detect(u, path) > DIR_WEIGHTS) {
 		dir = strdup(path);
 	} else {
 		rc = tags_list(u, path, false, &t, err);

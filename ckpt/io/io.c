@@ -126,6 +126,16 @@ char *io_dir_name(const char *name)
 	return strndup(name, packed ? n - s : n);
 }
 
+char *io_tag_name(const char *name, mode_t type)
+{
+	char *dir = S_ISREG(type) ? io_dir_name(name) : strdup(name);
+
+	if (!dir || !S_ISREG(type) || strcmp(dir, name) != 0)
+		return dir;
+	free(dir);
+	return NULL;
+}
+
 /* The type of a file, or 0 if it is not there; and its attributes. */
 static mode_t type_of(struct uckpt *u, const char *path, struct attrs *a)
 {
@@ -433,16 +443,6 @@ int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, st
 	struct source src;
 
 	return io_open(u, path, known, &src, err) ?: ptfile_open_source(out, &src, err);
-}
-
-bool io_has(struct uckpt *u, const char *path, bool (*wanted)(const char *name))
-{
-	struct dirlist l = { .wanted = wanted };
-	const int rc = io_list(u, path, 0, &l, NULL);
-	const bool found = l.found;
-
-	dirlist_done(&l);
-	return !rc && found;
 }
 
 struct uckpt *context_new(void)

@@ -62,6 +62,10 @@ int io_open_pack(struct uckpt *u, const char *path, struct pack **out, struct er
  * without PACK_SUFFIX, if it ends so.  NULL when memory runs out. */
 char *io_dir_name(const char *name);
 
+/* The name of the tag that an entry of a run would be: its own, or that of the directory that a
+ * pack stands for.  NULL for any other file; a run may have any number of them. */
+char *io_tag_name(const char *name, mode_t type);
+
 /* A context with the default options, and nothing open; NULL when memory runs out. */
 struct uckpt *context_new(void);
 
@@ -71,9 +75,5 @@ void context_free(struct uckpt *u);
 /* As io_open, of a file of torch.save; as ptfile_open_source. */
 int io_open_pt(struct uckpt *u, const char *path, const struct fileid *known, struct ptfile *out,
 	       struct errmsg *err);
-
-/* Does a directory have a name that is wanted?  Reads no further than to the first, since
- * the directories of large runs have thousands of names. */
-bool io_has(struct uckpt *u, const char *path, bool (*wanted)(const char *name));
 
 #endif

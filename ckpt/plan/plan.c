@@ -12,9 +12,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/size.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/stage0_look.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/foreign/hf.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/plan/plan_impl.h"
@@ -56,10 +54,13 @@ static int open_view(struct checkpoint *c, bool owned, const struct plan_options
 /* The loader of what is in a directory. */
 static const struct checkpoint_ops *find_loader(struct uckpt *u, const char *path)
 {
-	return tagdir_is_dcp(u, path)                             ? &dcp_checkpoint_ops
-	       : !tagdir_is_tag(u, path) && hfdir_is_one(u, path) ? &hf_checkpoint_ops
-	       : stage0_is_likely(u, path)                        ? &stage0_checkpoint_ops
-								  : &zero_checkpoint_ops;
+	static const struct checkpoint_ops *const loaders[DIR_KINDS] = {
+		[DIR_WEIGHTS] = &hf_checkpoint_ops,
+		[DIR_DCP] = &dcp_checkpoint_ops,
+		[DIR_STAGE0] = &stage0_checkpoint_ops,
+	};
+
+	return loaders[detect(u, path)] ?: &zero_checkpoint_ops;
 }
 
 int plan_open(struct uckpt *u, const char *path,

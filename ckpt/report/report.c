@@ -23,6 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/recut/recut.h"
@@ -153,7 +154,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, struct err
 		return 0;
 	}
 	notes_add_new(&r->problems, why.text);
-	if (rc == -EBADMSG && !tagdir_is_dcp(r->u, r->dir))
+	if (rc == -EBADMSG && detect(r->u, r->dir) != DIR_DCP)
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
 }

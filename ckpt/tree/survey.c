@@ -11,7 +11,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
@@ -38,22 +38,15 @@ struct survey {
 
 /* Add an entry: a directory, or a pack without one under the name that it stands
  * for.  False if memory is short. */
-static bool survey_add(struct survey *s, const char *dir, const char *entry,
-		       mode_t type)
+static bool survey_add(struct survey *s, const char *dir, const char *entry, mode_t type)
 {
-	char *const name =
-		S_ISREG(type) ? io_dir_name(entry) : strdup(entry);
-	const bool may_be = name && entry[0] != '.' &&
-			    (!S_ISREG(type) || strcmp(name, entry) != 0);
+	char *name = entry[0] == '.' ? NULL : io_tag_name(entry, type);
 	struct candidate x = { .pack = S_ISREG(type) };
-	bool ok = name;
+	const bool ok = !name || (array_reserve(&s->v, &s->cap, s->n + 1, sizeof(x)) &&
+				  asprintf(&x.path, "%s/%s", dir, name) >= 0);
 
-	if (may_be) {
-		ok = array_reserve(&s->v, &s->cap, s->n + 1, sizeof(x)) &&
-		     asprintf(&x.path, "%s/%s", dir, name) >= 0;
-		if (ok)
-			s->v[s->n++] = x;
-	}
+	if (ok && name)
+		s->v[s->n++] = x;
 	free(name);
 	return ok;
 }
@@ -72,36 +65,45 @@ static enum view_state tried_before(const struct survey *s, const char *path)
 	return tried;
 }
 
-/* A tag is scanned, which looks at all names and sizes and opens no file. */
+/* Is it odd by its names and sizes, or without an optimizer? */
+static bool is_odd(struct uckpt *u, const char *path)
+{
+	const enum dir_kind kind = detect(u, path);
+	struct tagdir d;
+	size_t tiny;
+	bool odd;
+
+	/* A universal checkpoint is shown as it is. */
+	if (kind <= DIR_WEIGHTS || kind == DIR_DCP || detect_is_universal(u, path))
+		return false;
+	if (tagdir_scan(u, &d, path, NULL))
+		return true;
+	odd = tagdir_find_tiny(&d, &tiny) ||
+	      (kind == DIR_STAGE0 && stage0_look(u, path, NULL) == STAGE0_WEIGHTS);
+	tagdir_done(&d);
+	return odd;
+}
+
+/* A tag is scanned, which looks at all names and sizes and opens no file of ZeRO's. */
 static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct survey *const s = ctx;
 	struct candidate *const x = &s->v[i];
 	const enum view_state tried = tried_before(s, x->path);
-	struct tagdir d;
+	struct uckpt *u = s->t->o->u;
 	struct attrs a;
-	size_t tiny;
-	bool dcp;
 	int rc;
 
 	(void)err;
-	rc = x->pack ? io_stat(s->t->o->u, x->path, 0, &a, NULL, NULL) : 0;
+	rc = x->pack ? io_stat(u, x->path, 0, &a, NULL, NULL) : 0;
 	x->odd = tried == VIEW_FAILED || tried == VIEW_REFUSED ||
 		 (rc && !beneath_is_missing(rc));
-	if (x->odd || tried != VIEW_NEW || !tagdir_is_tag(s->t->o->u, x->path) ||
-	    kinds_is_universal(s->t->o->u, x->path)) /* shown as it is */
-		return 0;
-	dcp = tagdir_is_dcp(s->t->o->u, x->path);
-	x->odd = !dcp &&
-		 tagdir_scan(s->t->o->u, &d, x->path, NULL);
-	if (!dcp && !x->odd) {
-		x->odd = tagdir_find_tiny(&d, &tiny) ||
-			 stage0_look(s->t->o->u, x->path, NULL) == STAGE0_WEIGHTS;
-		tagdir_done(&d);
-	}
 	/* With option `check`, or for files that are too small, the plan says
 	 * more. */
-	x->odd |= s->t->o->check;
+	if (!x->odd && tried == VIEW_NEW)
+		x->odd = is_odd(u, x->path) ||
+			 (s->t->o->check && detect(u, x->path) > DIR_WEIGHTS &&
+			  !detect_is_universal(u, x->path));
 	return 0;
 }
 
@@ -113,7 +115,7 @@ static void survey_report(const struct survey *s, const char *path)
 	struct tagdir d;
 	int rc;
 
-	if (tagdir_is_zero_tag(s->t->o->u, path)) {
+	if (detect_has_views(s->t->o->u, path)) {
 		rc = tree_plan_tag(s->t, s->index, path, &why);
 	} else {
 		rc = tagdir_scan(s->t->o->u, &d, path, &why);
@@ -135,7 +137,7 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 	struct tag_list tags;
 	uint64_t child;
 
-	if (tagdir_is_tag(s->t->o->u, dir) ||
+	if (detect(s->t->o->u, dir) > DIR_WEIGHTS ||
 	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
 	    tags_list(s->t->o->u, dir, false, &tags, NULL))
 		return;
@@ -165,8 +167,7 @@ static void survey_dir(struct tree *t, const char *dir, uint64_t index,
 	/* `latest` is written after the tag, so it can name one that was
 	 * removed. */
 	if (tags->latest && tags->n && tags->choice != TAGS_LATEST)
-		errmsg_put(&warnings,
-			   "%s/latest names %s, which is not a ZeRO checkpoint"
+		errmsg_put(&warnings, "%s/latest names %s, which is not a ZeRO checkpoint"
 			   " here; latest_universal names %s_universal",
 			   dir, tags->latest, tags->v[0].name);
 	for (size_t i = 0; i < s.n; i++)

@@ -16,7 +16,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
@@ -50,8 +50,7 @@ int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
 					   atomic_load(&t->root_view) };
 	} else if (ino != low) {
 		out->kind = NODE_VIEW;
-		out->view = views_get(t->views,
-				      (size_t)(ino >> INO_VIEW_SHIFT) - 1);
+		out->view = views_get(t->views, (size_t)(ino >> INO_VIEW_SHIFT) - 1);
 	} else {
 		out->index = ino == TREE_ROOT ? 0 : low - INO_LOWER_FIRST;
 	}
@@ -108,8 +107,7 @@ static void restrict_root(const struct tree *t, struct stat *st)
 
 /* Adapt the attributes of a file of the run.  The mount serves no ACLs: a file
  * that has one is accessible to its owner alone. */
-void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
-		     struct stat *st)
+void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st)
 {
 	st->st_ino = ino_of_lower(t, index);
 	if (has_acl)
@@ -170,8 +168,7 @@ static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 	return 0;
 }
 
-static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out,
-			struct errmsg *err)
+static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out, struct errmsg *err)
 {
 	struct plan *p;
 	int rc = view_plan(x, &p, err);
@@ -192,8 +189,7 @@ static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 	struct plan *p;
 	int rc;
 
-	if (view_is_listed(x) || view_state(x, &why) == VIEW_REFUSED ||
-	    view_plan(tag, &p, NULL))
+	if (view_is_listed(x) || view_state(x, &why) == VIEW_REFUSED || view_plan(tag, &p, NULL))
 		return stat_in_plan(x, PLAN_ROOT, out, err);
 	rc = plan_stat_recut(p, &x->type, out, err);
 	view_put(tag);
@@ -272,8 +268,7 @@ int tree_latest_text(struct tree *t, uint64_t index, const char *dir, char text[
 }
 
 /* Get the content of the pointer with a path, and the path of its directory. */
-static int read_latest(struct tree *t, uint64_t index, const char **dir,
-		       char text[LATEST_TEXT_MAX])
+static int read_latest(struct tree *t, uint64_t index, const char **dir, char text[LATEST_TEXT_MAX])
 {
 	uint64_t parent;
 	/* Path 0 is the root's. */
@@ -304,8 +299,7 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 	return 0;
 }
 
-int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
-		 struct errmsg *err)
+int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct errmsg *err)
 {
 	struct tree_node n;
 	const int rc = tree_parse(t, ino, &n);
@@ -328,7 +322,7 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
 bool tree_is_tag(struct tree *t, const char *path)
 {
 	return views_is_there(t->views, path, tree_moment(t)) ||
-	       tagdir_is_zero_tag(t->o->u, path);
+	       detect_has_views(t->o->u, path);
 }
 
 int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
@@ -352,7 +346,9 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 
 	if (rc)
 		return rc;
-	if (roots_are_remote(t->o->u, tag) || latency_is_high(&t->latency)) {
+	if (view_is_untouched(x)) {
+		listed = true;
+	} else if (roots_are_remote(t->o->u, tag) || latency_is_high(&t->latency)) {
 		const enum view_state state = view_state(x, &why);
 
 		listed = state != VIEW_REFUSED && state != VIEW_FAILED;
@@ -401,8 +397,7 @@ int tree_readlink(struct tree *t, uint64_t ino, char *buf, size_t size)
 }
 
 /* A file of a server has no descriptor: it is a file of one shard. */
-static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
-		       struct errmsg *err)
+static int open_remote(struct uckpt *u, const char *path, struct tree_file *out, struct errmsg *err)
 {
 	struct fileid id;
 	struct attrs a;
@@ -423,8 +418,7 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 	return rc;
 }
 
-static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
-		      struct errmsg *err)
+static int open_lower(struct tree *t, uint64_t index, struct tree_file *out, struct errmsg *err)
 {
 	const char *const path = pathtab_path(t->pathtab, index, NULL);
 	struct stat st;
@@ -446,8 +440,7 @@ static int open_lower(struct tree *t, uint64_t index, struct tree_file *out,
 	return 0;
 }
 
-static int open_in_view(struct view *x, uint64_t node, struct tree_file *out,
-			struct errmsg *err)
+static int open_in_view(struct view *x, uint64_t node, struct tree_file *out, struct errmsg *err)
 {
 	struct plan *p;
 	int rc = view_plan(x, &p, err);
@@ -464,8 +457,7 @@ static int open_in_view(struct view *x, uint64_t node, struct tree_file *out,
 	return rc;
 }
 
-int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
-		   struct errmsg *err)
+int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out, struct errmsg *err)
 {
 	char text[LATEST_TEXT_MAX];
 	struct bytebuf bytes = { 0 };

@@ -123,16 +123,13 @@ static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name,
 static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size_t i, bool *added)
 {
 	const bool packed = d->v[i].type == S_IFREG;
-	char *const name = io_dir_name(d->v[i].name);
+	char *name = io_tag_name(d->v[i].name, d->v[i].type);
 	char *tag;
 	int rc = 0;
 
-	/* A run may have any number of files that are no packs. */
-	if (name && packed && strcmp(name, d->v[i].name) == 0) {
-		free(name);
+	if (!name)
 		return 0;
-	}
-	if (!name || asprintf(&tag, "%s/%s", path, name) < 0) {
+	if (asprintf(&tag, "%s/%s", path, name) < 0) {
 		free(name);
 		return -ENOMEM;
 	}

@@ -8,9 +8,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/hfdir.h"
-#include "ckpt/dirs/kinds.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
@@ -22,17 +20,22 @@
  * programs resume from them, and the survey says why they have no views. */
 static int open_tags(struct tree *t, const struct tag_list *tags, struct errmsg *err)
 {
+	struct errmsg why = { "" };
 	bool refused = true;
 	int rc = -ENOENT;
+	char *path;
 
 	for (size_t i = 0; i < tags->n && rc; i++) {
-		struct errmsg why = { "" };
-		char *path;
-
 		if (asprintf(&path, "%s/%s", t->o->source, tags->v[i].name) < 0)
 			return errmsg_nomem(err, NULL);
 		rc = tree_plan_tag(t, 0, path, i ? &why : err);
 		refused &= rc == -ENOTSUP;
+		free(path);
+	}
+	/* What `latest` does not name yet may still be being saved. */
+	if (!rc && tags->n > 1 && tags->v[1].step > tags->v[0].step &&
+	    asprintf(&path, "%s/%s", t->o->source, tags->v[1].name) >= 0) {
+		tree_plan_tag(t, 0, path, &why);
 		free(path);
 	}
 	return refused ? 0 : rc;
@@ -53,7 +56,7 @@ static int open_run(struct tree *t, struct errmsg *err)
 	if (tags.n)
 		rc = open_tags(t, &tags, err);
 	else if (!tags_exist_below(t->o->u, source) && !tags_weights_below(t->o->u, source))
-		rc = kinds_refuse(t->o->u, source, err);
+		rc = detect_explain(t->o->u, source, err);
 	if (!rc)
 		survey_run(t, &tags);
 	tags_done(&tags);
@@ -144,9 +147,9 @@ static int check_kind(const struct tree_options *o, bool tag, bool view, struct 
 
 /* Is the root a view?  Weights beside the tags of a run are files of the
  * run. */
-static bool is_one_view(struct uckpt *u, const char *source, bool tag)
+static bool is_one_view(struct uckpt *u, const char *source, enum dir_kind kind)
 {
-	return tag || (hfdir_is_one(u, source) && !tags_exist_below(u, source));
+	return kind > DIR_WEIGHTS || (kind == DIR_WEIGHTS && !tags_exist_below(u, source));
 }
 
 /*
@@ -203,11 +206,11 @@ static int confine(struct tree *t, struct errmsg *err)
 /* Recognise the root, and plan what it shows. */
 static int open_root(struct tree *t, struct errmsg *err)
 {
-	const bool tag = tagdir_is_tag(t->o->u, t->o->source);
+	const enum dir_kind kind = detect(t->o->u, t->o->source);
 	int rc;
 
-	t->is_view = is_one_view(t->o->u, t->o->source, tag);
-	rc = check_kind(t->o, tag, t->is_view, err);
+	t->is_view = is_one_view(t->o->u, t->o->source, kind);
+	rc = check_kind(t->o, kind > DIR_WEIGHTS, t->is_view, err);
 	if (rc)
 		return rc;
 	return t->is_view ? tree_open_view(t, err) : open_run(t, err);

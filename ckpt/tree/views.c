@@ -30,6 +30,7 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
+#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tree/planned_files.h"
 
@@ -78,8 +79,7 @@ struct views {
 	struct tag *retired;  /* not closed yet, the last one first */
 };
 
-struct views *views_new(struct uckpt *u, const struct plan_options *options,
-			bool check)
+struct views *views_new(struct uckpt *u, const struct plan_options *options, bool check)
 {
 	struct views *const v = calloc(1, sizeof(*v));
 
@@ -146,15 +146,13 @@ static bool has_room(const struct views *v, const struct view_type *type)
 }
 
 /* NULL if there is none. */
-static struct view *find_view(const struct views *v, const char *path,
-			      const struct view_type *type)
+static struct view *find_view(const struct views *v, const char *path, const struct view_type *type)
 {
 	const uint64_t hash = hash_view(path, type);
 	uint32_t i;
 
 	for (size_t pos = 0; hashtab_next(&v->index, hash, &pos, &i);)
-		if (!v->v[i]->tag->retired &&
-		    view_type_equal(&v->v[i]->type, type) &&
+		if (!v->v[i]->tag->retired && view_type_equal(&v->v[i]->type, type) &&
 		    strcmp(v->v[i]->path, path) == 0)
 			return v->v[i];
 	return NULL;
@@ -189,8 +187,7 @@ static int append_view(struct views *v, struct tag *tag,
 }
 
 /* Append the universal view of a tag, which has none. */
-static int append_tag(struct views *v, const char *path, uint64_t parent,
-		      struct view **out)
+static int append_tag(struct views *v, const char *path, uint64_t parent, struct view **out)
 {
 	struct tag *const tag = calloc(1, sizeof(*tag));
 	int rc = -ENOMEM;
@@ -338,8 +335,7 @@ static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *
 	const struct errmsg_sink warnings = context_warnings(v->u);
 
 	if (*why->text && !atomic_exchange(&tag->said, true))
-		errmsg_put(&warnings, "%s: not listed until it is whole: %s", tag->path,
-			   why->text);
+		errmsg_put(&warnings, "%s: not listed until it is whole: %s", tag->path, why->text);
 }
 
 bool views_is_there(struct views *v, const char *path, double moment)
@@ -390,8 +386,7 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 		rc = append_view(v, tag->tag, type, parent, out);
 	pthread_mutex_unlock(&v->u->lock);
 	if (rc == -ENFILE)
-		errmsg_put(&warnings,
-			   "a mount has at most %u views, of which %u"
+		errmsg_put(&warnings, "a mount has at most %u views, of which %u"
 			   " TAG_dp<ranks>; mount again to see others",
 			   VIEWS_MAX, VIEWS_RECUT_MAX);
 	return rc;
@@ -600,6 +595,21 @@ void view_put(struct view *x)
 	x->users--;
 	pthread_mutex_unlock(&x->views->u->lock);
 	close_retired(x->views);
+}
+
+bool view_is_untouched(struct view *x)
+{
+	struct views *v = x->views;
+	bool used = false;
+	struct attrs a;
+	uint32_t i;
+
+	pthread_mutex_lock(&v->u->lock);
+	for (size_t pos = 0; hashtab_next(&v->index, hash_view(x->path, &universal), &pos, &i);)
+		used |= v->v[i]->rc || v->v[i]->made || v->v[i]->tag->retired;
+	pthread_mutex_unlock(&v->u->lock);
+	return !used && !io_stat(v->u, x->path, 0, &a, NULL, NULL) &&
+	       fileid_time_ns(&a.st.st_mtim) < v->began;
 }
 
 /* A listing has no use of a view yet: what the view lacks is said to who opens it. */

@@ -98,6 +98,11 @@ enum view_state view_state(struct view *x, struct errmsg *why);
 /* False for a view that is retired or refused, and for a re-cut one without a plan. */
 bool view_is_listed(struct view *x);
 
+/* Has nobody used its tag yet, nor saved into the directory since the mount began?  The tag that
+ * was saved last was tried then; a directory lists the others, which are read when they are
+ * used. */
+bool view_is_untouched(struct view *x);
+
 /* Should a directory list it: has it a plan, which is made now, and is its tag not being
  * saved?  views_is_there has looked. */
 bool view_may_list(struct view *x);

@@ -16,6 +16,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
@@ -480,7 +481,7 @@ static void zero_warm(struct checkpoint *c, size_t n)
 /* ZeRO's shards may have been written to a tag that was taken for one without. */
 static bool stage0_is_chosen(const struct checkpoint *c)
 {
-	return stage0_is_likely(c->u, c->path);
+	return detect(c->u, c->path) == DIR_STAGE0;
 }
 
 /* Model states have both, in another form. */

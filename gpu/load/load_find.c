@@ -7,8 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ckpt/dirs/kinds.h"
-#include "ckpt/dirs/tagdir.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
@@ -76,7 +75,7 @@ static int load_find_choose(struct uckpt *u, const char *dir,
 	if (rc)
 		return rc;
 	if (choice == TAGS_NONE || choice == TAGS_WEIGHTS)
-		rc = kinds_refuse(u, tag, err);
+		rc = detect_explain(u, tag, err);
 	else if (snprintf(path, PATH_MAX, "%s", tag) >= PATH_MAX)
 		rc = errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 	free(tag);
@@ -87,7 +86,7 @@ static int load_find_choose(struct uckpt *u, const char *dir,
 static int check_kind(const struct load_options *o, const char *path,
 		      struct errmsg *err)
 {
-	const bool universal = kinds_is_universal(o->u, path);
+	const bool universal = detect_is_universal(o->u, path);
 
 	if (!o->universal && universal)
 		return errmsg_set(
@@ -125,8 +124,8 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 		return rc;
 	if (o->tag || *tag)
 		rc = load_path(path, o->dir, o->tag ? o->tag : tag, err);
-	else if (o->universal ? kinds_is_universal(o->u, o->dir)
-			      : tagdir_is_tag(o->u, o->dir))
+	else if (o->universal ? detect_is_universal(o->u, o->dir)
+			      : detect(o->u, o->dir) > DIR_WEIGHTS)
 		rc = load_path(path, o->dir, ".", err);
 	else if (!o->universal)
 		rc = load_find_choose(o->u, o->dir, path, err);

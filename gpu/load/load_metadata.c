@@ -15,6 +15,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/json.h"
 #include "ckpt/dcp/dcp.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
@@ -405,7 +406,7 @@ static int tag_metadata(struct load *l, bool *whole)
 	struct checkpoint *c;
 	int rc;
 
-	*whole = !l->o->universal && tagdir_is_dcp(l->o->u, l->got->path);
+	*whole = !l->o->universal && detect(l->o->u, l->got->path) == DIR_DCP;
 	if (!*whole)
 		return run_metadata(l);
 	rc = checkpoint_open(l->o->u, &dcp_checkpoint_ops, l->got->path, NULL, &c, l->err);

@@ -13,7 +13,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/dirs/stage0_look.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -272,10 +272,11 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
+	const enum dir_kind kind = detect(s->u, s->path);
 	int rc = checkpoint_open(s->u,
-				 tagdir_is_dcp(s->u, s->path)      ? &dcp_checkpoint_ops
-				 : stage0_is_likely(s->u, s->path) ? &stage0_checkpoint_ops
-								   : &zero_checkpoint_ops,
+				 kind == DIR_DCP      ? &dcp_checkpoint_ops
+				 : kind == DIR_STAGE0 ? &stage0_checkpoint_ops
+						      : &zero_checkpoint_ops,
 				 s->path, s->rules, &z->c, err);
 
 	if (rc)

@@ -18,6 +18,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/hfdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
@@ -123,7 +124,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	assert_false(hfdir_is_one(test_context(), dir));
+	assert_int_equal(detect(test_context(), dir), DIR_OTHER);
 	check_refused(dir, -ENOENT, dir, "nor Hugging Face weights");
 	put_torch(dir, "b.bin", "d");
 	put_text(dir, "pytorch_model.bin.index.json",
@@ -134,7 +135,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 		 "{'weight_map':{'b':'s1'}}");
 	put_tensors(dir, "model.safetensors", "a");
 
-	assert_true(hfdir_is_one(test_context(), dir));
+	assert_int_equal(detect(test_context(), dir), DIR_WEIGHTS);
 	check_names(dir, "a");
 	remove_file(dir, "model.safetensors");
 	check_names(dir, "b");

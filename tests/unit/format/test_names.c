@@ -8,6 +8,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tagdir.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
@@ -126,7 +127,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 	}
 	tagdir_done(&d);
 	tagdir_done(&d);
-	assert_true(tagdir_is_zero_tag(test_context(), dir));
+	assert_true(detect_has_views(test_context(), dir));
 	mkckpt_free_dir(dir);
 }
 
@@ -282,12 +283,12 @@ static void other_directories_are_no_tags(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	assert_false(tagdir_is_zero_tag(test_context(), dir));
+	assert_false(detect_has_views(test_context(), dir));
 	touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-	assert_false(tagdir_is_zero_tag(test_context(), dir));
+	assert_false(detect_has_views(test_context(), dir));
 	touch(dir, "expp_rank_0_mp_rank_00_optim_states.pt", 0, 0);
-	assert_false(tagdir_is_zero_tag(test_context(), dir));
-	assert_false(tagdir_is_zero_tag(test_context(), "/nonexistent"));
+	assert_false(detect_has_views(test_context(), dir));
+	assert_false(detect_has_views(test_context(), "/nonexistent"));
 	mkckpt_free_dir(dir);
 }
 

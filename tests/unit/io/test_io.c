@@ -112,19 +112,6 @@ static void test_open(void **state)
 	assert_int_equal(io_open(test_context(), "{a,b}/none", NULL, &s, &err), -ENOENT);
 }
 
-static bool is_y(const char *name)
-{
-	return strcmp(name, "y") == 0;
-}
-
-static void test_has(void **state)
-{
-	assert_true(io_has(test_context(), "{a,b}/d", is_y));
-	assert_true(io_has(test_context(), "b/d", is_y));
-	assert_false(io_has(test_context(), "a/d", is_y));
-	assert_false(io_has(test_context(), "a/none", is_y));
-}
-
 static void test_list(void **state)
 {
 	static const char *const names[] = { "both", "d", "kinds", "only_a", "only_b", "sizes" };
@@ -158,7 +145,6 @@ int main(void)
 		cmocka_unit_test(test_find),
 		cmocka_unit_test(test_open),
 		cmocka_unit_test(test_list),
-		cmocka_unit_test(test_has),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

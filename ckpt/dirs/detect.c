@@ -7,7 +7,7 @@
  * Megatron-LM: megatron/core/dist_checkpointing (common.pt beside a DCP) and
  * megatron/training/checkpointing.py.  Accelerate: utils/fsdp_utils.py.
  */
-#include "ckpt/dirs/kinds.h"
+#include "ckpt/dirs/detect.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -19,7 +19,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/stage0_look.h"
+#include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 
@@ -74,17 +76,63 @@ static const struct kind {
 	{ "*.ckpt", TORCH_SAVE },
 };
 
-bool kinds_is_universal(struct uckpt *u, const char *path)
+/* Is NAME in a directory of this type? */
+static bool has(struct uckpt *u, const char *path, const char *name, mode_t type)
 {
 	struct attrs a;
-	char *zero;
+	char *file;
 	bool is;
 
-	if (asprintf(&zero, "%s/zero", path) < 0)
+	if (asprintf(&file, "%s/%s", path, name) < 0)
 		return false;
-	is = io_stat(u, zero, 0, &a, NULL, NULL) == 0 && S_ISDIR(a.st.st_mode);
-	free(zero);
+	is = io_stat(u, file, 0, &a, NULL, NULL) == 0 && (a.st.st_mode & S_IFMT) == type;
+	free(file);
 	return is;
+}
+
+bool detect_is_universal(struct uckpt *u, const char *path)
+{
+	return has(u, path, "zero", S_IFDIR);
+}
+
+static bool is_optim(const char *name)
+{
+	return names_parse(name).kind == TAG_FILE_OPTIM;
+}
+
+enum dir_kind detect(struct uckpt *u, const char *path)
+{
+	bool states = false, first = false, zero = false, any = false, dcp = false, pair = false;
+	struct dirlist l = { .wanted = is_optim };
+	const int rc = io_list(u, path, 0, &l, NULL);
+	const bool optim = l.found;
+
+	for (size_t i = 0; i < l.n; i++) {
+		const char *name = l.v[i].name;
+
+		states |= names_ends_with(name, "_states.pt");
+		any |= names_parse(name).kind != TAG_FILE_OTHER;
+		first |= strcmp(name, STAGE0_FIRST) == 0;
+		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
+		dcp |= strcmp(name, DCP_METADATA) == 0;
+		pair |= strcmp(name, DCP_PAIR_MODEL) == 0;
+	}
+	dirlist_done(&l);
+	if (!rc && optim)
+		return DIR_ZERO;
+	dcp = dcp || (pair && has(u, path, DCP_PAIR_MODEL "/" DCP_METADATA, S_IFREG));
+	return dcp && !states	       ? DIR_DCP
+	       : first && !zero	       ? DIR_STAGE0
+	       : any		       ? DIR_STATES
+	       : hfdir_is_one(u, path) ? DIR_WEIGHTS
+				       : DIR_OTHER;
+}
+
+bool detect_has_views(struct uckpt *u, const char *path)
+{
+	const enum dir_kind kind = detect(u, path);
+
+	return kind > DIR_STAGE0 || (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
 
 /* The kind of a file, or NULL; the earlier ones in `kinds` say more. */
@@ -118,8 +166,7 @@ static int refuse_dir(struct uckpt *u, const char *path,
 		if (!k || (best && k >= best))
 			continue;
 		best = k;
-		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path,
-				dir->v[i].name, k->text);
+		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path, dir->v[i].name, k->text);
 	}
 	if (best && strcmp(best->pattern, MODEL_STATES) == 0 && !stage0_look(u, path, &why) &&
 	    *why.text)
@@ -132,20 +179,19 @@ static int refuse_dir(struct uckpt *u, const char *path,
 static int refuse_entry(struct uckpt *u, const char *path,
 			const struct dirlist_entry *e, struct errmsg *err)
 {
-	char *const name =
-		S_ISREG(e->type) ? io_dir_name(e->name) : strdup(e->name);
+	char *name = S_ISDIR(e->type) || S_ISREG(e->type) ? io_tag_name(e->name, e->type) : NULL;
 	struct errmsg why = { "" };
 	struct dirlist dir = { 0 };
 	char *child;
 	int rc;
 
-	if (!name || asprintf(&child, "%s/%s", path, name) < 0) {
+	if (!name)
+		return 0;
+	if (asprintf(&child, "%s/%s", path, name) < 0) {
 		free(name);
 		return errmsg_nomem(err, path);
 	}
-	rc = S_ISDIR(e->type) || strcmp(name, e->name) != 0
-		     ? io_list(u, child, 0, &dir, &why)
-		     : -ENOENT;
+	rc = io_list(u, child, 0, &dir, &why);
 	if (!rc) {
 		for (size_t i = 0; !rc && i < dir.n; i++)
 			if (fnmatch(MODEL_STATES, dir.v[i].name, 0) == 0)
@@ -161,14 +207,13 @@ static int refuse_entry(struct uckpt *u, const char *path,
 	return rc;
 }
 
-int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
+int detect_explain(struct uckpt *u, const char *path, struct errmsg *err)
 {
 	struct dirlist dir = { 0 };
 	int rc;
 
-	if (kinds_is_universal(u, path))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: already a universal checkpoint: load it"
+	if (detect_is_universal(u, path))
+		return errmsg_set(err, -ENOTSUP, "%s: already a universal checkpoint: load it"
 				  " as it is",
 				  path);
 	rc = io_list(u, path, 0, &dir, err);
@@ -180,8 +225,7 @@ int kinds_refuse(struct uckpt *u, const char *path, struct errmsg *err)
 	dirlist_done(&dir);
 	if (rc)
 		return rc;
-	return errmsg_set(err, -ENOENT,
-			  "%s: no DeepSpeed checkpoint here: found neither"
+	return errmsg_set(err, -ENOENT, "%s: no DeepSpeed checkpoint here: found neither"
 			  " *_optim_states.pt files, nor .metadata of a"
 			  " distributed checkpoint, nor directories with such"
 			  " files, nor Hugging Face weights",

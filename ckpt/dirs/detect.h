@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DETECT_H
+#define UCKPT_DETECT_H
+
+#include <stdbool.h>
+
+struct errmsg;
+struct uckpt;
+
+/* What a directory is by the names in it, of which one says more than those before it. */
+enum dir_kind {
+	DIR_OTHER,
+	DIR_WEIGHTS, /* of Hugging Face */
+	DIR_STATES,  /* files of DeepSpeed's ranks, but none of which it could be loaded */
+	DIR_STAGE0,  /* saved without ZeRO, or optimizer shards are missing: stage0_look */
+	DIR_DCP,     /* a distributed checkpoint, or Accelerate's pair of such */
+	DIR_ZERO,    /* optimizer shards are there */
+	DIR_KINDS
+};
+
+/* List a directory once, no further than to the first optimizer shard: large runs have
+ * thousands of names. */
+enum dir_kind detect(struct uckpt *u, const char *path);
+
+/* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */
+bool detect_has_views(struct uckpt *u, const char *path);
+
+/* Is the directory a universal checkpoint, which needs no view? */
+bool detect_is_universal(struct uckpt *u, const char *path);
+
+/*
+ * Say what `path` is, which is no ZeRO checkpoint, and what can be done with it.
+ * Returns -ENOTSUP if the format is known, -ENOENT if there is no checkpoint, or the
+ * system's error.
+ */
+int detect_explain(struct uckpt *u, const char *path, struct errmsg *err);
+
+#endif
