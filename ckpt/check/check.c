@@ -22,7 +22,6 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/size.h"
 #include "ckpt/dcp/dcp.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/table/checkpoint.h"
 
 /* Every byte is read once, and those of pairs are compared. */

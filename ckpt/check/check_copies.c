@@ -18,7 +18,6 @@
 #include "ckpt/check/check.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"

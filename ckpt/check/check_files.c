@@ -28,7 +28,6 @@
 #include "ckpt/format/zip.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"

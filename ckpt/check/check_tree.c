@@ -14,10 +14,8 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/check/check.h"
-#include "ckpt/model/geometry.h"
 #include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"

@@ -27,7 +27,6 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/serialization_id.h"
 #include "ckpt/format/zip.h"

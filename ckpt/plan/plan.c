@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/size.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/foreign/hf.h"

@@ -10,7 +10,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/io/shards.h"
 #include "ckpt/plan/plan_impl.h"
 #include "ckpt/recut/recut.h"
 

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/geometry.h"
