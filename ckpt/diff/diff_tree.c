@@ -330,17 +330,44 @@ static int open_extents(const struct checkpoint *c, const struct tensor *tensor,
 	return 0;
 }
 
-/* Open a state as the universal tree for any stage shows it. */
-static int open_state(struct checkpoint *c, const struct param *p, const char *name,
-		      struct state *out, struct errmsg *err)
+/* Describe a state and find its elements, as the universal tree for any stage shows it. */
+static int find_state(struct checkpoint *c, const struct param *p, const struct param_state *st,
+		      struct tensor *t, struct extent_map *map, struct gathers *gathers,
+		      struct errmsg *err)
 {
-	const struct param_states *states;
+	tensor_init(t, st ? st->dtype : DTYPE_F32, p->shape, p->ndim, false);
+	if (p->merge.vocab && p->merge.vocab_rows != t->shape[0]) {
+		t->numel = t->numel / t->shape[0] * p->merge.vocab_rows;
+		t->shape[0] = p->merge.vocab_rows;
+	}
+	return st ? checkpoint_extents(c, p, st, map, gathers, err)
+		  : checkpoint_module(c, p, DTYPE_F32, map, gathers, err);
+}
+
+/* The same for weights, in the type that views give them, those of a model in their own. */
+static int find_weights(const struct diff_tree *t, const struct param *p, struct tensor *out,
+			struct extent_map *map, struct gathers *gathers, struct errmsg *err)
+{
+	const enum dtype dtype = t->model ? p->dtype : checkpoint_dtype(p, DTYPE_F32);
+
+	tensor_init(out, dtype, p->shape, p->ndim, false);
+	return checkpoint_weights(t->c, p, dtype, map, gathers, err);
+}
+
+int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
+			 struct state *out, struct errmsg *err)
+{
+	const struct param *weights = strcmp(name, DIFF_WEIGHTS) == 0 ? e->weights : NULL;
+	const struct param_states *states = NULL;
 	const struct param_state *st;
 	struct extent_map map = { 0 };
 	struct gathers gathers = { 0 };
-	struct tensor t;
-	int rc = c->ops->states(c, p, &states, err);
+	struct tensor tensor;
+	int rc;
 
+	if (!t->c)
+		return open_file(t, e->name, name, out, err);
+	rc = weights ? 0 : t->c->ops->states(t->c, e->row, &states, err);
 	if (rc)
 		return rc;
 	st = states ? states->v : NULL;
@@ -350,44 +377,10 @@ static int open_state(struct checkpoint *c, const struct param *p, const char *n
 		state_init_number(out, st->dtype, st->bytes);
 		return 0;
 	}
-	tensor_init(&t, st ? st->dtype : DTYPE_F32, p->shape, p->ndim, false);
-	if (p->merge.vocab) {
-		t.numel = t.numel / t.shape[0] * p->merge.vocab_rows;
-		t.shape[0] = p->merge.vocab_rows;
-	}
-	rc = st ? checkpoint_extents(c, p, st, &map, &gathers, err)
-		: checkpoint_module(c, p, DTYPE_F32, &map, &gathers, err);
-	rc = rc ?: open_extents(c, &t, &map, &gathers, out, err);
+	rc = weights ? find_weights(t, weights, &tensor, &map, &gathers, err)
+		     : find_state(t->c, e->row, st, &tensor, &map, &gathers, err);
+	rc = rc ?: open_extents(t->c, &tensor, &map, &gathers, out, err);
 	extent_done(&map);
 	gathers_done(&gathers);
 	return rc;
-}
-
-/* Open weights in the type that views give them, those of a model in their own. */
-static int open_weights(struct checkpoint *c, const struct param *p, enum dtype dtype,
-			struct state *out, struct errmsg *err)
-{
-	struct extent_map map = { 0 };
-	struct gathers gathers = { 0 };
-	struct tensor t;
-	int rc;
-
-	tensor_init(&t, dtype, p->shape, p->ndim, false);
-	rc = checkpoint_weights(c, p, dtype, &map, &gathers, err)
-		     ?: open_extents(c, &t, &map, &gathers, out, err);
-	extent_done(&map);
-	gathers_done(&gathers);
-	return rc;
-}
-
-int diff_tree_open_state(const struct diff_tree *t, const struct diff_entry *e, const char *name,
-			 struct state *out, struct errmsg *err)
-{
-	const struct param *w = strcmp(name, DIFF_WEIGHTS) == 0 ? e->weights : NULL;
-
-	if (!t->c)
-		return open_file(t, e->name, name, out, err);
-	return w ? open_weights(t->c, w, t->model ? w->dtype : checkpoint_dtype(w, DTYPE_F32), out,
-				err)
-		 : open_state(t->c, e->row, name, out, err);
 }

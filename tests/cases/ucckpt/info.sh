@@ -6,14 +6,7 @@
 # shellcheck source=tests/cases/ucckpt/report.sh
 . "$(dirname "$0")/report.sh"
 
-# info STATUS ARGUMENT...: the report goes to $tmp/said.
-info() {
-	local want=$1
-	shift
-	ucckpt info "$@" >"$tmp/said" 2>"$tmp/errors"
-	check "info $*: exit status" test $? = "$want"
-	check "info $*: nothing on stderr" test ! -s "$tmp/errors"
-}
+info() { report info "$@"; }
 
 info 0 "$good/z1_fp32_dp2/global_step4"
 says "checkpoint $good/z1_fp32_dp2/global_step4" "written by DeepSpeed 0.19.8" \
@@ -131,13 +124,6 @@ cp "$good/hfdir_bin/pytorch_model.bin" "$tmp/out"
 truncate -s 2000 "$tmp/out/model.safetensors"
 info 1 "$tmp/out"
 says "problem: $tmp/out/model.safetensors: .*"
-
-# damaged CASE: a copy to be damaged, in $tmp/damaged.
-damaged() {
-	rm -rf "$tmp/damaged"
-	cp -r "$good/$1/global_step4" "$tmp/damaged"
-	cd "$tmp/damaged" || exit 1
-}
 
 damaged z1_fp32_dp4
 rm zero_pp_rank_1_mp_rank_00_optim_states.pt zero_pp_rank_3_mp_rank_00_optim_states.pt

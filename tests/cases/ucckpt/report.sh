@@ -2,6 +2,22 @@
 # Sourced by cases about the reports of ucckpt, after lib.sh: the last report is in
 # $tmp/said.
 
+# report COMMAND STATUS ARGUMENT...
+report() {
+	local status
+	ucckpt "$1" "${@:3}" >"$tmp/said" 2>"$tmp/errors"
+	status=$?
+	check "$1 ${*:3}: exit status $status: $(cat "$tmp/said")" test $status = "$2"
+	check "$1 ${*:3}: nothing on stderr" test ! -s "$tmp/errors"
+}
+
+# damaged CASE: a copy to be damaged, in $tmp/damaged.
+damaged() {
+	rm -rf "$tmp/damaged"
+	cp -r "$good/$1/global_step4" "$tmp/damaged"
+	cd "$tmp/damaged" || exit 1
+}
+
 # says REGEX...: each is a line of the report, but for blanks.
 says() {
 	local line
