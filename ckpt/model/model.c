@@ -34,8 +34,7 @@ static int64_t recorded_ranks(const struct rank_params *c, unsigned mp)
 {
 	int64_t n;
 
-	if (c->tp_degree < 1 || c->pp_degree < 1 ||
-	    (c->mp_world_size == 1 && mp == 1))
+	if (c->tp_degree < 1 || c->pp_degree < 1 || (c->mp_world_size == 1 && mp == 1))
 		return c->mp_world_size;
 	if (__builtin_mul_overflow(c->tp_degree, c->pp_degree, &n))
 		return INT64_MAX;
@@ -55,19 +54,17 @@ static size_t count_files(const struct tag_file *v, size_t n)
  * converter counts only those of layer 1. */
 static int count_slices(const struct builder *b, unsigned *slices)
 {
-	const struct tag_file *const v = b->dir->layer;
+	const struct tag_file *v = b->dir->layer;
 	const size_t n = b->dir->nlayer, first = count_files(v, n);
 
 	for (size_t i = first, k; i < n; i += k) {
 		k = count_files(&v[i], n - i);
 		if (k != first)
 			return errmsg_set(b->err, -EBADMSG,
-					  "%s: layer %u has %zu files (%s, ...),"
-					  " but layer %u has %zu (%s, ...): of"
+			"%s: layer %u has %zu files (%s, ...), but layer %u has %zu (%s, ...): of"
 					  " how many tensor-parallel ranks?",
-					  b->dir->path, v[0].id.layer, first,
-					  v[0].name, v[i].id.layer, k,
-					  v[i].name);
+					  b->dir->path, v[0].id.layer, first, v[0].name,
+					  v[i].id.layer, k, v[i].name);
 	}
 	*slices = (unsigned)first;
 	return 0;
@@ -77,7 +74,7 @@ static int count_slices(const struct builder *b, unsigned *slices)
  * files of a pipeline's layer gives it. */
 static int find_degrees(const struct builder *b)
 {
-	const struct rank_params *const c = &b->m->ranks[0];
+	const struct rank_params *c = &b->m->ranks[0];
 	const unsigned mp = b->dir->mp_degree;
 	const int64_t ranks = recorded_ranks(c, mp);
 	unsigned tp = mp;
@@ -86,19 +83,16 @@ static int find_degrees(const struct builder *b)
 	if (ranks > mp)
 		return errmsg_set(b->err, -EBADMSG,
 				  "%s: the files of model-parallel ranks %u to"
-				  " %lld are missing: %s says that there were"
-				  " %lld",
-				  b->dir->path, mp, (long long)ranks - 1,
-				  b->dir->model[0].name, (long long)ranks);
-	if (c->tp_degree > 0 && c->pp_degree > 0 &&
-	    c->tp_degree * c->pp_degree == mp)
+				  " %lld are missing: %s says that there were %lld",
+				  b->dir->path, mp, (long long)ranks - 1, b->dir->model[0].name,
+				  (long long)ranks);
+	if (c->tp_degree > 0 && c->pp_degree > 0 && c->tp_degree * c->pp_degree == mp)
 		tp = (unsigned)c->tp_degree;
 	else if (b->dir->nlayer && count_slices(b, &tp))
 		return -EBADMSG;
 	if (mp % tp)
 		return errmsg_set(b->err, -EBADMSG,
-				  "%s: %u model-parallel ranks cannot be of"
-				  " tensor-parallel degree %u",
+			"%s: %u model-parallel ranks cannot be of tensor-parallel degree %u",
 				  b->dir->path, mp, tp);
 	b->m->tp = tp;
 	b->m->pp = mp / tp;
@@ -106,8 +100,7 @@ static int find_degrees(const struct builder *b)
 	 * (runtime/pipe/engine.py): whatever this is, it did not write it. */
 	if (b->m->pp > 1 && b->dir->zero3)
 		return errmsg_set(b->err, -ENOTSUP,
-				  "%s: ZeRO-3 with pipeline parallelism, which"
-				  " DeepSpeed does not have",
+			"%s: ZeRO-3 with pipeline parallelism, which DeepSpeed does not have",
 				  b->dir->path);
 	return 0;
 }
@@ -129,7 +122,7 @@ struct entries {
 /* By name; of one name what the optimizer owns comes first, each by rank. */
 static int model_by_name(const void *a, const void *b)
 {
-	const struct entry *const x = a, *const y = b;
+	const struct entry *x = a, *y = b;
 	const int order = x->name == y->name ? 0 : strcmp(x->name, y->name);
 
 	if (order || !x->module != !y->module)
@@ -142,14 +135,13 @@ static int model_by_name(const void *a, const void *b)
 /* List an expert's slice once for each expert-parallel rank.  Every rank uses the same
  * names for its native experts; in the whole model they are numbered rank after
  * rank. */
-static int list_expert(const struct builder *b, struct entries *to,
-		       const struct slice *s)
+static int list_expert(const struct builder *b, struct entries *to, const struct slice *s)
 {
-	struct arena *const a = &b->m->arena;
-	const struct expert_layer *const l = s->layer;
+	struct arena *a = &b->m->arena;
+	const struct expert_layer *l = s->layer;
 
 	for (unsigned ep = 0; ep < experts_degree(l); ep++) {
-		struct slice *const copy = arena_copy(a, s, sizeof(*s));
+		struct slice *copy = arena_copy(a, s, sizeof(*s));
 		const char *name = s->name;
 		char key[EXPERT_NAME_MAX];
 
@@ -160,8 +152,7 @@ static int list_expert(const struct builder *b, struct entries *to,
 		if (!copy || !name)
 			return errmsg_nomem(b->err, b->dir->path);
 		if (!names_is_param(name))
-			return errmsg_set(b->err, -ENOTSUP,
-					  "parameter %s: cannot be a file name",
+			return errmsg_set(b->err, -ENOTSUP, "parameter %s: cannot be a file name",
 					  name);
 		copy->ep = ep;
 		to->v[to->n++] = (struct entry){ name, copy, NULL, s->mp, ep };
@@ -169,29 +160,26 @@ static int list_expert(const struct builder *b, struct entries *to,
 	return 0;
 }
 
-static int list_rank(const struct builder *b, struct entries *to,
-		     const struct rank_params *c)
+static int list_rank(const struct builder *b, struct entries *to, const struct rank_params *c)
 {
 	int rc = 0;
 
 	for (size_t i = 0; rc >= 0 && i < c->nslices; i++) {
-		const struct slice *const s = &c->slices[i];
+		const struct slice *s = &c->slices[i];
 
 		rc = 0;
 		if (s->layer)
 			rc = list_expert(b, to, s);
 		else if (c->mp >= b->m->tp)
-			rc = merge_is_pipeline_replica(b->rules, s->name,
-						       b->err);
+			rc = merge_is_pipeline_replica(b->rules, s->name, b->err);
 		if (!rc && !s->layer)
 			to->v[to->n++] = (struct entry){ s->name, s, NULL, c->mp, 0 };
 	}
 	for (size_t i = 0; i < c->rest.n; i++) {
-		const struct rank_entry *const e = c->rest.v[i];
+		const struct rank_entry *e = c->rest.v[i];
 
 		if (e->universal)
-			to->v[to->n++] =
-				(struct entry){ e->name, NULL, e->stored, c->mp, 0 };
+			to->v[to->n++] = (struct entry){ e->name, NULL, e->stored, c->mp, 0 };
 	}
 	return rc < 0 ? rc : 0;
 }
@@ -200,10 +188,10 @@ static int list_rank(const struct builder *b, struct entries *to,
  * tensor of the module provides it, as in the converter. */
 static int add_param(const struct builder *b, const struct entry *v, size_t n)
 {
-	struct model *const m = b->m;
-	const struct slice *const first = v->slice;
+	struct model *m = b->m;
+	const struct slice *first = v->slice;
 	const struct expert_layer *l;
-	struct param *const p = &m->params[m->nparams++];
+	struct param *p = &m->params[m->nparams++];
 
 	*p = (struct param){ .name = v->name, .first = first, .module = v->module };
 	if (v->module) {
@@ -216,7 +204,7 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 	p->nslices = !l ? m->tp : l->fused ? experts_degree(l) : 1;
 	p->slices = arena_alloc(&m->arena, p->nslices * sizeof(*p->slices));
 	for (size_t i = 0; p->slices && i < n; i++) {
-		const struct slice *const s = v[i].slice;
+		const struct slice *s = v[i].slice;
 		const unsigned at = !l ? v[i].mp % m->tp : l->fused ? v[i].ep : 0;
 
 		/* A later pipeline stage that repeats a parameter is ignored. */
@@ -224,8 +212,7 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 			break;
 		if (at >= p->nslices || p->slices[at])
 			return errmsg_set(b->err, -EBADMSG,
-					  "parameter %s: several tensors of a rank"
-					  " have this name in the whole model",
+			"parameter %s: several tensors of a rank have this name in the whole model",
 					  p->name);
 		p->slices[at] = s;
 	}
@@ -245,7 +232,7 @@ static size_t count_entries(const struct rank_params *c)
 
 static int model_collect(const struct builder *b)
 {
-	struct model *const m = b->m;
+	struct model *m = b->m;
 	const unsigned mp = b->dir->mp_degree;
 	struct entries e = { 0 };
 	size_t total = 0;
@@ -335,8 +322,8 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat,
 		/* ZeRO-3 without tensor parallelism ignores the patterns; so do
 		 * AutoEP's experts. */
 		if (p->first->layer && p->first->layer->fused)
-			p->merge = (struct merge){ .rule = MERGE_EXPERTS,
-						   .experts = p->first->layer };
+			p->merge =
+				(struct merge){ .rule = MERGE_EXPERTS, .experts = p->first->layer };
 		else if (!flat)
 			rc = merge_rules_match(rules, p->name, &p->merge, err);
 		if (!rc)
@@ -348,7 +335,7 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat,
 /* An empty model with room for the ranks' tables. */
 static int model_init(const struct builder *b)
 {
-	struct model *const m = b->m;
+	struct model *m = b->m;
 	const unsigned mp = b->dir->mp_degree;
 
 	*m = (struct model){ .tp = mp, .pp = 1 };
@@ -358,7 +345,7 @@ static int model_init(const struct builder *b)
 
 static int model_load_rank(void *ctx, size_t mp, struct errmsg *err)
 {
-	const struct builder *const b = ctx;
+	const struct builder *b = ctx;
 
 	return rank_params_load(&b->m->ranks[mp], b->dir, (unsigned)mp, b->object, err);
 }
@@ -382,8 +369,7 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 		     model_match(m->params, m->nparams, b.rules, model_is_flat(m), &m->arena,
 				 &m->scaled, &why);
 		if (rc)
-			errmsg_set(err, rc, "%s: %s", dir->model[0].path,
-				   why.text);
+			errmsg_set(err, rc, "%s: %s", dir->model[0].path, why.text);
 	}
 	if (rc)
 		model_done(m);

@@ -17,10 +17,10 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/names.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/ptfile.h"
 #include "ckpt/format/module_dict.h"
+#include "ckpt/format/names.h"
+#include "ckpt/format/ptfile.h"
 #include "ckpt/model/rank_params_build.h"
 #include "ckpt/pickle/value.h"
 
@@ -30,18 +30,17 @@
 #define RANK_PARAMS_MAX (1u << 22)
 #define RANK_PARAMS_GROUPS_MAX (1u << 16)
 
-int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
-		     const char *name, const char *why)
+int rank_params_warn(const struct rank_params_loader *l, const char *fmt, const char *name,
+		     const char *why)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 	char text[WARNING_MAX];
 	const char *copy;
 
 	snprintf(text, sizeof(text), fmt, name, why);
 	copy = arena_strdup(&c->arena, text);
-	if (!copy || !arena_reserve(&c->arena, &c->warnings, c->nwarnings,
-				    &c->warnings_cap, c->nwarnings + 1,
-				    sizeof(*c->warnings)))
+	if (!copy || !arena_reserve(&c->arena, &c->warnings, c->nwarnings, &c->warnings_cap,
+				    c->nwarnings + 1, sizeof(*c->warnings)))
 		return errmsg_nomem(l->err, l->file);
 	c->warnings[c->nwarnings++] = copy;
 	return 0;
@@ -51,53 +50,49 @@ int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
  * out. */
 static struct slice *add_slice(const struct rank_params_loader *l, const char *name)
 {
-	struct rank_params *const c = l->c;
-	const char *const copy = arena_strdup(&c->arena, name);
+	struct rank_params *c = l->c;
+	const char *copy = arena_strdup(&c->arena, name);
 
-	if (!copy || !arena_reserve(&c->arena, &c->slices, c->nslices,
-				    &c->slices_cap, c->nslices + 1,
-				    sizeof(*c->slices)))
+	if (!copy || !arena_reserve(&c->arena, &c->slices, c->nslices, &c->slices_cap,
+				    c->nslices + 1, sizeof(*c->slices)))
 		return NULL;
 	c->slices[c->nslices] = (struct slice){ .name = copy, .mp = c->mp };
 	return &c->slices[c->nslices++];
 }
 
-static int rank_params_set_shape(const struct rank_params_loader *l,
-				 struct slice *p, const struct value *shape)
+static int rank_params_set_shape(const struct rank_params_loader *l, struct slice *p,
+				 const struct value *shape)
 {
 	struct errmsg why;
 	struct tensor t;
 
 	if (tensor_set_shape(&t, shape, &why))
-		return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s: %s", p->name,
-				   why.text);
+		return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s: %s", p->name, why.text);
 	p->numel = t.numel;
 	p->ndim = t.ndim;
 	p->shape = arena_copy(&l->c->arena, t.shape, t.ndim * sizeof(*t.shape));
 	return p->shape ? 0 : errmsg_nomem(l->err, l->file);
 }
 
-static int load_group(const struct rank_params_loader *l,
-		      const struct value_dict *shapes, uint32_t group)
+static int load_group(const struct rank_params_loader *l, const struct value_dict *shapes,
+		      uint32_t group)
 {
-	struct slice_group *const g = &l->c->groups[group];
-	struct arena *const a = &l->c->arena;
+	struct slice_group *g = &l->c->groups[group];
+	struct arena *a = &l->c->arena;
 
 	g->n = shapes->n;
 	g->slices = arena_alloc(a, (g->n + 1) * sizeof(*g->slices));
 	if (!g->slices)
 		return errmsg_nomem(l->err, l->file);
 	for (size_t i = 0; i < shapes->n; i++) {
-		const struct value *const name = shapes->v[i].key;
+		const struct value *name = shapes->v[i].key;
 		struct slice *p;
 		int rc;
 
 		if (!value_is_cstr(name) || !*name->str.p)
-			return ERRMSG_FILE(
-				l, -ENOTSUP,
-				"param_shapes: a parameter of group %u has"
-				" no name",
-				group);
+			return ERRMSG_FILE(l, -ENOTSUP,
+					   "param_shapes: a parameter of group %u has no name",
+					   group);
 		p = add_slice(l, name->str.p);
 		if (!p)
 			return errmsg_nomem(l->err, l->file);
@@ -117,10 +112,9 @@ static int load_group(const struct rank_params_loader *l,
 }
 
 static const struct value_seq *group_list(const struct value *param_shapes,
-					  struct value_seq *single,
-					  struct value **slot)
+					  struct value_seq *single, struct value **slot)
 {
-	const struct value_seq *const list = value_items(param_shapes);
+	const struct value_seq *list = value_items(param_shapes);
 
 	if (list || !value_pairs(param_shapes))
 		return list;
@@ -132,32 +126,30 @@ static const struct value_seq *group_list(const struct value *param_shapes,
 
 static int load_groups(const struct rank_params_loader *l)
 {
-	const struct value *const v = value_find(l->pt->root, "param_shapes");
-	struct rank_params *const c = l->c;
+	const struct value *v = value_find(l->pt->root, "param_shapes");
+	struct rank_params *c = l->c;
 	struct value_seq single;
 	struct value *slot;
-	const struct value_seq *const list = group_list(v, &single, &slot);
+	const struct value_seq *list = group_list(v, &single, &slot);
 	size_t total = 0;
 	int rc = 0;
 
 	if (!list && value_pairs(value_find(l->pt->root, "optimizer")))
 		return ERRMSG_FILE(l, -EBADMSG,
 				   "saved without ZeRO: the optimizer shards beside"
-				   " it (%s, ...) are of a former save; remove them"
-				   " to have this one",
+				" it (%s, ...) are of a former save; remove them to have this one",
 				   l->dir->optim[0].name);
 	if (!list)
 		return ERRMSG_FILE(l, -EBADMSG,
-				   "has no param_shapes: not the model states"
-				   " of a ZeRO run");
+				   "has no param_shapes: not the model states of a ZeRO run");
 	if (list->n > RANK_PARAMS_GROUPS_MAX)
 		return ERRMSG_FILE(l, -E2BIG, "%zu parameter groups", list->n);
 	for (size_t g = 0; g < list->n; g++) {
-		const struct value_dict *const d = value_pairs(list->v[g]);
+		const struct value_dict *d = value_pairs(list->v[g]);
 
 		if (!d)
-			return ERRMSG_FILE(l, -EBADMSG, "param_shapes[%zu] is a %s",
-					   g, value_kind_name(list->v[g]));
+			return ERRMSG_FILE(l, -EBADMSG, "param_shapes[%zu] is a %s", g,
+					   value_kind_name(list->v[g]));
 		total += d->n;
 	}
 	if (total > RANK_PARAMS_MAX)
@@ -173,22 +165,20 @@ static int load_groups(const struct rank_params_loader *l)
 
 static int sort_slices(const struct rank_params_loader *l)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 
 	if (c->nslices)
-		qsort(c->slices, c->nslices, sizeof(*c->slices),
-		      array_by_text);
+		qsort(c->slices, c->nslices, sizeof(*c->slices), array_by_text);
 	for (size_t i = 0; i + 1 < c->nslices; i++)
 		if (strcmp(c->slices[i].name, c->slices[i + 1].name) == 0)
-			return ERRMSG_FILE(l, -EBADMSG,
-					   "param_shapes: %s occurs twice",
+			return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s occurs twice",
 					   c->slices[i].name);
 	return 0;
 }
 
 static int load_rules(const struct rank_params_loader *l)
 {
-	const struct value *const info = value_find(l->pt->root, KEY_UC_INFO);
+	const struct value *info = value_find(l->pt->root, KEY_UC_INFO);
 
 	l->c->facts.has_uc_info = value_pairs(info) != NULL;
 	return merge_rules_new(info, l->file, &l->c->rules, l->err);
@@ -203,18 +193,15 @@ static int64_t find_int(const struct value *v, const char *key)
 
 static int load_metadata(const struct rank_params_loader *l)
 {
-	const struct value *const root = l->pt->root;
-	const struct value *const version = value_find(root, KEY_DS_VERSION);
-	const struct value *const zero =
-		value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
-	const struct value *const foreign = value_find(root, KEY_FOREIGN_SOURCE);
-	const struct value *const frozen = value_find(root, KEY_FROZEN_SHAPES);
-	const struct value *const lost = value_find(root, KEY_FOREIGN_LOST);
-	const struct value *const refused =
-		lost ?: value_find(root, KEY_FOREIGN_REFUSED);
-	const struct value *const degrees =
-		value_find(root, "checkpoint_parallel_dimensions");
-	struct rank_params *const c = l->c;
+	const struct value *root = l->pt->root;
+	const struct value *version = value_find(root, KEY_DS_VERSION);
+	const struct value *zero = value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
+	const struct value *foreign = value_find(root, KEY_FOREIGN_SOURCE);
+	const struct value *frozen = value_find(root, KEY_FROZEN_SHAPES);
+	const struct value *lost = value_find(root, KEY_FOREIGN_LOST);
+	const struct value *refused = lost ?: value_find(root, KEY_FOREIGN_REFUSED);
+	const struct value *degrees = value_find(root, "checkpoint_parallel_dimensions");
+	struct rank_params *c = l->c;
 
 	c->facts.stage = find_int(zero, "stage");
 	c->facts.global_steps = find_int(root, "global_steps");
@@ -227,11 +214,10 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->facts.has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
 	/* Stage 1 and others have None in any case (engine.py, _save_checkpoint). */
 	c->facts.excludes_frozen = frozen && frozen->kind == VALUE_NONE && !foreign &&
-			     (c->facts.stage >= 2 || c->facts.zero3);
+				   (c->facts.stage >= 2 || c->facts.zero3);
 	c->facts.round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
-	c->facts.ds_version = arena_strdup(
-		&c->arena, value_is_cstr(version) ? version->str.p : "");
+	c->facts.ds_version = arena_strdup(&c->arena, value_is_cstr(version) ? version->str.p : "");
 	if (value_is_cstr(foreign))
 		c->facts.source = arena_strdup(&c->arena, foreign->str.p);
 	if (value_is_cstr(refused))
@@ -242,7 +228,7 @@ static int load_metadata(const struct rank_params_loader *l)
 
 static int load_foreign_warnings(const struct rank_params_loader *l, const char *key)
 {
-	const struct value_seq *const list = value_find_items(l->pt->root, key);
+	const struct value_seq *list = value_find_items(l->pt->root, key);
 	int rc = 0;
 
 	for (size_t i = 0; !rc && list && i < list->n; i++)
@@ -252,7 +238,7 @@ static int load_foreign_warnings(const struct rank_params_loader *l, const char 
 
 static int load_foreign(const struct rank_params_loader *l)
 {
-	struct rank_params *const c = l->c;
+	struct rank_params *c = l->c;
 	int rc;
 
 	c->notes = c->nwarnings;
@@ -265,8 +251,8 @@ static int load_foreign(const struct rank_params_loader *l)
 static void list_groups(struct rank_params *c)
 {
 	for (size_t i = 0; i < c->nslices; i++) {
-		const struct slice *const p = &c->slices[i];
-		const struct slice_group *const g = &c->groups[p->group];
+		const struct slice *p = &c->slices[i];
+		const struct slice_group *g = &c->groups[p->group];
 
 		assert(p->index < g->n && !g->slices[p->index]);
 		g->slices[p->index] = p;
@@ -277,10 +263,10 @@ static void list_groups(struct rank_params *c)
  * optimizer parameter. */
 static void find_module_dtype(const struct rank_params_loader *l)
 {
-	const struct value_dict *const module = l->module;
+	const struct value_dict *module = l->module;
 
 	for (size_t i = 0; module && i < module->n; i++) {
-		const struct value *const name = module->v[i].key;
+		const struct value *name = module->v[i].key;
 		struct tensor t;
 
 		if (!value_is_cstr(name) || !tensor_is(module->v[i].val) ||
@@ -324,11 +310,8 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned mp,
 		     const struct rank_object *object, struct errmsg *err)
 {
-	const struct tag_file *const f =
-		&dir->model[tagdir_model_number(dir, mp)];
-	struct rank_params_loader l = {
-		.c = c, .file = f->path, .dir = dir, .err = err
-	};
+	const struct tag_file *f = &dir->model[tagdir_model_number(dir, mp)];
+	struct rank_params_loader l = { .c = c, .file = f->path, .dir = dir, .err = err };
 	struct ptfile pt;
 	int rc;
 

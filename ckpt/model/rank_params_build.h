@@ -13,16 +13,16 @@ struct value_dict;
 /* Shared by rank_params*.c. */
 struct rank_params_loader {
 	struct rank_params *c;
-	const struct ptfile *pt; /* the model-states file */
+	const struct ptfile *pt;         /* the model-states file */
 	const struct value_dict *module; /* see module_dict.h */
-	const char *file;        /* its path */
+	const char *file;                /* its path */
 	const struct tagdir *dir;
 	struct errmsg *err;
 };
 
 /* Add a warning that says why something was skipped. */
-int rank_params_warn(const struct rank_params_loader *l, const char *fmt,
-		     const char *name, const char *why);
+int rank_params_warn(const struct rank_params_loader *l, const char *fmt, const char *name,
+		     const char *why);
 
 /* rank_params_module.c: add what the optimizer does not own. */
 int rank_params_load_module(const struct rank_params_loader *l);
@@ -30,8 +30,8 @@ int rank_params_load_module(const struct rank_params_loader *l);
 /* Add an entry for `name`, tensor `v` of the open file `f`, which is `t` then.  Errors are
  * also those of the tensor, but of stage 3, whose universal tree does not have it. */
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
-			  const struct tag_file *f, const struct value *name,
-			  const struct value *v, struct rank_entry **out, struct tensor *t);
+			  const struct tag_file *f, const struct value *name, const struct value *v,
+			  struct rank_entry **out, struct tensor *t);
 
 /* rank_params_experts.c: find the experts from their files, assign them their
  * slices, and add tensors that the optimizer does not own. */

@@ -62,9 +62,8 @@ static const struct checkpoint_ops *find_loader(struct uckpt *u, const char *pat
 	return loaders[detect(u, path)] ?: &zero_checkpoint_ops;
 }
 
-int plan_open(struct uckpt *u, const char *path,
-	      const struct plan_options *options, struct plan **out,
-	      struct errmsg *err)
+int plan_open(struct uckpt *u, const char *path, const struct plan_options *options,
+	      struct plan **out, struct errmsg *err)
 {
 	struct checkpoint *c;
 	int rc = checkpoint_open(u, find_loader(u, path), path, options->rules, &c, err);
@@ -119,7 +118,8 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 		return 0;
 	if (n > 1)
 		snprintf(more, sizeof(more), " and %zu more", n - 1);
-	return errmsg_set(err, -ENOTSUP, "%s: a pattern of merge rules matches no parameter: %s%s"
+	return errmsg_set(err, -ENOTSUP,
+			  "%s: a pattern of merge rules matches no parameter: %s%s"
 			  " (no_strict ignores such patterns)",
 			  checkpoint_path(p->c, OBJECT_MODEL, 0, 0), first, more);
 }

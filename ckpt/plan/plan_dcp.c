@@ -42,8 +42,7 @@ static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 
 static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 {
-	const struct dcpview_dir *const dir =
-		&dcpview_of(e->p)->state.dirs[e->dir];
+	const struct dcpview_dir *dir = &dcpview_of(e->p)->state.dirs[e->dir];
 
 	draft_try(d, dcpview_metadata_write(dir->v, dir->n, &d->head, d->err));
 	return NULL;
@@ -52,26 +51,22 @@ static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
 /* Return the file of an entry, or NULL: the directory has fewer files than the other. */
 static const struct dcpview_file *file_of(const struct plan_item *e)
 {
-	const struct dcpview_dir *const d =
-		&dcpview_of(e->p)->state.dirs[e->dir];
+	const struct dcpview_dir *d = &dcpview_of(e->p)->state.dirs[e->dir];
 
 	return e->k < d->nfiles ? &d->files[e->k] : NULL;
 }
 
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct dcpview_file *const f = file_of(e);
+	const struct dcpview_file *f = file_of(e);
 
 	return f ? plan_set_name(out, f->name, "") : 0;
 }
 
-static int64_t find_file(const struct plan_item *dir, unsigned group,
-			 const char *name)
+static int64_t find_file(const struct plan_item *dir, unsigned group, const char *name)
 {
-	const struct dcpview_dir *const d =
-		&dcpview_of(dir->p)->state.dirs[dir->i];
-	const struct dcpview_file *const f =
-		array_find(d->files, d->nfiles, sizeof(*d->files), name);
+	const struct dcpview_dir *d = &dcpview_of(dir->p)->state.dirs[dir->i];
+	const struct dcpview_file *f = array_find(d->files, d->nfiles, sizeof(*d->files), name);
 
 	(void)group;
 	return f ? f - d->files : -1;
@@ -80,7 +75,7 @@ static int64_t find_file(const struct plan_item *dir, unsigned group,
 /* Objects come from the optimizer shards. */
 static void describe_file(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct dcpview_file *const f = file_of(e);
+	const struct dcpview_file *f = file_of(e);
 
 	/* torch reads each chunk's header by itself. */
 	out->scattered = true;
@@ -89,24 +84,21 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 }
 
 /* Map all elements of a file's tensor. */
-static bool map_tensor(const struct plan_item *e, struct draft *d,
-		       const struct dcpview_file *f, enum dtype dtype,
-		       struct extent_map *out)
+static bool map_tensor(const struct plan_item *e, struct draft *d, const struct dcpview_file *f,
+		       enum dtype dtype, struct extent_map *out)
 {
-	struct checkpoint *const c = e->p->c;
-	const struct param *const x = c->order[f->weight];
+	struct checkpoint *c = e->p->c;
+	const struct param *x = c->order[f->weight];
 
-	return draft_try(
-		d, f->state ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
-			    : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
+	return draft_try(d, f->state ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
+				     : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */
 static void add_chunks(struct draft *d, const struct dcpview_entry *e,
 		       const struct extent_map *whole)
 {
-	const struct dcpview_cut cut =
-		dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
 	const size_t row_size = cut.row * dtype_size(e->dtype);
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct extent_map *map;
@@ -121,17 +113,17 @@ static void add_chunks(struct draft *d, const struct dcpview_entry *e,
 		map = draft_add_storage(d, &t);
 		if (d->extents)
 			draft_require(d, extent_add_range(map, whole, row * row_size,
-							  (next - row) * row_size,
-							  e->dtype, e->dtype));
+							  (next - row) * row_size, e->dtype,
+							  e->dtype));
 		row = next;
 	} while (!draft_failed(d) && row < cut.rows);
 }
 
 static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
-	const struct plan_dcp *const x = dcpview_of(e->p);
-	const struct dcpview_dir *const dir = &x->state.dirs[e->dir];
-	const struct dcpview_file *const f = file_of(e);
+	const struct plan_dcp *x = dcpview_of(e->p);
+	const struct dcpview_dir *dir = &x->state.dirs[e->dir];
+	const struct dcpview_file *f = file_of(e);
 	struct extent_map whole = { 0 };
 	const struct dcpview_entry *t;
 
@@ -206,10 +198,9 @@ static bool is_internal(const struct value *key)
 /* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
 static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 {
-	struct checkpoint *const c = e->p->c;
-	struct value *const out = value_new(&d->a, VALUE_DICT);
-	const struct value_dict *const from =
-		value_pairs(c->ops->object(c, OBJECT_MODEL, 0, 0, d));
+	struct checkpoint *c = e->p->c;
+	struct value *out = value_new(&d->a, VALUE_DICT);
+	const struct value_dict *from = value_pairs(c->ops->object(c, OBJECT_MODEL, 0, 0, d));
 
 	for (size_t i = 0; from && i < from->n; i++)
 		if (!is_internal(from->v[i].key))
@@ -219,11 +210,10 @@ static struct value *draft_meta(const struct plan_item *e, struct draft *d)
 
 static void set_groups(struct plan *p)
 {
-	static const char *const apart[] = { DCP_PAIR_MODEL,
-					     DCP_PAIR_OPTIMIZER };
+	static const char *const apart[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
 	static const char *const metadata[] = { DCP_METADATA };
 	static const char *const meta[] = { "meta.pt" };
-	const struct dcpview_state *const s = &dcpview_of(p)->state;
+	const struct dcpview_state *s = &dcpview_of(p)->state;
 	const unsigned top = s->apart ? DIRECTORY : ROOT;
 	size_t most = 0;
 
@@ -232,10 +222,7 @@ static void set_groups(struct plan *p)
 			most = s->dirs[i].nfiles;
 
 	const struct plan_group groups[] = {
-		{ .dir = ROOT,
-		  .is_dir = true,
-		  .n = s->apart ? s->ndirs : 0,
-		  .names = apart },
+		{ .dir = ROOT, .is_dir = true, .n = s->apart ? s->ndirs : 0, .names = apart },
 		{ .dir = top,
 		  .n = 1,
 		  .names = metadata,
@@ -248,8 +235,7 @@ static void set_groups(struct plan *p)
 		  .describe = describe_file,
 		  .draft = draft_file },
 		{ .dir = ROOT,
-		  .n = p->options.dcp_style == DCP_LIGHTNING ||
-		       p->options.dcp_style == DCP_FABRIC,
+		  .n = p->options.dcp_style == DCP_LIGHTNING || p->options.dcp_style == DCP_FABRIC,
 		  .names = meta,
 		  .describe = describe_metadata,
 		  .draft = draft_meta },
@@ -260,10 +246,9 @@ static void set_groups(struct plan *p)
 
 static int dcpview_make(struct plan *p, struct errmsg *err)
 {
-	struct plan_dcp *const x = dcpview_of(p);
+	struct plan_dcp *x = dcpview_of(p);
 	struct errmsg why = { "" };
-	int rc = p->c->ops->check(p->c, false, err)
-			 ?: checkpoint_order(p->c, err);
+	int rc = p->c->ops->check(p->c, false, err) ?: checkpoint_order(p->c, err);
 
 	if (rc)
 		return rc;

@@ -25,8 +25,7 @@
 
 _Static_assert(PLAN_ZERO == (uint64_t)PLAN_GROUP_FIRST << GROUP_SHIFT,
 	       "zero/ is the first group of trees that have it");
-_Static_assert((uint64_t)PLAN_GROUPS_MAX << GROUP_SHIFT <= PLAN_NODE_END,
-	       "all groups must fit");
+_Static_assert((uint64_t)PLAN_GROUPS_MAX << GROUP_SHIFT <= PLAN_NODE_END, "all groups must fit");
 
 struct plan_record {
 	uint64_t size; /* 0: not laid out yet; the rest is not valid */
@@ -40,12 +39,11 @@ struct plan_record {
 void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n)
 {
 	assert(n < PLAN_GROUPS_MAX);
-	p->groups[PLAN_GROUP_ROOT] =
-		(struct plan_group){ .is_dir = true, .n = 1, .dirs = 1 };
+	p->groups[PLAN_GROUP_ROOT] = (struct plan_group){ .is_dir = true, .n = 1, .dirs = 1 };
 	p->ngroups = PLAN_GROUP_FIRST;
 	for (size_t i = 0; i < n; i++) {
-		const struct plan_group *const dir = &p->groups[groups[i].dir];
-		struct plan_group *const g = &p->groups[p->ngroups++];
+		const struct plan_group *dir = &p->groups[groups[i].dir];
+		struct plan_group *g = &p->groups[p->ngroups++];
 
 		assert(dir < g && dir->is_dir);
 		*g = groups[i];
@@ -53,28 +51,22 @@ void plan_set_groups(struct plan *p, const struct plan_group *groups, size_t n)
 	}
 }
 
-static struct plan_item get_item(struct plan *p, unsigned group, size_t i,
-				 struct errmsg *err)
+static struct plan_item get_item(struct plan *p, unsigned group, size_t i, struct errmsg *err)
 {
-	const struct plan_group *const g = &p->groups[group];
+	const struct plan_group *g = &p->groups[group];
 
-	return (struct plan_item){ .p = p,
-				   .group = group,
-				   .i = i,
-				   .dir = i / g->n,
-				   .k = i % g->n,
-				   .err = err };
+	return (struct plan_item){
+		.p = p, .group = group, .i = i, .dir = i / g->n, .k = i % g->n, .err = err
+	};
 }
 
 /* Find the entry of a node.  False if there is no such node. */
-static bool parse_node(struct plan *p, uint64_t node, struct plan_item *out,
-		       struct errmsg *err)
+static bool parse_node(struct plan *p, uint64_t node, struct plan_item *out, struct errmsg *err)
 {
 	const uint64_t group = node >> GROUP_SHIFT;
 	const uint64_t i = node & ((UINT64_C(1) << GROUP_SHIFT) - 1);
 
-	if (group >= p->ngroups ||
-	    i >= p->groups[group].dirs * p->groups[group].n)
+	if (group >= p->ngroups || i >= p->groups[group].dirs * p->groups[group].n)
 		return false;
 	*out = get_item(p, (unsigned)group, (size_t)i, err);
 	return true;
@@ -101,13 +93,11 @@ bool plan_is_dir(const struct plan *p, uint64_t node)
 uint64_t plan_parent(const struct plan *p, uint64_t dir)
 {
 	const uint64_t i = dir - node_of(dir >> GROUP_SHIFT, 0);
-	const struct plan_group *const g = &p->groups[dir >> GROUP_SHIFT];
+	const struct plan_group *g = &p->groups[dir >> GROUP_SHIFT];
 
 	assert(plan_is_dir(p, dir));
-	if (g->paths && i < g->n &&
-	    plan_paths_parent(g->paths, (size_t)i) != PLAN_PATH_TOP)
-		return node_of(dir >> GROUP_SHIFT,
-			       plan_paths_parent(g->paths, (size_t)i));
+	if (g->paths && i < g->n && plan_paths_parent(g->paths, (size_t)i) != PLAN_PATH_TOP)
+		return node_of(dir >> GROUP_SHIFT, plan_paths_parent(g->paths, (size_t)i));
 	return node_of(g->dir, (size_t)i / g->n);
 }
 
@@ -125,61 +115,56 @@ int plan_set_name(char out[NAME_MAX + 1], const char *name, const char *suffix)
 /* Get the name of an entry: 1, or 0 if there is no such entry. */
 static int get_name(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct plan_group *const g = group_of(e);
+	const struct plan_group *g = group_of(e);
 	const int rc = g->paths ? plan_paths_check(g->paths, e->err) : 0;
 
 	if (rc)
 		return rc;
 	if (g->paths)
 		return plan_set_name(out, plan_paths_name(g->paths, e->i), "");
-	return g->names ? plan_set_name(out, g->names[e->k], "")
-			: g->name(e, out);
+	return g->names ? plan_set_name(out, g->names[e->k], "") : g->name(e, out);
 }
 
 /* May a directory have entries of group k? */
 static bool may_have(const struct plan_item *dir, unsigned k)
 {
-	const struct plan_group *const g = &dir->p->groups[k];
+	const struct plan_group *g = &dir->p->groups[k];
 
-	return g->dir == dir->group ||
-	       (k == dir->group && g->paths && g->paths->dirs);
+	return g->dir == dir->group || (k == dir->group && g->paths && g->paths->dirs);
 }
 
 /* Is an entry of a group whose entries may lie in each other in this directory? */
 static bool is_in(const struct plan_item *e, const struct plan_item *dir)
 {
-	const struct plan_paths *const paths = group_of(e)->paths;
+	const struct plan_paths *paths = group_of(e)->paths;
 
 	return !paths ||
-	       plan_paths_parent(paths, e->i) ==
-		       (dir->group == e->group ? dir->i : PLAN_PATH_TOP);
+	       plan_paths_parent(paths, e->i) == (dir->group == e->group ? dir->i : PLAN_PATH_TOP);
 }
 
 /* Find a directory: 0 or -ENOTDIR. */
-static int get_dir(struct plan *p, uint64_t node, struct plan_item *out,
-		   struct errmsg *err)
+static int get_dir(struct plan *p, uint64_t node, struct plan_item *out, struct errmsg *err)
 {
 	return parse_node(p, node, out, err) && group_of(out)->is_dir
 		       ? 0
 		       : errmsg_set(err, -ENOTDIR, "not a directory");
 }
 
-int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
-	      struct plan_entry *out, struct errmsg *err)
+int plan_next(struct plan *p, uint64_t dir, uint64_t *pos, struct plan_entry *out,
+	      struct errmsg *err)
 {
 	struct plan_item in = { 0 };
 	uint64_t at = *pos;
 	int rc = get_dir(p, dir, &in, err);
 
 	for (unsigned k = PLAN_GROUP_FIRST; !rc && k < p->ngroups; k++) {
-		const struct plan_group *const g = &p->groups[k];
+		const struct plan_group *g = &p->groups[k];
 		const size_t first = k == in.group ? 0 : in.i * g->n;
 
 		if (!may_have(&in, k))
 			continue;
 		for (; !rc && at < g->n; at++) {
-			const struct plan_item e =
-				get_item(p, k, first + (size_t)at, err);
+			const struct plan_item e = get_item(p, k, first + (size_t)at, err);
 
 			++*pos;
 			out->node = node_of(k, e.i);
@@ -192,18 +177,16 @@ int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
 
 /* Find an entry of group k in a directory.  -ENOENT, without a message, if there is
  * none. */
-static int find_in_group(const struct plan_item *dir, unsigned k,
-			 const char *name, uint64_t *node)
+static int find_in_group(const struct plan_item *dir, unsigned k, const char *name, uint64_t *node)
 {
-	struct plan *const p = dir->p;
-	const struct plan_group *const g = &p->groups[k];
+	struct plan *p = dir->p;
+	const struct plan_group *g = &p->groups[k];
 	const size_t first = dir->i * g->n;
 	char own[NAME_MAX + 1];
 
 	if (g->paths) {
-		const int64_t found = plan_paths_find(
-			g->paths, k == dir->group ? dir->i : PLAN_PATH_TOP,
-			name);
+		const int64_t found =
+			plan_paths_find(g->paths, k == dir->group ? dir->i : PLAN_PATH_TOP, name);
 		const int rc = plan_paths_check(g->paths, dir->err);
 
 		*node = node_of(k, (size_t)found);
@@ -226,8 +209,7 @@ static int find_in_group(const struct plan_item *dir, unsigned k,
 	return -ENOENT;
 }
 
-int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
-		struct errmsg *err)
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node, struct errmsg *err)
 {
 	struct plan_item in = { 0 };
 	int rc = get_dir(p, dir, &in, err);
@@ -245,7 +227,7 @@ int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
  * held. */
 static struct plan_record *get_record(const struct plan_item *e)
 {
-	struct plan_group *const g = group_of(e);
+	struct plan_group *g = group_of(e);
 	struct plan_record **all;
 
 	if (!g->records)
@@ -264,7 +246,7 @@ void plan_forget_files(struct plan *p)
 {
 	for (struct plan_group *g = p->groups; g < p->groups + p->ngroups; g++) {
 		for (size_t k = 0; g->records && k < g->n; k++) {
-			struct plan_record *const v = g->records[k];
+			struct plan_record *v = g->records[k];
 
 			for (size_t d = 0; v && d < g->dirs; d++)
 				if (v[d].nstorages > 1)
@@ -276,8 +258,7 @@ void plan_forget_files(struct plan *p)
 }
 
 /* Record what a layout says of a file.  Called with the lock held. */
-static int record_file(struct plan_record *r, const struct draft *d,
-		       const char *stem)
+static int record_file(struct plan_record *r, const struct draft *d, const char *stem)
 {
 	const size_t n = d->nstorages;
 
@@ -342,8 +323,7 @@ static int get_size(const struct plan_item *e, uint64_t *size)
 	return 0;
 }
 
-int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
-		   struct errmsg *err)
+int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size, struct errmsg *err)
 {
 	const struct plan_item e = get_item(p, group, i, err);
 
@@ -361,7 +341,7 @@ void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
 
 static struct plan_facts get_facts(const struct plan_item *e)
 {
-	const struct plan_group *const g = group_of(e);
+	const struct plan_group *g = group_of(e);
 	struct plan_facts facts = {
 		.mtime_s = e->p->c->mtime_s,
 		.readable_by = g->is_dir ? &e->p->names : NULL,
@@ -374,9 +354,8 @@ static struct plan_facts get_facts(const struct plan_item *e)
 
 static struct plan_item get_dir_of(const struct plan_item *e, struct errmsg *err)
 {
-	const struct plan_group *const g = group_of(e);
-	const size_t in =
-		g->paths ? plan_paths_parent(g->paths, e->i) : PLAN_PATH_TOP;
+	const struct plan_group *g = group_of(e);
+	const size_t in = g->paths ? plan_paths_parent(g->paths, e->i) : PLAN_PATH_TOP;
 
 	return in == PLAN_PATH_TOP ? get_item(e->p, g->dir, e->dir, err)
 				   : get_item(e->p, e->group, in, err);
@@ -404,7 +383,7 @@ static void write_path(const struct plan_item *e, char *out, size_t size)
 
 static int open_laid_out(const struct plan_item *e, struct vfile **out)
 {
-	const struct plan *const p = e->p;
+	const struct plan *p = e->p;
 	char path[3 * NAME_MAX];
 	struct plan_record *r;
 	struct draft d;
@@ -413,9 +392,8 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 	if (rc)
 		return rc;
 	if (d.head.len)
-		*out = vfile_new_tensors(d.nstorages ? p->c->shards : NULL,
-					 &d.head, d.storages, d.after,
-					 d.nstorages, &d.gathers, e->err);
+		*out = vfile_new_tensors(d.nstorages ? p->c->shards : NULL, &d.head, d.storages,
+					 d.after, d.nstorages, &d.gathers, e->err);
 	else
 		*out = vfile_new_pt(p->c->shards, &d.w, d.storages, &d.gathers,
 				    p->options.crc_zero ? NULL
@@ -442,14 +420,12 @@ static int open_file(const struct plan_item *e, struct vfile **out)
 	return *out ? 0 : -ENOMEM;
 }
 
-int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
-		   struct errmsg *err)
+int plan_file_open(struct plan *p, uint64_t node, struct vfile **out, struct errmsg *err)
 {
 	struct plan_item e;
 	struct vfile *f;
-	int rc = parse_node(p, node, &e, err)
-			 ? open_file(&e, &f)
-			 : errmsg_set(err, -ENOENT, "no such file");
+	int rc = parse_node(p, node, &e, err) ? open_file(&e, &f)
+					      : errmsg_set(err, -ENOENT, "no such file");
 
 	if (rc)
 		return rc;
@@ -464,7 +440,7 @@ int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
 void plan_stat_dir(const struct plan *p, const struct permissions *names, int64_t mtime_s,
 		   struct plan_stat *out)
 {
-	const struct stat *const dir = &p->c->st;
+	const struct stat *dir = &p->c->st;
 	struct permissions list = { dir->st_uid, dir->st_gid, dir->st_mode & 0444 };
 
 	permissions_restrict(&list, names);
@@ -488,7 +464,7 @@ struct readers {
 
 static int restrict_by_shard(void *ctx, uint32_t shard)
 {
-	struct readers *const r = ctx;
+	struct readers *r = ctx;
 
 	permissions_restrict(&r->readable_by, &r->c->files[shard].readable_by);
 	return 0;
@@ -498,7 +474,7 @@ static int restrict_by_shard(void *ctx, uint32_t shard)
  * those of all its files at first. */
 static int find_readers(const struct plan_item *e, struct permissions *out)
 {
-	const struct checkpoint *const c = e->p->c;
+	const struct checkpoint *c = e->p->c;
 	struct readers r = { c, c->names };
 	struct vfile *f;
 	int rc;
@@ -517,11 +493,11 @@ static int find_readers(const struct plan_item *e, struct permissions *out)
 
 static unsigned count_directories(const struct plan_item *in)
 {
-	struct plan *const p = in->p;
+	struct plan *p = in->p;
 	unsigned n = 0;
 
 	for (unsigned k = PLAN_GROUP_FIRST; k < p->ngroups; k++) {
-		const struct plan_group *const g = &p->groups[k];
+		const struct plan_group *g = &p->groups[k];
 
 		if (!g->is_dir || !may_have(in, k))
 			continue;
@@ -536,8 +512,7 @@ static unsigned count_directories(const struct plan_item *in)
 	return n;
 }
 
-int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
-	      struct errmsg *err)
+int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out, struct errmsg *err)
 {
 	struct plan_facts facts;
 	struct permissions readable_by;
@@ -585,7 +560,8 @@ static int walk_dir(struct plan *p, uint64_t dir, size_t len, struct walk *w, st
 
 	while ((rc = plan_next(p, dir, &pos, &e, err)) == 1) {
 		const size_t left = sizeof(w->path) - len;
-		const size_t n = (size_t)snprintf(w->path + len, left, "%s%s", len ? "/" : "", e.name);
+		const size_t n =
+			(size_t)snprintf(w->path + len, left, "%s%s", len ? "/" : "", e.name);
 		struct plan_stat st;
 
 		if (n >= left)
@@ -609,7 +585,7 @@ int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err)
 static int add_total(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
 		     struct errmsg *err)
 {
-	uint64_t *const totals = ctx;
+	uint64_t *totals = ctx;
 
 	(void)path, (void)node, (void)err;
 	totals[0] += !st->is_dir;

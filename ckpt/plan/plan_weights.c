@@ -42,16 +42,12 @@ static const struct format {
 	const char *stem, *suffix, *index;
 	bool safetensors;
 } formats[] = {
-	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json",
-		      true },
-	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json",
-			false },
+	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json", true },
+	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json", false },
 };
 
 /* PEFT loads one file. */
-static const struct format adapter_format = {
-	"adapter_model", "safetensors", NULL, true
-};
+static const struct format adapter_format = { "adapter_model", "safetensors", NULL, true };
 
 static struct plan_weights *weights_of(struct plan *p)
 {
@@ -67,8 +63,7 @@ static const struct param *row_of(const struct plan_weights *x, size_t weight)
 static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 {
 	const enum dtype want = x->plan.options.dtype;
-	const bool narrow = x->format->safetensors &&
-			    (want == DTYPE_F16 || want == DTYPE_BF16);
+	const bool narrow = x->format->safetensors && (want == DTYPE_F16 || want == DTYPE_BF16);
 
 	return checkpoint_dtype(row_of(x, weight), narrow ? want : DTYPE_F32);
 }
@@ -76,7 +71,7 @@ static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 /* Can a file of this format have a weight? */
 static bool can_hold(const struct plan_weights *x, size_t weight)
 {
-	const struct param *const w = row_of(x, weight);
+	const struct param *w = row_of(x, weight);
 
 	return !x->format->safetensors ||
 	       (safetensors_knows(dtype_of(x, weight), w->ndim) && utf8_is(w->name));
@@ -89,42 +84,38 @@ static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
 
 static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct plan_weights *const x = weights_of(e->p);
+	const struct plan_weights *x = weights_of(e->p);
 
-	weights_split_name(&x->split, x->format->stem, x->format->suffix, e->i,
-			   out);
+	weights_split_name(&x->split, x->format->stem, x->format->suffix, e->i, out);
 	return 1;
 }
 
 /* Append the elements of a weight to a new storage of `t`, which is filled in. */
-static void add_storage(const struct plan_item *e, struct draft *d,
-			size_t weight, struct tensor *t)
+static void add_storage(const struct plan_item *e, struct draft *d, size_t weight, struct tensor *t)
 {
-	const struct plan_weights *const x = weights_of(e->p);
-	const struct param *const w = row_of(x, weight);
+	const struct plan_weights *x = weights_of(e->p);
+	const struct param *w = row_of(x, weight);
 	struct extent_map *map;
 
 	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
 	map = draft_add_storage(d, t);
 	if (d->extents)
-		draft_try(d, checkpoint_weights(e->p->c, w, t->dtype, map,
-						&d->gathers, d->err));
+		draft_try(d, checkpoint_weights(e->p->c, w, t->dtype, map, &d->gathers, d->err));
 }
 
 /* Write the header for `n` weights, and add their storages in its order. */
-static void draft_safetensors(const struct plan_item *e, struct draft *d,
-			      const size_t *weights, const char *const *names, size_t n)
+static void draft_safetensors(const struct plan_item *e, struct draft *d, const size_t *weights,
+			      const char *const *names, size_t n)
 {
-	const struct plan_weights *const x = weights_of(e->p);
-	struct safetensors_tensor *const v =
-		arena_alloc(&d->a, (n + 1) * sizeof(*v));
-	size_t *const order = arena_alloc(&d->a, (n + 1) * sizeof(*order));
+	const struct plan_weights *x = weights_of(e->p);
+	struct safetensors_tensor *v = arena_alloc(&d->a, (n + 1) * sizeof(*v));
+	size_t *order = arena_alloc(&d->a, (n + 1) * sizeof(*order));
 	struct tensor t;
 
 	if (!v || !order)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		const struct param *const w = row_of(x, weights[i]);
+		const struct param *w = row_of(x, weights[i]);
 
 		v[i] = (struct safetensors_tensor){
 			.name = names[i],
@@ -141,20 +132,19 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d,
 
 /* Make the dict to pickle.  The split puts a tensor before those that are tied to
  * it. */
-static struct value *make_dict(const struct plan_item *e, struct draft *d,
-			       const size_t *weights, size_t n)
+static struct value *make_dict(const struct plan_item *e, struct draft *d, const size_t *weights,
+			       size_t n)
 {
-	const struct plan_weights *const x = weights_of(e->p);
+	const struct plan_weights *x = weights_of(e->p);
 	const size_t nrows = e->p->c->norder;
-	struct value *const dict = value_new(&d->a, VALUE_DICT);
+	struct value *dict = value_new(&d->a, VALUE_DICT);
 	/* By weight. */
-	struct value **const values =
-		arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
+	struct value **values = arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
 	struct tensor t;
 
 	for (size_t i = 0; i < n && !draft_failed(d); i++) {
 		const size_t k = weights[i];
-		const struct param *const same = row_of(x, k)->same;
+		const struct param *same = row_of(x, k)->same;
 
 		if (!same) {
 			add_storage(e, d, k, &t);
@@ -166,10 +156,10 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d,
 }
 
 /* The names in the files of `n` weights; NULL if memory is short. */
-static const char **names_of(const struct plan_weights *x, struct draft *d,
-			     const size_t *weights, size_t n)
+static const char **names_of(const struct plan_weights *x, struct draft *d, const size_t *weights,
+			     size_t n)
 {
-	const char **const names = arena_alloc(&d->a, (n + 1) * sizeof(*names));
+	const char **names = arena_alloc(&d->a, (n + 1) * sizeof(*names));
 
 	for (size_t i = 0; names && i < n; i++)
 		names[i] = x->names[weights[i]];
@@ -178,9 +168,9 @@ static const char **names_of(const struct plan_weights *x, struct draft *d,
 
 static struct value *draft_file(const struct plan_item *e, struct draft *d)
 {
-	const struct plan_weights *const x = weights_of(e->p);
-	const size_t *const begin = &x->split.begin[e->i];
-	const size_t *const weights = x->tensors + begin[0], n = begin[1] - begin[0];
+	const struct plan_weights *x = weights_of(e->p);
+	const size_t *begin = &x->split.begin[e->i];
+	const size_t *weights = x->tensors + begin[0], n = begin[1] - begin[0];
 	const char **names;
 
 	if (!x->format->safetensors)
@@ -193,7 +183,7 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 
 static struct value *draft_dir_weights(const struct plan_item *e, struct draft *d)
 {
-	const struct adapter_dir *const dir = &weights_of(e->p)->adapters.v[e->dir];
+	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
 
 	draft_safetensors(e, d, dir->weights, dir->names, dir->n);
 	return NULL;
@@ -206,13 +196,12 @@ static void describe_index(const struct plan_item *e, struct plan_facts *out)
 
 static struct value *draft_index(const struct plan_item *e, struct draft *d)
 {
-	const struct plan_weights *const x = weights_of(e->p);
-	const char **const names = names_of(x, d, x->tensors, x->split.n);
+	const struct plan_weights *x = weights_of(e->p);
+	const char **names = names_of(x, d, x->tensors, x->split.n);
 
 	if (names)
-		draft_try(d, weights_split_index(&x->split, x->format->stem,
-						 x->format->suffix, names,
-						 &d->head, d->err));
+		draft_try(d, weights_split_index(&x->split, x->format->stem, x->format->suffix,
+						 names, &d->head, d->err));
 	return NULL;
 }
 
@@ -223,7 +212,7 @@ static int name_sidecar(const struct plan_item *e, char out[NAME_MAX + 1])
 
 static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct sidecars *const s = &weights_of(e->p)->sidecars;
+	const struct sidecars *s = &weights_of(e->p)->sidecars;
 
 	plan_describe_copy(e->p, &s->v[e->i], e->i, out);
 	out->copied = s->shards;
@@ -231,15 +220,14 @@ static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
 
 static int name_dir_config(const struct plan_item *e, char out[NAME_MAX + 1])
 {
-	const struct adapter_dir *const dir = &weights_of(e->p)->adapters.v[e->dir];
+	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
 
 	return dir->sidecars->config ? plan_set_name(out, ADAPTER_CONFIG, "") : 0;
 }
 
 static void describe_dir_config(const struct plan_item *e, struct plan_facts *out)
 {
-	const struct sidecars *const s =
-		weights_of(e->p)->adapters.v[e->dir].sidecars;
+	const struct sidecars *s = weights_of(e->p)->adapters.v[e->dir].sidecars;
 
 	plan_describe_copy(e->p, s->config, (size_t)(s->config - s->v), out);
 	out->copied = s->shards;
@@ -248,15 +236,14 @@ static void describe_dir_config(const struct plan_item *e, struct plan_facts *ou
 /* Check that weights which need computing can be computed. */
 static int weights_check(struct plan *p, struct errmsg *err)
 {
-	const struct checkpoint *const c = p->c;
+	const struct checkpoint *c = p->c;
 	struct errmsg why = { "" };
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < c->norder; i++)
 		if (c->order[i]->states)
 			rc = checkpoint_check_param(c->order[i], c->order[i]->states->v, &why);
-	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
-		  : 0;
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text) : 0;
 }
 
 void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to)
@@ -275,22 +262,21 @@ static void weights_warn(struct plan *p, const struct errmsg_sink *to)
 
 static void weights_lack(struct plan *p, const struct errmsg_sink *to)
 {
-	const struct plan_weights *const x = weights_of(p);
+	const struct plan_weights *x = weights_of(p);
 
 	plan_warn_of_weights(p->c, to);
 	for (size_t i = 0; i < p->c->norder; i++)
 		if (!can_hold(x, i))
 			errmsg_put(to, "%s: left out of TAG_hf: safetensors has no %s",
 				   row_of(x, i)->name,
-				   utf8_is(row_of(x, i)->name)
-					   ? dtype_name(dtype_of(x, i))
-					   : "names that are not UTF-8");
+				   utf8_is(row_of(x, i)->name) ? dtype_name(dtype_of(x, i))
+							       : "names that are not UTF-8");
 	adapter_dirs_warn(&x->adapters, to);
 }
 
 static void weights_close(struct plan *p)
 {
-	struct plan_weights *const x = weights_of(p);
+	struct plan_weights *x = weights_of(p);
 
 	adapter_dirs_done(&x->adapters);
 	arena_done(&x->arena);
@@ -302,16 +288,15 @@ static void weights_close(struct plan *p)
 /* Name the weights in the files. */
 static int name_weights(struct plan_weights *x, struct errmsg *err)
 {
-	const struct checkpoint *const c = x->plan.c;
+	const struct checkpoint *c = x->plan.c;
 	int rc = x->format->safetensors ? adapter_dirs_find(&x->adapters, c, err) : 0;
 
 	if (rc)
 		return rc;
 	if (x->adapters.top)
 		x->format = &adapter_format;
-	x->names = x->adapters.top
-			   ? x->adapters.names
-			   : arena_alloc(&x->arena, (c->norder + 1) * sizeof(*x->names));
+	x->names = x->adapters.top ? x->adapters.names
+				   : arena_alloc(&x->arena, (c->norder + 1) * sizeof(*x->names));
 	for (size_t i = 0; x->names && i < c->norder; i++)
 		if (!can_hold(x, i))
 			x->names[i] = NULL;
@@ -323,13 +308,11 @@ static int name_weights(struct plan_weights *x, struct errmsg *err)
 /* Find the files that are copied beside those with weights, and name the directories. */
 static int find_sidecars(struct plan_weights *x, struct errmsg *err)
 {
-	struct adapter_dirs *const d = &x->adapters;
-	struct plan *const p = &x->plan;
-	const char *const more = p->options.hf_config;
-	const int rc = sidecars_find(&x->sidecars, p->c,
-				     d->top ? d->top->name : NULL, more, err)
-			       ?: adapter_dirs_configure(d, p->c, more,
-							 &x->sidecars, err);
+	struct adapter_dirs *d = &x->adapters;
+	struct plan *p = &x->plan;
+	const char *more = p->options.hf_config;
+	const int rc = sidecars_find(&x->sidecars, p->c, d->top ? d->top->name : NULL, more, err)
+			       ?: adapter_dirs_configure(d, p->c, more, &x->sidecars, err);
 
 	if (rc)
 		return rc;
@@ -350,17 +333,17 @@ static int split_weights(struct plan_weights *x, struct errmsg *err)
 	const bool adapter = x->adapters.top;
 	const uint64_t max = adapter ? UINT64_MAX
 				     : x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
-	uint64_t *const len = calloc(n + 1, sizeof(*len));
-	size_t *const scratch = calloc(3 * (n + 1), sizeof(*scratch));
+	uint64_t *len = calloc(n + 1, sizeof(*len));
+	size_t *scratch = calloc(3 * (n + 1), sizeof(*scratch));
 	/* By number of the saved weights: */
-	size_t *const same = scratch, *const saved = scratch + n + 1;
-	size_t *const number = saved + n + 1; /* by weight */
+	size_t *same = scratch, *saved = scratch + n + 1;
+	size_t *number = saved + n + 1; /* by weight */
 	size_t k = 0, empty = n;
 	int rc = -ENOMEM;
 
 	x->tensors = calloc(n + 1, sizeof(*x->tensors));
 	for (size_t i = 0; len && scratch && i < n; i++) {
-		const struct param *const of = row_of(x, i)->same;
+		const struct param *of = row_of(x, i)->same;
 		const bool tied = of && !adapter;
 
 		if (!x->names[i] || (x->format->safetensors && tied))
@@ -397,15 +380,13 @@ static int check_files(struct plan *p, struct errmsg *err)
 		rc = plan_file_size(p, FILES, i, &size, &why);
 	for (size_t i = 0; !rc && i < p->groups[DIRS].n; i++)
 		rc = plan_file_size(p, DIR_WEIGHTS, i, &size, &why);
-	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text)
-		  : 0;
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text) : 0;
 }
 
 static int weights_make(struct plan *p, struct errmsg *err)
 {
-	struct plan_weights *const x = weights_of(p);
-	int rc = p->c->ops->check(p->c, false, err)
-			 ?: checkpoint_order(p->c, err);
+	struct plan_weights *x = weights_of(p);
+	int rc = p->c->ops->check(p->c, false, err) ?: checkpoint_order(p->c, err);
 
 	x->format = &formats[p->options.type.kind];
 	if (!rc)
@@ -421,35 +402,31 @@ static int weights_make(struct plan *p, struct errmsg *err)
 		  .names = &x->format->index,
 		  .describe = describe_index,
 		  .draft = draft_index },
-		{ .n = x->split.nfiles,
-		  .name = name_file,
-		  .draft = draft_file },
-		{ .n = x->sidecars.n,
-		  .name = name_sidecar,
-		  .describe = describe_sidecar },
+		{ .n = x->split.nfiles, .name = name_file, .draft = draft_file },
+		{ .n = x->sidecars.n, .name = name_sidecar, .describe = describe_sidecar },
 		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
-		{ .dir = DIRS,
-		  .n = 1,
-		  .names = dir_weights,
-		  .draft = draft_dir_weights },
-		{ .dir = DIRS,
-		  .n = 1,
-		  .name = name_dir_config,
-		  .describe = describe_dir_config },
+		{ .dir = DIRS, .n = 1, .names = dir_weights, .draft = draft_dir_weights },
+		{ .dir = DIRS, .n = 1, .name = name_dir_config, .describe = describe_dir_config },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));
 	return check_files(p, err);
 }
 
-#define WEIGHTS                                                                                    \
-	.size = sizeof(struct plan_weights), .make = weights_make, .close = weights_close,         \
+#define WEIGHTS                                                                            \
+	.size = sizeof(struct plan_weights), .make = weights_make, .close = weights_close, \
 	.check = weights_check, .warn = weights_warn, .lack = weights_lack
 
 const struct plan_view plan_hf = {
-	.suffix = "_hf", .option = "hf", .takes = TAKES_DTYPE | TAKES_SHARD_SIZE, WEIGHTS,
+	.suffix = "_hf",
+	.option = "hf",
+	.takes = TAKES_DTYPE | TAKES_SHARD_SIZE,
+	WEIGHTS,
 };
 
 const struct plan_view plan_fp32 = {
-	.suffix = "_fp32", .option = "fp32", .takes = TAKES_SHARD_SIZE, WEIGHTS,
+	.suffix = "_fp32",
+	.option = "fp32",
+	.takes = TAKES_SHARD_SIZE,
+	WEIGHTS,
 };

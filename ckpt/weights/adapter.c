@@ -76,15 +76,12 @@ _Static_assert(COUNT(kinds) <= 64, "adapters.methods has a bit for each");
 
 /* Kinds that all layers share: PEFT saves those of the model, base_model.KIND. */
 static const char *const shared[] = {
-	"frod_V.",     "frod_s_indices.",  "frod_s_size.",
-	"frod_U.",     "pvera_A.",         "pvera_B.",
-	"tinylora_v.", "unilora_theta_d.", "vblora_vector_bank.",
-	"vera_A.",     "vera_B.",
+	"frod_V.",     "frod_s_indices.",  "frod_s_size.",        "frod_U.", "pvera_A.", "pvera_B.",
+	"tinylora_v.", "unilora_theta_d.", "vblora_vector_bank.", "vera_A.", "vera_B.",
 };
 
 /* Kinds whose adapter's name is the last component. */
-static const char *const by_category[] = { "frod_V.", "frod_s_indices.",
-					   "frod_s_size." };
+static const char *const by_category[] = { "frod_V.", "frod_s_indices.", "frod_s_size." };
 
 /* What PEFT saves of shira_weight has indices that are in no state dict. */
 #define SHIRA "shira_weight."
@@ -93,7 +90,7 @@ static const char *const by_category[] = { "frod_V.", "frod_s_indices.",
 struct parts {
 	const char *begin;                 /* of the name in the PeftModel */
 	const char *kind, *adapter, *rest; /* "lora_A.", "default", ".weight" */
-	unsigned method; /* index in `kinds`, or their number */
+	unsigned method;                   /* index in `kinds`, or their number */
 };
 
 static bool begins(const char *text, const char *with)
@@ -145,9 +142,8 @@ static size_t find_prompt(const char *rest)
 {
 	size_t i = 0;
 
-	while (i < COUNT(prompts) &&
-	       !(prompts[i].key ? strcmp(rest, prompts[i].rest) == 0
-				: begins(rest, prompts[i].rest)))
+	while (i < COUNT(prompts) && !(prompts[i].key ? strcmp(rest, prompts[i].rest) == 0
+						      : begins(rest, prompts[i].rest)))
 		i++;
 	return i;
 }
@@ -156,7 +152,7 @@ static size_t find_prompt(const char *rest)
  * "default", which are trained. */
 static bool split_at(struct parts *x, const char *at, bool trained)
 {
-	const char *const end = strchr(at, '.');
+	const char *end = strchr(at, '.');
 
 	for (x->method = 0; x->method < COUNT(kinds); x->method++)
 		if (begins(at, kinds[x->method]))
@@ -187,7 +183,7 @@ static bool split_at(struct parts *x, const char *at, bool trained)
  * adapter's. */
 static bool split(struct parts *x, const char *name, bool trained)
 {
-	const char *const prompt = find_component(name, PROMPTS);
+	const char *prompt = find_component(name, PROMPTS);
 	const char *at = find_component(name, PEFT_MODEL);
 
 	*x = (struct parts){ .begin = prompt ?: at };
@@ -213,8 +209,7 @@ static bool is_embedding(const char *begin, const char *end)
 	return false;
 }
 
-static struct adapter *find(struct adapters *x, struct arena *a,
-			    const struct parts *p)
+static struct adapter *find(struct adapters *x, struct arena *a, const struct parts *p)
 {
 	struct adapter *one = x->v;
 
@@ -229,8 +224,7 @@ static struct adapter *find(struct adapters *x, struct arena *a,
 	return one->name ? one : NULL;
 }
 
-void adapters_add(struct adapters *x, struct arena *a, const char *weight,
-		  bool trained)
+void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool trained)
 {
 	struct adapter *one;
 	struct parts p;
@@ -248,10 +242,9 @@ void adapters_add(struct adapters *x, struct arena *a, const char *weight,
 	x->methods |= trained ? method : 0;
 	one->trained |= trained && p.method != SAVED;
 	one->of_tokens |= p.method == TOKENS;
-	one->of_embeddings |= p.method != SAVED && p.method != PROMPT &&
-			      is_embedding(p.begin, p.kind);
-	if (p.method == PROMPT ? !prompts[find_prompt(p.rest)].key
-			       : begins(p.kind, SHIRA))
+	one->of_embeddings |=
+		p.method != SAVED && p.method != PROMPT && is_embedding(p.begin, p.kind);
+	if (p.method == PROMPT ? !prompts[find_prompt(p.rest)].key : begins(p.kind, SHIRA))
 		one->computed = arena_strdup(a, weight);
 }
 
@@ -270,15 +263,14 @@ const struct adapter *adapters_top(const struct adapters *x)
 
 bool adapter_has_dir(const struct adapter *one)
 {
-	return strcmp(one->name, DEFAULT) != 0 && *one->name &&
-	       !strchr(one->name, '/') && strlen(one->name) <= NAME_MAX &&
-	       !one->computed;
+	return strcmp(one->name, DEFAULT) != 0 && *one->name && !strchr(one->name, '/') &&
+	       strlen(one->name) <= NAME_MAX && !one->computed;
 }
 
 bool adapter_adapts(const char *weight, const char *other, bool *is_adapter)
 {
 	/* transformers adapts a model without a PeftModel, but only by LoRA. */
-	const char *const lora = strstr(weight, ".lora_A.");
+	const char *lora = strstr(weight, ".lora_A.");
 	const bool in_model = find_component(other, PEFT_MODEL);
 	struct parts p, q;
 
@@ -287,26 +279,25 @@ bool adapter_adapts(const char *weight, const char *other, bool *is_adapter)
 	*is_adapter = p.kind;
 	if (!p.kind || (split(&q, other, false) && q.kind))
 		return false;
-	return p.method == PROMPT
-		       ? in_model
-		       : strncmp(weight, other, (size_t)(p.kind - weight)) == 0;
+	return p.method == PROMPT ? in_model
+				  : strncmp(weight, other, (size_t)(p.kind - weight)) == 0;
 }
 
 /* Is it, of what is adapted, also in the adapter's file? */
-static bool is_saved(const struct adapters *x, const struct adapter *one,
-		     const char *begin, bool trained)
+static bool is_saved(const struct adapters *x, const struct adapter *one, const char *begin,
+		     bool trained)
 {
 	static const char base[] = "base_layer.";
-	const char *const at = find_component(begin, base);
+	const char *at = find_component(begin, base);
 
 	if (trained)
 		return one == adapters_top(x);
-	return one->of_embeddings && !one->of_tokens && at &&
-	       is_embedding(begin, at) && !strchr(at + strlen(base), '.');
+	return one->of_embeddings && !one->of_tokens && at && is_embedding(begin, at) &&
+	       !strchr(at + strlen(base), '.');
 }
 
-char *adapter_key(const struct adapters *x, const struct adapter *one,
-		  struct arena *a, const char *weight, bool trained)
+char *adapter_key(const struct adapters *x, const struct adapter *one, struct arena *a,
+		  const char *weight, bool trained)
 {
 	struct parts p;
 	const char *end;
@@ -315,17 +306,14 @@ char *adapter_key(const struct adapters *x, const struct adapter *one,
 	if (!split(&p, weight, trained))
 		return NULL;
 	if (!p.kind || (!trained && !(x->methods & UINT64_C(1) << p.method)))
-		return is_saved(x, one, p.begin, trained)
-			       ? arena_strdup(a, p.begin)
-			       : NULL;
+		return is_saved(x, one, p.begin, trained) ? arena_strdup(a, p.begin) : NULL;
 	if (!is_component(p.adapter, p.rest, one->name))
 		return NULL;
 	if (p.method == PROMPT) {
 		end = prompts[find_prompt(p.rest)].key;
 		return end ? arena_strdup(a, end) : NULL;
 	}
-	if (is_one_of(p.kind, shared, COUNT(shared)) &&
-	    p.kind != p.begin + strlen(PEFT_MODEL))
+	if (is_one_of(p.kind, shared, COUNT(shared)) && p.kind != p.begin + strlen(PEFT_MODEL))
 		return NULL;
 	if (p.method == ADAPTION)
 		return arena_strdup(a, p.begin);
@@ -333,8 +321,7 @@ char *adapter_key(const struct adapters *x, const struct adapter *one,
 		p.rest = "";
 	/* Without one of the points beside what is left out. */
 	end = p.method == SAVED ? p.kind - 1 : p.adapter - 1;
-	key = arena_alloc(a, (size_t)(end - p.begin) + strlen(p.rest) +
-				     sizeof("." DEFAULT));
+	key = arena_alloc(a, (size_t)(end - p.begin) + strlen(p.rest) + sizeof("." DEFAULT));
 	if (key)
 		sprintf(key, "%.*s%s%s", (int)(end - p.begin), p.begin,
 			begins(p.kind, "shadow_") ? "." DEFAULT : "", p.rest);

@@ -18,7 +18,7 @@ struct adapter {
 	bool trained;     /* the optimizer has parameters of it */
 	/* A weight from which PEFT computes what it saves; NULL: it saves all as they are. */
 	const char *computed;
-	bool of_tokens; /* it trains single rows of embeddings, */
+	bool of_tokens;     /* it trains single rows of embeddings, */
 	bool of_embeddings; /* or adapts whole ones: PEFT saves what they were, too */
 };
 
@@ -38,8 +38,7 @@ struct adapters {
  * it for all weights that are trained before the others: frozen ones are of an adapter only
  * if they are of the same method.
  */
-void adapters_add(struct adapters *x, struct arena *a, const char *weight,
-		  bool trained);
+void adapters_add(struct adapters *x, struct arena *a, const char *weight, bool trained);
 
 /*
  * Return the adapter that PEFT's loaders expect at the top: "default"; if there is none the
@@ -61,7 +60,7 @@ bool adapter_adapts(const char *weight, const char *other, bool *is_adapter);
  * file: one of another adapter or outside of the PeftModel, and most frozen ones of the
  * model that is adapted.
  */
-char *adapter_key(const struct adapters *x, const struct adapter *one,
-		  struct arena *a, const char *weight, bool trained);
+char *adapter_key(const struct adapters *x, const struct adapter *one, struct arena *a,
+		  const char *weight, bool trained);
 
 #endif

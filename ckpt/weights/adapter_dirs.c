@@ -25,11 +25,10 @@ static void find_adapters(struct adapter_dirs *d, const struct checkpoint *c)
 
 /* Name the weights in one file; `saved` notes those that are in any. */
 static void name_weights(struct adapter_dirs *d, const struct checkpoint *c,
-			 const struct adapter *one, const char **names,
-			 bool *saved)
+			 const struct adapter *one, const char **names, bool *saved)
 {
 	for (size_t i = 0; i < c->norder; i++) {
-		const struct param *const p = c->order[i];
+		const struct param *p = c->order[i];
 
 		names[i] = adapter_key(&d->all, one, &d->arena, p->name, p->states);
 		saved[p->same ? p->same->number : i] |= names[i] != NULL;
@@ -37,10 +36,10 @@ static void name_weights(struct adapter_dirs *d, const struct checkpoint *c,
 }
 
 /* Add a directory for an adapter that has weights; `names` has room for all. */
-static void add_dir(struct adapter_dirs *d, const struct checkpoint *c,
-		    const struct adapter *one, const char **names, bool *saved)
+static void add_dir(struct adapter_dirs *d, const struct checkpoint *c, const struct adapter *one,
+		    const char **names, bool *saved)
 {
-	struct adapter_dir *const dir = &d->v[d->n];
+	struct adapter_dir *dir = &d->v[d->n];
 	size_t n = 0;
 
 	name_weights(d, c, one, names, saved);
@@ -57,8 +56,7 @@ static void add_dir(struct adapter_dirs *d, const struct checkpoint *c,
 	d->n += dir->n > 0;
 }
 
-int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c,
-		      struct errmsg *err)
+int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct errmsg *err)
 {
 	bool *saved;
 
@@ -82,24 +80,21 @@ int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c,
 	return d->arena.failed ? errmsg_nomem(err, NULL) : 0;
 }
 
-int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag,
-			   const char *more, const struct sidecars *top,
-			   struct errmsg *err)
+int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
+			   const struct sidecars *top, struct errmsg *err)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < d->n; i++) {
-		struct adapter_dir *const dir = &d->v[i];
+		struct adapter_dir *dir = &d->v[i];
 
 		rc = sidecars_find_adapter(&dir->own, tag, dir->one->name, more, err);
-		dir->sidecars =
-			dir->one == d->top && top->config ? top : &dir->own;
+		dir->sidecars = dir->one == d->top && top->config ? top : &dir->own;
 	}
 	return rc;
 }
 
-void adapter_dirs_warn(const struct adapter_dirs *d,
-		       const struct errmsg_sink *to)
+void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *to)
 {
 	for (size_t i = 0; i < d->all.n; i++)
 		if (d->all.v[i].computed)
@@ -109,8 +104,7 @@ void adapter_dirs_warn(const struct adapter_dirs *d,
 				   d->all.v[i].computed, d->all.v[i].name);
 	if (d->left_out)
 		errmsg_put(to,
-			   "%s: left out of " ADAPTER_WEIGHTS
-			   ": not of the PeftModel,"
+			   "%s: left out of " ADAPTER_WEIGHTS ": not of the PeftModel,"
 			   " or of an adapter that can have no directory",
 			   d->left_out);
 	for (size_t i = 0; i < d->n; i++)

@@ -31,18 +31,15 @@ struct adapter_dirs {
 
 /* Find them; the weights must outlive them.  Returns -ENOMEM.  Call adapter_dirs_done in
  * any case. */
-int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c,
-		      struct errmsg *err);
+int adapter_dirs_find(struct adapter_dirs *d, const struct checkpoint *c, struct errmsg *err);
 
 /* Find the configurations of the directories, whose names have no point, as those of all
  * files at the top have.  `top` has what was found for the top.  Returns -ENOMEM. */
-int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag,
-			   const char *more, const struct sidecars *top,
-			   struct errmsg *err);
+int adapter_dirs_configure(struct adapter_dirs *d, const struct checkpoint *tag, const char *more,
+			   const struct sidecars *top, struct errmsg *err);
 
 /* Warn of what the files do not have. */
-void adapter_dirs_warn(const struct adapter_dirs *d,
-		       const struct errmsg_sink *to);
+void adapter_dirs_warn(const struct adapter_dirs *d, const struct errmsg_sink *to);
 
 void adapter_dirs_done(struct adapter_dirs *d);
 

@@ -131,14 +131,13 @@ static bool is_trusted(const struct search *s, const struct tag_file *f)
 		return false;
 	fileid_from_stat(&a.st, &id);
 	return fileid_equal(&id, &f->file) &&
-	       (a.st.st_uid == 0 || a.st.st_uid == s->tag->st.st_uid ||
-		a.st.st_uid == geteuid());
+	       (a.st.st_uid == 0 || a.st.st_uid == s->tag->st.st_uid || a.st.st_uid == geteuid());
 }
 
 /* Add a file of `dir`, unless it is gone meanwhile.  False if memory is short. */
 static bool add_file(const struct search *s, const char *dir, const char *name)
 {
-	struct sidecars *const c = s->c;
+	struct sidecars *c = s->c;
 	struct tag_file f = { .u = s->tag->u };
 
 	if (!array_reserve(&c->v, &c->cap, c->n + 1, sizeof(*c->v)) ||
@@ -154,9 +153,8 @@ static bool add_file(const struct search *s, const char *dir, const char *name)
 /* The directory above one, which is a tag's run.  A union has that of the first. */
 static char *dir_above(struct uckpt *u, const char *path)
 {
-	char *const first = *roots_below(u, path) ? strdup(path)
-						  : roots_path(u, path, 0);
-	char *const dir = first ? parent_of(first) : NULL;
+	char *first = *roots_below(u, path) ? strdup(path) : roots_path(u, path, 0);
+	char *dir = first ? parent_of(first) : NULL;
 
 	free(first);
 	return dir;
@@ -164,8 +162,7 @@ static char *dir_above(struct uckpt *u, const char *path)
 
 /* Add the regular files of a directory that match a pattern and are not there yet.
  * Links count, because a trainer may link to files elsewhere. */
-static bool add_files(const struct search *s, const char *dir,
-		      const struct dirlist *d)
+static bool add_files(const struct search *s, const char *dir, const struct dirlist *d)
 {
 	bool ok = true;
 
@@ -231,8 +228,7 @@ static bool is_config_of(const struct search *s, const char *dir)
 	free(path);
 	text = cJSON_GetObjectItemCaseSensitive(root, "text_config") ?: root;
 	for (size_t i = 0; !size && i < COUNT(sizes); i++)
-		json_get_count(cJSON_GetObjectItemCaseSensitive(text, sizes[i]),
-			       &size);
+		json_get_count(cJSON_GetObjectItemCaseSensitive(text, sizes[i]), &size);
 	cJSON_Delete(root);
 	return size && has_size(s->tag, size);
 }
@@ -256,17 +252,15 @@ static bool add_above(const struct search *s, const char *dir)
 /* Find the configuration among the files, or make the text that says where it is not. */
 static bool find_config(const struct search *s, const char *run, const char *more)
 {
-	struct sidecars *const c = s->c;
+	struct sidecars *c = s->c;
 
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), array_by_text);
 	c->config = array_find(c->v, c->n, sizeof(*c->v), s->config);
-	return c->config ||
-	       asprintf(&c->missing,
-			"no %s of this model for from_pretrained: not in the tag,"
-			" %s%s%s or above; option hf_config names its directory"
-			" or model",
-			s->config, run, more ? ", " : "", more ?: "") >= 0;
+	return c->config || asprintf(&c->missing,
+				     "no %s of this model for from_pretrained: not in the tag,"
+				" %s%s%s or above; option hf_config names its directory or model",
+				     s->config, run, more ? ", " : "", more ?: "") >= 0;
 }
 
 /* Finish what was found.  `ok`: memory was not short. */
@@ -286,29 +280,24 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 	const struct search s = { .tag = tag,
 				  .c = c,
 				  .config = adapter ? ADAPTER_CONFIG : "config.json" };
-	char *const run = dir_above(tag->u, tag->path);
-	char *const above = run ? dir_above(tag->u, run) : NULL;
+	char *run = dir_above(tag->u, tag->path);
+	char *above = run ? dir_above(tag->u, run) : NULL;
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
-	ok = above && add_dir(&s, tag->path) &&
-	     (!adapter || add_below(&s, run, adapter)) && add_dir(&s, run) &&
-	     (!more || add_dir(&s, more)) &&
-	     (has_name(c, s.config) || add_above(&s, above)) &&
-	     find_config(&s, run, more);
+	ok = above && add_dir(&s, tag->path) && (!adapter || add_below(&s, run, adapter)) &&
+	     add_dir(&s, run) && (!more || add_dir(&s, more)) &&
+	     (has_name(c, s.config) || add_above(&s, above)) && find_config(&s, run, more);
 	free(run);
 	free(above);
 	return end_search(&s, ok, err);
 }
 
-int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag,
-			  const char *adapter, const char *more, struct errmsg *err)
+int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
+			  const char *more, struct errmsg *err)
 {
-	const struct search s = { .tag = tag,
-				  .c = c,
-				  .config = ADAPTER_CONFIG,
-				  .only = true };
-	char *const run = dir_above(tag->u, tag->path);
+	const struct search s = { .tag = tag, .c = c, .config = ADAPTER_CONFIG, .only = true };
+	char *run = dir_above(tag->u, tag->path);
 	bool ok;
 
 	*c = (struct sidecars){ 0 };
@@ -317,10 +306,9 @@ int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag,
 	if (ok && !c->n)
 		ok = asprintf(&c->missing,
 			      "no %s of the adapter '%s' for from_pretrained: not in"
-			      " %s/%s%s%s; option hf_config names another directory"
-			      " that has %s",
-			      s.config, adapter, run, adapter, more ? " or " : "",
-			      more ?: "", adapter) >= 0;
+			      " %s/%s%s%s; option hf_config names another directory that has %s",
+			      s.config, adapter, run, adapter, more ? " or " : "", more ?: "",
+			      adapter) >= 0;
 	c->config = c->n ? c->v : NULL;
 	free(run);
 	return end_search(&s, ok, err);

@@ -37,8 +37,8 @@ int sidecars_find(struct sidecars *c, const struct checkpoint *tag, const char *
 
 /* Find the configuration alone of an adapter that has a directory: in the tag's, the run's
  * or `more`. */
-int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag,
-			  const char *adapter, const char *more, struct errmsg *err);
+int sidecars_find_adapter(struct sidecars *c, const struct checkpoint *tag, const char *adapter,
+			  const char *more, struct errmsg *err);
 void sidecars_done(struct sidecars *c);
 
 #endif

@@ -33,7 +33,7 @@ struct placed {
 /* Tensors of a file: first one of each storage, then the others, storage by storage. */
 static int by_place(const void *a, const void *b)
 {
-	const struct placed *const x = a, *const y = b;
+	const struct placed *x = a, *y = b;
 
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
@@ -47,9 +47,8 @@ static int by_place(const void *a, const void *b)
 /* Assign tensors to files.  Files are numbered in the order in which they are closed: a
  * file that is being filled gets its number, `closed`, with the tensor that ends it.
  * `filling` is scratch memory for its storages.  Returns the number of files. */
-static size_t place_tensors(struct placed *v, size_t *filling,
-			    const uint64_t *len, const size_t *same, size_t n,
-			    uint64_t max, uint64_t *total)
+static size_t place_tensors(struct placed *v, size_t *filling, const uint64_t *len,
+			    const size_t *same, size_t n, uint64_t max, uint64_t *total)
 {
 	size_t closed = 0, k = 0;
 	uint64_t size = 0;
@@ -81,11 +80,10 @@ static size_t place_tensors(struct placed *v, size_t *filling,
 	return closed + (k != 0);
 }
 
-int weights_split_init(struct weights_split *s, const uint64_t *len,
-		       const size_t *same, size_t n, uint64_t max,
-		       struct errmsg *err)
+int weights_split_init(struct weights_split *s, const uint64_t *len, const size_t *same, size_t n,
+		       uint64_t max, struct errmsg *err)
 {
-	struct placed *const v = calloc(n + 1, sizeof(*v));
+	struct placed *v = calloc(n + 1, sizeof(*v));
 
 	*s = (struct weights_split){
 		.order = calloc(n + 1, sizeof(*s->order)),
@@ -118,15 +116,14 @@ void weights_split_done(struct weights_split *s)
 	*s = (struct weights_split){ 0 };
 }
 
-void weights_split_name(const struct weights_split *s, const char *stem,
-			const char *suffix, size_t f, char out[NAME_MAX + 1])
+void weights_split_name(const struct weights_split *s, const char *stem, const char *suffix,
+			size_t f, char out[NAME_MAX + 1])
 {
 	assert(f < s->nfiles);
 	if (s->nfiles == 1)
 		snprintf(out, NAME_MAX + 1, "%s.%s", stem, suffix);
 	else
-		snprintf(out, NAME_MAX + 1, "%s-%05zu-of-%05zu.%s", stem, f + 1,
-			 s->nfiles, suffix);
+		snprintf(out, NAME_MAX + 1, "%s-%05zu-of-%05zu.%s", stem, f + 1, s->nfiles, suffix);
 }
 
 struct named {
@@ -134,11 +131,10 @@ struct named {
 	size_t file;
 };
 
-int weights_split_index(const struct weights_split *s, const char *stem,
-			const char *suffix, const char *const *names,
-			struct bytebuf *out, struct errmsg *err)
+int weights_split_index(const struct weights_split *s, const char *stem, const char *suffix,
+			const char *const *names, struct bytebuf *out, struct errmsg *err)
 {
-	struct named *const v = calloc(s->n + 1, sizeof(*v));
+	struct named *v = calloc(s->n + 1, sizeof(*v));
 	char text[NAME_MAX + 1];
 	size_t f = 0;
 

@@ -28,20 +28,18 @@ struct weights_split {
  * of at most `max` bytes.  same[i] is i, or the index of the first tensor that
  * has i's storage.  -ENOMEM. Call weights_split_done after success.
  */
-int weights_split_init(struct weights_split *s, const uint64_t *len,
-		       const size_t *same, size_t n, uint64_t max,
-		       struct errmsg *err);
+int weights_split_init(struct weights_split *s, const uint64_t *len, const size_t *same, size_t n,
+		       uint64_t max, struct errmsg *err);
 void weights_split_done(struct weights_split *s);
 
 /* The name of file `f`: STEM.SUFFIX if there is one file, else
  * STEM-00001-of-00002.SUFFIX. */
-void weights_split_name(const struct weights_split *s, const char *stem,
-			const char *suffix, size_t f, char out[NAME_MAX + 1]);
+void weights_split_name(const struct weights_split *s, const char *stem, const char *suffix,
+			size_t f, char out[NAME_MAX + 1]);
 
 /* Append the index, which maps each tensor's name to its file.  `names` are in the
  * order of the files' tensors.  -ENOMEM. */
-int weights_split_index(const struct weights_split *s, const char *stem,
-			const char *suffix, const char *const *names,
-			struct bytebuf *out, struct errmsg *err);
+int weights_split_index(const struct weights_split *s, const char *stem, const char *suffix,
+			const char *const *names, struct bytebuf *out, struct errmsg *err);
 
 #endif
