@@ -56,7 +56,7 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 
 /* For checkpoint_ops. */
 struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-			 unsigned rank, struct draft *d);
+			 unsigned rank, struct file_layout *d);
 
 /* Append the element of a state that is a tensor for the whole group. */
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,

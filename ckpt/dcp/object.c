@@ -6,7 +6,7 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 
 static struct value *dcp_int(struct arena *a, int64_t n)
 {
@@ -59,19 +59,21 @@ static struct value *model_states(struct arena *a, int64_t step)
 }
 
 /* The tensor that a group has for all of its parameters. */
-static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s, struct draft *d)
+static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
+			    struct file_layout *d)
 {
 	struct extent_map *map;
 	struct tensor t;
 
 	tensor_init(&t, s->item->dtype, s->item->shape, s->item->ndim, false);
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, dcp_number_extents(x, s, map, d->err));
+		layout_note(d, dcp_number_extents(x, s, map, d->err));
 	return tensor_to_value(&d->a, &t);
 }
 
-static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g, struct draft *d)
+static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
+			    struct file_layout *d)
 {
 	struct value *out = value_new(&d->a, VALUE_DICT);
 
@@ -100,13 +102,13 @@ static struct value *options(struct arena *a, const struct dcp_group *g, size_t 
 	return out;
 }
 
-static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
+static struct value *optimizer(struct dcp_checkpoint *x, struct file_layout *d)
 {
 	struct arena *a = &d->a;
 	struct value *state = value_new(a, VALUE_DICT), *groups = value_new(a, VALUE_LIST);
 	struct value *counts = value_new(a, VALUE_LIST), *paddings = value_new(a, VALUE_LIST);
 
-	for (size_t i = 0; i < x->model.ngroups && !draft_failed(d); i++) {
+	for (size_t i = 0; i < x->model.ngroups && !layout_failed(d); i++) {
 		const struct dcp_group *g = &x->model.groups[i];
 
 		value_put(a, state, dcp_int(a, (int64_t)i), states(x, g, d));
@@ -135,7 +137,7 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct draft *d)
 }
 
 struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-			 unsigned rank, struct draft *d)
+			 unsigned rank, struct file_layout *d)
 {
 	struct dcp_checkpoint *x = dcp_of(c);
 

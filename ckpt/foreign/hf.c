@@ -11,7 +11,7 @@
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 
 struct hf_checkpoint {
 	struct checkpoint c;
@@ -134,16 +134,16 @@ static int hf_extents(struct checkpoint *c, const struct param *p, const struct 
 }
 
 /* Step 0, in the form that torch's Adam keeps it. */
-static struct value *no_step(struct draft *d)
+static struct value *no_step(struct file_layout *d)
 {
 	struct tensor t;
 
 	tensor_init(&t, DTYPE_F32, NULL, 0, false);
-	draft_add_zeros(d, draft_add_storage(d, &t), sizeof(float));
+	layout_add_zeros(d, layout_add_storage(d, &t), sizeof(float));
 	return tensor_to_value(&d->a, &t);
 }
 
-static struct value *make_optimizer(struct draft *d)
+static struct value *make_optimizer(struct file_layout *d)
 {
 	struct arena *a = &d->a;
 	const struct value_field first = { "step", no_step(d) };
@@ -187,7 +187,7 @@ static struct value *make_model(struct arena *a)
 
 /* Those of a run that has not made a step yet. */
 static struct value *hf_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-			       unsigned rank, struct draft *d)
+			       unsigned rank, struct file_layout *d)
 {
 	(void)c;
 	(void)mp;

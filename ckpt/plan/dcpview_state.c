@@ -419,7 +419,7 @@ static int add_titan_number(const struct maker *m, struct arena *a, size_t i)
 static int add_optimizer(struct maker *m)
 {
 	const bool titan = m->style == DCP_TITAN && m->c->facts.global_steps >= 0;
-	struct draft d = { .err = m->err };
+	struct file_layout d = { .err = m->err };
 	const struct value *root = m->c->ops->object(m->c, OBJECT_OPTIMIZER, 0, 0, &d);
 	int rc = d.rc;
 
@@ -430,7 +430,7 @@ static int add_optimizer(struct maker *m)
 	for (size_t i = 0; titan && !rc && i < COUNT(titan_numbers); i++)
 		rc = add_titan_number(m, &d.a, i);
 	m->s->arena.failed |= d.a.failed;
-	draft_done(&d);
+	layout_done(&d);
 	add_file(m, m->optim, OBJECTS_FILE, DCPVIEW_OBJECTS, NULL);
 	return rc;
 }

@@ -40,11 +40,11 @@ static void describe_metadata(const struct plan_item *e, struct plan_facts *out)
 	out->readable_by = &e->p->c->readable_by;
 }
 
-static struct value *draft_metadata(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_metadata(const struct plan_item *e, struct file_layout *d)
 {
 	const struct dcpview_dir *dir = &dcpview_of(e->p)->state.dirs[e->dir];
 
-	draft_try(d, dcpview_metadata_write(dir->v, dir->n, &d->head, d->err));
+	layout_note(d, dcpview_metadata_write(dir->v, dir->n, &d->head, d->err));
 	return NULL;
 }
 
@@ -84,18 +84,19 @@ static void describe_file(const struct plan_item *e, struct plan_facts *out)
 }
 
 /* Map all elements of a file's tensor. */
-static bool map_tensor(const struct plan_item *e, struct draft *d, const struct dcpview_file *f,
-		       enum dtype dtype, struct extent_map *out)
+static bool map_tensor(const struct plan_item *e, struct file_layout *d,
+		       const struct dcpview_file *f, enum dtype dtype, struct extent_map *out)
 {
 	struct checkpoint *c = e->p->c;
 	const struct param *x = c->order[f->weight];
 
-	return draft_try(d, f->state ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
-				     : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
+	return layout_note(d, f->state
+				      ? checkpoint_extents(c, x, f->state, out, &d->gathers, d->err)
+				      : checkpoint_weights(c, x, dtype, out, &d->gathers, d->err));
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */
-static void add_chunks(struct draft *d, const struct dcpview_entry *e,
+static void add_chunks(struct file_layout *d, const struct dcpview_entry *e,
 		       const struct extent_map *whole)
 {
 	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
@@ -110,16 +111,16 @@ static void add_chunks(struct draft *d, const struct dcpview_entry *e,
 		shape[0] = next - row;
 		tensor_init(&t, e->dtype, shape, e->ndim, false);
 		legacy_add_tensor(&d->head, e->dtype, shape, e->ndim);
-		map = draft_add_storage(d, &t);
+		map = layout_add_storage(d, &t);
 		if (d->extents)
-			draft_require(d, extent_add_range(map, whole, row * row_size,
-							  (next - row) * row_size, e->dtype,
-							  e->dtype));
+			layout_need_memory(d, extent_add_range(map, whole, row * row_size,
+							       (next - row) * row_size, e->dtype,
+							       e->dtype));
 		row = next;
-	} while (!draft_failed(d) && row < cut.rows);
+	} while (!layout_failed(d) && row < cut.rows);
 }
 
-static struct value *draft_file(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_file(const struct plan_item *e, struct file_layout *d)
 {
 	const struct plan_dcp *x = dcpview_of(e->p);
 	const struct dcpview_dir *dir = &x->state.dirs[e->dir];
@@ -196,7 +197,7 @@ static bool is_internal(const struct value *key)
 }
 
 /* Lightning requires meta.pt, which holds the values that it gave DeepSpeed to save. */
-static struct value *draft_meta(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_meta(const struct plan_item *e, struct file_layout *d)
 {
 	struct checkpoint *c = e->p->c;
 	struct value *out = value_new(&d->a, VALUE_DICT);
@@ -227,18 +228,18 @@ static void set_groups(struct plan *p)
 		  .n = 1,
 		  .names = metadata,
 		  .describe = describe_metadata,
-		  .draft = draft_metadata },
+		  .lay_out = lay_out_metadata },
 		{ .dir = top,
 		  .n = most,
 		  .name = name_file,
 		  .find = find_file,
 		  .describe = describe_file,
-		  .draft = draft_file },
+		  .lay_out = lay_out_file },
 		{ .dir = ROOT,
 		  .n = p->options.dcp_style == DCP_LIGHTNING || p->options.dcp_style == DCP_FABRIC,
 		  .names = meta,
 		  .describe = describe_metadata,
-		  .draft = draft_meta },
+		  .lay_out = lay_out_meta },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

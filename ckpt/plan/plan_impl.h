@@ -5,7 +5,7 @@
 #include "ckpt/plan/plan.h"
 #include "ckpt/plan/plan_paths.h"
 #include "ckpt/table/checkpoint.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 #include "ckpt/vfile/vfile.h"
 
 struct plan_record;
@@ -54,9 +54,9 @@ struct plan_group {
 	int64_t (*find)(const struct plan_item *dir, unsigned group,
 			const char *name);
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
-	/* Make the object of a file that is no copy, or fill in the draft's `head`.  If
+	/* Make the object of a file that is no copy, or fill in the layout's `head`.  If
 	 * no extents are wanted, few shards are opened. */
-	struct value *(*draft)(const struct plan_item *e, struct draft *d);
+	struct value *(*lay_out)(const struct plan_item *e, struct file_layout *d);
 	/* Private to plan_tree.c: */
 	size_t dirs; /* directories in group `dir` */
 	struct plan_record **records;
@@ -110,7 +110,7 @@ void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *
 struct value *plan_param_groups(const struct checkpoint *c, const struct value *optimizer);
 
 /* Make the object of zero/optimizer_state.pt, from that of the first rank. */
-struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d);
+struct value *plan_lay_out_optimizer(const struct plan_item *e, struct file_layout *d);
 
 /* Check that all parameters, and the states that they have, can be computed. */
 int plan_check_params(struct plan *p, struct errmsg *err);

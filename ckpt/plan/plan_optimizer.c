@@ -171,7 +171,7 @@ static struct value *make_root(const struct plan *p, struct arena *a, const stru
 	return root;
 }
 
-struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
+struct value *plan_lay_out_optimizer(const struct plan_item *e, struct file_layout *d)
 {
 	struct checkpoint *c = e->p->c;
 	struct value *root = c->ops->object(c, OBJECT_OPTIMIZER, 0, 0, d);
@@ -181,7 +181,7 @@ struct value *plan_draft_optimizer(const struct plan_item *e, struct draft *d)
 		return NULL;
 	/* It is read a second time, and may have been written to in place. */
 	if (!value_pairs(dict)) {
-		draft_try(d, errmsg_set(d->err, -EIO, "%s: has changed", d->old.src.name));
+		layout_note(d, errmsg_set(d->err, -EIO, "%s: has changed", d->old.src.name));
 		return NULL;
 	}
 	return make_root(e->p, &d->a, dict, value_find(root, KEY_DS_VERSION));

@@ -64,7 +64,7 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
-static struct value *draft_made(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_made(const struct plan_item *e, struct file_layout *d)
 {
 	return recut_draft(&recut_of(e->p)->s, kind_of(e->group), e->i, d);
 }
@@ -152,12 +152,12 @@ static int recut_make(struct plan *p, struct errmsg *err)
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
-		  .draft = draft_made },
+		  .lay_out = lay_out_made },
 		{ .n = recut_count(&x->s, OBJECT_MODEL),
 		  .name = name_made,
 		  .find = find_made,
 		  .describe = describe_made,
-		  .draft = draft_made },
+		  .lay_out = lay_out_made },
 		{ .n = p->c->nlayers, .name = name_copy, .describe = describe_copy },
 		{ .n = p->c->nexperts, .name = name_copy, .describe = describe_copy },
 	};

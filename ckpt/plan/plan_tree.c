@@ -258,7 +258,7 @@ void plan_forget_files(struct plan *p)
 }
 
 /* Record what a layout says of a file.  Called with the lock held. */
-static int record_file(struct plan_record *r, const struct draft *d, const char *stem)
+static int record_file(struct plan_record *r, const struct file_layout *d, const char *stem)
 {
 	const size_t n = d->nstorages;
 
@@ -278,8 +278,8 @@ static int record_file(struct plan_record *r, const struct draft *d, const char 
 	return 0;
 }
 
-/* Lay out a file.  Call draft_done after success. */
-static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
+/* Lay out a file.  Call layout_done after success. */
+static int lay_out(const struct plan_item *e, bool extents, struct file_layout *d,
 		   struct plan_record **record)
 {
 	char stem[NAME_MAX + 1];
@@ -290,8 +290,8 @@ static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
 	if (rc == 0)
 		return errmsg_set(e->err, -ENOENT, "no such file");
 	*strrchr(stem, '.') = '\0';
-	*d = (struct draft){ .extents = extents, .err = e->err };
-	rc = draft_finish(d, group_of(e)->draft(e, d), stem);
+	*d = (struct file_layout){ .extents = extents, .err = e->err };
+	rc = layout_finish(d, group_of(e)->lay_out(e, d), stem);
 	if (!rc) {
 		pthread_mutex_lock(&e->p->c->u->lock);
 		*record = get_record(e);
@@ -299,14 +299,14 @@ static int lay_out(const struct plan_item *e, bool extents, struct draft *d,
 		pthread_mutex_unlock(&e->p->c->u->lock);
 	}
 	if (rc)
-		draft_done(d);
+		layout_done(d);
 	return rc;
 }
 
 static int get_size(const struct plan_item *e, uint64_t *size)
 {
 	struct plan_record *r;
-	struct draft d;
+	struct file_layout d;
 	int rc;
 
 	pthread_mutex_lock(&e->p->c->u->lock);
@@ -319,7 +319,7 @@ static int get_size(const struct plan_item *e, uint64_t *size)
 	if (rc)
 		return rc;
 	*size = d.size;
-	draft_done(&d);
+	layout_done(&d);
 	return 0;
 }
 
@@ -386,7 +386,7 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 	const struct plan *p = e->p;
 	char path[3 * NAME_MAX];
 	struct plan_record *r;
-	struct draft d;
+	struct file_layout d;
 	const int rc = lay_out(e, true, &d, &r);
 
 	if (rc)
@@ -400,7 +400,7 @@ static int open_laid_out(const struct plan_item *e, struct vfile **out)
 				    : r->nstorages > 1  ? r->sums
 							: &r->sum,
 				    e->err);
-	draft_done(&d);
+	layout_done(&d);
 	if (!*out)
 		return -ENOMEM;
 	write_path(e, path, sizeof(path));

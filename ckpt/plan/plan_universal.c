@@ -92,14 +92,14 @@ static void describe_model(const struct plan_item *e, struct plan_facts *out)
 }
 
 /* What hf_to_universal.py writes. */
-static struct value *draft_source(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_source(const struct plan_item *e, struct file_layout *d)
 {
 	(void)e;
 	bytebuf_add_str(&d->head, "Huggingface checkpoint");
 	return NULL;
 }
 
-static struct value *draft_model(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_model(const struct plan_item *e, struct file_layout *d)
 {
 	bool other;
 	unsigned rank;
@@ -226,8 +226,8 @@ static struct value *wrap_hf(struct arena *a, const struct param *p, const struc
 
 /* Make a state with an element for each of the parameter's, or of the whole group, such as
  * step. */
-static struct value *draft_owned(const struct plan_item *e, const struct param *p,
-				 const struct param_state *st, struct draft *d)
+static struct value *lay_out_owned(const struct plan_item *e, const struct param *p,
+				   const struct param_state *st, struct file_layout *d)
 {
 	struct checkpoint *c = e->p->c;
 	const bool number = st->kind != STATE_FLAT;
@@ -245,15 +245,16 @@ static struct value *draft_owned(const struct plan_item *e, const struct param *
 		    : bare ? 1
 			   : p->ndim,
 		    st->requires_grad);
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, checkpoint_extents(c, p, st, map, &d->gathers, d->err));
+		layout_note(d, checkpoint_extents(c, p, st, map, &d->gathers, d->err));
 	return number || bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 /* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
  * those of a float32 module are written with their whole storage. */
-static struct value *draft_stored(const struct plan_item *e, const struct param *p, struct draft *d)
+static struct value *lay_out_stored(const struct plan_item *e, const struct param *p,
+				    struct file_layout *d)
 {
 	const struct stored *m = p->module;
 	const bool hf = !e->p->c->ranks, cast = hf || m->dtype != DTYPE_F32;
@@ -274,44 +275,46 @@ static struct value *draft_stored(const struct plan_item *e, const struct param 
 		t.storage_numel = t.numel;
 	}
 	t.requires_grad = m->requires_grad && e->k == 0;
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (e->k)
-		draft_add_zeros(d, map, t.numel * sizeof(float));
+		layout_add_zeros(d, map, t.numel * sizeof(float));
 	else if (dense)
-		draft_require(d, extent_add_cast(map, t.storage_numel, m->file, m->storage + skip,
-						 m->dtype, DTYPE_F32));
+		layout_need_memory(d, extent_add_cast(map, t.storage_numel, m->file,
+						      m->storage + skip, m->dtype, DTYPE_F32));
 	else
-		draft_require(d, !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
-								   m->storage, DTYPE_F32, map));
+		layout_need_memory(d,
+				   !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
+								     m->storage, DTYPE_F32, map));
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }
 
 /* Make the tensor of a module that is in no single storage. */
-static struct value *draft_other(const struct plan_item *e, const struct param *p, struct draft *d)
+static struct value *lay_out_other(const struct plan_item *e, const struct param *p,
+				   struct file_layout *d)
 {
 	struct extent_map *map;
 	struct tensor t;
 
 	tensor_init(&t, DTYPE_F32, p->shape, p->ndim, false);
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, checkpoint_module(e->p->c, p, DTYPE_F32, map, &d->gathers, d->err));
+		layout_note(d, checkpoint_module(e->p->c, p, DTYPE_F32, map, &d->gathers, d->err));
 	return wrap_tensor(&d->a, p, &t);
 }
 
-static struct value *draft_state(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_state(const struct plan_item *e, struct file_layout *d)
 {
 	struct checkpoint *c = e->p->c;
 	const struct param *p = &c->params[e->dir];
 	const struct param_states *states;
 	const struct param_state *st;
 
-	if (!draft_try(d, c->ops->states(c, p, &states, d->err)))
+	if (!layout_note(d, c->ops->states(c, p, &states, d->err)))
 		return NULL;
 	st = states ? &states->v[e->k] : NULL;
 	if (p->first || (st && st->kind != STATE_FLAT))
-		return draft_owned(e, p, st, d);
-	return (p->module ? draft_stored : draft_other)(e, p, d);
+		return lay_out_owned(e, p, st, d);
+	return (p->module ? lay_out_stored : lay_out_other)(e, p, d);
 }
 
 /* Files of a Hugging Face directory's parameter have the time and the readers of the one that
@@ -413,12 +416,12 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		  .n = full ? count_models(c) + (any ? c->tp * c->pp : 0) : 0,
 		  .name = name_model,
 		  .describe = describe_model,
-		  .draft = draft_model },
+		  .lay_out = lay_out_model },
 		{ .dir = ZERO,
 		  .n = full,
 		  .names = optimizer,
 		  .describe = describe_optimizer,
-		  .draft = plan_draft_optimizer },
+		  .lay_out = plan_lay_out_optimizer },
 		{ .dir = ZERO,
 		  .is_dir = true,
 		  .n = paths->ndirs,
@@ -428,8 +431,8 @@ static int universal_make(struct plan *p, struct errmsg *err)
 		  .n = PARAM_STATES_MAX + 1,
 		  .name = name_state,
 		  .describe = hf ? describe_state : NULL,
-		  .draft = draft_state },
-		{ .dir = ROOT, .n = hf, .names = source, .draft = draft_source },
+		  .lay_out = lay_out_state },
+		{ .dir = ROOT, .n = hf, .names = source, .lay_out = lay_out_source },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

@@ -91,21 +91,22 @@ static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
 }
 
 /* Append the elements of a weight to a new storage of `t`, which is filled in. */
-static void add_storage(const struct plan_item *e, struct draft *d, size_t weight, struct tensor *t)
+static void add_storage(const struct plan_item *e, struct file_layout *d, size_t weight,
+			struct tensor *t)
 {
 	const struct plan_weights *x = weights_of(e->p);
 	const struct param *w = row_of(x, weight);
 	struct extent_map *map;
 
 	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
-	map = draft_add_storage(d, t);
+	map = layout_add_storage(d, t);
 	if (d->extents)
-		draft_try(d, checkpoint_weights(e->p->c, w, t->dtype, map, &d->gathers, d->err));
+		layout_note(d, checkpoint_weights(e->p->c, w, t->dtype, map, &d->gathers, d->err));
 }
 
 /* Write the header for `n` weights, and add their storages in its order. */
-static void draft_safetensors(const struct plan_item *e, struct draft *d, const size_t *weights,
-			      const char *const *names, size_t n)
+static void lay_out_safetensors(const struct plan_item *e, struct file_layout *d,
+				const size_t *weights, const char *const *names, size_t n)
 {
 	const struct plan_weights *x = weights_of(e->p);
 	struct safetensors_tensor *v = arena_alloc(&d->a, (n + 1) * sizeof(*v));
@@ -125,15 +126,15 @@ static void draft_safetensors(const struct plan_item *e, struct draft *d, const 
 			.numel = w->numel,
 		};
 	}
-	draft_try(d, safetensors_write_header(v, n, order, &d->head, d->err));
-	for (size_t i = 0; i < n && !draft_failed(d); i++)
+	layout_note(d, safetensors_write_header(v, n, order, &d->head, d->err));
+	for (size_t i = 0; i < n && !layout_failed(d); i++)
 		add_storage(e, d, weights[order[i]], &t);
 }
 
 /* Make the dict to pickle.  The split puts a tensor before those that are tied to
  * it. */
-static struct value *make_dict(const struct plan_item *e, struct draft *d, const size_t *weights,
-			       size_t n)
+static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
+			       const size_t *weights, size_t n)
 {
 	const struct plan_weights *x = weights_of(e->p);
 	const size_t nrows = e->p->c->norder;
@@ -142,7 +143,7 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d, const
 	struct value **values = arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
 	struct tensor t;
 
-	for (size_t i = 0; i < n && !draft_failed(d); i++) {
+	for (size_t i = 0; i < n && !layout_failed(d); i++) {
 		const size_t k = weights[i];
 		const struct param *same = row_of(x, k)->same;
 
@@ -156,8 +157,8 @@ static struct value *make_dict(const struct plan_item *e, struct draft *d, const
 }
 
 /* The names in the files of `n` weights; NULL if memory is short. */
-static const char **names_of(const struct plan_weights *x, struct draft *d, const size_t *weights,
-			     size_t n)
+static const char **names_of(const struct plan_weights *x, struct file_layout *d,
+			     const size_t *weights, size_t n)
 {
 	const char **names = arena_alloc(&d->a, (n + 1) * sizeof(*names));
 
@@ -166,7 +167,7 @@ static const char **names_of(const struct plan_weights *x, struct draft *d, cons
 	return names;
 }
 
-static struct value *draft_file(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_file(const struct plan_item *e, struct file_layout *d)
 {
 	const struct plan_weights *x = weights_of(e->p);
 	const size_t *begin = &x->split.begin[e->i];
@@ -177,15 +178,15 @@ static struct value *draft_file(const struct plan_item *e, struct draft *d)
 		return make_dict(e, d, weights, n);
 	names = names_of(x, d, weights, n);
 	if (names)
-		draft_safetensors(e, d, weights, names, n);
+		lay_out_safetensors(e, d, weights, names, n);
 	return NULL;
 }
 
-static struct value *draft_dir_weights(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_dir_weights(const struct plan_item *e, struct file_layout *d)
 {
 	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
 
-	draft_safetensors(e, d, dir->weights, dir->names, dir->n);
+	lay_out_safetensors(e, d, dir->weights, dir->names, dir->n);
 	return NULL;
 }
 
@@ -194,14 +195,14 @@ static void describe_index(const struct plan_item *e, struct plan_facts *out)
 	out->readable_by = &e->p->names;
 }
 
-static struct value *draft_index(const struct plan_item *e, struct draft *d)
+static struct value *lay_out_index(const struct plan_item *e, struct file_layout *d)
 {
 	const struct plan_weights *x = weights_of(e->p);
 	const char **names = names_of(x, d, x->tensors, x->split.n);
 
 	if (names)
-		draft_try(d, weights_split_index(&x->split, x->format->stem, x->format->suffix,
-						 names, &d->head, d->err));
+		layout_note(d, weights_split_index(&x->split, x->format->stem, x->format->suffix,
+						   names, &d->head, d->err));
 	return NULL;
 }
 
@@ -401,11 +402,11 @@ static int weights_make(struct plan *p, struct errmsg *err)
 		{ .n = x->split.nfiles > 1,
 		  .names = &x->format->index,
 		  .describe = describe_index,
-		  .draft = draft_index },
-		{ .n = x->split.nfiles, .name = name_file, .draft = draft_file },
+		  .lay_out = lay_out_index },
+		{ .n = x->split.nfiles, .name = name_file, .lay_out = lay_out_file },
 		{ .n = x->sidecars.n, .name = name_sidecar, .describe = describe_sidecar },
 		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
-		{ .dir = DIRS, .n = 1, .names = dir_weights, .draft = draft_dir_weights },
+		{ .dir = DIRS, .n = 1, .names = dir_weights, .lay_out = lay_out_dir_weights },
 		{ .dir = DIRS, .n = 1, .name = name_dir_config, .describe = describe_dir_config },
 	};
 

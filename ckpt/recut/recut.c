@@ -17,7 +17,7 @@
 #include "ckpt/format/keys.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/recut/recut_impl.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 
 /* DeepSpeed's default, zero/config.py. */
 #define SUB_GROUP_SIZE 1000000000.0
@@ -245,7 +245,7 @@ static bool counts_last_only(const struct value *root)
 
 static int build_rank(struct recut *s, unsigned mp, struct errmsg *err)
 {
-	struct draft d = { .err = err };
+	struct file_layout d = { .err = err };
 	struct recutter b = { .s = s,
 			      .m = &s->mp[mp],
 			      .mp = mp,
@@ -257,7 +257,7 @@ static int build_rank(struct recut *s, unsigned mp, struct errmsg *err)
 
 	if (!rc && !mp)
 		s->last_padded = counts_last_only(b.root);
-	draft_done(&d);
+	layout_done(&d);
 	return rc;
 }
 

@@ -9,7 +9,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/table/checkpoint.h"
 
-struct draft;
+struct file_layout;
 struct recut_mp;
 
 /*
@@ -63,6 +63,6 @@ const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_obj
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
 struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
-			  struct draft *d);
+			  struct file_layout *d);
 
 #endif

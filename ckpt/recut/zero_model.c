@@ -129,29 +129,29 @@ static struct value *whole_param(struct zero_object *o, const struct slice *s, e
 					"%.100s: no cast from the master weights to %s is known",
 					s->name, dtype_name(to));
 	tensor_init(&t, to, s->shape, s->ndim, false);
-	map = draft_add_storage(o->d, &t);
+	map = layout_add_storage(o->d, &t);
 	if (o->d->extents)
-		draft_try(o->d,
-			  o->s->c->ops->parts(o->s->c, &run, 1, map, &o->d->gathers, o->d->err));
+		layout_note(o->d,
+			    o->s->c->ops->parts(o->s->c, &run, 1, map, &o->d->gathers, o->d->err));
 	return tensor_to_value(o->a, &t);
 }
 
 /* Append elements [first, first + numel) of a frozen parameter of stages 1 and 2: of tensor
  * `t` of the old file, whose storage begins at `at`. */
-static void add_frozen(struct draft *d, const struct tensor *t, uint64_t at, uint64_t first,
+static void add_frozen(struct file_layout *d, const struct tensor *t, uint64_t at, uint64_t first,
 		       uint64_t numel, struct extent_map *map)
 {
 	const size_t item = dtype_size(t->dtype);
 	struct extent_map storage = { 0 }, whole = { 0 };
 
 	if (tensor_is_contiguous(t)) {
-		draft_add_old(d, map, numel * item, at + (t->storage_offset + first) * item);
+		layout_add_old(d, map, numel * item, at + (t->storage_offset + first) * item);
 		return;
 	}
-	draft_add_old(d, &storage, t->storage_numel * item, at);
-	draft_require(d, gathers_add_view(&d->gathers, t, &storage, &whole) &&
-				 extent_add_range(map, &whole, first * item, numel * item, t->dtype,
-						  t->dtype));
+	layout_add_old(d, &storage, t->storage_numel * item, at);
+	layout_need_memory(d, gathers_add_view(&d->gathers, t, &storage, &whole) &&
+				      extent_add_range(map, &whole, first * item, numel * item,
+						       t->dtype, t->dtype));
 	extent_done(&storage);
 	extent_done(&whole);
 }
@@ -164,8 +164,9 @@ static void add_row(const struct zero_object *o, const struct param *p, uint64_t
 	const size_t item = dtype_size(dtype);
 	struct extent_map whole = { 0 };
 
-	draft_try(o->d, checkpoint_module(o->s->c, p, dtype, &whole, &o->d->gathers, o->d->err));
-	draft_require(o->d, draft_failed(o->d) || extent_add_range(map, &whole, first * item,
+	layout_note(o->d, checkpoint_module(o->s->c, p, dtype, &whole, &o->d->gathers, o->d->err));
+	layout_need_memory(o->d,
+			   layout_failed(o->d) || extent_add_range(map, &whole, first * item,
 								   numel * item, dtype, dtype));
 	extent_done(&whole);
 }
@@ -185,7 +186,7 @@ static const struct param *find_row(const struct checkpoint *c, const char *name
  * `old` is its old tensor: of the module, or of stage 3. */
 static struct value *frozen_tensor(struct model_states *x, const char *name, const struct value *old)
 {
-	struct draft *d = x->o->d;
+	struct file_layout *d = x->o->d;
 	const struct recut *s = x->o->s;
 	const struct frozen_param *p = s->old_stage == 3 ? frozen_find(&x->frozen, name) : NULL;
 	const struct param *row = d->old.root ? NULL : find_row(s->c, name);
@@ -200,7 +201,7 @@ static struct value *frozen_tensor(struct model_states *x, const char *name, con
 		tensor_init(&whole, p->dtype, p->shape, p->ndim, false);
 	else if (row)
 		tensor_init(&whole, param_module_dtype(row), row->shape, row->ndim, false);
-	else if (!draft_try(d, ptfile_tensor(&d->old, old, name, &whole, &at, d->err)))
+	else if (!layout_note(d, ptfile_tensor(&d->old, old, name, &whole, &at, d->err)))
 		return NULL;
 	numel = slot = whole.numel;
 	tensor_init(&t, whole.dtype, whole.shape, whole.ndim, false);
@@ -210,15 +211,15 @@ static struct value *frozen_tensor(struct model_states *x, const char *name, con
 		numel = whole.numel - first < slot ? whole.numel - first : slot;
 		tensor_init(&t, whole.dtype, &slot, 1, false);
 	}
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (d->extents && p)
-		draft_try(d, frozen_add(&x->frozen, p, first, numel, map, d->err));
+		layout_note(d, frozen_add(&x->frozen, p, first, numel, map, d->err));
 	else if (d->extents && row)
 		add_row(x->o, row, first, numel, map);
 	else if (d->extents)
 		add_frozen(d, &whole, at, first, numel, map);
 	if (d->extents)
-		draft_add_zeros(d, map, (slot - numel) * dtype_size(t.dtype));
+		layout_add_zeros(d, map, (slot - numel) * dtype_size(t.dtype));
 	return tensor_to_value(x->o->a, &t);
 }
 
@@ -232,10 +233,10 @@ static struct value *emptied_entry(struct zero_object *o, void *ctx, const struc
 	if (!tensor_is(pair->val) || !value_is_cstr(pair->key) ||
 	    recut_names_find(&x->entries.buffers, pair->key->str.p))
 		return pair->val;
-	if (!draft_try(o->d, tensor_from_value(pair->val, pair->key->str.p, &old, o->d->err)))
+	if (!layout_note(o->d, tensor_from_value(pair->val, pair->key->str.p, &old, o->d->err)))
 		return NULL;
 	tensor_init(&t, old.dtype, &none, 1, false);
-	draft_add_storage(o->d, &t);
+	layout_add_storage(o->d, &t);
 	return tensor_to_value(o->a, &t);
 }
 
@@ -296,7 +297,7 @@ static struct value *frozen_shape(struct zero_object *o, void *ctx, const struct
 	struct tensor t;
 
 	if (!is_frozen(ctx, pair) ||
-	    !draft_try(o->d, tensor_from_value(pair->val, "module", &t, o->d->err)))
+	    !layout_note(o->d, tensor_from_value(pair->val, "module", &t, o->d->err)))
 		return NULL;
 	return tensor_size_to_value(o->a, t.shape, t.ndim);
 }
@@ -398,8 +399,9 @@ struct value *zero_object_model(struct zero_object *o)
 	if (!o->m->same_order && !value_find(root, "param_shapes"))
 		return ZERO_OBJECT_FAIL(o, -EBADMSG, "param_shapes is not that of other ranks");
 	zero_entries_init(&x.entries, o->a, root);
-	if (o->s->old_stage != 3 || draft_try(o->d, frozen_init(&x.frozen, o->s->c, o->mp,
-								o->old_rank, &o->d->old, o->d->err)))
+	if (o->s->old_stage != 3 ||
+	    layout_note(o->d,
+			frozen_init(&x.frozen, o->s->c, o->mp, o->old_rank, &o->d->old, o->d->err)))
 		out = x.made ? write(&x) : NULL;
 	frozen_done(&x.frozen);
 	return out;

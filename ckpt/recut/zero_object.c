@@ -65,7 +65,7 @@ struct value *zero_object_map(struct zero_object *o, struct value *out, const st
 {
 	const struct value_dict *d = value_pairs(from);
 
-	for (size_t i = 0; d && i < d->n && !draft_failed(o->d); i++) {
+	for (size_t i = 0; d && i < d->n && !layout_failed(o->d); i++) {
 		struct value *v = make(o, ctx, &d->v[i]);
 
 		if (v)
@@ -117,21 +117,21 @@ const struct recut_name *recut_names_find(const struct recut_names *s, const cha
 }
 
 /* A row's tensor as the module has it. */
-static struct value *row_tensor(struct checkpoint *c, const struct param *p, struct draft *d)
+static struct value *row_tensor(struct checkpoint *c, const struct param *p, struct file_layout *d)
 {
 	struct extent_map *map;
 	struct tensor t;
 
 	tensor_init(&t, param_module_dtype(p), p->shape, p->ndim, false);
-	map = draft_add_storage(d, &t);
+	map = layout_add_storage(d, &t);
 	if (d->extents)
-		draft_try(d, checkpoint_module(c, p, t.dtype, map, &d->gathers, d->err));
+		layout_note(d, checkpoint_module(c, p, t.dtype, map, &d->gathers, d->err));
 	return tensor_to_value(&d->a, &t);
 }
 
 /* Add the optimizer's parameters to the module, and return their shapes by group. */
 static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value *module,
-				 struct draft *d)
+				 struct file_layout *d)
 {
 	struct value *list = value_new(&d->a, VALUE_LIST);
 
@@ -139,7 +139,7 @@ static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value
 		const struct slice_group *group = &c->ranks[mp].groups[g];
 		struct value *dict = value_new_ordered(&d->a);
 
-		for (size_t i = 0; i < group->n && !draft_failed(d); i++) {
+		for (size_t i = 0; i < group->n && !layout_failed(d); i++) {
 			const struct slice *s = group->slices[i];
 			const struct param *p = checkpoint_find(c, s->name);
 
@@ -153,7 +153,8 @@ static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value
 	return list;
 }
 
-struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank, struct draft *d)
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct file_layout *d)
 {
 	struct value *old = c->ops->object(c, OBJECT_MODEL, mp, rank, d);
 	struct value *module = value_new_ordered(&d->a);
@@ -168,7 +169,7 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 	    value_find_pairs(old, "module"))
 		return old;
 	fields[2].val = add_trained(c, mp, module, d);
-	for (size_t i = 0; i < c->norder && !draft_failed(d); i++) {
+	for (size_t i = 0; i < c->norder && !layout_failed(d); i++) {
 		const struct param *p = c->order[i];
 
 		if (p->kind == PARAM_TRAINED)
@@ -189,7 +190,7 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 }
 
 struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
-			  struct draft *d)
+			  struct file_layout *d)
 {
 	struct checkpoint *c = s->c;
 	const unsigned files = files_per_mp(s, what);

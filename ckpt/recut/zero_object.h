@@ -8,7 +8,7 @@
 #include "ckpt/model/geometry.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/recut/recut_impl.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 
 /* A set of names with what belongs to each of them. */
 struct recut_name {
@@ -42,7 +42,7 @@ void zero_entries_init(struct zero_entries *e, struct arena *a, const struct val
 /*
  * A new file while its object is made: that of an old file, with other values under the
  * keys that we know.  All other nodes are the very ones that were read, so that shared
- * objects stay shared.  Failures are noted in the draft (draft.h).
+ * objects stay shared.  Failures are noted in the layout (file_layout.h).
  */
 struct zero_object {
 	const struct recut *s;
@@ -52,14 +52,14 @@ struct zero_object {
 	unsigned old_rank; /* whose object it is modelled on: */
 	struct value *root;
 	const char *file; /* for messages */
-	struct draft *d;  /* has the tensors of `root` */
-	struct arena *a;  /* of the draft */
+	struct file_layout *d; /* has the tensors of `root` */
+	struct arena *a;       /* of the layout */
 };
 
 /* Note why it failed.  NULL. */
 static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
 {
-	draft_try(o->d, rc);
+	layout_note(o->d, rc);
 	return NULL;
 }
 
@@ -67,7 +67,8 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
 
 /* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
-struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank, struct draft *d);
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct file_layout *d);
 
 /* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
 struct value *zero_object_optim(struct zero_object *o);

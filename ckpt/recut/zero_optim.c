@@ -21,7 +21,7 @@ static struct value *list_groups(struct zero_object *o, of_group *make)
 {
 	struct value *list = value_new(o->a, VALUE_LIST);
 
-	for (size_t g = 0; g < o->m->ngroups && !draft_failed(o->d); g++)
+	for (size_t g = 0; g < o->m->ngroups && !layout_failed(o->d); g++)
 		value_append(o->a, list, make(o, &o->m->groups[g]));
 	return list;
 }
@@ -63,7 +63,7 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 	partition_params(&g->part, part, &i, &end);
 	*runs = arena_alloc(o->a, (end - i + 1) * sizeof(**runs));
 	*starts = arena_alloc(o->a, (end - i + 1) * sizeof(**starts));
-	for (; !draft_failed(o->d) && i < end; i++) {
+	for (; !layout_failed(o->d) && i < end; i++) {
 		const struct fragment f = partition_fragment(&g->part, i, part);
 
 		if (!f.numel)
@@ -88,20 +88,20 @@ static void add_elements(struct zero_object *o, const struct recut_group *g,
 {
 	struct checkpoint *c = o->s->c;
 	const size_t item = dtype_size(state->dtype);
-	struct draft *d = o->d;
+	struct file_layout *d = o->d;
 	struct part_run *runs;
 	uint64_t *starts, at = 0;
 	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
 
-	draft_try(d, c->ops->parts(c, runs, n, NULL, NULL, d->err));
-	for (size_t i = 0; i < n && !draft_failed(d); i++) {
+	layout_note(d, c->ops->parts(c, runs, n, NULL, NULL, d->err));
+	for (size_t i = 0; i < n && !layout_failed(d); i++) {
 		if (!whole)
-			draft_add_zeros(d, map, (starts[i] - at) * item);
-		draft_try(d, c->ops->parts(c, &runs[i], 1, map, &d->gathers, d->err));
+			layout_add_zeros(d, map, (starts[i] - at) * item);
+		layout_note(d, c->ops->parts(c, &runs[i], 1, map, &d->gathers, d->err));
 		at = starts[i] + runs[i].numel;
 	}
 	if (!whole)
-		draft_add_zeros(d, map, (g->part.size - at) * item);
+		layout_add_zeros(d, map, (g->part.size - at) * item);
 }
 
 /*
@@ -118,7 +118,7 @@ static struct value *flat_tensor(struct zero_object *o, const struct recut_group
 
 	tensor_init(&t, st->dtype, &numel, 1, st->requires_grad);
 	t.storage_numel = size;
-	map = draft_add_storage(o->d, &t);
+	map = layout_add_storage(o->d, &t);
 	if (o->d->extents)
 		add_elements(o, g, st, !master && profile_of(o, g)->replicated, map);
 	return tensor_to_value(o->a, &t);
@@ -152,12 +152,12 @@ static struct value *copy_tensor(struct zero_object *o, const struct value *v)
 	uint64_t storage;
 	size_t item;
 
-	if (!draft_try(o->d, ptfile_tensor(&o->d->old, v, "tensor", &old, &storage, o->d->err)))
+	if (!layout_note(o->d, ptfile_tensor(&o->d->old, v, "tensor", &old, &storage, o->d->err)))
 		return NULL;
 	item = dtype_size(old.dtype);
 	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
-	map = draft_add_storage(o->d, &t);
-	draft_add_old(o->d, map, t.numel * item, storage + old.storage_offset * item);
+	map = layout_add_storage(o->d, &t);
+	layout_add_old(o->d, map, t.numel * item, storage + old.storage_offset * item);
 	return tensor_to_value(o->a, &t);
 }
 
@@ -183,7 +183,7 @@ static struct value *missing_states(struct zero_object *o, const struct recut_gr
 	const struct slice_group *profile = profile_of(o, g);
 	struct value *out = value_new(o->a, VALUE_DICT);
 
-	for (size_t i = 1; i < profile->states->n && !draft_failed(o->d); i++) {
+	for (size_t i = 1; i < profile->states->n && !layout_failed(o->d); i++) {
 		const struct param_state *st = &profile->states->v[i];
 
 		if (st->kind != STATE_FLAT)
@@ -216,7 +216,7 @@ static struct value *all_states(struct zero_object *o, const struct value *all)
 {
 	struct value *to = value_new(o->a, o->m->elastic ? VALUE_LIST : VALUE_DICT);
 
-	for (size_t g = 0; g < o->m->ngroups && !draft_failed(o->d); g++) {
+	for (size_t g = 0; g < o->m->ngroups && !layout_failed(o->d); g++) {
 		struct value *v = new_states(o, &o->m->groups[g], all);
 
 		if (o->m->elastic)

@@ -12,7 +12,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
-struct draft;
+struct file_layout;
 struct errmsg;
 struct errmsg_sink;
 struct experts;
@@ -166,13 +166,13 @@ struct checkpoint_ops {
 	/* The file of a rank's object; NULL: none has it.  NULL: none has any. */
 	const struct tag_file *(*file)(const struct checkpoint *c, enum checkpoint_object what,
 				       unsigned mp, unsigned rank);
-	/* Return the object, which lives as long as the draft, whose old file has its
+	/* Return the object, which lives as long as the layout, whose old file has its
 	 * tensors.  Where no file has it, it is what one data-parallel rank of stage 1 would
 	 * have saved, but for what rows have: states have any value, flat groups,
 	 * param_slice_mappings, module, param_shapes, buffer_names and shared_params may be
-	 * missing; `order` is known then.  NULL with the draft's error. */
+	 * missing; `order` is known then.  NULL with the layout's error. */
 	struct value *(*object)(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-				unsigned rank, struct draft *d);
+				unsigned rank, struct file_layout *d);
 	/* Find out early what will be asked about the first `n` files.  NULL: nothing is. */
 	void (*warm)(struct checkpoint *c, size_t n);
 	/* Fill in `order` and `left_out`.  NULL: `load` does. */

@@ -2,7 +2,7 @@
 # Uses the rooms up to dirs; knows no model.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/extent.h %D%/extent.c \
-	%D%/gather.h %D%/gather.c %D%/draft.h %D%/draft.c \
+	%D%/gather.h %D%/gather.c %D%/file_layout.h %D%/file_layout.c \
 	%D%/vfile.h %D%/vfile_impl.h %D%/vfile.c %D%/vfile_map.c \
 	%D%/vfile_crc.c %D%/vfile_ahead.c \
 	%D%/ucfs_ioctl.h

@@ -20,7 +20,7 @@
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 #include "ckpt/zero/zero_verify.h"
 
 static int check_degrees(const struct zero_checkpoint *r, struct errmsg *err)
@@ -184,7 +184,7 @@ static void zero_close(struct checkpoint *c)
 		if (atomic_load(&r->loaded[i]))
 			shard_done(&r->shards[i]);
 	for (unsigned i = 0; r->layouts && i < r->dir.mp_degree; i++)
-		layout_done(&r->layouts[i]);
+		partitioning_done(&r->layouts[i]);
 	free(r->shards);
 	free(r->loaded);
 	free(r->layouts);
@@ -280,7 +280,7 @@ static int load_one(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 	if (!rc)
 		atomic_store(&r->loaded[i], true);
 	else if (rank == 0)
-		layout_done(&r->layouts[mp]);
+		partitioning_done(&r->layouts[mp]);
 	return rc;
 }
 
@@ -455,16 +455,16 @@ static const struct tag_file *zero_file(const struct checkpoint *c, enum checkpo
 }
 
 static struct value *zero_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-				 unsigned rank, struct draft *d)
+				 unsigned rank, struct file_layout *d)
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	const struct tag_file *f = zero_file(c, what, mp, rank);
 
 	/* Check that it is a shard of this checkpoint. */
 	if (what == OBJECT_OPTIMIZER &&
-	    !draft_try(d, zero_load_shards(r, mp, rank, rank + 1, 1, d->err)))
+	    !layout_note(d, zero_load_shards(r, mp, rank, rank + 1, 1, d->err)))
 		return NULL;
-	return draft_open(d, f, (size_t)(f - c->files)) ? d->old.root : NULL;
+	return layout_use_file(d, f, (size_t)(f - c->files)) ? d->old.root : NULL;
 }
 
 static void zero_warm(struct checkpoint *c, size_t n)
@@ -486,17 +486,17 @@ static bool stage0_is_chosen(const struct checkpoint *c)
 
 /* Model states have both, in another form. */
 static struct value *stage0_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
-				   unsigned rank, struct draft *d)
+				   unsigned rank, struct file_layout *d)
 {
 	const struct zero_checkpoint *r = (const struct zero_checkpoint *)c;
 	struct value *v;
 
 	(void)rank;
-	if (!draft_open(d, &r->dir.model[mp], mp))
+	if (!layout_use_file(d, &r->dir.model[mp], mp))
 		return NULL;
 	v = (what == OBJECT_MODEL ? stage0_model : stage0_optimizer)(&r->stage0[mp], d->old.root,
 								     &d->a);
-	draft_require(d, v != NULL);
+	layout_need_memory(d, v != NULL);
 	return v;
 }
 

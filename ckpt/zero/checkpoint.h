@@ -31,7 +31,7 @@ struct zero_checkpoint {
 	pthread_mutex_t lock;   /* held while shards are being read */
 	struct shard *shards;   /* by number */
 	atomic_bool *loaded;    /* shards[i] is loaded and immutable */
-	struct layout *layouts; /* of each model-parallel rank; filled in by
+	struct partitioning *layouts; /* of each model-parallel rank; filled in by
 				 * its first shard */
 };
 

@@ -401,7 +401,7 @@ static int read_dict(struct shard_reader *r)
 }
 
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
-	       const struct rank_params *c, struct layout *layout, struct errmsg *err)
+	       const struct rank_params *c, struct partitioning *layout, struct errmsg *err)
 {
 	const struct tag_file *file = &dir->optim[number];
 	struct shard_reader r = {
@@ -497,7 +497,7 @@ int shard_check_equal(const struct shard *a, const char *a_name, const struct sh
 	return 0;
 }
 
-void layout_done(struct layout *l)
+void partitioning_done(struct partitioning *l)
 {
 	for (size_t g = 0; l->groups && g < l->ngroups; g++)
 		partition_done(&l->groups[g]);

@@ -33,7 +33,7 @@ struct shard {
 
 /* How each flat group is cut (the same for all ranks), and which ranks hold
  * it. */
-struct layout {
+struct partitioning {
 	unsigned ranks; /* data-parallel ranks */
 	struct partition *groups;
 	struct rank_stripe *stripe; /* of each group */
@@ -49,7 +49,7 @@ struct layout {
  * expected; states that are not are refused by themselves.
  */
 int shard_load(struct shard *s, const struct tagdir *dir, size_t number,
-	       const struct rank_params *c, struct layout *layout, struct errmsg *err);
+	       const struct rank_params *c, struct partitioning *layout, struct errmsg *err);
 void shard_done(struct shard *s);
 
 /* Are the states of all groups there?  0, or the error of the first that is refused. */
@@ -64,6 +64,6 @@ const struct param_state *shard_find_state(const struct shard_group *g, const ch
 int shard_check_equal(const struct shard *a, const char *a_name, const struct shard *b,
 		      const char *b_name, bool alike, struct errmsg *err);
 
-void layout_done(struct layout *l);
+void partitioning_done(struct partitioning *l);
 
 #endif

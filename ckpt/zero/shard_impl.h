@@ -15,7 +15,7 @@ struct shard_reader {
 	const struct tagdir *dir;
 	const struct ptfile *pt;
 	const struct rank_params *c;
-	struct layout *layout;
+	struct partitioning *layout;
 	const struct value *dict; /* the file's optimizer_state_dict */
 	const struct value *base; /* torch's dict, or a list of states, in it */
 	const char *file;

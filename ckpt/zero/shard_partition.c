@@ -62,7 +62,7 @@ static int read_paddings(const struct shard_reader *r, size_t g, uint64_t **out)
 static int build_group(const struct shard_reader *r, size_t g)
 {
 	const struct slice_group *group = &r->c->groups[g];
-	struct layout *l = r->layout;
+	struct partitioning *l = r->layout;
 	uint64_t *numel = malloc((group->n + 1) * sizeof(*numel));
 	uint64_t *padding = NULL;
 	int rc = 0;
@@ -93,7 +93,7 @@ static int build_group(const struct shard_reader *r, size_t g)
 
 int shard_build_layout(const struct shard_reader *r)
 {
-	struct layout *l = r->layout;
+	struct partitioning *l = r->layout;
 	int rc = 0;
 
 	if (l->groups)

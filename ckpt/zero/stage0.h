@@ -10,7 +10,7 @@
 #include "ckpt/table/checkpoint.h"
 
 struct errmsg;
-struct layout;
+struct partitioning;
 struct rank_params;
 struct shard;
 struct tagdir;
@@ -66,7 +66,7 @@ void stage0_free(struct stage0_rank *v, size_t n);
 /* Say which states a rank's parameters have as shard_load does, whose parameters are in the
  * table `c`.  Messages name `file`. */
 int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
-		 struct layout *layout, const char *file, struct errmsg *err);
+		 struct partitioning *layout, const char *file, struct errmsg *err);
 
 /* Append the elements of a run.  False when memory runs out. */
 bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out);

@@ -29,7 +29,7 @@ static bool describe_group(const struct stage0_group *from, struct shard *s, str
 }
 
 int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
-		 struct layout *layout, const char *file, struct errmsg *err)
+		 struct partitioning *layout, const char *file, struct errmsg *err)
 {
 	const struct shard_reader own = { .s = s, .c = c, .layout = layout, .file = file, .err = err };
 	int rc;

@@ -25,7 +25,7 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 		    bool whole, struct extent_map *out, struct errmsg *err)
 {
 	const struct slice *s = run->slice;
-	const struct layout *l = &r->layouts[s->mp];
+	const struct partitioning *l = &r->layouts[s->mp];
 	const struct partition *p = &l->groups[s->group];
 	const unsigned rank = rank_stripe_rank(&l->stripe[s->group], run->ep, part);
 	const unsigned number = zero_shard_number(r, s->mp, rank);

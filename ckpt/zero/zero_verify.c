@@ -129,7 +129,7 @@ static int check_states(const struct shard *s, struct errmsg *err)
  * rank, which is damaged. */
 static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
-	struct layout layout = { .ranks = r->dir.dp_degree };
+	struct partitioning layout = { .ranks = r->dir.dp_degree };
 	struct shard s;
 	int rc = shard_load(&s, &r->dir, i, &r->model.ranks[i / r->dir.dp_degree], &layout, err);
 
@@ -137,7 +137,7 @@ static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err
 		rc = check_states(&s, err);
 		shard_done(&s);
 	}
-	layout_done(&layout);
+	partitioning_done(&layout);
 	return rc;
 }
 
@@ -298,7 +298,7 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 	const unsigned mp = (unsigned)number / r->dir.dp_degree;
 	const unsigned rank = (unsigned)number % r->dir.dp_degree;
 	const struct shard *s = zero_shard(r, mp, 0);
-	const struct layout *l = &r->layouts[mp];
+	const struct partitioning *l = &r->layouts[mp];
 	uint64_t bytes = 0;
 	unsigned which;
 

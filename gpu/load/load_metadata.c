@@ -23,7 +23,7 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/recut/zero_object.h"
 #include "ckpt/tensor/cast.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 #include "gpu/config/config.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/zero/zero.h"
@@ -382,7 +382,7 @@ static void take_steps(struct load *l, const struct param_states *states)
 /* What a distributed checkpoint has in place of both files. */
 static int dcp_metadata(struct load *l, struct checkpoint *c)
 {
-	struct draft d = { .err = l->err };
+	struct file_layout d = { .err = l->err };
 	const struct value *root = zero_object_states(c, 0, 0, &d);
 	int rc = d.rc ?: load_megatron(l, root);
 
@@ -396,7 +396,7 @@ static int dcp_metadata(struct load *l, struct checkpoint *c)
 					    value_find(value_find(root, KEY_BASE_OPTIMIZER_STATE),
 						       KEY_PARAM_GROUPS));
 	}
-	draft_done(&d);
+	layout_done(&d);
 	return rc;
 }
 

@@ -7,7 +7,7 @@
 
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/recut/zero_object.h"
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 
@@ -61,12 +61,12 @@ int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err)
 	return checkpoint_open(test_context(), &dcp_checkpoint_ops, c->dir, NULL, out, err);
 }
 
-/* Read the file of a draft. */
-static int read_draft(struct checkpoint *c, struct draft *d, const struct value *root,
-		      struct bytebuf *out)
+/* Read the file of a layout. */
+static int read_laid_out(struct checkpoint *c, struct file_layout *d, const struct value *root,
+			 struct bytebuf *out)
 {
 	struct vfile *f = NULL;
-	int rc = draft_finish(d, root, "file");
+	int rc = layout_finish(d, root, "file");
 
 	if (!rc) {
 		f = vfile_new_pt(c->shards, &d->w, d->storages, &d->gathers, NULL, d->err);
@@ -78,24 +78,24 @@ static int read_draft(struct checkpoint *c, struct draft *d, const struct value 
 		rc = (int)vfile_read(f, out->data, out->len, 0, d->err);
 		vfile_free(f);
 	}
-	draft_done(d);
+	layout_done(d);
 	return rc < 0 ? rc : 0;
 }
 
 static int read_files(struct checkpoint *c, struct bytebuf *files, struct errmsg *err)
 {
-	struct draft d = { .extents = true, .err = err };
+	struct file_layout d = { .extents = true, .err = err };
 	const struct value *root = zero_object_states(c, 0, 0, &d);
-	int rc = read_draft(c, &d, root, &files[0]);
+	int rc = read_laid_out(c, &d, root, &files[0]);
 	struct recut s;
 
 	if (rc || c->ranks->refused)
 		return rc;
 	rc = recut_init(&s, c, 1, 1, err);
 	if (!rc) {
-		d = (struct draft){ .extents = true, .err = err };
+		d = (struct file_layout){ .extents = true, .err = err };
 		root = recut_draft(&s, OBJECT_OPTIMIZER, 0, &d);
-		rc = read_draft(c, &d, root, &files[1]);
+		rc = read_laid_out(c, &d, root, &files[1]);
 	}
 	recut_done(&s);
 	return rc;

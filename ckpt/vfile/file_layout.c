@@ -3,7 +3,7 @@
  * Lays out the files of trees.  torch numbers storages as it meets them in the object,
  * so what is pickled says which storages a file has, and in which order.
  */
-#include "ckpt/vfile/draft.h"
+#include "ckpt/vfile/file_layout.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,24 +15,24 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/pickle/pickle.h"
 
-bool draft_open(struct draft *d, const struct tag_file *f, size_t number)
+bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number)
 {
 	d->old_shard = (uint32_t)number;
-	return draft_try(d, tagdir_open_file(f, &d->old, d->err));
+	return layout_note(d, tagdir_open_file(f, &d->old, d->err));
 }
 
-bool draft_try(struct draft *d, int rc)
+bool layout_note(struct file_layout *d, int rc)
 {
 	d->rc = d->rc ?: rc;
 	return !rc;
 }
 
-struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
+struct extent_map *layout_add_storage(struct file_layout *d, struct tensor *t)
 {
-	struct draft_storage *s = arena_alloc(&d->a, sizeof(*s));
+	struct layout_storage *s = arena_alloc(&d->a, sizeof(*s));
 
 	if (!s || !arena_reserve(&d->a, &d->fresh, d->nfresh, &d->cap, d->nfresh + 1,
-				 sizeof(struct draft_storage *)))
+				 sizeof(struct layout_storage *)))
 		return &d->lost;
 	snprintf(s->key, sizeof(s->key), "new%zu", d->nfresh);
 	s->len = t->storage_numel * dtype_size(t->dtype);
@@ -42,18 +42,18 @@ struct extent_map *draft_add_storage(struct draft *d, struct tensor *t)
 	return &s->map;
 }
 
-void draft_add_old(struct draft *d, struct extent_map *map, uint64_t len, uint64_t at)
+void layout_add_old(struct file_layout *d, struct extent_map *map, uint64_t len, uint64_t at)
 {
-	draft_require(d, extent_add(map, EXTENT_SHARD, len, d->old_shard, at, DTYPE_U8));
+	layout_need_memory(d, extent_add(map, EXTENT_SHARD, len, d->old_shard, at, DTYPE_U8));
 }
 
-void draft_add_zeros(struct draft *d, struct extent_map *map, uint64_t len)
+void layout_add_zeros(struct file_layout *d, struct extent_map *map, uint64_t len)
 {
-	draft_require(d, extent_add(map, EXTENT_ZERO, len, 0, 0, DTYPE_U8));
+	layout_need_memory(d, extent_add(map, EXTENT_ZERO, len, 0, 0, DTYPE_U8));
 }
 
 /* Take the extents of a new storage. */
-static struct extent_map take_map(const struct draft *d, struct draft_storage *s)
+static struct extent_map take_map(const struct file_layout *d, struct layout_storage *s)
 {
 	const struct extent_map map = s->map;
 
@@ -62,7 +62,8 @@ static struct extent_map take_map(const struct draft *d, struct draft_storage *s
 	return map;
 }
 
-static int map_old(struct draft *d, const struct value *pid, uint64_t *len, struct extent_map *map)
+static int map_old(struct file_layout *d, const struct value *pid, uint64_t *len,
+		   struct extent_map *map)
 {
 	const char *path = d->old.src.name;
 	uint64_t numel, at;
@@ -84,7 +85,7 @@ static int map_old(struct draft *d, const struct value *pid, uint64_t *len, stru
 
 /* Map a storage of the object: a new one, or one of the old file.  That may have the
  * key of a new one, and then the pickle takes them for one. */
-static int map_storage(struct draft *d, const struct value *pid, uint64_t *len,
+static int map_storage(struct file_layout *d, const struct value *pid, uint64_t *len,
 		       struct extent_map *map)
 {
 	const char *key = pid->pid->seq.v[2]->str.p;
@@ -100,7 +101,7 @@ static int map_storage(struct draft *d, const struct value *pid, uint64_t *len,
 	return 0;
 }
 
-static int save(struct draft *d, const struct value *root, const char *stem)
+static int save(struct file_layout *d, const struct value *root, const char *stem)
 {
 	struct pickle_storages s = { 0 };
 	struct bytebuf pickle = { 0 };
@@ -130,7 +131,7 @@ static int save(struct draft *d, const struct value *root, const char *stem)
 }
 
 /* A file that is not torch's. */
-static int append(struct draft *d, const char *stem)
+static int append(struct file_layout *d, const char *stem)
 {
 	d->storages = calloc(d->nfresh + 1, sizeof(*d->storages));
 	d->after = calloc(d->nfresh + 1, sizeof(*d->after));
@@ -146,7 +147,7 @@ static int append(struct draft *d, const char *stem)
 	return 0;
 }
 
-int draft_finish(struct draft *d, const struct value *root, const char *stem)
+int layout_finish(struct file_layout *d, const struct value *root, const char *stem)
 {
 	/* A value that could not be made may not be part of the object. */
 	if (!d->rc && (d->a.failed || (!root && !d->head.len)))
@@ -154,7 +155,7 @@ int draft_finish(struct draft *d, const struct value *root, const char *stem)
 	return d->rc ?: root ? save(d, root, stem) : append(d, stem);
 }
 
-void draft_done(struct draft *d)
+void layout_done(struct file_layout *d)
 {
 	for (size_t i = 0; i < d->nfresh; i++)
 		extent_done(&d->fresh[i]->map);
