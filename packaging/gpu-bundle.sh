@@ -10,15 +10,15 @@
 #   SOURCE       the source tree, whose tests/bench is packed
 #   CUDA_DIRS    directories, separated by colons, whose cuBLASLt and NCCL are
 #                packed as well; "" if the machine has them
-#   NVCCFLAGS    the kernels' flags, which must not make them slow
+#   NVCCFLAGS    what kernels were compiled with, which must not make them slow
 #
 # `make gpu-bundle` runs it.
 set -eu
 
-case " ${NVCCFLAGS-} ${NVCC_APPEND_FLAGS-} " in
+case " ${NVCCFLAGS-} " in
 *[\ ,]-O[0-2]* | *' -G '* | *' -g '*)
-	echo "gpu-bundle.sh: kernels are compiled with$(printf ' %s' ${NVCCFLAGS-} ${NVCC_APPEND_FLAGS-})," \
-		"and slow; configure and build in another directory, without NVCCFLAGS" >&2
+	echo "gpu-bundle.sh: kernels are compiled with $NVCCFLAGS and slow; build them in another" \
+		"directory, configured without NVCCFLAGS" >&2
 	exit 1
 	;;
 esac

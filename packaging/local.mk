@@ -88,7 +88,8 @@ gpu_bundle_programs += tests/unit/train/test_cuda$(EXEEXT) \
 	tests/unit/train/test_graph$(EXEEXT)
 endif
 gpu-bundle: $(gpu_bundle_programs)
-	$(AM_V_GEN)NVCCFLAGS='$(NVCCFLAGS)' '$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \
+	$(AM_V_GEN)NVCCFLAGS="`cat $(cuda_kernels:.cu=.flags) 2>/dev/null | sort -u | tr '\n' ' '`" \
+		'$(srcdir)/%D%/gpu-bundle.sh' $(gpu_bundle) '$(srcdir)' \
 		"`test -z '$(GPU_BUNDLE_CUDA)' || echo '$(CUDA_DIRS)'`" \
 		$(gpu_bundle_programs)
 

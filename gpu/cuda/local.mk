@@ -21,7 +21,7 @@ EXTRA_DIST += $(cuda_headers) $(cuda_kernels)
 if HAVE_CUDA
 gpu_libuctrain_a_SOURCES += $(cuda_sources)
 gpu_libuctrain_a_LIBADD = $(cuda_kernels:.cu=.o)
-CLEANFILES += $(cuda_kernels:.cu=.o) $(cuda_kernels:.cu=.d)
+CLEANFILES += $(cuda_kernels:.cu=.o) $(cuda_kernels:.cu=.d) $(cuda_kernels:.cu=.flags)
 SUFFIXES = .cu
 AM_V_NVCC = $(am__v_NVCC_@AM_V@)
 am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
@@ -29,7 +29,8 @@ am__v_NVCC_0 = @echo "  NVCC    " $@;
 am__v_NVCC_1 =
 .cu.o:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
-	$(NVCC) $(NVCC_FLAGS) $(NVCCFLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $<
+	$(NVCC) $(NVCC_FLAGS) $(NVCCFLAGS) -I$(top_srcdir) -MD -MF $(@:.o=.d) -c -o $@ $< && \
+	echo '$(NVCCFLAGS)' "$$NVCC_APPEND_FLAGS" >$(@:.o=.flags)
 -include $(cuda_kernels:.cu=.d)
 else
 gpu_libuctrain_a_SOURCES += %D%/backend_nocuda.c

@@ -32,6 +32,14 @@ check "and in the log" test "$(grep -c ' % MFU$' "$tmp/cpu.log")" = 3
 check "the time left" test "$(grep -c '^step [123]/3  [0-9]*:[0-5][0-9] left  loss ' "$tmp/cpu.log")" = 3
 check "and each checkpoint" test "$(grep "^saved $tmp/run/" "$tmp/cpu.log" | tr '\n' ' ')" = \
 	"saved $tmp/run/global_step1 saved $tmp/run/global_step2 saved $tmp/run/global_step3 "
+# A picture of the losses, if there are steps enough and gnuplot.
+check "no picture of three steps" test ! -e "$tmp/logs/cpu/loss.png"
+if command -v gnuplot >/dev/null; then
+	train 1 drawn "${tiny[@]}" --train_batch_size 1 --steps 20
+	check "a picture" test "$(head -c 4 "$tmp/logs/drawn/loss.png" | tail -c 3)" = PNG
+	check "without words" test "$(grep -c gnuplot "$tmp/drawn.log")" = 0
+fi
+
 check "no device memory" test -z "$(column device_memory cpu)"
 for phase in data pass update; do
 	check "$phase" every "${phase}_seconds" cpu "x > 0 && x < 60"
@@ -60,11 +68,4 @@ if [ -x "${rank[0]}" ]; then
 	check "in the log" test "$(grep -c ' MiB on the device' "$tmp/cuda.log")" = 3
 fi
 
-# A picture of the losses, if there are steps enough and gnuplot.
-check "no picture of three steps" test ! -e "$tmp/logs/cpu/loss.png"
-if command -v gnuplot >/dev/null; then
-	train 1 drawn "${tiny[@]}" --train_batch_size 1 --steps 20
-	check "a picture" test "$(head -c 4 "$tmp/logs/drawn/loss.png" | tail -c 3)" = PNG
-	check "without words" test "$(grep -c gnuplot "$tmp/drawn.log")" = 0
-fi
 finish
