@@ -100,16 +100,16 @@ static bool is_optim(const char *name)
 	return names_parse(name).kind == TAG_FILE_OPTIM;
 }
 
-enum dir_kind detect(struct uckpt *u, const char *path)
+enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 {
 	bool states = false, first = false, zero = false, any = false, dcp = false, pair = false;
-	struct dirlist l = { .wanted = is_optim };
-	const int rc = io_list(u, path, 0, &l, NULL);
-	const bool optim = l.found;
+	struct dirlist l = { .wanted = names ? NULL : is_optim };
+	bool optim = !io_list(u, path, 0, &l, NULL) && l.found;
 
 	for (size_t i = 0; i < l.n; i++) {
 		const char *name = l.v[i].name;
 
+		optim |= is_optim(name);
 		states |= names_ends_with(name, "_states.pt");
 		any |= names_parse(name).kind != TAG_FILE_OTHER;
 		first |= strcmp(name, STAGE0_FIRST) == 0;
@@ -117,8 +117,11 @@ enum dir_kind detect(struct uckpt *u, const char *path)
 		dcp |= strcmp(name, DCP_METADATA) == 0;
 		pair |= strcmp(name, DCP_PAIR_MODEL) == 0;
 	}
-	dirlist_done(&l);
-	if (!rc && optim)
+	if (names)
+		*names = l;
+	else
+		dirlist_done(&l);
+	if (optim)
 		return DIR_ZERO;
 	dcp = dcp || (pair && has(u, path, DCP_PAIR_MODEL "/" DCP_METADATA, S_IFREG));
 	return dcp && !states	       ? DIR_DCP
@@ -130,7 +133,7 @@ enum dir_kind detect(struct uckpt *u, const char *path)
 
 bool detect_has_views(struct uckpt *u, const char *path)
 {
-	const enum dir_kind kind = detect(u, path);
+	const enum dir_kind kind = detect(u, path, NULL);
 
 	return kind > DIR_STAGE0 || (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
@@ -168,8 +171,8 @@ static int refuse_dir(struct uckpt *u, const char *path,
 		best = k;
 		rc = errmsg_set(err, -ENOTSUP, "%s/%s: %s", path, dir->v[i].name, k->text);
 	}
-	if (best && strcmp(best->pattern, MODEL_STATES) == 0 && !stage0_look(u, path, &why) &&
-	    *why.text)
+	if (best && strcmp(best->pattern, MODEL_STATES) == 0 && dirlist_find(dir, STAGE0_FIRST) &&
+	    !dirlist_find(dir, "zero") && !stage0_look(u, path, &why) && *why.text)
 		rc = errmsg_set(err, -EBADMSG, "%s", why.text);
 	return rc;
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+struct dirlist;
 struct errmsg;
 struct uckpt;
 
@@ -18,9 +19,9 @@ enum dir_kind {
 	DIR_KINDS
 };
 
-/* List a directory once, no further than to the first optimizer shard: large runs have
- * thousands of names. */
-enum dir_kind detect(struct uckpt *u, const char *path);
+/* List a directory once, and keep the list for who reads it; or, if `names` is NULL, no further
+ * than to the first optimizer shard: large runs have thousands of names. */
+enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
 
 /* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */
 bool detect_has_views(struct uckpt *u, const char *path);

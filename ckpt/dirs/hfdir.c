@@ -58,8 +58,7 @@ struct hfdir_header {
 /* Find which layouts' files have their names in a directory: most have none, and a store
  * may take milliseconds to say so of each.  False if it cannot be listed, as those of some
  * servers. */
-static bool list_layouts(struct uckpt *u, const char *dir,
-			 bool there[COUNT(layouts)])
+static bool list_layouts(struct uckpt *u, const char *dir, bool there[COUNT(layouts)])
 {
 	struct dirlist d = { 0 };
 
@@ -128,8 +127,7 @@ static int leave_out(struct hfdir_header *h, const char *file, const char *name,
 	return 0;
 }
 
-static int read_safetensors(struct hfdir_header *h, const struct source *src,
-			    struct errmsg *err)
+static int read_safetensors(struct hfdir_header *h, const struct source *src, struct errmsg *err)
 {
 	struct safetensors s;
 	int rc = safetensors_read(&s, src, err);
@@ -144,8 +142,7 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src,
 		const struct safetensors_tensor *const t = &s.v[i];
 
 		if (t->dtype == DTYPE_OTHER) {
-			rc = leave_out(h, src->name, t->name,
-				       "torch has no such type", err);
+			rc = leave_out(h, src->name, t->name, "torch has no such type", err);
 			continue;
 		}
 		h->v[h->n++] = (struct hfdir_tensor){
@@ -173,8 +170,7 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 	int rc;
 
 	if (!value_is_cstr(pair->key))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: a tensor's name is not a string", file);
+		return errmsg_set(err, -EBADMSG, "%s: a tensor's name is not a string", file);
 	rc = tensor_from_value(pair->val, "no plain tensor", &t, &why);
 	if (!rc && t.dtype == DTYPE_OTHER)
 		rc = errmsg_set(&why, -ENOTSUP, "elements of unknown type");
@@ -192,8 +188,7 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 								  : errmsg_nomem(err, file);
 }
 
-static int read_torch(struct hfdir_header *h, struct source *src,
-		      struct errmsg *err)
+static int read_torch(struct hfdir_header *h, struct source *src, struct errmsg *err)
 {
 	const struct value_dict *pairs;
 	struct ptfile pt;
@@ -205,8 +200,7 @@ static int read_torch(struct hfdir_header *h, struct source *src,
 	h->arena.limit = DESCRIPTIONS_MAX((size_t)pt.src.size);
 	pairs = value_pairs(pt.root);
 	if (!pairs)
-		rc = errmsg_set(err, -EBADMSG, "%s: is no dict of tensors",
-				pt.src.name);
+		rc = errmsg_set(err, -EBADMSG, "%s: is no dict of tensors", pt.src.name);
 	else if (!(h->v = arena_alloc(&h->arena, pairs->n * sizeof(*h->v) + 1)))
 		rc = errmsg_nomem(err, pt.src.name);
 	for (size_t i = 0; !rc && i < pairs->n; i++)
@@ -271,19 +265,15 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 		return errmsg_nomem(err, d->path);
 	for (size_t i = 0; i < d->nfiles; d->n += d->headers[i++].n)
 		if (d->headers[i].n)
-			memcpy(d->v + d->n, d->headers[i].v,
-			       d->headers[i].n * sizeof(*d->v));
+			memcpy(d->v + d->n, d->headers[i].v, d->headers[i].n * sizeof(*d->v));
 	qsort(d->v, d->n, sizeof(*d->v), array_by_text);
 	for (size_t i = 0; i < d->n; i++) {
 		const char *const path = d->files[d->v[i].at.file].path;
 
 		if (!*d->v[i].name)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: a tensor has no name", path);
+			return errmsg_set(err, -EBADMSG, "%s: a tensor has no name", path);
 		if (i && array_by_text(&d->v[i - 1], &d->v[i]) == 0)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: tensor %.200s is there twice: see"
-					  " %s",
+			return errmsg_set(err, -EBADMSG, "%s: tensor %.200s is there twice: see %s",
 					  path, d->v[i].name,
 					  d->files[d->v[i - 1].at.file].name);
 	}
@@ -313,26 +303,21 @@ static int read_files(struct hfdir *d, const struct layout *l,
 }
 
 /* List the names of the files that the map of an index names. */
-static int list_files(struct hfindex *x, const struct source *src,
-		      struct errmsg *err)
+static int list_files(struct hfindex *x, const struct source *src, struct errmsg *err)
 {
 	const cJSON *entry;
 	size_t n = 0;
 
 	x->map = cJSON_GetObjectItemCaseSensitive(x->root, "weight_map");
 	if (!cJSON_IsObject(x->map) || !x->map->child)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: weight_map is missing, or empty",
-				  src->name);
-	x->files = calloc((size_t)cJSON_GetArraySize(x->map),
-			  sizeof(*x->files));
+		return errmsg_set(err, -EBADMSG, "%s: weight_map is missing, or empty", src->name);
+	x->files = calloc((size_t)cJSON_GetArraySize(x->map), sizeof(*x->files));
 	if (!x->files)
 		return errmsg_nomem(err, src->name);
 	cJSON_ArrayForEach(entry, x->map)
 	{
 		if (!cJSON_IsString(entry) || !names_is_file(entry->valuestring))
-			return errmsg_set(err, -EBADMSG,
-					  "%s: weight_map: the file of %.200s is"
+			return errmsg_set(err, -EBADMSG, "%s: weight_map: the file of %.200s is"
 					  " no name in this directory",
 					  src->name, entry->string);
 		x->files[n++] = entry->valuestring;
@@ -378,11 +363,8 @@ static int check_index(const struct hfdir *d, const struct hfindex *x,
 		const struct hfdir_tensor *const t =
 			hfdir_find(d, entry->string);
 
-		if (!t || strcmp(d->files[t->at.file].name,
-				 entry->valuestring) != 0)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: %.200s should be in %s, and is"
-					  " not",
+		if (!t || strcmp(d->files[t->at.file].name, entry->valuestring) != 0)
+			return errmsg_set(err, -EBADMSG, "%s: %.200s should be in %s, and is not",
 					  path, entry->string,
 					  entry->valuestring);
 	}
@@ -407,8 +389,7 @@ static int open_indexed(struct hfdir *d, const struct layout *l,
 	return rc;
 }
 
-static int open_layout(struct hfdir *d, const struct layout *l,
-		       struct errmsg *err)
+static int open_layout(struct hfdir *d, const struct layout *l, struct errmsg *err)
 {
 	char *path;
 	int rc;
@@ -422,8 +403,7 @@ static int open_layout(struct hfdir *d, const struct layout *l,
 	return rc;
 }
 
-int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
-	       struct errmsg *err)
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, struct errmsg *err)
 {
 	const struct layout *const l = find_layout(u, path);
 	struct attrs a;
@@ -459,8 +439,7 @@ void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to)
 {
 	for (size_t i = 0; i < d->nfiles; i++)
 		for (size_t k = 0; k < d->headers[i].nleft_out; k++)
-			errmsg_put(to, "%s: %s", d->files[i].path,
-				   d->headers[i].left_out[k]);
+			errmsg_put(to, "%s: %s", d->files[i].path, d->headers[i].left_out[k]);
 }
 
 const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)

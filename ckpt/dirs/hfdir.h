@@ -55,8 +55,7 @@ struct hfindex {
  * Read an index.  -EBADMSG if it is damaged or names a file outside of the directory;
  * -E2BIG.  Messages name the source.  On failure nothing needs freeing.
  */
-int hfindex_read(struct hfindex *x, const struct source *src,
-		 struct errmsg *err);
+int hfindex_read(struct hfindex *x, const struct source *src, struct errmsg *err);
 void hfindex_done(struct hfindex *x);
 
 /* Does the directory hold weights?  Looks at names only. */
@@ -73,8 +72,7 @@ bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name);
  * error.  Messages name the file.  Tensors that are no plain ones or of types that torch
  * lacks are left out.
  */
-int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path,
-	       struct errmsg *err);
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, struct errmsg *err);
 void hfdir_done(struct hfdir *d);
 
 /* Name the tensors that were left out, and why. */

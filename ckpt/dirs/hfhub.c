@@ -104,8 +104,7 @@ int hfhub_find(const char *name, char **dir, struct errmsg *err)
 	cache = cache_path();
 	*dir = cache && *name ? find_snapshot(cache, name) : NULL;
 	if (!*dir)
-		rc = errmsg_set(err, -ENOENT,
-				"neither a directory nor a model with a snapshot"
+		rc = errmsg_set(err, -ENOENT, "neither a directory nor a model with a snapshot"
 				" in %s",
 				cache ?: "Hugging Face's cache");
 	free(cache);

@@ -43,8 +43,7 @@ static size_t prefix_len(const struct tag_file *f)
 static bool is_bf16(const struct value *config)
 {
 	return value_is_true(value_find_path(config, "bf16", "enabled", NULL)) ||
-	       value_is_true(
-		       value_find_path(config, "bfloat16", "enabled", NULL));
+	       value_is_true(value_find_path(config, "bfloat16", "enabled", NULL));
 }
 
 /* The number of ranks that an optimizer shard records: one number, or one of each group. */
@@ -90,11 +89,9 @@ static bool read_model(struct save *s)
 	value_get_int(value_find(pt.root, "dp_world_size"), &dp);
 	value_get_int(value_find(pt.root, "mp_world_size"), &s->mp);
 	s->tp = s->mp;
-	value_get_int(value_find_path(pt.root, "checkpoint_parallel_dimensions",
-				      "tp_degree", NULL),
+	value_get_int(value_find_path(pt.root, "checkpoint_parallel_dimensions", "tp_degree", NULL),
 		      &s->tp);
-	value_get_int(value_find_path(config, "zero_optimization", "stage", NULL),
-		      &stage);
+	value_get_int(value_find_path(config, "zero_optimization", "stage", NULL), &stage);
 	s->prefixed_right =
 		is_bf16(config) == (strncmp(s->optim->name, "bf16_", 5) == 0);
 	s->is_pipeline = !value_find_pairs(pt.root, "module");
@@ -209,9 +206,7 @@ static char *name_others(const struct tagdir *d, const struct save *s)
 			continue;
 		ok = !contradicts(s, &d->files[i]);
 		if (n++ < NAMED_MAX)
-			fprintf(f, "%s %s",
-				n == 1 ? "files of a former save are left out:"
-				       : ",",
+			fprintf(f, "%s %s", n == 1 ? "files of a former save are left out:" : ",",
 				d->files[i].name);
 	}
 	if (n > NAMED_MAX)

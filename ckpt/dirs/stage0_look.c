@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/detect.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
@@ -22,18 +21,15 @@ int stage0_check_optimizer(const struct value *root, const char *file, struct er
 	const struct value_seq *experts = value_find_items(root, "num_experts");
 
 	if (!value_pairs(optimizer))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: no optimizer is in it, nor *_optim_states.pt"
+		return errmsg_set(err, -ENOTSUP, "%s: no optimizer is in it, nor *_optim_states.pt"
 				  " files beside it: optimizer shards are missing",
 				  file);
 	if (experts && experts->n)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: a mixture of experts saved without ZeRO"
+		return errmsg_set(err, -ENOTSUP, "%s: a mixture of experts saved without ZeRO"
 				  " (stage 0), whose optimizer is not read",
 				  file);
 	if (value_find(optimizer, KEY_FP32_GROUPS))
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: saved without ZeRO (stage 0) by"
+		return errmsg_set(err, -ENOTSUP, "%s: saved without ZeRO (stage 0) by"
 				  " BF16_Optimizer, which saves the states of one"
 				  " data-parallel rank only",
 				  file);
@@ -56,7 +52,7 @@ enum stage0_kind stage0_look(struct uckpt *u, const char *dir, struct errmsg *er
 	struct source src;
 	char *path;
 
-	if (detect(u, dir) != DIR_STAGE0 || asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
+	if (asprintf(&path, "%s/" STAGE0_FIRST, dir) < 0)
 		return kind;
 	if (!io_open(u, path, NULL, &src, err) && !ptfile_open_source(&pt, &src, err)) {
 		kind = kind_of(pt.root);

@@ -39,8 +39,7 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 
 	if (asprintf(&f.path, "%s/%s", dir->dirs[e->dir], e->name) < 0)
 		return errmsg_nomem(err, e->name);
-	if (!array_reserve(&d->files, &d->cap, d->nfiles + 1,
-			   sizeof(*d->files))) {
+	if (!array_reserve(&d->files, &d->cap, d->nfiles + 1, sizeof(*d->files))) {
 		free(f.path);
 		return errmsg_nomem(err, e->name);
 	}
@@ -49,22 +48,29 @@ static int add_file(struct tagdir *d, const struct dirlist *dir, size_t i,
 	return 0;
 }
 
-static int scan_names(struct tagdir *d, struct errmsg *err)
+/* `*stage0`: it is DIR_STAGE0 if no shards are found. */
+static int scan_names(struct tagdir *d, const struct dirlist *names, bool *stage0,
+		      struct errmsg *err)
 {
-	struct dirlist dir = { 0 };
-	int rc = io_list(d->u, d->path, 0, &dir, err);
+	struct dirlist own = { 0 };
+	bool universal = false;
+	int rc = names ? 0 : io_list(d->u, d->path, 0, &own, err);
 
 	if (rc)
 		return rc;
-	d->st = dir.attrs.st;
-	for (size_t i = 0; !rc && i < dir.n; i++) {
-		const struct ckname id = names_parse(dir.v[i].name);
+	names = names ?: &own;
+	d->st = names->attrs.st;
+	for (size_t i = 0; !rc && i < names->n; i++) {
+		const struct ckname id = names_parse(names->v[i].name);
 
 		d->zero3 |= id.kind == TAG_FILE_MODEL3;
+		universal |= strcmp(names->v[i].name, "zero") == 0;
+		*stage0 |= strcmp(names->v[i].name, STAGE0_FIRST) == 0;
 		if (id.kind != TAG_FILE_OTHER && id.kind < TAG_FILE_KINDS)
-			rc = add_file(d, &dir, i, id, err);
+			rc = add_file(d, names, i, id, err);
 	}
-	dirlist_done(&dir);
+	*stage0 &= !universal;
+	dirlist_done(&own);
 	return rc;
 }
 
@@ -246,8 +252,7 @@ static bool fail_gap(void *ctx, const struct ckname *missing)
 	const struct failure *const f = ctx;
 	const bool optim = missing->kind == TAG_FILE_OPTIM;
 
-	errmsg_set(f->err, 0,
-		   "%s: the %s of data-parallel rank %u, model-parallel"
+	errmsg_set(f->err, 0, "%s: the %s of data-parallel rank %u, model-parallel"
 		   " rank %u is missing (%zu files found)", f->d->path,
 		   optim ? "optimizer shard" : "model-states file", missing->dp,
 		   missing->mp, optim ? f->d->noptim : f->d->nmodel);
@@ -268,14 +273,12 @@ static int check_experts(const struct tagdir *d, struct errmsg *err)
 			expert = 0;
 		}
 		if (e->id.mp)
-			return errmsg_set(err, -ENOTSUP,
-					  "%s: an expert of model-parallel rank"
+			return errmsg_set(err, -ENOTSUP, "%s: an expert of model-parallel rank"
 					  " %u: experts are supported without"
 					  " tensor and pipeline parallelism only",
 					  e->path, e->id.mp);
 		if (e->id.layer != layer || e->id.expert != expert)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: the file of expert %u in MoE layer"
+			return errmsg_set(err, -EBADMSG, "%s: the file of expert %u in MoE layer"
 					  " %u is missing (%zu files found)",
 					  d->path, expert, layer, d->nexpert);
 	}
@@ -288,25 +291,21 @@ static int check_files(const struct tagdir *d, struct errmsg *err)
 	struct failure f = { d, err };
 
 	if (d->zero3 && d->model > d->optim + d->noptim)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: model states of ZeRO-3 (%s) and of other"
+		return errmsg_set(err, -EBADMSG, "%s: model states of ZeRO-3 (%s) and of other"
 				  " stages (%s) side by side", d->path,
 				  d->model->name, d->optim[d->noptim].name);
 	if (d->nmodel == 0)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: no *_model_states.pt file: it is missing",
+		return errmsg_set(err, -EBADMSG, "%s: no *_model_states.pt file: it is missing",
 				  d->path);
 	for (const struct tag_file *x = d->files + 1;
 	     x < d->files + d->nfiles; x++)
 		if (x->id.kind != TAG_FILE_SWAPPED && by_id(x - 1, x) == 0)
-			return errmsg_set(err, -EBADMSG,
-					  "%s: is there twice: %s and %s",
+			return errmsg_set(err, -EBADMSG, "%s: is there twice: %s and %s",
 					  d->path, x[-1].name, x->name);
 	if (!each_gap(d, fail_gap, &f))
 		return -EBADMSG;
 	if (d->files[d->nfiles - 1].id.kind == TAG_FILE_EXPERT_OLD)
-		return errmsg_set(err, -ENOTSUP,
-				  "%s: has files of experts (expert_*) whose"
+		return errmsg_set(err, -ENOTSUP, "%s: has files of experts (expert_*) whose"
 				  " names lack the layer: too old", d->path);
 	return check_experts(d, err);
 }
@@ -328,9 +327,10 @@ static void set_readers(struct tagdir *d)
 		permissions_restrict(&d->names, &d->model[i].readable_by);
 }
 
-int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
+int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struct dirlist *names,
 		struct errmsg *err)
 {
+	bool stage0 = false;
 	int rc;
 
 	*d = (struct tagdir){ .u = u, .path = strdup(path) };
@@ -339,7 +339,8 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 	for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
 		d->path[n - 1] = '\0';
 	d->tag = io_dir_name(roots_base(u, d->path));
-	rc = d->tag ? scan_names(d, err) : errmsg_nomem(err, path);
+	rc = d->tag ? scan_names(d, names && names->ndirs ? names : NULL, &stage0, err)
+		    : errmsg_nomem(err, path);
 	if (!rc && d->zero3)
 		rc = scan_nvme(u, d, err);
 	if (!rc)
@@ -347,7 +348,7 @@ int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
 				    find_numbered, d, err);
 	if (!rc) {
 		sort_files(d);
-		rc = d->noptim || stage0_look(u, d->path, NULL) ? check_files(d, err)
+		rc = d->noptim || (stage0 && stage0_look(u, d->path, NULL)) ? check_files(d, err)
 							      : detect_explain(u, d->path, err);
 	}
 	if (rc == -EBADMSG && leftover_drop(d)) {
@@ -400,25 +401,21 @@ static bool report_gap(void *ctx, const struct ckname *missing)
 			  strncmp(d->optim->name, "bf16_", 5) == 0;
 
 	if (m->n++ == MISSING_MAX) {
-		errmsg_put(m->found, "%s: more files are missing (not listed)",
-			   d->path);
+		errmsg_put(m->found, "%s: more files are missing (not listed)", d->path);
 		return false;
 	}
 	if (missing->kind == TAG_FILE_MODEL)
 		errmsg_put(m->found, "%s/mp_rank_%02u_model_states.pt: missing",
 			   d->path, missing->mp);
 	else
-		errmsg_put(m->found,
-			   "%s/%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt:"
-			   " missing",
+		errmsg_put(m->found, "%s/%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt: missing",
 			   d->path, bf16 ? "bf16_" : "", missing->dp,
 			   missing->mp, optim ? "optim" : "model");
 	return true;
 }
 
 /* Widen the grid to the number of data-parallel ranks that a file records. */
-static void try_file(struct tagdir *d, const struct tag_file *f,
-		     const struct errmsg_sink *found)
+static void try_file(struct tagdir *d, const struct tag_file *f, const struct errmsg_sink *found)
 {
 	struct errmsg err;
 	struct ptfile pt;
@@ -434,13 +431,13 @@ static void try_file(struct tagdir *d, const struct tag_file *f,
 	ptfile_close(&pt);
 }
 
-void tagdir_find_missing(struct uckpt *u, const char *path,
-			 const struct errmsg_sink *found)
+void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_sink *found)
 {
 	struct tagdir d = { .u = u, .path = strdup(path) };
+	bool ignored = false;
 	struct missing m = { .d = &d, .found = found };
 
-	if (d.path && !scan_names(&d, NULL)) {
+	if (d.path && !scan_names(&d, NULL, &ignored, NULL)) {
 		for (size_t i = 0; i < d.nfiles; i++)
 			if (d.files[i].id.kind <= TAG_FILE_MODEL3)
 				try_file(&d, &d.files[i], found);
@@ -465,8 +462,7 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n)
 	return first;
 }
 
-int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
-		     struct errmsg *err)
+int tagdir_open_file(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
 {
 	return io_open_pt(f->u, f->path, &f->file, pt, err);
 }

@@ -10,6 +10,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/format/names.h"
 
+struct dirlist;
 struct errmsg;
 struct errmsg_sink;
 struct ptfile;
@@ -64,11 +65,11 @@ struct tagdir {
 };
 
 /*
- * Scan a tag directory.  Fails with one message if it cannot be a complete checkpoint of
- * ZeRO's, or without ZeRO, which has no optimizer shards: as detect_explain, or -EBADMSG if a
- * rank's file is missing.  Call tagdir_done in the end.
+ * Scan a tag directory, whose list is `names` unless it is NULL.  Fails with one message if it
+ * cannot be a complete checkpoint of ZeRO's, or without ZeRO, which has no optimizer shards: as
+ * detect_explain, or -EBADMSG if a rank's file is missing.  Call tagdir_done in the end.
  */
-int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path,
+int tagdir_scan(struct uckpt *u, struct tagdir *d, const char *path, const struct dirlist *names,
 		struct errmsg *err);
 void tagdir_done(struct tagdir *d);
 
@@ -81,8 +82,7 @@ bool tagdir_keep_newest(struct tagdir *d);
  * model-states file that cannot be read, then each that is missing.  The ranks are those
  * that left a file, and as many data-parallel ones as a file records.
  */
-void tagdir_find_missing(struct uckpt *u, const char *path,
-			 const struct errmsg_sink *found);
+void tagdir_find_missing(struct uckpt *u, const char *path, const struct errmsg_sink *found);
 
 /* The index in `model` of the first file of model-parallel rank `mp`.  In ZeRO-3
  * its data-parallel ranks have one each; they agree on all that concerns us. */
@@ -102,7 +102,6 @@ const struct tag_file *tagdir_find_tiny(const struct tagdir *d, size_t *n);
 
 /* Open a file of the directory.  -EIO if it was replaced since it was scanned;
  * otherwise as ptfile_open_source. */
-int tagdir_open_file(const struct tag_file *f, struct ptfile *pt,
-		     struct errmsg *err);
+int tagdir_open_file(const struct tag_file *f, struct ptfile *pt, struct errmsg *err);
 
 #endif

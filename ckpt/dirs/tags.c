@@ -210,7 +210,8 @@ static void put_first(struct tag_list *t, size_t i)
 static bool is_bare(struct uckpt *u, const char *dir, const struct tag *t)
 {
 	char *const path = tags_join(dir, t->name);
-	const bool is = path && stage0_look(u, path, NULL) == STAGE0_WEIGHTS;
+	const bool is = path && detect(u, path, NULL) == DIR_STAGE0 &&
+			stage0_look(u, path, NULL) == STAGE0_WEIGHTS;
 
 	free(path);
 	return is;
@@ -329,7 +330,7 @@ int tags_choose(struct uckpt *u, const char *path, char **out,
 	char *dir;
 	int rc = 0;
 
-	if (detect(u, path) > DIR_WEIGHTS) {
+	if (detect(u, path, NULL) > DIR_WEIGHTS) {
 		dir = strdup(path);
 	} else {
 		rc = tags_list(u, path, false, &t, err);

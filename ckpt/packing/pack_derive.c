@@ -234,7 +234,7 @@ int pack_derive(struct pack_inputs *x, struct errmsg *err)
 	struct checkpoint *c;
 	int rc = 0;
 
-	if (checkpoint_open(x->u, &zero_checkpoint_ops, x->dir, NULL, &c, NULL))
+	if (checkpoint_open(x->u, &zero_checkpoint_ops, x->dir, NULL, NULL, &c, NULL))
 		return 0;
 	d.c = c;
 	for (unsigned mp = 0; !rc && !c->facts.zero3 && mp < c->tp * c->pp; mp++)

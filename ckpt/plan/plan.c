@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/detect.h"
@@ -50,8 +51,9 @@ static int open_view(struct checkpoint *c, bool owned, const struct plan_options
 	return rc;
 }
 
-/* The loader of what is in a directory. */
-static const struct checkpoint_ops *find_loader(struct uckpt *u, const char *path)
+int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
+		     const struct dirlist *names, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err)
 {
 	static const struct checkpoint_ops *const loaders[DIR_KINDS] = {
 		[DIR_WEIGHTS] = &hf_checkpoint_ops,
@@ -59,16 +61,22 @@ static const struct checkpoint_ops *find_loader(struct uckpt *u, const char *pat
 		[DIR_STAGE0] = &stage0_checkpoint_ops,
 	};
 
-	return loaders[detect(u, path)] ?: &zero_checkpoint_ops;
+	struct checkpoint *c;
+	int rc = checkpoint_open(u, loaders[kind] ?: &zero_checkpoint_ops, path, names,
+				 options->rules, &c, err);
+
+	return rc ?: open_view(c, true, options, out, err);
 }
 
 int plan_open(struct uckpt *u, const char *path, const struct plan_options *options,
 	      struct plan **out, struct errmsg *err)
 {
-	struct checkpoint *c;
-	int rc = checkpoint_open(u, find_loader(u, path), path, options->rules, &c, err);
+	struct dirlist names = { 0 };
+	const enum dir_kind kind = detect(u, path, &names);
+	const int rc = plan_open_listed(u, path, kind, &names, options, out, err);
 
-	return rc ?: open_view(c, true, options, out, err);
+	dirlist_done(&names);
+	return rc;
 }
 
 int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "ckpt/base/permissions.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/plan/plan_views.h"
 #include "ckpt/tensor/tensor.h"
 
@@ -94,6 +95,11 @@ int plan_open(struct uckpt *u, const char *path,
 	      const struct plan_options *options, struct plan **out,
 	      struct errmsg *err);
 void plan_close(struct plan *p);
+
+/* The same for a directory that detect() has listed. */
+int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
+		     const struct dirlist *names, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err);
 
 /*
  * Plan another tree of a plan's checkpoint, which must outlive the new plan; or with the plan's

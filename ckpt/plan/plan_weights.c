@@ -36,7 +36,7 @@ struct plan_weights {
 	struct sidecars sidecars;
 };
 
-enum { ROOT, INDEX, FILES, SIDECAR, DIRS, DIR_WEIGHTS, DIR_CONFIG };
+enum { ROOT, INDEX, FILES, SIDECAR, DIRS, DIRS_WEIGHTS, DIRS_CONFIG };
 
 static const struct format {
 	const char *stem, *suffix, *index;
@@ -380,7 +380,7 @@ static int check_files(struct plan *p, struct errmsg *err)
 	for (size_t i = 0; !rc && i < p->groups[FILES].n; i++)
 		rc = plan_file_size(p, FILES, i, &size, &why);
 	for (size_t i = 0; !rc && i < p->groups[DIRS].n; i++)
-		rc = plan_file_size(p, DIR_WEIGHTS, i, &size, &why);
+		rc = plan_file_size(p, DIRS_WEIGHTS, i, &size, &why);
 	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text) : 0;
 }
 

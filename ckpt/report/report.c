@@ -154,7 +154,7 @@ int report_open(struct report *r, const char *const *paths, size_t n, struct err
 		return 0;
 	}
 	notes_add_new(&r->problems, why.text);
-	if (rc == -EBADMSG && detect(r->u, r->dir) != DIR_DCP)
+	if (rc == -EBADMSG && detect(r->u, r->dir, NULL) != DIR_DCP)
 		tagdir_find_missing(r->u, r->dir, &found);
 	return 0;
 }

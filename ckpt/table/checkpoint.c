@@ -39,7 +39,7 @@ bool param_state_number(const struct param_state *st, double *out)
 }
 
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    struct checkpoint **out, struct errmsg *err)
+		    const struct dirlist *names, struct checkpoint **out, struct errmsg *err)
 {
 	struct checkpoint *c = calloc(1, ops->size);
 	int rc;
@@ -49,7 +49,9 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 		return errmsg_nomem(err, path);
 	c->u = u;
 	c->ops = ops;
+	c->names_there = names;
 	rc = ops->list(c, path, err);
+	c->names_there = NULL;
 	if (rc)
 		checkpoint_close(c);
 	else
@@ -58,10 +60,11 @@ int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const cha
 }
 
 int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    const struct user_rules *rules, struct checkpoint **out, struct errmsg *err)
+		    const struct dirlist *names, const struct user_rules *rules,
+		    struct checkpoint **out, struct errmsg *err)
 {
 	struct checkpoint *c;
-	int rc = checkpoint_list(u, ops, path, &c, err);
+	int rc = checkpoint_list(u, ops, path, names, &c, err);
 
 	if (rc)
 		return rc;

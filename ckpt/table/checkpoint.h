@@ -12,6 +12,7 @@
 #include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
+struct dirlist;
 struct file_layout;
 struct errmsg;
 struct errmsg_sink;
@@ -81,6 +82,7 @@ struct checkpoint {
 	 * bits. */
 	const char *path, *tag;
 	struct stat st;
+	const struct dirlist *names_there; /* in the directory, while `list` runs; or NULL */
 	/* In the numbering of extents: */
 	const struct tag_file *files;
 	size_t nfiles;
@@ -194,13 +196,14 @@ struct checkpoint_ops {
 	void (*close)(struct checkpoint *c);
 };
 
-/* List the files of a directory, and nothing else.  Call checkpoint_close after success. */
+/* List the files of a directory, of which `names` (or NULL) is a list, and nothing else.  Call checkpoint_close after success. */
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    struct checkpoint **out, struct errmsg *err);
+		    const struct dirlist *names, struct checkpoint **out, struct errmsg *err);
 
 /* List them and read the rows. */
 int checkpoint_open(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
-		    const struct user_rules *rules, struct checkpoint **out, struct errmsg *err);
+		    const struct dirlist *names, const struct user_rules *rules,
+		    struct checkpoint **out, struct errmsg *err);
 void checkpoint_close(struct checkpoint *c);
 
 /*

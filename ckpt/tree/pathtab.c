@@ -44,8 +44,7 @@ void pathtab_free(struct pathtab *t)
 }
 
 /* Find or append a path.  Called with the lock held. */
-static int find_or_append(struct pathtab *t, const char *path, uint64_t parent,
-			  uint64_t *index)
+static int find_or_append(struct pathtab *t, const char *path, uint64_t parent, uint64_t *index)
 {
 	const uint64_t hash = hash_text(path);
 	uint32_t i;
@@ -56,8 +55,7 @@ static int find_or_append(struct pathtab *t, const char *path, uint64_t parent,
 			*index = i;
 			return 0;
 		}
-	if (t->n == UINT32_MAX ||
-	    !array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
+	if (t->n == UINT32_MAX || !array_reserve(&t->v, &t->cap, t->n + 1, sizeof(*t->v)))
 		return -ENOMEM;
 	copy = strdup(path);
 	if (!copy || !hashtab_add(&t->index, hash, (uint32_t)t->n)) {
@@ -69,8 +67,7 @@ static int find_or_append(struct pathtab *t, const char *path, uint64_t parent,
 	return 0;
 }
 
-int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
-		uint64_t *index)
+int pathtab_add(struct pathtab *t, const char *path, uint64_t parent, uint64_t *index)
 {
 	int rc;
 

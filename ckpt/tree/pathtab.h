@@ -18,8 +18,7 @@ void pathtab_free(struct pathtab *t);
 
 /* Find or add `path` (absolute; copied) in the directory with the number
  * `parent`.  Numbers count from 0.  0 or -ENOMEM. */
-int pathtab_add(struct pathtab *t, const char *path, uint64_t parent,
-		uint64_t *index);
+int pathtab_add(struct pathtab *t, const char *path, uint64_t parent, uint64_t *index);
 
 /* Return a path, and its directory's number unless `parent` is NULL; NULL if no
  * path has that number.  Valid until pathtab_free. */

@@ -77,8 +77,7 @@ static void sum_add(struct sum *s, const char *path, const struct fileid *id)
 	const uint32_t next = (uint32_t)s->n;
 
 	s->sum = crc32_add(s->sum, id, sizeof(*id));
-	if (next >= shards_count(s->planned) ||
-	    strcmp(shards_path(s->planned, next), path) != 0)
+	if (next >= shards_count(s->planned) || strcmp(shards_path(s->planned, next), path) != 0)
 		return;
 	s->same = s->same && fileid_unchanged(shards_id(s->planned, next), id);
 	s->n++;
@@ -90,7 +89,7 @@ uint32_t planned_files_sum(struct plan *p)
 	struct sum s = { .planned = c->shards, .same = are_chosen(c) };
 	struct checkpoint *now;
 
-	if (checkpoint_list(c->u, c->ops, c->path, &now, NULL))
+	if (checkpoint_list(c->u, c->ops, c->path, NULL, &now, NULL))
 		return 0;
 	for (size_t i = 0; i < now->nfiles; i++)
 		sum_add(&s, now->files[i].path, &now->files[i].file);

@@ -68,8 +68,7 @@ static char *rank_path(struct uckpt *u, const char *dir,
 }
 
 /* Count the old ranks from 0 on that have a file. */
-static long count_ranks(struct uckpt *u, const char *dir,
-			const struct pattern *p)
+static long count_ranks(struct uckpt *u, const char *dir, const struct pattern *p)
 {
 	long n = 0;
 	char *path;
@@ -82,8 +81,7 @@ static long count_ranks(struct uckpt *u, const char *dir,
 	return n;
 }
 
-int rankfile_find(struct uckpt *u, const char *dir, const char *name,
-		  unsigned ranks, char **path)
+int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path)
 {
 	int rc = -ENOENT;
 
@@ -123,8 +121,7 @@ static int each_rank(struct uckpt *u, const char *dir, const struct pattern *p,
 	return rc == -ENOENT ? 0 : rc;
 }
 
-int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks,
-		  rankfile_fn *call, void *arg)
+int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks, rankfile_fn *call, void *arg)
 {
 	int rc = 0;
 

@@ -68,7 +68,7 @@ static enum view_state tried_before(const struct survey *s, const char *path)
 /* Is it odd by its names and sizes, or without an optimizer? */
 static bool is_odd(struct uckpt *u, const char *path)
 {
-	const enum dir_kind kind = detect(u, path);
+	const enum dir_kind kind = detect(u, path, NULL);
 	struct tagdir d;
 	size_t tiny;
 	bool odd;
@@ -76,7 +76,7 @@ static bool is_odd(struct uckpt *u, const char *path)
 	/* A universal checkpoint is shown as it is. */
 	if (kind <= DIR_WEIGHTS || kind == DIR_DCP || detect_is_universal(u, path))
 		return false;
-	if (tagdir_scan(u, &d, path, NULL))
+	if (tagdir_scan(u, &d, path, NULL, NULL))
 		return true;
 	odd = tagdir_find_tiny(&d, &tiny) ||
 	      (kind == DIR_STAGE0 && stage0_look(u, path, NULL) == STAGE0_WEIGHTS);
@@ -102,7 +102,7 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	 * more. */
 	if (!x->odd && tried == VIEW_NEW)
 		x->odd = is_odd(u, x->path) ||
-			 (s->t->o->check && detect(u, x->path) > DIR_WEIGHTS &&
+			 (s->t->o->check && detect(u, x->path, NULL) > DIR_WEIGHTS &&
 			  !detect_is_universal(u, x->path));
 	return 0;
 }
@@ -118,7 +118,7 @@ static void survey_report(const struct survey *s, const char *path)
 	if (detect_has_views(s->t->o->u, path)) {
 		rc = tree_plan_tag(s->t, s->index, path, &why);
 	} else {
-		rc = tagdir_scan(s->t->o->u, &d, path, &why);
+		rc = tagdir_scan(s->t->o->u, &d, path, NULL, &why);
 		if (!rc)
 			tagdir_done(&d);
 	}
@@ -137,7 +137,7 @@ static void survey_below(struct survey *s, const char *dir, unsigned levels)
 	struct tag_list tags;
 	uint64_t child;
 
-	if (detect(s->t->o->u, dir) > DIR_WEIGHTS ||
+	if (detect(s->t->o->u, dir, NULL) > DIR_WEIGHTS ||
 	    pathtab_add(s->t->pathtab, dir, s->index, &child) ||
 	    tags_list(s->t->o->u, dir, false, &tags, NULL))
 		return;

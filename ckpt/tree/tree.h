@@ -76,13 +76,11 @@ struct tree_attr {
  * the name leads to, for `*timeout` seconds. */
 int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 		struct tree_attr *out, double *timeout, struct errmsg *err);
-int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out,
-		 struct errmsg *err);
+int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct errmsg *err);
 
 /* For how many seconds the kernel may cache that an entry of `dir` with these
  * attributes has its inode.  A tag that is saved again gets other inodes. */
-double tree_entry_timeout(const struct tree *t, uint64_t dir,
-			  const struct tree_attr *attr);
+double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_attr *attr);
 
 /* If the root is a view, look whether its tag was saved again.  True if it was: then
  * what the kernel has cached of the root's listing is out of date. */
@@ -103,8 +101,7 @@ struct tree_file {
 	struct permissions readable_by;
 };
 
-int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out,
-		   struct errmsg *err);
+int tree_file_open(struct tree *t, uint64_t ino, struct tree_file *out, struct errmsg *err);
 void tree_file_close(struct tree_file *f);
 
 /*
@@ -129,8 +126,7 @@ struct uckpt_dir {
 	bool remote; /* of a server */
 };
 
-int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out,
-		  struct errmsg *err);
+int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct errmsg *err);
 void tree_dir_close(struct uckpt_dir *d);
 
 /* Return whether getting the attributes of an entry is cheap: it plans no view, and sends no
@@ -142,7 +138,6 @@ bool tree_is_immutable(const struct tree *t);
 
 /* Read the entry at `*pos` (the first is at 0) and advance `*pos`.  Returns 1
  * with an entry, 0 at the end, or a negative errno. */
-int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out,
-		  struct errmsg *err);
+int tree_dir_next(struct uckpt_dir *d, uint64_t *pos, struct uckpt_entry *out, struct errmsg *err);
 
 #endif

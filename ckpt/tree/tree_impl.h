@@ -76,8 +76,7 @@ static inline uint64_t ino_of_lower(const struct tree *t, uint64_t index)
 	return index == 0 && !t->is_view ? TREE_ROOT : INO_LOWER_FIRST + index;
 }
 
-static inline uint64_t ino_of_view(const struct tree *t, const struct view *x,
-				   uint64_t node)
+static inline uint64_t ino_of_view(const struct tree *t, const struct view *x, uint64_t node)
 {
 	if (t->is_view && node == PLAN_ROOT)
 		return TREE_ROOT;
@@ -109,8 +108,7 @@ int tree_list_view(struct tree *t, const char *tag, const struct view_type *type
 /* Add the universal tree of the tag at `path` in directory `index` of the run, and make its
  * plan; if it is refused, all others, with a warning of each that is not possible.  Errors as
  * view_plan, if there is no view. */
-int tree_plan_tag(struct tree *t, uint64_t index, const char *path,
-		  struct errmsg *err);
+int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errmsg *err);
 
 /* Fill in the attributes of a file or directory that exists only in the
  * mount. */
@@ -123,8 +121,7 @@ void tree_set_owner(const struct tree *t, struct stat *st);
 
 /* Turn the attributes of a file or directory of the run into those of its inode
  * in the mount. */
-void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl,
-		     struct stat *st);
+void tree_show_lower(const struct tree *t, uint64_t index, bool has_acl, struct stat *st);
 
 /* Get the content of latest_universal in directory `index` of the run, whose path is `dir`: the
  * name of the newest universal tree that is listed, or if there is none, is being saved again.
@@ -146,15 +143,13 @@ int tree_control_bytes(struct tree *t, uint64_t ino, struct bytebuf *out);
  * another number of ranks, rank r has that of old rank r mod n.  The caller frees
  * `*path`.  0, -ENOENT if there is none, or -ENOMEM.
  */
-int rankfile_find(struct uckpt *u, const char *dir, const char *name,
-		  unsigned ranks, char **path);
+int rankfile_find(struct uckpt *u, const char *dir, const char *name, unsigned ranks, char **path);
 
 /* Call `call` with each new rank's name, which `dir` may have, and the path of the file
  * that has its content.  Returns what `call` did if that is not 0, or -ENOMEM; a file that
  * cannot be found ends the ranks of its kind. */
 typedef int rankfile_fn(void *arg, const char *name, const char *path);
-int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks,
-		  rankfile_fn *call, void *arg);
+int rankfile_each(struct uckpt *u, const char *dir, unsigned ranks, rankfile_fn *call, void *arg);
 
 /*
  * Warn of every tag of a run that will not be served, and of a `latest` that names

@@ -47,8 +47,7 @@ static int lookup_view(struct tree *t, uint64_t index, const char *dir,
 }
 
 /* Return the inode of a path, with the bits of its kind. */
-static int lookup_path(struct tree *t, uint64_t index, const char *path,
-		       uint64_t *ino)
+static int lookup_path(struct tree *t, uint64_t index, const char *path, uint64_t *ino)
 {
 	uint64_t child;
 	const int rc = pathtab_add(t->pathtab, path, index, &child);
@@ -110,8 +109,7 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
 	return rc;
 }
 
-static int lookup_in_lower(struct tree *t, uint64_t index, const char *name,
-			   uint64_t *ino)
+static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uint64_t *ino)
 {
 	const char *const dir = pathtab_path(t->pathtab, index, NULL);
 	struct attrs a;
@@ -197,8 +195,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 	return rc;
 }
 
-double tree_entry_timeout(const struct tree *t, uint64_t dir,
-			  const struct tree_attr *attr)
+double tree_entry_timeout(const struct tree *t, uint64_t dir, const struct tree_attr *attr)
 {
 	/* Directories of a run, and the root, whose tag may be saved again. */
 	const bool changes = dir < UINT64_C(1) << INO_VIEW_SHIFT;

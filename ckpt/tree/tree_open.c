@@ -7,6 +7,7 @@
 
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
@@ -206,14 +207,17 @@ static int confine(struct tree *t, struct errmsg *err)
 /* Recognise the root, and plan what it shows. */
 static int open_root(struct tree *t, struct errmsg *err)
 {
-	const enum dir_kind kind = detect(t->o->u, t->o->source);
+	struct dirlist names = { 0 };
+	const enum dir_kind kind = detect(t->o->u, t->o->source, &names);
 	int rc;
 
 	t->is_view = is_one_view(t->o->u, t->o->source, kind);
-	rc = check_kind(t->o, kind > DIR_WEIGHTS, t->is_view, err);
-	if (rc)
-		return rc;
-	return t->is_view ? tree_open_view(t, err) : open_run(t, err);
+	views_listed(t->views, kind, t->is_view ? &names : NULL);
+	rc = check_kind(t->o, kind > DIR_WEIGHTS, t->is_view, err) ?:
+	     t->is_view ? tree_open_view(t, err) : open_run(t, err);
+	views_listed(t->views, kind, NULL);
+	dirlist_done(&names);
+	return rc;
 }
 
 int tree_open(const struct tree_options *o, struct tree **out, struct errmsg *err)

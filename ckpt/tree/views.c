@@ -70,6 +70,8 @@ struct views {
 	struct plan_options options;
 	bool check; /* all files of a tag */
 	int64_t began; /* the time, as files have it */
+	enum dir_kind kind; /* as in views_listed */
+	const struct dirlist *names;
 	/* Protected by the context's lock: */
 	struct view **v;
 	size_t n, cap;
@@ -91,6 +93,12 @@ struct views *views_new(struct uckpt *u, const struct plan_options *options, boo
 	v->check = check;
 	v->began = planned_files_now();
 	return v;
+}
+
+void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *names)
+{
+	v->kind = kind;
+	v->names = names;
 }
 
 /* Close the plans of a tag, which nobody uses.  Called without the context's lock, since
@@ -491,7 +499,9 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 	int rc = 0;
 
 	if (!tag->plan)
-		rc = plan_open(v->u, tag->path, &v->options, &tag->plan, why);
+		rc = v->names ? plan_open_listed(v->u, tag->path, v->kind, v->names, &v->options,
+						 &tag->plan, why)
+			      : plan_open(v->u, tag->path, &v->options, &tag->plan, why);
 	if (!rc && !tag->planned && planned_files_are_early(tag->plan, v->began, why))
 		rc = -EBADMSG;
 	tag->opened = !rc;

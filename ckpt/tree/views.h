@@ -55,9 +55,11 @@ struct view {
 /* A plan needs all files of its tag to be readable and to belong together if
  * `check`, else only those that it is made of.  Returns NULL when memory runs
  * out. */
-struct views *views_new(struct uckpt *u, const struct plan_options *options,
-			bool check);
+struct views *views_new(struct uckpt *u, const struct plan_options *options, bool check);
 void views_free(struct views *v);
+
+/* Before another thread uses them: the only tag has been listed by detect(), until NULL. */
+void views_listed(struct views *v, enum dir_kind kind, const struct dirlist *names);
 
 /* Find or add a view of the tag at `path` (copied), listed in the directory
  * with inode `parent`.  0, -ENOMEM, or -ENFILE after VIEWS_MAX views, or

@@ -115,7 +115,7 @@ static int zero_list(struct checkpoint *c, const char *path, struct errmsg *err)
 	int rc;
 
 	pthread_mutex_init(&r->lock, NULL);
-	rc = tagdir_scan(c->u, &r->dir, path, err);
+	rc = tagdir_scan(c->u, &r->dir, path, c->names_there, err);
 	if (!rc)
 		set_files(r);
 	return rc;
@@ -481,7 +481,7 @@ static void zero_warm(struct checkpoint *c, size_t n)
 /* ZeRO's shards may have been written to a tag that was taken for one without. */
 static bool stage0_is_chosen(const struct checkpoint *c)
 {
-	return detect(c->u, c->path) == DIR_STAGE0;
+	return detect(c->u, c->path, NULL) == DIR_STAGE0;
 }
 
 /* Model states have both, in another form. */

@@ -125,7 +125,7 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 	if (o->tag || *tag)
 		rc = load_path(path, o->dir, o->tag ? o->tag : tag, err);
 	else if (o->universal ? detect_is_universal(o->u, o->dir)
-			      : detect(o->u, o->dir) > DIR_WEIGHTS)
+			      : detect(o->u, o->dir, NULL) > DIR_WEIGHTS)
 		rc = load_path(path, o->dir, ".", err);
 	else if (!o->universal)
 		rc = load_find_choose(o->u, o->dir, path, err);

@@ -406,10 +406,10 @@ static int tag_metadata(struct load *l, bool *whole)
 	struct checkpoint *c;
 	int rc;
 
-	*whole = !l->o->universal && detect(l->o->u, l->got->path) == DIR_DCP;
+	*whole = !l->o->universal && detect(l->o->u, l->got->path, NULL) == DIR_DCP;
 	if (!*whole)
 		return run_metadata(l);
-	rc = checkpoint_open(l->o->u, &dcp_checkpoint_ops, l->got->path, NULL, &c, l->err);
+	rc = checkpoint_open(l->o->u, &dcp_checkpoint_ops, l->got->path, NULL, NULL, &c, l->err);
 	if (rc)
 		return rc;
 	rc = dcp_metadata(l, c);

@@ -272,12 +272,12 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
-	const enum dir_kind kind = detect(s->u, s->path);
+	const enum dir_kind kind = detect(s->u, s->path, NULL);
 	int rc = checkpoint_open(s->u,
 				 kind == DIR_DCP      ? &dcp_checkpoint_ops
 				 : kind == DIR_STAGE0 ? &stage0_checkpoint_ops
 						      : &zero_checkpoint_ops,
-				 s->path, s->rules, &z->c, err);
+				 s->path, NULL, s->rules, &z->c, err);
 
 	if (rc)
 		return rc;

@@ -58,7 +58,7 @@ void copy_commit(struct copy *c)
 
 int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err)
 {
-	return checkpoint_open(test_context(), &dcp_checkpoint_ops, c->dir, NULL, out, err);
+	return checkpoint_open(test_context(), &dcp_checkpoint_ops, c->dir, NULL, NULL, out, err);
 }
 
 /* Read the file of a layout. */

@@ -124,7 +124,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 {
 	char *const dir = mkckpt_new_dir();
 
-	assert_int_equal(detect(test_context(), dir), DIR_OTHER);
+	assert_int_equal(detect(test_context(), dir, NULL), DIR_OTHER);
 	check_refused(dir, -ENOENT, dir, "nor Hugging Face weights");
 	put_torch(dir, "b.bin", "d");
 	put_text(dir, "pytorch_model.bin.index.json",
@@ -135,7 +135,7 @@ static void the_files_that_transformers_takes_are_taken(void **state)
 		 "{'weight_map':{'b':'s1'}}");
 	put_tensors(dir, "model.safetensors", "a");
 
-	assert_int_equal(detect(test_context(), dir), DIR_WEIGHTS);
+	assert_int_equal(detect(test_context(), dir, NULL), DIR_WEIGHTS);
 	check_names(dir, "a");
 	remove_file(dir, "model.safetensors");
 	check_names(dir, "b");

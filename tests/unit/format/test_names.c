@@ -110,7 +110,7 @@ static void ranks_are_in_order_of_numbers(void **state)
 		}
 	touch(dir, "latest", 0, 0);
 	snprintf(path, sizeof(path), "%s//", dir);
-	if (tagdir_scan(test_context(), &d, path, &err))
+	if (tagdir_scan(test_context(), &d, path, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_string_equal(d.path, dir);
 	assert_string_equal(d.tag, strrchr(dir, '/') + 1);
@@ -143,7 +143,7 @@ static void each_hole_in_the_grid_is_told(void **state)
 			if (dp != hole)
 				touch(dir, OPTIM, dp, 0);
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
 				 -EBADMSG);
 		snprintf(expect, sizeof(expect), "data-parallel rank %u,", hole);
 		assert_non_null(strstr(err.text, expect));
@@ -169,7 +169,7 @@ static void check_experts(const struct expert_case *x)
 	for (size_t i = 0; i < COUNT(x->files); i++)
 		touch(dir, "layer_%u_expert_%u_mp_rank_00_model_states.pt",
 		      x->files[i][0], x->files[i][1]);
-	assert_int_equal(tagdir_scan(test_context(), &d, dir, &err), x->rc);
+	assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err), x->rc);
 	if (x->rc)
 		assert_non_null(strstr(err.text, x->expect));
 	for (size_t i = 1; i < d.nexpert; i++) {
@@ -231,7 +231,7 @@ static void other_files_of_experts_are_refused(void **state)
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, "layer_0_expert_0_mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].name, 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
 				 cases[i].rc);
 		assert_non_null(strstr(err.text, cases[i].expect));
 		mkckpt_free_dir(dir);
@@ -265,7 +265,7 @@ static void a_layer_is_there_once(void **state)
 		touch(dir, "mp_rank_00_model_states.pt", 0, 0);
 		touch(dir, cases[i].a, 0, 0);
 		touch(dir, cases[i].b, 0, 0);
-		assert_int_equal(tagdir_scan(test_context(), &d, dir, &err),
+		assert_int_equal(tagdir_scan(test_context(), &d, dir, NULL, &err),
 				 cases[i].rc);
 		if (cases[i].rc) {
 			assert_non_null(strstr(err.text, "is there twice"));

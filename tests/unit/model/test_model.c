@@ -20,7 +20,7 @@
 static int load(const char *dir, struct model *m, struct errmsg *err)
 {
 	struct tagdir d;
-	int rc = tagdir_scan(test_context(), &d, dir, err);
+	int rc = tagdir_scan(test_context(), &d, dir, NULL, err);
 
 	if (rc)
 		fail_msg("%s", err->text);
