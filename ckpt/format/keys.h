@@ -25,10 +25,5 @@
 /* Of model states that are not DeepSpeed's: what they were made of, a list of what got
  * lost, and why there are no states of the optimizer, which is not read or is lost; for
  * people. */
-#define KEY_FOREIGN_SOURCE "ucfs_source"
-#define KEY_FOREIGN_WARNINGS "ucfs_warnings"
-#define KEY_FOREIGN_NOTES "ucfs_notes" /* those that are true of all views */
-#define KEY_FOREIGN_REFUSED "ucfs_refused"
-#define KEY_FOREIGN_LOST "ucfs_lost"
 
 #endif

@@ -196,10 +196,7 @@ static int load_metadata(const struct rank_params_loader *l)
 	const struct value *root = l->pt->root;
 	const struct value *version = value_find(root, KEY_DS_VERSION);
 	const struct value *zero = value_find_path(root, KEY_DS_CONFIG, "zero_optimization", NULL);
-	const struct value *foreign = value_find(root, KEY_FOREIGN_SOURCE);
 	const struct value *frozen = value_find(root, KEY_FROZEN_SHAPES);
-	const struct value *lost = value_find(root, KEY_FOREIGN_LOST);
-	const struct value *refused = lost ?: value_find(root, KEY_FOREIGN_REFUSED);
 	const struct value *degrees = value_find(root, "checkpoint_parallel_dimensions");
 	struct rank_params *c = l->c;
 
@@ -213,38 +210,12 @@ static int load_metadata(const struct rank_params_loader *l)
 	c->facts.module_dtype = DTYPE_OTHER;
 	c->facts.has_frozen = value_find_pairs(root, KEY_FROZEN_SHAPES) != NULL;
 	/* Stage 1 and others have None in any case (engine.py, _save_checkpoint). */
-	c->facts.excludes_frozen = frozen && frozen->kind == VALUE_NONE && !foreign &&
+	c->facts.excludes_frozen = frozen && frozen->kind == VALUE_NONE &&
 				   (c->facts.stage >= 2 || c->facts.zero3);
 	c->facts.round_robin = value_is_true(value_find(zero, "round_robin_gradients"));
 	c->zenflow = value_pairs(value_find(zero, "zenflow")) != NULL;
 	c->facts.ds_version = arena_strdup(&c->arena, value_is_cstr(version) ? version->str.p : "");
-	if (value_is_cstr(foreign))
-		c->facts.source = arena_strdup(&c->arena, foreign->str.p);
-	if (value_is_cstr(refused))
-		c->refused = arena_strdup(&c->arena, refused->str.p);
-	c->lost = lost;
 	return c->arena.failed ? errmsg_nomem(l->err, l->file) : 0;
-}
-
-static int load_foreign_warnings(const struct rank_params_loader *l, const char *key)
-{
-	const struct value_seq *list = value_find_items(l->pt->root, key);
-	int rc = 0;
-
-	for (size_t i = 0; !rc && list && i < list->n; i++)
-		rc = rank_params_warn(l, "%s%s", value_cstr(list->v[i]), "");
-	return rc;
-}
-
-static int load_foreign(const struct rank_params_loader *l)
-{
-	struct rank_params *c = l->c;
-	int rc;
-
-	c->notes = c->nwarnings;
-	rc = load_foreign_warnings(l, KEY_FOREIGN_NOTES);
-	c->nnotes = c->nwarnings - c->notes;
-	return rc ?: load_foreign_warnings(l, KEY_FOREIGN_WARNINGS);
 }
 
 /* Fill in the groups' lists of parameters; the slices stay where they are. */
@@ -288,7 +259,6 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
 			 l->err) ?:
 	     load_metadata(l) ?:
-	     load_foreign(l) ?:
 	     load_groups(l) ?:
 	     sort_slices(l);
 	if (rc)
@@ -298,7 +268,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	find_module_dtype(l);
 	rc = l->c->facts.zero3 ? 0 : rank_params_load_module(l);
 	/* Elsewhere experts are parameters as all others. */
-	if (!rc && (!l->c->facts.source || l->dir->nexpert))
+	if (!rc && (!l->made || l->dir->nexpert))
 		rc = rank_params_load_experts(l);
 	for (size_t g = 0; g < l->c->ngroups; g++)
 		if (!l->c->groups[g].degree)
@@ -320,6 +290,7 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned m
 	if (rc)
 		return rc;
 	l.pt = &pt;
+	l.made = object;
 	if (object)
 		pt.root = object->make(object->ctx, mp, &pt);
 	rc = pt.root ? rank_params_load_rank(&l) : errmsg_nomem(err, f->path);

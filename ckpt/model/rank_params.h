@@ -62,8 +62,6 @@ struct rank_params {
 	struct rank_rest rest; /* of stage 3 once it is read */
 	struct run_facts facts;
 	bool zenflow;
-	const char *refused; /* why they have no states of the optimizer; or NULL */
-	bool lost;           /* since its files are missing */
 	int64_t dp_world_size;	/* -1 if not recorded */
 	int64_t mp_world_size;	/* -1 if not recorded */
 	struct merge_rules *rules; /* of its universal_checkpoint_info */
@@ -71,7 +69,6 @@ struct rank_params {
 	const char **warnings; /* skipped tensors, and why */
 	size_t nwarnings;
 	size_t warnings_cap;
-	size_t notes, nnotes; /* which of them are true of all views */
 };
 
 /* Makes the object of model states one that ZeRO would have saved; NULL when memory runs

@@ -183,11 +183,6 @@ static bool is_internal(const struct value *key)
 		"checkpoint_parallel_dimensions",
 		KEY_DS_CONFIG,
 		KEY_DS_VERSION,
-		KEY_FOREIGN_SOURCE,
-		KEY_FOREIGN_WARNINGS,
-		KEY_FOREIGN_NOTES,
-		KEY_FOREIGN_REFUSED,
-		KEY_FOREIGN_LOST,
 	};
 
 	for (size_t i = 0; i < COUNT(keys); i++)

@@ -134,11 +134,10 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 					     .nslices = first[mp].nslices,
 					     .groups = first[mp].groups,
 					     .ngroups = first[mp].ngroups,
-					     .refused = first[mp].refused,
-					     .lost = first[mp].lost };
+					     .refused = r->stage0 ? r->stage0[mp].refused : NULL,
+					     .lost = r->stage0 && r->stage0[mp].lost };
 	r->c.facts = first->facts;
-	r->c.notes = first->warnings + first->notes;
-	r->c.nnotes = first->nnotes;
+	r->c.facts.source = r->stage0 ? r->stage0->source : NULL;
 	r->c.ranks = v;
 	r->c.tp = r->model.tp;
 	r->c.pp = r->model.pp;
@@ -389,8 +388,8 @@ static int zero_check(struct checkpoint *c, bool states, struct errmsg *err)
 	for (unsigned mp = 1; !rc && mp < r->dir.mp_degree; mp++)
 		rc = check_steps(r, mp, err);
 	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
-		if (r->model.ranks[mp].refused)
-			rc = errmsg_set(err, -ENOTSUP, "%s", r->model.ranks[mp].refused);
+		if (c->ranks[mp].refused)
+			rc = errmsg_set(err, -ENOTSUP, "%s", c->ranks[mp].refused);
 	for (unsigned mp = 0; !rc && states && mp < r->dir.mp_degree; mp++)
 		rc = shard_check_states(zero_shard(r, mp, 0), err);
 	return rc;

@@ -10,6 +10,7 @@
 #include "ckpt/table/checkpoint.h"
 
 struct errmsg;
+struct errmsg_sink;
 struct partitioning;
 struct rank_params;
 struct shard;
@@ -48,6 +49,7 @@ struct stage0_rank {
 	size_t nties, ties_cap;
 	enum dtype weights;  /* the type of the first parameter's master */
 	bool steps_differ;   /* within a group: the first parameter's is used */
+	const char *source;  /* in words */
 	const char *refused; /* why the optimizer is not read: it has no states then */
 	bool lost;           /* there is none */
 	bool bf16;           /* the run was of that type */
@@ -67,6 +69,9 @@ void stage0_free(struct stage0_rank *v, size_t n);
  * table `c`.  Messages name `file`. */
 int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struct shard *s,
 		 struct partitioning *layout, const char *file, struct errmsg *err);
+
+/* Say what is unusual. */
+void stage0_warn(const struct stage0_rank *r, const struct errmsg_sink *to);
 
 /* Append the elements of a run.  False when memory runs out. */
 bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out);

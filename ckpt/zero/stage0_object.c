@@ -101,23 +101,15 @@ static struct value *ties_value(const struct stage0_rank *r, struct arena *a)
 	return dict;
 }
 
-static struct value *warnings_value(const struct stage0_rank *r, struct arena *a)
+void stage0_warn(const struct stage0_rank *r, const struct errmsg_sink *to)
 {
-	struct value *list = value_new(a, VALUE_LIST);
-
 	if (r->refused)
-		value_append(a, list,
-			     value_new_str(a, "weights are those of the model: the"
-					      " optimizer's are not read"));
+		errmsg_put(to, "weights are those of the model: the optimizer's are not read");
 	else if (r->weights == DTYPE_BF16 || r->weights == DTYPE_F16)
-		value_append(a, list,
-			     value_new_str(a, "there are no fp32 master weights: parameters"
-					      " of 16 bits are widened"));
+		errmsg_put(to, "there are no fp32 master weights: parameters of 16 bits are widened");
 	if (r->steps_differ)
-		value_append(a, list,
-			     value_new_str(a, "parameters of one group have made different"
-					      " numbers of steps: all get that of the first"));
-	return list;
+		errmsg_put(to, "parameters of one group have made different numbers of steps: all"
+			       " get that of the first");
 }
 
 struct value *stage0_model(const struct stage0_rank *r, struct value *old, struct arena *a)
@@ -125,24 +117,14 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	static const struct value_field set[] = {
 		{ "optimizer", NULL },         { "param_shapes", NULL },
 		{ KEY_SHARED_PARAMS, NULL },   { "dp_world_size", NULL },
-		{ KEY_FOREIGN_SOURCE, NULL },  { KEY_FOREIGN_WARNINGS, NULL },
-		{ KEY_FOREIGN_REFUSED, NULL }, { KEY_FOREIGN_LOST, NULL },
 		{ KEY_DS_CONFIG, NULL },       { KEY_DS_VERSION, NULL },
 	};
 	struct value *root = value_edit(a, old, set, COUNT(set));
-	const char *source = value_find_items(old, "param_shapes")
-				     ? "DeepSpeed checkpoint without its optimizer's files"
-				     : "DeepSpeed checkpoint without ZeRO (stage 0)";
 
 	value_dict_set(a, root, "optimizer", value_new(a, VALUE_NONE));
 	value_dict_set(a, root, "param_shapes", shapes_value(r, a));
 	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
 	value_dict_set(a, root, "dp_world_size", value_new_int(a, 1));
-	value_dict_set(a, root, KEY_FOREIGN_SOURCE, value_new_str(a, source));
-	value_dict_set(a, root, KEY_FOREIGN_WARNINGS, warnings_value(r, a));
-	if (r->refused)
-		value_dict_set(a, root, r->lost ? KEY_FOREIGN_LOST : KEY_FOREIGN_REFUSED,
-			       value_new_str(a, r->refused));
 	set_config(a, root, old);
 	return a->failed ? NULL : root;
 }

@@ -482,6 +482,9 @@ int stage0_find_groups(struct stage0_builder *b)
 
 	b->err = &why;
 	b->o->weights = DTYPE_OTHER;
+	b->o->source = value_find_items(b->pt->root, "param_shapes")
+			       ? "DeepSpeed checkpoint without its optimizer's files"
+			       : "DeepSpeed checkpoint without ZeRO (stage 0)";
 	b->o->bf16 =
 		value_is_true(value_find_path(b->pt->root, KEY_DS_CONFIG, "bf16", "enabled", NULL));
 	rc = find_optimizer(b) ?: stage0_find_params(b) ?: make_groups(b);
