@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/sys/output.h"
 #include "gpu/metrics/tbevents.h"
 
 #define HEADER_MAX 512
@@ -52,26 +52,6 @@ static bool on_terminal(void)
 	if (fd >= 0)
 		close(fd);
 	return yes;
-}
-
-/* Create the directory and its missing parents. */
-static int make_dirs(char *path, struct errmsg *err)
-{
-	int rc = 0;
-
-	for (char *p = path + 1; !rc; p++) {
-		const char end = *p;
-
-		if (end && end != '/')
-			continue;
-		*p = '\0';
-		if (mkdir(path, 0777) < 0 && errno != EEXIST)
-			rc = errmsg_errno(err, path, "cannot create");
-		*p = end;
-		if (!end)
-			break;
-	}
-	return rc;
 }
 
 /* Is it the row of a step before `first_step`? */
@@ -148,16 +128,15 @@ static int open_csv(struct metrics *m, struct errmsg *err)
 
 static int open_files(struct metrics *m, const struct metrics_options *o, struct errmsg *err)
 {
+	size_t made = 0;
 	char *dir;
 	int rc;
 
 	if (asprintf(&dir, "%s/%s", o->log_dir, o->run_name) < 0)
 		return errmsg_nomem(err, NULL);
-	rc = make_dirs(dir, err);
-	if (!rc && asprintf(&m->csv_path, "%s/" METRICS_CSV, dir) < 0) {
+	if (asprintf(&m->csv_path, "%s/" METRICS_CSV, dir) < 0)
 		m->csv_path = NULL;
-		rc = errmsg_nomem(err, NULL);
-	}
+	rc = m->csv_path ? make_parents(m->csv_path, &made, err) : errmsg_nomem(err, NULL);
 	if (!rc)
 		rc = open_csv(m, err);
 	if (!rc)

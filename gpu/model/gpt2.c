@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 
 /* Keeps every product of sizes, also in bytes, far below 2^63. */
@@ -24,14 +25,12 @@ static const struct {
 	{ "gpt2-xl", 48, 25, 1600, 50257, 1024 },
 };
 
-#define NPRESETS (sizeof(presets) / sizeof(presets[0]))
-
 int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
 {
 	char known[128] = "";
 	size_t i;
 
-	for (i = 0; i < NPRESETS; i++) {
+	for (i = 0; i < COUNT(presets); i++) {
 		if (strcmp(name, presets[i].name) == 0) {
 			c->n_layer = presets[i].n_layer;
 			c->n_head = presets[i].n_head;
@@ -50,10 +49,11 @@ int gpt2_preset(const char *name, struct gpt2_config *c, struct errmsg *err)
  * is cut so (queries, keys and values); or along rows. */
 enum cut { CUT_NONE, CUT_COLUMNS, CUT_THIRDS, CUT_ROWS };
 
-/* A parameter of a unit: its name within the unit, and its shape in multiples of the width and of
- * `rows`. */
+/* A parameter of a unit: its name within the unit, that of Megatron-DeepSpeed (GPTModelPipe and
+ * GPTModel in its gpt_model.py, as found in files that it wrote), and its shape in multiples of
+ * the width and of `rows`. */
 struct shape {
-	const char *name;
+	const char *name, *megatron;
 	unsigned ndim;
 	enum { ROWS_WIDTH, ROWS_WIDTH_4, ROWS_VOCAB, ROWS_POSITIONS } rows;
 	unsigned cols; /* times the width; the length of a 1-D parameter */
@@ -61,28 +61,39 @@ struct shape {
 };
 
 static const struct shape embed_params[GPT2_EMBED_PARAMS] = {
-	[GPT2_WTE] = { "wte.weight", 2, ROWS_VOCAB, 1, CUT_ROWS },
-	[GPT2_WPE] = { "wpe.weight", 2, ROWS_POSITIONS, 1, CUT_NONE },
+	[GPT2_WTE] = { "wte.weight", "word_embeddings.weight", 2, ROWS_VOCAB, 1, CUT_ROWS },
+	[GPT2_WPE] = { "wpe.weight", "position_embeddings.weight", 2, ROWS_POSITIONS, 1, CUT_NONE },
 };
 
 static const struct shape block_params[GPT2_BLOCK_PARAMS] = {
-	[GPT2_LN_1_WEIGHT] = { "ln_1.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_LN_1_BIAS] = { "ln_1.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", 2, ROWS_WIDTH, 3, CUT_THIRDS },
-	[GPT2_C_ATTN_BIAS] = { "attn.c_attn.bias", 1, ROWS_WIDTH, 3, CUT_THIRDS },
-	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", 2, ROWS_WIDTH, 1, CUT_ROWS },
-	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_LN_2_WEIGHT] = { "ln_2.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_LN_2_BIAS] = { "ln_2.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_C_FC_WEIGHT] = { "mlp.c_fc.weight", 2, ROWS_WIDTH, 4, CUT_COLUMNS },
-	[GPT2_C_FC_BIAS] = { "mlp.c_fc.bias", 1, ROWS_WIDTH, 4, CUT_COLUMNS },
-	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", 2, ROWS_WIDTH_4, 1, CUT_ROWS },
-	[GPT2_MLP_PROJ_BIAS] = { "mlp.c_proj.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_1_WEIGHT] = { "ln_1.weight", "input_layernorm.weight",
+		1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_1_BIAS] = { "ln_1.bias", "input_layernorm.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_C_ATTN_WEIGHT] = { "attn.c_attn.weight", "self_attention.query_key_value.weight",
+		2, ROWS_WIDTH, 3, CUT_THIRDS },
+	[GPT2_C_ATTN_BIAS] = { "attn.c_attn.bias", "self_attention.query_key_value.bias",
+		1, ROWS_WIDTH, 3, CUT_THIRDS },
+	[GPT2_ATTN_PROJ_WEIGHT] = { "attn.c_proj.weight", "self_attention.dense.weight",
+		2, ROWS_WIDTH, 1, CUT_ROWS },
+	[GPT2_ATTN_PROJ_BIAS] = { "attn.c_proj.bias", "self_attention.dense.bias",
+		1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_2_WEIGHT] = { "ln_2.weight", "post_attention_layernorm.weight",
+		1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_2_BIAS] = { "ln_2.bias", "post_attention_layernorm.bias",
+		1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_C_FC_WEIGHT] = { "mlp.c_fc.weight", "mlp.dense_h_to_4h.weight",
+		2, ROWS_WIDTH, 4, CUT_COLUMNS },
+	[GPT2_C_FC_BIAS] = { "mlp.c_fc.bias", "mlp.dense_h_to_4h.bias",
+		1, ROWS_WIDTH, 4, CUT_COLUMNS },
+	[GPT2_MLP_PROJ_WEIGHT] = { "mlp.c_proj.weight", "mlp.dense_4h_to_h.weight",
+		2, ROWS_WIDTH_4, 1, CUT_ROWS },
+	[GPT2_MLP_PROJ_BIAS] = { "mlp.c_proj.bias", "mlp.dense_4h_to_h.bias",
+		1, ROWS_WIDTH, 1, CUT_NONE },
 };
 
 static const struct shape last_params[GPT2_LAST_PARAMS] = {
-	[GPT2_LN_F_WEIGHT] = { "ln_f.weight", 1, ROWS_WIDTH, 1, CUT_NONE },
-	[GPT2_LN_F_BIAS] = { "ln_f.bias", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_F_WEIGHT] = { "ln_f.weight", "weight", 1, ROWS_WIDTH, 1, CUT_NONE },
+	[GPT2_LN_F_BIAS] = { "ln_f.bias", "bias", 1, ROWS_WIDTH, 1, CUT_NONE },
 };
 
 static uint64_t shape_rows(const struct gpt2_config *c, const struct shape *s)
@@ -139,7 +150,7 @@ static void add_unit(struct gpt2 *m, const char *prefix, const struct shape *s, 
 	assert(m->nunits < m->config.n_layer + 2);
 	*u = (struct gpt2_unit){ .first = m->nparams, .n = here };
 	for (i = 0; i < n; i++) {
-		struct gpt2_param p = { .ndim = s[i].ndim };
+		struct gpt2_param p = { .megatron = s[i].megatron, .ndim = s[i].ndim };
 		uint64_t cols = (uint64_t)c->n_embd * s[i].cols;
 
 		snprintf(p.name, sizeof(p.name), "%s%s", prefix, s[i].name);
@@ -177,7 +188,7 @@ static int check_config(const struct gpt2_config *c, struct errmsg *err)
 	};
 	size_t i;
 
-	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+	for (i = 0; i < COUNT(sizes); i++)
 		if (sizes[i].value < 1 || sizes[i].value > sizes[i].limit)
 			return errmsg_set(err, -EINVAL, "%s is %u; it must be 1 to %u",
 					  sizes[i].name, sizes[i].value, sizes[i].limit);

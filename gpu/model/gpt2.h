@@ -32,6 +32,7 @@ struct gpt2_config {
  */
 struct gpt2_param {
 	char name[GPT2_NAME_MAX];
+	const char *megatron; /* its name in Megatron's unit */
 	unsigned ndim;
 	uint64_t shape[2], numel; /* of this rank's part */
 	uint64_t whole_shape[2], whole_numel;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's names are those of GPTModelPipe and GPTModel in Megatron-DeepSpeed
- * (megatron/model/gpt_model.py), as found in files that it wrote.  The modules of the pipeline
- * are numbered; 0, which has no parameters, is before the embedding.
+ * Megatron's pipeline numbers its modules; 0, which has no parameters, is before the embedding.
  */
 #include "gpu/model/naming.h"
 
@@ -12,58 +10,25 @@
 /* The number of the embedding among the pipeline's modules. */
 #define LAYER_EMBED 1u
 
-static const char *const embed_names[GPT2_EMBED_PARAMS] = {
-	[GPT2_WTE] = "word_embeddings.weight",
-	[GPT2_WPE] = "position_embeddings.weight",
-};
-
-static const char *const block_names[GPT2_BLOCK_PARAMS] = {
-	[GPT2_LN_1_WEIGHT] = "input_layernorm.weight",
-	[GPT2_LN_1_BIAS] = "input_layernorm.bias",
-	[GPT2_C_ATTN_WEIGHT] = "self_attention.query_key_value.weight",
-	[GPT2_C_ATTN_BIAS] = "self_attention.query_key_value.bias",
-	[GPT2_ATTN_PROJ_WEIGHT] = "self_attention.dense.weight",
-	[GPT2_ATTN_PROJ_BIAS] = "self_attention.dense.bias",
-	[GPT2_LN_2_WEIGHT] = "post_attention_layernorm.weight",
-	[GPT2_LN_2_BIAS] = "post_attention_layernorm.bias",
-	[GPT2_C_FC_WEIGHT] = "mlp.dense_h_to_4h.weight",
-	[GPT2_C_FC_BIAS] = "mlp.dense_h_to_4h.bias",
-	[GPT2_MLP_PROJ_WEIGHT] = "mlp.dense_4h_to_h.weight",
-	[GPT2_MLP_PROJ_BIAS] = "mlp.dense_4h_to_h.bias",
-};
-
-static const char *const last_names[GPT2_LAST_PARAMS] = {
-	[GPT2_LN_F_WEIGHT] = "weight",
-	[GPT2_LN_F_BIAS] = "bias",
-};
-
-/* Set the names of parameter `at` of a unit. */
 static void set_names(struct naming_tensor *t, enum naming_family family, const struct gpt2 *m,
-		      unsigned unit, size_t at)
+		      const struct gpt2_param *p)
 {
 	const bool pipe = family == NAMING_MEGATRON;
-	char prefix[NAMING_NAME_MAX / 2];
+	char unit[NAMING_NAME_MAX / 2];
 
-	t->layer = LAYER_EMBED + unit;
-	if (unit == GPT2_UNIT_EMBED) {
-		t->last = embed_names[at];
-		snprintf(prefix, sizeof(prefix), "%s",
+	t->layer = LAYER_EMBED + p->unit;
+	t->last = p->megatron;
+	if (p->unit == GPT2_UNIT_EMBED)
+		snprintf(unit, sizeof(unit),
 			 pipe ? "tied_modules.embed" : "language_model.embedding");
-	} else if (unit == gpt2_unit_last(m)) {
-		t->last = last_names[at];
-		if (pipe)
-			snprintf(prefix, sizeof(prefix), "%u", t->layer);
-		else
-			snprintf(prefix, sizeof(prefix), "language_model.encoder.final_layernorm");
-	} else {
-		t->last = block_names[at];
-		if (pipe)
-			snprintf(prefix, sizeof(prefix), "%u", t->layer);
-		else
-			snprintf(prefix, sizeof(prefix), "language_model.encoder.layers.%u",
-				 unit - GPT2_UNIT_BLOCK(0));
-	}
-	snprintf(t->name, sizeof(t->name), "%s.%s", prefix, t->last);
+	else if (pipe)
+		snprintf(unit, sizeof(unit), "%u", t->layer);
+	else if (p->unit == gpt2_unit_last(m))
+		snprintf(unit, sizeof(unit), "language_model.encoder.final_layernorm");
+	else
+		snprintf(unit, sizeof(unit), "language_model.encoder.layers.%u",
+			 p->unit - GPT2_UNIT_BLOCK(0));
+	snprintf(t->name, sizeof(t->name), "%s.%s", unit, t->last);
 }
 
 void naming_tensor(struct naming_tensor *t, const struct naming *n, const struct gpt2 *m,
@@ -80,7 +45,7 @@ void naming_tensor(struct naming_tensor *t, const struct naming *n, const struct
 		t->last = t->name;
 		return;
 	}
-	set_names(t, n->family, m, p->unit, at);
+	set_names(t, n->family, m, p);
 	t->qkv = block && (at == GPT2_C_ATTN_WEIGHT || at == GPT2_C_ATTN_BIAS);
 	t->group = p->ndim == 1 ? NAMING_UNDECAYED : NAMING_DECAYED;
 	t->transposed = block && p->ndim == 2;
