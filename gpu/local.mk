@@ -29,8 +29,8 @@ include %D%/read/local.mk
 include %D%/cuda/local.mk
 include %D%/zero/local.mk
 include %D%/load/local.mk
-include %D%/save/local.mk
 include %D%/data/local.mk
+include %D%/save/local.mk
 include %D%/metrics/local.mk
 include %D%/plot/local.mk
 include %D%/train/local.mk

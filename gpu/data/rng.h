@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* torch's CPU generator: the same numbers as after torch.manual_seed(seed). */
-#define RNG_WORDS 624
+#define RNG_WORDS 624u
 
 struct rng {
 	uint32_t state[RNG_WORDS];

@@ -8,41 +8,25 @@
  * A device of NVIDIA has a counter instead, of which torch saves the seed and the offset.
  */
 #include "gpu/backend/splitmix.h"
+#include "gpu/data/rng.h"
 #include "gpu/save/save_impl.h"
-
-#define WORDS 624u
-#define WORD_BITS 32
 
 /* torch's state of a generator on the host (ATen/CPUGeneratorImpl.cpp). */
 struct torch_generator {
 	uint64_t seed;
 	uint32_t left, seeded;
-	uint64_t next, words[WORDS];
+	uint64_t next, words[RNG_WORDS];
 	double normal[5]; /* what is left over of normal numbers */
 };
 
-struct twister {
-	uint32_t seed;
-	uint32_t words[WORDS];
-};
-
-static void twister_init(struct twister *t, uint32_t seed)
-{
-	uint32_t *w = t->words;
-
-	t->seed = w[0] = seed;
-	for (uint32_t i = 1; i < WORDS; i++)
-		w[i] = UINT32_C(1812433253) * (w[i - 1] ^ w[i - 1] >> (WORD_BITS - 2)) + i;
-}
-
 /* random.getstate() */
-static struct value *python_state(struct ptsave *pt, const struct twister *t)
+static struct value *python_state(struct ptsave *pt, const struct rng *t)
 {
 	struct value *words = ptsave_tuple(pt);
 
-	for (unsigned i = 0; i < WORDS; i++)
-		ptsave_add(pt, words, t->words[i]);
-	ptsave_add(pt, words, WORDS);
+	for (unsigned i = 0; i < RNG_WORDS; i++)
+		ptsave_add(pt, words, t->state[i]);
+	ptsave_add(pt, words, RNG_WORDS);
 	return ptsave_tuple_of(pt, 3u, words, ptsave_none(pt));
 }
 
@@ -77,20 +61,20 @@ static struct value *words_dtype(struct ptsave *pt)
 }
 
 /* An array of the words.  All versions of numpy find this function by this name. */
-static struct value *words_array(struct ptsave *pt, const struct twister *t)
+static struct value *words_array(struct ptsave *pt, const struct rng *t)
 {
 	return ptsave_apply(pt, "numpy.core.multiarray", "_reconstruct",
 			    ptsave_tuple_of(pt, value_new_global(&pt->arena, "numpy", "ndarray"),
 					    ptsave_tuple_of(pt, 0u), bytes_value(pt, "b", 1)),
-			    ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, WORDS), words_dtype(pt),
+			    ptsave_tuple_of(pt, 1u, ptsave_tuple_of(pt, RNG_WORDS), words_dtype(pt),
 					    (bool)false,
-					    bytes_value(pt, t->words, sizeof(t->words))));
+					    bytes_value(pt, t->state, sizeof(t->state))));
 }
 
 /* numpy.random.get_state() */
-static struct value *numpy_state(struct ptsave *pt, const struct twister *t)
+static struct value *numpy_state(struct ptsave *pt, const struct rng *t)
 {
-	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), WORDS, 0u, 0.0);
+	return ptsave_tuple_of(pt, "MT19937", words_array(pt, t), RNG_WORDS, 0u, 0.0);
 }
 
 static struct value *bytes_tensor(struct ptsave *pt, const void *p, uint64_t n)
@@ -102,19 +86,19 @@ static struct value *bytes_tensor(struct ptsave *pt, const void *p, uint64_t n)
 	return ptsave_tensor(pt, own, &n, 1);
 }
 
-static struct value *torch_state(struct ptsave *pt, const struct twister *t)
+static struct value *torch_state(struct ptsave *pt, const struct rng *t)
 {
-	struct torch_generator g = { .seed = t->seed, .left = 1, .seeded = 1 };
+	struct torch_generator g = { .seed = t->state[0], .left = 1, .seeded = 1 };
 
-	for (unsigned i = 0; i < WORDS; i++)
-		g.words[i] = t->words[i];
+	for (unsigned i = 0; i < RNG_WORDS; i++)
+		g.words[i] = t->state[i];
 	return bytes_tensor(pt, &g, sizeof(g));
 }
 
 /* The state of a generator on the device: seed and offset. */
-static struct value *device_state(const struct save *s, struct ptsave *pt, const struct twister *t)
+static struct value *device_state(const struct save *s, struct ptsave *pt, const struct rng *t)
 {
-	const uint64_t state[2] = { t->seed };
+	const uint64_t state[2] = { t->state[0] };
 
 	return s->zero->backend->on_host ? torch_state(pt, t)
 					 : bytes_tensor(pt, state, sizeof(state));
@@ -125,10 +109,10 @@ struct value *save_megatron_rng(const struct save *s, struct ptsave *pt)
 	const struct gpt2_part *part = &s->zero->model->part;
 	const uint64_t seed = splitmix64(s->o->config->seed, s->o->step + 1);
 	struct value *dict = ptsave_dict(pt);
-	struct twister of_stage, of_part;
+	struct rng of_stage, of_part;
 
-	twister_init(&of_stage, (uint32_t)splitmix64(seed, part->stage + 1));
-	twister_init(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
+	rng_seed(&of_stage, (uint32_t)splitmix64(seed, part->stage + 1));
+	rng_seed(&of_part, (uint32_t)splitmix64(~seed, save_part(s) + 1));
 	ptsave_set(pt, dict, "random_rng_state", python_state(pt, &of_stage));
 	ptsave_set(pt, dict, "np_rng_state", numpy_state(pt, &of_stage));
 	ptsave_set(pt, dict, "torch_rng_state", torch_state(pt, &of_stage));
