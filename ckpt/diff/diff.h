@@ -53,8 +53,7 @@ struct diff_tree {
 /*
  * Open a ZeRO checkpoint (the directory of a tag, or that of a run for its
  * newest tag), a universal checkpoint or a model, of the context `t->u`.  Errors are those of
- * plan_open and plan_check, or the system's.  Call diff_tree_close
- * in any case.
+ * plan_open, or the system's.  Call diff_tree_close in any case.
  */
 int diff_tree_open(struct diff_tree *t, const char *path, struct errmsg *err);
 void diff_tree_close(struct diff_tree *t);

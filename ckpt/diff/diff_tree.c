@@ -95,7 +95,7 @@ static int open_plan(struct diff_tree *t, struct errmsg *err)
 	t->c = plan_checkpoint(t->plan);
 	if (t->model)
 		return add_weights(t, t->c->nparams, err);
-	rc = plan_check(t->plan, err);
+	rc = t->c->ops->check(t->c, true, err);
 	for (size_t i = 0; !rc && i < t->c->nparams; i++)
 		rc = add_entry(t, (struct diff_entry){ .name = t->c->params[i].name,
 						       .row = &t->c->params[i] }, err);

@@ -232,6 +232,14 @@ run_diff 1 "$tag" "$tmp/flipped"
 check "one element: $(cat "$tmp/said")" test "$(grep -c ' 1 of [0-9]* elements differ' "$tmp/said")" = 1
 check "in all" grep -q '^different: 1 of 68 states of 17 parameters, by up to ' "$tmp/said"
 
+# A name that no directory can have.
+cp -r "$tag" "$tmp/names"
+LC_ALL=C sed -i 's/X\x04\x00\x00\x00tail/X\x04\x00\x00\x00\/ail/g' "$tmp/names/"*.pt
+run_diff 0 "$tmp/names" "$tmp/names"
+run_diff 1 "$tmp/names" "$tag"
+says "different: 0 of 64 states of 16 parameters; 1 parameters only in A; 1 parameters only in B" \
+	"/ail: only in A" "tail: only in B"
+
 # A bit of a model's last weight.
 cp -r "$good/hfdir_gpt2_bf16_sharded" "$tmp/hf"
 flip "$tmp/hf/model-00003-of-00003.safetensors" \
