@@ -482,27 +482,3 @@ bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b)
 {
 	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
-
-int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
-		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
-		  uint64_t at)
-{
-	struct dcp_chunk *c = arena_alloc(a, sizeof(*c));
-	const uint64_t *offset = arena_alloc(a, (ndim + 1) * sizeof(*offset));
-	const uint64_t *size = arena_copy(a, shape, ndim * sizeof(*size));
-
-	if (!c || !offset || !size)
-		return -ENOMEM;
-	*c = (struct dcp_chunk){
-		.offset = offset, .size = size, .numel = numel, .file = file, .data = at
-	};
-	*t = (struct dcp_item){ .key = key,
-				.is_tensor = true,
-				.dtype = type,
-				.ndim = ndim,
-				.shape = size,
-				.numel = numel,
-				.chunks = c,
-				.nchunks = 1 };
-	return 0;
-}

@@ -74,11 +74,6 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 /* Do two tensors have the same shape? */
 bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b);
 
-/* Fill in a tensor whose elements are in a file from byte `at` on.  -ENOMEM. */
-int dcp_item_init(struct dcp_item *t, struct arena *a, const char *key, uint32_t file,
-		  enum dtype type, unsigned ndim, const uint64_t *shape, uint64_t numel,
-		  uint64_t at);
-
 void dcp_metadata_done(struct dcp_metadata *m);
 
 /*
