@@ -14,7 +14,6 @@
 #include "ckpt/base/suggest.h"
 #include "ckpt/uckpt.h"
 #include "fs/log/log.h"
-#include "fs/ops/fuse_caps.h"
 #include "fs/options.h"
 
 /* An option as it was given: "crc=zero".  A setter returns NULL, or what is wrong. */

@@ -18,7 +18,6 @@
 #include "ckpt/pickle/pickle.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/crc32.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/tensor/cast.h"
 
 /* A blob as a file of torch.save. */

@@ -19,7 +19,6 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dcp/metadata.h"
-#include "ckpt/dcp/optimizer.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pickle/pickle.h"

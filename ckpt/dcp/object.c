@@ -4,7 +4,6 @@
 #include "ckpt/base/array.h"
 #include "ckpt/dcp/dcp.h"
 #include "ckpt/format/keys.h"
-#include "ckpt/format/names.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/vfile/file_layout.h"
 

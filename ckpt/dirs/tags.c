@@ -26,7 +26,6 @@
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/stage0_look.h"
-#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/io/io.h"
 

@@ -14,7 +14,6 @@
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/table/checkpoint.h"
 #include "ckpt/tree/tree_impl.h"
 
 /* Plan the newest usable tag.  Tags that are refused and not damaged are shown as they are:

@@ -17,7 +17,6 @@
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
 #include "ckpt/dirs/detect.h"
-#include "ckpt/dirs/stage0_look.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/file_layout.h"

@@ -21,11 +21,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/module_dict.h"
-#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* Bytes of each of two ranks' tensors that are compared at a time. */

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dirs/tags.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
