@@ -7,15 +7,10 @@
 #include "ckpt/pickle/value.h"
 #include "ckpt/vfile/file_layout.h"
 
-static struct value *dcp_int(struct arena *a, int64_t n)
-{
-	return value_new_int(a, n);
-}
-
 /* DeepSpeed's configuration. */
 static struct value *config(struct arena *a)
 {
-	const struct value_field stage = { "stage", dcp_int(a, 1) };
+	const struct value_field stage = { "stage", value_new_int(a, 1) };
 	const struct value_field zero = { "zero_optimization", value_new_fields(a, &stage, 1) };
 
 	return value_new_fields(a, &zero, 1);
@@ -26,9 +21,9 @@ static struct value *config(struct arena *a)
 static struct value *scheduler(struct arena *a, int64_t step)
 {
 	const struct value_field fields[] = {
-		{ "last_epoch", dcp_int(a, step) },
-		{ "_step_count", dcp_int(a, step + 1) },
-		{ "last_batch_iteration", dcp_int(a, step - 1) },
+		{ "last_epoch", value_new_int(a, step) },
+		{ "_step_count", value_new_int(a, step + 1) },
+		{ "last_batch_iteration", value_new_int(a, step - 1) },
 		{ "lr_lambdas", value_new(a, VALUE_LIST) },
 	};
 
@@ -44,11 +39,11 @@ static struct value *model_states(struct arena *a, int64_t step)
 		{ "frozen_param_fragments", none },
 		{ "data_sampler", none },
 		{ "random_ltd", none },
-		{ "skipped_steps", dcp_int(a, 0) },
-		{ "global_samples", dcp_int(a, 0) },
-		{ "dp_world_size", dcp_int(a, 1) },
-		{ "mp_world_size", dcp_int(a, 1) },
-		{ "global_steps", dcp_int(a, step) },
+		{ "skipped_steps", value_new_int(a, 0) },
+		{ "global_samples", value_new_int(a, 0) },
+		{ "dp_world_size", value_new_int(a, 1) },
+		{ "mp_world_size", value_new_int(a, 1) },
+		{ "global_steps", value_new_int(a, step) },
 		{ "lr_scheduler", scheduler(a, step) },
 		{ KEY_DS_CONFIG, config(a) },
 		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
@@ -96,7 +91,7 @@ static struct value *options(struct arena *a, const struct dcp_group *g, size_t 
 
 	for (size_t k = 0; from && k < from->n; k++)
 		value_put(a, out, from->v[k].key, from->v[k].val);
-	value_append(a, params.val, dcp_int(a, (int64_t)i));
+	value_append(a, params.val, value_new_int(a, (int64_t)i));
 	value_dict_set(a, out, params.key, params.val);
 	return out;
 }
@@ -110,17 +105,17 @@ static struct value *optimizer(struct dcp_checkpoint *x, struct file_layout *d)
 	for (size_t i = 0; i < x->model.ngroups && !layout_failed(d); i++) {
 		const struct dcp_group *g = &x->model.groups[i];
 
-		value_put(a, state, dcp_int(a, (int64_t)i), states(x, g, d));
+		value_put(a, state, value_new_int(a, (int64_t)i), states(x, g, d));
 		value_append(a, groups, options(a, g, i));
-		value_append(a, counts, dcp_int(a, 1));
-		value_append(a, paddings, dcp_int(a, 0));
+		value_append(a, counts, value_new_int(a, 1));
+		value_append(a, paddings, value_new_int(a, 0));
 	}
 
 	const struct value_field base[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
 	const struct value_field dict[] = {
 		{ KEY_BASE_OPTIMIZER_STATE, value_new_fields(a, base, COUNT(base)) },
 		{ KEY_FP32_GROUPS, value_new(a, VALUE_LIST) },
-		{ KEY_ZERO_STAGE, dcp_int(a, 1) },
+		{ KEY_ZERO_STAGE, value_new_int(a, 1) },
 		{ KEY_GROUP_PADDINGS, paddings },
 		{ KEY_PARTITION_COUNT, counts },
 		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
