@@ -24,15 +24,44 @@
 struct blob {
 	const struct dcp_blobs *b;
 	const struct dcp_chunk *c;
+	bool small;
 	char *name; /* for messages: the file, and the key */
 	struct ptfile pt;
 };
+
+#define SMALL 4096u  /* bytes of a blob */
+#define CLOSE 16384u /* bytes between two */
+
+static int read_small(const struct blob *x, void *buf, size_t len, uint64_t at, struct errmsg *err)
+{
+	const uint64_t left = shards_id(x->b->shards, x->c->file)->size - at;
+	struct dcp_small *s = &x->b->small[x->c->file % DCP_SMALL];
+	const bool same = s->len && s->file == x->c->file;
+	int rc = 0;
+
+	if (!same || at < s->at || at + len > s->at + s->len) {
+		s->len = !same || at < s->end || at - s->end > CLOSE ? len
+			 : left < sizeof(s->bytes)		     ? (size_t)left
+								     : sizeof(s->bytes);
+		s->at = at;
+		s->file = x->c->file;
+		rc = shards_read(x->b->shards, s->file, s->bytes, s->len, at, err);
+	}
+	s->end = at + len;
+	if (rc)
+		s->len = 0;
+	else
+		memcpy(buf, s->bytes + (at - s->at), len);
+	return rc;
+}
 
 static int blob_read(const struct source *s, void *buf, size_t len, uint64_t off,
 		     struct errmsg *err)
 {
 	const struct blob *x = s->ctx;
 
+	if (x->small && shards_id(x->b->shards, x->c->file)->size >= x->c->at + x->c->len)
+		return read_small(x, buf, len, x->c->at + off, err);
 	return shards_read(x->b->shards, x->c->file, buf, len, x->c->at + off, err);
 }
 
@@ -49,7 +78,7 @@ static int blob_open(struct blob *x, const struct dcp_blobs *b, const struct dcp
 	static const struct source_ops ops = { .read = blob_read, .close = blob_source_close };
 	struct source src = { .size = c->len, .fd = -1, .ops = &ops, .ctx = x };
 
-	*x = (struct blob){ .b = b, .c = c };
+	*x = (struct blob){ .b = b, .c = c, .small = b->small && c->len <= SMALL && t->numel <= 1 };
 	if (asprintf(&x->name, "%s: %s", shards_path(b->shards, c->file), t->key) < 0)
 		return errmsg_nomem(err, t->key);
 	src.name = x->name;

@@ -18,6 +18,17 @@ struct dcp_blobs {
 	struct uckpt *u;
 	const char *dir;       /* of the checkpoint, for messages */
 	struct shards *shards; /* its files, by number */
+	struct dcp_small *small; /* DCP_SMALL of these while one thread loads it, else NULL */
+};
+
+/* Small blobs that lie close together are read together: objects, and steps of an optimizer, in
+ * files that are read in turn.  Begins with zeros. */
+#define DCP_SMALL 4
+struct dcp_small {
+	uint32_t file;
+	uint64_t at, end; /* of the bytes; the end of the blob that was read last */
+	size_t len;
+	uint8_t bytes[65536];
 };
 
 /* Read an item as a value in `a`: a copy of the object, or the number that a tensor of one

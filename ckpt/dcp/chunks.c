@@ -131,8 +131,7 @@ int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err)
 	if (t->nchunks)
 		qsort_r(t->chunks, t->nchunks, sizeof(*t->chunks), by_offset, t);
 	if (numel < t->numel)
-		return errmsg_set(
-			err, -EBADMSG,
+		return errmsg_set(err, -EBADMSG,
 			"%s: %s: the chunks have %llu of its %llu elements: some are missing", file,
 			t->key, (unsigned long long)numel, (unsigned long long)t->numel);
 	return check_rows(&whole, empty, t->nchunks, 0);

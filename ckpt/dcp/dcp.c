@@ -78,8 +78,7 @@ static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_item *t
 		const struct tag_file *f = &x->files[c->file];
 
 		if (c->len && !checked_range(c->at, c->len, f->file.size))
-			return errmsg_set(
-				err, -EBADMSG,
+			return errmsg_set(err, -EBADMSG,
 				"%s: has %llu bytes, but %s is said to end at %llu: truncated?",
 				f->path, (unsigned long long)f->file.size, t->key,
 				(unsigned long long)(c->at + c->len));
@@ -146,13 +145,17 @@ static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
 static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
+	int rc;
 
 	c->shards = checkpoint_shards(c->u, c->files, c->nfiles);
-	if (!c->shards)
-		return errmsg_nomem(err, c->path);
-	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards };
-	return dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs, x->path, err)
-		       ?: dcp_rows(x, rules, err);
+	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards,
+				       calloc(DCP_SMALL, sizeof(struct dcp_small)) };
+	rc = c->shards && x->blobs.small ? 0 : errmsg_nomem(err, c->path);
+	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs, x->path, err) ?:
+	     dcp_rows(x, rules, err);
+	free(x->blobs.small);
+	x->blobs.small = NULL;
+	return rc;
 }
 
 /* All states were read with the rows. */
@@ -291,8 +294,7 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 		errmsg_put(to, "%.200s: what the optimizer has in this form is not read",
 			   o->unread);
 	if (!o->has_optimizer)
-		errmsg_put(to, "%s",
-			   o->unread ? "the optimizer's states are zeros"
+		errmsg_put(to, "%s", o->unread ? "the optimizer's states are zeros"
 				     : "there is no optimizer: its states are zeros");
 	else if (!o->refused && half)
 		errmsg_put(to,
@@ -300,8 +302,7 @@ static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
 	if (o->refused)
 		errmsg_put(to, "weights are those of the model: the optimizer's are not read");
 	if (o->steps_differ)
-		errmsg_put(
-			to,
+		errmsg_put(to,
 			"parameters of one group have made different numbers of steps: all get that of the first");
 	for (size_t i = 0; i < x->nwarnings; i++)
 		errmsg_put(to, "%s", x->warnings[i]);

@@ -47,8 +47,7 @@ static bool list_chunks(struct finding *f, const struct dcp_range *r)
 	for (size_t i = 0; i < r->t->nchunks; i++) {
 		struct dcp_chunk *c = &r->t->chunks[i];
 
-		if (!c->numel || c->data ||
-		    dcp_chunk_before(r->t, c, r->first) ==
+		if (!c->numel || c->data || dcp_chunk_before(r->t, c, r->first) ==
 			    dcp_chunk_before(r->t, c, r->first + r->numel))
 			continue;
 		if (!array_reserve(&f->v, &f->cap, f->n + 1, sizeof(*f->v)))

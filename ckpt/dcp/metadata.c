@@ -79,8 +79,7 @@ int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
 		if (strcmp(m->files[i], path) == 0)
 			return i;
 	copy = arena_strdup(&m->arena, path);
-	if (!copy ||
-	    !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap, m->nfiles + 1,
+	if (!copy || !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap, m->nfiles + 1,
 			   sizeof(*m->files)) ||
 	    !hashtab_add(&m->by_path, hash, (uint32_t)m->nfiles))
 		return -1;
@@ -141,14 +140,12 @@ static int read_info(struct reader *r, const char *key, pickle_word info, struct
 	dcp_elements(dcp_attribute(info, DCP_INFO, 3), &transforms, &n);
 	if (n) {
 		dcp_text_of(&r->p, transforms[0], &t);
-		return ERRMSG_FILE(
-			r, -ENOTSUP,
+		return ERRMSG_FILE(r, -ENOTSUP,
 			"%s: was written with the transform %.*s, which is not read: load it with torch and save it without _extensions",
 			key, t.len < 60 ? (int)t.len : 60, t.p);
 	}
 	if (path != r->last && dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
-		return ERRMSG_FILE(
-			r, -ENOTSUP,
+		return ERRMSG_FILE(r, -ENOTSUP,
 			"%s: lies in a file of safetensors, which is not read here: save it with torch's own serialization",
 			key);
 	return find_file(r, path, &c->file);

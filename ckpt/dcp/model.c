@@ -140,8 +140,7 @@ static int add_state(const struct dcp_reader *f, struct dcp_group *g, const stru
 	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
 		 dcp_same_shape(e->item, p->weight);
 	if (!s.flat && e->item->is_tensor && e->item->ndim)
-		return ERRMSG_FILE(
-			f, -ENOTSUP,
+		return ERRMSG_FILE(f, -ENOTSUP,
 			"%s: has another shape than the parameter: a ZeRO checkpoint has no such state",
 			e->item->key);
 	if (!s.flat && e->item->is_tensor && e->item->dtype > DTYPE_C128 &&
@@ -236,8 +235,7 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 		dcp_entries_find(&f->states, p.name, &have);
 		have -= find_state(f, p.name, DCP_MASTER) != NULL;
 		if (have && (have > (size_t)n || have < g->nstates))
-			return ERRMSG_FILE(
-				f, -ENOTSUP,
+			return ERRMSG_FILE(f, -ENOTSUP,
 				"%s has %zu states, of which %d are among the %zu of its group",
 				p.name, have, n, g->nstates);
 		if (!n && g->nstates && f->o->has_optimizer)
@@ -388,10 +386,7 @@ static int add_extras(struct dcp_reader *f)
 			continue;
 		rc = is_shown(f, t);
 		if (!rc)
-			bytebuf_add_format(
-				&text, "%s%s",
-				text.len
-					? ", "
+			bytebuf_add_format(&text, "%s%s", text.len ? ", "
 					: "left out, as tensors of no plain form or unknown type: ",
 				e.name);
 		if (rc <= 0)
@@ -435,13 +430,10 @@ static int note_unlisted(struct dcp_reader *f, const char *first, size_t n)
 {
 	struct bytebuf text = { 0 };
 
-	bytebuf_add_format(
-		&text,
+	bytebuf_add_format(&text,
 		"%zu parameters that have states, such as %s, are in none of the optimizer's groups, as if stages of a pipeline had overwritten each other's: ",
 		n, first);
-	bytebuf_add_str(
-		&text,
-		f->o->ngroups == 1
+	bytebuf_add_str(&text, f->o->ngroups == 1
 			? "they get the options of the group that is there"
 			: "their states are not shown, since nothing tells which group they were in; save with flatten_optimizer_state_dict=True");
 	dcp_model_note(f->o, &text);

@@ -74,8 +74,7 @@ static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	for (size_t i = 0; i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
 
-		value_dict_set(&d->a, out, s->name,
-			       s->flat   ? value_new(&d->a, VALUE_NONE)
+		value_dict_set(&d->a, out, s->name, s->flat   ? value_new(&d->a, VALUE_NONE)
 			       : s->item ? number(x, s, d)
 					 : s->number);
 	}

@@ -136,8 +136,7 @@ static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_grou
 	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
 	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
 		if (!value_is_cstr(list->v[g->nparams]))
-			return ERRMSG_FILE(
-				f, -ENOTSUP,
+			return ERRMSG_FILE(f, -ENOTSUP,
 				"%s: lists no names of parameters: save what get_state_dict returns",
 				t->key);
 		g->params[g->nparams].name = list->v[g->nparams]->str.p;
@@ -300,8 +299,7 @@ static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
 			continue;
 		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
 			if (is_nested_state(f, &items[i]))
-				rc = ERRMSG_FILE(
-					f, -ENOTSUP,
+				rc = ERRMSG_FILE(f, -ENOTSUP,
 					"%s: is a part of a state, which a ZeRO checkpoint cannot have",
 					items[i].key);
 			else if (items[i].is_tensor)

@@ -226,15 +226,13 @@ static int read_layer(const struct reader *r, const struct value *entry)
 	if (!value_get_int(value_find(entry, "ep_rank"), &l->ep))
 		l->ep = -1;
 	rc = expect(r, entry, "num_experts", l->n) ?:
-	     read_number(r, entry, "num_local_experts", 1, l->n,
-				&l->local) ?:
+	     read_number(r, entry, "num_local_experts", 1, l->n, &l->local) ?:
 	     expect(r, entry, "ep_size", l->n / l->local) ?:
 	     check_format(r, entry);
 	if (rc)
 		return rc;
 	if (l->n % l->local)
-		return AUTOEP_FAIL(r, -EBADMSG,
-				   "num_local_experts does not divide num_experts");
+		return AUTOEP_FAIL(r, -EBADMSG, "num_local_experts does not divide num_experts");
 	if (!value_is_cstr(prefix) || !prefix->str.len || prefix->str.len > EXPERT_NAME_MAX / 2)
 		return AUTOEP_FAIL(r, -EBADMSG, "expert_key_prefix is no name");
 	l->prefix = arena_strdup(r->a, prefix->str.p);

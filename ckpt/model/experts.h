@@ -74,8 +74,7 @@ bool experts_parse(const struct expert_layer *l, const char *name,
 
 /* The name of a parameter of expert `expert` in the whole model, as in the
  * expert's file. `out` has EXPERT_NAME_MAX bytes. */
-void experts_key(const struct expert_layer *l, unsigned expert,
-		 const char *rest, char *out);
+void experts_key(const struct expert_layer *l, unsigned expert, const char *rest, char *out);
 
 /* The length of the prefix in a key of a native expert's file; 0 if it is not a key of
  * expert `expert`. */

@@ -133,8 +133,7 @@ static int lay_parts(struct geometry *g, const uint64_t *widths, size_t parts, s
 			const uint64_t len = widths[j * n + t] * inner;
 
 			/* A slice has its shares of all parts end to end. */
-			if (geometry_add(g, (struct geometry_segment){ .at = at,
-								       .len = len,
+			if (geometry_add(g, (struct geometry_segment){ .at = at, .len = len,
 								       .from = g->stride[t],
 								       .source = (uint32_t)t }))
 				return -ENOMEM;
@@ -225,8 +224,7 @@ static int logical_shape(const struct geometry_job *j, const struct value_seq *s
 	if (!geometry_set_shape(&silent, shape, spec->n) && j->g->numel == numel)
 		return 0;
 bad:
-	return GEOMETRY_BAD(j,
-			    "its sub-parameter shape does not fit its %llu elements",
+	return GEOMETRY_BAD(j, "its sub-parameter shape does not fit its %llu elements",
 			    (unsigned long long)numel);
 }
 
@@ -364,8 +362,7 @@ static int join_experts(const struct geometry_job *j)
 	for (unsigned i = 0; i < j->p->nslices; i++)
 		if (j->p->nslices != experts_degree(l) || first->ndim == 0 ||
 		    first->shape[0] != l->local || !slice_has_shape(j->p->slices[i], first))
-			return GEOMETRY_BAD(j,
-					    "is not of %u experts on each of %u ranks",
+			return GEOMETRY_BAD(j, "is not of %u experts on each of %u ranks",
 					    l->local, experts_degree(l));
 	memcpy(shape, first->shape, first->ndim * sizeof(*shape));
 	shape[0] = l->n;
@@ -379,8 +376,7 @@ static int join_experts(const struct geometry_job *j)
 		g->stride[i] = first->numel;
 	for (unsigned e = 0, run; !rc && e < l->n; e += run) {
 		run = run_length(l, e);
-		rc = geometry_add(g, (struct geometry_segment){ .at = e * len,
-								.len = run * len,
+		rc = geometry_add(g, (struct geometry_segment){ .at = e * len, .len = run * len,
 								.from = l->places[e].index * len,
 								.source = l->places[e].rank });
 	}

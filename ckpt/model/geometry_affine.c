@@ -193,8 +193,7 @@ static int read_pieces(struct pieces *l, const struct geometry_job *j)
 		uint64_t r;
 
 		if (!pieces || !value_get_count(ranks->v[i].key, &r) || r >= j->p->nslices)
-			return GEOMETRY_BAD(j,
-					    "its affine map is of other ranks than the %u here",
+			return GEOMETRY_BAD(j, "its affine map is of other ranks than the %u here",
 					    j->p->nslices);
 		for (size_t k = 0; !rc && k < pieces->n; k++)
 			rc = affine_add_piece(l, j, pieces->v[k], (uint32_t)r);
@@ -252,9 +251,7 @@ static int add_runs(struct geometry *g, const struct piece *p, unsigned dim)
 			at += index[i] * p->ss[i];
 			from += index[i] * p->ds[i];
 		}
-		if (geometry_add(g, (struct geometry_segment){ .at = at,
-							       .len = run,
-							       .from = from,
+		if (geometry_add(g, (struct geometry_segment){ .at = at, .len = run, .from = from,
 							       .source = p->source,
 							       .scale = p->scale }))
 			return -ENOMEM;

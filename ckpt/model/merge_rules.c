@@ -151,8 +151,7 @@ static int add_pattern(const struct reader *x, enum list list, const struct valu
 	};
 	if (!r->v[r->n++].code) {
 		pcre2_get_error_message(code, why, sizeof(why));
-		return ERRMSG_FILE(x, -EBADMSG,
-				   "universal_checkpoint_info: pattern '%.100s': %s",
+		return ERRMSG_FILE(x, -EBADMSG, "universal_checkpoint_info: pattern '%.100s': %s",
 				   v->str.p, (const char *)why);
 	}
 	return 0;
@@ -204,8 +203,7 @@ static int check_info(const struct reader *x)
 				   value_cstr(refused->v[0].key));
 	if (value_get_int(value_find_path(info, "affine_map", "version", NULL), &version) &&
 	    version > 1)
-		return ERRMSG_FILE(x, -ENOTSUP,
-				   "affine maps of version %lld: only 1 is known",
+		return ERRMSG_FILE(x, -ENOTSUP, "affine maps of version %lld: only 1 is known",
 				   (long long)version);
 	return 0;
 }
@@ -300,8 +298,7 @@ static int match_fail(const struct pattern *p, const char *name, int rc, struct 
 				  " ways, as nested repetitions do",
 				  name, p->text, MATCH_LIMIT);
 	pcre2_get_error_message(rc, why, sizeof(why));
-	return errmsg_set(err, -EBADMSG,
-			  "parameter %s: pattern '%.100s' cannot be matched: %s",
+	return errmsg_set(err, -EBADMSG, "parameter %s: pattern '%.100s' cannot be matched: %s",
 			  name, p->text, (const char *)why);
 }
 

@@ -76,8 +76,7 @@ int merge_rules_match(struct merge_rules *r, const char *name,
 
 /* Do pipeline stages after the first only repeat the parameter? 1, 0 or an
  * error. */
-int merge_is_pipeline_replica(struct merge_rules *r, const char *name,
-			      struct errmsg *err);
+int merge_is_pipeline_replica(struct merge_rules *r, const char *name, struct errmsg *err);
 
 /* The next pattern from `*pos` on that no parameter has matched, or NULL. */
 const char *merge_rules_next_unused(const struct merge_rules *r, size_t *pos);

@@ -81,8 +81,7 @@ static int find_degrees(const struct builder *b)
 
 	/* Without the last ranks' files the grid still looks complete. */
 	if (ranks > mp)
-		return errmsg_set(b->err, -EBADMSG,
-				  "%s: the files of model-parallel ranks %u to"
+		return errmsg_set(b->err, -EBADMSG, "%s: the files of model-parallel ranks %u to"
 				  " %lld are missing: %s says that there were %lld",
 				  b->dir->path, mp, (long long)ranks - 1, b->dir->model[0].name,
 				  (long long)ranks);

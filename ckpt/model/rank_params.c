@@ -135,8 +135,7 @@ static int load_groups(const struct rank_params_loader *l)
 	int rc = 0;
 
 	if (!list && value_pairs(value_find(l->pt->root, "optimizer")))
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "saved without ZeRO: the optimizer shards beside"
+		return ERRMSG_FILE(l, -EBADMSG, "saved without ZeRO: the optimizer shards beside"
 				" it (%s, ...) are of a former save; remove them to have this one",
 				   l->dir->optim[0].name);
 	if (!list)
@@ -256,8 +255,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	if (!value_pairs(l->pt->root))
 		return ERRMSG_FILE(l, -EBADMSG, "expected a dict, found %s",
 				   value_kind_name(l->pt->root));
-	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module,
-			 l->err) ?:
+	rc = module_dict(l->pt->root, l->file, &l->c->arena, &l->module, l->err) ?:
 	     load_metadata(l) ?:
 	     load_groups(l) ?:
 	     sort_slices(l);

@@ -134,8 +134,7 @@ static int claim(const struct rank_params_loader *l, struct slice *s)
 		if (!layer->fused && s->expert >= layer->local)
 			layer->local = s->expert + 1;
 		if (layer->fused && (!s->ndim || s->shape[0] != layer->local))
-			return ERRMSG_FILE(l, -EBADMSG,
-					   "param_shapes: %s is not of %u experts",
+			return ERRMSG_FILE(l, -EBADMSG, "param_shapes: %s is not of %u experts",
 					   s->name, layer->local);
 	}
 	/* The parameter has another name in the whole model, and nothing says
@@ -153,8 +152,7 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 	const unsigned dp = l->dir->dp_degree;
 
 	if ((layer->local && layer->n % layer->local) || dp % experts_degree(layer))
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "%u experts of MoE layer %zu (%s), %u on"
+		return ERRMSG_FILE(l, -EBADMSG, "%u experts of MoE layer %zu (%s), %u on"
 				   " this rank, cannot be divided among %u ranks",
 				   layer->n, i, layer->prefix, layer->local, dp);
 	return 0;
@@ -203,8 +201,7 @@ static int check_slice(const struct slice *s, const struct tag_file *f, const st
 	experts_key(s->layer, f->id.expert, s->rest, key);
 	v = value_find(pt->root, key);
 	if (!v)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: has no %s, which the model states list",
+		return errmsg_set(err, -EBADMSG, "%s: has no %s, which the model states list",
 				  f->path, key);
 	rc = ptfile_tensor(pt, v, key, &t, &storage, err);
 	if (rc)

@@ -23,8 +23,7 @@ struct user_rules {
 /* Zeroed rules are empty.  -EBADMSG for what is no such object, -EINVAL for an
  * unknown preset, or the system's error. */
 int user_rules_read(struct user_rules *r, const char *path, struct errmsg *err);
-int user_rules_preset(struct user_rules *r, const char *name,
-		      struct errmsg *err);
+int user_rules_preset(struct user_rules *r, const char *name, struct errmsg *err);
 void user_rules_done(struct user_rules *r);
 
 #endif

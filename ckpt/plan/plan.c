@@ -126,8 +126,7 @@ static int check_patterns(const struct plan *p, struct errmsg *err)
 		return 0;
 	if (n > 1)
 		snprintf(more, sizeof(more), " and %zu more", n - 1);
-	return errmsg_set(err, -ENOTSUP,
-			  "%s: a pattern of merge rules matches no parameter: %s%s"
+	return errmsg_set(err, -ENOTSUP, "%s: a pattern of merge rules matches no parameter: %s%s"
 			  " (no_strict ignores such patterns)",
 			  checkpoint_path(p->c, OBJECT_MODEL, 0, 0), first, more);
 }

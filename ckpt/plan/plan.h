@@ -162,8 +162,7 @@ struct plan_entry {
 };
 
 /* -ENOENT if there is no such entry; other errors come from shards. */
-int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node,
-		struct errmsg *err);
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node, struct errmsg *err);
 
 /*
  * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and
@@ -178,8 +177,7 @@ bool plan_is_dir(const struct plan *p, uint64_t node);
 /* The parent of a directory; the root is its own parent. */
 uint64_t plan_parent(const struct plan *p, uint64_t dir);
 
-int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out,
-	      struct errmsg *err);
+int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out, struct errmsg *err);
 
 /* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a
  * universal plan, without making it.  Of what it refuses, some is refused. */
@@ -188,8 +186,7 @@ int plan_stat_recut(const struct plan *universal, const struct view_type *type,
 
 /* Open a file of the tree.  Free it with vfile_free before the plan is
  * closed. */
-int plan_file_open(struct plan *p, uint64_t node, struct vfile **out,
-		   struct errmsg *err);
+int plan_file_open(struct plan *p, uint64_t node, struct vfile **out, struct errmsg *err);
 
 /* The checkpoint that the plan was made from, and belongs to. */
 struct checkpoint *plan_checkpoint(struct plan *p);
@@ -201,8 +198,7 @@ typedef int plan_walk_fn(void *ctx, const char *path, uint64_t node, const struc
 int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err);
 
 /* Count the files of the tree and add up their sizes. */
-int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes,
-		struct errmsg *err);
+int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes, struct errmsg *err);
 
 /*
  * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,

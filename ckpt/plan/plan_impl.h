@@ -51,8 +51,7 @@ struct plan_group {
 	const char *const *names;
 	int (*name)(const struct plan_item *e, char out[NAME_MAX + 1]);
 	/* Return the index of an entry in a directory, or -1.  NULL: compare all names. */
-	int64_t (*find)(const struct plan_item *dir, unsigned group,
-			const char *name);
+	int64_t (*find)(const struct plan_item *dir, unsigned group, const char *name);
 	void (*describe)(const struct plan_item *e, struct plan_facts *out);
 	/* Make the object of a file that is no copy, or fill in the layout's `head`.  If
 	 * no extents are wanted, few shards are opened. */
@@ -94,8 +93,7 @@ void plan_describe_copy(struct plan *p, const struct tag_file *f, size_t shard,
 			struct plan_facts *out);
 
 /* Get the size of entry i of a group, a file that is no copy. */
-int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size,
-		   struct errmsg *err);
+int plan_file_size(struct plan *p, unsigned group, size_t i, uint64_t *size, struct errmsg *err);
 
 /* Fill in the attributes of a directory with entries whose names come from files that
  * `names` may read. */

@@ -42,7 +42,6 @@ const char *plan_paths_name(const struct plan_paths *x, size_t i);
 size_t plan_paths_parent(const struct plan_paths *x, size_t i);
 
 /* Find a name in a directory: its number, or -1. */
-int64_t plan_paths_find(const struct plan_paths *x, size_t parent,
-			const char *name);
+int64_t plan_paths_find(const struct plan_paths *x, size_t parent, const char *name);
 
 #endif

@@ -240,10 +240,7 @@ static struct value *lay_out_owned(const struct plan_item *e, const struct param
 		return value_new_int(&d->a, st->i);
 	if (st->kind == STATE_FLOAT)
 		return value_new_float(&d->a, st->f);
-	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape,
-		    number ? 0
-		    : bare ? 1
-			   : p->ndim,
+	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape, number ? 0 : bare ? 1 : p->ndim,
 		    st->requires_grad);
 	map = layout_add_storage(d, &t);
 	if (d->extents)
@@ -282,8 +279,7 @@ static struct value *lay_out_stored(const struct plan_item *e, const struct para
 		layout_need_memory(d, extent_add_cast(map, t.storage_numel, m->file,
 						      m->storage + skip, m->dtype, DTYPE_F32));
 	else
-		layout_need_memory(d,
-				   !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
+		layout_need_memory(d, !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
 								     m->storage, DTYPE_F32, map));
 	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
 }

@@ -35,8 +35,7 @@ static void warn_of_positions(const struct checkpoint *m, const struct errmsg_si
 	const struct param *p = find_plain(m, ".position_embeddings.weight");
 
 	if (p && m->tp > 1 && p->ndim == 2)
-		errmsg_put(to,
-			   "%s: no pattern of the checkpoint names it, so the"
+		errmsg_put(to, "%s: no pattern of the checkpoint names it, so the"
 			   " tree joins the copies of %u tensor-parallel ranks"
 			   " to %" PRIu64 "x%" PRIu64 ", as the converter's"
 			   " --no_strict does; it is %" PRIu64 "x%" PRIu64
@@ -56,16 +55,14 @@ static void warn_of_megatron(const struct checkpoint *m, const struct errmsg_sin
 	if (!m->facts.has_uc_info || checkpoint_is_flat(m))
 		return;
 	if (qkv)
-		errmsg_put(to,
-			   "%s: the order of its rows is not recorded; with"
+		errmsg_put(to, "%s: the order of its rows is not recorded; with"
 			   " another tensor-parallel size Megatron-DeepSpeed"
 			   " since December 2024 mixes Q, K and V up unless"
 			   " preset=megatron-qkv-thirds is given"
 			   " (preset=megatron-qkv-by-head: older versions)",
 			   qkv->name);
 	if (row && m->tp == 1)
-		errmsg_put(to,
-			   "%s: a run on one tensor-parallel rank records no"
+		errmsg_put(to, "%s: a run on one tensor-parallel rank records no"
 			   " row-parallel parameters; with more ranks it is cut"
 			   " along the wrong dimension unless a megatron preset is given",
 			   row->name);
@@ -93,8 +90,7 @@ static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink 
 	for (size_t i = 0; !is_adapter && i < m->nparams; i++)
 		if (m->params[i].first && !has_adapted(m, m->params[i].name, &is_adapter) &&
 		    is_adapter) {
-			errmsg_put(to,
-				   "%s: a run of PEFT that saved no frozen weights: the"
+			errmsg_put(to, "%s: a run of PEFT that saved no frozen weights: the"
 				   " views have only the trained ones",
 				   m->params[i].name);
 			return;

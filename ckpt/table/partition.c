@@ -17,8 +17,7 @@
 /* nccl_start_alignment_factor */
 #define ALIGNMENT_PER_RANK 2
 
-unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which,
-			  unsigned part)
+unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part)
 {
 	assert(which < s->degree && part < s->ranks);
 	return s->data_first ? which * s->ranks + part
@@ -30,8 +29,7 @@ unsigned rank_stripe_step(const struct rank_stripe *s)
 	return s->data_first ? 1 : s->degree;
 }
 
-unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank,
-			  unsigned *which)
+unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *which)
 {
 	assert(rank < s->ranks * s->degree);
 	*which = s->data_first ? rank / s->ranks : rank % s->degree;
@@ -59,9 +57,7 @@ int partition_init(struct partition *p, bool zero3, const uint64_t *numel,
 		p->numel[i] = numel[i];
 		p->before[i + 1] = p->before[i] + numel[i];
 		p->start[i] = p->used;
-		if (!checked_add(p->used,
-				 zero3 ? partition_slot(numel[i], ranks)
-				       : numel[i],
+		if (!checked_add(p->used, zero3 ? partition_slot(numel[i], ranks) : numel[i],
 				 &p->used) ||
 		    (padding && !checked_add(p->used, padding[i], &p->used)))
 			rc = -EOVERFLOW;
@@ -113,8 +109,7 @@ void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 	*end = (unsigned)((start + numel - 1) / size) + 1;
 }
 
-void partition_params(const struct partition *p, unsigned rank, size_t *first,
-		      size_t *end)
+void partition_params(const struct partition *p, unsigned rank, size_t *first, size_t *end)
 {
 	const uint64_t lo = rank * p->size, hi = lo + p->size;
 	size_t i;
@@ -128,8 +123,7 @@ void partition_params(const struct partition *p, unsigned rank, size_t *first,
 	*end = interval_find(p->start, p->n, sizeof(*p->start), hi - 1) + 1;
 }
 
-struct fragment partition_fragment(const struct partition *p, size_t i,
-				   unsigned rank)
+struct fragment partition_fragment(const struct partition *p, size_t i, unsigned rank)
 {
 	const uint64_t n = p->numel[i];
 	struct fragment f = { 0 };
@@ -161,8 +155,7 @@ struct fragment partition_fragment(const struct partition *p, size_t i,
 	return f;
 }
 
-struct fragment partition_whole(const struct partition *p, size_t i,
-				unsigned rank)
+struct fragment partition_whole(const struct partition *p, size_t i, unsigned rank)
 {
 	size_t first, end;
 

@@ -23,16 +23,14 @@ struct rank_stripe {
 };
 
 /* The data-parallel rank that holds part `part` of group `which`. */
-unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which,
-			  unsigned part);
+unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part);
 
 /* The distance from the rank of one part to the rank of the next. */
 unsigned rank_stripe_step(const struct rank_stripe *s);
 
 /* The part that a data-parallel rank holds; `*which` is the group it belongs
  * to. */
-unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank,
-			  unsigned *which);
+unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *which);
 
 /*
  * How ZeRO cuts one flat group over `ranks` ranks.  All numbers are elements.
@@ -91,20 +89,17 @@ void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
 
 /* The parameters of which `rank` may hold a part: [*first, *end).  In stages 1
  * and 2 it holds a part of all of them that have elements. */
-void partition_params(const struct partition *p, unsigned rank, size_t *first,
-		      size_t *end);
+void partition_params(const struct partition *p, unsigned rank, size_t *first, size_t *end);
 
 /* The part of parameter i that `rank` holds; numel is 0 if none. */
-struct fragment partition_fragment(const struct partition *p, size_t i,
-				   unsigned rank);
+struct fragment partition_fragment(const struct partition *p, size_t i, unsigned rank);
 
 /*
  * Where parameter i lies if `rank` keeps every parameter of its partition whole
  * and end to end, even those of which it holds only a part: Muon's momentum in
  * stages 1 and 2. The rank must hold a part of parameter i.
  */
-struct fragment partition_whole(const struct partition *p, size_t i,
-				unsigned rank);
+struct fragment partition_whole(const struct partition *p, size_t i, unsigned rank);
 
 /* The number of elements of all parameters that `rank` keeps whole. */
 uint64_t partition_whole_size(const struct partition *p, unsigned rank);

@@ -52,6 +52,16 @@ for pattern in none '*none' 'global*/cube' '*cube*' latest/more ../z1_fp32_dp2 '
 done
 fails "none: " ls "$tmp/none"
 
+# Of a run the newest tag is read, and others when they are used.
+mkdir "$tmp/many"
+for i in 1 2 3; do cp -r "$good/dcp_fsdp2_dp2_fp32/ckpt" "$tmp/many/checkpoint-$i"; done
+: >"$tmp/many/checkpoint-2/.metadata"
+run 0 ls "$tmp/many"
+check "older tags are listed by their names" test "$(grep -c '^checkpoint-[123]_' "$tmp/out")" = 12
+run 0 ls "$tmp/many" checkpoint-1_hf
+run 1 ls "$tmp/many" checkpoint-2_hf
+check "and read then" grep -q "checkpoint-2/.metadata: " "$tmp/errors"
+
 # Everything in one view or run is what convert writes, of its size.
 mkdir "$tmp/packed"
 cp "$good/z3_fp32_dp2/latest" "$tmp/packed"
