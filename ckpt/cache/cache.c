@@ -283,8 +283,12 @@ static int enter(struct cache_block *b, struct errmsg *err)
 
 	b->users++;
 	/* No thread has come to it, or none could start. */
-	if (b->state == BLOCK_QUEUED)
+	if (b->state == BLOCK_QUEUED) {
 		rc = fetch(b, true, own ? err : NULL);
+	} else if (b->state == BLOCK_FETCHING) {
+		unlock_and_summon(a, 1, true); /* for those that the reader comes to next */
+		pthread_mutex_lock(a->lock);
+	}
 	while (b->state != BLOCK_READY)
 		pthread_cond_wait(&a->done, a->lock);
 	if (!b->failed)

@@ -66,7 +66,9 @@ void latency_end(struct latency *f, const struct latency_request *q)
 	score = atomic_load(&f->score);
 	/* If another thread changes it now, one of the two changes is enough. */
 	if (slow && score < SCORE_MAX)
-		atomic_compare_exchange_strong(&f->score, &score, score + SCORE_SLOW);
+		atomic_compare_exchange_strong(
+			&f->score, &score,
+			score + (atomic_exchange(&f->was_slow, true) ? SCORE_SLOW : SCORE_FAR));
 	else if (!slow && score > 0)
 		atomic_compare_exchange_strong(&f->score, &score, score - 1);
 }

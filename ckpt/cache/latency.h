@@ -10,11 +10,13 @@
 /*
  * Is a store far away?  Learned from the time that its requests take: a far one
  * lets the reader sleep for milliseconds each time, a disk only now and then, and
- * the page cache never.  Zero-initialised it is near.  Thread-safe.
+ * the page cache never.  Zero-initialised it is near; after the first slow request it is
+ * far, until another tells.  Thread-safe.
  */
 struct latency {
 	atomic_int score;
 	atomic_uint calls;
+	atomic_bool was_slow; /* some request */
 };
 
 /* Requests that take longer are slow. */

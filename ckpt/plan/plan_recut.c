@@ -66,7 +66,7 @@ static void describe_made(const struct plan_item *e, struct plan_facts *out)
 
 static struct value *lay_out_made(const struct plan_item *e, struct file_layout *d)
 {
-	return recut_draft(&recut_of(e->p)->s, kind_of(e->group), e->i, d);
+	return recut_lay_out(&recut_of(e->p)->s, kind_of(e->group), e->i, d);
 }
 
 static const struct tag_file *disk_file(const struct plan_item *e)

@@ -62,7 +62,7 @@ const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_obj
 
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
-struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
+struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, size_t number,
 			  struct file_layout *d);
 
 #endif

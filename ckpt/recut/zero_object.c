@@ -189,7 +189,7 @@ struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned ran
 	return root;
 }
 
-struct value *recut_draft(const struct recut *s, enum checkpoint_object what, size_t number,
+struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, size_t number,
 			  struct file_layout *d)
 {
 	struct checkpoint *c = s->c;

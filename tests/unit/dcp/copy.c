@@ -94,7 +94,7 @@ static int read_files(struct checkpoint *c, struct bytebuf *files, struct errmsg
 	rc = recut_init(&s, c, 1, 1, err);
 	if (!rc) {
 		d = (struct file_layout){ .extents = true, .err = err };
-		root = recut_draft(&s, OBJECT_OPTIMIZER, 0, &d);
+		root = recut_lay_out(&s, OBJECT_OPTIMIZER, 0, &d);
 		rc = read_laid_out(c, &d, root, &files[1]);
 	}
 	recut_done(&s);
