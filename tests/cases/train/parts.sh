@@ -162,6 +162,6 @@ later 2 lost load="$tmp/all" tag=lost steps=0
 start
 refused "ranks that do not divide the heads" "another model: transformer.wte.weight has 12 x 6" three-heads
 refused "more stages than blocks" "another model: it has transformer.h.1.attn.c_attn.bias" one-block
-refused "a file of another step" "mp_rank_01_model_states.pt: was saved at another step or by other ranks" mixed
-refused "a file is missing" "mp_rank_01_model_states.pt" lost
+refused "a file of another step" "mp_rank_01_model_states.pt: is of 2 model-parallel ranks" mixed
+refused "a file is missing" "the model-states file of data-parallel rank 0, model-parallel rank 1 is missing" lost
 finish
