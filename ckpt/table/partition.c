@@ -20,8 +20,7 @@
 unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part)
 {
 	assert(which < s->degree && part < s->ranks);
-	return s->data_first ? which * s->ranks + part
-			     : part * s->degree + which;
+	return s->data_first ? which * s->ranks + part : part * s->degree + which;
 }
 
 unsigned rank_stripe_step(const struct rank_stripe *s)
@@ -36,8 +35,8 @@ unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *
 	return s->data_first ? rank % s->ranks : rank / s->degree;
 }
 
-int partition_init(struct partition *p, bool zero3, const uint64_t *numel,
-		   const uint64_t *padding, size_t n, unsigned ranks)
+int partition_init(struct partition *p, bool zero3, const uint64_t *numel, const uint64_t *padding,
+		   size_t n, unsigned ranks)
 {
 	const uint64_t unit = (uint64_t)ALIGNMENT_PER_RANK * ranks;
 	int rc = 0;
@@ -94,8 +93,8 @@ uint64_t partition_filled(const struct partition *p, unsigned rank)
 	return p->used - begin < p->size ? p->used - begin : p->size;
 }
 
-void partition_ranks_of(const struct partition *p, size_t i, uint64_t from,
-			uint64_t numel, unsigned *first, unsigned *end)
+void partition_ranks_of(const struct partition *p, size_t i, uint64_t from, uint64_t numel,
+			unsigned *first, unsigned *end)
 {
 	const uint64_t start = p->zero3 ? from : p->start[i] + from;
 	uint64_t size;
@@ -161,8 +160,7 @@ struct fragment partition_whole(const struct partition *p, size_t i, unsigned ra
 
 	assert(!p->zero3 && partition_fragment(p, i, rank).numel > 0);
 	partition_params(p, rank, &first, &end);
-	return (struct fragment){ .start = p->before[i] - p->before[first],
-				  .numel = p->numel[i] };
+	return (struct fragment){ .start = p->before[i] - p->before[first], .numel = p->numel[i] };
 }
 
 uint64_t partition_whole_size(const struct partition *p, unsigned rank)

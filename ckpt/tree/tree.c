@@ -46,8 +46,7 @@ int tree_parse(struct tree *t, uint64_t ino, struct tree_node *out)
 	} else if (ino & INO_LATEST) {
 		out->kind = NODE_LATEST;
 	} else if (ino == TREE_ROOT && t->is_view) {
-		*out = (struct tree_node){ NODE_VIEW, PLAN_ROOT,
-					   atomic_load(&t->root_view) };
+		*out = (struct tree_node){ NODE_VIEW, PLAN_ROOT, atomic_load(&t->root_view) };
 	} else if (ino != low) {
 		out->kind = NODE_VIEW;
 		out->view = views_get(t->views, (size_t)(ino >> INO_VIEW_SHIFT) - 1);
@@ -74,9 +73,8 @@ static blksize_t listing_size(unsigned directories)
 	return (blksize_t)size;
 }
 
-void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode,
-		     uint64_t size, unsigned nlink, int64_t mtime_s,
-		     struct stat *st)
+void tree_synthesize(const struct tree *t, uint64_t ino, mode_t mode, uint64_t size, unsigned nlink,
+		     int64_t mtime_s, struct stat *st)
 {
 	*st = (struct stat){
 		.st_ino = ino,
@@ -100,8 +98,7 @@ static void restrict_root(const struct tree *t, struct stat *st)
 	permissions_restrict(&a, &t->search);
 	st->st_uid = a.uid;
 	st->st_gid = a.gid;
-	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2 |
-		       permissions_writers(&a, st->st_mode);
+	st->st_mode &= ~(mode_t)0777 | a.mode | a.mode >> 2 | permissions_writers(&a, st->st_mode);
 	tree_set_owner(t, st);
 }
 
@@ -141,8 +138,7 @@ int tree_lstat(struct tree *t, const char *path, struct attrs *out)
 
 double tree_moment(const struct tree *t)
 {
-	const double s =
-		(double)atomic_load(&t->look_ns) / 1e9 * LOOKS * LOOK_PART;
+	const double s = (double)atomic_load(&t->look_ns) / 1e9 * LOOKS * LOOK_PART;
 
 	if (!latency_is_high(&t->latency) || s < A_MOMENT)
 		return A_MOMENT;
@@ -151,7 +147,7 @@ double tree_moment(const struct tree *t)
 
 static int stat_lower(struct tree *t, uint64_t index, struct tree_attr *out)
 {
-	const char *const path = pathtab_path(t->pathtab, index, NULL);
+	const char *path = pathtab_path(t->pathtab, index, NULL);
 	struct attrs a;
 	int rc;
 
@@ -184,7 +180,7 @@ static int stat_in_plan(struct view *x, uint64_t node, struct plan_stat *out, st
  * up thousands. */
 static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 {
-	struct view *const tag = view_universal(x);
+	struct view *tag = view_universal(x);
 	struct errmsg why;
 	struct plan *p;
 	int rc;
@@ -198,8 +194,8 @@ static int stat_recut(struct view *x, struct plan_stat *out, struct errmsg *err)
 }
 
 /* A view that is refused is not there, and the message says why. */
-static int stat_view(struct tree *t, struct view *x, uint64_t node,
-		     struct tree_attr *out, struct errmsg *err)
+static int stat_view(struct tree *t, struct view *x, uint64_t node, struct tree_attr *out,
+		     struct errmsg *err)
 {
 	struct plan_stat st;
 	const int rc = node == PLAN_ROOT && x->type.kind == PLAN_RECUT
@@ -208,9 +204,8 @@ static int stat_view(struct tree *t, struct view *x, uint64_t node,
 
 	if (rc)
 		return rc == -ENOTSUP && node == PLAN_ROOT ? -ENOENT : rc;
-	tree_synthesize(t, ino_of_view(t, x, node),
-			(st.is_dir ? S_IFDIR : S_IFREG) | st.mode, st.size,
-			st.nlink, st.mtime_s, &out->st);
+	tree_synthesize(t, ino_of_view(t, x, node), (st.is_dir ? S_IFDIR : S_IFREG) | st.mode,
+			st.size, st.nlink, st.mtime_s, &out->st);
 	if (st.scattered)
 		out->st.st_blksize = SCATTERED_SIZE;
 	out->st.st_uid = st.uid;
@@ -230,12 +225,10 @@ static int check_latest(struct tree *t, uint64_t index, const char *path, bool *
 	struct errmsg why;
 	struct tree_node n;
 	uint64_t ino;
-	int rc = tree_is_tag(t, path) ? tree_list_view(t, path, &universal, index, &ino)
-				      : -ENOENT;
+	int rc = tree_is_tag(t, path) ? tree_list_view(t, path, &universal, index, &ino) : -ENOENT;
 
 	*planned = !rc || (!tree_add_view(t, path, &universal, index, &ino) &&
-			   !tree_parse(t, ino, &n) &&
-			   view_state(n.view, &why) == VIEW_PLANNED);
+			   !tree_parse(t, ino, &n) && view_state(n.view, &why) == VIEW_PLANNED);
 	return rc;
 }
 
@@ -272,8 +265,7 @@ static int read_latest(struct tree *t, uint64_t index, const char **dir, char te
 {
 	uint64_t parent;
 	/* Path 0 is the root's. */
-	const char *const path =
-		index ? pathtab_path(t->pathtab, index, &parent) : NULL;
+	const char *path = index ? pathtab_path(t->pathtab, index, &parent) : NULL;
 
 	*dir = path ? pathtab_path(t->pathtab, parent, NULL) : NULL;
 	return *dir ? tree_latest_text(t, parent, *dir, text) : -ENOENT;
@@ -284,14 +276,13 @@ static int stat_latest(struct tree *t, uint64_t index, struct tree_attr *out)
 	char text[LATEST_TEXT_MAX];
 	const char *path;
 	struct attrs dir;
-	const int rc = read_latest(t, index, &path, text)
-			       ?: tree_lstat(t, path, &dir);
+	const int rc = read_latest(t, index, &path, text) ?: tree_lstat(t, path, &dir);
 
 	if (rc)
 		return rc;
 	/* It reveals no more than a listing of the directory. */
-	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0666),
-			strlen(text), 1, t->source.st.st_mtim.tv_sec, &out->st);
+	tree_synthesize(t, INO_LATEST | index, S_IFREG | (dir.st.st_mode & 0666), strlen(text), 1,
+			t->source.st.st_mtim.tv_sec, &out->st);
 	out->st.st_uid = dir.st.st_uid;
 	out->st.st_gid = dir.st.st_gid;
 	tree_set_owner(t, &out->st);
@@ -321,12 +312,11 @@ int tree_getattr(struct tree *t, uint64_t ino, struct tree_attr *out, struct err
 
 bool tree_is_tag(struct tree *t, const char *path)
 {
-	return views_is_there(t->views, path, tree_moment(t)) ||
-	       detect_has_views(t->o->u, path);
+	return views_is_there(t->views, path, tree_moment(t)) || detect_has_views(t->o->u, path);
 }
 
-int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
-		  uint64_t index, uint64_t *ino)
+int tree_add_view(struct tree *t, const char *tag, const struct view_type *type, uint64_t index,
+		  uint64_t *ino)
 {
 	struct view *x;
 	const int rc = views_add(t->views, tag, type, ino_of_lower(t, index), &x);
@@ -336,8 +326,8 @@ int tree_add_view(struct tree *t, const char *tag, const struct view_type *type,
 	return rc;
 }
 
-int tree_list_view(struct tree *t, const char *tag, const struct view_type *type,
-		   uint64_t index, uint64_t *ino)
+int tree_list_view(struct tree *t, const char *tag, const struct view_type *type, uint64_t index,
+		   uint64_t *ino)
 {
 	struct errmsg why;
 	struct view *x;
@@ -420,7 +410,7 @@ static int open_remote(struct uckpt *u, const char *path, struct tree_file *out,
 
 static int open_lower(struct tree *t, uint64_t index, struct tree_file *out, struct errmsg *err)
 {
-	const char *const path = pathtab_path(t->pathtab, index, NULL);
+	const char *path = pathtab_path(t->pathtab, index, NULL);
 	struct stat st;
 
 	if (!path)

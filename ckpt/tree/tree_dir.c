@@ -16,8 +16,7 @@
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"
 
-static int tree_dir_add(struct uckpt_dir *d, uint64_t ino, mode_t type,
-			bool cheap, const char *name)
+static int tree_dir_add(struct uckpt_dir *d, uint64_t ino, mode_t type, bool cheap, const char *name)
 {
 	struct uckpt_entry *e;
 
@@ -41,8 +40,8 @@ static struct uckpt_entry *find_name(const struct uckpt_dir *d, const char *name
 	return NULL;
 }
 
-static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
-		     const char *name, mode_t type)
+static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index, const char *name,
+		     mode_t type)
 {
 	uint64_t child;
 	char *full;
@@ -52,14 +51,12 @@ static int add_lower(struct uckpt_dir *d, const char *path, uint64_t index,
 		return -ENOMEM;
 	rc = pathtab_add(d->t->pathtab, full, index, &child);
 	free(full);
-	return rc ? rc
-		  : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
+	return rc ? rc : tree_dir_add(d, ino_of_lower(d->t, child), type, true, name);
 }
 
 bool tree_dir_has_attrs(const struct uckpt_dir *d, const struct uckpt_entry *e)
 {
-	return e->cheap &&
-	       (d->immutable || !(d->remote || latency_is_high(&d->t->latency)));
+	return e->cheap && (d->immutable || !(d->remote || latency_is_high(&d->t->latency)));
 }
 
 static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
@@ -72,8 +69,7 @@ static int read_lower(struct uckpt_dir *d, const char *path, uint64_t index)
 		return rc;
 	if (d->t->o->shared) {
 		tree_show_lower(d->t, index, dir.attrs.has_acl, st);
-		d->readable_by = (struct permissions){ st->st_uid, st->st_gid,
-						       st->st_mode & 0444 };
+		d->readable_by = (struct permissions){ st->st_uid, st->st_gid, st->st_mode & 0444 };
 	}
 	for (size_t i = 0; !rc && i < dir.n; i++)
 		rc = add_lower(d, path, index, dir.v[i].name, dir.v[i].own_type);
@@ -102,8 +98,8 @@ static int add_view(struct uckpt_dir *d, const char *tag, uint64_t index,
 
 /* Show a tag, which is entry `i`, as the view that stands for it; one that is
  * packed, beside the pack. */
-static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name,
-		       uint64_t index, size_t i)
+static int replace_tag(struct uckpt_dir *d, const char *tag, const char *name, uint64_t index,
+		       size_t i)
 {
 	uint64_t ino;
 	const int rc = tree_list_view(d->t, tag, &d->t->o->recut[0], index, &ino);
@@ -153,7 +149,7 @@ static int add_views(struct uckpt_dir *d, const char *path, uint64_t index, size
 static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
 	char text[LATEST_TEXT_MAX], *path;
-	struct uckpt_entry *const e = find_name(d, LATEST_NAME);
+	struct uckpt_entry *e = find_name(d, LATEST_NAME);
 	uint64_t child;
 	int rc = tree_latest_text(d->t, index, dir, text);
 
@@ -175,7 +171,7 @@ static int add_latest(struct uckpt_dir *d, const char *dir, uint64_t index)
 /* Add latest_universal, and the re-cut views that have been used lately. */
 static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 {
-	struct tree *const t = d->t;
+	struct tree *t = d->t;
 	struct view *x;
 	int rc = add_latest(d, dir, index);
 
@@ -189,22 +185,21 @@ static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 /* Add a file that replaces a missing one of a rank. */
 static int add_rankfile(void *arg, const char *name, const char *path)
 {
-	struct uckpt_dir *const d = arg;
+	struct uckpt_dir *d = arg;
 	uint64_t child;
 	int rc;
 
 	if (find_name(d, name))
 		return 0;
 	rc = pathtab_add(d->t->pathtab, path, d->node, &child);
-	return rc ? rc
-		  : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
+	return rc ? rc : tree_dir_add(d, ino_of_lower(d->t, child), S_IFREG, true, name);
 }
 
 static int open_lower(struct uckpt_dir *d, uint64_t index)
 {
-	struct tree *const t = d->t;
+	struct tree *t = d->t;
 	uint64_t parent = 0;
-	const char *const path = pathtab_path(t->pathtab, index, &parent);
+	const char *path = pathtab_path(t->pathtab, index, &parent);
 	bool views = false;
 	size_t n;
 	int rc;
@@ -216,8 +211,8 @@ static int open_lower(struct uckpt_dir *d, uint64_t index)
 	rc = read_lower(d, path, index);
 	n = d->n;
 	for (size_t i = 0; !rc && i < n; i++)
-		if (d->v[i].type == S_IFDIR || d->v[i].type == S_IFLNK ||
-		    d->v[i].type == S_IFREG || d->v[i].type == 0)
+		if (d->v[i].type == S_IFDIR || d->v[i].type == S_IFLNK || d->v[i].type == S_IFREG ||
+		    d->v[i].type == 0)
 			rc = add_views(d, path, index, i, &views);
 	if (!rc && views)
 		rc = add_others(d, path, index);
@@ -234,15 +229,14 @@ static int open_view(struct uckpt_dir *d, struct errmsg *err)
 		return rc;
 	if (!plan_is_dir(d->plan, d->node))
 		return -ENOTDIR;
-	d->parent = d->node == PLAN_ROOT
-			    ? d->view->parent
-			    : ino_of_view(d->t, d->view, plan_parent(d->plan, d->node));
+	d->parent = d->node == PLAN_ROOT ? d->view->parent
+					 : ino_of_view(d->t, d->view, plan_parent(d->plan, d->node));
 	return 0;
 }
 
 int tree_dir_open(struct tree *t, uint64_t ino, struct uckpt_dir **out, struct errmsg *err)
 {
-	struct uckpt_dir *const d = calloc(1, sizeof(*d));
+	struct uckpt_dir *d = calloc(1, sizeof(*d));
 	struct tree_node n;
 	int rc;
 

@@ -20,17 +20,16 @@
 
 /* Find or add a view of `tag`, a path in directory `index` of the run.  -ENOENT if
  * there is no such tag. */
-static int lookup_tag(struct tree *t, uint64_t index, const char *tag,
-		      const struct view_type *type, uint64_t *ino)
+static int lookup_tag(struct tree *t, uint64_t index, const char *tag, const struct view_type *type,
+		      uint64_t *ino)
 {
-	return tree_is_tag(t, tag) ? tree_add_view(t, tag, type, index, ino)
-				   : -ENOENT;
+	return tree_is_tag(t, tag) ? tree_add_view(t, tag, type, index, ino) : -ENOENT;
 }
 
 /* Find or add the view for `name`, such as "<tag>_universal", in a directory
  * that holds <tag>.  -ENOENT if `name` is no view's. */
-static int lookup_view(struct tree *t, uint64_t index, const char *dir,
-		       const char *name, uint64_t *ino)
+static int lookup_view(struct tree *t, uint64_t index, const char *dir, const char *name,
+		       uint64_t *ino)
 {
 	struct view_type type;
 	size_t n;
@@ -67,8 +66,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const 
 
 	if (strcmp(path + strlen(dir) + 1, LATEST_NAME) != 0)
 		return -ENOENT;
-	rc = tree_latest_text(t, index, dir, text)
-		     ?: pathtab_add(t->pathtab, path, index, &child);
+	rc = tree_latest_text(t, index, dir, text) ?: pathtab_add(t->pathtab, path, index, &child);
 	if (rc)
 		return rc == -ENOMEM ? rc : -ENOENT;
 	*ino = INO_LATEST | child;
@@ -76,8 +74,7 @@ static int lookup_latest(struct tree *t, uint64_t index, const char *dir, const 
 }
 
 /* Look up a path that exists on disk.  A tag may be shown re-cut. */
-static int lookup_lower(struct tree *t, uint64_t index, const char *path,
-			mode_t mode, uint64_t *ino)
+static int lookup_lower(struct tree *t, uint64_t index, const char *path, mode_t mode, uint64_t *ino)
 {
 	const int rc = t->o->replace && !S_ISREG(mode)
 			       ? lookup_tag(t, index, path, &t->o->recut[0], ino)
@@ -88,10 +85,10 @@ static int lookup_lower(struct tree *t, uint64_t index, const char *path,
 
 /* Look up a name that is not on disk: a view, or a file that replaces a missing one of a
  * rank. */
-static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
-			      const char *path, uint64_t *ino)
+static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir, const char *path,
+			      uint64_t *ino)
 {
-	const char *const name = path + strlen(dir) + 1;
+	const char *name = path + strlen(dir) + 1;
 	char *twin;
 	int rc = lookup_view(t, index, dir, name, ino);
 
@@ -111,7 +108,7 @@ static int lookup_synthesized(struct tree *t, uint64_t index, const char *dir,
 
 static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uint64_t *ino)
 {
-	const char *const dir = pathtab_path(t->pathtab, index, NULL);
+	const char *dir = pathtab_path(t->pathtab, index, NULL);
 	struct attrs a;
 	char *path;
 	int rc;
@@ -132,8 +129,8 @@ static int lookup_in_lower(struct tree *t, uint64_t index, const char *name, uin
 	return rc;
 }
 
-static int lookup_in_view(struct tree *t, struct view *x, uint64_t node,
-			  const char *name, uint64_t *ino, struct errmsg *err)
+static int lookup_in_view(struct tree *t, struct view *x, uint64_t node, const char *name,
+			  uint64_t *ino, struct errmsg *err)
 {
 	struct plan *p;
 	uint64_t child;
@@ -161,8 +158,8 @@ static int lookup_in_control(uint64_t dir, const char *name, uint64_t *ino)
 	return -ENOENT;
 }
 
-int tree_lookup(struct tree *t, uint64_t dir, const char *name,
-		struct tree_attr *out, double *timeout, struct errmsg *err)
+int tree_lookup(struct tree *t, uint64_t dir, const char *name, struct tree_attr *out,
+		double *timeout, struct errmsg *err)
 {
 	struct view_type type;
 	struct tree_node n;
@@ -172,8 +169,7 @@ int tree_lookup(struct tree *t, uint64_t dir, const char *name,
 
 	if (rc)
 		return rc;
-	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER
-							   : tree_moment(t);
+	*timeout = n.kind == NODE_VIEW && dir != TREE_ROOT ? FOREVER : tree_moment(t);
 	if (dir == TREE_ROOT && strcmp(name, CONTROL_NAME) == 0)
 		rc = 0;
 	else if (n.kind == NODE_LOWER)

@@ -35,10 +35,10 @@ static bool take(const char **s, const char *word)
 
 static struct value *parse_dict(struct mkpt *m, const char **s)
 {
-	struct value *const d = mkpt_dict(m);
+	struct value *d = mkpt_dict(m);
 
 	for (pass(s, " "); !take(s, "}"); pass(s, ", ")) {
-		struct value *const key = parse(m, s);
+		struct value *key = parse(m, s);
 
 		pass(s, ": ");
 		mkpt_set_key(m, d, key, parse(m, s));
@@ -46,8 +46,7 @@ static struct value *parse_dict(struct mkpt *m, const char **s)
 	return d;
 }
 
-static struct value *parse_items(struct mkpt *m, const char **s,
-				 struct value *seq)
+static struct value *parse_items(struct mkpt *m, const char **s, struct value *seq)
 {
 	for (pass(s, " "); **s != ')' && **s != ']'; pass(s, ", "))
 		mkpt_add(m, seq, parse(m, s));
@@ -58,9 +57,9 @@ static struct value *parse_items(struct mkpt *m, const char **s,
 static struct value *parse_string(struct mkpt *m, const char **s)
 {
 	const size_t n = strcspn(*s, "'");
-	char *const text = arena_strndup(&m->arena, *s, n);
-	struct value *const v = mkpt_str(m, text);
-	char *const nul = strstr(text, "\\0");
+	char *text = arena_strndup(&m->arena, *s, n);
+	struct value *v = mkpt_str(m, text);
+	char *nul = strstr(text, "\\0");
 
 	check((*s)[n] == '\'', *s);
 	*s += n + 1;
@@ -87,11 +86,10 @@ static struct value *parse_number(struct mkpt *m, const char **s)
 	return v;
 }
 
-static struct value *parse_zeros(struct mkpt *m, const char **s,
-				 enum dtype dtype)
+static struct value *parse_zeros(struct mkpt *m, const char **s, enum dtype dtype)
 {
 	static const float zeros[256];
-	const struct value *const dims = parse_items(m, s, mkpt_tuple(m, 0));
+	const struct value *dims = parse_items(m, s, mkpt_tuple(m, 0));
 	uint64_t shape[4], numel = 1;
 
 	check(dims->seq.n <= COUNT(shape), *s);
@@ -113,18 +111,16 @@ static struct value *parse_scalar(struct mkpt *m, const char **s)
 static struct value *parse_nvme(struct mkpt *m, const char **s)
 {
 	const uint64_t none = 0;
-	struct value *const id = parse_items(m, s, mkpt_tuple(m, 0))->seq.v[0];
+	struct value *id = parse_items(m, s, mkpt_tuple(m, 0))->seq.v[0];
 
-	return mkpt_attribute(m, mkpt_tensor(m, DTYPE_F32, &none, 1, NULL),
-			      "ds_id", id);
+	return mkpt_attribute(m, mkpt_tensor(m, DTYPE_F32, &none, 1, NULL), "ds_id", id);
 }
 
 static struct value *parse_call(struct mkpt *m, const char **s)
 {
-	struct value **const v = parse_items(m, s, mkpt_tuple(m, 0))->seq.v;
+	struct value **v = parse_items(m, s, mkpt_tuple(m, 0))->seq.v;
 
-	return mkpt_reduce(m, mkpt_global(m, v[0]->str.p, v[1]->str.p),
-			   mkpt_tuple(m, 1, v[2]));
+	return mkpt_reduce(m, mkpt_global(m, v[0]->str.p, v[1]->str.p), mkpt_tuple(m, 1, v[2]));
 }
 
 static struct value *parse(struct mkpt *m, const char **s)
@@ -135,9 +131,8 @@ static struct value *parse(struct mkpt *m, const char **s)
 	if (take(s, "True"))
 		return mkpt_bool(m, true);
 	if (take(s, "Size("))
-		return mkpt_reduce(
-			m, mkpt_global(m, "torch", "Size"),
-			mkpt_tuple(m, 1, parse_items(m, s, mkpt_tuple(m, 0))));
+		return mkpt_reduce(m, mkpt_global(m, "torch", "Size"),
+				   mkpt_tuple(m, 1, parse_items(m, s, mkpt_tuple(m, 0))));
 	if (take(s, "Zeros("))
 		return parse_zeros(m, s, DTYPE_F32);
 	if (take(s, "Halves("))
@@ -165,41 +160,38 @@ struct value *literal_value(struct mkpt *m, const char *text)
 }
 
 /* Of keys that '|' separates, the one that `in` has, or the first. */
-static const struct value *choose(struct mkpt *m, const struct value *in,
-				  const struct value *key)
+static const struct value *choose(struct mkpt *m, const struct value *in, const struct value *key)
 {
 	const char *bar;
 
 	if (key->kind != VALUE_STR || !(bar = strchr(key->str.p, '|')))
 		return key;
-	key = mkpt_str(m, arena_strndup(&m->arena, key->str.p,
-					(size_t)(bar - key->str.p)));
+	key = mkpt_str(m, arena_strndup(&m->arena, key->str.p, (size_t)(bar - key->str.p)));
 	return value_find(in, key->str.p) ? key : mkpt_str(m, bar + 1);
 }
 
 /* What a key or an index stands for: its address, or NULL. */
 static struct value **find(struct value *in, const struct value *key)
 {
-	const struct value_seq *const items = value_items(in);
-	const struct value_dict *const pairs = value_pairs(in);
+	const struct value_seq *items = value_items(in);
+	const struct value_dict *pairs = value_pairs(in);
 
 	if (items && key->kind == VALUE_INT && (uint64_t)key->i < items->n)
 		return &items->v[key->i];
 	for (size_t i = 0; pairs && i < pairs->n; i++) {
-		struct value_pair *const p = &pairs->v[i];
+		struct value_pair *p = &pairs->v[i];
 
 		if (p->key->kind == key->kind &&
-		    (key->kind == VALUE_INT ? p->key->i == key->i
-					    : value_is_str(p->key, key->str.p)))
+		    (key->kind == VALUE_INT ? p->key->i == key->i : value_is_str(p->key, key->str.p)))
 			return &p->val;
 	}
 	return NULL;
 }
 
-static void set(struct mkpt *m, struct value *in, const struct value *key,
-		struct value *v, const char *at)
+static void set(struct mkpt *m, struct value *in, const struct value *key, struct value *v,
+		const char *at)
 {
-	struct value **const slot = find(in, key);
+	struct value **slot = find(in, key);
 
 	check(v || slot, at);
 	if (in->kind != VALUE_LIST && in->kind != VALUE_TUPLE)
@@ -210,13 +202,12 @@ static void set(struct mkpt *m, struct value *in, const struct value *key,
 		check(false, at);
 	else
 		memmove(slot, slot + 1,
-			(size_t)(&in->seq.v[in->seq.n--] - slot - 1) *
-				sizeof(*slot));
+			(size_t)(&in->seq.v[in->seq.n--] - slot - 1) * sizeof(*slot));
 }
 
 static void append(struct mkpt *m, struct value *to, struct value *v)
 {
-	const struct value_dict *const pairs = value_pairs(to);
+	const struct value_dict *pairs = value_pairs(to);
 
 	if (!pairs)
 		mkpt_add(m, to, v);
@@ -233,23 +224,21 @@ static struct value *part(struct value *in, const char **s)
 		return in->obj->state;
 	if (!take(s, ".args"))
 		return NULL;
-	return value_is_global(in->obj->callable, "torch._tensor",
-			       "_rebuild_from_type_v2")
+	return value_is_global(in->obj->callable, "torch._tensor", "_rebuild_from_type_v2")
 		       ? in->obj->args->seq.v[2]
 		       : in->obj->args;
 }
 
 /* Follow a path from `*in` on up to its last key, which is returned, or NULL if there is
  * none. */
-static const struct value *follow(struct mkpt *m, struct value **in,
-				  const char **s)
+static const struct value *follow(struct mkpt *m, struct value **in, const char **s)
 {
-	const char *const at = *s;
+	const char *at = *s;
 	const struct value *key = NULL;
 
 	while (**s == '[' || **s == '.') {
 		if (key) {
-			struct value **const next = find(*in, key);
+			struct value **next = find(*in, key);
 
 			check(next != NULL, at);
 			*in = *next;
@@ -266,8 +255,7 @@ static const struct value *follow(struct mkpt *m, struct value **in,
 	return key;
 }
 
-static struct value *parse_right(struct mkpt *m, struct value *root,
-				 const char **s)
+static struct value *parse_right(struct mkpt *m, struct value *root, const char **s)
 {
 	const struct value *key;
 	struct value **there;
@@ -283,17 +271,17 @@ static struct value *parse_right(struct mkpt *m, struct value *root,
 
 static void change_one(struct mkpt *m, struct value *root, const char **s)
 {
-	const char *const at = *s;
+	const char *at = *s;
 	const bool del = take(s, "del ");
 	struct value *in = root;
-	const struct value *const key = follow(m, &in, s);
+	const struct value *key = follow(m, &in, s);
 
 	pass(s, " ");
 	if (del) {
 		check(key != NULL, at);
 		set(m, in, key, NULL, at);
 	} else if (take(s, "+=")) {
-		struct value **const to = key ? find(in, key) : NULL;
+		struct value **to = key ? find(in, key) : NULL;
 
 		check(to != NULL, at);
 		append(m, *to, parse_right(m, root, s));

@@ -16,8 +16,7 @@
 #define NONE SIZE_MAX
 #define PADDING_BITS 0x7fdead77u /* a NaN */
 
-const char *const mkckpt_state_names[MKCKPT_STATES] = { "fp32", "exp_avg",
-							"exp_avg_sq" };
+const char *const mkckpt_state_names[MKCKPT_STATES] = { "fp32", "exp_avg", "exp_avg_sq" };
 
 void mkckpt_die(const char *what)
 {
@@ -46,8 +45,7 @@ static uint64_t param_numel(const struct mkckpt_param *p)
 	return mkckpt_numel(p->shape, p->ndim);
 }
 
-uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state,
-			uint64_t i)
+uint32_t mkckpt_element(const struct mkckpt *c, size_t param, unsigned state, uint64_t i)
 {
 	uint64_t h = c->seed + param * MKCKPT_STATES + state;
 
@@ -74,8 +72,7 @@ size_t *mkckpt_order(const struct mkckpt *c, size_t g, bool round_robin, size_t 
 {
 	const unsigned buckets = round_robin ? c->ranks : 1;
 
-	size_t *const order =
-		mkckpt_must(calloc(c->nparams + 1, sizeof(*order)));
+	size_t *order = mkckpt_must(calloc(c->nparams + 1, sizeof(*order)));
 
 	*n = 0;
 	for (unsigned b = 0; b < buckets; b++) {
@@ -100,8 +97,7 @@ static void put(struct flat_group *f, size_t owner, uint64_t index)
 	f->index[f->len++] = index;
 }
 
-static struct flat_group flatten(const struct mkckpt *c, size_t g,
-				 bool round_robin)
+static struct flat_group flatten(const struct mkckpt *c, size_t g, bool round_robin)
 {
 	struct flat_group f = { 0 };
 
@@ -133,19 +129,16 @@ static void flat_done(struct flat_group *f)
 }
 
 /* The elements of a rank's partition. */
-static uint32_t *flat_elements(const struct mkckpt *c,
-			       const struct flat_group *f, unsigned rank,
+static uint32_t *flat_elements(const struct mkckpt *c, const struct flat_group *f, unsigned rank,
 			       unsigned state)
 {
-	uint32_t *const v = mkckpt_must(calloc(f->part + 1, sizeof(*v)));
+	uint32_t *v = mkckpt_must(calloc(f->part + 1, sizeof(*v)));
 
 	for (uint64_t i = 0; i < f->part; i++) {
 		const uint64_t at = rank * f->part + i;
 
-		v[i] = f->owner[at] == NONE
-			       ? PADDING_BITS
-			       : mkckpt_element(c, f->owner[at], state,
-						f->index[at]);
+		v[i] = f->owner[at] == NONE ? PADDING_BITS
+					    : mkckpt_element(c, f->owner[at], state, f->index[at]);
 	}
 	return v;
 }
@@ -164,11 +157,9 @@ static uint64_t tail_padding(const struct flat_group *f, unsigned rank)
 static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 				   const struct flat_group *f, unsigned rank)
 {
-	struct value *const dict = mkpt_ordered_dict(m);
-	uint64_t *const start =
-		mkckpt_must(calloc(c->nparams + 1, sizeof(*start)));
-	uint64_t *const numel =
-		mkckpt_must(calloc(c->nparams + 1, sizeof(*numel)));
+	struct value *dict = mkpt_ordered_dict(m);
+	uint64_t *start = mkckpt_must(calloc(c->nparams + 1, sizeof(*start)));
+	uint64_t *numel = mkckpt_must(calloc(c->nparams + 1, sizeof(*numel)));
 
 	for (uint64_t k = f->part; k-- > 0;) {
 		const size_t owner = f->owner[rank * f->part + k];
@@ -188,8 +179,8 @@ static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 		mkpt_set(m, state, "numel", mkpt_int(m, (int64_t)numel[param]));
 		mkpt_set(m, state, "start", mkpt_int(m, (int64_t)start[param]));
 		mkpt_set_new(m, dict, c->params[param].name,
-			     mkpt_object(m, "deepspeed.utils.tensor_fragment",
-					 "fragment_address", state));
+			     mkpt_object(m, "deepspeed.utils.tensor_fragment", "fragment_address",
+					 state));
 	}
 	free(start);
 	free(numel);
@@ -198,46 +189,40 @@ static struct value *slice_mapping(struct mkpt *m, const struct mkckpt *c,
 
 static struct value *stage_value(struct mkpt *m, int stage)
 {
-	return mkpt_reduce(m,
-			   mkpt_global(m, "deepspeed.runtime.zero.config",
-				       "ZeroStageEnum"),
+	return mkpt_reduce(m, mkpt_global(m, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
 			   mkpt_tuple(m, 1, mkpt_int(m, stage)));
 }
 
 static struct value *loss_scaler(struct mkpt *m)
 {
-	struct value *const state = mkpt_dict(m);
+	struct value *state = mkpt_dict(m);
 
 	mkpt_set(m, state, "cur_scale", mkpt_float(m, 1.0));
 	mkpt_set(m, state, "dynamic", mkpt_bool(m, false));
-	return mkpt_object(m, "deepspeed.runtime.fp16.loss_scaler",
-			   "LossScaler", state);
+	return mkpt_object(m, "deepspeed.runtime.fp16.loss_scaler", "LossScaler", state);
 }
 
 static struct value *param_groups(struct mkpt *m, const struct mkckpt *c)
 {
-	struct value *const list = mkpt_list(m);
+	struct value *list = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
-		struct value *const d = mkpt_dict(m);
-		struct value *const ids = mkpt_list(m);
+		struct value *d = mkpt_dict(m);
+		struct value *ids = mkpt_list(m);
 
 		mkpt_add(m, ids, mkpt_int(m, (int64_t)g));
 		mkckpt_mark_group(m, c, g, d);
 		mkpt_set(m, d, "lr", mkpt_float(m, 0.01));
-		mkpt_set(m, d, "betas",
-			 mkpt_tuple(m, 2, mkpt_float(m, 0.9),
-				    mkpt_float(m, 0.999)));
+		mkpt_set(m, d, "betas", mkpt_tuple(m, 2, mkpt_float(m, 0.9), mkpt_float(m, 0.999)));
 		mkpt_set(m, d, "params", ids);
 		mkpt_add(m, list, d);
 	}
 	return list;
 }
 
-static struct value *group_state(struct mkpt *m, uint32_t *const *v,
-				 uint64_t numel)
+static struct value *group_state(struct mkpt *m, uint32_t *const *v, uint64_t numel)
 {
-	struct value *const d = mkpt_dict(m);
+	struct value *d = mkpt_dict(m);
 	const float step = 4;
 
 	mkpt_set(m, d, "step", mkpt_tensor(m, DTYPE_F32, NULL, 0, &step));
@@ -247,48 +232,43 @@ static struct value *group_state(struct mkpt *m, uint32_t *const *v,
 	return d;
 }
 
-static struct value *optimizer_dict(struct mkpt *m, const struct mkckpt *c,
-				    struct value *state)
+static struct value *optimizer_dict(struct mkpt *m, const struct mkckpt *c, struct value *state)
 {
-	struct value *const d = mkpt_dict(m);
+	struct value *d = mkpt_dict(m);
 
 	mkpt_set(m, d, "state", state);
 	mkpt_set(m, d, "param_groups", param_groups(m, c));
 	return d;
 }
 
-static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
-				 unsigned rank)
+static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
-	struct value *const d = mkpt_dict(m), *const state = mkpt_dict(m);
-	struct value *const fp32 = mkpt_list(m), *const pad = mkpt_list(m);
-	struct value *const align = mkpt_list(m), *const count = mkpt_list(m);
-	struct value *const maps = mkpt_list(m);
+	struct value *d = mkpt_dict(m), *state = mkpt_dict(m);
+	struct value *fp32 = mkpt_list(m), *pad = mkpt_list(m);
+	struct value *align = mkpt_list(m), *count = mkpt_list(m);
+	struct value *maps = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
 		struct mkckpt_view view;
-		const struct mkckpt *const own = mkckpt_view(&view, m, c, g, rank);
+		const struct mkckpt *own = mkckpt_view(&view, m, c, g, rank);
 		struct flat_group f = flatten(own, g, c->round_robin);
 		struct flat_group natural = flatten(own, g, false);
 		const uint64_t tail = tail_padding(&f, view.part);
-		struct value *const pads = mkpt_list(m);
+		struct value *pads = mkpt_list(m);
 		uint32_t *v[MKCKPT_STATES];
 
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			v[s] = flat_elements(own, &f, view.part, s);
-		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
-			     group_state(m, v, f.part));
+		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g), group_state(m, v, f.part));
 		mkpt_add(m, fp32,
-			 mkpt_flat(m, DTYPE_F32, f.part - (c->padded ? 0 : tail),
-				   f.part, true, v[0]));
+			 mkpt_flat(m, DTYPE_F32, f.part - (c->padded ? 0 : tail), f.part, true,
+				   v[0]));
 		mkpt_add(m, pad, mkpt_int(m, (int64_t)tail));
 		for (size_t i = 0; i < f.n; i++)
 			mkpt_add(m, pads, mkpt_int(m, (int64_t)f.pad[i]));
 		mkpt_add(m, align, pads);
 		mkpt_add(m, count, mkpt_int(m, own->ranks));
-		mkpt_add(m, maps,
-			 slice_mapping(m, own, c->align ? &f : &natural,
-				       view.part));
+		mkpt_add(m, maps, slice_mapping(m, own, c->align ? &f : &natural, view.part));
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			free(v[s]);
 		flat_done(&f);
@@ -308,8 +288,8 @@ static struct value *make_zero12(struct mkpt *m, const struct mkckpt *c,
 }
 
 /* A rank's slots of a sub-group, one parameter after the other. */
-static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
-		       unsigned state, uint64_t *len)
+static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank, unsigned state,
+		       uint64_t *len)
 {
 	uint32_t *v = mkckpt_must(calloc(1, sizeof(*v)));
 
@@ -322,32 +302,28 @@ static uint32_t *slots(const struct mkckpt *c, size_t g, unsigned rank,
 			continue;
 		v = mkckpt_must(realloc(v, (*len + q + 1) * sizeof(*v)));
 		for (uint64_t k = rank * q; k < (rank + 1) * q; k++)
-			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k)
-					    : PADDING_BITS;
+			v[(*len)++] = k < n ? mkckpt_element(c, i, state, k) : PADDING_BITS;
 	}
 	return v;
 }
 
-static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
-				unsigned rank)
+static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
-	struct value *const d = mkpt_dict(m), *const state = mkpt_dict(m);
-	struct value *const fp32 = mkpt_list(m);
+	struct value *d = mkpt_dict(m), *state = mkpt_dict(m);
+	struct value *fp32 = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
 		struct mkckpt_view view;
-		const struct mkckpt *const own = mkckpt_view(&view, m, c, g, rank);
+		const struct mkckpt *own = mkckpt_view(&view, m, c, g, rank);
 		uint32_t *v[MKCKPT_STATES];
 		uint64_t len = 0;
 
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			v[s] = slots(own, g, view.part, s, &len);
-		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g),
-			     group_state(m, v, len));
+		mkpt_set_key(m, state, mkpt_int(m, (int64_t)g), group_state(m, v, len));
 		mkpt_add(m, fp32,
-			 mkpt_attribute(
-				 m, mkpt_flat(m, DTYPE_F32, len, len, true, v[0]),
-				 "ds_id", mkpt_str(m, "0_0")));
+			 mkpt_attribute(m, mkpt_flat(m, DTYPE_F32, len, len, true, v[0]), "ds_id",
+					mkpt_str(m, "0_0")));
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
 			free(v[s]);
 	}
@@ -356,55 +332,46 @@ static struct value *make_zero3(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, d, "overflow", mkpt_bool(m, false));
 	mkpt_set(m, d, "partition_count", mkpt_int(m, c->ranks));
 	if (c->nlayers)
-		mkpt_set(m, d, "ds_zero_partition_groups",
-			 mkckpt_partition_groups(m, c, rank));
+		mkpt_set(m, d, "ds_zero_partition_groups", mkckpt_partition_groups(m, c, rank));
 	mkpt_set(m, d, "optimizer_state_dict", optimizer_dict(m, c, state));
 	mkpt_set(m, d, "fp32_flat_groups", fp32);
 	return d;
 }
 
-static struct value *make_optim(struct mkpt *m, const struct mkckpt *c,
-				unsigned rank)
+static struct value *make_optim(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
-	struct value *const root = mkpt_dict(m);
+	struct value *root = mkpt_dict(m);
 
 	mkpt_set(m, root, "optimizer_state_dict",
-		 c->stage == 3 ? make_zero3(m, c, rank)
-			       : make_zero12(m, c, rank));
+		 c->stage == 3 ? make_zero3(m, c, rank) : make_zero12(m, c, rank));
 	mkpt_set(m, root, "ds_config", mkckpt_config(m, c));
 	mkpt_set(m, root, "ds_version", mkpt_str(m, MKCKPT_DS_VERSION));
 	return root;
 }
 
-void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind,
-		 unsigned rank, char *out)
+void mkckpt_path(const struct mkckpt *c, const char *dir, enum mkckpt_file kind, unsigned rank,
+		 char *out)
 {
-	const char *const bf16 = c->bf16 ? "bf16_" : "";
+	const char *bf16 = c->bf16 ? "bf16_" : "";
 
 	if (kind == MKCKPT_EXPERT)
 		mkckpt_expert_path(c, dir, rank, out);
 	else if (kind == MKCKPT_OPTIM)
-		snprintf(out, PATH_MAX,
-			 "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
-			 dir, bf16, rank, c->mp);
+		snprintf(out, PATH_MAX, "%s/%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt", dir,
+			 bf16, rank, c->mp);
 	else if (c->stage == 3)
-		snprintf(out, PATH_MAX,
-			 "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt",
-			 dir, rank, c->mp);
+		snprintf(out, PATH_MAX, "%s/zero_pp_rank_%u_mp_rank_%02u_model_states.pt", dir,
+			 rank, c->mp);
 	else
-		snprintf(out, PATH_MAX, "%s/mp_rank_%02u_model_states.pt", dir,
-			 c->mp);
+		snprintf(out, PATH_MAX, "%s/mp_rank_%02u_model_states.pt", dir, c->mp);
 }
 
-static void write_one(const struct mkckpt *c, const char *dir,
-		      enum mkckpt_file kind, unsigned rank)
+static void write_one(const struct mkckpt *c, const char *dir, enum mkckpt_file kind, unsigned rank)
 {
 	struct mkpt m = { 0 };
-	struct value *const root = kind == MKCKPT_MODEL
-					   ? mkckpt_model(&m, c, rank)
-				   : kind == MKCKPT_EXPERT
-					   ? mkckpt_expert(&m, c, rank)
-					   : make_optim(&m, c, rank);
+	struct value *root = kind == MKCKPT_MODEL    ? mkckpt_model(&m, c, rank)
+			     : kind == MKCKPT_EXPERT ? mkckpt_expert(&m, c, rank)
+						     : make_optim(&m, c, rank);
 	struct bytebuf file = { 0 };
 	char path[PATH_MAX];
 

@@ -32,8 +32,7 @@ struct reading {
 	const uint8_t *data; /* of element 0 of the storage */
 };
 
-static int read_all(struct plan *p, uint64_t node, struct bytebuf *out,
-		    struct errmsg *err)
+static int read_all(struct plan *p, uint64_t node, struct bytebuf *out, struct errmsg *err)
 {
 	struct plan_stat st;
 	struct vfile *f;
@@ -59,7 +58,7 @@ static int read_all(struct plan *p, uint64_t node, struct bytebuf *out,
 /* A parameter's directory may lie in others. */
 static int find_param(struct plan *p, const char *param, uint64_t *node, struct errmsg *err)
 {
-	char *const path = strdup(param), *left = path, *name;
+	char *path = strdup(param), *left = path, *name;
 	int rc = 0;
 
 	*node = PLAN_ZERO;
@@ -69,8 +68,8 @@ static int find_param(struct plan *p, const char *param, uint64_t *node, struct 
 	return rc;
 }
 
-static int open_tensor(struct plan *p, const char *param, const char *state,
-		       struct reading *r, struct errmsg *err)
+static int open_tensor(struct plan *p, const char *param, const char *state, struct reading *r,
+		       struct errmsg *err)
 {
 	const struct value *v;
 	char name[64];
@@ -86,23 +85,21 @@ static int open_tensor(struct plan *p, const char *param, const char *state,
 		rc = read_all(p, node, &r->bytes, err);
 	if (rc)
 		return rc;
-	source_init_span(&src, name,
-			 (struct span){ r->bytes.data, r->bytes.len });
+	source_init_span(&src, name, (struct span){ r->bytes.data, r->bytes.len });
 	rc = ptfile_open_source(&r->pt, &src, err);
 	if (rc)
 		return rc;
 	v = value_find(r->pt.root, "param");
-	rc = ptfile_tensor(&r->pt, v ? v : r->pt.root, "tensor", &r->t, &at,
-			   err);
+	rc = ptfile_tensor(&r->pt, v ? v : r->pt.root, "tensor", &r->t, &at, err);
 	if (!rc)
 		r->data = r->bytes.data + at;
 	return rc;
 }
 
-static bool check_state(const struct mkckpt *c, struct plan *p, size_t i,
-			unsigned s, char *why, size_t why_len)
+static bool check_state(const struct mkckpt *c, struct plan *p, size_t i, unsigned s, char *why,
+			size_t why_len)
 {
-	const struct mkckpt_param *const param = &c->params[i];
+	const struct mkckpt_param *param = &c->params[i];
 	const uint64_t n = numel_of(param->shape, param->ndim);
 	struct reading r = { .pt.src.fd = -1 };
 	struct errmsg err = { "" };
@@ -120,29 +117,25 @@ static bool check_state(const struct mkckpt *c, struct plan *p, size_t i,
 
 		ok = got == expected;
 		if (!ok)
-			errmsg_set(&err, 0,
-				   "element %llu is %08x, expected %08x",
+			errmsg_set(&err, 0, "element %llu is %08x, expected %08x",
 				   (unsigned long long)k, got, expected);
 	}
 out:
 	if (!ok)
-		snprintf(why, why_len, "%s/%s: %s", param->name,
-			 mkckpt_state_names[s], err.text);
+		snprintf(why, why_len, "%s/%s: %s", param->name, mkckpt_state_names[s], err.text);
 	ptfile_close(&r.pt);
 	bytebuf_done(&r.bytes);
 	return ok;
 }
 
-static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i,
-			char *why, size_t why_len)
+static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i, char *why, size_t why_len)
 {
-	const struct mkckpt_extra *const e = &c->extras[i];
+	const struct mkckpt_extra *e = &c->extras[i];
 	struct reading r = { .pt.src.fd = -1 };
 	struct errmsg err = { "wrong elements" };
 	bool ok = !open_tensor(p, e->name, "fp32", &r, &err);
 
-	ok = ok && r.t.dtype == DTYPE_F32 &&
-	     r.t.numel == numel_of(e->shape, e->ndim);
+	ok = ok && r.t.dtype == DTYPE_F32 && r.t.numel == numel_of(e->shape, e->ndim);
 	for (uint64_t k = 0; ok && k < r.t.numel; k++) {
 		const uint32_t bits = get_le32(r.data + 4 * k);
 		float f;
@@ -157,14 +150,12 @@ static bool check_extra(const struct mkckpt *c, struct plan *p, size_t i,
 	return ok;
 }
 
-bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why,
-		  size_t why_len)
+bool mkckpt_check(const struct mkckpt *c, struct plan *p, char *why, size_t why_len)
 {
 	for (size_t i = 0; i < c->nparams; i++)
 		/* Parameters without elements have no slice in stages 1, 2. */
 		for (unsigned s = 0; s < MKCKPT_STATES; s++)
-			if ((c->stage == 3 ||
-			     numel_of(c->params[i].shape, c->params[i].ndim)) &&
+			if ((c->stage == 3 || numel_of(c->params[i].shape, c->params[i].ndim)) &&
 			    !check_state(c, p, i, s, why, why_len))
 				return false;
 	for (size_t i = 0; c->stage < 3 && i < c->nextras; i++)

@@ -11,12 +11,10 @@
 
 #include "tests/make/mkckpt_impl.h"
 
-const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c,
-					   const char *name)
+const struct mkckpt_layer *mkckpt_layer_of(const struct mkckpt *c, const char *name)
 {
 	for (size_t i = 0; i < c->nlayers; i++)
-		if (strncmp(name, c->layers[i].prefix,
-			    strlen(c->layers[i].prefix)) == 0)
+		if (strncmp(name, c->layers[i].prefix, strlen(c->layers[i].prefix)) == 0)
 			return &c->layers[i];
 	return NULL;
 }
@@ -31,8 +29,7 @@ static const struct mkckpt_layer *group_layer(const struct mkckpt *c, size_t g)
 }
 
 /* A native expert's number in a name, and the rest of the name. */
-static unsigned number_in(const struct mkckpt_layer *l, const char *name,
-			  const char **rest)
+static unsigned number_in(const struct mkckpt_layer *l, const char *name, const char **rest)
 {
 	char *end;
 	const unsigned long n = strtoul(name + strlen(l->prefix), &end, 10);
@@ -50,8 +47,7 @@ static unsigned expert_at(const struct mkckpt_layer *l, unsigned ep, unsigned i)
 
 /* The expert-parallel rank of a data-parallel rank, and its number among the
  * ranks with the same experts, found by counting. */
-static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank,
-			unsigned *part)
+static unsigned find_ep(const struct mkckpt *c, unsigned degree, unsigned rank, unsigned *part)
 {
 	const unsigned each = c->ranks / degree;
 	unsigned ep = 0, at = 0;
@@ -87,21 +83,18 @@ static bool localize(struct mkpt *m, const struct mkckpt_layer *l, unsigned ep,
 	return true;
 }
 
-const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
-				 const struct mkckpt *c, size_t group,
-				 unsigned rank)
+const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m, const struct mkckpt *c,
+				 size_t group, unsigned rank)
 {
-	const struct mkckpt_layer *const l = group_layer(c, group);
+	const struct mkckpt_layer *l = group_layer(c, group);
 	struct mkckpt_param *params;
 
 	*v = (struct mkckpt_view){ .part = rank, .whole = c };
 	if (!l)
 		return c;
 	v->ep = find_ep(c, l->ep, rank, &v->part);
-	params = mkckpt_must(
-		arena_alloc(&m->arena, c->nparams * sizeof(*params)));
-	v->params = mkckpt_must(
-		arena_alloc(&m->arena, c->nparams * sizeof(*v->params)));
+	params = mkckpt_must(arena_alloc(&m->arena, c->nparams * sizeof(*params)));
+	v->params = mkckpt_must(arena_alloc(&m->arena, c->nparams * sizeof(*v->params)));
 	v->c = *c;
 	v->c.params = params;
 	v->c.nparams = 0;
@@ -110,8 +103,7 @@ const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
 	for (size_t i = 0; i < c->nparams; i++) {
 		struct mkckpt_param p = c->params[i];
 
-		if (p.group != group ||
-		    !localize(m, mkckpt_layer_of(c, p.name), v->ep, &p))
+		if (p.group != group || !localize(m, mkckpt_layer_of(c, p.name), v->ep, &p))
 			continue;
 		v->params[v->c.nparams] = i;
 		params[v->c.nparams++] = p;
@@ -119,17 +111,15 @@ const struct mkckpt *mkckpt_view(struct mkckpt_view *v, struct mkpt *m,
 	return &v->c;
 }
 
-uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
-			     unsigned state, uint64_t i)
+uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param, unsigned state, uint64_t i)
 {
 	const size_t whole = v->params[param];
-	const struct mkckpt_param *const p = &v->whole->params[whole];
-	const struct mkckpt_layer *const l = mkckpt_layer_of(v->whole, p->name);
+	const struct mkckpt_param *p = &v->whole->params[whole];
+	const struct mkckpt_layer *l = mkckpt_layer_of(v->whole, p->name);
 
 	if (l->fused) {
 		const uint64_t len = mkckpt_numel(p->shape + 1, p->ndim - 1);
-		const unsigned expert =
-			expert_at(l, v->ep, (unsigned)(i / len));
+		const unsigned expert = expert_at(l, v->ep, (unsigned)(i / len));
 
 		i = expert * len + i % len;
 	}
@@ -138,10 +128,10 @@ uint32_t mkckpt_view_element(const struct mkckpt_view *v, size_t param,
 
 static struct value *placement(struct mkpt *m, const struct mkckpt_layer *l)
 {
-	struct value *const d = mkpt_dict(m), *const ranks = mkpt_list(m);
+	struct value *d = mkpt_dict(m), *ranks = mkpt_list(m);
 
 	for (unsigned ep = 0; ep < l->ep; ep++) {
-		struct value *const r = mkpt_dict(m), *const own = mkpt_list(m);
+		struct value *r = mkpt_dict(m), *own = mkpt_list(m);
 
 		for (unsigned i = 0; i < l->n / l->ep; i++)
 			mkpt_add(m, own, mkpt_int(m, expert_at(l, ep, i)));
@@ -156,11 +146,10 @@ static struct value *placement(struct mkpt *m, const struct mkckpt_layer *l)
 	return d;
 }
 
-static struct value *autoep_layer(struct mkpt *m, const struct mkckpt *c,
-				  size_t number)
+static struct value *autoep_layer(struct mkpt *m, const struct mkckpt *c, size_t number)
 {
-	const struct mkckpt_layer *const l = &c->layers[number];
-	struct value *const d = mkpt_dict(m);
+	const struct mkckpt_layer *l = &c->layers[number];
+	struct value *d = mkpt_dict(m);
 
 	mkpt_set(m, d, "moe_layer_id", mkpt_int(m, (int64_t)number));
 	mkpt_set(m, d, "num_experts", mkpt_int(m, l->n));
@@ -169,17 +158,14 @@ static struct value *autoep_layer(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, d, "expert_placement", placement(m, l));
 	mkpt_set(m, d, "expert_key_prefix", mkpt_str(m, l->prefix));
 	mkpt_set(m, d, "checkpoint_format",
-		 mkpt_str(m, c->stage == 3 ? "zero3_partitioned" :
-					     "per_expert_files"));
-	mkpt_set(m, d, "checkpoint_format_version",
-		 c->stage == 3 ? mkpt_int(m, 1) : mkpt_none(m));
+		 mkpt_str(m, c->stage == 3 ? "zero3_partitioned" : "per_expert_files"));
+	mkpt_set(m, d, "checkpoint_format_version", c->stage == 3 ? mkpt_int(m, 1) : mkpt_none(m));
 	return d;
 }
 
-void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c,
-			struct value *root)
+void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c, struct value *root)
 {
-	struct value *const counts = mkpt_list(m), *const autoep = mkpt_list(m);
+	struct value *counts = mkpt_list(m), *autoep = mkpt_list(m);
 	bool any = false;
 
 	for (size_t i = 0; i < c->nlayers; i++) {
@@ -194,30 +180,27 @@ void mkckpt_set_experts(struct mkpt *m, const struct mkckpt *c,
 	mkpt_set(m, root, "ds_autoep_layers", any ? autoep : mkpt_none(m));
 }
 
-void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g,
-		       struct value *group)
+void mkckpt_mark_group(struct mkpt *m, const struct mkckpt *c, size_t g, struct value *group)
 {
-	const struct mkckpt_layer *const l = group_layer(c, g);
+	const struct mkckpt_layer *l = group_layer(c, g);
 	char name[32];
 
 	if (!l)
 		return;
 	snprintf(name, sizeof(name), "ep_size_%u", l->ep);
 	mkpt_set(m, group, "name",
-		 mkpt_str(m, mkckpt_must(arena_strndup(&m->arena, name,
-						       strlen(name)))));
+		 mkpt_str(m, mkckpt_must(arena_strndup(&m->arena, name, strlen(name)))));
 	mkpt_set(m, group, "moe", mkpt_bool(m, true));
 }
 
-struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
-				      unsigned rank)
+struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
-	struct value *const list = mkpt_list(m);
+	struct value *list = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
-		const struct mkckpt_layer *const l = group_layer(c, g);
+		const struct mkckpt_layer *l = group_layer(c, g);
 		const unsigned degree = l ? l->ep : 1;
-		struct value *const d = mkpt_dict(m), *const v = mkpt_list(m);
+		struct value *d = mkpt_dict(m), *v = mkpt_list(m);
 		unsigned part, other;
 		const unsigned ep = find_ep(c, degree, rank, &part);
 
@@ -225,8 +208,7 @@ struct value *mkckpt_partition_groups(struct mkpt *m, const struct mkckpt *c,
 			if (find_ep(c, degree, r, &other) == ep)
 				mkpt_add(m, v, mkpt_int(m, r));
 		mkpt_set(m, d, "sub_group", mkpt_int(m, (int64_t)g));
-		mkpt_set(m, d, "partition_count",
-			 mkpt_int(m, c->ranks / degree));
+		mkpt_set(m, d, "partition_count", mkpt_int(m, c->ranks / degree));
 		mkpt_set(m, d, "partition_rank", mkpt_int(m, part));
 		mkpt_set(m, d, "partition_ranks", v);
 		mkpt_add(m, list, d);
@@ -243,8 +225,7 @@ unsigned mkckpt_nexperts(const struct mkckpt *c)
 	return n;
 }
 
-static const struct mkckpt_layer *find_layer(const struct mkckpt *c,
-					     unsigned *number)
+static const struct mkckpt_layer *find_layer(const struct mkckpt *c, unsigned *number)
 {
 	const struct mkckpt_layer *l = c->layers;
 
@@ -253,65 +234,55 @@ static const struct mkckpt_layer *find_layer(const struct mkckpt *c,
 	return l;
 }
 
-static struct value *weights(struct mkpt *m, const uint64_t *shape,
-			     unsigned ndim)
+static struct value *weights(struct mkpt *m, const uint64_t *shape, unsigned ndim)
 {
-	void *const zeros =
-		mkckpt_must(calloc(mkckpt_numel(shape, ndim) + 1, 2));
-	struct value *const v = mkpt_tensor(m, DTYPE_BF16, shape, ndim, zeros);
+	void *zeros = mkckpt_must(calloc(mkckpt_numel(shape, ndim) + 1, 2));
+	struct value *v = mkpt_tensor(m, DTYPE_BF16, shape, ndim, zeros);
 
 	free(zeros);
 	return v;
 }
 
-static void add_fused(struct mkpt *m, const struct mkckpt *c,
-		      const struct mkckpt_layer *l, unsigned expert,
-		      struct value *root)
+static void add_fused(struct mkpt *m, const struct mkckpt *c, const struct mkckpt_layer *l,
+		      unsigned expert, struct value *root)
 {
 	for (size_t i = 0; i < c->nparams; i++) {
-		const struct mkckpt_param *const p = &c->params[i];
+		const struct mkckpt_param *p = &c->params[i];
 		char key[NAME_MAX + 16];
 
 		if (mkckpt_layer_of(c, p->name) != l)
 			continue;
 		snprintf(key, sizeof(key), "%s.%u", p->name, expert);
-		mkpt_set(m, root,
-			 mkckpt_must(arena_strndup(&m->arena, key, strlen(key))),
+		mkpt_set(m, root, mkckpt_must(arena_strndup(&m->arena, key, strlen(key))),
 			 weights(m, p->shape + 1, p->ndim - 1));
 	}
 }
 
-struct value *mkckpt_expert(struct mkpt *m, const struct mkckpt *c,
-			    unsigned number)
+struct value *mkckpt_expert(struct mkpt *m, const struct mkckpt *c, unsigned number)
 {
-	const struct mkckpt_layer *const l = find_layer(c, &number);
-	struct value *const root = mkpt_dict(m);
+	const struct mkckpt_layer *l = find_layer(c, &number);
+	struct value *root = mkpt_dict(m);
 	const char *rest;
 
 	if (l->fused)
 		add_fused(m, c, l, number, root);
 	for (size_t i = 0; !l->fused && i < c->nparams; i++) {
-		const struct mkckpt_param *const p = &c->params[i];
+		const struct mkckpt_param *p = &c->params[i];
 
-		if (mkckpt_layer_of(c, p->name) == l &&
-		    number_in(l, p->name, &rest) == number)
-			mkpt_set(m, root, p->name,
-				 weights(m, p->shape, p->ndim));
+		if (mkckpt_layer_of(c, p->name) == l && number_in(l, p->name, &rest) == number)
+			mkpt_set(m, root, p->name, weights(m, p->shape, p->ndim));
 	}
 	for (size_t i = 0; i < c->nextras; i++)
 		if (mkckpt_layer_of(c, c->extras[i].name) == l &&
 		    number_in(l, c->extras[i].name, &rest) == number)
-			mkpt_set(m, root, c->extras[i].name,
-				 mkckpt_extra_tensor(m, &c->extras[i]));
+			mkpt_set(m, root, c->extras[i].name, mkckpt_extra_tensor(m, &c->extras[i]));
 	return root;
 }
 
-void mkckpt_expert_path(const struct mkckpt *c, const char *dir,
-			unsigned number, char *out)
+void mkckpt_expert_path(const struct mkckpt *c, const char *dir, unsigned number, char *out)
 {
-	const struct mkckpt_layer *const l = find_layer(c, &number);
+	const struct mkckpt_layer *l = find_layer(c, &number);
 
-	snprintf(out, PATH_MAX,
-		 "%s/layer_%u_expert_%u_mp_rank_00_model_states.pt", dir,
+	snprintf(out, PATH_MAX, "%s/layer_%u_expert_%u_mp_rank_00_model_states.pt", dir,
 		 (unsigned)(l - c->layers), number);
 }

@@ -7,35 +7,30 @@
 
 struct value *mkckpt_config(struct mkpt *m, const struct mkckpt *c)
 {
-	struct value *const config = mkpt_dict(m), *const zero = mkpt_dict(m);
+	struct value *config = mkpt_dict(m), *zero = mkpt_dict(m);
 
 	mkpt_set(m, zero, "stage", mkpt_int(m, c->stage));
 	mkpt_set(m, zero, "round_robin_gradients", mkpt_bool(m, c->round_robin));
 	mkpt_set(m, config, "zero_optimization", zero);
 	if (c->data_first)
-		mkpt_set(m, config, "use_data_before_expert_parallelism",
-			 mkpt_bool(m, true));
+		mkpt_set(m, config, "use_data_before_expert_parallelism", mkpt_bool(m, true));
 	return config;
 }
 
-static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c,
-				  unsigned rank)
+static struct value *param_shapes(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
-	struct value *const list = mkpt_list(m);
+	struct value *list = mkpt_list(m);
 
 	for (size_t g = 0; g < c->ngroups; g++) {
-		struct value *const d = mkpt_ordered_dict(m);
+		struct value *d = mkpt_ordered_dict(m);
 		struct mkckpt_view view;
-		const struct mkckpt *const own = mkckpt_view(&view, m, c, g, rank);
-		size_t n, *const order = mkckpt_order(
-			own, g, c->round_robin && c->stage < 3, &n);
+		const struct mkckpt *own = mkckpt_view(&view, m, c, g, rank);
+		size_t n, *order = mkckpt_order(own, g, c->round_robin && c->stage < 3, &n);
 
 		for (size_t i = 0; i < n; i++) {
-			const struct mkckpt_param *const p =
-				&own->params[order[i]];
+			const struct mkckpt_param *p = &own->params[order[i]];
 
-			mkpt_set_new(m, d, p->name,
-				     mkpt_size(m, p->shape, p->ndim));
+			mkpt_set_new(m, d, p->name, mkpt_size(m, p->shape, p->ndim));
 		}
 		free(order);
 		mkpt_add(m, list, d);
@@ -70,12 +65,11 @@ static void put_number(enum dtype dtype, uint8_t *to, uint64_t i)
 	}
 }
 
-struct value *mkckpt_extra_tensor(struct mkpt *m,
-				  const struct mkckpt_extra *e)
+struct value *mkckpt_extra_tensor(struct mkpt *m, const struct mkckpt_extra *e)
 {
 	const uint64_t n = mkckpt_numel(e->shape, e->ndim) + 2 * e->spare;
 	const size_t item = dtype_size(e->dtype);
-	uint8_t *const v = mkckpt_must(calloc(n + 1, item));
+	uint8_t *v = mkckpt_must(calloc(n + 1, item));
 	struct tensor t;
 
 	for (uint64_t k = 0; k < n; k++)
@@ -90,18 +84,17 @@ struct value *mkckpt_extra_tensor(struct mkpt *m,
 
 static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 {
-	struct value *const d = mkpt_ordered_dict(m);
+	struct value *d = mkpt_ordered_dict(m);
 	const uint64_t none = 0;
 
 	for (size_t i = 0; i < c->nparams; i++) {
-		const struct mkckpt_param *const p = &c->params[i];
+		const struct mkckpt_param *p = &c->params[i];
 		const bool empty = c->stage == 3;
 		void *zeros;
 
 		if (mkckpt_layer_of(c, p->name))
 			continue; /* experts have files of their own */
-		zeros = mkckpt_must(
-			calloc(mkckpt_numel(p->shape, p->ndim) + 1, 2));
+		zeros = mkckpt_must(calloc(mkckpt_numel(p->shape, p->ndim) + 1, 2));
 		mkpt_set_new(m, d, p->name,
 			     mkpt_tensor(m, DTYPE_BF16, empty ? &none : p->shape,
 					 empty ? 1 : p->ndim, zeros));
@@ -109,41 +102,37 @@ static struct value *make_module(struct mkpt *m, const struct mkckpt *c)
 	}
 	for (size_t i = 0; i < c->nextras; i++)
 		if (!mkckpt_layer_of(c, c->extras[i].name))
-			mkpt_set(m, d, c->extras[i].name,
-				 mkckpt_extra_tensor(m, &c->extras[i]));
+			mkpt_set(m, d, c->extras[i].name, mkckpt_extra_tensor(m, &c->extras[i]));
 	return d;
 }
 
 /* As DeepSpeed records them since 2026. */
 static struct value *dimensions(struct mkpt *m, const struct mkckpt *c)
 {
-	struct value *const d = mkpt_dict(m);
+	struct value *d = mkpt_dict(m);
 
 	mkpt_set(m, d, "tp_degree", mkpt_int(m, c->tp));
 	mkpt_set(m, d, "pp_degree", mkpt_int(m, c->pp));
 	return d;
 }
 
-struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c,
-			   unsigned rank)
+struct value *mkckpt_model(struct mkpt *m, const struct mkckpt *c, unsigned rank)
 {
 	const unsigned mp_degree = c->mp_world ?: c->tp && c->pp ? c->tp * c->pp : 1;
-	struct value *const root = mkpt_dict(m);
+	struct value *root = mkpt_dict(m);
 
 	mkpt_set(m, root, "module", make_module(m, c));
 	mkpt_set(m, root, "buffer_names", mkpt_list(m));
 	mkpt_set(m, root, "optimizer", mkpt_none(m));
 	mkpt_set(m, root, "param_shapes", param_shapes(m, c, rank));
 	/* None says in stages 2 and 3 that what is frozen was left out. */
-	mkpt_set(m, root, "frozen_param_shapes",
-		 c->stage > 1 ? mkpt_dict(m) : mkpt_none(m));
+	mkpt_set(m, root, "frozen_param_shapes", c->stage > 1 ? mkpt_dict(m) : mkpt_none(m));
 	mkpt_set(m, root, "shared_params", mkpt_dict(m));
 	mkpt_set(m, root, "global_steps", mkpt_int(m, 4));
 	mkpt_set(m, root, "dp_world_size", mkpt_int(m, c->ranks));
 	mkpt_set(m, root, "mp_world_size", mkpt_int(m, mp_degree));
 	if (c->tp && c->pp)
-		mkpt_set(m, root, "checkpoint_parallel_dimensions",
-			 dimensions(m, c));
+		mkpt_set(m, root, "checkpoint_parallel_dimensions", dimensions(m, c));
 	mkpt_set(m, root, "ds_config", mkckpt_config(m, c));
 	mkpt_set(m, root, "ds_version", mkpt_str(m, MKCKPT_DS_VERSION));
 	mkpt_set(m, root, "universal_checkpoint_info", mkpt_dict(m));

@@ -55,7 +55,7 @@ struct value *mkpt_bool(struct mkpt *m, bool b)
 
 struct value *mkpt_float(struct mkpt *m, double f)
 {
-	struct value *const v = must(value_new(&m->arena, VALUE_FLOAT));
+	struct value *v = must(value_new(&m->arena, VALUE_FLOAT));
 
 	v->f = f;
 	return v;
@@ -83,7 +83,7 @@ struct value *mkpt_list(struct mkpt *m)
 
 struct value *mkpt_tuple(struct mkpt *m, size_t n, ...)
 {
-	struct value *const t = must(value_new(&m->arena, VALUE_TUPLE));
+	struct value *t = must(value_new(&m->arena, VALUE_TUPLE));
 	va_list ap;
 
 	va_start(ap, n);
@@ -93,30 +93,24 @@ struct value *mkpt_tuple(struct mkpt *m, size_t n, ...)
 	return t;
 }
 
-struct value *mkpt_attribute(struct mkpt *m, struct value *tensor,
-			     const char *name, struct value *v)
+struct value *mkpt_attribute(struct mkpt *m, struct value *tensor, const char *name, struct value *v)
 {
-	struct value *const state = mkpt_dict(m);
+	struct value *state = mkpt_dict(m);
 
 	mkpt_set(m, state, name, v);
-	return mkpt_reduce(
-		m, mkpt_global(m, "torch._tensor", "_rebuild_from_type_v2"),
-		mkpt_tuple(m, 4, tensor->obj->callable,
-			   mkpt_global(m, "torch", "Tensor"), tensor->obj->args,
-			   state));
+	return mkpt_reduce(m, mkpt_global(m, "torch._tensor", "_rebuild_from_type_v2"),
+			   mkpt_tuple(m, 4, tensor->obj->callable,
+				      mkpt_global(m, "torch", "Tensor"), tensor->obj->args, state));
 }
 
-struct value *mkpt_reduce(struct mkpt *m, struct value *callable,
-			  struct value *args)
+struct value *mkpt_reduce(struct mkpt *m, struct value *callable, struct value *args)
 {
 	return must(value_new_reduce(&m->arena, callable, args));
 }
 
-struct value *mkpt_object(struct mkpt *m, const char *module, const char *name,
-			  struct value *state)
+struct value *mkpt_object(struct mkpt *m, const char *module, const char *name, struct value *state)
 {
-	struct value *const v =
-		mkpt_reduce(m, mkpt_global(m, module, name), mkpt_tuple(m, 0));
+	struct value *v = mkpt_reduce(m, mkpt_global(m, module, name), mkpt_tuple(m, 0));
 
 	v->kind = VALUE_NEWOBJ;
 	v->obj->state = state;
@@ -125,18 +119,16 @@ struct value *mkpt_object(struct mkpt *m, const char *module, const char *name,
 
 struct value *mkpt_ordered_dict(struct mkpt *m)
 {
-	return mkpt_reduce(m, mkpt_global(m, "collections", "OrderedDict"),
-			   mkpt_tuple(m, 0));
+	return mkpt_reduce(m, mkpt_global(m, "collections", "OrderedDict"), mkpt_tuple(m, 0));
 }
 
 struct value *mkpt_size(struct mkpt *m, const uint64_t *shape, unsigned ndim)
 {
-	struct value *const dims = mkpt_tuple(m, 0);
+	struct value *dims = mkpt_tuple(m, 0);
 
 	for (unsigned i = 0; i < ndim; i++)
 		mkpt_add(m, dims, mkpt_int(m, (int64_t)shape[i]));
-	return mkpt_reduce(m, mkpt_global(m, "torch", "Size"),
-			   mkpt_tuple(m, 1, dims));
+	return mkpt_reduce(m, mkpt_global(m, "torch", "Size"), mkpt_tuple(m, 1, dims));
 }
 
 void mkpt_add(struct mkpt *m, struct value *seq, struct value *v)
@@ -151,8 +143,7 @@ static bool same_key(const struct value *a, const struct value *b)
 		return false;
 	return a->kind == VALUE_INT
 		       ? a->i == b->i
-		       : a->str.len == b->str.len &&
-				 !memcmp(a->str.p, b->str.p, a->str.len);
+		       : a->str.len == b->str.len && !memcmp(a->str.p, b->str.p, a->str.len);
 }
 
 static struct value_dict *pairs_of(struct value *dict)
@@ -160,39 +151,34 @@ static struct value_dict *pairs_of(struct value *dict)
 	return dict->kind == VALUE_DICT ? &dict->dict : &dict->obj->pairs;
 }
 
-static void append(struct mkpt *m, struct value *dict, struct value *key,
-		   struct value *v)
+static void append(struct mkpt *m, struct value *dict, struct value *key, struct value *v)
 {
 	if (!value_put(&m->arena, dict, key, v))
 		die("out of memory");
 }
 
-void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key,
-		  struct value *v)
+void mkpt_set_key(struct mkpt *m, struct value *dict, struct value *key, struct value *v)
 {
-	struct value_dict *const d = pairs_of(dict);
+	struct value_dict *d = pairs_of(dict);
 
 	for (size_t i = 0; i < d->n; i++) {
 		if (!same_key(d->v[i].key, key))
 			continue;
 		d->v[i].val = v;
 		if (!v)
-			memmove(&d->v[i], &d->v[i + 1],
-				(--d->n - i) * sizeof(*d->v));
+			memmove(&d->v[i], &d->v[i + 1], (--d->n - i) * sizeof(*d->v));
 		return;
 	}
 	if (v)
 		append(m, dict, key, v);
 }
 
-void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key,
-		  struct value *v)
+void mkpt_set_new(struct mkpt *m, struct value *dict, const char *key, struct value *v)
 {
 	append(m, dict, mkpt_str(m, key), v);
 }
 
-void mkpt_set(struct mkpt *m, struct value *dict, const char *key,
-	      struct value *v)
+void mkpt_set(struct mkpt *m, struct value *dict, const char *key, struct value *v)
 {
 	mkpt_set_key(m, dict, mkpt_str(m, key), v);
 }
@@ -201,19 +187,16 @@ const char *mkpt_add_storage(struct mkpt *m, const void *bytes, uint64_t len)
 {
 	char key[24];
 
-	m->storages = must(realloc(m->storages,
-				   (m->nstorages + 1) * sizeof(*m->storages)));
+	m->storages = must(realloc(m->storages, (m->nstorages + 1) * sizeof(*m->storages)));
 	m->storages[m->nstorages] =
-		(struct mkpt_storage){ .bytes = must(malloc(len + 1)),
-				       .len = len };
+		(struct mkpt_storage){ .bytes = must(malloc(len + 1)), .len = len };
 	if (len)
 		memcpy(m->storages[m->nstorages].bytes, bytes, len);
 	snprintf(key, sizeof(key), "%zu", m->nstorages++);
 	return must(arena_strndup(&m->arena, key, strlen(key)));
 }
 
-struct value *mkpt_tensor(struct mkpt *m, enum dtype dtype,
-			  const uint64_t *shape, unsigned ndim,
+struct value *mkpt_tensor(struct mkpt *m, enum dtype dtype, const uint64_t *shape, unsigned ndim,
 			  const void *bytes)
 {
 	struct tensor t;
@@ -223,8 +206,8 @@ struct value *mkpt_tensor(struct mkpt *m, enum dtype dtype,
 	return must(tensor_to_value(&m->arena, &t));
 }
 
-struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
-			uint64_t capacity, bool requires_grad, const void *bytes)
+struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel, uint64_t capacity,
+			bool requires_grad, const void *bytes)
 {
 	struct tensor t;
 
@@ -235,16 +218,16 @@ struct value *mkpt_flat(struct mkpt *m, enum dtype dtype, uint64_t numel,
 }
 
 /* Lay `pickle` and the storages numbered `order[n]` out as a file. */
-static void emit(const struct mkpt *m, const size_t *order, size_t n,
-		 struct bytebuf *pickle, const char *prefix, struct bytebuf *out)
+static void emit(const struct mkpt *m, const size_t *order, size_t n, struct bytebuf *pickle,
+		 const char *prefix, struct bytebuf *out)
 {
-	uint64_t *const len = must(calloc(n + 1, sizeof(*len)));
-	uint32_t *const crc = must(calloc(n + 1, sizeof(*crc)));
+	uint64_t *len = must(calloc(n + 1, sizeof(*len)));
+	uint32_t *crc = must(calloc(n + 1, sizeof(*crc)));
 	struct errmsg err = { "" };
 	struct ptwrite w;
 
 	for (size_t i = 0; i < n; i++) {
-		const struct mkpt_storage *const s = &m->storages[order[i]];
+		const struct mkpt_storage *s = &m->storages[order[i]];
 
 		len[i] = s->len;
 		crc[i] = crc32_add(0, s->bytes, s->len);
@@ -262,8 +245,8 @@ static void emit(const struct mkpt *m, const size_t *order, size_t n,
 	free(crc);
 }
 
-void mkpt_emit(const struct mkpt *m, const struct value *root,
-	       const char *prefix, struct bytebuf *out)
+void mkpt_emit(const struct mkpt *m, const struct value *root, const char *prefix,
+	       struct bytebuf *out)
 {
 	struct pickle_storages met = { 0 };
 	struct bytebuf pickle = { 0 };
@@ -280,11 +263,11 @@ void mkpt_emit(const struct mkpt *m, const struct value *root,
 	pickle_storages_done(&met);
 }
 
-void mkpt_emit_pickle(const struct mkpt *m, struct span pickle,
-		      const char *prefix, struct bytebuf *out)
+void mkpt_emit_pickle(const struct mkpt *m, struct span pickle, const char *prefix,
+		      struct bytebuf *out)
 {
 	const size_t n = m ? m->nstorages : 0;
-	size_t *const order = must(calloc(n + 1, sizeof(*order)));
+	size_t *order = must(calloc(n + 1, sizeof(*order)));
 	struct bytebuf copy = { 0 };
 
 	for (size_t i = 0; i < n; i++)
@@ -296,7 +279,7 @@ void mkpt_emit_pickle(const struct mkpt *m, struct span pickle,
 
 void mkpt_save(const char *path, const void *bytes, size_t len)
 {
-	FILE *const f = fopen(path, "w");
+	FILE *f = fopen(path, "w");
 
 	if (!f || (len && fwrite(bytes, 1, len, f) != len) || fclose(f))
 		die(path);
@@ -305,7 +288,7 @@ void mkpt_save(const char *path, const void *bytes, size_t len)
 struct bytebuf mkpt_load(const char *path)
 {
 	struct bytebuf b = { 0 };
-	FILE *const f = fopen(path, "r");
+	FILE *f = fopen(path, "r");
 	uint8_t piece[65536];
 	size_t n;
 

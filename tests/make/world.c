@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const world_file_names[WORLD_FILES] = { "fp32", "exp_avg",
-						    "exp_avg_sq", "step" };
+const char *const world_file_names[WORLD_FILES] = { "fp32", "exp_avg", "exp_avg_sq", "step" };
 #define STEP_FILE MKCKPT_STATES
 
 /* What the files of one model-parallel rank are made from. */
@@ -45,8 +44,8 @@ static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 }
 
 /* Small numbers: the means of some are exact, those of others are not. */
-static float whole_element(const struct world *w, const struct world_tensor *t,
-			   unsigned state, uint64_t i)
+static float whole_element(const struct world *w, const struct world_tensor *t, unsigned state,
+			   uint64_t i)
 {
 	uint64_t x = w->seed + (uint64_t)(t - w->v) * 1000003 + state;
 
@@ -56,8 +55,8 @@ static float whole_element(const struct world *w, const struct world_tensor *t,
 }
 
 /* Element i of the slice of rank `tp` of the tensor's own stage. */
-static float slice_element(const struct world *w, const struct world_tensor *t,
-			   unsigned tp, unsigned state, uint64_t i)
+static float slice_element(const struct world *w, const struct world_tensor *t, unsigned tp,
+			   unsigned state, uint64_t i)
 {
 	const float f = whole_element(w, t, state, t->place[tp][i]);
 
@@ -73,20 +72,16 @@ static uint32_t bits_of(float f)
 }
 
 /* A later stage's repetition is never read: any value will do. */
-static uint32_t rank_element(const struct mkckpt *c, size_t param,
-			     unsigned state, uint64_t i)
+static uint32_t rank_element(const struct mkckpt *c, size_t param, unsigned state, uint64_t i)
 {
-	const struct rank *const r = c->ctx;
-	const struct world_tensor *const t = r->tensors[param];
+	const struct rank *r = c->ctx;
+	const struct world_tensor *t = r->tensors[param];
 
-	return bits_of(t->stage == r->pp
-			       ? slice_element(r->w, t, r->tp, state, i)
-			       : -1.0f);
+	return bits_of(t->stage == r->pp ? slice_element(r->w, t, r->tp, state, i) : -1.0f);
 }
 
 /* What the universal file must have. */
-static uint32_t param_extents_element(const struct world *w,
-				      const struct world_tensor *t,
+static uint32_t param_extents_element(const struct world *w, const struct world_tensor *t,
 				      unsigned state, uint64_t i)
 {
 	volatile float sum = 0;
@@ -104,8 +99,7 @@ static bool is_cut(const struct world_tensor *t)
 }
 
 /* Does rank `k` of `tp` hold position `y` of the partitioned dimension? */
-static bool holds(const struct world_tensor *t, unsigned tp, unsigned k,
-		  uint64_t y)
+static bool holds(const struct world_tensor *t, unsigned tp, unsigned k, uint64_t y)
 {
 	for (size_t j = 0; j < t->parts; j++) {
 		uint64_t len = 0, at = 0;
@@ -117,8 +111,7 @@ static bool holds(const struct world_tensor *t, unsigned tp, unsigned k,
 		if (t->copied[j])
 			len = t->widths[j][0];
 		if (y < len)
-			return t->copied[j] ||
-			       (y >= at && y - at < t->widths[j][k]);
+			return t->copied[j] || (y >= at && y - at < t->widths[j][k]);
 		y -= len;
 	}
 	abort(); /* beyond the parts */
@@ -128,9 +121,7 @@ static bool holds(const struct world_tensor *t, unsigned tp, unsigned k,
 static void deal(struct world_tensor *t, unsigned tp, unsigned k)
 {
 	const uint64_t inner = numel_of(t->shape + t->dim, t->ndim - t->dim);
-	const uint64_t step =
-		t->ndim ? numel_of(t->shape + t->dim + 1, t->ndim - t->dim - 1)
-			: 1;
+	const uint64_t step = t->ndim ? numel_of(t->shape + t->dim + 1, t->ndim - t->dim - 1) : 1;
 	uint64_t used = 0;
 
 	t->place[k] = must(calloc(t->numel + 1, sizeof(uint64_t)));
@@ -160,30 +151,27 @@ void world_done(struct world *w)
 			free(w->v[i].place[k]);
 }
 
-static void set_info(struct mkpt *m, struct value *root, enum mkckpt_file kind,
-		     unsigned rank, void *ctx)
+static void set_info(struct mkpt *m, struct value *root, enum mkckpt_file kind, unsigned rank,
+		     void *ctx)
 {
-	const struct rank *const r = ctx;
+	const struct rank *r = ctx;
 
 	(void)rank;
 	if (kind == MKCKPT_MODEL)
-		mkpt_set(m, root, "universal_checkpoint_info",
-			 world_info(m, r->w));
+		mkpt_set(m, root, "universal_checkpoint_info", world_info(m, r->w));
 }
 
 static void take_tensors(struct rank *r)
 {
-	const struct world *const w = r->w;
+	const struct world *w = r->w;
 
 	for (size_t i = 0; i < w->n; i++) {
-		const struct world_tensor *const t = &w->v[i];
-		struct mkckpt_param *const p = &r->params[r->n];
+		const struct world_tensor *t = &w->v[i];
+		struct mkckpt_param *p = &r->params[r->n];
 
 		if (t->stage != r->pp && !(t->tied && r->pp == w->pp - 1))
 			continue;
-		*p = (struct mkckpt_param){ .name = t->name,
-					    .ndim = t->ndim,
-					    .group = t->group };
+		*p = (struct mkckpt_param){ .name = t->name, .ndim = t->ndim, .group = t->group };
 		memcpy(p->shape, t->shapes[r->tp], sizeof(p->shape));
 		r->tensors[r->n++] = t;
 	}
@@ -192,10 +180,10 @@ static void take_tensors(struct rank *r)
 /* Each rank has other elements of them. */
 static void take_extras(struct rank *r)
 {
-	const struct world *const w = r->w;
+	const struct world *w = r->w;
 
 	for (size_t i = 0; i < w->nextras; i++) {
-		const struct world_extra *const e = &w->extras[i];
+		const struct world_extra *e = &w->extras[i];
 
 		if (r->pp < e->stage || r->pp > e->last)
 			continue;
@@ -205,8 +193,7 @@ static void take_extras(struct rank *r)
 	}
 }
 
-static void write_rank(const struct world *w, unsigned tp, unsigned pp,
-		       const char *dir)
+static void write_rank(const struct world *w, unsigned tp, unsigned pp, const char *dir)
 {
 	struct rank r = { .w = w, .tp = tp, .pp = pp };
 	struct mkckpt c = w->as;
@@ -254,8 +241,8 @@ size_t world_nfiles(const struct world *w, const struct world_tensor *t)
 }
 
 /* ds_to_universal.py merge_tp_slices: the entries other than the tensor. */
-static void add_rule(struct mkpt *m, struct value *dict,
-		     const struct world_tensor *t, enum merge_rule rule)
+static void add_rule(struct mkpt *m, struct value *dict, const struct world_tensor *t,
+		     enum merge_rule rule)
 {
 	struct value *shape;
 
@@ -270,8 +257,7 @@ static void add_rule(struct mkpt *m, struct value *dict,
 	case MERGE_SUB_PARAMS:
 		shape = world_sub_param_shape(m, t, true);
 		mkpt_set(m, dict, "sub_param_shape",
-			 mkpt_object(m,
-				     "deepspeed.checkpoint.universal_checkpoint",
+			 mkpt_object(m, "deepspeed.checkpoint.universal_checkpoint",
 				     "SubparamShape", shape));
 		break;
 	case MERGE_REPLICATED:
@@ -286,17 +272,16 @@ static void add_rule(struct mkpt *m, struct value *dict,
 /* The converter strips a vocabulary's padding with a view: the storage still
  * has it. */
 static struct value *whole_tensor(struct mkpt *m, const struct world *w,
-				  const struct world_tensor *t, unsigned state,
-				  bool bare, bool vocab)
+				  const struct world_tensor *t, unsigned state, bool bare,
+				  bool vocab)
 {
-	uint32_t *const bits = must(calloc(t->numel + 1, sizeof(*bits)));
+	uint32_t *bits = must(calloc(t->numel + 1, sizeof(*bits)));
 	struct tensor all;
 
 	for (uint64_t i = 0; i < t->numel; i++)
 		bits[i] = param_extents_element(w, t, state, i);
 	/* The master weights require a gradient, their moments do not. */
-	tensor_init(&all, DTYPE_F32, bare ? &t->numel : t->shape,
-		    bare ? 1 : t->ndim, state == 0);
+	tensor_init(&all, DTYPE_F32, bare ? &t->numel : t->shape, bare ? 1 : t->ndim, state == 0);
 	all.storage_key = mkpt_add_storage(m, bits, 4 * t->numel);
 	if (vocab && all.shape[0] > WORLD_VOCAB_ROWS)
 		all.shape[0] = WORLD_VOCAB_ROWS;
@@ -304,11 +289,11 @@ static struct value *whole_tensor(struct mkpt *m, const struct world *w,
 	return must(tensor_to_value(&m->arena, &all));
 }
 
-static struct value *state_root(struct mkpt *m, const struct world *w,
-				const struct world_tensor *t, unsigned state)
+static struct value *state_root(struct mkpt *m, const struct world *w, const struct world_tensor *t,
+				unsigned state)
 {
 	const bool vocab = t->vocab && !is_flat(w) && !only_module_has(w, t);
-	struct value *const dict = mkpt_dict(m);
+	struct value *dict = mkpt_dict(m);
 
 	if (is_flat(w) && !w->any_stage)
 		return whole_tensor(m, w, t, state, true, false);
@@ -319,14 +304,12 @@ static struct value *state_root(struct mkpt *m, const struct world *w,
 	if (vocab)
 		mkpt_set(m, dict, "vocab_tensor", mkpt_bool(m, true));
 	mkpt_set(m, dict, "param",
-		 only_module_has(w, t)
-			 ? mkpt_tensor(m, DTYPE_F32, t->shape, t->ndim, "")
-			 : whole_tensor(m, w, t, state, false, vocab));
+		 only_module_has(w, t) ? mkpt_tensor(m, DTYPE_F32, t->shape, t->ndim, "")
+				       : whole_tensor(m, w, t, state, false, vocab));
 	return dict;
 }
 
-void world_file(const struct world *w, const struct world_tensor *t, size_t i,
-		struct bytebuf *out)
+void world_file(const struct world *w, const struct world_tensor *t, size_t i, struct bytebuf *out)
 {
 	const float step = 4; /* mkckpt.h */
 	struct mkpt m = { 0 };
@@ -339,17 +322,15 @@ void world_file(const struct world *w, const struct world_tensor *t, size_t i,
 }
 
 /* Tensor-parallel rank 0 of the first stage that has it shows its own. */
-void world_extra_file(const struct world *w, const struct world_extra *e,
-		      struct bytebuf *out)
+void world_extra_file(const struct world *w, const struct world_extra *e, struct bytebuf *out)
 {
 	const uint64_t n = numel_of(e->as.shape, e->as.ndim);
 	/* A float32 tensor remains the view that it was; others are cast. */
 	const uint64_t spare = e->as.dtype == DTYPE_F32 ? e->as.spare : 0;
-	const uint64_t first = e->as.first + (uint64_t)e->stage * w->tp +
-			       (e->as.spare - spare);
-	float *const v = must(calloc(n + 2 * spare + 1, sizeof(*v)));
+	const uint64_t first = e->as.first + (uint64_t)e->stage * w->tp + (e->as.spare - spare);
+	float *v = must(calloc(n + 2 * spare + 1, sizeof(*v)));
 	struct mkpt m = { 0 };
-	struct value *const dict = mkpt_dict(&m);
+	struct value *dict = mkpt_dict(&m);
 	struct tensor t;
 
 	for (uint64_t k = 0; k < n + 2 * spare; k++)

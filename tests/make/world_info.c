@@ -4,7 +4,7 @@
 
 static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
 {
-	struct value *const l = mkpt_list(m);
+	struct value *l = mkpt_list(m);
 
 	for (unsigned i = 0; i < n; i++)
 		mkpt_add(m, l, mkpt_int(m, (int64_t)v[i]));
@@ -12,8 +12,7 @@ static struct value *ints(struct mkpt *m, const uint64_t *v, unsigned n)
 }
 
 /* Append to the list under `key`, which is created if it is missing. */
-static void add_to(struct mkpt *m, struct value *dict, const char *key,
-		   struct value *v)
+static void add_to(struct mkpt *m, struct value *dict, const char *key, struct value *v)
 {
 	struct value *l = value_find(dict, key);
 
@@ -25,10 +24,9 @@ static void add_to(struct mkpt *m, struct value *dict, const char *key,
 }
 
 /* The sizes of the parts or, in the oldest files, their number. */
-static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t,
-				bool spelled)
+static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t, bool spelled)
 {
-	struct value *const sizes = mkpt_tuple(m, 0);
+	struct value *sizes = mkpt_tuple(m, 0);
 
 	if (t->counted && !spelled)
 		return mkpt_int(m, (int64_t)t->parts);
@@ -42,10 +40,9 @@ static struct value *part_sizes(struct mkpt *m, const struct world_tensor *t,
 	return sizes;
 }
 
-struct value *world_sub_param_shape(struct mkpt *m,
-				    const struct world_tensor *t, bool spelled)
+struct value *world_sub_param_shape(struct mkpt *m, const struct world_tensor *t, bool spelled)
 {
-	struct value *const d = mkpt_dict(m), *const shape = mkpt_tuple(m, 0);
+	struct value *d = mkpt_dict(m), *shape = mkpt_tuple(m, 0);
 
 	for (unsigned i = 0; i < t->ndim; i++)
 		mkpt_add(m, shape,
@@ -58,13 +55,12 @@ struct value *world_sub_param_shape(struct mkpt *m,
 	return d;
 }
 
-static void add_sub_params(struct mkpt *m, struct value *info,
-			   const struct world *w, const struct world_tensor *t)
+static void add_sub_params(struct mkpt *m, struct value *info, const struct world *w,
+			   const struct world_tensor *t)
 {
-	struct value *const widths = mkpt_list(m);
+	struct value *widths = mkpt_list(m);
 
-	add_to(m, info, "parameter_with_sub_params",
-	       world_sub_param_shape(m, t, false));
+	add_to(m, info, "parameter_with_sub_params", world_sub_param_shape(m, t, false));
 	if (w->before_04)
 		return;
 	for (size_t j = 0; j < t->parts; j++)
@@ -84,22 +80,20 @@ static void strides(const struct world_tensor *t, uint64_t size, uint64_t *out)
 	}
 }
 
-static struct value *affine_place(struct mkpt *m, const struct world_tensor *t,
-				  uint64_t size, uint64_t at)
+static struct value *affine_place(struct mkpt *m, const struct world_tensor *t, uint64_t size,
+				  uint64_t at)
 {
 	uint64_t s[WORLD_DIMS_MAX];
 
 	strides(t, size, s);
-	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)(at * s[t->dim])),
-			  ints(m, s, t->ndim));
+	return mkpt_tuple(m, 2, mkpt_int(m, (int64_t)(at * s[t->dim])), ints(m, s, t->ndim));
 }
 
 /* Rank k's share of part j, which begins at `at` of the cut dimension. */
 static struct value *affine_piece(struct mkpt *m, const struct world *w,
-				  const struct world_tensor *t, size_t j,
-				  unsigned k, uint64_t at)
+				  const struct world_tensor *t, size_t j, unsigned k, uint64_t at)
 {
-	struct value *const piece = mkpt_dict(m);
+	struct value *piece = mkpt_dict(m);
 	uint64_t shape[WORLD_DIMS_MAX], from = 0;
 
 	for (unsigned i = 0; i < t->ndim; i++)
@@ -108,8 +102,7 @@ static struct value *affine_piece(struct mkpt *m, const struct world *w,
 		from += t->widths[i][k];
 	mkpt_set(m, piece, "shape", ints(m, shape, t->ndim));
 	mkpt_set(m, piece, "source", affine_place(m, t, t->shape[t->dim], at));
-	mkpt_set(m, piece, "dest",
-		 affine_place(m, t, t->shapes[k][t->dim], from));
+	mkpt_set(m, piece, "dest", affine_place(m, t, t->shapes[k][t->dim], from));
 	for (unsigned i = 0; i < w->tp; i++)
 		if (i == k || t->copied[j])
 			add_to(m, piece, "locations", mkpt_int(m, i));
@@ -117,10 +110,10 @@ static struct value *affine_piece(struct mkpt *m, const struct world *w,
 	return piece;
 }
 
-static void add_affine(struct mkpt *m, struct value *info,
-		       const struct world *w, const struct world_tensor *t)
+static void add_affine(struct mkpt *m, struct value *info, const struct world *w,
+		       const struct world_tensor *t)
 {
-	struct value *const map = mkpt_dict(m), *const ranks = mkpt_dict(m);
+	struct value *map = mkpt_dict(m), *ranks = mkpt_dict(m);
 	struct value *of[WORLD_TP_MAX];
 	uint64_t at = 0;
 
@@ -131,19 +124,17 @@ static void add_affine(struct mkpt *m, struct value *info,
 	}
 	for (size_t j = 0; j < t->parts; j++)
 		for (unsigned k = 0; k < w->tp; k++) {
-			mkpt_add(m, value_find(of[k], "pieces"),
-				 affine_piece(m, w, t, j, k, at));
+			mkpt_add(m, value_find(of[k], "pieces"), affine_piece(m, w, t, j, k, at));
 			if (!t->copied[j] || k == w->tp - 1)
 				at += t->widths[j][k];
 		}
 	mkpt_set(m, map, "logical_shape", ints(m, t->shape, t->ndim));
 	mkpt_set(m, map, "ranks", ranks);
-	mkpt_set(m, value_find_path(info, "affine_map", "params", NULL),
-		 t->name, map);
+	mkpt_set(m, value_find_path(info, "affine_map", "params", NULL), t->name, map);
 }
 
-static void add_tensor(struct mkpt *m, struct value *info,
-		       const struct world *w, const struct world_tensor *t)
+static void add_tensor(struct mkpt *m, struct value *info, const struct world *w,
+		       const struct world_tensor *t)
 {
 	static const char *const keys[] = {
 		[MERGE_CAT] = "parameter_with_row_parallelism_patterns",
@@ -151,7 +142,7 @@ static void add_tensor(struct mkpt *m, struct value *info,
 		[MERGE_AVERAGE] = "parameter_to_average_patterns",
 		[MERGE_TWO_SUB_PARAMS] = "parameter_with_2_sub_params_cat_dim_0",
 	};
-	struct value *const name = mkpt_str(m, t->name);
+	struct value *name = mkpt_str(m, t->name);
 
 	if (t->listed)
 		add_to(m, info, "pipeline_replicated_parameter_patterns", name);
@@ -167,10 +158,9 @@ static void add_tensor(struct mkpt *m, struct value *info,
 
 struct value *world_info(struct mkpt *m, const struct world *w)
 {
-	struct value *const info = mkpt_dict(m), *const affine = mkpt_dict(m);
+	struct value *info = mkpt_dict(m), *affine = mkpt_dict(m);
 
-	mkpt_set(m, info, "universal_checkpoint_version",
-		 mkpt_float(m, w->before_04 ? 0.2 : 0.4));
+	mkpt_set(m, info, "universal_checkpoint_version", mkpt_float(m, w->before_04 ? 0.2 : 0.4));
 	mkpt_set(m, info, "original_vocab_size", mkpt_int(m, WORLD_VOCAB_ROWS));
 	mkpt_set(m, info, "sub_param_shard_widths", mkpt_dict(m));
 	mkpt_set(m, info, "affine_map", affine);

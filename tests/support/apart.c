@@ -28,11 +28,9 @@ static uint8_t *begin(void)
 {
 	if (!stretch) {
 		stretch = mmap(NULL, 2 * STRETCH, PROT_NONE,
-			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-			       0);
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		assert(stretch != MAP_FAILED);
-		assert(!mprotect(stretch + STRETCH, STRETCH,
-				 PROT_READ | PROT_WRITE));
+		assert(!mprotect(stretch + STRETCH, STRETCH, PROT_READ | PROT_WRITE));
 	}
 	return stretch;
 }
@@ -41,9 +39,8 @@ void *apart_memory(const void *p)
 {
 	const uintptr_t at = (uintptr_t)p, first = (uintptr_t)stretch;
 
-	return stretch && at >= first && at < first + STRETCH
-		       ? stretch + STRETCH + (at - first)
-		       : NULL;
+	return stretch && at >= first && at < first + STRETCH ? stretch + STRETCH + (at - first)
+							      : NULL;
 }
 
 /* Check an argument that must be a device address. */
@@ -118,8 +115,8 @@ static void move(struct backend *b, void *dst, const void *src, size_t bytes)
 static void widen(const struct copy *c)
 {
 	const size_t size = dtype_size(c->from);
-	const char *const src = of(c->src);
-	float *const dst = of(c->dst);
+	const char *src = of(c->src);
+	float *dst = of(c->dst);
 
 	for (size_t i = 0; i < c->n; i++) {
 		float x;
@@ -132,7 +129,7 @@ static void widen(const struct copy *c)
 static void run(struct queue *q, size_t until)
 {
 	for (; q && q->done < until; q->done++) {
-		const struct copy *const c = &q->v[q->done];
+		const struct copy *c = &q->v[q->done];
 
 		if (c->n && c->from == DTYPE_F32)
 			cast_from_float(c->to, of(c->src), of(c->dst), c->n);
@@ -145,7 +142,7 @@ static void run(struct queue *q, size_t until)
 
 void apart_finish(void *native_queue)
 {
-	struct queue *const q = native_queue;
+	struct queue *q = native_queue;
 
 	run(q, q->n);
 }
@@ -194,14 +191,13 @@ static void later(struct queue *q, struct copy c)
 	q->v[q->n++] = c;
 }
 
-static void copy_later(struct backend *b, enum backend_queue i, void *dst,
-		       const void *src, size_t bytes)
+static void copy_later(struct backend *b, enum backend_queue i, void *dst, const void *src,
+		       size_t bytes)
 {
 	if (i == QUEUE_COMPUTE)
 		move(b, dst, src, bytes);
 	else
-		later(&queues[i],
-		      (struct copy){ .dst = dst, .src = src, .bytes = bytes });
+		later(&queues[i], (struct copy){ .dst = dst, .src = src, .bytes = bytes });
 }
 
 /* The computation is done when it is asked for. */
@@ -215,27 +211,22 @@ static void later_or_now(enum backend_queue i, struct copy c)
 		later(&queues[i], c);
 }
 
-static void cast_later(struct backend *b, enum backend_queue i, float *dst,
-		       const void *src, enum dtype from, size_t n, bool add)
+static void cast_later(struct backend *b, enum backend_queue i, float *dst, const void *src,
+		       enum dtype from, size_t n, bool add)
 {
 	(void)b;
-	later_or_now(i, (struct copy){ .dst = dst,
-				       .src = src,
-				       .n = n,
-				       .from = from,
-				       .to = DTYPE_F32,
-				       .add = add });
+	later_or_now(
+		i,
+		(struct copy){
+			.dst = dst, .src = src, .n = n, .from = from, .to = DTYPE_F32, .add = add });
 }
 
-static void narrow_later(struct backend *b, enum backend_queue i, void *dst,
-			 enum dtype to, const float *src, size_t n)
+static void narrow_later(struct backend *b, enum backend_queue i, void *dst, enum dtype to,
+			 const float *src, size_t n)
 {
 	(void)b;
-	later_or_now(i, (struct copy){ .dst = dst,
-				       .src = src,
-				       .n = n,
-				       .from = DTYPE_F32,
-				       .to = to });
+	later_or_now(i,
+		     (struct copy){ .dst = dst, .src = src, .n = n, .from = DTYPE_F32, .to = to });
 }
 
 static struct backend_event *event_new(struct backend *b)
@@ -250,8 +241,7 @@ static void event_free(struct backend *b, struct backend_event *e)
 	free(e);
 }
 
-static void event_record(struct backend *b, struct backend_event *e,
-			 enum backend_queue i)
+static void event_record(struct backend *b, struct backend_event *e, enum backend_queue i)
 {
 	(void)b;
 	*e = (struct backend_event){ .q = &queues[i], .at = queues[i].n };
@@ -263,8 +253,7 @@ static void event_wait(struct backend *b, struct backend_event *e)
 	run(e->q, e->at);
 }
 
-static void queue_wait(struct backend *b, enum backend_queue q,
-		       struct backend_event *e)
+static void queue_wait(struct backend *b, enum backend_queue q, struct backend_event *e)
 {
 	(void)q;
 	event_wait(b, e);
@@ -291,25 +280,22 @@ static void accumulate(struct backend *b, float *dst, const float *src, size_t n
 	host(b)->accumulate(b, of(dst), of(src), n);
 }
 
-static void round_weights(struct backend *b, void *dst, const float *src,
-			  size_t n)
+static void round_weights(struct backend *b, void *dst, const float *src, size_t n)
 {
 	host(b)->round(b, of(dst), of(src), n);
 }
 
-static void clip(struct backend *b, float *factor, const double *sum,
-		 const double *scale, double most)
+static void clip(struct backend *b, float *factor, const double *sum, const double *scale,
+		 double most)
 {
 	host(b)->clip(b, of(factor), of(sum), of(scale), most);
 }
 
-static void adam(struct backend *b, const struct backend_adam *a,
-		 const struct backend_rate *rate, const float *factor,
-		 void *weights, float *p, float *m, float *v, const float *grad,
-		 size_t n)
+static void adam(struct backend *b, const struct backend_adam *a, const struct backend_rate *rate,
+		 const float *factor, void *weights, float *p, float *m, float *v,
+		 const float *grad, size_t n)
 {
-	host(b)->adam(b, a, of(rate), of(factor), of(weights), of(p), of(m),
-		      of(v), of(grad), n);
+	host(b)->adam(b, a, of(rate), of(factor), of(weights), of(p), of(m), of(v), of(grad), n);
 }
 
 static void nothing(struct backend *b)
@@ -344,9 +330,7 @@ struct backend *apart_backend(enum dtype dtype)
 		.clip = clip,
 		.adam = adam,
 	};
-	static struct backend apart = { .ops = &ops,
-					.name = "apart",
-					.act_size = sizeof(float) };
+	static struct backend apart = { .ops = &ops, .name = "apart", .act_size = sizeof(float) };
 
 	apart.dtype = dtype;
 	return &apart;

@@ -9,8 +9,7 @@
 #include "tests/make/literal.h"
 #include "tests/support/unit.h"
 
-void slices_set(struct slices *l, size_t t, const uint64_t *shape,
-		unsigned ndim)
+void slices_set(struct slices *l, size_t t, const uint64_t *shape, unsigned ndim)
 {
 	uint64_t numel = 1;
 
@@ -18,18 +17,17 @@ void slices_set(struct slices *l, size_t t, const uint64_t *shape,
 		l->shapes[t][i] = shape[i];
 		numel *= shape[i];
 	}
-	l->v[t] = (struct slice){ .ndim = ndim, .shape = l->shapes[t],
-				  .numel = numel };
+	l->v[t] = (struct slice){ .ndim = ndim, .shape = l->shapes[t], .numel = numel };
 	l->slices[t] = &l->v[t];
 }
 
 void slices_parse(struct slices *l, struct mkpt *m, const char *text)
 {
-	const struct value_seq *const all = value_items(literal_value(m, text));
+	const struct value_seq *all = value_items(literal_value(m, text));
 
 	*l = (struct slices){ .n = all->n };
 	for (size_t t = 0; t < all->n; t++) {
-		const struct value_seq *const s = value_items(all->v[t]);
+		const struct value_seq *s = value_items(all->v[t]);
 		uint64_t shape[SLICES_DIMS_MAX];
 
 		for (size_t i = 0; s && i < s->n; i++)
@@ -39,11 +37,12 @@ void slices_parse(struct slices *l, struct mkpt *m, const char *text)
 	}
 }
 
-int slices_geometry(struct geometry *g, const struct merge *rule,
-		    const char *name, struct slices *l, struct errmsg *err)
+int slices_geometry(struct geometry *g, const struct merge *rule, const char *name,
+		    struct slices *l, struct errmsg *err)
 {
-	struct param p = { .name = name, .merge = *rule, .slices = l->slices,
-			   .nslices = (unsigned)l->n };
+	struct param p = {
+		.name = name, .merge = *rule, .slices = l->slices, .nslices = (unsigned)l->n
+	};
 
 	for (unsigned t = 0; !p.first && t < p.nslices; t++)
 		p.first = p.slices[t];
@@ -62,7 +61,7 @@ void slices_check_invariants(const struct slices *l, const struct geometry *g)
 		return;
 	assert_int_equal(g->rows * g->row_len, numel);
 	for (size_t i = 0; i < g->nsegs; i++) {
-		const struct geometry_segment *const s = &g->segs[i];
+		const struct geometry_segment *s = &g->segs[i];
 
 		assert_int_equal(s->at, at);
 		assert_true(s->len > 0);
@@ -75,35 +74,33 @@ void slices_check_invariants(const struct slices *l, const struct geometry *g)
 		}
 		/* A row of the source holds all that is taken for a row. */
 		assert_true(s->from + s->len <= g->stride[s->source]);
-		assert_true(g->rows * g->stride[s->source] <=
-			    l->v[s->source].numel);
+		assert_true(g->rows * g->stride[s->source] <= l->v[s->source].numel);
 	}
 	assert_int_equal(at, g->row_len);
 }
 
 struct element *slices_expand(const struct slices *l, const struct geometry *g)
 {
-	struct element *const v = calloc(g->numel + 1, sizeof(*v));
+	struct element *v = calloc(g->numel + 1, sizeof(*v));
 
 	slices_check_invariants(l, g);
 	assert_non_null(v);
 	for (uint64_t r = 0; g->numel && r < g->rows; r++)
 		for (size_t i = 0; i < g->nsegs; i++) {
-			const struct geometry_segment *const s = &g->segs[i];
+			const struct geometry_segment *s = &g->segs[i];
 
 			for (uint64_t k = 0; k < s->len; k++)
-				v[r * g->row_len + s->at + k] = (struct element){
-					s->source,
-					r * g->stride[s->source] + s->from + k
-				};
+				v[r * g->row_len + s->at + k] =
+					(struct element){ s->source,
+							  r * g->stride[s->source] + s->from + k };
 		}
 	return v;
 }
 
-void slices_check(const struct slices *l, const struct geometry *g,
-		  const char *runs, const char *what)
+void slices_check(const struct slices *l, const struct geometry *g, const char *runs,
+		  const char *what)
 {
-	struct element *const v = slices_expand(l, g);
+	struct element *v = slices_expand(l, g);
 	uint64_t i = 0;
 
 	for (const char *s = runs; *s; s += strspn(s, " ")) {
@@ -118,15 +115,13 @@ void slices_check(const struct slices *l, const struct geometry *g,
 			b = strtoul(end + 1, &end, 10);
 		s = end;
 		for (; a <= b; a++, i++)
-			if (i >= g->numel || v[i].source != t ||
-			    v[i].index != a)
-				fail_msg("%s: element %llu is %u:%llu, not"
-					 " %lu:%lu", what,
-					 (unsigned long long)i, v[i].source,
+			if (i >= g->numel || v[i].source != t || v[i].index != a)
+				fail_msg("%s: element %llu is %u:%llu, not %lu:%lu",
+					 what, (unsigned long long)i, v[i].source,
 					 (unsigned long long)v[i].index, t, a);
 	}
 	if (i != g->numel)
-		fail_msg("%s: %llu elements, not %llu", what,
-			 (unsigned long long)g->numel, (unsigned long long)i);
+		fail_msg("%s: %llu elements, not %llu", what, (unsigned long long)g->numel,
+			 (unsigned long long)i);
 	free(v);
 }

@@ -24,13 +24,12 @@ static int broken(struct errmsg *err, const char *what, const char *name)
 /* Extents are in order, without gaps, and end where the file does. */
 static bool is_map(const struct vfile *f)
 {
-	const struct extent_map *const m = vfile_extents(f);
+	const struct extent_map *m = vfile_extents(f);
 
 	for (size_t i = 0; i < m->n; i++)
 		if (m->v[i].start >= m->v[i + 1].start)
 			return false;
-	return extent_size(m) == vfile_size(f) &&
-	       (m->n == 0 || m->v[0].start == 0);
+	return extent_size(m) == vfile_size(f) && (m->n == 0 || m->v[0].start == 0);
 }
 
 /* Read the whole file, from its end first, so that checksums are needed early;
@@ -38,7 +37,7 @@ static bool is_map(const struct vfile *f)
 static int read_file(struct vfile *f, const char *name, struct errmsg *err)
 {
 	const uint64_t size = vfile_size(f);
-	uint8_t *const whole = malloc(size + 1);
+	uint8_t *whole = malloc(size + 1);
 	uint8_t piece[777];
 	int64_t got = 0;
 	int rc = 0;
@@ -67,25 +66,23 @@ static int read_file(struct vfile *f, const char *name, struct errmsg *err)
 	return rc;
 }
 
-static int walk_file(struct plan *p, const struct plan_entry *e,
-		     const struct plan_stat *st, struct errmsg *err)
+static int walk_file(struct plan *p, const struct plan_entry *e, const struct plan_stat *st,
+		     struct errmsg *err)
 {
 	struct vfile *f;
 	int rc = plan_file_open(p, e->node, &f, err);
 
 	if (rc)
 		return rc;
-	rc = vfile_size(f) == st->size
-		     ? read_file(f, e->name, err)
-		     : broken(err, "not of the size that stat reports", e->name);
+	rc = vfile_size(f) == st->size ? read_file(f, e->name, err)
+				       : broken(err, "not of the size that stat reports", e->name);
 	vfile_free(f);
 	return rc;
 }
 
 static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err);
 
-static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e,
-		      struct errmsg *err)
+static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e, struct errmsg *err)
 {
 	struct plan_stat st;
 	uint64_t node;
@@ -98,8 +95,7 @@ static int walk_entry(struct plan *p, uint64_t dir, const struct plan_entry *e,
 		return broken(err, "node number out of range", e->name);
 	rc = plan_lookup(p, dir, e->name, &node, err);
 	if (rc)
-		return rc == -ENOENT ? broken(err, "listed, not found", e->name)
-				     : rc;
+		return rc == -ENOENT ? broken(err, "listed, not found", e->name) : rc;
 	if (node != e->node)
 		return broken(err, "listed under another number", e->name);
 	rc = plan_stat(p, node, &st, err);
@@ -129,7 +125,7 @@ static int walk_dir(struct plan *p, uint64_t dir, struct errmsg *err)
 
 int walk_plan(struct plan *p, struct errmsg *err)
 {
-	struct zero_checkpoint *const r = zero_of(plan_checkpoint(p));
+	struct zero_checkpoint *r = zero_of(plan_checkpoint(p));
 	uint64_t files, bytes;
 	int rc = walk_dir(p, PLAN_ROOT, err);
 

@@ -13,8 +13,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/crc32.h"
-#include "ckpt/vfile/vfile.h"
 #include "ckpt/tree/tree.h"
+#include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -79,7 +79,7 @@ static void walk_add(struct walk *w, const void *p, size_t len)
 static void walk_file(struct walk *w, uint64_t ino, uint64_t size)
 {
 	struct errmsg err = { "" };
-	uint8_t *const bytes = malloc(size + 1);
+	uint8_t *bytes = malloc(size + 1);
 	struct tree_file f;
 	int64_t n;
 
@@ -88,8 +88,7 @@ static void walk_file(struct walk *w, uint64_t ino, uint64_t size)
 		free(bytes);
 		return;
 	}
-	n = f.v ? vfile_read(f.v, bytes, size + 1, 0, &err)
-		: read(f.fd, bytes, size + 1);
+	n = f.v ? vfile_read(f.v, bytes, size + 1, 0, &err) : read(f.fd, bytes, size + 1);
 	if (n != (int64_t)size)
 		w->defect = "a file is not as long as its size says";
 	else
@@ -101,8 +100,7 @@ static void walk_file(struct walk *w, uint64_t ino, uint64_t size)
 
 static void walk_dir(struct walk *w, uint64_t ino, unsigned depth);
 
-static void walk_entry(struct walk *w, uint64_t dir, const struct uckpt_entry *e,
-		       unsigned depth)
+static void walk_entry(struct walk *w, uint64_t dir, const struct uckpt_entry *e, unsigned depth)
 {
 	struct tree_attr attr;
 	double timeout;
@@ -155,9 +153,7 @@ static void walks_at_once_agree(void **state)
 	set_up(&f);
 	for (unsigned i = 0; i < THREADS; i++) {
 		walks[i].t = f.t;
-		assert_int_equal(
-			pthread_create(&threads[i], NULL, walk_all, &walks[i]),
-			0);
+		assert_int_equal(pthread_create(&threads[i], NULL, walk_all, &walks[i]), 0);
 	}
 	for (unsigned i = 0; i < THREADS; i++) {
 		pthread_join(threads[i], NULL);
@@ -180,7 +176,7 @@ struct walker {
 /* Files and directories of a tag that is being saved may fail. */
 static void *walk_on(void *arg)
 {
-	struct walker *const w = arg;
+	struct walker *w = arg;
 
 	while (!atomic_load(&w->stop)) {
 		struct walk walk = { .t = w->t };
@@ -196,8 +192,7 @@ static uint64_t first_view(struct tree *t)
 	struct tree_attr attr;
 	double timeout;
 
-	return tree_lookup(t, TREE_ROOT, "global_step1_universal", &attr,
-			   &timeout, NULL)
+	return tree_lookup(t, TREE_ROOT, "global_step1_universal", &attr, &timeout, NULL)
 		       ? 0
 		       : attr.st.st_ino;
 }
@@ -213,19 +208,13 @@ static uint64_t first_parameter_file(struct tree *t)
 	double timeout;
 
 	for (size_t i = 0; i < COUNT(dirs); i++)
-		assert_int_equal(tree_lookup(t, attr.st.st_ino, dirs[i], &attr,
-					     &timeout, NULL),
-				 0);
+		assert_int_equal(tree_lookup(t, attr.st.st_ino, dirs[i], &attr, &timeout, NULL), 0);
 	assert_int_equal(tree_dir_open(t, attr.st.st_ino, &d, NULL), 0);
 	while (tree_dir_next(d, &pos, &e, NULL) == 1 && !S_ISDIR(e.type))
 		;
 	tree_dir_close(d);
-	assert_int_equal(
-		tree_lookup(t, attr.st.st_ino, e.name, &attr, &timeout, NULL),
-		0);
-	assert_int_equal(tree_lookup(t, attr.st.st_ino, "fp32.pt", &attr,
-				     &timeout, NULL),
-			 0);
+	assert_int_equal(tree_lookup(t, attr.st.st_ino, e.name, &attr, &timeout, NULL), 0);
+	assert_int_equal(tree_lookup(t, attr.st.st_ino, "fp32.pt", &attr, &timeout, NULL), 0);
 	return attr.st.st_ino;
 }
 
@@ -238,13 +227,10 @@ static void walks_go_on_while_a_tag_is_saved_again(void **state)
 
 	(void)state;
 	set_up(&f);
-	assert_int_equal(
-		tree_file_open(f.t, first_parameter_file(f.t), &held, NULL), 0);
+	assert_int_equal(tree_file_open(f.t, first_parameter_file(f.t), &held, NULL), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		walkers[i].t = f.t;
-		assert_int_equal(pthread_create(&walkers[i].thread, NULL,
-						walk_on, &walkers[i]),
-				 0);
+		assert_int_equal(pthread_create(&walkers[i].thread, NULL, walk_on, &walkers[i]), 0);
 	}
 	for (int save = 0; save < 2; save++) {
 		const uint64_t old = first_view(f.t);
