@@ -14,6 +14,7 @@
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"
+#include "ckpt/zero/stage1.h"
 
 static bool describe_group(const struct stage0_group *from, struct shard *s, struct param_states *to)
 {
@@ -57,19 +58,6 @@ bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, str
 			p = &g->params[run->slice->index].places[i + 1];
 	return extent_add_cast(out, run->numel, p->file, p->at + run->first * dtype_size(p->dtype),
 			       p->dtype, run->to);
-}
-
-static void set_config(struct arena *a, struct value *root, const struct value *old)
-{
-	const struct value_field zero = { "zero_optimization", NULL };
-	const struct value_field stage = { "stage", value_new_int(a, 1) };
-	struct value *config = value_find(old, KEY_DS_CONFIG);
-	struct value *out =
-		value_pairs(config) ? value_edit(a, config, &zero, 1) : value_new(a, VALUE_DICT);
-
-	value_dict_set(a, out, zero.key, value_new_fields(a, &stage, 1));
-	value_dict_set(a, root, KEY_DS_CONFIG, out);
-	value_dict_set(a, root, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
 }
 
 /* The shapes of parameters by group. */
@@ -125,7 +113,8 @@ struct value *stage0_model(const struct stage0_rank *r, struct value *old, struc
 	value_dict_set(a, root, "param_shapes", shapes_value(r, a));
 	value_dict_set(a, root, KEY_SHARED_PARAMS, ties_value(r, a));
 	value_dict_set(a, root, "dp_world_size", value_new_int(a, 1));
-	set_config(a, root, old);
+	value_dict_set(a, root, KEY_DS_CONFIG, stage1_config(a, value_find(old, KEY_DS_CONFIG)));
+	value_dict_set(a, root, KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION));
 	return a->failed ? NULL : root;
 }
 
@@ -180,56 +169,24 @@ static struct value *states_value(const struct stage0_group *g, const struct val
 	return out;
 }
 
-/* A group's options, but for its parameters, with the number of the flat group for them. */
-static struct value *options_value(const struct value *group, size_t number, struct arena *a)
-{
-	const struct value_dict *d = value_pairs(group);
-	struct value *out = value_new(a, VALUE_DICT);
-	struct value *params = value_new(a, VALUE_LIST);
-
-	for (size_t i = 0; d && i < d->n; i++)
-		if (value_is_cstr(d->v[i].key) && !value_is_str(d->v[i].key, "params") &&
-		    value_is_plain(d->v[i].val))
-			value_put(a, out, d->v[i].key, d->v[i].val);
-	value_append(a, params, value_new_int(a, (int64_t)number));
-	value_dict_set(a, out, "params", params);
-	return out;
-}
-
 struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
 	const struct value_seq *own = r->refused ? NULL : stage0_groups(old);
 	const bool dynamic =
 		value_is_true(value_find_path(old, "optimizer", "dynamic_loss_scale", NULL));
 	struct value *loss = r->refused ? NULL : scaler(a, old, dynamic), *root;
-	struct value *state = value_new(a, VALUE_DICT), *groups = value_new(a, VALUE_LIST);
-	struct value *counts = value_new(a, VALUE_LIST), *paddings = value_new(a, VALUE_LIST);
-
-	for (size_t g = 0; g < r->ngroups; g++) {
-		value_put(a, state, value_new_int(a, (int64_t)g),
-			  states_value(&r->groups[g], old, a));
-		value_append(a, groups, options_value(own && g < own->n ? own->v[g] : NULL, g, a));
-		value_append(a, counts, value_new_int(a, 1));
-		value_append(a, paddings, value_new_int(a, 0));
-	}
-
-	const struct value_field base[] = { { "state", state }, { KEY_PARAM_GROUPS, groups } };
+	struct stage1_group *groups = arena_alloc(a, (r->ngroups + 1) * sizeof(*groups));
 	const struct value_field fields[] = {
-		{ KEY_BASE_OPTIMIZER_STATE, value_new_fields(a, base, COUNT(base)) },
-		{ KEY_FP32_GROUPS, value_new(a, VALUE_LIST) },
-		{ KEY_ZERO_STAGE, value_new_int(a, 1) },
 		{ "loss_scaler", loss },
 		{ "dynamic_loss_scale", loss ? value_new_bool(a, dynamic) : NULL },
 		{ "overflow", loss ? value_new_bool(a, false) : NULL },
-		{ KEY_GROUP_PADDINGS, paddings },
-		{ KEY_PARTITION_COUNT, counts },
-		{ KEY_DS_VERSION, value_new_str(a, NAMES_DS_VERSION) },
-		{ KEY_PARAM_SLICE_MAPPINGS, value_new(a, VALUE_LIST) },
 	};
-	const struct value_field dict = { KEY_OPTIMIZER_STATE_DICT,
-					  value_new_fields(a, fields, COUNT(fields)) };
 
-	root = value_new_fields(a, &dict, 1);
-	set_config(a, root, old);
+	for (size_t g = 0; groups && g < r->ngroups; g++)
+		groups[g] = (struct stage1_group){ states_value(&r->groups[g], old, a),
+						   own && g < own->n ? own->v[g] : NULL };
+	root = groups ? stage1_optimizer(a, groups, r->ngroups, fields,
+					 value_find(old, KEY_DS_CONFIG))
+		      : NULL;
 	return a->failed ? NULL : root;
 }
