@@ -365,9 +365,11 @@ static int post(struct comm *c, unsigned peer, void *in, size_t nin, const void 
 	int n = 0;
 
 	if (nin)
-		mpi->MPI_Irecv(in, (int)nin, mpi->bytes, (int)peer, 0, c->impl->ranks, &request[n++]);
+		mpi->MPI_Irecv(in, (int)nin, mpi->bytes, (int)peer, 0, c->impl->ranks,
+			       &request[n++]);
 	if (nout)
-		mpi->MPI_Isend(out, (int)nout, mpi->bytes, (int)peer, 0, c->impl->ranks, &request[n++]);
+		mpi->MPI_Isend(out, (int)nout, mpi->bytes, (int)peer, 0, c->impl->ranks,
+			       &request[n++]);
 	return n;
 }
 

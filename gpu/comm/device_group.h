@@ -49,8 +49,8 @@ void device_group_end(struct device_group *g);
 /* The lengths of equal pieces, until the next call. */
 const size_t *device_group_equal(struct device_group *g, size_t n);
 
-/* x = its sum over ranks: floats of 64, 32 or 16 bits; on hosts 64 bits are for few elements.
- * All ranks get the same bits. */
+/* x = its sum over ranks: floats of 64, 32 or 16 bits; on hosts 64 bits are for few elements. All
+ * ranks get the same bits. */
 void device_group_sum(struct device_group *g, void *x, size_t n, enum dtype dtype);
 
 /* Like comm_reduce_scatter, comm_all_gather, comm_all_to_all. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's
- * meaning. */
+/* Selection of the tag.  `latest` and `latest_universal` have DeepSpeed's meaning. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,13 +11,11 @@
 #include "ckpt/io/io.h"
 #include "gpu/load/load_impl.h"
 
-int load_path(char path[PATH_MAX], const char *dir, const char *name,
-	      struct errmsg *err)
+int load_path(char path[PATH_MAX], const char *dir, const char *name, struct errmsg *err)
 {
 	return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
 		       ? 0
-		       : errmsg_set(err, -ENAMETOOLONG, "%s: name too long",
-				    dir);
+		       : errmsg_set(err, -ENAMETOOLONG, "%s: name too long", dir);
 }
 
 mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
@@ -26,8 +23,7 @@ mode_t load_mode(struct uckpt *u, const char *dir, const char *name)
 	char path[PATH_MAX];
 	struct attrs a;
 
-	return load_path(path, dir, name, NULL) ||
-			       io_stat(u, path, 0, &a, NULL, NULL)
+	return load_path(path, dir, name, NULL) || io_stat(u, path, 0, &a, NULL, NULL)
 		       ? 0
 		       : a.st.st_mode;
 }
@@ -57,15 +53,13 @@ static int read_pointer(struct uckpt *u, const char *dir, const char *pointer,
 	name = tags_strip(tag);
 	memmove(tag, name, strlen(name) + 1);
 	if (!*tag || strchr(tag, '/') || !S_ISDIR(load_mode(u, dir, tag)))
-		rc = errmsg_set(err, -ENOENT,
-				"%s: names '%s', which does not exist", path,
-				tag);
+		rc = errmsg_set(err, -ENOENT, "%s: names '%s', which does not exist", path, tag);
 	return rc;
 }
 
 /* Without `latest`, take the tag that is newest by name. */
-static int load_find_choose(struct uckpt *u, const char *dir,
-			    char path[PATH_MAX], struct errmsg *err)
+static int load_find_choose(struct uckpt *u, const char *dir, char path[PATH_MAX],
+			    struct errmsg *err)
 {
 	enum tags_choice choice;
 	char *tag;
@@ -83,8 +77,7 @@ static int load_find_choose(struct uckpt *u, const char *dir,
 }
 
 /* Is the checkpoint of the requested kind? */
-static int check_kind(const struct load_options *o, const char *path,
-		      struct errmsg *err)
+static int check_kind(const struct load_options *o, const char *path, struct errmsg *err)
 {
 	const bool universal = detect_is_universal(o->u, path);
 
@@ -101,8 +94,7 @@ static int check_kind(const struct load_options *o, const char *path,
 	return 0;
 }
 
-int load_find(const struct load_options *o, char path[PATH_MAX],
-	      struct errmsg *err)
+int load_find(const struct load_options *o, char path[PATH_MAX], struct errmsg *err)
 {
 	const char *pointer = o->universal ? "latest_universal" : "latest";
 	char tag[NAME_MAX + 1] = "";
@@ -111,15 +103,13 @@ int load_find(const struct load_options *o, char path[PATH_MAX],
 
 	rc = io_stat(o->u, o->dir, 0, &a, NULL, err);
 	if (rc == -ENOENT)
-		return errmsg_set(err, rc, "%s: no `%s`: %s", o->dir, pointer,
-				  strerror(-rc));
+		return errmsg_set(err, rc, "%s: no `%s`: %s", o->dir, pointer, strerror(-rc));
 	if (rc)
 		return rc;
 	if (!o->tag)
 		rc = read_pointer(o->u, o->dir, pointer, tag, err);
 	else if (!S_ISDIR(load_mode(o->u, o->dir, o->tag)))
-		rc = errmsg_set(err, -ENOENT, "%s/%s: no such checkpoint",
-				o->dir, o->tag);
+		rc = errmsg_set(err, -ENOENT, "%s/%s: no such checkpoint", o->dir, o->tag);
 	if (rc)
 		return rc;
 	if (o->tag || *tag)

@@ -35,8 +35,8 @@ struct network {
 	struct block *blocks;
 	void *embedded, *normed;
 	float *ln_f_stats;
-	/* Gradients of the residual stream, of one branch, and of the widest activation.
-	 * Forward, `d_branch` has summands for the stream. */
+	/* Gradients of the residual stream, of one branch, and of the widest activation. Forward,
+	 * `d_branch` has summands for the stream. */
 	void *d, *d_branch, *d_wide;
 	/* With a residual stream that is cut: all rows of what this rank has some of, and a
 	 * norm's sums over rows. */

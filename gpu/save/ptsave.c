@@ -250,8 +250,8 @@ static char *stem(struct arena *a, const char *path)
 	return arena_strndup(a, name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
-/* Lay out the file, with its storages in the order in which the pickle first refers to them.
- * What writing it takes is in `a`. */
+/* Lay out the file, with its storages in the order in which the pickle first refers to them. What
+ * writing it takes is in `a`. */
 static int ptsave_lay_out(struct file *f, const struct ptsave *s, const struct value *root,
 			  struct arena *a)
 {

@@ -4,8 +4,8 @@
  * loader ends without them.  Our own need no state (data/rng.h), so each save writes fresh ones:
  * their seed depends on the run's seed, the step, the stage and the tensor-parallel rank.
  *
- * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their first number.
- * A device of NVIDIA has a counter instead, of which torch saves the seed and the offset.
+ * All are the Mersenne Twister MT19937 (Matsumoto, Nishimura, 1998), before their first number. A
+ * device of NVIDIA has a counter instead, of which torch saves the seed and the offset.
  */
 #include "gpu/backend/splitmix.h"
 #include "gpu/data/rng.h"
