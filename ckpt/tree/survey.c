@@ -65,8 +65,9 @@ static enum view_state tried_before(const struct survey *s, const char *path)
 	return tried;
 }
 
-/* Is it odd by its names and sizes, or without an optimizer? */
-static bool is_odd(struct uckpt *u, const char *path)
+/* Is it odd by its names and sizes, or without an optimizer?  A tag is scanned, which opens no
+ * file of ZeRO's.  With option `check`, or for files that are too small, the plan says more. */
+static bool is_odd(struct uckpt *u, const char *path, bool check)
 {
 	const enum dir_kind kind = detect(u, path, NULL);
 	struct tagdir d;
@@ -74,9 +75,9 @@ static bool is_odd(struct uckpt *u, const char *path)
 	bool odd;
 
 	/* A universal checkpoint is shown as it is. */
-	if (kind <= DIR_WEIGHTS || kind == DIR_DCP || detect_is_universal(u, path))
+	if (kind <= DIR_WEIGHTS || (kind == DIR_DCP && !check) || detect_is_universal(u, path))
 		return false;
-	if (tagdir_scan(u, &d, path, NULL, NULL))
+	if (check || tagdir_scan(u, &d, path, NULL, NULL))
 		return true;
 	odd = tagdir_find_tiny(&d, &tiny) ||
 	      (kind == DIR_STAGE0 && stage0_look(u, path, NULL) == STAGE0_WEIGHTS);
@@ -84,7 +85,6 @@ static bool is_odd(struct uckpt *u, const char *path)
 	return odd;
 }
 
-/* A tag is scanned, which looks at all names and sizes and opens no file of ZeRO's. */
 static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct survey *const s = ctx;
@@ -97,13 +97,8 @@ static int survey_scan(void *ctx, size_t i, struct errmsg *err)
 	(void)err;
 	rc = x->pack ? io_stat(u, x->path, 0, &a, NULL, NULL) : 0;
 	x->odd = tried == VIEW_FAILED || tried == VIEW_REFUSED ||
-		 (rc && !beneath_is_missing(rc));
-	/* With option `check`, or for files that are too small, the plan says
-	 * more. */
-	if (!x->odd && tried == VIEW_NEW)
-		x->odd = is_odd(u, x->path) ||
-			 (s->t->o->check && detect(u, x->path, NULL) > DIR_WEIGHTS &&
-			  !detect_is_universal(u, x->path));
+		 (rc && !beneath_is_missing(rc)) ||
+		 (tried == VIEW_NEW && is_odd(u, x->path, s->t->o->check));
 	return 0;
 }
 
