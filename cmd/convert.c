@@ -26,13 +26,10 @@ static const struct {
 	const char *more;
 } loaders[] = {
 	{ "zero", "engine.load_checkpoint(", true,
-	  ", with {\"checkpoint\": {\"load_universal\": true}} in DeepSpeed's"
-	  " configuration" },
+	  ", with {\"checkpoint\": {\"load_universal\": true}} in DeepSpeed's configuration" },
 	{ "mp_rank_00_model_states.pt", "engine.load_checkpoint(", true, "" },
-	{ "zero_pp_rank_0_mp_rank_00_model_states.pt",
-	  "engine.load_checkpoint(", true, "" },
-	{ ".metadata", "torch.distributed.checkpoint.load(state, checkpoint_id=",
-	  false, "" },
+	{ "zero_pp_rank_0_mp_rank_00_model_states.pt", "engine.load_checkpoint(", true, "" },
+	{ ".metadata", "torch.distributed.checkpoint.load(state, checkpoint_id=", false, "" },
 	{ "adapter_config.json", "peft.PeftModel.from_pretrained(model, ", false, "" },
 	{ "config.json", "AutoModelForCausalLM.from_pretrained(", false, "" },
 	{ "", "accelerate.load_checkpoint_in_model(model, ", false, "" },
@@ -79,8 +76,8 @@ static int convert(struct uckpt *u, char **argv, const char *const *paths, size_
 	if (rc == -EINVAL)
 		return cmd_usage(argv[0], "%s", err.text);
 	if (rc && done.files)
-		snprintf(kept, sizeof(kept), "files are kept (%s), and the same"
-			 " command goes on", count_text(done.files, number));
+		snprintf(kept, sizeof(kept), "files are kept (%s), and the same command goes on",
+			 count_text(done.files, number));
 	if (rc)
 		progress_fail(rc, out, kept, &err);
 	if (rc && rc != -EINTR && done.files)
@@ -212,8 +209,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 	if (in && n)
 		return cmd_usage(argv[0], "unexpected argument '%s'", args[0]);
 	if (flags & KEEP_TEMP)
-		cmd_say("--keep_temp_folder has no effect: no temporary copy"
-			" is made");
+		cmd_say("--keep_temp_folder has no effect: no temporary copy is made");
 	inputs = in ? &in : (const char *const *)args;
 	n = in ? 1 : n;
 	return tag ? convert_tag(u, argv, inputs, n, tag, out)

@@ -38,8 +38,8 @@ static int fail_ioctl(const struct listing *l)
 		cmd_say("%s: is not a file of a checkpoint in a ucfs mount",
 			l->path);
 	else if (errno == EINVAL)
-		cmd_say("%s: its ucfs server uses another version of the"
-			" extents interface", l->path);
+		cmd_say("%s: its ucfs server uses another version of the extents interface",
+			l->path);
 	else
 		cmd_say("%s: cannot query extents: %s", l->path,
 			strerror(errno));

@@ -442,10 +442,10 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	if (x.dir >= 0)
 		close(x.dir);
 	if (rc)
-		return progress_fail(rc, x.dest,
-				     "files that are complete are left there, and the"
-				     " same command goes on",
-				     &x.err);
+		return progress_fail(
+			rc, x.dest,
+			"files that are complete are left there, and the same command goes on",
+			&x.err);
 	if (x.nthere)
 		snprintf(there, sizeof(there), ", of which %s were there",
 			 count_text(x.nthere, number));

@@ -45,8 +45,7 @@ static void print_help(void)
 	     "  -o OPTION,...  options of a mount, about servers and views: s3_endpoint=URL,\n"
 	     "                 ranks=8, hf_dtype=bf16, model=ema, ...; see ucfs(1)\n"
 	     "\n"
-	     "Exit status: 0 done, 1 failed or a checkpoint is damaged,"
-	     " 2 wrong usage;\n"
+	     "Exit status: 0 done, 1 failed or a checkpoint is damaged, 2 wrong usage;\n"
 	     "of diff: 0 equal, 1 different, 2 trouble.");
 }
 

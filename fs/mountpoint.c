@@ -53,15 +53,13 @@ static int resolve_directory(char **path, bool nonempty)
 		error = ENOTDIR;
 	if (error == ENOTCONN)
 		log_error("mount point %s: a mount whose server has ended;"
-			  " remove it with: fusermount3 -u %s (as root: umount"
-			  " %s)",
+			  " remove it with: fusermount3 -u %s (as root: umount %s)",
 			  *path, *path, *path);
 	else if (error)
 		log_error("mount point %s: %s", *path, strerror(error));
 	else if (!nonempty && is_ucfs_mount(full))
 		log_error("mount point %s: is a ucfs mount already; unmount it"
-			  " with: fusermount3 -u %s, or mount over it with -o"
-			  " nonempty",
+			  " with: fusermount3 -u %s, or mount over it with -o nonempty",
 			  full, full);
 	else
 		nonempty = true;
@@ -176,14 +174,11 @@ static const char *explain(const char *path)
 		return "root may not mount here: start the container with"
 		       " '--cap-add SYS_ADMIN' (ucfs-deploy(7))";
 	if (system("command -v fusermount3 >/dev/null 2>&1") != 0)
-		return "users other than root need fusermount3: install the"
-		       " package fuse3";
+		return "users other than root need fusermount3: install the package fuse3";
 	if (access(path, W_OK) < 0)
-		return "users other than root need write permission for the"
-		       " mount point";
+		return "users other than root need write permission for the mount point";
 	return "fusermount3 refused; allow_other needs user_allow_other in"
-	       " /etc/fuse.conf, and containers more privileges"
-	       " (ucfs-deploy(7))";
+	       " /etc/fuse.conf, and containers more privileges (ucfs-deploy(7))";
 }
 
 void mountpoint_explain(const char *path)

@@ -104,8 +104,7 @@ int options_parse(struct options *o, int argc, char **argv,
 	if (o->help || o->version)
 		return 0;
 	if (o->noperands < 2) {
-		log_error("usage: ucfs SOURCE... MOUNTPOINT [options]; see"
-			  " ucfs --help");
+		log_error("usage: ucfs SOURCE... MOUNTPOINT [options]; see ucfs --help");
 		return -1;
 	}
 	/* Other users see the command line. */

@@ -84,8 +84,7 @@ static const struct row rows[] = {
 	{ "rmdir", FLAG(rmdir) },
 	{ "until=", .set = set_until, .wrong = "not an open descriptor" },
 	{ "remount",
-	  .wrong = "no option can be changed while it is mounted: unmount it"
-		   " and mount again" },
+	  .wrong = "no option can be changed while it is mounted: unmount it and mount again" },
 	/* Of libfuse, fusermount3 and the kernel. */
 	{ "allow_root fsname= subtype= max_read= suid nosuid dev"
 	  " nodev exec noexec sync async dirsync atime noatime context="
@@ -93,8 +92,7 @@ static const struct row rows[] = {
 	  .keep = true },
 	/* Flags of the converter, which a mount always implies.  It is always read-only
 	 * and checks permissions. */
-	{ "no_strict inject_missing_state rw ro default_permissions",
-	  .hidden = true },
+	{ "no_strict inject_missing_state rw ro default_permissions", .hidden = true },
 	/* Of mount(8), its callers and systemd.  Some libfuse rejects the second half. */
 	{ "defaults auto noauto user user= nouser users nousers owner noowner"
 	  " group nogroup nofail _netdev comment="

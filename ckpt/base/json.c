@@ -148,10 +148,8 @@ static int json_parse(const char *file, const char *text, size_t len,
 	 * would need cJSON 1.7.13. */
 	root = cJSON_ParseWithOpts(text, &end, true);
 	if (!root)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: no valid JSON from byte"
-				  " %zu on",
-				  file, end > text ? (size_t)(end - text) : 0);
+		return errmsg_set(err, -EBADMSG, "%s: no valid JSON from byte %zu on", file,
+				  end > text ? (size_t)(end - text) : 0);
 	rc = check_names(file, root, len, err);
 	if (rc)
 		cJSON_Delete(root);

@@ -71,8 +71,8 @@ static int check_magic(const struct source *src, const struct value *v,
 	    memcmp(v->str.p, magic_number, sizeof(magic_number)) == 0)
 		return 0;
 	return errmsg_set(err, -EBADMSG,
-			  "%s: not a file of torch.save: a pickle without its"
-			  " magic number", src->name);
+			  "%s: not a file of torch.save: a pickle without its magic number",
+			  src->name);
 }
 
 static int check_protocol(const struct source *src, const struct value *v,
@@ -81,9 +81,8 @@ static int check_protocol(const struct source *src, const struct value *v,
 	int64_t version;
 
 	if (!value_get_int(v, &version))
-		return errmsg_set(err, -EBADMSG,
-				  "%s: no protocol version after the magic"
-				  " number", src->name);
+		return errmsg_set(err, -EBADMSG, "%s: no protocol version after the magic number",
+				  src->name);
 	if (version == PROTOCOL_VERSION)
 		return 0;
 	return errmsg_set(err, -ENOTSUP,
@@ -156,9 +155,8 @@ static int read_keys(struct legacy *l, struct pickle_bytes *in,
 				  value_kind_name(part.root));
 	list = &part.root->seq;
 	if (list->n > LEGACY_STORAGES_MAX)
-		return errmsg_set(err, -E2BIG, "%s: %zu storages, at most %u"
-				  " are read", file, list->n,
-				  LEGACY_STORAGES_MAX);
+		return errmsg_set(err, -E2BIG, "%s: %zu storages, at most %u are read", file,
+				  list->n, LEGACY_STORAGES_MAX);
 	l->v = arena_alloc(&l->arena, list->n * sizeof(*l->v));
 	if (!l->v)
 		return errmsg_nomem(err, file);
@@ -166,15 +164,15 @@ static int read_keys(struct legacy *l, struct pickle_bytes *in,
 		const struct value *key = list->v[l->n];
 
 		if (!value_is_cstr(key))
-			return errmsg_set(err, -EBADMSG, "%s: storage key %zu"
-					  " is not a string", file, l->n);
+			return errmsg_set(err, -EBADMSG, "%s: storage key %zu is not a string",
+					  file, l->n);
 		l->v[l->n].key = key->str.p;
 	}
 	qsort(l->v, l->n, sizeof(*l->v), array_by_text);
 	for (size_t i = 1; i < l->n; i++)
 		if (strcmp(l->v[i - 1].key, l->v[i].key) == 0)
-			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is"
-					  " there twice", file, l->v[i].key);
+			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is there twice", file,
+					  l->v[i].key);
 	*keys = list;
 	return 0;
 }
@@ -192,8 +190,8 @@ static int set_length(const char *file, struct legacy_storage *s,
 				  file, s->key, numel);
 	if (s->elem && s->len != len)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: storage %.40s has %" PRIu64 " bytes and"
-				  " %" PRIu64, file, s->key, s->len, len);
+				  "%s: storage %.40s has %" PRIu64 " bytes and %" PRIu64, file,
+				  s->key, s->len, len);
 	if (!s->elem)
 		s->elem = dtype_size(dtype);
 	s->len = len;
@@ -219,8 +217,8 @@ static int take_id(const struct legacy *l, const char *file,
 		return rc;
 	if (id->v[5]->kind != VALUE_NONE)
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: a view of storage %.40s, as torch before"
-				  " 1.1 wrote it", file, key);
+				  "%s: a view of storage %.40s, as torch before 1.1 wrote it", file,
+				  key);
 	s = legacy_find(l, key);
 	if (!s)
 		return errmsg_set(err, -EBADMSG, "%s: storage %.40s is missing",
@@ -251,30 +249,30 @@ static int locate(const struct legacy *l, const struct source *src,
 		int rc;
 
 		if (!s->elem)
-			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is"
-					  " not referenced", src->name, s->key);
+			return errmsg_set(err, -EBADMSG, "%s: storage %.40s is not referenced",
+					  src->name, s->key);
 		rc = source_read(src, count, COUNT_LEN, pos, err);
 		if (rc)
 			return rc;
 		if (!checked_mul(get_le64(count), s->elem, &len) ||
 		    len != s->len)
-			return errmsg_set(err, -EBADMSG, "%s: storage %.40s:"
-					  " %" PRIu64 " elements of %zu bytes,"
-					  " its tensors need %" PRIu64 " bytes",
-					  src->name, s->key, get_le64(count),
-					  s->elem, s->len);
+			return errmsg_set(err, -EBADMSG,
+					  "%s: storage %.40s:"
+					  " %" PRIu64
+					  " elements of %zu bytes, its tensors need %" PRIu64
+					  " bytes",
+					  src->name, s->key, get_le64(count), s->elem, s->len);
 		s->off = pos + COUNT_LEN;
 		if (!checked_range(s->off, len, src->size))
-			return errmsg_set(err, -EBADMSG, "%s: ends inside"
-					  " storage %.40s, which has %" PRIu64
-					  " bytes at %" PRIu64, src->name,
-					  s->key, len, s->off);
+			return errmsg_set(err, -EBADMSG,
+					  "%s: ends inside storage %.40s, which has %" PRIu64
+					  " bytes at %" PRIu64,
+					  src->name, s->key, len, s->off);
 		pos = s->off + len;
 	}
 	if (pos != src->size)
-		return errmsg_set(err, -EBADMSG, "%s: %" PRIu64 " bytes after"
-				  " the last storage", src->name,
-				  src->size - pos);
+		return errmsg_set(err, -EBADMSG, "%s: %" PRIu64 " bytes after the last storage",
+				  src->name, src->size - pos);
 	return 0;
 }
 

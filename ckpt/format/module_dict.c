@@ -26,8 +26,8 @@ struct flattening {
 
 static int flatten_too_large(const struct flattening *f)
 {
-	return ERRMSG_FILE(f, -E2BIG, "module: its dictionaries are nested too"
-				      " deeply or have too many entries");
+	return ERRMSG_FILE(f, -E2BIG,
+			   "module: its dictionaries are nested too deeply or have too many entries");
 }
 
 /* Append the entries of `from`, whose name is the first `len` bytes of f->name. */

@@ -231,11 +231,9 @@ int ptfile_storage(const struct ptfile *pt, const char *key, uint64_t bytes,
 		return errmsg_set(err, -EBADMSG, "%s: storage %s%.40s is missing",
 				  pt->src.name, dir, key);
 	if (has < bytes)
-		return errmsg_set(err, -EBADMSG,
-				  "%s: storage %s%.40s has %llu bytes, its"
-				  " tensors need %llu", pt->src.name, dir, key,
-				  (unsigned long long)has,
-				  (unsigned long long)bytes);
+		return errmsg_set(
+			err, -EBADMSG, "%s: storage %s%.40s has %llu bytes, its tensors need %llu",
+			pt->src.name, dir, key, (unsigned long long)has, (unsigned long long)bytes);
 	if (e)
 		return zip_place(&pt->zip, e, offset, err);
 	*offset = s->off;
@@ -254,9 +252,8 @@ int ptfile_tensor(const struct ptfile *pt, const struct value *v,
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", pt->src.name, why.text);
 	if (!checked_mul(t->storage_numel, dtype_size(t->dtype), &bytes))
-		return errmsg_set(err, -EBADMSG, "%s: %s: storage of %llu"
-				  " elements", pt->src.name, name,
-				  (unsigned long long)t->storage_numel);
+		return errmsg_set(err, -EBADMSG, "%s: %s: storage of %llu elements", pt->src.name,
+				  name, (unsigned long long)t->storage_numel);
 	return ptfile_storage(pt, t->storage_key, bytes, storage, err);
 }
 

@@ -120,8 +120,7 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 		uint64_t *d = &shape[t->ndim++];
 
 		if (!json_get_count(item, d))
-			return fail_tensor(r, entry, "shape has an element that"
-						     " is no size");
+			return fail_tensor(r, entry, "shape has an element that is no size");
 		if (!checked_mul(product, *d ? *d : 1, &product) ||
 		    product > NUMEL_MAX)
 			return fail_tensor(r, entry, "shape overflows");
@@ -153,14 +152,12 @@ static int read_offsets(const struct reader *r, const cJSON *entry,
 	if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != 2 ||
 	    !json_get_count(list->child, &begin) ||
 	    !json_get_count(list->child->next, &end))
-		return fail_tensor(r, entry, "data_offsets is missing, or no"
-					     " pair of offsets");
+		return fail_tensor(r, entry, "data_offsets is missing, or no pair of offsets");
 	if (end < begin)
 		return fail_tensor(r, entry,
 				   "data_offsets end before they begin");
 	if (end > r->src->size - r->data)
-		return fail_tensor(r, entry, "data_offsets end behind the file:"
-					     " truncated?");
+		return fail_tensor(r, entry, "data_offsets end behind the file: truncated?");
 	if (t->dtype == DTYPE_OTHER) {
 		t->ndim = 0;
 		t->numel = end - begin;
@@ -376,9 +373,7 @@ static int check_tensor(const struct safetensors_tensor *t,
 				  dtype_name(t->dtype));
 	if (!utf8_is(t->name))
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: its name is no UTF-8, which safetensors"
-				  " demands",
-				  t->name);
+				  "%s: its name is no UTF-8, which safetensors demands", t->name);
 	return 0;
 }
 
@@ -405,9 +400,7 @@ int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
 	bytebuf_add_u8(&b, '}');
 	bytebuf_add_fill(&b, ' ', -b.len % ALIGNMENT);
 	if (b.len > SAFETENSORS_HEADER_MAX)
-		rc = errmsg_set(err, -E2BIG,
-				"a safetensors header of more than"
-				" %u bytes",
+		rc = errmsg_set(err, -E2BIG, "a safetensors header of more than %u bytes",
 				SAFETENSORS_HEADER_MAX);
 	bytebuf_add_le64(out, b.len);
 	bytebuf_add(out, b.data, b.len);

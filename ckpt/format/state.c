@@ -50,10 +50,8 @@ static int open_number(struct state *s, const struct value *v,
 		tensor_init(&s->t, DTYPE_F64, NULL, 0, false);
 		memcpy(&bits, &v->f, sizeof(bits));
 	} else {
-		return errmsg_set(err, -EBADMSG,
-				  "%s: holds a %s, expected a tensor or a"
-				  " number", s->pt.src.name,
-				  value_kind_name(v));
+		return errmsg_set(err, -EBADMSG, "%s: holds a %s, expected a tensor or a number",
+				  s->pt.src.name, value_kind_name(v));
 	}
 	put_le64(s->number, bits);
 	s->is_number = true;

@@ -158,8 +158,8 @@ static int take_name(const struct directory *d, const char *name, size_t len,
 
 		if (!slash)
 			return ERRMSG_FILE(d, -EBADMSG,
-					   "member %.*s is in no folder: not a"
-					   " torch file", (int)len, name);
+					   "member %.*s is in no folder: not a torch file",
+					   (int)len, name);
 		z->prefix = arena_strndup(&z->arena, name,
 					  (size_t)(slash - name) + 1);
 		if (!z->prefix)

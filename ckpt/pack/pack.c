@@ -92,11 +92,8 @@ static int decode_block(const struct pack *p, uint32_t extent, uint64_t block,
 				    b->hash, to, len);
 
 	if (rc == -EBADMSG)
-		errmsg_set(err, rc,
-			   "%s: %s: block %llu of extent %u (%zu bytes at %llu)"
-			   " is damaged",
-			   p->src.name,
-			   p->x.entries[pack_index_owner(&p->x, extent)].name,
+		errmsg_set(err, rc, "%s: %s: block %llu of extent %u (%zu bytes at %llu) is damaged",
+			   p->src.name, p->x.entries[pack_index_owner(&p->x, extent)].name,
 			   (unsigned long long)block, extent, len,
 			   (unsigned long long)(e->start + block * BLOCK_SIZE));
 	else if (rc)

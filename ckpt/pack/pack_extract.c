@@ -81,9 +81,8 @@ static int unit_check(void *slot, size_t i, struct errmsg *err)
 
 		if (h.low64 != u->e->hash[0] || h.high64 != u->e->hash[1])
 			return errmsg_set(err, -EBADMSG,
-					  "%s: %s: its content is not what was"
-					  " packed",
-					  x->w->name, u->e->name);
+					  "%s: %s: its content is not what was packed", x->w->name,
+					  u->e->name);
 	}
 	return x->w->progress ? progress_add(x->w->progress, u->len) : 0;
 }

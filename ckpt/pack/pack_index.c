@@ -128,8 +128,7 @@ static int read_header(const struct source *src, struct pack_header *h,
 	if (h->version != PACK_VERSION)
 		return errmsg_set(err, -ENOTSUP,
 				  "%s: a pack of version %u; this program reads"
-				  " version %u: unpack it with the ucckpt that"
-				  " packed it",
+				  " version %u: unpack it with the ucckpt that packed it",
 				  name, h->version, PACK_VERSION);
 	if (h->hash != header_hash(h) || h->block_size != BLOCK_SIZE ||
 	    h->index_at < sizeof(*h) ||
@@ -378,12 +377,10 @@ static int check_references(struct parser *p)
 		references += e->len;
 	}
 	if (references / PACK_REFERENCES_MAX > p->files_size - references)
-		return errmsg_set(
-			p->err, -E2BIG,
-			"%s: claims copies of %llu bytes, but stores"
-			" only %llu to copy",
-			p->name, (unsigned long long)references,
-			(unsigned long long)(p->files_size - references));
+		return errmsg_set(p->err, -E2BIG,
+				  "%s: claims copies of %llu bytes, but stores only %llu to copy",
+				  p->name, (unsigned long long)references,
+				  (unsigned long long)(p->files_size - references));
 	return 0;
 }
 
@@ -438,12 +435,11 @@ static int parse_head(struct parser *p)
 		return rc;
 	if (h->nentries > PACK_ENTRIES_MAX || h->nextents > PACK_EXTENTS_MAX ||
 	    h->names_size > PACK_NAMES_MAX)
-		return errmsg_set(p->err, -E2BIG,
-				  "%s: an index of %llu files and %llu extents,"
-				  " and names of %llu bytes",
-				  p->name, (unsigned long long)h->nentries,
-				  (unsigned long long)h->nextents,
-				  (unsigned long long)h->names_size);
+		return errmsg_set(
+			p->err, -E2BIG,
+			"%s: an index of %llu files and %llu extents, and names of %llu bytes",
+			p->name, (unsigned long long)h->nentries, (unsigned long long)h->nextents,
+			(unsigned long long)h->names_size);
 	size -= sizeof(*h);
 	return h->nentries &&
 			       size == h->nentries * sizeof(p->x->entries->file) +

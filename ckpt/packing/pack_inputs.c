@@ -222,9 +222,7 @@ static int list_path(struct pack_inputs *x, const char *path, unsigned depth,
 		return errmsg_set(err, -ENOTDIR, "%s: not a directory", path);
 	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: neither a file nor a directory: a pack"
-				  " cannot hold it",
-				  path);
+				  "%s: neither a file nor a directory: a pack cannot hold it", path);
 	rc = add_input(x, path, &st, err);
 	return rc || S_ISREG(st.st_mode) ? rc : list_dir(x, path, depth, err);
 }

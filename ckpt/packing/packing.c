@@ -48,8 +48,8 @@ static int check_room(const struct packing *p, const char *pack,
 	return p->done.bytes <= room
 		       ? 0
 		       : errmsg_set(err, -ENOSPC,
-				    "%s: has %" PRIu64 " bytes to unpack; there"
-				    " is room for %" PRIu64 " at %s",
+				    "%s: has %" PRIu64
+				    " bytes to unpack; there is room for %" PRIu64 " at %s",
 				    pack, p->done.bytes, room, dir->final);
 }
 

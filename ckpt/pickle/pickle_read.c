@@ -44,8 +44,7 @@ static void fail_nomem(struct pickle_machine *m)
 {
 	if (m->a->refused)
 		FAIL(m, -E2BIG,
-		     "needs more than %zu MiB of memory, the limit for a pickle"
-		     " of %zu bytes",
+		     "needs more than %zu MiB of memory, the limit for a pickle of %zu bytes",
 		     ((struct reader *)m)->memory >> 20, size_of(m));
 	else
 		FAIL(m, -ENOMEM, "out of memory");
@@ -79,9 +78,7 @@ static pickle_word made(struct pickle_machine *m, struct value *v)
 	if (!v)
 		fail_nomem(m);
 	else if (++r->nvalues > r->most)
-		FAIL(m, -E2BIG,
-		     "more than %zu values in %zu bytes: this is no"
-		     " checkpoint's pickle",
+		FAIL(m, -E2BIG, "more than %zu values in %zu bytes: this is no checkpoint's pickle",
 		     r->most, size_of(m));
 	return (pickle_word)(uintptr_t)v;
 }

@@ -502,8 +502,7 @@ static void save_kind(struct writer *w, const struct value *v)
 	case VALUE_STORAGE: save_storage(w, v); break;
 	case VALUE_BYTES:
 		w->rc = errmsg_set(w->err, -ENOTSUP,
-				   "bytes objects cannot be written in"
-				   " protocol 2");
+				   "bytes objects cannot be written in protocol 2");
 	}
 }
 

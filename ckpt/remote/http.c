@@ -352,8 +352,7 @@ static int fail_status(struct exchange *x, struct errmsg *err)
 		rc = -EACCES;
 	if (x->meta && (status == 412 || status == 416))
 		return errmsg_set(err, -EIO,
-				  "%s: was replaced since it was planned (HTTP"
-				  " status %ld)",
+				  "%s: was replaced since it was planned (HTTP status %ld)",
 				  x->path, status);
 	return errmsg_set(err, rc, "%s: HTTP status %ld%s%s", x->path, status,
 			  *code ? " " : "", code);

@@ -111,8 +111,7 @@ int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,
 	       struct sigv4_headers *out)
 {
 	const char *token = p->v[AWS_TOKEN];
-	const char *names = token ? "host;x-amz-content-sha256;x-amz-date;"
-				    "x-amz-security-token"
+	const char *names = token ? "host;x-amz-content-sha256;x-amz-date;x-amz-security-token"
 				  : "host;x-amz-content-sha256;x-amz-date";
 	char stamp[32], day[16], hex[HEX_LEN];
 	char *scope, *form;
@@ -139,8 +138,7 @@ int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,
 			out->v[out->n++] =
 				format("x-amz-security-token: %s", token);
 		out->v[out->n++] = format("Authorization: AWS4-HMAC-SHA256"
-					  " Credential=%s/%s, SignedHeaders=%s,"
-					  " Signature=%s",
+					  " Credential=%s/%s, SignedHeaders=%s, Signature=%s",
 					  p->v[AWS_KEY_ID], scope, names, hex);
 	}
 	for (size_t i = 0; i < out->n; i++)

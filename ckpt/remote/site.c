@@ -264,14 +264,12 @@ static int set_s3(struct site *s, struct errmsg *err)
 	if (s->is_signed && !s->aws.v[AWS_KEY_ID])
 		return errmsg_set(err, -EINVAL,
 				  "%s: no key in the environment or"
-				  " ~/.aws/credentials; s3_anonymous does"
-				  " without",
+				  " ~/.aws/credentials; s3_anonymous does without",
 				  s->path);
 	for (int i = 0; s->is_signed && i < AWS_SETTINGS; i++)
 		if (s->aws.v[i] && strlen(s->aws.v[i]) > AWS_SETTING_MAX)
 			return errmsg_set(err, -EINVAL,
-					  "%s: a key or a session's token is too"
-					  " long to sign with",
+					  "%s: a key or a session's token is too long to sign with",
 					  s->path);
 	return set_s3_origin(s,
 			     u->remote.s3_endpoint ? u->remote.s3_endpoint
@@ -298,10 +296,10 @@ static int parse(struct site *s, const char *url, struct errmsg *err)
 	int rc;
 
 	if (!site_is_url(url))
-		return errmsg_set(err, -EINVAL,
-				  "%.*s: unsupported scheme; sources are"
-				  " directories, or http://, https:// or s3://",
-				  (int)(strcspn(url, ":") + 3), url);
+		return errmsg_set(
+			err, -EINVAL,
+			"%.*s: unsupported scheme; sources are directories, or http://, https:// or s3://",
+			(int)(strcspn(url, ":") + 3), url);
 	user = strstr(url, "://") + 3;
 	at = memrchr(user, '@', strcspn(user, "/?#"));
 	query = user + strcspn(user, "?#");

@@ -128,9 +128,7 @@ static int set_paths(struct output *o, const char *path, struct errmsg *err)
 		return errmsg_nomem(err, path);
 	name = o->path + parent_len(o->path);
 	if (dir && (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
-		return errmsg_set(err, -EINVAL,
-				  "'%s' is no name that a new directory could"
-				  " have",
+		return errmsg_set(err, -EINVAL, "'%s' is no name that a new directory could have",
 				  path);
 	return 0;
 }
@@ -175,9 +173,7 @@ static int check_dir(const struct output *o, const struct stat *st,
 		return errmsg_errno(err, o->final, "cannot list");
 	if (fstatat(dirfd(dir), "..", &above, 0) == 0 &&
 	    (above.st_dev != st->st_dev || above.st_ino == st->st_ino))
-		rc = errmsg_set(err, -EBUSY,
-				"%s: is a mount point: name a new directory"
-				" in it",
+		rc = errmsg_set(err, -EBUSY, "%s: is a mount point: name a new directory in it",
 				o->final);
 	while (!rc && o->kind != OUTPUT_DIR_OVER && readdir(dir))
 		if (++n > 2) /* "." and ".." */

@@ -234,8 +234,7 @@ static int get_dims(const struct value *v, const char *name, uint64_t *out,
 	for (size_t i = 0; i < dims->n; i++)
 		if (!value_get_count(dims->v[i], &out[i]))
 			return errmsg_set(err, -EBADMSG,
-					  "%s: tensor size or stride %zu is not"
-					  " a count", name, i);
+					  "%s: tensor size or stride %zu is not a count", name, i);
 	*n = dims->n;
 	return 0;
 }
@@ -266,9 +265,8 @@ static int check_view(struct tensor *t, const char *name, struct errmsg *err)
 	}
 	if (last >= t->storage_numel)
 		return errmsg_set(err, -EBADMSG,
-				  "%s: tensor reaches element %llu of a storage"
-				  " of %llu", name, (unsigned long long)last,
-				  (unsigned long long)t->storage_numel);
+				  "%s: tensor reaches element %llu of a storage of %llu", name,
+				  (unsigned long long)last, (unsigned long long)t->storage_numel);
 	return 0;
 }
 
@@ -337,8 +335,8 @@ int tensor_from_value(const struct value *v, const char *name,
 		return rc;
 	if (is_lazy(a, is_v3(f)))
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: a view that conjugates or negates its"
-				  " storage's values", name);
+				  "%s: a view that conjugates or negates its storage's values",
+				  name);
 	if (!value_get_count(a->v[1], &t.storage_offset))
 		return errmsg_set(err, -EBADMSG,
 				  "%s: bad tensor storage offset", name);
