@@ -5,7 +5,7 @@ uckpt_programs += ucckpt
 ucckpt_SOURCES = \
 	%D%/progress.h %D%/cmd.h %D%/cmd.c %D%/progress.c \
 	%D%/find.h %D%/find.c %D%/ls.c %D%/extract.c \
-	%D%/info.c %D%/check.c %D%/convert.c %D%/diff.c %D%/pack.c %D%/extents.c \
+	%D%/reports.c %D%/convert.c %D%/pack.c %D%/extents.c \
 	%D%/main.c
 ucckpt_LDADD = $(uckpt_libs)
 ucckpt_LDFLAGS = $(uckpt_ldflags)

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "ckpt/api/api.h"
-#include "ckpt/base/scratch.h"
+#include "ckpt/base/arena.h"
 
 struct map {
 	struct uckpt_map pieces; /* first: what the caller has */

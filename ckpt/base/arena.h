@@ -39,4 +39,16 @@ bool arena_reserve(struct arena *a, void *array, size_t n, size_t *cap,
 
 void arena_done(struct arena *a);
 
+/*
+ * Temporary buffers for the duration of a call.  Each thread keeps the few buffers that
+ * calls nest until it ends, so that reads allocate nothing after the first few.
+ */
+
+/* Take `len` bytes, uninitialised and aligned as by malloc; NULL when memory runs
+ * out. */
+void *scratch_take(size_t len);
+
+/* Release a buffer, in any order and on any thread.  `p` may be NULL. */
+void scratch_give(void *p);
+
 #endif

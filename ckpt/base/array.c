@@ -42,3 +42,17 @@ void *array_find(const void *v, size_t n, size_t item, const char *text)
 	/* C23's bsearch() finds a const item in a const array. */
 	return n ? (void *)bsearch(&text, v, n, item, array_by_text) : NULL;
 }
+
+size_t interval_find(const uint64_t *starts, size_t n, size_t stride,
+		     uint64_t at)
+{
+	size_t low = 0, high = n;
+
+	while (high - low > 1) {
+		const size_t mid = low + (high - low) / 2;
+		const void *start = (const char *)starts + mid * stride;
+
+		*(*(const uint64_t *)start <= at ? &low : &high) = mid;
+	}
+	return low;
+}

@@ -36,18 +36,6 @@ void *array_find(const void *v, size_t n, size_t item, const char *text);
  * it, or 0.  `starts` points to the start of the first, and `stride` is the bytes
  * from one start to the next; starts ascend.
  */
-static inline size_t interval_find(const uint64_t *starts, size_t n, size_t stride,
-				   uint64_t at)
-{
-	size_t low = 0, high = n;
-
-	while (high - low > 1) {
-		const size_t mid = low + (high - low) / 2;
-		const void *start = (const char *)starts + mid * stride;
-
-		*(*(const uint64_t *)start <= at ? &low : &high) = mid;
-	}
-	return low;
-}
+size_t interval_find(const uint64_t *starts, size_t n, size_t stride, uint64_t at);
 
 #endif

@@ -14,7 +14,7 @@ noinst_LIBRARIES += %D%/libucbase.a
 	%D%/size.h %D%/size.c \
 	%D%/meter.h %D%/meter.c \
 	%D%/arena.h %D%/arena.c \
-	%D%/scratch.h %D%/scratch.c \
+	%D%/scratch.c \
 	%D%/permissions.h %D%/permissions.c %D%/dirlist.h %D%/dirlist.c \
 	%D%/context.h %D%/beneath.h %D%/beneath.c \
 	%D%/source.h %D%/source.c \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/base/scratch.h"
+#include "ckpt/base/arena.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards_impl.h"
 #include "ckpt/sys/clock.h"

@@ -24,9 +24,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
 

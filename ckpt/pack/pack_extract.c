@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"

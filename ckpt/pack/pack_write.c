@@ -14,11 +14,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/pack/pack_hash.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"

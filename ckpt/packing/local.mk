@@ -2,5 +2,5 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/pack_inputs.h %D%/pack_inputs.c \
-	%D%/pack_derive.h %D%/pack_derive.c \
+	%D%/pack_derive.c \
 	%D%/packing.c

@@ -9,7 +9,6 @@
  * parameters and buffers have no masters.  The weights of an expert lie in a file
  * of their own.
  */
-#include "ckpt/packing/pack_derive.h"
 
 #include <errno.h>
 #include <stdio.h>

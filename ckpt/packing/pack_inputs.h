@@ -57,4 +57,12 @@ bool pack_inputs_set(struct pack_input *in, const struct pack_region *r);
 /* The type of blocks for elements of a type. */
 enum block_type pack_inputs_type(enum dtype d);
 
+/*
+ * Find the weights of a ZeRO tag's model files that follow from the optimizer's
+ * master weights, and let their regions refer to these, if they are as large as
+ * the inputs' least.  The writer compares them.  A directory that cannot be
+ * understood as a tag is left as it is; the only error is -ENOMEM.
+ */
+int pack_derive(struct pack_inputs *x, struct errmsg *err);
+
 #endif

@@ -13,7 +13,6 @@
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"
-#include "ckpt/packing/pack_derive.h"
 #include "ckpt/packing/pack_inputs.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/sys/parallel.h"

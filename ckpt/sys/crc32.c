@@ -4,9 +4,9 @@
 #include <isa-l/crc.h>
 #include <zlib.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/base/scratch.h"
 
 uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 {

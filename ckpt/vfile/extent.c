@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/tensor/cast.h"
 

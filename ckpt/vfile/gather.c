@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/tensor/cast.h"
 
 /* From this length on, a run is worth a read of its own. */

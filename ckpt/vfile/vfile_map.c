@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <sys/uio.h>
 
+#include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/scratch.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile_impl.h"

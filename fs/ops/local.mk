@@ -4,4 +4,4 @@ ucfs_SOURCES += \
 	%D%/fuse_caps.h %D%/fuse_caps.c \
 	%D%/passthrough.h %D%/passthrough.c \
 	%D%/passthrough_files.h %D%/passthrough_files.c \
-	%D%/ops.h %D%/ops_impl.h %D%/background.c %D%/ops.c %D%/ops_file.c
+	%D%/ops.h %D%/ops_impl.h %D%/ops.c %D%/ops_file.c

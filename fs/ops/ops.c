@@ -15,15 +15,24 @@
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <limits.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ckpt/base/scratch.h"
+#include "ckpt/base/arena.h"
 #include "fs/log/log.h"
 #include "fs/ops/fuse_caps.h"
 #include "fs/ops/ops_impl.h"
 
 #define NS 1000000000
+
+/*
+ * A thread that prepares far shards for the first reader (uckpt_prefetch), and frees cached
+ * blocks when no file has been opened for a minute: then loading has ended, and
+ * training needs the memory.
+ */
+#define QUIET_MS 60000
 
 static struct uckpt *source_of(fuse_req_t req)
 {
@@ -38,6 +47,43 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err)
 		rc = rc == -ENOMEM ? rc : -EIO;
 	}
 	fuse_reply_err(req, -rc);
+}
+
+static void *background_run(void *arg)
+{
+	struct server *s = arg;
+	struct pollfd end = { .fd = s->end_background, .events = POLLIN };
+	unsigned seen = 0;
+
+	uckpt_prefetch(s->u);
+	while (poll(&end, 1, QUIET_MS) <= 0) {
+		const unsigned opened = atomic_load(&s->opened);
+
+		if (opened == seen)
+			uckpt_trim(s->u);
+		seen = opened;
+	}
+	return NULL;
+}
+
+static void background_start(struct server *s)
+{
+	s->end_background = eventfd(0, EFD_CLOEXEC);
+	if (s->end_background >= 0 &&
+	    pthread_create(&s->background, NULL, background_run, s)) {
+		close(s->end_background);
+		s->end_background = -1;
+	}
+}
+
+void background_stop(struct server *s)
+{
+	if (s->end_background < 0)
+		return;
+	eventfd_write(s->end_background, 1);
+	pthread_join(s->background, NULL);
+	close(s->end_background);
+	s->end_background = -1;
 }
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)

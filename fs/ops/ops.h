@@ -32,7 +32,7 @@ struct server {
 	struct passthrough passthrough;
 	struct passthrough_files passthrough_files;
 	struct small_file_store small_files;
-	pthread_t background; /* background.c's, which ends by this eventfd: */
+	pthread_t background; /* ops.c's, which ends by this eventfd: */
 	int end_background;   /* -1: it does not run */
 	bool no_opendir;      /* set at INIT: directories need no open */
 	pthread_mutex_t lock; /* protects these, and those of `passthrough_files`: */

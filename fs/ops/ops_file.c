@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/scratch.h"
+#include "ckpt/base/arena.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/uckpt.h"
 #include "ckpt/vfile/ucfs_ioctl.h"

@@ -53,12 +53,7 @@ void ops_reply_failure(fuse_req_t req, int rc, const struct uckpt_error *err);
  * attributes, perhaps of another file. */
 bool ops_may_read(fuse_req_t req, const struct uckpt_readers *readers);
 
-/*
- * A thread that prepares far shards for the first reader (uckpt_prefetch), and frees cached
- * blocks when no file has been opened for a minute: then loading has ended, and
- * training needs the memory.
- */
-void background_start(struct server *s);
+/* End the thread that op_init has started. */
 void background_stop(struct server *s);
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

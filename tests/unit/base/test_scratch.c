@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "ckpt/base/scratch.h"
+#include "ckpt/base/arena.h"
 #include "tests/support/unit.h"
 
 static void what_was_given_back_is_taken_again(void **state)

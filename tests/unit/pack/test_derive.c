@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/packing/pack_derive.h"
 #include "ckpt/packing/pack_inputs.h"
 #include "ckpt/tensor/cast.h"
 

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ucckpt info, check, diff: each calls a function of the library, which reports. */
+#include <getopt.h>
+
+#include "ckpt/base/array.h"
+#include "cmd/cmd.h"
+
+int cmd_info(struct uckpt *u, int argc, char **argv)
+{
+	unsigned flags = 0;
+	const struct cmd_option options[] = {
+		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
+		{ "quick", .help = "read only one rank's files",
+		  .flags = &flags, .bit = UCKPT_QUICK },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt info [--json] [--quick] DIRECTORY...\n"
+		"\n"
+		"Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
+		"tag) or its Hugging Face weights, and list everything that is missing or damaged.\n"
+		"Several are one whose files are spread over them.",
+		"Exit status: 0 no problems, 1 problems found, 2 wrong usage.",
+		options, COUNT(options), 0, "a DIRECTORY",
+	};
+	struct uckpt_error err = { "" };
+	int status;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
+		return status;
+	return cmd_exit(uckpt_info(u, (const char *const *)argv + optind,
+				   (size_t)(argc - optind), flags, &err),
+			&err, CMD_FAILED);
+}
+
+int cmd_check(struct uckpt *u, int argc, char **argv)
+{
+	unsigned flags = 0;
+	const struct cmd_option options[] = {
+		{ "data",
+		  .help = "also read all tensors: verify checksums and compare replicas",
+		  .flags = &flags, .bit = UCKPT_DATA },
+		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt check [--data] [--json] DIRECTORY...\n"
+		"\n"
+		"Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
+		"tag) or its Hugging Face weights are whole: all files, all ranks, every element\n"
+		"exactly once.  Several are one whose files are spread over them.",
+		"Exit status: 0 whole, 1 problems found, 2 wrong usage.",
+		options, COUNT(options), 0, "a DIRECTORY",
+	};
+	struct uckpt_error err = { "" };
+	int status;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
+		return status;
+	status = uckpt_check(u, (const char *const *)argv + optind,
+			     (size_t)(argc - optind), flags, &err);
+	return cmd_exit(status, &err, CMD_FAILED);
+}
+
+int cmd_diff(struct uckpt *u, int argc, char **argv)
+{
+	unsigned flags = 0;
+	const struct cmd_option options[] = {
+		{ "all",
+		  .help = "print all states, not only those of the ten parameters that\n"
+			  "differ most",
+		  .flags = &flags, .bit = UCKPT_ALL },
+		{ "rtol", 0, "NUMBER",
+		  "elements are equal, too, if |a - b| <= atol + rtol * |b|",
+		  .set = "rtol" },
+		{ "atol", 0, "NUMBER", "(default: both 0)", .set = "atol" },
+		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
+		{ "strict",
+		  .help = "count as differences also equal values of different types, states\n"
+			  "that one side lacks for all parameters, and tied parameters that\n"
+			  "one side stores once",
+		  .flags = &flags, .bit = UCKPT_STRICT },
+	};
+	const struct cmd_syntax syntax = {
+		"usage: ucckpt diff [OPTION]... A B\n"
+		"\n"
+		"Compare two checkpoints, parameter by parameter and state by state.  Each is a\n"
+		"ZeRO checkpoint (the directory of a tag, or of a run for its newest tag), a\n"
+		"universal checkpoint or a Hugging Face model, on a disk or mounted.  '{A,B}'\n"
+		"is one whose files are spread over A and B.",
+		"Exit status: 0 equal, 1 different, 2 trouble.",
+		options, COUNT(options), 2, "A and B",
+	};
+	struct uckpt_error err = { "" };
+	int status;
+
+	if (!cmd_parse(u, argc, argv, &syntax, &status))
+		return status;
+	return cmd_exit(uckpt_diff(u, argv[optind], argv[optind + 1], flags, &err),
+			&err, CMD_TROUBLE);
+}
