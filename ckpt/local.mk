@@ -65,8 +65,6 @@ include %D%/base/local.mk
 include %D%/sys/local.mk
 include %D%/cache/local.mk
 include %D%/remote/local.mk
-include %D%/pickle/local.mk
-include %D%/tensor/local.mk
 include %D%/format/local.mk
 include %D%/pack/local.mk
 include %D%/io/local.mk
@@ -75,16 +73,8 @@ include %D%/vfile/local.mk
 include %D%/model/local.mk
 include %D%/table/local.mk
 include %D%/zero/local.mk
-include %D%/dcp/local.mk
 include %D%/foreign/local.mk
-include %D%/weights/local.mk
-include %D%/recut/local.mk
-include %D%/plan/local.mk
+include %D%/views/local.mk
 include %D%/tree/local.mk
 include %D%/api/local.mk
-include %D%/convert/local.mk
-include %D%/report/local.mk
-include %D%/info/local.mk
-include %D%/check/local.mk
-include %D%/diff/local.mk
-include %D%/packing/local.mk
+include %D%/commands/local.mk

@@ -10,7 +10,7 @@
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 static void begin_tensor(struct bytebuf *out, const char *name, enum dtype dtype,
 			 const uint64_t *shape, unsigned ndim)

@@ -42,7 +42,7 @@ struct uckpt {
 	atomic_bool stopped;
 
 	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
-		      * NULL (dcp/choose.h) */
+		      * NULL (foreign/dcp_optimizer.h) */
 
 	struct cache_pool *cache; /* of blocks (cache/cache.h) */
 

@@ -23,13 +23,13 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/dirs/detect.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
-#include "ckpt/tensor/cast.h"
 
 static const struct layout {
 	const char *name;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct errmsg;
 struct errmsg_sink;

@@ -22,7 +22,7 @@
 
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 /* At most this many files are named. */
 #define NAMED_MAX 5

@@ -12,8 +12,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/pickle/value.h"
 
 int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err)
 {

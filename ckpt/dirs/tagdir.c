@@ -22,9 +22,9 @@
 #include "ckpt/dirs/leftover.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/sys/parallel.h"
 
 /* At most this many missing files are listed one by one. */

@@ -8,9 +8,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/hfdir.h"
 #include "ckpt/format/keys.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/vfile/file_layout.h"
 
 struct hf_checkpoint {

@@ -33,7 +33,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 #define PROTOCOL_VERSION 1001
 

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/pickle/pickle.h"
+#include "ckpt/format/pickle.h"
 
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct bytebuf;
 struct errmsg;

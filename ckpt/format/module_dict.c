@@ -7,7 +7,7 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 /* Limits far above any model.  A dictionary may hold another one twice, so a small
  * file could ask for any number of entries. */

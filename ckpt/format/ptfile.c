@@ -15,9 +15,9 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/value.h"
 
 #define BYTEORDER_MAX 16
 

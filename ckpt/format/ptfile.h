@@ -8,8 +8,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/legacy.h"
+#include "ckpt/format/tensor.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/tensor/tensor.h"
 
 struct errmsg;
 struct value;

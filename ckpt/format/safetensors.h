@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct bytebuf;
 struct errmsg;

@@ -14,7 +14,7 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 static void set_tensor(struct state *s, const struct tensor *t, uint64_t at)
 {

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/format/ptfile.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct errmsg;
 struct source;

@@ -28,7 +28,7 @@
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 #define NATIVE_MARK ".deepspeed_moe.experts.deepspeed_experts."
 

@@ -22,9 +22,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry_impl.h"
-#include "ckpt/pickle/value.h"
 
 /* Limit of sub-parameters of one parameter. */
 #define PARTS_MAX 1024

@@ -18,8 +18,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/geometry_impl.h"
-#include "ckpt/pickle/value.h"
 
 /* Limit of different scales in one map. */
 #define SCALES_MAX 256u

@@ -21,8 +21,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/value.h"
 
 #define PATTERNS_MAX 4096
 #define PATTERN_LEN_MAX 4096

@@ -21,8 +21,8 @@
 #include "ckpt/format/module_dict.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/rank_params_build.h"
-#include "ckpt/pickle/value.h"
 
 #define WARNING_MAX 300
 

@@ -18,8 +18,8 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/rank_params_build.h"
-#include "ckpt/pickle/value.h"
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
 

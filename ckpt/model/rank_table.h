@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct expert_layer;
 struct param_states;

@@ -16,8 +16,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/merge_rules.h"
-#include "ckpt/pickle/value.h"
 
 #define RULES_BYTES_MAX (1u << 20)
 

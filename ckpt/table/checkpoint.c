@@ -12,9 +12,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 

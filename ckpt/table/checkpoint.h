@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/permissions.h"
+#include "ckpt/format/tensor.h"
 #include "ckpt/model/rank_table.h"
-#include "ckpt/tensor/tensor.h"
 
 struct checkpoint_ops;
 struct dirlist;

@@ -8,8 +8,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/rank_params.h"
-#include "ckpt/pickle/value.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/table/partition.h"
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 #include "ckpt/vfile/extent.h"
 
 struct checkpoint;

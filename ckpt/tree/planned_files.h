@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 
 /* The files that the plan of a tag, or of a Hugging Face directory, was made of: a save
  * replaces them, and leaves files of two generations meanwhile. */

@@ -11,8 +11,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/io/io.h"
-#include "ckpt/recut/recut.h"
 #include "ckpt/tree/tree_impl.h"
+#include "ckpt/views/recut.h"
 
 static const struct pattern {
 	const char *before, *after, *alone;

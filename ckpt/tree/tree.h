@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/permissions.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/uckpt.h"
+#include "ckpt/views/plan.h"
 
 struct errmsg;
 struct vfile;

@@ -11,11 +11,11 @@
 
 #include "ckpt/base/permissions.h"
 #include "ckpt/cache/latency.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/tree/pathtab.h"
 #include "ckpt/tree/tree.h"
 #include "ckpt/tree/views.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
+#include "ckpt/views/plan.h"
 
 struct attrs;
 struct bytebuf;

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 
 struct errmsg;
 struct tag;

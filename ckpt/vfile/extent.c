@@ -12,8 +12,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/tensor/cast.h"
 
 /* Elements converted at a time: enough for few system calls, few enough for the
  * second-level cache. */

@@ -13,7 +13,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/pickle/pickle.h"
+#include "ckpt/format/pickle.h"
 
 bool layout_use_file(struct file_layout *d, const struct tag_file *f, size_t number)
 {

@@ -19,7 +19,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 
 /* From this length on, a run is worth a read of its own. */
 #define RUN_DIRECT_MIN (32u << 10)

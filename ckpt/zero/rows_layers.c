@@ -18,10 +18,10 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
 #include "ckpt/zero/checkpoint.h"
 #include "ckpt/zero/rows.h"
 

@@ -6,7 +6,7 @@
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "ckpt/zero/shard.h"
 
 /* Shared by shard*.c: an optimizer shard while it is read. */

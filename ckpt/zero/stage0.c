@@ -17,7 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/module_dict.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "ckpt/zero/stage0_build.h"
 
 #define TIED "tied_modules."

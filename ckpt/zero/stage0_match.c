@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/tensor/cast.h"
 #include "ckpt/zero/stage0_build.h"
 
 #define CHECKED_MAX 32u /* elements of each master */

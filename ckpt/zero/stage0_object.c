@@ -10,7 +10,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/keys.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"

@@ -12,9 +12,9 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/stage0_look.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/format/keys.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/value.h"
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"
 

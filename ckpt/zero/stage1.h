@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 /* What one data-parallel rank of stage 1 pickles, for loaders of what it did not save. */
 

@@ -17,7 +17,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
 

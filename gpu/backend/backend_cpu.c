@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/backend/cpu.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct errmsg;
 

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/mpi_api.h"
 #include "gpu/comm/pieces.h"

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct backend;
 struct backend_event;

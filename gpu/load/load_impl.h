@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 #include "gpu/load/load.h"
 #include "gpu/model/gpt2.h"
 #include "gpu/model/naming.h"

@@ -13,7 +13,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/format/names.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "gpu/load/load_impl.h"
 
 #define FPDT "ds_sequence_parallel_fpdt"

@@ -17,8 +17,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/pickle.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/pickle/pickle.h"
 #include "gpu/load/load_impl.h"
 
 struct mount_shard {

@@ -12,8 +12,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dcp/dcp.h"
 #include "ckpt/dirs/detect.h"
+#include "ckpt/foreign/dcp.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"

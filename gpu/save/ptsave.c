@@ -16,11 +16,11 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/pickle.h"
 #include "ckpt/format/ptwrite.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/sys/crc32.h"
 #include "ckpt/sys/output.h"
-#include "ckpt/tensor/cast.h"
 #include "gpu/backend/backend.h"
 
 #define PIECE_ELEMENTS ((size_t)1 << 18)

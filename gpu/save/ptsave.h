@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/format/value.h"
 
 struct backend;
 struct errmsg;

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 
 #define ELEMENTS ((size_t)16 << 20)
 #define ROUNDS 9

@@ -6,9 +6,9 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/dcpview_layout.h"
-#include "ckpt/plan/dcpview_metadata.h"
 #include "ckpt/sys/clock.h"
+#include "ckpt/views/dcpview_layout.h"
+#include "ckpt/views/dcpview_metadata.h"
 
 #define TENSORS 60000
 #define CHUNKS 64

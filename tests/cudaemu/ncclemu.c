@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 
 /* The tag of the messages that create a communicator.  Operations use the communicator itself. */
 #define TAG 42

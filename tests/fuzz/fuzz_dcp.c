@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

@@ -14,8 +14,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/value.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

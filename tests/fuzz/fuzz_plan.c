@@ -23,7 +23,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

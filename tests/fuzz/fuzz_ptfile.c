@@ -13,8 +13,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/format/value.h"
 
 /* Values may form a cyclic graph: the most that are visited. */
 #define VISITS_MAX 4096

@@ -12,8 +12,8 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
 
 static uint64_t numel_of(const uint64_t *shape, unsigned ndim)
 {

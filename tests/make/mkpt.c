@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/pickle.h"
 #include "ckpt/format/ptwrite.h"
-#include "ckpt/pickle/pickle.h"
 #include "ckpt/sys/crc32.h"
 
 static void die(const char *what)

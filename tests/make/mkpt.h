@@ -8,8 +8,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/format/value.h"
 
 /*
  * Makes .pt files for tests: a graph of values, the bytes of its storages, and

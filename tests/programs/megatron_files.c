@@ -22,9 +22,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/tensor.h"
 #include "tests/support/context.h"
 
 enum form { SAME, TRANSPOSED, FUSED };

@@ -15,11 +15,11 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/cast.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
-#include "ckpt/tensor/tensor.h"
 #include "tests/support/context.h"
 
 struct stats {

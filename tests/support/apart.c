@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/backend/backend.h"
 #include "tests/support/hostbackend.h"
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_APART_H
 #define TESTS_APART_H
 
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct backend;
 

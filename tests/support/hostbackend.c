@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/backend/clip.h"
 

@@ -2,7 +2,7 @@
 #ifndef TESTS_HOSTBACKEND_H
 #define TESTS_HOSTBACKEND_H
 
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 
 struct backend;
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/made.h"
 #include "tests/support/context.h"
+#include "tests/support/made.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/format/cast.h"
 #include "ckpt/sys/crc32.h"
-#include "ckpt/tensor/cast.h"
 #include "ckpt/vfile/gather.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/numbers.h"
 #include "tests/support/context.h"
+#include "tests/support/numbers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/tensor/cast.h"
 #include "tests/support/unit.h"
 
 void numbers_open(struct numbers *n, const char *name)

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
 
 int recut_open(const char *tag, unsigned ranks, unsigned stage,
 	       struct plan **out, struct errmsg *err)

@@ -10,9 +10,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/support/context.h"
 

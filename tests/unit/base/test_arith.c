@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "tests/support/unit.h"
 
 /* A binary floating-point number by definition: (-1)^s 2^(e-bias) 1.f. */

@@ -12,8 +12,8 @@
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/value.h"
 #include "tests/support/unit.h"
 
 /* A string literal with its NULs; two adjacent ones end hex escapes. */

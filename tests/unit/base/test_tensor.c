@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/tensor/tensor.h"
+#include "ckpt/format/tensor.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/bytebuf.h"
-#include "ckpt/report/report.h"
+#include "ckpt/commands/report.h"
 #include "ckpt/uckpt.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"

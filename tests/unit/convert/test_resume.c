@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/convert/resume.h"
+#include "ckpt/commands/resume.h"
 #include "ckpt/sys/output.h"
 #include "ckpt/uckpt.h"
 #include "tests/make/mkckpt.h"

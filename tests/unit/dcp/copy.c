@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ckpt/pickle/pickle.h"
-#include "ckpt/recut/zero_object.h"
+#include "ckpt/format/pickle.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/zero_object.h"
 #include "tests/make/mkckpt.h"
 
 #define CASE "tests/good/dcp_fsdp2_dp4_uneven/ckpt"

@@ -7,9 +7,9 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/dcp.h"
+#include "ckpt/foreign/dcp.h"
 #include "ckpt/format/ptfile.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 

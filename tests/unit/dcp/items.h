@@ -2,7 +2,7 @@
 #ifndef TESTS_UNIT_DCP_ITEMS_H
 #define TESTS_UNIT_DCP_ITEMS_H
 
-#include "ckpt/dcp/metadata.h"
+#include "ckpt/foreign/dcp_metadata.h"
 #include "tests/support/unit.h"
 
 /* Fill in a tensor whose elements are in a file from byte `at` on. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 
 /* Random changes of files and of the values in them, which follow from a seed. */
 

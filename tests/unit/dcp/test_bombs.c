@@ -11,8 +11,8 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/metadata.h"
-#include "ckpt/dcp/unpickle.h"
+#include "ckpt/foreign/dcp_metadata.h"
+#include "ckpt/foreign/dcp_unpickle.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

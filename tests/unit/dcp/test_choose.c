@@ -9,8 +9,8 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/context.h"
-#include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/optimizer.h"
+#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_optimizer.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
 #include "tests/unit/dcp/items.h"

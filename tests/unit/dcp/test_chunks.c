@@ -9,10 +9,10 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/dcp/blobs.h"
-#include "ckpt/dcp/extents.h"
-#include "ckpt/vfile/gather.h"
+#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_extents.h"
 #include "ckpt/io/shards.h"
+#include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

@@ -12,7 +12,7 @@
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/model/merge_rules.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/slices.h"

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/format/value.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/pickle/value.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/rules.h"

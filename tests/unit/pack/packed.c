@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "tests/make/mkpt.h"
 
 /* In the order of their names. */

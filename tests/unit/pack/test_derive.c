@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/packing/pack_inputs.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/commands/pack_inputs.h"
+#include "ckpt/format/cast.h"
 
 static const struct {
 	const char *tag, *file;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "ckpt/zero/checkpoint.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/views/plan.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"

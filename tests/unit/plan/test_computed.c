@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
 #include "tests/make/literal.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"

@@ -9,8 +9,8 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/format/legacy.h"
-#include "ckpt/plan/dcpview_layout.h"
-#include "ckpt/plan/dcpview_state.h"
+#include "ckpt/views/dcpview_layout.h"
+#include "ckpt/views/dcpview_state.h"
 #include "tests/support/unit.h"
 
 static void chunks_end_where_pieces_do(void **state)

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
-#include "ckpt/plan/plan.h"
+#include "ckpt/format/value.h"
+#include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

@@ -8,8 +8,8 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/output.h"
+#include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"

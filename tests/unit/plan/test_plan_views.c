@@ -2,7 +2,7 @@
 /* Names of views: each view has one, and each name at most one view. */
 #include <string.h>
 
-#include "ckpt/plan/plan_views.h"
+#include "ckpt/views/plan_views.h"
 #include "tests/support/unit.h"
 
 static const struct {

@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/plan/plan.h"
 #include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
 #include "ckpt/zero/checkpoint.h"
 #include "gpu/backend/splitmix.h"
 #include "tests/make/world.h"

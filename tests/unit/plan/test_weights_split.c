@@ -11,7 +11,7 @@
 
 #include "ckpt/base/bytebuf.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/weights/weights_split.h"
+#include "ckpt/views/weights_split.h"
 #include "tests/support/realfiles.h"
 #include "tests/support/unit.h"
 

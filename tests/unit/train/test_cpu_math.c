@@ -2,7 +2,7 @@
 /* The arithmetic of single elements has the accuracy that cpu_math.h promises, for all inputs. */
 #include <math.h>
 
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/backend/cpu_math.h"
 #include "gpu/backend/dropout.h"
 #include "gpu/backend/splitmix.h"

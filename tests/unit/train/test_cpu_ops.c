@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "gpu/backend/backend.h"
 #include "tests/support/numbers.h"
 #include "tests/support/unit.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "tests/support/numbers.h"
 #include "tests/support/unit.h"
 #include "tests/support/whole.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/pickle/value.h"
+#include "ckpt/format/value.h"
 #include "gpu/load/load_mount.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/unit.h"

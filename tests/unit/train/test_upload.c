@@ -12,7 +12,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/tensor/cast.h"
+#include "ckpt/format/cast.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uckpt_check: proves a checkpoint whole before anyone resumes from it.
+ *
+ *   all ranks   none is missing, all are of one step, and each has	zero/zero_verify.c
+ *		 its part of every parameter
+ *   each file   it can be read, its zip directory and members are	check_files.c
+ *		 sound, and with --data its bytes match their CRC-32
+ *   copies      with --data, if all ranks are whole: they are equal	check_copies.c
+ *   the forms   that ucckpt convert writes, if all files are whole:	check_tree.c
+ *		 each file of each can be laid out
+ *
+ * Every problem is reported, each once.
+ */
+#include "ckpt/commands/check.h"
+
+#include <cJSON.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/size.h"
+#include "ckpt/foreign/dcp.h"
+#include "ckpt/table/checkpoint.h"
+
+/* Every byte is read once, and those of pairs are compared. */
+static int check_data(struct check *c, struct errmsg *err)
+{
+	const bool whole = c->report.c && !c->report.problems.n;
+
+	c->progress.total = c->bytes;
+	return (whole ? check_list_pairs(c, &c->progress.total, err) : 0)
+		       ?: progress_add(&c->progress, 0)
+		       ?: check_files(c, err)
+		       ?: check_blobs(c, err)
+		       ?: check_pairs(c, err);
+}
+
+static int check_all(struct check *c, struct errmsg *err)
+{
+	int rc = check_list_files(c, err);
+
+	if (!rc && c->report.c && c->report.c->ranks) {
+		report_add_problems(&c->report, false);
+		report_add_warnings(&c->report);
+	}
+	if (!rc)
+		rc = c->data ? check_data(c, err) : check_files(c, err);
+	if (!rc && c->report.plan && !c->report.problems.n)
+		check_forms(c);
+	if (c->report.plan)
+		report_add_lost(&c->report);
+	return rc;
+}
+
+static void check_done(struct check *c)
+{
+	free(c->pairs);
+	check_files_done(c);
+	notes_done(&c->forms);
+	report_close(&c->report);
+}
+
+static int tell(struct check *c, unsigned flags, struct errmsg *err)
+{
+	struct report *r = &c->report;
+	const size_t files = dcp_of(r->c) ? r->c->nfiles : c->nfiles;
+	char size[SIZE_TEXT_LEN];
+
+	r->problems.failed |= c->forms.failed;
+	report_begin(r, flags);
+	cJSON_AddBoolToObject(r->json, "data", c->data);
+	json_add_int(r->json, "files", (int64_t)files);
+	json_add_int(r->json, "bytes", (int64_t)c->bytes);
+	report_line(r, "files", "%zu, %s", files, size_text(c->bytes, size));
+	if (r->plan) {
+		json_add_int(r->json, "parameters", (int64_t)r->c->nparams);
+		json_add_int(r->json, "tree_files", (int64_t)c->opened);
+		json_add_int(r->json, "replicas", (int64_t)c->npairs);
+	}
+	if (r->plan && c->opened)
+		report_line(r, "parameters", "%zu, in %" PRIu64 " files of the universal tree",
+			    r->c->nparams, c->opened);
+	else if (r->plan)
+		report_line(r, "parameters", "%zu", r->c->nparams);
+	if (c->data && r->c && r->c->ranks)
+		report_line(r, "replicas", "%zu pairs of slices compared", c->npairs);
+	notes_add_json(&c->forms, r->json, "convert");
+	for (size_t i = 0; i < c->forms.n; i++)
+		report_line(r, i ? "" : "can convert", "%s", c->forms.v[i]);
+	return report_end(r,
+			  c->data ? "the checkpoint is whole"
+				  : "the checkpoint is whole; tensors were not read (--data)",
+			  err);
+}
+
+int uckpt_check(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
+		struct uckpt_error *error)
+{
+	struct errmsg *err = errmsg_of(error);
+	struct check c = { .report.u = u, .data = flags & UCKPT_DATA, .progress.u = u };
+	const int rc = report_open(&c.report, paths, n, err)
+			       ?: check_all(&c, err)
+			       ?: tell(&c, flags, err);
+
+	check_done(&c);
+	return rc;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_CHECK_H
+#define UCKPT_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/context.h"
+#include "ckpt/commands/report.h"
+
+struct errmsg;
+struct param;
+struct slice;
+
+/* A file written by a rank. */
+struct check_file {
+	char *path;
+	bool is_zip;
+	bool summed; /* its zip directory holds checksums */
+	struct notes problems;
+};
+
+/* Two holders of elements that must be equal. */
+struct check_pair {
+	const struct param *param;
+	const struct slice *a, *b;
+	/* Compare the whole parameter as this holder has it (merge.holder) with
+	 * that of the first; 0: compare the two slices. */
+	size_t holder;
+	bool stages; /* slices of two pipeline stages */
+	struct notes differences, problems;
+};
+
+/* The state and findings of uckpt_check. */
+struct check {
+	struct report report;
+	bool data; /* read tensors as well */
+
+	struct check_file *files;
+	size_t nfiles;
+	struct shards *shards; /* the same files, by the same numbers */
+	struct check_pair *pairs;
+	size_t npairs, pairs_cap;
+	uint64_t bytes;  /* of all files */
+	uint64_t opened; /* files of the universal tree; 0: it cannot be made, or was not tried */
+	struct progress progress; /* of reading tensors */
+
+	struct notes forms; /* options of convert that would succeed */
+};
+
+/* The parts of a check.  Each adds its findings; none stops at a problem.  Errors are
+ * -ENOMEM, and -EINTR if the caller of the library said so. */
+
+int check_list_files(struct check *c, struct errmsg *err);
+
+/* Check each file by itself: its zip directory, the headers of its members, and
+ * the facts in model-states files.  With `data`, compare every member with its
+ * checksum. */
+int check_files(struct check *c, struct errmsg *err);
+
+/* With `data`, compare every blob of a distributed checkpoint with its checksums. */
+int check_blobs(struct check *c, struct errmsg *err);
+
+void check_files_done(struct check *c);
+
+/* If no problems were found: check every form that uckpt_convert writes, and list in
+ * `forms`, as options of `ucckpt convert`, those that it can write for this checkpoint. */
+void check_forms(struct check *c);
+
+/* List the pairs to compare, and add to `*bytes` those of one side. */
+int check_list_pairs(struct check *c, uint64_t *bytes, struct errmsg *err);
+
+int check_pairs(struct check *c, struct errmsg *err);
+
+#endif

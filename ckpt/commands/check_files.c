@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks each file by itself: its object can be read, every member is where the
+ * zip directory says, and with --data its bytes match the CRC-32 that was
+ * written with them.  Torch's older container without zip holds no checksums;
+ * --data shows only that its bytes can be read.
+ *
+ * The files are those in the directory, not those of the plan, so that a
+ * checkpoint with missing ranks is checked too.  Each file is opened once, and
+ * memory holds the directories of one file per thread.  (Optimizer shards and
+ * experts have been opened before by the plan, which does not keep them open.)
+ */
+#include "ckpt/commands/check.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/source.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/foreign/dcp.h"
+#include "ckpt/format/names.h"
+#include "ckpt/format/ptfile.h"
+#include "ckpt/format/zip.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/shards.h"
+#include "ckpt/sys/crc32.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
+
+/* At most this many damaged members of one file are listed. */
+#define MEMBERS_MAX 20
+
+/* Paths are those of the directory that has the file. */
+static int add_file(struct check *c, const char *dir, const char *name, struct errmsg *err)
+{
+	struct check_file *f = &c->files[c->nfiles++];
+	struct fileid id = { 0 };
+	char *where = NULL; /* in the root that has it */
+	struct attrs a;
+	int rc;
+
+	if (asprintf(&f->path, "%s/%s", dir, name) < 0) {
+		f->path = NULL;
+		return errmsg_nomem(err, name);
+	}
+	if (io_stat(c->report.u, f->path, 0, &a, &where, NULL) == 0 && S_ISREG(a.st.st_mode))
+		fileid_from_stat(&a.st, &id);
+	c->bytes += id.size;
+	rc = shards_add(c->shards, where ? where : f->path, &id) < 0 ? errmsg_nomem(err, f->path)
+								     : 0;
+	free(where);
+	return rc;
+}
+
+int check_list_files(struct check *c, struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	const bool dcp = dcp_of(c->report.c);
+	const struct checkpoint *own = dcp || c->report.choice == TAGS_WEIGHTS ? c->report.c : NULL;
+	struct dirlist l = { 0 };
+	int rc = 0;
+
+	/* What is wrong with weights is a problem of the plan. */
+	if (c->report.choice == TAGS_WEIGHTS && !own)
+		return 0;
+	if (!own && io_list(c->report.u, c->report.dir, 0, &l, &why)) {
+		notes_add_new(&c->report.problems, why.text);
+		return 0;
+	}
+	c->shards = shards_new(c->report.u);
+	c->files = calloc((own ? own->nfiles : 0) + l.n + 1, sizeof(*c->files));
+	if (!c->shards || !c->files)
+		rc = errmsg_nomem(err, c->report.dir);
+	/* What files of a distributed checkpoint have is checked by its entries. */
+	for (size_t i = 0; dcp && i < own->nfiles; i++)
+		c->bytes += own->files[i].file.size;
+	for (size_t i = 0; !rc && !dcp && own && i < own->nfiles; i++)
+		rc = add_file(c, c->report.dir, own->files[i].name, err);
+	for (size_t i = 0; !rc && i < l.n; i++)
+		if (names_parse(l.v[i].name).kind != TAG_FILE_OTHER)
+			rc = add_file(c, l.dirs[l.v[i].dir], l.v[i].name, err);
+	dirlist_done(&l);
+	return rc;
+}
+
+/* Add a problem of one member.  Returns false once the list is full. */
+static bool add_problem(struct check_file *f, const char *text)
+{
+	if (f->problems.n >= MEMBERS_MAX) {
+		notes_add(&f->problems, "%s: more members are damaged (not listed)", f->path);
+		return false;
+	}
+	notes_add_new(&f->problems, text);
+	return true;
+}
+
+struct locating {
+	const struct zip *z;
+	uint64_t *at; /* of each entry's bytes; 0: cannot be located */
+};
+
+static int locate(void *ctx, size_t i, struct errmsg *ignored)
+{
+	struct locating *l = ctx;
+
+	(void)ignored;
+	if (zip_locate(l->z, &l->z->entries[i], &l->at[i], NULL))
+		l->at[i] = 0;
+	return 0;
+}
+
+/* Locate all members.  Their headers lie all over the file. */
+static void locate_all(struct check_file *f, struct locating *l)
+{
+	const struct zip *z = l->z;
+	struct errmsg err;
+
+	parallel_far(z->n, 1, locate, l, NULL);
+	for (size_t i = 0; i < z->n; i++)
+		if (!l->at[i] && zip_locate(z, &z->entries[i], &l->at[i], &err) &&
+		    !add_problem(f, err.text))
+			break;
+}
+
+struct reading {
+	const struct source *src;
+	struct progress *progress;
+};
+
+static int read_bytes(void *ctx, void *buf, size_t len, uint64_t off, struct errmsg *err)
+{
+	const struct reading *r = ctx;
+
+	return source_read(r->src, buf, len, off, err) ?: progress_add(r->progress, len);
+}
+
+static void compare_sums(struct check_file *f, const struct zip_entry *const *e,
+			 const struct crc_range *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct errmsg err;
+
+		if (zip_check_sum(e[i], v[i].crc, v[i].off, f->path, &err) &&
+		    !add_problem(f, err.text))
+			return;
+	}
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+	const struct zip_entry *x = *(const struct zip_entry *const *)a;
+	const struct zip_entry *y = *(const struct zip_entry *const *)b;
+
+	return (x->header > y->header) - (x->header < y->header);
+}
+
+/* List them in the order of the file.  Skip members that cannot be located; those have
+ * been reported. */
+static size_t list_members(const struct locating *l, const struct zip_entry **e, struct crc_range *v)
+{
+	const struct zip *z = l->z;
+	size_t n = 0;
+
+	for (size_t i = 0; i < z->n; i++)
+		e[i] = &z->entries[i];
+	qsort(e, z->n, sizeof(*e), compare_entries);
+	for (size_t i = 0; i < z->n; i++) {
+		v[n] = (struct crc_range){ .off = l->at[e[i] - z->entries], .len = e[i]->size };
+		e[n] = e[i];
+		if (v[n].len && v[n].off)
+			n++;
+	}
+	assert(n <= z->n);
+	return n;
+}
+
+/* Sum members of a file that is opened again, to be read ahead. */
+static int sum_members(struct check *c, const struct check_file *f, struct crc_range *v, size_t n,
+		       unsigned width, struct errmsg *err)
+{
+	struct vfile *file = vfile_new_copy(c->shards, (uint32_t)(f - c->files), err);
+	struct source src;
+	struct reading r = { &src, &c->progress };
+	int rc = file ? vfile_source_open(&src, file, f->path, err) : -EIO;
+
+	if (rc)
+		return rc;
+	vfile_source_expect(&src, n ? v[n - 1].off + v[n - 1].len : 0);
+	rc = crc32_ranges(v, n, width, read_bytes, &r, err);
+	source_close(&src);
+	return rc;
+}
+
+/* -ENOMEM or -EINTR; other errors are problems of the file. */
+static int sum_file(struct check *c, struct check_file *f, const struct ptfile *pt,
+		    const struct locating *l, unsigned width)
+{
+	const size_t max = pt->is_zip ? pt->zip.n : 1;
+	struct crc_range *v = calloc(max + 1, sizeof(*v));
+	const struct zip_entry **e = calloc(max + 1, sizeof(*e));
+	struct errmsg err = { "" };
+	size_t n = 1;
+	int rc = v && e ? 0 : -ENOMEM;
+
+	if (!rc && pt->is_zip)
+		n = list_members(l, e, v);
+	else if (!rc)
+		v[0].len = pt->src.size;
+	if (!rc)
+		rc = sum_members(c, f, v, n, width, &err);
+	if (!rc && f->summed)
+		compare_sums(f, e, v, n);
+	free(v);
+	free(e);
+	if (rc == -ENOMEM || rc == -EINTR)
+		return rc;
+	if (rc)
+		add_problem(f, err.text);
+	return 0;
+}
+
+static bool is_safetensors(const struct check_file *f)
+{
+	return names_ends_with(f->path, ".safetensors");
+}
+
+/* Is it of a former save of the tag?  What is wrong with it is no problem of the newest. */
+static bool is_left_over(const struct check *c, const struct check_file *f)
+{
+	const char *name = strrchr(f->path, '/') + 1;
+	const struct checkpoint *r = c->report.c;
+	size_t i = 0;
+
+	if (!r || !r->left)
+		return false;
+	while (i < r->nfiles && strcmp(r->files[i].name, name) != 0)
+		i++;
+	return i == r->nfiles;
+}
+
+static void note_without_sums(struct check *c, const struct check_file *f)
+{
+	if (f->problems.n || f->summed || is_left_over(c, f))
+		return;
+	if (f->is_zip)
+		notes_add(&c->report.notes,
+			  "%s: has no checksums: they were disabled when it was written", f->path);
+	else
+		notes_add(&c->report.notes, "%s: has no checksums: %s does not store any", f->path,
+			  is_safetensors(f) ? "safetensors" : "torch's container without zip");
+}
+
+static void check_facts(const struct check *c, struct check_file *f, const struct ptfile *pt)
+{
+	const enum tag_file_kind kind = names_parse(strrchr(f->path, '/') + 1).kind;
+	struct errmsg err;
+
+	if (c->report.plan && (kind == TAG_FILE_MODEL || kind == TAG_FILE_MODEL3) &&
+	    c->report.c->ops->check_facts &&
+	    c->report.c->ops->check_facts(c->report.c, f->path, pt->root, &err))
+		notes_add_new(&f->problems, err.text);
+}
+
+static unsigned files_at_once(const struct check *c)
+{
+	const unsigned width = parallel_width();
+
+	return c->nfiles < width ? (unsigned)c->nfiles + !c->nfiles : width;
+}
+
+static int check_file(void *ctx, size_t i, struct errmsg *err)
+{
+	struct check *c = ctx;
+	struct check_file *f = &c->files[i];
+	struct errmsg why = { "" };
+	struct ptfile pt = { 0 };
+	struct locating l = { .z = &pt.zip };
+	int rc = 0;
+
+	if (is_left_over(c, f))
+		return 0;
+	/* Opening the plan has read the headers of safetensors. */
+	if (is_safetensors(f) ? io_open(c->report.u, f->path, NULL, &pt.src, &why)
+			      : io_open_pt(c->report.u, f->path, NULL, &pt, &why)) {
+		notes_add_new(&f->problems, why.text);
+		return 0;
+	}
+	f->is_zip = pt.is_zip;
+	for (size_t k = 0; k < pt.zip.n; k++)
+		f->summed |= pt.zip.entries[k].size && pt.zip.entries[k].crc;
+	l.at = calloc(pt.zip.n + 1, sizeof(*l.at));
+	if (l.at) {
+		locate_all(f, &l);
+		check_facts(c, f, &pt);
+	}
+	if (!l.at)
+		rc = -ENOMEM;
+	else if (c->data)
+		rc = sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
+	free(l.at);
+	ptfile_close(&pt);
+	return rc == -ENOMEM ? errmsg_nomem(err, f->path) : rc;
+}
+
+int check_files(struct check *c, struct errmsg *err)
+{
+	/* A few that are read ahead are enough. */
+	const unsigned width = files_at_once(c);
+	const int rc = c->data ? parallel_for(c->nfiles, width, check_file, c, err)
+			       : parallel_steps(c->report.u, "checking files", parallel_far,
+						c->nfiles, width, check_file, c, err);
+
+	for (size_t i = 0; i < c->nfiles; i++) {
+		if (c->data)
+			note_without_sums(c, &c->files[i]);
+		notes_take(&c->report.problems, &c->files[i].problems);
+	}
+	return rc;
+}
+
+void check_files_done(struct check *c)
+{
+	for (size_t i = 0; i < c->nfiles; i++)
+		free(c->files[i].path);
+	free(c->files);
+	shards_free(c->shards);
+}

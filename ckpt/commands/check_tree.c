@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens every file of the trees that `ucckpt convert` writes, which lays out all of its
+ * extents and checks its sources.
+ *
+ * Damage that only one form meets, such as in the model-states files that weights are
+ * read from, is a problem of the checkpoint.  A form that is not supported for this
+ * checkpoint is a note.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/commands/check.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
+#include "ckpt/vfile/vfile.h"
+#include "ckpt/views/plan.h"
+
+/* One form. */
+struct form {
+	const struct check *c;
+	struct plan *plan;
+	uint64_t *v; /* nodes of its files */
+	size_t n, cap;
+	/* What keeps it from being written; protected by the context's lock: */
+	struct notes why;
+	int rc; /* the first error that is not -ENOTSUP, or that */
+};
+
+static void add_failure(struct form *f, int rc, const char *text)
+{
+	assert(rc < 0);
+	pthread_mutex_lock(&f->c->report.u->lock);
+	notes_add_new(&f->why, text);
+	if (!f->rc || f->rc == -ENOTSUP)
+		f->rc = rc;
+	pthread_mutex_unlock(&f->c->report.u->lock);
+}
+
+static int open_file(void *ctx, size_t i, struct errmsg *ignored)
+{
+	struct form *f = ctx;
+	struct errmsg err = { "" };
+	struct vfile *file;
+	const int rc = plan_file_open(f->plan, f->v[i], &file, &err);
+
+	(void)ignored;
+	if (rc)
+		add_failure(f, rc, err.text);
+	else
+		vfile_free(file);
+	return 0;
+}
+
+/* List the files of a directory, and of those in it. */
+static void list_files(struct form *f, uint64_t dir)
+{
+	struct errmsg err = { "" };
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc;
+
+	while ((rc = plan_next(f->plan, dir, &pos, &e, &err)) == 1) {
+		if (plan_is_dir(f->plan, e.node))
+			list_files(f, e.node);
+		else if (array_reserve(&f->v, &f->cap, f->n + 1, sizeof(*f->v)))
+			f->v[f->n++] = e.node;
+		else
+			f->why.failed = true;
+	}
+	if (rc)
+		add_failure(f, rc, err.text);
+}
+
+/* Can this form be written?  What it lacks, and the universal tree does not, is a note. */
+static void check_form(struct check *c, struct form *f, size_t i)
+{
+	const struct errmsg_sink notes = { notes_add_new, &c->report.notes };
+	struct errmsg err = { "" };
+	const struct report_form form = report_form(i);
+	const int rc = report_plan_form(&c->report, &form, &f->plan, &err);
+
+	f->c = c;
+	if (rc) {
+		add_failure(f, rc, err.text);
+		return;
+	}
+	list_files(f, PLAN_ROOT);
+	parallel_steps(c->report.u, "laying out files", parallel_for, f->n, parallel_width(),
+		       open_file, f, NULL);
+	if (!f->rc && !i)
+		c->opened = f->n;
+	else if (!f->rc)
+		plan_lack(f->plan, &notes);
+	if (!f->rc)
+		notes_add(&c->forms, "%s", form.options);
+	plan_close(f->plan);
+	free(f->v);
+}
+
+/* Say once what keeps form `first`, and others of that error, from being written. */
+static void add_refusals(struct check *c, const struct form v[REPORT_FORMS], size_t first)
+{
+	const struct form *f = &v[first];
+
+	for (size_t k = 0; k < f->why.n; k++) {
+		const char *text = f->why.v[k];
+		struct bytebuf names = { 0 };
+		bool said = false;
+		char *list;
+
+		for (size_t i = 0; i < REPORT_FORMS; i++) {
+			if (v[i].rc != f->rc || !notes_have(&v[i].why, text))
+				continue;
+			said |= i < first;
+			bytebuf_add_format(&names, "%s%s", names.len ? ", " : "",
+					   report_form(i).options);
+		}
+		list = bytebuf_take_text(&names);
+		if (!list)
+			c->forms.failed = true;
+		else if (!said && f->rc == -ENOTSUP)
+			notes_add(&c->report.notes, "%s (convert %s is not possible)", text, list);
+		else if (!said)
+			notes_add(&c->report.problems, "%s (needed by convert %s)", text, list);
+		free(list);
+	}
+}
+
+void check_forms(struct check *c)
+{
+	struct form v[REPORT_FORMS] = { 0 };
+
+	assert(c->report.plan && !c->report.problems.n);
+	for (size_t i = 0; i < REPORT_FORMS; i++)
+		check_form(c, &v[i], i);
+	for (size_t i = 0; i < REPORT_FORMS; i++)
+		add_refusals(c, v, i);
+	for (size_t i = 0; i < REPORT_FORMS; i++) {
+		c->forms.failed |= v[i].why.failed;
+		notes_done(&v[i].why);
+	}
+}

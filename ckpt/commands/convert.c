@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uckpt_convert: writes the files that a mount shows to a disk, for machines without
+ * FUSE.
+ *
+ * Does what DeepSpeed's ds_to_universal.py does, with differences: the output appears
+ * complete or not at all (output.h), no temporary copy of the checkpoint is made, and a
+ * checkpoint without universal_checkpoint_info needs no option.
+ *
+ * All ranks of a program may convert the same checkpoint to the same output, as they may
+ * with the script.  Each fills a directory of its own, and the first names it; the others
+ * then find what they would have written.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ckpt/api/api.h"
+#include "ckpt/api/settings.h"
+#include "ckpt/base/context.h"
+#include "ckpt/commands/compare_tree.h"
+#include "ckpt/commands/resume.h"
+#include "ckpt/commands/write_tree.h"
+#include "ckpt/dirs/tags.h"
+#include "ckpt/io/roots.h"
+#include "ckpt/sys/output.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/table/checkpoint.h"
+
+struct convert {
+	struct uckpt *u;
+	const struct settings *s;
+	const char *dest;
+	struct plan *plan;
+	struct uckpt_done done;
+	size_t kept; /* files of a conversion that was stopped */
+};
+
+/* Check that the options suit the kind of tree. */
+static int check_settings(struct settings *s, struct errmsg *err)
+{
+	const struct plan_options *p = &s->tree.plan;
+	const bool typed = p->dtype == DTYPE_F32 || p->dtype == DTYPE_F16 || p->dtype == DTYPE_BF16;
+	const struct {
+		unsigned takes;
+		bool is_set;
+		const char *text;
+	} options[] = {
+		{ TAKES_DTYPE, typed, "dtype requires" },
+		{ TAKES_SHARD_SIZE, p->shard_size, "shard-size requires" },
+		{ TAKES_DCP, p->dcp_style || p->dcp_ranks, "dcp_style and dcp_ranks require" },
+		{ TAKES_ANY_STAGE, p->any_stage, "stage=any requires" },
+		{ TAKES_RANKS, s->tree.nrecut, "ranks requires" },
+	};
+	char kinds[VIEW_LIST_MAX];
+
+	for (size_t i = 0; i < COUNT(options); i++) {
+		view_type_list(options[i].takes, "to=", kinds);
+		if (options[i].is_set && !(plan_views[p->type.kind]->takes & options[i].takes))
+			return errmsg_set(err, -EINVAL, "%s %s", options[i].text, kinds);
+	}
+	return settings_validate(s, err);
+}
+
+/* How many files are written, or compared, at once. */
+static unsigned width_of(const struct convert *c)
+{
+	return c->s->write_threads ?: parallel_width();
+}
+
+static int open_both(const struct convert *c, enum output_kind kind, uint64_t identity,
+		     struct output *out, struct resume *r, struct errmsg *err)
+{
+	int rc = output_open(out, c->dest, kind, err);
+
+	if (rc)
+		return rc;
+	rc = resume_open(r, out->fd, out->taken, identity, err);
+	if (rc == -EWOULDBLOCK)
+		output_keep(out);
+	if (rc)
+		output_close(out);
+	return rc;
+}
+
+/* Open the output.  Take over what an interrupted conversion of the same tree left; remove
+ * what one of another tree left; leave alone what another machine writes. */
+static int open_output(const struct convert *c, struct output *out, struct resume *r,
+		       struct errmsg *err)
+{
+	uint64_t identity;
+	const int rc = plan_identity(c->plan, &identity, err)
+			       ?: open_both(c, OUTPUT_DIR_RESUMED, identity, out, r, err);
+
+	return rc == -ESTALE || rc == -EWOULDBLOCK ? open_both(c, OUTPUT_DIR, identity, out, r, err)
+						   : rc;
+}
+
+/* Could the same conversion succeed later? */
+static bool is_passing(int rc)
+{
+	return rc == -EINTR || rc == -ENOSPC || rc == -EDQUOT || rc == -EIO || rc == -ETIMEDOUT;
+}
+
+/* Sync what is complete, and keep it for the same conversion. */
+static void keep_output(struct convert *c, struct output *out, struct resume *r)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+
+	progress_step(c->u, "syncing", 0, 0);
+	c->kept = resume_flush(r);
+	if (!c->kept)
+		return;
+	errmsg_put(
+		&notes,
+		"%s keeps the complete files of %s: the same conversion goes on with them; remove it to give up",
+		out->tmp, c->dest);
+	output_keep(out);
+}
+
+static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
+{
+	struct resume resume;
+	const struct write_tree_args how = {
+		.shown = c->dest,
+		.width = width_of(c),
+		.progress = progress,
+		.resume = &resume,
+	};
+	/* As beside a mount's view. */
+	const char *pointer =
+		c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
+	struct output out;
+	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
+
+	if (rc)
+		return rc;
+	rc = write_tree(c->plan, out.fd, &how, err)
+		     ?: progress_add(progress, 0)
+		     ?: output_commit(&out, pointer, err);
+	if (!out.tmp) {
+		resume_end(&resume); /* it has its name, also where that was not synced */
+	} else if (is_passing(rc)) {
+		keep_output(c, &out, &resume);
+	}
+	resume_close(&resume);
+	output_close(&out);
+	return rc;
+}
+
+/* Write the tree, unless another process has. */
+static int write_once(struct convert *c, struct errmsg *err)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+	struct progress progress = { .u = c->u, .total = c->done.bytes };
+	int rc = write_output(c, &progress, err), same;
+
+	if (rc != -EEXIST && rc != -ENOTEMPTY)
+		return rc;
+	progress = (struct progress){ .u = c->u, .total = c->done.bytes };
+	same = compare_tree(c->plan, c->dest, width_of(c), &progress);
+	if (same == -EINTR)
+		return -EINTR;
+	if (same)
+		return rc;
+	errmsg_put(&notes, "%s: was there, with the same files", c->dest);
+	return 0;
+}
+
+static int write_plan(struct convert *c, struct errmsg *err)
+{
+	const struct errmsg_sink warnings = context_warnings(c->u);
+	int rc;
+
+	plan_checkpoint(c->plan)->read_threads = c->s->read_threads;
+	rc = plan_prove(c->plan, c->s->lenient, err)
+		     ?: plan_totals(c->plan, &c->done.files, &c->done.bytes, err)
+		     ?: write_once(c, err);
+	if (!rc)
+		plan_warn(c->plan, &warnings);
+	return rc;
+}
+
+/* Convert the tag that `source` means. */
+static int convert(struct convert *c, const char *source, struct errmsg *err)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+	enum tags_choice choice;
+	char *dir = NULL;
+	int rc = tags_choose(c->u, source, &dir, &choice, err)
+			 ?: plan_open(c->u, dir, &c->s->tree.plan, &c->plan, err);
+
+	if (!rc) {
+		if (choice != TAGS_ITSELF)
+			errmsg_put(&notes, "converting %s", dir);
+		rc = write_plan(c, err);
+		plan_close(c->plan);
+	}
+	free(dir);
+	return rc;
+}
+
+int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n, const char *dest,
+		  struct uckpt_done *done, struct uckpt_error *error)
+{
+	struct errmsg *err = errmsg_of(error);
+	struct settings *s = u ? settings_of(u) : NULL;
+	struct convert c = { .u = u, .s = s, .dest = dest };
+	char *source = NULL;
+	int rc;
+
+	if (!u || !dest)
+		return api_refuse(err);
+	if (!s)
+		return errmsg_nomem(err, NULL);
+	rc = check_settings(s, err)
+		     ?: roots_unite(u, paths, n, false, &source, err)
+		     ?: convert(&c, source, err);
+	free(source);
+	if (done)
+		*done = rc ? (struct uckpt_done){ .files = c.kept } : c.done;
+	return rc;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uckpt_info: what a checkpoint is, and all problems that can be found without
+ * reading tensors (report.h).  As text: facts, the table of parameters, and the
+ * problems last, where they remain visible on a terminal.  As JSON, to whose keys some
+ * may be added; none is ever removed.
+ */
+#include <cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/api/settings.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/json.h"
+#include "ckpt/base/size.h"
+#include "ckpt/commands/report.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/table/checkpoint.h"
+#include "ckpt/views/adapter.h"
+#include "ckpt/views/plan.h"
+#include "ckpt/views/sidecars.h"
+
+#define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
+#define NAME_COLUMNS_MAX 60
+
+struct info {
+	struct report report;
+	bool quick;
+	struct sidecars sidecars;
+};
+
+/* Add a number, or null for -1, which stands for unknown. */
+static void add_known(cJSON *o, const char *key, int64_t value)
+{
+	if (value < 0)
+		cJSON_AddNullToObject(o, key);
+	else
+		json_add_int(o, key, value);
+}
+
+static bool are_alike(const struct expert_layer *a, const struct expert_layer *b)
+{
+	return a->fused == b->fused && a->n == b->n && a->local == b->local;
+}
+
+static void add_experts(struct report *r, const struct experts *x)
+{
+	cJSON *list = cJSON_AddArrayToObject(r->json, "moe_layers");
+
+	for (size_t i = 0, first = 0; i < x->n; i++) {
+		const struct expert_layer *l = &x->layers[i];
+		cJSON *o = json_add_object(list);
+
+		json_add_int(o, "experts", l->n);
+		json_add_int(o, "ep_size", experts_degree(l));
+		cJSON_AddBoolToObject(o, "autoep", l->fused);
+		/* One line per group of equal layers. */
+		if (i + 1 < x->n && are_alike(l, l + 1))
+			continue;
+		report_line(r, first ? "" : "experts",
+			    "%u in each of %zu MoE layers%s, shared by %u ranks", l->n,
+			    i + 1 - first, l->fused ? " (AutoEP)" : "", experts_degree(l));
+		first = i + 1;
+	}
+}
+
+static void add_deepspeed_lines(struct report *r)
+{
+	const struct run_facts *f = &r->c->facts;
+
+	report_line(r, "written by", "DeepSpeed %s",
+		    *f->ds_version ? f->ds_version : "of unknown version");
+	if (f->stage >= 0)
+		report_line(r, "ZeRO stage", "%" PRId64, f->stage);
+	else
+		report_line(r, "ZeRO stage", f->zero3 ? "3" : "1 or 2");
+	report_line(r, "ranks", "%u data-parallel, %u tensor-parallel, %u pipeline stages",
+		    r->c->dp, r->c->tp, r->c->pp);
+}
+
+static void add_origin(struct report *r)
+{
+	const struct checkpoint *c = r->c;
+	const struct run_facts *f = &c->facts;
+
+	json_add_text(r->json, "ds_version", *f->ds_version ? f->ds_version : NULL);
+	add_known(r->json, "stage", f->zero3 ? 3 : f->stage);
+	add_known(r->json, "global_step", f->global_steps);
+	json_add_int(r->json, "dp_degree", c->dp);
+	json_add_int(r->json, "mp_degree", c->tp * c->pp);
+	json_add_int(r->json, "tp_degree", c->tp);
+	json_add_int(r->json, "pp_degree", c->pp);
+	if (f->source) {
+		json_add_text(r->json, "source", f->source);
+		report_line(r, "source", "%s", f->source);
+	} else {
+		add_deepspeed_lines(r);
+	}
+	add_experts(r, c->moe);
+	if (f->global_steps >= 0)
+		report_line(r, "global step", "%" PRId64, f->global_steps);
+	else
+		report_line(r, "global step", "unknown");
+}
+
+static void add_types(struct report *r, bool known)
+{
+	const struct rank_table *rank = r->c->ranks;
+	const char *module = r->c->facts.module_dtype == DTYPE_OTHER
+				     ? NULL
+				     : dtype_name(r->c->facts.module_dtype);
+
+	report_line(r, "master weights", "%s",
+		    !known           ? "unknown"
+		    : !rank->ngroups ? "none"
+				     : dtype_name(rank->groups->states->v->dtype));
+	report_line(r, "module", "%s", module ?: "unknown");
+	json_add_text(r->json, "module_dtype", module);
+}
+
+/* Count rows that the optimizer owns, or all weights of a Hugging Face directory, and others. */
+static void add_counts(struct report *r)
+{
+	cJSON *o = cJSON_AddObjectToObject(r->json, "parameters");
+	uint64_t n[2] = { 0 }, elements[2] = { 0 };
+
+	for (size_t i = 0; i < r->c->nparams; i++) {
+		const struct param *p = &r->c->params[i];
+		const bool other = r->c->ranks && !p->first;
+
+		n[other]++;
+		elements[other] += p->numel;
+	}
+	json_add_int(o, "count", (int64_t)n[0]);
+	json_add_int(o, "elements", (int64_t)elements[0]);
+	json_add_int(o, "module_count", (int64_t)n[1]);
+	json_add_int(o, "module_elements", (int64_t)elements[1]);
+	report_line(r, "parameters", "%" PRIu64 "%s, %" PRIu64 " elements", n[0],
+		    r->c->ranks ? " of the optimizer" : "", elements[0]);
+	if (n[1])
+		report_line(r, "", "%" PRIu64 " more in the module (frozen, tied, buffers), %" PRIu64
+				   " elements", n[1], elements[1]);
+}
+
+/* Add a state to its group's list, and return a text about it. */
+static void add_state(cJSON *list, struct bytebuf *text, const struct param_state *st)
+{
+	const bool tensor = st->kind == STATE_FLAT || st->kind == STATE_TENSOR;
+	const char *type = tensor                  ? dtype_name(st->dtype)
+			   : st->kind == STATE_INT ? "int"
+						   : "float";
+	cJSON *o = json_add_object(list);
+	double value;
+
+	cJSON_AddStringToObject(o, "name", st->name);
+	cJSON_AddStringToObject(o, "type", type);
+	cJSON_AddBoolToObject(o, "tensor", tensor);
+	bytebuf_add_format(text, "%s%s", text->len ? ", " : "", st->name);
+	if (st->kind == STATE_FLAT)
+		bytebuf_add_format(text, " %s", type);
+	else if (param_state_number(st, &value)) {
+		cJSON_AddNumberToObject(o, "value", value);
+		bytebuf_add_format(text, " %.15g (%s%s)", value, type, tensor ? " tensor" : "");
+	}
+}
+
+static void add_group(struct report *r, cJSON *groups, size_t g)
+{
+	const struct slice_group *x = &r->c->ranks->groups[g];
+	cJSON *o = json_add_object(groups), *list;
+	struct bytebuf states = { 0 };
+	char label[32], *text;
+	uint64_t elements = 0;
+	int64_t n = 0;
+
+	for (size_t i = 0; i < x->n; i++) {
+		elements += x->slices[i]->numel;
+		n += x->slices[i]->numel != 0;
+	}
+	json_add_int(o, "parameters", n);
+	json_add_int(o, "elements", (int64_t)elements);
+	if (!x->states)
+		return;
+	cJSON_AddStringToObject(o, "master_dtype", dtype_name(x->states->v->dtype));
+	list = cJSON_AddArrayToObject(o, "states");
+	for (size_t i = 1; i < x->states->n; i++)
+		add_state(list, &states, &x->states->v[i]);
+	if (x->states->n == 1)
+		bytebuf_add_str(&states, x->states->refused ? "states that cannot be divided"
+							    : "no optimizer states");
+	text = bytebuf_take_text(&states);
+	snprintf(label, sizeof(label), "group %zu", g);
+	if (text)
+		report_line(r, label, "%zu parameters, %s; %s", x->n,
+			    dtype_name(x->states->v->dtype), text);
+	r->text.failed |= !text;
+	free(text);
+}
+
+static void add_tree(struct report *r, uint64_t files, uint64_t bytes)
+{
+	char size[SIZE_TEXT_LEN + 3] = "", buf[SIZE_TEXT_LEN];
+	cJSON *o = cJSON_AddObjectToObject(r->json, "tree");
+
+	json_add_int(o, "files", (int64_t)files);
+	json_add_int(o, "bytes", (int64_t)bytes);
+	if (bytes >= 1024)
+		snprintf(size, sizeof(size), " (%s)", size_text(bytes, buf));
+	report_line(r, "universal tree", "%" PRIu64 " files, %" PRIu64 " bytes%s", files, bytes,
+		    size);
+}
+
+/* Which forms can be written? */
+static void add_forms(struct info *info)
+{
+	struct report *r = &info->report;
+	cJSON *list = cJSON_AddArrayToObject(r->json, "convert");
+	const size_t n = info->quick ? 0 : REPORT_FORMS;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct report_form f = report_form(i);
+		cJSON *o = json_add_object(list);
+		struct errmsg why = { "" };
+		struct plan *p;
+		const bool can = !report_plan_form(r, &f, &p, &why);
+
+		if (can)
+			plan_close(p);
+		cJSON_AddStringToObject(o, "options", f.options);
+		cJSON_AddBoolToObject(o, "possible", can);
+		if (!can)
+			cJSON_AddStringToObject(o, "reason", why.text);
+		report_line(r, i ? "" : "convert", "%-27s %s%s", f.options, can ? "yes" : "no: ",
+			    can ? "" : why.text);
+	}
+}
+
+/* Find what from_pretrained reads; of an adapter, where the model has one. */
+static int find_sidecars(struct info *info, const char *more, struct errmsg *err)
+{
+	struct report *r = &info->report;
+	const struct checkpoint *tag = r->c;
+	struct arena a = { 0 };
+	struct adapters *all = arena_alloc(&a, sizeof(*all));
+	const struct adapter *top = NULL;
+	int rc;
+
+	for (size_t i = 0; all && i < tag->nparams; i++)
+		if (tag->params[i].first)
+			adapters_add(all, &a, tag->params[i].name, true);
+	if (all)
+		top = adapters_top(all);
+	rc = a.failed ? errmsg_nomem(err, r->dir)
+		      : sidecars_find(&info->sidecars, tag,
+				      top && !top->computed ? top->name : NULL, more, err);
+	arena_done(&a);
+	return rc;
+}
+
+static void add_config(struct info *info)
+{
+	const struct sidecars *s = &info->sidecars;
+
+	json_add_text(info->report.json, "config", s->config ? s->config->path : NULL);
+	if (s->config || s->missing)
+		report_line(&info->report, "from_pretrained", "%s",
+			    s->config ? s->config->path : s->missing);
+}
+
+static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
+{
+	size_t n = 0;
+
+	if (p->ndim == 0)
+		return "scalar";
+	for (unsigned i = 0; i < p->ndim; i++)
+		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64,
+				      i ? "x" : "", p->shape[i]);
+	return buf;
+}
+
+static void add_row(struct report *r, cJSON *table, const struct param *p, int width)
+{
+	cJSON *o = json_add_object(table), *shape;
+	char text[SHAPE_LEN];
+	const int n = bytebuf_add_shown(&r->text, p->name);
+
+	cJSON_AddStringToObject(o, "name", p->name);
+	shape = cJSON_AddArrayToObject(o, "shape");
+	for (unsigned i = 0; shape && i < p->ndim; i++)
+		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)p->shape[i]));
+	json_add_int(o, "elements", (int64_t)p->numel);
+	add_known(o, "group", p->first ? (int64_t)p->first->group : -1);
+	if (!r->c->ranks)
+		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
+	bytebuf_add_format(&r->text, "%*s  %14s  ", n < width ? width - n : 0, "",
+			   shape_text(p, text));
+	if (!p->first)
+		bytebuf_add_format(&r->text, "%6s", r->c->ranks ? "module" : dtype_name(p->dtype));
+	else
+		bytebuf_add_format(&r->text, "%6" PRIu32, p->first->group);
+	bytebuf_add_format(&r->text, "  %14" PRIu64 "\n", p->numel);
+}
+
+static void add_table(struct report *r)
+{
+	cJSON *table = cJSON_AddArrayToObject(r->json, "table");
+	int width = (int)strlen("parameter");
+
+	for (size_t i = 0; i < r->c->nparams; i++) {
+		const size_t n = strlen(r->c->params[i].name);
+
+		if (n > (size_t)width)
+			width = n < NAME_COLUMNS_MAX ? (int)n : NAME_COLUMNS_MAX;
+	}
+	bytebuf_add_format(&r->text, "\n%-*s  %14s  %6s  %14s\n", width, "parameter", "shape",
+			   r->c->ranks ? "group" : "type", "elements");
+	for (size_t i = 0; i < r->c->nparams; i++)
+		add_row(r, table, &r->c->params[i], width);
+}
+
+static int add_contents(struct info *info, struct errmsg *err)
+{
+	struct report *r = &info->report;
+	const struct settings *settings = settings_of(r->u);
+	const struct rank_table *rank = r->c->ranks;
+	struct errmsg why = { "" };
+	uint64_t files = 0, bytes = 0;
+	bool known;
+	cJSON *groups;
+	int rc;
+
+	if (!settings)
+		return errmsg_nomem(err, NULL);
+	rc = r->c->ops->check(r->c, false, &why);
+	known = !rc || (rank && rank->ngroups && rank->groups->states);
+	rc = rc ?: plan_check(r->plan, &why) ?: plan_totals(r->plan, &files, &bytes, &why);
+	if (rc && rc != -ENOTSUP)
+		notes_add(&r->problems, "%s", why.text);
+	if (rank) {
+		add_origin(r);
+		add_types(r, known);
+	}
+	add_counts(r);
+	groups = cJSON_AddArrayToObject(r->json, "groups");
+	for (size_t g = 0; rank && g < rank->ngroups; g++)
+		add_group(r, groups, g);
+	if (files)
+		add_tree(r, files, bytes);
+	add_forms(info);
+	if (rank && find_sidecars(info, settings->tree.plan.hf_config, err))
+		return -ENOMEM;
+	add_config(info);
+	add_table(r);
+	if (rank && !info->quick)
+		report_add_problems(r, true);
+	report_add_lost(r);
+	if (rank)
+		report_add_warnings(r);
+	return 0;
+}
+
+int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
+	       unsigned flags, struct uckpt_error *error)
+{
+	struct errmsg *err = errmsg_of(error);
+	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK };
+	struct report *r = &info.report;
+	int rc = report_open(r, paths, n, err);
+
+	if (!rc) {
+		report_begin(r, flags);
+		cJSON_AddBoolToObject(r->json, "quick", info.quick);
+		rc = r->plan ? add_contents(&info, err) : 0;
+	}
+	rc = rc ?: report_end(r, info.quick ? "no problems found in one rank's files (--quick)"
+					    : "no problems found", err);
+	sidecars_done(&info.sidecars);
+	report_close(r);
+	return rc;
+}

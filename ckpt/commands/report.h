@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_REPORT_H
+#define UCKPT_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/dirs/tags.h"
+#include "ckpt/views/plan_views.h"
+
+struct cJSON;
+struct checkpoint;
+struct errmsg;
+struct plan;
+
+/* Lines of a report.  A zero-initialised list is empty.  When memory runs out `failed` is
+ * set; report_emit checks it.  Not thread-safe. */
+struct notes {
+	char **v;
+	size_t n, cap;
+	bool failed;
+};
+
+/* Add a line, formatted like printf. */
+void notes_add(struct notes *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+bool notes_have(const struct notes *l, const char *text);
+
+/* Add `text` unless it is empty or already in `notes`, a struct notes: for an
+ * errmsg_sink. */
+void notes_add_new(void *notes, const char *text);
+
+/* Move the lines of `from` to the end of `l`, without duplicates.  Leaves
+ * `from` empty. */
+void notes_take(struct notes *l, struct notes *from);
+
+/* Add to `object` an array of the lines. */
+void notes_add_json(const struct notes *l, struct cJSON *object, const char *key);
+
+void notes_done(struct notes *l);
+
+/* What uckpt_info and uckpt_check report about a tag's directory, or one of Hugging Face
+ * weights. */
+struct report {
+	struct uckpt *u;
+	char *dir;
+	enum tags_choice choice;
+	struct plan *plan;    /* NULL if it cannot be served */
+	struct checkpoint *c; /* of the plan, or NULL */
+	struct notes notes;
+	struct notes warnings; /* problems that do not prevent serving */
+	struct notes problems;
+	struct bytebuf text;
+	struct cJSON *json; /* what is reported instead of the text; or NULL */
+};
+
+/*
+ * Choose the directory that `n` paths mean and plan its universal tree.  If that fails,
+ * add the problem, and a line for each file that is missing or cannot be read.  An error
+ * if there is nothing to report on.  Call report_close in any case.
+ */
+int report_open(struct report *r, const char *const *paths, size_t n, struct errmsg *err);
+void report_close(struct report *r);
+
+/* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
+struct report_form {
+	char options[32]; /* of `ucckpt convert` */
+	enum plan_kind kind;
+	bool any_stage;
+};
+#define REPORT_FORMS (PLAN_KINDS + 1)
+struct report_form report_form(size_t i);
+
+/* Plan a form, over the report's plan, and prove it as uckpt_convert does.  Errors as
+ * plan_open_derived and plan_prove; the caller closes the plan. */
+int report_plan_form(const struct report *r, const struct report_form *f, struct plan **out,
+		     struct errmsg *err);
+
+/* Add the problems of all files (checkpoint_ops.problems), and the
+ * plan's warnings. */
+void report_add_problems(struct report *r, bool all);
+
+/* Add the problem of a checkpoint whose optimizer is missing: no run resumes from it, and
+ * other problems come first. */
+void report_add_lost(struct report *r);
+void report_add_warnings(struct report *r);
+
+/* Add a line to the text: a label, and what it is of, formatted like printf and as it may
+ * be shown (utf8_show). */
+void report_line(struct report *r, const char *label, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Begin the text, and the JSON with flag UCKPT_JSON. */
+void report_begin(struct report *r, unsigned flags);
+
+/* End both with notes, warnings and problems, the text with `whole` if there are none, and
+ * tell the caller of the library.  Returns 1 if there are problems, or -ENOMEM. */
+int report_end(struct report *r, const char *whole, struct errmsg *err);
+
+/* Tell the caller of the library `text`, or `root` if there is one.  Deletes both.
+ * -ENOMEM, also of a text that has failed. */
+int report_emit_text(const struct uckpt *u, struct bytebuf *text, struct cJSON *root,
+		     struct errmsg *err);
+
+#endif

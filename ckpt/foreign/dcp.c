@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loader of distributed checkpoints: their files, and where the elements of rows are. */
+#include "ckpt/foreign/dcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/beneath.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/foreign/dcp_extents.h"
+#include "ckpt/io/io.h"
+#include "ckpt/io/roots.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/sys/parallel.h"
+#include "ckpt/vfile/extent.h"
+
+static struct dcp_checkpoint *own(struct checkpoint *c)
+{
+	return (struct dcp_checkpoint *)c;
+}
+
+/* Read the metadata of the directory, or of both of a pair, which may have been saved
+ * without the optimizer. */
+static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
+	struct attrs a;
+	char *path;
+	int rc = 0;
+
+	if (asprintf(&path, "%s/" DCP_METADATA, x->path) < 0)
+		return errmsg_nomem(err, x->path);
+	rc = io_stat(x->c.u, path, 0, &a, NULL, NULL);
+	free(path);
+	if (!rc) {
+		rc = dcp_metadata_add(&x->metadata, x->c.u, x->path, err);
+		x->c.witness = x->metadata.nfiles - 1;
+		return rc;
+	}
+	rc = 0;
+	for (size_t i = 0; !rc && i < COUNT(pair); i++) {
+		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
+			return errmsg_nomem(err, x->path);
+		if (!i || !io_stat(x->c.u, path, 0, &a, NULL, NULL))
+			rc = dcp_metadata_add(&x->metadata, x->c.u, path, err);
+		if (!i)
+			x->c.witness = x->metadata.nfiles - 1;
+		free(path);
+	}
+	return rc;
+}
+
+static int find_file(void *ctx, size_t i, struct errmsg *err)
+{
+	struct tag_file *f = &((struct dcp_checkpoint *)ctx)->files[i];
+	const int rc = tag_file_find(f, err);
+
+	return beneath_is_missing(rc)
+		       ? errmsg_set(err, -EBADMSG,
+				    "%s: is missing, and " DCP_METADATA " says that data is in it",
+				    f->path)
+		       : rc;
+}
+
+/* Check that the blobs of an item end within their files. */
+static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_item *t,
+			struct errmsg *err)
+{
+	for (size_t i = 0; i < t->nchunks; i++) {
+		const struct dcp_chunk *c = &t->chunks[i];
+		const struct tag_file *f = &x->files[c->file];
+
+		if (c->len && !checked_range(c->at, c->len, f->file.size))
+			return errmsg_set(err, -EBADMSG,
+				"%s: has %llu bytes, but %s is said to end at %llu: truncated?",
+				f->path, (unsigned long long)f->file.size, t->key,
+				(unsigned long long)(c->at + c->len));
+	}
+	return 0;
+}
+
+/* Find all files that the metadata names. */
+static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	const struct dcp_metadata *m = &x->metadata;
+	bool ok = (x->files = calloc(m->nfiles + 1, sizeof(*x->files)));
+	int rc;
+
+	for (; ok && x->c.nfiles < m->nfiles; x->c.nfiles++) {
+		struct tag_file *f = &x->files[x->c.nfiles];
+
+		f->u = x->c.u;
+		ok = (f->path = strdup(m->files[x->c.nfiles]));
+	}
+	x->c.files = x->files;
+	if (!ok)
+		return errmsg_nomem(err, x->path);
+	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles, 1, find_file, x,
+			    err);
+	for (size_t i = 0; !rc && i < m->nitems; i++)
+		rc = check_bounds(x, &m->items[i], err);
+	return rc;
+}
+
+static int dcp_list(struct checkpoint *c, const char *path, struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+	struct latency_request q;
+	struct attrs a;
+	int rc;
+
+	x->path = strdup(path);
+	if (!x->path)
+		return errmsg_nomem(err, path);
+	for (size_t n = strlen(x->path); n > 1 && x->path[n - 1] == '/'; n--)
+		x->path[n - 1] = '\0';
+	c->path = x->path;
+	c->tag = x->tag = io_dir_name(roots_base(c->u, x->path));
+	rc = x->tag ? io_stat(c->u, x->path, 0, &a, NULL, err) : errmsg_nomem(err, path);
+	if (rc)
+		return rc;
+	c->st = a.st;
+	latency_begin(cache_latency(c->u), &q, SIZE_MAX);
+	rc = read_metadata(x, err)
+		     ?: dcp_megatron_find(&x->megatron, &x->metadata, c->u, x->path, err);
+	latency_end(cache_latency(c->u), &q);
+	rc = rc ?: find_files(x, err);
+	if (rc)
+		return rc;
+	c->mtime_s = x->files[c->witness].mtime_s;
+	c->readable_by = PERMISSIONS_ALL;
+	for (size_t i = 0; i < c->nfiles; i++)
+		permissions_restrict(&c->readable_by, &x->files[i].readable_by);
+	c->names = c->readable_by;
+	return 0;
+}
+
+static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+	int rc;
+
+	c->shards = checkpoint_shards(c->u, c->files, c->nfiles);
+	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards,
+				       calloc(DCP_SMALL, sizeof(struct dcp_small)) };
+	rc = c->shards && x->blobs.small ? 0 : errmsg_nomem(err, c->path);
+	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs, x->path, err) ?:
+	     dcp_rows(x, rules, err);
+	free(x->blobs.small);
+	x->blobs.small = NULL;
+	return rc;
+}
+
+/* All states were read with the rows. */
+static int dcp_check_states(struct checkpoint *c, bool states, struct errmsg *err)
+{
+	const struct dcp_checkpoint *x = own(c);
+
+	if (states && x->rank.refused)
+		return errmsg_set(err, -ENOTSUP, "%s", x->rank.refused);
+	for (size_t g = 0; states && g < x->rank.ngroups; g++)
+		if (x->states[g].refused)
+			return errmsg_set(err, x->states[g].refused_rc, "%s", x->states[g].refused);
+	return 0;
+}
+
+static int dcp_states(struct checkpoint *c, const struct param *p, const struct param_states **out,
+		      struct errmsg *err)
+{
+	(void)c;
+	(void)err;
+	*out = p->states;
+	return 0;
+}
+
+static const struct dcp_owned *owned(const struct param *p)
+{
+	return p->own;
+}
+
+/* The state that a group has under a name, or NULL. */
+static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32_t group,
+					  const char *name)
+{
+	const struct dcp_group *g = &x->model.groups[group];
+	const struct dcp_state *found = NULL;
+
+	for (size_t i = 0; i < g->nstates; i++)
+		if (strcmp(g->states[i].name, name) == 0)
+			found = &g->states[i];
+	return found;
+}
+
+/* The item that has a state of a parameter; NULL: it is zeros. */
+static struct dcp_item *state_item(const struct dcp_checkpoint *x, uint32_t group,
+				   const struct dcp_param *p, const struct param_state *state)
+{
+	const struct dcp_group *g = &x->model.groups[group];
+	const struct dcp_state *s = find_state(x, group, state->name);
+
+	if (!s)
+		return p->master;
+	return s->flat ? (p->states ? p->states[s - g->states] : NULL) : s->item;
+}
+
+static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t, uint64_t first,
+		     uint64_t numel, enum dtype to, struct extent_map *out, struct gathers *gathers,
+		     struct errmsg *err)
+{
+	const struct dcp_range r = { t, first, numel };
+
+	if (t)
+		return dcp_extents_add(&x->blobs, &r, to, out, gathers, err);
+	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0, DTYPE_U8)
+		       ? 0
+		       : errmsg_nomem(err, x->path);
+}
+
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
+		       struct errmsg *err)
+{
+	return add_range(x, s->item, 0, s->item->numel, s->item->dtype, out, NULL, err);
+}
+
+/* A number of the group, or the module's tensor. */
+static int dcp_extents(struct checkpoint *c, const struct param *p, const struct param_state *state,
+		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+	struct dcp_item *t = owned(p)->item;
+
+	return state ? dcp_number_extents(x, find_state(x, p->first->group, state->name), out, err)
+		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
+}
+
+/* Find where all chunks are, at once. */
+static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t n,
+		      struct errmsg *err)
+{
+	struct dcp_range *r = calloc(n + 1, sizeof(*r));
+	size_t found = 0;
+	int rc;
+
+	if (!r)
+		return errmsg_nomem(err, x->path);
+	for (size_t i = 0; i < n; i++) {
+		const struct slice *s = v[i].slice;
+		struct dcp_item *t = state_item(
+			x, s->group, &x->model.groups[s->group].params[s->index], v[i].state);
+
+		if (t)
+			r[found++] = (struct dcp_range){ t, v[i].first, v[i].numel };
+	}
+	rc = dcp_extents_find(&x->blobs, r, found, err);
+	free(r);
+	return rc;
+}
+
+static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
+		     struct extent_map *out, struct gathers *gathers, struct errmsg *err)
+{
+	struct dcp_checkpoint *x = own(c);
+	int rc = out ? 0 : find_parts(x, v, n, err);
+
+	for (size_t i = 0; out && !rc && i < n; i++) {
+		const struct slice *s = v[i].slice;
+
+		rc = add_range(x,
+			       state_item(x, s->group, &x->model.groups[s->group].params[s->index],
+					  v[i].state),
+			       v[i].first, v[i].numel, v[i].to, out, gathers, err);
+	}
+	return rc;
+}
+
+static void dcp_warn(const struct checkpoint *c, const struct errmsg_sink *to)
+{
+	const struct dcp_checkpoint *x = (const struct dcp_checkpoint *)c;
+	const struct dcp_model *o = &x->model;
+	const bool half = o->weights == DTYPE_BF16 || o->weights == DTYPE_F16;
+	const char *name = c->files[c->witness].name;
+
+	checkpoint_warn_of_steps(c, name, name, x->rank.ngroups ? x->states : NULL, true, to);
+	for (size_t i = 0; i < o->nnotes; i++)
+		errmsg_put(to, "%s", o->notes[i]);
+	if (o->unread)
+		errmsg_put(to, "%.200s: what the optimizer has in this form is not read",
+			   o->unread);
+	if (!o->has_optimizer)
+		errmsg_put(to, "%s", o->unread ? "the optimizer's states are zeros"
+				     : "there is no optimizer: its states are zeros");
+	else if (!o->refused && half)
+		errmsg_put(to,
+			   "there are no fp32 master weights: parameters of 16 bits are widened");
+	if (o->refused)
+		errmsg_put(to, "weights are those of the model: the optimizer's are not read");
+	if (o->steps_differ)
+		errmsg_put(to,
+			"parameters of one group have made different numbers of steps: all get that of the first");
+	for (size_t i = 0; i < x->nwarnings; i++)
+		errmsg_put(to, "%s", x->warnings[i]);
+}
+
+static void dcp_close(struct checkpoint *c)
+{
+	struct dcp_checkpoint *x = own(c);
+
+	for (size_t i = 0; i < c->nfiles; i++)
+		free(x->files[i].path);
+	free(x->files);
+	merge_rules_free(x->rules);
+	arena_done(&x->arena);
+	dcp_model_done(&x->model);
+	dcp_metadata_done(&x->metadata);
+	free(x->tag);
+	free(x->path);
+}
+
+const struct checkpoint_ops dcp_checkpoint_ops = {
+	.size = sizeof(struct dcp_checkpoint),
+	.list = dcp_list,
+	.load = dcp_load,
+	.check = dcp_check_states,
+	.states = dcp_states,
+	.extents = dcp_extents,
+	.parts = dcp_parts,
+	.object = dcp_object,
+	.warn = dcp_warn,
+	.close = dcp_close,
+};

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_H
+#define UCKPT_DCP_H
+
+#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_model.h"
+#include "ckpt/table/checkpoint.h"
+
+struct errmsg;
+struct extent_map;
+struct merge_rules;
+struct user_rules;
+/*
+ * A distributed checkpoint: a directory that FSDP or another user of
+ * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of
+ * the model and the optimizer.  Its files are those that the metadata names, then the
+ * metadata.
+ */
+struct dcp_checkpoint {
+	struct checkpoint c;
+	char *path, *tag;
+	struct tag_file *files;
+	struct dcp_metadata metadata;
+	struct dcp_megatron megatron;
+	struct dcp_blobs blobs;
+	struct dcp_model model;
+	struct arena arena; /* of the following */
+	struct merge_rules *rules;
+	struct param *rows; /* those of c->params, then others that only `order` has */
+	size_t nrows;
+	struct rank_table rank;
+	struct slice *slices;
+	struct slice_group *groups;
+	struct param_states *states; /* of each group */
+	const struct param **order;
+	const char **warnings; /* rows that the universal tree lacks */
+	size_t nwarnings;
+};
+
+/* What is behind a row (struct param.own). */
+struct dcp_owned {
+	struct dcp_item *item;         /* the module's tensor */
+	const struct dcp_param *param; /* NULL: the optimizer does not own it */
+};
+
+extern const struct checkpoint_ops dcp_checkpoint_ops;
+
+/* `c` if it is one of these, else NULL. */
+static inline struct dcp_checkpoint *dcp_of(struct checkpoint *c)
+{
+	return c && c->ops == &dcp_checkpoint_ops ? (struct dcp_checkpoint *)c : NULL;
+}
+
+/* Make the rows, once the model is known.  -ENOMEM; errors of merge rules. */
+int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err);
+
+/* For checkpoint_ops. */
+struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsigned mp,
+			 unsigned rank, struct file_layout *d);
+
+/* Append the element of a state that is a tensor for the whole group. */
+int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
+		       struct errmsg *err);
+
+#endif

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs save averaged weights beside the model's, and dicts of a checkpoint have no
+ * order that means something: which is the model is told by what is in them and by their
+ * names, or not at all.
+ */
+#include "ckpt/foreign/dcp_optimizer.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp_blobs.h"
+
+/* Without an optimizer, a dict with this many times fewer elements than another is no
+ * model. */
+#define SMALLER 16u
+
+#define NAMES_SHOWN 4u /* of dicts, in a message */
+
+/* What tells dicts apart; the first that differs decides. */
+enum evidence {
+	HELD,  /* parameters of the optimizer */
+	FITS,  /* of these, those that have a state of their shape */
+	LARGE, /* without an optimizer: it has many elements */
+	NAME,  /* enum rank */
+	NEAR,  /* elements of the path that are the optimizer's, too */
+	EVIDENCE
+};
+
+enum rank { AVERAGED, OTHER, NAMED, EXACT };
+
+/* A dict of tensors. */
+struct candidate {
+	struct dcp_prefix at;
+	struct dcp_item **items; /* sorted by name */
+	size_t n;
+	uint64_t floats; /* elements of floating types */
+	bool has_float;  /* a tensor of such a type */
+	bool has_arrays; /* one that is no number */
+	uint64_t evidence[EVIDENCE];
+	bool out;   /* another has more evidence */
+	bool named; /* in a message */
+};
+
+struct choice {
+	struct dcp_reader *f;
+	struct arena a;
+	struct dcp_item **items; /* tensors, by dict, then by name */
+	size_t nitems;
+	struct dcp_entries names; /* of the optimizer's parameters */
+	size_t nnames;            /* different ones */
+	struct candidate *v;
+	size_t n, cap;
+};
+
+static const char *const live_words[] = { "model", "module", "net", "network", "weights" };
+static const char *const averaged_words[] = { "ema", "swa", "avg", "average", "averaged",
+					      "averages", "shadow", "teacher", "target",
+					      "reference", "ref", "polyak",
+					      /* Weights of another time. */
+					      "best", "old", "previous", "prev", "initial", "init",
+					      "momentum" };
+
+static bool is_among(const char *text, const char *const *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcasecmp(text, v[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Take the next word of "modelEMA_v2": letters, of which a capital begins another word. */
+static bool next_word(const char **text, char word[16])
+{
+	const char *p = *text;
+	size_t n = 0;
+
+	while (*p && !isalpha((unsigned char)*p))
+		p++;
+	for (; isalpha((unsigned char)*p); p++) {
+		const bool capital = isupper((unsigned char)*p) != 0;
+
+		if (n && capital && (islower((unsigned char)p[-1]) || islower((unsigned char)p[1])))
+			break;
+		if (n < 15)
+			word[n++] = *p;
+	}
+	word[n] = '\0';
+	*text = p;
+	return n;
+}
+
+/* Judge a dict by the words of its path. */
+static enum rank rank_of(const struct dcp_prefix *p)
+{
+	enum rank rank = p->depth ? OTHER : NAMED;
+	char word[16];
+
+	for (unsigned i = 0; i < p->depth; i++) {
+		const char *text = p->item->path[i];
+		enum rank own = strcasecmp(text, "state_dict") == 0 ||
+						is_among(text, live_words, COUNT(live_words))
+					? EXACT
+				: strcasestr(text, "state_dict") ? NAMED
+								 : OTHER;
+
+		while (next_word(&text, word)) {
+			if (is_among(word, averaged_words, COUNT(averaged_words)))
+				return AVERAGED;
+			if (own < NAMED && is_among(word, live_words, COUNT(live_words)))
+				own = NAMED;
+		}
+		rank = own > rank ? own : rank;
+	}
+	return rank;
+}
+
+static int compare_dicts(const struct dcp_item *a, const struct dcp_item *b)
+{
+	int order = (a->depth > b->depth) - (a->depth < b->depth);
+
+	for (unsigned i = 0; !order && i + 1 < a->depth; i++)
+		order = strcmp(a->path[i], b->path[i]);
+	return order;
+}
+
+static const char *name_of(const struct dcp_item *t)
+{
+	return t->path[t->depth - 1];
+}
+
+static int by_dict(const void *a, const void *b)
+{
+	const struct dcp_item *x = *(struct dcp_item *const *)a;
+	const struct dcp_item *y = *(struct dcp_item *const *)b;
+
+	return compare_dicts(x, y) ?: strcmp(name_of(x), name_of(y)) ?: (x > y) - (x < y);
+}
+
+/* List the dicts, and the tensors of each. */
+static int list_dicts(struct choice *c)
+{
+	const struct dcp_reader *f = c->f;
+
+	c->items = arena_alloc(&c->a, (f->m->nitems + 1) * sizeof(*c->items));
+	if (!c->items)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		struct dcp_item *t = &f->m->items[i];
+
+		if (t->is_tensor && !dcp_optimizer_has(f, t))
+			c->items[c->nitems++] = t;
+	}
+	if (c->nitems)
+		qsort(c->items, c->nitems, sizeof(*c->items), by_dict);
+	for (size_t i = 0; i < c->nitems; i++) {
+		struct dcp_item *t = c->items[i];
+
+		if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
+			return errmsg_nomem(f->err, f->file);
+		if (!i || compare_dicts(c->items[i - 1], t))
+			c->v[c->n++] = (struct candidate){ .at = { t, t->depth - 1 },
+							   .items = &c->items[i] };
+		c->v[c->n - 1].n++;
+	}
+	return 0;
+}
+
+/* List the names of the optimizer's parameters; one without groups has states of them. */
+static int list_names(struct choice *c)
+{
+	const struct dcp_reader *f = c->f;
+	struct dcp_entries *l = &c->names;
+
+	*l = f->states;
+	if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; i < l->n; i++)
+		c->nnames += !i || strcmp(l->v[i - 1].param, l->v[i].param) != 0;
+	return 0;
+}
+
+/* Has the parameter of that name a state of the tensor's shape, or none with a shape? */
+static bool fits(const struct dcp_reader *f, const struct dcp_item *t)
+{
+	size_t n;
+	const struct dcp_entry *e = dcp_entries_find(&f->states, name_of(t), &n);
+	bool any = false;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!e[i].item->is_tensor || !e[i].item->ndim)
+			continue;
+		any = true;
+		if (dcp_same_shape(e[i].item, t))
+			return true;
+	}
+	return !any;
+}
+
+static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix *b)
+{
+	unsigned n = 0;
+
+	while (n < a->depth && n < b->depth && strcmp(a->item->path[n], b->item->path[n]) == 0)
+		n++;
+	return n;
+}
+
+/* Collect the evidence. */
+static void judge(struct choice *c)
+{
+	const struct dcp_reader *f = c->f;
+	uint64_t most = 0;
+
+	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
+		for (size_t i = 0; i < x->n; i++) {
+			const struct dcp_item *t = x->items[i];
+
+			if (dcp_is_floating(t->dtype)) {
+				x->has_float = true;
+				x->has_arrays |= t->numel > 1;
+				x->floats += t->numel;
+			}
+			if (!array_find(c->names.v, c->names.n, sizeof(*c->names.v), name_of(t)))
+				continue;
+			x->evidence[HELD]++;
+			x->evidence[FITS] += fits(f, t);
+		}
+		x->evidence[NAME] = rank_of(&x->at);
+		x->evidence[NEAR] = f->o->has_optimizer && !f->nothers
+					    ? common_depth(&x->at, &f->optimizer)
+					    : 0;
+		most = x->floats > most ? x->floats : most;
+	}
+	for (struct candidate *x = c->v; x < c->v + c->n; x++)
+		x->evidence[LARGE] = c->nnames || (x->has_float && x->floats >= most / SMALLER);
+}
+
+/* Do both dicts show the same bytes under the same names? */
+static bool same_data(const struct candidate *a, const struct candidate *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++) {
+		const struct dcp_item *x = a->items[i], *const y = b->items[i];
+
+		if (strcmp(name_of(x), name_of(y)) != 0 || x->dtype != y->dtype ||
+		    !dcp_same_shape(x, y) || x->nchunks != y->nchunks)
+			return false;
+		for (size_t k = 0; k < x->nchunks; k++)
+			if (x->chunks[k].file != y->chunks[k].file ||
+			    x->chunks[k].at != y->chunks[k].at)
+				return false;
+	}
+	return true;
+}
+
+/* Leave those in that have the most evidence, and one of several with the same data.
+ * Returns the first of them, and how many there are. */
+static struct candidate *weigh(struct choice *c, size_t *left)
+{
+	struct candidate *best = NULL;
+
+	for (int k = 0; k < EVIDENCE; k++) {
+		uint64_t most = 0;
+
+		for (size_t i = 0; i < c->n; i++)
+			if (!c->v[i].out && c->v[i].evidence[k] > most)
+				most = c->v[i].evidence[k];
+		for (size_t i = 0; i < c->n; i++)
+			c->v[i].out |= c->v[i].evidence[k] < most;
+	}
+	*left = 0;
+	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
+		x->out |= best && same_data(best, x);
+		if (x->out)
+			continue;
+		best = best ?: x;
+		++*left;
+	}
+	return best;
+}
+
+/* The name of a dict, as the option has it: its path with dots, "." of the outermost. */
+static void add_name(struct bytebuf *out, const struct dcp_prefix *p)
+{
+	for (unsigned i = 0; i < p->depth; i++) {
+		bytebuf_add_str(out, i ? "." : "");
+		bytebuf_add_str(out, p->item->path[i]);
+	}
+	bytebuf_add_str(out, p->depth ? "" : ".");
+}
+
+/* Append the names of those that are to be named.  Returns how many there are. */
+static size_t add_names(const struct choice *c, struct bytebuf *out)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->n; i++) {
+		if (!c->v[i].named || n++ >= NAMES_SHOWN)
+			continue;
+		bytebuf_add_str(out, n > 1 ? ", " : "");
+		add_name(out, &c->v[i].at);
+	}
+	if (n > NAMES_SHOWN)
+		bytebuf_add_format(out, " and %zu more", n - NAMES_SHOWN);
+	return n;
+}
+
+/* Refuse, with the names of all dicts, or of those that are left, between two texts. */
+static int refuse(const struct choice *c, const char *before, bool all, const char *after)
+{
+	const struct dcp_reader *f = c->f;
+	struct bytebuf out = { 0 };
+	char *names;
+	int rc;
+
+	for (size_t i = 0; i < c->n; i++)
+		c->v[i].named = all || !c->v[i].out;
+	add_names(c, &out);
+	names = bytebuf_take_text(&out);
+	rc = names ? ERRMSG_FILE(f, -ENOTSUP, "%s%s%s", before, names, after)
+		   : errmsg_nomem(f->err, f->file);
+	free(names);
+	return rc;
+}
+
+static struct candidate *find_wanted(const struct choice *c, const char *wanted)
+{
+	struct candidate *found = NULL;
+
+	for (size_t i = 0; !found && i < c->n; i++) {
+		struct bytebuf name = { 0 };
+
+		add_name(&name, &c->v[i].at);
+		if (!name.failed && name.len == strlen(wanted) &&
+		    memcmp(name.data, wanted, name.len) == 0)
+			found = &c->v[i];
+		bytebuf_done(&name);
+	}
+	return found;
+}
+
+/* Say what was chosen, if there are weights that are not shown; a number is none. */
+static void note_others(const struct choice *c, const struct candidate *chosen)
+{
+	struct bytebuf text = { 0 };
+
+	for (struct candidate *x = c->v; x < c->v + c->n; x++)
+		x->named = x != chosen && x->has_arrays && !same_data(x, chosen);
+	bytebuf_add_str(&text, "the weights are those of ");
+	add_name(&text, &chosen->at);
+	bytebuf_add_str(&text, "; also in it, and not shown: ");
+	if (!add_names(c, &text)) {
+		bytebuf_done(&text);
+		return;
+	}
+	bytebuf_add_str(&text, " (option model=NAME shows another)");
+	dcp_model_note(c->f->o, &text);
+}
+
+/* The caller chose a dict: is the optimizer that of another? */
+static void settle_optimizer(const struct choice *c, const struct candidate *chosen,
+			     const struct candidate *best)
+{
+	struct dcp_reader *f = c->f;
+	struct bytebuf text = { 0 };
+
+	if (!f->o->has_optimizer || f->o->refused || chosen == best)
+		return;
+	if (chosen->evidence[FITS] < c->nnames) {
+		f->o->has_optimizer = false;
+		f->o->ngroups = 0;
+		f->states.n = 0;
+	} else if (best) {
+		bytebuf_add_str(&text, "the optimizer's states are those of ");
+		add_name(&text, &best->at);
+		dcp_model_note(c->f->o, &text);
+	}
+}
+
+static int choose(struct choice *c)
+{
+	struct dcp_reader *f = c->f;
+	const char *wanted = f->b->u->model;
+	struct candidate *best, *chosen;
+	int rc = list_dicts(c) ?: list_names(c);
+	size_t left;
+
+	if (rc)
+		return rc;
+	judge(c);
+	best = weigh(c, &left);
+	if (wanted) {
+		chosen = find_wanted(c, wanted);
+		if (!chosen)
+			return refuse(
+				c, "the model that was asked for is not in it; dicts of tensors: ",
+				true, "");
+		settle_optimizer(c, chosen, left == 1 ? best : NULL);
+	} else {
+		if (!best || !best->evidence[c->nnames ? HELD : LARGE])
+			return ERRMSG_FILE(f, -ENOTSUP, "no model is in it: %s",
+					   c->nnames ? "the optimizer's parameters are not there"
+						     : "there are no tensors");
+		if (left > 1)
+			return refuse(c,
+				      "each of these may be the model, and nothing tells which: ",
+				      false, " (option model=NAME chooses)");
+		chosen = best;
+	}
+	f->model = chosen->at;
+	note_others(c, chosen);
+	return f->o->arena.failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+int dcp_choose_model(struct dcp_reader *f)
+{
+	struct choice c = { .f = f };
+	const int rc = choose(&c);
+
+	arena_done(&c.a);
+	return rc;
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The metadata of a PyTorch distributed checkpoint, of which torch has no other
+ * description than torch/distributed/checkpoint/metadata.py and filesystem.py:
+ *
+ *   Metadata
+ *     state_dict_metadata  {key: TensorStorageMetadata | BytesStorageMetadata}
+ *       TensorStorageMetadata {properties, size, chunks: [{offsets, sizes}]}
+ *       properties           a tuple of 5 or, since torch 2.15, 6; the type is first.
+ *			      The rest describes the first rank's part
+ *     planner_data         {key: (path elements, ...)}, or None
+ *     storage_data         {MetadataIndex {fqn, offset, index}:
+ *			      _StorageInfo {relative_path, offset, length,
+ *					    transform_descriptors}}
+ *
+ * Objects are read as data and found by the names of their classes (unpickle.c).
+ * Attributes that are not named here, such as Megatron's all_local_plans, are not looked
+ * at.  Views of ours have calls of the classes instead, whose arguments are attributes in
+ * this order (views/dcpview_metadata.c).
+ */
+#include "ckpt/foreign/dcp_metadata.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/checked.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp_unpickle.h"
+#include "ckpt/io/io.h"
+#include "ckpt/pack/pack_index.h"
+
+struct reader {
+	struct dcp_metadata *m;
+	const char *dir;
+	const char *file; /* the metadata's path */
+	struct dcp_pickle p;
+	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
+	size_t n;
+	struct hashtab found; /* items by the words that name them */
+	pickle_word last;     /* the file that was found last, as it is named */
+	uint32_t last_number;
+	struct errmsg *err;
+};
+
+static int dcp_bad(const struct reader *r, const char *key, const char *what)
+{
+	return ERRMSG_FILE(r, -EBADMSG, "%s%s%s", key ? key : "", key ? ": " : "", what);
+}
+
+static int dcp_nomem(const struct reader *r)
+{
+	return r->m->arena.refused ? ERRMSG_FILE(r, -E2BIG, "describes too much for its size")
+				   : errmsg_nomem(r->err, r->file);
+}
+
+/* Return `n` sizes or offsets, or NULL.  Of tensors without dimensions there may be none. */
+static const uint64_t *dims_of(pickle_word w, size_t n)
+{
+	static const uint64_t none;
+	const uint64_t *v;
+	size_t have = 0;
+
+	if (!dcp_sizes(w, &v, &have))
+		v = NULL;
+	return have != n ? NULL : v ?: &none;
+}
+
+int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path)
+{
+	const uint64_t hash = hash_text(path);
+	const char *copy;
+	size_t pos = 0;
+	uint32_t i;
+
+	while (hashtab_next(&m->by_path, hash, &pos, &i))
+		if (strcmp(m->files[i], path) == 0)
+			return i;
+	copy = arena_strdup(&m->arena, path);
+	if (!copy || !arena_reserve(&m->arena, &m->files, m->nfiles, &m->files_cap, m->nfiles + 1,
+			   sizeof(*m->files)) ||
+	    !hashtab_add(&m->by_path, hash, (uint32_t)m->nfiles))
+		return -1;
+	m->files[m->nfiles] = copy;
+	return (int64_t)m->nfiles++;
+}
+
+/* Find the number of the file of that name in the directory. */
+static int find_file(struct reader *r, pickle_word w, uint32_t *out)
+{
+	struct value_str t = { "", 0 };
+	char text[PACK_NAME_MAX], name[PACK_NAME_MAX];
+	int64_t number;
+	char *path;
+
+	if (w == r->last) {
+		*out = r->last_number;
+		return 0;
+	}
+	if (dcp_text_of(&r->p, w, &t) && t.len < sizeof(text)) {
+		memcpy(text, t.p, t.len);
+		text[t.len] = '\0';
+	} else {
+		*text = '\0';
+	}
+	if (*text == '/' || !pack_index_name(text, name) || !*name)
+		return ERRMSG_FILE(r, -EBADMSG, "'%.*s' is no file of the directory",
+				   t.len < 100 ? (int)t.len : 100, t.p);
+	if (asprintf(&path, "%s/%s", r->dir, name) < 0)
+		return dcp_nomem(r);
+	number = dcp_metadata_add_file(r->m, path);
+	free(path);
+	if (number < 0)
+		return dcp_nomem(r);
+	r->last = w;
+	r->last_number = *out = (uint32_t)number;
+	return 0;
+}
+
+static bool ends_with(const struct value_str *t, const char *end)
+{
+	const size_t n = strlen(end);
+
+	return t->len >= n && memcmp(t->p + t->len - n, end, n) == 0;
+}
+
+/* Take over where a chunk's blob is. */
+static int read_info(struct reader *r, const char *key, pickle_word info, struct dcp_chunk *c)
+{
+	const pickle_word path = dcp_attribute(info, DCP_INFO, 0);
+	const pickle_word *transforms;
+	struct value_str t = { "", 0 };
+	size_t n;
+
+	if (!dcp_count_of(dcp_attribute(info, DCP_INFO, 1), &c->at) ||
+	    !dcp_count_of(dcp_attribute(info, DCP_INFO, 2), &c->len))
+		return dcp_bad(r, key, "it is not recorded where its data is");
+	dcp_elements(dcp_attribute(info, DCP_INFO, 3), &transforms, &n);
+	if (n) {
+		dcp_text_of(&r->p, transforms[0], &t);
+		return ERRMSG_FILE(r, -ENOTSUP,
+			"%s: was written with the transform %.*s, which is not read: load it with torch and save it without _extensions",
+			key, t.len < 60 ? (int)t.len : 60, t.p);
+	}
+	if (path != r->last && dcp_text_of(&r->p, path, &t) && ends_with(&t, ".safetensors"))
+		return ERRMSG_FILE(r, -ENOTSUP,
+			"%s: lies in a file of safetensors, which is not read here: save it with torch's own serialization",
+			key);
+	return find_file(r, path, &c->file);
+}
+
+static int read_chunk(const struct reader *r, const struct dcp_item *t, pickle_word v,
+		      struct dcp_chunk *c)
+{
+	const pickle_word offset = dcp_attribute(v, DCP_CHUNK, 0);
+
+	c->offset = dims_of(offset, t->ndim);
+	c->size = dims_of(dcp_attribute(v, DCP_CHUNK, 1), t->ndim);
+	if (!offset || !c->offset || !c->size)
+		return dcp_bad(r, t->key, "a chunk has no place");
+	c->numel = 1;
+	for (unsigned d = 0; d < t->ndim; d++)
+		if (!checked_mul(c->numel, c->size[d], &c->numel))
+			return dcp_bad(r, t->key, "a chunk is too large");
+	return 0;
+}
+
+static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word size)
+{
+	size_t n = 0;
+
+	if (!dcp_sizes(size, &t->shape, &n))
+		return dcp_bad(r, t->key, "no shape");
+	t->ndim = (unsigned)n;
+	t->numel = 1;
+	for (size_t i = 0; i < n; i++)
+		if (!checked_mul(t->numel, t->shape[i], &t->numel) || t->numel > INT64_MAX / 16)
+			return dcp_bad(r, t->key, "impossible dimensions");
+	return 0;
+}
+
+static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v)
+{
+	const pickle_word type = dcp_attribute(dcp_attribute(v, DCP_TENSOR, 0), DCP_PROPERTIES, 0);
+	const pickle_word *chunks;
+	size_t n;
+	int rc;
+
+	if (!type || !dcp_elements(dcp_attribute(v, DCP_TENSOR, 2), &chunks, &n))
+		return dcp_bad(r, t->key, "no type or no chunks");
+	rc = read_shape(r, t, dcp_attribute(v, DCP_TENSOR, 1));
+	if (rc)
+		return rc;
+	t->is_tensor = true;
+	t->dtype = dcp_dtype_of(type);
+	t->nchunks = n;
+	t->chunks = arena_alloc(&r->m->arena, (n + 1) * sizeof(*t->chunks));
+	if (!t->chunks)
+		return dcp_nomem(r);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = read_chunk(r, t, chunks[i], &t->chunks[i]);
+	return rc ?: dcp_chunks_check(t, r->file, r->err);
+}
+
+static int read_item(const struct reader *r, const pickle_word pair[2], struct dcp_item *t)
+{
+	struct value_str key;
+
+	if (!dcp_text_of(&r->p, pair[0], &key))
+		return dcp_bad(r, NULL, "state_dict_metadata: a key is no string");
+	t->key = arena_strndup(&r->m->arena, key.p, key.len);
+	if (!t->key)
+		return dcp_nomem(r);
+	return dcp_attribute(pair[1], DCP_TENSOR, 0) ? read_tensor(r, t, pair[1]) : 0;
+}
+
+static int read_items(struct reader *r, const struct dcp_pairs *items)
+{
+	struct dcp_metadata *m = r->m;
+	int rc = 0;
+
+	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + items->n + 1,
+			   sizeof(*m->items)))
+		return dcp_nomem(r);
+	r->items = m->items + m->nitems;
+	for (; !rc && r->n < items->n; r->n++) {
+		r->items[r->n] = (struct dcp_item){ 0 };
+		rc = read_item(r, &items->v[2 * r->n], &r->items[r->n]);
+	}
+	if (rc)
+		return rc;
+	m->nitems += r->n;
+	qsort(r->items, r->n, sizeof(*r->items), array_by_text);
+	for (size_t i = 1; i < r->n; i++)
+		if (strcmp(r->items[i - 1].key, r->items[i].key) == 0)
+			return dcp_bad(r, r->items[i].key, "is there twice");
+	return 0;
+}
+
+/* Find the item of a key, NULL if there is none: each text of the file is looked up once. */
+static struct dcp_item *find_item(struct reader *r, pickle_word key)
+{
+	const uint64_t hash = hash_number(key);
+	struct dcp_item *found = NULL;
+	struct value_str t;
+	char *text = NULL;
+	size_t pos = 0;
+	uint32_t i;
+
+	if (hashtab_next(&r->found, hash, &pos, &i))
+		return i < r->n ? &r->items[i] : NULL;
+	if (dcp_text_of(&r->p, key, &t))
+		text = strndup(t.p, t.len);
+	if (text)
+		found = array_find(r->items, r->n, sizeof(*r->items), text);
+	free(text);
+	hashtab_add(&r->found, hash, found ? (uint32_t)(found - r->items) : UINT32_MAX);
+	return found;
+}
+
+/* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
+static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t, pickle_word index)
+{
+	if (t->is_tensor) {
+		const uint64_t *at = dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
+
+		return at ? dcp_chunk_find(t, at) : NULL;
+	}
+	if (!t->nchunks) {
+		t->chunks = arena_alloc(&r->m->arena, sizeof(*t->chunks));
+		t->nchunks = t->chunks != NULL;
+	}
+	return t->chunks;
+}
+
+static int read_storage(struct reader *r, const struct dcp_pairs *storage)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < storage->n; i++) {
+		const pickle_word index = storage->v[2 * i];
+		const pickle_word key = dcp_attribute(index, DCP_INDEX, 0);
+		struct dcp_item *t = find_item(r, key);
+		struct dcp_chunk *c = t ? find_chunk(r, t, index) : NULL;
+
+		if (!key)
+			return dcp_bad(r, NULL, "storage_data: no MetadataIndex");
+		if (c && c->len)
+			return dcp_bad(r, t->key, "a chunk has data twice");
+		if (c)
+			rc = read_info(r, t->key, storage->v[2 * i + 1], c);
+	}
+	for (size_t i = 0; !rc && i < r->n; i++)
+		for (size_t k = 0; r->items[i].is_tensor && k < r->items[i].nchunks; k++)
+			if (r->items[i].chunks[k].numel && !r->items[i].chunks[k].len)
+				return dcp_bad(r, r->items[i].key, "a chunk has no data");
+	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
+}
+
+/* Take over an element of a path; NULL if it is none. */
+static const char *read_step(const struct reader *r, pickle_word w)
+{
+	struct value_str t;
+	char number[24];
+	int64_t k;
+
+	if (dcp_text_of(&r->p, w, &t))
+		return arena_strndup(&r->m->arena, t.p, t.len);
+	if (!dcp_int_of(w, &k))
+		return NULL;
+	snprintf(number, sizeof(number), "%lld", (long long)k);
+	return arena_strdup(&r->m->arena, number);
+}
+
+/* Split a path into texts; a number stands for a place in a list. */
+static int read_path(const struct reader *r, struct dcp_item *t, const pickle_word *path)
+{
+	struct arena *a = &r->m->arena;
+	const pickle_word *v = NULL;
+	size_t n = 1;
+
+	if (path && !dcp_elements(*path, &v, &n)) {
+		path = NULL;
+		n = 1;
+	}
+	if (n == 0 || n > DCP_PATH_MAX)
+		return dcp_bad(r, t->key, "nested too deeply, or no path");
+	t->depth = (unsigned)n;
+	t->path = arena_alloc(a, n * sizeof(*t->path));
+	for (size_t i = 0; t->path && i < n; i++) {
+		t->path[i] = path ? read_step(r, v[i]) : t->key;
+		if (!t->path[i] && !a->failed)
+			return dcp_bad(r, t->key, "its path is no path");
+	}
+	return a->failed ? dcp_nomem(r) : 0;
+}
+
+/* Of an item in the order of planner_data, by which state_dict_metadata has others. */
+struct order {
+	size_t at;    /* its place in state_dict_metadata; SIZE_MAX for no tensor */
+	size_t least; /* the least of the items before it */
+};
+
+/*
+ * Copy the items with the stages of a pipeline in their order.  planner_data begins with the
+ * last rank, and has of earlier ranks what the later ones have not (torch merges their dicts
+ * by a ChainMap); state_dict_metadata begins with the first rank.  A stage begins with a
+ * tensor from which on all are in the latter before those that precede it in the former.
+ */
+static void order_stages(const struct dcp_item *items, const struct order *o, size_t n,
+			 struct dcp_item *out)
+{
+	size_t most = 0, end = n, done = 0;
+
+	for (size_t i = n; i--;) {
+		if (o[i].at == SIZE_MAX && i)
+			continue;
+		most = o[i].at > most ? o[i].at : most;
+		if (i && (o[i].least == SIZE_MAX || o[i].least < most))
+			continue;
+		memcpy(out + done, items + i, (end - i) * sizeof(*out));
+		done += end - i;
+		end = i;
+	}
+}
+
+/* Set at[i] to the place of the item `i` by key in state_dict_metadata. */
+static void find_places(struct reader *r, const struct dcp_pairs *items, size_t *at)
+{
+	for (size_t i = 0; i < items->n; i++) {
+		const struct dcp_item *t = find_item(r, items->v[2 * i]);
+
+		if (t)
+			at[t - r->items] = i;
+	}
+}
+
+/* Give the items their paths and their order, which is that of planner_data: the order of
+ * keys is that in which ranks had parts of them. */
+static int sort_items(struct reader *r, const struct dcp_pairs *items,
+		      const struct dcp_pairs *paths)
+{
+	struct dcp_item *sorted = calloc(r->n + 1, sizeof(*sorted));
+	struct order *o = calloc(r->n + 1, sizeof(*o));
+	size_t *at = calloc(r->n + 1, sizeof(*at));
+	size_t done = 0, least = SIZE_MAX;
+	int rc = sorted && o && at ? 0 : dcp_nomem(r);
+
+	if (!rc)
+		find_places(r, items, at);
+	for (size_t i = 0; !rc && i < paths->n; i++) {
+		struct dcp_item *t = find_item(r, paths->v[2 * i]);
+
+		if (!t || t->path)
+			continue;
+		rc = read_path(r, t, &paths->v[2 * i + 1]);
+		o[done].at = t->is_tensor ? at[t - r->items] : SIZE_MAX;
+		o[done].least = least;
+		least = o[done].at < least ? o[done].at : least;
+		sorted[done++] = *t;
+	}
+	for (size_t i = 0; !rc && i < r->n; i++) {
+		if (r->items[i].path)
+			continue;
+		rc = read_path(r, &r->items[i], NULL);
+		o[done] = (struct order){ SIZE_MAX, SIZE_MAX };
+		sorted[done++] = r->items[i];
+	}
+	if (!rc)
+		order_stages(sorted, o, r->n, r->items);
+	free(sorted);
+	free(o);
+	free(at);
+	return rc;
+}
+
+static int read_root(struct reader *r)
+{
+	const pickle_word root = r->p.root;
+	struct dcp_pairs items, paths, storage;
+	int rc;
+
+	if (!dcp_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
+	    !dcp_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
+		return dcp_bad(r, NULL, "not the metadata of a PyTorch distributed checkpoint");
+	dcp_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
+	rc = read_items(r, &items) ?: read_storage(r, &storage);
+	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
+		rc = dcp_nomem(r);
+	return rc ?: sort_items(r, &items, &paths);
+}
+
+static int read_pickle(struct reader *r, const struct source *src)
+{
+	struct arena *a = &r->m->arena;
+	int rc;
+
+	if (src->size > DCP_METADATA_MAX)
+		return ERRMSG_FILE(r, -E2BIG, "%llu bytes", (unsigned long long)src->size);
+	a->limit = 0;
+	rc = dcp_unpickle(&r->p, src, a, r->err);
+	a->limit = a->used + r->p.budget;
+	rc = rc ?: read_root(r);
+	a->limit = 0;
+	hashtab_done(&r->found);
+	dcp_unpickled_done(&r->p);
+	return rc;
+}
+
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct errmsg *err)
+{
+	struct reader r = { .m = m, .dir = dir, .err = err };
+	struct source src;
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/" DCP_METADATA, dir) < 0)
+		return errmsg_nomem(err, dir);
+	r.file = path;
+	rc = io_open(u, path, NULL, &src, err);
+	if (!rc) {
+		rc = read_pickle(&r, &src);
+		source_close(&src);
+	}
+	free(path);
+	return rc;
+}
+
+void dcp_metadata_done(struct dcp_metadata *m)
+{
+	hashtab_done(&m->by_path);
+	arena_done(&m->arena);
+	*m = (struct dcp_metadata){ 0 };
+}
+
+bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b)
+{
+	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_METADATA_H
+#define UCKPT_DCP_METADATA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/hashtab.h"
+#include "ckpt/format/names.h"
+#include "ckpt/format/tensor.h"
+
+struct errmsg;
+struct uckpt;
+struct value;
+
+/* Limits: 60 to 130 bytes describe a chunk, so these admit at least four million. */
+#define DCP_METADATA_MAX (512u << 20)
+#define DCP_PATH_MAX 32 /* elements of a key's path */
+
+/* A block of a tensor's elements, or an object, in a blob: a whole file of torch.save
+ * within a file. */
+struct dcp_chunk {
+	const uint64_t *offset, *size; /* of each dimension of the item */
+	uint64_t numel;
+	uint32_t file;         /* its number */
+	_Atomic bool strided;  /* its elements are in no row-major order */
+	uint64_t at, len;      /* of the blob, bytes */
+	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the blob has it; 0: none */
+	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
+				* known yet */
+};
+
+/* An entry of the state dict: a tensor, or any other object. */
+struct dcp_item {
+	const char *key;   /* first: array_by_text */
+	const char **path; /* the way to it in nested dicts and lists */
+	unsigned depth;    /* elements of the path, at least 1 */
+	bool is_tensor;
+	bool is_layer;    /* one of a stack: blobs have one more dimension, of size 1 */
+	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
+	unsigned ndim;
+	const uint64_t *shape;
+	uint64_t numel;
+	struct dcp_chunk *chunks; /* of a tensor in row-major order of their first elements;
+				   * of an object one, or none */
+	size_t nchunks;
+	struct value *value; /* of an object that was read already, or NULL */
+};
+
+/* One or two directories' metadata. */
+struct dcp_metadata {
+	struct arena arena;
+	struct dcp_item *items; /* in the order of the dicts that were saved */
+	size_t nitems, cap;
+	const char **files; /* paths, by number; also of what describes them */
+	size_t nfiles, files_cap;
+	struct hashtab by_path;
+};
+
+/*
+ * Read the metadata of a directory, and add its items.  Nothing else is opened; whether
+ * the chunks make up their tensors is checked.  -EBADMSG for a damaged or hostile file,
+ * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
+ * -ENOMEM, or as io_open.
+ */
+int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct errmsg *err);
+
+/* The number of a file, which is added if it is a new one; -1 when memory runs out. */
+int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
+
+/* Do two tensors have the same shape? */
+bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b);
+
+void dcp_metadata_done(struct dcp_metadata *m);
+
+/*
+ * Sort the chunks of a tensor and check that each element is in exactly one of them.
+ * torch checks it when it saves on several ranks, and never when it loads.  -EBADMSG if
+ * not, -E2BIG for chunks that take too long to compare; `file` is for messages.
+ */
+int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err);
+
+/* The chunk with elements that begins at this place of a tensor that has been checked, or
+ * NULL. */
+struct dcp_chunk *dcp_chunk_find(const struct dcp_item *t, const uint64_t *offset);
+
+/* Where the elements of a chunk lie in its tensor; both are row-major, so that elements
+ * have the same order in both. */
+
+/* The number of a chunk's elements that come before element `e` of the tensor; `e` may be
+ * the number of all. */
+uint64_t dcp_chunk_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e);
+
+/* The place in the tensor of element `e` of the chunk.  Returns the number of elements
+ * that follow each other from there on in both, itself included. */
+uint64_t dcp_chunk_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
+			 uint64_t *at);
+
+#endif

@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which key is which.  A state dict has no schema, but what torch's get_state_dict
+ * (torch/distributed/checkpoint/state_dict.py) makes of an optimizer has one:
+ *
+ *   (..., "state", NAME, FIELD)	(..., "param_groups", G, FIELD)
+ *   (..., "state.NAME.FIELD")		(..., "param_groups.NAME.FIELD")   flattened
+ *
+ * The model's tensors are (..., NAME), where the optimizer's names tell what comes before.
+ * Paths are those of planner_data: joined keys are ambiguous.
+ */
+#include "ckpt/foreign/dcp_model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_optimizer.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/value.h"
+
+#define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
+
+void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
+{
+	o->arena.failed |= text->failed;
+	if (!text->failed)
+		o->notes[o->nnotes++] =
+			arena_strndup(&o->arena, (const char *)text->data, text->len);
+	bytebuf_done(text);
+}
+
+static const char *last_of(const struct dcp_item *t)
+{
+	return t->path[t->depth - 1];
+}
+
+/* Is it a tensor below the model's prefix? */
+static bool is_of_model(const struct dcp_reader *f, const struct dcp_item *t)
+{
+	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
+	       !dcp_optimizer_has(f, t);
+}
+
+bool dcp_is_floating(enum dtype d)
+{
+	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
+}
+
+static struct dcp_entry *find_weight(const struct dcp_reader *f, const char *name)
+{
+	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
+}
+
+/* The state of a parameter that has this name, or NULL. */
+static struct dcp_item *find_state(const struct dcp_reader *f, const char *param, const char *field)
+{
+	size_t n;
+	const struct dcp_entry *e = dcp_entries_find(&f->states, param, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(e[i].field, field) == 0)
+			return e[i].item;
+	return NULL;
+}
+
+static int list_weights(struct dcp_reader *f)
+{
+	struct dcp_entries *l = &f->weights;
+
+	l->v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*l->v));
+	if (!l->v)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; i < f->m->nitems; i++)
+		if (is_of_model(f, &f->m->items[i]))
+			l->v[l->n++] = (struct dcp_entry){
+				.param = last_of(&f->m->items[i]),
+				.item = &f->m->items[i],
+			};
+	dcp_entries_sort(l);
+	for (size_t i = 1; i < l->n; i++)
+		if (strcmp(l->v[i - 1].param, l->v[i].param) == 0)
+			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its name",
+					   l->v[i].item->key);
+	return 0;
+}
+
+/* Note that a tensor is a parameter. */
+static int own(const struct dcp_reader *f, const struct dcp_param *p)
+{
+	struct dcp_entry *w = find_weight(f, p->name);
+
+	if (w->owner)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
+				   p->weight->key);
+	w->owner = p;
+	return 0;
+}
+
+static int read_number(const struct dcp_reader *f, struct dcp_item *t, struct value **v)
+{
+	const int rc = dcp_blobs_value(f->b, t, f->a, v, f->err);
+
+	if (rc || (*v)->kind == VALUE_INT || (*v)->kind == VALUE_FLOAT)
+		return rc;
+	return ERRMSG_FILE(f, -ENOTSUP,
+			   "%s: is no number but a %s, which a ZeRO checkpoint cannot have", t->key,
+			   value_kind_name(*v));
+}
+
+/* Take the steps that the parameters of a group have counted. */
+static int read_step(const struct dcp_reader *f, struct dcp_item *t, double *step)
+{
+	struct value *v;
+	const int rc = read_number(f, t, &v);
+	const double n = rc ? 0 : v->kind == VALUE_INT ? (double)v->i : v->f;
+
+	if (rc)
+		return rc;
+	if (*step < 0)
+		*step = n;
+	f->o->steps_differ |= n != *step;
+	if (n > (double)f->o->step && n < 1e15)
+		f->o->step = (int64_t)n;
+	return 0;
+}
+
+/* Add a state that the parameter `p`, the first with states, has. */
+static int add_state(const struct dcp_reader *f, struct dcp_group *g, const struct dcp_param *p,
+		     const struct dcp_entry *e)
+{
+	struct dcp_state s = { .name = e->field };
+	int rc = 0;
+
+	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
+		 dcp_same_shape(e->item, p->weight);
+	if (!s.flat && e->item->is_tensor && e->item->ndim)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"%s: has another shape than the parameter: a ZeRO checkpoint has no such state",
+			e->item->key);
+	if (!s.flat && e->item->is_tensor && e->item->dtype > DTYPE_C128 &&
+	    !cast_knows(e->item->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", e->item->key);
+	if (!e->item->is_tensor)
+		rc = read_number(f, e->item, &s.number);
+	else if (!s.flat)
+		s.item = e->item;
+	if (!rc && strcmp(e->field, DCP_MASTER) != 0)
+		g->states[g->nstates++] = s;
+	return rc;
+}
+
+/* Give a group without an optimizer Adam's states before the first step. */
+static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
+{
+	g->nstates = 3;
+	g->states[0] = (struct dcp_state){ .name = "step", .number = value_new_int(f->a, 0) };
+	g->states[1] = (struct dcp_state){ .name = "exp_avg", .flat = true };
+	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
+}
+
+/* Find the states of a group: those of its first parameter that has any. */
+static int find_states(const struct dcp_reader *f, struct dcp_group *g)
+{
+	const struct dcp_param *p = g->params, *const end = p + g->nparams;
+	const struct dcp_entry *e = NULL;
+	size_t n = 0;
+	int rc = 0;
+
+	while (p < end && !(e = dcp_entries_find(&f->states, p->name, &n)))
+		p++;
+	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
+	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
+	if (!g->states)
+		return errmsg_nomem(f->err, f->file);
+	if (!f->o->has_optimizer)
+		add_zero_states(f, g);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = add_state(f, g, p, &e[i]);
+	return rc;
+}
+
+/* Check that a state of a parameter, or its master, fits the parameter. */
+static int check_flat(const struct dcp_reader *f, const struct dcp_param *p,
+		      const struct dcp_item *t)
+{
+	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
+		       ? 0
+		       : ERRMSG_FILE(f, -ENOTSUP,
+				     "%s: has another shape or type than its parameter", t->key);
+}
+
+/* Find the states of a parameter.  Returns how many it has. */
+static int find_param_states(const struct dcp_reader *f, const struct dcp_group *g,
+			     struct dcp_param *p, double *step)
+{
+	int n = 0, rc = 0;
+
+	p->states = arena_alloc(f->a, (g->nstates + 1) * sizeof(struct dcp_item *));
+	if (!p->states)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; !rc && i < g->nstates; i++) {
+		const struct dcp_state *s = &g->states[i];
+		struct dcp_item *t = find_state(f, p->name, s->name);
+
+		p->states[i] = t;
+		n += t != NULL;
+		if (t && strcmp(s->name, "step") == 0)
+			rc = read_step(f, t, step);
+		else if (t && s->flat)
+			rc = check_flat(f, p, t);
+	}
+	return rc ?: n;
+}
+
+/* Find the states of all parameters of a group.  One that has none was never updated, and
+ * is left to the model. */
+static int complete_group(struct dcp_reader *f, struct dcp_group *g)
+{
+	size_t kept = 0, have;
+	double step = -1; /* of the first parameter; not known yet */
+	int rc = find_states(f, g);
+
+	for (size_t i = 0; !rc && i < g->nparams; i++) {
+		struct dcp_param p = g->params[i];
+		const int n = find_param_states(f, g, &p, &step);
+
+		if (n < 0)
+			return n;
+		dcp_entries_find(&f->states, p.name, &have);
+		have -= find_state(f, p.name, DCP_MASTER) != NULL;
+		if (have && (have > (size_t)n || have < g->nstates))
+			return ERRMSG_FILE(f, -ENOTSUP,
+				"%s has %zu states, of which %d are among the %zu of its group",
+				p.name, have, n, g->nstates);
+		if (!n && g->nstates && f->o->has_optimizer)
+			continue;
+		p.master = find_state(f, p.name, DCP_MASTER) ?: p.weight;
+		g->params[kept] = p;
+		rc = check_flat(f, &p, p.master) ?: own(f, &g->params[kept++]);
+	}
+	g->nparams = kept;
+	if (!rc && f->megatron->found && f->o->has_optimizer)
+		g->states[g->nstates++] = (struct dcp_state){
+			.name = "step",
+			.number = value_new_int(f->a, f->megatron->step),
+		};
+	return rc;
+}
+
+/* Find the weight of a parameter. */
+static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
+{
+	const struct dcp_entry *w = find_weight(f, p->name);
+
+	if (!w)
+		return ERRMSG_FILE(f, -ENOTSUP,
+				   "the optimizer has a parameter %s, which the model has not",
+				   p->name);
+	if (!cast_knows(w->item->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->item->key);
+	p->weight = p->master = w->item;
+	return 0;
+}
+
+/* Make the one group of a checkpoint that records none: all floating tensors of the model,
+ * or with an optimizer that is read those that have states. */
+static int set_one_group(struct dcp_reader *f)
+{
+	struct dcp_group *g = arena_alloc(f->a, sizeof(*g));
+
+	if (!g)
+		return errmsg_nomem(f->err, f->file);
+	f->o->groups = g;
+	f->o->ngroups = 1;
+	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
+	g->params = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->params));
+	for (size_t i = 0, n; g->params && i < f->m->nitems; i++) {
+		const struct dcp_item *t = &f->m->items[i];
+
+		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
+		    (!f->o->has_optimizer || f->o->refused ||
+		     dcp_entries_find(&f->states, last_of(t), &n)))
+			g->params[g->nparams++].name = last_of(t);
+	}
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/* Complete the model's groups, which have options and names, from what was found: states and
+ * weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot
+ * have. */
+static int complete_groups(struct dcp_reader *f)
+{
+	struct dcp_model *o = f->o;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < o->ngroups; i++) {
+		struct dcp_group *g = &o->groups[i];
+
+		for (size_t k = 0; !rc && k < g->nparams; k++)
+			rc = set_weight(f, &g->params[k]);
+		rc = rc ?: complete_group(f, g);
+		if (!rc && o->weights == DTYPE_OTHER && g->nparams)
+			o->weights = g->params->master->dtype;
+	}
+	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/* Do two chunks have the same elements?  Blobs have checksums of them. */
+static int same_elements(const struct dcp_reader *f, const struct dcp_item *a, struct dcp_chunk *x,
+			 const struct dcp_item *b, struct dcp_chunk *y)
+{
+	int rc;
+
+	if (memcmp(x->offset, y->offset, a->ndim * sizeof(*x->offset)) ||
+	    memcmp(x->size, y->size, a->ndim * sizeof(*x->size)))
+		return 0;
+	if (!x->numel || (x->file == y->file && x->at == y->at))
+		return 1;
+	rc = dcp_blobs_locate(f->b, a, x, f->err) ?: dcp_blobs_locate(f->b, b, y, f->err);
+	return rc ? rc : x->crc && x->crc == y->crc;
+}
+
+/* Is it another name of the parameter?  1, 0, or an error. */
+static int is_tied(const struct dcp_reader *f, const struct dcp_item *t,
+		   const struct dcp_item *weight)
+{
+	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
+		 dcp_same_shape(t, weight);
+
+	for (size_t i = 0; rc == 1 && i < t->nchunks; i++)
+		rc = same_elements(f, t, &t->chunks[i], weight, &weight->chunks[i]);
+	return rc;
+}
+
+static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
+{
+	int rc = 0;
+
+	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
+		const struct dcp_entry *w = &f->weights.v[i];
+
+		if (w->owner && f->compared++ < TIES_MAX)
+			rc = is_tied(f, e->item, w->item);
+		e->same = rc > 0 ? w->owner : NULL;
+	}
+	return rc < 0 ? rc : 0;
+}
+
+/* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
+ * complex ones may be, cannot; only their blobs tell. */
+static int is_shown(const struct dcp_reader *f, const struct dcp_item *t)
+{
+	const bool complex =
+		t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 || t->dtype == DTYPE_C128;
+	int rc = 0;
+
+	if (t->dtype == DTYPE_OTHER)
+		return 0;
+	for (size_t i = 0; complex && !rc && i < t->nchunks; i++)
+		if (t->chunks[i].numel)
+			rc = dcp_blobs_locate(f->b, t, &t->chunks[i], f->err);
+	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
+}
+
+/* Add what the optimizer does not have. */
+static int add_extras(struct dcp_reader *f)
+{
+	struct dcp_model *o = f->o;
+	struct bytebuf text = { 0 };
+	int rc = 0;
+
+	o->extras = arena_alloc(&o->arena, (f->m->nitems + 1) * sizeof(*o->extras));
+	if (!o->extras)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; rc >= 0 && i < f->m->nitems; i++) {
+		struct dcp_item *t = &f->m->items[i];
+		struct dcp_extra e = { last_of(t), t, NULL };
+
+		if (!is_of_model(f, t) || find_weight(f, e.name)->owner)
+			continue;
+		rc = is_shown(f, t);
+		if (!rc)
+			bytebuf_add_format(&text, "%s%s", text.len ? ", "
+					: "left out, as tensors of no plain form or unknown type: ",
+				e.name);
+		if (rc <= 0)
+			continue;
+		rc = find_tie(f, &e);
+		o->extras[o->nextras++] = e;
+	}
+	if (text.len)
+		dcp_model_note(o, &text);
+	return rc < 0 ? rc : f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/* List the parameters that have states but are in no group, in the model's order; the first
+ * `*before` come before those that are in one.  NULL if memory runs out. */
+static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, size_t *before)
+{
+	struct dcp_param *v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
+	struct dcp_entries listed;
+	bool seen = false;
+	size_t k;
+
+	*n = *before = 0;
+	if (!v || !dcp_entries_of_groups(f->o, f->a, &listed))
+		return NULL;
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *t = &f->m->items[i];
+
+		if (!is_of_model(f, t))
+			continue;
+		if (dcp_entries_find(&listed, last_of(t), &k)) {
+			seen = true;
+		} else if (dcp_entries_find(&f->states, last_of(t), &k)) {
+			v[(*n)++].name = last_of(t);
+			*before += !seen;
+		}
+	}
+	return v;
+}
+
+static int note_unlisted(struct dcp_reader *f, const char *first, size_t n)
+{
+	struct bytebuf text = { 0 };
+
+	bytebuf_add_format(&text,
+		"%zu parameters that have states, such as %s, are in none of the optimizer's groups, as if stages of a pipeline had overwritten each other's: ",
+		n, first);
+	bytebuf_add_str(&text, f->o->ngroups == 1
+			? "they get the options of the group that is there"
+			: "their states are not shown, since nothing tells which group they were in; save with flatten_optimizer_state_dict=True");
+	dcp_model_note(f->o, &text);
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/*
+ * Stages of a pipeline save states under the names of parameters, but groups under the same
+ * numbers: of a group's `params`, the file has those of one stage
+ * (get_optimizer_state_dict without flatten_optimizer_state_dict).  Add the others if there
+ * is one group.
+ */
+static int add_unlisted(struct dcp_reader *f)
+{
+	struct dcp_group *g = f->o->groups;
+	struct dcp_param *v, *all;
+	size_t n, before;
+
+	if (!f->o->has_optimizer)
+		return 0;
+	v = list_unlisted(f, &n, &before);
+	if (!v || !n)
+		return v ? 0 : errmsg_nomem(f->err, f->file);
+	if (f->o->ngroups == 1) {
+		all = arena_alloc(f->a, (n + g->nparams) * sizeof(*all));
+		if (!all)
+			return errmsg_nomem(f->err, f->file);
+		memcpy(all, v, before * sizeof(*all));
+		memcpy(all + before, g->params, g->nparams * sizeof(*all));
+		memcpy(all + before + g->nparams, v + before, (n - before) * sizeof(*all));
+		g->params = all;
+		g->nparams += n;
+	}
+	return note_unlisted(f, v->name, n);
+}
+
+static int find_groups(struct dcp_reader *f)
+{
+	const int rc = f->o->ngroups ? add_unlisted(f) : set_one_group(f);
+
+	return rc ?: complete_groups(f);
+}
+
+static int find_all(struct dcp_reader *f)
+{
+	struct dcp_model *o = f->o;
+	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
+
+	if (rc)
+		return rc;
+	rc = find_groups(f);
+	if (rc == -ENOTSUP && o->has_optimizer && !o->refused) {
+		for (size_t i = 0; i < f->weights.n; i++)
+			f->weights.v[i].owner = NULL;
+		rc = dcp_optimizer_refuse(f) ?: find_groups(f);
+	}
+	rc = rc ?: add_extras(f);
+	if (f->megatron->found)
+		o->step = f->megatron->iteration;
+	o->unread = f->megatron->unread ?: f->unread;
+	return rc;
+}
+
+int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   struct errmsg *err)
+{
+	struct dcp_reader f = { .o = o,
+				.a = &o->arena,
+				.m = m,
+				.megatron = megatron,
+				.b = b,
+				.file = dir,
+				.err = err };
+	int rc;
+
+	*o = (struct dcp_model){ .weights = DTYPE_OTHER };
+	rc = find_all(&f);
+	if (rc)
+		dcp_model_done(o);
+	return rc;
+}
+
+void dcp_model_done(struct dcp_model *o)
+{
+	arena_done(&o->arena);
+	*o = (struct dcp_model){ 0 };
+}

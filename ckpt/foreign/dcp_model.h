@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_MODEL_H
+#define UCKPT_DCP_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/foreign/dcp_metadata.h"
+
+struct dcp_blobs;
+struct errmsg;
+struct uckpt;
+struct value;
+
+/* A state of the parameters of a group. */
+struct dcp_state {
+	const char *name;
+	bool flat;             /* one element for each of a parameter's */
+	struct dcp_item *item; /* else: a tensor without dimensions, or NULL: */
+	struct value *number;
+};
+
+struct dcp_param {
+	const char *name;
+	struct dcp_item *weight;
+	struct dcp_item *master;  /* the weight in float32, or `weight` */
+	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */
+};
+
+/* A group of the optimizer's. */
+struct dcp_group {
+	struct dcp_param *params; /* in the optimizer's order; have only names at first */
+	size_t nparams, cap;
+	struct dcp_state *states;
+	size_t nstates;
+	struct value *options; /* a dict: lr, betas, ... */
+};
+
+/* A tensor of the model that the optimizer does not have: a buffer, a frozen parameter, or
+ * another name of a parameter. */
+struct dcp_extra {
+	const char *name;
+	struct dcp_item *item;
+	const struct dcp_param *same; /* the parameter, or NULL */
+};
+
+/* What the keys of a checkpoint mean. */
+struct dcp_model {
+	struct arena arena;
+	struct dcp_group *groups;
+	size_t ngroups;
+	struct dcp_extra *extras;
+	size_t nextras;
+	int64_t step;      /* the highest; 0 if there is none */
+	bool steps_differ; /* within a group: the first parameter's is used */
+	bool has_optimizer;
+	const char *notes[4]; /* about what was chosen or left out, for people */
+	size_t nnotes;
+	const char *unread;  /* a tensor of the optimizer that is not read; or NULL */
+	enum dtype weights;  /* the type of the first parameter's master */
+	const char *refused; /* why the optimizer is not read: it has no states then */
+};
+
+/* The file beside the metadata of Megatron-LM's checkpoints. */
+#define DCP_MEGATRON_COMMON "common.pt"
+
+/* What that file has. */
+struct dcp_megatron {
+	bool found;
+	struct value *options; /* of the first group of parameters, in the arena of the
+				* metadata; an empty dict if there is none */
+	int64_t step;          /* of the optimizer */
+	int64_t iteration;
+	const char *unread; /* key of a tensor of the optimizer that is no state of a
+			     * parameter, such as a bucket; or NULL */
+};
+
+/*
+ * If the directory is one of Megatron-LM's (torch_dist), give the items of its metadata
+ * the paths that get_state_dict would give them, with a parameter for each layer of a stack.
+ * -ENOTSUP for a blob of several layers; otherwise errors as ptfile_open_source.
+ */
+int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
+		      const char *dir, struct errmsg *err);
+
+/*
+ * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
+ * all real tensors are parameters of one group, with states of zeros; without states, if a
+ * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model;
+ * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
+ */
+int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
+		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   struct errmsg *err);
+void dcp_model_done(struct dcp_model *o);
+
+#endif

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An optimizer's groups.  The flattened form has each group's options once for each of its
+ * parameters: those with equal options are one group here, in the order of the first.
+ */
+#include "ckpt/foreign/dcp_optimizer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/format/value.h"
+
+#define ENTRIES_MAX 128u /* states of a parameter, or options */
+
+/* Parameters of groups without numbers may have this many different options. */
+#define FLAT_GROUPS_MAX 256u
+
+/* What the path of an optimizer's item says. */
+struct parsed {
+	const char *name; /* of the parameter, or the number of the group */
+	const char *field;
+	bool of_group; /* of param_groups */
+	bool flat;     /* names of parameters stand for groups, too */
+};
+
+bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
+{
+	if (t->depth <= p->depth)
+		return false;
+	for (unsigned i = 0; i < p->depth; i++)
+		if (strcmp(p->item->path[i], t->path[i]) != 0)
+			return false;
+	return true;
+}
+
+/* Split "NAME.FIELD" at its last dot. */
+static bool split(struct arena *a, const char *text, struct parsed *e)
+{
+	const char *dot = strrchr(text, '.');
+
+	if (!dot || dot == text || !dot[1])
+		return false;
+	e->name = arena_strndup(a, text, (size_t)(dot - text));
+	e->field = dot + 1;
+	e->flat = true;
+	return e->name;
+}
+
+/* Is the item an optimizer's, if what follows `depth` elements of its path is? */
+static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, struct parsed *e)
+{
+	const char *word = t->path[depth];
+
+	*e = (struct parsed){ 0 };
+	if (t->depth == depth + 3) {
+		e->name = t->path[depth + 1];
+		e->field = t->path[depth + 2];
+		e->of_group = strcmp(word, "param_groups") == 0;
+		return e->of_group ? e->name[strspn(e->name, "0123456789")] == '\0'
+				   : strcmp(word, "state") == 0;
+	}
+	if (t->depth != depth + 1)
+		return false;
+	if (strncmp(word, "state.", 6) == 0)
+		return split(a, word + 6, e);
+	e->of_group = true;
+	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
+}
+
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t)
+{
+	bool has = f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t);
+
+	for (size_t i = 0; !has && i < f->nothers; i++)
+		has = dcp_prefix_has(&f->others[i], t);
+	return has;
+}
+
+/* Find where optimizers are: only they have groups there, or are Megatron's. */
+static int find_prefixes(struct dcp_reader *f)
+{
+	struct parsed e;
+
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *t = &f->m->items[i];
+
+		for (unsigned d = 1; d < t->depth && !dcp_optimizer_has(f, t); d++) {
+			const struct dcp_prefix found = { t, d };
+
+			if (!parse(f->a, t, d, &e) || !(e.of_group || f->megatron->found))
+				continue;
+			if (!f->o->has_optimizer)
+				f->optimizer = found;
+			else if (f->nothers < COUNT(f->others))
+				f->others[f->nothers++] = found;
+			else
+				return ERRMSG_FILE(f, -E2BIG, "too many optimizers");
+			f->o->has_optimizer = true;
+		}
+	}
+	return 0;
+}
+
+/* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
+ * learning rate of a captured graph, becomes a number. */
+static int read_option(struct dcp_reader *f, struct dcp_item *t, const char *name,
+		       struct value *options)
+{
+	struct value *v;
+	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
+
+	if (rc)
+		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
+	if (value_is_plain(v))
+		value_dict_set(f->a, options, name, v);
+	return 0;
+}
+
+/* Take over the names of a group's parameters. */
+static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_group *g)
+{
+	struct value *v;
+	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
+	const struct value_seq *list = rc ? NULL : value_items(v);
+
+	if (rc)
+		return rc;
+	if (!list)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no list", t->key);
+	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
+	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
+		if (!value_is_cstr(list->v[g->nparams]))
+			return ERRMSG_FILE(f, -ENOTSUP,
+				"%s: lists no names of parameters: save what get_state_dict returns",
+				t->key);
+		g->params[g->nparams].name = list->v[g->nparams]->str.p;
+	}
+	return 0;
+}
+
+/* Read an entry of a group whose number it has. */
+static int read_numbered(struct dcp_reader *f, struct dcp_item *t, const struct parsed *e)
+{
+	const unsigned long i = strtoul(e->name, NULL, 10);
+	struct dcp_group *g;
+
+	if (i >= f->m->nitems)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number", t->key);
+	g = &f->o->groups[i];
+	if (i >= f->o->ngroups)
+		f->o->ngroups = i + 1;
+	g->options = g->options ?: value_new(f->a, VALUE_DICT);
+	return strcmp(e->field, "params") == 0 ? read_params(f, t, g)
+					       : read_option(f, t, e->field, g->options);
+}
+
+static int by_param(const void *a, const void *b)
+{
+	const struct dcp_entry *x = a, *const y = b;
+
+	return strcmp(x->param, y->param) ?: (x->item > y->item) - (x->item < y->item);
+}
+
+void dcp_entries_sort(struct dcp_entries *l)
+{
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), by_param);
+}
+
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n)
+{
+	struct dcp_entry *first = array_find(l->v, l->n, sizeof(*l->v), param);
+	struct dcp_entry *last = first;
+
+	while (first && first > l->v && strcmp(first[-1].param, param) == 0)
+		first--;
+	while (last && last < l->v + l->n && strcmp(last->param, param) == 0)
+		last++;
+	*n = (size_t)(last - first);
+	return first;
+}
+
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out)
+{
+	size_t n = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		n += o->groups[g].nparams;
+	*out = (struct dcp_entries){ .v = arena_alloc(a, (n + 1) * sizeof(*out->v)) };
+	for (size_t g = 0; out->v && g < o->ngroups; g++)
+		for (size_t i = 0; i < o->groups[g].nparams; i++)
+			out->v[out->n++].param = o->groups[g].params[i].name;
+	dcp_entries_sort(out);
+	return out->v;
+}
+
+static int sort_entries(const struct dcp_reader *f, struct dcp_entries *l)
+{
+	dcp_entries_sort(l);
+	for (size_t i = ENTRIES_MAX; i < l->n; i++)
+		if (strcmp(l->v[i - ENTRIES_MAX].param, l->v[i].param) == 0)
+			return ERRMSG_FILE(f, -E2BIG, "%s: more than %u of a parameter",
+					   l->v[i].item->key, ENTRIES_MAX);
+	return 0;
+}
+
+/* Add a parameter to the group with its options; `known` are those of the groups, as
+ * bytes. */
+static int join(struct dcp_reader *f, struct span *known, const char *param, struct value *options)
+{
+	struct pickle_storages none = { 0 };
+	struct bytebuf text = { 0 };
+	const int rc = pickle_dump(options, &text, &none, f->err);
+	struct dcp_model *o = f->o;
+	struct dcp_group *g = o->groups;
+
+	pickle_storages_done(&none);
+	if (rc) {
+		bytebuf_done(&text);
+		return rc;
+	}
+	for (; g < o->groups + o->ngroups; g++, known++)
+		if (known->len == text.len && memcmp(known->p, text.data, text.len) == 0)
+			break;
+	if (!g->options && o->ngroups < FLAT_GROUPS_MAX) {
+		known->p = arena_copy(f->a, text.data, text.len);
+		known->len = text.len;
+		g->options = options;
+		o->ngroups++;
+	}
+	bytebuf_done(&text);
+	if (!g->options)
+		return ERRMSG_FILE(f, -E2BIG, "too many different options of parameters");
+	if (arena_reserve(f->a, &g->params, g->nparams, &g->cap, g->nparams + 1,
+			  sizeof(*g->params)))
+		g->params[g->nparams++].name = param;
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+/* Make groups of the flattened form, whose options are in the order of the items. */
+static int read_flat(struct dcp_reader *f, const struct dcp_entries *flat)
+{
+	struct span known[FLAT_GROUPS_MAX];
+	struct dcp_entries sorted = { arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)),
+				      flat->n };
+	int rc;
+
+	f->o->ngroups = 0;
+	f->o->groups = arena_alloc(f->a, (FLAT_GROUPS_MAX + 1) * sizeof(*f->o->groups));
+	if (!sorted.v || !f->o->groups)
+		return errmsg_nomem(f->err, f->file);
+	rc = sort_entries(f, &sorted);
+	for (size_t i = 0, n; !rc && i < flat->n; i++) {
+		const struct dcp_entry *e = dcp_entries_find(&sorted, flat->v[i].param, &n);
+		struct value *options = value_new(f->a, VALUE_DICT);
+
+		if (!options)
+			return errmsg_nomem(f->err, f->file);
+		if (e->item != flat->v[i].item)
+			continue; /* the parameter has been added */
+		for (size_t k = 0; !rc && k < n; k++)
+			rc = read_option(f, e[k].item, e[k].field, options);
+		rc = rc ?: join(f, known, e->param, options);
+	}
+	return rc;
+}
+
+/* Is it a part of a state that is a list or a dict, which was saved as several items? */
+static bool is_nested_state(const struct dcp_reader *f, const struct dcp_item *t)
+{
+	const unsigned depth = f->optimizer.depth;
+
+	return t->depth > depth + 3 && strcmp(t->path[depth], "state") == 0;
+}
+
+/* Read the entries of groups that have numbers, and list the others. */
+static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
+{
+	struct dcp_item *items = f->m->items;
+	const size_t n = f->m->nitems;
+	int rc = 0;
+
+	f->o->groups = arena_alloc(f->a, (n + 1) * sizeof(*f->o->groups));
+	f->states.v = arena_alloc(f->a, n * sizeof(*f->states.v));
+	flat->v = arena_alloc(f->a, n * sizeof(*flat->v));
+	if (!f->o->groups || !f->states.v || !flat->v)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct dcp_entries *to;
+		struct parsed e;
+
+		if (!dcp_prefix_has(&f->optimizer, &items[i]))
+			continue;
+		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
+			if (is_nested_state(f, &items[i]))
+				rc = ERRMSG_FILE(f, -ENOTSUP,
+					"%s: is a part of a state, which a ZeRO checkpoint cannot have",
+					items[i].key);
+			else if (items[i].is_tensor)
+				f->unread = items[i].key;
+			continue;
+		}
+		to = e.of_group ? flat : &f->states;
+		if (e.of_group && !e.flat)
+			rc = read_numbered(f, &items[i], &e);
+		else
+			to->v[to->n++] = (struct dcp_entry){ e.name, e.field, &items[i], NULL };
+	}
+	rc = rc ?: sort_entries(f, &f->states);
+	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+}
+
+int dcp_optimizer_find(struct dcp_reader *f)
+{
+	struct dcp_entries flat = { 0 };
+	int rc = find_prefixes(f);
+
+	if (rc || !f->o->has_optimizer)
+		return rc;
+	if (f->nothers) {
+		ERRMSG_FILE(f, -ENOTSUP,
+			    "several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",
+			    f->optimizer.item->path[0], f->others[0].item->path[0]);
+		return dcp_optimizer_refuse(f);
+	}
+	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
+	for (size_t g = 0; !rc && g < f->o->ngroups; g++)
+		if (!f->o->groups[g].params)
+			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no params",
+					 g);
+	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
+}
+
+int dcp_optimizer_refuse(struct dcp_reader *f)
+{
+	f->o->refused = arena_strdup(f->a, f->err->text);
+	f->o->ngroups = f->states.n = 0;
+	return f->o->refused ? 0 : errmsg_nomem(f->err, f->file);
+}

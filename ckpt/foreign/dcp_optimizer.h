@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_DCP_OPTIMIZER_H
+#define UCKPT_DCP_OPTIMIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ckpt/foreign/dcp_model.h"
+
+struct bytebuf;
+
+/* The first elements of an item's path. */
+struct dcp_prefix {
+	const struct dcp_item *item;
+	unsigned depth;
+};
+
+/* Does the item's path begin so, and go on? */
+bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t);
+
+/* A weight, a state or an option of a parameter. */
+struct dcp_entry {
+	const char *param; /* first: array_by_text */
+	const char *field; /* of a state or an option */
+	struct dcp_item *item;
+	const struct dcp_param *owner; /* of a weight: the parameter, once it is one */
+};
+
+/* Sorted by parameter, then in the order of the items. */
+struct dcp_entries {
+	struct dcp_entry *v;
+	size_t n;
+};
+
+void dcp_entries_sort(struct dcp_entries *l);
+
+/* Return the first of a parameter's `*n` entries, which are adjacent; NULL if it has
+ * none. */
+struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n);
+
+/* The search for the optimizer and the model, and what it has found. */
+struct dcp_reader {
+	struct dcp_model *o;
+	struct arena *a; /* of the model */
+	const struct dcp_metadata *m;
+	const struct dcp_megatron *megatron;
+	struct dcp_blobs *b;
+	const char *file; /* the directory, for messages */
+	struct errmsg *err;
+	struct dcp_prefix optimizer; /* valid if o->has_optimizer */
+	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
+	size_t nothers;
+	struct dcp_entries states;
+	struct dcp_prefix model;
+	struct dcp_entries weights;
+	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
+	uint64_t compared;  /* pairs of tensors that may be tied */
+};
+
+/* Is it a floating-point type, which weights may have? */
+bool dcp_is_floating(enum dtype d);
+
+/* Take over a text as a note for people; the arena of the model remembers a failure. */
+void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
+
+/* The field of a parameter's master weight, as Megatron's optimizers call it. */
+#define DCP_MASTER "fp32_param"
+
+/* List the parameters of the model's groups, sorted.  False when memory runs out. */
+bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out);
+
+/* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
+ * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */
+int dcp_optimizer_find(struct dcp_reader *f);
+
+/* Is the item of an optimizer? */
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t);
+
+/*
+ * Find which dict of a checkpoint is the model, once its optimizer is known: the one that
+ * the context's `model` names, or the one that has the optimizer's parameters in the shapes
+ * of their states, has a model's name, and lies nearest to the optimizer.  Sets f->model,
+ * and notes in o->notes what else there is.  A dict that the caller chose and that has not
+ * all of the optimizer's parameters has no optimizer.  -ENOTSUP if nothing tells which of
+ * several it is, or if there is none.
+ */
+int dcp_choose_model(struct dcp_reader *f);
+
+/* Drop what was found of the optimizer, for the reason that has an error. */
+int dcp_optimizer_refuse(struct dcp_reader *f);
+
+#endif

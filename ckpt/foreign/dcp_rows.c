@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rows of a distributed checkpoint: one rank has whole parameters, in groups that are the
+ * optimizer's.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/names.h"
+#include "ckpt/format/value.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/model/model.h"
+#include "ckpt/zero/shard_impl.h"
+
+static int dcp_rows_nomem(const struct dcp_checkpoint *x, struct errmsg *err)
+{
+	return errmsg_nomem(err, x->path);
+}
+
+/* Describe a state of a group. */
+static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
+			  struct param_state *out, struct errmsg *err)
+{
+	*out = (struct param_state){ .name = s->name, .dtype = DTYPE_F32 };
+	if (s->flat)
+		return 0;
+	if (s->item) {
+		out->kind = STATE_TENSOR;
+		out->dtype = s->item->dtype;
+		return dcp_blobs_element(&x->blobs, s->item, out->bytes, err);
+	}
+	if (s->number->kind == VALUE_INT)
+		*out = (struct param_state){
+			.name = s->name, .kind = STATE_INT, .dtype = DTYPE_I64, .i = s->number->i
+		};
+	else
+		*out = (struct param_state){
+			.name = s->name, .kind = STATE_FLOAT, .dtype = DTYPE_F64, .f = s->number->f
+		};
+	return 0;
+}
+
+static int refuse_states(struct dcp_checkpoint *x, struct param_states *to, const char *name,
+			 struct errmsg *err)
+{
+	char text[ERRMSG_MAX];
+
+	snprintf(text, sizeof(text),
+		 "%s: the optimizer's state %.100s has no usable name, or is one of more than %u",
+		 x->path, name, PARAM_STATES_MAX);
+	to->n = 1;
+	to->refused_rc = -ENOTSUP;
+	to->refused = arena_strdup(&x->arena, text);
+	return to->refused ? 0 : dcp_rows_nomem(x, err);
+}
+
+/* Describe the states of a group; the last of several of one name counts. */
+static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
+			   struct param_states *to, struct errmsg *err)
+{
+	int rc = 0;
+
+	to->v = arena_alloc(&x->arena, (g->nstates + 1) * sizeof(*to->v));
+	if (!to->v)
+		return dcp_rows_nomem(x, err);
+	to->v[to->n++] =
+		(struct param_state){ .name = "fp32", .dtype = DTYPE_F32, .requires_grad = true };
+	for (size_t i = 0; !rc && i < g->nstates; i++) {
+		const struct dcp_state *s = &g->states[i];
+		size_t k = 1;
+
+		while (k < to->n && strcmp(to->v[k].name, s->name) != 0)
+			k++;
+		if (!shard_is_state_name(s->name) || k > PARAM_STATES_MAX)
+			return refuse_states(x, to, s->name, err);
+		rc = describe_state(x, s, &to->v[k], err);
+		to->n += k == to->n && !shard_is_of_partition(&to->v[k]);
+	}
+	return rc;
+}
+
+static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_item *item,
+			     const struct dcp_param *param)
+{
+	const struct dcp_owned own = { item, param };
+	struct param *p = &x->rows[x->nrows++];
+
+	*p = (struct param){ .name = name,
+			     .ndim = item->ndim,
+			     .shape = item->shape,
+			     .numel = item->numel,
+			     .kind = PARAM_FROZEN,
+			     .dtype = item->dtype,
+			     .module_dtype = item->dtype,
+			     .own = arena_copy(&x->arena, &own, sizeof(own)) };
+	return p;
+}
+
+/* Has the universal tree a row that the optimizer does not own?  If not, note it. */
+static bool is_universal(struct dcp_checkpoint *x, const char *name, const struct dcp_item *item)
+{
+	const char *why = !names_is_param(name)      ? "cannot be a directory's name"
+			  : !cast_knows(item->dtype) ? "no plain tensor of real numbers"
+						     : NULL;
+	char text[2 * ERRMSG_MAX];
+
+	if (!why)
+		return true;
+	snprintf(text, sizeof(text), "module: %s: left out: %s", name, why);
+	x->warnings[x->nwarnings++] = arena_strdup(&x->arena, text);
+	return false;
+}
+
+/* Add a parameter of a group, unless it has no elements: the optimizer has none of those, but
+ * the module. */
+static void add_param(struct dcp_checkpoint *x, uint32_t group, uint32_t index)
+{
+	const struct dcp_param *from = &x->model.groups[group].params[index];
+	struct slice s = { .name = from->name,
+			   .ndim = from->weight->ndim,
+			   .shape = from->weight->shape,
+			   .numel = from->weight->numel,
+			   .group = group,
+			   .index = index };
+	struct slice_group *g = &x->groups[group];
+
+	if (s.numel) {
+		x->slices[x->rank.nslices++] = s;
+	} else {
+		g->slices[index] = arena_copy(&x->arena, &s, sizeof(s));
+		if (is_universal(x, s.name, from->weight))
+			add_row(x, s.name, from->weight, NULL);
+	}
+}
+
+/* Give each slice its place in its group, and its row. */
+static void add_slices(struct dcp_checkpoint *x)
+{
+	qsort(x->slices, x->rank.nslices, sizeof(*x->slices), array_by_text);
+	for (size_t i = 0; i < x->rank.nslices; i++) {
+		const struct slice *s = &x->slices[i];
+		const struct dcp_param *from = &x->model.groups[s->group].params[s->index];
+		struct param *p = add_row(x, s->name, from->weight, from);
+
+		x->groups[s->group].slices[s->index] = s;
+		p->nslices = 1;
+		p->slices = arena_copy(&x->arena, &s, sizeof(s));
+		p->first = s;
+		p->kind = PARAM_TRAINED;
+		p->dtype = DTYPE_F32;
+		p->requires_grad = true;
+		p->states = &x->states[s->group];
+	}
+}
+
+static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg *err)
+{
+	const struct dcp_model *o = &x->model;
+	const size_t most = nparams + o->nextras;
+	struct arena *a = &x->arena;
+
+	/* An extra that is tied is a row of the universal tree, and another of weights. */
+	x->rows = arena_alloc(a, (2 * most + 1) * sizeof(*x->rows));
+	x->order = arena_alloc(a, (most + 1) * sizeof(*x->order));
+	x->slices = arena_alloc(a, (nparams + 1) * sizeof(*x->slices));
+	x->groups = arena_alloc(a, (o->ngroups + 1) * sizeof(*x->groups));
+	x->states = arena_alloc(a, (o->ngroups + 1) * sizeof(*x->states));
+	x->warnings = arena_alloc(a, (most + 1) * sizeof(*x->warnings));
+	for (size_t g = 0; !a->failed && g < o->ngroups; g++) {
+		x->groups[g] = (struct slice_group){ .n = o->groups[g].nparams,
+						     .degree = 1,
+						     .states = &x->states[g] };
+		x->groups[g].slices =
+			arena_alloc(a, (x->groups[g].n + 1) * sizeof(*x->groups[g].slices));
+	}
+	return a->failed ? dcp_rows_nomem(x, err) : 0;
+}
+
+/* Make the rows of the universal tree. */
+static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	const struct dcp_model *o = &x->model;
+	size_t nparams = 0;
+	int rc;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		nparams += o->groups[g].nparams;
+	rc = alloc_tables(x, nparams, err);
+	for (size_t g = 0; !rc && g < o->ngroups; g++) {
+		rc = describe_states(x, &o->groups[g], &x->states[g], err);
+		for (size_t i = 0; !rc && i < o->groups[g].nparams; i++)
+			add_param(x, (uint32_t)g, (uint32_t)i);
+	}
+	if (rc)
+		return rc;
+	add_slices(x);
+	for (size_t i = 0; i < o->nextras; i++) {
+		const struct dcp_extra *e = &o->extras[i];
+		struct dcp_item *item = e->same ? e->same->weight : e->item;
+
+		if (is_universal(x, e->name, item))
+			add_row(x, e->name, item, NULL);
+	}
+	qsort(x->rows, x->nrows, sizeof(*x->rows), array_by_text);
+	x->c.params = x->rows;
+	x->c.nparams = x->nrows;
+	return x->arena.failed ? dcp_rows_nomem(x, err) : 0;
+}
+
+/* Append a row to the order of zero_to_fp32.py, which a state dict has. */
+static void put(struct dcp_checkpoint *x, struct param *p)
+{
+	p->number = x->c.norder;
+	x->order[x->c.norder++] = p;
+}
+
+static struct param *find_row(const struct dcp_checkpoint *x, const char *name)
+{
+	return (struct param *)checkpoint_find(&x->c, name);
+}
+
+static void order_groups(struct dcp_checkpoint *x)
+{
+	const struct dcp_model *o = &x->model;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		for (size_t i = 0; i < o->groups[g].nparams; i++) {
+			const struct dcp_param *from = &o->groups[g].params[i];
+			struct param *p = find_row(x, from->name);
+
+			if (!from->weight->numel) {
+				p = add_row(x, from->name, from->weight, NULL);
+				p->kind = PARAM_TRAINED;
+				p->dtype = DTYPE_F32;
+			}
+			put(x, p);
+		}
+}
+
+/* Frozen parameters and buffers come first, other names of parameters last. */
+static void order_rows(struct dcp_checkpoint *x)
+{
+	const struct dcp_model *o = &x->model;
+
+	for (size_t i = 0; i < o->nextras; i++)
+		if (!o->extras[i].same)
+			put(x, find_row(x, o->extras[i].name)
+				       ?: add_row(x, o->extras[i].name, o->extras[i].item, NULL));
+	order_groups(x);
+	for (size_t i = 0; i < o->nextras; i++) {
+		const struct dcp_extra *e = &o->extras[i];
+		struct param *p;
+
+		if (!e->same)
+			continue;
+		p = add_row(x, e->name, e->same->weight, NULL);
+		p->kind = PARAM_ALIAS;
+		p->same = find_row(x, e->same->name);
+		p->dtype = p->same->dtype;
+		p->shape = p->same->shape;
+		p->requires_grad = true;
+		put(x, p);
+	}
+	x->c.order = x->order;
+}
+
+/* Find the shapes that rules give to rows. */
+static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	int rc = merge_rules_new(NULL, x->path, &x->rules, &why) ?:
+		 model_override(x->rules, rules, &why) ?:
+		 model_match(x->rows, x->c.nparams, x->rules, false, &x->arena, &x->c.scaled, &why);
+
+	x->c.rules = x->rules;
+	return rc ? errmsg_set(err, rc, "%s: %s", x->c.files[x->c.witness].path, why.text) : 0;
+}
+
+static enum dtype module_dtype(const struct dcp_model *o)
+{
+	for (size_t g = 0; g < o->ngroups; g++)
+		for (size_t i = 0; i < o->groups[g].nparams; i++)
+			if (o->groups[g].params[i].weight->numel)
+				return o->groups[g].params[i].weight->dtype;
+	return DTYPE_OTHER;
+}
+
+int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
+{
+	static const struct experts none;
+	struct checkpoint *c = &x->c;
+	const int rc = add_universal(x, err) ?: match_rules(x, rules, err);
+
+	if (rc)
+		return rc;
+	order_rows(x);
+	x->rank.slices = x->slices;
+	x->rank.groups = x->groups;
+	x->rank.ngroups = x->model.ngroups;
+	x->rank.refused = x->model.refused;
+	c->ranks = &x->rank;
+	c->moe = &none;
+	c->tp = c->pp = c->dp = 1;
+	c->notes = x->model.notes;
+	c->nnotes = x->model.nnotes;
+	c->facts = (struct run_facts){
+		.source = x->megatron.found ? "PyTorch distributed checkpoint of Megatron-LM"
+					    : "PyTorch distributed checkpoint",
+		.ds_version = NAMES_DS_VERSION,
+		.stage = 1,
+		.global_steps = x->model.step,
+		.module_dtype = module_dtype(&x->model),
+	};
+	return x->arena.failed ? dcp_rows_nomem(x, err) : 0;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PICKLE_MACHINE_H
+#define UCKPT_PICKLE_MACHINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/pickle.h"
+
+struct arena;
+struct pickle_machine;
+
+/* A value, as its builder has it; 0: none. */
+typedef uint64_t pickle_word;
+
+/*
+ * Makes values of what opcodes say.  A function that fails reports it (PICKLE_FAIL), and
+ * is not called after an error.  Words `v[0 .. n)` are on the stack.
+ */
+struct pickle_builder {
+	/* Of what has no elements.  Texts and bytes are those of the pickle, and do not end
+	 * with a NUL; names of a global do, and may be borrowed. */
+	pickle_word (*atom)(struct pickle_machine *m, const struct value *v);
+	/* A tuple, a list, or a dict without entries. */
+	pickle_word (*container)(struct pickle_machine *m, enum value_kind kind,
+				 const pickle_word *v, size_t n);
+	void (*append)(struct pickle_machine *m, pickle_word to, const pickle_word *v,
+		       size_t n);
+	/* Set entries: keys and values, by turns. */
+	void (*set)(struct pickle_machine *m, pickle_word to, const pickle_word *v,
+		    size_t n);
+	pickle_word (*construct)(struct pickle_machine *m, enum value_kind kind,
+				 pickle_word callable, pickle_word args);
+	void (*build)(struct pickle_machine *m, pickle_word object, pickle_word state);
+	/* NULL: there are no persistent ids. */
+	pickle_word (*persid)(struct pickle_machine *m, pickle_word id);
+	/* The text of a word; without bytes if it is none. */
+	struct value_str (*text)(const struct pickle_machine *m, pickle_word w);
+	/* A word goes into the memo, in whose place another one may be; NULL: ignored. */
+	void (*store)(struct pickle_machine *m, pickle_word w, size_t index);
+	/* A word is used once more; NULL: ignored. */
+	void (*share)(pickle_word w);
+	/* More bytes were read, or the machine has taken more memory. */
+	void (*grown)(struct pickle_machine *m);
+};
+
+struct pickle_machine {
+	/* Set by the caller: */
+	const struct pickle_builder *b;
+	struct pickle_bytes in;
+	const char *file, *part; /* for messages */
+	struct arena *a;	 /* of names */
+	struct errmsg *err;
+	/* The machine's: */
+	int rc;	      /* the first error */
+	size_t start; /* of the pickle */
+	size_t have;  /* bytes may be taken before it */
+	size_t op;    /* the place of the opcode being executed */
+	pickle_word *stack, *memo;
+	size_t depth, stack_cap;
+	size_t memo_len, memo_cap; /* highest index stored + 1 */
+	size_t marks[PICKLE_MARKS_MAX], nmarks;
+	pickle_word root;
+};
+
+/* Report an error at its place in the pickle.  The first one stops the reading: nothing
+ * is taken or popped after it, so each opcode goes on with what it has. */
+#define PICKLE_FAIL(m, error, fmt, ...)                                              \
+	((m)->rc = (m)->rc ?: errmsg_set((m)->err, error, "%s: %s+0x%zx: " fmt,      \
+					 (m)->file, (m)->part, (m)->op - (m)->start, \
+					 ##__VA_ARGS__))
+
+/* Read the pickle that begins at m->in.pos, which is set to its end.  Also -ENODATA: it
+ * does not end before m->in.end. */
+int pickle_run(struct pickle_machine *m);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens plans of all kinds.  plan_impl.h says what a kind provides; plan_tree.c has
+ * the tree. */
+#include "ckpt/views/plan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/dirlist.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/dirs/detect.h"
+#include "ckpt/foreign/dcp.h"
+#include "ckpt/foreign/hf.h"
+#include "ckpt/model/merge_rules.h"
+#include "ckpt/views/plan_impl.h"
+#include "ckpt/zero/checkpoint.h"
+
+/* Open a plan of a checkpoint, which it takes over if `owned`, and closes on failure. */
+static int open_view(struct checkpoint *c, bool owned, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err)
+{
+	const struct plan_view *view = plan_views[options->type.kind];
+	/* A directory of a run may have become one of Hugging Face weights. */
+	const bool refused = !c->ranks && !view->of_weights;
+	struct plan *p = refused ? NULL : calloc(1, view->size);
+	int rc;
+
+	assert(view->size >= sizeof(*p));
+	if (!p) {
+		rc = refused ? errmsg_set(err, -ENOTSUP,
+					  "%s: a Hugging Face directory already holds"
+					  " weights; only a universal tree or a PyTorch"
+					  " distributed checkpoint can be made of it",
+					  c->path)
+			     : errmsg_nomem(err, c->path);
+		if (owned)
+			checkpoint_close(c);
+		return rc;
+	}
+	*p = (struct plan){
+		.view = view, .options = *options, .c = c, .owns = owned, .names = c->names
+	};
+	rc = view->make(p, err);
+	if (rc)
+		plan_close(p);
+	else
+		*out = p;
+	return rc;
+}
+
+int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
+		     const struct dirlist *names, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err)
+{
+	static const struct checkpoint_ops *const loaders[DIR_KINDS] = {
+		[DIR_WEIGHTS] = &hf_checkpoint_ops,
+		[DIR_DCP] = &dcp_checkpoint_ops,
+		[DIR_STAGE0] = &stage0_checkpoint_ops,
+	};
+
+	struct checkpoint *c;
+	int rc = checkpoint_open(u, loaders[kind] ?: &zero_checkpoint_ops, path, names,
+				 options->rules, &c, err);
+
+	return rc ?: open_view(c, true, options, out, err);
+}
+
+int plan_open(struct uckpt *u, const char *path, const struct plan_options *options,
+	      struct plan **out, struct errmsg *err)
+{
+	struct dirlist names = { 0 };
+	const enum dir_kind kind = detect(u, path, &names);
+	const int rc = plan_open_listed(u, path, kind, &names, options, out, err);
+
+	dirlist_done(&names);
+	return rc;
+}
+
+int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
+		    struct errmsg *err)
+{
+	return open_view(p->c, false, options, out, err);
+}
+
+int plan_open_derived(struct plan *p, const struct view_type *type, struct plan **out,
+		      struct errmsg *err)
+{
+	struct plan_options options = p->options;
+
+	options.type = *type;
+	return plan_open_other(p, &options, out, err);
+}
+
+void plan_close(struct plan *p)
+{
+	if (!p)
+		return;
+	plan_forget_files(p);
+	p->view->close(p);
+	if (p->owns)
+		checkpoint_close(p->c);
+	free(p);
+}
+
+int plan_check(struct plan *p, struct errmsg *err)
+{
+	return p->view->check ? p->view->check(p, err) : 0;
+}
+
+/* A pattern without a match means that the merge rules are wrong.  None applies when each
+ * model-parallel rank is re-cut for itself. */
+static int check_patterns(const struct plan *p, struct errmsg *err)
+{
+	size_t pos = 0, n = 0;
+	const char *text, *first = NULL;
+	char more[32] = "";
+
+	if (!p->c->rules || p->options.type.kind == PLAN_RECUT)
+		return 0;
+	for (; (text = merge_rules_next_unused(p->c->rules, &pos)); n++)
+		first = first ?: text;
+	if (!first)
+		return 0;
+	if (n > 1)
+		snprintf(more, sizeof(more), " and %zu more", n - 1);
+	return errmsg_set(err, -ENOTSUP, "%s: a pattern of merge rules matches no parameter: %s%s"
+			  " (no_strict ignores such patterns)",
+			  checkpoint_path(p->c, OBJECT_MODEL, 0, 0), first, more);
+}
+
+int plan_prove(struct plan *p, bool lenient, struct errmsg *err)
+{
+	const int rc = lenient ? 0 : check_patterns(p, err);
+
+	return rc ?: plan_check(p, err);
+}
+
+int plan_check_files(struct plan *p, struct errmsg *err)
+{
+	const int rc = plan_check(p, err);
+
+	return rc || !p->c->ops->verify ? rc : p->c->ops->verify(p->c, err);
+}
+
+void plan_warm(struct plan *p)
+{
+	if (p->view->warm)
+		p->view->warm(p);
+}
+
+void plan_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	/* Of the checkpoint, not of each view of it. */
+	if (p->c->left && p->owns)
+		errmsg_put(to, "%s", p->c->left);
+	/* What a universal tree says of a foreign source, and others where it is not shown. */
+	for (size_t i = 0; p->owns && p->view != &plan_universal && i < p->c->nnotes; i++)
+		errmsg_put(to, "%s", p->c->notes[i]);
+	plan_lack(p, to);
+	if (p->view->warn)
+		p->view->warn(p, to);
+}
+
+void plan_lack(struct plan *p, const struct errmsg_sink *to)
+{
+	if (p->view->lack)
+		p->view->lack(p, to);
+}
+
+struct checkpoint *plan_checkpoint(struct plan *p)
+{
+	return p->c;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_PLAN_H
+#define UCKPT_PLAN_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ckpt/base/permissions.h"
+#include "ckpt/dirs/detect.h"
+#include "ckpt/format/tensor.h"
+#include "ckpt/views/plan_views.h"
+
+struct checkpoint;
+struct errmsg;
+struct errmsg_sink;
+struct uckpt;
+struct user_rules;
+struct vfile;
+
+/*
+ * The tree of files that a converter would write for a checkpoint, computed
+ * instead of written.
+ *
+ * Nodes are numbers below PLAN_NODE_END. They stay the same as long as the plan
+ * is open; the root is PLAN_ROOT. Thread-safe after plan_open.
+ */
+struct plan;
+
+/*
+ * The universal tree:
+ *
+ *     /                     PLAN_ROOT
+ *     /zero/                PLAN_ZERO
+ *     /zero/<param>/fp32.pt, exp_avg.pt, ...	of a/b: /zero/a/b/fp32.pt
+ *     /zero/optimizer_state.pt
+ *     /mp_rank_00_model_states.pt, ...
+ *
+ * and that of a Hugging Face directory:
+ *
+ *     /zero/<param>/fp32.pt, exp_avg.pt, exp_avg_sq.pt
+ *     /source.txt
+ */
+#define PLAN_ROOT UINT64_C(0)
+#define PLAN_ZERO (UINT64_C(1) << 36)
+#define PLAN_NODE_END (UINT64_C(1) << 40)
+
+/* The naming convention of a PyTorch distributed checkpoint. */
+enum dcp_style {
+	DCP_FSDP2,	/* get_state_dict: model.NAME, optim.state.NAME.exp_avg */
+	DCP_FLAT,	/* with flatten_optimizer_state_dict */
+	DCP_TITAN,	/* torchtitan: NAME, optimizer.state.NAME.exp_avg */
+	DCP_ACCELERATE, /* separate directories for model and optimizer */
+	DCP_LIGHTNING,	/* its Trainer: model.NAME, optimizer_0.state.NAME.exp_avg */
+	DCP_FABRIC,	/* model.NAME, optimizer.state.NAME.exp_avg */
+	DCP_STYLES
+};
+
+struct plan_options {
+	struct view_type type;
+	bool crc_zero; /* leave checksums zero; do not compute them */
+	/* Plan a tree that every ZeRO stage can load.  The converter's own
+	 * tree, which is the default, can be loaded only by the stage that the
+	 * checkpoint was saved with. */
+	bool any_stage;
+	/* Merge rules that come before the checkpoint's own; NULL: none.  They
+	 * must outlive the plan. */
+	const struct user_rules *rules;
+	/* PLAN_HF: type of floating-point weights, DTYPE_F16 or DTYPE_BF16;
+	 * every other value means float32. */
+	enum dtype dtype;
+	/* PLAN_HF: a directory with the model's configuration, for what the tag and its
+	 * run do not have; NULL: none.  It must outlive the plan. */
+	const char *hf_config;
+	/* PLAN_HF and PLAN_FP32: largest file in bytes; 0 means
+	 * WEIGHTS_SPLIT_SIZE. */
+	uint64_t shard_size;
+	/* PLAN_DCP: naming convention, and number of ranks that tensors are cut for; 0: any
+	 * number. */
+	enum dcp_style dcp_style;
+	unsigned dcp_ranks;
+};
+
+/*
+ * Plan the tree of a tag directory or, if it is none, of a Hugging Face directory,
+ * which has no optimizer.  A universal tree opens one
+ * model-states file per model-parallel rank and no optimizer shard; weights open what checkpoint_order reads; a
+ * Hugging Face directory opens all files of weights.  Fails if the checkpoint cannot be
+ * served, with one message that names the file: -ENOENT, -ENOTSUP, -EBADMSG, -EIO,
+ * -E2BIG, -ENOMEM or the system's error.  Call plan_close after success.
+ */
+int plan_open(struct uckpt *u, const char *path,
+	      const struct plan_options *options, struct plan **out,
+	      struct errmsg *err);
+void plan_close(struct plan *p);
+
+/* The same for a directory that detect() has listed. */
+int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
+		     const struct dirlist *names, const struct plan_options *options,
+		     struct plan **out, struct errmsg *err);
+
+/*
+ * Plan another tree of a plan's checkpoint, which must outlive the new plan; or with the plan's
+ * options, but for the type.  Plans that share a checkpoint must be made one at a time, since
+ * each fills in what the others read.
+ */
+int plan_open_other(struct plan *p, const struct plan_options *options, struct plan **out,
+		    struct errmsg *err);
+int plan_open_derived(struct plan *p, const struct view_type *type, struct plan **out,
+		      struct errmsg *err);
+
+/*
+ * Check that the files define the whole tree.  Reads the first optimizer shard
+ * of each model-parallel rank and keeps what it learns.  Damage in other shards
+ * shows when they are first read.  Errors as plan_open.
+ */
+int plan_check(struct plan *p, struct errmsg *err);
+
+/* All that is asked before a tree is written: plan_check, and, unless `lenient`, that every
+ * pattern of merge rules matches a parameter where rules merge; -ENOTSUP if not. */
+int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
+
+/* Check also that all files of the tag belong together, by reading every shard's
+ * map and every model-states file; see checkpoint_ops. */
+int plan_check_files(struct plan *p, struct errmsg *err);
+
+/*
+ * Do early what the first readers of a tree would wait for if its files are far away:
+ * load shards' maps and open shards, up to PLAN_WARM_SHARDS.  Does nothing for a tree
+ * that is near.  Readers meet the errors.
+ */
+#define PLAN_WARM_SHARDS 64
+void plan_warm(struct plan *p);
+
+/* Warn of what is unusual about a tree that can be served, without the tag's path;
+ * plan_lack is part of it. */
+void plan_warn(struct plan *p, const struct errmsg_sink *to);
+
+/* Name what of the checkpoint a view that can be served does not have. */
+void plan_lack(struct plan *p, const struct errmsg_sink *to);
+
+struct plan_stat {
+	bool is_dir;
+	bool scattered; /* read by many small reads in no order */
+	unsigned nlink;
+	/* A file can be read by those who may read everything it is made of.  A
+	 * directory has the tag directory's permissions, without read
+	 * permission for those who may not read the files that its entries'
+	 * names come from. */
+	uid_t uid;
+	gid_t gid;
+	unsigned mode;
+	uint64_t size; /* in bytes; 0 for directories */
+	int64_t mtime_s;
+};
+
+struct plan_entry {
+	uint64_t node;
+	char name[NAME_MAX + 1];
+};
+
+/* -ENOENT if there is no such entry; other errors come from shards. */
+int plan_lookup(struct plan *p, uint64_t dir, const char *name, uint64_t *node, struct errmsg *err);
+
+/*
+ * Iterate over the entries of a directory.  Start with `*pos` 0.  Returns 1 and
+ * an entry, 0 at the end, or an error.
+ */
+int plan_next(struct plan *p, uint64_t dir, uint64_t *pos,
+	      struct plan_entry *out, struct errmsg *err);
+
+/* True for a directory.  Opens no file. */
+bool plan_is_dir(const struct plan *p, uint64_t node);
+
+/* The parent of a directory; the root is its own parent. */
+uint64_t plan_parent(const struct plan *p, uint64_t dir);
+
+int plan_stat(struct plan *p, uint64_t node, struct plan_stat *out, struct errmsg *err);
+
+/* As plan_stat of the root of the PLAN_RECUT that plan_open_derived would make of a
+ * universal plan, without making it.  Of what it refuses, some is refused. */
+int plan_stat_recut(const struct plan *universal, const struct view_type *type,
+		    struct plan_stat *out, struct errmsg *err);
+
+/* Open a file of the tree.  Free it with vfile_free before the plan is
+ * closed. */
+int plan_file_open(struct plan *p, uint64_t node, struct vfile **out, struct errmsg *err);
+
+/* The checkpoint that the plan was made from, and belongs to. */
+struct checkpoint *plan_checkpoint(struct plan *p);
+
+/* Call `step` for each file and directory below the root, a directory before what is in it.
+ * Returns the first result that is not 0. */
+typedef int plan_walk_fn(void *ctx, const char *path, uint64_t node, const struct plan_stat *st,
+			 struct errmsg *err);
+int plan_walk(struct plan *p, plan_walk_fn *step, void *ctx, struct errmsg *err);
+
+/* Count the files of the tree and add up their sizes. */
+int plan_totals(struct plan *p, uint64_t *files, uint64_t *bytes, struct errmsg *err);
+
+/*
+ * Hash what the contents of files are computed from: options, merge rules, and paths, inodes,
+ * sizes and times of the plan's shards.  Of files whose vfile_shards are not these,
+ * such as the configuration of a tokenizer, it covers the names only.  -ENOMEM.
+ */
+int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err);
+
+#endif

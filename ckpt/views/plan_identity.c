@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A hash of everything that determines the bytes of a tree. */
+#include <string.h>
+
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/hashtab.h"
+#include "ckpt/format/pickle.h"
+#include "ckpt/io/shards.h"
+#include "ckpt/model/user_rules.h"
+#include "ckpt/views/plan_impl.h"
+
+static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)
+{
+	struct pickle_storages none = { 0 };
+	struct bytebuf bytes = { 0 };
+	int rc = rules ? pickle_dump(rules, &bytes, &none, err) : 0;
+
+	if (!rc && bytes.failed)
+		rc = errmsg_nomem(err, NULL);
+	if (!rc)
+		*hash = hash_bytes(*hash, bytes.data, bytes.len);
+	pickle_storages_done(&none);
+	bytebuf_done(&bytes);
+	return rc;
+}
+
+int plan_identity(struct plan *p, uint64_t *out, struct errmsg *err)
+{
+	const struct plan_options *o = &p->options;
+	const uint64_t options[] = { o->type.kind,  o->type.ranks, o->type.stage,
+				     o->crc_zero,   o->any_stage,  o->dtype,
+				     o->shard_size, o->dcp_style,  o->dcp_ranks };
+	uint64_t hash = hash_bytes(0, PACKAGE_VERSION, sizeof(PACKAGE_VERSION));
+	struct plan_entry e;
+	uint64_t pos = 0;
+	int rc = 0;
+
+	hash = hash_bytes(hash, options, sizeof(options));
+	hash = hash_bytes(hash, p->c->path, strlen(p->c->path));
+	if (p->c->u->model)
+		hash = hash_bytes(hash, p->c->u->model, strlen(p->c->u->model));
+	if (o->rules)
+		rc = hash_rules(o->rules->preset.info, &hash, err)
+			     ?: hash_rules(o->rules->file.info, &hash, err);
+	for (size_t i = 0; i < shards_count(p->c->shards); i++) {
+		const char *path = shards_path(p->c->shards, (uint32_t)i);
+		const struct fileid *id = shards_id(p->c->shards, (uint32_t)i);
+		/* The ctime tells of a file that was written to and whose mtime was put
+		 * back.  That of a new link begins a conversion anew, which is safe. */
+		const uint64_t v[] = { id->ino, id->size, (uint64_t)id->mtime_ns,
+				       (uint64_t)id->ctime_ns };
+
+		hash = hash_bytes(hash, path, strlen(path) + 1);
+		hash = hash_bytes(hash, v, sizeof(v));
+	}
+	/* Which files are copied from beside the tag, or from the model that hf_config names. */
+	while (!rc && (rc = plan_next(p, PLAN_ROOT, &pos, &e, err)) == 1) {
+		hash = hash_bytes(hash, e.name, strlen(e.name) + 1);
+		rc = 0;
+	}
+	*out = hash;
+	return rc;
+}

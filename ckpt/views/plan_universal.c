@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The universal tree of a ZeRO tag.  Names, sizes and contents are derived from the
+ * model on demand, so the memory of a tree is that of the model, and of the records of
+ * files that were opened.
+ *
+ * A parameter's files are those that DeepSpeed 0.19.8 writes
+ * (checkpoint/ds_to_universal.py):
+ *
+ *   stages 1, 2   {cat_dim: 0, param: tensor of the full shape}; the other
+ *		   keys by merge rule (merge_tp_slices)
+ *   stage 3	   a bare 1-D tensor (merge_zero3_slices)
+ *   AutoEP	   {param, cat_dim: 0, is_expert_param, ep_num_experts} for
+ *		   experts, in all stages (autoep_universal.py)
+ *   step	   the bare object that the shard holds; stages 1 and 2 only
+ *   any stage	   as stages 1 and 2, whichever stage saved the checkpoint:
+ *		   stage 3 loads these files as well
+ *   not owned by the optimizer
+ *		   {param: the module's tensor.float()}; a float32 tensor stays
+ *		   a view and is written with its whole storage
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/cache/cache.h"
+#include "ckpt/cache/latency.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/value.h"
+#include "ckpt/io/shards.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/views/plan_impl.h"
+#include "ckpt/views/zero_object.h"
+
+struct plan_universal {
+	struct plan plan;
+	struct plan_paths paths; /* of parameters */
+};
+
+enum { ROOT, ZERO, MODEL, OPTIMIZER, PARAM, STATE };
+
+static struct plan_universal *universal_of(struct plan *p)
+{
+	return (struct plan_universal *)p;
+}
+
+/* The number of files of model states that a run of the checkpoint's stage has. */
+static size_t count_models(const struct checkpoint *c)
+{
+	return (size_t)(c->tp * c->pp) * (c->facts.zero3 ? c->dp : 1);
+}
+
+/* A tree for any stage has model states under the names for which engines of other stages
+ * look, too.  Returns the model-parallel rank whose these are, or else sets both ranks. */
+static unsigned find_model(const struct plan_item *e, unsigned *rank, bool *other)
+{
+	const struct checkpoint *c = e->p->c;
+	const size_t n = count_models(c), ranks = n / (c->tp * c->pp);
+
+	*other = e->i >= n;
+	*rank = *other ? 0 : (unsigned)(e->i % ranks);
+	return (unsigned)(*other ? e->i - n : e->i / ranks);
+}
+
+static int name_model(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+
+	if (f && !other)
+		return plan_set_name(out, f->name, "");
+	snprintf(out, NAME_MAX + 1, "%smp_rank_%02u_model_states.pt",
+		 other && !e->p->c->facts.zero3 ? "zero_pp_rank_0_" : "", mp);
+	return 1;
+}
+
+static void describe_model(const struct plan_item *e, struct plan_facts *out)
+{
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+	const struct tag_file *f = checkpoint_file(e->p->c, OBJECT_MODEL, mp, rank);
+
+	if (f)
+		plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
+	else
+		out->readable_by = &e->p->names;
+}
+
+/* What hf_to_universal.py writes. */
+static struct value *lay_out_source(const struct plan_item *e, struct file_layout *d)
+{
+	(void)e;
+	bytebuf_add_str(&d->head, "Huggingface checkpoint");
+	return NULL;
+}
+
+static struct value *lay_out_model(const struct plan_item *e, struct file_layout *d)
+{
+	bool other;
+	unsigned rank;
+	const unsigned mp = find_model(e, &rank, &other);
+
+	return zero_object_states(e->p->c, mp, rank, d);
+}
+
+/* Its pickle has objects of the optimizer shards. */
+static void describe_optimizer(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readable_by = &e->p->c->readable_by;
+}
+
+/*
+ * The files of a parameter: slot 0 is fp32.pt, slot i is state i - 1 of its group.  A
+ * parameter that the optimizer does not own has no group.
+ */
+static int name_state(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	struct checkpoint *c = e->p->c;
+	const struct param_states *states;
+	const struct param_state *st;
+	int rc;
+
+	if (e->dir >= c->nparams)
+		return 0;
+	rc = c->ops->states(c, &c->params[e->dir], &states, e->err);
+	if (rc)
+		return rc;
+	if (states && states->refused)
+		return errmsg_set(e->err, states->refused_rc, "%s", states->refused);
+	if (e->k >= (states ? states->n : 1))
+		return 0;
+	if (e->k == 0)
+		return plan_set_name(out, "fp32", ".pt");
+	st = &states->v[e->k];
+	/* Stage 3 trees have no file for a state that is not a tensor: the loader takes the
+	 * step from optimizer_state.pt.  hf_to_universal.py writes none. */
+	if (st->kind != STATE_FLAT && !e->p->options.any_stage && (!c->ranks || c->facts.zero3))
+		return 0;
+	return plan_set_name(out, st->name, ".pt");
+}
+
+/* The shape of sub-parameters in the newer form: where older files give only
+ * the number of equal parts, list each part. */
+static struct value *spell_out(struct arena *a, const struct param *p,
+			       const struct value_seq *shape, int64_t dim)
+{
+	const int64_t n = shape->v[dim]->i;
+	struct value *parts = value_new(a, VALUE_TUPLE);
+	struct value *out = value_new(a, VALUE_TUPLE);
+
+	for (int64_t i = 0; i < n && !a->failed; i++)
+		value_append(a, parts, value_new_int(a, (int64_t)p->shape[dim] / n));
+	for (size_t i = 0; i < shape->n; i++)
+		value_append(a, out, (int64_t)i == dim ? parts : shape->v[i]);
+	return out;
+}
+
+/* Build a SubparamShape (DeepSpeed's checkpoint/universal_checkpoint.py). */
+static struct value *sub_param_shape(struct arena *a, const struct param *p)
+{
+	const struct value *spec = p->merge.spec;
+	struct value *shape = value_find(spec, "shape");
+	struct value *dim = value_find(spec, "partition_dim");
+	struct value *state = value_new(a, VALUE_DICT);
+	uint64_t at;
+
+	/* geometry_init has checked both. */
+	if (!p->merge.widths && value_get_count(dim, &at) && value_item(shape, at)->kind == VALUE_INT)
+		shape = spell_out(a, p, value_items(shape), (int64_t)at);
+	value_dict_set(a, state, "patterns", value_find(spec, "patterns"));
+	value_dict_set(a, state, "shape", shape);
+	value_dict_set(a, state, "partition_dim", dim);
+	return value_new_object(
+		a, value_new_global(a, "deepspeed.checkpoint.universal_checkpoint", "SubparamShape"),
+		state);
+}
+
+/* Build the dict around a parameter's tensor. */
+static struct value *wrap_tensor(struct arena *a, const struct param *p, struct tensor *t)
+{
+	const struct merge *m = &p->merge;
+	struct value *dict = value_new(a, VALUE_DICT);
+
+	/* A tensor of the module has no rule: all fields of `m` are 0. */
+	if (p->first && m->rule == MERGE_CAT)
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, m->dim));
+	if (merge_rule_parts(m->rule) > 1) {
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+		value_dict_set(a, dict, "param_n_sub_params",
+			       value_new_int(a, merge_rule_parts(m->rule)));
+	}
+	if (m->rule == MERGE_SUB_PARAMS)
+		value_dict_set(a, dict, "sub_param_shape", sub_param_shape(a, p));
+	if (m->vocab) {
+		/* The converter saves a slice, which is a view: the rows of
+		 * padding stay in the storage. */
+		value_dict_set(a, dict, "vocab_tensor", value_new_bool(a, true));
+		t->shape[0] = m->vocab_rows;
+	}
+	value_dict_set(a, dict, "param", tensor_to_value(a, t));
+	if (m->rule == MERGE_EXPERTS) {
+		value_dict_set(a, dict, "cat_dim", value_new_int(a, 0));
+		value_dict_set(a, dict, "is_expert_param", value_new_bool(a, true));
+		value_dict_set(a, dict, "ep_num_experts", value_new_int(a, m->experts->n));
+	}
+	return dict;
+}
+
+/* The same as hf_to_universal.py (DeepSpeed's pull request 7212) has it, whose trees lack what
+ * DeepSpeed 0.19.8 reads besides. */
+static struct value *wrap_hf(struct arena *a, const struct param *p, const struct tensor *t)
+{
+	const struct value_field fields[] = {
+		{ "param", tensor_to_value(a, t) },
+		{ "cat_dim", value_new_int(a, 0) },
+		{ "vocab_tensor", p->merge.vocab ? value_new_bool(a, true) : NULL },
+	};
+
+	return value_new_fields(a, fields, COUNT(fields));
+}
+
+/* Make a state with an element for each of the parameter's, or of the whole group, such as
+ * step. */
+static struct value *lay_out_owned(const struct plan_item *e, const struct param *p,
+				   const struct param_state *st, struct file_layout *d)
+{
+	struct checkpoint *c = e->p->c;
+	const bool number = st->kind != STATE_FLAT;
+	const bool bare = !number && checkpoint_is_flat(c) && !e->p->options.any_stage &&
+			  p->merge.rule != MERGE_EXPERTS;
+	struct extent_map *map;
+	struct tensor t;
+
+	if (st->kind == STATE_INT)
+		return value_new_int(&d->a, st->i);
+	if (st->kind == STATE_FLOAT)
+		return value_new_float(&d->a, st->f);
+	tensor_init(&t, st->dtype, bare ? &p->numel : p->shape, number ? 0 : bare ? 1 : p->ndim,
+		    st->requires_grad);
+	map = layout_add_storage(d, &t);
+	if (d->extents)
+		layout_note(d, checkpoint_extents(c, p, st, map, &d->gathers, d->err));
+	return number || bare ? tensor_to_value(&d->a, &t) : wrap_tensor(&d->a, p, &t);
+}
+
+/* Make a tensor like the one that a file has: its elements, or zeros for another state.  Only
+ * those of a float32 module are written with their whole storage. */
+static struct value *lay_out_stored(const struct plan_item *e, const struct param *p,
+				    struct file_layout *d)
+{
+	const struct stored *m = p->module;
+	const bool hf = !e->p->c->ranks, cast = hf || m->dtype != DTYPE_F32;
+	struct tensor t, view;
+	struct extent_map *map;
+	uint64_t skip = 0;
+	bool dense;
+
+	stored_describe(m, &view);
+	t = view;
+	t.dtype = DTYPE_F32;
+	dense = !cast || tensor_is_dense(&view);
+	if (!dense)
+		tensor_init(&t, DTYPE_F32, m->shape, m->ndim, false);
+	if (dense && cast) {
+		skip = t.storage_offset * dtype_size(m->dtype);
+		t.storage_offset = 0;
+		t.storage_numel = t.numel;
+	}
+	t.requires_grad = m->requires_grad && e->k == 0;
+	map = layout_add_storage(d, &t);
+	if (e->k)
+		layout_add_zeros(d, map, t.numel * sizeof(float));
+	else if (dense)
+		layout_need_memory(d, extent_add_cast(map, t.storage_numel, m->file,
+						      m->storage + skip, m->dtype, DTYPE_F32));
+	else
+		layout_need_memory(d, !d->extents || gathers_add_tensor(&d->gathers, &view, m->file,
+								     m->storage, DTYPE_F32, map));
+	return hf ? wrap_hf(&d->a, p, &t) : wrap_tensor(&d->a, p, &t);
+}
+
+/* Make the tensor of a module that is in no single storage. */
+static struct value *lay_out_other(const struct plan_item *e, const struct param *p,
+				   struct file_layout *d)
+{
+	struct extent_map *map;
+	struct tensor t;
+
+	tensor_init(&t, DTYPE_F32, p->shape, p->ndim, false);
+	map = layout_add_storage(d, &t);
+	if (d->extents)
+		layout_note(d, checkpoint_module(e->p->c, p, DTYPE_F32, map, &d->gathers, d->err));
+	return wrap_tensor(&d->a, p, &t);
+}
+
+static struct value *lay_out_state(const struct plan_item *e, struct file_layout *d)
+{
+	struct checkpoint *c = e->p->c;
+	const struct param *p = &c->params[e->dir];
+	const struct param_states *states;
+	const struct param_state *st;
+
+	if (!layout_note(d, c->ops->states(c, p, &states, d->err)))
+		return NULL;
+	st = states ? &states->v[e->k] : NULL;
+	if (p->first || (st && st->kind != STATE_FLAT))
+		return lay_out_owned(e, p, st, d);
+	return (p->module ? lay_out_stored : lay_out_other)(e, p, d);
+}
+
+/* Files of a Hugging Face directory's parameter have the time and the readers of the one that
+ * they are made of. */
+static void describe_param(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct checkpoint *c = e->p->c;
+
+	if (e->i < c->nparams)
+		out->mtime_s = c->files[c->params[e->i].module->file].mtime_s;
+}
+
+static void describe_state(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct checkpoint *c = e->p->c;
+	const struct tag_file *f =
+		&c->files[e->dir < c->nparams ? c->params[e->dir].module->file : 0];
+
+	out->mtime_s = f->mtime_s;
+	out->readable_by = &f->readable_by;
+}
+
+/* Check that a parameter's weights and states can be computed. */
+static int check_param(struct checkpoint *c, const struct param *p, struct errmsg *err)
+{
+	const struct param_states *states;
+	struct errmsg why = { "" };
+	int rc;
+
+	if (!p->computed)
+		return 0;
+	rc = c->ops->states(c, p, &states, err);
+	if (rc)
+		return rc;
+	for (size_t i = 0; !rc && i < states->n; i++)
+		if (states->v[i].kind == STATE_FLAT)
+			rc = checkpoint_check_param(p, &states->v[i], &why);
+	return rc ? errmsg_set(err, rc, "%s: %s", c->path, why.text) : 0;
+}
+
+int plan_check_params(struct plan *p, struct errmsg *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < p->c->nparams; i++)
+		rc = check_param(p->c, &p->c->params[i], err);
+	return rc;
+}
+
+static int universal_check(struct plan *p, struct errmsg *err)
+{
+	return plan_paths_check(&universal_of(p)->paths, err)
+		       ?: p->c->ops->check(p->c, true, err)
+		       ?: plan_check_params(p, err);
+}
+
+static void universal_warm(struct plan *p)
+{
+	struct checkpoint *c = p->c;
+	uint32_t shards[PLAN_WARM_SHARDS];
+	uint64_t size;
+	size_t n = 0;
+
+	if (!c->ops->warm || !latency_maybe_high(cache_latency(c->u)))
+		return;
+	for (; n < PLAN_WARM_SHARDS && n < c->nfiles; n++)
+		shards[n] = (uint32_t)n;
+	c->ops->warm(c, n);
+	plan_file_size(p, OPTIMIZER, 0, &size, NULL);
+	shards_check_files(p->c->shards, shards, n, NULL);
+}
+
+static void universal_close(struct plan *p)
+{
+	plan_paths_done(&universal_of(p)->paths);
+}
+
+static int universal_make(struct plan *p, struct errmsg *err)
+{
+	static const char *const zero[] = { "zero" };
+	static const char *const optimizer[] = { "optimizer_state.pt" };
+	static const char *const source[] = { "source.txt" };
+	const struct checkpoint *c = p->c;
+	const bool hf = !c->ranks;
+	struct plan_paths *paths = &universal_of(p)->paths;
+	const int rc = plan_paths_init(paths, p->c->params, p->c->nparams, sizeof(*p->c->params),
+				       checkpoint_path(c, OBJECT_MODEL, 0, 0), err);
+
+	if (rc)
+		return rc;
+	/* A checkpoint of no stage serves all. */
+	p->options.any_stage |= c->facts.source != NULL;
+
+	/* Those of Hugging Face weights are for any stage only. */
+	const bool any = p->options.any_stage, full = !hf || any;
+	const struct plan_group groups[] = {
+		{ .dir = ROOT, .is_dir = true, .n = 1, .names = zero },
+		{ .dir = ROOT,
+		  .n = full ? count_models(c) + (any ? c->tp * c->pp : 0) : 0,
+		  .name = name_model,
+		  .describe = describe_model,
+		  .lay_out = lay_out_model },
+		{ .dir = ZERO,
+		  .n = full,
+		  .names = optimizer,
+		  .describe = describe_optimizer,
+		  .lay_out = plan_lay_out_optimizer },
+		{ .dir = ZERO,
+		  .is_dir = true,
+		  .n = paths->ndirs,
+		  .paths = paths,
+		  .describe = hf ? describe_param : NULL },
+		{ .dir = PARAM,
+		  .n = PARAM_STATES_MAX + 1,
+		  .name = name_state,
+		  .describe = hf ? describe_state : NULL,
+		  .lay_out = lay_out_state },
+		{ .dir = ROOT, .n = hf, .names = source, .lay_out = lay_out_source },
+	};
+
+	plan_set_groups(p, groups, COUNT(groups));
+	return 0;
+}
+
+const struct plan_view plan_universal = {
+	.suffix = "_universal",
+	.option = "universal",
+	.takes = TAKES_ANY_STAGE,
+	.of_weights = true,
+	.size = sizeof(struct plan_universal),
+	.make = universal_make,
+	.close = universal_close,
+	.check = universal_check,
+	.warm = universal_warm,
+	.warn = plan_universal_warn,
+};

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of views, and their names. */
+#include "ckpt/views/plan_views.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/views/plan_impl.h"
+#include "ckpt/views/recut.h"
+
+const struct plan_view *const plan_views[PLAN_KINDS] = {
+	[PLAN_UNIVERSAL] = &plan_universal, [PLAN_HF] = &plan_hf,
+	[PLAN_FP32] = &plan_fp32,           [PLAN_DCP] = &plan_dcp,
+	[PLAN_RECUT] = &plan_recut,
+};
+
+void view_type_list(unsigned takes, const char *prefix, char out[VIEW_LIST_MAX])
+{
+	const char *names[PLAN_KINDS];
+	int n = 0, len = 0;
+
+	for (int kind = 0; kind < PLAN_KINDS; kind++)
+		if (!takes || plan_views[kind]->takes & takes)
+			names[n++] = plan_views[kind]->option;
+	for (int i = 0; i < n; i++)
+		len += snprintf(out + len, VIEW_LIST_MAX - (size_t)len, "%s%s%s",
+				!i ? "" : i < n - 1 ? ", " : " or ", prefix, names[i]);
+}
+
+bool view_type_parse_kind(const char *text, enum plan_kind *out)
+{
+	for (int kind = 0; kind < PLAN_KINDS; kind++)
+		if (strcmp(text, plan_views[kind]->option) == 0) {
+			*out = (enum plan_kind)kind;
+			return true;
+		}
+	return false;
+}
+
+bool view_type_equal(const struct view_type *a, const struct view_type *b)
+{
+	return a->kind == b->kind && a->ranks == b->ranks &&
+	       a->stage == b->stage;
+}
+
+void view_type_suffix(const struct view_type *t, char suffix[VIEW_SUFFIX_MAX])
+{
+	const struct plan_view *const v = plan_views[t->kind];
+	int n = snprintf(suffix, VIEW_SUFFIX_MAX, "%s", v->suffix);
+
+	if (v->takes & TAKES_RANKS)
+		n += snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "%u", t->ranks);
+	if (t->stage)
+		snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "_z%u", t->stage);
+}
+
+bool view_type_parse_ranks(const char *text, struct view_type *out)
+{
+	struct view_type t = { .kind = PLAN_RECUT };
+	size_t n = 0;
+
+	/* Each view has a single name, hence no leading zeros. */
+	for (; text[n] >= '0' && text[n] <= '9' && n < 5; n++)
+		t.ranks = 10 * t.ranks + (unsigned)(text[n] - '0');
+	if (n == 0 || text[0] == '0' || t.ranks > RECUT_RANKS_MAX)
+		return false;
+	if (strncmp(text + n, "_z", 2) == 0 && text[n + 2] >= '1' && text[n + 2] <= '3') {
+		t.stage = (unsigned)(text[n + 2] - '0');
+		n += 3;
+	}
+	if (text[n])
+		return false;
+	*out = t;
+	return true;
+}
+
+bool view_type_parse(const char *name, size_t *tag_len, struct view_type *out)
+{
+	const size_t len = strlen(name);
+	const char *at = NULL;
+
+	for (int kind = 0; kind < PLAN_KINDS; kind++) {
+		const struct plan_view *const v = plan_views[kind];
+		const size_t n = strlen(v->suffix);
+
+		if (v->takes & TAKES_RANKS || len <= n || strcmp(name + len - n, v->suffix) != 0)
+			continue;
+		*out = (struct view_type){ .kind = (enum plan_kind)kind };
+		*tag_len = len - n;
+		return true;
+	}
+	/* A tag's name may contain "_dp", too: find the last one. */
+	for (const char *p = name; (p = strstr(p, "_dp")); p++)
+		at = p;
+	if (!at || at == name || !view_type_parse_ranks(at + 3, out))
+		return false;
+	*tag_len = (size_t)(at - name);
+	return true;
+}

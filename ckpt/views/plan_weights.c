@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The weights of a ZeRO tag, as zero_to_fp32.py writes them: a directory with a few
+ * large files, of safetensors or of torch.save.
+ *
+ * pytorch_model.bin is the torch.save of a dict.  Each tensor has a storage of
+ * its own, exactly as long as the tensor.  In the script's file the tensors of
+ * stages 1 and 2 are views of a whole group, and those of stage 3 are followed
+ * by the padding of the ranks' parts.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/utf8.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/safetensors.h"
+#include "ckpt/format/value.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/views/adapter_dirs.h"
+#include "ckpt/views/plan_impl.h"
+#include "ckpt/views/sidecars.h"
+#include "ckpt/views/weights_split.h"
+
+struct plan_weights {
+	struct plan plan;
+	const struct format *format;
+	struct adapter_dirs adapters;
+	const char **names; /* of weights in the files; NULL: in none */
+	const char **dirs;  /* names of the adapters' directories */
+	struct arena arena;
+	size_t *tensors; /* indices of the saved weights, grouped by file */
+	struct weights_split split;
+	struct sidecars sidecars;
+};
+
+enum { ROOT, INDEX, FILES, SIDECAR, DIRS, DIRS_WEIGHTS, DIRS_CONFIG };
+
+static const struct format {
+	const char *stem, *suffix, *index;
+	bool safetensors;
+} formats[] = {
+	[PLAN_HF] = { "model", "safetensors", "model.safetensors.index.json", true },
+	[PLAN_FP32] = { "pytorch_model", "bin", "pytorch_model.bin.index.json", false },
+};
+
+/* PEFT loads one file. */
+static const struct format adapter_format = { "adapter_model", "safetensors", NULL, true };
+
+static struct plan_weights *weights_of(struct plan *p)
+{
+	return (struct plan_weights *)p;
+}
+
+/* A row by its number. */
+static const struct param *row_of(const struct plan_weights *x, size_t weight)
+{
+	return x->plan.c->order[weight];
+}
+
+static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
+{
+	const enum dtype want = x->plan.options.dtype;
+	const bool narrow = x->format->safetensors && (want == DTYPE_F16 || want == DTYPE_BF16);
+
+	return checkpoint_dtype(row_of(x, weight), narrow ? want : DTYPE_F32);
+}
+
+/* Can a file of this format have a weight? */
+static bool can_hold(const struct plan_weights *x, size_t weight)
+{
+	const struct param *w = row_of(x, weight);
+
+	return !x->format->safetensors ||
+	       (safetensors_knows(dtype_of(x, weight), w->ndim) && utf8_is(w->name));
+}
+
+static uint64_t bytes_of(const struct plan_weights *x, size_t weight)
+{
+	return row_of(x, weight)->numel * dtype_size(dtype_of(x, weight));
+}
+
+static int name_file(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	const struct plan_weights *x = weights_of(e->p);
+
+	weights_split_name(&x->split, x->format->stem, x->format->suffix, e->i, out);
+	return 1;
+}
+
+/* Append the elements of a weight to a new storage of `t`, which is filled in. */
+static void add_storage(const struct plan_item *e, struct file_layout *d, size_t weight,
+			struct tensor *t)
+{
+	const struct plan_weights *x = weights_of(e->p);
+	const struct param *w = row_of(x, weight);
+	struct extent_map *map;
+
+	tensor_init(t, dtype_of(x, weight), w->shape, w->ndim, w->requires_grad);
+	map = layout_add_storage(d, t);
+	if (d->extents)
+		layout_note(d, checkpoint_weights(e->p->c, w, t->dtype, map, &d->gathers, d->err));
+}
+
+/* Write the header for `n` weights, and add their storages in its order. */
+static void lay_out_safetensors(const struct plan_item *e, struct file_layout *d,
+				const size_t *weights, const char *const *names, size_t n)
+{
+	const struct plan_weights *x = weights_of(e->p);
+	struct safetensors_tensor *v = arena_alloc(&d->a, (n + 1) * sizeof(*v));
+	size_t *order = arena_alloc(&d->a, (n + 1) * sizeof(*order));
+	struct tensor t;
+
+	if (!v || !order)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		const struct param *w = row_of(x, weights[i]);
+
+		v[i] = (struct safetensors_tensor){
+			.name = names[i],
+			.dtype = dtype_of(x, weights[i]),
+			.ndim = w->ndim,
+			.shape = w->shape,
+			.numel = w->numel,
+		};
+	}
+	layout_note(d, safetensors_write_header(v, n, order, &d->head, d->err));
+	for (size_t i = 0; i < n && !layout_failed(d); i++)
+		add_storage(e, d, weights[order[i]], &t);
+}
+
+/* Make the dict to pickle.  The split puts a tensor before those that are tied to
+ * it. */
+static struct value *make_dict(const struct plan_item *e, struct file_layout *d,
+			       const size_t *weights, size_t n)
+{
+	const struct plan_weights *x = weights_of(e->p);
+	const size_t nrows = e->p->c->norder;
+	struct value *dict = value_new(&d->a, VALUE_DICT);
+	/* By weight. */
+	struct value **values = arena_alloc(&d->a, (nrows + 1) * sizeof(struct value *));
+	struct tensor t;
+
+	for (size_t i = 0; i < n && !layout_failed(d); i++) {
+		const size_t k = weights[i];
+		const struct param *same = row_of(x, k)->same;
+
+		if (!same) {
+			add_storage(e, d, k, &t);
+			values[k] = tensor_to_value(&d->a, &t);
+		}
+		value_dict_set(&d->a, dict, x->names[k], values[same ? same->number : k]);
+	}
+	return dict;
+}
+
+/* The names in the files of `n` weights; NULL if memory is short. */
+static const char **names_of(const struct plan_weights *x, struct file_layout *d,
+			     const size_t *weights, size_t n)
+{
+	const char **names = arena_alloc(&d->a, (n + 1) * sizeof(*names));
+
+	for (size_t i = 0; names && i < n; i++)
+		names[i] = x->names[weights[i]];
+	return names;
+}
+
+static struct value *lay_out_file(const struct plan_item *e, struct file_layout *d)
+{
+	const struct plan_weights *x = weights_of(e->p);
+	const size_t *begin = &x->split.begin[e->i];
+	const size_t *weights = x->tensors + begin[0], n = begin[1] - begin[0];
+	const char **names;
+
+	if (!x->format->safetensors)
+		return make_dict(e, d, weights, n);
+	names = names_of(x, d, weights, n);
+	if (names)
+		lay_out_safetensors(e, d, weights, names, n);
+	return NULL;
+}
+
+static struct value *lay_out_dir_weights(const struct plan_item *e, struct file_layout *d)
+{
+	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
+
+	lay_out_safetensors(e, d, dir->weights, dir->names, dir->n);
+	return NULL;
+}
+
+static void describe_index(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readable_by = &e->p->names;
+}
+
+static struct value *lay_out_index(const struct plan_item *e, struct file_layout *d)
+{
+	const struct plan_weights *x = weights_of(e->p);
+	const char **names = names_of(x, d, x->tensors, x->split.n);
+
+	if (names)
+		layout_note(d, weights_split_index(&x->split, x->format->stem, x->format->suffix,
+						   names, &d->head, d->err));
+	return NULL;
+}
+
+static int name_sidecar(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	return plan_set_name(out, weights_of(e->p)->sidecars.v[e->i].name, "");
+}
+
+static void describe_sidecar(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct sidecars *s = &weights_of(e->p)->sidecars;
+
+	plan_describe_copy(e->p, &s->v[e->i], e->i, out);
+	out->copied = s->shards;
+}
+
+static int name_dir_config(const struct plan_item *e, char out[NAME_MAX + 1])
+{
+	const struct adapter_dir *dir = &weights_of(e->p)->adapters.v[e->dir];
+
+	return dir->sidecars->config ? plan_set_name(out, ADAPTER_CONFIG, "") : 0;
+}
+
+static void describe_dir_config(const struct plan_item *e, struct plan_facts *out)
+{
+	const struct sidecars *s = weights_of(e->p)->adapters.v[e->dir].sidecars;
+
+	plan_describe_copy(e->p, s->config, (size_t)(s->config - s->v), out);
+	out->copied = s->shards;
+}
+
+/* Check that weights which need computing can be computed. */
+static int weights_check(struct plan *p, struct errmsg *err)
+{
+	const struct checkpoint *c = p->c;
+	struct errmsg why = { "" };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < c->norder; i++)
+		if (c->order[i]->states)
+			rc = checkpoint_check_param(c->order[i], c->order[i]->states->v, &why);
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text) : 0;
+}
+
+void plan_warn_of_weights(const struct checkpoint *c, const struct errmsg_sink *to)
+{
+	for (size_t i = 0; i < c->nleft_out; i++)
+		errmsg_put(to, "%s", c->left_out[i]);
+	if (!c->ranks)
+		c->ops->warn(c, to);
+}
+
+static void weights_warn(struct plan *p, const struct errmsg_sink *to)
+{
+	if (weights_of(p)->sidecars.missing)
+		errmsg_put(to, "%s", weights_of(p)->sidecars.missing);
+}
+
+static void weights_lack(struct plan *p, const struct errmsg_sink *to)
+{
+	const struct plan_weights *x = weights_of(p);
+
+	plan_warn_of_weights(p->c, to);
+	for (size_t i = 0; i < p->c->norder; i++)
+		if (!can_hold(x, i))
+			errmsg_put(to, "%s: left out of TAG_hf: safetensors has no %s",
+				   row_of(x, i)->name,
+				   utf8_is(row_of(x, i)->name) ? dtype_name(dtype_of(x, i))
+							       : "names that are not UTF-8");
+	adapter_dirs_warn(&x->adapters, to);
+}
+
+static void weights_close(struct plan *p)
+{
+	struct plan_weights *x = weights_of(p);
+
+	adapter_dirs_done(&x->adapters);
+	arena_done(&x->arena);
+	free(x->tensors);
+	weights_split_done(&x->split);
+	sidecars_done(&x->sidecars);
+}
+
+/* Name the weights in the files. */
+static int name_weights(struct plan_weights *x, struct errmsg *err)
+{
+	const struct checkpoint *c = x->plan.c;
+	int rc = x->format->safetensors ? adapter_dirs_find(&x->adapters, c, err) : 0;
+
+	if (rc)
+		return rc;
+	if (x->adapters.top)
+		x->format = &adapter_format;
+	x->names = x->adapters.top ? x->adapters.names
+				   : arena_alloc(&x->arena, (c->norder + 1) * sizeof(*x->names));
+	for (size_t i = 0; x->names && i < c->norder; i++)
+		if (!can_hold(x, i))
+			x->names[i] = NULL;
+		else if (!x->adapters.top)
+			x->names[i] = c->order[i]->name;
+	return x->names ? 0 : errmsg_nomem(err, c->path);
+}
+
+/* Find the files that are copied beside those with weights, and name the directories. */
+static int find_sidecars(struct plan_weights *x, struct errmsg *err)
+{
+	struct adapter_dirs *d = &x->adapters;
+	struct plan *p = &x->plan;
+	const char *more = p->options.hf_config;
+	const int rc = sidecars_find(&x->sidecars, p->c, d->top ? d->top->name : NULL, more, err)
+			       ?: adapter_dirs_configure(d, p->c, more, &x->sidecars, err);
+
+	if (rc)
+		return rc;
+	x->dirs = arena_alloc(&x->arena, (d->n + 1) * sizeof(*x->dirs));
+	for (size_t i = 0; x->dirs && i < d->n; i++)
+		x->dirs[i] = d->v[i].one->name;
+	return x->dirs ? 0 : errmsg_nomem(err, p->c->path);
+}
+
+/*
+ * Assign weights to files.  safetensors stores tied weights once, under the
+ * name that comes first in the state dict.  transformers keeps the same name:
+ * its models declare the others as tied to it.  PEFT stores each.
+ */
+static int split_weights(struct plan_weights *x, struct errmsg *err)
+{
+	const size_t n = x->plan.c->norder;
+	const bool adapter = x->adapters.top;
+	const uint64_t max = adapter ? UINT64_MAX
+				     : x->plan.options.shard_size ?: WEIGHTS_SPLIT_SIZE;
+	uint64_t *len = calloc(n + 1, sizeof(*len));
+	size_t *scratch = calloc(3 * (n + 1), sizeof(*scratch));
+	/* By number of the saved weights: */
+	size_t *same = scratch, *saved = scratch + n + 1;
+	size_t *number = saved + n + 1; /* by weight */
+	size_t k = 0, empty = n;
+	int rc = -ENOMEM;
+
+	x->tensors = calloc(n + 1, sizeof(*x->tensors));
+	for (size_t i = 0; len && scratch && i < n; i++) {
+		const struct param *of = row_of(x, i)->same;
+		const bool tied = of && !adapter;
+
+		if (!x->names[i] || (x->format->safetensors && tied))
+			continue;
+		saved[k] = i;
+		number[i] = k;
+		len[k] = bytes_of(x, i);
+		same[k] = tied ? number[of->number] : k;
+		/* All tensors without elements have the address 0 and count as
+		 * one. */
+		if (!len[k] && empty == n)
+			empty = k;
+		else if (!len[k])
+			same[k] = empty;
+		k++;
+	}
+	if (len && scratch && x->tensors)
+		rc = weights_split_init(&x->split, len, same, k, max, err);
+	for (size_t i = 0; !rc && i < k; i++)
+		x->tensors[i] = saved[x->split.order[i]];
+	free(len);
+	free(scratch);
+	return rc ? errmsg_nomem(err, x->plan.c->path) : 0;
+}
+
+/* Errors that the layouts of files find name only tensors: add the tag. */
+static int check_files(struct plan *p, struct errmsg *err)
+{
+	struct errmsg why = { "" };
+	uint64_t size;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < p->groups[FILES].n; i++)
+		rc = plan_file_size(p, FILES, i, &size, &why);
+	for (size_t i = 0; !rc && i < p->groups[DIRS].n; i++)
+		rc = plan_file_size(p, DIRS_WEIGHTS, i, &size, &why);
+	return rc ? errmsg_set(err, rc, "%s: %s", p->c->path, why.text) : 0;
+}
+
+static int weights_make(struct plan *p, struct errmsg *err)
+{
+	struct plan_weights *x = weights_of(p);
+	int rc = p->c->ops->check(p->c, false, err) ?: checkpoint_order(p->c, err);
+
+	x->format = &formats[p->options.type.kind];
+	if (!rc)
+		rc = name_weights(x, err) ?: split_weights(x, err);
+	if (!rc && x->format->safetensors)
+		rc = find_sidecars(x, err);
+	if (rc)
+		return rc;
+
+	static const char *const dir_weights[] = { ADAPTER_WEIGHTS };
+	const struct plan_group groups[] = {
+		{ .n = x->split.nfiles > 1,
+		  .names = &x->format->index,
+		  .describe = describe_index,
+		  .lay_out = lay_out_index },
+		{ .n = x->split.nfiles, .name = name_file, .lay_out = lay_out_file },
+		{ .n = x->sidecars.n, .name = name_sidecar, .describe = describe_sidecar },
+		{ .n = x->adapters.n, .is_dir = true, .names = x->dirs },
+		{ .dir = DIRS, .n = 1, .names = dir_weights, .lay_out = lay_out_dir_weights },
+		{ .dir = DIRS, .n = 1, .name = name_dir_config, .describe = describe_dir_config },
+	};
+
+	plan_set_groups(p, groups, COUNT(groups));
+	return check_files(p, err);
+}
+
+#define WEIGHTS                                                                            \
+	.size = sizeof(struct plan_weights), .make = weights_make, .close = weights_close, \
+	.check = weights_check, .warn = weights_warn, .lack = weights_lack
+
+const struct plan_view plan_hf = {
+	.suffix = "_hf",
+	.option = "hf",
+	.takes = TAKES_DTYPE | TAKES_SHARD_SIZE,
+	WEIGHTS,
+};
+
+const struct plan_view plan_fp32 = {
+	.suffix = "_fp32",
+	.option = "fp32",
+	.takes = TAKES_SHARD_SIZE,
+	WEIGHTS,
+};

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The new flat groups: which parameters each one has, in which order, and how it
+ * is cut.  Sources: DeepSpeed runtime/zero/stage_1_and_2.py
+ * (_round_robin_reorder, param_padding) and runtime/zero/stage3.py
+ * (_create_fp16_sub_groups).
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "ckpt/views/recut_impl.h"
+
+/* parameter_alignment: each parameter starts on a multiple of so many bytes. */
+#define ALIGNMENT_BYTES 16
+
+void *recut_alloc(const struct recutter *b, size_t n, size_t item)
+{
+	void *p = arena_alloc(&b->s->arena, n * item);
+
+	if (!p)
+		errmsg_nomem(b->err, b->file);
+	return p;
+}
+
+static struct recut_group *add_group(struct recutter *b, uint32_t param_group)
+{
+	struct recut_mp *m = b->m;
+
+	if (!arena_reserve(&b->s->arena, &m->groups, m->ngroups, &m->cap, m->ngroups + 1,
+			   sizeof(*m->groups))) {
+		errmsg_nomem(b->err, b->file);
+		return NULL;
+	}
+	m->groups[m->ngroups] = (struct recut_group){ .param_group = param_group };
+	return &m->groups[m->ngroups++];
+}
+
+/* Append the parameters of an old group in its order. */
+static void add_old(const struct recutter *b, struct recut_group *to, uint32_t group)
+{
+	const struct slice_group *old = &b->t->groups[group];
+
+	for (size_t i = 0; i < old->n; i++) {
+		const struct slice *s = old->slices[i];
+
+		to->params[to->n++] =
+			(struct recut_param){ group, (uint32_t)i,
+					      s->numel || b->s->c->facts.zero3 ? s : NULL };
+	}
+}
+
+static uint64_t numel_of(const struct recut_param *p)
+{
+	return p->slice ? p->slice->numel : 0;
+}
+
+/* Reorder the parameters as round_robin_gradients does, which deals them to the
+ * ranks in turn; `back` restores the order before that. */
+static int deal(const struct recutter *b, struct recut_group *g, unsigned ranks, bool back)
+{
+	struct recut_param *to = recut_alloc(b, g->n, sizeof(*to));
+	size_t k = 0;
+
+	if (!to)
+		return -ENOMEM;
+	for (size_t r = 0; r < ranks && r < g->n; r++)
+		for (size_t i = r; i < g->n; i += ranks, k++) {
+			if (back)
+				to[i] = g->params[k];
+			else
+				to[k] = g->params[i];
+		}
+	g->params = to;
+	return 0;
+}
+
+/* Join the old flat groups of one parameter group, in the model's order. */
+static int join(const struct recutter *b, uint32_t param_group, struct recut_group *to)
+{
+	const bool dealt = b->s->c->facts.round_robin && !b->s->c->facts.zero3 && !b->bf16;
+	bool first = true;
+	size_t n = 0;
+
+	for (uint32_t g = 0; g < b->t->ngroups; g++)
+		if (b->param_group[g] == param_group)
+			n += b->t->groups[g].n;
+	to->params = recut_alloc(b, n, sizeof(*to->params));
+	if (!to->params)
+		return -ENOMEM;
+	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
+	for (uint32_t g = 0; g < b->t->ngroups; g++)
+		if (b->param_group[g] == param_group) {
+			add_old(b, to, g);
+			to->stripe.degree = b->t->groups[g].degree;
+			to->stripe.ranks = b->s->c->dp / to->stripe.degree;
+			to->stripe.data_first = b->t->groups[g].data_first;
+			to->like = first ? g : to->like;
+			first = false;
+		}
+	return dealt ? deal(b, to, to->stripe.ranks, true) : 0;
+}
+
+static uint64_t old_padding(const struct recutter *b, const struct recut_param *p)
+{
+	const uint64_t *padding = b->t->groups[p->group].padding;
+
+	return padding && p->slice ? padding[p->slice->index] : 0;
+}
+
+/* Did the run use parameter_alignment? */
+static bool is_aligned(const struct recutter *b, const struct recut_group *g)
+{
+	bool any = false;
+
+	for (size_t i = 0; !b->s->c->facts.zero3 && i < g->n; i++)
+		any |= old_padding(b, &g->params[i]) != 0;
+	return any;
+}
+
+/* Does the new group keep the order of the old one? */
+static bool in_old_order(const struct recut_group *g)
+{
+	size_t i = 0;
+
+	while (i < g->n && g->params[i].listed == i)
+		i++;
+	return i == g->n;
+}
+
+/* Set the padding after each parameter.  A new order moves the last parameter,
+ * which has no padding, so all of it is recomputed. */
+static int set_padding(const struct recutter *b, struct recut_group *g)
+{
+	const uint64_t item = dtype_size(b->s->c->facts.module_dtype);
+	const uint64_t unit = item < ALIGNMENT_BYTES ? ALIGNMENT_BYTES / item : 1;
+	const bool keep = in_old_order(g);
+
+	g->padding = recut_alloc(b, g->n, sizeof(*g->padding));
+	if (!g->padding)
+		return -ENOMEM;
+	for (size_t i = 0; i < g->n; i++) {
+		const uint64_t n = numel_of(&g->params[i]);
+
+		if (keep)
+			g->padding[i] = old_padding(b, &g->params[i]);
+		else if (i + 1 < g->n)
+			g->padding[i] = (unit - n % unit) % unit;
+	}
+	return 0;
+}
+
+static int cut(const struct recutter *b, const struct recut_group *g, struct partition *out)
+{
+	uint64_t *numel = recut_alloc(b, g->n, sizeof(*numel));
+	int rc;
+
+	if (!numel)
+		return -ENOMEM;
+	for (size_t i = 0; i < g->n; i++)
+		numel[i] = numel_of(&g->params[i]);
+	rc = partition_init(out, b->s->stage == 3, numel, g->padding, g->n, g->stripe.ranks);
+	return rc ? ERRMSG_FILE(b, rc, "%s", strerror(-rc)) : 0;
+}
+
+/* Record the places that parameters have before they are dealt:
+ * param_slice_mappings has those. */
+static int record(const struct recutter *b, struct recut_group *g)
+{
+	const unsigned ranks = g->stripe.ranks;
+	size_t k = 0;
+	int rc;
+
+	g->recorded_order = recut_alloc(b, g->n, sizeof(*g->recorded_order));
+	if (!g->recorded_order)
+		return -ENOMEM;
+	rc = cut(b, g, &g->recorded);
+	for (size_t r = 0; !rc && r < ranks && r < g->n; r++)
+		for (size_t i = r; i < g->n; i += ranks)
+			g->recorded_order[i] = k++;
+	return rc;
+}
+
+int recut_build_flat_group(struct recutter *b, uint32_t param_group)
+{
+	struct recut_group *g = add_group(b, param_group);
+	const bool deals = b->s->c->facts.round_robin && !b->m->bf16;
+	int rc = g ? join(b, param_group, g) : -ENOMEM;
+
+	if (rc)
+		return rc;
+	g->stripe.ranks = b->s->ranks / g->stripe.degree;
+	/* With parameter_alignment DeepSpeed records the dealt places. */
+	if (deals && !is_aligned(b, g))
+		rc = record(b, g);
+	if (!rc && deals)
+		rc = deal(b, g, g->stripe.ranks, false);
+	if (!rc && is_aligned(b, g))
+		rc = set_padding(b, g);
+	return rc ? rc : cut(b, g, &g->part);
+}
+
+/* Return the end of the sub-group that starts at parameter `first`: it is full
+ * once a rank's part of it reaches sub_group_size. */
+static size_t sub_group_end(const struct recutter *b, const struct recut_group *all, size_t first,
+			    unsigned ranks)
+{
+	double sum = 0;
+	size_t i = first;
+
+	while (i < all->n && sum < b->sub_group_size)
+		sum += (double)partition_slot(numel_of(&all->params[i++]), ranks);
+	return i;
+}
+
+/* Do the old sub-groups follow from sub_group_size? */
+static bool follows_rule(const struct recutter *b, const struct recut_group *all)
+{
+	size_t end;
+
+	for (size_t i = 0; i < all->n; i = end) {
+		const uint32_t g = all->params[i].group;
+
+		end = sub_group_end(b, all, i, b->s->c->dp);
+		if (all->params[end - 1].group != g || (end < all->n && all->params[end].group == g))
+			return false;
+	}
+	return true;
+}
+
+static size_t old_end(const struct recut_group *all, size_t first)
+{
+	size_t i = first;
+
+	while (i < all->n && all->params[i].group == all->params[first].group)
+		i++;
+	return i;
+}
+
+static int build_sub_group(struct recutter *b, const struct recut_group *all, size_t first,
+			   size_t end)
+{
+	struct recut_group *g = add_group(b, all->param_group);
+
+	if (!g)
+		return -ENOMEM;
+	g->stripe = all->stripe;
+	g->stripe.ranks = b->s->ranks;
+	g->like = all->params[first].group;
+	g->params = all->params + first;
+	g->n = end - first;
+	return cut(b, g, &g->part);
+}
+
+int recut_build_sub_groups(struct recutter *b, uint32_t param_group)
+{
+	struct recut_group all = { .param_group = param_group };
+	int rc = join(b, param_group, &all);
+	const bool rule = !rc && (!b->s->c->facts.zero3 || follows_rule(b, &all));
+	size_t end;
+
+	if (!rule)
+		b->s->warning = "its sub-groups do not follow from sub_group_size; they are kept";
+	for (size_t i = 0; !rc && i < all.n; i = end) {
+		end = rule ? sub_group_end(b, &all, i, b->s->ranks) : old_end(&all, i);
+		rc = build_sub_group(b, &all, i, end);
+	}
+	return rc;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_RECUT_IMPL_H
+#define UCKPT_RECUT_IMPL_H
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/table/partition.h"
+#include "ckpt/views/recut.h"
+
+/* How a checkpoint is re-cut: the new flat groups of each model-parallel rank. */
+
+/* A parameter of the optimizer: entry `listed` of the old param_shapes[group]. */
+struct recut_param {
+	uint32_t group;
+	uint32_t listed;
+	const struct slice *slice; /* NULL: a parameter without elements */
+};
+
+/* A new flat group. */
+struct recut_group {
+	struct recut_param *params; /* in the order of the flat group */
+	size_t n;
+	struct partition part; /* of `params` */
+	struct rank_stripe stripe;
+	uint32_t like;        /* the old group that holds its first parameter */
+	uint32_t param_group; /* of the optimizer */
+	uint64_t *padding;    /* alignment padding after each parameter, or NULL */
+	/*
+	 * What param_slice_mappings says.  DeepSpeed computes it in the model's
+	 * order even if round_robin_gradients reorders the group: position k of
+	 * `recorded` is parameter recorded_order[k].  NULL: `part` is right.
+	 */
+	struct partition recorded;
+	size_t *recorded_order;
+};
+
+/* The optimizer files of one model-parallel rank. */
+struct recut_mp {
+	struct recut_group *groups;
+	size_t ngroups, cap;
+	bool elastic;     /* base_optimizer_state is a list (elastic_checkpoint) */
+	bool bf16;        /* BF16_Optimizer's: partitions keep their padding */
+	bool same_groups; /* new groups are the old ones, parameter by parameter */
+	bool same_order;  /* and in their order */
+};
+
+/* Does the new stage cut groups in another way than the old one? */
+static inline bool recut_crosses(const struct recut *s)
+{
+	return (s->stage == 3) != (s->old_stage == 3);
+}
+
+/* One model-parallel rank while its groups are built. */
+struct recutter {
+	struct recut *s;
+	struct recut_mp *m;
+	unsigned mp;
+	const struct rank_table *t;
+	const struct value *root; /* of the first optimizer shard */
+	double sub_group_size;
+	uint32_t *param_group; /* of each old group */
+	uint32_t nparam_groups;
+	bool bf16;        /* BF16_Optimizer wrote the old files */
+	const char *file; /* for messages */
+	struct errmsg *err;
+};
+
+/* Allocate what lives as long as the re-cut checkpoint.  NULL, with a message, if there
+ * is no memory. */
+void *recut_alloc(const struct recutter *b, size_t n, size_t item);
+
+/*
+ * Append to `b->m` the new flat groups of one parameter group of the optimizer:
+ * one of stages 1 and 2, or the sub-groups of stage 3.
+ */
+int recut_build_flat_group(struct recutter *b, uint32_t param_group);
+int recut_build_sub_groups(struct recutter *b, uint32_t param_group);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the old file on which a new one is modelled, and has its object written. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/views/zero_object.h"
+
+/* Does every data-parallel rank have such an object? */
+static bool is_per_rank(enum checkpoint_object what, bool zero3)
+{
+	return what == OBJECT_OPTIMIZER || zero3;
+}
+
+static unsigned files_per_mp(const struct recut *s, enum checkpoint_object what)
+{
+	return is_per_rank(what, s->stage == 3) ? s->ranks : 1;
+}
+
+size_t recut_count(const struct recut *s, enum checkpoint_object what)
+{
+	return (size_t)(s->c->tp * s->c->pp) * files_per_mp(s, what);
+}
+
+/* The old rank whose object a new one is modelled on. */
+static unsigned old_rank(const struct recut *s, enum checkpoint_object what, size_t number)
+{
+	return (unsigned)(number % files_per_mp(s, what)) %
+	       (is_per_rank(what, s->c->facts.zero3) ? s->c->dp : 1);
+}
+
+const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
+				      size_t number)
+{
+	return checkpoint_file(s->c, what, (unsigned)(number / files_per_mp(s, what)),
+			       old_rank(s, what, number));
+}
+
+void recut_name(const struct recut *s, enum checkpoint_object what, size_t number,
+		char name[NAME_MAX + 1])
+{
+	static const char per_rank[] = "zero_pp_rank_";
+	const unsigned rank = (unsigned)(number % files_per_mp(s, what));
+	const unsigned mp = (unsigned)(number / files_per_mp(s, what));
+	const struct tag_file *f = recut_model_of(s, what, number);
+	const char *at = f ? strstr(f->name, per_rank) : NULL;
+
+	/* Names of old files may begin with a type, or lack a separator. */
+	if (at && is_per_rank(what, s->stage == 3))
+		snprintf(name, NAME_MAX + 1, "%.*s%s%u%s", (int)(at - f->name), f->name, per_rank,
+			 rank, at + strlen(per_rank) + strspn(at + strlen(per_rank), "0123456789"));
+	else if (is_per_rank(what, s->stage == 3))
+		snprintf(name, NAME_MAX + 1, "%s%s%u_mp_rank_%02u_%s_states.pt",
+			 what == OBJECT_OPTIMIZER && s->c->facts.bf16_names ? "bf16_" : "",
+			 per_rank, rank, mp, what == OBJECT_OPTIMIZER ? "optim" : "model");
+	else
+		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", mp);
+}
+
+struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
+			      zero_object_make *make, void *ctx)
+{
+	const struct value_dict *d = value_pairs(from);
+
+	for (size_t i = 0; d && i < d->n && !layout_failed(o->d); i++) {
+		struct value *v = make(o, ctx, &d->v[i]);
+
+		if (v)
+			value_put(o->a, out, d->v[i].key, v);
+	}
+	return out;
+}
+
+struct value *zero_object_config(const struct zero_object *o)
+{
+	struct value *old = value_find(o->root, KEY_DS_CONFIG);
+	const struct value_field stage = { "stage", value_new_int(o->a, o->s->stage) };
+	const struct value_field zero = { "zero_optimization",
+					  value_edit(o->a, value_find(old, "zero_optimization"),
+						     &stage, 1) };
+
+	return o->s->stage == o->s->old_stage ? old : value_edit(o->a, old, &zero, 1);
+}
+
+void recut_names_sort(struct recut_names *s)
+{
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), array_by_text);
+}
+
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more)
+{
+	const struct value_dict *d = value_pairs(v);
+	const struct value_seq *list = d ? NULL : value_items(v);
+	const size_t n = d ? d->n : list ? list->n : 0;
+
+	*s = (struct recut_names){ .v = arena_alloc(a, (n + more + 1) * sizeof(*s->v)) };
+	for (size_t i = 0; s->v && i < n; i++) {
+		const struct value *key = d ? d->v[i].key : list->v[i];
+
+		if (value_is_cstr(key))
+			s->v[s->n++] = (struct recut_name){
+				.name = key->str.p,
+				.value = d ? d->v[i].val : NULL,
+				.index = (uint32_t)i,
+			};
+	}
+	recut_names_sort(s);
+}
+
+const struct recut_name *recut_names_find(const struct recut_names *s, const char *name)
+{
+	return array_find(s->v, s->n, sizeof(*s->v), name);
+}
+
+/* A row's tensor as the module has it. */
+static struct value *row_tensor(struct checkpoint *c, const struct param *p, struct file_layout *d)
+{
+	struct extent_map *map;
+	struct tensor t;
+
+	tensor_init(&t, param_module_dtype(p), p->shape, p->ndim, false);
+	map = layout_add_storage(d, &t);
+	if (d->extents)
+		layout_note(d, checkpoint_module(c, p, t.dtype, map, &d->gathers, d->err));
+	return tensor_to_value(&d->a, &t);
+}
+
+/* Add the optimizer's parameters to the module, and return their shapes by group. */
+static struct value *add_trained(struct checkpoint *c, unsigned mp, struct value *module,
+				 struct file_layout *d)
+{
+	struct value *list = value_new(&d->a, VALUE_LIST);
+
+	for (size_t g = 0; g < c->ranks[mp].ngroups; g++) {
+		const struct slice_group *group = &c->ranks[mp].groups[g];
+		struct value *dict = value_new_ordered(&d->a);
+
+		for (size_t i = 0; i < group->n && !layout_failed(d); i++) {
+			const struct slice *s = group->slices[i];
+			const struct param *p = checkpoint_find(c, s->name);
+
+			if (p)
+				value_dict_set(&d->a, module, s->name, row_tensor(c, p, d));
+			value_dict_set(&d->a, dict, s->name,
+				       tensor_size_to_value(&d->a, s->shape, s->ndim));
+		}
+		value_append(&d->a, list, dict);
+	}
+	return list;
+}
+
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct file_layout *d)
+{
+	struct value *old = c->ops->object(c, OBJECT_MODEL, mp, rank, d);
+	struct value *module = value_new_ordered(&d->a);
+	struct value_field fields[] = { { "module", module },
+					{ "buffer_names", value_new(&d->a, VALUE_LIST) },
+					{ "param_shapes", NULL },
+					{ KEY_SHARED_PARAMS, value_new(&d->a, VALUE_DICT) } };
+	const struct value_dict *from = value_pairs(old);
+	struct value *root;
+
+	if (!c->ranks || checkpoint_file(c, OBJECT_MODEL, mp, rank) || c->facts.is_pipeline ||
+	    value_find_pairs(old, "module"))
+		return old;
+	fields[2].val = add_trained(c, mp, module, d);
+	for (size_t i = 0; i < c->norder && !layout_failed(d); i++) {
+		const struct param *p = c->order[i];
+
+		if (p->kind == PARAM_TRAINED)
+			continue;
+		value_dict_set(&d->a, module, p->name,
+			       p->same ? value_find(module, p->same->name) : row_tensor(c, p, d));
+		if (p->kind == PARAM_BUFFER)
+			value_append(&d->a, fields[1].val, value_new_str(&d->a, p->name));
+		if (p->same)
+			value_dict_set(&d->a, fields[3].val, p->name,
+				       value_new_str(&d->a, p->same->name));
+	}
+	root = value_new_fields(&d->a, fields, COUNT(fields));
+	for (size_t i = 0; from && i < from->n; i++)
+		if (!value_find(root, value_cstr(from->v[i].key)))
+			value_put(&d->a, root, from->v[i].key, from->v[i].val);
+	return root;
+}
+
+struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, size_t number,
+			  struct file_layout *d)
+{
+	struct checkpoint *c = s->c;
+	const unsigned files = files_per_mp(s, what);
+	const unsigned mp = (unsigned)(number / files), old = old_rank(s, what, number);
+	struct zero_object o = {
+		.s = s,
+		.m = &s->mp[mp],
+		.mp = mp,
+		.rank = (unsigned)(number % files),
+		.old_rank = old,
+		.root = what == OBJECT_MODEL ? zero_object_states(c, mp, old, d)
+					     : c->ops->object(c, what, mp, old, d),
+		.file = checkpoint_path(c, what, mp, old),
+		.d = d,
+		.a = &d->a,
+	};
+
+	if (!o.root)
+		return NULL;
+	return what == OBJECT_OPTIMIZER ? zero_object_optim(&o) : zero_object_model(&o);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_ZERO_OBJECT_H
+#define UCKPT_ZERO_OBJECT_H
+
+/* The objects in the files of a new rank. */
+
+#include "ckpt/format/keys.h"
+#include "ckpt/format/value.h"
+#include "ckpt/model/geometry.h"
+#include "ckpt/vfile/file_layout.h"
+#include "ckpt/views/recut_impl.h"
+
+/* A set of names with what belongs to each of them. */
+struct recut_name {
+	const char *name;    /* first: array_by_text */
+	struct value *value; /* of an entry of a dict */
+	uint32_t index;
+};
+
+struct recut_names {
+	struct recut_name *v; /* sorted by name */
+	size_t n;
+};
+
+/* Set up the names of a dict's entries or a list's texts; `index` counts them.
+ * Memory comes from the arena, with room for `more` names; if it runs out there are none. */
+void recut_names_init(struct recut_names *s, struct arena *a, const struct value *v, size_t more);
+void recut_names_sort(struct recut_names *s);
+const struct recut_name *recut_names_find(const struct recut_names *s, const char *name);
+
+/* Entries of the module in a model-states file. */
+struct zero_entries {
+	struct recut_names buffers;
+	struct recut_names shared; /* `value` is the name of the same tensor that
+				      * DeepSpeed saves */
+};
+
+/* Set up what the entries of `root`'s module are: what the file lists, and what it does
+ * not list but tells by the storage of its tensors. */
+void zero_entries_init(struct zero_entries *e, struct arena *a, const struct value *root);
+
+/*
+ * A new file while its object is made: that of an old file, with other values under the
+ * keys that we know.  All other nodes are the very ones that were read, so that shared
+ * objects stay shared.  Failures are noted in the layout (file_layout.h).
+ */
+struct zero_object {
+	const struct recut *s;
+	const struct recut_mp *m;
+	unsigned mp;
+	unsigned rank;     /* the new one */
+	unsigned old_rank; /* whose object it is modelled on: */
+	struct value *root;
+	const char *file; /* for messages */
+	struct file_layout *d; /* has the tensors of `root` */
+	struct arena *a;       /* of the layout */
+};
+
+/* Note why it failed.  NULL. */
+static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
+{
+	layout_note(o->d, rc);
+	return NULL;
+}
+
+#define ZERO_OBJECT_FAIL(o, code, fmt, ...) \
+	zero_object_fail(o, errmsg_set((o)->d->err, code, "%s: " fmt, (o)->file, ##__VA_ARGS__))
+
+/* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
+struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
+				 struct file_layout *d);
+
+/* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
+struct value *zero_object_optim(struct zero_object *o);
+struct value *zero_object_model(struct zero_object *o);
+
+/* Append the pairs of `from` to the dict `out`, with values that `make` returns, and return
+ * it.  NULL: it does not get the key. */
+typedef struct value *zero_object_make(struct zero_object *o, void *ctx,
+				       const struct value_pair *pair);
+struct value *zero_object_map(struct zero_object *o, struct value *out, const struct value *from,
+			      zero_object_make *make, void *ctx);
+
+/* The ds_config of the old file, with the new stage. */
+struct value *zero_object_config(const struct zero_object *o);
+
+#endif

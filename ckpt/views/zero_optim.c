@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A new rank's optimizer shard.  zero/shard.c describes its format; state_dict of
+ * deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and
+ * runtime/bf16_optimizer.py writes it.
+ *
+ * Stages 1 and 2 store master weights without the padding at the group's end, as a
+ * view of the whole partition, but states with it (elastic_checkpoint: without).
+ * BF16_Optimizer stores both with it.
+ */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/views/zero_object.h"
+
+/* What a list has for each new group. */
+typedef struct value *of_group(struct zero_object *o, const struct recut_group *g);
+
+static struct value *list_groups(struct zero_object *o, of_group *make)
+{
+	struct value *list = value_new(o->a, VALUE_LIST);
+
+	for (size_t g = 0; g < o->m->ngroups && !layout_failed(o->d); g++)
+		value_append(o->a, list, make(o, &o->m->groups[g]));
+	return list;
+}
+
+/* The states of a group, as old rank 0 has them. */
+static const struct slice_group *profile_of(const struct zero_object *o, const struct recut_group *g)
+{
+	return &o->s->c->ranks[o->mp].groups[g->like];
+}
+
+/* The new rank's part of a group. */
+static unsigned part_of(const struct zero_object *o, const struct recut_group *g)
+{
+	unsigned which;
+
+	return rank_stripe_part(&g->stripe, o->rank, &which);
+}
+
+/* The padding that group_paddings records. */
+static uint64_t recorded_padding(const struct zero_object *o, const struct recut_group *g)
+{
+	const unsigned part = part_of(o, g);
+
+	if ((o->s->last_padded || o->m->bf16) && part + 1 < g->stripe.ranks)
+		return 0;
+	return g->part.size - partition_filled(&g->part, part);
+}
+
+/* List the runs of a state that the new rank has, and where they begin in its tensor.  `whole`:
+ * it keeps whole parameters. */
+static size_t list_runs(struct zero_object *o, const struct recut_group *g,
+			const struct param_state *state, bool whole, struct part_run **runs,
+			uint64_t **starts)
+{
+	unsigned which;
+	const unsigned part = rank_stripe_part(&g->stripe, o->rank, &which);
+	size_t i, end, n = 0;
+
+	partition_params(&g->part, part, &i, &end);
+	*runs = arena_alloc(o->a, (end - i + 1) * sizeof(**runs));
+	*starts = arena_alloc(o->a, (end - i + 1) * sizeof(**starts));
+	for (; !layout_failed(o->d) && i < end; i++) {
+		const struct fragment f = partition_fragment(&g->part, i, part);
+
+		if (!f.numel)
+			continue;
+		(*starts)[n] = f.start;
+		(*runs)[n++] = (struct part_run){ .slice = g->params[i].slice,
+						  .ep = which,
+						  .state = state,
+						  .first = whole ? 0 : f.first,
+						  .numel = whole ? g->part.numel[i] : f.numel,
+						  .to = state->dtype };
+	}
+	return n;
+}
+
+/*
+ * Append the new rank's elements of a state: the fragments of the parameters, and zeros
+ * between them (alignment, the end of the group, the end of stage 3's slots).
+ */
+static void add_elements(struct zero_object *o, const struct recut_group *g,
+			 const struct param_state *state, bool whole, struct extent_map *map)
+{
+	struct checkpoint *c = o->s->c;
+	const size_t item = dtype_size(state->dtype);
+	struct file_layout *d = o->d;
+	struct part_run *runs;
+	uint64_t *starts, at = 0;
+	const size_t n = list_runs(o, g, state, whole, &runs, &starts);
+
+	layout_note(d, c->ops->parts(c, runs, n, NULL, NULL, d->err));
+	for (size_t i = 0; i < n && !layout_failed(d); i++) {
+		if (!whole)
+			layout_add_zeros(d, map, (starts[i] - at) * item);
+		layout_note(d, c->ops->parts(c, &runs[i], 1, map, &d->gathers, d->err));
+		at = starts[i] + runs[i].numel;
+	}
+	if (!whole)
+		layout_add_zeros(d, map, (g->part.size - at) * item);
+}
+
+/*
+ * Return a flat tensor of `numel` elements in a storage of `size`.  What else the old one
+ * was pickled with, such as the attribute ds_id that stage 3 has since 0.14, is about the
+ * old group: loaders copy the elements and look at nothing else.
+ */
+static struct value *flat_tensor(struct zero_object *o, const struct recut_group *g,
+				 const struct param_state *st, uint64_t numel, uint64_t size)
+{
+	const bool master = st == profile_of(o, g)->states->v;
+	struct extent_map *map;
+	struct tensor t;
+
+	tensor_init(&t, st->dtype, &numel, 1, st->requires_grad);
+	t.storage_numel = size;
+	map = layout_add_storage(o->d, &t);
+	if (o->d->extents)
+		add_elements(o, g, st, !master && profile_of(o, g)->replicated, map);
+	return tensor_to_value(o->a, &t);
+}
+
+static struct value *master_weights(struct zero_object *o, const struct recut_group *g)
+{
+	const bool padded = o->s->stage == 3 || o->m->bf16;
+
+	return flat_tensor(o, g, profile_of(o, g)->states->v,
+			   g->part.size - (padded ? 0 : recorded_padding(o, g)), g->part.size);
+}
+
+static struct value *flat_state(struct zero_object *o, const struct recut_group *g,
+				const struct param_state *st)
+{
+	uint64_t size = g->part.size, left_out = 0;
+
+	if (profile_of(o, g)->replicated)
+		size = partition_whole_size(&g->part, part_of(o, g));
+	else if (o->m->elastic)
+		left_out = recorded_padding(o, g);
+	return flat_tensor(o, g, st, size - left_out, size);
+}
+
+/* Return a copy of an old tensor in a new storage that holds nothing else. */
+static struct value *copy_tensor(struct zero_object *o, const struct value *v)
+{
+	struct extent_map *map;
+	struct tensor old, t;
+	uint64_t storage;
+	size_t item;
+
+	if (!layout_note(o->d, ptfile_tensor(&o->d->old, v, "tensor", &old, &storage, o->d->err)))
+		return NULL;
+	item = dtype_size(old.dtype);
+	tensor_init(&t, old.dtype, old.shape, old.ndim, old.requires_grad);
+	map = layout_add_storage(o->d, &t);
+	layout_add_old(o->d, map, t.numel * item, storage + old.storage_offset * item);
+	return tensor_to_value(o->a, &t);
+}
+
+static struct value *state_value(struct zero_object *o, void *ctx, const struct value_pair *pair)
+{
+	const struct recut_group *g = ctx;
+	const struct slice_group *profile = profile_of(o, g);
+
+	for (size_t i = 1; i < profile->states->n; i++) {
+		const struct param_state *st = &profile->states->v[i];
+
+		if (st->kind == STATE_FLAT && value_is_str(pair->key, st->name))
+			return flat_state(o, g, st);
+	}
+	/* torch updates such a tensor in place, so groups must not share it. */
+	return tensor_is(pair->val) && o->d->old.root ? copy_tensor(o, pair->val) : pair->val;
+}
+
+/* Make states where the old file has none: Muon keeps none on a rank without
+ * parameters. */
+static struct value *missing_states(struct zero_object *o, const struct recut_group *g)
+{
+	const struct slice_group *profile = profile_of(o, g);
+	struct value *out = value_new(o->a, VALUE_DICT);
+
+	for (size_t i = 1; i < profile->states->n && !layout_failed(o->d); i++) {
+		const struct param_state *st = &profile->states->v[i];
+
+		if (st->kind != STATE_FLAT)
+			return ZERO_OBJECT_FAIL(o, -EBADMSG, "has no states of group %" PRIu32,
+						g->like);
+		value_dict_set(o->a, out, st->name, flat_state(o, g, st));
+	}
+	return out;
+}
+
+/* Return the states of a group, of which `all` has the old ones; NULL if there are none. */
+static struct value *new_states(struct zero_object *o, struct recut_group *g,
+				const struct value *all)
+{
+	const struct slice_group *profile = profile_of(o, g);
+	const struct value *old = value_numbered(all, g->like);
+	const struct value_dict *d = value_pairs(old);
+
+	if (profile->states->n == 1 && !d)
+		return NULL;
+	if (profile->replicated && !partition_filled(&g->part, part_of(o, g)))
+		return value_new(o->a, VALUE_DICT);
+	if (!d || (!d->n && profile->states->n > 1))
+		return missing_states(o, g);
+	return zero_object_map(o, value_new(o->a, VALUE_DICT), old, state_value, g);
+}
+
+/* The states of all groups, by group or, for elastic_checkpoint, in a list. */
+static struct value *all_states(struct zero_object *o, const struct value *all)
+{
+	struct value *to = value_new(o->a, o->m->elastic ? VALUE_LIST : VALUE_DICT);
+
+	for (size_t g = 0; g < o->m->ngroups && !layout_failed(o->d); g++) {
+		struct value *v = new_states(o, &o->m->groups[g], all);
+
+		if (o->m->elastic)
+			value_append(o->a, to, v ? v : value_new(o->a, VALUE_DICT));
+		else if (v)
+			value_put(o->a, to, value_new_int(o->a, (int64_t)g), v);
+	}
+	return to;
+}
+
+/* Return the parameter groups, each with its new flat groups as "params". */
+static struct value *param_groups(struct zero_object *o, struct value *old)
+{
+	const struct value_seq *list = value_items(old);
+	struct value *out = value_new(o->a, VALUE_LIST);
+	size_t g = 0;
+
+	if (o->m->same_groups || !list)
+		return old;
+	for (size_t k = 0; k < list->n; k++) {
+		const struct value_field params = { "params", value_new(o->a, VALUE_LIST) };
+
+		for (; g < o->m->ngroups && o->m->groups[g].param_group == k; g++)
+			value_append(o->a, params.val, value_new_int(o->a, (int64_t)g));
+		value_append(o->a, out, value_edit(o->a, list->v[k], &params, 1));
+	}
+	return out;
+}
+
+/* torch's dict of states and parameter groups, or the list of elastic_checkpoint. */
+static struct value *base_optimizer(struct zero_object *o, const struct value *dict)
+{
+	struct value *old = value_find(dict, o->s->c->facts.zero3 ? KEY_OPTIMIZER_STATE_DICT
+								  : KEY_BASE_OPTIMIZER_STATE);
+
+	if (o->m->elastic)
+		return all_states(o, old);
+
+	const struct value_field fields[] = {
+		{ "state", all_states(o, value_find(old, "state")) },
+		{ KEY_PARAM_GROUPS, param_groups(o, value_find(old, KEY_PARAM_GROUPS)) },
+	};
+
+	return value_edit(o->a, old, fields, COUNT(fields));
+}
+
+static struct value *ranks_value(struct zero_object *o, const struct recut_group *g)
+{
+	return value_new_int(o->a, g->stripe.ranks);
+}
+
+static struct value *padding_value(struct zero_object *o, const struct recut_group *g)
+{
+	return value_new_int(o->a, (int64_t)recorded_padding(o, g));
+}
+
+/* The padding after each parameter, in the order of the group. */
+static struct value *alignment_value(struct zero_object *o, const struct recut_group *g)
+{
+	struct value *v = value_new(o->a, VALUE_LIST);
+
+	for (size_t i = 0; i < g->n; i++)
+		value_append(o->a, v, value_new_int(o->a, g->padding ? (int64_t)g->padding[i] : 0));
+	return v;
+}
+
+/* The class of fragment_address as the old file has it. */
+static struct value *fragment_class(const struct zero_object *o)
+{
+	const struct value_seq *list = value_find_items(
+		value_find(o->root, KEY_OPTIMIZER_STATE_DICT), KEY_PARAM_SLICE_MAPPINGS);
+
+	for (size_t g = 0; list && g < list->n; g++) {
+		const struct value_dict *d = value_pairs(list->v[g]);
+
+		if (d && d->n && d->v[0].val->kind == VALUE_NEWOBJ)
+			return d->v[0].val->obj->callable;
+	}
+	return value_new_global(o->a, "deepspeed.utils.tensor_fragment", "fragment_address");
+}
+
+/* Where the parameters lie in the rank's part of a group. */
+static struct value *mapping_value(struct zero_object *o, const struct recut_group *g)
+{
+	struct value *class = fragment_class(o);
+	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
+	const unsigned part = part_of(o, g);
+	struct value *out = value_new_ordered(o->a);
+	size_t k, end;
+
+	partition_params(p, part, &k, &end);
+	for (; k < end; k++) {
+		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
+		const struct fragment f = partition_fragment(p, k, part);
+		const struct value_field place[] = {
+			{ "numel", value_new_int(o->a, (int64_t)f.numel) },
+			{ "start", value_new_int(o->a, (int64_t)f.start) },
+		};
+
+		if (f.numel)
+			value_dict_set(o->a, out, g->params[i].slice->name,
+				       value_new_object(o->a, class,
+							value_new_fields(o->a, place, COUNT(place))));
+	}
+	return out;
+}
+
+/* ZeroStageEnum(n), or a number if the old file has one. */
+static struct value *stage_value(const struct zero_object *o, const struct value *old)
+{
+	struct value *n = value_new_int(o->a, o->s->stage);
+	struct value *args = value_new(o->a, VALUE_TUPLE);
+
+	if (old && old->kind != VALUE_REDUCE)
+		return n;
+	value_append(o->a, args, n);
+	return value_new_reduce(
+		o->a,
+		old ? old->obj->callable
+		    : value_new_global(o->a, "deepspeed.runtime.zero.config", "ZeroStageEnum"),
+		args);
+}
+
+/* Stages 2 and 3 require a loss scaler; BF16_Optimizer has none. */
+static struct value *no_scaler(struct arena *a)
+{
+	const struct value_field state[] = {
+		{ "cur_scale", value_new_float(a, 1) },
+		{ "dynamic", value_new_bool(a, false) },
+	};
+
+	return value_new_object(
+		a, value_new_global(a, "deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
+		value_new_fields(a, state, COUNT(state)));
+}
+
+/* The dict of a stage whose files have other keys than the old one's. */
+static struct value *other_dict(struct zero_object *o, const struct value *old)
+{
+	struct value *scaler = value_find(old, "loss_scaler");
+	struct value *no = scaler ? NULL : value_new_bool(o->a, false);
+	struct value *stage = stage_value(o, value_find(old, KEY_ZERO_STAGE));
+	const bool zero3 = o->s->stage == 3;
+	/* Stage 3 has no clip_grad: an engine then keeps its own.
+	 * param_alignment_paddings is left out: an engine then pads what it loads
+	 * as it is configured to.  Stage 3 stores ds_version beside the dict, where stages 1
+	 * and 2 do not look. */
+	const struct value_field fields[] = {
+		{ KEY_ZERO_STAGE, zero3 ? stage : NULL },
+		{ "loss_scaler", scaler ?: no_scaler(o->a) },
+		{ "dynamic_loss_scale", no ?: value_find(old, "dynamic_loss_scale") },
+		{ "overflow", no ?: value_find(old, "overflow") },
+		{ "clip_grad", zero3 ? NULL : value_find(old, "clip_grad") },
+		{ KEY_PARTITION_COUNT, zero3 ? value_new_int(o->a, o->s->ranks) : NULL },
+		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
+		  base_optimizer(o, old) },
+		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, list_groups(o, master_weights) },
+		{ KEY_ZERO_STAGE, zero3 ? NULL : stage },
+		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
+		{ KEY_PARTITION_COUNT, zero3 ? NULL : list_groups(o, ranks_value) },
+		{ KEY_DS_VERSION, zero3 ? NULL : value_find(o->root, KEY_DS_VERSION) },
+		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
+	};
+
+	return value_new_fields(o->a, fields, COUNT(fields));
+}
+
+/* The dict for the new ranks and stage. */
+static struct value *zero_dict(struct zero_object *o, struct value *old)
+{
+	const struct recut *s = o->s;
+	struct value *stage = value_find(old, KEY_ZERO_STAGE);
+
+	/* BF16_Optimizer writes no stage; its dict lacks fields that stage 2 needs. */
+	if (recut_crosses(s) || (s->stage != s->old_stage && !stage))
+		return other_dict(o, old);
+
+	const bool zero3 = s->stage == 3;
+	const struct value_field fields[] = {
+		{ zero3 ? KEY_OPTIMIZER_STATE_DICT : KEY_BASE_OPTIMIZER_STATE,
+		  base_optimizer(o, old) },
+		{ zero3 ? KEY_FP32_FLAT_GROUPS : KEY_FP32_GROUPS, list_groups(o, master_weights) },
+		{ KEY_ZERO_STAGE, stage_value(o, stage) },
+		{ KEY_PARTITION_COUNT,
+		  zero3 ? value_new_int(o->a, s->ranks) : list_groups(o, ranks_value) },
+		{ KEY_GROUP_PADDINGS, zero3 ? NULL : list_groups(o, padding_value) },
+		{ "param_alignment_paddings", o->m->same_order
+						      ? value_find(old, "param_alignment_paddings")
+						      : list_groups(o, alignment_value) },
+		{ KEY_PARAM_SLICE_MAPPINGS, zero3 ? NULL : list_groups(o, mapping_value) },
+	};
+
+	return value_edit(o->a, old, fields, COUNT(fields));
+}
+
+struct value *zero_object_optim(struct zero_object *o)
+{
+	struct value *root = o->root;
+	const struct value_field fields[] = {
+		{ KEY_OPTIMIZER_STATE_DICT,
+		  zero_dict(o, value_find(root, KEY_OPTIMIZER_STATE_DICT)) },
+		{ KEY_DS_CONFIG, zero_object_config(o) },
+	};
+
+	return value_edit(o->a, root, fields, COUNT(fields));
+}
