@@ -10,6 +10,7 @@ struct errmsg;
 struct extent_map;
 struct merge_rules;
 struct user_rules;
+
 /*
  * A distributed checkpoint: a directory that FSDP or another user of
  * torch.distributed.checkpoint saved, or the pair of directories that Accelerate makes of

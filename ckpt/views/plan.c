@@ -12,11 +12,9 @@
 #include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/detect.h"
-#include "ckpt/foreign/dcp.h"
-#include "ckpt/foreign/hf.h"
+#include "ckpt/foreign/loaders.h"
 #include "ckpt/model/merge_rules.h"
 #include "ckpt/views/plan_impl.h"
-#include "ckpt/zero/checkpoint.h"
 
 /* Open a plan of a checkpoint, which it takes over if `owned`, and closes on failure. */
 static int open_view(struct checkpoint *c, bool owned, const struct plan_options *options,
@@ -55,15 +53,8 @@ int plan_open_listed(struct uckpt *u, const char *path, enum dir_kind kind,
 		     const struct dirlist *names, const struct plan_options *options,
 		     struct plan **out, struct errmsg *err)
 {
-	static const struct checkpoint_ops *const loaders[DIR_KINDS] = {
-		[DIR_WEIGHTS] = &hf_checkpoint_ops,
-		[DIR_DCP] = &dcp_checkpoint_ops,
-		[DIR_STAGE0] = &stage0_checkpoint_ops,
-	};
-
 	struct checkpoint *c;
-	int rc = checkpoint_open(u, loaders[kind] ?: &zero_checkpoint_ops, path, names,
-				 options->rules, &c, err);
+	const int rc = loaders_open(u, path, kind, names, options->rules, &c, err);
 
 	return rc ?: open_view(c, true, options, out, err);
 }
@@ -153,7 +144,7 @@ void plan_warm(struct plan *p)
 
 void plan_warn(struct plan *p, const struct errmsg_sink *to)
 {
-	/* Of the checkpoint, not of each view of it. */
+	/* The plan that owns the checkpoint says it once for all its views. */
 	if (p->c->left && p->owns)
 		errmsg_put(to, "%s", p->c->left);
 	/* What a universal tree says of a foreign source, and others where it is not shown. */

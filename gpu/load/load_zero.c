@@ -12,8 +12,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/source.h"
-#include "ckpt/dirs/detect.h"
 #include "ckpt/foreign/dcp.h"
+#include "ckpt/foreign/loaders.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -272,12 +272,8 @@ static int load_zero_open_source(struct load_source *s, struct errmsg *err)
 {
 	struct zero_source *z = (struct zero_source *)s;
 	const unsigned tensor = s->model->part.size;
-	const enum dir_kind kind = detect(s->u, s->path, NULL);
-	int rc = checkpoint_open(s->u,
-				 kind == DIR_DCP      ? &dcp_checkpoint_ops
-				 : kind == DIR_STAGE0 ? &stage0_checkpoint_ops
-						      : &zero_checkpoint_ops,
-				 s->path, NULL, s->rules, &z->c, err);
+	int rc = loaders_open(s->u, s->path, detect(s->u, s->path, NULL), NULL, s->rules, &z->c,
+			      err);
 
 	if (rc)
 		return rc;

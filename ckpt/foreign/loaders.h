@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_LOADERS_H
+#define UCKPT_LOADERS_H
+
+#include "ckpt/dirs/detect.h"
+
+struct checkpoint;
+struct errmsg;
+struct user_rules;
+
+/* Open the checkpoint in a directory that is of a kind, by the loader of that kind; `names` is
+ * the list that detect() made of it, or NULL.  As checkpoint_open. */
+int loaders_open(struct uckpt *u, const char *path, enum dir_kind kind,
+		 const struct dirlist *names, const struct user_rules *rules,
+		 struct checkpoint **out, struct errmsg *err);
+
+#endif
