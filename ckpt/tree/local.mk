@@ -3,7 +3,7 @@
 ckpt_libuckpt_a_SOURCES += \
 	%D%/pathtab.h %D%/pathtab.c \
 	%D%/planned_files.h %D%/planned_files.c \
-	%D%/views.h %D%/views.c \
+	%D%/views.h %D%/views_impl.h %D%/views.c %D%/views_saved.c \
 	%D%/tree.h %D%/tree_impl.h %D%/rankfile.c %D%/survey.c \
 	%D%/tree.c %D%/tree_open.c \
 	%D%/tree_lookup.c %D%/tree_dir.c \

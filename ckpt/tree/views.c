@@ -9,20 +9,13 @@
  *
  * Anyone may look up a re-cut view of any number of ranks.  So a name costs a few hundred
  * bytes, and of the plans of re-cut views only the latest stay when nobody uses them.  A
- * plan that is made again from the same universal one is the same.
- *
- * A save takes a while and leaves files of two generations meanwhile.  So a tag
- * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same, and
- * can be planned.  The same holds for a Hugging Face directory.  Until then its views are
- * not listed, but who has found one still gets its names and attributes, also for a while
- * after it was retired: a walk of the mount never meets an error.
+ * plan that is made again of the same checkpoint is the same.
  */
-#include "ckpt/tree/views.h"
+#include "ckpt/tree/views_impl.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,56 +23,15 @@
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/hashtab.h"
-#include "ckpt/io/io.h"
 #include "ckpt/sys/clock.h"
 #include "ckpt/tree/planned_files.h"
 
 #define RETRY_SECONDS 1
-#define LOOK_SECONDS 1.0
 
 /* Who walks through a view that is retired has so long. */
 #define RETIRED_SECONDS 30
 
-/* The kernel believes for a second what it has looked up in a directory that is near. */
-#define BELIEVED_NS UINT64_C(1100000000)
-
-static const struct view_type universal = { .kind = PLAN_UNIVERSAL };
-
-/* A tag, of one generation. */
-struct tag {
-	char *path;         /* immutable */
-	struct view *views; /* list protected by the context's lock */
-	bool retired;       /* saved again; written with both locks held */
-	uint64_t retired_at; /* the time of that */
-	struct tag *former; /* retired before, not closed; list protected by the context's */
-	bool closed; /* its plans, by somebody; protected by the context's */
-	pthread_mutex_t lock; /* held while a plan is made or files are looked at: */
-	struct plan *plan; /* the universal one, over which the others are made */
-	bool opened;       /* the last attempt to make one has */
-	bool planned;      /* a view of it has had a plan */
-	bool whole;        /* its files were, when it was to be listed */
-	atomic_bool said;  /* why it is not listed */
-	atomic_bool suspect; /* a file could not be opened */
-	atomic_bool there; /* its files were, when they were last compared */
-	uint64_t looked; /* the time of that */
-	uint32_t seen;   /* sum of what was seen then, if it was other files */
-};
-
-struct views {
-	struct uckpt *u;
-	struct plan_options options;
-	bool check; /* all files of a tag */
-	int64_t began; /* the time, as files have it */
-	enum dir_kind kind; /* as in views_listed */
-	const struct dirlist *names;
-	/* Protected by the context's lock: */
-	struct view **v;
-	size_t n, cap;
-	struct hashtab index; /* into `v`, by path and type */
-	size_t recut;         /* of them, re-cut views */
-	uint64_t clock;       /* of last_use */
-	struct tag *retired;  /* not closed yet, the last one first */
-};
+const struct view_type views_universal = { .kind = PLAN_UNIVERSAL };
 
 struct views *views_new(struct uckpt *u, const struct plan_options *options, bool check)
 {
@@ -89,7 +41,7 @@ struct views *views_new(struct uckpt *u, const struct plan_options *options, boo
 		return NULL;
 	v->u = u;
 	v->options = *options;
-	v->options.type = universal;
+	v->options.type = views_universal;
 	v->check = check;
 	v->began = planned_files_now();
 	return v;
@@ -141,7 +93,7 @@ void views_free(struct views *v)
 
 /* The functions from here to take_excess() are called with the context's lock held. */
 
-static uint64_t hash_view(const char *path, const struct view_type *type)
+uint64_t views_hash(const char *path, const struct view_type *type)
 {
 	return hash_bytes(hash_text(path), type, sizeof(*type));
 }
@@ -153,10 +105,9 @@ static bool has_room(const struct views *v, const struct view_type *type)
 	       (type->kind != PLAN_RECUT || v->recut < VIEWS_RECUT_MAX);
 }
 
-/* NULL if there is none. */
-static struct view *find_view(const struct views *v, const char *path, const struct view_type *type)
+struct view *views_find(const struct views *v, const char *path, const struct view_type *type)
 {
-	const uint64_t hash = hash_view(path, type);
+	const uint64_t hash = views_hash(path, type);
 	uint32_t i;
 
 	for (size_t pos = 0; hashtab_next(&v->index, hash, &pos, &i);)
@@ -176,7 +127,7 @@ static int append_view(struct views *v, struct tag *tag,
 		return -ENFILE;
 	x = calloc(1, sizeof(*x));
 	if (!x || !array_reserve(&v->v, &v->cap, v->n + 1, sizeof(*v->v)) ||
-	    !hashtab_add(&v->index, hash_view(tag->path, type), (uint32_t)v->n)) {
+	    !hashtab_add(&v->index, views_hash(tag->path, type), (uint32_t)v->n)) {
 		free(x);
 		return -ENOMEM;
 	}
@@ -205,7 +156,7 @@ static int append_tag(struct views *v, const char *path, uint64_t parent, struct
 	pthread_mutex_init(&tag->lock, NULL);
 	tag->path = strdup(path);
 	if (tag->path)
-		rc = append_view(v, tag, &universal, parent, out);
+		rc = append_view(v, tag, &views_universal, parent, out);
 	if (rc)
 		free_tag(tag);
 	return rc;
@@ -260,7 +211,7 @@ static struct plan *take_excess(struct views *v)
 	return plan;
 }
 
-static void close_retired(struct views *v)
+void views_close_retired(struct views *v)
 {
 	struct tag *tag;
 
@@ -285,97 +236,6 @@ static void evict_plans(struct views *v)
 	} while (p);
 }
 
-static bool is_look_due(const struct tag *tag, double moment)
-{
-	const bool changes = tag->suspect || !tag->there;
-	const double least = changes ? LOOK_SECONDS : moment;
-
-	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
-}
-
-/* Compare the files of a tag that has a plan.  True if it was saved again.  Called with
- * its lock held. */
-static bool compare_files(struct tag *tag, struct errmsg *why)
-{
-	const uint32_t before = tag->seen;
-
-	tag->looked = clock_ns();
-	tag->there = planned_files_are_there(tag->plan, why);
-	/* Opens of files fail for what these two do not show. */
-	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
-						: 0;
-	tag->suspect = tag->seen != 0;
-	return tag->seen && tag->seen == before;
-}
-
-/* Can what was saved be served? */
-static bool can_replace(const struct views *v, const struct tag *tag, struct errmsg *why)
-{
-	struct plan *p;
-	bool can;
-
-	if (plan_open(v->u, tag->path, &v->options, &p, why))
-		return false;
-	can = planned_files_are_whole(p, why);
-	plan_close(p);
-	return can;
-}
-
-/* Called with the tag's lock held. */
-static void retire(struct views *v, struct tag *tag)
-{
-	const struct errmsg_sink notes = context_notes(v->u);
-
-	errmsg_put(&notes, "%s: was saved again", tag->path);
-	tag->there = false;
-	pthread_mutex_lock(&v->u->lock);
-	tag->retired = true;
-	tag->retired_at = clock_ns();
-	tag->former = v->retired;
-	v->retired = tag;
-	pthread_mutex_unlock(&v->u->lock);
-}
-
-/* Say once why a tag is not listed: while it is being saved there is another reason at each
- * look. */
-static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *why)
-{
-	const struct errmsg_sink warnings = context_warnings(v->u);
-
-	if (*why->text && !atomic_exchange(&tag->said, true))
-		errmsg_put(&warnings, "%s: not listed until it is whole: %s", tag->path, why->text);
-}
-
-bool views_is_there(struct views *v, const char *path, double moment)
-{
-	struct errmsg why = { "" };
-	struct view *x;
-	struct tag *tag;
-
-	close_retired(v);
-	pthread_mutex_lock(&v->u->lock);
-	x = find_view(v, path, &universal);
-	pthread_mutex_unlock(&v->u->lock);
-	if (!x)
-		return false;
-	tag = x->tag;
-	/* Somebody may be looking, or planning, who waits for a store. */
-	if (pthread_mutex_trylock(&tag->lock) == 0) {
-		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
-		    compare_files(tag, &why) && can_replace(v, tag, &why))
-			retire(v, tag);
-		else if (!tag->there)
-			say_unlisted(v, tag, &why);
-		pthread_mutex_unlock(&tag->lock);
-	}
-	return tag->there;
-}
-
-void view_suspect(struct view *x)
-{
-	x->tag->suspect = true;
-}
-
 int views_add(struct views *v, const char *path, const struct view_type *type,
 	      uint64_t parent, struct view **out)
 {
@@ -384,8 +244,8 @@ int views_add(struct views *v, const char *path, const struct view_type *type,
 	int rc = 0;
 
 	pthread_mutex_lock(&v->u->lock);
-	*out = find_view(v, path, type);
-	tag = find_view(v, path, &universal);
+	*out = views_find(v, path, type);
+	tag = views_find(v, path, &views_universal);
 	if (!tag)
 		rc = append_tag(v, path, parent, &tag);
 	if (!rc && type->kind == PLAN_UNIVERSAL)
@@ -443,34 +303,6 @@ bool view_is_listed(struct view *x)
 					  : state != VIEW_RETIRED && state != VIEW_REFUSED;
 }
 
-/* Was the former generation of a tag retired so lately that the kernel may still lead to it by
- * name? */
-static bool is_succeeding(struct views *v, const struct tag *tag)
-{
-	const struct tag *old;
-	bool is;
-
-	pthread_mutex_lock(&v->u->lock);
-	for (old = v->retired; old && strcmp(old->path, tag->path) != 0;)
-		old = old->former;
-	is = old && clock_ns() - old->retired_at < BELIEVED_NS;
-	pthread_mutex_unlock(&v->u->lock);
-	return is;
-}
-
-/* Is a tag, which could be planned, not being saved? */
-static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
-{
-	bool settled;
-
-	pthread_mutex_lock(&tag->lock);
-	if (!tag->whole && tag->plan)
-		tag->whole = planned_files_are_whole(tag->plan, why);
-	settled = tag->whole && tag->there && !tag->retired;
-	pthread_mutex_unlock(&tag->lock);
-	return settled && !is_succeeding(v, tag);
-}
-
 bool view_has_others(struct view *x)
 {
 	bool opened;
@@ -489,7 +321,7 @@ static void warn_of_view(void *view, const char *text)
 	errmsg_put(&warnings, "%s: %s", x->path, text);
 }
 
-/* Open the plan of a view, over the universal one of its tag.  Called with the tag's
+/* Open the plan of a view, of the checkpoint of its tag's universal one.  Called with the tag's
  * lock held. */
 static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 {
@@ -557,8 +389,7 @@ static void make_plan(struct view *x)
 		evict_plans(x->views);
 }
 
-/* As view_plan, without the warnings of the view. */
-static int get_plan(struct view *x, struct plan **out, struct errmsg *err)
+int view_get_plan(struct view *x, struct plan **out, struct errmsg *err)
 {
 	struct views *const v = x->views;
 	int rc;
@@ -588,7 +419,7 @@ static int get_plan(struct view *x, struct plan **out, struct errmsg *err)
 int view_plan(struct view *x, struct plan **out, struct errmsg *err)
 {
 	const struct errmsg_sink warnings = { warn_of_view, x };
-	const int rc = get_plan(x, out, err);
+	const int rc = view_get_plan(x, out, err);
 
 	if (rc || x->type.kind == PLAN_UNIVERSAL || atomic_exchange(&x->warned, true))
 		return rc;
@@ -604,43 +435,5 @@ void view_put(struct view *x)
 	assert(x->users > 0);
 	x->users--;
 	pthread_mutex_unlock(&x->views->u->lock);
-	close_retired(x->views);
-}
-
-bool view_is_untouched(struct view *x)
-{
-	struct views *v = x->views;
-	bool used = false;
-	struct attrs a;
-	uint32_t i;
-
-	pthread_mutex_lock(&v->u->lock);
-	for (size_t pos = 0; hashtab_next(&v->index, hash_view(x->path, &universal), &pos, &i);)
-		used |= v->v[i]->rc || v->v[i]->made || v->v[i]->tag->retired;
-	pthread_mutex_unlock(&v->u->lock);
-	return !used && !io_stat(v->u, x->path, 0, &a, NULL, NULL) &&
-	       fileid_time_ns(&a.st.st_mtim) < v->began;
-}
-
-/* A listing has no use of a view yet: what the view lacks is said to who opens it. */
-bool view_may_list(struct view *x)
-{
-	struct errmsg why = { "" };
-	struct plan *p;
-	bool may;
-	int rc = 0;
-
-	pthread_mutex_lock(&x->views->u->lock);
-	may = x->made;
-	pthread_mutex_unlock(&x->views->u->lock);
-	if (!may)
-		rc = get_plan(x, &p, &why);
-	if (!may && !rc)
-		view_put(x);
-	may = !rc && is_settled(x->views, x->tag, &why);
-	if (may)
-		x->tag->said = false;
-	else if (rc != -ENOTSUP && x->type.kind == PLAN_UNIVERSAL)
-		say_unlisted(x->views, x->tag, &why);
-	return may;
+	views_close_retired(x->views);
 }

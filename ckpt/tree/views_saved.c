@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tags that are being saved, or were saved again.
+ *
+ * A save takes a while and leaves files of two generations meanwhile.  So a tag
+ * is taken for saved when two looks at all its files, LOOK_SECONDS apart, see the same, and
+ * can be planned.  The same holds for a Hugging Face directory.  Until then its views are
+ * not listed, but who has found one still gets its names and attributes, also for a while
+ * after it was retired: a walk of the mount never meets an error.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/io/io.h"
+#include "ckpt/sys/clock.h"
+#include "ckpt/tree/planned_files.h"
+#include "ckpt/tree/views_impl.h"
+
+#define LOOK_SECONDS 1.0
+
+/* The kernel believes for a second what it has looked up in a directory that is near. */
+#define BELIEVED_NS UINT64_C(1100000000)
+
+static bool is_look_due(const struct tag *tag, double moment)
+{
+	const bool changes = tag->suspect || !tag->there;
+	const double least = changes ? LOOK_SECONDS : moment;
+
+	return (double)(clock_ns() - tag->looked) / 1e9 >= least;
+}
+
+/* Compare the files of a tag that has a plan.  True if it was saved again.  Called with
+ * its lock held. */
+static bool compare_files(struct tag *tag, struct errmsg *why)
+{
+	const uint32_t before = tag->seen;
+
+	tag->looked = clock_ns();
+	tag->there = planned_files_are_there(tag->plan, why);
+	/* Opens of files fail for what these two do not show. */
+	tag->seen = tag->suspect || !tag->there ? planned_files_sum(tag->plan)
+						: 0;
+	tag->suspect = tag->seen != 0;
+	return tag->seen && tag->seen == before;
+}
+
+/* Can what was saved be served? */
+static bool can_replace(const struct views *v, const struct tag *tag, struct errmsg *why)
+{
+	struct plan *p;
+	bool can;
+
+	if (plan_open(v->u, tag->path, &v->options, &p, why))
+		return false;
+	can = planned_files_are_whole(p, why);
+	plan_close(p);
+	return can;
+}
+
+/* Called with the tag's lock held. */
+static void retire(struct views *v, struct tag *tag)
+{
+	const struct errmsg_sink notes = context_notes(v->u);
+
+	errmsg_put(&notes, "%s: was saved again", tag->path);
+	tag->there = false;
+	pthread_mutex_lock(&v->u->lock);
+	tag->retired = true;
+	tag->retired_at = clock_ns();
+	tag->former = v->retired;
+	v->retired = tag;
+	pthread_mutex_unlock(&v->u->lock);
+}
+
+/* Say once why a tag is not listed: while it is being saved there is another reason at each
+ * look. */
+static void say_unlisted(struct views *v, struct tag *tag, const struct errmsg *why)
+{
+	const struct errmsg_sink warnings = context_warnings(v->u);
+
+	if (*why->text && !atomic_exchange(&tag->said, true))
+		errmsg_put(&warnings, "%s: not listed until it is whole: %s", tag->path, why->text);
+}
+
+bool views_is_there(struct views *v, const char *path, double moment)
+{
+	struct errmsg why = { "" };
+	struct view *x;
+	struct tag *tag;
+
+	views_close_retired(v);
+	pthread_mutex_lock(&v->u->lock);
+	x = views_find(v, path, &views_universal);
+	pthread_mutex_unlock(&v->u->lock);
+	if (!x)
+		return false;
+	tag = x->tag;
+	/* Somebody may be looking, or planning, who waits for a store. */
+	if (pthread_mutex_trylock(&tag->lock) == 0) {
+		if (!tag->retired && tag->plan && is_look_due(tag, moment) &&
+		    compare_files(tag, &why) && can_replace(v, tag, &why))
+			retire(v, tag);
+		else if (!tag->there)
+			say_unlisted(v, tag, &why);
+		pthread_mutex_unlock(&tag->lock);
+	}
+	return tag->there;
+}
+
+void view_suspect(struct view *x)
+{
+	x->tag->suspect = true;
+}
+
+/* Was the former generation of a tag retired so lately that the kernel may still lead to it by
+ * name? */
+static bool is_succeeding(struct views *v, const struct tag *tag)
+{
+	const struct tag *old;
+	bool is;
+
+	pthread_mutex_lock(&v->u->lock);
+	for (old = v->retired; old && strcmp(old->path, tag->path) != 0;)
+		old = old->former;
+	is = old && clock_ns() - old->retired_at < BELIEVED_NS;
+	pthread_mutex_unlock(&v->u->lock);
+	return is;
+}
+
+/* Is a tag, which could be planned, not being saved? */
+static bool is_settled(struct views *v, struct tag *tag, struct errmsg *why)
+{
+	bool settled;
+
+	pthread_mutex_lock(&tag->lock);
+	if (!tag->whole && tag->plan)
+		tag->whole = planned_files_are_whole(tag->plan, why);
+	settled = tag->whole && tag->there && !tag->retired;
+	pthread_mutex_unlock(&tag->lock);
+	return settled && !is_succeeding(v, tag);
+}
+
+bool view_is_untouched(struct view *x)
+{
+	struct views *v = x->views;
+	bool used = false;
+	struct attrs a;
+	uint32_t i;
+
+	pthread_mutex_lock(&v->u->lock);
+	for (size_t pos = 0; hashtab_next(&v->index, views_hash(x->path, &views_universal), &pos, &i);)
+		used |= v->v[i]->rc || v->v[i]->made || v->v[i]->tag->retired;
+	pthread_mutex_unlock(&v->u->lock);
+	return !used && !io_stat(v->u, x->path, 0, &a, NULL, NULL) &&
+	       fileid_time_ns(&a.st.st_mtim) < v->began;
+}
+
+/* Listing a view does not log what it lacks: opening it does. */
+bool view_may_list(struct view *x)
+{
+	struct errmsg why = { "" };
+	struct plan *p;
+	bool may;
+	int rc = 0;
+
+	pthread_mutex_lock(&x->views->u->lock);
+	may = x->made;
+	pthread_mutex_unlock(&x->views->u->lock);
+	if (!may)
+		rc = view_get_plan(x, &p, &why);
+	if (!may && !rc)
+		view_put(x);
+	may = !rc && is_settled(x->views, x->tag, &why);
+	if (may)
+		x->tag->said = false;
+	else if (rc != -ENOTSUP && x->type.kind == PLAN_UNIVERSAL)
+		say_unlisted(x->views, x->tag, &why);
+	return may;
+}
