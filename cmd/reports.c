@@ -5,6 +5,22 @@
 #include "ckpt/base/array.h"
 #include "cmd/cmd.h"
 
+typedef int report_fn(struct uckpt *u, const char *const *paths, size_t n, unsigned flags,
+		      struct uckpt_error *err);
+
+/* Report on the directories that are named.  `flags`: those of the options, once parsed. */
+static int run_report(struct uckpt *u, int argc, char **argv, const struct cmd_syntax *syntax,
+		      const unsigned *flags, report_fn *fn)
+{
+	struct uckpt_error err = { "" };
+	int status;
+
+	if (!cmd_parse(u, argc, argv, syntax, &status))
+		return status;
+	status = fn(u, (const char *const *)argv + optind, (size_t)(argc - optind), *flags, &err);
+	return cmd_exit(status, &err, CMD_FAILED);
+}
+
 int cmd_info(struct uckpt *u, int argc, char **argv)
 {
 	unsigned flags = 0;
@@ -22,14 +38,8 @@ int cmd_info(struct uckpt *u, int argc, char **argv)
 		"Exit status: 0 no problems, 1 problems found, 2 wrong usage.",
 		options, COUNT(options), 0, "a DIRECTORY",
 	};
-	struct uckpt_error err = { "" };
-	int status;
 
-	if (!cmd_parse(u, argc, argv, &syntax, &status))
-		return status;
-	return cmd_exit(uckpt_info(u, (const char *const *)argv + optind,
-				   (size_t)(argc - optind), flags, &err),
-			&err, CMD_FAILED);
+	return run_report(u, argc, argv, &syntax, &flags, uckpt_info);
 }
 
 int cmd_check(struct uckpt *u, int argc, char **argv)
@@ -50,14 +60,8 @@ int cmd_check(struct uckpt *u, int argc, char **argv)
 		"Exit status: 0 whole, 1 problems found, 2 wrong usage.",
 		options, COUNT(options), 0, "a DIRECTORY",
 	};
-	struct uckpt_error err = { "" };
-	int status;
 
-	if (!cmd_parse(u, argc, argv, &syntax, &status))
-		return status;
-	status = uckpt_check(u, (const char *const *)argv + optind,
-			     (size_t)(argc - optind), flags, &err);
-	return cmd_exit(status, &err, CMD_FAILED);
+	return run_report(u, argc, argv, &syntax, &flags, uckpt_check);
 }
 
 int cmd_diff(struct uckpt *u, int argc, char **argv)
