@@ -19,8 +19,9 @@ enum dir_kind {
 	DIR_KINDS
 };
 
-/* List a directory once, and keep the list for who reads it; or, if `names` is NULL, no further
- * than to the first optimizer shard: large runs have thousands of names. */
+/* List a directory once, into `names`, which the caller frees and hands to the loader.  If
+ * `names` is NULL, the listing stops at the first optimizer shard, since large runs have
+ * thousands of names. */
 enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
 
 /* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */

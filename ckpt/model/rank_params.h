@@ -42,7 +42,7 @@ struct rank_rest {
 		const char *name, *of;
 	} *ties;
 	size_t nties, ties_cap;
-	/* Of a pipeline, which has no module: the names of its buffers. */
+	/* Names of a pipeline's buffers, since a pipeline has no module. */
 	const char **buffers;
 	size_t nbuffers;
 };

@@ -27,8 +27,8 @@ struct slice {
 	/* The place in a flat group: */
 	uint32_t group;
 	uint32_t index;	 /* position in the group */
-	/* Of an expert: its layer, or NULL.  The parameter's name is the one
-	 * that the rank uses (experts.h). */
+	/* The layer of an expert; NULL: it is no expert.  `name` is the one that the rank uses
+	 * (experts.h). */
 	const struct expert_layer *layer;
 	unsigned ep;	  /* expert-parallel rank */
 	unsigned expert;  /* native: local number */

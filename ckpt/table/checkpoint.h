@@ -196,7 +196,8 @@ struct checkpoint_ops {
 	void (*close)(struct checkpoint *c);
 };
 
-/* List the files of a directory, of which `names` (or NULL) is a list, and nothing else.  Call checkpoint_close after success. */
+/* List the files of a directory, whose names are in `names` unless that is NULL, and read
+ * none of them.  Call checkpoint_close after success. */
 int checkpoint_list(struct uckpt *u, const struct checkpoint_ops *ops, const char *path,
 		    const struct dirlist *names, struct checkpoint **out, struct errmsg *err);
 

@@ -126,7 +126,7 @@ static int check_expert_group(const struct shard_reader *r, size_t g)
 	char name[32];
 
 	/* elastic_checkpoint writes no param_groups. */
-	if (!v || r->c->facts.source)
+	if (!v)
 		return 0;
 	snprintf(name, sizeof(name), "ep_size_%u", group->degree);
 	if (value_is_true(value_find(v, "moe")) ? value_is_str(value_find(v, "name"), name)

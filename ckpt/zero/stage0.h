@@ -29,7 +29,7 @@ struct stage0_group {
 	struct stage0_owned {
 		const char *name;
 		const struct stored *weight;
-		/* Of the master weight and, in their order, the states that are flat. */
+		/* One for the master weight, then one for each flat state, in their order. */
 		struct stage0_place *places;
 	} * params; /* in the optimizer's order */
 	size_t nparams, cap;

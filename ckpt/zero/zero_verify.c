@@ -74,7 +74,7 @@ int zero_check_facts(const struct checkpoint *c, const char *path, const struct 
 				  "%s: is of global step %" PRId64 ", but %s is of %" PRId64
 				  ": files of different checkpoints",
 				  path, step, first, c->facts.global_steps);
-	/* Of a foreign source it is that of what is made. */
+	/* Versions of a checkpoint without ZeRO are not compared. */
 	if (value_is_cstr(version) && *c->facts.ds_version && !c->facts.source &&
 	    strcmp(version->str.p, c->facts.ds_version) != 0)
 		return errmsg_set(err, -EBADMSG,
