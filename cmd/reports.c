@@ -26,15 +26,18 @@ int cmd_info(struct uckpt *u, int argc, char **argv)
 	unsigned flags = 0;
 	const struct cmd_option options[] = {
 		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
+		{ "parameters",
+		  .help = "a line for each parameter, not one for those of all layers",
+		  .flags = &flags, .bit = UCKPT_ALL },
 		{ "quick", .help = "read only one rank's files",
 		  .flags = &flags, .bit = UCKPT_QUICK },
 	};
 	const struct cmd_syntax syntax = {
-		"usage: ucckpt info [--json] [--quick] DIRECTORY...\n"
+		"usage: ucckpt info [--json] [--parameters] [--quick] DIRECTORY...\n"
 		"\n"
-		"Describe the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
-		"tag) or its Hugging Face weights, and list everything that is missing or damaged.\n"
-		"Several are one whose files are spread over them.",
+		"Describe the checkpoint in DIRECTORY (of a tag, or of a run: all its tags, and the\n"
+		"newest one) or its Hugging Face weights, and list everything that is missing or\n"
+		"damaged.  Several are one whose files are spread over them.",
 		"Exit status: 0 no problems, 1 problems found, 2 wrong usage.",
 		options, COUNT(options), 0, "a DIRECTORY",
 	};

@@ -47,6 +47,23 @@ const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN])
 	return buf;
 }
 
+const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN])
+{
+	static const char units[] = " KMGT";
+	double v = (double)n;
+	size_t i = 0;
+
+	while (v >= 999.95 && i + 2 < sizeof(units)) {
+		v /= 1000;
+		i++;
+	}
+	if (i)
+		snprintf(buf, SIZE_TEXT_LEN, "%.1f %c", v, units[i]);
+	else
+		snprintf(buf, SIZE_TEXT_LEN, "%" PRIu64, n);
+	return buf;
+}
+
 bool size_parse_binary(const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";

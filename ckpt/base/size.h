@@ -12,6 +12,9 @@ const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN]);
 /* The same for a number of things, as "1,024". */
 const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN]);
 
+/* The same, as "21.2 M". */
+const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN]);
+
 /* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
  * text. */
 

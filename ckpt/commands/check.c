@@ -62,14 +62,14 @@ static void check_done(struct check *c)
 	report_close(&c->report);
 }
 
-static int tell(struct check *c, unsigned flags, struct errmsg *err)
+static int tell(struct check *c, struct errmsg *err)
 {
 	struct report *r = &c->report;
 	const size_t files = dcp_of(r->c) ? r->c->nfiles : c->nfiles;
 	char size[SIZE_TEXT_LEN];
 
 	r->problems.failed |= c->forms.failed;
-	report_begin(r, flags);
+	report_begin(r);
 	cJSON_AddBoolToObject(r->json, "data", c->data);
 	json_add_int(r->json, "files", (int64_t)files);
 	json_add_int(r->json, "bytes", (int64_t)c->bytes);
@@ -100,9 +100,9 @@ int uckpt_check(struct uckpt *u, const char *const *paths, size_t n, unsigned fl
 {
 	struct errmsg *err = errmsg_of(error);
 	struct check c = { .report.u = u, .data = flags & UCKPT_DATA, .progress.u = u };
-	const int rc = report_open(&c.report, paths, n, err)
+	const int rc = report_open(&c.report, paths, n, flags, err)
 			       ?: check_all(&c, err)
-			       ?: tell(&c, flags, err);
+			       ?: tell(&c, err);
 
 	check_done(&c);
 	return rc;

@@ -17,6 +17,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/size.h"
+#include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/experts.h"
@@ -26,12 +27,9 @@
 #include "ckpt/views/plan.h"
 #include "ckpt/views/sidecars.h"
 
-#define SHAPE_LEN (TENSOR_DIMS_MAX * 21)
-#define NAME_COLUMNS_MAX 60
-
 struct info {
 	struct report report;
-	bool quick;
+	bool quick, each;
 	struct sidecars sidecars;
 };
 
@@ -129,6 +127,7 @@ static void add_counts(struct report *r)
 {
 	cJSON *o = cJSON_AddObjectToObject(r->json, "parameters");
 	uint64_t n[2] = { 0 }, elements[2] = { 0 };
+	char text[SIZE_TEXT_LEN];
 
 	for (size_t i = 0; i < r->c->nparams; i++) {
 		const struct param *p = &r->c->params[i];
@@ -141,11 +140,12 @@ static void add_counts(struct report *r)
 	json_add_int(o, "elements", (int64_t)elements[0]);
 	json_add_int(o, "module_count", (int64_t)n[1]);
 	json_add_int(o, "module_elements", (int64_t)elements[1]);
-	report_line(r, "parameters", "%" PRIu64 "%s, %" PRIu64 " elements", n[0],
-		    r->c->ranks ? " of the optimizer" : "", elements[0]);
+	report_line(r, "parameters", "%" PRIu64 "%s, %s elements", n[0],
+		    r->c->ranks ? " of the optimizer" : "", count_text(elements[0], text));
 	if (n[1])
-		report_line(r, "", "%" PRIu64 " more in the module (frozen, tied, buffers), %" PRIu64
-				   " elements", n[1], elements[1]);
+		report_line(r, "",
+			    "%" PRIu64 " more in the module (frozen, tied, buffers), %s elements",
+			    n[1], count_text(elements[1], text));
 }
 
 /* Add a state to its group's list, and return a text about it. */
@@ -205,15 +205,13 @@ static void add_group(struct report *r, cJSON *groups, size_t g)
 
 static void add_tree(struct report *r, uint64_t files, uint64_t bytes)
 {
-	char size[SIZE_TEXT_LEN + 3] = "", buf[SIZE_TEXT_LEN];
+	char size[SIZE_TEXT_LEN], number[SIZE_TEXT_LEN];
 	cJSON *o = cJSON_AddObjectToObject(r->json, "tree");
 
 	json_add_int(o, "files", (int64_t)files);
 	json_add_int(o, "bytes", (int64_t)bytes);
-	if (bytes >= 1024)
-		snprintf(size, sizeof(size), " (%s)", size_text(bytes, buf));
-	report_line(r, "universal tree", "%" PRIu64 " files, %" PRIu64 " bytes%s", files, bytes,
-		    size);
+	report_line(r, "universal tree", "%s files, %s", count_text(files, number),
+		    size_text(bytes, size));
 }
 
 /* Which forms can be written? */
@@ -268,61 +266,8 @@ static void add_config(struct info *info)
 	const struct sidecars *s = &info->sidecars;
 
 	json_add_text(info->report.json, "config", s->config ? s->config->path : NULL);
-	if (s->config || s->missing)
-		report_line(&info->report, "from_pretrained", "%s",
-			    s->config ? s->config->path : s->missing);
-}
-
-static const char *shape_text(const struct param *p, char buf[SHAPE_LEN])
-{
-	size_t n = 0;
-
-	if (p->ndim == 0)
-		return "scalar";
-	for (unsigned i = 0; i < p->ndim; i++)
-		n += (size_t)snprintf(buf + n, SHAPE_LEN - n, "%s%" PRIu64,
-				      i ? "x" : "", p->shape[i]);
-	return buf;
-}
-
-static void add_row(struct report *r, cJSON *table, const struct param *p, int width)
-{
-	cJSON *o = json_add_object(table), *shape;
-	char text[SHAPE_LEN];
-	const int n = bytebuf_add_shown(&r->text, p->name);
-
-	cJSON_AddStringToObject(o, "name", p->name);
-	shape = cJSON_AddArrayToObject(o, "shape");
-	for (unsigned i = 0; shape && i < p->ndim; i++)
-		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)p->shape[i]));
-	json_add_int(o, "elements", (int64_t)p->numel);
-	add_known(o, "group", p->first ? (int64_t)p->first->group : -1);
-	if (!r->c->ranks)
-		cJSON_AddStringToObject(o, "dtype", dtype_name(p->dtype));
-	bytebuf_add_format(&r->text, "%*s  %14s  ", n < width ? width - n : 0, "",
-			   shape_text(p, text));
-	if (!p->first)
-		bytebuf_add_format(&r->text, "%6s", r->c->ranks ? "module" : dtype_name(p->dtype));
-	else
-		bytebuf_add_format(&r->text, "%6" PRIu32, p->first->group);
-	bytebuf_add_format(&r->text, "  %14" PRIu64 "\n", p->numel);
-}
-
-static void add_table(struct report *r)
-{
-	cJSON *table = cJSON_AddArrayToObject(r->json, "table");
-	int width = (int)strlen("parameter");
-
-	for (size_t i = 0; i < r->c->nparams; i++) {
-		const size_t n = strlen(r->c->params[i].name);
-
-		if (n > (size_t)width)
-			width = n < NAME_COLUMNS_MAX ? (int)n : NAME_COLUMNS_MAX;
-	}
-	bytebuf_add_format(&r->text, "\n%-*s  %14s  %6s  %14s\n", width, "parameter", "shape",
-			   r->c->ranks ? "group" : "type", "elements");
-	for (size_t i = 0; i < r->c->nparams; i++)
-		add_row(r, table, &r->c->params[i], width);
+	if (s->missing)
+		report_line(&info->report, "from_pretrained", "%s", s->missing);
 }
 
 static int add_contents(struct info *info, struct errmsg *err)
@@ -357,7 +302,7 @@ static int add_contents(struct info *info, struct errmsg *err)
 	if (rank && find_sidecars(info, settings->tree.plan.hf_config, err))
 		return -ENOMEM;
 	add_config(info);
-	add_table(r);
+	info_parameters(r, info->each);
 	if (rank && !info->quick)
 		report_add_problems(r, true);
 	report_add_lost(r);
@@ -370,12 +315,13 @@ int uckpt_info(struct uckpt *u, const char *const *paths, size_t n,
 	       unsigned flags, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
-	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK };
+	struct info info = { .report.u = u, .quick = flags & UCKPT_QUICK, .each = flags & UCKPT_ALL };
 	struct report *r = &info.report;
-	int rc = report_open(r, paths, n, err);
+	int rc = report_open(r, paths, n, flags, err);
 
 	if (!rc) {
-		report_begin(r, flags);
+		info_tags(r);
+		report_begin(r);
 		cJSON_AddBoolToObject(r->json, "quick", info.quick);
 		rc = r->plan ? add_contents(&info, err) : 0;
 	}

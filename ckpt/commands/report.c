@@ -134,20 +134,19 @@ static void warn_of_choice(struct report *r, const char *run)
 	tags_done(&tags);
 }
 
-int report_open(struct report *r, const char *const *paths, size_t n, struct errmsg *err)
+int report_open(struct report *r, const char *const *paths, size_t n, unsigned flags,
+		struct errmsg *err)
 {
 	static const struct plan_options options = { .crc_zero = true };
 	const struct errmsg_sink found = { notes_add_new, &r->problems };
 	struct errmsg why = { "" };
-	char *path = NULL;
-	int rc = roots_unite(r->u, paths, n, false, &path, err)
-			 ?: tags_choose(r->u, path, &r->dir, &r->choice, err);
+	int rc = roots_unite(r->u, paths, n, false, &r->path, err)
+			 ?: tags_choose(r->u, r->path, &r->dir, &r->choice, err);
 
-	if (!rc)
-		warn_of_choice(r, path);
-	free(path);
 	if (rc)
 		return rc;
+	r->json = flags & UCKPT_JSON ? cJSON_CreateObject() : NULL;
+	warn_of_choice(r, r->path);
 	rc = plan_open(r->u, r->dir, &options, &r->plan, &why);
 	if (!rc) {
 		r->c = plan_checkpoint(r->plan);
@@ -207,6 +206,7 @@ void report_close(struct report *r)
 	notes_done(&r->problems);
 	bytebuf_done(&r->text);
 	cJSON_Delete(r->json);
+	free(r->path);
 	free(r->dir);
 }
 
@@ -256,7 +256,7 @@ void report_line(struct report *r, const char *label, const char *fmt, ...)
 	va_end(ap);
 }
 
-void report_begin(struct report *r, unsigned flags)
+void report_begin(struct report *r)
 {
 	static const struct {
 		const char *word, *text;
@@ -271,7 +271,6 @@ void report_begin(struct report *r, unsigned flags)
 	};
 
 	report_line(r, "checkpoint", "%s%s", r->dir, choices[r->choice].text);
-	r->json = flags & UCKPT_JSON ? cJSON_CreateObject() : NULL;
 	cJSON_AddStringToObject(r->json, "checkpoint", r->dir);
 	cJSON_AddStringToObject(r->json, "chosen", choices[r->choice].word);
 }

@@ -44,7 +44,8 @@ void notes_done(struct notes *l);
  * weights. */
 struct report {
 	struct uckpt *u;
-	char *dir;
+	char *path; /* that was given, of a tag or a run; several are united */
+	char *dir;  /* of the tag */
 	enum tags_choice choice;
 	struct plan *plan;    /* NULL if it cannot be served */
 	struct checkpoint *c; /* of the plan, or NULL */
@@ -58,9 +59,11 @@ struct report {
 /*
  * Choose the directory that `n` paths mean and plan its universal tree.  If that fails,
  * add the problem, and a line for each file that is missing or cannot be read.  An error
- * if there is nothing to report on.  Call report_close in any case.
+ * if there is nothing to report on.  With flag UCKPT_JSON the report is JSON.  Call
+ * report_close in any case.
  */
-int report_open(struct report *r, const char *const *paths, size_t n, struct errmsg *err);
+int report_open(struct report *r, const char *const *paths, size_t n, unsigned flags,
+		struct errmsg *err);
 void report_close(struct report *r);
 
 /* The trees that uckpt_convert writes of a checkpoint, in one order everywhere. */
@@ -91,8 +94,8 @@ void report_add_warnings(struct report *r);
 void report_line(struct report *r, const char *label, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Begin the text, and the JSON with flag UCKPT_JSON. */
-void report_begin(struct report *r, unsigned flags);
+/* Say which directory the text and the JSON are of. */
+void report_begin(struct report *r);
 
 /* End both with notes, warnings and problems, the text with `whole` if there are none, and
  * tell the caller of the library.  Returns 1 if there are problems, or -ENOMEM. */

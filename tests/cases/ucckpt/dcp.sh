@@ -46,7 +46,7 @@ for step in 9 10; do
 	cp -r "$tmp/z1_groups2_dp2-titan" "$tmp/run/step-$step"
 done
 cp -r "$tmp/z3_groups2_dp2-accelerate" "$tmp/run/checkpoint-8"
-check "the newest" grep -q "step-10 (" <(ucckpt info "$tmp/run" | head -n 1)
+check "the newest" grep -q "step-10 (" <(ucckpt info "$tmp/run" | grep ^checkpoint)
 
 # Each node has the files of its ranks.
 mkdir -p "$tmp/n0/run" "$tmp/n1/run"

@@ -37,11 +37,13 @@ while IFS='|' read -r files options from; do
 		sed 's/{"from": "\([^"]*\)".*/\1/')
 	check "$files ${options[*]}: $from, not $found" test "${found:--}" = "$from"
 	said=$(ucckpt "${options[@]}" info "$run" | sed -n 's/^from_pretrained *//p')
+	config=$(ucckpt "${options[@]}" info --json "$run" | sed -n 's/.*"config":[^"]*"\(.*\)",/\1/p')
 	if [ "$from" = - ]; then
 		check "$files: info says what is missing" test -n "$(grep '^no config.json of this model' <<<"$said")"
 		check "$files: and where it was looked for: $said" grep -q "$run or above" <<<"$said"
 	else
-		check "$files ${options[*]}: info names the file: $said" grep -q -F "\"$from\"" "$said"
+		check "$files ${options[*]}: info names the file: $config" grep -q -F "\"$from\"" "$config"
+		check "$files ${options[*]}: nothing is to be done" test -z "$said"
 	fi
 done <<'END'
 out/checkpoint-4/global_step4 out/checkpoint-4 out,"n_embd":6|-o hf_config=org/tiny|out/checkpoint-4/global_step4
@@ -72,7 +74,7 @@ cp -r "$run" n0/run
 mkdir -p n1/run/global_step4
 mv n0/run/global_step4/zero_pp_rank_1_* n1/run/global_step4
 echo '{"n_embd": 6}' | tee n0/config.json >n1/config.json
-check "above several" grep -q "^from_pretrained *$tmp/n0/config.json" <(ucckpt info "$tmp/n0/run" "$tmp/n1/run")
+check "above several" grep -q "\"config\":[^\"]*\"$tmp/n0/config.json" <(ucckpt info --json "$tmp/n0/run" "$tmp/n1/run")
 
 check "a model's other files are with it" test "$(ucckpt -o hf_config=org/tiny ls "$run" 'global_step4_hf/*' | tr '\n' ' ')" = \
 	"global_step4_hf/config.json global_step4_hf/model.safetensors global_step4_hf/tokenizer.json "

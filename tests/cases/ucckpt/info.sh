@@ -14,8 +14,19 @@ says "checkpoint $good/z1_fp32_dp2/global_step4" "written by DeepSpeed 0.19.8" \
 	"master weights float32" "module float32" \
 	"parameters 17 of the optimizer, 486 elements" \
 	"group 0 17 parameters, float32; step 4 (float32 tensor), exp_avg float32, exp_avg_sq float32" \
-	"universal tree 70 files, .*" "cube 2x3x5 0 30" "one 1 0 1" "no problems found"
+	"universal tree 70 files, 118.6 KiB" "cube 2 x 3 x 5 30 0" "one 1 1 0" \
+	"blocks.{0..1}.fc1.weight 10 x 6 x2 120 0" "no problems found"
 problems 0
+info 0 --parameters "$good/z1_fp32_dp2/global_step4"
+says "blocks.0.fc1.weight 10 x 6 60 0" "blocks.1.fc1.weight 10 x 6 60 0" "tail 3 3 0"
+info 0 "$good/dsuc_gpt2_z3_offload_dp4"
+says "parameters 28 of the optimizer, 9,152 elements" \
+	"transformer.h.{0..1}.attn.c_attn.weight 16 x 48 x2 1.5 K 0" \
+	"transformer.wte.weight 128 x 16 2.0 K 0"
+check "a model of two layers fits a screen" test "$(wc -l <"$tmp/said")" -le 40
+# Experts have local numbers in names of different groups; all combinations are one line.
+info 0 "$good/moe2_ep2_dp4_z1"
+says "moe.{0..1}.deepspeed_moe.experts.deepspeed_experts.{0..3}.* x8 .*"
 
 info 0 --json "$good/z1_fp32_dp2"
 says '"chosen": "latest",' '"stage": 1,' '"dp_degree": 2,' '"mp_degree": 1,' \
@@ -52,14 +63,14 @@ for file in "$tmp/positions"/mp_rank_0?_model_states.pt; do
 	printf tied | dd of="$file" bs=1 seek="$pattern" conv=notrunc status=none
 done
 info 0 "$tmp/positions"
-says "$positions 8x8 .*" \
+says "$positions 8 x 8 .*" \
 	"warning: $positions: .* joins the copies of 2 tensor-parallel ranks to 8x8, .*; it is 4x8 with preset=megatron-qkv-thirds.*"
 ucckpt convert --no_strict --preset megatron-qkv-thirds "$tmp/positions" "$tmp/mended" >"$tmp/said" 2>&1
 check "the preset mends it" cmp "$tmp/mended/zero/$positions/fp32.pt" \
 	<(ucckpt convert "$good/meg_tp2_dp2_z1_fp32" "$tmp/whole" >"$tmp/said" 2>&1 &&
 		cat "$tmp/whole/zero/$positions/fp32.pt")
 info 0 "$good/meg_tp2_dp2_z1_fp32"
-says "$positions 4x8 .*"
+says "$positions 4 x 8 .*"
 check "with the pattern there is no warning" test "$(grep -c "warning: $positions" "$tmp/said")" = 0
 
 # Experts: who has them, and what DeepSpeed's loader makes of native ones.
@@ -71,8 +82,25 @@ check "one rank's experts need no warning" test "$(grep -c '^warning: ' "$tmp/sa
 info 0 --json "$good/autoep2_dp2_z3"
 says '"experts": 4,' '"ep_size": 2,' '"autoep": true'
 
-# Which tag of a run.
+# All tags of a run, the newest last, and what is missing of one.
 run=$tmp/run
+mkdir "$run"
+cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step3"
+cp -r "$good/meg_tp2_dp2_z1_bf16/global_step4" "$run/global_step8"
+cp -r "$good/z3_bf16_dp2/global_step4" "$run"
+rm "$run/global_step3/"*zero_pp_rank_0_*
+printf global_step4 >"$run/latest"
+info 0 "$run"
+says "tag saved step kind dp x tp x pp dtype size" \
+	"global_step3 .*: the optimizer shard of data-parallel rank 0, .* is missing .*" \
+	"global_step8 .* 4 ZeRO-1 2 x 2 x 1 bfloat16 .* KiB" \
+	"global_step4 .* 4 ZeRO-3 2 x 1 x 1 bfloat16 .* KiB latest" "checkpoint $run/global_step4 .*"
+check "the newest is last" grep -q '^global_step4 ' <(grep '^global_step' "$tmp/said" | tail -n 1)
+info 0 --json "$run"
+says '"tags": .*' '"kind": "ZeRO-1",' '"latest": true,' '"problem": null,'
+rm -r "$run"
+
+# Which tag of a run.
 mkdir "$run"
 cp -r "$good/z1_fp32_dp2/global_step4" "$run/global_step9"
 cp -r "$run/global_step9" "$run/global_step10"
@@ -115,9 +143,9 @@ says "checkpoint $tmp/out (Hugging Face weights)" "warning: .*: tags in director
 
 # Hugging Face weights.
 info 0 "$good/hfdir_types"
-says "checkpoint $good/hfdir_types (Hugging Face weights)" "parameters 21, 1758 elements" \
-	"universal tree 64 files, .*" "parameter shape type elements" \
-	"long 1500 bfloat16 1500" "no problems found"
+says "checkpoint $good/hfdir_types (Hugging Face weights)" "parameters 21, 1,758 elements" \
+	"universal tree 64 files, .*" "parameter shape elements type" \
+	"long 1500 1.5 K bfloat16" "no problems found"
 info 0 --json "$good/hfdir_bin"
 says '"chosen": "weights",' '"count": 12,' '"name": "half",' '"dtype": "float16"' '"whole": true,'
 cp "$good/hfdir_bin/pytorch_model.bin" "$tmp/out"
