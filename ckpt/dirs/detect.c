@@ -95,6 +95,42 @@ bool detect_is_universal(struct uckpt *u, const char *path)
 	return has(u, path, "zero", S_IFDIR);
 }
 
+/* Does a directory of this name have a distributed checkpoint? */
+static bool has_dcp(struct uckpt *u, const char *path, const char *name)
+{
+	char *file;
+	bool is;
+
+	if (asprintf(&file, "%s/" DCP_METADATA, name) < 0)
+		return false;
+	is = has(u, path, file, S_IFREG);
+	free(file);
+	return is;
+}
+
+/* Of a list that may not be sorted. */
+static bool is_listed(const struct dirlist *l, const char *name)
+{
+	size_t i = 0;
+
+	while (i < l->n && strcmp(l->v[i].name, name) != 0)
+		i++;
+	return i < l->n;
+}
+
+const char *const *detect_dcp_pair(struct uckpt *u, const char *path, const struct dirlist *names)
+{
+	for (size_t i = 0; i < DCP_PAIRS; i++) {
+		const char *const *pair = names_dcp_pairs[i];
+
+		if (names && (!is_listed(names, pair[0]) || (i && !is_listed(names, pair[1]))))
+			continue;
+		if (has_dcp(u, path, pair[0]) && (!i || has_dcp(u, path, pair[1])))
+			return pair;
+	}
+	return NULL;
+}
+
 static bool is_optim(const char *name)
 {
 	return names_parse(name).kind == TAG_FILE_OPTIM;
@@ -102,7 +138,7 @@ static bool is_optim(const char *name)
 
 enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 {
-	bool states = false, first = false, zero = false, any = false, dcp = false, pair = false;
+	bool states = false, first = false, zero = false, any = false, dcp = false;
 	struct dirlist l = { .wanted = names ? NULL : is_optim };
 	bool optim = !io_list(u, path, 0, &l, NULL) && l.found;
 
@@ -115,15 +151,14 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 		first |= strcmp(name, STAGE0_FIRST) == 0;
 		zero |= strcmp(name, "zero") == 0; /* a universal checkpoint has model states, too */
 		dcp |= strcmp(name, DCP_METADATA) == 0;
-		pair |= strcmp(name, DCP_PAIR_MODEL) == 0;
 	}
+	dcp = dcp || (!optim && detect_dcp_pair(u, path, &l));
 	if (names)
 		*names = l;
 	else
 		dirlist_done(&l);
 	if (optim)
 		return DIR_ZERO;
-	dcp = dcp || (pair && has(u, path, DCP_PAIR_MODEL "/" DCP_METADATA, S_IFREG));
 	return dcp && !states	       ? DIR_DCP
 	       : first && !zero	       ? DIR_STAGE0
 	       : any		       ? DIR_STATES

@@ -14,7 +14,7 @@ enum dir_kind {
 	DIR_WEIGHTS, /* of Hugging Face */
 	DIR_STATES,  /* files of DeepSpeed's ranks, but none of which it could be loaded */
 	DIR_STAGE0,  /* saved without ZeRO, or optimizer shards are missing: stage0_look */
-	DIR_DCP,     /* a distributed checkpoint, or Accelerate's pair of such */
+	DIR_DCP,     /* a distributed checkpoint, or a pair of such */
 	DIR_ZERO,    /* optimizer shards are there */
 	DIR_KINDS
 };
@@ -26,6 +26,10 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names);
 
 /* Should it have views, as one of ranks?  Of what may lack its optimizer a file is opened. */
 bool detect_has_views(struct uckpt *u, const char *path);
+
+/* The names of a directory's two distributed checkpoints, of names_dcp_pairs, or NULL: what is
+ * not among `names`, which may be NULL, is not looked at. */
+const char *const *detect_dcp_pair(struct uckpt *u, const char *path, const struct dirlist *names);
 
 /* Is the directory a universal checkpoint, which needs no view? */
 bool detect_is_universal(struct uckpt *u, const char *path);

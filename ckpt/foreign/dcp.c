@@ -13,6 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/cache/cache.h"
 #include "ckpt/cache/latency.h"
+#include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/dcp_extents.h"
 #include "ckpt/io/io.h"
@@ -30,7 +31,7 @@ static struct dcp_checkpoint *own(struct checkpoint *c)
  * without the optimizer. */
 static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 {
-	static const char *const pair[] = { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER };
+	const char *const *pair;
 	struct attrs a;
 	char *path;
 	int rc = 0;
@@ -45,7 +46,8 @@ static int read_metadata(struct dcp_checkpoint *x, struct errmsg *err)
 		return rc;
 	}
 	rc = 0;
-	for (size_t i = 0; !rc && i < COUNT(pair); i++) {
+	pair = detect_dcp_pair(x->c.u, x->path, NULL) ?: names_dcp_pairs[0];
+	for (size_t i = 0; !rc && i < 2; i++) {
 		if (asprintf(&path, "%s/%s", x->path, pair[i]) < 0)
 			return errmsg_nomem(err, x->path);
 		if (!i || !io_stat(x->c.u, path, 0, &a, NULL, NULL))

@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -22,6 +23,8 @@
  * model. */
 #define SMALLER 16u
 
+#define PARTS_MAX 64u /* of a dict */
+
 #define NAMES_SHOWN 4u /* of dicts, in a message */
 
 /* What tells dicts apart; the first that differs decides. */
@@ -31,12 +34,13 @@ enum evidence {
 	LARGE, /* without an optimizer: it has many elements */
 	NAME,  /* enum rank */
 	NEAR,  /* elements of the path that are the optimizer's, too */
+	WHOLE, /* all of a dict, not what begins with a word */
 	EVIDENCE
 };
 
 enum rank { AVERAGED, OTHER, NAMED, EXACT };
 
-/* A dict of tensors. */
+/* A dict of tensors, or those of a dict whose names begin with the same words. */
 struct candidate {
 	struct dcp_prefix at;
 	struct dcp_item **items; /* sorted by name */
@@ -45,6 +49,7 @@ struct candidate {
 	bool has_float;  /* a tensor of such a type */
 	bool has_arrays; /* one that is no number */
 	uint64_t evidence[EVIDENCE];
+	bool parts; /* each tensor of it is in another, too */
 	bool out;   /* another has more evidence */
 	bool named; /* in a message */
 };
@@ -97,13 +102,13 @@ static bool next_word(const char **text, char word[16])
 	return n;
 }
 
-/* Judge a dict by the words of its path. */
+/* Judge a dict by the words of its path, and a part of it by those of its prefix. */
 static enum rank rank_of(const struct dcp_prefix *p)
 {
-	enum rank rank = p->depth ? OTHER : NAMED;
-	char word[16];
+	enum rank rank = p->depth || p->skip ? OTHER : NAMED;
+	char word[16], lead[128];
 
-	for (unsigned i = 0; i < p->depth; i++) {
+	for (unsigned i = 0; i < p->depth + (p->skip != 0); i++) {
 		const char *text = p->item->path[i];
 		enum rank own = strcasecmp(text, "state_dict") == 0 ||
 						is_among(text, live_words, COUNT(live_words))
@@ -111,6 +116,11 @@ static enum rank rank_of(const struct dcp_prefix *p)
 				: strcasestr(text, "state_dict") ? NAMED
 								 : OTHER;
 
+		if (i == p->depth) {
+			snprintf(lead, sizeof(lead), "%.*s", (int)(p->skip - 1), text);
+			text = lead;
+			own = is_among(text, live_words, COUNT(live_words)) ? EXACT : OTHER;
+		}
 		while (next_word(&text, word)) {
 			if (is_among(word, averaged_words, COUNT(averaged_words)))
 				return AVERAGED;
@@ -131,7 +141,7 @@ static int compare_dicts(const struct dcp_item *a, const struct dcp_item *b)
 	return order;
 }
 
-static const char *name_of(const struct dcp_item *t)
+static const char *key_of(const struct dcp_item *t)
 {
 	return t->path[t->depth - 1];
 }
@@ -141,7 +151,17 @@ static int by_dict(const void *a, const void *b)
 	const struct dcp_item *x = *(struct dcp_item *const *)a;
 	const struct dcp_item *y = *(struct dcp_item *const *)b;
 
-	return compare_dicts(x, y) ?: strcmp(name_of(x), name_of(y)) ?: (x > y) - (x < y);
+	return compare_dicts(x, y) ?: strcmp(key_of(x), key_of(y)) ?: (x > y) - (x < y);
+}
+
+static bool add_candidate(struct choice *c, struct dcp_item **first, unsigned depth, size_t skip)
+{
+	const struct candidate x = { .at = { *first, depth, skip }, .items = first };
+
+	if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
+		return false;
+	c->v[c->n++] = x;
+	return true;
 }
 
 /* List the dicts, and the tensors of each. */
@@ -163,11 +183,9 @@ static int list_dicts(struct choice *c)
 	for (size_t i = 0; i < c->nitems; i++) {
 		struct dcp_item *t = c->items[i];
 
-		if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
+		if ((!i || compare_dicts(c->items[i - 1], t)) &&
+		    !add_candidate(c, &c->items[i], t->depth - 1, 0))
 			return errmsg_nomem(f->err, f->file);
-		if (!i || compare_dicts(c->items[i - 1], t))
-			c->v[c->n++] = (struct candidate){ .at = { t, t->depth - 1 },
-							   .items = &c->items[i] };
 		c->v[c->n - 1].n++;
 	}
 	return 0;
@@ -180,18 +198,92 @@ static int list_names(struct choice *c)
 	struct dcp_entries *l = &c->names;
 
 	*l = f->states;
-	if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
+	if (f->numbered)
+		l->n = 0;
+	else if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < l->n; i++)
 		c->nnames += !i || strcmp(l->v[i - 1].param, l->v[i].param) != 0;
 	return 0;
 }
 
+static const struct dcp_entry *find_name(const struct choice *c, const char *name)
+{
+	return array_find(c->names.v, c->names.n, sizeof(*c->names.v), name);
+}
+
+static size_t count_held(const struct choice *c, const struct candidate *x)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < x->n; i++)
+		n += find_name(c, dcp_prefix_name(&x->at, x->items[i])) != NULL;
+	return n;
+}
+
+/* Do all names begin with what DistributedDataParallel puts before them? */
+static bool is_wrapped(const struct candidate *x)
+{
+	size_t i = 0;
+
+	while (i < x->n && strncmp(key_of(x->items[i]), "module.", 7) == 0)
+		i++;
+	return i == x->n;
+}
+
+/* Add what begins as the name of item `i` does, up to a dot from where on it is one of the
+ * optimizer's, as in a dict of "ema.NAME" and "model.NAME"; names are sorted.  Parts of the
+ * dict are numbered from `first` on. */
+static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
+{
+	const struct candidate x = c->v[whole];
+	const char *key = key_of(x.items[i]);
+
+	for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
+		const size_t skip = (size_t)(dot + 1 - key);
+
+		if (!find_name(c, dot + 1))
+			continue;
+		for (size_t k = first; k < c->n; k++)
+			if (c->v[k].at.skip == skip &&
+			    strncmp(key_of(c->v[k].items[0]), key, skip) == 0)
+				return true;
+		while (i && strncmp(key_of(x.items[i - 1]), key, skip) == 0)
+			i--;
+		if (!add_candidate(c, x.items + i, x.at.depth, skip))
+			return false;
+		for (struct candidate *part = &c->v[c->n - 1];
+		     i + part->n < x.n && strncmp(key_of(x.items[i + part->n]), key, skip) == 0;)
+			part->n++;
+		c->v[whole].parts = true;
+		return true;
+	}
+	return true;
+}
+
+/* Where a dict has none of the optimizer's names, find what precedes these in it. */
+static int list_parts(struct choice *c)
+{
+	const size_t n = c->n;
+
+	for (size_t k = 0; k < n; k++) {
+		const size_t held = count_held(c, &c->v[k]), first = c->n;
+
+		if (!held && is_wrapped(&c->v[k]))
+			c->v[k].at.skip = 7;
+		else if (!held)
+			for (size_t i = 0; i < c->v[k].n && c->n < first + PARTS_MAX; i++)
+				if (!add_part(c, k, first, i))
+					return errmsg_nomem(c->f->err, c->f->file);
+	}
+	return 0;
+}
+
 /* Has the parameter of that name a state of the tensor's shape, or none with a shape? */
-static bool fits(const struct dcp_reader *f, const struct dcp_item *t)
+static bool fits(const struct dcp_reader *f, const struct dcp_item *t, const char *name)
 {
 	size_t n;
-	const struct dcp_entry *e = dcp_entries_find(&f->states, name_of(t), &n);
+	const struct dcp_entry *e = dcp_entries_find(&f->states, name, &n);
 	bool any = false;
 
 	for (size_t i = 0; i < n; i++) {
@@ -213,6 +305,32 @@ static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix
 	return n;
 }
 
+static int by_place(const void *a, const void *b)
+{
+	const struct dcp_item *x = *(struct dcp_item *const *)a;
+	const struct dcp_item *y = *(struct dcp_item *const *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* May the tensors be the parameters of an optimizer that has numbers for them? */
+static bool has_numbers(const struct choice *c, const struct candidate *x)
+{
+	struct dcp_item **v = malloc((x->n + 1) * sizeof(struct dcp_item *));
+	struct errmsg why, *err = c->f->err;
+	int rc = v ? 0 : -ENOMEM;
+
+	if (!rc) {
+		memcpy(v, x->items, x->n * sizeof(struct dcp_item *));
+		qsort(v, x->n, sizeof(struct dcp_item *), by_place);
+		c->f->err = &why;
+		rc = dcp_numbers_match(c->f, v, x->n, NULL);
+		c->f->err = err;
+	}
+	free(v);
+	return rc == 0;
+}
+
 /* Collect the evidence. */
 static void judge(struct choice *c)
 {
@@ -222,17 +340,21 @@ static void judge(struct choice *c)
 	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
 		for (size_t i = 0; i < x->n; i++) {
 			const struct dcp_item *t = x->items[i];
+			const char *name = dcp_prefix_name(&x->at, t);
 
 			if (dcp_is_floating(t->dtype)) {
 				x->has_float = true;
 				x->has_arrays |= t->numel > 1;
 				x->floats += t->numel;
 			}
-			if (!array_find(c->names.v, c->names.n, sizeof(*c->names.v), name_of(t)))
+			if (!find_name(c, name))
 				continue;
 			x->evidence[HELD]++;
-			x->evidence[FITS] += fits(f, t);
+			x->evidence[FITS] += fits(f, t, name);
 		}
+		if (f->numbered)
+			x->evidence[FITS] = has_numbers(c, x);
+		x->evidence[WHOLE] = !x->at.skip;
 		x->evidence[NAME] = rank_of(&x->at);
 		x->evidence[NEAR] = f->o->has_optimizer && !f->nothers
 					    ? common_depth(&x->at, &f->optimizer)
@@ -251,7 +373,8 @@ static bool same_data(const struct candidate *a, const struct candidate *b)
 	for (size_t i = 0; i < a->n; i++) {
 		const struct dcp_item *x = a->items[i], *const y = b->items[i];
 
-		if (strcmp(name_of(x), name_of(y)) != 0 || x->dtype != y->dtype ||
+		if (strcmp(dcp_prefix_name(&a->at, x), dcp_prefix_name(&b->at, y)) != 0 ||
+		    x->dtype != y->dtype ||
 		    !dcp_same_shape(x, y) || x->nchunks != y->nchunks)
 			return false;
 		for (size_t k = 0; k < x->nchunks; k++)
@@ -295,7 +418,11 @@ static void add_name(struct bytebuf *out, const struct dcp_prefix *p)
 		bytebuf_add_str(out, i ? "." : "");
 		bytebuf_add_str(out, p->item->path[i]);
 	}
-	bytebuf_add_str(out, p->depth ? "" : ".");
+	if (p->skip > 7 || (p->skip && strncmp(p->item->path[p->depth], "module.", 7) != 0))
+		bytebuf_add_format(out, "%s%.*s", p->depth ? "." : "", (int)(p->skip - 1),
+				   p->item->path[p->depth]);
+	else
+		bytebuf_add_str(out, p->depth ? "" : ".");
 }
 
 /* Append the names of those that are to be named.  Returns how many there are. */
@@ -323,7 +450,7 @@ static int refuse(const struct choice *c, const char *before, bool all, const ch
 	int rc;
 
 	for (size_t i = 0; i < c->n; i++)
-		c->v[i].named = all || !c->v[i].out;
+		c->v[i].named = all ? !c->v[i].parts : !c->v[i].out;
 	add_names(c, &out);
 	names = bytebuf_take_text(&out);
 	rc = names ? ERRMSG_FILE(f, -ENOTSUP, "%s%s%s", before, names, after)
@@ -340,7 +467,7 @@ static struct candidate *find_wanted(const struct choice *c, const char *wanted)
 		struct bytebuf name = { 0 };
 
 		add_name(&name, &c->v[i].at);
-		if (!name.failed && name.len == strlen(wanted) &&
+		if (!c->v[i].parts && !name.failed && name.len == strlen(wanted) &&
 		    memcmp(name.data, wanted, name.len) == 0)
 			found = &c->v[i];
 		bytebuf_done(&name);
@@ -354,7 +481,7 @@ static void note_others(const struct choice *c, const struct candidate *chosen)
 	struct bytebuf text = { 0 };
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++)
-		x->named = x != chosen && x->has_arrays && !same_data(x, chosen);
+		x->named = x != chosen && x->has_arrays && !x->parts && !same_data(x, chosen);
 	bytebuf_add_str(&text, "the weights are those of ");
 	add_name(&text, &chosen->at);
 	bytebuf_add_str(&text, "; also in it, and not shown: ");
@@ -375,10 +502,11 @@ static void settle_optimizer(const struct choice *c, const struct candidate *cho
 
 	if (!f->o->has_optimizer || f->o->refused || chosen == best)
 		return;
-	if (chosen->evidence[FITS] < c->nnames) {
+	if (chosen->evidence[FITS] < c->nnames + f->numbered) {
 		f->o->has_optimizer = false;
 		f->o->ngroups = 0;
 		f->states.n = 0;
+		f->numbered = false;
 	} else if (best) {
 		bytebuf_add_str(&text, "the optimizer's states are those of ");
 		add_name(&text, &best->at);
@@ -391,7 +519,7 @@ static int choose(struct choice *c)
 	struct dcp_reader *f = c->f;
 	const char *wanted = f->b->u->model;
 	struct candidate *best, *chosen;
-	int rc = list_dicts(c) ?: list_names(c);
+	int rc = list_dicts(c) ?: list_names(c) ?: list_parts(c);
 	size_t left;
 
 	if (rc)

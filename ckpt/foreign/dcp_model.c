@@ -24,8 +24,6 @@
 #include "ckpt/format/cast.h"
 #include "ckpt/format/value.h"
 
-#define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
-
 void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 {
 	o->arena.failed |= text->failed;
@@ -35,9 +33,9 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 	bytebuf_done(text);
 }
 
-static const char *last_of(const struct dcp_item *t)
+static const char *name_of(const struct dcp_reader *f, const struct dcp_item *t)
 {
-	return t->path[t->depth - 1];
+	return dcp_prefix_name(&f->model, t);
 }
 
 /* Is it a tensor below the model's prefix? */
@@ -79,7 +77,7 @@ static int list_weights(struct dcp_reader *f)
 	for (size_t i = 0; i < f->m->nitems; i++)
 		if (is_of_model(f, &f->m->items[i]))
 			l->v[l->n++] = (struct dcp_entry){
-				.param = last_of(&f->m->items[i]),
+				.param = name_of(f, &f->m->items[i]),
 				.item = &f->m->items[i],
 			};
 	dcp_entries_sort(l);
@@ -164,16 +162,29 @@ static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 	g->states[2] = (struct dcp_state){ .name = "exp_avg_sq", .flat = true };
 }
 
-/* Find the states of a group: those of its first parameter that has any. */
+/* The first parameter of a group that has states, and these; NULL if none has any. */
+static const struct dcp_param *find_first(const struct dcp_reader *f, const struct dcp_group *g,
+					  const struct dcp_entry **e, size_t *n)
+{
+	for (size_t i = 0; i < g->nparams; i++)
+		if ((*e = dcp_entries_find(&f->states, g->params[i].name, n)))
+			return &g->params[i];
+	return NULL;
+}
+
+/* Find the states of a group: those of its first parameter that has any, or of the first of
+ * all groups if none of its parameters ever got a gradient. */
 static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 {
-	const struct dcp_param *p = g->params, *const end = p + g->nparams;
 	const struct dcp_entry *e = NULL;
 	size_t n = 0;
+	const struct dcp_param *p = find_first(f, g, &e, &n);
 	int rc = 0;
 
-	while (p < end && !(e = dcp_entries_find(&f->states, p->name, &n)))
-		p++;
+	if (!p && f->trained) {
+		p = f->trained;
+		e = dcp_entries_find(&f->states, p->name, &n);
+	}
 	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
 	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
 	if (!g->states)
@@ -218,33 +229,29 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
 	return rc ?: n;
 }
 
-/* Find the states of all parameters of a group.  One that has none was never updated, and
- * is left to the model. */
+/* Find the states of all parameters of a group.  Those of one that never got a gradient are
+ * zeros. */
 static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 {
-	size_t kept = 0, have;
+	size_t have;
 	double step = -1; /* of the first parameter; not known yet */
 	int rc = find_states(f, g);
 
 	for (size_t i = 0; !rc && i < g->nparams; i++) {
-		struct dcp_param p = g->params[i];
-		const int n = find_param_states(f, g, &p, &step);
+		struct dcp_param *p = &g->params[i];
+		const int n = find_param_states(f, g, p, &step);
 
 		if (n < 0)
 			return n;
-		dcp_entries_find(&f->states, p.name, &have);
-		have -= find_state(f, p.name, DCP_MASTER) != NULL;
+		dcp_entries_find(&f->states, p->name, &have);
+		have -= find_state(f, p->name, DCP_MASTER) != NULL;
 		if (have && (have > (size_t)n || have < g->nstates))
 			return ERRMSG_FILE(f, -ENOTSUP,
 				"%s has %zu states, of which %d are among the %zu of its group",
-				p.name, have, n, g->nstates);
-		if (!n && g->nstates && f->o->has_optimizer)
-			continue;
-		p.master = find_state(f, p.name, DCP_MASTER) ?: p.weight;
-		g->params[kept] = p;
-		rc = check_flat(f, &p, p.master) ?: own(f, &g->params[kept++]);
+				p->name, have, n, g->nstates);
+		p->master = find_state(f, p->name, DCP_MASTER) ?: p->weight;
+		rc = check_flat(f, p, p->master) ?: own(f, p);
 	}
-	g->nparams = kept;
 	if (!rc && f->megatron->found && f->o->has_optimizer)
 		g->states[g->nstates++] = (struct dcp_state){
 			.name = "step",
@@ -285,8 +292,8 @@ static int set_one_group(struct dcp_reader *f)
 
 		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer || f->o->refused ||
-		     dcp_entries_find(&f->states, last_of(t), &n)))
-			g->params[g->nparams++].name = last_of(t);
+		     dcp_entries_find(&f->states, name_of(f, t), &n)))
+			g->params[g->nparams++].name = name_of(f, t);
 	}
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
@@ -299,12 +306,19 @@ static int complete_groups(struct dcp_reader *f)
 	struct dcp_model *o = f->o;
 	int rc = 0;
 
+	f->trained = NULL;
+	for (size_t i = 0; !rc && i < o->ngroups; i++) {
+		const struct dcp_entry *e;
+		size_t n;
+
+		for (size_t k = 0; !rc && k < o->groups[i].nparams; k++)
+			rc = set_weight(f, &o->groups[i].params[k]);
+		f->trained = f->trained ?: find_first(f, &o->groups[i], &e, &n);
+	}
 	for (size_t i = 0; !rc && i < o->ngroups; i++) {
 		struct dcp_group *g = &o->groups[i];
 
-		for (size_t k = 0; !rc && k < g->nparams; k++)
-			rc = set_weight(f, &g->params[k]);
-		rc = rc ?: complete_group(f, g);
+		rc = complete_group(f, g);
 		if (!rc && o->weights == DTYPE_OTHER && g->nparams)
 			o->weights = g->params->master->dtype;
 	}
@@ -326,9 +340,8 @@ static int same_elements(const struct dcp_reader *f, const struct dcp_item *a, s
 	return rc ? rc : x->crc && x->crc == y->crc;
 }
 
-/* Is it another name of the parameter?  1, 0, or an error. */
-static int is_tied(const struct dcp_reader *f, const struct dcp_item *t,
-		   const struct dcp_item *weight)
+int dcp_is_tied(const struct dcp_reader *f, const struct dcp_item *t,
+		const struct dcp_item *weight)
 {
 	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
 		 dcp_same_shape(t, weight);
@@ -346,7 +359,7 @@ static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 		const struct dcp_entry *w = &f->weights.v[i];
 
 		if (w->owner && f->compared++ < TIES_MAX)
-			rc = is_tied(f, e->item, w->item);
+			rc = dcp_is_tied(f, e->item, w->item);
 		e->same = rc > 0 ? w->owner : NULL;
 	}
 	return rc < 0 ? rc : 0;
@@ -380,9 +393,12 @@ static int add_extras(struct dcp_reader *f)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; rc >= 0 && i < f->m->nitems; i++) {
 		struct dcp_item *t = &f->m->items[i];
-		struct dcp_extra e = { last_of(t), t, NULL };
+		struct dcp_extra e = { NULL, t, NULL };
 
-		if (!is_of_model(f, t) || find_weight(f, e.name)->owner)
+		if (!is_of_model(f, t))
+			continue;
+		e.name = name_of(f, t);
+		if (find_weight(f, e.name)->owner)
 			continue;
 		rc = is_shown(f, t);
 		if (!rc)
@@ -416,10 +432,10 @@ static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, si
 
 		if (!is_of_model(f, t))
 			continue;
-		if (dcp_entries_find(&listed, last_of(t), &k)) {
+		if (dcp_entries_find(&listed, name_of(f, t), &k)) {
 			seen = true;
-		} else if (dcp_entries_find(&f->states, last_of(t), &k)) {
-			v[(*n)++].name = last_of(t);
+		} else if (dcp_entries_find(&f->states, name_of(f, t), &k)) {
+			v[(*n)++].name = name_of(f, t);
 			*before += !seen;
 		}
 	}
@@ -472,15 +488,28 @@ static int add_unlisted(struct dcp_reader *f)
 
 static int find_groups(struct dcp_reader *f)
 {
-	const int rc = f->o->ngroups ? add_unlisted(f) : set_one_group(f);
+	int rc = f->numbered ? dcp_numbers_resolve(f) : 0;
 
+	rc = rc ?: f->o->ngroups ? add_unlisted(f) : set_one_group(f);
 	return rc ?: complete_groups(f);
+}
+
+/* Take out of all names what wrappers of modules put in. */
+static int clean_names(const struct dcp_reader *f)
+{
+	for (size_t i = 0; i < f->m->nitems; i++) {
+		const struct dcp_item *t = &f->m->items[i];
+
+		for (unsigned d = 0; d < t->depth; d++)
+			t->path[d] = dcp_name_clean(f->a, t->path[d]);
+	}
+	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
 static int find_all(struct dcp_reader *f)
 {
 	struct dcp_model *o = f->o;
-	int rc = dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
+	int rc = clean_names(f) ?: dcp_optimizer_find(f) ?: dcp_choose_model(f) ?: list_weights(f);
 
 	if (rc)
 		return rc;

@@ -23,7 +23,8 @@ struct dcp_state {
 };
 
 struct dcp_param {
-	const char *name;
+	const char *name;  /* until the model is known, perhaps its number */
+	const char *known; /* the name that is recorded beside that, or NULL */
 	struct dcp_item *weight;
 	struct dcp_item *master;  /* the weight in float32, or `weight` */
 	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */

@@ -6,6 +6,7 @@
 #include "ckpt/foreign/dcp_optimizer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,35 @@ bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
 	for (unsigned i = 0; i < p->depth; i++)
 		if (strcmp(p->item->path[i], t->path[i]) != 0)
 			return false;
-	return true;
+	return !p->skip || strncmp(p->item->path[p->depth], t->path[p->depth], p->skip) == 0;
+}
+
+const char *dcp_name_clean(struct arena *a, const char *name)
+{
+	/* torch.compile, FSDP, checkpoint_wrapper */
+	static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.",
+						"_checkpoint_wrapped_module." };
+	char *out = NULL;
+
+	for (size_t i = 0; i < COUNT(wrappers); i++) {
+		const size_t n = strlen(wrappers[i]);
+		const char *p = out ?: name;
+
+		while ((p = strstr(p, wrappers[i]))) {
+			const size_t at = (size_t)(p - (out ?: name));
+
+			if (at && p[-1] != '.') {
+				p += n;
+				continue;
+			}
+			out = out ?: arena_strdup(a, name);
+			if (!out)
+				return NULL;
+			memmove(out + at, out + at + n, strlen(out + at + n) + 1);
+			p = out + at;
+		}
+	}
+	return out ?: name;
 }
 
 /* Split "NAME.FIELD" at its last dot. */
@@ -73,12 +102,22 @@ static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, str
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
+/* Is the item below an optimizer's prefix?  One in no dict shares that with the model. */
+static bool is_below(const struct dcp_prefix *p, const struct dcp_item *t)
+{
+	const char *word = t->path[0];
+
+	return dcp_prefix_has(p, t) &&
+	       (p->depth || strcmp(word, "state") == 0 || strncmp(word, "state.", 6) == 0 ||
+		strncmp(word, "param_groups", 12) == 0);
+}
+
 bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t)
 {
-	bool has = f->o->has_optimizer && dcp_prefix_has(&f->optimizer, t);
+	bool has = f->o->has_optimizer && is_below(&f->optimizer, t);
 
 	for (size_t i = 0; !has && i < f->nothers; i++)
-		has = dcp_prefix_has(&f->others[i], t);
+		has = is_below(&f->others[i], t);
 	return has;
 }
 
@@ -90,8 +129,8 @@ static int find_prefixes(struct dcp_reader *f)
 	for (size_t i = 0; i < f->m->nitems; i++) {
 		const struct dcp_item *t = &f->m->items[i];
 
-		for (unsigned d = 1; d < t->depth && !dcp_optimizer_has(f, t); d++) {
-			const struct dcp_prefix found = { t, d };
+		for (unsigned d = 0; d < t->depth && !dcp_optimizer_has(f, t); d++) {
+			const struct dcp_prefix found = { t, d, 0 };
 
 			if (!parse(f->a, t, d, &e) || !(e.of_group || f->megatron->found))
 				continue;
@@ -122,7 +161,7 @@ static int read_option(struct dcp_reader *f, struct dcp_item *t, const char *nam
 	return 0;
 }
 
-/* Take over the names of a group's parameters. */
+/* Take over the names of a group's parameters, or their numbers. */
 static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_group *g)
 {
 	struct value *v;
@@ -135,13 +174,31 @@ static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_grou
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no list", t->key);
 	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
 	for (g->nparams = 0; g->params && g->nparams < list->n; g->nparams++) {
-		if (!value_is_cstr(list->v[g->nparams]))
+		const struct value *p = list->v[g->nparams];
+		char number[24];
+
+		if (p->kind == VALUE_INT) {
+			f->numbered = true;
+			snprintf(number, sizeof(number), "%lld", (long long)p->i);
+			g->params[g->nparams].name = arena_strdup(f->a, number);
+		} else if (value_is_cstr(p)) {
+			g->params[g->nparams].name = dcp_name_clean(f->a, p->str.p);
+		} else {
 			return ERRMSG_FILE(f, -ENOTSUP,
-				"%s: lists no names of parameters: save what get_state_dict returns",
-				t->key);
-		g->params[g->nparams].name = list->v[g->nparams]->str.p;
+				"%s: lists neither names nor numbers of parameters", t->key);
+		}
 	}
 	return 0;
+}
+
+/* Take over the names that an optimizer keeps beside the numbers, where it was given any. */
+static void read_names(struct dcp_reader *f, struct dcp_group *g)
+{
+	const struct value_seq *list = value_items(value_find(g->options, "param_names"));
+
+	for (size_t i = 0; f->numbered && list && list->n == g->nparams && i < list->n; i++)
+		if (value_is_cstr(list->v[i]))
+			g->params[i].known = dcp_name_clean(f->a, list->v[i]->str.p);
 }
 
 /* Read an entry of a group whose number it has. */
@@ -295,7 +352,7 @@ static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
 		struct dcp_entries *to;
 		struct parsed e;
 
-		if (!dcp_prefix_has(&f->optimizer, &items[i]))
+		if (!dcp_optimizer_has(f, &items[i]))
 			continue;
 		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
 			if (is_nested_state(f, &items[i]))
@@ -330,10 +387,15 @@ int dcp_optimizer_find(struct dcp_reader *f)
 		return dcp_optimizer_refuse(f);
 	}
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;
-	for (size_t g = 0; !rc && g < f->o->ngroups; g++)
+	for (size_t g = 0; !rc && g < f->o->ngroups; g++) {
 		if (!f->o->groups[g].params)
 			rc = ERRMSG_FILE(f, -ENOTSUP, "group %zu of the optimizer has no params",
 					 g);
+		else
+			read_names(f, &f->o->groups[g]);
+	}
+	if (!rc && f->numbered)
+		rc = dcp_numbers_check(f);
 	return rc == -ENOTSUP ? dcp_optimizer_refuse(f) : rc;
 }
 
@@ -341,5 +403,6 @@ int dcp_optimizer_refuse(struct dcp_reader *f)
 {
 	f->o->refused = arena_strdup(f->a, f->err->text);
 	f->o->ngroups = f->states.n = 0;
+	f->numbered = false;
 	return f->o->refused ? 0 : errmsg_nomem(f->err, f->file);
 }

@@ -9,14 +9,21 @@
 
 struct bytebuf;
 
-/* The first elements of an item's path. */
+/* The first elements of an item's path, and the first characters of the element after. */
 struct dcp_prefix {
 	const struct dcp_item *item;
 	unsigned depth;
+	size_t skip;
 };
 
 /* Does the item's path begin so, and go on? */
 bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t);
+
+/* The name that an item has in the dict with this prefix. */
+static inline const char *dcp_prefix_name(const struct dcp_prefix *p, const struct dcp_item *t)
+{
+	return t->path[p->depth] + p->skip;
+}
 
 /* A weight, a state or an option of a parameter. */
 struct dcp_entry {
@@ -51,6 +58,8 @@ struct dcp_reader {
 	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
 	size_t nothers;
 	struct dcp_entries states;
+	const struct dcp_param *trained; /* the first that has states, or NULL */
+	bool numbered; /* the optimizer's parameters have numbers, and no names yet */
 	struct dcp_prefix model;
 	struct dcp_entries weights;
 	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
@@ -85,6 +94,31 @@ bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t);
  * several it is, or if there is none.
  */
 int dcp_choose_model(struct dcp_reader *f);
+
+/* A name without what wrappers of modules put into it; NULL when memory runs out. */
+const char *dcp_name_clean(struct arena *a, const char *name);
+
+/*
+ * Find which tensors of a dict, in the model's order, are the optimizer's parameters, which
+ * have numbers: those of a group are in the model's order, and have the shapes of its
+ * states.  Fills in `found`, unless it is NULL: one for each parameter of the groups in turn.
+ * -ENOTSUP if there are no such tensors, or if others could be, too.
+ */
+int dcp_numbers_match(struct dcp_reader *f, struct dcp_item *const *tensors, size_t n,
+		      struct dcp_item **found);
+
+/* Check the numbers of parameters, and replace them by names where these are recorded. */
+int dcp_numbers_check(struct dcp_reader *f);
+
+/* Give the optimizer's parameters the names that they have in the chosen model.  As
+ * dcp_numbers_match. */
+int dcp_numbers_resolve(struct dcp_reader *f);
+
+#define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
+
+/* Is it another name of the parameter?  1, 0, or an error. */
+int dcp_is_tied(const struct dcp_reader *f, const struct dcp_item *t,
+		const struct dcp_item *weight);
 
 /* Drop what was found of the optimizer, for the reason that has an error. */
 int dcp_optimizer_refuse(struct dcp_reader *f);

@@ -112,6 +112,10 @@ bool names_is_file(const char *name)
 	return is_file(name, strlen(name));
 }
 
+const char *const names_dcp_pairs[DCP_PAIRS][2] = { { DCP_PAIR_MODEL, DCP_PAIR_OPTIMIZER },
+						    { "model", "optimizer" },
+						    { "model", "optim" } };
+
 bool names_is_param(const char *name)
 {
 	const bool nested = strchr(name, '/');

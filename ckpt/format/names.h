@@ -57,9 +57,11 @@ bool names_ends_with(const char *s, const char *tail);
 /* The file that describes a PyTorch distributed checkpoint, and that is written last. */
 #define DCP_METADATA ".metadata"
 
-/* Accelerate's directories for a model and its optimizer (utils/constants.py,
- * utils/fsdp_utils.py). */
+/* Directories for a model and its optimizer: Accelerate's (utils/constants.py,
+ * utils/fsdp_utils.py), which may lack the second, and those of other programs. */
 #define DCP_PAIR_MODEL "pytorch_model_fsdp_0"
 #define DCP_PAIR_OPTIMIZER "optimizer_0"
+#define DCP_PAIRS 3
+extern const char *const names_dcp_pairs[DCP_PAIRS][2];
 
 #endif

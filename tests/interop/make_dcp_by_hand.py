@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make the cases dcp_averaged and dcp_buffers of tests/good: state dicts that a program
-put together by hand and saved with torch.distributed.checkpoint.
+"""Make cases of tests/good: state dicts that a program put together by hand and saved with
+torch.distributed.checkpoint.
 
     make_dcp_by_hand.py OUTPUT
 
-The first has averaged weights beside those that the optimizer updated; the second has
-buffers of every kind that torch saves.  Needs torch 2.15.
+dcp_averaged has averaged weights beside those that the optimizer updated, dcp_one_dict both
+in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_numbered and
+dcp_two_dirs have optimizers that number their parameters.  Needs torch 2.15.
 """
 
 import copy
@@ -16,7 +17,7 @@ import sys
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
 
 DECAY = 0.9
 
@@ -41,13 +42,19 @@ def sha256(tensor):
                           .tobytes()).hexdigest()
 
 
-def write(output, name, state, model, optimizer):
+def write(output, name, state, model, optimizer, tag="ckpt"):
+    """Save `state`, or, if it is below no tag, each of its dicts in a directory."""
     out = os.path.join(output, "dcp_" + name)
-    dcp.save(state, checkpoint_id=os.path.join(out, "ckpt"), no_dist=True)
+    if tag == "ckpt":
+        dcp.save(state, checkpoint_id=os.path.join(out, tag), no_dist=True)
+    else:
+        for part in state:
+            dcp.save(state[part], checkpoint_id=os.path.join(out, tag, part), no_dist=True)
     with open(out + ".digests", "w") as f:
-        f.write("tag ckpt\n")
+        f.write("tag %s\n" % tag)
         for key, p in model.named_parameters():
-            s = optimizer.state[p]
+            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "step": 4}
+            s = optimizer.state.get(p) or zeros
             f.write("shape %s %s\n" % (key, "x".join(map(str, p.shape)) or "-"))
             f.write("truth %s fp32 %s\n" % (key, sha256(p.detach())))
             for kind in ("exp_avg", "exp_avg_sq"):
@@ -72,6 +79,39 @@ def make_buffers():
     }
 
 
+class Net(torch.nn.Module):
+    """Tied names, buffers of the shape of parameters, and a part that is never trained."""
+
+    def __init__(self, norm, spare):
+        super().__init__()
+        self.embed = torch.nn.Embedding(6, 4)
+        self.norm = norm(4)
+        self.out = torch.nn.Linear(4, 6, bias=False)
+        self.out.weight = self.embed.weight
+        if spare:
+            self.spare = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.norm(self.embed(x)))
+
+
+def train_net(norm, spare):
+    model = Net(norm, spare)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0}]
+    optimizer = torch.optim.AdamW(model.parameters() if spare else groups, lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randint(6, (5,))).pow(2).mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def with_lead(lead, state):
+    return {lead + k: v for k, v in state.items()}
+
+
 def main(output):
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 3)
@@ -93,6 +133,19 @@ def main(output):
         for name, b in buffers.items():
             whole = not (b.is_quantized or b.is_conj())
             f.write("%s %d %s\n" % (name, b.nbytes, sha256(b) if whole else "-"))
+
+    model, optimizer = train_net(torch.nn.BatchNorm1d, False)
+    write(output, "numbered", {"net": with_lead("module.", model.state_dict()),
+                               "optimizer": optimizer.state_dict()}, model, optimizer)
+    model, optimizer = train_net(torch.nn.LayerNorm, True)
+    write(output, "two_dirs", {"model": torch.compile(model).state_dict(),
+                               "optimizer": optimizer.state_dict()}, model, optimizer, "step_4")
+    model, optimizer = train_net(torch.nn.LayerNorm, True)
+    average = {k: 0.9 * v for k, v in model.state_dict().items()}
+    state = with_lead("ema.", average)
+    state.update(with_lead("model.", model.state_dict()))
+    state["optim"] = get_optimizer_state_dict(model, optimizer)
+    write(output, "one_dict", state, model, optimizer)
 
 
 if __name__ == "__main__":

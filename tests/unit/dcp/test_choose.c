@@ -4,6 +4,7 @@
  * dict that is chosen, or the reason why none is.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,14 @@
 
 /* A dict has the tensors w and b of 48 and 3 elements, unless marks follow its path:
  *   ?  w is transposed      -  b is missing        +  another tensor, x, is there
- *   =  its bytes are those of the dict before      ~  two elements in all */
+ *   =  its bytes are those of the dict before      ~  two elements in all
+ *   :  its names begin with what follows */
 static const struct row {
 	const char *dicts[DICTS]; /* paths with dots; "." is the outermost */
 	const char *optimizer;    /* its path, or NULL */
 	const char *wanted;       /* the option, or NULL */
-	const char *expected;     /* the dict that is chosen, or what the refusal says */
+	const char *expected;     /* the dict that is chosen, with what its names begin with, or
+				   * what the refusal says */
 	const char *note;         /* a part of the notes, "" for none */
 } table[] = {
 	/* By name, anywhere in the path. */
@@ -51,6 +54,17 @@ static const struct row {
 	{ { "model~", "backbone" }, NULL, NULL, "backbone", "" },
 	/* By what lies beside it. */
 	{ { "b.weights", "a.weights" }, "a.optim", NULL, "a.weights", "b.weights" },
+	/* By the names in it. */
+	{ { ".:ema.", ".:model." }, "o", NULL, ".:model.", "not shown: ema (" },
+	{ { ".:model.", ".:ema." }, "o", "ema", ".:ema.", "optimizer's states are those of model" },
+	{ { "x:a.b.", "x:a.avg." }, "o", NULL, "x:a.b.", "not shown: x.a.avg" },
+	{ { "model:module." }, "o", NULL, "model:module.", "" },
+	{ { "model:module." }, NULL, NULL, "model:module.", "" },
+	{ { "x:module.", "ema" }, "o", NULL, "x:module.", "not shown: ema (" },
+	{ { "model", "y:ema." }, "o", NULL, "model", "not shown: y.ema" },
+	{ { "x:b.", "y" }, "o", NULL, "y", "not shown: x.b" },
+	{ { ".:a.", ".:b." }, "o", NULL, "nothing tells which: a, b (", NULL },
+	{ { ".:a.", ".:b." }, NULL, NULL, ".", "" },
 	/* By nothing. */
 	{ { "a", "b" }, "o", NULL, "nothing tells which: a, b (option model=NAME", NULL },
 	{ { "net_b", "net_a+" }, NULL, NULL, "nothing tells which: net_a, net_b (", NULL },
@@ -80,15 +94,22 @@ static struct dcp_item *add(struct maker *k, const char *path, size_t n, const c
 			    const uint64_t *shape, unsigned ndim)
 {
 	struct dcp_item *t = &k->m.items[k->m.nitems++];
-	char *rest = arena_strndup(&k->a, path, n), *word;
+	char *rest = arena_strndup(&k->a, path, n), *word, full[16], *lead = strchr(rest, ':');
 	uint64_t numel = 1;
+
+	if (lead) {
+		*lead = '\0';
+		snprintf(full, sizeof(full), "%s%s", lead + 1, name);
+		name = arena_strdup(&k->a, full);
+	}
 
 	for (unsigned d = 0; d < ndim; d++)
 		numel *= shape[d];
 	item_init(t, &k->a, name, 0, DTYPE_F32, ndim, shape, numel, ++k->at);
 	t->chunks->at = k->at;
 	t->path = arena_alloc(&k->a, DCP_PATH_MAX * sizeof(*t->path));
-	while (strcmp(path, ".") != 0 && (word = strsep(&rest, ".")))
+	rest = strcmp(rest, ".") != 0 ? rest : NULL;
+	while ((word = strsep(&rest, ".")))
 		t->path[t->depth++] = word;
 	t->path[t->depth++] = name;
 	return t;
@@ -125,7 +146,7 @@ static void add_optimizer(struct maker *k, struct dcp_reader *f, const char *pat
 	f->states.v = arena_alloc(&k->a, 2 * sizeof(*f->states.v));
 	f->states.v[f->states.n++] = (struct dcp_entry){ "b", "exp_avg", b, NULL };
 	f->states.v[f->states.n++] = (struct dcp_entry){ "w", "exp_avg", w, NULL };
-	f->optimizer = (struct dcp_prefix){ w, w->depth - 1 };
+	f->optimizer = (struct dcp_prefix){ w, w->depth - 1, 0 };
 	f->o->has_optimizer = true;
 	f->o->groups = &group;
 	f->o->ngroups = 1;
@@ -150,6 +171,9 @@ static void check_chosen(const struct row *r, const struct dcp_reader *f)
 	for (unsigned i = 0; i < f->model.depth; i++)
 		bytebuf_add_format(&name, "%s%s", i ? "." : "", f->model.item->path[i]);
 	bytebuf_add_str(&name, f->model.depth ? "" : ".");
+	if (f->model.skip)
+		bytebuf_add_format(&name, ":%.*s", (int)f->model.skip,
+				   f->model.item->path[f->model.depth]);
 	text = bytebuf_take_text(&name);
 	assert_string_equal(text, r->expected);
 	free(text);

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What torch.optim.Optimizer.state_dict() returns has numbers for parameters, which go on
+ * from group to group.  Names are recorded where the optimizer was given them (param_names);
+ * otherwise the order of the model and the shapes of the states tell, or nothing does.
+ */
+#include "ckpt/foreign/dcp_optimizer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/errmsg.h"
+#include "ckpt/format/cast.h"
+#include "ckpt/format/names.h"
+
+/* Limit of groups times tensors, so that many groups take no minutes. */
+#define STEPS_MAX (UINT64_C(1) << 26)
+
+/* A shape that parameters of a group have. */
+struct shape {
+	const struct dcp_item *like;
+	size_t group;
+	bool shared; /* another group has it, too */
+};
+
+struct matching {
+	struct dcp_reader *f;
+	struct dcp_item *const *tensors;
+	size_t n;
+	const struct dcp_item **like; /* of each parameter: a state of its shape, or NULL */
+	size_t *first, *last;         /* of each: tensors that it may be at the earliest, latest */
+	bool *tied;                   /* of each tensor: it is another name of one before */
+	struct shape *shapes;         /* sorted, each once */
+	size_t nshapes;
+};
+
+static const char *key_of(const struct dcp_item *t)
+{
+	return t->path[t->depth - 1];
+}
+
+static int compare_shapes(const struct dcp_item *a, const struct dcp_item *b)
+{
+	return (a->ndim > b->ndim) - (a->ndim < b->ndim)
+		       ?: memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape));
+}
+
+static int by_shape(const void *a, const void *b)
+{
+	return compare_shapes(((const struct shape *)a)->like, ((const struct shape *)b)->like);
+}
+
+/* The largest state of a parameter, since others may be numbers of it. */
+static const struct dcp_item *find_like(const struct dcp_reader *f, const char *number)
+{
+	const struct dcp_item *like = NULL;
+	size_t n;
+	const struct dcp_entry *e = dcp_entries_find(&f->states, number, &n);
+
+	for (; n; n--, e++)
+		if (e->item->is_tensor && strcmp(e->field, "step") != 0 &&
+		    (!like || e->item->numel > like->numel))
+			like = e->item;
+	return like;
+}
+
+/* List the shapes of all parameters, and whose they are. */
+static void list_shapes(struct matching *m)
+{
+	const struct dcp_model *o = m->f->o;
+	size_t n = 0, i = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		for (size_t k = 0; k < o->groups[g].nparams; k++, i++) {
+			m->like[i] = find_like(m->f, o->groups[g].params[k].name);
+			if (m->like[i])
+				m->shapes[n++] = (struct shape){ m->like[i], g, false };
+		}
+	if (n)
+		qsort(m->shapes, n, sizeof(*m->shapes), by_shape);
+	for (i = 0; i < n; i++) {
+		struct shape *last = m->shapes + m->nshapes - 1;
+
+		if (i && compare_shapes(last->like, m->shapes[i].like) == 0)
+			last->shared |= last->group != m->shapes[i].group;
+		else
+			m->shapes[m->nshapes++] = m->shapes[i];
+	}
+}
+
+/* May the tensor be a parameter of the group?  One whose shape several groups have is of
+ * any of these. */
+static bool is_allowed(const struct matching *m, size_t group, const struct dcp_item *t)
+{
+	const struct shape key = { t, 0, false };
+	const struct shape *s = NULL;
+
+	/* Where a floating buffer has the shape of parameters (torch's batchnorm.py). */
+	if (!cast_knows(t->dtype) || !dcp_is_floating(t->dtype) ||
+	    names_ends_with(key_of(t), ".running_mean") ||
+	    names_ends_with(key_of(t), ".running_var"))
+		return false;
+	if (m->nshapes)
+		s = bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
+	return !s || s->shared || s->group == group;
+}
+
+static bool fits(const struct matching *m, size_t group, size_t i, size_t k)
+{
+	return !m->tied[k] && is_allowed(m, group, m->tensors[k]) &&
+	       (!m->like[i] || dcp_same_shape(m->like[i], m->tensors[k]));
+}
+
+/* Find other names of matrices.  Vectors that are alike may be constants. */
+static int find_tied(struct matching *m)
+{
+	int rc = 0;
+
+	for (size_t k = 1; rc >= 0 && k < m->n; k++)
+		for (size_t i = 0; rc >= 0 && !m->tied[k] && i < k; i++) {
+			if (m->tensors[k]->ndim < 2 || m->f->compared++ >= TIES_MAX)
+				break;
+			rc = dcp_is_tied(m->f, m->tensors[k], m->tensors[i]);
+			m->tied[k] = rc > 0;
+		}
+	return rc < 0 ? rc : 0;
+}
+
+/* May another tensor be the parameter, too? */
+static int check_only(const struct matching *m, size_t i, const char *number)
+{
+	const struct dcp_reader *f = m->f;
+
+	if (m->like[i] && f->o->ngroups > 1) {
+		const struct shape key = { m->like[i], 0, false };
+		const struct shape *s =
+			bsearch(&key, m->shapes, m->nshapes, sizeof(*m->shapes), by_shape);
+
+		if (s->shared)
+			return ERRMSG_FILE(f, -ENOTSUP,
+				"%s: several groups of the optimizer have parameters of this shape, by number: which ones is not recorded; save what get_state_dict returns",
+				m->like[i]->key);
+	}
+	return m->first[i] == m->last[i]
+		       ? 0
+		       : ERRMSG_FILE(f, -ENOTSUP,
+				"parameter %s of the optimizer, which has no names, may be %s or %s: save what get_state_dict returns",
+				number, key_of(m->tensors[m->first[i]]), key_of(m->tensors[m->last[i]]));
+}
+
+/* Match a group, whose first parameter is number `i` of all. */
+static int match_group(struct matching *m, size_t group, size_t i, struct dcp_item **found)
+{
+	const struct dcp_group *g = &m->f->o->groups[group];
+	size_t k = 0;
+	int rc = 0;
+
+	for (size_t p = 0; p < g->nparams; p++) {
+		while (k < m->n && !fits(m, group, i + p, k))
+			k++;
+		if (k == m->n)
+			return ERRMSG_FILE(m->f, -ENOTSUP,
+				"parameter %s of the optimizer, which has no names: the model has none of its shape in that place",
+				g->params[p].name);
+		m->first[i + p] = k++;
+	}
+	k = m->n;
+	for (size_t p = g->nparams; p--;) {
+		while (!fits(m, group, i + p, --k))
+			;
+		m->last[i + p] = k;
+	}
+	for (size_t p = 0; !rc && p < g->nparams; p++) {
+		rc = check_only(m, i + p, g->params[p].name);
+		if (found)
+			found[i + p] = m->tensors[m->first[i + p]];
+	}
+	return rc;
+}
+
+static int match_groups(struct matching *m, struct dcp_item **found)
+{
+	const struct dcp_model *o = m->f->o;
+	size_t i = 0;
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < o->ngroups; g++) {
+		rc = match_group(m, g, i, found);
+		i += o->groups[g].nparams;
+	}
+	return rc;
+}
+
+static size_t count_params(const struct dcp_model *o)
+{
+	size_t n = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		n += o->groups[g].nparams;
+	return n;
+}
+
+int dcp_numbers_match(struct dcp_reader *f, struct dcp_item *const *tensors, size_t n,
+		      struct dcp_item **found)
+{
+	const size_t count = count_params(f->o);
+	struct matching m = { .f = f,
+			      .tensors = tensors,
+			      .n = n,
+			      .like = calloc(count + 1, sizeof(*m.like)),
+			      .first = calloc(2 * count + 1, sizeof(*m.first)),
+			      .tied = calloc(n + 1, sizeof(*m.tied)),
+			      .shapes = calloc(count + 1, sizeof(*m.shapes)) };
+	int rc = m.like && m.first && m.tied && m.shapes ? 0 : errmsg_nomem(f->err, f->file);
+
+	if (!rc && f->o->ngroups > STEPS_MAX / (n + 1))
+		rc = ERRMSG_FILE(f, -ENOTSUP, "too many groups of parameters without names");
+	if (!rc) {
+		m.last = m.first + count;
+		list_shapes(&m);
+	}
+	rc = rc ?: match_groups(&m, found);
+	if (rc == -ENOTSUP && n > count)
+		rc = find_tied(&m) ?: match_groups(&m, found);
+	free(m.like);
+	free(m.first);
+	free(m.tied);
+	free(m.shapes);
+	return rc;
+}
+
+/* Give names to the groups' parameters, and to their states. */
+static int give_names(struct dcp_reader *f, struct dcp_item *const *found)
+{
+	struct dcp_entries named = { .v = arena_alloc(f->a, (f->states.n + 1) * sizeof(*named.v)) };
+	size_t i = 0, n;
+
+	for (size_t g = 0; named.v && g < f->o->ngroups; g++)
+		for (size_t k = 0; k < f->o->groups[g].nparams; k++, i++) {
+			struct dcp_param *p = &f->o->groups[g].params[k];
+			const struct dcp_entry *e = dcp_entries_find(&f->states, p->name, &n);
+
+			p->name = found ? dcp_prefix_name(&f->model, found[i]) : p->known;
+			for (; n; n--, e++) {
+				named.v[named.n] = *e;
+				named.v[named.n++].param = p->name;
+			}
+		}
+	if (!named.v)
+		return errmsg_nomem(f->err, f->file);
+	if (named.n < f->states.n)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"the optimizer has states of parameters that are in none of its groups");
+	dcp_entries_sort(&named);
+	f->states = named;
+	f->numbered = false;
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct dcp_item *x = *(struct dcp_item *const *)a;
+	const struct dcp_item *y = *(struct dcp_item *const *)b;
+
+	return (x > y) - (x < y);
+}
+
+int dcp_numbers_check(struct dcp_reader *f)
+{
+	const struct dcp_model *o = f->o;
+	bool known = true;
+	size_t i = 0;
+
+	for (size_t g = 0; g < o->ngroups; g++)
+		for (size_t k = 0; k < o->groups[g].nparams; k++, i++) {
+			const struct dcp_param *p = &o->groups[g].params[k];
+
+			if (strtoul(p->name, NULL, 10) != i)
+				return ERRMSG_FILE(f, -ENOTSUP,
+					"the optimizer numbers its parameters in no order");
+			known &= p->known != NULL;
+		}
+	return known ? give_names(f, NULL) : 0;
+}
+
+int dcp_numbers_resolve(struct dcp_reader *f)
+{
+	struct dcp_item **tensors, **found;
+	int rc;
+
+	tensors = calloc(f->weights.n + 1, sizeof(struct dcp_item *));
+	found = calloc(count_params(f->o) + 1, sizeof(struct dcp_item *));
+	rc = tensors && found ? 0 : errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; tensors && i < f->weights.n; i++)
+		tensors[i] = f->weights.v[i].item;
+	if (!rc && f->weights.n)
+		qsort(tensors, f->weights.n, sizeof(struct dcp_item *), by_place);
+	rc = rc ?: dcp_numbers_match(f, tensors, f->weights.n, found) ?: give_names(f, found);
+	free(tensors);
+	free(found);
+	return rc;
+}
