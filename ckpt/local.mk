@@ -62,8 +62,6 @@ clean-uckpt:
 .PHONY: install-uckpt uninstall-uckpt install-uckpt-programs clean-uckpt
 
 include %D%/base/local.mk
-include %D%/sys/local.mk
-include %D%/cache/local.mk
 include %D%/remote/local.mk
 include %D%/format/local.mk
 include %D%/pack/local.mk

@@ -17,8 +17,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/meter.h"
-#include "ckpt/base/suggest.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 
 #define FIRST_OPTION \
 	256 /* what getopt_long returns for it; no letter has the number */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 

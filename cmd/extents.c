@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/json.h"
-#include "cmd/cmd.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
+#include "cmd/cmd.h"
 
 struct listing {
 	const char *path;

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 #include "cmd/find.h"
 #include "cmd/progress.h"

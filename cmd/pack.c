@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
 

@@ -12,8 +12,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/meter.h"
-#include "ckpt/base/size.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
+#include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 
 static bool catching;

@@ -24,7 +24,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/meter.h"
 #include "ckpt/uckpt.h"
 #include "fs/detach.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/suggest.h"
+#include "ckpt/base/text.h"
 #include "ckpt/uckpt.h"
 #include "fs/log/log.h"
 #include "fs/options.h"

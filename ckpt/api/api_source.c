@@ -7,9 +7,9 @@
 
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
-#include "ckpt/cache/cache.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/remote/http.h"
 #include "ckpt/remote/site.h"
 

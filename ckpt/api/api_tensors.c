@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ckpt/api/api.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/ptfile.h"

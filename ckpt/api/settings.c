@@ -12,11 +12,11 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/size.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/base/system.h"
+#include "ckpt/base/text.h"
 #include "ckpt/dirs/hfhub.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/sys/memory.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */
 #define READAHEAD_PART 64

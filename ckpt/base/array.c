@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing arrays: the one place that doubles and calls realloc. */
+/* Growing arrays, the one place that doubles and calls realloc; hash tables. */
 #include "ckpt/base/array.h"
 
 #include <assert.h>
@@ -55,4 +55,82 @@ size_t interval_find(const uint64_t *starts, size_t n, size_t stride,
 		*(*(const uint64_t *)start <= at ? &low : &high) = mid;
 	}
 	return low;
+}
+
+#define SLOTS_MIN 256
+
+uint64_t hash_bytes(uint64_t hash, const void *p, size_t len)
+{
+	const uint8_t *bytes = p;
+
+	hash ^= UINT64_C(0xcbf29ce484222325);
+	for (size_t i = 0; i < len; i++)
+		hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+	return hash;
+}
+
+/* The `probe`-th slot in which a hash may be.  Multiplication mixes upwards:
+ * the high half decides. */
+static struct hashtab_slot *slot_of(const struct hashtab *t, uint64_t hash,
+				    size_t probe)
+{
+	const uint64_t home = hash ^ hash >> 32;
+
+	return &t->slots[(size_t)(home + probe) & (t->nslots - 1)];
+}
+
+bool hashtab_next(const struct hashtab *t, uint64_t hash, size_t *pos,
+		  uint32_t *number)
+{
+	const struct hashtab_slot *s;
+
+	if (!t->nslots)
+		return false;
+	while ((s = slot_of(t, hash, (*pos)++))->used)
+		if (s->hash == hash) {
+			*number = s->number;
+			return true;
+		}
+	return false;
+}
+
+static void insert(struct hashtab *t, const struct hashtab_slot *new)
+{
+	size_t probe = 0;
+
+	assert(t->n * 2 <= t->nslots); /* or the loop might not end */
+	while (slot_of(t, new->hash, probe)->used)
+		probe++;
+	*slot_of(t, new->hash, probe) = *new;
+}
+
+static bool hashtab_grow(struct hashtab *t)
+{
+	struct hashtab grown = { .nslots = t->nslots ? t->nslots * 2 : SLOTS_MIN,
+				 .n = t->n };
+
+	grown.slots = calloc(grown.nslots, sizeof(*grown.slots));
+	if (!grown.slots)
+		return false;
+	for (size_t i = 0; i < t->nslots; i++)
+		if (t->slots[i].used)
+			insert(&grown, &t->slots[i]);
+	free(t->slots);
+	*t = grown;
+	return true;
+}
+
+bool hashtab_add(struct hashtab *t, uint64_t hash, uint32_t number)
+{
+	if (t->n * 2 >= t->nslots && !hashtab_grow(t))
+		return false;
+	t->n++;
+	insert(t, &(struct hashtab_slot){ hash, number, true });
+	return true;
+}
+
+void hashtab_done(struct hashtab *t)
+{
+	free(t->slots);
+	*t = (struct hashtab){ 0 };
 }

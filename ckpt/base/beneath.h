@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 
 struct errmsg;
 struct uckpt;

@@ -44,7 +44,7 @@ struct uckpt {
 	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
 		      * NULL (foreign/dcp_optimizer.h) */
 
-	struct cache_pool *cache; /* of blocks (cache/cache.h) */
+	struct cache_pool *cache; /* of blocks (remote/cache.h) */
 
 	/* Protects what HACKING.md lists, of which these are; not held across I/O. */
 	pthread_mutex_t lock;

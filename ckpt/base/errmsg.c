@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 
 static void format(struct errmsg *err, const char *fmt, va_list ap)
 {

@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 
 /* Below it a double holds every whole number. */
 #define COUNT_END 0x1p53

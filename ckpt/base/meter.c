@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 
 #define INTERVAL_NS 100000000L
 #define BAR "============================"

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/hashtab.h"
 
 int64_t fileid_time_ns(const struct timespec *t)
 {

@@ -20,7 +20,7 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/table/checkpoint.h"
 

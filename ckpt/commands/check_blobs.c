@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/commands/check.h"
 #include "ckpt/foreign/dcp.h"
-#include "ckpt/sys/parallel.h"
 
 struct blobs_check {
 	struct check *c;

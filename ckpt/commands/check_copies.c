@@ -14,11 +14,11 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
 #include "ckpt/commands/check.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"

@@ -19,7 +19,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/dcp.h"
@@ -28,8 +30,6 @@
 #include "ckpt/format/zip.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
 

@@ -15,8 +15,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/commands/check.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"

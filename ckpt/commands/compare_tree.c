@@ -12,8 +12,8 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 

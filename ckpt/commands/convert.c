@@ -18,13 +18,13 @@
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/commands/compare_tree.h"
 #include "ckpt/commands/resume.h"
 #include "ckpt/commands/write_tree.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/sys/output.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/table/checkpoint.h"
 
 struct convert {

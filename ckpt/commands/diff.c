@@ -20,10 +20,10 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/commands/diff.h"
 #include "ckpt/format/state.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/sys/parallel.h"
 
 /* Return what the side without `p->name` has of the parameter, or NULL. */
 static const struct diff_entry *find_tied(struct diff *d, const struct diff_param *p)

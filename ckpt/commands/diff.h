@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
+#include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
-#include "ckpt/base/hashtab.h"
 #include "ckpt/format/tensor.h"
 
 struct checkpoint;

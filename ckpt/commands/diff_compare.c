@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/latency.h"
 #include "ckpt/commands/diff.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/state.h"
+#include "ckpt/remote/latency.h"
 
 /* Elements of each side read at a time: the first fit in the second-level cache; a store
  * that is far away takes as long for more. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/json.h"
 #include "ckpt/commands/diff.h"
 #include "ckpt/commands/report.h"

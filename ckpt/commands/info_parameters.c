@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/json.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/model/geometry.h"

@@ -17,7 +17,7 @@
 #include <sys/xattr.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/names.h"

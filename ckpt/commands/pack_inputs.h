@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/pack/pack_write.h"
 

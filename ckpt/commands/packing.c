@@ -10,12 +10,12 @@
 #include "ckpt/api/api.h"
 #include "ckpt/api/settings.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/commands/pack_inputs.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"
-#include "ckpt/sys/output.h"
-#include "ckpt/sys/parallel.h"
 
 struct packing {
 	struct uckpt *u;

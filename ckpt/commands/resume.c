@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/system.h"
 
 #define JOURNAL_MAX ((size_t)1 << 30)
 #define HEAD_LEN 17 /* the identity in hexadecimal digits, and a NUL */

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/bytebuf.h"
-#include "ckpt/base/hashtab.h"
+#include "ckpt/base/array.h"
+#include "ckpt/base/bytes.h"
 
 struct errmsg;
 

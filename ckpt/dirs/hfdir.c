@@ -22,6 +22,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/names.h"
@@ -29,7 +30,6 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/parallel.h"
 
 static const struct layout {
 	const char *name;

@@ -18,6 +18,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/leftover.h"
 #include "ckpt/dirs/stage0_look.h"
@@ -25,7 +26,6 @@
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/sys/parallel.h"
 
 /* At most this many missing files are listed one by one. */
 #define MISSING_MAX 100

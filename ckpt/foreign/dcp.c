@@ -11,15 +11,15 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/dcp_extents.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 #include "ckpt/vfile/extent.h"
 
 static struct dcp_checkpoint *own(struct checkpoint *c)

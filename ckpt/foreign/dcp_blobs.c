@@ -12,13 +12,13 @@
 #include <string.h>
 
 #include "ckpt/base/context.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/crc32.h"
 
 /* A blob as a file of torch.save. */
 struct blob {

@@ -14,7 +14,7 @@
 #include <strings.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_blobs.h"

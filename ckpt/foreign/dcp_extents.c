@@ -16,9 +16,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/hashtab.h"
+#include "ckpt/base/array.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/tensor.h"
 

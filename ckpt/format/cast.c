@@ -20,7 +20,7 @@
 #endif
 
 #include "ckpt/base/array.h"
-#include "ckpt/sys/cpu_clones.h"
+#include "ckpt/base/cpu_clones.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "elements of checkpoints are little-endian, and are taken as they are"

@@ -28,7 +28,6 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"

@@ -24,9 +24,8 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/hashtab.h"
 #include "ckpt/format/value.h"
 
 #define BATCH 1000 /* _pickle.c BATCHSIZE */

@@ -26,11 +26,11 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/serialization_id.h"
 #include "ckpt/format/zip.h"
-#include "ckpt/sys/crc32.h"
 
 #define SERIALIZATION_ID_LEN 40
 #define RECORDS_BEFORE 4 /* data.pkl, format, alignment, byteorder */

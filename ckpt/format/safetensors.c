@@ -25,13 +25,12 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 
 #define ALIGNMENT 8
 #define LENGTH_BYTES 8

@@ -16,14 +16,14 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/packed.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/sys/parallel.h"
 
 /* What is really there, on this machine or on a server. */
 static int stat_real(struct uckpt *u, const char *path, unsigned flags, struct attrs *out,

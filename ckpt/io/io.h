@@ -2,8 +2,7 @@
 #ifndef UCKPT_IO_H
 #define UCKPT_IO_H
 
-#include "ckpt/base/dirlist.h"
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/source.h"
 
 struct errmsg;

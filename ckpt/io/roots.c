@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/io/io.h"

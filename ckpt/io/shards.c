@@ -25,10 +25,10 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards_impl.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/remote/latency.h"
 
 /* Of so many mapped bytes of a near store one window is read instead, which shows when
  * the store becomes slow. */

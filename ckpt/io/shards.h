@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/remote/cache.h"
 
 struct errmsg;
 struct uckpt;

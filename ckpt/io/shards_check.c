@@ -14,12 +14,12 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards_impl.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/sys/parallel.h"
 
 /* The least time between two checks of a file; of a far one it is CHECK_COST times what
  * the last check took, up to CHECK_INTERVAL_MAX_NS. */

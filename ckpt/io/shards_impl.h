@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "ckpt/base/source.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/remote/latency.h"
 
 /* Shared by shards.c (open files, reading) and shards_check.c (are they still
  * what was planned?). */

@@ -14,9 +14,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/sys/parallel.h"
 
 struct builder {
 	struct model *m;

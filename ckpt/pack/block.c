@@ -22,10 +22,10 @@
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode */
 #include <zstd.h>
 
+#include "ckpt/base/cpu_clones.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/sys/cpu_clones.h"
-#include "ckpt/sys/idle.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "elements of checkpoints are little-endian, and are taken as they are"

@@ -27,8 +27,8 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 
 /* Packs of servers that stay open without a user. */
 #define KEPT_MAX 4

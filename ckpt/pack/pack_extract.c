@@ -11,10 +11,10 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/sys/output.h"
-#include "ckpt/sys/parallel.h"
 
 /* Bytes that a thread takes at once. */
 #define UNIT (32 * BLOCK_SIZE)

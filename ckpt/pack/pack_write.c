@@ -16,12 +16,12 @@
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/pack/pack_hash.h"
-#include "ckpt/sys/output.h"
-#include "ckpt/sys/parallel.h"
 
 /* A unit fits the processor's cache: its bytes are read, compared, encoded and hashed
  * one after the other. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/dirlist.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/errmsg.h"
 
 /* The mode of an entry, for the pack's owner and group: what it recorded, but for

@@ -2,7 +2,7 @@
 #ifndef UCKPT_PACKED_H
 #define UCKPT_PACKED_H
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/pack/pack.h"
 
 struct dirlist;

@@ -4,7 +4,7 @@
 
 #include <curl/curl.h>
 
-#include "ckpt/sys/dynlib.h"
+#include "ckpt/base/system.h"
 
 /*
  * The functions of libcurl: of the system's, which is loaded (curl_loaded.c), or of one

@@ -18,11 +18,11 @@
 #include <strings.h>
 #include <time.h>
 
-#include "ckpt/base/errmsg.h"
 #include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/system.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/remote/transport.h"
-#include "ckpt/sys/clock.h"
 
 #define MS INT64_C(1000000)
 #define PAUSE_MIN_MS 100

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "ckpt/base/dirlist.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/remote/http.h"
 
 /* A longer list is refused.  Until attributes are known, an entry costs a few times the

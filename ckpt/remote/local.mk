@@ -1,6 +1,9 @@
-# Files of servers, by HTTP and S3: requests, lists, attributes, bytes.
-# Uses base and sys.
+# What is far away: blocks of files in memory, read ahead where storage is slow; files of
+# servers, by HTTP and S3: requests, lists, attributes, bytes.
+# Uses base.
 ckpt_libuckpt_a_SOURCES += \
+	%D%/latency.h %D%/latency.c \
+	%D%/cache.h %D%/cache_impl.h %D%/cache_blocks.c %D%/cache.c \
 	%D%/aws_profile.h %D%/aws_profile.c \
 	%D%/sigv4.h %D%/sigv4.c \
 	%D%/site.h %D%/site.c \

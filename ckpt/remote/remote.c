@@ -20,7 +20,7 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/remote/site.h"
 
 /* Smaller reads have a window of this size fetched, aligned to it. */

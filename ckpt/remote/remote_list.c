@@ -16,10 +16,10 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/base/system.h"
 #include "ckpt/remote/remote.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/parallel.h"
 
 #define LISTS_MAX 256
 #define MEMORY_NS ((uint64_t)REMOTE_MEMORY_S * 1000000000)

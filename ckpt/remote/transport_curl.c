@@ -12,9 +12,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ckpt/base/parallel.h"
 #include "ckpt/remote/curl_api.h"
 #include "ckpt/remote/transport.h"
-#include "ckpt/sys/idle.h"
 
 static const struct curl_api *api;
 static const char *missing; /* why `api` is NULL */

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/model/rank_table.h"
 

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/hashtab.h"
 #include "ckpt/base/context.h"
 
 struct pathtab_entry {

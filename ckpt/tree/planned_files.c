@@ -6,16 +6,16 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "ckpt/base/attrs.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/permissions.h"
 #include "ckpt/base/source.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/crc32.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 #include "ckpt/table/checkpoint.h"
 
 /* All files of a tag that was written to so lately are checked before it is listed: one may

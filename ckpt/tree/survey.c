@@ -11,13 +11,13 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/tree/tree_impl.h"
 
 #define SURVEY_WIDTH 16 /* directories that are scanned at once */

@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 #include "ckpt/base/beneath.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/system.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/clock.h"
 #include "ckpt/tree/tree_impl.h"
 #include "ckpt/vfile/vfile.h"
 

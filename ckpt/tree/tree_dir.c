@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/permissions.h"
 #include "ckpt/io/io.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/tree/tree_impl.h"

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/permissions.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/attrs.h"
+#include "ckpt/remote/latency.h"
 #include "ckpt/tree/pathtab.h"
 #include "ckpt/tree/tree.h"
 #include "ckpt/tree/views.h"

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/context.h"
-#include "ckpt/base/dirlist.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/dirs/tags.h"

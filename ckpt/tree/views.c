@@ -22,8 +22,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/hashtab.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "ckpt/tree/planned_files.h"
 
 #define RETRY_SECONDS 1

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "ckpt/base/hashtab.h"
+#include "ckpt/base/array.h"
 #include "ckpt/tree/views.h"
 
 struct dirlist;

@@ -13,8 +13,8 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/clock.h"
 #include "ckpt/tree/planned_files.h"
 #include "ckpt/tree/views_impl.h"
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/vfile/extent.h"

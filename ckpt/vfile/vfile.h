@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#include "ckpt/base/bytebuf.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/format/ptwrite.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/vfile/extent.h"
 
 struct errmsg;

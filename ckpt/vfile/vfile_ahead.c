@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile_impl.h"
 

@@ -18,12 +18,12 @@
 #include <zlib.h>
 
 #include "ckpt/base/context.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/base/system.h"
+#include "ckpt/base/text.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/vfile/vfile_impl.h"
 
 /* Is the CRC of storage i known?  The file must have checksums. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/views/dcpview_metadata.h"
 #include "ckpt/views/plan.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/dirlist.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/foreign/loaders.h"

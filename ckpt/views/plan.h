@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/views/plan_views.h"

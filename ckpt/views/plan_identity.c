@@ -2,9 +2,9 @@
 /* A hash of everything that determines the bytes of a tree. */
 #include <string.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/hashtab.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/user_rules.h"

@@ -24,13 +24,13 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 #include "ckpt/views/plan_impl.h"
 #include "ckpt/views/zero_object.h"
 

@@ -14,7 +14,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/format/value.h"

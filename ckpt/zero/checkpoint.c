@@ -14,11 +14,11 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/dirs/detect.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/zero/zero_verify.h"
 

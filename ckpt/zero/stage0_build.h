@@ -2,7 +2,7 @@
 #ifndef UCKPT_STAGE0_BUILD_H
 #define UCKPT_STAGE0_BUILD_H
 
-#include "ckpt/base/hashtab.h"
+#include "ckpt/base/array.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/zero/stage0.h"

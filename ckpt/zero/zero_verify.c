@@ -16,9 +16,9 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
-#include "ckpt/sys/parallel.h"
 #include "ckpt/zero/checkpoint.h"
 
 /* Check that the rank has the experts that belong to its position. */

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 #include "ckpt/uckpt.h"
 #include "fs/log/repeats.h"
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <syslog.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 
 #define LEFT_OUT "more causes and files than are listed; the rest is left out"
 

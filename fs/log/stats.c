@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "ckpt/base/bytebuf.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/system.h"
 
 static const char *const count_names[STATS_COUNTS] = {
 	[STATS_OPENS_STREAMED] = "opens_streamed",

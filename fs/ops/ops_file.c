@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "ckpt/uckpt.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "fs/log/log.h"

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/sys/cpu_clones.h"
+#include "ckpt/base/cpu_clones.h"
 
 /* Element arithmetic that compilers can vectorise: no branches, no calls, no errno. */
 

@@ -5,7 +5,7 @@
 #include <mpi.h>
 #include <stdbool.h>
 
-#include "ckpt/sys/dynlib.h"
+#include "ckpt/base/system.h"
 
 /* What we use of Open MPI, which is loaded for ranks that a launcher started: one rank alone runs
  * where it is not installed. */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/suggest.h"
+#include "ckpt/base/text.h"
 #include "gpu/config/config_impl.h"
 
 #define AT(member) offsetof(struct config, member)

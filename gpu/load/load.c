@@ -13,11 +13,11 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/base/system.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/names.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/load/load_impl.h"

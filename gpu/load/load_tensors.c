@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/load/load_impl.h"

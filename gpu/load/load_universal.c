@@ -16,13 +16,13 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/parallel.h"
 #include "gpu/load/load_impl.h"
 #include "gpu/load/load_mount.h"
 

@@ -19,8 +19,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
+#include "ckpt/base/system.h"
 #include "gpu/metrics/tbevents.h"
 
 #define HEADER_MAX 512

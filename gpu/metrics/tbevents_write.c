@@ -21,10 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 
 static void add_varint(struct bytebuf *b, uint64_t v)
 {

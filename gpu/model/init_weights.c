@@ -8,8 +8,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "ckpt/base/parallel.h"
 #include "ckpt/format/names.h"
-#include "ckpt/sys/parallel.h"
 #include "gpu/backend/splitmix.h"
 #include "gpu/model/gpt2.h"
 

@@ -4,7 +4,7 @@
 
 #include <cublasLt.h>
 
-#include "ckpt/sys/dynlib.h"
+#include "ckpt/base/system.h"
 
 /* The calls of cuBLASLt that we use.  The library is half a gigabyte: it is loaded for the first
  * CUDA backend, so that other runs start as fast as without it, also on machines that lack it. */

@@ -4,7 +4,7 @@
 
 #include <nccl.h>
 
-#include "ckpt/sys/dynlib.h"
+#include "ckpt/base/system.h"
 
 /* The calls of NCCL that we use.  It is loaded when several ranks with devices need it. */
 #define NCCL_CALLS(X)            \

@@ -9,7 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/suggest.h"
+#include "ckpt/base/text.h"
 #include "gpu/plot/plot.h"
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };

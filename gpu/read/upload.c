@@ -28,10 +28,10 @@
 
 #include "ckpt/base/checked.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/base/system.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/remote/latency.h"
 #include "gpu/backend/backend.h"
 #include "gpu/read/pagecache.h"
 #include "gpu/read/reader.h"

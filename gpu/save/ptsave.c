@@ -14,13 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptwrite.h"
-#include "ckpt/sys/crc32.h"
-#include "ckpt/sys/output.h"
 #include "gpu/backend/backend.h"
 
 #define PIECE_ELEMENTS ((size_t)1 << 18)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 #include "gpu/save/save_impl.h"
 
 /* <|endoftext|> in GPT-2's vocabulary, which both begins and ends a text. */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 
 #define LOCK_NAME ".uctrain.lock"
 #define OWNER_LEN 128

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
 #include "ckpt/dirs/tags.h"
-#include "ckpt/sys/output.h"
 #include "gpu/save/save_impl.h"
 
 #define HIDDEN ".old"

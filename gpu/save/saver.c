@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A checkpoint appears when it is complete: the ranks write into a temporary directory
- * (ckpt/sys/output.h), and after all of them have synced their files, rank 0 renames it and then
+ * (ckpt/base/output.h), and after all of them have synced their files, rank 0 renames it and then
  * replaces `latest`.  If a rank fails or the disk is full, earlier checkpoints remain as they
  * are.
  *
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 #include "gpu/save/save_impl.h"
 
 struct saver {

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/remote/site.h"
-#include "ckpt/sys/parallel.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"

@@ -15,7 +15,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "gpu/backend/splitmix.h"
 #include "gpu/comm/comm.h"
 #include "gpu/config/config.h"

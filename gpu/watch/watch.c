@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "gpu/watch/stop.h"
 
 #define TICK_NS 250000000

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "ckpt/views/dcpview_layout.h"
 #include "ckpt/views/dcpview_metadata.h"
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "gpu/backend/backend.h"
 #include "gpu/cuda/backend_cuda.h"
 

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/remote/cache.h"
 #include "tests/support/context.h"
 
 static const size_t sizes[] = { 4u << 10, 128u << 10, 1u << 20 };

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 
 #define BLOCK (1u << 20)
 #define READERS_MAX 64

@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 
 #define THREADS_MAX 64

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 #include "tests/support/whole.h"
 
 #define THREADS_DEFAULT 2

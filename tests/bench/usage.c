@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 
 static void fail(const char *what)
 {

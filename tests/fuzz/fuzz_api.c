@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/uckpt.h"
 #include "ckpt/vfile/ucfs_ioctl.h"
 #include "tests/make/mkckpt.h"

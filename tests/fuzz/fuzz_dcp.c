@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/views/plan.h"
 #include "tests/fuzz/parts.h"
 #include "tests/make/literal.h"

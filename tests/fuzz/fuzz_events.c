@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"

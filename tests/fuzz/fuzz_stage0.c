@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"

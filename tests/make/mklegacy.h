@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 
 struct errmsg;

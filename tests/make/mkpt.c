@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptwrite.h"
-#include "ckpt/sys/crc32.h"
 
 static void die(const char *what)
 {

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/format/tensor.h"
 #include "ckpt/format/value.h"

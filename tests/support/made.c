@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"

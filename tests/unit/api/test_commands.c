@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/uckpt.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"

@@ -1,4 +1,4 @@
-# Units of ckpt/base, sys, pickle and tensor.
+# Units of ckpt/base and ckpt/format.
 unit_tests += \
 	%D%/test_errmsg \
 	%D%/test_array \

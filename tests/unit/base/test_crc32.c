@@ -7,8 +7,8 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/crc32.h"
 #include "tests/support/unit.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 #include "tests/support/unit.h"
 
 static void set_returns_its_code(void **state)

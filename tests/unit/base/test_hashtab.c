@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A table finds what was added to it, and nothing else. */
-#include "ckpt/base/hashtab.h"
+#include "ckpt/base/array.h"
 #include "tests/support/unit.h"
 
 #define N 5000

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "ckpt/sys/memory.h"
+#include "ckpt/base/system.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"
 

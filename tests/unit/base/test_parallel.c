@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
 #include "tests/support/unit.h"
 
 #define ITEMS 100

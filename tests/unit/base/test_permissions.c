@@ -5,7 +5,7 @@
  */
 #include <unistd.h>
 
-#include "ckpt/base/permissions.h"
+#include "ckpt/base/attrs.h"
 #include "tests/support/unit.h"
 
 /* Users 1 and 2, groups 10 and 20. */

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "ckpt/format/pickle.h"

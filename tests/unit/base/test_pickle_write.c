@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"

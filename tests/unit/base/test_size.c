@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes as users write them, in powers of 1024 and of 1000. */
 #include "ckpt/base/array.h"
-#include "ckpt/base/size.h"
+#include "ckpt/base/text.h"
 #include "tests/support/unit.h"
 
 struct size_case {

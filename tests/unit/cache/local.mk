@@ -1,2 +1,2 @@
-# Units of ckpt/cache.
+# Units of ckpt/remote/cache.
 unit_tests += %D%/test_cache

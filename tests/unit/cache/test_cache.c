@@ -14,9 +14,9 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 #include "gpu/backend/splitmix.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/commands/report.h"
 #include "ckpt/uckpt.h"
 #include "tests/support/realfiles.h"

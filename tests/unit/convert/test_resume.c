@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
 #include "ckpt/commands/resume.h"
-#include "ckpt/sys/output.h"
 #include "ckpt/uckpt.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/unit.h"

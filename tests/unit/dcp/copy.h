@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "ckpt/base/arena.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/ptfile.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_metadata.h"
 #include "ckpt/foreign/dcp_unpickle.h"

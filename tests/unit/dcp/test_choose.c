@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
 #include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_optimizer.h"

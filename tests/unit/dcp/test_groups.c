@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_model.h"

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/pickle.h"

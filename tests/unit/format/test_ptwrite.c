@@ -13,13 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/ptwrite.h"
 #include "ckpt/io/io.h"
-#include "ckpt/sys/crc32.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

@@ -4,7 +4,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"

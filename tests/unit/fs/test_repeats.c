@@ -4,7 +4,7 @@
 #include <string.h>
 #include <syslog.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "fs/log/repeats.h"
 #include "tests/support/unit.h"
 

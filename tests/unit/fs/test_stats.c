@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/bytes.h"
+#include "ckpt/base/system.h"
 #include "fs/log/stats.h"
 #include "tests/support/unit.h"
 

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "ckpt/base/beneath.h"
-#include "ckpt/cache/cache.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
+#include "ckpt/remote/cache.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/unit.h"
 

@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/system.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/clock.h"
 #include "tests/make/mkckpt.h"
 #include "tests/make/mkpt.h"
 #include "tests/support/context.h"

@@ -1,4 +1,4 @@
-# Units of ckpt/pack, and of what it needs of ckpt/sys.
+# Units of ckpt/pack, and of what it needs of ckpt/base.
 unit_tests += \
 	%D%/test_block \
 	%D%/test_pack \

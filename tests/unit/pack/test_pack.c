@@ -13,10 +13,10 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/remote/cache.h"
 #include "tests/make/mkckpt.h"
 #include "tests/unit/pack/packed.h"
 

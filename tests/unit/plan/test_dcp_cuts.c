@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/format/legacy.h"
 #include "ckpt/views/dcpview_layout.h"
 #include "ckpt/views/dcpview_state.h"

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/base/output.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/sys/output.h"
 #include "ckpt/views/plan.h"
 #include "tests/make/mkckpt.h"
 #include "tests/support/context.h"

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
 #include "ckpt/vfile/vfile.h"
 #include "ckpt/views/plan.h"
 #include "ckpt/zero/checkpoint.h"

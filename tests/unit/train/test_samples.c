@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens.h"
 #include "tests/make/mkckpt.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/source.h"
 #include "gpu/metrics/tbevents.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "gpu/data/tokens.h"
 #include "tests/make/mkckpt.h"

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/tree/tree.h"
 #include "ckpt/vfile/vfile.h"
 #include "tests/make/mkckpt.h"

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/crc32.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/io/shards.h"
-#include "ckpt/sys/crc32.h"
 #include "ckpt/vfile/gather.h"
 #include "tests/support/context.h"
 #include "tests/support/made.h"

@@ -3,7 +3,7 @@
  * Threads that fetch blocks, and readers that take bytes from them.  A reader that
  * comes to a block in the queue fetches it itself.
  */
-#include "ckpt/cache/cache.h"
+#include "ckpt/remote/cache.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/cache/cache_impl.h"
-#include "ckpt/sys/clock.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/base/system.h"
+#include "ckpt/remote/cache_impl.h"
 
 /* Requests at once before anything was learned. */
 #define WIDTH_FIRST 64

@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/cache/cache_impl.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
+#include "ckpt/remote/cache_impl.h"
 
 /* A block that nobody has come for in so long may be given up. */
 #define STALE_NS UINT64_C(5000000000)

@@ -7,7 +7,7 @@
  * when none is free, and ends after IDLE_S seconds without work, so that a program has
  * nothing to shut down.  A forked child has a pool of its own.
  */
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 
 /* Work that took longer, and slept, has waited for something. */
 #define WAITED_NS UINT64_C(1000000)

@@ -3,6 +3,8 @@
 #define UCKPT_PARALLEL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -62,5 +64,41 @@ struct turns {
  * item i before its turn, which is returned, or 0. */
 int turns_take(struct turns *t, size_t i, int rc, parallel_work *step,
 	       void *ctx, struct errmsg *err);
+
+/*
+ * What threads use one at a time and what is expensive to make: connections, coders.
+ * They wait here for their next user; the first ones are used most.  Thread-safe without a
+ * lock; valid when zero-initialised.
+ */
+#define IDLE_MAX 256
+
+struct idle {
+	_Atomic(void *) v[IDLE_MAX];
+};
+
+/* Take one, or NULL if there is none. */
+static inline void *idle_take(struct idle *x)
+{
+	for (size_t i = 0; i < IDLE_MAX; i++) {
+		void *p = atomic_load(&x->v[i]) ? atomic_exchange(&x->v[i], NULL)
+						: NULL;
+
+		if (p)
+			return p;
+	}
+	return NULL;
+}
+
+/* Put one back.  False if there is no room: then the caller frees it. */
+static inline bool idle_put(struct idle *x, void *p)
+{
+	for (size_t i = 0; i < IDLE_MAX; i++) {
+		void *none = NULL;
+
+		if (atomic_compare_exchange_strong(&x->v[i], &none, p))
+			return true;
+	}
+	return false;
+}
 
 #endif

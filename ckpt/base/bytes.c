@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Growing byte strings with one sticky failure flag. */
-#include "ckpt/base/bytebuf.h"
+#include "ckpt/base/bytes.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/base/utf8.h"
+#include "ckpt/base/text.h"
 
 void bytebuf_reserve(struct bytebuf *b, size_t len)
 {

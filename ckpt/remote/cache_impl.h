@@ -7,8 +7,8 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "ckpt/cache/cache.h"
-#include "ckpt/cache/latency.h"
+#include "ckpt/remote/cache.h"
+#include "ckpt/remote/latency.h"
 
 /* Shared by cache.c (threads and readers) and cache_blocks.c (which blocks there are). */
 struct cache {

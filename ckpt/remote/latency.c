@@ -6,9 +6,9 @@
  * requests that slept count as slow.  A table of file systems would not do: the same
  * mount is near for files in the page cache.
  */
-#include "ckpt/cache/latency.h"
+#include "ckpt/remote/latency.h"
 
-#include "ckpt/sys/clock.h"
+#include "ckpt/base/system.h"
 
 /* The score rises with each slow request and falls with each other one, which is more
  * than half of them in a store that is near for some files only. */

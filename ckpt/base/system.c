@@ -9,8 +9,10 @@
  * namespace has the whole path there, but its mount shows only the path's end: all
  * ends are looked for.
  */
-#include "ckpt/sys/memory.h"
+#include "ckpt/base/system.h"
 
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,4 +118,36 @@ uint64_t memory_size(void)
 
 	size = least(size, memory_cgroup_limit(""));
 	return getrlimit(RLIMIT_AS, &rl) == 0 ? least(size, rl.rlim_cur) : size;
+}
+
+/* Load `name` from the first of the colon-separated `dirs` that has it. */
+static void *open_below(const char *dirs, const char *name)
+{
+	while (*dirs) {
+		const size_t n = strcspn(dirs, ":");
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof(path), "%.*s/%s", (int)n, dirs, name);
+		if (access(path, F_OK) == 0)
+			return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+		dirs += n + (dirs[n] == ':');
+	}
+	return NULL;
+}
+
+bool dynlib_load(const char *name, const char *dirs,
+		 const struct dynlib_call calls[], size_t n, const char **why)
+{
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	bool found;
+
+	if (!library)
+		library = open_below(dirs, name);
+	found = library != NULL;
+	for (size_t i = 0; found && i < n; i++) {
+		*calls[i].at = dlsym(library, calls[i].name);
+		found = *calls[i].at != NULL;
+	}
+	*why = found ? NULL : dlerror();
+	return found;
 }

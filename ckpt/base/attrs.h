@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_PERMISSIONS_H
-#define UCKPT_PERMISSIONS_H
+#ifndef UCKPT_ATTRS_H
+#define UCKPT_ATTRS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -51,5 +52,47 @@ static inline mode_t permissions_writers(const struct permissions *a, mode_t mod
 /* Restrict the attributes of a directory, `a`, to users that may list and search `b`,
  * too.  Its ACL does not count afterwards. */
 void permissions_restrict_dir(struct attrs *a, const struct attrs *b);
+
+struct dirlist_entry {
+	char *name;
+	size_t dir;      /* index into `dirs` */
+	mode_t type;     /* S_IFREG or such, links followed; 0 if it is gone */
+	mode_t own_type; /* S_IFLNK for a link; 0 if the directory does not say */
+	_Atomic(void *) more; /* malloc'ed, of the owner of the list; or NULL */
+};
+
+/* The entries of a directory, or of several that are shown as one.  Begin with zeros. */
+struct dirlist {
+	struct dirlist_entry *v;
+	size_t n, cap;
+	struct attrs attrs; /* for users that may list and search all directories */
+	char **dirs; /* their paths; the last may be that of their union */
+	size_t ndirs;
+	/* If not NULL, the list may end with the first name for which it is true. */
+	bool (*wanted)(const char *name);
+	bool found; /* there is such a name */
+};
+
+/* Begin the entries of one more directory.  -ENOMEM. */
+int dirlist_add_dir(struct dirlist *l, const char *path, const struct attrs *a);
+
+/* Add an entry of the last directory, unless it is "." or "..".  -ENOMEM. */
+int dirlist_add(struct dirlist *l, const char *name, mode_t type,
+		mode_t own_type);
+
+/*
+ * Sort by name, in the order of strverscmp(3), and keep each name once: the entry of the
+ * first directory that has it, and there the one that is itself a directory.  The
+ * directory of what was there twice becomes `whole`, an index.
+ */
+void dirlist_sort(struct dirlist *l, size_t whole);
+
+/* The same; `whole` is the path of the directories' union.  -ENOMEM. */
+int dirlist_finish(struct dirlist *l, const char *whole);
+
+/* Find an entry of a sorted list, or NULL. */
+struct dirlist_entry *dirlist_find(const struct dirlist *l, const char *name);
+
+void dirlist_done(struct dirlist *l);
 
 #endif

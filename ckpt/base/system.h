@@ -1,9 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef UCKPT_DYNLIB_H
-#define UCKPT_DYNLIB_H
+#ifndef UCKPT_SYSTEM_H
+#define UCKPT_SYSTEM_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <time.h>
+
+/* The time since some fixed moment, which no change of the date moves. */
+static inline uint64_t clock_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static inline double clock_seconds(void)
+{
+	return (double)clock_ns() * 1e-9;
+}
+
+/* How often this thread has waited for something. */
+static inline long clock_sleeps(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_THREAD, &u) < 0 ? 0 : u.ru_nvcsw;
+}
+
+/*
+ * Bytes of memory that this process may use, for the defaults of caches: the
+ * machine's memory, or less where RLIMIT_AS, the process's cgroup or one of the
+ * cgroup's ancestors limits it.
+ */
+uint64_t memory_size(void);
+
+/*
+ * The lowest memory limit of the process's cgroups, v1 and v2; UINT64_MAX if there
+ * is none.  /proc/self/cgroup and /sys/fs/cgroup are looked for below `root`: "" for
+ * those of the system.
+ */
+uint64_t memory_cgroup_limit(const char *root);
 
 /*
  * A library's table of calls, in members of the same names, is made from a list

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/sys/crc32.h"
+#include "ckpt/base/crc32.h"
 
 #include <isa-l/crc.h>
 #include <zlib.h>
 
 #include "ckpt/base/arena.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/sys/parallel.h"
+#include "ckpt/base/parallel.h"
 
 uint32_t crc32_add(uint32_t crc, const void *bytes, size_t len)
 {

@@ -16,7 +16,7 @@
  * checkpoint (tags.c), and has no suffix that a reader looks for.  A directory is locked
  * while it is filled; the lock of a process that is killed vanishes with it.
  */
-#include "ckpt/sys/output.h"
+#include "ckpt/base/output.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UCKPT_TEXT_H
+#define UCKPT_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct errmsg;
+struct option;
+
+/*
+ * Decode the code point at `s`, which must not be the end of the string.
+ * Returns its length in bytes, or 0 if the bytes are no code point.  Surrogates
+ * are accepted, as with Python's "surrogatepass".
+ */
+unsigned utf8_next(const char *s, uint32_t *c);
+
+static inline bool utf8_is_surrogate(uint32_t c)
+{
+	return c >= 0xd800 && c < 0xe000;
+}
+
+/* Is `s` UTF-8 without surrogates? */
+bool utf8_is(const char *s);
+
+/*
+ * May this code point be printed on a terminal?  Not controls (C0, DEL, C1), which
+ * drive the terminal, and not those that change the order or the lines of the text
+ * around them: line and paragraph separators, bidirectional marks, overrides and
+ * isolates.
+ */
+bool utf8_is_shown(uint32_t c);
+
+#define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/*
+ * Return the next character of `*s` as it may be shown, which is itself or
+ * UTF8_REPLACEMENT, and its length in `*n`; advance `*s`.  NULL at the end of the
+ * string.  Each byte that belongs to no code point counts as one character.
+ */
+const char *utf8_show(const char **s, unsigned *n);
+
+/* Copy `from` as it may be shown into `to`, at most `size` bytes with the NUL;
+ * no character is cut. */
+void utf8_clean(char *to, size_t size, const char *from);
+
+/* Format a size, as "1.2 GiB", into `buf` and return it. */
+#define SIZE_TEXT_LEN 32
+const char *size_text(uint64_t bytes, char buf[SIZE_TEXT_LEN]);
+
+/* The same for a number of things, as "1,024". */
+const char *count_text(uint64_t n, char buf[SIZE_TEXT_LEN]);
+
+/* The same, as "21.2 M". */
+const char *count_short(uint64_t n, char buf[SIZE_TEXT_LEN]);
+
+/* Sizes that users give, at least 1 byte.  False, with `*out` as it was, for other
+ * text. */
+
+/* A whole number of bytes, or of K, M, G or T: powers of 1024. */
+bool size_parse_binary(const char *text, uint64_t *out);
+
+/* As huggingface_hub takes them: "5GB" or "1.5mb", powers of 1000. */
+bool size_parse_decimal(const char *text, uint64_t *out);
+
+/* Finds the name that a user probably meant by a mistyped one. */
+
+struct suggestion {
+	const char *word; /* as typed */
+	size_t len;       /* of it */
+	const char *name; /* the nearest name so far, or NULL */
+	size_t name_len;
+	unsigned distance;
+};
+
+/* Begin with a word of `len` characters.  Names that differ from it in more than a
+ * third of them are not near, nor is anything but itself to a word of one or two. */
+struct suggestion suggest_begin(const char *word, size_t len);
+
+/* Consider a name, which must stay valid. */
+void suggest_consider(struct suggestion *n, const char *name, size_t len);
+
+/*
+ * Describe an argument such as "--nmae=value" that getopt_long has rejected and
+ * that is no lack of a value: the options that it abbreviates, or else the nearest
+ * one.
+ */
+void suggest_option(const struct option *options, const char *arg, struct errmsg *out);
+
+#endif
