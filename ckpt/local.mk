@@ -74,5 +74,4 @@ include %D%/zero/local.mk
 include %D%/foreign/local.mk
 include %D%/views/local.mk
 include %D%/tree/local.mk
-include %D%/api/local.mk
 include %D%/commands/local.mk

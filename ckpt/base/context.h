@@ -32,7 +32,7 @@ struct uckpt {
 		bool s3_anonymous;
 	} remote; /* options about servers (remote/site.h) */
 
-	/* The source that is open, and how (ckpt/api): */
+	/* The source that is open, and how (ckpt/commands): */
 	struct settings *settings; /* NULL: nothing was set */
 	struct tree *tree;         /* NULL: no source is open */
 	pid_t pid;                 /* that opened it */

@@ -59,9 +59,6 @@ int check_list_files(struct check *c, struct errmsg *err);
  * checksum. */
 int check_files(struct check *c, struct errmsg *err);
 
-/* With `data`, compare every blob of a distributed checkpoint with its checksums. */
-int check_blobs(struct check *c, struct errmsg *err);
-
 void check_files_done(struct check *c);
 
 /* If no problems were found: check every form that uckpt_convert writes, and list in

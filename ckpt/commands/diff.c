@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/api/api.h"
-#include "ckpt/api/settings.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/commands/diff.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/format/state.h"
 #include "ckpt/io/roots.h"
 

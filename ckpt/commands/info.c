@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/api/settings.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/text.h"
 #include "ckpt/commands/info_impl.h"
 #include "ckpt/commands/report.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/model/geometry.h"

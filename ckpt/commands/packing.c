@@ -7,12 +7,12 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
-#include "ckpt/api/api.h"
-#include "ckpt/api/settings.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/output.h"
 #include "ckpt/base/parallel.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/commands/pack_inputs.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/io/io.h"
 #include "ckpt/pack/pack.h"
 #include "ckpt/pack/pack_write.h"

@@ -1,5 +1,5 @@
 # A pack: the files of a directory, compressed, in one file that is read in place.
-# Uses base, sys, cache and tensor.
+# Uses base, remote and format.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/pack_hash.h \
 	%D%/block.h %D%/block.c \

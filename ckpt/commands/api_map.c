@@ -3,8 +3,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "ckpt/api/api.h"
 #include "ckpt/base/arena.h"
+#include "ckpt/commands/api.h"
 
 struct map {
 	struct uckpt_map pieces; /* first: what the caller has */

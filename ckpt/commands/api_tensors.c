@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "ckpt/api/api.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/source.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/format/value.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ckpt/api/api.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/io/shards.h"
 
 /* A descriptor of the run may be of anything. */

@@ -2,7 +2,7 @@
 /* The extents of an open file, as the ioctls of a mounted one give them. */
 #include <string.h>
 
-#include "ckpt/api/api.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/remote/site.h"
 #include "ckpt/vfile/extent.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of the library, and what each sets. */
-#include "ckpt/api/settings.h"
+#include "ckpt/commands/settings.h"
 
 #include <errno.h>
 #include <math.h>
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/api/api.h"
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
 #include "ckpt/base/text.h"
+#include "ckpt/commands/api.h"
 #include "ckpt/dirs/hfhub.h"
 #include "ckpt/remote/cache.h"
 #include "ckpt/remote/site.h"
