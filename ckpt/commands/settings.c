@@ -328,6 +328,17 @@ const char *uckpt_option_name(size_t i)
 	return i < COUNT(options) ? options[i].name : NULL;
 }
 
+static int refuse_unknown(const char *text, struct errmsg *err)
+{
+	struct suggestion near = suggest_begin(text, strcspn(text, "="));
+
+	for (size_t i = 0; i < COUNT(options); i++)
+		suggest_consider(&near, options[i].name, strcspn(options[i].name, "="));
+	return near.name ? errmsg_set(err, -ENOENT, "%s: unknown option; did you mean %.*s?", text,
+				      (int)near.name_len, near.name)
+			 : errmsg_set(err, -ENOENT, "%s: unknown option", text);
+}
+
 int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
@@ -349,5 +360,5 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 		wrong = o->set(u, o, text, text + n);
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong) : 0;
 	}
-	return errmsg_set(err, -ENOENT, "%s: unknown option", text);
+	return refuse_unknown(text, err);
 }

@@ -3,21 +3,33 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
 import threading
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 
 from ._handles import in_thread, in_threads
 from ._library import Paths, error
+from ._options import describe
 from ._source import File, Source
+
+if TYPE_CHECKING:
+    from ._options import Options, Unpack
 
 _WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _BLOCK_BYTES = 1 << 20  # read at once for a slice with a step
 _PART_BYTES = 16 << 20  # a thread reads at once of a tensor
+
+
+def _missing(name: object, names: Iterable[str]) -> KeyError:
+    """An error that says which names are near, or else the newest."""
+    known = list(names)
+    near = difflib.get_close_matches(str(name), known) or known[-3:][::-1]
+    return KeyError(f"{name!r}: there is " + (", ".join(map(repr, near)) or "none"))
 
 
 def _numpy_type(name: str) -> Any:
@@ -194,7 +206,7 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
         try:
             return in_thread(lambda: self._read(f"{self._directory}/{state}.pt"))
         except FileNotFoundError:
-            raise KeyError(state) from None
+            raise _missing(state, self) from None
 
     def _read(self, path: str) -> Union[Array, int, float]:
         file = self._source.open(path)
@@ -210,7 +222,7 @@ class Parameter(Mapping[str, Union[Array, int, float]]):
             raise AttributeError(f"{self.name} has no {state}") from None
 
     def __repr__(self) -> str:
-        return f"<ucfs.Parameter {self.name}>"
+        return f"<ucfs.Parameter {self.name}: {', '.join(self)}>"
 
 
 class _Parameters(Mapping[str, Parameter]):
@@ -226,7 +238,7 @@ class _Parameters(Mapping[str, Parameter]):
 
     def __getitem__(self, name: str) -> Parameter:
         if name not in self._names:
-            raise KeyError(name)
+            raise _missing(name, self._names)
         return Parameter(self._source, self._directory, name)
 
 
@@ -343,10 +355,21 @@ class Checkpoint(Mapping[str, Tag]):
     def __len__(self) -> int:
         return len(self.tags)
 
-    def __getitem__(self, tag: str) -> Tag:
-        if tag not in self.tags:
-            raise KeyError(tag)
+    def __getitem__(self, tag: Union[str, int]) -> Tag:
+        """The tag of this name, or by number: `ckpt[-1]` has the highest step."""
+        tags = self.tags
+        if isinstance(tag, int):
+            return Tag(self, tags[tag])
+        if tag not in tags:
+            raise _missing(tag, tags)
         return Tag(self, tag)
+
+    def __repr__(self) -> str:
+        of = ", ".join(self._source.paths)
+        if self._source.handle.closed:
+            return f"<ucfs.Checkpoint {of}, closed>"
+        tags = self.tags
+        return f"<ucfs.Checkpoint {of}: {len(tags)} tags{', newest ' + tags[-1] if tags else ''}>"
 
     def _view(self, tag: str, view: str, **options: Any) -> Tuple[Source, str]:
         """Return a source with these options, and the view's directory in it."""
@@ -376,9 +399,11 @@ def _by_number(tag: str) -> List[Any]:
             for part in re.split(r"(\d+)", tag)]
 
 
-def open(source: Paths, **options: Any) -> Checkpoint:  # pylint: disable=W0622
+@describe
+def open(source: Paths, **options: Unpack[Options]) -> Checkpoint:  # pylint: disable=W0622
     """Open a source without mounting it. Arrays have the shapes of the parameters, unless
-    `stage="native"` asks for the converter's flat tensors of ZeRO-3. Raises ucfs.Error."""
+    `stage="native"` asks for the converter's flat tensors of ZeRO-3. Raises ucfs.Error, which
+    is also FileNotFoundError or ValueError where these tell more."""
     return _open(source, {"stage": "any", **options})
 
 

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_void_p
 from typing import (Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, TypeVar)
 
-from ._library import PIECE, PROGRESS, TEXT, Calls, call, library, log, option_texts
+from ._library import (PIECE, PROGRESS, TEXT, Calls, Error, OptionError, call, library, log,
+                       option_texts)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -211,9 +212,11 @@ def new_context(options: Mapping[str, Any], owner: Any = None,
     """A `struct uckpt` with these options. The callables must not raise."""
     calls = Calls(None, _warning, _note)
     if progress:
-        calls.progress = PROGRESS(lambda arg, done, total: progress(done, total))
+        tell = progress
+        calls.progress = PROGRESS(lambda arg, done, total: tell(done, total))
     if report:
-        calls.report = PIECE(lambda arg, text, n: report(text[:n]))
+        put = report
+        calls.report = PIECE(lambda arg, text, n: put(text[:n]))
     handle = Handle(owner, "uckpt_free", stop="uckpt_stop", keep=calls)
     try:
         handle.pointer.value = library().uckpt_new()
@@ -221,7 +224,10 @@ def new_context(options: Mapping[str, Any], owner: Any = None,
             raise MemoryError("uckpt_new")
         library().uckpt_set_calls(handle.pointer, byref(calls))
         for text in option_texts(options):
-            call("uckpt_set", handle.pointer, os.fsencode(text))
+            try:
+                call("uckpt_set", handle.pointer, os.fsencode(text))
+            except Error as e:
+                raise OptionError(e.errno, e.strerror) from None
     except BaseException:
         handle.close_later()
         raise

@@ -41,6 +41,13 @@ def error(number: int, text: str) -> Error:
     return _kinds[builtin](number, text)
 
 
+class OptionError(Error, ValueError):
+    """An option that ucfs does not have, or that cannot have this value."""
+
+    def __reduce__(self) -> Any:
+        return OptionError, (self.errno, self.strerror)
+
+
 class ErrorText(Structure):
     _fields_ = [("text", c_char * 512)]
 
@@ -78,6 +85,7 @@ _PATHS = [POINTER(c_char_p), c_size_t]
 # as one more argument.
 _PLAIN: Dict[str, List[Any]] = {
     "uckpt_version": [c_char_p],
+    "uckpt_option_name": [c_char_p, c_size_t],
     "uckpt_new": [c_void_p],
     "uckpt_free": [None, c_void_p],
     "uckpt_set_calls": [None, c_void_p, POINTER(Calls)],

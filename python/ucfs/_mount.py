@@ -10,9 +10,13 @@ import socket
 import subprocess
 import tempfile
 import weakref
-from typing import IO, Any, List, Optional, Set
+from typing import IO, TYPE_CHECKING, Any, List, Optional, Set
 
 from ._library import Path, Paths, error, log, option_texts, path_list, with_certificates
+from ._options import describe
+
+if TYPE_CHECKING:
+    from ._options import Options, Unpack
 
 # Of sockets to the keepers of ucfs, which unmount when these are closed.
 _ends: Set[socket.socket] = set()
@@ -99,7 +103,9 @@ def _unmount(end: socket.socket, pid: int, directory: Optional[str]) -> None:
         os.rmdir(directory)
 
 
-def mount(source: Paths, mountpoint: Optional[Path] = None, **options: Any) -> Mount:
+@describe
+def mount(source: Paths, mountpoint: Optional[Path] = None,
+          **options: Unpack[Options]) -> Mount:
     """Mount a source with ucfs(1), by default on a new temporary directory, and wait until
     it is served:
 

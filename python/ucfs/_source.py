@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import stat
+import threading
 import weakref
 from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Dict, List, Optional, Tuple
@@ -22,8 +23,20 @@ _PIECE_BYTES = 32 << 20  # per call: Python handles signals between calls
 _HUGE_BYTES = 4 << 20
 
 
+_reopening = threading.RLock()  # held where a forked process opens what its parent had
+
+
+def _forget() -> None:
+    global _reopening
+    _reopening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 class Source:
-    """An open source. Threads may share it."""
+    """An open source. Threads may share it. A forked process opens it again when it first
+    uses it."""
 
     def __init__(self, paths: Paths, options: Dict[str, Any]) -> None:
         self.paths = path_list(paths)
@@ -31,16 +44,29 @@ class Source:
         self.far = any("://" in path for path in self.paths)  # readers may wait
         self.absolute = [p if "://" in p or p.startswith("{") else os.path.abspath(p)
                           for p in self.paths]
-        self.handle = new_context(with_certificates(self.paths, options), self)
-        try:
-            in_thread(self._open)
-        except BaseException:
-            self.handle.close_later()
-            raise
+        self._handle = self._new_handle()
 
-    def _open(self) -> None:
-        with self.handle.lock():
-            u = self.handle.get()
+    def _new_handle(self) -> Handle:
+        handle = new_context(with_certificates(self.paths, self.options), self)
+        try:
+            in_thread(lambda: self._open(handle))
+        except BaseException:
+            handle.close_later()
+            raise
+        return handle
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of this process."""
+        if not self._handle.is_own() and not self._handle.closed:
+            with _reopening:
+                if not self._handle.is_own():
+                    self._handle = self._new_handle()
+        return self._handle
+
+    def _open(self, handle: Handle) -> None:
+        with handle.lock():
+            u = handle.get()
             call("uckpt_open", u, path_array(self.paths), len(self.paths))
             self.is_view: bool = library().uckpt_is_view(u)
             self.root: str = os.fsdecode(library().uckpt_source_root(u, 0) or b"")
@@ -49,7 +75,7 @@ class Source:
         return _reopen, (self.absolute, self.options)
 
     def close(self) -> None:
-        self.handle.close()
+        self._handle.close()
 
     def _find(self, u: c_void_p, path: str) -> int:
         node = c_uint64()
@@ -62,8 +88,9 @@ class Source:
 
     def _stat(self, path: str) -> Attr:
         attr = Attr()
-        with self.handle.lock():
-            u = self.handle.get()
+        handle = self.handle
+        with handle.lock():
+            u = handle.get()
             call("uckpt_stat", u, self._find(u, path), byref(attr), path=path)
         return attr
 
@@ -75,8 +102,9 @@ class Source:
 
     def _list(self, path: str) -> Dict[str, Optional[Attr]]:
         found: Dict[str, Optional[Attr]] = {}
-        with self.handle.lock():
-            u = self.handle.get()
+        handle = self.handle
+        with handle.lock():
+            u = handle.get()
             d, pos, entry = c_void_p(), c_uint64(), Entry()
             call("uckpt_dir_open", u, self._find(u, path), byref(d), path=path)
             try:
@@ -130,16 +158,27 @@ class File(io.RawIOBase):
         self._source = source  # must not be collected earlier
         self._pos = 0
         self._handle = Handle(self, "uckpt_file_close", source.handle)
-        self.size: int = in_thread(self._open)
+        self.size: int = in_thread(lambda: self._open(self._handle))
 
-    def _open(self) -> int:
-        source, pointer = self._source, self._handle.pointer
-        with source.handle.lock():
-            u = source.handle.get()
-            call("uckpt_file_open", u, source._find(u, self.name), byref(pointer),
+    def _open(self, handle: Handle) -> int:
+        source = self._source.handle
+        with source.lock():
+            u = source.get()
+            call("uckpt_file_open", u, self._source._find(u, self.name), byref(handle.pointer),
                  path=self.name)
-            size: int = library().uckpt_file_size(pointer)
+            size: int = library().uckpt_file_size(handle.pointer)
         return size
+
+    def _own_handle(self) -> Handle:
+        """The handle of this process, of a file of the same size."""
+        if not self._handle.is_own() and not self._handle.closed:
+            with _reopening:
+                if not self._handle.is_own():
+                    handle = Handle(self, "uckpt_file_close", self._source.handle)
+                    if in_thread(lambda: self._open(handle)) != self.size:
+                        raise error(errno.ESTALE, f"{self.name}: has changed since it was opened")
+                    self._handle = handle
+        return self._handle
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return _reopen_file, (self._source, self.name, self._pos)
@@ -218,8 +257,9 @@ class File(io.RawIOBase):
             if given_up:
                 return
             n = min(_PIECE_BYTES, size - at)
-            with self._handle.lock():
-                got = call("uckpt_file_read", self._handle.get(), address + at, n, offset + at,
+            handle = self._own_handle()
+            with handle.lock():
+                got = call("uckpt_file_read", handle.get(), address + at, n, offset + at,
                            path=self.name)
             if got != n:
                 raise error(errno.EIO, f"{self.name}: ends before byte {offset + at + n}")
@@ -232,8 +272,9 @@ class File(io.RawIOBase):
     def _tensors(self) -> List[Dict[str, Any]]:
         pieces: List[bytes] = []
         put = PIECE(lambda arg, text, n: pieces.append(text[:n]))
-        with self._handle.lock():
-            call("uckpt_file_tensors", self._handle.get(), put, None, path=self.name)
+        handle = self._own_handle()
+        with handle.lock():
+            call("uckpt_file_tensors", handle.get(), put, None, path=self.name)
         tensors: List[Dict[str, Any]] = json.loads(b"".join(pieces))
         return tensors
 

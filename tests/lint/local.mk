@@ -2,7 +2,7 @@
 # build with sanitizers they would find the same once more.
 lint = %D%/layers.sh %D%/headers.sh %D%/man_layouts.sh \
 	%D%/examples.sh %D%/completions.sh %D%/dist.sh %D%/tmpdirs.sh \
-	%D%/symbols.sh %D%/reproducible.sh
+	%D%/symbols.sh %D%/reproducible.sh %D%/python_types.sh
 if !ENABLE_SANITIZE
 scripts += $(lint)
 endif

@@ -50,8 +50,7 @@ class Forked(unittest.TestCase):
                 child = os.fork()
                 if not child:
                     try:
-                        with ucfs.open(url) as own:
-                            os._exit(values(own["global_step4"]) != expected)
+                        os._exit(values(far["global_step4"]) != expected)
                     finally:
                         os._exit(2)
                 children.append(child)

@@ -3,8 +3,10 @@
 
 import ast
 import glob
+import itertools
 import os
 import pickle
+import re
 import shutil
 import stat
 import sys
@@ -16,7 +18,7 @@ from unittest import mock
 
 import good
 import ucfs
-from ucfs import _handles, _library
+from ucfs import _handles, _library, _options
 from ucfs._library import option_texts
 from ucfs._source import Source
 
@@ -34,8 +36,13 @@ class Opening(unittest.TestCase):
                 self.assertEqual(list(ckpt), tags)
                 self.assertEqual(ckpt.latest, tags[-1])
                 self.assertEqual(ckpt[tags[0]].name, tags[0])
-                with self.assertRaises(KeyError):
+                self.assertEqual(ckpt[-1].name, tags[-1])
+                self.assertIn(tags[-1], repr(ckpt))
+                with self.assertRaisesRegex(KeyError, "global_step5.*" + tags[0]):
                     ckpt["global_step5"]
+                with self.assertRaises(IndexError):
+                    ckpt[len(tags)]
+        self.assertIn("closed", repr(ckpt))
 
     def test_links_that_lead_nowhere_are_listed(self):
         links = {"absolute": "/etc/hostname", "itself": "itself", "nothing": "no/thing",
@@ -66,14 +73,32 @@ class Opening(unittest.TestCase):
         run = good.run("z1_fp32_dp2")
         for what, error, said in [
                 (lambda: ucfs.open("/nonexistent/run"), FileNotFoundError, "/nonexistent/run"),
-                (lambda: ucfs.open(run, crc="some"), ucfs.Error, "crc"),
-                (lambda: ucfs.open(run, clever=True), ucfs.Error, "clever"),
+                (lambda: ucfs.open(run, crc="some"), ucfs.OptionError, "crc"),
+                (lambda: ucfs.open(run, clever=True), ValueError, "clever: unknown option"),
+                (lambda: ucfs.open(run, dtyp="bf16"), ValueError, "did you mean dtype"),
                 (lambda: ucfs.open(run, ranks=[0]), ucfs.Error, "ranks"),
                 (lambda: ucfs.open([]), ucfs.Error, ""),
                 (lambda: ucfs.open(run)["global_step4"].state_dict("int8"), ValueError, "int8"),
         ]:
             with self.subTest(said), self.assertRaisesRegex(error, said):
                 what()
+
+    def test_all_options_are_documented_and_typed(self):
+        of_mounts, second = ("shared", "uid", "gid"), ("hf_dtype", "shard-size", "view", "to")
+        commands = ("writers", "rtol", "atol")
+        known = set(itertools.takewhile(bool, (
+            (_library.library().uckpt_option_name(i) or b"").decode().rstrip("=")
+            for i in itertools.count())))
+        with open(_options.__file__, encoding="utf-8") as f:
+            types = {node.target.id for node in ast.walk(ast.parse(f.read()))
+                     if isinstance(node, ast.AnnAssign)}
+        self.assertEqual(types, known - {*of_mounts, *second, *commands})
+        self.assertEqual(types, set(re.findall(r"(\w+)=", _options.OPTIONS)))
+        self.assertIn("dcp_style=", ucfs.open.__doc__)
+        self.assertIn("dcp_style=", ucfs.mount.__doc__)
+
+    def test_version(self):
+        self.assertEqual(ucfs.__version__, ucfs.version())
 
     def test_options(self):
         for options, texts in [
@@ -167,15 +192,20 @@ class Closing(unittest.TestCase):
     def test_a_forked_process_opens_its_own(self):
         ckpt = ucfs.open(good.run("z1_fp32_dp2"))
         self.addCleanup(ckpt.close)
+        array = ckpt[-1].parameters["cube"].fp32
+        expected, status = array[...].tobytes(), 3
+        closed = ucfs.open(good.run("z1_fp32_dp2"))
+        closed.close()
         child = os.fork()
         if not child:
             try:
-                len(ckpt.tags)
-            except ValueError:
-                with ucfs.open(good.run("z1_fp32_dp2")) as own:
-                    os._exit(len(own.tags))
-            os._exit(0)
-        self.assertEqual(os.waitpid(child, 0)[1], 1 << 8)
+                with self.assertRaises(ValueError):
+                    len(closed.tags)
+                status = array[...].tobytes() != expected or len(ckpt.tags) != 1
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(array[...].tobytes(), expected)
 
 
 class Text(unittest.TestCase):
