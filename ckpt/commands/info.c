@@ -47,10 +47,8 @@ static bool are_alike(const struct expert_layer *a, const struct expert_layer *b
 	return a->fused == b->fused && a->n == b->n && a->local == b->local;
 }
 
-static void add_experts(struct report *r, const struct experts *x)
+static void add_experts(struct report *r, cJSON *list, const struct experts *x)
 {
-	cJSON *list = cJSON_AddArrayToObject(r->json, "moe_layers");
-
 	for (size_t i = 0, first = 0; i < x->n; i++) {
 		const struct expert_layer *l = &x->layers[i];
 		cJSON *o = json_add_object(list);
@@ -86,6 +84,7 @@ static void add_origin(struct report *r)
 {
 	const struct checkpoint *c = r->c;
 	const struct run_facts *f = &c->facts;
+	cJSON *experts;
 
 	json_add_text(r->json, "ds_version", *f->ds_version ? f->ds_version : NULL);
 	add_known(r->json, "stage", f->zero3 ? 3 : f->stage);
@@ -100,7 +99,9 @@ static void add_origin(struct report *r)
 	} else {
 		add_deepspeed_lines(r);
 	}
-	add_experts(r, c->moe);
+	experts = cJSON_AddArrayToObject(r->json, "moe_layers");
+	for (unsigned i = 0; c->moe && i < c->pp; i++)
+		add_experts(r, experts, c->moe[i]);
 	if (f->global_steps >= 0)
 		report_line(r, "global step", "%" PRId64, f->global_steps);
 	else

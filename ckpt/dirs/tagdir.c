@@ -260,23 +260,24 @@ static bool fail_gap(void *ctx, const struct ckname *missing)
 }
 
 /* Check that the experts of each layer are numbered without gaps.  Their names do
- * not say how many there are. */
+ * not say how many there are, nor which stage of a pipeline has how many layers. */
 static int check_experts(const struct tagdir *d, struct errmsg *err)
 {
 	unsigned layer = 0, expert = 0;
 
-	for (size_t i = 0; i < d->nexpert; i++, expert++) {
+	for (size_t i = 0; i < d->nexpert; i++) {
 		const struct tag_file *const e = &d->expert[i];
 
 		if (i > 0 && e->id.layer == layer + 1) {
 			layer++;
 			expert = 0;
+		} else if (i > 0 && e->id.expert != e[-1].id.expert) {
+			expert++;
 		}
-		if (e->id.mp)
-			return errmsg_set(err, -ENOTSUP, "%s: an expert of model-parallel rank"
-					  " %u: experts are supported without"
-					  " tensor and pipeline parallelism only",
-					  e->path, e->id.mp);
+		if (e->id.mp >= d->mp_degree)
+			return errmsg_set(err, -EBADMSG,
+					  "%s: is of model-parallel rank %u: there are %u", e->path,
+					  e->id.mp, d->mp_degree);
 		if (e->id.layer != layer || e->id.expert != expert)
 			return errmsg_set(err, -EBADMSG, "%s: the file of expert %u in MoE layer"
 					  " %u is missing (%zu files found)",

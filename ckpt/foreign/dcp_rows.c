@@ -175,6 +175,7 @@ static int alloc_tables(struct dcp_checkpoint *x, size_t nparams, struct errmsg 
 	for (size_t g = 0; !a->failed && g < o->ngroups; g++) {
 		x->groups[g] = (struct slice_group){ .n = o->groups[g].nparams,
 						     .degree = 1,
+						     .lanes = 1,
 						     .states = &x->states[g] };
 		x->groups[g].slices =
 			arena_alloc(a, (x->groups[g].n + 1) * sizeof(*x->groups[g].slices));
@@ -293,7 +294,6 @@ static enum dtype module_dtype(const struct dcp_model *o)
 
 int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct errmsg *err)
 {
-	static const struct experts none;
 	struct checkpoint *c = &x->c;
 	const int rc = add_universal(x, err) ?: match_rules(x, rules, err);
 
@@ -305,7 +305,6 @@ int dcp_rows(struct dcp_checkpoint *x, const struct user_rules *rules, struct er
 	x->rank.ngroups = x->model.ngroups;
 	x->rank.refused = x->model.refused;
 	c->ranks = &x->rank;
-	c->moe = &none;
 	c->tp = c->pp = c->dp = 1;
 	c->notes = x->model.notes;
 	c->nnotes = x->model.nnotes;

@@ -20,6 +20,8 @@
 #define KEY_FROZEN_SHAPES "frozen_param_shapes"
 #define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
 #define KEY_SHARED_PARAMS "shared_params"
+#define KEY_FOLDING "folding"
+#define KEY_PARAM_FAMILIES "param_families"
 #define KEY_UC_INFO "universal_checkpoint_info"
 
 /* Of model states that are not DeepSpeed's: what they were made of, a list of what got

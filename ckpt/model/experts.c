@@ -242,6 +242,19 @@ static int read_layer(const struct reader *r, const struct value *entry)
 		       ?: check_maps(r, l, entry);
 }
 
+/* AutoEP with tensor parallelism: experts are spread over tensor-parallel ranks and not cut. */
+static int check_folding(const struct reader *r, const struct value *root)
+{
+	const struct value *folding = value_find(root, KEY_FOLDING);
+	int64_t version, cut;
+
+	if (!folding || (value_get_int(value_find(folding, "version"), &version) && version == 1 &&
+			 value_get_int(value_find(folding, "etp_size"), &cut) && cut == 1))
+		return 0;
+	return ERRMSG_FILE(r, -ENOTSUP,
+			   "folding: is not of version 1, or tensor parallelism cuts experts");
+}
+
 static int read_counts(const struct reader *r, const struct value_seq *counts)
 {
 	struct experts *x = r->x;
@@ -290,6 +303,7 @@ int experts_init(struct experts *x, struct arena *a, const struct value *root, b
 		return ERRMSG_FILE(&r, -EBADMSG,
 				   "ds_autoep_layers is a %s, num_experts counts %zu layers",
 				   value_kind_name(list), x->n);
+	rc = check_folding(&r, root);
 	for (; !rc && r.i < value_items(list)->n; r.i++)
 		rc = read_layer(&r, value_item(list, r.i));
 	return rc;

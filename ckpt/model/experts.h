@@ -33,6 +33,8 @@ struct expert_layer {
 	const struct expert_place *places; /* fused: of each expert */
 	int64_t ep; /* fused: the expert-parallel rank of the file; -1 if not
 		     * recorded */
+	unsigned lanes; /* tensor-parallel ranks over which experts are spread, whole; 1: each
+			 * of these has its slices of all */
 };
 
 /* The MoE layers of a model, by number. */

@@ -104,6 +104,13 @@ static int find_degrees(const struct builder *b)
 	return 0;
 }
 
+static int find_experts(void *ctx, size_t mp, struct errmsg *err)
+{
+	const struct builder *b = ctx;
+
+	return rank_params_find_experts(&b->m->ranks[mp], b->dir, b->m->tp, err);
+}
+
 /* A slice under the name that it has in the whole model, or a tensor that the optimizer does
  * not own. */
 struct entry {
@@ -131,6 +138,25 @@ static int model_by_name(const void *a, const void *b)
 	return x->ep < y->ep ? -1 : x->ep > y->ep;
 }
 
+/* Check that a tensor-parallel rank has an expert's slice at the same place as the first one
+ * of its stage: together they hold one group. */
+static int check_place(const struct builder *b, const struct slice *s)
+{
+	const struct rank_params *own = &b->m->ranks[s->mp];
+	const struct rank_params *first = &b->m->ranks[s->mp - s->mp % b->m->tp];
+	const struct slice *x = slice_find(first->slices, first->nslices, s->name);
+
+	if (x && x->layer && experts_degree(x->layer) == experts_degree(s->layer) &&
+	    x->group == s->group && x->index == s->index &&
+	    first->groups[x->group].n == own->groups[s->group].n && x->ndim == s->ndim &&
+	    memcmp(x->shape, s->shape, s->ndim * sizeof(*s->shape)) == 0)
+		return 0;
+	return errmsg_set(b->err, -EBADMSG,
+		"parameter %s: model-parallel rank %u has it in another shape or at another place"
+			  " than the others",
+			  s->name, s->mp);
+}
+
 /* List an expert's slice once for each expert-parallel rank.  Every rank uses the same
  * names for its native experts; in the whole model they are numbered rank after
  * rank. */
@@ -138,6 +164,9 @@ static int list_expert(const struct builder *b, struct entries *to, const struct
 {
 	struct arena *a = &b->m->arena;
 	const struct expert_layer *l = s->layer;
+
+	if (l->lanes > 1 && s->mp % b->m->tp)
+		return check_place(b, s);
 
 	for (unsigned ep = 0; ep < experts_degree(l); ep++) {
 		struct slice *copy = arena_copy(a, s, sizeof(*s));
@@ -200,11 +229,11 @@ static int add_param(const struct builder *b, const struct entry *v, size_t n)
 		return 0;
 	}
 	l = first->layer;
-	p->nslices = !l ? m->tp : l->fused ? experts_degree(l) : 1;
+	p->nslices = !l || l->lanes < m->tp ? m->tp : l->fused ? experts_degree(l) : 1;
 	p->slices = arena_alloc(&m->arena, p->nslices * sizeof(*p->slices));
 	for (size_t i = 0; p->slices && i < n; i++) {
 		const struct slice *s = v[i].slice;
-		const unsigned at = !l ? v[i].mp % m->tp : l->fused ? v[i].ep : 0;
+		const unsigned at = l && l->fused ? v[i].ep : p->nslices > 1 ? v[i].mp % m->tp : 0;
 
 		/* A later pipeline stage that repeats a parameter is ignored. */
 		if (!s || s->mp / m->tp != first->mp / m->tp)
@@ -320,11 +349,11 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat,
 			continue;
 		/* ZeRO-3 without tensor parallelism ignores the patterns; so do
 		 * AutoEP's experts. */
+		if (!flat)
+			rc = merge_rules_match(rules, p->name, &p->merge, err);
 		if (p->first->layer && p->first->layer->fused)
 			p->merge =
 				(struct merge){ .rule = MERGE_EXPERTS, .experts = p->first->layer };
-		else if (!flat)
-			rc = merge_rules_match(rules, p->name, &p->merge, err);
 		if (!rc)
 			rc = model_set_shape(p, a, scaled, err);
 	}
@@ -357,7 +386,9 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 	int rc = model_init(&b) ?:
 		 parallel_steps(dir->u, "reading model states", parallel_far, dir->mp_degree,
 			   parallel_width(), model_load_rank, &b, err) ?:
-		 find_degrees(&b);
+		 find_degrees(&b) ?:
+		 parallel_steps(dir->u, "looking at experts", parallel_far, dir->mp_degree,
+			   parallel_width(), find_experts, &b, err);
 
 	if (!rc) {
 		/* Messages from here on name parameters; prepend the file. */

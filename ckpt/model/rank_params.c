@@ -267,11 +267,8 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	rc = l->c->facts.zero3 ? 0 : rank_params_load_module(l);
 	/* Elsewhere experts are parameters as all others. */
 	if (!rc && (!l->made || l->dir->nexpert))
-		rc = rank_params_load_experts(l);
-	for (size_t g = 0; g < l->c->ngroups; g++)
-		if (!l->c->groups[g].degree)
-			l->c->groups[g].degree = 1; /* no expert has claimed the
-						     * group */
+		rc = experts_init(&l->c->experts, &l->c->arena, l->pt->root, l->c->facts.zero3,
+				  l->file, l->err);
 	return rc ?: load_rules(l);
 }
 

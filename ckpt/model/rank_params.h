@@ -84,6 +84,11 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned m
 		     const struct rank_object *object, struct errmsg *err);
 void rank_params_done(struct rank_params *c);
 
+/* Find the experts of a loaded table from their files, assign them their slices, and add
+ * tensors that the optimizer does not own.  `tp`: tensor-parallel ranks. */
+int rank_params_find_experts(struct rank_params *c, const struct tagdir *dir, unsigned tp,
+			     struct errmsg *err);
+
 /* Read `rest` from the open model states of stage 3; those of others are read with the table. */
 int rank_params_read_rest(struct rank_params *c, const struct tagdir *dir,
 			  const struct ptfile *pt, struct errmsg *err);

@@ -17,7 +17,8 @@ struct rank_params_loader {
 	const struct value_dict *module; /* see module_dict.h */
 	const char *file;                /* its path */
 	const struct tagdir *dir;
-	bool made; /* its object was made: no experts are looked for without their files */
+	bool made;   /* its object was made: no experts are looked for without their files */
+	unsigned tp; /* tensor-parallel ranks, once they are known */
 	struct errmsg *err;
 };
 
@@ -33,9 +34,5 @@ int rank_params_load_module(const struct rank_params_loader *l);
 int rank_params_add_entry(const struct rank_params_loader *l, const struct ptfile *pt,
 			  const struct tag_file *f, const struct value *name, const struct value *v,
 			  struct rank_entry **out, struct tensor *t);
-
-/* rank_params_experts.c: find the experts from their files, assign them their
- * slices, and add tensors that the optimizer does not own. */
-int rank_params_load_experts(const struct rank_params_loader *l);
 
 #endif

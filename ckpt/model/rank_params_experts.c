@@ -23,42 +23,95 @@
 
 static const char *const fused_names[] = { ".w1", ".w2", ".w3" };
 
-/* Check that there are as many files as experts. tagdir has checked that the
- * files are numbered without gaps. */
+/* Is it the first tensor-parallel rank of its pipeline stage? */
+static bool is_first(const struct rank_params_loader *l)
+{
+	return l->c->mp % l->tp == 0;
+}
+
+/* The next file of an expert of the pipeline stage from `*at` on, or NULL. */
+static const struct tag_file *next_file(const struct rank_params_loader *l, size_t *at)
+{
+	const struct tagdir *d = l->dir;
+
+	while (*at < d->nexpert && d->expert[*at].id.mp / l->tp != l->c->mp / l->tp)
+		++*at;
+	return *at < d->nexpert ? &d->expert[*at] : NULL;
+}
+
+/* Check that there are as many files as experts. */
 static int check_files(const struct rank_params_loader *l)
 {
 	const struct experts *x = &l->c->experts;
-	const struct tagdir *d = l->dir;
+	const bool zero3 = l->dir->zero3;
+	const struct tag_file *f;
 	size_t at = 0;
 
-	if (d->nexpert && (!x->n || d->zero3))
-		return ERRMSG_FILE(l, d->zero3 ? -ENOTSUP : -EBADMSG,
-				   "there are files of experts (%s), but this is %s",
-				   d->expert[0].name,
-				   d->zero3 ? "ZeRO-3" : "of a model without any");
-	for (size_t i = 0; i < x->n && !d->zero3; i++) {
+	f = next_file(l, &at);
+	if (f && (!x->n || zero3))
+		return ERRMSG_FILE(l, zero3 ? -ENOTSUP : -EBADMSG,
+				   "there are files of experts (%s), but this is %s", f->name,
+				   zero3 ? "ZeRO-3" : "of a model without any");
+	for (size_t i = 0; i < x->n && !zero3; i++) {
 		unsigned n = 0;
 
-		for (; at < d->nexpert && d->expert[at].id.layer == i; at++)
-			n++;
+		/* Of an expert there may be one of each tensor-parallel rank. */
+		for (; (f = next_file(l, &at)) && f->id.layer == i; at++)
+			n += f->id.expert == n;
 		if (n != x->layers[i].n)
 			return ERRMSG_FILE(l, -EBADMSG,
 		"MoE layer %zu has %u experts, but there are files (layer_%zu_expert_*) of %u",
 					   i, x->layers[i].n, i, n);
 	}
-	if (at < d->nexpert && !d->zero3)
-		return ERRMSG_FILE(l, -EBADMSG,
-				   "the model has %zu MoE layers, but there is a file %s",
-				   x->n, d->expert[at].name);
-	return 0;
+	return f ? ERRMSG_FILE(l, -EBADMSG, "the model has %zu MoE layers, but there is a file %s",
+			       x->n, f->name)
+		 : 0;
 }
 
-/* The file of a layer's expert 0; the others follow it. */
-static const struct tag_file *first_file(const struct rank_params_loader *l, size_t layer)
+/* The file of an expert: of the rank itself, or of another tensor-parallel rank. */
+static const struct tag_file *find_file(const struct rank_params_loader *l, size_t layer,
+					unsigned expert)
 {
-	const struct ckname id = { .kind = TAG_FILE_EXPERT, .layer = (unsigned)layer };
+	struct ckname id = { .kind = TAG_FILE_EXPERT,
+			     .mp = l->c->mp,
+			     .layer = (unsigned)layer,
+			     .expert = expert };
+	const struct tag_file *f = tagdir_find(l->dir, &id, NULL);
 
-	return tagdir_find(l->dir, &id, NULL);
+	id.mp -= id.mp % l->tp;
+	for (unsigned t = 0; !f && t < l->tp; t++, id.mp++)
+		f = tagdir_find(l->dir, &id, NULL);
+	return f;
+}
+
+/*
+ * Find the tensor-parallel ranks over which the experts of a layer are spread.  Where each of
+ * them has a file of an expert that is not AutoEP's, experts are cut
+ * (enable_expert_tensor_parallelism), which nothing else records; else there is one file.
+ */
+static int find_lanes(const struct rank_params_loader *l, size_t i)
+{
+	struct expert_layer *layer = &l->c->experts.layers[i];
+	struct ckname id = { .kind = TAG_FILE_EXPERT, .layer = (unsigned)i };
+	const unsigned first = l->c->mp - l->c->mp % l->tp;
+	unsigned most = 1;
+
+	layer->lanes = l->tp;
+	for (; !layer->fused && id.expert < layer->n; id.expert++) {
+		unsigned n = 0;
+
+		for (id.mp = first; id.mp < first + l->tp; id.mp++)
+			n += tagdir_find(l->dir, &id, NULL) != NULL;
+		most = id.expert ? most : n;
+		if (n != most || (n != 1 && n != l->tp))
+			return ERRMSG_FILE(l, -EBADMSG,
+				"layer_%zu_expert_%u_mp_rank_*: %u of %u tensor-parallel ranks have"
+				" a file, and %u of expert 0: one or all must",
+					   i, id.expert, n, l->tp, most);
+	}
+	if (most > 1)
+		layer->lanes = 1;
+	return 0;
 }
 
 static int open_expert(const struct tag_file *f, struct ptfile *pt, struct errmsg *err)
@@ -108,7 +161,7 @@ static int find_prefixes(const struct rank_params_loader *l)
 		rc = l->dir->zero3 ? ERRMSG_FILE(l, -ENOTSUP,
 					"MoE layer %zu is not of AutoEP: not supported in ZeRO-3",
 						 i)
-				   : find_prefix(l, &x->layers[i], first_file(l, i));
+				   : find_prefix(l, &x->layers[i], find_file(l, i, 0));
 		/* Two layers of one prefix would share their parameters. */
 		for (size_t k = 0; !rc && k < i; k++)
 			if (strcmp(x->layers[k].prefix, x->layers[i].prefix) == 0)
@@ -149,12 +202,12 @@ static int claim(const struct rank_params_loader *l, struct slice *s)
 static int check_degree(const struct rank_params_loader *l, size_t i)
 {
 	const struct expert_layer *layer = &l->c->experts.layers[i];
-	const unsigned dp = l->dir->dp_degree;
+	const unsigned ranks = l->dir->dp_degree * layer->lanes;
 
-	if ((layer->local && layer->n % layer->local) || dp % experts_degree(layer))
+	if ((layer->local && layer->n % layer->local) || ranks % experts_degree(layer))
 		return ERRMSG_FILE(l, -EBADMSG, "%u experts of MoE layer %zu (%s), %u on"
 				   " this rank, cannot be divided among %u ranks",
-				   layer->n, i, layer->prefix, layer->local, dp);
+				   layer->n, i, layer->prefix, layer->local, ranks);
 	return 0;
 }
 
@@ -163,12 +216,14 @@ static int set_group_degree(const struct rank_params_loader *l, const struct sli
 {
 	struct slice_group *g = &l->c->groups[s->group];
 	const unsigned degree = s->layer ? experts_degree(s->layer) : 1;
+	const unsigned lanes = s->layer ? s->layer->lanes : 1;
 
-	if (g->degree && g->degree != degree)
+	if (g->degree && (g->degree != degree || g->lanes != lanes))
 		return ERRMSG_FILE(l, -ENOTSUP,
 		"parameter %s: is shared by %u expert-parallel ranks, others in its group by %u",
 				   s->name, degree, g->degree);
 	g->degree = degree;
+	g->lanes = lanes;
 	return 0;
 }
 
@@ -183,6 +238,9 @@ static int claim_slices(const struct rank_params_loader *l)
 		rc = check_degree(l, i);
 	for (size_t i = 0; !rc && i < c->nslices; i++)
 		rc = set_group_degree(l, &c->slices[i]);
+	for (size_t g = 0; g < c->ngroups; g++)
+		if (!c->groups[g].degree) /* it has no elements */
+			c->groups[g].degree = c->groups[g].lanes = 1;
 	return rc;
 }
 
@@ -276,10 +334,11 @@ static int warn_frozen(const struct rank_params_loader *l, const struct expert_l
 	return rc;
 }
 
-static int check_layer(const struct rank_params_loader *l, const struct expert_layer *layer,
-		       const struct tag_file *first)
+static int check_layer(const struct rank_params_loader *l, size_t number)
 {
 	struct rank_params *c = l->c;
+	const struct expert_layer *layer = &c->experts.layers[number];
+	const struct tag_file *first = find_file(l, number, 0);
 	size_t n = 0, keys;
 	struct ptfile pt;
 	int rc = open_expert(first, &pt, l->err);
@@ -295,12 +354,15 @@ static int check_layer(const struct rank_params_loader *l, const struct expert_l
 	ptfile_close(&pt);
 	if (rc)
 		return rc;
+	/* What tensor-parallel ranks share is the first one's. */
+	if (layer->lanes > 1 && !is_first(l))
+		return 0;
 	if (layer->fused)
 		return warn_frozen(l, layer);
 	if (n && n == keys * layer->local)
 		return 0;
 	for (unsigned e = 0; !rc && e < layer->n; e++)
-		rc = add_rest(l, layer, first + e);
+		rc = add_rest(l, layer, find_file(l, number, e));
 	return rc;
 }
 
@@ -311,7 +373,7 @@ static int warn_loader(const struct rank_params_loader *l)
 {
 	const struct experts *x = &l->c->experts;
 
-	for (size_t i = 0; i < x->n; i++)
+	for (size_t i = 0; i < x->n && !l->c->mp; i++)
 		if (!x->layers[i].fused && experts_degree(&x->layers[i]) > 1)
 			return rank_params_warn(l, "%s: %s", x->layers[i].prefix,
 						"native experts are right in the tree, but"
@@ -322,14 +384,11 @@ static int warn_loader(const struct rank_params_loader *l)
 /* Find the layers' prefixes and assign slices to experts. */
 static int place_experts(const struct rank_params_loader *l)
 {
-	const int rc = check_files(l);
+	int rc = check_files(l) ?: find_prefixes(l);
 
-	if (rc)
-		return rc;
-	if (l->c->experts.n && l->dir->mp_degree > 1)
-		return ERRMSG_FILE(l, -ENOTSUP,
-			"experts are supported without tensor and pipeline parallelism only");
-	return find_prefixes(l) ?: claim_slices(l);
+	for (size_t i = 0; !rc && i < l->c->experts.n; i++)
+		rc = find_lanes(l, i);
+	return rc ?: claim_slices(l);
 }
 
 static int entry_by_name(const void *a, const void *b)
@@ -339,18 +398,24 @@ static int entry_by_name(const void *a, const void *b)
 	return strcmp((*x)->name, (*y)->name);
 }
 
-int rank_params_load_experts(const struct rank_params_loader *l)
+int rank_params_find_experts(struct rank_params *c, const struct tagdir *dir, unsigned tp,
+			     struct errmsg *err)
 {
-	struct rank_params *c = l->c;
+	const struct rank_params_loader l = {
+		.c = c,
+		.file = dir->model[tagdir_model_number(dir, c->mp)].path,
+		.dir = dir,
+		.tp = tp,
+		.err = err,
+	};
 	const size_t n = c->rest.n;
-	int rc = experts_init(&c->experts, &c->arena, l->pt->root, c->facts.zero3, l->file, l->err)
-			 ?: place_experts(l);
+	int rc = place_experts(&l);
 
 	for (size_t i = 0; !rc && i < c->experts.n && !c->facts.zero3; i++)
-		rc = check_layer(l, &c->experts.layers[i], first_file(l, i));
+		rc = check_layer(&l, i);
 	if (c->rest.n > n)
 		qsort(c->rest.v + n, c->rest.n - n, sizeof(*c->rest.v), entry_by_name);
-	return rc ? rc : warn_loader(l);
+	return rc ? rc : warn_loader(&l);
 }
 
 static bool has_entry(const struct rank_params *c, const char *name)

@@ -41,8 +41,9 @@ struct slice {
 struct slice_group {
 	const struct slice **slices;
 	size_t n;
-	unsigned degree; /* expert-parallel ranks, each with a group of its
-			  * own; 1: not a group of experts */
+	unsigned degree; /* expert-parallel ranks, each with a group of its own; 1: one has all
+			  * experts, or these are none */
+	unsigned lanes; /* see struct rank_stripe */
 	/* Once checkpoint_ops.states was called for one of them: */
 	const struct param_states *states;
 	bool replicated; /* each data-parallel rank keeps states of whole parameters (Muon) */

@@ -103,7 +103,7 @@ struct checkpoint {
 	/* What model-parallel rank mp has: tensor-parallel rank mp % tp of stage mp / tp. */
 	const struct rank_table *ranks;
 	unsigned tp, pp, dp;
-	const struct experts *moe; /* layers that have experts */
+	const struct experts *const *moe; /* of each pipeline stage: layers with experts; or NULL */
 	const struct merge_rules *rules; /* that were asked about all rows; or NULL */
 	const struct param *scaled;      /* a row with scaled pieces, or NULL */
 	/* The rows, sorted by name: */

@@ -15,21 +15,32 @@
  *     4 ranks, degree 2	ranks of the first	ranks of the second
  *     otherwise		0, 2			1, 3
  *     data_first		0, 1			2, 3
+ *
+ * Experts that tensor parallelism does not cut are spread over the ranks of all `lanes`,
+ * which are tensor-parallel ranks; these are counted first.  Of other groups each lane
+ * has its own, and `lanes` is 1.
  */
 struct rank_stripe {
 	unsigned ranks; /* ranks that one of the groups is cut over */
 	unsigned degree;
 	bool data_first;
+	unsigned lanes;
 };
 
-/* The data-parallel rank that holds part `part` of group `which`. */
+/* The rank of data-parallel rank `dp` of model-parallel rank `mp` among those that a group is
+ * spread over. */
+static inline unsigned rank_stripe_at(const struct rank_stripe *s, unsigned mp, unsigned dp)
+{
+	return dp * s->lanes + mp % s->lanes;
+}
+
+/* The rank that holds part `part` of group `which`. */
 unsigned rank_stripe_rank(const struct rank_stripe *s, unsigned which, unsigned part);
 
 /* The distance from the rank of one part to the rank of the next. */
 unsigned rank_stripe_step(const struct rank_stripe *s);
 
-/* The part that a data-parallel rank holds; `*which` is the group it belongs
- * to. */
+/* The part that a rank holds; `*which` is the group it belongs to. */
 unsigned rank_stripe_part(const struct rank_stripe *s, unsigned rank, unsigned *which);
 
 /*

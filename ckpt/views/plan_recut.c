@@ -88,6 +88,17 @@ static void describe_copy(const struct plan_item *e, struct plan_facts *out)
 	plan_describe_copy(e->p, f, (size_t)(f - e->p->c->files), out);
 }
 
+static void describe_expert(const struct plan_item *e, struct plan_facts *out)
+{
+	out->readable_by = &disk_file(e)->readable_by;
+	out->mtime_s = disk_file(e)->mtime_s;
+}
+
+static struct value *lay_out_expert(const struct plan_item *e, struct file_layout *d)
+{
+	return recut_lay_out_expert(&recut_of(e->p)->s, disk_file(e), d);
+}
+
 /* Are the view's ranks those that saved the checkpoint?  Its files serve them as they are then,
  * whatever is in them, unless some of their tensors are in further files (NVMe). */
 static bool is_own_cut(const struct checkpoint *c, const struct view_type *t)
@@ -147,6 +158,7 @@ static int recut_make(struct plan *p, struct errmsg *err)
 		x->s.stage = p->c->facts.zero3 ? 3 : 1;
 	p->names = p->c->readable_by;
 
+	const bool edits = recut_edits_experts(&x->s);
 	const struct plan_group groups[] = {
 		{ .n = recut_count(&x->s, OBJECT_OPTIMIZER),
 		  .name = name_made,
@@ -159,7 +171,10 @@ static int recut_make(struct plan *p, struct errmsg *err)
 		  .describe = describe_made,
 		  .lay_out = lay_out_made },
 		{ .n = p->c->nlayers, .name = name_copy, .describe = describe_copy },
-		{ .n = p->c->nexperts, .name = name_copy, .describe = describe_copy },
+		{ .n = p->c->nexperts,
+		  .name = name_copy,
+		  .describe = edits ? describe_expert : describe_copy,
+		  .lay_out = edits ? lay_out_expert : NULL },
 	};
 
 	plan_set_groups(p, groups, COUNT(groups));

@@ -113,9 +113,9 @@ static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks
 	const struct rank_table *t = &c->ranks[mp];
 
 	for (size_t g = 0; g < t->ngroups; g++) {
-		const unsigned degree = t->groups[g].degree;
+		const unsigned degree = t->groups[g].degree, lanes = t->groups[g].lanes;
 
-		if (degree == 1)
+		if (degree == 1 && lanes == 1)
 			continue;
 		if (c->facts.zero3)
 			return errmsg_set(
@@ -123,11 +123,11 @@ static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks
 				"%s: ZeRO-3 with experts: DeepSpeed loads them only on the number of"
 				" ranks that saved them",
 				c->path);
-		if (ranks % degree)
+		if (ranks * lanes % degree)
 			return errmsg_set(
 				err, -ENOTSUP,
 				"%s: the experts are spread over %u ranks: %u is no multiple of that",
-				c->path, degree, ranks);
+				c->path, degree, ranks * lanes);
 	}
 	return 0;
 }
@@ -143,7 +143,7 @@ static int check_parallelism(const struct checkpoint *c, unsigned mp, struct err
 			"%s: the ZeRO stage cannot change with tensor or pipeline parallelism",
 			c->path);
 	for (size_t g = 0; g < t->ngroups; g++)
-		if (t->groups[g].degree > 1)
+		if (t->groups[g].degree > 1 || t->groups[g].lanes > 1)
 			return errmsg_set(err, -ENOTSUP,
 					  "%s: the ZeRO stage cannot change with experts", c->path);
 	return 0;

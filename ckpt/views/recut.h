@@ -60,6 +60,11 @@ void recut_name(const struct recut *s, enum checkpoint_object what, size_t numbe
 const struct tag_file *recut_model_of(const struct recut *s, enum checkpoint_object what,
 				      size_t number);
 
+/* Do the files of experts differ, too, and the object of one of them. */
+bool recut_edits_experts(const struct recut *s);
+struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
+				   struct file_layout *d);
+
 /* Make the object of a file.  If no extents are wanted, the only optimizer shard opened
  * is the one that the file is modelled on. */
 struct value *recut_lay_out(const struct recut *s, enum checkpoint_object what, size_t number,

@@ -87,12 +87,13 @@ static int join(const struct recutter *b, uint32_t param_group, struct recut_gro
 	to->params = recut_alloc(b, n, sizeof(*to->params));
 	if (!to->params)
 		return -ENOMEM;
-	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1 };
+	to->stripe = (struct rank_stripe){ .ranks = b->s->ranks, .degree = 1, .lanes = 1 };
 	for (uint32_t g = 0; g < b->t->ngroups; g++)
 		if (b->param_group[g] == param_group) {
 			add_old(b, to, g);
 			to->stripe.degree = b->t->groups[g].degree;
-			to->stripe.ranks = b->s->c->dp / to->stripe.degree;
+			to->stripe.lanes = b->t->groups[g].lanes;
+			to->stripe.ranks = b->s->c->dp * to->stripe.lanes / to->stripe.degree;
 			to->stripe.data_first = b->t->groups[g].data_first;
 			to->like = first ? g : to->like;
 			first = false;
@@ -188,7 +189,7 @@ int recut_build_flat_group(struct recutter *b, uint32_t param_group)
 
 	if (rc)
 		return rc;
-	g->stripe.ranks = b->s->ranks / g->stripe.degree;
+	g->stripe.ranks = b->s->ranks * g->stripe.lanes / g->stripe.degree;
 	/* With parameter_alignment DeepSpeed records the dealt places. */
 	if (deals && !is_aligned(b, g))
 		rc = record(b, g);

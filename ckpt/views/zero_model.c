@@ -8,6 +8,7 @@
  *   frozen_param_fragments	stage 3: this rank's slots
  *   shared_params		only the first rank fills it in
  *   ds_autoep_layers	the ranks that share an expert
+ *   folding		see zero_folding.c
  *
  * and these on the stage: module, frozen_param_shapes, frozen_param_fragments, ds_config.
  *
@@ -88,8 +89,8 @@ static struct value *autoep_layers(const struct zero_object *o, struct value *ol
 		value_get_int(value_find(list->v[i], "ep_size"), &ep);
 
 		const struct value_field ranks = { "expert_data_parallel_world_size",
-						   value_new_int(o->a,
-								 o->s->ranks / (ep > 0 ? ep : 1)) };
+						   value_new_int(o->a, o->s->ranks * o->s->c->tp /
+									       (ep > 0 ? ep : 1)) };
 
 		value_append(o->a, out, value_edit(o->a, list->v[i], &ranks, 1));
 	}
@@ -379,6 +380,7 @@ static struct value *write(struct model_states *x)
 		{ KEY_AUTOEP_LAYERS, autoep_layers(o, value_find(root, KEY_AUTOEP_LAYERS)) },
 		{ KEY_UC_INFO, uc_info(o, value_find(root, KEY_UC_INFO)) },
 		{ KEY_DS_CONFIG, zero_object_config(o) },
+		{ KEY_FOLDING, zero_object_folding(o) },
 	};
 
 	return value_edit(o->a, root, fields, COUNT(fields));

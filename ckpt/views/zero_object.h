@@ -56,6 +56,13 @@ struct zero_object {
 	struct arena *a;       /* of the layout */
 };
 
+/* The new rank's part of a group; `*which`: see rank_stripe_part. */
+static inline unsigned zero_object_part(const struct zero_object *o, const struct recut_group *g,
+					unsigned *which)
+{
+	return rank_stripe_part(&g->stripe, rank_stripe_at(&g->stripe, o->mp, o->rank), which);
+}
+
 /* Note why it failed.  NULL. */
 static inline struct value *zero_object_fail(const struct zero_object *o, int rc)
 {
@@ -69,6 +76,9 @@ static inline struct value *zero_object_fail(const struct zero_object *o, int rc
 /* The object of a rank's model states as checkpoint_ops.object, with all that rows have. */
 struct value *zero_object_states(struct checkpoint *c, unsigned mp, unsigned rank,
 				 struct file_layout *d);
+
+/* The new rank's "folding" (zero_folding.c), or NULL. */
+struct value *zero_object_folding(struct zero_object *o);
 
 /* The objects of the two kinds of files (zero_optim.c, zero_model.c). */
 struct value *zero_object_optim(struct zero_object *o);

@@ -37,7 +37,7 @@ static unsigned part_of(const struct zero_object *o, const struct recut_group *g
 {
 	unsigned which;
 
-	return rank_stripe_part(&g->stripe, o->rank, &which);
+	return zero_object_part(o, g, &which);
 }
 
 /* The padding that group_paddings records. */
@@ -57,7 +57,7 @@ static size_t list_runs(struct zero_object *o, const struct recut_group *g,
 			uint64_t **starts)
 {
 	unsigned which;
-	const unsigned part = rank_stripe_part(&g->stripe, o->rank, &which);
+	const unsigned part = zero_object_part(o, g, &which);
 	size_t i, end, n = 0;
 
 	partition_params(&g->part, part, &i, &end);
@@ -305,8 +305,13 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 	const struct partition *p = g->recorded_order ? &g->recorded : &g->part;
 	const unsigned part = part_of(o, g);
 	struct value *out = value_new_ordered(o->a);
+	/* The names there are the very objects. */
+	const struct value *families =
+		value_find_path(o->root, KEY_FOLDING, KEY_PARAM_FAMILIES, NULL);
+	struct recut_names names;
 	size_t k, end;
 
+	recut_names_init(&names, o->a, families, 0);
 	partition_params(p, part, &k, &end);
 	for (; k < end; k++) {
 		const size_t i = g->recorded_order ? g->recorded_order[k] : k;
@@ -316,10 +321,15 @@ static struct value *mapping_value(struct zero_object *o, const struct recut_gro
 			{ "start", value_new_int(o->a, (int64_t)f.start) },
 		};
 
-		if (f.numel)
-			value_dict_set(o->a, out, g->params[i].slice->name,
-				       value_new_object(o->a, class,
-							value_new_fields(o->a, place, COUNT(place))));
+		const char *name = f.numel ? g->params[i].slice->name : NULL;
+		const struct recut_name *shared = name ? recut_names_find(&names, name) : NULL;
+
+		if (name)
+			value_put(o->a, out,
+				  shared ? value_pairs(families)->v[shared->index].key
+					 : value_new_str(o->a, name),
+				  value_new_object(o->a, class,
+						   value_new_fields(o->a, place, COUNT(place))));
 	}
 	return out;
 }
@@ -419,6 +429,7 @@ struct value *zero_object_optim(struct zero_object *o)
 		{ KEY_OPTIMIZER_STATE_DICT,
 		  zero_dict(o, value_find(root, KEY_OPTIMIZER_STATE_DICT)) },
 		{ KEY_DS_CONFIG, zero_object_config(o) },
+		{ KEY_FOLDING, zero_object_folding(o) },
 	};
 
 	return value_edit(o->a, root, fields, COUNT(fields));

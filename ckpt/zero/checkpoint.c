@@ -50,8 +50,10 @@ static int make_tables(struct zero_checkpoint *r, struct errmsg *err)
 	r->layouts = calloc(r->dir.mp_degree, sizeof(*r->layouts));
 	if (!r->shards || !r->loaded || !r->layouts)
 		return errmsg_nomem(err, r->dir.path);
-	for (unsigned i = 0; i < r->dir.mp_degree; i++)
+	for (unsigned i = 0; i < r->dir.mp_degree; i++) {
 		r->layouts[i].ranks = r->dir.dp_degree;
+		r->layouts[i].tp = r->model.tp;
+	}
 	return 0;
 }
 
@@ -125,9 +127,12 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 {
 	const struct rank_params *first = r->model.ranks;
 	struct rank_table *v = arena_alloc(&r->model.arena, r->dir.mp_degree * sizeof(*v));
+	const struct experts **moe = arena_alloc(&r->model.arena, r->model.pp * sizeof(*moe));
 
-	if (!v)
+	if (!v || !moe)
 		return errmsg_nomem(err, r->dir.path);
+	for (unsigned i = 0; i < r->model.pp; i++)
+		moe[i] = &first[i * r->model.tp].experts;
 	for (unsigned mp = 0; mp < r->dir.mp_degree; mp++)
 		v[mp] = (struct rank_table){ .slices = first[mp].slices,
 					     .nslices = first[mp].nslices,
@@ -140,7 +145,7 @@ static int set_ranks(struct zero_checkpoint *r, struct errmsg *err)
 	r->c.ranks = v;
 	r->c.tp = r->model.tp;
 	r->c.pp = r->model.pp;
-	r->c.moe = &r->model.ranks[0].experts;
+	r->c.moe = moe;
 	r->c.dp = r->dir.dp_degree;
 	r->c.rules = model_is_flat(&r->model) ? NULL : first->rules;
 	r->c.scaled = r->model.scaled;

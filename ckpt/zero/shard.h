@@ -35,6 +35,7 @@ struct shard {
  * it. */
 struct partitioning {
 	unsigned ranks; /* data-parallel ranks */
+	unsigned tp;    /* tensor-parallel ranks */
 	struct partition *groups;
 	struct rank_stripe *stripe; /* of each group */
 	size_t ngroups;

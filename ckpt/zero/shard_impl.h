@@ -22,6 +22,14 @@ struct shard_reader {
 	struct errmsg *err;
 };
 
+/* The part of group g that the rank holds; `*which`: see rank_stripe_part. */
+static inline unsigned shard_part(const struct shard_reader *r, size_t g, unsigned *which)
+{
+	const struct rank_stripe *s = &r->layout->stripe[g];
+
+	return rank_stripe_part(s, rank_stripe_at(s, r->c->mp, r->s->rank), which);
+}
+
 /* The name of the first parameter of group g, for messages. */
 const char *shard_group_name(const struct shard_reader *r, size_t g);
 

@@ -73,9 +73,10 @@ static int build_group(const struct shard_reader *r, size_t g)
 		numel[i] = group->slices[i]->numel;
 	/* The degree divides the ranks: rank_params has checked it. */
 	l->stripe[g] = (struct rank_stripe){
-		.ranks = l->ranks / group->degree,
+		.ranks = l->ranks * group->lanes / group->degree,
 		.degree = group->degree,
 		.data_first = r->c->experts.data_first,
+		.lanes = group->lanes,
 	};
 	if (!r->c->facts.zero3)
 		rc = read_paddings(r, g, &padding);
@@ -180,7 +181,7 @@ static const char *find_contradiction(const struct shard_reader *r, size_t g,
 	const struct slice_group *group = &r->c->groups[g];
 	const struct partition *p = &r->layout->groups[g];
 	unsigned which;
-	const unsigned part = rank_stripe_part(&r->layout->stripe[g], r->s->rank, &which);
+	const unsigned part = shard_part(r, g, &which);
 	size_t i, end, k = 0;
 
 	partition_params(p, part, &i, &end);
@@ -217,16 +218,20 @@ int shard_check_mapping(const struct shard_reader *r, size_t g)
 		name);
 }
 
-/* Does `v` list the ranks over which the sub-group is cut? */
-static bool are_ranks(const struct value *v, const struct rank_stripe *s, unsigned which)
+/* Does `v` list the ranks over which the sub-group is cut?  Tensor-parallel ranks are counted
+ * first. */
+static bool are_ranks(const struct shard_reader *r, const struct value *v,
+		      const struct rank_stripe *s, unsigned which)
 {
+	const unsigned step = r->layout->tp / s->lanes, first = r->c->mp % step;
 	const struct value_seq *list = value_items(v);
 	int64_t rank;
 
 	if (!list || list->n != s->ranks)
 		return false;
 	for (unsigned i = 0; i < s->ranks; i++)
-		if (!value_get_int(list->v[i], &rank) || rank != rank_stripe_rank(s, which, i))
+		if (!value_get_int(list->v[i], &rank) ||
+		    rank != rank_stripe_rank(s, which, i) * step + first)
 			return false;
 	return true;
 }
@@ -238,15 +243,15 @@ static int check_partition_group(const struct shard_reader *r, size_t g)
 	const struct rank_stripe *s = &r->layout->stripe[g];
 	const struct value *all = value_find(r->dict, "ds_zero_partition_groups");
 	const struct value *v = value_item(all, g);
-	int64_t count, rank;
 	unsigned which;
+	const unsigned part = shard_part(r, g, &which);
+	int64_t count, rank;
 
 	if (!value_items(all) && s->degree == 1)
 		return 0;
 	if (value_get_int(value_find(v, "partition_count"), &count) &&
 	    value_get_int(value_find(v, "partition_rank"), &rank) && count == s->ranks &&
-	    rank == rank_stripe_part(s, r->s->rank, &which) &&
-	    are_ranks(value_find(v, "partition_ranks"), s, which))
+	    rank == part && are_ranks(r, value_find(v, "partition_ranks"), s, which))
 		return 0;
 	return ERRMSG_FILE(r, -EBADMSG,
 			   "ds_zero_partition_groups does not say"

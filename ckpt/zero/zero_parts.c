@@ -19,6 +19,34 @@ static uint32_t file_number(const struct zero_checkpoint *r, unsigned shard,
 	return st->swapped ? (uint32_t)(d->swapped - d->files) + st->swapped - 1 : shard;
 }
 
+/* The model-parallel rank that a rank of a group belongs to. */
+static unsigned lane_of(const struct slice *s, const struct rank_stripe *stripe, unsigned rank)
+{
+	return s->mp - s->mp % stripe->lanes + rank % stripe->lanes;
+}
+
+/* Load the shards that have parts [first, end) of a slice's group. */
+static int load_parts(struct zero_checkpoint *r, const struct slice *s, unsigned ep, unsigned first,
+		      unsigned end, struct errmsg *err)
+{
+	const struct rank_stripe *stripe = &r->layouts[s->mp].stripe[s->group];
+	const unsigned lanes = stripe->lanes, step = rank_stripe_step(stripe);
+	unsigned again = 1; /* so many parts later a lane has the next one */
+	int rc = 0;
+
+	while (again * step % lanes)
+		again++;
+	for (unsigned i = first; !rc && i < first + again && i < end; i++) {
+		const unsigned last = i + (end - 1 - i) / again * again;
+		const unsigned rank = rank_stripe_rank(stripe, ep, i);
+
+		rc = zero_load_shards(r, lane_of(s, stripe, rank), rank / lanes,
+				      rank_stripe_rank(stripe, ep, last) / lanes + 1,
+				      again * step / lanes, err);
+	}
+	return rc;
+}
+
 /* Append the elements of a run that part `part` of its group holds.  `whole`: the
  * part keeps parameters whole. */
 static int add_part(const struct zero_checkpoint *r, const struct part_run *run, unsigned part,
@@ -27,8 +55,9 @@ static int add_part(const struct zero_checkpoint *r, const struct part_run *run,
 	const struct slice *s = run->slice;
 	const struct partitioning *l = &r->layouts[s->mp];
 	const struct partition *p = &l->groups[s->group];
-	const unsigned rank = rank_stripe_rank(&l->stripe[s->group], run->ep, part);
-	const unsigned number = zero_shard_number(r, s->mp, rank);
+	const struct rank_stripe *stripe = &l->stripe[s->group];
+	const unsigned rank = rank_stripe_rank(stripe, run->ep, part);
+	const unsigned number = zero_shard_number(r, lane_of(s, stripe, rank), rank / stripe->lanes);
 	const struct shard_group *g = &r->shards[number].groups[s->group];
 	const struct param_state *flat = shard_find_state(g, run->state->name);
 	const struct fragment f =
@@ -78,7 +107,6 @@ int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 {
 	struct zero_checkpoint *r = (struct zero_checkpoint *)c;
 	unsigned first = UINT_MAX, last = 0, part, end;
-	const struct rank_stripe *stripe;
 	int rc = n ? zero_load_shards(r, v->slice->mp, 0, 1, 1, err) : 0;
 
 	if (rc || !n)
@@ -93,10 +121,7 @@ int zero_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 	(void)gathers;
 	if (first >= last)
 		return 0;
-	stripe = &r->layouts[v->slice->mp].stripe[v->slice->group];
-	rc = zero_load_shards(r, v->slice->mp, rank_stripe_rank(stripe, v->ep, first),
-			      rank_stripe_rank(stripe, v->ep, last - 1) + 1,
-			      rank_stripe_step(stripe), err);
+	rc = load_parts(r, v->slice, v->ep, first, last, err);
 	for (size_t i = 0; !rc && out && i < n; i++) {
 		const bool whole = find_parts(r, &v[i], &part, &end);
 

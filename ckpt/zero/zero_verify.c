@@ -21,39 +21,43 @@
 #include "ckpt/format/value.h"
 #include "ckpt/zero/checkpoint.h"
 
-/* Check that the rank has the experts that belong to its position. */
+/* Check that a rank of AutoEP's has the experts that belong to its position. */
 static int check_ep(const struct zero_checkpoint *r, const char *path, const struct expert_layer *l,
 		    struct errmsg *err)
 {
 	const unsigned degree = experts_degree(l);
 	const struct rank_stripe stripe = {
-		.ranks = r->dir.dp_degree / degree,
+		.ranks = r->dir.dp_degree * r->model.tp / degree,
 		.degree = degree,
 		.data_first = r->model.ranks[0].experts.data_first,
+		.lanes = r->model.tp,
 	};
-	const unsigned dp = names_parse(strrchr(path, '/') + 1).dp;
+	const struct ckname id = names_parse(strrchr(path, '/') + 1);
 	unsigned ep;
 
-	rank_stripe_part(&stripe, dp, &ep);
-	if (!l->fused || l->ep < 0 || l->ep == ep)
+	if (!l->fused || l->ep < 0)
+		return 0;
+	rank_stripe_part(&stripe, rank_stripe_at(&stripe, id.mp, id.dp), &ep);
+	if (l->ep == ep)
 		return 0;
 	return errmsg_set(err, -EBADMSG,
 			  "%s: is of expert-parallel rank %" PRId64 " (%s), but"
 			  " data-parallel rank %u is rank %u of %u",
-			  path, l->ep, l->prefix, dp, ep, degree);
+			  path, l->ep, l->prefix, id.dp, ep, degree);
 }
 
 static int check_layers(const struct zero_checkpoint *r, const char *path, const struct value *root,
 			struct errmsg *err)
 {
-	const struct rank_params *c = &r->model.ranks[0];
+	const unsigned mp = names_parse(strrchr(path, '/') + 1).mp;
+	const struct rank_params *c = &r->model.ranks[mp < r->dir.mp_degree ? mp : 0];
 	struct arena a = { 0 };
 	struct experts x;
 	int rc = experts_init(&x, &a, root, c->facts.zero3, path, err);
 
 	if (!rc && !experts_equal(&x, &c->experts))
 		rc = errmsg_set(err, -EBADMSG, "%s: records different experts than %s", path,
-				r->dir.model[0].name);
+				r->dir.model[tagdir_model_number(&r->dir, c->mp)].name);
 	for (size_t i = 0; !rc && i < x.n; i++)
 		rc = check_ep(r, path, &x.layers[i], err);
 	arena_done(&a);
@@ -128,7 +132,7 @@ static int check_states(const struct shard *s, struct errmsg *err)
  * rank, which is damaged. */
 static int check_alone(struct zero_checkpoint *r, unsigned i, struct errmsg *err)
 {
-	struct partitioning layout = { .ranks = r->dir.dp_degree };
+	struct partitioning layout = { .ranks = r->dir.dp_degree, .tp = r->model.tp };
 	struct shard s;
 	int rc = shard_load(&s, &r->dir, i, &r->model.ranks[i / r->dir.dp_degree], &layout, err);
 
@@ -168,7 +172,8 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 		return check_shard(r, (unsigned)i, err);
 	i -= d->noptim;
 	if (i < d->nexpert)
-		return rank_params_check_expert(&r->model.ranks[0], &d->expert[i], err);
+		return rank_params_check_expert(&r->model.ranks[d->expert[i].id.mp], &d->expert[i],
+						err);
 	i -= d->nexpert;
 	f = i < d->nmodel ? &d->model[i] : &d->layer[i - d->nmodel];
 	rc = tagdir_open_file(f, &pt, err);
@@ -303,8 +308,10 @@ static uint64_t least_bytes(const struct zero_checkpoint *r, size_t number)
 
 	for (size_t g = 0; s && g < s->ngroups; g++) {
 		const struct shard_group *x = &s->groups[g];
+		const struct rank_stripe *stripe = &l->stripe[g];
 		const uint64_t numel = partition_filled(
-			&l->groups[g], rank_stripe_part(&l->stripe[g], rank, &which));
+			&l->groups[g],
+			rank_stripe_part(stripe, rank_stripe_at(stripe, mp, rank), &which));
 
 		for (size_t i = 0; i < (x->replicated ? 1 : x->states.n); i++)
 			if (x->states.v[i].kind == STATE_FLAT &&

@@ -206,8 +206,6 @@ static void experts_are_there_from_the_first_on(void **state)
 		check_experts(&cases[i]);
 }
 
-/* Files that have no place in a grid without tensor and pipeline
- * parallelism. */
 static void other_files_of_experts_are_refused(void **state)
 {
 	static const struct {
@@ -217,8 +215,8 @@ static void other_files_of_experts_are_refused(void **state)
 	} cases[] = {
 		{ "layer_0_expert_00_mp_rank_00_model_states.pt", -EBADMSG,
 		  "is there twice" },
-		{ "layer_0_expert_1_mp_rank_01_model_states.pt", -ENOTSUP,
-		  "tensor and pipeline parallelism" },
+		{ "layer_0_expert_1_mp_rank_01_model_states.pt", -EBADMSG,
+		  "is of model-parallel rank 1: there are 1" },
 		{ "expert_0_mp_rank_00_model_states.pt", -ENOTSUP, "too old" },
 	};
 

@@ -165,6 +165,7 @@ static const struct {
 	{ "tp2_dp2_z1_bf16/global_step4", "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt" },
 	{ "moe_ep2_dp2_z1/global_step4", "layer_0_expert_1_mp_rank_00_model_states.pt" },
 	{ "autoep2_dp2_z1/global_step4", "zero_pp_rank_1_mp_rank_00_optim_states.pt" },
+	{ "folded_tp2_ep2_dp2_z1/global_step3", "zero_pp_rank_1_mp_rank_01_optim_states.pt" },
 	{ "z3_nvme_dp2/global_step4", "offloaded_tensors/rank01/exp_avg-1_3.tensor.swp" },
 	{ "z3_tied_frozen_buffers_dp2/global_step4", "zero_pp_rank_1_mp_rank_00_model_states.pt" },
 	{ "z2_muon_bf16_dp3/global_step4", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt" },

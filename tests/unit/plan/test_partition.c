@@ -334,11 +334,11 @@ static void experts_are_spread_over_ranks(void **state)
 		struct rank_stripe s;
 		unsigned ranks[2][2]; /* of each group, by part */
 	} cases[] = {
-		{ { 2, 2, false }, { { 0, 2 }, { 1, 3 } } },
-		{ { 2, 2, true }, { { 0, 1 }, { 2, 3 } } },
-		{ { 2, 1, false }, { { 0, 1 } } },
-		{ { 1, 2, false }, { { 0 }, { 1 } } },
-		{ { 1, 2, true }, { { 0 }, { 1 } } },
+		{ { 2, 2, false, 1 }, { { 0, 2 }, { 1, 3 } } },
+		{ { 2, 2, true, 1 }, { { 0, 1 }, { 2, 3 } } },
+		{ { 2, 1, false, 1 }, { { 0, 1 } } },
+		{ { 1, 2, false, 1 }, { { 0 }, { 1 } } },
+		{ { 1, 2, true, 1 }, { { 0 }, { 1 } } },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++)
@@ -348,10 +348,28 @@ static void experts_are_spread_over_ranks(void **state)
 						 cases[i].ranks[g][part]);
 }
 
+/* Two groups over four ranks: those of two lanes, or of one. */
+static void lanes_are_counted_first(void **state)
+{
+	static const struct rank_stripe across = { 2, 2, false, 2 }, own = { 2, 2, false, 1 };
+	static const unsigned expected[4][3] = { /* model- and data-parallel rank, group */
+						 { 4, 0, 0 }, { 5, 0, 1 }, { 4, 1, 0 }, { 5, 1, 1 } };
+
+	for (size_t i = 0; i < COUNT(expected); i++) {
+		const unsigned rank = rank_stripe_at(&across, expected[i][0], expected[i][1]);
+		unsigned which;
+
+		assert_int_equal(rank, i);
+		assert_int_equal(rank_stripe_part(&across, rank, &which), expected[i][1]);
+		assert_int_equal(which, expected[i][2]);
+		assert_int_equal(rank_stripe_at(&own, 5, i), i);
+	}
+}
+
 static void each_rank_has_one_part_of_one_group(void **state)
 {
 	for (unsigned n = 0; n < 2 * 6 * 6; n++) {
-		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36 };
+		const struct rank_stripe s = { 1 + n % 6, 1 + n / 6 % 6, n >= 36, 1 };
 
 		for (unsigned rank = 0; rank < s.ranks * s.degree; rank++) {
 			unsigned g;
@@ -382,6 +400,7 @@ int main(void)
 		cmocka_unit_test(sums_that_overflow_are_refused),
 		cmocka_unit_test(every_element_is_held_exactly_once),
 		cmocka_unit_test(experts_are_spread_over_ranks),
+		cmocka_unit_test(lanes_are_counted_first),
 		cmocka_unit_test(each_rank_has_one_part_of_one_group),
 	};
 

@@ -229,10 +229,12 @@ static bool may_refuse(const struct recut *r, unsigned n)
 {
 	const struct checkpoint *c = plan_checkpoint(r->whole);
 
-	for (size_t g = 0; g < c->ranks->ngroups; g++)
-		if (c->ranks->groups[g].degree > 1 &&
-		    (c->facts.zero3 || n % c->ranks->groups[g].degree))
+	for (size_t g = 0; g < c->ranks->ngroups; g++) {
+		const struct slice_group *x = &c->ranks->groups[g];
+
+		if (x->degree > 1 && (c->facts.zero3 || n * x->lanes % x->degree))
 			return true;
+	}
 	return false;
 }
 
@@ -254,7 +256,7 @@ static void check_autoep(struct recut *r, const char *dir, unsigned n)
 		value_get_int(value_find(layers->v[i], "ep_size"), &experts);
 		value_get_int(value_find(layers->v[i], "expert_data_parallel_world_size"), &sharing);
 		r->checks++;
-		if (experts * sharing != n)
+		if (experts * sharing != n * plan_checkpoint(r->whole)->tp)
 			fail(r, "%u ranks: ds_autoep_layers says %ld x %ld", n, (long)experts,
 			     (long)sharing);
 	}

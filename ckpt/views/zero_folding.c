@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What AutoEP with tensor parallelism records under "folding" in each file: over how many ranks
+ * ZeRO has partitioned what belongs to the file (deepspeed/checkpoint/autoep_universal.py,
+ * make_folding_metadata).  Loaders refuse another number.
+ */
+#include "ckpt/base/array.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/model/experts.h"
+#include "ckpt/views/zero_object.h"
+
+/* The group of experts of a model-parallel rank, or NULL. */
+static const struct recut_group *find_experts(const struct recut_mp *m)
+{
+	for (size_t g = 0; g < m->ngroups; g++)
+		if (m->groups[g].stripe.lanes > 1)
+			return &m->groups[g];
+	return NULL;
+}
+
+bool recut_edits_experts(const struct recut *s)
+{
+	const struct experts *x = s->c->moe ? *s->c->moe : NULL;
+
+	return x && x->n && x->layers->fused && s->ranks != s->c->dp && find_experts(s->mp);
+}
+
+static struct value *edit(struct arena *a, struct value *old, unsigned ranks, unsigned part)
+{
+	const struct value_field fields[] = {
+		{ "zero_partition_rank", value_new_int(a, part) },
+		{ "zero_partition_count", value_new_int(a, ranks) },
+	};
+
+	return value_edit(a, old, fields, COUNT(fields));
+}
+
+/* What a shard records of a parameter. */
+static struct value *edit_param(struct zero_object *o, void *ctx, const struct value_pair *pair)
+{
+	const struct rank_table *t = &o->s->c->ranks[o->mp];
+	const struct slice *s =
+		value_is_cstr(pair->key) ? slice_find(t->slices, t->nslices, pair->key->str.p) : NULL;
+	const struct recut_group *g = s && s->group < o->m->ngroups ? &o->m->groups[s->group] : NULL;
+	unsigned which;
+
+	(void)ctx;
+	return g ? edit(o->a, pair->val, g->stripe.ranks, zero_object_part(o, g, &which))
+		 : edit(o->a, pair->val, o->s->ranks, o->rank);
+}
+
+struct value *zero_object_folding(struct zero_object *o)
+{
+	struct value *old = value_find(o->root, KEY_FOLDING);
+	struct value *params = value_find(old, KEY_PARAM_FAMILIES);
+	const struct recut_group *experts = find_experts(o->m);
+	unsigned ep;
+
+	if (!value_pairs(old) || !experts)
+		return old;
+	zero_object_part(o, experts, &ep);
+
+	/* Of model states' parameters only families are recorded, which are texts. */
+	const struct value_field fields[] = {
+		{ "ep_rank", value_new_int(o->a, ep) },
+		{ KEY_PARAM_FAMILIES, value_pairs(params)
+					    ? zero_object_map(o, value_new_like(o->a, params), params,
+							      edit_param, NULL)
+					    : params },
+	};
+
+	return edit(o->a, value_edit(o->a, old, fields, COUNT(fields)), o->s->ranks, o->rank);
+}
+
+struct value *recut_lay_out_expert(const struct recut *s, const struct tag_file *f,
+				   struct file_layout *d)
+{
+	const struct recut_group *g = find_experts(&s->mp[f->id.mp]);
+	struct value_field ranks, folding;
+
+	if (!layout_use_file(d, f, (size_t)(f - s->c->files)))
+		return NULL;
+	ranks = (struct value_field){ "zero_partition_count",
+				      value_new_int(&d->a, g ? g->stripe.ranks : 1) };
+	folding = (struct value_field){ KEY_FOLDING,
+					value_edit(&d->a, value_find(d->old.root, KEY_FOLDING),
+						   &ranks, 1) };
+	return folding.val ? value_edit(&d->a, d->old.root, &folding, 1) : d->old.root;
+}
