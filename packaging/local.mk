@@ -100,5 +100,5 @@ EXTRA_DIST += %D%/static-libs.sh %D%/gpu-bundle.sh %D%/wheel.py \
 	%D%/systemd/ucfs@.service.in debian/changelog debian/control \
 	debian/copyright debian/rules debian/source/format \
 	debian/ucfs.install debian/ucfs-train.install \
-	debian/libuckpt0.install debian/libuckpt-dev.install \
+	debian/libuckpt0.install debian/libuckpt0.symbols debian/libuckpt-dev.install \
 	debian/python3-ucfs.install

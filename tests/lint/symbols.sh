@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library has just the functions that its header declares.
+# The library has just the functions that its header declares, and the package its symbols.
 # shellcheck source=tests/cases/lib.sh
 . "$(dirname "$0")/../cases/lib.sh"
 
@@ -8,4 +8,6 @@ sed -n 's/^[a-z].*\<\(uckpt_[a-z_]*\)(.*/\1/p' "$top_srcdir/ckpt/uckpt.h" | sort
 nm -D --defined-only "${top_builddir:?}/libuckpt.so.0" | awk '{ print $3 }' | sort >"$tmp/defined"
 check "functions are declared" test -s "$tmp/declared"
 check "they, and no others, are there" diff "$tmp/declared" "$tmp/defined"
+check "debian/libuckpt0.symbols has them" diff "$tmp/defined" \
+	<(sed -n 's/^ \(.*\)@Base .*/\1/p' "$top_srcdir/debian/libuckpt0.symbols" | sort)
 finish
