@@ -27,21 +27,21 @@
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/table/checkpoint.h"
 
-/* The checksums of a distributed checkpoint are those of the blobs in its files. */
-struct blobs_check {
+/* The checksums of a distributed checkpoint are those of the records in its files. */
+struct storage_check {
 	struct check *c;
 	struct dcp_checkpoint *d;
-	struct notes *problems; /* of each item */
-	_Atomic size_t bare;    /* items without checksums */
+	struct notes *problems; /* of each entry */
+	_Atomic size_t bare;    /* entries without checksums */
 };
 
-static int check_item(void *ctx, size_t i, struct errmsg *err)
+static int check_entry(void *ctx, size_t i, struct errmsg *err)
 {
-	struct blobs_check *b = ctx;
+	struct storage_check *b = ctx;
 	struct errmsg why;
 	bool summed;
-	const int rc = dcp_blobs_check(&b->d->blobs, &b->d->metadata.items[i], &b->c->progress,
-				       &summed, &why);
+	const int rc = dcp_storage_check(&b->d->storage, &b->d->metadata.entries[i],
+					 &b->c->progress, &summed, &why);
 
 	b->bare += !rc && !summed;
 	if (rc == -EINTR || rc == -ENOMEM)
@@ -51,17 +51,17 @@ static int check_item(void *ctx, size_t i, struct errmsg *err)
 	return 0;
 }
 
-/* With `data`, compare every blob with its checksums. */
-static int check_blobs(struct check *c, struct errmsg *err)
+/* With `data`, compare every record with its checksums. */
+static int check_storage(struct check *c, struct errmsg *err)
 {
-	struct blobs_check b = { .c = c, .d = dcp_of(c->report.c) };
-	const size_t n = b.d ? b.d->metadata.nitems : 0;
+	struct storage_check b = { .c = c, .d = dcp_of(c->report.c) };
+	const size_t n = b.d ? b.d->metadata.nentries : 0;
 	int rc;
 
 	if (!c->data || !b.d)
 		return 0;
 	b.problems = calloc(n + 1, sizeof(*b.problems));
-	rc = b.problems ? parallel_for(n, parallel_width(), check_item, &b, err)
+	rc = b.problems ? parallel_for(n, parallel_width(), check_entry, &b, err)
 			: errmsg_nomem(err, c->report.dir);
 	for (size_t i = 0; b.problems && i < n; i++)
 		notes_take(&c->report.problems, &b.problems[i]);
@@ -83,7 +83,7 @@ static int check_data(struct check *c, struct errmsg *err)
 	return (whole ? check_list_pairs(c, &c->progress.total, err) : 0)
 		       ?: progress_add(&c->progress, 0)
 		       ?: check_files(c, err)
-		       ?: check_blobs(c, err)
+		       ?: check_storage(c, err)
 		       ?: check_pairs(c, err);
 }
 

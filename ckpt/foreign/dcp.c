@@ -71,8 +71,8 @@ static int find_file(void *ctx, size_t i, struct errmsg *err)
 		       : rc;
 }
 
-/* Check that the blobs of an item end within their files. */
-static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_item *t,
+/* Check that the records of an entry end within their files. */
+static int check_bounds(const struct dcp_checkpoint *x, const struct dcp_entry *t,
 			struct errmsg *err)
 {
 	for (size_t i = 0; i < t->nchunks; i++) {
@@ -106,8 +106,8 @@ static int find_files(struct dcp_checkpoint *x, struct errmsg *err)
 		return errmsg_nomem(err, x->path);
 	rc = parallel_steps(x->c.u, "looking at files", parallel_far, m->nfiles, 1, find_file, x,
 			    err);
-	for (size_t i = 0; !rc && i < m->nitems; i++)
-		rc = check_bounds(x, &m->items[i], err);
+	for (size_t i = 0; !rc && i < m->nentries; i++)
+		rc = check_bounds(x, &m->entries[i], err);
 	return rc;
 }
 
@@ -150,13 +150,13 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	int rc;
 
 	c->shards = checkpoint_shards(c->u, c->files, c->nfiles);
-	x->blobs = (struct dcp_blobs){ c->u, x->path, c->shards,
-				       calloc(DCP_SMALL, sizeof(struct dcp_small)) };
-	rc = c->shards && x->blobs.small ? 0 : errmsg_nomem(err, c->path);
-	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->blobs, x->path, err) ?:
+	x->storage = (struct dcp_storage){ c->u, x->path, c->shards,
+					   calloc(DCP_SMALL, sizeof(struct dcp_small)) };
+	rc = c->shards && x->storage.small ? 0 : errmsg_nomem(err, c->path);
+	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
 	     dcp_rows(x, rules, err);
-	free(x->blobs.small);
-	x->blobs.small = NULL;
+	free(x->storage.small);
+	x->storage.small = NULL;
 	return rc;
 }
 
@@ -200,26 +200,26 @@ static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32
 	return found;
 }
 
-/* The item that has a state of a parameter; NULL: it is zeros. */
-static struct dcp_item *state_item(const struct dcp_checkpoint *x, uint32_t group,
-				   const struct dcp_param *p, const struct param_state *state)
+/* The entry that has a state of a parameter; NULL: it is zeros. */
+static struct dcp_entry *state_entry(const struct dcp_checkpoint *x, uint32_t group,
+				     const struct dcp_param *p, const struct param_state *state)
 {
 	const struct dcp_group *g = &x->model.groups[group];
 	const struct dcp_state *s = find_state(x, group, state->name);
 
 	if (!s)
 		return p->master;
-	return s->flat ? (p->states ? p->states[s - g->states] : NULL) : s->item;
+	return s->flat ? (p->states ? p->states[s - g->states] : NULL) : s->entry;
 }
 
-static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t, uint64_t first,
+static int add_range(const struct dcp_checkpoint *x, struct dcp_entry *t, uint64_t first,
 		     uint64_t numel, enum dtype to, struct extent_map *out, struct gathers *gathers,
 		     struct errmsg *err)
 {
 	const struct dcp_range r = { t, first, numel };
 
 	if (t)
-		return dcp_extents_add(&x->blobs, &r, to, out, gathers, err);
+		return dcp_extents_add(&x->storage, &r, to, out, gathers, err);
 	return extent_add(out, EXTENT_ZERO, numel * dtype_size(to), 0, 0, DTYPE_U8)
 		       ? 0
 		       : errmsg_nomem(err, x->path);
@@ -228,7 +228,7 @@ static int add_range(const struct dcp_checkpoint *x, struct dcp_item *t, uint64_
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
 		       struct errmsg *err)
 {
-	return add_range(x, s->item, 0, s->item->numel, s->item->dtype, out, NULL, err);
+	return add_range(x, s->entry, 0, s->entry->numel, s->entry->dtype, out, NULL, err);
 }
 
 /* A number of the group, or the module's tensor. */
@@ -236,7 +236,7 @@ static int dcp_extents(struct checkpoint *c, const struct param *p, const struct
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
-	struct dcp_item *t = owned(p)->item;
+	struct dcp_entry *t = owned(p)->entry;
 
 	return state ? dcp_number_extents(x, find_state(x, p->first->group, state->name), out, err)
 		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
@@ -254,13 +254,13 @@ static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t
 		return errmsg_nomem(err, x->path);
 	for (size_t i = 0; i < n; i++) {
 		const struct slice *s = v[i].slice;
-		struct dcp_item *t = state_item(
+		struct dcp_entry *t = state_entry(
 			x, s->group, &x->model.groups[s->group].params[s->index], v[i].state);
 
 		if (t)
 			r[found++] = (struct dcp_range){ t, v[i].first, v[i].numel };
 	}
-	rc = dcp_extents_find(&x->blobs, r, found, err);
+	rc = dcp_extents_find(&x->storage, r, found, err);
 	free(r);
 	return rc;
 }
@@ -275,8 +275,8 @@ static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 		const struct slice *s = v[i].slice;
 
 		rc = add_range(x,
-			       state_item(x, s->group, &x->model.groups[s->group].params[s->index],
-					  v[i].state),
+			       state_entry(x, s->group, &x->model.groups[s->group].params[s->index],
+					   v[i].state),
 			       v[i].first, v[i].numel, v[i].to, out, gathers, err);
 	}
 	return rc;

@@ -2,8 +2,8 @@
 #ifndef UCKPT_DCP_H
 #define UCKPT_DCP_H
 
-#include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_model.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/table/checkpoint.h"
 
 struct errmsg;
@@ -23,7 +23,7 @@ struct dcp_checkpoint {
 	struct tag_file *files;
 	struct dcp_metadata metadata;
 	struct dcp_megatron megatron;
-	struct dcp_blobs blobs;
+	struct dcp_storage storage;
 	struct dcp_model model;
 	struct arena arena; /* of the following */
 	struct merge_rules *rules;
@@ -40,7 +40,7 @@ struct dcp_checkpoint {
 
 /* What is behind a row (struct param.own). */
 struct dcp_owned {
-	struct dcp_item *item;         /* the module's tensor */
+	struct dcp_entry *entry;       /* the module's tensor */
 	const struct dcp_param *param; /* NULL: the optimizer does not own it */
 };
 

@@ -17,7 +17,7 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_storage.h"
 
 /* Without an optimizer, a dict with this many times fewer elements than another is no
  * model. */
@@ -43,7 +43,7 @@ enum rank { AVERAGED, OTHER, NAMED, EXACT };
 /* A dict of tensors, or those of a dict whose names begin with the same words. */
 struct candidate {
 	struct dcp_prefix at;
-	struct dcp_item **items; /* sorted by name */
+	struct dcp_entry **entries; /* sorted by name */
 	size_t n;
 	uint64_t floats; /* elements of floating types */
 	bool has_float;  /* a tensor of such a type */
@@ -57,9 +57,9 @@ struct candidate {
 struct choice {
 	struct dcp_reader *f;
 	struct arena a;
-	struct dcp_item **items; /* tensors, by dict, then by name */
-	size_t nitems;
-	struct dcp_entries names; /* of the optimizer's parameters */
+	struct dcp_entry **entries; /* tensors, by dict, then by name */
+	size_t nentries;
+	struct dcp_findings names; /* of the optimizer's parameters */
 	size_t nnames;            /* different ones */
 	struct candidate *v;
 	size_t n, cap;
@@ -109,7 +109,7 @@ static enum rank rank_of(const struct dcp_prefix *p)
 	char word[16], lead[128];
 
 	for (unsigned i = 0; i < p->depth + (p->skip != 0); i++) {
-		const char *text = p->item->path[i];
+		const char *text = p->entry->path[i];
 		enum rank own = strcasecmp(text, "state_dict") == 0 ||
 						is_among(text, live_words, COUNT(live_words))
 					? EXACT
@@ -132,7 +132,7 @@ static enum rank rank_of(const struct dcp_prefix *p)
 	return rank;
 }
 
-static int compare_dicts(const struct dcp_item *a, const struct dcp_item *b)
+static int compare_dicts(const struct dcp_entry *a, const struct dcp_entry *b)
 {
 	int order = (a->depth > b->depth) - (a->depth < b->depth);
 
@@ -141,22 +141,22 @@ static int compare_dicts(const struct dcp_item *a, const struct dcp_item *b)
 	return order;
 }
 
-static const char *key_of(const struct dcp_item *t)
+static const char *key_of(const struct dcp_entry *t)
 {
 	return t->path[t->depth - 1];
 }
 
 static int by_dict(const void *a, const void *b)
 {
-	const struct dcp_item *x = *(struct dcp_item *const *)a;
-	const struct dcp_item *y = *(struct dcp_item *const *)b;
+	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
+	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
 
 	return compare_dicts(x, y) ?: strcmp(key_of(x), key_of(y)) ?: (x > y) - (x < y);
 }
 
-static bool add_candidate(struct choice *c, struct dcp_item **first, unsigned depth, size_t skip)
+static bool add_candidate(struct choice *c, struct dcp_entry **first, unsigned depth, size_t skip)
 {
-	const struct candidate x = { .at = { *first, depth, skip }, .items = first };
+	const struct candidate x = { .at = { *first, depth, skip }, .entries = first };
 
 	if (!arena_reserve(&c->a, &c->v, c->n, &c->cap, c->n + 1, sizeof(*c->v)))
 		return false;
@@ -169,22 +169,22 @@ static int list_dicts(struct choice *c)
 {
 	const struct dcp_reader *f = c->f;
 
-	c->items = arena_alloc(&c->a, (f->m->nitems + 1) * sizeof(*c->items));
-	if (!c->items)
+	c->entries = arena_alloc(&c->a, (f->m->nentries + 1) * sizeof(*c->entries));
+	if (!c->entries)
 		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0; i < f->m->nentries; i++) {
+		struct dcp_entry *t = &f->m->entries[i];
 
 		if (t->is_tensor && !dcp_optimizer_has(f, t))
-			c->items[c->nitems++] = t;
+			c->entries[c->nentries++] = t;
 	}
-	if (c->nitems)
-		qsort(c->items, c->nitems, sizeof(*c->items), by_dict);
-	for (size_t i = 0; i < c->nitems; i++) {
-		struct dcp_item *t = c->items[i];
+	if (c->nentries)
+		qsort(c->entries, c->nentries, sizeof(*c->entries), by_dict);
+	for (size_t i = 0; i < c->nentries; i++) {
+		struct dcp_entry *t = c->entries[i];
 
-		if ((!i || compare_dicts(c->items[i - 1], t)) &&
-		    !add_candidate(c, &c->items[i], t->depth - 1, 0))
+		if ((!i || compare_dicts(c->entries[i - 1], t)) &&
+		    !add_candidate(c, &c->entries[i], t->depth - 1, 0))
 			return errmsg_nomem(f->err, f->file);
 		c->v[c->n - 1].n++;
 	}
@@ -195,19 +195,19 @@ static int list_dicts(struct choice *c)
 static int list_names(struct choice *c)
 {
 	const struct dcp_reader *f = c->f;
-	struct dcp_entries *l = &c->names;
+	struct dcp_findings *l = &c->names;
 
 	*l = f->states;
 	if (f->numbered)
 		l->n = 0;
-	else if (f->o->ngroups && !dcp_entries_of_groups(f->o, &c->a, l))
+	else if (f->o->ngroups && !dcp_findings_of_groups(f->o, &c->a, l))
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; i < l->n; i++)
 		c->nnames += !i || strcmp(l->v[i - 1].param, l->v[i].param) != 0;
 	return 0;
 }
 
-static const struct dcp_entry *find_name(const struct choice *c, const char *name)
+static const struct dcp_finding *find_name(const struct choice *c, const char *name)
 {
 	return array_find(c->names.v, c->names.n, sizeof(*c->names.v), name);
 }
@@ -217,7 +217,7 @@ static size_t count_held(const struct choice *c, const struct candidate *x)
 	size_t n = 0;
 
 	for (size_t i = 0; i < x->n; i++)
-		n += find_name(c, dcp_prefix_name(&x->at, x->items[i])) != NULL;
+		n += find_name(c, dcp_prefix_name(&x->at, x->entries[i])) != NULL;
 	return n;
 }
 
@@ -226,18 +226,18 @@ static bool is_wrapped(const struct candidate *x)
 {
 	size_t i = 0;
 
-	while (i < x->n && strncmp(key_of(x->items[i]), "module.", 7) == 0)
+	while (i < x->n && strncmp(key_of(x->entries[i]), "module.", 7) == 0)
 		i++;
 	return i == x->n;
 }
 
-/* Add what begins as the name of item `i` does, up to a dot from where on it is one of the
+/* Add what begins as the name of entry `i` does, up to a dot from where on it is one of the
  * optimizer's, as in a dict of "ema.NAME" and "model.NAME"; names are sorted.  Parts of the
  * dict are numbered from `first` on. */
 static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 {
 	const struct candidate x = c->v[whole];
-	const char *key = key_of(x.items[i]);
+	const char *key = key_of(x.entries[i]);
 
 	for (const char *dot = strchr(key, '.'); dot; dot = strchr(dot + 1, '.')) {
 		const size_t skip = (size_t)(dot + 1 - key);
@@ -246,14 +246,14 @@ static bool add_part(struct choice *c, size_t whole, size_t first, size_t i)
 			continue;
 		for (size_t k = first; k < c->n; k++)
 			if (c->v[k].at.skip == skip &&
-			    strncmp(key_of(c->v[k].items[0]), key, skip) == 0)
+			    strncmp(key_of(c->v[k].entries[0]), key, skip) == 0)
 				return true;
-		while (i && strncmp(key_of(x.items[i - 1]), key, skip) == 0)
+		while (i && strncmp(key_of(x.entries[i - 1]), key, skip) == 0)
 			i--;
-		if (!add_candidate(c, x.items + i, x.at.depth, skip))
+		if (!add_candidate(c, x.entries + i, x.at.depth, skip))
 			return false;
 		for (struct candidate *part = &c->v[c->n - 1];
-		     i + part->n < x.n && strncmp(key_of(x.items[i + part->n]), key, skip) == 0;)
+		     i + part->n < x.n && strncmp(key_of(x.entries[i + part->n]), key, skip) == 0;)
 			part->n++;
 		c->v[whole].parts = true;
 		return true;
@@ -280,17 +280,17 @@ static int list_parts(struct choice *c)
 }
 
 /* Has the parameter of that name a state of the tensor's shape, or none with a shape? */
-static bool fits(const struct dcp_reader *f, const struct dcp_item *t, const char *name)
+static bool fits(const struct dcp_reader *f, const struct dcp_entry *t, const char *name)
 {
 	size_t n;
-	const struct dcp_entry *e = dcp_entries_find(&f->states, name, &n);
+	const struct dcp_finding *e = dcp_findings_find(&f->states, name, &n);
 	bool any = false;
 
 	for (size_t i = 0; i < n; i++) {
-		if (!e[i].item->is_tensor || !e[i].item->ndim)
+		if (!e[i].entry->is_tensor || !e[i].entry->ndim)
 			continue;
 		any = true;
-		if (dcp_same_shape(e[i].item, t))
+		if (dcp_same_shape(e[i].entry, t))
 			return true;
 	}
 	return !any;
@@ -300,15 +300,15 @@ static unsigned common_depth(const struct dcp_prefix *a, const struct dcp_prefix
 {
 	unsigned n = 0;
 
-	while (n < a->depth && n < b->depth && strcmp(a->item->path[n], b->item->path[n]) == 0)
+	while (n < a->depth && n < b->depth && strcmp(a->entry->path[n], b->entry->path[n]) == 0)
 		n++;
 	return n;
 }
 
 static int by_place(const void *a, const void *b)
 {
-	const struct dcp_item *x = *(struct dcp_item *const *)a;
-	const struct dcp_item *y = *(struct dcp_item *const *)b;
+	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
+	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
 
 	return (x > y) - (x < y);
 }
@@ -316,13 +316,13 @@ static int by_place(const void *a, const void *b)
 /* May the tensors be the parameters of an optimizer that has numbers for them? */
 static bool has_numbers(const struct choice *c, const struct candidate *x)
 {
-	struct dcp_item **v = malloc((x->n + 1) * sizeof(struct dcp_item *));
+	struct dcp_entry **v = malloc((x->n + 1) * sizeof(struct dcp_entry *));
 	struct errmsg why, *err = c->f->err;
 	int rc = v ? 0 : -ENOMEM;
 
 	if (!rc) {
-		memcpy(v, x->items, x->n * sizeof(struct dcp_item *));
-		qsort(v, x->n, sizeof(struct dcp_item *), by_place);
+		memcpy(v, x->entries, x->n * sizeof(struct dcp_entry *));
+		qsort(v, x->n, sizeof(struct dcp_entry *), by_place);
 		c->f->err = &why;
 		rc = dcp_numbers_match(c->f, v, x->n, NULL);
 		c->f->err = err;
@@ -339,7 +339,7 @@ static void judge(struct choice *c)
 
 	for (struct candidate *x = c->v; x < c->v + c->n; x++) {
 		for (size_t i = 0; i < x->n; i++) {
-			const struct dcp_item *t = x->items[i];
+			const struct dcp_entry *t = x->entries[i];
 			const char *name = dcp_prefix_name(&x->at, t);
 
 			if (dcp_is_floating(t->dtype)) {
@@ -371,7 +371,7 @@ static bool same_data(const struct candidate *a, const struct candidate *b)
 	if (a->n != b->n)
 		return false;
 	for (size_t i = 0; i < a->n; i++) {
-		const struct dcp_item *x = a->items[i], *const y = b->items[i];
+		const struct dcp_entry *x = a->entries[i], *const y = b->entries[i];
 
 		if (strcmp(dcp_prefix_name(&a->at, x), dcp_prefix_name(&b->at, y)) != 0 ||
 		    x->dtype != y->dtype ||
@@ -416,11 +416,11 @@ static void add_name(struct bytebuf *out, const struct dcp_prefix *p)
 {
 	for (unsigned i = 0; i < p->depth; i++) {
 		bytebuf_add_str(out, i ? "." : "");
-		bytebuf_add_str(out, p->item->path[i]);
+		bytebuf_add_str(out, p->entry->path[i]);
 	}
-	if (p->skip > 7 || (p->skip && strncmp(p->item->path[p->depth], "module.", 7) != 0))
+	if (p->skip > 7 || (p->skip && strncmp(p->entry->path[p->depth], "module.", 7) != 0))
 		bytebuf_add_format(out, "%s%.*s", p->depth ? "." : "", (int)(p->skip - 1),
-				   p->item->path[p->depth]);
+				   p->entry->path[p->depth]);
 	else
 		bytebuf_add_str(out, p->depth ? "" : ".");
 }

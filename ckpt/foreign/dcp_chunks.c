@@ -18,7 +18,7 @@
 static int by_offset(const void *a, const void *b, void *ctx)
 {
 	const struct dcp_chunk *x = a, *const y = b;
-	const struct dcp_item *t = ctx;
+	const struct dcp_entry *t = ctx;
 
 	/* Empty chunks come first, so that others are compared with none of them. */
 	if (!x->numel != !y->numel)
@@ -31,7 +31,7 @@ static int by_offset(const void *a, const void *b, void *ctx)
 
 /* A tensor that is checked. */
 struct cover {
-	const struct dcp_item *t;
+	const struct dcp_entry *t;
 	uint64_t left; /* comparisons */
 	const char *file;
 	struct errmsg *err;
@@ -44,7 +44,7 @@ static int fail_overlap(const struct cover *c)
 			  c->t->key);
 }
 
-static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x, const struct dcp_chunk *y)
+static bool overlap(const struct dcp_entry *t, const struct dcp_chunk *x, const struct dcp_chunk *y)
 {
 	for (unsigned d = 0; d < t->ndim; d++)
 		if (x->offset[d] + x->size[d] <= y->offset[d] ||
@@ -57,7 +57,7 @@ static bool overlap(const struct dcp_item *t, const struct dcp_chunk *x, const s
  * offsets in dimension `d` and are alike in those before it. */
 static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 {
-	const struct dcp_item *t = c->t;
+	const struct dcp_entry *t = c->t;
 
 	for (size_t i = first; i + 1 < end; i++) {
 		const struct dcp_chunk *x = &t->chunks[i];
@@ -79,7 +79,7 @@ static int find_overlap(struct cover *c, size_t first, size_t end, unsigned d)
 
 /* The end of the row that begins with chunk `i`: of those that are alike in dimension `d`.
  * 0 if it overlaps the next in that dimension. */
-static size_t end_of_row(const struct dcp_item *t, size_t i, size_t end, unsigned d)
+static size_t end_of_row(const struct dcp_entry *t, size_t i, size_t end, unsigned d)
 {
 	const struct dcp_chunk *x = &t->chunks[i++];
 
@@ -109,7 +109,7 @@ static int check_rows(struct cover *c, size_t first, size_t end, unsigned d)
 	return find_overlap(c, first, end, d);
 }
 
-int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err)
+int dcp_chunks_check(struct dcp_entry *t, const char *file, struct errmsg *err)
 {
 	struct cover whole = { t, (uint64_t)t->nchunks * COMPARISONS_PER_CHUNK, file, err };
 	uint64_t numel = 0;
@@ -137,7 +137,7 @@ int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err)
 	return check_rows(&whole, empty, t->nchunks, 0);
 }
 
-struct dcp_chunk *dcp_chunk_find(const struct dcp_item *t, const uint64_t *offset)
+struct dcp_chunk *dcp_chunk_find(const struct dcp_entry *t, const uint64_t *offset)
 {
 	const struct dcp_chunk wanted = { .offset = offset, .numel = 1 };
 	size_t low = 0, high = t->nchunks;
@@ -156,7 +156,7 @@ struct dcp_chunk *dcp_chunk_find(const struct dcp_item *t, const uint64_t *offse
 	return NULL;
 }
 
-uint64_t dcp_chunk_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e)
+uint64_t dcp_chunk_before(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, n = 0;
 
@@ -178,7 +178,7 @@ uint64_t dcp_chunk_before(const struct dcp_item *t, const struct dcp_chunk *c, u
 	return n;
 }
 
-uint64_t dcp_chunk_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
+uint64_t dcp_chunk_place(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e,
 			 uint64_t *at)
 {
 	uint64_t step = t->numel, chunk_step = c->numel, rest = e;

@@ -17,7 +17,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
-#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/vfile/gather.h"
@@ -26,9 +26,9 @@
 #define RUNS_MAX (1u << 18)
 
 struct finding {
-	const struct dcp_blobs *b;
+	const struct dcp_storage *b;
 	struct wanted {
-		const struct dcp_item *t;
+		const struct dcp_entry *t;
 		struct dcp_chunk *c;
 	} * v;
 	size_t n, cap;
@@ -38,7 +38,7 @@ static int find_one(void *ctx, size_t i, struct errmsg *err)
 {
 	const struct finding *f = ctx;
 
-	return dcp_blobs_locate(f->b, f->v[i].t, f->v[i].c, err);
+	return dcp_storage_locate(f->b, f->v[i].t, f->v[i].c, err);
 }
 
 /* List the chunks of a range that are not located yet. */
@@ -57,7 +57,7 @@ static bool list_chunks(struct finding *f, const struct dcp_range *r)
 	return true;
 }
 
-int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v, size_t n,
+int dcp_extents_find(const struct dcp_storage *b, const struct dcp_range *v, size_t n,
 		     struct errmsg *err)
 {
 	struct finding f = { .b = b };
@@ -79,8 +79,8 @@ struct band {
 };
 
 struct laying {
-	const struct dcp_blobs *b;
-	const struct dcp_item *t;
+	const struct dcp_storage *b;
+	const struct dcp_entry *t;
 	uint64_t first, end;   /* elements that are wanted */
 	uint64_t at;           /* the first that is not laid out yet */
 	uint64_t base;         /* the first in `out` */
@@ -177,7 +177,7 @@ static int add_runs(struct laying *l, const struct band *band, uint64_t begin)
 		const struct run *x = &runs[i];
 
 		if (x->c->strided && x->c != viewed)
-			rc = dcp_blobs_view(l->b, l->t, viewed = x->c, &view, l->err);
+			rc = dcp_storage_view(l->b, l->t, viewed = x->c, &view, l->err);
 		rc = rc ?: add_run(l, x->c, x->c->strided ? &view : NULL, x->e, x->n);
 	}
 	free(runs);
@@ -197,7 +197,7 @@ static int add_chunk(struct laying *l, const struct band *band, uint64_t begin)
 		l->base = begin;
 	if (!c->strided)
 		return add_run(l, c, NULL, 0, c->numel);
-	rc = dcp_blobs_view(l->b, l->t, c, &view, l->err);
+	rc = dcp_storage_view(l->b, l->t, c, &view, l->err);
 	if (!rc && !gathers_add_tensor(l->gathers, &view, c->file, c->data, l->t->dtype, &l->out))
 		rc = dcp_extents_nomem(l);
 	return rc;
@@ -357,7 +357,7 @@ static unsigned find_cut(const struct laying *l, const struct band *b)
 static int lay_out(struct laying *l, const struct band *b)
 {
 	const unsigned ndim = l->t->ndim;
-	const struct dcp_range all = { (struct dcp_item *)l->t, l->at, product(b->box, 0, ndim) };
+	const struct dcp_range all = { (struct dcp_entry *)l->t, l->at, product(b->box, 0, ndim) };
 	unsigned d;
 	int rc = 0;
 
@@ -387,10 +387,10 @@ static int lay_out(struct laying *l, const struct band *b)
 		       : add_runs(l, b, all.first);
 }
 
-int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r, enum dtype to,
+int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum dtype to,
 		    struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
-	const struct dcp_item *t = r->t;
+	const struct dcp_entry *t = r->t;
 	struct laying l = { .b = b,
 			    .t = t,
 			    .first = r->first,
@@ -408,7 +408,7 @@ int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r, enum d
 	rc = dcp_extents_find(b, r, 1, err);
 	if (rc)
 		return rc;
-	/* Blobs have shown that there are no more dimensions. */
+	/* Records have shown that there are no more dimensions. */
 	memcpy(all.box, t->shape, t->ndim * sizeof(*all.box));
 	for (; !all.v->numel; all.n--)
 		all.v++;

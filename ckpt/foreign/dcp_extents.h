@@ -8,20 +8,20 @@
 #include "ckpt/foreign/dcp_metadata.h"
 #include "ckpt/format/tensor.h"
 
-struct dcp_blobs;
+struct dcp_storage;
 struct errmsg;
 struct extent_map;
 struct gathers;
 
 /* Elements of a tensor, in row-major order. */
 struct dcp_range {
-	struct dcp_item *t;
+	struct dcp_entry *t;
 	uint64_t first, numel;
 };
 
-/* Find where all chunks are that have some of the elements, in parallel.  -EBADMSG if a blob
+/* Find where all chunks are that have some of the elements, in parallel.  -EBADMSG if a record
  * does not hold what the metadata says; -EIO if a file has changed. */
-int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v, size_t n,
+int dcp_extents_find(const struct dcp_storage *b, const struct dcp_range *v, size_t n,
 		     struct errmsg *err);
 
 /*
@@ -29,7 +29,7 @@ int dcp_extents_find(const struct dcp_blobs *b, const struct dcp_range *v, size_
  * A tensor that is cut across its rows becomes gathers, or, if `gathers` is NULL or its
  * chunks are in no grid, runs.  -E2BIG if these are too many; errors as dcp_extents_find.
  */
-int dcp_extents_add(const struct dcp_blobs *b, const struct dcp_range *r, enum dtype to,
+int dcp_extents_add(const struct dcp_storage *b, const struct dcp_range *r, enum dtype to,
 		    struct extent_map *out, struct gathers *gathers, struct errmsg *err);
 
 #endif

@@ -74,22 +74,23 @@ static const char *find_stack(const char *key)
 	return *p < '0' || *p > '9' ? p : NULL;
 }
 
-/* Add an item with the path of a parameter, or of its state.  The arena notes a failure. */
-static void add_item(struct dcp_metadata *m, struct dcp_item t, const char *state, const char *name)
+/* Add an entry with the path of a parameter, or of its state.  The arena notes a failure. */
+static void add_entry(struct dcp_metadata *m, struct dcp_entry t, const char *state,
+		      const char *name)
 {
 	const char *path[] = { "optimizer", "state", name, state };
 	const char *of_model[] = { "model", name };
 
 	t.depth = state ? COUNT(path) : COUNT(of_model);
 	t.path = arena_copy(&m->arena, state ? path : of_model, t.depth * sizeof(*t.path));
-	if (t.path && arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + 1,
-				    sizeof(*m->items)))
-		m->items[m->nitems++] = t;
+	if (t.path && arena_reserve(&m->arena, &m->entries, m->nentries, &m->cap, m->nentries + 1,
+				    sizeof(*m->entries)))
+		m->entries[m->nentries++] = t;
 }
 
-/* Add an item for each layer of a stack.  The layer's number goes before `rest` in the
+/* Add an entry for each layer of a stack.  The layer's number goes before `rest` in the
  * name.  Chunks are in the order of layers, so that those of a layer are adjacent. */
-static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack, const char *state,
+static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, const char *state,
 		      const char *name, const char *rest)
 {
 	struct dcp_chunk *c = stack->chunks, *const end = c + stack->nchunks;
@@ -99,7 +100,7 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack, cons
 		c++;
 	for (uint64_t i = 0; c < end; i++) {
 		char *full = arena_alloc(&m->arena, room);
-		struct dcp_item t = *stack;
+		struct dcp_entry t = *stack;
 
 		t.is_layer = true;
 		t.ndim--;
@@ -117,12 +118,12 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_item *stack, cons
 			return -ENOMEM;
 		snprintf(full, room, "%.*s%llu.%s", (int)(rest - name), name, (unsigned long long)i,
 			 rest);
-		add_item(m, t, state, full);
+		add_entry(m, t, state, full);
 	}
 	return 0;
 }
 
-static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct dcp_item *t,
+static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct dcp_entry *t,
 		   const char *dir, struct errmsg *err)
 {
 	const bool is_state = strncmp(t->key, STATE, strlen(STATE)) == 0;
@@ -139,7 +140,7 @@ static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct 
 		return 0;
 	}
 	if (!rest)
-		add_item(m, *t, field, name);
+		add_entry(m, *t, field, name);
 	else if (add_layers(m, t, field, name, rest) == -ENOTSUP)
 		return errmsg_set(err, -ENOTSUP, "%s: %s: several layers in one block", dir,
 				  t->key);
@@ -149,14 +150,14 @@ static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct 
 static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const char *dir,
 		       struct errmsg *err)
 {
-	const struct dcp_item *items = m->items;
-	const size_t n = m->nitems;
+	const struct dcp_entry *entries = m->entries;
+	const size_t n = m->nentries;
 	int rc = 0;
 
-	m->items = NULL;
-	m->nitems = m->cap = 0;
+	m->entries = NULL;
+	m->nentries = m->cap = 0;
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = arrange(x, m, &items[i], dir, err);
+		rc = arrange(x, m, &entries[i], dir, err);
 	return rc;
 }
 

@@ -37,9 +37,9 @@ struct reader {
 	const char *dir;
 	const char *file; /* the metadata's path */
 	struct dcp_pickle p;
-	struct dcp_item *items; /* the directory's, in `m`; by key until sort_items() */
+	struct dcp_entry *entries; /* the directory's, in `m`; by key until sort_entries() */
 	size_t n;
-	struct hashtab found; /* items by the words that name them */
+	struct hashtab found; /* entries by the words that name them */
 	pickle_word last;     /* the file that was found last, as it is named */
 	uint32_t last_number;
 	struct errmsg *err;
@@ -126,7 +126,7 @@ static bool ends_with(const struct value_str *t, const char *end)
 	return t->len >= n && memcmp(t->p + t->len - n, end, n) == 0;
 }
 
-/* Take over where a chunk's blob is. */
+/* Take over where a chunk's record is. */
 static int read_info(struct reader *r, const char *key, pickle_word info, struct dcp_chunk *c)
 {
 	const pickle_word path = dcp_attribute(info, DCP_INFO, 0);
@@ -151,7 +151,7 @@ static int read_info(struct reader *r, const char *key, pickle_word info, struct
 	return find_file(r, path, &c->file);
 }
 
-static int read_chunk(const struct reader *r, const struct dcp_item *t, pickle_word v,
+static int read_chunk(const struct reader *r, const struct dcp_entry *t, pickle_word v,
 		      struct dcp_chunk *c)
 {
 	const pickle_word offset = dcp_attribute(v, DCP_CHUNK, 0);
@@ -167,7 +167,7 @@ static int read_chunk(const struct reader *r, const struct dcp_item *t, pickle_w
 	return 0;
 }
 
-static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word size)
+static int read_shape(const struct reader *r, struct dcp_entry *t, pickle_word size)
 {
 	size_t n = 0;
 
@@ -181,7 +181,7 @@ static int read_shape(const struct reader *r, struct dcp_item *t, pickle_word si
 	return 0;
 }
 
-static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v)
+static int read_tensor(const struct reader *r, struct dcp_entry *t, pickle_word v)
 {
 	const pickle_word type = dcp_attribute(dcp_attribute(v, DCP_TENSOR, 0), DCP_PROPERTIES, 0);
 	const pickle_word *chunks;
@@ -204,7 +204,7 @@ static int read_tensor(const struct reader *r, struct dcp_item *t, pickle_word v
 	return rc ?: dcp_chunks_check(t, r->file, r->err);
 }
 
-static int read_item(const struct reader *r, const pickle_word pair[2], struct dcp_item *t)
+static int read_entry(const struct reader *r, const pickle_word pair[2], struct dcp_entry *t)
 {
 	struct value_str key;
 
@@ -216,52 +216,52 @@ static int read_item(const struct reader *r, const pickle_word pair[2], struct d
 	return dcp_attribute(pair[1], DCP_TENSOR, 0) ? read_tensor(r, t, pair[1]) : 0;
 }
 
-static int read_items(struct reader *r, const struct dcp_pairs *items)
+static int read_entries(struct reader *r, const struct dcp_pairs *entries)
 {
 	struct dcp_metadata *m = r->m;
 	int rc = 0;
 
-	if (!arena_reserve(&m->arena, &m->items, m->nitems, &m->cap, m->nitems + items->n + 1,
-			   sizeof(*m->items)))
+	if (!arena_reserve(&m->arena, &m->entries, m->nentries, &m->cap,
+			   m->nentries + entries->n + 1, sizeof(*m->entries)))
 		return dcp_nomem(r);
-	r->items = m->items + m->nitems;
-	for (; !rc && r->n < items->n; r->n++) {
-		r->items[r->n] = (struct dcp_item){ 0 };
-		rc = read_item(r, &items->v[2 * r->n], &r->items[r->n]);
+	r->entries = m->entries + m->nentries;
+	for (; !rc && r->n < entries->n; r->n++) {
+		r->entries[r->n] = (struct dcp_entry){ 0 };
+		rc = read_entry(r, &entries->v[2 * r->n], &r->entries[r->n]);
 	}
 	if (rc)
 		return rc;
-	m->nitems += r->n;
-	qsort(r->items, r->n, sizeof(*r->items), array_by_text);
+	m->nentries += r->n;
+	qsort(r->entries, r->n, sizeof(*r->entries), array_by_text);
 	for (size_t i = 1; i < r->n; i++)
-		if (strcmp(r->items[i - 1].key, r->items[i].key) == 0)
-			return dcp_bad(r, r->items[i].key, "is there twice");
+		if (strcmp(r->entries[i - 1].key, r->entries[i].key) == 0)
+			return dcp_bad(r, r->entries[i].key, "is there twice");
 	return 0;
 }
 
-/* Find the item of a key, NULL if there is none: each text of the file is looked up once. */
-static struct dcp_item *find_item(struct reader *r, pickle_word key)
+/* Find the entry of a key, NULL if there is none: each text of the file is looked up once. */
+static struct dcp_entry *find_entry(struct reader *r, pickle_word key)
 {
 	const uint64_t hash = hash_number(key);
-	struct dcp_item *found = NULL;
+	struct dcp_entry *found = NULL;
 	struct value_str t;
 	char *text = NULL;
 	size_t pos = 0;
 	uint32_t i;
 
 	if (hashtab_next(&r->found, hash, &pos, &i))
-		return i < r->n ? &r->items[i] : NULL;
+		return i < r->n ? &r->entries[i] : NULL;
 	if (dcp_text_of(&r->p, key, &t))
 		text = strndup(t.p, t.len);
 	if (text)
-		found = array_find(r->items, r->n, sizeof(*r->items), text);
+		found = array_find(r->entries, r->n, sizeof(*r->entries), text);
 	free(text);
-	hashtab_add(&r->found, hash, found ? (uint32_t)(found - r->items) : UINT32_MAX);
+	hashtab_add(&r->found, hash, found ? (uint32_t)(found - r->entries) : UINT32_MAX);
 	return found;
 }
 
 /* Return the chunk that a MetadataIndex names, or NULL; empty chunks need no data. */
-static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_item *t, pickle_word index)
+static struct dcp_chunk *find_chunk(const struct reader *r, struct dcp_entry *t, pickle_word index)
 {
 	if (t->is_tensor) {
 		const uint64_t *at = dims_of(dcp_attribute(index, DCP_INDEX, 1), t->ndim);
@@ -282,7 +282,7 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 	for (size_t i = 0; !rc && i < storage->n; i++) {
 		const pickle_word index = storage->v[2 * i];
 		const pickle_word key = dcp_attribute(index, DCP_INDEX, 0);
-		struct dcp_item *t = find_item(r, key);
+		struct dcp_entry *t = find_entry(r, key);
 		struct dcp_chunk *c = t ? find_chunk(r, t, index) : NULL;
 
 		if (!key)
@@ -293,9 +293,9 @@ static int read_storage(struct reader *r, const struct dcp_pairs *storage)
 			rc = read_info(r, t->key, storage->v[2 * i + 1], c);
 	}
 	for (size_t i = 0; !rc && i < r->n; i++)
-		for (size_t k = 0; r->items[i].is_tensor && k < r->items[i].nchunks; k++)
-			if (r->items[i].chunks[k].numel && !r->items[i].chunks[k].len)
-				return dcp_bad(r, r->items[i].key, "a chunk has no data");
+		for (size_t k = 0; r->entries[i].is_tensor && k < r->entries[i].nchunks; k++)
+			if (r->entries[i].chunks[k].numel && !r->entries[i].chunks[k].len)
+				return dcp_bad(r, r->entries[i].key, "a chunk has no data");
 	return rc ?: r->m->arena.failed ? dcp_nomem(r) : 0;
 }
 
@@ -315,7 +315,7 @@ static const char *read_step(const struct reader *r, pickle_word w)
 }
 
 /* Split a path into texts; a number stands for a place in a list. */
-static int read_path(const struct reader *r, struct dcp_item *t, const pickle_word *path)
+static int read_path(const struct reader *r, struct dcp_entry *t, const pickle_word *path)
 {
 	struct arena *a = &r->m->arena;
 	const pickle_word *v = NULL;
@@ -337,20 +337,20 @@ static int read_path(const struct reader *r, struct dcp_item *t, const pickle_wo
 	return a->failed ? dcp_nomem(r) : 0;
 }
 
-/* Of an item in the order of planner_data, by which state_dict_metadata has others. */
+/* Of an entry in the order of planner_data, by which state_dict_metadata has others. */
 struct order {
 	size_t at;    /* its place in state_dict_metadata; SIZE_MAX for no tensor */
-	size_t least; /* the least of the items before it */
+	size_t least; /* the least of the entries before it */
 };
 
 /*
- * Copy the items with the stages of a pipeline in their order.  planner_data begins with the
+ * Copy the entries with the stages of a pipeline in their order.  planner_data begins with the
  * last rank, and has of earlier ranks what the later ones have not (torch merges their dicts
  * by a ChainMap); state_dict_metadata begins with the first rank.  A stage begins with a
  * tensor from which on all are in the latter before those that precede it in the former.
  */
-static void order_stages(const struct dcp_item *items, const struct order *o, size_t n,
-			 struct dcp_item *out)
+static void order_stages(const struct dcp_entry *entries, const struct order *o, size_t n,
+			 struct dcp_entry *out)
 {
 	size_t most = 0, end = n, done = 0;
 
@@ -360,56 +360,56 @@ static void order_stages(const struct dcp_item *items, const struct order *o, si
 		most = o[i].at > most ? o[i].at : most;
 		if (i && (o[i].least == SIZE_MAX || o[i].least < most))
 			continue;
-		memcpy(out + done, items + i, (end - i) * sizeof(*out));
+		memcpy(out + done, entries + i, (end - i) * sizeof(*out));
 		done += end - i;
 		end = i;
 	}
 }
 
-/* Set at[i] to the place of the item `i` by key in state_dict_metadata. */
-static void find_places(struct reader *r, const struct dcp_pairs *items, size_t *at)
+/* Set at[i] to the place of the entry `i` by key in state_dict_metadata. */
+static void find_places(struct reader *r, const struct dcp_pairs *entries, size_t *at)
 {
-	for (size_t i = 0; i < items->n; i++) {
-		const struct dcp_item *t = find_item(r, items->v[2 * i]);
+	for (size_t i = 0; i < entries->n; i++) {
+		const struct dcp_entry *t = find_entry(r, entries->v[2 * i]);
 
 		if (t)
-			at[t - r->items] = i;
+			at[t - r->entries] = i;
 	}
 }
 
-/* Give the items their paths and their order, which is that of planner_data: the order of
+/* Give the entries their paths and their order, which is that of planner_data: the order of
  * keys is that in which ranks had parts of them. */
-static int sort_items(struct reader *r, const struct dcp_pairs *items,
-		      const struct dcp_pairs *paths)
+static int sort_entries(struct reader *r, const struct dcp_pairs *entries,
+			const struct dcp_pairs *paths)
 {
-	struct dcp_item *sorted = calloc(r->n + 1, sizeof(*sorted));
+	struct dcp_entry *sorted = calloc(r->n + 1, sizeof(*sorted));
 	struct order *o = calloc(r->n + 1, sizeof(*o));
 	size_t *at = calloc(r->n + 1, sizeof(*at));
 	size_t done = 0, least = SIZE_MAX;
 	int rc = sorted && o && at ? 0 : dcp_nomem(r);
 
 	if (!rc)
-		find_places(r, items, at);
+		find_places(r, entries, at);
 	for (size_t i = 0; !rc && i < paths->n; i++) {
-		struct dcp_item *t = find_item(r, paths->v[2 * i]);
+		struct dcp_entry *t = find_entry(r, paths->v[2 * i]);
 
 		if (!t || t->path)
 			continue;
 		rc = read_path(r, t, &paths->v[2 * i + 1]);
-		o[done].at = t->is_tensor ? at[t - r->items] : SIZE_MAX;
+		o[done].at = t->is_tensor ? at[t - r->entries] : SIZE_MAX;
 		o[done].least = least;
 		least = o[done].at < least ? o[done].at : least;
 		sorted[done++] = *t;
 	}
 	for (size_t i = 0; !rc && i < r->n; i++) {
-		if (r->items[i].path)
+		if (r->entries[i].path)
 			continue;
-		rc = read_path(r, &r->items[i], NULL);
+		rc = read_path(r, &r->entries[i], NULL);
 		o[done] = (struct order){ SIZE_MAX, SIZE_MAX };
-		sorted[done++] = r->items[i];
+		sorted[done++] = r->entries[i];
 	}
 	if (!rc)
-		order_stages(sorted, o, r->n, r->items);
+		order_stages(sorted, o, r->n, r->entries);
 	free(sorted);
 	free(o);
 	free(at);
@@ -419,17 +419,17 @@ static int sort_items(struct reader *r, const struct dcp_pairs *items,
 static int read_root(struct reader *r)
 {
 	const pickle_word root = r->p.root;
-	struct dcp_pairs items, paths, storage;
+	struct dcp_pairs entries, paths, storage;
 	int rc;
 
-	if (!dcp_pairs(dcp_attribute(root, DCP_ROOT, 0), &items) ||
+	if (!dcp_pairs(dcp_attribute(root, DCP_ROOT, 0), &entries) ||
 	    !dcp_pairs(dcp_attribute(root, DCP_ROOT, 2), &storage))
 		return dcp_bad(r, NULL, "not the metadata of a PyTorch distributed checkpoint");
 	dcp_pairs(dcp_attribute(root, DCP_ROOT, 1), &paths);
-	rc = read_items(r, &items) ?: read_storage(r, &storage);
+	rc = read_entries(r, &entries) ?: read_storage(r, &storage);
 	if (!rc && dcp_metadata_add_file(r->m, r->file) < 0)
 		rc = dcp_nomem(r);
-	return rc ?: sort_items(r, &items, &paths);
+	return rc ?: sort_entries(r, &entries, &paths);
 }
 
 static int read_pickle(struct reader *r, const struct source *src)
@@ -475,7 +475,7 @@ void dcp_metadata_done(struct dcp_metadata *m)
 	*m = (struct dcp_metadata){ 0 };
 }
 
-bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b)
+bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b)
 {
 	return a->ndim == b->ndim && memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }

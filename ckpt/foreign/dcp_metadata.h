@@ -20,26 +20,26 @@ struct value;
 #define DCP_METADATA_MAX (512u << 20)
 #define DCP_PATH_MAX 32 /* elements of a key's path */
 
-/* A block of a tensor's elements, or an object, in a blob: a whole file of torch.save
+/* A block of a tensor's elements, or an object, in a record: a whole file of torch.save
  * within a file. */
 struct dcp_chunk {
-	const uint64_t *offset, *size; /* of each dimension of the item */
+	const uint64_t *offset, *size; /* of each dimension of the entry */
 	uint64_t numel;
 	uint32_t file;         /* its number */
 	_Atomic bool strided;  /* its elements are in no row-major order */
-	uint64_t at, len;      /* of the blob, bytes */
-	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the blob has it; 0: none */
+	uint64_t at, len;      /* of the record, bytes */
+	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the record has it; 0: none */
 	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
 				* known yet */
 };
 
 /* An entry of the state dict: a tensor, or any other object. */
-struct dcp_item {
+struct dcp_entry {
 	const char *key;   /* first: array_by_text */
 	const char **path; /* the way to it in nested dicts and lists */
 	unsigned depth;    /* elements of the path, at least 1 */
 	bool is_tensor;
-	bool is_layer;    /* one of a stack: blobs have one more dimension, of size 1 */
+	bool is_layer;    /* one of a stack: records have one more dimension, of size 1 */
 	enum dtype dtype; /* DTYPE_OTHER: not one that we know */
 	unsigned ndim;
 	const uint64_t *shape;
@@ -53,15 +53,15 @@ struct dcp_item {
 /* One or two directories' metadata. */
 struct dcp_metadata {
 	struct arena arena;
-	struct dcp_item *items; /* in the order of the dicts that were saved */
-	size_t nitems, cap;
+	struct dcp_entry *entries; /* in the order of the dicts that were saved */
+	size_t nentries, cap;
 	const char **files; /* paths, by number; also of what describes them */
 	size_t nfiles, files_cap;
 	struct hashtab by_path;
 };
 
 /*
- * Read the metadata of a directory, and add its items.  Nothing else is opened; whether
+ * Read the metadata of a directory, and add its entries.  Nothing else is opened; whether
  * the chunks make up their tensors is checked.  -EBADMSG for a damaged or hostile file,
  * which the message names; -ENOTSUP for transforms and formats that are not read; -E2BIG,
  * -ENOMEM, or as io_open.
@@ -72,7 +72,7 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, s
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
 /* Do two tensors have the same shape? */
-bool dcp_same_shape(const struct dcp_item *a, const struct dcp_item *b);
+bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b);
 
 void dcp_metadata_done(struct dcp_metadata *m);
 
@@ -81,22 +81,22 @@ void dcp_metadata_done(struct dcp_metadata *m);
  * torch checks it when it saves on several ranks, and never when it loads.  -EBADMSG if
  * not, -E2BIG for chunks that take too long to compare; `file` is for messages.
  */
-int dcp_chunks_check(struct dcp_item *t, const char *file, struct errmsg *err);
+int dcp_chunks_check(struct dcp_entry *t, const char *file, struct errmsg *err);
 
 /* The chunk with elements that begins at this place of a tensor that has been checked, or
  * NULL. */
-struct dcp_chunk *dcp_chunk_find(const struct dcp_item *t, const uint64_t *offset);
+struct dcp_chunk *dcp_chunk_find(const struct dcp_entry *t, const uint64_t *offset);
 
 /* Where the elements of a chunk lie in its tensor; both are row-major, so that elements
  * have the same order in both. */
 
 /* The number of a chunk's elements that come before element `e` of the tensor; `e` may be
  * the number of all. */
-uint64_t dcp_chunk_before(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e);
+uint64_t dcp_chunk_before(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e);
 
 /* The place in the tensor of element `e` of the chunk.  Returns the number of elements
  * that follow each other from there on in both, itself included. */
-uint64_t dcp_chunk_place(const struct dcp_item *t, const struct dcp_chunk *c, uint64_t e,
+uint64_t dcp_chunk_place(const struct dcp_entry *t, const struct dcp_chunk *c, uint64_t e,
 			 uint64_t *at);
 
 #endif

@@ -19,8 +19,8 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_optimizer.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/format/cast.h"
 #include "ckpt/format/value.h"
 
@@ -33,13 +33,13 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text)
 	bytebuf_done(text);
 }
 
-static const char *name_of(const struct dcp_reader *f, const struct dcp_item *t)
+static const char *name_of(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	return dcp_prefix_name(&f->model, t);
 }
 
 /* Is it a tensor below the model's prefix? */
-static bool is_of_model(const struct dcp_reader *f, const struct dcp_item *t)
+static bool is_of_model(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	return t->is_tensor && t->depth == f->model.depth + 1 && dcp_prefix_has(&f->model, t) &&
 	       !dcp_optimizer_has(f, t);
@@ -50,48 +50,48 @@ bool dcp_is_floating(enum dtype d)
 	return d <= DTYPE_BF16 || d == DTYPE_F8_E4M3 || d == DTYPE_F8_E5M2;
 }
 
-static struct dcp_entry *find_weight(const struct dcp_reader *f, const char *name)
+static struct dcp_finding *find_weight(const struct dcp_reader *f, const char *name)
 {
 	return array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), name);
 }
 
 /* The state of a parameter that has this name, or NULL. */
-static struct dcp_item *find_state(const struct dcp_reader *f, const char *param, const char *field)
+static struct dcp_entry *find_state(const struct dcp_reader *f, const char *param, const char *field)
 {
 	size_t n;
-	const struct dcp_entry *e = dcp_entries_find(&f->states, param, &n);
+	const struct dcp_finding *e = dcp_findings_find(&f->states, param, &n);
 
 	for (size_t i = 0; i < n; i++)
 		if (strcmp(e[i].field, field) == 0)
-			return e[i].item;
+			return e[i].entry;
 	return NULL;
 }
 
 static int list_weights(struct dcp_reader *f)
 {
-	struct dcp_entries *l = &f->weights;
+	struct dcp_findings *l = &f->weights;
 
-	l->v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*l->v));
+	l->v = arena_alloc(f->a, (f->m->nentries + 1) * sizeof(*l->v));
 	if (!l->v)
 		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; i < f->m->nitems; i++)
-		if (is_of_model(f, &f->m->items[i]))
-			l->v[l->n++] = (struct dcp_entry){
-				.param = name_of(f, &f->m->items[i]),
-				.item = &f->m->items[i],
+	for (size_t i = 0; i < f->m->nentries; i++)
+		if (is_of_model(f, &f->m->entries[i]))
+			l->v[l->n++] = (struct dcp_finding){
+				.param = name_of(f, &f->m->entries[i]),
+				.entry = &f->m->entries[i],
 			};
-	dcp_entries_sort(l);
+	dcp_findings_sort(l);
 	for (size_t i = 1; i < l->n; i++)
 		if (strcmp(l->v[i - 1].param, l->v[i].param) == 0)
 			return ERRMSG_FILE(f, -EBADMSG, "%s: another tensor has its name",
-					   l->v[i].item->key);
+					   l->v[i].entry->key);
 	return 0;
 }
 
 /* Note that a tensor is a parameter. */
 static int own(const struct dcp_reader *f, const struct dcp_param *p)
 {
-	struct dcp_entry *w = find_weight(f, p->name);
+	struct dcp_finding *w = find_weight(f, p->name);
 
 	if (w->owner)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is twice in the optimizer's groups",
@@ -100,9 +100,9 @@ static int own(const struct dcp_reader *f, const struct dcp_param *p)
 	return 0;
 }
 
-static int read_number(const struct dcp_reader *f, struct dcp_item *t, struct value **v)
+static int read_number(const struct dcp_reader *f, struct dcp_entry *t, struct value **v)
 {
-	const int rc = dcp_blobs_value(f->b, t, f->a, v, f->err);
+	const int rc = dcp_storage_value(f->b, t, f->a, v, f->err);
 
 	if (rc || (*v)->kind == VALUE_INT || (*v)->kind == VALUE_FLOAT)
 		return rc;
@@ -112,7 +112,7 @@ static int read_number(const struct dcp_reader *f, struct dcp_item *t, struct va
 }
 
 /* Take the steps that the parameters of a group have counted. */
-static int read_step(const struct dcp_reader *f, struct dcp_item *t, double *step)
+static int read_step(const struct dcp_reader *f, struct dcp_entry *t, double *step)
 {
 	struct value *v;
 	const int rc = read_number(f, t, &v);
@@ -130,24 +130,25 @@ static int read_step(const struct dcp_reader *f, struct dcp_item *t, double *ste
 
 /* Add a state that the parameter `p`, the first with states, has. */
 static int add_state(const struct dcp_reader *f, struct dcp_group *g, const struct dcp_param *p,
-		     const struct dcp_entry *e)
+		     const struct dcp_finding *e)
 {
 	struct dcp_state s = { .name = e->field };
 	int rc = 0;
 
-	s.flat = e->item->is_tensor && strcmp(e->field, "step") != 0 &&
-		 dcp_same_shape(e->item, p->weight);
-	if (!s.flat && e->item->is_tensor && e->item->ndim)
-		return ERRMSG_FILE(f, -ENOTSUP,
+	s.flat = e->entry->is_tensor && strcmp(e->field, "step") != 0 &&
+		 dcp_same_shape(e->entry, p->weight);
+	if (!s.flat && e->entry->is_tensor && e->entry->ndim)
+		return ERRMSG_FILE(
+			f, -ENOTSUP,
 			"%s: has another shape than the parameter: a ZeRO checkpoint has no such state",
-			e->item->key);
-	if (!s.flat && e->item->is_tensor && e->item->dtype > DTYPE_C128 &&
-	    !cast_knows(e->item->dtype))
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", e->item->key);
-	if (!e->item->is_tensor)
-		rc = read_number(f, e->item, &s.number);
+			e->entry->key);
+	if (!s.flat && e->entry->is_tensor && e->entry->dtype > DTYPE_C128 &&
+	    !cast_knows(e->entry->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", e->entry->key);
+	if (!e->entry->is_tensor)
+		rc = read_number(f, e->entry, &s.number);
 	else if (!s.flat)
-		s.item = e->item;
+		s.entry = e->entry;
 	if (!rc && strcmp(e->field, DCP_MASTER) != 0)
 		g->states[g->nstates++] = s;
 	return rc;
@@ -164,10 +165,10 @@ static void add_zero_states(const struct dcp_reader *f, struct dcp_group *g)
 
 /* The first parameter of a group that has states, and these; NULL if none has any. */
 static const struct dcp_param *find_first(const struct dcp_reader *f, const struct dcp_group *g,
-					  const struct dcp_entry **e, size_t *n)
+					  const struct dcp_finding **e, size_t *n)
 {
 	for (size_t i = 0; i < g->nparams; i++)
-		if ((*e = dcp_entries_find(&f->states, g->params[i].name, n)))
+		if ((*e = dcp_findings_find(&f->states, g->params[i].name, n)))
 			return &g->params[i];
 	return NULL;
 }
@@ -176,14 +177,14 @@ static const struct dcp_param *find_first(const struct dcp_reader *f, const stru
  * all groups if none of its parameters ever got a gradient. */
 static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 {
-	const struct dcp_entry *e = NULL;
+	const struct dcp_finding *e = NULL;
 	size_t n = 0;
 	const struct dcp_param *p = find_first(f, g, &e, &n);
 	int rc = 0;
 
 	if (!p && f->trained) {
 		p = f->trained;
-		e = dcp_entries_find(&f->states, p->name, &n);
+		e = dcp_findings_find(&f->states, p->name, &n);
 	}
 	/* Those of the checkpoint or of add_zero_states, and Megatron's step. */
 	g->states = arena_alloc(f->a, (n + 3 + 1) * sizeof(*g->states));
@@ -198,7 +199,7 @@ static int find_states(const struct dcp_reader *f, struct dcp_group *g)
 
 /* Check that a state of a parameter, or its master, fits the parameter. */
 static int check_flat(const struct dcp_reader *f, const struct dcp_param *p,
-		      const struct dcp_item *t)
+		      const struct dcp_entry *t)
 {
 	return t->is_tensor && cast_knows(t->dtype) && dcp_same_shape(t, p->weight)
 		       ? 0
@@ -212,12 +213,12 @@ static int find_param_states(const struct dcp_reader *f, const struct dcp_group 
 {
 	int n = 0, rc = 0;
 
-	p->states = arena_alloc(f->a, (g->nstates + 1) * sizeof(struct dcp_item *));
+	p->states = arena_alloc(f->a, (g->nstates + 1) * sizeof(struct dcp_entry *));
 	if (!p->states)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
-		struct dcp_item *t = find_state(f, p->name, s->name);
+		struct dcp_entry *t = find_state(f, p->name, s->name);
 
 		p->states[i] = t;
 		n += t != NULL;
@@ -243,7 +244,7 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 
 		if (n < 0)
 			return n;
-		dcp_entries_find(&f->states, p->name, &have);
+		dcp_findings_find(&f->states, p->name, &have);
 		have -= find_state(f, p->name, DCP_MASTER) != NULL;
 		if (have && (have > (size_t)n || have < g->nstates))
 			return ERRMSG_FILE(f, -ENOTSUP,
@@ -263,15 +264,15 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 /* Find the weight of a parameter. */
 static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 {
-	const struct dcp_entry *w = find_weight(f, p->name);
+	const struct dcp_finding *w = find_weight(f, p->name);
 
 	if (!w)
 		return ERRMSG_FILE(f, -ENOTSUP,
 				   "the optimizer has a parameter %s, which the model has not",
 				   p->name);
-	if (!cast_knows(w->item->dtype))
-		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->item->key);
-	p->weight = p->master = w->item;
+	if (!cast_knows(w->entry->dtype))
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: is of a type that is not read", w->entry->key);
+	p->weight = p->master = w->entry;
 	return 0;
 }
 
@@ -287,12 +288,12 @@ static int set_one_group(struct dcp_reader *f)
 	f->o->ngroups = 1;
 	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
 	g->params = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->params));
-	for (size_t i = 0, n; g->params && i < f->m->nitems; i++) {
-		const struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
+		const struct dcp_entry *t = &f->m->entries[i];
 
 		if (is_of_model(f, t) && dcp_is_floating(t->dtype) &&
 		    (!f->o->has_optimizer || f->o->refused ||
-		     dcp_entries_find(&f->states, name_of(f, t), &n)))
+		     dcp_findings_find(&f->states, name_of(f, t), &n)))
 			g->params[g->nparams++].name = name_of(f, t);
 	}
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
@@ -308,7 +309,7 @@ static int complete_groups(struct dcp_reader *f)
 
 	f->trained = NULL;
 	for (size_t i = 0; !rc && i < o->ngroups; i++) {
-		const struct dcp_entry *e;
+		const struct dcp_finding *e;
 		size_t n;
 
 		for (size_t k = 0; !rc && k < o->groups[i].nparams; k++)
@@ -325,9 +326,9 @@ static int complete_groups(struct dcp_reader *f)
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-/* Do two chunks have the same elements?  Blobs have checksums of them. */
-static int same_elements(const struct dcp_reader *f, const struct dcp_item *a, struct dcp_chunk *x,
-			 const struct dcp_item *b, struct dcp_chunk *y)
+/* Do two chunks have the same elements?  Records have checksums of them. */
+static int same_elements(const struct dcp_reader *f, const struct dcp_entry *a, struct dcp_chunk *x,
+			 const struct dcp_entry *b, struct dcp_chunk *y)
 {
 	int rc;
 
@@ -336,12 +337,12 @@ static int same_elements(const struct dcp_reader *f, const struct dcp_item *a, s
 		return 0;
 	if (!x->numel || (x->file == y->file && x->at == y->at))
 		return 1;
-	rc = dcp_blobs_locate(f->b, a, x, f->err) ?: dcp_blobs_locate(f->b, b, y, f->err);
+	rc = dcp_storage_locate(f->b, a, x, f->err) ?: dcp_storage_locate(f->b, b, y, f->err);
 	return rc ? rc : x->crc && x->crc == y->crc;
 }
 
-int dcp_is_tied(const struct dcp_reader *f, const struct dcp_item *t,
-		const struct dcp_item *weight)
+int dcp_is_tied(const struct dcp_reader *f, const struct dcp_entry *t,
+		const struct dcp_entry *weight)
 {
 	int rc = t->dtype == weight->dtype && t->nchunks == weight->nchunks && t->numel &&
 		 dcp_same_shape(t, weight);
@@ -356,18 +357,18 @@ static int find_tie(struct dcp_reader *f, struct dcp_extra *e)
 	int rc = 0;
 
 	for (size_t i = 0; f->o->has_optimizer && !rc && i < f->weights.n; i++) {
-		const struct dcp_entry *w = &f->weights.v[i];
+		const struct dcp_finding *w = &f->weights.v[i];
 
 		if (w->owner && f->compared++ < TIES_MAX)
-			rc = dcp_is_tied(f, e->item, w->item);
+			rc = dcp_is_tied(f, e->entry, w->entry);
 		e->same = rc > 0 ? w->owner : NULL;
 	}
 	return rc < 0 ? rc : 0;
 }
 
 /* Can it be shown?  1, 0, or an error.  Numbers that are conjugated when they are read, as
- * complex ones may be, cannot; only their blobs tell. */
-static int is_shown(const struct dcp_reader *f, const struct dcp_item *t)
+ * complex ones may be, cannot; only their records tell. */
+static int is_shown(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const bool complex =
 		t->dtype == DTYPE_C32 || t->dtype == DTYPE_C64 || t->dtype == DTYPE_C128;
@@ -377,7 +378,7 @@ static int is_shown(const struct dcp_reader *f, const struct dcp_item *t)
 		return 0;
 	for (size_t i = 0; complex && !rc && i < t->nchunks; i++)
 		if (t->chunks[i].numel)
-			rc = dcp_blobs_locate(f->b, t, &t->chunks[i], f->err);
+			rc = dcp_storage_locate(f->b, t, &t->chunks[i], f->err);
 	return !rc ? 1 : rc == -ENOTSUP ? 0 : rc;
 }
 
@@ -388,11 +389,11 @@ static int add_extras(struct dcp_reader *f)
 	struct bytebuf text = { 0 };
 	int rc = 0;
 
-	o->extras = arena_alloc(&o->arena, (f->m->nitems + 1) * sizeof(*o->extras));
+	o->extras = arena_alloc(&o->arena, (f->m->nentries + 1) * sizeof(*o->extras));
 	if (!o->extras)
 		return errmsg_nomem(f->err, f->file);
-	for (size_t i = 0; rc >= 0 && i < f->m->nitems; i++) {
-		struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0; rc >= 0 && i < f->m->nentries; i++) {
+		struct dcp_entry *t = &f->m->entries[i];
 		struct dcp_extra e = { NULL, t, NULL };
 
 		if (!is_of_model(f, t))
@@ -419,22 +420,22 @@ static int add_extras(struct dcp_reader *f)
  * `*before` come before those that are in one.  NULL if memory runs out. */
 static struct dcp_param *list_unlisted(const struct dcp_reader *f, size_t *n, size_t *before)
 {
-	struct dcp_param *v = arena_alloc(f->a, (f->m->nitems + 1) * sizeof(*v));
-	struct dcp_entries listed;
+	struct dcp_param *v = arena_alloc(f->a, (f->m->nentries + 1) * sizeof(*v));
+	struct dcp_findings listed;
 	bool seen = false;
 	size_t k;
 
 	*n = *before = 0;
-	if (!v || !dcp_entries_of_groups(f->o, f->a, &listed))
+	if (!v || !dcp_findings_of_groups(f->o, f->a, &listed))
 		return NULL;
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0; i < f->m->nentries; i++) {
+		const struct dcp_entry *t = &f->m->entries[i];
 
 		if (!is_of_model(f, t))
 			continue;
-		if (dcp_entries_find(&listed, name_of(f, t), &k)) {
+		if (dcp_findings_find(&listed, name_of(f, t), &k)) {
 			seen = true;
-		} else if (dcp_entries_find(&f->states, name_of(f, t), &k)) {
+		} else if (dcp_findings_find(&f->states, name_of(f, t), &k)) {
 			v[(*n)++].name = name_of(f, t);
 			*before += !seen;
 		}
@@ -497,8 +498,8 @@ static int find_groups(struct dcp_reader *f)
 /* Take out of all names what wrappers of modules put in. */
 static int clean_names(const struct dcp_reader *f)
 {
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0; i < f->m->nentries; i++) {
+		const struct dcp_entry *t = &f->m->entries[i];
 
 		for (unsigned d = 0; d < t->depth; d++)
 			t->path[d] = dcp_name_clean(f->a, t->path[d]);
@@ -527,7 +528,7 @@ static int find_all(struct dcp_reader *f)
 }
 
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   const struct dcp_megatron *megatron, struct dcp_storage *b, const char *dir,
 		   struct errmsg *err)
 {
 	struct dcp_reader f = { .o = o,

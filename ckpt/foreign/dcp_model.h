@@ -9,7 +9,7 @@
 #include "ckpt/base/arena.h"
 #include "ckpt/foreign/dcp_metadata.h"
 
-struct dcp_blobs;
+struct dcp_storage;
 struct errmsg;
 struct uckpt;
 struct value;
@@ -18,16 +18,16 @@ struct value;
 struct dcp_state {
 	const char *name;
 	bool flat;             /* one element for each of a parameter's */
-	struct dcp_item *item; /* else: a tensor without dimensions, or NULL: */
+	struct dcp_entry *entry; /* else: a tensor without dimensions, or NULL: */
 	struct value *number;
 };
 
 struct dcp_param {
 	const char *name;  /* until the model is known, perhaps its number */
 	const char *known; /* the name that is recorded beside that, or NULL */
-	struct dcp_item *weight;
-	struct dcp_item *master;  /* the weight in float32, or `weight` */
-	struct dcp_item **states; /* the flat ones, by number in the group; NULL: zeros */
+	struct dcp_entry *weight;
+	struct dcp_entry *master;  /* the weight in float32, or `weight` */
+	struct dcp_entry **states; /* the flat ones, by number in the group; NULL: zeros */
 };
 
 /* A group of the optimizer's. */
@@ -43,7 +43,7 @@ struct dcp_group {
  * another name of a parameter. */
 struct dcp_extra {
 	const char *name;
-	struct dcp_item *item;
+	struct dcp_entry *entry;
 	const struct dcp_param *same; /* the parameter, or NULL */
 };
 
@@ -79,21 +79,21 @@ struct dcp_megatron {
 };
 
 /*
- * If the directory is one of Megatron-LM's (torch_dist), give the items of its metadata
+ * If the directory is one of Megatron-LM's (torch_dist), give the entries of its metadata
  * the paths that get_state_dict would give them, with a parameter for each layer of a stack.
- * -ENOTSUP for a blob of several layers; otherwise errors as ptfile_open_source.
+ * -ENOTSUP for a record of several layers; otherwise errors as ptfile_open_source.
  */
 int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
 		      const char *dir, struct errmsg *err);
 
 /*
- * Find the model and its optimizer among the items of a checkpoint.  Without an optimizer,
+ * Find the model and its optimizer among the entries of a checkpoint.  Without an optimizer,
  * all real tensors are parameters of one group, with states of zeros; without states, if a
  * ZeRO checkpoint cannot have those of the optimizer.  -ENOTSUP if there is no model;
- * -EBADMSG; errors of dcp_blobs_value.  Messages begin with `dir`.
+ * -EBADMSG; errors of dcp_storage_value.  Messages begin with `dir`.
  */
 int dcp_model_find(struct dcp_model *o, const struct dcp_metadata *m,
-		   const struct dcp_megatron *megatron, struct dcp_blobs *b, const char *dir,
+		   const struct dcp_megatron *megatron, struct dcp_storage *b, const char *dir,
 		   struct errmsg *err);
 void dcp_model_done(struct dcp_model *o);
 

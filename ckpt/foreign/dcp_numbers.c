@@ -19,28 +19,28 @@
 
 /* A shape that parameters of a group have. */
 struct shape {
-	const struct dcp_item *like;
+	const struct dcp_entry *like;
 	size_t group;
 	bool shared; /* another group has it, too */
 };
 
 struct matching {
 	struct dcp_reader *f;
-	struct dcp_item *const *tensors;
+	struct dcp_entry *const *tensors;
 	size_t n;
-	const struct dcp_item **like; /* of each parameter: a state of its shape, or NULL */
+	const struct dcp_entry **like; /* of each parameter: a state of its shape, or NULL */
 	size_t *first, *last;         /* of each: tensors that it may be at the earliest, latest */
 	bool *tied;                   /* of each tensor: it is another name of one before */
 	struct shape *shapes;         /* sorted, each once */
 	size_t nshapes;
 };
 
-static const char *key_of(const struct dcp_item *t)
+static const char *key_of(const struct dcp_entry *t)
 {
 	return t->path[t->depth - 1];
 }
 
-static int compare_shapes(const struct dcp_item *a, const struct dcp_item *b)
+static int compare_shapes(const struct dcp_entry *a, const struct dcp_entry *b)
 {
 	return (a->ndim > b->ndim) - (a->ndim < b->ndim)
 		       ?: memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape));
@@ -52,16 +52,16 @@ static int by_shape(const void *a, const void *b)
 }
 
 /* The largest state of a parameter, since others may be numbers of it. */
-static const struct dcp_item *find_like(const struct dcp_reader *f, const char *number)
+static const struct dcp_entry *find_like(const struct dcp_reader *f, const char *number)
 {
-	const struct dcp_item *like = NULL;
+	const struct dcp_entry *like = NULL;
 	size_t n;
-	const struct dcp_entry *e = dcp_entries_find(&f->states, number, &n);
+	const struct dcp_finding *e = dcp_findings_find(&f->states, number, &n);
 
 	for (; n; n--, e++)
-		if (e->item->is_tensor && strcmp(e->field, "step") != 0 &&
-		    (!like || e->item->numel > like->numel))
-			like = e->item;
+		if (e->entry->is_tensor && strcmp(e->field, "step") != 0 &&
+		    (!like || e->entry->numel > like->numel))
+			like = e->entry;
 	return like;
 }
 
@@ -91,7 +91,7 @@ static void list_shapes(struct matching *m)
 
 /* May the tensor be a parameter of the group?  One whose shape several groups have is of
  * any of these. */
-static bool is_allowed(const struct matching *m, size_t group, const struct dcp_item *t)
+static bool is_allowed(const struct matching *m, size_t group, const struct dcp_entry *t)
 {
 	const struct shape key = { t, 0, false };
 	const struct shape *s = NULL;
@@ -150,7 +150,7 @@ static int check_only(const struct matching *m, size_t i, const char *number)
 }
 
 /* Match a group, whose first parameter is number `i` of all. */
-static int match_group(struct matching *m, size_t group, size_t i, struct dcp_item **found)
+static int match_group(struct matching *m, size_t group, size_t i, struct dcp_entry **found)
 {
 	const struct dcp_group *g = &m->f->o->groups[group];
 	size_t k = 0;
@@ -179,7 +179,7 @@ static int match_group(struct matching *m, size_t group, size_t i, struct dcp_it
 	return rc;
 }
 
-static int match_groups(struct matching *m, struct dcp_item **found)
+static int match_groups(struct matching *m, struct dcp_entry **found)
 {
 	const struct dcp_model *o = m->f->o;
 	size_t i = 0;
@@ -201,8 +201,8 @@ static size_t count_params(const struct dcp_model *o)
 	return n;
 }
 
-int dcp_numbers_match(struct dcp_reader *f, struct dcp_item *const *tensors, size_t n,
-		      struct dcp_item **found)
+int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, size_t n,
+		      struct dcp_entry **found)
 {
 	const size_t count = count_params(f->o);
 	struct matching m = { .f = f,
@@ -231,15 +231,15 @@ int dcp_numbers_match(struct dcp_reader *f, struct dcp_item *const *tensors, siz
 }
 
 /* Give names to the groups' parameters, and to their states. */
-static int give_names(struct dcp_reader *f, struct dcp_item *const *found)
+static int give_names(struct dcp_reader *f, struct dcp_entry *const *found)
 {
-	struct dcp_entries named = { .v = arena_alloc(f->a, (f->states.n + 1) * sizeof(*named.v)) };
+	struct dcp_findings named = { .v = arena_alloc(f->a, (f->states.n + 1) * sizeof(*named.v)) };
 	size_t i = 0, n;
 
 	for (size_t g = 0; named.v && g < f->o->ngroups; g++)
 		for (size_t k = 0; k < f->o->groups[g].nparams; k++, i++) {
 			struct dcp_param *p = &f->o->groups[g].params[k];
-			const struct dcp_entry *e = dcp_entries_find(&f->states, p->name, &n);
+			const struct dcp_finding *e = dcp_findings_find(&f->states, p->name, &n);
 
 			p->name = found ? dcp_prefix_name(&f->model, found[i]) : p->known;
 			for (; n; n--, e++) {
@@ -252,7 +252,7 @@ static int give_names(struct dcp_reader *f, struct dcp_item *const *found)
 	if (named.n < f->states.n)
 		return ERRMSG_FILE(f, -ENOTSUP,
 			"the optimizer has states of parameters that are in none of its groups");
-	dcp_entries_sort(&named);
+	dcp_findings_sort(&named);
 	f->states = named;
 	f->numbered = false;
 	return 0;
@@ -260,8 +260,8 @@ static int give_names(struct dcp_reader *f, struct dcp_item *const *found)
 
 static int by_place(const void *a, const void *b)
 {
-	const struct dcp_item *x = *(struct dcp_item *const *)a;
-	const struct dcp_item *y = *(struct dcp_item *const *)b;
+	const struct dcp_entry *x = *(struct dcp_entry *const *)a;
+	const struct dcp_entry *y = *(struct dcp_entry *const *)b;
 
 	return (x > y) - (x < y);
 }
@@ -286,16 +286,16 @@ int dcp_numbers_check(struct dcp_reader *f)
 
 int dcp_numbers_resolve(struct dcp_reader *f)
 {
-	struct dcp_item **tensors, **found;
+	struct dcp_entry **tensors, **found;
 	int rc;
 
-	tensors = calloc(f->weights.n + 1, sizeof(struct dcp_item *));
-	found = calloc(count_params(f->o) + 1, sizeof(struct dcp_item *));
+	tensors = calloc(f->weights.n + 1, sizeof(struct dcp_entry *));
+	found = calloc(count_params(f->o) + 1, sizeof(struct dcp_entry *));
 	rc = tensors && found ? 0 : errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; tensors && i < f->weights.n; i++)
-		tensors[i] = f->weights.v[i].item;
+		tensors[i] = f->weights.v[i].entry;
 	if (!rc && f->weights.n)
-		qsort(tensors, f->weights.n, sizeof(struct dcp_item *), by_place);
+		qsort(tensors, f->weights.n, sizeof(struct dcp_entry *), by_place);
 	rc = rc ?: dcp_numbers_match(f, tensors, f->weights.n, found) ?: give_names(f, found);
 	free(tensors);
 	free(found);

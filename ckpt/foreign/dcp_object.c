@@ -51,7 +51,7 @@ static struct value *number(struct dcp_checkpoint *x, const struct dcp_state *s,
 	struct extent_map *map;
 	struct tensor t;
 
-	tensor_init(&t, s->item->dtype, s->item->shape, s->item->ndim, false);
+	tensor_init(&t, s->entry->dtype, s->entry->shape, s->entry->ndim, false);
 	map = layout_add_storage(d, &t);
 	if (d->extents)
 		layout_note(d, dcp_number_extents(x, s, map, d->err));
@@ -66,9 +66,10 @@ static struct value *states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	for (size_t i = 0; i < g->nstates; i++) {
 		const struct dcp_state *s = &g->states[i];
 
-		value_dict_set(&d->a, out, s->name, s->flat   ? value_new(&d->a, VALUE_NONE)
-			       : s->item ? number(x, s, d)
-					 : s->number);
+		value_dict_set(&d->a, out, s->name,
+			       s->flat    ? value_new(&d->a, VALUE_NONE)
+			       : s->entry ? number(x, s, d)
+					  : s->number);
 	}
 	return out;
 }

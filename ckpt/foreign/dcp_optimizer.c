@@ -13,7 +13,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/value.h"
 
@@ -22,7 +22,7 @@
 /* Parameters of groups without numbers may have this many different options. */
 #define FLAT_GROUPS_MAX 256u
 
-/* What the path of an optimizer's item says. */
+/* What the path of an optimizer's entry says. */
 struct parsed {
 	const char *name; /* of the parameter, or the number of the group */
 	const char *field;
@@ -30,14 +30,14 @@ struct parsed {
 	bool flat;     /* names of parameters stand for groups, too */
 };
 
-bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t)
+bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_entry *t)
 {
 	if (t->depth <= p->depth)
 		return false;
 	for (unsigned i = 0; i < p->depth; i++)
-		if (strcmp(p->item->path[i], t->path[i]) != 0)
+		if (strcmp(p->entry->path[i], t->path[i]) != 0)
 			return false;
-	return !p->skip || strncmp(p->item->path[p->depth], t->path[p->depth], p->skip) == 0;
+	return !p->skip || strncmp(p->entry->path[p->depth], t->path[p->depth], p->skip) == 0;
 }
 
 const char *dcp_name_clean(struct arena *a, const char *name)
@@ -81,8 +81,8 @@ static bool split(struct arena *a, const char *text, struct parsed *e)
 	return e->name;
 }
 
-/* Is the item an optimizer's, if what follows `depth` elements of its path is? */
-static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, struct parsed *e)
+/* Is the entry an optimizer's, if what follows `depth` elements of its path is? */
+static bool parse(struct arena *a, const struct dcp_entry *t, unsigned depth, struct parsed *e)
 {
 	const char *word = t->path[depth];
 
@@ -102,8 +102,8 @@ static bool parse(struct arena *a, const struct dcp_item *t, unsigned depth, str
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
-/* Is the item below an optimizer's prefix?  One in no dict shares that with the model. */
-static bool is_below(const struct dcp_prefix *p, const struct dcp_item *t)
+/* Is the entry below an optimizer's prefix?  One in no dict shares that with the model. */
+static bool is_below(const struct dcp_prefix *p, const struct dcp_entry *t)
 {
 	const char *word = t->path[0];
 
@@ -112,7 +112,7 @@ static bool is_below(const struct dcp_prefix *p, const struct dcp_item *t)
 		strncmp(word, "param_groups", 12) == 0);
 }
 
-bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t)
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	bool has = f->o->has_optimizer && is_below(&f->optimizer, t);
 
@@ -126,8 +126,8 @@ static int find_prefixes(struct dcp_reader *f)
 {
 	struct parsed e;
 
-	for (size_t i = 0; i < f->m->nitems; i++) {
-		const struct dcp_item *t = &f->m->items[i];
+	for (size_t i = 0; i < f->m->nentries; i++) {
+		const struct dcp_entry *t = &f->m->entries[i];
 
 		for (unsigned d = 0; d < t->depth && !dcp_optimizer_has(f, t); d++) {
 			const struct dcp_prefix found = { t, d, 0 };
@@ -148,11 +148,11 @@ static int find_prefixes(struct dcp_reader *f)
 
 /* Take over an option, unless it is one that a file cannot have.  A tensor, such as the
  * learning rate of a captured graph, becomes a number. */
-static int read_option(struct dcp_reader *f, struct dcp_item *t, const char *name,
+static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *name,
 		       struct value *options)
 {
 	struct value *v;
-	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
+	const int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
 
 	if (rc)
 		return rc == -ENOTSUP && t->is_tensor ? 0 : rc;
@@ -162,10 +162,10 @@ static int read_option(struct dcp_reader *f, struct dcp_item *t, const char *nam
 }
 
 /* Take over the names of a group's parameters, or their numbers. */
-static int read_params(struct dcp_reader *f, struct dcp_item *t, struct dcp_group *g)
+static int read_params(struct dcp_reader *f, struct dcp_entry *t, struct dcp_group *g)
 {
 	struct value *v;
-	const int rc = dcp_blobs_value(f->b, t, f->a, &v, f->err);
+	const int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
 	const struct value_seq *list = rc ? NULL : value_items(v);
 
 	if (rc)
@@ -202,12 +202,12 @@ static void read_names(struct dcp_reader *f, struct dcp_group *g)
 }
 
 /* Read an entry of a group whose number it has. */
-static int read_numbered(struct dcp_reader *f, struct dcp_item *t, const struct parsed *e)
+static int read_numbered(struct dcp_reader *f, struct dcp_entry *t, const struct parsed *e)
 {
 	const unsigned long i = strtoul(e->name, NULL, 10);
 	struct dcp_group *g;
 
-	if (i >= f->m->nitems)
+	if (i >= f->m->nentries)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: no group has that number", t->key);
 	g = &f->o->groups[i];
 	if (i >= f->o->ngroups)
@@ -219,21 +219,21 @@ static int read_numbered(struct dcp_reader *f, struct dcp_item *t, const struct 
 
 static int by_param(const void *a, const void *b)
 {
-	const struct dcp_entry *x = a, *const y = b;
+	const struct dcp_finding *x = a, *const y = b;
 
-	return strcmp(x->param, y->param) ?: (x->item > y->item) - (x->item < y->item);
+	return strcmp(x->param, y->param) ?: (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-void dcp_entries_sort(struct dcp_entries *l)
+void dcp_findings_sort(struct dcp_findings *l)
 {
 	if (l->n)
 		qsort(l->v, l->n, sizeof(*l->v), by_param);
 }
 
-struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n)
+struct dcp_finding *dcp_findings_find(const struct dcp_findings *l, const char *param, size_t *n)
 {
-	struct dcp_entry *first = array_find(l->v, l->n, sizeof(*l->v), param);
-	struct dcp_entry *last = first;
+	struct dcp_finding *first = array_find(l->v, l->n, sizeof(*l->v), param);
+	struct dcp_finding *last = first;
 
 	while (first && first > l->v && strcmp(first[-1].param, param) == 0)
 		first--;
@@ -243,27 +243,27 @@ struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *para
 	return first;
 }
 
-bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out)
+bool dcp_findings_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_findings *out)
 {
 	size_t n = 0;
 
 	for (size_t g = 0; g < o->ngroups; g++)
 		n += o->groups[g].nparams;
-	*out = (struct dcp_entries){ .v = arena_alloc(a, (n + 1) * sizeof(*out->v)) };
+	*out = (struct dcp_findings){ .v = arena_alloc(a, (n + 1) * sizeof(*out->v)) };
 	for (size_t g = 0; out->v && g < o->ngroups; g++)
 		for (size_t i = 0; i < o->groups[g].nparams; i++)
 			out->v[out->n++].param = o->groups[g].params[i].name;
-	dcp_entries_sort(out);
+	dcp_findings_sort(out);
 	return out->v;
 }
 
-static int sort_entries(const struct dcp_reader *f, struct dcp_entries *l)
+static int sort_entries(const struct dcp_reader *f, struct dcp_findings *l)
 {
-	dcp_entries_sort(l);
+	dcp_findings_sort(l);
 	for (size_t i = ENTRIES_MAX; i < l->n; i++)
 		if (strcmp(l->v[i - ENTRIES_MAX].param, l->v[i].param) == 0)
 			return ERRMSG_FILE(f, -E2BIG, "%s: more than %u of a parameter",
-					   l->v[i].item->key, ENTRIES_MAX);
+					   l->v[i].entry->key, ENTRIES_MAX);
 	return 0;
 }
 
@@ -300,12 +300,12 @@ static int join(struct dcp_reader *f, struct span *known, const char *param, str
 	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 
-/* Make groups of the flattened form, whose options are in the order of the items. */
-static int read_flat(struct dcp_reader *f, const struct dcp_entries *flat)
+/* Make groups of the flattened form, whose options are in the order of the entries. */
+static int read_flat(struct dcp_reader *f, const struct dcp_findings *flat)
 {
 	struct span known[FLAT_GROUPS_MAX];
-	struct dcp_entries sorted = { arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)),
-				      flat->n };
+	struct dcp_findings sorted = { arena_copy(f->a, flat->v, flat->n * sizeof(*flat->v)),
+				       flat->n };
 	int rc;
 
 	f->o->ngroups = 0;
@@ -314,22 +314,22 @@ static int read_flat(struct dcp_reader *f, const struct dcp_entries *flat)
 		return errmsg_nomem(f->err, f->file);
 	rc = sort_entries(f, &sorted);
 	for (size_t i = 0, n; !rc && i < flat->n; i++) {
-		const struct dcp_entry *e = dcp_entries_find(&sorted, flat->v[i].param, &n);
+		const struct dcp_finding *e = dcp_findings_find(&sorted, flat->v[i].param, &n);
 		struct value *options = value_new(f->a, VALUE_DICT);
 
 		if (!options)
 			return errmsg_nomem(f->err, f->file);
-		if (e->item != flat->v[i].item)
+		if (e->entry != flat->v[i].entry)
 			continue; /* the parameter has been added */
 		for (size_t k = 0; !rc && k < n; k++)
-			rc = read_option(f, e[k].item, e[k].field, options);
+			rc = read_option(f, e[k].entry, e[k].field, options);
 		rc = rc ?: join(f, known, e->param, options);
 	}
 	return rc;
 }
 
-/* Is it a part of a state that is a list or a dict, which was saved as several items? */
-static bool is_nested_state(const struct dcp_reader *f, const struct dcp_item *t)
+/* Is it a part of a state that is a list or a dict, which was saved as several entries? */
+static bool is_nested_state(const struct dcp_reader *f, const struct dcp_entry *t)
 {
 	const unsigned depth = f->optimizer.depth;
 
@@ -337,10 +337,10 @@ static bool is_nested_state(const struct dcp_reader *f, const struct dcp_item *t
 }
 
 /* Read the entries of groups that have numbers, and list the others. */
-static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
+static int read_entries(struct dcp_reader *f, struct dcp_findings *flat)
 {
-	struct dcp_item *items = f->m->items;
-	const size_t n = f->m->nitems;
+	struct dcp_entry *entries = f->m->entries;
+	const size_t n = f->m->nentries;
 	int rc = 0;
 
 	f->o->groups = arena_alloc(f->a, (n + 1) * sizeof(*f->o->groups));
@@ -349,25 +349,26 @@ static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
 	if (!f->o->groups || !f->states.v || !flat->v)
 		return errmsg_nomem(f->err, f->file);
 	for (size_t i = 0; !rc && i < n; i++) {
-		struct dcp_entries *to;
+		struct dcp_findings *to;
 		struct parsed e;
 
-		if (!dcp_optimizer_has(f, &items[i]))
+		if (!dcp_optimizer_has(f, &entries[i]))
 			continue;
-		if (!parse(f->a, &items[i], f->optimizer.depth, &e)) {
-			if (is_nested_state(f, &items[i]))
-				rc = ERRMSG_FILE(f, -ENOTSUP,
+		if (!parse(f->a, &entries[i], f->optimizer.depth, &e)) {
+			if (is_nested_state(f, &entries[i]))
+				rc = ERRMSG_FILE(
+					f, -ENOTSUP,
 					"%s: is a part of a state, which a ZeRO checkpoint cannot have",
-					items[i].key);
-			else if (items[i].is_tensor)
-				f->unread = items[i].key;
+					entries[i].key);
+			else if (entries[i].is_tensor)
+				f->unread = entries[i].key;
 			continue;
 		}
 		to = e.of_group ? flat : &f->states;
 		if (e.of_group && !e.flat)
-			rc = read_numbered(f, &items[i], &e);
+			rc = read_numbered(f, &entries[i], &e);
 		else
-			to->v[to->n++] = (struct dcp_entry){ e.name, e.field, &items[i], NULL };
+			to->v[to->n++] = (struct dcp_finding){ e.name, e.field, &entries[i], NULL };
 	}
 	rc = rc ?: sort_entries(f, &f->states);
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
@@ -375,7 +376,7 @@ static int read_entries(struct dcp_reader *f, struct dcp_entries *flat)
 
 int dcp_optimizer_find(struct dcp_reader *f)
 {
-	struct dcp_entries flat = { 0 };
+	struct dcp_findings flat = { 0 };
 	int rc = find_prefixes(f);
 
 	if (rc || !f->o->has_optimizer)
@@ -383,7 +384,7 @@ int dcp_optimizer_find(struct dcp_reader *f)
 	if (f->nothers) {
 		ERRMSG_FILE(f, -ENOTSUP,
 			    "several optimizers (%s, %s) are in it, and a ZeRO checkpoint has one",
-			    f->optimizer.item->path[0], f->others[0].item->path[0]);
+			    f->optimizer.entry->path[0], f->others[0].entry->path[0]);
 		return dcp_optimizer_refuse(f);
 	}
 	rc = read_entries(f, &flat) ?: flat.n ? read_flat(f, &flat) : 0;

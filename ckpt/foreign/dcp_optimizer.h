@@ -9,41 +9,41 @@
 
 struct bytebuf;
 
-/* The first elements of an item's path, and the first characters of the element after. */
+/* The first elements of an entry's path, and the first characters of the element after. */
 struct dcp_prefix {
-	const struct dcp_item *item;
+	const struct dcp_entry *entry;
 	unsigned depth;
 	size_t skip;
 };
 
-/* Does the item's path begin so, and go on? */
-bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_item *t);
+/* Does the entry's path begin so, and go on? */
+bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_entry *t);
 
-/* The name that an item has in the dict with this prefix. */
-static inline const char *dcp_prefix_name(const struct dcp_prefix *p, const struct dcp_item *t)
+/* The name that an entry has in the dict with this prefix. */
+static inline const char *dcp_prefix_name(const struct dcp_prefix *p, const struct dcp_entry *t)
 {
 	return t->path[p->depth] + p->skip;
 }
 
 /* A weight, a state or an option of a parameter. */
-struct dcp_entry {
+struct dcp_finding {
 	const char *param; /* first: array_by_text */
 	const char *field; /* of a state or an option */
-	struct dcp_item *item;
+	struct dcp_entry *entry;
 	const struct dcp_param *owner; /* of a weight: the parameter, once it is one */
 };
 
-/* Sorted by parameter, then in the order of the items. */
-struct dcp_entries {
-	struct dcp_entry *v;
+/* Sorted by parameter, then in the order of the entries. */
+struct dcp_findings {
+	struct dcp_finding *v;
 	size_t n;
 };
 
-void dcp_entries_sort(struct dcp_entries *l);
+void dcp_findings_sort(struct dcp_findings *l);
 
 /* Return the first of a parameter's `*n` entries, which are adjacent; NULL if it has
  * none. */
-struct dcp_entry *dcp_entries_find(const struct dcp_entries *l, const char *param, size_t *n);
+struct dcp_finding *dcp_findings_find(const struct dcp_findings *l, const char *param, size_t *n);
 
 /* The search for the optimizer and the model, and what it has found. */
 struct dcp_reader {
@@ -51,17 +51,17 @@ struct dcp_reader {
 	struct arena *a; /* of the model */
 	const struct dcp_metadata *m;
 	const struct dcp_megatron *megatron;
-	struct dcp_blobs *b;
+	struct dcp_storage *b;
 	const char *file; /* the directory, for messages */
 	struct errmsg *err;
 	struct dcp_prefix optimizer; /* valid if o->has_optimizer */
 	struct dcp_prefix others[8]; /* optimizers, of which ZeRO can have none then */
 	size_t nothers;
-	struct dcp_entries states;
+	struct dcp_findings states;
 	const struct dcp_param *trained; /* the first that has states, or NULL */
 	bool numbered; /* the optimizer's parameters have numbers, and no names yet */
 	struct dcp_prefix model;
-	struct dcp_entries weights;
+	struct dcp_findings weights;
 	const char *unread; /* a tensor of the optimizer that is in no place of torch's */
 	uint64_t compared;  /* pairs of tensors that may be tied */
 };
@@ -76,14 +76,14 @@ void dcp_model_note(struct dcp_model *o, struct bytebuf *text);
 #define DCP_MASTER "fp32_param"
 
 /* List the parameters of the model's groups, sorted.  False when memory runs out. */
-bool dcp_entries_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_entries *out);
+bool dcp_findings_of_groups(const struct dcp_model *o, struct arena *a, struct dcp_findings *out);
 
 /* Find the optimizer, its states and its groups, of which Megatron-LM's has none; or refuse
- * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_blobs_value. */
+ * it, or several.  -EBADMSG, -E2BIG, -ENOMEM; errors of dcp_storage_value. */
 int dcp_optimizer_find(struct dcp_reader *f);
 
-/* Is the item of an optimizer? */
-bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_item *t);
+/* Is the entry of an optimizer? */
+bool dcp_optimizer_has(const struct dcp_reader *f, const struct dcp_entry *t);
 
 /*
  * Find which dict of a checkpoint is the model, once its optimizer is known: the one that
@@ -104,8 +104,8 @@ const char *dcp_name_clean(struct arena *a, const char *name);
  * states.  Fills in `found`, unless it is NULL: one for each parameter of the groups in turn.
  * -ENOTSUP if there are no such tensors, or if others could be, too.
  */
-int dcp_numbers_match(struct dcp_reader *f, struct dcp_item *const *tensors, size_t n,
-		      struct dcp_item **found);
+int dcp_numbers_match(struct dcp_reader *f, struct dcp_entry *const *tensors, size_t n,
+		      struct dcp_entry **found);
 
 /* Check the numbers of parameters, and replace them by names where these are recorded. */
 int dcp_numbers_check(struct dcp_reader *f);
@@ -117,8 +117,8 @@ int dcp_numbers_resolve(struct dcp_reader *f);
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
 /* Is it another name of the parameter?  1, 0, or an error. */
-int dcp_is_tied(const struct dcp_reader *f, const struct dcp_item *t,
-		const struct dcp_item *weight);
+int dcp_is_tied(const struct dcp_reader *f, const struct dcp_entry *t,
+		const struct dcp_entry *weight);
 
 /* Drop what was found of the optimizer, for the reason that has an error. */
 int dcp_optimizer_refuse(struct dcp_reader *f);

@@ -30,10 +30,10 @@ static int describe_state(struct dcp_checkpoint *x, const struct dcp_state *s,
 	*out = (struct param_state){ .name = s->name, .dtype = DTYPE_F32 };
 	if (s->flat)
 		return 0;
-	if (s->item) {
+	if (s->entry) {
 		out->kind = STATE_TENSOR;
-		out->dtype = s->item->dtype;
-		return dcp_blobs_element(&x->blobs, s->item, out->bytes, err);
+		out->dtype = s->entry->dtype;
+		return dcp_storage_element(&x->storage, s->entry, out->bytes, err);
 	}
 	if (s->number->kind == VALUE_INT)
 		*out = (struct param_state){
@@ -85,29 +85,29 @@ static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	return rc;
 }
 
-static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_item *item,
+static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_entry *entry,
 			     const struct dcp_param *param)
 {
-	const struct dcp_owned own = { item, param };
+	const struct dcp_owned own = { entry, param };
 	struct param *p = &x->rows[x->nrows++];
 
 	*p = (struct param){ .name = name,
-			     .ndim = item->ndim,
-			     .shape = item->shape,
-			     .numel = item->numel,
+			     .ndim = entry->ndim,
+			     .shape = entry->shape,
+			     .numel = entry->numel,
 			     .kind = PARAM_FROZEN,
-			     .dtype = item->dtype,
-			     .module_dtype = item->dtype,
+			     .dtype = entry->dtype,
+			     .module_dtype = entry->dtype,
 			     .own = arena_copy(&x->arena, &own, sizeof(own)) };
 	return p;
 }
 
 /* Has the universal tree a row that the optimizer does not own?  If not, note it. */
-static bool is_universal(struct dcp_checkpoint *x, const char *name, const struct dcp_item *item)
+static bool is_universal(struct dcp_checkpoint *x, const char *name, const struct dcp_entry *entry)
 {
-	const char *why = !names_is_param(name)      ? "cannot be a directory's name"
-			  : !cast_knows(item->dtype) ? "no plain tensor of real numbers"
-						     : NULL;
+	const char *why = !names_is_param(name)       ? "cannot be a directory's name"
+			  : !cast_knows(entry->dtype) ? "no plain tensor of real numbers"
+						      : NULL;
 	char text[2 * ERRMSG_MAX];
 
 	if (!why)
@@ -203,10 +203,10 @@ static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
 	add_slices(x);
 	for (size_t i = 0; i < o->nextras; i++) {
 		const struct dcp_extra *e = &o->extras[i];
-		struct dcp_item *item = e->same ? e->same->weight : e->item;
+		struct dcp_entry *entry = e->same ? e->same->weight : e->entry;
 
-		if (is_universal(x, e->name, item))
-			add_row(x, e->name, item, NULL);
+		if (is_universal(x, e->name, entry))
+			add_row(x, e->name, entry, NULL);
 	}
 	qsort(x->rows, x->nrows, sizeof(*x->rows), array_by_text);
 	x->c.params = x->rows;
@@ -252,7 +252,7 @@ static void order_rows(struct dcp_checkpoint *x)
 	for (size_t i = 0; i < o->nextras; i++)
 		if (!o->extras[i].same)
 			put(x, find_row(x, o->extras[i].name)
-				       ?: add_row(x, o->extras[i].name, o->extras[i].item, NULL));
+				       ?: add_row(x, o->extras[i].name, o->extras[i].entry, NULL));
 	order_groups(x);
 	for (size_t i = 0; i < o->nextras; i++) {
 		const struct dcp_extra *e = &o->extras[i];

@@ -42,7 +42,7 @@ void copy_write(const struct copy *c, const void *p, size_t len);
 void copy_reset(struct copy *c);
 void copy_commit(struct copy *c);
 
-/* The attributes of what storage_data has of the first chunk of an item. */
+/* The attributes of what storage_data has of the first chunk of an entry. */
 struct value *copy_info(const struct copy *c, const char *key);
 
 /* Open the checkpoint: 0, or a refusal with its message. */

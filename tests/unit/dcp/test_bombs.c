@@ -229,8 +229,8 @@ static void check_bomb(const struct bomb *x, const char *dir)
 	rc = dcp_metadata_add(&m, test_context(), dir, &err);
 	if (rc != x->rc || !strstr(err.text, x->words))
 		fail_msg("%s: %d: %s", x->what, rc, err.text);
-	if (!rc && m.nitems)
-		assert_int_equal(m.items[0].chunks->len, 7);
+	if (!rc && m.nentries)
+		assert_int_equal(m.entries[0].chunks->len, 7);
 	assert_true(m.arena.used <= b.len * DCP_MEMORY_PER_BYTE + DCP_MEMORY_LEAST);
 	dcp_metadata_done(&m);
 	bytebuf_done(&b);

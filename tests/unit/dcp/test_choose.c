@@ -10,11 +10,11 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/context.h"
-#include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_optimizer.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
-#include "tests/unit/dcp/items.h"
+#include "tests/unit/dcp/entries.h"
 
 #define DICTS 4
 
@@ -90,10 +90,10 @@ struct maker {
 };
 
 /* Add a tensor below a path with dots, of `n` characters. */
-static struct dcp_item *add(struct maker *k, const char *path, size_t n, const char *name,
-			    const uint64_t *shape, unsigned ndim)
+static struct dcp_entry *add(struct maker *k, const char *path, size_t n, const char *name,
+			     const uint64_t *shape, unsigned ndim)
 {
-	struct dcp_item *t = &k->m.items[k->m.nitems++];
+	struct dcp_entry *t = &k->m.entries[k->m.nentries++];
 	char *rest = arena_strndup(&k->a, path, n), *word, full[16], *lead = strchr(rest, ':');
 	uint64_t numel = 1;
 
@@ -105,7 +105,7 @@ static struct dcp_item *add(struct maker *k, const char *path, size_t n, const c
 
 	for (unsigned d = 0; d < ndim; d++)
 		numel *= shape[d];
-	item_init(t, &k->a, name, 0, DTYPE_F32, ndim, shape, numel, ++k->at);
+	entry_init(t, &k->a, name, 0, DTYPE_F32, ndim, shape, numel, ++k->at);
 	t->chunks->at = k->at;
 	t->path = arena_alloc(&k->a, DCP_PATH_MAX * sizeof(*t->path));
 	rest = strcmp(rest, ".") != 0 ? rest : NULL;
@@ -140,12 +140,12 @@ static void add_optimizer(struct maker *k, struct dcp_reader *f, const char *pat
 	static struct dcp_param params[] = { { .name = "w" }, { .name = "b" } };
 	static struct dcp_group group = { .params = params, .nparams = COUNT(params) };
 	const uint64_t three = 3;
-	struct dcp_item *w = add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
-	struct dcp_item *b = add(k, path, strlen(path), "exp_avg", &three, 1);
+	struct dcp_entry *w = add(k, path, strlen(path), "exp_avg", shape_of_w, 2);
+	struct dcp_entry *b = add(k, path, strlen(path), "exp_avg", &three, 1);
 
 	f->states.v = arena_alloc(&k->a, 2 * sizeof(*f->states.v));
-	f->states.v[f->states.n++] = (struct dcp_entry){ "b", "exp_avg", b, NULL };
-	f->states.v[f->states.n++] = (struct dcp_entry){ "w", "exp_avg", w, NULL };
+	f->states.v[f->states.n++] = (struct dcp_finding){ "b", "exp_avg", b, NULL };
+	f->states.v[f->states.n++] = (struct dcp_finding){ "w", "exp_avg", w, NULL };
 	f->optimizer = (struct dcp_prefix){ w, w->depth - 1, 0 };
 	f->o->has_optimizer = true;
 	f->o->groups = &group;
@@ -169,11 +169,11 @@ static void check_chosen(const struct row *r, const struct dcp_reader *f)
 	char *text;
 
 	for (unsigned i = 0; i < f->model.depth; i++)
-		bytebuf_add_format(&name, "%s%s", i ? "." : "", f->model.item->path[i]);
+		bytebuf_add_format(&name, "%s%s", i ? "." : "", f->model.entry->path[i]);
 	bytebuf_add_str(&name, f->model.depth ? "" : ".");
 	if (f->model.skip)
 		bytebuf_add_format(&name, ":%.*s", (int)f->model.skip,
-				   f->model.item->path[f->model.depth]);
+				   f->model.entry->path[f->model.depth]);
 	text = bytebuf_take_text(&name);
 	assert_string_equal(text, r->expected);
 	free(text);
@@ -184,12 +184,12 @@ static void check_chosen(const struct row *r, const struct dcp_reader *f)
 static void check_row(const struct row *r, size_t first, size_t n)
 {
 	struct dcp_model o = { 0 };
-	struct dcp_item items[4 * DICTS] = { 0 };
-	struct maker k = { .m = { .items = items } };
+	struct dcp_entry entries[4 * DICTS] = { 0 };
+	struct maker k = { .m = { .entries = entries } };
 	struct errmsg err = { "" };
-	struct dcp_blobs blobs = { .u = test_context() };
+	struct dcp_storage storage = { .u = test_context() };
 	struct dcp_reader f = {
-		.o = &o, .a = &o.arena, .m = &k.m, .b = &blobs, .file = "a file", .err = &err
+		.o = &o, .a = &o.arena, .m = &k.m, .b = &storage, .file = "a file", .err = &err
 	};
 	int rc;
 
@@ -197,9 +197,9 @@ static void check_row(const struct row *r, size_t first, size_t n)
 		add_dict(&k, r->dicts[(first + i) % n]);
 	if (r->optimizer)
 		add_optimizer(&k, &f, r->optimizer);
-	blobs.u->model = (char *)r->wanted;
+	storage.u->model = (char *)r->wanted;
 	rc = dcp_choose_model(&f);
-	blobs.u->model = NULL;
+	storage.u->model = NULL;
 	if (rc) {
 		assert_int_equal(rc, -ENOTSUP);
 		if (!strstr(err.text, r->expected) || r->note)

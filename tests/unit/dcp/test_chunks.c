@@ -9,8 +9,8 @@
 
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_extents.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/vfile/gather.h"
 #include "ckpt/vfile/vfile.h"
@@ -31,7 +31,7 @@ static uint64_t draw(uint64_t n)
 }
 
 /* The chunk's element at each place of the tensor, -1 where it has none. */
-static void fill(const struct dcp_item *t, const struct dcp_chunk *c, int64_t *out)
+static void fill(const struct dcp_entry *t, const struct dcp_chunk *c, int64_t *out)
 {
 	int64_t next = 0;
 
@@ -48,7 +48,7 @@ static void fill(const struct dcp_item *t, const struct dcp_chunk *c, int64_t *o
 	}
 }
 
-static void check_chunk(const struct dcp_item *t, const struct dcp_chunk *c)
+static void check_chunk(const struct dcp_entry *t, const struct dcp_chunk *c)
 {
 	int64_t map[SIDE * SIDE * SIDE * SIDE];
 	uint64_t before = 0, at, run;
@@ -73,7 +73,7 @@ static void test_places(void **state)
 	for (seed = 0; seed < 2000; seed++) {
 		const uint64_t kept = seed;
 		uint64_t shape[DIMS], offset[DIMS], size[DIMS];
-		struct dcp_item t = { .shape = shape, .numel = 1 };
+		struct dcp_entry t = { .shape = shape, .numel = 1 };
 		struct dcp_chunk c = { .offset = offset, .size = size, .numel = 1 };
 
 		t.ndim = (unsigned)draw(DIMS + 1);
@@ -93,7 +93,7 @@ static void test_places(void **state)
 
 /* A box that is cut into others, by planes through one box at a time. */
 struct cut {
-	struct dcp_item t;
+	struct dcp_entry t;
 	struct dcp_chunk c[PIECES];
 	uint64_t shape[DIMS], offset[PIECES][DIMS], size[PIECES][DIMS];
 };
@@ -220,7 +220,7 @@ static char *write_cases(const char *dir)
 }
 
 /* Read the elements of a range in their own type, or as float32. */
-static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bool gather,
+static void check_range(const struct dcp_storage *b, const struct dcp_range *r, bool gather,
 			bool wide)
 {
 	const enum dtype to = wide ? DTYPE_F32 : DTYPE_I16;
@@ -250,7 +250,7 @@ static void check_range(const struct dcp_blobs *b, const struct dcp_range *r, bo
 static void test_extents(void **state)
 {
 	char *dir = mkckpt_new_dir(), *const path = write_cases(dir);
-	const struct dcp_blobs b = { .dir = dir, .shards = shards_new(test_context()) };
+	const struct dcp_storage b = { .dir = dir, .shards = shards_new(test_context()) };
 	struct fileid id;
 	struct stat st;
 	struct cut x;

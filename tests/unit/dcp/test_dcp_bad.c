@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata that is damaged or lies: what contradicts itself, the files or the blobs, or is
+ * Metadata that is damaged or lies: what contradicts itself, the files or the records, or is
  * not a model with its optimizer, is refused with a message that names the file and the
  * cause; thousands of random changes give the right bytes or a refusal.  Nothing in a pickle
  * is executed.
@@ -22,15 +22,15 @@
 #define MUTANTS 10000u
 #endif
 
-/* The attributes of an item, and of one of its chunks. */
-static struct value *item(const struct copy *c, const char *key)
+/* The attributes of an entry, and of one of its chunks. */
+static struct value *entry(const struct copy *c, const char *key)
 {
 	return value_find_path(c->metadata, "state_dict_metadata", key, NULL)->obj->state;
 }
 
 static struct value *chunk(const struct copy *c, size_t i)
 {
-	return value_find_items(item(c, WEIGHT), "chunks")->v[i]->obj->state;
+	return value_find_items(entry(c, WEIGHT), "chunks")->v[i]->obj->state;
 }
 
 static struct value *info(const struct copy *c)
@@ -60,7 +60,7 @@ static struct value *call(struct copy *c, const char *module, const char *name)
 
 static void lose_chunk(struct copy *c)
 {
-	value_find(item(c, WEIGHT), "chunks")->seq.n--;
+	value_find(entry(c, WEIGHT), "chunks")->seq.n--;
 }
 
 static void lose_data(struct copy *c)
@@ -92,12 +92,12 @@ static void leave_tensor(struct copy *c)
 		 WEIGHT);
 }
 
-static void lengthen_blob(struct copy *c)
+static void lengthen_record(struct copy *c)
 {
 	set_int(info(c), "length", 1 << 20);
 }
 
-static void shift_blob(struct copy *c)
+static void shift_record(struct copy *c)
 {
 	set_int(info(c), "offset", 64);
 }
@@ -119,7 +119,7 @@ static void name_root(struct copy *c)
 
 static void change_type(struct copy *c)
 {
-	value_find(item(c, WEIGHT), "properties")->obj->state->seq.v[0] =
+	value_find(entry(c, WEIGHT), "properties")->obj->state->seq.v[0] =
 		value_new_global(&c->a, "torch", "float64");
 }
 
@@ -136,7 +136,7 @@ static void use_safetensors(struct copy *c)
 	set_text(c, info(c), "relative_path", "model-1.safetensors");
 }
 
-static void replace_items(struct copy *c)
+static void replace_entries(struct copy *c)
 {
 	value_dict_set(&c->a, c->metadata, "state_dict_metadata", call(c, "mine", "Items"));
 }
@@ -156,7 +156,7 @@ static void call_system(struct copy *c)
 	value_dict_set(&c->a, c->metadata, "storage_meta", call(c, "os", "system"));
 }
 
-/* Change an element of the path of an item. */
+/* Change an element of the path of an entry. */
 static void move(struct copy *c, const char *key, size_t element, const char *text)
 {
 	value_find_path(c->metadata, "planner_data", key, NULL)->seq.v[element] =
@@ -193,7 +193,7 @@ static void double_parameter(struct copy *c)
 	move(c, "model.transformer.ln_f.bias", 1, "transformer.ln_f.weight");
 }
 
-/* A state that is a dict is saved as several items. */
+/* A state that is a dict is saved as several entries. */
 static void nest_state(struct copy *c)
 {
 	value_append(&c->a,
@@ -227,7 +227,7 @@ static void odd_scalars(struct copy *c)
 		if (!value_is_str(path->v[path->n - 1], "step"))
 			continue;
 		path->v[path->n - 1] = value_new_str(&c->a, "scale");
-		value_find(item(c, key), "properties")->obj->state->seq.v[0] =
+		value_find(entry(c, key), "properties")->obj->state->seq.v[0] =
 			value_new_global(&c->a, "torch", "quint8");
 	}
 }
@@ -242,15 +242,15 @@ static void test_refused(void **state)
 		{ lose_data, "a chunk has no data" },
 		{ grow_chunk, WEIGHT ": two chunks overlap" },
 		{ leave_tensor, WEIGHT ": a chunk lies outside of the tensor" },
-		{ lengthen_blob, "_0.distcp: has " },
-		{ shift_blob, "_0.distcp: " },
+		{ lengthen_record, "_0.distcp: has " },
+		{ shift_record, "_0.distcp: " },
 		{ name_missing_file, "__9_0.distcp: is missing, and .metadata says" },
 		{ leave_directory, "etc/passwd' is no file of the directory" },
 		{ name_root, "'/etc/passwd' is no file of the directory" },
 		{ change_type, "a chunk has another type or shape than .metadata" },
 		{ transform, "was written with the transform stream.zstd/1" },
 		{ use_safetensors, "lies in a file of safetensors" },
-		{ replace_items, "not the metadata of a PyTorch distributed" },
+		{ replace_entries, "not the metadata of a PyTorch distributed" },
 		{ replace_root, "not the metadata of a PyTorch distributed" },
 		{ replace_file, "is no file of the directory" },
 		{ call_system, "refusing global os.system: it runs code" },
@@ -355,7 +355,7 @@ static void write_mutant(const struct copy *c, uint64_t seed)
 	free(b);
 }
 
-/* Change a number of what says where the data is.  It does not become 0, where another blob
+/* Change a number of what says where the data is.  It does not become 0, where another record
  * begins, which may be of the same form. */
 static void mutate_number(struct copy *c, uint64_t seed)
 {

@@ -62,7 +62,7 @@ static void test_steps_differ(void **state)
 	struct copy *c = *state;
 	FILE *f = copy_own_file(c, "__1_0.distcp");
 	const struct value *at;
-	uint8_t blob[4096], *step;
+	uint8_t record[4096], *step;
 	char warnings[4096];
 	struct checkpoint *open;
 	struct errmsg err;
@@ -71,9 +71,9 @@ static void test_steps_differ(void **state)
 	copy_commit(c);
 	at = copy_info(c, "optim.state.transformer.ln_f.bias.step");
 	fseek(f, value_find(at, "offset")->i, SEEK_SET);
-	step = memmem(blob, fread(blob, 1, sizeof(blob), f), four, sizeof(four));
+	step = memmem(record, fread(record, 1, sizeof(record), f), four, sizeof(four));
 	assert_non_null(step);
-	fseek(f, value_find(at, "offset")->i + (step - blob), SEEK_SET);
+	fseek(f, value_find(at, "offset")->i + (step - record), SEEK_SET);
 	fwrite(five, sizeof(five), 1, f);
 	assert_int_equal(fclose(f), 0);
 
@@ -121,7 +121,7 @@ static void add_common(const struct copy *c)
 	free(path);
 }
 
-/* Rename an item, wherever the metadata has its key. */
+/* Rename an entry, wherever the metadata has its key. */
 static void rename_key(const struct copy *c, const char *from, const char *to)
 {
 	static const char *const dicts[] = { "state_dict_metadata", "planner_data",

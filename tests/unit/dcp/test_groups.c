@@ -7,14 +7,14 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/foreign/dcp_blobs.h"
 #include "ckpt/foreign/dcp_model.h"
+#include "ckpt/foreign/dcp_storage.h"
 #include "ckpt/format/value.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
-#include "tests/unit/dcp/items.h"
+#include "tests/unit/dcp/entries.h"
 
-#define ITEMS_MAX 32
+#define ENTRIES_MAX 32
 #define GROUPS_MAX 3
 
 /* Names are letters.  Each parameter of the model has a state unless it is a capital. */
@@ -41,13 +41,13 @@ struct maker {
 	struct dcp_metadata m;
 };
 
-/* Add an item with this path, and return it; a tensor of 3 elements if `v` is NULL. */
+/* Add an entry with this path, and return it; a tensor of 3 elements if `v` is NULL. */
 static void add(struct maker *k, struct value *v, const char *const *path, unsigned depth)
 {
-	struct dcp_item *t = &k->m.items[k->m.nitems++];
+	struct dcp_entry *t = &k->m.entries[k->m.nentries++];
 	const uint64_t three = 3;
 
-	item_init(t, &k->a, path[depth - 1], 0, DTYPE_F32, 1, &three, 3, k->m.nitems);
+	entry_init(t, &k->a, path[depth - 1], 0, DTYPE_F32, 1, &three, 3, k->m.nentries);
 	t->is_tensor = !v;
 	t->value = v;
 	t->path = arena_copy(&k->a, path, depth * sizeof(*path));
@@ -79,16 +79,16 @@ static void add_row(struct maker *k, const struct row *r)
 
 static void check_row(const struct row *r)
 {
-	struct dcp_item items[ITEMS_MAX] = { 0 };
-	struct maker k = { .m = { .items = items } };
+	struct dcp_entry entries[ENTRIES_MAX] = { 0 };
+	struct maker k = { .m = { .entries = entries } };
 	const struct dcp_megatron none = { 0 };
-	struct dcp_blobs blobs = { .u = test_context() };
+	struct dcp_storage storage = { .u = test_context() };
 	struct errmsg err = { "" };
 	struct dcp_model o;
 	char found[32] = "";
 
 	add_row(&k, r);
-	if (dcp_model_find(&o, &k.m, &none, &blobs, "a file", &err))
+	if (dcp_model_find(&o, &k.m, &none, &storage, "a file", &err))
 		fail_msg("row %td: %s", r - table, err.text);
 	for (size_t g = 0; g < o.ngroups; g++) {
 		strcat(found, g ? " " : "");

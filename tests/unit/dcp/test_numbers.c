@@ -10,9 +10,9 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_optimizer.h"
 #include "tests/support/unit.h"
-#include "tests/unit/dcp/items.h"
+#include "tests/unit/dcp/entries.h"
 
-#define ITEMS_MAX 16
+#define ENTRIES_MAX 16
 #define GROUPS_MAX 3
 
 /*
@@ -55,18 +55,18 @@ static const struct row {
 	{ "a=A", { "a", "A" }, "02" },
 };
 
-static struct dcp_item items[ITEMS_MAX], states[ITEMS_MAX];
-static char names[ITEMS_MAX][16];
-static const char *paths[ITEMS_MAX];
+static struct dcp_entry entries[ENTRIES_MAX], states[ENTRIES_MAX];
+static char names[ENTRIES_MAX][16];
+static const char *paths[ENTRIES_MAX];
 
 /* Make a tensor with the shape of a letter. */
-static void make(struct arena *a, struct dcp_item *t, char shape, size_t at)
+static void make(struct arena *a, struct dcp_entry *t, char shape, size_t at)
 {
 	const bool vector = strchr("ABCr", shape) != NULL;
 	const uint64_t rows[] = { shape == 'r' ? 'A' : (uint64_t)shape, 2 };
 
-	item_init(t, a, "a state", 0, shape == 'i' ? DTYPE_I64 : DTYPE_F32, vector ? 1 : 2, rows,
-		  rows[0] * (vector ? 1 : 2), 64 * at);
+	entry_init(t, a, "a state", 0, shape == 'i' ? DTYPE_I64 : DTYPE_F32, vector ? 1 : 2, rows,
+		   rows[0] * (vector ? 1 : 2), 64 * at);
 	t->chunks->at = 64 * at;
 }
 
@@ -78,12 +78,12 @@ static void make_model(struct arena *a, const char *model)
 	for (size_t i = 0; model[i]; i++) {
 		at = model[i] == '=' ? at : i + 1;
 		shape = model[i] == '=' ? shape : model[i];
-		make(a, &items[i], shape, at);
+		make(a, &entries[i], shape, at);
 		snprintf(names[i], sizeof(names[i]), "%zu%s", i,
 			 model[i] == 'r' ? ".running_mean" : "");
 		paths[i] = names[i];
-		items[i].path = &paths[i];
-		items[i].depth = 1;
+		entries[i].path = &paths[i];
+		entries[i].depth = 1;
 	}
 }
 
@@ -94,39 +94,39 @@ static void make_groups(struct dcp_reader *f, const struct row *r)
 	size_t n = 0;
 
 	o->groups = arena_alloc(f->a, GROUPS_MAX * sizeof(*o->groups));
-	f->states.v = arena_alloc(f->a, ITEMS_MAX * sizeof(*f->states.v));
+	f->states.v = arena_alloc(f->a, ENTRIES_MAX * sizeof(*f->states.v));
 	for (size_t g = 0; g < GROUPS_MAX && r->groups[g]; g++) {
 		struct dcp_group *group = &o->groups[o->ngroups++];
 
-		group->params = arena_alloc(f->a, ITEMS_MAX * sizeof(*group->params));
+		group->params = arena_alloc(f->a, ENTRIES_MAX * sizeof(*group->params));
 		for (const char *p = r->groups[g]; *p; p++, n++) {
 			group->params[group->nparams++].name = digits[n];
 			if (*p == '?')
 				continue;
 			make(f->a, &states[n], *p, n + 100);
-			f->states.v[f->states.n++] = (struct dcp_entry){
-				.param = digits[n], .field = "exp_avg", .item = &states[n]
-			};
+			f->states.v[f->states.n++] = (struct dcp_finding){ .param = digits[n],
+									   .field = "exp_avg",
+									   .entry = &states[n] };
 		}
 	}
 }
 
 static void check_row(const struct row *r)
 {
-	struct dcp_item *tensors[ITEMS_MAX], *found[ITEMS_MAX];
+	struct dcp_entry *tensors[ENTRIES_MAX], *found[ENTRIES_MAX];
 	struct dcp_model o = { 0 };
 	struct errmsg err = { "" };
 	struct dcp_reader f = { .o = &o, .a = &o.arena, .file = "a file", .err = &err };
-	char places[ITEMS_MAX] = "";
+	char places[ENTRIES_MAX] = "";
 	int rc;
 
 	make_model(&o.arena, r->model);
 	make_groups(&f, r);
-	for (size_t i = 0; i < ITEMS_MAX; i++)
-		tensors[i] = &items[i];
+	for (size_t i = 0; i < ENTRIES_MAX; i++)
+		tensors[i] = &entries[i];
 	rc = dcp_numbers_match(&f, tensors, strlen(r->model), found);
 	for (size_t i = 0, g = 0, k = 0; !rc && g < o.ngroups; i++) {
-		places[i] = (char)('0' + (found[i] - items));
+		places[i] = (char)('0' + (found[i] - entries));
 		if (++k == o.groups[g].nparams) {
 			k = 0;
 			g++;

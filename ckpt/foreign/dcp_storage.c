@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a distributed checkpoint hold blobs end to end, each of which is a whole
- * file of torch.save with one tensor or object.  Where the elements begin in a blob
- * is read with the first of them, and what the blob says of them is checked then.
+ * Files of a distributed checkpoint hold records end to end, each of which is a whole
+ * file of torch.save with one tensor or object.  Where the elements begin in a record
+ * is read with the first of them, and what the record says of them is checked then.
  */
-#include "ckpt/foreign/dcp_blobs.h"
+#include "ckpt/foreign/dcp_storage.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,19 +20,19 @@
 #include "ckpt/format/value.h"
 #include "ckpt/io/shards.h"
 
-/* A blob as a file of torch.save. */
-struct blob {
-	const struct dcp_blobs *b;
+/* A record as a file of torch.save. */
+struct record {
+	const struct dcp_storage *b;
 	const struct dcp_chunk *c;
 	bool small;
 	char *name; /* for messages: the file, and the key */
 	struct ptfile pt;
 };
 
-#define SMALL 4096u  /* bytes of a blob */
+#define SMALL 4096u  /* bytes of a record */
 #define CLOSE 16384u /* bytes between two */
 
-static int read_small(const struct blob *x, void *buf, size_t len, uint64_t at, struct errmsg *err)
+static int read_small(const struct record *x, void *buf, size_t len, uint64_t at, struct errmsg *err)
 {
 	const uint64_t left = shards_id(x->b->shards, x->c->file)->size - at;
 	struct dcp_small *s = &x->b->small[x->c->file % DCP_SMALL];
@@ -55,39 +55,39 @@ static int read_small(const struct blob *x, void *buf, size_t len, uint64_t at, 
 	return rc;
 }
 
-static int blob_read(const struct source *s, void *buf, size_t len, uint64_t off,
-		     struct errmsg *err)
+static int record_read(const struct source *s, void *buf, size_t len, uint64_t off,
+		       struct errmsg *err)
 {
-	const struct blob *x = s->ctx;
+	const struct record *x = s->ctx;
 
 	if (x->small && shards_id(x->b->shards, x->c->file)->size >= x->c->at + x->c->len)
 		return read_small(x, buf, len, x->c->at + off, err);
 	return shards_read(x->b->shards, x->c->file, buf, len, x->c->at + off, err);
 }
 
-static void blob_source_close(struct source *s)
+static void record_source_close(struct source *s)
 {
-	struct blob *x = s->ctx;
+	struct record *x = s->ctx;
 
 	free(x->name);
 }
 
-static int blob_open(struct blob *x, const struct dcp_blobs *b, const struct dcp_item *t,
-		     const struct dcp_chunk *c, struct errmsg *err)
+static int record_open(struct record *x, const struct dcp_storage *b, const struct dcp_entry *t,
+		       const struct dcp_chunk *c, struct errmsg *err)
 {
-	static const struct source_ops ops = { .read = blob_read, .close = blob_source_close };
+	static const struct source_ops ops = { .read = record_read, .close = record_source_close };
 	struct source src = { .size = c->len, .fd = -1, .ops = &ops, .ctx = x };
 
-	*x = (struct blob){ .b = b, .c = c, .small = b->small && c->len <= SMALL && t->numel <= 1 };
+	*x = (struct record){ .b = b, .c = c, .small = b->small && c->len <= SMALL && t->numel <= 1 };
 	if (asprintf(&x->name, "%s: %s", shards_path(b->shards, c->file), t->key) < 0)
 		return errmsg_nomem(err, t->key);
 	src.name = x->name;
 	return ptfile_open_source(&x->pt, &src, err);
 }
 
-/* Read the tensor that a blob holds, which must be what the metadata says, and where its
- * storage is in the blob. */
-static int read_tensor(const struct blob *x, const struct dcp_item *t, const struct dcp_chunk *c,
+/* Read the tensor that a record holds, which must be what the metadata says, and where its
+ * storage is in the record. */
+static int read_tensor(const struct record *x, const struct dcp_entry *t, const struct dcp_chunk *c,
 		       struct tensor *out, uint64_t *at, struct errmsg *err)
 {
 	struct tensor v;
@@ -112,9 +112,9 @@ static int read_tensor(const struct blob *x, const struct dcp_item *t, const str
 	return 0;
 }
 
-/* Check a blob, and note where its elements are.  Those of a buffer in another order than
+/* Check a record, and note where its elements are.  Those of a buffer in another order than
  * torch's usual one, such as channels-last, are read by their strides. */
-static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chunk *c,
+static int locate(const struct record *x, const struct dcp_entry *t, struct dcp_chunk *c,
 		  struct errmsg *err)
 {
 	const struct zip_entry *e = x->pt.is_zip ? zip_find(&x->pt.zip, "data/0") : NULL;
@@ -133,15 +133,15 @@ static int locate(const struct blob *x, const struct dcp_item *t, struct dcp_chu
 	return 0;
 }
 
-int dcp_blobs_locate(const struct dcp_blobs *b, const struct dcp_item *t, struct dcp_chunk *c,
-		     struct errmsg *err)
+int dcp_storage_locate(const struct dcp_storage *b, const struct dcp_entry *t, struct dcp_chunk *c,
+		       struct errmsg *err)
 {
-	struct blob x;
+	struct record x;
 	int rc;
 
 	if (atomic_load(&c->data))
 		return 0;
-	rc = blob_open(&x, b, t, c, err);
+	rc = record_open(&x, b, t, c, err);
 	if (rc)
 		return rc;
 	rc = locate(&x, t, c, err);
@@ -161,8 +161,8 @@ static int read_summed(void *ctx, void *buf, size_t len, uint64_t off, struct er
 	return source_read(s->src, buf, len, off, err) ?: progress_add(s->progress, len);
 }
 
-/* Read `len` bytes of a blob, and compare them with the checksum of a member of its zip. */
-static int check_range(struct blob *x, uint64_t off, uint64_t len, const struct zip_entry *e,
+/* Read `len` bytes of a record, and compare them with the checksum of a member of its zip. */
+static int check_range(struct record *x, uint64_t off, uint64_t len, const struct zip_entry *e,
 		       struct progress *progress, struct errmsg *err)
 {
 	struct crc_range range = { .off = off, .len = len };
@@ -173,7 +173,8 @@ static int check_range(struct blob *x, uint64_t off, uint64_t len, const struct 
 }
 
 /* torch's container without zip has no checksums. */
-static int check_blob(struct blob *x, struct progress *progress, bool *summed, struct errmsg *err)
+static int check_record(struct record *x, struct progress *progress, bool *summed,
+			struct errmsg *err)
 {
 	bool any = false;
 	int rc = 0;
@@ -192,36 +193,36 @@ static int check_blob(struct blob *x, struct progress *progress, bool *summed, s
 	return rc;
 }
 
-int dcp_blobs_check(const struct dcp_blobs *b, const struct dcp_item *t, struct progress *progress,
-		    bool *summed, struct errmsg *err)
+int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
+		      struct progress *progress, bool *summed, struct errmsg *err)
 {
 	int rc = 0;
 
 	*summed = true;
 	for (size_t i = 0; !rc && i < t->nchunks; i++) {
-		struct blob x;
+		struct record x;
 
 		if (!t->chunks[i].len)
 			continue;
-		rc = blob_open(&x, b, t, &t->chunks[i], err);
+		rc = record_open(&x, b, t, &t->chunks[i], err);
 		if (rc)
 			break;
 		if (t->is_tensor && t->dtype != DTYPE_OTHER)
 			rc = locate(&x, t, &t->chunks[i], err);
 		if (rc == -ENOTSUP) /* no damage: it is shown nowhere, or with an error */
 			rc = 0;
-		rc = rc ?: check_blob(&x, progress, summed, err);
+		rc = rc ?: check_record(&x, progress, summed, err);
 		ptfile_close(&x.pt);
 	}
 	return rc;
 }
 
-int dcp_blobs_view(const struct dcp_blobs *b, const struct dcp_item *t, const struct dcp_chunk *c,
-		   struct tensor *out, struct errmsg *err)
+int dcp_storage_view(const struct dcp_storage *b, const struct dcp_entry *t,
+		     const struct dcp_chunk *c, struct tensor *out, struct errmsg *err)
 {
-	struct blob x;
+	struct record x;
 	uint64_t at;
-	int rc = blob_open(&x, b, t, c, err);
+	int rc = record_open(&x, b, t, c, err);
 
 	if (rc)
 		return rc;
@@ -230,22 +231,22 @@ int dcp_blobs_view(const struct dcp_blobs *b, const struct dcp_item *t, const st
 	return rc;
 }
 
-int dcp_blobs_element(const struct dcp_blobs *b, const struct dcp_item *t, uint8_t raw[16],
-		      struct errmsg *err)
+int dcp_storage_element(const struct dcp_storage *b, const struct dcp_entry *t, uint8_t raw[16],
+			struct errmsg *err)
 {
 	const struct dcp_chunk *c = t->chunks;
 	struct tensor v;
-	struct blob x;
+	struct record x;
 	uint64_t at;
 	int rc;
 
 	while (!c->numel)
 		c++;
-	rc = blob_open(&x, b, t, c, err);
+	rc = record_open(&x, b, t, c, err);
 	if (rc)
 		return rc;
 	rc = read_tensor(&x, t, c, &v, &at, err);
-	/* Small blobs are in memory. */
+	/* Small records are in memory. */
 	rc = rc
 		     ?: source_read(&x.pt.ends, raw, dtype_size(v.dtype),
 				    at + v.storage_offset * dtype_size(v.dtype), err);
@@ -254,7 +255,7 @@ int dcp_blobs_element(const struct dcp_blobs *b, const struct dcp_item *t, uint8
 }
 
 /* Read the number that a tensor of one element holds. */
-static int read_number(const struct dcp_blobs *b, const struct dcp_item *t, struct arena *a,
+static int read_number(const struct dcp_storage *b, const struct dcp_entry *t, struct arena *a,
 		       struct value **out, struct errmsg *err)
 {
 	uint8_t raw[16];
@@ -263,7 +264,7 @@ static int read_number(const struct dcp_blobs *b, const struct dcp_item *t, stru
 
 	if (t->numel != 1 || !cast_knows(t->dtype))
 		return errmsg_set(err, -ENOTSUP, "%s: %s: is no number", b->dir, t->key);
-	rc = dcp_blobs_element(b, t, raw, err);
+	rc = dcp_storage_element(b, t, raw, err);
 	if (rc)
 		return rc;
 	cast_to_double(t->dtype, raw, &number, 1);
@@ -271,11 +272,11 @@ static int read_number(const struct dcp_blobs *b, const struct dcp_item *t, stru
 	return *out ? 0 : errmsg_nomem(err, b->dir);
 }
 
-int dcp_blobs_value(const struct dcp_blobs *b, const struct dcp_item *t, struct arena *a,
-		    struct value **out, struct errmsg *err)
+int dcp_storage_value(const struct dcp_storage *b, const struct dcp_entry *t, struct arena *a,
+		      struct value **out, struct errmsg *err)
 {
 	struct value *v;
-	struct blob x;
+	struct record x;
 	int rc;
 
 	if (t->is_tensor)
@@ -286,7 +287,7 @@ int dcp_blobs_value(const struct dcp_blobs *b, const struct dcp_item *t, struct 
 	}
 	if (!t->nchunks)
 		return errmsg_set(err, -EBADMSG, "%s: %s: has no data", b->dir, t->key);
-	rc = blob_open(&x, b, t, t->chunks, err);
+	rc = record_open(&x, b, t, t->chunks, err);
 	if (rc)
 		return rc;
 	v = x.pt.root;
