@@ -2,8 +2,8 @@
 /*
  * Faults of the operating system, preloaded into a program.
  *
- * Calls of the program itself are counted by class; those of the libraries that
- * it uses are left alone, since their defects are not ours, and so is what comes before
+ * Calls of the program and of libuckpt are counted by class; those of the other libraries
+ * that it uses are left alone, since their defects are not ours, and so is what comes before
  * main: the CUDA runtime, part of the program, cannot do without memory there.  FAULTS
  * says which of them fail, in words:
  *
@@ -69,7 +69,9 @@ static uint64_t seed, rate;
 static uint64_t within[CLASSES];
 static enum class the_class = CLASSES;
 static uint64_t the_call;
-static uintptr_t text_begin, text_end; /* of the program */
+static struct {
+	uintptr_t begin, end;
+} texts[2]; /* of the program, and of its library */
 
 static _Atomic uint64_t calls[CLASSES];
 
@@ -119,6 +121,14 @@ static void log_fault(enum class c, uint64_t n, int kind)
 	faults_log(line, len);
 }
 
+static bool is_ours(const void *caller)
+{
+	const uintptr_t at = (uintptr_t)caller;
+
+	return (at >= texts[0].begin && at < texts[0].end) ||
+	       (at >= texts[1].begin && at < texts[1].end);
+}
+
 /* How this call fails: an errno, SHORT, or 0. */
 static int fault(enum class c, const void *caller)
 {
@@ -126,8 +136,7 @@ static int fault(enum class c, const void *caller)
 	uint64_t n, h;
 	int kind, many = 0;
 
-	if (!on || (uintptr_t)caller < text_begin ||
-	    (uintptr_t)caller >= text_end)
+	if (!on || !is_ours(caller))
 		return 0;
 	n = atomic_fetch_add(&calls[c], 1) + 1;
 	h = mix(seed ^ mix(n * CLASSES + c));
@@ -436,17 +445,19 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
 /* The first object is the program. */
 static int find_text(struct dl_phdr_info *info, size_t size, void *ctx)
 {
+	const bool library = strstr(info->dlpi_name, "/libuckpt.so");
+
 	(void)size;
 	(void)ctx;
 	for (int i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *const p = &info->dlpi_phdr[i];
 
-		if (p->p_type == PT_LOAD && p->p_flags & PF_X) {
-			text_begin = info->dlpi_addr + p->p_vaddr;
-			text_end = text_begin + p->p_memsz;
+		if (p->p_type == PT_LOAD && p->p_flags & PF_X && (library || !texts[0].end)) {
+			texts[library].begin = info->dlpi_addr + p->p_vaddr;
+			texts[library].end = texts[library].begin + p->p_memsz;
 		}
 	}
-	return 1;
+	return library;
 }
 
 static uint64_t word(const char *words, const char *name)
