@@ -109,7 +109,7 @@ int tree_plan_tag(struct tree *t, uint64_t index, const char *path, struct errms
 	struct errmsg why = { "" };
 	int rc = tree_plan(t, path, &type, parent, &view, &why);
 
-	if (rc && view && (rc == -ENOTSUP || view_has_others(view)) &&
+	if (rc && view && view_has_others(view) &&
 	    plan_others(t, path, parent, &why) == 0)
 		rc = 0;
 	return rc ? errmsg_set(err, rc, "%s", why.text) : 0;

@@ -349,6 +349,11 @@ static int open_plan(struct view *x, struct plan **out, struct errmsg *why)
 	return rc;
 }
 
+static bool has_just_failed(const struct view *x, time_t now)
+{
+	return x->rc && x->why && now - x->tried < RETRY_SECONDS;
+}
+
 /* Make a plan, unless that failed a moment ago.  Called with the tag's lock held, by a
  * user of the view. */
 static void make_plan(struct view *x)
@@ -356,13 +361,20 @@ static void make_plan(struct view *x)
 	const time_t now = time(NULL);
 	const struct errmsg_sink warnings = { warn_of_view, x };
 	struct tag *const tag = x->tag;
+	const struct view *whole = view_universal(x);
 	struct errmsg why = { "" };
 	struct plan *p = NULL;
 	int rc;
 
-	if (x->plan || tag->retired || (x->rc && now - x->tried < RETRY_SECONDS))
+	if (x->plan || tag->retired || has_just_failed(x, now))
 		return;
-	rc = open_plan(x, &p, &why);
+	/* A checkpoint that cannot be opened has no other views, either. */
+	if (!tag->opened && has_just_failed(whole, now)) {
+		rc = whole->rc;
+		why = *whole->why;
+	} else {
+		rc = open_plan(x, &p, &why);
+	}
 	/* A tag that is still being written: the next attempt needs a new plan. */
 	if (rc && rc != -ENOTSUP && !tag->planned) {
 		plan_close(tag->plan);

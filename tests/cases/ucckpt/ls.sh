@@ -62,6 +62,22 @@ run 0 ls "$tmp/many" checkpoint-1_hf
 run 1 ls "$tmp/many" checkpoint-2_hf
 check "and read then" grep -q "checkpoint-2/.metadata: " "$tmp/errors"
 
+# Tags are known by their names; the newest usable one is read, and none twice.
+faults=$top_builddir/tests/faults/faults.so
+if [ "${sanitize:-no}" = no ] && LD_PRELOAD=$faults true 2>/dev/null; then
+	for name in dcp_fsdp2_dp2_fp32 dcp_fsdp2_dp2_zstd; do
+		mkdir "$tmp/$name"
+		for i in $(seq 16); do cp -r "$good/$name/ckpt" "$tmp/$name/checkpoint-$i"; done
+		FAULTS=seed=0 FAULTS_ONLY=ucckpt FAULTS_LOG=$tmp/calls LD_PRELOAD=$faults \
+			ucckpt ls "$tmp/$name" >/dev/null 2>&1
+		calls=$(tail -n 1 "$tmp/calls")
+		reads=${calls##* read=}
+		check "$name: at most 40 reads: $calls" test "${reads%% *}" -le 40
+		check "$name: and some" test "${reads%% *}" -ge 5
+		rm -r "${tmp:?}/$name"
+	done
+fi
+
 # Everything in one view or run is what convert writes, of its size.
 mkdir "$tmp/packed"
 cp "$good/z3_fp32_dp2/latest" "$tmp/packed"
