@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,6 +210,13 @@ static void sort_files(struct tagdir *d)
 	d->nlayer = n[TAG_FILE_LAYER];
 }
 
+const struct tag_file *tag_files_find(const struct tag_file *v, size_t n, const struct ckname *id)
+{
+	const struct tag_file key = { .id = *id };
+
+	return n ? bsearch(&key, v, n, sizeof(key), by_place) : NULL;
+}
+
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name)
 {
@@ -247,14 +255,31 @@ struct failure {
 	struct errmsg *err;
 };
 
+/* The name of a file of a rank that is missing. */
+static void name_missing(const struct tagdir *d, const struct ckname *missing,
+			 char name[NAME_MAX + 1])
+{
+	const bool optim = missing->kind == TAG_FILE_OPTIM;
+	const bool bf16 = optim && d->noptim && strncmp(d->optim->name, "bf16_", 5) == 0;
+
+	if (missing->kind == TAG_FILE_MODEL)
+		snprintf(name, NAME_MAX + 1, "mp_rank_%02u_model_states.pt", missing->mp);
+	else
+		snprintf(name, NAME_MAX + 1, "%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt",
+			 bf16 ? "bf16_" : "", missing->dp, missing->mp, optim ? "optim" : "model");
+}
+
 static bool fail_gap(void *ctx, const struct ckname *missing)
 {
 	const struct failure *const f = ctx;
 	const bool optim = missing->kind == TAG_FILE_OPTIM;
+	char name[NAME_MAX + 1];
 
-	errmsg_set(f->err, 0, "%s: the %s of data-parallel rank %u, model-parallel"
-		   " rank %u is missing (%zu files found)", f->d->path,
-		   optim ? "optimizer shard" : "model-states file", missing->dp,
+	name_missing(f->d, missing, name);
+	errmsg_set(f->err, 0,
+		   "%s/%s: the %s of data-parallel rank %u, model-parallel rank %u is missing"
+		   " (%zu files found)",
+		   f->d->path, name, optim ? "optimizer shard" : "model-states file", missing->dp,
 		   missing->mp, optim ? f->d->noptim : f->d->nmodel);
 	return false;
 }
@@ -397,21 +422,14 @@ static bool report_gap(void *ctx, const struct ckname *missing)
 {
 	struct missing *const m = ctx;
 	const struct tagdir *const d = m->d;
-	const bool optim = missing->kind == TAG_FILE_OPTIM;
-	const bool bf16 = optim && d->noptim &&
-			  strncmp(d->optim->name, "bf16_", 5) == 0;
+	char name[NAME_MAX + 1];
 
 	if (m->n++ == MISSING_MAX) {
 		errmsg_put(m->found, "%s: more files are missing (not listed)", d->path);
 		return false;
 	}
-	if (missing->kind == TAG_FILE_MODEL)
-		errmsg_put(m->found, "%s/mp_rank_%02u_model_states.pt: missing",
-			   d->path, missing->mp);
-	else
-		errmsg_put(m->found, "%s/%szero_pp_rank_%u_mp_rank_%02u_%s_states.pt: missing",
-			   d->path, bf16 ? "bf16_" : "", missing->dp,
-			   missing->mp, optim ? "optim" : "model");
+	name_missing(d, missing, name);
+	errmsg_put(m->found, "%s/%s: missing", d->path, name);
 	return true;
 }
 

@@ -91,8 +91,11 @@ static inline size_t tagdir_model_number(const struct tagdir *d, unsigned mp)
 	return (size_t)mp * (d->zero3 ? d->dp_degree : 1);
 }
 
-/* A file of this kind, rank, layer and expert, and of this name unless `name` is NULL; or
+/* The file of this kind, rank, layer and expert among consecutive ones of a directory, or
  * NULL. */
+const struct tag_file *tag_files_find(const struct tag_file *v, size_t n, const struct ckname *id);
+
+/* The same among all, of this name unless `name` is NULL. */
 const struct tag_file *tagdir_find(const struct tagdir *d,
 				   const struct ckname *id, const char *name);
 

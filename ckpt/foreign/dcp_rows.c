@@ -277,7 +277,7 @@ static int match_rules(struct dcp_checkpoint *x, const struct user_rules *rules,
 	struct errmsg why = { "" };
 	int rc = merge_rules_new(NULL, x->path, &x->rules, &why) ?:
 		 model_override(x->rules, rules, &why) ?:
-		 model_match(x->rows, x->c.nparams, x->rules, false, &x->arena, &x->c.scaled, &why);
+		 model_match(x->rows, x->c.nparams, x->rules, x->path, false, &x->arena, &x->c.scaled, &why);
 
 	x->c.rules = x->rules;
 	return rc ? errmsg_set(err, rc, "%s: %s", x->c.files[x->c.witness].path, why.text) : 0;

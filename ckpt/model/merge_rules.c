@@ -93,6 +93,7 @@ struct merge_rules {
 	 * NULL: none. */
 	const struct value *info[LEVELS_MAX];
 	unsigned level;     /* the highest */
+	bool has_default;
 	int64_t vocab_rows; /* original_vocab_size, or -1 */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
@@ -218,6 +219,7 @@ static int add_level(const struct reader *x, const struct value *info)
 
 	if (!value_pairs(info))
 		return 0;
+	r->has_default |= !r->level || x->presumed;
 	*copy = pickle_copy(&r->arena, info);
 	if (!*copy)
 		return ERRMSG_FILE(x, -E2BIG,
@@ -263,6 +265,11 @@ int merge_rules_override(struct merge_rules *r, const struct value *info, const 
 	r->level++;
 	assert(r->level < LEVELS_MAX);
 	return add_level(&(struct reader){ r, presumed, file, err }, info);
+}
+
+bool merge_rules_have_default(const struct merge_rules *r)
+{
+	return r->has_default;
 }
 
 bool merge_rules_knows(const char *key)

@@ -66,6 +66,10 @@ void merge_rules_free(struct merge_rules *r);
 int merge_rules_override(struct merge_rules *r, const struct value *info,
 			 const char *file, bool presumed, struct errmsg *err);
 
+/* Is a parameter that no list names one of the default, to be concatenated?  Not if there is
+ * neither an info of the checkpoint nor a presumed one. */
+bool merge_rules_have_default(const struct merge_rules *r);
+
 /* Is it a key of an info that users may give? */
 bool merge_rules_knows(const char *key);
 

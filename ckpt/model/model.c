@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -337,8 +338,25 @@ int model_override(struct merge_rules *rules, const struct user_rules *u, struct
 	return rc;
 }
 
-int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat, struct arena *a,
-		const struct param **scaled, struct errmsg *err)
+/* Refuse a row whose slices no rule joins; it has the shape of the first one. */
+static int refuse(struct param *p, const char *file, struct arena *a, struct errmsg *err)
+{
+	char text[ERRMSG_MAX];
+
+	snprintf(text, sizeof(text),
+		 "%s: %s: nothing says how %u tensor-parallel ranks share it: the checkpoint has no"
+		 " universal_checkpoint_info, and no preset or rule names it",
+		 file, p->name, p->nslices);
+	p->merge = (struct merge){ .rule = MERGE_CAT };
+	p->ndim = p->first->ndim;
+	p->shape = p->first->shape;
+	p->numel = p->first->numel;
+	p->refused = arena_strdup(a, text);
+	return p->refused ? 0 : errmsg_nomem(err, p->name);
+}
+
+int model_match(struct param *v, size_t n, struct merge_rules *rules, const char *file, bool flat,
+		struct arena *a, const struct param **scaled, struct errmsg *err)
 {
 	int rc = 0;
 
@@ -354,7 +372,10 @@ int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat,
 		if (p->first->layer && p->first->layer->fused)
 			p->merge =
 				(struct merge){ .rule = MERGE_EXPERTS, .experts = p->first->layer };
-		if (!rc)
+		if (!rc && p->nslices > 1 && p->merge.rule == MERGE_CAT && !p->merge.from_user &&
+		    !merge_rules_have_default(rules))
+			rc = refuse(p, file, a, err);
+		else if (!rc)
 			rc = model_set_shape(p, a, scaled, err);
 	}
 	return rc;
@@ -396,8 +417,8 @@ int model_load(struct model *m, const struct tagdir *dir, const struct user_rule
 		b.rules = m->ranks[0].rules;
 		rc = model_override(b.rules, user, &why) ?:
 		     model_collect(&b) ?:
-		     model_match(m->params, m->nparams, b.rules, model_is_flat(m), &m->arena,
-				 &m->scaled, &why);
+		     model_match(m->params, m->nparams, b.rules, dir->model[0].path,
+				 model_is_flat(m), &m->arena, &m->scaled, &why);
 		if (rc)
 			errmsg_set(err, rc, "%s: %s", dir->model[0].path, why.text);
 	}

@@ -46,9 +46,10 @@ void model_done(struct model *m);
 int model_override(struct merge_rules *rules, const struct user_rules *u, struct errmsg *err);
 
 /* Find the rule of each row that the optimizer owns, unless files are flat, and the whole's
- * shape; `*scaled` is set to a row with scaled pieces.  Messages name the parameter. */
-int model_match(struct param *v, size_t n, struct merge_rules *rules, bool flat, struct arena *a,
-		const struct param **scaled, struct errmsg *err);
+ * shape; rows that no rule joins are refused, in a text that names `file`.  `*scaled` is set to
+ * a row with scaled pieces.  Messages name the parameter. */
+int model_match(struct param *v, size_t n, struct merge_rules *rules, const char *file, bool flat,
+		struct arena *a, const struct param **scaled, struct errmsg *err);
 
 /* Do universal files hold bare 1-D tensors, as for ZeRO-3 without tensor
  * parallelism? */

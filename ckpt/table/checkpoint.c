@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,14 +96,29 @@ bool param_state_equal(const struct param_state *a, const struct param_state *b)
 	       (a->kind == STATE_FLAT || memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0);
 }
 
+int checkpoint_check_rows(const struct checkpoint *c, bool ordered, struct errmsg *err)
+{
+	const size_t rows = ordered ? c->norder : c->nparams;
+	const char *first = NULL;
+	char more[48] = "";
+	size_t n = 0;
+
+	for (size_t i = 0; i < rows; i++) {
+		const struct param *p = ordered ? c->order[i] : &c->params[i];
+
+		n += p->refused != NULL;
+		first = first ?: p->refused;
+	}
+	if (n > 1)
+		snprintf(more, sizeof(more), " (and so %zu more)", n - 1);
+	return n ? errmsg_set(err, -ENOTSUP, "%s%s", first, more) : 0;
+}
+
 int checkpoint_order(struct checkpoint *c, struct errmsg *err)
 {
-	int rc = c->order ? 0 : c->ops->order(c, err);
+	const int rc = c->order ? 0 : c->ops->order(c, err);
 
-	for (size_t i = 0; !rc && i < c->norder; i++)
-		if (c->order[i]->refused)
-			rc = errmsg_set(err, -ENOTSUP, "%s", c->order[i]->refused);
-	return rc;
+	return rc ?: checkpoint_check_rows(c, true, err);
 }
 
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to)
@@ -275,6 +291,8 @@ int checkpoint_extents(struct checkpoint *c, const struct param *p, const struct
 	struct geometry g;
 	int rc;
 
+	if (p->refused)
+		return errmsg_set(err, -ENOTSUP, "%s", p->refused);
 	if (!p->nslices || !state || state->kind != STATE_FLAT)
 		return c->ops->extents(c, p, state, out, gathers, err);
 	maps = calloc(p->nslices, sizeof(*maps));

@@ -215,6 +215,9 @@ void checkpoint_close(struct checkpoint *c);
  */
 int checkpoint_order(struct checkpoint *c, struct errmsg *err);
 
+/* Are all rows there, or those of `order`?  -ENOTSUP, as checkpoint_order. */
+int checkpoint_check_rows(const struct checkpoint *c, bool ordered, struct errmsg *err);
+
 /* The type of a row's weights if floating-point numbers are converted to type `to`. */
 enum dtype checkpoint_dtype(const struct param *p, enum dtype to);
 

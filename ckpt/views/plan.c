@@ -126,7 +126,8 @@ int plan_prove(struct plan *p, bool lenient, struct errmsg *err)
 {
 	const int rc = lenient ? 0 : check_patterns(p, err);
 
-	return rc ?: plan_check(p, err);
+	return rc ?: plan_check(p, err) ?:
+	       p->view == &plan_universal ? checkpoint_check_rows(p->c, false, err) : 0;
 }
 
 int plan_check_files(struct plan *p, struct errmsg *err)

@@ -118,8 +118,9 @@ int plan_open_derived(struct plan *p, const struct view_type *type, struct plan 
  */
 int plan_check(struct plan *p, struct errmsg *err);
 
-/* All that is asked before a tree is written: plan_check, and, unless `lenient`, that every
- * pattern of merge rules matches a parameter where rules merge; -ENOTSUP if not. */
+/* All that is asked before a tree is written: plan_check, that no row is refused that a mount
+ * refuses alone, and, unless `lenient`, that every pattern of merge rules matches a parameter
+ * where rules merge; -ENOTSUP if not. */
 int plan_prove(struct plan *p, bool lenient, struct errmsg *err);
 
 /* Check also that all files of the tag belong together, by reading every shard's

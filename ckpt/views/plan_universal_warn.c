@@ -103,6 +103,7 @@ static void warn_of_frozen(const struct checkpoint *m, const struct errmsg_sink 
 static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 {
 	const struct checkpoint *m = p->c;
+	struct errmsg why;
 
 	if (m->facts.round_robin)
 		errmsg_put(to, "round_robin_gradients was on: DeepSpeed"
@@ -117,6 +118,8 @@ static void warn_of_model(const struct plan *p, const struct errmsg_sink *to)
 	if (p->options.rules && checkpoint_is_flat(m))
 		errmsg_put(to, "merge rules do not apply: ZeRO-3 without tensor"
 			       " parallelism has whole parameters");
+	if (checkpoint_check_rows(m, false, &why))
+		errmsg_put(to, "%s", why.text);
 	warn_of_megatron(m, to);
 	warn_of_frozen(m, to);
 }

@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/keys.h"
 #include "ckpt/format/value.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/views/recut_impl.h"
 
@@ -132,6 +134,46 @@ static int check_experts(const struct checkpoint *c, unsigned mp, unsigned ranks
 	return 0;
 }
 
+static unsigned first_expert(const struct expert_layer *l, unsigned rank)
+{
+	unsigned e = 0;
+
+	if (!l->fused)
+		return rank * l->local;
+	while (e < l->n && (l->places[e].rank != rank || l->places[e].index))
+		e++;
+	return e;
+}
+
+/* Are there the files of experts that ranks of a tensor-parallel rank would load?  Of experts
+ * that all share, DeepSpeed's own layers have one file, whose name has the rank that saved it. */
+static int check_expert_files(const struct recutter *b, size_t layer)
+{
+	const struct checkpoint *c = b->s->c;
+	const struct expert_layer *l = &c->moe[b->mp / c->tp]->layers[layer];
+	const struct rank_stripe stripe = { .ranks = b->s->ranks * l->lanes / experts_degree(l),
+					    .degree = experts_degree(l),
+					    .data_first = c->moe[b->mp / c->tp]->data_first,
+					    .lanes = l->lanes };
+	struct ckname id = { .kind = TAG_FILE_EXPERT, .mp = b->mp, .layer = (unsigned)layer };
+
+	for (unsigned d = 0; l->lanes > 1 && d < b->s->ranks; d++) {
+		unsigned which;
+
+		rank_stripe_part(&stripe, rank_stripe_at(&stripe, b->mp, d), &which);
+		id.expert = first_expert(l, which);
+		if (!tag_files_find(c->experts, c->nexperts, &id))
+			return errmsg_set(b->err, -ENOTSUP,
+				"%s/layer_%u_expert_%u_mp_rank_%02u_model_states.pt is missing: %u"
+				" data-parallel ranks load it, which those that saved do not write",
+					  c->path, id.layer, id.expert, id.mp, b->s->ranks);
+		/* Then they begin again. */
+		if (!stripe.data_first && d == stripe.degree)
+			break;
+	}
+	return 0;
+}
+
 /* The stage changes only for plain data parallelism. */
 static int check_parallelism(const struct checkpoint *c, unsigned mp, struct errmsg *err)
 {
@@ -220,9 +262,12 @@ static int check_joined(const struct recutter *b, const struct recut_group *g)
 
 static int build_groups(struct recutter *b)
 {
+	const struct experts *const *moe = b->s->c->moe;
 	int rc = read_optimizer(b);
 
 	rc = rc ?: check_experts(b->s->c, b->mp, b->s->ranks, b->err) ?: check_stage(b);
+	for (size_t i = 0; !rc && moe && b->s->stage != 3 && i < moe[b->mp / b->s->c->tp]->n; i++)
+		rc = check_expert_files(b, i);
 	for (uint32_t k = 0; !rc && k < b->nparam_groups; k++)
 		rc = b->s->stage == 3 ? recut_build_sub_groups(b, k) : recut_build_flat_group(b, k);
 	if (rc)

@@ -74,7 +74,8 @@ static int add_row(struct rows_finder *f, enum param_kind kind, struct param *p)
 		return rows_nomem(f);
 	p->kind = kind;
 	p->number = r->n;
-	p->refused = NULL;
+	if (kind != PARAM_TRAINED)
+		p->refused = NULL;
 	r->v[r->n++] = p;
 	return 0;
 }

@@ -10,6 +10,9 @@
 
 #include <nettle/sha2.h>
 
+#include "ckpt/base/errmsg.h"
+#include "ckpt/model/user_rules.h"
+
 static void die(const char *what)
 {
 	perror(what);
@@ -66,6 +69,22 @@ void findings_done(struct findings *x)
 {
 	free(x->text);
 	free(x->v);
+}
+
+const struct user_rules *good_rules(const char *dir, const struct findings *digests)
+{
+	static struct user_rules rules;
+	const struct line *l = findings_find(digests, "rules");
+	struct errmsg err = { "" };
+	char path[GOOD_PATH_LEN];
+
+	user_rules_done(&rules);
+	if (!l)
+		return NULL;
+	snprintf(path, sizeof(path), "%s/%s", dir, l->field[1]);
+	if (user_rules_read(&rules, path, &err))
+		die(err.text);
+	return &rules;
 }
 
 bool line_is(const struct line *l, const char *keyword)

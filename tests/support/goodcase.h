@@ -14,6 +14,8 @@
 #define GOOD_PATH_LEN 1024
 #define GOOD_HEX_LEN 64 /* of a SHA-256 */
 
+struct user_rules;
+
 struct line {
 	char *field[GOOD_FIELDS]; /* "" when absent */
 };
@@ -32,6 +34,9 @@ bool line_is(const struct line *l, const char *keyword);
 
 /* The first of them, or NULL. */
 const struct line *findings_find(const struct findings *x, const char *keyword);
+
+/* The merge rules that the case is opened with, until the next call; NULL: none. */
+const struct user_rules *good_rules(const char *dir, const struct findings *digests);
 
 /* The SHA-256 of bytes, as text. */
 void hex_digest(const void *bytes, size_t len, char out[GOOD_HEX_LEN + 1]);

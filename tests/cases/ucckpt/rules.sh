@@ -54,7 +54,30 @@ ucckpt convert --no_strict --rules "$tmp/damaged.json" --preset megatron-qkv-thi
 check "a file comes before a preset" test \
 	"$(tensor "$tmp/replicated/$qkv" | wc -c)" = $(($(wc -c <"$tmp/rows") / 2))
 
+# Tensor-parallel ranks of which nothing says what they have of a parameter: it is refused by
+# name, alone.
+run=$good/moe_tp2_ep2_dp2_z1
+ucckpt convert "$run" "$tmp/no" 2>"$tmp/said"
+check "no tree is guessed" test $? = 1
+check "by the name of a parameter" grep -q "mp_rank_00_model_states.pt: dense.down: nothing says how 2.*and so 5 more" \
+	"$tmp/said"
+tree=global_step3_universal/zero
+expert=moe.0.deepspeed_moe.experts.deepspeed_experts.2.weight
+ucckpt cat "$run" $tree/$expert/exp_avg.pt >"$tmp/expert.pt" 2>/dev/null || fail "an expert needs no rule"
+ucckpt cat "$run" $tree/dense.up/fp32.pt >/dev/null 2>"$tmp/said"
+check "a cut one does" test $? = 1
+check "and is named" grep -q "dense.up: nothing says how 2" "$tmp/said"
+ucckpt convert --to zero --ranks 1 "$run" "$tmp/recut" 2>/dev/null || fail "a re-cut needs none"
+for source in "$run" "$tmp/recut"; do
+	ucckpt convert --no_strict --rules "$good/moe_tp.rules" "$source" "$tmp/tree" 2>/dev/null ||
+		fail "convert --rules"
+	check "rules do not change an expert" cmp "$tmp/expert.pt" "$tmp/tree/zero/$expert/exp_avg.pt"
+	rm -r "$tmp/tree"
+done
+ucckpt convert --preset megatron-qkv-thirds "$run" "$tmp/preset" 2>/dev/null || fail "convert --preset"
+
 # Mounted.
+run=$good/$name
 require_fuse
 for options in ro preset=megatron-qkv-thirds "rules=$tmp/rules.json"; do
 	want=thirds

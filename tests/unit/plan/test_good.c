@@ -330,7 +330,7 @@ static void check_open(struct good *g, const char *dir)
 {
 	const struct line *tag = findings_find(&g->lines, "tag");
 	const struct line *refuse = findings_find(&g->lines, "refuse");
-	static const struct plan_options options = { .crc_zero = false };
+	const struct plan_options options = { .rules = good_rules(dir, &g->lines) };
 	struct errmsg err = { "" };
 	char path[GOOD_PATH_LEN];
 	int rc;

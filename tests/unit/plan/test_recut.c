@@ -38,6 +38,7 @@ struct recut {
 	const char *name;
 	char tag[GOOD_PATH_LEN];
 	struct plan *whole; /* its universal tree */
+	const struct user_rules *rules;
 	unsigned failures, checks;
 };
 
@@ -115,7 +116,7 @@ static void compare_params(struct recut *r, struct plan *p, const char *what)
 /* The universal tree of the checkpoint in `dir` is that of the original. */
 static void check_tensors(struct recut *r, const char *dir, const char *what)
 {
-	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL, .rules = r->rules };
 	struct errmsg err = { "" };
 	struct plan *p;
 
@@ -302,7 +303,7 @@ static void check_checkpoint(struct recut *r)
 
 static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 {
-	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
+	struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
 	struct recut r = { .name = name };
 	struct errmsg err = { "" };
 	struct findings lines;
@@ -311,6 +312,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
 	lines_load(&lines, path);
+	options.rules = r.rules = good_rules(dir, &lines);
 	tag = findings_find(&lines, "tag");
 	snprintf(r.tag, sizeof(r.tag), "%s/%s/%s", dir, name, tag ? tag->field[1] : "");
 	if (!findings_find(&lines, "refuse") && !findings_find(&lines, "hugging-face")) {

@@ -50,6 +50,7 @@ struct good {
 	struct good_tally tally;
 	char tag[GOOD_PATH_LEN]; /* its path */
 	struct findings digests, weights;
+	const struct user_rules *rules;
 };
 
 /* The whole file in memory, which the caller frees; .p is NULL after a failure,
@@ -339,10 +340,12 @@ static void check_trained(struct good *g, struct plan *hf, struct plan *fp32)
 
 static void check_variant(struct good *g, size_t i)
 {
+	struct plan_options options = variants[i].options;
 	struct errmsg err = { "" };
 	struct plan *p;
 
-	if (plan_open(test_context(), g->tag, &variants[i].options, &p, &err)) {
+	options.rules = g->rules;
+	if (plan_open(test_context(), g->tag, &options, &p, &err)) {
 		good_fail(&g->tally, "%s: does not open: %s", variants[i].name, err.text);
 		return;
 	}
@@ -372,7 +375,7 @@ static void check_refused(struct good *g)
 /* Opened along with the universal tree, with which they share the model. */
 static void check_derived(struct good *g)
 {
-	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL };
+	const struct plan_options options = { .type.kind = PLAN_UNIVERSAL, .rules = g->rules };
 	struct plan *p, *hf = NULL, *fp32 = NULL;
 	struct errmsg err = { "" };
 
@@ -398,6 +401,7 @@ static unsigned check_case(const char *dir, const char *name, unsigned *checks)
 
 	snprintf(path, sizeof(path), "%s/%s.digests", dir, name);
 	lines_load(&g.digests, path);
+	g.rules = good_rules(dir, &g.digests);
 	snprintf(path, sizeof(path), "%s/%s.weights", dir, name);
 	lines_load(&g.weights, path);
 	tag = findings_find(&g.digests, "tag");
