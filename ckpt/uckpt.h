@@ -252,6 +252,11 @@ int uckpt_convert(struct uckpt *u, const char *const *paths, size_t n,
 		  const char *dest, struct uckpt_done *done,
 		  struct uckpt_error *err);
 
+/* Which of `n` things of these sizes does this process, as option `part` says?  Without it,
+ * all.  Each process must ask about the same things, in one order.  Only -ENOMEM. */
+int uckpt_share(struct uckpt *u, const uint64_t *sizes, size_t n, bool *mine,
+		struct uckpt_error *err);
+
 /* Write a directory to a new pack; restore a pack to the new directory `dest`, or with
  * NULL decode and compare it only. */
 int uckpt_pack(struct uckpt *u, const char *dir, const char *dest,

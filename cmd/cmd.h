@@ -56,6 +56,11 @@ struct cmd_option {
 	const char *set; /* the library's name for it (uckpt_set) */
 };
 
+/* Of commands whose work several processes share. */
+#define CMD_PART                                                                     \
+	{ "part", 0, "I/N", "do part I of N, of processes that share the work; or auto, under\n" \
+			    "srun or mpirun", .set = "part" }
+
 struct cmd_syntax {
 	const char *usage; /* lines of the help before the options, and after them */
 	const char *ending;               /* may be NULL */

@@ -142,6 +142,7 @@ int cmd_convert(struct uckpt *u, int argc, char **argv)
 		{ "model", 0, "NAME",
 		  "of a distributed checkpoint: the dict of weights,\n"
 		  "such as averaged ones", .set = "model" },
+		CMD_PART,
 		{ "input_folder", 0, "DIR", "same as INPUT", .text = &in },
 		{ "output_folder", 0, "DIR", "same as OUTPUT", .text = &out },
 		{ "num_extract_workers", 0, "N",

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/base/array.h"
 #include "ckpt/base/text.h"
 #include "cmd/cmd.h"
 #include "cmd/find.h"
@@ -35,6 +36,7 @@ struct extract {
 	const char *dest;
 	int dir; /* descriptor of `dest` */
 	struct found_list files;
+	bool *mine;  /* by file: this process writes it */
 	bool *there; /* by file: it is to be compared */
 	size_t nthere;
 	uint64_t total; /* bytes */
@@ -273,7 +275,7 @@ static void *write_files(void *arg)
 	size_t i;
 
 	while ((i = atomic_fetch_add(&x->next, 1)) < x->files.n)
-		if (x->files.v[i].type == S_IFREG && x->there[i] != x->writing &&
+		if (x->files.v[i].type == S_IFREG && x->mine[i] && x->there[i] != x->writing &&
 		    !note_end(x, extract_file(w, &x->files.v[i]), &w->err))
 			break;
 	return NULL;
@@ -356,22 +358,18 @@ static bool are_siblings(const struct found *a, const struct found *b)
 				   memcmp(a->path, b->path, n) == 0));
 }
 
-/* Sum up the sizes, and refuse what would be overwritten before anything is written. */
-static int survey(struct extract *x)
+/* Choose the files that this process writes, and refuse what would be overwritten before
+ * anything is written. */
+static int survey_own(struct extract *x, const uint64_t *sizes)
 {
 	const struct found_list *l = &x->files;
-	struct uckpt_attr attr;
 	struct stat st;
-	int rc = 0;
+	int rc = uckpt_share(x->u, sizes, l->n, x->mine, &x->err);
 
-	x->there = calloc(l->n + 1, sizeof(*x->there));
-	if (!x->there)
-		return -ENOMEM;
 	for (size_t i = 0; !rc && i < l->n; i++) {
-		rc = uckpt_stat(x->u, l->v[i].node, &attr, &x->err);
-		if (rc)
-			break;
-		x->total += attr.size;
+		if (!x->mine[i])
+			continue;
+		x->total += sizes[i];
 		if (l->v[i].type != S_IFREG)
 			cmd_say("warning: %s is left out: no file, nor a link to one",
 				l->v[i].path);
@@ -380,11 +378,30 @@ static int survey(struct extract *x)
 		if (fstatat(x->dir, l->v[i].path, &st, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
 		errno = EEXIST;
-		if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != attr.size)
+		if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != sizes[i])
 			return fail_errno(x, "not written", l->v[i].path, &x->err);
 		x->there[i] = true;
 		x->nthere++;
 	}
+	return rc;
+}
+
+static int survey(struct extract *x)
+{
+	const struct found_list *l = &x->files;
+	uint64_t *sizes = calloc(l->n + 1, sizeof(*sizes));
+	struct uckpt_attr attr;
+	int rc;
+
+	x->mine = calloc(l->n + 1, sizeof(*x->mine));
+	x->there = calloc(l->n + 1, sizeof(*x->there));
+	rc = sizes && x->mine && x->there ? 0 : -ENOMEM;
+	for (size_t i = 0; !rc && i < l->n; i++) {
+		rc = uckpt_stat(x->u, l->v[i].node, &attr, &x->err);
+		sizes[i] = rc ? 0 : attr.size;
+	}
+	rc = rc ?: survey_own(x, sizes);
+	free(sizes);
 	return rc;
 }
 
@@ -414,15 +431,16 @@ static int extract(struct extract *x, const char *source, char *const *patterns,
 
 int cmd_extract(struct uckpt *u, int argc, char **argv)
 {
+	const struct cmd_option options[] = { CMD_PART };
 	const struct cmd_syntax syntax = {
-		"usage: ucckpt [-o OPTION,...] extract SOURCE PATTERN... DIR\n"
+		"usage: ucckpt [-o OPTION,...] extract [--part I/N] SOURCE PATTERN... DIR\n"
 		"\n"
 		"Write the files that a mount of SOURCE would show below DIR, under their paths.  A\n"
 		"PATTERN, such as 'TAG_hf/*', that matches a directory means all below it.  Files that\n"
 		"exist are not overwritten; those that have the same bytes are left as they are.",
 		NULL,
-		NULL,
-		0,
+		options,
+		COUNT(options),
 		-1,
 		NULL,
 	};
@@ -438,6 +456,7 @@ int cmd_extract(struct uckpt *u, int argc, char **argv)
 	progress_catch_signals();
 	rc = extract(&x, argv[optind], argv + optind + 1, argc - optind - 2);
 	found_done(&x.files);
+	free(x.mine);
 	free(x.there);
 	if (x.dir >= 0)
 		close(x.dir);

@@ -53,9 +53,10 @@ int cmd_check(struct uckpt *u, int argc, char **argv)
 		  .help = "also read all tensors: verify checksums and compare replicas",
 		  .flags = &flags, .bit = UCKPT_DATA },
 		{ "json", .help = "print JSON", .flags = &flags, .bit = UCKPT_JSON },
+		CMD_PART,
 	};
 	const struct cmd_syntax syntax = {
-		"usage: ucckpt check [--data] [--json] DIRECTORY...\n"
+		"usage: ucckpt check [--data] [--json] [--part I/N] DIRECTORY...\n"
 		"\n"
 		"Check that the ZeRO checkpoint in DIRECTORY (of a tag, or of a run for its newest\n"
 		"tag) or its Hugging Face weights are whole: all files, all ranks, every element\n"

@@ -313,6 +313,37 @@ int output_open(struct output *o, const char *path, enum output_kind kind,
 	return rc;
 }
 
+int output_open_shared(struct output *o, const char *path, const char *suffix,
+		       struct errmsg *err)
+{
+	int above, rc;
+	struct stat st;
+
+	*o = (struct output){ .kind = OUTPUT_DIR, .fd = -1 };
+	rc = set_paths(o, path, err) ?: check_free(o, err) ?: make_parents(o->final, &o->made, err);
+	if (rc) {
+		output_close(o);
+		return rc;
+	}
+	o->made = 0; /* others may be about to use them */
+	above = parent_len(o->final);
+	if (asprintf(&o->tmp, "%.*s.%s.%s", above, o->final, o->final + above, suffix) < 0) {
+		o->tmp = NULL;
+		rc = errmsg_nomem(err, path);
+	} else if (mkdir(o->tmp, 0777) < 0 && errno != EEXIST) {
+		rc = errmsg_errno(err, o->tmp, "cannot create");
+	} else if ((o->fd = open_dir(o->tmp)) < 0 || fstat(o->fd, &st) < 0) {
+		rc = errmsg_errno(err, o->tmp, "cannot open");
+	} else if (st.st_uid != geteuid()) {
+		rc = errmsg_set(err, -EPERM, "%s: is another user's", o->tmp);
+	}
+	if (rc) {
+		output_keep(o);
+		output_close(o);
+	}
+	return rc;
+}
+
 /* Rename; `*swapped` if the temporary is now the replaced directory. */
 static int rename_tmp(struct output *o, bool *swapped, struct errmsg *err)
 {

@@ -63,6 +63,12 @@ struct output {
 int output_open(struct output *o, const char *path, enum output_kind kind,
 		struct errmsg *err);
 
+/* Begin a directory that several processes fill: they give the same `suffix`, a text of at
+ * least eight characters.  Its temporary one is never removed: close it with output_keep
+ * unless it was committed.  Errors as output_open. */
+int output_open_shared(struct output *o, const char *path, const char *suffix,
+		       struct errmsg *err);
+
 /*
  * Give it its name, and write that name into the file `pointer` beside it
  * ("latest_universal"; NULL: none).  The content of a directory must be on the

@@ -17,6 +17,7 @@
 #include <cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,8 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/text.h"
+#include "ckpt/commands/api.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/table/checkpoint.h"
 
@@ -32,6 +35,7 @@ struct storage_check {
 	struct check *c;
 	struct dcp_checkpoint *d;
 	struct notes *problems; /* of each entry */
+	bool *mine;             /* is it read by this process? */
 	_Atomic size_t bare;    /* entries without checksums */
 };
 
@@ -40,8 +44,12 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	struct storage_check *b = ctx;
 	struct errmsg why;
 	bool summed;
-	const int rc = dcp_storage_check(&b->d->storage, &b->d->metadata.entries[i],
-					 &b->c->progress, &summed, &why);
+	int rc;
+
+	if (!b->mine[i])
+		return 0;
+	rc = dcp_storage_check(&b->d->storage, &b->d->metadata.entries[i], &b->c->progress,
+				       &summed, &why);
 
 	b->bare += !rc && !summed;
 	if (rc == -EINTR || rc == -ENOMEM)
@@ -49,6 +57,21 @@ static int check_entry(void *ctx, size_t i, struct errmsg *err)
 	if (rc)
 		notes_add_new(&b->problems[i], why.text);
 	return 0;
+}
+
+/* Choose the entries that this process reads. */
+static int choose_entries(struct storage_check *b, size_t n, struct errmsg *err)
+{
+	uint64_t *sizes = calloc(n + 1, sizeof(*sizes));
+	bool ok;
+
+	b->mine = calloc(n + 1, sizeof(*b->mine));
+	for (size_t i = 0; sizes && i < n; i++)
+		for (size_t k = 0; k < b->d->metadata.entries[i].nchunks; k++)
+			sizes[i] += b->d->metadata.entries[i].chunks[k].len;
+	ok = sizes && b->mine && share_choose(b->c->share, sizes, n, b->mine);
+	free(sizes);
+	return ok ? 0 : errmsg_nomem(err, b->c->report.dir);
 }
 
 /* With `data`, compare every record with its checksums. */
@@ -61,8 +84,8 @@ static int check_storage(struct check *c, struct errmsg *err)
 	if (!c->data || !b.d)
 		return 0;
 	b.problems = calloc(n + 1, sizeof(*b.problems));
-	rc = b.problems ? parallel_for(n, parallel_width(), check_entry, &b, err)
-			: errmsg_nomem(err, c->report.dir);
+	rc = b.problems ? choose_entries(&b, n, err) : errmsg_nomem(err, c->report.dir);
+	rc = rc ?: parallel_for(n, parallel_width(), check_entry, &b, err);
 	for (size_t i = 0; b.problems && i < n; i++)
 		notes_take(&c->report.problems, &b.problems[i]);
 	if (!rc && b.bare)
@@ -71,16 +94,20 @@ static int check_storage(struct check *c, struct errmsg *err)
 			"%s: %zu of %zu entries have no checksums: they were read, but not compared",
 			c->report.dir, (size_t)b.bare, n);
 	free(b.problems);
+	free(b.mine);
 	return rc;
 }
 
-/* Every byte is read once, and those of pairs are compared. */
+/* Every byte is read once, and those of pairs are compared.  Of several processes the first
+ * does that, since what a pair means hangs on others. */
 static int check_data(struct check *c, struct errmsg *err)
 {
 	const bool whole = c->report.c && !c->report.problems.n;
+	const bool pairs = whole && c->share->part <= 1;
 
-	c->progress.total = c->bytes;
-	return (whole ? check_list_pairs(c, &c->progress.total, err) : 0)
+	c->progress.total = dcp_of(c->report.c) ? c->bytes / (c->share->parts ?: 1) : 0;
+	return check_choose_files(c, &c->progress.total, err)
+		       ?: (pairs ? check_list_pairs(c, &c->progress.total, err) : 0)
 		       ?: progress_add(&c->progress, 0)
 		       ?: check_files(c, err)
 		       ?: check_storage(c, err)
@@ -97,7 +124,7 @@ static int check_all(struct check *c, struct errmsg *err)
 	}
 	if (!rc)
 		rc = c->data ? check_data(c, err) : check_files(c, err);
-	if (!rc && c->report.plan && !c->report.problems.n)
+	if (!rc && c->report.plan && !c->report.problems.n && c->share->part <= 1)
 		check_forms(c);
 	if (c->report.plan)
 		report_add_lost(&c->report);
@@ -116,8 +143,10 @@ static int tell(struct check *c, struct errmsg *err)
 {
 	struct report *r = &c->report;
 	const size_t files = dcp_of(r->c) ? r->c->nfiles : c->nfiles;
-	char size[SIZE_TEXT_LEN];
+	char size[SIZE_TEXT_LEN], part[64];
 
+	snprintf(part, sizeof(part), "no problems found in part %u of %u", c->share->part,
+		 c->share->parts);
 	r->problems.failed |= c->forms.failed;
 	report_begin(r);
 	cJSON_AddBoolToObject(r->json, "data", c->data);
@@ -134,14 +163,15 @@ static int tell(struct check *c, struct errmsg *err)
 			    r->c->nparams, c->opened);
 	else if (r->plan)
 		report_line(r, "parameters", "%zu", r->c->nparams);
-	if (c->data && r->c && r->c->ranks)
+	if (c->data && r->c && r->c->ranks && c->share->part <= 1)
 		report_line(r, "replicas", "%zu pairs of slices compared", c->npairs);
 	notes_add_json(&c->forms, r->json, "convert");
 	for (size_t i = 0; i < c->forms.n; i++)
 		report_line(r, i ? "" : "can convert", "%s", c->forms.v[i]);
 	return report_end(r,
-			  c->data ? "the checkpoint is whole"
-				  : "the checkpoint is whole; tensors were not read (--data)",
+			  c->share->parts ? part
+			  : c->data       ? "the checkpoint is whole"
+					  : "the checkpoint is whole; tensors were not read (--data)",
 			  err);
 }
 
@@ -149,8 +179,16 @@ int uckpt_check(struct uckpt *u, const char *const *paths, size_t n, unsigned fl
 		struct uckpt_error *error)
 {
 	struct errmsg *err = errmsg_of(error);
+	const struct settings *s = u ? settings_of(u) : NULL;
 	struct check c = { .report.u = u, .data = flags & UCKPT_DATA, .progress.u = u };
-	const int rc = report_open(&c.report, paths, n, flags, err)
+	int rc;
+
+	if (!s)
+		return u ? errmsg_nomem(err, NULL) : api_refuse(err);
+	c.share = &s->share;
+	if (c.share->parts && !c.data)
+		return errmsg_set(err, -EINVAL, "part requires --data");
+	rc = report_open(&c.report, paths, n, flags, err)
 			       ?: check_all(&c, err)
 			       ?: tell(&c, err);
 

@@ -11,11 +11,13 @@
 
 struct errmsg;
 struct param;
+struct share;
 struct slice;
 
 /* A file written by a rank. */
 struct check_file {
 	char *path;
+	bool mine; /* its bytes are read, with `data` */
 	bool is_zip;
 	bool summed; /* its zip directory holds checksums */
 	struct notes problems;
@@ -36,6 +38,7 @@ struct check_pair {
 struct check {
 	struct report report;
 	bool data; /* read tensors as well */
+	const struct share *share; /* which of them, and whether all else is checked */
 
 	struct check_file *files;
 	size_t nfiles;
@@ -53,6 +56,9 @@ struct check {
  * -ENOMEM, and -EINTR if the caller of the library said so. */
 
 int check_list_files(struct check *c, struct errmsg *err);
+
+/* With `data`, choose the files whose bytes this process reads, and add these to `*bytes`. */
+int check_choose_files(struct check *c, uint64_t *bytes, struct errmsg *err);
 
 /* Check each file by itself: its zip directory, the headers of its members, and
  * the facts in model-states files.  With `data`, compare every member with its

@@ -23,6 +23,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/source.h"
+#include "ckpt/commands/share.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/foreign/dcp.h"
 #include "ckpt/format/names.h"
@@ -301,11 +302,29 @@ static int check_file(void *ctx, size_t i, struct errmsg *err)
 	}
 	if (!l.at)
 		rc = -ENOMEM;
-	else if (c->data)
+	else if (f->mine)
 		rc = sum_file(c, f, &pt, &l, parallel_width() / files_at_once(c));
 	free(l.at);
 	ptfile_close(&pt);
 	return rc == -ENOMEM ? errmsg_nomem(err, f->path) : rc;
+}
+
+int check_choose_files(struct check *c, uint64_t *bytes, struct errmsg *err)
+{
+	uint64_t *sizes = calloc(c->nfiles + 1, sizeof(*sizes));
+	bool *mine = calloc(c->nfiles + 1, sizeof(*mine));
+	bool ok = sizes && mine;
+
+	for (size_t i = 0; ok && i < c->nfiles; i++)
+		sizes[i] = shards_id(c->shards, (uint32_t)i)->size;
+	ok = ok && share_choose(c->share, sizes, c->nfiles, mine);
+	for (size_t i = 0; ok && i < c->nfiles; i++) {
+		c->files[i].mine = mine[i];
+		*bytes += mine[i] ? sizes[i] : 0;
+	}
+	free(sizes);
+	free(mine);
+	return ok ? 0 : errmsg_nomem(err, c->report.dir);
 }
 
 int check_files(struct check *c, struct errmsg *err)
@@ -317,7 +336,7 @@ int check_files(struct check *c, struct errmsg *err)
 						c->nfiles, width, check_file, c, err);
 
 	for (size_t i = 0; i < c->nfiles; i++) {
-		if (c->data)
+		if (c->files[i].mine)
 			note_without_sums(c, &c->files[i]);
 		notes_take(&c->report.problems, &c->files[i].problems);
 	}

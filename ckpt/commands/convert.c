@@ -9,14 +9,18 @@
  *
  * All ranks of a program may convert the same checkpoint to the same output, as they may
  * with the script.  Each fills a directory of its own, and the first names it; the others
- * then find what they would have written.
+ * then find what they would have written.  With option `part` they share the work: all fill
+ * one directory, each with a journal of its own, and the one whose part is complete last
+ * names it.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -180,7 +184,7 @@ static int open_both(const struct convert *c, enum output_kind kind, uint64_t id
 
 	if (rc)
 		return rc;
-	rc = resume_open(r, out->fd, out->taken, identity, err);
+	rc = resume_open(r, out->fd, OUTPUT_JOURNAL, out->taken, identity, err);
 	if (rc == -EWOULDBLOCK)
 		output_keep(out);
 	if (rc)
@@ -223,6 +227,12 @@ static void keep_output(struct convert *c, struct output *out, struct resume *r)
 	output_keep(out);
 }
 
+/* The file beside the output that names it, as beside a mount's view. */
+static const char *pointer_of(const struct convert *c)
+{
+	return c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
+}
+
 static int write_output(struct convert *c, struct progress *progress, struct errmsg *err)
 {
 	struct resume resume;
@@ -231,18 +241,16 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 		.width = width_of(c),
 		.progress = progress,
 		.resume = &resume,
+		.share = &c->s->share,
 	};
-	/* As beside a mount's view. */
-	const char *pointer =
-		c->s->tree.plan.type.kind == PLAN_UNIVERSAL ? "latest_universal" : NULL;
 	struct output out;
 	int rc = progress_add(progress, 0) ?: open_output(c, &out, &resume, err);
 
 	if (rc)
 		return rc;
-	rc = write_tree(c->plan, out.fd, &how, err)
+	rc = write_tree(c->plan, out.fd, &how, &c->done, err)
 		     ?: progress_add(progress, 0)
-		     ?: output_commit(&out, pointer, err);
+		     ?: output_commit(&out, pointer_of(c), err);
 	if (!out.tmp) {
 		resume_end(&resume); /* it has its name, also where that was not synced */
 	} else if (is_passing(rc)) {
@@ -253,12 +261,101 @@ static int write_output(struct convert *c, struct progress *progress, struct err
 	return rc;
 }
 
+/* The journal of a part. */
+static void journal_name(unsigned part, char name[32])
+{
+	snprintf(name, 32, OUTPUT_JOURNAL ".%u", part);
+}
+
+/* How many parts are not complete? */
+static unsigned count_missing(const struct convert *c, int dir)
+{
+	unsigned missing = 0;
+	char name[32];
+
+	for (unsigned i = 1; i <= c->s->share.parts; i++) {
+		journal_name(i, name);
+		missing += !resume_is_complete(dir, name);
+	}
+	return missing;
+}
+
+/* Give the directory its name if all parts are complete.  Another process may have. */
+static int finish_parts(const struct convert *c, struct output *out, struct errmsg *err)
+{
+	const struct errmsg_sink notes = context_notes(c->u);
+	const unsigned parts = c->s->share.parts;
+	struct stat mine, there;
+	unsigned missing;
+	char name[32];
+	int rc;
+
+	flock(out->fd, LOCK_EX); /* where the file system has no locks, one rename fails */
+	if (lstat(out->tmp, &there) < 0 && errno == ENOENT)
+		return 0;
+	missing = count_missing(c, out->fd);
+	if (missing) {
+		errmsg_put(&notes,
+			   "part %u of %u is complete; %u others are not yet: the last one makes %s",
+			   c->s->share.part, parts, missing, c->dest);
+		return 0;
+	}
+	rc = output_commit(out, pointer_of(c), err);
+	if (rc && fstat(out->fd, &mine) == 0 && stat(c->dest, &there) == 0 &&
+	    mine.st_ino == there.st_ino && mine.st_dev == there.st_dev)
+		rc = 0;
+	for (unsigned i = 1; !rc && i <= parts; i++) {
+		journal_name(i, name);
+		unlinkat(out->fd, name, 0);
+	}
+	return rc;
+}
+
+/* Write this process's part of the files into the directory that all fill. */
+static int write_part(struct convert *c, struct progress *progress, struct errmsg *err)
+{
+	struct resume resume;
+	const struct write_tree_args how = {
+		.shown = c->dest,
+		.width = width_of(c),
+		.progress = progress,
+		.resume = &resume,
+		.share = &c->s->share,
+	};
+	char suffix[64], name[32];
+	struct output out;
+	uint64_t identity;
+	int rc = plan_identity(c->plan, &identity, err);
+
+	if (rc)
+		return rc;
+	/* Parts of another checkpoint, or of another number, never meet these. */
+	snprintf(suffix, sizeof(suffix), "parts-%u-%016" PRIx64, c->s->share.parts, identity);
+	rc = output_open_shared(&out, c->dest, suffix, err);
+	if (rc)
+		return rc;
+	journal_name(c->s->share.part, name);
+	rc = resume_open(&resume, out.fd, name, false, identity, err);
+	if (!rc) {
+		rc = write_tree(c->plan, out.fd, &how, &c->done, err) ?: progress_add(progress, 0);
+		if (!rc && (rc = resume_complete(&resume)))
+			errmsg_set(err, rc, "%s: cannot sync: %s", c->dest, strerror(-rc));
+		if (rc)
+			c->kept = resume_flush(&resume);
+		resume_close(&resume);
+	}
+	rc = rc ?: finish_parts(c, &out, err);
+	output_keep(&out);
+	output_close(&out);
+	return rc;
+}
+
 /* Write the tree, unless another process has. */
 static int write_once(struct convert *c, struct errmsg *err)
 {
 	const struct errmsg_sink notes = context_notes(c->u);
 	struct progress progress = { .u = c->u, .total = c->done.bytes };
-	int rc = write_output(c, &progress, err), same;
+	int rc = (c->s->share.parts ? write_part : write_output)(c, &progress, err), same;
 
 	if (rc != -EEXIST && rc != -ENOTEMPTY)
 		return rc;

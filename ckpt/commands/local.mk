@@ -5,7 +5,7 @@
 # uckpt_pack, uckpt_unpack: what goes into a pack, and what can be left out of it.
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
-	%D%/api.h %D%/settings.h %D%/settings.c %D%/api_source.c %D%/api_file.c %D%/api_map.c \
+	%D%/api.h %D%/share.h %D%/share.c %D%/settings.h %D%/settings.c %D%/api_source.c %D%/api_file.c %D%/api_map.c \
 	%D%/api_extents.c %D%/api_tensors.c %D%/resume.h %D%/resume.c %D%/write_tree.h \
 	%D%/write_tree.c %D%/convert.c %D%/report.h %D%/report.c %D%/info_impl.h %D%/info.c \
 	%D%/info_parameters.c %D%/info_tags.c %D%/check.h \

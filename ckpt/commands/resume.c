@@ -27,6 +27,7 @@
 
 #define JOURNAL_MAX ((size_t)1 << 30)
 #define HEAD_LEN 17 /* the identity in hexadecimal digits, and a NUL */
+#define COMPLETE "/" /* no path ends so */
 #define SYNC_NS UINT64_C(5000000000)
 
 /* Read the paths, each of which ends with a NUL; the last one may have been cut. */
@@ -62,21 +63,22 @@ static int read_journal(struct resume *r, bool taken, const char head[HEAD_LEN])
 								    : read_paths(r, (size_t)n);
 }
 
-int resume_open(struct resume *r, int dir, bool taken, uint64_t identity, struct errmsg *err)
+int resume_open(struct resume *r, int dir, const char *name, bool taken, uint64_t identity,
+		struct errmsg *err)
 {
 	char head[HEAD_LEN];
 	int rc;
 
-	*r = (struct resume){ .dir = dir, .synced_ns = clock_ns() };
+	*r = (struct resume){ .dir = dir, .name = name, .synced_ns = clock_ns() };
 	pthread_mutex_init(&r->lock, NULL);
 	snprintf(head, sizeof(head), "%016" PRIx64, identity);
-	r->fd = openat(dir, OUTPUT_JOURNAL, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+	r->fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (r->fd < 0 || (flock(r->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK))
 		rc = -errno;
 	else
 		rc = read_journal(r, taken, head);
 	if (rc) {
-		errmsg_set(err, rc, "%s: %s", OUTPUT_JOURNAL, strerror(-rc));
+		errmsg_set(err, rc, "%s: %s", name, strerror(-rc));
 		resume_close(r);
 	}
 	return rc;
@@ -160,7 +162,28 @@ size_t resume_flush(struct resume *r)
 	return r->nkept;
 }
 
+int resume_complete(struct resume *r)
+{
+	const int rc = resume_sync(r);
+
+	return rc ?: write_all(r->fd, COMPLETE, sizeof(COMPLETE)) ?: (fsync(r->fd) < 0 ? -errno : 0);
+}
+
+bool resume_is_complete(int dir, const char *name)
+{
+	const int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	char end[sizeof(COMPLETE)];
+	struct stat st;
+	const bool is = fd >= 0 && fstat(fd, &st) == 0 && st.st_size >= HEAD_LEN + (off_t)sizeof(end) &&
+			pread(fd, end, sizeof(end), st.st_size - (off_t)sizeof(end)) == sizeof(end) &&
+			memcmp(end, COMPLETE, sizeof(end)) == 0;
+
+	if (fd >= 0)
+		close(fd);
+	return is;
+}
+
 void resume_end(struct resume *r)
 {
-	unlinkat(r->dir, OUTPUT_JOURNAL, 0);
+	unlinkat(r->dir, r->name, 0);
 }

@@ -19,6 +19,7 @@ struct errmsg;
  */
 struct resume {
 	int dir;              /* borrowed */
+	const char *name;     /* of the journal; borrowed */
 	int fd;               /* of the journal */
 	char *text;           /* the journal, as it was found */
 	struct hashtab names; /* offsets of paths in it */
@@ -30,11 +31,12 @@ struct resume {
 	int failed;           /* of a sync: a negative errno */
 };
 
-/* Open the journal of directory `dir`, or create one.  `taken`: a process that was stopped
+/* Open the journal `name` of directory `dir`, or create one.  `taken`: a process that was stopped
  * has filled the directory in part.  -ESTALE if its files belong to a tree of another
  * identity, or it has no journal; -EWOULDBLOCK if another machine fills it, of which the lock
  * of a directory need not tell; or the system's error. */
-int resume_open(struct resume *r, int dir, bool taken, uint64_t identity, struct errmsg *err);
+int resume_open(struct resume *r, int dir, const char *name, bool taken, uint64_t identity,
+		struct errmsg *err);
 void resume_close(struct resume *r);
 
 /* Return whether the file is in the journal and has this size.  Thread-safe. */
@@ -51,6 +53,12 @@ int resume_sync(struct resume *r);
 /* Sync and add recorded files, if there are any; return the number of files in the
  * journal. */
 size_t resume_flush(struct resume *r);
+
+/* Record that all files of this journal are complete.  As resume_sync. */
+int resume_complete(struct resume *r);
+
+/* Does the directory have the journal `name`, and is it complete? */
+bool resume_is_complete(int dir, const char *name);
 
 /* Remove the journal of a tree that is complete and has its name: what fails before that
  * leaves the tree to a later conversion. */

@@ -153,6 +153,14 @@ static const char *set_count(struct uckpt *u, const struct option *o, const char
 	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
 }
 
+static const char *set_part(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
+{
+	(void)o;
+	(void)text;
+	return share_parse(value, &u->settings->share);
+}
+
 static const char *set_tolerance(struct uckpt *u, const struct option *o, const char *text,
 				 const char *value)
 {
@@ -273,6 +281,7 @@ static const struct option options[] = {
 	{ "no_strict", set_flag, AT(lenient) },
 	{ "readers=", set_count, AT(read_threads), .wrong = WORKERS },
 	{ "writers=", set_count, AT(write_threads), .wrong = WORKERS },
+	{ "part=", .set = set_part },
 	{ "rtol=", set_tolerance, AT(rtol), .wrong = TOLERANCES },
 	{ "atol=", set_tolerance, AT(atol), .wrong = TOLERANCES },
 	{ .name = "deadline=", .set = set_remote },
@@ -361,4 +370,13 @@ int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong) : 0;
 	}
 	return refuse_unknown(text, err);
+}
+
+int uckpt_share(struct uckpt *u, const uint64_t *sizes, size_t n, bool *mine,
+		struct uckpt_error *error)
+{
+	const struct settings *s = settings_of(u);
+
+	return s && share_choose(&s->share, sizes, n, mine) ? 0
+							     : errmsg_nomem(errmsg_of(error), NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/commands/share.h"
 #include "ckpt/model/user_rules.h"
 #include "ckpt/tree/tree.h"
 
@@ -17,6 +18,7 @@ struct settings {
 	/* Of convert: */
 	bool lenient;                         /* accept patterns that match no parameter */
 	unsigned read_threads, write_threads; /* 0: one per processor */
+	struct share share;                   /* of convert, extract and check */
 	double rtol, atol;                    /* of diff: see struct diff_tolerance */
 };
 

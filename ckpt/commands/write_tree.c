@@ -43,6 +43,7 @@
 #include "ckpt/base/parallel.h"
 #include "ckpt/base/text.h"
 #include "ckpt/commands/resume.h"
+#include "ckpt/commands/share.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/shards.h"
 #include "ckpt/table/checkpoint.h"
@@ -346,6 +347,32 @@ static int by_size(const void *a, const void *b)
 	return strcmp(x->path, y->path);
 }
 
+/* Remove the files that other processes write. */
+static int keep_own(struct writer *w, struct uckpt_done *done, struct errmsg *err)
+{
+	const size_t all = w->n;
+	uint64_t *sizes = calloc(all + 1, sizeof(*sizes));
+	bool *mine = calloc(all + 1, sizeof(*mine));
+	bool ok = sizes && mine;
+
+	for (size_t i = 0; ok && i < all; i++)
+		sizes[i] = w->tasks[i].size;
+	ok = ok && share_choose(w->options->share, sizes, all, mine);
+	*done = (struct uckpt_done){ 0 };
+	w->n = 0;
+	for (size_t i = 0; ok && i < all; i++) {
+		if (!mine[i])
+			continue;
+		w->tasks[w->n++] = w->tasks[i];
+		done->bytes += sizes[i];
+	}
+	done->files = w->n;
+	w->options->progress->total = done->bytes;
+	free(sizes);
+	free(mine);
+	return ok ? 0 : errmsg_nomem(err, w->options->shown);
+}
+
 /* Remove the files that the journal has from the list.  -EINTR. */
 static int skip_whole(struct writer *w)
 {
@@ -369,7 +396,8 @@ static int skip_whole(struct writer *w)
 	return progress_add(w->options->progress, bytes);
 }
 
-int write_tree(struct plan *p, int dir, const struct write_tree_args *options, struct errmsg *err)
+int write_tree(struct plan *p, int dir, const struct write_tree_args *options,
+	       struct uckpt_done *done, struct errmsg *err)
 {
 	struct writer w = { .p = p, .dir = dir, .options = options, .busy = ATOMIC_FLAG_INIT };
 	int rc = plan_walk(p, add_entry, &w, err);
@@ -377,7 +405,7 @@ int write_tree(struct plan *p, int dir, const struct write_tree_args *options, s
 	assert(options->width > 0);
 	if (w.n)
 		qsort(w.tasks, w.n, sizeof(*w.tasks), by_size);
-	rc = rc ?: skip_whole(&w);
+	rc = rc ?: keep_own(&w, done, err) ?: skip_whole(&w);
 	if (!rc)
 		rc = parallel_for(w.n, options->width, write_file, &w, err);
 	if (!rc)

@@ -18,6 +18,7 @@ complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l all
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l strict
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l rtol -x
 complete -c ucckpt -n '__fish_seen_subcommand_from diff' -l atol -x
+complete -c ucckpt -n '__fish_seen_subcommand_from check convert extract' -l part -x
 set -l packing '__fish_seen_subcommand_from pack unpack'
 complete -c ucckpt -n $packing -s o -l output -r
 complete -c ucckpt -n $packing -s j -l jobs -x

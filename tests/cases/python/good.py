@@ -31,6 +31,11 @@ def tag_path(name):
     return os.path.join(run(name), next(s[1] for s in statements(name) if s[0] == "tag"))
 
 
+def options(name):
+    """The options that a checkpoint needs to be read as its digests state."""
+    return {s[0]: run(s[1]) for s in statements(name) if s[0] == "rules"}
+
+
 def files(name):
     """Size and digest of each file of the universal tree, by its path."""
     return {s[1]: (int(s[2]), s[3]) for s in statements(name) if s[0] == "file"}

@@ -22,7 +22,7 @@ class Values(unittest.TestCase):
     def test_parameters_are_those_of_the_training_processes(self):
         compared = 0
         for name in good.cases():
-            with self.subTest(name), ucfs.open(good.tag_path(name)) as ckpt:
+            with self.subTest(name), ucfs.open(good.tag_path(name), **good.options(name)) as ckpt:
                 parameters = ckpt[ckpt.latest].parameters
                 for what, *rest in good.statements(name):
                     if what == "shape":
@@ -45,7 +45,7 @@ class Values(unittest.TestCase):
             shapes = [s[1] for s in good.statements(name) if s[0] == "shape"]
             if not found or not shapes:
                 continue
-            with self.subTest(name), ucfs.open(good.tag_path(name)) as ckpt, \
+            with self.subTest(name), ucfs.open(good.tag_path(name), **good.options(name)) as ckpt, \
                     mock.patch.object(_arrays, "_torch", lambda: None):
                 try:
                     weights = ckpt[ckpt.latest].state_dict()

@@ -85,7 +85,7 @@ class Opening(unittest.TestCase):
 
     def test_all_options_are_documented_and_typed(self):
         of_mounts, second = ("shared", "uid", "gid"), ("hf_dtype", "shard-size", "view", "to")
-        commands = ("writers", "rtol", "atol")
+        commands = ("writers", "part", "rtol", "atol")
         known = set(itertools.takewhile(bool, (
             (_library.library().uckpt_option_name(i) or b"").decode().rstrip("=")
             for i in itertools.count())))

@@ -127,7 +127,7 @@ static void a_failed_sync_is_not_forgotten(void **state)
 	struct errmsg err = { "" };
 	struct resume r;
 
-	assert_int_equal(resume_open(&r, fd, false, 1, &err), 0);
+	assert_int_equal(resume_open(&r, fd, OUTPUT_JOURNAL, false, 1, &err), 0);
 	r.synced_ns = 0;
 	assert_int_equal(resume_add(&r, "synced"), 0);
 	r.synced_ns = 0;
