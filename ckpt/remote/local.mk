@@ -12,14 +12,15 @@ ckpt_libuckpt_a_SOURCES += \
 	%D%/listing.h %D%/listing.c \
 	%D%/remote.h %D%/remote_list.c %D%/remote.c
 
-# Static programs do without libcurl.
+# Static programs do without libcurl; wheels have one of their own.
 noinst_LIBRARIES += %D%/libucnocurl.a
-%C%_libucnocurl_a_SOURCES = %D%/transport_none.c
-# Wheels have a libcurl of their own.
+%C%_libucnocurl_a_SOURCES = %D%/transport.c
+%C%_libucnocurl_a_CPPFLAGS = $(AM_CPPFLAGS) -DTRANSPORT_NONE
 if HAVE_CURL
 noinst_LIBRARIES += %D%/libuccurl.a %D%/libuclinkedcurl.a
-%C%_libuccurl_a_SOURCES = %D%/curl_api.h %D%/transport_curl.c %D%/curl_loaded.c
-%C%_libuclinkedcurl_a_SOURCES = %D%/curl_api.h %D%/transport_curl.c %D%/curl_linked.c
+%C%_libuccurl_a_SOURCES = %D%/transport.c
+%C%_libuclinkedcurl_a_SOURCES = %D%/transport.c
+%C%_libuclinkedcurl_a_CPPFLAGS = $(AM_CPPFLAGS) -DTRANSPORT_LINKED
 ckpt_transport = %D%/libuccurl.a
 ckpt_linked_transport = %D%/libuclinkedcurl.a
 else

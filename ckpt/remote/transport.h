@@ -7,9 +7,7 @@
 #include <stddef.h>
 
 /*
- * One HTTP request and its answer, without a second try.  Implemented by libcurl
- * (transport_curl.c), or by nothing (transport_none.c) in programs without it.
- * Thread-safe; connections are kept and used again.
+ * One HTTP request and its answer, without a second try, by libcurl.  Thread-safe; connections are kept and used again.
  */
 struct transport_request {
 	const char *url; /* with an encoded path; without user and password */

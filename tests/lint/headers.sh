@@ -21,8 +21,7 @@ cppflags="$cppflags $(pkg-config --cflags ompi-c 2>/dev/null)"
 # shellcheck disable=SC2086 # flags are lists
 has() { echo "#include <$1>" | $cc $cppflags -fsyntax-only -xc - 2>/dev/null; }
 without=
-has curl/curl.h || without="ckpt/remote/curl_api.h"
-has mpi.h || without="$without gpu/comm/mpi_api.h"
+has mpi.h || without=gpu/comm/mpi_api.h
 
 count=0
 failed=0
