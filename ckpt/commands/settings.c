@@ -343,8 +343,9 @@ static int refuse_unknown(const char *text, struct errmsg *err)
 
 	for (size_t i = 0; i < COUNT(options); i++)
 		suggest_consider(&near, options[i].name, strcspn(options[i].name, "="));
-	return near.name ? errmsg_set(err, -ENOENT, "%s: unknown option; did you mean %.*s?", text,
-				      (int)near.name_len, near.name)
+	/* With the "=" of those that take a value. */
+	return near.name ? errmsg_set(err, -ENOENT, "%s: unknown option; did you mean %s?", text,
+				      near.name)
 			 : errmsg_set(err, -ENOENT, "%s: unknown option", text);
 }
 

@@ -326,8 +326,8 @@ static void options_are_checked(void **state)
 		{ "ranks=2,", -EINVAL, "ranks=2,: not a number of ranks (1 to 4096)" },
 		{ "readers=0", -EINVAL,
 		  "readers=0: not a number of workers (1 to 4096)" },
-		{ "crc", -ENOENT, "crc: unknown option" },
-		{ "check=1", -ENOENT, "check=1: unknown option" },
+		{ "crc", -ENOENT, "crc: unknown option; did you mean crc=?" },
+		{ "check=1", -ENOENT, "check=1: unknown option; did you mean check?" },
 		{ "", -ENOENT, ": unknown option" },
 	};
 	struct fixture f;
