@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tests/demo.sh BUILDDIR
+# usage: tests/demo.sh BUILDDIR [LOG]
 #
 # Show the programs at work on a small GPT-2 that DeepSpeed trained and saved with
 # ZeRO-3 on four ranks, and check the results.  Without FUSE, the tree is converted
-# instead of mounted.
+# instead of mounted.  With LOG, the commands and what they print go into that file, and
+# only what they show is printed.
 set -euo pipefail
 
-if [ $# -ne 1 ] || [ ! -x "$1/ucckpt" ]; then
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [ ! -x "$1/ucckpt" ]; then
 	sed -n '4s/^# //p' "$0" >&2
 	exit 2
 fi
@@ -21,6 +22,10 @@ readonly case=dsuc_gpt2_z3_offload_dp4
 readonly tag=global_step4
 readonly tensor=zero/transformer.wte.weight/fp32.pt
 PATH=$build:$build/tests/programs:$PATH
+
+log=${2:-}
+exec 3>&1 # for the user
+[ -z "$log" ] || exec >>"$log" 2>&1
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ucfs-demo.XXXXXX") || exit 1
 trap clean_up EXIT
@@ -65,6 +70,12 @@ shorten()
 		END { if (NR > max) printf "... %d more lines\n", NR - max }'
 }
 
+# What a step has shown, in one line.
+show()
+{
+	printf '%s\n' "$*" >&3
+}
+
 fail()
 {
 	printf 'demo: %s\n' "$*" >&2
@@ -100,7 +111,8 @@ check_digests()
 		"$good/$case.digests" >digests
 	[ -s digests ] || fail "no digests for $case"
 	run sha256sum --check --quiet digests
-	printf '%d files are equal\n' "$(wc -l <digests)"
+	show "$(wc -l <digests) files of the universal tree, computed from the shards of four" \
+		"ranks as they were read: each equals the file of DeepSpeed's converter"
 }
 
 cd "$work"
@@ -177,6 +189,7 @@ train_and_resume()
 	. "$here/cases/mpi.sh"
 
 	step "Train a GPT-2 on four ranks with ZeRO-3, saving half-way:"
+	show "a GPT-2 is trained on four ranks, and goes on with two from the mount of its step 30:"
 	run mpirun -n 4 uctrain "${shape[@]}" --steps 60 --run_name four_ranks \
 		--checkpoint_interval 30 "${logs[@]}" "$work/trained" | tail -n 3
 	run ls "$work/trained/global_step30"
@@ -205,16 +218,21 @@ train_and_resume()
 		run ucplot "$work/logs/four_ranks" \
 			"$work/logs/two_ranks_resumed" --png -o "$build/demo"
 		run ls "$build"/demo*.png
+		show "both in one picture: $(ls "$build"/demo*.png | head -n 1)"
 	fi
 }
 
-# The largest difference between the losses of runs $1 and $2.
+# The losses of runs $1 and $2 side by side, and their largest difference.
 compare_losses()
 {
 	awk -F, '
 	FNR == 1 { file++; next }
 	file == 1 { loss[$1] = $2; next }
 	{
+		if (!n)
+			printf "  step   loss on 4 ranks   loss on 2 ranks\n"
+		if (n % 10 == 0 || n == 29)
+			printf "%6d %17.6f %17.6f\n", $1, loss[$1], $2
 		d = $2 - loss[$1]
 		d = d < 0 ? -d : d
 		max = d > max ? d : max
@@ -223,7 +241,7 @@ compare_losses()
 	END {
 		printf "%d steps, at most %.2g apart\n", n, max
 		exit n != 30 || max > 2e-5
-	}' "$1"/*.csv "$2"/*.csv
+	}' "$1"/*.csv "$2"/*.csv >&3
 }
 
 # The same with ranks that share the model, and from weights alone.
@@ -232,6 +250,8 @@ show_guide()
 	step "Train on two tensor-parallel ranks in two stages, resume on other topologies:"
 	run bash "$here/../examples/guide.sh" -s "$good/megatron/data/tiny_text_document" guide
 	run head -n 3 guide/guide.csv
+	show "and on tensor-parallel ranks in two stages, resumed on two other topologies:" \
+		"equal losses"
 }
 
 if command -v uctrain >/dev/null && command -v mpirun >/dev/null; then
@@ -244,3 +264,4 @@ else
 fi
 
 step "That was all; the manuals are ucfs(1), ucckpt(1), uctrain(1) and ucplot(1)."
+[ -z "$log" ] || show "each command, and what it printed: $log (or --verbose)"
