@@ -14,6 +14,7 @@
  * mount command reports errors.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
 #include <sched.h>
@@ -253,6 +254,7 @@ static int serve_source(const struct options *o, struct fuse_args *args)
 				 .stats = &stats,
 				 .lock = PTHREAD_MUTEX_INITIALIZER,
 				 .end_background = -1,
+				 .source = open(uckpt_source_root(o->u, 0) ?: "", O_PATH | O_CLOEXEC),
 				 .small_files.busy = ATOMIC_FLAG_INIT,
 				 .passthrough_files = { .passthrough = &server.passthrough,
 							.lock = &server.lock } };
@@ -282,7 +284,8 @@ static int check_nesting(const struct options *o)
 		if (strncmp(o->mountpoint, root, n) != 0 ||
 		    (o->mountpoint[n] != '/' && o->mountpoint[n] != '\0'))
 			continue;
-		log_error("mount point %s is inside the source %s",
+		log_error("mount point %s is inside the source %s, which the server would then"
+			  " wait for itself to read: name one outside",
 			  o->mountpoint, root);
 		return 1;
 	}
@@ -294,6 +297,10 @@ static int main_run(const struct options *o, struct fuse_args *args)
 	struct uckpt_error err = { "" };
 	int rc = 0;
 
+	if (!o->foreground && o->log_here) {
+		log_error("log=-: only with -f: in the background there is no terminal");
+		return 1;
+	}
 	if (!o->foreground && !o->fake && (rc = detach_start())) {
 		log_error("cannot go into the background: %s", strerror(-rc));
 		return 1;

@@ -24,6 +24,7 @@ struct options {
 	bool rmdir;    /* the mount point, then */
 	bool nonempty; /* mount over an existing ucfs mount, too */
 	char *log; /* file to log to, too; absolute; NULL: none */
+	bool log_here; /* to the standard error: log=- */
 };
 
 /*

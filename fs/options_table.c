@@ -43,6 +43,9 @@ static const char *set_log(struct options *o, const struct given *g)
 
 	free(o->log);
 	o->log = NULL;
+	o->log_here = strcmp(g->value, "-") == 0;
+	if (o->log_here)
+		return NULL;
 	if (*g->value == '/')
 		o->log = strdup(g->value);
 	else if (!*g->value || !getcwd(cwd, sizeof(cwd)) ||

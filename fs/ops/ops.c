@@ -6,8 +6,7 @@
  *
  * There is no getxattr: if it were implemented, even without any attributes,
  * every listing would send one request per file.
- * Nor is there statfs: libfuse shows a file system without blocks, so that it does not
- * look full.  Nor forget: lookups are not counted, since inode numbers are always valid.
+ * Nor forget: lookups are not counted, since inode numbers are always valid.
  */
 #include "fs/ops/ops.h"
 
@@ -18,6 +17,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "ckpt/base/arena.h"
@@ -330,6 +330,20 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size,
 	read_directory(req, ino, size, (uint64_t)off, dir_of(fi), true);
 }
 
+/* The space of the source's file system, as that of a bind mount: nothing looks full.  A
+ * server's or a pack's has none. */
+static void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	const int source = ops_server(req)->source;
+	struct statvfs st;
+
+	(void)ino;
+	if (source < 0 || fstatvfs(source, &st) < 0)
+		st = (struct statvfs){ .f_bsize = 512, .f_frsize = 512 };
+	st.f_namemax = NAME_MAX;
+	fuse_reply_statfs(req, &st);
+}
+
 const struct fuse_lowlevel_ops ops = {
 	.init = op_init,
 	.lookup = op_lookup,
@@ -343,4 +357,5 @@ const struct fuse_lowlevel_ops ops = {
 	.read = ops_read,
 	.release = ops_release,
 	.ioctl = ops_ioctl,
+	.statfs = op_statfs,
 };

@@ -29,6 +29,7 @@ struct server {
 	struct uckpt *u;
 	struct fuse_session *session;
 	struct stats *stats;
+	int source; /* its first directory, opened before a mount could hide it; or -1 */
 	struct passthrough passthrough;
 	struct passthrough_files passthrough_files;
 	struct small_file_store small_files;

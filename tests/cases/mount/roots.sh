@@ -40,7 +40,7 @@ check "diff takes roots in braces" ucckpt diff "{$tmp/n0,$tmp/n1,$tmp/n2}" "$goo
 
 ucckpt check "$tmp/n0" "$tmp/n2" >"$tmp/out"
 check "what is missing is named with the roots" \
-	says "{$tmp/n0,$tmp/n2}/$tag: the .* of data-parallel rank .* is missing"
+	says "{$tmp/n0,$tmp/n2}/$tag/.*: the .* of data-parallel rank .* is missing"
 ucckpt convert "$tmp/n0" "$tmp/n1" "$tmp/none" "$tmp/out1" 2>"$tmp/out" &&
 	fail "a run with a root that lacks files was converted"
 check "a root that is not there is named" says "^ucckpt: $tmp/none: "
