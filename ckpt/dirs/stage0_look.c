@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
 #include "ckpt/io/io.h"

@@ -3,7 +3,7 @@
  * stage 1, but for what rows have. */
 #include "ckpt/base/array.h"
 #include "ckpt/foreign/dcp.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/vfile/file_layout.h"
 #include "ckpt/zero/stage1.h"

@@ -271,13 +271,11 @@ static int sort_entries(const struct dcp_reader *f, struct dcp_findings *l)
  * bytes. */
 static int join(struct dcp_reader *f, struct span *known, const char *param, struct value *options)
 {
-	struct pickle_storages none = { 0 };
 	struct bytebuf text = { 0 };
-	const int rc = pickle_dump(options, &text, &none, f->err);
+	const int rc = pickle_dump(options, &text, NULL, f->err);
 	struct dcp_model *o = f->o;
 	struct dcp_group *g = o->groups;
 
-	pickle_storages_done(&none);
 	if (rc) {
 		bytebuf_done(&text);
 		return rc;

@@ -366,14 +366,10 @@ void legacy_add_tensor(struct bytebuf *out, enum dtype dtype, const uint64_t *sh
 
 int legacy_add_object(struct bytebuf *out, const struct value *v, struct errmsg *err)
 {
-	struct pickle_storages s = { 0 };
 	int rc;
 
 	add_header(out);
-	rc = pickle_dump(v, out, &s, err);
-	if (!rc && s.n)
-		rc = errmsg_set(err, -ENOTSUP, "contains a tensor");
+	rc = pickle_dump(v, out, NULL, err);
 	ADD(out, "].");
-	pickle_storages_done(&s);
 	return rc;
 }

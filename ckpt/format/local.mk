@@ -5,7 +5,7 @@
 # Uses the rooms above.
 ckpt_libuckpt_a_SOURCES += \
 	%D%/value.h %D%/value.c %D%/pickle.h %D%/machine.h %D%/machine.c %D%/pickle_read.c \
-	%D%/pickle_write.c %D%/tensor.h %D%/tensor.c %D%/cast.h %D%/cast.c %D%/keys.h \
+	%D%/pickle_write.c %D%/tensor.h %D%/tensor.c %D%/cast.h %D%/cast.c \
 	%D%/names.h %D%/names.c %D%/module_dict.h %D%/module_dict.c %D%/zip.h %D%/zip.c \
 	%D%/legacy.h %D%/legacy.c %D%/ptfile.h %D%/ptfile.c %D%/state.h %D%/state.c \
 	%D%/safetensors.h %D%/safetensors.c %D%/serialization_id.h %D%/serialization_id.c \

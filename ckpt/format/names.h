@@ -4,8 +4,6 @@
 
 #include <stdbool.h>
 
-#include "ckpt/format/keys.h"
-
 /* The kind of a file in a tag directory, by its name.  Files are numbered in this order
  * (tagdir.h). */
 enum tag_file_kind {
@@ -63,5 +61,27 @@ bool names_ends_with(const char *s, const char *tail);
 #define DCP_PAIR_OPTIMIZER "optimizer_0"
 #define DCP_PAIRS 3
 extern const char *const names_dcp_pairs[DCP_PAIRS][2];
+
+/* The DeepSpeed release whose files we write. */
+#define NAMES_DS_VERSION "0.19.8"
+
+/* Keys of DeepSpeed that several modules read. */
+#define KEY_OPTIMIZER_STATE_DICT "optimizer_state_dict"
+#define KEY_BASE_OPTIMIZER_STATE "base_optimizer_state"
+#define KEY_PARAM_GROUPS "param_groups"
+#define KEY_FP32_GROUPS "single_partition_of_fp32_groups"
+#define KEY_FP32_FLAT_GROUPS "fp32_flat_groups"
+#define KEY_PARAM_SLICE_MAPPINGS "param_slice_mappings"
+#define KEY_GROUP_PADDINGS "group_paddings"
+#define KEY_PARTITION_COUNT "partition_count"
+#define KEY_ZERO_STAGE "zero_stage"
+#define KEY_DS_VERSION "ds_version"
+#define KEY_DS_CONFIG "ds_config"
+#define KEY_FROZEN_SHAPES "frozen_param_shapes"
+#define KEY_FROZEN_FRAGMENTS "frozen_param_fragments"
+#define KEY_SHARED_PARAMS "shared_params"
+#define KEY_FOLDING "folding"
+#define KEY_PARAM_FAMILIES "param_families"
+#define KEY_UC_INFO "universal_checkpoint_info"
 
 #endif

@@ -79,7 +79,7 @@ void pickle_storages_done(struct pickle_storages *s);
 /*
  * Write `root` as torch.save would: protocol 2, CPython's choice of opcodes and
  * memo numbers, storages numbered from 0 in order of visit and located on the CPU.
- * `storages`, which must be empty, gets their nodes.
+ * `storages`, which must be empty, gets their nodes; if it is NULL, a tensor is -ENOTSUP.
  * -E2BIG when larger or nested deeper than any pickle that pickle_load
  * accepts, or over a limit of its own, -ENOTSUP, -ENOMEM.
  */

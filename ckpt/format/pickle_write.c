@@ -466,6 +466,10 @@ static void save_storage(struct writer *w, const struct value *v)
 	const struct value *location = v->pid->seq.v[3];
 	struct interned *e;
 
+	if (!w->storages) {
+		w->rc = errmsg_set(w->err, -ENOTSUP, "contains a tensor");
+		return;
+	}
 	bytebuf_add_u8(w->out, '(');
 	save_interned(w, "storage", 7);
 	save_global(w, v->pid->seq.v[1]);
@@ -538,7 +542,7 @@ int pickle_dump(const struct value *root, struct bytebuf *out,
 {
 	struct writer w = { .out = out, .storages = storages, .err = err };
 
-	assert(storages->n == 0);
+	assert(!storages || storages->n == 0);
 	bytebuf_add(out, "\x80\x02", 2);
 	pickle_write_save(&w, root);
 	bytebuf_add_u8(out, '.');

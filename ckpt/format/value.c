@@ -18,6 +18,7 @@ bool value_is_object(const struct value *v)
 	return v->kind == VALUE_REDUCE || v->kind == VALUE_NEWOBJ;
 }
 
+/* All of the node is zeros, whatever its kind has. */
 struct value *value_new(struct arena *a, enum value_kind kind)
 {
 	struct value *v = arena_alloc(a, sizeof(*v));
@@ -27,69 +28,46 @@ struct value *value_new(struct arena *a, enum value_kind kind)
 	return v;
 }
 
+/* A node that is complete. */
+static struct value *make(struct arena *a, const struct value *v)
+{
+	return arena_copy(a, v, sizeof(*v));
+}
+
 struct value *value_new_int(struct arena *a, int64_t i)
 {
-	struct value *v = value_new(a, VALUE_INT);
-
-	if (v)
-		v->i = i;
-	return v;
+	return make(a, &(struct value){ .kind = VALUE_INT, .i = i });
 }
 
 struct value *value_new_bool(struct arena *a, bool b)
 {
-	struct value *v = value_new(a, VALUE_BOOL);
-
-	if (v)
-		v->b = b;
-	return v;
+	return make(a, &(struct value){ .kind = VALUE_BOOL, .b = b });
 }
 
 struct value *value_new_float(struct arena *a, double f)
 {
-	struct value *v = value_new(a, VALUE_FLOAT);
-
-	if (v)
-		v->f = f;
-	return v;
+	return make(a, &(struct value){ .kind = VALUE_FLOAT, .f = f });
 }
 
 struct value *value_new_str(struct arena *a, const char *s)
 {
-	struct value *v = s ? value_new(a, VALUE_STR) : NULL;
-
-	a->failed |= !v;
-	if (v)
-		v->str = (struct value_str){ .p = s, .len = strlen(s) };
-	return v;
+	a->failed |= !s;
+	return s ? make(a, &(struct value){ .kind = VALUE_STR, .str = { s, strlen(s) } }) : NULL;
 }
 
-struct value *value_new_global(struct arena *a, const char *module,
-			       const char *name)
+struct value *value_new_global(struct arena *a, const char *module, const char *name)
 {
-	struct value *v = value_new(a, VALUE_GLOBAL);
-
-	if (v) {
-		v->global.module = module;
-		v->global.name = name;
-	}
-	return v;
+	return make(a, &(struct value){ .kind = VALUE_GLOBAL, .global = { module, name } });
 }
 
-struct value *value_new_reduce(struct arena *a, struct value *callable,
-			       struct value *args)
+struct value *value_new_reduce(struct arena *a, struct value *callable, struct value *args)
 {
-	struct value *v = value_new(a, VALUE_REDUCE);
+	const struct value_obj obj = { .callable = callable, .args = args };
+	struct value v = { .kind = VALUE_REDUCE };
 
 	a->failed |= !callable || !args;
-	if (!v || !callable || !args)
-		return NULL;
-	v->obj = arena_alloc(a, sizeof(*v->obj));
-	if (!v->obj)
-		return NULL;
-	v->obj->callable = callable;
-	v->obj->args = args;
-	return v;
+	v.obj = callable && args ? arena_copy(a, &obj, sizeof(obj)) : NULL;
+	return v.obj ? make(a, &v) : NULL;
 }
 
 struct value *value_new_object(struct arena *a, struct value *type,
@@ -152,7 +130,7 @@ bool value_dict_set(struct arena *a, struct value *dict, const char *key,
 
 struct value *value_new_fields(struct arena *a, const struct value_field *f, size_t n)
 {
-	struct value *const out = value_new(a, VALUE_DICT);
+	struct value *out = value_new(a, VALUE_DICT);
 
 	for (size_t i = 0; i < n; i++)
 		if (f[i].val)
@@ -175,8 +153,8 @@ struct value *value_new_like(struct arena *a, const struct value *from)
 struct value *value_edit(struct arena *a, struct value *from, const struct value_field *f,
 			 size_t n)
 {
-	const struct value_dict *const d = value_pairs(from);
-	struct value *const out = d ? value_new_like(a, from) : from;
+	const struct value_dict *d = value_pairs(from);
+	struct value *out = d ? value_new_like(a, from) : from;
 
 	for (size_t i = 0; d && i < d->n; i++) {
 		struct value *v = d->v[i].val;
@@ -296,24 +274,15 @@ bool value_is_true(const struct value *v)
 
 bool value_get_int(const struct value *v, int64_t *out)
 {
-	if (!v)
-		return false;
-	if (v->kind == VALUE_INT) {
-		*out = v->i;
-		return true;
-	}
-	if (v->kind == VALUE_BOOL) {
-		*out = v->b;
-		return true;
-	}
 	/* An enum member pickles as Class(value). */
-	if (v->kind == VALUE_REDUCE && v->obj->callable->kind == VALUE_GLOBAL &&
+	if (v && v->kind == VALUE_REDUCE && v->obj->callable->kind == VALUE_GLOBAL &&
 	    v->obj->args->kind == VALUE_TUPLE && v->obj->args->seq.n == 1 &&
-	    v->obj->args->seq.v[0]->kind == VALUE_INT) {
-		*out = v->obj->args->seq.v[0]->i;
-		return true;
-	}
-	return false;
+	    v->obj->args->seq.v[0]->kind == VALUE_INT)
+		v = v->obj->args->seq.v[0];
+	if (!v || (v->kind != VALUE_INT && v->kind != VALUE_BOOL))
+		return false;
+	*out = v->kind == VALUE_INT ? v->i : v->b;
+	return true;
 }
 
 bool value_get_count(const struct value *v, uint64_t *out)

@@ -12,15 +12,13 @@
 
 static int hash_rules(const struct value *rules, uint64_t *hash, struct errmsg *err)
 {
-	struct pickle_storages none = { 0 };
 	struct bytebuf bytes = { 0 };
-	int rc = rules ? pickle_dump(rules, &bytes, &none, err) : 0;
+	int rc = rules ? pickle_dump(rules, &bytes, NULL, err) : 0;
 
 	if (!rc && bytes.failed)
 		rc = errmsg_nomem(err, NULL);
 	if (!rc)
 		*hash = hash_bytes(*hash, bytes.data, bytes.len);
-	pickle_storages_done(&none);
 	bytebuf_done(&bytes);
 	return rc;
 }

@@ -18,7 +18,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/views/plan_impl.h"
 

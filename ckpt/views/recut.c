@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "ckpt/dirs/tagdir.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/model/experts.h"
 #include "ckpt/vfile/file_layout.h"

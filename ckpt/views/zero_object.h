@@ -4,7 +4,7 @@
 
 /* The objects in the files of a new rank. */
 
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/model/geometry.h"
 #include "ckpt/vfile/file_layout.h"

@@ -15,8 +15,8 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/keys.h"
 #include "ckpt/format/module_dict.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/zero/stage0_build.h"
 

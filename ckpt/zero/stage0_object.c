@@ -9,7 +9,7 @@
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/vfile/extent.h"
 #include "ckpt/zero/shard_impl.h"

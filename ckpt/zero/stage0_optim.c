@@ -13,7 +13,7 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/dirs/stage0_look.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/zero/shard_impl.h"
 #include "ckpt/zero/stage0_build.h"

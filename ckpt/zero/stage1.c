@@ -2,7 +2,6 @@
 #include "ckpt/zero/stage1.h"
 
 #include "ckpt/base/array.h"
-#include "ckpt/format/keys.h"
 #include "ckpt/format/names.h"
 
 struct value *stage1_config(struct arena *a, struct value *config)

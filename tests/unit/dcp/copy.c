@@ -45,15 +45,13 @@ void copy_reset(struct copy *c)
 
 void copy_commit(struct copy *c)
 {
-	struct pickle_storages none = { 0 };
 	struct bytebuf out = { 0 };
 	struct errmsg err;
 
-	if (pickle_dump(c->root, &out, &none, &err))
+	if (pickle_dump(c->root, &out, NULL, &err))
 		fail_msg("%s", err.text);
 	copy_write(c, out.data, out.len);
 	bytebuf_done(&out);
-	pickle_storages_done(&none);
 }
 
 int copy_open(const struct copy *c, struct checkpoint **out, struct errmsg *err)

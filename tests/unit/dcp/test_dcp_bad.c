@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/array.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "tests/unit/dcp/copy.h"
 #include "tests/unit/dcp/mutate.h"
 

@@ -14,7 +14,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/format/cast.h"
-#include "ckpt/format/keys.h"
+#include "ckpt/format/names.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/model/geometry.h"
