@@ -96,6 +96,20 @@ int source_check_known(struct source *s, const struct fileid *id,
 	return fileid_report_change(s->name, id, &s->id, err);
 }
 
+int source_check_still(const struct source *s, struct errmsg *err)
+{
+	struct fileid now;
+	struct stat st;
+
+	if (s->fd < 0)
+		return 0;
+	if (fstat(s->fd, &st) < 0)
+		return errmsg_errno(err, s->name, "cannot stat");
+	fileid_from_stat(&st, &now);
+	return fileid_unchanged(&s->id, &now) ? 0
+					      : fileid_report_change(s->name, &s->id, &now, err);
+}
+
 int source_open_known(struct source *s, const char *path,
 		      const struct fileid *id, struct errmsg *err)
 {

@@ -84,6 +84,10 @@ int source_open_known(struct source *s, const char *path,
 int source_check_known(struct source *s, const struct fileid *id,
 		       struct errmsg *err);
 
+/* Is what was read until now of the file that was opened?  -EIO if that has changed; other
+ * sources see to it themselves. */
+int source_check_still(const struct source *s, struct errmsg *err);
+
 void source_init_span(struct source *s, const char *name, struct span bytes);
 void source_close(struct source *s);
 

@@ -155,8 +155,7 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	rc = c->shards && x->storage.small ? 0 : errmsg_nomem(err, c->path);
 	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
 	     dcp_rows(x, rules, err);
-	free(x->storage.small);
-	x->storage.small = NULL;
+	dcp_storage_loaded(&x->storage);
 	return rc;
 }
 

@@ -18,6 +18,7 @@
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/value.h"
+#include "ckpt/io/io.h"
 #include "ckpt/io/shards.h"
 
 /* A record as a file of torch.save. */
@@ -32,20 +33,45 @@ struct record {
 #define SMALL 4096u  /* bytes of a record */
 #define CLOSE 16384u /* bytes between two */
 
+static void close_small(struct dcp_small *s)
+{
+	if (s->src.name)
+		source_close(&s->src);
+	s->src.name = NULL;
+}
+
+static int open_small(const struct record *x, struct dcp_small *s, struct errmsg *err)
+{
+	const struct shards *c = x->b->shards;
+
+	close_small(s);
+	s->file = x->c->file;
+	return io_open(x->b->u, shards_path(c, s->file), shards_id(c, s->file), &s->src, err);
+}
+
+void dcp_storage_loaded(struct dcp_storage *b)
+{
+	for (size_t i = 0; b->small && i < DCP_SMALL; i++)
+		close_small(&b->small[i]);
+	free(b->small);
+	b->small = NULL;
+}
+
 static int read_small(const struct record *x, void *buf, size_t len, uint64_t at, struct errmsg *err)
 {
-	const uint64_t left = shards_id(x->b->shards, x->c->file)->size - at;
 	struct dcp_small *s = &x->b->small[x->c->file % DCP_SMALL];
-	const bool same = s->len && s->file == x->c->file;
-	int rc = 0;
+	const bool same = s->src.name && s->file == x->c->file;
+	int rc = same ? 0 : open_small(x, s, err);
 
-	if (!same || at < s->at || at + len > s->at + s->len) {
+	if (!rc && (!same || at < s->at || at + len > s->at + s->len)) {
+		const uint64_t left = s->src.size - at;
+
 		s->len = !same || at < s->end || at - s->end > CLOSE ? len
 			 : left < sizeof(s->bytes)		     ? (size_t)left
 								     : sizeof(s->bytes);
 		s->at = at;
-		s->file = x->c->file;
-		rc = shards_read(x->b->shards, s->file, s->bytes, s->len, at, err);
+		rc = source_read(&s->src, s->bytes, s->len, at, err)
+			     ?: source_check_still(&s->src, err);
 	}
 	s->end = at + len;
 	if (rc)

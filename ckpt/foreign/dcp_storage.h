@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "ckpt/base/source.h"
 #include "ckpt/foreign/dcp_metadata.h"
 
 struct arena;
@@ -22,14 +23,18 @@ struct dcp_storage {
 };
 
 /* Small records that lie close together are read together: objects, and steps of an optimizer, in
- * files that are read in turn.  Begins with zeros. */
+ * files that are read in turn, and not kept open: there may be one for each.  Begins with zeros. */
 #define DCP_SMALL 4
 struct dcp_small {
+	struct source src; /* without a name: not open */
 	uint32_t file;
 	uint64_t at, end; /* of the bytes; the end of the record that was read last */
 	size_t len;
 	uint8_t bytes[65536];
 };
+
+/* End the reading of small records. */
+void dcp_storage_loaded(struct dcp_storage *b);
 
 /* Read an entry as a value in `a`: a copy of the object, or the number that a tensor of one
  * element holds.  -EBADMSG if it has no data, -ENOTSUP if the tensor is no number. */

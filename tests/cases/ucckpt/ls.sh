@@ -65,7 +65,7 @@ check "and read then" grep -q "checkpoint-2/.metadata: " "$tmp/errors"
 # Tags are known by their names; the newest usable one is read, and none twice.
 faults=$top_builddir/tests/faults/faults.so
 if [ "${sanitize:-no}" = no ] && LD_PRELOAD=$faults true 2>/dev/null; then
-	for name in dcp_fsdp2_dp2_fp32 dcp_fsdp2_dp2_zstd; do
+	for name in dcp_fsdp2_dp2_fp32 dcp_fsdp2_dp2_zstd dcp_fsdp2_dp2_filepertensor; do
 		mkdir "$tmp/$name"
 		for i in $(seq 16); do cp -r "$good/$name/ckpt" "$tmp/$name/checkpoint-$i"; done
 		FAULTS=seed=0 FAULTS_ONLY=ucckpt FAULTS_LOG=$tmp/calls LD_PRELOAD=$faults \
