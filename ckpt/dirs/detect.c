@@ -166,11 +166,27 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 				       : DIR_OTHER;
 }
 
+/* Is it the optimizer of a pair, which has no weights? */
+static bool is_half(struct uckpt *u, const char *path)
+{
+	const char *base = roots_base(u, path), *const *pair = NULL;
+	char *parent;
+
+	for (size_t i = 0; !pair && i < DCP_PAIRS; i++)
+		if (base > path && strcmp(base, names_dcp_pairs[i][1]) == 0)
+			pair = names_dcp_pairs[i];
+	parent = pair ? strndup(path, (size_t)(base - path - 1)) : NULL;
+	pair = parent ? detect_dcp_pair(u, parent, NULL) : NULL;
+	free(parent);
+	return pair && strcmp(base, pair[1]) == 0;
+}
+
 bool detect_has_views(struct uckpt *u, const char *path)
 {
 	const enum dir_kind kind = detect(u, path, NULL);
 
-	return kind > DIR_STAGE0 || (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
+	return (kind > DIR_STAGE0 && !(kind == DIR_DCP && is_half(u, path))) ||
+	       (kind == DIR_STAGE0 && stage0_look(u, path, NULL));
 }
 
 /* The kind of a file, or NULL; the earlier ones in `kinds` say more. */

@@ -19,6 +19,7 @@
 #include "ckpt/base/beneath.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/foreign/dcp_metadata.h"
+#include "ckpt/foreign/dcp_optimizer.h"
 #include "ckpt/format/pickle.h"
 #include "ckpt/format/ptfile.h"
 #include "ckpt/format/tensor.h"
@@ -33,34 +34,106 @@
 static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a, int64_t *out,
 			    struct errmsg *err)
 {
-	const int rc = tensor_is(v) ? ptfile_number(pt, v, "common_step", a, &v, err) : 0;
+	const int rc = v && tensor_is(v) ? ptfile_number(pt, v, "common_step", a, &v, err) : 0;
 
 	if (rc && rc != -ENOTSUP)
 		return rc;
 	if (!rc && v && v->kind == VALUE_FLOAT)
 		*out = v->f >= 0 && v->f < 1e15 ? (int64_t)v->f : 0;
-	else
+	else if (v)
 		value_get_int(v, out);
 	return 0;
+}
+
+/* The groups of an optimizer, of which several may be chained (0, 1, ...). */
+static const struct value_seq *find_groups(const struct value *optimizer, size_t chained,
+					   const struct value **one)
+{
+	const struct value *x = value_numbered(optimizer, chained);
+
+	*one = x ?: chained ? NULL : optimizer;
+	return value_items(value_find_path(*one, "optimizer", "param_groups", NULL)
+				   ?: value_find(*one, "param_groups"));
+}
+
+static double number_of(const struct value *v, double otherwise)
+{
+	return v && v->kind == VALUE_FLOAT ? v->f
+	       : v && v->kind == VALUE_INT ? (double)v->i
+					   : otherwise;
+}
+
+static bool is_true(const struct value *v)
+{
+	return v && v->kind == VALUE_BOOL && v->b;
+}
+
+/* Take over a group.  Options that an optimizer scales others by are not told apart. */
+static void add_group(struct dcp_megatron *x, struct arena *a, const struct value *group,
+		      size_t *cap)
+{
+	const struct value_dict *d = value_pairs(group);
+	struct dcp_megatron_group g = {
+		.options = value_new(a, VALUE_DICT),
+		.decays = number_of(value_find(group, "wd_mult"), 1) != 0,
+		.expert = is_true(value_find(group, "is_expert_parallel")),
+	};
+
+	for (size_t i = 0; d && i < d->n; i++)
+		if (value_is_plain(d->v[i].key) && value_is_plain(d->v[i].val) &&
+		    !value_is_str(d->v[i].key, "step"))
+			value_put(a, g.options, pickle_copy(a, d->v[i].key),
+				  pickle_copy(a, d->v[i].val));
+	x->told &= number_of(value_find(group, "lr_mult"), 1) == 1 &&
+		   !is_true(value_find(group, "is_decoupled_lr"));
+	for (size_t i = 0; i < x->ngroups; i++)
+		x->told &= x->groups[i].decays != g.decays || x->groups[i].expert != g.expert;
+	if (arena_reserve(a, &x->groups, x->ngroups, cap, x->ngroups + 1, sizeof(g)))
+		x->groups[x->ngroups++] = g;
 }
 
 static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptfile *pt,
 		       struct errmsg *err)
 {
-	const struct value *optimizer = value_find(pt->root, "optimizer");
-	const struct value_dict *group =
-		value_pairs(value_item(value_find(optimizer, "param_groups"), 0));
+	const struct value *optimizer = value_find(pt->root, "optimizer"), *one;
+	const struct value *args = value_find(pt->root, "args");
+	const struct value_seq *groups;
+	struct value *step = NULL;
+	size_t cap = 0;
 
-	x->options = value_new(a, VALUE_DICT);
-	for (size_t i = 0; group && i < group->n; i++)
-		if (value_is_plain(group->v[i].key) && value_is_plain(group->v[i].val))
-			value_put(a, x->options, pickle_copy(a, group->v[i].key),
-				  pickle_copy(a, group->v[i].val));
+	x->told = true;
+	for (size_t k = 0; (groups = find_groups(optimizer, k, &one)); k++) {
+		step = step ?: value_find_path(one, "state", "common_step", NULL);
+		for (size_t i = 0; i < groups->n; i++) {
+			step = step ?: value_find(groups->v[i], "step");
+			add_group(x, a, groups->v[i], &cap);
+		}
+	}
+	if (!x->ngroups)
+		add_group(x, a, NULL, &cap);
 	value_get_int(value_find(pt->root, "iteration"), &x->iteration);
-	if (!x->options || a->failed)
-		return errmsg_nomem(err, pt->src.name);
-	return read_common_step(pt, value_find_path(optimizer, "state", "common_step", NULL), a,
-				&x->step, err);
+	x->qk_decays = args && value_is_object(args) &&
+		       is_true(value_find(args->obj->state, "apply_wd_to_qk_layernorm"));
+	return a->failed ? errmsg_nomem(err, pt->src.name)
+			 : read_common_step(pt, step, a, &x->step, err);
+}
+
+size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim)
+{
+	const bool of_experts = strstr(name, ".experts.");
+	const bool norm = x->qk_decays &&
+			  (strstr(name, "q_layernorm.") || strstr(name, "k_layernorm."));
+	/* Experts of a layer are one tensor. */
+	const bool decays = norm || !(names_ends_with(name, ".bias") || ndim == 1u + of_experts);
+	bool apart = false;
+	size_t i = 0;
+
+	for (size_t k = 0; k < x->ngroups; k++)
+		apart |= x->groups[k].expert;
+	while (i < x->ngroups && (x->groups[i].decays != decays ||
+				  x->groups[i].expert != (apart && of_experts)))
+		i++;
+	return i;
 }
 
 /* The place of a stack's missing layer number in a key, or NULL. */
@@ -123,42 +196,98 @@ static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, con
 	return 0;
 }
 
-static int arrange(struct dcp_megatron *x, struct dcp_metadata *m, const struct dcp_entry *t,
-		   const char *dir, struct errmsg *err)
+/* The part of a key that begins with "optimizer.", or NULL. */
+static const char *find_optimizer(const char *key)
 {
-	const bool is_state = strncmp(t->key, STATE, strlen(STATE)) == 0;
-	const char *state = is_state ? t->key + strlen(STATE) : NULL;
-	const char *dot = state ? strchr(state, '.') : NULL;
-	const char *name = dot ? dot + 1 : t->key;
-	const char *rest = t->ndim ? find_stack(name) : NULL;
-	const char *field = dot ? arena_strndup(&m->arena, state, (size_t)(dot - state)) : NULL;
+	if (strncmp(key, "chained_", 8) == 0) {
+		key += 8 + strspn(key + 8, "0123456789");
+		key += *key == '.';
+	}
+	return strncmp(key, OPTIMIZER, strlen(OPTIMIZER)) == 0 ? key : NULL;
+}
 
-	if (!t->is_tensor)
+struct arranging {
+	struct dcp_megatron *x;
+	struct dcp_metadata *m;
+	const struct dcp_entry **by_key;
+	size_t n;
+	const char *dir;
+	struct errmsg *err;
+};
+
+static int by_key(const void *a, const void *b)
+{
+	return strcmp((*(const struct dcp_entry *const *)a)->key,
+		      (*(const struct dcp_entry *const *)b)->key);
+}
+
+/* Give a state the shape of its parameter, if it is flattened. */
+static int unflatten(const struct arranging *x, struct dcp_entry *t, const char *name)
+{
+	const struct dcp_entry wanted = { .key = name }, *key = &wanted;
+	const struct dcp_entry *const *param =
+		bsearch(&key, x->by_key, x->n, sizeof(*x->by_key), by_key);
+
+	return param && (*param)->is_tensor ? dcp_unflatten(x->m, t, *param, x->dir, x->err) : 0;
+}
+
+static int arrange(const struct arranging *x, struct dcp_entry t)
+{
+	const char *own = find_optimizer(t.key);
+	const char *state = own && strncmp(own, STATE, strlen(STATE)) == 0 ? own + strlen(STATE) : NULL;
+	const char *dot = state ? strchr(state, '.') : NULL;
+	const char *name = dot ? dot + 1 : t.key;
+	const char *rest = t.ndim ? find_stack(name) : NULL;
+	const char *field = dot ? arena_strndup(&x->m->arena, state, (size_t)(dot - state)) : NULL;
+	int rc;
+
+	if (!t.is_tensor)
 		return 0; /* states of modules that are not tensors */
-	if (!dot && strncmp(t->key, OPTIMIZER, strlen(OPTIMIZER)) == 0) {
-		x->unread = t->key;
+	if (own && !dot) {
+		x->x->unread = t.key;
 		return 0;
 	}
+	rc = field ? unflatten(x, &t, name) : 0;
+	if (rc)
+		return rc;
+	if (field && strcmp(field, "param") == 0)
+		field = DCP_MASTER;
 	if (!rest)
-		add_entry(m, *t, field, name);
-	else if (add_layers(m, t, field, name, rest) == -ENOTSUP)
-		return errmsg_set(err, -ENOTSUP, "%s: %s: several layers in one block", dir,
-				  t->key);
-	return m->arena.failed ? errmsg_nomem(err, dir) : 0;
+		add_entry(x->m, t, field, name);
+	else if (add_layers(x->m, &t, field, name, rest) == -ENOTSUP)
+		return errmsg_set(x->err, -ENOTSUP, "%s: %s: several layers in one block", x->dir,
+				  t.key);
+	return x->m->arena.failed ? errmsg_nomem(x->err, x->dir) : 0;
 }
 
 static int arrange_all(struct dcp_megatron *x, struct dcp_metadata *m, const char *dir,
 		       struct errmsg *err)
 {
 	const struct dcp_entry *entries = m->entries;
-	const size_t n = m->nentries;
-	int rc = 0;
+	struct arranging a = { x, m, calloc(m->nentries + 1, sizeof(*a.by_key)), m->nentries, dir, err };
+	int rc = a.by_key ? 0 : errmsg_nomem(err, dir);
 
+	for (size_t i = 0; !rc && i < a.n; i++)
+		a.by_key[i] = &entries[i];
+	if (!rc && a.n)
+		qsort(a.by_key, a.n, sizeof(*a.by_key), by_key);
 	m->entries = NULL;
 	m->nentries = m->cap = 0;
-	for (size_t i = 0; !rc && i < n; i++)
-		rc = arrange(x, m, &entries[i], dir, err);
+	for (size_t i = 0; !rc && i < a.n; i++)
+		rc = arrange(&a, entries[i]);
+	free(a.by_key);
 	return rc;
+}
+
+/* Has the metadata keys that only Megatron-Core writes, whose other file is missing? */
+static bool is_half(const struct dcp_metadata *m)
+{
+	bool found = false;
+
+	for (size_t i = 0; !found && i < m->nentries; i++)
+		found = m->entries[i].depth == 1 &&
+			(find_optimizer(m->entries[i].key) || strstr(m->entries[i].key, "/shard_"));
+	return found;
 }
 
 int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
@@ -181,6 +310,10 @@ int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uck
 	}
 	if (!rc && dcp_metadata_add_file(m, path) < 0)
 		rc = errmsg_nomem(err, dir);
+	if (!x->found)
+		rc = is_half(m) ? errmsg_set(err, -EBADMSG,
+					     "%s: is missing, and the tensors are Megatron-Core's", path)
+				: 0;
 	free(path);
-	return !x->found ? 0 : rc ?: arrange_all(x, m, dir, err);
+	return rc ?: x->found ? arrange_all(x, m, dir, err) : 0;
 }

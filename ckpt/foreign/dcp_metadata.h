@@ -28,6 +28,7 @@ struct dcp_chunk {
 	uint32_t file;         /* its number */
 	_Atomic bool strided;  /* its elements are in no row-major order */
 	uint64_t at, len;      /* of the record, bytes */
+	uint64_t skip, of;     /* elements of the record before it, and in all; 0 of: it is all */
 	_Atomic uint32_t crc;  /* CRC-32 of the elements, as the record has it; 0: none */
 	_Atomic uint64_t data; /* where the elements are in the file, bytes; 0: neither is
 				* known yet */
@@ -82,6 +83,15 @@ void dcp_metadata_done(struct dcp_metadata *m);
  * not, -E2BIG for chunks that take too long to compare; `file` is for messages.
  */
 int dcp_chunks_check(struct dcp_entry *t, const char *file, struct errmsg *err);
+
+/*
+ * Give a state that has the elements of each block of its parameter in one row, as
+ * Megatron-Core's ShardedTensors with a flattened_range are saved, the shape of the parameter:
+ * [X/x, Y/y, x*y] for blocks of [x, y] becomes [X, Y], and a range of a row several chunks.
+ * One that is nothing of the kind stays as it is.  -ENOMEM; errors of dcp_chunks_check.
+ */
+int dcp_unflatten(struct dcp_metadata *m, struct dcp_entry *t, const struct dcp_entry *param,
+		  const char *file, struct errmsg *err);
 
 /* The chunk with elements that begins at this place of a tensor that has been checked, or
  * NULL. */

@@ -253,7 +253,7 @@ static int complete_group(struct dcp_reader *f, struct dcp_group *g)
 		p->master = find_state(f, p->name, DCP_MASTER) ?: p->weight;
 		rc = check_flat(f, p, p->master) ?: own(f, p);
 	}
-	if (!rc && f->megatron->found && f->o->has_optimizer)
+	if (!rc && f->megatron->found && f->o->has_optimizer && !f->o->refused)
 		g->states[g->nstates++] = (struct dcp_state){
 			.name = "step",
 			.number = value_new_int(f->a, f->megatron->step),
@@ -276,6 +276,44 @@ static int set_weight(const struct dcp_reader *f, struct dcp_param *p)
 	return 0;
 }
 
+/* Divide the one group into Megatron-Core's, unless that leaves one of these without any. */
+static int divide_group(struct dcp_reader *f)
+{
+	const struct dcp_megatron *x = f->megatron;
+	const struct dcp_group all = *f->o->groups;
+	const size_t n = x->told ? x->ngroups : 0; /* at most four */
+	struct dcp_group *v = arena_alloc(f->a, (n + 1) * sizeof(*v));
+	struct bytebuf text = { 0 };
+	bool told = x->told;
+
+	for (size_t i = 0; v && i < n; i++) {
+		v[i].options = x->groups[i].options;
+		v[i].params = arena_alloc(f->a, (all.nparams + 1) * sizeof(*v[i].params));
+	}
+	if (!v || f->a->failed)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; told && i < all.nparams; i++) {
+		const struct dcp_finding *w = find_weight(f, all.params[i].name);
+		const size_t k = w ? dcp_megatron_group(x, w->param, w->entry->ndim) : x->ngroups;
+
+		told &= k < x->ngroups;
+		if (told)
+			v[k].params[v[k].nparams++].name = all.params[i].name;
+	}
+	for (size_t i = 0; i < n; i++)
+		told &= v[i].nparams > 0;
+	if (told) {
+		f->o->groups = v;
+		f->o->ngroups = n;
+		return 0;
+	}
+	bytebuf_add_format(&text,
+		"which parameters are in which of the optimizer's %zu groups is not recorded: all get the options of the first",
+		x->ngroups);
+	dcp_model_note(f->o, &text);
+	return 0;
+}
+
 /* Make the one group of a checkpoint that records none: all floating tensors of the model,
  * or with an optimizer that is read those that have states. */
 static int set_one_group(struct dcp_reader *f)
@@ -286,7 +324,7 @@ static int set_one_group(struct dcp_reader *f)
 		return errmsg_nomem(f->err, f->file);
 	f->o->groups = g;
 	f->o->ngroups = 1;
-	g->options = f->megatron->options ?: value_new(f->a, VALUE_DICT);
+	g->options = f->megatron->found ? f->megatron->groups->options : value_new(f->a, VALUE_DICT);
 	g->params = arena_alloc(f->a, (f->weights.n + 1) * sizeof(*g->params));
 	for (size_t i = 0, n; g->params && i < f->m->nentries; i++) {
 		const struct dcp_entry *t = &f->m->entries[i];
@@ -296,7 +334,10 @@ static int set_one_group(struct dcp_reader *f)
 		     dcp_findings_find(&f->states, name_of(f, t), &n)))
 			g->params[g->nparams++].name = name_of(f, t);
 	}
-	return f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
+	if (f->a->failed)
+		return errmsg_nomem(f->err, f->file);
+	return f->megatron->ngroups > 1 && f->o->has_optimizer && !f->o->refused ? divide_group(f)
+										 : 0;
 }
 
 /* Complete the model's groups, which have options and names, from what was found: states and
@@ -523,7 +564,7 @@ static int find_all(struct dcp_reader *f)
 	rc = rc ?: add_extras(f);
 	if (f->megatron->found)
 		o->step = f->megatron->iteration;
-	o->unread = f->megatron->unread ?: f->unread;
+	o->unread = f->unread;
 	return rc;
 }
 

@@ -70,13 +70,22 @@ struct dcp_model {
 /* What that file has. */
 struct dcp_megatron {
 	bool found;
-	struct value *options; /* of the first group of parameters, in the arena of the
-				* metadata; an empty dict if there is none */
-	int64_t step;          /* of the optimizer */
+	struct dcp_megatron_group {
+		struct value *options; /* in the arena of the metadata */
+		bool decays, expert;   /* which parameters it has */
+	} *groups; /* at least one */
+	size_t ngroups;
+	bool told;          /* that tells all groups apart */
+	bool qk_decays;     /* weights of layer norms of queries and keys decay, too */
+	int64_t step;       /* of the optimizer */
 	int64_t iteration;
 	const char *unread; /* key of a tensor of the optimizer that is no state of a
 			     * parameter, such as a bucket; or NULL */
 };
+
+/* Which group has a parameter: Megatron-Core's rule (optimizer/__init__.py), since its files
+ * do not say. */
+size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim);
 
 /*
  * If the directory is one of Megatron-LM's (torch_dist), give the entries of its metadata

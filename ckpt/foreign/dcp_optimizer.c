@@ -377,6 +377,13 @@ int dcp_optimizer_find(struct dcp_reader *f)
 	struct dcp_findings flat = { 0 };
 	int rc = find_prefixes(f);
 
+	if (!rc && f->megatron->unread) {
+		f->o->has_optimizer = true;
+		ERRMSG_FILE(f, -ENOTSUP,
+			    "%s: which parameters a bucket has is not recorded: save a form that is fully reshardable",
+			    f->megatron->unread);
+		return dcp_optimizer_refuse(f);
+	}
 	if (rc || !f->o->has_optimizer)
 		return rc;
 	if (f->nothers) {

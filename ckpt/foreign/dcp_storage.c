@@ -129,6 +129,8 @@ static int read_tensor(const struct record *x, const struct dcp_entry *t, const 
 	same = v.dtype == t->dtype && v.ndim == t->ndim + t->is_layer;
 	for (unsigned d = 0; same && d < t->ndim; d++)
 		same = v.shape[d + t->is_layer] == c->size[d];
+	if (c->of)
+		same = v.dtype == t->dtype && v.numel == c->of && tensor_is_contiguous(&v);
 	if (!same)
 		return errmsg_set(err, -EBADMSG,
 				  "%s: a chunk has another type or shape than " DCP_METADATA
@@ -152,9 +154,9 @@ static int locate(const struct record *x, const struct dcp_entry *t, struct dcp_
 	if (rc)
 		return rc;
 	if (run)
-		at += v.storage_offset * dtype_size(v.dtype);
+		at += (v.storage_offset + c->skip) * dtype_size(v.dtype);
 	atomic_store(&c->strided, !run);
-	atomic_store(&c->crc, e && run && v.numel == v.storage_numel ? e->crc : 0);
+	atomic_store(&c->crc, e && run && !c->of && v.numel == v.storage_numel ? e->crc : 0);
 	atomic_store(&c->data, c->at + at);
 	return 0;
 }
@@ -228,7 +230,7 @@ int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 	for (size_t i = 0; !rc && i < t->nchunks; i++) {
 		struct record x;
 
-		if (!t->chunks[i].len)
+		if (!t->chunks[i].len || t->chunks[i].skip)
 			continue;
 		rc = record_open(&x, b, t, &t->chunks[i], err);
 		if (rc)

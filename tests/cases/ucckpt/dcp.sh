@@ -40,6 +40,10 @@ check "stages are in order" test "$(grep -ao '[a-z]*[.]weight' "$tmp/states" | a
 check "what no group lists is named" grep -q "3 parameters that have states, such as embed.weight, are in none" \
 	<(ucckpt info "$good/$name")
 
+# Megatron-Core's groups, which its files tell by a rule: what decays, what does not, experts.
+ucckpt info "$good/dcp_mcore_experts" | sed -n 's/^group \(.\) *\([0-9]*\) parameters.* step 2 .*/\1 \2/p' >"$tmp/groups"
+check "groups: $(cat "$tmp/groups")" cmp "$tmp/groups" <(printf '0 7\n1 10\n2 4\n')
+
 # A run.
 mkdir "$tmp/run"
 for step in 9 10; do
