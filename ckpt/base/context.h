@@ -12,6 +12,8 @@
 #include "ckpt/base/errmsg.h"
 #include "ckpt/uckpt.h"
 
+#define CONTEXT_DEADLINE_S 60u
+
 /*
  * What one user of the library has set and opened: everything that reads checkpoints is
  * passed this context, and two of them in one process know nothing of each other.  Each
@@ -24,13 +26,13 @@ struct uckpt {
 	struct united *unions;     /* of directories (io/roots.h) */
 	struct site *sites;        /* servers (remote/site.h) */
 	struct {
-		unsigned deadline_s;
+		unsigned deadline_s; /* of a request with its retries */
 		char *manifest;    /* file with the names of files, or NULL */
 		char *ca_file;     /* or NULL: the system's certificates */
 		char *s3_endpoint; /* or NULL */
 		char *s3_region;   /* or NULL */
 		bool s3_anonymous;
-	} remote; /* options about servers (remote/site.h) */
+	} remote; /* options about servers (commands/settings.c) */
 
 	/* The source that is open, and how (ckpt/commands): */
 	struct settings *settings; /* NULL: nothing was set */

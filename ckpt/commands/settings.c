@@ -3,10 +3,13 @@
 #include "ckpt/commands/settings.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/base/array.h"
 #include "ckpt/base/context.h"
@@ -16,13 +19,14 @@
 #include "ckpt/commands/api.h"
 #include "ckpt/dirs/hfhub.h"
 #include "ckpt/remote/cache.h"
-#include "ckpt/remote/site.h"
 
 /* What is read ahead from far storage takes this part of the memory by default. */
 #define READAHEAD_PART 64
 
 /* Of workers, and of ranks. */
 #define COUNT_MAX 4096
+
+#define DEADLINE_MAX_S 86400u
 
 struct option;
 
@@ -33,11 +37,12 @@ typedef const char *setter(struct uckpt *u, const struct option *o, const char *
 struct option {
 	const char *name; /* with '=': it needs a value */
 	setter *set;
-	size_t at;                /* offset of what it sets in struct settings */
+	size_t at;                /* offset of what it sets in struct settings, or the context */
 	const char *wrong;        /* what is wrong with a value, unless the setter says so */
 	const char *const *words; /* values by number; NULL is none */
 	size_t nwords;
 	bool two; /* of them: what it sets is a bool and not an enum */
+	bool of_servers;
 };
 
 static const char *const crcs[] = { "exact", "zero" };
@@ -201,16 +206,62 @@ static const char *set_hf_config(struct uckpt *u, const struct option *o, const 
 	return NULL;
 }
 
-static const char *set_model(struct uckpt *u, const struct option *o, const char *text,
-			     const char *value)
+/* Of what is in the context. */
+static const char *set_text(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
 {
+	char **to = (char **)((char *)u + o->at);
 	char *copy = *value ? strdup(value) : NULL;
 
 	(void)text;
 	if (!copy)
 		return *value ? "out of memory" : o->wrong;
-	free(u->model);
-	u->model = copy;
+	free(*to);
+	*to = copy;
+	return NULL;
+}
+
+/* A server changes its working directory. */
+static const char *set_path(struct uckpt *u, const struct option *o, const char *text,
+			    const char *value)
+{
+	char cwd[PATH_MAX], path[2 * PATH_MAX];
+
+	if (*value == '/' || !*value)
+		return set_text(u, o, text, value);
+	if (!getcwd(cwd, sizeof(cwd)) || strlen(value) >= PATH_MAX)
+		return "not a file name";
+	snprintf(path, sizeof(path), "%s/%s", cwd, value);
+	return set_text(u, o, text, path);
+}
+
+static const char *set_url(struct uckpt *u, const struct option *o, const char *text,
+			   const char *value)
+{
+	return strncmp(value, "http://", 7) == 0 || strncmp(value, "https://", 8) == 0
+		       ? set_text(u, o, text, value)
+		       : o->wrong;
+}
+
+static const char *set_deadline(struct uckpt *u, const struct option *o, const char *text,
+				const char *value)
+{
+	unsigned s;
+
+	(void)text;
+	if (!parse_number(value, DEADLINE_MAX_S + 1, &s) || !s)
+		return o->wrong;
+	u->remote.deadline_s = s;
+	return NULL;
+}
+
+static const char *set_anonymous(struct uckpt *u, const struct option *o, const char *text,
+				 const char *value)
+{
+	(void)o;
+	(void)text;
+	(void)value;
+	u->remote.s3_anonymous = true;
 	return NULL;
 }
 
@@ -237,15 +288,8 @@ static const char *set_ranks(struct uckpt *u, const struct option *o, const char
 	}
 }
 
-static const char *set_remote(struct uckpt *u, const struct option *o, const char *text,
-			      const char *value)
-{
-	(void)o;
-	(void)value;
-	return remote_options_set(u, text);
-}
-
 #define AT(field) .at = offsetof(struct settings, field)
+#define IN_CONTEXT(field) .at = offsetof(struct uckpt, field)
 #define WORDS(list) .words = list, .nwords = COUNT(list), .two = COUNT(list) == 2
 #define DTYPES WORDS(dtypes), AT(tree.plan.dtype), .wrong = "must be fp32, bf16 or fp16"
 #define SIZES "not a size in KB, MB, GB or TB"
@@ -267,7 +311,7 @@ static const struct option options[] = {
 	{ "dcp_style=", set_word, WORDS(styles), AT(tree.plan.dcp_style),
 	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
-	{ "model=", set_model, .wrong = "names no dict" },
+	{ "model=", set_text, IN_CONTEXT(model), .wrong = "names no dict" },
 	{ "view=", .set = set_view },
 	{ "to=", .set = set_view },
 	{ "ranks=", set_ranks, .wrong = RANKS },
@@ -284,12 +328,17 @@ static const struct option options[] = {
 	{ "part=", .set = set_part },
 	{ "rtol=", set_tolerance, AT(rtol), .wrong = TOLERANCES },
 	{ "atol=", set_tolerance, AT(atol), .wrong = TOLERANCES },
-	{ .name = "deadline=", .set = set_remote },
-	{ .name = "manifest=", .set = set_remote },
-	{ .name = "ca_file=", .set = set_remote },
-	{ .name = "s3_endpoint=", .set = set_remote },
-	{ .name = "s3_region=", .set = set_remote },
-	{ .name = "s3_anonymous", .set = set_remote },
+	{ "deadline=", set_deadline, .of_servers = true,
+	  .wrong = "not a number of seconds (1 to 86400)" },
+	{ "manifest=", set_path, IN_CONTEXT(remote.manifest), .of_servers = true,
+	  .wrong = "needs a value" },
+	{ "ca_file=", set_path, IN_CONTEXT(remote.ca_file), .of_servers = true,
+	  .wrong = "needs a value" },
+	{ "s3_endpoint=", set_url, IN_CONTEXT(remote.s3_endpoint), .of_servers = true,
+	  .wrong = "not a URL" },
+	{ "s3_region=", set_text, IN_CONTEXT(remote.s3_region), .of_servers = true,
+	  .wrong = "needs a value" },
+	{ "s3_anonymous", set_anonymous, .of_servers = true },
 };
 
 struct settings *settings_of(struct uckpt *u)
@@ -349,28 +398,43 @@ static int refuse_unknown(const char *text, struct errmsg *err)
 			 : errmsg_set(err, -ENOENT, "%s: unknown option", text);
 }
 
-int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
+static int set_option(struct uckpt *u, const char *text, bool of_servers, struct errmsg *err)
 {
-	struct errmsg *err = errmsg_of(error);
 	const char *wrong;
 
-	if (!u || !text)
-		return api_refuse(err);
-	if (u->tree)
-		return errmsg_set(err, -EBUSY, "%s: a source is open", text);
-	if (!settings_of(u))
-		return errmsg_nomem(err, NULL);
 	for (size_t i = 0; i < COUNT(options); i++) {
 		const struct option *o = &options[i];
 		const size_t n = strlen(o->name);
 
-		if (o->name[n - 1] == '=' ? strncmp(text, o->name, n) != 0
-					  : strcmp(text, o->name) != 0)
+		if ((of_servers && !o->of_servers) ||
+		    (o->name[n - 1] == '=' ? strncmp(text, o->name, n) : strcmp(text, o->name)))
 			continue;
 		wrong = o->set(u, o, text, text + n);
 		return wrong ? errmsg_set(err, -EINVAL, "%s: %s", text, wrong) : 0;
 	}
 	return refuse_unknown(text, err);
+}
+
+int uckpt_set(struct uckpt *u, const char *text, struct uckpt_error *error)
+{
+	struct errmsg *err = errmsg_of(error);
+
+	if (!u || !text)
+		return api_refuse(err);
+	if (u->tree)
+		return errmsg_set(err, -EBUSY, "%s: a source is open", text);
+	return settings_of(u) ? set_option(u, text, false, err) : errmsg_nomem(err, NULL);
+}
+
+int settings_set_servers(struct uckpt *u, const char *list, struct errmsg *err)
+{
+	char *copy = strdup(list), *rest = copy, *option;
+	int rc = copy ? 0 : errmsg_nomem(err, NULL);
+
+	while (!rc && (option = strsep(&rest, ",")))
+		rc = set_option(u, option, true, err);
+	free(copy);
+	return rc;
 }
 
 int uckpt_share(struct uckpt *u, const uint64_t *sizes, size_t n, bool *mine,

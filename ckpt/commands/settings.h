@@ -9,7 +9,7 @@
 #include "ckpt/model/user_rules.h"
 #include "ckpt/tree/tree.h"
 
-/* What uckpt_set has set in a context, besides how servers are asked. */
+/* What uckpt_set has set in a context, besides how servers are asked (context.h). */
 struct settings {
 	struct tree_options tree; /* `source` once it is open; its rules are `rules` */
 	struct user_rules rules;
@@ -24,6 +24,9 @@ struct settings {
 
 /* The settings of a context, which owns them; NULL when memory runs out. */
 struct settings *settings_of(struct uckpt *u);
+
+/* As uckpt_set, for a list with commas of options about servers alone. */
+int settings_set_servers(struct uckpt *u, const char *list, struct errmsg *err);
 
 /* Free them, unless `u` has none. */
 void settings_free(struct uckpt *u);

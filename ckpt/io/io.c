@@ -452,7 +452,7 @@ struct uckpt *context_new(void)
 	if (!u)
 		return NULL;
 	pthread_mutex_init(&u->lock, NULL);
-	u->remote.deadline_s = REMOTE_DEADLINE_S;
+	u->remote.deadline_s = CONTEXT_DEADLINE_S;
 	u->cache = cache_pool_new(u);
 	if (u->cache)
 		return u;
@@ -467,7 +467,10 @@ void context_free(struct uckpt *u)
 	pack_close_kept(u);
 	remote_lists_done(u);
 	sites_done(u);
-	remote_options_done(u);
+	free(u->remote.manifest);
+	free(u->remote.ca_file);
+	free(u->remote.s3_endpoint);
+	free(u->remote.s3_region);
 	free(u->model);
 	roots_done(u);
 	beneath_done(u);

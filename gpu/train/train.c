@@ -11,10 +11,10 @@
 
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/parallel.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/model/user_rules.h"
-#include "ckpt/remote/site.h"
 #include "gpu/backend/backend.h"
 #include "gpu/comm/comm.h"
 #include "gpu/comm/devcomm.h"
@@ -107,7 +107,7 @@ static int find_source(const struct run *r, struct uckpt *u, char **path, struct
 	int rc = 0;
 
 	if (c->source_options)
-		rc = remote_options_set_all(u, c->source_options, err);
+		rc = settings_set_servers(u, c->source_options, err);
 	return rc ? rc : roots_unite(u, (const char *const *)&c->resume_dir, 1, false, path, err);
 }
 

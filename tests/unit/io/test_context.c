@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "ckpt/base/beneath.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/io/io.h"
 #include "ckpt/io/roots.h"
 #include "ckpt/remote/cache.h"
@@ -84,7 +85,7 @@ static void begin_site(struct side *s)
 	snprintf(text, sizeof(text), "tag/%s\n", s->present);
 	make(name, text);
 	snprintf(text, sizeof(text), "manifest=%s", name);
-	assert_null(remote_options_set(s->u, text));
+	assert_int_equal(settings_set_servers(s->u, text, NULL), 0);
 	snprintf(text, sizeof(text), SITE "?key=%s", s->present);
 	assert_int_equal(site_add(s->u, text, &path, NULL), 0);
 	free(path);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/base/errmsg.h"
+#include "ckpt/commands/settings.h"
 #include "ckpt/remote/site.h"
 #include "tests/support/context.h"
 #include "tests/support/unit.h"
@@ -36,8 +37,8 @@ static const struct {
 
 static void test_urls(void **state)
 {
-	assert_null(remote_options_set(test_context(), "s3_anonymous"));
-	assert_null(remote_options_set(test_context(), "s3_region=eu-x"));
+	assert_int_equal(settings_set_servers(test_context(), "s3_anonymous", NULL), 0);
+	assert_int_equal(settings_set_servers(test_context(), "s3_region=eu-x", NULL), 0);
 	unsetenv("AWS_ENDPOINT_URL");
 	unsetenv("AWS_ENDPOINT_URL_S3");
 	setenv("AWS_CONFIG_FILE", "/nonexistent", 1);
@@ -113,7 +114,7 @@ static void test_endpoints(void **state)
 
 		snprintf(option, sizeof(option), "s3_endpoint=%s",
 			 endpoints[i].endpoint);
-		assert_null(remote_options_set(test_context(), option));
+		assert_int_equal(settings_set_servers(test_context(), option, NULL), 0);
 		assert_int_equal(
 			site_add(test_context(), "s3://bucket", &path, &err), 0);
 		assert_int_equal(site_request(site_of(test_context(), path),
