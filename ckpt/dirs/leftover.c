@@ -9,7 +9,7 @@
  *   layer_L-model_states.pt	of a pipeline, beside model states that have the module
  *
  * The files of ranks 0 are always written.  A shard and the model states of one save
- * record the same number of data-parallel ranks (partition_count, of experts a divisor;
+ * record the same number of data-parallel ranks (partition_count, but of experts;
  * dp_world_size) and the same stage, and bf16_ is in the name if bf16 was enabled
  * (runtime/engine.py, _get_zero_ckpt_prefix).  Times decide only between saves of which both
  * ranks 0 are whole: a copy may not have kept them.
@@ -46,17 +46,21 @@ static bool is_bf16(const struct value *config)
 	       value_is_true(value_find_path(config, "bfloat16", "enabled", NULL));
 }
 
-/* The number of ranks that an optimizer shard records: one number, or one of each group. */
+/* The number of ranks that an optimizer shard records: one number, or one of each group, of
+ * which those of experts differ. */
 static int64_t partition_count(const struct value *dict)
 {
 	const struct value *const v = value_find(dict, KEY_PARTITION_COUNT);
 	const struct value_seq *const list = value_items(v);
+	const struct value *groups =
+		value_find_path(dict, KEY_BASE_OPTIMIZER_STATE, KEY_PARAM_GROUPS, NULL);
 	int64_t most = -1, n;
 
 	if (value_get_int(v, &n))
 		return n;
 	for (size_t i = 0; list && i < list->n; i++)
-		if (value_get_int(list->v[i], &n) && n > most)
+		if (!value_is_true(value_find(value_item(groups, i), "moe")) &&
+		    value_get_int(list->v[i], &n) && n > most)
 			most = n;
 	return most;
 }
@@ -166,7 +170,8 @@ static bool wrote(const struct save *s, const struct tag_file *f)
 		return id->kind == s->model->id.kind && id->mp < s->mp &&
 		       id->dp < s->dp;
 	case TAG_FILE_EXPERT:
-		return id->mp < s->mp;
+	case TAG_FILE_EXPERT_OPTIM:
+		return id->mp < s->mp && (id->kind == TAG_FILE_EXPERT || !s->stage);
 	case TAG_FILE_LAYER:
 		return s->is_pipeline && id->mp < s->tp;
 	default:

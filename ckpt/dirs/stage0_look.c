@@ -18,15 +18,10 @@
 int stage0_check_optimizer(const struct value *root, const char *file, struct errmsg *err)
 {
 	const struct value *optimizer = value_find(root, "optimizer");
-	const struct value_seq *experts = value_find_items(root, "num_experts");
 
 	if (!value_pairs(optimizer))
 		return errmsg_set(err, -ENOTSUP, "%s: no optimizer is in it, nor *_optim_states.pt"
 				  " files beside it: optimizer shards are missing",
-				  file);
-	if (experts && experts->n)
-		return errmsg_set(err, -ENOTSUP, "%s: a mixture of experts saved without ZeRO"
-				  " (stage 0), whose optimizer is not read",
 				  file);
 	if (value_find(optimizer, KEY_FP32_GROUPS))
 		return errmsg_set(err, -ENOTSUP, "%s: saved without ZeRO (stage 0) by"

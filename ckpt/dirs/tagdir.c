@@ -67,7 +67,7 @@ static int scan_names(struct tagdir *d, const struct dirlist *names, bool *stage
 		d->zero3 |= id.kind == TAG_FILE_MODEL3;
 		universal |= strcmp(names->v[i].name, "zero") == 0;
 		*stage0 |= strcmp(names->v[i].name, STAGE0_FIRST) == 0;
-		if (id.kind != TAG_FILE_OTHER && id.kind < TAG_FILE_KINDS)
+		if (id.kind != TAG_FILE_OTHER)
 			rc = add_file(d, names, i, id, err);
 	}
 	*stage0 &= !universal;
@@ -204,6 +204,8 @@ static void sort_files(struct tagdir *d)
 	d->nmodel = n[d->zero3 ? TAG_FILE_MODEL3 : TAG_FILE_MODEL];
 	d->expert = first[TAG_FILE_EXPERT];
 	d->nexpert = n[TAG_FILE_EXPERT];
+	d->expert_optim = first[TAG_FILE_EXPERT_OPTIM];
+	d->nexpert_optim = n[TAG_FILE_EXPERT_OPTIM];
 	d->swapped = first[TAG_FILE_SWAPPED];
 	d->nswapped = n[TAG_FILE_SWAPPED];
 	d->layer = first[TAG_FILE_LAYER];

@@ -53,6 +53,8 @@ struct tagdir {
 	size_t nmodel;
 	struct tag_file *expert; /* of MoE layers, by layer, then expert */
 	size_t nexpert;
+	struct tag_file *expert_optim; /* without ZeRO: by model-, then expert-parallel rank */
+	size_t nexpert_optim;
 	/* Files of tensors on NVMe, by global rank (id.dp), then name. */
 	struct tag_file *swapped;
 	size_t nswapped;

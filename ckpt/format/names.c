@@ -27,7 +27,7 @@ static const struct {
 	{ "layer_L_expert_E_mp_rank_M_model_states.pt", TAG_FILE_EXPERT },
 	{ "layer_L*model_states.pt", TAG_FILE_LAYER },
 	{ "expert_*_model_states.pt", TAG_FILE_EXPERT_OLD },
-	{ "expp_rank_*optim_states.pt", TAG_FILE_EXPERT_OPTIM },
+	{ "expp_rank_D_mp_rank_M_optim_states.pt", TAG_FILE_EXPERT_OPTIM },
 };
 
 static bool skip_number(const char **s, unsigned *out)

@@ -14,15 +14,15 @@ enum tag_file_kind {
 	TAG_FILE_EXPERT, /* layer_L_expert_E_mp_rank_XX_model_states.pt */
 	TAG_FILE_SWAPPED, /* a tensor in NAMES_SWAP_DIR */
 	TAG_FILE_LAYER,  /* layer_XX-...-model_states.pt (pipeline) */
+	TAG_FILE_EXPERT_OPTIM, /* expp_rank_D_mp_rank_XX_optim_states.pt: no ZeRO */
 	TAG_FILE_EXPERT_OLD, /* expert_E_mp_rank_XX_model_states.pt: no layer */
-	TAG_FILE_KINDS, /* of files that a scan lists */
-	TAG_FILE_EXPERT_OPTIM = TAG_FILE_KINDS, /* expp_rank_R_mp_rank_XX_optim_states.pt:
-					         * no ZeRO */
+	TAG_FILE_KINDS,
 };
 
 struct ckname {
 	enum tag_file_kind kind;
-	unsigned dp; /* data-parallel rank; "pp" in the name is historical */
+	unsigned dp; /* data-parallel rank; "pp" in the name is historical.
+		      * TAG_FILE_EXPERT_OPTIM: the expert-parallel rank */
 	unsigned mp; /* model-parallel rank: pipeline stage * tp + tensor rank;
 		      * TAG_FILE_LAYER: the tensor rank alone */
 	unsigned layer; /* of TAG_FILE_LAYER; TAG_FILE_EXPERT: counts MoE layers */

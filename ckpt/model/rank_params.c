@@ -265,8 +265,7 @@ static int rank_params_load_rank(struct rank_params_loader *l)
 	list_groups(l->c);
 	find_module_dtype(l);
 	rc = l->c->facts.zero3 ? 0 : rank_params_load_module(l);
-	/* Elsewhere experts are parameters as all others. */
-	if (!rc && (!l->made || l->dir->nexpert))
+	if (!rc)
 		rc = experts_init(&l->c->experts, &l->c->arena, l->pt->root, l->c->facts.zero3,
 				  l->file, l->err);
 	return rc ?: load_rules(l);
@@ -285,7 +284,6 @@ int rank_params_load(struct rank_params *c, const struct tagdir *dir, unsigned m
 	if (rc)
 		return rc;
 	l.pt = &pt;
-	l.made = object;
 	if (object)
 		pt.root = object->make(object->ctx, mp, &pt);
 	rc = pt.root ? rank_params_load_rank(&l) : errmsg_nomem(err, f->path);

@@ -17,7 +17,6 @@ struct rank_params_loader {
 	const struct value_dict *module; /* see module_dict.h */
 	const char *file;                /* its path */
 	const struct tagdir *dir;
-	bool made;   /* its object was made: no experts are looked for without their files */
 	unsigned tp; /* tensor-parallel ranks, once they are known */
 	struct errmsg *err;
 };

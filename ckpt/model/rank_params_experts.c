@@ -204,7 +204,9 @@ static int check_degree(const struct rank_params_loader *l, size_t i)
 	const struct expert_layer *layer = &l->c->experts.layers[i];
 	const unsigned ranks = l->dir->dp_degree * layer->lanes;
 
-	if ((layer->local && layer->n % layer->local) || ranks % experts_degree(layer))
+	/* Without ZeRO it does not show how many ranks there were. */
+	if ((layer->local && layer->n % layer->local) ||
+	    (l->dir->noptim && ranks % experts_degree(layer)))
 		return ERRMSG_FILE(l, -EBADMSG, "%u experts of MoE layer %zu (%s), %u on"
 				   " this rank, cannot be divided among %u ranks",
 				   layer->n, i, layer->prefix, layer->local, ranks);

@@ -22,7 +22,9 @@ bool recut_edits_experts(const struct recut *s)
 {
 	const struct experts *x = s->c->moe ? *s->c->moe : NULL;
 
-	return x && x->n && x->layers->fused && s->ranks != s->c->dp && find_experts(s->mp);
+	/* Without ZeRO `dp` is no number of ranks. */
+	return x && x->n && x->layers->fused && (s->ranks != s->c->dp || s->c->facts.source) &&
+	       find_experts(s->mp);
 }
 
 static struct value *edit(struct arena *a, struct value *old, unsigned ranks, unsigned part)

@@ -430,8 +430,11 @@ static int stage0_parts(struct checkpoint *c, const struct part_run *v, size_t n
 static int add_number(const struct zero_checkpoint *r, const struct param *p,
 		      const struct param_state *state, struct extent_map *to, struct errmsg *err)
 {
-	return extent_add(to, EXTENT_SHARD, dtype_size(state->dtype),
-			  zero_shard_number(r, p->first->mp, 0), state->offset, state->dtype)
+	const unsigned mp = p->first->mp;
+	const uint32_t file = r->stage0 ? r->stage0[mp].file : zero_shard_number(r, mp, 0);
+
+	return extent_add(to, EXTENT_SHARD, dtype_size(state->dtype), file, state->offset,
+			  state->dtype)
 		       ? 0
 		       : errmsg_nomem(err, p->name);
 }

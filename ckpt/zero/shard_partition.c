@@ -71,9 +71,12 @@ static int build_group(const struct shard_reader *r, size_t g)
 		return errmsg_nomem(r->err, r->file);
 	for (size_t i = 0; i < group->n; i++)
 		numel[i] = group->slices[i]->numel;
-	/* The degree divides the ranks: rank_params has checked it. */
+	/* The degree divides the ranks, unless they are none of ZeRO's: then one has all of an
+	 * expert. */
 	l->stripe[g] = (struct rank_stripe){
-		.ranks = l->ranks * group->lanes / group->degree,
+		.ranks = group->degree > l->ranks * group->lanes
+				 ? 1
+				 : l->ranks * group->lanes / group->degree,
 		.degree = group->degree,
 		.data_first = r->c->experts.data_first,
 		.lanes = group->lanes,

@@ -42,14 +42,14 @@ int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t fi
 	return 0;
 }
 
-static bool is_buffer(const struct stage0_builder *b, const char *name)
+bool stage0_is_buffer(const struct stage0_builder *b, const char *name)
 {
 	return array_find(b->buffers, b->nbuffers, sizeof(*b->buffers), name);
 }
 
 static int list_buffers(struct stage0_builder *b)
 {
-	const struct value_seq *names = value_find_items(b->pt->root, "buffer_names");
+	const struct value_seq *names = value_find_items(b->model->root, "buffer_names");
 
 	b->nbuffers = names ? names->n : 0;
 	b->buffers = arena_alloc(&b->o->arena, (b->nbuffers + 1) * sizeof(*b->buffers));
@@ -91,14 +91,17 @@ static int add_tie(struct stage0_builder *b, const char *name, const char *of)
 static int add_param(struct stage0_builder *b, const char *name, const struct stored *weight)
 {
 	const struct stage0_param *same = find_same(b, weight);
+	const int rc = same ? 0 : stage0_find_alias(b, name, weight, &same);
 
+	if (rc)
+		return rc;
 	if (same)
 		return add_tie(b, name, same->name);
 	if (!arena_reserve(&b->o->arena, &b->params, b->nparams, &b->params_cap, b->nparams + 1,
 			   sizeof(*b->params)) ||
 	    !hashtab_add(&b->places, hash_number(weight->storage), (uint32_t)b->nparams))
 		return errmsg_nomem(b->err, b->file);
-	b->params[b->nparams++] = (struct stage0_param){ name, weight };
+	b->params[b->nparams++] = (struct stage0_param){ name, weight, NULL };
 	b->numel += weight->numel;
 	return 0;
 }
@@ -126,7 +129,7 @@ static bool is_tied(const char *name)
 /* Collect the patterns that name parameters of tied modules, without their escapes. */
 static int list_ties(struct stage0_builder *b)
 {
-	const struct value_dict *info = value_find_pairs(b->pt->root, KEY_UC_INFO);
+	const struct value_dict *info = value_find_pairs(b->model->root, KEY_UC_INFO);
 	struct arena *a = &b->o->arena;
 	size_t cap = 0;
 
@@ -179,7 +182,7 @@ static int add_tensors(struct stage0_builder *b, const struct ptfile *pt, uint32
 		if (!name)
 			return errmsg_nomem(b->err, b->file);
 		sprintf(name, "%s%s", prefix, key->str.p);
-		if (is_buffer(b, name))
+		if (stage0_is_buffer(b, name))
 			continue;
 		rc = stage0_tensor(b, pt, file, d->v[i].val, name, &t);
 		if (rc == -ENOTSUP)
@@ -262,11 +265,15 @@ static int sort_ties(struct stage0_builder *b)
 int stage0_find_params(struct stage0_builder *b)
 {
 	const struct value_dict *module;
-	int rc = module_dict(b->pt->root, b->file, &b->o->arena, &module, b->err) ?: list_buffers(b);
+	int rc = module_dict(b->model->root, b->file, &b->o->arena, &module, b->err)
+			 ?: list_buffers(b);
 
-	if (!rc && module)
-		return add_tensors(b, b->pt, b->number, module, "");
-	return rc ?: list_ties(b) ?: add_layers(b) ?: sort_ties(b);
+	/* Dense parameters are those of the rank's own file. */
+	if (rc || b->peer)
+		return rc;
+	if (module)
+		return add_tensors(b, b->model, b->model_number, module, "");
+	return list_ties(b) ?: add_layers(b) ?: sort_ties(b);
 }
 
 /* Add the layer of a parameter of a pipeline that is called <layer>.<name>, unless it was
@@ -312,7 +319,8 @@ static int check_ranks(const struct stage0_builder *b)
 	const size_t n = b->s->dir->nmodel;
 	int64_t ranks;
 
-	if (!value_get_int(value_find(b->pt->root, "mp_world_size"), &ranks) || ranks == (int64_t)n)
+	if (!value_get_int(value_find(b->model->root, "mp_world_size"), &ranks) ||
+	    ranks == (int64_t)n)
 		return 0;
 	return ERRMSG_FILE(b, -EBADMSG,
 			   "is of %lld model-parallel ranks, and the model states of %zu are there",
@@ -334,6 +342,68 @@ static int check_layers(const struct stage0 *s, struct errmsg *err)
 	return 0;
 }
 
+/* Find the groups of a rank whose model states are open, and whose optimizer is in the file
+ * `optim`, unless that is NULL. */
+static int find_groups(struct stage0_builder *b, const struct tag_file *optim)
+{
+	struct stage0_rank *o = b->o;
+	struct ptfile pt;
+	int rc = 0;
+
+	b->pt = b->model;
+	b->number = b->model_number;
+	if (optim) {
+		rc = tagdir_open_file(optim, &pt, b->err);
+		if (rc)
+			return rc;
+		b->pt = &pt;
+		b->number = (uint32_t)(optim - b->s->dir->files);
+		b->file = optim->path;
+	}
+	o->file = b->number;
+	o->arena.limit =
+		(1u << 20) + (b->pt->arena.used + b->model->arena.used) * STAGE0_MEMORY_PER_BYTE;
+	rc = stage0_find_groups(b);
+	if (rc == -ENOMEM && o->arena.refused)
+		rc = errmsg_set(b->err, -E2BIG, "%s: describes too much for its size", b->file);
+	hashtab_done(&b->places);
+	if (optim)
+		ptfile_close(&pt);
+	return rc;
+}
+
+int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
+		     const struct tag_file *optim, unsigned ep)
+{
+	struct stage0_builder peer = {
+		.s = b->s,
+		.o = o,
+		.mp = b->mp,
+		.model = b->model,
+		.model_number = b->model_number,
+		.file = b->file,
+		.err = b->err,
+		.ep = ep,
+		.peer = true,
+	};
+
+	return find_groups(&peer, optim);
+}
+
+/* The first of the files of optimizers that a rank saved; NULL: it is in its model states. */
+static const struct tag_file *first_optim(const struct stage0_builder *b, unsigned *ep)
+{
+	const struct tagdir *d = b->s->dir;
+	size_t i = 0;
+
+	while (i < d->nexpert_optim && d->expert_optim[i].id.mp != b->mp)
+		i++;
+	if (i == d->nexpert_optim)
+		return NULL;
+	*ep = d->expert_optim[i].id.dp;
+	return &d->expert_optim[i];
+}
+
 static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struct errmsg *err)
 {
 	const struct tag_file *f = &s->dir->model[mp];
@@ -342,32 +412,37 @@ static int find_rank(struct stage0 *s, struct stage0_rank *o, unsigned mp, struc
 		.s = s,
 		.o = o,
 		.mp = mp,
-		.pt = &pt,
+		.model = &pt,
+		.model_number = (uint32_t)(f - s->dir->files),
 		.file = f->path,
 		.err = err,
 	};
+	int64_t tp;
 	int rc = tagdir_open_file(f, &pt, err);
 
 	if (rc)
 		return rc;
-	b.number = (uint32_t)(f - s->dir->files);
-	o->arena.limit = (1u << 20) + pt.arena.used * STAGE0_MEMORY_PER_BYTE;
-	rc = check_ranks(&b) ?: stage0_find_groups(&b);
-	if (rc == -ENOMEM && o->arena.refused)
-		rc = errmsg_set(err, -E2BIG, "%s: describes too much for its size", f->path);
-	hashtab_done(&b.places);
+	if (!mp && value_get_int(value_find_path(pt.root, "checkpoint_parallel_dimensions",
+						 "tp_degree", NULL),
+				 &tp) &&
+	    tp > 0 && tp <= (int64_t)s->dir->nmodel)
+		s->tp = (unsigned)tp;
+	rc = check_ranks(&b) ?: find_groups(&b, first_optim(&b, &b.ep));
 	ptfile_close(&pt);
 	return rc;
 }
 
 int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, struct errmsg *err)
 {
-	struct stage0 s = { .dir = d, .tensor = 1 };
+	struct stage0 s = { .dir = d, .tensor = 1, .tp = (unsigned)d->nmodel };
 	int rc;
 
 	for (size_t i = 0; i < d->nlayer; i++)
 		if (d->layer[i].id.mp >= s.tensor)
 			s.tensor = d->layer[i].id.mp + 1;
+	for (size_t i = 0; i < d->nexpert_optim; i++)
+		if (d->expert_optim[i].id.dp >= s.nep)
+			s.nep = d->expert_optim[i].id.dp + 1;
 	rc = check_layers(&s, err);
 	s.next = arena_alloc(&s.arena, s.tensor * sizeof(*s.next));
 	*n = d->nmodel;
@@ -382,7 +457,10 @@ int stage0_find(struct stage0_rank **out, size_t *n, const struct tagdir *d, str
 
 void stage0_free(struct stage0_rank *v, size_t n)
 {
-	for (size_t i = 0; v && i < n; i++)
+	for (size_t i = 0; v && i < n; i++) {
+		for (unsigned ep = 0; v[i].peers && ep < v[i].npeers; ep++)
+			arena_done(&v[i].peers[ep].arena);
 		arena_done(&v[i].arena);
+	}
 	free(v);
 }

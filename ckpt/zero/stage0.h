@@ -31,8 +31,12 @@ struct stage0_group {
 		const struct stored *weight;
 		/* One for the master weight, then one for each flat state, in their order. */
 		struct stage0_place *places;
+		/* AutoEP's experts of a rank, of which each has a file with its part of the
+		 * master weight, in their order; NULL: one place has all. */
+		const struct stage0_place *pieces;
 	} * params; /* in the optimizer's order */
 	size_t nparams, cap;
+	bool experts;
 	struct param_state *states; /* without the master weights */
 	size_t nstates;
 	uint64_t number; /* of a parameter that has all of them, in the optimizer */
@@ -53,6 +57,12 @@ struct stage0_rank {
 	const char *refused; /* why the optimizer is not read: it has no states then */
 	bool lost;           /* there is none */
 	bool bf16;           /* the run was of that type */
+	uint32_t file;       /* of the optimizer, in the numbering of extents */
+	/* With experts: what each expert-parallel rank of the widest layer has, in groups of
+	 * experts alone; this is `ep`, whose own entry is empty. */
+	struct stage0_rank *peers;
+	unsigned npeers, ep;
+	bool data_first;
 };
 
 /*

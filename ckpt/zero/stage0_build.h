@@ -5,6 +5,7 @@
 #include "ckpt/base/array.h"
 #include "ckpt/dirs/tagdir.h"
 #include "ckpt/format/ptfile.h"
+#include "ckpt/model/experts.h"
 #include "ckpt/zero/stage0.h"
 
 struct value_seq;
@@ -31,6 +32,7 @@ struct stage0_entry {
 struct stage0_param {
 	const char *name;
 	const struct stored *weight;
+	const struct stage0_place *pieces; /* of a weight in several files: see stage0_owned */
 };
 
 /* A parameter of a tied module, in the stages of a pipeline so far. */
@@ -45,6 +47,8 @@ struct stage0 {
 	struct arena arena;
 	size_t *next;    /* number of the layer in dir->layer, by tensor-parallel rank */
 	unsigned tensor; /* ranks of tensor parallelism, if there are layers */
+	unsigned tp;     /* the same as model states record it */
+	unsigned nep;    /* expert-parallel ranks that saved an optimizer */
 	struct stage0_tied *tied;
 	size_t ntied, tied_cap;
 };
@@ -54,18 +58,24 @@ struct stage0_builder {
 	struct stage0 *s;
 	struct stage0_rank *o;
 	unsigned mp;
-	const struct ptfile *pt; /* its model states */
-	uint32_t number;         /* of these */
-	const char *file;        /* their path, for messages */
+	const struct ptfile *model; /* its model states */
+	uint32_t model_number;
+	const struct ptfile *pt; /* the file of the optimizer, with experts another one */
+	uint32_t number;
+	const char *file; /* its path, for messages */
 	struct errmsg *err;
+	struct experts experts; /* of layers of the model */
+	unsigned ep;            /* expert-parallel rank that saved `pt` */
+	bool peer;              /* of one that has been found */
 	/* The optimizer's: */
 	const struct value *torch; /* the state_dict of torch's */
 	struct stage0_entry *entries;
 	size_t nentries;
+	size_t ndense; /* the first ones, which are of no experts */
 	uint64_t flat; /* elements of all flat groups; 0: parameters are apart */
 	/* The model's: */
 	struct stage0_param *params;
-	size_t nparams, params_cap;
+	size_t nparams, params_cap; /* with experts, once entries of dense ones have theirs */
 	uint64_t numel;        /* of all */
 	struct hashtab places; /* parameters, by their data's place */
 	const char **buffers;  /* names, sorted */
@@ -80,6 +90,25 @@ struct stage0_builder {
 /* Describe a tensor of the open file `pt`, number `file`.  As ptfile_run. */
 int stage0_tensor(struct stage0_builder *b, const struct ptfile *pt, uint32_t file,
 		  const struct value *v, const char *key, const struct stored **out);
+
+bool stage0_is_buffer(const struct stage0_builder *b, const char *name);
+
+/* Add the experts of the rank that saved the optimizer, in the order of its entries, after
+ * dense parameters.  -ENOTSUP if it is not recorded which they are. */
+int stage0_find_experts(struct stage0_builder *b);
+size_t stage0_count_dense(const struct stage0_builder *b);
+
+/* Set `*of` to the parameter that a tensor of AutoEP's is a second name of, or to NULL. */
+int stage0_find_alias(struct stage0_builder *b, const char *name, const struct stored *t,
+		      const struct stage0_param **of);
+
+/* The file of an expert-parallel rank's optimizer, or NULL. */
+const struct tag_file *stage0_expert_optim(const struct stage0_builder *b, unsigned ep);
+
+/* Find what all other expert-parallel ranks have; and one of them. */
+int stage0_find_peers(struct stage0_builder *b);
+int stage0_find_peer(const struct stage0_builder *b, struct stage0_rank *o,
+		     const struct tag_file *optim, unsigned ep);
 
 /* -1, 0 or 1. */
 int stage0_compare_shapes(const struct stored *a, const struct stored *b);

@@ -46,7 +46,7 @@ static bool is_whole(const struct stage0_builder *b)
 	const struct stage0_entry *e = b->entries;
 	const size_t n = b->nparams;
 
-	if (n != b->nentries || !n || e[0].group != e[n - 1].group)
+	if (n != b->ndense || !n || e[0].group != e[n - 1].group)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (e[i].like && stage0_compare_shapes(e[i].like->tensor, b->params[i].weight) != 0)
@@ -96,7 +96,7 @@ static int match_shapes(struct stage0_builder *b, struct shaped *p, struct shape
 
 	for (size_t k = 0; k < n; k++)
 		p[k] = (struct shaped){ b->params[k].weight, b->params[k].name, k };
-	for (size_t k = 0; k < b->nentries; k++)
+	for (size_t k = 0; k < b->ndense; k++)
 		if (b->entries[k].like)
 			e[ne++] = (struct shaped){ b->entries[k].like->tensor,
 						   b->entries[k].like->key, k };
@@ -126,7 +126,7 @@ int stage0_match(struct stage0_builder *b)
 			b->entries[i].param = &b->params[i];
 		return 0;
 	}
-	v = calloc(b->nparams + b->nentries + 1, sizeof(*v));
+	v = calloc(b->nparams + b->ndense + 1, sizeof(*v));
 	if (!v)
 		return errmsg_nomem(b->err, b->file);
 	rc = match_shapes(b, v, v + b->nparams);

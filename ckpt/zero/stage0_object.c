@@ -48,16 +48,53 @@ int stage0_shard(const struct stage0_rank *r, const struct rank_params *c, struc
 	return rc;
 }
 
+/* Append `numel` elements from number `first` on at a place. */
+static bool add_at(const struct stage0_place *p, uint64_t first, uint64_t numel, enum dtype to,
+		   struct extent_map *out)
+{
+	return extent_add_cast(out, numel, p->file, p->at + first * dtype_size(p->dtype), p->dtype,
+			       to);
+}
+
+/* Append elements of a weight whose parts lie in several files. */
+static bool add_pieces(const struct stage0_owned *x, const struct part_run *run,
+		       struct extent_map *out)
+{
+	const uint64_t each = x->weight->numel / x->weight->shape[0];
+	const uint64_t end = run->first + run->numel;
+	bool ok = true;
+
+	for (uint64_t at = run->first, n; ok && at < end; at += n) {
+		n = each - at % each < end - at ? each - at % each : end - at;
+		ok = add_at(&x->pieces[at / each], at % each, n, run->to, out);
+	}
+	return ok;
+}
+
+/* What the expert-parallel rank has that a run is of. */
+static const struct stage0_rank *peer_of(const struct stage0_rank *r, const struct part_run *run)
+{
+	const struct expert_layer *l = run->slice->layer;
+	unsigned ep;
+
+	if (!l || !r->npeers)
+		return r;
+	/* Of a narrower layer, others have the same. */
+	ep = r->data_first ? run->ep * (r->npeers / experts_degree(l)) : run->ep;
+	return ep == r->ep ? r : &r->peers[ep];
+}
+
 bool stage0_add_run(const struct stage0_rank *r, const struct part_run *run, struct extent_map *out)
 {
-	const struct stage0_group *g = &r->groups[run->slice->group];
-	const struct stage0_place *p = g->params[run->slice->index].places;
+	const struct stage0_group *g = &peer_of(r, run)->groups[run->slice->group];
+	const struct stage0_owned *x = &g->params[run->slice->index];
+	const struct stage0_place *p = x->places;
 
 	for (size_t i = 0; i < g->nstates; i++)
 		if (strcmp(g->states[i].name, run->state->name) == 0)
-			p = &g->params[run->slice->index].places[i + 1];
-	return extent_add_cast(out, run->numel, p->file, p->at + run->first * dtype_size(p->dtype),
-			       p->dtype, run->to);
+			p = &x->places[i + 1];
+	return p == x->places && x->pieces ? add_pieces(x, run, out)
+					   : add_at(p, run->first, run->numel, run->to, out);
 }
 
 /* The shapes of parameters by group. */
@@ -169,6 +206,41 @@ static struct value *states_value(const struct stage0_group *g, const struct val
 	return out;
 }
 
+/* What ZeRO's shards record of AutoEP with tensor parallelism (autoep_universal.py,
+ * make_folding_metadata; engine.py, _autoep_param_family), by what model states do. */
+static struct value *folding_value(const struct stage0_rank *r, struct value *old, struct arena *a)
+{
+	static const char *const families[][2] = { { ".experts.", "routed_expert" },
+						   { ".router.", "router_gate_replicated" },
+						   { ".shared_experts", "shared_expert" },
+						   { "", "dense" } };
+	struct value *params = value_new(a, VALUE_DICT);
+	const struct value_field fields[] = {
+		{ "zero_partition_group", value_new_str(a, "per_family") },
+		{ "family", value_new_str(a, "zero_optimizer_state") },
+		{ KEY_PARAM_FAMILIES, params },
+	};
+
+	for (size_t g = 0; g < r->ngroups; g++)
+		for (size_t i = 0; i < r->groups[g].nparams; i++) {
+			const char *name = r->groups[g].params[i].name;
+			size_t k = 0;
+
+			while (!strstr(name, families[k][0]))
+				k++;
+
+			const struct value_field own[] = {
+				{ "family", value_new_str(a, families[k][1]) },
+				{ "zero_partition_group", value_new_str(a, k ? "dense_dp" : "edp") },
+				{ "zero_partition_rank", value_new_int(a, 0) },
+				{ "zero_partition_count", value_new_int(a, 1) },
+			};
+
+			value_dict_set(a, params, name, value_new_fields(a, own, COUNT(own)));
+		}
+	return value_edit(a, old, fields, COUNT(fields));
+}
+
 struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, struct arena *a)
 {
 	const struct value_seq *own = r->refused ? NULL : stage0_groups(old);
@@ -188,5 +260,8 @@ struct value *stage0_optimizer(const struct stage0_rank *r, struct value *old, s
 	root = groups ? stage1_optimizer(a, groups, r->ngroups, fields,
 					 value_find(old, KEY_DS_CONFIG))
 		      : NULL;
+	if (root && value_find_pairs(old, KEY_FOLDING))
+		value_dict_set(a, root, KEY_FOLDING,
+			       folding_value(r, value_find(old, KEY_FOLDING), a));
 	return a->failed ? NULL : root;
 }

@@ -293,7 +293,7 @@ static int own(struct stage0_builder *b, const struct stage0_entry *e, const str
 	struct stage0_group *g = &b->o->groups[e->group];
 	const struct stage0_state *master = find_state(e, MASTER);
 	const size_t have = e->n - (master != NULL);
-	struct stage0_owned x = { p->name, p->weight, NULL };
+	struct stage0_owned x = { p->name, p->weight, NULL, p->pieces };
 	int n, rc = 0;
 
 	if (!cast_knows(p->weight->dtype))
@@ -311,8 +311,10 @@ static int own(struct stage0_builder *b, const struct stage0_entry *e, const str
 	if (!n && g->nstates)
 		return 0;
 	x.places[0] = (struct stage0_place){ p->weight->file, p->weight->dtype, p->weight->storage };
-	if (master)
+	if (master) {
 		rc = add_place(b, e, master, p->weight, first, &x.places[0]);
+		x.pieces = NULL;
+	}
 	if (!rc && !arena_reserve(&b->o->arena, &g->params, g->nparams, &g->cap, g->nparams + 1,
 				  sizeof(*g->params)))
 		rc = stage0_nomem(b);
@@ -330,10 +332,37 @@ static int describe_groups(struct stage0_builder *b)
 	return rc;
 }
 
+/* Find the experts of the entries after dense ones, which they follow in order. */
+static int match_experts(struct stage0_builder *b)
+{
+	const size_t first = b->nparams;
+	size_t *dense = arena_alloc(&b->o->arena, (b->ndense + 1) * sizeof(*dense));
+	int rc;
+
+	if (!dense)
+		return stage0_nomem(b);
+	/* The parameters move. */
+	for (size_t i = 0; i < b->ndense; i++)
+		dense[i] = b->entries[i].param ? (size_t)(b->entries[i].param - b->params) : SIZE_MAX;
+	rc = stage0_find_experts(b);
+	for (size_t i = 0; !rc && i < b->ndense; i++)
+		b->entries[i].param = dense[i] == SIZE_MAX ? NULL : &b->params[dense[i]];
+	if (!rc && b->nparams - first != b->nentries - b->ndense)
+		rc = ERRMSG_FILE(b, -ENOTSUP,
+				 "the model has %zu parameters of experts, and the optimizer %zu:"
+				 " which ones is not recorded",
+				 b->nparams - first, b->nentries - b->ndense);
+	for (size_t i = b->ndense; !rc && i < b->nentries; i++) {
+		b->entries[i].param = &b->params[first + i - b->ndense];
+		b->o->groups[b->entries[i].group].experts = true;
+	}
+	return rc;
+}
+
 /* Give the parameters the states of their numbers. */
 static int join(struct stage0_builder *b)
 {
-	int rc = stage0_match(b) ?: describe_groups(b);
+	int rc = (b->peer ? 0 : stage0_match(b)) ?: match_experts(b) ?: describe_groups(b);
 
 	for (size_t i = 0; !rc && i < b->nentries; i++) {
 		const struct stage0_entry *e = &b->entries[i];
@@ -380,10 +409,25 @@ static int make_groups(struct stage0_builder *b)
 	return rc || n <= 1 ? rc : stage0_match_check(b);
 }
 
+/* Read which layers of experts there are. */
+static int read_experts(struct stage0_builder *b)
+{
+	/* If ZeRO's files were deleted, they are the shards' names. */
+	return value_find_items(b->model->root, "param_shapes")
+		       ? 0
+		       : experts_init(&b->experts, &b->o->arena, b->model->root, false, b->file,
+				      b->err);
+}
+
 static int find_optimizer(struct stage0_builder *b)
 {
-	const int rc = stage0_check_optimizer(b->pt->root, b->file, b->err);
+	int rc = stage0_check_optimizer(b->model->root, b->file, b->err);
 
+	if (!rc && b->experts.n && b->pt == b->model)
+		rc = ERRMSG_FILE(b, -ENOTSUP,
+				 "the optimizers of expert-parallel ranks (expp_rank_*) are missing");
+	if (!rc && b->pt != b->model)
+		rc = stage0_check_optimizer(b->pt->root, b->file, b->err);
 	if (rc)
 		return rc;
 	b->torch = stage0_torch(b->pt->root);
@@ -391,7 +435,11 @@ static int find_optimizer(struct stage0_builder *b)
 		return ERRMSG_FILE(b, -ENOTSUP,
 				   "optimizer: has no " KEY_PARAM_GROUPS
 				   ", as torch's optimizers have");
-	return list_entries(b) ?: add_states(b) ?: add_masters(b);
+	rc = list_entries(b) ?: add_states(b) ?: add_masters(b);
+	if (!rc && b->flat && b->experts.n)
+		return ERRMSG_FILE(b, -ENOTSUP, "optimizer: has flat groups, and experts");
+	b->ndense = rc ? 0 : stage0_count_dense(b);
+	return rc;
 }
 
 /* Add the parameters of an entry of param_shapes as a group.  The model has them in about
@@ -417,7 +465,7 @@ static int add_listed(struct stage0_builder *b, struct stage0_group *g,
 			return stage0_nomem(b);
 		*place = (struct stage0_place){ p->weight->file, p->weight->dtype,
 						p->weight->storage };
-		g->params[g->nparams++] = (struct stage0_owned){ p->name, p->weight, place };
+		g->params[g->nparams++] = (struct stage0_owned){ p->name, p->weight, place, NULL };
 	}
 	return a->failed ? stage0_nomem(b) : 0;
 }
@@ -430,8 +478,8 @@ static int add_listed(struct stage0_builder *b, struct stage0_group *g,
  */
 static int add_weights(struct stage0_builder *b)
 {
-	const struct value_dict *module = value_find_pairs(b->pt->root, "module");
-	const struct value_seq *shapes = value_find_items(b->pt->root, "param_shapes");
+	const struct value_dict *module = value_find_pairs(b->model->root, "module");
+	const struct value_seq *shapes = value_find_items(b->model->root, "param_shapes");
 	struct stage0_rank *o = b->o;
 	int rc;
 
@@ -460,8 +508,10 @@ static int refuse_optimizer(struct stage0_builder *b, int rc, const struct errms
 		.s = b->s,
 		.o = b->o,
 		.mp = b->mp,
-		.pt = b->pt,
-		.number = b->number,
+		.model = b->model,
+		.model_number = b->model_number,
+		.pt = b->model,
+		.number = b->model_number,
 		.file = b->file,
 		.err = b->err,
 	};
@@ -471,7 +521,7 @@ static int refuse_optimizer(struct stage0_builder *b, int rc, const struct errms
 	failed = add_weights(&weights);
 	hashtab_done(&weights.places);
 	b->o->refused = arena_strdup(&b->o->arena, why->text);
-	b->o->lost = !value_pairs(value_find(b->pt->root, "optimizer"));
+	b->o->lost = !value_pairs(value_find(b->model->root, "optimizer"));
 	return failed;
 }
 
@@ -482,14 +532,16 @@ int stage0_find_groups(struct stage0_builder *b)
 
 	b->err = &why;
 	b->o->weights = DTYPE_OTHER;
-	b->o->source = value_find_items(b->pt->root, "param_shapes")
+	b->o->source = value_find_items(b->model->root, "param_shapes")
 			       ? "DeepSpeed checkpoint without its optimizer's files"
 			       : "DeepSpeed checkpoint without ZeRO (stage 0)";
 	b->o->bf16 =
-		value_is_true(value_find_path(b->pt->root, KEY_DS_CONFIG, "bf16", "enabled", NULL));
-	rc = find_optimizer(b) ?: stage0_find_params(b) ?: make_groups(b);
+		value_is_true(value_find_path(b->model->root, KEY_DS_CONFIG, "bf16", "enabled", NULL));
+	rc = read_experts(b) ?: find_optimizer(b) ?: stage0_find_params(b) ?: make_groups(b);
+	if (!rc && !b->peer)
+		rc = stage0_find_peers(b);
 	b->err = err;
-	if (rc == -ENOTSUP)
+	if (rc == -ENOTSUP && !b->peer)
 		rc = refuse_optimizer(b, rc, &why);
 	else if (rc)
 		errmsg_set(err, rc, "%s", why.text);

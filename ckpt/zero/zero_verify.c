@@ -35,7 +35,8 @@ static int check_ep(const struct zero_checkpoint *r, const char *path, const str
 	const struct ckname id = names_parse(strrchr(path, '/') + 1);
 	unsigned ep;
 
-	if (!l->fused || l->ep < 0)
+	/* Without ZeRO it does not show how many ranks there were. */
+	if (!l->fused || l->ep < 0 || r->stage0)
 		return 0;
 	rank_stripe_part(&stripe, rank_stripe_at(&stripe, id.mp, id.dp), &ep);
 	if (l->ep == ep)

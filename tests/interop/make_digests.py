@@ -46,7 +46,6 @@ CASES = re.compile(r"((old[0-9.]+_)?(z[0123]|meg|pp2|tp[23])_.*|autotp.*"
 REFUSED = {
     "meg_tp2_dp2_z1_uc02_uneven": ("open", "an uneven division that version"
                                    " 0.2 did not record"),
-    "moe_ep2_dp2_z0": ("optimizer", "experts without ZeRO"),
     "sp2_dp2_z3": ("shards", "half of the shards were overwritten while saving"),
 }
 

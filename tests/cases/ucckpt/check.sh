@@ -18,8 +18,8 @@ says "checkpoint $good/z1_fp32_dp2/global_step4 (named by latest)" "files 3, .*"
 run_check 0 --json --data "$good/meg_tp2_dp2_z1_fp32"
 says "{" '"data": true,' '"whole": true,' '"files": 6,' '"replicas": [1-9][0-9]*,' \
 	'"notes": \[\],' '"warnings": \[.*' '"problems": \[\]' "}"
-run_check 0 --json "$good/moe_ep2_dp2_z0"
-says '"whole": true,' '"convert": \["--to hf", "--to fp32", "--to dcp"\],' '"notes": \[".*without ZeRO.*"\],'
+run_check 0 --json "$good/moe_layers_dp4_z0"
+says '"whole": true,' '"convert": \["--to hf", "--to fp32", "--to dcp"\],' '"notes": \[".*do not tell which layers.*"\],'
 
 # Weights are there without the optimizer's files, and no run resumes.
 damaged z1_fp32_dp2

@@ -50,8 +50,8 @@ nothing_left "output that is there"
 # Input that cannot be converted.
 fails "no checkpoint" "no DeepSpeed checkpoint" ucckpt convert "$dir" "$dir/v"
 fails "no directory" "$tmp/none: cannot open" ucckpt convert "$tmp/none" "$dir/v"
-for name in moe_ep2_dp2_z0 sp2_dp2_z3; do
-	fails "$name" "$name" ucckpt convert "$good/$name/global_step4" "$dir/a/b"
+for name in moe_layers_dp4_z0 sp2_dp2_z3; do
+	fails "$name" "$name" ucckpt convert "$good/$name/$(tag_of "$name")" "$dir/a/b"
 	nothing_left "$name"
 done
 

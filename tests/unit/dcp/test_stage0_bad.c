@@ -39,6 +39,7 @@
 #define FP16 "z0_fp16_groups2_dp2"
 #define FUSED "z0_bf16_fused_groups2_dp2"
 #define PIPELINE "pp2_dp2_z0_fp32"
+#define MOE "moe_ep2_dp2_z0"
 #define FIRST "mp_rank_00_model_states.pt"
 
 #define STATE(n) "['optimizer']['state'][" #n "]"
@@ -54,7 +55,16 @@ static const struct damage {
 	const char *expect;
 } damages[] = {
 	{ FP32, "['optimizer'] = None", SERVED, "optimizer shards are missing" },
-	{ FP32, "['num_experts'] = [4]", SERVED, "a mixture of experts" },
+	{ FP32, "['num_experts'] = [4]", -EBADMSG,
+	  "MoE layer 0 has 4 experts, but there are files (layer_0_expert_*) of 0" },
+	{ MOE, "expp_rank_0_mp_rank_00_optim_states.pt", -EBADMSG,
+	  "expp_rank_0_mp_rank_00_optim_states.pt: missing" },
+	{ MOE, "expp_rank_1_mp_rank_00_optim_states.pt", -EBADMSG,
+	  "of 1 expert-parallel ranks (expp_rank_*) are there, and there were 2" },
+	{ MOE, "layer_0_expert_3_mp_rank_00_model_states.pt", -EBADMSG,
+	  "layer_0_expert_3_mp_rank_00_model_states.pt: missing" },
+	{ MOE, "['num_experts'] = [6]", -EBADMSG, "MoE layer 0 has 6 experts" },
+	{ MOE, "['module']['frozen'] = Zeros(4, 6)", SERVED, "which ones is not recorded" },
 	{ FP32, "['optimizer']['single_partition_of_fp32_groups'] = []", SERVED,
 	  "BF16_Optimizer, which saves the states of one data-parallel rank" },
 	{ FP32, "del ['optimizer']['param_groups']", SERVED, "no param_groups" },
@@ -240,7 +250,7 @@ static void first_model_states_show_a_checkpoint(void **state)
 		{ PIPELINE, FIRST, STAGE0_NONE, "" },
 		{ PIPELINE, "['optimizer'] = None", STAGE0_NONE, "" },
 		{ FP32, "['optimizer'] = None", STAGE0_WEIGHTS, "" },
-		{ FP32, "['num_experts'] = [4]", STAGE0_WEIGHTS, "" },
+		{ MOE, "expp_rank_0_mp_rank_00_optim_states.pt", STAGE0_OPTIMIZER, "" },
 	};
 
 	(void)state;

@@ -148,16 +148,12 @@ static bool has_all_bytes(const struct recut *r)
 					      "z1_cpuadagrad_",
 					      "z2_muon_offload_",
 					      "z2_offload_",
-					      "z2_zenflow_",
-					      "dcp_",
-					      "z0_",
-					      "pp2_dp1_z0_",
-					      "pp2_dp2_z0_" };
+					      "z2_zenflow_" };
 
 	for (size_t i = 0; i < COUNT(others); i++)
 		if (strncmp(r->name, others[i], strlen(others[i])) == 0)
 			return false;
-	return !plan_checkpoint(r->whole)->facts.zero3;
+	return !plan_checkpoint(r->whole)->facts.zero3 && !plan_checkpoint(r->whole)->facts.source;
 }
 
 static void compare_with_disk(struct recut *r, struct plan *p, const struct plan_entry *e,
@@ -204,26 +200,6 @@ static void check_files(struct recut *r, const char *from, const char *what)
 	plan_close(p);
 }
 
-/* Re-cut the checkpoint in `dir` back: the result is the original. */
-static void check_way_back(struct recut *r, const char *dir, const char *what)
-{
-	const unsigned old = plan_checkpoint(r->whole)->dp;
-	char *back = mkckpt_new_dir();
-	struct errmsg err = { "" };
-	struct plan *p;
-
-	if (recut_open(dir, old, 0, &p, &err)) {
-		fail(r, "%s, and back: %s", what, err.text);
-	} else {
-		if (recut_write(p, back, &err))
-			fail(r, "%s, and back: %s", what, err.text);
-		else
-			check_tensors(r, back, what);
-		plan_close(p);
-	}
-	mkckpt_free_dir(back);
-}
-
 /* Experts are spread over ranks, which the number of ranks must be a multiple
  * of; those of stage 3 stay where they are. */
 static bool may_refuse(const struct recut *r, unsigned n)
@@ -237,6 +213,30 @@ static bool may_refuse(const struct recut *r, unsigned n)
 			return true;
 	}
 	return false;
+}
+
+/* Re-cut the checkpoint in `dir` back: the result is the original. */
+static void check_way_back(struct recut *r, const char *dir, const char *what)
+{
+	const unsigned old = plan_checkpoint(r->whole)->dp;
+	char *back;
+	struct errmsg err = { "" };
+	struct plan *p;
+
+	/* Without ZeRO one rank has all experts. */
+	if (may_refuse(r, old))
+		return;
+	back = mkckpt_new_dir();
+	if (recut_open(dir, old, 0, &p, &err)) {
+		fail(r, "%s, and back: %s", what, err.text);
+	} else {
+		if (recut_write(p, back, &err))
+			fail(r, "%s, and back: %s", what, err.text);
+		else
+			check_tensors(r, back, what);
+		plan_close(p);
+	}
+	mkckpt_free_dir(back);
 }
 
 /* AutoEP's records of its layers, for n ranks. */
