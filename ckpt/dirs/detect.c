@@ -140,7 +140,9 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 {
 	bool states = false, first = false, zero = false, any = false, dcp = false;
 	struct dirlist l = { .wanted = names ? NULL : is_optim };
-	bool optim = !io_list(u, path, 0, &l, NULL) && l.found;
+	const bool listed = !io_list(u, path, 0, &l, NULL);
+	bool optim = listed && l.found;
+	enum dir_kind kind;
 
 	for (size_t i = 0; i < l.n; i++) {
 		const char *name = l.v[i].name;
@@ -153,17 +155,17 @@ enum dir_kind detect(struct uckpt *u, const char *path, struct dirlist *names)
 		dcp |= strcmp(name, DCP_METADATA) == 0;
 	}
 	dcp = dcp || (!optim && detect_dcp_pair(u, path, &l));
+	kind = optim                                          ? DIR_ZERO
+	       : dcp && !states                               ? DIR_DCP
+	       : first && !zero                               ? DIR_STAGE0
+	       : any                                          ? DIR_STATES
+	       : hfdir_is_listed(u, path, listed ? &l : NULL) ? DIR_WEIGHTS
+							      : DIR_OTHER;
 	if (names)
 		*names = l;
 	else
 		dirlist_done(&l);
-	if (optim)
-		return DIR_ZERO;
-	return dcp && !states	       ? DIR_DCP
-	       : first && !zero	       ? DIR_STAGE0
-	       : any		       ? DIR_STATES
-	       : hfdir_is_one(u, path) ? DIR_WEIGHTS
-				       : DIR_OTHER;
+	return kind;
 }
 
 /* Is it the optimizer of a pair, which has no weights? */

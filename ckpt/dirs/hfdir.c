@@ -55,17 +55,19 @@ struct hfdir_header {
  * share a tensor, so a small file could ask for any amount. */
 #define DESCRIPTIONS_MAX(size) ((1u << 20) + 8 * (size))
 
-/* Find which layouts' files have their names in a directory: most have none, and a store
- * may take milliseconds to say so of each.  False if it cannot be listed, as those of some
+/* Find which layouts' files have their names in a directory, which is listed unless `names`
+ * are: most have none, and a store may take milliseconds to say so of each.  False if it cannot be listed, as those of some
  * servers. */
-static bool list_layouts(struct uckpt *u, const char *dir, bool there[COUNT(layouts)])
+static bool list_layouts(struct uckpt *u, const char *dir, const struct dirlist *names,
+			 bool there[COUNT(layouts)])
 {
 	struct dirlist d = { 0 };
 
-	if (io_list(u, dir, 0, &d, NULL))
+	if (!names && io_list(u, dir, 0, &d, NULL))
 		return false;
-	for (size_t k = 0; k < d.n; k++) {
-		char *const name = io_dir_name(d.v[k].name);
+	names = names ?: &d;
+	for (size_t k = 0; k < names->n; k++) {
+		char *name = io_dir_name(names->v[k].name);
 
 		for (size_t i = 0; name && i < COUNT(layouts); i++)
 			there[i] |= strcmp(name, layouts[i].name) == 0;
@@ -76,10 +78,11 @@ static bool list_layouts(struct uckpt *u, const char *dir, bool there[COUNT(layo
 }
 
 /* Return the first layout whose file exists, or NULL. */
-static const struct layout *find_layout(struct uckpt *u, const char *dir)
+static const struct layout *find_layout(struct uckpt *u, const char *dir,
+					const struct dirlist *names)
 {
 	bool named[COUNT(layouts)] = { false };
-	const bool listed = list_layouts(u, dir, named);
+	const bool listed = list_layouts(u, dir, names, named);
 
 	for (size_t i = 0; i < COUNT(layouts); i++) {
 		struct attrs a;
@@ -101,12 +104,17 @@ static const struct layout *find_layout(struct uckpt *u, const char *dir)
 
 bool hfdir_is_one(struct uckpt *u, const char *path)
 {
-	return find_layout(u, path) != NULL;
+	return find_layout(u, path, NULL) != NULL;
+}
+
+bool hfdir_is_listed(struct uckpt *u, const char *path, const struct dirlist *names)
+{
+	return find_layout(u, path, names) != NULL;
 }
 
 bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name)
 {
-	const struct layout *const l = find_layout(u, path);
+	const struct layout *l = find_layout(u, path, NULL);
 
 	return l && (l->is_index || strcmp(l->name, name) == 0);
 }
@@ -403,9 +411,10 @@ static int open_layout(struct hfdir *d, const struct layout *l, struct errmsg *e
 	return rc;
 }
 
-int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, struct errmsg *err)
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, const struct dirlist *names,
+	       struct errmsg *err)
 {
-	const struct layout *const l = find_layout(u, path);
+	const struct layout *l = find_layout(u, path, names);
 	struct attrs a;
 	int rc;
 

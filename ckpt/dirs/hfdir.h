@@ -61,18 +61,22 @@ void hfindex_done(struct hfindex *x);
 /* Does the directory hold weights?  Looks at names only. */
 bool hfdir_is_one(struct uckpt *u, const char *path);
 
+/* The same of a directory that has been listed, unless `names` is NULL. */
+bool hfdir_is_listed(struct uckpt *u, const char *path, const struct dirlist *names);
+
 /* Are the weights of a directory found by an index, or all in the file `name`? */
 bool hfdir_is_found_by(struct uckpt *u, const char *path, const char *name);
 
 /*
- * Read all headers and no tensor.  Of several kinds of files, the kind that
+ * Read all headers and no tensor of a directory, which is listed unless `names` are.  Of several kinds of files, the kind that
  * transformers would load is used: safetensors before torch.save's, one file before
  * several.  -ENOENT without any; -EBADMSG for a damaged file, an index that
  * contradicts the files, or two tensors of one name; -E2BIG, -ENOMEM, or the system's
  * error.  Messages name the file.  Tensors that are no plain ones or of types that torch
  * lacks are left out.
  */
-int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, struct errmsg *err);
+int hfdir_open(struct uckpt *u, struct hfdir *d, const char *path, const struct dirlist *names,
+	       struct errmsg *err);
 void hfdir_done(struct hfdir *d);
 
 /* Name the tensors that were left out, and why. */

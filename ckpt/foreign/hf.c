@@ -28,7 +28,7 @@ static struct hf_checkpoint *hf_of(struct checkpoint *c)
 static int hf_list(struct checkpoint *c, const char *path, struct errmsg *err)
 {
 	struct hfdir *d = &hf_of(c)->d;
-	const int rc = hfdir_open(c->u, d, path, err);
+	const int rc = hfdir_open(c->u, d, path, c->names_there, err);
 
 	if (rc)
 		return rc;

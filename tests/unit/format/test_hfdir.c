@@ -97,7 +97,7 @@ static void check_names(const char *dir, const char *names)
 	struct hfdir d;
 	char got[64] = "";
 
-	if (hfdir_open(test_context(), &d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	for (size_t i = 0; i < d.n; i++)
 		strcat(got, d.v[i].name);
@@ -110,7 +110,7 @@ static void check_refused(const char *dir, int expect_rc, const char *file,
 {
 	struct errmsg err = { "" };
 	struct hfdir d;
-	const int rc = hfdir_open(test_context(), &d, dir, &err);
+	const int rc = hfdir_open(test_context(), &d, dir, NULL, &err);
 
 	if (rc != expect_rc || !strstr(err.text, expect) ||
 	    !strstr(err.text, file))
@@ -156,7 +156,7 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	put_tensors(dir, "m2", "bx");
 	put_text(dir, "model.safetensors.index.json",
 		 "{'weight_map':{'z':'m1','b':'m2','a':'m1','x':'m2'}}");
-	if (hfdir_open(test_context(), &d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.nfiles, 2);
 	assert_int_equal(d.n, 5);
@@ -185,7 +185,7 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 	glob_t g;
 
 	realfiles_glob(&g, "tests/good/hfdir_bin");
-	if (hfdir_open(test_context(), &d, g.gl_pathv[0], &err))
+	if (hfdir_open(test_context(), &d, g.gl_pathv[0], NULL, &err))
 		fail_msg("%s", err.text);
 	globfree(&g);
 	x = hfdir_find(&d, "transposed");
@@ -286,7 +286,7 @@ static void odd_tensors_refuse_nothing_else(void **state)
 	mkpt_emit(&m, dict, "pytorch_model", &b);
 	snprintf(path, sizeof(path), "%s/pytorch_model.bin", dir);
 	mkpt_save(path, b.data, b.len);
-	if (hfdir_open(test_context(), &d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.n, 1);
 	stored_describe(&d.v[0].at, &t);
@@ -319,7 +319,7 @@ static void types_that_torch_lacks_are_left_out(void **state)
 	bytebuf_add_fill(&b, 'x', 9);
 	snprintf(path, sizeof(path), "%s/model.safetensors", dir);
 	mkpt_save(path, b.data, b.len);
-	if (hfdir_open(test_context(), &d, dir, &err))
+	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.n, 1);
 	assert_int_equal(d.v[0].at.dtype, DTYPE_F8_E8M0);
