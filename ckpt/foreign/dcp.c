@@ -153,7 +153,8 @@ static int dcp_load(struct checkpoint *c, const struct user_rules *rules, struct
 	x->storage = (struct dcp_storage){ c->u, x->path, c->shards,
 					   calloc(DCP_SMALL, sizeof(struct dcp_small)) };
 	rc = c->shards && x->storage.small ? 0 : errmsg_nomem(err, c->path);
-	rc = rc ?: dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
+	rc = rc ?: dcp_safetensors_find(x, err) ?:
+	     dcp_model_find(&x->model, &x->metadata, &x->megatron, &x->storage, x->path, err) ?:
 	     dcp_rows(x, rules, err);
 	dcp_storage_loaded(&x->storage);
 	return rc;

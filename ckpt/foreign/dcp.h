@@ -63,4 +63,7 @@ struct value *dcp_object(struct checkpoint *c, enum checkpoint_object what, unsi
 int dcp_number_extents(struct dcp_checkpoint *x, const struct dcp_state *s, struct extent_map *out,
 		       struct errmsg *err);
 
+/* Find the places of chunks in files of safetensors.  Errors as safetensors_read. */
+int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err);
+
 #endif

@@ -120,18 +120,19 @@ static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptf
 
 size_t dcp_megatron_group(const struct dcp_megatron *x, const char *name, unsigned ndim)
 {
-	const bool of_experts = strstr(name, ".experts.");
+	const char *of_experts = strstr(name, ".experts.experts.");
+	/* Unless each has its number in its name, experts of a layer are one tensor. */
+	const bool many = of_experts && (of_experts[17] < '0' || of_experts[17] > '9');
 	const bool norm = x->qk_decays &&
 			  (strstr(name, "q_layernorm.") || strstr(name, "k_layernorm."));
-	/* Experts of a layer are one tensor. */
-	const bool decays = norm || !(names_ends_with(name, ".bias") || ndim == 1u + of_experts);
+	const bool decays = norm || !(names_ends_with(name, ".bias") || ndim == 1u + many);
 	bool apart = false;
 	size_t i = 0;
 
 	for (size_t k = 0; k < x->ngroups; k++)
 		apart |= x->groups[k].expert;
 	while (i < x->ngroups && (x->groups[i].decays != decays ||
-				  x->groups[i].expert != (apart && of_experts)))
+				  x->groups[i].expert != (apart && of_experts != NULL)))
 		i++;
 	return i;
 }

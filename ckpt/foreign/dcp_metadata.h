@@ -72,6 +72,9 @@ int dcp_metadata_add(struct dcp_metadata *m, struct uckpt *u, const char *dir, s
 /* The number of a file, which is added if it is a new one; -1 when memory runs out. */
 int64_t dcp_metadata_add_file(struct dcp_metadata *m, const char *path);
 
+/* Is a chunk's record its elements and nothing else, in a file of safetensors? */
+bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c);
+
 /* Do two tensors have the same shape? */
 bool dcp_same_shape(const struct dcp_entry *a, const struct dcp_entry *b);
 

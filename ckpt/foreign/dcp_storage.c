@@ -232,6 +232,10 @@ int dcp_storage_check(const struct dcp_storage *b, const struct dcp_entry *t,
 
 		if (!t->chunks[i].len || t->chunks[i].skip)
 			continue;
+		if (dcp_is_raw(t, &t->chunks[i])) { /* without checksums */
+			*summed = false;
+			continue;
+		}
 		rc = record_open(&x, b, t, &t->chunks[i], err);
 		if (rc)
 			break;
@@ -270,6 +274,8 @@ int dcp_storage_element(const struct dcp_storage *b, const struct dcp_entry *t, 
 
 	while (!c->numel)
 		c++;
+	if (dcp_is_raw(t, c))
+		return shards_read(b->shards, c->file, raw, c->len, c->data, err);
 	rc = record_open(&x, b, t, c, err);
 	if (rc)
 		return rc;

@@ -7,7 +7,8 @@ torch.distributed.checkpoint.
 
 dcp_averaged has averaged weights beside those that the optimizer updated, dcp_one_dict both
 in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_numbered and
-dcp_two_dirs have optimizers that number their parameters.  Needs torch 2.15.
+dcp_two_dirs have optimizers that number their parameters; dcp_safetensors has files of
+safetensors.  Needs torch 2.15.
 """
 
 import copy
@@ -17,6 +18,7 @@ import sys
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import SerializationFormat
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
 
 DECAY = 0.9
@@ -42,11 +44,12 @@ def sha256(tensor):
                           .tobytes()).hexdigest()
 
 
-def write(output, name, state, model, optimizer, tag="ckpt"):
+def write(output, name, state, model, optimizer, tag="ckpt", **options):
     """Save `state`, or, if it is below no tag, each of its dicts in a directory."""
     out = os.path.join(output, "dcp_" + name)
     if tag == "ckpt":
-        dcp.save(state, checkpoint_id=os.path.join(out, tag), no_dist=True)
+        writer = dcp.FileSystemWriter(os.path.join(out, tag), **options)
+        dcp.save(state, storage_writer=writer, no_dist=True)
     else:
         for part in state:
             dcp.save(state[part], checkpoint_id=os.path.join(out, tag, part), no_dist=True)
@@ -54,12 +57,13 @@ def write(output, name, state, model, optimizer, tag="ckpt"):
         f.write("tag %s\n" % tag)
         for key, p in model.named_parameters():
             zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p), "step": 4}
-            s = optimizer.state.get(p) or zeros
+            s = optimizer and optimizer.state.get(p) or zeros
             f.write("shape %s %s\n" % (key, "x".join(map(str, p.shape)) or "-"))
             f.write("truth %s fp32 %s\n" % (key, sha256(p.detach())))
             for kind in ("exp_avg", "exp_avg_sq"):
                 f.write("truth %s %s %s\n" % (key, kind, sha256(s[kind])))
-            f.write("number %s step float32 %r\n" % (key, float(s["step"])))
+            f.write("number %s step %s\n" % (key, "float32 %r" % float(s["step"])
+                                             if optimizer else "int 0"))
 
 
 def make_buffers():
@@ -146,6 +150,9 @@ def main(output):
     state.update(with_lead("model.", model.state_dict()))
     state["optim"] = get_optimizer_state_dict(model, optimizer)
     write(output, "one_dict", state, model, optimizer)
+    weights = {k: v for k, v in model.state_dict().items() if k != "out.weight"}
+    write(output, "safetensors", weights, model, None,
+          serialization_format=SerializationFormat.SAFETENSORS)
 
 
 if __name__ == "__main__":

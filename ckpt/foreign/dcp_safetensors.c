@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch's FileSystemWriter with SerializationFormat.SAFETENSORS: each file is one of
+ * safetensors, with a tensor for each chunk, under its key.  The metadata has no places, and
+ * lengths without what torch.save adds.
+ */
+#include "ckpt/foreign/dcp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/base/parallel.h"
+#include "ckpt/dirs/tagdir.h"
+#include "ckpt/format/safetensors.h"
+#include "ckpt/io/io.h"
+
+struct finding {
+	struct dcp_checkpoint *x;
+	struct dcp_entry **by_key;
+	bool *wanted; /* by file */
+};
+
+bool dcp_is_raw(const struct dcp_entry *t, const struct dcp_chunk *c)
+{
+	return t->is_tensor && t->dtype != DTYPE_OTHER && c->numel &&
+	       c->len == c->numel * dtype_size(t->dtype);
+}
+
+static int by_key(const void *a, const void *b)
+{
+	return strcmp((*(struct dcp_entry *const *)a)->key, (*(struct dcp_entry *const *)b)->key);
+}
+
+/* The chunk of a tensor in a file; NULL if there is none, or several, which are not told
+ * apart. */
+static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
+{
+	struct dcp_chunk *found = NULL;
+
+	for (size_t i = 0; i < t->nchunks; i++) {
+		if (t->chunks[i].file != file || !t->chunks[i].numel)
+			continue;
+		if (found)
+			return NULL;
+		found = &t->chunks[i];
+	}
+	return found;
+}
+
+/* Note where a tensor is; what contradicts the metadata is found to be missing later. */
+static void note(const struct finding *f, size_t file, const struct safetensors_tensor *v)
+{
+	struct dcp_entry wanted = { .key = v->name }, *key = &wanted;
+	struct dcp_entry **t = bsearch(&key, f->by_key, f->x->metadata.nentries, sizeof(*f->by_key),
+				       by_key);
+	struct dcp_chunk *c = t ? find_chunk(*t, file) : NULL;
+
+	if (c && dcp_is_raw(*t, c) && v->dtype == (*t)->dtype && v->ndim == (*t)->ndim &&
+	    (!v->ndim || memcmp(v->shape, c->size, v->ndim * sizeof(*v->shape)) == 0))
+		atomic_store(&c->data, v->offset);
+}
+
+static int read_file(void *ctx, size_t i, struct errmsg *err)
+{
+	const struct finding *f = ctx;
+	const struct tag_file *file = &f->x->files[i];
+	struct safetensors s = { 0 };
+	struct source src;
+	int rc;
+
+	if (!f->wanted[i])
+		return 0;
+	rc = io_open(f->x->c.u, file->path, &file->file, &src, err);
+	if (rc)
+		return rc;
+	rc = safetensors_read(&s, &src, err);
+	for (size_t k = 0; !rc && k < s.n; k++)
+		note(f, i, &s.v[k]);
+	safetensors_done(&s);
+	source_close(&src);
+	return rc;
+}
+
+/* Find the files that have such chunks. */
+static bool want_files(struct finding *f)
+{
+	const struct dcp_metadata *m = &f->x->metadata;
+	bool any = false;
+
+	for (size_t i = 0; i < m->nentries; i++) {
+		f->by_key[i] = &m->entries[i];
+		for (size_t k = 0; k < m->entries[i].nchunks; k++)
+			if (dcp_is_raw(&m->entries[i], &m->entries[i].chunks[k]))
+				any = f->wanted[m->entries[i].chunks[k].file] = true;
+	}
+	return any;
+}
+
+static int check_found(const struct dcp_checkpoint *x, struct errmsg *err)
+{
+	const struct dcp_metadata *m = &x->metadata;
+
+	for (size_t i = 0; i < m->nentries; i++)
+		for (size_t k = 0; k < m->entries[i].nchunks; k++) {
+			const struct dcp_chunk *c = &m->entries[i].chunks[k];
+
+			if (dcp_is_raw(&m->entries[i], c) && !c->data)
+				return errmsg_set(err, -EBADMSG,
+					"%s: %s: is not in it as " DCP_METADATA " says",
+					x->files[c->file].path, m->entries[i].key);
+		}
+	return 0;
+}
+
+int dcp_safetensors_find(struct dcp_checkpoint *x, struct errmsg *err)
+{
+	const struct dcp_metadata *m = &x->metadata;
+	struct finding f = { x, calloc(m->nentries + 1, sizeof(*f.by_key)),
+			     calloc(m->nfiles + 1, sizeof(*f.wanted)) };
+	int rc = f.by_key && f.wanted ? 0 : errmsg_nomem(err, x->path);
+
+	if (!rc && want_files(&f)) {
+		qsort(f.by_key, m->nentries, sizeof(*f.by_key), by_key);
+		rc = parallel_far(m->nfiles, 1, read_file, &f, err) ?: check_found(x, err);
+	}
+	free(f.by_key);
+	free(f.wanted);
+	return rc;
+}
