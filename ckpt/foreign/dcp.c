@@ -182,11 +182,6 @@ static int dcp_states(struct checkpoint *c, const struct param *p, const struct 
 	return 0;
 }
 
-static const struct dcp_owned *owned(const struct param *p)
-{
-	return p->own;
-}
-
 /* The state that a group has under a name, or NULL. */
 static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32_t group,
 					  const char *name)
@@ -200,12 +195,12 @@ static const struct dcp_state *find_state(const struct dcp_checkpoint *x, uint32
 	return found;
 }
 
-/* The entry that has a state of a parameter; NULL: it is zeros. */
-static struct dcp_entry *state_entry(const struct dcp_checkpoint *x, uint32_t group,
-				     const struct dcp_param *p, const struct param_state *state)
+/* The entry that has a part; NULL: it is zeros. */
+static struct dcp_entry *part_entry(const struct dcp_checkpoint *x, const struct part_run *run)
 {
-	const struct dcp_group *g = &x->model.groups[group];
-	const struct dcp_state *s = find_state(x, group, state->name);
+	const struct dcp_group *g = &x->model.groups[run->slice->group];
+	const struct dcp_param *p = &g->params[run->slice->index];
+	const struct dcp_state *s = find_state(x, run->slice->group, run->state->name);
 
 	if (!s)
 		return p->master;
@@ -236,7 +231,7 @@ static int dcp_extents(struct checkpoint *c, const struct param *p, const struct
 		       struct extent_map *out, struct gathers *gathers, struct errmsg *err)
 {
 	struct dcp_checkpoint *x = own(c);
-	struct dcp_entry *t = owned(p)->entry;
+	struct dcp_entry *t = (struct dcp_entry *)p->own;
 
 	return state ? dcp_number_extents(x, find_state(x, p->first->group, state->name), out, err)
 		     : add_range(x, t, 0, t->numel, t->dtype, out, gathers, err);
@@ -253,9 +248,7 @@ static int find_parts(struct dcp_checkpoint *x, const struct part_run *v, size_t
 	if (!r)
 		return errmsg_nomem(err, x->path);
 	for (size_t i = 0; i < n; i++) {
-		const struct slice *s = v[i].slice;
-		struct dcp_entry *t = state_entry(
-			x, s->group, &x->model.groups[s->group].params[s->index], v[i].state);
+		struct dcp_entry *t = part_entry(x, &v[i]);
 
 		if (t)
 			r[found++] = (struct dcp_range){ t, v[i].first, v[i].numel };
@@ -271,14 +264,9 @@ static int dcp_parts(struct checkpoint *c, const struct part_run *v, size_t n,
 	struct dcp_checkpoint *x = own(c);
 	int rc = out ? 0 : find_parts(x, v, n, err);
 
-	for (size_t i = 0; out && !rc && i < n; i++) {
-		const struct slice *s = v[i].slice;
-
-		rc = add_range(x,
-			       state_entry(x, s->group, &x->model.groups[s->group].params[s->index],
-					   v[i].state),
-			       v[i].first, v[i].numel, v[i].to, out, gathers, err);
-	}
+	for (size_t i = 0; out && !rc && i < n; i++)
+		rc = add_range(x, part_entry(x, &v[i]), v[i].first, v[i].numel, v[i].to, out,
+			       gathers, err);
 	return rc;
 }
 

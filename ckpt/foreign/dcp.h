@@ -27,7 +27,9 @@ struct dcp_checkpoint {
 	struct dcp_model model;
 	struct arena arena; /* of the following */
 	struct merge_rules *rules;
-	struct param *rows; /* those of c->params, then others that only `order` has */
+	/* Each has the entry of the module (own): those of c->params, then others that only
+	 * `order` has. */
+	struct param *rows;
 	size_t nrows;
 	struct rank_table rank;
 	struct slice *slices;
@@ -36,12 +38,6 @@ struct dcp_checkpoint {
 	const struct param **order;
 	const char **warnings; /* rows that the universal tree lacks */
 	size_t nwarnings;
-};
-
-/* What is behind a row (struct param.own). */
-struct dcp_owned {
-	struct dcp_entry *entry;       /* the module's tensor */
-	const struct dcp_param *param; /* NULL: the optimizer does not own it */
 };
 
 extern const struct checkpoint_ops dcp_checkpoint_ops;

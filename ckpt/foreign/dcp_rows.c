@@ -85,10 +85,8 @@ static int describe_states(struct dcp_checkpoint *x, const struct dcp_group *g,
 	return rc;
 }
 
-static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_entry *entry,
-			     const struct dcp_param *param)
+static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct dcp_entry *entry)
 {
-	const struct dcp_owned own = { entry, param };
 	struct param *p = &x->rows[x->nrows++];
 
 	*p = (struct param){ .name = name,
@@ -98,7 +96,7 @@ static struct param *add_row(struct dcp_checkpoint *x, const char *name, struct 
 			     .kind = PARAM_FROZEN,
 			     .dtype = entry->dtype,
 			     .module_dtype = entry->dtype,
-			     .own = arena_copy(&x->arena, &own, sizeof(own)) };
+			     .own = entry };
 	return p;
 }
 
@@ -135,7 +133,7 @@ static void add_param(struct dcp_checkpoint *x, uint32_t group, uint32_t index)
 	} else {
 		g->slices[index] = arena_copy(&x->arena, &s, sizeof(s));
 		if (is_universal(x, s.name, from->weight))
-			add_row(x, s.name, from->weight, NULL);
+			add_row(x, s.name, from->weight);
 	}
 }
 
@@ -146,7 +144,7 @@ static void add_slices(struct dcp_checkpoint *x)
 	for (size_t i = 0; i < x->rank.nslices; i++) {
 		const struct slice *s = &x->slices[i];
 		const struct dcp_param *from = &x->model.groups[s->group].params[s->index];
-		struct param *p = add_row(x, s->name, from->weight, from);
+		struct param *p = add_row(x, s->name, from->weight);
 
 		x->groups[s->group].slices[s->index] = s;
 		p->nslices = 1;
@@ -206,7 +204,7 @@ static int add_universal(struct dcp_checkpoint *x, struct errmsg *err)
 		struct dcp_entry *entry = e->same ? e->same->weight : e->entry;
 
 		if (is_universal(x, e->name, entry))
-			add_row(x, e->name, entry, NULL);
+			add_row(x, e->name, entry);
 	}
 	qsort(x->rows, x->nrows, sizeof(*x->rows), array_by_text);
 	x->c.params = x->rows;
@@ -236,7 +234,7 @@ static void order_groups(struct dcp_checkpoint *x)
 			struct param *p = find_row(x, from->name);
 
 			if (!from->weight->numel) {
-				p = add_row(x, from->name, from->weight, NULL);
+				p = add_row(x, from->name, from->weight);
 				p->kind = PARAM_TRAINED;
 				p->dtype = DTYPE_F32;
 			}
@@ -252,7 +250,7 @@ static void order_rows(struct dcp_checkpoint *x)
 	for (size_t i = 0; i < o->nextras; i++)
 		if (!o->extras[i].same)
 			put(x, find_row(x, o->extras[i].name)
-				       ?: add_row(x, o->extras[i].name, o->extras[i].entry, NULL));
+				       ?: add_row(x, o->extras[i].name, o->extras[i].entry));
 	order_groups(x);
 	for (size_t i = 0; i < o->nextras; i++) {
 		const struct dcp_extra *e = &o->extras[i];
@@ -260,7 +258,7 @@ static void order_rows(struct dcp_checkpoint *x)
 
 		if (!e->same)
 			continue;
-		p = add_row(x, e->name, e->same->weight, NULL);
+		p = add_row(x, e->name, e->same->weight);
 		p->kind = PARAM_ALIAS;
 		p->same = find_row(x, e->same->name);
 		p->dtype = p->same->dtype;
