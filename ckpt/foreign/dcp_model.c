@@ -340,6 +340,41 @@ static int set_one_group(struct dcp_reader *f)
 										 : 0;
 }
 
+/* States may be quantized, which their records show, and the metadata does not.  Small ones of
+ * such an optimizer are plain, so look at those of the largest parameter.  -ENOTSUP if they
+ * are. */
+static int check_plain(const struct dcp_reader *f)
+{
+	const struct dcp_group *group = NULL;
+	const struct dcp_param *largest = NULL;
+	int rc = 0;
+
+	for (const struct dcp_group *g = f->o->groups; g < f->o->groups + f->o->ngroups; g++)
+		for (size_t i = 0; i < g->nparams; i++) {
+			const struct dcp_param *p = &g->params[i];
+
+			if (dcp_findings_find(&f->states, p->name, &(size_t){ 0 }) &&
+			    (!largest || p->weight->numel > largest->weight->numel)) {
+				group = g;
+				largest = p;
+			}
+		}
+	for (size_t s = 0; !rc && largest && s < group->nstates; s++) {
+		const struct dcp_entry *t = group->states[s].flat ? largest->states[s] : NULL;
+		struct dcp_chunk *c = t ? t->chunks : NULL;
+
+		if (!t || !t->numel)
+			continue;
+		if (!dcp_is_floating(t->dtype))
+			return ERRMSG_FILE(f, -ENOTSUP,
+				"%s: has integers: a ZeRO checkpoint has no quantized states", t->key);
+		while (!c->numel)
+			c++;
+		rc = dcp_storage_locate(f->b, t, c, f->err);
+	}
+	return rc;
+}
+
 /* Complete the model's groups, which have options and names, from what was found: states and
  * weights, the lists of which are sorted.  -ENOTSUP for states that a ZeRO checkpoint cannot
  * have. */
@@ -364,6 +399,7 @@ static int complete_groups(struct dcp_reader *f)
 		if (!rc && o->weights == DTYPE_OTHER && g->nparams)
 			o->weights = g->params->master->dtype;
 	}
+	rc = rc ?: check_plain(f);
 	return rc ?: f->a->failed ? errmsg_nomem(f->err, f->file) : 0;
 }
 

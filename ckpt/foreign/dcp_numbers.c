@@ -51,7 +51,7 @@ static int by_shape(const void *a, const void *b)
 	return compare_shapes(((const struct shape *)a)->like, ((const struct shape *)b)->like);
 }
 
-/* The largest state of a parameter, since others may be numbers of it. */
+/* A state with the parameter's shape: the first of those that have the most dimensions. */
 static const struct dcp_entry *find_like(const struct dcp_reader *f, const char *number)
 {
 	const struct dcp_entry *like = NULL;
@@ -60,7 +60,7 @@ static const struct dcp_entry *find_like(const struct dcp_reader *f, const char 
 
 	for (; n; n--, e++)
 		if (e->entry->is_tensor && strcmp(e->field, "step") != 0 &&
-		    (!like || e->entry->numel > like->numel))
+		    (!like || e->entry->ndim > like->ndim))
 			like = e->entry;
 	return like;
 }

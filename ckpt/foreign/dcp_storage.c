@@ -121,8 +121,8 @@ static int read_tensor(const struct record *x, const struct dcp_entry *t, const 
 	int rc;
 
 	if (!tensor_is(x->pt.root))
-		return errmsg_set(err, -EBADMSG, "%s: is a %s, not a tensor", x->name,
-				  value_kind_name(x->pt.root));
+		return errmsg_set(err, -ENOTSUP,
+				  "%s: is no plain tensor: is it quantized?", x->name);
 	rc = ptfile_tensor(&x->pt, x->pt.root, "the chunk", &v, at, err);
 	if (rc)
 		return rc;

@@ -8,7 +8,7 @@ torch.distributed.checkpoint.
 dcp_averaged has averaged weights beside those that the optimizer updated, dcp_one_dict both
 in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_numbered and
 dcp_two_dirs have optimizers that number their parameters; dcp_safetensors has files of
-safetensors.  Needs torch 2.15.
+safetensors; dcp_*_8bit have states that are not shown.  Needs torch 2.15 and torchao.
 """
 
 import copy
@@ -116,6 +116,37 @@ def with_lead(lead, state):
     return {lead + k: v for k, v in state.items()}
 
 
+def refused(output, name, state, model):
+    out = os.path.join(output, "dcp_" + name)
+    dcp.save(state, checkpoint_id=os.path.join(out, "ckpt"), no_dist=True)
+    with open(out + ".digests", "w") as f:
+        f.write("tag ckpt\nrefuse optimizer\n")
+        for key, p in model.named_parameters():
+            f.write("weight %s fp32 %s\n" % (key, sha256(p.detach())))
+
+
+def make_8bit(output):
+    """States of 8 bits: torchao's are a class of tensors, and small ones are plain;
+    bitsandbytes (optim/optimizer.py) has codes, and scales of blocks."""
+    torch.compile = lambda f=None, **options: f or (lambda g: g)
+    from torchao.optim import AdamW8bit
+    model = torch.nn.Linear(64, 64)
+    optimizer = AdamW8bit(model.parameters(), lr=0.01)
+    model(torch.randn(5, 64)).pow(2).mean().backward()
+    optimizer.step()
+    weights, states = get_state_dict(model, optimizer)
+    refused(output, "torchao_8bit", {"model": weights, "optim": states}, model)
+
+    model = torch.nn.Linear(16, 16)
+    states = {"state": {i: {"step": 3, "state1": torch.zeros(p.shape, dtype=torch.uint8),
+                            "state2": torch.zeros(p.shape, dtype=torch.uint8),
+                            "qmap1": torch.rand(256), "qmap2": torch.rand(256),
+                            "absmax1": torch.rand(1), "absmax2": torch.rand(1)}
+                        for i, p in enumerate(model.parameters())},
+              "param_groups": [{"lr": 0.01, "betas": (0.9, 0.99), "params": [0, 1]}]}
+    refused(output, "bitsandbytes_8bit", {"model": model.state_dict(), "optim": states}, model)
+
+
 def main(output):
     torch.manual_seed(1)
     model = torch.nn.Linear(4, 3)
@@ -153,6 +184,7 @@ def main(output):
     weights = {k: v for k, v in model.state_dict().items() if k != "out.weight"}
     write(output, "safetensors", weights, model, None,
           serialization_format=SerializationFormat.SAFETENSORS)
+    make_8bit(output)
 
 
 if __name__ == "__main__":
