@@ -102,10 +102,10 @@ static int describe_safetensors(const struct source *src, struct bytebuf *out, s
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < s.n; i++) {
-		const struct safetensors_tensor *t = &s.v[i];
+		const struct stored *t = &s.v[i];
 
 		begin_tensor(out, t->name, t->dtype, t->shape, t->ndim);
-		end_tensor(out, t->offset, t->numel * dtype_size(t->dtype));
+		end_tensor(out, t->storage, t->numel * dtype_size(t->dtype));
 	}
 	safetensors_done(&s);
 	return 0;

@@ -85,7 +85,7 @@ static bool find_in_safetensors(struct pack_input *in, uint64_t least,
 	bool ok = true;
 
 	for (size_t i = 0; ok && i < s->n; i++)
-		ok = add_storage(in, least, s->v[i].dtype, s->v[i].offset,
+		ok = add_storage(in, least, s->v[i].dtype, s->v[i].storage,
 				 s->v[i].numel * dtype_size(s->v[i].dtype));
 	return ok;
 }

@@ -45,7 +45,7 @@ static const struct layout {
 /* The tensors of a file, and what they point to. */
 struct hfdir_header {
 	struct arena arena;
-	struct hfdir_tensor *v;
+	struct stored *v;
 	size_t n;
 	const char **left_out; /* what was, and why */
 	size_t nleft_out, cap;
@@ -143,26 +143,12 @@ static int read_safetensors(struct hfdir_header *h, const struct source *src, st
 	if (rc)
 		return rc;
 	h->arena = s.arena;
-	h->v = arena_alloc(&h->arena, s.n * sizeof(*h->v) + 1);
-	if (!h->v)
-		return errmsg_nomem(err, src->name);
-	for (size_t i = 0; !rc && i < s.n; i++) {
-		const struct safetensors_tensor *const t = &s.v[i];
-
-		if (t->dtype == DTYPE_OTHER) {
-			rc = leave_out(h, src->name, t->name, "torch has no such type", err);
-			continue;
-		}
-		h->v[h->n++] = (struct hfdir_tensor){
-			.name = t->name,
-			.at = { .dtype = t->dtype,
-				.ndim = t->ndim,
-				.shape = t->shape,
-				.numel = t->numel,
-				.storage = t->offset,
-				.storage_numel = t->numel },
-		};
-	}
+	h->v = s.v;
+	for (size_t i = 0; !rc && i < s.n; i++)
+		if (s.v[i].dtype != DTYPE_OTHER)
+			h->v[h->n++] = s.v[i];
+		else
+			rc = leave_out(h, src->name, s.v[i].name, "torch has no such type", err);
 	return rc;
 }
 
@@ -170,7 +156,7 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 		     const struct value_pair *pair, struct errmsg *err)
 {
 	const char *const file = pt->src.name;
-	struct hfdir_tensor *const out = &h->v[h->n];
+	struct stored *const out = &h->v[h->n];
 	struct arena *const a = &h->arena;
 	struct errmsg why;
 	struct tensor t;
@@ -187,13 +173,13 @@ static int read_pair(struct hfdir_header *h, const struct ptfile *pt,
 	rc = ptfile_tensor(pt, pair->val, pair->key->str.p, &t, &storage, err);
 	if (rc)
 		return rc;
-	out->name = arena_strdup(a, pair->key->str.p);
 	storage += t.storage_offset * dtype_size(t.dtype);
 	t.storage_offset = 0;
 	t.storage_numel = t.numel;
 	h->n++;
-	return out->name && stored_init(&out->at, a, &t, storage) ? 0
-								  : errmsg_nomem(err, file);
+	return stored_init(out, a, &t, storage) && (out->name = arena_strdup(a, pair->key->str.p))
+		       ? 0
+		       : errmsg_nomem(err, file);
 }
 
 static int read_torch(struct hfdir_header *h, struct source *src, struct errmsg *err)
@@ -237,20 +223,20 @@ static int read_file(void *ctx, size_t i, struct errmsg *err)
 			    : read_torch(h, &src, err);
 	source_close(&src);
 	for (size_t k = 0; k < h->n; k++)
-		h->v[k].at.file = (uint32_t)i;
+		h->v[k].file = (uint32_t)i;
 	return rc;
 }
 
 /* Put tensors that are no real numbers behind the others. */
 static int split_tensors(struct hfdir *d, struct errmsg *err)
 {
-	struct hfdir_tensor *const odd = malloc((d->n + 1) * sizeof(*odd));
+	struct stored *const odd = malloc((d->n + 1) * sizeof(*odd));
 	size_t n = 0;
 
 	if (!odd)
 		return errmsg_nomem(err, d->path);
 	for (size_t i = 0; i < d->n; i++)
-		if (cast_knows(d->v[i].at.dtype))
+		if (cast_knows(d->v[i].dtype))
 			d->v[n++] = d->v[i];
 		else
 			odd[d->nmore++] = d->v[i];
@@ -276,14 +262,13 @@ static int list_tensors(struct hfdir *d, struct errmsg *err)
 			memcpy(d->v + d->n, d->headers[i].v, d->headers[i].n * sizeof(*d->v));
 	qsort(d->v, d->n, sizeof(*d->v), array_by_text);
 	for (size_t i = 0; i < d->n; i++) {
-		const char *const path = d->files[d->v[i].at.file].path;
+		const char *const path = d->files[d->v[i].file].path;
 
 		if (!*d->v[i].name)
 			return errmsg_set(err, -EBADMSG, "%s: a tensor has no name", path);
 		if (i && array_by_text(&d->v[i - 1], &d->v[i]) == 0)
 			return errmsg_set(err, -EBADMSG, "%s: tensor %.200s is there twice: see %s",
-					  path, d->v[i].name,
-					  d->files[d->v[i - 1].at.file].name);
+					  path, d->v[i].name, d->files[d->v[i - 1].file].name);
 	}
 	return split_tensors(d, err);
 }
@@ -368,10 +353,9 @@ static int check_index(const struct hfdir *d, const struct hfindex *x,
 
 	cJSON_ArrayForEach(entry, x->map)
 	{
-		const struct hfdir_tensor *const t =
-			hfdir_find(d, entry->string);
+		const struct stored *const t = hfdir_find(d, entry->string);
 
-		if (!t || strcmp(d->files[t->at.file].name, entry->valuestring) != 0)
+		if (!t || strcmp(d->files[t->file].name, entry->valuestring) != 0)
 			return errmsg_set(err, -EBADMSG, "%s: %.200s should be in %s, and is not",
 					  path, entry->string,
 					  entry->valuestring);
@@ -451,7 +435,7 @@ void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to)
 			errmsg_put(to, "%s: %s", d->files[i].path, d->headers[i].left_out[k]);
 }
 
-const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name)
+const struct stored *hfdir_find(const struct hfdir *d, const char *name)
 {
 	return array_find(d->v, d->n, sizeof(*d->v), name);
 }

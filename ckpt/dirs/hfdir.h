@@ -13,12 +13,6 @@ struct errmsg;
 struct errmsg_sink;
 struct uckpt;
 
-/* A tensor: its storage is the run of a file's elements that it is a view of. */
-struct hfdir_tensor {
-	const char *name; /* first: array_by_text */
-	struct stored at;
-};
-
 /*
  * A Hugging Face directory: the tensors of a model, in one file or in several
  * that an index names, of safetensors or of torch.save.  Immutable.
@@ -31,9 +25,11 @@ struct hfdir {
 	struct tag_file *files;
 	struct hfdir_header *headers; /* of each; owns what tensors point to */
 	size_t nfiles;
-	struct hfdir_tensor *v; /* of real types (cast_knows), by name */
+	/* Of real types (cast_knows), by name; the storage of a tensor is the run of its file's
+	 * elements that it is a view of. */
+	struct stored *v;
 	size_t n;
-	struct hfdir_tensor *more; /* of others, such as complex ones: the rest of `v` */
+	struct stored *more; /* of others, such as complex ones: the rest of `v` */
 	size_t nmore;
 };
 
@@ -83,6 +79,6 @@ void hfdir_done(struct hfdir *d);
 void hfdir_warn(const struct hfdir *d, const struct errmsg_sink *to);
 
 /* NULL if there is none. */
-const struct hfdir_tensor *hfdir_find(const struct hfdir *d, const char *name);
+const struct stored *hfdir_find(const struct hfdir *d, const char *name);
 
 #endif

@@ -51,7 +51,7 @@ static struct dcp_chunk *find_chunk(const struct dcp_entry *t, size_t file)
 }
 
 /* Note where a tensor is; what contradicts the metadata is found to be missing later. */
-static void note(const struct finding *f, size_t file, const struct safetensors_tensor *v)
+static void note(const struct finding *f, size_t file, const struct stored *v)
 {
 	struct dcp_entry wanted = { .key = v->name }, *key = &wanted;
 	struct dcp_entry **t = bsearch(&key, f->by_key, f->x->metadata.nentries, sizeof(*f->by_key),
@@ -60,7 +60,7 @@ static void note(const struct finding *f, size_t file, const struct safetensors_
 
 	if (c && dcp_is_raw(*t, c) && v->dtype == (*t)->dtype && v->ndim == (*t)->ndim &&
 	    (!v->ndim || memcmp(v->shape, c->size, v->ndim * sizeof(*v->shape)) == 0))
-		atomic_store(&c->data, v->offset);
+		atomic_store(&c->data, v->storage);
 }
 
 static int read_file(void *ctx, size_t i, struct errmsg *err)

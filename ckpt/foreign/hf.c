@@ -66,9 +66,9 @@ static int hf_load(struct checkpoint *c, const struct user_rules *rules, struct 
 	if (!h->params || !h->order)
 		return errmsg_nomem(err, c->path);
 	for (size_t i = 0; i < n; i++) {
-		const struct stored *at = &h->d.v[i].at;
+		const struct stored *at = &h->d.v[i];
 
-		h->params[i] = (struct param){ .name = h->d.v[i].name,
+		h->params[i] = (struct param){ .name = at->name,
 					       .ndim = at->ndim,
 					       .shape = at->shape,
 					       .numel = at->numel,

@@ -79,8 +79,7 @@ static int fail_tensor(const struct reader *r, const cJSON *entry,
 			  r->src->name, entry->string, what);
 }
 
-static int read_dtype(const struct reader *r, const cJSON *entry,
-		      struct safetensors_tensor *t)
+static int read_dtype(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
 
@@ -98,8 +97,7 @@ static int read_dtype(const struct reader *r, const cJSON *entry,
 
 /* The product of the sizes must not overflow even if those of 0 were 1: strides
  * are computed like that. */
-static int read_shape(const struct reader *r, const cJSON *entry,
-		      struct safetensors_tensor *t)
+static int read_shape(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	const cJSON *list = cJSON_GetObjectItemCaseSensitive(entry, "shape");
 	const int n = cJSON_GetArraySize(list);
@@ -134,15 +132,14 @@ static int read_shape(const struct reader *r, const cJSON *entry,
 	return 0;
 }
 
-static uint64_t size_of(const struct safetensors_tensor *t)
+static uint64_t size_of(const struct stored *t)
 {
 	return t->numel * dtype_size(t->dtype);
 }
 
 /* Read where the data of a tensor lies; it must have the length that its type and shape
  * give. */
-static int read_offsets(const struct reader *r, const cJSON *entry,
-			struct safetensors_tensor *t)
+static int read_offsets(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	const cJSON *list =
 		cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -164,12 +161,12 @@ static int read_offsets(const struct reader *r, const cJSON *entry,
 	if (end - begin != size_of(t))
 		return fail_tensor(r, entry,
 				   "data_offsets do not fit dtype and shape");
-	t->offset = r->data + begin;
+	t->storage = r->data + begin;
+	t->storage_numel = t->numel;
 	return 0;
 }
 
-static int read_tensor(const struct reader *r, const cJSON *entry,
-		       struct safetensors_tensor *t)
+static int read_tensor(const struct reader *r, const cJSON *entry, struct stored *t)
 {
 	int rc;
 
@@ -204,10 +201,10 @@ static int check_metadata(const struct reader *r, const cJSON *entry)
 /* Tensors without elements may lie anywhere between others. */
 static int by_place(const void *a, const void *b)
 {
-	const struct safetensors_tensor *x = a, *y = b;
+	const struct stored *x = a, *y = b;
 
-	if (x->offset != y->offset)
-		return x->offset < y->offset ? -1 : 1;
+	if (x->storage != y->storage)
+		return x->storage < y->storage ? -1 : 1;
 	if (size_of(x) != size_of(y))
 		return size_of(x) < size_of(y) ? -1 : 1;
 	return strcmp(x->name, y->name);
@@ -222,13 +219,11 @@ static int check_cover(const struct reader *r)
 	if (s->n)
 		qsort(s->v, s->n, sizeof(*s->v), by_place);
 	for (size_t i = 0; i < s->n; i++) {
-		if (s->v[i].offset != at)
-			return errmsg_set(r->err, -EBADMSG,
-					  "%s: tensor %.200s %s", r->src->name,
+		if (s->v[i].storage != at)
+			return errmsg_set(r->err, -EBADMSG, "%s: tensor %.200s %s", r->src->name,
 					  s->v[i].name,
-					  s->v[i].offset < at
-						  ? "overlaps another"
-						  : "does not follow another");
+					  s->v[i].storage < at ? "overlaps another"
+							       : "does not follow another");
 		at += size_of(&s->v[i]);
 	}
 	if (at == r->src->size)
@@ -327,9 +322,9 @@ static size_t find_type(enum dtype dtype)
 
 static int by_type_and_name(const void *a, const void *b, void *ctx)
 {
-	const struct safetensors_tensor *v = ctx;
-	const struct safetensors_tensor *x = &v[*(const size_t *)a];
-	const struct safetensors_tensor *y = &v[*(const size_t *)b];
+	const struct stored *v = ctx;
+	const struct stored *x = &v[*(const size_t *)a];
+	const struct stored *y = &v[*(const size_t *)b];
 	const size_t s = find_type(x->dtype), t = find_type(y->dtype);
 
 	if (s != t)
@@ -338,8 +333,7 @@ static int by_type_and_name(const void *a, const void *b, void *ctx)
 }
 
 /* Add a tensor's member, and its bytes to `*at`. */
-static void add_tensor(const struct safetensors_tensor *t, uint64_t *at,
-		       struct bytebuf *out)
+static void add_tensor(const struct stored *t, uint64_t *at, struct bytebuf *out)
 {
 	const uint64_t end = *at + t->numel * dtype_size(t->dtype);
 
@@ -363,8 +357,7 @@ bool safetensors_knows(enum dtype dtype, unsigned ndim)
 	       (ndim || packed(dtype) == 1);
 }
 
-static int check_tensor(const struct safetensors_tensor *t,
-			struct errmsg *err)
+static int check_tensor(const struct stored *t, struct errmsg *err)
 {
 	if (!safetensors_knows(t->dtype, t->ndim))
 		return errmsg_set(err, -ENOTSUP,
@@ -376,8 +369,7 @@ static int check_tensor(const struct safetensors_tensor *t,
 	return 0;
 }
 
-int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
-			     size_t *order, struct bytebuf *out,
+int safetensors_write_header(const struct stored *v, size_t n, size_t *order, struct bytebuf *out,
 			     struct errmsg *err)
 {
 	struct bytebuf b = { 0 };

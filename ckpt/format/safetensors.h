@@ -17,22 +17,14 @@ struct source;
 /* The library refuses longer headers. */
 #define SAFETENSORS_HEADER_MAX 100000000u
 
-struct safetensors_tensor {
-	const char *name;
-	enum dtype dtype; /* DTYPE_OTHER: one that torch lacks; the elements are bytes */
-	unsigned ndim;
-	const uint64_t *shape;
-	uint64_t numel;
-	uint64_t offset; /* of its elements, row-major, bytes in the file */
-};
-
 /*
  * The header of a safetensors file: tensors in the order of their bytes, which
- * follow each other from the header to the end of the file.
+ * follow each other from the header to the end of the file.  Of a type that torch lacks the
+ * elements are bytes, of DTYPE_OTHER.
  */
 struct safetensors {
 	struct arena arena;
-	struct safetensors_tensor *v;
+	struct stored *v;
 	size_t n;
 };
 
@@ -52,13 +44,12 @@ bool safetensors_knows(enum dtype dtype, unsigned ndim);
  * Write the header of a safetensors file with these tensors, as the library's
  * save_file(..., metadata={"format": "pt"}) writes it, the eight bytes of its
  * length included.  The tensors' bytes follow it, without gaps, in the order
- * `order`, which has room for `n` numbers.  Offsets of tensors are not used.
+ * `order`, which has room for `n` numbers.  Their storages are not used.
  *
  * -ENOTSUP for names that are not UTF-8 and types that the format lacks,
  * -E2BIG, -ENOMEM.
  */
-int safetensors_write_header(const struct safetensors_tensor *v, size_t n,
-			     size_t *order, struct bytebuf *out,
+int safetensors_write_header(const struct stored *v, size_t n, size_t *order, struct bytebuf *out,
 			     struct errmsg *err);
 
 #endif

@@ -73,6 +73,7 @@ struct tensor {
 
 /* A tensor as a file of a checkpoint has it. */
 struct stored {
+	const char *name; /* first: array_by_text; NULL: whoever has it knows its name */
 	uint32_t file; /* in the numbering of extents */
 	enum dtype dtype;
 	bool requires_grad;

@@ -109,7 +109,7 @@ static void lay_out_safetensors(const struct plan_item *e, struct file_layout *d
 				const size_t *weights, const char *const *names, size_t n)
 {
 	const struct plan_weights *x = weights_of(e->p);
-	struct safetensors_tensor *v = arena_alloc(&d->a, (n + 1) * sizeof(*v));
+	struct stored *v = arena_alloc(&d->a, (n + 1) * sizeof(*v));
 	size_t *order = arena_alloc(&d->a, (n + 1) * sizeof(*order));
 	struct tensor t;
 
@@ -118,7 +118,7 @@ static void lay_out_safetensors(const struct plan_item *e, struct file_layout *d
 	for (size_t i = 0; i < n; i++) {
 		const struct param *w = row_of(x, weights[i]);
 
-		v[i] = (struct safetensors_tensor){
+		v[i] = (struct stored){
 			.name = names[i],
 			.dtype = dtype_of(x, weights[i]),
 			.ndim = w->ndim,

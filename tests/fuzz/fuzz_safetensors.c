@@ -17,13 +17,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const struct safetensors *s, uint64_t size)
 {
-	uint64_t at = s->n ? s->v[0].offset : size;
+	uint64_t at = s->n ? s->v[0].storage : size;
 
 	for (size_t i = 0; i < s->n; i++) {
-		const struct safetensors_tensor *const t = &s->v[i];
+		const struct stored *const t = &s->v[i];
 		uint64_t numel = 1;
 
-		assert(t->offset == at);
+		assert(t->storage == at);
 		for (unsigned d = 0; d < t->ndim; d++)
 			numel *= t->shape[d];
 		assert(t->numel == numel);

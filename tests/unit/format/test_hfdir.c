@@ -161,14 +161,13 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 	assert_int_equal(d.nfiles, 2);
 	assert_int_equal(d.n, 5);
 	for (const char *p = "abxyz"; *p; p++) {
-		const struct hfdir_tensor *const t =
-			hfdir_find(&d, (const char[]){ *p, 0 });
+		const struct stored *const t = hfdir_find(&d, (const char[]){ *p, 0 });
 		struct bytebuf b;
 
 		assert_non_null(t);
-		b = mkpt_load(d.files[t->at.file].path);
-		assert_int_equal(b.data[t->at.storage], *p);
-		assert_int_equal(d.files[t->at.file].file.size, b.len);
+		b = mkpt_load(d.files[t->file].path);
+		assert_int_equal(b.data[t->storage], *p);
+		assert_int_equal(d.files[t->file].file.size, b.len);
 		bytebuf_done(&b);
 	}
 	assert_null(hfdir_find(&d, "c"));
@@ -178,7 +177,7 @@ static void tensors_of_all_files_are_found_by_name(void **state)
 
 static void a_transposed_tensor_keeps_its_strides(void **state)
 {
-	const struct hfdir_tensor *x;
+	const struct stored *x;
 	struct errmsg err = { "" };
 	struct tensor t;
 	struct hfdir d;
@@ -190,17 +189,17 @@ static void a_transposed_tensor_keeps_its_strides(void **state)
 	globfree(&g);
 	x = hfdir_find(&d, "transposed");
 	assert_non_null(x);
-	stored_describe(&x->at, &t);
+	stored_describe(x, &t);
 	assert_int_equal(t.shape[0], 4);
 	assert_int_equal(t.shape[1], 3);
 	assert_int_equal(t.stride[0], 1);
 	assert_int_equal(t.stride[1], 4);
 	assert_int_equal(t.storage_numel, 12);
 	/* Tensors that share a storage lie at their offsets in it. */
-	assert_int_equal(hfdir_find(&d, "h.0.bias")->at.storage,
-			 hfdir_find(&d, "h.0.weight")->at.storage + 20 * 4);
-	assert_int_equal(hfdir_find(&d, "lm_head.weight")->at.storage,
-			 hfdir_find(&d, "wte.weight")->at.storage);
+	assert_int_equal(hfdir_find(&d, "h.0.bias")->storage,
+			 hfdir_find(&d, "h.0.weight")->storage + 20 * 4);
+	assert_int_equal(hfdir_find(&d, "lm_head.weight")->storage,
+			 hfdir_find(&d, "wte.weight")->storage);
 	hfdir_done(&d);
 }
 
@@ -289,7 +288,7 @@ static void odd_tensors_refuse_nothing_else(void **state)
 	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.n, 1);
-	stored_describe(&d.v[0].at, &t);
+	stored_describe(&d.v[0], &t);
 	assert_int_equal(t.stride[0], 2);
 	assert_int_equal(d.nmore, 1);
 	assert_string_equal(d.more[0].name, "complex");
@@ -322,10 +321,10 @@ static void types_that_torch_lacks_are_left_out(void **state)
 	if (hfdir_open(test_context(), &d, dir, NULL, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(d.n, 1);
-	assert_int_equal(d.v[0].at.dtype, DTYPE_F8_E8M0);
+	assert_int_equal(d.v[0].dtype, DTYPE_F8_E8M0);
 	assert_int_equal(d.nmore, 1);
-	assert_int_equal(d.more[0].at.dtype, DTYPE_F4_X2);
-	assert_int_equal(d.more[0].at.shape[1], 2);
+	assert_int_equal(d.more[0].dtype, DTYPE_F4_X2);
+	assert_int_equal(d.more[0].shape[1], 2);
 	hfdir_warn(&d, &(struct errmsg_sink){ append, said });
 	assert_string_equal(said, "/model.safetensors: a: left out: torch has no such type");
 	hfdir_done(&d);

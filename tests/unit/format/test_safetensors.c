@@ -78,7 +78,7 @@ static void tensors_come_in_the_order_of_their_bytes(void **state)
 		fail_msg("%s", err.text);
 	assert_int_equal(s.n, COUNT(expect));
 	for (size_t i = 0; i < s.n; i++) {
-		const struct safetensors_tensor *const t = &s.v[i];
+		const struct stored *const t = &s.v[i];
 
 		assert_string_equal(t->name, expect[i].name);
 		assert_int_equal(t->dtype, expect[i].dtype);
@@ -86,8 +86,7 @@ static void tensors_come_in_the_order_of_their_bytes(void **state)
 		assert_memory_equal(t->shape, expect[i].shape,
 				    t->ndim * sizeof(*t->shape));
 		assert_int_equal(t->numel, expect[i].numel);
-		assert_int_equal(t->offset,
-				 8 + strlen(header) + expect[i].offset);
+		assert_int_equal(t->storage, 8 + strlen(header) + expect[i].offset);
 	}
 	safetensors_done(&s);
 	bytebuf_done(&b);

@@ -13,8 +13,12 @@
 static const uint64_t three[] = { 3 }, none[] = { 0, 3 }, matrix[] = { 2, 3 };
 
 /* `expect` is everything after the length. */
-static void check_header(const struct safetensors_tensor *v, size_t n,
-			 const char *expect)
+#define TENSOR(n, d, dims, s, count)                                                      \
+	{                                                                                 \
+		.name = (n), .dtype = (d), .ndim = (dims), .shape = (s), .numel = (count) \
+	}
+
+static void check_header(const struct stored *v, size_t n, const char *expect)
 {
 	struct bytebuf out = { 0 };
 	size_t order[32];
@@ -33,8 +37,7 @@ static void nothing_is_a_file_too(void **state)
 
 static void blanks_fill_it_up_to_eight(void **state)
 {
-	const struct safetensors_tensor v = { "a", DTYPE_BOOL, 1, three,
-						    3, 0 };
+	const struct stored v = TENSOR("a", DTYPE_BOOL, 1, three, 3);
 
 	check_header(&v, 1,
 		     "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":"
@@ -43,12 +46,10 @@ static void blanks_fill_it_up_to_eight(void **state)
 
 static void tensors_go_by_type_and_then_by_name(void **state)
 {
-	const struct safetensors_tensor v[] = {
-		{ "b", DTYPE_BF16, 1, three, 3, 0 },
-		{ "z", DTYPE_F32, 2, matrix, 6, 0 },
-		{ "e", DTYPE_F32, 2, none, 0, 0 },
-		{ "Z", DTYPE_F32, 0, NULL, 1, 0 },
-		{ "i", DTYPE_I64, 1, three, 3, 0 },
+	const struct stored v[] = {
+		TENSOR("b", DTYPE_BF16, 1, three, 3), TENSOR("z", DTYPE_F32, 2, matrix, 6),
+		TENSOR("e", DTYPE_F32, 2, none, 0),   TENSOR("Z", DTYPE_F32, 0, NULL, 1),
+		TENSOR("i", DTYPE_I64, 1, three, 3),
 	};
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(v)];
@@ -75,8 +76,7 @@ static void tensors_go_by_type_and_then_by_name(void **state)
 
 /* Read a header that is followed by `len` bytes of data, and compare with what was
  * written. */
-static void check_read(struct bytebuf *out, size_t len,
-		       const struct safetensors_tensor *v, const size_t *order,
+static void check_read(struct bytebuf *out, size_t len, const struct stored *v, const size_t *order,
 		       size_t n)
 {
 	struct errmsg err = { "" };
@@ -107,7 +107,7 @@ static void types_have_the_librarys_order(void **state)
 		DTYPE_F8_E5M2, DTYPE_I8,   DTYPE_U8,	      DTYPE_F4_X2,
 		DTYPE_BOOL,
 	};
-	struct safetensors_tensor v[COUNT(types)];
+	struct stored v[COUNT(types)];
 	char names[COUNT(types)][2];
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(types)], len = 0;
@@ -117,8 +117,7 @@ static void types_have_the_librarys_order(void **state)
 
 		names[i][0] = (char)('a' + i);
 		names[i][1] = '\0';
-		v[i] = (struct safetensors_tensor){ names[i], type, 1,
-						    three, 3, 0 };
+		v[i] = (struct stored)TENSOR(names[i], type, 1, three, 3);
 		len += 3 * dtype_size(type);
 	}
 	assert_int_equal(
@@ -131,10 +130,8 @@ static void types_have_the_librarys_order(void **state)
 
 static void names_are_escaped_as_json_demands(void **state)
 {
-	const struct safetensors_tensor v = {
-		"n\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa9\xf0\x9f\x98\x80",
-		DTYPE_F32, 0, NULL, 1, 0
-	};
+	const struct stored v = TENSOR("n\"\\\b\f\n\r\t\x01\x1f\x7f/\xc3\xa9\xf0\x9f\x98\x80",
+				       DTYPE_F32, 0, NULL, 1);
 
 	check_header(&v, 1,
 		     "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -146,16 +143,16 @@ static void names_are_escaped_as_json_demands(void **state)
 static void what_the_format_has_not_is_refused(void **state)
 {
 	static const struct {
-		struct safetensors_tensor t;
+		struct stored t;
 		const char *why;
 	} cases[] = {
-		{ { "c", DTYPE_C128, 1, three, 3, 0 }, "complex128" },
-		{ { "o", DTYPE_OTHER, 1, three, 3, 0 }, "no type" },
-		{ { "\xed\xa0\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
-		{ { "a\xff", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
-		{ { "\xc0\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
-		{ { "\xc3", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
-		{ { "\xf4\x90\x80\x80", DTYPE_F32, 1, three, 3, 0 }, "UTF-8" },
+		{ TENSOR("c", DTYPE_C128, 1, three, 3), "complex128" },
+		{ TENSOR("o", DTYPE_OTHER, 1, three, 3), "no type" },
+		{ TENSOR("\xed\xa0\x80", DTYPE_F32, 1, three, 3), "UTF-8" },
+		{ TENSOR("a\xff", DTYPE_F32, 1, three, 3), "UTF-8" },
+		{ TENSOR("\xc0\x80", DTYPE_F32, 1, three, 3), "UTF-8" },
+		{ TENSOR("\xc3", DTYPE_F32, 1, three, 3), "UTF-8" },
+		{ TENSOR("\xf4\x90\x80\x80", DTYPE_F32, 1, three, 3), "UTF-8" },
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -174,10 +171,10 @@ static void what_the_format_has_not_is_refused(void **state)
 /* The reader accepts what is written; its rules are the library's. */
 static void the_reader_takes_it(void **state)
 {
-	const struct safetensors_tensor v[] = {
-		{ "w", DTYPE_F16, 2, matrix, 6, 0 },
-		{ "none", DTYPE_F32, 2, none, 0, 0 },
-		{ "n\xc3\xa9\"", DTYPE_I64, 1, three, 3, 0 },
+	const struct stored v[] = {
+		TENSOR("w", DTYPE_F16, 2, matrix, 6),
+		TENSOR("none", DTYPE_F32, 2, none, 0),
+		TENSOR("n\xc3\xa9\"", DTYPE_I64, 1, three, 3),
 	};
 	struct bytebuf out = { 0 };
 	size_t order[COUNT(v)];
