@@ -176,7 +176,7 @@ static int add_others(struct uckpt_dir *d, const char *dir, uint64_t index)
 	int rc = add_latest(d, dir, index);
 
 	for (size_t i = 0; !rc && (x = views_get(t->views, i)); i++)
-		if (x->type.kind == PLAN_RECUT && x->parent == d->ino && view_is_listed(x) &&
+		if (x->type.ranks && x->parent == d->ino && view_is_listed(x) &&
 		    tree_is_tag(t, x->path))
 			rc = add_view(d, x->path, index, &x->type);
 	return rc;

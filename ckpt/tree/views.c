@@ -101,7 +101,7 @@ uint64_t views_hash(const char *path, const struct view_type *type)
 static bool has_room(const struct views *v, const struct view_type *type)
 {
 	return v->n < VIEWS_MAX &&
-	       (type->kind != PLAN_RECUT || v->recut < VIEWS_RECUT_MAX);
+	       (!type->ranks || v->recut < VIEWS_RECUT_MAX);
 }
 
 struct view *views_find(const struct views *v, const char *path, const struct view_type *type)
@@ -139,7 +139,7 @@ static int append_view(struct views *v, struct tag *tag,
 	x->next = tag->views;
 	tag->views = x;
 	v->v[v->n++] = x;
-	v->recut += type->kind == PLAN_RECUT;
+	v->recut += type->ranks > 0;
 	*out = x;
 	return 0;
 }
@@ -197,7 +197,7 @@ static struct plan *take_excess(struct views *v)
 	for (size_t i = 0; i < v->n; i++) {
 		struct view *const x = v->v[i];
 
-		if (!x->plan || x->users || x->tag->retired || x->type.kind != PLAN_RECUT)
+		if (!x->plan || x->users || x->tag->retired || !x->type.ranks)
 			continue;
 		n++;
 		if (!oldest || x->last_use < oldest->last_use)
@@ -298,7 +298,7 @@ bool view_is_listed(struct view *x)
 	struct errmsg why;
 	const enum view_state state = view_state(x, &why);
 
-	return x->type.kind == PLAN_RECUT ? state == VIEW_PLANNED
+	return x->type.ranks ? state == VIEW_PLANNED
 					  : state != VIEW_RETIRED && state != VIEW_REFUSED;
 }
 
@@ -396,7 +396,7 @@ static void make_plan(struct view *x)
 	if (rc && x->why)
 		*x->why = why;
 	pthread_mutex_unlock(&x->views->u->lock);
-	if (!rc && x->type.kind == PLAN_RECUT)
+	if (!rc && x->type.ranks)
 		evict_plans(x->views);
 }
 

@@ -26,7 +26,6 @@
 #include "ckpt/foreign/dcp_metadata.h"
 #include "ckpt/format/legacy.h"
 #include "ckpt/format/pickle.h"
-#include "ckpt/views/dcpview_layout.h"
 
 #define MODULE "torch.distributed.checkpoint."
 
@@ -62,8 +61,44 @@ static const char *const classes[NCLASSES] = {
 	[SIZE] = "torch\nSize\n",
 };
 
+static uint64_t ceil_div(uint64_t a, uint64_t b)
+{
+	return a / b + (a % b != 0);
+}
+
+struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape,
+			       unsigned ndim, unsigned ranks)
+{
+	struct dcpview_cut c = { .rows = ndim ? shape[0] : 1, .row = 1 };
+	uint64_t bytes;
+
+	for (unsigned i = 1; i < ndim; i++)
+		c.row *= shape[i];
+	c.unit = c.piece = c.rows;
+	bytes = ceil_div(c.rows, ranks) * c.row * dtype_size(dtype);
+	if (bytes == 0)
+		return c;
+	c.unit = ceil_div(c.rows, ranks);
+	if (bytes < DCPVIEW_CHUNK_MIN)
+		c.unit *= ceil_div(DCPVIEW_CHUNK_MIN, bytes);
+	c.piece = bytes <= DCPVIEW_CHUNK_MAX
+			  ? c.unit
+			  : ceil_div(c.unit, ceil_div(bytes, DCPVIEW_CHUNK_MAX));
+	return c;
+}
+
+uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row)
+{
+	const uint64_t end = row + c->piece;
+	const uint64_t border = c->unit ? row - row % c->unit + c->unit : 0;
+	const uint64_t least = end < border ? end : border;
+
+	return least < c->rows ? least : c->rows;
+}
+
 struct writer {
 	struct bytebuf *out;
+	unsigned ranks;      /* that tensors are cut for */
 	uint32_t memo;       /* the next memo number */
 	struct bytebuf blob; /* scratch */
 };
@@ -108,7 +143,7 @@ enum { OF_KEY, OF_PIECE, OF_CHUNKS };
 
 static void put_tensor(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->ranks);
 	uint64_t row = 0, next;
 
 	put_size(w, e->ndim, cut.piece, e->shape);
@@ -161,7 +196,7 @@ static void end_info(const struct writer *w, uint64_t offset, uint64_t len)
 
 static void put_places(struct writer *w, const struct dcpview_entry *e, uint32_t memo)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, w->ranks);
 	const uint64_t usual = blob_len(w, e, &cut, cut.piece);
 	uint64_t at = e->offset, row = 0, next, len;
 	uint32_t i = 0, file = 0;
@@ -238,11 +273,11 @@ static void put_entries(struct writer *w, const struct dcpview_entry *v, size_t 
 			put_object_place(w, &v[i], memo[i]);
 }
 
-int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct bytebuf *out,
-			   struct errmsg *err)
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
+			   struct bytebuf *out, struct errmsg *err)
 {
 	uint32_t *memo = malloc((n + 1) * sizeof(*memo));
-	struct writer w = { .out = out };
+	struct writer w = { .out = out, .ranks = ranks };
 
 	if (!memo)
 		return errmsg_nomem(err, DCP_METADATA);

@@ -11,6 +11,32 @@
 struct bytebuf;
 struct errmsg;
 
+/*
+ * How a tensor is cut into chunks of rows: as if `ranks` ranks had saved it.  FSDP2 gives
+ * each ceil(rows / ranks) rows, and a loader reads whole chunks, so no chunk crosses a
+ * multiple of that: as many ranks, or a divisor of them, read just their own.  Python reads
+ * 4 KiB at a time, so a chunk has at least DCPVIEW_CHUNK_MIN bytes, which with a header are
+ * not more; it has at most DCPVIEW_CHUNK_MAX unless one row has more, so that more ranks
+ * read little that is not theirs.
+ */
+#define DCPVIEW_CHUNK_MIN (UINT64_C(3) << 10)
+#define DCPVIEW_CHUNK_MAX (UINT64_C(4) << 20)
+
+struct dcpview_cut {
+	uint64_t rows; /* of the tensor; 1 if it has no dimensions */
+	uint64_t unit; /* no chunk crosses a multiple of it */
+	uint64_t piece; /* rows of a chunk; the last one of a unit may be shorter */
+	uint64_t row; /* elements per row */
+};
+
+/* `ranks`: that chunks are cut for. */
+struct dcpview_cut dcpview_cut(enum dtype dtype, const uint64_t *shape, unsigned ndim,
+			       unsigned ranks);
+
+/* Return the end of the chunk that begins at `row`.  A tensor without rows has one empty
+ * chunk. */
+uint64_t dcpview_cut_end(const struct dcpview_cut *c, uint64_t row);
+
 /* An element of a path into the nested state dict: a key or, if `text` is NULL, a list
  * index. */
 struct dcpview_step {
@@ -32,11 +58,10 @@ struct dcpview_entry {
 	enum dtype dtype;
 	unsigned ndim;
 	const uint64_t *shape;
-	unsigned pieces; /* as dcpview_cut */
 };
 
-/* Append the `.metadata` that describes `n` entries.  -ENOMEM. */
-int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, struct bytebuf *out,
-			   struct errmsg *err);
+/* Append the `.metadata` that describes `n` entries, cut for `ranks`.  -ENOMEM. */
+int dcpview_metadata_write(const struct dcpview_entry *v, size_t n, unsigned ranks,
+			   struct bytebuf *out, struct errmsg *err);
 
 #endif

@@ -17,7 +17,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,17 +32,6 @@
 #include "ckpt/views/plan_impl.h"
 
 #define OBJECTS_FILE "optim.distcp"
-
-/* Pieces of a tensor of the usual size.  Each rank reads up to two chunks more than its
- * share, so this is twice as many as there are ranks in a large job. */
-#define PIECES 128
-
-/* Opening a chunk takes torch as long as reading some 100 KiB, so there are no more pieces
- * than one for each of so many bytes. */
-#define PIECE_MIN (16u << 10)
-
-/* Chunks of a checkpoint, of which each rank has objects in memory. */
-#define CHUNKS_MAX (1u << 18)
 
 static const struct {
 	const char *model;     /* NULL: names without a prefix */
@@ -435,40 +423,6 @@ static int add_optimizer(struct maker *m)
 	return rc;
 }
 
-static double bytes_of(const struct dcpview_entry *e)
-{
-	double bytes = e->is_tensor ? (double)dtype_size(e->dtype) : 0;
-
-	for (unsigned i = 0; i < e->ndim; i++)
-		bytes *= (double)e->shape[i];
-	return bytes;
-}
-
-/*
- * A rank reads about a chunk too much of each tensor.  For a given number of chunks that
- * is the least if the numbers of pieces are proportional to the roots of the tensors'
- * sizes.  Powers of two suit the usual numbers of ranks exactly.
- */
-void dcpview_state_cut(struct dcpview_state *s, unsigned ranks)
-{
-	double roots = 1, bytes = 1, scale;
-
-	for (unsigned d = 0; d < s->ndirs; d++)
-		for (size_t i = 0; i < s->dirs[d].n; i++) {
-			bytes += bytes_of(&s->dirs[d].v[i]);
-			roots += sqrt(bytes_of(&s->dirs[d].v[i]));
-		}
-	scale = fmin(PIECES * roots / bytes, CHUNKS_MAX / roots);
-	for (unsigned d = 0; d < s->ndirs; d++)
-		for (size_t i = 0; i < s->dirs[d].n; i++) {
-			struct dcpview_entry *e = &s->dirs[d].v[i];
-			const double b = bytes_of(e);
-			const double p = fmin(scale * sqrt(b), b / PIECE_MIN);
-
-			e->pieces = ranks ?: 1u << lround(log2(fmax(p, 1)));
-		}
-}
-
 /* Sort the files of a directory, whose names must differ: a parameter may have the name that
  * another's file is numbered by. */
 static int finish(struct dcpview_dir *d, struct errmsg *err)
@@ -482,8 +436,8 @@ static int finish(struct dcpview_dir *d, struct errmsg *err)
 	return 0;
 }
 
-int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       struct checkpoint *c, bool optimizer, struct errmsg *err)
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, struct checkpoint *c,
+		       bool optimizer, struct errmsg *err)
 {
 	struct maker m = {
 		.s = s,
@@ -502,7 +456,6 @@ int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned r
 	rc = optimizer ? add_optimizer(&m) : 0;
 	if (!rc && (s->arena.failed || m.optim->objects.failed))
 		rc = errmsg_nomem(err, NULL);
-	dcpview_state_cut(s, ranks);
 	for (unsigned i = 0; !rc && i < s->ndirs; i++)
 		rc = finish(&s->dirs[i], err);
 	return rc;

@@ -45,16 +45,11 @@ struct dcpview_state {
 /*
  * Collect the rows of weights, whose order is known, and, if `optimizer` is set, the
  * optimizer's states and param_groups, which are read from the first optimizer shard.
- * Tensors are cut as by dcpview_state_cut.
  * A setting that is a tensor becomes its number; one that cannot be saved is left out.
  * -ENOTSUP if two tensors would have one file; other errors as tagdir_open_file.  Call dcpview_state_done after failure, too.
  */
-int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, unsigned ranks,
-		       struct checkpoint *c, bool optimizer, struct errmsg *err);
+int dcpview_state_make(struct dcpview_state *s, enum dcp_style style, struct checkpoint *c,
+		       bool optimizer, struct errmsg *err);
 void dcpview_state_done(struct dcpview_state *s);
-
-/* Choose the pieces of all tensors: for `ranks` ranks, or, if it is 0, so that whatever
- * their number, up to about 64, none reads much more than its share. */
-void dcpview_state_cut(struct dcpview_state *s, unsigned ranks);
 
 #endif

@@ -18,12 +18,16 @@
 #include "ckpt/format/names.h"
 #include "ckpt/format/value.h"
 #include "ckpt/model/geometry.h"
-#include "ckpt/views/dcpview_layout.h"
 #include "ckpt/views/dcpview_state.h"
 #include "ckpt/views/plan_impl.h"
 
+/* Unless the view's name or an option says for how many ranks tensors are cut: one, two and
+ * four read their share exactly, too. */
+#define RANKS 8
+
 struct plan_dcp {
 	struct plan plan;
+	unsigned ranks; /* that tensors are cut for */
 	struct dcpview_state state;
 	struct errmsg refused; /* why there is no optimizer; or empty */
 };
@@ -44,7 +48,8 @@ static struct value *lay_out_metadata(const struct plan_item *e, struct file_lay
 {
 	const struct dcpview_dir *dir = &dcpview_of(e->p)->state.dirs[e->dir];
 
-	layout_note(d, dcpview_metadata_write(dir->v, dir->n, &d->head, d->err));
+	layout_note(d, dcpview_metadata_write(dir->v, dir->n, dcpview_of(e->p)->ranks, &d->head,
+						d->err));
 	return NULL;
 }
 
@@ -96,10 +101,10 @@ static bool map_tensor(const struct plan_item *e, struct file_layout *d,
 }
 
 /* Append a blob for each chunk of a tensor, whose elements are `whole`. */
-static void add_chunks(struct file_layout *d, const struct dcpview_entry *e,
+static void add_chunks(struct file_layout *d, const struct dcpview_entry *e, unsigned ranks,
 		       const struct extent_map *whole)
 {
-	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, e->pieces);
+	const struct dcpview_cut cut = dcpview_cut(e->dtype, e->shape, e->ndim, ranks);
 	const size_t row_size = cut.row * dtype_size(e->dtype);
 	uint64_t shape[TENSOR_DIMS_MAX], row = 0, next;
 	struct extent_map *map;
@@ -134,7 +139,7 @@ static struct value *lay_out_file(const struct plan_item *e, struct file_layout 
 	}
 	t = &dir->v[f->entry];
 	if (!d->extents || map_tensor(e, d, f, t->dtype, &whole))
-		add_chunks(d, t, &whole);
+		add_chunks(d, t, x->ranks, &whole);
 	extent_done(&whole);
 	return NULL;
 }
@@ -249,8 +254,8 @@ static int dcpview_make(struct plan *p, struct errmsg *err)
 	if (rc)
 		return rc;
 	rc = p->c->ops->check(p->c, true, &x->refused);
-	rc = dcpview_state_make(&x->state, p->options.dcp_style, p->options.dcp_ranks, p->c,
-				!rc && p->c->ranks, &why);
+	x->ranks = p->options.type.ranks ?: p->options.dcp_ranks ?: RANKS;
+	rc = dcpview_state_make(&x->state, p->options.dcp_style, p->c, !rc && p->c->ranks, &why);
 	if (rc)
 		return errmsg_set(err, rc, "%s: %s", p->c->path, why.text);
 	set_groups(p);
@@ -261,6 +266,7 @@ const struct plan_view plan_dcp = {
 	.suffix = "_dcp",
 	.option = "dcp",
 	.takes = TAKES_DCP,
+	.ranked = true,
 	.of_weights = true,
 	.size = sizeof(struct plan_dcp),
 	.make = dcpview_make,

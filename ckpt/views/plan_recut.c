@@ -185,6 +185,7 @@ const struct plan_view plan_recut = {
 	.suffix = "_dp",
 	.option = "zero",
 	.takes = TAKES_RANKS,
+	.ranked = true,
 	.size = sizeof(struct plan_recut),
 	.make = recut_make,
 	.close = recut_close,

@@ -45,10 +45,9 @@ bool view_type_equal(const struct view_type *a, const struct view_type *b)
 
 void view_type_suffix(const struct view_type *t, char suffix[VIEW_SUFFIX_MAX])
 {
-	const struct plan_view *const v = plan_views[t->kind];
-	int n = snprintf(suffix, VIEW_SUFFIX_MAX, "%s", v->suffix);
+	int n = snprintf(suffix, VIEW_SUFFIX_MAX, "%s", plan_views[t->kind]->suffix);
 
-	if (v->takes & TAKES_RANKS)
+	if (t->ranks)
 		n += snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "%u", t->ranks);
 	if (t->stage)
 		snprintf(suffix + n, VIEW_SUFFIX_MAX - (size_t)n, "_z%u", t->stage);
@@ -74,26 +73,33 @@ bool view_type_parse_ranks(const char *text, struct view_type *out)
 	return true;
 }
 
+/* Parse what follows the suffix of a kind. */
+static bool parse_rest(enum plan_kind kind, const char *text, struct view_type *out)
+{
+	const struct plan_view *v = plan_views[kind];
+
+	*out = (struct view_type){ .kind = kind };
+	if (!*text)
+		return !(v->takes & TAKES_RANKS);
+	if (!v->ranked || !view_type_parse_ranks(text, out) ||
+	    (out->stage && !(v->takes & TAKES_RANKS)))
+		return false;
+	out->kind = kind;
+	return true;
+}
+
 bool view_type_parse(const char *name, size_t *tag_len, struct view_type *out)
 {
-	const size_t len = strlen(name);
-	const char *at = NULL;
+	for (enum plan_kind kind = 0; kind < PLAN_KINDS; kind++) {
+		const char *suffix = plan_views[kind]->suffix, *at = NULL;
 
-	for (int kind = 0; kind < PLAN_KINDS; kind++) {
-		const struct plan_view *const v = plan_views[kind];
-		const size_t n = strlen(v->suffix);
-
-		if (v->takes & TAKES_RANKS || len <= n || strcmp(name + len - n, v->suffix) != 0)
+		/* A tag's name may contain it, too: find the last one. */
+		for (const char *p = name; (p = strstr(p, suffix)); p++)
+			at = p;
+		if (!at || at == name || !parse_rest(kind, at + strlen(suffix), out))
 			continue;
-		*out = (struct view_type){ .kind = (enum plan_kind)kind };
-		*tag_len = len - n;
+		*tag_len = (size_t)(at - name);
 		return true;
 	}
-	/* A tag's name may contain "_dp", too: find the last one. */
-	for (const char *p = name; (p = strstr(p, "_dp")); p++)
-		at = p;
-	if (!at || at == name || !view_type_parse_ranks(at + 3, out))
-		return false;
-	*tag_len = (size_t)(at - name);
-	return true;
+	return false;
 }

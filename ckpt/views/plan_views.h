@@ -32,7 +32,7 @@ enum plan_takes {
 	TAKES_SHARD_SIZE = 1u << 1,
 	TAKES_DCP = 1u << 2,
 	TAKES_ANY_STAGE = 1u << 3,
-	TAKES_RANKS = 1u << 4, /* there is a view for each number of ranks and stage */
+	TAKES_RANKS = 1u << 4, /* a number of ranks, and maybe a stage */
 };
 
 /* A kind of views.  Its own structure begins with a struct plan.  Functions may be
@@ -41,6 +41,8 @@ struct plan_view {
 	const char *suffix; /* a view's name is that of the tag, this, and any ranks */
 	const char *option; /* of view=, --to */
 	unsigned takes;     /* TAKES_* */
+	bool ranked;        /* there is a view for each number of ranks; one without a number,
+			     * too, unless it is TAKES_RANKS */
 	bool of_weights;    /* it can be made of a Hugging Face directory */
 	size_t size;        /* of the kind's own structure */
 	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
@@ -56,12 +58,12 @@ struct plan_view {
 /* All views that there are.  (Completions and manuals have lists of their own.) */
 extern const struct plan_view *const plan_views[PLAN_KINDS];
 
-/* A type of trees, which the name of a view encodes: <tag>_universal, <tag>_dp<ranks>,
- * <tag>_dp<ranks>_z<stage>. */
+/* A type of trees, which the name of a view encodes: <tag>_universal, <tag>_dcp<ranks>,
+ * <tag>_dp<ranks>, <tag>_dp<ranks>_z<stage>. */
 struct view_type {
 	enum plan_kind kind;
-	/* TAKES_RANKS: number of data-parallel ranks, and ZeRO stage (0: that
-	 * of the checkpoint).  See recut.h. */
+	/* `ranked`: the number of ranks, or 0; of a re-cut also the ZeRO stage (0: that of
+	 * the checkpoint), see recut.h. */
 	unsigned ranks;
 	unsigned stage;
 };

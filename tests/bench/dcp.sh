@@ -33,16 +33,18 @@ header dcp
 row_of "dcp.load by 2 ranks, saved by torch" saved ms
 row_of "TAG_dcp, dcp_ranks=2" ours ms
 row_of "TAG_dcp by default" any ms
-bar "dcp.load of TAG_dcp by two ranks" "$(ratio "$(median saved)" "$(median ours)")" ">=" 0.5 \
-	"$(median ours) ms" "$(median saved) ms"
+bar "dcp.load of TAG_dcp by two ranks" "$(ratio "$(median saved)" "$(median any)")" ">=" 0.9 \
+	"$(median any) ms" "$(median saved) ms"
 # share OPTION RANKS: what the rank that reads most reads.
 share() {
 	mount_as "$1"
 	load share "$2" "$mnt/${tag}_dcp"
 	unmount
 }
-for n in 1 2 3 5 7 8 12 16 24 31 32 48 59 60 63 64; do
-	bar "bytes read / share, $n ranks" "$(share crc=exact $n)" "<" 1.6
-	bar "  with dcp_ranks=$n" "$(share dcp_ranks=$n $n)" "<" 1.1
+for n in 1 2 4 8; do
+	bar "bytes read / share, $n ranks" "$(share crc=exact $n)" "<" 1.1
+done
+for n in 3 5 12 16 31 64; do
+	bar "bytes read / share, $n ranks, TAG_dcp$n" "$(share dcp_ranks=$n $n)" "<" 1.1
 done
 [ ! -x "$metadata" ] || row ".metadata, 60000 tensors in 64 chunks" "$("$metadata")"

@@ -7,7 +7,7 @@
 #include "ckpt/base/bytes.h"
 #include "ckpt/base/errmsg.h"
 #include "ckpt/base/system.h"
-#include "ckpt/views/dcpview_layout.h"
+#include "ckpt/views/dcpview_metadata.h"
 #include "ckpt/views/dcpview_metadata.h"
 
 #define TENSORS 60000
@@ -34,11 +34,10 @@ int main(void)
 					   .is_tensor = true,
 					   .dtype = DTYPE_F32,
 					   .ndim = 2,
-					   .shape = shape,
-					   .pieces = CHUNKS };
+					   .shape = shape };
 	}
 	start = clock_ns();
-	if (dcpview_metadata_write(v, TENSORS, &out, &err)) {
+	if (dcpview_metadata_write(v, TENSORS, CHUNKS, &out, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}
