@@ -265,8 +265,7 @@ int beneath_fail(const struct uckpt *u, const char *path, int rc,
 	if (rc == -EXDEV)
 		return errmsg_set(
 			err, -EACCES,
-			"%s: a symbolic link leads out of %s, and"
-			" other users may read the mount; mount with -o follow_links to allow it",
+			"%s: a symbolic link leads out of %s, and other users may read the mount; mount with -o follow_links to allow it",
 			path, root ? root->path : "the source");
 	return errmsg_set(err, rc, "%s: cannot open: %s", path, strerror(-rc));
 }

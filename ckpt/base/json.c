@@ -230,7 +230,7 @@ void json_write_string(struct bytebuf *out, const char *s, bool ascii)
 
 cJSON *json_add_object(cJSON *list)
 {
-	cJSON *const o = list ? cJSON_CreateObject() : NULL;
+	cJSON *o = list ? cJSON_CreateObject() : NULL;
 
 	cJSON_AddItemToArray(list, o);
 	return o;

@@ -17,7 +17,7 @@
 
 static int by_offset(const void *a, const void *b, void *ctx)
 {
-	const struct dcp_chunk *x = a, *const y = b;
+	const struct dcp_chunk *x = a, *y = b;
 	const struct dcp_entry *t = ctx;
 
 	/* Empty chunks come first, so that others are compared with none of them. */

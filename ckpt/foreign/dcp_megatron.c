@@ -167,7 +167,7 @@ static void add_entry(struct dcp_metadata *m, struct dcp_entry t, const char *st
 static int add_layers(struct dcp_metadata *m, const struct dcp_entry *stack, const char *state,
 		      const char *name, const char *rest)
 {
-	struct dcp_chunk *c = stack->chunks, *const end = c + stack->nchunks;
+	struct dcp_chunk *c = stack->chunks, *end = c + stack->nchunks;
 	const size_t room = strlen(name) + 24;
 
 	while (c < end && !c->numel)

@@ -358,7 +358,7 @@ static void share(pickle_word w)
 
 static void store(struct pickle_machine *m, pickle_word w, size_t index)
 {
-	struct node *x = node_of(w), *const old = node_of(m->memo[index]);
+	struct node *x = node_of(w), *old = node_of(m->memo[index]);
 
 	if (old)
 		old->memo = 0;

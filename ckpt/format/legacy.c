@@ -256,10 +256,8 @@ static int locate(const struct legacy *l, const struct source *src,
 		if (!checked_mul(get_le64(count), s->elem, &len) ||
 		    len != s->len)
 			return errmsg_set(err, -EBADMSG,
-					  "%s: storage %.40s:"
-					  " %" PRIu64
-					  " elements of %zu bytes, its tensors need %" PRIu64
-					  " bytes",
+					  "%s: storage %.40s: %" PRIu64
+					  " elements of %zu bytes, its tensors need %" PRIu64 " bytes",
 					  src->name, s->key, get_le64(count), s->elem, s->len);
 		s->off = pos + COUNT_LEN;
 		if (!checked_range(s->off, len, src->size))

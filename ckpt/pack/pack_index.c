@@ -127,8 +127,7 @@ static int read_header(const struct source *src, struct pack_header *h,
 		return errmsg_set(err, -EBADMSG, "%s: not a pack", name);
 	if (h->version != PACK_VERSION)
 		return errmsg_set(err, -ENOTSUP,
-				  "%s: a pack of version %u; this program reads"
-				  " version %u: unpack it with the ucckpt that packed it",
+				  "%s: a pack of version %u; this program reads version %u: unpack it with the ucckpt that packed it",
 				  name, h->version, PACK_VERSION);
 	if (h->hash != header_hash(h) || h->block_size != BLOCK_SIZE ||
 	    h->index_at < sizeof(*h) ||

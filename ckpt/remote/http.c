@@ -483,8 +483,7 @@ int http_head(struct site *s, const char *path, bool slash, int64_t end,
 				  "%s: the server does not tell its size", path);
 	if (!*out->etag && !out->mtime_s)
 		return errmsg_set(err, -EIO,
-				  "%s: the server sends neither ETag nor"
-				  " Last-Modified, by which a change would show",
+				  "%s: the server sends neither ETag nor Last-Modified, by which a change would show",
 				  path);
 	return 0;
 }

@@ -137,8 +137,7 @@ int sigv4_sign(const struct aws_profile *p, const struct sigv4_request *r,
 		if (token)
 			out->v[out->n++] =
 				format("x-amz-security-token: %s", token);
-		out->v[out->n++] = format("Authorization: AWS4-HMAC-SHA256"
-					  " Credential=%s/%s, SignedHeaders=%s, Signature=%s",
+		out->v[out->n++] = format("Authorization: AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s",
 					  p->v[AWS_KEY_ID], scope, names, hex);
 	}
 	for (size_t i = 0; i < out->n; i++)

@@ -261,8 +261,7 @@ static int set_s3(struct site *s, struct errmsg *err)
 	s->is_signed = !u->remote.s3_anonymous;
 	if (s->is_signed && !s->aws.v[AWS_KEY_ID])
 		return errmsg_set(err, -EINVAL,
-				  "%s: no key in the environment or"
-				  " ~/.aws/credentials; s3_anonymous does without",
+				  "%s: no key in the environment or ~/.aws/credentials; s3_anonymous does without",
 				  s->path);
 	for (int i = 0; s->is_signed && i < AWS_SETTINGS; i++)
 		if (s->aws.v[i] && strlen(s->aws.v[i]) > AWS_SETTING_MAX)
