@@ -45,6 +45,8 @@ struct uckpt {
 
 	char *model; /* of a distributed checkpoint: the dict of tensors that is shown, or
 		      * NULL (foreign/dcp_optimizer.h) */
+	unsigned head_dim; /* of a distributed checkpoint: rows of a head, where they are fused;
+			    * 0: not told */
 
 	struct cache_pool *cache; /* of blocks (remote/cache.h) */
 

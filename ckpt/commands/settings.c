@@ -158,6 +158,13 @@ static const char *set_count(struct uckpt *u, const struct option *o, const char
 	return parse_number(value, COUNT_MAX + 1, to) && *to ? NULL : o->wrong;
 }
 
+static const char *set_head_dim(struct uckpt *u, const struct option *o, const char *text,
+				const char *value)
+{
+	(void)text;
+	return parse_number(value, COUNT_MAX + 1, &u->head_dim) && u->head_dim ? NULL : o->wrong;
+}
+
 static const char *set_part(struct uckpt *u, const struct option *o, const char *text,
 			    const char *value)
 {
@@ -312,6 +319,7 @@ static const struct option options[] = {
 	  .wrong = "must be fsdp2, flat, titan, accelerate, lightning or fabric" },
 	{ "dcp_ranks=", set_count, AT(tree.plan.dcp_ranks), .wrong = RANKS },
 	{ "model=", set_text, IN_CONTEXT(model), .wrong = "names no dict" },
+	{ "head_dim=", set_head_dim, .wrong = "not a number of rows (1 to 4096)" },
 	{ "view=", .set = set_view },
 	{ "to=", .set = set_view },
 	{ "ranks=", set_ranks, .wrong = RANKS },

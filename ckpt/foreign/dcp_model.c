@@ -568,6 +568,8 @@ static int find_groups(struct dcp_reader *f)
 {
 	int rc = f->numbered ? dcp_numbers_resolve(f) : 0;
 
+	if (!rc && f->o->has_optimizer && !f->o->refused)
+		rc = dcp_fused_divide(f);
 	rc = rc ?: f->o->ngroups ? add_unlisted(f) : set_one_group(f);
 	return rc ?: complete_groups(f);
 }

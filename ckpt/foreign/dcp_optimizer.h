@@ -116,6 +116,10 @@ int dcp_numbers_resolve(struct dcp_reader *f);
 
 #define TIES_MAX (UINT64_C(1) << 24) /* pairs of tensors that are compared */
 
+/* Divide the states of parameters that the model has in three parts.  -ENOTSUP if nothing
+ * tells how. */
+int dcp_fused_divide(struct dcp_reader *f);
+
 /* Is it another name of the parameter?  1, 0, or an error. */
 int dcp_is_tied(const struct dcp_reader *f, const struct dcp_entry *t,
 		const struct dcp_entry *weight);

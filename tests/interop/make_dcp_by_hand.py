@@ -8,7 +8,8 @@ torch.distributed.checkpoint.
 dcp_averaged has averaged weights beside those that the optimizer updated, dcp_one_dict both
 in one dict; dcp_buffers has buffers of every kind that torch saves; dcp_numbered and
 dcp_two_dirs have optimizers that number their parameters; dcp_safetensors has files of
-safetensors; dcp_*_8bit have states that are not shown.  Needs torch 2.15 and torchao.
+safetensors; dcp_*_8bit have states that are not shown; dcp_titan_fused has those of three weights in one.
+Needs torch 2.15 and torchao.
 """
 
 import copy
@@ -125,6 +126,50 @@ def refused(output, name, state, model):
             f.write("weight %s fp32 %s\n" % (key, sha256(p.detach())))
 
 
+def split_heads(fused, heads, head):
+    """As FusedQKVLinear of torchtitan 0.3 does when its state is saved."""
+    rows = fused.unflatten(0, (heads, -1, head))
+    parts = rows[:, :-2], rows[:, -2], rows[:, -1]
+    return [p.reshape(-1, *fused.shape[1:]).contiguous() for p in parts]
+
+
+def make_fused(output):
+    """Two heads of three rows, each for two heads of queries."""
+    model = torch.nn.ModuleDict({"qkv_linear": torch.nn.ModuleDict({
+        "wqkv": torch.nn.Linear(5, 24)})})
+    q_norm = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([*model.parameters(), q_norm], lr=0.01)
+    layer = model["qkv_linear"]["wqkv"]
+    for _ in range(4):
+        optimizer.zero_grad()
+        (layer(torch.randn(4, 5)).unflatten(1, (-1, 3)) * q_norm).pow(2).mean().backward()
+        optimizer.step()
+    weights, state, truth = {}, {}, {}
+    for name, p in (("weight", layer.weight), ("bias", layer.bias)):
+        tensors = {"fp32": p.detach(), **optimizer.state[p]}
+        state["layers.0.attention.qkv_linear.wqkv." + name] = dict(optimizer.state[p])
+        for kind in ("fp32", "exp_avg", "exp_avg_sq"):
+            for part, t in zip("qkv", split_heads(tensors[kind], 2, 3)):
+                key = "layers.0.attention.qkv_linear.w%s.%s" % (part, name)
+                truth[key, kind] = t
+                if kind == "fp32":
+                    weights[key] = t
+    weights["layers.0.attention.q_norm.weight"] = q_norm.detach()
+    state["layers.0.attention.q_norm.weight"] = dict(optimizer.state[q_norm])
+    groups = [{"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01,
+               "params": list(state)}]
+    out = os.path.join(output, "dcp_titan_fused")
+    dcp.save({**weights, "optimizer": {"state": state, "param_groups": groups}},
+             checkpoint_id=os.path.join(out, "step-4"), no_dist=True)
+    with open(out + ".digests", "w") as f:
+        f.write("tag step-4\n")
+        for (key, kind), t in truth.items():
+            f.write("truth %s %s %s\n" % (key, kind, sha256(t)))
+            if kind == "fp32":
+                f.write("shape %s %s\n" % (key, "x".join(map(str, t.shape))))
+                f.write("number %s step float32 4.0\n" % key)
+
+
 def make_8bit(output):
     """States of 8 bits: torchao's are a class of tensors, and small ones are plain;
     bitsandbytes (optim/optimizer.py) has codes, and scales of blocks."""
@@ -185,6 +230,7 @@ def main(output):
     write(output, "safetensors", weights, model, None,
           serialization_format=SerializationFormat.SAFETENSORS)
     make_8bit(output)
+    make_fused(output)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ check "stages are in order" test "$(grep -ao '[a-z]*[.]weight' "$tmp/states" | a
 check "what no group lists is named" grep -q "3 parameters that have states, such as embed.weight, are in none" \
 	<(ucckpt info "$good/$name")
 
+# Rows of a head, where queries, keys and values are fused.
+check "other heads" grep -q "wq.weight: has no heads of 5 rows" \
+	<(ucckpt -o head_dim=5 info "$good/dcp_titan_fused")
+
 # Megatron-Core's groups, which its files tell by a rule: what decays, what does not, experts.
 ucckpt info "$good/dcp_mcore_experts" | sed -n 's/^group \(.\) *\([0-9]*\) parameters.* step 2 .*/\1 \2/p' >"$tmp/groups"
 check "groups: $(cat "$tmp/groups")" cmp "$tmp/groups" <(printf '0 7\n1 10\n2 4\n')

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torchtitan's models with one projection for queries, keys and values (FusedQKVLinear of
+ * models/common/attention.py) save three weights, wq, wk and wv, as models without it, but the
+ * optimizer's states of wqkv, which has for each head of keys the rows of the heads of queries
+ * that share it, then its own, then those of the values.  States are divided as the weights.
+ */
+#include "ckpt/foreign/dcp_optimizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/array.h"
+#include "ckpt/base/context.h"
+#include "ckpt/base/errmsg.h"
+#include "ckpt/foreign/dcp_storage.h"
+
+#define PARTS 3u
+#define HEADS_MAX 4096u
+
+/* What one parameter of the optimizer is to the model. */
+struct fused {
+	const struct dcp_entry *weights[PARTS];
+	const char *names[PARTS];
+	uint64_t head;           /* rows of a head */
+	uint64_t rows[PARTS];    /* for each head of keys */
+	uint64_t before[PARTS];  /* rows before these */
+	uint64_t heads, rows_of; /* heads of keys; rows for each, in all */
+};
+
+static const struct dcp_entry *find_weight(const struct dcp_reader *f, const char *prefix, size_t n,
+					   const char *rest, const char **name)
+{
+	char *text = arena_alloc(f->a, n + strlen(rest) + 1);
+	const struct dcp_finding *w;
+
+	if (!text)
+		return NULL;
+	memcpy(text, prefix, n);
+	strcpy(text + n, rest);
+	w = array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), text);
+	*name = text;
+	return w ? w->entry : NULL;
+}
+
+/* The rows of a head: the option's, or the width of a norm of each head's queries; 0 if
+ * nothing tells. */
+static uint64_t find_head(const struct dcp_reader *f, const char *prefix, size_t n)
+{
+	const struct dcp_entry *norm;
+	const char *name;
+
+	while (n && prefix[n - 1] != '.')
+		n--;
+	if (f->b->u->head_dim || !n)
+		return f->b->u->head_dim;
+	for (n--; n && prefix[n - 1] != '.'; n--)
+		;
+	norm = find_weight(f, prefix, n, "q_norm.weight", &name);
+	return norm && norm->ndim == 1 ? norm->shape[0] : 0;
+}
+
+/* Is it such a parameter, which the model has only in parts?  1, 0, or an error. */
+static int is_fused(const struct dcp_reader *f, const char *param, struct fused *x)
+{
+	static const char *const parts[PARTS] = { "wq", "wk", "wv" };
+	const char *dot = strrchr(param, '.'), *begin = dot;
+	uint64_t all = 0;
+
+	while (begin && begin > param && begin[-1] != '.')
+		begin--;
+	if (!begin || strncmp(begin, "wqkv.", 5) != 0 ||
+	    array_find(f->weights.v, f->weights.n, sizeof(*f->weights.v), param))
+		return 0;
+	for (unsigned i = 0; i < PARTS; i++) {
+		char rest[64];
+
+		if (snprintf(rest, sizeof(rest), "%s%s", parts[i], dot) >= (int)sizeof(rest))
+			return 0;
+		x->weights[i] = find_weight(f, param, (size_t)(begin - param), rest, &x->names[i]);
+		if (!x->weights[i] || !x->weights[i]->ndim || !x->weights[i]->numel)
+			return 0;
+	}
+	x->head = find_head(f, param, (size_t)(begin - param));
+	if (!x->head)
+		return ERRMSG_FILE(f, -ENOTSUP,
+			"%s: its rows are those of heads in turn, and their number is not recorded: option head_dim=N tells",
+			param);
+	x->heads = x->weights[1]->shape[0] / x->head;
+	if (!x->heads || x->heads > HEADS_MAX)
+		return ERRMSG_FILE(f, -ENOTSUP, "%s: has no heads of %llu rows", param,
+				   (unsigned long long)x->head);
+	for (unsigned i = 0; i < PARTS; i++) {
+		const struct dcp_entry *w = x->weights[i];
+
+		x->before[i] = all;
+		x->rows[i] = w->shape[0] / x->heads;
+		if (x->rows[i] * x->heads != w->shape[0] || x->rows[i] % x->head ||
+		    (i && x->rows[i] != x->head))
+			return ERRMSG_FILE(f, -ENOTSUP, "%s: has no heads of %llu rows", x->names[i],
+					   (unsigned long long)x->head);
+		all += x->rows[i];
+	}
+	x->rows_of = all;
+	return 1;
+}
+
+/* Is it a state of that shape? */
+static bool has_shape(const struct dcp_entry *t, const struct fused *x)
+{
+	const struct dcp_entry *w = x->weights[0];
+
+	return t->is_tensor && t->ndim == w->ndim && t->shape[0] == x->heads * x->rows_of &&
+	       memcmp(t->shape + 1, w->shape + 1, (w->ndim - 1) * sizeof(*w->shape)) == 0;
+}
+
+/* Add to `out` what a chunk has of rows [from, from + n), which are rows from `to` on there. */
+static bool add_rows(struct arena *a, const struct dcp_chunk *c, uint64_t from, uint64_t n,
+		     uint64_t to, struct dcp_entry *out, size_t *cap)
+{
+	const uint64_t low = from > c->offset[0] ? from : c->offset[0];
+	const uint64_t end = from + n < c->offset[0] + c->size[0] ? from + n
+								   : c->offset[0] + c->size[0];
+	struct dcp_chunk piece = *c;
+	uint64_t *offset, *size;
+
+	if (!c->numel || low >= end)
+		return true;
+	offset = arena_copy(a, c->offset, out->ndim * sizeof(*offset));
+	size = arena_copy(a, c->size, out->ndim * sizeof(*size));
+	if (!offset || !size || !arena_reserve(a, &out->chunks, out->nchunks, cap, out->nchunks + 1,
+					       sizeof(*out->chunks)))
+		return false;
+	offset[0] = to + (low - from);
+	size[0] = end - low;
+	piece.offset = offset;
+	piece.size = size;
+	piece.numel = c->numel / c->size[0] * size[0];
+	piece.skip = c->skip + c->numel / c->size[0] * (low - c->offset[0]);
+	piece.of = c->of ?: c->numel;
+	out->chunks[out->nchunks++] = piece;
+	return true;
+}
+
+/* Make the part of a state that belongs to weight `k`. */
+static int divide(const struct dcp_reader *f, const struct dcp_entry *t, const struct fused *x,
+		  unsigned k, struct dcp_entry *out)
+{
+	size_t cap = 0;
+	bool ok = true;
+
+	*out = *t;
+	out->shape = x->weights[k]->shape;
+	out->numel = x->weights[k]->numel;
+	out->chunks = NULL;
+	out->nchunks = 0;
+	for (size_t i = 0; i < t->nchunks; i++)
+		for (uint64_t h = 0; ok && h < x->heads; h++)
+			ok = add_rows(f->a, &t->chunks[i], h * x->rows_of + x->before[k], x->rows[k],
+				      h * x->rows[k], out, &cap);
+	return ok ? dcp_chunks_check(out, f->file, f->err) : errmsg_nomem(f->err, f->file);
+}
+
+/* Give each weight its part of the states of a parameter. */
+static int divide_states(struct dcp_reader *f, const char *param, const struct fused *x,
+			 struct dcp_findings *to, size_t *cap)
+{
+	size_t n;
+	const struct dcp_finding *e = dcp_findings_find(&f->states, param, &n);
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < n; i++)
+		for (unsigned k = 0; !rc && k < PARTS; k++) {
+			struct dcp_finding part = e[i];
+
+			part.param = x->names[k];
+			if (has_shape(e[i].entry, x)) {
+				part.entry = arena_alloc(f->a, sizeof(*part.entry));
+				rc = part.entry ? divide(f, e[i].entry, x, k, part.entry)
+						: errmsg_nomem(f->err, f->file);
+			}
+			if (!rc && !arena_reserve(f->a, &to->v, to->n, cap, to->n + 1, sizeof(part)))
+				rc = errmsg_nomem(f->err, f->file);
+			if (!rc)
+				to->v[to->n++] = part;
+		}
+	return rc;
+}
+
+/* Put the weights into a group in the place of what they are parts of. */
+static int divide_group(struct dcp_reader *f, struct dcp_group *g, struct dcp_findings *to,
+			size_t *cap, bool *any)
+{
+	struct dcp_param *v = arena_alloc(f->a, (PARTS * g->nparams + 1) * sizeof(*v));
+	size_t n = 0;
+	int rc = v ? 0 : errmsg_nomem(f->err, f->file);
+
+	for (size_t i = 0; !rc && i < g->nparams; i++) {
+		const char *param = g->params[i].name;
+		struct fused x;
+		const int is = is_fused(f, param, &x);
+
+		if (is < 0)
+			return is;
+		if (!is)
+			v[n++] = g->params[i];
+		for (unsigned k = 0; is && k < PARTS; k++)
+			v[n++].name = x.names[k];
+		if (is)
+			rc = divide_states(f, param, &x, to, cap);
+		*any |= is;
+	}
+	g->params = v;
+	g->nparams = n;
+	return rc;
+}
+
+int dcp_fused_divide(struct dcp_reader *f)
+{
+	struct dcp_findings all = { arena_copy(f->a, f->states.v, f->states.n * sizeof(*all.v)),
+				    f->states.n };
+	size_t cap = all.n;
+	bool any = false;
+	int rc = all.v ? 0 : errmsg_nomem(f->err, f->file);
+
+	for (size_t g = 0; !rc && g < f->o->ngroups; g++)
+		rc = divide_group(f, &f->o->groups[g], &all, &cap, &any);
+	if (!rc && any) {
+		dcp_findings_sort(&all);
+		f->states = all;
+	}
+	return rc;
+}
