@@ -28,6 +28,7 @@ struct parsed {
 	const char *field;
 	bool of_group; /* of param_groups */
 	bool flat;     /* names of parameters stand for groups, too */
+	/* Without a name it has all groups, which are one object before torch 2.4. */
 };
 
 bool dcp_prefix_has(const struct dcp_prefix *p, const struct dcp_entry *t)
@@ -99,6 +100,8 @@ static bool parse(struct arena *a, const struct dcp_entry *t, unsigned depth, st
 	if (strncmp(word, "state.", 6) == 0)
 		return split(a, word + 6, e);
 	e->of_group = true;
+	if (strcmp(word, "param_groups") == 0)
+		return !t->is_tensor;
 	return strncmp(word, "param_groups.", 13) == 0 && split(a, word + 13, e);
 }
 
@@ -162,14 +165,11 @@ static int read_option(struct dcp_reader *f, struct dcp_entry *t, const char *na
 }
 
 /* Take over the names of a group's parameters, or their numbers. */
-static int read_params(struct dcp_reader *f, struct dcp_entry *t, struct dcp_group *g)
+static int read_params(struct dcp_reader *f, const struct dcp_entry *t, const struct value *v,
+		       struct dcp_group *g)
 {
-	struct value *v;
-	const int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
-	const struct value_seq *list = rc ? NULL : value_items(v);
+	const struct value_seq *list = value_items(v);
 
-	if (rc)
-		return rc;
 	if (!list)
 		return ERRMSG_FILE(f, -ENOTSUP, "%s: is no list", t->key);
 	g->params = arena_alloc(f->a, (list->n + 1) * sizeof(*g->params));
@@ -213,8 +213,38 @@ static int read_numbered(struct dcp_reader *f, struct dcp_entry *t, const struct
 	if (i >= f->o->ngroups)
 		f->o->ngroups = i + 1;
 	g->options = g->options ?: value_new(f->a, VALUE_DICT);
-	return strcmp(e->field, "params") == 0 ? read_params(f, t, g)
-					       : read_option(f, t, e->field, g->options);
+	if (strcmp(e->field, "params") == 0) {
+		struct value *v;
+
+		return dcp_storage_value(f->b, t, f->a, &v, f->err) ?: read_params(f, t, v, g);
+	}
+	return read_option(f, t, e->field, g->options);
+}
+
+/* Read an entry that has all groups. */
+static int read_list(struct dcp_reader *f, struct dcp_entry *t)
+{
+	struct value *v;
+	int rc = dcp_storage_value(f->b, t, f->a, &v, f->err);
+	const struct value_seq *list = rc ? NULL : value_items(v);
+
+	/* Others may have numbers. */
+	f->o->groups = arena_alloc(f->a, ((list ? list->n : 0) + f->m->nentries + 1) *
+						 sizeof(*f->o->groups));
+	if (!rc && !f->o->groups)
+		return errmsg_nomem(f->err, f->file);
+	for (size_t i = 0; !rc && list && i < list->n; i++) {
+		const struct value_dict *d = value_pairs(list->v[i]);
+		struct dcp_group *g = &f->o->groups[f->o->ngroups++];
+
+		g->options = value_new(f->a, VALUE_DICT);
+		for (size_t k = 0; !rc && d && k < d->n; k++)
+			if (value_is_str(d->v[k].key, "params"))
+				rc = read_params(f, t, d->v[k].val, g);
+			else if (value_is_cstr(d->v[k].key) && value_is_plain(d->v[k].val))
+				value_dict_set(f->a, g->options, d->v[k].key->str.p, d->v[k].val);
+	}
+	return rc;
 }
 
 static int by_param(const void *a, const void *b)
@@ -363,7 +393,9 @@ static int read_entries(struct dcp_reader *f, struct dcp_findings *flat)
 			continue;
 		}
 		to = e.of_group ? flat : &f->states;
-		if (e.of_group && !e.flat)
+		if (e.of_group && !e.name)
+			rc = f->o->ngroups ? 0 : read_list(f, &entries[i]);
+		else if (e.of_group && !e.flat)
 			rc = read_numbered(f, &entries[i], &e);
 		else
 			to->v[to->n++] = (struct dcp_finding){ e.name, e.field, &entries[i], NULL };
