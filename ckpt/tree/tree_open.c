@@ -131,12 +131,12 @@ static int tree_open_view(struct tree *t, struct errmsg *err)
 	return errmsg_set(err, rc, "%s%s", why.text, others ? "; weights need option view=hf" : "");
 }
 
-/* A tag has all views, Hugging Face's weights have two, and a run is none. */
+/* A tag has all views, Hugging Face's weights all but ranks' files, and a run is none. */
 static int check_kind(const struct tree_options *o, bool tag, bool view, struct errmsg *err)
 {
 	const enum plan_kind kind = o->plan.type.kind;
 
-	if (kind != PLAN_UNIVERSAL && !tag && !(view && plan_views[kind]->of_weights))
+	if (kind != PLAN_UNIVERSAL && !tag && !(view && !(plan_views[kind]->takes & TAKES_RANKS)))
 		return errmsg_set(err, -EINVAL, "%s: option view: not a tag directory", o->source);
 	if (o->nrecut && tag && o->plan.type.kind != PLAN_RECUT)
 		return errmsg_set(err, -EINVAL, "%s: option ranks: a tag directory also needs"

@@ -22,16 +22,15 @@ static int open_view(struct checkpoint *c, bool owned, const struct plan_options
 {
 	const struct plan_view *view = plan_views[options->type.kind];
 	/* A directory of a run may have become one of Hugging Face weights. */
-	const bool refused = !c->ranks && !view->of_weights;
+	const bool refused = !c->ranks && view->takes & TAKES_RANKS;
 	struct plan *p = refused ? NULL : calloc(1, view->size);
 	int rc;
 
 	assert(view->size >= sizeof(*p));
 	if (!p) {
 		rc = refused ? errmsg_set(err, -ENOTSUP,
-					  "%s: a Hugging Face directory already holds"
-					  " weights; only a universal tree or a PyTorch"
-					  " distributed checkpoint can be made of it",
+					  "%s: Hugging Face weights are no ZeRO checkpoint, which"
+					  " ranks could share: the universal tree starts a run",
 					  c->path)
 			     : errmsg_nomem(err, c->path);
 		if (owned)

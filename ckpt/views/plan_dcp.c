@@ -267,7 +267,6 @@ const struct plan_view plan_dcp = {
 	.option = "dcp",
 	.takes = TAKES_DCP,
 	.ranked = true,
-	.of_weights = true,
 	.size = sizeof(struct plan_dcp),
 	.make = dcpview_make,
 	.close = dcpview_close,

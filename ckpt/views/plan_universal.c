@@ -439,7 +439,6 @@ const struct plan_view plan_universal = {
 	.suffix = "_universal",
 	.option = "universal",
 	.takes = TAKES_ANY_STAGE,
-	.of_weights = true,
 	.size = sizeof(struct plan_universal),
 	.make = universal_make,
 	.close = universal_close,

@@ -43,7 +43,6 @@ struct plan_view {
 	unsigned takes;     /* TAKES_* */
 	bool ranked;        /* there is a view for each number of ranks; one without a number,
 			     * too, unless it is TAKES_RANKS */
-	bool of_weights;    /* it can be made of a Hugging Face directory */
 	size_t size;        /* of the kind's own structure */
 	/* Fill in the rest of an otherwise zero structure; `close` takes what was made
 	 * before a failure.  plan_close frees the structure. */

@@ -60,12 +60,18 @@ static const struct param *row_of(const struct plan_weights *x, size_t weight)
 	return x->plan.c->order[weight];
 }
 
+/* Weights that were Hugging Face's keep their type, unless another is wanted. */
 static enum dtype dtype_of(const struct plan_weights *x, size_t weight)
 {
 	const enum dtype want = x->plan.options.dtype;
-	const bool narrow = x->format->safetensors && (want == DTYPE_F16 || want == DTYPE_BF16);
+	const bool narrow = want == DTYPE_F16 || want == DTYPE_BF16;
+	const struct param *w = row_of(x, weight);
 
-	return checkpoint_dtype(row_of(x, weight), narrow ? want : DTYPE_F32);
+	if (!x->format->safetensors)
+		return checkpoint_dtype(w, DTYPE_F32);
+	return !x->plan.c->ranks && !narrow && want != DTYPE_F32
+		       ? w->dtype
+		       : checkpoint_dtype(w, narrow ? want : DTYPE_F32);
 }
 
 /* Can a file of this format have a weight? */

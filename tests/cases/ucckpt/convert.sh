@@ -102,6 +102,17 @@ for name in z1_groups2_dp2 z3_subgroup_dp2 meg_tp2_dp2_z1_fp32; do
 done
 check "Hugging Face weights" convert --to dcp "$good/hfdir_types" "$tmp/weights"
 check "contain only the model" test -f "$tmp/weights/model.of.float16.distcp" -a ! -e "$tmp/weights/optim.distcp"
+# Hugging Face weights as safetensors, of their types or of another, in files of another size.
+for name in hfdir_bin hfdir_bin_sharded hfdir_types hfdir_gpt2_bf16_sharded; do
+	rm -rf "$tmp/weights"
+	check "$name as safetensors" convert --to hf "$good/$name" "$tmp/weights"
+	check "$name: the same weights" ucckpt diff --strict "$good/$name" "$tmp/weights" >"$tmp/diff"
+	rm -rf "$tmp/weights"
+	check "$name in float32" convert --to hf --dtype fp32 --shard-size 2KB "$good/$name" "$tmp/weights"
+	check "$name: the same numbers" ucckpt diff --rtol 1e-7 "$good/$name" "$tmp/weights" >"$tmp/diff"
+done
+check "config.json is beside it" cmp "$good/$name/config.json" "$tmp/weights/config.json"
+check "in files of that size, and their index" test "$(find "$tmp/weights" -name 'model-*-of-*.safetensors' | wc -l)" -gt 3
 rm -r "$tmp/weights"
 mkdir "$tmp/model"
 cp -r "$good/z1_fp32_dp2/global_step4" "$tmp/model"

@@ -28,9 +28,9 @@ fails() {
 	check "$what: nothing on stdout" test ! -s "$tmp/out"
 }
 
-fails "weights of weights" "hfdir_types: a Hugging Face directory already holds weights" \
-	ucckpt convert --to hf "$good/hfdir_types" "$dir/v"
-nothing_left "weights of weights"
+fails "ranks of weights" "hfdir_types: Hugging Face weights are no ZeRO checkpoint" \
+	ucckpt convert --to zero --ranks 2 "$good/hfdir_types" "$dir/v"
+nothing_left "ranks of weights"
 
 # Output that is there already stays as it is.
 mkdir "$dir/v"
