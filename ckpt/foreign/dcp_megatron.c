@@ -29,6 +29,8 @@
 #define OPTIMIZER "optimizer."
 #define STATE OPTIMIZER "state."
 #define LAYERS "layers."
+#define COMMON_RECORD "common_state/"
+#define COMMON_MAX (64u << 20)
 
 /* A number, or a tensor with one. */
 static int read_common_step(const struct ptfile *pt, struct value *v, struct arena *a, int64_t *out,
@@ -95,8 +97,9 @@ static void add_group(struct dcp_megatron *x, struct arena *a, const struct valu
 static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptfile *pt,
 		       struct errmsg *err)
 {
-	const struct value *optimizer = value_find(pt->root, "optimizer"), *one;
-	const struct value *args = value_find(pt->root, "args");
+	const struct value *root = value_item(pt->root, 0) ?: pt->root;
+	const struct value *optimizer = value_find(root, "optimizer"), *one;
+	const struct value *args = value_find(root, "args");
 	const struct value_seq *groups;
 	struct value *step = NULL;
 	size_t cap = 0;
@@ -111,7 +114,7 @@ static int read_common(struct dcp_megatron *x, struct arena *a, const struct ptf
 	}
 	if (!x->ngroups)
 		add_group(x, a, NULL, &cap);
-	value_get_int(value_find(pt->root, "iteration"), &x->iteration);
+	value_get_int(value_find(root, "iteration"), &x->iteration);
 	x->qk_decays = args && value_is_object(args) &&
 		       is_true(value_find(args->obj->state, "apply_wd_to_qk_layernorm"));
 	return a->failed ? errmsg_nomem(err, pt->src.name)
@@ -291,30 +294,78 @@ static bool is_half(const struct dcp_metadata *m)
 	return found;
 }
 
+/* Open what later versions have in a record instead of a file; 1 if there is none. */
+static int open_record(struct dcp_metadata *m, struct uckpt *u, struct ptfile *pt,
+		       struct errmsg *err)
+{
+	const struct dcp_chunk *c = NULL;
+	const char *path;
+	struct source src;
+	uint8_t *bytes;
+	int rc;
+
+	for (size_t i = 0; !c && i < m->nentries; i++)
+		if (!m->entries[i].is_tensor && m->entries[i].nchunks &&
+		    strncmp(m->entries[i].key, COMMON_RECORD, strlen(COMMON_RECORD)) == 0)
+			c = m->entries[i].chunks;
+	if (!c)
+		return 1;
+	path = m->files[c->file];
+	if (c->len > COMMON_MAX)
+		return errmsg_set(err, -E2BIG, "%s: " COMMON_RECORD ": has %llu bytes", path,
+				  (unsigned long long)c->len);
+	bytes = arena_alloc(&m->arena, c->len + 1);
+	rc = bytes ? io_open(u, path, NULL, &src, err) : errmsg_nomem(err, path);
+	if (rc)
+		return rc;
+	rc = source_read(&src, bytes, c->len, c->at, err);
+	source_close(&src);
+	source_init_span(&src, path, (struct span){ bytes, c->len });
+	return rc ?: ptfile_open_source(pt, &src, err);
+}
+
+/* Open the file; 1 if there is none, and need not be. */
+static int open_file(struct dcp_metadata *m, struct uckpt *u, const char *dir, struct ptfile *pt,
+		     bool *found, struct errmsg *err)
+{
+	const size_t size = strlen(dir) + sizeof("/" DCP_MEGATRON_COMMON);
+	char *path = arena_alloc(&m->arena, size);
+	struct source src;
+	int rc;
+
+	*found = true;
+	if (!path)
+		return errmsg_nomem(err, dir);
+	snprintf(path, size, "%s/" DCP_MEGATRON_COMMON, dir);
+	rc = io_open(u, path, NULL, &src, err);
+	*found = !beneath_is_missing(rc);
+	if (!*found)
+		return is_half(m) ? errmsg_set(err, -EBADMSG,
+					"%s: is missing, and the tensors are Megatron-Core's", path)
+				  : 1;
+	if (rc)
+		return rc;
+	if (dcp_metadata_add_file(m, path) < 0) {
+		source_close(&src);
+		return errmsg_nomem(err, dir);
+	}
+	return ptfile_open_source(pt, &src, err);
+}
+
 int dcp_megatron_find(struct dcp_megatron *x, struct dcp_metadata *m, struct uckpt *u,
 		      const char *dir, struct errmsg *err)
 {
-	struct source src;
 	struct ptfile pt;
-	char *path;
 	int rc;
 
 	*x = (struct dcp_megatron){ 0 };
-	if (asprintf(&path, "%s/" DCP_MEGATRON_COMMON, dir) < 0)
-		return errmsg_nomem(err, dir);
-	rc = io_open(u, path, NULL, &src, err);
-	x->found = !beneath_is_missing(rc);
-	rc = rc ?: ptfile_open_source(&pt, &src, err);
+	rc = open_record(m, u, &pt, err);
+	x->found = rc != 1;
+	if (rc == 1)
+		rc = open_file(m, u, dir, &pt, &x->found, err);
 	if (!rc) {
 		rc = read_common(x, &m->arena, &pt, err);
 		ptfile_close(&pt);
 	}
-	if (!rc && dcp_metadata_add_file(m, path) < 0)
-		rc = errmsg_nomem(err, dir);
-	if (!x->found)
-		rc = is_half(m) ? errmsg_set(err, -EBADMSG,
-					     "%s: is missing, and the tensors are Megatron-Core's", path)
-				: 0;
-	free(path);
-	return rc ?: x->found ? arrange_all(x, m, dir, err) : 0;
+	return rc < 0 ? rc : x->found ? arrange_all(x, m, dir, err) : 0;
 }

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 # Version of megatron-core, ranks, sizes of parallel groups, the form of the optimizer's states.
 CASES = {
-    "mcore_experts": ("0.16.1", 2, {"expert_model_parallel_size": 2}, "fully_reshardable"),
+    "mcore_experts": ("0.19.2", 2, {"expert_model_parallel_size": 2}, "fully_reshardable"),
     "mcore_flattened": ("0.13.1", 4, {"tensor_model_parallel_size": 2},
                         "fully_sharded_model_space"),
 }
